@@ -12,6 +12,8 @@ import (
 // controller or the store is unavailable.
 type latest[T any] struct {
 	value atomic.Pointer[T]
+	// changed is called with each new value; may be nil.
+	changed func(*T)
 }
 
 // newest returns nil before the first value.
@@ -34,5 +36,8 @@ func (l *latest[T]) watchKey(key string, changes <-chan store.KeyChange, log *sl
 			continue
 		}
 		l.value.Store(next)
+		if l.changed != nil {
+			l.changed(next)
+		}
 	}
 }

@@ -297,6 +297,8 @@ func (b *balancer) assemble(ctx context.Context) error {
 	b.usage = newUsage(b.cfg, b.runtime, b.usageStore(), b.log)
 	b.registry = b.newRegistry()
 	b.metrics = newMetrics(b.registry, b.cert, b.member)
+	starts := newStartMetrics(b.registry, time.Now())
+	b.scaling.changed = func(s *telemetry.Scaling) { starts.count(time.Now(), s) }
 	b.registry.MustRegister(alertCollector{b}, b.tokens, b.fleet.caches)
 	if b.events != nil {
 		b.registry.MustRegister(store.EventMetrics{Queue: b.events.queue})

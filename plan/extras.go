@@ -14,7 +14,7 @@ type Extras struct {
 	// RegionAlpha is the price of a replica in region j on GPU k, in USD per hour, where prices
 	// differ by region; nil = Alpha everywhere.
 	RegionAlpha [][]float64 `json:"region_alpha,omitempty"`
-	// CapacityType is the capacity type of GPU k: reserved, on_demand, spot, or empty = unknown.
+	// CapacityType is the capacity type of GPU k: reserved, on_demand, spot, flex_start, or empty = unknown.
 	// Reserved capacity is paid whether used or not, so using it costs nothing more; its Capacity
 	// is required.
 	CapacityType []string `json:"capacity_type,omitempty"`
@@ -91,7 +91,7 @@ func (p *Problem) mustSurviveLossOf(j int) bool {
 func (c *checker) checkCapacityTypes(p *Problem) {
 	for k, t := range p.CapacityType {
 		switch service.CapacityType(t) {
-		case "", service.CapacityOnDemand, service.CapacitySpot:
+		case "", service.CapacityOnDemand, service.CapacitySpot, service.CapacityFlexStart:
 		case service.CapacityReserved:
 			for j := range p.Regions {
 				if p.Capacity == nil || j < len(p.Capacity) && k < len(p.Capacity[j]) && p.Capacity[j][k] == nil {
@@ -99,7 +99,7 @@ func (c *checker) checkCapacityTypes(p *Problem) {
 				}
 			}
 		default:
-			c.failf("%s: must be reserved, on_demand or spot, got %q", indexed("capacity_type", k), t)
+			c.failf("%s: must be reserved, on_demand, spot or flex_start, got %q", indexed("capacity_type", k), t)
 		}
 	}
 }

@@ -191,7 +191,7 @@ func TestExtrasErrors(t *testing.T) {
 	for extra, want := range map[string]string{
 		`"region_alpha":[[1,2]]`:                  "region_alpha[0]: must have 1 entries, got 2",
 		`"region_alpha":[[-1]]`:                   "region_alpha[0][0]: must be 0 to 1e15, got -1",
-		`"capacity_type":["gold"]`:                `capacity_type[0]: must be reserved, on_demand or spot, got "gold"`,
+		`"capacity_type":["gold"]`:                `capacity_type[0]: must be reserved, on_demand, spot or flex_start, got "gold"`,
 		`"capacity_type":[]`:                      "capacity_type: must have 1 entries, got 0",
 		`"capacity_type":["reserved"]`:            "capacity_type[0]: capacity is reserved, so capacity[0][0] must be a count, got null",
 		`"switch":[[-1]]`:                         "switch[0][0]: must be 0 to 1e15, got -1",

@@ -35,7 +35,7 @@ func (o offering) String() string {
 // types of the regions there, and the throughput of a replica.
 func (r *review) findOfferings() {
 	for _, c := range r.findClasses() {
-		for _, o := range []offering{{c, service.CapacityReserved, false}, {c, service.CapacityOnDemand, true}, {c, service.CapacitySpot, false}, {c, service.CapacityOnDemand, false}} {
+		for _, o := range []offering{{c, service.CapacityReserved, false}, {c, service.CapacityOnDemand, true}, {c, service.CapacitySpot, false}, {c, service.CapacityFlexStart, false}, {c, service.CapacityOnDemand, false}} {
 			if slices.ContainsFunc(r.spec.Regions, func(region service.RegionSpec) bool { return r.maxReplicas(&region, o) != 0 }) {
 				r.offerings = append(r.offerings, o)
 				r.p.GPUs = append(r.p.GPUs, o.String())
@@ -65,11 +65,19 @@ func (r *review) noOfferingError() error {
 		region := &r.spec.Regions[i]
 		for _, c := range r.findClasses() {
 			if c.cloud == region.Name.Cloud() && !catalogue.SellsOnDemand(c.cloud, c.gpu, c.count) && slices.Contains(region.Capacity, service.CapacityOnDemand) {
-				return fmt.Errorf("planning %s: no region has capacity that a model can run on: %s sells %s as spot only; add spot to regions[].capacity", r.spec.Name, region.Name, c)
+				return fmt.Errorf("planning %s: no region has capacity that a model can run on: %s sells %s as spot%s only; add %s to regions[].capacity", r.spec.Name, region.Name, c, ifFlexStart(c.cloud, " and flex-start"), "spot"+ifFlexStart(c.cloud, " or flex_start"))
 			}
 		}
 	}
 	return fmt.Errorf("planning %s: no region has capacity that a model can run on: regions[].capacity allows only reserved, and regions[].reserved has no usable machine", r.spec.Name)
+}
+
+// ifFlexStart returns a text for clouds that sell flex-start, else an empty one.
+func ifFlexStart(cloud, text string) string {
+	if catalogue.SellsFlexStart(cloud) {
+		return text
+	}
+	return ""
 }
 
 // findClasses lists the GPU classes of all models in all clouds.
@@ -106,6 +114,8 @@ func (r *review) maxReplicas(region *service.RegionSpec, o offering) int {
 		return ifOffered(spotFirst(region) && catalogue.SellsOnDemand(cloud, o.gpu, o.count), region.OnDemandBase)
 	case o.capacity == service.CapacitySpot:
 		return ifOffered(spotFirst(region), noLimit)
+	case o.capacity == service.CapacityFlexStart:
+		return ifOffered(beforeOnDemand(region, service.CapacityFlexStart) && catalogue.SellsFlexStart(cloud), noLimit)
 	}
 	allowed := len(region.Capacity) == 0 || slices.Contains(region.Capacity, service.CapacityOnDemand)
 	return ifOffered(allowed && catalogue.SellsOnDemand(cloud, o.gpu, o.count), noLimit)
@@ -121,10 +131,12 @@ func ifOffered(offered bool, n int) int {
 
 // spotFirst reports whether a region uses spot before on demand. After on demand, spot is a
 // fallback for a lack of on-demand capacity, which no plan anticipates.
-func spotFirst(region *service.RegionSpec) bool {
-	spot := slices.Index(region.Capacity, service.CapacitySpot)
-	demand := slices.Index(region.Capacity, service.CapacityOnDemand)
-	return spot >= 0 && (demand < 0 || spot < demand)
+func spotFirst(region *service.RegionSpec) bool { return beforeOnDemand(region, service.CapacitySpot) }
+
+// beforeOnDemand reports whether a region uses a capacity type before on demand.
+func beforeOnDemand(region *service.RegionSpec, c service.CapacityType) bool {
+	at, demand := slices.Index(region.Capacity, c), slices.Index(region.Capacity, service.CapacityOnDemand)
+	return at >= 0 && (demand < 0 || at < demand)
 }
 
 // reservedReplicas returns the number of replicas of a class that a region's commitments can run. A machine
@@ -221,6 +233,8 @@ func (r *review) plannedPrice(region service.Region, o offering, onDemand float6
 		return baseShare * r.spotPrice(region, o.gpuClass, onDemand)
 	case o.capacity == service.CapacitySpot:
 		return r.spotPrice(region, o.gpuClass, onDemand)
+	case o.capacity == service.CapacityFlexStart:
+		return r.flexStartPrice(region, o.gpuClass, onDemand)
 	}
 	return onDemand
 }
@@ -288,8 +302,10 @@ func (r *review) billedPrices(region *service.RegionSpec, onDemand, planned []fl
 	if committed > 0 {
 		r.assume("%s: commitments of $%.2f per hour are billed in any case: included in the cost per hour, not in the objective", region.Name, committed)
 	}
-	if slices.Contains(region.Capacity, service.CapacitySpot) && !spotFirst(region) {
-		r.assume("%s: spot is listed after on_demand: it is a fallback for missing on-demand capacity and not planned for", region.Name)
+	for _, c := range []service.CapacityType{service.CapacitySpot, service.CapacityFlexStart} {
+		if slices.Contains(region.Capacity, c) && !beforeOnDemand(region, c) {
+			r.assume("%s: %s is listed after on_demand: it is a fallback for missing on-demand capacity and not planned for", region.Name, c)
+		}
 	}
 	return row
 }

@@ -124,6 +124,17 @@ func (r *review) spotPrice(region service.Region, c gpuClass, onDemand float64) 
 	return catalogue.SpotShare * onDemand
 }
 
+// flexStartPrice returns the flex-start price of a replica of a class in a region, given its on-demand price, which
+// is an upper bound.
+func (r *review) flexStartPrice(region service.Region, c gpuClass, onDemand float64) float64 {
+	if o, known := r.cheapestMachine(region, c, service.CapacityFlexStart); known {
+		r.assume("%s in %s as flex-start: $%.4g per hour (%s); each machine is replaced before its end", c, region, o.USDPerHour, o.Source)
+		return o.USDPerHour
+	}
+	r.assume("%s in %s as flex-start: no price known: assuming the on-demand price; each machine is replaced before its end", c, region)
+	return onDemand
+}
+
 // listPrice returns the planned on-demand price of a replica of a class from the list of machine
 // types.
 func (r *review) listPrice(region service.Region, c gpuClass) float64 {

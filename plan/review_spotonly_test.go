@@ -20,8 +20,11 @@ regions:
 `
 	for name, c := range map[string]struct{ region, want, err string }{
 		"spot, then on demand":  {"    capacity: [spot, on_demand]\n    on_demand_base: 1\n", "optimal: spot:0+4", ""},
+		"flex-start":            {"    capacity: [flex_start, on_demand]\n", "optimal: flex_start:0+4", ""},
+		"flex-start alone":      {"    capacity: [flex_start]\n", "optimal: flex_start:0+4", ""},
 		"reserved":              {"    capacity: [reserved, on_demand]\n    reserved: [{type: a3-highgpu-1g, count: 5, price: 3}]\n", "optimal: reserved:0+4", ""},
-		"on demand is not sold": {"", "", "gcp/us-central1 sells H100 as spot only"},
+		"flex-start last":       {"    capacity: [on_demand, flex_start]\n", "", "gcp/us-central1 sells H100 as spot and flex-start only"},
+		"on demand is not sold": {"", "", "gcp/us-central1 sells H100 as spot and flex-start only; add spot or flex_start to"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			history := loaded(t, 300, "m", map[service.Region]float64{"gcp/us-central1": 4000})

@@ -61,7 +61,7 @@ rejects the credentials and nothing could be listed.`,
 	flags.StringVar(&o.gpu, "gpu", "", "list machines with this `GPU` only, such as L4")
 	flags.StringArrayVar(&o.regions, "region", nil, "list this region only, as `CLOUD/REGION`, such as aws/us-east-1 (repeatable)")
 	flags.IntVar(&o.count, "count", 1, "the number of spot machines that the capacity estimates are for")
-	flags.StringVar(&o.capacity, "capacity", "", "list this capacity type only: reserved, on_demand or spot")
+	flags.StringVar(&o.capacity, "capacity", "", "list this capacity type only: reserved, on_demand, spot or flex_start")
 	flags.StringVarP(&o.output, "output", "o", "table", "output format: table or json")
 	o.clouds.registerFlags(flags)
 	cmd.AddCommand(newOffersBlocksCmd(), newOffersBuyCmd())
@@ -77,7 +77,7 @@ func (o *offersOptions) check() error {
 	for _, g := range catalogue.GPUs() {
 		gpus = append(gpus, g.Name)
 	}
-	capacities := []string{string(service.CapacityReserved), string(service.CapacityOnDemand), string(service.CapacitySpot)}
+	capacities := []string{string(service.CapacityReserved), string(service.CapacityOnDemand), string(service.CapacitySpot), string(service.CapacityFlexStart)}
 	switch {
 	case o.output != "table" && o.output != "json":
 		return usage(fmt.Errorf("--output: must be one of table, json, got %q", o.output), "")

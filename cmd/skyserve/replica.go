@@ -107,7 +107,7 @@ func newReplicaAddCmd(o *replicaOptions) *cobra.Command {
 	cmd.Flags().StringVar(&o.model, "model", "", "model `NAME` or alias (optional if the service has only one)")
 	cmd.Flags().IntVar(&o.count, "count", 1, "number of replicas to add")
 	cmd.Flags().StringVar(&o.gpu, "gpu", "", "GPU from models[].gpus, such as L4 or 8xH100 (default: the first with capacity)")
-	cmd.Flags().StringVar(&o.capacity, "capacity", "", "capacity type from regions[].capacity: spot, on_demand or reserved (default: the first with capacity)")
+	cmd.Flags().StringVar(&o.capacity, "capacity", "", "capacity type from regions[].capacity: spot, on_demand, flex_start or reserved (default: the first with capacity)")
 	o.addYes(cmd)
 	cmd.ValidArgsFunction = completeRegions(&o.service)
 	completeFlag(cmd, "model", completeModels(&o.service))

@@ -59,6 +59,7 @@ func openScaling(ctx context.Context, name string, in io.Reader, errOut io.Write
 		Deployer: u.deployer, Decided: decided, Progress: u.progress, Use: u.deliverReplicas,
 		Store:   func(d deploy.Decisions) error { return d.Write(decisionsFile(svc)) },
 		Drained: func(id string) { u.printLine("drained %s", id) },
+		Ended:   u.printEnded,
 	}}
 	drain := u.deployer.Drain
 	u.deployer.Drain = func(ctx context.Context, o provision.Object) {

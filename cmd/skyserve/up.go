@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"os"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -162,6 +163,8 @@ type up struct {
 	// observer observes the run instead of a person; nil = none.
 	observer *upObserver
 	log      changeLog
+	// launchesBegun is true once the launch of a machine has begun.
+	launchesBegun atomic.Bool
 }
 
 func runUp(ctx context.Context, o *upOptions, in io.Reader, out, errOut io.Writer) error {
@@ -203,6 +206,9 @@ func specUsage(err error) error {
 // progress prints a line for each change that is done or has failed.
 func (u *up) progress(c provision.Change, p provision.ChangePhase, err error) {
 	u.observer.recordChange(c, p)
+	if c.Desired.Machine != nil && (c.Action == provision.ActionLaunch || c.Action == provision.ActionReplace) {
+		u.launchesBegun.Store(true)
+	}
 	u.log.addChange(c, p)
 	verb := map[provision.ChangeAction]string{
 		provision.ActionLaunch: "started", provision.ActionReplace: "replaced", provision.ActionReload: "reloaded", provision.ActionTerminate: "stopped",

@@ -304,13 +304,18 @@ func (u *upRun) applyChanges(ctx context.Context) error {
 // printReplanned prints that a machine has ended during the run, and adds the new plan's changes to those of
 // the run.
 func (u *upRun) printReplanned(ended *deploy.MachineEndedError, p *deploy.Plan) {
-	u.printLine("%s has ended (%s): planning again", ended.ID, ended.Reason)
+	u.printEnded(ended)
 	for i := range u.changes.Have {
 		if o := &u.changes.Have[i]; o.ID == ended.ID && o.TerminatedReason == "" {
 			o.TerminatedReason = ended.Reason // its cost has ended
 		}
 	}
 	u.changes.Changes = append(u.changes.Changes, p.Changes...)
+}
+
+// printEnded prints that a machine has ended, which is planned again.
+func (u *upRun) printEnded(ended *deploy.MachineEndedError) {
+	u.printLine("%s has ended (%s): planning again", ended.ID, ended.Reason)
 }
 
 // awaitAddresses waits until each machine has its addresses and returns the objects.
@@ -500,6 +505,9 @@ func (u *upRun) afterFailure(err error) string {
 	hint := fmt.Sprintf("the machines that were launched are running and billed; 'skyserve up %s' retries, 'skyserve down %s' deletes them", u.file, u.spec.Name)
 	if u.changes == nil {
 		return hint
+	}
+	if !u.launchesBegun.Load() && !slices.ContainsFunc(u.changes.Have, func(o provision.Object) bool { return o.Offering != nil && o.TerminatedReason == "" }) {
+		return fmt.Sprintf("no machine was launched; 'skyserve up %s' retries, 'skyserve down %s' deletes the rest", u.file, u.spec.Name)
 	}
 	if rest := u.delivered.remainder(u.spec, u.file, u.changes.Wants); rest != "" {
 		hint += "\n" + rest

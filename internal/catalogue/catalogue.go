@@ -151,6 +151,11 @@ func Rents(cloud, gpu string) bool {
 	return slices.ContainsFunc(machines, func(m Machine) bool { return m.Cloud == cloud && m.GPU == gpu && m.PlanOnly == "" })
 }
 
+// SellsFlexStart reports whether a cloud sells machines with GPUs as flex-start: Google does for all
+// accelerator-optimized types of this table
+// (https://cloud.google.com/compute/docs/instances/about-flex-start-vms, November 2026).
+func SellsFlexStart(cloud string) bool { return cloud == service.CloudGCP }
+
 // SellsOnDemand reports whether a cloud sells machines with exactly these GPUs on demand. It is false only
 // where each such machine is sold as spot only.
 func SellsOnDemand(cloud, gpu string, count int) bool {

@@ -238,6 +238,9 @@ func (c *checker) checkCapacity(r *RegionSpec, p path) {
 	if len(r.Capacity) == 0 || !c.valid(p.key("capacity")) {
 		return
 	}
+	if i := slices.Index(r.Capacity, CapacityFlexStart); i >= 0 && r.Name.rented() && r.Name.Cloud() != CloudGCP {
+		c.reportAtPath(p.key("capacity").index(i), Error{Problem: fmt.Sprintf("flex_start exists in %s regions only, but the region is %s", CloudGCP, r.Name)})
+	}
 	if base := p.key("on_demand_base"); r.OnDemandBase > 0 && !slices.Contains(r.Capacity, CapacityOnDemand) {
 		c.reportProblem(base, "requires on_demand in capacity")
 	} else if r.OnDemandBase > r.Replicas.Max && c.valid(p.key("replicas"), p.key("replicas").key("max")) {

@@ -175,6 +175,9 @@ const (
 	CapacityReserved CapacityType = "reserved"
 	CapacitySpot     CapacityType = "spot"
 	CapacityOnDemand CapacityType = "on_demand"
+	// CapacityFlexStart is Google Cloud's flex-start: machines that are not interrupted, and that the cloud
+	// ends after a limited time.
+	CapacityFlexStart CapacityType = "flex_start"
 )
 
 // Reservation is capacity that the operator has already committed to pay for.

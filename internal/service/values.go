@@ -49,7 +49,7 @@ var wordLists = []ValueList{
 	{Key: "Engine.kind", Implemented: []string{string(EngineVLLM), string(EngineSGLang), string(EngineOpenAI), string(EngineSim)}},
 	{Key: "Engine.flavor", Implemented: []string{string(EngineVLLM), string(EngineSGLang)}},
 	{Key: "GPU.type", Implemented: []string{"L4", "A10G", "L40S", "A100", "H100", "H200"}},
-	{Key: "RegionSpec.capacity", Implemented: []string{string(CapacityReserved), string(CapacitySpot), string(CapacityOnDemand)}},
+	{Key: "RegionSpec.capacity", Implemented: []string{string(CapacityReserved), string(CapacitySpot), string(CapacityOnDemand), string(CapacityFlexStart)}},
 	{Key: "RegionSpec.access", Implemented: []string{AccessSSM}},
 	{Key: "DNS.provider", Implemented: []string{DNSRoute53, DNSEmbedded}},
 	{Key: "DNS.routing", Implemented: []string{"latency", "geo"}},

@@ -124,7 +124,10 @@ func gigabytes(n int64) string { return fmt.Sprintf("%.1f GB", float64(n)/1e9) }
 // ReplicaStart is the record of the last start of a replica, by its id.
 type ReplicaStart struct {
 	Replica string `json:"replica"`
-	Start   *Start `json:"start"`
+	// Region and GPU are where it runs, aws/us-east-1, and the model of its GPUs, L4; empty = unknown.
+	Region service.Region `json:"region,omitempty"`
+	GPU    string         `json:"gpu,omitempty"`
+	Start  *Start         `json:"start"`
 }
 
 // StartReason returns the reason of a replica's state with its start: of a replica that starts, the current

@@ -36,7 +36,7 @@ func TestStartReason(t *testing.T) {
 func TestSnapshotShowsStarts(t *testing.T) {
 	s := Snapshot{Regions: []RegionSnapshot{{Name: "aws/us-east-1", Replicas: []ReplicaSnapshot{{ID: "a"}, {ID: "b"}}}}}
 	start := &Start{Seconds: 3}
-	s.AddScaling(&Scaling{Starts: []ReplicaStart{{"b", start}, {"c", start}}})
+	s.AddScaling(&Scaling{Starts: []ReplicaStart{{Replica: "b", Start: start}, {Replica: "c", Start: start}}})
 	if r := s.Regions[0].Replicas; len(r) != 2 || r[0].Start != nil || r[1].Start != start {
 		t.Errorf("replicas %+v", r)
 	}

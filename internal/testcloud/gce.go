@@ -40,6 +40,7 @@ type GCE struct {
 	operations      map[string]*gceOperation
 	requests        map[string]string // request id -> name of the operation that it started
 	steps           int
+	flexWait        int // calls for which flex-start machines are pending
 	pageSize        int
 	networks        map[string]gceNetwork
 	token           string

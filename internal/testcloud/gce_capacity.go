@@ -40,8 +40,8 @@ func (g *GCE) reserveCapacity(i GCEInstance) *GCEFailure {
 
 // model returns the provisioning model of an instance.
 func (i GCEInstance) model() string {
-	if i.Scheduling.ProvisioningModel == gceSpot {
-		return gceSpot
+	if model := i.Scheduling.ProvisioningModel; model == gceSpot || model == gceFlexStart {
+		return model
 	}
 	return "STANDARD"
 }
@@ -57,7 +57,7 @@ func (g *GCE) requiredQuota(i GCEInstance) map[string]float64 {
 		}
 		needs[metric] = size
 	}
-	spot := i.model() == gceSpot
+	spot := i.model() != "STANDARD" // flex-start uses the quotas of preemptible GPUs too
 	if !spot {
 		needs[gceAllCPUs] = float64(m.cpus)
 	}

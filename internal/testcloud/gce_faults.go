@@ -23,7 +23,7 @@ func (g *GCE) SetOperationCalls(n int) { g.withLock(func() { g.steps = n }) }
 func (g *GCE) SetPageSize(n int) { g.withLock(func() { g.pageSize = n }) }
 
 // SetStock sets the remaining number of machines that a zone can start of a machine type and a provisioning
-// model, STANDARD or SPOT. Deleted machines do not return to the stock.
+// model, STANDARD, SPOT or FLEX_START. Deleted machines do not return to the stock.
 func (g *GCE) SetStock(zone, machineType, model string, n int) {
 	g.withLock(func() { g.stock[gceStock{zone, machineType, model}] = n })
 }

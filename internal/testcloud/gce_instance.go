@@ -7,6 +7,7 @@ import (
 	"path"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -35,6 +36,8 @@ type GCEInstance struct {
 	Metadata            GCEMetadata         `json:"metadata,omitzero"`
 	Tags                GCETags             `json:"tags,omitzero"`
 	Scheduling          GCEScheduling       `json:"scheduling,omitzero"`
+	Params              *GCEParams          `json:"params,omitempty"`
+	ResourceStatus      *GCEResourceStatus  `json:"resourceStatus,omitempty"`
 	ReservationAffinity *GCEReservation     `json:"reservationAffinity,omitempty"`
 	Disks               []GCEDisk           `json:"disks,omitempty"`
 	NetworkInterfaces   []GCEInterface      `json:"networkInterfaces,omitempty"`
@@ -65,11 +68,31 @@ type GCETags struct {
 
 // GCEScheduling contains the provisioning and termination options of an instance.
 type GCEScheduling struct {
-	ProvisioningModel         string `json:"provisioningModel,omitempty"`
-	InstanceTerminationAction string `json:"instanceTerminationAction,omitempty"`
-	OnHostMaintenance         string `json:"onHostMaintenance,omitempty"`
-	AutomaticRestart          *bool  `json:"automaticRestart,omitempty"`
-	Preemptible               bool   `json:"preemptible,omitempty"`
+	ProvisioningModel         string       `json:"provisioningModel,omitempty"`
+	InstanceTerminationAction string       `json:"instanceTerminationAction,omitempty"`
+	OnHostMaintenance         string       `json:"onHostMaintenance,omitempty"`
+	AutomaticRestart          *bool        `json:"automaticRestart,omitempty"`
+	MaxRunDuration            *GCEDuration `json:"maxRunDuration,omitempty"`
+	Preemptible               bool         `json:"preemptible,omitempty"`
+}
+
+// GCEDuration is a span of time.
+type GCEDuration struct {
+	Seconds string `json:"seconds"`
+}
+
+// count returns the seconds; 0 without a duration.
+func (d *GCEDuration) count() int {
+	if d == nil {
+		return 0
+	}
+	n, _ := strconv.Atoi(d.Seconds)
+	return n
+}
+
+// GCEParams are parameters of a request that are not stored with the instance.
+type GCEParams struct {
+	RequestValidForDuration *GCEDuration `json:"requestValidForDuration,omitempty"`
 }
 
 // GCEReservation selects the reservations that an instance may use.
@@ -77,6 +100,16 @@ type GCEReservation struct {
 	Consume string   `json:"consumeReservationType"`
 	Key     string   `json:"key,omitempty"`
 	Values  []string `json:"values,omitempty"`
+}
+
+// GCEResourceStatus contains when an instance with a limited run ends.
+type GCEResourceStatus struct {
+	Scheduling GCEScheduledEnd `json:"scheduling"`
+}
+
+// GCEScheduledEnd is the end of an instance's run, in RFC 3339.
+type GCEScheduledEnd struct {
+	TerminationTimestamp string `json:"terminationTimestamp,omitempty"`
 }
 
 // GCEDisk is a disk of an instance.
@@ -159,6 +192,9 @@ func (g *GCE) checkInstance(zone string, i *GCEInstance) *gceError {
 	if fail := checkScheduling(path.Base(i.MachineType), i.Scheduling, i.NetworkInterfaces[0].NicType, i.Disks[0].InitializeParams.DiskType); fail != nil {
 		return fail
 	}
+	if fail := checkFlexStart(i); fail != nil {
+		return fail
+	}
 	for k, v := range i.Labels {
 		if !gceLabelKey.MatchString(k) || !gceLabelValue.MatchString(v) {
 			return invalid("labels", k+"="+v)
@@ -178,7 +214,7 @@ const gceHyperdiskType = "/hyperdisk-balanced"
 // support.
 func checkScheduling(kind string, s GCEScheduling, nic, disk string) *gceError {
 	invalid := func(text string) *gceError { return newGCEError(http.StatusBadRequest, "invalid", "%s", text) }
-	spot, a3 := s.ProvisioningModel == gceSpot, strings.HasPrefix(kind, "a3-")
+	spot, flex, a3 := s.ProvisioningModel == gceSpot, s.ProvisioningModel == gceFlexStart, strings.HasPrefix(kind, "a3-")
 	switch {
 	case spot && (s.AutomaticRestart == nil || *s.AutomaticRestart):
 		return invalid("Scheduling.automaticRestart must be false for spot instances")
@@ -190,7 +226,7 @@ func checkScheduling(kind string, s GCEScheduling, nic, disk string) *gceError {
 		return invalid("The network interface of machine type " + kind + " must be of type GVNIC")
 	case gceMachines[kind].accelerator == gceH200 && !strings.HasSuffix(disk, gceHyperdiskType):
 		return invalid("[" + path.Base(disk) + "] features are not compatible for creating instance: machine type " + kind + " requires a Hyperdisk")
-	case a3 && kind != "a3-highgpu-8g" && !spot:
+	case a3 && kind != "a3-highgpu-8g" && !spot && !flex:
 		return invalid("Machine type " + kind + " requires the provisioning model SPOT or FLEX_START")
 	}
 	return nil
@@ -221,7 +257,7 @@ func (g *GCE) insertInstance(r *http.Request) (any, *gceError) {
 	}
 	i.Kind, i.ID, i.SelfLink, i.Status = "compute#instance", g.nextNumber(), g.link(target), gceProvisioning
 	i.number, i.creator = g.lastNumber, callerAccount(r)
-	i.MachineType = g.link(i.MachineType)
+	i.MachineType, i.Params = g.link(i.MachineType), nil
 	i.Created = g.now().Format(time.RFC3339Nano)
 	g.instances.addObject(i.key(), i, g.faults.StaleLists)
 	op := g.startOperation(r, zone, "insert", target, func() *GCEFailure { return g.finishInsert(i.key()) })
@@ -235,6 +271,10 @@ func (g *GCE) finishInsert(key string) *GCEFailure {
 	if !ok || i.Status != gceProvisioning {
 		return nil
 	}
+	if i.model() == gceFlexStart && g.flexWait > 0 {
+		g.waitForCapacity(i)
+		return nil
+	}
 	if failure := g.startFailure(i); failure != nil {
 		if failure.KeepInstance {
 			i.Status = gceTerminated
@@ -244,9 +284,7 @@ func (g *GCE) finishInsert(key string) *GCEFailure {
 		}
 		return failure
 	}
-	i.Status = gceRunning
-	g.boot(&i)
-	g.instances.setObject(key, i)
+	g.runInstance(i)
 	return nil
 }
 

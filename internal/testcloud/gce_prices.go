@@ -73,9 +73,24 @@ func gceSKUs() []GCESKU {
 				GCESKU{Description: spot + " running in " + region, Usage: "Preemptible", Unit: unit, Regions: in, Nanos: price * 2 / 5},
 				GCESKU{Description: "Commitment v1: " + onDemand + " in " + region + " for 1 Year", Usage: "Commit1Yr", Unit: unit, Regions: in, Nanos: price / 2},
 			)
+			if flex := flexStartSKU(onDemand); flex != "" {
+				all = append(all, GCESKU{Description: flex + " running in " + region, Usage: "OnDemand", Unit: unit, Regions: in, Nanos: price * 3 / 5})
+			}
 		}
 	}
 	return all
+}
+
+// flexStartSKU returns the description of a part's flex-start price, of which A2 and A3 machines have one; empty for
+// others. Public scripts that read Google's list have these forms (November 2026).
+func flexStartSKU(onDemand string) string {
+	switch {
+	case strings.HasPrefix(onDemand, "G2"), strings.HasPrefix(onDemand, "E2"), strings.HasPrefix(onDemand, "Nvidia L4"):
+		return ""
+	case strings.HasSuffix(onDemand, " GPU"):
+		return onDemand + " attached to DWS Defined Duration VMs"
+	}
+	return "DWS Defined Duration " + strings.Replace(onDemand, " Instance", "", 1)
 }
 
 // EditPriceList replaces the price list with the result of edit.

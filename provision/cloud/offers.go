@@ -128,11 +128,12 @@ func (l *layout) withPrices(offers provision.Offerings, r service.RegionSpec, g 
 }
 
 // soldBefore reports whether another offering stands for the reserved machines of o's type in its zone: the
-// cloud's own reserved offering, or that on demand. Types that are sold as spot only have neither.
+// cloud's own reserved offering, else that on demand, else that as spot.
 func soldBefore(offers provision.Offerings, o provision.Offering) bool {
 	return slices.ContainsFunc(offers, func(other provision.Offering) bool {
 		same := other.Type == o.Type && other.Zone == o.Zone
-		return same && (other.Capacity == service.CapacityReserved || other.Capacity == service.CapacityOnDemand && o.Capacity == service.CapacitySpot)
+		return same && (other.Capacity == service.CapacityReserved || other.Capacity == service.CapacityOnDemand && o.Capacity != service.CapacityOnDemand ||
+			other.Capacity == service.CapacitySpot && o.Capacity == service.CapacityFlexStart)
 	})
 }
 

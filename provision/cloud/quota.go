@@ -86,15 +86,22 @@ func quotasAtGoogle(o provision.Offering, diskGiB int) map[QuotaKey]float64 {
 	switch {
 	case o.GPU == "":
 		needs[QuotaKey{o.Region, quotaCPUs}] = float64(o.VCPUs)
-	case o.Capacity == service.CapacitySpot:
+	case isPreemptible(o.Capacity):
 		needs[QuotaKey{o.Region, gpu.SpotQuota}] = float64(o.GPUs)
 	default:
 		needs[QuotaKey{o.Region, metric}], needs[QuotaKey{allRegions, quotaAllGPUs}] = float64(o.GPUs), float64(o.GPUs)
 	}
-	if o.Capacity != service.CapacitySpot {
+	if !isPreemptible(o.Capacity) {
 		needs[QuotaKey{allRegions, quotaAllCPUs}] = float64(o.VCPUs)
 	}
 	return needs
+}
+
+// isPreemptible reports whether machines of a capacity type count against Google's quotas of preemptible GPUs, as
+// those of flex-start do (https://cloud.google.com/blog/products/compute/introducing-flex-start-vms-for-the-compute-engine-instance-api,
+// read in November 2026).
+func isPreemptible(c service.CapacityType) bool {
+	return c == service.CapacitySpot || c == service.CapacityFlexStart
 }
 
 // QuotaNeeds returns the minimum use of each quota by a service: its balancers, and the minimum number of
@@ -109,12 +116,12 @@ func QuotaNeeds(spec *service.Spec) map[QuotaKey]float64 {
 		for i := range spec.Models {
 			m := &spec.Models[i]
 			replicas, spot := spec.BoundsFor(m.Name, r.Name).Min, 0
-			if r.Capacity[0] == service.CapacitySpot {
+			if isPreemptible(r.Capacity[0]) {
 				spot = max(0, replicas-r.OnDemandBase)
 			}
 			for _, g := range gpusOf(m)[:min(1, len(gpusOf(m)))] {
 				needs.addMachines(r.Name, g, service.CapacityOnDemand, replicas-spot, diskReplica)
-				needs.addMachines(r.Name, g, service.CapacitySpot, spot, diskReplica)
+				needs.addMachines(r.Name, g, r.Capacity[0], spot, diskReplica)
 			}
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"fmt"
 	"strings"
+	"time"
 
 	"cloud.google.com/go/compute/apiv1/computepb"
 
@@ -79,6 +80,7 @@ func (p *Provider) instanceOf(w provision.Desired, n note, project string) (*com
 	}
 	key := []string{"machine", n.Service, n.Owner, n.ID, n.SpecHash, n.ImmutableHash, n.BuildHash}
 	return &computepb.Instance{
+		Params:              params(offer),
 		Name:                new(machineName(n.Kind, n.Service, n.ID, key)),
 		MachineType:         new(fmt.Sprintf("zones/%s/machineTypes/%s", offer.Zone, offer.Type)),
 		Labels:              labels,
@@ -147,8 +149,8 @@ func metadata(pairs ...string) *computepb.Metadata {
 	return m
 }
 
-// scheduling sets the provisioning model of a machine. An interrupted spot machine is stopped, not
-// deleted, so that List can report the reason. A machine with GPUs cannot be migrated to another host
+// scheduling sets the provisioning model of a machine. An interrupted spot machine, and a flex-start machine at
+// its end, is stopped, not deleted, so that List can report the reason. A machine with GPUs cannot be migrated to another host
 // while it runs.
 func scheduling(offer provision.Offering) *computepb.Scheduling {
 	s := &computepb.Scheduling{
@@ -157,10 +159,27 @@ func scheduling(offer provision.Offering) *computepb.Scheduling {
 	if offer.GPUs > 0 || isSpot(offer) {
 		s.OnHostMaintenance = new("TERMINATE")
 	}
-	if isSpot(offer) {
+	switch {
+	case isSpot(offer):
 		s.ProvisioningModel, s.AutomaticRestart, s.InstanceTerminationAction = new(spotModel), new(false), new("STOP")
+	case isFlexStart(offer):
+		s.ProvisioningModel, s.AutomaticRestart, s.InstanceTerminationAction = new(flexModel), new(false), new("STOP")
+		s.MaxRunDuration = secondsOf(flexRun)
 	}
 	return s
+}
+
+// params limits how long Google looks for the capacity of a flex-start machine: briefly, because other offerings
+// follow. Other machines have none.
+func params(offer provision.Offering) *computepb.InstanceParams {
+	if !isFlexStart(offer) {
+		return nil
+	}
+	return &computepb.InstanceParams{RequestValidForDuration: secondsOf(flexWait)}
+}
+
+func secondsOf(d time.Duration) *computepb.Duration {
+	return &computepb.Duration{Seconds: new(int64(d / time.Second))}
 }
 
 // affinity sets the reservation that a machine uses: the reservation of its offering, or any open

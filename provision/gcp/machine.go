@@ -64,7 +64,22 @@ func objectOf(i *computepb.Instance) (provision.Object, bool) {
 	o.PublicIP, o.PrivateIP = addressesOf(i)
 	// an invalid time is left zero: it is only displayed
 	o.Started, _ = time.Parse(time.RFC3339, cmp.Or(i.GetLastStartTimestamp(), i.GetCreationTimestamp()))
+	if o.Offering != nil {
+		o.Offering.Ends = endOf(i, o.Started)
+	}
 	return o, true
+}
+
+// endOf returns when Google ends a machine that was started at a time; zero if it does not.
+func endOf(i *computepb.Instance, started time.Time) time.Time {
+	if end, err := time.Parse(time.RFC3339, i.GetResourceStatus().GetScheduling().GetTerminationTimestamp()); err == nil {
+		return end
+	}
+	run := i.GetScheduling().GetMaxRunDuration().GetSeconds()
+	if run == 0 || started.IsZero() {
+		return time.Time{}
+	}
+	return started.Add(time.Duration(run) * time.Second)
 }
 
 func noteOfInstance(i *computepb.Instance) (note, bool) {
@@ -103,8 +118,11 @@ func isLegacyName(name, service string) bool {
 func stoppedReason(i *computepb.Instance) string {
 	switch i.GetStatus() {
 	case statusStopping, statusStopped, statusTerminated, statusPendingStop, statusDeprovisioning:
-		if i.GetScheduling().GetProvisioningModel() == spotModel {
+		switch i.GetScheduling().GetProvisioningModel() {
+		case spotModel:
 			return "interrupted: the cloud reclaimed the spot machine"
+		case flexModel:
+			return "stopped: by a user, or by the cloud at the end of its flex-start run"
 		}
 		return "stopped"
 	case statusSuspending, statusSuspended:
@@ -211,6 +229,9 @@ func (p *Provider) createInZone(ctx context.Context, w provision.Desired, offer 
 		if err != nil {
 			return provision.Object{}, err
 		}
+		if created == nil && isFlexStart(offer) {
+			return provision.Object{}, &provision.CapacityError{Offering: offer, Scope: provision.ScopeZone, Code: codeNoFlexStart, Err: fmt.Errorf("no capacity within %s", flexWait)}
+		}
 		if created == nil {
 			continue
 		}
@@ -260,7 +281,7 @@ func (p *Provider) waitMachine(ctx context.Context, zone, name string) (found *c
 	err = p.pollUntil(ctx, "machine "+name, func() (bool, error) {
 		var err error
 		found, err = p.readMachine(ctx, zone, name)
-		return found.GetStatus() != statusProvisioning && found.GetStatus() != statusStaging, err
+		return !slices.Contains([]string{statusPending, statusProvisioning, statusStaging}, found.GetStatus()), err
 	})
 	return found, err
 }
@@ -308,6 +329,9 @@ func (p *Provider) removeMachine(ctx context.Context, zone, name, number string)
 		return false, wrapError(err, "terminating machine %s in %s", name, zone)
 	})
 }
+
+// isFlexStart reports whether an offering is a flex-start machine.
+func isFlexStart(o provision.Offering) bool { return o.Capacity == service.CapacityFlexStart }
 
 // isSpot reports whether an offering may be interrupted.
 func isSpot(o provision.Offering) bool { return o.Capacity == service.CapacitySpot }

@@ -48,8 +48,8 @@ func (p *Provider) listZones(ctx context.Context, place string) ([]string, error
 	return zones, nil
 }
 
-// Offerings returns the catalogue's machine types in each zone of a region, on demand and spot, at the
-// built-in list prices. Whether an offering has capacity is unknown until a launch. Reserved capacity is
+// Offerings returns the catalogue's machine types in each zone of a region, on demand, spot and, with GPUs,
+// flex-start, at the built-in list prices; that of flex-start is unknown. Whether an offering has capacity is unknown until a launch. Reserved capacity is
 // configured by the operator in service.yaml.
 func (p *Provider) Offerings(ctx context.Context, region service.Region) (provision.Offerings, error) {
 	zones, err := p.listZones(ctx, region.Place())
@@ -75,6 +75,9 @@ func (p *Provider) Offerings(ctx context.Context, region service.Region) (provis
 				all = append(all, t.Offering(region, zone, service.CapacityOnDemand))
 			}
 			all = append(all, t.Offering(region, zone, service.CapacitySpot))
+			if t.GPUs > 0 {
+				all = append(all, t.Offering(region, zone, service.CapacityFlexStart))
+			}
 		}
 	}
 	return all, nil

@@ -1,6 +1,9 @@
 package gcp
 
-import "regexp"
+import (
+	"regexp"
+	"time"
+)
 
 // Facts about Google Cloud that this package relies on and that Google may change, each with its source.
 
@@ -83,6 +86,20 @@ const accountSuffix = ".iam.gserviceaccount.com"
 // Compute Engine v1, Scheduling.provisioningModel (November 2026).
 const spotModel = "SPOT"
 
+// flexModel is the provisioning model of flex-start machines, and statusPending their state while Google looks for
+// capacity. Google deletes a machine without capacity after flexWait, which must be from 90 seconds to two hours,
+// and stops it flexRun after its start, which is the maximum. Sources, read in November 2026: the discovery
+// document of Compute Engine v1 (Scheduling, InstanceParams, Instance.status);
+// cloud.google.com/compute/docs/instances/about-flex-start-vms; docs.cloud.google.com/compute/docs/instances/instance-lifecycle;
+// cloud.google.com/blog/products/compute/introducing-flex-start-vms-for-the-compute-engine-instance-api; public scripts that
+// set automaticRestart to false and use no reservation, which is assumed to be required.
+const (
+	flexModel     = "FLEX_START"
+	statusPending = "PENDING"
+	flexWait      = 90 * time.Second
+	flexRun       = 7 * 24 * time.Hour
+)
+
 // The states of a machine in which it starts, stops or does not run. Source: the discovery document of Compute Engine
 // v1, Instance.status (November 2026), except PENDING_STOP, which is assumed.
 const (
@@ -112,10 +129,17 @@ const (
 
 // The descriptions of the SKUs of catalogue machines. Commitments, reservations, custom machines and
 // families with longer names have other descriptions. The newest GPUs are listed without "Nvidia".
-// Google publishes no rule for descriptions: the patterns are assumed from the list.
+// Google publishes no rule for descriptions: the patterns are assumed from the list. That flex-start is listed as
+// DWS Defined Duration, on demand, is from public scripts that read the list (November 2026).
 var (
-	describesMachine = regexp.MustCompile(`(?i)^(spot preemptible )?(e2|g2|a2|a3|a3ultra) instances? (core|ram) running in `)
-	describesGPU     = regexp.MustCompile(`(?i)^(?:nvidia )?(?:tesla )?(l4|a100|h100(?: 80gb)?|h200(?: 141gb)?) gpu (attached to spot preemptible vms )?running in `)
+	describesMachine = regexp.MustCompile(`(?i)^(spot preemptible |dws defined duration )?(e2|g2|a2|a3|a3ultra) (?:instances? )?(core|ram) running in `)
+	describesGPU     = regexp.MustCompile(`(?i)^(?:nvidia )?(?:tesla )?(l4|a100|h100(?: 80gb)?|h200(?: 141gb)?) gpu (attached to spot preemptible vms |attached to dws defined duration vms )?running in `)
+)
+
+// flexMachine and flexGPU are the words for flex-start in describesMachine and describesGPU.
+const (
+	flexMachine = "dws defined duration "
+	flexGPU     = "attached to dws defined duration vms "
 )
 
 // otherMetrics are the quotas, except those of GPU types, that launches count against, and spotQuotaPrefix is the

@@ -41,7 +41,8 @@ const (
 	codeBusyLater         = "RESOURCE_NOT_READY"
 	codeUsedByOther       = "resourceInUseByAnotherResource"
 	codeQuota             = "QUOTA_EXCEEDED"
-	codeNoNetwork         = "VPC_NOT_FOUND" // this package's own, for a message without a code
+	codeNoNetwork         = "VPC_NOT_FOUND"           // this package's own, for a message without a code
+	codeNoFlexStart       = "FLEX_START_WAIT_EXPIRED" // this package's own, for a machine that Google deleted
 	codeDisabledAPI       = "accessNotConfigured"
 	codeNoActAsLater      = "SERVICE_ACCOUNT_ACCESS_DENIED"
 	codeInsufficientScope = "insufficientPermissions"

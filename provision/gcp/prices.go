@@ -26,7 +26,7 @@ const (
 	maxPricePages = 100
 )
 
-// Prices returns the prices of the catalogue's types in a region, on demand and spot, from Cloud
+// Prices returns the prices of the catalogue's types in a region, on demand, spot and flex-start, from Cloud
 // Billing's price list; see provision.Pricer. The list contains prices of parts, not of machine types: the
 // price of a type is the sum of its vCPUs, memory and GPUs. The list is read once for all regions.
 func (p *Provider) Prices(ctx context.Context, region service.Region) ([]provision.Price, error) {
@@ -97,8 +97,8 @@ func explainPrices(err error) error {
 type billedPart struct {
 	region string
 	// what is the part: a core or a GiB of RAM of a machine family, or a GPU: "g2 core", "a3 ram", "l4".
-	what string
-	spot bool
+	what     string
+	capacity service.CapacityType
 }
 
 // priceList contains the prices of parts, in USD per hour.
@@ -111,13 +111,13 @@ func newPriceList() *priceList { return &priceList{map[billedPart]float64{}, map
 
 // add reads a SKU; other SKUs than those of catalogue machines are skipped.
 func (l *priceList) add(sku *cloudbilling.Sku) {
-	what, spot, ok := partOf(sku)
+	what, capacity, ok := partOf(sku)
 	if !ok {
 		return
 	}
 	price, err := hourlyPrice(sku, what)
 	for _, region := range sku.ServiceRegions {
-		at := billedPart{region, what, spot}
+		at := billedPart{region, what, capacity}
 		if have, known := l.perHour[at]; err == nil && known && have != price {
 			l.errs[at] = fmt.Errorf("%s in %s: price must be unique, got %g and %g", what, region, have, price)
 		}
@@ -129,19 +129,25 @@ func (l *priceList) add(sku *cloudbilling.Sku) {
 	}
 }
 
-// partOf returns the machine part of a SKU, and whether its price is for spot machines; ok is false for
-// other SKUs.
-func partOf(sku *cloudbilling.Sku) (what string, spot, ok bool) {
+// partOf returns the machine part of a SKU, and the capacity type that its price is for; ok is false for other
+// SKUs.
+func partOf(sku *cloudbilling.Sku) (what string, capacity service.CapacityType, ok bool) {
+	var model string
 	if m := describesMachine.FindStringSubmatch(sku.Description); m != nil {
-		what, spot = strings.ToLower(m[2]+" "+m[3]), m[1] != ""
+		what, model = strings.ToLower(m[2]+" "+m[3]), m[1]
 	} else if m := describesGPU.FindStringSubmatch(sku.Description); m != nil {
-		what, spot = strings.TrimSuffix(strings.TrimSuffix(strings.ToLower(m[1]), " 80gb"), " 141gb"), m[2] != "" // an A100 with 80 GB is another part
+		what, model = strings.TrimSuffix(strings.TrimSuffix(strings.ToLower(m[1]), " 80gb"), " 141gb"), m[2] // an A100 with 80 GB is another part
 	}
 	usage := usageOnDemand
-	if spot {
-		usage = usageSpot
+	switch strings.ToLower(model) {
+	case "":
+		capacity = service.CapacityOnDemand
+	case flexMachine, flexGPU:
+		capacity = service.CapacityFlexStart
+	default:
+		capacity, usage = service.CapacitySpot, usageSpot
 	}
-	return what, spot, what != "" && sku.Category != nil && sku.Category.UsageType == usage
+	return what, capacity, what != "" && sku.Category != nil && sku.Category.UsageType == usage
 }
 
 // hourlyPrice returns the price per hour of a part from its SKU, in USD. A SKU must have exactly one price,
@@ -184,8 +190,8 @@ func (l *priceList) regionPrices(region string) ([]provision.Price, error) {
 	var prices []provision.Price
 	var errs []error
 	for _, t := range provision.MachineTypes(service.CloudGCP) {
-		for _, capacity := range []service.CapacityType{service.CapacityOnDemand, service.CapacitySpot} {
-			price, err := l.typePrice(t, region, capacity == service.CapacitySpot)
+		for _, capacity := range []service.CapacityType{service.CapacityOnDemand, service.CapacitySpot, service.CapacityFlexStart} {
+			price, err := l.typePrice(t, region, capacity)
 			switch {
 			case err != nil:
 				if !slices.ContainsFunc(errs, func(e error) bool { return e.Error() == err.Error() }) {
@@ -206,7 +212,7 @@ func (l *priceList) regionPrices(region string) ([]provision.Price, error) {
 }
 
 // typePrice returns the sum of the prices of a type's parts; 0 if one of them has no price in the region.
-func (l *priceList) typePrice(t provision.MachineType, region string, spot bool) (float64, error) {
+func (l *priceList) typePrice(t provision.MachineType, region string, capacity service.CapacityType) (float64, error) {
 	family, model, _ := strings.Cut(t.Type, "-")
 	if strings.HasPrefix(model, "ultragpu") && family == "a3" {
 		family += "ultra"
@@ -216,7 +222,7 @@ func (l *priceList) typePrice(t provision.MachineType, region string, spot bool)
 		what  string
 		count int
 	}{{family + " core", t.VCPUs}, {family + " ram", t.MemoryGiB}, {strings.ToLower(t.GPU), t.GPUs}} {
-		at := billedPart{region, p.what, spot}
+		at := billedPart{region, p.what, capacity}
 		if p.count == 0 {
 			continue
 		}

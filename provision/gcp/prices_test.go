@@ -23,7 +23,15 @@ func TestPrices(t *testing.T) {
 	seen := map[float64]bool{}
 	for _, place := range []string{"us-central1", "europe-west4", "us-central1"} {
 		got, err := p.Prices(t.Context(), service.Region("gcp/"+place))
-		if err != nil || len(got) != 2*len(provision.MachineTypes(service.CloudGCP)) {
+		flexStart := 0
+		got = slices.DeleteFunc(got, func(p provision.Price) bool { // TestFlexStartIsOffered checks these
+			if p.Capacity == service.CapacityFlexStart {
+				flexStart++
+				return true
+			}
+			return false
+		})
+		if err != nil || len(got) != 2*len(provision.MachineTypes(service.CloudGCP)) || flexStart != 9 {
 			t.Fatalf("%s: got %+v, %v", place, got, err)
 		}
 		for _, price := range got {
@@ -38,8 +46,8 @@ func TestPrices(t *testing.T) {
 	if len(seen) != 4*len(provision.MachineTypes(service.CloudGCP)) {
 		t.Errorf("%d prices of 2 regions are different", len(seen))
 	}
-	if pages := faults.CallCounts()["cloudbilling.services.skus.list"]; pages != 6 {
-		t.Errorf("read %d pages of 285 SKUs, 50 a page", pages)
+	if pages := faults.CallCounts()["cloudbilling.services.skus.list"]; pages != 7 {
+		t.Errorf("read %d pages of 330 SKUs, 50 a page", pages)
 	}
 }
 
@@ -63,7 +71,7 @@ func TestPriceListErrors(t *testing.T) {
 		refused string // the denied permission
 		hint    string
 	}{
-		{name: "valid setup", change: func(*testcloud.GCE) {}, priced: 28},
+		{name: "valid setup", change: func(*testcloud.GCE) {}, priced: 37},
 		{
 			name: "the API is off", refused: "the Cloud Billing API", hint: "gcloud services enable cloudbilling.googleapis.com",
 			change: func(g *testcloud.GCE) {
@@ -84,19 +92,19 @@ func TestPriceListErrors(t *testing.T) {
 		},
 		{name: "invalid response", change: func(g *testcloud.GCE) { g.FailCalls(action, 418, "teapot", "I am one") }, says: "I am one"},
 		{
-			name: "another currency", change: change("G2 Instance Core running in us-central1", func(s *testcloud.GCESKU) { s.Currency = "EUR" }), priced: 24,
+			name: "another currency", change: change("G2 Instance Core running in us-central1", func(s *testcloud.GCESKU) { s.Currency = "EUR" }), priced: 33,
 			says: `"G2 Instance Core running in us-central1": invalid price per hour: 0 units and 26000000 nanos of "EUR"`,
 		},
 		{
-			name: "another unit", change: change("Nvidia L4 GPU attached to Spot Preemptible VMs running in us-central1", func(s *testcloud.GCESKU) { s.Unit = "mo" }), priced: 24,
+			name: "another unit", change: change("Nvidia L4 GPU attached to Spot Preemptible VMs running in us-central1", func(s *testcloud.GCESKU) { s.Unit = "mo" }), priced: 33,
 			says: "number of rates per h must be 1",
 		},
 		{
 			name: "two prices", change: change("Commitment v1: E2 Instance Core in us-central1 for 1 Year", func(s *testcloud.GCESKU) {
 				s.Description, s.Usage = "E2 Instance Core running in Americas", "OnDemand"
-			}), priced: 27, says: "e2 core in us-central1: price must be unique",
+			}), priced: 36, says: "e2 core in us-central1: price must be unique",
 		},
-		{name: "no H100 there", change: change("Nvidia H100 80GB GPU running in us-central1", func(s *testcloud.GCESKU) { s.Regions = []string{"europe-west4"} }), priced: 24},
+		{name: "no H100 there", change: change("Nvidia H100 80GB GPU running in us-central1", func(s *testcloud.GCESKU) { s.Regions = []string{"europe-west4"} }), priced: 33},
 		{name: "nothing there", change: func(g *testcloud.GCE) { g.EditPriceList(func([]testcloud.GCESKU) []testcloud.GCESKU { return nil }) }, says: "no prices for us-central1"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -128,7 +136,7 @@ func TestPriceCallsAreRetried(t *testing.T) {
 			left--
 			return o
 		}})
-		if got, err := provider(g).Prices(t.Context(), here); err != nil || len(got) != 28 {
+		if got, err := provider(g).Prices(t.Context(), here); err != nil || len(got) != 37 {
 			t.Errorf("%v: got %d prices, %v", o, len(got), err)
 		}
 	}

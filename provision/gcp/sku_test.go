@@ -8,6 +8,7 @@ import (
 
 	"google.golang.org/api/cloudbilling/v1"
 
+	"skyserve/internal/service"
 	"skyserve/provision"
 )
 
@@ -68,6 +69,30 @@ func TestMachinePriceIsSumOfParts(t *testing.T) {
 	}
 }
 
+// The price of a flex-start machine is the sum of the prices of its parts in Google's list; without one of them it is
+// unknown.
+func TestFlexStartPriceIsSumOfParts(t *testing.T) {
+	l := newPriceList()
+	for _, text := range []string{
+		sku("DWS Defined Duration A2 Core running in Americas", "OnDemand", "h", "0", "20000000"),
+		sku("DWS Defined Duration A2 Ram running in Americas", "OnDemand", "GiBy.h", "0", "2000000"),
+		sku("Nvidia Tesla A100 GPU attached to DWS Defined Duration VMs running in Americas", "OnDemand", "h", "1", "500000000"),
+		sku("Nvidia Tesla A100 80GB GPU attached to DWS Defined Duration VMs running in Americas", "OnDemand", "h", "9", "0"),
+		sku("DWS Defined Duration A3 Core running in Americas", "OnDemand", "h", "0", "20000000"),
+		sku("DWS Calendar Mode A2 Core running in Americas", "OnDemand", "h", "0", "1"),
+	} {
+		l.add(readSKU(t, text))
+	}
+	prices, err := l.regionPrices("us-central1")
+	got := map[string]float64{}
+	for _, p := range prices {
+		got[p.Type+" "+string(p.Capacity)] = p.PerHour
+	}
+	if want := 12*0.02 + 85*0.002 + 1.5; err != nil || len(got) != 4 || math.Abs(got["a2-highgpu-1g flex_start"]-want) > 1e-9 {
+		t.Errorf("got %v, %v, want %g for each GPU of A2 alone", got, err, want)
+	}
+}
+
 func TestRateParsing(t *testing.T) {
 	good := sku("E2 Instance Core running in Iowa", "OnDemand", "h", "1", "500000000")
 	tier := `{"startUsageAmount":0,"unitPrice":{"currencyCode":"USD","units":"1","nanos":500000000}}`
@@ -92,7 +117,7 @@ func TestRateParsing(t *testing.T) {
 	} {
 		l := newPriceList()
 		l.add(readSKU(t, tt.text))
-		at := billedPart{"us-central1", "e2 core", false}
+		at := billedPart{"us-central1", "e2 core", service.CapacityOnDemand}
 		bad := l.errs[at]
 		if l.perHour[at] != tt.usd || (bad != nil) != (tt.says != "") || bad != nil && !strings.Contains(bad.Error(), tt.says) {
 			t.Errorf("%s: got %v, %v, want %g, %q", tt.name, l.perHour, bad, tt.usd, tt.says)

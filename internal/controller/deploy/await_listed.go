@@ -20,8 +20,8 @@ const (
 	// consistent within seconds.
 	unlistedAfterListing = 10 * time.Second
 	unlistedAfterLaunch  = time.Minute
-	// maxReplans is how often UpListed plans again because a machine ended: a machine that ends every time
-	// has a cause that an operator must find.
+	// maxReplans is how often UpListed and ApplyWanted plan again because a machine ended: a machine that ends
+	// every time has a cause that an operator must find.
 	maxReplans = 3
 )
 
@@ -42,22 +42,36 @@ func (e *MachineEndedError) Error() string {
 // have listed a machine as running that was ending. replanned is called with each such error and the new
 // plan. It returns the last plan.
 func (f *Deployer) UpListed(ctx context.Context, p *Plan, progress provision.ProgressFunc, await func(context.Context, *Plan) ([]provision.Object, error), replanned func(*MachineEndedError, *Plan)) (*Plan, []provision.Object, error) {
-	for attempt := 0; ; attempt++ {
-		var err error
-		if p, err = f.Up(ctx, p, progress); err != nil {
-			return p, nil, err
+	var have []provision.Object
+	err := retryEnded(func() (err error) {
+		if p, err = f.Up(ctx, p, progress); err == nil {
+			have, err = await(ctx, p)
 		}
-		have, err := await(ctx, p)
-		var ended *MachineEndedError
-		if !errors.As(err, &ended) || attempt == maxReplans {
-			return p, have, err
-		}
-		next, planErr := f.Plan(ctx)
-		if planErr != nil {
-			return p, nil, errors.Join(err, planErr)
+		return err
+	}, func(ended *MachineEndedError) error {
+		next, err := f.Plan(ctx)
+		if err != nil {
+			return errors.Join(ended, err)
 		}
 		replanned(ended, next)
 		p = next
+		return nil
+	})
+	return p, have, err
+}
+
+// retryEnded calls apply again while it returns a *MachineEndedError, up to maxReplans times. Before each of these
+// calls it calls replan, whose error ends the calls.
+func retryEnded(apply func() error, replan func(*MachineEndedError) error) error {
+	for attempt := 0; ; attempt++ {
+		err := apply()
+		var ended *MachineEndedError
+		if !errors.As(err, &ended) || attempt == maxReplans {
+			return err
+		}
+		if err := replan(ended); err != nil {
+			return err
+		}
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 	"skyserve/internal/controller/deploy"
 	"skyserve/internal/testcloud"
 	"skyserve/provision"
+	"skyserve/provision/cloud"
 )
 
 const oneReplica = `
@@ -25,14 +26,14 @@ regions:
   - {name: aws/us-east-1, replicas: {min: 1, max: 1}}
 `
 
-// endReplica terminates the running replica of a service at AWS and returns its handle.
-func endReplica(t *testing.T, c *clouds, p provision.Provider) string {
+// endReplica terminates the running machine of a replica at AWS and returns its handle.
+func endReplica(t *testing.T, c *clouds, p provision.Provider, id string) string {
 	t.Helper()
 	have, err := p.List(t.Context(), "chat")
 	if err != nil {
 		t.Fatal(err)
 	}
-	i := slices.IndexFunc(have, func(o provision.Object) bool { return o.ID == "us-east-1-0" && o.TerminatedReason == "" })
+	i := slices.IndexFunc(have, func(o provision.Object) bool { return o.ID == id && o.TerminatedReason == "" })
 	if i < 0 {
 		t.Fatalf("no replica in %+v", have)
 	}
@@ -58,7 +59,7 @@ func TestUpReplacesMachineThatEndsDuringRun(t *testing.T) {
 		if err != nil || len(plan.Changes) > 0 {
 			t.Fatalf("changes %v (%v)", plan.Changes, err)
 		}
-		gone := endReplica(t, c, p)
+		gone := endReplica(t, c, p, "us-east-1-0")
 
 		begun, replans := time.Now(), 0
 		_, have, err := f.UpListed(ctx, plan, nil, f.AwaitListed, func(e *deploy.MachineEndedError, next *deploy.Plan) {
@@ -93,7 +94,7 @@ func TestUpStopsReplacingMachineThatKeepsEnding(t *testing.T) {
 		attempts := 0
 		_, _, err = f.UpListed(ctx, plan, nil, func(ctx context.Context, p *deploy.Plan) ([]provision.Object, error) {
 			attempts++
-			endReplica(t, c, f.Provider)
+			endReplica(t, c, f.Provider, "us-east-1-0")
 			return f.AwaitListed(ctx, p)
 		}, func(*deploy.MachineEndedError, *deploy.Plan) {})
 		var ended *deploy.MachineEndedError
@@ -101,4 +102,67 @@ func TestUpStopsReplacingMachineThatKeepsEnding(t *testing.T) {
 			t.Errorf("after %d attempts: %v", attempts, err)
 		}
 	})
+}
+
+// 'plan --apply' and 'replica add' replace a machine that ends while they wait for it, and stop after a few
+// launches of one that ends each time.
+func TestScalingReplacesMachineThatEndsDuringChange(t *testing.T) {
+	clearCloudEnv(t)
+	for _, tt := range []struct {
+		name  string
+		ends  int // how often the launched machine ends
+		ended int // machines that are reported as ended
+		fails bool
+	}{
+		{"none", 0, 0, false},
+		{"the first", 1, 1, false},
+		{"two", 2, 2, false},
+		{"every one", 100, 3, true},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				ctx, cancel := context.WithTimeout(t.Context(), 2*time.Hour)
+				defer cancel()
+				spec := parse(t, strings.Replace(oneReplica, "max: 1", "max: 3", 1))
+				c := newClouds(spec, &testcloud.Faults{}, -1)
+				p := c.open(t)
+				if _, err := up(spec, p); err != nil {
+					t.Fatal(err)
+				}
+				f := newDeployer(spec, p)
+				f.Only = func(*deploy.Plan, provision.Change) bool { return false }
+				s := newScaling(f)
+				gone, reported := map[string]bool{}, 0
+				s.Use = func(ctx context.Context, plan *deploy.Plan, _, _ map[string]bool) error {
+					if len(gone) < tt.ends {
+						gone[endReplica(t, c, p, "us-east-1-1")] = true
+					}
+					_, err := s.AwaitListed(ctx, plan)
+					return err
+				}
+				s.Ended = func(e *deploy.MachineEndedError) {
+					reported++
+					if e.ID != "us-east-1-1" {
+						t.Errorf("reported %v", e)
+					}
+				}
+				group := cloud.ReplicaGroup{Model: "llama", Region: "aws/us-east-1"}
+				err := s.ApplyWanted(ctx, deploy.Wanted{Counts: map[cloud.ReplicaGroup]provision.ClassCounts{group: {onL4: 2}}})
+				var ended *deploy.MachineEndedError
+				if errors.As(err, &ended) != tt.fails || !tt.fails && err != nil || reported != tt.ended {
+					t.Fatalf("%d ended machines reported, err %v", reported, err)
+				}
+				have, err := p.List(ctx, "chat")
+				if err != nil {
+					t.Fatal(err)
+				}
+				running := slices.DeleteFunc(have, func(o provision.Object) bool {
+					return o.Kind != provision.KindReplica || o.TerminatedReason != "" || gone[o.Handle]
+				})
+				if want := 2; len(running) != want && !tt.fails || len(running) > want {
+					t.Errorf("%d replicas run: %+v", len(running), running)
+				}
+			})
+		})
+	}
 }

@@ -35,6 +35,9 @@ type ReplicaScaling struct {
 	BeforeTaking func(ctx context.Context) error
 	// Drained is called for drained replicas that stay; may be nil.
 	Drained func(id string)
+	// Ended is called for a machine that ended while ApplyWanted waited for it, before the remaining
+	// changes are planned again; may be nil.
+	Ended func(*MachineEndedError)
 	// Changed is true once a change has been made.
 	Changed bool
 }
@@ -101,18 +104,30 @@ func (s *ReplicaScaling) Preview(ctx context.Context, w Wanted) (*Plan, []Replac
 // ApplyWanted applies the desired replicas: it drains or resumes machines of static regions, reclaims
 // donated replicas, launches missing ones, replaces replicas on another GPU or capacity type, and
 // donates or removes excess ones once the others are ready. It applies as many changes as possible;
-// the error for the others is a *PartialError.
+// the error for the others is a *PartialError. While Use returns a *MachineEndedError, it plans again and
+// applies the difference, up to maxReplans times, as UpListed does.
 func (s *ReplicaScaling) ApplyWanted(ctx context.Context, w Wanted) error {
 	errs, err := s.scaleStatic(ctx, w.More)
 	if err != nil {
 		return err
 	}
+	return retryEnded(func() error { return s.applyCounts(ctx, w.Counts, errs) }, func(ended *MachineEndedError) error {
+		if s.Ended != nil {
+			s.Ended(ended)
+		}
+		return nil
+	})
+}
+
+// applyCounts changes the replicas of regions whose machines the service creates to counts. errs are what could
+// not be applied before.
+func (s *ReplicaScaling) applyCounts(ctx context.Context, counts map[cloud.ReplicaGroup]provision.ClassCounts, errs []error) error {
 	have, err := s.listForChange(ctx)
 	if err != nil {
 		return err
 	}
-	d, short := differenceOf(s.Spec, have, s.Decided, w.Counts)
-	errs = append(errs, short...)
+	d, short := differenceOf(s.Spec, have, s.Decided, counts)
+	errs = slices.Concat(errs, short)
 	to := s.Decided
 	for _, id := range d.reclaim {
 		to = to.Reclaimed(id)
@@ -124,11 +139,11 @@ func (s *ReplicaScaling) ApplyWanted(ctx context.Context, w Wanted) error {
 		return err
 	}
 	for {
-		refused, replaced, err := s.replaceMismatched(ctx, w.Counts)
+		refused, replaced, err := s.replaceMismatched(ctx, counts)
 		if err != nil {
 			return err
 		}
-		changed, err := s.removeExcess(ctx, w.Counts)
+		changed, err := s.removeExcess(ctx, counts)
 		if err != nil {
 			return err
 		}

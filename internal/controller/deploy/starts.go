@@ -38,7 +38,7 @@ func startsOf(v *serviceView, now time.Time) (starts []telemetry.ReplicaStart) {
 		}
 		s := startOf(o, v.seen[o.ID], now)
 		if s != nil && (!s.Ready || now.Sub(s.StartedAt.Add(time.Duration(s.Seconds*float64(time.Second)))) <= telemetry.StartShownFor) {
-			starts = append(starts, telemetry.ReplicaStart{Replica: o.ID, Start: s})
+			starts = append(starts, telemetry.ReplicaStart{Replica: o.ID, Region: o.Region, GPU: gpuOf(o), Start: s})
 		}
 	}
 	slices.SortFunc(starts, func(a, b telemetry.ReplicaStart) int { return cmp.Compare(a.Replica, b.Replica) })
