@@ -3,6 +3,7 @@ package lbd
 import (
 	"context"
 	"net/http"
+	"time"
 
 	"skyserve/internal/telemetry"
 	"skyserve/lbd/batch"
@@ -16,6 +17,7 @@ func (b *balancer) setUpBatches() {
 	}
 	o := b.opts.batches
 	o.Store, o.Sender, o.Balancer, o.Logger, o.StallTimeout = b.store, batchSender{b.runtime}, b.cfg.ID, b.log, b.limits().StallTimeout
+	o.Price = b.tokenPrice
 	b.batches = batch.New(o)
 	b.registry.MustRegister(b.batches)
 	b.runtime.SetBatches(func(w http.ResponseWriter, req *http.Request, c proxy.Caller) {
@@ -30,12 +32,35 @@ func (b *balancer) openBatches() (states []telemetry.BatchState) {
 	}
 	for _, r := range b.batches.Open() {
 		c := r.Batch.RequestCounts
-		states = append(states, telemetry.BatchState{
+		state := telemetry.BatchState{
 			ID: r.Batch.ID, Tenant: r.Tenant, Status: string(r.Batch.Status), Model: r.Batch.Model,
 			Total: c.Total, Completed: c.Completed, Failed: c.Failed, CreatedAt: r.Created().UTC(), Deadline: r.Deadline().UTC(),
-		})
+			RequestsPerSecond: r.RequestsPerSecond, CostUSD: r.Estimate.CostUSD, Backlog: []telemetry.BatchBacklog{},
+		}
+		if at := r.Estimate.FinishAt; at != nil {
+			utc := at.UTC()
+			state.FinishAt = &utc
+		}
+		for _, l := range r.Backlog {
+			state.Backlog = append(state.Backlog, telemetry.BatchBacklog(l))
+		}
+		states = append(states, state)
 	}
 	return states
+}
+
+// tokenPrice returns the price of a requested model: that for clients, else that of its replicas.
+func (b *balancer) tokenPrice(name string) (p batch.TokenPrice, known bool) {
+	model, price, known := b.runtime.ModelPrice(name)
+	if !known {
+		return p, false
+	}
+	if price != nil {
+		const tokens = 1e6
+		return batch.TokenPrice{Input: price.Cost(tokens, 0, 0).USD() / tokens, Output: price.Cost(0, 0, tokens).USD() / tokens}, true
+	}
+	usd, known := b.review.newest().PromptTokenUSD(model, time.Now())
+	return batch.TokenPrice{Input: usd}, known
 }
 
 // batchSender sends requests of batches through the balancer's own path.

@@ -68,6 +68,8 @@ type ReviewOptions struct {
 	// Reservations are what the clouds report about the reservations that the service names by id. One
 	// that is missing is planned for as in service.yaml.
 	Reservations []ReservationFact
+	// Backlog are the accepted batches that have not ended; nil = none.
+	Backlog []Backlog
 	// StartUp is the time a new replica takes to become ready; 0 = the catalogue's value for its
 	// cloud.
 	StartUp time.Duration
@@ -208,6 +210,8 @@ type review struct {
 	windows   [][]int
 	means     [][]float64
 	forecasts []EndpointForecast
+	// withoutBacklog is p.Rho without the backlog of batches; nil if there is none.
+	withoutBacklog [][][]float64
 }
 
 // startUpTime returns the time a new replica takes to become ready in a cloud.
@@ -245,6 +249,12 @@ func (r *review) solveReview() (*ReviewResult, error) {
 	res, err := r.o.Solve(&r.p, o)
 	if err != nil {
 		return nil, fmt.Errorf("planning %s: %w", r.spec.Name, err)
+	}
+	if res.Status == StatusInfeasible && r.withoutBacklog != nil { // interactive load is planned for in any case
+		r.dropBacklog()
+		if res, err = r.o.Solve(&r.p, o); err != nil {
+			return nil, fmt.Errorf("planning %s: %w", r.spec.Name, err)
+		}
 	}
 	took := now().Sub(start)
 	if res.Status == StatusInfeasible {

@@ -52,7 +52,7 @@ func (r *review) setLoad(h *forecast.History) error {
 	past, now := r.knownHistory(h)
 	if past.Minutes == 0 {
 		r.assume("no history yet at %s: no load, scale to min", r.at.Format(time.RFC3339))
-		return nil
+		return r.addBacklog(f, r.groupTraffic(past, 0))
 	}
 	gap := now - past.End()
 	if time.Duration(gap)*time.Minute > maxHistoryAge {
@@ -222,7 +222,7 @@ func (r *review) forecastAll(f forecast.Forecaster, all []*traffic) error {
 		}
 	}
 	notes.each(len(all), func(names, sentence string) { r.assume("%s: %s", names, sentence) })
-	return nil
+	return r.addBacklog(f, all)
 }
 
 // forecastTraffic adds the expected interactive traffic to rho and the load curve, and reports its

@@ -5,9 +5,17 @@ import (
 	"skyserve/internal/telemetry"
 )
 
-// batchSheet has one row per model and region: the deferred requests (NIW) that wait for
-// spare KV memory, and the interactive load that has priority.
+// batchSheet has the open batches or, if there are none, the queues of single deferred requests.
 func (s *screen) batchSheet() sheet {
+	if len(s.snapshot.Batches) > 0 {
+		return s.openBatchSheet()
+	}
+	return s.queueSheet()
+}
+
+// queueSheet has one row per model and region: the deferred requests (NIW) that wait for
+// spare KV memory, and the interactive load that has priority.
+func (s *screen) queueSheet() sheet {
 	figures := func(title string, rank int, letter, word string) sheetColumn {
 		return sheetColumn{column{title: title, minWidth: 5, right: true, dropRank: rank}, letter, word, true, false}
 	}
@@ -27,7 +35,7 @@ func (s *screen) batchSheet() sheet {
 		}
 		known = known || r.Models != nil
 		for _, m := range r.Models {
-			sh.rows = append(sh.rows, sheetRow{id: string(r.Name) + " " + m.Model, cells: s.batchCells(r, m)})
+			sh.rows = append(sh.rows, sheetRow{id: string(r.Name) + " " + m.Model, cells: s.queueCells(r, m)})
 		}
 	}
 	if !known && len(s.snapshot.Regions) > 0 {
@@ -36,8 +44,8 @@ func (s *screen) batchSheet() sheet {
 	return sh
 }
 
-// batchCells returns the cells of a model's batch queue in a region.
-func (s *screen) batchCells(r *telemetry.RegionSnapshot, m telemetry.ModelSnapshot) []cellValue {
+// queueCells returns the cells of a model's batch queue in a region.
+func (s *screen) queueCells(r *telemetry.RegionSnapshot, m telemetry.ModelSnapshot) []cellValue {
 	ready, kv := s.modelMemory(r, m.Model)
 	deferred := numberCell(float64(m.Deferred), count(int64(m.Deferred)), roleText)
 	if m.Deferred == 0 {

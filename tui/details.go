@@ -23,6 +23,8 @@ func (s *screen) aboveList(available int) []string {
 		lines = s.abovePlan()
 	case viewDonations:
 		lines = s.aboveDonations()
+	case viewBatches:
+		lines = s.aboveBatches()
 	case viewCost:
 		lines = s.aboveCost()
 	}

@@ -222,9 +222,12 @@ func (o *batchOptions) submit(ctx context.Context, file string, out, errOut io.W
 	if err != nil {
 		return batchError(ctx, "uploading "+file, err)
 	}
-	var b job.Batch
-	if err = c.call(ctx, http.MethodPost, "/v1/batches", job.Params{InputFileID: f.ID, Endpoint: path, CompletionWindow: o.window, Metadata: o.metadata}, &b); err != nil {
+	b, err := c.callBatch(ctx, http.MethodPost, "/v1/batches", job.Params{InputFileID: f.ID, Endpoint: path, CompletionWindow: o.window, Metadata: o.metadata})
+	if err != nil {
 		return batchError(ctx, "creating the batch", err)
+	}
+	if b.Estimate != nil && b.Estimate.Late {
+		fmt.Fprintf(errOut, "warning: %s is expected to end %s, after its deadline %s: requests without a result by then expire\n", printable.Line(b.ID), batchTime(*b.Estimate.FinishAt), batchTime(b.ExpiresAt))
 	}
 	if !o.wait {
 		if o.output == "json" {
@@ -261,10 +264,10 @@ func firstURL(file string) (string, error) {
 }
 
 // awaitEnd waits until a batch has ended, and reports its progress.
-func (c *batchClient) awaitEnd(ctx context.Context, b job.Batch, progress func(string)) (job.Batch, error) {
+func (c *batchClient) awaitEnd(ctx context.Context, b batchAnswer, progress func(string)) (batchAnswer, error) {
 	defer progress("")
 	for !b.Status.Final() {
-		progress(fmt.Sprintf("%s: %s, %s, expires in %s", b.ID, b.Status, countsText(b.RequestCounts), time.Until(time.Unix(b.ExpiresAt, 0)).Round(time.Second)))
+		progress(fmt.Sprintf("%s %s: %s, %s, expires in %s", progressBar(b.RequestCounts), b.ID, b.Status, countsText(b.RequestCounts), time.Until(time.Unix(b.ExpiresAt, 0)).Round(time.Second)))
 		select {
 		case <-ctx.Done():
 			return b, ctx.Err()
@@ -277,6 +280,16 @@ func (c *batchClient) awaitEnd(ctx context.Context, b job.Batch, progress func(s
 		b = next
 	}
 	return b, nil
+}
+
+// progressBar draws the share of requests with a result.
+func progressBar(c job.Counts) string {
+	const width = 20
+	n := 0
+	if c.Total > 0 {
+		n = width * (c.Completed + c.Failed) / c.Total
+	}
+	return "[" + strings.Repeat("#", n) + strings.Repeat("-", width-n) + "]"
 }
 
 // countsText describes the progress of a batch.
@@ -337,7 +350,7 @@ func (o *batchOptions) show(ctx context.Context, id string, out, errOut io.Write
 }
 
 // printBatch prints a batch. If the command waited for its end, another end than completed is an error.
-func (o *batchOptions) printBatch(b *job.Batch, out io.Writer) error {
+func (o *batchOptions) printBatch(b *batchAnswer, out io.Writer) error {
 	if o.output == "json" {
 		if err := json.NewEncoder(out).Encode(b); err != nil {
 			return err
@@ -354,6 +367,9 @@ func (o *batchOptions) printBatch(b *job.Batch, out io.Writer) error {
 	t.Row("endpoint", b.Endpoint)
 	if u := b.Usage; u != nil {
 		t.Row("tokens", fmt.Sprintf("%d input, %d output", u.InputTokens, u.OutputTokens))
+	}
+	if b.Estimate != nil && b.Estimate.text() != "" {
+		t.Row("estimate", b.Estimate.text())
 	}
 	t.Row("created", batchTime(b.CreatedAt))
 	t.Row("expires", batchTime(b.ExpiresAt))
@@ -378,7 +394,7 @@ func (o *batchOptions) printBatch(b *job.Batch, out io.Writer) error {
 	return o.endError(b)
 }
 
-func (o *batchOptions) endError(b *job.Batch) error {
+func (o *batchOptions) endError(b *batchAnswer) error {
 	if !o.wait || b.Status == job.Completed {
 		return nil
 	}
@@ -390,8 +406,8 @@ func (o *batchOptions) cancel(ctx context.Context, id string, out io.Writer) err
 	if err != nil {
 		return err
 	}
-	var b job.Batch
-	if err := c.call(ctx, http.MethodPost, "/v1/batches/"+url.PathEscape(id)+"/cancel", struct{}{}, &b); err != nil {
+	b, err := c.callBatch(ctx, http.MethodPost, "/v1/batches/"+url.PathEscape(id)+"/cancel", struct{}{})
+	if err != nil {
 		return batchError(ctx, "cancelling "+id, err)
 	}
 	return o.printBatch(&b, out)

@@ -97,24 +97,88 @@ func checkResponse(res *http.Response) error {
 
 // call sends a JSON request and decodes the response into out.
 func (c *batchClient) call(ctx context.Context, method, path string, in, out any) error {
+	_, err := c.callHeader(ctx, method, path, in, out)
+	return err
+}
+
+// callBatch is call for a path whose response is a batch.
+func (c *batchClient) callBatch(ctx context.Context, method, path string, in any) (b batchAnswer, err error) {
+	header, err := c.callHeader(ctx, method, path, in, &b.Batch)
+	if text := header.Get(job.HeaderEstimate); text != "" && err == nil {
+		var e job.Estimate
+		e, err = job.ParseEstimate(text)
+		b.Estimate = newEstimateDocument(&e)
+	}
+	return b, err
+}
+
+// batchAnswer is a batch with its estimate; nil if the service knows none.
+type batchAnswer struct {
+	job.Batch
+	Estimate *estimateDocument `json:"estimate"`
+}
+
+// estimateDocument is an estimate as JSON; null is unknown.
+type estimateDocument struct {
+	Requests     *int     `json:"requests"`
+	InputTokens  *int64   `json:"input_tokens"`
+	OutputTokens *int64   `json:"output_tokens"`
+	CostUSD      *float64 `json:"cost_usd"`
+	FinishAt     *int64   `json:"finish_at"` // Unix seconds
+	Late         bool     `json:"late"`
+}
+
+func newEstimateDocument(e *job.Estimate) *estimateDocument {
+	d := &estimateDocument{InputTokens: e.InputTokens, OutputTokens: e.OutputTokens, CostUSD: e.CostUSD, Late: e.Late}
+	if e.Requests > 0 {
+		d.Requests = &e.Requests
+	}
+	if e.FinishAt != nil {
+		at := e.FinishAt.Unix()
+		d.FinishAt = &at
+	}
+	return d
+}
+
+// text describes the estimate; empty if nothing but the number of requests is known.
+func (d *estimateDocument) text() string {
+	var parts []string
+	if d.InputTokens != nil && d.OutputTokens != nil {
+		parts = append(parts, fmt.Sprintf("%d input and %d output tokens", *d.InputTokens, *d.OutputTokens))
+	}
+	if d.CostUSD != nil {
+		parts = append(parts, fmt.Sprintf("$%.3f", *d.CostUSD))
+	}
+	if d.FinishAt != nil {
+		text := "ends " + batchTime(*d.FinishAt)
+		if d.Late {
+			text += " (late)"
+		}
+		parts = append(parts, text)
+	}
+	return strings.Join(parts, ", ")
+}
+
+// callHeader is call, and returns the header of the response.
+func (c *batchClient) callHeader(ctx context.Context, method, path string, in, out any) (http.Header, error) {
 	var body func() io.Reader
 	contentType := ""
 	if in != nil {
 		text, err := json.Marshal(in)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		body, contentType = func() io.Reader { return bytes.NewReader(text) }, "application/json"
 	}
 	res, err := c.do(ctx, method, path, contentType, body)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer res.Body.Close()
 	if err := json.NewDecoder(res.Body).Decode(out); err != nil {
-		return fmt.Errorf("reading the response of %s: %w", path, err)
+		return nil, fmt.Errorf("reading the response of %s: %w", path, err)
 	}
-	return nil
+	return res.Header, nil
 }
 
 // upload stores a file for a batch, which is streamed. sent receives the number of bytes as they are read.
@@ -177,9 +241,8 @@ func (c *countingReader) Read(p []byte) (int, error) {
 }
 
 // batch returns a batch.
-func (c *batchClient) batch(ctx context.Context, id string) (b job.Batch, err error) {
-	err = c.call(ctx, http.MethodGet, "/v1/batches/"+url.PathEscape(id), nil, &b)
-	return b, err
+func (c *batchClient) batch(ctx context.Context, id string) (batchAnswer, error) {
+	return c.callBatch(ctx, http.MethodGet, "/v1/batches/"+url.PathEscape(id), nil)
 }
 
 // batches returns the newest batches, at most limit.

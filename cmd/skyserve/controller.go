@@ -34,6 +34,7 @@ SIGHUP, or POST /reload on its address, reloads the configuration file.`,
 			if err != nil {
 				return usage(err, "")
 			}
+			servesStore.Store(c.StoreURL == "")
 			log := slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), nil))
 			hangups, stop := reloadsOf(cmd.Context())
 			defer stop()

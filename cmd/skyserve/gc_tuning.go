@@ -6,6 +6,7 @@ import (
 	"runtime/debug"
 	"runtime/metrics"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"skyserve/internal/service"
@@ -16,6 +17,9 @@ const (
 	// balancer keeps little live memory and allocates with every request: collecting whenever
 	// the heap has doubled would take most of its time.
 	minGarbage = 64 << 20
+	// storeGarbage is minGarbage of a process with a member of the store: the store reads files of batches in
+	// blocks of 8 MB, whose buffers only the collector frees.
+	storeGarbage = 24 << 20
 	// garbageShare limits the garbage of a large heap to 1/garbageShare of the live memory: with
 	// ten thousand streams, doubling would be half a gigabyte.
 	garbageShare = 8
@@ -23,9 +27,9 @@ const (
 	minPercent, maxPercent = 100 / garbageShare, 1600
 )
 
-// gcPercent returns the value of GOGC for inUse bytes of live memory.
-func gcPercent(inUse uint64) int {
-	room := max(minGarbage, inUse/garbageShare)
+// gcPercent returns the value of GOGC for inUse bytes of live memory; garbage is the minimum of garbage.
+func gcPercent(inUse, garbage uint64) int {
+	room := max(garbage, inUse/garbageShare)
 	return int(min(max(100*room/max(inUse, 1), minPercent), maxPercent))
 }
 
@@ -59,6 +63,17 @@ func (m *recentMax) add(sample uint64) uint64 {
 	return slices.Max(m.samples[:])
 }
 
+// servesStore is whether this process has a member of the store.
+var servesStore atomic.Bool
+
+// allowedGarbage returns the minimum of garbage of this process.
+func allowedGarbage() uint64 {
+	if servesStore.Load() {
+		return storeGarbage
+	}
+	return minGarbage
+}
+
 // tuneCollector keeps GOGC at gcPercent until ctx ends, unless the GOGC variable is set.
 func tuneCollector(ctx context.Context) {
 	if os.Getenv("GOGC") != "" {
@@ -70,7 +85,7 @@ func tuneCollector(ctx context.Context) {
 	defer tick.Stop()
 	for {
 		metrics.Read(samples)
-		want := gcPercent(recent.add(samples[0].Value.Uint64() + samples[1].Value.Uint64()))
+		want := gcPercent(recent.add(samples[0].Value.Uint64()+samples[1].Value.Uint64()), allowedGarbage())
 		if 5*want < 4*applied || 4*want > 5*applied { // SetGCPercent stops the world
 			debug.SetGCPercent(want)
 			applied = want

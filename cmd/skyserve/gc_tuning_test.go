@@ -23,17 +23,17 @@ func TestMemoryLimit(t *testing.T) {
 	}
 }
 
-// Between two collections, garbage may grow to 64 MB or to an eighth of the live memory, whichever is
-// more.
+// Between two collections, garbage may grow to 64 MB, or 24 MB in a process with a store, or to an eighth of the
+// live memory, whichever is more.
 func TestGCPercent(t *testing.T) {
 	for _, c := range []struct {
-		inUse uint64
-		want  int
+		inUse, garbage uint64
+		want           int
 	}{
-		{0, 1600}, {1 << 20, 1600}, {16 << 20, 400}, {64 << 20, 100}, {256 << 20, 25}, {512 << 20, 12}, {4 << 30, 12},
+		{0, 64, 1600}, {1, 64, 1600}, {16, 64, 400}, {64, 64, 100}, {256, 64, 25}, {512, 64, 12}, {4 << 10, 64, 12}, {48, 24, 50}, {192, 24, 12}, {512, 24, 12},
 	} {
-		if got := gcPercent(c.inUse); got != c.want {
-			t.Errorf("%d MB in use: %d %%, want %d %%", c.inUse>>20, got, c.want)
+		if got := gcPercent(c.inUse<<20, c.garbage<<20); got != c.want {
+			t.Errorf("%d MB in use: %d %%, want %d %%", c.inUse, got, c.want)
 		}
 	}
 }

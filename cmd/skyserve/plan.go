@@ -350,6 +350,9 @@ func (o *planOptions) gatherInputs(ctx context.Context, now time.Time) (*planInp
 	default:
 		at = now
 	}
+	if at.Equal(now) { // at another time other batches are open
+		o.review.Backlog = observed.Backlog
+	}
 	return &planInputs{observed, h, at}, nil
 }
 

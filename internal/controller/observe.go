@@ -29,6 +29,8 @@ type Observed struct {
 	// Snapshot contains every replica once, from the balancer with its newest report. A region has
 	// one entry with its balancers and models, and one entry per replica.
 	Snapshot *telemetry.Snapshot
+	// Backlog are the batches that have not ended.
+	Backlog []plan.Backlog
 	// Failed is the number of balancers without a snapshot: no response, an error or an invalid
 	// service.yaml.
 	Failed int
@@ -75,7 +77,7 @@ func Observe(ctx context.Context, admins []*telemetry.Client, sinceMinute int64,
 	}
 	o.Snapshot, o.Failed = mergeSnapshots(snapshots), len(failures)
 	o.Counts = withoutOverprovision(o.Spec, CountReplicas(o.Snapshot))
-	o.RTT = roundTrips(snapshots)
+	o.RTT, o.Backlog = roundTrips(snapshots), backlogOf(snapshots)
 	if history {
 		o.readHistory(ctx, live, sinceMinute)
 	}
@@ -219,4 +221,23 @@ func History(ctx context.Context, admins []*telemetry.Client, sinceMinute int64)
 		points = append(points, some...)
 	}
 	return points, false, failures
+}
+
+// backlogOf returns the backlog of the batches that have not ended. Every balancer reports all batches, but one
+// that has just started none.
+func backlogOf(snapshots []*telemetry.Snapshot) []plan.Backlog {
+	var all []plan.Backlog
+	seen := map[string]bool{}
+	for _, s := range snapshots {
+		for i := range s.Batches {
+			b := &s.Batches[i]
+			for _, l := range b.Backlog {
+				if !seen[b.ID] {
+					all = append(all, plan.Backlog{Batch: b.ID, Model: l.Model, Tokens: l.InputTokens, Deadline: b.Deadline})
+				}
+			}
+			seen[b.ID] = true
+		}
+	}
+	return all
 }

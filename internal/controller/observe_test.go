@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"skyserve/internal/telemetry"
 	"skyserve/internal/telemetry/demand/demandtest"
@@ -158,5 +159,21 @@ func TestObserveUsesNewestModelCounts(t *testing.T) {
 	want := map[string]string{"local/asia": "[{chat-small 3 4 0 0 <nil> <nil> false}] true", "local/eu": "[] true", "local/sa": "[] false", "local/us": "[{chat-small 1 4 0 0 <nil> <nil> false}] true"}
 	if !maps.Equal(got, want) {
 		t.Errorf("got %v, want %v", got, want)
+	}
+}
+
+// The batches of all balancers are one backlog; each batch counts once.
+func TestObserveReadsBacklog(t *testing.T) {
+	const batch = `{"id":"batch_a","deadline":"2026-03-02T10:00:00Z","backlog":[{"model":"chat-small","input_tokens":500},{"model":"other","input_tokens":7}]}`
+	a := fakeAdmin(t, demandtest.Service, strings.Replace(oneReady, `{`, `{"batches":[`+batch+`],`, 1), "")
+	b := fakeAdmin(t, demandtest.Service, strings.Replace(oneReady, `{`, `{"batches":[`+batch+`],`, 1), "")
+	o, err := Observe(t.Context(), clients(fakeAdmin(t, demandtest.Service, oneReady, ""), a, b), 0, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	due := time.Date(2026, 3, 2, 10, 0, 0, 0, time.UTC)
+	want := []plan.Backlog{{Batch: "batch_a", Model: "chat-small", Tokens: 500, Deadline: due}, {Batch: "batch_a", Model: "other", Tokens: 7, Deadline: due}}
+	if !slices.Equal(o.Backlog, want) {
+		t.Errorf("%+v, want %+v", o.Backlog, want)
 	}
 }

@@ -53,6 +53,7 @@ type planner struct {
 
 	newest      *plan.ReviewResult // the newest review of this controller; nil before the first, and while a stored review is in force
 	every       time.Duration
+	backlog     map[string]bool   // batches that the last review knew
 	next        time.Time         // when the next review is due
 	retry       time.Duration     // the last interval after a failure to observe; 0 = no failure
 	termStart   time.Time         // start of this term
@@ -125,6 +126,9 @@ func (p *planner) stepPlanner(ctx context.Context, l lease, now time.Time, o obs
 	if p.replan.Swap(false) {
 		p.next = now.Add(changeDelay)
 	}
+	if soon := now.Add(changeDelay); p.running == nil && p.next.After(soon) && p.hasNewBacklog(o) {
+		p.next = soon
+	}
 	if p.running != nil {
 		select {
 		case out := <-p.running:
@@ -138,6 +142,13 @@ func (p *planner) stepPlanner(ctx context.Context, l lease, now time.Time, o obs
 		return p.startReview(ctx, l, now, o)
 	}
 	return p.checkForecasts(ctx, l, now, o)
+}
+
+// hasNewBacklog reports whether the last review did not know a batch that is due before the end of the next plan.
+func (p *planner) hasNewBacklog(o observation) bool {
+	return o.err == nil && o.Observed != nil && slices.ContainsFunc(o.Backlog, func(b plan.Backlog) bool {
+		return !p.backlog[b.Batch] && b.Deadline.Before(p.next.Add(p.every))
+	})
 }
 
 // loadStoredReview loads the stored review if a strategy is applying its plan and its Until has not
@@ -183,7 +194,7 @@ func (p *planner) startReview(ctx context.Context, l lease, now time.Time, o obs
 		return p.publishFailure(ctx, l, now, o.err)
 	}
 	p.graceEnded, p.retry = true, 0
-	if o.history.Minutes == 0 && p.newest == nil { // there is no history to plan from yet
+	if o.history.Minutes == 0 && len(o.Backlog) == 0 && p.newest == nil { // there is nothing to plan from yet
 		p.next = now.Add(firstReviewRetry)
 		return p.clearWaiting(ctx, l)
 	}
@@ -272,9 +283,13 @@ func (p *planner) publishFailure(ctx context.Context, l lease, now time.Time, er
 // computeReview runs a review in the background. A forecast cannot be cancelled: when the term ends it runs
 // to completion and its result is discarded.
 func (p *planner) computeReview(o observation, now time.Time) {
-	options := plan.ReviewOptions{Notes: o.Notes, RTT: o.RTT, Interrupt: p.ended, Now: time.Now}
+	options := plan.ReviewOptions{Notes: o.Notes, RTT: o.RTT, Backlog: o.Backlog, Interrupt: p.ended, Now: time.Now}
 	if p.source != nil {
 		options.Prices, options.Reservations = MachinePrices(p.source.Offerings()), ReservationFacts(p.source.Reservations())
+	}
+	p.backlog = map[string]bool{}
+	for _, b := range o.Backlog {
+		p.backlog[b.Batch] = true
 	}
 	result, ready := make(chan reviewResult, 1), p.ready
 	p.running = result

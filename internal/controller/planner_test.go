@@ -38,6 +38,7 @@ type plannerWorld struct {
 	err          error
 	histories    int // number of reads of the history
 	observed     *service.Spec
+	backlog      []plan.Backlog
 	unresponsive int // number of balancers that do not respond, while others do
 }
 
@@ -63,7 +64,7 @@ func (w *plannerWorld) observeBalancers(_ context.Context, since int64, history 
 	if history {
 		w.histories++
 	}
-	o := &Observed{Failed: w.unresponsive, Spec: w.observed, Counts: []plan.ReplicaCount{{Model: "m", Region: "local/us", GPU: "L4", Replicas: 1}}}
+	o := &Observed{Backlog: w.backlog, Failed: w.unresponsive, Spec: w.observed, Counts: []plan.ReplicaCount{{Model: "m", Region: "local/us", GPU: "L4", Replicas: 1}}}
 	for _, p := range w.counted {
 		if history && p.Minute >= since {
 			o.Points = append(o.Points, p)
@@ -374,6 +375,36 @@ func TestChangedReplicasCauseReview(t *testing.T) {
 		w.pass(time.Minute)
 		if r := w.published(); r.Plan.At.Sub(requested) != changeDelay {
 			t.Errorf("reviewed %s after the last change", r.Plan.At.Sub(requested))
+		}
+	})
+}
+
+// A batch that is due before the end of the next plan is planned for at once, once. A later one waits for the next review.
+func TestNewBatchCausesReview(t *testing.T) {
+	testPlanner(t, func(w *plannerWorld) {
+		w.set(func() { w.perMin = 60 * 500 })
+		w.pass(3 * time.Hour)
+		reviews := func() int { w.mu.Lock(); defer w.mu.Unlock(); return w.histories }
+		before := w.published().Plan.At
+		w.set(func() {
+			w.backlog = []plan.Backlog{{Batch: "batch_late", Model: "m", Tokens: 1, Deadline: time.Now().Add(100 * time.Hour)}}
+		})
+		w.pass(2 * time.Minute)
+		if !w.published().Plan.At.Equal(before) {
+			t.Error("a batch without haste caused a review")
+		}
+		w.set(func() {
+			w.backlog = append(w.backlog, plan.Backlog{Batch: "batch_soon", Model: "m", Tokens: 4000 * 1800, Deadline: time.Now().Add(30 * time.Minute)})
+		})
+		w.pass(time.Minute)
+		made := w.published()
+		if made.Plan.At.Equal(before) || len(made.Targets) != 1 || made.Targets[0].Count < 5 {
+			t.Fatalf("after a batch of 4000 tokens a second: %+v", made)
+		}
+		n := reviews()
+		w.pass(5 * time.Minute)
+		if !w.published().Plan.At.Equal(made.Plan.At) || reviews() > n+5 {
+			t.Error("a batch caused a second review")
 		}
 	})
 }

@@ -16,7 +16,23 @@ type BatchState struct {
 	Failed    int       `json:"failed"`
 	CreatedAt time.Time `json:"created_at"`
 	Deadline  time.Time `json:"deadline"`
+	// RequestsPerSecond is the rate of the last minute, nil before it is known. FinishAt is when the batch is
+	// expected to end, CostUSD its expected cost; nil = unknown.
+	RequestsPerSecond *float64   `json:"requests_per_second"`
+	FinishAt          *time.Time `json:"finish_at"`
+	CostUSD           *float64   `json:"cost_usd"`
+	// Backlog is the prompt of the requests without a result, by model.
+	Backlog []BatchBacklog `json:"backlog"`
 }
+
+// BatchBacklog is the prompt of requests for one model.
+type BatchBacklog struct {
+	Model       string  `json:"model"` // as requested: a name or an alias
+	InputTokens float64 `json:"input_tokens"`
+}
+
+// Late reports whether the batch is expected to end after its deadline.
+func (b *BatchState) Late() bool { return b.FinishAt != nil && b.FinishAt.After(b.Deadline) }
 
 // Remaining returns the number of requests without a result.
 func (b *BatchState) Remaining() int { return b.Total - b.Completed - b.Failed }
@@ -41,7 +57,14 @@ func (s *Snapshot) BatchLines(zone *time.Location) []string {
 		if b.Failed > 0 {
 			line += fmt.Sprintf(", %d failed", b.Failed)
 		}
-		lines = append(lines, line+", expires "+b.Deadline.In(zone).Format(time.DateTime))
+		line += ", expires " + b.Deadline.In(zone).Format(time.DateTime)
+		if b.FinishAt != nil {
+			line += ", expected to end " + b.FinishAt.In(zone).Format(time.DateTime)
+		}
+		if b.Late() {
+			line += " (late)"
+		}
+		lines = append(lines, line)
 	}
 	if more := len(s.Batches) - maxBatchLines; more > 0 {
 		lines = append(lines, fmt.Sprintf("  %d more: skyserve batch list", more))

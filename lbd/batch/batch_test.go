@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"net/http/httptest"
 	"slices"
 	"strings"
 	"testing"
@@ -277,5 +278,57 @@ func TestSweep(t *testing.T) {
 	results, _ := n.results.Keys(t.Context(), "")
 	if len(files) != 1 || !strings.HasSuffix(files[0].Key, kept) || len(results) != 1 || !strings.HasPrefix(results[0].Key, open.ID) {
 		t.Errorf("remaining: %v, %v", files, results)
+	}
+}
+
+// A batch is estimated from the one before it; the estimate tells its client at creation that it would end too late.
+func TestEstimate(t *testing.T) {
+	srv, c := serveStore(t), Caller{Tenant: "acme"}
+	release := make(chan struct{})
+	used := newEngine(func(_ context.Context, prompt string, _ int) Response {
+		if strings.HasPrefix(prompt, "wait") {
+			<-release
+		}
+		return Response{Status: 200, Body: []byte(`{"usage":{"prompt_tokens":40,"completion_tokens":10}}`)}
+	})
+	n := startNode(t, srv, used, Options{Price: func(model string) (job.TokenPrice, bool) {
+		return job.TokenPrice{Input: 1e-3, Output: 2e-3}, model == "llama"
+	}})
+	defer close(release)
+	create := func(window string, lines ...string) (b job.Batch, e job.Estimate) {
+		t.Helper()
+		params := fmt.Sprintf(`{"input_file_id":%q,"endpoint":"/v1/completions","completion_window":%q}`, n.mustUpload(c, strings.Join(lines, "\n")), window)
+		w := httptest.NewRecorder()
+		n.Serve(w, httptest.NewRequest("POST", PathBatches, strings.NewReader(params)), c)
+		e, err := job.ParseEstimate(w.Header().Get(job.HeaderEstimate))
+		if err != nil || json.Unmarshal(w.Body.Bytes(), &b) != nil {
+			t.Fatalf("%v, %s", err, w.Body)
+		}
+		return b, e
+	}
+	first, e := create("24h", lines(20)...)
+	if e.Requests != 20 || e.InputTokens != nil || e.CostUSD != nil || e.FinishAt != nil {
+		t.Errorf("before anything was measured: %+v", e)
+	}
+	n.await(c, first.ID, job.Completed)
+	var same job.Batch
+	if n.get(c, "GET", PathBatches+"/"+first.ID, &same); same.Status != job.Completed {
+		t.Errorf("%+v", same)
+	}
+	var waiting []string
+	for i := range 40 {
+		waiting = append(waiting, line(fmt.Sprint(i), fmt.Sprint("wait", i%10)))
+	}
+	testkit.Eventually(t, "the batch that ended is measured", func() bool {
+		_, e = create("24h", waiting...)
+		return e.InputTokens != nil
+	})
+	if e.Requests != 40 || *e.OutputTokens != 400 || *e.InputTokens < 1400 || *e.InputTokens > 1800 || *e.CostUSD < 2.2 || *e.CostUSD > 2.6 {
+		t.Errorf("%s", e.Header())
+	}
+	for _, b := range n.Open() {
+		if len(b.Backlog) != 1 || b.Backlog[0].Model != "llama" || b.Backlog[0].InputTokens < 1400 || b.Backlog[0].InputTokens > 1800 {
+			t.Errorf("backlog: %+v", b.Backlog)
+		}
 	}
 }

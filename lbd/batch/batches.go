@@ -62,6 +62,7 @@ func (s *Service) serveBatches(w http.ResponseWriter, req *http.Request, c Calle
 	case err != nil:
 		return s.errStore(req, err)
 	}
+	s.setEstimate(w, &r)
 	writeJSON(w, r.Batch)
 	return nil
 }
@@ -160,9 +161,11 @@ func (s *Service) createBatch(w http.ResponseWriter, req *http.Request, c Caller
 	now := s.now()
 	r := job.New(newID("batch_", now), p, window, c.Tenant, c.Key, now)
 	r.User = c.User
+	r.Load = s.firstLoad(ctx, &f, p.Endpoint)
 	if _, err := s.records.Create(ctx, batchKey(c.Tenant, r.Batch.ID), encode(r)); err != nil {
 		return s.errStore(req, err)
 	}
+	s.setEstimate(w, &r)
 	writeJSON(w, r.Batch)
 	return nil
 }

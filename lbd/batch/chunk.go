@@ -49,7 +49,8 @@ type execution struct {
 
 	mu                sync.Mutex
 	completed, failed int
-	unfinished        int // still counted in worker.inFlight
+	usage             job.Usage // of the completed requests
+	unfinished        int       // still counted in worker.inFlight
 }
 
 func chunkPrefix(batch string, chunk int) string { return batch + "." + strconv.Itoa(chunk) + "." }
@@ -107,11 +108,11 @@ func (x *execution) run(ctx context.Context, tried bool) error {
 // report records the counts of the chunk.
 func (x *execution) report(ctx context.Context) error {
 	x.mu.Lock()
-	completed, failed := x.completed, x.failed
+	completed, failed, usage := x.completed, x.failed, x.usage
 	x.mu.Unlock()
 	var refused error
 	if !x.w.change(ctx, x.key, func(r *job.Record) error {
-		refused = r.Report(x.chunk, x.w.id, completed, failed)
+		refused = r.Report(x.chunk, x.w.id, completed, failed, usage)
 		return refused
 	}) {
 		if refused != nil {
@@ -152,7 +153,7 @@ func (x *execution) readResults(ctx context.Context) (done map[int]bool, err err
 	done = map[int]bool{}
 	for i, r := range results {
 		done[i] = true
-		x.count(r.Failed)
+		x.count(r)
 	}
 	return done, err
 }
@@ -173,12 +174,15 @@ func (s *Service) chunkResults(ctx context.Context, batch string, chunk int) (ma
 }
 
 // count counts a result.
-func (x *execution) count(failed bool) {
+func (x *execution) count(r result) {
 	x.mu.Lock()
-	if failed {
+	if r.Failed {
 		x.failed++
 	} else {
 		x.completed++
+	}
+	if r.Usage != nil {
+		x.usage.Add(*r.Usage)
 	}
 	x.unfinished--
 	x.mu.Unlock()
@@ -246,14 +250,14 @@ func (x *execution) record(ctx context.Context, index int, o *job.Output) error 
 		err := s.createResult(ctx, x.batch.Batch.ID, key, r)
 		if err == nil {
 			s.metrics.requests.WithLabelValues(resultLabel(r.Failed)).Inc()
-			x.count(r.Failed)
+			x.count(r)
 			return nil
 		}
 		if errors.Is(err, store.ErrConflict) { // by another worker, or by this one if the acknowledgement was lost
 			value, _, err := s.results.Get(ctx, key)
 			var first result
 			if err == nil && json.Unmarshal(value, &first) == nil {
-				x.count(first.Failed)
+				x.count(first)
 				return nil
 			}
 		}

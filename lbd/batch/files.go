@@ -77,6 +77,7 @@ type upload struct {
 	filename string
 	received bool
 	size     int64
+	lines    job.LineCounter
 	purpose  string
 	anchor   string
 	seconds  string
@@ -144,7 +145,7 @@ func (s *Service) receiveForm(ctx context.Context, form *multipart.Reader, u *up
 			}
 			u.received, u.filename = true, part.FileName()
 			limit := min(s.limits.FileBytes, s.limits.TenantBytes-stored)
-			u.size, err = s.store.WriteObject(ctx, u.id, io.LimitReader(part, limit+1))
+			u.size, err = s.store.WriteObject(ctx, u.id, io.TeeReader(io.LimitReader(part, limit+1), &u.lines))
 			var read *store.ReadError
 			switch {
 			case errors.As(err, &read):
@@ -188,7 +189,7 @@ func (s *Service) checkUpload(c Caller, u *upload) (record fileRecord, refused *
 		return record, openai.Invalid("file", "empty_file", "file: must not be empty")
 	}
 	now := s.now()
-	record = fileRecord{Tenant: c.Tenant, File: job.File{
+	record = fileRecord{Tenant: c.Tenant, Lines: u.lines.Lines(), File: job.File{
 		ID: u.id, Object: "file", Bytes: u.size, CreatedAt: now.Unix(), Filename: clipName(u.filename), Purpose: u.purpose, Status: "processed",
 	}}
 	if u.anchor != "" || u.seconds != "" {

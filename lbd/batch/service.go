@@ -48,6 +48,8 @@ type Options struct {
 	Limits job.Limits
 	// StallTimeout is the time after which a client that sends or receives nothing is disconnected.
 	StallTimeout time.Duration
+	// Price returns the price of a model as requested; false = unknown. nil = all are unknown.
+	Price func(model string) (TokenPrice, bool)
 	// Logger receives failures; nil = none.
 	Logger *slog.Logger
 
@@ -74,6 +76,9 @@ func New(o Options) *Service {
 	}
 	if o.Limits == (job.Limits{}) {
 		o.Limits = job.DefaultLimits()
+	}
+	if o.Price == nil {
+		o.Price = func(string) (TokenPrice, bool) { return TokenPrice{}, false }
 	}
 	o.StallTimeout = cmp.Or(o.StallTimeout, time.Minute)
 	o.heartbeat = cmp.Or(o.heartbeat, heartbeatInterval)
@@ -115,6 +120,8 @@ func idTime(prefix, id string) time.Time {
 type fileRecord struct {
 	File   job.File `json:"file"`
 	Tenant string   `json:"tenant"`
+	// Lines is the number of lines that are not blank; 0 = unknown.
+	Lines int `json:"lines,omitempty"`
 }
 
 // expired reports whether the file is to be deleted.

@@ -75,6 +75,8 @@ type worker struct {
 	running    map[string]*running  // by key of the batch
 	inFlight   int                  // claimed requests without a result
 	serial     map[string]bool      // batches that this worker validates or whose output it writes: one worker does it
+	rates      map[string]*job.Rate // by key of the open batch
+	paces      job.Paces            // of batches that have ended
 }
 
 // openBatch is a batch as last read or written.
@@ -92,6 +94,7 @@ func newWorker(s *Service) *worker {
 	return &worker{
 		s: s, id: strings.ToLower(rand.Text()[:16]), wake: make(chan struct{}, 1),
 		open: map[string]openBatch{}, seen: map[string]time.Time{}, running: map[string]*running{}, serial: map[string]bool{},
+		rates: map[string]*job.Rate{},
 	}
 }
 
@@ -181,13 +184,18 @@ func (w *worker) observeBatch(c store.KeyChange) {
 	gone := c.Deleted || json.Unmarshal(c.Value, &r) != nil || r.Batch.Status.Final()
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	if gone && !c.Deleted {
+		w.paces.Observe(&r)
+	}
 	if c.Revision < w.open[c.Key].revision {
 		return // it was changed here since
 	}
 	if gone {
 		delete(w.open, c.Key)
+		delete(w.rates, c.Key)
 	} else {
 		w.open[c.Key] = openBatch{r, c.Revision}
+		w.observeRate(c.Key, &r)
 	}
 	w.wakeUp()
 	run := w.running[c.Key]
@@ -200,6 +208,20 @@ func (w *worker) observeBatch(c store.KeyChange) {
 		}
 	}
 }
+
+// observeRate records the progress of a batch; the lock must be held.
+func (w *worker) observeRate(key string, r *job.Record) {
+	if r.Batch.Status != job.InProgress {
+		return
+	}
+	if w.rates[key] == nil {
+		w.rates[key] = &job.Rate{}
+	}
+	w.rates[key].Observe(w.s.now(), done(r))
+}
+
+// done returns the number of requests with a result.
+func done(r *job.Record) int { return r.Batch.RequestCounts.Completed + r.Batch.RequestCounts.Failed }
 
 // isAlive reports whether another worker's claims are valid; the lock must be held. The heartbeat of a
 // worker that is not known may not have been received yet.
@@ -256,21 +278,6 @@ func (w *worker) openKeys() []string {
 	}
 	slices.Sort(keys)
 	return keys
-}
-
-// Open returns the batches that have not ended, as known to this balancer, the earliest deadline first. Their
-// chunks must not be changed.
-func (s *Service) Open() []job.Record {
-	s.worker.mu.Lock()
-	defer s.worker.mu.Unlock()
-	open := make([]job.Record, 0, len(s.worker.open))
-	for _, r := range s.worker.open {
-		open = append(open, r.Record)
-	}
-	slices.SortFunc(open, func(a, b job.Record) int {
-		return cmp.Or(a.Deadline().Compare(b.Deadline()), cmp.Compare(a.Batch.ID, b.Batch.ID))
-	})
-	return open
 }
 
 // batch returns an open batch. Its chunks must not be changed.

@@ -184,6 +184,14 @@ func (r *Runtime) AcceptsModel(name string) bool {
 	return known || t.splits[name] != nil
 }
 
+// ModelPrice returns the model that a requested name denotes, and its price for clients, nil if it has none; false for a name of no
+// single model.
+func (r *Runtime) ModelPrice(name string) (model string, price *service.TokenPrice, known bool) {
+	t := r.models.Load()
+	resolved, known := t.resolve([]byte(name))
+	return resolved.Model, t.price(resolved.Model), known
+}
+
 // ReadyReplicas returns the number of ready replicas of this balancer that serve a requested name. For a
 // split it is that of all models.
 func (r *Runtime) ReadyReplicas(name string) int {

@@ -200,10 +200,37 @@ func sameEndpoint(text, endpoint string) bool {
 	return err == nil && u.Host != "" && u.Path == endpoint && u.RawQuery == ""
 }
 
+// LineCounter counts lines that are not blank, as it is written to. The zero value is ready.
+type LineCounter struct {
+	lines int
+	begun bool // the current line has a character that is no white space
+}
+
+// Write counts the lines of p; it never fails.
+func (c *LineCounter) Write(p []byte) (int, error) {
+	for rest := p; len(rest) > 0; {
+		line, after, ended := bytes.Cut(rest, []byte("\n"))
+		c.begun = c.begun || len(bytes.TrimSpace(line)) > 0
+		if ended && c.begun {
+			c.lines, c.begun = c.lines+1, false
+		}
+		rest = after
+	}
+	return len(p), nil
+}
+
+// Lines returns the number of lines; the last one needs no line feed.
+func (c *LineCounter) Lines() int {
+	if c.begun {
+		return c.lines + 1
+	}
+	return c.lines
+}
+
 // Input is a valid input file.
 type Input struct {
 	Chunks []Chunk
-	Models []string // sorted, without repetition
+	Load   []ModelLoad // sorted by model
 }
 
 // Inspect reads a whole input file. It returns the input if every line is valid. Otherwise it returns the
@@ -211,14 +238,15 @@ type Input struct {
 // reader, or of onError.
 func Inspect(r *Reader, onError func(*LineError) error) (in Input, problems []Problem, err error) {
 	c := chunker{}
-	models := map[string]bool{}
+	models := map[string]ModelLoad{}
 	for {
 		line, err := r.Next()
 		var invalid *LineError
 		switch {
 		case err == nil:
 			c.addLine(line)
-			models[line.Model] = true
+			l := models[line.Model]
+			models[line.Model] = ModelLoad{line.Model, l.Requests + 1, l.Bytes + line.Bytes}
 			continue
 		case errors.Is(err, io.EOF):
 			if r.count == 0 {
@@ -227,7 +255,11 @@ func Inspect(r *Reader, onError func(*LineError) error) (in Input, problems []Pr
 			if len(problems) > 0 {
 				return Input{}, problems, nil
 			}
-			return Input{c.chunks, slices.Sorted(maps.Keys(models))}, nil, nil
+			in.Chunks = c.chunks
+			for _, name := range slices.Sorted(maps.Keys(models)) {
+				in.Load = append(in.Load, models[name])
+			}
+			return in, nil, nil
 		case !errors.As(err, &invalid):
 			return Input{}, nil, err
 		}

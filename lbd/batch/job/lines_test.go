@@ -113,7 +113,7 @@ func TestChunksCoverTheFile(t *testing.T) {
 		file.WriteString(strings.Replace(good, `"a"`, fmt.Sprintf(`"%d"`, i), 1) + "\n")
 	}
 	input, problems, err := Inspect(NewReader(strings.NewReader(file.String()), "/v1/completions", DefaultLimits(), known), nil)
-	if err != nil || len(problems) > 0 || len(input.Chunks) != 4 || fmt.Sprint(input.Models) != "[llama]" {
+	if err != nil || len(problems) > 0 || len(input.Chunks) != 4 || len(input.Load) != 1 || input.Load[0].Model != "llama" || input.Load[0].Requests != 200 {
 		t.Fatalf("%+v, %v, %v", input, problems, err)
 	}
 	chunks := input.Chunks

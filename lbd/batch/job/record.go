@@ -15,6 +15,9 @@ type Chunk struct {
 	Completed int    `json:"c,omitempty"`
 	Failed    int    `json:"f,omitempty"`
 	Tried     bool   `json:"t,omitempty"` // it was claimed before, so some results may be recorded
+	// InputTokens and OutputTokens are those of the completed requests.
+	InputTokens  int64 `json:"i,omitempty"`
+	OutputTokens int64 `json:"o,omitempty"`
 }
 
 // Record is a stored batch. Every change is one of its methods; callers write it with a guard on its
@@ -37,6 +40,9 @@ type Record struct {
 	Files []string `json:"files,omitempty"`
 	// Models are the requested models, sorted, without repetition.
 	Models []string `json:"models,omitempty"`
+	// Load is the input by model, in the order of Models. Before the validation it is that of the first line,
+	// as if all lines requested the same model.
+	Load []ModelLoad `json:"load,omitempty"`
 	// OutputExpirySeconds is the lifetime of the files that the batch creates; 0 = unlimited.
 	OutputExpirySeconds int64 `json:"output_expiry_seconds,omitempty"`
 }
@@ -105,12 +111,15 @@ func (r *Record) Start(worker string, in Input, now time.Time) error {
 	if r.Batch.Status != Validating || r.Worker != worker {
 		return ErrLostClaim
 	}
-	r.Chunks, r.Models, r.Worker, r.Files = in.Chunks, in.Models, "", nil
+	r.Chunks, r.Models, r.Load, r.Worker, r.Files = in.Chunks, nil, in.Load, "", nil
+	for _, l := range in.Load {
+		r.Models = append(r.Models, l.Model)
+	}
 	for _, c := range in.Chunks {
 		r.Batch.RequestCounts.Total += c.Lines
 	}
-	if len(in.Models) == 1 {
-		r.Batch.Model = in.Models[0]
+	if len(r.Models) == 1 {
+		r.Batch.Model = r.Models[0]
 	}
 	r.Batch.Status, r.Batch.InProgressAt = InProgress, seconds(now)
 	return nil
@@ -161,8 +170,9 @@ func (r *Record) Position(chunk int) (offset int64, first int) {
 	return offset + r.Chunks[chunk].Skip, first
 }
 
-// Report records the progress of a claimed chunk. The chunk is done once every line has a result.
-func (r *Record) Report(chunk int, worker string, completed, failed int) error {
+// Report records the progress of a claimed chunk, and the usage of its completed requests. The chunk is done once
+// every line has a result.
+func (r *Record) Report(chunk int, worker string, completed, failed int, usage Usage) error {
 	if r.Batch.Status != InProgress && r.Batch.Status != Cancelling || chunk >= len(r.Chunks) {
 		return ErrLostClaim
 	}
@@ -170,7 +180,7 @@ func (r *Record) Report(chunk int, worker string, completed, failed int) error {
 	if c.Done || c.Worker != worker {
 		return ErrLostClaim
 	}
-	c.Completed, c.Failed = completed, failed
+	c.Completed, c.Failed, c.InputTokens, c.OutputTokens = completed, failed, usage.InputTokens, usage.OutputTokens
 	if completed+failed == c.Lines {
 		c.Done, c.Worker = true, ""
 	}

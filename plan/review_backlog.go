@@ -1,0 +1,251 @@
+package plan
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"slices"
+	"time"
+
+	"skyserve/forecast"
+)
+
+// Backlog is a deferred load that is already accepted: the requests of a batch for one model that have no result.
+type Backlog struct {
+	Batch string // its id
+	Model string // name or alias
+	// Tokens is the number of prompt tokens, cached ones included.
+	Tokens   float64
+	Deadline time.Time
+}
+
+const (
+	// backlogHorizon is the time over which a backlog is spread: a day contains every valley of the load. Of a
+	// batch with a later deadline, the share of a day is planned for.
+	backlogHorizon = 24 * time.Hour
+	// backlogStep is the length of a step after the horizon of the plan, where only the height of the load matters.
+	backlogStep = 15 * time.Minute
+)
+
+// backlogCell is a time in a region in which a backlog can run.
+type backlogCell struct {
+	region, minute  int // minute is -1 after the horizon of the plan
+	from, until     time.Duration
+	excess, maximum float64 // uncached prompt tokens a second: load above the region's peak; what can be added
+	added           float64
+}
+
+// addBacklog adds the accepted batches to rho: each is placed, the earliest deadline first, where the load
+// of the model is furthest below the region's own peak, and raises the peaks evenly when no valley is left
+// (SageServe section 6.2 defers to valleys at run time; this makes the plan keep capacity for it). What exceeds
+// the maxima is left out and reported.
+func (r *review) addBacklog(f forecast.Forecaster, all []*traffic) error {
+	if len(r.o.Backlog) == 0 {
+		return nil
+	}
+	for _, rows := range r.p.Rho {
+		kept := make([][]float64, len(rows))
+		for j := range rows {
+			kept[j] = slices.Clone(rows[j])
+		}
+		r.withoutBacklog = append(r.withoutBacklog, kept)
+	}
+	byModel := make([][]Backlog, len(r.p.Models))
+	for _, b := range r.o.Backlog {
+		if i := r.modelIndex(b.Model); i >= 0 && b.Tokens > 0 {
+			byModel[i] = append(byModel[i], b)
+		} else if i < 0 {
+			r.assume("the service has no model %s: the backlog of batches for it is ignored", b.Model)
+		}
+	}
+	for i, batches := range byModel {
+		if len(batches) == 0 {
+			continue
+		}
+		slices.SortFunc(batches, func(a, b Backlog) int {
+			return cmp.Or(a.Deadline.Compare(b.Deadline), cmp.Compare(a.Batch, b.Batch))
+		})
+		last := min(batches[len(batches)-1].Deadline.Sub(r.at), backlogHorizon)
+		cells, err := r.backlogCells(f, all, i, last)
+		if err != nil {
+			return err
+		}
+		r.placeBacklog(i, batches, cells)
+	}
+	return nil
+}
+
+// backlogCells returns the cells of a model until some time after the review.
+func (r *review) backlogCells(f forecast.Forecaster, all []*traffic, i int, until time.Duration) ([]backlogCell, error) {
+	var cells []backlogCell
+	for _, t := range all {
+		limit := r.maxThroughput(i, t.region)
+		if t.model != i || limit <= 0 {
+			continue
+		}
+		rho := r.p.Rho[i][t.region]
+		peak, first := slices.Max(rho), len(cells)
+		add := func(minute int, from, length time.Duration, load float64) {
+			peak = max(peak, load)
+			cells = append(cells, backlogCell{region: t.region, minute: minute, from: from, until: from + length, excess: load, maximum: max(0, limit-load)})
+		}
+		for w, load := range rho {
+			add(w, time.Duration(w)*time.Minute, time.Minute, load)
+		}
+		later, err := r.laterLoad(f, t, until)
+		if err != nil {
+			return nil, err
+		}
+		for at, load := range later {
+			add(-1, r.o.Horizon+time.Duration(at)*backlogStep, backlogStep, load)
+		}
+		for c := range cells[first:] {
+			cells[first+c].excess -= peak
+		}
+	}
+	return cells, nil
+}
+
+// laterLoad returns the expected load after the horizon of the plan, in steps of backlogStep; that of the
+// horizon's mean if the history is too short for such steps.
+func (r *review) laterLoad(f forecast.Forecaster, t *traffic, until time.Duration) ([]float64, error) {
+	if until <= r.o.Horizon {
+		return nil, nil
+	}
+	skip := int(r.o.Horizon / backlogStep)
+	steps := int((until + backlogStep - 1) / backlogStep)
+	s := inSteps(t.start, t.interactive, int(backlogStep/time.Minute))
+	if s.Step != backlogStep || allUnknown(s.Values) {
+		sum := 0.0
+		rho := r.p.Rho[t.model][t.region]
+		for _, v := range rho {
+			sum += v
+		}
+		return slices.Repeat([]float64{sum / float64(len(rho))}, steps-skip), nil
+	}
+	fc, err := f.Forecast(s, steps)
+	if err != nil {
+		return nil, err
+	}
+	var later []float64
+	for _, v := range fc.Mean[skip:] {
+		later = append(later, max(0, v/backlogStep.Seconds()))
+	}
+	return later, nil
+}
+
+// maxThroughput returns the throughput of a model in a region at the maxima of replicas and machines.
+func (r *review) maxThroughput(i, j int) float64 {
+	best, machines := 0.0, 0.0
+	for k, theta := range r.p.Theta[i] {
+		available := math.Inf(1)
+		if r.p.Capacity != nil && r.p.Capacity[j][k] != nil {
+			available = float64(*r.p.Capacity[j][k])
+		}
+		if available > 0 {
+			best = max(best, theta)
+		}
+		if theta > 0 {
+			machines += available
+		}
+	}
+	if limit := r.p.Max[i][j]; limit != nil {
+		machines = min(machines, float64(*limit))
+	}
+	if math.IsInf(machines, 1) {
+		return math.Inf(1)
+	}
+	return machines * best
+}
+
+// placeBacklog adds batches to the cells and to rho, and reports them.
+func (r *review) placeBacklog(i int, batches []Backlog, cells []backlogCell) {
+	total, uncached := 0.0, 1.0
+	if known, ok := r.uncached[r.p.Models[i]]; ok {
+		uncached = known
+	}
+	for _, b := range batches {
+		left := b.Deadline.Sub(r.at)
+		tokens := b.Tokens * uncached
+		total += tokens
+		if left > backlogHorizon {
+			tokens *= float64(backlogHorizon) / float64(left)
+		}
+		if rest := fillValleys(cells, left, tokens); rest > 0.01*tokens {
+			r.assume("%s cannot be completed by %s: %s of its prompt tokens exceed replicas.max or the quotas of %s", b.Batch, b.Deadline.UTC().Format(time.RFC3339), roundedTokens(rest), r.p.Models[i])
+		}
+	}
+	soon, counted := 0.0, "1 batch"
+	if len(batches) > 1 {
+		counted = fmt.Sprintf("%d batches", len(batches))
+	}
+	for _, c := range cells {
+		if c.minute >= 0 {
+			r.p.Rho[i][c.region][c.minute] += c.added
+			soon += c.added * 60
+		}
+	}
+	r.assume("%s: includes the backlog of %s, %s uncached prompt tokens, of which %s run within %s; next deadline %s", r.p.Models[i], counted, roundedTokens(total), roundedTokens(soon), forecast.ShortDuration(r.o.Horizon), batches[0].Deadline.UTC().Format(time.RFC3339))
+}
+
+// roundedTokens formats a number of tokens with two digits.
+func roundedTokens(n float64) string {
+	switch {
+	case n >= 1e6:
+		return fmt.Sprintf("%.2gM", n/1e6)
+	case n >= 1e3:
+		return fmt.Sprintf("%.2gk", n/1e3)
+	}
+	return fmt.Sprintf("%.0f", n)
+}
+
+// fillValleys adds tokens to the cells that end within a time, the lowest first, so that the highest of those
+// that are added to is as low as possible. It returns the tokens that the maxima leave over.
+func fillValleys(cells []backlogCell, within time.Duration, tokens float64) (rest float64) {
+	var usable []*backlogCell
+	for c := range cells {
+		if cells[c].until <= max(within, cells[0].until) { // the first minute is better than none
+			usable = append(usable, &cells[c])
+		}
+	}
+	// room returns how much a cell takes up to a level.
+	room := func(c *backlogCell, level float64) float64 {
+		return min(max(0, level-c.excess-c.added), c.maximum-c.added)
+	}
+	filled := func(level float64) (sum float64) {
+		for _, c := range usable {
+			sum += room(c, level) * (c.until - c.from).Seconds()
+		}
+		return sum
+	}
+	low, high := 0.0, 1.0
+	for _, c := range usable {
+		low = min(low, c.excess)
+	}
+	for filled(high) < tokens && high < 1e12 {
+		high *= 2
+	}
+	for range 100 {
+		if middle := (low + high) / 2; filled(middle) < tokens {
+			low = middle
+		} else {
+			high = middle
+		}
+	}
+	rest = max(0, tokens-filled(high))
+	for _, c := range usable {
+		c.added += room(c, high)
+	}
+	return rest
+}
+
+// dropBacklog removes the backlog from the problem.
+func (r *review) dropBacklog() {
+	r.p.Rho, r.withoutBacklog = r.withoutBacklog, nil
+	r.loadCurves = slices.Clone(r.loadCurves)
+	for at := range r.loadCurves {
+		c := &r.loadCurves[at]
+		c.Planned = r.p.Rho[r.modelIndex(c.Model)][slices.Index(r.p.Regions, c.Region)]
+	}
+	r.assume("the plan does not include the backlog of batches: with it, no plan satisfies the constraints")
+}
