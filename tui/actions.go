@@ -65,6 +65,10 @@ func (m *Model) handleActionKey(msg tea.KeyPressMsg) (cmd tea.Cmd, taken bool) {
 		}
 	}
 	switch {
+	case key.Matches(msg, k.Describe):
+		return m.describe(), true
+	case key.Matches(msg, k.Shell):
+		return m.openShell(), true
 	case key.Matches(msg, k.YAML):
 		return m.showYAML(), true
 	case key.Matches(msg, k.Logs):

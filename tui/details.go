@@ -1,7 +1,6 @@
 package tui
 
 import (
-	"fmt"
 	"strings"
 
 	"skyserve/internal/telemetry"
@@ -135,49 +134,6 @@ func (s *screen) rowText(r sheetRow) []string {
 	lines = append(lines, "")
 	for _, m := range r.details {
 		lines = append(lines, wrap(m, s.width)...)
-	}
-	return lines
-}
-
-// replicaText returns the details of a replica: every metric with its unit, and its most
-// recent requests.
-func (s *screen) replicaText(r row) []string {
-	rep := r.replica
-	lines := []string{
-		"region          " + string(r.region.Name),
-		"model           " + orUnknown(rep.Model),
-		"GPU             " + orUnknown(rep.GPU),
-		"url             " + orUnknown(rep.URL) + "  used by balancers",
-		"state           " + strings.TrimSuffix(string(rep.State)+": "+reasonOf(rep), ": "),
-		"pending         " + maybeCount(rep.Pending) + "  waiting in the engine",
-		"running         " + maybeCount(rep.Running) + "  in the engine's batch",
-		fmt.Sprintf("outstanding     %d  sent by the balancer, not finished", rep.Outstanding),
-		"KV utilisation  " + percent(rep.KV),
-		"prefix hit rate " + percent(rep.PrefixHitRate),
-		"output          " + rate(rep.OutputTokensPerSecond) + " tok/s",
-		"last report     " + maybeAge(rep.AgeMillis, s.sinceFetch) + " ago",
-	}
-	if rep.Start != nil {
-		lines = append(lines, "start           "+rep.Start.Summary())
-	}
-	if usd, known := s.prices.priceOf(r); known {
-		lines = append(lines, fmt.Sprintf("price           $%.2f/h", usd))
-	}
-	for _, d := range s.snapshot.Donations {
-		if d.Replica == rep.ID {
-			lines = append(lines, fmt.Sprintf("donated         for %s, earning $%.2f/h", age(s.snapshot.At.Sub(d.Since)), d.EarnsPerHour))
-		}
-	}
-	lines = append(lines, "", "recent requests (updated while view 3 is open):")
-	n := 0
-	for i := range s.data.requests {
-		if q := &s.data.requests[i]; q.Target == rep.ID {
-			lines = append(lines, fmt.Sprintf("  %s  %-9s %s  %s", q.At.In(s.snapshot.At.Location()).Format("15:04:05"), stateText(q), q.Request, q.Why))
-			n++
-		}
-	}
-	if n == 0 {
-		lines = append(lines, "  none")
 	}
 	return lines
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -259,6 +260,10 @@ func (o *deskOperator) Logs(_ context.Context, id string, n int) ([]string, erro
 		lines[i] = fmt.Sprintf("%s says line %d", id, i)
 	}
 	return lines, o.err
+}
+
+func (o *deskOperator) Shell(_ context.Context, id string) (*exec.Cmd, error) {
+	return exec.Command("true", id), o.err
 }
 
 func (o *deskOperator) Perform(_ context.Context, order Action) (string, error) {

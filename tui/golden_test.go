@@ -59,7 +59,7 @@ var scenes = []struct {
 	{"many", crowd(20, 50), func(d *desk) { d.press("2", "pgdown", "pgdown", "pgdown") }},
 	{"filter", normal(), func(d *desk) { d.press("2", "/", "h100") }},
 	{"focus", normal(), func(d *desk) { d.press("2", "tab", "j", "j") }},
-	{"confirm", normal(), func(d *desk) { d.press("2", "j", "j", "j", "j", "space", "space", "d") }},
+	{"confirm", normal(), func(d *desk) { d.press("2", "j", "j", "j", "j", "space", "space", "x") }},
 	{"details", normal(), func(d *desk) { d.press("2", "j", "enter") }},
 	{"help", normal(), func(d *desk) { d.press("?") }},
 	{"connecting", normal(), nil},

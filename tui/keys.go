@@ -11,7 +11,7 @@ type KeyMap struct {
 	Open, Back                                    key.Binding
 	NextRegion, PreviousRegion                    key.Binding
 	Filter, Command, Sort                         key.Binding
-	Mark, YAML, Logs                              key.Binding
+	Mark, YAML, Logs, Describe, Shell             key.Binding
 	Drain, Undrain, Donate, Reclaim, Apply        key.Binding
 	Pause, Earlier, Later, MuchEarlier, MuchLater key.Binding
 	Refresh, Theme, Mouse, Help, Suspend, Quit    key.Binding
@@ -35,11 +35,13 @@ func NewKeyMap() KeyMap {
 		PreviousRegion: bind("shift+tab", "show only the previous region", "shift+tab"),
 		Filter:         bind("/", "filter (text, !exclude, ~fuzzy)", "/"),
 		Command:        bind(":", "command (tab completes)", ":"),
-		Sort:           bind("s", "next column", "s"),
+		Sort:           bind("z", "next column", "z"),
 		Mark:           bind("space", "mark / unmark", "space"),
 		YAML:           bind("y", "view as YAML", "y"),
 		Logs:           bind("l", "logs", "l"),
-		Drain:          bind("d", "drain", "d"),
+		Describe:       bind("d", "describe", "d"),
+		Shell:          bind("s", "shell on the machine", "s"),
+		Drain:          bind("x", "drain", "x"),
 		Undrain:        bind("u", "undrain", "u"),
 		Donate:         bind("o", "donate to the spot pool", "o"),
 		Reclaim:        bind("c", "reclaim from the spot pool", "c"),
@@ -67,7 +69,7 @@ func (k KeyMap) Groups() []KeyGroup {
 	return []KeyGroup{
 		{"Views", k.View[:]},
 		{"Navigation", []key.Binding{k.Up, k.Down, k.PageUp, k.PageDown, k.Top, k.Bottom, k.Open, k.Back}},
-		{"Display", []key.Binding{k.NextRegion, k.PreviousRegion, k.Filter, k.Command, k.YAML, k.Logs}},
+		{"Display", []key.Binding{k.NextRegion, k.PreviousRegion, k.Filter, k.Command, k.Describe, k.YAML, k.Logs, k.Shell}},
 		{"Time", []key.Binding{k.Pause, k.Earlier, k.Later, k.MuchEarlier, k.MuchLater, k.Refresh}},
 		{"Actions (y confirms)", []key.Binding{k.Mark, k.Drain, k.Undrain, k.Donate, k.Reclaim, k.Apply}},
 		{"General", []key.Binding{k.Theme, k.Mouse, k.Help, k.Suspend, k.Quit}},

@@ -140,6 +140,10 @@ func (m *Model) update(msg tea.Msg) tea.Cmd {
 		m.receiveText(msg)
 	case actionDoneMsg:
 		return m.receiveActionResult(msg)
+	case shellMsg:
+		return m.runShell(msg)
+	case shellDoneMsg:
+		m.receiveShellEnd(msg)
 	}
 	return nil
 }

@@ -2,6 +2,7 @@ package tui
 
 import (
 	"context"
+	"os/exec"
 	"time"
 
 	"skyserve/internal/service"
@@ -23,6 +24,8 @@ type Operator interface {
 	Spec(ctx context.Context) (string, error)
 	// Logs returns the last lines of the log of a replica or balancer.
 	Logs(ctx context.Context, id string, lines int) ([]string, error)
+	// Shell returns the command that opens a shell on the machine of a replica or balancer.
+	Shell(ctx context.Context, id string) (*exec.Cmd, error)
 	// Perform performs an action and returns its result in one line.
 	Perform(ctx context.Context, a Action) (string, error)
 }

@@ -68,7 +68,7 @@ func TestRequestsStayLive(t *testing.T) {
 }
 
 func TestMessagesVanish(t *testing.T) {
-	d := deskIn(t, 120, 40, normal(), "2", "d")
+	d := deskIn(t, 120, 40, normal(), "2", "x")
 	d.wants("drain: select a replica")
 	d.now = d.now.Add(errorFor + time.Second)
 	d.send(clockMsg(d.now))
@@ -141,13 +141,13 @@ func TestActionsRequireConfirmation(t *testing.T) {
 		shows []string
 		want  []Action
 	}{
-		{[]string{"2", "d"}, []string{"drain: select a replica,"}, nil},
-		{[]string{"2", "j", "j", "j", "j", "d"}, []string{"Drain us-0?", "us-east-1: 1 of 2 ready replicas remain"}, []Action{{Verb: VerbDrain, Replica: "us-0"}}},
+		{[]string{"2", "x"}, []string{"drain: select a replica,"}, nil},
+		{[]string{"2", "j", "j", "j", "j", "x"}, []string{"Drain us-0?", "us-east-1: 1 of 2 ready replicas remain"}, []Action{{Verb: VerbDrain, Replica: "us-0"}}},
 		{[]string{"2", "G", "o"}, []string{"Donate eu-1?", "joins the spot pool until reclaimed", "europe-west4: 1 of 2 ready"}, []Action{{Verb: VerbDonate, Replica: "eu-1"}}},
 		{[]string{"2", "G", "c"}, []string{"reclaim: eu-1 is not donated"}, nil},
 		{[]string{"6", "j", "c"}, []string{"Reclaim us-10?", "It receives requests again"}, []Action{{Verb: VerbReclaim, Replica: "us-10"}}},
 		{[]string{"2", "j", "j", "j", "j", "j", "j", "u"}, []string{"Undrain us-3?"}, []Action{{Verb: VerbUndrain, Replica: "us-3"}}},
-		{[]string{"2", "j", "j", "j", "j", "space", "space", "d"}, []string{"Drain us-0, us-1?", "us-east-1: 0 of 2 ready replicas remain"}, []Action{{Verb: VerbDrain, Replica: "us-0"}, {Verb: VerbDrain, Replica: "us-1"}}},
+		{[]string{"2", "j", "j", "j", "j", "space", "space", "x"}, []string{"Drain us-0, us-1?", "us-east-1: 0 of 2 ready replicas remain"}, []Action{{Verb: VerbDrain, Replica: "us-0"}, {Verb: VerbDrain, Replica: "us-1"}}},
 		{[]string{"5", "a"}, []string{"Apply the plan from 12:00?", "3 replicas added, 1 removed. $9.66/h → $11.27/h"}, []Action{{Verb: VerbApply}}},
 		{[]string{":", "drain eu-0", "enter"}, []string{"Drain eu-0?"}, []Action{{Verb: VerbDrain, Replica: "eu-0"}}},
 		{[]string{":", "undrain gone-1", "enter"}, []string{"Undrain gone-1?"}, []Action{{Verb: VerbUndrain, Replica: "gone-1"}}},
@@ -192,7 +192,7 @@ func TestConfirmedPlanIsApplied(t *testing.T) {
 }
 
 func TestRejectedActionsShowTheReason(t *testing.T) {
-	d := deskIn(t, 120, 40, normal(), "2", "G", "d")
+	d := deskIn(t, 120, 40, normal(), "2", "G", "x")
 	d.op.err = errors.New("eu-1: it is the last one of its region")
 	d.run(d.press("y"))
 	d.wants("drain eu-1: eu-1: it is the last one of its region")
@@ -204,17 +204,17 @@ func TestRejectedActionsShowTheReason(t *testing.T) {
 
 	d = deskIn(t, 120, 40, normal(), "2", "j", "<")
 	d.poll(time.Second)
-	d.press("<", "d")
+	d.press("<", "x")
 	d.wants("drain: viewing history")
 	d.press("esc", "esc")
 	d.fetch.err = errRefused
 	d.poll(time.Second)
-	d.press("d")
+	d.press("x")
 	d.lacks("Drain")
 
 	d = deskIn(t, 120, 40, normal(), "2", "j")
 	d.model.cfg.Operator = nil
-	for _, key := range []string{"d", "a", "l"} {
+	for _, key := range []string{"x", "a", "l"} {
 		d.press(key)
 		d.wants("this dashboard is read-only")
 		d.press("esc")
@@ -568,7 +568,7 @@ func TestEveryTextIsDrawnSafely(t *testing.T) {
 			frame()
 			for v := range views {
 				d.press(string(rune('1' + v)))
-				for _, keys := range []string{"j", "d", "n", "a", "n", "enter", "esc", "y", "esc", "l", "esc", "tab", "?", "?", ":logs ", "tab", "esc"} {
+				for _, keys := range []string{"j", "x", "n", "a", "n", "enter", "esc", "y", "esc", "l", "esc", "tab", "?", "?", ":logs ", "tab", "esc"} {
 					d.press(keys)
 				}
 			}
@@ -583,7 +583,7 @@ func TestEveryViewFitsEverySize(t *testing.T) {
 			d := deskIn(t, 120, 40, s)
 			for v := range views {
 				d.run(d.press(string(rune('1' + v))))
-				for _, keys := range [][]string{nil, {"j"}, {"enter"}, {"esc"}, {"space", "d"}, {"n"}, {":dr"}, {"esc"}, {"?"}, {"?"}} {
+				for _, keys := range [][]string{nil, {"j"}, {"enter"}, {"esc"}, {"space", "x"}, {"n"}, {":dr"}, {"esc"}, {"?"}, {"?"}} {
 					d.press(keys...)
 					for _, w := range []int{20, 40, 60, 80, 110, 150, 400} {
 						for _, h := range []int{5, 8, 12, 16, 24, 60, 120} {

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -55,7 +54,7 @@ disk of a cluster whose other members are lost.`,
 }
 
 func runBackup(ctx context.Context, o *backupOptions, out io.Writer) error {
-	if err := checkOutput(o.output); err != nil {
+	if err := checkOutput(&o.output, outputJSON); err != nil {
 		return err
 	}
 	if o.dir != "" && len(o.admins) > 0 {
@@ -120,7 +119,7 @@ func reportBackup(out io.Writer, output, file string, b telemetry.Backup, text s
 		return err
 	}
 	if output == "json" {
-		return json.NewEncoder(out).Encode(backupReport{b, file, info.Size()})
+		return writeJSON(out, backupReport{b, file, info.Size()})
 	}
 	_, err = fmt.Fprintf(out, text, b.Service, file, b.Messages, sizeText(b.Bytes), sizeText(uint64(info.Size())))
 	return err
@@ -163,7 +162,7 @@ it. To restore a service whose machines are lost, run 'skyserve up' before.`,
 }
 
 func runRestore(ctx context.Context, o *restoreOptions, out io.Writer) error {
-	if err := checkOutput(o.output); err != nil {
+	if err := checkOutput(&o.output, outputJSON); err != nil {
 		return err
 	}
 	f, err := os.Open(o.file)

@@ -29,6 +29,7 @@ type batchOptions struct {
 	target  string
 	apiKey  string
 	output  string
+	listing outputFlags // of list
 
 	url      string
 	window   string
@@ -98,7 +99,7 @@ func newBatchListCmd(o *batchOptions) *cobra.Command {
 		},
 	}
 	cmd.Flags().IntVar(&o.limit, "limit", 20, "maximum number of batches")
-	o.outputFlag(cmd)
+	o.listing.registerList(cmd)
 	return cmd
 }
 
@@ -149,7 +150,7 @@ func (o *batchOptions) outputFlag(cmd *cobra.Command) {
 // client returns the client of the service.
 func (o *batchOptions) client() (*batchClient, error) {
 	if o.output != "" {
-		if err := checkOutput(o.output); err != nil {
+		if err := checkOutput(&o.output, outputJSON); err != nil {
 			return nil, err
 		}
 	}
@@ -231,7 +232,7 @@ func (o *batchOptions) submit(ctx context.Context, file string, out, errOut io.W
 	}
 	if !o.wait {
 		if o.output == "json" {
-			return json.NewEncoder(out).Encode(b)
+			return writeJSON(out, b)
 		}
 		_, err = fmt.Fprintln(out, printable.Line(b.ID))
 		return err
@@ -305,27 +306,31 @@ func (o *batchOptions) list(ctx context.Context, out io.Writer) error {
 	if o.limit < 1 {
 		return usage(fmt.Errorf("--limit: must be at least 1, got %d", o.limit), "")
 	}
+	format, err := o.listing.parse()
+	if err != nil {
+		return err
+	}
 	c, err := o.client()
 	if err != nil {
 		return err
 	}
-	list, err := c.batches(ctx, o.limit)
+	batches, err := c.batches(ctx, o.limit)
 	if err != nil {
 		return batchError(ctx, "listing batches", err)
 	}
-	if o.output == "json" {
-		if list == nil {
-			list = []job.Batch{}
+	t := list{titles: []string{"ID", "STATUS", "DONE", "FAILED", "TOTAL", "ENDPOINT", "CREATED", "EXPIRES"}, wide: []string{"MODEL", "INPUT TOKENS", "OUTPUT TOKENS"}}
+	for i := range batches {
+		b := &batches[i]
+		row := listRow{b.ID, []string{
+			b.ID, string(b.Status), strconv.Itoa(b.RequestCounts.Completed), strconv.Itoa(b.RequestCounts.Failed), strconv.Itoa(b.RequestCounts.Total), b.Endpoint,
+			batchTime(b.CreatedAt), batchTime(b.ExpiresAt),
+		}, []string{b.Model, "", ""}}
+		if u := b.Usage; u != nil {
+			row.wide[1], row.wide[2] = strconv.FormatInt(int64(u.InputTokens), 10), strconv.FormatInt(int64(u.OutputTokens), 10)
 		}
-		return json.NewEncoder(out).Encode(list)
+		t.rows = append(t.rows, row)
 	}
-	t := printable.NewTable(out)
-	t.Row("ID", "STATUS", "DONE", "FAILED", "TOTAL", "ENDPOINT", "CREATED", "EXPIRES")
-	for i := range list {
-		b := &list[i]
-		t.Row(b.ID, string(b.Status), strconv.Itoa(b.RequestCounts.Completed), strconv.Itoa(b.RequestCounts.Failed), strconv.Itoa(b.RequestCounts.Total), b.Endpoint, batchTime(b.CreatedAt), batchTime(b.ExpiresAt))
-	}
-	return t.Flush()
+	return format.write(out, append([]job.Batch{}, batches...), t)
 }
 
 func batchTime(unix int64) string { return time.Unix(unix, 0).Format("2006-01-02 15:04:05") }
@@ -352,7 +357,7 @@ func (o *batchOptions) show(ctx context.Context, id string, out, errOut io.Write
 // printBatch prints a batch. If the command waited for its end, another end than completed is an error.
 func (o *batchOptions) printBatch(b *batchAnswer, out io.Writer) error {
 	if o.output == "json" {
-		if err := json.NewEncoder(out).Encode(b); err != nil {
+		if err := writeJSON(out, b); err != nil {
 			return err
 		}
 		return o.endError(b)

@@ -115,11 +115,6 @@ func completeModels(name *string) cobra.CompletionFunc {
 	}
 }
 
-// completeOutput completes -o of commands that list things.
-func completeOutput(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
-	return []string{outputText, outputWide, outputName, outputJSON, outputYAML, outputPath}, cobra.ShellCompDirectiveNoSpace | cobra.ShellCompDirectiveNoFileComp
-}
-
 // completeFlag registers the completion of a flag that cmd has.
 func completeFlag(cmd *cobra.Command, name string, f cobra.CompletionFunc) {
 	if err := cmd.RegisterFlagCompletionFunc(name, f); err != nil {

@@ -1,20 +1,13 @@
 package main
 
 import (
-	"cmp"
-	"fmt"
 	"io"
 
 	"github.com/spf13/cobra"
-
-	"skyserve/internal/printable"
 )
 
 // configOptions are the flags of `skyserve config`.
-type configOptions struct {
-	output    string
-	noHeaders bool
-}
+type configOptions struct{ outputFlags }
 
 func newConfigCmd() *cobra.Command {
 	var o configOptions
@@ -30,9 +23,7 @@ skyserve/config.yaml in $XDG_CONFIG_HOME (~/.config). The file is optional.`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return o.show(cmd.OutOrStdout()) },
 	}
-	cmd.Flags().StringVarP(&o.output, "output", "o", "text", "output format: "+listFormats)
-	cmd.Flags().BoolVar(&o.noHeaders, "no-headers", false, "print only the rows of the table")
-	completeFlag(cmd, "output", completeOutput)
+	o.registerList(cmd)
 	return cmd
 }
 
@@ -49,7 +40,7 @@ type shownSetting struct {
 
 // show prints the settings.
 func (o *configOptions) show(out io.Writer) error {
-	format, err := parseOutput(o.output)
+	format, err := o.parse()
 	if err != nil {
 		return err
 	}
@@ -61,35 +52,22 @@ func (o *configOptions) show(out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	list := []shownSetting{}
+	shown := []shownSetting{}
 	for _, s := range settings {
 		value, source := s.effective(file)
 		flag := "NAME"
 		if s.flag != "" {
 			flag = "--" + s.flag
 		}
-		list = append(list, shownSetting{s.key, value, source, s.env, flag, s.meaning})
+		shown = append(shown, shownSetting{s.key, value, source, s.env, flag, s.meaning})
 	}
-	if format.isDocument() {
-		return format.writeDocument(out, map[string]any{"file": path, "settings": list})
-	}
-	t := printable.NewTable(out)
-	if format.kind != outputName && !o.noHeaders {
-		t.Rowf("KEY\tVALUE\tSOURCE\tFLAG\tENVIRONMENT\tMEANING")
-	}
-	for _, s := range list {
-		if format.kind == outputName {
-			t.Rowf("%s", s.Key)
-			continue
-		}
+	l := list{titles: []string{"KEY", "VALUE", "SOURCE", "FLAG", "ENVIRONMENT", "MEANING"}}
+	for _, s := range shown {
 		source := s.Source
 		if source == "file" {
 			source = path
 		}
-		t.Rowf("%s\t%s\t%s\t%s\t%s\t%s", s.Key, cmp.Or(s.Value, "-"), cmp.Or(source, "-"), s.Flag, s.Environment, s.Meaning)
+		l.rows = append(l.rows, listRow{name: s.Key, cells: []string{s.Key, s.Value, source, s.Flag, s.Environment, s.Meaning}})
 	}
-	if err := t.Flush(); err != nil {
-		return fmt.Errorf("printing the settings: %w", err)
-	}
-	return nil
+	return format.write(out, map[string]any{"file": path, "settings": shown}, l)
 }

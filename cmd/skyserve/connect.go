@@ -29,9 +29,11 @@ const connectPoll = 500 * time.Millisecond
 
 // connectFlags are the flags of `skyserve connect`.
 type connectFlags struct {
-	url, code, service, as, revoke, output string
-	invite, list                           bool
-	clouds                                 cloudFlags
+	url, code, service, as, revoke string
+	invite, list                   bool
+	clouds                         cloudFlags
+	// out are the output flags of --list and --revoke.
+	out outputFlags
 }
 
 func newConnectCmd() *cobra.Command {
@@ -77,7 +79,7 @@ whose certificate was revoked.`,
 	flags.StringVar(&f.as, "as", "", "`NAME` of the new operator (default user@host)")
 	flags.BoolVar(&f.list, "list", false, "list the operators of a service that was deployed from this machine")
 	flags.StringVar(&f.revoke, "revoke", "", "revoke the operator or controller `NAME|FINGERPRINT`")
-	flags.StringVarP(&f.output, "output", "o", "text", "output format: text or json (--list, --revoke)")
+	f.out.registerList(cmd)
 	f.clouds.registerFlags(flags)
 	return cmd
 }

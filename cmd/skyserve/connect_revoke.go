@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"crypto/x509"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -15,7 +14,6 @@ import (
 
 	"skyserve/internal/controller/deploy"
 	"skyserve/internal/identity"
-	"skyserve/internal/printable"
 	"skyserve/provision/local"
 )
 
@@ -35,7 +33,8 @@ func runOperators(cmd *cobra.Command, f connectFlags, args []string) error {
 	if len(args) > 0 || f.invite || f.code != "" || f.list == (f.revoke != "") {
 		return usage(errors.New("--list and --revoke cannot be combined with each other, --invite, --code or a URL"), "")
 	}
-	if err := checkOutput(f.output); err != nil {
+	format, err := f.out.parse()
+	if err != nil {
 		return err
 	}
 	svc, err := findService(f.service)
@@ -52,12 +51,12 @@ func runOperators(cmd *cobra.Command, f connectFlags, args []string) error {
 		return err
 	}
 	if f.list {
-		return o.printOperators(f.output)
+		return o.printOperators(format)
 	}
 	if err := o.revoke(f.revoke); err != nil {
 		return err
 	}
-	if err := o.printOperators(f.output); err != nil {
+	if err := o.printOperators(format); err != nil {
 		return err
 	}
 	err = o.distributeRevocations(cmd.Context(), &f.clouds)
@@ -139,18 +138,12 @@ func (o *operators) rows() ([]operatorRow, error) {
 }
 
 // printOperators lists the operators.
-func (o *operators) printOperators(output string) error {
+func (o *operators) printOperators(format outputFormat) error {
 	rows, err := o.rows()
 	if err != nil {
 		return err
 	}
-	if output == "json" {
-		people := slices.DeleteFunc(slices.Clone(rows), func(r operatorRow) bool { return r.Role != string(identity.Operator) })
-		others := slices.DeleteFunc(rows, func(r operatorRow) bool { return r.Role == string(identity.Operator) })
-		return json.NewEncoder(o.out).Encode(map[string]any{"service": o.svc.Name(), "list": o.self.revoked.Number(), "operators": people, "controllers": others})
-	}
-	t := printable.NewTable(o.out)
-	t.Rowf("NAME\tROLE\tFINGERPRINT\tEXPIRES\tREVOKED")
+	t := list{titles: []string{"NAME", "ROLE", "FINGERPRINT", "EXPIRES", "REVOKED"}}
 	for _, r := range rows {
 		name, state := r.Name, "no"
 		if r.Self {
@@ -159,9 +152,11 @@ func (o *operators) printOperators(output string) error {
 		if r.Revoked {
 			state = "yes"
 		}
-		t.Rowf("%s\t%s\t%s\t%s\t%s", name, r.Role, r.Fingerprint, r.ExpiresAt.Format(time.DateOnly), state)
+		t.rows = append(t.rows, listRow{name: r.Name, cells: []string{name, r.Role, r.Fingerprint, r.ExpiresAt.Format(time.DateOnly), state}})
 	}
-	return t.Flush()
+	people := slices.DeleteFunc(slices.Clone(rows), func(r operatorRow) bool { return r.Role != string(identity.Operator) })
+	others := slices.DeleteFunc(rows, func(r operatorRow) bool { return r.Role == string(identity.Operator) })
+	return format.write(o.out, map[string]any{"service": o.svc.Name(), "list": o.self.revoked.Number(), "operators": people, "controllers": others}, t)
 }
 
 // distributeRevocations sends the revocation list to all machines of the service in clouds.

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -25,7 +24,7 @@ import (
 // doctorOptions are the flags of `skyserve doctor`.
 type doctorOptions struct {
 	file   string
-	output string
+	output outputFlags
 	clouds cloudFlags
 	rehearseOptions
 }
@@ -65,7 +64,7 @@ the credentials, 130 interrupted (everything was deleted, unless the output says
 			return runDoctor(cmd.Context(), &o, cmd.OutOrStdout())
 		},
 	}
-	cmd.Flags().StringVarP(&o.output, "output", "o", "text", "output format: text or json")
+	o.output.registerDocument(cmd)
 	o.registerRehearsalFlags(cmd.Flags())
 	o.clouds.registerFlags(cmd.Flags())
 	return cmd
@@ -77,7 +76,8 @@ type checkedProvider interface {
 }
 
 func runDoctor(ctx context.Context, o *doctorOptions, out io.Writer) error {
-	if err := checkOutput(o.output); err != nil {
+	format, err := o.output.parse()
+	if err != nil {
 		return err
 	}
 	text, err := os.ReadFile(o.file)
@@ -120,8 +120,8 @@ func runDoctor(ctx context.Context, o *doctorOptions, out io.Writer) error {
 		}
 		findings = append(findings, found...)
 	}
-	if o.output == "json" {
-		err = json.NewEncoder(out).Encode(map[string]any{"service": spec.Name, "findings": findings, "quotas": quotas})
+	if format.isDocument() {
+		err = format.writeDocument(out, map[string]any{"service": spec.Name, "findings": findings, "quotas": quotas})
 	} else {
 		err = printFindings(out, findings, quotas)
 	}

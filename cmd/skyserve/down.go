@@ -3,7 +3,6 @@ package main
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -67,7 +66,7 @@ with the skyserve binary. It finds them by their tags and waits until each is go
 }
 
 func runDown(ctx context.Context, o *downOptions, in io.Reader, out, errOut io.Writer) error {
-	if err := checkOutput(o.output); err != nil {
+	if err := checkOutput(&o.output, outputJSON); err != nil {
 		return err
 	}
 	name, err := serviceNameOf(o.name)
@@ -332,7 +331,7 @@ func printDown(out io.Writer, output, name, done string, stopped int, remaining 
 		leftovers = remaining.Remaining
 	}
 	if output == "json" {
-		return json.NewEncoder(out).Encode(map[string]any{"service": name, "stopped": stopped, "leftovers": leftovers})
+		return writeJSON(out, map[string]any{"service": name, "stopped": stopped, "leftovers": leftovers})
 	}
 	if remaining == nil {
 		_, err := fmt.Fprintf(out, "%s is down; %d %s\n", name, stopped, done)

@@ -157,11 +157,3 @@ func noArgs(cmd *cobra.Command, args []string) error {
 	}
 	return argsBetween(0, 0, "")(cmd, args)
 }
-
-// checkOutput returns an error unless format is text or json.
-func checkOutput(format string) error {
-	if format != "text" && format != "json" {
-		return usage(fmt.Errorf("-o %s: must be one of text, json", format), "")
-	}
-	return nil
-}

@@ -3,7 +3,6 @@ package main
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -36,7 +35,7 @@ type eventsOptions struct {
 	kinds  []string
 	region string
 	limit  int
-	output string
+	list   outputFlags
 	poll   time.Duration  // of --watch; 0 = eventsPoll
 	zone   *time.Location // of the table's times; nil = local
 }
@@ -72,7 +71,7 @@ balancer. The newest --limit events are shown. --watch prints new events until C
 	flags.StringVar(&o.region, "region", "", "only events in this `REGION`, such as aws/us-east-1 or us-east-1")
 	flags.IntVar(&o.limit, "limit", defaultEvents, fmt.Sprintf("maximum number of events, from 1 to %d", telemetry.MaxEvents))
 	flags.StringSliceVar(&o.admins, "admin", nil, "admin `URL` of a balancer, repeatable or comma-separated (default: the running service's)")
-	flags.StringVarP(&o.output, "output", "o", "text", "output format: text, or json with one event per line")
+	o.list.registerList(cmd)
 	_ = cmd.RegisterFlagCompletionFunc("kind", cobra.FixedCompletions(eventKinds(), cobra.ShellCompDirectiveNoFileComp)) // fails only for an unknown flag
 	return cmd
 }
@@ -86,6 +85,10 @@ func eventKinds() (kinds []string) {
 }
 
 func runEvents(ctx context.Context, o *eventsOptions, out, errOut io.Writer) error {
+	format, err := o.list.parse()
+	if err != nil {
+		return err
+	}
 	q, err := o.query(time.Now())
 	if err != nil {
 		return err
@@ -104,7 +107,7 @@ func runEvents(ctx context.Context, o *eventsOptions, out, errOut io.Writer) err
 	if err != nil {
 		return err
 	}
-	p := &eventPrinter{out: out, errOut: errOut, json: o.output == "json", shown: map[string]bool{}, zone: cmp.Or(o.zone, time.Local)}
+	p := &eventPrinter{out: out, errOut: errOut, format: format, shown: map[string]bool{}, zone: cmp.Or(o.zone, time.Local)}
 	if err := p.printReport(report); err != nil || !o.watch {
 		return err
 	}
@@ -116,9 +119,6 @@ func runEvents(ctx context.Context, o *eventsOptions, out, errOut io.Writer) err
 
 // query returns the query of the flags.
 func (o *eventsOptions) query(now time.Time) (q telemetry.EventQuery, err error) {
-	if err := checkOutput(o.output); err != nil {
-		return q, err
-	}
 	if o.limit < 1 || o.limit > telemetry.MaxEvents {
 		return q, usage(fmt.Errorf("--limit: must be from 1 to %d, got %d", telemetry.MaxEvents, o.limit), "")
 	}
@@ -165,13 +165,13 @@ func fetchEvents(ctx context.Context, admins []*telemetry.Client, q telemetry.Ev
 // eventPrinter prints each event once.
 type eventPrinter struct {
 	out, errOut io.Writer
-	json        bool
+	format      outputFormat
 	zone        *time.Location  // of times in the table
 	shown       map[string]bool // IDs
 	problem     string          // the last printed problem
 	started     bool            // the header was printed
 	empty       bool            // it was printed that there are no events
-	widths      [6]int          // of the columns except the last, in characters
+	widths      [8]int          // of the columns except the last, in characters
 }
 
 // printReport prints the events that were not printed, and a problem to errOut when it changes.
@@ -188,13 +188,25 @@ func (p *eventPrinter) printReport(r *telemetry.EventReport) error {
 			fresh = append(fresh, e)
 		}
 	}
-	if p.json {
-		enc := json.NewEncoder(p.out)
-		for _, e := range fresh {
-			if err := enc.Encode(e); err != nil {
-				return fmt.Errorf("writing the events: %w", err)
+	for _, e := range fresh {
+		var err error
+		switch {
+		case p.format.isTable():
+			continue
+		case p.format.kind == outputName:
+			_, err = fmt.Fprintln(p.out, printable.Line(e.ID))
+		case p.format.kind == outputYAML:
+			if _, err = fmt.Fprintln(p.out, "---"); err == nil {
+				err = p.format.writeDocument(p.out, e)
 			}
+		default:
+			err = p.format.writeDocument(p.out, e)
 		}
+		if err != nil {
+			return fmt.Errorf("writing the events: %w", err)
+		}
+	}
+	if !p.format.isTable() {
 		return nil
 	}
 	return p.printTable(fresh)
@@ -213,16 +225,25 @@ func (p *eventPrinter) printTable(events []telemetry.Event) error {
 		return nil
 	}
 	var rows [][]string
-	if !p.started {
-		p.started = true
-		rows = append(rows, []string{"TIME", "ACTOR", "KIND", "REGION", "OBJECT", "MESSAGE", "REASON"})
+	wide := p.format.kind == outputWide
+	if !p.started && !p.format.noHeaders {
+		titles := []string{"TIME", "ACTOR", "KIND", "REGION", "OBJECT", "MESSAGE", "REASON"}
+		if wide {
+			titles = append([]string{"ID", "MODEL"}, titles...)
+		}
+		rows = append(rows, titles)
 	}
+	p.started = true
 	for _, e := range events {
 		reason := e.Reason
 		if e.Plan != nil && e.Kind != telemetry.EventPlan && e.Kind != telemetry.EventApply {
 			reason += " (plan of " + e.Plan.In(p.zone).Format(eventTimeLayout) + ")"
 		}
-		rows = append(rows, []string{e.At.In(p.zone).Format(eventTimeLayout), e.Actor, string(e.Kind), cmp.Or(string(e.Region), "-"), cmp.Or(e.Object, "-"), e.Message, cmp.Or(reason, "-")})
+		row := []string{e.At.In(p.zone).Format(eventTimeLayout), e.Actor, string(e.Kind), cmp.Or(string(e.Region), "-"), cmp.Or(e.Object, "-"), e.Message, cmp.Or(reason, "-")}
+		if wide {
+			row = append([]string{e.ID, cmp.Or(e.Model, "-")}, row...)
+		}
+		rows = append(rows, row)
 	}
 	return p.printRows(rows)
 }

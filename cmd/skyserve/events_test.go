@@ -63,7 +63,7 @@ var (
 func TestEventsTable(t *testing.T) {
 	s := &eventServer{report: telemetry.EventReport{Complete: true, Events: someEvents}}
 	var out, errOut bytes.Buffer
-	o := &eventsOptions{admins: []string{s.serve(t)}, limit: 50, output: "text", since: "2026-11-24T12:00:00Z", kinds: []string{"death", "teleport"}, region: "us", zone: time.UTC}
+	o := &eventsOptions{admins: []string{s.serve(t)}, limit: 50, list: outputFlags{output: "text"}, since: "2026-11-24T12:00:00Z", kinds: []string{"death", "teleport"}, region: "us", zone: time.UTC}
 	if err := runEvents(t.Context(), o, &out, &errOut); err != nil {
 		t.Fatal(err)
 	}
@@ -86,7 +86,7 @@ func TestEventsTable(t *testing.T) {
 func TestEventsJSON(t *testing.T) {
 	s := &eventServer{report: telemetry.EventReport{Complete: true, Events: someEvents}}
 	var out, errOut bytes.Buffer
-	if err := runEvents(t.Context(), &eventsOptions{admins: []string{s.serve(t)}, limit: 50, output: "json"}, &out, &errOut); err != nil {
+	if err := runEvents(t.Context(), &eventsOptions{admins: []string{s.serve(t)}, limit: 50, list: outputFlags{output: "json"}}, &out, &errOut); err != nil {
 		t.Fatal(err)
 	}
 	lines := strings.Split(strings.TrimSpace(out.String()), "\n")
@@ -102,7 +102,7 @@ func TestEventsWithoutAStore(t *testing.T) {
 	broken := &eventServer{status: http.StatusInternalServerError}
 	more := &eventServer{report: telemetry.EventReport{Problem: "store unavailable: no connection", Events: someEvents[:2]}}
 	var out, errOut bytes.Buffer
-	o := &eventsOptions{admins: []string{away.serve(t), broken.serve(t), more.serve(t)}, limit: 50, output: "json"}
+	o := &eventsOptions{admins: []string{away.serve(t), broken.serve(t), more.serve(t)}, limit: 50, list: outputFlags{output: "json"}}
 	if err := runEvents(t.Context(), o, &out, &errOut); err != nil {
 		t.Fatal(err)
 	}
@@ -112,7 +112,7 @@ func TestEventsWithoutAStore(t *testing.T) {
 	if got := errOut.String(); !strings.Contains(got, "incomplete: the store is unavailable; showing the events that a balancer has in memory: store unavailable: no connection") {
 		t.Errorf("stderr: %s", got)
 	}
-	none := &eventsOptions{admins: []string{broken.serve(t)}, limit: 50, output: "text"}
+	none := &eventsOptions{admins: []string{broken.serve(t)}, limit: 50, list: outputFlags{output: "text"}}
 	if err := runEvents(t.Context(), none, &out, &errOut); err == nil || !strings.Contains(err.Error(), "fetching the events: ") {
 		t.Errorf("got %v", err)
 	}
@@ -124,12 +124,11 @@ func TestEventsFlags(t *testing.T) {
 		o    eventsOptions
 		want string // the error
 	}{
-		{eventsOptions{output: "xml", limit: 1}, "-o xml: must be one of text, json"},
-		{eventsOptions{output: "text"}, "--limit: must be from 1 to 10000, got 0"},
-		{eventsOptions{output: "text", limit: 10_001}, "--limit: must be from 1 to 10000, got 10001"},
-		{eventsOptions{output: "text", limit: 1, kinds: []string{""}}, `--kind: must be a kind of events, got ""`},
-		{eventsOptions{output: "text", limit: 1, since: "yesterday"}, `--since: must be a duration such as 2h or 7d, or a time such as 2026-11-24T12:00:00Z, got "yesterday"`},
-		{eventsOptions{output: "text", limit: 1, since: "-2h"}, `--since: must be a duration such as 2h or 7d, or a time such as 2026-11-24T12:00:00Z, got "-2h"`},
+		{eventsOptions{list: outputFlags{output: "text"}}, "--limit: must be from 1 to 10000, got 0"},
+		{eventsOptions{list: outputFlags{output: "text"}, limit: 10_001}, "--limit: must be from 1 to 10000, got 10001"},
+		{eventsOptions{list: outputFlags{output: "text"}, limit: 1, kinds: []string{""}}, `--kind: must be a kind of events, got ""`},
+		{eventsOptions{list: outputFlags{output: "text"}, limit: 1, since: "yesterday"}, `--since: must be a duration such as 2h or 7d, or a time such as 2026-11-24T12:00:00Z, got "yesterday"`},
+		{eventsOptions{list: outputFlags{output: "text"}, limit: 1, since: "-2h"}, `--since: must be a duration such as 2h or 7d, or a time such as 2026-11-24T12:00:00Z, got "-2h"`},
 	} {
 		_, err := c.o.query(now)
 		var coded *exitError
@@ -168,7 +167,7 @@ func TestEventsWatch(t *testing.T) {
 	var out, errOut syncBuffer
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
-	o := &eventsOptions{admins: []string{s.serve(t)}, limit: 50, output: "json", watch: true, poll: time.Millisecond}
+	o := &eventsOptions{admins: []string{s.serve(t)}, limit: 50, list: outputFlags{output: "json"}, watch: true, poll: time.Millisecond}
 	go func() { done <- runEvents(ctx, o, &out, &errOut) }()
 	testkit.Eventually(t, "the first event", func() bool { return strings.Count(out.String(), "\n") == 1 })
 	s.set(func() { s.status = http.StatusServiceUnavailable })

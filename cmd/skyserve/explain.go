@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -25,7 +24,7 @@ type explainOptions struct {
 	request string
 	name    string
 	admins  []string
-	output  string
+	output  outputFlags
 }
 
 func newExplainCmd() *cobra.Command {
@@ -55,11 +54,15 @@ keeps its latest %d requests in memory.`, proxy.DefaultLimits().MaxDecisions),
 	}
 	flags := cmd.Flags()
 	flags.StringSliceVar(&o.admins, "admin", nil, "admin `URL` of a balancer, repeatable or comma-separated; all are queried (default: the running service's)")
-	flags.StringVarP(&o.output, "output", "o", "text", "output format: text or json")
+	o.output.registerDocument(cmd)
 	return cmd
 }
 
 func runExplain(ctx context.Context, o *explainOptions, out io.Writer) error {
+	format, err := o.output.parse()
+	if err != nil {
+		return err
+	}
 	sources, err := o.sources()
 	if err != nil {
 		return err
@@ -68,15 +71,15 @@ func runExplain(ctx context.Context, o *explainOptions, out io.Writer) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	if o.output == "json" {
-		if err := json.NewEncoder(out).Encode(story); err != nil {
-			return fmt.Errorf("writing the explanation: %w", err)
+	if format.isDocument() {
+		if err := format.writeDocument(out, story); err != nil {
+			return err
 		}
 	}
 	if !story.Found() {
 		return failed(errors.New(story.Missing(time.Local)), "'skyserve status' shows whether balancers respond; the id is the response's X-Request-ID header; a balancer keeps the records of its latest requests in memory until it restarts")
 	}
-	if o.output == "json" {
+	if format.isDocument() {
 		return nil
 	}
 	return story.WriteText(out, explainColumns(out), time.Local)
@@ -84,9 +87,6 @@ func runExplain(ctx context.Context, o *explainOptions, out io.Writer) error {
 
 // sources checks the flags and returns the balancers to query.
 func (o *explainOptions) sources() ([]explain.Source, error) {
-	if err := checkOutput(o.output); err != nil {
-		return nil, err
-	}
 	if strings.TrimSpace(o.request) == "" {
 		return nil, usage(fmt.Errorf("REQUEST_ID: must not be empty, got %q", o.request), "")
 	}

@@ -37,7 +37,8 @@ type forecastOptions struct {
 	models      []string
 	tiers       []string
 	regions     []string
-	output      string
+	list        outputFlags
+	format      outputFormat // parsed from list
 	file        string
 	plot        bool
 	plotSet     bool // --plot is set
@@ -45,8 +46,8 @@ type forecastOptions struct {
 	noColor     bool
 }
 
-// forecastFormats are the values of -o.
-var forecastFormats = []string{"table", "json", "svg", "png"}
+// forecastFormats are the formats of forecasts alone.
+var forecastFormats = []string{"svg", "png"}
 
 func forecasterNames() []string {
 	var names []string
@@ -120,7 +121,7 @@ omitted, and reported on standard error.`,
 	flags.StringSliceVar(&o.models, "model", nil, "only this `MODEL`")
 	flags.StringSliceVar(&o.tiers, "tier", nil, "only this `TIER`")
 	flags.StringSliceVar(&o.regions, "region", nil, "only this `REGION`")
-	flags.StringVarP(&o.output, "output", "o", "table", "output format: "+strings.Join(forecastFormats, ", "))
+	o.list.registerList(cmd, forecastFormats...)
 	flags.StringVar(&o.file, "out", "", "write to `FILE` instead of standard output")
 	flags.BoolVar(&o.plot, "plot", false, "draw the series below the table (default: if the output is a terminal)")
 	flags.BoolVar(&o.ascii, "ascii", false, "draw with ASCII characters only")
@@ -144,9 +145,12 @@ func runForecast(ctx context.Context, o *forecastOptions, out, errOut io.Writer)
 
 // checkOptions validates the flags and returns the selected forecasters.
 func (o *forecastOptions) checkOptions(out io.Writer) ([]forecast.Forecaster, error) {
+	o.list.formats = slices.Concat(listFormats, forecastFormats)
+	var err error
+	if o.format, err = o.list.parse(); err != nil {
+		return nil, err
+	}
 	switch {
-	case !slices.Contains(forecastFormats, o.output):
-		return nil, usage(fmt.Errorf("-o %s: must be one of %s", o.output, strings.Join(forecastFormats, ", ")), "")
 	case o.history == "":
 		return nil, usage(fmt.Errorf("--history is required"), "for example: skyserve forecast --history week.csv")
 	case o.horizon < time.Minute:
@@ -159,7 +163,7 @@ func (o *forecastOptions) checkOptions(out io.Writer) ([]forecast.Forecaster, er
 		return nil, usage(fmt.Errorf("--lookback: must be at least 0, got %s", o.lookback), "")
 	case o.promQL != "" && !demand.IsURL(o.history):
 		return nil, usage(fmt.Errorf("--promql: --history must be the URL of a Prometheus server, got %q", o.history), "")
-	case o.output == "png" && o.file == "" && isTerminal(out):
+	case o.format.kind == "png" && o.file == "" && isTerminal(out):
 		return nil, usage(fmt.Errorf("-o png: cannot write an image to a terminal"), "write it to a file: --out forecast.png")
 	}
 	if len(o.forecasters) == 0 {
@@ -290,7 +294,7 @@ func loadHistory(ctx context.Context, source string, since time.Time) (h *foreca
 // writeOutput calls print with the file of --out, or with out.
 func (o *forecastOptions) writeOutput(out io.Writer, print func(io.Writer) error) error {
 	switch {
-	case o.file == "" && o.output == "png":
+	case o.file == "" && o.format.kind == "png":
 		return print(rawWriter(out))
 	case o.file == "":
 		return print(out)

@@ -24,7 +24,7 @@ func backtested(region string, wapes ...float64) []backtestSeries {
 func TestBacktestTable(t *testing.T) {
 	for region, name := range map[string]string{"all": "m IW-F ", "eu": "eu m IW-F "} {
 		var b bytes.Buffer
-		if err := backtestTable(&b, backtested(region, 0.125, 320.5)); err != nil {
+		if err := writeBacktest(&b, outputFormat{kind: outputText}, backtested(region, 0.125, 320.5)); err != nil {
 			t.Fatal(err)
 		}
 		lines := strings.Split(b.String(), "\n")

@@ -2,15 +2,14 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
 	"skyserve/forecast"
-	"skyserve/internal/printable"
 	"skyserve/internal/service"
 	"skyserve/internal/telemetry/demand"
 )
@@ -81,30 +80,37 @@ func (o *forecastOptions) runBacktest(ctx context.Context, h *demand.History, ch
 		results[i].BacktestReport = forecast.CompareBacktests(runs[i])
 	}
 	return o.writeOutput(out, func(w io.Writer) error {
-		switch o.output {
-		case "json":
-			return json.NewEncoder(w).Encode(results)
-		case "svg", "png":
-			return plotBacktest(w, o.output, results)
+		switch {
+		case o.format.kind == "svg" || o.format.kind == "png":
+			return plotBacktest(w, o.format.kind, results)
+		case o.format.isTable() && !o.format.noHeaders:
+			return writeBacktest(w, o.format, results)
 		}
-		return backtestTable(w, results)
+		return o.format.write(w, results, backtestTable(results))
 	})
 }
 
-// backtestTable prints the results with right-aligned figures.
-func backtestTable(out io.Writer, results []backtestSeries) error {
-	w := printable.NewTable(out)
+// backtestTable returns the table of the results.
+func backtestTable(results []backtestSeries) list {
+	t := list{titles: []string{"SERIES", "FORECASTER", "MAPE", "WAPE", "WAPE 95 %", "MASE", "RMSE", "COVERAGE", "PEAK COV", "FIT", "WINDOWS"}}
 	name := seriesNames(results)
-	w.Rowf("SERIES\tFORECASTER\t   MAPE\t   WAPE\t    WAPE 95 %%\t MASE\t   RMSE\tCOVERAGE\tPEAK COV\t      FIT\tWINDOWS")
 	for _, s := range results {
 		for _, r := range s.Rows {
-			w.Rowf("%s\t%s\t%7s\t%7s\t%13s\t%5s\t%7s\t%8s\t%8s\t%9s\t%7d", name(s), r.Forecaster, percent(r.MAPE), percent(r.WAPE), percentRange(r.WAPELo95, r.WAPEHi95),
-				orDash(r.MASE, 1, "%.2f"), thousands(r.RMSE), percent(r.Coverage90), percent(r.PeakCoverage90), orDash(r.FitMillis, 1, "%.1f ms"), r.Windows)
+			t.rows = append(t.rows, listRow{name: name(s) + "/" + r.Forecaster, cells: []string{
+				name(s), r.Forecaster, percent(r.MAPE), percent(r.WAPE), percentRange(r.WAPELo95, r.WAPEHi95), orDash(r.MASE, 1, "%.2f"), thousands(r.RMSE),
+				percent(r.Coverage90), percent(r.PeakCoverage90), orDash(r.FitMillis, 1, "%.1f ms"), strconv.Itoa(r.Windows),
+			}})
 		}
 	}
-	if err := w.Flush(); err != nil {
+	return t
+}
+
+// writeBacktest prints the results with explanations.
+func writeBacktest(out io.Writer, format outputFormat, results []backtestSeries) error {
+	if err := format.write(out, nil, backtestTable(results)); err != nil {
 		return err
 	}
+	name := seriesNames(results)
 	fmt.Fprintln(out, "\nLowest WAPE, with 95 % confidence:")
 	for _, s := range results {
 		fmt.Fprintf(out, "  - %s: %s\n", name(s), describeWinner(s.BacktestReport))
@@ -229,19 +235,22 @@ func (o *forecastOptions) runForecasts(ctx context.Context, h *demand.History, c
 }
 
 func (o *forecastOptions) printForecasts(w io.Writer, results []forecastedSeries) error {
-	switch o.output {
-	case "json":
+	switch {
+	case o.format.isDocument():
 		all := []forecastSeries{}
 		for _, d := range results {
 			for i, fc := range d.forecasts {
 				all = append(all, o.seriesOf(d.KeyedSeries, d.names[i], fc))
 			}
 		}
-		return json.NewEncoder(w).Encode(all)
-	case "svg", "png":
-		return plotForecasts(w, o.output, results)
+		return o.format.writeDocument(w, all)
+	case o.format.kind == "svg" || o.format.kind == "png":
+		return plotForecasts(w, o.format.kind, results)
 	}
-	if err := forecastTable(w, results); err != nil {
+	if err := o.format.write(w, nil, forecastTable(results)); err != nil || o.format.noHeaders || o.format.kind == outputName {
+		return err
+	}
+	if err := writeForecastNotes(w, results); err != nil {
 		return err
 	}
 	if o.plot || !o.plotSet && isTerminal(w) {
@@ -268,19 +277,25 @@ func (o *forecastOptions) seriesOf(s forecast.KeyedSeries, name string, fc forec
 	}
 }
 
-func forecastTable(out io.Writer, results []forecastedSeries) error {
-	w := printable.NewTable(out)
-	w.Rowf("SERIES\tFORECASTER\tFROM\tUNIT\tNEXT\tPEAK\tPEAK P95")
+// forecastTable returns the table of the forecasts.
+func forecastTable(results []forecastedSeries) list {
+	t := list{titles: []string{"SERIES", "FORECASTER", "FROM", "UNIT", "NEXT", "PEAK", "PEAK P95"}, wide: []string{"NEXT LOW 90", "NEXT HIGH 90"}}
 	for _, d := range results {
 		for i, fc := range d.forecasts {
 			mean, hi := fc.ExpectedPeak()
-			w.Rowf("%s\t%s\t%s\t%s\t%.1f\t%.1f\t%.1f", d.SeriesKey, d.label(i), d.End().Format("2006-01-02 15:04"), d.Unit.PerSecond(),
-				d.PerSecond(fc.Mean[0]), d.PerSecond(mean), d.PerSecond(hi))
+			figure := func(v float64) string { return fmt.Sprintf("%.1f", d.PerSecond(v)) }
+			t.rows = append(t.rows, listRow{
+				d.SeriesKey.String() + "/" + d.names[i],
+				[]string{d.SeriesKey.String(), d.label(i), d.End().Format("2006-01-02 15:04"), d.Unit.PerSecond(), figure(fc.Mean[0]), figure(mean), figure(hi)},
+				[]string{figure(fc.Lo90[0]), figure(fc.Hi90[0])},
+			})
 		}
 	}
-	if err := w.Flush(); err != nil {
-		return err
-	}
+	return t
+}
+
+// writeForecastNotes prints the assumptions and the omitted forecasts.
+func writeForecastNotes(out io.Writer, results []forecastedSeries) error {
 	heading := "\nAssumed:\n"
 	for _, d := range results {
 		for i, fc := range d.forecasts {

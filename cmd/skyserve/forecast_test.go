@@ -72,7 +72,7 @@ func TestForecastIsInterrupted(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	var out, errOut bytes.Buffer
-	o := forecastOptions{history: "http://127.0.0.1:1", horizon: time.Hour, originStep: time.Hour, output: "table"}
+	o := forecastOptions{history: "http://127.0.0.1:1", horizon: time.Hour, originStep: time.Hour, list: outputFlags{output: "table"}}
 	if code := report(ctx, &errOut, runForecast(ctx, &o, &out, &errOut)); code != exitInterrupted || errOut.String() != "interrupted\n" || out.Len() > 0 {
 		t.Errorf("exit code %d, %q, %q", code, &errOut, &out)
 	}

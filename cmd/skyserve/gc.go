@@ -3,7 +3,6 @@ package main
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -14,7 +13,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"skyserve/internal/controller/deploy"
-	"skyserve/internal/printable"
 	"skyserve/internal/service"
 	"skyserve/provision"
 	"skyserve/provision/dns"
@@ -27,7 +25,7 @@ type gcOptions struct {
 	zones   []string
 	yes     bool
 	dryRun  bool
-	output  string
+	list    outputFlags
 	clouds  cloudFlags
 	// unknown is a service of this machine to treat as unknown; empty = none.
 	unknown string
@@ -58,13 +56,14 @@ the list before you confirm.`,
 	flags.StringArrayVar(&o.zones, "zone", nil, "hosted zone to search, as `DOMAIN`, such as example.com (repeatable)")
 	flags.BoolVar(&o.yes, "yes", false, "skip confirmation")
 	flags.BoolVar(&o.dryRun, "dry-run", false, "show what would be deleted without deleting it")
-	flags.StringVarP(&o.output, "output", "o", "text", "output format: text or json")
+	o.list.registerList(cmd)
 	o.clouds.registerFlags(flags)
 	return cmd
 }
 
 func runGC(ctx context.Context, o *gcOptions, in io.Reader, out, errOut io.Writer) error {
-	if err := checkOutput(o.output); err != nil {
+	format, err := o.list.parse()
+	if err != nil {
 		return err
 	}
 	if len(o.regions)+len(o.zones) == 0 {
@@ -77,8 +76,10 @@ func runGC(ctx context.Context, o *gcOptions, in io.Reader, out, errOut io.Write
 	if err != nil {
 		return cloudError(err)
 	}
-	if o.output == "text" {
-		g.printOrphans(out)
+	if !format.isDocument() {
+		if err := g.printOrphans(out, errOut, format); err != nil {
+			return err
+		}
 	}
 	if !o.dryRun && len(g.objects)+len(g.names) > 0 {
 		if !o.yes {
@@ -88,8 +89,8 @@ func runGC(ctx context.Context, o *gcOptions, in io.Reader, out, errOut io.Write
 		}
 		err = g.deleteOrphans(ctx, errOut)
 	}
-	if o.output == "json" {
-		if printing := g.encode(out, o.dryRun); printing != nil {
+	if format.isDocument() {
+		if printing := g.encode(out, format, o.dryRun); printing != nil {
 			return printing
 		}
 	}
@@ -171,8 +172,8 @@ type orphanName struct {
 	Owner   string `json:"owner"`
 }
 
-// encode prints the orphaned resources as JSON.
-func (g *orphans) encode(out io.Writer, dryRun bool) error {
+// encode prints the orphaned resources as a document.
+func (g *orphans) encode(out io.Writer, format outputFormat, dryRun bool) error {
 	objects, names := g.objects, []orphanName{}
 	if objects == nil {
 		objects = []provision.Object{}
@@ -180,7 +181,7 @@ func (g *orphans) encode(out io.Writer, dryRun bool) error {
 	for _, n := range g.names {
 		names = append(names, orphanName{n.Name, n.Zone, n.Private, n.Service, n.Owner})
 	}
-	return json.NewEncoder(out).Encode(map[string]any{"orphans": objects, "names": names, "removed": g.removed, "dry_run": dryRun})
+	return format.writeDocument(out, map[string]any{"orphans": objects, "names": names, "removed": g.removed, "dry_run": dryRun})
 }
 
 // readRegions parses cloud regions.
@@ -237,25 +238,27 @@ func byPlace(a, b provision.Object) int {
 }
 
 // printOrphans lists the orphaned resources.
-func (g *orphans) printOrphans(w io.Writer) {
+func (g *orphans) printOrphans(out, errOut io.Writer, format outputFormat) error {
 	if len(g.objects)+len(g.names) == 0 {
-		fmt.Fprintln(w, "no orphaned resources")
-		return
+		fmt.Fprintln(errOut, "no orphaned resources")
+		return nil
 	}
-	t := printable.NewTable(w)
-	t.Rowf("SERVICE\tREGION\tKIND\tID\tHANDLE\t$/H\tSINCE")
+	t := list{titles: []string{"SERVICE", "REGION", "KIND", "ID", "HANDLE", "$/H", "SINCE"}, wide: []string{"OWNER"}}
 	var sum float64
 	for _, o := range slices.SortedFunc(slices.Values(g.objects), byPlace) {
 		sum += o.CostPerHour
-		since := "-"
+		since := ""
 		if !o.Started.IsZero() {
 			since = o.Started.UTC().Format("2006-01-02 15:04")
 		}
-		t.Rowf("%s\t%s\t%s\t%s\t%s\t%.4f\t%s", o.Service, o.Region, o.Kind, o.ID, o.Handle, o.CostPerHour, since)
+		t.rows = append(t.rows, listRow{o.Handle, []string{o.Service, string(o.Region), string(o.Kind), o.ID, o.Handle, fmt.Sprintf("%.4f", o.CostPerHour), since}, []string{o.Owner}})
 	}
 	for _, n := range g.names {
-		t.Rowf("%s\t-\tname\t%s\t%s\t-\t-", n.Service, n.Name, n.Zone)
+		t.rows = append(t.rows, listRow{n.Name, []string{n.Service, "", "name", n.Name, n.Zone, "", ""}, []string{n.Owner}})
 	}
-	_ = t.Flush() // w is a buffer or the screen
-	fmt.Fprintf(w, "%d orphaned, $%.2f/h\n", len(g.objects)+len(g.names), sum)
+	if err := format.write(out, nil, t); err != nil {
+		return err
+	}
+	fmt.Fprintf(errOut, "%d orphaned, $%.2f/h\n", len(g.objects)+len(g.names), sum)
+	return nil
 }

@@ -27,7 +27,7 @@ func TestEveryJSONKeyIsDocumented(t *testing.T) {
 		telemetry.Reload{},
 		telemetry.EventReport{},
 		deploy.ServiceStatus{},
-		listing{},
+		offerListing{},
 		blockListing{},
 		boughtBlock{},
 		load.Report{},

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -40,7 +39,8 @@ type loadOptions struct {
 	apiKey    string
 	ignoreEOS bool
 	trace     workload.TraceOptions
-	output    string
+	output    outputFlags
+	format    outputFormat // parsed from output
 	quiet     bool
 	maxFailed int
 }
@@ -87,6 +87,7 @@ Exit codes: 0 at least one request succeeded, 1 failed, 2 usage, 130 interrupted
 		},
 	}
 	o.flags(cmd.Flags())
+	o.output.registerDocument(cmd)
 	return cmd
 }
 
@@ -106,7 +107,6 @@ func (o *loadOptions) flags(f *pflag.FlagSet) {
 	f.StringSliceVar(&o.weights, "weights", nil, "with FILE: regions' shares of the rows, as `REGION=W,...` (default: equal)")
 	f.DurationVar(&o.trace.From, "from", 0, "with FILE: start at this time of the trace")
 	f.DurationVar(&o.trace.To, "to", 0, "with FILE: end at this time of the trace (default: its end)")
-	f.StringVarP(&o.output, "output", "o", "table", "output format: table or json")
 	f.BoolVar(&o.quiet, "quiet", false, "hide progress")
 	f.IntVar(&o.maxFailed, "max-failed", -1, "exit 1 if more requests than this fail; -1 = unlimited")
 }
@@ -148,8 +148,9 @@ func runLoad(ctx context.Context, o *loadOptions, given *pflag.FlagSet, out, err
 
 // checkOptions rejects invalid flags and flags that do not apply to the workload.
 func (o *loadOptions) checkOptions(given *pflag.FlagSet) error {
-	if o.output != "table" && o.output != "json" {
-		return usage(fmt.Errorf("-o %s: must be one of table, json", o.output), "")
+	var err error
+	if o.format, err = o.output.parse(); err != nil {
+		return err
 	}
 	for _, name := range []string{"duration", "timeout"} {
 		if d, _ := given.GetDuration(name); given.Changed(name) && d <= 0 {
@@ -311,8 +312,8 @@ func (o *loadOptions) prepareTrace(targets []load.Target) (preparedLoad, error) 
 }
 
 func (o *loadOptions) printReport(report *load.Report, out io.Writer) error {
-	if o.output == "json" {
-		return json.NewEncoder(out).Encode(report)
+	if o.format.isDocument() {
+		return o.format.writeDocument(out, report)
 	}
 	return report.WriteTable(out)
 }

@@ -2,20 +2,19 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"maps"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
 
 	"skyserve/internal/catalogue"
 	"skyserve/internal/controller/deploy"
-	"skyserve/internal/printable"
 	"skyserve/internal/service"
 	"skyserve/provision"
 	"skyserve/provision/cloud"
@@ -28,7 +27,7 @@ type offersOptions struct {
 	regions  []string
 	count    int
 	capacity string
-	output   string
+	list     outputFlags
 	clouds   cloudFlags
 }
 
@@ -62,7 +61,7 @@ rejects the credentials and nothing could be listed.`,
 	flags.StringArrayVar(&o.regions, "region", nil, "list this region only, as `CLOUD/REGION`, such as aws/us-east-1 (repeatable)")
 	flags.IntVar(&o.count, "count", 1, "the number of spot machines that the capacity estimates are for")
 	flags.StringVar(&o.capacity, "capacity", "", "list this capacity type only: reserved, on_demand, spot or flex_start")
-	flags.StringVarP(&o.output, "output", "o", "table", "output format: table or json")
+	o.list.registerList(cmd)
 	o.clouds.registerFlags(flags)
 	cmd.AddCommand(newOffersBlocksCmd(), newOffersBuyCmd())
 	return cmd
@@ -79,8 +78,6 @@ func (o *offersOptions) check() error {
 	}
 	capacities := []string{string(service.CapacityReserved), string(service.CapacityOnDemand), string(service.CapacitySpot), string(service.CapacityFlexStart)}
 	switch {
-	case o.output != "table" && o.output != "json":
-		return usage(fmt.Errorf("--output: must be one of table, json, got %q", o.output), "")
 	case o.gpu != "" && !slices.Contains(gpus, o.gpu):
 		return usage(fmt.Errorf("--gpu: must be one of %s, got %q", strings.Join(gpus, ", "), o.gpu), "")
 	case o.capacity != "" && !slices.Contains(capacities, o.capacity):
@@ -131,11 +128,15 @@ func runOffers(ctx context.Context, o *offersOptions, out, errOut io.Writer) err
 	if err := o.check(); err != nil {
 		return err
 	}
+	format, err := o.list.parse()
+	if err != nil {
+		return err
+	}
 	spec, regions, err := o.selectRegions()
 	if err != nil {
 		return err
 	}
-	f := offersFinder{o: o, spec: spec, listing: listing{Offers: []offerRow{}, Warnings: []string{}}}
+	f := offersFinder{o: o, spec: spec, listing: offerListing{Offers: []offerRow{}, Warnings: []string{}}}
 	for _, name := range []string{service.CloudAWS, service.CloudGCP} {
 		in := slices.DeleteFunc(slices.Clone(regions), func(r service.Region) bool { return r.Cloud() != name })
 		if len(in) > 0 {
@@ -148,11 +149,7 @@ func runOffers(ctx context.Context, o *offersOptions, out, errOut io.Writer) err
 	if len(f.listing.Offers) == 0 && f.rejected != nil {
 		return cloudError(f.rejected)
 	}
-	if o.output == "json" {
-		err = json.NewEncoder(out).Encode(f.listing)
-	} else {
-		err = f.listing.printTable(out)
-	}
+	err = format.write(out, f.listing, f.listing.table())
 	for _, w := range f.listing.Warnings {
 		fmt.Fprintln(errOut, "warning: "+w)
 	}
@@ -177,8 +174,8 @@ type offerRow struct {
 	Advice       *string              `json:"advice"`
 }
 
-// listing is the output of `skyserve offers`.
-type listing struct {
+// offerListing is the output of `skyserve offers`.
+type offerListing struct {
 	Offers   []offerRow `json:"offers"`
 	Warnings []string   `json:"warnings"`
 }
@@ -187,7 +184,7 @@ type listing struct {
 type offersFinder struct {
 	o        *offersOptions
 	spec     *service.Spec
-	listing  listing
+	listing  offerListing
 	rejected error // the first error about credentials
 }
 
@@ -267,17 +264,19 @@ func rowOf(o provision.Offering, quotas []provision.Quota, advice []provision.Ca
 	return row
 }
 
-// printTable prints the rows.
-func (l *listing) printTable(w io.Writer) error {
-	t := printable.NewTable(w)
-	t.Rowf("GPU\tTYPE\tREGION\tZONE\tCAPACITY\tUSD/HOUR\tPRICE SOURCE\tQUOTA LEFT\tSPOT ADVICE")
+// table returns the table of the offers.
+func (l *offerListing) table() list {
+	t := list{
+		titles: []string{"GPU", "TYPE", "REGION", "ZONE", "CAPACITY", "USD/HOUR", "PRICE SOURCE", "QUOTA LEFT", "SPOT ADVICE"},
+		wide:   []string{"USD/GPU-HOUR", "SPOT SCORE"},
+	}
 	for _, r := range l.Offers {
-		gpu, price, from, left, advice := r.GPU, "-", "-", "-", "-"
+		gpu, price, perGPU, from, left, advice, score := r.GPU, "", "", "", "", "", ""
 		if r.GPUs > 1 {
 			gpu = fmt.Sprintf("%dx%s", r.GPUs, r.GPU)
 		}
 		if r.PricePerHour != nil {
-			price, from = fmt.Sprintf("%.4g", *r.PricePerHour), *r.PriceFrom
+			price, perGPU, from = fmt.Sprintf("%.4f", *r.PricePerHour), fmt.Sprintf("%.4f", *r.PricePerHour/float64(max(1, r.GPUs))), *r.PriceFrom
 		}
 		if r.QuotaLeft != nil {
 			left = fmt.Sprintf("%g", *r.QuotaLeft)
@@ -285,7 +284,13 @@ func (l *listing) printTable(w io.Writer) error {
 		if r.Advice != nil {
 			advice = *r.Advice
 		}
-		t.Rowf("%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s", gpu, r.Type, r.Region, r.Zone, r.Capacity, price, from, left, advice)
+		if r.SpotScore != nil {
+			score = strconv.Itoa(*r.SpotScore)
+		}
+		t.rows = append(t.rows, listRow{
+			strings.Join([]string{string(r.Region), r.Zone, r.Type, string(r.Capacity)}, "/"),
+			[]string{gpu, r.Type, string(r.Region), r.Zone, string(r.Capacity), price, from, left, advice}, []string{perGPU, score},
+		})
 	}
-	return t.Flush()
+	return t
 }

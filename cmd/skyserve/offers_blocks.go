@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -13,7 +12,6 @@ import (
 	"github.com/spf13/pflag"
 
 	"skyserve/internal/catalogue"
-	"skyserve/internal/printable"
 	"skyserve/internal/service"
 	"skyserve/provision"
 )
@@ -25,9 +23,11 @@ type blocksOptions struct {
 	days     int
 	from, to string
 	regions  []string
-	output   string
-	yes      bool
-	clouds   cloudFlags
+	// list are the output flags of blocks, output the format of buy.
+	list   outputFlags
+	output string
+	yes    bool
+	clouds cloudFlags
 }
 
 func newOffersBlocksCmd() *cobra.Command {
@@ -49,7 +49,7 @@ credentials.`,
 		},
 	}
 	o.registerFlags(cmd.Flags())
-	cmd.Flags().StringVarP(&o.output, "output", "o", "table", "output format: table or json")
+	o.list.registerList(cmd)
 	return cmd
 }
 
@@ -164,8 +164,9 @@ func blockRowOf(o provision.BlockOffering) blockRow {
 }
 
 func runOffersBlocks(ctx context.Context, o *blocksOptions, out, errOut io.Writer) error {
-	if o.output != "table" && o.output != "json" {
-		return usage(fmt.Errorf("--output: must be one of table, json, got %q", o.output), "")
+	format, err := o.list.parse()
+	if err != nil {
+		return err
 	}
 	q, err := o.query()
 	if err != nil {
@@ -186,11 +187,10 @@ func runOffersBlocks(ctx context.Context, o *blocksOptions, out, errOut io.Write
 	if len(found.Blocks) == 0 && rejected != nil {
 		return cloudError(rejected)
 	}
-	if o.output == "json" {
-		err = json.NewEncoder(out).Encode(found)
-	} else {
-		err = printBlocks(out, found.Blocks)
+	if format.isTable() && len(found.Blocks) == 0 {
+		fmt.Fprintln(errOut, "no block is on sale; try other dates, a shorter time or fewer machines")
 	}
+	err = format.write(out, found, blockTable(found.Blocks))
 	for _, w := range found.Warnings {
 		fmt.Fprintln(errOut, "warning: "+w)
 	}
@@ -239,19 +239,19 @@ func searchBlocks(ctx context.Context, market provision.BlockMarket, regions []s
 	return found, f.rejected
 }
 
-// printBlocks prints the blocks.
-func printBlocks(w io.Writer, blocks []blockRow) error {
-	if len(blocks) == 0 {
-		_, err := fmt.Fprintln(w, "no block is on sale; try other dates, a shorter time or fewer machines")
-		return err
+// blockTable returns the table of the blocks.
+func blockTable(blocks []blockRow) list {
+	t := list{
+		titles: []string{"ID", "MACHINES", "GPUS", "REGION", "ZONE", "STARTS", "ENDS", "HOURS", "UPFRONT", "PER GPU-HOUR"},
+		wide:   []string{"PER MACHINE-HOUR"},
 	}
-	t := printable.NewTable(w)
-	t.Rowf("ID\tMACHINES\tGPUS\tREGION\tZONE\tSTARTS\tENDS\tHOURS\tUPFRONT\tPER GPU-HOUR")
 	for _, b := range blocks {
-		t.Rowf("%s\t%d x %s\t%dx%s\t%s\t%s\t%s\t%s\t%g\t%s\t%s", b.ID, b.Count, b.Type, b.Count*b.GPUs, b.GPU, b.Region, b.Zone,
-			b.Starts.Format(time.RFC3339), b.Ends.Format(time.RFC3339), b.Hours, b.upfrontText(), fmt.Sprintf("%.2f %s", b.PerGPUHour, b.Currency))
+		t.rows = append(t.rows, listRow{b.ID, []string{
+			b.ID, fmt.Sprintf("%d x %s", b.Count, b.Type), fmt.Sprintf("%dx%s", b.Count*b.GPUs, b.GPU), string(b.Region), b.Zone,
+			b.Starts.Format(time.RFC3339), b.Ends.Format(time.RFC3339), fmt.Sprintf("%g", b.Hours), b.upfrontText(), fmt.Sprintf("%.2f %s", b.PerGPUHour, b.Currency),
+		}, []string{fmt.Sprintf("%.2f %s", b.PerHour, b.Currency)}})
 	}
-	return t.Flush()
+	return t
 }
 
 // upfrontText returns the upfront price with its currency.

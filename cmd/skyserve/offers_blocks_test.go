@@ -29,7 +29,7 @@ func blockMarket(t *testing.T, faults *testcloud.Faults) (*testcloud.AWS, blocks
 	} {
 		cloud.PutBlockOffering("us-east-2", o)
 	}
-	return cloud, blocksOptions{kind: "p5.48xlarge", count: 2, days: 2, regions: []string{"aws/us-east-2"}, output: "json", clouds: cloudFlags{endpointAWS: server.URL}}
+	return cloud, blocksOptions{kind: "p5.48xlarge", count: 2, days: 2, regions: []string{"aws/us-east-2"}, list: outputFlags{output: "json"}, clouds: cloudFlags{endpointAWS: server.URL}}
 }
 
 // Blocks are listed with their prices, the cheapest first, and a region that fails is a warning.
@@ -53,7 +53,7 @@ func TestOffersBlocks(t *testing.T) {
 	if b.ID != "cb-0cheap" || b.Zone != "us-east-2a" || b.Hours != 48 || b.Upfront != 3840 || b.PerHour != 40 || b.PerGPUHour != 5 || b.GPU != "H100" || b.GPUs != 8 || b.Currency != "USD" {
 		t.Errorf("got %+v", b)
 	}
-	o.output = "table"
+	o.list.output = "table"
 	out.Reset()
 	if err := runOffersBlocks(t.Context(), &o, &out, &errOut); err == nil || !strings.Contains(out.String(), "16xH100") || !strings.Contains(out.String(), "3840.00 USD") {
 		t.Errorf("got %v\n%s", err, out.String())

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -53,7 +52,7 @@ type boughtBlock struct {
 }
 
 func runOffersBuy(ctx context.Context, o *blocksOptions, id string, in io.Reader, out, errOut io.Writer) error {
-	if err := checkOutput(o.output); err != nil {
+	if err := checkOutput(&o.output, outputJSON); err != nil {
 		return err
 	}
 	q, err := o.query()
@@ -81,7 +80,7 @@ func runOffersBuy(ctx context.Context, o *blocksOptions, id string, in io.Reader
 	}
 	bought := boughtBlock{}
 	if at >= 0 {
-		if err := printBlocks(errOut, found.Blocks[at:at+1]); err != nil {
+		if err := (outputFormat{kind: outputText}).write(errOut, nil, blockTable(found.Blocks[at:at+1])); err != nil {
 			return err
 		}
 		fmt.Fprintf(errOut, "AWS bills %s at once. A block cannot be cancelled or returned.\n", found.Blocks[at].upfrontText())
@@ -99,7 +98,7 @@ func runOffersBuy(ctx context.Context, o *blocksOptions, id string, in io.Reader
 		return buyError(err)
 	}
 	if o.output == "json" {
-		return json.NewEncoder(out).Encode(bought)
+		return writeJSON(out, bought)
 	}
 	return bought.print(out)
 }

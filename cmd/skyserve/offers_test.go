@@ -11,7 +11,7 @@ import (
 )
 
 // offersOf runs `skyserve offers` and returns its document.
-func (e *emulated) offersOf(code int, args ...string) (doc listing) {
+func (e *emulated) offersOf(code int, args ...string) (doc offerListing) {
 	e.t.Helper()
 	cmd := e.command(e.at(append([]string{"offers", "-o", "json"}, args...)...)...)
 	out, err := cmd.Output()

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -9,10 +10,13 @@ import (
 	"strings"
 
 	"github.com/goccy/go-yaml"
+	"github.com/spf13/cobra"
 	"github.com/theory/jsonpath"
+
+	"skyserve/internal/printable"
 )
 
-// Output formats of commands that list things.
+// Output formats of commands.
 const (
 	outputText = "text" // a table for people
 	outputWide = "wide" // the table with more columns
@@ -20,26 +24,64 @@ const (
 	outputJSON = "json"
 	outputYAML = "yaml"
 	outputPath = "jsonpath="
+
+	// outputTable is the former name of outputText.
+	outputTable = "table"
 )
 
-// listFormats is the help of -o.
-const listFormats = "text, wide, name, json, yaml or jsonpath=PATH"
+// listFormats are the formats of commands that list things.
+var listFormats = []string{outputText, outputWide, outputName, outputJSON, outputYAML, outputPath + "PATH"}
 
-// outputFormat is a parsed -o of a command that lists things.
-type outputFormat struct {
-	kind string
-	path *jsonpath.Path // of outputPath
+// documentFormats are the formats of commands that print one document.
+var documentFormats = []string{outputText, outputJSON, outputYAML, outputPath + "PATH"}
+
+// outputFlags are the flags for the output of a command.
+type outputFlags struct {
+	output    string
+	noHeaders bool
+	// formats are the values of -o; nil = listFormats.
+	formats []string
 }
 
-// parseOutput parses -o. A path of jsonpath= may be written as in kubectl ({.regions[*].name}) or as in RFC 9535
-// ($.regions[*].name).
-func parseOutput(text string) (outputFormat, error) {
-	expression, isPath := strings.CutPrefix(text, outputPath)
-	if !isPath {
-		if !slices.Contains([]string{outputText, outputWide, outputName, outputJSON, outputYAML}, text) {
-			return outputFormat{}, usage(fmt.Errorf("-o %s: must be one of %s", text, listFormats), "")
+// registerList registers -o and --no-headers of a command that lists things. others are formats of this command alone.
+func (f *outputFlags) registerList(cmd *cobra.Command, others ...string) {
+	f.register(cmd, slices.Concat(listFormats, others))
+	cmd.Flags().BoolVar(&f.noHeaders, "no-headers", false, "print only the rows of the table")
+}
+
+// registerDocument registers -o of a command that prints one document.
+func (f *outputFlags) registerDocument(cmd *cobra.Command) { f.register(cmd, documentFormats) }
+
+func (f *outputFlags) register(cmd *cobra.Command, formats []string) {
+	f.formats = formats
+	last := len(formats) - 1
+	cmd.Flags().StringVarP(&f.output, "output", "o", outputText, "output format: "+strings.Join(formats[:last], ", ")+" or "+formats[last])
+	completeFlag(cmd, "output", func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+		var words []string
+		for _, format := range formats {
+			words = append(words, strings.TrimSuffix(format, "PATH"))
 		}
-		return outputFormat{kind: text}, nil
+		return words, cobra.ShellCompDirectiveNoSpace | cobra.ShellCompDirectiveNoFileComp
+	})
+}
+
+// parse parses the flags. A path of jsonpath= may be written as in kubectl ({.regions[*].name}) or as in RFC 9535
+// ($.regions[*].name).
+func (f *outputFlags) parse() (outputFormat, error) {
+	format := outputFormat{kind: f.output, noHeaders: f.noHeaders}
+	expression, isPath := strings.CutPrefix(f.output, outputPath)
+	formats := f.formats
+	if formats == nil {
+		formats = listFormats
+	}
+	switch {
+	case f.output == outputTable:
+		format.kind = outputText
+		return format, nil
+	case !isPath && slices.Contains(formats, f.output):
+		return format, nil
+	case !isPath:
+		return outputFormat{}, usage(fmt.Errorf("-o %s: must be one of %s", f.output, strings.Join(formats, ", ")), "")
 	}
 	query := strings.TrimSuffix(strings.TrimPrefix(strings.TrimSpace(expression), "{"), "}")
 	if !strings.HasPrefix(query, "$") {
@@ -49,7 +91,25 @@ func parseOutput(text string) (outputFormat, error) {
 	if err != nil {
 		return outputFormat{}, usage(fmt.Errorf("-o jsonpath=%s: %w", expression, err), "write a path such as jsonpath='{[*].id}' or jsonpath='$.regions[*].name'; 'docs/json.md' lists the keys")
 	}
-	return outputFormat{kind: outputPath, path: path}, nil
+	return outputFormat{kind: outputPath, path: path, noHeaders: f.noHeaders}, nil
+}
+
+// outputFormat is the parsed output format of a command that lists things.
+type outputFormat struct {
+	kind      string
+	path      *jsonpath.Path // of outputPath
+	noHeaders bool
+}
+
+// checkOutput returns an error unless a format is text or one of others.
+func checkOutput(output *string, others ...string) error {
+	if *output == outputTable {
+		*output = outputText
+	}
+	if formats := append([]string{outputText}, others...); !slices.Contains(formats, *output) {
+		return usage(fmt.Errorf("-o %s: must be one of %s", *output, strings.Join(formats, ", ")), "")
+	}
+	return nil
 }
 
 // isDocument reports whether the format prints the document instead of a table or names.
@@ -57,11 +117,85 @@ func (f outputFormat) isDocument() bool {
 	return f.kind == outputJSON || f.kind == outputYAML || f.kind == outputPath
 }
 
-// writeDocument prints a document: JSON in one line, YAML, or the values that the path selects, one a line, texts
-// without quotes.
+// isTable reports whether the format is a table for people.
+func (f outputFormat) isTable() bool { return f.kind == outputText || f.kind == outputWide }
+
+// list is the table of what a command lists.
+type list struct {
+	titles []string
+	// wide are the titles of the further columns of -o wide.
+	wide []string
+	rows []listRow
+}
+
+// listRow is a row of a list.
+type listRow struct {
+	// name identifies the thing in -o name. It is empty for rows that are no thing, such as a sum.
+	name  string
+	cells []string
+	wide  []string
+}
+
+// write prints a list: the document, one name a line, or a table with a dash for empty cells of a thing.
+func (f outputFormat) write(w io.Writer, document any, l list) error {
+	if f.isDocument() {
+		return f.writeDocument(w, document)
+	}
+	if f.kind == outputName {
+		var names strings.Builder
+		for _, row := range l.rows {
+			if row.name != "" {
+				names.WriteString(printable.Line(row.name) + "\n")
+			}
+		}
+		_, err := io.WriteString(w, names.String())
+		return err
+	}
+	t := printable.NewTable(w)
+	f.addRows(t, l)
+	return t.Flush()
+}
+
+// addRows adds the titles, unless they are omitted, and the rows of a list to a table.
+func (f outputFormat) addRows(t *printable.Table, l list) {
+	titles := slices.Clone(l.titles)
+	if f.kind == outputWide {
+		titles = append(titles, l.wide...)
+	}
+	if !f.noHeaders {
+		t.Row(titles...)
+	}
+	for _, row := range l.rows {
+		cells := slices.Clone(row.cells)
+		if f.kind == outputWide {
+			cells = append(cells, row.wide...)
+		}
+		if row.name != "" {
+			for i, c := range cells {
+				cells[i] = cmp.Or(c, "-")
+			}
+		}
+		t.Row(cells...)
+	}
+}
+
+// writeJSON prints a document in one line, on a terminal indented.
+func writeJSON(w io.Writer, document any) error {
+	encoder := json.NewEncoder(w)
+	encoder.SetEscapeHTML(false)
+	if isTerminal(w) {
+		encoder.SetIndent("", "  ")
+	}
+	if err := encoder.Encode(document); err != nil {
+		return fmt.Errorf("writing the output: %w", err)
+	}
+	return nil
+}
+
+// writeDocument prints a document: JSON, YAML, or the values that the path selects, one a line, texts without quotes.
 func (f outputFormat) writeDocument(w io.Writer, document any) error {
 	if f.kind == outputJSON {
-		return json.NewEncoder(w).Encode(document)
+		return writeJSON(w, document)
 	}
 	text, err := json.Marshal(document)
 	if err != nil {

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/spf13/cobra"
+
 	"skyserve/internal/controller/deploy"
 	"skyserve/internal/telemetry"
 	"skyserve/provision/local"
@@ -27,7 +29,7 @@ func TestDocumentFormats(t *testing.T) {
 		"jsonpath=$.regions[?@.count>5]":  `{"count":12345678,"name":"us"}` + "\n",
 		"jsonpath={.regions[*].nonsense}": "",
 	} {
-		f, err := parseOutput(format)
+		f, err := (&outputFlags{output: format}).parse()
 		if err != nil {
 			t.Errorf("%s: %v", format, err)
 			continue
@@ -38,7 +40,7 @@ func TestDocumentFormats(t *testing.T) {
 		}
 	}
 	for _, bad := range []string{"yml", "", "jsonpath", "jsonpath={.regions[", "jsonpath=$.."} {
-		if _, err := parseOutput(bad); err == nil {
+		if _, err := (&outputFlags{output: bad}).parse(); err == nil {
 			t.Errorf("-o %s is accepted", bad)
 		}
 	}
@@ -119,4 +121,64 @@ func homeOf(t *testing.T) string {
 		t.Fatal(err)
 	}
 	return home.Dir()
+}
+
+// A list is printed as a table, with more columns, as names, or as its document; a dash stands for an empty cell.
+func TestListFormats(t *testing.T) {
+	l := list{titles: []string{"ID", "QUEUED", "REASON"}, wide: []string{"URL"}, rows: []listRow{
+		{"us-0", []string{"us-0", "5", ""}, []string{"http://a"}}, {"us-11", []string{"us-11", "12", "slow"}, []string{""}}, {"", []string{"all", "17", ""}, []string{""}},
+	}}
+	document := []map[string]any{{"id": "us-0"}, {"id": "us-11"}}
+	for _, c := range []struct {
+		flags outputFlags
+		want  string
+	}{
+		{outputFlags{output: "text"}, "ID     QUEUED  REASON\nus-0        5  -\nus-11      12  slow\nall        17  \n"},
+		{outputFlags{output: "table"}, "ID     QUEUED  REASON\nus-0        5  -\nus-11      12  slow\nall        17  \n"},
+		{outputFlags{output: "wide"}, "ID     QUEUED  REASON  URL\nus-0        5  -       http://a\nus-11      12  slow    -\nall        17          \n"},
+		{outputFlags{output: "text", noHeaders: true}, "us-0    5  -\nus-11  12  slow\nall    17  \n"},
+		{outputFlags{output: "name"}, "us-0\nus-11\n"},
+		{outputFlags{output: "json"}, `[{"id":"us-0"},{"id":"us-11"}]` + "\n"},
+		{outputFlags{output: "yaml"}, "- id: us-0\n- id: us-11\n"},
+		{outputFlags{output: "jsonpath={[*].id}"}, "us-0\nus-11\n"},
+	} {
+		format, err := c.flags.parse()
+		if err != nil {
+			t.Fatal(err)
+		}
+		var out bytes.Buffer
+		if err := format.write(&out, document, l); err != nil || out.String() != c.want {
+			t.Errorf("%+v: got\n%swant\n%s(%v)", c.flags, out.String(), c.want, err)
+		}
+	}
+}
+
+// Every command that lists things has the same formats and --no-headers; the others print documents.
+func TestOutputFlagsAreTheSameEverywhere(t *testing.T) {
+	lists := map[string]bool{}
+	var visit func(*cobra.Command)
+	visit = func(cmd *cobra.Command) {
+		for _, sub := range cmd.Commands() {
+			visit(sub)
+		}
+		o := cmd.Flags().Lookup("output")
+		if o == nil || o.Shorthand != "o" {
+			return
+		}
+		if strings.HasPrefix(o.Usage, "output format: text, wide, name, json, yaml") {
+			lists[cmd.CommandPath()] = true
+			if cmd.Flags().Lookup("no-headers") == nil {
+				t.Errorf("%s has no --no-headers", cmd.CommandPath())
+			}
+		}
+		if o.DefValue != "text" && cmd.CommandPath() != "skyserve sim calibrate" {
+			t.Errorf("%s prints %s without -o", cmd.CommandPath(), o.DefValue)
+		}
+	}
+	visit(newRoot())
+	for _, name := range []string{"status", "replica list", "events", "offers", "offers blocks", "batch list", "usage", "connect", "config", "gc", "sim list", "plan", "forecast"} {
+		if !lists["skyserve "+name] {
+			t.Errorf("%s lacks the formats of lists", name)
+		}
+	}
 }

@@ -3,12 +3,12 @@ package main
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -35,7 +35,8 @@ type planOptions struct {
 	review   plan.ReviewOptions
 	reserve  bool
 	detailed bool
-	output   string
+	list     outputFlags
+	format   outputFormat // parsed from list
 	file     string
 	apply    bool
 	reason   string
@@ -114,7 +115,7 @@ applying failed and 3 if the plan was partly applied.`,
 	flags.BoolVar(&o.force, "force", false, "allow --apply to remove replicas of a model while another replica of it is down")
 	flags.BoolVar(&o.listPrices, "list-prices", false, "use list prices without querying the clouds")
 	o.clouds.registerFlags(flags)
-	flags.StringVarP(&o.output, "output", "o", "table", "output format: "+strings.Join(planFormats, ", "))
+	o.list.registerList(cmd, planFormats...)
 	flags.StringVar(&o.file, "out", "", "write to `FILE` instead of standard output")
 	cmd.AddCommand(newPlanBacktestCmd())
 	cmd.MarkFlagsMutuallyExclusive("problem", "history")
@@ -124,8 +125,8 @@ applying failed and 3 if the plan was partly applied.`,
 	return cmd
 }
 
-// planFormats are the values of -o.
-var planFormats = []string{"table", "json", "html", "lp", "mps"}
+// planFormats are the formats of plans alone.
+var planFormats = []string{"html", "lp", "mps"}
 
 // reviewFlags adds the flags of a review.
 func (o *planOptions) reviewFlags(cmd *cobra.Command) {
@@ -164,7 +165,7 @@ func runPlan(ctx context.Context, o *planOptions, in io.Reader, out io.Writer) e
 		return err
 	}
 	switch {
-	case o.output == "lp" || o.output == "mps":
+	case o.exportsProblem():
 		return nil
 	case r.Proposal.Status == plan.StatusInfeasible:
 		return failed(errors.New("no plan satisfies the bounds: "+r.Proposal.Infeasible[0]), "raise the replicas.max of that region, or lower --epsilon")
@@ -179,13 +180,15 @@ func runPlan(ctx context.Context, o *planOptions, in io.Reader, out io.Writer) e
 
 // checkOptions rejects invalid flags and invalid combinations of them.
 func (o *planOptions) checkOptions() error {
+	var err error
+	if o.format, err = o.list.parse(); err != nil {
+		return err
+	}
 	switch {
-	case !slices.Contains(planFormats, o.output):
-		return usage(fmt.Errorf("-o %s: must be one of table, json, html, lp, mps", o.output), "")
-	case o.problem != "" && o.output == "html":
+	case o.problem != "" && o.format.kind == "html":
 		return usage(errors.New("-o html: cannot be combined with --problem"), "")
-	case o.reserve && o.output != "table" && o.output != "json":
-		return usage(fmt.Errorf("-o %s: must be table or json with --reserve", o.output), "")
+	case o.reserve && o.format.kind != outputText && !o.format.isDocument():
+		return usage(fmt.Errorf("-o %s: must be text, json, yaml or jsonpath=PATH with --reserve", o.format.kind), "")
 	case o.review.MaxRTT < 0:
 		return usage(fmt.Errorf("--max-rtt: must be at least 0, got %s", o.review.MaxRTT), "")
 	case !(o.review.Epsilon > 0 && o.review.Epsilon <= 1):
@@ -224,7 +227,7 @@ func (o *planOptions) solveBare(ctx context.Context, in io.Reader, out io.Writer
 	if err != nil {
 		return usage(err, "'skyserve plan --help' describes the format")
 	}
-	if o.output == "lp" || o.output == "mps" {
+	if o.exportsProblem() {
 		return o.printProposal(out, p, plan.Proposal{})
 	}
 	begin := time.Now()
@@ -272,9 +275,7 @@ func (o *planOptions) writeOutput(out io.Writer, print func(io.Writer) error) er
 }
 
 func (o *planOptions) printTo(out io.Writer, p *plan.Problem, proposal plan.Proposal) error {
-	switch o.output {
-	case "json":
-		return json.NewEncoder(out).Encode(proposal)
+	switch o.format.kind {
 	case "html":
 		return plan.Page{Service: o.service, Proposal: proposal, LoadCurves: o.courses}.WriteHTML(out)
 	case "lp":
@@ -282,7 +283,42 @@ func (o *planOptions) printTo(out io.Writer, p *plan.Problem, proposal plan.Prop
 	case "mps":
 		return p.WriteMPS(out)
 	}
-	return proposal.WriteTable(out)
+	if o.format.kind == outputText && !o.format.noHeaders {
+		return proposal.WriteTable(out)
+	}
+	return o.format.write(out, proposal, planTable(proposal))
+}
+
+// exportsProblem reports whether the format is one of other solvers.
+func (o *planOptions) exportsProblem() bool { return o.format.kind == "lp" || o.format.kind == "mps" }
+
+// planTable returns the table of a plan's changes.
+func planTable(p plan.Proposal) list {
+	t := list{
+		titles: []string{"MODEL", "REGION", "GPU", "CAPACITY", "CURRENT", "CHANGE", "PLANNED", "PEAK TOK/S", "CAPACITY TOK/S", "UTILISATION", "DONATE", "RECLAIM"},
+		wide:   []string{"$/H CHANGE", "PEAK AT", "SENT TOK/S", "RECEIVED TOK/S", "REASON"},
+	}
+	for _, c := range p.Changes {
+		capacity, used, peak := "", "", ""
+		if c.Capacity != nil {
+			capacity = *c.Capacity
+		}
+		if c.Utilisation != nil {
+			used = fmt.Sprintf("%.0f%%", 100**c.Utilisation)
+		}
+		if c.PeakAt != nil {
+			peak = c.PeakAt.UTC().Format(time.RFC3339)
+		}
+		t.rows = append(t.rows, listRow{
+			strings.Trim(strings.Join([]string{c.Model, c.Region, c.GPU, capacity}, "/"), "/"),
+			[]string{
+				c.Model, c.Region, c.GPU, capacity, strconv.Itoa(c.Current), fmt.Sprintf("%+d", c.Delta), strconv.Itoa(c.Planned), fmt.Sprintf("%.0f", c.PlannedPeakTPS),
+				fmt.Sprintf("%.0f", c.CapacityTPS), used, strconv.Itoa(c.Donate), strconv.Itoa(c.Reclaim),
+			},
+			[]string{fmt.Sprintf("%+.2f", c.CostChangePerHour), peak, fmt.Sprintf("%.0f", c.ForwardedTPS), fmt.Sprintf("%.0f", c.ReceivedTPS), c.Reason},
+		})
+	}
+	return t
 }
 
 // makeReview observes the service and plans for it.

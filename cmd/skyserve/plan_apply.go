@@ -20,8 +20,8 @@ func (o *planOptions) checkApply() error {
 		return usage(errors.New("--apply: cannot be combined with --problem"), "")
 	case namesFile(o.target):
 		return usage(fmt.Errorf("--apply: requires the name of a running service, got %s", o.target), "'skyserve up "+o.target+"' deploys the service in the file")
-	case o.output == "lp" || o.output == "mps":
-		return usage(fmt.Errorf("--apply: cannot be combined with -o %s, which exports the problem", o.output), "")
+	case o.exportsProblem():
+		return usage(fmt.Errorf("--apply: cannot be combined with -o %s, which exports the problem", o.format.kind), "")
 	}
 	return nil
 }

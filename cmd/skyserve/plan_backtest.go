@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -54,15 +53,12 @@ replicas and, optionally, gpu. A count is valid until the next one.`,
 	flags.StringVar(&o.until, "until", "", "end of the evaluated period, as `TIME` (default: the history's end)")
 	flags.DurationVar(&o.every, "every", 0, "time between two plans (default: autoscale.every, else 1h)")
 	flags.StringVar(&o.counts, "counts", "", "`FILE` with the actual counts")
-	flags.StringVarP(&o.output, "output", "o", "table", "output format: table or json")
+	o.list.registerDocument(cmd)
 	flags.StringVar(&o.file, "out", "", "write to `FILE` instead of standard output")
 	return cmd
 }
 
 func (o *backtestOptions) runBacktest(ctx context.Context, out, errOut io.Writer) error {
-	if o.output != "table" && o.output != "json" {
-		return usage(fmt.Errorf("-o %s: must be one of table, json", o.output), "")
-	}
 	if err := o.checkOptions(); err != nil {
 		return err
 	}
@@ -85,8 +81,8 @@ func (o *backtestOptions) runBacktest(ctx context.Context, out, errOut io.Writer
 		return usage(err, "")
 	}
 	return o.writeOutput(out, func(w io.Writer) error {
-		if o.output == "json" {
-			return json.NewEncoder(w).Encode(t)
+		if o.format.isDocument() {
+			return o.format.writeDocument(w, t)
 		}
 		return t.WriteTable(w)
 	})

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"io"
 	"time"
@@ -29,8 +28,8 @@ func (o *planOptions) printReservation(ctx context.Context, out io.Writer) error
 		return usage(err, "")
 	}
 	return o.writeOutput(out, func(w io.Writer) error {
-		if o.output == "json" {
-			return json.NewEncoder(w).Encode(r)
+		if o.format.isDocument() {
+			return o.format.writeDocument(w, r)
 		}
 		return r.WriteTable(w)
 	})

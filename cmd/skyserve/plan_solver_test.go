@@ -38,7 +38,7 @@ func solveWith(t *testing.T, solver string, gap float64) (plan.Proposal, error) 
 		t.Fatal(err)
 	}
 	var out bytes.Buffer
-	o := planOptions{problem: file, solver: solver, output: "json"}
+	o := planOptions{problem: file, solver: solver, list: outputFlags{output: "json"}}
 	o.review.Epsilon, o.review.Gap = 0.7, gap
 	err := runPlan(context.Background(), &o, nil, &out)
 	p := plan.Proposal{}
@@ -130,7 +130,7 @@ func TestPlanWithExternalSolver(t *testing.T) {
 	fakeSolver(t, "cbc", "-solution", "Optimal - objective value 1.6\n 1 a_0_0_0 2 0\n", 0)
 	t.Setenv("SKYSERVE_HOME", t.TempDir())
 	var out bytes.Buffer
-	o := planOptions{target: file, solver: "cbc", output: "json"}
+	o := planOptions{target: file, solver: "cbc", list: outputFlags{output: "json"}}
 	o.review.Epsilon = 0.7
 	if err := runPlan(context.Background(), &o, nil, &out); err != nil {
 		t.Fatal(err)

@@ -40,6 +40,7 @@ type rehearseOptions struct {
 
 // rehearsal is one run of `skyserve doctor --rehearse`.
 type rehearsal struct {
+	format      outputFormat
 	o           *doctorOptions
 	in          io.Reader
 	out, errOut io.Writer
@@ -69,7 +70,8 @@ type rehearsal struct {
 
 // runRehearsal deploys a temporary service, exercises and deletes it, and writes a report.
 func runRehearsal(ctx context.Context, o *doctorOptions, in io.Reader, out, errOut io.Writer) error {
-	if err := checkOutput(o.output); err != nil {
+	format, err := o.output.parse()
+	if err != nil {
 		return err
 	}
 	text, err := os.ReadFile(o.file)
@@ -86,7 +88,7 @@ func runRehearsal(ctx context.Context, o *doctorOptions, in io.Reader, out, errO
 	if !o.yes && !canPrompt(in) {
 		return usage(errors.New("confirmation is required: --rehearse rents machines, and stdin is not a terminal"), "pass --yes to skip confirmation")
 	}
-	r := &rehearsal{o: o, in: in, out: out, errOut: errOut, of: spec, name: rehearsalName(spec.Name), key: rand.Text(), started: time.Now()}
+	r := &rehearsal{o: o, format: format, in: in, out: out, errOut: errOut, of: spec, name: rehearsalName(spec.Name), key: rand.Text(), started: time.Now()}
 	release, err := r.open()
 	if err != nil {
 		return err

@@ -2,7 +2,6 @@ package main
 
 import (
 	"cmp"
-	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -122,8 +121,8 @@ func (r *rehearsal) writeReport() error {
 	if err := atomicfile.WriteFile(file, []byte(d.markdown()), 0o600); err != nil {
 		return fmt.Errorf("writing the report: %w", err)
 	}
-	if r.o.output == "json" {
-		return json.NewEncoder(r.out).Encode(d)
+	if r.format.isDocument() {
+		return r.format.writeDocument(r.out, d)
 	}
 	_, err := fmt.Fprintf(r.out, "%s\nreport: %s\n", d.summary(), file)
 	return err

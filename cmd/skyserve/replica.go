@@ -11,7 +11,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"skyserve/internal/controller/deploy"
-	"skyserve/internal/printable"
 	"skyserve/internal/service"
 	"skyserve/provision/cloud"
 	"skyserve/provision/local"
@@ -20,12 +19,10 @@ import (
 // replicaOptions are the flags of `skyserve replica` and its subcommands.
 type replicaOptions struct {
 	service string
-	output  string
-	// noHeaders omits the titles of the table.
-	noHeaders bool
-	model     string
-	count     int
-	gpu       string
+	list    outputFlags
+	model   string
+	count   int
+	gpu     string
 	// capacity is the capacity type.
 	capacity string
 	undo     bool
@@ -85,9 +82,7 @@ func newReplicaListCmd(o *replicaOptions) *cobra.Command {
 			return o.listReplicas(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
 	}
-	cmd.Flags().StringVarP(&o.output, "output", "o", "text", "output format: "+listFormats)
-	cmd.Flags().BoolVar(&o.noHeaders, "no-headers", false, "print only the rows of the table")
-	completeFlag(cmd, "output", completeOutput)
+	o.list.registerList(cmd)
 	return cmd
 }
 
@@ -230,7 +225,7 @@ type listedReplica struct {
 
 // listReplicas prints the replicas.
 func (o *replicaOptions) listReplicas(ctx context.Context, out, errOut io.Writer) error {
-	format, err := parseOutput(o.output)
+	format, err := o.list.parse()
 	if err != nil {
 		return err
 	}
@@ -242,33 +237,16 @@ func (o *replicaOptions) listReplicas(ctx context.Context, out, errOut io.Writer
 	if err != nil {
 		return err
 	}
-	if format.isDocument() {
-		replicas := []deploy.MachineStatus{}
-		for _, r := range all {
-			replicas = append(replicas, r.MachineStatus)
-		}
-		return format.writeDocument(out, replicas)
-	}
-	t := printable.NewTable(out)
-	wide := format.kind == outputWide
-	if titles := "ID\tREGION\tSTATE\tMODEL\tGPU\tBALANCER\tREASON"; format.kind != outputName && !o.noHeaders {
-		if wide {
-			titles += "\tURL\tOFFERING\t$/H"
-		}
-		t.Rowf(titles)
-	}
+	replicas := []deploy.MachineStatus{}
+	l := list{titles: []string{"ID", "REGION", "STATE", "MODEL", "GPU", "BALANCER", "REASON"}, wide: []string{"URL", "OFFERING", "$/H"}}
 	for _, r := range all {
-		cells := []string{r.ID, string(r.region), string(r.State), r.Model, r.GPU, r.Balancer, reasonText(r.Reason, r.Wanted)}
-		switch {
-		case format.kind == outputName:
-			cells = cells[:1]
-		case wide:
-			offering, price := offeringCells(r.region, r.MachineStatus)
-			cells = append(cells, r.URL, offering, price)
-		}
-		statusRow(t, cells...)
+		replicas = append(replicas, r.MachineStatus)
+		offering, price := offeringCells(r.region, r.MachineStatus)
+		l.rows = append(l.rows, listRow{
+			r.ID, []string{r.ID, string(r.region), string(r.State), r.Model, r.GPU, r.Balancer, reasonText(r.Reason, r.Wanted)}, []string{r.URL, offering, price},
+		})
 	}
-	return t.Flush()
+	return format.write(out, replicas, l)
 }
 
 // replicas returns the replicas of a service. It prints the regions that could not be

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"time"
@@ -17,8 +16,8 @@ func (o *simRunOptions) runBFIO(ctx context.Context, names []string, out io.Writ
 			return usage(fmt.Errorf("%s: accepts only --seeds, --seed-base, -o and --quiet, and cannot be combined with other scenarios", name), "")
 		}
 	}
-	if o.output != "table" && o.output != "json" {
-		return usage(fmt.Errorf("-o %s: must be one of table, json", o.output), "")
+	if err := checkOutput(&o.output, outputJSON); err != nil {
+		return err
 	}
 	if o.seeds < 1 {
 		return usage(fmt.Errorf("--seeds: must be at least 1, got %d", o.seeds), "")
@@ -28,7 +27,7 @@ func (o *simRunOptions) runBFIO(ctx context.Context, names []string, out io.Writ
 		return usage(err, "'skyserve sim list' lists the scenarios")
 	}
 	for i := range scenarios {
-		if i > 0 && o.output == "table" {
+		if i > 0 && o.output == outputText {
 			fmt.Fprintln(out)
 		}
 		if err := o.printBFIO(ctx, scenarios[i].Name, out); err != nil {
@@ -47,7 +46,7 @@ func (o *simRunOptions) printBFIO(ctx context.Context, name string, out io.Write
 	}
 	report.WallMillis = float64(time.Since(began)) / float64(time.Millisecond)
 	if o.output == "json" {
-		return json.NewEncoder(out).Encode(report)
+		return writeJSON(out, report)
 	}
 	return report.WriteTable(out)
 }

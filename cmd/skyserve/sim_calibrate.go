@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"os"
@@ -104,7 +103,7 @@ func runCalibrate(ctx context.Context, o *simCalibrateOptions, out, errOut io.Wr
 		return err
 	}
 	if o.output == "json" {
-		err = json.NewEncoder(out).Encode(c)
+		err = writeJSON(out, c)
 	} else {
 		err = c.WriteYAML(out)
 	}

@@ -2,12 +2,10 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"runtime/debug"
-	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -55,13 +53,13 @@ for 'skyserve sim run'.`,
 	flags.Uint64Var(&o.SeedBase, "seed-base", 0, "draw with the seeds after `N`: N+1, N+2, ...")
 	flags.IntVar(&o.Workers, "parallel", 0, "draws that run at the same time (default: the number of processors)")
 	flags.IntVar(&o.worst, "worst", 5, "print the `N` scenarios with the lowest throughput ratios")
-	flags.StringVarP(&o.output, "output", "o", "table", "output format: table, json or yaml (yaml: the drawn scenario)")
+	flags.StringVarP(&o.output, "output", "o", "text", "output format: text, json or yaml (yaml: the drawn scenario)")
 	return cmd
 }
 
 func (o *simFuzzOptions) run(ctx context.Context, out, errOut io.Writer) error {
-	if !slices.Contains([]string{"table", "json", "yaml"}, o.output) {
-		return usage(fmt.Errorf("-o %s: must be one of table, json, yaml", o.output), "")
+	if err := checkOutput(&o.output, outputJSON, outputYAML); err != nil {
+		return err
 	}
 	if o.worst < 0 || o.Workers < 0 {
 		return usage(errors.New("--worst and --parallel: must be at least 0"), "")
@@ -89,7 +87,7 @@ func (o *simFuzzOptions) run(ctx context.Context, out, errOut io.Writer) error {
 		return err
 	}
 	if o.output == "json" {
-		return json.NewEncoder(out).Encode(report)
+		return writeJSON(out, report)
 	}
 	return report.WriteTable(out, o.worst)
 }

@@ -1,20 +1,18 @@
 package main
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
 	"strings"
 
 	"github.com/spf13/cobra"
 
-	"skyserve/internal/printable"
 	"skyserve/internal/sim"
 	"skyserve/internal/sim/eval"
 )
 
 func newSimListCmd() *cobra.Command {
-	output := "table"
+	var o outputFlags
 	cmd := &cobra.Command{
 		Use:   "list [NAME...]",
 		Short: "List the built-in scenarios",
@@ -23,10 +21,10 @@ fig10-... scenario. -o yaml prints one as a file for 'skyserve sim run' to start
 The scenarios of BF-IO (bfio-...) and SageServe (sage-...) cannot be printed as files.`,
 		Example: "  skyserve sim list\n  skyserve sim list -o json\n  skyserve sim list -o yaml fig8a > mine.yaml",
 		RunE: func(cmd *cobra.Command, names []string) error {
-			return listScenarios(output, names, cmd.OutOrStdout())
+			return listScenarios(&o, names, cmd.OutOrStdout())
 		},
 	}
-	cmd.Flags().StringVarP(&output, "output", "o", output, "output format: table, json or yaml")
+	o.registerList(cmd)
 	return cmd
 }
 
@@ -37,7 +35,11 @@ type listedScenario struct {
 	Constants *sim.Constants `json:"constants"` // null for the scenarios of BF-IO and SageServe
 }
 
-func listScenarios(output string, names []string, out io.Writer) error {
+func listScenarios(o *outputFlags, names []string, out io.Writer) error {
+	format, err := o.parse()
+	if err != nil {
+		return err
+	}
 	scenarios, fleets := sim.Scenarios(), listedFleets()
 	if len(names) > 0 {
 		scenarios, fleets = nil, nil
@@ -65,23 +67,18 @@ func listScenarios(output string, names []string, out io.Writer) error {
 		}
 		scenarios = append(scenarios, found...)
 	}
-	switch output {
-	case "yaml":
+	if format.kind == outputYAML {
 		return scenarioFile(scenarios, fleets, out)
-	case "json":
-		var listed []listedScenario
-		for i := range scenarios {
-			constants := scenarios[i].Constants()
-			listed = append(listed, listedScenario{scenarios[i].Name, scenarios[i].Title, &constants})
-		}
-		for i := range fleets {
-			listed = append(listed, listedScenario{Name: fleets[i].Name, Title: fleets[i].Title})
-		}
-		return json.NewEncoder(out).Encode(listed)
-	case "table":
-		return tableOfScenarios(scenarios, fleets, out)
 	}
-	return usage(fmt.Errorf("-o %s: must be one of table, json, yaml", output), "")
+	listed := []listedScenario{}
+	for i := range scenarios {
+		constants := scenarios[i].Constants()
+		listed = append(listed, listedScenario{scenarios[i].Name, scenarios[i].Title, &constants})
+	}
+	for i := range fleets {
+		listed = append(listed, listedScenario{Name: fleets[i].Name, Title: fleets[i].Title})
+	}
+	return format.write(out, listed, tableOfScenarios(scenarios, fleets))
 }
 
 // listedFleet is a listed scenario that is not a sim.Scenario.
@@ -130,10 +127,9 @@ func scenarioFile(scenarios []sim.Scenario, fleets []listedFleet, out io.Writer)
 	return err
 }
 
-// tableOfScenarios prints scenarios as a table.
-func tableOfScenarios(scenarios []sim.Scenario, fleets []listedFleet, out io.Writer) error {
-	w := printable.NewTable(out)
-	w.Rowf("NAME\tWORKLOAD\tREPLICAS\tCLIENTS\tDESCRIPTION")
+// tableOfScenarios returns the table of scenarios.
+func tableOfScenarios(scenarios []sim.Scenario, fleets []listedFleet) list {
+	t := list{titles: []string{"NAME", "WORKLOAD", "REPLICAS", "CLIENTS", "DESCRIPTION"}}
 	for i := range scenarios {
 		s := &scenarios[i]
 		var replicas, clients []string
@@ -141,11 +137,10 @@ func tableOfScenarios(scenarios []sim.Scenario, fleets []listedFleet, out io.Wri
 			replicas = append(replicas, fmt.Sprintf("%s %d", r.Name, r.Replicas))
 			clients = append(clients, fmt.Sprintf("%s %d", r.Name, r.Clients))
 		}
-		w.Rowf("%s\t%s\t%s\t%s\t%s", s.Name, s.Workload, strings.Join(replicas, ", "), strings.Join(clients, ", "), s.Title)
+		t.rows = append(t.rows, listRow{name: s.Name, cells: []string{s.Name, string(s.Workload), strings.Join(replicas, ", "), strings.Join(clients, ", "), s.Title}})
 	}
-	for i := range fleets {
-		f := &fleets[i]
-		w.Rowf("%s\t%s\t%s\t%s\t%s", f.Name, f.Workload, f.Workers, f.Load, f.Title)
+	for _, f := range fleets {
+		t.rows = append(t.rows, listRow{name: f.Name, cells: []string{f.Name, f.Workload, f.Workers, f.Load, f.Title}})
 	}
-	return w.Flush()
+	return t
 }

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -60,15 +59,15 @@ SkyLB's evaluation.`,
 	flags.StringVar(&o.profile, "profile", engine.Profiles()[0].Name, "engine profile of the simulated replicas")
 	flags.Float64Var(&o.speed, "speed", 1, "speed of the simulated replicas relative to real time (10 for a local service)")
 	flags.IntVar(&o.seeds, "seeds", 1, "simulate seeds 1 to `N`")
-	flags.StringVarP(&o.output, "output", "o", "table", "output format: table or json")
+	flags.StringVarP(&o.output, "output", "o", "text", "output format: text or json")
 	return cmd
 }
 
 // whatIf returns the what-if comparison of the flags; requested is false if they request
 // none.
 func (o *simReplayOptions) whatIf() (w eval.WhatIf, requested bool, err error) {
-	if o.output != "table" && o.output != "json" {
-		return w, false, fmt.Errorf("-o %s: must be one of table, json", o.output)
+	if err := checkOutput(&o.output, outputJSON); err != nil {
+		return w, false, err
 	}
 	if !(o.speed > 0 && o.speed <= maxReplaySpeed) {
 		return w, false, fmt.Errorf("--speed: must be greater than 0 and at most %d, got %v", maxReplaySpeed, o.speed)
@@ -106,7 +105,7 @@ func runReplay(ctx context.Context, o *simReplayOptions, file string, out, errOu
 	}
 	report.WallMillis = float64(time.Since(began)) / float64(time.Millisecond)
 	if o.output == "json" {
-		err = json.NewEncoder(out).Encode(report)
+		err = writeJSON(out, report)
 	} else {
 		err = report.WriteTable(out)
 	}

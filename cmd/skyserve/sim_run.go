@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -106,7 +105,7 @@ charts, and the load over time (of the first seed).`,
 	flags.IntVar(&o.seeds, "seeds", 3, "run `N` seeds, from 1 or after --seed-base")
 	flags.Uint64Var(&o.seedBase, "seed-base", 0, "run the seeds after `N`: N+1, N+2, ...")
 	flags.StringArrayVar(&o.settings, "set", nil, "override a setting of the scenario, as `KEY=VALUE` (repeatable)")
-	flags.StringVarP(&o.output, "output", "o", "table", "output format: table, json or html")
+	flags.StringVarP(&o.output, "output", "o", "text", "output format: text, json or html")
 	flags.BoolVar(&o.quiet, "quiet", false, "hide progress")
 	flags.BoolVar(&o.paper, "paper", false, "print the claims of the scenario's paper next to the results")
 	flags.StringVar(&o.trace, "trace", "", "replay a request trace from `FILE`")
@@ -152,8 +151,8 @@ func runSim(ctx context.Context, o *simRunOptions, names []string, out, errOut i
 
 // plans returns the comparisons to run, after checking all of them.
 func (o *simRunOptions) plans(names []string) ([]eval.Comparison, error) {
-	if !slices.Contains([]string{"table", "json", "html"}, o.output) {
-		return nil, fmt.Errorf("-o %s: must be one of table, json, html", o.output)
+	if err := checkOutput(&o.output, outputJSON, "html"); err != nil {
+		return nil, err
 	}
 	var plans []eval.Comparison
 	for _, name := range names {
@@ -258,7 +257,7 @@ func (o *simRunOptions) runPlan(ctx context.Context, plan eval.Comparison, more 
 	case "html":
 		return report, nil
 	case "json":
-		return report, json.NewEncoder(out).Encode(report)
+		return report, writeJSON(out, report)
 	}
 	if more {
 		fmt.Fprintln(out)

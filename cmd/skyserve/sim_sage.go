@@ -2,12 +2,10 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"os"
-	"slices"
 	"strings"
 	"time"
 
@@ -30,8 +28,8 @@ func (o *simRunOptions) runSage(ctx context.Context, names []string, out, errOut
 		reports = append(reports, report)
 		switch o.output {
 		case "json":
-			err = json.NewEncoder(out).Encode(report)
-		case "table":
+			err = writeJSON(out, report)
+		case outputText:
 			if i > 0 {
 				fmt.Fprintln(out)
 			}
@@ -49,8 +47,8 @@ func (o *simRunOptions) runSage(ctx context.Context, names []string, out, errOut
 
 // sagePlans returns the comparisons to run, after checking all of them.
 func (o *simRunOptions) sagePlans(names []string) ([]eval.SageComparison, error) {
-	if !slices.Contains([]string{"table", "json", "html"}, o.output) {
-		return nil, fmt.Errorf("-o %s: must be one of table, json, html", o.output)
+	if err := checkOutput(&o.output, outputJSON, "html"); err != nil {
+		return nil, err
 	}
 	if len(o.pushes) > 0 || len(o.policies) > 0 || o.layout != "" || len(o.weights) > 0 || o.replay.From != 0 || o.replay.To != 0 || o.replay.RateScale != 1 {
 		return nil, errors.New("sage-... scenarios accept only --strategy, --seeds, --seed-base, --set, --trace, --region-mix, --paper, -o and --quiet")
@@ -127,7 +125,7 @@ func (o *simRunOptions) runSagePlan(ctx context.Context, p eval.SageComparison, 
 		return nil, err
 	}
 	report.WallMillis = float64(time.Since(began)) / float64(time.Millisecond)
-	if o.output == "table" {
+	if o.output == outputText {
 		seconds := report.WallMillis / 1000
 		fmt.Fprintf(errOut, "%d requests in %.1f s: %.0f per second\n", report.Requests, seconds, float64(report.Requests)/seconds)
 	}

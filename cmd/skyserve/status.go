@@ -2,7 +2,6 @@ package main
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -14,7 +13,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"skyserve/internal/controller/deploy"
-	"skyserve/internal/printable"
 	"skyserve/internal/telemetry"
 	"skyserve/provision/local"
 )
@@ -24,13 +22,12 @@ const statusInterval = 2 * time.Second
 
 // statusOptions are the flags of `skyserve status`.
 type statusOptions struct {
-	name   string
-	watch  bool
-	output string
+	name  string
+	watch bool
+	list  outputFlags
 	// exitCode makes a service that is not well exit 1.
-	exitCode  bool
-	noHeaders bool
-	clouds    cloudFlags
+	exitCode bool
+	clouds   cloudFlags
 }
 
 // errUnwell ends status --exit-code; the output says why.
@@ -39,7 +36,7 @@ var errUnwell = &exitError{code: exitFailed}
 // statusPage is a service's status as a document and as a table.
 type statusPage struct {
 	status *deploy.ServiceStatus
-	table  func(w io.Writer, headers bool) error
+	table  func(w io.Writer, format outputFormat) error
 }
 
 func newStatusCmd() *cobra.Command {
@@ -72,16 +69,14 @@ With --exit-code, status exits 1 if the service is not READY or has a critical a
 		},
 	}
 	cmd.Flags().BoolVarP(&o.watch, "watch", "w", false, "refresh every 2 s until Ctrl-C")
-	cmd.Flags().StringVarP(&o.output, "output", "o", "text", "output format: "+listFormats+" (with --watch -o json, one document per line)")
+	o.list.registerList(cmd)
 	cmd.Flags().BoolVar(&o.exitCode, "exit-code", false, "exit 1 if the service is not READY or has a critical alert")
-	cmd.Flags().BoolVar(&o.noHeaders, "no-headers", false, "print only the rows of the table")
-	completeFlag(cmd, "output", completeOutput)
 	o.clouds.registerFlags(cmd.Flags())
 	return cmd
 }
 
 func runStatus(ctx context.Context, o *statusOptions, out io.Writer) error {
-	format, err := parseOutput(o.output)
+	format, err := o.list.parse()
 	if err != nil {
 		return err
 	}
@@ -133,15 +128,8 @@ func showStatus(ctx context.Context, observe observeFunc, o *statusOptions, form
 	switch {
 	case format.isDocument():
 		err = format.writeDocument(out, page.status)
-	case format.kind == outputName:
-		for _, r := range page.status.Regions {
-			for _, m := range slices.Concat(r.Balancers, r.Replicas) {
-				fmt.Fprintln(&text, m.ID)
-			}
-		}
-		_, err = out.Write(text.Bytes())
 	default:
-		if err := page.table(&text, !o.noHeaders); err != nil {
+		if err := page.table(&text, format); err != nil {
 			return err
 		}
 		if o.watch && isTerminal(out) {
@@ -158,14 +146,6 @@ func showStatus(ctx context.Context, observe observeFunc, o *statusOptions, form
 // isWell reports whether a service is ready and has no critical alert.
 func isWell(s *deploy.ServiceStatus) bool {
 	return s.State == deploy.StateReady && !slices.ContainsFunc(s.Alerts, func(a telemetry.Alert) bool { return a.Severity == telemetry.SeverityCritical })
-}
-
-// statusRow writes a row of the status table, with - for empty cells.
-func statusRow(t *printable.Table, cells ...string) {
-	for i, c := range cells {
-		cells[i] = cmp.Or(c, "-")
-	}
-	t.Row(cells...)
 }
 
 // writeName prints which balancers the service's name resolves to, and why not to the others.

@@ -137,18 +137,16 @@ func (v *serviceView) observeService(ctx context.Context) (statusPage, error) {
 	if err != nil {
 		return statusPage{}, cloudError(err)
 	}
-	return statusPage{status, func(w io.Writer, headers bool) error {
-		if headers {
-			return v.writeStatus(w, status)
+	return statusPage{status, func(w io.Writer, format outputFormat) error {
+		if format.noHeaders || format.kind == outputName {
+			return format.write(w, status, machineTable(status))
 		}
-		t := printable.NewTable(w)
-		writeMachines(t, status)
-		return t.Flush()
+		return v.writeStatus(w, status, format)
 	}}, nil
 }
 
 // writeStatus prints a status as text.
-func (v *serviceView) writeStatus(w io.Writer, s *deploy.ServiceStatus) error {
+func (v *serviceView) writeStatus(w io.Writer, s *deploy.ServiceStatus, format outputFormat) error {
 	fmt.Fprintf(w, "%s  %s  $%.2f/h  store: %s\n", s.Service, s.State, s.CostPerHour, s.Store)
 	printPlainHTTP(w, v.spec)
 	for _, a := range s.Alerts {
@@ -186,14 +184,15 @@ func (v *serviceView) writeStatus(w io.Writer, s *deploy.ServiceStatus) error {
 		fmt.Fprintf(w, "reservation %s in %s: %s\n", r.ID, r.Region, cloud.DescribeReservation(&r))
 	}
 	t := printable.NewTable(w)
-	t.Rowf("\nREGION\tKIND\tID\tSTATE\tADDRESS\tMODEL\tREASON\tOFFERING\t$/H")
-	writeMachines(t, s)
+	t.Row()
+	machines := machineTable(s)
 	if d := s.DNS; d != nil && d.Server != nil {
-		statusRow(t, "", "nameserver", d.Server.ID, string(d.Server.State), d.Server.Endpoint, "", reasonText(d.Server.Reason, d.Server.Wanted), "", "")
+		machines.rows = append(machines.rows, listRow{name: d.Server.ID, cells: []string{"", "nameserver", d.Server.ID, string(d.Server.State), d.Server.Endpoint, "", reasonText(d.Server.Reason, d.Server.Wanted), "", ""}, wide: []string{"", ""}})
 	}
 	if c := s.Controller; c != nil {
-		statusRow(t, "", "controller", c.ID, string(c.State), c.Admin, "", strings.TrimSuffix("runs on the machine of "+c.Machine+": "+c.Reason, ": "), "", "")
+		machines.rows = append(machines.rows, listRow{name: c.ID, cells: []string{"", "controller", c.ID, string(c.State), c.Admin, "", strings.TrimSuffix("runs on the machine of "+c.Machine+": "+c.Reason, ": "), "", ""}, wide: []string{"", ""}})
 	}
+	format.addRows(t, machines)
 	if len(s.Drift) > 0 {
 		t.Rowf("\ndrift; repair it with: skyserve up %s", v.svc.SpecFile())
 	}
@@ -203,16 +202,18 @@ func (v *serviceView) writeStatus(w io.Writer, s *deploy.ServiceStatus) error {
 	return t.Flush()
 }
 
-// writeMachines writes a row for each balancer and replica.
-func writeMachines(t *printable.Table, s *deploy.ServiceStatus) {
+// machineTable returns the table of the balancers and replicas.
+func machineTable(s *deploy.ServiceStatus) list {
+	l := list{titles: []string{"REGION", "KIND", "ID", "STATE", "ADDRESS", "MODEL", "REASON", "OFFERING", "$/H"}, wide: []string{"VERSION", "UPTIME"}}
 	for _, r := range s.Regions {
 		for _, m := range r.Balancers {
-			writeMachine(t, r.Name, provision.KindBalancer, m)
+			l.rows = append(l.rows, machineRow(r.Name, provision.KindBalancer, m))
 		}
 		for _, m := range r.Replicas {
-			writeMachine(t, r.Name, provision.KindReplica, m)
+			l.rows = append(l.rows, machineRow(r.Name, provision.KindReplica, m))
 		}
 	}
+	return l
 }
 
 // certificateEnd returns the earliest expiry of the balancers' certificates; nil if unknown.
@@ -227,10 +228,12 @@ func certificateEnd(s *deploy.ServiceStatus) (ends *time.Time) {
 	return ends
 }
 
-// writeMachine writes the row of a machine.
-func writeMachine(t *printable.Table, region service.Region, kind provision.ObjectKind, m deploy.MachineStatus) {
+// machineRow returns the row of a machine.
+func machineRow(region service.Region, kind provision.ObjectKind, m deploy.MachineStatus) listRow {
 	offering, price := offeringCells(region, m)
-	statusRow(t, string(region), string(kind), m.ID, string(m.State), cmp.Or(m.Endpoint, m.URL), m.Model, reasonText(startText(region, m), m.Wanted), offering, price)
+	return listRow{m.ID, []string{
+		string(region), string(kind), m.ID, string(m.State), cmp.Or(m.Endpoint, m.URL), m.Model, reasonText(startText(region, m), m.Wanted), offering, price,
+	}, []string{"", ""}}
 }
 
 // offeringCells returns the offering and the price of a machine; empty if unknown.

@@ -23,17 +23,13 @@ func (o *topOptions) printer(theme tui.Theme, file *os.File, out io.Writer) snap
 	return framePrinter(theme, file, out)
 }
 
-// jsonPrinter prints indented JSON documents, or with lines one document per line.
+// jsonPrinter prints documents, with lines one per line also on a terminal.
 func jsonPrinter(out io.Writer, lines bool) snapshotPrinter {
-	enc := json.NewEncoder(out)
-	if !lines {
-		enc.SetIndent("", "  ")
-	}
 	return func(s *telemetry.Snapshot) error {
-		if err := enc.Encode(s); err != nil {
-			return fmt.Errorf("writing the snapshot: %w", err)
+		if lines {
+			return json.NewEncoder(out).Encode(s)
 		}
-		return nil
+		return writeJSON(out, s)
 	}
 }
 

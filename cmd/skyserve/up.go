@@ -168,7 +168,7 @@ type up struct {
 }
 
 func runUp(ctx context.Context, o *upOptions, in io.Reader, out, errOut io.Writer) error {
-	if err := checkOutput(o.output); err != nil {
+	if err := checkOutput(&o.output, outputJSON); err != nil {
 		return err
 	}
 	text, err := os.ReadFile(o.file)

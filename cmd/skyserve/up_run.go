@@ -3,7 +3,6 @@ package main
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -394,7 +393,7 @@ func (u *upRun) printResult(have []provision.Object, ready bool) error {
 			document["launches"] = u.launches
 			document["quotas"], document["plain_http"] = append([]cloud.QuotaNeed{}, u.quotas.needs...), u.spec.Balancer.TLS == nil
 		}
-		if err := json.NewEncoder(u.out).Encode(document); err != nil {
+		if err := writeJSON(u.out, document); err != nil {
 			return err
 		}
 	case u.dryRun:
@@ -469,7 +468,7 @@ func (u *upRun) applyError(ctx context.Context, err error) error {
 	}
 	if u.output == "json" && u.clouds.localService != nil {
 		document := map[string]any{"service": u.spec.Name, "dry_run": false, "ready": false, "changes": deploy.ChangesOf(u.shownPlan().Changes), "endpoints": map[string]string{}, "error": err.Error(), "dns": nil}
-		if printing := json.NewEncoder(u.out).Encode(document); printing != nil {
+		if printing := writeJSON(u.out, document); printing != nil {
 			return printing
 		}
 	}

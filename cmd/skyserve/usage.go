@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -32,7 +31,7 @@ type usageOptions struct {
 	admins []string
 	since  string
 	by     []string
-	output string
+	list   outputFlags
 }
 
 func newUsageCmd() *cobra.Command {
@@ -62,12 +61,16 @@ are kept.`, telemetry.UsageMonths),
 	flags.StringVar(&o.since, "since", "", "start of the period: today, or a month such as 2026-10 (default: the current month)")
 	flags.StringSliceVar(&o.by, "by", []string{"key", "model", "region"}, "group by: "+strings.Join(usageColumns, ", "))
 	flags.StringSliceVar(&o.admins, "admin", nil, "admin `URL` of a balancer, repeatable or comma-separated (default: the running service's)")
-	flags.StringVarP(&o.output, "output", "o", "text", "output format: text or json")
+	o.list.registerList(cmd)
 	return cmd
 }
 
 func runUsage(ctx context.Context, o *usageOptions, out io.Writer) error {
 	if err := o.checkOptions(); err != nil {
+		return err
+	}
+	format, err := o.list.parse()
+	if err != nil {
 		return err
 	}
 	name, admins, err := findAdmins(o.name, o.admins)
@@ -79,23 +82,20 @@ func runUsage(ctx context.Context, o *usageOptions, out io.Writer) error {
 		return err
 	}
 	u.Service = name
-	if o.output == "json" {
+	lines := u.groupBy(o.by)
+	if format.isDocument() {
 		u.Usage = u.groupBy(usageColumns)
-		if err := json.NewEncoder(out).Encode(u); err != nil {
-			return fmt.Errorf("writing the usage: %w", err)
-		}
-		return nil
+	}
+	if !format.isTable() || format.noHeaders {
+		return format.write(out, u, usageTable(lines, o.by))
 	}
 	var page bytes.Buffer
-	u.writeTable(&page, o.by)
+	u.writeTable(&page, format, lines, o.by)
 	_, err = out.Write(page.Bytes())
 	return err
 }
 
 func (o *usageOptions) checkOptions() error {
-	if err := checkOutput(o.output); err != nil {
-		return err
-	}
 	if o.since != "" && o.since != sinceToday {
 		if t, err := time.Parse("2006-01", o.since); err != nil || telemetry.MonthOf(t) != o.since {
 			return usage(fmt.Errorf("--since: must be today or a month such as 2026-10, got %q", o.since), "")
@@ -253,16 +253,16 @@ func (l *usageLine) setField(column, to string) { *l.field(column) = to }
 func formatCount(n int64) string { return strconv.FormatInt(n, 10) }
 
 // writeTable prints the usage and the quotas as tables.
-func (u *usageReport) writeTable(w io.Writer, by []string) {
+func (u *usageReport) writeTable(w io.Writer, format outputFormat, lines []usageLine, by []string) {
 	fmt.Fprintln(w, strings.TrimSpace(u.Service+"  since "+u.Since+" (UTC)"))
 	if !u.Complete {
 		fmt.Fprintln(w, "incomplete: the store is unreachable; showing the usage recorded by one balancer")
 	}
-	lines := u.groupBy(by)
 	if len(lines) == 0 {
 		fmt.Fprintln(w, "no usage recorded; requests are counted only with API keys")
 	} else {
-		u.writeUsage(w, lines, by)
+		fmt.Fprintln(w)
+		_ = format.write(w, u, usageTable(lines, by)) // w is a buffer
 	}
 	if len(u.Quotas)+len(u.Budgets) > 0 {
 		t := printable.NewTable(w)
@@ -277,29 +277,31 @@ func (u *usageReport) writeTable(w io.Writer, by []string) {
 	}
 }
 
-func (u *usageReport) writeUsage(w io.Writer, lines []usageLine, by []string) {
-	t := printable.NewTable(w)
-	t.Row()
+// usageTable returns the table of grouped usage, with its sum.
+func usageTable(lines []usageLine, by []string) list {
 	priced := slices.ContainsFunc(lines, func(l usageLine) bool { return l.PricedRequests > 0 })
-	header := append(upperAll(by), "REQUESTS", "PROMPT", "CACHED", "OUTPUT")
+	t := list{titles: append(upperAll(by), "REQUESTS", "PROMPT", "CACHED", "OUTPUT"), wide: []string{"CACHED %", "TOKENS"}}
 	if priced {
-		header = append(header, "COST (USD)")
+		t.titles = append(t.titles, "COST (USD)")
 	}
-	t.Row(header...)
 	var all telemetry.Usage
-	row := func(cells []string, used telemetry.Usage) {
+	row := func(name string, cells []string, used telemetry.Usage) {
 		cells = append(cells, formatCount(used.Requests), formatCount(used.PromptTokens), formatCount(used.CachedTokens), formatCount(used.OutputTokens))
 		if priced {
 			cells = append(cells, formatCost(used))
 		}
-		t.Row(cells...)
+		cached := ""
+		if used.PromptTokens > 0 {
+			cached = fmt.Sprintf("%.1f%%", 100*float64(used.CachedTokens)/float64(used.PromptTokens))
+		}
+		t.rows = append(t.rows, listRow{name, cells, []string{cached, formatCount(used.PromptTokens + used.OutputTokens)}})
 	}
 	for _, line := range lines {
 		var first []string
 		for _, column := range by {
-			first = append(first, cmp.Or(line.get(column), "-"))
+			first = append(first, line.get(column))
 		}
-		row(first, line.Usage)
+		row(cmp.Or(strings.Trim(strings.Join(first, "/"), "/"), "-"), first, line.Usage)
 		all = all.Plus(line.Usage)
 	}
 	if len(lines) > 1 {
@@ -307,9 +309,9 @@ func (u *usageReport) writeUsage(w io.Writer, lines []usageLine, by []string) {
 		if len(first) > 0 {
 			first[0] = "all"
 		}
-		row(first, all)
+		row("", first, all)
 	}
-	_ = t.Flush() // w is a buffer
+	return t
 }
 
 func formatUSD(usd float64) string { return service.NanoUSDOf(usd).String() }

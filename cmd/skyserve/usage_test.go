@@ -42,7 +42,7 @@ func TestUsageText(t *testing.T) {
 	admin := counting(t, months)
 	const quota = `
 KEY   TENANT  QUOTA             LIMIT  USED  REMAINING  RESETS
-acme  acme    tokens per month  100    55    45         2026-12-01
+acme  acme    tokens per month    100    55         45  2026-12-01
 `
 	for _, c := range []struct {
 		o    usageOptions
@@ -51,25 +51,25 @@ acme  acme    tokens per month  100    55    45         2026-12-01
 		{usageOptions{by: []string{"key", "region"}}, `since 2026-11-01 (UTC)
 
 KEY   REGION    REQUESTS  PROMPT  CACHED  OUTPUT
-acme  local/eu  2         20      0       2
-acme  local/us  3         30      10      3
-gone  local/us  1         5       0       1
-all             6         55      10      6
+acme  local/eu         2      20       0       2
+acme  local/us         3      30      10       3
+gone  local/us         1       5       0       1
+all                    6      55      10       6
 ` + quota},
 		{usageOptions{by: []string{"tenant"}, since: "today"}, `since 2026-11-21 (UTC)
 
 TENANT  REQUESTS  PROMPT  CACHED  OUTPUT
-acme    1         7       2       1
+acme           1       7       2       1
 ` + quota},
 		{usageOptions{by: []string{"tenant"}, since: "2026-09"}, `since 2026-09-01 (UTC)
 
 TENANT  REQUESTS  PROMPT  CACHED  OUTPUT
--       1         5       0       1
-acme    105       1050    10      5
-all     106       1055    10      6
+-              1       5       0       1
+acme         105    1050      10       5
+all          106    1055      10       6
 ` + quota},
 	} {
-		c.o.output, c.o.admins = "text", []string{admin}
+		c.o.list.output, c.o.admins = "text", []string{admin}
 		var out bytes.Buffer
 		if err := runUsage(t.Context(), &c.o, &out); err != nil || out.String() != c.want {
 			t.Errorf("%+v: %v\n%s\nwant\n%s", c.o, err, out.String(), c.want)
@@ -86,25 +86,25 @@ func TestUsageShowsCost(t *testing.T) {
 		"quotas":[],"budgets":[{"key":"","tenant":"acme","period":"month","limit_usd":100,"used_usd":1.50025,"remaining_usd":98.49975,"resets_at":"2026-12-01T00:00:00Z"}]}`
 	admin := counting(t, map[string]string{"": month})
 	var out bytes.Buffer
-	if err := runUsage(t.Context(), &usageOptions{by: []string{"model"}, output: "text", admins: []string{admin}}, &out); err != nil {
+	if err := runUsage(t.Context(), &usageOptions{by: []string{"model"}, list: outputFlags{output: "text"}, admins: []string{admin}}, &out); err != nil {
 		t.Fatal(err)
 	}
 	const want = `since 2026-11-01 (UTC)
 
-MODEL  REQUESTS  PROMPT  CACHED  OUTPUT  COST (USD)
-f      1         5       0       1       -
-m      3         30      0       3       1.5000
-n      2         20      0       2       >= 0.000250
-all    6         55      0       6       >= 1.5003
+MODEL  REQUESTS  PROMPT  CACHED  OUTPUT   COST (USD)
+f             1       5       0       1            -
+m             3      30       0       3       1.5000
+n             2      20       0       2  >= 0.000250
+all           6      55       0       6    >= 1.5003
 
-KEY  TENANT  QUOTA          LIMIT     USED    REMAINING  RESETS
--    acme    USD per month  100.0000  1.5003  98.4998    2026-12-01
+KEY  TENANT  QUOTA             LIMIT    USED  REMAINING  RESETS
+-    acme    USD per month  100.0000  1.5003    98.4998  2026-12-01
 `
 	if out.String() != want {
 		t.Errorf("got\n%s\nwant\n%s", out.String(), want)
 	}
 	out.Reset()
-	if err := runUsage(t.Context(), &usageOptions{by: []string{"key"}, output: "json", admins: []string{admin}}, &out); err != nil {
+	if err := runUsage(t.Context(), &usageOptions{by: []string{"key"}, list: outputFlags{output: "json"}, admins: []string{admin}}, &out); err != nil {
 		t.Fatal(err)
 	}
 	var u usageReport
@@ -117,7 +117,7 @@ KEY  TENANT  QUOTA          LIMIT     USED    REMAINING  RESETS
 }
 
 func TestUsageJSON(t *testing.T) {
-	o := usageOptions{output: "json", since: "2026-10", by: []string{"tenant"}, admins: []string{counting(t, map[string]string{"": november, "2026-10": october})}}
+	o := usageOptions{list: outputFlags{output: "json"}, since: "2026-10", by: []string{"tenant"}, admins: []string{counting(t, map[string]string{"": november, "2026-10": october})}}
 	var out bytes.Buffer
 	if err := runUsage(t.Context(), &o, &out); err != nil {
 		t.Fatal(err)
@@ -142,12 +142,12 @@ func TestUsagePrefersCompleteReport(t *testing.T) {
 		partial bool
 	}{{[]string{silent, part, all}, false}, {[]string{part, silent}, true}} {
 		var out bytes.Buffer
-		if err := runUsage(t.Context(), &usageOptions{output: "text", admins: c.admins}, &out); err != nil || strings.Contains(out.String(), incomplete) != c.partial {
+		if err := runUsage(t.Context(), &usageOptions{list: outputFlags{output: "text"}, admins: c.admins}, &out); err != nil || strings.Contains(out.String(), incomplete) != c.partial {
 			t.Errorf("%v: %v\n%s", c.admins, err, out.String())
 		}
 	}
 	var ee *exitError
-	if err := runUsage(t.Context(), &usageOptions{output: "text", admins: []string{silent}}, &bytes.Buffer{}); !errors.As(err, &ee) || ee.code != exitFailed {
+	if err := runUsage(t.Context(), &usageOptions{list: outputFlags{output: "text"}, admins: []string{silent}}, &bytes.Buffer{}); !errors.As(err, &ee) || ee.code != exitFailed {
 		t.Errorf("no balancer responds: %v", err)
 	}
 }
@@ -160,11 +160,11 @@ func TestUsageRejectsInvalidFlags(t *testing.T) {
 		`--since: must be a month from 2026-09 to 2026-11, got "2026-08"`:    {since: "2026-08"},
 		`--since: must be a month from 2026-09 to 2026-11, got "2026-12"`:    {since: "2026-12"},
 		`--by: must be one of key, tenant, model, region, got "colour"`:      {by: []string{"key", "colour"}},
-		`-o yaml: must be one of text, json`:                                 {output: "yaml"},
+		`-o xml: must be one of text, wide, name, json, yaml, jsonpath=PATH`: {list: outputFlags{output: "xml"}},
 		`--admin: must be a URL, got " "`:                                    {admins: []string{" "}},
 	} {
-		if o.output == "" {
-			o.output = "text"
+		if o.list.output == "" {
+			o.list.output = "text"
 		}
 		if o.admins == nil {
 			o.admins = []string{admin}

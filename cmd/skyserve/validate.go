@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -13,7 +12,7 @@ import (
 )
 
 type validateOptions struct {
-	output string
+	output outputFlags
 	files  []string
 }
 
@@ -47,13 +46,14 @@ this version of skyserve does not list, are warnings.`,
 			return runValidate(cmd, o)
 		},
 	}
-	cmd.Flags().StringVarP(&o.output, "output", "o", "text", "output format: text or json")
+	o.output.registerDocument(cmd)
 	return cmd
 }
 
 func runValidate(cmd *cobra.Command, o validateOptions) error {
-	if o.output != "text" && o.output != "json" {
-		return usage(fmt.Errorf("-o %s: must be one of text, json", o.output), "")
+	format, err := o.output.parse()
+	if err != nil {
+		return err
 	}
 	results := make([]validatedFile, 0, len(o.files))
 	problems := 0
@@ -62,7 +62,7 @@ func runValidate(cmd *cobra.Command, o validateOptions) error {
 		problems += len(r.Errors)
 		results = append(results, r)
 	}
-	if err := printValidated(cmd, o.output, results); err != nil {
+	if err := printValidated(cmd, format, results); err != nil {
 		return err
 	}
 	if problems == 0 {
@@ -118,14 +118,11 @@ func pathCause(err error) error {
 	return err
 }
 
-// printValidated prints the results as one JSON document, or as ok lines to stdout and errors to
+// printValidated prints the results as one document, or as ok lines to stdout and errors to
 // stderr.
-func printValidated(cmd *cobra.Command, output string, results []validatedFile) error {
-	if output == "json" {
-		enc := json.NewEncoder(cmd.OutOrStdout())
-		enc.SetIndent("", "  ")
-		enc.SetEscapeHTML(false)
-		return enc.Encode(map[string][]validatedFile{"files": results})
+func printValidated(cmd *cobra.Command, format outputFormat, results []validatedFile) error {
+	if format.isDocument() {
+		return format.writeDocument(cmd.OutOrStdout(), map[string][]validatedFile{"files": results})
 	}
 	for _, r := range results {
 		var err error

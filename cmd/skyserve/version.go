@@ -2,7 +2,6 @@ package main
 
 import (
 	"cmp"
-	"encoding/json"
 	"fmt"
 	"runtime"
 	"runtime/debug"
@@ -75,7 +74,7 @@ func (v buildVersion) String() string {
 }
 
 func newVersionCmd() *cobra.Command {
-	var output string
+	var output outputFlags
 	cmd := &cobra.Command{
 		Use:   "version",
 		Short: "Print the version",
@@ -88,16 +87,17 @@ command does not record it in linked worktrees of git, nor outside of a reposito
   go run -buildvcs=true ./cmd/skyserve version`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			switch output {
-			case "json":
-				return json.NewEncoder(cmd.OutOrStdout()).Encode(ownVersion())
-			case "text":
-				_, err := fmt.Fprintf(cmd.OutOrStdout(), "skyserve version %s\n", ownVersion()) // as --version prints it
+			format, err := output.parse()
+			if err != nil {
 				return err
 			}
-			return usage(fmt.Errorf("-o %s: must be one of text, json", output), "")
+			if format.isDocument() {
+				return format.writeDocument(cmd.OutOrStdout(), ownVersion())
+			}
+			_, err = fmt.Fprintf(cmd.OutOrStdout(), "skyserve version %s\n", ownVersion()) // as --version prints it
+			return err
 		},
 	}
-	cmd.Flags().StringVarP(&output, "output", "o", "text", "output format: text or json")
+	output.registerDocument(cmd)
 	return cmd
 }

@@ -189,12 +189,52 @@ x y              [p q]   1.2 3
 	if out.String() != want {
 		t.Errorf("got\n%s\nwant\n%s", out.String(), want)
 	}
-	out.Reset()
-	right := printable.NewRightTable(&out)
-	right.Rowf("ms\tmean\t")
-	right.Rowf("TTFT\t%d\t", 12)
-	if err := right.Flush(); err != nil || out.String() != "    ms  mean\n  TTFT    12\n" {
-		t.Errorf("got %q (%v)", out.String(), err)
+}
+
+func TestTableAlignsNumbers(t *testing.T) {
+	for _, c := range []struct{ name, rows, want string }{
+		{"numbers and their titles are right-aligned", "ID,REQUESTS,COST,STATE;a,5,$1.20/h,ok;bc,1234,$20.00/h,-", `
+ID  REQUESTS      COST  STATE
+a          5   $1.20/h  ok
+bc      1234  $20.00/h  -
+`},
+		{"units, signs, deviations and durations are numbers", "A,B,C,D;5 GiB,+3%,12 ±2 ms,1h20m;120 KiB,-10%,130 ±10 ms,5s", `
+      A     B           C      D
+  5 GiB   +3%    12 ±2 ms  1h20m
+120 KiB  -10%  130 ±10 ms     5s
+`},
+		{"one word makes a column text; addresses, dates and types are text", "A,B,C,D;5,10.0.0.1,2026-11-26,8xH100;none,10.0.0.12,2026-11-27,1xL4", `
+A     B          C           D
+5     10.0.0.1   2026-11-26  8xH100
+none  10.0.0.12  2026-11-27  1xL4
+`},
+		{"without a header", "us-0,5;us-11,12", `
+us-0    5
+us-11  12
+`},
+		{"unknown values", "A,B,C;x,-,-;y,12,-", `
+A   B  C
+x   -  -
+y  12  -
+`},
+		{"sections", "A,B;x,1;;LONGER,C;y,word;z,2", `
+A  B
+x  1
+
+LONGER  C
+y       word
+z       2
+`},
+		{"titles only", "A,B", "\nA  B\n"},
+	} {
+		var out bytes.Buffer
+		table := printable.NewTable(&out)
+		for row := range strings.SplitSeq(c.rows, ";") {
+			table.Row(strings.Split(row, ",")...)
+		}
+		if err := table.Flush(); err != nil || "\n"+out.String() != c.want {
+			t.Errorf("%s: got\n%s\nwant%s (%v)", c.name, out.String(), c.want, err)
+		}
 	}
 }
 

@@ -4,22 +4,21 @@ import (
 	"fmt"
 	"io"
 	"reflect"
+	"regexp"
 	"strings"
 	"text/tabwriter"
+	"unicode/utf8"
 )
 
-// Table prints rows of cells in columns that are two spaces apart. Cells are sanitised by
-// Line, so they cannot add rows or columns.
-type Table struct{ w *tabwriter.Writer }
-
-// NewTable returns a table with left-aligned cells, written to w by Flush.
-func NewTable(w io.Writer) *Table { return &Table{tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)} }
-
-// NewRightTable returns a table with right-aligned cells; the last cell of a row must end
-// in a tab, too.
-func NewRightTable(w io.Writer) *Table {
-	return &Table{tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)}
+// Table prints rows of cells in columns that are two spaces apart: columns of numbers are right-aligned, with their
+// titles, the others left-aligned. Cells are sanitised by Line, so they cannot add rows or columns.
+type Table struct {
+	w    io.Writer
+	rows [][]string
 }
+
+// NewTable returns a table that Flush writes to w.
+func NewTable(w io.Writer) *Table { return &Table{w: w} }
 
 // Row adds a row of cells.
 func (t *Table) Row(cells ...string) {
@@ -27,17 +26,18 @@ func (t *Table) Row(cells ...string) {
 	for i, c := range cells {
 		safe[i] = Line(c)
 	}
-	_, _ = io.WriteString(t.w, strings.Join(safe, "\t")+"\n") // Flush returns the error
+	t.rows = append(t.rows, safe)
 }
 
-// Rowf adds a row by a format in which tabs end cells; text arguments are sanitised by
-// Line.
+// Rowf adds a row by a format in which tabs end cells, and newlines rows; text arguments are sanitised by Line.
 func (t *Table) Rowf(format string, args ...any) {
 	safe := make([]any, len(args))
 	for i, a := range args {
 		safe[i] = lineOf(a)
 	}
-	_, _ = fmt.Fprintf(t.w, format+"\n", safe...) // Flush returns the error
+	for line := range strings.SplitSeq(fmt.Sprintf(format, safe...), "\n") {
+		t.rows = append(t.rows, strings.Split(line, "\t"))
+	}
 }
 
 // lineOf returns an argument sanitised by Line; numbers and booleans are unchanged.
@@ -50,5 +50,58 @@ func lineOf(a any) any {
 	return Line(fmt.Sprint(a))
 }
 
-// Flush aligns the rows and writes them.
-func (t *Table) Flush() error { return t.w.Flush() }
+// Flush aligns the rows and writes them. A row with one cell or none ends a section, whose columns are aligned
+// without regard to those of other sections.
+func (t *Table) Flush() error {
+	for at := 0; at < len(t.rows); {
+		end := at
+		for end < len(t.rows) && len(t.rows[end]) > 1 {
+			end++
+		}
+		alignNumbers(t.rows[at:end])
+		at = end + 1
+	}
+	w := tabwriter.NewWriter(t.w, 0, 0, 2, ' ', 0)
+	for _, row := range t.rows {
+		if _, err := io.WriteString(w, strings.Join(row, "\t")+"\n"); err != nil {
+			return err
+		}
+	}
+	t.rows = nil
+	return w.Flush()
+}
+
+// number matches a number with its sign, unit and deviation: 12, -0.5, $1.20/h, >= 3 USD, 34.1%, 5 GiB, 12 ±2 ms; and
+// durations such as 1h20m0s.
+var number = regexp.MustCompile(`^([<>=~+-]+ ?)?\$?(\d[\d,]*(\.\d+)?(-\d[\d,]*(\.\d+)?)?( ?±\d+(\.\d+)?)?( ?[A-Za-zµ%°/]{1,10})?|(\d+(\.\d+)?(d|h|m|s|ms|µs))+)$`)
+
+// unknownCell are the cells of unknown values, which any column may have.
+var unknownCell = map[string]bool{"": true, "-": true, "unknown": true}
+
+// alignNumbers pads the cells of the columns that have only numbers below the first row, which may hold titles.
+func alignNumbers(rows [][]string) {
+	for column := 0; ; column++ {
+		var used, numbers, words bool
+		width := 0
+		for i, row := range rows {
+			if column >= len(row) {
+				continue
+			}
+			used, width = true, max(width, utf8.RuneCountInString(row[column]))
+			isNumber := number.MatchString(row[column])
+			numbers = numbers || isNumber
+			words = words || i > 0 && !isNumber && !unknownCell[row[column]]
+		}
+		if !used {
+			return
+		}
+		if !numbers || words {
+			continue
+		}
+		for _, row := range rows {
+			if column < len(row) {
+				row[column] = strings.Repeat(" ", width-utf8.RuneCountInString(row[column])) + row[column]
+			}
+		}
+	}
+}

@@ -54,6 +54,9 @@ const (
 	lastOffset   = eventsOffset + 2*maxSlotsPerKind
 )
 
+// MachineDir returns the directory that is the disk of a machine.
+func (s Service) MachineDir(id string) string { return s.machineDir(id) }
+
 func (s Service) machineDir(id string) string { return filepath.Join(s.dir, dirMachines, id) }
 
 // labelName is the label with the address of a name server, host:port.

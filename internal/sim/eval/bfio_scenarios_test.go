@@ -100,29 +100,29 @@ func bfioFigures(policy string, seed uint64, imbalance float64) BFIORow {
 func TestBFIOTables(t *testing.T) {
 	want := map[string]string{
 		"bfio-table1": `
-POLICY  H   WAIT BOUND  IMBALANCE 1e4 TOK  THROUGHPUT 1e4 TOK/S  TPOT 1e-2 S  ENERGY KJ  BARRIER IDLE  MAX WAIT  DECISION P50
-fcfs    0   -           40.00 (27.90)      8.12 (8.00)           1.26 (1.42)  386 (396)  12.5%         70        21 us
-bf-io   20  200         5.00               8.12                  1.26         386        12.5%         70        21 us
+POLICY   H  WAIT BOUND  IMBALANCE 1e4 TOK  THROUGHPUT 1e4 TOK/S  TPOT 1e-2 S  ENERGY KJ  BARRIER IDLE  MAX WAIT  DECISION P50
+fcfs     0           -  40.00 (27.90)      8.12 (8.00)           1.26 (1.42)  386 (396)         12.5%        70         21 us
+bf-io   20         200  5.00               8.12                  1.26         386               12.5%        70         21 us
 `,
 		"bfio-open": `
-UTILISATION  POLICY  H   WAIT BOUND  IMBALANCE 1e4 TOK  BARRIER IDLE  THROUGHPUT 1e4 TOK/S  TPOT 1e-2 S  WAIT MEAN  P90    MAX     ENERGY KJ  DECISION P50
-0.90         fcfs    0   -           40.00 (27.90)      12.5%         8.12 (8.00)           1.26 (1.42)  12 ms      20 ms  333 ms  386 (396)  21 us
-0.90         bf-io   20  200         5.00               12.5%         8.12                  1.26         12 ms      20 ms  333 ms  386        21 us
+UTILISATION  POLICY   H  WAIT BOUND  IMBALANCE 1e4 TOK  BARRIER IDLE  THROUGHPUT 1e4 TOK/S  TPOT 1e-2 S  WAIT MEAN    P90     MAX  ENERGY KJ  DECISION P50
+       0.90  fcfs     0           -  40.00 (27.90)             12.5%  8.12 (8.00)           1.26 (1.42)      12 ms  20 ms  333 ms  386 (396)         21 us
+       0.90  bf-io   20         200  5.00                      12.5%  8.12                  1.26             12 ms  20 ms  333 ms  386               21 us
 `,
 		"bfio-dispatch": `
-UTILISATION  DISPATCH  POLICY  H   WAIT BOUND  IMBALANCE 1e4 TOK  BARRIER IDLE  THROUGHPUT 1e4 TOK/S  TPOT 1e-2 S  WAIT MEAN  P90    MAX     ENERGY KJ  DECISION P50
-0.90         pool      fcfs    0   -           40.00 (27.90)      12.5%         8.12 (8.00)           1.26 (1.42)  12 ms      20 ms  333 ms  386 (396)  21 us
-0.90         pool      bf-io   20  200         5.00               12.5%         8.12                  1.26         12 ms      20 ms  333 ms  386        21 us
+UTILISATION  DISPATCH  POLICY   H  WAIT BOUND  IMBALANCE 1e4 TOK  BARRIER IDLE  THROUGHPUT 1e4 TOK/S  TPOT 1e-2 S  WAIT MEAN    P90     MAX  ENERGY KJ  DECISION P50
+       0.90  pool      fcfs     0           -  40.00 (27.90)             12.5%  8.12 (8.00)           1.26 (1.42)      12 ms  20 ms  333 ms  386 (396)         21 us
+       0.90  pool      bf-io   20         200  5.00                      12.5%  8.12                  1.26             12 ms  20 ms  333 ms  386               21 us
 `,
 		"bfio-drift": `
-DRIFT TOK/STEP  POLICY  H   WAIT BOUND  IMBALANCE 1e4 TOK  BELOW FCFS  BARRIER IDLE  THROUGHPUT 1e4 TOK/S  TPOT 1e-2 S  DECISION P50
-0.25            fcfs    0   -           40.00 (27.90)      1.0x        12.5%         8.12 (8.00)           1.26 (1.42)  21 us
-0.25            bf-io   20  200         5.00               8.3x        12.5%         8.12                  1.26         21 us
+DRIFT TOK/STEP  POLICY   H  WAIT BOUND  IMBALANCE 1e4 TOK  BELOW FCFS  BARRIER IDLE  THROUGHPUT 1e4 TOK/S  TPOT 1e-2 S  DECISION P50
+          0.25  fcfs     0           -  40.00 (27.90)            1.0x         12.5%  8.12 (8.00)           1.26 (1.42)         21 us
+          0.25  bf-io   20         200  5.00                     8.3x         12.5%  8.12                  1.26                21 us
 `,
 		"bfio-scale": `
-WORKERS  SLOTS  POLICY  H   IMBALANCE 1e4 TOK  BELOW FCFS  OVER SQRT(B LN G)  BARRIER IDLE  DECISION P50
-16       72     fcfs    0   40.00 (27.90)      1.0x        -                  12.5%         21 us
-16       72     bf-io   20  5.00               8.3x        0.59               12.5%         21 us
+WORKERS  SLOTS  POLICY   H  IMBALANCE 1e4 TOK  BELOW FCFS  OVER SQRT(B LN G)  BARRIER IDLE  DECISION P50
+     16     72  fcfs     0  40.00 (27.90)            1.0x                  -         12.5%         21 us
+     16     72  bf-io   20  5.00                     8.3x               0.59         12.5%         21 us
 `,
 	}
 	fcfs, one, two := bfioFigures("fcfs", 1, 4e5), bfioFigures("bf-io", 1, 4e4), bfioFigures("bf-io", 2, 6e4)

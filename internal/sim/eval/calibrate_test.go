@@ -80,7 +80,7 @@ func TestCalibrationJSON(t *testing.T) {
 	if err := c.WriteTable(&table); err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"PROFILE  FITTED TO  HELD OUT         prefill ", "\nours     75 runs    one run in five  0.0% / 0.0% of 75", "\n                    all of one size ", "\nassumed: KV memory"} {
+	for _, want := range []string{"PROFILE  FITTED TO  HELD OUT         prefill ", "\nours       75 runs  one run in five  0.0% / 0.0% of 75", "\n                    all of one size ", "\nassumed: KV memory"} {
 		if !strings.Contains(table.String(), want) {
 			t.Errorf("the table lacks %q:\n%s", want, table.String())
 		}

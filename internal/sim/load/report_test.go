@@ -150,15 +150,15 @@ rates      0.2 requests/s, 1234 output tokens/s over 60.0 s
 tokens     5000 prompt, 900 output; prefix hits 87.6%
 forwarded  2
 
-    ms  mean   p50   p90   p99    max
-  TTFT  1.23  1.00  12.3   123   1234
-  TPOT  0.12  0.10  1.23  12.3    123
-   ITL     -     -     -     -      -
-   E2E  12.3  10.0   123  1234  12345
+ms    mean   p50   p90   p99    max
+TTFT  1.23  1.00  12.3   123   1234
+TPOT  0.12  0.10  1.23  12.3    123
+ITL      -     -     -     -      -
+E2E   12.3  10.0   123  1234  12345
 
-  region  ok  rejected  failed  cancelled  req/s  tok/s  TTFT p50  TTFT p90  TPOT p50   hits  forwarded
-    asia   0         0       0          0    0.0      0         -         -         -      -          0
-      us  12         3       4          1    0.2   1234      1.00      12.3      0.10  87.6%          2
+region  ok  rejected  failed  cancelled  req/s  tok/s  TTFT p50  TTFT p90  TPOT p50   hits  forwarded
+asia     0         0       0          0    0.0      0         -         -         -      -          0
+us      12         3       4          1    0.2   1234      1.00      12.3      0.10  87.6%          2
 
 failures: connect 3, stream_broken 1
 first error: status 429: slow down

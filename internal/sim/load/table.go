@@ -33,13 +33,13 @@ func (r *Report) summary(b *strings.Builder) {
 }
 
 func (r *Report) latencies(b *strings.Builder) {
-	t := printable.NewRightTable(b)
-	t.Rowf("\nms\tmean\tp50\tp90\tp99\tmax\t")
+	t := printable.NewTable(b)
+	t.Rowf("\nms\tmean\tp50\tp90\tp99\tmax")
 	for _, row := range []struct {
 		name string
 		set  *telemetry.Percentiles
 	}{{"TTFT", r.TTFT}, {"TPOT", r.TPOT}, {"ITL", r.ITL}, {"E2E", r.E2E}} {
-		t.Row(slices.Concat([]string{row.name}, columns(row.set), []string{""})...)
+		t.Row(slices.Concat([]string{row.name}, columns(row.set))...)
 	}
 	_ = t.Flush() // a strings.Builder returns no errors
 }
@@ -68,12 +68,12 @@ func figure(ms float64) string {
 }
 
 func (r *Report) regions(b *strings.Builder) {
-	t := printable.NewRightTable(b)
-	t.Rowf("\nregion\tok\trejected\tfailed\tcancelled\treq/s\ttok/s\tTTFT p50\tTTFT p90\tTPOT p50\thits\tforwarded\t")
+	t := printable.NewTable(b)
+	t.Rowf("\nregion\tok\trejected\tfailed\tcancelled\treq/s\ttok/s\tTTFT p50\tTTFT p90\tTPOT p50\thits\tforwarded")
 	for _, name := range slices.Sorted(maps.Keys(r.ByRegion)) {
 		f := r.ByRegion[name]
 		ttft, tpot := columns(f.TTFT), columns(f.TPOT)
-		t.Rowf("%s\t%d\t%d\t%d\t%d\t%.1f\t%.0f\t%s\t%s\t%s\t%s\t%d\t", name, f.OK, f.Rejected, f.Failed, f.Cancelled,
+		t.Rowf("%s\t%d\t%d\t%d\t%d\t%.1f\t%.0f\t%s\t%s\t%s\t%s\t%d", name, f.OK, f.Rejected, f.Failed, f.Cancelled,
 			f.RequestsPerSecond, f.OutputTokensPerSecond, ttft[1], ttft[2], tpot[1], share(f.PrefixHitRate), f.Forwarded)
 	}
 	_ = t.Flush() // a strings.Builder returns no errors

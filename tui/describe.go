@@ -1,0 +1,173 @@
+package tui
+
+import (
+	"fmt"
+	"os/exec"
+	"strings"
+	"time"
+
+	tea "charm.land/bubbletea/v2"
+
+	"skyserve/internal/service"
+	"skyserve/internal/telemetry"
+)
+
+// describe opens the details of the selected row: those of a machine with its alerts and events.
+func (m *Model) describe() tea.Cmd {
+	s := &m.screen
+	id, ok := s.pane().selection()
+	switch {
+	case s.snapshot == nil || !ok:
+		m.showToast("describe: select a row", true)
+	case s.view == viewReplicas:
+		r, _ := s.table.current()
+		s.openText("replica "+r.replica.ID, s.replicaText(r))
+	case s.view == viewOverview:
+		if r := findRegion(s.snapshot, service.Region(id)); r != nil {
+			s.openText("region "+id, s.regionText(r))
+		}
+	case s.view == viewRequests || s.view == viewDonations:
+		return m.openSelection()
+	default:
+		r, _ := s.lists[s.view].current()
+		s.openText(viewNames[s.view], s.rowText(r))
+	}
+	return nil
+}
+
+// regionText returns the details of a region: its balancers, replicas, alerts and events.
+func (s *screen) regionText(r *telemetry.RegionSnapshot) []string {
+	lines := []string{
+		fmt.Sprintf("replicas        %d of %d ready", readyCount(r.Replicas), len(r.Replicas)),
+		fmt.Sprintf("queued          %d requests", r.Queued), "",
+	}
+	for _, b := range r.Balancers {
+		lines = append(lines,
+			"balancer        "+b.ID, "  state         "+strings.TrimSuffix(b.State+": "+b.Reason, ": "),
+			"  version       "+orUnknown(b.Version), "  endpoint      "+orUnknown(b.Endpoint), "  admin         "+orUnknown(b.Admin),
+		)
+	}
+	lines = append(lines, "")
+	for i := range r.Replicas {
+		rep := &r.Replicas[i]
+		lines = append(lines, fmt.Sprintf("replica         %s  %s  %s", rep.ID, rep.State, reasonOf(rep)))
+	}
+	return append(lines, s.aboutObject(r.Name, "")...)
+}
+
+// aboutObject returns the alerts and the events of a machine, or of a whole region without one.
+func (s *screen) aboutObject(region service.Region, id string) []string {
+	matches := func(in service.Region, object string) bool {
+		return object == id && id != "" || id == "" && in == region
+	}
+	alerts, events := []string{"", "alerts:"}, []string{"", "events:"}
+	for _, a := range s.snapshot.Alerts {
+		if matches(a.Region, a.Object) {
+			alerts = append(alerts, "  "+a.Line())
+		}
+	}
+	for i := len(s.snapshot.Events) - 1; i >= 0; i-- {
+		if e := s.snapshot.Events[i]; matches(e.Region, e.Object) {
+			events = append(events, "  "+e.At.In(s.snapshot.At.Location()).Format(time.DateOnly)+" "+e.Line(s.snapshot.At.Location()))
+		}
+	}
+	if len(alerts) == 2 {
+		alerts = append(alerts, "  none")
+	}
+	if len(events) == 2 {
+		events = append(events, "  none of the last "+count(telemetry.SnapshotEvents)+"; 'skyserve events' shows older ones")
+	}
+	return append(alerts, events...)
+}
+
+// replicaText returns the details of a replica: every metric with its unit, and its most
+// recent requests.
+func (s *screen) replicaText(r row) []string {
+	rep := r.replica
+	lines := []string{
+		"region          " + string(r.region.Name),
+		"model           " + orUnknown(rep.Model),
+		"GPU             " + orUnknown(rep.GPU),
+		"url             " + orUnknown(rep.URL) + "  used by balancers",
+		"state           " + strings.TrimSuffix(string(rep.State)+": "+reasonOf(rep), ": "),
+		"pending         " + maybeCount(rep.Pending) + "  waiting in the engine",
+		"running         " + maybeCount(rep.Running) + "  in the engine's batch",
+		fmt.Sprintf("outstanding     %d  sent by the balancer, not finished", rep.Outstanding),
+		"KV utilisation  " + percent(rep.KV),
+		"prefix hit rate " + percent(rep.PrefixHitRate),
+		"output          " + rate(rep.OutputTokensPerSecond) + " tok/s",
+		"last report     " + maybeAge(rep.AgeMillis, s.sinceFetch) + " ago",
+	}
+	if rep.Start != nil {
+		lines = append(lines, "start           "+rep.Start.Summary())
+	}
+	if usd, known := s.prices.priceOf(r); known {
+		lines = append(lines, fmt.Sprintf("price           $%.2f/h", usd))
+	}
+	for _, d := range s.snapshot.Donations {
+		if d.Replica == rep.ID {
+			lines = append(lines, fmt.Sprintf("donated         for %s, earning $%.2f/h", age(s.snapshot.At.Sub(d.Since)), d.EarnsPerHour))
+		}
+	}
+	lines = append(lines, "", "recent requests (updated while view 3 is open):")
+	n := 0
+	for i := range s.data.requests {
+		if q := &s.data.requests[i]; q.Target == rep.ID {
+			lines = append(lines, fmt.Sprintf("  %s  %-9s %s  %s", q.At.In(s.snapshot.At.Location()).Format("15:04:05"), stateText(q), q.Request, q.Why))
+			n++
+		}
+	}
+	if n == 0 {
+		lines = append(lines, "  none")
+	}
+	return append(lines, s.aboutObject(r.region.Name, rep.ID)...)
+}
+
+// shellMsg is the command that opens a shell on a machine, or why there is none.
+type shellMsg struct {
+	id  string
+	cmd *exec.Cmd
+	err error
+}
+
+// shellDoneMsg is the end of a shell.
+type shellDoneMsg struct {
+	id  string
+	err error
+}
+
+// openShell requests the command that opens a shell on the machine of the selected row.
+func (m *Model) openShell() tea.Cmd {
+	id, ok := m.screen.logTarget()
+	switch {
+	case m.cfg.Operator == nil:
+		m.showToast("shell: this dashboard is read-only", true)
+	case !ok:
+		m.showToast("shell: select a replica, or a region in view 1", true)
+	default:
+		ctx, operator := m.ctx, m.cfg.Operator
+		return func() tea.Msg {
+			cmd, err := operator.Shell(ctx, id)
+			return shellMsg{id, cmd, err}
+		}
+	}
+	return nil
+}
+
+// runShell suspends the dashboard while the shell runs.
+func (m *Model) runShell(msg shellMsg) tea.Cmd {
+	if msg.err != nil {
+		m.showToast("shell: "+m.screen.theme.text(shortError(msg.err)), true)
+		return nil
+	}
+	return tea.ExecProcess(msg.cmd, func(err error) tea.Msg { return shellDoneMsg{msg.id, err} })
+}
+
+// receiveShellEnd shows how a shell ended.
+func (m *Model) receiveShellEnd(msg shellDoneMsg) {
+	if msg.err != nil {
+		m.showToast("shell on "+m.screen.theme.text(msg.id)+": "+m.screen.theme.text(shortError(msg.err)), true)
+		return
+	}
+	m.showToast("shell on "+m.screen.theme.text(msg.id)+" closed", false)
+}

@@ -1,0 +1,58 @@
+package tui
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"skyserve/internal/telemetry"
+)
+
+// d describes what is selected, with its alerts and events; esc returns.
+func TestDescribe(t *testing.T) {
+	s := normal()
+	s.Events = []telemetry.Event{
+		{At: noon, Actor: "controller", Kind: telemetry.EventLaunch, Region: "aws/us-east-1", Object: "us-0", Message: "launched us-0"},
+		{At: noon, Actor: "controller", Kind: telemetry.EventLaunch, Region: "aws/us-east-1", Object: "us-9", Message: "launched us-9"},
+	}
+	s.Alerts = []telemetry.Alert{{Severity: telemetry.SeverityWarning, Kind: "kv", Region: "aws/us-east-1", Object: "us-0", Message: "KV memory is full"}}
+	d := deskIn(t, 120, 40, s, "2", "j", "j", "j", "j", "d")
+	for _, want := range []string{"replica us-0", "KV utilisation", "launched us-0", "warning: kv us-0: KV memory is full"} {
+		if !strings.Contains(d.frame(), want) {
+			t.Errorf("the description of a replica lacks %q:\n%s", want, d.frame())
+		}
+	}
+	if strings.Contains(d.frame(), "launched us-9") {
+		t.Error("the description shows another replica's event")
+	}
+	d.press("esc", "1", "G", "k", "k", "d")
+	for _, want := range []string{"region aws/us-east-1", "lb-us-east-1-0", "launched us-0", "launched us-9", "us-1  READY"} {
+		if !strings.Contains(d.frame(), want) {
+			t.Errorf("the description of a region lacks %q:\n%s", want, d.frame())
+		}
+	}
+}
+
+// s suspends the dashboard for a shell on the machine of the selected row, and says why there is none.
+func TestShell(t *testing.T) {
+	d := deskIn(t, 120, 40, normal(), "2", "s")
+	if !strings.Contains(d.frame(), "shell: select a replica") {
+		t.Errorf("without a selection:\n%s", d.frame())
+	}
+	d.press("j", "j", "j", "j")
+	cmd := d.model.openShell()
+	msg, ok := cmd().(shellMsg)
+	if !ok || msg.id != "us-0" || msg.err != nil || msg.cmd.Args[1] != "us-0" {
+		t.Fatalf("got %+v", msg)
+	}
+	if d.model.runShell(msg) == nil {
+		t.Error("the shell does not run")
+	}
+	if d.model.runShell(shellMsg{id: "us-0", err: errors.New("it has no machine")}) != nil || !strings.Contains(d.frame(), "shell: it has no machine") {
+		t.Errorf("an error is not shown:\n%s", d.frame())
+	}
+	d.send(shellDoneMsg{id: "us-0"})
+	if !strings.Contains(d.frame(), "shell on us-0 closed") {
+		t.Errorf("the end is not shown:\n%s", d.frame())
+	}
+}
