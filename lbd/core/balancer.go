@@ -42,6 +42,8 @@ type request struct {
 	uncached   int
 	promptWork int
 	answerWork int
+	// matchUncomputed: uncached follows from a prompt that its target may still have been computing.
+	matchUncomputed bool
 	// At the current or last target: the time of the first token, and the load at that time.
 	firstTokenAt          time.Duration
 	firstTokenOutstanding int
@@ -466,6 +468,7 @@ func (b *Balancer) handleCancelled(now time.Duration, id string, out *Outcome) {
 func (b *Balancer) detachRequest(now time.Duration, r *request, out *Outcome) *target {
 	t := r.target
 	t.confirm(r)
+	t.removeUnstarted(r)
 	t.recordStreamEnd(now, r)
 	t.outstanding--
 	t.breaker.Ended(r.Seq)

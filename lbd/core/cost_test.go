@@ -199,6 +199,21 @@ func TestEvictedPromptsAreMeasured(t *testing.T) {
 	}
 }
 
+// Two branches of a tree of thoughts arrive together and both compute the text that they share. Nothing was
+// evicted.
+func TestPromptsComputedTogetherAreNotEvicted(t *testing.T) {
+	b := start(DefaultConfig(policy.NewCost()), 1)
+	for _, id := range []string{"a", "b"} {
+		ask(t, b, 0, Request{ID: id, Prompt: letters("abcd"), PromptTokens: 100})
+	}
+	for _, id := range []string{"a", "b"} {
+		b.Step(0, Event{Kind: EventFinished, ID: id, Outcome: &Outcome{CachedTokens: policy.Known(0)}})
+	}
+	if got := b.queue("m").evictions.displaced(); got != 0 {
+		t.Errorf("%.4f of the computed tokens count as evicted", got)
+	}
+}
+
 // Complaint: the only replicas are on the other side of the world, and requests are rejected after
 // max_wait: a report is older on arrival than reports may be. What counts is that reports keep arriving.
 func TestDistantPeerIsUsed(t *testing.T) {

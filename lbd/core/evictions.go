@@ -3,14 +3,15 @@ package core
 import "skyserve/lbd/core/pace"
 
 // evictions measures how much of the prompts that engines compute is there because it was evicted: it
-// was sent to the same target before, and its engine did not find it in the cache.
+// was sent to the same target before, and its engine did not find it in the cache. A prompt sent while its
+// engine was still computing the same text is no measurement: branches of a tree of thoughts arrive together.
 type evictions struct {
 	evicted, computed pace.Mean // tokens per request
 }
 
 // addPrompt adds the prompt of r, which was served.
 func (e *evictions) addPrompt(r *request, out *Outcome) {
-	if !out.CachedTokens.Known {
+	if !out.CachedTokens.Known || r.matchUncomputed {
 		return
 	}
 	// The engine's count of the prompt may differ from the estimate that uncached is a part of.

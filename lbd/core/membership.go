@@ -137,6 +137,7 @@ func (b *Balancer) handleReplicaReport(now time.Duration, id string, rep *ProbeR
 	t.starts.addPending(t.outstanding, t.pending.Or(0))
 	t.reportedAt, t.transit, t.measuredAt = now-sound.Age, sound.Age, now-sound.Age-sound.Lag
 	t.confirmByReport(now, sound.Age, sound.Lag)
+	t.foreign = max(0, t.running.Or(0)+t.pending.Or(0)-(t.outstanding-len(t.unconfirmed)))
 	if rep.Ready {
 		t.unreachable = false
 	} else if hadCache {
@@ -334,7 +335,7 @@ func (b *Balancer) expectedWait(now time.Duration, model string) (wait, residenc
 		}
 		w := time.Duration(0)
 		if t.heldRequests > 0 || !t.replicaAvailable(now, &b.cfg) {
-			w = policy.HoldTime(t.heldRequests+t.pending.Or(0), t.outstanding, t.residence)
+			w = policy.HoldTime(t.heldRequests+t.stillPending().Or(0), t.outstanding, t.residence)
 		}
 		if first || w < wait {
 			wait, first = w, false

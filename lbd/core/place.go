@@ -188,6 +188,7 @@ func (b *Balancer) chooseTarget(now time.Duration, q *queue, r *request) bool {
 	b.dequeue(r)
 	r.uncached = uncached(r, &b.candidates[choice.Index])
 	t := b.targets[choice.Index]
+	r.matchUncomputed = t.computes(r.Prompt, b.candidates[choice.Index].Match)
 	b.sendRequest(now, r, t, b.recordDecision(now, r, choice))
 	b.describeTarget(now, q, t, &b.candidates[choice.Index])
 	return true

@@ -35,6 +35,7 @@ func (p *prefilled) since(b *prefillBatch) int { return p.tokens - b.tokens }
 // recordPrefill records that r's target has computed its prompt.
 func (r *request) recordPrefill(now time.Duration) {
 	t := r.target
+	t.removeUnstarted(r)
 	if !r.prefilled {
 		step := float64(policy.NominalStep(t.outstanding, t.work.context())) * t.pace.Value()
 		t.prefilled.addPrompt(now, r.uncached, time.Duration(step))

@@ -1,6 +1,12 @@
 package core
 
-import "time"
+import (
+	"slices"
+	"time"
+
+	"skyserve/lbd/policy"
+	"skyserve/lbd/prefix"
+)
 
 // starts measures how many requests a replica's engine starts and runs at once. Under PushPending,
 // Config.UnconfirmedLimit meters a burst only as far as the engine has not shown more.
@@ -55,6 +61,30 @@ func (s *starts) addPending(outstanding, pending int) {
 
 // forget forgets what the engine has shown: another one may have replaced it.
 func (s *starts) forget() { s.together, s.concurrent = 0, 0 }
+
+// removeUnstarted removes a request that had its first token or has ended.
+func (t *target) removeUnstarted(r *request) {
+	if i := slices.Index(t.unstarted, r); i >= 0 {
+		t.unstarted = slices.Delete(t.unstarted, i, i+1)
+	}
+}
+
+// stillPending returns how many of the pending requests of a replica's last report may still be pending: at
+// most those without a first token. With rare probes, a replica would otherwise receive nothing until the
+// next report, long after it has started what was pending.
+func (t *target) stillPending() policy.Maybe[int] {
+	pending := t.pending
+	pending.Value = min(pending.Value, len(t.unstarted)-len(t.unconfirmed)+t.foreign)
+	return pending
+}
+
+// computes reports whether the first bytes of a prompt may be those of a prompt that t has not computed yet.
+func (t *target) computes(prompt prefix.Key, bytes int) bool {
+	last := min(bytes/prefix.BlockBytes, len(prompt)) - 1
+	return last >= 0 && slices.ContainsFunc(t.unstarted, func(r *request) bool {
+		return len(r.Prompt) > last && r.Prompt[last] == prompt[last] // chain hashes: all earlier ones are equal too
+	})
+}
 
 // unconfirmedSlots returns the number of further requests that may be sent to t before one of its
 // requests is confirmed. UnconfirmedLimit requests test whether the engine runs more at once than it

@@ -105,3 +105,38 @@ func TestBurstsDoNotFillSlowEngine(t *testing.T) {
 		}
 	}
 }
+
+// Complaint: with a probe every second, a replica that had a pending request when it was probed receives nothing
+// for a second, although that request has long started.
+func TestFirstTokensEndPendingBeforeTheNextProbe(t *testing.T) {
+	for _, c := range []struct {
+		name            string
+		pending, others int // in the report; others were sent by somebody else
+		started         int // first tokens since the report
+		want            bool
+	}{
+		{"nothing pending", 0, 0, 0, true},
+		{"still pending", 1, 0, 0, false},
+		{"one of two started", 2, 0, 1, false},
+		{"both started", 2, 0, 2, true},
+		{"pending requests of others", 2, 2, 2, false},
+	} {
+		b := start(DefaultConfig(policy.NewSkyLB()), 1)
+		for i := range 2 {
+			if ask(t, b, 0, Request{ID: fmt.Sprint(i)}) != "r0" {
+				t.Fatal("not sent")
+			}
+			b.Step(0, idle("r0"))
+			b.Step(time.Second, Event{Kind: EventReplicaReport, Target: "r0", Report: &ProbeReport{Ready: true, Pending: policy.Known(0), Running: policy.Known(i + 1)}})
+		}
+		b.Step(time.Second, Event{Kind: EventReplicaReport, Target: "r0", Report: &ProbeReport{
+			Ready: true, Pending: policy.Known(c.pending), Running: policy.Known(2 - c.pending + c.others),
+		}})
+		for i := range c.started {
+			b.Step(time.Second, Event{Kind: EventFirstToken, ID: fmt.Sprint(i)})
+		}
+		if got := b.Snapshot(time.Second).Replicas[0].Available; got != c.want {
+			t.Errorf("%s: available %v", c.name, got)
+		}
+	}
+}

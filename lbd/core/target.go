@@ -31,6 +31,8 @@ type target struct {
 	rtt         time.Duration
 
 	pending policy.Maybe[int]
+	// foreign is the number of requests in a replica's last report that this balancer had not sent.
+	foreign int
 	// pendingSince is the time since which its reports have contained pending requests; 0 = the
 	// last report had none.
 	pendingSince time.Duration
@@ -47,6 +49,7 @@ type target struct {
 	outstanding  int
 	forwarded    int64      // requests sent to it; peer only
 	unconfirmed  []*request // sent, but not yet confirmed by a report or a first token, oldest first
+	unstarted    []*request // sent, without a first token, oldest first; includes the unconfirmed ones
 	starts       starts     // replica only
 	tokens       int64      // generated, from progress events
 	work         work
@@ -105,7 +108,7 @@ func (t *target) replicaAvailable(now time.Duration, c *Config) bool {
 	if t.limited(now, c) {
 		return t.outstanding < t.outstandingLimit(c)
 	}
-	return t.pending.Value == 0 && t.unconfirmedSlots(c) > 0
+	return t.stillPending().Value == 0 && t.unconfirmedSlots(c) > 0
 }
 
 // limited reports whether the push rule uses outstandingLimit: PushPending does, if the pending count
@@ -159,7 +162,7 @@ func (t *target) addOutstanding(r *request) {
 	t.outstanding++
 	t.breaker.Sent(r.Seq)
 	t.work.addRequest(r)
-	t.unconfirmed = append(t.unconfirmed, r)
+	t.unconfirmed, t.unstarted = append(t.unconfirmed, r), append(t.unstarted, r)
 	r.sentTogether, r.sentOutstanding = len(t.unconfirmed), t.outstanding
 }
 

@@ -31,7 +31,7 @@ type Waiting struct {
 	// MaxTokens is the client's bound on its answer; 0 = no bound.
 	MaxTokens int
 	// ExpectedTokens is the expected length of its answer: the mean of its model's answers so far,
-	// at most MaxTokens. BFIO does not use it.
+	// at most MaxTokens; 0 = unknown.
 	ExpectedTokens int
 	// Waited is that of Facts, InPool the time since it was first in a pool. In a long queue
 	// all requests wait; a request with a long InPool was passed over.

@@ -11,7 +11,8 @@ const ReasonBalance = "balance"
 
 // BFIOOptions contains the parameters of BF-IO.
 type BFIOOptions struct {
-	// Window is the number of lookahead steps, one step per token; 0 = no lookahead.
+	// Window is the number of lookahead steps, one step per token; 0 = no lookahead. With short answers there
+	// is none either: see BFIO.
 	Window int
 	// MaxPoolWait is the time in the pool after which a request precedes all newer ones. Without it,
 	// long prompts starve.
@@ -34,6 +35,9 @@ func DefaultBFIO() BFIOOptions {
 // 0.9^h for the steps ahead. Third, a limit on the time for which a request can be passed over. A
 // completion is predicted only from the request's own bound on its answer. The mean length of
 // other answers is no better than chance at predicting which request ends soon.
+//
+// If a rank completes a request in every step, the next step can correct this one, and the predicted loads
+// do not include the requests that will replace the completed ones: BF-IO then looks no step ahead.
 //
 // The queue's order decides which requests are in the pool; inside it BF-IO is free to choose.
 // Peers are used for requests without a free slot here.
@@ -191,14 +195,31 @@ func (p *BFIO) assignEngine(pool *Pool, e int) {
 			p.requestOf = append(p.requestOf, i)
 		}
 	}
-	options := bfio.Defaults(p.options.Window)
+	ranks := pool.Ranks[share.from:share.to]
+	options := bfio.Defaults(p.window(pool, ranks, share.assigned))
 	options.WaitBound = int(p.options.MaxPoolWait / time.Millisecond)
-	answer := p.solver.Solve(bfio.Instance{Workers: p.solverWorkers(pool.Ranks[share.from:share.to]), Jobs: p.jobs, Options: options})
+	answer := p.solver.Solve(bfio.Instance{Workers: p.solverWorkers(ranks, options.H), Jobs: p.jobs, Options: options})
 	for job, worker := range answer {
 		if worker != bfio.Unplaced {
 			p.choices[p.requestOf[job]] = Choice{Index: share.from + p.rotated(worker, share.to-share.from), Reason: ReasonBalance}
 		}
 	}
+}
+
+// window returns the number of steps to look ahead for an engine that receives some requests: none if its ranks
+// then complete a request in every step.
+func (p *BFIO) window(pool *Pool, ranks []Rank, received int) int {
+	running, answers := received, 0
+	for i := range ranks {
+		running += ranks[i].Outstanding
+	}
+	for i := range pool.Waiting {
+		answers += pool.Waiting[i].ExpectedTokens
+	}
+	if answers > 0 && running*len(pool.Waiting) >= answers*len(ranks) {
+		return 0
+	}
+	return p.options.Window
 }
 
 // jobOf converts a waiting request for the solver; waiting time is in milliseconds.
@@ -211,13 +232,13 @@ func jobOf(w *Waiting) bfio.Job {
 func (p *BFIO) rotated(i, n int) int { return (i + p.turn) % n }
 
 // solverWorkers converts the ranks of an engine for the solver.
-func (p *BFIO) solverWorkers(ranks []Rank) []bfio.Worker {
-	if n := len(ranks) * p.options.Window; cap(p.futures) < n {
+func (p *BFIO) solverWorkers(ranks []Rank, window int) []bfio.Worker {
+	if n := len(ranks) * window; cap(p.futures) < n {
 		p.futures = make([]int64, n)
 	}
 	p.workers = p.workers[:0]
 	for i := range ranks {
-		future := p.futures[i*p.options.Window : (i+1)*p.options.Window : (i+1)*p.options.Window]
+		future := p.futures[i*window : (i+1)*window : (i+1)*window]
 		r := &ranks[p.rotated(i, len(ranks))]
 		p.predictLoads(r, future)
 		p.workers = append(p.workers, bfio.Worker{Load: int64(r.Load), Free: r.Free, Future: future})

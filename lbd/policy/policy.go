@@ -70,8 +70,8 @@ type Candidate struct {
 	// Unconfirmed is the part of Outstanding without a first token that was sent too recently to be
 	// included in the figures of the last report.
 	Unconfirmed int
-	// Pending, Running and KV are the replica's own figures (KV: utilisation, 0..1). A peer has only
-	// KV: the mean over its replicas.
+	// Pending, Running and KV are the replica's own figures (KV: utilisation, 0..1), Pending without the
+	// requests that have had their first token since. A peer has only KV: the mean over its replicas.
 	Pending Maybe[int]
 	Running Maybe[int]
 	KV      Maybe[float64]

@@ -1,0 +1,94 @@
+package policy
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing"
+
+	"skyserve/internal/sim/barrier"
+)
+
+// imbalance runs an engine of 16 ranks that never lacks requests, and returns the tokens that the others have
+// less than the fullest rank, summed over the steps. Clients bound their answers exactly.
+func imbalance(window int, mean float64, steps int) int {
+	const ranks, slots = 16, 72
+	rng := rand.New(rand.NewPCG(7, 7))
+	o := DefaultBFIO()
+	o.Window = window
+	p, pool := NewBFIO(o), &Pool{Ranks: make([]Rank, ranks)}
+	for i := range pool.Ranks {
+		pool.Ranks[i].Engine = "e"
+	}
+	sum := 0
+	for step := range steps {
+		for len(pool.Waiting) < max(128, (1-step)*ranks*slots) { // all slots start full
+			prompt, _ := barrier.SyntheticLengths(rng)
+			pool.Waiting = append(pool.Waiting, Waiting{PromptTokens: int(prompt), MaxTokens: 1 + int(mean*rng.ExpFloat64()), ExpectedTokens: int(mean)})
+		}
+		highest, total := 0, 0
+		for i := range pool.Ranks {
+			r := &pool.Ranks[i]
+			r.Free, r.Outstanding, r.Load = slots-len(r.Running), len(r.Running), 0
+			for _, run := range r.Running {
+				r.Load += run.Tokens
+			}
+		}
+		kept := pool.Waiting[:0]
+		for k, c := range p.Assign(pool) {
+			w := pool.Waiting[k]
+			if c.Index == Wait {
+				kept = append(kept, w)
+				continue
+			}
+			r := &pool.Ranks[c.Index]
+			r.Running = append(r.Running, Running{w.PromptTokens, w.MaxTokens})
+			r.Load += w.PromptTokens
+		}
+		pool.Waiting = kept
+		for i := range pool.Ranks {
+			r := &pool.Ranks[i]
+			highest, total = max(highest, r.Load), total+r.Load
+			running := r.Running[:0]
+			for _, run := range r.Running {
+				if run.Remaining > 1 {
+					running = append(running, Running{run.Tokens + 1, run.Remaining - 1})
+				}
+			}
+			r.Running = running
+		}
+		if step >= steps/2 {
+			sum += ranks*highest - total
+		}
+	}
+	return sum
+}
+
+// Complaint: with answers of tens of tokens, looking ahead balances worse than not looking ahead.
+func TestLookaheadIsNoWorseOnShortAnswers(t *testing.T) {
+	for _, mean := range []float64{5, 13, 30, 50} {
+		if none, ahead := imbalance(0, mean, 120), imbalance(DefaultBFIO().Window, mean, 120); ahead > none {
+			t.Errorf("answers of %v tokens: an imbalance of %d with lookahead, %d without", mean, ahead, none)
+		}
+	}
+}
+
+// BenchmarkAssignShortAnswers measures one decision for code completion: five of the 72 slots of each rank become
+// free in every step.
+func BenchmarkAssignShortAnswers(b *testing.B) {
+	for _, ranks := range []int{16, 64, 256} {
+		b.Run(fmt.Sprintf("G=%d", ranks), func(b *testing.B) {
+			p, pool := NewBFIO(DefaultBFIO()), steadyPool(ranks)
+			for i := range pool.Ranks {
+				r := &pool.Ranks[i]
+				r.Free, r.Outstanding = 5, 67
+			}
+			for i := range pool.Waiting {
+				pool.Waiting[i].MaxTokens, pool.Waiting[i].ExpectedTokens = 13, 13
+			}
+			b.ReportAllocs()
+			for b.Loop() {
+				p.Assign(pool)
+			}
+		})
+	}
+}
