@@ -26,8 +26,8 @@ type addition struct {
 }
 
 // cutToBudget returns counts that cost at most a budget, or what the current counts cost, in USD per hour.
-// Models whose plan saves money are planned as they are. Of the others' additions, those come first that a
-// minimum needs, then those with the lowest price per throughput. A model with a cut addition keeps the
+// Models whose plan saves money are planned as they are. Of the others' additions, those needed for a
+// minimum come first, then those with the lowest price per throughput. A model with a cut addition keeps the
 // replicas that the plan removes: a running fleet is never reduced by a budget. cut describes what is
 // missing. cost returns the billed price of counts.
 func (p *Problem) cutToBudget(x [][][]int, budget float64, cost func([][][]int) float64) (out [][][]int, cut []string) {

@@ -13,16 +13,16 @@ const (
 	widen         = 2       // factor of the distance after a search without a result
 )
 
-// choices are the choices of one model within a distance of its bound.
+// choices are the possible counts of one model whose cost is within a distance of its lower bound.
 type choices struct {
 	options []option
 	rows    []int // by entry of the options' use: a row shared between models
 }
 
-// joinModelBlocks combines the blocks of model i within d of their bound. It satisfies the model's own
-// rows and prices the rows shared with other models. With shared set it lists every choice that no
+// joinModelBlocks combines the blocks of model i (its counts in one region) whose cost is at most d above their lower
+// bound. It satisfies the model's own rows and prices the rows shared with other models. With shared set it lists every choice that no
 // other dominates in cost and in the use of shared rows, otherwise the cheapest at these prices. ok
-// is false where there are too many to enumerate. Loose rows cannot be broken.
+// is false where there are too many to enumerate. loose are the rows that no choice can violate.
 func (c *programme) joinModelBlocks(p *point, i int, d float64, shared bool, loose []bool) (out choices, ok bool) {
 	g := &dynamicProgramme{c: c, y: p.y, limit: d, remainingPartials: modelPartials, open: make([]bool, 3*len(c.rows))}
 	for r := range g.open {

@@ -49,8 +49,8 @@ type ReplicaChange struct {
 	Current  int     `json:"now"`
 	Delta    int     `json:"delta"`
 	Planned  int     `json:"then"`
-	// PlannedPeakTPS is the peak of the planned load of the model in the region, in uncached prompt
-	// tokens a second: the forecast raised to the planned peak, plus the planned share of batch load.
+	// PlannedPeakTPS is the peak load of the model in the region that the plan provides for, in uncached prompt
+	// tokens a second: the chosen quantile of the forecast peak, plus the planned share of batch load.
 	PlannedPeakTPS float64 `json:"forecast_peak_tps"`
 	// CapacityTPS is the planned throughput of the row's replicas.
 	CapacityTPS float64 `json:"capacity_tps"`

@@ -119,8 +119,8 @@ func (r *review) columnsOf(i, j int, gpu string, capacity service.CapacityType) 
 	return r.dropUnusedOnDemand(j, same)
 }
 
-// dropUnusedOnDemand removes on demand where a region uses spot first: replicas there beyond the base were
-// launched as spot.
+// dropUnusedOnDemand removes the on-demand columns of a region that uses spot first: there, replicas above
+// spot.on_demand_base are launched as spot.
 func (r *review) dropUnusedOnDemand(j int, columns []int) []int {
 	if !spotFirst(&r.spec.Regions[j]) {
 		return columns

@@ -240,8 +240,8 @@ func (e *ScaledEndpoint) hasQueue() bool {
 	return e.Waiting != nil && e.Starting == 0 && *e.Waiting > queuePerReplica*e.Ready
 }
 
-// replicasToAdd returns the number of replicas to add, or, when negative, to remove, given the
-// current excess (or, when negative, shortfall).
+// replicasToAdd returns the change of the number of replicas: above 0 to add, below 0 to remove. tooMany is the
+// current excess; below 0 it is a shortfall.
 func (st *autoState) replicasToAdd(now time.Duration, tooMany int) int {
 	if tooMany <= 0 {
 		st.sufficientSince, st.minExcess = now, math.MaxInt

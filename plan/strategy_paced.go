@@ -17,8 +17,8 @@ const (
 
 // paced follows the hourly plan (SageServe section 6.4). LT-I scales to the planned count at once.
 // LT-U scales to it one replica at a time, and only as memory utilisation requires: up above 70 %,
-// down below 30 %. LT-UA does the same, but in the last 20 minutes of the hour traffic precedes
-// memory: at 5 times the planned load or more it scales beyond the planned count, and at
+// down below 30 %. LT-UA does the same, but in the last 20 minutes of the hour traffic takes precedence
+// over memory: at 5 times the planned load or more it scales beyond the planned count, and at
 // half of it or less it scales down. It changes one replica at a time, at most to the plan
 // times that ratio. Where traffic requires no change, memory decides.
 type paced struct {

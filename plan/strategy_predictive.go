@@ -7,7 +7,7 @@ import (
 )
 
 // predictive follows the interactive load of each endpoint, minute by minute, like `plan backtest` does
-// in the row plan. It has the replicas that a loadTracker requires, with the stabilization window that
+// under the rule 'plan'. It has the replicas that a loadTracker requires, with the stabilization window that
 // the plan has calibrated on the history, and at least those for the highest mean that is forecast
 // until the plan's end. Queued requests and memory add replicas as under auto. Until it has a
 // plan and a known load for the first time, an endpoint loses no replica.

@@ -106,5 +106,5 @@ func waitingFor(m telemetry.ModelSnapshot, ready int, kv *float64) string {
 	case kv == nil:
 		return "unknown: no KV report"
 	}
-	return "spare KV or maximum wait"
+	return "free KV memory, or maximum wait"
 }

@@ -109,7 +109,7 @@ func (s *screen) replicaText(r row) []string {
 			lines = append(lines, fmt.Sprintf("donated         for %s, earning $%.2f/h", age(s.snapshot.At.Sub(d.Since)), d.EarnsPerHour))
 		}
 	}
-	lines = append(lines, "", "recent requests (updated while view 3 is open):")
+	lines = append(lines, "", "recent requests (refreshed only while view 3, requests, is open):")
 	n := 0
 	for i := range s.data.requests {
 		if q := &s.data.requests[i]; q.Target == rep.ID {

@@ -12,7 +12,7 @@ var metricHelp = [][2]string{
 	{"outstanding", "requests sent to the replica, not finished"},
 	{"req/s, tok/s", "arrivals, output tokens; last 10 s"},
 	{"ttft p50, p90", "time to first token, last minute"},
-	{"err%", "share of requests that failed, last 10 s: of clients 429 and 5xx, of a replica its attempts"},
+	{"err%", "failed share of the last 10 s: of clients' requests 429 and 5xx, of a replica's attempts all failures"},
 	{"ttft miss%", "share of TTFTs over the IW-F target, last 10 s"},
 	{"hit", "share of prompt tokens cached (prefix hit rate)"},
 	{"fwd in/out", "requests forwarded from / to other regions, total"},
@@ -28,7 +28,7 @@ var metricHelp = [][2]string{
 	{"usage $/h", "cost of the usage by models[].price, last minute"},
 	{"$/h", "price of the replicas' machines"},
 	{"$/m tok", "$/h per million prompt and output tokens, last minute"},
-	{"load, headroom", "uncached prompt tok/s: last minute; unused ready capacity"},
+	{"load, headroom", "uncached prompt tok/s of the last minute, and unused ready capacity"},
 	{"earned", "autoscale.donate_price x time donated"},
 }
 

@@ -72,6 +72,9 @@ func runBackup(ctx context.Context, o *backupOptions, out io.Writer) error {
 			return err
 		}
 	}
+	if folder, err := os.Stat(filepath.Dir(o.file)); err != nil || !folder.IsDir() {
+		return failed(fmt.Errorf("writing %s: the folder %s does not exist", o.file, filepath.Dir(o.file)), "create it, or name another file")
+	}
 	var failures []error
 	write := func(w io.Writer) error { return store.BackupDir(ctx, o.dir, w, o.name, ownVersion().Version) }
 	for i := 0; i == 0 || i < len(admins); i++ {
@@ -144,9 +147,9 @@ func newRestoreCmd() *cobra.Command {
 for seconds. Replicas and balancers stay as they are.
 
 The whole file is checked first. A damaged or truncated file, the backup of another service
-and one of a later version of skyserve are refused. A store that has data of before the
-backup is refused too, since everything since the backup would be lost: --force discards
-it. To restore a service whose machines are lost, run 'skyserve up' before.`,
+and one of a later version of skyserve are refused. A store that already contained data
+when the backup was made is refused too, because everything stored since would be lost:
+--force discards it. To restore a service whose machines are lost, first run 'skyserve up'.`,
 		Example: `  skyserve restore chat chat.backup`,
 		Args:    argsBetween(2, 2, "NAME FILE"),
 		RunE: func(cmd *cobra.Command, args []string) error {

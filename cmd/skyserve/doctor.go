@@ -40,8 +40,8 @@ public DNS name, and this machine's clock.
 
 With --rehearse, doctor instead deploys a temporary service NAME-rehearsal, which costs
 cents: one small balancer and one small machine with a simulated engine in the first
-region of each cloud of the file, with the file's networks, access and program. It sends
-requests, terminates the machines of the engines, waits until the controller has replaced
+region of each cloud of the file, with the file's networks, allowed addresses and program.
+It sends requests, terminates the machines of the engines, waits until the controller has replaced
 them, deletes everything, and verifies that nothing is left. It shows the cost and asks
 first, deletes everything also after a failure or Ctrl-C, and writes a report without
 account ids and secrets. If it is killed, its machines remain: the next --rehearse, or

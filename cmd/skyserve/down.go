@@ -37,11 +37,12 @@ func newDownCmd() *cobra.Command {
 		SuggestFor: []string{"delete", "destroy", "stop", "rm"},
 		Short:      "Delete a service and wait for the deletion",
 		Long: `Stop every process of a service, wait until each has ended, and delete the service's
-state and history from this machine. NAME is optional if only one service exists. The
-command asks first if stdin is a terminal (--yes skips the question), is idempotent, and
-also deletes a partly deployed service. It lists what it could not delete (exit 3).
+state and history from this machine. NAME is optional if only one service exists. On a
+terminal the command asks for confirmation first (--yes skips the question). It is
+idempotent, also deletes a partly deployed service, and lists what it could not delete
+(exit 3).
 
-To keep the history of a service with local regions, run 'skyserve backup' before,
+To keep the history of a service with local regions, first run 'skyserve backup',
 set store.url to a NATS server, or only stop traffic: 'skyserve replica drain'.
 
 Machines of static regions are only detached. In clouds, after confirmation, the

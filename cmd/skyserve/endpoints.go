@@ -138,6 +138,8 @@ func argsBetween(minimum, maximum int, form string) cobra.PositionalArgs {
 		expected = "1 argument: " + form
 	case maximum == 1:
 		expected = "at most 1 argument: " + form
+	case minimum == maximum && maximum > 1:
+		expected = fmt.Sprintf("%d arguments: %s", minimum, form)
 	case maximum > 1:
 		expected = fmt.Sprintf("%d to %d arguments: %s", minimum, maximum, form)
 	}

@@ -46,7 +46,7 @@ func newEventsCmd() *cobra.Command {
 		Use:   "events [NAME]",
 		Short: "Show who or what changed a service, when and why",
 		Long: `Show the events of a service, oldest first: launches, terminations and failures of machines,
-interruptions by the cloud, plans, changes by the scaling strategy and by operators, rollouts, reloads of the
+interruptions by the cloud, plans, changes by the autoscaler and by operators, rollouts, reloads of the
 configuration, certificates, and changes of the leader. Events are kept for 35 days.
 
 ACTOR is operator:NAME, with the name of the operator's certificate, or controller, autoscaler, cloud or

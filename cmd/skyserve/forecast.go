@@ -71,11 +71,11 @@ time-varying coefficients, hmm a hidden Markov model, and auto a combination of 
 their past errors.
 
 --backtest evaluates each forecaster out of sample: every --origin-step it forecasts the
-next --horizon from the data before. All rows of a series cover the same windows, beside
-two baselines: seasonal-naive, and zero, which expects no load. The winner has the lowest
-WAPE (sum of absolute errors / sum of the load) with 95 % confidence by a seeded bootstrap
-over the windows; without one, the backtest lists the forecasters that it cannot tell
-apart.
+next --horizon from the data before. Each series has one row per forecaster and two for
+baselines, seasonal-naive and zero (which expects no load); all rows cover the same
+windows. The winner has the lowest WAPE (sum of absolute errors / sum of the load) with
+95 % confidence by a seeded bootstrap over the windows. If none has, the backtest lists
+the forecasters that it cannot tell apart.
 
 A history is one of these, plain or gzipped, in a file or at a URL:
   - CSV with a header: minute (since 1970) or at (a time with its UTC offset), model,
@@ -119,7 +119,7 @@ omitted, and reported on standard error.`,
 	flags.StringSliceVar(&o.forecasters, "forecaster", nil, "forecaster, repeatable or comma-separated: "+strings.Join(forecasterNames(), ", ")+" (default: all)")
 	flags.StringSliceVar(&o.series, "series", nil, "only series whose name (region, model and tier) contains `NAME`")
 	flags.StringSliceVar(&o.models, "model", nil, "only this `MODEL`")
-	flags.StringSliceVar(&o.tiers, "tier", nil, "only this `TIER`")
+	flags.StringSliceVar(&o.tiers, "tier", nil, "only this `TIER`: IW-F (fast), IW-N (normal) or NIW (deferred)")
 	flags.StringSliceVar(&o.regions, "region", nil, "only this `REGION`")
 	o.list.registerList(cmd, forecastFormats...)
 	flags.StringVar(&o.file, "out", "", "write to `FILE` instead of standard output")

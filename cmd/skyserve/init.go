@@ -25,7 +25,7 @@ func newInitCmd() *cobra.Command {
 		Short: "Print a starter service file",
 		Long: `Print a commented service.yaml to start from. NAME is the name of the service.
 
---from converts a service of SkyServe: a task of SkyPilot with a section 'service'. The
+--from converts a file of SkyPilot's SkyServe: a task with a section 'service'. The
 result begins with comments about what has no counterpart. Values of secrets are not
 copied.`,
 		Example: `  skyserve init > service.yaml
@@ -42,7 +42,7 @@ copied.`,
 			return runInit(cmd, o)
 		},
 	}
-	cmd.Flags().StringVar(&o.from, "from", "", "convert this `FILE` of SkyServe; - = standard input")
+	cmd.Flags().StringVar(&o.from, "from", "", "convert this `FILE` of SkyPilot's SkyServe; - = standard input")
 	cmd.Flags().StringVar(&o.cloud, "cloud", templates.Clouds()[0], "where the service runs: "+strings.Join(templates.Clouds(), ", "))
 	cmd.MarkFlagsMutuallyExclusive("from", "cloud")
 	return cmd

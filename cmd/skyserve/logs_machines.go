@@ -111,7 +111,7 @@ func machinesOfPart(name string, machines []provision.Object, part string) ([]pr
 		}
 	}
 	if len(wanted) == 0 && part != "" {
-		return nil, failed(fmt.Errorf("%s of %s has no log", part, name), "available logs: "+strings.Join(ids, ", "))
+		return nil, failed(fmt.Errorf("%s has no machine %q", name, part), "its machines: "+strings.Join(ids, ", "))
 	}
 	return wanted, nil
 }

@@ -28,8 +28,8 @@ func newPlanBacktestCmd() *cobra.Command {
 		Short: "Evaluate plans on a past history: cost and overload",
 		Long: `Compute a plan for every hour of a past history, each from the data before it, and
 simulate applying them: replicas are ready after their start-up time and billed from
-their launch. The rule plan follows the load between plans, as the strategy predictive
-does. The rule hourly keeps the planned counts until the next plan; --peak applies to it.
+their launch. The rule 'plan' follows the load between plans, as the strategy predictive
+does. The rule 'hourly' keeps the planned counts until the next plan; --peak applies to it.
 The results are compared with constant counts sized with hindsight for each region's
 peak, with a rule that reacts to the previous minute and, with --counts, with the actual
 counts.
@@ -49,7 +49,7 @@ replicas and, optionally, gpu. A count is valid until the next one.`,
 	}
 	flags := cmd.Flags()
 	o.reviewFlags(cmd)
-	flags.StringVar(&o.from, "from", "", "start of the evaluated period, as `TIME` (default: a day after the history's start, or its middle)")
+	flags.StringVar(&o.from, "from", "", "start of the evaluated period, as `TIME` (default: a day after the history's start; the middle of a history of less than two days)")
 	flags.StringVar(&o.until, "until", "", "end of the evaluated period, as `TIME` (default: the history's end)")
 	flags.DurationVar(&o.every, "every", 0, "time between two plans (default: autoscale.every, else 1h)")
 	flags.StringVar(&o.counts, "counts", "", "`FILE` with the actual counts")

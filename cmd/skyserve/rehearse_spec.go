@@ -92,7 +92,7 @@ func (o *doctorOptions) registerRehearsalFlags(flags *pflag.FlagSet) {
 	flags.DurationVar(&o.timeout, "timeout", defaultRehearsalTimeout, "how long --rehearse may take until it deletes everything")
 	flags.StringVar(&o.report, "report", "", "the `FILE` of the report of --rehearse (default: in the state directory)")
 	flags.StringVar(&o.regions, "regions", regionsFirst, "the regions of --rehearse: first (one per cloud) or all")
-	flags.BoolVar(&o.dns, "dns", false, "let --rehearse publish the name NAME-rehearsal in the zone of the file")
+	flags.BoolVar(&o.dns, "dns", false, "let --rehearse publish the name NAME-rehearsal in the DNS zone of service.yaml")
 	flags.StringVar(&o.programURL, "program", "", "`FILE` or URL of the skyserve binary for VMs, as in 'skyserve up'")
 }
 

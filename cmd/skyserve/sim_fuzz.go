@@ -27,9 +27,9 @@ func newSimFuzzCmd() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "fuzz-policy",
 		Short: "Search for scenarios in which a policy performs worse than others",
-		Long: `Draw scenarios, run a policy and the others on each, and print the ratios of throughput and
-P90 of TTFT: the median, the worst, and the scenarios with the lowest throughput ratios with
-the commands that repeat them. A draw varies the workload and its lengths, regions,
+		Long: `Draw scenarios and run a policy and others on each. The policy's throughput and P90 TTFT are
+printed relative to the best other policy: the median, the worst, and the scenarios with the
+lowest throughput ratios with the commands that repeat them. A draw varies the workload and its lengths, regions,
 replicas, the engines' speed and memory, round-trip times, the probe interval, even and 10:1
 loads of regions, and closed and open loops with 0.5 to 1.3 times the estimated capacity.
 Draw i has the seed --seed-base + i: the same seed draws the same scenario.

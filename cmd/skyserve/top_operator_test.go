@@ -267,7 +267,7 @@ func TestActionsOnRunningService(t *testing.T) {
 	if lines, err := byName.Logs(t.Context(), "lb-us-0", 3); err != nil || len(lines) == 0 || len(lines) > 3 {
 		t.Errorf("the log: %q, %v", lines, err)
 	}
-	if _, err := byName.Logs(t.Context(), "us-9", 3); err == nil || !strings.Contains(err.Error(), "us-9 of orders has no log: available logs: lb-us-0, ") {
+	if _, err := byName.Logs(t.Context(), "us-9", 3); err == nil || !strings.Contains(err.Error(), "orders has no machine \"us-9\": its machines: lb-us-0, ") {
 		t.Errorf("a missing log: %v", err)
 	}
 	if text, err := byName.Spec(t.Context()); err != nil || text != spec {

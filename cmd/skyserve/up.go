@@ -92,7 +92,7 @@ neither. skyserve uses the credentials of the clouds' own command-line tools.
 In each cloud, up uploads its own binary to a private bucket of the service, from which
 VMs download it with their own identity. If this binary does not run on VMs (Linux on
 amd64, built without cgo), pass --program FILE. With --program URL, VMs download the
-binary from there. Another binary replaces the VMs one after the other.
+binary from there. If the binary has changed, the VMs are replaced one at a time.
 
 The environment variable ` + envAdminToken + ` sets the token of the balancers'
 admin APIs. The token is stored with the service, so other shells do not need it; an

@@ -41,7 +41,8 @@ func newUsageCmd() *cobra.Command {
 		Short: "Show usage and quotas of API keys",
 		Long: fmt.Sprintf(`Show the usage of API keys by key, model and region: requests, prompt tokens, cached
 prompt tokens and output tokens, and their cost if the model has a price; and the remaining
-daily and monthly quotas and budgets. Keys and users are shown by name. Quotas apply to all
+daily and monthly quotas and budgets. Keys, and users who sign in with a token, are shown
+by name. Quotas apply to all
 regions together. Days and months are in UTC. The current month and the %d months before it
 are kept.`, telemetry.UsageMonths),
 		Example: `  skyserve usage

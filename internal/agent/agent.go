@@ -58,12 +58,12 @@ type Options struct {
 	Runner    Runner
 	// Notice polls the cloud for an interruption of the machine; nil = never.
 	Notice Notice
-	// Cloud returns the handler of the controller's calls of the machine's cloud API: POST requests
-	// whose path has the value "call"; nil = none.
+	// Cloud returns the HTTP handler through which the controller calls the API of the machine's cloud; nil =
+	// none. The path value "call" names the call.
 	Cloud func(Cloud) (http.Handler, error)
 	// Advice polls the cloud for a rebalance recommendation; nil = never.
 	Advice Advice
-	// GPUs is how the machine's GPUs are watched; nil = they are not.
+	// GPUs watches the machine's GPUs for fatal errors; nil = they are not watched.
 	GPUs *GPUWatch
 	// CheckInterval is the interval at which units are checked; default 2 s.
 	CheckInterval time.Duration

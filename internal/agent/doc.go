@@ -3,7 +3,7 @@
 //
 // A machine boots without secrets: it only has its name and the fingerprint of its service's CA. It
 // generates a key and publishes the key's fingerprint. Only the machine and the owner of its AWS
-// account or Google Cloud project can write there. An operator or the controller reads the
+// account or Google Cloud project can publish it. An operator or the controller reads the
 // fingerprint and enrols the machine once: it sends a certificate for that key and a Deployment
 // (units, configuration and secrets). From then on both sides authenticate each other by
 // certificates. docs/security.md describes the permissions.

@@ -12,13 +12,13 @@ import (
 
 // startState is what an agent records about the starts of a replica. Agent.mu guards it.
 type startState struct {
-	// arrived is when the agent of a machine that is not enrolled began to run; zero once the first start
+	// arrived is the time when the agent began to run on a machine that is not enrolled; zero once the first start
 	// has begun.
 	arrived time.Time
 	timer   *startTimer // nil before the first start
 	failure *Failure
-	// unit is the unit to which restarts refer. Its restart count was known at the last check, and base
-	// when it was last ready or started.
+	// unit is the unit whose restarts are counted: its restart count is known, as of the last check, and base,
+	// as of when it was last ready or started.
 	unit        string
 	known, base int
 	isCounted   bool
@@ -28,8 +28,8 @@ type startState struct {
 // SGLang. They are assumed; without one of them the warm-up counts as loading.
 var loadedPhrases = []string{"model loading took", "loading weights took", "torch.compile takes", "capturing cuda graph", "graph capturing", "load weight end", "capture cuda graph"}
 
-// loadedLines is the number of last log lines that contain such a phrase soon after it was logged, and not
-// those of an earlier start of the same container.
+// loadedLines is the number of last log lines in which a phrase is searched: enough to find it soon after it was
+// logged, and too few to reach an earlier start of the same container.
 const loadedLines = 20
 
 // hasLoaded reports whether the log of an engine shows that it has loaded the weights.

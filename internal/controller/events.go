@@ -73,11 +73,15 @@ func (c *Controller) recordMoves(before, after Assignment) {
 
 // planEvent returns the event of a computed plan.
 func planEvent(p *telemetry.PlanSummary, minutes int) telemetry.Event {
+	traffic := fmt.Sprintf("%d minutes", minutes)
+	if minutes == 1 {
+		traffic = "1 minute"
+	}
 	return telemetry.Event{
 		ID: "plan-" + p.At.Format(time.RFC3339Nano), Actor: telemetry.ActorController, Kind: telemetry.EventPlan,
 		Object: p.At.Format(time.RFC3339), Plan: &p.At,
 		Message: fmt.Sprintf("plan computed: %d changes, %s -> %s", len(p.Changes), costText(p.CostPerHour.Current), costText(p.CostPerHour.Planned)),
-		Reason:  fmt.Sprintf("forecast from %d minutes of traffic, status %s", minutes, p.Status),
+		Reason:  fmt.Sprintf("forecast from %s of traffic, status %s", traffic, p.Status),
 	}
 }
 

@@ -83,7 +83,7 @@ func (b *binder) bindDuration(n ast.Node, v reflect.Value, p path, ruleKey strin
 	if !isText || err != nil || !formDuration.matches(s.Value) {
 		e := Error{Problem: "must be " + formDuration.description, Found: b.describeNode(n)}
 		if wholeNumber.MatchString(text) && e.Found != "" {
-			e.Suggestion = "add a unit: " + shorten(text) + "s"
+			e.Suggestion = "add a unit, such as " + shorten(text) + "ms or " + shorten(text) + "s"
 		}
 		b.reportAt(n, p, e)
 		return

@@ -97,6 +97,8 @@ func (s *source) render(line, col int) (text []rune, caret int) {
 			text = append(text, ' ')
 		case !unicode.IsPrint(r):
 			text = append(text, '·')
+		case inside && r == '#': // a comment, not a part of the value
+			text = append(text, ' ', r)
 		default:
 			text = append(text, r)
 		}

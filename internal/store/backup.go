@@ -192,7 +192,7 @@ func damagedBackup(what string, err error) error {
 	case errors.As(err, &bad):
 		return err
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
-		return &telemetry.BackupError{Problem: what + ": it ends early, so it is truncated"}
+		return &telemetry.BackupError{Problem: what + ": it is empty or truncated"}
 	}
 	return &telemetry.BackupError{Problem: fmt.Sprintf("%s: %v", what, err)}
 }

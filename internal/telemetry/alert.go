@@ -30,7 +30,7 @@ const (
 	AlertDiscovery   = "discovery"
 	AlertReplica     = "replica" // a replica cannot become ready until an operator changes something
 	AlertLaunch      = "launch"  // replicas that never become ready, or too many launches
-	AlertBudget      = "budget"  // the budget holds launches
+	AlertBudget      = "budget"  // the budget blocks launches
 	AlertGPU         = "gpu"     // a machine has a fatal GPU error
 
 	AlertErrors       = "errors"       // a replica fails many of its requests

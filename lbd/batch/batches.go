@@ -76,8 +76,8 @@ func (s *Service) readBatch(ctx context.Context, key string) (r job.Record, revi
 	return r, revision, err
 }
 
-// updateBatch changes a record; after a conflict it changes the new one. It returns the record, as changed
-// or, after an error of change, as found, and its revision.
+// updateBatch changes a record; if another balancer changed it meanwhile, it reads it again and repeats. It returns
+// the record and its revision: the changed record, or the unchanged one with the error that change returned.
 func (s *Service) updateBatch(ctx context.Context, key string, change func(*job.Record) error) (r job.Record, revision uint64, err error) {
 	for {
 		if r, revision, err = s.readBatch(ctx, key); err != nil {

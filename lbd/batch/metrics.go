@@ -18,7 +18,7 @@ func newMetrics() metrics {
 			Name: "skyserve_batch_requests_total", Help: "Requests of batches whose result this balancer recorded: completed or failed.",
 		}, []string{"result"}),
 		retries: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "skyserve_batch_retries_total", Help: "Attempts after the first of a request of a batch at this balancer.",
+			Name: "skyserve_batch_retries_total", Help: "Retries of requests of batches by this balancer.",
 		}),
 	}
 	m.requests.WithLabelValues("completed")

@@ -30,10 +30,10 @@ func (s *Service) sweep(ctx context.Context) error {
 // orphanAge is the age at which an object without a record is no longer an upload in progress.
 const orphanAge = 24 * time.Hour
 
-// sweepObjects removes what balancers that died left of uploads, output files and large results.
+// sweepObjects removes uploads, output files and large results that a balancer began and did not complete before it died.
 func (s *Service) sweepObjects(ctx context.Context) error {
 	return s.store.SweepObjects(ctx, sweepInterval, func(names []string) (orphans []string, err error) {
-		// After the names: an object with a record is in the list.
+		// The records are read after the names, so that the record of every complete object is seen.
 		records, err := s.records.Keys(ctx, "file.")
 		if err != nil {
 			return nil, err

@@ -51,8 +51,8 @@ const (
 	deadAfter = 5
 	// stepInterval is the interval of checks for deadlines and dead workers. Changes are noticed at once.
 	stepInterval = 250 * time.Millisecond
-	// inFlightPerReplica is the number of requests that a worker claims for each of its replicas: they
-	// are parked until the replica has KV memory to spare, and more than most engines run at once.
+	// inFlightPerReplica is the number of requests that a worker claims for each of its replicas, more than most
+	// engines run at once. Claimed requests are parked until the replica has free KV memory.
 	inFlightPerReplica = 128
 	maxInFlight        = 4096 // 4096 requests of 8 KB are 32 MB
 	// sweepInterval is the interval of removing expired files and what crashes left behind.
@@ -454,8 +454,8 @@ func (w *worker) claimed() int {
 	return w.inFlight
 }
 
-// liveChunks is live for the chunks of a batch. This worker's own claims are valid only while it executes
-// chunks of the batch: it has then released those that it does not execute.
+// liveChunks returns a function that reports whether the worker with an ID holds its claims of chunks of a batch. Those
+// of this worker are valid only while it executes chunks of the batch.
 func (w *worker) liveChunks(now time.Time, key string) func(string) bool {
 	live := w.live(now)
 	w.mu.Lock()

@@ -8,14 +8,15 @@ import (
 	"skyserve/lbd/policy"
 )
 
-// batch is the state for a policy that decides for whole pools (policy.Batcher). Requests that not
+// batch is the state for a policy that assigns the head of a model's queue to all of its replicas at once
+// (policy.Batcher). Requests that not
 // every rank may serve (fillPool) are placed one by one, and so are forwards to peers.
 type batch struct {
 	policy   policy.Batcher // nil: the policy decides request by request
 	pool     policy.Pool
 	requests []*request // parallel to pool.Waiting
 	separate []*request // placed one by one: see fillPool
-	ranks    []*target  // parallel to pool.Ranks
+	ranks    []*target  // the replicas, or their data-parallel ranks; parallel to pool.Ranks
 }
 
 func newBatch(p policy.Policy) batch {

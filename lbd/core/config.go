@@ -84,8 +84,8 @@ type Config struct {
 	MaxColdWait time.Duration
 	// ProbeInterval is the time between two reports of one target. After StaleIntervals without new
 	// figures, the push rule ignores a replica's pending count, and a peer receives no requests. Policies
-	// still receive the last figures, with their age. After LostIntervals the figures are unknown, and
-	// without a report the target is not live.
+	// still receive the last figures, with their age. After LostIntervals without new figures they
+	// are unknown. After LostIntervals without any report the target is not live.
 	ProbeInterval  time.Duration
 	StaleIntervals int
 	LostIntervals  int

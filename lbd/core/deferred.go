@@ -33,8 +33,8 @@ type DeferredRule struct {
 // DefaultBeside is the default of DeferredRule.Beside; docs/results.md has its effect.
 const DefaultBeside = 2
 
-// interactiveWindow is the time after the last interactive request for which Beside applies: long enough
-// that the next one of a light load finds it in force.
+// interactiveWindow is the time after the last interactive request for which Beside applies. It is longer than
+// the gap between two requests of a light load.
 const interactiveWindow = 10 * time.Second
 
 // DefaultDeferred returns the paper's rule, one below 60 % and two below 50 %, with DefaultBeside.

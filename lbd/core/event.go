@@ -91,8 +91,8 @@ type Request struct {
 	Holder string `json:"holder,omitempty"`
 	// Wait bounds the time in the queue; 0 = Config.MaxWait.
 	Wait time.Duration `json:"wait_ns,omitempty"`
-	// Due is the time until the deadline of a deferred request (NIW), from its arrival, and Age the time
-	// since it was created, before its arrival; Due 0 = the tier's target.
+	// Due is the time from the arrival of a deferred request (NIW) to its deadline; 0 = the tier's target.
+	// Age is the time between its creation and its arrival.
 	Due time.Duration `json:"due_ns,omitempty"`
 	Age time.Duration `json:"age_ns,omitempty"`
 	// Fallback: its own model could not serve the request, and Model is another one.
@@ -132,9 +132,10 @@ type Outcome struct {
 	// Refused: the target rejected the request for a reason that may not apply to another target:
 	// 401, 403, 404 of the model, 429, 503; with Unsure also another client error.
 	Refused bool `json:"refused,omitempty"`
-	// Unsure: the failure may not be the target's fault. With Refused, the rejection may be about the request itself, as
-	// a 400 or 422 is; it counts as a failure of the target only if another target then serves the
-	// request. Without Refused, the target cannot continue the answer of another one.
+	// Unsure: the failure may not be the target's fault.
+	//   - With Refused, the rejection may be about the request itself, as a 400 or 422 is: it counts as a failure
+	//     of the target only if another target then serves the request.
+	//   - Without Refused, the target cannot continue the answer that another one began.
 	Unsure bool `json:"unsure,omitempty"`
 	// LacksModel: the target rejected the request because it does not serve the requested name. If that is
 	// an adapter, this is no failure of the target.

@@ -2,9 +2,9 @@ package core
 
 import "skyserve/lbd/core/pace"
 
-// evictions measures how much of the prompts that engines compute is there because it was evicted: it
-// was sent to the same target before, and its engine did not find it in the cache. A prompt sent while its
-// engine was still computing the same text is no measurement: branches of a tree of thoughts arrive together.
+// evictions measures the share of the prompt tokens that engines compute which had been cached and was evicted:
+// the text was sent to the same target before, and its engine did not find it in the cache. A prompt sent while
+// its engine was still computing the same text is not measured: branches of a tree of thoughts arrive together.
 type evictions struct {
 	evicted, computed pace.Mean // tokens per request
 }

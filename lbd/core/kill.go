@@ -48,8 +48,8 @@ type StoppedFingerprint struct {
 // killSuspect holds the failures of replicas that had a request with one fingerprint.
 type killSuspect struct {
 	fingerprint  uint64 // 0 = unknown: the suspect is a single request
-	kills        int    // deaths counted against it since such a request was last served
-	deaths       int    // replicas that died while they had such a request, since one was last served
+	kills        int    // replicas that died because of it, as far as known, since such a request was last served
+	deaths       int    // all replicas that died while they had such a request, since one was last served
 	openFailures int    // failures whose cause is not known yet
 	isolated     bool
 	stopped      bool
@@ -169,8 +169,8 @@ func (b *Balancer) mustStop(r *request) bool {
 }
 
 // awaitsProbes reports whether r must wait for probes: it would be stopped if the replicas that
-// failed it are dead. The wait is long enough for the failures before it began. r does not wait for
-// later failures of other requests with its fingerprint.
+// failed it are dead. The wait covers the failures that happened before it began. r does not
+// wait for later failures of other requests with its fingerprint.
 func (b *Balancer) awaitsProbes(now time.Duration, r *request) bool {
 	if r.suspect == nil || r.suspect.openFailures == 0 || r.kills()+r.suspect.openFailures < b.allowedKills(r.Fingerprint) {
 		return false

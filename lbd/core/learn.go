@@ -78,7 +78,8 @@ func (b *Balancer) updatePaces() {
 	}
 }
 
-// fastestPace returns the lowest known pace of a model's replicas, here or reported by peers; 1 if
+// fastestPace returns the pace of a model's fastest replica, here or reported by peers: the lowest, since a pace is
+// the time between tokens relative to the nominal replica. 1 if
 // none is known.
 func (b *Balancer) fastestPace(model string) float64 {
 	fastest := 0.0

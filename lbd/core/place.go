@@ -58,7 +58,7 @@ func (b *Balancer) placeInOrder(now time.Duration, q *queue) {
 
 // placeWithHolds evaluates the head of the queue request by request, for a policy that holds requests
 // for a full replica while others overtake them. After a peer's report, it evaluates all of them.
-// Otherwise it evaluates those that were evaluated before only while a replica has capacity: when the
+// Otherwise, requests that were evaluated before are evaluated again only while a replica has capacity. When the
 // capacity is used up, they stay held for the same replicas, and only new requests are evaluated.
 func (b *Balancer) placeWithHolds(now time.Duration, q *queue) {
 	if q.Len() == 0 {

@@ -19,8 +19,8 @@ type prefillBatch struct {
 	tokens     int           // prefilled.tokens after all of them
 }
 
-// addPrompt records the first token of a request with a number of uncached tokens. A step can take
-// longer than half a decode step, but two steps cannot take less.
+// addPrompt records the first token of a request with a number of uncached tokens. First
+// tokens that are more than half a decode step apart belong to different steps.
 func (p *prefilled) addPrompt(now time.Duration, tokens int, step time.Duration) {
 	p.tokens += tokens
 	if p.batch == nil || now-p.batch.firstToken > step/2 {

@@ -8,14 +8,14 @@ import (
 	"skyserve/lbd/prefix"
 )
 
-// starts measures how many requests a replica's engine starts and runs at once. Under PushPending,
-// Config.UnconfirmedLimit meters a burst only as far as the engine has not shown more.
+// starts measures how many requests a replica's engine starts and runs at once. Under PushPending, a burst is
+// limited to Config.UnconfirmedLimit until the engine has been seen to start more.
 //
 // A request starts in time if its first token, or its whole response, arrives within a probe
 // interval: no report could have shown a shorter wait.
 type starts struct {
-	// together is the highest number of unconfirmed requests, including itself, with which a
-	// request was sent that started in time: the engine's prefill keeps up with such a burst.
+	// together is the largest burst that started in time: the number of unconfirmed requests at the time
+	// when such a request was sent, including it. The engine's prefill keeps up with such a burst.
 	together int
 	// concurrent is the highest number of requests with a first token at the time when one of them
 	// had started in time: the engine has slots and memory for as many.
@@ -87,8 +87,9 @@ func (t *target) computes(prompt prefix.Key, bytes int) bool {
 }
 
 // unconfirmedSlots returns the number of further requests that may be sent to t before one of its
-// requests is confirmed. UnconfirmedLimit requests test whether the engine runs more at once than it
-// has shown; below that number, as many test whether it starts more together.
+// requests is confirmed: UnconfirmedLimit in all, which tests whether the engine runs more at once than
+// before; or UnconfirmedLimit more than the largest burst that started in time (starts.together), as long as the
+// engine then runs no more than it has run before (starts.concurrent).
 func (t *target) unconfirmedSlots(c *Config) int {
 	free := c.UnconfirmedLimit - len(t.unconfirmed)
 	return max(free, min(free+t.starts.together, t.starts.concurrent-t.outstanding))

@@ -3,8 +3,8 @@ package core
 import "time"
 
 // The prefix trees are bounded, and tenants share them. Each tenant has a share that the prompts of
-// others cannot evict (prefix.Tree.InsertFor). Such a tenant is an owner of prefixes, unrelated to
-// the owner of a replica, which is a balancer. Requests without a tenant belong to owner 0. Tenants
+// others cannot evict (prefix.Tree.InsertFor). Here such a tenant is called an owner, which is
+// unrelated to the owner of a replica (a balancer). Requests without a tenant belong to owner 0. Tenants
 // receive numbers in the order in which they appear.
 
 const (

@@ -330,7 +330,7 @@ func (p *Provider) CheckPorts(changes provision.Changes) error {
 	if len(taken) == 1 {
 		return first
 	}
-	return fmt.Errorf("%w (total ports in use: %d)", first, len(taken))
+	return fmt.Errorf("%w; %d further ports of the service are in use too", first, len(taken)-1)
 }
 
 // Fingerprint returns the fingerprint of a machine's key, as its agent published it in a directory that

@@ -21,7 +21,7 @@ import (
 	"skyserve/provision/cloud"
 )
 
-// Bundle is the additional content of the controller's machine.
+// Bundle is what the machine of a controller receives in addition to what others do.
 type Bundle struct {
 	// Own is the controller's certificate, Issuer the CA with which it certifies machines: see
 	// identity.Home.Controller.

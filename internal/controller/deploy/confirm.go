@@ -14,7 +14,7 @@ import (
 // An agent reports its replica ready up to a second before a balancer does, which must probe the
 // engine first. If another replica were drained in that second, its balancer might have none.
 
-// withoutUnconfirmed returns the statuses of machines, in which a replica counts as starting until a
+// withoutUnconfirmed returns the statuses of machines with one change: a replica counts as starting until a
 // balancer reports it ready. It asks the balancers only while a replica may be drained in favour of
 // another. Replicas that balancers stop using are left as they are.
 func (k *Reconciler) withoutUnconfirmed(ctx context.Context, h *Delivery, draining map[string]bool, seen map[string]AgentReport) map[string]AgentReport {
@@ -40,8 +40,8 @@ func mayDrain(have []provision.Object, seen map[string]AgentReport) bool {
 	return len(interrupted(have, seen)) > 0
 }
 
-// confirmed returns the statuses of machines, in which the phase of a ready replica is PhaseStarting
-// where no balancer uses it. Replicas that are draining or have a replacement keep their phase:
+// confirmed returns the statuses of machines with one change: the phase of a ready replica that no balancer
+// uses is PhaseStarting. Replicas that are draining or have a replacement keep their phase:
 // balancers need not use them.
 func confirmed(have []provision.Object, seen map[string]AgentReport, used, draining map[string]bool) map[string]AgentReport {
 	out, beingReplaced := maps.Clone(seen), withReplacement(have)

@@ -85,7 +85,7 @@ type Content struct {
 	// AdminToken authenticates plain HTTP clients of the admin APIs of balancers on this computer;
 	// empty opens them to all local users.
 	AdminToken string
-	// Enrolled are the cloud IDs of balancer machines that operators launched, by machine ID; other
+	// Enrolled are the handles (IDs in their cloud) of balancer machines that operators launched, by machine ID; other
 	// machines with the tags of a balancer are ignored. nil = all are accepted.
 	Enrolled map[string][]string
 	// Draining are the IDs of replicas that balancers stop using.

@@ -33,7 +33,8 @@ type Deployer struct {
 	// Now is the clock for the time in which offerings without capacity are not retried; nil = time.Now.
 	Now func() time.Time
 
-	// Terminating, Ending, Counts and ZoneID are those of cloud.Input.
+	// Terminating (machines that their cloud interrupts), Ending (machines whose reservation ends), Counts
+	// and ZoneID are those of cloud.Input.
 	Terminating map[string]bool
 	Ending      map[string]bool
 	Counts      map[cloud.ReplicaGroup]provision.ClassCounts
@@ -229,7 +230,7 @@ func (f *Deployer) spotHistory() *provision.SpotHistory {
 }
 
 // recordInterruptions adds the spot machines that their cloud is interrupting, or has interrupted, to the
-// history, which moves their zones behind others. Maintenance and machines that their cloud only advises to leave are not
+// history, so that their zones are tried last. Maintenance and rebalance recommendations are not
 // included.
 func (f *Deployer) recordInterruptions(have []provision.Object, seen map[string]AgentReport) {
 	taken := interrupted(have, seen)

@@ -12,7 +12,7 @@ import (
 )
 
 // Dynamic fallback (spot.dynamic_fallback): cloud.BuildLayout places the replacement of an interrupted spot
-// replica on demand, and returnToSpot at once launches a spot replica that replaces that one. Both use the
+// replica on demand, and returnToSpot at once launches a spot replica to replace the on-demand one. Both use the
 // launches, labels and removals of any other replacement.
 
 // Times of dynamic fallback, with their reasons.

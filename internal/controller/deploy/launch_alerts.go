@@ -21,7 +21,7 @@ func launchAlerts(l *telemetry.Launches, held []*provision.HeldError, retired ma
 	for _, h := range held {
 		switch h.Kind {
 		case provision.HeldByBudget:
-			add(telemetry.AlertBudget, telemetry.AlertBudget, "the budget holds launches: "+h.ID+": "+h.Reason, "raise autoscale.budget, or lower replicas.min or max")
+			add(telemetry.AlertBudget, telemetry.AlertBudget, "the budget blocks launches: "+h.ID+": "+h.Reason, "raise autoscale.budget, or lower replicas.min or max")
 		case provision.HeldByLaunches:
 			add(telemetry.AlertLaunch, "max_launches_per_hour", h.Reason, "find out why so many machines are launched; or raise autoscale.max_launches_per_hour")
 		case provision.HeldByBackoff: // see below

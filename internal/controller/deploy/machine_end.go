@@ -23,8 +23,8 @@ func endingBy(have []provision.Object, at time.Time) map[string]bool {
 	return ids
 }
 
-// drainedBeforeEnd returns the replicas that balancers stop using because they end soon: those whose model another
-// replica serves that does not.
+// drainedBeforeEnd returns the replicas that balancers stop using because they end soon. A replica is included only
+// if another replica of its model is ready and does not end soon.
 func drainedBeforeEnd(draining map[string]bool, have []provision.Object, seen map[string]AgentReport, now time.Time) map[string]bool {
 	ids := endingBy(have, now.Add(provision.DrainBeforeEnd))
 	serves := map[string]bool{} // models

@@ -16,9 +16,9 @@ type NameStore interface {
 	RemoveName() error
 }
 
-// PublishName creates or updates a public name. It first removes another previous name of the service
-// completely; an n without a Name only removes. zone is not called where there is neither. It
-// returns the errors of provision.Zone's Set.
+// PublishName creates or updates a public name. If the service had another name before, that one is first removed
+// completely. If n has no Name, nothing is created afterwards. zone is not called if there is no previous name and
+// no new one. PublishName returns the errors of provision.Zone's Set.
 func PublishName(ctx context.Context, zone provision.DNSZone, stored NameStore, n provision.PublicName) error {
 	old, had, err := stored.StoredName()
 	if err != nil {

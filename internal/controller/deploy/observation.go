@@ -157,7 +157,7 @@ func (k *Reconciler) limitPlanning(ctx context.Context, o *bundleState, s *obser
 	return errors.Join(all...)
 }
 
-// home returns a region in the cloud of the controller that has this content: that of its machine.
+// home returns the region of the machine of the controller that has this content.
 func (c Content) home() service.Region {
 	managed := cloud.ManagedRegions(c.Spec)
 	for _, candidate := range cloud.ControlCandidates(c.Spec, nil) {

@@ -139,8 +139,8 @@ func isReplacementOf(by, o provision.Object) bool {
 }
 
 // needReplacement returns the replicas that need replacement: those being interrupted, those with a
-// rebalance recommendation, and those with a replacement. A replica that is not being
-// interrupted itself is not included while all its replacements are.
+// rebalance recommendation, and those with a replacement. While all replacements of a replica are being
+// interrupted, and it is not, it is kept and not included.
 func needReplacement(have []provision.Object, seen map[string]AgentReport, advised map[string]bool) map[string]bool {
 	taken := interrupted(have, seen)
 	ids := maps.Clone(taken)

@@ -37,12 +37,13 @@ type seenReplica struct {
 	Ready bool `json:"ready"`
 	// AllGPUs is true once its driver has seen all GPUs of its machine type.
 	AllGPUs bool `json:"all_gpus,omitempty"`
-	// Retired is why it is taken out and terminated, since RetiredAt; empty = it is not.
+	// Retired is the reason why it is retired (taken out of service and terminated), since RetiredAt; empty =
+	// it is not.
 	Retired   string    `json:"retired,omitempty"`
 	RetiredAt time.Time `json:"retired_at,omitzero"`
 }
 
-// retirement is a replica that is to be taken out and terminated.
+// retirement is a replica that is to be retired: taken out of service and terminated.
 type retirement struct {
 	object provision.Object
 	reason string

@@ -16,8 +16,8 @@ import (
 	"skyserve/provision/static"
 )
 
-// ReplicaScaling changes the replicas of a running service in all kinds of regions: all of them to those
-// of a plan, or one replica that an operator selects. Each method returns once its change is
+// ReplicaScaling changes the replicas of a running service in all kinds of regions: it applies a plan to all of
+// them, or changes one replica that an operator selects. Each method returns once its change is
 // complete. All methods are idempotent and safe to run again after a crash.
 type ReplicaScaling struct {
 	*Deployer
@@ -30,8 +30,8 @@ type ReplicaScaling struct {
 	Use func(ctx context.Context, p *Plan, idle, fresh map[string]bool) error
 	// Progress is called for launched and removed machines; may be nil.
 	Progress provision.ProgressFunc
-	// BeforeTaking is called before an allowed change that takes one replica that an operator selects from
-	// the service; an error ends the change. It may be nil.
+	// BeforeTaking is called before an allowed change that takes an operator-selected replica out of service;
+	// an error ends the change. It may be nil.
 	BeforeTaking func(ctx context.Context) error
 	// Drained is called for drained replicas that stay; may be nil.
 	Drained func(id string)

@@ -287,7 +287,7 @@ func stateOf(o provision.Object, a machineAnswer) (service.ReplicaState, string)
 	return service.StateStarting, strings.TrimSuffix(string(a.status.Phase)+": "+a.status.Reason, ": ")
 }
 
-// lacksController reports whether all units of a machine but the controller are ready. The
+// lacksController reports whether the controller is the only unit of a machine that is not ready. The
 // controller has its own status: its balancer serves without it.
 func lacksController(units []agent.UnitStatus) bool {
 	lacks := false
