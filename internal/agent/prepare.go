@@ -22,7 +22,7 @@ func (s *System) prepare(ctx context.Context, u Unit, report func(Progress)) (ar
 	p := &preparation{image: u.Image, report: report}
 	steps := []func(context.Context) error{func(ctx context.Context) error {
 		defer p.pulled()
-		return s.pull(ctx, u.Image, p.pulling)
+		return s.pull(ctx, u.Image, p.pulling, p.pullingBytes)
 	}}
 	if u.Weights != nil || len(u.Adapters) > 0 {
 		steps = append(steps, func(ctx context.Context) error {
@@ -95,12 +95,21 @@ type preparation struct {
 	isDownload bool
 	progress   string // of the download, as text; empty before it begins
 	bytes      telemetry.ByteCount
+	imageBytes telemetry.ByteCount // the total is 0 before it is known
 }
 
 func (p *preparation) pulling() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.isPull = true
+	p.show()
+}
+
+// pullingBytes records the bytes of the image.
+func (p *preparation) pullingBytes(b telemetry.ByteCount) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.imageBytes = b
 	p.show()
 }
 
@@ -142,7 +151,11 @@ func (p *preparation) show() {
 		now.Reason += "; weights: " + p.progress
 	}
 	if p.isPull {
-		now.Steps = append(now.Steps, Step{Name: telemetry.StartImage})
+		step := Step{Name: telemetry.StartImage}
+		if bytes := p.imageBytes; bytes.Total > 0 {
+			step.Bytes = &bytes
+		}
+		now.Steps = append(now.Steps, step)
 	}
 	if p.isDownload {
 		bytes := p.bytes

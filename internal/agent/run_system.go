@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"os/exec"
@@ -41,22 +42,42 @@ const (
 	agentUnit    = "node" // the agent's own unit: see templates
 )
 
+// call runs a program and returns its output.
 func (s *System) call(ctx context.Context, program string, args ...string) (string, error) {
 	if s.Call != nil {
 		return s.Call(ctx, program, args...)
 	}
-	var stderr bytes.Buffer
-	cmd := exec.CommandContext(ctx, program, args...)
-	cmd.Stderr = &stderr
-	out, err := cmd.Output()
-	if err != nil {
-		lines := lastLines(stderr.String(), tailLines)
-		if len(lines) == 0 { // nvidia-smi prints GPU errors on stdout
-			lines = lastLines(string(out), tailLines)
-		}
-		return string(out), fmt.Errorf("%s %s: %w: %s", program, args[0], err, strings.Join(lines, "; "))
+	var out bytes.Buffer
+	err := runProgram(ctx, &out, program, args)
+	return out.String(), err
+}
+
+// callLines runs a program and calls line with each line of its output.
+func (s *System) callLines(ctx context.Context, line func(string), program string, args ...string) error {
+	if s.Call == nil {
+		return runProgram(ctx, &lineWriter{line: line}, program, args)
 	}
-	return string(out), nil
+	out, err := s.Call(ctx, program, args...)
+	for text := range strings.Lines(out) {
+		line(text)
+	}
+	return err
+}
+
+// runProgram runs a program that writes its output to stdout. An error contains the last lines of its stderr.
+func runProgram(ctx context.Context, stdout io.Writer, program string, args []string) error {
+	var out, stderr bytes.Buffer
+	cmd := exec.CommandContext(ctx, program, args...)
+	cmd.Stdout, cmd.Stderr = io.MultiWriter(stdout, &out), &stderr
+	err := cmd.Run()
+	if err == nil {
+		return nil
+	}
+	lines := lastLines(stderr.String(), tailLines)
+	if len(lines) == 0 { // nvidia-smi prints GPU errors on stdout
+		lines = lastLines(out.String(), tailLines)
+	}
+	return fmt.Errorf("%s %s: %w: %s", program, args[0], err, strings.Join(lines, "; "))
 }
 
 func (s *System) unitFile(name string) string {
@@ -217,27 +238,6 @@ func (s *System) startContainer(ctx context.Context, u Unit, report func(Progres
 	}
 	_, err = s.call(ctx, "docker", append(s.runArgs(u), rank...)...)
 	return err == nil, err
-}
-
-// noSpaceMessage is Docker's error for a full disk.
-const noSpaceMessage = "no space left on device"
-
-// pull pulls an image unless it exists. If the disk is full, it removes unused images, such as that
-// of an earlier deployment, and retries once.
-func (s *System) pull(ctx context.Context, image string, report func()) error {
-	if _, err := s.call(ctx, "docker", "image", "inspect", "--format", "{{.Id}}", image); err == nil {
-		return nil
-	}
-	report()
-	_, err := s.call(ctx, "docker", "pull", "--quiet", image)
-	if err == nil || !strings.Contains(err.Error(), noSpaceMessage) {
-		return err
-	}
-	if _, pruneErr := s.call(ctx, "docker", "image", "prune", "--all", "--force"); pruneErr != nil {
-		return errors.Join(err, pruneErr)
-	}
-	_, err = s.call(ctx, "docker", "pull", "--quiet", image)
-	return err
 }
 
 // maxProcesses limits the processes and threads of a container. The ranks of an engine on a machine
