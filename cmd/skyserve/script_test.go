@@ -41,6 +41,7 @@ type patient struct{ m *testing.M }
 
 func (p patient) Run() int {
 	const atOnce = 6
+	testkit.CollectRarely()
 	// Tests in this process must not read the configuration file of whoever runs them.
 	if err := os.Setenv(envXDGConfigHome, "/nonexistent"); err != nil {
 		panic(err)

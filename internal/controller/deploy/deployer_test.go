@@ -15,6 +15,7 @@ import (
 	"skyserve/internal/controller/deploy"
 	"skyserve/internal/service"
 	"skyserve/internal/testcloud/conformance"
+	"skyserve/internal/testkit"
 	"skyserve/provision"
 	"skyserve/provision/cloud"
 	"skyserve/provision/local"
@@ -26,6 +27,7 @@ func TestMain(m *testing.M) {
 		runMachineProcess(object)
 		return
 	}
+	testkit.CollectRarely()
 	goleak.VerifyTestMain(m)
 }
 
