@@ -22,7 +22,8 @@ short:
 build:
 	CGO_ENABLED=0 go build -trimpath -tags grpcnotrace -ldflags '-s -w' -o bin/skyserve ./cmd/skyserve
 
-# Builds everything that a release consists of, without publishing it, in bin/dist. SBOMs need syft, images need
+# Builds everything that a release consists of, without publishing it, in bin/dist. SBOMs need syft
+# (go install github.com/anchore/syft/cmd/syft@latest, which compiles for minutes), images need
 # Docker: what cannot be made here is left out and named. Go builds for four platforms: 4 minutes on two cores at first.
 GORELEASER   := go run github.com/goreleaser/goreleaser/v2@v2.16.0
 SNAPSHOT_SKIP = $(shell command -v syft >/dev/null || echo sbom,)$(shell docker info >/dev/null 2>&1 || echo docker,)publish
