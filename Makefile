@@ -102,12 +102,12 @@ bench-batch: build
 	go test -tags compare -run TestCompareIngest -v -count=1 -timeout 30m ./lbd/batch $(ARGS)
 
 # Compares interactive requests on the quickstart with and without a batch (Linux, about 6 minutes;
-# ARGS='-batch.requests=20000 -batch.duration=10m' for the whole size).
+# ARGS='-batch.requests=20000 -batch.duration=10m -batch.window=2h' for the whole size, 40 minutes or more).
 compare-batch: build
-	go test -tags compare -run TestCompareInterference -v -count=1 -timeout 60m ./lbd/batch $(ARGS)
+	go test -tags compare -run TestCompareInterference -v -count=1 -timeout 150m ./lbd/batch $(ARGS)
 
 # Kills processes of balancers, the controller and the store during batches: 20, or as many as
-# ARGS=-batch.kills=200 names (Linux).
+# ARGS=-batch.kills=200 names (Linux, 8 seconds a kill on a busy machine: 30 minutes for 200).
 chaos-batch: build
 	go test -tags compare -run TestCompareKills -v -count=1 -timeout 3h ./lbd/batch $(ARGS)
 

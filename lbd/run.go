@@ -60,6 +60,8 @@ type Options struct {
 	AllowCIDRs []netip.Prefix
 	// Store stores the history; nil = the store at StoreURL, if any.
 	Store PointStore
+	// Files stores the files of batches; nil = in the store at StoreURL.
+	Files store.Parts
 	// UsageStore stores the usage of API keys; nil = the store at StoreURL, if any.
 	UsageStore UsageStore
 	// DrainTimeout is the maximum time for requests in flight at shutdown; default 10 s.
@@ -327,7 +329,7 @@ func (b *balancer) pointStore(ctx context.Context) (PointStore, error) {
 	if b.opts.Store != nil || b.cfg.StoreURL == "" {
 		return b.opts.Store, nil
 	}
-	options := []store.Option{store.ForService(b.cfg.Service), store.Lazy(), store.ClientName(b.cfg.ID), store.Logger(b.log)}
+	options := []store.Option{store.ForService(b.cfg.Service), store.Lazy(), store.ClientName(b.cfg.ID), store.Logger(b.log), store.FilesIn(b.opts.Files)}
 	if b.cfg.StoreMTLS {
 		options = append(options, store.Secure(b.member.clientTLS(identity.Controller)))
 	}

@@ -153,6 +153,9 @@ func runLb(cmd *cobra.Command, f lbFlags) error {
 		}
 		opts.AllowCIDRs = append(opts.AllowCIDRs, prefix)
 	}
+	if opts.Files, err = openFiles(cmd.Context(), cfg); err != nil {
+		return err
+	}
 	limitMemory(cfg.Balancer.WithDefaults().Memory.Total)
 	go tuneCollector(cmd.Context())
 	var stop func()

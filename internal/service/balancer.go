@@ -38,6 +38,8 @@ type BalancerConfig struct {
 	// StoreMTLS means that the store runs in the service's controller: the connection uses TLS, and
 	// the server must present a controller's certificate.
 	StoreMTLS bool `yaml:"store_mtls,omitempty" json:"store_mtls,omitempty"`
+	// StoreFiles is the folder of a bucket for the files of batches, as store.files of service.yaml; empty = in the store.
+	StoreFiles string `yaml:"store_files,omitempty" json:"store_files,omitempty"`
 	// PeerToken authenticates balancers of one service to each other.
 	PeerToken string `yaml:"peer_token,omitempty" json:"peer_token,omitempty"`
 	// AdminToken is the token that every request to the admin listener must contain. If it is

@@ -61,6 +61,7 @@ var (
 	formImage    = newForm(`^[A-Za-z0-9][A-Za-z0-9._:/@-]{0,254}$`, "a container image such as vllm/vllm-openai:v0.33.0")
 	formAdapter  = newForm(`^([A-Za-z0-9][A-Za-z0-9_.-]{0,95}/[A-Za-z0-9][A-Za-z0-9_.-]{0,95}|s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/[A-Za-z0-9_.=@+-]+)+|gs://[a-z0-9][a-z0-9._-]{1,220}[a-z0-9](/[A-Za-z0-9_.=@+-]+)+)$`, "a repository of the Hugging Face hub such as org/name, or a folder of a bucket such as s3://models/sql or gs://models/sql")
 	formWeights  = newForm(`^(s3://[a-z0-9][a-z0-9.-]{1,61}|gs://[a-z0-9][a-z0-9._-]{1,220})[a-z0-9](/[A-Za-z0-9_.=@+-]+)+$`, "a folder of a bucket such as s3://models/llama-3.1-8b or gs://models/llama-3.1-8b")
+	formFiles    = newForm(`^(s3://[a-z0-9][a-z0-9.-]{1,61}|gs://[a-z0-9][a-z0-9._-]{1,220})[a-z0-9](/[A-Za-z0-9_.=@+-]+)*$`, "a bucket or a folder of one such as s3://batches/chat or gs://batches/chat")
 	formReady    = newForm(`^/[!-~]*$`, "a path such as /health")
 	formProfile  = newForm(`^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$`, "the name of a profile such as l4-llama3.1-8b")
 	formVariable = newForm(`^[A-Za-z_][A-Za-z0-9_]*$`, "the name of an environment variable")
@@ -341,7 +342,8 @@ var rules = map[string]rule{
 	"GCPSpec.balancer_account": {text: "The service account of balancer machines. Default: skyserve-NAME-lb of the project; 'skyserve doctor' prints how to create it.", form: formAccount},
 	"GCPSpec.replica_account":  {text: "The service account of replica machines. Default: none.", form: formAccount},
 
-	"StoreSpec.url": {text: "The URL of an existing NATS server. Default: embedded.", form: formStore},
+	"StoreSpec.files": {text: "The folder of a bucket for the files of batches, with the credentials of the balancers' environment; not for rented regions. Default: in the store.", form: formFiles},
+	"StoreSpec.url":   {text: "The URL of an existing NATS server. Default: embedded.", form: formStore},
 
 	"LocalHosts.port": {
 		text:  "The first balancer's port; further balancers use the following ports. Admin ports are 100 above, engines 200, the store 300.",

@@ -452,6 +452,8 @@ type Autoscale struct {
 // StoreSpec is the location of the state store; an empty URL means embedded.
 type StoreSpec struct {
 	URL string `yaml:"url,omitempty" json:"url,omitempty"`
+	// Files is the folder of a bucket for the files of batches, s3://bucket/folder or gs://bucket/folder; empty = in the store.
+	Files string `yaml:"files,omitempty" json:"files,omitempty"`
 }
 
 // GCPSpec configures settings that all Google Cloud regions share.

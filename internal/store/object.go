@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
@@ -72,7 +73,7 @@ func (s *Store) WriteObject(ctx context.Context, name string, r io.Reader) (size
 			return 0, errors.Join(&ReadError{err}, s.DeleteObject(context.WithoutCancel(ctx), name))
 		}
 		if buf == nil {
-			buf = make([]byte, objectPart)
+			buf = make([]byte, s.partBytes())
 		}
 		n, err := s.writePart(ctx, partName(name, part), in, buf)
 		if size += n; err != nil {
@@ -97,15 +98,26 @@ func (s *Store) writePart(ctx context.Context, name string, in io.Reader, buf []
 	part := buf[:n]
 	octx, cancel := context.WithTimeout(context.WithoutCancel(ctx), partTimeout)
 	defer cancel()
-	o, err := s.objects(octx)
-	if err == nil {
-		_, err = o.Put(octx, jetstream.ObjectMeta{Name: name}, bytes.NewReader(part))
+	return int64(len(part)), wrap(ctx, s.putPart(octx, name, part), "writing object %s", name)
+}
+
+// putPart stores a part.
+func (s *Store) putPart(ctx context.Context, name string, part []byte) error {
+	if s.files != nil {
+		return s.files.PutPart(ctx, name, part)
 	}
-	return int64(len(part)), wrap(ctx, err, "writing object %s", name)
+	o, err := s.objects(ctx)
+	if err == nil {
+		_, err = o.Put(ctx, jetstream.ObjectMeta{Name: name}, bytes.NewReader(part))
+	}
+	return err
 }
 
 // DeleteObject removes an object, complete or not. Removing a missing object is not an error.
 func (s *Store) DeleteObject(ctx context.Context, name string) error {
+	if s.files != nil {
+		return s.deleteParts(ctx, name)
+	}
 	for part := int64(0); ; part++ {
 		octx, cancel := context.WithTimeout(ctx, opTimeout)
 		o, err := s.objects(octx)
@@ -155,27 +167,36 @@ func (r *objectReader) Read(p []byte) (int, error) {
 
 // fetchPart reads the part with the next byte.
 func (r *objectReader) fetchPart() error {
-	number := r.next / objectPart
+	size := r.s.partBytes()
+	number := r.next / size
 	octx, cancel := context.WithTimeout(r.ctx, partTimeout)
 	defer cancel()
-	o, err := r.s.objects(octx)
-	r.buf.Reset()
-	if err == nil {
-		err = r.s.getPart(octx, o, partName(r.name, number), &r.buf)
-	}
-	part := r.buf.Bytes()
-	if errors.Is(err, jetstream.ErrObjectNotFound) {
+	part, err := r.readPart(octx, partName(r.name, number))
+	if errors.Is(err, jetstream.ErrObjectNotFound) || errors.Is(err, fs.ErrNotExist) {
 		err = fmt.Errorf("%w: %w", ErrNotFound, err)
 	}
 	if err != nil {
 		return wrap(r.ctx, err, "reading object %s", r.name)
 	}
-	from, to := r.next-number*objectPart, min(r.end-number*objectPart, objectPart)
+	from, to := r.next-number*size, min(r.end-number*size, size)
 	if int64(len(part)) < to {
 		return fmt.Errorf("reading object %s: part %d has %d bytes, want at least %d", r.name, number, len(part), to)
 	}
-	r.part, r.next = part[from:to], number*objectPart+to
+	r.part, r.next = part[from:to], number*size+to
 	return nil
+}
+
+// readPart returns a part, which is valid until the next call.
+func (r *objectReader) readPart(ctx context.Context, name string) ([]byte, error) {
+	if r.s.files != nil {
+		return r.s.files.GetPart(ctx, name)
+	}
+	o, err := r.s.objects(ctx)
+	r.buf.Reset()
+	if err == nil {
+		err = r.s.getPart(ctx, o, name, &r.buf)
+	}
+	return r.buf.Bytes(), err
 }
 
 // getPart appends a part to buf. It does not use jetstream.ObjectStore.Get, which leaves a goroutine behind

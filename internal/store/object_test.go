@@ -12,9 +12,18 @@ import (
 )
 
 func TestObjects(t *testing.T) {
+	testObjects(t, objectPart)
+}
+
+// Objects in a bucket are as those in the store.
+func TestObjectsInParts(t *testing.T) {
+	testObjects(t, externalPart, FilesIn(&memoryParts{parts: map[string][]byte{}}))
+}
+
+func testObjects(t *testing.T, objectPart int64, options ...Option) {
 	dir := t.TempDir()
 	srv := serve(t, dir)
-	st := connect(t, srv)
+	st := connect(t, srv, options...)
 	data := make([]byte, 2*objectPart+100)
 	rng := rand.NewChaCha8([32]byte{1})
 	_, _ = rng.Read(data)
@@ -23,7 +32,7 @@ func TestObjects(t *testing.T) {
 		t.Fatalf("%d bytes are stored, want %d", size, len(data))
 	}
 	srv.Close()
-	st = connect(t, serve(t, dir))
+	st = connect(t, serve(t, dir), options...)
 	for _, r := range [][2]int64{{0, size}, {0, 0}, {objectPart - 1, 2}, {objectPart, objectPart}, {size - 1, 1}, {17, objectPart}} {
 		got := must[[]byte](t)(io.ReadAll(st.ReadObject(t.Context(), "a", r[0], r[1])))
 		if !bytes.Equal(got, data[r[0]:r[0]+r[1]]) {

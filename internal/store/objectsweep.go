@@ -19,6 +19,9 @@ const sweepTimeout = 5 * time.Minute
 // not, to orphans, which returns those to remove. It also removes the chunks of parts whose writer died
 // before the part was complete, unless they are younger than minAge, and traces of deleted objects.
 func (s *Store) SweepObjects(ctx context.Context, minAge time.Duration, orphans func(names []string) ([]string, error)) error {
+	if s.files != nil {
+		return s.sweepParts(ctx, orphans)
+	}
 	octx, cancel := context.WithTimeout(ctx, sweepTimeout)
 	defer cancel()
 	o, err := s.objects(octx)

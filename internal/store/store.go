@@ -41,6 +41,7 @@ type Store struct {
 	namespace string
 	log       *slog.Logger
 	now       func() time.Time
+	files     Parts // of objects; nil = in this store
 
 	creation createBackoff // for the state bucket and the stream of points
 
@@ -74,6 +75,7 @@ type config struct {
 	namespace string
 	name      string
 	log       *slog.Logger
+	files     Parts
 }
 
 // Option configures Connect.
@@ -123,7 +125,7 @@ func Connect(ctx context.Context, natsURL, token string, options ...Option) (*St
 		return nil, fmt.Errorf("connecting to store: url must be nats://host:port, got %q", telemetry.HideCredentials(natsURL))
 	}
 	s := &Store{
-		url: telemetry.HideCredentials(natsURL), namespace: c.namespace, log: c.log,
+		url: telemetry.HideCredentials(natsURL), namespace: c.namespace, log: c.log, files: c.files,
 		now: time.Now, up: make(chan struct{}), stop: func() {},
 	}
 	opts := s.natsOptions(token, c)

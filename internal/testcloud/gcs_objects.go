@@ -17,6 +17,7 @@ import (
 	"regexp"
 	"slices"
 	"strconv"
+	"strings"
 )
 
 // This file emulates the objects of Cloud Storage's JSON API: multipart and resumable uploads, by "Resumable
@@ -56,7 +57,9 @@ func gcsCRC32C(content []byte) string {
 func (g *GCE) listObjects(r *http.Request, b *gcsBucket) (any, *gceError) {
 	var all []gcsObject
 	for _, name := range slices.Sorted(maps.Keys(b.objects)) {
-		all = append(all, b.objects[name])
+		if strings.HasPrefix(name, r.FormValue("prefix")) {
+			all = append(all, b.objects[name])
+		}
 	}
 	page, next, fail := gcePage(r, all, g.pageSize)
 	if fail != nil {

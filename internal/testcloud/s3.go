@@ -44,7 +44,7 @@ var s3Host = regexp.MustCompile(`^([a-z0-9.-]+)\.s3[.-][a-z0-9.-]*amazonaws\.com
 
 // s3Actions are the emulated actions, by method, number of path elements and subresource.
 var s3Actions = map[string]string{
-	"GET 0 ": "ListAllMyBuckets", "PUT 1 ": "CreateBucket", "DELETE 1 ": "DeleteBucket", "GET 1 list-type": "ListBucket",
+	"GET 0 ": "ListAllMyBuckets", "PUT 1 ": "CreateBucket", "DELETE 1 ": "DeleteBucket", "HEAD 1 ": "HeadBucket", "GET 1 list-type": "ListBucket",
 	"GET 1 tagging": "GetBucketTagging", "PUT 1 tagging": "PutBucketTagging",
 	"GET 1 publicAccessBlock": "GetBucketPublicAccessBlock", "PUT 1 publicAccessBlock": "PutBucketPublicAccessBlock",
 	"GET 2 ": "GetObject", "HEAD 2 ": "HeadObject", "PUT 2 ": "PutObject", "DELETE 2 ": "DeleteObject",
@@ -103,6 +103,7 @@ func (a *AWS) serveS3(w http.ResponseWriter, r *http.Request, c awsCall) {
 func writeS3(w http.ResponseWriter, hasBody bool, answer any, err error) {
 	w.Header().Set("Content-Type", "application/xml")
 	var e *awsError
+	region, isRegion := answer.(s3BucketRegion)
 	switch object, isObject := answer.([]byte); {
 	case errors.As(err, &e):
 		w.WriteHeader(e.status)
@@ -122,9 +123,18 @@ func writeS3(w http.ResponseWriter, hasBody bool, answer any, err error) {
 		w.Write(object) //nolint:errcheck // the caller may have disconnected
 	case answer == nil:
 		w.WriteHeader(http.StatusNoContent)
+	case isRegion:
+		w.Header().Set("X-Amz-Bucket-Region", region.name)
+		w.WriteHeader(region.status)
 	default:
 		_ = xml.NewEncoder(w).Encode(answer)
 	}
+}
+
+// s3BucketRegion is the response of HeadBucket: 200, or 301 if the call was to another region.
+type s3BucketRegion struct {
+	status int
+	name   string
 }
 
 // executeS3 executes a call. The caller holds mu.
@@ -156,6 +166,8 @@ func (a *AWS) executeS3(c s3Call) (any, error) {
 		return nil, newAWSError(http.StatusForbidden, "AccessDenied", "Access Denied")
 	case b == nil || b.deleted:
 		return nil, newAWSError(http.StatusNotFound, "NoSuchBucket", "The specified bucket does not exist")
+	case b.region != c.region && c.action == "HeadBucket":
+		return s3BucketRegion{http.StatusMovedPermanently, b.region}, nil
 	case b.region != c.region:
 		return nil, newAWSError(http.StatusBadRequest, "AuthorizationHeaderMalformed", "The authorization header is malformed; the region '%s' is wrong; expecting '%s'", c.region, b.region)
 	}
@@ -176,7 +188,7 @@ func (a *AWS) authorizeS3(c s3Call) error {
 	if err != nil {
 		return err
 	}
-	action := map[string]string{"HeadObject": "GetObject"}[c.action]
+	action := map[string]string{"HeadObject": "GetObject", "HeadBucket": "ListBucket"}[c.action]
 	if action == "" {
 		action = c.action
 	}
@@ -268,6 +280,8 @@ type s3PublicBlock struct {
 // executeBucket executes a call on an existing bucket.
 func (a *AWS) executeBucket(b *s3Bucket, c s3Call) (any, error) {
 	switch c.action {
+	case "HeadBucket":
+		return s3BucketRegion{http.StatusOK, b.region}, nil
 	case "DeleteBucket":
 		if len(b.objects) > 0 {
 			return nil, newAWSError(http.StatusConflict, "BucketNotEmpty", "The bucket you tried to delete is not empty")
@@ -318,7 +332,9 @@ func executeObject(b *s3Bucket, c s3Call) (any, error) {
 	case "ListBucket":
 		var list s3ObjectList
 		for _, key := range slices.Sorted(maps.Keys(b.objects)) {
-			list.Contents = append(list.Contents, struct{ Key string }{key})
+			if strings.HasPrefix(key, c.query.Get("prefix")) {
+				list.Contents = append(list.Contents, struct{ Key string }{key})
+			}
 		}
 		return list, nil
 	case "DeleteObject":

@@ -23,6 +23,7 @@ import (
 var (
 	deferredRequests = flag.Int("batch.requests", 2000, "number of deferred requests")
 	interactiveShare = flag.Float64("batch.load", 0.6, "interactive load as a share of the capacity")
+	batchWindow      = flag.Duration("batch.window", 20*time.Minute, "completion window of the batch")
 	replayTime       = flag.Duration("batch.duration", 80*time.Second, "duration of each interactive load")
 )
 
@@ -62,12 +63,12 @@ func TestCompareInterference(t *testing.T) {
 	alone := s.replay("alone", rate, *replayTime, 2)
 	stop()
 	file := s.upload(0, func(w io.Writer) error { return writeDeferred(w, *deferredRequests) })
-	b := s.create(0, file.ID, "/v1/chat/completions", "20m")
+	b := s.create(0, file.ID, "/v1/chat/completions", batchWindow.String())
 	stop = s.sample(&with)
 	mixed := s.replay("mixed", rate, *replayTime, 2)
 	stop()
 	during := s.awaitStatus(b.ID, time.Minute, job.Validating, job.InProgress, job.Finalizing, job.Completed)
-	b = s.awaitStatus(b.ID, 20*time.Minute, job.Completed, job.Expired, job.Failed)
+	b = s.awaitStatus(b.ID, *batchWindow+time.Minute, job.Completed, job.Expired, job.Failed)
 
 	row := func(name string, a, b float64) { t.Logf("%-42s %10.2f %10.2f %7.3f", name, a, b, b/a) }
 	t.Logf("%-42s %10s %10s %7s", "interactive", "without", "with", "ratio")

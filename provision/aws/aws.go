@@ -123,7 +123,9 @@ func New(ctx context.Context, c Config) (*Provider, error) {
 	global.Region = p.names[0]
 	p.iam, p.sts = iam.NewFromConfig(global), sts.NewFromConfig(global)
 	p.endpoint = aws.ToString(sdk.BaseEndpoint)
-	p.s3 = s3.NewFromConfig(global, func(o *s3.Options) { o.UsePathStyle = p.endpoint != "" })
+	p.s3 = s3.NewFromConfig(global, func(o *s3.Options) {
+		o.UsePathStyle, o.DisableLogOutputChecksumValidationSkipped = p.endpoint != "", true
+	})
 	return p, nil
 }
 

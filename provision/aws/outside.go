@@ -45,6 +45,10 @@ const (
 	objectAddress = "https://%s.s3.%s.%s/%s"
 )
 
+// headerBucketRegion is the header of responses to HeadBucket with the region of the bucket. Source: "HeadBucket" in the
+// Amazon S3 API Reference (not read again).
+const headerBucketRegion = "X-Amz-Bucket-Region"
+
 // principalEC2 is the service that assumes the roles of machines. Source: "IAM roles for Amazon EC2", EC2 user guide
 // (not read again).
 const principalEC2 = "ec2.amazonaws.com"

@@ -111,6 +111,7 @@ const (
 	codeBucketTaken   = "BucketAlreadyExists"
 	codeBucketOwned   = "BucketAlreadyOwnedByYou"
 	codeNoBucket      = "NoSuchBucket"
+	codeNoKey         = "NoSuchKey"
 	codeBucketFull    = "BucketNotEmpty"
 	codeNoTags        = "NoSuchTagSet"
 	codeNoPublicBlock = "NoSuchPublicAccessBlockConfiguration"

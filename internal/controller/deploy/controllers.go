@@ -143,6 +143,7 @@ func (p controlPlane) storeCluster(machine provision.Object) *service.StoreClust
 
 // useStore configures a balancer's store: those of the controllers, or the one of service.yaml.
 func (d *deploymentBuilder) useStore(c *service.BalancerConfig) {
+	c.StoreFiles = d.spec.Store.Files
 	if c.StoreURL = d.spec.Store.URL; c.StoreURL == "" && len(d.control.placed) > 0 {
 		c.StoreURL, c.StoreMTLS = strings.Join(d.control.storeURLs(c.ID, c.Region), ","), true
 	}

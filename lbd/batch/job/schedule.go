@@ -26,12 +26,9 @@ func (c *Candidate) Urgent(now time.Time) bool {
 func (c *Candidate) Deadline() time.Time { return c.Created.Add(c.Window) }
 
 // Scheduler chooses the batch whose requests are claimed next. Urgent batches are first, the earliest deadline
-// first. Otherwise the tenants alternate by weight: next is the one that was served the fewest requests
-// per weight, then the one of its keys that was served the fewest, then that key's batch with the
+// first. Otherwise the tenants alternate: next is the one that was served the fewest requests, then the one of its keys that was served the fewest, then that key's batch with the
 // earliest deadline. The zero value is ready.
 type Scheduler struct {
-	// Weight returns the weight of a tenant, at least 1; nil = all have the same.
-	Weight  func(tenant string) int
 	tenants meters
 	keys    meters // by tenant and key
 }
@@ -107,11 +104,7 @@ func (s *Scheduler) compare(a, b *Candidate, now time.Time) int {
 
 // Served counts requests that were claimed.
 func (s *Scheduler) Served(c Candidate, requests int) {
-	weight := 1
-	if s.Weight != nil {
-		weight = max(1, s.Weight(c.Tenant))
-	}
-	s.tenants.add(c.Tenant, float64(requests)/float64(weight))
+	s.tenants.add(c.Tenant, float64(requests))
 	s.keys.add(keyOf(&c), float64(requests))
 }
 

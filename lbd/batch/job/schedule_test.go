@@ -8,9 +8,9 @@ import (
 	"time"
 )
 
-// Tenants are served by weight whatever the number of their batches, and the keys of a tenant equally.
-func TestTenantsShareByWeight(t *testing.T) {
-	s := Scheduler{Weight: func(tenant string) int { return map[string]int{"big": 3}[tenant] }}
+// Tenants are served equally whatever the number of their batches, and so are the keys of a tenant.
+func TestTenantsShareEqually(t *testing.T) {
+	var s Scheduler
 	var all []Candidate
 	for i, tenant := range []string{"big", "small", "small", "small", "small"} {
 		all = append(all, Candidate{ID: fmt.Sprint(i), Tenant: tenant, Key: fmt.Sprint("k", i%2), Created: start, Window: time.Hour})
@@ -22,7 +22,7 @@ func TestTenantsShareByWeight(t *testing.T) {
 		served[c.Tenant]++
 		served[c.Tenant+c.Key]++
 	}
-	if served["big"] != 300 || served["small"] != 100 || served["smallk0"] != 50 || served["smallk1"] != 50 {
+	if served["big"] != 200 || served["small"] != 200 || served["smallk0"] != 100 || served["smallk1"] != 100 {
 		t.Errorf("%v", served)
 	}
 }

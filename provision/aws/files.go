@@ -1,0 +1,125 @@
+package aws
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/base64"
+	"errors"
+	"io"
+	"io/fs"
+	"net/http"
+	"strings"
+	"sync"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/service/s3"
+	smithyhttp "github.com/aws/smithy-go/transport/http"
+)
+
+// Files stores parts of files in a bucket. It implements store.Parts and is safe for concurrent use.
+type Files struct {
+	p              *Provider
+	bucket, folder string // folder ends with a slash, or is empty
+
+	mu     sync.Mutex
+	region string // of the bucket; empty until it is read
+}
+
+// Files returns the files in a folder of a bucket, which must exist. The credentials need s3:GetObject,
+// s3:PutObject, s3:DeleteObject and s3:ListBucket.
+func (p *Provider) Files(bucket, folder string) *Files {
+	if folder = strings.Trim(folder, "/"); folder != "" {
+		folder += "/"
+	}
+	return &Files{p: p, bucket: bucket, folder: folder}
+}
+
+// in directs a call to the region of the bucket, which it finds first. The response of HeadBucket names it even when it
+// refuses a call to another region.
+func (f *Files) in(ctx context.Context) (func(*s3.Options), error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.region == "" {
+		out, err := f.p.s3.HeadBucket(ctx, &s3.HeadBucketInput{Bucket: &f.bucket})
+		var refused *smithyhttp.ResponseError
+		switch {
+		case err == nil:
+			f.region = aws.ToString(out.BucketRegion)
+		case errors.As(err, &refused) && refused.HTTPStatusCode() == http.StatusMovedPermanently:
+			f.region = refused.Response.Header.Get(headerBucketRegion)
+		}
+		if f.region == "" {
+			if err == nil {
+				err = errors.New("the response names no region")
+			}
+			return nil, wrapError("finding the region of the bucket "+f.bucket, err)
+		}
+	}
+	region := f.region
+	return func(o *s3.Options) { o.Region = region }, nil
+}
+
+// PutPart stores a part. S3 rejects one whose checksum differs.
+func (f *Files) PutPart(ctx context.Context, name string, part []byte) error {
+	region, err := f.in(ctx)
+	if err == nil {
+		sum := sha256.Sum256(part)
+		_, err = f.p.s3.PutObject(ctx, &s3.PutObjectInput{
+			Bucket: &f.bucket, Key: aws.String(f.folder + name), Body: bytes.NewReader(part), ChecksumSHA256: aws.String(base64.StdEncoding.EncodeToString(sum[:])),
+		}, region)
+	}
+	return wrapError("writing "+f.address(name), err)
+}
+
+// GetPart returns a part; fs.ErrNotExist if there is none.
+func (f *Files) GetPart(ctx context.Context, name string) ([]byte, error) {
+	region, err := f.in(ctx)
+	if err != nil {
+		return nil, err
+	}
+	out, err := f.p.s3.GetObject(ctx, &s3.GetObjectInput{Bucket: &f.bucket, Key: aws.String(f.folder + name)}, region)
+	if codeOf(err) == codeNoKey {
+		return nil, errors.Join(fs.ErrNotExist, err)
+	}
+	if err != nil {
+		return nil, wrapError("reading "+f.address(name), err)
+	}
+	defer out.Body.Close()
+	var part bytes.Buffer
+	if n := aws.ToInt64(out.ContentLength); n > 0 {
+		part.Grow(int(n) + bytes.MinRead) // else the buffer grows by doubling
+	}
+	_, err = io.Copy(&part, out.Body)
+	return part.Bytes(), wrapError("reading "+f.address(name), err)
+}
+
+// DeletePart removes a part; S3 accepts a missing one.
+func (f *Files) DeletePart(ctx context.Context, name string) error {
+	region, err := f.in(ctx)
+	if err == nil {
+		_, err = f.p.s3.DeleteObject(ctx, &s3.DeleteObjectInput{Bucket: &f.bucket, Key: aws.String(f.folder + name)}, region)
+	}
+	return wrapError("deleting "+f.address(name), err)
+}
+
+// PartNames returns the names of the parts that start with a prefix.
+func (f *Files) PartNames(ctx context.Context, prefix string) (names []string, err error) {
+	region, err := f.in(ctx)
+	if err != nil {
+		return nil, err
+	}
+	pages := s3.NewListObjectsV2Paginator(f.p.s3, &s3.ListObjectsV2Input{Bucket: &f.bucket, Prefix: aws.String(f.folder + prefix)})
+	for pages.HasMorePages() {
+		page, err := pages.NextPage(ctx, region)
+		if err != nil {
+			return nil, wrapError("listing "+f.address(prefix), err)
+		}
+		for _, o := range page.Contents {
+			names = append(names, strings.TrimPrefix(aws.ToString(o.Key), f.folder))
+		}
+	}
+	return names, nil
+}
+
+func (f *Files) address(name string) string { return "s3://" + f.bucket + "/" + f.folder + name }
