@@ -107,3 +107,40 @@ func (a *ascent) stepAscent() bool {
 	}
 	return true
 }
+
+const (
+	maxBisectedRows = 16 // rows up to which bisectPrices is used
+	bisections      = 50 // steps for each row: prices are then exact but for rounding
+)
+
+// bisectPrices raises the bound further, row by row: the bound is concave in the price of a row. Steps of
+// an ascent end near its maximum, which proves an optimum only where a replica is more than a millionth of
+// the cost.
+func (c *programme) bisectPrices(best *point) {
+	if len(c.rows) > maxBisectedRows {
+		return
+	}
+	at := c.newPoint()
+	for r, row := range c.rows {
+		copy(at.y, best.y)
+		low, high := 0.0, 2*best.y[r]+1e-6
+		for range bisections {
+			at.y[r] = (low + high) / 2
+			if !c.relax(at) || math.IsInf(at.value, 1) {
+				return
+			}
+			if at.value > best.value {
+				best.copy(at)
+			}
+			c.fillRows(at)
+			if c.provesGap(best.value) {
+				return
+			}
+			if at.use[r] > row.right {
+				low = at.y[r]
+			} else {
+				high = at.y[r]
+			}
+		}
+	}
+}

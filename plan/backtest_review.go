@@ -158,9 +158,9 @@ func (b *Backtester) solveReviews(out *Backtest, past *LoadTrace) ([]TargetCount
 	return targets, nil
 }
 
-// trackedTargets returns the target counts of the strategy predictive, by the minute: in each region at
-// least the replicas for the highest mean that is forecast until the next plan, and those that a
-// tracker of the load requires. Each plan calibrates the tracker's stabilization window.
+// trackedTargets returns the target counts of the strategy predictive, by the minute: in each region the
+// replicas that a tracker of the load requires, with the highest mean that is forecast until the next
+// plan. Each plan calibrates the tracker.
 func (b *Backtester) trackedTargets(past *LoadTrace) []TargetCounts {
 	var targets []TargetCounts
 	var trackers [][]*loadTracker
@@ -186,12 +186,13 @@ func (b *Backtester) trackedTargets(past *LoadTrace) []TargetCounts {
 	return targets
 }
 
-// addTracked adds the replicas of model i that its trackers and the forecast means of its regions
-// require. What a region has no room for is added in the others.
+// addTracked adds the replicas of model i that its trackers require, with the forecast means of its
+// regions. What a region has no room for is added in the others.
 func (p *LoadTrace) addTracked(x [][][]int, i int, trackers []*loadTracker, means []float64) {
 	missing := 0.0
 	for j, t := range trackers {
-		load := max(firstThroughput(p.Problem.Theta[i])*float64(t.count()), means[j])
+		theta := firstThroughput(p.Problem.Theta[i])
+		load := theta * float64(t.count(unitsFor(means[j], theta)))
 		p.addReplicas(x, i, j, load, limitOr(p.Problem.Max, i, j, unlimited))
 		missing += max(0, load-p.Problem.regionThroughput(x, i, j))
 	}
@@ -203,17 +204,17 @@ func (p *LoadTrace) addTracked(x [][][]int, i int, trackers []*loadTracker, mean
 	}
 }
 
-// nextTrackers returns the trackers with the windows of review n, and the state of the previous ones.
+// nextTrackers returns the trackers with the calibration of review n, and the state of the previous ones.
 func (b *Backtester) nextTrackers(n, minute int, past *LoadTrace, previous [][]*loadTracker) [][]*loadTracker {
 	out := make([][]*loadTracker, len(past.Load))
 	for i := range out {
 		theta := firstThroughput(past.Problem.Theta[i])
 		for j := range past.Load[i] {
-			t := newLoadTracker(0, knownAt(past.Load[i][j], 0)/theta)
+			t := newLoadTracker(Tracking{}, knownAt(past.Load[i][j], 0)/theta)
 			if previous != nil {
 				t = previous[i][j]
 			}
-			t.window = b.inputs[n].windows[i][j]
+			t.tracking = b.inputs[n].trackings[i][j]
 			out[i] = append(out[i], t)
 		}
 	}

@@ -56,7 +56,7 @@ func benchmarked(seed uint64) []timed {
 	of := func(models, regions, gpus int) *Problem {
 		return random(rand.New(rand.NewPCG(seed, 9)), size{models: models, regions: regions, gpus: gpus, windows: 12, maximum: 20})
 	}
-	out := []timed{{"4x3x1", 0, DefaultEffort, of(4, 3, 1)}}
+	out := []timed{{"4x3x1", 0, DefaultEffort, of(4, 3, 1)}, {"3x3x1-loads of 1e9", 0, DefaultEffort, withLoads(of(3, 3, 1), 1e9)}}
 	for _, s := range [][3]int{{4, 3, 3}, {8, 8, 4}} {
 		name := fmt.Sprintf("%dx%dx%d", s[0], s[1], s[2])
 		for _, k := range kinds[:8] {
@@ -75,6 +75,25 @@ func benchmarked(seed uint64) []timed {
 		out = append(out, timed{"20x20x5-" + k.name, 0.01, 5 * aSecond, k.make(random(rand.New(rand.NewPCG(seed, 9)), paperSize), r)})
 	}
 	return out
+}
+
+// withLoads scales all loads so that the highest is peak, without limits.
+func withLoads(p *Problem, peak float64) *Problem {
+	highest := 0.0
+	for i := range p.Models {
+		for j := range p.Regions {
+			highest = max(highest, p.RegionPeak(i, j))
+		}
+	}
+	for i := range p.Rho {
+		for j := range p.Rho[i] {
+			for w := range p.Rho[i][j] {
+				p.Rho[i][j][w] *= peak / highest
+			}
+		}
+	}
+	p.Capacity, p.Max = nil, nil
+	return p
 }
 
 // BenchmarkSolve reports the mean and the worst gap besides the time; no counts found is a gap of

@@ -131,6 +131,8 @@ type blockSearch struct {
 	limit             float64 // counts above this cost are not visited
 	work              *effort
 	visit             func(cost, capacity float64) // called with the counts in x
+	// corners limits the counts of the last class to those among which a cheapest one is.
+	corners bool
 }
 
 // reset prepares a search of b and reuses the memory of the last one.
@@ -218,6 +220,14 @@ func (w *blockSearch) searchFrom(k int, cost, capacity float64, count int) {
 		return
 	}
 	c := &w.b.classes[k]
+	if w.corners && k == len(w.x)-1 && w.b.egress.price == 0 {
+		for _, x := range w.cornersOf(c, capacity, count) {
+			if x >= 0 && x <= c.max && count+x <= w.b.max {
+				w.tryCount(k, x, cost, capacity, count)
+			}
+		}
+		return
+	}
 	start := max(0, min(w.likelyCount(k, w.b.need-capacity), c.max, w.b.max-count))
 	first := math.Inf(1)
 	for x, before := start, math.Inf(1); x <= c.max && count+x <= w.b.max; x++ {
@@ -234,6 +244,13 @@ func (w *blockSearch) searchFrom(k int, cost, capacity float64, count int) {
 		}
 		before = bound
 	}
+}
+
+// cornersOf returns the counts of the last class at which its cost, linear in between, changes its slope or
+// ends, after others with a capacity and a count; some may be outside the bounds.
+func (w *blockSearch) cornersOf(c *class, capacity float64, count int) [7]int {
+	low := max(unitsFor(w.b.need-capacity, c.theta), w.b.min-count)
+	return [7]int{low, low + 1, low - 1, 0, min(c.running, c.max), min(c.running+c.switchable, c.max), min(c.max, w.b.max-count)}
 }
 
 // likelyCount returns the approximate number of units of class k in the cheapest cover of a need by the
@@ -283,7 +300,9 @@ func (w *blockSearch) cheapest(x []int) (cost float64, ok bool) {
 			copy(x, w.x)
 		}
 	}
+	w.corners = true
 	w.searchFrom(0, 0, 0, 0)
+	w.corners = false
 	return cost, ok
 }
 
@@ -296,14 +315,16 @@ func (w *blockSearch) greedyCost() float64 {
 	}
 	need := w.b.need - w.baseCap[0]
 	cost := w.baseCost[0] + w.b.egress.costAt(w.b.need-relTolerance*math.Max(1, w.b.need))
+	size := math.Abs(w.baseCost[0]) + math.Abs(cost-w.baseCost[0])
 	for _, s := range w.segs {
 		u := min(s.count, unitsFor(need, s.theta))
 		need -= s.theta * float64(u)
 		cost += s.slope * float64(u)
+		size += s.slope * float64(u)
 		count += u
 	}
 	if need > relTolerance*math.Max(1, w.b.need) || count < w.b.min || count > w.b.max {
 		return math.Inf(1)
 	}
-	return cost + slackOf(cost)
+	return cost + slackOf(size) // the terms may cancel
 }

@@ -128,7 +128,7 @@ func compareBacktest(t *testing.T, w week, startUps []time.Duration) []compared 
 		for _, in := range b.inputs {
 			in.o.StartUp = startUp
 			past, _ := in.knownHistory(h)
-			in.windows[0][0] = in.calibratedWindow(in.groupTraffic(past, 0)[0])
+			in.trackings[0][0] = in.calibratedTracking(in.groupTraffic(past, 0)[0])
 		}
 		for _, level := range forecast.PeakLevels {
 			for _, in := range b.inputs {

@@ -22,7 +22,7 @@ func unitsFor(need, theta float64) int {
 		return 0
 	}
 	u := math.Ceil(need/theta - relTolerance*math.Max(1, need/theta))
-	return int(math.Min(u, maxCount*1000))
+	return int(math.Min(u, maxCount))
 }
 
 // effort is a budget of counted work, so that a bound on effort yields the same result on

@@ -196,7 +196,7 @@ func TestExtrasErrors(t *testing.T) {
 		`"capacity_type":["reserved"]`:            "capacity_type[0]: capacity is reserved, so capacity[0][0] must be a count, got null",
 		`"switch":[[-1]]`:                         "switch[0][0]: must be 0 to 1e15, got -1",
 		`"switch":[]`:                             "switch: must have 1 entries, got 0",
-		`"min_total":[-1]`:                        "min_total[0][0]: must be 0 to 1000000, got -1",
+		`"min_total":[-1]`:                        "min_total[0][0]: must be 0 to 1000000000, got -1",
 		`"max_total":[1,2]`:                       "max_total[0]: must have 1 entries, got 2",
 		`"egress":[-0.1]`:                         "egress[0]: must be 0 to 1e15, got -0.1",
 		`"max_rtt_ms":50`:                         "max_rtt_ms: requires rtt_ms",
@@ -229,7 +229,7 @@ func TestColumnsConvertToCounts(t *testing.T) {
 	if err != nil || x[0][0][0] != 6 {
 		t.Fatalf("%v %v", x, err)
 	}
-	if _, err := p.CountsFromColumns(map[string]float64{"a_0_0_0": 0.5}); err == nil || err.Error() != "a_0_0_0: must be a whole number from 0 to 1000000, got 0.5" {
+	if _, err := p.CountsFromColumns(map[string]float64{"a_0_0_0": 0.5}); err == nil || err.Error() != "a_0_0_0: must be a whole number from 0 to 1000000000, got 0.5" {
 		t.Fatalf("got %v", err)
 	}
 	if _, err := p.AssessExternal(x, 0, 0); err == nil || !strings.Contains(err.Error(), "eu") {

@@ -10,7 +10,7 @@ import (
 )
 
 // maxCount bounds every count, so that sums of costs stay exact to a cent.
-const maxCount = 1_000_000
+const maxCount = 1_000_000_000
 
 // Problem is one scaling problem. Index i runs over models, j over regions, k over GPUs and w over
 // time windows (SageServe, table 2).

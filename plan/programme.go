@@ -215,7 +215,8 @@ func (c *programme) addModelRows(i int) {
 	}
 	for _, cv := range c.rowChecker.covers[i] {
 		// The tolerance of covers must not make the row require one more replica.
-		need := cv.need - relTolerance/2*math.Max(1, cv.need)
+		need := wholeSteps(cv.need, p.Theta[i])
+		need -= relTolerance / 2 * math.Max(1, need)
 		var blocks []int
 		for j, at := range all {
 			if cv.regions.has(j) {
@@ -231,6 +232,27 @@ func (c *programme) addModelRows(i int) {
 	if v := totalOr(p.MinTotal, i, 0); v > 0 {
 		c.addRow(i, -float64(v), owes, all)
 	}
+}
+
+// wholeSteps returns a need that the same whole numbers of replicas cover: the next multiple of the
+// smallest throughput where all others are multiples of it. It makes the relaxation of replicas of one
+// throughput exact (a Chvátal-Gomory cut), whatever their number.
+func wholeSteps(need float64, theta []float64) float64 {
+	step := math.Inf(1)
+	for _, t := range theta {
+		if t > 0 {
+			step = math.Min(step, t)
+		}
+	}
+	for _, t := range theta {
+		if math.Abs(t/step-math.Round(t/step)) > 1e-12 {
+			return need
+		}
+	}
+	if units := unitsFor(need, step); units > 0 && units < maxCount {
+		return math.Max(need, step*float64(units))
+	}
+	return need
 }
 
 // explainInfeasibleModels describes the models that cannot satisfy their own rows, whatever the other models do.
@@ -399,8 +421,7 @@ func (c *programme) fillRows(p *point) {
 			if at < 0 {
 				return
 			}
-			units := max(1, min(int((use[r]-row.right)/-factor), c.blocks[at].classes[k].running-x[at*c.gpus+k]))
-			units = min(units, c.blocks[at].classes[k].max-x[at*c.gpus+k])
+			units := max(1, min(int((use[r]-row.right)/-factor), c.unitsAtOnePrice(at, k, x, use)))
 			x[at*c.gpus+k] += units
 			for _, l := range c.links[at] {
 				use[l.row] += l.factor[k] * float64(units)
@@ -408,6 +429,29 @@ func (c *programme) fillRows(p *point) {
 		}
 	}
 	c.offerIncumbent(c.unflatten(x))
+}
+
+// unitsAtOnePrice returns how many more units of a class have the price of the next one and break neither
+// the bounds of the block nor a row whose use every unit increases.
+func (c *programme) unitsAtOnePrice(at, k int, x []int, use []float64) int {
+	b, have := &c.blocks[at], x[at*c.gpus+k]
+	free := b.max
+	for _, n := range x[at*c.gpus : (at+1)*c.gpus] {
+		free -= n
+	}
+	free = min(free, b.classes[k].max-have)
+	for _, s := range b.classes[k].steps() {
+		if s.end > have {
+			free = min(free, s.end-have)
+			break
+		}
+	}
+	for _, l := range c.links[at] {
+		if f := l.factor[k]; f > 0 {
+			free = min(free, int((c.rows[l.row].right-use[l.row])/f))
+		}
+	}
+	return free
 }
 
 // cheapestUnit finds the unit that adds most to a row for its price without breaking a row whose use

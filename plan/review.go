@@ -205,9 +205,9 @@ type review struct {
 	assumptions      []string
 	fixedAssumptions []string           // the assumptions that do not depend on the load
 	uncached         map[string]float64 // uncached share of each model's prompt tokens, by name
-	// By model and region: the stabilization window in minutes, and the highest mean of the
-	// interactive load that is forecast, in tokens per second.
-	windows   [][]int
+	// By model and region: how the load is tracked, and the highest mean of the interactive load that
+	// is forecast, in tokens per second.
+	trackings [][]Tracking
 	means     [][]float64
 	forecasts []EndpointForecast
 	// withoutBacklog is p.Rho without the backlog of batches; nil if there is none.

@@ -44,7 +44,7 @@ func (r *review) setLoad(h *forecast.History) error {
 			r.loadCurves = append(r.loadCurves, LoadCurve{Model: r.p.Models[i], Region: r.p.Regions[j], Planned: rows[j]})
 		}
 		r.p.Rho = append(r.p.Rho, rows)
-		r.windows, r.means = append(r.windows, make([]int, len(rows))), append(r.means, make([]float64, len(rows)))
+		r.trackings, r.means = append(r.trackings, make([]Tracking, len(rows))), append(r.means, make([]float64, len(rows)))
 	}
 	if h == nil {
 		h = &forecast.History{}
@@ -244,7 +244,7 @@ func (r *review) forecastTraffic(f forecast.Forecaster, t *traffic, curve *LoadC
 		rho[w] += factor * v
 	}
 	r.means[t.model][t.region] = slices.Max(curve.Mean)
-	r.windows[t.model][t.region] = r.calibratedWindow(t)
+	r.trackings[t.model][t.region] = r.calibratedTracking(t)
 	curve.PeakHigh = max(fc.Peaks.P95/s.Step.Seconds(), slices.Max(rho))
 	if factor > 1 {
 		addNote(fmt.Sprintf("planned for the %s peak, not the mean", r.o.Peak))
@@ -263,15 +263,15 @@ func (r *review) forecastTraffic(f forecast.Forecaster, t *traffic, curve *LoadC
 	return nil
 }
 
-// calibratedWindow returns the stabilization window for a load, in minutes.
-func (r *review) calibratedWindow(t *traffic) int {
+// calibratedTracking returns how a load is tracked.
+func (r *review) calibratedTracking(t *traffic) Tracking {
 	theta := firstThroughput(r.p.Theta[t.model])
 	if theta == 0 {
-		return 0
+		return Tracking{}
 	}
 	load := unknown(len(t.interactive))
 	addKnown(load, t.interactive, 1/(60*theta))
-	return calibrateWindow(load, startUpMinutes(r.startUpTime(service.Region(r.p.Regions[t.region]).Cloud())))
+	return calibrateTracking(load, startUpMinutes(r.startUpTime(service.Region(r.p.Regions[t.region]).Cloud())))
 }
 
 // inSteps converts minutes from start on to a series of steps of several minutes; the last step

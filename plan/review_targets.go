@@ -1,8 +1,6 @@
 package plan
 
 import (
-	"time"
-
 	"skyserve/internal/service"
 )
 
@@ -52,7 +50,7 @@ func (v *ReviewResult) Targets() []EndpointTarget {
 				t.ReplicaTPS = v.Problem.Throughput(i, x[i][j]) / float64(t.Count)
 			}
 			t.PeakTPS = v.Problem.RegionPeak(i, j)
-			t.StabilizationWindow = time.Duration(v.review.windows[i][j]) * time.Minute
+			t.Tracking = v.review.trackings[i][j]
 			if l := v.forecastFor(m, t.Region); l != nil {
 				t.ForecastStep, t.ForecastTPS = l.TargetStep(), l.MeanRates(l.Forecast.Mean)
 			}

@@ -2,6 +2,7 @@ package plan
 
 import (
 	"fmt"
+	"math"
 	"strings"
 )
 
@@ -76,8 +77,8 @@ func (p *Problem) nameCover(c cover) string {
 }
 
 // redistribute moves replicas to the regions with load, where a move costs nothing. It makes single
-// moves while one reduces the sum of the regions' peaks above their own capacity. The result need not
-// be the minimum over all equally cheap solutions.
+// moves while one reduces the sum of the regions' peaks above their own capacity, each with as many
+// replicas as reduce it further. The result need not be the minimum over all equally cheap solutions.
 func (s *solver) redistribute() {
 	cost := s.p.Cost(s.best)
 	for i := range s.p.Models {
@@ -88,48 +89,65 @@ func (s *solver) redistribute() {
 	}
 }
 
-// redistributeOnce makes the single move of a replica of model i on GPU k that reduces the load without
-// local capacity most. It returns false when no move reduces it.
+// redistributeOnce makes the move of a replica of model i on GPU k that reduces the load without local
+// capacity most, and repeats it. It returns false when no move reduces it.
 func (s *solver) redistributeOnce(i, k int, cost float64) bool {
-	p, x := s.p, s.best[i]
+	p := s.p
 	bestGain, bestFrom, bestTo := slackOf(p.GlobalDemand(i)), -1, -1
 	for from := range p.Regions {
-		if x[from][k] == 0 {
-			continue
-		}
 		for to := range p.Regions {
-			gain := s.redistributeGain(i, k, from, to)
-			if gain <= bestGain {
-				continue
-			}
-			x[from][k]--
-			x[to][k]++
-			if s.rowChecker.verify(s.best) == nil && p.Cost(s.best) <= cost+slackOf(cost) {
+			if gain := s.redistributeGain(i, k, from, to, 1); gain > bestGain && s.move(i, k, from, to, 1, cost) {
+				s.move(i, k, to, from, 1, math.Inf(1))
 				bestGain, bestFrom, bestTo = gain, from, to
 			}
-			x[from][k]++
-			x[to][k]--
 		}
 	}
 	if bestFrom < 0 {
 		return false
 	}
-	x[bestFrom][k]--
-	x[bestTo][k]++
+	s.move(i, k, bestFrom, bestTo, 1, cost)
+	for n := 1; n > 0; {
+		each := s.redistributeGain(i, k, bestFrom, bestTo, n) / float64(n)
+		if each >= bestGain-slackOf(p.GlobalDemand(i)) && s.move(i, k, bestFrom, bestTo, n, cost) {
+			n *= 2
+		} else {
+			n /= 2
+		}
+	}
 	return true
 }
 
-// redistributeGain returns how much the load without local capacity falls after the move; 0 when the move
-// changes the number of started replicas and starts have a cost.
-func (s *solver) redistributeGain(i, k, from, to int) float64 {
+// move moves n replicas of model i on GPU k where the result satisfies the rows and a cost, and reports
+// whether it did.
+func (s *solver) move(i, k, from, to, n int, cost float64) bool {
+	x := s.best[i]
+	if x[from][k] < n {
+		return false
+	}
+	x[from][k] -= n
+	x[to][k] += n
+	if s.rowChecker.verify(s.best) == nil && s.p.Cost(s.best) <= cost+slackOf(cost) {
+		return true
+	}
+	x[from][k] += n
+	x[to][k] -= n
+	return false
+}
+
+// redistributeGain returns how much the load without local capacity falls after the move of n replicas; 0
+// when the move changes the number of started replicas and starts have a cost.
+func (s *solver) redistributeGain(i, k, from, to, n int) float64 {
 	p, x := s.p, s.best[i]
-	started := x[from][k] > p.N[i][from][k]
-	starts := x[to][k] >= p.N[i][to][k]
-	if from == to || started != starts && p.Sigma[i][k] != 0 {
+	if from == to || x[from][k] < n {
 		return 0
 	}
-	theta := p.Theta[i][k]
-	return s.localShortfall(i, from, 0) + s.localShortfall(i, to, 0) - s.localShortfall(i, from, -theta) - s.localShortfall(i, to, theta)
+	started := max(0, x[from][k]-p.N[i][from][k]) - max(0, x[from][k]-n-p.N[i][from][k])
+	starts := max(0, x[to][k]+n-p.N[i][to][k]) - max(0, x[to][k]-p.N[i][to][k])
+	if started != starts && p.Sigma[i][k] != 0 {
+		return 0
+	}
+	moved := float64(n) * p.Theta[i][k]
+	return s.localShortfall(i, from, 0) + s.localShortfall(i, to, 0) - s.localShortfall(i, from, -moved) - s.localShortfall(i, to, moved)
 }
 
 // localShortfall returns the load of model i in region j above the capacity there, after the given

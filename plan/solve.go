@@ -309,8 +309,11 @@ func (c *programme) solveProgramme() {
 	case math.IsInf(a.best.value, -1): // effort is spent
 		return
 	}
+	if !c.provesGap(a.best.value) {
+		c.bisectPrices(a.best)
+	}
 	c.raiseBound(a.best.value)
-	if c.small() && c.raiseModelBound(a.best) {
+	if c.finished() || c.small() && c.raiseModelBound(a.best) {
 		return
 	}
 	enumeratedAt := math.Inf(1) // cost of the incumbent at the last enumeration

@@ -304,3 +304,50 @@ func TestSolveRejectsBadOptions(t *testing.T) {
 		t.Error("an empty problem accepted")
 	}
 }
+
+// Loads of a thousand million tokens per second and capacities above a million replicas are solved exactly and
+// with little work: with replicas of one throughput the number of replicas is known, and the cheapest are
+// those that run, then new ones.
+func TestLargeLoadsAreSolvedExactly(t *testing.T) {
+	for seed := range uint64(12) {
+		r := rand.New(rand.NewPCG(seed, 21))
+		p := withLoads(random(r, size{models: 3, regions: 3, gpus: 1, windows: 12, maximum: 20}), 1e9)
+		p.Min, p.Capacity = nil, nil
+		for range p.Regions {
+			p.Capacity = append(p.Capacity, []*int{ptr(100_000_000)})
+		}
+		for i := range p.N {
+			for j := range p.N[i] {
+				p.N[i][j][0] = r.IntN(200_000)
+			}
+		}
+		got := solve(t, p, SolveOptions{Effort: 20_000_000})
+		want := 0.0
+		for i := range p.Models {
+			theta := p.Theta[i][0]
+			total, local, kept := int(math.Ceil(p.GlobalDemand(i)/theta-1e-6)), 0, 0
+			for j := range p.Regions {
+				n := int(math.Ceil(p.Epsilon*p.RegionPeak(i, j)/theta - 1e-6))
+				local, kept = local+n, kept+min(n, p.N[i][j][0])
+			}
+			total = max(total, local)
+			for j := range p.Regions { // running replicas beyond the local need cost no start
+				n := int(math.Ceil(p.Epsilon*p.RegionPeak(i, j)/theta - 1e-6))
+				kept += min(max(0, p.N[i][j][0]-n), total-local-(kept-keptLocal(p, i)))
+			}
+			want += p.Alpha[0]*float64(total) + p.Sigma[i][0]*float64(total-kept)
+		}
+		if got.Status != StatusOptimal || math.Abs(got.Objective-want) > 1e-7*want {
+			t.Errorf("seed %d: %s %.2f (bound %.2f), want %.2f", seed, got.Status, got.Objective, got.Bound, want)
+		}
+	}
+}
+
+// keptLocal returns the running replicas of a model that its regions' own needs keep, on the only GPU.
+func keptLocal(p *Problem, i int) int {
+	kept := 0
+	for j := range p.Regions {
+		kept += min(int(math.Ceil(p.Epsilon*p.RegionPeak(i, j)/p.Theta[i][0]-1e-6)), p.N[i][j][0])
+	}
+	return kept
+}

@@ -70,9 +70,8 @@ type HourlyTarget struct {
 	// prompt tokens per second; empty = unknown.
 	ForecastTPS  []float64
 	ForecastStep time.Duration
-	// StabilizationWindow is how long replicas are kept for the highest load under predictive; 0 = as
-	// the reactive rule of `plan backtest` keeps them.
-	StabilizationWindow time.Duration
+	// Tracking is how predictive follows the load.
+	Tracking
 }
 
 // forecastAt returns the forecast for a time, the last value after its end; ok is false where there is

@@ -7,9 +7,8 @@ import (
 )
 
 // predictive follows the interactive load of each endpoint, minute by minute, like `plan backtest` does
-// under the rule 'plan'. It has the replicas that a loadTracker requires, with the stabilization window that
-// the plan has calibrated on the history, and at least those for the highest mean that is forecast
-// until the plan's end. Queued requests and memory add replicas as under auto. Until it has a
+// under the rule 'plan'. It has the replicas that a loadTracker requires, as the plan has calibrated it on the
+// history, with the highest mean that is forecast until the plan's end. Queued requests and memory add replicas as under auto. Until it has a
 // plan and a known load for the first time, an endpoint loses no replica.
 type predictive struct {
 	options StrategyOptions
@@ -51,18 +50,17 @@ func (s *predictive) required(now time.Duration, e *ScaledEndpoint) (need int, l
 	}
 	if e.LastMinute != nil && e.Target != nil && e.Target.ReplicaTPS > 0 && now >= st.next {
 		st.load, st.next = *e.LastMinute/e.Target.ReplicaTPS, now+time.Minute
-		window := int(e.Target.StabilizationWindow / time.Minute)
 		if st.tracker == nil {
-			st.tracker = newLoadTracker(window, st.load)
+			st.tracker = newLoadTracker(e.Target.Tracking, st.load)
 		}
-		st.tracker.window = window
+		st.tracker.tracking = e.Target.Tracking
 		st.tracker.observe(int(now/time.Minute), st.load)
 	}
 	if st.tracker == nil {
 		need = max(e.count(), e.countForMemory(targetMemory))
 		return need, float64(need)
 	}
-	return max(st.tracker.count(), e.Target.replicasForForecast(now)), st.load
+	return st.tracker.count(e.Target.replicasForForecast(now)), st.load
 }
 
 // replicasForForecast returns the replicas for the highest mean that is forecast from a time on, 0 where

@@ -137,7 +137,7 @@ func (f *StrategyInput) set(words []string) error {
 				next.Late = int64(v)
 			}
 			e.IWFFirstTokens = &next
-		case "target", "forecast", "then", "window": // forecast for the first half of the hour, then for the second
+		case "target", "forecast", "then", "window", "headroom": // forecast for the first half of the hour, then for the second
 			if e.Target == nil {
 				e.Target = &HourlyTarget{Until: time.Hour, ReplicaTPS: 100, ForecastTPS: make([]float64, 2), ForecastStep: 30 * time.Minute}
 			}
@@ -146,6 +146,8 @@ func (f *StrategyInput) set(words []string) error {
 			switch k {
 			case "window": // minutes
 				next.StabilizationWindow = time.Duration(v) * time.Minute
+			case "headroom": // times the mean load of the last hour
+				next.Headroom = v
 			case "target":
 				next.Count = int(v)
 			case "forecast":

@@ -4,6 +4,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"testing"
+	"time"
 )
 
 // With window 0 a tracker is the reactive rule.
@@ -16,7 +17,7 @@ func TestTrackerWithoutWindowIsReactive(t *testing.T) {
 		}
 		p := pastOf(load...)
 		want := p.Reactive()
-		tracker := newLoadTracker(0, load[0]/1000)
+		tracker := newLoadTracker(Tracking{}, load[0]/1000)
 		for m := range load {
 			if m > 0 {
 				tracker.observe(m-1, load[m-1]/1000)
@@ -24,20 +25,20 @@ func TestTrackerWithoutWindowIsReactive(t *testing.T) {
 			if len(want) > 1 && want[1].Minute <= m {
 				want = want[1:]
 			}
-			if got := tracker.count(); got != want[0].Counts[0][0][0] {
+			if got := tracker.count(99); got != want[0].Counts[0][0][0] {
 				t.Fatalf("minute %d: %d replicas, reactive has %d", m, got, want[0].Counts[0][0][0])
 			}
 		}
 	}
 }
 
-// A tracker has the replicas for the highest load of its window, at most those of the reactive rule
-// or of the last minute.
+// A tracker has the replicas for the highest load of its window, the mean load of an hour and the
+// forecast, at most those of the reactive rule or of the last minute.
 func TestTrackerEqualsHighestLoadOfWindow(t *testing.T) {
 	rng := rand.New(rand.NewPCG(9, 9))
 	for range 50 {
-		window := 1 + rng.IntN(30)
-		tracker := newLoadTracker(window, 3)
+		window, headroom, forecast := 1+rng.IntN(30), float64(rng.IntN(3)), rng.IntN(20)
+		tracker := newLoadTracker(Tracking{StabilizationWindow: time.Duration(window) * time.Minute, Headroom: headroom}, 3)
 		var loads []float64
 		for m := range 200 {
 			v := 20 * rng.Float64() * rng.Float64()
@@ -55,17 +56,24 @@ func TestTrackerEqualsHighestLoadOfWindow(t *testing.T) {
 					top = w
 				}
 			}
-			want := min(int(math.Ceil(top/0.7)), max(tracker.reactive, int(math.Ceil(v/0.7))))
-			if got := tracker.count(); got != want {
+			mean, known := 0.0, 0
+			for m := len(loads) - 1; m >= 0 && known < 60; m-- {
+				if !math.IsNaN(loads[m]) {
+					mean, known = mean+loads[m], known+1
+				}
+			}
+			need := max(int(math.Ceil(top/0.7)), int(math.Ceil(headroom*mean/float64(known)-1e-9)), forecast)
+			want := min(need, max(tracker.reactive, int(math.Ceil(v/0.7))))
+			if got := tracker.count(forecast); got != want {
 				t.Fatalf("minute %d, window %d: %d replicas, want %d", m, window, got, want)
 			}
 		}
 	}
 }
 
-// A calibration never selects a window that left more of the past load above capacity than the
-// reactive rule, and selects none from less than a day.
-func TestCalibratedWindow(t *testing.T) {
+// A calibration selects nothing from less than a day with load, and never a tracking that left more of the
+// past load above capacity than the reactive rule, nor of a load that is a tenth higher.
+func TestCalibratedTracking(t *testing.T) {
 	rng := rand.New(rand.NewPCG(10, 10))
 	noisy := func(minutes int) []float64 {
 		out := make([]float64, minutes)
@@ -74,21 +82,61 @@ func TestCalibratedWindow(t *testing.T) {
 		}
 		return out
 	}
-	if got := calibrateWindow(noisy(calibrationMinutes-1), 10); got != 0 {
-		t.Errorf("less than a day: %d minutes", got)
+	for name, load := range map[string][]float64{
+		"less than a day": noisy(calibrationMinutes - 1), "no load for days": append(make([]float64, 3*1440), noisy(calibrationMinutes-1)...),
+	} {
+		if got := calibrateTracking(load, 10); got != (Tracking{}) {
+			t.Errorf("%s: %+v", name, got)
+		}
 	}
 	saved := false
 	for range 5 {
 		load := noisy(4 * 1440)
-		window := calibrateWindow(load, 10)
-		chosen, reactive := trackPast(load, 10, window), trackPast(load, 10, 0)
-		if chosen.overload > reactive.overload+1e-6 || chosen.replicaMinutes > reactive.replicaMinutes {
-			t.Errorf("window %d: %+v, reactive %+v", window, chosen, reactive)
+		tracking := calibrateTracking(load, 10)
+		chosen, reactive := trackPast(load, 10, tracking), trackPast(load, 10, Tracking{})
+		for _, factor := range []float64{1, 1.1} {
+			var overload [2]float64
+			for m, v := range load {
+				overload[0] += math.Max(0, factor*v-float64(chosen.ready[m]))
+				overload[1] += math.Max(0, factor*v-float64(reactive.ready[m]))
+			}
+			if overload[0] > overload[1]+1e-6 || chosen.replicaMinutes > reactive.replicaMinutes {
+				t.Errorf("%+v: overload %g, reactive %g, at %g times the load", tracking, overload[0], overload[1], factor)
+			}
 		}
 		saved = saved || chosen.replicaMinutes < reactive.replicaMinutes
 	}
 	if !saved {
-		t.Error("no window saved replica-hours")
+		t.Error("no tracking saved replica-hours")
+	}
+}
+
+// A saving that depends on luck is no proof: the same overload on average, with bursts that one rule
+// survives and the other does not, in turn.
+func TestProofNeedsMoreThanChance(t *testing.T) {
+	load := make([]float64, 20*guardMinutes)
+	one, other := trackedPast{ready: make([]int32, len(load))}, trackedPast{ready: make([]int32, len(load))}
+	for m := range load {
+		load[m], one.ready[m], other.ready[m] = 10, 20, 20
+	}
+	if !one.provenAgainst(other, load) {
+		t.Error("no overload is not more than none")
+	}
+	for b := range 20 {
+		if b%2 == 0 {
+			one.ready[b*guardMinutes] = 5
+		} else {
+			other.ready[b*guardMinutes] = 5
+		}
+	}
+	if one.provenAgainst(other, load) {
+		t.Error("equal overload in different hours was accepted")
+	}
+	for b := range 20 {
+		one.ready[b*guardMinutes] = 20
+	}
+	if !one.provenAgainst(other, load) {
+		t.Error("less overload in every hour was rejected")
 	}
 }
 

@@ -56,6 +56,9 @@ type PlannedCapacity struct {
 	// StabilizationSeconds is how long replicas are kept for the highest load under the strategy
 	// predictive; 0 = as the reactive rule of plan backtest keeps them.
 	StabilizationSeconds float64 `json:"stabilization_s"`
+	// Headroom is the least capacity under predictive, as a multiple of the mean load of the last hour;
+	// 0 = none.
+	Headroom float64 `json:"headroom"`
 }
 
 // TargetReplicas is the planned number of replicas of one GPU and capacity type.
