@@ -36,8 +36,8 @@ type CostConstants struct {
 	// OvertakenMatch is the weight of a match whose text was sent to another replica
 	// later.
 	OvertakenMatch float64
-	// MaxDisplaced bounds Facts.Displaced: a higher one keeps more prefixes, but more requests wait for
-	// their replicas.
+	// MaxDisplaced bounds the share of misses that make others compute their prefixes again: a higher one
+	// keeps more prefixes, but more requests wait for their replicas.
 	MaxDisplaced float64
 	// PeerMargin is the part of a request's own time at an idle replica by which a peer must be cheaper
 	// than every replica.
@@ -73,7 +73,7 @@ func DefaultCostConstants() CostConstants {
 		Occupancy:       6,
 		OvertakenMatch:  0.3,
 		MaxDisplaced:    0.3,
-		PeerMargin:      0.09, // every following turn of the conversation has the round trip too
+		PeerMargin:      0.03, // every following turn of the conversation has the round trip too
 
 		AdmitSeconds:     0.15,
 		TransientPending: 500 * time.Millisecond,
@@ -208,7 +208,8 @@ func (p *Cost) terms(f *Facts) costTerms {
 	if f.MaxTokens > 0 {
 		t.steps = min(t.steps, float64(f.MaxTokens))
 	}
-	t.displacement = 1 / (1 - min(f.Displaced, p.constants.MaxDisplaced))
+	// If engines compute more new prompts than evicted ones, memory is not full of what is needed again.
+	t.displacement = 1 / (1 - min(max(0, 2*f.Displaced-1), p.constants.MaxDisplaced))
 	t.decode = t.steps * p.constants.DecodeBase
 	t.queuedPerReplica = float64(max(0, f.Queued-1)) / float64(max(1, firstPeer(f.Candidates)))
 	t.addedDecode = t.steps * (p.constants.DecodePerRequest + p.constants.DecodePerToken*t.tokens)

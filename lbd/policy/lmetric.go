@@ -37,15 +37,20 @@ func lowestScore(f *Facts, why string, ties, peers *rotation, score func(*Candid
 	if peer {
 		ties = peers
 	}
+	i := lowestOf(f, from, to, ties, score)
+	if i == Wait {
+		return Choice{Index: Wait, Reason: ReasonNoneAvailable}
+	}
+	return Choice{Index: i, Reason: reason(why, peer)}
+}
+
+// lowestOf returns the index of the available candidate between from and to with the lowest score, or Wait.
+func lowestOf(f *Facts, from, to int, ties *rotation, score func(*Candidate) float64) int {
 	lowest := math.Inf(1)
 	for i := from; i < to; i++ {
 		if c := &f.Candidates[i]; c.Available {
 			lowest = min(lowest, score(c))
 		}
 	}
-	i := leastLoaded(f.Candidates, from, to, ties, func(c *Candidate) bool { return score(c) <= lowest })
-	if i == Wait {
-		return Choice{Index: Wait, Reason: ReasonNoneAvailable}
-	}
-	return Choice{Index: i, Reason: reason(why, peer)}
+	return leastLoaded(f.Candidates, from, to, ties, func(c *Candidate) bool { return score(c) <= lowest })
 }

@@ -169,6 +169,7 @@ const (
 	ReasonRemaining     = "fewest_remaining"
 	ReasonLeastCost     = "least_cost"
 	ReasonLowestProduct = "lowest_product"
+	ReasonLowestTTFT    = "lowest_ttft"
 	ReasonScorerSum     = "scorer_sum"
 	ReasonSaturated     = "saturated"
 )
@@ -214,6 +215,7 @@ var constructors = map[string]func() Policy{
 	"cost":            func() Policy { return NewCost() },
 	"bf-io":           func() Policy { return NewBFIO(DefaultBFIO()) },
 	"lmetric":         func() Policy { return NewLMetric() },
+	"gorgo":           func() Policy { return NewGORGO() },
 	"scorer-sum":      func() Policy { return NewScorerSum() },
 	"sticky":          func() Policy { return NewSticky() },
 	// The preset for comparisons with SkyLB's paper; not allowed in service.yaml.

@@ -25,6 +25,7 @@ func kv(c Candidate, percent float64) Candidate        { c.KV = Known(percent / 
 func left(c Candidate, tokens int) Candidate           { c.Remaining = tokens; return c }
 func waiting(c Candidate, n int) Candidate             { c.Pending = Known(n); return c }
 func prefilling(c Candidate, tokens int) Candidate     { c.Prefilling = tokens; return c }
+func context(c Candidate, tokens int) Candidate        { c.Context = tokens; return c }
 func at(c Candidate, distance time.Duration) Candidate { c.RTT = distance; return c }
 
 func TestChoices(t *testing.T) {
@@ -112,6 +113,15 @@ func TestChoices(t *testing.T) {
 			{[]Candidate{prefilling(replica("a", 0, 0), 4000), replica("b", 3, 0)}, "b", ReasonLowestProduct},
 			{[]Candidate{full(replica("a", 0, 1000)), replica("b", 3, 0)}, "b", ReasonLowestProduct},
 		}},
+		{"the earliest first token, with half of what runs", "gorgo", []round{
+			{[]Candidate{replica("a", 9, 0), replica("b", 9, 800)}, "b", ReasonLowestTTFT},
+			{[]Candidate{replica("a", 0, 0), prefilling(replica("b", 0, 800), 300)}, "a", ReasonLowestTTFT}, // 250 < 50+300
+			{[]Candidate{replica("a", 0, 0), context(replica("b", 0, 800), 390)}, "b", ReasonLowestTTFT},    // 250 > 50+195
+			{[]Candidate{replica("a", 0, 0), context(replica("b", 0, 800), 410)}, "a", ReasonLowestTTFT},    // 250 < 50+205
+			{[]Candidate{full(replica("a", 0, 1000)), replica("b", 3, 0)}, "b", ReasonLowestTTFT},
+			{[]Candidate{context(replica("a", 0, 0), 300), at(peer("b", 0, 0), 50*time.Millisecond)}, "b", ReasonOffload},
+			{[]Candidate{context(replica("a", 0, 0), 300), at(peer("b", 0, 0), 80*time.Millisecond)}, "a", ReasonLowestTTFT},
+		}},
 		{"three times the match and twice the queue", "scorer-sum", []round{
 			{[]Candidate{waiting(replica("a", 0, 0), 0), waiting(replica("b", 0, 700), 4)}, "b", ReasonScorerSum}, // 2 < 2.1
 			{[]Candidate{waiting(replica("a", 0, 0), 0), waiting(replica("b", 0, 600), 4)}, "a", ReasonScorerSum}, // 2 > 1.8
@@ -172,7 +182,7 @@ func TestChoices(t *testing.T) {
 
 func TestUnknownPolicyListsTheNames(t *testing.T) {
 	_, err := New("best")
-	if err == nil || err.Error() != `unknown policy "best": must be one of bf-io, cache-aware, cache-aware:skylb, consistent-hash, cost, least-load, lmetric, longest-prefix, power-of-two, round-robin, sageserve, scorer-sum, skylb, skylb-ch, sticky` {
+	if err == nil || err.Error() != `unknown policy "best": must be one of bf-io, cache-aware, cache-aware:skylb, consistent-hash, cost, gorgo, least-load, lmetric, longest-prefix, power-of-two, round-robin, sageserve, scorer-sum, skylb, skylb-ch, sticky` {
 		t.Errorf("got %v", err)
 	}
 }
