@@ -304,7 +304,7 @@ func (s *screen) hints() []string {
 	case viewModels, viewCost:
 		return append(hints, "enter replicas", "tab region", "p pause")
 	}
-	return append(hints, "tab region", "s sort", "p pause")
+	return append(hints, "tab region", "z sort", "p pause")
 }
 
 // connecting returns the lines shown before the first snapshot.

@@ -98,6 +98,7 @@ func normal() *telemetry.Snapshot {
 		Donations: []telemetry.Donation{{Replica: "us-10", Model: llama, GPU: "L4", Region: "aws/us-east-1", Since: noon.Add(-90 * time.Minute), Until: ptr(noon.Add(30 * time.Minute)), EarnsPerHour: 0.3}},
 		Events: []telemetry.Event{
 			{At: noon.Add(-90 * time.Minute), ID: "1", Actor: telemetry.ActorAutoscaler, Kind: telemetry.EventDonate, Model: llama, Region: "aws/us-east-1", Object: "us-10", Message: "donated us-10", Reason: "KV memory 21 % used, below 30 %, 3 planned; replicas before: 4"},
+			{At: noon.Add(-50 * time.Minute), ID: "3", Actor: telemetry.ActorAutoscaler, Kind: telemetry.EventLaunch, Model: llama, Region: "aws/us-east-1", Object: "us-1", Message: "launched us-1", Reason: "KV memory 82 % used, above 70 %; replicas before: 2"},
 			{At: noon.Add(-4 * time.Minute), ID: "2", Actor: telemetry.ActorAutoscaler, Kind: telemetry.EventFailure, Model: llama, Region: "aws/ap-northeast-1", Object: llama, Message: "scaling failed", Reason: "no spot capacity of g6.xlarge in ap-northeast-1a, -1c"},
 		},
 	}
