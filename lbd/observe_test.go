@@ -198,12 +198,41 @@ func TestAlertRuleMetricsExist(t *testing.T) {
 	}
 	rows := guide(t)
 	for _, name := range dashboardMetric.FindAllString(string(text), -1) {
-		if _, there := rows[name]; !there {
+		base := strings.TrimSuffix(strings.TrimSuffix(name, "_bucket"), "_count")
+		if _, there := rows[name]; !there && rows[base][0] != "histogram" {
 			t.Errorf("the rules use %s, which does not exist", name)
 		}
 	}
 	alerts := strings.Count(string(text), "- alert: ")
 	if alerts < 5 || strings.Count(string(text), "summary: ") != alerts || strings.Count(string(text), "description: ") != alerts {
 		t.Errorf("%d alerts, each needs a summary and a description", alerts)
+	}
+}
+
+// Every kind of docs/alerts.md has a rule: one rule for each severity selects all kinds of skyserve_alerts, and the
+// burn rates of docs/alerts.md that Prometheus can compute from a histogram have rules of their own.
+func TestEveryAlertHasARule(t *testing.T) {
+	guide, err := os.ReadFile("../docs/alerts.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile("../examples/observe/alerts.yml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	rules := string(text)
+	kinds := regexp.MustCompile("(?m)^\\| `([a-z]+)` \\|").FindAllStringSubmatch(string(guide), -1)
+	if len(kinds) < 20 {
+		t.Fatalf("docs/alerts.md has %d kinds", len(kinds))
+	}
+	for _, severity := range []string{"critical", "warning"} {
+		if !strings.Contains(rules, `expr: max by (kind) (skyserve_alerts{severity="`+severity+`"}) > 0`) {
+			t.Errorf("no rule selects all kinds of %s alerts", severity)
+		}
+	}
+	for _, window := range []string{"[1h]", "[5m]", "[6h]", "[30m]"} {
+		if !strings.Contains(rules, "skyserve_ttft_seconds_count{tier=\"IW-F\"}"+window) {
+			t.Errorf("no rule computes the burn rate of TTFT targets over %s", window)
+		}
 	}
 }

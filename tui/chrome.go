@@ -294,7 +294,7 @@ func (s *screen) hints() []string {
 	case viewOverview:
 		return append(hints, "enter replicas", "< history", "p pause")
 	case viewReplicas:
-		return append(hints, "enter details", "d drain", "o donate", "l logs", "tab region")
+		return append(hints, "d details", "l logs", "s shell", "x drain", "o donate", "tab region")
 	case viewRequests:
 		return append(hints, "enter explain", "tab region", "p pause")
 	case viewPlan:
@@ -304,7 +304,7 @@ func (s *screen) hints() []string {
 	case viewModels, viewCost:
 		return append(hints, "enter replicas", "tab region", "p pause")
 	}
-	return append(hints, "tab region", "s sort", "p pause")
+	return append(hints, "tab region", "z sort", "p pause")
 }
 
 // connecting returns the lines shown before the first snapshot.

@@ -20,6 +20,7 @@ type costOf struct {
 	loadKnown        bool // an engine reports pending and running
 	kv               float64
 	kvKnown          int // engines that report their KV utilisation
+	gpus             []telemetry.GPUFigures
 }
 
 // add adds the replicas and the traffic of a model in a region.
@@ -40,6 +41,7 @@ func (c *costOf) add(s *screen, r *telemetry.RegionSnapshot, m telemetry.ModelSn
 			continue
 		}
 		c.ready++
+		c.gpus = append(c.gpus, rep.GPUs...)
 		if rep.Pending != nil && rep.Running != nil {
 			c.pending, c.running, c.loadKnown = c.pending+*rep.Pending, c.running+*rep.Running, true
 		}
@@ -98,7 +100,7 @@ func saturationRole(share float64) role {
 }
 
 // cells returns the cells of costSheet after region and model.
-func (c *costOf) cells(g glyphs) []cellValue {
+func (c *costOf) cells(marks glyphs) []cellValue {
 	usd, used, headroom, kv := unknownCell(), unknownCell(), unknownCell(), unknownCell()
 	if c.priced > 0 {
 		usd = numberCell(c.usdPerHour, dollars(c.usdPerHour), roleText)
@@ -114,7 +116,12 @@ func (c *costOf) cells(g glyphs) []cellValue {
 	if c.kvKnown > 0 {
 		mean := c.kv / float64(c.kvKnown)
 		kv = numberCell(mean, percent(&mean), saturationRole(mean))
-		kv.draw = func(w int) string { return kvBar(mean, w, g) }
+		kv.draw = func(w int) string { return kvBar(mean, w, marks) }
+	}
+	g := telemetry.SummarizeGPUs(c.gpus)
+	temperature := optionalCell(g.Temperature, degrees)
+	if g.Temperature != nil && *g.Temperature >= hotGPU {
+		temperature.role = roleWarn
 	}
 	pending, running := unknownCell(), unknownCell()
 	if c.loadKnown {
@@ -124,6 +131,7 @@ func (c *costOf) cells(g glyphs) []cellValue {
 		numberCell(float64(c.ready), fmt.Sprintf("%d/%d", c.ready, c.priced+c.unpriced), roleText),
 		usd, optionalCell(c.usdPerMillion(), func(v *float64) string { return dollars(*v) }),
 		optionalCell(uncachedLoad(c.traffic), rate), used, headroom, kv, pending, running,
+		optionalCell(g.Utilisation, percent), optionalCell(g.Memory, percent), temperature,
 	}
 }
 
@@ -131,6 +139,18 @@ func (c *costOf) cells(g glyphs) []cellValue {
 func (s *screen) costSheet() sheet {
 	figures := func(title string, rank int, letter, word string) sheetColumn {
 		return sheetColumn{column{title: title, minWidth: 5, right: true, dropRank: rank}, letter, word, true, false}
+	}
+	var gpus []telemetry.GPUFigures
+	for _, r := range s.shownRegions() {
+		for i := range r.Replicas {
+			gpus = append(gpus, r.Replicas[i].GPUs...)
+		}
+	}
+	known := telemetry.SummarizeGPUs(gpus)
+	gpuFigures := func(title string, rank int, letter, word string, shown bool) sheetColumn {
+		c := figures(title, rank, letter, word)
+		c.hidden = !shown
+		return c
 	}
 	sh := sheet{noun: "model", columns: []sheetColumn{
 		{column{title: "REGION", minWidth: 10, maxWidth: 28}, "R", "region", false, false},
@@ -144,6 +164,9 @@ func (s *screen) costSheet() sheet {
 		{column{title: "KV", minWidth: 8, maxWidth: barWidth + 1 + percentWidth, dropRank: 3}, "K", "mean KV utilisation", true, false},
 		figures("PENDING", 7, "P", "requests pending in the engines"),
 		figures("RUNNING", 8, "N", "requests running in the engines"),
+		gpuFigures("GPU%", 3, "G", "mean GPU utilisation", known.Utilisation != nil),
+		gpuFigures("GMEM", 6, "E", "used GPU memory", known.Memory != nil),
+		gpuFigures("TEMP", 7, "D", "highest GPU temperature", known.Temperature != nil),
 	}, empty: []string{"No models are served yet"}}
 	for _, r := range s.shownRegions() {
 		for _, m := range modelsOf(r) {

@@ -98,6 +98,16 @@ func (s *screen) replicaText(r row) []string {
 		"output          " + rate(rep.OutputTokensPerSecond) + " tok/s",
 		"last report     " + maybeAge(rep.AgeMillis, s.sinceFetch) + " ago",
 	}
+	if rep.Version != "" {
+		lines = append(lines, "version         "+rep.Version+"  of the engine")
+	}
+	if rep.ReadySince != nil {
+		lines = append(lines, "ready since     "+rep.ReadySince.In(s.snapshot.At.Location()).Format(time.DateTime)+", "+uptime(rep.ReadySince, s.snapshot.At))
+	}
+	for i, g := range rep.GPUs {
+		one := telemetry.SummarizeGPUs([]telemetry.GPUFigures{g})
+		lines = append(lines, fmt.Sprintf("GPU %d           %s busy, memory %s used, %s", i, percent(one.Utilisation), percent(one.Memory), degrees(one.Temperature)))
+	}
 	if rep.Start != nil {
 		lines = append(lines, "start           "+rep.Start.Summary())
 	}

@@ -60,6 +60,10 @@ func normal() *telemetry.Snapshot {
 	lost := troubled("ap-2", service.StateNotReady, "GET http://10.0.2.2:8000/v1/models: connection refused")
 	lost.AgeMillis = ptr(int64(16200))
 	us := region("aws/us-east-1", 0.5, replica("us-0", "L4", 0.45), donated, replica("us-1", "H100", 0.57), draining)
+	us.Replicas[0].Version, us.Replicas[0].ReadySince = "0.11.0", ptr(noon.Add(-3*time.Hour))
+	us.Replicas[0].GPUs = []telemetry.GPUFigures{{Utilisation: ptr(0.64), MemoryUsed: ptr(int64(20 << 30)), Memory: ptr(int64(24 << 30)), Temperature: ptr(71.0)}}
+	us.Replicas[2].Version, us.Replicas[2].ReadySince = "0.11.0", ptr(noon.Add(-26*time.Minute))
+	us.Replicas[2].GPUs = []telemetry.GPUFigures{{Utilisation: ptr(0.97), MemoryUsed: ptr(int64(76 << 30)), Memory: ptr(int64(80 << 30)), Temperature: ptr(87.0)}}
 	us.Balancers[0].RTTMillis, us.Balancers[0].AgeMillis = nil, 0
 	ap := region("aws/ap-northeast-1", 0.2, replica("ap-0", "L4", 0.17), troubled("ap-1", service.StateProvisioning, "waiting for spot capacity of g6.xlarge in ap-northeast-1c"), lost)
 	ap.Balancers = append(ap.Balancers, telemetry.BalancerSnapshot{
@@ -94,6 +98,7 @@ func normal() *telemetry.Snapshot {
 		Donations: []telemetry.Donation{{Replica: "us-10", Model: llama, GPU: "L4", Region: "aws/us-east-1", Since: noon.Add(-90 * time.Minute), Until: ptr(noon.Add(30 * time.Minute)), EarnsPerHour: 0.3}},
 		Events: []telemetry.Event{
 			{At: noon.Add(-90 * time.Minute), ID: "1", Actor: telemetry.ActorAutoscaler, Kind: telemetry.EventDonate, Model: llama, Region: "aws/us-east-1", Object: "us-10", Message: "donated us-10", Reason: "KV memory 21 % used, below 30 %, 3 planned; replicas before: 4"},
+			{At: noon.Add(-50 * time.Minute), ID: "3", Actor: telemetry.ActorAutoscaler, Kind: telemetry.EventLaunch, Model: llama, Region: "aws/us-east-1", Object: "us-1", Message: "launched us-1", Reason: "KV memory 82 % used, above 70 %; replicas before: 2"},
 			{At: noon.Add(-4 * time.Minute), ID: "2", Actor: telemetry.ActorAutoscaler, Kind: telemetry.EventFailure, Model: llama, Region: "aws/ap-northeast-1", Object: llama, Message: "scaling failed", Reason: "no spot capacity of g6.xlarge in ap-northeast-1a, -1c"},
 		},
 	}

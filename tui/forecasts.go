@@ -3,6 +3,7 @@ package tui
 import (
 	"fmt"
 	"math"
+	"slices"
 	"time"
 
 	"skyserve/internal/service"
@@ -155,11 +156,36 @@ func (s *screen) belowForecast(t *Theme, n int) []string {
 		Past: s.loadOf(f), PastWidthShare: pastWidthShare, Earlier: earlierMeans(f), Mean: f.MeanTPS, Lo: f.Lo90TPS, Hi: f.Hi90TPS,
 		From: f.At, Step: time.Duration(f.StepSeconds * float64(time.Second)), Zone: s.snapshot.At.Location(),
 	}
+	p.Marks = s.scalingMarks(f)
 	p.capacity, p.capacityKnown = s.capacity(f)
 	title := s.theme.text(f.Region.Place() + ", " + shortModel(f.Model) + ", uncached prompt tok/s")
 	lines := []string{"", t.heading.apply(t.cut(title, s.width))}
 	lines = append(lines, p.Draw(t, s.width, n-3)...)
 	return append(lines, t.muted.apply(t.cut(s.plotLegend(t, f), s.width)))
+}
+
+// scalingSigns are the signs of events that change the number of replicas, and of what kept it from changing.
+var scalingSigns = map[telemetry.EventKind]string{
+	telemetry.EventLaunch: "+", telemetry.EventReplace: "+", telemetry.EventReclaim: "+", telemetry.EventScaleFromZero: "+", telemetry.EventResume: "+",
+	telemetry.EventTermination: "-", telemetry.EventDrain: "-", telemetry.EventScaleToZero: "-",
+	telemetry.EventDonate: "o", telemetry.EventApply: "a",
+	telemetry.EventDeath: "x", telemetry.EventInterruption: "x", telemetry.EventFailure: "!",
+}
+
+// scalingLegend explains the signs that are drawn.
+var scalingLegend = []string{"+ launched", "- removed", "o donated", "a applied", "x lost", "! failed"}
+
+// scalingMarks returns the marks of the scaling of a forecast's model and region within the plotted past, oldest first.
+func (s *screen) scalingMarks(f *telemetry.LoadForecast) (marks []PlotMark) {
+	ahead := f.StepSeconds * float64(len(f.MeanTPS))
+	begin := f.At.Add(-time.Duration(ahead * pastWidthShare / (1 - pastWidthShare) * float64(time.Second)))
+	for _, e := range s.snapshot.Events {
+		sign := scalingSigns[e.Kind]
+		if sign != "" && !e.At.Before(begin) && (e.Region == "" || e.Region == f.Region) && (e.Model == "" || e.Model == f.Model) {
+			marks = append(marks, PlotMark{e.At, sign})
+		}
+	}
+	return marks
 }
 
 // earlierMeans returns the means of earlier forecasts; NaN is unknown.
@@ -185,6 +211,12 @@ func (s *screen) plotLegend(t *Theme, f *telemetry.LoadForecast) string {
 		text += "  (load: " + t.text(s.data.loadErr) + ")"
 	case s.loadOf(f) == nil && s.readOnly:
 		text += "  (recordings do not contain the load)"
+	}
+	marks := s.scalingMarks(f)
+	for _, l := range scalingLegend {
+		if slices.ContainsFunc(marks, func(m PlotMark) bool { return m.Sign == l[:1] }) {
+			text += "  " + l
+		}
 	}
 	return text
 }

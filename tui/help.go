@@ -17,6 +17,8 @@ var metricHelp = [][2]string{
 	{"hit", "share of prompt tokens cached (prefix hit rate)"},
 	{"fwd in/out", "requests forwarded from / to other regions, total"},
 	{"rtt", "round-trip time from the queried balancer"},
+	{"gpu%, gmem, temp", "GPUs by nvidia-smi: time busy, memory used, highest Celsius"},
+	{"version, up", "of the engine: version, time since it became ready"},
 	{"age", "time since the last report, not since the start"},
 	{"trend", "tok/s, 5 s per cell, same scale for all regions"},
 	{"match", "share of the prompt expected to be cached at the target"},

@@ -26,8 +26,15 @@ type Plot struct {
 	From           time.Time // start of the first forecast step
 	Step           time.Duration
 	Zone           *time.Location // of the time axis
+	Marks          []PlotMark     // below the plot; none = no line for them
 	capacity       float64
 	capacityKnown  bool
+}
+
+// PlotMark marks an event on the time axis of a plot.
+type PlotMark struct {
+	At   time.Time
+	Sign string // one cell
 }
 
 // plotColumn is one cell's width of time.
@@ -42,11 +49,34 @@ func (p *Plot) Draw(t *Theme, w, h int) []string {
 	columns := p.columns(w - axisWidth - 1)
 	top := p.top(columns)
 	rows := h - 1
+	if len(p.Marks) > 0 {
+		rows--
+	}
 	lines := make([]string, 0, h)
 	for row := rows - 1; row >= 0; row-- {
 		lines = append(lines, t.scale(top, row, rows)+p.row(t, columns, top, row, rows))
 	}
+	if len(p.Marks) > 0 {
+		lines = append(lines, t.accent.apply(t.cut(strings.Repeat(" ", axisWidth+1)+p.markLine(columns), w)))
+	}
 	return append(lines, t.muted.apply(t.cut(p.times(columns, w), w)))
+}
+
+// markLine returns the signs of the marks at their times; the last one counts where several share a cell.
+func (p *Plot) markLine(columns []plotColumn) string {
+	cells := slices.Repeat([]string{" "}, len(columns))
+	for _, m := range p.Marks {
+		after, _ := slices.BinarySearchFunc(columns, m.At, func(c plotColumn, at time.Time) int {
+			if c.at.After(at) {
+				return 1
+			}
+			return -1
+		})
+		if after > 0 && after < len(columns) {
+			cells[after-1] = m.Sign
+		}
+	}
+	return strings.TrimRight(strings.Join(cells, ""), " ")
 }
 
 // scale returns the label left of a row: the greatest value at the top, 0 at the bottom.

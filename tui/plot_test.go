@@ -3,8 +3,11 @@ package tui
 import (
 	"fmt"
 	"math"
+	"strings"
 	"testing"
 	"time"
+
+	"skyserve/internal/telemetry"
 )
 
 // A cell of a plot is the mean of the known steps in its time, or the value of the step
@@ -31,4 +34,45 @@ func TestMeanOver(t *testing.T) {
 	if got := meanOver([]float64{1}, 0, 0, time.Minute); !math.IsNaN(got) {
 		t.Errorf("without a step: %v", got)
 	}
+}
+
+// Events are marked at their times, below the load; those outside the plot are not.
+func TestPlotMarks(t *testing.T) {
+	plain := mustTheme(NewTheme(ThemePlain, true))
+	p := Plot{
+		Past: &LoadSeries{Start: noon.Add(-time.Hour), Step: time.Minute, TPS: make([]float64, 60)}, PastWidthShare: 0.5,
+		Mean: make([]float64, 60), From: noon, Step: time.Minute, Zone: time.UTC,
+	}
+	without := p.Draw(&plain, 60+axisWidth+1, 10)
+	p.Marks = []PlotMark{{noon.Add(-3 * time.Hour), "x"}, {noon.Add(-time.Hour), "+"}, {noon.Add(-30 * time.Minute), "-"}, {noon.Add(-29 * time.Minute), "o"}}
+	drawn := p.Draw(&plain, 60+axisWidth+1, 10)
+	if len(drawn) != len(without) {
+		t.Fatalf("%d lines with marks, %d without", len(drawn), len(without))
+	}
+	line := drawn[len(drawn)-2]
+	if want := strings.Repeat(" ", axisWidth+1) + "+" + strings.Repeat(" ", 14) + "o"; line != want {
+		t.Errorf("got %q, want %q", line, want)
+	}
+}
+
+// The forecast view marks the scaling of the shown model and region.
+func TestForecastShowsScaling(t *testing.T) {
+	s := normal()
+	llama := s.Forecast[0].Model
+	s.Events = []telemetry.Event{
+		{At: noon.Add(-20 * time.Minute), Kind: telemetry.EventLaunch, Region: "aws/us-east-1", Model: llama},
+		{At: noon.Add(-10 * time.Minute), Kind: telemetry.EventApply},
+		{At: noon.Add(-10 * time.Minute), Kind: telemetry.EventLaunch, Region: "gcp/europe-west4", Model: llama},
+		{At: noon.Add(-5 * time.Minute), Kind: telemetry.EventReload, Region: "aws/us-east-1"},
+	}
+	d := deskIn(t, 120, 40, s, "4")
+	d.wants("+ launched  a applied")
+	d.lacks("x lost")
+	marks := d.model.screen.scalingMarks(&s.Forecast[0])
+	if len(marks) != 2 || marks[0].Sign != "+" || marks[1].Sign != "a" {
+		t.Errorf("got %+v", marks)
+	}
+	s.Events = nil
+	d = deskIn(t, 120, 40, s, "4")
+	d.lacks("+ launched")
 }

@@ -144,7 +144,7 @@ func (s *screen) reflow() {
 		s.focus = ""
 	}
 	if s.view == viewReplicas || !s.interactive {
-		s.table.since, s.table.prices = s.sinceFetch, s.prices
+		s.table.since, s.table.at, s.table.prices = s.sinceFetch, s.snapshot.At, s.prices
 		s.table.width = s.width
 		s.table.setRegions(regionsOf(s.snapshot), s.focus)
 	}

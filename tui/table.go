@@ -19,6 +19,7 @@ type table struct {
 	filter   string
 	marks    marks               // by replica
 	since    time.Duration       // since the snapshot was received
+	at       time.Time           // of the snapshot
 	previous *telemetry.Snapshot // the snapshot before, to mark changes; nil = none
 	base     *telemetry.Snapshot // some seconds before, for the share of failed requests; nil = none
 	prices   prices

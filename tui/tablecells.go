@@ -1,6 +1,8 @@
 package tui
 
 import (
+	"cmp"
+	"fmt"
 	"slices"
 	"time"
 
@@ -22,6 +24,11 @@ const (
 	colErrors
 	colTokens
 	colCost
+	colGPUBusy
+	colGPUMemory
+	colTemperature
+	colVersion
+	colUptime
 	colAge
 	colReason
 )
@@ -34,6 +41,7 @@ const (
 	maxReplicaWidth = 28
 	maxModelWidth   = 32
 	maxGPUWidth     = 10
+	maxVersionWidth = 16
 	minReasonWidth  = 14
 	maxReasonWidth  = 120
 	barWidth        = 10
@@ -44,13 +52,21 @@ const (
 // columns sizes the columns for all rows, visible or not, so that widths do not change
 // when the table scrolls.
 func (t *table) columns(th *Theme) []column {
-	id, state, model, gpu, reason := 0, 0, 0, 0, 0
+	id, state, model, gpu, reason, version := 0, 0, 0, 0, 0, 0
+	var gpus telemetry.GPUSummary
+	up := false
 	for _, r := range t.rows {
 		id = max(id, width(clean(r.replica.ID)))
 		state = max(state, 3+width(clean(string(r.replica.State))))
 		model = max(model, width(clean(shortModel(r.replica.Model))))
 		gpu = max(gpu, width(clean(r.replica.GPU)))
 		reason = max(reason, width(clean(reasonOf(r.replica))))
+		version = max(version, width(clean(r.replica.Version)))
+		up = up || r.replica.ReadySince != nil
+		own := telemetry.SummarizeGPUs(r.replica.GPUs)
+		gpus = telemetry.GPUSummary{
+			Utilisation: cmp.Or(gpus.Utilisation, own.Utilisation), Memory: cmp.Or(gpus.Memory, own.Memory), Temperature: cmp.Or(gpus.Temperature, own.Temperature),
+		}
 	}
 	pending, running, outstanding := "PEND", "RUN", "OUT"
 	if t.width <= 0 || t.width >= fullWidth {
@@ -69,11 +85,18 @@ func (t *table) columns(th *Theme) []column {
 		colErrors:      {title: "ERR%", minWidth: percentWidth, right: true, dropRank: 2},
 		colTokens:      {title: "TOK/S", minWidth: 5, right: true, dropRank: 5},
 		colCost:        {title: "$/H", minWidth: 5, right: true, dropRank: 8},
+		colGPUBusy:     {title: "GPU%", minWidth: percentWidth, right: true, dropRank: 6},
+		colGPUMemory:   {title: "GMEM", minWidth: percentWidth, right: true, dropRank: 7},
+		colTemperature: {title: "TEMP", minWidth: percentWidth, right: true, dropRank: 8},
+		colVersion:     {title: "VERSION", minWidth: min(version, maxVersionWidth), maxWidth: min(version, maxVersionWidth), dropRank: 10},
+		colUptime:      {title: "UP", minWidth: 4, right: true, dropRank: 9},
 		colAge:         {title: "AGE", minWidth: 4, right: true, dropRank: 6},
-		colReason:      {title: "REASON", minWidth: minReasonWidth, maxWidth: min(reason, maxReasonWidth), dropRank: 9},
+		colReason:      {title: "REASON", minWidth: minReasonWidth, maxWidth: min(reason, maxReasonWidth), dropRank: 8},
 	}
 	columns[sortColumns[t.order.key]].mark = th.orderMark(t.order.descending())
 	columns[colErrors].hidden = !t.fails()
+	columns[colGPUBusy].hidden, columns[colGPUMemory].hidden, columns[colTemperature].hidden = gpus.Utilisation == nil, gpus.Memory == nil, gpus.Temperature == nil
+	columns[colVersion].hidden, columns[colUptime].hidden = version == 0, !up
 	columns[colCost].hidden = !t.priced()
 	columns[colReason].hidden = reason == 0 && t.width < mediumWidth
 	columns[colModel].hidden = t.commonModel() != ""
@@ -174,8 +197,55 @@ func (t *table) cell(th *Theme, of row, i, w int) (string, paint) {
 		return t.prices.cell(of)
 	case colReason:
 		return th.text(reasonOf(r)), th.muted
+	case colGPUBusy, colGPUMemory, colTemperature:
+		return gpuCell(th, telemetry.SummarizeGPUs(r.GPUs), i)
+	case colVersion:
+		return orUnknown(th.text(r.Version)), th.muted
+	case colUptime:
+		return uptime(r.ReadySince, t.at.Add(t.since)), th.muted
 	}
 	return t.countCell(th, of, i)
+}
+
+// hotGPU is the temperature in degrees Celsius from which a GPU is shown as hot: data-centre GPUs slow down at 85 to
+// 95 (nvidia-smi -q -d TEMPERATURE shows the limits of a GPU).
+const hotGPU = 85
+
+// gpuCell returns a figure of a replica's GPUs.
+func gpuCell(th *Theme, g telemetry.GPUSummary, column int) (string, paint) {
+	switch {
+	case column == colGPUBusy:
+		return percent(g.Utilisation), mutedIf(th, g.Utilisation == nil)
+	case column == colGPUMemory:
+		return percent(g.Memory), mutedIf(th, g.Memory == nil)
+	case g.Temperature != nil && *g.Temperature >= hotGPU:
+		return degrees(g.Temperature), th.warn
+	}
+	return degrees(g.Temperature), mutedIf(th, g.Temperature == nil)
+}
+
+// mutedIf returns the paint of a cell that may be unknown.
+func mutedIf(th *Theme, isUnknown bool) paint {
+	if isUnknown {
+		return th.muted
+	}
+	return paint{}
+}
+
+// degrees formats a temperature in degrees Celsius.
+func degrees(celsius *float64) string {
+	if celsius == nil {
+		return unknown
+	}
+	return fmt.Sprintf("%.0fC", *celsius)
+}
+
+// uptime returns how long a replica has been ready at a time.
+func uptime(since *time.Time, at time.Time) string {
+	if since == nil || at.IsZero() {
+		return unknown
+	}
+	return age(max(at.Sub(*since), 0))
 }
 
 // countCell returns a right-aligned cell.

@@ -167,8 +167,10 @@ func millis(ms float64) string {
 	return age(time.Duration(ms) * time.Millisecond)
 }
 
-// age formats an age in its largest sensible unit. Everything below a second is "<1s",
+// Age formats an age in its largest sensible unit, such as 5m or 3d. Everything below a second is "<1s",
 // which keeps the screen from flickering.
+func Age(d time.Duration) string { return age(d) }
+
 func age(d time.Duration) string {
 	switch {
 	case d < time.Second:

@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"skyserve/internal/atomicfile"
+	"skyserve/internal/printable"
 	"skyserve/internal/store"
 	"skyserve/internal/telemetry"
 )
@@ -124,7 +125,7 @@ func reportBackup(out io.Writer, output, file string, b telemetry.Backup, text s
 	if output == "json" {
 		return writeJSON(out, backupReport{b, file, info.Size()})
 	}
-	_, err = fmt.Fprintf(out, text, b.Service, file, b.Messages, sizeText(b.Bytes), sizeText(uint64(info.Size())))
+	_, err = fmt.Fprintf(out, text, b.Service, file, b.Messages, printable.Bytes(b.Bytes), printable.Bytes(uint64(info.Size())))
 	return err
 }
 
@@ -210,17 +211,4 @@ func runRestore(ctx context.Context, o *restoreOptions, out io.Writer) error {
 		return failed(fmt.Errorf("restoring %s: %s", o.name, status.Message), "the store may be incomplete: run the command again with --force")
 	}
 	return failed(fmt.Errorf("restoring %s: %w", o.name, err), "'skyserve status' shows whether the service is running; if the restore had begun, run it again with --force")
-}
-
-// sizeText formats a number of bytes.
-func sizeText(bytes uint64) string {
-	switch {
-	case bytes < 1<<10:
-		return fmt.Sprintf("%d B", bytes)
-	case bytes < 1<<20:
-		return fmt.Sprintf("%.1f KiB", float64(bytes)/(1<<10))
-	case bytes < 1<<30:
-		return fmt.Sprintf("%.1f MiB", float64(bytes)/(1<<20))
-	}
-	return fmt.Sprintf("%.1f GiB", float64(bytes)/(1<<30))
 }

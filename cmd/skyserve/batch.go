@@ -216,7 +216,7 @@ func (o *batchOptions) submit(ctx context.Context, file string, out, errOut io.W
 	f, err := c.upload(ctx, file, func(n int64) {
 		if now := time.Now(); now.Sub(shown) > batchPoll {
 			shown = now
-			progress(fmt.Sprintf("uploading %s: %.1f MB", file, float64(n)/1e6))
+			progress(fmt.Sprintf("uploading %s: %s", file, printable.Bytes(n)))
 		}
 	})
 	progress("")

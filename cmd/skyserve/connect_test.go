@@ -135,7 +135,7 @@ func TestConnect(t *testing.T) {
 		t.Errorf("exit %d: %s", exit, errOut)
 	}
 	// The second machine now needs no URL.
-	if out, errOut, exit := c.runs(second, "top", "--once", "-o", "json"); exit != exitOK || !strings.Contains(out, `"admin": "`+url+`"`) {
+	if out, errOut, exit := c.runs(second, "top", "--once", "-o", "json"); exit != exitOK || !strings.Contains(out, `"admin":"`+url+`"`) {
 		t.Errorf("exit %d: %s%s", exit, out, errOut)
 	}
 	// A code works once.

@@ -6,6 +6,8 @@ import (
 	"io"
 
 	"github.com/spf13/cobra"
+
+	"skyserve/internal/agent"
 )
 
 // logsOptions are the flags of `skyserve logs`.
@@ -14,6 +16,8 @@ type logsOptions struct {
 	part   string
 	follow bool
 	tail   int
+	// since is the start of the period; empty = all.
+	since  string
 	clouds cloudFlags
 }
 
@@ -26,10 +30,14 @@ func newLogsCmd() *cobra.Command {
 (lb/us), of one replica (us-0) or of the controller. NAME is optional if only one service
 exists. Logs of cloud VMs are fetched from their agents; -f polls them every second.
 
+--since prints the lines from a time on, of all that a log still has (at most 10,000); --tail limits
+them if it is set. A line without a time belongs to the line before it.
+
 Lines are printed without colours. Control characters and characters that reorder or hide
 text are escaped (\u202e), also when the output is a pipe.`,
 		Example: `  skyserve logs
   skyserve logs chat lb/us -f
+  skyserve logs us-0 --since 10m
   skyserve logs chat us-0 --tail 50`,
 		Args: argsBetween(0, 2, "[NAME] [lb/REGION|REPLICA|controller]"),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -44,11 +52,16 @@ text are escaped (\u202e), also when the output is a pipe.`,
 			case 2:
 				o.name, o.part = args[0], args[1]
 			}
+			if o.since != "" && !cmd.Flags().Changed("tail") {
+				o.tail = agent.MaxLogLines
+			}
+			disableColour(cmd.OutOrStdout()) // a word in a log is no state
 			return runLogs(cmd.Context(), &o, cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
 	}
 	cmd.Flags().BoolVarP(&o.follow, "follow", "f", false, "print new lines as they are written, until Ctrl-C")
 	cmd.Flags().IntVar(&o.tail, "tail", 20, "number of lines from the end of each log")
+	cmd.Flags().StringVar(&o.since, "since", "", "start of the period: a duration such as 10m or 2d, or a time such as 2026-11-24T12:00:00Z (default: all)")
 	o.clouds.registerFlags(cmd.Flags())
 	return cmd
 }

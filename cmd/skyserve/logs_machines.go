@@ -35,12 +35,20 @@ type machineLogs struct {
 	unit     string             // unit whose log is shown; empty = each machine's main unit
 	out      io.Writer
 	errOut   io.Writer
+	since    time.Time // of the first line that is shown; zero = all
 }
 
 // showLogs prints the logs of the machines that o.part names.
 func showLogs(ctx context.Context, o *logsOptions, out, errOut io.Writer, svc local.Service) error {
 	if o.tail > agent.MaxLogLines {
 		return usage(fmt.Errorf("--tail: must be at most %d, got %d", agent.MaxLogLines, o.tail), "")
+	}
+	var since time.Time
+	if o.since != "" {
+		var err error
+		if since, err = sinceTime(o.since, time.Now()); err != nil {
+			return usage(fmt.Errorf("--since: %w", err), "")
+		}
 	}
 	l, problems, err := openLogs(ctx, &o.clouds, svc, o.part)
 	for _, problem := range problems {
@@ -49,7 +57,7 @@ func showLogs(ctx context.Context, o *logsOptions, out, errOut io.Writer, svc lo
 	if err != nil {
 		return err
 	}
-	l.out, l.errOut = out, errOut
+	l.out, l.errOut, l.since = out, errOut, since
 	if !o.follow {
 		return l.showLogs(ctx, o.tail)
 	}
@@ -121,7 +129,7 @@ func machinesOfPart(name string, machines []provision.Object, part string) ([]pr
 func (l *machineLogs) showLogs(ctx context.Context, tail int) error {
 	lines, errs := l.fetch(ctx, tail)
 	for i, o := range l.wanted {
-		l.printLines(o, lines[i])
+		l.printLines(o, logSince(lines[i], l.since))
 	}
 	err := errors.Join(errs...)
 	switch {
@@ -218,6 +226,7 @@ func (l *machineLogs) printNew(o provision.Object, f *followedLog, lines []strin
 	}
 	fresh, gap := linesSince(f.lines, lines)
 	if !f.fetched {
+		fresh = logSince(fresh, l.since)
 		fresh = fresh[max(0, len(fresh)-tail):]
 	}
 	if gap {

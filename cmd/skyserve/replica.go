@@ -7,6 +7,7 @@ import (
 	"io"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -237,13 +238,13 @@ func (o *replicaOptions) listReplicas(ctx context.Context, out, errOut io.Writer
 	if err != nil {
 		return err
 	}
-	replicas := []deploy.MachineStatus{}
-	l := list{titles: []string{"ID", "REGION", "STATE", "MODEL", "GPU", "BALANCER", "REASON"}, wide: []string{"URL", "OFFERING", "$/H"}}
+	replicas, now := []deploy.MachineStatus{}, time.Now()
+	l := list{titles: []string{"ID", "REGION", "STATE", "MODEL", "GPU", "BALANCER", "REASON"}, wide: slices.Concat([]string{"URL", "OFFERING", "$/H", "VERSION", "UPTIME"}, gpuTitles)}
 	for _, r := range all {
 		replicas = append(replicas, r.MachineStatus)
 		offering, price := offeringCells(r.region, r.MachineStatus)
 		l.rows = append(l.rows, listRow{
-			r.ID, []string{r.ID, string(r.region), string(r.State), r.Model, r.GPU, r.Balancer, reasonText(r.Reason, r.Wanted)}, []string{r.URL, offering, price},
+			r.ID, []string{r.ID, string(r.region), string(r.State), r.Model, r.GPU, r.Balancer, reasonText(r.Reason, r.Wanted)}, append([]string{r.URL, offering, price, r.Version, uptimeCell(r.MachineStatus, now)}, gpuCells(r.MachineStatus)...),
 		})
 	}
 	return format.write(out, replicas, l)

@@ -62,7 +62,7 @@ func run(args []string) int {
 // execute executes the command line. It removes escape sequences from everything that it
 // writes to stdout and stderr (terminal.go).
 func execute(ctx context.Context, args []string, stdout, stderr io.Writer) int {
-	out, errOut := printable.NewWriter(stdout), printable.NewWriter(stderr)
+	out, errOut := printable.NewWriter(newPainter(stdout)), printable.NewWriter(newPainter(stderr))
 	root := newRoot()
 	root.SetArgs(args)
 	root.SetOut(out)
@@ -172,6 +172,10 @@ shows their state, and plans the capacity that they need next.`,
 		// A background process takes its local object's lock before it does anything else.
 		// The operating system releases the lock when the process ends.
 		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
+			if plain, _ := cmd.Flags().GetBool("no-color"); plain {
+				disableColour(cmd.OutOrStdout())
+				disableColour(cmd.ErrOrStderr())
+			}
 			if err := record.Start(cmd.CommandPath(), ownVersion().Version); err != nil {
 				return usage(err, "")
 			}

@@ -17,9 +17,11 @@ import (
 	"skyserve/internal/controller/deploy"
 	"skyserve/internal/printable"
 	"skyserve/internal/service"
+	"skyserve/internal/telemetry"
 	"skyserve/provision"
 	"skyserve/provision/cloud"
 	"skyserve/provision/local"
+	"skyserve/tui"
 )
 
 // serviceView observes a service as this machine's operator.
@@ -187,10 +189,10 @@ func (v *serviceView) writeStatus(w io.Writer, s *deploy.ServiceStatus, format o
 	t.Row()
 	machines := machineTable(s)
 	if d := s.DNS; d != nil && d.Server != nil {
-		machines.rows = append(machines.rows, listRow{name: d.Server.ID, cells: []string{"", "nameserver", d.Server.ID, string(d.Server.State), d.Server.Endpoint, "", reasonText(d.Server.Reason, d.Server.Wanted), "", ""}, wide: []string{"", ""}})
+		machines.rows = append(machines.rows, listRow{name: d.Server.ID, cells: []string{"", "nameserver", d.Server.ID, string(d.Server.State), d.Server.Endpoint, "", reasonText(d.Server.Reason, d.Server.Wanted), "", ""}, wide: make([]string, len(machines.wide))})
 	}
 	if c := s.Controller; c != nil {
-		machines.rows = append(machines.rows, listRow{name: c.ID, cells: []string{"", "controller", c.ID, string(c.State), c.Admin, "", strings.TrimSuffix("runs on the machine of "+c.Machine+": "+c.Reason, ": "), "", ""}, wide: []string{"", ""}})
+		machines.rows = append(machines.rows, listRow{name: c.ID, cells: []string{"", "controller", c.ID, string(c.State), c.Admin, "", strings.TrimSuffix("runs on the machine of "+c.Machine+": "+c.Reason, ": "), "", ""}, wide: make([]string, len(machines.wide))})
 	}
 	format.addRows(t, machines)
 	if len(s.Drift) > 0 {
@@ -204,13 +206,14 @@ func (v *serviceView) writeStatus(w io.Writer, s *deploy.ServiceStatus, format o
 
 // machineTable returns the table of the balancers and replicas.
 func machineTable(s *deploy.ServiceStatus) list {
-	l := list{titles: []string{"REGION", "KIND", "ID", "STATE", "ADDRESS", "MODEL", "REASON", "OFFERING", "$/H"}, wide: []string{"VERSION", "UPTIME"}}
+	now := time.Now()
+	l := list{titles: []string{"REGION", "KIND", "ID", "STATE", "ADDRESS", "MODEL", "REASON", "OFFERING", "$/H"}, wide: slices.Concat(gpuTitles, []string{"VERSION", "UPTIME"})}
 	for _, r := range s.Regions {
 		for _, m := range r.Balancers {
-			l.rows = append(l.rows, machineRow(r.Name, provision.KindBalancer, m))
+			l.rows = append(l.rows, machineRow(r.Name, provision.KindBalancer, m, now))
 		}
 		for _, m := range r.Replicas {
-			l.rows = append(l.rows, machineRow(r.Name, provision.KindReplica, m))
+			l.rows = append(l.rows, machineRow(r.Name, provision.KindReplica, m, now))
 		}
 	}
 	return l
@@ -229,11 +232,37 @@ func certificateEnd(s *deploy.ServiceStatus) (ends *time.Time) {
 }
 
 // machineRow returns the row of a machine.
-func machineRow(region service.Region, kind provision.ObjectKind, m deploy.MachineStatus) listRow {
+func machineRow(region service.Region, kind provision.ObjectKind, m deploy.MachineStatus, now time.Time) listRow {
 	offering, price := offeringCells(region, m)
 	return listRow{m.ID, []string{
 		string(region), string(kind), m.ID, string(m.State), cmp.Or(m.Endpoint, m.URL), m.Model, reasonText(startText(region, m), m.Wanted), offering, price,
-	}, []string{"", ""}}
+	}, append(gpuCells(m), m.Version, uptimeCell(m, now))}
+}
+
+// gpuTitles are the titles of gpuCells.
+var gpuTitles = []string{"GPU%", "GPU MEMORY", "TEMPERATURE"}
+
+// gpuCells returns the figures of a machine's GPUs; empty if unknown.
+func gpuCells(m deploy.MachineStatus) []string {
+	cells, s := make([]string, 3), telemetry.SummarizeGPUs(m.GPUs)
+	if s.Utilisation != nil {
+		cells[0] = fmt.Sprintf("%.0f%%", 100**s.Utilisation)
+	}
+	if s.Memory != nil {
+		cells[1] = fmt.Sprintf("%.0f%%", 100**s.Memory)
+	}
+	if s.Temperature != nil {
+		cells[2] = fmt.Sprintf("%.0f C", *s.Temperature)
+	}
+	return cells
+}
+
+// uptimeCell returns how long a replica has been ready; empty if unknown.
+func uptimeCell(m deploy.MachineStatus, now time.Time) string {
+	if m.ReadySince == nil {
+		return ""
+	}
+	return tui.Age(now.Sub(*m.ReadySince))
 }
 
 // offeringCells returns the offering and the price of a machine; empty if unknown.

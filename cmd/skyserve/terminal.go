@@ -23,8 +23,13 @@ const clearLine = "\r\x1b[K"
 
 // fileOf returns the file that w writes to; nil if it is not a file.
 func fileOf(w io.Writer) *os.File {
-	f, _ := printable.Unwrap(w).(*os.File)
-	return f
+	switch below := printable.Unwrap(w).(type) {
+	case *os.File:
+		return below
+	case *painter:
+		return below.file
+	}
+	return nil
 }
 
 // isTerminal reports whether w is a terminal.

@@ -22,9 +22,9 @@ import (
 var mayBypass = map[string][]string{
 	`\bos\.(Stdout|Stderr)\b`:         {"cmd/skyserve/root.go", "lbd/proxy/crash.go"},
 	`\bfmt\.Print(f|ln)?\(`:           {"examples/clouds/emulator/main.go"},
-	`\bprintable\.(Raw|Unwrap)\(`:     {"cmd/skyserve/terminal.go"},
-	`\bunguarded\(`:                   {"cmd/skyserve/terminal.go", "cmd/skyserve/top.go", "cmd/skyserve/top_print.go", "cmd/skyserve/forecast.go", "cmd/skyserve/forecast_term.go"},
-	`\\x1b|\\033|\\u001b|"[^"\n]*\\r`: {"cmd/skyserve/terminal.go"},
+	`\bprintable\.(Raw|Unwrap)\(`:     {"cmd/skyserve/terminal.go", "cmd/skyserve/paint.go"},
+	`\bunguarded\(`:                   {"cmd/skyserve/terminal.go", "cmd/skyserve/paint.go", "cmd/skyserve/top.go", "cmd/skyserve/top_print.go", "cmd/skyserve/forecast.go", "cmd/skyserve/forecast_term.go"},
+	`\\x1b|\\033|\\u001b|"[^"\n]*\\r`: {"cmd/skyserve/terminal.go", "cmd/skyserve/paint.go"},
 }
 
 // All output goes through the writers that escape control sequences.

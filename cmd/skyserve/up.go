@@ -184,6 +184,9 @@ func runUp(ctx context.Context, o *upOptions, in io.Reader, out, errOut io.Write
 	if err != nil {
 		return usage(err, "")
 	}
+	if o.programURL != "" && !cloud.UsesClouds(spec) {
+		return usage(errors.New("--program: requires regions in clouds; machines on this computer run this binary"), "run 'up' with the binary that the machines are to run")
+	}
 	return deployService(ctx, u, in, spec, text)
 }
 

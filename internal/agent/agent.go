@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"skyserve/internal/identity"
+	"skyserve/internal/telemetry"
 )
 
 // Files in the agent's directory. Units read them by these names.
@@ -98,13 +99,16 @@ type Agent struct {
 	reason         string
 	units          []UnitStatus
 	starts         startState
-	draining       string       // the reason; empty = not draining
-	interruptionAt time.Time    // when the cloud interrupts the machine; zero = not announced
-	drainTimer     *time.Timer  // drains before the interruption; nil until one is announced
-	advisedAt      time.Time    // time of the rebalance recommendation; zero = none
-	gpuError       string       // see Status.GPUError
-	gpus           *int         // see Status.GPUs
-	proxy          *engineProxy // nil without one
+	draining       string                 // the reason; empty = not draining
+	interruptionAt time.Time              // when the cloud interrupts the machine; zero = not announced
+	drainTimer     *time.Timer            // drains before the interruption; nil until one is announced
+	advisedAt      time.Time              // time of the rebalance recommendation; zero = none
+	gpuError       string                 // see Status.GPUError
+	gpus           *int                   // see Status.GPUs
+	gpuFigures     []telemetry.GPUFigures // see Status.GPUFigures
+	version        string                 // see Status.Version
+	versionAsked   bool                   // the engine was asked for its version since its last start
+	proxy          *engineProxy           // nil without one
 }
 
 // New loads the machine's state, and generates its key at the first boot. It returns an error if

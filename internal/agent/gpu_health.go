@@ -8,8 +8,11 @@ import (
 	"io/fs"
 	"os"
 	"slices"
+	"sync"
 	"syscall"
 	"time"
+
+	"skyserve/internal/telemetry"
 )
 
 const (
@@ -34,6 +37,8 @@ type GPUWatch struct {
 	Log func() (io.ReadCloser, error)
 	// Count returns the number of GPUs that the driver sees; false while it is not loaded. nil = unknown.
 	Count func() (n int, known bool)
+	// Figures returns the figures of the GPUs; none if they are unknown. nil = unknown.
+	Figures func(ctx context.Context) ([]telemetry.GPUFigures, error)
 	// Always watches also while no unit uses GPUs: the machine simulates them.
 	Always bool
 }
@@ -46,6 +51,7 @@ func systemGPUs() *GPUWatch {
 			entries, err := os.ReadDir(nvidiaGPUs)
 			return len(entries), err == nil
 		},
+		Figures: systemGPUFigures,
 	}
 }
 
@@ -60,15 +66,15 @@ func (a *Agent) watchGPUs(ctx context.Context) {
 	if ctx.Err() != nil {
 		return
 	}
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		a.watchKernelLog(ctx)
-	}()
+	var watching sync.WaitGroup
+	watching.Go(func() { a.watchKernelLog(ctx) })
+	if a.opts.GPUs.Figures != nil {
+		watching.Go(func() { a.readGPUFigures(ctx) })
+	}
 	if a.opts.GPUs.Count != nil {
 		a.countGPUs(ctx)
 	}
-	<-done
+	watching.Wait()
 }
 
 // usesGPUs reports whether a unit of the deployment uses GPUs.

@@ -258,7 +258,7 @@ func (a *Agent) Status() Status {
 	s := Status{
 		Name: a.opts.Name.String(), Phase: a.phase, Reason: a.reason, Enrolled: a.party != nil,
 		Units: slices.Clone(a.units), Expires: a.expires, InterruptionAt: a.interruptionAt, AdvisedAt: a.advisedAt,
-		Revoked: a.revoked.Number(), Issuer: a.issuer, GPUError: a.gpuError, GPUs: a.gpus,
+		Revoked: a.revoked.Number(), Issuer: a.issuer, GPUError: a.gpuError, GPUs: a.gpus, GPUFigures: a.gpuFigures,
 	}
 	if a.party != nil {
 		s.Revision = a.desired.Revision
@@ -266,6 +266,9 @@ func (a *Agent) Status() Status {
 	s.Start, s.Failure = a.starts.record(a.opts.Now())
 	if a.proxy != nil {
 		s.InFlight = int(a.proxy.inFlight.Load())
+	}
+	if a.phase == PhaseReady {
+		s.Version = a.version
 	}
 	if a.draining != "" {
 		s.Phase, s.Reason = PhaseDraining, a.draining

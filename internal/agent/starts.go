@@ -117,6 +117,7 @@ func (a *Agent) recordUnitStart(name string) {
 	defer a.mu.Unlock()
 	now := a.opts.Now()
 	a.starts.begin(now)
+	a.version, a.versionAsked = "", false
 	a.starts.timer.run(now, Step{Name: telemetry.StartLoad})
 	a.starts.failure = nil
 	a.starts.unit, a.starts.known, a.starts.base, a.starts.isCounted = name, 0, 0, true

@@ -190,6 +190,9 @@ func (a *Agent) checkUnits(ctx context.Context, d Deployment) (lost bool) {
 			first = observedUnit{u, state}
 		}
 	}
+	if phase == PhaseReady {
+		a.askVersion(ctx, d.Units)
+	}
 	if ctx.Err() != nil {
 		return false
 	}

@@ -50,6 +50,8 @@ type CurrentState struct {
 	Launches *telemetry.Launches
 	// Starts are the starts of replicas, as in telemetry.Scaling.
 	Starts []telemetry.ReplicaStart
+	// Machines are the machines of replicas, as in telemetry.Scaling.
+	Machines []telemetry.ReplicaMachine
 	// Unfinished is true when a recorded change is incomplete and Apply can complete it.
 	Unfinished bool
 }

@@ -247,3 +247,11 @@ func BenchmarkWriterPlain(b *testing.B) {
 		_, _ = w.Write(line)
 	}
 }
+
+func TestBytes(t *testing.T) {
+	for n, want := range map[uint64]string{0: "0 B", 999: "999 B", 1000: "1.0 kB", 999_949: "999.9 kB", 999_950: "1.0 MB", 16_100_000_000: "16.1 GB", 1 << 63: "9.2 EB"} {
+		if got := printable.Bytes(n); got != want {
+			t.Errorf("%d: got %q, want %q", n, got, want)
+		}
+	}
+}

@@ -133,3 +133,16 @@ func shows(r rune) bool {
 	}
 	return unicode.IsPrint(r) || unicode.Is(unicode.Zs, r)
 }
+
+// Bytes formats a number of bytes in its largest unit, such as 512 B or 16.1 GB; 1 kB has 1000 bytes.
+func Bytes[T int | int64 | uint64](n T) string {
+	if n < 1000 {
+		return fmt.Sprintf("%d B", n)
+	}
+	v, unit := float64(n)/1000, 0
+	const units = "kMGTPE"
+	for v >= 999.95 && unit < len(units)-1 {
+		v, unit = v/1000, unit+1
+	}
+	return fmt.Sprintf("%.1f %cB", v, units[unit])
+}

@@ -253,7 +253,7 @@ func TestClusterReplicates(t *testing.T) {
 	}
 	testkit.Eventually(t, "the loss is reported", func() bool {
 		for _, s := range c.servers {
-			if !strings.Contains(s.Cluster().String(), "no response from "+lost) {
+			if !strings.Contains(s.Cluster().Why(), "no response from "+lost) {
 				return false
 			}
 		}
@@ -270,8 +270,8 @@ func TestClusterGrowsAndShrinks(t *testing.T) {
 	single.Cluster = nil
 	srv := must[*Server](t)(Serve(t.Context(), single))
 	t.Cleanup(srv.Close)
-	if got := srv.Cluster().String(); got != "store: not replicated" {
-		t.Errorf("got %q", got)
+	if got := srv.Cluster(); got.Clustered || got.Replicated() {
+		t.Errorf("got %+v", got)
 	}
 	st := c.client("a")
 	first := put(t, st, "desired.x", "1")

@@ -56,17 +56,6 @@ func (c ClusterStatus) Replicated() bool {
 	return c.Clustered && c.Open && c.Leader != "" && c.online() >= Replicas && len(c.WithoutQuorum)+len(c.Unreplicated) == 0
 }
 
-// String returns one line, such as "store: not replicated: no response from c for 12s".
-func (c ClusterStatus) String() string {
-	switch {
-	case !c.Clustered:
-		return "store: not replicated"
-	case c.Replicated():
-		return fmt.Sprintf("store: replicated on %s, leader %s", c.nodes(), c.Leader)
-	}
-	return "store: not replicated: " + c.Why()
-}
-
 // Why returns why a cluster is not replicated, such as "no response from c for 12s"; empty if it is.
 func (c ClusterStatus) Why() string {
 	var problems []string

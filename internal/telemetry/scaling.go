@@ -25,6 +25,8 @@ type Scaling struct {
 	// Starts are the starts of replicas in progress, and those that ended within StartShownFor, at most
 	// MaxStarts.
 	Starts []ReplicaStart `json:"starts,omitempty"`
+	// Machines are the machines of replicas whose agents respond, at most MaxMachines, sorted by Replica.
+	Machines []ReplicaMachine `json:"machines,omitempty"`
 }
 
 // Limits of Scaling.Starts: a start has about 1 KB, and a value of the store at most 1 MB.
@@ -102,6 +104,7 @@ func (s *Snapshot) AddScaling(c *Scaling) {
 			}
 		}
 		for k := range r.Replicas {
+			r.Replicas[k].addMachine(c.Machines)
 			if n := slices.IndexFunc(c.Starts, func(s ReplicaStart) bool { return s.Replica == r.Replicas[k].ID }); n >= 0 {
 				r.Replicas[k].Start = c.Starts[n].Start
 			}

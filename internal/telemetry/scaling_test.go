@@ -1,6 +1,7 @@
 package telemetry
 
 import (
+	"reflect"
 	"testing"
 	"time"
 
@@ -35,7 +36,7 @@ func TestDonatedReplicasAreListed(t *testing.T) {
 		t.Fatalf("got %+v", got)
 	}
 	for i, r := range s.Regions[1].Replicas {
-		if r != want[i] {
+		if !reflect.DeepEqual(r, want[i]) {
 			t.Errorf("got %+v, want %+v", r, want[i])
 		}
 	}

@@ -201,6 +201,10 @@ type ReplicaSnapshot struct {
 	Start *Start `json:"start"`
 	// USDPerHour is the price of its VM, nil if unknown.
 	USDPerHour *float64 `json:"usd_per_hour"`
+	// Version, ReadySince and GPUs are as in ReplicaMachine.
+	Version    string       `json:"version"`
+	ReadySince *time.Time   `json:"ready_since"`
+	GPUs       []GPUFigures `json:"gpus"`
 }
 
 // Percentiles is the set of percentiles in every JSON output, in the unit that the key of

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"skyserve/internal/printable"
 	"skyserve/internal/service"
 )
 
@@ -108,7 +109,7 @@ func (s *Start) Summary() string {
 func (p StartPhase) String() string {
 	text := string(p.Name) + " " + seconds(p.Seconds)
 	if b := p.Bytes; p.Running && b != nil && b.Total > 0 {
-		text += fmt.Sprintf(" %d %% of %s", 100*b.Done/b.Total, gigabytes(b.Total))
+		text += fmt.Sprintf(" %d %% of %s", 100*b.Done/b.Total, printable.Bytes(b.Total))
 	}
 	return text
 }
@@ -117,9 +118,6 @@ func (p StartPhase) String() string {
 func seconds(s float64) string {
 	return (time.Duration(s) * time.Second).String()
 }
-
-// gigabytes formats a number of bytes.
-func gigabytes(n int64) string { return fmt.Sprintf("%.1f GB", float64(n)/1e9) }
 
 // ReplicaStart is the record of the last start of a replica, by its id.
 type ReplicaStart struct {

@@ -122,7 +122,7 @@ func (p *page) header(s *Story, d *record.RequestRecord, again bool) {
 	if d.Session != "" {
 		p.fact("session", d.Session)
 	}
-	p.fact("prompt", fmt.Sprintf("%s, about %d tokens", size(d.PromptBytes), d.PromptEstimate))
+	p.fact("prompt", fmt.Sprintf("%s, about %d tokens", printable.Bytes(d.PromptBytes), d.PromptEstimate))
 }
 
 // part writes the actions of one balancer.
@@ -224,7 +224,7 @@ func (p *page) decision(t *record.Attempt, waited float64) {
 	p.more(fmt.Sprintf("Policy %s chose %s: %s (%s).", d.Policy, t.Target, whyChosen(d.Policy, d.Reason), d.Reason))
 	if d.PromptBytes > 0 {
 		p.more(fmt.Sprintf("Expected prefix hit: %s of the prompt's full 64-byte blocks (%s of %s).",
-			percent(d.MatchBytes, d.PromptBytes), size(d.MatchBytes), size(d.PromptBytes)))
+			percent(d.MatchBytes, d.PromptBytes), printable.Bytes(d.MatchBytes), printable.Bytes(d.PromptBytes)))
 	}
 	p.candidates(d, t.Target)
 }
@@ -323,15 +323,4 @@ func millis(ms float64) string {
 		return fmt.Sprintf("%.0f ms", ms)
 	}
 	return fmt.Sprintf("%.2f s", ms/1000)
-}
-
-// size formats bytes in a suitable unit.
-func size(n int) string {
-	switch {
-	case n < 1000:
-		return fmt.Sprintf("%d bytes", n)
-	case n < 1000_000:
-		return fmt.Sprintf("%.1f KB", float64(n)/1000)
-	}
-	return fmt.Sprintf("%.1f MB", float64(n)/1e6)
 }

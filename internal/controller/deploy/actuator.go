@@ -29,7 +29,7 @@ func (k *Reconciler) Current() (controller.CurrentState, error) {
 		return controller.CurrentState{}, err
 	}
 	s := currentState(v, decided)
-	s.Starts = startsOf(v, k.now())
+	s.Starts, s.Machines = startsOf(v, k.now()), machinesOf(v)
 	k.mu.Lock()
 	s.Launches = k.shownLaunches
 	k.mu.Unlock()

@@ -45,6 +45,25 @@ func startsOf(v *serviceView, now time.Time) (starts []telemetry.ReplicaStart) {
 	return starts[:min(len(starts), telemetry.MaxStarts)]
 }
 
+// machinesOf returns what the agents of replicas report about their machines, sorted by ID.
+func machinesOf(v *serviceView) (machines []telemetry.ReplicaMachine) {
+	for _, o := range v.have {
+		r, responds := v.seen[o.ID]
+		if o.Kind != provision.KindReplica || o.TerminatedReason != "" || !responds || r.Err != nil {
+			continue
+		}
+		m := telemetry.ReplicaMachine{Replica: o.ID, Version: r.Version, GPUs: r.GPUFigures}
+		if r.Phase == agent.PhaseReady {
+			m.ReadySince = r.Start.ReadySince()
+		}
+		if m.Version != "" || m.ReadySince != nil || len(m.GPUs) > 0 {
+			machines = append(machines, m)
+		}
+	}
+	slices.SortFunc(machines, func(a, b telemetry.ReplicaMachine) int { return cmp.Compare(a.Replica, b.Replica) })
+	return machines[:min(len(machines), telemetry.MaxMachines)]
+}
+
 // failureAlerts returns the alert about a replica that cannot become ready; none for other machines.
 func failureAlerts(service string, o provision.Object, s agent.Status) []telemetry.Alert {
 	f := s.Failure

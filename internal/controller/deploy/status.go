@@ -195,6 +195,12 @@ type MachineStatus struct {
 	// nothing has failed.
 	Start   *telemetry.Start `json:"start"`
 	Failure *agent.Failure   `json:"failure"`
+	// Version is the version of a replica's engine, or of a balancer; empty if unknown. ReadySince is the time at
+	// which a replica's engine became ready; nil if unknown. GPUs are the figures of a replica's GPUs; empty if
+	// unknown.
+	Version    string                 `json:"version"`
+	ReadySince *time.Time             `json:"ready_since"`
+	GPUs       []telemetry.GPUFigures `json:"gpus"`
 }
 
 // StatusChange is a change in its JSON form.
@@ -316,6 +322,10 @@ func machineStatus(spec *service.Spec, o provision.Object, a machineAnswer) Mach
 		Offering: o.Offering, CostPerHour: o.CostPerHour, InFlight: a.status.InFlight, PID: o.Labels[labelPID], Wanted: true,
 	}
 	m.State, m.Reason = stateOf(o, a)
+	m.Version, m.GPUs = a.status.Version, a.status.GPUFigures
+	if a.status.Phase == agent.PhaseReady {
+		m.ReadySince = a.start.ReadySince()
+	}
 	m.Certificate, m.Start, m.Failure = a.certificate, a.start, a.status.Failure
 	if m.Reason == "" && o.TerminatedReason == "" && o.Offering != nil && !o.Offering.Ends.IsZero() {
 		m.Reason = "its cloud terminates it at " + o.Offering.Ends.UTC().Format(time.RFC3339)

@@ -1,0 +1,48 @@
+package main
+
+import (
+	"slices"
+	"testing"
+	"time"
+)
+
+// The times of skyserve's, Python's and vLLM's lines are read.
+func TestLineTime(t *testing.T) {
+	zone := time.FixedZone("CET", 3600)
+	now := time.Date(2027, 1, 1, 0, 10, 0, 0, zone)
+	for line, want := range map[string]string{
+		`time=2026-11-26T12:00:00.123Z level=INFO msg=x`:                  "2026-11-26T12:00:00Z",
+		`{"time":"2026-11-26T12:00:00+02:00","level":"INFO"}`:             "2026-11-26T10:00:00Z",
+		`2026-11-26 12:00:00,123 INFO x`:                                  "2026-11-26T11:00:00Z",
+		`[2026-11-26 12:00:00] Prefill batch`:                             "2026-11-26T11:00:00Z",
+		`INFO 12-31 23:59:00 [loggers.py:123] Engine 000`:                 "2026-12-31T22:59:00Z",
+		`(APIServer pid=1) INFO 01-01 00:05:00 [api_server.py:1] started`: "2026-12-31T23:05:00Z",
+		`Traceback (most recent call last):`:                              "",
+		`  File "/usr/lib/python3/x.py", line 2026-11-26 12:00:00`:        "",
+		`time=2026-13-99T12:00:00Z level=INFO`:                            "",
+	} {
+		at, known := lineTime(line, now)
+		if known != (want != "") || known && at.UTC().Truncate(time.Second).Format(time.RFC3339) != want {
+			t.Errorf("%s: got %s, %v, want %q", line, at.UTC(), known, want)
+		}
+	}
+}
+
+// Lines from a time on are kept, with lines that have no time of their own; a log without times is kept whole.
+func TestLogSince(t *testing.T) {
+	since := time.Date(2026, 11, 26, 12, 0, 0, 0, time.UTC)
+	before, at, rest := "time=2026-11-26T11:59:59Z msg=a", "time=2026-11-26T12:00:00Z msg=b", "  goroutine 1"
+	for _, c := range []struct{ lines, want []string }{
+		{[]string{before, rest, at, rest, before}, []string{at, rest, before}},
+		{[]string{before, rest}, nil},
+		{[]string{rest, rest}, []string{rest, rest}},
+		{nil, nil},
+	} {
+		if got := logSince(c.lines, since); !slices.Equal(got, c.want) {
+			t.Errorf("%q: got %q", c.lines, got)
+		}
+	}
+	if got := logSince([]string{before}, time.Time{}); len(got) != 1 {
+		t.Errorf("without a time: %q", got)
+	}
+}

@@ -1,0 +1,103 @@
+package agent
+
+import (
+	"context"
+	"encoding/csv"
+	"errors"
+	"fmt"
+	"os/exec"
+	"strconv"
+	"strings"
+	"time"
+
+	"skyserve/internal/telemetry"
+)
+
+const (
+	// gpuFiguresInterval is the interval at which the figures of GPUs are read: nvidia-smi takes about 50 ms a GPU.
+	gpuFiguresInterval = 5 * time.Second
+	// gpuFiguresTimeout bounds a call of nvidia-smi, which hangs with some failures of a GPU.
+	gpuFiguresTimeout = 5 * time.Second
+)
+
+// nvidiaSMI is the command that prints the figures of GPUs: one line a GPU, percent, MiB, MiB and degrees Celsius,
+// and [N/A] or [Not Supported] for what the GPU does not report
+// (https://docs.nvidia.com/deploy/nvidia-smi/index.html).
+var nvidiaSMI = []string{"nvidia-smi", "--query-gpu=utilization.gpu,memory.used,memory.total,temperature.gpu", "--format=csv,noheader,nounits"}
+
+// systemGPUFigures reads the figures of the machine's GPUs. Without nvidia-smi there are none.
+func systemGPUFigures(ctx context.Context) ([]telemetry.GPUFigures, error) {
+	ctx, cancel := context.WithTimeout(ctx, gpuFiguresTimeout)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, nvidiaSMI[0], nvidiaSMI[1:]...)
+	cmd.WaitDelay = time.Second
+	out, err := cmd.Output()
+	if errors.Is(err, exec.ErrNotFound) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("running nvidia-smi: %w", err)
+	}
+	return parseGPUFigures(string(out))
+}
+
+// parseGPUFigures parses the output of nvidiaSMI.
+func parseGPUFigures(text string) ([]telemetry.GPUFigures, error) {
+	lines := csv.NewReader(strings.NewReader(text))
+	lines.TrimLeadingSpace, lines.FieldsPerRecord = true, 4
+	records, err := lines.ReadAll()
+	if err != nil {
+		return nil, fmt.Errorf("reading the output of nvidia-smi: %w", err)
+	}
+	var gpus []telemetry.GPUFigures
+	for _, r := range records {
+		g := telemetry.GPUFigures{MemoryUsed: mebibytes(r[1]), Memory: mebibytes(r[2]), Temperature: figure(r[3], 200)}
+		if percent := figure(r[0], 100); percent != nil {
+			share := *percent / 100
+			g.Utilisation = &share
+		}
+		gpus = append(gpus, g)
+	}
+	return gpus, nil
+}
+
+// figure parses a number from 0 to most; nil for anything else.
+func figure(text string, most float64) *float64 {
+	v, err := strconv.ParseFloat(strings.TrimSpace(text), 64)
+	if err != nil || !(v >= 0 && v <= most) {
+		return nil
+	}
+	return &v
+}
+
+// mebibytes parses a number of MiB; nil for anything else.
+func mebibytes(text string) *int64 {
+	v := figure(text, 1<<30)
+	if v == nil {
+		return nil
+	}
+	bytes := int64(*v * (1 << 20))
+	return &bytes
+}
+
+// readGPUFigures reads the figures of the GPUs until ctx ends. An error is logged once.
+func (a *Agent) readGPUFigures(ctx context.Context) {
+	lastError := ""
+	a.repeat(ctx, gpuFiguresInterval, func() (done bool) {
+		gpus, err := a.opts.GPUs.Figures(ctx)
+		if ctx.Err() != nil {
+			return true
+		}
+		text := ""
+		if err != nil {
+			if text = err.Error(); text != lastError {
+				a.log.Warn("reading the figures of the GPUs failed", "err", err)
+			}
+		}
+		lastError = text
+		a.mu.Lock()
+		a.gpuFigures = gpus
+		a.mu.Unlock()
+		return false
+	})
+}
