@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"skyserve/provision"
+	"skyserve/provision/cloud"
 )
 
 // minLocateInterval and maxLocateInterval are the initial and maximum polling intervals for objects that are
@@ -40,7 +41,7 @@ func (e *MachineEndedError) Error() string {
 // UpListed applies a plan as Up does, and returns the objects that await returns. While await returns a
 // *MachineEndedError, it plans again and applies the difference, up to maxReplans times: the clouds may
 // have listed a machine as running that was ending. replanned is called with each such error and the new
-// plan. It returns the last plan.
+// plan. Then it updates the firewalls that admit machines by address. It returns the last plan.
 func (f *Deployer) UpListed(ctx context.Context, p *Plan, progress provision.ProgressFunc, await func(context.Context, *Plan) ([]provision.Object, error), replanned func(*MachineEndedError, *Plan)) (*Plan, []provision.Object, error) {
 	for attempt := 0; ; attempt++ {
 		var err error
@@ -49,6 +50,9 @@ func (f *Deployer) UpListed(ctx context.Context, p *Plan, progress provision.Pro
 		}
 		have, err := await(ctx, p)
 		var ended *MachineEndedError
+		if err == nil {
+			return p, have, f.admitPeers(ctx, have, progress)
+		}
 		if !errors.As(err, &ended) || attempt == maxReplans {
 			return p, have, err
 		}
@@ -59,6 +63,22 @@ func (f *Deployer) UpListed(ctx context.Context, p *Plan, progress provision.Pro
 		replanned(ended, next)
 		p = next
 	}
+}
+
+// admitPeers repairs the firewalls whose rules contain addresses of machines, which are unknown before the launch.
+func (f *Deployer) admitPeers(ctx context.Context, have []provision.Object, progress provision.ProgressFunc) error {
+	if f.Only != nil || !cloud.ReplicatesStore(f.Spec) {
+		return nil
+	}
+	p, err := f.planFor(have, nil)
+	if err != nil {
+		return err
+	}
+	p.Changes = slices.DeleteFunc(p.Changes, func(c provision.Change) bool {
+		return c.Kind() != provision.KindFirewall || c.Action != provision.ActionRepair
+	})
+	_, err = provision.Apply(ctx, p.Changes, f.launcher(), f.applyOptions(p, progress))
+	return err
 }
 
 // AwaitListed returns the objects of a service once the cloud lists every desired machine of p (or,
