@@ -19,9 +19,9 @@ func newControllerCmd() *cobra.Command {
 of a dead balancer to the nearest live one and back, plans at the interval autoscale.every, lets
 autoscale.strategy change the number of replicas between plans, and serves the embedded
 store. 'skyserve up' runs one on the machine of a balancer, where it also replaces replicas
-whose VMs are gone. A local service with three balancers or more has three controllers: one
-leads. Balancers keep serving while no controller runs. Only a controller that 'skyserve up'
-started can change replicas.
+whose VMs are gone. A service with three balancers or more has three controllers: one leads.
+Balancers keep serving while no controller runs. Only a controller that 'skyserve up' started
+can change replicas.
 
 SIGHUP, or POST /reload on its address, reloads the configuration file.`,
 		Example: `  skyserve controller --config ~/.local/state/skyserve/services/chat/controller.yaml`,
@@ -39,7 +39,7 @@ SIGHUP, or POST /reload on its address, reloads the configuration file.`,
 			hangups, stop := reloadsOf(cmd.Context())
 			defer stop()
 			read := func() (service.ControllerConfig, error) { return controller.ReadConfig(config) }
-			options := append(reconcilerOptions(config, log), controller.WithReload(read), controller.WithReloadSignals(hangups))
+			options := append(reconcilerOptions(config, log), controller.WithReload(read), controller.WithVersion(ownVersion().Version), controller.WithReloadSignals(hangups))
 			return controller.Run(cmd.Context(), c, log, options...)
 		},
 	}

@@ -454,6 +454,17 @@ type StoreSpec struct {
 	URL string `yaml:"url,omitempty" json:"url,omitempty"`
 	// Files is the folder of a bucket for the files of batches, s3://bucket/folder or gs://bucket/folder; empty = in the store.
 	Files string `yaml:"files,omitempty" json:"files,omitempty"`
+	// Backup are the scheduled backups; nil = none.
+	Backup *StoreBackup `yaml:"backup,omitempty" json:"backup,omitempty"`
+}
+
+// StoreBackup is where and how often the leading controller backs up the store.
+type StoreBackup struct {
+	// To is a folder.
+	To string `yaml:"to" json:"to"`
+	// Every is the interval, Keep the number of backups that remain in the folder.
+	Every time.Duration `yaml:"every,omitempty" json:"every,omitempty"`
+	Keep  int           `yaml:"keep,omitempty" json:"keep,omitempty"`
 }
 
 // GCPSpec configures settings that all Google Cloud regions share.

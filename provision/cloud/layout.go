@@ -196,6 +196,9 @@ func Validate(spec *service.Spec) error {
 	if spec.DNS != nil && spec.DNS.Provider != service.DNSRoute53 {
 		return specError("dns.provider: must be %s for a service in clouds, got %s", service.DNSRoute53, spec.DNS.Provider)
 	}
+	if b := spec.Store.Backup; b != nil {
+		return specError("store.backup: must be unset for a service in clouds, got the folder %s, which would be on the disk of a balancer: run 'skyserve backup %s FILE' from a scheduler instead (docs/backup.md)", b.To, spec.Name)
+	}
 	for i, m := range spec.Models {
 		if len(m.GPUs) == 0 && m.Engine.Kind != service.EngineSim {
 			return specError("models[%d].gpus is required: a replica of %s in a cloud requires a GPU", i, m.Name)
@@ -284,7 +287,12 @@ func (l *layout) addPrerequisites(cloud string) error {
 		}
 		for role, rules := range map[provision.ObjectKind][]provision.FirewallRule{provision.KindBalancer: l.balancerRules(), provision.KindReplica: replicaRules} {
 			w := provision.Desired{ID: fmt.Sprintf("firewall-%s-%s", r.Name.Place(), role), Kind: provision.KindFirewall, Region: r.Name, Rules: rules}
-			if err := l.addObject(w, role, rules); err != nil {
+			identity := any(rules)
+			if slices.ContainsFunc(rules, func(r provision.FirewallRule) bool { return r.From == provision.FromPeers }) {
+				w.Peers = peersOf(l.Spec, r.Name, l.Have)
+				identity = []any{rules, w.Peers}
+			}
+			if err := l.addObject(w, role, identity); err != nil {
 				return err
 			}
 		}
@@ -340,6 +348,9 @@ func (l *layout) balancerRules() []provision.FirewallRule {
 	}
 	if l.Spec.Store.URL == "" {
 		rules = append(rules, provision.FirewallRule{Port: PortStore, From: provision.FromWorld})
+	}
+	if ReplicatesStore(l.Spec) {
+		rules = append(rules, provision.FirewallRule{Port: PortRoutes, From: provision.FromPeers})
 	}
 	if l.Spec.ObtainsCertificate(service.ChallengeHTTP) {
 		rules = append(rules, provision.FirewallRule{Port: PortChallenge, From: provision.FromWorld})
