@@ -48,8 +48,8 @@ type CostConstants struct {
 	// TransientPending is the maximum time for which requests are pending merely because they
 	// arrived during a step.
 	TransientPending time.Duration
-	// MaxHold is the waiting time (Facts.Waited) after which a request is no longer held for a
-	// replica that is not available.
+	// MaxHold is the waiting time (Facts.Waited), beyond the time in which the whole queue is served, after
+	// which a request is not held for a full replica while another one is available.
 	MaxHold time.Duration
 	// Residence is the residence time that HoldTime assumes while none is known.
 	Residence time.Duration
@@ -130,14 +130,15 @@ func (*Cost) Traits() Traits { return Traits{Prefix: true, Peers: true, Holds: t
 // costTolerance is the difference of costs, in seconds, below which they are equal.
 const costTolerance = 1e-6
 
-// Choose selects the candidate with the lowest cost. For a request that waited longer than MaxHold,
-// it considers only available candidates.
+// Choose selects the candidate with the lowest cost. For an overdue request, it considers only available
+// candidates.
 func (p *Cost) Choose(f *Facts) Choice {
 	t := p.terms(f)
+	overdue := p.overdue(f)
 	best, lowest, equals := Wait, math.Inf(1), 0
 	for i := range f.Candidates {
 		c := &f.Candidates[i]
-		if !c.Live || (!c.Available && (c.Peer || f.Waited > p.constants.MaxHold)) {
+		if !c.Live || (!c.Available && (c.Peer || overdue)) {
 			continue
 		}
 		cost := p.cost(&t, c)
@@ -165,6 +166,23 @@ func (p *Cost) Choose(f *Facts) Choice {
 	}
 	c := &f.Candidates[best]
 	return Choice{Index: best, Hold: !hasCapacity(c), Reason: ReasonLeastCost}
+}
+
+// overdue reports whether a request was passed over for too long while a replica is available now. Where the
+// queue is longer than MaxHold, all requests wait as long.
+func (p *Cost) overdue(f *Facts) bool {
+	if f.Waited <= p.constants.MaxHold {
+		return false
+	}
+	available, perSecond := false, 0.0
+	for i := range f.Candidates[:firstPeer(f.Candidates)] {
+		c := &f.Candidates[i]
+		available = available || c.Available
+		if c.Residence > 0 {
+			perSecond += float64(requestsAt(c)) / inSeconds(c.Residence)
+		}
+	}
+	return available && inSeconds(f.Waited-p.constants.MaxHold)*perSecond >= float64(f.Queued-1)
 }
 
 // hasCapacity reports whether a replica accepts a request at once: the push rule allows it, and no
@@ -229,7 +247,7 @@ func (p *Cost) cost(t *costTerms, c *Candidate) float64 {
 	if c.Peer {
 		n = float64(c.PeerOutstanding+c.Unconfirmed) / float64(max(c.Replicas, 1))
 	}
-	return p.waitSeconds(t, c) + p.memorySeconds(t, c, uncached) + pace*(ahead+prefill+t.decode+t.slowdown*n*(prefill+t.addedDecode))
+	return p.waitSeconds(t, c) + p.memorySeconds(t, c, uncached, n) + pace*(ahead+prefill+t.decode+t.slowdown*n*(prefill+t.addedDecode))
 }
 
 // pace returns the candidate's pace, 1 if unknown.
@@ -251,7 +269,7 @@ func (p *Cost) match(c *Candidate) float64 {
 // memorySeconds returns the cost, in seconds, of a replica whose memory is nearly full: the request
 // may have to wait for memory, and the memory that it occupies is not available to the requests
 // that wait for the replica.
-func (p *Cost) memorySeconds(t *costTerms, c *Candidate, uncached float64) float64 {
+func (p *Cost) memorySeconds(t *costTerms, c *Candidate, uncached, n float64) float64 {
 	over := (c.KV.Or(0) - p.constants.MemoryThreshold) / (1 - p.constants.MemoryThreshold)
 	if over <= 0 {
 		return 0
@@ -262,7 +280,8 @@ func (p *Cost) memorySeconds(t *costTerms, c *Candidate, uncached float64) float
 	if c.Peer {
 		capacity /= float64(max(c.Replicas, 1))
 	}
-	waiting := 1 + float64(c.Held+c.Pending.Or(0)) + t.queuedPerReplica
+	// It delays at most those that its memory could serve in the meantime, however long the queue is.
+	waiting := 1 + min(float64(c.Held+c.Pending.Or(0))+t.queuedPerReplica, n)
 	taken := (uncached + t.steps) / capacity
 	return over * inSeconds(c.Residence) * (p.constants.MemoryPenalty + p.constants.Occupancy*min(taken, 1)*waiting)
 }

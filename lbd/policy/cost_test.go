@@ -229,3 +229,46 @@ func TestCostKeepsPrefixesIfCachesAreFull(t *testing.T) {
 		t.Errorf("leaves at %d, %d, %d and %d outstanding requests", none, few, most, all)
 	}
 }
+
+// In a queue that takes longer than MaxHold, a request that waits as long as all others is still held for the
+// replica that is best for it. One that was passed over is not.
+func TestCostHoldsInLongQueues(t *testing.T) {
+	holds := func(queued int, waited time.Duration) bool {
+		cs := fleet(2)
+		for i := range cs {
+			cs[i].Outstanding, cs[i].Residence = 20, 10*time.Second // four requests a second end
+		}
+		cs[0].Available, cs[0].Match, cs[0].Pending = false, 4*4000, Known(1)
+		f := long(4000, cs)
+		f.Queued, f.Waited = queued, waited
+		return NewCost().Choose(f).Hold
+	}
+	for _, c := range []struct {
+		queued int
+		waited time.Duration
+		want   bool
+	}{{1, 20 * time.Second, true}, {1, 40 * time.Second, false}, {201, 40 * time.Second, true}, {201, 90 * time.Second, false}} {
+		if got := holds(c.queued, c.waited); got != c.want {
+			t.Errorf("%d requests, waited %v: held %v", c.queued, c.waited, got)
+		}
+	}
+}
+
+// Complaint: the longer the queue, the more replicas with memory left receive nothing, because memory would be
+// missing for all that wait.
+func TestLongQueuesDoNotKeepReplicasIdle(t *testing.T) {
+	for _, queued := range []int{1, 100, 10_000} {
+		cs := fleet(2)
+		for i := range cs {
+			cs[i].Outstanding, cs[i].Context, cs[i].Residence = 6, 12_000, 10*time.Second
+		}
+		cs[0].KV = Known(0.7)
+		cs[1].KV, cs[1].Available, cs[1].Pending = Known(0.55), false, Known(1)
+		cs[1].PendingFor = time.Second
+		f := long(200, cs)
+		f.Queued, f.AnswerTokens = queued, 15
+		if got := NewCost().Choose(f); got.Index != 0 || got.Hold {
+			t.Errorf("%d requests wait: %+v, want the available replica", queued, got)
+		}
+	}
+}
