@@ -5,7 +5,7 @@ import "github.com/spf13/cobra"
 func newReplicaDonateCmd(o *replicaOptions) *cobra.Command {
 	cmd := o.verb(&cobra.Command{
 		Use:   "donate ID...",
-		Short: "Lend unneeded replicas to other work",
+		Short: "Donate unneeded replicas to other work",
 		Long: `Drain a replica and donate it to the spot pool, where other work can use it: it keeps
 running, and the service sends it no requests. When the service needs more replicas, it reclaims donated ones first. A
 replica that is not reclaimed is removed after autoscale.donate_for, except for machines
