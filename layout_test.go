@@ -97,7 +97,7 @@ var mayImport = map[string][]string{
 	"provision/cloud":                {"internal/catalogue", "internal/service", "provision"},
 	"provision/remote":               {"internal/service", "provision"},
 	"internal/identity":              {"internal/atomicfile", "internal/service"},
-	"internal/agent":                 {"internal/atomicfile", "internal/identity", "internal/printable", "internal/telemetry"},                            // the record of a start
+	"internal/agent":                 {"internal/atomicfile", "internal/identity", "internal/printable", "internal/telemetry"},        // the record of a start
 	"provision/local":                {"internal/agent", "internal/atomicfile", "internal/identity", "internal/service", "provision"}, // the agent's configuration, and the line in which it publishes its key
 	"provision/static":               {"internal/service", "provision"},
 
