@@ -24,6 +24,8 @@ const (
 	objectPart = 1 << 20
 	// partTimeout is the timeout of reading or writing a part over a slow connection.
 	partTimeout = 30 * time.Second
+	// maxChunkBackoff is the longest wait for a member that does not have a chunk yet; about a second in all.
+	maxChunkBackoff = 512 * time.Millisecond
 )
 
 // objects opens the store of objects and creates it on first use.
@@ -200,7 +202,8 @@ func (r *objectReader) readPart(ctx context.Context, name string) ([]byte, error
 }
 
 // getPart appends a part to buf. It does not use jetstream.ObjectStore.Get, which leaves a goroutine behind
-// when ctx ends or the connection is lost at the wrong moment.
+// when ctx ends or the connection is lost at the wrong moment. Chunks are read one by one: a consumer for each part would cost
+// a cluster two writes to the disks of its members.
 func (s *Store) getPart(ctx context.Context, o jetstream.ObjectStore, name string, buf *bytes.Buffer) error {
 	part, err := o.GetInfo(ctx, name)
 	if err != nil || part.Size == 0 {
@@ -214,31 +217,40 @@ func (s *Store) getPart(ctx context.Context, o jetstream.ObjectStore, name strin
 	if err != nil {
 		return err
 	}
-	stream := "OBJ_" + part.Bucket
-	c, err := js.CreateConsumer(ctx, stream, jetstream.ConsumerConfig{
-		FilterSubject: chunkSubject(part.Bucket) + part.NUID, AckPolicy: jetstream.AckNonePolicy,
-		MemoryStorage: true, Replicas: 1, InactiveThreshold: partTimeout,
-	})
-	if err != nil {
-		return err
-	}
-	defer func() { _ = js.DeleteConsumer(ctx, stream, c.CachedInfo().Name) }() // else it ends after partTimeout
-	batch, err := c.Fetch(int(part.Chunks), jetstream.FetchContext(ctx))
+	stream, err := js.Stream(ctx, "OBJ_"+part.Bucket)
 	if err != nil {
 		return err
 	}
 	buf.Grow(int(part.Size))
-	for m := range batch.Messages() {
-		buf.Write(m.Data())
-	}
-	if err := batch.Error(); err != nil {
-		return err
+	subject := chunkSubject(part.Bucket) + part.NUID
+	for next, n := uint64(1), uint32(0); n < part.Chunks; n++ {
+		m, err := nextChunk(ctx, stream, next, subject)
+		if err != nil {
+			return err
+		}
+		buf.Write(m.Data)
+		next = m.Sequence + 1
 	}
 	digest := sha256.Sum256(buf.Bytes())
 	if got := "SHA-256=" + base64.URLEncoding.EncodeToString(digest[:]); got != part.Digest {
 		return fmt.Errorf("part %s is damaged: its digest is %s, want %s", name, got, part.Digest)
 	}
 	return nil
+}
+
+// nextChunk returns the first message of a subject from a sequence number on. The member that answers may not have it yet.
+func nextChunk(ctx context.Context, stream jetstream.Stream, from uint64, subject string) (*jetstream.RawStreamMsg, error) {
+	for backoff := time.Millisecond; ; backoff *= 2 {
+		m, err := stream.GetMsg(ctx, from, jetstream.WithGetMsgSubject(subject))
+		if !errors.Is(err, jetstream.ErrMsgNotFound) || backoff > maxChunkBackoff {
+			return m, err
+		}
+		select {
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-time.After(backoff):
+		}
+	}
 }
 
 // chunkSubject returns the beginning of the subjects of chunks in a bucket of objects, as NATS defines it

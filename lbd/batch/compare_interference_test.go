@@ -60,12 +60,12 @@ func TestCompareInterference(t *testing.T) {
 
 	var without, with utilisation
 	stop := s.sample(&without)
-	alone := s.replay("alone", rate, *replayTime, 2)
+	alone := s.replay("alone", rate, *replayTime, 2, 3)
 	stop()
 	file := s.upload(0, func(w io.Writer) error { return writeDeferred(w, *deferredRequests) })
 	b := s.create(0, file.ID, "/v1/chat/completions", batchWindow.String())
 	stop = s.sample(&with)
-	mixed := s.replay("mixed", rate, *replayTime, 2)
+	mixed := s.replay("mixed", rate, *replayTime, 2, 4)
 	stop()
 	during := s.awaitStatus(b.ID, time.Minute, job.Validating, job.InProgress, job.Finalizing, job.Completed)
 	b = s.awaitStatus(b.ID, *batchWindow+time.Minute, job.Completed, job.Expired, job.Failed)
@@ -118,8 +118,9 @@ func cmpOr(a, b *int64) *int64 {
 	return a
 }
 
-// replay sends interactive requests at a rate, in random intervals, and returns the report.
-func (s *liveService) replay(name string, rate float64, duration time.Duration, seed uint64) (r loadResult) {
+// replay sends interactive requests at a rate, in random intervals, and returns the report. seed is that of the
+// intervals and sizes, prompts that of the prompts: equal ones would be in the caches of the run before.
+func (s *liveService) replay(name string, rate float64, duration time.Duration, seed, prompts uint64) (r loadResult) {
 	s.t.Helper()
 	path := filepath.Join(s.t.TempDir(), name+".csv")
 	var trace strings.Builder
@@ -132,7 +133,7 @@ func (s *liveService) replay(name string, rate float64, duration time.Duration, 
 	if err := os.WriteFile(path, []byte(trace.String()), 0o600); err != nil {
 		s.t.Fatal(err)
 	}
-	out := s.run("load", liveName, "--workload", path, "--quiet", "--seed", fmt.Sprint(seed), "-o", "json")
+	out := s.run("load", liveName, "--workload", path, "--quiet", "--seed", fmt.Sprint(prompts), "-o", "json")
 	if err := json.Unmarshal(out, &r); err != nil || r.OK == 0 {
 		s.t.Fatalf("%s: %v: %s", name, err, out)
 	}

@@ -170,9 +170,12 @@ type totals struct {
 // finishChunk appends the results of a chunk to the files.
 func (w *worker) finishChunk(ctx context.Context, r *job.Record, chunk int, output, failures *outputFile, sum *totals) error {
 	s := w.s
-	results, err := s.chunkResults(ctx, r.Batch.ID, chunk)
-	if err != nil {
-		return err
+	var results map[int]result
+	var err error
+	if r.Chunks[chunk].Tried { // else it has none
+		if results, err = s.chunkResults(ctx, r.Batch.ID, chunk); err != nil {
+			return err
+		}
 	}
 	var lines []job.Line
 	if len(results) < r.Chunks[chunk].Lines {
