@@ -326,7 +326,7 @@ func (o *batchOptions) list(ctx context.Context, out io.Writer) error {
 			batchTime(b.CreatedAt), batchTime(b.ExpiresAt),
 		}, []string{b.Model, "", ""}}
 		if u := b.Usage; u != nil {
-			row.wide[1], row.wide[2] = strconv.FormatInt(int64(u.InputTokens), 10), strconv.FormatInt(int64(u.OutputTokens), 10)
+			row.wide[1], row.wide[2] = strconv.FormatInt(u.InputTokens, 10), strconv.FormatInt(u.OutputTokens, 10)
 		}
 		t.rows = append(t.rows, row)
 	}

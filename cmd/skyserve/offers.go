@@ -289,7 +289,8 @@ func (l *offerListing) table() list {
 		}
 		t.rows = append(t.rows, listRow{
 			strings.Join([]string{string(r.Region), r.Zone, r.Type, string(r.Capacity)}, "/"),
-			[]string{gpu, r.Type, string(r.Region), r.Zone, string(r.Capacity), price, from, left, advice}, []string{perGPU, score},
+			[]string{gpu, r.Type, string(r.Region), r.Zone, string(r.Capacity), price, from, left, advice},
+			[]string{perGPU, score},
 		})
 	}
 	return t
