@@ -116,7 +116,7 @@ func TestDoctorReportsPrices(t *testing.T) {
 		e.aws.QuotaLimits = map[string]float64{"L-DB2E81BA": 64, "L-3819A6DF": 64, "L-417A185B": 0, "L-7212CCBC": 0, "L-C4BD4855": 0, "L-1216C47A": 64, "L-34B43A08": 0}
 	})
 	out := strings.Join(strings.Fields(e.skyserve(exitOK, doctor...)), " ")
-	for _, want := range []string{"ok aws/us-east-1 prices: 16 found", "ok gcp/us-central1 prices: 28 found"} {
+	for _, want := range []string{"ok aws/us-east-1 prices: 16 found", "ok gcp/us-central1 prices: 37 found"} {
 		if !strings.Contains(out, want) {
 			t.Errorf("no %q in\n%s", want, out)
 		}
