@@ -123,7 +123,7 @@ compare-forecast:
 	go test -tags compare -run TestCompare -v -count=1 -timeout 3h ./forecast -forecast.week '$(abspath $(WEEK))' -forecast.rates '$(abspath $(RATES))' $(ARGS)
 
 # Compares the default of plan backtest with the reactive rule and with hourly plans, on public weeks
-# and generated ones (30 minutes of CPU; ARGS='-plan.forecaster moving-average': 1 minute):
+# and generated ones (30 minutes of CPU; minutes with ARGS='-plan.forecaster moving-average -plan.hourly=false'):
 # make compare-plan WEEK=sageserve_week.csv.gz RATES=servegen_client_rates.csv.gz ARGS='-plan.seed 7'
 compare-plan:
 	go test -tags compare -run TestCompareBacktests -v -count=1 -timeout 3h ./plan -plan.week '$(abspath $(WEEK))' -plan.rates '$(abspath $(RATES))' $(ARGS)

@@ -29,6 +29,7 @@ var (
 	ratesFile  = flag.String("plan.rates", "", "ServeGen's request rates by client: CSV.gz")
 	seedBase   = flag.Uint64("plan.seed", 1, "first seed of the generated weeks")
 	forecaster = flag.String("plan.forecaster", "auto", "forecaster of the plans")
+	hourly     = flag.Bool("plan.hourly", true, "compare hourly plans for each peak too")
 	tenants    = flag.Int("plan.tenants", 4, "number of ServeGen's clients, the busiest first, after the totals")
 )
 
@@ -130,7 +131,11 @@ func compareBacktest(t *testing.T, w week, startUps []time.Duration) []compared 
 			past, _ := in.knownHistory(h)
 			in.trackings[0][0] = in.calibratedTracking(in.groupTraffic(past, 0)[0])
 		}
-		for _, level := range forecast.PeakLevels {
+		levels := forecast.PeakLevels
+		if !*hourly {
+			levels = levels[:1]
+		}
+		for _, level := range levels {
 			for _, in := range b.inputs {
 				in.planFor(level)
 			}

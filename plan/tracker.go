@@ -17,6 +17,9 @@ const (
 	maxCalibrationMinutes = 14 * 24 * 60
 	// headroomMinutes is the period of the mean load that the headroom multiplies.
 	headroomMinutes = 60
+	// minSaving is the share of the reactive rule's replica-hours that a tracking must save: less is not
+	// worth the risk that the load to come differs from the past.
+	minSaving = 0.03
 	// guardMinutes is the length of the blocks over which the standard error of past overload is computed.
 	guardMinutes = 60
 )
@@ -134,8 +137,8 @@ func reactiveCount(have int, load float64) int {
 }
 
 // calibrateTracking returns the tracking with the fewest replica-hours among those that follow a past
-// load with at most the overload of the reactive rule; that rule where there is none, or where too little
-// load is known. At each of guardLoads, the difference in overload plus its standard error must not
+// load with at most the overload of the reactive rule; that rule where none saves minSaving, or where too
+// little load is known. At each of guardLoads, the difference in overload plus its standard error must not
 // be positive. The load is by minute, in replicas, NaN where unknown; startUp is in minutes.
 func calibrateTracking(load []float64, startUp int) Tracking {
 	load = load[max(0, len(load)-maxCalibrationMinutes):]
@@ -149,7 +152,7 @@ func calibrateTracking(load []float64, startUp int) Tracking {
 		return Tracking{}
 	}
 	reactive := trackPast(load, startUp, Tracking{})
-	best, fewest := Tracking{}, reactive.replicaMinutes
+	best, fewest := Tracking{}, int((1-minSaving)*float64(reactive.replicaMinutes))
 	for _, window := range stabilizationWindows {
 		minutes := trackedMinutes(load, time.Duration(window)*time.Minute)
 		for _, headroom := range headrooms {
