@@ -115,6 +115,12 @@ func (b *balancer) applyReload(to validatedConfig, done *telemetry.Reload) {
 		b.providers = to.providers
 		report("providers")
 	}
+	if was.StoreURL != to.cfg.StoreURL && b.store != nil {
+		if err := b.store.SetURL(to.cfg.StoreURL); err != nil {
+			b.log.Error("changing the addresses of the store failed", "err", err)
+		}
+		report("store_url")
+	}
 	// Models are set first, so that an alias never refers to a model that is not served yet.
 	if !reflect.DeepEqual(was.Splits, to.cfg.Splits) {
 		b.runtime.SetSplits(to.cfg.Splits)

@@ -106,6 +106,9 @@ type Desired struct {
 	// of an identity, Program is the binary of a program.
 	Machine *MachineConfig
 	Rules   []FirewallRule
+	// Peers are the public addresses, IPv4 and sorted, of the machines that FromPeers admits besides those of the
+	// firewall's own network.
+	Peers   []netip.Addr
 	Grants  []Grant
 	Program *Program
 }
@@ -133,6 +136,9 @@ type RuleSource string
 const (
 	FromWorld     RuleSource = "world"     // any address
 	FromBalancers RuleSource = "balancers" // the balancers of the service, in every region
+	// FromPeers is the machines of the firewall's own role: those of its network at their private addresses,
+	// and those of Desired.Peers.
+	FromPeers RuleSource = "peers"
 )
 
 // FirewallRule allows inbound traffic to one TCP port. Other inbound traffic is denied; all outbound traffic is

@@ -6,6 +6,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -81,7 +82,19 @@ func (e *emulated) awaitStates(want map[string]service.ReplicaState) {
 // killController kills the controller's process, which its machine's agent starts again.
 func (e *emulated) killController() {
 	e.t.Helper()
-	dir := filepath.Join(e.dir, e.instance("lb-eu-west-1-0"), "state")
+	pids := e.unitProcesses("lb-eu-west-1-0", "controller/config.yaml")
+	if len(pids) != 1 {
+		e.t.Fatalf("%d controllers run there", len(pids))
+	}
+	if err := syscall.Kill(pids[0], syscall.SIGKILL); err != nil {
+		e.t.Fatal(err)
+	}
+}
+
+// unitProcesses returns the processes of a machine's units with this file among their arguments.
+func (e *emulated) unitProcesses(id, file string) (pids []int) {
+	e.t.Helper()
+	dir := filepath.Join(e.dir, e.instance(id), "state")
 	processes, err := filepath.Glob("/proc/[0-9]*/cwd")
 	if err != nil {
 		e.t.Fatal(err)
@@ -89,19 +102,17 @@ func (e *emulated) killController() {
 	for _, p := range processes {
 		at, _ := os.Readlink(p) // processes of other users cannot be read
 		command, _ := os.ReadFile(filepath.Join(filepath.Dir(p), "cmdline"))
-		if at != dir || !strings.Contains(string(command), "controller/config.yaml") {
+		if at != dir || !strings.Contains(string(command), file) {
 			continue
 		}
 		pid, err := strconv.Atoi(filepath.Base(filepath.Dir(p)))
-		if err == nil {
-			err = syscall.Kill(pid, syscall.SIGKILL)
-		}
 		if err != nil {
 			e.t.Fatal(err)
 		}
-		return
+		pids = append(pids, pid)
 	}
-	e.t.Fatalf("no controller runs in %s", dir)
+	slices.Sort(pids)
+	return pids
 }
 
 // chatting sends requests to a balancer until it is stopped, and returns the errors.

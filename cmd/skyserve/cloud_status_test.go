@@ -47,8 +47,8 @@ func (e *emulated) checkStatus(file string) {
 
 func (e *emulated) checkStatusOfHealthy() {
 	e.t.Helper()
-	s := e.status()
-	if c := s.Controller; c == nil || c.State != service.StateReady || c.Machine != "lb-us-east-1-0" || s.Store != "not replicated" {
+	s := e.replicated("lb-eu-west-1-0", "lb-us-east-1-0", "lb-us-east-1-1")
+	if c := s.Controller; c == nil || c.State != service.StateReady || c.Machine != s.Leadership.Leader {
 		e.t.Errorf("the controller is %+v, its store %s", c, s.Store)
 	}
 	if s.State != deploy.StateReady || s.CostPerHour <= 0 || s.Drift == nil || len(s.Drift)+len(s.Problems) > 0 || len(states(s)) != 4 {
@@ -91,8 +91,8 @@ func (e *emulated) checkLogs() {
 	if out := logs(exitOK, "lb/us-east-1"); !strings.Contains(out, "lb-us-east-1-1: ") || strings.Contains(out, "eu-west-1-0: ") {
 		e.t.Errorf("the logs of a region's balancers:\n%s", out)
 	}
-	if out := logs(exitOK, "controller"); !strings.Contains(out, "lease acquired") || strings.Contains(out, "lb-us-east-1-0: ") {
-		e.t.Errorf("the log of the controller:\n%s", out)
+	if out := logs(exitOK, "controller"); !strings.Contains(out, "lease acquired") || strings.Count(out, "controller started") != 3 {
+		e.t.Errorf("the logs of the controllers:\n%s", out)
 	}
 	if out := logs(exitOK, "lb-eu-west-1-0", "--tail", "1"); strings.Count(out, "\n") != 1 || strings.HasPrefix(out, "lb-") {
 		e.t.Errorf("the last line of a balancer:\n%s", out)

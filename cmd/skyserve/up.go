@@ -211,7 +211,7 @@ func (u *up) progress(c provision.Change, p provision.ChangePhase, err error) {
 	}
 	u.log.addChange(c, p)
 	verb := map[provision.ChangeAction]string{
-		provision.ActionLaunch: "started", provision.ActionReplace: "replaced", provision.ActionReload: "reloaded", provision.ActionTerminate: "stopped",
+		provision.ActionLaunch: "started", provision.ActionReplace: "replaced", provision.ActionReload: "reloaded", provision.ActionRepair: "repaired", provision.ActionTerminate: "stopped",
 	}[c.Action]
 	switch p {
 	case provision.PhaseDone:

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"skyserve/internal/service"
 	"skyserve/internal/store"
 	"skyserve/internal/telemetry"
 )
@@ -27,8 +28,10 @@ const (
 	slowWindow = 10
 	// storeGrace is how long the store may be unavailable without an alert, for a restart.
 	storeGrace = 10 * time.Second
-	// alertsInterval is the interval at which changed alerts are published to balancers.
-	alertsInterval = 5 * time.Second
+	// alertsInterval is the interval at which changed alerts are published to balancers; a change of the leader,
+	// of standbys or of members is published after controlInterval.
+	alertsInterval  = 5 * time.Second
+	controlInterval = time.Second
 	// alertsRetry is the interval after a failure: on a slow disk the lease is only valid for short
 	// periods.
 	alertsRetry = 100 * time.Millisecond
@@ -45,6 +48,8 @@ type storeHealth struct {
 	// clientOutage returns the error of the controller's own reads and writes, or nil while they
 	// succeed.
 	clientOutage func() *store.Outage
+	// follow applies the members of a reloaded configuration.
+	follow func(service.ControllerConfig) error
 	// cluster returns the state of an embedded cluster; nil without one.
 	cluster func() telemetry.StoreState
 	// joins is set if this process is the first of a member of a cluster, and started is when it started: it
@@ -108,7 +113,7 @@ func (c *Controller) storeAlerts(now time.Time) []telemetry.Alert {
 	if h.clientOutage != nil {
 		if p := h.clientOutage(); p != nil && now.Sub(p.Since) >= storeGrace {
 			a := alert(telemetry.SeverityCritical, fmt.Sprintf("the store does not respond to the controller: %v; planning, scaling, replacement and adoption are suspended", p.Err),
-				fmt.Sprintf("check the logs of the store: 'skyserve logs %s controller', or those of the external NATS server", c.config.Service))
+				fmt.Sprintf("check the logs of the store: 'skyserve logs %s controller', or those of the external NATS server", c.immutable.Service))
 			a.Since = &p.Since
 			return []telemetry.Alert{a}
 		}
@@ -132,13 +137,15 @@ func (c *Controller) storeAlerts(now time.Time) []telemetry.Alert {
 // publishAlerts publishes the alerts and the state of the controllers and the store in the store, from which balancers read them, until ctx ends.
 func (c *Controller) publishAlerts(ctx context.Context, l lease) {
 	var published *telemetry.Alerts // an earlier controller's alerts are replaced
+	var last time.Time
 	for {
-		now, wait := time.Now(), alertsInterval
+		now, wait := time.Now(), controlInterval
 		controllers, members := c.control(l, now)
 		current := &telemetry.Alerts{Token: l.Token(), Alerts: c.alerts(now), Controller: &controllers, Store: &members}
-		if !reflect.DeepEqual(current, published) {
-			err := storeValue(ctx, l, c.state, telemetry.AlertsKey(c.config.Service), current)
-			if published = current; err != nil {
+		due := now.Sub(last) >= alertsInterval && !reflect.DeepEqual(current, published)
+		if due || published == nil || !sameControl(current, published) {
+			err := storeValue(ctx, l, c.state, telemetry.AlertsKey(c.immutable.Service), current)
+			if published, last = current, now; err != nil {
 				published, wait = nil, alertsRetry
 			}
 		}
@@ -150,6 +157,11 @@ func (c *Controller) publishAlerts(ctx context.Context, l lease) {
 		case <-timer.C:
 		}
 	}
+}
+
+// sameControl reports whether the same controllers and members are published. The texts of problems contain times.
+func sameControl(a, b *telemetry.Alerts) bool {
+	return reflect.DeepEqual(a.Controller, b.Controller) && a.Store.Replicated == b.Store.Replicated && a.Store.Leader == b.Store.Leader && reflect.DeepEqual(a.Store.Members, b.Store.Members)
 }
 
 // serveHealth serves GET /healthz: 503 with the reason while reads from or writes to the store fail;

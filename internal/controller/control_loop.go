@@ -4,9 +4,12 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"net/http"
+	"sync/atomic"
 	"time"
 
 	"skyserve/forecast"
+	"skyserve/internal/service"
 	"skyserve/internal/telemetry"
 	"skyserve/internal/telemetry/demand"
 )
@@ -55,6 +58,8 @@ type controlLoop struct {
 	log      *slog.Logger
 	wake     chan struct{} // requests the next iteration immediately
 
+	balancers atomic.Pointer[[]*telemetry.Client] // of all balancers
+
 	minute int64 // settledMinute at the last reading of the history, which ends before this minute
 }
 
@@ -69,11 +74,22 @@ type observation struct {
 	from    int64
 }
 
-// newControlLoop returns a loop that observes a service through its balancers' admin APIs.
-func newControlLoop(admins []*telemetry.Client, log *slog.Logger) *controlLoop {
-	return &controlLoop{log: log, wake: make(chan struct{}, 1), observe: func(ctx context.Context, since int64, history bool) (*Observed, error) {
-		return Observe(ctx, admins, since, history)
-	}}
+// newControlLoop returns a loop that observes a service through the admin APIs of the balancers of setBalancers.
+func newControlLoop(log *slog.Logger) *controlLoop {
+	r := &controlLoop{log: log, wake: make(chan struct{}, 1)}
+	r.observe = func(ctx context.Context, since int64, history bool) (*Observed, error) {
+		return Observe(ctx, *r.balancers.Load(), since, history)
+	}
+	return r
+}
+
+// setBalancers sets the balancers that the next iteration observes.
+func (r *controlLoop) setBalancers(balancers []service.ControlledBalancer, hc *http.Client) {
+	var admins []*telemetry.Client
+	for _, b := range balancers {
+		admins = append(admins, telemetry.NewClient(b.Admin, hc))
+	}
+	r.balancers.Store(&admins)
 }
 
 // trigger requests a review and an immediate iteration, because replicas were changed.

@@ -32,8 +32,8 @@ func (c *Controller) record(e telemetry.Event) {
 // recordLeader records that this controller is the leader.
 func (c *Controller) recordLeader(l lease) {
 	c.record(telemetry.Event{
-		ID: fmt.Sprintf("leader-%d", l.Token()), Actor: telemetry.ActorController, Kind: telemetry.EventLeader, Object: holderName(),
-		Message: fmt.Sprintf("controller %s is the leader", holderName()), Reason: fmt.Sprintf("it acquired the lease with token %d", l.Token()),
+		ID: fmt.Sprintf("leader-%d", l.Token()), Actor: telemetry.ActorController, Kind: telemetry.EventLeader, Object: c.name(),
+		Message: fmt.Sprintf("controller %s is the leader", c.name()), Reason: fmt.Sprintf("it acquired the lease with token %d", l.Token()),
 	})
 }
 

@@ -67,14 +67,16 @@ type Controller struct {
 	state     state
 	acquire   func(ctx context.Context) (lease, error)
 	balancers []*trackedBalancer
+	dial      func(base string) admin
 	known     map[string]bool // replicas that the controller assigns or has assigned
 	current   Assignment
 	log       *slog.Logger
 	loop      *controlLoop // nil = no capacity management
 	options   options
 	store     storeHealth
-	revoked   *identity.RevokedFile // nil without an identity
-	events    *store.EventQueue     // nil = events are not stored
+	follow    func(service.ControllerConfig) error // applies changes that do not wait for a round; nil = none
+	revoked   *identity.RevokedFile                // nil without an identity
+	events    *store.EventQueue                    // nil = events are not stored
 
 	announcing    sync.WaitGroup
 	announcements announcements // nil = this controller does not announce itself
@@ -82,21 +84,20 @@ type Controller struct {
 
 	// mu guards the fields below. runRound also uses conflicted without mu, at times when no call to a
 	// balancer is in progress.
-	mu         sync.Mutex
-	writes     []time.Duration           // durations of the last lease renewals
-	reloaded   *service.ControllerConfig // reloaded; the next round applies it
-	view       View
-	termStart  time.Time         // of the term while leading
-	conflicted bool              // a balancer has a newer epoch than the current assignment
-	lastErrors map[string]string // the last error of each balancer and replica
+	mu          sync.Mutex
+	writes      []time.Duration           // durations of the last lease renewals
+	reloaded    *service.ControllerConfig // reloaded; the next round applies it
+	controllers int                       // the number of controllers of the service
+	view        View
+	termStart   time.Time         // of the term while leading
+	conflicted  bool              // a balancer has a newer epoch than the current assignment
+	lastErrors  map[string]string // the last error of each balancer and replica
 }
 
 // newController returns a controller that connects to balancers with dial.
 func newController(config service.ControllerConfig, st state, acquire func(context.Context) (lease, error), dial func(base string) admin, log *slog.Logger) *Controller {
-	c := &Controller{config: config, immutable: config.Immutable(), state: st, acquire: acquire, known: map[string]bool{}, lastErrors: map[string]string{}, log: log}
-	for _, b := range config.Balancers {
-		c.balancers = append(c.balancers, &trackedBalancer{ControlledBalancer: b, admin: dial(b.Admin)})
-	}
+	c := &Controller{config: config, immutable: config.Immutable(), state: st, acquire: acquire, known: map[string]bool{}, lastErrors: map[string]string{}, controllers: len(config.Controllers), dial: dial, log: log}
+	c.trackBalancers(config.Balancers)
 	for _, r := range config.Replicas {
 		c.known[r.ID] = true
 	}
@@ -106,7 +107,7 @@ func newController(config service.ControllerConfig, st state, acquire func(conte
 
 // assignmentKey returns the store key of the assignment; it contains the service's name, so that several
 // services can share a store.
-func (c *Controller) assignmentKey() string { return "assignment." + c.config.Service }
+func (c *Controller) assignmentKey() string { return "assignment." + c.immutable.Service }
 
 // runController acquires the lease, leads while it holds it, and repeats, until ctx ends.
 func (c *Controller) runController(ctx context.Context) {

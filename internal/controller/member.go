@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/goccy/go-yaml"
@@ -27,12 +28,38 @@ const (
 	detachRetry   = time.Second
 )
 
+// clusterFile returns the path of fileCluster.
+func clusterFile(config service.ControllerConfig) string {
+	return filepath.Join(filepath.Dir(filepath.Clean(config.StoreDir)), fileCluster)
+}
+
+// followMembers applies the members of a configuration to the store's cluster and its client. member is this
+// controller's own; nil = it has none.
+func followMembers(config service.ControllerConfig, member *store.Server, client *store.Store) error {
+	c := config.StoreCluster
+	if c == nil || member == nil {
+		return nil
+	}
+	if err := member.SetMembers(c.Routes, c.Members); err != nil {
+		return err
+	}
+	if err := writeCluster(clusterFile(config), *c); err != nil {
+		return fmt.Errorf("recording the members of the store's cluster: %w", err)
+	}
+	return client.SetURL(storeURL(member, *c))
+}
+
+// storeURL returns the URLs of the members for a controller: its own first.
+func storeURL(member *store.Server, c service.StoreCluster) string {
+	return strings.Join(append([]string{member.URL()}, c.Clients...), ",")
+}
+
 // serveStore serves the embedded store with options. It outlives ctx until the lease is released.
 //
 // A store that is no longer a member of a cluster takes all data over first. That requires a majority of the
 // former members; without one it waits, until ctx ends.
 func serveStore(ctx context.Context, config service.ControllerConfig, self *identity.Party, o store.Options) (*store.Server, error) {
-	path := filepath.Join(filepath.Dir(filepath.Clean(config.StoreDir)), fileCluster)
+	path := clusterFile(config)
 	serving := context.WithoutCancel(ctx)
 	if c := config.StoreCluster; c != nil {
 		if err := writeCluster(path, *c); err != nil {

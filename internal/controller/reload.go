@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"os"
 	"reflect"
+	"slices"
 
 	"skyserve/internal/service"
 	"skyserve/internal/telemetry"
@@ -49,17 +50,32 @@ func (c *Controller) applyReload() {
 		return
 	}
 	c.config = *next
+	c.trackBalancers(next.Balancers)
 	for _, r := range next.Replicas {
 		c.known[r.ID] = true
 	}
-	c.log.Info("configuration applied", "replicas", len(next.Replicas))
+	c.log.Info("configuration applied", "balancers", len(next.Balancers), "replicas", len(next.Replicas))
 	if c.loop != nil {
 		c.loop.trigger()
 	}
 }
 
-// serveReload serves POST /reload as a balancer does: the next round applies the replicas of the
-// configuration; any other change requires a restart.
+// trackBalancers makes balancers those of the next round. One whose address has not changed keeps its state.
+func (c *Controller) trackBalancers(balancers []service.ControlledBalancer) {
+	before := c.balancers
+	c.balancers = nil
+	for _, b := range balancers {
+		i := slices.IndexFunc(before, func(w *trackedBalancer) bool { return w.ControlledBalancer == b })
+		if i >= 0 {
+			c.balancers = append(c.balancers, before[i])
+		} else {
+			c.balancers = append(c.balancers, &trackedBalancer{ControlledBalancer: b, admin: c.dial(b.Admin)})
+		}
+	}
+}
+
+// serveReload serves POST /reload as a balancer does: the next round applies the balancers and replicas of
+// the configuration; a change of its immutable part requires a restart.
 func (c *Controller) serveReload(w http.ResponseWriter, r *http.Request) {
 	if !isLocalRequest(r) {
 		writeError(w, http.StatusForbidden, "only programs on this machine may reload the configuration")
@@ -78,8 +94,8 @@ func (c *Controller) serveReload(w http.ResponseWriter, r *http.Request) {
 	_ = json.NewEncoder(w).Encode(done) // fails only when the client has disconnected
 }
 
-// reload reloads the configuration, whose replicas the next round applies. It returns errors of
-// reading.
+// reload reloads the configuration. It applies changes of the store at once, and the next round applies the
+// rest. It returns errors of reading, and of the store.
 func (c *Controller) reload() (telemetry.Reload, error) {
 	done := telemetry.Reload{Changed: []string{}, Restart: []string{}, NotApplied: []string{}}
 	next, err := c.options.readConfig()
@@ -87,11 +103,16 @@ func (c *Controller) reload() (telemetry.Reload, error) {
 		return done, err
 	}
 	if !reflect.DeepEqual(next.Immutable(), c.immutable) {
-		done.Restart = append(done.Restart, "a key other than replicas")
+		done.Restart = append(done.Restart, "a key other than replicas, balancers, controllers and the members of store_cluster")
 		return done, nil
 	}
+	if c.follow != nil {
+		if err := c.follow(next); err != nil {
+			return done, err
+		}
+	}
 	c.mu.Lock()
-	c.reloaded = &next
+	c.reloaded, c.controllers = &next, len(next.Controllers)
 	c.mu.Unlock()
 	done.Revision, done.Changed = next.Revision, append(done.Changed, "replicas")
 	return done, nil

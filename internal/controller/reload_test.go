@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -65,6 +66,47 @@ func TestRemovedReplicaDrainsFirst(t *testing.T) {
 	w.reload(t, all)
 	w.rounds(t, 1)
 	w.check(t, map[string][]string{"lb-us-0": {"us-0", "us-1"}})
+}
+
+// The machine of a balancer is replaced at another address: the controller follows while it runs. The other
+// balancers keep their state.
+func TestReplacedBalancerIsFollowed(t *testing.T) {
+	w := newWorld()
+	w.rounds(t, 1)
+	w.lb["lb-us-0"].set(true)
+	w.rounds(t, deadAfter)
+	w.check(t, map[string][]string{"lb-eu-0": {"eu-0", "us-0", "us-1"}})
+	next := w.config
+	next.Revision, next.Controllers = "next", []string{"a", "b", "c"}
+	next.Balancers = slices.Clone(next.Balancers)
+	w.lb["at another address"] = &fakeBalancer{has: map[string]uint64{}}
+	for i := range next.Balancers {
+		if next.Balancers[i].ID == "lb-us-0" {
+			next.Balancers[i].Admin = "at another address"
+		}
+	}
+	var followed []service.ControllerConfig
+	w.follow = func(c service.ControllerConfig) error {
+		followed = append(followed, c)
+		return nil
+	}
+	w.reload(t, next)
+	if len(followed) != 1 || w.controllers != 3 {
+		t.Errorf("followed %d configurations, knows %d controllers", len(followed), w.controllers)
+	}
+	w.rounds(t, 1)
+	w.check(t, map[string][]string{"at another address": {"us-0", "us-1"}, "lb-eu-0": {"eu-0"}})
+}
+
+// A member of the store that cannot be followed is an error of the reload, which then changes nothing.
+func TestReloadReportsStoreFailure(t *testing.T) {
+	w := newWorld()
+	next := w.without("us-1")
+	w.options.readConfig = func() (service.ControllerConfig, error) { return next, nil }
+	w.follow = func(service.ControllerConfig) error { return errors.New("a route must be host:port") }
+	if _, err := w.Controller.reload(); err == nil || w.reloaded != nil {
+		t.Errorf("got %v, applies %v", err, w.reloaded)
+	}
 }
 
 // A replica that moves to another balancer is not drained: its new owner uses it immediately.

@@ -1,6 +1,7 @@
 package controller
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -8,7 +9,6 @@ import (
 	"net"
 	"net/http"
 	"os"
-	"strings"
 	"sync"
 	"time"
 
@@ -78,7 +78,7 @@ func Run(ctx context.Context, config service.ControllerConfig, log *slog.Logger,
 	}
 	defer closeStore()
 	acquire := func(ctx context.Context) (lease, error) {
-		return st.Acquire(ctx, telemetry.ControllerLease(config.Service), holderName(), leaseTTL)
+		return st.Acquire(ctx, telemetry.ControllerLease(config.Service), cmp.Or(config.ID, holderName()), leaseTTL)
 	}
 	hc := adminClient(config, self)
 	c := newController(config, st, acquire, func(base string) admin { return telemetry.NewClient(base, hc) }, log)
@@ -87,12 +87,13 @@ func Run(ctx context.Context, config service.ControllerConfig, log *slog.Logger,
 	for _, o := range more {
 		o(&c.options)
 	}
-	var admins []*telemetry.Client
-	for _, b := range config.Balancers {
-		admins = append(admins, telemetry.NewClient(b.Admin, hc))
-	}
 	review := new(currentReview)
-	r := newControlLoop(admins, log)
+	r := newControlLoop(log)
+	c.follow = func(next service.ControllerConfig) error {
+		r.setBalancers(next.Balancers, hc)
+		return health.follow(next)
+	}
+	r.setBalancers(config.Balancers, hc)
 	r.machines, r.planner = c.options.machines, newPlanner(config, st, review, log)
 	r.records = func(l lease) Records { return termRecords{config.Service, l, st} }
 	r.planner.record = c.record
@@ -169,7 +170,7 @@ func (c *Controller) runProcess(ctx context.Context, ln net.Listener) error {
 		wg.Go(func() { c.events.Run(ctx) })
 	}
 	if c.announcements != nil {
-		prefix := standbyPrefix(c.config.Service)
+		prefix := standbyPrefix(c.immutable.Service)
 		wg.Go(func() { c.standbys.track(prefix, c.announcements.Watch(ctx, prefix)) })
 	}
 	if c.revoked != nil {
@@ -184,7 +185,7 @@ func (c *Controller) runProcess(ctx context.Context, ln net.Listener) error {
 		defer stop()
 		_ = srv.Shutdown(end) // remaining connections end with the process
 	})
-	c.log.Info("controller started", "service", c.config.Service, "listen", ln.Addr().String())
+	c.log.Info("controller started", "service", c.immutable.Service, "listen", ln.Addr().String())
 	err := srv.Serve(ln)
 	cancel()
 	wg.Wait()
@@ -199,6 +200,7 @@ func (c *Controller) runProcess(ctx context.Context, ln net.Listener) error {
 // service.
 func openStore(ctx context.Context, config service.ControllerConfig, self *identity.Party, log *slog.Logger) (st *store.Store, health storeHealth, closeAll func(), err error) {
 	url := config.StoreURL
+	var member *store.Server // nil = no member of a cluster
 	options := []store.Option{store.ForService(config.Service), store.Lazy(), store.ClientName("controller"), store.Logger(log)}
 	closeAll = func() {}
 	if url == "" {
@@ -218,9 +220,10 @@ func openStore(ctx context.Context, config service.ControllerConfig, self *ident
 		url, closeAll = srv.URL(), srv.Close
 		health = storeHealth{dir: config.StoreDir, writeOutage: srv.Health, free: srv.FreeBytes}
 		if c := config.StoreCluster; c != nil {
-			url = strings.Join(append([]string{url}, c.Clients...), ",")
+			url = storeURL(srv, *c)
 			health.joins, health.started = !was, time.Now()
 			health.cluster = func() telemetry.StoreState { return clusterState(srv.Cluster()) }
+			member = srv
 		}
 	}
 	if st, err = store.Connect(ctx, url, config.StoreToken, options...); err != nil {
@@ -228,6 +231,7 @@ func openStore(ctx context.Context, config service.ControllerConfig, self *ident
 		return nil, health, nil, err
 	}
 	health.clientOutage = st.Problem
+	health.follow = func(next service.ControllerConfig) error { return followMembers(next, member, st) }
 	closeServer := closeAll
 	return st, health, func() { st.Close(); closeServer() }, nil
 }

@@ -70,7 +70,7 @@ func (s *standbys) names(self string, now time.Time) []string {
 // announce announces at an interval that this controller is a standby, until ctx ends; it then removes the
 // announcement. Failures are not logged: the store's client reports an outage.
 func (c *Controller) announce(ctx context.Context) {
-	key := standbyPrefix(c.config.Service) + c.name()
+	key := standbyPrefix(c.immutable.Service) + c.name()
 	defer func() {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseTimeout)
 		defer cancel()
@@ -101,8 +101,8 @@ func (c *Controller) acquireAsStandby(ctx context.Context) (lease, error) {
 
 // name returns the name of this controller for other processes: its machine, else its host and process.
 func (c *Controller) name() string {
-	if c.config.ID != "" {
-		return c.config.ID
+	if c.immutable.ID != "" {
+		return c.immutable.ID
 	}
 	return strings.Map(func(r rune) rune {
 		if r == '-' || r == '/' || r >= '0' && r <= '9' || r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' {
@@ -120,7 +120,7 @@ func (c *Controller) control(l lease, now time.Time) (telemetry.ControllerState,
 // storeState returns the state of the store.
 func (c *Controller) storeState() telemetry.StoreState {
 	switch {
-	case c.config.StoreListen == "":
+	case c.immutable.StoreListen == "":
 		return telemetry.StoreState{External: true, Members: []telemetry.StoreMember{}}
 	case c.store.cluster == nil:
 		return telemetry.StoreState{Nodes: 1, Members: []telemetry.StoreMember{}}
@@ -130,14 +130,14 @@ func (c *Controller) storeState() telemetry.StoreState {
 
 // controlAlerts returns the alerts about the number of controllers and of members of the store.
 func (c *Controller) controlAlerts(now time.Time) (alerts []telemetry.Alert) {
-	next := fmt.Sprintf("run 'skyserve status %s': a machine is replaced automatically; otherwise run 'skyserve up'", c.config.Service)
+	next := fmt.Sprintf("run 'skyserve status %s': a machine is replaced automatically; otherwise run 'skyserve up'", c.immutable.Service)
 	c.mu.Lock()
-	leading, since := c.view.Leading, c.termStart
+	leading, since, controllers := c.view.Leading, c.termStart, c.controllers
 	c.mu.Unlock()
-	if leading && len(c.config.Controllers) > 1 && now.Sub(since) > standbyGrace && len(c.standbys.names(c.name(), now)) == 0 {
+	if leading && controllers > 1 && now.Sub(since) > standbyGrace && len(c.standbys.names(c.name(), now)) == 0 {
 		alerts = append(alerts, telemetry.Alert{
 			Severity: telemetry.SeverityWarning, Kind: telemetry.AlertController, Object: "standby", NextStep: next,
-			Message: fmt.Sprintf("none of the other %d controllers of the service responds: nobody takes over if the machine of %s is lost", len(c.config.Controllers)-1, c.name()),
+			Message: fmt.Sprintf("none of the other %d controllers of the service responds: nobody takes over if the machine of %s is lost", controllers-1, c.name()),
 		})
 	}
 	s := c.storeState()

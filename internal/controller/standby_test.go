@@ -104,7 +104,7 @@ func TestMemberDiskAlerts(t *testing.T) {
 		"no majority":     {&store.Outage{Err: store.ErrNoQuorum}, "", []string{"critical store no majority"}},
 	} {
 		w := newWorld()
-		w.config.Controllers = []string{"a", "b", "c"}
+		w.controllers = 3
 		w.store.dir, w.store.writeOutage = "/store", func() *store.Outage { return c.outage }
 		w.store.cluster = func() telemetry.StoreState {
 			return telemetry.StoreState{Nodes: 3, Replicated: c.outage == nil, Leader: c.leader, Members: []telemetry.StoreMember{{Node: "a", State: "offline"}}, Problem: "a cannot write: no space left"}
@@ -159,7 +159,7 @@ func TestControlAlerts(t *testing.T) {
 		"no quorum":       {&lost, []string{"a", "b", "c"}, false, time.Hour, []string{"critical store no majority", "warning controller none of the other 2"}},
 	} {
 		w := newWorld()
-		w.config.ID, w.config.Controllers = "a", c.controllers
+		w.immutable.ID, w.controllers = "a", len(c.controllers)
 		w.setLease(w.lease)
 		w.termStart = time.Now().Add(-c.age)
 		if c.store != nil {

@@ -72,8 +72,8 @@ func (c *Controller) updateView() {
 	for _, r := range c.config.Replicas {
 		homes[r.ID] = r.Home
 	}
-	v := View{Service: c.config.Service, Store: StoreNotReplicated, Epoch: c.current.Epoch(), Balancers: []BalancerView{}, Replicas: []ReplicaView{}}
-	if c.config.StoreListen == "" {
+	v := View{Service: c.immutable.Service, Store: StoreNotReplicated, Epoch: c.current.Epoch(), Balancers: []BalancerView{}, Replicas: []ReplicaView{}}
+	if c.immutable.StoreListen == "" {
 		v.Store = StoreExternal
 	}
 	for _, w := range c.balancers {

@@ -64,8 +64,9 @@ type BalancerConfig struct {
 
 // Reload returns the configuration of a balancer that runs with c and reloads next. Only these
 // settings change at run time: models, splits, replicas, peers, providers, keys of engines, the
-// service's file, routing, queueing and retries; API keys from files, identity tokens and limits; and
-// the certificate files of a balancer that already serves TLS. All other settings are those of c.
+// service's file, routing, queueing and retries; API keys from files, identity tokens and limits; the
+// certificate files of a balancer that already serves TLS; and the addresses of the controllers' store. All other
+// settings are those of c.
 func (c BalancerConfig) Reload(next BalancerConfig) BalancerConfig {
 	c.Models, c.Replicas, c.Peers = next.Models, next.Replicas, next.Peers
 	c.ReplicasFile = next.ReplicasFile
@@ -83,6 +84,9 @@ func (c BalancerConfig) Reload(next BalancerConfig) BalancerConfig {
 	if b.Auth.environment() == n.Auth.environment() {
 		b.Auth = n.Auth
 	}
+	if c.StoreMTLS && next.StoreMTLS {
+		c.StoreURL = next.StoreURL
+	}
 	if b.TLS.ofFiles() && n.TLS.ofFiles() {
 		b.TLS = n.TLS
 	}
@@ -95,6 +99,9 @@ func (c BalancerConfig) Immutable() BalancerConfig {
 	c = c.Reload(BalancerConfig{})
 	if c.Balancer.TLS.ofFiles() {
 		c.Balancer.TLS = &TLS{}
+	}
+	if c.StoreMTLS {
+		c.StoreURL = ""
 	}
 	if source := c.Balancer.Auth.environment(); source != "" {
 		c.Balancer.Auth = &Auth{KeysFrom: source}

@@ -42,9 +42,13 @@ type ControllerConfig struct {
 }
 
 // Immutable returns the part of a configuration that cannot change while a controller runs. Two
-// configurations with equal immutable parts differ only in replicas, which a reload applies.
+// configurations with equal immutable parts differ only in what a reload applies: replicas, balancers, the
+// controllers and the members of the store.
 func (c ControllerConfig) Immutable() ControllerConfig {
-	c.Revision, c.Replicas = "", nil
+	c.Revision, c.Replicas, c.Balancers, c.Controllers = "", nil, nil, nil
+	if c.StoreCluster != nil {
+		c.StoreCluster = &StoreCluster{Listen: c.StoreCluster.Listen, Advertise: c.StoreCluster.Advertise}
+	}
 	return c
 }
 

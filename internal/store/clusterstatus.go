@@ -152,15 +152,24 @@ func (s *Server) setCluster(c ClusterStatus) {
 
 // observe returns the state of the cluster at now; maintain adds the rest.
 func (m *membership) observe(now time.Time) ClusterStatus {
-	c := ClusterStatus{Clustered: true, Name: m.s.opts.Cluster.Name}
+	c := ClusterStatus{Clustered: true, Name: m.s.member.Cluster}
 	info, err := m.ns.Jsz(&server.JSzOptions{Accounts: true, Streams: true})
 	if err != nil {
 		c.Problem = err.Error()
 		return c
 	}
+	routes, err := m.ns.Routez(nil)
+	if err != nil {
+		c.Problem = err.Error()
+		return c
+	}
+	connected := map[string]bool{}
+	for _, r := range routes.Routes {
+		connected[r.RemoteName] = true
+	}
 	if info.Meta != nil {
 		c.Leader = nodeOf(info.Meta.Leader)
-		c.Members = m.observeMembers(now, info.Meta)
+		c.Members = m.observeMembers(now, info.Meta, connected)
 	}
 	for _, account := range info.AccountDetails {
 		if account.Name == server.DEFAULT_GLOBAL_ACCOUNT {
@@ -175,8 +184,9 @@ func (m *membership) observe(now time.Time) ClusterStatus {
 	return c
 }
 
-// observeMembers returns the members, by node and peer.
-func (m *membership) observeMembers(now time.Time, meta *server.MetaClusterInfo) []MemberStatus {
+// observeMembers returns the members, by node and peer. connected are the servers to which this one has a route: NATS
+// reports a server as offline only after several missed heartbeats.
+func (m *membership) observeMembers(now time.Time, meta *server.MetaClusterInfo, connected map[string]bool) []MemberStatus {
 	own := MemberStatus{Node: m.s.member.Node, State: MemberCurrent}
 	if meta.Leader == m.s.member.serverName() {
 		own.State = MemberLeader
@@ -190,8 +200,9 @@ func (m *membership) observeMembers(now time.Time, meta *server.MetaClusterInfo)
 		if node, _, known := strings.Cut(p.Name, "."); known {
 			status.Node = node
 		}
+		offline := p.Offline || status.Node != "" && !connected[p.Name]
 		switch {
-		case p.Offline:
+		case offline:
 			if m.offline[p.Peer].IsZero() {
 				m.offline[p.Peer] = now
 			}
@@ -201,7 +212,7 @@ func (m *membership) observeMembers(now time.Time, meta *server.MetaClusterInfo)
 		case p.Current:
 			status.State = MemberCurrent
 		}
-		if !p.Offline {
+		if !offline {
 			delete(m.offline, p.Peer)
 		}
 		members = append(members, status)

@@ -58,7 +58,7 @@ func (s *Server) Health() *Outage {
 }
 
 // supervise restarts a NATS server that cannot write, until ctx ends, and then stops it.
-func (s *Server) supervise(ctx context.Context, ns *server.Server) {
+func (s *Server) supervise(ctx context.Context, ns *runningNATS) {
 	defer close(s.done)
 	defer s.lock.Close()
 	wait, last := s.opts.checkEvery, time.Time{} // the backoff between restarts, and the time of the last restart
@@ -104,16 +104,18 @@ func (s *Server) FreeBytes() (bytes uint64, known bool) {
 
 // restart restarts the server if its disk can be written again. It returns the server; nil if
 // it could not be started.
-func (s *Server) restart(ctx context.Context, ns *server.Server) *server.Server {
+func (s *Server) restart(ctx context.Context, ns *runningNATS) *runningNATS {
 	if err := checkDisk(s.opts.Dir); err != nil {
 		s.report(err)
 		return ns
 	}
+	s.changing.Lock()
+	defer s.changing.Unlock()
 	s.leave()
 	stopNATS(ns)
 	ns, err := startNATS(ctx, s.opts, s.member, s.host, s.port)
 	if err == nil {
-		if err = s.join(ctx, ns); err != nil {
+		if err = s.join(ctx, ns, map[string]time.Time{}); err != nil {
 			stopNATS(ns)
 		}
 	}
@@ -125,7 +127,7 @@ func (s *Server) restart(ctx context.Context, ns *server.Server) *server.Server 
 }
 
 // check returns why a server cannot write; nil if it can, or if there is no server.
-func check(ns *server.Server) error {
+func check(ns *runningNATS) error {
 	if ns == nil {
 		return nil
 	}
@@ -155,7 +157,7 @@ func writeError(report []server.HealthzError, clustered bool, accepts func() boo
 }
 
 // stopNATS stops a server, if not nil.
-func stopNATS(ns *server.Server) {
+func stopNATS(ns *runningNATS) {
 	if ns != nil {
 		ns.Shutdown()
 		ns.WaitForShutdown()

@@ -49,9 +49,10 @@ const (
 // membership observes the cluster of one NATS server, and maintains it while this member leads it.
 type membership struct {
 	s      *Server
-	ns     *server.Server
-	user   *nats.Conn // to the account with the streams
-	system *nats.Conn // to the system account
+	ns     *runningNATS
+	user   *nats.Conn      // to the account with the streams
+	system *nats.Conn      // to the system account
+	ctx    context.Context //nolint:containedctx // of the server, which outlives a membership
 	end    context.CancelFunc
 	done   chan struct{}
 
@@ -62,17 +63,17 @@ type membership struct {
 	left bool // as written to the directory: see member.Left
 }
 
-// join starts the membership of a server.
-func (s *Server) join(ctx context.Context, ns *server.Server) error {
+// join starts the membership of a server. offline is that of an earlier membership, or empty.
+func (s *Server) join(ctx context.Context, ns *runningNATS, offline map[string]time.Time) error {
 	if s.opts.Cluster == nil || ns == nil {
 		return nil
 	}
-	m := &membership{s: s, ns: ns, done: make(chan struct{}), offline: map[string]time.Time{}}
+	m := &membership{s: s, ns: ns, ctx: ctx, done: make(chan struct{}), offline: offline}
 	var err error
-	if m.user, err = connectInProcess(ns, internalUser, s.opts.secret); err != nil {
+	if m.user, err = connectInProcess(ns.Server, internalUser, s.opts.secret); err != nil {
 		return err
 	}
-	if m.system, err = connectInProcess(ns, systemUser, s.opts.secret); err != nil {
+	if m.system, err = connectInProcess(ns.Server, systemUser, s.opts.secret); err != nil {
 		m.user.Close()
 		return err
 	}
@@ -203,7 +204,7 @@ func (m *membership) open(ctx context.Context, js jetstream.JetStream, status *C
 		if err != nil {
 			return err
 		}
-		for _, node := range m.s.opts.Cluster.Members {
+		for _, node := range m.s.members() {
 			tags, found := seen[node]
 			if !found {
 				return fmt.Errorf("the cluster has no data yet and waits for member %s, which may have the data of a single store; start it, or replace its machine", node)
@@ -231,7 +232,7 @@ func (m *membership) open(ctx context.Context, js jetstream.JetStream, status *C
 	if err != nil {
 		return fmt.Errorf("creating stream %s: %w", clusterStream, err)
 	}
-	m.s.log.Info("the store's cluster is open", "cluster", m.s.opts.Cluster.Name, "restored", len(names))
+	m.s.log.Info("the store's cluster is open", "cluster", m.s.member.Cluster, "restored", len(names))
 	return nil
 }
 
@@ -277,7 +278,7 @@ func (m *membership) ping(ctx context.Context) (map[string][]string, error) {
 
 // removeGone removes one member that is gone and has been replaced, from the cluster and its streams.
 func (m *membership) removeGone(ctx context.Context, status ClusterStatus) error {
-	gone, found := goneMember(status.Members, m.s.opts.Cluster.Members, m.s.opts.removeAfter)
+	gone, found := goneMember(status.Members, m.s.members(), m.s.opts.removeAfter)
 	if !found {
 		return nil
 	}
@@ -410,7 +411,7 @@ func serveOffline(ctx context.Context, o Options, use func(*nats.Conn) error) er
 	log := newLogger(o.Logger)
 	ns.SetLogger(log, false, false)
 	ns.Start()
-	defer stopNATS(ns)
+	defer stopNATS(&runningNATS{Server: ns})
 	if err := waitReady(ctx, ns, log); err != nil {
 		return err
 	}

@@ -77,6 +77,8 @@ type Server struct {
 	end  context.CancelFunc
 	done chan struct{} // closed once everything has stopped
 
+	changing sync.Mutex // held while the server restarts or its members change
+
 	member    member // the zero value without a cluster
 	detaching atomic.Bool
 
@@ -132,7 +134,7 @@ func Serve(ctx context.Context, o Options) (*Server, error) {
 		s.log = slog.New(slog.DiscardHandler)
 	}
 	ctx, s.end = context.WithCancel(ctx)
-	if err := s.join(ctx, ns); err != nil {
+	if err := s.join(ctx, ns, map[string]time.Time{}); err != nil {
 		s.end()
 		stopNATS(ns)
 		lock.Close()
@@ -143,7 +145,7 @@ func Serve(ctx context.Context, o Options) (*Server, error) {
 }
 
 // startStore starts the server of a single store or of a member.
-func startStore(ctx context.Context, o Options, host string, port int) (m member, ns *server.Server, err error) {
+func startStore(ctx context.Context, o Options, host string, port int) (m member, ns *runningNATS, err error) {
 	if m, err = openMember(o.Dir, o.Cluster); err == nil {
 		err = removeLeft(o.Dir)
 	}
@@ -215,7 +217,7 @@ func lockDir(dir string) (*os.File, error) {
 }
 
 // startNATS starts the server and waits until it is ready.
-func startNATS(ctx context.Context, o Options, m member, host string, port int) (*server.Server, error) {
+func startNATS(ctx context.Context, o Options, m member, host string, port int) (*runningNATS, error) {
 	if err := probePort(host, port); err != nil {
 		return nil, err
 	}
@@ -252,7 +254,7 @@ func startNATS(ctx context.Context, o Options, m member, host string, port int) 
 		ns.WaitForShutdown()
 		return nil, fmt.Errorf("starting store in %s: %w", o.Dir, err)
 	}
-	return ns, nil
+	return &runningNATS{ns, options.Clone()}, nil // with the defaults that the server has set
 }
 
 func natsOptions(o Options, host string, port int) *server.Options {

@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net/url"
 	"regexp"
+	"strings"
 	"sync"
 	"time"
 
@@ -37,21 +38,22 @@ const (
 // connected every operation fails at once with ErrUnavailable. It is safe for concurrent
 // use.
 type Store struct {
-	url       string // without credentials, for messages
 	namespace string
 	log       *slog.Logger
 	now       func() time.Time
 
 	creation createBackoff // for the state bucket and the stream of points
 
-	mu     sync.Mutex
-	read   *Outage // why the last read failed; nil if it succeeded
-	write  *Outage // why the last write failed; nil if it succeeded
-	lost   *Outage // why there is no connection; nil while connected
-	nc     *nats.Conn
-	state  jetstream.KeyValue
-	points jetstream.Stream
-	events jetstream.Stream
+	mu      sync.Mutex
+	servers string  // the URLs of Connect
+	url     string  // the same without credentials, for messages
+	read    *Outage // why the last read failed; nil if it succeeded
+	write   *Outage // why the last write failed; nil if it succeeded
+	lost    *Outage // why there is no connection; nil while connected
+	nc      *nats.Conn
+	state   jetstream.KeyValue
+	points  jetstream.Stream
+	events  jetstream.Stream
 	// dropped is the day of the points that were appended when old points were last removed.
 	dropped int64
 	// droppedEvents is the same for events.
@@ -123,15 +125,15 @@ func Connect(ctx context.Context, natsURL, token string, options ...Option) (*St
 		return nil, fmt.Errorf("connecting to store: url must be nats://host:port, got %q", telemetry.HideCredentials(natsURL))
 	}
 	s := &Store{
-		url: telemetry.HideCredentials(natsURL), namespace: c.namespace, log: c.log,
+		servers: natsURL, url: telemetry.HideCredentials(natsURL), namespace: c.namespace, log: c.log,
 		now: time.Now, up: make(chan struct{}), stop: func() {},
 	}
 	opts := s.natsOptions(token, c)
 	if c.lazy {
-		s.dialLater(natsURL, opts)
+		s.dialLater(opts)
 		return s, nil
 	}
-	if err := s.dial(natsURL, opts); err != nil {
+	if err := s.dial(opts); err != nil {
 		return nil, wrap(ctx, err, "connecting to store %s", s.url)
 	}
 	return s, nil
@@ -164,8 +166,11 @@ func backoff(attempts int) time.Duration {
 	return min(d, reconnectMax)
 }
 
-func (s *Store) dial(natsURL string, opts []nats.Option) error {
-	nc, err := nats.Connect(natsURL, opts...)
+func (s *Store) dial(opts []nats.Option) error {
+	s.mu.Lock()
+	servers := s.servers
+	s.mu.Unlock()
+	nc, err := nats.Connect(servers, opts...)
 	if err != nil {
 		return err
 	}
@@ -174,10 +179,16 @@ func (s *Store) dial(natsURL string, opts []nats.Option) error {
 	if !closed {
 		s.nc = nc
 	}
+	changed := s.servers
 	s.mu.Unlock()
 	if closed {
 		nc.Close()
 		return nats.ErrConnectionClosed
+	}
+	if changed != servers { // while it connected
+		if err := nc.SetServerPool(strings.Split(changed, ",")); err != nil {
+			s.log.Warn("changing the servers of the store failed", "err", err)
+		}
 	}
 	s.connected()
 	return nil
@@ -185,18 +196,18 @@ func (s *Store) dial(natsURL string, opts []nats.Option) error {
 
 // dialLater connects in the background, with retries. After the first connection the NATS
 // client reconnects by itself.
-func (s *Store) dialLater(natsURL string, opts []nats.Option) {
+func (s *Store) dialLater(opts []nats.Option) {
 	ctx, cancel := context.WithCancel(context.Background())
 	s.stop = cancel
 	s.dialing.Go(func() {
 		for attempt := 1; ; attempt++ {
-			err := s.dial(natsURL, opts)
+			err := s.dial(opts)
 			if err == nil || ctx.Err() != nil {
 				return
 			}
 			if attempt == 1 {
-				s.log.Warn("connecting to the store failed; it is retried in the background", "url", s.url, "err", err)
 				s.mu.Lock()
+				s.log.Warn("connecting to the store failed; it is retried in the background", "url", s.url, "err", err)
 				s.lost = &Outage{Since: s.now(), Err: fmt.Errorf("%w: connecting to %s: %w", ErrUnavailable, s.url, err)}
 				s.mu.Unlock()
 			}
@@ -211,9 +222,9 @@ func (s *Store) dialLater(natsURL string, opts []nats.Option) {
 
 // disconnected records the loss of the connection.
 func (s *Store) disconnected(err error) {
-	s.log.Warn("store disconnected", "url", s.url, "err", err)
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.log.Warn("store disconnected", "url", s.url, "err", err)
 	s.lost = &Outage{Since: s.now(), Err: fmt.Errorf("%w: connection to %s lost: %w", ErrUnavailable, s.url, cmp.Or(err, nats.ErrDisconnected))}
 }
 

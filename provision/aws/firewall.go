@@ -3,8 +3,10 @@ package aws
 import (
 	"cmp"
 	"context"
+	"encoding/hex"
 	"errors"
 	"fmt"
+	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
@@ -20,8 +22,9 @@ import (
 // admits every address, because balancers of other regions and clouds connect from public addresses. Those
 // are unknown before the balancers run, and change when balancers are replaced. The port itself requires a
 // client certificate of a balancer. With one region (Config.OneRegion), FromBalancers admits only the
-// members of the balancers' security group. All outbound traffic is allowed, which is EC2's default for a
-// new group.
+// members of the balancers' security group. FromPeers admits the members of the group itself, whose private
+// addresses are in the same VPC, and the addresses of Desired.Peers. All outbound traffic is allowed, which is EC2's
+// default for a new group.
 
 // ingress is a rule that admits one source to a range of ports.
 type ingress struct {
@@ -42,7 +45,8 @@ func (r *region) launchFirewall(ctx context.Context, w provision.Desired) (provi
 	}
 	tags := tagsOf(w)
 	tags[tagRules] = rulesTag(w.Rules)
-	desired, err := r.desiredIngress(ctx, w)
+	tags[tagPeers] = peersTag(w.Peers)
+	balancers, err := r.balancersGroup(ctx, w)
 	if err != nil {
 		return provision.Object{}, err
 	}
@@ -59,6 +63,7 @@ func (r *region) launchFirewall(ctx context.Context, w provision.Desired) (provi
 			return false, err
 		}
 		id = aws.ToString(g.GroupId)
+		desired := ingressFromRules(w.Rules, balancers, id, w.Peers)
 		unchanged, err := r.setRules(ctx, id, desired, ingressFromEC2(g.IpPermissions))
 		return unchanged, ignoreCode(codeNoGroup, err) // a new group may not be visible yet
 	})
@@ -127,24 +132,30 @@ func (r *region) setRules(ctx context.Context, group string, desired, observed [
 	return len(add) == 0 && len(remove) == 0, nil
 }
 
-// desiredIngress returns the rules of a firewall in EC2's form.
-func (r *region) desiredIngress(ctx context.Context, w provision.Desired) ([]ingress, error) {
+// balancersGroup returns the id of the group of all balancers that a firewall admits; empty where it admits none,
+// or they are not all in one group.
+func (r *region) balancersGroup(ctx context.Context, w provision.Desired) (string, error) {
 	fromBalancers := func(rule provision.FirewallRule) bool { return rule.From == provision.FromBalancers }
 	if !r.p.cfg.OneRegion || !slices.ContainsFunc(w.Rules, fromBalancers) {
-		return ingressFromRules(w.Rules, ""), nil
+		return "", nil
 	}
-	group, err := r.waitGroupID(ctx, w, string(provision.KindBalancer))
-	return ingressFromRules(w.Rules, group), err
+	return r.waitGroupID(ctx, w, string(provision.KindBalancer))
 }
 
-// ingressFromRules converts rules to EC2's form, sorted. balancers is the id of the group of all balancers;
-// empty where they are not all in one group.
-func ingressFromRules(rules []provision.FirewallRule, balancers string) []ingress {
+// ingressFromRules converts the rules of a group to EC2's form, sorted. balancers is that of balancersGroup, self the
+// id of the group, and peers are those of provision.Desired.
+func ingressFromRules(rules []provision.FirewallRule, balancers, self string, peers []netip.Addr) []ingress {
 	var all []ingress
 	for _, rule := range rules {
 		port, sources := int32(rule.Port), anyAddress
-		if rule.From == provision.FromBalancers && balancers != "" {
+		switch {
+		case rule.From == provision.FromBalancers && balancers != "":
 			sources = []string{balancers}
+		case rule.From == provision.FromPeers:
+			sources = []string{self}
+			for _, ip := range peers {
+				sources = append(sources, netip.PrefixFrom(ip, ip.BitLen()).String())
+			}
 		}
 		for _, source := range sources {
 			all = append(all, ingress{"tcp", port, port, source})
@@ -225,6 +236,30 @@ func rulesOf(tag string) []provision.FirewallRule {
 	return rules
 }
 
+// peersTag encodes addresses in a tag, which may have 256 characters: eight hexadecimal digits each.
+func peersTag(peers []netip.Addr) string {
+	var text string
+	for _, ip := range peers {
+		text += hex.EncodeToString(ip.AsSlice())
+	}
+	return text
+}
+
+// peersOf decodes a tag of peersTag; none if it is invalid.
+func peersOf(tag string) []netip.Addr {
+	all, err := hex.DecodeString(tag)
+	if err != nil {
+		return nil
+	}
+	var peers []netip.Addr
+	for part := range slices.Chunk(all, 4) {
+		if ip, ok := netip.AddrFromSlice(part); ok {
+			peers = append(peers, ip)
+		}
+	}
+	return peers
+}
+
 // listFirewalls lists the security groups of a service, or of all services. If the rules of a group do not
 // match its tags, driftSuffix is appended to SpecHash.
 func (r *region) listFirewalls(ctx context.Context, name string) ([]provision.Object, error) {
@@ -252,7 +287,7 @@ func (r *region) listFirewalls(ctx context.Context, name string) ([]provision.Ob
 		if r.p.cfg.OneRegion {
 			balancers = ids[aws.ToString(g.VpcId)+groupName(o.Service, string(provision.KindBalancer))]
 		}
-		if !slices.Equal(ingressFromEC2(g.IpPermissions), ingressFromRules(rulesOf(tags[tagRules]), balancers)) {
+		if !slices.Equal(ingressFromEC2(g.IpPermissions), ingressFromRules(rulesOf(tags[tagRules]), balancers, aws.ToString(g.GroupId), peersOf(tags[tagPeers]))) {
 			o.SpecHash += driftSuffix
 		}
 		objects = append(objects, o)

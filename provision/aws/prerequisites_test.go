@@ -1,6 +1,8 @@
 package aws_test
 
 import (
+	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 	"testing"
@@ -104,6 +106,40 @@ func TestFirewallRulesAreUpdatedInPlace(t *testing.T) {
 	want := []string{"tcp 443-443 0.0.0.0/0", "tcp 443-443 ::/0", "tcp 8100-8100 0.0.0.0/0", "tcp 8100-8100 ::/0"}
 	if got := cloud.SecurityGroupRules("us-east-1", "skyserve-chat-balancer"); !slices.Equal(got, want) {
 		t.Errorf("it lets in %q, want %q", got, want)
+	}
+}
+
+// The members of the store admit each other: those of the VPC by their group, those of other networks by address.
+func TestFirewallAdmitsPeers(t *testing.T) {
+	cloud := newCloud(nil)
+	p := open(t, cloud)
+	w := firewall(east, provision.KindBalancer, provision.FirewallRule{Port: 8420, From: provision.FromPeers})
+	for i, sources := range [][]string{{"198.18.0.1/32", "198.18.0.2/32"}, {"198.18.0.2/32"}, nil} {
+		w.Peers, w.SpecHash = nil, fmt.Sprint("f", i)
+		for _, s := range sources {
+			w.Peers = append(w.Peers, netip.MustParsePrefix(s).Addr())
+		}
+		o, err := p.Launch(t.Context(), w)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var want []string
+		for _, s := range append(sources, o.Handle) {
+			want = append(want, "tcp 8420-8420 "+s)
+		}
+		if got := cloud.SecurityGroupRules("us-east-1", "skyserve-chat-balancer"); !slices.Equal(got, want) {
+			t.Errorf("it admits %q, want %q", got, want)
+		}
+		if changes := provision.Diff([]provision.Desired{w}, only(list(t, open(t, cloud)), w.ID)); len(changes) != 0 {
+			t.Errorf("got %+v, want no change", changes)
+		}
+	}
+	cloud.AddSecurityGroupRule("us-east-1", "skyserve-chat-balancer", 8420, "0.0.0.0/0")
+	if changes := provision.Diff([]provision.Desired{w}, only(list(t, open(t, cloud)), w.ID)); len(changes) != 1 || changes[0].Action != provision.ActionRepair {
+		t.Errorf("opened by hand: got %+v, want a repair", changes)
+	}
+	if err := p.Terminate(t.Context(), only(list(t, p), w.ID)[0]); err != nil {
+		t.Error(err)
 	}
 }
 

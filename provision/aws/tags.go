@@ -33,6 +33,7 @@ const (
 	tagEnds        = tagPrefix + "ends"   // when the cloud terminates the machine, in RFC 3339
 	tagPrice       = tagPrefix + "price"  // USD per hour
 	tagRules       = tagPrefix + "rules"  // of a firewall: the desired rules
+	tagPeers       = tagPrefix + "peers"  // of a firewall: provision.Desired.Peers
 	tagGrants      = tagPrefix + "grants" // of an identity: the desired grants
 	tagLabel       = tagPrefix + "label:" // followed by the label's name
 	tagName        = "Name"               // displayed in the console

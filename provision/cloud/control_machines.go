@@ -1,6 +1,7 @@
 package cloud
 
 import (
+	"net/netip"
 	"slices"
 
 	"skyserve/internal/service"
@@ -10,6 +11,10 @@ import (
 // ControlNodes is the number of machines with a controller and a member of the store's cluster: a majority
 // is left when one is lost. A service with fewer suitable balancers has one.
 const ControlNodes = 3
+
+// maxControlCandidates is the number of balancers that may run a controller: firewalls contain their addresses, and
+// a tag of AWS has place for as many.
+const maxControlCandidates = 32
 
 // ControlCandidate is a balancer's machine that may run a controller with a member of the store.
 type ControlCandidate struct {
@@ -23,7 +28,7 @@ type ControlCandidate struct {
 }
 
 // ControlCandidates returns a service's balancers in the order of service.yaml, with the machines that
-// exist.
+// exist: the first maxControlCandidates of them.
 func ControlCandidates(spec *service.Spec, have []provision.Object) []ControlCandidate {
 	var all []ControlCandidate
 	for _, name := range ManagedRegions(spec) {
@@ -42,7 +47,32 @@ func ControlCandidates(spec *service.Spec, have []provision.Object) []ControlCan
 			all = append(all, c)
 		}
 	}
-	return all
+	return all[:min(len(all), maxControlCandidates)]
+}
+
+// ReplicatesStore reports whether the machines of a service in clouds may form the cluster of a replicated store.
+func ReplicatesStore(spec *service.Spec) bool {
+	return UsesClouds(spec) && spec.Store.URL == "" && len(ControlCandidates(spec, nil)) >= ControlNodes
+}
+
+// SharesNetwork reports whether the machines of two regions reach each other at their private addresses: a network
+// of AWS is regional, one of Google Cloud is global.
+func SharesNetwork(a, b service.Region) bool {
+	return a == b || a.Cloud() == service.CloudGCP && b.Cloud() == service.CloudGCP
+}
+
+// peersOf returns the public addresses of the machines in other networks that may run a member of the store's
+// cluster, sorted.
+func peersOf(spec *service.Spec, region service.Region, have []provision.Object) []netip.Addr {
+	candidates := ControlCandidates(spec, nil)
+	var peers []netip.Addr
+	for _, o := range have {
+		if o.Kind == provision.KindBalancer && o.TerminatedReason == "" && o.PublicIP.Is4() && !SharesNetwork(region, o.Region) && containsControl(candidates, o.ID) {
+			peers = append(peers, o.PublicIP)
+		}
+	}
+	slices.SortFunc(peers, netip.Addr.Compare)
+	return slices.Compact(peers)
 }
 
 // ChooseControlMachines returns the IDs of the machines that run a controller and a member of the store:

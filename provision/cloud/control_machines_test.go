@@ -2,6 +2,7 @@ package cloud_test
 
 import (
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 	"testing"
@@ -163,5 +164,51 @@ func TestControlCandidates(t *testing.T) {
 	}
 	if got := cloud.ControlCandidates(spec, have); !slices.Equal(got, want) {
 		t.Errorf("got %+v, want %+v", got, want)
+	}
+}
+
+// The firewalls of balancers admit the members of the store's cluster in other networks, once these have addresses.
+func TestPeersOfTheStore(t *testing.T) {
+	spec := parse(t, threeRegions)
+	var have []provision.Object
+	for i, id := range []string{"lb-us-east-1-0", "lb-europe-west4-0", "lb-ap-northeast-1-0", "lb-ap-northeast-1-1"} {
+		region := service.Region("aws/" + id[3:len(id)-2])
+		if i == 1 {
+			region = "gcp/europe-west4"
+		}
+		have = append(have, provision.Object{ID: id, Kind: provision.KindBalancer, Region: region, PublicIP: netip.AddrFrom4([4]byte{198, 18, 0, byte(i)})})
+	}
+	have = append(have, provision.Object{ID: "us-east-1-0", Kind: provision.KindReplica, Region: "aws/us-east-1", PublicIP: netip.MustParseAddr("198.18.0.9")})
+	firewalls := func() map[string]string {
+		in, peers := input(spec), map[string]string{}
+		in.Have = have
+		for _, w := range plan(t, in).Desired {
+			if slices.Contains(w.Rules, provision.FirewallRule{Port: cloud.PortRoutes, From: provision.FromPeers}) {
+				peers[w.ID] = fmt.Sprint(w.Peers) + w.SpecHash
+			}
+		}
+		return peers
+	}
+	all := firewalls()
+	for id, want := range map[string]string{
+		"firewall-us-east-1-balancer":      "[198.18.0.1 198.18.0.2 198.18.0.3]",
+		"firewall-europe-west4-balancer":   "[198.18.0.0 198.18.0.2 198.18.0.3]",
+		"firewall-ap-northeast-1-balancer": "[198.18.0.0 198.18.0.1]",
+	} {
+		if len(all) != 3 || !strings.HasPrefix(all[id], want) {
+			t.Errorf("%s: got %s, want %s; %d firewalls", id, all[id], want, len(all))
+		}
+	}
+	have[3].TerminatedReason = "terminated"
+	if next := firewalls(); next["firewall-us-east-1-balancer"] == all["firewall-us-east-1-balancer"] || next["firewall-ap-northeast-1-balancer"] != all["firewall-ap-northeast-1-balancer"] {
+		t.Errorf("after the end of a machine: got %v, before %v", next, all)
+	}
+	spec.Store.URL = "nats://store.example.com:4222"
+	if got := firewalls(); len(got) != 0 {
+		t.Errorf("with an existing NATS cluster: got %v", got)
+	}
+	spec.Store.URL, spec.Regions = "", spec.Regions[:2]
+	if got := firewalls(); len(got) != 0 {
+		t.Errorf("with two balancers: got %v", got)
 	}
 }

@@ -27,6 +27,9 @@ const (
 	// service; PortController, on loopback, is where the controller serves its status.
 	PortStore      = 8400
 	PortController = 8410
+	// PortRoutes is where the controller's store accepts the other members of its cluster, authenticated by
+	// certificates of controllers.
+	PortRoutes = 8420
 	// PortEngine is where a replica serves balancers.
 	PortEngine = 8300
 )
@@ -61,7 +64,7 @@ func addressesAt(ip netip.Addr) provision.Addresses {
 	at := func(port int) string { return net.JoinHostPort(ip.String(), strconv.Itoa(port)) }
 	return provision.Addresses{
 		Public: at(PortPublic), PublicTLS: at(PortTLS), Admin: at(PortAdmin), Challenge: at(PortChallenge),
-		Agent: at(PortAgent), Store: at(PortStore), Engine: at(PortEngine),
+		Agent: at(PortAgent), Store: at(PortStore), Routes: at(PortRoutes), Engine: at(PortEngine),
 	}
 }
 

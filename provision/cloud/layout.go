@@ -284,7 +284,12 @@ func (l *layout) addPrerequisites(cloud string) error {
 		}
 		for role, rules := range map[provision.ObjectKind][]provision.FirewallRule{provision.KindBalancer: l.balancerRules(), provision.KindReplica: replicaRules} {
 			w := provision.Desired{ID: fmt.Sprintf("firewall-%s-%s", r.Name.Place(), role), Kind: provision.KindFirewall, Region: r.Name, Rules: rules}
-			if err := l.addObject(w, role, rules); err != nil {
+			identity := any(rules)
+			if slices.ContainsFunc(rules, func(r provision.FirewallRule) bool { return r.From == provision.FromPeers }) {
+				w.Peers = peersOf(l.Spec, r.Name, l.Have)
+				identity = []any{rules, w.Peers}
+			}
+			if err := l.addObject(w, role, identity); err != nil {
 				return err
 			}
 		}
@@ -340,6 +345,9 @@ func (l *layout) balancerRules() []provision.FirewallRule {
 	}
 	if l.Spec.Store.URL == "" {
 		rules = append(rules, provision.FirewallRule{Port: PortStore, From: provision.FromWorld})
+	}
+	if ReplicatesStore(l.Spec) {
+		rules = append(rules, provision.FirewallRule{Port: PortRoutes, From: provision.FromPeers})
 	}
 	if l.Spec.ObtainsCertificate(service.ChallengeHTTP) {
 		rules = append(rules, provision.FirewallRule{Port: PortChallenge, From: provision.FromWorld})

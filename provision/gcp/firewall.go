@@ -3,6 +3,7 @@ package gcp
 import (
 	"context"
 	"fmt"
+	"net/netip"
 	"path"
 	"slices"
 	"strconv"
@@ -20,12 +21,13 @@ import (
 const (
 	ruleWorld     = "world"
 	ruleBalancers = "balancers"
+	rulePeers     = "peers"
 	ruleRest      = "rest"
 	ruleIdentity  = "identity"
 )
 
 var ruleEnds = map[provision.ObjectKind][]string{
-	provision.KindFirewall: {ruleWorld, ruleBalancers, ruleRest},
+	provision.KindFirewall: {ruleWorld, ruleBalancers, rulePeers, ruleRest},
 	provision.KindIdentity: {ruleIdentity},
 }
 
@@ -83,6 +85,14 @@ func (p *Provider) rulesFor(n note) (map[string]*computepb.Firewall, error) {
 		rules[ruleBalancers] = rule(ruleBalancers, priorityAllow)
 		allowPorts(rules[ruleBalancers], ports)
 		rules[ruleBalancers].SourceTags = []string{n.tag(provision.KindBalancer, "")}
+	}
+	if ports := portsFrom(n.Rules, provision.FromPeers); len(ports) > 0 {
+		rules[rulePeers] = rule(rulePeers, priorityAllow)
+		allowPorts(rules[rulePeers], ports)
+		rules[rulePeers].SourceTags = []string{n.tag(n.Role, "")} // matches private addresses of the network
+		for _, ip := range n.Peers {
+			rules[rulePeers].SourceRanges = append(rules[rulePeers].SourceRanges, netip.PrefixFrom(ip, ip.BitLen()).String())
+		}
 	}
 	return rules, nil
 }

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/netip"
 	"regexp"
 	"strings"
 	"testing"
@@ -52,6 +53,32 @@ skyserve-chat-identity-gcp-balancer-#-identity 65000 off: allow [] deny [{all []
 			strings.HasSuffix(f.Name, "-balancers") && !strings.Contains(tags, f.SourceTags[0]) {
 			t.Errorf("rule %s speaks of %v and %v, and a balancer has %s", f.Name, f.TargetTags, f.SourceTags, tags)
 		}
+	}
+}
+
+// The members of the store admit each other: at private addresses of the network, and at the public addresses of
+// other networks. A changed address repairs the rule.
+func TestFirewallAdmitsPeers(t *testing.T) {
+	g := newGCE(nil)
+	p := provider(g)
+	w := firewall(provision.KindBalancer, provision.FirewallRule{Port: 8420, From: provision.FromPeers})
+	w.Peers = []netip.Addr{netip.MustParseAddr("198.18.0.1"), netip.MustParseAddr("198.18.0.2")}
+	launched(t, p, w)
+	const rule = `skyserve-chat-firewall-us-central1-balan-#-peers 1000 on: allow [{tcp [8420]}] deny [] from [%s] [skyserve-chat-balancer-all-#] to [skyserve-chat-balancer-us-central1-#]`
+	if got, want := formatRules(g), fmt.Sprintf(rule, "198.18.0.1/32 198.18.0.2/32"); !strings.Contains(got, want) {
+		t.Errorf("got\n%s\nwant\n%s", got, want)
+	}
+	w.Peers, w.SpecHash = w.Peers[1:], "f2"
+	launched(t, p, w)
+	if got, want := formatRules(g), fmt.Sprintf(rule, "198.18.0.2/32"); !strings.Contains(got, want) {
+		t.Errorf("got\n%s\nwant\n%s", got, want)
+	}
+	have, err := p.List(t.Context(), "chat")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if changes := provision.Diff([]provision.Desired{w}, have); len(changes) != 0 {
+		t.Errorf("got %+v, want no change", changes)
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"net/netip"
 	"strings"
 
 	"skyserve/provision"
@@ -20,6 +21,7 @@ type note struct {
 	provision.Object
 	Role  provision.ObjectKind     `json:"role"`
 	Rules []provision.FirewallRule `json:"rules,omitempty"` // of a firewall
+	Peers []netip.Addr             `json:"peers,omitempty"` // of a firewall
 }
 
 // noteOf returns the note of a desired object, with its offering if it has one.
@@ -29,7 +31,7 @@ func noteOf(w provision.Desired, offer *provision.Offering) note {
 			ID: w.ID, Kind: w.Kind, Service: w.Service, Owner: w.Owner, Region: w.Region, Offering: offer,
 			SpecHash: w.SpecHash, ImmutableHash: w.ImmutableHash, BuildHash: w.BuildHash, Labels: w.Labels, CostPerHour: w.CostPerHour,
 		},
-		Role: roleOf(w), Rules: w.Rules,
+		Role: roleOf(w), Rules: w.Rules, Peers: w.Peers,
 	}
 }
 

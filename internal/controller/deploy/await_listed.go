@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"skyserve/provision"
+	"skyserve/provision/cloud"
 )
 
 // minLocateInterval and maxLocateInterval are the initial and maximum polling intervals for objects that are
@@ -40,7 +41,7 @@ func (e *MachineEndedError) Error() string {
 // UpListed applies a plan as Up does, and returns the objects that await returns. While await returns a
 // *MachineEndedError, it plans again and applies the difference, up to maxReplans times: the clouds may
 // have listed a machine as running that was ending. replanned is called with each such error and the new
-// plan. It returns the last plan.
+// plan. Then it updates the firewalls that admit machines by address. It returns the last plan.
 func (f *Deployer) UpListed(ctx context.Context, p *Plan, progress provision.ProgressFunc, await func(context.Context, *Plan) ([]provision.Object, error), replanned func(*MachineEndedError, *Plan)) (*Plan, []provision.Object, error) {
 	var have []provision.Object
 	err := retryEnded(func() (err error) {
@@ -57,6 +58,9 @@ func (f *Deployer) UpListed(ctx context.Context, p *Plan, progress provision.Pro
 		p = next
 		return nil
 	})
+	if err == nil {
+		err = f.admitPeers(ctx, have, progress)
+	}
 	return p, have, err
 }
 
@@ -73,6 +77,22 @@ func retryEnded(apply func() error, replan func(*MachineEndedError) error) error
 			return err
 		}
 	}
+}
+
+// admitPeers repairs the firewalls whose rules contain addresses of machines, which are unknown before the launch.
+func (f *Deployer) admitPeers(ctx context.Context, have []provision.Object, progress provision.ProgressFunc) error {
+	if f.Only != nil || !cloud.ReplicatesStore(f.Spec) {
+		return nil
+	}
+	p, err := f.planFor(have, nil)
+	if err != nil {
+		return err
+	}
+	p.Changes = slices.DeleteFunc(p.Changes, func(c provision.Change) bool {
+		return c.Kind() != provision.KindFirewall || c.Action != provision.ActionRepair
+	})
+	_, err = provision.Apply(ctx, p.Changes, f.launcher(), f.applyOptions(p, progress))
+	return err
 }
 
 // AwaitListed returns the objects of a service once the cloud lists every desired machine of p (or,

@@ -53,13 +53,13 @@ func writeBundle(t *testing.T, d agent.Deployment) string {
 	return filepath.Join(dir, "controller")
 }
 
-func TestControllerRunsOnOneMachine(t *testing.T) {
+func TestControllersRunOnThreeMachines(t *testing.T) {
 	all := deployments(t, withBundle(t), testMachines())
 	for id, d := range all {
 		if err := d.Check(); err != nil {
 			t.Errorf("%s: %v", id, err)
 		}
-		if has := len(d.Units) > 1; has != (id == "lb-us-east-1-0") {
+		if has := len(d.Units) > 1; has != provision.IsBalancerID(id) {
 			t.Errorf("%s runs %d units", id, len(d.Units))
 		}
 	}
@@ -115,8 +115,8 @@ func TestBalancersUseControllersStore(t *testing.T) {
 		balancer string
 		want     string
 	}{
-		{"on its machine", withBundle(t), testMachines(), "lb-us-east-1-0", "ours tls://10.0.0.1:8400"},
-		{"elsewhere", withBundle(t), testMachines(), "lb-us-east-1-1", "ours tls://203.0.113.1:8400"},
+		{"on its machine", withBundle(t), testMachines(), "lb-us-east-1-0", "ours tls://10.0.0.1:8400,tls://203.0.113.2:8400,tls://203.0.113.3:8400"},
+		{"elsewhere", withBundle(t), testMachines(), "lb-us-east-1-1", "ours tls://10.0.0.2:8400,tls://203.0.113.1:8400,tls://203.0.113.3:8400"},
 		{"an external store", named, testMachines(), "lb-us-east-1-1", "nats://store.example.com:4222"},
 		{"while its machine is missing", withBundle(t), away, "lb-us-east-1-1", ""},
 		{"without a controller", content(t), testMachines(), "lb-us-east-1-1", ""},

@@ -138,10 +138,7 @@ func upStep(spec *service.Spec, program string) func(context.Context, *operatorW
 		if err := f.Enrolments.Adopt(known); err != nil {
 			return err
 		}
-		if plan, err = f.Up(ctx, plan, nil); err != nil {
-			return err
-		}
-		have, err := f.AwaitListed(ctx, plan)
+		_, have, err := f.UpListed(ctx, plan, nil, f.AwaitListed, func(*deploy.MachineEndedError, *deploy.Plan) {})
 		if err != nil {
 			return err
 		}

@@ -131,8 +131,12 @@ func (p controlPlane) storeCluster(machine provision.Object) *service.StoreClust
 	c := &service.StoreCluster{Listen: at.Listen.Routes, Advertise: at.Advertised.Routes, Members: p.ids(), Routes: []string{}}
 	c.Clients = p.storeURLs(machine.ID, machine.Region)[1:]
 	for _, o := range p.placed {
-		if o.ID != machine.ID {
-			c.Routes = append(c.Routes, cloud.EndpointsOf(o).Advertised.Routes)
+		switch to := cloud.EndpointsOf(o); {
+		case o.ID == machine.ID:
+		case cloud.SharesNetwork(o.Region, machine.Region): // firewalls admit private addresses of the network
+			c.Routes = append(c.Routes, to.Listen.Routes)
+		default:
+			c.Routes = append(c.Routes, to.Advertised.Routes)
 		}
 	}
 	for len(c.Routes) < 2 { // the machines of the others are lost

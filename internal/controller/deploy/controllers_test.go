@@ -127,3 +127,51 @@ func TestBalancersKnowAllMembers(t *testing.T) {
 		}
 	}
 }
+
+// Members reach each other at private addresses inside a network, which is regional at AWS and global at Google, and at
+// public ones elsewhere: firewalls admit these.
+func TestRoutesInClouds(t *testing.T) {
+	const text = `
+name: chat
+balancer: {auth: {keys_from: env:KEYS}, insecure: true}
+models: [{name: org/m, engine: {kind: sim}, gpus: [{type: L4}]}]
+regions: [{name: aws/us-east-1, balancers: 2}, {name: gcp/us-central1}, {name: gcp/europe-west4}]
+`
+	t.Setenv("KEYS", "key")
+	for running, want := range map[string]map[string]string{
+		"lb-us-east-1-0 lb-us-east-1-1 lb-us-central1-0": {
+			"lb-us-east-1-0": "198.18.0.3:8420 10.0.0.2:8420", "lb-us-east-1-1": "198.18.0.3:8420 10.0.0.1:8420", "lb-us-central1-0": "198.18.0.1:8420 198.18.0.2:8420",
+		},
+		"lb-us-east-1-0 lb-us-central1-0 lb-europe-west4-0": {
+			"lb-us-east-1-0": "198.18.0.4:8420 198.18.0.3:8420", "lb-us-central1-0": "10.0.0.4:8420 198.18.0.1:8420", "lb-europe-west4-0": "10.0.0.3:8420 198.18.0.1:8420",
+		},
+	} {
+		var have []provision.Object
+		for i, id := range []string{"lb-us-east-1-0", "lb-us-east-1-1", "lb-us-central1-0", "lb-europe-west4-0"} {
+			region := service.Region("gcp/" + id[3:len(id)-2])
+			if i < 2 {
+				region = "aws/us-east-1"
+			}
+			have = append(have, provision.Object{
+				ID: id, Kind: provision.KindBalancer, Service: "chat", Region: region,
+				PublicIP: netip.AddrFrom4([4]byte{198, 18, 0, byte(i + 1)}), PrivateIP: netip.AddrFrom4([4]byte{10, 0, 0, byte(i + 1)}),
+			})
+		}
+		c := withBundle(t)
+		c.Spec, c.Text, c.Enrolled, c.Controllers, c.Secrets = parse(t, text), []byte(text), nil, strings.Fields(running), deploy.LocalSecrets
+		for id, d := range deployments(t, c, have) {
+			for _, u := range d.Units {
+				if u.Name != deploy.UnitController {
+					continue
+				}
+				var config service.ControllerConfig
+				if err := yaml.UnmarshalWithOptions([]byte(u.Files["controller/config.yaml"]), &config, yaml.Strict()); err != nil {
+					t.Fatal(err)
+				}
+				if got := strings.Join(config.StoreCluster.Routes, " "); got != want[id] || !strings.HasPrefix(config.StoreCluster.Listen, "10.0.0.") {
+					t.Errorf("%s of %s: got %s at %s, want %s", id, running, got, config.StoreCluster.Listen, want[id])
+				}
+			}
+		}
+	}
+}

@@ -19,10 +19,11 @@ import (
 // safe to run again after a crash.
 func (f *Deployer) Up(ctx context.Context, p *Plan, progress provision.ProgressFunc) (*Plan, error) {
 	short := map[cloud.ReplicaGroup]int{}
+	var refusal error // the last one
 	for {
 		_, failure := provision.Apply(ctx, p.Changes, f.launcher(), f.applyOptions(p, progress))
 		if failure == nil {
-			return p, errors.Join(f.missingError(p, nil), p.heldError())
+			return p, errors.Join(f.missingError(p, refusal), p.heldError())
 		}
 		if ctx.Err() != nil {
 			return p, failure
@@ -36,6 +37,7 @@ func (f *Deployer) Up(ctx context.Context, p *Plan, progress provision.ProgressF
 				return p, failure // a balancer has no fallback region
 			}
 		}
+		refusal = failure
 		next, err := f.planWithShortfall(ctx, short)
 		if err != nil {
 			return p, errors.Join(failure, err)

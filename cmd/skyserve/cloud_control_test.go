@@ -1,0 +1,179 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"skyserve/internal/controller/deploy"
+	"skyserve/internal/testkit"
+)
+
+// replicatedService has three balancers in two clouds, in which three controllers with a replicated store run.
+const replicatedService = `
+name: chat
+models:
+  - name: m
+    engine: {kind: sim, speed: 100}
+    gpus: [{type: L4}]
+    regions: {"aws/eu-west-1": {min: 0, max: 0}, "gcp/us-central1": {min: 0, max: 0}}
+regions:
+  - name: aws/us-east-1
+  - name: aws/eu-west-1
+  - name: gcp/us-central1
+balancer:
+  auth: {keys_from: env:KEYS}
+  insecure: true
+`
+
+// replicated waits until a leader, all standbys and a replicated store are shown, and returns the status.
+func (e *emulated) replicated(machines ...string) (s deploy.ServiceStatus) {
+	e.t.Helper()
+	within(e.t, fmt.Sprintf("the store is replicated on %v", machines), func() error {
+		s = e.status()
+		if s.Leadership == nil || s.StoreState == nil || !s.StoreState.Replicated {
+			return fmt.Errorf("leadership %+v, store %+v", s.Leadership, s.StoreState)
+		}
+		var members []string
+		for _, m := range s.StoreState.Members {
+			members = append(members, m.Node)
+		}
+		if all := append([]string{s.Leadership.Leader}, s.Leadership.Standbys...); !sameSet(all, machines) || !sameSet(members, machines) {
+			return fmt.Errorf("the controllers are on %v and the members of the store on %v", all, members)
+		}
+		return nil
+	})
+	return s
+}
+
+func sameSet(a, b []string) bool {
+	return slices.Equal(slices.Sorted(slices.Values(a)), slices.Sorted(slices.Values(b)))
+}
+
+// routesAt returns who may reach the port of the store's routes in the two regions of AWS and at Google, sorted.
+func (e *emulated) routesAt() (admitted []string) {
+	e.t.Helper()
+	for _, place := range []string{"us-east-1", "eu-west-1"} {
+		for _, rule := range e.aws.SecurityGroupRules(place, "skyserve-chat-balancer") {
+			if source, is := strings.CutPrefix(rule, "tcp 8420-8420 "); is && !strings.HasPrefix(source, "sg-") {
+				admitted = append(admitted, place+" "+source)
+			}
+		}
+	}
+	for _, f := range e.gce.Firewalls() {
+		for _, a := range f.Allowed {
+			for _, source := range f.SourceRanges {
+				if slices.Contains(a.Ports, "8420") {
+					admitted = append(admitted, "us-central1 "+source)
+				}
+			}
+		}
+	}
+	slices.Sort(admitted)
+	return admitted
+}
+
+// loseLeader ends the machine of the leader of a status, and waits until another controller leads and the loss is shown.
+func (e *emulated) loseLeader(before deploy.ServiceStatus) (lost string) {
+	e.t.Helper()
+	lost = before.Leadership.Leader
+	e.TerminateWithoutNotice(e.instance(lost))
+	within(e.t, "another controller leads", func() error {
+		s := e.status()
+		if l := s.Leadership; l == nil || l.Leader == lost || l.Term <= before.Leadership.Term || len(l.Standbys) == 0 {
+			return fmt.Errorf("got %+v, store %s", l, s.Store)
+		}
+		if !strings.Contains(s.Store, lost+" offline") {
+			return errors.New(s.Store)
+		}
+		return nil
+	})
+	return lost
+}
+
+// Three balancers in two clouds run three controllers with a replicated store, whose members only admit each other.
+// After the loss of the leader's machine another controller leads with the same store, and 'up' replaces the machine.
+func TestControlPlaneInClouds(t *testing.T) {
+	testkit.Slow(t)
+	testkit.NotUnderRace(t, "takes minutes under the race detector; other tests cover the same code")
+	t.Parallel()
+	e := emulate(t)
+	up := e.upOf(replicatedService)
+	e.skyserve(exitOK, append(up, "--yes")...)
+	machines := []string{"lb-eu-west-1-0", "lb-us-central1-0", "lb-us-east-1-0"}
+	before := e.replicated(machines...)
+	addresses := func() (want []string) {
+		s := e.status()
+		at := map[string]string{}
+		for _, r := range s.Regions {
+			at[r.Name.Place()] = strings.TrimSuffix(strings.TrimPrefix(r.Endpoint, "http://"), ":8000") + "/32"
+		}
+		for place := range at {
+			for other, address := range at {
+				if other != place {
+					want = append(want, place+" "+address)
+				}
+			}
+		}
+		slices.Sort(want)
+		return want
+	}
+	if got, want := e.routesAt(), addresses(); !slices.Equal(got, want) || len(got) != 6 {
+		t.Errorf("the routes admit %q, want %q", got, want)
+	}
+	if out := e.skyserve(exitOK, append(up, "--yes")...); !strings.Contains(out, "no change") {
+		t.Errorf("up again:\n%s", out)
+	}
+
+	lost := e.loseLeader(before)
+	if out := e.skyserve(exitOK, append(up, "--yes")...); !strings.Contains(out, lost) {
+		t.Errorf("up after the loss:\n%s", out)
+	}
+	if after := e.replicated(machines...); after.Leadership.Term <= before.Leadership.Term {
+		t.Errorf("the term began again: %+v after %+v", after.Leadership, before.Leadership)
+	}
+	if got, want := e.routesAt(), addresses(); !slices.Equal(got, want) || len(got) != 6 {
+		t.Errorf("after the replacement the routes admit %q, want %q", got, want)
+	}
+	e.downAndCheckEmpty()
+}
+
+// A balancer that runs no controller takes the place of a lost machine without an operator: it becomes a member, the
+// lost one leaves, and no other process restarts.
+func TestSpareBalancerJoinsControlPlane(t *testing.T) {
+	testkit.Slow(t)
+	testkit.NotUnderRace(t, "takes minutes under the race detector; other tests cover the same code")
+	t.Parallel()
+	e := emulate(t)
+	up := e.upOf(strings.Replace(replicatedService, "  - name: aws/eu-west-1\n", "  - name: aws/eu-west-1\n    balancers: 2\n", 1))
+	e.skyserve(exitOK, append(up, "--yes")...)
+	machines := []string{"lb-eu-west-1-0", "lb-us-central1-0", "lb-us-east-1-0"}
+	before := e.replicated(machines...)
+	all := append(slices.Clone(machines), "lb-eu-west-1-1")
+	processes := map[string][]int{}
+	for _, id := range all {
+		processes[id] = append(e.unitProcesses(id, "balancer/config.yaml"), e.unitProcesses(id, "controller/config.yaml")...)
+	}
+	lost := e.loseLeader(before)
+	rest := slices.DeleteFunc(all, func(id string) bool { return id == lost })
+	within(t, "the spare balancer runs a controller", func() error {
+		if l := e.status().Leadership; l == nil || !slices.Contains(l.Standbys, "lb-eu-west-1-1") {
+			return fmt.Errorf("got %+v", l)
+		}
+		return nil
+	})
+	e.replicated(rest...)
+	for _, id := range rest {
+		now := append(e.unitProcesses(id, "balancer/config.yaml"), e.unitProcesses(id, "controller/config.yaml")...)
+		if len(now) != 2 || !slices.Equal(now[:len(processes[id])], processes[id]) {
+			t.Errorf("%s runs the processes %v, before %v", id, now, processes[id])
+		}
+	}
+	if out := e.skyserve(exitOK, append(up, "--yes")...); !strings.Contains(out, lost) {
+		t.Errorf("up after the loss:\n%s", out)
+	}
+	e.replicated(rest...) // members stay
+	e.downAndCheckEmpty()
+}

@@ -1,0 +1,78 @@
+package store
+
+import (
+	"errors"
+	"fmt"
+	"net/url"
+	"slices"
+	"strings"
+
+	"github.com/nats-io/nats-server/v2/server"
+
+	"skyserve/internal/telemetry"
+)
+
+// SetMembers changes Routes and Members of a member's Cluster while it runs, as after the machine of another member
+// was replaced. Routes to the others stay, and clients by certificate stay connected. It changes nothing if they are
+// invalid.
+func (s *Server) SetMembers(routes, members []string) error {
+	s.changing.Lock()
+	defer s.changing.Unlock()
+	s.mu.Lock()
+	before, m := s.opts.Cluster, s.membership
+	s.mu.Unlock()
+	if before == nil || slices.Equal(before.Routes, routes) && slices.Equal(before.Members, members) {
+		return nil
+	}
+	next := *before
+	next.Routes, next.Members = routes, members
+	if err := next.validate(); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	s.opts.Cluster = &next
+	s.mu.Unlock()
+	if m == nil {
+		return nil // the next start applies them
+	}
+	urls, err := next.routes()
+	if err != nil {
+		return err
+	}
+	options := m.ns.options.Clone()
+	options.Routes = urls
+	s.leave() // the server disconnects clients with a name, such as those of the membership
+	if err := errors.Join(m.ns.ReloadOptions(options), s.join(m.ctx, m.ns, m.offline)); err != nil {
+		return fmt.Errorf("changing the members of the store's cluster: %w", err)
+	}
+	return nil
+}
+
+// members returns the nodes of all members of the cluster.
+func (s *Server) members() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.opts.Cluster.Members
+}
+
+// runningNATS is a NATS server with the options that it was started with.
+type runningNATS struct {
+	*server.Server
+	options *server.Options
+}
+
+// SetURL changes the servers of a client: see Connect. A connection to a server that is no longer among them stays
+// until it is lost.
+func (s *Store) SetURL(natsURL string) error {
+	if _, err := url.Parse(natsURL); err != nil || natsURL == "" {
+		return fmt.Errorf("changing the servers of the store: url must be nats://host:port, got %q", telemetry.HideCredentials(natsURL))
+	}
+	s.mu.Lock()
+	s.servers, s.url = natsURL, telemetry.HideCredentials(natsURL)
+	nc := s.nc
+	s.mu.Unlock()
+	if nc == nil {
+		return nil // the next attempt to connect uses them
+	}
+	return nc.SetServerPool(strings.Split(natsURL, ","))
+}

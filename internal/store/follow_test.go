@@ -1,0 +1,94 @@
+package store
+
+import (
+	"context"
+	"os"
+	"slices"
+	"testing"
+
+	"skyserve/internal/testkit"
+)
+
+// move gives a member that is not running another machine: another address and an empty disk.
+func (c *testCluster) move(node string) {
+	c.t.Helper()
+	c.ports[node], c.clients[node] = testkit.FreeAddr(), testkit.FreeAddr()
+	for _, n := range c.nodes {
+		if n != node {
+			c.links[n][node], c.links[node][n] = newProxy(c.t, c.ports[node]), newProxy(c.t, c.ports[n])
+		}
+	}
+	if err := os.RemoveAll(c.options(node).Dir); err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+// A machine that was lost is replaced at another address: the other members and their clients follow while they run,
+// the new one joins, the lost one leaves, and the leader stays.
+func TestMembersFollowReplacedMachine(t *testing.T) {
+	testkit.Slow(t)
+	c := newTestCluster(t, "a", "b", "c")
+	c.start("a", "b", "c")
+	c.waitReplicated()
+	leader := c.leader()
+	others := slices.DeleteFunc(slices.Clone(c.nodes), func(n string) bool { return n == leader })
+	lost, stays := others[0], others[1]
+	client := c.client(lost)
+	testkit.Eventually(t, "a write", func() bool {
+		_, err := client.Put(t.Context(), "key", []byte("1"))
+		return err == nil
+	})
+
+	c.servers[lost].Close()
+	delete(c.servers, lost)
+	c.move(lost)
+	for _, n := range []string{leader, stays} {
+		o := c.options(n).Cluster
+		if err := c.servers[n].SetMembers(o.Routes, o.Members); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c.start(lost)
+	c.waitReplicated()
+	for _, m := range c.servers[leader].Cluster().Members {
+		if m.State == MemberOffline {
+			t.Errorf("the lost member did not leave: %+v", c.servers[leader].Cluster())
+		}
+	}
+	if got := c.leader(); got != leader {
+		t.Errorf("%s leads, want %s: nothing restarted", got, leader)
+	}
+
+	// Only the new member remains in the list of the client, which reconnects to it.
+	if err := client.SetURL("nats://" + c.clients[lost]); err != nil {
+		t.Fatal(err)
+	}
+	client.current().ForceReconnect()
+	testkit.Eventually(t, "the client uses the new member", func() bool {
+		value, _, err := client.Get(context.WithoutCancel(t.Context()), "key")
+		return err == nil && string(value) == "1" && client.current().ConnectedAddr() == c.clients[lost]
+	})
+}
+
+// Members are checked before anything changes.
+func TestSetMembersRejectsInvalidOnes(t *testing.T) {
+	testkit.Slow(t)
+	c := newTestCluster(t, "a", "b", "c")
+	c.start("a", "b", "c")
+	c.waitReplicated()
+	before := c.servers["a"].members()
+	for name, change := range map[string]struct{ routes, members []string }{
+		"two members":   {[]string{"127.0.0.1:1", "127.0.0.1:2"}, []string{"a", "b"}},
+		"a route":       {[]string{"127.0.0.1"}, c.nodes},
+		"a bad node":    {[]string{"127.0.0.1:1", "127.0.0.1:2"}, []string{"a", "b", "c.d"}},
+		"without route": {nil, c.nodes},
+	} {
+		if err := c.servers["a"].SetMembers(change.routes, change.members); err == nil {
+			t.Errorf("%s: accepted", name)
+		}
+	}
+	if got := c.servers["a"].members(); !slices.Equal(got, before) {
+		t.Errorf("got %q, want %q", got, before)
+	}
+	c.waitReplicated()
+}
