@@ -12,7 +12,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"skyserve/internal/atomicfile"
 	"skyserve/internal/store"
 	"skyserve/internal/telemetry"
 )
@@ -81,31 +80,13 @@ func runBackup(ctx context.Context, o *backupOptions, out io.Writer) error {
 		if o.dir == "" {
 			write = func(w io.Writer) error { return admins[i].Backup(ctx, w) }
 		}
-		b, err := writeBackupFile(o.file, write)
+		b, err := store.WriteBackupFile(o.file, write)
 		if err == nil {
 			return reportBackup(out, o.output, o.file, b, "backed up %s to %s: %d messages, %s in the store, %s in the file\n")
 		}
 		failures = append(failures, err)
 	}
 	return failed(fmt.Errorf("backing up %s: %w", o.name, errors.Join(failures...)), "nothing was written; 'skyserve status' shows the state of the store")
-}
-
-// writeBackupFile writes a backup to a file, which it replaces once the backup is complete and checked.
-func writeBackupFile(file string, write func(io.Writer) error) (b telemetry.Backup, err error) {
-	err = atomicfile.Write(file, 0o600, func(w io.Writer) error {
-		check, feed := io.Pipe()
-		checked := make(chan error, 1)
-		go func() {
-			var err error
-			b, err = store.CheckBackup(check)
-			_, rest := io.Copy(io.Discard, check)
-			checked <- errors.Join(err, rest)
-		}()
-		err := write(io.MultiWriter(w, feed))
-		feed.CloseWithError(err)
-		return errors.Join(err, <-checked)
-	})
-	return b, err
 }
 
 // backupReport is the JSON output of backup and restore.

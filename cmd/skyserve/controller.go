@@ -39,7 +39,7 @@ SIGHUP, or POST /reload on its address, reloads the configuration file.`,
 			hangups, stop := reloadsOf(cmd.Context())
 			defer stop()
 			read := func() (service.ControllerConfig, error) { return controller.ReadConfig(config) }
-			options := append(reconcilerOptions(config, log), controller.WithReload(read), controller.WithReloadSignals(hangups))
+			options := append(reconcilerOptions(config, log), controller.WithReload(read), controller.WithVersion(ownVersion().Version), controller.WithReloadSignals(hangups))
 			return controller.Run(cmd.Context(), c, log, options...)
 		},
 	}

@@ -79,7 +79,7 @@ func (c *Controller) recordWrite(took time.Duration) {
 
 // alerts returns the current alerts, the most severe first.
 func (c *Controller) alerts(now time.Time) []telemetry.Alert {
-	lists := [][]telemetry.Alert{c.storeAlerts(now), c.controlAlerts(now)}
+	lists := [][]telemetry.Alert{c.storeAlerts(now), c.controlAlerts(now), c.backupAlerts(now)}
 	for _, f := range c.options.alerts {
 		lists = append(lists, f())
 	}

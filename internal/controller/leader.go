@@ -78,6 +78,8 @@ type Controller struct {
 	revoked   *identity.RevokedFile                // nil without an identity
 	events    *store.EventQueue                    // nil = events are not stored
 
+	backupSource backupWriter // nil = the store has no backups
+
 	announcing    sync.WaitGroup
 	announcements announcements // nil = this controller does not announce itself
 	standbys      standbys
@@ -87,7 +89,9 @@ type Controller struct {
 	mu          sync.Mutex
 	writes      []time.Duration           // durations of the last lease renewals
 	reloaded    *service.ControllerConfig // reloaded; the next round applies it
-	controllers int                       // the number of controllers of the service
+	backup      *service.StoreBackup      // nil = no scheduled backups
+	backups     backupState
+	controllers int // the number of controllers of the service
 	view        View
 	termStart   time.Time         // of the term while leading
 	conflicted  bool              // a balancer has a newer epoch than the current assignment
@@ -96,7 +100,7 @@ type Controller struct {
 
 // newController returns a controller that connects to balancers with dial.
 func newController(config service.ControllerConfig, st state, acquire func(context.Context) (lease, error), dial func(base string) admin, log *slog.Logger) *Controller {
-	c := &Controller{config: config, immutable: config.Immutable(), state: st, acquire: acquire, known: map[string]bool{}, lastErrors: map[string]string{}, controllers: len(config.Controllers), dial: dial, log: log}
+	c := &Controller{config: config, immutable: config.Immutable(), state: st, acquire: acquire, known: map[string]bool{}, lastErrors: map[string]string{}, controllers: len(config.Controllers), backup: config.Backup, dial: dial, log: log}
 	c.trackBalancers(config.Balancers)
 	for _, r := range config.Replicas {
 		c.known[r.ID] = true
@@ -139,6 +143,9 @@ func (c *Controller) runTerm(ctx context.Context, l lease) error {
 		background.Go(func() { c.loop.runLoop(ctx, l) })
 	}
 	background.Go(func() { c.publishAlerts(ctx, l) })
+	if c.backupSource != nil {
+		background.Go(func() { c.runBackups(ctx, l) })
+	}
 	return c.runRounds(ctx, l)
 }
 

@@ -20,6 +20,7 @@ type options struct {
 	actuator      Actuator
 	machines      Machines
 	alerts        []func() []telemetry.Alert
+	version       string
 }
 
 // Option is an option of Run.
@@ -103,7 +104,7 @@ func (c *Controller) reload() (telemetry.Reload, error) {
 		return done, err
 	}
 	if !reflect.DeepEqual(next.Immutable(), c.immutable) {
-		done.Restart = append(done.Restart, "a key other than replicas, balancers, controllers and the members of store_cluster")
+		done.Restart = append(done.Restart, "a key other than replicas, balancers, controllers, backup and the members of store_cluster")
 		return done, nil
 	}
 	if c.follow != nil {
@@ -112,7 +113,7 @@ func (c *Controller) reload() (telemetry.Reload, error) {
 		}
 	}
 	c.mu.Lock()
-	c.reloaded, c.controllers = &next, len(next.Controllers)
+	c.reloaded, c.controllers, c.backup = &next, len(next.Controllers), next.Backup
 	c.mu.Unlock()
 	done.Revision, done.Changed = next.Revision, append(done.Changed, "replicas")
 	return done, nil

@@ -82,7 +82,7 @@ func Run(ctx context.Context, config service.ControllerConfig, log *slog.Logger,
 	}
 	hc := adminClient(config, self)
 	c := newController(config, st, acquire, func(base string) admin { return telemetry.NewClient(base, hc) }, log)
-	c.store, c.revoked, c.announcements = health, revoked, st
+	c.store, c.revoked, c.announcements, c.backupSource = health, revoked, st, st
 	c.events = store.NewEventQueue(st, eventSource(time.Now()), log)
 	for _, o := range more {
 		o(&c.options)

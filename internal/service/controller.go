@@ -26,6 +26,9 @@ type ControllerConfig struct {
 	// StoreCluster makes the embedded store a member of a cluster; nil = a single store.
 	StoreCluster *StoreCluster `yaml:"store_cluster,omitempty" json:"store_cluster,omitempty"`
 
+	// Backup are the scheduled backups of the store; nil = none. To is an absolute path.
+	Backup *StoreBackup `yaml:"backup,omitempty" json:"backup,omitempty"`
+
 	// AdminToken authenticates to the balancers' admin APIs; empty where they require no token.
 	AdminToken string `yaml:"admin_token,omitempty" json:"admin_token,omitempty"`
 
@@ -43,9 +46,9 @@ type ControllerConfig struct {
 
 // Immutable returns the part of a configuration that cannot change while a controller runs. Two
 // configurations with equal immutable parts differ only in what a reload applies: replicas, balancers, the
-// controllers and the members of the store.
+// controllers, the members of the store and its backups.
 func (c ControllerConfig) Immutable() ControllerConfig {
-	c.Revision, c.Replicas, c.Balancers, c.Controllers = "", nil, nil, nil
+	c.Revision, c.Replicas, c.Balancers, c.Controllers, c.Backup = "", nil, nil, nil, nil
 	if c.StoreCluster != nil {
 		c.StoreCluster = &StoreCluster{Listen: c.StoreCluster.Listen, Advertise: c.StoreCluster.Advertise}
 	}

@@ -65,6 +65,9 @@ var defaults = map[string]defaultValue{
 
 	"Autoscale.scale_to_zero_after": {10 * time.Minute, "about the time that starting a replica again takes, so that a pause in a conversation does not cost a start"},
 
+	"StoreBackup.every": {time.Hour, "at most an hour of history, events and batches is lost with all disks"},
+	"StoreBackup.keep":  {24, "a day: enough to go back behind a mistake"},
+
 	"LocalHosts.port": {8001, "next to 8000, which engines use"},
 }
 

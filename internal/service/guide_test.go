@@ -11,7 +11,7 @@ import (
 var sections = map[string]string{
 	"Spec": "Service", "Model": "Model", "Engine": "Engine", "GPU": "GPU", "SLO": "SLO", "Bounds": "Replica bounds",
 	"Adapter": "Adapter", "Endpoint": "Endpoint", "Provider": "Provider", "Split": "Split", "ProviderModel": "Provider model", "RegionSpec": "Region", "Reservation": "Reservation", "SpotSpec": "Spot", "BalancerSpec": "Balancer", "Memory": "Memory", "Auth": "Auth", "CORS": "CORS", "KeyLimits": "Key limits", "OIDC": "Identity tokens", "OIDCRole": "Roles", "Price": "Price", "TLS": "TLS", "ACME": "ACME", "EAB": "External account binding",
-	"DNS": "DNS", "DNSClient": "DNS client", "Autoscale": "Autoscale", "Budget": "Budget", "StoreSpec": "Store", "GCPSpec": "Google Cloud", "LocalHosts": "Local",
+	"DNS": "DNS", "DNSClient": "DNS client", "Autoscale": "Autoscale", "Budget": "Budget", "StoreSpec": "Store", "StoreBackup": "Store backup", "GCPSpec": "Google Cloud", "LocalHosts": "Local",
 }
 
 // specTypes returns every struct type of a service.yaml.

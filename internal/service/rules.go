@@ -88,6 +88,7 @@ var (
 	formPair        = newForm(`^[a-z0-9]([a-z0-9-]*[a-z0-9])?-[a-z0-9]([a-z0-9-]*[a-z0-9])?$`, "two local places such as us-eu")
 	formSomeText    = newForm(`\S`, "some text")
 	formKeyName     = newForm(`^[A-Za-z0-9][A-Za-z0-9._@/-]{0,63}$`, "letters, digits and . _ @ / -, at most 64 characters")
+	formFolder      = newForm(`^[^:]+$`, "a folder on this computer; copy backups to object storage with its own tool")
 	formDuration    = newForm(`^([0-9]+(\.[0-9]+)?(ns|us|µs|ms|s|m|h))+$`, "a duration such as 500ms, 60s or 1h30m")
 	formImageKey    = newForm(`^(gpu|cpu|[A-Z][A-Z0-9-]{0,31})$`, "gpu, cpu or a GPU type such as H100")
 )
@@ -341,7 +342,12 @@ var rules = map[string]rule{
 	"GCPSpec.balancer_account": {text: "The service account of balancer machines. Default: skyserve-NAME-lb of the project; 'skyserve doctor' prints how to create it.", form: formAccount},
 	"GCPSpec.replica_account":  {text: "The service account of replica machines. Default: none.", form: formAccount},
 
-	"StoreSpec.url": {text: "The URL of an existing NATS server. Default: embedded.", form: formStore},
+	"StoreSpec.url":    {text: "The URL of an existing NATS server. Default: embedded.", form: formStore},
+	"StoreSpec.backup": {text: "Scheduled backups of the store of a local service. Default: none."},
+
+	"StoreBackup.to":    {text: "The folder for backups, which must exist.", required: true, form: formFolder},
+	"StoreBackup.every": {text: "How often the store is backed up.", limit: durationRange(time.Minute, 7*24*time.Hour)},
+	"StoreBackup.keep":  {text: "The number of backups that are kept.", limit: numberRange(1, 1000)},
 
 	"LocalHosts.port": {
 		text:  "The first balancer's port; further balancers use the following ports. Admin ports are 100 above, engines 200, the store 300.",

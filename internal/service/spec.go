@@ -452,6 +452,17 @@ type Autoscale struct {
 // StoreSpec is the location of the state store; an empty URL means embedded.
 type StoreSpec struct {
 	URL string `yaml:"url,omitempty" json:"url,omitempty"`
+	// Backup are the scheduled backups; nil = none.
+	Backup *StoreBackup `yaml:"backup,omitempty" json:"backup,omitempty"`
+}
+
+// StoreBackup is where and how often the leading controller backs up the store.
+type StoreBackup struct {
+	// To is a folder.
+	To string `yaml:"to" json:"to"`
+	// Every is the interval, Keep the number of backups that remain in the folder.
+	Every time.Duration `yaml:"every,omitempty" json:"every,omitempty"`
+	Keep  int           `yaml:"keep,omitempty" json:"keep,omitempty"`
 }
 
 // GCPSpec configures settings that all Google Cloud regions share.

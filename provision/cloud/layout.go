@@ -196,6 +196,9 @@ func Validate(spec *service.Spec) error {
 	if spec.DNS != nil && spec.DNS.Provider != service.DNSRoute53 {
 		return specError("dns.provider: must be %s for a service in clouds, got %s", service.DNSRoute53, spec.DNS.Provider)
 	}
+	if b := spec.Store.Backup; b != nil {
+		return specError("store.backup: must be unset for a service in clouds, got the folder %s, which would be on the disk of a balancer: run 'skyserve backup %s FILE' from a scheduler instead (docs/backup.md)", b.To, spec.Name)
+	}
 	for i, m := range spec.Models {
 		if len(m.GPUs) == 0 && m.Engine.Kind != service.EngineSim {
 			return specError("models[%d].gpus is required: a replica of %s in a cloud requires a GPU", i, m.Name)

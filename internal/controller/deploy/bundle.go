@@ -189,6 +189,9 @@ func (d *deploymentBuilder) controllerUnit(machine provision.Object) (agent.Unit
 		Identity: &service.Identity{Cert: own, Key: own, CA: agent.FileCA, Revoked: agent.FileRevoked},
 		RTT:      d.spec.LocalHosts.RTT, Balancers: []service.ControlledBalancer{}, Replicas: []service.ControlledReplica{},
 	}
+	if b := d.spec.Store.Backup; b != nil {
+		c.Backup = &service.StoreBackup{To: d.absolutePath(b.To), Every: b.Every, Keep: b.Keep}
+	}
 	if c.StoreURL == "" {
 		c.StoreListen, c.StoreDir, c.StoreCluster = at.Listen.Store, UnitController+"/"+dirBundleStore, d.control.storeCluster(machine)
 	}

@@ -1,0 +1,181 @@
+package controller
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"skyserve/internal/service"
+	"skyserve/internal/store"
+	"skyserve/internal/telemetry"
+)
+
+const (
+	// backupInterval is the interval at which the leader checks whether a backup is due, and retries after a failure.
+	backupInterval = time.Minute
+	// backupLate is the number of intervals store.backup.every after which a missing backup is an alert.
+	backupLate = 2
+	// backupTime is the format of the time in the names of backups: it sorts.
+	backupTime = "20060102T150405Z"
+	// backupSuffix is the end of the names of backups.
+	backupSuffix = ".backup"
+)
+
+// backupWriter is the part of the store that backups are read from.
+type backupWriter interface {
+	WriteBackup(ctx context.Context, w io.Writer, service, version string) (telemetry.Backup, error)
+}
+
+// WithVersion sets the version of skyserve that backups contain.
+func WithVersion(version string) Option { return func(o *options) { o.version = version } }
+
+// backupState is the state of the scheduled backups of a term. The zero value has made none.
+type backupState struct {
+	since  time.Time // when this controller began to check
+	newest time.Time // of the backups in the folder; zero = none
+	err    error     // of the last check
+}
+
+// runBackups makes the backups of store.backup while this controller leads, until ctx ends.
+func (c *Controller) runBackups(ctx context.Context, l lease) {
+	for {
+		c.mu.Lock()
+		spec := c.backup
+		c.mu.Unlock()
+		if spec != nil {
+			c.backUp(ctx, l, *spec, time.Now())
+		}
+		timer := time.NewTimer(backupInterval)
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			c.mu.Lock()
+			c.backups = backupState{}
+			c.mu.Unlock()
+			return
+		case <-timer.C:
+		}
+	}
+}
+
+// backUp makes a backup if one is due, and removes old ones.
+func (c *Controller) backUp(ctx context.Context, l lease, spec service.StoreBackup, now time.Time) {
+	newest, err := newestBackup(spec.To, c.immutable.Service)
+	if err == nil && now.Sub(newest) >= spec.Every {
+		if err = mayAct(ctx, l)(); err == nil {
+			err = c.writeBackup(ctx, spec, now)
+		}
+		if err == nil {
+			newest = now
+			err = removeBackups(spec.To, c.immutable.Service, spec.Keep)
+		}
+	}
+	if ctx.Err() != nil {
+		return // another controller continues
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.backups.since.IsZero() {
+		c.backups.since = now
+	}
+	if err != nil && (c.backups.err == nil || c.backups.err.Error() != err.Error()) {
+		c.log.Error("the scheduled backup of the store failed; it is retried", "folder", spec.To, "err", err)
+	}
+	c.backups.newest, c.backups.err = newest, err
+}
+
+// writeBackup writes a backup: complete and checked, or not at all.
+func (c *Controller) writeBackup(ctx context.Context, spec service.StoreBackup, now time.Time) error {
+	file := filepath.Join(spec.To, backupName(c.immutable.Service, now))
+	b, err := store.WriteBackupFile(file, func(w io.Writer) error {
+		_, err := c.backupSource.WriteBackup(ctx, w, c.immutable.Service, c.options.version)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	c.log.Info("the store was backed up", "file", file, "messages", b.Messages, "bytes", b.Bytes)
+	return nil
+}
+
+// backupName returns the name of a backup's file.
+func backupName(service string, at time.Time) string {
+	return service + "-" + at.UTC().Format(backupTime) + backupSuffix
+}
+
+// backupsIn returns the names of a service's scheduled backups in a folder, the oldest first. Other files are ignored.
+func backupsIn(folder, service string) ([]string, error) {
+	entries, err := os.ReadDir(folder)
+	if err != nil {
+		return nil, fmt.Errorf("store.backup.to: %w", err)
+	}
+	var names []string
+	for _, e := range entries {
+		if _, is := timeOfBackup(e.Name(), service); is && e.Type().IsRegular() {
+			names = append(names, e.Name())
+		}
+	}
+	slices.Sort(names)
+	return names, nil
+}
+
+// timeOfBackup returns the time in the name of a service's backup; false for another file.
+func timeOfBackup(name, service string) (time.Time, bool) {
+	text, is := strings.CutPrefix(name, service+"-")
+	text, ends := strings.CutSuffix(text, backupSuffix)
+	at, err := time.Parse(backupTime, text)
+	return at, is && ends && err == nil
+}
+
+// newestBackup returns the time of the newest backup in a folder; zero without one.
+func newestBackup(folder, service string) (time.Time, error) {
+	names, err := backupsIn(folder, service)
+	if err != nil || len(names) == 0 {
+		return time.Time{}, err
+	}
+	at, _ := timeOfBackup(names[len(names)-1], service)
+	return at, nil
+}
+
+// removeBackups removes all but the newest backups of a service.
+func removeBackups(folder, service string, keep int) error {
+	names, err := backupsIn(folder, service)
+	for _, name := range names[:max(0, len(names)-keep)] {
+		err = errors.Join(err, os.Remove(filepath.Join(folder, name)))
+	}
+	return err
+}
+
+// backupAlerts returns an alert while the newest scheduled backup is too old.
+func (c *Controller) backupAlerts(now time.Time) []telemetry.Alert {
+	c.mu.Lock()
+	spec, b, leading := c.backup, c.backups, c.view.Leading
+	c.mu.Unlock()
+	if spec == nil || !leading || b.since.IsZero() {
+		return nil
+	}
+	s, last := *spec, b.newest
+	if last.IsZero() {
+		last = b.since
+	}
+	if now.Sub(last) < backupLate*s.Every {
+		return nil
+	}
+	message := fmt.Sprintf("the newest backup of the store in %s is %s old; one is due every %s", s.To, now.Sub(b.newest).Round(time.Minute), s.Every)
+	if b.newest.IsZero() {
+		message = fmt.Sprintf("there is no backup of the store in %s; one is due every %s", s.To, s.Every)
+	}
+	if b.err != nil {
+		message += ": " + b.err.Error()
+	}
+	return []telemetry.Alert{{
+		Severity: telemetry.SeverityWarning, Kind: telemetry.AlertStore, Object: "backup", Message: message,
+		NextStep: fmt.Sprintf("create %s, make it writable and free space; or run 'skyserve backup %s FILE'", s.To, c.immutable.Service),
+	}}
+}

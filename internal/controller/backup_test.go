@@ -1,0 +1,160 @@
+package controller
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"skyserve/internal/service"
+	"skyserve/internal/store"
+	"skyserve/internal/telemetry"
+)
+
+// backupText is a backup with the format of the product, of a store with one key.
+func backupText(t *testing.T) string {
+	t.Helper()
+	srv, err := store.Serve(t.Context(), store.Options{Dir: t.TempDir(), Listen: "127.0.0.1:0"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer srv.Close()
+	st, err := store.Connect(t.Context(), srv.URL(), "", store.ForService("chat"))
+	if err == nil {
+		_, err = st.Put(t.Context(), "key", []byte("1"))
+	}
+	var text strings.Builder
+	if err == nil {
+		_, err = st.WriteBackup(t.Context(), &text, "chat", "v1")
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	st.Close()
+	return text.String()
+}
+
+// fakeSource writes a text as a backup, then fails with err.
+type fakeSource struct {
+	text string
+	err  error
+}
+
+func (f *fakeSource) WriteBackup(_ context.Context, w io.Writer, service, version string) (telemetry.Backup, error) {
+	_, err := io.WriteString(w, f.text)
+	return telemetry.Backup{Service: service, Version: version}, errors.Join(err, f.err)
+}
+
+// The leader makes a backup whenever one is due, keeps the newest ones, and leaves other files alone. A backup that fails
+// leaves no file; the alert tells about it once the newest one is too old.
+func TestScheduledBackups(t *testing.T) {
+	folder, source := t.TempDir(), &fakeSource{text: backupText(t)}
+	w := newWorld()
+	w.backupSource = source
+	w.backup = &service.StoreBackup{To: folder, Every: time.Hour, Keep: 2}
+	w.setLease(w.lease)
+	others := []string{"notes.txt", "chat-other-20261126T100000Z.backup", "chat-manual.backup"}
+	for _, name := range others {
+		if err := os.WriteFile(filepath.Join(folder, name), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	start := time.Date(2026, 11, 26, 10, 0, 0, 0, time.UTC)
+	steps := []struct {
+		after time.Duration
+		fails error
+		lost  bool // the lease
+		want  string
+		alert string
+	}{
+		{0, nil, false, "10:00", ""},
+		{59 * time.Minute, nil, false, "10:00", ""},
+		{time.Hour, nil, false, "10:00 11:00", ""},
+		{2 * time.Hour, nil, false, "11:00 12:00", ""},
+		{3 * time.Hour, errors.New("no space left"), false, "11:00 12:00", ""},
+		{4 * time.Hour, errors.New("no space left"), false, "11:00 12:00", "the newest backup of the store in FOLDER is 2h0m0s old; one is due every 1h0m0s: writing FOLDER/chat-20261126T140000Z.backup: no space left"},
+		{4*time.Hour + time.Minute, nil, true, "11:00 12:00", "the newest backup of the store in FOLDER is 2h1m0s old; one is due every 1h0m0s: lease lost"},
+		{4*time.Hour + 2*time.Minute, nil, false, "12:00 14:02", ""},
+	}
+	for _, s := range steps {
+		now := start.Add(s.after)
+		source.err = s.fails
+		var l lease = w.lease
+		if s.lost {
+			lost := &fakeLease{}
+			lost.lose()
+			l = lost
+		}
+		w.backUp(t.Context(), l, *w.backup, now)
+		var times []string
+		names, err := backupsIn(folder, "chat")
+		for _, name := range names {
+			at, _ := timeOfBackup(name, "chat")
+			times = append(times, at.Format("15:04"))
+		}
+		if got := strings.Join(times, " "); err != nil || got != s.want {
+			t.Errorf("after %s: got %s, %v, want %s", s.after, got, err, s.want)
+		}
+		alert := ""
+		for _, a := range w.backupAlerts(now) {
+			alert = strings.ReplaceAll(a.Message, folder, "FOLDER")
+		}
+		if !strings.Contains(alert, s.alert) || (alert == "") != (s.alert == "") {
+			t.Errorf("after %s: alert %q, want %q", s.after, alert, s.alert)
+		}
+	}
+	entries, err := os.ReadDir(folder)
+	if err != nil || len(entries) != 2+len(others) {
+		t.Errorf("got %v, %v", entries, err)
+	}
+	file, err := os.Open(filepath.Join(folder, backupName("chat", start.Add(2*time.Hour))))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	if b, err := store.CheckBackup(file); err != nil || b.Service != "chat" {
+		t.Errorf("got %+v, %v", b, err)
+	}
+}
+
+// A folder that does not exist is an alert with the reason, and a standby raises none.
+func TestBackupAlertsWithoutFolder(t *testing.T) {
+	w := newWorld()
+	w.backupSource = &fakeSource{}
+	w.backup = &service.StoreBackup{To: filepath.Join(t.TempDir(), "missing"), Every: time.Hour}
+	w.setLease(w.lease)
+	now := time.Now()
+	w.backUp(t.Context(), w.lease, *w.backup, now)
+	if got := w.backupAlerts(now.Add(time.Hour)); len(got) != 0 {
+		t.Errorf("after an hour: %v", got)
+	}
+	got := w.backupAlerts(now.Add(2 * time.Hour))
+	if len(got) != 1 || !strings.Contains(got[0].Message, "there is no backup") || !strings.Contains(got[0].Message, "no such file") || !strings.Contains(got[0].NextStep, "create ") {
+		t.Errorf("got %+v", got)
+	}
+	w.setLease(nil)
+	if got := w.backupAlerts(now.Add(2 * time.Hour)); len(got) != 0 {
+		t.Errorf("as a standby: %v", got)
+	}
+}
+
+func TestTimeOfBackup(t *testing.T) {
+	at := time.Date(2026, 11, 26, 18, 4, 5, 0, time.UTC)
+	var names []string
+	for name, want := range map[string]bool{
+		backupName("chat", at): true, "chat-20261126T180405Z.backup.tmp": false, "chat-20261126.backup": false, backupName("chat-2", at): false, "chat-20261126T180405Z": false,
+	} {
+		if got, is := timeOfBackup(name, "chat"); is != want || is && !got.Equal(at) {
+			names = append(names, fmt.Sprint(name, got, is))
+		}
+	}
+	if slices.Sort(names); len(names) > 0 {
+		t.Error(names)
+	}
+}
