@@ -130,7 +130,7 @@ func (c *Controller) storeState() telemetry.StoreState {
 
 // controlAlerts returns the alerts about the number of controllers and of members of the store.
 func (c *Controller) controlAlerts(now time.Time) (alerts []telemetry.Alert) {
-	next := fmt.Sprintf("run 'skyserve status %s': a machine is replaced automatically; otherwise run 'skyserve up'", c.immutable.Service)
+	next := fmt.Sprintf("run 'skyserve status %s': a local machine restarts, and in a cloud another balancer's machine takes its place if there is one; otherwise run 'skyserve up'", c.immutable.Service)
 	c.mu.Lock()
 	leading, since, controllers := c.view.Leading, c.termStart, c.controllers
 	c.mu.Unlock()

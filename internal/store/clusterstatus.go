@@ -112,14 +112,6 @@ func (c ClusterStatus) online() (n int) {
 // replicas returns how many replicas of a stream the cluster can hold.
 func (c ClusterStatus) replicas() int { return min(Replicas, max(c.online(), 1)) }
 
-func (c ClusterStatus) nodes() string {
-	var nodes []string
-	for _, m := range c.Members {
-		nodes = append(nodes, m.Node)
-	}
-	return strings.Join(nodes, ", ")
-}
-
 // Cluster returns the state of the cluster, as observed in the last second.
 func (s *Server) Cluster() ClusterStatus {
 	s.mu.Lock()
