@@ -117,7 +117,7 @@ const (
 // an ascent end near its maximum, which proves an optimum only where a replica is more than a millionth of
 // the cost.
 func (c *programme) bisectPrices(best *point) {
-	if len(c.rows) > maxBisectedRows {
+	if len(c.rows) > maxBisectedRows || c.best == nil { // without counts, the effort is needed to find some
 		return
 	}
 	at := c.newPoint()

@@ -220,7 +220,7 @@ func (w *blockSearch) searchFrom(k int, cost, capacity float64, count int) {
 		return
 	}
 	c := &w.b.classes[k]
-	if w.corners && k == len(w.x)-1 && w.b.egress.price == 0 {
+	if w.corners && k == len(w.x)-1 && w.b.egress.price == 0 && c.max > maxListed {
 		for _, x := range w.cornersOf(c, capacity, count) {
 			if x >= 0 && x <= c.max && count+x <= w.b.max {
 				w.tryCount(k, x, cost, capacity, count)
@@ -245,6 +245,10 @@ func (w *blockSearch) searchFrom(k int, cost, capacity float64, count int) {
 		before = bound
 	}
 }
+
+// maxListed is the maximum count of a class up to which all of its counts are visited: of several cheapest ones,
+// the first visited leads the search to counts that satisfy binding capacities more often than a corner does.
+const maxListed = 1000
 
 // cornersOf returns the counts of the last class at which its cost, linear in between, changes its slope or
 // ends, after others with a capacity and a count; some may be outside the bounds.

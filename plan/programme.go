@@ -421,7 +421,9 @@ func (c *programme) fillRows(p *point) {
 			if at < 0 {
 				return
 			}
-			units := max(1, min(int((use[r]-row.right)/-factor), c.unitsAtOnePrice(at, k, x, use)))
+			missing, b := int((use[r]-row.right)/-factor), &c.blocks[at].classes[k]
+			units := max(1, min(missing, b.running-x[at*c.gpus+k]), min(missing/fillSteps, c.unitsAtOnePrice(at, k, x, use)))
+			units = min(units, b.max-x[at*c.gpus+k])
 			x[at*c.gpus+k] += units
 			for _, l := range c.links[at] {
 				use[l.row] += l.factor[k] * float64(units)
@@ -430,6 +432,10 @@ func (c *programme) fillRows(p *point) {
 	}
 	c.offerIncumbent(c.unflatten(x))
 }
+
+// fillSteps is the number of steps in which fillRows adds most of what a row lacks. In a few large ones, rows
+// that every unit fills are full before all rows are satisfied.
+const fillSteps = 64
 
 // unitsAtOnePrice returns how many more units of a class have the price of the next one and break neither
 // the bounds of the block nor a row whose use every unit increases.

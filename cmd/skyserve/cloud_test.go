@@ -173,11 +173,17 @@ func (e *emulated) at(args ...string) []string {
 // upOf writes a service.yaml and returns the arguments of up for it, without --yes.
 func (e *emulated) upOf(text string) []string {
 	e.t.Helper()
+	return append(e.localUpOf(text), "--program", "http://127.0.0.1:1/skyserve#sha256="+strings.Repeat("0", 64))
+}
+
+// localUpOf is upOf for a service without machines in clouds.
+func (e *emulated) localUpOf(text string) []string {
+	e.t.Helper()
 	file := filepath.Join(e.dir, "service.yaml")
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		e.t.Fatal(err)
 	}
-	return e.at("up", file, "--program", "http://127.0.0.1:1/skyserve#sha256="+strings.Repeat("0", 64))
+	return e.at("up", file)
 }
 
 // ended waits until no machine is running.

@@ -96,7 +96,7 @@ func TestLoadRunsClientsAndPrintsATable(t *testing.T) {
 	if code != exitOK || stderr != "" || strings.Contains(stdout, "\x1b") {
 		t.Fatalf("exit code %d, stderr %q, stdout %q", code, stderr, stdout)
 	}
-	for _, want := range []string{"requests ", " 0 failed", "prefix hits 40.0%", "TTFT", "    us  "} {
+	for _, want := range []string{"requests ", " 0 failed", "prefix hits 40.0%", "TTFT", "\nus  "} {
 		if !strings.Contains(stdout, want) {
 			t.Errorf("the table lacks %q:\n%s", want, stdout)
 		}

@@ -21,7 +21,7 @@ var impliedActions = []string{"iam:PassRole", "iam:TagInstanceProfile", "iam:Tag
 // actionNames are the permissions for calls of S3 with other names, by the tables of the Service Authorization
 // Reference.
 var actionNames = map[string]string{
-	"ListBuckets": "ListAllMyBuckets", "ListObjectsV2": "ListBucket", "HeadObject": "GetObject",
+	"ListBuckets": "ListAllMyBuckets", "ListObjectsV2": "ListBucket", "HeadObject": "GetObject", "HeadBucket": "ListBucket",
 	"GetPublicAccessBlock": "GetBucketPublicAccessBlock", "PutPublicAccessBlock": "PutBucketPublicAccessBlock",
 }
 

@@ -50,7 +50,7 @@ func TestUpPublishesLocalServiceInHostedZone(t *testing.T) {
 		{"", nil},
 		{"dns: {provider: route53, name: chat.example.com, zone: example.com, routing: geo}", want("chat.example.com")},
 	} {
-		e.skyserve(exitOK, e.upOf(published(port, step.dns))...)
+		e.skyserve(exitOK, e.localUpOf(published(port, step.dns))...)
 		if got := e.records(); !slices.Equal(got, step.want) {
 			t.Errorf("%s: got %q, want %q", step.dns, got, step.want)
 		}
@@ -83,11 +83,11 @@ func TestUpAndDownReportLocalNameErrors(t *testing.T) {
 	if err := e.names.AddRecords(e.zone, theirs); err != nil {
 		t.Fatal(err)
 	}
-	out := e.skyserve(exitFailed, e.upOf(published(port, "dns: {provider: route53, name: talk.example.com, zone: example.com}"))...)
+	out := e.skyserve(exitFailed, e.localUpOf(published(port, "dns: {provider: route53, name: talk.example.com, zone: example.com}"))...)
 	if !strings.Contains(out, "belongs to another owner") || strings.Contains(out, "started") {
 		t.Errorf("a name of another owner:\n%s", out)
 	}
-	e.skyserve(exitOK, e.upOf(published(port, "dns: {provider: route53, name: chat.example.com, zone: example.com}"))...)
+	e.skyserve(exitOK, e.localUpOf(published(port, "dns: {provider: route53, name: chat.example.com, zone: example.com}"))...)
 	e.names.Configure(func() { e.names.DenialCodes = map[string]string{"route53:ChangeResourceRecordSets": "AccessDenied"} })
 	out = e.skyserve(exitPartial, e.at("down", "chat")...)
 	for _, want := range []string{"stopped lb-eu-0", "stopped eu-0", "the DNS name chat.example.com: ", "route53:ChangeResourceRecordSets", "hint: retry"} {

@@ -135,9 +135,9 @@ func TestOfferings(t *testing.T) {
 			got = append(got, o.String())
 		}
 	}
-	want := "spot a3-highgpu-1g in us-east4-a\non_demand e2-standard-2 in us-east4-a\nspot e2-standard-2 in us-east4-a\n" +
-		"on_demand g2-standard-4 in us-east4-a\nspot g2-standard-4 in us-east4-a\n" +
-		"spot a3-highgpu-1g in us-east4-c\non_demand e2-standard-2 in us-east4-c\nspot e2-standard-2 in us-east4-c"
+	want := "spot a3-highgpu-1g in us-east4-a\nflex_start a3-highgpu-1g in us-east4-a\non_demand e2-standard-2 in us-east4-a\nspot e2-standard-2 in us-east4-a\n" +
+		"on_demand g2-standard-4 in us-east4-a\nspot g2-standard-4 in us-east4-a\nflex_start g2-standard-4 in us-east4-a\n" +
+		"spot a3-highgpu-1g in us-east4-c\nflex_start a3-highgpu-1g in us-east4-c\non_demand e2-standard-2 in us-east4-c\nspot e2-standard-2 in us-east4-c"
 	if strings.Join(got, "\n") != want {
 		t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), want)
 	}

@@ -136,7 +136,12 @@ func TestHundredReplicasInTwoClouds(t *testing.T) {
 			f := &testcloud.Faults{DuringCall: func(testcloud.Call) { time.Sleep(20 * time.Millisecond) }, DecideOutcome: decide}
 			c := newClouds(spec, f, 0)
 			begun := time.Now()
-			if _, err := up(spec, c.open(t)); err != nil {
+			first := newDeployer(spec, c.open(t))
+			plan, err := first.Plan(t.Context())
+			if err != nil {
+				t.Fatalf("%s: %v", name, err)
+			}
+			if _, _, err := first.UpListed(t.Context(), plan, nil, first.AwaitListed, func(*deploy.MachineEndedError, *deploy.Plan) {}); err != nil {
 				t.Fatalf("%s: %v", name, err)
 			}
 			made = c.calls()

@@ -64,8 +64,8 @@ func TestAdaptersOfEngines(t *testing.T) {
 		flags, rank string
 	}{
 		{service.EngineVLLM, nil, "--enable-lora --lora-modules sql=/image/sql law=/adapters/1 med=/adapters/2", "--max-lora-rank"},
-		{service.EngineVLLM, []string{"--max-lora-rank=64"}, "med=/adapters/2 --max-lora-rank=64", ""},
-		{service.EngineVLLM, []string{"--max-lora-rank", "64"}, "med=/adapters/2 --max-lora-rank 64", ""},
+		{service.EngineVLLM, []string{"--max-lora-rank=64"}, "} --max-lora-rank=64", ""},
+		{service.EngineVLLM, []string{"--max-lora-rank", "64"}, "} --max-lora-rank 64", ""},
 		{service.EngineSGLang, nil, "--lora-paths sql=/image/sql law=/adapters/1 med=/adapters/2", ""},
 	} {
 		u, args := argsOf(service.Engine{Kind: tt.kind, Args: tt.args, LoRA: lora}, 1)
