@@ -173,7 +173,7 @@ func (e *emulated) at(args ...string) []string {
 // upOf writes a service.yaml and returns the arguments of up for it, without --yes.
 func (e *emulated) upOf(text string) []string {
 	e.t.Helper()
-	return append(e.localUpOf(text), "--program", "http://127.0.0.1:1/skyserve#sha256="+strings.Repeat("0", 64))
+	return slices.Insert(e.localUpOf(text), 2, "--program", "http://127.0.0.1:1/skyserve#sha256="+strings.Repeat("0", 64))
 }
 
 // localUpOf is upOf for a service without machines in clouds.
