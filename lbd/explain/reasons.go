@@ -21,6 +21,7 @@ var chosenBecause = map[string]string{
 	policy.ReasonRemaining:     "fewest remaining tokens",
 	policy.ReasonLeastCost:     "lowest estimated latency",
 	policy.ReasonLowestProduct: "lowest product of prompt tokens to compute and requests",
+	policy.ReasonLowestTTFT:    "lowest estimated time to the first token",
 	policy.ReasonScorerSum:     "highest sum of prefix match and shortness of the queue",
 	policy.ReasonSaturated:     "every candidate is saturated; least loaded",
 	policy.ReasonBalance:       "balances the load of the data-parallel ranks",
