@@ -258,6 +258,9 @@ func TestOnlyRegionalPoliciesForwardWithCapacity(t *testing.T) {
 		b := New(cfg)
 		b.Step(0, Event{Kind: EventReplicaAdded, Replica: &ReplicaInfo{ID: "r", Model: "m"}})
 		b.Step(0, Event{Kind: EventReplicaReport, Target: "r", Report: &ProbeReport{Ready: true, Pending: policy.Known(0), KV: policy.Known(0.9)}})
+		// Long text is running here: policies that count tokens, not memory, prefer the idle region too.
+		b.Step(0, Event{Kind: EventArrived, Request: &Request{ID: "running", Model: "m", PromptTokens: 1000}})
+		b.Step(0, Event{Kind: EventFirstToken, ID: "running"})
 		b.Step(0, Event{Kind: EventPeerAdded, Peer: &PeerInfo{ID: "eu"}})
 		b.Step(0, Event{Kind: EventPeerReport, Target: "eu", PeerReport: &PeerReport{Models: []ModelLoad{
 			{Model: "m", Replicas: 1, Available: 1, KV: policy.Known(0.1)},
