@@ -32,7 +32,8 @@ func TestForwardsWhenLocalIsFull(t *testing.T) {
 	us.set(func(e *engine) { e.waiting = 1 }) // its batch is full
 	there := start(t, config("lb-eu-0", "local/eu", service.ReplicaConfig{ID: "eu-0", URL: eu.URL, Model: "llama"}), Options{})
 	cfg := config("lb-us-0", "local/us", service.ReplicaConfig{ID: "us-0", URL: us.URL, Model: "llama"})
-	cfg.Peers = []service.PeerConfig{{ID: "lb-eu-0", Region: "local/eu", URL: there.public, EmulateRTT: 10 * time.Millisecond}}
+	// Computing the prompt here takes less time than the round trip to the peer that has cached it.
+	cfg.Peers = []service.PeerConfig{{ID: "lb-eu-0", Region: "local/eu", URL: there.public, EmulateRTT: 40 * time.Millisecond}}
 	here := start(t, cfg, Options{})
 	hc := client(t)
 
@@ -53,7 +54,7 @@ func TestForwardsWhenLocalIsFull(t *testing.T) {
 		return len(s.Regions) == 2 && len(s.Regions[0].Replicas) == 1 && s.Regions[0].ForwardedIn > 0 && s.Regions[1].ForwardedOut > 0
 	})
 	s := here.snapshot(t)
-	if b := s.Regions[0].Balancers[0]; b.ID != "lb-eu-0" || b.State != "READY" || b.RTTMillis == nil || *b.RTTMillis < 10 {
+	if b := s.Regions[0].Balancers[0]; b.ID != "lb-eu-0" || b.State != "READY" || b.RTTMillis == nil || *b.RTTMillis < 40 {
 		t.Errorf("peer: %+v", b)
 	}
 	if b := s.Regions[1].Balancers[0]; b.ID != "lb-us-0" || b.State != "READY" || b.Endpoint != here.public {
