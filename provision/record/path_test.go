@@ -13,6 +13,7 @@ func TestOperationsStayReadable(t *testing.T) {
 		"/compute/v1/projects/acme-prod/zones/us-central1-a/instances/" + random + "/getGuestAttributes": "/compute/v1/projects/project-00001/zones/us-central1-a/instances/REDACTED-1/getGuestAttributes",
 		"/compute/v1/projects/acme-prod/zones/us-central1-a/instances/" + own + "/getGuestAttributes":    "/compute/v1/projects/project-00001/zones/us-central1-a/instances/" + own + "/getGuestAttributes",
 		"/v1/projects/-/serviceAccounts/skyserve-chat-lb@acme-prod.iam.gserviceaccount.com":              "/v1/projects/-/serviceAccounts/skyserve-chat-lb@project-00001.iam.gserviceaccount.com",
+		"/storage/v1/b/bucket/o/batches%2Fchat%2Ffile-1.0":                                               "/storage/v1/b/bucket/o/batches%2Fchat%2Ffile-1.0",
 		"/2013-04-01/hostedzone/Z0123456789ABCDEFGHIJ/rrset":                                             "/2013-04-01/hostedzone/Z0123456789ABCDEFGHIJ/rrset",
 		"/v1/projects/-/serviceAccounts/sa@acme-prod.iam.gserviceaccount.com:testIamPermissions":         "/v1/projects/-/serviceAccounts/REDACTED-1:testIamPermissions",
 	} {

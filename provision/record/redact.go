@@ -72,6 +72,11 @@ func (r *Redactor) request(sent *http.Request, c *bodyCopy) Request {
 // URL returns a URL without secrets and without its user.
 func (r *Redactor) URL(u *url.URL) string {
 	plain := url.URL{Scheme: u.Scheme, Host: r.Value(u.Host), Path: r.path(u.Path)}
+	if u.RawPath != "" { // an escaped slash is a part of a name
+		if raw := r.path(u.RawPath); raw == u.RawPath {
+			plain.RawPath = raw
+		}
+	}
 	if plain.Scheme == "" {
 		plain.Scheme = "http"
 	}

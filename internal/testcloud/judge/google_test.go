@@ -29,6 +29,10 @@ var discovered = []string{
 var newerAtGoogle = map[string]string{
 	"PREEMPTIBLE_NVIDIA_H200_GPUS": "the enum ends with H100; public repositories name the quota of a3-ultragpu-8g (November 2026)",
 
+	// The end of a flex-start instance: ResourceStatusScheduling of cloud.google.com/go/compute, which Google generates
+	// from version 1 of the API (November 2026).
+	"resourceStatus.scheduling.terminationTimestamp": "Google's client library has it",
+
 	// The parts of a resumable upload: docs.cloud.google.com/storage/docs/resumable-uploads (not read again).
 	"storage.objects.insert: request: unknown parameter upload_id": "the protocol of resumable uploads",
 	"storage.objects.insert: response: its body is no JSON":        "the protocol of resumable uploads: status 308 has no body",
@@ -164,7 +168,7 @@ func findMethod(documents []*document, r record.Request) (*document, *method) {
 			continue
 		}
 		for _, m := range d.methods {
-			if m.HTTPMethod == r.Method && slices.ContainsFunc(m.paths, func(p *regexp.Regexp) bool { return p.MatchString(u.Path) }) {
+			if m.HTTPMethod == r.Method && slices.ContainsFunc(m.paths, func(p *regexp.Regexp) bool { return p.MatchString(u.EscapedPath()) }) {
 				return d, m
 			}
 		}
