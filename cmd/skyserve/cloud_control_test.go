@@ -31,9 +31,9 @@ balancer:
 // replicated waits until a leader, all standbys and a replicated store are shown, and returns the status.
 func (e *emulated) replicated(machines ...string) (s deploy.ServiceStatus) {
 	e.t.Helper()
-	within(e.t, fmt.Sprintf("the store is replicated on %v", machines), func() error {
+	within(e.t, fmt.Sprintf("controllers and members are on %v", machines), func() error { // a dead member leaves after 30 s
 		s = e.status()
-		if s.Leadership == nil || s.StoreState == nil || !s.StoreState.Replicated {
+		if s.Leadership == nil || s.StoreState == nil {
 			return fmt.Errorf("leadership %+v, store %+v", s.Leadership, s.StoreState)
 		}
 		var members []string
@@ -42,6 +42,12 @@ func (e *emulated) replicated(machines ...string) (s deploy.ServiceStatus) {
 		}
 		if all := append([]string{s.Leadership.Leader}, s.Leadership.Standbys...); !sameSet(all, machines) || !sameSet(members, machines) {
 			return fmt.Errorf("the controllers are on %v and the members of the store on %v", all, members)
+		}
+		return nil
+	})
+	within(e.t, "the store is replicated", func() error {
+		if s = e.status(); s.Leadership == nil || s.StoreState == nil || !s.StoreState.Replicated {
+			return fmt.Errorf("leadership %+v, store %+v", s.Leadership, s.StoreState)
 		}
 		return nil
 	})
