@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 
@@ -55,9 +56,10 @@ func TestGPUFigures(t *testing.T) {
 // The status of an agent has the last figures, and none when they cannot be read.
 func TestStatusHasGPUFigures(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		hot, fail := 80.0, false
+		hot := 80.0
+		var fail atomic.Bool
 		a, out := watched(t, GPUWatch{Log: func() (io.ReadCloser, error) { return nil, fs.ErrNotExist }, Figures: func(context.Context) ([]telemetry.GPUFigures, error) {
-			if fail {
+			if fail.Load() {
 				return nil, os.ErrDeadlineExceeded
 			}
 			return []telemetry.GPUFigures{{Temperature: &hot}}, nil
@@ -66,7 +68,7 @@ func TestStatusHasGPUFigures(t *testing.T) {
 		if s := a.Status(); len(s.GPUFigures) != 1 || *s.GPUFigures[0].Temperature != 80 {
 			t.Errorf("got %+v", s.GPUFigures)
 		}
-		fail = true
+		fail.Store(true)
 		settle()
 		settle()
 		if s := a.Status(); s.GPUFigures != nil || strings.Count(out.String(), "reading the figures of the GPUs failed") != 1 {
