@@ -159,3 +159,22 @@ func TestPlanHasAtMostReactiveOverloadAndHours(t *testing.T) {
 		}
 	}
 }
+
+// Minutes without a known load prove nothing: they neither add to an overload nor hide it.
+func TestUnknownMinutesProveNothing(t *testing.T) {
+	load := make([]float64, 120)
+	for m := range load {
+		load[m] = 2
+	}
+	load[60] = math.NaN()
+	fewer, reactive := trackedPast{ready: make([]int32, 120)}, trackedPast{ready: make([]int32, 120)}
+	for m := range load {
+		fewer.ready[m], reactive.ready[m] = 1, 3 // one replica has an overload in every minute, three have none
+	}
+	if fewer.provenAgainst(reactive, load) {
+		t.Error("an overload in all known minutes counts as proven because one minute is unknown")
+	}
+	if !reactive.provenAgainst(fewer, load) {
+		t.Error("no overload is not proven")
+	}
+}

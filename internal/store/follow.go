@@ -42,7 +42,13 @@ func (s *Server) SetMembers(routes, members []string) error {
 	options := m.ns.options.Clone()
 	options.Routes = urls
 	s.leave() // the server disconnects clients with a name, such as those of the membership
-	if err := errors.Join(m.ns.ReloadOptions(options), s.join(m.ctx, m.ns, m.offline)); err != nil {
+	failure := m.ns.ReloadOptions(options)
+	if failure != nil { // the membership continues with the members from before, and the change can be made again
+		s.mu.Lock()
+		s.opts.Cluster = before
+		s.mu.Unlock()
+	}
+	if err := errors.Join(failure, s.join(m.ctx, m.ns, m.offline)); err != nil {
 		return fmt.Errorf("changing the members of the store's cluster: %w", err)
 	}
 	return nil

@@ -92,3 +92,38 @@ func TestSetMembersRejectsInvalidOnes(t *testing.T) {
 	}
 	c.waitReplicated()
 }
+
+// After a change that fails, the membership continues with the members from before, and the same change can be made
+// again.
+func TestFailedChangeOfMembersIsRepeated(t *testing.T) {
+	testkit.Slow(t)
+	c := newTestCluster(t, "a", "b", "c")
+	c.start("a", "b", "c")
+	c.waitReplicated()
+	s, before := c.servers["a"], c.servers["a"].members()
+	routes := slices.Clone(c.options("a").Cluster.Routes)
+	slices.Reverse(routes)
+	s.mu.Lock()
+	ns := s.membership.ns
+	s.mu.Unlock()
+	valid := ns.options
+	ns.options = valid.Clone()
+	ns.options.ServerName = "other" // which a running server cannot change
+	if err := s.SetMembers(routes, []string{"c", "b", "a"}); err == nil {
+		t.Fatal("accepted")
+	}
+	s.mu.Lock()
+	member := s.membership != nil
+	s.mu.Unlock()
+	if got := s.members(); !member || !slices.Equal(got, before) {
+		t.Errorf("after the failure: membership %t of %q, want %q", member, got, before)
+	}
+	ns.options = valid
+	if err := s.SetMembers(routes, []string{"c", "b", "a"}); err != nil {
+		t.Fatal(err)
+	}
+	if got := s.members(); !slices.Equal(got, []string{"c", "b", "a"}) {
+		t.Errorf("the repeated change was not made: %q", got)
+	}
+	c.waitReplicated()
+}
