@@ -322,7 +322,7 @@ func TestCheckValue(t *testing.T) {
 			t.Errorf("%s %s: accepted", c.key, c.word)
 		}
 	}
-	if len(AllPolicies()) != 15 || len(AllOrders()) != 4 {
+	if len(AllPolicies()) != 16 || len(AllOrders()) != 4 {
 		t.Errorf("policies %v, orders %v", AllPolicies(), AllOrders())
 	}
 }

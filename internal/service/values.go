@@ -33,7 +33,7 @@ func (w ValueList) All() []string { return slices.Concat(w.Implemented, w.Planne
 var wordLists = []ValueList{
 	{
 		Key:         "BalancerSpec.policy",
-		Implemented: []string{"cost", "skylb", "skylb-ch", "longest-prefix", "cache-aware", "sageserve", "bf-io", "consistent-hash", "power-of-two", "least-load", "round-robin", "lmetric", "gorgo", "scorer-sum", "sticky"},
+		Implemented: []string{"cost", "skylb", "skylb-ch", "longest-prefix", "cache-aware", "sageserve", "bf-io", "consistent-hash", "power-of-two", "least-load", "round-robin", "lmetric", "gorgo", "dualmap", "scorer-sum", "sticky"},
 	},
 	{Key: "BalancerSpec.order", Implemented: []string{"fcfs", "edf", "pf", "dpa"}},
 	{Key: "BalancerSpec.allow_parameters", Implemented: guardedNames()},

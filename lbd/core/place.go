@@ -172,7 +172,7 @@ func (b *Balancer) chooseTarget(now time.Duration, q *queue, r *request) bool {
 	b.fillMatches(r)
 	b.facts = policy.Facts{
 		ID: r.ID, Now: now, Model: r.Model, Session: r.Session,
-		PromptBytes: r.Prompt.Bytes(), PromptTokens: r.promptLength(),
+		PromptBytes: r.Prompt.Bytes(), PromptTokens: r.promptLength(), Prefixes: r.Prompt,
 		MaxTokens: r.MaxTokens, AnswerTokens: q.answerLengths.mean, Displaced: q.evictions.displaced(),
 		Waited: now - r.Arrived, Queued: q.Len(), Candidates: b.candidates,
 	}

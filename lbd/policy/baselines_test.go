@@ -57,7 +57,7 @@ func TestShortPrefixMissesSpread(t *testing.T) {
 func TestImbalanceKeepsLocality(t *testing.T) {
 	for _, name := range Names() {
 		p, _ := New(name)
-		if !p.Traits().Prefix || name == "cost" || name == "lmetric" || name == "gorgo" { // they weigh load against prefixes
+		if !p.Traits().Prefix || name == "cost" || name == "lmetric" || name == "gorgo" || name == "dualmap" { // they weigh load against prefixes, or map prefixes to replicas
 			continue
 		}
 		cs := fleet(4)
@@ -137,7 +137,7 @@ func TestCanonicalPush(t *testing.T) {
 	want := map[string]string{
 		"round-robin": "blind", "least-load": "blind", "power-of-two": "blind", "consistent-hash": "blind",
 		"cache-aware": "blind", "cache-aware:skylb": "blind", "sageserve": "blind", "skylb": "pending", "skylb-ch": "pending", "longest-prefix": "pending",
-		"cost": "pending", "bf-io": "blind", "lmetric": "blind", "gorgo": "blind", "scorer-sum": "blind", "sticky": "blind",
+		"cost": "pending", "bf-io": "blind", "lmetric": "blind", "gorgo": "blind", "dualmap": "blind", "scorer-sum": "blind", "sticky": "blind",
 	}
 	for _, name := range Names() {
 		if got := CanonicalPush(name); got != want[name] {

@@ -61,6 +61,6 @@ func (a *affinity) choose(f *Facts, from, to int, peer bool, ok func(*Candidate)
 		}
 		return Choice{Index: turn.nextTarget(f.Candidates, from, to, ok), Reason: reason(ReasonRotation, peer)}
 	}
-	i := a.rings.ringFor(f.Model, peer, cs).nextTarget(f.Session, cs, ok)
+	i := a.rings.ringFor(f.Model, peer, cs).nextTarget(mix(hashKey(f.Session)), cs, ok)
 	return Choice{Index: from + i, Reason: reason(ReasonSession, peer)}
 }

@@ -130,8 +130,11 @@ type Facts struct {
 	Now          time.Duration // since the balancer's epoch
 	Model        string
 	Session      string
-	PromptBytes  int           // the length that Match is compared with
-	PromptTokens int           // estimated
+	PromptBytes  int // the length that Match is compared with
+	PromptTokens int // estimated
+	// Prefixes are hashes of the prompt's prefixes: element i is that of its first i+1 blocks (prefix.BlockBytes).
+	// Two prompts with an equal element begin equally.
+	Prefixes     []uint64
 	MaxTokens    int           // bound of its answer; 0 = no bound
 	AnswerTokens float64       // mean length of the model's answers; 0 = none has ended
 	Waited       time.Duration // since it arrived, or since its stream broke; includes failed attempts
@@ -216,6 +219,7 @@ var constructors = map[string]func() Policy{
 	"bf-io":           func() Policy { return NewBFIO(DefaultBFIO()) },
 	"lmetric":         func() Policy { return NewLMetric() },
 	"gorgo":           func() Policy { return NewGORGO() },
+	"dualmap":         func() Policy { return NewDualMap() },
 	"scorer-sum":      func() Policy { return NewScorerSum() },
 	"sticky":          func() Policy { return NewSticky() },
 	// The preset for comparisons with SkyLB's paper; not allowed in service.yaml.

@@ -182,7 +182,7 @@ func TestChoices(t *testing.T) {
 
 func TestUnknownPolicyListsTheNames(t *testing.T) {
 	_, err := New("best")
-	if err == nil || err.Error() != `unknown policy "best": must be one of bf-io, cache-aware, cache-aware:skylb, consistent-hash, cost, gorgo, least-load, lmetric, longest-prefix, power-of-two, round-robin, sageserve, scorer-sum, skylb, skylb-ch, sticky` {
+	if err == nil || err.Error() != `unknown policy "best": must be one of bf-io, cache-aware, cache-aware:skylb, consistent-hash, cost, dualmap, gorgo, least-load, lmetric, longest-prefix, power-of-two, round-robin, sageserve, scorer-sum, skylb, skylb-ch, sticky` {
 		t.Errorf("got %v", err)
 	}
 }

@@ -68,10 +68,10 @@ func (r *ring) locate(cs []Candidate) bool {
 	return next == len(cs)
 }
 
-// nextTarget walks the ring from the key's position and returns the index of the first candidate for
+// nextTarget walks the ring from the position of a key's hash and returns the index of the first candidate for
 // which ok is true, or Wait. locate must have been called.
-func (r *ring) nextTarget(key string, cs []Candidate, ok func(*Candidate) bool) int {
-	h := point(ringPosition(mix(hashKey(key))))
+func (r *ring) nextTarget(hash uint64, cs []Candidate, ok func(*Candidate) bool) int {
+	h := point(ringPosition(hash))
 	start := sort.Search(len(r.points), func(i int) bool { return r.points[i] >= h })
 	for n := range r.points {
 		i := start + n
