@@ -28,6 +28,7 @@ type Constants struct {
 	Duration      float64           `json:"duration_s"`
 	Warmup        float64           `json:"warmup"`
 	Interval      float64           `json:"interval_ms"`
+	CacheEvents   bool              `json:"cache_events"`
 	Forward       bool              `json:"forward"`
 	MaxNew        int               `json:"max_new"`
 	MaxContext    int               `json:"max_context"`
@@ -126,7 +127,7 @@ func (s *Scenario) Constants() Constants {
 	c := Constants{
 		Workload: string(s.Workload), Lengths: unlessOne(s.Lengths), Sigma: unlessOne(s.Sigma), Rate: s.Rate, Think: milliseconds(s.Think), Engine: s.Engine,
 		LocalRTT: milliseconds(s.LocalRTT), Home: s.Home, Duration: s.Duration.Seconds(), Warmup: s.Warmup,
-		Interval: milliseconds(s.Interval), Forward: s.Forward, MaxNew: s.MaxNew, MaxContext: s.MaxContext, Order: s.Order, Tau: s.Tau,
+		Interval: milliseconds(s.Interval), CacheEvents: s.CacheEvents, Forward: s.Forward, MaxNew: s.MaxNew, MaxContext: s.MaxContext, Order: s.Order, Tau: s.Tau,
 		MaxWait: milliseconds(s.MaxWait), ClientTimeout: milliseconds(s.ClientTimeout), ConstantsProfile: constantsOf(&s.Profile),
 	}
 	for _, u := range s.Surges {

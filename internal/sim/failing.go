@@ -91,6 +91,7 @@ func (w *world) setReplicaDown(r *replica, ends bool) {
 		w.violate("replica %s: restarting: %v", r.id, err)
 		return
 	}
+	w.forgetCache(r)
 	r.engine, r.clock = fresh, clock{world: w.now, stretch: r.clock.stretch}
 }
 

@@ -30,6 +30,7 @@ func (s *Scenario) YAML() string {
 	w.line("duration", brief(s.Duration))
 	w.line("warmup", decimal(s.Warmup)+" # share of the run excluded from figures")
 	w.line("interval", brief(s.Interval)+" # of probes, heartbeats and ticks")
+	w.line("cache_events", strconv.FormatBool(s.CacheEvents)+" # published by engines")
 	w.line("forward", strconv.FormatBool(s.Forward)+" # to other regions")
 	w.line("max_new", strconv.Itoa(s.MaxNew)+" # maximum tokens of a response")
 	w.line("max_context", strconv.Itoa(s.MaxContext)+" # maximum tokens of a prompt with its response")

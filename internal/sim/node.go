@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"time"
 
+	"skyserve/lbd/cachemap"
 	"skyserve/lbd/core"
 	"skyserve/lbd/policy"
 )
@@ -18,6 +19,9 @@ type node struct {
 	id     string
 	core   *core.Balancer
 	legs   map[string]*leg // requests at it, by ID
+
+	// cached are the caches of its replicas, as their engines publish them; nil without cache events.
+	cached *cachemap.Map
 
 	// Position in each neighbour's log, by index.
 	prefixes map[int32]prefixProgress
@@ -67,6 +71,9 @@ func (w *world) boot(n *node) error {
 	cfg.Push, cfg.Forward = w.setup.Push, w.scenario.Forward
 	cfg.Order, cfg.PeerQueueLimit, cfg.MaxWait = w.scenario.Order, w.scenario.Tau, w.scenario.MaxWait
 	cfg.ProbeInterval = w.scenario.Interval
+	if n.cached = nil; w.scenario.CacheEvents {
+		n.cached = cachemap.New(0)
+	}
 	n.core, n.prefixes = core.New(cfg), map[int32]prefixProgress{}
 	return nil
 }
@@ -218,6 +225,7 @@ func (w *world) receive(l *leg, try int32, msg message) {
 	case msgFirstToken:
 		l.started = true
 		w.sendEvent(l.node, core.Event{Kind: core.EventFirstToken, ID: f.id})
+		w.learnPrompt(l)
 		w.sendUp(l, msgFirstToken)
 	case msgDone:
 		w.endLeg(l, msgDone)

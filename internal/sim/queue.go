@@ -21,6 +21,7 @@ const (
 	evAbort                       // leg: a cancellation reaches a replica
 	evTimeout                     // flight: a client's timeout expires
 	evWake                        // index (replica), turn: an engine step ends
+	evCache                       // index (replica): its engine's cache events reach its balancer
 	evProbe                       // index (replica): a probe reads the engine
 	evReport                      // index (replica), news: a probe's report reaches the balancer
 	evHeartbeat                   // index (balancer): it sends its load to its peers
@@ -58,6 +59,7 @@ type event struct {
 	leg     *leg
 	request *clientRequest
 	probe   *probeResult
+	cache   *cacheBatch
 	peer    *core.PeerReport
 	learned *page
 	issue   []*clientRequest

@@ -84,11 +84,17 @@ func (w *world) newEngine(p engine.Profile) (*engine.Engine, error) {
 	if w.light() {
 		return engine.NewLight(p)
 	}
-	return engine.New(p, engine.ReportChanges)
+	e, err := engine.New(p, engine.ReportChanges)
+	if err == nil && w.scenario.CacheEvents {
+		w.engines++
+		e.ReportCache(cacheBlock, w.engines)
+	}
+	return e, err
 }
 
 // assignReplica makes a balancer the owner of a replica.
 func (w *world) assignReplica(r *replica, to *node) {
+	w.forgetCache(r)
 	if r.node != nil && !r.node.dead {
 		w.sendEvent(r.node, core.Event{Kind: core.EventReplicaRemoved, Target: r.id})
 	}
@@ -174,6 +180,9 @@ func (w *world) advanceReplica(r *replica) {
 			w.violate("replica %s: event of %v reported at %v", r.id, ev.At, now)
 		}
 		w.relay(r, &ev)
+	}
+	if w.scenario.CacheEvents {
+		w.publishCache(r)
 	}
 	at, more := r.engine.NextAt()
 	at = r.clock.when(at)

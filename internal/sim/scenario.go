@@ -45,6 +45,8 @@ type Scenario struct {
 	Warmup   float64
 	// Interval is the interval of replica probes, balancer heartbeats and ticks.
 	Interval time.Duration
+	// CacheEvents: engines publish the changes of their caches, and balancers know the contents exactly.
+	CacheEvents bool
 	// Forward allows balancers to send requests to each other.
 	Forward bool
 	// MaxNew is the minimum of the max_tokens of requests: clients have no information

@@ -30,6 +30,7 @@ var settings = map[string]func(s *Scenario, value string) error{
 	"local_rtt":      func(s *Scenario, v string) error { return setDuration(&s.LocalRTT, v) },
 	"rtt_scale":      scaleLinks,
 	"home":           func(s *Scenario, v string) error { s.Home = v; return nil },
+	"cache_events":   func(s *Scenario, v string) error { return setBool(&s.CacheEvents, v) },
 	"forward":        func(s *Scenario, v string) error { return setBool(&s.Forward, v) },
 	"max_new":        func(s *Scenario, v string) error { return setInt(&s.MaxNew, v) },
 	"max_context":    func(s *Scenario, v string) error { return setInt(&s.MaxContext, v) },

@@ -31,6 +31,17 @@ var ownShapes = []shape{
 		change: func(s *Scenario) { s.Rate = 5.8 },
 	},
 	{
+		name: "shared-contexts", title: "questions about 150 long contexts in an open loop, 8 H100 whose memory holds each once", workload: workload.Contexts,
+		replicas: [3]int{8}, clients: [3]int{80},
+		change: func(s *Scenario) {
+			s.Profile = h100
+			s.Profile.Name = "h100-llama3.1-8b-308k"
+			s.Profile.KVTokens = 308_000 // the contexts and questions are 73 % of all replicas' memory
+			s.Engines = []engine.Profile{s.Profile}
+			s.Rate, s.Duration = 40, 120*time.Second
+		},
+	},
+	{
 		name: "failover", title: "chats with consecutive failures of a replica, a link and a balancer, 12 replicas", workload: workload.Arena,
 		replicas: [3]int{4, 4, 4}, clients: [3]int{120, 40, 40},
 		change: func(s *Scenario) {

@@ -69,6 +69,7 @@ func drawScenario(rt *rapid.T) (*Scenario, Setup) {
 	s.Lengths = rapid.SampledFrom([]float64{1, 0.7, 1.3}).Draw(rt, "lengths")
 	s.Sigma = rapid.SampledFrom([]float64{1, 2}).Draw(rt, "sigma")
 	s.Rate = rapid.SampledFrom([]float64{0, 0, 0.5, 5}).Draw(rt, "rate")
+	s.CacheEvents = rapid.Bool().Draw(rt, "cache events")
 	s.Think = time.Duration(rapid.SampledFrom([]int{0, 0, 2}).Draw(rt, "think")) * time.Second
 	rule, err := core.ParsePush(rapid.SampledFrom([]string{"blind", "pending", "outstanding:3"}).Draw(rt, "push"))
 	if err != nil {
@@ -332,7 +333,7 @@ func TestFormerSettingNames(t *testing.T) {
 func TestSettingErrors(t *testing.T) {
 	ok := Setup{Policy: "skylb", Push: push(t, "pending"), Layout: Regional}
 	for _, c := range []struct{ name, value, want string }{
-		{"speed", "3", `unknown setting "speed": must be one of balancers, balancers.REGION, client_timeout, clients,`},
+		{"speed", "3", `unknown setting "speed": must be one of balancers, balancers.REGION, cache_events, client_timeout, clients,`},
 		{"clients.mars", "3", `setting clients: unknown region "mars"`},
 		{"clients", "many", `setting clients: must be an integer, got "many"`},
 		{"duration", "4", `setting duration: must be a duration such as 100ms or 90s, got "4"`},

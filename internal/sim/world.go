@@ -30,6 +30,7 @@ type world struct {
 	taken        int               // rows replayed so far
 	spare        []*clientRequest  // finished row requests for reuse
 	sessions     int32             // clients created so far, in either loop
+	engines      uint64            // created so far with cache events: the seed of the last one's block names
 	requestCount uint64            // created so far: the number of the last one
 	jobs         uint64            // submitted to engines so far
 
@@ -233,6 +234,8 @@ func (w *world) stepTimed(e *event) {
 		w.wake(w.replicas[e.index], e.wakeSeq)
 	case evProbe:
 		w.probe(w.replicas[e.index])
+	case evCache:
+		w.receiveCache(w.replicas[e.index], e.cache)
 	case evReport:
 		w.reportProbe(w.replicas[e.index], e.probe)
 	case evHeartbeat:

@@ -20,14 +20,22 @@ type batchShape struct {
 	even     bool    // shared prefixes are equally frequent; otherwise a few make most of the calls
 	perCall  bool    // each call of a session draws its prefix; otherwise all have the same
 	maxCalls int     // maximum concurrent calls of a session, mostly few
-	question logNormal
-	output   logNormal
+	// questions is the number of different questions after each prefix; 0 = each call has a new one.
+	questions int
+	question  logNormal
+	output    logNormal
 }
 
 // groupsShape is SGLang's benchmark of shared prefixes: questions of 128 tokens after one of 64 prompts
 // of 2048, with responses of 256.
 var groupsShape = batchShape{
 	users: batchUsers, prefixes: 64, prefix: 2048, even: true, maxCalls: 1, question: logNormal{128, 0.1}, output: logNormal{256, 0.1},
+}
+
+// contextsShape is llm-d's benchmark of precise prefix-cache scheduling: 150 contexts of 6,000 tokens, with five
+// users each who ask a question of 1,200 tokens. Its responses have 1,000 tokens; here at most 512.
+var contextsShape = batchShape{
+	users: batchUsers, prefixes: 150, prefix: 6000, even: true, maxCalls: 1, questions: 5, question: logNormal{1200, 0}, output: logNormal{512, 0},
 }
 
 // completionShape has the medians of the coding service that Splitwise measured (its section 3): prompts
@@ -94,7 +102,11 @@ func (c *batch) Next() []Request {
 		if c.shape.prefix > 0 {
 			messages = append(messages, Message{"system", Text(c.shape.prefix, prefix)})
 		}
-		messages = append(messages, Message{"user", Text(question, random.Uint64())})
+		text := random.Uint64()
+		if c.shape.questions > 0 {
+			text = keyOf("question", prefix, uint64(random.IntN(c.shape.questions)))
+		}
+		messages = append(messages, Message{"user", Text(question, text)})
 		r := c.request(name, name, messages, c.shape.prefix+question, output, 0)
 		c.open[r.Seq] = true
 		calls = append(calls, r)

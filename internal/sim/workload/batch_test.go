@@ -24,6 +24,7 @@ func TestCallsSharePrefixesByKind(t *testing.T) {
 		{Shared, 20, 60, 400, 1, false},
 		{Bursts, 0, 30, 400, 4, false},
 		{Programs, 20, 0, 400, 4, true},
+		{Contexts, 150, 0, 6000, 1, false},
 	} {
 		users, prefixes := map[string]map[string]bool{}, map[string]int{}
 		highest, mixed := 0, false

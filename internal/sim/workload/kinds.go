@@ -36,11 +36,14 @@ const (
 	// Completion is single calls with long prompts that share nothing, and short responses: code
 	// completion (Splitwise, Patel et al., ISCA 2024).
 	Completion Kind = "completion"
+	// Contexts is single calls about one of 150 equally frequent long contexts, with one of five questions
+	// each: llm-d's benchmark of precise prefix-cache scheduling.
+	Contexts Kind = "contexts"
 )
 
 // Kinds returns the generated workloads.
 func Kinds() []Kind {
-	return []Kind{ToT15, ToT30, Mixed, Arena, WildChat, Groups, Shared, Bursts, Programs, Completion}
+	return []Kind{ToT15, ToT30, Mixed, Arena, WildChat, Groups, Shared, Bursts, Programs, Completion, Contexts}
 }
 
 // DefaultMaxContext is the maximum of prompt plus response of a generated request, in tokens. It limits
@@ -126,6 +129,8 @@ func NewClient(kind Kind, o Options) (Client, error) {
 		return newBatch(base, programsShape), nil
 	case Completion:
 		return newBatch(base, completionShape), nil
+	case Contexts:
+		return newBatch(base, contextsShape), nil
 	}
 	return nil, fmt.Errorf("unknown workload %q: must be %s", kind, kindList())
 }
@@ -175,6 +180,7 @@ func DefaultClients(kind Kind, heavy bool) int {
 		Bursts:     {20, 20},
 		Programs:   {20, 20},
 		Completion: {20, 20},
+		Contexts:   {40, 40},
 	}
 	if heavy {
 		return table[kind].heavy

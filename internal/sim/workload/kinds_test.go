@@ -450,7 +450,7 @@ func TestNewClientErrors(t *testing.T) {
 		context int
 		want    string
 	}{
-		{"tot16", 0, `unknown workload "tot16": must be tot15, tot30, mixed, arena, wildchat, groups, shared, bursts, programs or completion`},
+		{"tot16", 0, `unknown workload "tot16": must be tot15, tot30, mixed, arena, wildchat, groups, shared, bursts, programs, completion or contexts`},
 		{Arena, 100, "creating a arena client: context: must be at least 1024 tokens, got 100"},
 	} {
 		if _, err := NewClient(c.kind, Options{MaxContext: c.context}); err == nil || err.Error() != c.want {
