@@ -51,7 +51,7 @@ var mayImport = map[string][]string{
 	"lbd/core/concurrency":       {},
 	"lbd/core/fair":              {},
 	"lbd/core/pace":              {},
-	"internal/sim":               {"internal/service", "internal/sim/workload", "lbd/core", "internal/sim/engine", "lbd/policy", "lbd/prefix"},
+	"internal/sim":               {"internal/service", "internal/sim/workload", "lbd/core", "internal/sim/engine", "lbd/cachemap", "lbd/policy", "lbd/prefix"},
 	"internal/sim/engine/server": {"internal/service", "internal/sim/engine", "internal/zmtp"},
 	"lbd/proxy": {
 		"internal/printable", "internal/service", "internal/telemetry", "lbd/buffer", "lbd/core", "lbd/oidc", "lbd/openai", "lbd/policy", "lbd/prefix", "lbd/quota", "lbd/record", "lbd/wire",

@@ -75,7 +75,7 @@ var nights = []night{
 	}, []string{"1 critical", "store", "/var/lib/skyserve/store failed", "free disk space there"}},
 	{"a plan that cannot be met", func(s *telemetry.Snapshot, _ []health.Peer, _ int) {
 		s.Plan = &telemetry.PlanSummary{At: s.At, Status: "infeasible", Infeasible: []string{"m: quota of L4"}}
-	}, []string{"1 alert", "plan", "the plan cannot be met: m: quota of L4", "raise replicas.max"}},
+	}, []string{"1 alert", "plan", "no plan satisfies the bounds: m: quota of L4", "raise replicas.max"}},
 	{"a version skew", func(s *telemetry.Snapshot, peers []health.Peer, _ int) {
 		peers[1].Version = "v2"
 	}, []string{"1 alert", "version lb-us-east-1-1", "runs v2", "skyserve up --upgrade"}},

@@ -99,7 +99,7 @@ func (c *Controller) storeAlerts(now time.Time) []telemetry.Alert {
 		case errors.Is(p, store.ErrNoQuorum):
 			return nil // controlAlerts reports it
 		case h.cluster != nil && h.cluster().Leader != "":
-			a := alert(telemetry.SeverityWarning, fmt.Sprintf("writing to %s on the controller's machine failed: %v; the other members of the store continue, and none of them may be lost", h.dir, p.Err),
+			a := alert(telemetry.SeverityWarning, fmt.Sprintf("writing to %s on the controller's machine failed: %v; the other members continue; if another one fails, the store stops", h.dir, p.Err),
 				"free disk space there, or repair the disk; the member then returns automatically")
 			a.Since = &p.Since
 			return []telemetry.Alert{a}

@@ -137,7 +137,7 @@ func (c *Controller) controlAlerts(now time.Time) (alerts []telemetry.Alert) {
 	if leading && controllers > 1 && now.Sub(since) > standbyGrace && len(c.standbys.names(c.name(), now)) == 0 {
 		alerts = append(alerts, telemetry.Alert{
 			Severity: telemetry.SeverityWarning, Kind: telemetry.AlertController, Object: "standby", NextStep: next,
-			Message: fmt.Sprintf("none of the other %d controllers of the service responds: nobody takes over if the machine of %s is lost", controllers-1, c.name()),
+			Message: fmt.Sprintf("none of the other %d controllers of the service responds: no other controller can take over if the machine of %s is lost", controllers-1, c.name()),
 		})
 	}
 	s := c.storeState()

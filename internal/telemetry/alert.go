@@ -16,7 +16,7 @@ type Severity string
 // The severities.
 const (
 	SeverityWarning  Severity = "warning"  // any alert that is not critical
-	SeverityCritical Severity = "critical" // the controller cannot use the store, a certificate has expired, or identity tokens are rejected because of their issuer
+	SeverityCritical Severity = "critical" // clients are affected, or soon will be; docs/alerts.md has the condition of each kind
 )
 
 // The kinds of alerts.
@@ -36,7 +36,7 @@ const (
 	AlertErrors       = "errors"       // a replica fails many of its requests
 	AlertSlow         = "slow"         // a replica generates tokens slower than the others
 	AlertEjection     = "ejection"     // a replica is ejected because its requests fail
-	AlertInterruption = "interruption" // the cloud takes the machine of a replica
+	AlertInterruption = "interruption" // the cloud interrupts the machine of a replica
 	AlertKV           = "kv"           // the KV memory of a replica stays full
 	AlertStale        = "stale"        // the load reports of a ready replica are old
 	AlertBalancer     = "balancer"     // a balancer does not respond
@@ -46,7 +46,7 @@ const (
 	AlertRetries      = "retries"      // many requests need several attempts
 	AlertSLO          = "slo"          // first tokens miss their target
 	AlertQueue        = "queue"        // interactive requests wait long
-	AlertPlan         = "plan"         // planning fails, or the plan cannot be met or is not carried out
+	AlertPlan         = "plan"         // planning fails, or no plan satisfies the bounds, or its replicas are missing
 	AlertForecast     = "forecast"     // the load deviates from its forecast
 )
 
@@ -59,7 +59,7 @@ func AlertKinds() []string {
 	}
 }
 
-// Alert is a present or imminent failure that an operator must act on.
+// Alert is a fault that an operator should know about.
 type Alert struct {
 	Severity Severity `json:"severity"`
 	// Kind is one of the constants above. Kind, Region and Object together identify an
@@ -72,7 +72,7 @@ type Alert struct {
 	Message string `json:"message"`
 	// Since is when the failure started; nil if unknown.
 	Since *time.Time `json:"since"`
-	// NextStep is the action that an operator has to take, with its deadline.
+	// NextStep is what an operator can do; empty = nothing.
 	NextStep string `json:"next_step"`
 }
 

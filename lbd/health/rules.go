@@ -110,7 +110,7 @@ func replicaErrors(w *Watch, o *Observation) (found []condition) {
 			}
 			found = append(found, o.raise(severityIf(float64(failed) >= failing*float64(sent)), telemetry.AlertErrors, r.ID,
 				fmt.Sprintf("failed %d of %d requests (%s) in the last %s; they were retried elsewhere", failed, sent, share(failed, sent), span(window.length)),
-				fmt.Sprintf("read 'skyserve logs %s %s'; 'skyserve replica drain %s' takes it out", o.Service, r.ID, r.ID)))
+				fmt.Sprintf("read 'skyserve logs %s %s'; 'skyserve replica drain %s' stops sending it requests", o.Service, r.ID, r.ID)))
 			break
 		}
 	}
@@ -149,7 +149,7 @@ func slowReplicas(_ *Watch, o *Observation) (found []condition) {
 		if usual := others[(len(others)-1)/2]; usual > 0 && *r.Pace >= slowPace*usual {
 			found = append(found, o.raise(telemetry.SeverityWarning, telemetry.AlertSlow, r.ID,
 				fmt.Sprintf("generates tokens %.1f times slower than the other replicas of %s", *r.Pace/usual, r.Model),
-				fmt.Sprintf("check the GPU of its machine and read 'skyserve logs %s %s'; 'skyserve replica drain %s' takes it out", o.Service, r.ID, r.ID)))
+				fmt.Sprintf("check the GPU of its machine and read 'skyserve logs %s %s'; 'skyserve replica drain %s' stops sending it requests", o.Service, r.ID, r.ID)))
 		}
 	}
 	return found
@@ -160,13 +160,13 @@ func excludedReplicas(_ *Watch, o *Observation) (found []condition) {
 	for _, r := range o.Own.Replicas {
 		switch {
 		case r.State == service.StateInterrupted:
-			found = append(found, o.raise(telemetry.SeverityWarning, telemetry.AlertInterruption, r.ID, "the cloud takes its machine: "+reason(r.Reason),
-				"nothing to do while a replacement starts; 'skyserve events' shows it"))
+			found = append(found, o.raise(telemetry.SeverityWarning, telemetry.AlertInterruption, r.ID, "the cloud interrupts its machine: "+reason(r.Reason),
+				"none: a replacement starts ('skyserve events' shows it)"))
 		case r.State == service.StateNotReady && strings.HasPrefix(r.Reason, "ejected "):
 			found = append(found, o.raise(telemetry.SeverityWarning, telemetry.AlertEjection, r.ID, reason(r.Reason),
 				fmt.Sprintf("read 'skyserve logs %s %s'", o.Service, r.ID)))
 		case r.State == service.StateNotReady:
-			c := o.raise(telemetry.SeverityWarning, telemetry.AlertReplica, r.ID, "fails its checks: "+reason(r.Reason),
+			c := o.raise(telemetry.SeverityWarning, telemetry.AlertReplica, r.ID, "fails its health checks: "+reason(r.Reason),
 				fmt.Sprintf("read 'skyserve logs %s %s'; the controller replaces it if its machine is gone", o.Service, r.ID))
 			c.lasting = lostPeer
 			found = append(found, c)
@@ -203,7 +203,7 @@ func staleReplicas(_ *Watch, o *Observation) (found []condition) {
 		if r.State == service.StateReady && r.AgeMillis != nil && *r.AgeMillis >= staleReport.Milliseconds() {
 			found = append(found, o.raise(telemetry.SeverityWarning, telemetry.AlertStale, r.ID,
 				fmt.Sprintf("its last load report is %.0f s old; the balancer uses its own counts", float64(*r.AgeMillis)/1000),
-				fmt.Sprintf("check whether the engine answers /metrics: 'skyserve logs %s %s'", o.Service, r.ID)))
+				fmt.Sprintf("check whether the engine responds to GET /metrics: 'skyserve logs %s %s'", o.Service, r.ID)))
 		}
 	}
 	return found
@@ -387,7 +387,7 @@ func queuedRequests(_ *Watch, o *Observation) []condition {
 		"add replicas with 'skyserve replica add "+o.Own.Name.Place()+"'; 'skyserve plan' shows how many are missing")}
 }
 
-// plans finds plans that fail, cannot be met or are not carried out.
+// plans finds plans that fail, that satisfy no bounds, or whose replicas are missing.
 func plans(_ *Watch, o *Observation) (found []condition) {
 	if o.Review == nil || o.Review.Plan == nil {
 		return nil
@@ -402,14 +402,14 @@ func plans(_ *Watch, o *Observation) (found []condition) {
 	case p.Error != "":
 		add("planning", "planning failed: "+p.Error, "read 'skyserve logs "+o.Service+" controller'; replicas stay as they are", 0)
 	case p.Status == "infeasible":
-		add("plan", "the plan cannot be met: "+strings.Join(p.Infeasible, "; "), "raise replicas.max, quotas or the budget, or add a region; 'skyserve plan' shows the binding limits", 0)
+		add("plan", "no plan satisfies the bounds: "+strings.Join(p.Infeasible, "; "), "raise replicas.max, quotas or the budget, or add a region; 'skyserve plan' shows the binding limits", 0)
 	}
 	var unmet []string
 	for _, u := range o.Unmet {
 		unmet = append(unmet, u.String())
 	}
 	if len(unmet) > 0 {
-		add("targets", "the plan is not carried out: "+strings.Join(unmet, ", "), "'skyserve events' and 'skyserve status' show failed launches; with autoscale.strategy: manual run 'skyserve plan --apply'", unmetAfter)
+		add("targets", "replicas of the plan are missing for 10 minutes: "+strings.Join(unmet, ", "), "'skyserve events' and 'skyserve status' show failed launches; with autoscale.strategy: manual run 'skyserve plan --apply'", unmetAfter)
 	}
 	return found
 }

@@ -29,7 +29,7 @@ func launchAlerts(l *telemetry.Launches, held []*provision.HeldError, retired ma
 	}
 	for _, b := range l.Backoffs {
 		if b.Model != "" {
-			add(telemetry.AlertLaunch, strings.TrimSpace(b.Model+" "+string(b.Region)+" "+b.Offering), b.Line, "read the log lines of the last failure in 'skyserve status'; a changed model in service.yaml is tried at once")
+			add(telemetry.AlertLaunch, strings.TrimSpace(b.Model+" "+string(b.Region)+" "+b.Offering), b.Line, "read the log lines of the last failure in 'skyserve status'; changing the model in service.yaml ends the backoff")
 		}
 	}
 	for id, s := range retired {

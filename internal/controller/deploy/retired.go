@@ -144,7 +144,7 @@ func (in *judgement) reasonToRetire(o provision.Object, s seenReplica) string {
 	answered := polled && report.Err == nil
 	switch timeout := in.spec.ReadyTimeoutOf(o.Labels["model"]); {
 	case answered && report.Phase == agent.PhaseInterrupted:
-		return "" // its cloud takes it
+		return "" // its cloud interrupts it
 	case answered && report.GPUError != "":
 		return "fatal GPU error: " + report.GPUError
 	case answered && report.GPUs != nil && *report.GPUs < gpusOf(o) && in.complete[typeOf(o)]:

@@ -168,7 +168,7 @@ func TestLaunchAlerts(t *testing.T) {
 	want := []string{
 		"warning: budget: the budget blocks launches: us-3: its machine costs $4.00/h; raise autoscale.budget, or lower replicas.min or max",
 		"warning: gpu us-1: fatal GPU error: Xid 79; it receives no requests and is being replaced",
-		"warning: launch m aws/us spot g6.xlarge: m on spot g6.xlarge in aws/us failed once; next try at 2026-11-25 03:15:00 UTC; last failure: not ready within 45m; read the log lines of the last failure in 'skyserve status'; a changed model in service.yaml is tried at once",
+		"warning: launch m aws/us spot g6.xlarge: m on spot g6.xlarge in aws/us failed once; next try at 2026-11-25 03:15:00 UTC; last failure: not ready within 45m; read the log lines of the last failure in 'skyserve status'; changing the model in service.yaml ends the backoff",
 		"warning: launch max_launches_per_hour: 20 machines were launched; find out why so many machines are launched; or raise autoscale.max_launches_per_hour",
 	}
 	if !slices.Equal(got, want) {
