@@ -36,7 +36,12 @@ const minHistoryForSteps = time.Hour
 const maxReviewHorizon = 7 * 24 * time.Hour
 
 // AnyOneRegion is the value of ReviewOptions.Survive for the loss of any region.
-const AnyOneRegion = "region"
+const AnyOneRegion = "any"
+
+// formerAnyOneRegion is the former value, accepted for one version.
+const formerAnyOneRegion = "region"
+
+func isAnyOneRegion(name string) bool { return name == AnyOneRegion || name == formerAnyOneRegion }
 
 // ReviewOptions configures a review; a zero field means its default.
 type ReviewOptions struct {

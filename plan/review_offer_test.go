@@ -183,7 +183,7 @@ local: {rtt: {us-eu: 100ms}}
 		t.Errorf("measured within 50ms: %d and %d replicas", us, eu)
 	}
 	_, err := Review(demandtest.Parse(t, yaml), nil, h, reviewAt, ReviewOptions{Survive: []string{"local/mars"}})
-	if err == nil || err.Error() != `planning chat: survive: must be "region" (the loss of any one region) or regions of the service (local/us, local/eu), got "local/mars"` {
+	if err == nil || err.Error() != `planning chat: survive: must be "any" (the loss of any one region) or regions of the service (local/us, local/eu), got "local/mars"` {
 		t.Error(err)
 	}
 	cloud := strings.NewReplacer("local/us", "aws/us-east-1", "local/eu", "aws/eu-west-1", "local: {rtt: {us-eu: 100ms}}\n", "autoscale: {max_rtt: 80ms}\n").Replace(yaml)

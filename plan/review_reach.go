@@ -24,7 +24,7 @@ func NewRegionPair(a, b service.Region) RegionPair {
 // fails on a region that the service does not have.
 func (r *review) setReach() error {
 	for _, name := range r.o.Survive {
-		if name == AnyOneRegion {
+		if isAnyOneRegion(name) {
 			continue
 		}
 		if r.regionIndex(service.Region(name)) < 0 {
@@ -32,7 +32,7 @@ func (r *review) setReach() error {
 		}
 		r.p.SurviveRegions = append(r.p.SurviveRegions, name)
 	}
-	if r.p.Survive = len(r.o.Survive) > 0; slices.Contains(r.o.Survive, AnyOneRegion) {
+	if r.p.Survive = len(r.o.Survive) > 0; slices.ContainsFunc(r.o.Survive, isAnyOneRegion) {
 		r.p.SurviveRegions = nil
 	}
 	if r.o.MaxRTT <= 0 || len(r.p.Regions) < 2 {

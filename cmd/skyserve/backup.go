@@ -33,11 +33,11 @@ func newBackupCmd() *cobra.Command {
 		Short: "Back up the store of a service to a file",
 		Long: `Back up the store of a service to one compressed file: history, events, plans, decisions,
 usage, batches and their files. The service keeps running. The file contains prompts and
-answers of batches, and no certificates, keys or secrets of the service: only its owner
+responses of batches, and no certificates, keys or secrets of the service: only its owner
 can read it. 'skyserve restore' restores it.
 
---dir reads the directory of a store that is not running instead, such as that on the last
-disk of a cluster whose other members are lost.`,
+--dir reads the directory of a store that is not running instead, for example on the last
+remaining disk of a cluster.`,
 		Example: `  skyserve backup chat chat.backup
   skyserve backup chat chat.backup --dir /mnt/skyserve/controller/store`,
 		Args: argsBetween(2, 2, "NAME FILE"),
@@ -129,9 +129,10 @@ func newRestoreCmd() *cobra.Command {
 for seconds. Replicas and balancers stay as they are.
 
 The whole file is checked first. A damaged or truncated file, the backup of another service
-and one of a later version of skyserve are refused. A store that already contained data
-when the backup was made is refused too, because everything stored since would be lost:
---force discards it. To restore a service whose machines are lost, first run 'skyserve up'.`,
+and one of a later version of skyserve are rejected. So is a restore into a store that
+already contained data when the backup was made, because everything stored since would be
+lost: --force discards it. To restore a service whose machines are lost, first run
+'skyserve up'.`,
 		Example: `  skyserve restore chat chat.backup`,
 		Args:    argsBetween(2, 2, "NAME FILE"),
 		RunE: func(cmd *cobra.Command, args []string) error {

@@ -45,7 +45,7 @@ func newBatchCmd() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "batch",
 		Short: "Submit and manage batches of deferred requests",
-		Long: `Submit a file of requests that run on capacity which interactive requests leave free, and
+		Long: `Submit a file of requests that use the capacity that interactive requests don't use, and
 read the results. The file has one JSON object per line, as for OpenAI's Batch API:
 
   {"custom_id":"a-1","method":"POST","url":"/v1/chat/completions","body":{"model":"m","messages":[...]}}
@@ -62,7 +62,7 @@ Exit codes: 0 success, 1 failed, 2 usage, 130 interrupted.`,
 	flags := cmd.PersistentFlags()
 	flags.StringVar(&o.service, "service", "", "`NAME` of the service (default: the only one)")
 	flags.StringVar(&o.target, "target", "", "`URL` of a balancer (default: those of the running service)")
-	flags.StringVar(&o.apiKey, "api-key", "", "send the API key that the environment variable NAME contains, given as `env:NAME`")
+	flags.StringVar(&o.apiKey, "api-key", "", "source of the API key to send, as `env:NAME`")
 	cmd.AddCommand(newBatchSubmitCmd(&o), newBatchListCmd(&o), newBatchShowCmd(&o), newBatchCancelCmd(&o), newBatchDownloadCmd(&o))
 	return cmd
 }
@@ -72,7 +72,7 @@ func newBatchSubmitCmd(o *batchOptions) *cobra.Command {
 		Use:   "submit FILE",
 		Short: "Upload a file of requests and create a batch",
 		Long: `Upload a file of requests and create a batch. The id of the batch is printed. With --wait,
-the command ends when the batch does, and fails unless it is completed.`,
+the command waits for the batch to end, and exits 1 unless it completed.`,
 		Example: `  skyserve batch submit requests.jsonl
   skyserve batch submit requests.jsonl --window 4h --metadata run=7 --wait`,
 		Args: argsBetween(1, 1, "FILE"),

@@ -145,7 +145,11 @@ func argsBetween(minimum, maximum int, form string) cobra.PositionalArgs {
 	}
 	return func(cmd *cobra.Command, args []string) error {
 		if len(args) < minimum || len(args) > maximum {
-			return usage(fmt.Errorf("accepts %s; received %d", expected, len(args)),
+			verb := "accepts"
+			if len(args) < minimum {
+				verb = "requires"
+			}
+			return usage(fmt.Errorf("%s %s; received %d", verb, expected, len(args)),
 				"run '"+cmd.CommandPath()+" --help' for an example")
 		}
 		return nil

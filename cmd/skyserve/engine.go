@@ -71,12 +71,12 @@ func (f *engineFlags) registerFlags(cmd *cobra.Command) {
 	flags.IntVar(&f.server.DataParallel, "data-parallel", 1, "number of data-parallel ranks, which synchronise at every step")
 	flags.Float64Var(&f.server.Speed, "speed", server.DefaultSpeed, "speed relative to real time (10 = 10x real time)")
 	flags.StringVar(&f.flavor, "flavor", string(server.FlavorVLLM), "metrics to expose: vllm, sglang, none")
-	flags.BoolVar(&f.server.LegacyMetrics, "old-metrics", false, "also expose KV utilisation under vLLM's former metric name")
+	flags.BoolVar(&f.server.LegacyMetrics, "legacy-metrics", false, "also expose KV utilisation under vLLM's former name of the metric")
 	flags.IntVar(&f.server.StreamInterval, "stream-interval", 1, "tokens per stream event, after the first")
 	flags.BoolVar(&f.server.NoContinuousUsage, "no-continuous-usage", false, "ignore stream_options.continuous_usage_stats")
 	flags.Uint64Var(&f.server.Seed, "seed", 1, "seed of responses and faults")
 	flags.Int64Var(&f.server.MaxBodyBytes, "max-body-bytes", server.DefaultMaxBodyBytes, "maximum size of a request body")
-	flags.DurationVar(&f.server.Grace, "grace", server.DefaultGrace, "time for in-flight requests to complete after SIGTERM")
+	flags.DurationVar(&f.server.Grace, "grace-period", server.DefaultGrace, "time for in-flight requests to complete after SIGTERM")
 	flags.StringVar(&f.apiKey, "api-key", "", "source of the API key that clients must send: env:NAME or file:PATH")
 	flags.StringVar(&f.events, "cache-events", "", "publish changes of the prefix cache at `ADDRESS`, as the engine of --flavor does; rank n adds n to the port, the replay socket adds 100")
 	flags.StringArrayVar(&f.faults, "fault", nil, "inject a fault, as `NAME=VALUE` (repeatable)")
@@ -109,7 +109,7 @@ func (f *engineFlags) options(cmd *cobra.Command) (o server.Options, err error) 
 		}
 		o.Profile.MaxRunning = f.maxNumSeqs
 	}
-	for _, name := range []string{"model", "speed", "max-body-bytes", "grace", "data-parallel", "stream-interval"} {
+	for _, name := range []string{"model", "speed", "max-body-bytes", "grace-period", "data-parallel", "stream-interval"} {
 		// The server reads zero as the default; on the command line it is an error.
 		if v := cmd.Flags().Lookup(name).Value.String(); v == "" || v == "0" || v == "0s" {
 			return o, fmt.Errorf("--%s: must be greater than 0, got %q", name, v)

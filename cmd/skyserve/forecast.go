@@ -31,7 +31,7 @@ type forecastOptions struct {
 	backtest    bool
 	horizon     time.Duration
 	originStep  time.Duration
-	originSet   bool // --origin-step is set
+	originSet   bool // --backtest-step is set
 	forecasters []string
 	series      []string
 	models      []string
@@ -70,7 +70,7 @@ Of the forecasters, har is a heterogeneous autoregression, tvar an autoregressio
 time-varying coefficients, hmm a hidden Markov model, and auto a combination of all by
 their past errors.
 
---backtest evaluates each forecaster out of sample: every --origin-step it forecasts the
+--backtest evaluates each forecaster out of sample: every --backtest-step it forecasts the
 next --horizon from the data before. Each series has one row per forecaster and two for
 baselines, seasonal-naive and zero (which expects no load); all rows cover the same
 windows. The winner has the lowest WAPE (sum of absolute errors / sum of the load) with
@@ -78,8 +78,8 @@ windows. The winner has the lowest WAPE (sum of absolute errors / sum of the loa
 the forecasters that it cannot tell apart.
 
 A history is one of these, plain or gzipped, in a file or at a URL:
-  - CSV with a header: minute (since 1970) or at (a time with its UTC offset), model,
-    prompt_tokens and, optionally, region, tier, balancer, cached_tokens, requests,
+  - CSV with a header: minute (minutes since the Unix epoch, UTC) or at (a time with its
+    UTC offset), model, prompt_tokens and, optionally, region, tier, balancer, cached_tokens, requests,
     output_tokens; or, in place of prompt_tokens, prompt_tokens_total: a counter
     (per instance), whose increase is used
   - JSON lines with the same keys, or the response of a balancer's GET /v1/history;
@@ -102,7 +102,7 @@ omitted, and reported on standard error.`,
   skyserve forecast --history prometheus+http://127.0.0.1:9090 --model chat`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			o.plotSet, o.originSet = cmd.Flags().Changed("plot"), cmd.Flags().Changed("origin-step")
+			o.plotSet, o.originSet = cmd.Flags().Changed("plot"), cmd.Flags().Changed("backtest-step")
 			o.noColor, _ = cmd.Flags().GetBool("no-color")
 			return runForecast(cmd.Context(), &o, cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
@@ -115,7 +115,7 @@ omitted, and reported on standard error.`,
 	flags.DurationVar(&o.step, "step", 0, "length of a step, such as 10m (default: the history's)")
 	flags.BoolVar(&o.backtest, "backtest", false, "evaluate the forecasters on the history")
 	flags.DurationVar(&o.horizon, "horizon", time.Hour, "length of the forecast")
-	flags.DurationVar(&o.originStep, "origin-step", time.Hour, "time between two forecasts of a backtest")
+	flags.DurationVar(&o.originStep, "backtest-step", time.Hour, "time between two forecasts of --backtest")
 	flags.StringSliceVar(&o.forecasters, "forecaster", nil, "forecaster, repeatable or comma-separated: "+strings.Join(forecasterNames(), ", ")+" (default: all)")
 	flags.StringSliceVar(&o.series, "series", nil, "only series whose name (region, model and tier) contains `NAME`")
 	flags.StringSliceVar(&o.models, "model", nil, "only this `MODEL`")
@@ -156,7 +156,7 @@ func (o *forecastOptions) checkOptions(out io.Writer) ([]forecast.Forecaster, er
 	case o.horizon < time.Minute:
 		return nil, usage(fmt.Errorf("--horizon: must be at least 1m, got %s", o.horizon), "")
 	case o.originStep < time.Minute:
-		return nil, usage(fmt.Errorf("--origin-step: must be at least 1m, got %s", o.originStep), "")
+		return nil, usage(fmt.Errorf("--backtest-step: must be at least 1m, got %s", o.originStep), "")
 	case o.step < 0:
 		return nil, usage(fmt.Errorf("--step: must be at least 0, got %s", o.step), "")
 	case o.lookback < 0:
@@ -211,7 +211,7 @@ func (o *forecastOptions) loadHistory(ctx context.Context, errOut io.Writer) (*d
 		case o.horizon < s.Step || o.horizon%s.Step != 0:
 			return nil, usage(fmt.Errorf("--horizon: must be a multiple of the history's step of %s, got %s", forecast.ShortDuration(s.Step), o.horizon), "")
 		case o.backtest && (o.originStep < s.Step || o.originStep%s.Step != 0):
-			return nil, usage(fmt.Errorf("--origin-step: must be a multiple of the history's step of %s, got %s", forecast.ShortDuration(s.Step), o.originStep), "")
+			return nil, usage(fmt.Errorf("--backtest-step: must be a multiple of the history's step of %s, got %s", forecast.ShortDuration(s.Step), o.originStep), "")
 		}
 	}
 	return h, nil

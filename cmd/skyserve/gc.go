@@ -34,18 +34,18 @@ type gcOptions struct {
 func newGCCmd() *cobra.Command {
 	var o gcOptions
 	cmd := &cobra.Command{
-		Use:   "gc [--region CLOUD/REGION]... [--zone DOMAIN]...",
+		Use:   "gc [--region CLOUD/REGION]... [--dns-zone DOMAIN]...",
 		Short: "Delete orphaned cloud resources",
 		Long: `Find orphaned resources: VMs, firewalls, identities and buckets with the tags of a service
 that this machine does not operate, and the DNS names of such services in hosted zones of
 Route 53. Show them with their hourly cost and delete them after confirmation, DNS names
 together with their health checks. Resources without such tags are ignored. At least one
---region or --zone is required.
+--region or --dns-zone is required.
 
 Services of other operators in this account look the same as orphaned resources. Read
 the list before you confirm.`,
 		Example: `  skyserve gc --region aws/us-east-1 --region gcp/europe-west4 --dry-run
-  skyserve gc --region aws/us-east-1 --zone example.com --yes -o json`,
+  skyserve gc --region aws/us-east-1 --dns-zone example.com --yes -o json`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return runGC(cmd.Context(), &o, cmd.InOrStdin(), cmd.OutOrStdout(), cmd.ErrOrStderr())
@@ -53,7 +53,7 @@ the list before you confirm.`,
 	}
 	flags := cmd.Flags()
 	flags.StringArrayVar(&o.regions, "region", nil, "region to search, as `CLOUD/REGION`, such as aws/us-east-1 (repeatable)")
-	flags.StringArrayVar(&o.zones, "zone", nil, "hosted zone to search, as `DOMAIN`, such as example.com (repeatable)")
+	flags.StringArrayVar(&o.zones, "dns-zone", nil, "hosted zone to search, as `DOMAIN`, such as example.com (repeatable)")
 	flags.BoolVar(&o.yes, "yes", false, "skip confirmation")
 	flags.BoolVar(&o.dryRun, "dry-run", false, "show what would be deleted without deleting it")
 	o.list.registerList(cmd)
@@ -67,10 +67,10 @@ func runGC(ctx context.Context, o *gcOptions, in io.Reader, out, errOut io.Write
 		return err
 	}
 	if len(o.regions)+len(o.zones) == 0 {
-		return usage(errors.New("requires --region or --zone"), "pass --region aws/us-east-1 for each region, and --zone example.com for DNS names")
+		return usage(errors.New("requires --region or --dns-zone"), "pass --region aws/us-east-1 for each region, and --dns-zone example.com for DNS names")
 	}
 	if slices.Contains(o.zones, "") {
-		return usage(errors.New("--zone: must be a domain such as example.com, got an empty text"), "")
+		return usage(errors.New("--dns-zone: must be a domain such as example.com, got an empty string"), "")
 	}
 	g, err := findOrphans(ctx, o)
 	if err != nil {

@@ -16,7 +16,7 @@ func TestGCDeletesOrphans(t *testing.T) {
 	t.Parallel()
 	e := emulate(t)
 	e.skyserve(exitOK, append(e.upOf(cloudService), "--yes")...)
-	gc := e.at("gc", "--region", "aws/us-east-1", "--region", "aws/eu-west-1", "--zone", "example.com")
+	gc := e.at("gc", "--region", "aws/us-east-1", "--region", "aws/eu-west-1", "--dns-zone", "example.com")
 	if out := e.skyserve(exitOK, append(gc, "--yes")...); !strings.Contains(out, "no orphaned resources") {
 		t.Errorf("for a service of this machine:\n%s", out)
 	}

@@ -100,7 +100,7 @@ func (o *loadOptions) flags(f *pflag.FlagSet) {
 	f.Uint64Var(&o.seed, "seed", 1, "random seed")
 	f.StringVar(&o.model, "model", "", "model `NAME` (default: the first that the target lists)")
 	f.StringVar(&o.tier, "tier", "", "tier of requests without one: IW-F (interactive, fast), IW-N (interactive, normal) or NIW (deferred)")
-	f.StringVar(&o.apiKey, "api-key", "", "send the API key that the environment variable NAME contains, given as `env:NAME`")
+	f.StringVar(&o.apiKey, "api-key", "", "source of the API key to send, as `env:NAME`")
 	f.BoolVar(&o.ignoreEOS, "ignore-eos", true, "request responses of exactly the workload's length")
 	f.Float64Var(&o.trace.RateScale, "rate-scale", 1, "with FILE: scale the request rate, 2 = twice the rate")
 	f.IntVar(&o.trace.MaxInput, "max-input", 0, "with FILE: omit and count rows with prompts of more tokens (default: unlimited)")
@@ -290,6 +290,9 @@ func (o *loadOptions) prepareTrace(targets []load.Target) (preparedLoad, error) 
 	file, err := os.Open(o.workload)
 	if err != nil {
 		hint := "the generated workloads are tot15, tot30, mixed, arena, wildchat, groups, shared, bursts and programs"
+		if errors.Is(err, fs.ErrNotExist) {
+			return preparedLoad{}, usage(fmt.Errorf("unknown workload %q: neither a file nor a generated workload", o.workload), hint)
+		}
 		var path *fs.PathError
 		if errors.As(err, &path) {
 			err = path.Err

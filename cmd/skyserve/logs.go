@@ -30,8 +30,8 @@ func newLogsCmd() *cobra.Command {
 (lb/us), of one replica (us-0) or of the controller. NAME is optional if only one service
 exists. Logs of cloud VMs are fetched from their agents; -f polls them every second.
 
---since prints the lines from a time on, of all that a log still has (at most 10,000); --tail limits
-them if it is set. A line without a time belongs to the line before it.
+--since prints the retained lines since that time (at most 10,000); --tail limits them if it
+is set. A line without a time belongs to the line before it.
 
 Lines are printed without colours. Control characters and characters that reorder or hide
 text are escaped (\u202e), also when the output is a pipe.`,

@@ -35,13 +35,12 @@ func newOffersCmd() *cobra.Command {
 	o := offersOptions{}
 	cmd := &cobra.Command{
 		Use:   "offers [SERVICE.yaml]",
-		Short: "List the machines that can be rented",
-		Long: `List the machines with GPUs that the clouds offer, without renting any: GPU, machine type,
-region, zone, capacity type, price per hour with its source, remaining quota, and the cloud's
-estimate of spot capacity. The regions are those of SERVICE.yaml, else those of --region, else all
+		Short: "List GPU machine types of the clouds with prices and quotas",
+		Long: `List the GPU machine types that the clouds offer, with zone, capacity type, price per hour
+and its source, remaining quota, and the cloud's estimate of spot capacity. The regions are those of SERVICE.yaml, else those of --region, else all
 known regions of AWS and Google Cloud.
 
-A listed machine may still be unavailable: clouds report a lack of capacity only at a launch.
+A listed type may have no capacity: clouds report a lack of capacity only at a launch.
 
 Exit codes: 0 complete, 2 usage error, 3 some regions or estimates are missing, 4 a cloud
 rejects the credentials and nothing could be listed.`,
@@ -57,7 +56,7 @@ rejects the credentials and nothing could be listed.`,
 		},
 	}
 	flags := cmd.Flags()
-	flags.StringVar(&o.gpu, "gpu", "", "list machines with this `GPU` only, such as L4")
+	flags.StringVar(&o.gpu, "gpu", "", "list types with this `GPU` only, such as L4")
 	flags.StringArrayVar(&o.regions, "region", nil, "list this region only, as `CLOUD/REGION`, such as aws/us-east-1 (repeatable)")
 	flags.IntVar(&o.count, "count", 1, "the number of spot machines that the capacity estimates are for")
 	flags.StringVar(&o.capacity, "capacity", "", "list this capacity type only: reserved, on_demand, spot or flex_start")

@@ -109,7 +109,7 @@ func TestOperatorPolicySuffices(t *testing.T) {
 	e.skyserve(exitOK, e.at("status", "chat")...)
 	e.skyserve(exitOK, e.at("down", "chat", "--yes")...)
 	e.skyserve(exitOK, e.rehearse(text, "--dns")...)
-	e.skyserve(exitOK, e.at("gc", "--region", "aws/us-east-1", "--zone", "example.com", "--yes")...)
+	e.skyserve(exitOK, e.at("gc", "--region", "aws/us-east-1", "--dns-zone", "example.com", "--yes")...)
 	e.checkNothingIsLeft("")
 	for action := range e.faults.CallCounts() {
 		if strings.HasPrefix(action, "route53:") && !documented[action] {

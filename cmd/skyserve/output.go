@@ -81,7 +81,7 @@ func (f *outputFlags) parse() (outputFormat, error) {
 	case !isPath && slices.Contains(formats, f.output):
 		return format, nil
 	case !isPath:
-		return outputFormat{}, usage(fmt.Errorf("-o %s: must be one of %s", f.output, strings.Join(formats, ", ")), "")
+		return outputFormat{}, usage(fmt.Errorf("-o %s: must be one of %s", f.output, strings.Join(formats, ", ")), didYouMean(f.output, formats))
 	}
 	query := strings.TrimSuffix(strings.TrimPrefix(strings.TrimSpace(expression), "{"), "}")
 	if !strings.HasPrefix(query, "$") {
@@ -107,7 +107,7 @@ func checkOutput(output *string, others ...string) error {
 		*output = outputText
 	}
 	if formats := append([]string{outputText}, others...); !slices.Contains(formats, *output) {
-		return usage(fmt.Errorf("-o %s: must be one of %s", *output, strings.Join(formats, ", ")), "")
+		return usage(fmt.Errorf("-o %s: must be one of %s", *output, strings.Join(formats, ", ")), didYouMean(*output, formats))
 	}
 	return nil
 }

@@ -58,8 +58,8 @@ func newPlanCmd() *cobra.Command {
 		Short: "Forecast the load and plan the cheapest replicas for it",
 		Long: `Forecast the load and compute the cheapest replicas that serve it: counts per model,
 region, GPU and capacity type, with the reason for each. Without --apply nothing is
-changed. With --apply, replicas are added and, once those serve, others are drained and
-stopped, within replicas.min and replicas.max. Changes are stored with the service, and
+changed. With --apply, new replicas are added; when they are ready, others are drained
+and stopped, within replicas.min and replicas.max. Changes are stored with the service, and
 'skyserve up' keeps them. If a cloud has no capacity, the fallbacks of 'skyserve up' apply.
 
 The plan uses the history of the running service, or --history FILE or URL (see
@@ -68,18 +68,23 @@ SERVICE.yaml of a service that is not running is planned without current replica
 
 Prices come from service.yaml, otherwise from the clouds (with your credentials),
 otherwise from the built-in list. Reserved capacity (regions[].reserved) adds no cost. Spot
-is planned if regions[].capacity lists it before on_demand. --survive plans for the loss
-of a region: of any one ("region"), or of any one in a list of names. -o html
-writes a single self-contained page.
+is planned only if regions[].capacity lists it before on_demand. -o html writes a single
+self-contained page.
 
---reserve compares the costs of four options, based on the history: reserved capacity
+--survive any serves all load even after the loss of any one region, --survive A,B after
+the loss of A or B.
+
+--compare-reserved compares the costs of four options, based on the history: reserved capacity
 for each region's own peak; reserved capacity for the peak of all regions together;
 reserved capacity up to break-even, the remainder on demand; all capacity on demand.
 
 --problem solves an optimisation problem given as JSON: models, regions, gpus, n[i][j][k],
 theta[i][k], alpha[k], sigma[i][k], rho[i][j][w], epsilon, and capacity[j][k],
-min[i][j] and max[i][j] or null. The solution is delta[i][j][k], the changes of n that
-minimise sum alpha*(n+delta) + sum sigma*max(0,delta). docs/json.md describes all fields.
+min[i][j] and max[i][j] or null. Of model i in region j on GPU k, n is the number of
+replicas, theta the tokens per second of one, alpha its cost per hour, and sigma the cost
+of adding one; rho is the load in tokens per second in window w. The solution is
+delta[i][j][k], the changes of n that minimise sum alpha[k]*(n+delta) + sum
+sigma[i][k]*max(0,delta). docs/json.md describes all fields.
 -o lp and -o mps export the problem for another solver; --solver runs an installed
 solver and checks its solution.
 
@@ -90,7 +95,7 @@ applying failed and 3 if the plan was partly applied.`,
   skyserve plan --apply
   skyserve plan service.yaml --history week.csv --at 2025-01-31T12:00:00Z
   skyserve plan -o html --out plan.html
-  skyserve plan service.yaml --history week.csv --reserve
+  skyserve plan service.yaml --history week.csv --compare-reserved
   skyserve plan --problem problem.json -o json
   skyserve plan --problem problem.json -o lp --out problem.lp`,
 		Args: argsBetween(0, 1, "[NAME|SERVICE.yaml]"),
@@ -107,21 +112,21 @@ applying failed and 3 if the plan was partly applied.`,
 	flags.StringVar(&o.at, "at", "", "start of the planned period, as `TIME` such as 2025-01-31T12:00:00Z (default: now, or the end of --history)")
 	flags.StringVar(&o.problem, "problem", "", "solve the optimisation problem in `FILE` (- = standard input)")
 	flags.StringVar(&o.solver, "solver", "", "solve with an installed `SOLVER`: highs, cbc or glpsol (default: built-in)")
-	flags.BoolVar(&o.reserve, "reserve", false, "compare the cost of reserved and on-demand capacity, based on the history; reserves nothing")
+	flags.BoolVar(&o.reserve, "compare-reserved", false, "compare the cost of reserved and on-demand capacity, based on the history; reserves nothing")
 	flags.BoolVar(&o.detailed, "detailed-exitcode", false, "exit 10 instead of 0 when counts change")
 	flags.BoolVar(&o.apply, "apply", false, "apply the plan to the running service")
 	flags.StringVar(&o.reason, "reason", "", "`TEXT` for 'skyserve events': why you apply the plan (default: the command)")
 	flags.BoolVar(&o.yes, "yes", false, "skip confirmation of billed changes of --apply (local and static regions need none)")
 	flags.BoolVar(&o.force, "force", false, "allow --apply to remove replicas of a model while another replica of it is down")
-	flags.BoolVar(&o.listPrices, "list-prices", false, "use the built-in list prices instead of querying the clouds")
+	flags.BoolVar(&o.listPrices, "builtin-prices", false, "use the built-in list prices instead of querying the clouds")
 	o.clouds.registerFlags(flags)
 	o.list.registerList(cmd, planFormats...)
 	flags.StringVar(&o.file, "out", "", "write to `FILE` instead of standard output")
 	cmd.AddCommand(newPlanBacktestCmd())
 	cmd.MarkFlagsMutuallyExclusive("problem", "history")
 	cmd.MarkFlagsMutuallyExclusive("problem", "at")
-	cmd.MarkFlagsMutuallyExclusive("problem", "reserve")
-	cmd.MarkFlagsMutuallyExclusive("apply", "reserve")
+	cmd.MarkFlagsMutuallyExclusive("problem", "compare-reserved")
+	cmd.MarkFlagsMutuallyExclusive("apply", "compare-reserved")
 	return cmd
 }
 
@@ -135,12 +140,12 @@ func (o *planOptions) reviewFlags(cmd *cobra.Command) {
 	flags.DurationVar(&o.review.Horizon, "horizon", 0, "length of the planned period (default: autoscale.every, at least 1h)")
 	flags.StringVar(&o.review.Forecaster, "forecaster", "", "forecaster (default: the service's, else auto)")
 	flags.DurationVar(&o.review.Step, "step", plan.DefaultStep, "averaging window of the load before its peak is taken")
-	flags.StringVar(&o.review.Peak, "peak", plan.DefaultPeak, "quantile of the forecast peak to plan for: "+strings.Join(forecast.PeakLevels, ", ")+" (expected = the mean)")
+	flags.StringVar(&o.review.Peak, "peak-quantile", plan.DefaultPeak, "quantile of the forecast peak to plan for: "+strings.Join(forecast.PeakLevels, ", ")+" (expected = the mean)")
 	flags.Float64Var(&o.review.Gap, "gap", 0, "relative optimality gap at which the solver stops (0 = proven optimal)")
-	flags.Float64Var(&o.review.Epsilon, "epsilon", plan.DefaultEpsilon, "minimum share of a region's own peak that its own replicas must serve")
-	flags.StringSliceVar(&o.review.Survive, "survive", nil, "serve all load even after the loss of any one of these `REGIONS`, comma-separated; region = any one region")
+	flags.Float64Var(&o.review.Epsilon, "local-share", plan.DefaultEpsilon, "minimum share of a region's own peak that its own replicas must serve")
+	flags.StringSliceVar(&o.review.Survive, "survive", nil, "serve all load even after the loss of any one of these `REGIONS`, comma-separated, or any")
 	flags.DurationVar(&o.review.MaxRTT, "max-rtt", 0, "maximum round-trip time to a region that serves another region's load (default: the service's, else unlimited)")
-	flags.BoolVar(&o.review.Switch, "switch", false, "allow a model to reuse machines that another model releases")
+	flags.BoolVar(&o.review.Switch, "reuse-machines", false, "allow a model to reuse machines that another model releases")
 }
 
 func runPlan(ctx context.Context, o *planOptions, in io.Reader, out io.Writer) error {
@@ -168,7 +173,7 @@ func runPlan(ctx context.Context, o *planOptions, in io.Reader, out io.Writer) e
 	case o.exportsProblem():
 		return nil
 	case r.Proposal.Status == plan.StatusInfeasible:
-		return failed(errors.New("no plan satisfies the bounds: "+r.Proposal.Infeasible[0]), "raise the replicas.max of that region, or lower --epsilon")
+		return failed(errors.New("no plan satisfies the bounds: "+r.Proposal.Infeasible[0]), "raise the replicas.max of that region, or lower --local-share")
 	case r.Proposal.Status == plan.StatusUnknown:
 		return failed(errors.New("no plan was found within the solver's limits"), "retry with a larger --gap")
 	}
@@ -188,11 +193,11 @@ func (o *planOptions) checkOptions() error {
 	case o.problem != "" && o.format.kind == "html":
 		return usage(errors.New("-o html: cannot be combined with --problem"), "")
 	case o.reserve && o.format.kind != outputText && !o.format.isDocument():
-		return usage(fmt.Errorf("-o %s: must be text, json, yaml or jsonpath=PATH with --reserve", o.format.kind), "")
+		return usage(fmt.Errorf("-o %s: must be text, json, yaml or jsonpath=PATH with --compare-reserved", o.format.kind), "")
 	case o.review.MaxRTT < 0:
 		return usage(fmt.Errorf("--max-rtt: must be at least 0, got %s", o.review.MaxRTT), "")
 	case !(o.review.Epsilon > 0 && o.review.Epsilon <= 1):
-		return usage(fmt.Errorf("--epsilon: must be greater than 0 and at most 1, got %g", o.review.Epsilon), "")
+		return usage(fmt.Errorf("--local-share: must be greater than 0 and at most 1, got %g", o.review.Epsilon), "")
 	case !(o.review.Gap >= 0 && o.review.Gap < 1):
 		return usage(fmt.Errorf("--gap: must be at least 0 and less than 1, got %g", o.review.Gap), "")
 	case o.solver != "" && findSolver(o.solver) == nil:

@@ -25,20 +25,20 @@ func newPlanBacktestCmd() *cobra.Command {
 	var o backtestOptions
 	cmd := &cobra.Command{
 		Use:   "backtest [NAME|SERVICE.yaml]",
-		Short: "Evaluate plans on a past history: cost and overload",
-		Long: `Compute a plan for every hour of a past history, each from the data before it, and
-simulate applying them: replicas are ready after their start-up time and billed from
-their launch. The rule 'plan' follows the load between plans, as the strategy predictive
-does. The rule 'hourly' keeps the planned counts until the next plan; --peak applies to it.
-The results are compared with constant counts sized with hindsight for each region's
-peak, with a rule that reacts to the previous minute and, with --counts, with the actual
-counts.
+		Short: "Backtest plans on a history: cost and overload",
+		Long: `Compute a plan for every hour of a past history, using only earlier data, and simulate
+applying them: replicas are ready after their start-up time and billed from their launch.
+The row 'plan' follows the load between plans, as the strategy predictive does. The row
+'hourly' keeps the planned counts until the next plan; --peak-quantile applies to it. The
+other rows are constant counts sized with hindsight for each region's peak, a strategy
+that reacts to the previous minute and, with --counts, the actual counts.
 
---counts is CSV with a header: minute (since 1970) or at (a time), model, region,
-replicas and, optionally, gpu. A count is valid until the next one.`,
+--counts is CSV with a header: minute (minutes since the Unix epoch, UTC) or at (a
+time), model, region, replicas and, optionally, gpu. A count holds until the next row of its
+model, region and GPU.`,
 		Example: `  skyserve plan backtest service.yaml --history week.csv
-  skyserve plan backtest service.yaml --history week.csv --forecaster seasonal-naive --peak p90
-  skyserve plan backtest --from 2025-01-30T00:00:00Z --until 2025-01-31T00:00:00Z -o json`,
+  skyserve plan backtest service.yaml --history week.csv --forecaster seasonal-naive --peak-quantile p90
+  skyserve plan backtest --from 2025-01-30T00:00:00Z --to 2025-01-31T00:00:00Z -o json`,
 		Args: argsBetween(0, 1, "[NAME|SERVICE.yaml]"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 1 {
@@ -50,9 +50,9 @@ replicas and, optionally, gpu. A count is valid until the next one.`,
 	flags := cmd.Flags()
 	o.reviewFlags(cmd)
 	flags.StringVar(&o.from, "from", "", "start of the evaluated period, as `TIME` (default: a day after the history's start; the middle of a history of less than two days)")
-	flags.StringVar(&o.until, "until", "", "end of the evaluated period, as `TIME` (default: the history's end)")
+	flags.StringVar(&o.until, "to", "", "end of the evaluated period, as `TIME` (default: the history's end)")
 	flags.DurationVar(&o.every, "every", 0, "time between two plans (default: autoscale.every, else 1h)")
-	flags.StringVar(&o.counts, "counts", "", "`FILE` with the actual counts")
+	flags.StringVar(&o.counts, "counts", "", "`FILE` with the actual counts of replicas")
 	o.list.registerDocument(cmd)
 	flags.StringVar(&o.file, "out", "", "write to `FILE` instead of standard output")
 	return cmd
@@ -94,7 +94,7 @@ func (o *backtestOptions) newBacktester(ctx context.Context) (*plan.Backtester, 
 	for _, t := range []struct {
 		flag, text string
 		to         *time.Time
-	}{{"--from", o.from, &b.From}, {"--until", o.until, &b.To}} {
+	}{{"--from", o.from, &b.From}, {"--to", o.until, &b.To}} {
 		if t.text == "" {
 			continue
 		}

@@ -16,7 +16,7 @@ func (o *planOptions) printReservation(ctx context.Context, out io.Writer) error
 		return err
 	}
 	if g.history.Minutes == 0 {
-		return usage(errors.New("--reserve: the service has no history"), "pass --history FILE")
+		return usage(errors.New("--compare-reserved: the service has no history"), "pass --history FILE")
 	}
 	o.fetchPrices(ctx, g.Spec)
 	until := time.Time{}

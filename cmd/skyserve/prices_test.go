@@ -93,7 +93,7 @@ func TestPlanAndUpSeeTheSamePrices(t *testing.T) {
 	if cost, output := planned(e.at()...); fmt.Sprintf("%.4f", cost) != fmt.Sprintf("%.4f", sum) || !strings.Contains(output, "(Google price list, us-central1, on demand)") || strings.Contains(output, "not known") {
 		t.Errorf("with prices: %g, want %g, output\n%s", cost, sum, output)
 	}
-	if cost, output := planned(append(e.at(), "--list-prices")...); fmt.Sprintf("%.4f", cost) != "1.5116" || !strings.Contains(output, "(g6.xlarge in us-east-1, on demand) in every region") {
+	if cost, output := planned(append(e.at(), "--builtin-prices")...); fmt.Sprintf("%.4f", cost) != "1.5116" || !strings.Contains(output, "(g6.xlarge in us-east-1, on demand) in every region") {
 		t.Errorf("with list prices: %g, output\n%s", cost, output)
 	}
 	e.aws.Configure(func() { e.aws.DenialCode = denyPrices })

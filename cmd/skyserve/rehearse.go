@@ -301,7 +301,7 @@ func (r *rehearsal) cleanupCommands() string {
 		gc += " --region " + string(region.Name)
 	}
 	if r.spec.DNS != nil {
-		gc += " --zone " + r.spec.DNS.Zone
+		gc += " --dns-zone " + r.spec.DNS.Zone
 	}
 	return strings.Join([]string{"skyserve doctor " + r.o.file + " --rehearse", "skyserve down " + r.name, gc}, "\n  ")
 }

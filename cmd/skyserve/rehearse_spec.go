@@ -87,7 +87,7 @@ func (o *doctorOptions) checkRehearsable(spec *service.Spec) error {
 
 // registerRehearsalFlags registers the flags of --rehearse.
 func (o *doctorOptions) registerRehearsalFlags(flags *pflag.FlagSet) {
-	flags.BoolVar(&o.rehearse, "rehearse", false, "deploy a temporary service for cents, exercise it and delete it")
+	flags.BoolVar(&o.rehearse, "rehearse", false, "deploy a temporary service (costs cents), test it and delete it")
 	flags.BoolVar(&o.yes, "yes", false, "skip the confirmation of --rehearse")
 	flags.DurationVar(&o.timeout, "timeout", defaultRehearsalTimeout, "how long --rehearse may take until it deletes everything")
 	flags.StringVar(&o.report, "report", "", "the `FILE` of the report of --rehearse (default: in the state directory)")

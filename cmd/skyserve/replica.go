@@ -49,8 +49,8 @@ Replicas of local and cloud regions can be added and removed. In clouds this cha
 bill and requires confirmation (--yes skips it). Replicas of static regions are listed in
 service.yaml; they can be drained and donated. The commands drain, donate and reclaim are
 not available for a service with cloud regions; remove drains the replica first.
-drain, donate and remove ask before they take the last ready replica of a model (--force
-skips the question).
+drain, donate and remove prompt for confirmation before they take the last ready replica of
+a model (--force skips it).
 
 Exit codes: 0 done or no change, 1 failed, 2 usage or not allowed by service.yaml,
 3 partly done, 130 interrupted.`,
@@ -90,7 +90,7 @@ func newReplicaListCmd(o *replicaOptions) *cobra.Command {
 func newReplicaAddCmd(o *replicaOptions) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "add REGION",
-		Short: "Add replicas to a region and wait until they serve",
+		Short: "Add replicas to a region and wait until they are ready",
 		Example: `  skyserve replica add local/us
   skyserve replica add us --model chat-small --count 2
   skyserve replica add us --gpu H100
@@ -125,7 +125,7 @@ func newReplicaRemoveCmd(o *replicaOptions) *cobra.Command {
 
 // addForce adds --force to a command that takes replicas from the service.
 func (o *replicaOptions) addForce(cmd *cobra.Command) {
-	cmd.Flags().BoolVar(&o.force, "force", false, "allow it for the last ready replica of a model")
+	cmd.Flags().BoolVar(&o.force, "force", false, "take also the last ready replica of a model")
 }
 
 // addYes adds --yes to a command that can change the bill.

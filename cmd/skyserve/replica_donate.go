@@ -6,10 +6,10 @@ func newReplicaDonateCmd(o *replicaOptions) *cobra.Command {
 	cmd := o.verb(&cobra.Command{
 		Use:   "donate ID...",
 		Short: "Donate unneeded replicas to other work",
-		Long: `Drain a replica and donate it to the spot pool, where other work can use it: it keeps
-running, and the service sends it no requests. When the service needs more replicas, it reclaims donated ones first. A
-replica that is not reclaimed is removed after autoscale.donate_for, except for machines
-of static regions.`,
+		Long: `Drain a replica and donate it: it keeps running for other work, and the service sends it no
+requests. When the service needs more replicas, it reclaims donated ones first. A replica
+that is not reclaimed is removed after autoscale.donate_for, except for machines of static
+regions.`,
 		Example: "  skyserve replica donate us-1",
 	}, donateDecision)
 	o.addForce(cmd)
@@ -19,7 +19,7 @@ of static regions.`,
 func newReplicaReclaimCmd(o *replicaOptions) *cobra.Command {
 	return o.verb(&cobra.Command{
 		Use:     "reclaim ID...",
-		Short:   "Reclaim donated replicas and wait until they serve",
+		Short:   "Reclaim donated replicas and wait until they are ready",
 		Example: "  skyserve replica reclaim us-1",
 	}, reclaimDecision)
 }

@@ -113,6 +113,14 @@ func unknownCommand(parent *cobra.Command, name string) error {
 	return usage(fmt.Errorf("unknown command %q", name), hint)
 }
 
+// didYouMean returns a hint with the value that is most similar to name; empty if none is.
+func didYouMean(name string, values []string) string {
+	if near := service.Nearest(name, values); near != "" {
+		return "did you mean '" + near + "'?"
+	}
+	return ""
+}
+
 // flagError returns the error of a wrong flag, with the most similar one.
 func flagError(c *cobra.Command, err error) error {
 	hint := "run '" + c.CommandPath() + " --help' to list its flags"
@@ -224,5 +232,6 @@ shows their state, and plans the capacity that they need next.`,
 		newVersionCmd(),
 	)
 	registerCompletions(root)
+	acceptFormerFlags(root)
 	return root
 }

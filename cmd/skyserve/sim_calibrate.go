@@ -43,7 +43,7 @@ from the times at which requests were sent, received their first token and ended
 from the requests that were at the replica at the same time. It requires 50 requests with
 the engine's token counts, some concurrent, some alone, of different lengths.`,
 		Example: `  skyserve sim calibrate --from perf.csv --model llama2-70b --hardware h100-80gb > engines.yaml
-  skyserve sim calibrate --from lb-us-0.jsonl --name ours --kv 180000
+  skyserve sim calibrate --from lb-us-0.jsonl --name ours --kv-tokens 180000
   skyserve sim calibrate --from lb-us-0.jsonl --speed 10 -o json`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -56,9 +56,9 @@ the engine's token counts, some concurrent, some alone, of different lengths.`,
 	flags.StringVar(&o.fit.Hardware, "hardware", "", "with a table: only this hardware")
 	flags.IntVar(&o.fit.TensorParallel, "tensor-parallel", 0, "with a table: only this tensor parallelism")
 	flags.StringVar(&o.fit.Fit.Name, "name", "", "name of the profile (default: derived from the input)")
-	flags.IntVar(&o.fit.Fit.KVTokens, "kv", 0, "size of the KV cache in tokens (default: the maximum observed)")
+	flags.IntVar(&o.fit.Fit.KVTokens, "kv-tokens", 0, "size of the KV cache in tokens (default: the maximum observed)")
 	flags.IntVar(&o.fit.Fit.ChunkTokens, "chunk", defaults.ChunkTokens, "maximum number of prompt tokens per prefill step")
-	flags.IntVar(&o.fit.Fit.MaxRunning, "max-running", defaults.MaxRunning, "maximum number of running requests")
+	flags.IntVar(&o.fit.Fit.MaxRunning, "max-num-seqs", defaults.MaxRunning, "maximum number of running requests")
 	flags.Float64Var(&o.fit.Speed, "speed", 1, "with a record: speed of its simulated engines relative to real time (10 for a local service)")
 	flags.StringVarP(&o.output, "output", "o", "yaml", "output format: yaml or json")
 	return cmd
@@ -75,11 +75,11 @@ func (o *simCalibrateOptions) checkOptions() error {
 	case f.TensorParallel < 0:
 		return fmt.Errorf("--tensor-parallel: must be at least 1, got %d", f.TensorParallel)
 	case f.Fit.KVTokens != 0 && f.Fit.KVTokens < 2:
-		return fmt.Errorf("--kv: must be at least 2, got %d", f.Fit.KVTokens)
+		return fmt.Errorf("--kv-tokens: must be at least 2, got %d", f.Fit.KVTokens)
 	case f.Fit.ChunkTokens < 1:
 		return fmt.Errorf("--chunk: must be at least 1, got %d", f.Fit.ChunkTokens)
 	case f.Fit.MaxRunning < 1:
-		return fmt.Errorf("--max-running: must be at least 1, got %d", f.Fit.MaxRunning)
+		return fmt.Errorf("--max-num-seqs: must be at least 1, got %d", f.Fit.MaxRunning)
 	case f.Fit.Name != engine.SafeName(f.Fit.Name):
 		return fmt.Errorf("--name: must consist of lowercase letters, digits, dots and dashes, got %q", f.Fit.Name)
 	case !(f.Speed > 0 && f.Speed <= maxReplaySpeed):

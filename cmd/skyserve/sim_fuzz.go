@@ -27,33 +27,33 @@ func newSimFuzzCmd() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "fuzz-policy",
 		Short: "Search for scenarios in which a policy performs worse than others",
-		Long: `Draw scenarios and run a policy and others on each. The policy's throughput and P90 TTFT are
-printed relative to the best other policy: the median, the worst, and the scenarios with the
-lowest throughput ratios with the commands that repeat them. A draw varies the workload and its lengths, regions,
-replicas, the engines' speed and memory, round-trip times, the probe interval, even and 10:1
-loads of regions, and closed and open loops with 0.5 to 1.3 times the estimated capacity.
-Draw i has the seed --seed-base + i: the same seed draws the same scenario.
+		Long: `Generate random scenarios, and run the policy under test and others on each. The policy's
+throughput and P90 TTFT are printed relative to the best other policy: the median, the
+worst, and the scenarios with the lowest throughput ratios with the commands that repeat
+them. Scenarios vary in workload and its lengths, regions, replicas, the engines' speed and
+memory, round-trip times, the probe interval, even and 10:1 loads of regions, and closed
+and open loops with 0.5 to 1.3 times the estimated capacity.
 
-Each scenario runs once, so ratios vary by some percent between seeds. A single draw
-(--draws 1) prints the results of all policies; -o yaml prints its scenario as a file
+Each scenario runs once, so ratios vary by some percent between seeds. A single scenario
+(--scenarios 1) prints the results of all policies; -o yaml prints its scenario as a file
 for 'skyserve sim run'.`,
 		Example: `  skyserve sim fuzz-policy
-  skyserve sim fuzz-policy --draws 200 --seed-base 1000 --parallel 1
+  skyserve sim fuzz-policy --scenarios 200 --seed-base 1000 --parallel 1
   skyserve sim fuzz-policy --policy skylb --against least-load,cache-aware
-  skyserve sim fuzz-policy --draws 1 --seed-base 16 -o yaml > draw-17.yaml`,
+  skyserve sim fuzz-policy --scenarios 1 --seed-base 16 -o yaml > scenario-17.yaml`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return o.run(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
 	}
 	flags := cmd.Flags()
-	flags.StringVar(&o.Policy, "policy", o.Policy, "the policy to judge: "+strings.Join(policy.Names(), ", "))
+	flags.StringVar(&o.Policy, "policy", o.Policy, "the policy to test: "+strings.Join(policy.Names(), ", "))
 	flags.StringSliceVar(&o.Others, "against", nil, "the policies to compare it with, comma-separated (default: all others)")
-	flags.IntVar(&o.Draws, "draws", o.Draws, "draw `N` scenarios")
-	flags.Uint64Var(&o.SeedBase, "seed-base", 0, "draw with the seeds after `N`: N+1, N+2, ...")
-	flags.IntVar(&o.Workers, "parallel", 0, "draws that run at the same time (default: the number of processors)")
+	flags.IntVar(&o.Draws, "scenarios", o.Draws, "number `N` of scenarios")
+	flags.Uint64Var(&o.SeedBase, "seed-base", 0, "first seed minus 1: scenario i has the seed `N`+i, and the same seed gives the same scenario")
+	flags.IntVar(&o.Workers, "parallel", 0, "scenarios that run at the same time (default: the number of processors)")
 	flags.IntVar(&o.worst, "worst", 5, "print the `N` scenarios with the lowest throughput ratios")
-	flags.StringVarP(&o.output, "output", "o", "text", "output format: text, json or yaml (yaml: the drawn scenario)")
+	flags.StringVarP(&o.output, "output", "o", "text", "output format: text, json or yaml (yaml: the scenario)")
 	return cmd
 }
 
@@ -69,7 +69,7 @@ func (o *simFuzzOptions) run(ctx context.Context, out, errOut io.Writer) error {
 	}
 	if o.output == "yaml" {
 		if o.Draws != 1 {
-			return usage(errors.New("-o yaml: prints one scenario: set --draws 1"), "")
+			return usage(errors.New("-o yaml: prints one scenario: set --scenarios 1"), "")
 		}
 		s := sim.Mixture(o.SeedBase + 1)
 		_, err := io.WriteString(out, s.YAML())
@@ -77,7 +77,7 @@ func (o *simFuzzOptions) run(ctx context.Context, out, errOut io.Writer) error {
 	}
 	debug.SetGCPercent(400) // as in runSim
 	if isTerminal(errOut) {
-		o.Progress = func(done int) { redrawLine(errOut, fmt.Sprintf("%d of %d draws", done, o.Draws)) }
+		o.Progress = func(done int) { redrawLine(errOut, fmt.Sprintf("%d of %d scenarios", done, o.Draws)) }
 	}
 	report, err := eval.RunFuzz(ctx, o.PolicyFuzz)
 	if o.Progress != nil {

@@ -61,9 +61,9 @@ func listScenarios(o *outputFlags, names []string, out io.Writer) error {
 			fleets = append(fleets, bfioFleets(found)...)
 			continue
 		}
-		found, err := sim.FindScenarios(name)
+		found, err := findScenarios(name)
 		if err != nil {
-			return usage(err, "")
+			return err
 		}
 		scenarios = append(scenarios, found...)
 	}
@@ -143,4 +143,17 @@ func tableOfScenarios(scenarios []sim.Scenario, fleets []listedFleet) list {
 		t.rows = append(t.rows, listRow{name: f.Name, cells: []string{f.Name, f.Workload, f.Workers, f.Load, f.Title}})
 	}
 	return t
+}
+
+// findScenarios returns the scenarios of a name, or an error of usage with the most similar name.
+func findScenarios(name string) ([]sim.Scenario, error) {
+	found, err := sim.FindScenarios(name)
+	if err == nil {
+		return found, nil
+	}
+	var names []string
+	for _, s := range sim.Scenarios() {
+		names = append(names, s.Name)
+	}
+	return nil, usage(err, didYouMean(name, names))
 }

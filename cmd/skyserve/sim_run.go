@@ -69,8 +69,8 @@ cache-aware:skylb is SGLang's router as in SkyLB's evaluation.
 'skyserve sim list -o yaml NAME' prints their values, with comments.
 
 The sage-... scenarios are SageServe's evaluation: replicas are autoscaled, --strategy
-compares scaling strategies, and --set accepts ` + strings.Join(eval.SageSettingNames(), ", ") + `. Their
---trace is a table of demand with the columns minute, model, tier, prompt_tokens.
+compares scaling strategies, and --set accepts ` + strings.Join(eval.SageSettingNames(), ", ") + `. The
+demand file given by --trace has the columns minute, model, tier, prompt_tokens.
 
 -o json prints one object per scenario, one per line. -o html prints a page with the table,
 charts, and the load over time (of the first seed).`,
@@ -80,7 +80,7 @@ charts, and the load over time (of the first seed).`,
   skyserve sim run fig9 --paper
   skyserve sim run mixed-gpu failover -o html > report.html
   skyserve sim run mine.yaml --set rate=4 --set sigma=2
-  skyserve sim run fig8a --trace conversation.jsonl.gz --scale 2 --weights us=2,eu=1
+  skyserve sim run fig8a --trace conversation.jsonl.gz --rate-scale 2 --weights us=2,eu=1
   skyserve sim run week.yaml --trace requests.csv.gz --set engine=light --policy sageserve,least-load
   skyserve sim run fig8a --seed-base 1000 --set think=5s
   skyserve sim run bfio-table1 --seeds 1
@@ -111,7 +111,7 @@ charts, and the load over time (of the first seed).`,
 	flags.StringVar(&o.trace, "trace", "", "replay a request trace from `FILE`")
 	flags.DurationVar(&o.replay.From, "from", 0, "with --trace: start at this time of the trace")
 	flags.DurationVar(&o.replay.To, "to", 0, "with --trace: end at this time of the trace (default: its end)")
-	flags.Float64Var(&o.replay.RateScale, "scale", 1, "with --trace: scale the request rate, 2 = twice the rate")
+	flags.Float64Var(&o.replay.RateScale, "rate-scale", 1, "with --trace: scale the request rate, 2 = twice the rate")
 	flags.StringSliceVar(&o.strategies, "strategy", nil, "with sage-...: scaling strategies to compare, comma-separated: "+strings.Join(plan.StrategyNames(), ", "))
 	flags.StringVar(&o.regionMix, "region-mix", "", "with sage-... and --trace: `FILE` with the regions' shares of the requests")
 	flags.StringSliceVar(&o.weights, "weights", nil, "with --trace: regions' shares of the requests, as `REGION=W,...` (default: by clients)")
@@ -132,7 +132,9 @@ func runSim(ctx context.Context, o *simRunOptions, names []string, out, errOut i
 		return o.runBFIO(ctx, names, out)
 	}
 	plans, err := o.plans(names)
-	if err != nil {
+	if hinted := (*exitError)(nil); errors.As(err, &hinted) {
+		return err
+	} else if err != nil {
 		return usage(err, "")
 	}
 	var reports []*eval.SimReport
@@ -174,7 +176,7 @@ func (o *simRunOptions) plans(names []string) ([]eval.Comparison, error) {
 // scenariosOf returns the scenarios of a name, or the scenario in a file.
 func scenariosOf(name string) ([]sim.Scenario, error) {
 	if !strings.HasSuffix(name, ".yaml") && !strings.HasSuffix(name, ".yml") {
-		return sim.FindScenarios(name)
+		return findScenarios(name)
 	}
 	data, err := os.ReadFile(name)
 	if err != nil {
@@ -211,12 +213,12 @@ func (o *simRunOptions) planOf(s *sim.Scenario) (eval.Comparison, error) {
 func (o *simRunOptions) readTrace(s *sim.Scenario) error {
 	if o.trace == "" {
 		if len(o.weights) > 0 || o.replay.From != 0 || o.replay.To != 0 || o.replay.RateScale != 1 {
-			return errors.New("--from, --to, --scale and --weights: require --trace")
+			return errors.New("--from, --to, --rate-scale and --weights: require --trace")
 		}
 		return nil
 	}
 	if !(o.replay.RateScale > 0) {
-		return fmt.Errorf("--scale: must be greater than 0, got %v", o.replay.RateScale)
+		return fmt.Errorf("--rate-scale: must be greater than 0, got %v", o.replay.RateScale)
 	}
 	options := o.replay
 	for _, entry := range o.weights {

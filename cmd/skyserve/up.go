@@ -103,18 +103,18 @@ The command waits up to --timeout. The default is 1 minute for processes on this
 engines are containers: they boot, pull images and load weights. After a timeout,
 everything that was started keeps running, and the public DNS name points to the
 balancers that respond (exit 3). In clouds the controller then starts the replicas; the
-output names what needs another 'skyserve up'.
+output lists what needs another 'skyserve up' run.
 
-While VMs start, the command shows the phase of each: boot, enrolment, image, weights,
-load, warmup. It does not wait for a replica that cannot become ready, for example because
+While VMs start, the command shows the phase of each: boot, enrolment (of its
+certificate), image, weights (download), load (of the weights), warmup. It does not wait for a replica that cannot become ready, for example because
 its image does not exist: when all others are ready, it prints the last log lines and the
 next step (exit 3, or 1 if every replica has failed).
 
 --wait balancers ends with exit 0 once every balancer responds, its certificate has been
-obtained and the name is published. --wait none also does not wait for these: it ends
-once every balancer has its configuration. In both cases the controller starts the
+obtained and the DNS name is published. --wait none does not wait for balancers either: it
+ends once every balancer has its configuration. In both cases the controller starts the
 replicas: follow with 'skyserve status -w'. Local processes, which start within seconds,
-are always started; --wait balancers and --wait none do not wait until they serve.
+are always started; --wait balancers and --wait none do not wait until they are ready.
 
 Running processes keep the binary that they were started with. --upgrade replaces those
 that run a different binary.

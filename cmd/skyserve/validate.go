@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 
 	"github.com/spf13/cobra"
 
@@ -56,10 +57,11 @@ func runValidate(cmd *cobra.Command, o validateOptions) error {
 		return err
 	}
 	results := make([]validatedFile, 0, len(o.files))
-	problems := 0
+	problems, suggested := 0, false
 	for _, name := range o.files {
 		r := validateFile(cmd.InOrStdin(), name)
 		problems += len(r.Errors)
+		suggested = suggested || slices.ContainsFunc(r.Errors, func(e service.Error) bool { return e.Suggestion != "" })
 		results = append(results, r)
 	}
 	if err := printValidated(cmd, format, results); err != nil {
@@ -68,7 +70,11 @@ func runValidate(cmd *cobra.Command, o validateOptions) error {
 	if problems == 0 {
 		return nil
 	}
-	return usage(errors.New(""), "'skyserve init' prints a starter service.yaml; 'skyserve schema' prints a JSON schema for completion and checks in editors")
+	hint := "'skyserve init' prints a starter service.yaml; 'skyserve schema' prints a JSON schema for completion and validation in editors"
+	if suggested { // the errors already tell the next step
+		hint = ""
+	}
+	return usage(errors.New(""), hint)
 }
 
 // validateFile checks one file. A file that cannot be read yields one error.

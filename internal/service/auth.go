@@ -131,7 +131,7 @@ func checkTiers(typ string, tier, maxTier Tier, add func(key, problem, suggestio
 		}
 	}
 	if tier.MoreUrgentThan(maxTier) {
-		add("tier", fmt.Sprintf("must not be above max_tier (%s), got %s", maxTier, tier), "")
+		add("tier", fmt.Sprintf("must not be more urgent than max_tier (%s), got %s", maxTier, tier), "")
 	}
 }
 

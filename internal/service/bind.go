@@ -92,7 +92,7 @@ func (b *binder) resolve(n ast.Node, p path) (ast.Node, bool) {
 			name := v.Value.GetToken().Value
 			target, ok := b.anchors[name]
 			if !ok {
-				b.reportAt(v, p, Error{Problem: fmt.Sprintf("must refer to an anchor in the file, got the unknown anchor &%s", shorten(name))})
+				b.reportAt(v, p, Error{Problem: fmt.Sprintf("the alias *%s has no anchor in the file", shorten(name))})
 				return nil, false
 			}
 			n = target

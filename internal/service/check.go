@@ -176,7 +176,7 @@ func (c *checker) checkRegionNames() {
 		if !duplicate {
 			first[r.Name] = i
 		} else if r.Name != "" {
-			c.reportProblem(path("regions").index(i).key("name"), "duplicates regions[%d]", j)
+			c.reportProblem(path("regions").index(i).key("name"), "duplicates regions[%d].name", j)
 		}
 	}
 }
@@ -211,12 +211,12 @@ func (c *checker) checkStaticRegion(r *RegionSpec, p path) {
 		c.reportProblem(file, "requires that all balancers run on this computer, but the service has cloud regions: use endpoints")
 	}
 	if len(r.Endpoints) == 0 && r.EndpointsFile == "" && c.valid(p.key("endpoints"), p.key("endpoints_file")) {
-		c.reportAtPath(p.key("endpoints"), Error{Problem: "is required in a static region", Suggestion: `list the URLs of its machines, for example endpoints: ["http://10.0.0.7:8000"]`})
+		c.reportAtPath(p.key("endpoints"), Error{Problem: "is required in a static region", Suggestion: `list the URLs of its engines, for example endpoints: ["http://10.0.0.7:8000"]`})
 		return
 	}
 	maxPath := p.key("replicas").key("max")
 	if n := r.fixedEndpoints(); r.hasEndpoints() && r.Replicas.Max > n && c.valid(p.key("endpoints"), maxPath) {
-		c.reportProblem(maxPath, "must be at most the number of endpoints that are http or https URLs, which is %d", n)
+		c.reportProblem(maxPath, "must be at most %d, the number of endpoints that are URLs (DNS names don't count)", n)
 	}
 	c.rejectUnlessRented(r, p, "capacity", "reserved", "on_demand_base", "spot")
 }
@@ -247,7 +247,7 @@ func (c *checker) checkCapacity(r *RegionSpec, p path) {
 		c.reportProblem(base, "must be at most replicas.max, which is %d", r.Replicas.Max)
 	}
 	if len(r.Reserved) > 0 && !slices.Contains(r.Capacity, CapacityReserved) {
-		c.reportAtPath(p.key("reserved"), Error{Problem: "requires reserved in capacity: otherwise it is never used"})
+		c.reportAtPath(p.key("reserved"), Error{Problem: "requires reserved in capacity: otherwise the reserved machines are never used"})
 	}
 }
 
@@ -387,7 +387,7 @@ func (c *checker) checkRoundTrips() {
 		p := path("local").key("rtt").key(key)
 		a, b, ok := splitPair(key, places)
 		if !ok {
-			problem, suggestion := "must be between two different local regions", c.knownPlaces(places)
+			problem, suggestion := "must name two different local regions, such as us-eu", c.knownPlaces(places)
 			if other := c.regionOutside(key); other != "" {
 				problem, suggestion = fmt.Sprintf("names %s, which is not a region on this machine", other), "remove this line: only round trips between local regions are emulated"
 			}

@@ -43,7 +43,7 @@ func (c *checker) checkDNS() {
 func (c *checker) checkNameServer(d *DNS) {
 	for i, r := range c.spec.Regions {
 		if r.Name.rented() {
-			c.reportProblem("dns.provider", "only supports local and static regions, but regions[%d] is %s", i, r.Name)
+			c.reportProblem("dns.provider", "embedded supports only local and static regions, but regions[%d] is %s", i, r.Name)
 			break
 		}
 	}

@@ -15,7 +15,7 @@ func (c *checker) checkReservationIDs(r *RegionSpec, p path) {
 		case cloud != CloudAWS && cloud != CloudGCP:
 			c.reportProblem(at, "is only valid for cloud regions, but the region is %s", r.Name)
 		case cloud == CloudAWS && !isAWS:
-			c.reportProblem(at, "must be cr-... in an AWS region")
+			c.reportProblem(at, "must be the id of an AWS capacity reservation, such as cr-0123456789abcdef0")
 		}
 		if before, duplicate := first[held.ID]; duplicate {
 			c.reportProblem(at, "duplicates %s", before)

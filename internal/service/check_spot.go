@@ -30,7 +30,7 @@ func (c *checker) checkSpot(r *RegionSpec, p path) {
 			field = "dynamic_fallback"
 		}
 		if room > 0 {
-			c.reportProblem(key.key(field), "requires replicas.max to be at least %d: replicas.min, overprovision, and with dynamic_fallback one more", r.Replicas.Min+room)
+			c.reportProblem(key.key(field), "requires replicas.max of at least %d (replicas.min + overprovision, + 1 with dynamic_fallback)", r.Replicas.Min+room)
 		}
 	}
 }

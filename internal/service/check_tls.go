@@ -34,7 +34,7 @@ func (c *checker) checkACME(a *ACME, p path) {
 		c.reportAtPath(at, Error{Problem: "is only valid for a private certificate authority, but ca is " + a.CA, Suggestion: "remove it or set ca: https://..."})
 	}
 	if at := p.key("ca"); d != nil && d.Private && !private && c.valid(at, "dns", "dns.private") {
-		c.reportAtPath(at, Error{Problem: "must be a certificate authority inside the network: with dns.private, " + a.CA + " cannot resolve the name", Suggestion: "set ca: https://..."})
+		c.reportAtPath(at, Error{Problem: "must be a private certificate authority: with dns.private, " + a.CA + " cannot resolve the name", Suggestion: "set ca: https://..."})
 	}
 	if at := p.key("resolvers"); len(a.Resolvers) > 0 && a.Challenge != ChallengeDNS && c.valid(at, p.key("challenge")) {
 		c.reportAtPath(at, Error{Problem: fmt.Sprintf("is only valid for challenge %s, but the challenge is %s", ChallengeDNS, a.Challenge)})

@@ -43,9 +43,9 @@ func originProblem(origin string) string {
 	}
 	switch {
 	case strings.HasPrefix(origin, "http://") && strings.HasSuffix(origin, ":80"):
-		return "must omit the port 80, as browsers do"
+		return "must omit :80, because browsers omit it"
 	case strings.HasPrefix(origin, "https://") && strings.HasSuffix(origin, ":443"):
-		return "must omit the port 443, as browsers do"
+		return "must omit :443, because browsers omit it"
 	}
 	return ""
 }

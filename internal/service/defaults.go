@@ -42,7 +42,7 @@ var defaults = map[string]defaultValue{
 	"BalancerSpec.deferred_memory_percent": {60, "the threshold of SageServe (6.2); 65 with strategy auto, which runs replicas at a higher utilisation"},
 	"BalancerSpec.deferred_wait_percent":   {42, "10 of 24 hours, as in SageServe (6.2); 83 with strategy auto, which defers batch requests to the night"},
 
-	"BalancerSpec.max_tries":     {5, "after failures of that many replicas the problem is not one replica"},
+	"BalancerSpec.max_tries":     {5, "if that many replicas fail, the request is the likely cause"},
 	"BalancerSpec.retry_percent": {20, "the load that retries may add to the remaining replicas in an outage"},
 	"BalancerSpec.eject_after":   {5, "five consecutive failures are unlikely to be chance"},
 	"BalancerSpec.eject_time":    {5 * time.Second, "shorter than most restarts of an engine"},
@@ -56,7 +56,7 @@ var defaults = map[string]defaultValue{
 	"DNS.routing": {"latency", "the fastest region is not always the nearest"},
 	"DNS.ttl":     {30 * time.Second, "how long after a failed health check clients may still connect to a failed region"},
 
-	"Autoscale.strategy": {"manual", "nothing that costs money changes without a request"},
+	"Autoscale.strategy": {"manual", "nothing that costs money changes without an operator"},
 	"Autoscale.forecast": {"auto", "the best forecaster depends on the traffic"},
 	"Autoscale.every":    {time.Hour, "SageServe forecasts and optimises every hour"},
 
@@ -66,7 +66,7 @@ var defaults = map[string]defaultValue{
 	"Autoscale.scale_to_zero_after": {10 * time.Minute, "about the time that starting a replica again takes, so that a pause in a conversation does not cost a start"},
 
 	"StoreBackup.every": {time.Hour, "at most an hour of history, events and batches is lost with all disks"},
-	"StoreBackup.keep":  {24, "a day: enough to go back behind a mistake"},
+	"StoreBackup.keep":  {24, "a day: enough to restore the state before a mistake"},
 
 	"LocalHosts.port": {8001, "next to 8000, which engines use"},
 }

@@ -14,17 +14,17 @@ var foreignFiles = []struct {
 }{
 	{
 		[]string{"service", "resources", "setup", "run", "file_mounts", "num_nodes"},
-		"SkyServe or SkyPilot",
+		"a task file of SkyPilot (SkyServe)",
 		"run 'skyserve init --from FILE > new.yaml' to convert a service of SkyServe, or 'skyserve init' for a starter file",
 	},
 	{
 		[]string{"apiVersion", "metadata", "spec"},
-		"Kubernetes",
+		"a Kubernetes manifest",
 		"run 'skyserve init' for a starter file: replicas becomes regions[].replicas, the container's image and args become models[].engine",
 	},
 	{
 		[]string{"services", "volumes", "networks"},
-		"Docker Compose",
+		"a Compose file of Docker",
 		"run 'skyserve init' for a starter file: image and command become models[].engine",
 	},
 }
@@ -54,7 +54,7 @@ func (d *document) foreignFile() *Error {
 			line, col := position(kv.Key)
 			return &Error{
 				File: d.file, Line: line, Column: col, Path: keyText(kv.Key),
-				Problem: "this is a file of " + f.name + ", not of skyserve", Suggestion: f.next, Source: d.excerpt(line, col),
+				Problem: "this is " + f.name + ", not a service file of skyserve", Suggestion: f.next, Source: d.excerpt(line, col),
 			}
 		}
 	}

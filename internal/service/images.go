@@ -38,7 +38,7 @@ func (s *Spec) imageWarnings() []string {
 		if image == "" {
 			image = "the default image of " + string(m.Engine.Kind)
 		}
-		all = append(all, fmt.Sprintf("models[%d].engine.image: %s is not pinned by a digest, and its publisher can move the tag; set NAME:TAG@sha256:DIGEST; 'docker buildx imagetools inspect NAME:TAG' prints the digest", i, image))
+		all = append(all, fmt.Sprintf("models[%d].engine.image: %s is not pinned by a digest; pin it as NAME:TAG@sha256:DIGEST ('docker buildx imagetools inspect NAME:TAG' prints the digest)", i, image))
 	}
 	return all
 }

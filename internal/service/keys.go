@@ -93,7 +93,7 @@ func findConflict(above []APIKey, key APIKey) (name string, err error) {
 		case k.Secret == key.Secret && k.Name != key.Name:
 			return k.Name, fmt.Errorf("duplicates the key")
 		case k.Name == key.Name && (k.Tenant != key.Tenant || k.Tier != key.Tier || k.MaxTier != key.MaxTier || k.Limits != key.Limits):
-			return k.Name, fmt.Errorf("name: attributes of %q differ from those", key.Name)
+			return k.Name, fmt.Errorf("the attributes of %q differ from those", key.Name)
 		}
 	}
 	return "", nil
@@ -107,7 +107,7 @@ func parseKey(words []string, defaults KeyLimits) (APIKey, error) {
 	for i, word := range words[1:] {
 		attribute, value, ok := strings.Cut(word, "=")
 		if !ok {
-			return k, fmt.Errorf("word %d: must be attribute=value", i+2)
+			return k, fmt.Errorf("word %d must be ATTRIBUTE=VALUE (it is not shown, because it may be a key)", i+2)
 		}
 		if seen[attribute] {
 			return k, fmt.Errorf("%s: must be set only once", attribute)
@@ -129,7 +129,7 @@ func (k *APIKey) applyMaxTier() error {
 	switch {
 	case !defaultTier.MoreUrgentThan(k.MaxTier):
 	case k.Tier != "":
-		return fmt.Errorf("tier: must not be above max_tier (%s), got %s", k.MaxTier, k.Tier)
+		return fmt.Errorf("tier: must not be more urgent than max_tier (%s), got %s", k.MaxTier, k.Tier)
 	default:
 		k.Tier = k.MaxTier
 	}
@@ -164,7 +164,7 @@ func (k *APIKey) setAttribute(attribute, value string) error {
 		return nil
 	case "max_tier":
 		if value == "" {
-			return fmt.Errorf("max_tier: must be one of IW-F, IW-N, NIW, got nothing")
+			return fmt.Errorf("max_tier: is empty: must be one of IW-F, IW-N, NIW")
 		}
 		tier, err := ParseTier(value)
 		if err != nil {

@@ -44,15 +44,15 @@ func TestMaxTierLimitsDefaultTier(t *testing.T) {
 
 func TestParseKeysRejectsInvalidLines(t *testing.T) {
 	for _, c := range []struct{ text, want string }{
-		{"sk-a\nsk-b do_not_show", "line 2: word 2: must be attribute=value"},
+		{"sk-a\nsk-b do_not_show", "line 2: word 2 must be ATTRIBUTE=VALUE (it is not shown, because it may be a key)"},
 		{"sk-a name=", "line 1: name: must be letters, digits"},
 		{"sk-a name=other", `line 1: name: must not be "other"`},
 		{"sk-a tenant=a|b", `line 1: tenant: must be letters, digits and . _ @ / -, at most 64 characters, got "a|b"`},
 		{"sk-a tier=fast", "line 1: tier: "},
 		{"sk-a max_tier=gold", "line 1: max_tier: unknown tier"},
-		{"sk-a max_tier=", "line 1: max_tier: must be one of IW-F, IW-N, NIW, got nothing"},
-		{"sk-a tier=IW-F max_tier=NIW", "line 1: tier: must not be above max_tier (NIW), got IW-F"},
-		{"#\nsk-a name=x max_tier=NIW\nsk-b name=x", `line 3: name: attributes of "x" differ from those on line 2`},
+		{"sk-a max_tier=", "line 1: max_tier: is empty: must be one of IW-F, IW-N, NIW"},
+		{"sk-a tier=IW-F max_tier=NIW", "line 1: tier: must not be more urgent than max_tier (NIW), got IW-F"},
+		{"#\nsk-a name=x max_tier=NIW\nsk-b name=x", `line 3: the attributes of "x" differ from those on line 2`},
 		{"sk-a token_per_minute=1", "line 1: unknown attribute; did you mean \"tokens_per_minute\"?"},
 		{"sk-a do_not_show=1", "line 1: unknown attribute"},
 		{"sk-a concurrent=0", "line 1: concurrent: must be at least 1, got 0"},
@@ -62,7 +62,7 @@ func TestParseKeysRejectsInvalidLines(t *testing.T) {
 		{"sk-a tokens_per_day=99999999999999999999", "line 1: tokens_per_day: must be a whole number"},
 		{"sk-a concurrent=010", "line 1: concurrent: must be a whole number"},
 		{"sk-a concurrent=1 concurrent=1", "line 1: concurrent: must be set only once"},
-		{"#\nsk-a name=x concurrent=1\n\nsk-b name=x", `line 4: name: attributes of "x" differ from those on line 2`},
+		{"#\nsk-a name=x concurrent=1\n\nsk-b name=x", `line 4: the attributes of "x" differ from those on line 2`},
 		{"sk-a name=x\nsk-a name=y", "line 2: duplicates the key on line 1"},
 	} {
 		_, err := ParseKeys(c.text, KeyLimits{})

@@ -159,7 +159,7 @@ func (w *yamlWriter) text(s string) string {
 		return s
 	}
 	if !printable(s, true) && w.err == nil {
-		w.err = fmt.Errorf("text must not contain non-printable characters, got %q", shorten(s))
+		w.err = fmt.Errorf("a string must not contain non-printable characters, got %q", shorten(s))
 	}
 	return `"` + quoting.Replace(s) + `"`
 }

@@ -55,7 +55,7 @@ func durationRange(minimum, maximum time.Duration) *limits {
 
 // The formats of text.
 var (
-	formName     = newForm(`^[a-z]([a-z0-9-]{0,38}[a-z0-9])?$`, "lower-case letters, digits and dashes, a letter first, at most 40 characters")
+	formName     = newForm(`^[a-z]([a-z0-9-]{0,38}[a-z0-9])?$`, "lower-case letters, digits and dashes, at most 40, starting with a letter")
 	formModel    = newForm(`^[A-Za-z0-9][A-Za-z0-9._:/@+-]{0,199}$`, "letters, digits and . _ : / @ + -, at most 200 characters")
 	formFallback = newForm(`^[A-Za-z0-9][A-Za-z0-9._:/@+-]{0,240}$`, "the name of a model, or PROVIDER/MODEL")
 	formImage    = newForm(`^[A-Za-z0-9][A-Za-z0-9._:/@-]{0,254}$`, "a container image such as vllm/vllm-openai:v0.33.0")
@@ -66,7 +66,7 @@ var (
 	formProfile  = newForm(`^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$`, "the name of a profile such as l4-llama3.1-8b")
 	formVariable = newForm(`^[A-Za-z_][A-Za-z0-9_]*$`, "the name of an environment variable")
 	formRef      = newForm(`^(env:[A-Za-z_][A-Za-z0-9_]*|file:.+)$`, "env:NAME or file:PATH, never the value itself")
-	formRegion   = newForm(`^(aws|gcp|static|local)/[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?$`, "cloud/place such as aws/us-east-1, with the cloud aws, gcp, static or local")
+	formRegion   = newForm(`^(aws|gcp|static|local)/[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?$`, "CLOUD/REGION such as aws/us-east-1; CLOUD is aws, gcp, static or local")
 	formEndpoint = newForm(`^https?://[A-Za-z0-9.:_\[\]-]+(/[^?#\s]*)?$`, "an http or https URL such as http://10.0.0.7:8000, without user, query or fragment")
 	formOrigin   = newForm(`^(\*|[a-z][a-z0-9+.-]*://(\[[0-9a-f:.]+\]|[a-z0-9._-]+)(:[0-9]{1,5})?)$`, "* or an origin such as https://app.example.com, in lower case and without a path")
 	formReplica  = newForm(`^(https?://[A-Za-z0-9.:_\[\]-]+|dns\+http://[0-9._-]*[A-Za-z][A-Za-z0-9._-]*:[0-9]{1,5}|srv\+https?://[0-9._-]*[A-Za-z][A-Za-z0-9._-]*)(/[^?#\s]*)?$`,
@@ -86,8 +86,8 @@ var (
 	formMail        = newForm(`^[^@\s]+@[^@\s]+\.[^@\s]+$`, "an e-mail address")
 	formCA          = newForm(`^(letsencrypt|letsencrypt-staging|https://[A-Za-z0-9.:_\[\]-]+(/[^?#\s]*)?)$`, "letsencrypt, letsencrypt-staging or an https URL such as https://ca.example.com/acme/acme/directory")
 	formPush        = newForm(`^(pending|blind|outstanding:[1-9][0-9]{0,4})$`, "pending, blind or outstanding:N with N from 1 to 99999")
-	formPair        = newForm(`^[a-z0-9]([a-z0-9-]*[a-z0-9])?-[a-z0-9]([a-z0-9-]*[a-z0-9])?$`, "two local places such as us-eu")
-	formSomeText    = newForm(`\S`, "some text")
+	formPair        = newForm(`^[a-z0-9]([a-z0-9-]*[a-z0-9])?-[a-z0-9]([a-z0-9-]*[a-z0-9])?$`, "the names of two local regions joined by a dash, such as us-eu")
+	formSomeText    = newForm(`\S`, "a non-empty string")
 	formKeyName     = newForm(`^[A-Za-z0-9][A-Za-z0-9._@/-]{0,63}$`, "letters, digits and . _ @ / -, at most 64 characters")
 	formFolder      = newForm(`^[^:]+$`, "a folder on this computer; copy backups to object storage with its own tool")
 	formDuration    = newForm(`^([0-9]+(\.[0-9]+)?(ns|us|µs|ms|s|m|h))+$`, "a duration such as 500ms, 60s or 1h30m")
@@ -124,7 +124,7 @@ var rules = map[string]rule{
 	"Spec.name":      {text: "The name of the service; part of its tags, certificates and files.", required: true, form: formName},
 	"Spec.models":    {text: "The models that the service serves.", required: true, nonEmpty: true},
 	"Spec.regions":   {text: "The regions in which replicas run, each with its own balancers.", required: true, nonEmpty: true},
-	"Spec.splits":    {text: "Further model names, whose requests are divided among models by weight."},
+	"Spec.splits":    {text: "Further model names: the requests for each are split among models by weight."},
 	"Spec.providers": {text: "External OpenAI-compatible APIs that may serve requests as a fallback: prompts then leave the service."},
 	"Spec.balancer":  {text: "The configuration of every balancer of the service."},
 	"Spec.dns":       {text: "The public name of the service."},
@@ -164,22 +164,22 @@ var rules = map[string]rule{
 	"Engine.profile":       {text: "sim only: the GPU and model whose speed is simulated.", form: formProfile},
 	"Engine.speed":         {text: "sim only: the speed as a multiple of real time.", limit: numberAbove(0, 1000)},
 	"Engine.kv_tokens":     {text: "sim only: the KV cache size in tokens; overrides the profile's.", limit: numberRange(1, 1e9)},
-	"Engine.flavor":        {text: "sim only: the engine whose metrics it exports."},
+	"Engine.flavor":        {text: "sim only: the engine whose metrics the simulated engine exports."},
 
 	"GPU.type":       {text: "The type of GPU.", required: true},
 	"Adapter.name":   {text: "The adapter's name; or name=path, with its path in the container.", required: true, form: formSomeText},
 	"Adapter.source": {text: "vllm and sglang only: where machines download the adapter from before the engine starts: a repository of the Hugging Face hub, org/name, or a bucket folder, s3:// on AWS or gs:// on Google Cloud.", form: formAdapter},
 
 	"GPU.count": {text: "The number of GPUs of one replica.", limit: numberRange(1, MaxDataParallel)},
-	"GPU.tps":   {text: "Uncached prompt tokens per second that one replica sustains within the latency target. Default: measured.", limit: numberAbove(0, 1e7)},
+	"GPU.tps":   {text: "Uncached prompt tokens (not output tokens) per second that one replica sustains within the latency target. Default: measured.", limit: numberAbove(0, 1e7)},
 	"GPU.price": {text: "On-demand price of one replica in USD per hour. Default: the cloud's current price, or the list price.", limit: numberAbove(0, 10_000)},
 
 	"Price.input":        {text: "The price of a million prompt tokens in USD.", required: true, limit: numberRange(0, maxTokenPrice)},
 	"Price.cached_input": {text: "The price of a million prompt tokens that the engine had in its cache, in USD. Default: input.", limit: numberRange(0, maxTokenPrice)},
 	"Price.output":       {text: "The price of a million completion tokens in USD.", required: true, limit: numberRange(0, maxTokenPrice)},
 
-	"SLO.ttft":     {text: "Time to the first token.", limit: durationRange(time.Millisecond, 24*time.Hour)},
-	"SLO.e2e":      {text: "Time to the last token.", limit: durationRange(time.Millisecond, 24*time.Hour)},
+	"SLO.ttft":     {text: "Target for the time to the first token, at the 95th percentile.", limit: durationRange(time.Millisecond, 24*time.Hour)},
+	"SLO.e2e":      {text: "Target for the time to the last token.", limit: durationRange(time.Millisecond, 24*time.Hour)},
 	"SLO.deadline": {text: "Time until a batch request is completed.", limit: durationRange(time.Second, 30*24*time.Hour)},
 
 	"Bounds.min": {text: "The minimum number of replicas.", limit: numberRange(0, maxReplicas)},
@@ -200,12 +200,12 @@ var rules = map[string]rule{
 	"ProviderModel.name":  {text: "The name of the model at the provider.", required: true, form: formModel},
 	"ProviderModel.price": {text: "The price of its tokens; required with usd_per_day."},
 
-	"RegionSpec.name":           {text: "The region, as cloud/place.", required: true, form: formRegion},
+	"RegionSpec.name":           {text: "The region, as CLOUD/REGION.", required: true, form: formRegion},
 	"RegionSpec.balancers":      {text: "The number of balancers in the region.", limit: numberRange(1, 16)},
 	"RegionSpec.replicas":       {text: "The number of replicas of each model in the region."},
 	"RegionSpec.capacity":       {text: "Capacity types in order of preference.", unique: true},
 	"RegionSpec.on_demand_base": {text: "The minimum number of on-demand replicas, regardless of the order of capacity.", limit: numberRange(0, maxReplicas)},
-	"RegionSpec.spot":           {text: "How spot replicas are backed up against interruptions."},
+	"RegionSpec.spot":           {text: "How interrupted spot replicas are replaced."},
 	"RegionSpec.reserved":       {text: "Reserved capacity that is already paid for."},
 	"RegionSpec.public":         {text: "local and static only: the URLs at which clients reach the region's balancers, one per balancer; used for dns.", unique: true, form: formPublic},
 	"RegionSpec.network":        {text: "aws and gcp only: the VPC of the machines: vpc-... on AWS, a name on Google Cloud. Default: the default VPC.", form: formVPC},
@@ -217,7 +217,7 @@ var rules = map[string]rule{
 	"RegionSpec.endpoints_file": {text: "static only: a file that lists machines and is watched for changes: one URL per line, or a list in YAML or JSON."},
 
 	"SpotSpec.overprovision":    {text: "The number of spot replicas of each model beyond the desired number, within replicas.max.", limit: numberRange(0, maxOverprovision)},
-	"SpotSpec.dynamic_fallback": {text: "Whether an interrupted spot replica is replaced on demand at once, until a spot replica has served for a while."},
+	"SpotSpec.dynamic_fallback": {text: "Whether an interrupted spot replica is replaced at once by an on-demand replica, which is removed when a spot replica has been ready for 5 minutes."},
 
 	"Endpoint.url":     {text: "The base URL of the engine, or a DNS name of several engines.", required: true, form: formReplica},
 	"Endpoint.api_key": {text: "The source (env:NAME or file:PATH) of the API key that the engine requires. Default: the model's engine.api_key, if the service has one model.", secret: true, form: formRef},
@@ -227,23 +227,23 @@ var rules = map[string]rule{
 	"Reservation.count": {text: "The number of reserved machines.", required: true, limit: numberRange(1, maxReplicas)},
 	"Reservation.price": {text: "Price of each in USD per hour.", limit: numberRange(0, 10_000)},
 
-	"BalancerSpec.policy":      {text: "The load balancing policy."},
-	"BalancerSpec.push":        {text: "When a replica receives another request: pending (none is pending there), outstanding:N (fewer than N are outstanding) or blind (immediately).", form: formPush},
+	"BalancerSpec.policy":      {text: "The load balancing policy: cost sends a request where its estimated latency is lowest; docs/concepts.md describes all of them."},
+	"BalancerSpec.push":        {text: "When a replica receives another request: pending (the engine has no pending request), outstanding:N (fewer than N are outstanding) or blind (always).", form: formPush},
 	"BalancerSpec.order":       {text: "The queue order: fcfs (first come, first served), edf (earliest deadline first), pf (interactive fast first) or dpa (by deadline and tier). Tenants always share the queue in turns."},
 	"BalancerSpec.forward":     {text: "Whether to forward requests to other regions."},
 	"BalancerSpec.auth":        {text: "API keys of clients."},
 	"BalancerSpec.tls":         {text: "The certificate of the public listener: cert and key, or acme."},
 	"BalancerSpec.insecure":    {text: "aws and gcp only: whether the public port serves plain HTTP, which exposes API keys and prompts in transit; must be true without tls."},
-	"BalancerSpec.tau":         {text: "Maximum number of queued requests at a peer that still receives forwarded requests (SkyLB 3.3).", limit: numberRange(1, 100_000)},
+	"BalancerSpec.tau":         {text: "A peer with more queued requests than this receives no forwarded requests (tau in SkyLB 3.3).", limit: numberRange(1, 100_000)},
 	"BalancerSpec.queue_limit": {text: "Maximum number of requests in a balancer's queue; more are rejected with 429.", limit: numberRange(1, 1_000_000)},
 	"BalancerSpec.max_wait":    {text: "Maximum time in the queue; then a request is rejected with 503.", limit: durationRange(time.Millisecond, 24*time.Hour)},
-	"BalancerSpec.tau_n":       {text: "dpa only: how long after missing its target a request goes before all others (SageServe 6.5).", limit: durationRange(time.Millisecond, 24*time.Hour)},
-	"BalancerSpec.tau_p":       {text: "dpa only: how long before its target a request becomes urgent (SageServe 6.5).", limit: durationRange(time.Millisecond, 24*time.Hour)},
+	"BalancerSpec.tau_n":       {text: "dpa only: how long after missing its target a request goes before all others (tau_n in SageServe 6.5).", limit: durationRange(time.Millisecond, 24*time.Hour)},
+	"BalancerSpec.tau_p":       {text: "dpa only: how long before its target a request becomes urgent (tau_p in SageServe 6.5).", limit: durationRange(time.Millisecond, 24*time.Hour)},
 
 	"BalancerSpec.max_cold_wait":           {text: "Maximum time in the queue while a model that scales to zero has no ready replica; then a request is rejected with 503.", limit: durationRange(time.Second, 24*time.Hour)},
-	"BalancerSpec.hold_deferred":           {text: "Whether to defer NIW requests until the KV utilisation of their model's replicas is low, for at most a part of the time until their deadline."},
-	"BalancerSpec.deferred_memory_percent": {text: "KV utilisation of a model's replicas below which each of their reports releases one deferred NIW request, and two below ten percentage points less. With strategy auto the default is 65.", limit: numberRange(11, 100)},
-	"BalancerSpec.deferred_wait_percent":   {text: "Share of the time until the deadline (slo.NIW.deadline) after which a NIW request is no longer deferred. With strategy auto the default is 83.", limit: numberRange(1, 100)},
+	"BalancerSpec.hold_deferred":           {text: "Whether requests of tier NIW are deferred until the KV utilisation of their model's replicas is low, for at most a part of the time until their deadline."},
+	"BalancerSpec.deferred_memory_percent": {text: "Deferred requests are released while the KV utilisation of a model's replicas is below this: one per load report, two per report when it is 10 percentage points lower. With strategy auto the default is 65.", limit: numberRange(11, 100)},
+	"BalancerSpec.deferred_wait_percent":   {text: "A request of tier NIW is deferred for at most this share of the time until its deadline (slo.NIW.deadline), then queued like others. With strategy auto the default is 83.", limit: numberRange(1, 100)},
 	"BalancerSpec.max_tries":               {text: "Maximum number of attempts for one request, each on another replica.", limit: numberRange(1, 20)},
 	"BalancerSpec.retry_percent":           {text: "Retry budget: retries per hundred arriving requests, plus a burst of 512.", limit: numberRange(1, 1000)},
 	"BalancerSpec.eject_after":             {text: "Number of consecutive failures after which a replica is ejected; at most half of a model's replicas are.", limit: numberRange(1, 1_000_000)},
@@ -272,7 +272,7 @@ var rules = map[string]rule{
 	"OIDC.tier":         {text: "The tier of requests that do not set one. Default: IW-F."},
 	"OIDC.max_tier":     {text: "The most urgent tier that a request may set. Default: any."},
 	"OIDC.limits":       {text: "Limits of each user. Default: those of auth.limits."},
-	"OIDC.role_claim":   {text: "The claim with a token's roles, a text or a list, such as roles or a path such as realm_access.roles.", form: formClaim},
+	"OIDC.role_claim":   {text: "The claim with a token's roles, a string or a list, such as roles or a path such as realm_access.roles.", form: formClaim},
 	"OIDC.roles":        {text: "What tokens with a role may do; the first role of the list that a token has applies."},
 	"OIDC.require_role": {text: "Whether tokens without any of the roles are rejected."},
 
@@ -283,7 +283,7 @@ var rules = map[string]rule{
 
 	"Memory.total":    {text: "Memory limit of the process: systemd kills it above (MemoryMax), and the garbage collector runs more often from four fifths of it (GOMEMLIMIT).", limit: sizeRange(MinMemory, TiB)},
 	"Memory.requests": {text: "Memory for request bodies and buffered responses; more is rejected with 503. Default: half of total.", limit: sizeRange(MinRequestMemory, TiB)},
-	"Memory.tenant":   {text: "The part of requests that one tenant may use; more is rejected with 429. Default: a quarter of requests, at least 32MiB.", limit: sizeRange(MinTenantMemory, TiB)},
+	"Memory.tenant":   {text: "The part of memory.requests that one tenant may use; more is rejected with 429. Default: a quarter of requests, at least 32MiB.", limit: sizeRange(MinTenantMemory, TiB)},
 
 	"KeyLimits.requests_per_minute": {text: "Requests per minute at one balancer; more are rejected with 429.", limit: numberRange(1, maxMinute)},
 	"KeyLimits.tokens_per_minute":   {text: "Prompt and completion tokens per minute at one balancer; more are rejected with 429.", limit: numberRange(1, maxMinute)},
@@ -312,7 +312,7 @@ var rules = map[string]rule{
 	"DNS.provider": {text: "The DNS provider of the zone: route53 (a hosted zone) or embedded (a name server on this machine).", required: true},
 	"DNS.name":     {text: "The DNS name that clients use.", required: true, form: formHost},
 	"DNS.zone":     {text: "The DNS zone that contains the name; for route53 a hosted zone.", form: formHost},
-	"DNS.routing":  {text: "How the region for a client is chosen."},
+	"DNS.routing":  {text: "How the region for a client is chosen: latency (lowest round trip) or geo (nearest)."},
 	"DNS.ttl":      {text: "How long resolvers may cache a response.", limit: durationRange(time.Second, 24*time.Hour)},
 	"DNS.private":  {text: "route53 only: whether the hosted zone is private; it only resolves inside AWS networks."},
 	"DNS.listen":   {text: "embedded only: the listen address of the name server, UDP and TCP.", form: formListen},
@@ -322,13 +322,13 @@ var rules = map[string]rule{
 	"DNSClient.region":  {text: "The service's region that contains the network or is nearest to it.", form: formRegion},
 	"DNSClient.rtt":     {text: "Round trips from the network to the service's regions, as local/us: 20ms.", keys: formRegion, limit: durationRange(0, 10*time.Second)},
 
-	"Autoscale.strategy":     {text: "How the number of replicas changes between plans: manual (only by an operator), reactive (by KV utilisation), lt-i (to the plan immediately), lt-u (towards the plan by KV utilisation), lt-ua (lt-u, and beyond the plan where the load deviates from the forecast), predictive (with the load of each region, at least to the forecast mean) or auto (by the load and its forecast)."},
+	"Autoscale.strategy":     {text: "How the number of replicas changes between plans: manual (only by an operator), reactive (by KV utilisation), lt-i (to the plan immediately), lt-u (towards the plan by KV utilisation), lt-ua (lt-u, and beyond the plan where the load deviates from the forecast), predictive (follows the load of each region, never below its mean forecast) or auto (by the load and its forecast)."},
 	"Autoscale.forecast":     {text: "The forecaster of the load; auto lets plan choose."},
 	"Autoscale.every":        {text: "How often a plan is computed.", limit: durationRange(time.Minute, 24*time.Hour)},
-	"Autoscale.donate":       {text: "Whether an excess replica is donated to the spot pool before it is removed."},
+	"Autoscale.donate":       {text: "Whether an excess replica is donated to other work before it is removed."},
 	"Autoscale.donate_for":   {text: "How long a donated replica is kept before it is removed, unless it is reclaimed; in a static region it is kept forever.", limit: durationRange(time.Second, 30*24*time.Hour)},
 	"Autoscale.donate_price": {text: "Revenue of a donated replica in USD per hour. Default: 0.", limit: numberRange(0, 10_000)},
-	"Autoscale.late":         {text: "auto only: target share of IW-F requests that miss the tier's TTFT target; auto adds replicas above it and removes replicas below it.", limit: numberRange(0.001, 0.5)},
+	"Autoscale.late":         {text: "auto only: the tolerated share of IW-F requests that miss the tier's TTFT target; auto adds replicas above it and removes replicas below it.", limit: numberRange(0.001, 0.5)},
 	"Autoscale.max_rtt":      {text: "The longest round trip over which a plan routes load to another region. Default: any.", limit: durationRange(time.Millisecond, 10*time.Second)},
 
 	"Autoscale.max_launches_per_hour": {text: "The maximum number of machines that the controller launches within an hour. Default: twice the sum of replicas.max, at least 20.", limit: numberRange(1, maxReplicas)},
@@ -343,7 +343,7 @@ var rules = map[string]rule{
 	"GCPSpec.balancer_account": {text: "The service account of balancer machines. Default: skyserve-NAME-lb of the project; 'skyserve doctor' prints how to create it.", form: formAccount},
 	"GCPSpec.replica_account":  {text: "The service account of replica machines. Default: none.", form: formAccount},
 
-	"StoreSpec.files":  {text: "The folder of a bucket for the files of batches, with the credentials of the balancers' environment; not for rented regions. Default: in the store.", form: formFiles},
+	"StoreSpec.files":  {text: "The folder of a bucket for the files of batches, with the credentials of the balancers' environment; not with cloud regions. Default: in the store.", form: formFiles},
 	"StoreSpec.url":    {text: "The URL of an existing NATS server. Default: embedded.", form: formStore},
 	"StoreSpec.backup": {text: "Scheduled backups of the store of a local service. Default: none."},
 
@@ -355,5 +355,5 @@ var rules = map[string]rule{
 		text:  "The first balancer's port; further balancers use the following ports. Admin ports are 100 above, engines 200, the store 300.",
 		limit: numberRange(1, 65535-localPorts),
 	},
-	"LocalHosts.rtt": {text: "Emulated round trips between local regions, as us-eu: 100ms.", keys: formPair, limit: durationRange(0, 10*time.Second)},
+	"LocalHosts.rtt": {text: "Emulated round trips between two local regions, each as us-eu: 100ms.", keys: formPair, limit: durationRange(0, 10*time.Second)},
 }

@@ -49,7 +49,7 @@ func (b *binder) bindText(n ast.Node, v reflect.Value, p path, ruleKey string) {
 	switch n.(type) {
 	case *ast.StringNode, *ast.LiteralNode:
 	default:
-		e := Error{Problem: "must be text", Found: b.describeNode(n)}
+		e := Error{Problem: "must be a string", Found: b.describeNode(n)}
 		if text := scalarText(n); e.Found != "" && text != "" {
 			e.Suggestion = fmt.Sprintf("put it in quotes: %q", shorten(text))
 		}

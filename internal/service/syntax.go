@@ -160,13 +160,13 @@ var syntaxExplanations = []struct{ message, explanation string }{
 	{"non-map value is specified", "a line without a colon among lines with keys; write KEY: VALUE"},
 	{"mapping value is not allowed", "a second colon in the line, or more indentation than in the line above; quote a value that contains a colon, and start keys of one mapping in the same column"},
 	{"value is not allowed in this context", "the indentation differs from the lines above; keys of one mapping start in the same column"},
-	{"could not find flow map content", "an opening brace without keys; quote a text that starts with a brace"},
+	{"could not find flow map content", "a value that starts with { must be quoted, unless it is a mapping"},
 	{"end character of double-quoted", "the closing double quote is missing"},
 	{"end character of single-quoted", "the closing single quote is missing"},
 	{"sequence end token", "the closing ] of a list is missing"},
 	{"mapping end token", "the closing } of a mapping is missing"},
-	{"',' or ']' must be specified", "a comma or a closing ] is missing before this place"},
-	{"',' or '}' must be specified", "a comma or a closing } is missing before this place"},
+	{"',' or ']' must be specified", "a [ above this place is not closed, or a comma is missing"},
+	{"',' or '}' must be specified", "a { above this place is not closed, or a comma is missing"},
 }
 
 // explainSyntax returns the explanation of a message of the YAML parser, else the message.

@@ -141,5 +141,5 @@ func allValues(key string) []string {
 // so that nobody assumes that they work.
 var unimplementedKeys = map[string]string{
 	"BalancerSpec.peers_cidr": "restricting peers by address",
-	"BalancerSpec.epsilon":    "tuning the policy cost",
+	"BalancerSpec.epsilon":    "parameters of the policy `cost`",
 }

@@ -50,6 +50,6 @@ func specError(format string, args ...any) error {
 func noCredentials(err error) error {
 	return &provision.CredentialsError{
 		Cloud: service.CloudAWS, Err: provision.PlainCredentialsError(err),
-		Hint: "Route 53 requires an AWS account: set AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or run 'aws configure'",
+		Hint: "Route 53 requires an AWS account: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE, or log in: aws sso login",
 	}
 }

@@ -149,7 +149,7 @@ func calibrateTable(name string, in io.Reader, o CalibrateOptions) (*Calibration
 		c.Engines = append(c.Engines, tableEngine(&fits[i]))
 	}
 	if o.Fit.KVTokens == 0 {
-		c.Assumed = append(c.Assumed, "KV memory is the largest measured batch; set the real size with --kv")
+		c.Assumed = append(c.Assumed, "KV memory is the largest measured batch; set the real size with --kv-tokens")
 	}
 	return c, nil
 }
@@ -294,7 +294,7 @@ const foreignShare = 0.1
 func (s *attemptLog) assumptions(f *recordFit, o *CalibrateOptions, p *engine.Profile) []string {
 	var notes []string
 	if o.Fit.KVTokens == 0 {
-		notes = append(notes, "KV memory is the maximum context that one replica ran at once; set the real size with --kv")
+		notes = append(notes, "KV memory is the maximum context that one replica ran at once; set the real size with --kv-tokens")
 	}
 	notes = append(notes, fmt.Sprintf("a prefill step computes at most %d tokens (--chunk)", p.ChunkTokens))
 	if s.reported > 0 && s.foreign > foreignShare*s.reported {

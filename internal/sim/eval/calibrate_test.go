@@ -70,7 +70,7 @@ func TestCalibrationJSON(t *testing.T) {
 		`"prefill_base_ms":0,"prefill_per_token_ms":0,"prefill_curve":[{"at":100,"ms":10.002},`,
 		`"decode_curve":[{"at":1,"ms":21},{"at":2,"ms":22},`,
 		`"decode_per_kv_token_ms":0,"chunk_tokens":2048,"kv_tokens":16176,"max_running":256,"reserve":0.2,"runs":75,"repeated":0,"waited":0,"errors":[{"held_out":"one run in five","of":"prefill","n":75,`,
-		`"assumed":["KV memory is the largest measured batch; set the real size with --kv"]`,
+		`"assumed":["KV memory is the largest measured batch; set the real size with --kv-tokens"]`,
 	} {
 		if !strings.Contains(string(b), want) {
 			t.Errorf("JSON lacks %s:\n%s", want, b)

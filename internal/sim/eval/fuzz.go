@@ -83,7 +83,7 @@ type FuzzDraw struct {
 // FuzzReport is the result of a search. The same search yields the same report.
 type FuzzReport struct {
 	Policy string     `json:"policy"`
-	Draws  []FuzzDraw `json:"draws"`
+	Draws  []FuzzDraw `json:"scenarios"`
 	// Throughput and the others summarise the ratios of the draws.
 	Throughput      FuzzRatios `json:"throughput_ratio"`
 	TTFT            FuzzRatios `json:"ttft_p90_ratio"`
@@ -168,7 +168,7 @@ func (f *PolicyFuzz) replay(seed uint64) string {
 	if len(f.Others) > 0 {
 		against = " --against " + strings.Join(f.Others, ",")
 	}
-	return fmt.Sprintf("skyserve sim fuzz-policy --policy %s%s --draws 1 --seed-base %d", f.Policy, against, seed-1)
+	return fmt.Sprintf("skyserve sim fuzz-policy --policy %s%s --scenarios 1 --seed-base %d", f.Policy, against, seed-1)
 }
 
 // compare computes the ratios from the rows.
