@@ -227,7 +227,7 @@ func (u *upRun) openService(ctx context.Context) (err error) {
 	if err := u.findReloads(ctx); err != nil {
 		return err
 	}
-	u.launches = checkLaunches(ctx, u.places, u.changes)
+	u.launches = checkLaunches(ctx, u.places, u.changes, u.dryRun)
 	if err := rejectedLaunch(u.launches); err != nil {
 		return err
 	}
