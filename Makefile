@@ -8,7 +8,7 @@ PURE         := forecast internal/catalogue internal/printable internal/service 
                 lbd/openai lbd/policy lbd/prefix lbd/record plan plan/chart
 CONCURRENT    = $(filter-out skyserve $(PURE:%=skyserve/%),$(shell go list ./...)) # skyserve itself reads files only
 
-.PHONY: test short build vet lint race bench bench-batch chaos chaos-store chaos-batch compare-batch compare-proxy compare-bursts compare-solver compare-forecast compare-plan judge-clouds disk examples openai-clients real-engine real-gpu image-digest snapshot release-files image ci
+.PHONY: test short build vet lint race bench bench-batch chaos chaos-store chaos-batch compare-batch compare-proxy compare-bursts compare-solver compare-forecast compare-plan judge-clouds disk examples openai-clients real-engine real-gpu snapshot release-files image ci
 
 test:
 	go test ./...
@@ -142,11 +142,6 @@ disk:
 examples: export PATH := $(CURDIR)/bin:$(PATH)
 examples: build
 	sh examples/run-all
-
-# Prints an engine's image with its digest, for engine.image or the table of default images
-# (internal/controller/deploy/images.go): make image-digest IMAGE=vllm/vllm-openai:v0.33.0
-image-digest:
-	@sh internal/controller/deploy/image-digest.sh '$(IMAGE)'
 
 # Runs clients of OpenAI and Anthropic for Node against a local service (needs Node 20 and npm's registry).
 openai-clients: export PATH := $(CURDIR)/bin:$(PATH)

@@ -16,6 +16,8 @@ type CapacityAdvice struct {
 	// Score is the estimate from 0 to 1, higher is better: AWS's score as a share of 10, or Google's
 	// obtainability. It is comparable only inside a region; nil = unknown.
 	Score *float64
+	// Unlikely is true if the cloud considers a launch unlikely.
+	Unlikely bool
 	// Text is the advice for people: obtainability 0.8.
 	Text string
 }

@@ -113,7 +113,7 @@ func runDoctor(ctx context.Context, o *doctorOptions, out io.Writer) error {
 	}
 	findings = append(findings, withinQuotas(spec, quotas)...)
 	findings = append(findings, findPrices(ctx, places, cloud.RentedRegions(spec))...)
-	for _, find := range []func(context.Context, *service.Spec, provision.MultiCloud) ([]provision.CheckResult, error){o.findReservations, o.findLaunches, o.findName, o.findStrangers} {
+	for _, find := range []func(context.Context, *service.Spec, provision.MultiCloud) ([]provision.CheckResult, error){o.findReservations, o.findLaunches, o.findImages, o.findName, o.findStrangers} {
 		found, err := find(ctx, spec, places)
 		if err != nil {
 			return err

@@ -15,15 +15,20 @@ import (
 	"skyserve/provision/cloud"
 )
 
-// checkLaunches checks the launches of a plan and returns the results.
-func checkLaunches(ctx context.Context, places provision.MultiCloud, p *deploy.Plan) []provision.LaunchCheck {
+// checkLaunches checks the launches of a plan and returns the results. With advise, they include the clouds' advice on
+// spot capacity, whose requests clouds limit.
+func checkLaunches(ctx context.Context, places provision.MultiCloud, p *deploy.Plan, advise bool) []provision.LaunchCheck {
 	var machines []provision.Desired
 	for _, c := range p.Changes {
 		if c.Action == provision.ActionLaunch || c.Action == provision.ActionReplace {
 			machines = append(machines, c.Desired)
 		}
 	}
-	return provision.CheckLaunches(ctx, places, machines)
+	checks := provision.CheckLaunches(ctx, places, machines)
+	if advise {
+		checks = append(checks, provision.AdviseLaunches(ctx, places, machines)...)
+	}
+	return checks
 }
 
 // rejectedLaunch returns the first error that no other offering avoids: a missing image, permission or binary,
@@ -47,6 +52,8 @@ func printLaunchChecks(w io.Writer, checks []provision.LaunchCheck) {
 		word := "ok"
 		if !c.OK {
 			word = "FAIL"
+		} else if c.Warning {
+			word = "WARN"
 		}
 		fmt.Fprintf(w, "check %s: %s: %s\n", word, c.Where, c.Message)
 		if c.Hint != "" {

@@ -33,6 +33,9 @@ func TestLaunchChecksAreShown(t *testing.T) {
 	var document struct{ Launches []provision.LaunchCheck }
 	e.document(&document, append(slices.Clone(up), "-o", "json")...)
 	failed := 0
+	document.Launches = slices.DeleteFunc(document.Launches, func(c provision.LaunchCheck) bool {
+		return strings.HasPrefix(c.Message, "capacity of 1 g6.xlarge (spot): spot placement score ") // read by --dry-run only
+	})
 	for _, c := range document.Launches {
 		if !c.OK {
 			failed++
@@ -47,6 +50,20 @@ func TestLaunchChecksAreShown(t *testing.T) {
 	prompt := e.skyserve(exitUsage, up[:len(up)-1]...)
 	if want := fmt.Sprintf("launch checks: %d ok", len(document.Launches)-1); !strings.Contains(prompt, want) || strings.Contains(prompt, "check ok") || !strings.Contains(prompt, "ACCELERATOR_TYPE_NOT_FOUND") {
 		t.Errorf("no %q, or every check, in\n%s", want, prompt)
+	}
+}
+
+// up --dry-run shows that spot capacity is unlikely before anything is launched.
+func TestDryRunWarnsOfUnlikelyCapacity(t *testing.T) {
+	t.Parallel()
+	e := emulate(t)
+	for _, zone := range []string{"us-central1-a", "us-central1-b", "us-central1-c", "us-central1-f"} {
+		e.gce.SetObtainability(zone, "g2-standard-4", 0.05)
+	}
+	text := strings.Replace(twoClouds, "name: gcp/us-central1\n", "name: gcp/us-central1\n    capacity: [spot]\n", 1)
+	out := e.skyserve(exitOK, append(e.upOf(text), "--dry-run")...)
+	if want := "check WARN: gcp/us-central1: capacity of 1 g2-standard-4 (spot): obtainability 0.05, expected uptime at least 3600s in us-central1-"; !strings.Contains(out, want) || !strings.Contains(out, "the best zone: a launch is unlikely\n  hint: add capacity types, GPUs or regions") {
+		t.Errorf("no %q in\n%s", want, out)
 	}
 }
 

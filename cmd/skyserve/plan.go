@@ -371,6 +371,7 @@ func (o *planOptions) gatherInputs(ctx context.Context, now time.Time) (*planInp
 	}
 	if o.errOut != nil && observed.Spec != nil {
 		printWarnings(o.errOut, cmp.Or(o.target, observed.Spec.Name), observed.Spec)
+		printUnpinned(o.errOut, observed.Spec)
 	}
 	o.review.Notes, o.review.RTT = observed.Notes, observed.RTT
 	var h *forecast.History

@@ -80,6 +80,9 @@ func openView(ctx context.Context, clouds *cloudFlags, svc local.Service, doing 
 		Deployer: f, Lists: map[service.Region]deploy.Lister{}, ReadStatus: v.agentStatus, Operator: v.operator.certificateExpiry(), File: svc.SpecFile(),
 		Snapshot: v.delivery(nil).Snapshot, Problem: v.problem,
 	}
+	if err := svc.LoadValue(noteImages, &v.inspector.Images); err != nil {
+		return nil, err
+	}
 	if v.inspector.Decisions, err = deploy.ReadDecisions(decisionsFile(svc)); err != nil {
 		return nil, err
 	}
@@ -175,13 +178,7 @@ func (v *serviceView) writeStatus(w io.Writer, s *deploy.ServiceStatus, format o
 	if ends := certificateEnd(s); ends != nil && v.spec.DNS != nil {
 		fmt.Fprintf(w, "certificate: %s, expires %s\n", v.spec.DNS.Name, ends.UTC().Format(time.DateOnly))
 	}
-	for _, i := range s.Images {
-		pinned := "by tag, may change"
-		if i.Pinned {
-			pinned = "pinned by digest"
-		}
-		fmt.Fprintf(w, "image of %s: %s (%s)\n", i.Model, i.Image, pinned)
-	}
+	printImages(w, s.Images)
 	for _, r := range s.Reservations {
 		fmt.Fprintf(w, "reservation %s in %s: %s\n", r.ID, r.Region, cloud.DescribeReservation(&r))
 	}

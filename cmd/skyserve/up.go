@@ -14,6 +14,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"skyserve/internal/controller/deploy"
 	"skyserve/internal/service"
 	"skyserve/provision"
 	"skyserve/provision/cloud"
@@ -50,6 +51,7 @@ type upOptions struct {
 	detailed bool
 	wait     waitMode
 	upgrade  bool
+	resolve  deploy.ResolveImage
 	timeout  time.Duration
 	output   string
 	// Flags of services in clouds only.
@@ -116,6 +118,13 @@ ends once every balancer has its configuration. In both cases the controller sta
 replicas: follow with 'skyserve status -w'. Local processes, which start within seconds,
 are always started; --wait balancers and --wait none do not wait until they are ready.
 
+In clouds, engines run in containers. up reads the digest of each image from its registry,
+with the credentials of 'docker login', and records it with the service: all replicas
+pull this digest, also those that the controller launches later, until engine.image
+changes. --resolve-image always reads the digests again, and replaces the engines whose
+tag has moved; --resolve-image never reads none. If a registry does not respond, machines
+pull the tag, and a warning says so. An image that does not exist is an error (exit 2).
+
 Running processes keep the binary that they were started with. --upgrade replaces those
 that run a different binary.
 
@@ -133,6 +142,9 @@ credentials, 130 interrupted (run it again to continue).`,
 			if cmd.Flags().Changed("timeout") && o.timeout <= 0 {
 				return usage(fmt.Errorf("--timeout: must be greater than 0, got %s", o.timeout), "")
 			}
+			if err := checkResolve(o.resolve); err != nil {
+				return err
+			}
 			return runUp(cmd.Context(), &o, cmd.InOrStdin(), cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
 	}
@@ -143,6 +155,7 @@ credentials, 130 interrupted (run it again to continue).`,
 	flags.BoolVar(&o.detailed, "detailed-exitcode", false, "exit 10 instead of 0 when there are changes")
 	registerWaitFlag(cmd, &o.wait)
 	flags.BoolVar(&o.upgrade, "upgrade", false, "also replace processes that run a different binary")
+	registerResolveFlag(cmd, &o.resolve)
 	flags.DurationVar(&o.timeout, "timeout", 0, "how long to wait until the service is ready (default 1m; 10m if the service obtains a certificate, 30m if it has VMs)")
 	flags.StringVarP(&o.output, "output", "o", "text", "output format: text or json")
 	flags.StringVar(&o.programURL, "program", "", "skyserve binary for VMs (Linux, amd64): `FILE` to upload to a bucket, or URL from which VMs download it; append #sha256=HASH if this machine cannot download it to compute the hash (default: "+envProgram+", then the last URL used, then this binary)")

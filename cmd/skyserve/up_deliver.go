@@ -123,7 +123,7 @@ func (u *upRun) storeControllers(have []provision.Object) error {
 
 // deploymentContent returns the inputs of the machines' configurations.
 func (u *upRun) deploymentContent() (c deploy.Content, err error) {
-	c = deploy.Content{Spec: u.spec, Text: u.text, Secrets: deploy.LocalSecrets, Bundle: &deploy.Bundle{}, Enrolled: u.enrolments.Handles(), Zone: u.hostedZone, Draining: u.draining, Controllers: u.controllers}
+	c = deploy.Content{Spec: u.spec, Text: u.text, Secrets: deploy.LocalSecrets, Bundle: &deploy.Bundle{}, Enrolled: u.enrolments.Handles(), Zone: u.hostedZone, Draining: u.draining, Controllers: u.controllers, Images: u.images}
 	if c.PeerToken, err = u.peerToken(); err != nil {
 		return c, err
 	}

@@ -47,6 +47,8 @@ type upRun struct {
 	launches []provision.LaunchCheck
 	// controllers are the machines that ran a controller before the run.
 	controllers []string
+	// images are the engines' images with their digests.
+	images deploy.Images
 	// draining are the replicas that balancers must stop using.
 	draining map[string]bool
 	// starts shows the machines of clouds that start.
@@ -126,6 +128,7 @@ func (u *upRun) confirm() error {
 	}
 	printChanges(u.errOut, u.spec.Name, u.shownPlan())
 	printBudget(u.errOut, u.spec)
+	printImages(u.errOut, u.shownImages())
 	if err := checkBudget(u.spec, u.changes); err != nil {
 		return err
 	}
@@ -169,6 +172,9 @@ func (u *upRun) openService(ctx context.Context) (err error) {
 	}
 	u.attestor = deploy.LimitAttestor(u.places)
 	if err := u.program.locate(ctx, u.places, u.spec, u.operator.owner); err != nil {
+		return err
+	}
+	if err := u.resolveImages(ctx); err != nil {
 		return err
 	}
 	if u.zone, err = u.clouds.nameZone(ctx, u.spec, u.svc); err != nil {
@@ -221,7 +227,7 @@ func (u *upRun) openService(ctx context.Context) (err error) {
 	if err := u.findReloads(ctx); err != nil {
 		return err
 	}
-	u.launches = checkLaunches(ctx, u.places, u.changes)
+	u.launches = checkLaunches(ctx, u.places, u.changes, u.dryRun)
 	if err := rejectedLaunch(u.launches); err != nil {
 		return err
 	}
@@ -260,14 +266,7 @@ func (u *upRun) applyChanges(ctx context.Context) error {
 	if err := u.svc.StoreSpec(u.text); err != nil {
 		return err
 	}
-	if cloud.UsesClouds(u.spec) {
-		if err := u.svc.StoreValue(noteProgram, u.program); err != nil {
-			return err
-		}
-	} else if err := u.storeLocalState(); err != nil {
-		return err
-	}
-	if err := u.svc.StoreValue(noteZone, u.hostedZone); err != nil {
+	if err := u.storeDesiredState(); err != nil {
 		return err
 	}
 	if err := u.informControllers(ctx); err != nil {
@@ -390,7 +389,7 @@ func (u *upRun) printResult(have []provision.Object, ready bool) error {
 			document["dns"] = u.spec.DNS.Name
 		}
 		if cloud.UsesClouds(u.spec) {
-			document["launches"] = u.launches
+			document["launches"], document["images"] = u.launches, u.shownImages()
 			document["quotas"], document["plain_http"] = append([]cloud.QuotaNeed{}, u.quotas.needs...), u.spec.Balancer.TLS == nil
 		}
 		if err := writeJSON(u.out, document); err != nil {
@@ -399,6 +398,7 @@ func (u *upRun) printResult(have []provision.Object, ready bool) error {
 	case u.dryRun:
 		printChanges(u.out, u.spec.Name, u.shownPlan())
 		printBudget(u.out, u.spec)
+		printImages(u.out, u.shownImages())
 		printPlainHTTP(u.out, u.spec)
 		printLaunchChecks(u.out, u.launches)
 		u.quotas.printQuotas(u.out)

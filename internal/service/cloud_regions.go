@@ -128,5 +128,5 @@ func (s *Spec) Warnings() []string {
 			all = append(all, fmt.Sprintf("regions[%d].name: %s is not in the list of regions of %s (%s); check the name", i, r.Name, known.title, known.source))
 		}
 	}
-	return append(all, s.imageWarnings()...)
+	return all
 }

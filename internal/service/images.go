@@ -1,8 +1,8 @@
 package service
 
 import (
-	"fmt"
 	"regexp"
+	"slices"
 	"strings"
 )
 
@@ -23,22 +23,9 @@ func (c *checker) checkImage(e *Engine, p path) {
 // InContainer reports whether the engine runs in a container on cloud machines.
 func (e *Engine) InContainer() bool { return e.Kind != EngineSim }
 
-// imageWarnings returns a warning for each image that cloud machines pull by a tag.
-func (s *Spec) imageWarnings() []string {
-	var all []string
-	for i, m := range s.Models {
-		rented := false
-		for _, r := range s.Regions {
-			rented = rented || r.Name.rented() && s.BoundsFor(m.Name, r.Name).Max > 0
-		}
-		if !rented || !m.Engine.InContainer() || PinsImage(m.Engine.Image) {
-			continue
-		}
-		image := m.Engine.Image
-		if image == "" {
-			image = "the default image of " + string(m.Engine.Kind)
-		}
-		all = append(all, fmt.Sprintf("models[%d].engine.image: %s is not pinned by a digest; pin it as NAME:TAG@sha256:DIGEST ('docker buildx imagetools inspect NAME:TAG' prints the digest)", i, image))
-	}
-	return all
+// RentsContainers reports whether rented machines may run a model's engine in a container.
+func (s *Spec) RentsContainers(m *Model) bool {
+	return m.Engine.InContainer() && slices.ContainsFunc(s.Regions, func(r RegionSpec) bool {
+		return r.Name.rented() && s.BoundsFor(m.Name, r.Name).Max > 0
+	})
 }

@@ -18,8 +18,12 @@ import (
 // (https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_GetSpotPlacementScores.html, November 2026).
 const scoredTypes = 3
 
-// maxScore is the best score.
-const maxScore = 10
+// maxScore is the best score, minScore the lowest: a request is unlikely to succeed
+// (https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/how-sps-works.html, not read again).
+const (
+	maxScore = 10
+	minScore = 1
+)
 
 // CapacityAdvice returns EC2's spot placement scores by type and zone; see provision.CapacityAdvisor. EC2
 // scores groups of types: a type has the score of all types of the table with the same GPUs. AWS limits the
@@ -65,7 +69,7 @@ func adviceOf(name string, scores map[string]int, group int) []provision.Capacit
 		if group < scoredTypes {
 			text += fmt.Sprintf(" (always low: AWS scores at least %d types together; types with these GPUs: %d)", scoredTypes, group)
 		}
-		all = append(all, provision.CapacityAdvice{Type: name, Zone: zone, SpotScore: &score, Score: new(float64(score) / maxScore), Text: text})
+		all = append(all, provision.CapacityAdvice{Type: name, Zone: zone, SpotScore: &score, Score: new(float64(score) / maxScore), Unlikely: score == minScore && group >= scoredTypes, Text: text})
 	}
 	slices.SortFunc(all, func(a, b provision.CapacityAdvice) int { return cmp.Compare(a.Zone, b.Zone) })
 	return all

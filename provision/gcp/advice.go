@@ -32,7 +32,7 @@ func (p *Provider) CapacityAdvice(ctx context.Context, region service.Region, of
 			return all, wrapError(err, "reading the capacity advice of %s", region.Place())
 		}
 		if text := adviceText(found); text != "" {
-			all = append(all, provision.CapacityAdvice{Type: o.Type, Zone: o.Zone, Score: obtainabilityOf(found), Text: text})
+			all = append(all, provision.CapacityAdvice{Type: o.Type, Zone: o.Zone, Score: obtainabilityOf(found), Unlikely: isUnlikely(found), Text: text})
 		}
 	}
 	return all, nil
@@ -64,6 +64,15 @@ func obtainabilityOf(found *computepb.CapacityAdviceResponse) *float64 {
 		return nil
 	}
 	return new(scores.GetObtainability())
+}
+
+// minObtainability is the obtainability up to which a launch counts as unlikely: our choice, because Google names none.
+const minObtainability = 0.1
+
+// isUnlikely reports whether the best recommendation has at most minObtainability.
+func isUnlikely(found *computepb.CapacityAdviceResponse) bool {
+	score := obtainabilityOf(found)
+	return score != nil && *score <= minObtainability
 }
 
 // adviceText formats the best recommendation; empty without one.

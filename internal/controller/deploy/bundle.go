@@ -53,10 +53,11 @@ type bundleContent struct {
 	// AdminToken and Base are the fields of Content.
 	AdminToken string `json:"admin_token,omitempty"`
 	Base       string `json:"base,omitempty"`
-	// Enrolled, Controllers and Self are the fields of Content.
+	// Enrolled, Controllers, Self and Images are the fields of Content.
 	Enrolled    map[string][]string `json:"enrolled"`
 	Controllers []string            `json:"controllers,omitempty"`
 	Self        string              `json:"self,omitempty"`
+	Images      Images              `json:"images,omitempty"`
 	// OtherClouds contains the machines in other clouds, which the controller cannot list itself.
 	OtherClouds []provision.Object `json:"elsewhere"`
 }
@@ -96,7 +97,7 @@ func readBundle(dir string, earlier Content) (c Content, otherClouds []provision
 		return Content{}, nil, fmt.Errorf("reading the controller's bundle: %w", err)
 	}
 	c.PeerToken, c.Bundle.Means, c.Enrolled = held.PeerToken, held.Means, held.Enrolled
-	c.Controllers, c.Self = held.Controllers, held.Self
+	c.Controllers, c.Self, c.Images = held.Controllers, held.Self, held.Images
 	c.Zone, c.AdminToken, c.Base = held.Zone, held.AdminToken, held.Base
 	c.Secrets = func(ref string) (string, error) {
 		value, known := held.Secrets[ref]
@@ -177,7 +178,8 @@ func (c Content) generation() (string, error) {
 		Enrolled         map[string][]string
 		Zone             HostedZone `json:",omitzero"`
 		AdminToken, Base string     `json:",omitempty"`
-	}{string(c.Text), c.PeerToken, secrets, c.Bundle, c.Enrolled, c.Zone, c.AdminToken, c.Base})
+		Images           Images     `json:",omitempty"`
+	}{string(c.Text), c.PeerToken, secrets, c.Bundle, c.Enrolled, c.Zone, c.AdminToken, c.Base, c.Images})
 }
 
 // controllerUnit returns the controller's unit on its machine.
@@ -228,7 +230,7 @@ func (d *deploymentBuilder) bundleFiles(machine provision.Object, c service.Cont
 	}
 	held := bundleContent{
 		PeerToken: d.PeerToken, Means: d.Bundle.Means, Enrolled: d.Enrolled, Zone: d.Zone, AdminToken: d.AdminToken, Base: d.Base, OtherClouds: []provision.Object{},
-		Controllers: d.control.all(), Self: machine.ID,
+		Controllers: d.control.all(), Self: machine.ID, Images: d.Images,
 	}
 	if held.Secrets, err = secretsOf(d.Content); err != nil {
 		return nil, err

@@ -136,7 +136,9 @@ func TestBundleYieldsSameDeployments(t *testing.T) {
 	have := testMachines()
 	obtains := contentWithACME(t, "email: ops@example.com, ca: \"https://ca.example.com\", root: /etc/mine.crt, eab: {key_id: k, hmac: env:HF_TOKEN}")
 	obtains.Bundle = withBundle(t).Bundle
-	for _, content := range []deploy.Content{withBundle(t), obtains} {
+	pinned := withBundle(t)
+	pinned.Images = deploy.Images{"vllm/vllm-openai:v0.33.0": "vllm/vllm-openai:v0.33.0@sha256:" + strings.Repeat("0a", 32)}
+	for _, content := range []deploy.Content{withBundle(t), obtains, pinned} {
 		all := deployments(t, content, have)
 		c, otherClouds, err := deploy.ReadBundle(writeBundle(t, all["lb-us-east-1-0"]))
 		if err != nil {
@@ -148,6 +150,26 @@ func TestBundleYieldsSameDeployments(t *testing.T) {
 		}
 		if value, err := c.Secrets("env:NONE"); err == nil {
 			t.Errorf("a secret outside the bundle is %q", value)
+		}
+	}
+}
+
+// Machines pull the recorded digest of an image, and another digest is another generation of the service.
+func TestMachinesPullRecordedDigests(t *testing.T) {
+	const tag = "vllm/vllm-openai:v0.33.0"
+	pinned := tag + "@sha256:" + strings.Repeat("0a", 32)
+	c := withBundle(t)
+	before := deployments(t, c, testMachines())
+	c.Images = deploy.Images{tag: pinned}
+	after := deployments(t, c, testMachines())
+	for d, want := range map[*agent.Unit]string{&before["us-east-1-0"].Units[0]: tag, &after["us-east-1-0"].Units[0]: pinned} {
+		if d.Image != want {
+			t.Errorf("the machine pulls %q, want %q", d.Image, want)
+		}
+	}
+	for _, id := range []string{"us-east-1-0", "lb-us-east-1-0"} {
+		if before[id].Revision == after[id].Revision {
+			t.Errorf("%s has the same revision with another image", id)
 		}
 	}
 }

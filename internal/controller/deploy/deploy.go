@@ -94,6 +94,8 @@ type Content struct {
 	Controllers []string
 	// Self is the ID of the machine of the controller that has this content; empty = an operator's computer.
 	Self string
+	// Images are the images of engines with their digests.
+	Images Images
 }
 
 // HostedZone is a Route 53 zone for balancers.
@@ -487,7 +489,7 @@ func engineURL(o provision.Object) string {
 func (d *deploymentBuilder) replicaDeployment(o provision.Object, m *service.Model) (agent.Deployment, error) {
 	at := cloud.EndpointsOf(o)
 	u, base := unitOf(m, gpusOf(o), at)
-	u.Name, u.Env = UnitNameOf(o.Kind), m.Engine.Env
+	u.Name, u.Env, u.Image = UnitNameOf(o.Kind), m.Engine.Env, d.Images.pinned(u.Image)
 	if m.Engine.Weights != "" {
 		u.Weights = &agent.Weights{From: m.Engine.Weights, To: weightsPath}
 	}

@@ -46,6 +46,8 @@ type Inspector struct {
 	// service's local state.
 	Decisions Decisions
 	Problem   string
+	// Images are the recorded digests of the service's images.
+	Images Images
 	// Enrolments records the balancers that were launched from this machine; nil = unknown. File is the
 	// service.yaml in messages about running `up` again.
 	Enrolments *Enrolments
@@ -162,7 +164,7 @@ func (i *Inspector) Status(ctx context.Context) (*ServiceStatus, error) {
 	reading.Wait()
 	strangers := i.markStrangers(machines, responses)
 	s := &ServiceStatus{Service: i.Deployer.Spec.Name, Regions: regionsOf(i.Deployer.Spec, machines, responses), Problems: append(l.Problems(), strangers...)}
-	s.Images, s.Reservations = imagesOf(i.Deployer.Spec), i.Deployer.reservations.InOrder(i.Deployer.Spec)
+	s.Images, s.Reservations = ImagesOf(i.Deployer.Spec, i.Images), i.Deployer.reservations.InOrder(i.Deployer.Spec)
 	s.PlainHTTP = i.Deployer.Spec.Balancer.TLS == nil && cloud.UsesClouds(i.Deployer.Spec)
 	s.Controller, s.Store = controllerOf(i.Deployer.Spec, machines, responses, ""), controller.StoreNotReplicated
 	if i.Deployer.Spec.Store.URL != "" {

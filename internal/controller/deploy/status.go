@@ -137,20 +137,10 @@ type DNSRecord struct {
 // ImageStatus is the container image of a model.
 type ImageStatus struct {
 	Model string `json:"model"`
+	// Image is the image that machines pull, with its digest if that is known.
 	Image string `json:"image"`
 	// Pinned is true for an image with a digest, so that every machine pulls the same one.
 	Pinned bool `json:"pinned"`
-}
-
-// imagesOf returns the container images of a service's models.
-func imagesOf(spec *service.Spec) []ImageStatus {
-	images := []ImageStatus{}
-	for _, m := range spec.Models {
-		if image := imageOf(&m.Engine); image != "" {
-			images = append(images, ImageStatus{m.Name, image, service.PinsImage(image)})
-		}
-	}
-	return images
 }
 
 // RegionStatus is one region: of the service.yaml, or with remaining machines.

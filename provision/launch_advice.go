@@ -1,0 +1,69 @@
+package provision
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+
+	"skyserve/internal/service"
+)
+
+// AdviseLaunches returns the advice of the clouds on the capacity of spot machines that are launched, for each region
+// and type that is tried first, in the best of its zones. It is a warning where a launch is unlikely or the advice
+// could not be read. Clouds give no advice on other machines: only a launch shows their capacity.
+func AdviseLaunches(ctx context.Context, p MultiCloud, machines []Desired) []LaunchCheck {
+	type kind struct {
+		region   service.Region
+		instance string
+	}
+	counts, zones := map[kind]int{}, map[kind]Offerings{}
+	var kinds []kind
+	for _, w := range machines {
+		if w.Machine == nil || len(w.Offerings) == 0 || w.Offerings[0].Capacity != service.CapacitySpot {
+			continue
+		}
+		first := w.Offerings[0]
+		k := kind{first.Region, first.Type}
+		if counts[k]++; counts[k] == 1 {
+			kinds = append(kinds, k)
+			zones[k] = slices.DeleteFunc(slices.Clone(w.Offerings), func(o Offering) bool {
+				return o.Region != first.Region || o.Type != first.Type || o.Capacity != first.Capacity
+			})
+		}
+	}
+	slices.SortFunc(kinds, func(a, b kind) int {
+		return cmp.Or(cmp.Compare(a.region, b.region), cmp.Compare(a.instance, b.instance))
+	})
+	checks := []LaunchCheck{}
+	for _, k := range kinds {
+		what := fmt.Sprintf("capacity of %d %s (spot)", counts[k], k.instance)
+		advice, err := p.CapacityAdvice(ctx, k.region, zones[k], counts[k])
+		c := LaunchCheck{CheckResult: CheckResult{Where: string(k.region), OK: true}}
+		switch best := bestAdvice(advice); {
+		case err != nil:
+			c.Message, c.Warning = fmt.Sprintf("%s: unknown: %v", what, err), true
+		case best == nil:
+			continue
+		default:
+			c.Message = fmt.Sprintf("%s: %s in %s", what, best.Text, best.Zone)
+			if best.Unlikely {
+				c.Warning, c.Message = true, c.Message+", the best zone: a launch is unlikely"
+				c.Hint = "add capacity types, GPUs or regions; 'skyserve offers' compares them"
+			}
+		}
+		checks = append(checks, c)
+	}
+	return checks
+}
+
+// bestAdvice returns the advice with the highest score, the first of equal ones; nil without any score.
+func bestAdvice(all []CapacityAdvice) *CapacityAdvice {
+	var best *CapacityAdvice
+	for i, a := range all {
+		if a.Score != nil && (best == nil || *a.Score > *best.Score) {
+			best = &all[i]
+		}
+	}
+	return best
+}
