@@ -139,4 +139,6 @@ func (s *LiveService) Kill(machine string) bool {
 }
 
 // URL returns the URL of the balancer with an index.
-func (s *LiveService) URL(balancer int) string { return fmt.Sprintf("http://127.0.0.1:%d", s.Port+balancer) }
+func (s *LiveService) URL(balancer int) string {
+	return fmt.Sprintf("http://127.0.0.1:%d", s.Port+balancer)
+}
