@@ -13,6 +13,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"skyserve/internal/atomicfile"
 )
 
 // LiveService is a local service of real processes, of the binary that `make build` writes.
@@ -45,7 +47,7 @@ func NewLiveService(t *testing.T, root, name, document string) *LiveService {
 		}
 		_ = os.RemoveAll(dir)
 	})
-	if err := os.WriteFile(s.Document, fmt.Appendf(nil, document, s.Port), 0o600); err != nil {
+	if err := atomicfile.WriteFile(s.Document, fmt.Appendf(nil, document, s.Port), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	return s
