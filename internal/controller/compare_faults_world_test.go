@@ -333,11 +333,18 @@ func (w *controlWorld) storeDir(machine string) string {
 func (w *controlWorld) mountStore(machine string) {
 	w.t.Helper()
 	_, repair := w.killMachines(machine)
-	dir := w.storeDir(machine)
-	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, storeDisk); err != nil {
+	dir, content := w.storeDir(machine), filepath.Join(w.t.TempDir(), machine)
+	err := os.CopyFS(content, os.DirFS(dir))
+	if err == nil {
+		err = unix.Mount("tmpfs", dir, "tmpfs", 0, storeDisk)
+	}
+	if err == nil {
+		w.t.Cleanup(func() { _ = unix.Unmount(dir, unix.MNT_DETACH) })
+		err = os.CopyFS(dir, os.DirFS(content))
+	}
+	if err != nil {
 		w.t.Fatal(err)
 	}
-	w.t.Cleanup(func() { _ = unix.Unmount(dir, unix.MNT_DETACH) })
 	repair()
 	w.settle()
 }
