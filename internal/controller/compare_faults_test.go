@@ -66,8 +66,10 @@ var faults = []fault{
 		w.cut(leader, w.others(leader))
 		return nil, w.uncut
 	}},
-	{name: "leader's disk full", needs: (*controlWorld).needsDisks, inject: func(w *controlWorld, _ *rand.Rand) ([]string, func()) {
-		return nil, w.fillDisk(w.status().Leadership.Leader)
+	{name: "leader's disk full, replica killed", needs: (*controlWorld).needsDisks, inject: func(w *controlWorld, rng *rand.Rand) ([]string, func()) {
+		empty := w.fillDisk(w.status().Leadership.Leader)
+		_, repair := w.killMachines(w.replicas[rng.IntN(len(w.replicas))])
+		return nil, func() { empty(); repair() }
 	}},
 	{name: "leader hangs", inject: func(w *controlWorld, _ *rand.Rand) ([]string, func()) {
 		leader := w.status().Leadership.Leader
@@ -226,7 +228,7 @@ func (w *controlWorld) runKills(rng *rand.Rand, kills int) {
 func faultTable(results map[string]*faultResult) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "times in seconds since the fault (*: since the repair), median/maximum; requests: failed or rejected of all\n")
-	fmt.Fprintf(&b, "%-31s %4s %15s %15s %12s %12s %10s %6s\n", "fault", "runs", "other clients", "its clients", "led", "acted", "lost", "twice")
+	fmt.Fprintf(&b, "%-34s %4s %15s %15s %12s %12s %10s %6s\n", "fault", "runs", "other clients", "its clients", "led", "acted", "lost", "twice")
 	for _, f := range faults {
 		r := results[f.name]
 		if r == nil {
@@ -236,7 +238,7 @@ func faultTable(results map[string]*faultResult) string {
 		if f.byRepair {
 			name += "*"
 		}
-		fmt.Fprintf(&b, "%-31s %4d %15s %15s %12s %12s %10s %6d\n", name, r.runs,
+		fmt.Fprintf(&b, "%-34s %4d %15s %15s %12s %12s %10s %6d\n", name, r.runs,
 			fmt.Sprintf("%d/%d", r.failed, r.requests), fmt.Sprintf("%d/%d", r.hitFailed, r.hit),
 			medianAndMax(r.leaders, r.unled), medianAndMax(r.actions, r.idle), fmt.Sprintf("%d/%d", r.lost, r.markers), len(r.twice))
 	}

@@ -37,6 +37,8 @@ const (
 	storeDisk = "size=96m"
 	// settleLimit is how long the service may take until it is whole again.
 	settleLimit = 3 * time.Minute
+	// settledFor is longer than the status of a leader that was killed is reported.
+	settledFor = 4 * time.Second
 	// markerInterval is the interval of acknowledged writes.
 	markerInterval = 150 * time.Millisecond
 	nftTable       = "skyserve_faults"
@@ -89,9 +91,11 @@ func (w *controlWorld) status() (s deploy.ServiceStatus) {
 	return s
 }
 
-// settle waits until the service is whole: a leader with two standbys, a replicated store and ready replicas.
+// settle waits until the service is whole and stays so: a leader with two standbys, a replicated store and ready replicas.
 func (w *controlWorld) settle() (s deploy.ServiceStatus) {
 	w.t.Helper()
+	var since time.Time // of which it is whole in the same term
+	term := uint64(0)
 	for end := time.Now().Add(settleLimit); ; time.Sleep(200 * time.Millisecond) {
 		s = w.status()
 		running := w.Processes()
@@ -99,7 +103,14 @@ func (w *controlWorld) settle() (s deploy.ServiceStatus) {
 		for _, m := range slices.Concat(w.control, w.replicas) {
 			whole = whole && len(running[m]) == 1
 		}
-		if whole && readyReplicas(s) == len(w.replicas) {
+		whole = whole && readyReplicas(s) == len(w.replicas)
+		switch {
+		case !whole || s.Leadership.Term != term:
+			since, term = time.Now(), 0
+			if whole {
+				term = s.Leadership.Term
+			}
+		case time.Since(since) > settledFor:
 			return s
 		}
 		if time.Now().After(end) {

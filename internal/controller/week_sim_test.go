@@ -1,7 +1,6 @@
 package controller
 
 import (
-	"context"
 	"errors"
 	"flag"
 	"fmt"
@@ -300,20 +299,4 @@ func TestWeekOfFaults(t *testing.T) {
 	}
 	slices.Sort(names)
 	t.Logf("%d seeds of %d hours, %d rounds; faults: %v; longest time without a live owner while a controller led: %s", *weekSeeds, *weekHours, rounds, names, longest)
-}
-
-// The cost of a round of the leader of a large service, in which it probes every balancer. cores is the share of a core at
-// the controller's interval.
-func BenchmarkLeaderRound(b *testing.B) {
-	w := newWeekWorld(30, 1000, 1)
-	w.lead()
-	if err := w.leader.loadAssignment(b.Context()); err != nil {
-		b.Fatal(err)
-	}
-	for b.Loop() {
-		if err := w.leader.runRound(context.Background(), w.lease); err != nil {
-			b.Fatal(err)
-		}
-	}
-	b.ReportMetric(100*b.Elapsed().Seconds()/float64(b.N)/roundInterval.Seconds(), "%core")
 }
