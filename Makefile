@@ -8,7 +8,7 @@ PURE         := forecast internal/catalogue internal/printable internal/service 
                 lbd/openai lbd/policy lbd/prefix lbd/record plan plan/chart
 CONCURRENT    = $(filter-out skyserve $(PURE:%=skyserve/%),$(shell go list ./...)) # skyserve itself reads files only
 
-.PHONY: test short build vet lint race bench bench-batch chaos chaos-store chaos-batch compare-batch compare-proxy compare-bursts compare-solver compare-forecast compare-plan judge-clouds disk examples openai-clients real-engine real-gpu snapshot release-files image ci
+.PHONY: test short build vet lint race bench bench-batch chaos chaos-store chaos-batch chaos-control chaos-weeks compare-batch compare-proxy compare-bursts compare-solver compare-forecast compare-plan judge-clouds disk examples openai-clients real-engine real-gpu snapshot release-files image ci
 
 test:
 	go test ./...
@@ -81,6 +81,18 @@ chaos:
 # for a lease (about 10 minutes). ARGS are flags of the test: make chaos-store ARGS='-store.seed=7 -store.seeds=1'
 chaos-store:
 	go test -run 'TestClusterKills$$' -v -count=1 -timeout 60m ./internal/store -store.seeds=10 -store.kills=20 $(ARGS)
+
+# Kills, cuts off, stops and fills the machines of the control plane of a local service under load, one fault a
+# seed, and prints what clients saw, when another controller acted and what was lost (Linux, 30 seconds a seed; root and
+# nft for all faults). ARGS are flags of the test: make chaos-control ARGS='-control.seeds=1 -control.seed=6 -control.kills=200'
+chaos-control: build
+	go test -tags compare -run 'TestCompareFaults$$' -v -count=1 -timeout 5h ./internal/controller -control.seeds=20 $(ARGS)
+
+# Simulates weeks of random faults of balancers, controllers and the store, and days of interruptions and crashes of
+# the controller that launches replicas (15 minutes of CPU). ARGS are flags of the second test.
+chaos-weeks:
+	go test -run 'TestWeekOfFaults$$' -v -count=1 -timeout 60m ./internal/controller -week.seeds=200 -week.hours=168
+	go test -run 'TestControllersCrash$$' -v -count=1 -timeout 60m ./internal/controller/deploy -hedge-seeds=200 $(ARGS)
 
 # Compares the balancer with nginx and haproxy on this machine (Linux, about 8 minutes).
 # ARGS are flags of the comparison: make compare-proxy ARGS='-rounds 2 -streams 1000'

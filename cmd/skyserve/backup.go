@@ -34,11 +34,13 @@ func newBackupCmd() *cobra.Command {
 		Long: `Back up the store of a service to one compressed file: history, events, plans, decisions,
 usage, batches and their files. The service keeps running. The file contains prompts and
 responses of batches, and no certificates, keys or secrets of the service: only its owner
-can read it. 'skyserve restore' restores it.
+can read it. 'skyserve restore' restores it. FILE may be an object in a bucket, s3://... or
+gs://..., with the credentials of the environment.
 
 --dir reads the directory of a store that is not running instead, for example on the last
 remaining disk of a cluster.`,
 		Example: `  skyserve backup chat chat.backup
+  skyserve backup chat s3://backups/chat/chat.backup
   skyserve backup chat chat.backup --dir /mnt/skyserve/controller/store`,
 		Args: argsBetween(2, 2, "NAME FILE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -72,8 +74,14 @@ func runBackup(ctx context.Context, o *backupOptions, out io.Writer) error {
 			return err
 		}
 	}
-	if folder, err := os.Stat(filepath.Dir(o.file)); err != nil || !folder.IsDir() {
-		return failed(fmt.Errorf("writing %s: the folder %s does not exist", o.file, filepath.Dir(o.file)), "create it, or name another file")
+	file, err := openBackupFile(ctx, o.name, o.file)
+	if err != nil {
+		return err
+	}
+	if o, inFolder := file.(localBackup); inFolder {
+		if folder, err := os.Stat(filepath.Dir(string(o))); err != nil || !folder.IsDir() {
+			return failed(fmt.Errorf("writing %s: the folder %s does not exist", o, filepath.Dir(string(o))), "create it, or name another file")
+		}
 	}
 	var failures []error
 	write := func(w io.Writer) error { return store.BackupDir(ctx, o.dir, w, o.name, ownVersion().Version) }
@@ -81,9 +89,9 @@ func runBackup(ctx context.Context, o *backupOptions, out io.Writer) error {
 		if o.dir == "" {
 			write = func(w io.Writer) error { return admins[i].Backup(ctx, w) }
 		}
-		b, err := store.WriteBackupFile(o.file, write)
+		b, size, err := file.write(ctx, write)
 		if err == nil {
-			return reportBackup(out, o.output, o.file, b, "backed up %s to %s: %d messages, %s in the store, %s in the file\n")
+			return reportBackup(out, o.output, o.file, b, size, "backed up %s to %s: %d messages, %s in the store, %s in the file\n")
 		}
 		failures = append(failures, err)
 	}
@@ -97,16 +105,12 @@ type backupReport struct {
 	FileBytes int64  `json:"file_bytes"`
 }
 
-// reportBackup prints the description of a backup.
-func reportBackup(out io.Writer, output, file string, b telemetry.Backup, text string) error {
-	info, err := os.Stat(file)
-	if err != nil {
-		return err
-	}
+// reportBackup prints the description of a backup, whose file has a size in bytes.
+func reportBackup(out io.Writer, output, file string, b telemetry.Backup, size int64, text string) error {
 	if output == "json" {
-		return writeJSON(out, backupReport{b, file, info.Size()})
+		return writeJSON(out, backupReport{b, file, size})
 	}
-	_, err = fmt.Fprintf(out, text, b.Service, file, b.Messages, printable.Bytes(b.Bytes), printable.Bytes(uint64(info.Size())))
+	_, err := fmt.Fprintf(out, text, b.Service, file, b.Messages, printable.Bytes(b.Bytes), printable.Bytes(uint64(size)))
 	return err
 }
 
@@ -129,12 +133,13 @@ func newRestoreCmd() *cobra.Command {
 for seconds. Replicas and balancers stay as they are.
 
 The whole file is checked first. A damaged or truncated file, the backup of another service
-and one of a later version of skyserve are rejected. So is a restore into a store that
-already contained data when the backup was made, because everything stored since would be
-lost: --force discards it. To restore a service whose machines are lost, first run
-'skyserve up'.`,
-		Example: `  skyserve restore chat chat.backup`,
-		Args:    argsBetween(2, 2, "NAME FILE"),
+and one of a later version of skyserve are rejected. A store that already contained data
+when the backup was made is rejected too, because everything stored since would be lost:
+--force discards it. To restore a service whose machines are lost, first run 'skyserve up'.
+FILE may be an object in a bucket, s3://... or gs://..., with the credentials of the environment.`,
+		Example: `  skyserve restore chat chat.backup
+  skyserve restore chat s3://backups/chat-20261126T180000Z.backup`,
+		Args: argsBetween(2, 2, "NAME FILE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			o.name, o.file = args[0], args[1]
 			return runRestore(cmd.Context(), &o, cmd.OutOrStdout())
@@ -151,15 +156,22 @@ func runRestore(ctx context.Context, o *restoreOptions, out io.Writer) error {
 	if err := checkOutput(&o.output, outputJSON); err != nil {
 		return err
 	}
-	f, err := os.Open(o.file)
+	file, err := openBackupFile(ctx, o.name, o.file)
+	if err != nil {
+		return err
+	}
+	f, err := file.open(ctx)
 	if errors.Is(err, fs.ErrNotExist) {
 		return usage(fmt.Errorf("reading the backup: %w", err), "'skyserve backup' makes one")
 	} else if err != nil {
 		return fmt.Errorf("reading the backup: %w", err)
 	}
-	defer f.Close()
-	b, err := store.CheckBackup(f)
+	check := &countingReader{r: f}
+	b, err := store.CheckBackup(check)
+	_ = f.Close() // it was read
 	switch {
+	case check.err != nil:
+		return fmt.Errorf("reading the backup: %w", check.err)
 	case errors.As(err, new(*telemetry.BackupError)):
 		return usage(fmt.Errorf("reading the backup %s: %w", o.file, err), "nothing was changed")
 	case err != nil:
@@ -175,12 +187,16 @@ func runRestore(ctx context.Context, o *restoreOptions, out io.Writer) error {
 		if err = c.Healthy(ctx); err != nil {
 			continue
 		}
-		if _, err = f.Seek(0, io.SeekStart); err != nil {
-			return err
+		var f io.ReadCloser
+		if f, err = file.open(ctx); err != nil {
+			return fmt.Errorf("reading the backup: %w", err)
 		}
-		if b, err = c.Restore(ctx, f, o.force); err == nil {
+		size := &countingReader{r: f}
+		b, err = c.Restore(ctx, size, o.force)
+		_ = f.Close() // it was read
+		if err == nil {
 			text := "restored %s from %s, made at " + b.At.Format(time.DateTime) + " UTC: %d messages, %s in the store, %s in the file\n"
-			return reportBackup(out, o.output, o.file, b, text)
+			return reportBackup(out, o.output, o.file, b, size.n, text)
 		}
 		break // a restore that has begun is not repeated elsewhere
 	}

@@ -193,7 +193,7 @@ func (c *batchClient) upload(ctx context.Context, file string, sent func(int64))
 				defer in.Close()
 				form := multipart.NewWriter(write)
 				if err = form.SetBoundary(boundary); err == nil {
-					err = writeUpload(form, filepath.Base(file), &countingReader{in, 0, sent})
+					err = writeUpload(form, filepath.Base(file), &countingReader{r: in, sent: sent})
 				}
 			}
 			write.CloseWithError(err)
@@ -225,18 +225,24 @@ func writeUpload(form *multipart.Writer, name string, in io.Reader) error {
 	return form.Close()
 }
 
-// countingReader reports how much was read.
+// countingReader reports how much was read, and why reading failed.
 type countingReader struct {
 	r    io.Reader
 	n    int64
-	sent func(int64)
+	sent func(int64) // nil = nothing
+	err  error       // other than io.EOF
 }
 
 // Read reads from the reader.
 func (c *countingReader) Read(p []byte) (int, error) {
 	n, err := c.r.Read(p)
 	c.n += int64(n)
-	c.sent(c.n)
+	if c.sent != nil {
+		c.sent(c.n)
+	}
+	if err != nil && !errors.Is(err, io.EOF) {
+		c.err = err
+	}
 	return n, err
 }
 

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"log/slog"
 
@@ -8,6 +9,7 @@ import (
 
 	"skyserve/internal/controller"
 	"skyserve/internal/service"
+	"skyserve/internal/store"
 )
 
 func newControllerCmd() *cobra.Command {
@@ -39,7 +41,8 @@ SIGHUP, or POST /reload on its address, reloads the configuration file.`,
 			hangups, stop := reloadsOf(cmd.Context())
 			defer stop()
 			read := func() (service.ControllerConfig, error) { return controller.ReadConfig(config) }
-			options := append(reconcilerOptions(config, log), controller.WithReload(read), controller.WithVersion(ownVersion().Version), controller.WithReloadSignals(hangups))
+			bucket := func(ctx context.Context, url string) (store.Parts, error) { return openBucket(ctx, c.Service, url) }
+			options := append(reconcilerOptions(config, log), controller.WithBuckets(bucket), controller.WithReload(read), controller.WithVersion(ownVersion().Version), controller.WithReloadSignals(hangups))
 			return controller.Run(cmd.Context(), c, log, options...)
 		},
 	}

@@ -5,14 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"time"
 
 	"skyserve/internal/service"
-	"skyserve/internal/store"
 	"skyserve/internal/telemetry"
 )
 
@@ -66,14 +63,18 @@ func (c *Controller) runBackups(ctx context.Context, l lease) {
 
 // backUp makes a backup if one is due, and removes old ones.
 func (c *Controller) backUp(ctx context.Context, l lease, spec service.StoreBackup, now time.Time) {
-	newest, err := newestBackup(spec.To, c.immutable.Service)
+	folder, err := c.openBackups(ctx, spec.To)
+	var newest time.Time
+	if err == nil {
+		newest, err = newestBackup(ctx, folder, c.immutable.Service)
+	}
 	if err == nil && now.Sub(newest) >= spec.Every {
 		if err = mayAct(ctx, l)(); err == nil {
-			err = c.writeBackup(ctx, spec, now)
+			err = c.writeBackup(ctx, folder, now)
 		}
 		if err == nil {
 			newest = now
-			err = removeBackups(spec.To, c.immutable.Service, spec.Keep)
+			err = removeBackups(ctx, folder, c.immutable.Service, spec.Keep)
 		}
 	}
 	if ctx.Err() != nil {
@@ -91,16 +92,16 @@ func (c *Controller) backUp(ctx context.Context, l lease, spec service.StoreBack
 }
 
 // writeBackup writes a backup: complete and checked, or not at all.
-func (c *Controller) writeBackup(ctx context.Context, spec service.StoreBackup, now time.Time) error {
-	file := filepath.Join(spec.To, backupName(c.immutable.Service, now))
-	b, err := store.WriteBackupFile(file, func(w io.Writer) error {
+func (c *Controller) writeBackup(ctx context.Context, folder backupFolder, now time.Time) error {
+	name := backupName(c.immutable.Service, now)
+	b, err := folder.writeBackup(ctx, name, func(w io.Writer) error {
 		_, err := c.backupSource.WriteBackup(ctx, w, c.immutable.Service, c.options.version)
 		return err
 	})
 	if err != nil {
 		return err
 	}
-	c.log.Info("the store was backed up", "file", file, "messages", b.Messages, "bytes", b.Bytes)
+	c.log.Info("the store was backed up", "file", name, "messages", b.Messages, "bytes", b.Bytes)
 	return nil
 }
 
@@ -110,15 +111,15 @@ func backupName(service string, at time.Time) string {
 }
 
 // backupsIn returns the names of a service's scheduled backups in a folder, the oldest first. Other files are ignored.
-func backupsIn(folder, service string) ([]string, error) {
-	entries, err := os.ReadDir(folder)
+func backupsIn(ctx context.Context, folder backupFolder, service string) ([]string, error) {
+	all, err := folder.files(ctx, service+"-")
 	if err != nil {
 		return nil, fmt.Errorf("store.backup.to: %w", err)
 	}
 	var names []string
-	for _, e := range entries {
-		if _, is := timeOfBackup(e.Name(), service); is && e.Type().IsRegular() {
-			names = append(names, e.Name())
+	for _, name := range all {
+		if _, is := timeOfBackup(name, service); is {
+			names = append(names, name)
 		}
 	}
 	slices.Sort(names)
@@ -134,8 +135,8 @@ func timeOfBackup(name, service string) (time.Time, bool) {
 }
 
 // newestBackup returns the time of the newest backup in a folder; zero without one.
-func newestBackup(folder, service string) (time.Time, error) {
-	names, err := backupsIn(folder, service)
+func newestBackup(ctx context.Context, folder backupFolder, service string) (time.Time, error) {
+	names, err := backupsIn(ctx, folder, service)
 	if err != nil || len(names) == 0 {
 		return time.Time{}, err
 	}
@@ -144,10 +145,14 @@ func newestBackup(folder, service string) (time.Time, error) {
 }
 
 // removeBackups removes all but the newest backups of a service.
-func removeBackups(folder, service string, keep int) error {
-	names, err := backupsIn(folder, service)
+func removeBackups(ctx context.Context, folder backupFolder, service string, keep int) error {
+	names, err := backupsIn(ctx, folder, service)
 	for _, name := range names[:max(0, len(names)-keep)] {
-		err = errors.Join(err, os.Remove(filepath.Join(folder, name)))
+		err = errors.Join(err, folder.removeBackup(ctx, name))
+	}
+	if len(names) > 0 {
+		newest, _ := timeOfBackup(names[len(names)-1], service)
+		err = errors.Join(err, folder.removeIncomplete(ctx, service, newest))
 	}
 	return err
 }
@@ -174,8 +179,12 @@ func (c *Controller) backupAlerts(now time.Time) []telemetry.Alert {
 	if b.err != nil {
 		message += ": " + b.err.Error()
 	}
+	repair := fmt.Sprintf("create %s, make it writable and free space", s.To)
+	if service.IsBucket(s.To) {
+		repair = fmt.Sprintf("create the bucket of %s and let the machines with controllers list, read, write and delete objects in it", s.To)
+	}
 	return []telemetry.Alert{{
 		Severity: telemetry.SeverityWarning, Kind: telemetry.AlertStore, Object: "backup", Message: message,
-		NextStep: fmt.Sprintf("create %s, make it writable and free space; or run 'skyserve backup %s FILE'", s.To, c.immutable.Service),
+		NextStep: fmt.Sprintf("%s; or run 'skyserve backup %s FILE'", repair, c.immutable.Service),
 	}}
 }

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -93,7 +95,7 @@ func TestScheduledBackups(t *testing.T) {
 		}
 		w.backUp(t.Context(), l, *w.backup, now)
 		var times []string
-		names, err := backupsIn(folder, "chat")
+		names, err := backupsIn(t.Context(), directory(folder), "chat")
 		for _, name := range names {
 			at, _ := timeOfBackup(name, "chat")
 			times = append(times, at.Format("15:04"))
@@ -120,6 +122,76 @@ func TestScheduledBackups(t *testing.T) {
 	defer file.Close()
 	if b, err := store.CheckBackup(file); err != nil || b.Service != "chat" {
 		t.Errorf("got %+v, %v", b, err)
+	}
+}
+
+// fakeBucket is a bucket in memory; err is the error of all calls.
+type fakeBucket struct {
+	objects map[string][]byte
+	err     error
+}
+
+func (b *fakeBucket) PutPart(_ context.Context, name string, part []byte) error {
+	if b.err == nil {
+		b.objects[name] = slices.Clone(part)
+	}
+	return b.err
+}
+
+func (b *fakeBucket) GetPart(_ context.Context, name string) ([]byte, error) {
+	part, found := b.objects[name]
+	if !found {
+		return nil, fs.ErrNotExist
+	}
+	return part, b.err
+}
+
+func (b *fakeBucket) DeletePart(_ context.Context, name string) error {
+	delete(b.objects, name)
+	return b.err
+}
+
+func (b *fakeBucket) PartNames(_ context.Context, prefix string) (names []string, err error) {
+	for name := range b.objects {
+		if strings.HasPrefix(name, prefix) {
+			names = append(names, name)
+		}
+	}
+	return names, b.err
+}
+
+// Backups are written to a folder of a bucket as to one of this computer, and the oldest are removed with all their parts.
+// Without access, an alert names the bucket, the reason and the permissions.
+func TestScheduledBackupsInBucket(t *testing.T) {
+	bucket := &fakeBucket{objects: map[string][]byte{"chat-notes": nil}}
+	w := newWorld()
+	w.backupSource = &fakeSource{text: backupText(t)}
+	w.backup = &service.StoreBackup{To: "s3://backups/daily", Every: time.Hour, Keep: 2}
+	var opened string
+	WithBuckets(func(_ context.Context, url string) (store.Parts, error) { opened = url; return bucket, nil })(&w.options)
+	w.setLease(w.lease)
+	start := time.Date(2026, 11, 26, 10, 0, 0, 0, time.UTC)
+	for i := range 3 {
+		w.backUp(t.Context(), w.lease, *w.backup, start.Add(time.Duration(i)*time.Hour))
+		if i == 0 {
+			bucket.objects[backupName("chat", start)+".1"] = nil                   // as of a large backup
+			bucket.objects[backupName("chat", start.Add(-time.Hour))+".2"] = nil   // of one that was interrupted
+			bucket.objects[backupName("chat", start.Add(24*time.Hour))+".2"] = nil // of one that another controller may be writing
+		}
+	}
+	w.backUp(t.Context(), w.lease, *w.backup, start.Add(3*time.Hour))
+	got := slices.Sorted(maps.Keys(bucket.objects))
+	if want := []string{"chat-20261126T120000Z.backup", "chat-20261126T130000Z.backup", "chat-20261127T100000Z.backup.2", "chat-notes"}; !slices.Equal(got, want) || opened != "s3://backups/daily" {
+		t.Errorf("got %q in %s, want %q", got, opened, want)
+	}
+	if b, err := store.CheckBackup(store.ReadBackupParts(t.Context(), bucket, got[0])); err != nil || b.Service != "chat" {
+		t.Errorf("got %+v, %v", b, err)
+	}
+	bucket.err = errors.New("access denied")
+	w.backUp(t.Context(), w.lease, *w.backup, start.Add(5*time.Hour))
+	alerts := w.backupAlerts(start.Add(5 * time.Hour))
+	if len(alerts) != 1 || !strings.Contains(alerts[0].Message, "s3://backups/daily") || !strings.Contains(alerts[0].Message, "access denied") || !strings.Contains(alerts[0].NextStep, "create the bucket of s3://backups/daily and let") {
+		t.Errorf("got %+v", alerts)
 	}
 }
 

@@ -92,6 +92,7 @@ func isUnreachable(err error) bool {
 
 // balancerResponse is the response of one balancer.
 type balancerResponse struct {
+	text     []byte        // of its service.yaml
 	spec     *service.Spec // nil where it is unknown
 	snapshot *telemetry.Snapshot
 	err      error
@@ -107,22 +108,26 @@ func queryBalancers(ctx context.Context, admins []*telemetry.Client) []balancerR
 	for i, admin := range admins {
 		wg.Go(func() {
 			a := &responses[i]
-			if a.spec, a.err = readSpec(ctx, admin); a.err == nil {
+			if a.text, a.err = admin.Service(ctx); a.err == nil {
 				a.snapshot, a.err = admin.Snapshot(ctx)
 			}
 		})
 	}
 	wg.Wait()
-	return responses
-}
-
-// readSpec reads the service.yaml of a balancer.
-func readSpec(ctx context.Context, c *telemetry.Client) (*service.Spec, error) {
-	text, err := c.Service(ctx)
-	if err != nil {
-		return nil, err
+	parsed := map[string]*service.Spec{} // by text: that of all balancers is normally the same
+	for i := range responses {
+		a := &responses[i]
+		if a.spec = parsed[string(a.text)]; a.spec != nil || a.text == nil {
+			continue
+		}
+		spec, err := service.ParseDeployed("service.yaml of "+admins[i].Base(), a.text)
+		if err != nil {
+			a.err = err
+			continue
+		}
+		a.spec, parsed[string(a.text)] = spec, spec
 	}
-	return service.ParseDeployed("service.yaml of "+c.Base(), text)
+	return responses
 }
 
 // mergeSnapshots merges snapshots into one that contains every replica once, from the balancer with its

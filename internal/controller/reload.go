@@ -10,6 +10,7 @@ import (
 	"slices"
 
 	"skyserve/internal/service"
+	"skyserve/internal/store"
 	"skyserve/internal/telemetry"
 )
 
@@ -21,6 +22,7 @@ type options struct {
 	machines      Machines
 	alerts        []func() []telemetry.Alert
 	version       string
+	openBucket    func(ctx context.Context, url string) (store.Parts, error) // nil = no buckets
 }
 
 // Option is an option of Run.

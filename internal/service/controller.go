@@ -26,7 +26,7 @@ type ControllerConfig struct {
 	// StoreCluster makes the embedded store a member of a cluster; nil = a single store.
 	StoreCluster *StoreCluster `yaml:"store_cluster,omitempty" json:"store_cluster,omitempty"`
 
-	// Backup are the scheduled backups of the store; nil = none. To is an absolute path.
+	// Backup are the scheduled backups of the store; nil = none. To is an absolute path, or a folder of a bucket.
 	Backup *StoreBackup `yaml:"backup,omitempty" json:"backup,omitempty"`
 
 	// AdminToken authenticates to the balancers' admin APIs; empty where they require no token.

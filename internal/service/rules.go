@@ -2,6 +2,7 @@ package service
 
 import (
 	"regexp"
+	"strings"
 	"sync"
 	"time"
 )
@@ -35,6 +36,14 @@ type form struct {
 	compiled    func() *regexp.Regexp // at its first use: to compile all takes 3 ms of every command
 }
 
+// exprBucket matches a bucket or a folder of one.
+const exprBucket = `(s3://[a-z0-9][a-z0-9.-]{1,61}|gs://[a-z0-9][a-z0-9._-]{1,220})[a-z0-9](/[A-Za-z0-9_.=@+-]+)*`
+
+// IsBucket reports whether a folder is in a bucket of a cloud, not on this computer.
+func IsBucket(folder string) bool {
+	return strings.HasPrefix(folder, "s3://") || strings.HasPrefix(folder, "gs://")
+}
+
 func newForm(expr, description string) *form {
 	return &form{expr, description, sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(expr) })}
 }
@@ -61,7 +70,7 @@ var (
 	formImage    = newForm(`^[A-Za-z0-9][A-Za-z0-9._:/@-]{0,254}$`, "a container image such as vllm/vllm-openai:v0.33.0")
 	formAdapter  = newForm(`^([A-Za-z0-9][A-Za-z0-9_.-]{0,95}/[A-Za-z0-9][A-Za-z0-9_.-]{0,95}|s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/[A-Za-z0-9_.=@+-]+)+|gs://[a-z0-9][a-z0-9._-]{1,220}[a-z0-9](/[A-Za-z0-9_.=@+-]+)+)$`, "a repository of the Hugging Face hub such as org/name, or a folder of a bucket such as s3://models/sql or gs://models/sql")
 	formWeights  = newForm(`^(s3://[a-z0-9][a-z0-9.-]{1,61}|gs://[a-z0-9][a-z0-9._-]{1,220})[a-z0-9](/[A-Za-z0-9_.=@+-]+)+$`, "a folder of a bucket such as s3://models/llama-3.1-8b or gs://models/llama-3.1-8b")
-	formFiles    = newForm(`^(s3://[a-z0-9][a-z0-9.-]{1,61}|gs://[a-z0-9][a-z0-9._-]{1,220})[a-z0-9](/[A-Za-z0-9_.=@+-]+)*$`, "a bucket or a folder of one such as s3://batches/chat or gs://batches/chat")
+	formFiles    = newForm(`^`+exprBucket+`$`, "a bucket or a folder of one such as s3://batches/chat or gs://batches/chat")
 	formReady    = newForm(`^/[!-~]*$`, "a path such as /health")
 	formProfile  = newForm(`^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$`, "the name of a profile such as l4-llama3.1-8b")
 	formVariable = newForm(`^[A-Za-z_][A-Za-z0-9_]*$`, "the name of an environment variable")
@@ -89,7 +98,7 @@ var (
 	formPair        = newForm(`^[a-z0-9]([a-z0-9-]*[a-z0-9])?-[a-z0-9]([a-z0-9-]*[a-z0-9])?$`, "the names of two local regions joined by a dash, such as us-eu")
 	formSomeText    = newForm(`\S`, "a non-empty string")
 	formKeyName     = newForm(`^[A-Za-z0-9][A-Za-z0-9._@/-]{0,63}$`, "letters, digits and . _ @ / -, at most 64 characters")
-	formFolder      = newForm(`^[^:]+$`, "a folder on this computer; copy backups to object storage with its own tool")
+	formBackups     = newForm(`^([^:]+|`+exprBucket+`)$`, "a folder on this computer, or one of a bucket such as s3://backups/chat or gs://backups/chat")
 	formDuration    = newForm(`^([0-9]+(\.[0-9]+)?(ns|us|µs|ms|s|m|h))+$`, "a duration such as 500ms, 60s or 1h30m")
 	formImageKey    = newForm(`^(gpu|cpu|[A-Z][A-Z0-9-]{0,31})$`, "gpu, cpu or a GPU type such as H100")
 )
@@ -345,9 +354,9 @@ var rules = map[string]rule{
 
 	"StoreSpec.files":  {text: "The folder of a bucket for the files of batches, with the credentials of the balancers' environment; not with cloud regions. Default: in the store.", form: formFiles},
 	"StoreSpec.url":    {text: "The URL of an existing NATS server. Default: embedded.", form: formStore},
-	"StoreSpec.backup": {text: "Scheduled backups of the store of a local service. Default: none."},
+	"StoreSpec.backup": {text: "Scheduled backups of the store. Default: none."},
 
-	"StoreBackup.to":    {text: "The folder for backups, which must exist.", required: true, form: formFolder},
+	"StoreBackup.to":    {text: "The folder for backups, which must exist, or a folder of a bucket, with the credentials of the controllers' environment.", required: true, form: formBackups},
 	"StoreBackup.every": {text: "How often the store is backed up.", limit: durationRange(time.Minute, 7*24*time.Hour)},
 	"StoreBackup.keep":  {text: "The number of backups that are kept.", limit: numberRange(1, 1000)},
 

@@ -460,7 +460,7 @@ type StoreSpec struct {
 
 // StoreBackup is where and how often the leading controller backs up the store.
 type StoreBackup struct {
-	// To is a folder.
+	// To is a folder, or a folder of a bucket: s3://bucket/folder or gs://bucket/folder.
 	To string `yaml:"to" json:"to"`
 	// Every is the interval, Keep the number of backups that remain in the folder.
 	Every time.Duration `yaml:"every,omitempty" json:"every,omitempty"`

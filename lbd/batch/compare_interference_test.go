@@ -133,7 +133,7 @@ func (s *liveService) replay(name string, rate float64, duration time.Duration, 
 	if err := os.WriteFile(path, []byte(trace.String()), 0o600); err != nil {
 		s.t.Fatal(err)
 	}
-	out := s.run("load", liveName, "--workload", path, "--quiet", "--seed", fmt.Sprint(prompts), "-o", "json")
+	out := s.Run("load", liveName, "--workload", path, "--quiet", "--seed", fmt.Sprint(prompts), "-o", "json")
 	if err := json.Unmarshal(out, &r); err != nil || r.OK == 0 {
 		s.t.Fatalf("%s: %v: %s", name, err, out)
 	}
@@ -182,7 +182,7 @@ type liveReplica struct {
 
 // replicas returns the replicas of a balancer.
 func (s *liveService) replicas(balancer int) (all []liveReplica) {
-	res, err := http.Get(fmt.Sprintf("http://127.0.0.1:%d/v1/snapshot", s.port+100+balancer))
+	res, err := http.Get(fmt.Sprintf("http://127.0.0.1:%d/v1/snapshot", s.Port+100+balancer))
 	if err != nil {
 		return nil
 	}

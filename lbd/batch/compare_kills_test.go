@@ -32,7 +32,7 @@ func TestCompareKills(t *testing.T) {
 	rng := rand.New(rand.NewPCG(*killSeed, 2))
 	killed := map[string]int{}
 	var victims []string
-	for _, m := range s.machines() {
+	for _, m := range s.Machines() {
 		if strings.HasPrefix(m, "lb-") {
 			victims = append(victims, m)
 		}
@@ -47,14 +47,14 @@ func TestCompareKills(t *testing.T) {
 		for range min(kills, left) {
 			time.Sleep(time.Duration(rng.IntN(3000)) * time.Millisecond)
 			victim := victims[rng.IntN(len(victims))]
-			if s.kill(victim) {
-				for s.pid(victim) > 0 { // up must not find it alive
+			if s.Kill(victim) {
+				for s.PID(victim) > 0 { // up must not find it alive
 					time.Sleep(10 * time.Millisecond)
 				}
 				killed[victim]++
 				left--
 			}
-			if out, err := s.command("up", s.document).CombinedOutput(); err != nil {
+			if out, err := s.Command("up", s.Document).CombinedOutput(); err != nil {
 				t.Fatalf("starting %s again: %v: %s", victim, err, out)
 			}
 		}

@@ -11,135 +11,41 @@ import (
 	"mime/multipart"
 	"net/http"
 	"os"
-	"os/exec"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
+	"skyserve/internal/testkit"
 	"skyserve/lbd/batch/job"
 )
 
-// liveService is a local service of real processes, of the binary that `make build` writes.
+// liveService is a service with calls of the API of batches.
 type liveService struct {
-	t        *testing.T
-	program  string
-	home     string
-	document string // path of its service.yaml
-	port     int    // of the first balancer
+	*testkit.LiveService
+	t *testing.T
 }
 
-const liveName = "batches"
+const (
+	liveName = "batches"
+	rootPath = "../.."
+)
 
-// startLive starts a service like the quickstart on free ports. The document has the verbs %d for the port.
+// startLive starts a service on free ports. The document is one for testkit.NewLiveService.
 func startLive(t *testing.T, document string) *liveService {
 	t.Helper()
-	program, err := filepath.Abs("../../bin/skyserve")
-	if err != nil {
-		t.Fatal(err)
-	}
-	dir, err := os.MkdirTemp("", "skyserve-batch-") // t.TempDir is removed before the service is down
-	if err != nil {
-		t.Fatal(err)
-	}
-	s := &liveService{t: t, program: program, home: filepath.Join(dir, "home"), document: filepath.Join(dir, "service.yaml")}
-	t.Cleanup(func() {
-		if out, err := s.command("down", liveName).CombinedOutput(); err != nil {
-			t.Errorf("stopping the service: %v: %s", err, out)
-		}
-		_ = os.RemoveAll(dir)
-	})
-	for s.port = 15001; ; s.port += 1000 {
-		if err := os.WriteFile(s.document, fmt.Appendf(nil, document, s.port), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		out, err := s.command("up", s.document).CombinedOutput()
-		if err == nil {
-			return s
-		}
-		if s.port > 20_000 || !bytes.Contains(out, []byte("is in use")) {
-			t.Fatalf("starting the service: %v: %s", err, out)
-		}
-	}
+	s := &liveService{testkit.NewLiveService(t, rootPath, liveName, document), t}
+	s.Run("up", s.Document)
+	return s
 }
 
-// quickstart returns the quickstart's service.yaml as a document for startLive.
-func quickstart(t *testing.T) string {
-	t.Helper()
-	text, err := os.ReadFile("../../examples/quickstart/service.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for old, changed := range map[string]string{"name: quickstart": "name: " + liveName, "\nlocal:\n": "\nlocal:\n  port: %d\n"} {
-		if !bytes.Contains(text, []byte(old)) {
-			t.Fatalf("the quickstart has no %q", old)
-		}
-		text = bytes.Replace(text, []byte(old), []byte(changed), 1)
-	}
-	return string(text)
-}
-
-func (s *liveService) command(args ...string) *exec.Cmd {
-	cmd := exec.Command(s.program, args...)
-	cmd.Env = append(os.Environ(), "SKYSERVE_HOME="+s.home)
-	return cmd
-}
-
-// run runs a command of the program and returns its standard output.
-func (s *liveService) run(args ...string) []byte {
-	s.t.Helper()
-	cmd := s.command(args...)
-	var errors bytes.Buffer
-	cmd.Stderr = &errors
-	out, err := cmd.Output()
-	if err != nil {
-		s.t.Fatalf("%v: %v: %s", args, err, errors.Bytes())
-	}
-	return out
-}
-
-// machines returns the names of the service's machines, sorted.
-func (s *liveService) machines() (names []string) {
-	entries, err := os.ReadDir(filepath.Join(s.home, "services", liveName, "machines"))
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	for _, e := range entries {
-		names = append(names, e.Name())
-	}
-	slices.Sort(names)
-	return names
-}
-
-// pid returns the process of a machine; 0 if it does not run.
-func (s *liveService) pid(machine string) int {
-	file := filepath.Join(s.home, "services", liveName, "machines", machine) + "/"
-	entries, _ := os.ReadDir("/proc")
-	for _, e := range entries {
-		pid, err := strconv.Atoi(e.Name())
-		if err != nil {
-			continue
-		}
-		if line, err := os.ReadFile("/proc/" + e.Name() + "/cmdline"); err == nil && bytes.Contains(line, []byte(file)) {
-			return pid
-		}
-	}
-	return 0
-}
-
-// kill kills the process of a machine, and reports whether there was one.
-func (s *liveService) kill(machine string) bool {
-	pid := s.pid(machine)
-	return pid > 0 && syscall.Kill(pid, syscall.SIGKILL) == nil
-}
+func quickstart(t *testing.T) string { return testkit.Quickstart(t, rootPath, liveName) }
 
 // resetPeakRSS starts a new measurement of the peak of a machine's memory.
 func (s *liveService) resetPeakRSS(machine string) {
 	s.t.Helper()
-	if err := os.WriteFile(fmt.Sprintf("/proc/%d/clear_refs", s.pid(machine)), []byte("5"), 0); err != nil {
+	if err := os.WriteFile(fmt.Sprintf("/proc/%d/clear_refs", s.PID(machine)), []byte("5"), 0); err != nil {
 		s.t.Fatal(err)
 	}
 }
@@ -147,7 +53,7 @@ func (s *liveService) resetPeakRSS(machine string) {
 // peakRSS returns the peak of the resident memory of a machine's process in MB.
 func (s *liveService) peakRSS(machine string) float64 {
 	s.t.Helper()
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", s.pid(machine)))
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", s.PID(machine)))
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -159,16 +65,11 @@ func (s *liveService) peakRSS(machine string) float64 {
 	return float64(kilobytes) * 1024 / 1e6
 }
 
-// url returns the URL of the balancer with an index.
-func (s *liveService) url(balancer int) string {
-	return fmt.Sprintf("http://127.0.0.1:%d", s.port+balancer)
-}
-
 // call makes a request and decodes its response. It returns an error for a status other than 200.
 func (s *liveService) call(method string, balancer int, path, contentType string, body io.Reader, out any) error {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute)
 	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, method, s.url(balancer)+path, body)
+	req, err := http.NewRequestWithContext(ctx, method, s.URL(balancer)+path, body)
 	if err != nil {
 		return err
 	}

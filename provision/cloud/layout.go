@@ -196,8 +196,8 @@ func Validate(spec *service.Spec) error {
 	if spec.DNS != nil && spec.DNS.Provider != service.DNSRoute53 {
 		return specError("dns.provider: must be %s for a service in clouds, got %s", service.DNSRoute53, spec.DNS.Provider)
 	}
-	if b := spec.Store.Backup; b != nil {
-		return specError("store.backup: must be unset for a service in clouds, got the folder %s, which would be on the disk of a balancer: run 'skyserve backup %s FILE' from a scheduler instead (docs/backup.md)", b.To, spec.Name)
+	if err := checkBackup(spec); err != nil {
+		return err
 	}
 	for i, m := range spec.Models {
 		if len(m.GPUs) == 0 && m.Engine.Kind != service.EngineSim {
@@ -205,6 +205,23 @@ func Validate(spec *service.Spec) error {
 		}
 		if m.Engine.Kind == service.EngineOpenAI && m.Engine.Image == "" {
 			return specError("models[%d].engine.image is required: an engine of kind openai in a cloud runs in a container", i)
+		}
+	}
+	return nil
+}
+
+// checkBackup rejects a place for backups that the machines with controllers cannot write to. Any of them may lead.
+func checkBackup(spec *service.Spec) error {
+	if spec.Store.Backup == nil {
+		return nil
+	}
+	to, next := spec.Store.Backup.To, fmt.Sprintf("run 'skyserve backup %s FILE' from a scheduler instead (docs/backup.md)", spec.Name)
+	if !strings.HasPrefix(to, "s3://") {
+		return specError("store.backup.to: must be a folder of a bucket such as s3://backups/chat for a service in clouds, got %s: %s", to, next)
+	}
+	for i, r := range spec.Regions {
+		if r.Name.Cloud() != service.CloudAWS {
+			return specError("store.backup.to: requires machines whose identity can write to %s, but regions[%d] is %s: %s", to, i, r.Name, next)
 		}
 	}
 	return nil

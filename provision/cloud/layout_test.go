@@ -379,3 +379,29 @@ func TestChallengesOpenPortAndGrantRecord(t *testing.T) {
 		}
 	}
 }
+
+// Any machine with a controller may write backups: all must be able to.
+func TestBackupsInClouds(t *testing.T) {
+	for _, c := range []struct{ regions, to, want string }{
+		{"aws/us-east-1", "s3://backups/chat", ""},
+		{"aws/us-east-1", "backups", "store.backup.to: must be a folder of a bucket"},
+		{"gcp/europe-west4", "gs://backups/chat", "store.backup.to: must be a folder of a bucket such as s3://"},
+		{"aws/us-east-1, gcp/europe-west4", "s3://backups/chat", "regions[1] is gcp/europe-west4"},
+		{"local/us", "gs://backups/chat", ""},
+		{"local/us", "backups", ""},
+	} {
+		var regions []string
+		for name := range strings.SplitSeq(c.regions, ", ") {
+			regions = append(regions, "{name: "+name+"}")
+		}
+		insecure := ", insecure: true"
+		if c.regions == "local/us" {
+			insecure = ""
+		}
+		spec := parse(t, fmt.Sprintf("name: chat\nmodels: [{name: org/m, engine: {kind: sim}, gpus: [{type: L4}]}]\nregions: [%s]\nbalancer: {auth: {keys_from: env:KEYS}%s}\nstore: {backup: {to: %q}}\n", strings.Join(regions, ", "), insecure, c.to))
+		err := cloud.Validate(spec)
+		if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s to %s: got %v, want %q", c.regions, c.to, err, c.want)
+		}
+	}
+}

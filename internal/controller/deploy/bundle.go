@@ -192,7 +192,10 @@ func (d *deploymentBuilder) controllerUnit(machine provision.Object) (agent.Unit
 		RTT:      d.spec.LocalHosts.RTT, Balancers: []service.ControlledBalancer{}, Replicas: []service.ControlledReplica{},
 	}
 	if b := d.spec.Store.Backup; b != nil {
-		c.Backup = &service.StoreBackup{To: d.absolutePath(b.To), Every: b.Every, Keep: b.Keep}
+		c.Backup = &service.StoreBackup{To: b.To, Every: b.Every, Keep: b.Keep}
+		if !service.IsBucket(b.To) {
+			c.Backup.To = d.absolutePath(b.To)
+		}
 	}
 	if c.StoreURL == "" {
 		c.StoreListen, c.StoreDir, c.StoreCluster = at.Listen.Store, UnitController+"/"+dirBundleStore, d.control.storeCluster(machine)

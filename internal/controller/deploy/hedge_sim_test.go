@@ -121,6 +121,7 @@ type hedgeResult struct {
 	most        int           // replicas at once
 	costPerHour float64
 	interrupted int
+	crashes     int // of controllers
 	launches    int
 	overlap     time.Duration // the longest time of an on-demand replica beside replicas.min settled spot replicas
 }
@@ -132,8 +133,9 @@ type hedgeMeter struct {
 	down, settled time.Duration // until now
 }
 
-// simulateHedge runs the reconciler's launches and removals for a region over simulated time.
-func simulateHedge(t *testing.T, region string, seed uint64, duration time.Duration) (r hedgeResult) {
+// simulateHedge runs the reconciler's launches and removals for a region over simulated time. With crashes, its controller
+// is replaced at random, every half an hour on average.
+func simulateHedge(t *testing.T, region string, seed uint64, duration time.Duration, crashes bool) (r hedgeResult) {
 	t.Helper()
 	spec, err := service.Parse("service.yaml", []byte("name: chat\nbalancer: {auth: {keys_from: env:KEYS}, insecure: true}\nmodels: [{name: llama, engine: {kind: vllm}, gpus: [{type: L4}]}]\nregions:\n  - "+region+"\n"))
 	if err != nil {
@@ -155,6 +157,13 @@ func simulateHedge(t *testing.T, region string, seed uint64, duration time.Durat
 			w.step(now)
 			s, seen := &observation{spec: spec, have: lastBalancers(w.Objects())}, w.reports(now)
 			k.held = k.heldReplacements(spec, s.have, seen, now)
+			if crashes && w.random.IntN(30) == 0 { // another controller leads, with no memory of this one's
+				k.Wait()
+				k = &Reconciler{}
+				o.deployer.exhausted.Spot = &k.spot
+				k.held = k.heldReplacements(spec, s.have, seen, now)
+				r.crashes++
+			}
 			if _, err := k.launchMissing(t.Context(), o, s, seen, seen, may); err != nil && !strings.Contains(err.Error(), "capacity") {
 				t.Fatal(err)
 			}
@@ -211,7 +220,11 @@ func (r *hedgeResult) add(w *hedgeMarket, spec *service.Spec, seen map[string]Ag
 }
 
 // hedgeHours is the simulated time; docs/results.md has figures of two weeks.
-var hedgeHours = flag.Int("hedge-hours", 24, "simulated hours of TestSpotBackupOverDays")
+var (
+	hedgeHours = flag.Int("hedge-hours", 24, "simulated hours of TestSpotBackupOverDays and TestControllersCrash")
+	hedgeSeeds = flag.Int("hedge-seeds", 1, "number of seeds of TestControllersCrash")
+	hedgeFirst = flag.Uint64("hedge-seed", 1, "first seed of TestControllersCrash")
+)
 
 // hedgeStrategies are regions with the same minimum.
 var hedgeStrategies = []struct{ name, region string }{
@@ -233,7 +246,7 @@ func TestSpotBackupOverDays(t *testing.T) {
 	var table strings.Builder
 	fmt.Fprintf(&table, "%-22s %10s %10s %6s %9s %14s %9s\n", "region", "available", "longest", "most", "$/h", "interruptions", "launches")
 	for _, c := range hedgeStrategies {
-		r := simulateHedge(t, c.region, seed, duration)
+		r := simulateHedge(t, c.region, seed, duration, false)
 		results[c.name] = r
 		fmt.Fprintf(&table, "%-22s %8.2f %% %10s %6d %9.2f %14d %9d\n", c.name, 100*(1-r.below.Hours()/duration.Hours()), r.longest, r.most, r.costPerHour, r.interrupted, r.launches)
 		if r.most > 7 {
@@ -256,4 +269,22 @@ func TestSpotBackupOverDays(t *testing.T) {
 	if results["both"].below > results["spot only"].below {
 		t.Errorf("with a backup %s below replicas.min, without %s", results["both"].below, results["spot only"].below)
 	}
+}
+
+// Over simulated days of interruptions and crashes of the controller: never more replicas than replicas.max, and below the
+// minimum for no longer than a launch after an interruption.
+func TestControllersCrash(t *testing.T) {
+	duration := time.Duration(*hedgeHours) * time.Hour
+	var all hedgeResult
+	for seed := *hedgeFirst; seed < *hedgeFirst+uint64(*hedgeSeeds); seed++ {
+		c := hedgeStrategies[3+seed%3] // those with a backup
+		r := simulateHedge(t, c.region, seed, duration, true)
+		all.crashes, all.interrupted, all.launches = all.crashes+r.crashes, all.interrupted+r.interrupted, all.launches+r.launches
+		all.most, all.longest = max(all.most, r.most), max(all.longest, r.longest)
+		if limit := hedgeBoot + 2*hedgeStep; r.most > 7 || r.longest > limit {
+			t.Errorf("seed %d, %s: %d replicas, want at most 7; below replicas.min for %s, want at most %s", seed, c.name, r.most, r.longest, limit)
+		}
+	}
+	t.Logf("%d seeds of %s: %d crashes of controllers, %d interruptions, %d launches; at most %d replicas of 7; below replicas.min for %s at most after an interruption",
+		*hedgeSeeds, duration, all.crashes, all.interrupted, all.launches, all.most, all.longest)
 }
