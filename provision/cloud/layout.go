@@ -274,7 +274,7 @@ func (l *layout) addPrerequisites(cloud string) error {
 	global := service.Region(cloud + "/" + globalPlace)
 	sessions := l.sessionGrants(cloud)
 	sessions = append(sessions, l.addProgram(cloud, global)...)
-	balancers := slices.Concat([]provision.Grant{provision.GrantOperate}, l.challengeGrants(cloud), sessions)
+	balancers := slices.Concat([]provision.Grant{provision.GrantOperate}, l.replaceGrants(), l.challengeGrants(cloud), sessions)
 	for role, grants := range map[provision.ObjectKind][]provision.Grant{provision.KindBalancer: balancers, provision.KindReplica: append(l.readGrants(cloud), sessions...)} {
 		w := provision.Desired{ID: fmt.Sprintf("identity-%s-%s", cloud, role), Kind: provision.KindIdentity, Region: global, Grants: grants}
 		if err := l.addObject(w, role, grants); err != nil {
@@ -310,6 +310,14 @@ func (l *layout) sessionGrants(cloud string) []provision.Grant {
 		}
 	}
 	return grants
+}
+
+// replaceGrants returns the grant with which controllers replace balancers.
+func (l *layout) replaceGrants() []provision.Grant {
+	if ReplacesBalancers(l.Spec) {
+		return []provision.Grant{provision.GrantReplaceBalancers}
+	}
+	return nil
 }
 
 // challengeGrants returns the grant for the dns-01 challenge record of the service's name.

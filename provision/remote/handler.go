@@ -26,6 +26,8 @@ type Handler struct {
 	// Service and Owner identify the machines that the handler lists, launches and terminates. It rejects
 	// calls for other machines, even if the machine's own identity permits them.
 	Service, Owner string
+	// Balancers permits calls for balancers too; otherwise only those for replicas.
+	Balancers bool
 	// Provider and Attestor call all regions of the cloud. ByRegion contains one provider per region.
 	Provider provision.Provider
 	Attestor provision.KeyAttestor
@@ -77,7 +79,7 @@ func (h *Handler) checkOwner(in request) error {
 		switch {
 		case service != h.Service || owner != h.Owner:
 			return fmt.Errorf("%s: must belong to service %q of owner %q, got service %q of owner %q", id, h.Service, h.Owner, service, owner)
-		case kind != provision.KindReplica:
+		case kind != provision.KindReplica && (kind != provision.KindBalancer || !h.Balancers):
 			return fmt.Errorf("%s: kind must be %s, got %s", id, provision.KindReplica, kind)
 		}
 		return nil

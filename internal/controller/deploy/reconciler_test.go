@@ -58,6 +58,18 @@ type reconcilerWorld struct {
 	advised  int // requests for scores
 	noScores error
 	store    testStore
+	// refuse returns why a launch is refused; nil = none is.
+	refuse func(provision.Desired) error
+}
+
+// Launch launches an object, unless it is refused.
+func (u *reconcilerWorld) Launch(ctx context.Context, w provision.Desired) (provision.Object, error) {
+	if u.refuse != nil {
+		if err := u.refuse(w); err != nil {
+			return provision.Object{}, err
+		}
+	}
+	return u.Memory.Launch(ctx, w)
 }
 
 // Offerings returns the offerings of a region.
