@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 	"testing"
@@ -262,7 +263,17 @@ func controlBalancers(ctx context.Context, p *aws.Provider) error {
 	if err == nil {
 		err = p.Terminate(ctx, o)
 	}
+	if err == nil {
+		_, err = p.Launch(ctx, peersFirewall("192.0.2.2"))
+	}
 	return err
+}
+
+// peersFirewall is the firewall of balancers that admits another one by its address.
+func peersFirewall(address string) provision.Desired {
+	w := firewall(east, provision.KindBalancer, provision.FirewallRule{Port: 8420, From: provision.FromPeers})
+	w.Peers = []netip.Addr{netip.MustParseAddr(address)}
+	return w
 }
 
 // control makes all calls of a controller in its cloud, from its machine.
@@ -328,7 +339,7 @@ func testBalancerRole(t *testing.T, control func(context.Context, *aws.Provider)
 	run := func(change func(*policy)) error {
 		cloud := newCloud(nil)
 		cloud.AddReservation("us-east-1", "cr-mine", "us-east-1b", "g6.xlarge", 1, false)
-		launch(t, open(t, cloud), append(chat(), roleFor(provision.KindBalancer, grants...))...)
+		launch(t, open(t, cloud), append(chat(), roleFor(provision.KindBalancer, grants...), peersFirewall("192.0.2.1"))...)
 		var p policy
 		if err := json.Unmarshal([]byte(cloud.RolePolicy(role, name)), &p); err != nil {
 			t.Fatal(err)

@@ -130,7 +130,7 @@ func operateStatements(name, owner, arn string, kinds []string) []statement {
 	allow := func(actions, resources []string, when condition) statement {
 		return statement{"Allow", actions, resources, when}
 	}
-	return []statement{
+	statements := []statement{
 		allow([]string{
 			"ec2:DescribeAvailabilityZones", "ec2:DescribeCapacityReservations", "ec2:DescribeInstances", "ec2:DescribeInstanceTypeOfferings", "ec2:DescribeSecurityGroups", "ec2:DescribeSpotPriceHistory",
 			"ec2:DescribeSubnets", "ec2:DescribeVpcs", "ec2:GetSpotPlacementScores", "pricing:GetProducts",
@@ -143,6 +143,15 @@ func operateStatements(name, owner, arn string, kinds []string) []statement {
 		allow([]string{"ssm:GetParameters"}, []string{arn + "ssm:*:*:parameter/aws/service/*"}, nil),
 		allow([]string{"iam:PassRole"}, roles, toEC2),
 	}
+	if balancer := string(provision.KindBalancer); slices.Contains(kinds, balancer) { // the firewall admits other balancers by address
+		statements = append(statements, allow([]string{"ec2:AuthorizeSecurityGroupIngress", "ec2:CreateTags", "ec2:RevokeSecurityGroupIngress"}, ec2("security-group"), condition{
+			"StringEquals": {
+				"aws:ResourceTag/" + tagService: name, "aws:ResourceTag/" + tagOwner: owner, "aws:ResourceTag/" + tagLabel + labelRole: balancer,
+			},
+			"ForAllValues:StringLike": {"aws:TagKeys": append(slices.Clone(tagKeys), tagRules, tagPeers)},
+		}))
+	}
+	return statements
 }
 
 // partitionOf returns the AWS partition of a region.

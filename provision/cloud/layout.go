@@ -257,6 +257,19 @@ func BuildLayout(in Input) (*Layout, error) {
 	return l.result, l.addNameServer()
 }
 
+// PeerFirewalls returns the desired firewalls that admit machines by address, as BuildLayout does.
+func PeerFirewalls(spec *service.Spec, owner string, have []provision.Object) ([]provision.Desired, error) {
+	l := &layout{Input: Input{Spec: spec, Owner: owner, Have: have}, result: &Layout{}}
+	for _, cloud := range Clouds(spec) {
+		if err := l.addPrerequisites(cloud); err != nil {
+			return nil, err
+		}
+	}
+	return slices.DeleteFunc(l.result.Desired, func(w provision.Desired) bool {
+		return w.Kind != provision.KindFirewall || !slices.ContainsFunc(w.Rules, func(r provision.FirewallRule) bool { return r.From == provision.FromPeers })
+	}), nil
+}
+
 func isCloudRegion(r service.Region) bool {
 	return r.Cloud() == service.CloudAWS || r.Cloud() == service.CloudGCP
 }

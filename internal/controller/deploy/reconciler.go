@@ -94,7 +94,8 @@ type Reconciler struct {
 	launches        *launchState                          // nil before the first iteration of a term
 	storedSpot      provision.SpotRecord                  // the record of spot in the store
 	enrolments      *Enrolments                           // see useEnrolments; nil before the first iteration of a term
-	watched         map[string]watchedBalancer            // see lostBalancers, by ID
+	watched         map[string]watchedBalancer            // see observeBalancers, by ID
+	admitted        map[string]string                     // the configurations of admitReplaced, by ID of the firewall
 	retired         map[string]seenReplica                // replicas that are being taken out, by ID
 
 	prober  func(have []provision.Object) map[string]AgentReport    // reads machine statuses; nil = from the agents

@@ -38,7 +38,7 @@ var errNoTerm = fmt.Errorf("this controller is not the leader: %w", controller.E
 func (k *Reconciler) UseRecords(r controller.Records) {
 	k.working.Lock()
 	defer k.working.Unlock()
-	k.records, k.launches, k.enrolments = r, nil, nil
+	k.records, k.launches, k.enrolments, k.admitted = r, nil, nil, nil
 }
 
 // loadRecords loads the records, once per term. Until that succeeds nothing is changed.

@@ -158,8 +158,49 @@ func (k *Reconciler) replaceBalancers(ctx context.Context, o *bundleState, s *ob
 		}
 		k.watched[l.id] = w
 	}
-	k.setBalancerAlerts(balancerAlerts(s.spec, o.content, s.have, k.watched))
-	return changed, err
+	denied := k.admitReplaced(ctx, o, s, may)
+	k.setBalancerAlerts(balancerAlerts(s.spec, o.content, s.have, k.watched, denied))
+	return changed, errors.Join(err, denied)
+}
+
+// admitReplaced repairs the firewalls at AWS that admit the other balancers by address, after a controller replaced
+// one. Those at Google stay until `up`: machines there connect to the new one themselves, and members of the store
+// need a connection in one direction.
+func (k *Reconciler) admitReplaced(ctx context.Context, o *bundleState, s *observation, may func() error) (failure error) {
+	have := slices.DeleteFunc(slices.Clone(o.delivery.Have), func(b provision.Object) bool {
+		return b.Kind != provision.KindBalancer || b.TerminatedReason != ""
+	})
+	replaced := slices.ContainsFunc(have, o.content.isReplaced)
+	if !replaced || len(s.unknown) > 0 || slices.ContainsFunc(have, func(b provision.Object) bool { return !b.PublicIP.IsValid() }) {
+		return nil
+	}
+	wants, err := cloud.PeerFirewalls(s.spec, o.deployer.Owner, have)
+	if err != nil {
+		return err
+	}
+	for _, w := range wants {
+		if w.Region.Cloud() != service.CloudAWS || s.unresponsive[w.Region] != nil || k.admitted[w.ID] == w.SpecHash {
+			continue
+		}
+		if err := may(); err != nil {
+			return errors.Join(failure, err)
+		}
+		if _, err := o.deployer.Provider.Launch(ctx, w); err != nil {
+			failure = errors.Join(failure, fmt.Errorf("admitting the balancers at %s: %w; 'skyserve up' admits them", w.ID, err))
+			continue
+		}
+		if k.admitted == nil {
+			k.admitted = map[string]string{}
+		}
+		k.admitted[w.ID] = w.SpecHash
+		k.log().Info("firewall admits the balancers", "id", w.ID, "region", string(w.Region), "peers", w.Peers)
+	}
+	return failure
+}
+
+// isReplaced reports whether a controller launched the machine of a balancer after the last `up`.
+func (c Content) isReplaced(o provision.Object) bool {
+	return slices.Contains(c.Launched[o.ID], o.Handle) && !slices.Contains(c.Enrolled[o.ID], o.Handle)
 }
 
 // replaceBalancer launches the machine of a lost balancer. It first stores the record of launches: without a majority
@@ -200,38 +241,27 @@ func (k *Reconciler) setBalancerAlerts(alerts []telemetry.Alert) {
 }
 
 // balancerAlerts returns the alerts about balancers that controllers cannot replace, and about replaced ones whose
-// address only `up` makes known everywhere.
-func balancerAlerts(spec *service.Spec, c Content, have []provision.Object, watched map[string]watchedBalancer) (alerts []telemetry.Alert) {
-	add := func(of cloud.ControlCandidate, format string, args ...any) {
-		alerts = append(alerts, telemetry.Alert{
-			Severity: telemetry.SeverityWarning, Kind: telemetry.AlertLaunch, Region: of.Region, Object: of.ID, Message: fmt.Sprintf(format, args...),
-			NextStep: fmt.Sprintf("run 'skyserve up' with the service.yaml of %s", spec.Name),
-		})
-	}
+// address is missing in records, or, because of denied, in firewalls.
+func balancerAlerts(spec *service.Spec, c Content, have []provision.Object, watched map[string]watchedBalancer, denied error) (alerts []telemetry.Alert) {
 	for _, of := range cloud.ControlCandidates(spec, have) {
-		if w := watched[of.ID]; w.failure != "" {
-			add(of, "its machine is lost, and no controller can replace it: %s", w.failure)
+		add := func(format string, args ...any) {
+			alerts = append(alerts, telemetry.Alert{
+				Severity: telemetry.SeverityWarning, Kind: telemetry.AlertLaunch, Region: of.Region, Object: of.ID, Message: fmt.Sprintf(format, args...),
+				NextStep: fmt.Sprintf("run 'skyserve up' with the service.yaml of %s", spec.Name),
+			})
 		}
-		at := slices.IndexFunc(have, func(o provision.Object) bool {
-			return o.ID == of.ID && o.Kind == provision.KindBalancer && o.TerminatedReason == "" && slices.Contains(c.Launched[o.ID], o.Handle)
-		})
-		if at < 0 || slices.Contains(c.Enrolled[of.ID], have[at].Handle) {
+		if w := watched[of.ID]; w.failure != "" {
+			add("its machine is lost, and no controller can replace it: %s", w.failure)
+		}
+		if !slices.ContainsFunc(have, func(o provision.Object) bool { return o.ID == of.ID && o.TerminatedReason == "" && c.isReplaced(o) }) {
 			continue
 		}
-		if unknown := withoutAddress(spec, of.Region); len(unknown) > 0 {
-			add(of, "a controller replaced its machine; its new address is missing in %s", strings.Join(unknown, " and "))
+		if spec.DNS != nil {
+			add("a controller replaced its machine; the records of %s do not contain its new address, so clients reach the other balancers", spec.DNS.Name)
+		}
+		if denied != nil {
+			add("a controller replaced its machine, and could not update the firewalls of the others: %v", denied)
 		}
 	}
 	return alerts
-}
-
-// withoutAddress returns where only `up` adds the address of a new balancer of a region.
-func withoutAddress(spec *service.Spec, region service.Region) (places []string) {
-	if spec.DNS != nil {
-		places = append(places, "the records of "+spec.DNS.Name)
-	}
-	if cloud.ReplicatesStore(spec) && slices.ContainsFunc(cloud.ControlCandidates(spec, nil), func(c cloud.ControlCandidate) bool { return !cloud.SharesNetwork(c.Region, region) }) {
-		places = append(places, "the firewalls of the other balancers")
-	}
-	return places
 }

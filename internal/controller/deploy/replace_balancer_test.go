@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -95,7 +96,7 @@ func (n *controlWorld) controller() *deploy.Reconciler {
 			case n.silent[o.Handle] || !listed && !n.silent["not "+o.Handle]:
 				seen[o.ID] = deploy.AgentReport{Err: &net.OpError{Op: "dial", Err: context.DeadlineExceeded}}
 			default:
-				seen[o.ID] = deploy.AgentReport{Status: agent.Status{Phase: agent.PhaseReady}}
+				seen[o.ID] = deploy.AgentReport{Status: agent.Status{Phase: agent.PhaseReady, Revision: "of another up"}}
 			}
 		}
 		return seen
@@ -430,4 +431,82 @@ func TestUpAndControllerLaunchOneBalancer(t *testing.T) {
 			t.Errorf("the controller launched %v", byController)
 		}
 	})
+}
+
+// The firewalls of the other networks admit a replaced balancer once it has an address, and not again. What they do
+// not admit, or what DNS records do not contain, is shown until 'up' knows the machine.
+func TestReplacedBalancerIsAdmitted(t *testing.T) {
+	const id, group = "lb-eu-west-1-0", "firewall-us-east-1-balancer"
+	synctest.Test(t, func(t *testing.T) {
+		text := threeBalancers + "dns: {provider: route53, name: chat.example.com, zone: example.com}\n"
+		n := newControlWorld(t, text)
+		n.addresses()
+		k := n.controller()
+		n.reconcileFor(t, k, time.Minute, always)
+		before := n.object(group).SpecHash
+		n.ChangeObject(id, func(o *provision.Object) { o.TerminatedReason = "host failure" })
+		n.refuse = func(w provision.Desired) error {
+			if w.Kind == provision.KindFirewall {
+				return errors.New("not authorized to repair " + w.ID)
+			}
+			return nil
+		}
+		n.reconcileFor(t, k, time.Minute, always)
+		if len(n.balancers(id)) != 1 || n.object(group).SpecHash != before {
+			t.Fatalf("got %+v, %+v", n.balancers(id), n.object(group))
+		}
+		n.addresses()
+		n.reconcileFor(t, k, time.Minute, always)
+		n.wantAlert(k, id, "not authorized to repair "+group)
+		n.wantAlert(k, id, "the records of chat.example.com do not contain its new address")
+		n.refuse = nil
+		n.reconcileFor(t, k, time.Minute, always)
+		admitted := n.object(group).SpecHash
+		if admitted == before {
+			t.Error("the firewall does not admit the new machine")
+		}
+		if p, err := newDeployerOf(n.reconcilerWorld).Plan(t.Context()); err != nil || len(p.Changes) > 0 {
+			t.Errorf("up would change %+v, %v", p.Changes, err)
+		}
+		calls := n.CountChanges()
+		n.reconcileFor(t, k, time.Hour, always)
+		if n.CountChanges() != calls {
+			t.Error("it changed more in the following hour")
+		}
+		n.deliver()
+		n.reconcileFor(t, k, time.Minute, always)
+		for _, a := range k.Alerts() {
+			if a.Object == id {
+				t.Errorf("after 'up' there is the alert %+v", a)
+			}
+		}
+	})
+}
+
+// object returns an object by its ID.
+func (n *controlWorld) object(id string) provision.Object {
+	n.t.Helper()
+	all := n.Objects()
+	i := slices.IndexFunc(all, func(o provision.Object) bool { return o.ID == id })
+	if i < 0 {
+		n.t.Fatalf("there is no %s", id)
+	}
+	return all[i]
+}
+
+// addresses gives every balancer an address that depends on its handle.
+func (n *controlWorld) addresses() {
+	for _, o := range n.balancers("") {
+		n.ChangeObject(o.ID, func(o *provision.Object) {
+			o.PublicIP = netip.AddrFrom4([4]byte{192, 0, 2, o.Handle[len(o.Handle)-1]})
+			o.PrivateIP = o.PublicIP
+		})
+	}
+}
+
+// newDeployerOf returns the deployer of an operator of a service.
+func newDeployerOf(u *reconcilerWorld) *deploy.Deployer {
+	f := newDeployer(u.spec, u.Memory)
+	f.Owner = u.owner
+	return f
 }
