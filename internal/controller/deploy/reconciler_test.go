@@ -60,6 +60,8 @@ type reconcilerWorld struct {
 	store    testStore
 	// refuse returns why a launch is refused; nil = none is.
 	refuse func(provision.Desired) error
+	// launched is called after a launch; nil = nothing is.
+	launched func()
 }
 
 // Launch launches an object, unless it is refused.
@@ -69,7 +71,11 @@ func (u *reconcilerWorld) Launch(ctx context.Context, w provision.Desired) (prov
 			return provision.Object{}, err
 		}
 	}
-	return u.Memory.Launch(ctx, w)
+	o, err := u.Memory.Launch(ctx, w)
+	if u.launched != nil {
+		u.launched()
+	}
+	return o, err
 }
 
 // Offerings returns the offerings of a region.

@@ -230,6 +230,28 @@ func TestControllerDiesDuringReplacement(t *testing.T) {
 	}
 }
 
+// A leader that loses the store after the launch, before it has recorded the machine, leaves one that the next leader
+// recognises at once.
+func TestStoreIsLostDuringReplacement(t *testing.T) {
+	const id = "lb-eu-west-1-0"
+	synctest.Test(t, func(t *testing.T) {
+		n := newControlWorld(t, threeBalancers)
+		n.ChangeObject(id, func(o *provision.Object) { o.TerminatedReason = "host failure" })
+		n.launched = func() { n.store.down = true }
+		n.reconcileFor(t, n.controller(), 10*time.Minute, always)
+		launched := n.balancers(id)
+		if len(launched) != 1 || len(n.accepted(n.party())[id]) != 0 {
+			t.Fatalf("got %+v, accepted are %v", launched, n.accepted(n.party()))
+		}
+		n.store.down, n.launched = false, nil
+		calls := n.CountChanges()
+		n.reconcileFor(t, n.controller(), 10*time.Second, always)
+		if got := n.accepted(n.party())[id]; !slices.Equal(got, []string{launched[0].Handle}) || n.CountChanges() != calls {
+			t.Errorf("the next leader records %q and makes %d changes, want %s and none", got, n.CountChanges()-calls, launched[0].Handle)
+		}
+	})
+}
+
 // Nothing is launched while the machine may come back, while nothing proves that it is lost, without a majority of
 // the store, without the lease, or where controllers do not replace balancers.
 func TestControllerKeepsBalancers(t *testing.T) {
