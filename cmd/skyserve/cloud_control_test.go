@@ -32,7 +32,7 @@ balancer:
 // replicated waits until a leader, all standbys and a replicated store are shown, and returns the status.
 func (e *emulated) replicated(machines ...string) (s deploy.ServiceStatus) {
 	e.t.Helper()
-	within(e.t, fmt.Sprintf("controllers and members are on %v", machines), func() error { // a dead member leaves after 30 s
+	withinTime(e.t, 90*time.Second, fmt.Sprintf("controllers and members are on %v", machines), func() error { // a dead member leaves after 30 s
 		s = e.status()
 		if s.Leadership == nil || s.StoreState == nil {
 			return fmt.Errorf("leadership %+v, store %+v", s.Leadership, s.StoreState)
