@@ -152,6 +152,14 @@ func (b *balancer) control() (*telemetry.ControllerState, *telemetry.StoreState)
 	return c, reported.Store
 }
 
+// balancerLaunches returns the signed record of the balancers that controllers launched; nil before the first.
+func (b *balancer) balancerLaunches() *telemetry.BalancerLaunches {
+	if l := b.launches.newest(); l != nil && len(l.Text) > 0 {
+		return l
+	}
+	return nil
+}
+
 // serviceAlerts returns the alerts reported by the controller, none without a report.
 func (b *balancer) serviceAlerts() []telemetry.Alert {
 	if reported := b.controllerAlerts.newest(); reported != nil {

@@ -161,6 +161,7 @@ type balancer struct {
 	review           latest[telemetry.Review]
 	scaling          latest[telemetry.Scaling]
 	controllerAlerts latest[telemetry.Alerts]
+	launches         latest[telemetry.BalancerLaunches]
 	lease            leaseWatch
 	watch            health.Watch // of replicas, peers and traffic
 	api              *admin.API
@@ -308,7 +309,7 @@ func (b *balancer) assemble(ctx context.Context) error {
 	b.setUpBatches()
 	b.api = admin.New(admin.Options{
 		Self: b.cfg, Version: b.opts.Version, Workers: b.fleet, Traffic: b.runtime, Decisions: b.runtime, Requests: b.runtime.Requests, History: b.history, Usage: b.usage, Limited: b.limited,
-		Peers: b.peers.Status, ServiceYAML: b.specReader(), Reload: b.reload, Certificate: b.cert.status, Review: b.review.newest, Scaling: b.scaling.newest, Alerts: func() []telemetry.Alert { return b.alerts(time.Now()) }, ServiceAlerts: b.serviceAlerts, Control: b.control, Events: b.eventLog(), Batches: b.openBatches, Backup: b.backupStore(), Draining: b.draining.Load, Registry: b.registry, Token: b.opts.AdminToken,
+		Peers: b.peers.Status, ServiceYAML: b.specReader(), Reload: b.reload, Certificate: b.cert.status, Review: b.review.newest, Scaling: b.scaling.newest, Alerts: func() []telemetry.Alert { return b.alerts(time.Now()) }, ServiceAlerts: b.serviceAlerts, Control: b.control, BalancerLaunches: b.balancerLaunches, Events: b.eventLog(), Batches: b.openBatches, Backup: b.backupStore(), Draining: b.draining.Load, Registry: b.registry, Token: b.opts.AdminToken,
 		AllowCIDRs: b.opts.AllowCIDRs, Logger: b.log,
 	})
 	return nil
@@ -434,6 +435,9 @@ func (b *balancer) runBalancer(ctx context.Context) error {
 		})
 		stored.Go(func() {
 			b.controllerAlerts.watchKey(telemetry.AlertsKey(b.cfg.Service), follow(telemetry.AlertsPrefix), b.log)
+		})
+		stored.Go(func() {
+			b.launches.watchKey(telemetry.BalancerLaunchesKey(b.cfg.Service), follow(telemetry.BalancerLaunchesPrefix), b.log)
 		})
 		stored.Go(func() {
 			b.lease.watchLease(store.LeaseKey(telemetry.ControllerLease(b.cfg.Service)), follow(store.LeasePrefix))

@@ -43,6 +43,9 @@ func (e *HeldError) Error() string {
 // LaunchGate admits launches within bounds. Every launch of a controller passes it. It is safe for
 // concurrent use.
 type LaunchGate struct {
+	// Balancers bounds the launches of balancers too; otherwise only those of replicas. It is set before use.
+	Balancers bool
+
 	mu     sync.Mutex
 	bounds LaunchBounds
 	record *LaunchRecord
@@ -81,7 +84,7 @@ func (g *LaunchGate) Update(f func(*LaunchRecord)) {
 func (g *LaunchGate) Admit(w Desired) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if !isBounded(w) {
+	if !g.Bounds(w) {
 		return nil
 	}
 	if held := g.holdNow(w); held != nil {
@@ -97,7 +100,7 @@ func (g *LaunchGate) Admit(w Desired) error {
 func (g *LaunchGate) Fits(w Desired) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return !isBounded(w) || g.holdNow(w) == nil
+	return !g.Bounds(w) || g.holdNow(w) == nil
 }
 
 // holdNow returns why an object may not be launched now, beside the launches that Cut kept; nil if it may.
@@ -117,7 +120,7 @@ func (g *LaunchGate) holdNow(w Desired) *HeldError {
 func (g *LaunchGate) Launched(w Desired, o Object, err error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if !isBounded(w) {
+	if !g.Bounds(w) {
 		return
 	}
 	at := len(g.record.Launches) - 1 // the latest of the object
@@ -184,7 +187,7 @@ func (g *LaunchGate) Cut(changes Changes, first func(Change) bool) (kept Changes
 	g.reserved = map[string]float64{}
 	for _, urgent := range []bool{true, false} {
 		for i, c := range changes {
-			if c.Action != ActionLaunch || !isBounded(c.Desired) || first(c) != urgent {
+			if c.Action != ActionLaunch || !g.Bounds(c.Desired) || first(c) != urgent {
 				continue
 			}
 			cost, why := g.firstAdmitted(c.Desired, n, spent)
@@ -223,8 +226,10 @@ func (g *LaunchGate) firstAdmitted(w Desired, n int, spent float64) (cost float6
 	return 0, why
 }
 
-// isBounded reports whether the launch of an object is bounded: it is a replica's machine.
-func isBounded(w Desired) bool { return w.Kind == KindReplica }
+// Bounds reports whether the launch of an object is bounded.
+func (g *LaunchGate) Bounds(w Desired) bool {
+	return w.Kind == KindReplica || g.Balancers && w.Kind == KindBalancer
+}
 
 // labelModel is the label with a replica's model.
 const labelModel = "model"

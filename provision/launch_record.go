@@ -9,9 +9,9 @@ import (
 // launchWindow is the time over which launches are counted.
 const launchWindow = time.Hour
 
-// listingDelay is how long after its launch a machine may be missing in its cloud's lists, which are
+// ListingDelay is how long after its launch a machine may be missing in its cloud's lists, which are
 // eventually consistent. Until then its cost counts although it is not listed.
-const listingDelay = 10 * time.Minute
+const ListingDelay = 10 * time.Minute
 
 // LaunchRecord is what a controller remembers about launches, also over a restart: those of the last hour,
 // and the backoffs after failures. The zero value is empty. It is not safe for concurrent use.
@@ -73,7 +73,7 @@ func (r *LaunchRecord) CostPerHour(have []Object, now time.Time) (usd float64) {
 		}
 	}
 	for _, l := range r.Launches {
-		if now.Sub(l.At) < listingDelay && (l.Handle == "" || !listed[l.Handle]) {
+		if now.Sub(l.At) < ListingDelay && (l.Handle == "" || !listed[l.Handle]) {
 			usd += l.CostPerHour
 		}
 	}

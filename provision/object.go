@@ -156,6 +156,8 @@ const (
 	// GrantOperate lets a balancer launch, list and terminate objects with the tags of its service, and
 	// nothing else.
 	GrantOperate Grant = "operate"
+	// GrantReplaceBalancers extends GrantOperate to balancers.
+	GrantReplaceBalancers Grant = "replace-balancers"
 	// sessionGrantPrefix is the prefix of the grants of GrantSession, readGrantPrefix of those of GrantRead,
 	// challengeGrantPrefix of those of GrantChallenge.
 	sessionGrantPrefix   = "session:"

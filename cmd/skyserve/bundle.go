@@ -138,7 +138,7 @@ func cloudHandler(name, owner string) func(agent.Cloud) (http.Handler, error) {
 		if err != nil {
 			return nil, err
 		}
-		return &remote.Handler{Service: name, Owner: owner, Provider: places, Attestor: places, ByRegion: lists}, nil
+		return &remote.Handler{Service: name, Owner: owner, Balancers: c.Balancers, Provider: places, Attestor: places, ByRegion: lists}, nil
 	}
 }
 

@@ -88,7 +88,7 @@ func (c *cloudFlags) providers(ctx context.Context, spec *service.Spec, regions 
 func (c *cloudFlags) googleConfig(places []string, spec *service.Spec) gcp.Config {
 	cfg := gcp.Config{
 		Regions: places, Project: c.project, Endpoint: c.endpointGCP, MachinesOnly: c.machinesOnly, Programs: c.programs, Downloads: c.downloads,
-		Accounts: cloud.GoogleAccounts(spec), Service: spec.Name, Subnets: map[string]string{},
+		Accounts: cloud.GoogleAccounts(spec), Service: spec.Name, Subnets: map[string]string{}, ReplaceBalancers: cloud.ReplacesBalancers(spec),
 	}
 	for place, n := range cloud.NamedNetworks(spec, service.CloudGCP) {
 		cfg.Network = n.Name // the same in all regions

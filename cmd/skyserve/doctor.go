@@ -176,13 +176,13 @@ func (o *doctorOptions) findStrangers(ctx context.Context, spec *service.Spec, p
 		return nil, nil //nolint:nilerr // another finding reports a cloud that cannot be listed
 	}
 	var findings []provision.CheckResult
-	strangers, _ := enrolments.Examine(have, who.isCertified(ctx, spec.Name))
+	strangers, _ := who.examine(ctx, spec.Name, enrolments, have)
 	for _, machine := range strangers {
 		err := &deploy.StrangersError{Machines: []provision.Object{machine}}
 		findings = append(findings, provision.CheckResult{Where: string(machine.Region), Message: err.Error(), Hint: err.Hint(o.file)})
 	}
 	if len(strangers) == 0 && len(have) > 0 {
-		findings = append(findings, provision.CheckResult{Where: spec.Name, OK: true, Message: "all its balancers were launched from this machine"})
+		findings = append(findings, provision.CheckResult{Where: spec.Name, OK: true, Message: "all its balancers were launched from this machine or by its controllers"})
 	}
 	return findings, nil
 }

@@ -99,7 +99,13 @@ func (c *testCloud) boot(role identity.Role, id string) agent.Machine {
 // within waits until condition returns no error.
 func within(t *testing.T, what string, ok func() error) {
 	t.Helper()
-	timeout := time.After(30 * time.Second)
+	withinTime(t, 30*time.Second, what, ok)
+}
+
+// withinTime is within with another timeout.
+func withinTime(t *testing.T, limit time.Duration, what string, ok func() error) {
+	t.Helper()
+	timeout := time.After(limit)
 	for {
 		start := time.Now()
 		err := ok()

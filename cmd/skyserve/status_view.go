@@ -90,6 +90,7 @@ func openView(ctx context.Context, clouds *cloudFlags, svc local.Service, doing 
 		if v.inspector.Enrolments, err = deploy.ReadEnrolments(svc); err != nil {
 			return nil, err
 		}
+		v.inspector.Signers = v.operator.signers()
 	}
 	for _, r := range cloud.ManagedRegions(v.spec) {
 		if v.inspector.Lists[r], err = clouds.providersOf(ctx, v.spec, r); err != nil {

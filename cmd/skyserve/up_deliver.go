@@ -127,6 +127,9 @@ func (u *upRun) deploymentContent() (c deploy.Content, err error) {
 	if c.PeerToken, err = u.peerToken(); err != nil {
 		return c, err
 	}
+	if cloud.ReplacesBalancers(u.spec) {
+		u.enrolments.LabelKey = c.PeerToken
+	}
 	if !cloud.UsesClouds(u.spec) {
 		if c.Base, err = u.baseDir(); err != nil {
 			return c, err

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"skyserve/internal/controller/deploy"
+	"skyserve/internal/identity"
 	"skyserve/provision"
 )
 
@@ -21,14 +22,33 @@ func (u *upRun) admitBalancers(ctx context.Context, have []provision.Object, rep
 		return nil // this machine has no authority, hence no record of enrolments
 	}
 	var known []provision.Object
-	u.strangers, known = u.enrolments.Examine(have, u.operator.isCertified(ctx, u.spec.Name))
+	u.strangers, known = u.operator.examine(ctx, u.spec.Name, u.enrolments, have)
 	if !u.dryRun {
-		if err := u.enrolments.Adopt(known); err != nil {
+		if err := errors.Join(u.enrolments.Adopt(known), u.enrolments.Store()); err != nil {
 			return err
 		}
 	}
 	rejected := slices.DeleteFunc(slices.Clone(u.strangers), func(o provision.Object) bool { return slices.Contains(replaced, o.ID) })
 	return strangersError(rejected, u.file)
+}
+
+// examine calls Examine. Machines that a controller launched are no strangers: balancers report its record, which it
+// signed.
+func (o operator) examine(ctx context.Context, name string, e *deploy.Enrolments, have []provision.Object) (strangers, known []provision.Object) {
+	certified := o.isCertified(ctx, name)
+	if strangers, known = e.Examine(have, certified); len(strangers) == 0 {
+		return strangers, known
+	}
+	h := deploy.Delivery{Service: name, Party: o.party, Have: have}
+	e.AcceptSigned(h.ReadBalancerLaunches(ctx), o.signers())
+	return e.Examine(have, certified)
+}
+
+// signers returns the party that verifies what controllers of the service signed.
+func (o operator) signers() identity.Party {
+	p := o.party
+	p.Revoked = o.revoked.Has
+	return p
 }
 
 // strangersWithID returns the unknown machines with an id, as found by the last admitBalancers.

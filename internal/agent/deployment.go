@@ -37,6 +37,8 @@ type Cloud struct {
 	Regions []string `json:"regions"`
 	// Means configures the access to the cloud, in the format of the provider of that cloud.
 	Means json.RawMessage `json:"means"`
+	// Balancers is true where controllers may also launch and terminate balancers.
+	Balancers bool `json:"balancers,omitempty"`
 }
 
 // Unit is a program that a machine keeps running.

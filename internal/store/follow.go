@@ -1,11 +1,12 @@
 package store
 
 import (
-	"errors"
+	"context"
 	"fmt"
 	"net/url"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
 
@@ -14,7 +15,7 @@ import (
 
 // SetMembers changes Routes and Members of a member's Cluster while it runs, as after the machine of another member
 // was replaced. Routes to the others stay, and clients by certificate stay connected. It changes nothing if they are
-// invalid.
+// invalid. A membership that cannot be started again at once is retried until it can.
 func (s *Server) SetMembers(routes, members []string) error {
 	s.changing.Lock()
 	defer s.changing.Unlock()
@@ -48,10 +49,52 @@ func (s *Server) SetMembers(routes, members []string) error {
 		s.opts.Cluster = before
 		s.mu.Unlock()
 	}
-	if err := errors.Join(failure, s.join(m.ctx, m.ns, m.offline)); err != nil {
-		return fmt.Errorf("changing the members of the store's cluster: %w", err)
+	if err := s.join(m.ctx, m.ns, m.offline); err != nil {
+		s.reportUnjoined(err)
+		go s.rejoin(m.ctx, m.ns, m.offline)
+	}
+	if failure != nil {
+		return fmt.Errorf("changing the members of the store's cluster: %w", failure)
 	}
 	return nil
+}
+
+// rejoin starts the membership of a running server once that is possible, unless the server was restarted or its
+// members changed again.
+func (s *Server) rejoin(ctx context.Context, ns *runningNATS, offline map[string]time.Time) {
+	for sleep(ctx, s.opts.maintainEvery) {
+		if s.rejoinOnce(ctx, ns, offline) {
+			return
+		}
+	}
+}
+
+// rejoinOnce makes one attempt; done means that no further one is needed.
+func (s *Server) rejoinOnce(ctx context.Context, ns *runningNATS, offline map[string]time.Time) (done bool) {
+	s.changing.Lock()
+	defer s.changing.Unlock()
+	s.mu.Lock()
+	joined := s.membership != nil
+	s.mu.Unlock()
+	if joined || ctx.Err() != nil || !ns.Running() { // a server that was stopped never runs again
+		return true
+	}
+	err := s.join(ctx, ns, offline)
+	if err != nil {
+		s.reportUnjoined(err)
+	}
+	return err == nil
+}
+
+// reportUnjoined reports that a member does not observe or maintain its cluster at the moment.
+func (s *Server) reportUnjoined(err error) {
+	status := s.Cluster()
+	problem := fmt.Sprintf("connecting to its own server failed, retrying: %v", err)
+	if status.Problem != problem {
+		s.log.Warn("maintaining the store's cluster is interrupted", "err", problem)
+	}
+	status.Problem = problem
+	s.setCluster(status)
 }
 
 // members returns the nodes of all members of the cluster.

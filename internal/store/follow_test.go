@@ -4,6 +4,7 @@ import (
 	"context"
 	"os"
 	"slices"
+	"strings"
 	"testing"
 
 	"skyserve/internal/testkit"
@@ -125,5 +126,40 @@ func TestFailedChangeOfMembersIsRepeated(t *testing.T) {
 	if got := s.members(); !slices.Equal(got, []string{"c", "b", "a"}) {
 		t.Errorf("the repeated change was not made: %q", got)
 	}
+	c.waitReplicated()
+}
+
+// A member whose connection to its own server fails during a change of members has the new ones, and its membership
+// again as soon as the connection succeeds.
+func TestMembershipIsRestoredAfterChange(t *testing.T) {
+	testkit.Slow(t)
+	c := newTestCluster(t, "a", "b", "c")
+	c.start("a", "b", "c")
+	c.waitReplicated()
+	s := c.servers["a"]
+	routes := slices.Clone(c.options("a").Cluster.Routes)
+	slices.Reverse(routes)
+	exchangeSecret := func(with string) (before string) {
+		s.changing.Lock()
+		defer s.changing.Unlock()
+		before, s.opts.secret = s.opts.secret, with
+		return before
+	}
+	secret := exchangeSecret("which its server rejects")
+	if err := s.SetMembers(routes, []string{"c", "b", "a"}); err != nil {
+		t.Fatal(err)
+	}
+	if got := s.members(); !slices.Equal(got, []string{"c", "b", "a"}) {
+		t.Errorf("the change was not made: %q", got)
+	}
+	if got := s.Cluster().Problem; !strings.Contains(got, "connecting to its own server") {
+		t.Errorf("meanwhile the status is %q", got)
+	}
+	exchangeSecret(secret)
+	testkit.Eventually(t, "the member observes its cluster again", func() bool {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return s.membership != nil && s.cluster.Problem == ""
+	})
 	c.waitReplicated()
 }

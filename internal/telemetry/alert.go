@@ -140,6 +140,24 @@ const AlertsPrefix = "alerts."
 // AlertsKey returns the store key of a service's Alerts.
 func AlertsKey(service string) string { return AlertsPrefix + service }
 
+// BalancerLaunches is the record of the balancers' machines that controllers launched, signed by a controller: an
+// identity.Signed, whose text only its readers understand. The leader writes it to the store, and every balancer
+// includes it in its snapshot.
+type BalancerLaunches struct {
+	Text      []byte `json:"text"`
+	Chain     string `json:"chain"`
+	Signature []byte `json:"signature"`
+}
+
+// BalancerLaunchesPrefix is the prefix of the store keys of BalancerLaunches.
+const BalancerLaunchesPrefix = BalancerLaunchesRecord + "."
+
+// BalancerLaunchesRecord is the name of the record of BalancerLaunches.
+const BalancerLaunchesRecord = "balancers"
+
+// BalancerLaunchesKey returns the store key of a service's BalancerLaunches.
+func BalancerLaunchesKey(service string) string { return BalancerLaunchesPrefix + service }
+
 // ControllerLease returns the name of the lease that a service's controller holds while it
 // leads.
 func ControllerLease(service string) string { return "controller." + service }

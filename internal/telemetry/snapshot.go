@@ -33,6 +33,8 @@ type Snapshot struct {
 	// Controller is which controller leads, Store the state of the store; nil = unknown.
 	Controller *ControllerState `json:"controller"`
 	Store      *StoreState      `json:"store"`
+	// BalancerLaunches are the launches of balancers by controllers; nil = none.
+	BalancerLaunches *BalancerLaunches `json:"balancer_launches"`
 	// Batches are the batches that have not ended, the earliest deadline first.
 	Batches []BatchState `json:"batches"`
 }

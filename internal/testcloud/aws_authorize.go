@@ -124,7 +124,7 @@ func (a *AWS) accessRequests(c awsCall) []iamRequest {
 	case r == nil || c.service != "ec2":
 	case c.action == "RunInstances":
 		return r.launchAccessRequests(c)
-	case c.action == "TerminateInstances" || c.action == "GetConsoleOutput" || c.action == "CreateTags":
+	case slices.Contains([]string{"TerminateInstances", "GetConsoleOutput", "CreateTags", "AuthorizeSecurityGroupIngress", "RevokeSecurityGroupIngress"}, c.action):
 		return r.resourceAccessRequests(c)
 	}
 	return []iamRequest{{c.qualifiedAction(), "*", iamContext{}}}
@@ -142,7 +142,7 @@ func (r *ec2Region) arn(kind, id string) string {
 // resourceAccessRequests returns the permissions for an action on existing resources.
 func (r *ec2Region) resourceAccessRequests(c awsCall) []iamRequest {
 	var all []iamRequest
-	for _, id := range slices.Concat(c.form.list("InstanceId"), c.form.list("ResourceId"), nonEmptyList(c.form.get("InstanceId"))) {
+	for _, id := range slices.Concat(c.form.list("InstanceId"), c.form.list("ResourceId"), nonEmptyList(c.form.get("InstanceId")), nonEmptyList(c.form.get("GroupId"))) {
 		kind, tags := "instance", awsTags{}
 		switch i, g := r.instances[id], r.groups[id]; {
 		case i != nil:

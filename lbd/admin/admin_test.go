@@ -403,7 +403,7 @@ func TestSnapshotOfOwnRegion(t *testing.T) {
 		`"queued":4,"models":[{"model":"llama","queued":1,"deferred":3,"first_tokens":40,"late":2,"idle_ms":0,` +
 		`"traffic":{"seconds":30,"outcomes":{"served":7,"limited":0,"failed":1,"retries":0},"usage":{"requests":7,"prompt_tokens":700,"cached_tokens":64,"output_tokens":70,"priced_requests":7,"cost_nano_usd":5000},"ttft_ms":null,"e2e_ms":null},"cold":false}],` +
 		`"keys":[],"requests_per_second":1.5,"output_tokens_per_second":null,"prefix_hit_rate":null,"ttft_ms":null,"queue_oldest_ms":null,"outcomes":{"served":0,"limited":0,"failed":0,"retries":0},"forwarded_in":2,"forwarded_out":3,"forwarded_to":[]}],` +
-		`"forecast":[],"donations":[],"plan":null,"targets":[],"prices":[],"strategy":"","events":[],"launches":null,"alerts":[],"controller":null,"store":null,"batches":[]}`
+		`"forecast":[],"donations":[],"plan":null,"targets":[],"prices":[],"strategy":"","events":[],"launches":null,"alerts":[],"controller":null,"store":null,"balancer_launches":null,"batches":[]}`
 	if got := strings.TrimSpace(body); got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}

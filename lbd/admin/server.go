@@ -121,6 +121,9 @@ type Options struct {
 	Scaling func() *telemetry.Scaling
 	// Control returns the state of the controllers and of the store; nil, or returning nil, if unknown.
 	Control func() (*telemetry.ControllerState, *telemetry.StoreState)
+	// BalancerLaunches returns the signed record of the balancers that controllers launched; nil, or returning nil,
+	// if there are none.
+	BalancerLaunches func() *telemetry.BalancerLaunches
 	// Batches returns the batches that have not ended, the earliest deadline first; nil without a store.
 	Batches func() []telemetry.BatchState
 	// Alerts returns the balancer's own alerts, ServiceAlerts those of the service's controller; nil

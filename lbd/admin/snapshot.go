@@ -49,6 +49,9 @@ func (a *API) Snapshot() telemetry.Snapshot {
 	if a.opts.Control != nil {
 		s.Controller, s.Store = a.opts.Control()
 	}
+	if a.opts.BalancerLaunches != nil {
+		s.BalancerLaunches = a.opts.BalancerLaunches()
+	}
 	if a.opts.Scaling != nil {
 		s.AddScaling(a.opts.Scaling())
 	}

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 	"testing"
@@ -249,6 +250,32 @@ func TestRootOnReplicaHasNoPermissions(t *testing.T) {
 	}
 }
 
+// controlBalancers makes the calls of a controller that replaces balancers.
+func controlBalancers(ctx context.Context, p *aws.Provider) error {
+	err := control(ctx, p)
+	if err != nil {
+		return err
+	}
+	o, err := p.Launch(ctx, machine("lb-us-east-1-7", provision.KindBalancer, east, service.CapacityOnDemand))
+	if err == nil {
+		_, err = p.Fingerprint(ctx, o)
+	}
+	if err == nil {
+		err = p.Terminate(ctx, o)
+	}
+	if err == nil {
+		_, err = p.Launch(ctx, peersFirewall("192.0.2.2"))
+	}
+	return err
+}
+
+// peersFirewall is the firewall of balancers that admits another one by its address.
+func peersFirewall(address string) provision.Desired {
+	w := firewall(east, provision.KindBalancer, provision.FirewallRule{Port: 8420, From: provision.FromPeers})
+	w.Peers = []netip.Addr{netip.MustParseAddr(address)}
+	return w
+}
+
 // control makes all calls of a controller in its cloud, from its machine.
 func control(ctx context.Context, p *aws.Provider) error {
 	offers, err := p.Offerings(ctx, east)
@@ -284,9 +311,23 @@ func control(ctx context.Context, p *aws.Provider) error {
 	return err
 }
 
-// A controller's machine can manage replicas with the permissions of its role, and every permission of the
-// role is required.
+// A controller's machine can manage replicas with the permissions of its role, and balancers only where the role
+// grants it. Every permission of the role is required.
 func TestBalancerRoleIsMinimalForController(t *testing.T) {
+	testBalancerRole(t, control, provision.GrantOperate)
+	testBalancerRole(t, controlBalancers, provision.GrantOperate, provision.GrantReplaceBalancers)
+	cloud := newCloud(nil)
+	cloud.AddReservation("us-east-1", "cr-mine", "us-east-1b", "g6.xlarge", 1, false)
+	launch(t, open(t, cloud), chat()...)
+	var refused *provision.CredentialsError
+	if err := controlBalancers(t.Context(), asMachine(t, cloud, "lb-us-east-1-0")); !errors.As(err, &refused) {
+		t.Errorf("without the grant: got %v, want that launching a balancer is denied", err)
+	}
+}
+
+// testBalancerRole checks that the role with these grants permits the calls of a controller, and nothing else.
+func testBalancerRole(t *testing.T, control func(context.Context, *aws.Provider) error, grants ...provision.Grant) {
+	t.Helper()
 	const role, name = "skyserve-chat-balancer", "skyserve"
 	type statement struct {
 		Effect    string
@@ -298,7 +339,7 @@ func TestBalancerRoleIsMinimalForController(t *testing.T) {
 	run := func(change func(*policy)) error {
 		cloud := newCloud(nil)
 		cloud.AddReservation("us-east-1", "cr-mine", "us-east-1b", "g6.xlarge", 1, false)
-		launch(t, open(t, cloud), chat()...)
+		launch(t, open(t, cloud), append(chat(), roleFor(provision.KindBalancer, grants...), peersFirewall("192.0.2.1"))...)
 		var p policy
 		if err := json.Unmarshal([]byte(cloud.RolePolicy(role, name)), &p); err != nil {
 			t.Fatal(err)

@@ -28,7 +28,11 @@ type condition map[string]map[string]any
 func policyFor(name, owner, partition string, grants []provision.Grant) (string, error) {
 	var statements []statement
 	if slices.Contains(grants, provision.GrantOperate) {
-		statements = operateStatements(name, owner, "arn:"+partition+":")
+		kinds := []string{string(provision.KindReplica)}
+		if slices.Contains(grants, provision.GrantReplaceBalancers) {
+			kinds = append(kinds, string(provision.KindBalancer))
+		}
+		statements = operateStatements(name, owner, "arn:"+partition+":", kinds)
 	}
 	for _, g := range slices.Sorted(slices.Values(grants)) {
 		if place, ok := g.SessionRegion(); ok {
@@ -91,35 +95,42 @@ var tagKeys = []string{
 	tagBuild, tagCapacity, tagEnds, tagFixed, tagID, tagKind, tagLabel + "*", tagName, tagOwner, tagPrice, tagReservation, tagService, tagSpec,
 }
 
-// operateStatements permits a balancer's machine to launch, list and terminate replicas of its service, and
-// nothing else. An intruder with root on a balancer cannot launch another balancer or a controller: a
-// machine that a balancer launches must have the tags of a replica, the firewall of replicas and their IAM
-// role, and no tag can be changed afterwards. All permissions are restricted by tags or names, except EC2's
+// operateStatements permits a balancer's machine to launch, list and terminate machines of these kinds of its
+// service, and nothing else. With replicas only, an intruder with root on a balancer cannot launch another balancer
+// or a controller: a machine that a balancer launches must have the tags of a replica, the firewall of replicas and
+// their IAM role, and no tag can be changed afterwards. All permissions are restricted by tags or names, except EC2's
 // list calls, which cannot be restricted to tags, and prices, which are public.
-func operateStatements(name, owner, arn string) []statement {
-	replica := string(provision.KindReplica)
+func operateStatements(name, owner, arn string, kinds []string) []statement {
+	var kind any = kinds
+	if len(kinds) == 1 {
+		kind = kinds[0]
+	}
 	having := func(prefix string) map[string]any {
-		return map[string]any{prefix + tagService: name, prefix + tagOwner: owner, prefix + tagKind: replica}
+		return map[string]any{prefix + tagService: name, prefix + tagOwner: owner, prefix + tagKind: kind}
 	}
 	tagged := condition{"StringEquals": having("aws:RequestTag/"), "ForAllValues:StringLike": {"aws:TagKeys": tagKeys}}
 	launching := condition{"StringEquals": having("aws:RequestTag/"), "ForAllValues:StringLike": {"aws:TagKeys": tagKeys}}
 	launching["StringEquals"]["ec2:CreateAction"] = "RunInstances"
 	ours := condition{"StringEquals": having("aws:ResourceTag/")}
 	group := condition{"StringEquals": {
-		"aws:ResourceTag/" + tagService: name, "aws:ResourceTag/" + tagOwner: owner, "aws:ResourceTag/" + tagLabel + labelRole: replica,
+		"aws:ResourceTag/" + tagService: name, "aws:ResourceTag/" + tagOwner: owner, "aws:ResourceTag/" + tagLabel + labelRole: kind,
 	}}
 	toEC2 := condition{"StringEquals": {"iam:PassedToService": principalEC2}}
-	ec2 := func(kinds ...string) []string {
+	ec2 := func(types ...string) []string {
 		var resources []string
-		for _, k := range kinds {
+		for _, k := range types {
 			resources = append(resources, arn+"ec2:*:*:"+k+"/*")
 		}
 		return resources
 	}
+	var roles []string
+	for _, k := range kinds {
+		roles = append(roles, arn+"iam::*:role"+iamPath(name)+roleName(name, k))
+	}
 	allow := func(actions, resources []string, when condition) statement {
 		return statement{"Allow", actions, resources, when}
 	}
-	return []statement{
+	statements := []statement{
 		allow([]string{
 			"ec2:DescribeAvailabilityZones", "ec2:DescribeCapacityReservations", "ec2:DescribeInstances", "ec2:DescribeInstanceTypeOfferings", "ec2:DescribeSecurityGroups", "ec2:DescribeSpotPriceHistory",
 			"ec2:DescribeSubnets", "ec2:DescribeVpcs", "ec2:GetSpotPlacementScores", "pricing:GetProducts",
@@ -130,8 +141,17 @@ func operateStatements(name, owner, arn string) []statement {
 		allow([]string{"ec2:CreateTags"}, ec2("instance", "volume"), launching),
 		allow([]string{"ec2:GetConsoleOutput", "ec2:TerminateInstances"}, ec2("instance"), ours),
 		allow([]string{"ssm:GetParameters"}, []string{arn + "ssm:*:*:parameter/aws/service/*"}, nil),
-		allow([]string{"iam:PassRole"}, []string{arn + "iam::*:role" + iamPath(name) + roleName(name, replica)}, toEC2),
+		allow([]string{"iam:PassRole"}, roles, toEC2),
 	}
+	if balancer := string(provision.KindBalancer); slices.Contains(kinds, balancer) { // the firewall admits other balancers by address
+		statements = append(statements, allow([]string{"ec2:AuthorizeSecurityGroupIngress", "ec2:CreateTags", "ec2:RevokeSecurityGroupIngress"}, ec2("security-group"), condition{
+			"StringEquals": {
+				"aws:ResourceTag/" + tagService: name, "aws:ResourceTag/" + tagOwner: owner, "aws:ResourceTag/" + tagLabel + labelRole: balancer,
+			},
+			"ForAllValues:StringLike": {"aws:TagKeys": append(slices.Clone(tagKeys), tagRules, tagPeers)},
+		}))
+	}
+	return statements
 }
 
 // partitionOf returns the AWS partition of a region.

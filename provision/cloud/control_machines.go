@@ -55,6 +55,14 @@ func ReplicatesStore(spec *service.Spec) bool {
 	return UsesClouds(spec) && spec.Store.URL == "" && len(ControlCandidates(spec, nil)) >= ControlNodes
 }
 
+// ReplacesBalancers reports whether the controllers of a service replace the machine of a lost balancer: where
+// every balancer's machine runs a controller. Root on such a machine has all secrets and configures every machine, so
+// the permission to launch a balancer gives it nothing more. In other services it would make root on any balancer
+// root on all.
+func ReplacesBalancers(spec *service.Spec) bool {
+	return UsesClouds(spec) && len(ControlCandidates(spec, nil)) == ControlNodes
+}
+
 // SharesNetwork reports whether the machines of two regions reach each other at their private addresses: a network
 // of AWS is regional, one of Google Cloud is global.
 func SharesNetwork(a, b service.Region) bool {

@@ -274,6 +274,19 @@ func BuildLayout(in Input) (*Layout, error) {
 	return l.result, l.addNameServer()
 }
 
+// PeerFirewalls returns the desired firewalls that admit machines by address, as BuildLayout does.
+func PeerFirewalls(spec *service.Spec, owner string, have []provision.Object) ([]provision.Desired, error) {
+	l := &layout{Input: Input{Spec: spec, Owner: owner, Have: have}, result: &Layout{}}
+	for _, cloud := range Clouds(spec) {
+		if err := l.addPrerequisites(cloud); err != nil {
+			return nil, err
+		}
+	}
+	return slices.DeleteFunc(l.result.Desired, func(w provision.Desired) bool {
+		return w.Kind != provision.KindFirewall || !slices.ContainsFunc(w.Rules, func(r provision.FirewallRule) bool { return r.From == provision.FromPeers })
+	}), nil
+}
+
 func isCloudRegion(r service.Region) bool {
 	return r.Cloud() == service.CloudAWS || r.Cloud() == service.CloudGCP
 }
@@ -291,7 +304,7 @@ func (l *layout) addPrerequisites(cloud string) error {
 	global := service.Region(cloud + "/" + globalPlace)
 	sessions := l.sessionGrants(cloud)
 	sessions = append(sessions, l.addProgram(cloud, global)...)
-	balancers := slices.Concat([]provision.Grant{provision.GrantOperate}, l.challengeGrants(cloud), sessions)
+	balancers := slices.Concat([]provision.Grant{provision.GrantOperate}, l.replaceGrants(), l.challengeGrants(cloud), sessions)
 	for role, grants := range map[provision.ObjectKind][]provision.Grant{provision.KindBalancer: balancers, provision.KindReplica: append(l.readGrants(cloud), sessions...)} {
 		w := provision.Desired{ID: fmt.Sprintf("identity-%s-%s", cloud, role), Kind: provision.KindIdentity, Region: global, Grants: grants}
 		if err := l.addObject(w, role, grants); err != nil {
@@ -327,6 +340,14 @@ func (l *layout) sessionGrants(cloud string) []provision.Grant {
 		}
 	}
 	return grants
+}
+
+// replaceGrants returns the grant with which controllers replace balancers.
+func (l *layout) replaceGrants() []provision.Grant {
+	if ReplacesBalancers(l.Spec) {
+		return []provision.Grant{provision.GrantReplaceBalancers}
+	}
+	return nil
 }
 
 // challengeGrants returns the grant for the dns-01 challenge record of the service's name.

@@ -347,6 +347,24 @@ func TestLayoutGrants(t *testing.T) {
 	}
 }
 
+// Only where every balancer's machine runs a controller, which is with exactly three balancers, may the machines of
+// balancers launch balancers.
+func TestOnlyThreeBalancersMayReplaceThemselves(t *testing.T) {
+	for balancers, want := range map[int]bool{1: false, 2: false, 3: true, 4: false, 5: false} {
+		spec := parse(t, threeRegions)
+		spec.Regions = spec.Regions[:1]
+		for i := range spec.Models {
+			spec.Models[i].Regions = nil
+		}
+		spec.Regions[0].Balancers = balancers
+		for _, w := range plan(t, input(spec)).Desired {
+			if may := slices.Contains(w.Grants, provision.GrantReplaceBalancers); may != (want && w.ID == "identity-aws-balancer") {
+				t.Errorf("%d balancers: %s has the grants %v", balancers, w.ID, w.Grants)
+			}
+		}
+	}
+}
+
 // withObtainedCertificate is the service of threeRegions with a certificate that balancers obtain.
 func withObtainedCertificate(challenge string) string {
 	return strings.Replace(threeRegions, "insecure: true", "tls: {acme: {email: ops@example.com, challenge: "+challenge+"}}", 1) +

@@ -52,19 +52,32 @@ func (p *Provider) replicasHaveAccount() bool {
 	return p.cfg.Downloads || p.cfg.Accounts[provision.KindReplica] != ""
 }
 
-// replicaCondition returns the IAM condition that restricts the balancers' service account to the replicas
-// of a service. It restricts machines and disks only: machine types, subnets and operations have other
-// names. extract returns an empty string for the name of another kind of resource.
-func replicaCondition(name string) string {
-	prefix := machinePrefix(provision.KindReplica, name)
-	return fmt.Sprintf(`resource.type != "`+computeAPI+`/Instance" && resource.type != "`+computeAPI+`/Disk" || resource.name.extract("/instances/{name}").startsWith(%q) || resource.name.extract("/disks/{name}").startsWith(%q)`, prefix, prefix)
+// machineCondition returns the IAM condition that restricts the balancers' service account to the replicas
+// of a service, and to its balancers if controllers replace them. It restricts machines and disks only: machine
+// types, subnets and operations have other names. extract returns an empty string for the name of another kind of
+// resource.
+func (p *Provider) machineCondition(name string) string {
+	text := `resource.type != "` + computeAPI + `/Instance" && resource.type != "` + computeAPI + `/Disk"`
+	for _, kind := range p.launchedKinds() {
+		prefix := machinePrefix(kind, name)
+		text += fmt.Sprintf(` || resource.name.extract("/instances/{name}").startsWith(%q) || resource.name.extract("/disks/{name}").startsWith(%q)`, prefix, prefix)
+	}
+	return text
 }
 
-// requiredPermissions returns the permissions of the balancers' role. Launching replicas with a service
+// launchedKinds returns the kinds of machines that the balancers' service account launches.
+func (p *Provider) launchedKinds() []provision.ObjectKind {
+	if p.cfg.ReplaceBalancers {
+		return []provision.ObjectKind{provision.KindReplica, provision.KindBalancer}
+	}
+	return []provision.ObjectKind{provision.KindReplica}
+}
+
+// requiredPermissions returns the permissions of the balancers' role. Launching machines with a service
 // account requires one more.
 func (p *Provider) requiredPermissions() []string {
 	needed := slices.Clone(balancerPermissions)
-	if p.replicasHaveAccount() {
+	if p.replicasHaveAccount() || p.cfg.ReplaceBalancers {
 		needed = append(needed, setAccount)
 	}
 	slices.Sort(needed)
@@ -78,15 +91,23 @@ func (p *Provider) accountCommands(name, account, project string) string {
 		"gcloud iam roles create " + roleID + " --project " + project + " --permissions " + strings.Join(p.requiredPermissions(), ",") + "   # once per project; 'roles update' where it exists",
 		createAccount(account, project),
 		"gcloud projects add-iam-policy-binding " + project + " --role projects/" + project + "/roles/" + roleID + " --member serviceAccount:" + account +
-			" --condition 'title=replicas-of-" + name + ",expression=" + replicaCondition(name) + "'",
+			" --condition 'title=" + string(p.launchedKinds()[len(p.launchedKinds())-1]) + "s-of-" + name + ",expression=" + p.machineCondition(name) + "'",
+	}
+	if p.cfg.ReplaceBalancers {
+		lines = append(lines, actAsCommand(account, account))
 	}
 	if replica := p.account(name, provision.KindReplica, "", project); replica != "" {
 		if p.cfg.Accounts[provision.KindReplica] == "" {
 			lines = append(lines, createAccount(replica, project))
 		}
-		lines = append(lines, "gcloud iam service-accounts add-iam-policy-binding "+replica+" --member serviceAccount:"+account+" --role roles/iam.serviceAccountUser")
+		lines = append(lines, actAsCommand(replica, account))
 	}
 	return strings.Join(lines, "\n")
+}
+
+// actAsCommand returns the command that lets a service account launch machines with another one.
+func actAsCommand(other, account string) string {
+	return "gcloud iam service-accounts add-iam-policy-binding " + other + " --member serviceAccount:" + account + " --role roles/iam.serviceAccountUser"
 }
 
 // createAccount returns the command that creates a service account.
@@ -219,8 +240,16 @@ func (p *Provider) checkRoles(ctx context.Context, account, hint string) provisi
 		f.Message = fmt.Sprintf("the balancers' service account %s has more permissions than required, such as %s: anyone with root on a balancer has them too", account, excess[0])
 	case slices.ContainsFunc(unconditional, changesMachines):
 		f.Message = fmt.Sprintf("the role of the balancers' service account %s has no condition: anyone with root on a balancer can delete and change every machine of the project", account)
+	case p.cfg.ReplaceBalancers && !slices.ContainsFunc(roles, func(r accountRole) bool {
+		return r.condition == "" || strings.Contains(r.condition, `"`+machinePrefix(provision.KindBalancer, p.cfg.Service)+`"`)
+	}):
+		f.Message = fmt.Sprintf("the role of the balancers' service account %s does not permit launching balancers: a lost balancer is replaced by 'skyserve up' only", account)
 	default:
-		f.OK, f.Message = true, "the balancers' service account "+account+" may only launch replicas of this service"
+		machines := "replicas"
+		if p.cfg.ReplaceBalancers {
+			machines = "replicas and balancers"
+		}
+		f.OK, f.Message = true, "the balancers' service account "+account+" may only launch "+machines+" of this service"
 		return f
 	}
 	f.Hint = hint

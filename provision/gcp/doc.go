@@ -20,8 +20,8 @@
 //
 // accounts.go generates the commands that create the service accounts, the balancers' with the permissions of a
 // controller (balancerPermissions), under a condition on names. Machine names start with their kind and
-// service, so the service account can create, change and delete only replicas of its service. The kind of a
-// machine is read from its name. Its note is not trusted for that, because the machine's creator writes it.
+// service, so the service account can create, change and delete only replicas of its service, and its balancers
+// where controllers replace them (Config.ReplaceBalancers). The kind of a machine is read from its name. Its note is not trusted for that, because the machine's creator writes it.
 //
 // Read gcp.go first, then instance.go, firewall.go and program.go. errors.go classifies error responses about
 // capacity, denied.go those about credentials and permissions.

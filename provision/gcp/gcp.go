@@ -50,6 +50,8 @@ type Config struct {
 	// Downloads states that machines download their binary from the service's bucket. Replicas then use
 	// the service account skyserve-SERVICE-replica of the project by default.
 	Downloads bool
+	// ReplaceBalancers states that controllers on the balancers' machines also launch and terminate balancers.
+	ReplaceBalancers bool
 }
 
 const defaultPoll = 2 * time.Second

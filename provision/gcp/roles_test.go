@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"io"
 	"net/http"
 	"os"
@@ -152,6 +153,63 @@ func TestRolesAreMinimal(t *testing.T) {
 				t.Errorf("%s: %s is not needed", tt.name, permission)
 			}
 		}
+	}
+}
+
+// A controller's machine launches and terminates balancers only if the commands were printed for a service whose
+// controllers replace balancers, and then still no machine of another service. doctor reports the missing condition.
+func TestAccountReplacesBalancers(t *testing.T) {
+	replaces := func(g *testcloud.GCE) *gcp.Provider {
+		cfg := config(g)
+		cfg.ReplaceBalancers = true
+		return gcp.New(cfg)
+	}
+	commands := func(g *testcloud.GCE) string {
+		t.Helper()
+		for _, f := range replaces(g).Doctor(t.Context()) {
+			if !f.OK && strings.Contains(f.Message, "does not permit launching balancers") {
+				return f.Hint
+			}
+		}
+		return ""
+	}
+	calls := func(g *testcloud.GCE) error {
+		p := asMachine(t, g, nameOf(t, g, "lb-us-central1-0"))
+		o, err := p.Launch(t.Context(), balancer("lb-us-central1-7"))
+		if err == nil {
+			_, err = p.Fingerprint(t.Context(), o)
+		}
+		if err == nil {
+			err = p.Terminate(t.Context(), o)
+		}
+		return errors.Join(err, control(p))
+	}
+	g := newGCE(nil)
+	launched(t, provider(g), balancer("lb-us-central1-0"))
+	g.SetRole(roleOfBalancers, append(permissionsOfRole(t), "compute.instances.setServiceAccount")...)
+	var denied *provision.CredentialsError
+	if err := calls(g); !errors.As(err, &denied) {
+		t.Errorf("without the condition: got %v, want that it is denied", err)
+	}
+	setup := commands(g)
+	if setup == "" {
+		t.Fatal("doctor does not report that the account cannot launch balancers")
+	}
+	g = testcloud.NewGCE("p", nil)
+	if err := g.RunGcloud(setup); err != nil {
+		t.Fatal(err)
+	}
+	launched(t, provider(g), balancer("lb-us-central1-0"))
+	if err := calls(g); err != nil {
+		t.Errorf("with it: %v", err)
+	}
+	if again := commands(g); again != "" {
+		t.Errorf("doctor still reports it:\n%s", again)
+	}
+	other := balancer("lb-us-central1-0")
+	other.Service = "other"
+	if _, err := asMachine(t, g, nameOf(t, g, "lb-us-central1-0")).Launch(t.Context(), other); !errors.As(err, &denied) {
+		t.Errorf("a balancer of another service: got %v, want that it is denied", err)
 	}
 }
 

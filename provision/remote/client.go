@@ -56,13 +56,13 @@ func (c *Client) ListIn(ctx context.Context, service string, region service.Regi
 	return r.Objects, err
 }
 
-// Launch implements provision.Provider, for replicas.
+// Launch implements provision.Provider, for the kinds that the called machines permit.
 func (c *Client) Launch(ctx context.Context, w provision.Desired) (provision.Object, error) {
 	r, err := c.call(ctx, CallLaunch, request{Want: &w})
 	return r.Object, err
 }
 
-// Terminate implements provision.Provider, for replicas.
+// Terminate implements provision.Provider, for the kinds that the called machines permit.
 func (c *Client) Terminate(ctx context.Context, o provision.Object) error {
 	_, err := c.call(ctx, CallTerminate, request{Object: &o})
 	return err

@@ -26,6 +26,8 @@ type Handler struct {
 	// Service and Owner identify the machines that the handler lists, launches and terminates. It rejects
 	// calls for other machines, even if the machine's own identity permits them.
 	Service, Owner string
+	// Balancers permits calls for balancers too, and repairs of firewalls; otherwise only calls for replicas.
+	Balancers bool
 	// Provider and Attestor call all regions of the cloud. ByRegion contains one provider per region.
 	Provider provision.Provider
 	Attestor provision.KeyAttestor
@@ -73,20 +75,20 @@ var errUnknownCall = errors.New("unknown call, or missing argument")
 
 // checkOwner rejects a call for an object of another service, owner or kind.
 func (h *Handler) checkOwner(in request) error {
-	check := func(id, service, owner string, kind provision.ObjectKind) error {
+	check := func(id, service, owner string, kind provision.ObjectKind, permitted ...provision.ObjectKind) error {
 		switch {
 		case service != h.Service || owner != h.Owner:
 			return fmt.Errorf("%s: must belong to service %q of owner %q, got service %q of owner %q", id, h.Service, h.Owner, service, owner)
-		case kind != provision.KindReplica:
+		case kind != provision.KindReplica && (!h.Balancers || !slices.Contains(permitted, kind)):
 			return fmt.Errorf("%s: kind must be %s, got %s", id, provision.KindReplica, kind)
 		}
 		return nil
 	}
 	switch {
 	case in.Want != nil:
-		return check(in.Want.ID, in.Want.Service, in.Want.Owner, in.Want.Kind)
+		return check(in.Want.ID, in.Want.Service, in.Want.Owner, in.Want.Kind, provision.KindBalancer, provision.KindFirewall)
 	case in.Object != nil:
-		return check(in.Object.ID, in.Object.Service, in.Object.Owner, in.Object.Kind)
+		return check(in.Object.ID, in.Object.Service, in.Object.Owner, in.Object.Kind, provision.KindBalancer)
 	case in.Service != "" && in.Service != h.Service:
 		return fmt.Errorf("service must be %q, got %q", h.Service, in.Service)
 	}

@@ -278,6 +278,33 @@ func TestHandlerRejectsForeignCalls(t *testing.T) {
 	}
 }
 
+// Where controllers replace balancers, a machine also launches and terminates balancers and repairs firewalls of its
+// own service, and nothing else.
+func TestHandlerForBalancers(t *testing.T) {
+	m := &conformance.Memory{}
+	h := newHandler(m)
+	h.Balancers = true
+	c := client(machine(t, h))
+	launch := func(kind provision.ObjectKind, owner string) (provision.Object, error) {
+		w := want("lb-us-central1-0-" + string(kind))
+		w.Kind, w.Owner = kind, owner
+		return c.Launch(t.Context(), w)
+	}
+	own := want("us-central1-0").Owner
+	for kind, permitted := range map[provision.ObjectKind]bool{provision.KindBalancer: true, provision.KindFirewall: true, provision.KindIdentity: false, provision.KindProgram: false} {
+		o, err := launch(kind, own)
+		if (err == nil) != permitted {
+			t.Errorf("launching a %s: %v", kind, err)
+		}
+		if _, err := launch(kind, "them"); err == nil {
+			t.Errorf("a %s of another owner was launched", kind)
+		}
+		if err := c.Terminate(t.Context(), o); permitted && (err == nil) != (kind == provision.KindBalancer) {
+			t.Errorf("terminating a %s: %v", kind, err)
+		}
+	}
+}
+
 // When one machine does not respond, the next one is called. An error of the cloud itself is final.
 func TestCallFallsBackToNextMachine(t *testing.T) {
 	m := &conformance.Memory{}

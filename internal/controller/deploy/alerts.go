@@ -78,10 +78,10 @@ func listMachines(ids []string) string {
 	return "the certificates of " + names + " have not been renewed; the first is valid until %s"
 }
 
-// Alerts returns the alerts about certificates, launches and failed replicas at the last observation.
+// Alerts returns the alerts about certificates, launches, failed replicas and lost balancers at the last observation.
 func (k *Reconciler) Alerts() []telemetry.Alert {
 	k.mu.Lock()
-	ends, name, launches, failures := k.expiries, k.serviceName, k.launchAlerts, k.failures
+	ends, name, launches, failures := k.expiries, k.serviceName, slices.Concat(k.launchAlerts, k.balancerAlerts), k.failures
 	k.mu.Unlock()
 	certificates := CertificateAlerts(ends, k.now(), fmt.Sprintf("'skyserve up' with the service.yaml of %s", name))
 	return slices.Concat(launches, certificates, failures)

@@ -257,7 +257,7 @@ func waitingReason(err error) string {
 
 // DeliverDue makes the deliveries of a controller, which calls it in each iteration. It waits only for
 // serving balancers. It does less than Deliver, because `up` may be running with another generation
-// of the service: it enrols new replicas, delivers to balancers new deployments of their own
+// of the service: it enrols new replicas and the balancers of Enrolments, delivers to balancers new deployments of their own
 // generation, renews certificates, and delivers the newest revocation list to all machines. Serving
 // balancers are updated one after the other, the balancer on this machine first, until one does not
 // become ready again.
@@ -300,13 +300,20 @@ func (h *Delivery) dueDeployment(s AgentReport, o provision.Object, deployments 
 	switch {
 	case !wanted:
 		return d, false
-	case s.Err != nil: // only operators enrol balancers
-		return d, errors.Is(s.Err, identity.ErrUntrusted) && o.Kind == provision.KindReplica
+	case s.Err != nil: // only who launched a balancer enrols it
+		return d, errors.Is(s.Err, identity.ErrUntrusted) && (o.Kind == provision.KindReplica || h.hasLaunched(o))
+	case o.Kind == provision.KindBalancer && s.Revision == "" && h.hasLaunched(o):
+		return d, true
 	case o.Kind == provision.KindBalancer && s.Revision != d.Revision && generationOf(s.Revision) == generationOf(d.Revision):
 		return d, true
 	}
 	d.Revision = s.Revision // everything else keeps its deployment
 	return d, s.Enrolled && (h.Operator(o).Renews(s.Status) || s.Revoked < h.Revoked.Number())
+}
+
+// hasLaunched reports whether a balancer is in the record of this process.
+func (h *Delivery) hasLaunched(o provision.Object) bool {
+	return o.Kind == provision.KindBalancer && h.Enrolments != nil && h.Enrolments.isLaunched(o)
 }
 
 // generationOf returns the first part of the revision of a balancer's machine.
@@ -408,7 +415,7 @@ func (h *Delivery) Machine(o provision.Object) agent.Machine {
 // key that it reported.
 func (h *Delivery) fingerprint(ctx context.Context, o provision.Object) (string, error) {
 	isBalancer := o.Kind == provision.KindBalancer || provision.IsBalancerID(o.ID)
-	if isBalancer && (h.Enrolments == nil || !h.Enrolments.isLaunched(o)) {
+	if isBalancer && !h.hasLaunched(o) {
 		return "", &StrangersError{Machines: []provision.Object{o}}
 	}
 	f, err := h.Attestor.Fingerprint(ctx, o)

@@ -88,6 +88,8 @@ type Content struct {
 	// Enrolled are the handles (IDs in their cloud) of balancer machines that operators launched, by machine ID; other
 	// machines with the tags of a balancer are ignored. nil = all are accepted.
 	Enrolled map[string][]string
+	// Launched are the handles of those that a controller launched since Enrolled was delivered, in a controller.
+	Launched map[string][]string
 	// Draining are the IDs of replicas that balancers stop using.
 	Draining map[string]bool
 	// Controllers are the IDs of the machines that run a controller now.
@@ -167,7 +169,7 @@ func (c Content) trusts(o provision.Object) bool {
 	if o.Kind != provision.KindBalancer {
 		return !provision.IsBalancerID(o.ID)
 	}
-	return c.Enrolled == nil || slices.Contains(c.Enrolled[o.ID], o.Handle)
+	return c.Enrolled == nil || slices.Contains(c.Enrolled[o.ID], o.Handle) || slices.Contains(c.Launched[o.ID], o.Handle)
 }
 
 // deploymentBuilder is the state of one call of Deployments.
@@ -241,7 +243,7 @@ func (d *deploymentBuilder) cloudAccess(name string) *agent.Cloud {
 	if !others || cloud.RunsOnThisComputer(service.Region(name+"/")) {
 		return nil
 	}
-	c := &agent.Cloud{Means: d.Bundle.Means}
+	c := &agent.Cloud{Means: d.Bundle.Means, Balancers: cloud.ReplacesBalancers(d.spec)}
 	for _, r := range cloud.ManagedRegions(d.spec) {
 		if r.Cloud() == name {
 			c.Regions = append(c.Regions, string(r))

@@ -2,12 +2,16 @@ package deploy
 
 import (
 	"context"
+	"crypto/hmac"
 	"crypto/rand"
+	"crypto/sha256"
+	"encoding/hex"
 	"fmt"
 	"maps"
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"skyserve/internal/identity"
 	"skyserve/provision"
@@ -31,15 +35,23 @@ const maxLaunches = 4
 // cloud responded.
 const labelLaunch = "launch"
 
-// Enrolments records the balancer machines that an `up` of this operator launched. Tags alone do not
+// Enrolments records the balancer machines that an `up` of this operator, or a controller, launched. Tags alone do not
 // prove that a machine is a balancer, because everyone who may launch machines in the cloud account
 // can set them. Balancers receive secrets, and one of them receives all secrets of the service.
 // Therefore only recorded machines are enrolled as balancers. It is safe for concurrent use.
 type Enrolments struct {
+	// LabelKey makes all who have it label the launch that replaces one machine alike, so that two of them that
+	// launch it at the same time launch one; empty = labels are random. It is set where controllers launch
+	// balancers.
+	LabelKey string
+
 	notes NoteStore
+	// enrolled are the handles of the machines that are recorded elsewhere, by machine ID.
+	enrolled map[string][]string
 
 	mu       sync.Mutex
 	launches []launchRecord
+	unsaved  bool // launches has some that are not stored
 }
 
 // launchRecord is one launch of a balancer's machine.
@@ -51,6 +63,9 @@ type launchRecord struct {
 	Handle string `json:"handle,omitempty"`
 	// Fingerprint is the fingerprint of the first key that the machine reported; empty before.
 	Fingerprint string `json:"fingerprint,omitempty"`
+	// At is when the launch was last attempted, and Tries how often.
+	At    time.Time `json:"at,omitzero"`
+	Tries int       `json:"tries,omitempty"`
 }
 
 // ReadEnrolments reads the record of a service. A new service has none.
@@ -88,7 +103,7 @@ func (e *Enrolments) update(to func([]launchRecord) []launchRecord) error {
 	if err := e.notes.StoreValue(noteEnrolments, launches); err != nil {
 		return err
 	}
-	e.launches = launches
+	e.launches, e.unsaved = launches, false
 	return nil
 }
 
@@ -96,20 +111,42 @@ func (e *Enrolments) update(to func([]launchRecord) []launchRecord) error {
 // unconfirmed earlier launch where there is one, so that its machine is found instead of created
 // twice.
 func (e *Enrolments) beginLaunch(id string) (label string, err error) {
-	e.mu.Lock()
+	err = e.update(func(all []launchRecord) []launchRecord {
+		at := -1
+		for i, l := range all {
+			if l.ID == id && l.Handle == "" && l.Label != "" {
+				at = i
+			}
+		}
+		if at < 0 {
+			all = bounded(append(all, launchRecord{ID: id, Label: e.newLabel(id)}))
+			at = len(all) - 1
+		}
+		all[at].At, all[at].Tries = time.Now().UTC(), all[at].Tries+1
+		label = all[at].Label
+		return all
+	})
+	return label, err
+}
+
+// newLabel returns the label of the launch that replaces the last recorded machine of an ID.
+func (e *Enrolments) newLabel(id string) string {
+	if e.LabelKey == "" {
+		return strings.ToLower(rand.Text())
+	}
+	known := e.enrolled[id]
+	last := ""
+	if len(known) > 0 {
+		last = known[len(known)-1]
+	}
 	for _, l := range e.launches {
-		if l.ID == id && l.Handle == "" {
-			label = l.Label
+		if l.ID == id && l.Handle != "" && !slices.Contains(known, l.Handle) {
+			last = l.Handle // launched after the others were recorded elsewhere
 		}
 	}
-	e.mu.Unlock()
-	if label != "" {
-		return label, nil
-	}
-	label = strings.ToLower(rand.Text())
-	return label, e.update(func(all []launchRecord) []launchRecord {
-		return bounded(append(all, launchRecord{ID: id, Label: label}))
-	})
+	mac := hmac.New(sha256.New, []byte(e.LabelKey))
+	_, _ = fmt.Fprintf(mac, "launch %q after %q", id, last) // never fails
+	return hex.EncodeToString(mac.Sum(nil)[:16])
 }
 
 // finishLaunch records the cloud ID of the machine with a launch label.
@@ -124,12 +161,34 @@ func (e *Enrolments) finishLaunch(id, label, handle string) error {
 	})
 }
 
+// accept adds the launches of another record: machines and unconfirmed launches that are not in this one.
+func (e *Enrolments) accept(others []launchRecord) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for _, other := range others {
+		if !slices.ContainsFunc(e.launches, func(l launchRecord) bool {
+			return l.ID == other.ID && (l.Handle == other.Handle || other.Handle == "" && l.Label == other.Label)
+		}) {
+			e.launches = append(slices.DeleteFunc(e.launches, func(l launchRecord) bool {
+				return l.ID == other.ID && l.Handle == "" && l.Label == other.Label
+			}), other)
+			e.unsaved = true
+		}
+	}
+	e.launches = bounded(e.launches)
+}
+
 // Adopt records the known machines that Examine returned.
 func (e *Enrolments) Adopt(machines []provision.Object) error {
 	for _, o := range machines {
 		label := o.Labels[labelLaunch]
 		err := e.update(func(all []launchRecord) []launchRecord {
-			all = slices.DeleteFunc(all, func(l launchRecord) bool { return l.ID == o.ID && l.Handle == "" && l.Label == label })
+			for i, l := range all {
+				if l.ID == o.ID && l.Handle == "" && l.Label == label {
+					all[i].Handle = o.Handle
+					return all
+				}
+			}
 			return bounded(append(all, launchRecord{ID: o.ID, Label: label, Handle: o.Handle}))
 		})
 		if err != nil {

@@ -37,3 +37,6 @@ func DrainedBeforeEnd(draining map[string]bool, have []provision.Object, seen ma
 func (k *Reconciler) SetLogs(read func(id string) string) {
 	k.logs = func(_ context.Context, r provision.Object) ([]byte, error) { return []byte(read(r.ID)), nil }
 }
+
+// SetEnrolled sets the machines that are recorded elsewhere.
+func (e *Enrolments) SetEnrolled(enrolled map[string][]string) { e.enrolled = enrolled }

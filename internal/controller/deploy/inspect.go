@@ -13,6 +13,7 @@ import (
 
 	"skyserve/internal/agent"
 	"skyserve/internal/controller"
+	"skyserve/internal/identity"
 	"skyserve/internal/service"
 	"skyserve/internal/telemetry"
 	"skyserve/provision"
@@ -48,9 +49,10 @@ type Inspector struct {
 	Problem   string
 	// Images are the recorded digests of the service's images.
 	Images Images
-	// Enrolments records the balancers that were launched from this machine; nil = unknown. File is the
-	// service.yaml in messages about running `up` again.
+	// Enrolments records the balancers that were launched from this machine; nil = unknown. Signers verifies the
+	// record of those that controllers launched. File is the service.yaml in messages about running `up` again.
 	Enrolments *Enrolments
+	Signers    identity.Party
 	File       string
 	// Operator contains the expiry of the operator's certificate, for alerts: see CertificateExpiries.
 	Operator CertificateExpiries
@@ -211,6 +213,13 @@ func (i *Inspector) markStrangers(machines []provision.Object, responses []machi
 		n := slices.IndexFunc(machines, func(m provision.Object) bool { return m.Handle == o.Handle && m.Region == o.Region })
 		return &responses[n]
 	}
+	var launched []*telemetry.BalancerLaunches
+	for _, a := range responses {
+		if a.snapshot != nil {
+			launched = append(launched, a.snapshot.BalancerLaunches)
+		}
+	}
+	i.Enrolments.AcceptSigned(launched, i.Signers)
 	strangers, _ := i.Enrolments.Examine(machines, func(o provision.Object) bool { return Reachable(o) && at(o).err == nil })
 	for _, o := range strangers {
 		err := &StrangersError{Machines: []provision.Object{o}}

@@ -36,8 +36,8 @@ func (f *Deployer) cutLaunches(p *Plan) {
 		return
 	}
 	billed := slices.Concat(p.Have, f.Unlisted)
-	for _, c := range p.Changes { // balancers are launched together with replicas
-		if c.Action == provision.ActionLaunch && c.Kind() != provision.KindReplica {
+	for _, c := range p.Changes { // an operator launches balancers together with replicas
+		if c.Action == provision.ActionLaunch && !f.Gate.Bounds(c.Desired) {
 			billed = append(billed, provision.Object{ID: c.ID(), CostPerHour: c.CostPerHour})
 		}
 	}

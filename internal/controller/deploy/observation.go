@@ -43,6 +43,9 @@ func (k *Reconciler) observe(ctx context.Context, o *bundleState) (*observation,
 	if err != nil {
 		return nil, err
 	}
+	if err := k.adoptLaunched(o, l.Have); err != nil {
+		return nil, err
+	}
 	s := &observation{spec: o.content.Spec, have: l.Have, unresponsive: l.Failed, fromBundle: map[service.Region]bool{}, unknown: map[service.Region]bool{}}
 	for _, r := range cloud.ManagedRegions(s.spec) {
 		if s.unresponsive[r] == nil {

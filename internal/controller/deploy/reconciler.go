@@ -51,8 +51,8 @@ type CloudAccess struct {
 
 // Reconciler reconciles the replicas of a service in clouds with the desired state: it launches a
 // replacement where a machine no longer exists or is about to be interrupted, delivers deployments to new
-// machines, and updates balancers; and it applies the changes of strategies (see Apply). It only
-// changes replicas. It reads the existing objects from the clouds' tags each time, so that it can
+// machines, and updates balancers; and it applies the changes of strategies (see Apply). It changes
+// replicas, and replaces lost balancers where every balancer's machine runs a controller. It reads the existing objects from the clouds' tags each time, so that it can
 // be stopped at any moment. It calls its own cloud directly and other clouds through balancers there.
 // It changes nothing in a region that does not respond.
 type Reconciler struct {
@@ -93,6 +93,9 @@ type Reconciler struct {
 	records         controller.Records                    // of this term; nil before the first
 	launches        *launchState                          // nil before the first iteration of a term
 	storedSpot      provision.SpotRecord                  // the record of spot in the store
+	enrolments      *Enrolments                           // see useEnrolments; nil before the first iteration of a term
+	watched         map[string]watchedBalancer            // see observeBalancers, by ID
+	admitted        map[string]string                     // the configurations of admitReplaced, by ID of the firewall
 	retired         map[string]seenReplica                // replicas that are being taken out, by ID
 
 	prober  func(have []provision.Object) map[string]AgentReport    // reads machine statuses; nil = from the agents
@@ -108,6 +111,8 @@ type Reconciler struct {
 
 	shownLaunches *telemetry.Launches // nil before the first observation
 	launchAlerts  []telemetry.Alert
+
+	balancerAlerts []telemetry.Alert // about lost balancers, at the last observation
 }
 
 // bundleState is the state that the reconciler derived from its bundle.
@@ -280,11 +285,18 @@ func unsettled(have []provision.Object, seen map[string]AgentReport) bool {
 	})
 }
 
-// launchMissing launches missing replicas; changed means that a change may have been made. serving are
-// the statuses from withoutUnconfirmed.
+// launchMissing launches missing replicas and balancers; changed means that a change may have been made. serving
+// are the statuses from withoutUnconfirmed.
 func (k *Reconciler) launchMissing(ctx context.Context, o *bundleState, s *observation, seen, serving map[string]AgentReport, may func() error) (changed bool, err error) {
 	offersErr := k.limitPlanning(ctx, o, s)
 	k.refreshPrices(ctx, o)
+	balancers, balancersErr := k.replaceBalancers(ctx, o, s, seen, may)
+	replicas, err := k.launchMissingReplicas(ctx, o, s, seen, serving, may)
+	return balancers || replicas, errors.Join(offersErr, balancersErr, err)
+}
+
+// launchMissingReplicas launches missing replicas: see launchMissing.
+func (k *Reconciler) launchMissingReplicas(ctx context.Context, o *bundleState, s *observation, seen, serving map[string]AgentReport, may func() error) (changed bool, err error) {
 	k.logSpotError(o, k.observeSpot(ctx, o, s))
 	o.deployer.recordInterruptions(s.have, seen)
 	k.setTerminating(o.deployer, s, seen)
@@ -293,23 +305,23 @@ func (k *Reconciler) launchMissing(ctx context.Context, o *bundleState, s *obser
 		if removesFallback(o.deployer.Spec, p, c, serving) {
 			k.excess[c.ID()] = true // it is deleted once it has drained
 		}
-		return isReconcilerChange(p, c)
+		return isReconcilerChange(p, c) || k.enrolments != nil && isRemnant(p, c)
 	}
 	p, err := o.deployer.planFor(s.have, nil)
 	if err == nil && len(p.Changes) == 0 {
 		if changed, err = k.returnToSpot(ctx, o, s, may); !changed && err == nil {
 			changed, err = k.replaceCostlier(ctx, o, s, seen, may)
 		}
-		return changed, errors.Join(offersErr, err, p.heldError())
+		return changed, errors.Join(err, p.heldError())
 	}
 	if err != nil {
-		return false, errors.Join(offersErr, err)
+		return false, err
 	}
 	if err := may(); err != nil {
-		return false, errors.Join(offersErr, err)
+		return false, err
 	}
 	_, err = o.deployer.Up(ctx, p, k.recordProgress)
-	return true, errors.Join(offersErr, err)
+	return true, err
 }
 
 // progress logs completed changes; failures are logged with the iteration.
@@ -357,11 +369,16 @@ func drained(draining map[string]bool, have []provision.Object, seen map[string]
 func isReconcilerChange(p *Plan, c provision.Change) bool {
 	switch {
 	case c.Kind() != provision.KindReplica:
-		return false
+		return false // see replaceBalancers
 	case c.Action == provision.ActionLaunch:
 		return true
 	}
 	return c.Action == provision.ActionTerminate && (c.Observed.TerminatedReason != "" || planContains(p, c.ID()))
+}
+
+// isRemnant reports whether a change deletes what is left of the machine of a balancer that was replaced.
+func isRemnant(p *Plan, c provision.Change) bool {
+	return c.Kind() == provision.KindBalancer && c.Action == provision.ActionTerminate && c.Observed.TerminatedReason != "" && planContains(p, c.ID())
 }
 
 // removesFallback reports whether a change removes a fallback replica of another region of spec, or an
@@ -402,7 +419,7 @@ func (k *Reconciler) loadBundle(ctx context.Context) (*bundleState, error) {
 	c.Draining = decided.Idle()
 	if o := k.bundle; o != nil && string(o.content.Text) == string(c.Text) && reflect.DeepEqual(o.content.Bundle, c.Bundle) {
 		o.content, o.otherClouds, o.deployer.Gate = c, otherClouds, k.launches.gate
-		return o, nil
+		return o, k.useEnrolments(ctx, o)
 	}
 	party, authority, err := identity.Home{Dir: k.Dir}.ReadController()
 	if err != nil {
@@ -422,7 +439,7 @@ func (k *Reconciler) loadBundle(ctx context.Context) (*bundleState, error) {
 		k.lastObjects = map[service.Region][]provision.Object{}
 	}
 	k.bundle = o
-	return o, nil
+	return o, k.useEnrolments(ctx, o)
 }
 
 // connectClouds connects to all clouds: directly to the reconciler's own, to others through balancers

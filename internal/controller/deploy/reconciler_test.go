@@ -58,6 +58,24 @@ type reconcilerWorld struct {
 	advised  int // requests for scores
 	noScores error
 	store    testStore
+	// refuse returns why a launch is refused; nil = none is.
+	refuse func(provision.Desired) error
+	// launched is called after a launch; nil = nothing is.
+	launched func()
+}
+
+// Launch launches an object, unless it is refused.
+func (u *reconcilerWorld) Launch(ctx context.Context, w provision.Desired) (provision.Object, error) {
+	if u.refuse != nil {
+		if err := u.refuse(w); err != nil {
+			return provision.Object{}, err
+		}
+	}
+	o, err := u.Memory.Launch(ctx, w)
+	if u.launched != nil {
+		u.launched()
+	}
+	return o, err
 }
 
 // Offerings returns the offerings of a region.

@@ -38,7 +38,7 @@ var errNoTerm = fmt.Errorf("this controller is not the leader: %w", controller.E
 func (k *Reconciler) UseRecords(r controller.Records) {
 	k.working.Lock()
 	defer k.working.Unlock()
-	k.records, k.launches = r, nil
+	k.records, k.launches, k.enrolments, k.admitted = r, nil, nil, nil
 }
 
 // loadRecords loads the records, once per term. Until that succeeds nothing is changed.
@@ -65,6 +65,7 @@ func (k *Reconciler) loadRecords(ctx context.Context) error {
 		return err
 	}
 	st.gate = provision.NewLaunchGate(&st.record.LaunchRecord, k.now, cloud.RunsOnThisComputer)
+	st.gate.Balancers = true
 	k.spot.Restore(spot)
 	k.launches, k.storedSpot = st, spot
 	k.mu.Lock()

@@ -44,12 +44,23 @@ type testRecords struct {
 	token int
 }
 
-var errSuperseded = errors.New("a later leader has written")
+var (
+	errSuperseded = errors.New("a later leader has written")
+	errDown       = errors.New("the store does not respond")
+)
+
+// read decodes a record.
+func (s *testStore) read(t *testing.T, name string, value any) {
+	t.Helper()
+	if err := json.Unmarshal([]byte(s.values[name]), value); err != nil {
+		t.Fatal(err)
+	}
+}
 
 func (r testRecords) Load(_ context.Context, name string, value any) (bool, error) {
 	switch {
 	case r.down:
-		return false, errors.New("the store does not respond")
+		return false, errDown
 	case r.tokens[name] > r.token:
 		return false, errSuperseded
 	}
@@ -64,7 +75,10 @@ func (r testRecords) Load(_ context.Context, name string, value any) (bool, erro
 }
 
 func (r testRecords) Store(_ context.Context, name string, value any) error {
-	if r.tokens[name] > r.token {
+	switch {
+	case r.down:
+		return errDown
+	case r.tokens[name] > r.token:
 		return errSuperseded
 	}
 	text, err := json.Marshal(value)

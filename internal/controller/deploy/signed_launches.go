@@ -1,0 +1,201 @@
+package deploy
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"skyserve/internal/controller"
+	"skyserve/internal/identity"
+	"skyserve/internal/telemetry"
+	"skyserve/provision"
+	"skyserve/provision/cloud"
+)
+
+// purposeLaunches is the purpose for which controllers sign their record of launched balancers.
+const purposeLaunches = "launches of balancers"
+
+// signedNotes is the NoteStore of a controller's Enrolments: its one document is a record in the store, signed with
+// the controller's certificate. Whoever can write to the store, such as a balancer, cannot insert a machine. It is
+// used in one iteration.
+type signedNotes struct {
+	ctx     context.Context
+	party   identity.Party
+	records controller.Records
+}
+
+// LoadValue implements NoteStore. A record that no controller of the service signed is an error.
+func (n signedNotes) LoadValue(_ string, v any) error {
+	var s identity.Signed
+	found, err := n.records.Load(n.ctx, telemetry.BalancerLaunchesRecord, &s)
+	if err != nil || !found || len(s.Text) == 0 {
+		return err
+	}
+	text, err := n.party.OpenSigned(s, purposeLaunches, identity.Controller)
+	if err == nil {
+		err = json.Unmarshal(text, v)
+	}
+	if err != nil {
+		return fmt.Errorf("%w: %w", controller.ErrDamagedRecord, err)
+	}
+	return nil
+}
+
+// StoreValue implements NoteStore.
+func (n signedNotes) StoreValue(_ string, v any) error {
+	text, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	s, err := n.party.Sign(purposeLaunches, text)
+	if err != nil {
+		return err
+	}
+	return n.records.Store(n.ctx, telemetry.BalancerLaunchesRecord, s)
+}
+
+// AcceptSigned adds the launches that controllers recorded, as balancers report them. by verifies the signatures;
+// a record that is not valid is ignored, since a balancer may be forged or outdated.
+func (e *Enrolments) AcceptSigned(reported []*telemetry.BalancerLaunches, by identity.Party) {
+	for _, r := range reported {
+		if r == nil {
+			continue
+		}
+		var launches []launchRecord
+		if text, err := by.OpenSigned(identity.Signed(*r), purposeLaunches, identity.Controller); err == nil && json.Unmarshal(text, &launches) == nil {
+			e.accept(launches)
+		}
+	}
+}
+
+// Store stores the launches of AcceptSigned that are not stored yet.
+func (e *Enrolments) Store() error {
+	e.mu.Lock()
+	unsaved := e.unsaved
+	e.mu.Unlock()
+	if !unsaved {
+		return nil
+	}
+	return e.rewrite()
+}
+
+// rewrite stores the record again.
+func (e *Enrolments) rewrite() error {
+	return e.update(func(all []launchRecord) []launchRecord { return all })
+}
+
+// ReadBalancerLaunches reads the launches that controllers recorded from all balancers that respond.
+func (h *Delivery) ReadBalancerLaunches(ctx context.Context) []*telemetry.BalancerLaunches {
+	ctx, cancel := context.WithTimeout(ctx, statusTimeout)
+	defer cancel()
+	var wg sync.WaitGroup
+	all := make([]*telemetry.BalancerLaunches, len(h.Have))
+	for i, o := range h.Have {
+		if o.Kind != provision.KindBalancer || o.TerminatedReason != "" || !Reachable(o) {
+			continue
+		}
+		wg.Go(func() {
+			if s, err := h.Snapshot(ctx, o); err == nil {
+				all[i] = s.BalancerLaunches
+			}
+		})
+	}
+	wg.Wait()
+	return slices.DeleteFunc(all, func(l *telemetry.BalancerLaunches) bool { return l == nil })
+}
+
+// relaunchBackoff is the time between two attempts of a launch whose result is unknown, or that was refused. A
+// minute is enough for the lists of clouds to contain a machine whose launch was not confirmed.
+var relaunchBackoff = provision.BackoffPolicy{First: unlistedAfterLaunch, Max: 30 * time.Minute}
+
+// recentLaunches is the time over which replacements of one balancer count: one that is lost again and again has a
+// cause that an operator must find.
+const recentLaunches = 4 * time.Hour
+
+// nextLaunch returns when this process may next launch a machine of an ID. listed is true where its cloud lists the
+// last one as ended: a machine may be missing in lists for a while after its launch.
+func (e *Enrolments) nextLaunch(id string, listed bool) time.Time {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	var last launchRecord
+	recent := 0
+	for _, l := range e.launches {
+		if l.ID == id && !l.At.IsZero() {
+			last = l
+		}
+	}
+	if last.At.IsZero() {
+		return time.Time{}
+	}
+	if last.Handle == "" {
+		return last.At.Add(relaunchBackoff.Delay(last.Tries, id))
+	}
+	for _, l := range e.launches {
+		if l.ID == id && last.At.Sub(l.At) < recentLaunches {
+			recent++
+		}
+	}
+	next := last.At.Add(provision.FailureBackoff.Delay(recent, id))
+	if earliest := last.At.Add(provision.ListingDelay); !listed && next.Before(earliest) {
+		next = earliest
+	}
+	return next
+}
+
+// useEnrolments prepares the record of the balancers that controllers launched for an iteration, in services in
+// which they may.
+func (k *Reconciler) useEnrolments(ctx context.Context, o *bundleState) error {
+	if !cloud.ReplacesBalancers(o.content.Spec) {
+		k.enrolments, o.content.Launched = nil, nil
+		o.deployer.Enrolments, o.delivery.Enrolments = nil, nil
+		return nil
+	}
+	revoked, err := k.revoked(o.delivery.Party.Root)
+	if err != nil {
+		return err
+	}
+	party := o.delivery.Party
+	party.Revoked, party.Now = revoked.Has, k.Now
+	notes := signedNotes{ctx, party, k.records}
+	if k.enrolments == nil {
+		e := &Enrolments{notes: notes}
+		if err := k.loadEnrolments(e); err != nil {
+			return err
+		}
+		k.enrolments = e
+	}
+	e := k.enrolments
+	e.notes, e.LabelKey, e.enrolled = notes, o.content.PeerToken, o.content.Enrolled
+	o.deployer.Enrolments, o.delivery.Enrolments = e, e
+	o.content.Launched = e.Handles()
+	return nil
+}
+
+// loadEnrolments loads the record. One that is not valid, such as one of a revoked controller, is replaced: the next
+// `up` recognises its machines by their certificates.
+func (k *Reconciler) loadEnrolments(e *Enrolments) error {
+	err := e.notes.LoadValue(noteEnrolments, &e.launches)
+	if errors.Is(err, controller.ErrDamagedRecord) {
+		k.log().Warn("the record of launched balancers is not valid; it starts empty", "err", err)
+		e.launches, err = nil, nil
+	}
+	return err
+}
+
+// adoptLaunched records the machines of launches whose result this controller, or an earlier one, did not receive.
+func (k *Reconciler) adoptLaunched(o *bundleState, have []provision.Object) error {
+	if k.enrolments == nil {
+		return nil
+	}
+	_, known := k.enrolments.Examine(have, func(provision.Object) bool { return false })
+	if len(known) == 0 {
+		return nil
+	}
+	err := k.enrolments.Adopt(known)
+	o.content.Launched = k.enrolments.Handles()
+	return err
+}
