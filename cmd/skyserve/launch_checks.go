@@ -15,11 +15,11 @@ import (
 	"skyserve/provision/cloud"
 )
 
-// checkLaunches checks the launches of a plan and returns the results.
+// checkLaunches checks the launches of a plan, and the bucket of an identity that is repaired, and returns the results.
 func checkLaunches(ctx context.Context, places provision.MultiCloud, p *deploy.Plan) []provision.LaunchCheck {
 	var machines []provision.Desired
 	for _, c := range p.Changes {
-		if c.Action == provision.ActionLaunch || c.Action == provision.ActionReplace {
+		if c.Action == provision.ActionLaunch || c.Action == provision.ActionReplace || c.Action == provision.ActionRepair && c.Kind() == provision.KindIdentity {
 			machines = append(machines, c.Desired)
 		}
 	}

@@ -1,6 +1,7 @@
 package cloud_test
 
 import (
+	"encoding/json"
 	"fmt"
 	"reflect"
 	"slices"
@@ -343,6 +344,33 @@ func TestLayoutGrants(t *testing.T) {
 	for _, w := range l.Desired {
 		if w.Kind == provision.KindIdentity && !slices.Equal(w.Grants, want[w.ID]) {
 			t.Errorf("%s: is granted %q, want %q", w.ID, w.Grants, want[w.ID])
+		}
+	}
+}
+
+// Balancers, and nobody else, may store files in the service's folder of the bucket, in its cloud. Without store.files no
+// hash of a machine changes, so that no machine is replaced.
+func TestLayoutGrantsFiles(t *testing.T) {
+	for files, want := range map[string]map[string]provision.Grant{
+		"": {}, "s3://batches/all": {"identity-aws-balancer": provision.GrantFiles("batches/all/chat")}, "gs://batches": {"identity-gcp-balancer": provision.GrantFiles("batches/chat")},
+	} {
+		spec := parse(t, threeRegions)
+		spec.Store.Files = files
+		l, err := cloud.BuildLayout(input(spec))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, w := range l.Desired {
+			if g, granted := want[w.ID]; w.Kind == provision.KindIdentity && slices.Contains(w.Grants, g) != granted {
+				t.Errorf("%q: %s is granted %q, want %q", files, w.ID, w.Grants, g)
+			}
+			stores := files == "gs://batches" && w.Kind == provision.KindBalancer && w.Region.Cloud() == service.CloudGCP
+			if w.Machine != nil && w.Machine.StoresFiles != stores {
+				t.Errorf("%q: StoresFiles of %s is %v", files, w.ID, w.Machine.StoresFiles)
+			}
+			if text, err := json.Marshal(w.Machine); err != nil || !stores && strings.Contains(string(text), "StoresFiles") {
+				t.Errorf("%q: the hash of %s includes StoresFiles: %s, %v", files, w.ID, text, err)
+			}
 		}
 	}
 }
