@@ -18,6 +18,12 @@ type LaunchChecker interface {
 	CheckLaunch(ctx context.Context, w Desired) LaunchCheck
 }
 
+// FilesChecker is a Provider that tells before a launch whether machines could store files in a bucket.
+type FilesChecker interface {
+	// CheckFiles checks the bucket of w's grant of GrantFiles, and changes nothing.
+	CheckFiles(ctx context.Context, w Desired) LaunchCheck
+}
+
 // LaunchCheck is the result of checking one launch.
 type LaunchCheck struct {
 	CheckResult
@@ -36,7 +42,7 @@ const maxLaunchChecks = 16
 
 // CheckLaunches checks the launches of machines that differ in more than their ids: in each zone in which a
 // machine would be tried first, on the type and capacity type that it prefers. It also checks whether binaries can
-// be stored. Providers that cannot check launches are skipped. The results are sorted by place and message.
+// be stored, and the buckets in which machines store files. Providers that cannot check launches are skipped. The results are sorted by place and message.
 func CheckLaunches(ctx context.Context, p MultiCloud, machines []Desired) []LaunchCheck {
 	distinct := distinctLaunches(machines)
 	results := make([]*LaunchCheck, len(distinct))
@@ -67,14 +73,21 @@ func CheckLaunches(ctx context.Context, p MultiCloud, machines []Desired) []Laun
 	return checks
 }
 
-// checkOf returns a provider's check of a machine or a binary; nil if it has none.
+// checkOf returns a provider's check of a machine, a binary or an identity; nil if it has none.
 func checkOf(p Provider, w Desired) func(context.Context, Desired) LaunchCheck {
-	if w.Program != nil {
+	switch w.Kind {
+	case KindProgram:
 		if checker, ok := p.(ProgramChecker); ok {
 			return checker.CheckProgram
 		}
-	} else if checker, ok := p.(LaunchChecker); ok {
-		return checker.CheckLaunch
+	case KindIdentity:
+		if checker, ok := p.(FilesChecker); ok {
+			return checker.CheckFiles
+		}
+	default:
+		if checker, ok := p.(LaunchChecker); ok {
+			return checker.CheckLaunch
+		}
 	}
 	return nil
 }
@@ -88,12 +101,13 @@ type launchShape struct {
 	disk                               int
 }
 
-// distinctLaunches returns one launch for each shape, each with a single offering, and the binaries.
+// distinctLaunches returns one launch for each shape, each with a single offering, the binaries, and the identities
+// that may store files.
 func distinctLaunches(machines []Desired) []Desired {
 	var all []Desired
 	seen := map[launchShape]bool{}
 	for _, w := range machines {
-		if w.Program != nil {
+		if _, _, storesFiles := w.FilesBucket(); w.Program != nil || storesFiles {
 			all = append(all, w)
 		}
 		if w.Machine == nil || len(w.Offerings) == 0 {

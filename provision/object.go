@@ -127,6 +127,8 @@ type MachineConfig struct {
 	// Account is the Google service account that its units authenticate as; empty = the provider's
 	// default.
 	Account string `json:",omitempty"`
+	// StoresFiles states that its identity has a grant of GrantFiles.
+	StoresFiles bool `json:",omitempty"`
 }
 
 // RuleSource is the set of clients that may reach a port.
@@ -159,9 +161,10 @@ const (
 	// GrantReplaceBalancers extends GrantOperate to balancers.
 	GrantReplaceBalancers Grant = "replace-balancers"
 	// sessionGrantPrefix is the prefix of the grants of GrantSession, readGrantPrefix of those of GrantRead,
-	// challengeGrantPrefix of those of GrantChallenge.
+	// filesGrantPrefix of those of GrantFiles, challengeGrantPrefix of those of GrantChallenge.
 	sessionGrantPrefix   = "session:"
 	readGrantPrefix      = "read:"
+	filesGrantPrefix     = "files:"
 	challengeGrantPrefix = "challenge:"
 )
 
@@ -186,6 +189,27 @@ func GrantRead(folder string) Grant { return Grant(readGrantPrefix + folder) }
 // ReadFolder returns the folder of a grant of GrantRead; false for any other grant.
 func (g Grant) ReadFolder() (folder string, ok bool) {
 	return strings.CutPrefix(string(g), readGrantPrefix)
+}
+
+// GrantFiles lets a VM list, read, write and delete the objects below a folder of a bucket, bucket/prefix, and
+// nothing else in the bucket.
+func GrantFiles(folder string) Grant { return Grant(filesGrantPrefix + folder) }
+
+// FilesFolder returns the folder of a grant of GrantFiles; false for any other grant.
+func (g Grant) FilesFolder() (folder string, ok bool) {
+	return strings.CutPrefix(string(g), filesGrantPrefix)
+}
+
+// FilesBucket returns the bucket and the folder in which machines with an identity store files; false if they store
+// none in a bucket.
+func (w Desired) FilesBucket() (bucket, folder string, ok bool) {
+	for _, g := range w.Grants {
+		if place, ok := g.FilesFolder(); ok {
+			bucket, folder, _ = strings.Cut(place, "/")
+			return bucket, folder, true
+		}
+	}
+	return "", "", false
 }
 
 // GrantSession lets authorized users of the AWS account open a shell on a VM in a region through Session

@@ -43,6 +43,16 @@ func TestUpNamesBadInputBeforeBilling(t *testing.T) {
 			strings.ReplaceAll(oneRegion, "aws/us-east-1", "aws/us-esat-1"), func(*emulated) {}, exitUsage,
 			[]string{`is not a region of AWS, got "aws/us-esat-1"; did you mean aws/us-east-1?`},
 		},
+		"a bucket for files of another AWS account": {
+			oneRegion + "store: {files: \"s3://theirs/batches\"}\n", func(e *emulated) {
+				e.aws.Configure(func() { e.aws.ForeignBuckets = map[string]bool{"theirs": true} })
+			}, exitUsage,
+			[]string{provision.LaunchRejected + ": store.files: bucket theirs belongs to another AWS account"},
+		},
+		"a bucket for files without permission at Google": {
+			strings.Replace(oneRegion, "  - name: aws/us-east-1\n", google, 1) + "store: {files: \"gs://batches\"}\n", func(e *emulated) { e.gce.AddBucket("batches") }, exitCredentials,
+			[]string{"store.files: bucket batches does not grant it", "gcloud storage buckets add-iam-policy-binding gs://batches --member serviceAccount:skyserve-chat-lb@p.iam"},
+		},
 		"flex-start at AWS": {
 			strings.Replace(cloudService, "capacity: [spot, on_demand]", "capacity: [flex_start]", 1), func(*emulated) {}, exitUsage,
 			[]string{"regions[0].capacity[0]: flex_start exists in gcp regions only"},
@@ -76,7 +86,7 @@ func TestUpNamesBadInputBeforeBilling(t *testing.T) {
 					t.Errorf("no %q in\n%s", want, out)
 				}
 			}
-			if strings.Contains(out, provision.LaunchRejected) {
+			if strings.Contains(out, provision.LaunchRejected) && !strings.Contains(name, "for files") {
 				t.Errorf("a launch was checked and rejected:\n%s", out)
 			}
 			left := e.aws.RemainingResources()

@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"strings"
 
 	"skyserve/internal/service"
 	"skyserve/internal/store"
@@ -13,15 +12,19 @@ import (
 	"skyserve/provision/gcp"
 )
 
+// envEndpointStorage is the environment variable of Google's libraries for the endpoint of Cloud Storage.
+const envEndpointStorage = "STORAGE_EMULATOR_HOST"
+
 // openFiles returns the bucket with the files of batches of a service; nil if they are in the store. It makes no calls.
 func openFiles(ctx context.Context, cfg service.BalancerConfig) (store.Parts, error) {
 	if cfg.StoreFiles == "" {
 		return nil, nil
 	}
-	if !service.IsBucket(cfg.StoreFiles) {
+	f, known := service.FilesFolderOf(cfg.StoreFiles, cfg.Service)
+	if !known {
 		return nil, usage(fmt.Errorf("store_files: must be a folder of a bucket such as s3://batches/chat or gs://batches/chat, got %q", cfg.StoreFiles), "")
 	}
-	return openBucket(ctx, cfg.Service, cfg.StoreFiles+"/"+cfg.Service) // balancers delete what no record refers to
+	return openFolder(ctx, cfg.Service, f.Cloud, f.Bucket, f.Folder)
 }
 
 // openBucket returns a folder of a bucket, s3://bucket/folder or gs://bucket/folder, with the credentials of the
@@ -29,14 +32,24 @@ func openFiles(ctx context.Context, cfg service.BalancerConfig) (store.Parts, er
 func openBucket(ctx context.Context, name, url string) (store.Parts, error) {
 	scheme, rest, _ := strings.Cut(url, "://")
 	bucket, folder, _ := strings.Cut(rest, "/")
+	cloud := service.CloudAWS
 	if scheme == "gs" {
-		return gcp.New(gcp.Config{Service: name, Project: os.Getenv("GOOGLE_CLOUD_PROJECT")}).Files(bucket, folder), nil
+		cloud = service.CloudGCP
+	}
+	return openFolder(ctx, name, cloud, bucket, folder)
+}
+
+// openFolder returns a folder of a bucket for a service.
+func openFolder(ctx context.Context, name, cloud, bucket, folder string) (store.Parts, error) {
+	if cloud == service.CloudGCP {
+		p := gcp.New(gcp.Config{Service: name, Project: os.Getenv("GOOGLE_CLOUD_PROJECT"), Endpoint: os.Getenv(envEndpointStorage), FilesOnly: true})
+		return p.Files(bucket, folder), nil
 	}
 	// The region of the first call: the one of the bucket is found.
 	region := cmp.Or(os.Getenv("AWS_REGION"), os.Getenv("AWS_DEFAULT_REGION"), "us-east-1")
 	p, err := aws.New(ctx, aws.Config{Regions: []string{region}})
 	if err != nil {
-		return nil, failed(fmt.Errorf("opening %s: %w", url, err), "")
+		return nil, failed(fmt.Errorf("opening s3://%s/%s: %w", bucket, folder, err), "")
 	}
 	return p.Files(bucket, folder), nil
 }

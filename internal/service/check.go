@@ -275,23 +275,6 @@ func (c *checker) checkEndpoints() {
 	c.checkFiles()
 }
 
-// checkFiles checks that balancers can have credentials of the bucket for files: those of their environment.
-func (c *checker) checkFiles() {
-	at := path("store").key("files")
-	if c.spec.Store.Files == "" || !c.valid(at) {
-		return
-	}
-	for i := range c.spec.Regions {
-		if r := &c.spec.Regions[i]; r.Name.rented() {
-			c.reportAtPath(at, Error{
-				Problem: fmt.Sprintf("requires balancers on your own machines, whose environment has the credentials of the bucket, but regions[%d] is %s", i, r.Name),
-				Found:   c.describePath(at), Suggestion: "remove it: the files of batches are then in the store",
-			})
-			return
-		}
-	}
-}
-
 // checkOrigins rejects an origin that no browser sends.
 func (c *checker) checkOrigins() {
 	if c.spec.Balancer.CORS == nil {

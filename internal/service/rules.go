@@ -352,7 +352,7 @@ var rules = map[string]rule{
 	"GCPSpec.balancer_account": {text: "The service account of balancer machines. Default: skyserve-NAME-lb of the project; 'skyserve doctor' prints how to create it.", form: formAccount},
 	"GCPSpec.replica_account":  {text: "The service account of replica machines. Default: none.", form: formAccount},
 
-	"StoreSpec.files":  {text: "The folder of a bucket for the files of batches, with the credentials of the balancers' environment; not with cloud regions. Default: in the store.", form: formFiles},
+	"StoreSpec.files":  {text: "The folder of a bucket for the files of batches, with the identity of the machines in clouds, else the credentials of the balancers' environment. Default: in the store.", form: formFiles},
 	"StoreSpec.url":    {text: "The URL of an existing NATS server. Default: embedded.", form: formStore},
 	"StoreSpec.backup": {text: "Scheduled backups of the store. Default: none."},
 

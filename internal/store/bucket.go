@@ -3,12 +3,15 @@ package store
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 )
 
@@ -16,9 +19,10 @@ import (
 // It is safe for concurrent use. Its failures do not change Store.Problem: a full bucket is no outage of
 // the store.
 type Bucket struct {
-	s        *Store
-	config   jetstream.KeyValueConfig
-	creation createBackoff
+	s                 *Store
+	name, description string
+	maxBytes          int64
+	creation          createBackoff
 
 	mu    sync.Mutex
 	epoch uint64
@@ -37,10 +41,17 @@ const (
 )
 
 func (s *Store) newBucket(name, description string, maxBytes int64) *Bucket {
-	return &Bucket{s: s, config: jetstream.KeyValueConfig{
-		Bucket: s.namespace + "_" + name, Description: "skyserve: " + description,
-		History: 1, MaxBytes: maxBytes, Storage: jetstream.FileStorage,
-	}}
+	return &Bucket{s: s, name: s.namespace + "_" + name, description: "skyserve: " + description, maxBytes: maxBytes}
+}
+
+// bucketStream returns the stream of a bucket of keys with one value each. Without AllowDirect only the leader of
+// the stream responds to reads, so that they see every write that was acknowledged before.
+func bucketStream(bucket, description string, maxBytes int64) jetstream.StreamConfig {
+	return jetstream.StreamConfig{
+		Name: "KV_" + bucket, Description: description, Subjects: []string{"$KV." + bucket + ".>"},
+		Storage: jetstream.FileStorage, MaxMsgsPerSubject: 1, MaxBytes: maxBytes, Discard: jetstream.DiscardNew,
+		AllowRollup: true, DenyDelete: true,
+	}
 }
 
 // BatchRecords returns the bucket of the records of files and batches.
@@ -72,13 +83,15 @@ func (b *Bucket) open(ctx context.Context) (jetstream.KeyValue, error) {
 	if err != nil {
 		return nil, err
 	}
-	config, kv := b.config, jetstream.KeyValue(nil)
-	err = withReplicas(nc, func(replicas int) error {
-		config.Replicas = replicas
-		kv, err = js.CreateOrUpdateKeyValue(ctx, config)
-		return err
-	})
-	b.creation.recordResult(b.s.now(), err)
+	var kv jetstream.KeyValue
+	_, err = ensureStream(ctx, nc, js, bucketStream(b.name, b.description, b.maxBytes))
+	if err == nil {
+		err = retryRead(ctx, nc, func(ctx context.Context) (err error) {
+			kv, err = js.KeyValue(ctx, b.name)
+			return err
+		})
+	}
+	b.creation.recordResult(b.s.now(), creationFailure(nc, err))
 	if err != nil {
 		return nil, err
 	}
@@ -102,7 +115,7 @@ func (b *Bucket) use(ctx context.Context, key, operation string, f func(context.
 		b.kv = nil // the stream may be missing
 		b.mu.Unlock()
 	}
-	return wrap(ctx, err, "%s key %q of bucket %s", operation, key, b.config.Bucket)
+	return wrap(ctx, err, "%s key %q of bucket %s", operation, key, b.name)
 }
 
 // Get returns the value of a key and its revision.
@@ -164,11 +177,11 @@ func (b *Bucket) Clear(ctx context.Context, prefix string) error {
 		if err != nil {
 			return err
 		}
-		stream, err := js.Stream(ctx, "KV_"+b.config.Bucket)
+		stream, err := js.Stream(ctx, "KV_"+b.name)
 		if err != nil {
 			return err
 		}
-		return stream.Purge(ctx, jetstream.WithPurgeSubject("$KV."+b.config.Bucket+"."+prefix+">"))
+		return stream.Purge(ctx, jetstream.WithPurgeSubject("$KV."+b.name+"."+prefix+">"))
 	})
 }
 
@@ -217,36 +230,98 @@ func (b *Bucket) list(ctx context.Context, prefix string, options ...jetstream.W
 	defer cancel()
 	go b.cancelWhenLost(octx, cancel)
 	var entries []Entry
-	err := func() error {
-		kv, err := b.open(octx)
-		if err != nil {
-			return err
+	nc, err := b.s.conn()
+	if err == nil {
+		var kv jetstream.KeyValue
+		if kv, err = b.open(octx); err == nil {
+			entries, err = listEntries(octx, nc, kv, prefix+">", options...)
 		}
-		w, err := kv.WatchFiltered(octx, []string{prefix + ">"}, append(options, jetstream.IgnoreDeletes())...)
-		if err != nil {
-			return err
-		}
-		defer w.Stop() //nolint:errcheck // it ends with octx
-		for {
-			select {
-			case <-octx.Done():
-				return octx.Err()
-			case e, open := <-w.Updates():
-				if !open {
-					return fmt.Errorf("%w: the list ended early", ErrUnavailable)
-				}
-				if e == nil {
-					return nil
-				}
-				entries = append(entries, Entry{e.Key(), e.Value(), e.Revision()})
-			}
-		}
-	}()
+	}
 	if _, lost := b.s.conn(); err != nil && lost != nil && ctx.Err() == nil {
 		err = lost
 	}
-	slices.SortFunc(entries, func(x, y Entry) int { return cmp.Compare(x.Key, y.Key) })
-	return entries, wrap(ctx, err, "listing keys %q of bucket %s", strings.TrimSuffix(prefix, "."), b.config.Bucket)
+	return entries, wrap(ctx, err, "listing keys %q of bucket %s", strings.TrimSuffix(prefix, "."), b.name)
+}
+
+// lagTimeout is how long a list waits for a member to receive what the stream's leader has, until it starts again. The
+// leader may have deleted it since.
+const lagTimeout = time.Second
+
+// listEntries returns the keys of a pattern that have a value, sorted by key. A member that lags behind may serve the
+// list, so it ends only at the newest change that the stream's leader knew before: it contains every write that was
+// acknowledged before.
+func listEntries(ctx context.Context, nc *nats.Conn, kv jetstream.KeyValue, pattern string, options ...jetstream.WatchOpt) ([]Entry, error) {
+	for {
+		newest, err := newestRevision(ctx, nc, kv.Bucket(), pattern)
+		if err != nil {
+			return nil, err
+		}
+		entries, complete, err := listUpTo(ctx, kv, pattern, newest, options...)
+		if complete || err != nil {
+			return entries, err
+		}
+	}
+}
+
+// newestRevision returns the revision of the newest change of the keys of a pattern, by the leader of the stream; 0 = none.
+func newestRevision(ctx context.Context, nc *nats.Conn, bucket, pattern string) (revision uint64, err error) {
+	js, err := jetstream.New(nc)
+	if err != nil {
+		return 0, err
+	}
+	err = retryRead(ctx, nc, func(ctx context.Context) error {
+		stream, err := js.Stream(ctx, "KV_"+bucket)
+		if err != nil {
+			return err
+		}
+		last, err := stream.GetLastMsgForSubject(ctx, "$KV."+bucket+"."+pattern)
+		if errors.Is(err, jetstream.ErrMsgNotFound) {
+			return nil
+		}
+		if err == nil {
+			revision = last.Sequence
+		}
+		return err
+	})
+	return revision, err
+}
+
+// listUpTo lists the keys of a pattern. complete is false if the change with the revision newest was not received within
+// lagTimeout.
+func listUpTo(ctx context.Context, kv jetstream.KeyValue, pattern string, newest uint64, options ...jetstream.WatchOpt) (entries []Entry, complete bool, err error) {
+	w, err := kv.WatchFiltered(ctx, []string{pattern}, options...)
+	if err != nil {
+		return nil, false, err
+	}
+	defer w.Stop() //nolint:errcheck // it ends with ctx
+	byKey, initial, received := map[string]Entry{}, false, uint64(0)
+	lag := time.NewTimer(lagTimeout)
+	defer lag.Stop()
+	for !initial || received < newest {
+		select {
+		case <-ctx.Done():
+			return nil, false, ctx.Err()
+		case <-lag.C:
+			if initial {
+				return nil, false, nil
+			}
+		case e, open := <-w.Updates():
+			lag.Reset(lagTimeout)
+			switch {
+			case !open:
+				return nil, false, fmt.Errorf("%w: the list ended early", ErrUnavailable)
+			case e == nil:
+				initial = true
+				continue
+			case e.Operation() == jetstream.KeyValuePut:
+				byKey[e.Key()] = Entry{e.Key(), e.Value(), e.Revision()}
+			default:
+				delete(byKey, e.Key())
+			}
+			received = e.Revision()
+		}
+	}
+	return slices.SortedFunc(maps.Values(byKey), func(x, y Entry) int { return cmp.Compare(x.Key, y.Key) }), true, nil
 }
 
 // Watch is Store.Watch for the keys of the bucket.

@@ -103,15 +103,12 @@ func (s *Store) Keys(ctx context.Context, prefix string) ([]string, error) {
 	keys := []string{}
 	kv, err := s.bucket(octx)
 	if err == nil {
-		var all []string
-		all, err = kv.Keys(octx)
-		for _, k := range all {
-			if strings.HasPrefix(k, prefix) {
-				keys = append(keys, k)
+		var all []Entry
+		all, err = listEntries(octx, s.current(), kv, ">", jetstream.MetaOnly())
+		for _, e := range all {
+			if strings.HasPrefix(e.Key, prefix) {
+				keys = append(keys, e.Key)
 			}
-		}
-		if errors.Is(err, jetstream.ErrNoKeysFound) {
-			err = octx.Err() // a list that timed out is empty, too
 		}
 	}
 	s.recordResult(&s.read, err)

@@ -309,13 +309,7 @@ func (s *Store) bucket(ctx context.Context) (jetstream.KeyValue, error) {
 		return nil, err
 	}
 	bucket := s.namespace + "_state"
-	_, err = ensureStream(ctx, nc, js, jetstream.StreamConfig{
-		Name: "KV_" + bucket, Description: "skyserve: desired state and leases", Subjects: []string{"$KV." + bucket + ".>"},
-		Storage: jetstream.FileStorage, MaxMsgsPerSubject: 1, MaxBytes: stateMaxBytes, Discard: jetstream.DiscardNew,
-		AllowRollup: true, DenyDelete: true,
-		// Without AllowDirect only the leader of the stream responds to reads, so that they see every
-		// write that was acknowledged before.
-	})
+	_, err = ensureStream(ctx, nc, js, bucketStream(bucket, "skyserve: desired state and leases", stateMaxBytes))
 	if err == nil {
 		err = retryRead(ctx, nc, func(ctx context.Context) (err error) {
 			kv, err = js.KeyValue(ctx, bucket)

@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// RunGcloud executes gcloud commands for IAM roles and service accounts, one per line, like a shell. It skips
+// RunGcloud executes gcloud commands for IAM roles, service accounts and buckets, one per line, like a shell. It skips
 // other lines; an unknown gcloud command is an error.
 func (g *GCE) RunGcloud(commands string) error {
 	for line := range strings.Lines(commands) {
@@ -43,6 +43,11 @@ func (g *GCE) gcloud(words []string) error {
 	case "projects add-iam-policy-binding":
 		_, expression, _ := strings.Cut(flags["condition"], "expression=")
 		g.BindRole(member, flags["role"], expression)
+	case "storage buckets add-iam-policy-binding":
+		g.withLock(func() {
+			b := g.buckets[strings.TrimPrefix(name, "gs://")]
+			b.policy.Bindings = append(b.policy.Bindings, gcsBinding{flags["role"], []string{flags["member"]}})
+		})
 	default:
 		return fmt.Errorf("unknown command")
 	}

@@ -62,6 +62,11 @@ var gcsReadScopes = []string{
 	"https://www.googleapis.com/auth/devstorage.full_control", "https://www.googleapis.com/auth/devstorage.read_only", "https://www.googleapis.com/auth/devstorage.read_write",
 }
 
+// gcsWriteScopes are those with which it may also write them.
+var gcsWriteScopes = []string{
+	"https://www.googleapis.com/auth/cloud-platform", "https://www.googleapis.com/auth/devstorage.full_control", "https://www.googleapis.com/auth/devstorage.read_write",
+}
+
 // gcsRoot is the address of all buckets in links.
 const gcsRoot = "https://www.googleapis.com/storage/v1/b/"
 
@@ -139,7 +144,11 @@ func (g *GCE) requireStorage(r *http.Request, b *gcsBucket, action string) *gceE
 
 // machineMay reports whether a machine's service account has a permission on a bucket, and a scope for it.
 func (g *GCE) machineMay(email string, b *gcsBucket, permission string) bool {
-	if b == nil || !g.hasScope(email, gcsReadScopes) {
+	scopes := gcsWriteScopes
+	if permission == "storage.objects.get" || permission == "storage.objects.list" {
+		scopes = gcsReadScopes
+	}
+	if b == nil || !g.hasScope(email, scopes) {
 		return false
 	}
 	for _, binding := range b.policy.Bindings {
@@ -317,6 +326,13 @@ func (g *GCE) setBucketPolicy(r *http.Request, b *gcsBucket) (any, *gceError) {
 	policy.Kind, policy.ResourceID, policy.Etag = b.policy.Kind, b.policy.ResourceID, fmt.Sprintf("CAE%d=", g.calls)
 	b.policy, b.pending = policy, g.policyDelay
 	return policy, nil
+}
+
+// AddBucket adds an empty bucket of the operator.
+func (g *GCE) AddBucket(name string) {
+	g.withLock(func() {
+		g.buckets[name] = &gcsBucket{Name: name, Location: "US-CENTRAL1", objects: map[string]gcsObject{}}
+	})
 }
 
 // AddForeignBucket makes a name of a bucket belong to another project.

@@ -30,6 +30,23 @@ func (c iamContext) addValue(key, value string) {
 	c[key] = append(c[key], value)
 }
 
+// expand replaces the policy variables ${key} in the values of a condition. A variable without a value in the request
+// matches nothing.
+func (c iamContext) expand(values []string) []string {
+	var all []string
+	for _, value := range values {
+		if before, rest, found := strings.Cut(value, "${"); found {
+			key, after, _ := strings.Cut(rest, "}")
+			if len(c[strings.ToLower(key)]) != 1 {
+				continue
+			}
+			value = before + c[strings.ToLower(key)][0] + after
+		}
+		all = append(all, value)
+	}
+	return all
+}
+
 // iamWords is a string or a list of strings.
 type iamWords []string
 
@@ -118,7 +135,7 @@ func (s iamStatement) appliesTo(q iamRequest) bool {
 	for name, keys := range s.Condition {
 		op, _ := readOperator(name) // it was read with the policy
 		for key, values := range keys {
-			if !op.holds(q.context[strings.ToLower(key)], values) {
+			if !op.holds(q.context[strings.ToLower(key)], q.context.expand(values)) {
 				return false
 			}
 		}

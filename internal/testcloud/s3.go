@@ -96,14 +96,28 @@ func (a *AWS) serveS3(w http.ResponseWriter, r *http.Request, c awsCall) {
 	if outcome == ResponseLost {
 		DropConnection()
 	}
+	if call.action == "HeadBucket" {
+		a.mu.Lock()
+		if b := a.buckets[call.bucket]; b != nil && !b.deleted { // whether the caller may use the bucket or not
+			w.Header().Set("X-Amz-Bucket-Region", b.region)
+		}
+		a.mu.Unlock()
+	}
 	writeS3(w, r.Method != http.MethodHead, answer, err)
+}
+
+// AddBucket adds an empty bucket of the operator.
+func (a *AWS) AddBucket(name, region string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.buckets[name] = &s3Bucket{name: name, region: region, objects: map[string][]byte{}}
 }
 
 // writeS3 writes a response; one to HEAD has no body.
 func writeS3(w http.ResponseWriter, hasBody bool, answer any, err error) {
 	w.Header().Set("Content-Type", "application/xml")
 	var e *awsError
-	region, isRegion := answer.(s3BucketRegion)
+	status, isStatus := answer.(s3Status)
 	switch object, isObject := answer.([]byte); {
 	case errors.As(err, &e):
 		w.WriteHeader(e.status)
@@ -123,19 +137,15 @@ func writeS3(w http.ResponseWriter, hasBody bool, answer any, err error) {
 		w.Write(object) //nolint:errcheck // the caller may have disconnected
 	case answer == nil:
 		w.WriteHeader(http.StatusNoContent)
-	case isRegion:
-		w.Header().Set("X-Amz-Bucket-Region", region.name)
-		w.WriteHeader(region.status)
+	case isStatus:
+		w.WriteHeader(int(status))
 	default:
 		_ = xml.NewEncoder(w).Encode(answer)
 	}
 }
 
-// s3BucketRegion is the response of HeadBucket: 200, or 301 if the call was to another region.
-type s3BucketRegion struct {
-	status int
-	name   string
-}
+// s3Status is the response of HeadBucket: 200, or 301 if the call was to another region.
+type s3Status int
 
 // executeS3 executes a call. The caller holds mu.
 func (a *AWS) executeS3(c s3Call) (any, error) {
@@ -167,7 +177,7 @@ func (a *AWS) executeS3(c s3Call) (any, error) {
 	case b == nil || b.deleted:
 		return nil, newAWSError(http.StatusNotFound, "NoSuchBucket", "The specified bucket does not exist")
 	case b.region != c.region && c.action == "HeadBucket":
-		return s3BucketRegion{http.StatusMovedPermanently, b.region}, nil
+		return s3Status(http.StatusMovedPermanently), nil
 	case b.region != c.region:
 		return nil, newAWSError(http.StatusBadRequest, "AuthorizationHeaderMalformed", "The authorization header is malformed; the region '%s' is wrong; expecting '%s'", c.region, b.region)
 	}
@@ -192,8 +202,13 @@ func (a *AWS) authorizeS3(c s3Call) error {
 	if action == "" {
 		action = c.action
 	}
-	resource := "arn:aws:s3:::" + strings.TrimSuffix(c.bucket+"/"+c.key, "/")
-	if q := (iamRequest{"s3:" + action, resource, iamContext{}}); !allowed(policies, q) {
+	q := iamRequest{"s3:" + action, "arn:aws:s3:::" + strings.TrimSuffix(c.bucket+"/"+c.key, "/"), iamContext{}}
+	q.context.addValue("aws:PrincipalAccount", AWSAccount)
+	q.context.addValue("aws:ResourceAccount", map[bool]string{false: AWSAccount, true: "another account"}[a.ForeignBuckets[c.bucket]])
+	if c.query.Has("prefix") {
+		q.context.addValue("s3:prefix", c.query.Get("prefix"))
+	}
+	if !allowed(policies, q) {
 		return c.denial("arn:aws:sts::"+AWSAccount+":assumed-role/"+role.name+"/"+id, q)
 	}
 	return nil
@@ -281,7 +296,7 @@ type s3PublicBlock struct {
 func (a *AWS) executeBucket(b *s3Bucket, c s3Call) (any, error) {
 	switch c.action {
 	case "HeadBucket":
-		return s3BucketRegion{http.StatusOK, b.region}, nil
+		return s3Status(http.StatusOK), nil
 	case "DeleteBucket":
 		if len(b.objects) > 0 {
 			return nil, newAWSError(http.StatusConflict, "BucketNotEmpty", "The bucket you tried to delete is not empty")

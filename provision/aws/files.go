@@ -6,6 +6,7 @@ import (
 	"crypto/sha256"
 	"encoding/base64"
 	"errors"
+	"fmt"
 	"io"
 	"io/fs"
 	"net/http"
@@ -15,6 +16,8 @@ import (
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/service/s3"
 	smithyhttp "github.com/aws/smithy-go/transport/http"
+
+	"skyserve/provision"
 )
 
 // Files stores parts of files in a bucket. It implements store.Parts and is safe for concurrent use.
@@ -26,8 +29,49 @@ type Files struct {
 	region string // of the bucket; empty until it is read
 }
 
+var _ provision.FilesChecker = (*Provider)(nil)
+
+// CheckFiles checks that the bucket exists in this AWS account. The role of the machines gets its permissions when it
+// is created.
+func (p *Provider) CheckFiles(ctx context.Context, w provision.Desired) provision.LaunchCheck {
+	bucket, folder, _ := w.FilesBucket()
+	c := provision.LaunchCheck{CheckResult: provision.CheckResult{Where: string(w.Region), Message: "storing files of batches in s3://" + bucket + "/" + folder}}
+	if err := p.checkFilesBucket(ctx, bucket); err != nil {
+		c.Err = wrapError("checking "+c.Message, err)
+		c.Message += ": " + plainError(err).Error()
+		c.Hint = hintOf(c.Err)
+		return c
+	}
+	c.OK = true
+	c.Message += ": the bucket is in this AWS account"
+	return c
+}
+
+// checkFilesBucket returns an error if a bucket is not in this AWS account. A new bucket may not be listed yet.
+func (p *Provider) checkFilesBucket(ctx context.Context, name string) error {
+	b, listed, err := p.findBucket(ctx, name)
+	if err != nil || listed {
+		return err
+	}
+	region, err := p.Files(name, "").in(ctx)
+	if err == nil {
+		_, err = p.s3.HeadBucket(ctx, &s3.HeadBucketInput{Bucket: &name, ExpectedBucketOwner: &b.account}, region)
+	}
+	var refused *smithyhttp.ResponseError
+	if !errors.As(err, &refused) {
+		return err
+	}
+	switch refused.HTTPStatusCode() {
+	case http.StatusNotFound:
+		return &provision.SpecError{Err: fmt.Errorf("store.files: bucket %s does not exist; create it: aws s3 mb s3://%s", name, name)}
+	case http.StatusForbidden:
+		return &provision.SpecError{Err: fmt.Errorf("store.files: bucket %s belongs to another AWS account, and balancers may write only to their own, %s; set store.files to a bucket of this account", name, b.account)}
+	}
+	return err
+}
+
 // Files returns the files in a folder of a bucket, which must exist. The credentials need s3:GetObject,
-// s3:PutObject, s3:DeleteObject and s3:ListBucket.
+// s3:PutObject, s3:DeleteObject and s3:ListBucket, in this folder.
 func (p *Provider) Files(bucket, folder string) *Files {
 	if folder = strings.Trim(folder, "/"); folder != "" {
 		folder += "/"
@@ -36,7 +80,7 @@ func (p *Provider) Files(bucket, folder string) *Files {
 }
 
 // in directs a call to the region of the bucket, which it finds first. The response of HeadBucket names it even when it
-// refuses a call to another region.
+// refuses the call: to another region, or of a machine, which may list only its folder.
 func (f *Files) in(ctx context.Context) (func(*s3.Options), error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -46,7 +90,7 @@ func (f *Files) in(ctx context.Context) (func(*s3.Options), error) {
 		switch {
 		case err == nil:
 			f.region = aws.ToString(out.BucketRegion)
-		case errors.As(err, &refused) && refused.HTTPStatusCode() == http.StatusMovedPermanently:
+		case errors.As(err, &refused) && (refused.HTTPStatusCode() == http.StatusMovedPermanently || refused.HTTPStatusCode() == http.StatusForbidden):
 			f.region = refused.Response.Header.Get(headerBucketRegion)
 		}
 		if f.region == "" {

@@ -45,8 +45,9 @@ const (
 	objectAddress = "https://%s.s3.%s.%s/%s"
 )
 
-// headerBucketRegion is the header of responses to HeadBucket with the region of the bucket. Source: "HeadBucket" in the
-// Amazon S3 API Reference (not read again).
+// headerBucketRegion is the header of responses to HeadBucket with the region of the bucket, also with the status
+// 301 and 403. Source: "HeadBucket" in the Amazon S3 API Reference, and GetBucketRegion of the SDK, which reads the header
+// of responses to requests without credentials (not read again).
 const headerBucketRegion = "X-Amz-Bucket-Region"
 
 // principalEC2 is the service that assumes the roles of machines. Source: "IAM roles for Amazon EC2", EC2 user guide

@@ -41,6 +41,9 @@ func policyFor(name, owner, partition string, grants []provision.Grant) (string,
 		if folder, ok := g.ReadFolder(); ok {
 			statements = append(statements, readStatements(folder, "arn:"+partition+":s3:::")...)
 		}
+		if folder, ok := g.FilesFolder(); ok {
+			statements = append(statements, filesStatements(folder, "arn:"+partition+":s3:::")...)
+		}
 		if bucket, pattern, ok := g.ProgramObjects(); ok {
 			statements = append(statements, programStatement(bucket, pattern, "arn:"+partition+":s3:::"))
 		}
@@ -64,6 +67,17 @@ func readStatements(folder, arn string) []statement {
 	return []statement{
 		{"Allow", []string{"s3:GetObject"}, []string{arn + folder + "/*"}, nil},
 		{"Allow", []string{"s3:ListBucket"}, []string{arn + bucket}, condition{"StringEquals": {"s3:prefix": prefix + "/"}}},
+	}
+}
+
+// filesStatements permits listing, reading, writing and deleting the objects below a folder of a bucket of the
+// machine's own AWS account: nobody else can receive the files by creating a bucket with the name of a deleted one.
+func filesStatements(folder, arn string) []statement {
+	bucket, prefix, _ := strings.Cut(folder, "/")
+	own := map[string]any{"aws:ResourceAccount": "${aws:PrincipalAccount}"}
+	return []statement{
+		{"Allow", []string{"s3:DeleteObject", "s3:GetObject", "s3:PutObject"}, []string{arn + folder + "/*"}, condition{"StringEquals": own}},
+		{"Allow", []string{"s3:ListBucket"}, []string{arn + bucket}, condition{"StringEquals": own, "StringLike": {"s3:prefix": prefix + "/*"}}},
 	}
 }
 

@@ -304,7 +304,7 @@ func (l *layout) addPrerequisites(cloud string) error {
 	global := service.Region(cloud + "/" + globalPlace)
 	sessions := l.sessionGrants(cloud)
 	sessions = append(sessions, l.addProgram(cloud, global)...)
-	balancers := slices.Concat([]provision.Grant{provision.GrantOperate}, l.replaceGrants(), l.challengeGrants(cloud), sessions)
+	balancers := slices.Concat([]provision.Grant{provision.GrantOperate}, l.replaceGrants(), l.challengeGrants(cloud), l.filesGrants(cloud), sessions)
 	for role, grants := range map[provision.ObjectKind][]provision.Grant{provision.KindBalancer: balancers, provision.KindReplica: append(l.readGrants(cloud), sessions...)} {
 		w := provision.Desired{ID: fmt.Sprintf("identity-%s-%s", cloud, role), Kind: provision.KindIdentity, Region: global, Grants: grants}
 		if err := l.addObject(w, role, grants); err != nil {
@@ -356,6 +356,14 @@ func (l *layout) challengeGrants(cloud string) []provision.Grant {
 		return nil
 	}
 	return []provision.Grant{provision.GrantChallenge(l.ZoneID, l.Spec.DNS.Name)}
+}
+
+// filesGrants returns the grant for the folder in which balancers store the files of batches.
+func (l *layout) filesGrants(cloud string) []provision.Grant {
+	if f, inBucket := service.FilesFolderOf(l.Spec.Store.Files, l.Spec.Name); inBucket && f.Cloud == cloud {
+		return []provision.Grant{provision.GrantFiles(f.Bucket + "/" + f.Folder)}
+	}
+	return nil
 }
 
 // readGrants returns the grants for the buckets from which replicas in a cloud download model weights and
@@ -438,6 +446,7 @@ func (l *layout) addMachine(n MachineInput, offers provision.Offerings, disk int
 	}
 	if n.Region.Cloud() == service.CloudGCP {
 		w.Machine.Account = GoogleAccounts(l.Spec)[n.Kind]
+		w.Machine.StoresFiles = n.Kind == provision.KindBalancer && len(l.filesGrants(service.CloudGCP)) > 0 // its access scopes are fixed at launch
 	}
 	return l.addObject(w, n.Kind, w.Machine)
 }

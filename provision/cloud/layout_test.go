@@ -1,6 +1,7 @@
 package cloud_test
 
 import (
+	"encoding/json"
 	"fmt"
 	"reflect"
 	"slices"
@@ -360,6 +361,33 @@ func TestOnlyThreeBalancersMayReplaceThemselves(t *testing.T) {
 		for _, w := range plan(t, input(spec)).Desired {
 			if may := slices.Contains(w.Grants, provision.GrantReplaceBalancers); may != (want && w.ID == "identity-aws-balancer") {
 				t.Errorf("%d balancers: %s has the grants %v", balancers, w.ID, w.Grants)
+			}
+		}
+	}
+}
+
+// Balancers, and nobody else, may store files in the service's folder of the bucket, in its cloud. Without store.files no
+// hash of a machine changes, so that no machine is replaced.
+func TestLayoutGrantsFiles(t *testing.T) {
+	for files, want := range map[string]map[string]provision.Grant{
+		"": {}, "s3://batches/all": {"identity-aws-balancer": provision.GrantFiles("batches/all/chat")}, "gs://batches": {"identity-gcp-balancer": provision.GrantFiles("batches/chat")},
+	} {
+		spec := parse(t, threeRegions)
+		spec.Store.Files = files
+		l, err := cloud.BuildLayout(input(spec))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, w := range l.Desired {
+			if g, granted := want[w.ID]; w.Kind == provision.KindIdentity && slices.Contains(w.Grants, g) != granted {
+				t.Errorf("%q: %s is granted %q, want %q", files, w.ID, w.Grants, g)
+			}
+			stores := files == "gs://batches" && w.Kind == provision.KindBalancer && w.Region.Cloud() == service.CloudGCP
+			if w.Machine != nil && w.Machine.StoresFiles != stores {
+				t.Errorf("%q: StoresFiles of %s is %v", files, w.ID, w.Machine.StoresFiles)
+			}
+			if text, err := json.Marshal(w.Machine); err != nil || !stores && strings.Contains(string(text), "StoresFiles") {
+				t.Errorf("%q: the hash of %s includes StoresFiles: %s, %v", files, w.ID, text, err)
 			}
 		}
 	}

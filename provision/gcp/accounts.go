@@ -281,14 +281,27 @@ func (p *Provider) rolesOf(ctx context.Context, account string) ([]accountRole, 
 	}
 	var roles []accountRole
 	for _, b := range policy.Bindings {
-		if !slices.Contains(b.Members, "serviceAccount:"+account) {
+		if !slices.Contains(b.Members, memberPrefix+account) {
 			continue
 		}
-		var role struct{ IncludedPermissions []string }
-		if err := p.callAPI(ctx, http.MethodGet, s.iam+"/v1/"+b.Role, nil, &role); err != nil {
-			return nil, wrapError(err, "reading IAM role %s", b.Role)
+		permissions, err := p.permissionsOf(ctx, b.Role)
+		if err != nil {
+			return nil, err
 		}
-		roles = append(roles, accountRole{role.IncludedPermissions, b.Condition.Expression})
+		roles = append(roles, accountRole{permissions, b.Condition.Expression})
 	}
 	return roles, nil
+}
+
+// permissionsOf returns the permissions of an IAM role.
+func (p *Provider) permissionsOf(ctx context.Context, name string) ([]string, error) {
+	s, err := p.openSession(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var role struct{ IncludedPermissions []string }
+	if err := p.callAPI(ctx, http.MethodGet, s.iam+"/v1/"+name, nil, &role); err != nil {
+		return nil, wrapError(err, "reading IAM role %s", name)
+	}
+	return role.IncludedPermissions, nil
 }

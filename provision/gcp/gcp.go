@@ -44,6 +44,8 @@ type Config struct {
 	// MachinesOnly excludes firewalls and identities from changes and lists. It is for a machine of the
 	// service, because provision.GrantOperate does not include permissions for them.
 	MachinesOnly bool
+	// FilesOnly restricts the credentials to files in buckets (Files), like the access scopes of machines.
+	FilesOnly bool
 	// Programs includes the binaries in buckets (provision.KindProgram) in lists, which requires
 	// permissions in Cloud Storage.
 	Programs bool

@@ -17,8 +17,11 @@ import (
 const defaultDiskGiB = 50
 
 // machineScopes restrict the programs on a machine to calling Compute Engine, reading prices and downloading
-// the binary, regardless of the roles of the machine's service account.
-var machineScopes = []string{computeScope, billingScope, readingScope}
+// the binary, regardless of the roles of the machine's service account. Those of filesScopes may also store files.
+var (
+	machineScopes = []string{computeScope, billingScope, readingScope}
+	filesScopes   = []string{computeScope, billingScope, writingScope}
+)
 
 // serviceLabel is the label that List filters by. Labels repeat fields of the note for people and for
 // bills, reduced to the characters that labels allow.
@@ -89,7 +92,7 @@ func (p *Provider) instanceOf(w provision.Desired, n note, project string) (*com
 		Scheduling:          scheduling(offer),
 		ReservationAffinity: affinity(offer),
 		Disks:               []*computepb.AttachedDisk{disk(w.Machine, offer, labels)},
-		ServiceAccounts:     accounts(n.Role, p.account(n.Service, n.Role, w.Machine.Account, project)),
+		ServiceAccounts:     accounts(w.Machine, p.account(n.Service, n.Role, w.Machine.Account, project)),
 		NetworkInterfaces:   []*computepb.NetworkInterface{p.nic(offer)},
 	}, nil
 }
@@ -211,16 +214,19 @@ func disk(m *provision.MachineConfig, offer provision.Offering, labels map[strin
 	}
 }
 
-// accounts returns the service account of a machine of a role; none without an email address. The scope of
+// accounts returns the service account of a machine; none without an email address. The scope of
 // a replica's service account includes all APIs: only its roles restrict it, for instance to reading
 // weights from a bucket.
-func accounts(role provision.ObjectKind, email string) []*computepb.ServiceAccount {
+func accounts(m *provision.MachineConfig, email string) []*computepb.ServiceAccount {
 	if email == "" {
 		return nil
 	}
 	scopes := machineScopes
-	if role == provision.KindReplica {
+	switch {
+	case m.Role == provision.KindReplica:
 		scopes = []string{scope}
+	case m.StoresFiles:
+		scopes = filesScopes
 	}
 	return []*computepb.ServiceAccount{{Email: &email, Scopes: scopes}}
 }

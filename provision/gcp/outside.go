@@ -34,7 +34,7 @@ const (
 
 // The names and values of Cloud Storage's JSON API that this package relies on. Source: the discovery document of
 // storage v1 (google.golang.org/api/storage/v1, storage-api.json), read in November 2026, except:
-// storageClass by docs.cloud.google.com/storage/docs/storage-classes, roleReader and memberPrefix by
+// storageClass by docs.cloud.google.com/storage/docs/storage-classes, roleReader, roleFiles and memberPrefix by
 // docs.cloud.google.com/storage/docs/access-control/iam-roles, policyVersion (the first with conditions) by
 // docs.cloud.google.com/iam/docs/policies.
 const (
@@ -42,6 +42,7 @@ const (
 	storageClass         = "STANDARD"
 	publicAccessEnforced = "enforced"
 	roleReader           = "roles/storage.objectViewer"
+	roleFiles            = "roles/storage.objectUser"
 	memberPrefix         = "serviceAccount:"
 	policyVersion        = 3
 	// defaultLocation is the location of a bucket if the regions are unknown.
@@ -70,12 +71,13 @@ const (
 
 // The scopes of access tokens. scope includes all APIs: Compute Engine, the test of the caller's
 // permissions, and prices. Machines of a service use computeScope, billingScope for prices, and readingScope to
-// download the binary. Source: the discovery documents, and docs.cloud.google.com/storage/docs/authentication.
+// download the binary, or writingScope to store files too. Source: the discovery documents, and docs.cloud.google.com/storage/docs/authentication.
 const (
 	scope        = "https://www.googleapis.com/auth/cloud-platform"
 	computeScope = "https://www.googleapis.com/auth/compute"
 	billingScope = "https://www.googleapis.com/auth/cloud-billing.readonly"
 	readingScope = "https://www.googleapis.com/auth/devstorage.read_only"
+	writingScope = "https://www.googleapis.com/auth/devstorage.read_write"
 )
 
 // accountSuffix is the end of the email addresses of a project's service accounts. Source:

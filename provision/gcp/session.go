@@ -55,8 +55,11 @@ func (p *Provider) openSession(ctx context.Context) (*session, error) {
 		unsigned:        transport,
 	}
 	scopes := []string{scope}
-	if p.cfg.MachinesOnly {
+	switch {
+	case p.cfg.MachinesOnly:
 		scopes = []string{computeScope}
+	case p.cfg.FilesOnly:
+		scopes = []string{writingScope}
 	}
 	var creds *auth.Credentials
 	var err error

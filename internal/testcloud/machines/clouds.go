@@ -42,8 +42,9 @@ type Clouds struct {
 
 	opts Options
 
-	booting sync.RWMutex // held for reading while a machine boots
-	closed  bool         // no machine boots any more
+	booting   sync.RWMutex // held for reading while a machine boots
+	closed    bool         // no machine boots any more
+	endpoints []string     // variables of SetEndpoints
 
 	mu          sync.Mutex
 	running     int
@@ -51,6 +52,14 @@ type Clouds struct {
 	stops       []func()
 	interrupted map[string]bool // by the cloud's id: the machine has an interruption notice
 	rebalanced  map[string]bool // by the cloud's id: the machine has a rebalance recommendation
+}
+
+// SetEndpoints sets the addresses of the clouds' APIs in the environment of machines that are launched later: for
+// programs whose configuration has none, as the clouds' libraries read them.
+func (c *Clouds) SetEndpoints(aws, google string) {
+	c.booting.Lock()
+	defer c.booting.Unlock()
+	c.endpoints = []string{"AWS_ENDPOINT_URL=" + aws, "STORAGE_EMULATOR_HOST=" + google}
 }
 
 // New returns clouds without machines.

@@ -55,7 +55,7 @@ func (c *Clouds) boot(m testcloud.BootingMachine, metadataEnv func(host string) 
 	own := slices.DeleteFunc(slices.Clone(c.opts.Environment), func(v string) bool {
 		return slices.ContainsFunc(credentialPrefixes, func(prefix string) bool { return strings.HasPrefix(v, prefix) })
 	})
-	own = append(own, metadataEnv(metadata.host))
+	own = append(append(own, c.endpoints...), metadataEnv(metadata.host))
 	cmd := exec.Command(program, "node", "--config", file)
 	if c.opts.Bootstrap {
 		program = filepath.Join(dir, diskProgram)

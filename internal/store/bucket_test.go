@@ -1,0 +1,73 @@
+package store
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"skyserve/internal/testkit"
+)
+
+// Reads of a bucket see every write that was acknowledged before, by any client, also while a member starts again:
+// a member that lags behind the others does not answer them. So do those of a bucket that an earlier version
+// created, whose members all answer.
+func TestBucketReadsSeeAcknowledgedWrites(t *testing.T) {
+	t.Parallel()
+	c := newTestCluster(t, "a", "b", "c")
+	c.start("a", "b", "c")
+	c.waitReplicated()
+	var clients []*Bucket
+	for _, n := range c.nodes {
+		clients = append(clients, c.client(n).BatchRecords())
+	}
+	earlier := clients[0].s
+	testkit.Eventually(t, "an earlier version creates the bucket", func() bool {
+		nc, err := earlier.conn()
+		if err != nil {
+			return false
+		}
+		js, err := jetstream.New(nc)
+		if err == nil {
+			_, err = js.CreateKeyValue(t.Context(), jetstream.KeyValueConfig{Bucket: "skyserve_chat_batches", Replicas: Replicas, Storage: jetstream.FileStorage})
+		}
+		return err == nil
+	})
+	testkit.Eventually(t, "a write succeeds", func() bool {
+		_, err := clients[0].Put(t.Context(), "file.first", nil)
+		return err == nil
+	})
+	value, restarted := []byte(strings.Repeat("x", 100_000)), 0
+	for i := range 200 {
+		if i%40 == 20 {
+			n := c.nodes[restarted%len(c.nodes)]
+			if n != c.leader() {
+				c.servers[n].Close()
+				c.start(n)
+			}
+			restarted++
+		}
+		key := fmt.Sprintf("file.t.%d", i)
+		testkit.Eventually(t, "a write is acknowledged", func() bool {
+			_, err := clients[i%3].Put(t.Context(), key, value)
+			return err == nil
+		})
+		reader := clients[(i+1)%3]
+		testkit.Eventually(t, "a read is answered", func() bool {
+			_, _, err := reader.Get(t.Context(), key)
+			if err != nil && errors.Is(err, ErrNotFound) {
+				t.Fatalf("%s, which was written, is not found: %v", key, err)
+			}
+			return err == nil
+		})
+		testkit.Eventually(t, "a list is answered", func() bool {
+			entries, err := reader.Keys(t.Context(), "file.t.")
+			if err == nil && len(entries) != i+1 {
+				t.Fatalf("%d keys are listed after %d writes", len(entries), i+1)
+			}
+			return err == nil
+		})
+	}
+}
