@@ -169,7 +169,7 @@ func (s *screen) aboveDonations() []string {
 		earned += d.EarnsPerHour * max(s.snapshot.At.Sub(d.Since), 0).Hours()
 	}
 	line, _ := s.theme.segments(s.width, "  ",
-		segment{plural(len(s.snapshot.Donations), "replica") + " donated", s.theme.title},
+		segment{Count(len(s.snapshot.Donations), "replica") + " donated", s.theme.title},
 		segment{fmt.Sprintf("earning $%.2f/h", s.snapshot.EarnsPerHour()), paint{}},
 		segment{fmt.Sprintf("$%.2f earned", earned), s.theme.good},
 		segment{fmt.Sprintf("events (view 8): %d donated, %d reclaimed", donated, back), s.theme.muted},

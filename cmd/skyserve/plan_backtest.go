@@ -76,8 +76,12 @@ func (o *backtestOptions) runBacktest(ctx context.Context, out, errOut io.Writer
 		}
 		return usage(err, "")
 	}
-	t, err := b.Report()
-	if err != nil {
+	var t *plan.Backtest
+	evaluate := func(int) error { t, err = b.Report(); return err }
+	if err := inParallel(ctx, 1, evaluate, newProgress(errOut, "computing and evaluating the plans")); err != nil {
+		if ctx.Err() != nil {
+			return err
+		}
 		return usage(err, "")
 	}
 	return o.writeOutput(out, func(w io.Writer) error {

@@ -10,7 +10,7 @@ import (
 )
 
 // runBFIO runs a scenario of the BF-IO paper, or all of them.
-func (o *simRunOptions) runBFIO(ctx context.Context, names []string, out io.Writer) error {
+func (o *simRunOptions) runBFIO(ctx context.Context, names []string, out, errOut io.Writer) error {
 	for _, name := range names {
 		if eval.IsBFIOName(name) && (len(names) > 1 || o.changesScenarios()) {
 			return usage(fmt.Errorf("%s: accepts only --seeds, --seed-base, -o and --quiet, and cannot be combined with other scenarios", name), "")
@@ -30,7 +30,7 @@ func (o *simRunOptions) runBFIO(ctx context.Context, names []string, out io.Writ
 		if i > 0 && o.output == outputText {
 			fmt.Fprintln(out)
 		}
-		if err := o.printBFIO(ctx, scenarios[i].Name, out); err != nil {
+		if err := o.printBFIO(ctx, scenarios[i].Name, out, errOut); err != nil {
 			return err
 		}
 	}
@@ -38,9 +38,11 @@ func (o *simRunOptions) runBFIO(ctx context.Context, names []string, out io.Writ
 }
 
 // printBFIO runs one scenario and prints it.
-func (o *simRunOptions) printBFIO(ctx context.Context, name string, out io.Writer) error {
+func (o *simRunOptions) printBFIO(ctx context.Context, name string, out, errOut io.Writer) error {
+	show, clear := o.runProgress(errOut, name)
 	began := time.Now()
-	report, err := eval.RunBFIO(ctx, name, o.seeds, o.seedBase, func() time.Duration { return time.Since(began) })
+	report, err := eval.RunBFIO(ctx, name, o.seeds, o.seedBase, func() time.Duration { return time.Since(began) }, show)
+	clear()
 	if err != nil {
 		return err
 	}
@@ -49,6 +51,14 @@ func (o *simRunOptions) printBFIO(ctx context.Context, name string, out io.Write
 		return writeJSON(out, report)
 	}
 	return report.WriteTable(out)
+}
+
+// runProgress shows how many runs of a scenario are done, unless --quiet is set.
+func (o *simRunOptions) runProgress(errOut io.Writer, scenario string) (show func(done, all int), clear func()) {
+	if o.quiet {
+		errOut = io.Discard
+	}
+	return countProgress(errOut, scenario, "runs")
 }
 
 // changesScenarios reports whether flags are set that do not apply to BF-IO's scenarios.

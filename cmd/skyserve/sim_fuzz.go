@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"runtime/debug"
 	"strings"
@@ -76,13 +75,10 @@ func (o *simFuzzOptions) run(ctx context.Context, out, errOut io.Writer) error {
 		return err
 	}
 	debug.SetGCPercent(400) // as in runSim
-	if isTerminal(errOut) {
-		o.Progress = func(done int) { redrawLine(errOut, fmt.Sprintf("%d of %d draws", done, o.Draws)) }
-	}
+	show, clear := countProgress(errOut, "simulating", "draws")
+	o.Progress = func(done int) { show(done, o.Draws) }
 	report, err := eval.RunFuzz(ctx, o.PolicyFuzz)
-	if o.Progress != nil {
-		redrawLine(errOut, "")
-	}
+	clear()
 	if err != nil {
 		return err
 	}

@@ -129,7 +129,7 @@ func runSim(ctx context.Context, o *simRunOptions, names []string, out, errOut i
 		return usage(errors.New("--strategy and --region-mix: apply to sage-... scenarios only"), "'skyserve sim list' lists the scenarios")
 	}
 	if slices.ContainsFunc(names, eval.IsBFIOName) {
-		return o.runBFIO(ctx, names, out)
+		return o.runBFIO(ctx, names, out, errOut)
 	}
 	plans, err := o.plans(names)
 	if err != nil {
@@ -241,7 +241,7 @@ func (o *simRunOptions) readTrace(s *sim.Scenario) error {
 func (o *simRunOptions) runPlan(ctx context.Context, plan eval.Comparison, more bool, out, errOut io.Writer) (*eval.SimReport, error) {
 	if !o.quiet && isTerminal(errOut) {
 		plan.Progress = func(done, all int, share float64) {
-			redrawLine(errOut, fmt.Sprintf("%s %s %3.0f %%, %d of %d runs", plan.Scenario.Name, bar(share), 100*share, done, all))
+			drawProgress(errOut, plan.Scenario.Name, share, done, all, "runs")
 		}
 	}
 	began := time.Now()
@@ -267,13 +267,6 @@ func (o *simRunOptions) runPlan(ctx context.Context, plan eval.Comparison, more 
 	}
 	_, err = fmt.Fprintln(errOut, simSpeed(report))
 	return report, err
-}
-
-// bar draws a share (0..1) as a bar of 20 characters.
-func bar(share float64) string {
-	const places = 20
-	full := min(int(share*places), places)
-	return "[" + strings.Repeat("#", full) + strings.Repeat(".", places-full) + "]"
 }
 
 // simSpeed returns how fast the simulation ran.

@@ -113,14 +113,11 @@ func (o *simRunOptions) sageTrace() (*eval.SageTrace, error) {
 
 // runSagePlan runs one scenario.
 func (o *simRunOptions) runSagePlan(ctx context.Context, p eval.SageComparison, errOut io.Writer) (*eval.SageReport, error) {
-	if !o.quiet && isTerminal(errOut) {
-		p.Progress = func(done, all int) { redrawLine(errOut, fmt.Sprintf("%s: %d of %d runs", p.Scenario.Name, done, all)) }
-	}
+	var clear func()
+	p.Progress, clear = o.runProgress(errOut, p.Scenario.Name)
 	began := time.Now()
 	report, err := eval.RunSage(ctx, p)
-	if p.Progress != nil {
-		redrawLine(errOut, "")
-	}
+	clear()
 	if err != nil {
 		return nil, err
 	}
