@@ -23,13 +23,13 @@ type backupOptions struct {
 	file   string
 	dir    string
 	admins []string
-	output string
+	output outputFlags
 }
 
 func newBackupCmd() *cobra.Command {
 	var o backupOptions
 	cmd := &cobra.Command{
-		Use:   "backup NAME FILE",
+		Use:   "backup FILE",
 		Short: "Back up the store of a service to a file",
 		Long: `Back up the store of a service to one compressed file: history, events, plans, decisions,
 usage, batches and their files. The service keeps running. The file contains prompts and
@@ -38,23 +38,27 @@ can read it. 'skyserve restore' restores it.
 
 --dir reads the directory of a store that is not running instead, such as that on the last
 disk of a cluster whose other members are lost.`,
-		Example: `  skyserve backup chat chat.backup
-  skyserve backup chat chat.backup --dir /mnt/skyserve/controller/store`,
-		Args: argsBetween(2, 2, "NAME FILE"),
+		Example: `  skyserve backup chat.backup
+  skyserve backup chat.backup --service chat --dir /mnt/skyserve/controller/store`,
+		Args: oneArgument("FILE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			o.name, o.file = args[0], args[1]
+			if err := fileArgument(cmd, &o.name, &o.file, args); err != nil {
+				return err
+			}
 			return runBackup(cmd.Context(), &o, cmd.OutOrStdout())
 		},
 	}
+	registerService(cmd, &o.name)
 	flags := cmd.Flags()
 	flags.StringVar(&o.dir, "dir", "", "`DIRECTORY` of a store that is not running")
 	flags.StringSliceVar(&o.admins, "admin", nil, "admin `URL` of a balancer, repeatable or comma-separated (default: the running service's)")
-	flags.StringVarP(&o.output, "output", "o", "text", "output format: text or json")
+	o.output.registerResult(cmd)
 	return cmd
 }
 
 func runBackup(ctx context.Context, o *backupOptions, out io.Writer) error {
-	if err := checkOutput(&o.output, outputJSON); err != nil {
+	format, err := o.output.parse()
+	if err != nil {
 		return err
 	}
 	if o.dir != "" && len(o.admins) > 0 {
@@ -67,7 +71,6 @@ func runBackup(ctx context.Context, o *backupOptions, out io.Writer) error {
 	}
 	var admins []*telemetry.Client
 	if o.dir == "" {
-		var err error
 		if _, admins, err = findAdmins(o.name, o.admins); err != nil {
 			return err
 		}
@@ -83,11 +86,28 @@ func runBackup(ctx context.Context, o *backupOptions, out io.Writer) error {
 		}
 		b, err := store.WriteBackupFile(o.file, write)
 		if err == nil {
-			return reportBackup(out, o.output, o.file, b, "backed up %s to %s: %d messages, %s in the store, %s in the file\n")
+			return reportBackup(out, format, o.file, b, "backed up %s to %s: %d messages, %s in the store, %s in the file\n")
 		}
 		failures = append(failures, err)
 	}
 	return failed(fmt.Errorf("backing up %s: %w", o.name, errors.Join(failures...)), "nothing was written; 'skyserve status' shows the state of the store")
+}
+
+// fileArgument sets the FILE of backup and restore, and the service if it is named by an argument before FILE.
+func fileArgument(cmd *cobra.Command, name, file *string, args []string) error {
+	*file = args[len(args)-1]
+	if len(args) == 2 { // the form before --service
+		warnServiceArgument(cmd.ErrOrStderr(), cmd, args[0])
+		if err := setService(name, args[:1], "NAME"); err != nil {
+			return err
+		}
+	}
+	if *name != "" {
+		return nil
+	}
+	svc, err := findService("")
+	*name = svc.Name()
+	return err
 }
 
 // backupReport is the JSON output of backup and restore.
@@ -98,13 +118,13 @@ type backupReport struct {
 }
 
 // reportBackup prints the description of a backup.
-func reportBackup(out io.Writer, output, file string, b telemetry.Backup, text string) error {
+func reportBackup(out io.Writer, format outputFormat, file string, b telemetry.Backup, text string) error {
 	info, err := os.Stat(file)
 	if err != nil {
 		return err
 	}
-	if output == "json" {
-		return writeJSON(out, backupReport{b, file, info.Size()})
+	if format.isResult() {
+		return format.writeResult(out, file, backupReport{b, file, info.Size()})
 	}
 	_, err = fmt.Fprintf(out, text, b.Service, file, b.Messages, printable.Bytes(b.Bytes), printable.Bytes(uint64(info.Size())))
 	return err
@@ -116,13 +136,13 @@ type restoreOptions struct {
 	file   string
 	force  bool
 	admins []string
-	output string
+	output outputFlags
 }
 
 func newRestoreCmd() *cobra.Command {
 	var o restoreOptions
 	cmd := &cobra.Command{
-		Use:   "restore NAME FILE",
+		Use:   "restore FILE",
 		Short: "Restore the store of a service from a backup",
 		Long: `Replace the contents of a running service's store with those of a backup that
 'skyserve backup' made. Requests are served meanwhile; planning, scaling and batches pause
@@ -132,22 +152,26 @@ The whole file is checked first. A damaged or truncated file, the backup of anot
 and one of a later version of skyserve are refused. A store that already contained data
 when the backup was made is refused too, because everything stored since would be lost:
 --force discards it. To restore a service whose machines are lost, first run 'skyserve up'.`,
-		Example: `  skyserve restore chat chat.backup`,
-		Args:    argsBetween(2, 2, "NAME FILE"),
+		Example: `  skyserve restore chat.backup --service chat`,
+		Args:    oneArgument("FILE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			o.name, o.file = args[0], args[1]
+			if err := fileArgument(cmd, &o.name, &o.file, args); err != nil {
+				return err
+			}
 			return runRestore(cmd.Context(), &o, cmd.OutOrStdout())
 		},
 	}
+	registerService(cmd, &o.name)
 	flags := cmd.Flags()
 	flags.BoolVar(&o.force, "force", false, "discard what was stored since the backup")
 	flags.StringSliceVar(&o.admins, "admin", nil, "admin `URL` of a balancer, repeatable or comma-separated (default: the running service's)")
-	flags.StringVarP(&o.output, "output", "o", "text", "output format: text or json")
+	o.output.registerResult(cmd)
 	return cmd
 }
 
 func runRestore(ctx context.Context, o *restoreOptions, out io.Writer) error {
-	if err := checkOutput(&o.output, outputJSON); err != nil {
+	format, err := o.output.parse()
+	if err != nil {
 		return err
 	}
 	f, err := os.Open(o.file)
@@ -179,7 +203,7 @@ func runRestore(ctx context.Context, o *restoreOptions, out io.Writer) error {
 		}
 		if b, err = c.Restore(ctx, f, o.force); err == nil {
 			text := "restored %s from %s, made at " + b.At.Format(time.DateTime) + " UTC: %d messages, %s in the store, %s in the file\n"
-			return reportBackup(out, o.output, o.file, b, text)
+			return reportBackup(out, format, o.file, b, text)
 		}
 		break // a restore that has begun is not repeated elsewhere
 	}

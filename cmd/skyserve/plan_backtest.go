@@ -41,12 +41,13 @@ replicas and, optionally, gpu. A count is valid until the next one.`,
   skyserve plan backtest --from 2025-01-30T00:00:00Z --until 2025-01-31T00:00:00Z -o json`,
 		Args: argsBetween(0, 1, "[NAME|SERVICE.yaml]"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if len(args) == 1 {
-				o.target = args[0]
+			if err := setService(&o.target, args, "NAME|SERVICE.yaml"); err != nil {
+				return err
 			}
 			return o.runBacktest(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
 	}
+	registerService(cmd, &o.target)
 	flags := cmd.Flags()
 	o.reviewFlags(cmd)
 	flags.StringVar(&o.from, "from", "", "start of the evaluated period, as `TIME` (default: a day after the history's start; the middle of a history of less than two days)")

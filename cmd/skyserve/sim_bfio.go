@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"time"
@@ -16,8 +17,8 @@ func (o *simRunOptions) runBFIO(ctx context.Context, names []string, out, errOut
 			return usage(fmt.Errorf("%s: accepts only --seeds, --seed-base, -o and --quiet, and cannot be combined with other scenarios", name), "")
 		}
 	}
-	if err := checkOutput(&o.output, outputJSON); err != nil {
-		return err
+	if o.format.kind == outputHTML {
+		return usage(errors.New("-o html: is not available for scenarios of BF-IO"), "")
 	}
 	if o.seeds < 1 {
 		return usage(fmt.Errorf("--seeds: must be at least 1, got %d", o.seeds), "")
@@ -27,7 +28,7 @@ func (o *simRunOptions) runBFIO(ctx context.Context, names []string, out, errOut
 		return usage(err, "'skyserve sim list' lists the scenarios")
 	}
 	for i := range scenarios {
-		if i > 0 && o.output == outputText {
+		if i > 0 && o.format.isTable() {
 			fmt.Fprintln(out)
 		}
 		if err := o.printBFIO(ctx, scenarios[i].Name, out, errOut); err != nil {
@@ -47,8 +48,8 @@ func (o *simRunOptions) printBFIO(ctx context.Context, name string, out, errOut 
 		return err
 	}
 	report.WallMillis = float64(time.Since(began)) / float64(time.Millisecond)
-	if o.output == "json" {
-		return writeJSON(out, report)
+	if o.format.isResult() {
+		return o.format.writeItem(out, report.Scenario, report)
 	}
 	return report.WriteTable(out)
 }

@@ -18,7 +18,7 @@ import (
 type simFuzzOptions struct {
 	eval.PolicyFuzz
 	worst  int
-	output string
+	output outputFlags
 }
 
 func newSimFuzzCmd() *cobra.Command {
@@ -52,12 +52,14 @@ for 'skyserve sim run'.`,
 	flags.Uint64Var(&o.SeedBase, "seed-base", 0, "draw with the seeds after `N`: N+1, N+2, ...")
 	flags.IntVar(&o.Workers, "parallel", 0, "draws that run at the same time (default: the number of processors)")
 	flags.IntVar(&o.worst, "worst", 5, "print the `N` scenarios with the lowest throughput ratios")
-	flags.StringVarP(&o.output, "output", "o", "text", "output format: text, json or yaml (yaml: the drawn scenario)")
+	o.output.registerDocument(cmd)
+	flags.Lookup("output").Usage += "; yaml is the drawn scenario"
 	return cmd
 }
 
 func (o *simFuzzOptions) run(ctx context.Context, out, errOut io.Writer) error {
-	if err := checkOutput(&o.output, outputJSON, outputYAML); err != nil {
+	format, err := o.output.parse()
+	if err != nil {
 		return err
 	}
 	if o.worst < 0 || o.Workers < 0 {
@@ -66,7 +68,7 @@ func (o *simFuzzOptions) run(ctx context.Context, out, errOut io.Writer) error {
 	if err := o.Check(); err != nil {
 		return usage(err, "")
 	}
-	if o.output == "yaml" {
+	if format.kind == outputYAML {
 		if o.Draws != 1 {
 			return usage(errors.New("-o yaml: prints one scenario: set --draws 1"), "")
 		}
@@ -82,8 +84,8 @@ func (o *simFuzzOptions) run(ctx context.Context, out, errOut io.Writer) error {
 	if err != nil {
 		return err
 	}
-	if o.output == "json" {
-		return writeJSON(out, report)
+	if format.isDocument() {
+		return format.writeDocument(out, report)
 	}
 	return report.WriteTable(out, o.worst)
 }

@@ -176,6 +176,6 @@ func (c *Controller) backupAlerts(now time.Time) []telemetry.Alert {
 	}
 	return []telemetry.Alert{{
 		Severity: telemetry.SeverityWarning, Kind: telemetry.AlertStore, Object: "backup", Message: message,
-		NextStep: fmt.Sprintf("create %s, make it writable and free space; or run 'skyserve backup %s FILE'", s.To, c.immutable.Service),
+		NextStep: fmt.Sprintf("create %s, make it writable and free space; or run 'skyserve backup FILE --service %s'", s.To, c.immutable.Service),
 	}}
 }

@@ -197,7 +197,7 @@ func Validate(spec *service.Spec) error {
 		return specError("dns.provider: must be %s for a service in clouds, got %s", service.DNSRoute53, spec.DNS.Provider)
 	}
 	if b := spec.Store.Backup; b != nil {
-		return specError("store.backup: must be unset for a service in clouds, got the folder %s, which would be on the disk of a balancer: run 'skyserve backup %s FILE' from a scheduler instead (docs/backup.md)", b.To, spec.Name)
+		return specError("store.backup: must be unset for a service in clouds, got the folder %s, which would be on the disk of a balancer: run 'skyserve backup FILE --service %s' from a scheduler instead (docs/backup.md)", b.To, spec.Name)
 	}
 	for i, m := range spec.Models {
 		if len(m.GPUs) == 0 && m.Engine.Kind != service.EngineSim {
