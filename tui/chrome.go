@@ -50,7 +50,7 @@ func (s *screen) header() []string {
 	if s.width > 0 {
 		available = max(s.width-width(clock.text)-2, 1)
 	}
-	ready := segment{fmt.Sprintf("%d/%d ready", t.ready, t.replicas), paint{}}
+	ready := segment{fmt.Sprintf("%d/%d replicas ready", t.ready, t.replicas), paint{}}
 	if t.ready < t.replicas {
 		ready.paint = s.theme.warn
 	}

@@ -30,7 +30,7 @@ func setService(name *string, args []string, form string) error {
 	return nil
 }
 
-// oneArgument accepts one argument, and with a warning two of which one is NAME: the form before --service.
+// oneArgument accepts one argument, and two for the form before --service, which has NAME too.
 func oneArgument(form string) cobra.PositionalArgs {
 	one := argsBetween(1, 1, form)
 	return func(cmd *cobra.Command, args []string) error {
