@@ -154,11 +154,11 @@ func newDeviation(f Forecast, actual []float64, from, to int, step time.Duration
 	default:
 		d.Kind = DriftDown
 	}
-	times := fmt.Sprintf("%.1f times the forecast", d.Ratio)
+	times := fmt.Sprintf("%.1fx the forecast", d.Ratio)
 	if math.IsInf(d.Ratio, 1) {
 		times = "load where none was forecast"
 	}
-	d.Message = fmt.Sprintf("%s for %s (%s)", times, Series{Step: step}.formatSteps(to-from), d.Kind)
+	d.Message = fmt.Sprintf("%s for %s (%s)", times, ShortDuration(time.Duration(to-from)*step), d.Kind)
 	return d
 }
 

@@ -121,7 +121,10 @@ func (p Proposal) writeCosts(b *bytes.Buffer) {
 	}
 	fmt.Fprintf(b, "Plan: %s", p.Status)
 	if p.Objective != nil && p.Bound != nil && p.Gap != nil {
-		fmt.Fprintf(b, ", objective $%.2f including start-up costs, lower bound $%.2f (gap %.2g %%)", *p.Objective, *p.Bound, 100**p.Gap)
+		fmt.Fprintf(b, ", planned cost with start-up costs $%.2f, lower bound $%.2f (gap %.2g %%)", *p.Objective, *p.Bound, 100**p.Gap)
+		if t := p.CostPerHour.Planned; t != nil && *t == 0 && *p.Objective > 0 {
+			b.WriteString(", at planning prices: nothing is billed")
+		}
 	}
 	if p.SolveMillis > 0 {
 		fmt.Fprintf(b, ", solved in %.3g ms", p.SolveMillis)

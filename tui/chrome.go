@@ -50,7 +50,7 @@ func (s *screen) header() []string {
 	if s.width > 0 {
 		available = max(s.width-width(clock.text)-2, 1)
 	}
-	ready := segment{fmt.Sprintf("%d/%d ready", t.ready, t.replicas), paint{}}
+	ready := segment{fmt.Sprintf("%d/%d replicas ready", t.ready, t.replicas), paint{}}
 	if t.ready < t.replicas {
 		ready.paint = s.theme.warn
 	}
@@ -61,7 +61,7 @@ func (s *screen) header() []string {
 		segment{"queued " + count(int64(t.queued)), paint{}},
 		segment{rate(t.requests) + " req/s", paint{}},
 		segment{rate(t.tokens) + " output tok/s", paint{}},
-		segment{plural(len(s.snapshot.Regions), "region"), s.theme.muted},
+		segment{Count(len(s.snapshot.Regions), "region"), s.theme.muted},
 	)
 	if s.width <= 0 {
 		return []string{left + "  " + clock.paint.apply(clock.text)}
@@ -85,7 +85,7 @@ func (s *screen) alertCount() segment {
 	case critical > 0:
 		return segment{fmt.Sprintf("%s %d critical", s.theme.glyphs.failed, critical), s.theme.alarm}
 	case n > 0:
-		return segment{s.theme.glyphs.warning + " " + plural(n, "alert"), s.theme.warn}
+		return segment{s.theme.glyphs.warning + " " + Count(n, "alert"), s.theme.warn}
 	}
 	return segment{}
 }
@@ -194,7 +194,7 @@ func (s *screen) donationNote() segment {
 	if n == 0 {
 		return segment{}
 	}
-	text := plural(n, "replica") + " donated"
+	text := Count(n, "replica") + " donated"
 	if earns := s.snapshot.EarnsPerHour(); earns > 0 {
 		text += fmt.Sprintf(", $%.2f/h", earns)
 	}

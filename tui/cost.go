@@ -221,7 +221,7 @@ func (s *screen) aboveCost() []string {
 		segments = append(segments, segment{percent(share) + " of the ready capacity used", t.paint(saturationRole(*share))})
 	}
 	if earns := s.snapshot.EarnsPerHour(); earns > 0 {
-		segments = append(segments, segment{fmt.Sprintf("donations earn $%.2f/h", earns), t.good})
+		segments = append(segments, segment{fmt.Sprintf("revenue of donations $%.2f/h", earns), t.good})
 	}
 	line, _ := t.segments(s.width, "  ", segments...)
 	return []string{line, ""}

@@ -116,7 +116,7 @@ func (s *screen) replicaText(r row) []string {
 	}
 	for _, d := range s.snapshot.Donations {
 		if d.Replica == rep.ID {
-			lines = append(lines, fmt.Sprintf("donated         for %s, earning $%.2f/h", age(s.snapshot.At.Sub(d.Since)), d.EarnsPerHour))
+			lines = append(lines, fmt.Sprintf("donated         for %s, revenue $%.2f/h", age(s.snapshot.At.Sub(d.Since)), d.EarnsPerHour))
 		}
 	}
 	lines = append(lines, "", "recent requests (refreshed only while view 3, requests, is open):")

@@ -83,7 +83,7 @@ func normal() *telemetry.Snapshot {
 		Strategy: "lt-ua",
 		Forecast: []telemetry.LoadForecast{
 			{Model: llama, Region: "aws/us-east-1", Forecaster: "auto", At: noon, StepSeconds: 300, MeanTPS: wave(12, 3000, 900), Lo90TPS: wave(12, 2400, 800), Hi90TPS: wave(12, 3700, 1000), Peak: telemetry.Peak{Mean: 4300, P95: 5100}},
-			{Model: llama, Region: "gcp/europe-west4", Forecaster: "arima", At: noon, StepSeconds: 300, MeanTPS: wave(12, 2000, 300), Lo90TPS: wave(12, 1700, 300), Hi90TPS: wave(12, 2500, 300), Peak: telemetry.Peak{Mean: 2600, P95: 2900}, Deviation: "1.9 times the forecast for 12 minutes (burst)"},
+			{Model: llama, Region: "gcp/europe-west4", Forecaster: "arima", At: noon, StepSeconds: 300, MeanTPS: wave(12, 2000, 300), Lo90TPS: wave(12, 1700, 300), Hi90TPS: wave(12, 2500, 300), Peak: telemetry.Peak{Mean: 2600, P95: 2900}, Deviation: "1.9x the forecast for 12m (burst)"},
 		},
 		Targets: []telemetry.PlannedCapacity{{Model: llama, Region: "aws/us-east-1", Count: 5, ReplicaTPS: 1300, PeakTPS: 5100}, {Model: llama, Region: "gcp/europe-west4", Count: 1, ReplicaTPS: 2800, PeakTPS: 2900}},
 		Prices:  []telemetry.Price{{Region: "aws/us-east-1", GPU: "L4", USDPerHour: 0.8048}, {Region: "aws/us-east-1", GPU: "H100", USDPerHour: 6.88}, {Region: "gcp/europe-west4", GPU: "L4", USDPerHour: 0.7711}},

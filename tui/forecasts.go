@@ -20,7 +20,7 @@ func (s *screen) forecastSheet() sheet {
 		{column{title: "REGION", minWidth: 10, maxWidth: 28}, "R", "region", false, false},
 		{column{title: "MODEL", minWidth: 8, maxWidth: 28, dropRank: 6}, "M", "model", false, true},
 		figures("NOW", 1, "W", "load now"),
-		figures("NEXT", 3, "X", "forecast mean, next step"),
+		figures(nextTitle(s.snapshot.Forecast), 3, "X", "forecast mean of the next step"),
 		figures("90% INTERVAL", 5, "I", "90% interval"),
 		figures("PEAK P95", 2, "P", "peak, 95th percentile"),
 		figures("CAPACITY", 2, "C", "capacity"),
@@ -37,6 +37,14 @@ func (s *screen) forecastSheet() sheet {
 		}
 	}
 	return sh
+}
+
+// nextTitle returns the title of the forecast's next step, with its length, such as NEXT 5m.
+func nextTitle(forecasts []telemetry.LoadForecast) string {
+	if len(forecasts) == 0 || forecasts[0].StepSeconds <= 0 {
+		return "NEXT"
+	}
+	return "NEXT " + age(time.Duration(forecasts[0].StepSeconds*float64(time.Second)))
 }
 
 // forecastID returns the row id of a forecast.

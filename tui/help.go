@@ -1,37 +1,61 @@
 package tui
 
-import "strings"
+import (
+	"slices"
+	"strings"
+)
 
-// metricHelp explains the metrics behind the column titles.
-var metricHelp = [][2]string{
-	{"-", "unknown: not reported"},
-	{"replicas", "ready replicas / all replicas"},
-	{"queue", "requests queued at the balancers"},
-	{"pending", "requests waiting in the engine"},
-	{"running", "requests in the engine's running batch"},
-	{"outstanding", "requests sent to the replica, not finished"},
-	{"req/s, tok/s", "arrivals, output tokens; last 10 s"},
-	{"ttft p50, p90", "time to first token, last minute"},
-	{"err%", "failed share of the last 10 s: of clients' requests 429 and 5xx, of a replica's attempts all failures"},
-	{"ttft miss%", "share of TTFTs over the IW-F target, last 10 s"},
-	{"hit", "share of prompt tokens cached (prefix hit rate)"},
-	{"fwd in/out", "requests forwarded from / to other regions, total"},
-	{"rtt", "round-trip time from the queried balancer"},
-	{"gpu%, gmem, temp", "GPUs by nvidia-smi: time busy, memory used, highest Celsius"},
-	{"version, up", "of the engine: version, time since it became ready"},
-	{"age", "time since the last report, not since the start"},
-	{"trend", "tok/s, 5 s per cell, same scale for all regions"},
-	{"match", "share of the prompt expected to be cached at the target"},
-	{"tier", "IW-F, IW-N: interactive, fast or normal; NIW: not interactive, deferred"},
-	{"deferred", "queued NIW requests (view 7)"},
-	{"interactive", "queued interactive requests (view 7)"},
-	{"e2e", "time from the arrival of a request to its end"},
-	{"prompt/s, output/s", "prompt and output tokens per second, last minute"},
-	{"usage $/h", "cost of the usage by models[].price, last minute"},
-	{"$/h", "price of the replicas' machines"},
-	{"$/m tok", "$/h per million prompt and output tokens, last minute"},
-	{"load, headroom", "uncached prompt tok/s of the last minute, and unused ready capacity"},
-	{"earned", "autoscale.donate_price x time donated"},
+// columnHelp is the meaning of a column, or of several.
+type columnHelp struct {
+	titles, meaning string
+	views           []view // that have it; nil = all
+}
+
+// columnsHelp explains the columns of the views.
+var columnsHelp = []columnHelp{
+	{"-", "unknown: not reported", nil},
+	{"replicas, repl", "ready replicas / all replicas", []view{viewOverview, viewModels, viewCost}},
+	{"queue", "requests queued at the balancers", []view{viewOverview, viewModels}},
+	{"pending", "requests waiting in the engine", []view{viewReplicas, viewCost}},
+	{"running", "requests in the engine's running batch", []view{viewReplicas, viewCost}},
+	{"outstanding", "requests sent to the replica, not finished", []view{viewReplicas}},
+	{"req/s, tok/s", "arrivals, output tokens; last 10 s", []view{viewOverview, viewReplicas}},
+	{"ttft p50, p90", "time to first token, last minute", []view{viewOverview, viewModels, viewTenants}},
+	{"err%", "failed share of the last 10 s: of clients' requests 429 and 5xx, of a replica's attempts all failures", []view{viewOverview, viewReplicas, viewModels, viewTenants}},
+	{"slo miss, miss%", "share of requests with a TTFT over the target of IW-F, last 10 s", []view{viewOverview}},
+	{"hit", "share of prompt tokens cached (prefix hit rate)", []view{viewOverview, viewReplicas, viewModels, viewTenants}},
+	{"fwd in/out", "requests forwarded from / to other regions, total", []view{viewOverview}},
+	{"rtt", "round-trip time from the queried balancer", []view{viewOverview}},
+	{"gpu%, gmem, temp", "GPUs by nvidia-smi: time busy, memory used, highest Celsius", []view{viewReplicas, viewCost}},
+	{"version, uptime (up)", "of the engine: version, time since it became ready", []view{viewReplicas}},
+	{"seen", "time since the last report arrived", []view{viewOverview, viewReplicas}},
+	{"draining", "a replica that receives no new requests; those in flight end (cordoned)", []view{viewReplicas}},
+	{"trend", "tok/s, 5 s per cell, same scale for all regions", []view{viewOverview}},
+	{"match", "share of the prompt expected to be cached at the target", []view{viewRequests}},
+	{"tier", "IW-F, IW-N: interactive, fast or normal; NIW: not interactive, deferred", []view{viewRequests}},
+	{"e2e", "time from the arrival of a request to its end", []view{viewRequests, viewModels, viewTenants}},
+	{"now", "load of the last minute, in uncached prompt tok/s", []view{viewForecast}},
+	{"next, 90% interval", "forecast of the next step, and its prediction interval", []view{viewForecast}},
+	{"peak p95", "highest load of the forecast period, 95th percentile", []view{viewForecast}},
+	{"capacity", "what the ready replicas serve", []view{viewForecast}},
+	{"deviation", "how far the load is from an earlier forecast, and for how long", []view{viewForecast}},
+	{"revenue", "autoscale.donate_price x time donated", []view{viewDonations}},
+	{"deferred, interactive", "queued requests: NIW, and all others", []view{viewBatches}},
+	{"prompt/s, output/s", "prompt and output tokens per second, last minute", []view{viewModels, viewTenants}},
+	{"usage $/h", "cost of the usage by models[].price, last minute", []view{viewModels, viewTenants}},
+	{"$/h", "price of the replicas' machines", []view{viewReplicas, viewCost}},
+	{"$/m tok", "$/h per million prompt and output tokens, last minute", []view{viewCost}},
+	{"load, headroom", "uncached prompt tok/s of the last minute, and unused ready capacity", []view{viewCost}},
+}
+
+// columnsOf returns the columns of a view with their meanings.
+func columnsOf(v view) (items [][2]string) {
+	for _, c := range columnsHelp {
+		if c.views == nil || slices.Contains(c.views, v) {
+			items = append(items, [2]string{c.titles, c.meaning})
+		}
+	}
+	return items
 }
 
 // helpLine is a line of the help; titles are highlighted.
@@ -40,8 +64,7 @@ type helpLine struct {
 	title bool
 }
 
-// helpLines returns the help: the keys of KeyMap, the symbols and the metrics, in as many
-// columns as fit.
+// helpLines returns the help: the keys of KeyMap, the columns of the view, its order, and the symbols; side by side as far as they fit.
 func (s *screen) helpLines() []string {
 	var blocks [][]helpLine
 	for _, g := range s.keys.Groups() {
@@ -51,9 +74,9 @@ func (s *screen) helpLines() []string {
 		}
 		blocks = append(blocks, helpBlock(g.Title, items))
 	}
-	blocks = append(blocks, helpBlock("Sort "+viewNames[s.view]+" (repeat to reverse)", append([][2]string{{s.keys.Sort.Help().Key, s.keys.Sort.Help().Desc}}, s.pane().sortHelp()...)))
-	blocks = append(blocks, helpBlock("Metrics", metricHelp), helpBlock("Symbols", s.symbolHelp()))
-	return s.inColumns(blocks)
+	columns := helpBlock("Columns of "+viewNames[s.view], columnsOf(s.view)) // long lines: not beside others
+	sort := helpBlock("Sort "+viewNames[s.view]+" (repeat to reverse)", append([][2]string{{s.keys.Sort.Help().Key, s.keys.Sort.Help().Desc}}, s.pane().sortHelp()...))
+	return slices.Concat(s.inColumns(blocks), s.inColumns([][]helpLine{columns}), s.inColumns([][]helpLine{sort, helpBlock("Symbols", s.symbolHelp())}))
 }
 
 // helpWindow returns the visible part of the help.

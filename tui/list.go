@@ -240,17 +240,19 @@ func (l *list) line(t *Theme, g *grid, i int) string {
 // emptyText draws the text of an empty pane: the first line normal, the others muted.
 func (t *Theme) emptyText(lines []string, w, h int) []string {
 	var out []string
-	for i, line := range lines {
-		if h > 0 && i >= h {
-			break
+	for i, text := range lines {
+		for _, line := range wrap(text, w) {
+			if w > 0 {
+				line = t.cut(line, w) // a long word
+			}
+			if i > 0 {
+				line = t.muted.apply(line)
+			}
+			out = append(out, line)
 		}
-		if w > 0 {
-			line = t.cut(line, w)
-		}
-		if i > 0 {
-			line = t.muted.apply(line)
-		}
-		out = append(out, line)
+	}
+	if h > 0 {
+		out = out[:min(len(out), h)]
 	}
 	return out
 }

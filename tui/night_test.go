@@ -61,8 +61,8 @@ var nights = []night{
 		s.Alerts = []telemetry.Alert{{Severity: telemetry.SeverityWarning, Kind: telemetry.AlertLaunch, Object: "m aws/us-east-1", Message: "VcpuLimitExceeded, next try 03:05", NextStep: "read the log lines of the last failure in 'skyserve status'"}}
 	}, []string{"1 alert", "launch m aws/us-east-1", "VcpuLimitExceeded", "skyserve status"}},
 	{"a forecast missed by half", func(s *telemetry.Snapshot, _ []health.Peer, _ int) {
-		s.Forecast = []telemetry.LoadForecast{{Model: "m", Region: "aws/us-east-1", Deviation: "1.5 times the forecast"}}
-	}, []string{"1 alert", "forecast m", "1.5 times the forecast", "skyserve plan --apply"}},
+		s.Forecast = []telemetry.LoadForecast{{Model: "m", Region: "aws/us-east-1", Deviation: "1.5x the forecast"}}
+	}, []string{"1 alert", "forecast m", "1.5x the forecast", "skyserve plan --apply"}},
 	{"a spot interruption", func(s *telemetry.Snapshot, _ []health.Peer, _ int) {
 		s.Regions[1].Replicas[0].State, s.Regions[1].Replicas[0].Reason = service.StateInterrupted, "at 03:02"
 	}, []string{"1 alert", "interruption us-east-1-0", "03:02", "skyserve events"}},

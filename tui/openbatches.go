@@ -85,7 +85,7 @@ func (s *screen) aboveBatches() []string {
 	}
 	parts := []segment{
 		{fmt.Sprintf("batches that have not ended: %d", len(s.snapshot.Batches)), s.theme.title},
-		{plural(left, "request") + " left", paint{}},
+		{Count(left, "request") + " left", paint{}},
 	}
 	if late > 0 {
 		parts = append(parts, segment{fmt.Sprintf("%d late", late), s.theme.bad})

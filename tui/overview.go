@@ -36,9 +36,12 @@ func (s *screen) regionSheet() sheet {
 
 // regionColumns returns the columns of the list of regions.
 func (s *screen) regionColumns(regions []*telemetry.RegionSnapshot) []sheetColumn {
-	ready, p50, p90, miss, fwd := "REPL", "TTFT50", "TTFT90", "MISS%", "IN/OUT"
+	ready, p50, p90, miss, fwd := "REPL", "TTFT50", "TTFT90", "SLO MISS", "IN/OUT"
+	if s.width > 0 && s.width < mediumWidth {
+		miss = "MISS%"
+	}
 	if s.width <= 0 || s.width >= fullWidth {
-		ready, p50, p90, miss, fwd = "REPLICAS", "TTFT P50", "TTFT P90", "TTFT MISS%", "FWD IN/OUT"
+		ready, p50, p90, miss, fwd = "REPLICAS", "TTFT P50", "TTFT P90", "SLO MISS", "FWD IN/OUT"
 	}
 	figures := func(title string, minWidth, rank int, letter, word string) sheetColumn {
 		return sheetColumn{column{title: title, minWidth: minWidth, right: true, dropRank: rank}, letter, word, true, false}
@@ -57,12 +60,12 @@ func (s *screen) regionColumns(regions []*telemetry.RegionSnapshot) []sheetColum
 		figures("TOK/S", 5, 3, "T", "tokens per second"),
 		figures(p50, 6, 5, "F", "TTFT, median"),
 		figures(p90, 6, 7, "P", "TTFT, 90th percentile"),
-		figures(miss, 4, 8, "L", "TTFT target misses"),
+		figures(miss, 4, 8, "L", "SLO misses (TTFT)"),
 		figures("HIT", 4, 6, "H", "prefix hit rate"),
 		failed,
 		figures(fwd, 7, 9, "O", "forwarded out"),
 		figures("RTT", 5, 11, "D", "round-trip time"),
-		figures("AGE", 4, ageRank, "A", "age"),
+		figures("SEEN", 4, ageRank, "A", "time since the last report"),
 	}
 	if s.history != nil {
 		columns = append(columns, sheetColumn{column: column{title: "TREND", minWidth: 8, maxWidth: maxSpark, dropRank: 8}})

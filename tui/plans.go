@@ -131,8 +131,8 @@ func (s *screen) donationSheet() sheet {
 		{column{title: "GPU", minWidth: 4, maxWidth: 10, dropRank: 4}, "U", "GPU", false, false},
 		{column{title: "DONATED FOR", minWidth: 5, right: true, dropRank: 1}, "F", "time donated", true, false},
 		{column{title: "UNTIL", minWidth: 5, right: true, dropRank: 5}, "I", "end", false, false},
-		{column{title: "$/H", minWidth: 5, right: true, dropRank: 2}, "E", "earnings per hour", true, false},
-		{column{title: "EARNED", minWidth: 6, right: true, dropRank: 2}, "D", "total earned", true, false},
+		{column{title: "$/H", minWidth: 5, right: true, dropRank: 2}, "E", "revenue per hour", true, false},
+		{column{title: "REVENUE", minWidth: 7, right: true, dropRank: 2}, "D", "revenue so far", true, false},
 	}, empty: []string{"No donated replicas", "press o on a replica to donate it; scaling strategies donate replicas that the plan does not need"}}
 	for _, d := range s.snapshot.Donations {
 		if s.focus != "" && d.Region != s.focus {
@@ -169,9 +169,9 @@ func (s *screen) aboveDonations() []string {
 		earned += d.EarnsPerHour * max(s.snapshot.At.Sub(d.Since), 0).Hours()
 	}
 	line, _ := s.theme.segments(s.width, "  ",
-		segment{plural(len(s.snapshot.Donations), "replica") + " donated", s.theme.title},
-		segment{fmt.Sprintf("earning $%.2f/h", s.snapshot.EarnsPerHour()), paint{}},
-		segment{fmt.Sprintf("$%.2f earned", earned), s.theme.good},
+		segment{Count(len(s.snapshot.Donations), "replica") + " donated", s.theme.title},
+		segment{fmt.Sprintf("revenue $%.2f/h", s.snapshot.EarnsPerHour()), paint{}},
+		segment{fmt.Sprintf("$%.2f so far", earned), s.theme.good},
 		segment{fmt.Sprintf("events (view 8): %d donated, %d reclaimed", donated, back), s.theme.muted},
 	)
 	return []string{line, ""}

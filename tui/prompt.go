@@ -142,10 +142,10 @@ func (s *screen) promptHint() (string, paint) {
 	case s.prompt.kind == ':':
 		return strings.Join(firstWords(s.completions(s.prompt.value()), maxCompletions), " "), s.theme.muted
 	case s.panel.open():
-		return plural(len(s.panel.matchingLines()), "line") + "  enter keep, esc clear", s.theme.muted
+		return Count(len(s.panel.matchingLines()), "line") + "  enter keep, esc clear", s.theme.muted
 	}
 	shown, _ := s.pane().counts()
-	return plural(shown, s.pane().noun()) + "  enter keep, esc clear", s.theme.muted
+	return Count(shown, s.pane().noun()) + "  enter keep, esc clear", s.theme.muted
 }
 
 // promptView returns the visible part of the line around the cursor, and the cursor's cell.

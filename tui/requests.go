@@ -138,7 +138,7 @@ func (s *screen) requestDetails(r *RequestRow) []string {
 	if r.Tenant != "" {
 		line += ", key " + r.Tenant
 	}
-	line += fmt.Sprintf(", policy %s, %s", orUnknown(r.Policy), plural(r.Tries, "attempt"))
+	line += fmt.Sprintf(", policy %s, %s", orUnknown(r.Policy), Count(r.Tries, "attempt"))
 	if r.PromptTokens != nil {
 		line += fmt.Sprintf(", %d prompt tokens", *r.PromptTokens)
 		if r.CachedTokens != nil {

@@ -223,7 +223,7 @@ func hasColdModel(r *telemetry.RegionSnapshot) bool {
 func (t *table) heading(th *Theme, r *telemetry.RegionSnapshot, continued bool) string {
 	name, note := th.text(string(r.Name)), "no replicas"
 	if n := len(r.Replicas); n > 0 {
-		note = plural(n, "replica") + ", " + strconv.Itoa(readyCount(r.Replicas)) + " ready"
+		note = Count(n, "replica") + ", " + strconv.Itoa(readyCount(r.Replicas)) + " ready"
 	}
 	if len(r.Replicas) == 0 && hasColdModel(r) {
 		note += ", models start at their first request"

@@ -68,9 +68,9 @@ func (t *table) columns(th *Theme) []column {
 			Utilisation: cmp.Or(gpus.Utilisation, own.Utilisation), Memory: cmp.Or(gpus.Memory, own.Memory), Temperature: cmp.Or(gpus.Temperature, own.Temperature),
 		}
 	}
-	pending, running, outstanding := "PEND", "RUN", "OUT"
+	pending, running, outstanding, uptime := "PEND", "RUN", "OUT", "UP"
 	if t.width <= 0 || t.width >= fullWidth {
-		pending, running, outstanding = "PENDING", "RUNNING", "OUTSTANDING"
+		pending, running, outstanding, uptime = "PENDING", "RUNNING", "OUTSTANDING", "UPTIME"
 	}
 	columns := []column{
 		colReplica:     {title: "REPLICA", maxWidth: min(id, maxReplicaWidth)},
@@ -89,8 +89,8 @@ func (t *table) columns(th *Theme) []column {
 		colGPUMemory:   {title: "GMEM", minWidth: percentWidth, right: true, dropRank: 7},
 		colTemperature: {title: "TEMP", minWidth: percentWidth, right: true, dropRank: 8},
 		colVersion:     {title: "VERSION", minWidth: min(version, maxVersionWidth), maxWidth: min(version, maxVersionWidth), dropRank: 10},
-		colUptime:      {title: "UP", minWidth: 4, right: true, dropRank: 9},
-		colAge:         {title: "AGE", minWidth: 4, right: true, dropRank: 6},
+		colUptime:      {title: uptime, minWidth: 4, right: true, dropRank: 9},
+		colAge:         {title: "SEEN", minWidth: 4, right: true, dropRank: 6},
 		colReason:      {title: "REASON", minWidth: minReasonWidth, maxWidth: min(reason, maxReasonWidth), dropRank: 8},
 	}
 	columns[sortColumns[t.order.key]].mark = th.orderMark(t.order.descending())

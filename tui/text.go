@@ -221,8 +221,8 @@ func shortModel(name string) string {
 	return name
 }
 
-// plural returns n with its noun, which has an s unless n is 1.
-func plural(n int, noun string) string {
+// Count returns n with its noun, which has an s unless n is 1.
+func Count(n int, noun string) string {
 	if n == 1 {
 		return "1 " + noun
 	}

@@ -122,7 +122,7 @@ func TestFailedFetchIsShownAndRetried(t *testing.T) {
 
 func TestForecastShowsHistoryIntervalAndCapacity(t *testing.T) {
 	d := deskIn(t, 120, 40, normal(), "4")
-	d.wants("3.7k", "2.4k-3.7k", "5.1k", "2.6k", "196%", "1.9 times the forecast", "us-east-1, Llama-3.1-8B-Instruct", "█", "░", "•", "╌", "12:00")
+	d.wants("3.7k", "2.4k-3.7k", "5.1k", "2.6k", "196%", "1.9x the forecast", "us-east-1, Llama-3.1-8B-Instruct", "█", "░", "•", "╌", "12:00")
 	d.press("j", "j")
 	d.wants("europe-west4, Llama-3.1-8B-Instruct, uncached", "52%")
 }
@@ -464,7 +464,7 @@ func TestFlowsBetweenRegions(t *testing.T) {
 
 func TestTenThousandReplicas(t *testing.T) {
 	d := deskIn(t, 120, 40, crowd(20, 500))
-	d.wants("10000/10000 ready", "20 regions")
+	d.wants("10000/10000 replicas ready", "20 regions")
 	d.run(d.press("2"))
 	d.press("G")
 	d.wants("▸ r19-499")
@@ -484,7 +484,7 @@ func TestTTFTMisses(t *testing.T) {
 	s.Regions[2].Models[0].FirstTokens = 4 // its balancer restarted: these seconds are unknown
 	d.fetch.snapshot = s
 	d.poll(10 * time.Second)
-	d.wants("TTFT MISS%", " 10%")
+	d.wants("SLO MISS", " 10%")
 	d.lacks("NaN")
 }
 
@@ -659,5 +659,5 @@ func TestModelsAndTenants(t *testing.T) {
 // known capacity does not count, nor a capacity without a known load.
 func TestCostAndSaturation(t *testing.T) {
 	d := deskIn(t, 120, 40, normal(), "$")
-	d.wants("replicas $16.11/h and 3 without a known price", "58% of the ready capacity used", "14.56", "0.79", "1.5k", "1.1k", "donations earn $0.30/h")
+	d.wants("replicas $16.11/h and 3 without a known price", "58% of the ready capacity used", "14.56", "0.79", "1.5k", "1.1k", "revenue of donations $0.30/h")
 }

@@ -23,13 +23,13 @@ type backupOptions struct {
 	file   string
 	dir    string
 	admins []string
-	output string
+	output outputFlags
 }
 
 func newBackupCmd() *cobra.Command {
 	var o backupOptions
 	cmd := &cobra.Command{
-		Use:   "backup NAME FILE",
+		Use:   "backup FILE",
 		Short: "Back up the store of a service to a file",
 		Long: `Back up the store of a service to one compressed file: history, events, plans, decisions,
 usage, batches and their files. The service keeps running. The file contains prompts and
@@ -39,24 +39,28 @@ gs://..., with the credentials of the environment.
 
 --dir reads the directory of a store that is not running instead, for example on the last
 remaining disk of a cluster.`,
-		Example: `  skyserve backup chat chat.backup
-  skyserve backup chat s3://backups/chat/chat.backup
-  skyserve backup chat chat.backup --dir /mnt/skyserve/controller/store`,
-		Args: argsBetween(2, 2, "NAME FILE"),
+		Example: `  skyserve backup chat.backup
+  skyserve backup s3://backups/chat/chat.backup
+  skyserve backup chat.backup --service chat --dir /mnt/skyserve/controller/store`,
+		Args: oneArgument("FILE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			o.name, o.file = args[0], args[1]
+			if err := fileArgument(cmd, &o.name, &o.file, args); err != nil {
+				return err
+			}
 			return runBackup(cmd.Context(), &o, cmd.OutOrStdout())
 		},
 	}
+	registerService(cmd, &o.name)
 	flags := cmd.Flags()
 	flags.StringVar(&o.dir, "dir", "", "`DIRECTORY` of a store that is not running")
 	flags.StringSliceVar(&o.admins, "admin", nil, "admin `URL` of a balancer, repeatable or comma-separated (default: the running service's)")
-	flags.StringVarP(&o.output, "output", "o", "text", "output format: text or json")
+	o.output.registerResult(cmd)
 	return cmd
 }
 
 func runBackup(ctx context.Context, o *backupOptions, out io.Writer) error {
-	if err := checkOutput(&o.output, outputJSON); err != nil {
+	format, err := o.output.parse()
+	if err != nil {
 		return err
 	}
 	if o.dir != "" && len(o.admins) > 0 {
@@ -69,7 +73,6 @@ func runBackup(ctx context.Context, o *backupOptions, out io.Writer) error {
 	}
 	var admins []*telemetry.Client
 	if o.dir == "" {
-		var err error
 		if _, admins, err = findAdmins(o.name, o.admins); err != nil {
 			return err
 		}
@@ -91,11 +94,28 @@ func runBackup(ctx context.Context, o *backupOptions, out io.Writer) error {
 		}
 		b, size, err := file.write(ctx, write)
 		if err == nil {
-			return reportBackup(out, o.output, o.file, b, size, "backed up %s to %s: %d messages, %s in the store, %s in the file\n")
+			return reportBackup(out, format, o.file, b, size, "backed up %s to %s: %d messages, %s in the store, %s in the file\n")
 		}
 		failures = append(failures, err)
 	}
 	return failed(fmt.Errorf("backing up %s: %w", o.name, errors.Join(failures...)), "nothing was written; 'skyserve status' shows the state of the store")
+}
+
+// fileArgument sets the FILE of backup and restore, and the service if it is named by an argument before FILE.
+func fileArgument(cmd *cobra.Command, name, file *string, args []string) error {
+	*file = args[len(args)-1]
+	if len(args) == 2 { // the form before --service
+		warnServiceArgument(cmd.ErrOrStderr(), cmd, args[0])
+		if err := setService(name, args[:1], "NAME"); err != nil {
+			return err
+		}
+	}
+	if *name != "" {
+		return nil
+	}
+	svc, err := findService("")
+	*name = svc.Name()
+	return err
 }
 
 // backupReport is the JSON output of backup and restore.
@@ -106,9 +126,9 @@ type backupReport struct {
 }
 
 // reportBackup prints the description of a backup, whose file has a size in bytes.
-func reportBackup(out io.Writer, output, file string, b telemetry.Backup, size int64, text string) error {
-	if output == "json" {
-		return writeJSON(out, backupReport{b, file, size})
+func reportBackup(out io.Writer, format outputFormat, file string, b telemetry.Backup, size int64, text string) error {
+	if format.isResult() {
+		return format.writeResult(out, file, backupReport{b, file, size})
 	}
 	_, err := fmt.Fprintf(out, text, b.Service, file, b.Messages, printable.Bytes(b.Bytes), printable.Bytes(uint64(size)))
 	return err
@@ -120,13 +140,13 @@ type restoreOptions struct {
 	file   string
 	force  bool
 	admins []string
-	output string
+	output outputFlags
 }
 
 func newRestoreCmd() *cobra.Command {
 	var o restoreOptions
 	cmd := &cobra.Command{
-		Use:   "restore NAME FILE",
+		Use:   "restore FILE",
 		Short: "Restore the store of a service from a backup",
 		Long: `Replace the contents of a running service's store with those of a backup that
 'skyserve backup' made. Requests are served meanwhile; planning, scaling and batches pause
@@ -137,23 +157,27 @@ and one of a later version of skyserve are rejected. A store that already contai
 when the backup was made is rejected too, because everything stored since would be lost:
 --force discards it. To restore a service whose machines are lost, first run 'skyserve up'.
 FILE may be an object in a bucket, s3://... or gs://..., with the credentials of the environment.`,
-		Example: `  skyserve restore chat chat.backup
-  skyserve restore chat s3://backups/chat-20261126T180000Z.backup`,
-		Args: argsBetween(2, 2, "NAME FILE"),
+		Example: `  skyserve restore chat.backup --service chat
+  skyserve restore s3://backups/chat-20261126T180000Z.backup --service chat`,
+		Args: oneArgument("FILE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			o.name, o.file = args[0], args[1]
+			if err := fileArgument(cmd, &o.name, &o.file, args); err != nil {
+				return err
+			}
 			return runRestore(cmd.Context(), &o, cmd.OutOrStdout())
 		},
 	}
+	registerService(cmd, &o.name)
 	flags := cmd.Flags()
 	flags.BoolVar(&o.force, "force", false, "discard what was stored since the backup")
 	flags.StringSliceVar(&o.admins, "admin", nil, "admin `URL` of a balancer, repeatable or comma-separated (default: the running service's)")
-	flags.StringVarP(&o.output, "output", "o", "text", "output format: text or json")
+	o.output.registerResult(cmd)
 	return cmd
 }
 
 func runRestore(ctx context.Context, o *restoreOptions, out io.Writer) error {
-	if err := checkOutput(&o.output, outputJSON); err != nil {
+	format, err := o.output.parse()
+	if err != nil {
 		return err
 	}
 	file, err := openBackupFile(ctx, o.name, o.file)
@@ -196,7 +220,7 @@ func runRestore(ctx context.Context, o *restoreOptions, out io.Writer) error {
 		_ = f.Close() // it was read
 		if err == nil {
 			text := "restored %s from %s, made at " + b.At.Format(time.DateTime) + " UTC: %d messages, %s in the store, %s in the file\n"
-			return reportBackup(out, o.output, o.file, b, size.n, text)
+			return reportBackup(out, format, o.file, b, size.n, text)
 		}
 		break // a restore that has begun is not repeated elsewhere
 	}

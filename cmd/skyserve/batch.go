@@ -28,7 +28,8 @@ type batchOptions struct {
 	service string
 	target  string
 	apiKey  string
-	output  string
+	output  outputFlags // of commands that print one batch
+	format  outputFormat
 	listing outputFlags // of list
 
 	url      string
@@ -60,7 +61,7 @@ Exit codes: 0 success, 1 failed, 2 usage, 130 interrupted.`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	flags := cmd.PersistentFlags()
-	flags.StringVar(&o.service, "service", "", "`NAME` of the service (default: the only one)")
+	flags.StringVar(&o.service, "service", "", "`NAME` of the service (default: that of the configuration, else the only one)")
 	flags.StringVar(&o.target, "target", "", "`URL` of a balancer (default: those of the running service)")
 	flags.StringVar(&o.apiKey, "api-key", "", "source of the API key to send, as `env:NAME`")
 	cmd.AddCommand(newBatchSubmitCmd(&o), newBatchListCmd(&o), newBatchShowCmd(&o), newBatchCancelCmd(&o), newBatchDownloadCmd(&o))
@@ -144,15 +145,14 @@ func newBatchDownloadCmd(o *batchOptions) *cobra.Command {
 }
 
 func (o *batchOptions) outputFlag(cmd *cobra.Command) {
-	cmd.Flags().StringVarP(&o.output, "output", "o", "text", "output format: text or json")
+	o.output.registerResult(cmd)
 }
 
 // client returns the client of the service.
 func (o *batchOptions) client() (*batchClient, error) {
-	if o.output != "" {
-		if err := checkOutput(&o.output, outputJSON); err != nil {
-			return nil, err
-		}
+	var err error
+	if o.format, err = o.output.parse(); err != nil {
+		return nil, err
 	}
 	key, err := keyFrom(o.apiKey)
 	if err != nil {
@@ -231,8 +231,8 @@ func (o *batchOptions) submit(ctx context.Context, file string, out, errOut io.W
 		fmt.Fprintf(errOut, "warning: %s is expected to end %s, after its deadline %s: requests without a result by then expire\n", printable.Line(b.ID), batchTime(*b.Estimate.FinishAt), batchTime(b.ExpiresAt))
 	}
 	if !o.wait {
-		if o.output == "json" {
-			return writeJSON(out, b)
+		if o.format.isDocument() {
+			return o.format.writeDocument(out, b)
 		}
 		_, err = fmt.Fprintln(out, printable.Line(b.ID))
 		return err
@@ -356,8 +356,8 @@ func (o *batchOptions) show(ctx context.Context, id string, out, errOut io.Write
 
 // printBatch prints a batch. If the command waited for its end, another end than completed is an error.
 func (o *batchOptions) printBatch(b *batchAnswer, out io.Writer) error {
-	if o.output == "json" {
-		if err := writeJSON(out, b); err != nil {
+	if o.format.isResult() {
+		if err := o.format.writeResult(out, b.ID, b); err != nil {
 			return err
 		}
 		return o.endError(b)

@@ -122,18 +122,26 @@ func completeFlag(cmd *cobra.Command, name string, f cobra.CompletionFunc) {
 	}
 }
 
+// commandsOf returns all commands below one.
+func commandsOf(parent *cobra.Command) (all []*cobra.Command) {
+	for _, c := range parent.Commands() {
+		all = append(append(all, c), commandsOf(c)...)
+	}
+	return all
+}
+
 // registerCompletions registers the completions of arguments and flags that name services.
 func registerCompletions(root *cobra.Command) {
-	for _, cmd := range root.Commands() {
+	for _, cmd := range commandsOf(root) {
 		switch cmd.Name() {
-		case "status", "top", "events", "usage", "plan", "down":
+		case "status", "top", "events", "usage", "plan", "backtest", "down", "load":
 			if cmd.ValidArgsFunction == nil {
 				cmd.ValidArgsFunction = completeServices
 			}
 		case "logs":
 			cmd.ValidArgsFunction = completeLogs
 		}
-		if cmd.Flags().Lookup("service") != nil || cmd.PersistentFlags().Lookup("service") != nil {
+		if cmd.LocalFlags().Lookup("service") != nil {
 			completeFlag(cmd, "service", func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
 				return serviceNames(), cobra.ShellCompDirectiveNoFileComp
 			})

@@ -55,7 +55,7 @@ func (o *configOptions) show(out io.Writer) error {
 	shown := []shownSetting{}
 	for _, s := range settings {
 		value, source := s.effective(file)
-		flag := "NAME"
+		flag := "--service"
 		if s.flag != "" {
 			flag = "--" + s.flag
 		}

@@ -152,11 +152,19 @@ func (o *operators) printOperators(format outputFormat) error {
 		if r.Revoked {
 			state = "yes"
 		}
-		t.rows = append(t.rows, listRow{name: r.Name, cells: []string{name, r.Role, r.Fingerprint, r.ExpiresAt.Format(time.DateOnly), state}})
+		t.rows = append(t.rows, listRow{name: r.Name, cells: []string{name, roleText(r.Role), r.Fingerprint, r.ExpiresAt.Format(time.DateOnly), state}})
 	}
 	people := slices.DeleteFunc(slices.Clone(rows), func(r operatorRow) bool { return r.Role != string(identity.Operator) })
 	others := slices.DeleteFunc(rows, func(r operatorRow) bool { return r.Role == string(identity.Operator) })
 	return format.write(o.out, map[string]any{"service": o.svc.Name(), "list": o.self.revoked.Number(), "operators": people, "controllers": others}, t)
+}
+
+// roleText returns the role of a certificate as people read it.
+func roleText(role string) string {
+	if role == "issuer" {
+		return "intermediate CA"
+	}
+	return role
 }
 
 // distributeRevocations sends the revocation list to all machines of the service in clouds.

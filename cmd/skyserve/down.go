@@ -26,7 +26,8 @@ type downOptions struct {
 	name   string
 	yes    bool
 	purge  bool
-	output string
+	output outputFlags
+	format outputFormat
 	clouds cloudFlags
 }
 
@@ -52,22 +53,24 @@ with the skyserve binary. It finds them by their tags and waits until each is go
   skyserve down service.yaml`,
 		Args: argsBetween(0, 1, "[NAME|SERVICE.yaml]"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if len(args) == 1 {
-				o.name = args[0]
+			if err := setService(&o.name, args, "NAME|SERVICE.yaml"); err != nil {
+				return err
 			}
 			return runDown(cmd.Context(), &o, cmd.InOrStdin(), cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
 	}
+	registerService(cmd, &o.name)
 	flags := cmd.Flags()
 	flags.BoolVar(&o.yes, "yes", false, "skip confirmation")
 	flags.BoolVar(&o.purge, "purge", false, "delete the service's state even if a process could not be stopped")
-	flags.StringVarP(&o.output, "output", "o", "text", "output format: text or json")
+	o.output.registerResult(cmd)
 	o.clouds.registerFlags(flags)
 	return cmd
 }
 
 func runDown(ctx context.Context, o *downOptions, in io.Reader, out, errOut io.Writer) error {
-	if err := checkOutput(&o.output, outputJSON); err != nil {
+	var err error
+	if o.format, err = o.output.parse(); err != nil {
 		return err
 	}
 	name, err := serviceNameOf(o.name)
@@ -181,7 +184,7 @@ func (d *down) confirmHistory(in io.Reader) error {
 	if d.hasVMs() || !hasStore || d.spec != nil && d.spec.Store.URL != "" {
 		return nil
 	}
-	fmt.Fprintf(d.errOut, "deleting the history, usage, events and batches of %[1]s on this machine; 'skyserve backup %[1]s FILE' keeps a copy\n", d.svc.Name())
+	fmt.Fprintf(d.errOut, "deleting the history, usage, events and batches of %[1]s on this machine; 'skyserve backup FILE --service %[1]s' keeps a copy\n", d.svc.Name())
 	if d.yes || !canPrompt(in) {
 		return nil
 	}
@@ -240,7 +243,7 @@ func (d *down) reportResult(stopped int, remaining []string, failure error) erro
 	if len(remaining) > 0 {
 		leftover = &provision.RemainingError{Service: d.svc.Name(), Remaining: remaining}
 	}
-	if err := printDown(d.out, d.output, d.svc.Name(), done, stopped, leftover); err != nil {
+	if err := printDown(d.out, d.format, d.svc.Name(), done, stopped, leftover); err != nil {
 		return err
 	}
 	if leftover != nil {
@@ -326,13 +329,13 @@ func machinesOf(have []provision.Object) []provision.Object {
 }
 
 // printDown prints how many objects were deleted; done is the verb in the past tense.
-func printDown(out io.Writer, output, name, done string, stopped int, remaining *provision.RemainingError) error {
+func printDown(out io.Writer, format outputFormat, name, done string, stopped int, remaining *provision.RemainingError) error {
 	leftovers := []string{}
 	if remaining != nil {
 		leftovers = remaining.Remaining
 	}
-	if output == "json" {
-		return writeJSON(out, map[string]any{"service": name, "stopped": stopped, "leftovers": leftovers})
+	if format.isResult() {
+		return format.writeResult(out, name, map[string]any{"service": name, "stopped": stopped, "leftovers": leftovers})
 	}
 	if remaining == nil {
 		_, err := fmt.Fprintf(out, "%s is down; %d %s\n", name, stopped, done)

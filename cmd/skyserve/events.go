@@ -58,12 +58,13 @@ balancer. The newest --limit events are shown. --watch prints new events until C
   skyserve events --watch`,
 		Args: argsBetween(0, 1, "[NAME]"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if len(args) == 1 {
-				o.name = args[0]
+			if err := setService(&o.name, args, "NAME"); err != nil {
+				return err
 			}
 			return runEvents(cmd.Context(), &o, cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
 	}
+	registerService(cmd, &o.name)
 	flags := cmd.Flags()
 	flags.BoolVarP(&o.watch, "watch", "w", false, "print new events until Ctrl-C")
 	flags.StringVar(&o.since, "since", "", "start of the period: a duration such as 2h or 7d, or a time such as 2026-11-24T12:00:00Z (default: all)")
@@ -178,7 +179,7 @@ type eventPrinter struct {
 func (p *eventPrinter) printReport(r *telemetry.EventReport) error {
 	if r.Problem != p.problem {
 		if p.problem = r.Problem; r.Problem != "" {
-			fmt.Fprintf(p.errOut, "incomplete: the store is unavailable; showing the events that a balancer has in memory: %s\n", printable.Line(r.Problem))
+			fmt.Fprintf(p.errOut, "incomplete: showing only the events in a balancer's memory: %s; retry in a few seconds, or run 'skyserve status'\n", printable.Line(r.Problem))
 		}
 	}
 	var fresh []telemetry.Event
@@ -193,14 +194,8 @@ func (p *eventPrinter) printReport(r *telemetry.EventReport) error {
 		switch {
 		case p.format.isTable():
 			continue
-		case p.format.kind == outputName:
-			_, err = fmt.Fprintln(p.out, printable.Line(e.ID))
-		case p.format.kind == outputYAML:
-			if _, err = fmt.Fprintln(p.out, "---"); err == nil {
-				err = p.format.writeDocument(p.out, e)
-			}
 		default:
-			err = p.format.writeDocument(p.out, e)
+			err = p.format.writeItem(p.out, e.ID, e)
 		}
 		if err != nil {
 			return fmt.Errorf("writing the events: %w", err)

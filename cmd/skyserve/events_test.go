@@ -109,7 +109,7 @@ func TestEventsWithoutAStore(t *testing.T) {
 	if n := strings.Count(out.String(), "\n"); n != 2 {
 		t.Errorf("%d events: %s", n, out.String())
 	}
-	if got := errOut.String(); !strings.Contains(got, "incomplete: the store is unavailable; showing the events that a balancer has in memory: store unavailable: no connection") {
+	if got := errOut.String(); !strings.Contains(got, "incomplete: showing only the events in a balancer's memory: store unavailable: no connection; retry in a few seconds") {
 		t.Errorf("stderr: %s", got)
 	}
 	none := &eventsOptions{admins: []string{broken.serve(t)}, limit: 50, list: outputFlags{output: "text"}}

@@ -30,7 +30,7 @@ type explainOptions struct {
 func newExplainCmd() *cobra.Command {
 	var o explainOptions
 	cmd := &cobra.Command{
-		Use:        "explain REQUEST_ID [NAME]",
+		Use:        "explain REQUEST_ID",
 		SuggestFor: []string{"trace", "why"},
 		Short:      "Explain a routing decision",
 		Long: fmt.Sprintf(`Explain how a request was routed: how long it was queued and why, the state of every
@@ -40,18 +40,22 @@ ended. A forwarded request is shown with the decisions of both balancers.
 REQUEST_ID is the X-Request-ID header of the response; clients may set it. Each balancer
 keeps its latest %d requests in memory.`, proxy.DefaultLimits().MaxDecisions),
 		Example: `  skyserve explain req-8f2c
-  skyserve explain req-8f2c chat
+  skyserve explain req-8f2c --service chat
   skyserve explain req-8f2c -o json
   skyserve explain req-8f2c --admin http://127.0.0.1:8101,http://127.0.0.1:8102`,
-		Args: argsBetween(1, 2, "REQUEST_ID [NAME]"),
+		Args: oneArgument("REQUEST_ID"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			o.request = args[0]
-			if len(args) == 2 {
-				o.name = args[1]
+			if len(args) == 2 { // the form before --service
+				warnServiceArgument(cmd.ErrOrStderr(), cmd, args[1])
+				if err := setService(&o.name, args[1:], "NAME"); err != nil {
+					return err
+				}
 			}
 			return runExplain(cmd.Context(), &o, cmd.OutOrStdout())
 		},
 	}
+	registerService(cmd, &o.name)
 	flags := cmd.Flags()
 	flags.StringSliceVar(&o.admins, "admin", nil, "admin `URL` of a balancer, repeatable or comma-separated; all are queried (default: the running service's)")
 	o.output.registerDocument(cmd)

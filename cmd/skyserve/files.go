@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"strings"
 
 	"skyserve/internal/service"
 	"skyserve/internal/store"

@@ -45,8 +45,8 @@ func TestInParallel(t *testing.T) {
 	}
 }
 
-// Progress is printed for long work, and an interrupt ends it while a job still runs.
-func TestInParallelReportsProgressAndStops(t *testing.T) {
+// An interrupt ends the work while a job still runs. No progress is drawn where there is no terminal.
+func TestInParallelStops(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var errOut bytes.Buffer
 		ctx, cancel := context.WithCancel(t.Context())
@@ -61,7 +61,7 @@ func TestInParallelReportsProgressAndStops(t *testing.T) {
 			return nil
 		}, newProgress(&errOut, "backtesting"))
 		close(over)
-		if !errors.Is(err, context.Canceled) || errOut.String() != "backtesting: 1 of 3\nbacktesting: 1 of 3\n" {
+		if !errors.Is(err, context.Canceled) || errOut.Len() > 0 {
 			t.Errorf("%v, %q", err, errOut.String())
 		}
 	})

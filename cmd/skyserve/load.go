@@ -80,12 +80,13 @@ Exit codes: 0 at least one request succeeded, 1 failed, 2 usage, 130 interrupted
   skyserve load --workload conversation.jsonl.gz --rate-scale 2 --max-input 8000 --weights us=2,eu=1`,
 		Args: argsBetween(0, 1, "[NAME]"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if len(args) == 1 {
-				o.name = args[0]
+			if err := setService(&o.name, args, "NAME"); err != nil {
+				return err
 			}
 			return runLoad(cmd.Context(), &o, cmd.Flags(), cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
 	}
+	registerService(cmd, &o.name)
 	o.flags(cmd.Flags())
 	o.output.registerDocument(cmd)
 	return cmd

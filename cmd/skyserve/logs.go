@@ -38,19 +38,25 @@ text are escaped (\u202e), also when the output is a pipe.`,
 		Example: `  skyserve logs
   skyserve logs chat lb/us -f
   skyserve logs us-0 --since 10m
+  skyserve logs us-0 --service chat
   skyserve logs chat us-0 --tail 50`,
 		Args: argsBetween(0, 2, "[NAME] [lb/REGION|REPLICA|controller]"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			switch len(args) {
-			case 1:
+			switch {
+			case len(args) == 1 && o.name != "":
+				o.part = args[0]
+			case len(args) == 1:
 				o.name = args[0]
 				if _, err := findService(o.name); err != nil {
 					if _, err := findService(""); err == nil { // the argument names a process of the only service
 						o.name, o.part = "", args[0]
 					}
 				}
-			case 2:
-				o.name, o.part = args[0], args[1]
+			case len(args) == 2:
+				if err := setService(&o.name, args, "NAME"); err != nil {
+					return err
+				}
+				o.part = args[1]
 			}
 			if o.since != "" && !cmd.Flags().Changed("tail") {
 				o.tail = agent.MaxLogLines
@@ -59,6 +65,7 @@ text are escaped (\u202e), also when the output is a pipe.`,
 			return runLogs(cmd.Context(), &o, cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
 	}
+	registerService(cmd, &o.name)
 	cmd.Flags().BoolVarP(&o.follow, "follow", "f", false, "print new lines as they are written, until Ctrl-C")
 	cmd.Flags().IntVar(&o.tail, "tail", 20, "number of lines from the end of each log")
 	cmd.Flags().StringVar(&o.since, "since", "", "start of the period: a duration such as 10m or 2d, or a time such as 2026-11-24T12:00:00Z (default: all)")

@@ -25,7 +25,7 @@ type blocksOptions struct {
 	regions  []string
 	// list are the output flags of blocks, output the format of buy.
 	list   outputFlags
-	output string
+	output outputFlags
 	yes    bool
 	clouds cloudFlags
 }

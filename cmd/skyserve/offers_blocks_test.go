@@ -68,7 +68,7 @@ func TestOffersBuy(t *testing.T) {
 		err := runOffersBuy(t.Context(), &o, id, strings.NewReader("y\n"), &out, &errOut)
 		return out.String(), errOut.String(), err
 	}
-	o.output = "text"
+	o.output = outputFlags{}
 	_, shown, err := buy("cb-0cheap", o)
 	if err == nil || !strings.Contains(shown, "AWS bills 3840.00 USD at once") || cloud.BlockPurchases("us-east-2") != 0 {
 		t.Fatalf("without --yes: %v after %d purchases\n%s", err, cloud.BlockPurchases("us-east-2"), shown)

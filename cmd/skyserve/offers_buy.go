@@ -37,7 +37,7 @@ rejects the credentials.`,
 		},
 	}
 	o.registerFlags(cmd.Flags())
-	cmd.Flags().StringVarP(&o.output, "output", "o", "text", "output format: text or json")
+	o.output.registerResult(cmd)
 	cmd.Flags().BoolVar(&o.yes, "yes", false, "skip confirmation")
 	return cmd
 }
@@ -52,7 +52,8 @@ type boughtBlock struct {
 }
 
 func runOffersBuy(ctx context.Context, o *blocksOptions, id string, in io.Reader, out, errOut io.Writer) error {
-	if err := checkOutput(&o.output, outputJSON); err != nil {
+	format, err := o.output.parse()
+	if err != nil {
 		return err
 	}
 	q, err := o.query()
@@ -97,8 +98,8 @@ func runOffersBuy(ctx context.Context, o *blocksOptions, id string, in io.Reader
 	if err != nil {
 		return buyError(err)
 	}
-	if o.output == "json" {
-		return writeJSON(out, bought)
+	if format.isResult() {
+		return format.writeResult(out, bought.Reservation.ID, bought)
 	}
 	return bought.print(out)
 }

@@ -24,6 +24,7 @@ const (
 	outputJSON = "json"
 	outputYAML = "yaml"
 	outputPath = "jsonpath="
+	outputHTML = "html" // a page
 
 	// outputTable is the former name of outputText.
 	outputTable = "table"
@@ -31,6 +32,9 @@ const (
 
 // listFormats are the formats of commands that list things.
 var listFormats = []string{outputText, outputWide, outputName, outputJSON, outputYAML, outputPath + "PATH"}
+
+// resultFormats are the formats of commands that print the result of an action. The name is that of what was changed.
+var resultFormats = []string{outputText, outputName, outputJSON, outputYAML, outputPath + "PATH"}
 
 // documentFormats are the formats of commands that print one document.
 var documentFormats = []string{outputText, outputJSON, outputYAML, outputPath + "PATH"}
@@ -52,10 +56,15 @@ func (f *outputFlags) registerList(cmd *cobra.Command, others ...string) {
 // registerDocument registers -o of a command that prints one document.
 func (f *outputFlags) registerDocument(cmd *cobra.Command) { f.register(cmd, documentFormats) }
 
+// registerResult registers -o of a command that prints the result of an action. others are formats of this command alone.
+func (f *outputFlags) registerResult(cmd *cobra.Command, others ...string) {
+	f.register(cmd, slices.Concat(resultFormats, others))
+}
+
 func (f *outputFlags) register(cmd *cobra.Command, formats []string) {
 	f.formats = formats
 	last := len(formats) - 1
-	cmd.Flags().StringVarP(&f.output, "output", "o", outputText, "output format: "+strings.Join(formats[:last], ", ")+" or "+formats[last])
+	cmd.Flags().StringVarP(&f.output, "output", "o", formats[0], "output format: "+strings.Join(formats[:last], ", ")+" or "+formats[last])
 	completeFlag(cmd, "output", func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
 		var words []string
 		for _, format := range formats {
@@ -75,7 +84,7 @@ func (f *outputFlags) parse() (outputFormat, error) {
 		formats = listFormats
 	}
 	switch {
-	case f.output == outputTable:
+	case f.output == outputTable || f.output == "":
 		format.kind = outputText
 		return format, nil
 	case !isPath && slices.Contains(formats, f.output):
@@ -101,20 +110,31 @@ type outputFormat struct {
 	noHeaders bool
 }
 
-// checkOutput returns an error unless a format is text or one of others.
-func checkOutput(output *string, others ...string) error {
-	if *output == outputTable {
-		*output = outputText
-	}
-	if formats := append([]string{outputText}, others...); !slices.Contains(formats, *output) {
-		return usage(fmt.Errorf("-o %s: must be one of %s", *output, strings.Join(formats, ", ")), didYouMean(*output, formats))
-	}
-	return nil
-}
-
 // isDocument reports whether the format prints the document instead of a table or names.
 func (f outputFormat) isDocument() bool {
 	return f.kind == outputJSON || f.kind == outputYAML || f.kind == outputPath
+}
+
+// isResult reports whether the format prints a result instead of text for people.
+func (f outputFormat) isResult() bool { return f.isDocument() || f.kind == outputName }
+
+// writeResult prints the result of an action: the document, or the name of what was changed.
+func (f outputFormat) writeResult(w io.Writer, name string, document any) error {
+	if f.kind == outputName {
+		_, err := fmt.Fprintln(w, printable.Line(name))
+		return err
+	}
+	return f.writeDocument(w, document)
+}
+
+// writeItem prints one of several documents: in YAML as a document of its own.
+func (f outputFormat) writeItem(w io.Writer, name string, document any) error {
+	if f.kind == outputYAML {
+		if _, err := fmt.Fprintln(w, "---"); err != nil {
+			return err
+		}
+	}
+	return f.writeResult(w, name, document)
 }
 
 // isTable reports whether the format is a table for people.

@@ -65,6 +65,9 @@ func TestCompletions(t *testing.T) {
 		{"replica add --service other |", []string{"local/us", "local/eu"}},
 		{"replica add --service other --model |", []string{"llama", "small"}},
 		{"replica list --service |", []string{"chat", "other"}},
+		{"explain --service |", []string{"chat", "other"}},
+		{"backup chat.backup --service |", []string{"chat", "other"}},
+		{"plan backtest --service |", []string{"chat", "other"}},
 		{"replica list -o |", []string{"text", "wide", "name", "json", "yaml", "jsonpath="}},
 	} {
 		var out, errOut bytes.Buffer
@@ -153,6 +156,49 @@ func TestListFormats(t *testing.T) {
 	}
 }
 
+// The result of an action is printed as a document or as the name of what was changed.
+func TestResultFormats(t *testing.T) {
+	for output, want := range map[string]string{
+		"name": "chat\n", "json": `{"service":"chat","stopped":3}` + "\n", "yaml": "service: chat\nstopped: 3\n", "jsonpath={.stopped}": "3\n",
+	} {
+		format, err := (&outputFlags{output: output, formats: resultFormats}).parse()
+		if err != nil {
+			t.Fatal(err)
+		}
+		var out bytes.Buffer
+		if err := format.writeResult(&out, "chat", map[string]any{"service": "chat", "stopped": 3}); err != nil || out.String() != want {
+			t.Errorf("-o %s: got %q (%v), want %q", output, out.String(), err, want)
+		}
+	}
+	if _, err := (&outputFlags{output: "wide", formats: resultFormats}).parse(); err == nil {
+		t.Error("-o wide is accepted for a result")
+	}
+}
+
+// Every command that acts on a service accepts --service, and NAME only where the service is its only object.
+func TestServiceIsNamedTheSameEverywhere(t *testing.T) {
+	var visit func(*cobra.Command)
+	visit = func(cmd *cobra.Command) {
+		for _, sub := range cmd.Commands() {
+			visit(sub)
+		}
+		_, arguments, _ := strings.Cut(cmd.Use, " ")
+		if strings.HasPrefix(arguments, "[NAME") && cmd.Name() != "init" && cmd.Name() != "list" && cmd.Flags().Lookup("service") == nil {
+			t.Errorf("%s %s has no --service", cmd.CommandPath(), arguments)
+		}
+		if strings.Contains(arguments, " [NAME]") || strings.Contains(arguments, "NAME FILE") {
+			t.Errorf("%s %s: the service is not its object, use --service", cmd.CommandPath(), arguments)
+		}
+	}
+	visit(newRoot())
+	for _, name := range []string{"explain", "backup", "restore", "connect", "replica list", "batch list", "logs"} {
+		cmd, _, err := newRoot().Find(strings.Fields(name))
+		if err != nil || cmd.Flag("service") == nil {
+			t.Errorf("%s has no --service (%v)", name, err)
+		}
+	}
+}
+
 // Every command that lists things has the same formats and --no-headers; the others print documents.
 func TestOutputFlagsAreTheSameEverywhere(t *testing.T) {
 	lists := map[string]bool{}
@@ -170,6 +216,9 @@ func TestOutputFlagsAreTheSameEverywhere(t *testing.T) {
 			if cmd.Flags().Lookup("no-headers") == nil {
 				t.Errorf("%s has no --no-headers", cmd.CommandPath())
 			}
+		}
+		if !strings.Contains(o.Usage, "json") || !strings.Contains(o.Usage, "yaml") || !strings.Contains(o.Usage, "jsonpath=PATH") {
+			t.Errorf("%s lacks a format of documents: %s", cmd.CommandPath(), o.Usage)
 		}
 		if o.DefValue != "text" && cmd.CommandPath() != "skyserve sim calibrate" {
 			t.Errorf("%s prints %s without -o", cmd.CommandPath(), o.DefValue)

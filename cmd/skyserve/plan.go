@@ -100,13 +100,14 @@ applying failed and 3 if the plan was partly applied.`,
   skyserve plan --problem problem.json -o lp --out problem.lp`,
 		Args: argsBetween(0, 1, "[NAME|SERVICE.yaml]"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if len(args) == 1 {
-				o.target = args[0]
+			if err := setService(&o.target, args, "NAME|SERVICE.yaml"); err != nil {
+				return err
 			}
 			o.errOut = cmd.ErrOrStderr()
 			return runPlan(cmd.Context(), &o, cmd.InOrStdin(), cmd.OutOrStdout())
 		},
 	}
+	registerService(cmd, &o.target)
 	flags := cmd.Flags()
 	o.reviewFlags(cmd)
 	flags.StringVar(&o.at, "at", "", "start of the planned period, as `TIME` such as 2025-01-31T12:00:00Z (default: now, or the end of --history)")
@@ -131,7 +132,7 @@ applying failed and 3 if the plan was partly applied.`,
 }
 
 // planFormats are the formats of plans alone.
-var planFormats = []string{"html", "lp", "mps"}
+var planFormats = []string{outputHTML, "lp", "mps"}
 
 // reviewFlags adds the flags of a review.
 func (o *planOptions) reviewFlags(cmd *cobra.Command) {
@@ -190,7 +191,7 @@ func (o *planOptions) checkOptions() error {
 		return err
 	}
 	switch {
-	case o.problem != "" && o.format.kind == "html":
+	case o.problem != "" && o.format.kind == outputHTML:
 		return usage(errors.New("-o html: cannot be combined with --problem"), "")
 	case o.reserve && o.format.kind != outputText && !o.format.isDocument():
 		return usage(fmt.Errorf("-o %s: must be text, json, yaml or jsonpath=PATH with --compare-reserved", o.format.kind), "")
@@ -281,7 +282,7 @@ func (o *planOptions) writeOutput(out io.Writer, print func(io.Writer) error) er
 
 func (o *planOptions) printTo(out io.Writer, p *plan.Problem, proposal plan.Proposal) error {
 	switch o.format.kind {
-	case "html":
+	case outputHTML:
 		return plan.Page{Service: o.service, Proposal: proposal, LoadCurves: o.courses}.WriteHTML(out)
 	case "lp":
 		return p.WriteLP(out)

@@ -41,12 +41,13 @@ model, region and GPU.`,
   skyserve plan backtest --from 2025-01-30T00:00:00Z --to 2025-01-31T00:00:00Z -o json`,
 		Args: argsBetween(0, 1, "[NAME|SERVICE.yaml]"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if len(args) == 1 {
-				o.target = args[0]
+			if err := setService(&o.target, args, "NAME|SERVICE.yaml"); err != nil {
+				return err
 			}
 			return o.runBacktest(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
 	}
+	registerService(cmd, &o.target)
 	flags := cmd.Flags()
 	o.reviewFlags(cmd)
 	flags.StringVar(&o.from, "from", "", "start of the evaluated period, as `TIME` (default: a day after the history's start; the middle of a history of less than two days)")
@@ -76,8 +77,12 @@ func (o *backtestOptions) runBacktest(ctx context.Context, out, errOut io.Writer
 		}
 		return usage(err, "")
 	}
-	t, err := b.Report()
-	if err != nil {
+	var t *plan.Backtest
+	evaluate := func(int) error { t, err = b.Report(); return err }
+	if err := inParallel(ctx, 1, evaluate, newProgress(errOut, "computing and evaluating the plans")); err != nil {
+		if ctx.Err() != nil {
+			return err
+		}
 		return usage(err, "")
 	}
 	return o.writeOutput(out, func(w io.Writer) error {

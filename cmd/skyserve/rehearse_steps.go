@@ -109,7 +109,7 @@ func (r *rehearsal) deleteLeftovers(ctx context.Context) error {
 // confirmed.
 func (r *rehearsal) planUp(ctx context.Context) error {
 	options := &upOptions{
-		file: r.spec.Name + ".yaml", yes: true, wait: waitReplicas, timeout: r.o.timeout, output: "text",
+		file: r.spec.Name + ".yaml", yes: true, wait: waitReplicas, timeout: r.o.timeout,
 		clouds: r.o.clouds, programURL: r.o.programURL, replaceAfter: defaultReplaceAfter,
 	}
 	u := &up{upOptions: options, out: io.Discard, errOut: r.errOut, started: time.Now(), observer: r.up}
@@ -258,7 +258,7 @@ func (r *rehearsal) machines(ctx context.Context, kind provision.ObjectKind) (ma
 
 // down deletes the service of the rehearsal; nothing where there is none.
 func (r *rehearsal) down(ctx context.Context) error {
-	err := runDown(ctx, &downOptions{name: r.name, yes: true, output: "text", clouds: r.o.clouds}, nil, io.Discard, r.errOut)
+	err := runDown(ctx, &downOptions{name: r.name, yes: true, clouds: r.o.clouds}, nil, io.Discard, r.errOut)
 	var none *local.NoServiceError
 	if errors.As(err, &none) {
 		return nil

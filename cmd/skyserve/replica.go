@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -15,6 +16,7 @@ import (
 	"skyserve/internal/service"
 	"skyserve/provision/cloud"
 	"skyserve/provision/local"
+	"skyserve/tui"
 )
 
 // replicaOptions are the flags of `skyserve replica` and its subcommands.
@@ -64,7 +66,7 @@ Exit codes: 0 done or no change, 1 failed, 2 usage or not allowed by service.yam
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.PersistentFlags().StringVar(&o.service, "service", "", "`NAME` of the service (optional if only one exists)")
+	cmd.PersistentFlags().StringVar(&o.service, "service", "", "`NAME` of the service (default: that of the configuration, else the only one)")
 	cmd.PersistentFlags().StringVar(&o.reason, "reason", "", "`TEXT` for 'skyserve events': why you make the change (default: the command)")
 	o.clouds.registerFlags(cmd.PersistentFlags())
 	cmd.AddCommand(newReplicaListCmd(&o), newReplicaAddCmd(&o), newReplicaRemoveCmd(&o), newReplicaDrainCmd(&o), newReplicaDonateCmd(&o), newReplicaReclaimCmd(&o))
@@ -205,9 +207,23 @@ func (o *replicaOptions) addReplica(ctx context.Context, s *scaling, name string
 	g := cloud.ReplicaGroup{Model: m.Name, Region: s.spec.Regions[at].Name}
 	w, err := s.PlanAddition(ctx, g, o.count, on)
 	if err != nil {
-		return err
+		return o.additionError(err)
 	}
 	return s.applyCount(ctx, w)
+}
+
+// additionError returns the error of more replicas than service.yaml allows, with how many can be added.
+func (o *replicaOptions) additionError(err error) error {
+	var bounds *deploy.BoundsError
+	if !errors.As(err, &bounds) {
+		return err
+	}
+	running, next := bounds.Count-o.count, ""
+	if free := bounds.Max - running; free > 0 {
+		next = fmt.Sprintf("pass --count %d, or ", free)
+	}
+	return usage(fmt.Errorf("--count %d: %s has %s in %s, and replicas.max in service.yaml is %d", o.count, bounds.Model, tui.Count(running, "replica"), bounds.Region, bounds.Max),
+		next+"raise replicas.max in service.yaml, then run 'skyserve up'")
 }
 
 // regionNames returns the names of a service's regions.

@@ -30,7 +30,7 @@ type setting struct {
 	key     string
 	env     string // overrides the file
 	command string // the only command that it applies to; empty = all
-	flag    string // overrides both; empty = the NAME of a command, or --service
+	flag    string // overrides both; empty = --service, or the NAME of a command
 	meaning string
 	check   func(value string) error
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"time"
@@ -10,14 +11,14 @@ import (
 )
 
 // runBFIO runs a scenario of the BF-IO paper, or all of them.
-func (o *simRunOptions) runBFIO(ctx context.Context, names []string, out io.Writer) error {
+func (o *simRunOptions) runBFIO(ctx context.Context, names []string, out, errOut io.Writer) error {
 	for _, name := range names {
 		if eval.IsBFIOName(name) && (len(names) > 1 || o.changesScenarios()) {
 			return usage(fmt.Errorf("%s: accepts only --seeds, --seed-base, -o and --quiet, and cannot be combined with other scenarios", name), "")
 		}
 	}
-	if err := checkOutput(&o.output, outputJSON); err != nil {
-		return err
+	if o.format.kind == outputHTML {
+		return usage(errors.New("-o html: is not available for scenarios of BF-IO"), "")
 	}
 	if o.seeds < 1 {
 		return usage(fmt.Errorf("--seeds: must be at least 1, got %d", o.seeds), "")
@@ -27,10 +28,10 @@ func (o *simRunOptions) runBFIO(ctx context.Context, names []string, out io.Writ
 		return usage(err, "'skyserve sim list' lists the scenarios")
 	}
 	for i := range scenarios {
-		if i > 0 && o.output == outputText {
+		if i > 0 && o.format.isTable() {
 			fmt.Fprintln(out)
 		}
-		if err := o.printBFIO(ctx, scenarios[i].Name, out); err != nil {
+		if err := o.printBFIO(ctx, scenarios[i].Name, out, errOut); err != nil {
 			return err
 		}
 	}
@@ -38,17 +39,27 @@ func (o *simRunOptions) runBFIO(ctx context.Context, names []string, out io.Writ
 }
 
 // printBFIO runs one scenario and prints it.
-func (o *simRunOptions) printBFIO(ctx context.Context, name string, out io.Writer) error {
+func (o *simRunOptions) printBFIO(ctx context.Context, name string, out, errOut io.Writer) error {
+	show, clear := o.runProgress(errOut, name)
 	began := time.Now()
-	report, err := eval.RunBFIO(ctx, name, o.seeds, o.seedBase, func() time.Duration { return time.Since(began) })
+	report, err := eval.RunBFIO(ctx, name, o.seeds, o.seedBase, func() time.Duration { return time.Since(began) }, show)
+	clear()
 	if err != nil {
 		return err
 	}
 	report.WallMillis = float64(time.Since(began)) / float64(time.Millisecond)
-	if o.output == "json" {
-		return writeJSON(out, report)
+	if o.format.isResult() {
+		return o.format.writeItem(out, report.Scenario, report)
 	}
 	return report.WriteTable(out)
+}
+
+// runProgress shows how many runs of a scenario are done, unless --quiet is set.
+func (o *simRunOptions) runProgress(errOut io.Writer, scenario string) (show func(done, all int), clear func()) {
+	if o.quiet {
+		errOut = io.Discard
+	}
+	return countProgress(errOut, scenario, "runs")
 }
 
 // changesScenarios reports whether flags are set that do not apply to BF-IO's scenarios.

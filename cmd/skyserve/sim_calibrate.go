@@ -17,7 +17,7 @@ import (
 type simCalibrateOptions struct {
 	from   string
 	fit    eval.CalibrateOptions
-	output string
+	output outputFlags
 }
 
 func newSimCalibrateCmd() *cobra.Command {
@@ -60,7 +60,7 @@ the engine's token counts, some concurrent, some alone, of different lengths.`,
 	flags.IntVar(&o.fit.Fit.ChunkTokens, "chunk", defaults.ChunkTokens, "maximum number of prompt tokens per prefill step")
 	flags.IntVar(&o.fit.Fit.MaxRunning, "max-num-seqs", defaults.MaxRunning, "maximum number of running requests")
 	flags.Float64Var(&o.fit.Speed, "speed", 1, "with a record: speed of its simulated engines relative to real time (10 for a local service)")
-	flags.StringVarP(&o.output, "output", "o", "yaml", "output format: yaml or json")
+	o.output.register(cmd, []string{outputYAML, outputJSON, outputPath + "PATH"})
 	return cmd
 }
 
@@ -70,8 +70,6 @@ func (o *simCalibrateOptions) checkOptions() error {
 	switch {
 	case o.from == "":
 		return fmt.Errorf("--from is required")
-	case o.output != "yaml" && o.output != "json":
-		return fmt.Errorf("-o %s: must be one of yaml, json", o.output)
 	case f.TensorParallel < 0:
 		return fmt.Errorf("--tensor-parallel: must be at least 1, got %d", f.TensorParallel)
 	case f.Fit.KVTokens != 0 && f.Fit.KVTokens < 2:
@@ -90,6 +88,10 @@ func (o *simCalibrateOptions) checkOptions() error {
 
 // runCalibrate fits the profiles and prints them.
 func runCalibrate(ctx context.Context, o *simCalibrateOptions, out, errOut io.Writer) error {
+	format, err := o.output.parse()
+	if err != nil {
+		return err
+	}
 	if err := o.checkOptions(); err != nil {
 		return usage(err, "run 'skyserve sim calibrate --help'")
 	}
@@ -102,10 +104,10 @@ func runCalibrate(ctx context.Context, o *simCalibrateOptions, out, errOut io.Wr
 	if err != nil {
 		return err
 	}
-	if o.output == "json" {
-		err = writeJSON(out, c)
+	if format.kind == outputYAML {
+		err = c.WriteYAML(out) // with comments
 	} else {
-		err = c.WriteYAML(out)
+		err = format.writeDocument(out, c)
 	}
 	if err == nil {
 		err = c.WriteTable(errOut)

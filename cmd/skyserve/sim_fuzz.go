@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"runtime/debug"
 	"strings"
@@ -19,7 +18,7 @@ import (
 type simFuzzOptions struct {
 	eval.PolicyFuzz
 	worst  int
-	output string
+	output outputFlags
 }
 
 func newSimFuzzCmd() *cobra.Command {
@@ -53,12 +52,14 @@ for 'skyserve sim run'.`,
 	flags.Uint64Var(&o.SeedBase, "seed-base", 0, "first seed minus 1: scenario i has the seed `N`+i, and the same seed gives the same scenario")
 	flags.IntVar(&o.Workers, "parallel", 0, "scenarios that run at the same time (default: the number of processors)")
 	flags.IntVar(&o.worst, "worst", 5, "print the `N` scenarios with the lowest throughput ratios")
-	flags.StringVarP(&o.output, "output", "o", "text", "output format: text, json or yaml (yaml: the scenario)")
+	o.output.registerDocument(cmd)
+	flags.Lookup("output").Usage += "; yaml is the drawn scenario"
 	return cmd
 }
 
 func (o *simFuzzOptions) run(ctx context.Context, out, errOut io.Writer) error {
-	if err := checkOutput(&o.output, outputJSON, outputYAML); err != nil {
+	format, err := o.output.parse()
+	if err != nil {
 		return err
 	}
 	if o.worst < 0 || o.Workers < 0 {
@@ -67,7 +68,7 @@ func (o *simFuzzOptions) run(ctx context.Context, out, errOut io.Writer) error {
 	if err := o.Check(); err != nil {
 		return usage(err, "")
 	}
-	if o.output == "yaml" {
+	if format.kind == outputYAML {
 		if o.Draws != 1 {
 			return usage(errors.New("-o yaml: prints one scenario: set --scenarios 1"), "")
 		}
@@ -76,18 +77,15 @@ func (o *simFuzzOptions) run(ctx context.Context, out, errOut io.Writer) error {
 		return err
 	}
 	debug.SetGCPercent(400) // as in runSim
-	if isTerminal(errOut) {
-		o.Progress = func(done int) { redrawLine(errOut, fmt.Sprintf("%d of %d scenarios", done, o.Draws)) }
-	}
+	show, clear := countProgress(errOut, "simulating", "scenarios")
+	o.Progress = func(done int) { show(done, o.Draws) }
 	report, err := eval.RunFuzz(ctx, o.PolicyFuzz)
-	if o.Progress != nil {
-		redrawLine(errOut, "")
-	}
+	clear()
 	if err != nil {
 		return err
 	}
-	if o.output == "json" {
-		return writeJSON(out, report)
+	if format.isDocument() {
+		return format.writeDocument(out, report)
 	}
 	return report.WriteTable(out, o.worst)
 }

@@ -24,7 +24,7 @@ type simReplayOptions struct {
 	profile  string
 	speed    float64
 	seeds    int
-	output   string
+	output   outputFlags
 }
 
 func newSimReplayCmd() *cobra.Command {
@@ -59,16 +59,13 @@ SkyLB's evaluation.`,
 	flags.StringVar(&o.profile, "profile", engine.Profiles()[0].Name, "engine profile of the simulated replicas")
 	flags.Float64Var(&o.speed, "speed", 1, "speed of the simulated replicas relative to real time (10 for a local service)")
 	flags.IntVar(&o.seeds, "seeds", 1, "simulate seeds 1 to `N`")
-	flags.StringVarP(&o.output, "output", "o", "text", "output format: text or json")
+	o.output.registerDocument(cmd)
 	return cmd
 }
 
 // whatIf returns the what-if comparison of the flags; requested is false if they request
 // none.
 func (o *simReplayOptions) whatIf() (w eval.WhatIf, requested bool, err error) {
-	if err := checkOutput(&o.output, outputJSON); err != nil {
-		return w, false, err
-	}
 	if !(o.speed > 0 && o.speed <= maxReplaySpeed) {
 		return w, false, fmt.Errorf("--speed: must be greater than 0 and at most %d, got %v", maxReplaySpeed, o.speed)
 	}
@@ -84,6 +81,10 @@ const maxReplaySpeed = 1000
 
 // runReplay replays a record and prints the report.
 func runReplay(ctx context.Context, o *simReplayOptions, file string, out, errOut io.Writer) error {
+	format, err := o.output.parse()
+	if err != nil {
+		return err
+	}
 	w, requested, err := o.whatIf()
 	if err != nil {
 		return usage(err, "")
@@ -104,8 +105,8 @@ func runReplay(ctx context.Context, o *simReplayOptions, file string, out, errOu
 		return err
 	}
 	report.WallMillis = float64(time.Since(began)) / float64(time.Millisecond)
-	if o.output == "json" {
-		err = writeJSON(out, report)
+	if format.isDocument() {
+		err = format.writeDocument(out, report)
 	} else {
 		err = report.WriteTable(out)
 	}

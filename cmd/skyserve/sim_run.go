@@ -29,7 +29,8 @@ type simRunOptions struct {
 	seeds    int
 	seedBase uint64
 	settings []string
-	output   string
+	output   outputFlags
+	format   outputFormat
 	quiet    bool
 	paper    bool
 
@@ -72,7 +73,7 @@ The sage-... scenarios are SageServe's evaluation: replicas are autoscaled, --st
 compares scaling strategies, and --set accepts ` + strings.Join(eval.SageSettingNames(), ", ") + `. The
 demand file given by --trace has the columns minute, model, tier, prompt_tokens.
 
--o json prints one object per scenario, one per line. -o html prints a page with the table,
+-o json prints one object per scenario, one per line; -o yaml one document each. -o html prints a page with the table,
 charts, and the load over time (of the first seed).`,
 		Example: `  skyserve sim run fig8c
   skyserve sim run fig8a tot30 --policy least-load,skylb --seeds 5
@@ -105,7 +106,7 @@ charts, and the load over time (of the first seed).`,
 	flags.IntVar(&o.seeds, "seeds", 3, "run `N` seeds, from 1 or after --seed-base")
 	flags.Uint64Var(&o.seedBase, "seed-base", 0, "run the seeds after `N`: N+1, N+2, ...")
 	flags.StringArrayVar(&o.settings, "set", nil, "override a setting of the scenario, as `KEY=VALUE` (repeatable)")
-	flags.StringVarP(&o.output, "output", "o", "text", "output format: text, json or html")
+	o.output.registerResult(cmd, outputHTML)
 	flags.BoolVar(&o.quiet, "quiet", false, "hide progress")
 	flags.BoolVar(&o.paper, "paper", false, "print the claims of the scenario's paper next to the results")
 	flags.StringVar(&o.trace, "trace", "", "replay a request trace from `FILE`")
@@ -122,6 +123,10 @@ func runSim(ctx context.Context, o *simRunOptions, names []string, out, errOut i
 	// A simulation allocates much more than it keeps: collecting a quarter as often saves a
 	// fifth of the time.
 	debug.SetGCPercent(400)
+	var err error
+	if o.format, err = o.output.parse(); err != nil {
+		return err
+	}
 	if slices.ContainsFunc(names, eval.IsSageName) {
 		return o.runSage(ctx, names, out, errOut)
 	}
@@ -129,7 +134,7 @@ func runSim(ctx context.Context, o *simRunOptions, names []string, out, errOut i
 		return usage(errors.New("--strategy and --region-mix: apply to sage-... scenarios only"), "'skyserve sim list' lists the scenarios")
 	}
 	if slices.ContainsFunc(names, eval.IsBFIOName) {
-		return o.runBFIO(ctx, names, out)
+		return o.runBFIO(ctx, names, out, errOut)
 	}
 	plans, err := o.plans(names)
 	if hinted := (*exitError)(nil); errors.As(err, &hinted) {
@@ -145,7 +150,7 @@ func runSim(ctx context.Context, o *simRunOptions, names []string, out, errOut i
 		}
 		reports = append(reports, report)
 	}
-	if o.output == "html" {
+	if o.format.kind == outputHTML {
 		return eval.WriteHTML(out, reports)
 	}
 	return nil
@@ -153,9 +158,6 @@ func runSim(ctx context.Context, o *simRunOptions, names []string, out, errOut i
 
 // plans returns the comparisons to run, after checking all of them.
 func (o *simRunOptions) plans(names []string) ([]eval.Comparison, error) {
-	if err := checkOutput(&o.output, outputJSON, "html"); err != nil {
-		return nil, err
-	}
 	var plans []eval.Comparison
 	for _, name := range names {
 		scenarios, err := scenariosOf(name)
@@ -243,7 +245,7 @@ func (o *simRunOptions) readTrace(s *sim.Scenario) error {
 func (o *simRunOptions) runPlan(ctx context.Context, plan eval.Comparison, more bool, out, errOut io.Writer) (*eval.SimReport, error) {
 	if !o.quiet && isTerminal(errOut) {
 		plan.Progress = func(done, all int, share float64) {
-			redrawLine(errOut, fmt.Sprintf("%s %s %3.0f %%, %d of %d runs", plan.Scenario.Name, bar(share), 100*share, done, all))
+			drawProgress(errOut, plan.Scenario.Name, share, done, all, "runs")
 		}
 	}
 	began := time.Now()
@@ -255,11 +257,11 @@ func (o *simRunOptions) runPlan(ctx context.Context, plan eval.Comparison, more 
 		return nil, err
 	}
 	report.WallMillis = float64(time.Since(began)) / float64(time.Millisecond)
-	switch o.output {
-	case "html":
+	switch {
+	case o.format.kind == outputHTML:
 		return report, nil
-	case "json":
-		return report, writeJSON(out, report)
+	case o.format.isResult():
+		return report, o.format.writeItem(out, report.Scenario, report)
 	}
 	if more {
 		fmt.Fprintln(out)
@@ -269,13 +271,6 @@ func (o *simRunOptions) runPlan(ctx context.Context, plan eval.Comparison, more 
 	}
 	_, err = fmt.Fprintln(errOut, simSpeed(report))
 	return report, err
-}
-
-// bar draws a share (0..1) as a bar of 20 characters.
-func bar(share float64) string {
-	const places = 20
-	full := min(int(share*places), places)
-	return "[" + strings.Repeat("#", full) + strings.Repeat(".", places-full) + "]"
 }
 
 // simSpeed returns how fast the simulation ran.

@@ -26,10 +26,10 @@ func (o *simRunOptions) runSage(ctx context.Context, names []string, out, errOut
 			return err
 		}
 		reports = append(reports, report)
-		switch o.output {
-		case "json":
-			err = writeJSON(out, report)
-		case outputText:
+		switch {
+		case o.format.isResult():
+			err = o.format.writeItem(out, report.Scenario, report)
+		case o.format.isTable():
 			if i > 0 {
 				fmt.Fprintln(out)
 			}
@@ -39,7 +39,7 @@ func (o *simRunOptions) runSage(ctx context.Context, names []string, out, errOut
 			return fmt.Errorf("writing the report: %w", err)
 		}
 	}
-	if o.output == "html" {
+	if o.format.kind == outputHTML {
 		return eval.WriteSageHTML(out, reports)
 	}
 	return nil
@@ -47,9 +47,6 @@ func (o *simRunOptions) runSage(ctx context.Context, names []string, out, errOut
 
 // sagePlans returns the comparisons to run, after checking all of them.
 func (o *simRunOptions) sagePlans(names []string) ([]eval.SageComparison, error) {
-	if err := checkOutput(&o.output, outputJSON, "html"); err != nil {
-		return nil, err
-	}
 	if len(o.pushes) > 0 || len(o.policies) > 0 || o.layout != "" || len(o.weights) > 0 || o.replay.From != 0 || o.replay.To != 0 || o.replay.RateScale != 1 {
 		return nil, errors.New("sage-... scenarios accept only --strategy, --seeds, --seed-base, --set, --trace, --region-mix, --paper, -o and --quiet")
 	}
@@ -113,19 +110,16 @@ func (o *simRunOptions) sageTrace() (*eval.SageTrace, error) {
 
 // runSagePlan runs one scenario.
 func (o *simRunOptions) runSagePlan(ctx context.Context, p eval.SageComparison, errOut io.Writer) (*eval.SageReport, error) {
-	if !o.quiet && isTerminal(errOut) {
-		p.Progress = func(done, all int) { redrawLine(errOut, fmt.Sprintf("%s: %d of %d runs", p.Scenario.Name, done, all)) }
-	}
+	var clear func()
+	p.Progress, clear = o.runProgress(errOut, p.Scenario.Name)
 	began := time.Now()
 	report, err := eval.RunSage(ctx, p)
-	if p.Progress != nil {
-		redrawLine(errOut, "")
-	}
+	clear()
 	if err != nil {
 		return nil, err
 	}
 	report.WallMillis = float64(time.Since(began)) / float64(time.Millisecond)
-	if o.output == outputText {
+	if o.format.isTable() {
 		seconds := report.WallMillis / 1000
 		fmt.Fprintf(errOut, "%d requests in %.1f s: %.0f per second\n", report.Requests, seconds, float64(report.Requests)/seconds)
 	}

@@ -62,12 +62,13 @@ With --exit-code, status exits 1 if the service is not READY or has a critical a
   skyserve status --exit-code > /dev/null || echo "the service needs attention"`,
 		Args: argsBetween(0, 1, "[NAME]"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if len(args) == 1 {
-				o.name = args[0]
+			if err := setService(&o.name, args, "NAME"); err != nil {
+				return err
 			}
 			return runStatus(cmd.Context(), &o, cmd.OutOrStdout())
 		},
 	}
+	registerService(cmd, &o.name)
 	cmd.Flags().BoolVarP(&o.watch, "watch", "w", false, "refresh every 2 s until Ctrl-C")
 	o.list.registerList(cmd)
 	cmd.Flags().BoolVar(&o.exitCode, "exit-code", false, "exit 1 if the service is not READY or has a critical alert")

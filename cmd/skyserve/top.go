@@ -19,7 +19,8 @@ type topOptions struct {
 	name     string
 	admins   []string
 	once     bool
-	output   string
+	output   outputFlags
+	format   outputFormat
 	interval time.Duration
 	theme    string
 	ascii    bool
@@ -65,8 +66,8 @@ there.`,
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if len(args) == 1 {
-				o.name = args[0]
+			if err := setService(&o.name, args, "NAME"); err != nil {
+				return err
 			}
 			o.noColor, _ = cmd.Flags().GetBool("no-color")
 			o.countSet, o.speedSet, o.sshSet = cmd.Flags().Changed("count"), cmd.Flags().Changed("speed"), cmd.Flags().Changed("ssh")
@@ -76,11 +77,13 @@ there.`,
 			return runTop(cmd.Context(), &o, os.Stdin, cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
 	}
+	registerService(cmd, &o.name)
 	flags := cmd.Flags()
 	flags.StringSliceVar(&o.admins, "admin", nil, "admin `URL` of a balancer, repeatable or comma-separated; the first that responds is used (default: the running service's)")
 	flags.BoolVar(&o.once, "once", false, "print one frame and exit")
 	flags.IntVarP(&o.count, "count", "n", 0, "print `COUNT` frames, one per --interval, and exit; with -o json, one snapshot per line")
-	flags.StringVarP(&o.output, "output", "o", "text", "output format: text or json; json prints one snapshot, or -n of them, and exits")
+	o.output.registerDocument(cmd)
+	flags.Lookup("output").Usage += "; all but text print one snapshot, or -n of them, and exit"
 	flags.DurationVar(&o.interval, "interval", time.Second, "time between two snapshots, at least 100ms")
 	flags.StringVar(&o.theme, "theme", tui.ThemeAuto, "colour theme: "+strings.Join(tui.ThemeNames(), ", "))
 	flags.BoolVar(&o.ascii, "ascii", false, "draw with ASCII characters only (default: depends on the locale)")
@@ -103,7 +106,7 @@ func runTop(ctx context.Context, o *topOptions, in *os.File, out, errOut io.Writ
 	}
 	defer func() { err = cmp.Or(err, v.Close()) }()
 	file := fileOf(out)
-	if o.output == "json" || o.once || o.countSet || file == nil || !tui.Interactive(in, file, os.Getenv) {
+	if o.format.isDocument() || o.once || o.countSet || file == nil || !tui.Interactive(in, file, os.Getenv) {
 		return o.printFrames(ctx, v, o.printer(theme, file, out), errOut)
 	}
 	if o.ssh != "" { // ssh may prompt for a password while the terminal is still free
@@ -116,8 +119,9 @@ func runTop(ctx context.Context, o *topOptions, in *os.File, out, errOut io.Writ
 
 // checkOptions validates the flags and chooses the theme.
 func (o *topOptions) checkOptions() (tui.Theme, error) {
-	if o.output != "text" && o.output != "json" {
-		return tui.Theme{}, usage(fmt.Errorf("-o %s: must be one of text, json", o.output), "")
+	var err error
+	if o.format, err = o.output.parse(); err != nil {
+		return tui.Theme{}, err
 	}
 	if o.interval < tui.MinInterval {
 		return tui.Theme{}, usage(fmt.Errorf("--interval: must be at least %s, got %s", tui.MinInterval, o.interval), "")

@@ -17,19 +17,22 @@ type snapshotPrinter func(*telemetry.Snapshot) error
 
 // printer returns the printer for the output format; file is the file of out, if it is one.
 func (o *topOptions) printer(theme tui.Theme, file *os.File, out io.Writer) snapshotPrinter {
-	if o.output == "json" {
-		return jsonPrinter(out, o.countSet)
+	if o.format.isDocument() {
+		return o.format.snapshotPrinter(out, o.countSet)
 	}
 	return framePrinter(theme, file, out)
 }
 
-// jsonPrinter prints documents, with lines one per line also on a terminal.
-func jsonPrinter(out io.Writer, lines bool) snapshotPrinter {
+// snapshotPrinter prints documents. Several are one JSON document a line, also on a terminal.
+func (f outputFormat) snapshotPrinter(out io.Writer, several bool) snapshotPrinter {
 	return func(s *telemetry.Snapshot) error {
-		if lines {
+		switch {
+		case several && f.kind == outputJSON:
 			return json.NewEncoder(out).Encode(s)
+		case several:
+			return f.writeItem(out, s.Service, s)
 		}
-		return writeJSON(out, s)
+		return f.writeDocument(out, s)
 	}
 }
 

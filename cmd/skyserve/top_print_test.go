@@ -53,7 +53,7 @@ func TestTopPrintContinuesAfterFailure(t *testing.T) {
 				fetcher := &scripted{words: c.words}
 				o := topOptions{count: c.count, countSet: c.count > 0, interval: 10 * time.Second}
 				var out, errOut bytes.Buffer
-				err := o.printFrames(t.Context(), &topView{Fetcher: fetcher}, jsonPrinter(&out, true), &errOut)
+				err := o.printFrames(t.Context(), &topView{Fetcher: fetcher}, outputFormat{kind: outputJSON}.snapshotPrinter(&out, true), &errOut)
 				if got := strings.Count(out.String(), "\n"); got != c.lines || errOut.String() != c.errOut {
 					t.Errorf("%d lines, and %q", got, errOut.String())
 				}
@@ -77,7 +77,7 @@ func TestTopPrintStopsWithContext(t *testing.T) {
 		fetcher := &scripted{words: []string{""}}
 		var out bytes.Buffer
 		o := topOptions{count: 100, countSet: true, interval: 10 * time.Second}
-		if err := o.printFrames(ctx, &topView{Fetcher: fetcher}, jsonPrinter(&out, true), &out); !errors.Is(err, context.DeadlineExceeded) || len(fetcher.times) != 3 {
+		if err := o.printFrames(ctx, &topView{Fetcher: fetcher}, outputFormat{kind: outputJSON}.snapshotPrinter(&out, true), &out); !errors.Is(err, context.DeadlineExceeded) || len(fetcher.times) != 3 {
 			t.Errorf("%v after %d", err, len(fetcher.times))
 		}
 	})

@@ -63,7 +63,7 @@ func TestTopPrintsToAFileAsText(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer file.Close()
-	o := topOptions{admins: []string{newTopAdmin(t).URL}, output: "text", interval: tui.MinInterval, theme: "dark"}
+	o := topOptions{admins: []string{newTopAdmin(t).URL}, interval: tui.MinInterval, theme: "dark"}
 	if err := runTop(context.Background(), &o, os.Stdin, file, io.Discard); err != nil {
 		t.Fatal(err)
 	}

@@ -53,7 +53,8 @@ type upOptions struct {
 	upgrade  bool
 	resolve  deploy.ResolveImage
 	timeout  time.Duration
-	output   string
+	output   outputFlags
+	format   outputFormat
 	// Flags of services in clouds only.
 	clouds       cloudFlags
 	programURL   string
@@ -157,7 +158,7 @@ credentials, 130 interrupted (run it again to continue).`,
 	flags.BoolVar(&o.upgrade, "upgrade", false, "also replace processes that run a different binary")
 	registerResolveFlag(cmd, &o.resolve)
 	flags.DurationVar(&o.timeout, "timeout", 0, "how long to wait until the service is ready (default 1m; 10m if the service obtains a certificate, 30m if it has VMs)")
-	flags.StringVarP(&o.output, "output", "o", "text", "output format: text or json")
+	o.output.registerResult(cmd)
 	flags.StringVar(&o.programURL, "program", "", "skyserve binary for VMs (Linux, amd64): `FILE` to upload to a bucket, or URL from which VMs download it; append #sha256=HASH if this machine cannot download it to compute the hash (default: "+envProgram+", then the last URL used, then this binary)")
 	flags.StringArrayVar(&o.replace, "replace", nil, "replace the VM with this `ID` (repeatable)")
 	flags.DurationVar(&o.replaceAfter, "replace-after", defaultReplaceAfter, "replace a VM that has booted and has not responded for this long (0 = never)")
@@ -181,7 +182,8 @@ type up struct {
 }
 
 func runUp(ctx context.Context, o *upOptions, in io.Reader, out, errOut io.Writer) error {
-	if err := checkOutput(&o.output, outputJSON); err != nil {
+	var err error
+	if o.format, err = o.output.parse(); err != nil {
 		return err
 	}
 	text, err := os.ReadFile(o.file)

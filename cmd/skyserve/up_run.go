@@ -378,7 +378,7 @@ func (u *upRun) printResult(have []provision.Object, ready bool) error {
 		}
 	}
 	switch {
-	case u.output == "json":
+	case u.format.isResult():
 		now, then := u.changes.CostPerHour()
 		document := map[string]any{
 			"service": u.spec.Name, "dry_run": u.dryRun, "ready": ready, "changes": deploy.ChangesOf(u.shownPlan().Changes),
@@ -392,7 +392,7 @@ func (u *upRun) printResult(have []provision.Object, ready bool) error {
 			document["launches"], document["images"] = u.launches, u.shownImages()
 			document["quotas"], document["plain_http"] = append([]cloud.QuotaNeed{}, u.quotas.needs...), u.spec.Balancer.TLS == nil
 		}
-		if err := writeJSON(u.out, document); err != nil {
+		if err := u.format.writeResult(u.out, u.spec.Name, document); err != nil {
 			return err
 		}
 	case u.dryRun:
@@ -466,9 +466,9 @@ func (u *upRun) applyError(ctx context.Context, err error) error {
 		}
 		return fmt.Errorf("starting %s: %w", u.spec.Name, context.Canceled)
 	}
-	if u.output == "json" && u.clouds.localService != nil {
+	if u.format.isDocument() && u.clouds.localService != nil {
 		document := map[string]any{"service": u.spec.Name, "dry_run": false, "ready": false, "changes": deploy.ChangesOf(u.shownPlan().Changes), "endpoints": map[string]string{}, "error": err.Error(), "dns": nil}
-		if printing := writeJSON(u.out, document); printing != nil {
+		if printing := u.format.writeDocument(u.out, document); printing != nil {
 			return printing
 		}
 	}

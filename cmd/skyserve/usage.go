@@ -52,12 +52,13 @@ are kept.`, telemetry.UsageMonths),
   skyserve usage --admin http://127.0.0.1:8101`,
 		Args: argsBetween(0, 1, "[NAME]"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if len(args) == 1 {
-				o.name = args[0]
+			if err := setService(&o.name, args, "NAME"); err != nil {
+				return err
 			}
 			return runUsage(cmd.Context(), &o, cmd.OutOrStdout())
 		},
 	}
+	registerService(cmd, &o.name)
 	flags := cmd.Flags()
 	flags.StringVar(&o.since, "since", "", "start of the period: today, or a month such as 2026-10 (default: the current month)")
 	flags.StringSliceVar(&o.by, "by", []string{"key", "model", "region"}, "group by: "+strings.Join(usageColumns, ", "))

@@ -185,6 +185,6 @@ func (c *Controller) backupAlerts(now time.Time) []telemetry.Alert {
 	}
 	return []telemetry.Alert{{
 		Severity: telemetry.SeverityWarning, Kind: telemetry.AlertStore, Object: "backup", Message: message,
-		NextStep: fmt.Sprintf("%s; or run 'skyserve backup %s FILE'", repair, c.immutable.Service),
+		NextStep: fmt.Sprintf("%s; or run 'skyserve backup FILE --service %s'", repair, c.immutable.Service),
 	}}
 }

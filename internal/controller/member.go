@@ -121,7 +121,8 @@ func clusterOptions(config service.ControllerConfig, self *identity.Party, c ser
 }
 
 // clusterState returns the state of a cluster for balancers and operators.
-func clusterState(c store.ClusterStatus) telemetry.StoreState {
+func clusterState(c store.ClusterStatus, now time.Time) telemetry.StoreState {
+	c = c.WithoutLag(now)
 	s := telemetry.StoreState{Nodes: len(c.Members), Replicated: c.Replicated(), Leader: c.Leader, Members: []telemetry.StoreMember{}, Problem: c.Why()}
 	for _, m := range c.Members {
 		s.Members = append(s.Members, telemetry.StoreMember{Node: m.Node, State: string(m.State)})

@@ -183,7 +183,7 @@ func TestDeviationFromForecastIsPublished(t *testing.T) {
 		w.set(func() { w.perMin = 600_000 })
 		w.pass(25 * time.Minute)
 		r := w.published()
-		if left := r.Forecast[0].Deviation; !strings.Contains(left, "times the forecast") || !strings.Contains(left, "burst") {
+		if left := r.Forecast[0].Deviation; !strings.Contains(left, "x the forecast") || !strings.Contains(left, "burst") {
 			t.Errorf("got %q", left)
 		}
 		if !r.Plan.At.Equal(before.Plan.At) {

@@ -222,7 +222,7 @@ func openStore(ctx context.Context, config service.ControllerConfig, self *ident
 		if c := config.StoreCluster; c != nil {
 			url = storeURL(srv, *c)
 			health.joins, health.started = !was, time.Now()
-			health.cluster = func() telemetry.StoreState { return clusterState(srv.Cluster()) }
+			health.cluster = func() telemetry.StoreState { return clusterState(srv.Cluster(), time.Now()) }
 			member = srv
 		}
 	}

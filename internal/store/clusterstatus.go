@@ -45,6 +45,8 @@ type ClusterStatus struct {
 	WithoutQuorum []string
 	// Unreplicated are the streams that fewer than Replicas members hold with all changes, sorted.
 	Unreplicated []string
+	// UnreplicatedSince is when Unreplicated was first not empty; zero while it is empty.
+	UnreplicatedSince time.Time
 	// Problem is why the cluster could not be opened or repaired; empty if it could.
 	Problem string
 
@@ -54,6 +56,18 @@ type ClusterStatus struct {
 // Replicated reports whether any one member may be lost with its disk now, and no data with it.
 func (c ClusterStatus) Replicated() bool {
 	return c.Clustered && c.Open && c.Leader != "" && c.online() >= Replicas && len(c.WithoutQuorum)+len(c.Unreplicated) == 0
+}
+
+// lagGrace is how long streams may lack a copy until a report says so: a write is on a majority first and reaches the
+// last member some milliseconds later.
+const lagGrace = 5 * time.Second
+
+// WithoutLag returns the status as reports show it at now: without streams that lack a copy since less than lagGrace.
+func (c ClusterStatus) WithoutLag(now time.Time) ClusterStatus {
+	if now.Sub(c.UnreplicatedSince) < lagGrace {
+		c.Unreplicated = nil
+	}
+	return c
 }
 
 // Why returns why a cluster is not replicated, such as "no response from c for 12s"; empty if it is.
@@ -122,6 +136,14 @@ func (s *Server) Cluster() ClusterStatus {
 func (s *Server) setCluster(c ClusterStatus) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	switch {
+	case len(c.Unreplicated) == 0:
+		c.UnreplicatedSince = time.Time{}
+	case s.cluster.UnreplicatedSince.IsZero():
+		c.UnreplicatedSince = time.Now()
+	default:
+		c.UnreplicatedSince = s.cluster.UnreplicatedSince
+	}
 	s.cluster = c
 	switch {
 	case c.Leader != "":
@@ -172,6 +194,7 @@ func (m *membership) observeMembers(now time.Time, meta *server.MetaClusterInfo,
 	if meta.Leader == m.s.member.serverName() {
 		own.State = MemberLeader
 	}
+	leads := own.State == MemberLeader
 	members := []MemberStatus{own}
 	for _, p := range meta.Replicas {
 		if p.Name == m.s.member.serverName() {
@@ -190,7 +213,7 @@ func (m *membership) observeMembers(now time.Time, meta *server.MetaClusterInfo,
 			status.State, status.LastSeen = MemberOffline, now.Sub(m.offline[p.Peer])
 		case p.Name == meta.Leader:
 			status.State = MemberLeader
-		case p.Current:
+		case p.Current || !leads: // of another follower, only the leader knows it; Unreplicated contains what it lacks
 			status.State = MemberCurrent
 		}
 		if !offline {

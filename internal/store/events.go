@@ -67,7 +67,11 @@ func (s *Store) ReadEvents(ctx context.Context, q telemetry.EventQuery) ([]telem
 	events, err := s.readEvents(octx, q)
 	s.recordResult(&s.read, err)
 	if err != nil {
-		return nil, wrap(ctx, err, "reading events since %s", q.Since.UTC().Format(time.RFC3339))
+		operation := "reading events"
+		if !q.Since.IsZero() {
+			operation += " since " + q.Since.UTC().Format(time.RFC3339)
+		}
+		return nil, wrap(ctx, err, "%s", operation)
 	}
 	return q.Select(events), nil
 }

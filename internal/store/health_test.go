@@ -161,6 +161,44 @@ func (l *logged) lines() int {
 	return strings.Count(l.text.String(), "\n")
 }
 
+// The server warns of TLS without its own verification. Members are verified by role, so the warning would mislead.
+func TestNoWarningAboutUnverifiedRoutes(t *testing.T) {
+	var text logged
+	l := newLogger(slog.New(slog.NewTextHandler(&text, nil)))
+	l.Warnf("TLS certificate chain and hostname of solicited routes will not be verified. DO NOT USE IN PRODUCTION!")
+	l.Warnf("another warning")
+	if got := text.text.String(); strings.Contains(got, "PRODUCTION") || !strings.Contains(got, "another warning") {
+		t.Errorf("logged %s", got)
+	}
+}
+
+// A write reaches the last member after the others: a stream that lacks a copy for a moment is no news.
+func TestLagIsReportedOnlyIfItLasts(t *testing.T) {
+	members := []MemberStatus{{Node: "a", State: MemberLeader}, {Node: "b", State: MemberCurrent}, {Node: "c", State: MemberCurrent}}
+	since := time.Unix(1_800_000_000, 0)
+	lacking := ClusterStatus{Clustered: true, Open: true, Leader: "a", Members: members, Unreplicated: []string{"state"}, UnreplicatedSince: since}
+	for after, replicated := range map[time.Duration]bool{0: true, 4 * time.Second: true, 6 * time.Second: false} {
+		if got := lacking.WithoutLag(since.Add(after)); got.Replicated() != replicated || (got.Why() == "") != replicated {
+			t.Errorf("after %s: replicated %t (%s), want %t", after, got.Replicated(), got.Why(), replicated)
+		}
+	}
+	lacking.Members[2].State = MemberOffline
+	if got := lacking.WithoutLag(since); got.Replicated() {
+		t.Error("a member that is offline is not reported at once")
+	}
+	s := &Server{}
+	for _, names := range [][]string{{"state"}, {"state", "events"}, nil, {"state"}} {
+		before := s.cluster.UnreplicatedSince
+		s.setCluster(ClusterStatus{Unreplicated: names})
+		switch since := s.cluster.UnreplicatedSince; {
+		case since.IsZero() != (len(names) == 0):
+			t.Errorf("%v: since %s", names, since)
+		case !before.IsZero() && len(names) > 0 && !since.Equal(before):
+			t.Errorf("%v: the time was replaced", names)
+		}
+	}
+}
+
 // Repeated messages of the server are logged once per relogAfter.
 func TestRepeatedErrorsAreLoggedOnce(t *testing.T) {
 	var text logged

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"strings"
 	"sync"
 	"time"
 )
@@ -55,8 +56,19 @@ func (l *logger) once(level slog.Level, text string) {
 // Noticef logs start-up messages at debug level.
 func (l *logger) Noticef(format string, v ...any) { l.to.Debug(fmt.Sprintf(format, v...)) }
 
+// routesUnverified is a warning of the server about members that connect to each other. It does not hold here:
+// the TLS configuration verifies their certificates itself (identity.Party), by role instead of by host name.
+const routesUnverified = "TLS certificate chain and hostname of solicited routes will not be verified"
+
 // Warnf logs a warning.
-func (l *logger) Warnf(format string, v ...any) { l.once(slog.LevelWarn, fmt.Sprintf(format, v...)) }
+func (l *logger) Warnf(format string, v ...any) {
+	text := fmt.Sprintf(format, v...)
+	if strings.HasPrefix(text, routesUnverified) {
+		l.to.Debug("members verify each other by the role in their certificates")
+		return
+	}
+	l.once(slog.LevelWarn, text)
+}
 
 // Errorf logs an error.
 func (l *logger) Errorf(format string, v ...any) {

@@ -24,7 +24,10 @@ func ensureStream(ctx context.Context, nc *nats.Conn, js jetstream.JetStream, co
 	embedded := strings.HasPrefix(cluster, clusterPrefix)
 	if embedded {
 		if _, err := openExisting(ctx, nc, js, clusterStream); err != nil {
-			return nil, fmt.Errorf("%w: the store's cluster %s is not open yet: %w", ErrUnavailable, cluster, err)
+			if errors.Is(err, jetstream.ErrStreamNotFound) {
+				return nil, fmt.Errorf("%w: its cluster %s is starting", ErrUnavailable, cluster)
+			}
+			return nil, fmt.Errorf("%w: opening its cluster %s: %w", ErrUnavailable, cluster, err)
 		}
 	}
 	old, err := openExisting(ctx, nc, js, config.Name)

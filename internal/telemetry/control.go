@@ -61,7 +61,7 @@ func (s *StoreState) Line() string {
 	}
 	var members []string
 	for _, m := range s.Members {
-		members = append(members, m.Node+" "+m.State)
+		members = append(members, m.Node+" "+memberStateText(m.State))
 	}
 	text := "not replicated"
 	switch {
@@ -76,6 +76,14 @@ func (s *StoreState) Line() string {
 		text += " (" + strings.Join(members, ", ") + ")"
 	}
 	return text
+}
+
+// memberStateText returns a member's state as people read it.
+func memberStateText(state string) string {
+	if state == "catching" {
+		return "catching up"
+	}
+	return state
 }
 
 // ControlLine returns the lines about the controllers and the store as one; empty while both are unknown.

@@ -119,8 +119,8 @@ var faults = []fault{
 		o.Unmet = []telemetry.Unmet{{Model: "m", Region: "aws/us-east-1", TargetReplicas: telemetry.TargetReplicas{GPU: "L4", Count: 4}, Running: 3}}
 	}, telemetry.AlertPlan, "targets", telemetry.SeverityWarning, "us-east-1 runs 3 of 4 on L4", 600},
 	{"forecast missed by half", func(o *Observation, _ int) {
-		o.Review = &telemetry.Review{Forecast: []telemetry.LoadForecast{{Model: "m", Region: "aws/us-east-1", Deviation: "1.5 times the forecast"}}}
-	}, telemetry.AlertForecast, "m", telemetry.SeverityWarning, "1.5 times the forecast", 0},
+		o.Review = &telemetry.Review{Forecast: []telemetry.LoadForecast{{Model: "m", Region: "aws/us-east-1", Deviation: "1.5x the forecast"}}}
+	}, telemetry.AlertForecast, "m", telemetry.SeverityWarning, "1.5x the forecast", 0},
 }
 
 // A service without faults has no alerts. Every fault is named in time, with its object and the next step, and

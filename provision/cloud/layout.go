@@ -215,7 +215,7 @@ func checkBackup(spec *service.Spec) error {
 	if spec.Store.Backup == nil {
 		return nil
 	}
-	to, next := spec.Store.Backup.To, fmt.Sprintf("run 'skyserve backup %s FILE' from a scheduler instead (docs/backup.md)", spec.Name)
+	to, next := spec.Store.Backup.To, fmt.Sprintf("run 'skyserve backup FILE --service %s' from a scheduler instead (docs/backup.md)", spec.Name)
 	if !strings.HasPrefix(to, "s3://") {
 		return specError("store.backup.to: must be a folder of a bucket such as s3://backups/chat for a service in clouds, got %s: %s", to, next)
 	}

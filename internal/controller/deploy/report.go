@@ -118,9 +118,9 @@ func (i *Inspector) addReplicaReport(r *MachineStatus, reports map[string]report
 	report, has := reports[r.ID]
 	switch d := i.Decisions.Donation(r.ID); {
 	case r.Drained:
-		r.State, r.Reason = service.StateDraining, "drained; undo with 'skyserve replica drain --undo "+r.ID+"'"
+		r.State, r.Reason = service.StateDraining, "receives no new requests; undo with 'skyserve replica drain --undo "+r.ID+"'"
 	case d != nil && d.Draining():
-		r.State, r.Reason = service.StateShuttingDown, "draining before removal"
+		r.State, r.Reason = service.StateShuttingDown, "receives no new requests before its removal"
 	case d != nil:
 		r.State, r.Reason = service.StateDonated, d.String()
 	case has:

@@ -147,8 +147,8 @@ type BFIOPaper struct {
 
 // RunBFIO runs the named scenario with seeds base+1 to base+seeds, one row after the other: decisions
 // are timed, and concurrent runs would disturb the timings. It returns early when ctx ends, and fails
-// on an unknown name.
-func RunBFIO(ctx context.Context, name string, seeds int, base uint64, clock func() time.Duration) (*BFIOReport, error) {
+// on an unknown name. progress is called after every row.
+func RunBFIO(ctx context.Context, name string, seeds int, base uint64, clock func() time.Duration, progress func(done, all int)) (*BFIOReport, error) {
 	s, err := FindBFIOScenario(name)
 	if err != nil {
 		return nil, err
@@ -161,8 +161,12 @@ func RunBFIO(ctx context.Context, name string, seeds int, base uint64, clock fun
 	for seed := range seeds {
 		cases = append(cases, s.cases(base+uint64(seed)+1, report.Capacity))
 	}
+	all := 0
+	for _, c := range cases[0] {
+		all += len(c.Rows) * seeds
+	}
 	for at := range cases[0] {
-		if err := s.runCase(ctx, report, cases, at, base, clock); err != nil {
+		if err := s.runCase(ctx, report, cases, at, base, clock, func() { progress(len(report.Rows), all) }); err != nil {
 			return nil, err
 		}
 	}
@@ -171,7 +175,7 @@ func RunBFIO(ctx context.Context, name string, seeds int, base uint64, clock fun
 
 // runCase adds the rows of one case, each with all seeds, from seedBase+1. The first row is FCFS, the baseline of the
 // ratios.
-func (s *BFIOScenario) runCase(ctx context.Context, report *BFIOReport, cases [][]barrier.Case, at int, seedBase uint64, clock func() time.Duration) error {
+func (s *BFIOScenario) runCase(ctx context.Context, report *BFIOReport, cases [][]barrier.Case, at int, seedBase uint64, clock func() time.Duration, added func()) error {
 	fcfs := len(report.Rows)
 	for i := range cases[0][at].Rows {
 		for seed := range cases {
@@ -189,6 +193,7 @@ func (s *BFIOScenario) runCase(ctx context.Context, report *BFIOReport, cases []
 				row.Ratio = &ratio
 			}
 			report.Rows = append(report.Rows, row)
+			added()
 		}
 	}
 	return nil

@@ -36,7 +36,7 @@ func TestBFIORowOrder(t *testing.T) {
 	run := func() []BFIORow {
 		report := &BFIOReport{}
 		for at := range cases[0] {
-			if err := s.runCase(context.Background(), report, cases, at, 0, func() time.Duration { return 0 }); err != nil {
+			if err := s.runCase(context.Background(), report, cases, at, 0, func() time.Duration { return 0 }, func() {}); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -80,7 +80,7 @@ func TestBFIONames(t *testing.T) {
 			t.Errorf("IsBFIO(%q) = %v", name, !want)
 		}
 	}
-	_, err := RunBFIO(context.Background(), "bfio-opne", 1, 0, nil)
+	_, err := RunBFIO(context.Background(), "bfio-opne", 1, 0, nil, noProgress)
 	const want = `unknown scenario "bfio-opne": must be one of bfio-table1, bfio-open, bfio-dispatch, bfio-drift, bfio-scale`
 	if err == nil || err.Error() != want {
 		t.Errorf("got %v", err)

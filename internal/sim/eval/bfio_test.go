@@ -17,7 +17,7 @@ func TestBFIOTable1MatchesPaperClaims(t *testing.T) {
 	testkit.Slow(t)
 	testkit.NotUnderRace(t, "it computes, which takes minutes with the detector on")
 	ticks := time.Duration(0)
-	report, err := RunBFIO(context.Background(), "bfio-table1", 1, 0, func() time.Duration { ticks += time.Microsecond; return ticks })
+	report, err := RunBFIO(context.Background(), "bfio-table1", 1, 0, func() time.Duration { ticks += time.Microsecond; return ticks }, noProgress)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -56,7 +56,10 @@ func TestBFIOTable1MatchesPaperClaims(t *testing.T) {
 func TestRunBFIOReturnsOnCancel(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
-	if _, err := RunBFIO(ctx, "bfio-table1", 1, 0, func() time.Duration { return 0 }); !errors.Is(err, context.Canceled) {
+	if _, err := RunBFIO(ctx, "bfio-table1", 1, 0, func() time.Duration { return 0 }, noProgress); !errors.Is(err, context.Canceled) {
 		t.Errorf("got %v", err)
 	}
 }
+
+// noProgress ignores the progress of runs.
+func noProgress(int, int) {}

@@ -155,6 +155,7 @@ TTFT  1.23  1.00  12.3   123   1234
 TPOT  0.12  0.10  1.23  12.3    123
 ITL      -     -     -     -      -
 E2E   12.3  10.0   123  1234  12345
+TTFT: to the first token; TPOT: per output token after it; ITL: between two tokens; E2E: to the end of the response
 
 region  ok  rejected  failed  cancelled  req/s  tok/s  TTFT p50  TTFT p90  TPOT p50   hits  forwarded
 asia     0         0       0          0    0.0      0         -         -         -      -          0

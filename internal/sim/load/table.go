@@ -42,6 +42,7 @@ func (r *Report) latencies(b *strings.Builder) {
 		t.Row(slices.Concat([]string{row.name}, columns(row.set))...)
 	}
 	_ = t.Flush() // a strings.Builder returns no errors
+	b.WriteString("TTFT: to the first token; TPOT: per output token after it; ITL: between two tokens; E2E: to the end of the response\n")
 }
 
 // columns returns the values of a percentile set for the table.
