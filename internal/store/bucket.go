@@ -64,6 +64,9 @@ func (s *Store) BatchResults() *Bucket {
 	return s.newBucket("results", "results of batches", resultsMaxBytes)
 }
 
+// openRetry is the interval at which a bucket is opened again while the cluster of a service that starts is not open yet.
+const openRetry = 100 * time.Millisecond
+
 // open opens the bucket and creates it on first use of a connection.
 func (b *Bucket) open(ctx context.Context) (jetstream.KeyValue, error) {
 	nc, err := b.s.conn()
@@ -84,7 +87,13 @@ func (b *Bucket) open(ctx context.Context) (jetstream.KeyValue, error) {
 		return nil, err
 	}
 	var kv jetstream.KeyValue
-	_, err = ensureStream(ctx, nc, js, bucketStream(b.name, b.description, b.maxBytes))
+	for {
+		_, err = ensureStream(ctx, nc, js, bucketStream(b.name, b.description, b.maxBytes))
+		if !errors.Is(err, ErrUnavailable) || ctx.Err() != nil || !nc.IsConnected() {
+			break
+		}
+		pause(ctx, nil, openRetry) // the cluster opens
+	}
 	if err == nil {
 		err = retryRead(ctx, nc, func(ctx context.Context) (err error) {
 			kv, err = js.KeyValue(ctx, b.name)

@@ -80,8 +80,11 @@ func NewGCE(project string, faults *Faults) *GCE {
 		faults: faults, project: project, mux: http.NewServeMux(), steps: 1,
 		operations: map[string]*gceOperation{}, requests: map[string]string{},
 		networks: map[string]gceNetwork{"default": {}}, account: "1234-compute@developer.gserviceaccount.com",
-		roles: map[string][]string{"roles/editor": gceKnownPermissions(), "roles/storage.objectViewer": {"storage.objects.get", "storage.objects.list"},
-			"roles/storage.objectUser": {"storage.objects.create", "storage.objects.delete", "storage.objects.get", "storage.objects.list", "storage.objects.update"}},
+		roles: map[string][]string{
+			"roles/editor":               gceKnownPermissions(),
+			"roles/storage.objectViewer": {"storage.objects.get", "storage.objects.list"},
+			"roles/storage.objectUser":   {"storage.objects.create", "storage.objects.delete", "storage.objects.get", "storage.objects.list", "storage.objects.update"},
+		},
 		policy: map[string][]gceBinding{"1234-compute@developer.gserviceaccount.com": {{role: "roles/editor"}}}, users: map[string][]string{},
 		refusals: map[string]*gceError{}, failures: map[string]GCEFailure{},
 		stock: map[gceStock]int{}, limits: map[gceLimit]float64{}, missingTypes: map[string][]string{},

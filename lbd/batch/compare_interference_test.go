@@ -48,8 +48,9 @@ type loadResult struct {
 	} `json:"tpot_ms"`
 }
 
-// utilisation is the mean over samples of all replicas.
-type utilisation struct{ busy, kv float64 }
+// utilisation is the mean over samples of all replicas. gpu is GPU utilisation as nvidia-smi defines it, the share of
+// time in which a kernel runs: the simulated engine computes steps exactly while a request runs.
+type utilisation struct{ gpu, kv float64 }
 
 // TestCompareInterference compares an interactive load on the quickstart with and without a batch.
 func TestCompareInterference(t *testing.T) {
@@ -77,13 +78,16 @@ func TestCompareInterference(t *testing.T) {
 	row("TTFT P95, ms", alone.TTFT.P95, mixed.TTFT.P95)
 	row("TPOT P50, ms", alone.TPOT.P50, mixed.TPOT.P50)
 	row("TPOT P95, ms", alone.TPOT.P95, mixed.TPOT.P95)
-	row("replicas with a running request, share", without.busy, with.busy)
+	row("GPU utilisation (time with a step)", without.gpu, with.gpu)
 	row("KV utilisation", without.kv, with.kv)
 	done := during.RequestCounts.Completed
 	t.Logf("batch: %s, %d of %d completed during the load of %s, all after %s of %s", b.Status, done, b.RequestCounts.Total, *replayTime,
 		time.Unix(*cmpOr(b.CompletedAt, b.ExpiredAt), 0).Sub(time.Unix(b.CreatedAt, 0)), b.CompletionWindow)
 	if b.Status != job.Completed || b.RequestCounts.Completed != *deferredRequests {
 		t.Errorf("the batch: %+v", b)
+	}
+	if with.gpu < 0.9 {
+		t.Errorf("the GPU utilisation with both loads is %.2f, must be at least 0.9", with.gpu)
 	}
 	if ratio := mixed.TTFT.P95 / alone.TTFT.P95; ratio > 1.05 {
 		t.Errorf("the P95 TTFT of interactive requests is %.3f of that without a batch, must be at most 1.05", ratio)
@@ -145,7 +149,7 @@ func (s *liveService) sample(u *utilisation) (stop func()) {
 	end := make(chan struct{})
 	var sampling sync.WaitGroup
 	sampling.Go(func() {
-		replicas, busy, kv := 0.0, 0.0, 0.0
+		replicas, busy, kv := 0.0, 0.0, 0.0 // busy = with a step
 		tick := time.NewTicker(200 * time.Millisecond)
 		defer tick.Stop()
 		for {

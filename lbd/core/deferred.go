@@ -31,7 +31,7 @@ type DeferredRule struct {
 }
 
 // DefaultBeside is the default of DeferredRule.Beside; docs/results.md has its effect.
-const DefaultBeside = 2
+const DefaultBeside = 1
 
 // interactiveWindow is the time after the last interactive request for which Beside applies. It is longer than
 // the gap between two requests of a light load.

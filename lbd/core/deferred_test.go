@@ -146,6 +146,7 @@ func TestDeferredReleaseAlternatesTenants(t *testing.T) {
 // do not count.
 func TestDeferredTurnsAreChargedInTokens(t *testing.T) {
 	b := deferring(t, 4096)
+	b.cfg.Deferred.Beside = 0 // two releases a report, although an interactive request arrives
 	for i := range 300 {
 		deferred(b, 0, fmt.Sprint("long", i), "long", 1000)
 		deferred(b, 0, fmt.Sprint("short", i), "short", 100)
