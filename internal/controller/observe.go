@@ -99,21 +99,24 @@ type balancerResponse struct {
 }
 
 // queryBalancers queries all balancers concurrently, so that a slow one delays no other, within
-// observeTimeout.
+// observeTimeout. Each reports its own replicas; if one does not respond, all are asked for what they know of the
+// others' replicas.
 func queryBalancers(ctx context.Context, admins []*telemetry.Client) []balancerResponse {
 	ctx, cancel := context.WithTimeout(ctx, observeTimeout)
 	defer cancel()
 	responses := make([]balancerResponse, len(admins))
-	var wg sync.WaitGroup
-	for i, admin := range admins {
-		wg.Go(func() {
-			a := &responses[i]
-			if a.text, a.err = admin.Service(ctx); a.err == nil {
-				a.snapshot, a.err = admin.Snapshot(ctx)
-			}
-		})
+	forEach := func(f func(admin *telemetry.Client, a *balancerResponse)) {
+		var wg sync.WaitGroup
+		for i, admin := range admins {
+			wg.Go(func() { f(admin, &responses[i]) })
+		}
+		wg.Wait()
 	}
-	wg.Wait()
+	forEach(func(admin *telemetry.Client, a *balancerResponse) {
+		if a.text, a.err = admin.Service(ctx); a.err == nil {
+			a.snapshot, a.err = admin.OwnSnapshot(ctx)
+		}
+	})
 	parsed := map[string]*service.Spec{} // by text: that of all balancers is normally the same
 	for i := range responses {
 		a := &responses[i]
@@ -126,6 +129,13 @@ func queryBalancers(ctx context.Context, admins []*telemetry.Client) []balancerR
 			continue
 		}
 		a.spec, parsed[string(a.text)] = spec, spec
+	}
+	if slices.ContainsFunc(responses, func(a balancerResponse) bool { return a.err != nil }) {
+		forEach(func(admin *telemetry.Client, a *balancerResponse) {
+			if a.err == nil {
+				a.snapshot, a.err = admin.Snapshot(ctx)
+			}
+		})
 	}
 	return responses
 }

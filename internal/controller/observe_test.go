@@ -8,6 +8,7 @@ import (
 	"net/http/httptest"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -175,5 +176,38 @@ func TestObserveReadsBacklog(t *testing.T) {
 	want := []plan.Backlog{{Batch: "batch_a", Model: "chat-small", Tokens: 500, Deadline: due}, {Batch: "batch_a", Model: "other", Tokens: 7, Deadline: due}}
 	if !slices.Equal(o.Backlog, want) {
 		t.Errorf("%+v, want %+v", o.Backlog, want)
+	}
+}
+
+// Each balancer is asked for its own replicas. While one does not respond, the others are asked for what they know of its
+// replicas: none is missing from the observation.
+func TestObserveAsksForOwnReplicas(t *testing.T) {
+	var full atomic.Int64
+	balancer := func(own, other string) string {
+		mux := http.NewServeMux()
+		replica := func(id string) string { return fmt.Sprintf(`{"id":%q,"model":"chat-small","gpu":"L4","state":"READY"}`, id) }
+		mux.HandleFunc("GET /v1/service", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte(demandtest.Service)) })
+		mux.HandleFunc("GET /v1/snapshot", func(w http.ResponseWriter, r *http.Request) {
+			list := replica(own)
+			if r.URL.Query().Get("replicas") != "own" {
+				full.Add(1)
+				list += "," + replica(other)
+			}
+			fmt.Fprintf(w, `{"regions":[{"name":"local/us","replicas":[%s]}]}`, list)
+		})
+		srv := httptest.NewServer(mux)
+		t.Cleanup(srv.Close)
+		return srv.URL
+	}
+	first, second := balancer("us-0", "us-1"), balancer("us-1", "us-0")
+	for _, c := range []struct {
+		admins []string
+		full   int64
+	}{{[]string{first, second}, 0}, {[]string{first, "http://127.0.0.1:1"}, 1}} {
+		full.Store(0)
+		o, err := Observe(t.Context(), clients(c.admins...), 0, false)
+		if err != nil || len(o.Counts) != 1 || o.Counts[0].Replicas != 2 || full.Load() != c.full {
+			t.Errorf("%d whole snapshots, want %d; counts %v, %v", full.Load(), c.full, o.Counts, err)
+		}
 	}
 }

@@ -166,6 +166,19 @@ func (c *Client) Snapshot(ctx context.Context) (*Snapshot, error) {
 	return s, nil
 }
 
+// ReplicasOwn is the value of the parameter replicas of GET /v1/snapshot for OwnSnapshot.
+const ReplicasOwn = "own"
+
+// OwnSnapshot is Snapshot without the replicas of other balancers that the balancer reaches. A balancer of an older version
+// returns all.
+func (c *Client) OwnSnapshot(ctx context.Context) (*Snapshot, error) {
+	s := new(Snapshot)
+	if err := c.getJSON(ctx, "/v1/snapshot?replicas="+ReplicasOwn, s); err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
 // Service returns the text of the service.yaml that the balancer was started with;
 // ErrNotFound if it was started without one.
 func (c *Client) Service(ctx context.Context) ([]byte, error) {

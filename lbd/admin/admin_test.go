@@ -570,6 +570,16 @@ func TestSnapshotOfPeers(t *testing.T) {
 	if *silent.Region.Replicas[0].AgeMillis != 50 {
 		t.Error("the peer's own snapshot was changed")
 	}
+	// Without the replicas of other balancers that are reachable.
+	var own []string
+	for _, r := range api(b, nil).snapshot(true).Regions {
+		for _, replica := range r.Replicas {
+			own = append(own, replica.ID)
+		}
+	}
+	if want := []string{"eu-1", "eu-0"}; !slices.Equal(own, want) {
+		t.Errorf("own replicas %q, want %q", own, want)
+	}
 }
 
 // A balancer without a ready replica is ready if a request can start one, and it has no replica of

@@ -199,7 +199,9 @@ func (a *API) routes() []route {
 			writeJSON(w, http.StatusOK, map[string]string{"status": "ok"})
 		}},
 		{"GET /readyz", a.serveReady},
-		{"GET /v1/snapshot", func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, http.StatusOK, a.Snapshot()) }},
+		{"GET /v1/snapshot", func(w http.ResponseWriter, r *http.Request) {
+			writeJSON(w, http.StatusOK, a.snapshot(r.URL.Query().Get("replicas") == telemetry.ReplicasOwn))
+		}},
 		{"GET /v1/service", a.serveService},
 		{"GET /v1/history", a.serveHistory},
 		{"GET /v1/usage", a.serveUsage},

@@ -32,10 +32,17 @@ const lostAfter = time.Second
 
 // Snapshot returns the state of the service at this balancer: the current state of its own
 // replicas, and the rest as last reported by the other balancers.
-func (a *API) Snapshot() telemetry.Snapshot {
+func (a *API) Snapshot() telemetry.Snapshot { return a.snapshot(false) }
+
+// snapshot is Snapshot; with own without the replicas of reachable balancers, which report them themselves.
+func (a *API) snapshot(own bool) telemetry.Snapshot {
 	parts := []telemetry.RegionSnapshot{a.Region()}
 	for _, p := range a.opts.Peers() {
-		parts = append(parts, peerRegion(p))
+		part := peerRegion(p)
+		if own && len(part.Balancers) == 1 && part.Balancers[0].State != telemetry.BalancerUnreachable {
+			part.Replicas = []telemetry.ReplicaSnapshot{}
+		}
+		parts = append(parts, part)
 	}
 	s := telemetry.Snapshot{
 		At: a.opts.Now().UTC(), Service: a.opts.Self.Service, Regions: merge(parts),
