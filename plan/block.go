@@ -246,8 +246,8 @@ func (w *blockSearch) searchFrom(k int, cost, capacity float64, count int) {
 	}
 }
 
-// maxListed is the maximum count of a class up to which all of its counts are visited: of several cheapest ones,
-// the first visited leads the search to counts that satisfy binding capacities more often than a corner does.
+// maxListed is the maximum count of a class up to which all of its counts are visited: among equally cheap counts,
+// those visited first satisfy binding capacities more often than the corners.
 const maxListed = 1000
 
 // cornersOf returns the counts of the last class at which its cost, linear in between, changes its slope or

@@ -22,8 +22,8 @@ var chartLegend = []chart.LegendEntry{
 	{Class: "past", Text: "the last day, means of 5 minutes"},
 	{Class: "mean", Text: "planned load"},
 	{Class: "band", Area: true, Text: "forecast, 90 % prediction interval"},
-	{Class: "stand", Text: "current capacity"},
-	{Class: "then", Text: "planned capacity"},
+	{Class: "current", Text: "current capacity"},
+	{Class: "planned", Text: "planned capacity"},
 	{Class: "divide", Text: "time of the plan; wider scale after it"},
 }
 
@@ -54,8 +54,8 @@ func (p Page) chart(c LoadCurve) loadChart {
 	out.Lines = []chart.Line{
 		{Class: "divide", Points: []chart.Point{{X: 0, Y: 0}, {X: 0, Y: out.Y.High}}},
 		{Class: "past", Points: binPoints(binMeans(c.Past), -float64(len(c.Past)), pastBin)},
-		{Class: "stand", Points: []chart.Point{{X: -pastMinutes, Y: c.CurrentCapacity}, {X: ahead, Y: c.CurrentCapacity}}},
-		{Class: "then", Points: c.steps()},
+		{Class: "current", Points: []chart.Point{{X: -pastMinutes, Y: c.CurrentCapacity}, {X: ahead, Y: c.CurrentCapacity}}},
+		{Class: "planned", Points: c.steps()},
 		{Class: "mean", Points: binPoints(c.Planned, 0, 1)},
 	}
 	if len(c.Lo90) == len(c.Hi90) && len(c.Hi90) > 0 {

@@ -19,10 +19,9 @@ type choices struct {
 	rows    []int // by entry of the options' use: a row shared between models
 }
 
-// joinModelBlocks combines the blocks of model i (its counts in one region) whose cost is at most d above their lower
-// bound. It satisfies the model's own rows and prices the rows shared with other models. With shared set it lists every choice that no
-// other dominates in cost and in the use of shared rows, otherwise the cheapest at these prices. ok
-// is false where there are too many to enumerate. loose are the rows that no choice can violate.
+// joinModelBlocks combines the blocks of model i (its counts in one region) whose cost is at most d above their
+// lower bound. It satisfies the model's own rows and prices the rows shared with other models. With shared, it lists
+// every choice that is not dominated in cost and use of shared rows; otherwise the cheapest one. ok is false where there are too many to enumerate. loose are the rows that no choice can violate.
 func (c *programme) joinModelBlocks(p *point, i int, d float64, shared bool, loose []bool) (out choices, ok bool) {
 	g := &dynamicProgramme{c: c, y: p.y, limit: d, remainingPartials: modelPartials, open: make([]bool, 3*len(c.rows))}
 	for r := range g.open {

@@ -433,8 +433,8 @@ func (c *programme) fillRows(p *point) {
 	c.offerIncumbent(c.unflatten(x))
 }
 
-// fillSteps is the number of steps in which fillRows adds most of what a row lacks. In a few large ones, rows
-// that every unit fills are full before all rows are satisfied.
+// fillSteps is the number of steps in which fillRows adds most of what a row lacks. With fewer
+// steps, a capacity row may be exhausted before all coverage rows are satisfied.
 const fillSteps = 64
 
 // unitsAtOnePrice returns how many more units of a class have the price of the next one and break neither

@@ -128,10 +128,10 @@ func (r *review) spotPrice(region service.Region, c gpuClass, onDemand float64) 
 // is an upper bound.
 func (r *review) flexStartPrice(region service.Region, c gpuClass, onDemand float64) float64 {
 	if o, known := r.cheapestMachine(region, c, service.CapacityFlexStart); known {
-		r.assume("%s in %s as flex-start: $%.4g per hour (%s); each machine is replaced before its end", c, region, o.USDPerHour, o.Source)
+		r.assume("%s in %s as flex-start: $%.4g per hour (%s); each machine is replaced before it is terminated", c, region, o.USDPerHour, o.Source)
 		return o.USDPerHour
 	}
-	r.assume("%s in %s as flex-start: no price known: assuming the on-demand price; each machine is replaced before its end", c, region)
+	r.assume("%s in %s as flex-start: no price known: assuming the on-demand price; each machine is replaced before it is terminated", c, region)
 	return onDemand
 }
 

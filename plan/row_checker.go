@@ -22,7 +22,7 @@ func newRowChecker(p *Problem) *rowChecker {
 	return r
 }
 
-// verify returns the first row that counts x break.
+// verify returns the first row that counts x violate.
 func (r *rowChecker) verify(x [][][]int) error {
 	for i := range r.p.Models {
 		if err := r.verifyModel(i, x[i]); err != nil {
@@ -32,7 +32,7 @@ func (r *rowChecker) verify(x [][][]int) error {
 	return r.p.verifyCapacity(x)
 }
 
-// verifyModel returns the first row of model i alone that counts x break.
+// verifyModel returns the first row of model i alone that counts x violate.
 func (r *rowChecker) verifyModel(i int, x [][]int) error {
 	p := r.p
 	if err := p.verifyCounts(i, x); err != nil {

@@ -418,7 +418,7 @@ func (s *solver) solverResult(p *Problem, divisor float64) (Solution, error) {
 	}
 	s.redistribute()
 	if err := p.Verify(s.best); err != nil {
-		return Solution{}, fmt.Errorf("solving: the counts found break a row: %w", err)
+		return Solution{}, fmt.Errorf("solving: the solution violates a constraint: %w", err)
 	}
 	return p.assessed(s.best, r.Bound, s.gap), nil
 }

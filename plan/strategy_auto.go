@@ -222,7 +222,7 @@ func (e *ScaledEndpoint) countForMemory(share float64) int {
 func (e *ScaledEndpoint) clampNeed(need int, load float64) (int, string) {
 	have, why := e.count(), fmt.Sprintf("load needs %.1f replicas", load)
 	if rescue := have + int(math.Ceil(queueGrowth*float64(have))); e.hasQueue() && rescue > need {
-		need, why = rescue, fmt.Sprintf("%d requests without a first token", *e.Waiting)
+		need, why = rescue, fmt.Sprintf("%d requests wait for their first token", *e.Waiting)
 	}
 	switch {
 	case e.Utilisation == nil:

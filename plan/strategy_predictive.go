@@ -7,9 +7,9 @@ import (
 )
 
 // predictive follows the interactive load of each endpoint, minute by minute, like `plan backtest` does
-// under the rule 'plan'. It has the replicas that a loadTracker requires, as the plan has calibrated it on the
-// history, with the highest mean that is forecast until the plan's end. Queued requests and memory add replicas as under auto. Until it has a
-// plan and a known load for the first time, an endpoint loses no replica.
+// under the rule 'plan'. It keeps the replicas that a loadTracker requires. The plan calibrates the tracker on the
+// history and passes the highest forecast mean until the plan's end. Queued requests and memory add replicas as
+// under auto. Until it has a plan and a known load for the first time, an endpoint loses no replica.
 type predictive struct {
 	options StrategyOptions
 	states  map[endpointKey]*predictiveState

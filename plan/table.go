@@ -113,7 +113,7 @@ func (p Proposal) writeReasons(b *bytes.Buffer) {
 func (p Proposal) writeCosts(b *bytes.Buffer) {
 	fmt.Fprintln(b)
 	if n, t := p.CostPerHour.Current, p.CostPerHour.Planned; n != nil && t != nil {
-		fmt.Fprintf(b, "Cost per hour: $%.2f now, $%.2f planned", *n, *t)
+		fmt.Fprintf(b, "Cost per hour: current $%.2f, planned $%.2f", *n, *t)
 		if p.BudgetPerHour > 0 {
 			fmt.Fprintf(b, "; budget of all machines: $%.2f", p.BudgetPerHour)
 		}
@@ -121,7 +121,7 @@ func (p Proposal) writeCosts(b *bytes.Buffer) {
 	}
 	fmt.Fprintf(b, "Plan: %s", p.Status)
 	if p.Objective != nil && p.Bound != nil && p.Gap != nil {
-		fmt.Fprintf(b, ", planned cost with start-up costs $%.2f, lower bound $%.2f (gap %.2g %%)", *p.Objective, *p.Bound, 100**p.Gap)
+		fmt.Fprintf(b, ", total $%.2f including start-up costs, lower bound $%.2f (gap %.2g %%)", *p.Objective, *p.Bound, 100**p.Gap)
 		if t := p.CostPerHour.Planned; t != nil && *t == 0 && *p.Objective > 0 {
 			b.WriteString(", at planning prices: nothing is billed")
 		}

@@ -24,7 +24,7 @@ const (
 	guardMinutes = 60
 )
 
-// stabilizationWindows and headrooms are what a calibration tries: windows in minutes, headrooms as
+// stabilizationWindows and headrooms are the candidates of a calibration: windows in minutes, headrooms as
 // multiples of the mean load.
 var (
 	stabilizationWindows = []int{5, 10, 20, 30, 60, 240}
@@ -40,7 +40,7 @@ type Tracking struct {
 	// StabilizationWindow is how long replicas are kept for the highest load of a minute, like the
 	// stabilization window of the Kubernetes HorizontalPodAutoscaler.
 	StabilizationWindow time.Duration
-	// Headroom is the least capacity as a multiple of the mean load of the last hour; 0 = none.
+	// Headroom is the minimum capacity as a multiple of the mean load of the last hour; 0 = none.
 	Headroom float64
 }
 

@@ -2,7 +2,7 @@ package plan
 
 import "fmt"
 
-// Verify returns the first row of the problem that counts x break, with the names of the model,
+// Verify returns the first row of the problem that counts x violate, with the names of the model,
 // region or GPU concerned. It checks the load independently of the rows that the search uses (row_checker.go): it
 // places every window's load in the regions that may serve it. Counts and capacity are checked by the
 // same functions as in the search.

@@ -94,7 +94,7 @@ func TestBackupsInBucket(t *testing.T) {
 		t.Errorf("a missing backup: %v", err)
 	}
 	var report bytes.Buffer
-	if err := runRestore(t.Context(), &restoreOptions{name: "chat", file: url, output: "text"}, &report); err == nil || !strings.Contains(err.Error(), "reading the backup: ") {
+	if err := runRestore(t.Context(), &restoreOptions{name: "chat", file: url, output: outputFlags{output: "text"}}, &report); err == nil || !strings.Contains(err.Error(), "reading the backup: ") {
 		t.Errorf("restoring a missing backup: %v", err)
 	}
 	_, size, err := f.write(t.Context(), func(w io.Writer) error { _, err := st.WriteBackup(t.Context(), w, "chat", "v1"); return err })
@@ -109,7 +109,7 @@ func TestBackupsInBucket(t *testing.T) {
 	if b, bad := store.CheckBackup(bytes.NewReader(text)); err != nil || bad != nil || b.Service != "chat" || int64(len(text)) != size {
 		t.Errorf("%+v, %d bytes, %v, %v", b, len(text), err, bad)
 	}
-	if err := runRestore(t.Context(), &restoreOptions{name: "other", file: url, output: "text"}, &report); err == nil || !strings.Contains(err.Error(), "it is a backup of the service chat, not of other") {
+	if err := runRestore(t.Context(), &restoreOptions{name: "other", file: url, output: outputFlags{output: "text"}}, &report); err == nil || !strings.Contains(err.Error(), "it is a backup of the service chat, not of other") {
 		t.Errorf("restoring another service: %v", err)
 	}
 	for _, url := range []string{"s3://bucket", "s3://", "gs://bucket/folder/"} {

@@ -139,9 +139,9 @@ type Status struct {
 	// of GPUs that the driver sees; nil = unknown.
 	GPUError string `json:"gpu_error,omitempty"`
 	GPUs     *int   `json:"gpus,omitempty"`
-	// GPUFigures are the figures of the GPUs; empty = unknown.
+	// GPUFigures are the statistics of the GPUs; empty = unknown.
 	GPUFigures []telemetry.GPUFigures `json:"gpu_figures,omitempty"`
-	// Version is the version of a replica's engine; empty = it does not tell, or is not ready.
+	// Version is the version of a replica's engine; empty = it does not report it, or is not ready.
 	Version string `json:"version,omitempty"`
 }
 

@@ -68,7 +68,7 @@ const (
 	minDeniedAttempts = 8
 	// minDiskFree is the free space below which a failure is attributed to the disk.
 	minDiskFree = 256 << 20
-	// classifiedLines is the number of log lines in which a cause is searched: a traceback of vLLM's
+	// classifiedLines is the number of log lines that are searched for a cause: a traceback of vLLM's
 	// processes has more than 100. failureLines of them are reported, each up to maxLineBytes.
 	classifiedLines = 300
 	failureLines    = 20
@@ -112,7 +112,7 @@ var hints = map[FailureKind]string{
 	FailureWeightsNotFound: "correct the model's name or engine.weights; a private repository of the Hugging Face hub also requires secrets: {HF_TOKEN: env:HF_TOKEN}",
 	FailureGPUMemory:       "use more or larger GPUs (models[].gpus), or reduce the context in engine.args: --max-model-len of vLLM, --context-length of SGLang",
 	FailureCrashLoop:       "correct the cause that the log shows, often engine.args or engine.image",
-	FailureUnknown:         "nothing, if it is temporary: the machine retries",
+	FailureUnknown:         "none if the error is temporary: the machine retries",
 }
 
 // ClassifyFailure returns why a start fails; nil if nothing has failed yet.

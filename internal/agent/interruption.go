@@ -107,7 +107,7 @@ func (a *Agent) clearInterruption() {
 	if a.draining == reasonInterrupted {
 		a.setDraining("")
 	}
-	a.log.Warn("announced interruption of this machine withdrawn or over")
+	a.log.Warn("interruption notice withdrawn, or maintenance ended")
 	if err := os.Remove(a.path(fileInterruptionAt)); err != nil {
 		a.log.Warn("removing the stored interruption notice failed", "err", err)
 	}

@@ -245,8 +245,8 @@ func (s *System) startContainer(ctx context.Context, u Unit, report func(Progres
 const maxProcesses = 32768
 
 // gpuArgs are the arguments of docker for a container with GPUs. The ranks of an engine exchange tensors
-// in shared memory (NCCL and the engines' message queues): with the machine's IPC namespace /dev/shm has
-// half of the machine's memory, whatever its size, where --shm-size would need a figure for each machine.
+// in shared memory (NCCL and the engines' message queues): --ipc host gives /dev/shm half of the
+// machine's memory; --shm-size would need a size for each machine type.
 // Nothing else runs in that namespace but the agent. The limits are those with which
 // NVIDIA's PyTorch images are commonly started: pinned memory, 64 MiB stacks, and, as for programs, enough
 // files for a socket for each rank and request.

@@ -17,8 +17,8 @@ type startState struct {
 	arrived time.Time
 	timer   *startTimer // nil before the first start
 	failure *Failure
-	// unit is the unit whose restarts are counted: its restart count is known, as of the last check, and base,
-	// as of when it was last ready or started.
+	// unit is the unit whose restarts are counted. known is its count at the last check, base its count when it
+	// was last ready or started.
 	unit        string
 	known, base int
 	isCounted   bool
@@ -28,7 +28,7 @@ type startState struct {
 // SGLang. They are assumed; without one of them the warm-up counts as loading.
 var loadedPhrases = []string{"model loading took", "loading weights took", "torch.compile takes", "capturing cuda graph", "graph capturing", "load weight end", "capture cuda graph"}
 
-// loadedLines is the number of last log lines in which a phrase is searched: enough to find it soon after it was
+// loadedLines is the number of last log lines that are searched for a phrase: enough to find it soon after it was
 // logged, and too few to reach an earlier start of the same container.
 const loadedLines = 20
 
@@ -85,8 +85,8 @@ func (s *startState) record(now time.Time) (*telemetry.Start, *Failure) {
 // recordsStarts reports whether the machine is a replica, whose starts take minutes.
 func (a *Agent) recordsStarts() bool { return a.opts.Name.Role == identity.Replica }
 
-// linesToRead returns how many lines of a unit's log a check reads: those of a replica that serves are not
-// classified.
+// linesToRead returns how many lines of a unit's log a check reads: few for a ready replica, whose log is
+// not searched for causes.
 func (a *Agent) linesToRead() int {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -10,7 +10,7 @@ import (
 	"skyserve/internal/printable"
 )
 
-// versionPaths are where engines tell their version as JSON: vLLM, then SGLang.
+// versionPaths are where engines report their version as JSON: vLLM, then SGLang.
 var versionPaths = []string{"/version", "/server_info"}
 
 // Bounds of a version.
@@ -38,7 +38,7 @@ func (a *Agent) askVersion(ctx context.Context, units []Unit) {
 	}
 }
 
-// engineVersion returns the version of the engine whose readiness URL is given; empty if it does not tell.
+// engineVersion returns the version of the engine whose readiness URL is given; empty if it does not report it.
 func engineVersion(ctx context.Context, ready, key string) string {
 	base, err := url.Parse(ready)
 	if err != nil || base.Host == "" {

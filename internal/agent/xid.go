@@ -74,9 +74,9 @@ func isPCIAddress(text string) bool {
 // each. A machine in a cloud is replaced in all these cases: that takes minutes, and the cloud tests the
 // returned one. Errors of applications (13 graphics engine exception, 31 MMU fault, 43 reset channel, 45
 // preemptive cleanup) are not fatal: the engine is restarted. Nor is 63, a retired page or remapped row: the
-// GPU goes on until its next reset; 64 is fatal, because the retirement failed. 94 is contained to the
-// engine, but its GPU needs a reset to remap the row. 154 states the driver's own judgement: see isFatal. The
-// catalogue was read in part; 46, 92, 110 and 136 are assumed.
+// GPU keeps working until its next reset; 64 is fatal, because the retirement failed. 94 is contained to the
+// engine, but its GPU needs a reset to remap the row. 154 states the driver's own judgement: see isFatal. 46, 92,
+// 110 and 136 are not verified against the catalogue.
 var fatalXids = map[int]string{
 	46:                "GPU stopped processing",
 	48:                "double bit ECC error",

@@ -86,7 +86,7 @@ func (c *Controller) backUp(ctx context.Context, l lease, spec service.StoreBack
 		c.backups.since = now
 	}
 	if err != nil && (c.backups.err == nil || c.backups.err.Error() != err.Error()) {
-		c.log.Error("the scheduled backup of the store failed; it is retried", "folder", spec.To, "err", err)
+		c.log.Error("the scheduled backup of the store failed; retrying", "folder", spec.To, "err", err)
 	}
 	c.backups.newest, c.backups.err = newest, err
 }

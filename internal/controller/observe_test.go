@@ -185,7 +185,9 @@ func TestObserveAsksForOwnReplicas(t *testing.T) {
 	var full atomic.Int64
 	balancer := func(own, other string) string {
 		mux := http.NewServeMux()
-		replica := func(id string) string { return fmt.Sprintf(`{"id":%q,"model":"chat-small","gpu":"L4","state":"READY"}`, id) }
+		replica := func(id string) string {
+			return fmt.Sprintf(`{"id":%q,"model":"chat-small","gpu":"L4","state":"READY"}`, id)
+		}
 		mux.HandleFunc("GET /v1/service", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte(demandtest.Service)) })
 		mux.HandleFunc("GET /v1/snapshot", func(w http.ResponseWriter, r *http.Request) {
 			list := replica(own)

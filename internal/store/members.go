@@ -129,7 +129,7 @@ func (m *membership) run(ctx context.Context) {
 			status.Problem, problem = err.Error(), err.Error()
 		}
 		if problem != reported && problem != "" {
-			m.s.log.Warn("maintaining the store's cluster failed; it is retried", "err", problem)
+			m.s.log.Warn("maintaining the store's cluster failed; retrying", "err", problem)
 		}
 		reported = problem
 		m.s.setCluster(status)

@@ -209,7 +209,7 @@ func (s *Store) dialLater(opts []nats.Option) {
 			}
 			if attempt == 1 {
 				s.mu.Lock()
-				s.log.Warn("connecting to the store failed; it is retried in the background", "url", s.url, "err", err)
+				s.log.Warn("connecting to the store failed; retrying in the background", "url", s.url, "err", err)
 				s.lost = &Outage{Since: s.now(), Err: fmt.Errorf("%w: connecting to %s: %w", ErrUnavailable, s.url, err)}
 				s.mu.Unlock()
 			}

@@ -30,7 +30,8 @@ const (
 	reportInterval = time.Second
 )
 
-// result is a stored result: a line of an output or error file.
+// result is a stored result: a line of an output or error file. Its keys are short, because a batch has up to
+// 50,000 of them.
 type result struct {
 	Failed bool            `json:"f,omitempty"`
 	Line   json.RawMessage `json:"l,omitempty"`
@@ -264,7 +265,7 @@ func (x *execution) record(ctx context.Context, index int, o *job.Output) error 
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		s.log.Warn("recording a result failed; it is retried", "batch", x.batch.Batch.ID, "err", err)
+		s.log.Warn("recording a result failed; retrying", "batch", x.batch.Batch.ID, "err", err)
 		sleep(ctx, backoff)
 	}
 }

@@ -3,6 +3,6 @@
 // execute a part of it. The rules are in lbd/batch/job.
 //
 // Read service.go first, then files.go and batches.go (the API), worker.go (what a balancer does for all
-// batches), chunk.go (sending requests and recording results) and finish.go (validation, output files), sweep.go (removal of
-// expired files and of what crashes left behind).
+// batches), chunk.go (sending requests and recording results), finish.go (validation, output files) and sweep.go (removal
+// of expired files and of what crashes left behind).
 package batch

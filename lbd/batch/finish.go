@@ -120,7 +120,7 @@ func (w *worker) validate(ctx context.Context, key string, r *job.Record, errorI
 	})
 }
 
-// update changes a batch as change does, and returns the error of f or store.ErrUnavailable.
+// update is change with an error: that of f, or store.ErrUnavailable.
 func (w *worker) update(ctx context.Context, key string, f func(*job.Record) error) error {
 	var refused error
 	if !w.change(ctx, key, func(r *job.Record) error { refused = f(r); return refused }) {

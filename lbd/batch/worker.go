@@ -74,7 +74,7 @@ type worker struct {
 	seen       map[string]time.Time // other workers: when their last heartbeat was observed; zero = ended
 	running    map[string]*running  // by key of the batch
 	inFlight   int                  // claimed requests without a result
-	serial     map[string]bool      // batches that this worker validates or whose output it writes: one worker does it
+	serial     map[string]bool      // batches that this worker validates or whose output it writes: only one worker may
 	rates      map[string]*job.Rate // by key of the open batch
 	paces      job.Paces            // of batches that have ended
 }
@@ -301,7 +301,7 @@ func (w *worker) change(ctx context.Context, key string, f func(*job.Record) err
 		}
 		w.mu.Unlock()
 	case ctx.Err() == nil:
-		w.s.log.Warn("changing a batch failed; it is retried", "batch", key, "err", err)
+		w.s.log.Warn("changing a batch failed; retrying", "batch", key, "err", err)
 	}
 	return err == nil
 }
@@ -355,7 +355,7 @@ func (w *worker) startSerial(ctx context.Context, key string) {
 			return
 		}
 		if !errors.Is(err, job.ErrLostClaim) && ctx.Err() == nil {
-			w.s.log.Warn("processing a batch failed; it is retried", "batch", r.Batch.ID, "status", r.Batch.Status, "err", err)
+			w.s.log.Warn("processing a batch failed; retrying", "batch", r.Batch.ID, "status", r.Batch.Status, "err", err)
 			sleep(ctx, time.Second)
 		}
 		// The files stay in the record: whoever claims next deletes them.
@@ -454,8 +454,8 @@ func (w *worker) claimed() int {
 	return w.inFlight
 }
 
-// liveChunks returns a function that reports whether the worker with an ID holds its claims of chunks of a batch. Those
-// of this worker are valid only while it executes chunks of the batch.
+// liveChunks returns a function that reports whether a worker's claims on a batch's chunks are valid. This
+// worker's claims are valid only while it executes chunks of the batch.
 func (w *worker) liveChunks(now time.Time, key string) func(string) bool {
 	live := w.live(now)
 	w.mu.Lock()
@@ -500,7 +500,7 @@ func (w *worker) claimChunk(ctx context.Context, key string, chunk int) bool {
 		err := x.run(cctx, tried)
 		if err != nil {
 			if cctx.Err() == nil && !errors.Is(err, job.ErrLostClaim) {
-				w.s.log.Warn("executing a part of a batch failed; it is retried", "batch", r.Batch.ID, "err", err)
+				w.s.log.Warn("executing a chunk failed; retrying", "batch", r.Batch.ID, "err", err)
 				sleep(cctx, time.Second)
 			}
 			w.release(ctx, key, func(r *job.Record) { r.Release(chunk, w.id) })
@@ -524,7 +524,7 @@ func (w *worker) sweepEvery(ctx context.Context) {
 			return
 		}
 		if err := w.s.sweep(ctx); err != nil && ctx.Err() == nil {
-			w.s.log.Warn("removing expired files failed; it is retried", "err", err)
+			w.s.log.Warn("removing expired files failed; retrying", "err", err)
 		}
 	}
 }

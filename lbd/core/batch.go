@@ -9,8 +9,8 @@ import (
 )
 
 // batch is the state for a policy that assigns the head of a model's queue to all of its replicas at once
-// (policy.Batcher). Requests that not
-// every rank may serve (fillPool) are placed one by one, and so are forwards to peers.
+// (policy.Batcher). Requests that some ranks may not serve (fillPool) are placed one by one, and so are forwards
+// to peers.
 type batch struct {
 	policy   policy.Batcher // nil: the policy decides request by request
 	pool     policy.Pool
@@ -41,7 +41,7 @@ type rankState struct {
 	tokensPerStream float64    // tokens generated per stream, summed since the target was last idle
 }
 
-// poolState is the corresponding state of a request.
+// poolState is the state of a request that only policies for whole pools use: see rankState.
 type poolState struct {
 	inPool                 bool
 	inPoolSince            time.Duration // time when it was first added to a pool

@@ -26,8 +26,8 @@ const (
 	CacheCleared CacheChangeKind = "cleared" // it has nothing; Key is empty
 )
 
-// changeCache applies reported changes to the expected cache contents of a replica. Unlike a request, a
-// report about text that the tree has for the replica already does not make that text more recent.
+// changeCache applies reported changes to the expected cache contents of a replica. A report about text that the
+// tree already has does not refresh its recency; a request does.
 func (c *caches) changeCache(now time.Duration, h *cacheTarget, changes []CacheChange) {
 	for i := range changes {
 		switch change := &changes[i]; change.Kind {

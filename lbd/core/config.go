@@ -151,7 +151,7 @@ func DefaultConfig(p policy.Policy) Config {
 		Order:          OrderFCFS,                   // the order that clients expect
 		Targets:        DefaultTargets(),
 		TauN:           5 * time.Second, // 5 s after the target, the client is usually still connected; later it is likely to disconnect
-		TauP:           time.Second,     // the whole target of IW-F, so that such a request is urgent on arrival
+		TauP:           time.Second,     // the whole target of the tier interactive fast, so that such a request is urgent on arrival
 		Forward:        true,
 		PeerQueueLimit: 10, // SkyLB's buffer for newly arriving requests
 

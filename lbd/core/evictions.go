@@ -2,8 +2,8 @@ package core
 
 import "skyserve/lbd/core/pace"
 
-// evictions measures the share of the prompt tokens that engines compute which had been cached and was evicted:
-// the text was sent to the same target before, and its engine did not find it in the cache. A prompt sent while
+// evictions measures which share of the computed prompt tokens had been cached before and was evicted. Such text
+// was sent to the same target before, and its engine did not find it in the cache. A prompt sent while
 // its engine was still computing the same text is not measured: branches of a tree of thoughts arrive together.
 type evictions struct {
 	evicted, computed pace.Mean // tokens per request

@@ -51,7 +51,7 @@ type killSuspect struct {
 	kills        int    // replicas that died because of it, as far as known, since such a request was last served
 	deaths       int    // all replicas that died while they had such a request, since one was last served
 	openFailures int    // failures whose cause is not known yet
-	isolated     bool
+	isolated     bool   // its requests must be isolated from now on
 	stopped      bool
 	fromPeer     bool          // a peer stopped it, not this balancer
 	lastKillAt   time.Duration // of the last kill; without one, of its addition or of the peer's stop

@@ -78,9 +78,8 @@ func (b *Balancer) updatePaces() {
 	}
 }
 
-// fastestPace returns the pace of a model's fastest replica, here or reported by peers: the lowest, since a pace is
-// the time between tokens relative to the nominal replica. 1 if
-// none is known.
+// fastestPace returns the pace of a model's fastest replica, here or reported by peers; 1 if none is known. The
+// fastest has the lowest pace, because a pace is time per token relative to the nominal replica.
 func (b *Balancer) fastestPace(model string) float64 {
 	fastest := 0.0
 	consider := func(pace float64) {

@@ -19,7 +19,8 @@ const (
 	OrderFCFS QueueOrder = "fcfs"
 	// OrderEDF is earliest deadline first: arrival plus the tier's target.
 	OrderEDF QueueOrder = "edf"
-	// OrderPF is priority first: all IW-F, then IW-N, then NIW.
+	// OrderPF is priority first: all interactive fast requests (IW-F in SageServe), then interactive normal (IW-N),
+	// then deferred (NIW).
 	OrderPF QueueOrder = "pf"
 	// OrderDPA is deadline and priority aware. With d the remaining time until the deadline,
 	// negative after it, a request is severely expired (d < -tau_n), recently expired (-tau_n <= d
@@ -120,8 +121,8 @@ func (c *Config) ordering(model string) ordering {
 	return o
 }
 
-// position returns the queue position, at now, of a request with a tier, an arrival time and the time of
-// its deadline after that.
+// position returns the queue position, at now, of a request with a tier and an arrival time. target is the time
+// from arrived to the deadline.
 func (o *ordering) position(tier service.Tier, arrived, target, now time.Duration) fair.Position {
 	if o.order == OrderFCFS || o.order == "" {
 		return fair.Position{ChangesAt: fair.Never}

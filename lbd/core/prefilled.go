@@ -7,7 +7,7 @@ import (
 )
 
 // prefilled counts the prompt tokens that a target has computed. Answers are streamed more slowly while
-// the engine computes other prompts, so the pace must not be measured without them.
+// the engine computes other prompts, so the measured pace accounts for them.
 type prefilled struct {
 	tokens int
 	batch  *prefillBatch

@@ -55,7 +55,8 @@ func (q *queue) position(r *request, now time.Duration) fair.Position {
 	return q.ordering.position(r.Tier, from, target, now)
 }
 
-// deadline returns the time of r's deadline after from: its own, or its tier's after its arrival.
+// deadline returns a start time and the time from it to r's deadline: the request's own deadline, or that of its
+// tier after its arrival.
 func (q *queue) deadline(r *request) (from, target time.Duration) {
 	if r.Due > 0 && r.Tier == service.TierDeferred {
 		return r.Arrived - r.Age, r.Age + r.Due

@@ -3,9 +3,7 @@ package core
 import "time"
 
 // The prefix trees are bounded, and tenants share them. Each tenant has a share that the prompts of
-// others cannot evict (prefix.Tree.InsertFor). Here such a tenant is called an owner, which is
-// unrelated to the owner of a replica (a balancer). Requests without a tenant belong to owner 0. Tenants
-// receive numbers in the order in which they appear.
+// others cannot evict (prefix.Tree.InsertFor). Requests without a tenant have the number 0. Tenants receive numbers in the order in which they appear.
 
 const (
 	// maxOwners bounds the tenants with a share of their own. Further tenants have one common

@@ -19,7 +19,7 @@ type Scale struct {
 }
 
 // minLogRatio is the ratio of the largest to the smallest value from which a scale is logarithmic:
-// below it, a linear one still shows the smallest. widest is the maximum ratio of a logarithmic
+// below it, a linear one still shows the smallest. maxLogRatio is the maximum ratio of a logarithmic
 // scale, and maxMarkedDecades the number of decades up to which marks between the powers of ten fit.
 const (
 	minLogRatio      = 30

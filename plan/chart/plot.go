@@ -44,7 +44,7 @@ type Span struct {
 }
 
 // Measures in pixels. A number's mark is at least as wide as the number, in a drawing of at least
-// the width narrowest.
+// minWidth.
 const (
 	labelHeight   = 20 // below the axis
 	markRowHeight = 12

@@ -2,8 +2,6 @@ package aws_test
 
 import (
 	"errors"
-	"fmt"
-	"io/fs"
 	"slices"
 	"strings"
 	"testing"

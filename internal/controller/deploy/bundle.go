@@ -21,12 +21,12 @@ import (
 	"skyserve/provision/cloud"
 )
 
-// Bundle is what the machine of a controller receives in addition to what others do.
+// Bundle is the part of a deployment that only machines with a controller receive.
 type Bundle struct {
 	// Own is the controller's certificate, Issuer the CA with which it certifies machines: see
 	// identity.Home.Controller.
 	Own, Issuer []byte
-	// Means configure the controller's access to clouds, in a format of the caller. They contain no
+	// Means is the configuration of the controller's access to clouds, in a format of the caller. It contains no
 	// secrets: a controller uses the IAM role or service account of its machine.
 	Means json.RawMessage
 }

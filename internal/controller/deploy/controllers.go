@@ -166,11 +166,11 @@ func RunningControllers(seen map[string]AgentReport) []string {
 }
 
 // UpdateControllers delivers the deployments of the controllers before anything else is changed, so that they and
-// `up` have the same desired state. running are the machines that run one now: those that no longer do are stopped
-// last, because a store that is no longer a member of a cluster takes the data over from them. It does
+// `up` have the same desired state. running are the machines that run one now. Controllers that move away are stopped
+// last: the new store first copies the data from them. It does
 // nothing where there is no controller yet, and fails if one does not respond within 5 s: with its old
-// deployment it could relaunch machines that are being removed. It stops at the first error where controllers are
-// stopped, with a *KeepStoreError.
+// deployment it could relaunch machines that are being removed. If copying fails, it
+// returns a *KeepStoreError and stops no controller.
 func (h *Delivery) UpdateControllers(ctx context.Context, deployments map[string]agent.Deployment, running []string) error {
 	var stay, leave []provision.Object
 	for _, o := range h.Have {

@@ -48,8 +48,8 @@ func onFallback(spec *service.Spec, o provision.Object) bool {
 	return slices.ContainsFunc(spec.Regions, func(r service.RegionSpec) bool { return r.Name == o.Region && r.HasFallback() })
 }
 
-// heldReplacements returns the spot replicas that are not ready for long enough to relieve the replica on
-// demand that they replace.
+// heldReplacements returns the spot replicas that have been ready for less than spotSettle, so that the on-demand
+// replicas which they replace must stay.
 func (k *Reconciler) heldReplacements(spec *service.Spec, have []provision.Object, seen map[string]AgentReport, now time.Time) map[string]bool {
 	held, since := map[string]bool{}, map[string]time.Time{}
 	for _, by := range have {

@@ -16,9 +16,8 @@ import (
 // one. Offerings without capacity are not retried sooner.
 const costlierInterval = 10 * time.Minute
 
-// replaceCostlier launches, while no other change is due, a replacement for one replica on an offering
-// that is costlier than its first choices, such as on demand where spot is preferred: capacity may
-// be available again. The replica serves until its replacement is ready. It is then deleted like a
+// replaceCostlier tries to move one replica to a cheaper, preferred offering (for example from on demand to spot).
+// It runs only while no other change is due. The replica serves until its replacement is ready. It is then deleted like a
 // replica with a rebalance recommendation, and like that one does not count towards replicas.max.
 // Without capacity nothing changes, and no error is returned.
 func (k *Reconciler) replaceCostlier(ctx context.Context, o *bundleState, s *observation, seen map[string]AgentReport, may func() error) (changed bool, err error) {

@@ -16,7 +16,7 @@ import (
 )
 
 const (
-	// logTimeout is the timeout for reading the log of a replica that is given up.
+	// logTimeout is the timeout for reading the log of an unhealthy replica.
 	logTimeout = 5 * time.Second
 	// maxFailureLine is the maximum length of a kept log line in bytes.
 	maxFailureLine = 300
@@ -99,7 +99,7 @@ func (k *Reconciler) retireReplicas(ctx context.Context, o *bundleState, s *obse
 	for _, r := range due {
 		lines := k.failureLog(ctx, o, r.object, seen[r.object.ID])
 		st.gate.Update(func(*provision.LaunchRecord) { st.record.addFailure(r, configs[r.object.Labels["model"]], lines, now) })
-		k.log().Warn("replica given up", "id", r.object.ID, "model", r.object.Labels["model"], "region", string(r.object.Region), "reason", r.reason)
+		k.log().Warn("replica unhealthy; replacing it", "id", r.object.ID, "model", r.object.Labels["model"], "region", string(r.object.Region), "reason", r.reason)
 	}
 	return st.record.retired(s.have)
 }

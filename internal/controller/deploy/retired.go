@@ -19,8 +19,8 @@ const maxFailures = 50
 // failuresKeptFor is how long the last failure of a model and region is shown: until the next working day.
 const failuresKeptFor = 24 * time.Hour
 
-// replicaRecord is what the reconciler remembers about launches and replicas, in the store. If it is lost, launches of the last hour are read from the machines, failures are forgotten, and
-// starting replicas get the whole ready_timeout again.
+// replicaRecord is the reconciler's record of launches and replicas, in the store. If it is lost, launches of the
+// last hour are read from the machines, failures are forgotten, and starting replicas get the whole ready_timeout again.
 type replicaRecord struct {
 	provision.LaunchRecord
 	// Seen are the existing replicas, by handle.
@@ -37,8 +37,7 @@ type seenReplica struct {
 	Ready bool `json:"ready"`
 	// AllGPUs is true once its driver has seen all GPUs of its machine type.
 	AllGPUs bool `json:"all_gpus,omitempty"`
-	// Retired is the reason why it is retired (taken out of service and terminated), since RetiredAt; empty =
-	// it is not.
+	// Retired is why it is taken out of service and terminated, from RetiredAt on; empty = healthy.
 	Retired   string    `json:"retired,omitempty"`
 	RetiredAt time.Time `json:"retired_at,omitzero"`
 }

@@ -182,13 +182,13 @@ type Open struct {
 	RequestsPerSecond *float64 // nil = unknown
 }
 
-// minOwn is the number of completed requests from which a batch is judged by its own.
+// minOwn is the number of completed requests from which a batch is estimated from its own.
 const minOwn = 10
 
-// Expect estimates batches that have not ended. Requests use the tokens per byte of input and the output tokens
-// per request that those use which are completed: the batch's own, else those of other batches of the same
-// models. A batch ends when it and all batches of the same models with an earlier deadline are completed, at
-// the rate at which batches of these models run now, else at that of the one that ended last. price returns the price of a model; false = unknown.
+// Expect extrapolates batches that have not ended from completed requests (input tokens per byte, output tokens
+// per request): the batch's own, or those of other batches of the same models. A batch ends when it and the
+// batches of the same models with earlier deadlines are done, at the current rate of these models or at that of
+// the last batch. price returns the price of a model; false = unknown.
 func Expect(open []Open, ended *Paces, now time.Time, price func(model string) (TokenPrice, bool)) []Estimate {
 	order := make([]int, len(open))
 	groups := map[string]*group{}
@@ -223,7 +223,7 @@ type group struct {
 	unknown bool
 }
 
-// ratios returns the completed requests by which a batch is judged.
+// ratios returns the completed requests from which a batch is estimated.
 func (g *group) ratios(b *Open) Work {
 	w := b.Completed()
 	if w.Requests < minOwn && g.work.Requests > w.Requests {

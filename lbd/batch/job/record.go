@@ -84,7 +84,7 @@ func seconds(now time.Time) *int64 {
 	return &s
 }
 
-// alive reports whether a worker is; the empty worker is not.
+// alive reports whether a worker is alive. It is never called with an empty name.
 type alive = func(worker string) bool
 
 func held(worker string, live alive) bool { return worker != "" && live(worker) }

@@ -26,8 +26,8 @@ func (c *Candidate) Urgent(now time.Time) bool {
 func (c *Candidate) Deadline() time.Time { return c.Created.Add(c.Window) }
 
 // Scheduler chooses the batch whose requests are claimed next. Urgent batches are first, the earliest deadline
-// first. Otherwise the tenants alternate: next is the one that was served the fewest requests, then the one of its keys that was served the fewest, then that key's batch with the
-// earliest deadline. The zero value is ready.
+// first. Otherwise the least served tenant is next; within it the least served key, and of that key the batch with
+// the earliest deadline. The zero value is ready.
 type Scheduler struct {
 	tenants meters
 	keys    meters // by tenant and key

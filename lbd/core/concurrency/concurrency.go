@@ -8,8 +8,7 @@
 // leaves more. Limit tries both, rarely, and only while its limit holds requests back.
 //
 // All measures are counts of requests, so that neither the speed of the engine nor the length of
-// prompts matters. A request without a first token, or many of them, only shows that they are not
-// streaming; no single request can lower a limit.
+// prompts matters. Requests without a first token only show that they do not stream; no single request can lower a limit.
 package concurrency
 
 const (
@@ -33,7 +32,7 @@ const (
 	// with their first token, such as one that is not streamed. They are not counted as streaming
 	// although the engine runs them.
 	maxBrief = 8
-	// briefShare is the share of the time of a request without others that a brief one streams.
+	// A request is brief if it streams for less than 1/(briefShare x outstanding) of its time to the first token.
 	briefShare = 10
 	// Max bounds a limit.
 	Max = 1 << 14
@@ -54,7 +53,7 @@ type Limit struct {
 	lowerPause, higherPause pause
 }
 
-// comparison is what a trial is compared with.
+// comparison is the last period before a trial.
 type comparison struct {
 	limit       int
 	outstanding int // at least, while it was counted
@@ -70,7 +69,8 @@ const (
 	higher
 )
 
-// period is what was counted while requests were not streaming that could have been.
+// period counts requests while more were outstanding than were streaming: only then do the counts show the
+// engine's limit.
 type period struct {
 	tokens      int // first tokens
 	tight       int // of those, the ones with as many requests outstanding as the limit allows
@@ -156,7 +156,8 @@ func (l *Limit) Ended(ttft, streamed int64, outstanding int) {
 
 func higherThan(limit int) int { return limit + max(minStep, limit/step) }
 
-// set changes the limit. The period of a trial begins after as many first tokens.
+// set changes the limit. The period of a trial begins after value first tokens, so that requests of
+// the old limit have left.
 func (l *Limit) set(value int, t trial) {
 	l.value, l.trial, l.period, l.settling = min(max(1, value), Max), t, period{}, 0
 	if l.full = false; t != noTrial {
@@ -199,8 +200,8 @@ func (l *Limit) endLower(limit int, p period) {
 	l.trial, l.lowerPause = noTrial, pause{}
 }
 
-// endHigher keeps a higher limit if it makes more requests stream. Otherwise the engine is full, and
-// the one request more than those that streamed before is not needed either.
+// endHigher keeps a higher limit if it makes more requests stream. Otherwise the engine is full: the limit becomes
+// the number that streamed before.
 func (l *Limit) endHigher(limit int, p period) {
 	b := l.before
 	if p.most-b.most >= max(1, (limit-b.limit)/gain) {
