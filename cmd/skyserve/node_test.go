@@ -112,14 +112,18 @@ func withinTime(t *testing.T, limit time.Duration, what string, ok func() error)
 		if err == nil {
 			return
 		}
-		// An attempt may start a process: without a pause, waiting tests use the CPU that others need.
-		pause := min(max(3*time.Since(start), 20*time.Millisecond), 250*time.Millisecond)
 		select {
-		case <-time.After(pause):
+		case <-time.After(pauseAfter(time.Since(start))):
 		case <-timeout:
 			t.Fatalf("timeout: %s: %v", what, err)
 		}
 	}
+}
+
+// pauseAfter returns the pause after an attempt that took some time. An attempt may start a process: without a pause,
+// waiting tests use the CPU that others need.
+func pauseAfter(attempt time.Duration) time.Duration {
+	return min(max(3*attempt, 20*time.Millisecond), 500*time.Millisecond)
 }
 
 // deploy enrols a machine that may still be booting, and waits until it is ready.

@@ -85,16 +85,15 @@ func until(ts *testscript.TestScript, neg bool, args []string) {
 	}
 	pattern, err := regexp.Compile("(?m)" + args[0])
 	ts.Check(err)
-	ticker := time.NewTicker(200 * time.Millisecond)
-	defer ticker.Stop()
 	for timeout := time.After(time.Minute); ; {
+		start := time.Now()
 		failed := ts.Exec(args[1], args[2:]...)
 		out := ts.ReadFile("stdout")
 		if failed == nil && pattern.MatchString(out) {
 			return
 		}
 		select {
-		case <-ticker.C:
+		case <-time.After(pauseAfter(time.Since(start))):
 		case <-timeout:
 			ts.Fatalf("timeout waiting for %q (%v) in\n%s", args[0], failed, out)
 		}

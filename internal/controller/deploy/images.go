@@ -147,12 +147,12 @@ func (p ImageProblem) String() string {
 	return fmt.Sprintf("%s: cannot read the digest of %s: %v; %s; %s", p.Place, p.Image, p.Err, effect, next)
 }
 
-// ImagesOf returns the container images of a service's models.
+// ImagesOf returns the container images of the models on rented machines.
 func ImagesOf(spec *service.Spec, images Images) []ImageStatus {
 	all := []ImageStatus{}
-	for _, m := range spec.Models {
-		if image := imageOf(&m.Engine); image != "" {
-			pinned := images.pinned(image)
+	for i := range spec.Models {
+		if m := &spec.Models[i]; spec.RentsContainers(m) {
+			pinned := images.pinned(imageOf(&m.Engine))
 			all = append(all, ImageStatus{m.Name, pinned, service.PinsImage(pinned)})
 		}
 	}

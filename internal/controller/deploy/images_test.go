@@ -44,7 +44,7 @@ func TestStatusShowsImages(t *testing.T) {
 		{Name: "pinned", Engine: service.Engine{Kind: service.EngineVLLM, Image: pinned}},
 		{Name: "mine", Engine: service.Engine{Kind: service.EngineOpenAI, Image: "mine:1"}},
 		{Name: "simulated", Engine: service.Engine{Kind: service.EngineSim}},
-	}}
+	}, Regions: []service.RegionSpec{{Name: "aws/us-east-1", Replicas: service.Bounds{Max: 1}}}}
 	want := []ImageStatus{{"default", imageVLLM + "@" + digestB, true}, {"pinned", pinned, true}, {"mine", "mine:1", false}}
 	if got := ImagesOf(spec, Images{imageVLLM: imageVLLM + "@" + digestB}); !slices.Equal(got, want) {
 		t.Errorf("got %+v, want %+v", got, want)

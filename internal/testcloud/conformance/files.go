@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"errors"
-
 	"io/fs"
 	"slices"
 	"strings"

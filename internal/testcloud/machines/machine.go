@@ -27,6 +27,10 @@ const consoleInterval = 20 * time.Millisecond
 // of machines, which read credentials from their metadata server.
 var credentialPrefixes = []string{"AWS_", "GOOGLE_", "GCE_", "CLOUDSDK_"}
 
+// oneProcessor gives each machine one processor. Emulated machines are idle most of the time, and the scheduler of an
+// idle process costs less with one.
+const oneProcessor = "GOMAXPROCS=1"
+
 // boot starts the agent of a machine's cloud-init document; it omits the parts that require a real machine.
 // metadataEnv returns the environment variable with the address of the metadata server, from its host and port.
 // onConsole receives the console output. boot returns a function that ends the machine.
@@ -55,7 +59,7 @@ func (c *Clouds) boot(m testcloud.BootingMachine, metadataEnv func(host string) 
 	own := slices.DeleteFunc(slices.Clone(c.opts.Environment), func(v string) bool {
 		return slices.ContainsFunc(credentialPrefixes, func(prefix string) bool { return strings.HasPrefix(v, prefix) })
 	})
-	own = append(append(own, c.endpoints...), metadataEnv(metadata.host))
+	own = append(append(own, c.endpoints...), metadataEnv(metadata.host), oneProcessor)
 	cmd := exec.Command(program, "node", "--config", file)
 	if c.opts.Bootstrap {
 		program = filepath.Join(dir, diskProgram)
@@ -147,9 +151,11 @@ func watchConsole(console string, stop chan struct{}, onConsole func(text string
 	ticker := time.NewTicker(consoleInterval)
 	defer ticker.Stop()
 	for passed := 0; ; {
-		if text, err := os.ReadFile(console); err == nil && len(text) > passed {
-			onConsole(string(text[passed:]))
-			passed = len(text)
+		if f, err := os.Stat(console); err == nil && f.Size() > int64(passed) {
+			if text, err := os.ReadFile(console); err == nil && len(text) > passed {
+				onConsole(string(text[passed:]))
+				passed = len(text)
+			}
 		}
 		select {
 		case <-stop:
