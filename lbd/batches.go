@@ -16,7 +16,7 @@ func (b *balancer) setUpBatches() {
 		return
 	}
 	o := b.opts.batches
-	o.Store, o.Sender, o.Balancer, o.Logger, o.StallTimeout = b.store, batchSender{b.runtime}, b.cfg.ID, b.log, b.limits().StallTimeout
+	o.Store, o.Sender, o.Balancer, o.Logger, o.IdleTimeout = b.store, batchSender{b.runtime}, b.cfg.ID, b.log, b.limits().StallTimeout
 	o.Price = b.tokenPrice
 	b.batches = batch.New(o)
 	b.registry.MustRegister(b.batches)
@@ -30,7 +30,7 @@ func (b *balancer) openBatches() (states []telemetry.BatchState) {
 	if b.batches == nil {
 		return nil
 	}
-	for _, r := range b.batches.Open() {
+	for _, r := range b.batches.OpenBatches() {
 		c := r.Batch.RequestCounts
 		state := telemetry.BatchState{
 			ID: r.Batch.ID, Tenant: r.Tenant, Status: string(r.Batch.Status), Model: r.Batch.Model,

@@ -269,7 +269,7 @@ func (f *cacheFeed) apply(changes []cachemap.Change) {
 		for ; n < len(changes) && changes[n].Target == target; n++ {
 			c := core.CacheChange{Kind: core.CacheStored, Key: changes[n].Key}
 			if changes[n].Evicted {
-				c.Kind, c.Keep = core.CacheEvicted, changes[n].Keep
+				c.Kind, c.KeptHashes = core.CacheEvicted, changes[n].Keep
 			}
 			all = append(all, c)
 		}

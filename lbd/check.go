@@ -259,14 +259,14 @@ func buildCoreConfig(p *problems, cfg service.BalancerConfig) core.Config {
 	}
 	c.Forward, c.PeerQueueLimit, c.QueueLimit, c.MaxWait = *b.Forward, b.Tau, b.QueueLimit, b.MaxWait
 	c.ScaleToZero, c.MaxColdWait = modelsToZero(cfg.Models), b.MaxColdWait
-	c.TauN, c.TauP = b.TauN, b.TauP
+	c.SevereAfter, c.UrgentBefore = b.TauN, b.TauP
 	if b.DeferredMemoryPercent <= deferredStep || b.DeferredMemoryPercent > 100 || b.DeferredWaitPercent < 1 || b.DeferredWaitPercent > 100 {
 		p.addProblem("balancer", fmt.Sprintf("deferred_memory_percent must be from %d to 100 and deferred_wait_percent from 1 to 100, got %d and %d", deferredStep+1, b.DeferredMemoryPercent, b.DeferredWaitPercent), "")
 	}
 	c.Deferred = core.DeferredRule{}
 	if *b.HoldDeferred {
 		c.Deferred = core.DeferredRule{
-			OneBelow: float64(b.DeferredMemoryPercent) / 100, TwoBelow: float64(b.DeferredMemoryPercent-deferredStep) / 100, Wait: float64(b.DeferredWaitPercent) / 100, Beside: core.DefaultBeside,
+			ReleaseOneBelow: float64(b.DeferredMemoryPercent) / 100, ReleaseTwoBelow: float64(b.DeferredMemoryPercent-deferredStep) / 100, MaxParkedShare: float64(b.DeferredWaitPercent) / 100, MaxPerReplica: core.DefaultDeferredPerReplica,
 		}
 	}
 	if b.MaxTries < 0 || b.RetryPercent < 0 || b.EjectAfter < 0 || b.EjectTime < 0 {
@@ -280,13 +280,13 @@ func buildCoreConfig(p *problems, cfg service.BalancerConfig) core.Config {
 	for i, m := range cfg.Models {
 		t, err := targets(m.SLO)
 		fail(fmt.Sprintf("models[%d].slo", i), err)
-		if t == (core.TierTargets{}) {
+		if t == (core.TierDeadlines{}) {
 			continue
 		}
-		if c.ModelTargets == nil {
-			c.ModelTargets = map[string]core.TierTargets{}
+		if c.ModelDeadlines == nil {
+			c.ModelDeadlines = map[string]core.TierDeadlines{}
 		}
-		c.ModelTargets[m.Name] = t
+		c.ModelDeadlines[m.Name] = t
 	}
 	return c
 }
@@ -319,17 +319,17 @@ func choosePolicy(p *problems, name string) policy.Policy {
 }
 
 // targets converts a model's latency targets to those of its queue; zero if none are set.
-func targets(slo map[service.Tier]service.SLO) (core.TierTargets, error) {
+func targets(slo map[service.Tier]service.SLO) (core.TierDeadlines, error) {
 	for tier := range slo {
 		if !slices.Contains(service.Tiers(), tier) {
-			return core.TierTargets{}, fmt.Errorf("unknown tier %q: must be one of %v", tier, service.Tiers())
+			return core.TierDeadlines{}, fmt.Errorf("unknown tier %q: must be one of %v", tier, service.Tiers())
 		}
 	}
-	t := core.TierTargets{
+	t := core.TierDeadlines{
 		Fast: slo[service.TierFast].TTFT, Normal: slo[service.TierNormal].TTFT, Deferred: slo[service.TierDeferred].Deadline,
 	}
 	if t.Fast < 0 || t.Normal < 0 || t.Deferred < 0 {
-		return core.TierTargets{}, errors.New("times must be at least 0")
+		return core.TierDeadlines{}, errors.New("times must be at least 0")
 	}
 	return t, nil
 }

@@ -156,11 +156,11 @@ func TestCoreConfig(t *testing.T) {
 	if c.Deferred != (core.DeferredRule{}) {
 		t.Errorf("deferred requests are held: %+v", c.Deferred)
 	}
-	if c.Order != core.OrderDPA || c.TauN != 4*time.Second || c.TauP != 3*time.Second {
-		t.Errorf("order %s, tau_n %v, tau_p %v", c.Order, c.TauN, c.TauP)
+	if c.Order != core.OrderDPA || c.SevereAfter != 4*time.Second || c.UrgentBefore != 3*time.Second {
+		t.Errorf("order %s, tau_n %v, tau_p %v", c.Order, c.SevereAfter, c.UrgentBefore)
 	}
-	if want := map[string]core.TierTargets{"a": {Fast: 2 * time.Second, Deferred: time.Hour}}; !reflect.DeepEqual(c.ModelTargets, want) {
-		t.Errorf("targets %+v, want %+v", c.ModelTargets, want)
+	if want := map[string]core.TierDeadlines{"a": {Fast: 2 * time.Second, Deferred: time.Hour}}; !reflect.DeepEqual(c.ModelDeadlines, want) {
+		t.Errorf("targets %+v, want %+v", c.ModelDeadlines, want)
 	}
 	c, err = coreConfig(service.BalancerConfig{})
 	if err != nil || c.Policy.Name() != "cost" || !c.Forward || c.MaxWait != 60*time.Second || c.PeerQueueLimit != 10 {
@@ -169,9 +169,9 @@ func TestCoreConfig(t *testing.T) {
 	// Both packages declare defaults: service for the balancer section, and core. The wait of
 	// deferred requests in core is exactly 10 of 24 hours.
 	d := core.DefaultConfig(c.Policy)
-	d.Deferred.Wait = 0.42
-	if c.Order != d.Order || c.Deferred != d.Deferred || c.TauN != d.TauN || c.TauP != d.TauP || c.ModelTargets != nil {
-		t.Errorf("order %s, tau_n %v, tau_p %v, targets %v; the core's own defaults are %s, %v, %v", c.Order, c.TauN, c.TauP, c.ModelTargets, d.Order, d.TauN, d.TauP)
+	d.Deferred.MaxParkedShare = 0.42
+	if c.Order != d.Order || c.Deferred != d.Deferred || c.SevereAfter != d.SevereAfter || c.UrgentBefore != d.UrgentBefore || c.ModelDeadlines != nil {
+		t.Errorf("order %s, tau_n %v, tau_p %v, targets %v; the core's own defaults are %s, %v, %v", c.Order, c.SevereAfter, c.UrgentBefore, c.ModelDeadlines, d.Order, d.SevereAfter, d.UrgentBefore)
 	}
 }
 

@@ -36,7 +36,7 @@ func joinRank(whole, v *core.ReplicaView) {
 	whole.Available = whole.Available || v.Available
 	whole.Draining = whole.Draining && v.Draining
 	whole.Outstanding += v.Outstanding
-	whole.Held += v.Held
+	whole.HeldRequests += v.HeldRequests
 	whole.Tokens += v.Tokens
 	whole.Age = max(whole.Age, v.Age)
 	whole.Pace = max(whole.Pace, v.Pace)

@@ -15,13 +15,13 @@ type annealing struct {
 	options      [][]option
 	optionCosts  [][]float64 // by block: for each option its cost, then its use of each link
 	state        []rowState
-	picked       []int     // by block: the index of its option
+	optionIndex  []int     // by block: the index of its option
 	reuseSavings []float64 // by region and GPU: the saving of taking VMs over
-	flat         []int     // the selected counts
+	counts       []int     // the selected counts
 	movable      []int     // blocks with more than one option
 	random       *rand.Rand
 	cost         float64
-	broken       int // rows
+	brokenRows   int // rows
 
 	best     []int // picks
 	bestCost float64
@@ -29,9 +29,9 @@ type annealing struct {
 
 // rowState is a row in an annealing: its use, its bound including rounding, and the penalty per
 // unit above it.
-type rowState struct{ use, right, weight float64 }
+type rowState struct{ use, rhs, weight float64 }
 
-func (r *rowState) excess(use float64) float64 { return max(0, use-r.right) }
+func (r *rowState) excess(use float64) float64 { return max(0, use-r.rhs) }
 
 // The schedule of an annealing. Temperatures are relative to the highest price of a replica's hour or
 // start, which is 1 after scaling.
@@ -39,12 +39,12 @@ const (
 	maxTemperature      = 0.06
 	minTemperature      = 0.0006
 	stages              = 60
-	proposeWork         = 12 // approximate effort of a proposal
+	proposalEffort      = 12 // approximate effort of a proposal
 	rowSlack            = 1e-9
-	pairReach           = 1.5        // maximum cost of a first move that a second one may compensate
+	maxPairCost         = 1.5        // maximum cost of a first move that a second one may compensate
 	optionDistance      = 2e-4       // distance of options from the relaxation, as a share of the bound
 	smallOptionDistance = 0.1        // the same with few counts
-	optionsPerBlock     = 24         // basic limit on the options of a block
+	baseOptionLimit     = 24         // basic limit on the options of a block
 	maxGrowth           = 16         // units that addGrowth adds
 	minProposals        = 20_000     // minimum number of proposals of the first annealing
 	blockProposals      = 2_500      // proposals per block of the first annealing
@@ -55,16 +55,16 @@ const (
 // anneal searches for counts among the options near the relaxation at p. Rounds differ in the
 // distance and in the penalty of broken rows.
 func (c *programme) anneal(p *point, round int) {
-	d, limit := optionDistance*float64(1+round%3), optionsPerBlock*(1+round%2)
+	d, limit := optionDistance*float64(1+round%3), baseOptionLimit*(1+round%2)
 	if c.small() {
-		d, limit = smallOptionDistance, 8*optionsPerBlock
+		d, limit = smallOptionDistance, 8*baseOptionLimit
 	}
 	if c.best == nil || !c.small() && round > 3 {
 		limit *= 1 + round // few nearby options may contain no feasible counts
 	}
 	d *= math.Max(math.Abs(p.value), 1e-3)
 	if c.best != nil {
-		d = math.Min(d, c.bestCost-p.value+slackOf(c.bestCost))
+		d = math.Min(d, c.bestCost-p.value+roundingError(c.bestCost))
 	}
 	options, _ := c.allOptions(p, d, limit)
 	if options == nil {
@@ -77,7 +77,7 @@ func (c *programme) anneal(p *point, round int) {
 	a.recompute()
 	a.runAnnealing(min(max(minProposals, blockProposals*len(c.blocks))<<min(round, 20), maxProposals))
 	if a.best != nil {
-		flat := make([]int, len(a.flat))
+		flat := make([]int, len(a.counts))
 		for at, n := range a.best {
 			copy(flat[at*c.gpus:], options[at][n].x)
 		}
@@ -135,13 +135,13 @@ func (c *programme) addOption(at int, options []option, x []int) []option {
 func (c *programme) newAnnealing(p *point, options [][]option, penalty float64, seed uint64) *annealing {
 	a := &annealing{
 		c: c, options: options, optionCosts: make([][]float64, len(options)), state: make([]rowState, len(c.rows)),
-		picked: make([]int, len(options)), reuseSavings: make([]float64, c.regions*c.gpus), flat: make([]int, len(options)*c.gpus),
+		optionIndex: make([]int, len(options)), reuseSavings: make([]float64, c.regions*c.gpus), counts: make([]int, len(options)*c.gpus),
 		random: rand.New(rand.NewPCG(seed, 0x706c616e)), bestCost: math.Inf(1),
 	}
 	for r, row := range c.rows {
-		a.state[r] = rowState{right: row.right + rowSlack*math.Max(1, math.Abs(row.right)), weight: 1.2*p.y[r] + penalty}
+		a.state[r] = rowState{rhs: row.rhs + rowSlack*math.Max(1, math.Abs(row.rhs)), weight: 1.2*p.y[r] + penalty}
 		if row.runningVMs {
-			a.state[r] = rowState{right: math.Inf(1)}
+			a.state[r] = rowState{rhs: math.Inf(1)}
 		}
 	}
 	for at := range options {
@@ -166,21 +166,21 @@ func (a *annealing) recompute() {
 	for r := range a.state {
 		a.state[r].use = 0
 	}
-	a.cost, a.broken = 0, 0
-	for at, n := range a.picked {
+	a.cost, a.brokenRows = 0, 0
+	for at, n := range a.optionIndex {
 		f := a.optionCost(at, n)
 		a.cost += f[0]
-		copy(a.flat[at*a.c.gpus:], a.options[at][n].x)
+		copy(a.counts[at*a.c.gpus:], a.options[at][n].x)
 		for t, l := range a.c.links[at] {
 			a.state[l.row].use += f[t+1]
 		}
 	}
 	for r := range a.state {
 		if s := &a.state[r]; s.excess(s.use) > 0 {
-			a.broken++
+			a.brokenRows++
 		}
 	}
-	if a.c.p.Switch != nil {
+	if a.c.p.SwitchCostUSD != nil {
 		for cell := range a.reuseSavings {
 			a.reuseSavings[cell] = a.reuseSaving(cell)
 			a.cost -= a.reuseSavings[cell]
@@ -193,7 +193,7 @@ func (a *annealing) recompute() {
 func (a *annealing) reuseSaving(cell int) float64 {
 	c := a.c
 	j, k := cell/c.gpus, cell%c.gpus
-	return c.p.reuseSavings(j, k, func(i int) int { return a.flat[(i*c.regions+j)*c.gpus+k] }, nil)
+	return c.p.reuseSavings(j, k, func(i int) int { return a.counts[(i*c.regions+j)*c.gpus+k] }, nil)
 }
 
 // runAnnealing makes n proposals from the highest to the lowest temperature.
@@ -202,8 +202,8 @@ func (a *annealing) runAnnealing(n int) {
 		a.recordBest()
 		return
 	}
-	cool, each := math.Pow(minTemperature/maxTemperature, 1.0/stages), proposeWork
-	if a.c.p.Switch != nil {
+	cool, each := math.Pow(minTemperature/maxTemperature, 1.0/stages), proposalEffort
+	if a.c.p.SwitchCostUSD != nil {
 		each *= a.c.models // each assigns the VMs anew
 	}
 	n = min(n, int(a.c.work.remaining)/each*3/4) // a short run is better than none
@@ -239,7 +239,7 @@ func (a *annealing) propose(temperature float64) {
 	limit := -temperature * math.Log(1-a.random.Float64())
 	at := a.movable[a.random.IntN(len(a.movable))]
 	to := a.randomOption(at)
-	if to == a.picked[at] {
+	if to == a.optionIndex[at] {
 		return
 	}
 	change, costChange := a.moveCost(at, to)
@@ -249,11 +249,11 @@ func (a *annealing) propose(temperature float64) {
 	}
 	second := a.randomNeighbour(at)
 	next := a.randomOption(second)
-	if change > pairReach || second == at || next == a.picked[second] {
+	if change > maxPairCost || second == at || next == a.optionIndex[second] {
 		a.undoMove(at, to)
 		return
 	}
-	was := a.picked[at]
+	was := a.optionIndex[at]
 	a.applyMove(at, to, costChange)
 	with, also := a.moveCost(second, next)
 	if change+with <= limit {
@@ -283,10 +283,10 @@ func (a *annealing) randomNeighbour(at int) int {
 
 // moveCost returns the cost of a move with and without the penalties of broken rows.
 func (a *annealing) moveCost(at, to int) (change, costChange float64) {
-	from, next := a.optionCost(at, a.picked[at]), a.optionCost(at, to)
+	from, next := a.optionCost(at, a.optionIndex[at]), a.optionCost(at, to)
 	costChange = next[0] - from[0]
-	if a.c.p.Switch != nil {
-		costChange -= a.updateReuseSavings(at, a.options[at][a.picked[at]].x, a.options[at][to].x)
+	if a.c.p.SwitchCostUSD != nil {
+		costChange -= a.updateReuseSavings(at, a.options[at][a.optionIndex[at]].x, a.options[at][to].x)
 	}
 	change = costChange
 	for t, l := range a.c.links[at] {
@@ -298,8 +298,8 @@ func (a *annealing) moveCost(at, to int) (change, costChange float64) {
 
 // undoMove reverts the bookkeeping of moveCost for a move that is rejected.
 func (a *annealing) undoMove(at, to int) {
-	if a.c.p.Switch != nil {
-		a.updateReuseSavings(at, a.options[at][to].x, a.options[at][a.picked[at]].x)
+	if a.c.p.SwitchCostUSD != nil {
+		a.updateReuseSavings(at, a.options[at][to].x, a.options[at][a.optionIndex[at]].x)
 	}
 }
 
@@ -308,7 +308,7 @@ func (a *annealing) undoMove(at, to int) {
 func (a *annealing) updateReuseSavings(at int, from, to []int) float64 {
 	j, more := at%a.c.regions, 0.0
 	for k := range to {
-		a.flat[at*a.c.gpus+k] = to[k]
+		a.counts[at*a.c.gpus+k] = to[k]
 		if cell := j*a.c.gpus + k; from[k] != to[k] && a.c.runningRows[at][k] >= 0 {
 			now := a.reuseSaving(cell)
 			more += now - a.reuseSavings[cell]
@@ -323,25 +323,25 @@ func (a *annealing) applyMove(at, to int, costChange float64) {
 	if costChange > 0 {
 		a.recordBest() // the move leaves counts that may be the best
 	}
-	from, next := a.optionCost(at, a.picked[at]), a.optionCost(at, to)
+	from, next := a.optionCost(at, a.optionIndex[at]), a.optionCost(at, to)
 	a.cost += costChange
 	for t, l := range a.c.links[at] {
 		s := &a.state[l.row]
-		was := s.use > s.right
+		was := s.use > s.rhs
 		s.use += next[t+1] - from[t+1]
-		switch is := s.use > s.right; {
+		switch is := s.use > s.rhs; {
 		case is && !was:
-			a.broken++
+			a.brokenRows++
 		case was && !is:
-			a.broken--
+			a.brokenRows--
 		}
 	}
-	a.picked[at] = to
+	a.optionIndex[at] = to
 }
 
 // recordBest records the counts when they are feasible and the cheapest so far.
 func (a *annealing) recordBest() {
-	if a.broken == 0 && a.cost < a.bestCost {
-		a.best, a.bestCost = append(a.best[:0], a.picked...), a.cost
+	if a.brokenRows == 0 && a.cost < a.bestCost {
+		a.best, a.bestCost = append(a.best[:0], a.optionIndex...), a.cost
 	}
 }

@@ -6,13 +6,13 @@ import "math"
 // continues partly in the direction of the last one (Camerini, Fratta and Maffioli). Steps have
 // Polyak's length towards a level that follows the progress.
 type ascent struct {
-	c         *programme
-	relax     func(p *point) bool
-	at, best  *point
-	direction []float64
-	level     float64 // how far above the best bound the next steps aim, as a share of it
-	stuck     int     // steps without a better bound since the last large rise
-	reserve   int64   // effort reserved for other steps
+	c              *programme
+	relax          func(p *point) bool
+	current, best  *point
+	direction      []float64
+	level          float64 // how far above the best bound the next steps aim, as a share of it
+	stuck          int     // steps without a better bound since the last large rise
+	reservedEffort int64   // effort reserved for other steps
 }
 
 // The schedule of an ascent.
@@ -24,8 +24,8 @@ const (
 
 // newAscent starts from prices y.
 func (c *programme) newAscent(y []float64, level float64) *ascent {
-	a := &ascent{c: c, relax: c.relax, at: c.newPoint(), best: c.newPoint(), direction: make([]float64, len(y)), level: level}
-	copy(a.at.y, y)
+	a := &ascent{c: c, relax: c.relax, current: c.newPoint(), best: c.newPoint(), direction: make([]float64, len(y)), level: level}
+	copy(a.current.y, y)
 	a.best.value = math.Inf(-1)
 	return a
 }
@@ -34,17 +34,17 @@ func (c *programme) newAscent(y []float64, level float64) *ascent {
 // that no counts are feasible. It also stops when only the reserved effort remains.
 func (a *ascent) runAscent(n int) {
 	for range n {
-		if a.c.work.remaining < a.reserve && !math.IsInf(a.best.value, -1) || !a.relax(a.at) {
+		if a.c.work.remaining < a.reservedEffort && !math.IsInf(a.best.value, -1) || !a.relax(a.current) {
 			return
 		}
-		reached := a.at.value - a.best.value
+		reached := a.current.value - a.best.value
 		switch {
-		case math.IsInf(a.at.value, 1) || math.IsInf(a.best.value, -1) || reached > 0:
+		case math.IsInf(a.current.value, 1) || math.IsInf(a.best.value, -1) || reached > 0:
 			if reached > 0.3*a.level*math.Abs(a.best.value) {
 				a.stuck = 0
 			}
-			a.best.copy(a.at)
-			a.c.fillRows(a.at)
+			a.best.copy(a.current)
+			a.c.fillRows(a.current)
 		default:
 			a.stuck++
 		}
@@ -53,7 +53,7 @@ func (a *ascent) runAscent(n int) {
 		}
 		if a.stuck >= maxStuck {
 			a.level, a.stuck = a.level/2, 0
-			a.at.copy(a.best)
+			a.current.copy(a.best)
 			clear(a.direction)
 		}
 		if a.level < minLevel || !a.stepAscent() {
@@ -67,8 +67,8 @@ func (a *ascent) runAscent(n int) {
 func (a *ascent) stepAscent() bool {
 	var dot, norm, turn float64
 	for r, row := range a.c.rows {
-		g := a.at.use[r] - row.right
-		if g < 0 && a.at.y[r] <= 0 {
+		g := a.current.use[r] - row.rhs
+		if g < 0 && a.current.y[r] <= 0 {
 			continue
 		}
 		turn += g * g
@@ -86,9 +86,9 @@ func (a *ascent) stepAscent() bool {
 	}
 	norm = 0
 	for r, row := range a.c.rows {
-		g := a.at.use[r] - row.right
+		g := a.current.use[r] - row.rhs
 		d := g + beta*a.direction[r]
-		if a.at.y[r] <= 0 && d < 0 {
+		if a.current.y[r] <= 0 && d < 0 {
 			d = 0
 		}
 		a.direction[r] = d
@@ -101,9 +101,9 @@ func (a *ascent) stepAscent() bool {
 	if a.c.best != nil {
 		target = math.Min(target, math.Max(a.c.bestCost, a.best.value+minLevel*math.Abs(a.best.value)))
 	}
-	length := (target - a.at.value) / norm
-	for r := range a.at.y {
-		a.at.y[r] = math.Max(0, a.at.y[r]+length*a.direction[r])
+	length := (target - a.current.value) / norm
+	for r := range a.current.y {
+		a.current.y[r] = math.Max(0, a.current.y[r]+length*a.direction[r])
 	}
 	return true
 }
@@ -136,7 +136,7 @@ func (c *programme) bisectPrices(best *point) {
 			if c.provesGap(best.value) {
 				return
 			}
-			if at.use[r] > row.right {
+			if at.use[r] > row.rhs {
 				low = at.y[r]
 			} else {
 				high = at.y[r]

@@ -29,8 +29,8 @@ type TargetCounts struct {
 
 // RuleOutcome is the cost and overload of replaying one rule's target counts over a past load.
 type RuleOutcome struct {
-	// Rule is the source of the target counts: plan, hourly, constant, reactive or real.
-	Rule string `json:"rule"`
+	// Strategy is the source of the target counts: plan, hourly, constant, reactive or real.
+	Strategy string `json:"rule"`
 	// CostUSD is the billed price of all replicas, from launch to stop.
 	CostUSD      float64 `json:"cost_usd"`
 	ReplicaHours float64 `json:"replica_hours"`
@@ -67,26 +67,26 @@ func (p *LoadTrace) Replay(rule string, targets []TargetCounts) (RuleOutcome, er
 	if len(targets) == 0 || targets[0].Minute != 0 {
 		return RuleOutcome{}, fmt.Errorf("replaying %s: the first target counts must be for minute 0", rule)
 	}
-	f := newReplay(p, rule, targets[0].Counts)
+	rp := newReplay(p, rule, targets[0].Counts)
 	next := 1
 	for m := range p.minutes() {
-		f.now = m
+		rp.now = m
 		for next < len(targets) && targets[next].Minute <= m {
 			if targets[next].Minute < m {
 				return RuleOutcome{}, fmt.Errorf("replaying %s: target counts are not sorted: minute %d is after %d", rule, targets[next].Minute, m)
 			}
-			f.setTargets(targets[next].Counts)
+			rp.setTargets(targets[next].Counts)
 			next++
 		}
-		f.stopDue()
-		f.advance()
+		rp.stopDue()
+		rp.advance()
 	}
-	return f.replayResult(), nil
+	return rp.replayResult(), nil
 }
 
-// cell is the replicas of one model in one region on one GPU: the ready ones, and the starting ones
+// groupState is the replicas of one model in one region on one GPU: the ready ones, and the starting ones
 // by the minute they become ready.
-type cell struct {
+type groupState struct {
 	ready    int
 	starting []startingGroup
 }
@@ -94,7 +94,7 @@ type cell struct {
 // startingGroup is n replicas that become ready in minute at.
 type startingGroup struct{ at, n int }
 
-func (c *cell) count() int {
+func (c *groupState) count() int {
 	n := c.ready
 	for _, b := range c.starting {
 		n += b.n
@@ -104,7 +104,7 @@ func (c *cell) count() int {
 
 // scale starts d replicas that become ready in minute at, or stops -d of them: first those that would
 // be ready last.
-func (c *cell) scale(d, at int) {
+func (c *groupState) scale(d, at int) {
 	if d > 0 {
 		c.starting = append(c.starting, startingGroup{at, d})
 		return
@@ -121,7 +121,7 @@ func (c *cell) scale(d, at int) {
 }
 
 // advance makes the replicas ready that are due in a minute.
-func (c *cell) advance(minute int) {
+func (c *groupState) advance(minute int) {
 	for len(c.starting) > 0 && c.starting[0].at <= minute {
 		c.ready, c.starting = c.ready+c.starting[0].n, c.starting[1:]
 	}
@@ -131,44 +131,44 @@ func (c *cell) advance(minute int) {
 type replay struct {
 	*LoadTrace
 	now    int
-	cells  [][][]cell
+	groups [][][]groupState
 	stops  []pendingStop
 	out    RuleOutcome
 	tokens float64
 }
 
 func newReplay(p *LoadTrace, rule string, want [][][]int) *replay {
-	f := &replay{LoadTrace: p, out: RuleOutcome{Rule: rule}, cells: make([][][]cell, len(want))}
+	rp := &replay{LoadTrace: p, out: RuleOutcome{Strategy: rule}, groups: make([][][]groupState, len(want))}
 	for i := range want {
-		f.cells[i] = make([][]cell, len(want[i]))
+		rp.groups[i] = make([][]groupState, len(want[i]))
 		for j := range want[i] {
-			f.cells[i][j] = make([]cell, len(want[i][j]))
+			rp.groups[i][j] = make([]groupState, len(want[i][j]))
 			for k, n := range want[i][j] {
-				f.cells[i][j][k].ready = n
+				rp.groups[i][j][k].ready = n
 			}
 		}
 	}
-	return f
+	return rp
 }
 
 // setTargets starts and stops replicas to reach the desired counts. A model's replicas stop only when
 // the replicas that replace them are ready.
-func (f *replay) setTargets(want [][][]int) {
-	f.stops = f.stops[:0]
+func (rp *replay) setTargets(want [][][]int) {
+	rp.stops = rp.stops[:0]
 	for i := range want {
 		wait := 0
 		for j := range want[i] {
 			for k, n := range want[i][j] {
-				if d := n - f.cells[i][j][k].count(); d > 0 {
-					f.scale(i, j, k, d)
-					wait = max(wait, f.StartUp[j])
+				if d := n - rp.groups[i][j][k].count(); d > 0 {
+					rp.scale(i, j, k, d)
+					wait = max(wait, rp.StartUp[j])
 				}
 			}
 		}
 		for j := range want[i] {
 			for k, n := range want[i][j] {
-				if d := n - f.cells[i][j][k].count(); d < 0 {
-					f.stops = append(f.stops, pendingStop{f.now + wait, i, j, k, d})
+				if d := n - rp.groups[i][j][k].count(); d < 0 {
+					rp.stops = append(rp.stops, pendingStop{rp.now + wait, i, j, k, d})
 				}
 			}
 		}
@@ -179,61 +179,61 @@ func (f *replay) setTargets(want [][][]int) {
 type pendingStop struct{ at, i, j, k, n int }
 
 // stopDue stops the replicas that are due.
-func (f *replay) stopDue() {
-	later := f.stops[:0]
-	for _, s := range f.stops {
-		if s.at > f.now {
+func (rp *replay) stopDue() {
+	later := rp.stops[:0]
+	for _, s := range rp.stops {
+		if s.at > rp.now {
 			later = append(later, s)
 		} else {
-			f.scale(s.i, s.j, s.k, s.n)
+			rp.scale(s.i, s.j, s.k, s.n)
 		}
 	}
-	f.stops = later
+	rp.stops = later
 }
 
 // scale starts d replicas, or stops -d of them.
-func (f *replay) scale(i, j, k, d int) {
+func (rp *replay) scale(i, j, k, d int) {
 	if d > 0 {
-		f.out.Started += d
+		rp.out.Started += d
 	} else {
-		f.out.Stopped -= d
+		rp.out.Stopped -= d
 	}
-	f.cells[i][j][k].scale(d, f.now+f.StartUp[j])
+	rp.groups[i][j][k].scale(d, rp.now+rp.StartUp[j])
 }
 
 // advance advances the replay by a minute.
-func (f *replay) advance() {
+func (rp *replay) advance() {
 	all := 0
-	for j := range f.Problem.Regions {
-		for k := range f.Problem.GPUs {
+	for j := range rp.Problem.Regions {
+		for k := range rp.Problem.GPUs {
 			count := 0
-			for i := range f.cells {
-				c := &f.cells[i][j][k]
-				c.advance(f.now)
+			for i := range rp.groups {
+				c := &rp.groups[i][j][k]
+				c.advance(rp.now)
 				count += c.count()
 			}
 			all += count
-			if f.Problem.Reserved(k) {
-				count = limitOr(f.Problem.Capacity, j, k, count)
+			if rp.Problem.Reserved(k) {
+				count = limitOr(rp.Problem.Capacity, j, k, count)
 			}
-			f.out.CostUSD += f.Price[j][k] * float64(count) / 60
+			rp.out.CostUSD += rp.Price[j][k] * float64(count) / 60
 		}
 	}
-	f.out.ReplicaHours += float64(all) / 60
-	f.out.MaxReplicas = max(f.out.MaxReplicas, all)
-	f.addOverload()
+	rp.out.ReplicaHours += float64(all) / 60
+	rp.out.MaxReplicas = max(rp.out.MaxReplicas, all)
+	rp.addOverload()
 }
 
 // addOverload compares the minute's load with the ready capacity.
-func (f *replay) addOverload() {
+func (rp *replay) addOverload() {
 	above := false
-	for i := range f.cells {
+	for i := range rp.groups {
 		var load, capacity, own float64
 		known := false
-		for j := range f.cells[i] {
-			has := f.readyCapacity(i, j)
+		for j := range rp.groups[i] {
+			has := rp.readyCapacity(i, j)
 			capacity += has
-			if v := f.Load[i][j][f.now]; !math.IsNaN(v) {
+			if v := rp.Load[i][j][rp.now]; !math.IsNaN(v) {
 				known = true
 				load += v
 				own += math.Min(v, has)
@@ -242,33 +242,33 @@ func (f *replay) addOverload() {
 		if !known {
 			continue
 		}
-		f.tokens += 60 * load
-		f.out.ForwardedTokens += 60 * (math.Min(load, capacity) - own)
+		rp.tokens += 60 * load
+		rp.out.ForwardedTokens += 60 * (math.Min(load, capacity) - own)
 		if !meetsNeed(capacity, load) {
 			above = true
-			f.out.OverloadTokens += 60 * (load - capacity)
+			rp.out.OverloadTokens += 60 * (load - capacity)
 		}
 	}
 	if above {
-		f.out.OverloadMinutes++
+		rp.out.OverloadMinutes++
 	}
 }
 
 // readyCapacity returns the throughput of model i's ready replicas in region j.
-func (f *replay) readyCapacity(i, j int) float64 {
+func (rp *replay) readyCapacity(i, j int) float64 {
 	var sum float64
-	for k := range f.cells[i][j] {
-		sum += f.Problem.Theta[i][k] * float64(f.cells[i][j][k].ready)
+	for k := range rp.groups[i][j] {
+		sum += rp.Problem.ReplicaTPS[i][k] * float64(rp.groups[i][j][k].ready)
 	}
 	return sum
 }
 
-func (f *replay) replayResult() RuleOutcome {
-	if f.tokens > 0 {
-		share := f.out.OverloadTokens / f.tokens
-		f.out.OverloadShare = &share
+func (rp *replay) replayResult() RuleOutcome {
+	if rp.tokens > 0 {
+		share := rp.out.OverloadTokens / rp.tokens
+		rp.out.OverloadShare = &share
 	}
-	return f.out
+	return rp.out
 }
 
 // Backtest is the cost and overload of following plans over a past period, compared with other
@@ -276,7 +276,7 @@ func (f *replay) replayResult() RuleOutcome {
 type Backtest struct {
 	Service    string         `json:"service"`
 	From       time.Time      `json:"from"`
-	Until      time.Time      `json:"until"`
+	To         time.Time      `json:"until"`
 	Every      string         `json:"every"`
 	Horizon    string         `json:"horizon"`
 	Forecaster string         `json:"forecaster"`

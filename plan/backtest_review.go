@@ -24,8 +24,8 @@ type BacktestOptions struct {
 	Every time.Duration
 	// Review are the options of each review.
 	Review ReviewOptions
-	// Real is the actual counts over time; empty = unknown.
-	Real []ReplicaCountAt
+	// ActualCounts is the actual counts over time; empty = unknown.
+	ActualCounts []ReplicaCountAt
 }
 
 // ReplicaCountAt is an actual count from a time on.
@@ -38,8 +38,8 @@ type ReplicaCountAt struct {
 // then Report.
 type Backtester struct {
 	spec     *service.Spec
-	h        *forecast.History
-	o        BacktestOptions
+	history  *forecast.History
+	options  BacktestOptions
 	from, to int64 // minutes since 1970
 	every    int64
 	inputs   []*ReviewInputs
@@ -49,8 +49,8 @@ type Backtester struct {
 // the history does not cover.
 func NewBacktest(spec *service.Spec, h *forecast.History, o BacktestOptions) (*Backtester, error) {
 	o.Every = cmp.Or(o.Every, spec.Autoscale.Every, defaultEvery)
-	b := &Backtester{spec: spec, h: h, o: o, every: int64(o.Every / time.Minute)}
-	b.o.Review.Horizon = cmp.Or(o.Review.Horizon, horizonOf(o.Every))
+	b := &Backtester{spec: spec, history: h, options: o, every: int64(o.Every / time.Minute)}
+	b.options.Review.Horizon = cmp.Or(o.Review.Horizon, horizonOf(o.Every))
 	wrong := func(format string, args ...any) error {
 		return fmt.Errorf("backtesting %s: "+format, append([]any{spec.Name}, args...)...)
 	}
@@ -60,7 +60,7 @@ func NewBacktest(spec *service.Spec, h *forecast.History, o BacktestOptions) (*B
 	case h.Minutes < 2:
 		return nil, wrong("history: must have at least 2 minutes, got %d", h.Minutes)
 	}
-	warm := 24*60 + int64(b.o.Review.Horizon/time.Minute) // the history that daily forecasts need
+	warm := 24*60 + int64(b.options.Review.Horizon/time.Minute) // the history that daily forecasts need
 	b.from, b.to = h.First+warm, h.End()
 	if int64(h.Minutes) < 2*warm {
 		b.from = h.First + int64(h.Minutes)/2
@@ -84,15 +84,15 @@ func NewBacktest(spec *service.Spec, h *forecast.History, o BacktestOptions) (*B
 
 func formatMinute(minute int64) string { return time.Unix(minute*60, 0).UTC().Format(time.RFC3339) }
 
-// Reviews returns the number of reviews.
-func (b *Backtester) Reviews() int { return len(b.inputs) }
+// NumReviews returns the number of reviews.
+func (b *Backtester) NumReviews() int { return len(b.inputs) }
 
 // minuteOf returns the minute of a review.
 func (b *Backtester) minuteOf(n int) int64 { return b.from + int64(n)*b.every }
 
 // Forecast computes the inputs of review n from the history before its time.
 func (b *Backtester) Forecast(n int) error {
-	o, err := ForecastInputs(b.spec, b.h, time.Unix(b.minuteOf(n)*60, 0), b.o.Review)
+	o, err := ForecastInputs(b.spec, b.history, time.Unix(b.minuteOf(n)*60, 0), b.options.Review)
 	b.inputs[n] = o
 	return err
 }
@@ -106,8 +106,8 @@ func (b *Backtester) Report() (*Backtest, error) {
 	first := b.inputs[0]
 	past := b.loadTrace(first)
 	out := &Backtest{
-		Service: b.spec.Name, From: time.Unix(b.from*60, 0).UTC(), Until: time.Unix(b.to*60, 0).UTC(), Every: forecast.ShortDuration(b.o.Every),
-		Horizon: forecast.ShortDuration(first.o.Horizon), Forecaster: first.o.Forecaster, Rules: []RuleOutcome{}, Reviews: []BacktestStep{},
+		Service: b.spec.Name, From: time.Unix(b.from*60, 0).UTC(), To: time.Unix(b.to*60, 0).UTC(), Every: forecast.ShortDuration(b.options.Every),
+		Horizon: forecast.ShortDuration(first.options.Horizon), Forecaster: first.options.Forecaster, Rules: []RuleOutcome{}, Reviews: []BacktestStep{},
 	}
 	targets, err := b.solveReviews(out, past)
 	if err != nil {
@@ -140,7 +140,7 @@ func (b *Backtester) solveReviews(out *Backtest, past *LoadTrace) ([]TargetCount
 		if err != nil {
 			return nil, err
 		}
-		x := r.X
+		x := r.Counts
 		switch {
 		case x == nil && current != nil:
 			x = current
@@ -174,7 +174,7 @@ func (b *Backtester) trackedTargets(past *LoadTrace) []TargetCounts {
 		for i := range x {
 			for j := range x[i] {
 				if m > 0 {
-					trackers[i][j].observe(m-1, past.Load[i][j][m-1]/firstThroughput(p.Theta[i]))
+					trackers[i][j].observe(m-1, past.Load[i][j][m-1]/firstThroughput(p.ReplicaTPS[i]))
 				}
 			}
 			past.addTracked(x, i, trackers[i], b.inputs[n].means[i])
@@ -191,7 +191,7 @@ func (b *Backtester) trackedTargets(past *LoadTrace) []TargetCounts {
 func (p *LoadTrace) addTracked(x [][][]int, i int, trackers []*loadTracker, means []float64) {
 	missing := 0.0
 	for j, t := range trackers {
-		theta := firstThroughput(p.Problem.Theta[i])
+		theta := firstThroughput(p.Problem.ReplicaTPS[i])
 		load := theta * float64(t.count(unitsFor(means[j], theta)))
 		p.addReplicas(x, i, j, load, limitOr(p.Problem.Max, i, j, unlimited))
 		missing += max(0, load-p.Problem.regionThroughput(x, i, j))
@@ -208,7 +208,7 @@ func (p *LoadTrace) addTracked(x [][][]int, i int, trackers []*loadTracker, mean
 func (b *Backtester) nextTrackers(n, minute int, past *LoadTrace, previous [][]*loadTracker) [][]*loadTracker {
 	out := make([][]*loadTracker, len(past.Load))
 	for i := range out {
-		theta := firstThroughput(past.Problem.Theta[i])
+		theta := firstThroughput(past.Problem.ReplicaTPS[i])
 		for j := range past.Load[i] {
 			t := newLoadTracker(Tracking{}, knownAt(past.Load[i][j], 0)/theta)
 			if previous != nil {
@@ -227,12 +227,12 @@ func (b *Backtester) stepOf(n int, r *ReviewResult, past *LoadTrace) BacktestSte
 	if then := r.Proposal.CostPerHour.Planned; then != nil {
 		s.CostPerHour = *then
 	}
-	for w := range int(b.o.Review.Horizon / time.Minute) {
+	for w := range int(b.options.Review.Horizon / time.Minute) {
 		var expected, arrived float64
 		known := false
 		for i := range r.Problem.Models {
 			for j := range r.Problem.Regions {
-				expected += r.Problem.Rho[i][j][w]
+				expected += r.Problem.LoadTPS[i][j][w]
 				if at := int(b.minuteOf(n)-b.from) + w; at < len(past.Load[i][j]) && !math.IsNaN(past.Load[i][j][at]) {
 					known = true
 					arrived += past.Load[i][j][at]
@@ -263,11 +263,11 @@ func countDifference(a, b [][][]int) int {
 
 // loadTrace returns the load of the service that must be served immediately.
 func (b *Backtester) loadTrace(o *ReviewInputs) *LoadTrace {
-	p := &LoadTrace{Problem: &o.p, Price: o.billed}
-	for i := range o.p.Models {
+	p := &LoadTrace{Problem: &o.problem, Price: o.billed}
+	for i := range o.problem.Models {
 		p.Load = append(p.Load, nil)
-		for j := range o.p.Regions {
-			p.Load[i] = append(p.Load[i], o.arrivedLoad(b.h, i, j, b.from, b.to))
+		for j := range o.problem.Regions {
+			p.Load[i] = append(p.Load[i], o.arrivedLoad(b.history, i, j, b.from, b.to))
 		}
 	}
 	for _, region := range b.spec.Regions {
@@ -279,7 +279,7 @@ func (b *Backtester) loadTrace(o *ReviewInputs) *LoadTrace {
 // arrivedLoad returns the interactive prompt tokens per second of model i that arrived in region j and
 // missed the prefix cache, by minute; NaN is unknown.
 func (r *review) arrivedLoad(h *forecast.History, i, j int, from, to int64) []float64 {
-	out := unknown(int(to - from))
+	out := unknownValues(int(to - from))
 	for _, s := range h.Series {
 		regions := r.regionsOf(s.Region)
 		if r.modelIndex(s.Model) != i || s.Tier == service.TierDeferred || !slices.Contains(regions, j) {
@@ -296,7 +296,7 @@ func (r *review) arrivedLoad(h *forecast.History, i, j int, from, to int64) []fl
 
 // actualCounts returns the actual counts as target counts; none when they are unknown at the beginning.
 func (b *Backtester) actualCounts(o *ReviewInputs) []TargetCounts {
-	counts := slices.Clone(b.o.Real)
+	counts := slices.Clone(b.options.ActualCounts)
 	slices.SortStableFunc(counts, func(a, b ReplicaCountAt) int { return a.At.Compare(b.At) })
 	current := map[ReplicaCount]int{} // by model, region and GPU, with zero replicas in the key
 	var keys []ReplicaCount
@@ -319,7 +319,7 @@ func (b *Backtester) actualCounts(o *ReviewInputs) []TargetCounts {
 		}
 		r := o.review
 		r.setCounts(all)
-		targets = append(targets, TargetCounts{Minute: int(minute), Counts: r.p.N})
+		targets = append(targets, TargetCounts{Minute: int(minute), Counts: r.problem.Current})
 	}
 	if len(targets) > 0 && targets[0].Minute > 0 {
 		return nil
@@ -334,7 +334,7 @@ func (b *Backtester) assumptions(first *ReviewInputs) []string {
 		"only interactive load minus cache hits is compared with capacity; batch work waits for idle capacity",
 		"every rule begins with ready replicas; later ones are billed from their launch",
 	}
-	if len(b.o.Real) > 0 && len(b.actualCounts(first)) == 0 {
+	if len(b.options.ActualCounts) > 0 && len(b.actualCounts(first)) == 0 {
 		out = append(out, "the actual counts begin after the start of the backtest: they are ignored")
 	}
 	return append(out, first.fixedAssumptions...)

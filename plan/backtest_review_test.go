@@ -46,7 +46,7 @@ func backtested(t *testing.T, h *forecast.History, o BacktestOptions) *Backtest 
 	if err != nil {
 		t.Fatal(err)
 	}
-	for n := range b.Reviews() {
+	for n := range b.NumReviews() {
 		if err := b.Forecast(n); err != nil {
 			t.Fatal(err)
 		}
@@ -63,10 +63,10 @@ func backtested(t *testing.T, h *forecast.History, o BacktestOptions) *Backtest 
 func TestBacktestFollowsPlans(t *testing.T) {
 	h := days(t, 3, same)
 	from := time.Unix(h.First*60, 0).Add(36 * time.Hour)
-	b := backtested(t, h, BacktestOptions{From: from, Real: []ReplicaCountAt{{At: from.Add(-time.Hour), ReplicaCount: standing(7, 7)[0]}, {At: from.Add(-time.Hour), ReplicaCount: standing(7, 7)[1]}}})
+	b := backtested(t, h, BacktestOptions{From: from, ActualCounts: []ReplicaCountAt{{At: from.Add(-time.Hour), ReplicaCount: standing(7, 7)[0]}, {At: from.Add(-time.Hour), ReplicaCount: standing(7, 7)[1]}}})
 	var names []string
 	for _, f := range b.Rules {
-		names = append(names, f.Rule)
+		names = append(names, f.Strategy)
 	}
 	if !slices.Equal(names, []string{"plan", "hourly", "constant", "reactive", "real"}) || len(b.Reviews) != 36 || b.Every != "1h" {
 		t.Fatalf("%v, %d reviews every %s", names, len(b.Reviews), b.Every)
@@ -187,7 +187,7 @@ func TestReserve(t *testing.T) {
 	if own.Committed != 14 || global.Committed != 10 || math.Abs(own.CostPerHour-7) > 1e-9 || r.BreakEven[0].ReservedPerHour != 0.5 {
 		t.Errorf("%+v %+v", r.Costs, r.BreakEven)
 	}
-	if r, err = CompareCommitments(demandtest.Parse(t, yaml), h, time.Time{}, time.Unix((h.First+30)*60, 0), ReviewOptions{}); err != nil || r.Until.Sub(r.From) != 30*time.Minute {
+	if r, err = CompareCommitments(demandtest.Parse(t, yaml), h, time.Time{}, time.Unix((h.First+30)*60, 0), ReviewOptions{}); err != nil || r.To.Sub(r.From) != 30*time.Minute {
 		t.Errorf("%+v %v", r, err)
 	}
 	_, err = CompareCommitments(demandtest.Parse(t, yaml), &forecast.History{}, time.Time{}, time.Time{}, ReviewOptions{})

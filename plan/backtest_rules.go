@@ -83,7 +83,7 @@ func (p *LoadTrace) scaleReactively(x [][][]int, i, j int, load float64) bool {
 		return changed
 	case load < reactiveIn*has && sumCounts(x[i][j]) > limitOr(p.Problem.Min, i, j, 0):
 		k := p.mostExpensive(x, i, j)
-		if load > reactiveOut*(has-p.Problem.Theta[i][k]) {
+		if load > reactiveOut*(has-p.Problem.ReplicaTPS[i][k]) {
 			return false // it would be started again immediately
 		}
 		x[i][j][k]--
@@ -103,7 +103,7 @@ func (p *LoadTrace) addReplicas(x [][][]int, i, j int, load float64, limit int) 
 		}
 		n := 1
 		if p.Problem.Capacity == nil || p.Problem.Capacity[j][k] == nil {
-			n = max(1, min(unitsFor(load-p.Problem.regionThroughput(x, i, j), p.Problem.Theta[i][k]), limit-sumCounts(x[i][j])))
+			n = max(1, min(unitsFor(load-p.Problem.regionThroughput(x, i, j), p.Problem.ReplicaTPS[i][k]), limit-sumCounts(x[i][j])))
 		}
 		x[i][j][k] += n
 	}
@@ -113,7 +113,7 @@ func (p *LoadTrace) addReplicas(x [][][]int, i, j int, load float64, limit int) 
 // -1 for none.
 func (p *LoadTrace) cheapest(x [][][]int, i, j int) int {
 	best := -1
-	for k, theta := range p.Problem.Theta[i] {
+	for k, theta := range p.Problem.ReplicaTPS[i] {
 		used := 0
 		for m := range x {
 			used += x[m][j][k]
@@ -139,7 +139,7 @@ func (p *LoadTrace) mostExpensive(x [][][]int, i, j int) int {
 // priceRate returns the price of serving a token per second of model i on GPU k; reserved capacity is
 // free.
 func (p *LoadTrace) priceRate(i, j, k int) float64 {
-	return p.Problem.Price(j, k) / p.Problem.Theta[i][k]
+	return p.Problem.Price(j, k) / p.Problem.ReplicaTPS[i][k]
 }
 
 // sumCounts returns the number of replicas on all GPUs.

@@ -11,7 +11,7 @@ import (
 func (t *Backtest) WriteTable(w io.Writer) error {
 	var b bytes.Buffer
 	fmt.Fprintf(&b, "%s from %s to %s: a plan every %s with a horizon of %s, forecast by %s\n\n",
-		t.Service, t.From.Format("2006-01-02 15:04"), t.Until.Format("2006-01-02 15:04 MST"), t.Every, t.Horizon, t.Forecaster)
+		t.Service, t.From.Format("2006-01-02 15:04"), t.To.Format("2006-01-02 15:04 MST"), t.Every, t.Horizon, t.Forecaster)
 	rows := [][]string{{"RULE", "COST", "REPLICA-HOURS", "MAX REPLICAS", "OVERLOAD MINUTES", "OVERLOAD TOKENS", "OVERLOAD %", "FORWARDED TOKENS", "STARTED", "STOPPED"}}
 	for _, f := range t.Rules {
 		share := "-"
@@ -19,7 +19,7 @@ func (t *Backtest) WriteTable(w io.Writer) error {
 			share = fmt.Sprintf("%.3f%%", 100**f.OverloadShare)
 		}
 		rows = append(rows, []string{
-			f.Rule, fmt.Sprintf("$%.2f", f.CostUSD), fmt.Sprintf("%.1f", f.ReplicaHours), strconv.Itoa(f.MaxReplicas), strconv.Itoa(f.OverloadMinutes),
+			f.Strategy, fmt.Sprintf("$%.2f", f.CostUSD), fmt.Sprintf("%.1f", f.ReplicaHours), strconv.Itoa(f.MaxReplicas), strconv.Itoa(f.OverloadMinutes),
 			formatRate(f.OverloadTokens), share, formatRate(f.ForwardedTokens), strconv.Itoa(f.Started), strconv.Itoa(f.Stopped),
 		})
 	}

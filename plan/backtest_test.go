@@ -11,7 +11,7 @@ import (
 // hour, and a start-up time of two minutes.
 func pastOf(load ...float64) *LoadTrace {
 	p := one()
-	p.N, p.Alpha = [][][]int{{{0}}}, []float64{6}
+	p.Current, p.PricePerHour = [][][]int{{{0}}}, []float64{6}
 	return &LoadTrace{Problem: p, Load: [][][]float64{{load}}, Price: [][]float64{{6}}, StartUp: []int{2}}
 }
 
@@ -36,7 +36,7 @@ func TestReplay(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		c.want.Rule = "x"
+		c.want.Strategy = "x"
 		c.want.ReplicaHours, c.want.OverloadShare = f.ReplicaHours, f.OverloadShare
 		if math.Abs(f.CostUSD-c.want.CostUSD) > 1e-9 || math.Abs(6*f.ReplicaHours-f.CostUSD) > 1e-9 {
 			t.Errorf("%s: cost %g, want %g; %g replica-hours", name, f.CostUSD, c.want.CostUSD, f.ReplicaHours)
@@ -155,7 +155,7 @@ func TestRules(t *testing.T) {
 func TestReplayMovesReplicasWithoutAGap(t *testing.T) {
 	p := pastOf(1000, 1000, 1000, 1000)
 	q := p.Problem
-	q.Regions, q.N = []string{"us", "eu"}, [][][]int{{{0}, {0}}}
+	q.Regions, q.Current = []string{"us", "eu"}, [][][]int{{{0}, {0}}}
 	p.Load, p.Price, p.StartUp = [][][]float64{{p.Load[0][0], {0, 0, 0, 0}}}, [][]float64{{6}, {6}}, []int{2, 2}
 	in := func(us, eu int) [][][]int { return [][][]int{{{us}, {eu}}} }
 	f, err := p.Replay("x", []TargetCounts{{0, in(1, 0)}, {1, in(0, 1)}})
@@ -172,8 +172,8 @@ func TestReplayMovesReplicasWithoutAGap(t *testing.T) {
 func TestReplayBillsReservedCapacity(t *testing.T) {
 	p := pastOf(3500, 3500)
 	q := p.Problem
-	q.GPUs, q.Theta, q.Alpha, q.Sigma = []string{"L4", "L4 (reserved)"}, [][]float64{{1000, 1000}}, []float64{6, 3}, [][]float64{{0, 0}}
-	q.N, q.Capacity, q.CapacityType = [][][]int{{{0, 0}}}, [][]*int{{nil, ptr(3)}}, []string{"", "reserved"}
+	q.GPUs, q.ReplicaTPS, q.PricePerHour, q.StartCostUSD = []string{"L4", "L4 (reserved)"}, [][]float64{{1000, 1000}}, []float64{6, 3}, [][]float64{{0, 0}}
+	q.Current, q.Capacity, q.CapacityType = [][][]int{{{0, 0}}}, [][]*int{{nil, ptr(3)}}, []string{"", "reserved"}
 	p.Price = [][]float64{{6, 3}}
 	x := p.ConstantCounts()
 	if x[0][0][0] != 1 || x[0][0][1] != 3 {

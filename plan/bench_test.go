@@ -20,7 +20,7 @@ func withCapacity(p *Problem, r *rand.Rand, share float64) *Problem {
 		var units float64
 		for i := range p.Models {
 			mean, kinds := 0.0, 0.0
-			for _, t := range p.Theta[i] {
+			for _, t := range p.ReplicaTPS[i] {
 				if t > 0 {
 					mean += t
 					kinds++
@@ -85,10 +85,10 @@ func withLoads(p *Problem, peak float64) *Problem {
 			highest = max(highest, p.RegionPeak(i, j))
 		}
 	}
-	for i := range p.Rho {
-		for j := range p.Rho[i] {
-			for w := range p.Rho[i][j] {
-				p.Rho[i][j][w] *= peak / highest
+	for i := range p.LoadTPS {
+		for j := range p.LoadTPS[i] {
+			for w := range p.LoadTPS[i][j] {
+				p.LoadTPS[i][j][w] *= peak / highest
 			}
 		}
 	}
@@ -106,14 +106,14 @@ func BenchmarkSolve(b *testing.B) {
 				b.StopTimer()
 				c := benchmarked(uint64(n%8 + 1))[at]
 				b.StartTimer()
-				scaled, unit := scale(c.p)
+				scaled, unit := normalisePrices(c.p)
 				s := newSolver(scaled, SolveOptions{Gap: c.gap, Effort: c.effort})
 				s.solveSubproblems()
 				r, err := s.solverResult(c.p, unit)
 				if err != nil {
 					b.Fatal(err)
 				}
-				if r.X == nil && r.Status == StatusUnknown {
+				if r.Counts == nil && r.Status == StatusUnknown {
 					r.Gap = 1
 				}
 				gap, worst = gap+r.Gap, math.Max(worst, r.Gap)
@@ -137,7 +137,7 @@ func TestPaperSizeIsProvenOptimal(t *testing.T) {
 	for _, share := range []float64{3, 1.6, 1.1} {
 		p := withCapacity(random(rand.New(rand.NewPCG(3, 9)), paperSize), rand.New(rand.NewPCG(3, 10)), share)
 		got := solve(t, p, SolveOptions{Gap: 0.01, Effort: 5 * aSecond})
-		if got.Status != StatusOptimal || got.Gap > 0.01 || p.Verify(got.X) != nil {
+		if got.Status != StatusOptimal || got.Gap > 0.01 || p.Verify(got.Counts) != nil {
 			t.Errorf("capacity %g of the need: %s, gap %g", share, got.Status, got.Gap)
 		}
 	}
@@ -168,7 +168,7 @@ func TestIndependentRegionsAreProvenOptimal(t *testing.T) {
 	testkit.Slow(t)
 	for seed := range uint64(4) {
 		p := random(rand.New(rand.NewPCG(seed, 9)), size{models: 9, regions: 12, gpus: 4, windows: 4, maximum: 16})
-		p.Epsilon = 1
+		p.LocalShare = 1
 		withCapacity(p, rand.New(rand.NewPCG(seed, 10)), 1.4)
 		if r := solve(t, p, SolveOptions{}); r.Status != StatusOptimal {
 			t.Errorf("seed %d: %s, gap %g", seed, r.Status, r.Gap)
@@ -181,7 +181,7 @@ func TestCountsAreFoundWithLittleEffort(t *testing.T) {
 	testkit.Slow(t)
 	for seed := range uint64(8) {
 		p := withCapacity(random(rand.New(rand.NewPCG(seed, 9)), size{models: 9, regions: 12, gpus: 4, windows: 4, maximum: 16}), rand.New(rand.NewPCG(seed, 10)), 1.3)
-		if r := solve(t, p, SolveOptions{Effort: 16_000_000}); r.X == nil || r.Gap > 0.1 {
+		if r := solve(t, p, SolveOptions{Effort: 16_000_000}); r.Counts == nil || r.Gap > 0.1 {
 			t.Errorf("seed %d: %s, gap %g", seed, r.Status, r.Gap)
 		}
 	}

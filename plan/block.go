@@ -121,8 +121,8 @@ func (s segment) before(o segment) bool {
 // bound covers the remaining need with the cheapest segments, allowing fractions of units. Costs
 // may be negative because they include the prices of coupling rows.
 type blockSearch struct {
-	b    *block
-	segs []segment
+	b        *block
+	segments []segment
 	// baseCost and baseCap are the cost and capacity of the cheapest counts, ignoring the local
 	// need, of the classes from k on.
 	baseCost, baseCap []float64
@@ -131,37 +131,37 @@ type blockSearch struct {
 	limit             float64 // counts above this cost are not visited
 	work              *effort
 	visit             func(cost, capacity float64) // called with the counts in x
-	// corners limits the counts of the last class to those among which a cheapest one is.
-	corners bool
+	// cornersOnly limits the counts of the last class to those among which a cheapest one is.
+	cornersOnly bool
 }
 
 // reset prepares a search of b and reuses the memory of the last one.
-func (w *blockSearch) reset(b *block, work *effort) {
+func (bs *blockSearch) reset(b *block, work *effort) {
 	g := len(b.classes)
-	if len(w.x) != g {
-		w.x, w.baseCount = make([]int, g), make([]int, g)
-		w.baseCost, w.baseCap = make([]float64, g+1), make([]float64, g+1)
-		w.segs = make([]segment, 0, 3*g)
+	if len(bs.x) != g {
+		bs.x, bs.baseCount = make([]int, g), make([]int, g)
+		bs.baseCost, bs.baseCap = make([]float64, g+1), make([]float64, g+1)
+		bs.segments = make([]segment, 0, 3*g)
 	}
-	w.b, w.work, w.limit, w.segs = b, work, math.Inf(1), w.segs[:0]
+	bs.b, bs.work, bs.limit, bs.segments = b, work, math.Inf(1), bs.segments[:0]
 	work.spend(8 * g) // the work of preparing and sorting
 	for k := g - 1; k >= 0; k-- {
-		w.addClass(k)
+		bs.addClass(k)
 	}
-	for i := 1; i < len(w.segs); i++ { // few and nearly sorted: insertion sort
-		s := w.segs[i]
+	for i := 1; i < len(bs.segments); i++ { // few and nearly sorted: insertion sort
+		s := bs.segments[i]
 		at := i
-		for ; at > 0 && s.before(w.segs[at-1]); at-- {
-			w.segs[at] = w.segs[at-1]
+		for ; at > 0 && s.before(bs.segments[at-1]); at-- {
+			bs.segments[at] = bs.segments[at-1]
 		}
-		w.segs[at] = s
+		bs.segments[at] = s
 	}
 }
 
 // addClass adds class k's cheapest counts to the base and its units of positive cost to the
 // segments.
-func (w *blockSearch) addClass(k int) {
-	c := &w.b.classes[k]
+func (bs *blockSearch) addClass(k int) {
+	c := &bs.b.classes[k]
 	var cost float64
 	from, count := 0, 0
 	for _, s := range c.steps() {
@@ -175,24 +175,24 @@ func (w *blockSearch) addClass(k int) {
 			cost += s.cost * float64(units)
 			count += units
 		case c.theta > 0:
-			w.segs = append(w.segs, segment{k, s.cost, c.theta, units})
+			bs.segments = append(bs.segments, segment{k, s.cost, c.theta, units})
 		}
 	}
-	w.baseCount[k] = count
-	w.baseCost[k] = w.baseCost[k+1] + cost
-	w.baseCap[k] = w.baseCap[k+1] + c.theta*float64(count)
+	bs.baseCount[k] = count
+	bs.baseCost[k] = bs.baseCost[k+1] + cost
+	bs.baseCap[k] = bs.baseCap[k+1] + c.theta*float64(count)
 }
 
 // lowerBound returns the minimum cost at which the classes from k on cover a need, with fractions of
 // units allowed; +Inf when they cannot.
-func (w *blockSearch) lowerBound(k int, need float64) float64 {
-	cost := w.baseCost[k]
-	need -= w.baseCap[k] + relTolerance*math.Max(1, w.b.need)
+func (bs *blockSearch) lowerBound(k int, need float64) float64 {
+	cost := bs.baseCost[k]
+	need -= bs.baseCap[k] + relTolerance*math.Max(1, bs.b.need)
 	for i := 0; need > 0; i++ {
-		if i == len(w.segs) {
+		if i == len(bs.segments) {
 			return math.Inf(1)
 		}
-		s := &w.segs[i]
+		s := &bs.segments[i]
 		if s.class < k {
 			continue
 		}
@@ -209,37 +209,37 @@ func (w *blockSearch) lowerBound(k int, need float64) float64 {
 // searchFrom enumerates the classes from k on; the first k have the given cost, capacity and count. For
 // each class the bound is convex in its count: the search starts near the minimum and stops in each
 // direction where the bound rises above the limit.
-func (w *blockSearch) searchFrom(k int, cost, capacity float64, count int) {
-	if k == len(w.x) {
-		if w.b.egress.price > 0 {
-			cost += w.b.egress.costAt(capacity)
+func (bs *blockSearch) searchFrom(k int, cost, capacity float64, count int) {
+	if k == len(bs.x) {
+		if bs.b.egress.price > 0 {
+			cost += bs.b.egress.costAt(capacity)
 		}
-		if count >= w.b.min && meetsNeed(capacity, w.b.need) && cost <= w.limit {
-			w.visit(cost, capacity)
+		if count >= bs.b.min && meetsNeed(capacity, bs.b.need) && cost <= bs.limit {
+			bs.visit(cost, capacity)
 		}
 		return
 	}
-	c := &w.b.classes[k]
-	if w.corners && k == len(w.x)-1 && w.b.egress.price == 0 && c.max > maxListed {
-		for _, x := range w.cornersOf(c, capacity, count) {
-			if x >= 0 && x <= c.max && count+x <= w.b.max {
-				w.tryCount(k, x, cost, capacity, count)
+	c := &bs.b.classes[k]
+	if bs.cornersOnly && k == len(bs.x)-1 && bs.b.egress.price == 0 && c.max > maxListed {
+		for _, x := range bs.cornersOf(c, capacity, count) {
+			if x >= 0 && x <= c.max && count+x <= bs.b.max {
+				bs.tryCount(k, x, cost, capacity, count)
 			}
 		}
 		return
 	}
-	start := max(0, min(w.likelyCount(k, w.b.need-capacity), c.max, w.b.max-count))
+	start := max(0, min(bs.likelyCount(k, bs.b.need-capacity), c.max, bs.b.max-count))
 	first := math.Inf(1)
-	for x, before := start, math.Inf(1); x <= c.max && count+x <= w.b.max; x++ {
-		bound := w.tryCount(k, x, cost, capacity, count)
-		if w.work.spent() || bound > w.limit && bound > before {
+	for x, before := start, math.Inf(1); x <= c.max && count+x <= bs.b.max; x++ {
+		bound := bs.tryCount(k, x, cost, capacity, count)
+		if bs.work.spent() || bound > bs.limit && bound > before {
 			break
 		}
 		before, first = bound, min(first, bound)
 	}
 	for x, before := start-1, first; x >= 0; x-- {
-		bound := w.tryCount(k, x, cost, capacity, count)
-		if w.work.spent() || bound > w.limit && bound > before {
+		bound := bs.tryCount(k, x, cost, capacity, count)
+		if bs.work.spent() || bound > bs.limit && bound > before {
 			return
 		}
 		before = bound
@@ -252,18 +252,18 @@ const maxListed = 1000
 
 // cornersOf returns the counts of the last class at which its cost, linear in between, changes its slope or
 // ends, after others with a capacity and a count; some may be outside the bounds.
-func (w *blockSearch) cornersOf(c *class, capacity float64, count int) [7]int {
-	low := max(unitsFor(w.b.need-capacity, c.theta), w.b.min-count)
-	return [7]int{low, low + 1, low - 1, 0, min(c.running, c.max), min(c.running+c.switchable, c.max), min(c.max, w.b.max-count)}
+func (bs *blockSearch) cornersOf(c *class, capacity float64, count int) [7]int {
+	low := max(unitsFor(bs.b.need-capacity, c.theta), bs.b.min-count)
+	return [7]int{low, low + 1, low - 1, 0, min(c.running, c.max), min(c.running+c.switchable, c.max), min(c.max, bs.b.max-count)}
 }
 
 // likelyCount returns the approximate number of units of class k in the cheapest cover of a need by the
 // classes from k on.
-func (w *blockSearch) likelyCount(k int, need float64) int {
-	need -= w.baseCap[k]
-	n := w.baseCount[k]
-	for i := 0; need > 0 && i < len(w.segs); i++ {
-		s := &w.segs[i]
+func (bs *blockSearch) likelyCount(k int, need float64) int {
+	need -= bs.baseCap[k]
+	n := bs.baseCount[k]
+	for i := 0; need > 0 && i < len(bs.segments); i++ {
+		s := &bs.segments[i]
 		if s.class < k {
 			continue
 		}
@@ -277,58 +277,58 @@ func (w *blockSearch) likelyCount(k int, need float64) int {
 
 // tryCount sets x units of class k, and searches the classes after it where the bound, which it
 // returns, allows.
-func (w *blockSearch) tryCount(k, x int, cost, capacity float64, count int) (bound float64) {
-	if !w.work.spend(1 + len(w.segs)/2) { // the work of computing the bound
+func (bs *blockSearch) tryCount(k, x int, cost, capacity float64, count int) (bound float64) {
+	if !bs.work.spend(1 + len(bs.segments)/2) { // the work of computing the bound
 		return math.Inf(1)
 	}
-	c := &w.b.classes[k]
+	c := &bs.b.classes[k]
 	cost, capacity = cost+c.cost(x), capacity+c.theta*float64(x)
-	if bound = cost + w.lowerBound(k+1, w.b.need-capacity); bound <= w.limit {
-		w.x[k] = x
-		w.searchFrom(k+1, cost, capacity, count+x)
+	if bound = cost + bs.lowerBound(k+1, bs.b.need-capacity); bound <= bs.limit {
+		bs.x[k] = x
+		bs.searchFrom(k+1, cost, capacity, count+x)
 	}
 	return bound
 }
 
 // cheapest finds the cheapest counts and, among equally cheap ones, those of greatest capacity. ok
 // is false when no counts satisfy the bounds.
-func (w *blockSearch) cheapest(x []int) (cost float64, ok bool) {
+func (bs *blockSearch) cheapest(x []int) (cost float64, ok bool) {
 	cost = math.Inf(1)
 	capacity := 0.0
-	w.limit = w.greedyCost()
-	w.visit = func(r, c float64) {
-		tol := slackOf(r)
+	bs.limit = bs.greedyCost()
+	bs.visit = func(r, c float64) {
+		tol := roundingError(r)
 		if r < cost-tol || r <= cost+tol && c > capacity {
 			cost, capacity, ok = math.Min(r, cost), c, true
-			w.limit = math.Min(w.limit, cost+tol)
-			copy(x, w.x)
+			bs.limit = math.Min(bs.limit, cost+tol)
+			copy(x, bs.x)
 		}
 	}
-	w.corners = true
-	w.searchFrom(0, 0, 0, 0)
-	w.corners = false
+	bs.cornersOnly = true
+	bs.searchFrom(0, 0, 0, 0)
+	bs.cornersOnly = false
 	return cost, ok
 }
 
 // greedyCost returns the cost of one good choice of counts, +Inf when it breaks a bound. It cuts most
 // of the search of cheapest.
-func (w *blockSearch) greedyCost() float64 {
+func (bs *blockSearch) greedyCost() float64 {
 	count := 0
-	for _, n := range w.baseCount {
+	for _, n := range bs.baseCount {
 		count += n
 	}
-	need := w.b.need - w.baseCap[0]
-	cost := w.baseCost[0] + w.b.egress.costAt(w.b.need-relTolerance*math.Max(1, w.b.need))
-	size := math.Abs(w.baseCost[0]) + math.Abs(cost-w.baseCost[0])
-	for _, s := range w.segs {
+	need := bs.b.need - bs.baseCap[0]
+	cost := bs.baseCost[0] + bs.b.egress.costAt(bs.b.need-relTolerance*math.Max(1, bs.b.need))
+	size := math.Abs(bs.baseCost[0]) + math.Abs(cost-bs.baseCost[0])
+	for _, s := range bs.segments {
 		u := min(s.count, unitsFor(need, s.theta))
 		need -= s.theta * float64(u)
 		cost += s.slope * float64(u)
 		size += s.slope * float64(u)
 		count += u
 	}
-	if need > relTolerance*math.Max(1, w.b.need) || count < w.b.min || count > w.b.max {
+	if need > relTolerance*math.Max(1, bs.b.need) || count < bs.b.min || count > bs.b.max {
 		return math.Inf(1)
 	}
-	return cost + slackOf(size) // the terms may cancel
+	return cost + roundingError(size) // the terms may cancel
 }

@@ -37,8 +37,8 @@ func (p *Problem) cutToBudget(x [][][]int, budget float64, cost func([][][]int) 
 	out = make([][][]int, len(x))
 	var growing []int
 	for i := range x {
-		out[i] = p.N[i]
-		if with := slices.Clone(out); cost(replaceModel(p.N, i, x[i])) <= cost(p.N) {
+		out[i] = p.Current[i]
+		if with := slices.Clone(out); cost(replaceModel(p.Current, i, x[i])) <= cost(p.Current) {
 			with[i] = x[i]
 			out = with
 			continue
@@ -72,13 +72,13 @@ func (p *Problem) additions(x [][][]int, models []int) []addition {
 		for j := range p.Regions {
 			have := 0
 			for k := range p.GPUs {
-				have += p.N[i][j][k]
+				have += p.Current[i][j][k]
 			}
 			for k := range p.GPUs {
-				for range max(0, x[i][j][k]-p.N[i][j][k]) {
+				for range max(0, x[i][j][k]-p.Current[i][j][k]) {
 					price := p.Price(j, k)
-					if p.Theta[i][k] > 0 {
-						price /= p.Theta[i][k]
+					if p.ReplicaTPS[i][k] > 0 {
+						price /= p.ReplicaTPS[i][k]
 					}
 					all = append(all, addition{i, j, k, have < limitOr(p.Min, i, j, 0), price})
 					have++
@@ -120,7 +120,7 @@ func (p *Problem) describeCut(x [][][]int, missing map[int]map[[2]int]int) []str
 		for j, region := range p.Regions {
 			for k, gpu := range p.GPUs {
 				if n := missing[i][[2]int{j, k}]; n > 0 {
-					cut = append(cut, fmt.Sprintf("%s in %s: %d of %d additional %s exceed the budget", model, region, n, x[i][j][k]-p.N[i][j][k], gpu))
+					cut = append(cut, fmt.Sprintf("%s in %s: %d of %d additional %s exceed the budget", model, region, n, x[i][j][k]-p.Current[i][j][k], gpu))
 				}
 			}
 		}

@@ -15,7 +15,7 @@ import (
 func budgetProblem() *Problem {
 	return &Problem{
 		Models: []string{"a", "b"}, Regions: []string{"us", "eu"}, GPUs: []string{"L4", "H100"},
-		N: [][][]int{{{1, 0}, {1, 0}}, {{2, 0}, {0, 0}}}, Theta: [][]float64{{1000, 4000}, {1000, 2000}}, Alpha: []float64{1, 6},
+		Current: [][][]int{{{1, 0}, {1, 0}}, {{2, 0}, {0, 0}}}, ReplicaTPS: [][]float64{{1000, 4000}, {1000, 2000}}, PricePerHour: []float64{1, 6},
 		Min: [][]*int{{ptr(1), ptr(1)}, {ptr(0), ptr(1)}},
 	}
 }
@@ -63,11 +63,11 @@ func TestCutToBudgetLaws(t *testing.T) {
 			}
 			return x
 		}
-		p.N = counts("now")
+		p.Current = counts("now")
 		x, budget, cost := counts("planned"), float64(rapid.IntRange(1, 60).Draw(t, "budget")), costOf(p)
 		got, cut := p.cutToBudget(x, budget, cost)
-		if cost(got) > max(budget, cost(p.N)) {
-			t.Fatalf("%v costs %v, budget %v, now %v", got, cost(got), budget, cost(p.N))
+		if cost(got) > max(budget, cost(p.Current)) {
+			t.Fatalf("%v costs %v, budget %v, now %v", got, cost(got), budget, cost(p.Current))
 		}
 		if (len(cut) == 0) != (cost(x) <= budget || cost(got) == cost(x)) {
 			t.Fatalf("cut %q: %v of %v", cut, got, x)
@@ -76,8 +76,8 @@ func TestCutToBudgetLaws(t *testing.T) {
 			same := slices.EqualFunc(got[i], x[i], slices.Equal)
 			for j := range got[i] {
 				for k, n := range got[i][j] {
-					if !same && n < p.N[i][j][k] || n > max(x[i][j][k], p.N[i][j][k]) {
-						t.Fatalf("model %d: %v, now %v, planned %v", i, got[i], p.N[i], x[i])
+					if !same && n < p.Current[i][j][k] || n > max(x[i][j][k], p.Current[i][j][k]) {
+						t.Fatalf("model %d: %v, now %v, planned %v", i, got[i], p.Current[i], x[i])
 					}
 				}
 			}
@@ -97,8 +97,8 @@ func TestReviewObeysBudget(t *testing.T) {
 		t.Fatal(err)
 	}
 	p := got.Proposal
-	if len(p.Cut) != 1 || p.Cut[0] != "m in aws/us-east-1: 2 of 6 additional L4 exceed the budget" || *p.CostPerHour.Planned > 3.4 || got.X[0][0][0] != 4 || p.Gap != nil {
-		t.Errorf("%+v, %v", p, got.X)
+	if len(p.Cut) != 1 || p.Cut[0] != "m in aws/us-east-1: 2 of 6 additional L4 exceed the budget" || *p.CostPerHour.Planned > 3.4 || got.Counts[0][0][0] != 4 || p.Gap != nil {
+		t.Errorf("%+v, %v", p, got.Counts)
 	}
 	var table strings.Builder
 	if err := p.WriteTable(&table); err != nil || !strings.Contains(table.String(), "\nCut by the budget of $3.40/h for all machines:\n  - m in aws/us-east-1: 2 of 6") {

@@ -85,7 +85,7 @@ func TestCompareBacktests(t *testing.T) {
 			c := row[k]
 			fmt.Fprintf(&table, "%-30s", c.name)
 			for _, r := range c.rules {
-				fmt.Fprintf(&table, " | %s %.4f%% %.3f", r.Rule, 100**r.OverloadShare, r.ReplicaHours/c.rules[0].ReplicaHours)
+				fmt.Fprintf(&table, " | %s %.4f%% %.3f", r.Strategy, 100**r.OverloadShare, r.ReplicaHours/c.rules[0].ReplicaHours)
 			}
 			mark := "more"
 			if c.dominated() {
@@ -118,7 +118,7 @@ func compareBacktest(t *testing.T, w week, startUps []time.Duration) []compared 
 	if err != nil {
 		t.Fatal(err)
 	}
-	for n := range b.Reviews() {
+	for n := range b.NumReviews() {
 		if err := b.Forecast(n); err != nil {
 			t.Fatal(err)
 		}
@@ -127,7 +127,7 @@ func compareBacktest(t *testing.T, w week, startUps []time.Duration) []compared 
 	for _, startUp := range startUps {
 		c := compared{name: w.name}
 		for _, in := range b.inputs {
-			in.o.StartUp = startUp
+			in.options.StartUp = startUp
 			past, _ := in.knownHistory(h)
 			in.trackings[0][0] = in.calibratedTracking(in.groupTraffic(past, 0)[0])
 		}
@@ -146,7 +146,7 @@ func compareBacktest(t *testing.T, w week, startUps []time.Duration) []compared 
 			if c.rules == nil {
 				c.rules = append(c.rules, out.Rules[3], out.Rules[0])
 			}
-			out.Rules[1].Rule = level
+			out.Rules[1].Strategy = level
 			c.rules = append(c.rules, out.Rules[1])
 		}
 		all = append(all, c)
@@ -162,7 +162,7 @@ func (in *ReviewInputs) planFor(level string) {
 	f := in.forecasts[0]
 	factor := peakFactor(f.Forecast, level)
 	for w, v := range byMinute(f.Forecast.Mean, f.step) {
-		in.p.Rho[0][0][w] = factor * v
+		in.problem.LoadTPS[0][0][w] = factor * v
 	}
 }
 

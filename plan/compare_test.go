@@ -42,7 +42,7 @@ func TestSolveEqualsGLPK(t *testing.T) {
 		}
 		switch {
 		case status == "stopped":
-			if got.X == nil || got.Objective > want*(1+1e-6) {
+			if got.Counts == nil || got.Objective > want*(1+1e-6) {
 				t.Errorf("%s, seed %d: %s %g, GLPK found %g in its time", kind.name, seed, got.Status, got.Objective, want)
 			}
 		case status == "infeasible":
@@ -132,7 +132,7 @@ func (s statement) writeLP(w io.Writer) error {
 		}
 		s.writeTotals(f, i)
 		for _, lost := range s.losses() {
-			for at := range s.Rho[i][0] {
+			for at := range s.LoadTPS[i][0] {
 				s.writeFlow(f, i, at, lost)
 			}
 		}
@@ -156,28 +156,28 @@ func (s statement) writeCounts(f *lpFile, i, j int) {
 	for k := range s.GPUs {
 		x, stay, fresh := columnOf("x", i, j, k), columnOf("stay", i, j, k), columnOf("new", i, j, k)
 		f.whole = append(f.whole, x, stay, fresh)
-		f.cost = append(f.cost, times(s.hourly(j, k), x), times(s.Sigma[i][k], fresh))
+		f.cost = append(f.cost, times(s.hourly(j, k), x), times(s.StartCostUSD[i][k], fresh))
 		parts := []string{times(1, x), times(-1, stay), times(-1, fresh)}
 		kept := []string{times(1, stay)} // of the model's own VMs: they stay, or switch to others
 		for o := range s.Models {
-			if o != i && s.Switch != nil && s.Switch[i][k] != nil {
+			if o != i && s.SwitchCostUSD != nil && s.SwitchCostUSD[i][k] != nil {
 				taken := columnOf("pass", o, i, j, k)
 				f.whole = append(f.whole, taken)
-				f.cost = append(f.cost, times(*s.Switch[i][k], taken))
+				f.cost = append(f.cost, times(*s.SwitchCostUSD[i][k], taken))
 				parts = append(parts, times(-1, taken))
 			}
-			if o != i && s.Switch != nil && s.Switch[o][k] != nil {
+			if o != i && s.SwitchCostUSD != nil && s.SwitchCostUSD[o][k] != nil {
 				kept = append(kept, times(1, columnOf("pass", i, o, j, k)))
 			}
 		}
 		f.row(parts, "=", 0)
-		f.row(kept, "<=", float64(s.N[i][j][k]))
-		if s.Theta[i][k] == 0 {
+		f.row(kept, "<=", float64(s.Current[i][j][k]))
+		if s.ReplicaTPS[i][k] == 0 {
 			f.atMost(x, 0)
 		}
-		count, carried = append(count, times(1, x)), append(carried, times(s.Theta[i][k], x))
+		count, carried = append(count, times(1, x)), append(carried, times(s.ReplicaTPS[i][k], x))
 	}
-	f.row(carried, ">=", s.Epsilon*slices.Max(s.Rho[i][j])*(1-1e-9))
+	f.row(carried, ">=", s.LocalShare*slices.Max(s.LoadTPS[i][j])*(1-1e-9))
 	if s.Min != nil && s.Min[i][j] != nil {
 		f.row(count, ">=", float64(*s.Min[i][j]))
 	}
@@ -187,9 +187,9 @@ func (s statement) writeCounts(f *lpFile, i, j int) {
 	if s.Egress == nil {
 		return
 	}
-	for w, load := range s.Rho[i][j] {
+	for w, load := range s.LoadTPS[i][j] {
 		away := columnOf("away", i, j, w)
-		f.cost = append(f.cost, times(s.Egress[j]*3600/1e6/float64(len(s.Rho[i][j])), away))
+		f.cost = append(f.cost, times(s.Egress[j]*3600/1e6/float64(len(s.LoadTPS[i][j])), away))
 		f.row(append([]string{times(1, away)}, carried...), ">=", load)
 	}
 }
@@ -222,14 +222,14 @@ func (s statement) writeFlow(f *lpFile, i, w, lost int) {
 				sent, served[r] = append(sent, times(1, flow)), append(served[r], times(1, flow))
 			}
 		}
-		f.row(sent, ">=", s.Rho[i][j][w]*(1-1e-9))
+		f.row(sent, ">=", s.LoadTPS[i][j][w]*(1-1e-9))
 	}
 	for r, flows := range served {
 		if len(flows) == 0 {
 			continue
 		}
 		for k := range s.GPUs {
-			flows = append(flows, times(-s.Theta[i][k], columnOf("x", i, r, k)))
+			flows = append(flows, times(-s.ReplicaTPS[i][k], columnOf("x", i, r, k)))
 		}
 		f.row(flows, "<=", 0)
 	}

@@ -59,7 +59,7 @@ func (p *Problem) relaxables() []relaxable {
 func (p *Problem) withOnly(kept []relaxable) *Problem {
 	q := *p
 	has := func(kind relaxableKind, a, b int) bool { return slices.Contains(kept, relaxable{kind, a, b}) }
-	q.Rho, q.Capacity, q.Max = slices.Clone(p.Rho), cloneLimits(p.Capacity), cloneLimits(p.Max)
+	q.LoadTPS, q.Capacity, q.Max = slices.Clone(p.LoadTPS), cloneLimits(p.Capacity), cloneLimits(p.Max)
 	q.Min, q.MinTotal, q.MaxTotal = cloneLimits(p.Min), slices.Clone(p.MinTotal), slices.Clone(p.MaxTotal)
 	for j, row := range q.Capacity {
 		for k := range row {
@@ -88,9 +88,9 @@ func (p *Problem) withOnly(kept []relaxable) *Problem {
 func (p *Problem) clearModelDemand(i int) {
 	rows := make([][]float64, len(p.Regions))
 	for j := range rows {
-		rows[j] = make([]float64, len(p.Rho[i][j]))
+		rows[j] = make([]float64, len(p.LoadTPS[i][j]))
 	}
-	p.Rho[i] = rows
+	p.LoadTPS[i] = rows
 	if p.Min != nil {
 		p.Min[i] = make([]*int, len(p.Regions))
 	}
@@ -186,17 +186,17 @@ func (p *Problem) describeConflict(set []relaxable) string {
 // the capacities among them (needed), and the sum of these capacities (has).
 func (p *Problem) minReplicasNeeded(set []relaxable) (needed, has int) {
 	q := p.withOnly(slices.DeleteFunc(slices.Clone(set), func(d relaxable) bool { return d.kind == capacityRelaxable }))
-	q.Switch, q.Egress, q.CapacityType = nil, nil, nil
-	q.Sigma, q.RegionAlpha = make([][]float64, len(p.Models)), make([][]float64, len(p.Regions))
-	for i := range q.Sigma {
-		q.Sigma[i] = make([]float64, len(p.GPUs))
+	q.SwitchCostUSD, q.Egress, q.CapacityType = nil, nil, nil
+	q.StartCostUSD, q.RegionPricePerHour = make([][]float64, len(p.Models)), make([][]float64, len(p.Regions))
+	for i := range q.StartCostUSD {
+		q.StartCostUSD[i] = make([]float64, len(p.GPUs))
 	}
-	for j := range q.RegionAlpha {
-		q.RegionAlpha[j] = make([]float64, len(p.GPUs))
+	for j := range q.RegionPricePerHour {
+		q.RegionPricePerHour[j] = make([]float64, len(p.GPUs))
 	}
 	for _, d := range set {
 		if d.kind == capacityRelaxable {
-			q.RegionAlpha[d.a][d.b] = 1
+			q.RegionPricePerHour[d.a][d.b] = 1
 			has += *p.Capacity[d.a][d.b]
 		}
 	}

@@ -41,8 +41,8 @@ func (s regionSet) size() int {
 	return n
 }
 
-// cover is one coverage row of a model: the regions of a set together serve a need.
-type cover struct {
+// coverage is one coverage row of a model: the regions of a set together serve a need.
+type coverage struct {
 	regions regionSet
 	need    float64
 	// lost is the region assumed lost, -1 for none.
@@ -101,18 +101,18 @@ func (p *Problem) reachSets() []regionSet {
 
 // covers lists the coverage rows of model i over several regions. It omits rows that another row
 // implies; the first is the one over the largest number of regions.
-func (p *Problem) covers(i int, sets []regionSet) []cover {
-	var out []cover
+func (p *Problem) covers(i int, sets []regionSet) []coverage {
+	var out []coverage
 	for _, s := range sets {
 		need := p.needWithin(i, s)
-		out = append(out, cover{s, need, -1})
+		out = append(out, coverage{s, need, -1})
 		for j := range p.Regions {
 			if p.mustSurviveLossOf(j) && s.has(j) {
-				out = append(out, cover{s.without(j), need, j})
+				out = append(out, coverage{s.without(j), need, j})
 			}
 		}
 	}
-	slices.SortStableFunc(out, func(a, b cover) int {
+	slices.SortStableFunc(out, func(a, b coverage) int {
 		return cmp.Or(-cmp.Compare(a.regions.size(), b.regions.size()), -cmp.Compare(a.need, b.need), cmp.Compare(a.lost, b.lost))
 	})
 	kept := out[:0:0]
@@ -134,11 +134,11 @@ func (p *Problem) covers(i int, sets []regionSet) []cover {
 // can serve.
 func (p *Problem) needWithin(i int, s regionSet) float64 {
 	var peak float64
-	for w := range p.Rho[i][0] {
+	for w := range p.LoadTPS[i][0] {
 		var sum float64
 		for j := range p.Regions {
 			if p.withinReach(j).subsetOf(s) {
-				sum += p.Rho[i][j][w]
+				sum += p.LoadTPS[i][j][w]
 			}
 		}
 		peak = math.Max(peak, sum)

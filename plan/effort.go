@@ -13,8 +13,8 @@ const costTolerance = 1e-7
 // meetsNeed reports whether a capacity meets a need up to rounding.
 func meetsNeed(capacity, need float64) bool { return capacity >= need-relTolerance*math.Max(1, need) }
 
-// slackOf returns the rounding error of costs of this size.
-func slackOf(cost float64) float64 { return relTolerance * math.Max(1e-3, math.Abs(cost)) }
+// roundingError returns the rounding error of costs of this size.
+func roundingError(cost float64) float64 { return relTolerance * math.Max(1e-3, math.Abs(cost)) }
 
 // unitsFor returns how many units of theta each cover a need; 0 for no need.
 func unitsFor(need, theta float64) int {
@@ -49,8 +49,8 @@ func (e *effort) spend(n int) bool {
 	return e.remaining >= 0
 }
 
-// slice returns a budget of at most limit units of the remainder; charge subtracts its use.
-func (e *effort) slice(limit int64) effort {
+// split returns a budget of at most limit units of the remainder; charge subtracts its use.
+func (e *effort) split(limit int64) effort {
 	return effort{remaining: min(limit, e.remaining), interrupt: e.interrupt}
 }
 

@@ -27,9 +27,9 @@ func (p *Problem) CountsFromColumns(columns map[string]float64) ([][][]int, erro
 		}
 	}
 	var err error
-	p.eachCell(func(i, j, k int) {
+	p.eachGroup(func(i, j, k int) {
 		for _, kind := range []string{"s", "t", "a"} {
-			name := column(kind, i, j, k)
+			name := columnName(kind, i, j, k)
 			v := columns[name]
 			n := math.Round(v)
 			if !(math.Abs(v-n) <= 1e-5 && n >= 0 && n <= maxCount) && err == nil {

@@ -11,17 +11,17 @@ import (
 // nothing. With CapacityType, the GPUs of the problem are offerings: a GPU available as reserved, on
 // demand and spot is three of them.
 type Extras struct {
-	// RegionAlpha is the price of a replica in region j on GPU k, in USD per hour, where prices
+	// RegionPricePerHour is the price of a replica in region j on GPU k, in USD per hour, where prices
 	// differ by region; nil = Alpha everywhere.
-	RegionAlpha [][]float64 `json:"region_alpha,omitempty"`
+	RegionPricePerHour [][]float64 `json:"region_alpha,omitempty"`
 	// CapacityType is the capacity type of GPU k: reserved, on_demand, spot, flex_start, or empty = unknown.
 	// Reserved capacity is paid whether used or not, so using it costs nothing more; its Capacity
 	// is required.
 	CapacityType []string `json:"capacity_type,omitempty"`
-	// Switch is the cost in USD of starting model i on a VM with GPU k that another model in the
+	// SwitchCostUSD is the cost in USD of starting model i on a VM with GPU k that another model in the
 	// same region frees, where Sigma is the cost on a new VM (SageServe: about 10 minutes); nil, or
 	// a nil entry, means that it is not possible.
-	Switch [][]*float64 `json:"switch,omitempty"`
+	SwitchCostUSD [][]*float64 `json:"switch,omitempty"`
 	// MinTotal and MaxTotal bound the replicas of model i over all regions; nil, or a nil entry, is
 	// no bound.
 	MinTotal []*int `json:"min_total,omitempty"`
@@ -41,9 +41,9 @@ type Extras struct {
 
 // checkExtras checks the fields of Extras.
 func (c *checker) checkExtras(p *Problem) {
-	if p.RegionAlpha != nil {
-		c.checkLength("region_alpha", len(p.RegionAlpha), c.regions)
-		for j, row := range p.RegionAlpha {
+	if p.RegionPricePerHour != nil {
+		c.checkLength("region_alpha", len(p.RegionPricePerHour), c.regions)
+		for j, row := range p.RegionPricePerHour {
 			c.checkValues(indexed("region_alpha", j), row, c.gpus)
 		}
 	}
@@ -53,9 +53,9 @@ func (c *checker) checkExtras(p *Problem) {
 	if c.err == nil {
 		c.checkCapacityTypes(p)
 	}
-	if p.Switch != nil {
-		c.checkLength("switch", len(p.Switch), c.models)
-		for i, row := range p.Switch {
+	if p.SwitchCostUSD != nil {
+		c.checkLength("switch", len(p.SwitchCostUSD), c.models)
+		for i, row := range p.SwitchCostUSD {
 			c.checkLength(indexed("switch", i), len(row), c.gpus)
 			for k, v := range row {
 				if v != nil && !(*v >= 0 && *v <= 1e15) {
@@ -130,10 +130,10 @@ func (p *Problem) Price(j, k int) float64 {
 	switch {
 	case p.Reserved(k):
 		return 0
-	case p.RegionAlpha != nil:
-		return p.RegionAlpha[j][k]
+	case p.RegionPricePerHour != nil:
+		return p.RegionPricePerHour[j][k]
 	}
-	return p.Alpha[k]
+	return p.PricePerHour[k]
 }
 
 // Reserved reports whether GPU k is reserved, so paid whether used or not.
@@ -146,7 +146,7 @@ func (p *Problem) egressCostOf(i, j int) egressCost {
 	if p.Egress == nil || p.Egress[j] == 0 {
 		return egressCost{}
 	}
-	return egressCost{price: p.Egress[j] * egressHour, loads: p.Rho[i][j]}
+	return egressCost{price: p.Egress[j] * egressHour, loads: p.LoadTPS[i][j]}
 }
 
 // totalOr returns a bound over all regions, or fallback where there is none.
@@ -161,7 +161,7 @@ func totalOr(row []*int, i, fallback int) int {
 func (p *Problem) runningVMs(j, k int) int {
 	sum := 0
 	for i := range p.Models {
-		sum += p.N[i][j][k]
+		sum += p.Current[i][j][k]
 	}
 	return sum
 }
@@ -169,7 +169,7 @@ func (p *Problem) runningVMs(j, k int) int {
 // canSwitch reports whether model i can take over VMs with GPU k at a lower cost than starting new
 // ones.
 func (p *Problem) canSwitch(i, k int) bool {
-	return p.Switch != nil && p.Switch[i][k] != nil && *p.Switch[i][k] < p.Sigma[i][k]
+	return p.SwitchCostUSD != nil && p.SwitchCostUSD[i][k] != nil && *p.SwitchCostUSD[i][k] < p.StartCostUSD[i][k]
 }
 
 // reuseSavings returns the saving of a region's counts on one GPU against starting every replica beyond n
@@ -185,11 +185,11 @@ func (p *Problem) reuseSavings(j, k int, count func(i int) int, share []int) flo
 	uses := make([]use, 0, 2*len(p.Models))
 	remaining, sum := p.runningVMs(j, k), 0.0
 	for i := range p.Models {
-		n, x := p.N[i][j][k], count(i)
-		sum -= p.Sigma[i][k] * float64(min(n, x)) // not a saving: the baseline has no start for kept replicas
-		uses = append(uses, use{i, min(n, x), p.Sigma[i][k], true})
+		n, x := p.Current[i][j][k], count(i)
+		sum -= p.StartCostUSD[i][k] * float64(min(n, x)) // not a saving: the baseline has no start for kept replicas
+		uses = append(uses, use{i, min(n, x), p.StartCostUSD[i][k], true})
 		if p.canSwitch(i, k) && x > n {
-			uses = append(uses, use{i, x - n, p.Sigma[i][k] - *p.Switch[i][k], false})
+			uses = append(uses, use{i, x - n, p.StartCostUSD[i][k] - *p.SwitchCostUSD[i][k], false})
 		}
 	}
 	slices.SortStableFunc(uses, func(a, b use) int {

@@ -25,10 +25,10 @@ var someEffort = SolveOptions{Effort: 500_000}
 // neverCheaper fails when b is proven to cost less than a.
 func neverCheaper(t *rapid.T, a, b Solution, what string) {
 	t.Helper()
-	if a.Status == StatusInfeasible && b.X != nil {
+	if a.Status == StatusInfeasible && b.Counts != nil {
 		t.Fatalf("%s made the problem feasible", what)
 	}
-	if b.X != nil && b.Objective < a.Bound*(1-1e-6)-1e-6 {
+	if b.Counts != nil && b.Objective < a.Bound*(1-1e-6)-1e-6 {
 		t.Fatalf("%s costs %g, without it at least %g", what, b.Objective, a.Bound)
 	}
 }
@@ -48,9 +48,9 @@ func TestTighterConstraintsAreNeverCheaper(t *testing.T) {
 			q = *p
 			neverCheaper(t, a, solve(t, withRTT(&q, r), someEffort), "a limit on round trips")
 		}
-		if p.Switch != nil {
+		if p.SwitchCostUSD != nil {
 			q = *p
-			q.Switch = nil
+			q.SwitchCostUSD = nil
 			neverCheaper(t, a, solve(t, &q, someEffort), "no switching")
 		}
 	})
@@ -70,13 +70,13 @@ func TestOrderOfModelsDoesNotMatter(t *testing.T) {
 func turned(p *Problem) *Problem {
 	q := *p
 	q.Models, q.Regions = reversed(p.Models), reversed(p.Regions)
-	q.Theta, q.Sigma, q.Switch = reversed(p.Theta), reversed(p.Sigma), reversed(p.Switch)
-	q.N, q.Rho = nil, nil
+	q.ReplicaTPS, q.StartCostUSD, q.SwitchCostUSD = reversed(p.ReplicaTPS), reversed(p.StartCostUSD), reversed(p.SwitchCostUSD)
+	q.Current, q.LoadTPS = nil, nil
 	for i := range p.Models {
-		q.N, q.Rho = append(q.N, reversed(p.N[len(p.N)-1-i])), append(q.Rho, reversed(p.Rho[len(p.Rho)-1-i]))
+		q.Current, q.LoadTPS = append(q.Current, reversed(p.Current[len(p.Current)-1-i])), append(q.LoadTPS, reversed(p.LoadTPS[len(p.LoadTPS)-1-i]))
 	}
 	q.MinTotal, q.MaxTotal, q.Egress = reversed(p.MinTotal), reversed(p.MaxTotal), reversed(p.Egress)
-	q.Capacity, q.RegionAlpha = reversed(p.Capacity), reversed(p.RegionAlpha)
+	q.Capacity, q.RegionPricePerHour = reversed(p.Capacity), reversed(p.RegionPricePerHour)
 	q.RTTMillis = nil
 	for _, row := range reversed(p.RTTMillis) {
 		q.RTTMillis = append(q.RTTMillis, reversed(row))
@@ -99,23 +99,23 @@ func reversed[T any](in []T) []T {
 func TestCurrencyDoesNotChangeThePlan(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		p := mixed(t)
-		q, _ := scale(p)
+		q, _ := normalisePrices(p)
 		const factor = 64
-		for _, rows := range [][][]float64{{q.Alpha}, q.Sigma, q.RegionAlpha, {q.Egress}} {
+		for _, rows := range [][][]float64{{q.PricePerHour}, q.StartCostUSD, q.RegionPricePerHour, {q.Egress}} {
 			for _, row := range rows {
 				for at := range row {
 					row[at] *= factor
 				}
 			}
 		}
-		for _, row := range q.Switch {
+		for _, row := range q.SwitchCostUSD {
 			for _, v := range row {
 				if v != nil {
 					*v *= factor
 				}
 			}
 		}
-		again, unit := scale(q)
+		again, unit := normalisePrices(q)
 		a, b := solve(t, again, someEffort), solve(t, q, someEffort)
 		if a.Status != b.Status || math.Abs(unit*a.Objective-b.Objective) > 1e-6*(1+b.Objective) {
 			t.Fatalf("%s %g became %s %g", a.Status, a.Objective, b.Status, b.Objective)
@@ -126,11 +126,11 @@ func TestCurrencyDoesNotChangeThePlan(t *testing.T) {
 // The conflicting limits are named, and no others.
 func TestConflictingLimitsAreNamed(t *testing.T) {
 	p := one()
-	p.Models, p.N, p.Theta, p.Sigma = []string{"llama", "qwen", "tiny"}, nil, [][]float64{{1000}, {1000}, {1000}}, [][]float64{{0}, {0}, {0}}
+	p.Models, p.Current, p.ReplicaTPS, p.StartCostUSD = []string{"llama", "qwen", "tiny"}, nil, [][]float64{{1000}, {1000}, {1000}}, [][]float64{{0}, {0}, {0}}
 	p.Regions = []string{"us", "eu"}
-	p.Rho = [][][]float64{{{4000}, {1000}}, {{5000}, {1000}}, {{0}, {100}}}
+	p.LoadTPS = [][][]float64{{{4000}, {1000}}, {{5000}, {1000}}, {{0}, {100}}}
 	for range p.Models {
-		p.N = append(p.N, [][]int{{0}, {0}})
+		p.Current = append(p.Current, [][]int{{0}, {0}})
 	}
 	p.Capacity = [][]*int{{ptr(6)}, {ptr(50)}}
 	for name, c := range map[string]struct {
@@ -162,24 +162,24 @@ func TestConflictingLimitsAreNamed(t *testing.T) {
 // An available reserved GPU is used before a billed one.
 func TestReservedIsUsedFirst(t *testing.T) {
 	p := one()
-	p.GPUs, p.N, p.Theta, p.Alpha, p.Sigma = []string{"L4 reserved", "L4"}, [][][]int{{{0, 0}}}, [][]float64{{1000, 1000}}, []float64{0.5, 0.8}, [][]float64{{0.1, 0.1}}
+	p.GPUs, p.Current, p.ReplicaTPS, p.PricePerHour, p.StartCostUSD = []string{"L4 reserved", "L4"}, [][][]int{{{0, 0}}}, [][]float64{{1000, 1000}}, []float64{0.5, 0.8}, [][]float64{{0.1, 0.1}}
 	p.Capacity, p.CapacityType = [][]*int{{ptr(3), nil}}, []string{"reserved", "on_demand"}
 	got := solve(t, p, SolveOptions{})
-	if got.X[0][0][0] != 3 || got.X[0][0][1] != 2 || math.Abs(got.Objective-(2*0.8+5*0.1)) > 1e-9 {
-		t.Fatalf("%v for %g", got.X, got.Objective)
+	if got.Counts[0][0][0] != 3 || got.Counts[0][0][1] != 2 || math.Abs(got.Objective-(2*0.8+5*0.1)) > 1e-9 {
+		t.Fatalf("%v for %g", got.Counts, got.Objective)
 	}
 }
 
 // A VM that one model frees is taken over where that is cheaper.
 func TestSwitchSavesTheStartCost(t *testing.T) {
 	p := one()
-	p.Models, p.N, p.Theta, p.Sigma = []string{"a", "b"}, [][][]int{{{4}}, {{0}}}, [][]float64{{1000}, {1000}}, [][]float64{{1}, {1}}
-	p.Rho = [][][]float64{{{1000}}, {{5000}}}
+	p.Models, p.Current, p.ReplicaTPS, p.StartCostUSD = []string{"a", "b"}, [][][]int{{{4}}, {{0}}}, [][]float64{{1000}, {1000}}, [][]float64{{1}, {1}}
+	p.LoadTPS = [][][]float64{{{1000}}, {{5000}}}
 	cost := 0.25
-	p.Switch = [][]*float64{{nil}, {&cost}}
+	p.SwitchCostUSD = [][]*float64{{nil}, {&cost}}
 	got := solve(t, p, SolveOptions{})
 	if want := 6*0.8 + 3*cost + 2*1; math.Abs(got.Objective-want) > 1e-9 || got.Status != StatusOptimal {
-		t.Fatalf("%s %v for %g, want %g", got.Status, got.X, got.Objective, want)
+		t.Fatalf("%s %v for %g, want %g", got.Status, got.Counts, got.Objective, want)
 	}
 }
 
@@ -217,7 +217,7 @@ func TestExtrasErrors(t *testing.T) {
 func TestColumnsConvertToCounts(t *testing.T) {
 	p := written()
 	cost := 0.02
-	p.Switch, p.Egress, p.Survive = [][]*float64{{&cost}}, []float64{0.1, 0}, true
+	p.SwitchCostUSD, p.Egress, p.Survive = [][]*float64{{&cost}}, []float64{0.1, 0}, true
 	p.MinTotal, p.MaxTotal = []*int{ptr(2)}, []*int{ptr(20)}
 	var lp, mps bytes.Buffer
 	if p.WriteLP(&lp) != nil || p.WriteMPS(&mps) != nil {
@@ -241,7 +241,7 @@ func TestColumnsConvertToCounts(t *testing.T) {
 func TestEgressIsSolvedWithLittleEffort(t *testing.T) {
 	p := withEgress(random(rand.New(rand.NewPCG(3, 9)), paperSize), rand.New(rand.NewPCG(3, 12)))
 	got := solve(t, p, SolveOptions{Effort: 3_000_000})
-	if got.Status != StatusFeasible || p.Verify(got.X) != nil || got.Bound > got.Objective {
+	if got.Status != StatusFeasible || p.Verify(got.Counts) != nil || got.Bound > got.Objective {
 		t.Fatalf("%s, %g..%g", got.Status, got.Bound, got.Objective)
 	}
 }
@@ -251,7 +251,7 @@ func TestInterrupt(t *testing.T) {
 	p := withCapacity(random(rand.New(rand.NewPCG(2, 9)), size{models: 8, regions: 6, gpus: 4, windows: 6, maximum: 20}), rand.New(rand.NewPCG(2, 10)), 1.3)
 	calls := 0
 	got := solve(t, p, SolveOptions{Interrupt: func() bool { calls++; return calls > 5 }})
-	if calls != 6 || got.X != nil && (got.Bound > got.Objective || p.Verify(got.X) != nil) {
+	if calls != 6 || got.Counts != nil && (got.Bound > got.Objective || p.Verify(got.Counts) != nil) {
 		t.Fatalf("interrupt was called %d times, %s %g..%g", calls, got.Status, got.Bound, got.Objective)
 	}
 }

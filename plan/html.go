@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// Page is a capacity review as an HTML page.
-type Page struct {
+// Report is a capacity review as an HTML page.
+type Report struct {
 	Service    string
 	Proposal   Proposal
 	LoadCurves []LoadCurve
@@ -17,8 +17,8 @@ type Page struct {
 
 // WriteHTML writes the review as one self-contained page. The same review yields the same
 // bytes, whatever the solving time.
-func (p Page) WriteHTML(w io.Writer) error {
-	v := pageView{Page: p, Status: describeStatus(p.Proposal), Headline: p.headline(), Tiles: p.tiles(), Binding: p.bindingConstraints()}
+func (p Report) WriteHTML(w io.Writer) error {
+	v := pageView{Report: p, Status: describeStatus(p.Proposal), Headline: p.headline(), Tiles: p.tiles(), Binding: p.bindingConstraints()}
 	v.When = p.describeTime()
 	for _, c := range p.Proposal.Changes {
 		v.Rows = append(v.Rows, newChangeView(c))
@@ -32,7 +32,7 @@ func (p Page) WriteHTML(w io.Writer) error {
 
 // pageView is the data of the written page.
 type pageView struct {
-	Page
+	Report
 	When, Status, Headline string
 	Tiles                  []tile
 	Rows                   []changeView
@@ -42,7 +42,7 @@ type pageView struct {
 }
 
 // tile is one value of the summary.
-type tile struct{ Name, Value, Below string }
+type tile struct{ Name, Value, Note string }
 
 // changeView is one change.
 type changeView struct {
@@ -52,8 +52,8 @@ type changeView struct {
 
 func newChangeView(c ReplicaChange) changeView {
 	r := changeView{ReplicaChange: c, Offering: c.GPU, Sign: "0", Peak: formatRate(c.PlannedPeakTPS), PlannedCapacity: formatRate(c.CapacityTPS), UtilisationText: "-", Money: "-"}
-	if c.Capacity != nil {
-		r.CapacityName = strings.ReplaceAll(*c.Capacity, "_", " ")
+	if c.CapacityType != nil {
+		r.CapacityName = strings.ReplaceAll(*c.CapacityType, "_", " ")
 	}
 	if c.Delta != 0 {
 		r.Sign = fmt.Sprintf("%+d", c.Delta)
@@ -102,7 +102,7 @@ func dollars(usd float64) string {
 }
 
 // describeTime returns the time and forecaster of the plan.
-func (p Page) describeTime() string {
+func (p Report) describeTime() string {
 	var parts []string
 	if p.Proposal.Horizon != nil && p.Proposal.At != nil {
 		parts = append(parts, fmt.Sprintf("for %s from %s", *p.Proposal.Horizon, p.Proposal.At.Format("Monday, 2 January 2006, 15:04 MST")))
@@ -117,9 +117,9 @@ func (p Page) describeTime() string {
 func describeStatus(p Proposal) string {
 	switch {
 	case p.Status == StatusOptimal && p.Gap != nil && *p.Gap == 0:
-		return fmt.Sprintf("Proven to be the cheapest plan that satisfies every constraint: $%.2f for the hour, including start-up costs.", *p.Objective)
-	case (p.Status == StatusOptimal || p.Status == StatusFeasible) && p.Gap != nil && p.Bound != nil:
-		return fmt.Sprintf("$%.2f for the hour, including start-up costs; lower bound $%.2f (gap %.2g %%).", *p.Objective, *p.Bound, 100**p.Gap)
+		return fmt.Sprintf("Proven to be the cheapest plan that satisfies every constraint: $%.2f for the hour, including start-up costs.", *p.TotalCostUSD)
+	case (p.Status == StatusOptimal || p.Status == StatusFeasible) && p.Gap != nil && p.LowerBoundUSD != nil:
+		return fmt.Sprintf("$%.2f for the hour, including start-up costs; lower bound $%.2f (gap %.2g %%).", *p.TotalCostUSD, *p.LowerBoundUSD, 100**p.Gap)
 	case p.Status == StatusInfeasible:
 		return "No plan satisfies every constraint."
 	}
@@ -127,7 +127,7 @@ func describeStatus(p Proposal) string {
 }
 
 // headline summarises the changes and their cost in a sentence.
-func (p Page) headline() string {
+func (p Report) headline() string {
 	more, less := 0, 0
 	for _, c := range p.Proposal.Changes {
 		more, less = more+max(0, c.Delta), less+max(0, -c.Delta)
@@ -164,7 +164,7 @@ func plural(n int) string {
 }
 
 // tiles returns the values of the summary: cost, replicas, load.
-func (p Page) tiles() []tile {
+func (p Report) tiles() []tile {
 	var out []tile
 	if now, then := p.Proposal.CostPerHour.Current, p.Proposal.CostPerHour.Planned; now != nil && then != nil {
 		out = append(out, tile{"Cost per hour", fmt.Sprintf("%s → %s", dollars(*now), dollars(*then)), signed(HoursPerMonth*(*then-*now)) + " per month at this rate"})
@@ -186,16 +186,16 @@ func (p Page) tiles() []tile {
 	}
 	load := tile{"Planned peak of uncached prompt tokens, all regions", formatRate(peak) + " tokens/s", "no load forecast"}
 	if peak > 0 {
-		load.Below = p.describeMinute(at)
+		load.Note = p.describeMinute(at)
 		if capacity > 0 {
-			load.Below += fmt.Sprintf(", %.0f %% of planned capacity", 100*peak/capacity)
+			load.Note += fmt.Sprintf(", %.0f %% of planned capacity", 100*peak/capacity)
 		}
 	}
 	return append(out, load)
 }
 
 // combinedPeak returns the highest total load of all curves in one minute, and the minute.
-func (p Page) combinedPeak() (peak float64, minute int) {
+func (p Report) combinedPeak() (peak float64, minute int) {
 	for w := 0; len(p.LoadCurves) > 0 && w < len(p.LoadCurves[0].Planned); w++ {
 		var sum float64
 		for _, c := range p.LoadCurves {
@@ -209,7 +209,7 @@ func (p Page) combinedPeak() (peak float64, minute int) {
 }
 
 // describeMinute returns the time of a minute of the forecast.
-func (p Page) describeMinute(minute int) string {
+func (p Report) describeMinute(minute int) string {
 	if p.Proposal.At == nil {
 		return fmt.Sprintf("minute %d", minute)
 	}
@@ -219,7 +219,7 @@ func (p Page) describeMinute(minute int) string {
 // bindingConstraint is a binding constraint, and where it binds.
 type bindingConstraint struct {
 	Name, Meaning string
-	Places        []string
+	Locations     []string
 }
 
 // meanings explains constraints by the first word of their name.
@@ -234,7 +234,7 @@ var meanings = map[string]string{
 }
 
 // bindingConstraints lists the binding constraints, in the order of the changes.
-func (p Page) bindingConstraints() []bindingConstraint {
+func (p Report) bindingConstraints() []bindingConstraint {
 	var out []bindingConstraint
 	for _, c := range p.Proposal.Changes {
 		place := fmt.Sprintf("%s in %s on %s", c.Model, c.Region, c.offering())
@@ -243,7 +243,7 @@ func (p Page) bindingConstraints() []bindingConstraint {
 			if at < 0 {
 				at, out = len(out), append(out, bindingConstraint{Name: b, Meaning: meanings[strings.Fields(b)[0]]})
 			}
-			out[at].Places = append(out[at].Places, place)
+			out[at].Locations = append(out[at].Locations, place)
 		}
 	}
 	return out

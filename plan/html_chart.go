@@ -35,7 +35,7 @@ type loadChart struct {
 }
 
 // chart draws a load curve over minutes relative to the plan's time.
-func (p Page) chart(c LoadCurve) loadChart {
+func (p Report) chart(c LoadCurve) loadChart {
 	ahead := max(1, float64(len(c.Planned)))
 	peak, minute := c.Peak()
 	out := loadChart{Model: c.Model, Region: c.Region, Summary: p.summarise(c), AboveCapacity: peak > c.CurrentCapacity*(1+relTolerance)}
@@ -43,17 +43,17 @@ func (p Page) chart(c LoadCurve) loadChart {
 	out.Height = 150
 	out.X = chart.Scale{Low: -pastMinutes, High: ahead, Middle: 0, Share: pastShare}
 	out.Y = chart.Scale{High: scaleTop(c)}
-	out.YMarks = out.Y.Marks(yMarks, formatRate)
+	out.YTicks = out.Y.Ticks(yMarks, formatRate)
 	for _, at := range []float64{-pastMinutes, -pastMinutes / 2, 0, ahead / 2, ahead} {
 		label := fmt.Sprintf("%+.0fm", at)
 		if p.Proposal.At != nil {
 			label = p.Proposal.At.Add(time.Duration(at) * time.Minute).Format("15:04")
 		}
-		out.XMarks = append(out.XMarks, chart.Mark{Value: at, Text: label})
+		out.XTicks = append(out.XTicks, chart.Tick{Value: at, Text: label})
 	}
 	out.Lines = []chart.Line{
 		{Class: "divide", Points: []chart.Point{{X: 0, Y: 0}, {X: 0, Y: out.Y.High}}},
-		{Class: "past", Points: binPoints(binMeans(c.Past), -float64(len(c.Past)), pastBin)},
+		{Class: "past", Points: binPoints(binMeans(c.History), -float64(len(c.History)), pastBin)},
 		{Class: "current", Points: []chart.Point{{X: -pastMinutes, Y: c.CurrentCapacity}, {X: ahead, Y: c.CurrentCapacity}}},
 		{Class: "planned", Points: c.steps()},
 		{Class: "mean", Points: binPoints(c.Planned, 0, 1)},
@@ -76,7 +76,7 @@ func scaleTop(c LoadCurve) float64 {
 	if c.PlannedCapacity != nil {
 		highest = math.Max(highest, *c.PlannedCapacity)
 	}
-	for _, values := range [][]float64{binMeans(c.Past), c.Planned, c.Hi90} {
+	for _, values := range [][]float64{binMeans(c.History), c.Planned, c.Hi90} {
 		for _, v := range values {
 			if v > highest { // false for NaN
 				highest = v
@@ -127,7 +127,7 @@ func (c LoadCurve) steps() []chart.Point {
 }
 
 // summarise describes a load curve: its planned peak and its capacity.
-func (p Page) summarise(c LoadCurve) string {
+func (p Report) summarise(c LoadCurve) string {
 	carries := formatRate(c.CurrentCapacity)
 	if c.PlannedCapacity != nil && *c.PlannedCapacity != c.CurrentCapacity {
 		carries += " → " + formatRate(*c.PlannedCapacity)

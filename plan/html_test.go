@@ -13,7 +13,7 @@ import (
 )
 
 // aPage is a review of two regions, one of which has no forecast.
-func aPage(t *testing.T, service string) Page {
+func aPage(t *testing.T, service string) Report {
 	t.Helper()
 	p := twoRegions()
 	at := time.Date(2027, 1, 15, 14, 0, 0, 0, time.UTC)
@@ -24,7 +24,7 @@ func aPage(t *testing.T, service string) Page {
 		if m > 300 && m < 400 {
 			v = math.NaN()
 		}
-		c.Past = append(c.Past, v)
+		c.History = append(c.History, v)
 	}
 	for m := range 60 {
 		v := 3000 + 16*float64(m)
@@ -32,10 +32,10 @@ func aPage(t *testing.T, service string) Page {
 	}
 	dark := LoadCurve{Model: "m", Region: "eu", Planned: make([]float64, 60), CurrentCapacity: 2000}
 	proposal := proposal(t, p, ProposalContext{At: at, Horizon: time.Hour, Forecaster: "auto", Assumed: []string{"a <price> & more"}})
-	return Page{Service: service, Proposal: proposal, LoadCurves: []LoadCurve{c, dark}}
+	return Report{Service: service, Proposal: proposal, LoadCurves: []LoadCurve{c, dark}}
 }
 
-func htmlOf(t *testing.T, p Page) string {
+func htmlOf(t *testing.T, p Report) string {
 	t.Helper()
 	var b bytes.Buffer
 	if err := p.WriteHTML(&b); err != nil {
@@ -105,7 +105,7 @@ func TestPageDrawsSteps(t *testing.T) {
 // A review without a plan, a forecast or a time still yields a page.
 func TestPageWithoutPlanOrForecast(t *testing.T) {
 	p := aPage(t, "chat")
-	for name, page := range map[string]Page{
+	for name, page := range map[string]Report{
 		"nothing":    {},
 		"infeasible": {Service: "chat", Proposal: Proposal{Status: StatusInfeasible, Infeasible: []string{"m in us: too much"}}, LoadCurves: p.LoadCurves},
 		"unknown":    {Service: "chat", Proposal: Proposal{Status: StatusUnknown}},

@@ -25,7 +25,7 @@ func (v pageView) markup() *chart.Page {
 	putList(p, "Unmet constraints", v.Proposal.Infeasible)
 	p.Put("<ul class=\"tiles\">\n")
 	for _, t := range v.Tiles {
-		p.Put("<li><span>{}</span><b>{}</b><span>{}</span></li>\n", t.Name, t.Value, t.Below)
+		p.Put("<li><span>{}</span><b>{}</b><span>{}</span></li>\n", t.Name, t.Value, t.Note)
 	}
 	p.Put("</ul>\n")
 	v.putChanges(p)
@@ -115,7 +115,7 @@ func (v pageView) putBinding(p *chart.Page) {
 		p.Put("<li><b>{}</b>", h.Name)
 		p.PutIf(h.Meaning != "", ` <span class="soft">({})</span>`, h.Meaning)
 		before := ": "
-		for _, place := range h.Places {
+		for _, place := range h.Locations {
 			p.Put("{}{}", before, place)
 			before = "; "
 		}

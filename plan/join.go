@@ -70,7 +70,7 @@ func (g *dynamicProgramme) prepare() {
 // minSlack returns the minimum unused part of row r, at its price, given the use so far and the
 // maximum use by the remaining items.
 func (g *dynamicProgramme) minSlack(r int, used, remaining float64) float64 {
-	return g.y[r] * math.Max(0, g.c.rows[r].right-used-remaining)
+	return g.y[r] * math.Max(0, g.c.rows[r].rhs-used-remaining)
 }
 
 // enumerate enumerates all choices within the limit. It returns false when there are too many.
@@ -192,7 +192,7 @@ func (g *dynamicProgramme) addOptionUse(s int, q *partial, o *option, rows []row
 		if g.open[t.row] {
 			continue
 		}
-		right := g.c.rows[t.row].right
+		right := g.c.rows[t.row].rhs
 		if now+g.lo[s+1][t.row] > right+1e-8*math.Max(1, math.Abs(right)) {
 			return false
 		}

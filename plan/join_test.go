@@ -15,7 +15,7 @@ func joinOf(r *rand.Rand, limit float64) *dynamicProgramme {
 	g := &dynamicProgramme{c: c, limit: limit, remainingPartials: 1 << 20, open: make([]bool, rows)}
 	g.open[rows-1] = true
 	for range rows {
-		c.rows = append(c.rows, couplingRow{right: float64(r.IntN(12) - 2)})
+		c.rows = append(c.rows, couplingConstraint{rhs: float64(r.IntN(12) - 2)})
 		g.y = append(g.y, float64(r.IntN(3))/2)
 	}
 	for range 1 + r.IntN(4) {
@@ -51,10 +51,10 @@ func bruteJoin(g *dynamicProgramme, item int, cost, bound float64, used []float6
 			if g.open[row] || !touched[row] {
 				continue
 			}
-			if u > g.c.rows[row].right {
+			if u > g.c.rows[row].rhs {
 				return
 			}
-			bound += g.y[row] * (g.c.rows[row].right - u)
+			bound += g.y[row] * (g.c.rows[row].rhs - u)
 		}
 		if bound <= g.limit {
 			visit(cost, used[len(used)-1])

@@ -31,9 +31,9 @@ func withTypes(p *Problem, r *rand.Rand) *Problem {
 	p.CapacityType[0] = "reserved"
 	for j := range p.Regions {
 		p.Capacity[j][0] = ptr(r.IntN(6))
-		p.RegionAlpha = append(p.RegionAlpha, nil)
+		p.RegionPricePerHour = append(p.RegionPricePerHour, nil)
 		for k := range p.GPUs {
-			p.RegionAlpha[j] = append(p.RegionAlpha[j], math.Round(100*p.Alpha[k]*(0.8+0.5*r.Float64()))/100)
+			p.RegionPricePerHour[j] = append(p.RegionPricePerHour[j], math.Round(100*p.PricePerHour[k]*(0.8+0.5*r.Float64()))/100)
 			if k > 0 && r.IntN(3) == 0 {
 				p.Capacity[j][k] = nil
 			}
@@ -44,13 +44,13 @@ func withTypes(p *Problem, r *rand.Rand) *Problem {
 
 func withSwitch(p *Problem, r *rand.Rand) *Problem {
 	for i := range p.Models {
-		p.Switch = append(p.Switch, nil)
+		p.SwitchCostUSD = append(p.SwitchCostUSD, nil)
 		for k := range p.GPUs {
-			p.Sigma[i][k] *= 3
-			cost := math.Round(100*p.Sigma[i][k]*r.Float64()*0.6) / 100
-			p.Switch[i] = append(p.Switch[i], &cost)
+			p.StartCostUSD[i][k] *= 3
+			cost := math.Round(100*p.StartCostUSD[i][k]*r.Float64()*0.6) / 100
+			p.SwitchCostUSD[i] = append(p.SwitchCostUSD[i], &cost)
 			if r.IntN(5) == 0 {
-				p.Switch[i][k] = nil
+				p.SwitchCostUSD[i][k] = nil
 			}
 		}
 	}
@@ -63,7 +63,7 @@ func withTotals(p *Problem, r *rand.Rand) *Problem {
 	for i := range p.Models {
 		units := 0
 		for k := range p.GPUs {
-			units = max(units, unitsFor(p.GlobalDemand(i), p.Theta[i][k]))
+			units = max(units, unitsFor(p.GlobalDemand(i), p.ReplicaTPS[i][k]))
 		}
 		if r.IntN(2) == 0 {
 			p.MinTotal[i] = ptr(units * 3 / 4)

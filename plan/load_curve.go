@@ -7,8 +7,8 @@ import "time"
 // the forecast.
 type LoadCurve struct {
 	Model, Region string
-	// Past ends at the time of the plan; NaN is unknown.
-	Past []float64
+	// History ends at the time of the plan; NaN is unknown.
+	History []float64
 	// Mean is the forecast with its 90 % prediction interval; nil without a forecast. Planned is
 	// the load planned for: Mean raised to the planned peak, plus the planned share of batch
 	// load.

@@ -5,16 +5,16 @@ import "math"
 // Bounds of a proof by enumeration. Beyond them the enumeration stops, and the bound proven so far
 // is kept.
 const (
-	blockOptions  = 1 << 13 // options of a block
-	modelPartials = 1 << 19 // partial choices of a model
-	modelOptions  = 1 << 15 // choices of a model that are combined with those of other models
-	allPartials   = 1 << 21 // partial choices of all models
-	firstWithin   = 1e-4    // distance of the first search above the bound, as a share of the bound
-	widen         = 2       // factor of the distance after a search without a result
+	maxBlockOptions     = 1 << 13 // options of a block
+	maxModelPartials    = 1 << 19 // partial choices of a model
+	maxModelOptions     = 1 << 15 // choices of a model that are combined with those of other models
+	maxAllPartials      = 1 << 21 // partial choices of all models
+	firstSearchDistance = 1e-4    // distance of the first search above the bound, as a share of the bound
+	distanceGrowth      = 2       // factor of the distance after a search without a result
 )
 
-// choices are the possible counts of one model whose cost is within a distance of its lower bound.
-type choices struct {
+// modelChoices are the possible counts of one model whose cost is within a distance of its lower bound.
+type modelChoices struct {
 	options []option
 	rows    []int // by entry of the options' use: a row shared between models
 }
@@ -22,13 +22,13 @@ type choices struct {
 // joinModelBlocks combines the blocks of model i (its counts in one region) whose cost is at most d above their
 // lower bound. It satisfies the model's own rows and prices the rows shared with other models. With shared, it lists
 // every choice that is not dominated in cost and use of shared rows; otherwise the cheapest one. ok is false where there are too many to enumerate. loose are the rows that no choice can violate.
-func (c *programme) joinModelBlocks(p *point, i int, d float64, shared bool, loose []bool) (out choices, ok bool) {
-	g := &dynamicProgramme{c: c, y: p.y, limit: d, remainingPartials: modelPartials, open: make([]bool, 3*len(c.rows))}
+func (c *programme) joinModelBlocks(p *point, i int, d float64, shared bool, loose []bool) (out modelChoices, ok bool) {
+	g := &dynamicProgramme{c: c, y: p.y, limit: d, remainingPartials: maxModelPartials, open: make([]bool, 3*len(c.rows))}
 	for r := range g.open {
 		g.open[r] = r >= len(c.rows) || c.rows[r].model != i
 	}
 	for at := i * c.regions; at < (i+1)*c.regions; at++ {
-		options, complete := c.options(p, at, d, blockOptions)
+		options, complete := c.options(p, at, d, maxBlockOptions)
 		if !complete {
 			return out, false
 		}
@@ -41,7 +41,7 @@ func (c *programme) joinModelBlocks(p *point, i int, d float64, shared bool, loo
 		}
 		g.items, g.rows = append(g.items, options), append(g.rows, rows)
 	}
-	if !g.enumerate() || len(g.completeChoices()) > modelOptions {
+	if !g.enumerate() || len(g.completeChoices()) > maxModelOptions {
 		return out, false
 	}
 	for n, q := range g.completeChoices() {
@@ -125,7 +125,7 @@ func (c *programme) sharedRowUse(at int, options []option, loose []bool) (rows [
 func (c *programme) looseRows(p *point, d []float64) []bool {
 	maxUse := make([]float64, len(c.rows))
 	for at := range c.blocks {
-		options, complete := c.options(p, at, d[at/c.regions], blockOptions)
+		options, complete := c.options(p, at, d[at/c.regions], maxBlockOptions)
 		for t, l := range c.links[at] {
 			top := math.Inf(-1)
 			for _, o := range options {
@@ -139,7 +139,7 @@ func (c *programme) looseRows(p *point, d []float64) []bool {
 	}
 	loose := make([]bool, len(c.rows))
 	for r, row := range c.rows {
-		loose[r] = row.model < 0 && maxUse[r] <= row.right
+		loose[r] = row.model < 0 && maxUse[r] <= row.rhs
 	}
 	return loose
 }
@@ -151,9 +151,9 @@ func (c *programme) boundWholeModels(p *point) (floors []float64, flat []int, al
 	floors, all = make([]float64, c.models), true
 	far := c.costLimit() - p.value
 	for i := range floors {
-		first := firstWithin * math.Abs(p.value) / float64(c.models)
-		for d := math.Max(first, slackOf(p.value)); ; d *= widen {
-			d = math.Min(d, far+slackOf(c.costLimit()))
+		first := firstSearchDistance * math.Abs(p.value) / float64(c.models)
+		for d := math.Max(first, roundingError(p.value)); ; d *= distanceGrowth {
+			d = math.Min(d, far+roundingError(c.costLimit()))
 			found, ok := c.joinModelBlocks(p, i, d, false, nil)
 			if !ok {
 				all = false
@@ -192,7 +192,7 @@ func (c *programme) relaxModels(p *point) bool {
 	copy(p.x, flat)
 	for r, row := range c.rows {
 		if p.use[r] = 0; row.model >= 0 {
-			p.use[r] = row.right // the row is satisfied
+			p.use[r] = row.rhs // the row is satisfied
 		}
 	}
 	for at := range c.blocks {
@@ -223,7 +223,7 @@ func (c *programme) enumerateAll(p *point) (bound float64, settled bool) {
 		return bound, false
 	}
 	loose := c.looseRows(p, d)
-	g := &dynamicProgramme{c: c, y: p.y, limit: c.costLimit() - bound, remainingPartials: allPartials, open: make([]bool, 3*len(c.rows)), incomparable: c.p.Switch != nil}
+	g := &dynamicProgramme{c: c, y: p.y, limit: c.costLimit() - bound, remainingPartials: maxAllPartials, open: make([]bool, 3*len(c.rows)), incomparable: c.p.SwitchCostUSD != nil}
 	for i, floor := range floors {
 		found, ok := c.joinModelBlocks(p, i, d[i], true, loose)
 		if !ok {

@@ -20,23 +20,23 @@ type option struct {
 // then has the cheapest of those found.
 func (c *programme) options(p *point, at int, d float64, limit int) (out []option, complete bool) {
 	c.priceBlock(at, p.y)
-	w, floor := &c.search, p.reduced[at]
-	w.limit = floor + d + slackOf(math.Abs(floor)+d)
+	bs, floor := &c.search, p.reduced[at]
+	bs.limit = floor + d + roundingError(math.Abs(floor)+d)
 	complete = true
 	var memory []int
-	w.visit = func(cost, _ float64) {
-		memory = append(memory, w.x...)
-		out = append(out, option{x: memory[len(memory)-len(w.x) : len(memory) : len(memory)], excess: math.Max(0, cost-floor)})
+	bs.visit = func(cost, _ float64) {
+		memory = append(memory, bs.x...)
+		out = append(out, option{x: memory[len(memory)-len(bs.x) : len(memory) : len(memory)], excess: math.Max(0, cost-floor)})
 		if len(out) == 4*limit {
 			out, complete = cheapestOptions(out, limit), false
 			worst := 0.0
 			for n := range out {
 				worst = math.Max(worst, out[n].weight())
 			}
-			w.limit = math.Min(w.limit, floor+worst)
+			bs.limit = math.Min(bs.limit, floor+worst)
 		}
 	}
-	w.searchFrom(0, 0, 0, 0)
+	bs.searchFrom(0, 0, 0, 0)
 	c.work.spend(4 * len(out) * bits.Len(uint(len(out)))) // sorting
 	complete = complete && len(out) <= limit && !c.work.spent()
 	out = cheapestOptions(out, limit)

@@ -18,20 +18,20 @@ type Problem struct {
 	Models  []string `json:"models"`
 	Regions []string `json:"regions"`
 	GPUs    []string `json:"gpus"`
-	// N is the number of replicas of model i that run in region j on GPU k now.
-	N [][][]int `json:"n"`
-	// Theta is the throughput of one replica of model i on GPU k, in prompt tokens per second; 0 =
+	// Current is the number of replicas of model i that run in region j on GPU k now.
+	Current [][][]int `json:"n"`
+	// ReplicaTPS is the throughput of one replica of model i on GPU k, in prompt tokens per second; 0 =
 	// the model does not run there.
-	Theta [][]float64 `json:"theta"`
-	// Alpha is the price of a replica on GPU k, in USD per hour.
-	Alpha []float64 `json:"alpha"`
-	// Sigma is the cost of starting a replica of model i on GPU k, in USD.
-	Sigma [][]float64 `json:"sigma"`
-	// Rho is the forecast load of model i in region j in window w, in prompt tokens per second.
-	Rho [][][]float64 `json:"rho"`
-	// Epsilon is the share of its own peak that a region must be able to serve itself, above 0 and
+	ReplicaTPS [][]float64 `json:"theta"`
+	// PricePerHour is the price of a replica on GPU k, in USD per hour.
+	PricePerHour []float64 `json:"alpha"`
+	// StartCostUSD is the cost of starting a replica of model i on GPU k, in USD.
+	StartCostUSD [][]float64 `json:"sigma"`
+	// LoadTPS is the forecast load of model i in region j in window w, in prompt tokens per second.
+	LoadTPS [][][]float64 `json:"rho"`
+	// LocalShare is the share of its own peak that a region must be able to serve itself, above 0 and
 	// at most 1. Other regions may serve the remainder.
-	Epsilon float64 `json:"epsilon"`
+	LocalShare float64 `json:"epsilon"`
 	// Capacity is the maximum number of replicas in region j on GPU k over all models; nil, or a
 	// nil entry, is no limit.
 	Capacity [][]*int `json:"capacity"`
@@ -76,29 +76,29 @@ func (p *Problem) Check() error {
 	if c.models == 0 || c.regions == 0 || c.gpus == 0 {
 		return fmt.Errorf("models, regions, gpus: must not be empty, got %d, %d and %d entries", c.models, c.regions, c.gpus)
 	}
-	if !(p.Epsilon > 0 && p.Epsilon <= 1) {
-		return fmt.Errorf("epsilon: must be greater than 0 and at most 1, got %g", p.Epsilon)
+	if !(p.LocalShare > 0 && p.LocalShare <= 1) {
+		return fmt.Errorf("epsilon: must be greater than 0 and at most 1, got %g", p.LocalShare)
 	}
-	c.checkLength("n", len(p.N), c.models)
-	c.checkLength("theta", len(p.Theta), c.models)
-	c.checkLength("sigma", len(p.Sigma), c.models)
-	c.checkLength("rho", len(p.Rho), c.models)
-	c.checkValues("alpha", p.Alpha, c.gpus)
+	c.checkLength("n", len(p.Current), c.models)
+	c.checkLength("theta", len(p.ReplicaTPS), c.models)
+	c.checkLength("sigma", len(p.StartCostUSD), c.models)
+	c.checkLength("rho", len(p.LoadTPS), c.models)
+	c.checkValues("alpha", p.PricePerHour, c.gpus)
 	if c.err != nil {
 		return c.err
 	}
 	for i := range p.Models {
-		c.checkValues(indexed("theta", i), p.Theta[i], c.gpus)
-		c.checkValues(indexed("sigma", i), p.Sigma[i], c.gpus)
-		c.checkLength(indexed("n", i), len(p.N[i]), c.regions)
-		c.checkLength(indexed("rho", i), len(p.Rho[i]), c.regions)
+		c.checkValues(indexed("theta", i), p.ReplicaTPS[i], c.gpus)
+		c.checkValues(indexed("sigma", i), p.StartCostUSD[i], c.gpus)
+		c.checkLength(indexed("n", i), len(p.Current[i]), c.regions)
+		c.checkLength(indexed("rho", i), len(p.LoadTPS[i]), c.regions)
 		if c.err != nil {
 			return c.err
 		}
 		for j := range p.Regions {
-			c.checkCounts(indexed("n", i, j), p.N[i][j], c.gpus)
-			c.checkLength(indexed("rho", i, j), len(p.Rho[i][j]), len(p.Rho[0][0]))
-			c.checkValues(indexed("rho", i, j), p.Rho[i][j], len(p.Rho[i][j]))
+			c.checkCounts(indexed("n", i, j), p.Current[i][j], c.gpus)
+			c.checkLength(indexed("rho", i, j), len(p.LoadTPS[i][j]), len(p.LoadTPS[0][0]))
+			c.checkValues(indexed("rho", i, j), p.LoadTPS[i][j], len(p.LoadTPS[i][j]))
 		}
 	}
 	c.checkLimits("capacity", p.Capacity, c.regions, c.gpus)
@@ -178,12 +178,12 @@ func limitOr(rows [][]*int, a, b, fallback int) int {
 }
 
 // LocalDemand returns the load of model i that region j must serve itself: epsilon of its peak.
-func (p *Problem) LocalDemand(i, j int) float64 { return p.Epsilon * p.RegionPeak(i, j) }
+func (p *Problem) LocalDemand(i, j int) float64 { return p.LocalShare * p.RegionPeak(i, j) }
 
 // RegionPeak returns the highest load of model i in region j over the windows.
 func (p *Problem) RegionPeak(i, j int) float64 {
 	var peak float64
-	for _, v := range p.Rho[i][j] {
+	for _, v := range p.LoadTPS[i][j] {
 		peak = math.Max(peak, v)
 	}
 	return peak
@@ -192,10 +192,10 @@ func (p *Problem) RegionPeak(i, j int) float64 {
 // GlobalDemand returns the highest load of model i in one window, summed over all regions.
 func (p *Problem) GlobalDemand(i int) float64 {
 	var peak float64
-	for w := range p.Rho[i][0] {
+	for w := range p.LoadTPS[i][0] {
 		var sum float64
 		for j := range p.Regions {
-			sum += p.Rho[i][j][w]
+			sum += p.LoadTPS[i][j][w]
 		}
 		peak = math.Max(peak, sum)
 	}
@@ -210,14 +210,14 @@ func (p *Problem) Cost(x [][][]int) float64 {
 	for i := range p.Models {
 		for j := range p.Regions {
 			for k := range p.GPUs {
-				cost += p.Price(j, k)*float64(x[i][j][k]) + p.Sigma[i][k]*float64(max(0, x[i][j][k]-p.N[i][j][k]))
+				cost += p.Price(j, k)*float64(x[i][j][k]) + p.StartCostUSD[i][k]*float64(max(0, x[i][j][k]-p.Current[i][j][k]))
 			}
 			if a := p.egressCostOf(i, j); a.price > 0 {
 				cost += a.costAt(p.regionThroughput(x, i, j))
 			}
 		}
 	}
-	if p.Switch == nil {
+	if p.SwitchCostUSD == nil {
 		return cost
 	}
 	for j := range p.Regions {

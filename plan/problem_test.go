@@ -74,8 +74,8 @@ func FuzzReadProblem(f *testing.F) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if r.X != nil && (p.Verify(r.X) != nil || r.Bound > r.Objective) {
-			t.Fatalf("%v: bound %g, cost %g", p.Verify(r.X), r.Bound, r.Objective)
+		if r.Counts != nil && (p.Verify(r.Counts) != nil || r.Bound > r.Objective) {
+			t.Fatalf("%v: bound %g, cost %g", p.Verify(r.Counts), r.Bound, r.Objective)
 		}
 		_ = Propose(p, r, ProposalContext{})
 	})

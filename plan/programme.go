@@ -6,11 +6,11 @@ import (
 	"slices"
 )
 
-// couplingRow couples blocks: their combined use of it is at most right. A coverage row counts
+// couplingConstraint couples blocks: their combined use of it is at most right. A coverage row counts
 // served load as a negative number divided by the mean throughput of a replica, so that all rows
 // are of the magnitude of a replica.
-type couplingRow struct {
-	right float64
+type couplingConstraint struct {
+	rhs   float64
 	model int // the model that the row belongs to, -1 where models share it
 	// runningVMs marks a row that counts running VMs. A block uses as many as its cheapest counts
 	// need; Cost decides which model gets which.
@@ -34,13 +34,13 @@ type programme struct {
 	gap           float64
 	work          effort
 	initialEffort int64 // effort at the start
-	rowChecker    *rowChecker
+	rowChecker    *constraintChecker
 
 	models, regions, gpus int
 	blocks                []block // model by model, region by region
 	links                 [][]link
 	runningRows           [][]int // by block and class: the row of running VMs, -1 for none
-	rows                  []couplingRow
+	rows                  []couplingConstraint
 	maxCost               float64 // upper bound on the cost of a solution without spare units
 
 	best            [][][]int
@@ -93,9 +93,9 @@ func (p *Problem) block(i, j int) block {
 	b := block{need: p.LocalDemand(i, j), min: limitOr(p.Min, i, j, 0), max: limitOr(p.Max, i, j, unlimited), egress: p.egressCostOf(i, j)}
 	all := p.GlobalDemand(i)
 	for k := range p.GPUs {
-		c := class{keepCost: p.Price(j, k), startCost: p.Sigma[i][k], theta: p.Theta[i][k], running: p.N[i][j][k]}
+		c := class{keepCost: p.Price(j, k), startCost: p.StartCostUSD[i][k], theta: p.ReplicaTPS[i][k], running: p.Current[i][j][k]}
 		if p.canSwitch(i, k) && p.canSwitchVMs(j, k) {
-			c.switchable, c.switchCost = p.runningVMs(j, k)-c.running, *p.Switch[i][k]
+			c.switchable, c.switchCost = p.runningVMs(j, k)-c.running, *p.SwitchCostUSD[i][k]
 		}
 		if c.theta > 0 { // otherwise the model does not run there
 			useful := max(unitsFor(math.Max(b.need, all), c.theta), b.min, totalOr(p.MinTotal, i, 0))
@@ -129,7 +129,7 @@ func (c *programme) addRow(model int, right float64, factor []float64, blocks []
 	for _, at := range blocks {
 		c.links[at] = append(c.links[at], link{len(c.rows), factor})
 	}
-	c.rows = append(c.rows, couplingRow{right: right, model: model})
+	c.rows = append(c.rows, couplingConstraint{rhs: right, model: model})
 }
 
 // addSharedRows adds the row of a region's capacity on a GPU where it can bind, and the row of the
@@ -150,7 +150,7 @@ func (c *programme) addSharedRows(j, k int) {
 	for i := range c.models {
 		c.runningRows[i*c.regions+j][k] = len(c.rows)
 	}
-	c.rows = append(c.rows, couplingRow{right: float64(c.p.runningVMs(j, k)), model: -1, runningVMs: true})
+	c.rows = append(c.rows, couplingConstraint{rhs: float64(c.p.runningVMs(j, k)), model: -1, runningVMs: true})
 }
 
 // modelsContending returns the models that together could exceed the capacity of region j on GPU k; nil when
@@ -175,7 +175,7 @@ func (p *Problem) modelsContending(j, k int) (capacity int, users []int) {
 // canSwitchVMs reports whether a VM in region j with GPU k can switch from one model to another.
 func (p *Problem) canSwitchVMs(j, k int) bool {
 	for i := range p.Models {
-		if p.canSwitch(i, k) && p.runningVMs(j, k) > p.N[i][j][k] && p.Theta[i][k] > 0 {
+		if p.canSwitch(i, k) && p.runningVMs(j, k) > p.Current[i][j][k] && p.ReplicaTPS[i][k] > 0 {
 			return true
 		}
 	}
@@ -187,7 +187,7 @@ func (p *Problem) canSwitchVMs(j, k int) bool {
 func (p *Problem) modelsSwitchingVMs(j, k int) []int {
 	var out []int
 	for i := range p.Models {
-		if p.N[i][j][k] > 0 || p.canSwitch(i, k) && p.Theta[i][k] > 0 {
+		if p.Current[i][j][k] > 0 || p.canSwitch(i, k) && p.ReplicaTPS[i][k] > 0 {
 			out = append(out, i)
 		}
 	}
@@ -198,7 +198,7 @@ func (p *Problem) modelsSwitchingVMs(j, k int) []int {
 func (c *programme) addModelRows(i int) {
 	p := c.p
 	meanTPS, runs := 0.0, 0
-	for _, t := range p.Theta[i] {
+	for _, t := range p.ReplicaTPS[i] {
 		if t > 0 {
 			meanTPS += t
 			runs++
@@ -206,7 +206,7 @@ func (c *programme) addModelRows(i int) {
 	}
 	meanTPS = math.Max(meanTPS/math.Max(1, float64(runs)), 1e-9)
 	carries, counts, owes := make([]float64, c.gpus), make([]float64, c.gpus), make([]float64, c.gpus)
-	for k, t := range p.Theta[i] {
+	for k, t := range p.ReplicaTPS[i] {
 		carries[k], counts[k], owes[k] = -t/meanTPS, 1, -1
 	}
 	var all []int
@@ -215,7 +215,7 @@ func (c *programme) addModelRows(i int) {
 	}
 	for _, cv := range c.rowChecker.covers[i] {
 		// The tolerance of covers must not make the row require one more replica.
-		need := wholeSteps(cv.need, p.Theta[i])
+		need := roundUpNeed(cv.need, p.ReplicaTPS[i])
 		need -= relTolerance / 2 * math.Max(1, need)
 		var blocks []int
 		for j, at := range all {
@@ -234,10 +234,10 @@ func (c *programme) addModelRows(i int) {
 	}
 }
 
-// wholeSteps returns a need that the same whole numbers of replicas cover: the next multiple of the
+// roundUpNeed returns a need that the same whole numbers of replicas cover: the next multiple of the
 // smallest throughput where all others are multiples of it. It makes the relaxation of replicas of one
 // throughput exact (a Chvátal-Gomory cut), whatever their number.
-func wholeSteps(need float64, theta []float64) float64 {
+func roundUpNeed(need float64, theta []float64) float64 {
 	step := math.Inf(1)
 	for _, t := range theta {
 		if t > 0 {
@@ -344,7 +344,7 @@ func (c *programme) relax(p *point) (ok bool) {
 	p.value = 0
 	for r := range p.use {
 		p.use[r] = 0
-		p.value -= p.y[r] * c.rows[r].right
+		p.value -= p.y[r] * c.rows[r].rhs
 	}
 	for at := range c.blocks {
 		c.priceBlock(at, p.y)
@@ -406,7 +406,7 @@ func (c *programme) offerIncumbent(x [][][]int) {
 	if c.rowChecker.verify(x) != nil {
 		return
 	}
-	if cost := c.p.Cost(x); cost < c.bestCost-slackOf(cost) {
+	if cost := c.p.Cost(x); cost < c.bestCost-roundingError(cost) {
 		c.best, c.bestCost = cloneCounts(x), cost
 	}
 }
@@ -416,12 +416,12 @@ func (c *programme) offerIncumbent(x [][][]int) {
 func (c *programme) fillRows(p *point) {
 	x, use := slices.Clone(p.x), slices.Clone(p.use)
 	for r, row := range c.rows {
-		for !row.runningVMs && use[r] > row.right+relTolerance/2*math.Max(1, math.Abs(row.right)) {
+		for !row.runningVMs && use[r] > row.rhs+relTolerance/2*math.Max(1, math.Abs(row.rhs)) {
 			at, k, factor := c.cheapestUnit(r, x, use)
 			if at < 0 {
 				return
 			}
-			missing, b := int((use[r]-row.right)/-factor), &c.blocks[at].classes[k]
+			missing, b := int((use[r]-row.rhs)/-factor), &c.blocks[at].classes[k]
 			units := max(1, min(missing, b.running-x[at*c.gpus+k]), min(missing/fillSteps, c.unitsAtOnePrice(at, k, x, use)))
 			units = min(units, b.max-x[at*c.gpus+k])
 			x[at*c.gpus+k] += units
@@ -454,7 +454,7 @@ func (c *programme) unitsAtOnePrice(at, k int, x []int, use []float64) int {
 	}
 	for _, l := range c.links[at] {
 		if f := l.factor[k]; f > 0 {
-			free = min(free, int((c.rows[l.row].right-use[l.row])/f))
+			free = min(free, int((c.rows[l.row].rhs-use[l.row])/f))
 		}
 	}
 	return free
@@ -496,7 +496,7 @@ func (c *programme) cheapestUnit(r int, x []int, use []float64) (at, class int, 
 // wouldBreakRow reports whether one more unit of a class breaks a row whose use every unit increases.
 func (c *programme) wouldBreakRow(at, k int, use []float64) bool {
 	for _, l := range c.links[at] {
-		if l.factor[k] > 0 && use[l.row]+l.factor[k] > c.rows[l.row].right {
+		if l.factor[k] > 0 && use[l.row]+l.factor[k] > c.rows[l.row].rhs {
 			return true
 		}
 	}
@@ -517,7 +517,7 @@ func (c *programme) provesGap(bound float64) bool {
 // costLimit returns the cost that new counts must stay below to be useful.
 func (c *programme) costLimit() float64 {
 	if c.best == nil {
-		return c.maxCost + slackOf(c.maxCost)
+		return c.maxCost + roundingError(c.maxCost)
 	}
 	return c.bestCost
 }

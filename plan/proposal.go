@@ -13,11 +13,11 @@ type Proposal struct {
 	At         *time.Time `json:"at"`
 	Horizon    *string    `json:"horizon"`
 	Forecaster *string    `json:"forecaster"`
-	// Objective is the planned cost of the hour in USD, including start-up costs; Bound a proven lower
+	// TotalCostUSD is the planned cost of the hour in USD, including start-up costs; Bound a proven lower
 	// bound of any plan's cost, Gap their relative difference.
-	Objective *float64 `json:"objective"`
-	Bound     *float64 `json:"bound"`
-	Gap       *float64 `json:"gap"`
+	TotalCostUSD  *float64 `json:"objective"`
+	LowerBoundUSD *float64 `json:"bound"`
+	Gap           *float64 `json:"gap"`
 	// SolveMillis is the duration of solving; the caller measures it.
 	SolveMillis float64         `json:"solve_ms"`
 	Status      SolveStatus     `json:"status"`
@@ -44,11 +44,11 @@ type ReplicaChange struct {
 	Model  string `json:"model"`
 	Region string `json:"region"`
 	GPU    string `json:"gpu"`
-	// Capacity is the planned capacity type; nil for a bare problem.
-	Capacity *string `json:"capacity"`
-	Current  int     `json:"now"`
-	Delta    int     `json:"delta"`
-	Planned  int     `json:"then"`
+	// CapacityType is the planned capacity type; nil for a bare problem.
+	CapacityType *string `json:"capacity"`
+	Current      int     `json:"now"`
+	Delta        int     `json:"delta"`
+	Planned      int     `json:"then"`
 	// PlannedPeakTPS is the peak load of the model in the region that the plan provides for, in uncached prompt
 	// tokens a second: the chosen quantile of the forecast peak, plus the planned share of batch load.
 	PlannedPeakTPS float64 `json:"forecast_peak_tps"`
@@ -97,9 +97,9 @@ type ProposalContext struct {
 	Donate bool
 	// Donated is the number of donated replicas by model, region and GPU; nil = none.
 	Donated [][][]int
-	// Capacity is the capacity type of columns without one; empty = unknown. A column is one index k
+	// DefaultCapacityType is the capacity type of columns without one; empty = unknown. A column is one index k
 	// of the problem's GPUs.
-	Capacity string
+	DefaultCapacityType string
 	// GPUNames is the GPU of each column, where the problem's own names also contain the capacity
 	// type. Columns with the same name and capacity type are shown as one. Nil = the problem's
 	// names.
@@ -116,30 +116,30 @@ type ProposalContext struct {
 // Propose converts a result to a proposal.
 func Propose(p *Problem, r Solution, c ProposalContext) Proposal {
 	out := Proposal{
-		Horizon: known(forecast.ShortDuration(c.Horizon)), Forecaster: known(c.Forecaster), Status: r.Status, Changes: []ReplicaChange{},
+		Horizon: optional(forecast.ShortDuration(c.Horizon)), Forecaster: optional(c.Forecaster), Status: r.Status, Changes: []ReplicaChange{},
 		Infeasible: append([]string{}, r.Infeasible...), Assumed: append([]string{}, c.Assumed...),
 		BudgetPerHour: c.Budget, Cut: append([]string{}, c.Cut...),
 	}
 	if !c.At.IsZero() {
 		out.At = &c.At
 	}
-	now := c.billed(p, p.N)
+	now := c.billed(p, p.Current)
 	out.CostPerHour.Current = &now
 	if r.Status != StatusInfeasible {
-		out.Bound = &r.Bound
+		out.LowerBoundUSD = &r.Bound
 	}
-	if r.X == nil {
+	if r.Counts == nil {
 		return out
 	}
-	then := c.billed(p, r.X)
-	out.Objective, out.Gap, out.CostPerHour.Planned = &r.Objective, &r.Gap, &then
+	then := c.billed(p, r.Counts)
+	out.TotalCostUSD, out.Gap, out.CostPerHour.Planned = &r.Objective, &r.Gap, &then
 	if len(c.Cut) > 0 { // the bound is of a plan without the budget
-		cost := p.Cost(r.X)
-		out.Objective, out.Gap, out.Bound, out.Status = &cost, nil, nil, StatusFeasible
+		cost := p.Cost(r.Counts)
+		out.TotalCostUSD, out.Gap, out.LowerBoundUSD, out.Status = &cost, nil, nil, StatusFeasible
 	}
-	w := reasonWriter{Problem: p, ProposalContext: c, x: r.X, rowChecker: newRowChecker(p)}
+	w := reasonWriter{Problem: p, ProposalContext: c, x: r.Counts, rowChecker: newRowChecker(p)}
 	for i := range p.Models {
-		w.flows = p.flows(r.X, i)
+		w.flows = p.flows(r.Counts, i)
 		for j := range p.Regions {
 			for _, columns := range w.rows(i, j) {
 				out.Changes = append(out.Changes, w.changeOf(i, j, columns))
@@ -159,8 +159,8 @@ func (p Proposal) Changed() bool {
 	return false
 }
 
-// known returns nil for the empty string, which means unknown.
-func known(s string) *string {
+// optional returns nil for the empty string, which means unknown.
+func optional(s string) *string {
 	if s == "" {
 		return nil
 	}
@@ -190,10 +190,10 @@ func (c ProposalContext) price(p *Problem, j, k int) float64 {
 	switch {
 	case c.Billed != nil:
 		return c.Billed[j][k]
-	case p.RegionAlpha != nil:
-		return p.RegionAlpha[j][k]
+	case p.RegionPricePerHour != nil:
+		return p.RegionPricePerHour[j][k]
 	}
-	return p.Alpha[k]
+	return p.PricePerHour[k]
 }
 
 // regionThroughput returns the throughput of counts x of model i in region j.
@@ -209,7 +209,7 @@ func (p *Problem) bindingRows(x [][][]int, i, j, k int) []string {
 	for m := range x {
 		used += x[m][j][k]
 	}
-	theta := p.Theta[i][k]
+	theta := p.ReplicaTPS[i][k]
 	if x[i][j][k] > 0 {
 		if !meetsNeed(p.regionThroughput(x, i, j)-theta, p.LocalDemand(i, j)) {
 			out = append(out, "local demand")

@@ -15,11 +15,11 @@ func proposal(t *testing.T, p *Problem, c ProposalContext) Proposal {
 func TestProposalGrows(t *testing.T) {
 	p := one()
 	got := proposal(t, p, ProposalContext{
-		At: time.Unix(0, 0).UTC(), Horizon: time.Hour, Forecaster: "auto", Capacity: "on_demand",
+		At: time.Unix(0, 0).UTC(), Horizon: time.Hour, Forecaster: "auto", DefaultCapacityType: "on_demand",
 		Donated: [][][]int{{{2}}}, Billed: [][]float64{{0}}, Assumed: []string{"something"},
 	})
 	c := got.Changes[0]
-	if c.Current != 2 || c.Delta != 3 || c.Planned != 5 || c.Reclaim != 2 || c.Donate != 0 || *c.Capacity != "on_demand" {
+	if c.Current != 2 || c.Delta != 3 || c.Planned != 5 || c.Reclaim != 2 || c.Donate != 0 || *c.CapacityType != "on_demand" {
 		t.Fatalf("%+v", c)
 	}
 	if c.PlannedPeakTPS != 4200 || c.CapacityTPS != 5000 || *c.Utilisation != 0.84 {
@@ -36,14 +36,14 @@ func TestProposalGrows(t *testing.T) {
 
 func TestProposalShrinks(t *testing.T) {
 	p := one()
-	p.N[0][0][0], p.Min, p.Rho[0][0] = 4, [][]*int{{ptr(1)}}, []float64{0}
+	p.Current[0][0][0], p.Min, p.LoadTPS[0][0] = 4, [][]*int{{ptr(1)}}, []float64{0}
 	for donate, verb := range map[bool]string{true: "donate", false: "remove"} {
 		c := proposal(t, p, ProposalContext{Donate: donate}).Changes[0]
 		if c.Delta != -3 || (c.Donate == 3) != donate || !strings.Contains(c.Reason, verb+" 3") || !strings.Contains(c.Reason, "determined by min 1") {
 			t.Fatalf("donate %v: %+v", donate, c)
 		}
 	}
-	p.N[0][0][0], p.Min = 0, nil
+	p.Current[0][0][0], p.Min = 0, nil
 	if got := proposal(t, p, ProposalContext{}); len(got.Changes) != 0 || got.Changed() {
 		t.Fatalf("nothing to do: %+v", got.Changes)
 	}
@@ -69,7 +69,7 @@ func TestProposalJSON(t *testing.T) {
 
 func TestBinding(t *testing.T) {
 	p := one()
-	p.Rho[0][0], p.Epsilon, p.Capacity, p.Max = []float64{3000}, 1, [][]*int{{ptr(3)}}, [][]*int{{ptr(3)}}
+	p.LoadTPS[0][0], p.LocalShare, p.Capacity, p.Max = []float64{3000}, 1, [][]*int{{ptr(3)}}, [][]*int{{ptr(3)}}
 	got := strings.Join(proposal(t, p, ProposalContext{}).Changes[0].Binding, "; ")
 	if got != "local demand; demand over all regions; max 3; capacity 3" {
 		t.Fatal(got)
@@ -78,8 +78,8 @@ func TestBinding(t *testing.T) {
 
 func TestTable(t *testing.T) {
 	p := written()
-	p.Models, p.N, p.Theta, p.Sigma = []string{"a", "b"}, [][][]int{{{2}, {0}}, {{1}, {1}}}, [][]float64{{1000}, {500}}, [][]float64{{0.1}, {0}}
-	p.Rho = [][][]float64{{{4200, 0}, {0, 4200}}, {{10, 10}, {0, 0}}}
+	p.Models, p.Current, p.ReplicaTPS, p.StartCostUSD = []string{"a", "b"}, [][][]int{{{2}, {0}}, {{1}, {1}}}, [][]float64{{1000}, {500}}, [][]float64{{0.1}, {0}}
+	p.LoadTPS = [][][]float64{{{4200, 0}, {0, 4200}}, {{10, 10}, {0, 0}}}
 	p.Min, p.Max = nil, nil
 	var b strings.Builder
 	got := proposal(t, p, ProposalContext{At: time.Unix(0, 0).UTC(), Horizon: time.Hour, Forecaster: "auto", Donate: true, Assumed: []string{"this and that"}})

@@ -14,7 +14,7 @@ type reasonWriter struct {
 	*Problem
 	ProposalContext
 	x          [][][]int
-	rowChecker *rowChecker
+	rowChecker *constraintChecker
 	flows      []flow
 }
 
@@ -26,21 +26,21 @@ func (w *reasonWriter) gpu(k int) string {
 	return w.Problem.GPUs[k]
 }
 
-func (w *reasonWriter) capacity(k int) string {
+func (w *reasonWriter) capacityTypeOf(k int) string {
 	if w.CapacityType != nil && w.CapacityType[k] != "" {
 		return w.CapacityType[k]
 	}
-	return w.ProposalContext.Capacity
+	return w.ProposalContext.DefaultCapacityType
 }
 
 // rows groups the columns with current or planned replicas of model i in region j by name.
 func (w *reasonWriter) rows(i, j int) [][]int {
 	var out [][]int
 	for k := range w.Problem.GPUs {
-		if w.N[i][j][k] == 0 && w.x[i][j][k] == 0 {
+		if w.Current[i][j][k] == 0 && w.x[i][j][k] == 0 {
 			continue
 		}
-		same := slices.IndexFunc(out, func(g []int) bool { return w.gpu(g[0]) == w.gpu(k) && w.capacity(g[0]) == w.capacity(k) })
+		same := slices.IndexFunc(out, func(g []int) bool { return w.gpu(g[0]) == w.gpu(k) && w.capacityTypeOf(g[0]) == w.capacityTypeOf(k) })
 		if same < 0 {
 			out = append(out, []int{k})
 		} else {
@@ -54,14 +54,14 @@ func (w *reasonWriter) rows(i, j int) [][]int {
 func (w *reasonWriter) changeOf(i, j int, columns []int) ReplicaChange {
 	p := w.Problem
 	ch := ReplicaChange{
-		Model: p.Models[i], Region: p.Regions[j], GPU: w.gpu(columns[0]), Capacity: known(w.capacity(columns[0])), PlannedPeakTPS: p.RegionPeak(i, j),
+		Model: p.Models[i], Region: p.Regions[j], GPU: w.gpu(columns[0]), CapacityType: optional(w.capacityTypeOf(columns[0])), PlannedPeakTPS: p.RegionPeak(i, j),
 		ForwardedTPS: w.flows[j].forwarded, ReceivedTPS: w.flows[j].received, PeakAt: w.peakAt(w.flows[j].peak), Binding: []string{},
 	}
 	donated := 0
 	for _, k := range columns {
-		n, then := p.N[i][j][k], w.x[i][j][k]
+		n, then := p.Current[i][j][k], w.x[i][j][k]
 		ch.Current, ch.Planned = ch.Current+n, ch.Planned+then
-		ch.CapacityTPS += p.Theta[i][k] * float64(then)
+		ch.CapacityTPS += p.ReplicaTPS[i][k] * float64(then)
 		if !p.Reserved(k) {
 			ch.CostChangePerHour += w.price(p, j, k) * float64(then-n)
 		}
@@ -96,14 +96,14 @@ func (w *reasonWriter) bindingCovers(i, j, k int) []string {
 		if w.x[i][j][k] == 0 || !c.regions.has(j) || c.regions.size() == len(w.Regions) {
 			continue
 		}
-		carried := -w.Theta[i][k]
+		served := -w.ReplicaTPS[i][k]
 		for r := range w.Regions {
 			if c.regions.has(r) {
-				carried += w.regionThroughput(w.x, i, r)
+				served += w.regionThroughput(w.x, i, r)
 			}
 		}
 		switch {
-		case meetsNeed(carried, c.need):
+		case meetsNeed(served, c.need):
 		case c.lost >= 0:
 			out = append(out, "loss of "+w.Regions[c.lost])
 		default:
@@ -116,7 +116,7 @@ func (w *reasonWriter) bindingCovers(i, j, k int) []string {
 // peakAt returns the start of window number peak, nil when the plan has no time or there is no
 // peak.
 func (w *reasonWriter) peakAt(peak int) *time.Time {
-	windows := len(w.Rho[0][0])
+	windows := len(w.LoadTPS[0][0])
 	if w.At.IsZero() || peak < 0 || windows == 0 {
 		return nil
 	}
@@ -159,13 +159,13 @@ func (w *reasonWriter) reason(c ReplicaChange, i, j int) string {
 
 // describeCurrent describes the current capacity.
 func (w *reasonWriter) describeCurrent(c ReplicaChange, i, j int) string {
-	has := w.regionThroughput(w.N, i, j)
+	has := w.regionThroughput(w.Current, i, j)
 	own := 0.0
 	if c.Current > 0 {
 		for _, k := range w.rows(i, j) {
-			if w.gpu(k[0]) == c.GPU && (c.Capacity == nil || w.capacity(k[0]) == *c.Capacity) {
+			if w.gpu(k[0]) == c.GPU && (c.CapacityType == nil || w.capacityTypeOf(k[0]) == *c.CapacityType) {
 				for _, k := range k {
-					own += w.Theta[i][k] * float64(w.N[i][j][k])
+					own += w.ReplicaTPS[i][k] * float64(w.Current[i][j][k])
 				}
 			}
 		}
@@ -198,7 +198,7 @@ func (w *reasonWriter) describeCostChange(c ReplicaChange) string {
 		return fmt.Sprintf(", $%.2f/h more", c.CostChangePerHour)
 	case c.CostChangePerHour < 0:
 		return fmt.Sprintf(", $%.2f/h less", -c.CostChangePerHour)
-	case c.Capacity != nil && *c.Capacity == "reserved":
+	case c.CapacityType != nil && *c.CapacityType == "reserved":
 		return ", already paid"
 	}
 	return ""
@@ -244,13 +244,13 @@ func (p *Problem) flows(x [][][]int, i int) []flow {
 	out := make([]flow, len(p.Regions))
 	for j := range out {
 		out[j].peak = -1
-		for w, v := range p.Rho[i][j] {
-			if v > 0 && (out[j].peak < 0 || v > p.Rho[i][j][out[j].peak]) {
+		for w, v := range p.LoadTPS[i][j] {
+			if v > 0 && (out[j].peak < 0 || v > p.LoadTPS[i][j][out[j].peak]) {
 				out[j].peak = w
 			}
 		}
 	}
-	for w := range p.Rho[i][0] {
+	for w := range p.LoadTPS[i][0] {
 		p.placeWindow(out, x, i, w)
 	}
 	return out
@@ -261,11 +261,11 @@ func (p *Problem) placeWindow(out []flow, x [][][]int, i, w int) {
 	free := make([]float64, len(out))
 	received, from := make([]float64, len(out)), make([][]int, len(out))
 	for j := range out {
-		free[j] = p.regionThroughput(x, i, j) - p.Rho[i][j][w]
+		free[j] = p.regionThroughput(x, i, j) - p.LoadTPS[i][j][w]
 	}
 	for j := range out {
 		beyond := -free[j]
-		if meetsNeed(0, beyond) || beyond < 1e-6*p.Rho[i][j][w] {
+		if meetsNeed(0, beyond) || beyond < 1e-6*p.LoadTPS[i][j][w] {
 			continue
 		}
 		if w == out[j].peak {
@@ -300,7 +300,7 @@ func (p *Problem) placeWindow(out []flow, x [][][]int, i, w int) {
 // switchedVMs returns the number of VMs with GPU k in region j that each model takes over from others.
 func (p *Problem) switchedVMs(x [][][]int, j, k int) []int {
 	share := make([]int, len(p.Models))
-	if p.Switch != nil {
+	if p.SwitchCostUSD != nil {
 		p.reuseSavings(j, k, func(i int) int { return x[i][j][k] }, share)
 	}
 	return share

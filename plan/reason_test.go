@@ -11,8 +11,8 @@ import (
 // twoRegions is one model in two regions whose peaks come in different windows.
 func twoRegions() *Problem {
 	return &Problem{
-		Models: []string{"m"}, Regions: []string{"us", "eu"}, GPUs: []string{"L4"}, N: [][][]int{{{2}, {2}}}, Theta: [][]float64{{1000}},
-		Alpha: []float64{0.8}, Sigma: [][]float64{{0.1}}, Rho: [][][]float64{{{4000, 1000}, {500, 2000}}}, Epsilon: 0.7,
+		Models: []string{"m"}, Regions: []string{"us", "eu"}, GPUs: []string{"L4"}, Current: [][][]int{{{2}, {2}}}, ReplicaTPS: [][]float64{{1000}},
+		PricePerHour: []float64{0.8}, StartCostUSD: [][]float64{{0.1}}, LoadTPS: [][][]float64{{{4000, 1000}, {500, 2000}}}, LocalShare: 0.7,
 	}
 }
 
@@ -40,14 +40,14 @@ func TestReasons(t *testing.T) {
 // Reserved capacity is billed whole, used or not, and using it costs nothing more.
 func TestReservedIsBilledInWhole(t *testing.T) {
 	p := twoRegions()
-	p.GPUs, p.Theta, p.Alpha, p.Sigma = []string{"L4", "L4 (reserved)"}, [][]float64{{1000, 1000}}, []float64{0.8, 0.4}, [][]float64{{0.1, 0.1}}
-	p.N, p.Capacity, p.CapacityType = [][][]int{{{0, 0}, {0, 0}}}, [][]*int{{nil, ptr(3)}, {nil, ptr(5)}}, []string{"on_demand", "reserved"}
+	p.GPUs, p.ReplicaTPS, p.PricePerHour, p.StartCostUSD = []string{"L4", "L4 (reserved)"}, [][]float64{{1000, 1000}}, []float64{0.8, 0.4}, [][]float64{{0.1, 0.1}}
+	p.Current, p.Capacity, p.CapacityType = [][][]int{{{0, 0}, {0, 0}}}, [][]*int{{nil, ptr(3)}, {nil, ptr(5)}}, []string{"on_demand", "reserved"}
 	got := proposal(t, p, ProposalContext{GPUNames: []string{"L4", "L4"}})
 	if *got.CostPerHour.Current != 8*0.4 || *got.CostPerHour.Planned != 8*0.4 {
 		t.Fatalf("now %g, then %g", *got.CostPerHour.Current, *got.CostPerHour.Planned)
 	}
 	for _, c := range got.Changes {
-		if c.GPU != "L4" || *c.Capacity != "reserved" || c.CostChangePerHour != 0 || !strings.Contains(c.Reason, "already paid") {
+		if c.GPU != "L4" || *c.CapacityType != "reserved" || c.CostChangePerHour != 0 || !strings.Contains(c.Reason, "already paid") {
 			t.Fatalf("%+v", c)
 		}
 	}
@@ -56,8 +56,8 @@ func TestReservedIsBilledInWhole(t *testing.T) {
 // Columns of one name and capacity type are one row.
 func TestColumnsWithOneNameShareARow(t *testing.T) {
 	p := twoRegions()
-	p.GPUs, p.Theta, p.Alpha, p.Sigma = []string{"L4 (base)", "L4"}, [][]float64{{1000, 1000}}, []float64{0.3, 0.8}, [][]float64{{0, 0}}
-	p.N, p.Capacity = [][][]int{{{1, 1}, {0, 2}}}, [][]*int{{ptr(1), nil}, {ptr(1), nil}}
+	p.GPUs, p.ReplicaTPS, p.PricePerHour, p.StartCostUSD = []string{"L4 (base)", "L4"}, [][]float64{{1000, 1000}}, []float64{0.3, 0.8}, [][]float64{{0, 0}}
+	p.Current, p.Capacity = [][][]int{{{1, 1}, {0, 2}}}, [][]*int{{ptr(1), nil}, {ptr(1), nil}}
 	got := proposal(t, p, ProposalContext{GPUNames: []string{"L4", "L4"}, Billed: [][]float64{{0.8, 0.8}, {0.8, 0.8}}})
 	if len(got.Changes) != 2 || got.Changes[0].Current != 2 || got.Changes[0].Planned != 3 || got.Changes[0].CapacityTPS != 3000 {
 		t.Fatalf("%+v", got.Changes)
@@ -70,11 +70,11 @@ func TestColumnsWithOneNameShareARow(t *testing.T) {
 // The reason of a model that takes over another's machine mentions it.
 func TestReasonNamesSwitchedMachines(t *testing.T) {
 	p := twoRegions()
-	p.Models, p.Theta, p.Sigma = []string{"a", "b"}, [][]float64{{1000}, {1000}}, [][]float64{{0.2}, {0.2}}
-	p.N = [][][]int{{{1}, {0}}, {{2}, {0}}}
-	p.Rho = [][][]float64{{{2000}, {0}}, {{100}, {0}}}
+	p.Models, p.ReplicaTPS, p.StartCostUSD = []string{"a", "b"}, [][]float64{{1000}, {1000}}, [][]float64{{0.2}, {0.2}}
+	p.Current = [][][]int{{{1}, {0}}, {{2}, {0}}}
+	p.LoadTPS = [][][]float64{{{2000}, {0}}, {{100}, {0}}}
 	swap := 0.1
-	p.Switch = [][]*float64{{&swap}, {&swap}}
+	p.SwitchCostUSD = [][]*float64{{&swap}, {&swap}}
 	got := proposal(t, p, ProposalContext{})
 	if c := got.Changes[0]; c.Delta != 1 || c.SwitchedVMs != 1 || !strings.Contains(c.Reason, "1 of them on machines that other models free") {
 		t.Fatalf("%+v", got.Changes)
@@ -87,18 +87,18 @@ func TestFlowsBalance(t *testing.T) {
 	rng := rand.New(rand.NewPCG(7, 7))
 	for n := range 300 {
 		p := twoRegions()
-		p.Regions, p.N, p.Rho = []string{"a", "b", "c"}, [][][]int{{{0}, {0}, {0}}}, [][][]float64{{{0}, {0}, {0}}}
+		p.Regions, p.Current, p.LoadTPS = []string{"a", "b", "c"}, [][][]int{{{0}, {0}, {0}}}, [][][]float64{{{0}, {0}, {0}}}
 		x := [][][]int{{{rng.IntN(5)}, {rng.IntN(5)}, {rng.IntN(5)}}}
 		load, capacity, short := 0.0, 0.0, 0.0
 		for j := range p.Regions {
-			p.Rho[0][j][0] = float64(rng.IntN(5000))
-			load, capacity = load+p.Rho[0][j][0], capacity+p.regionThroughput(x, 0, j)
-			short += max(0, p.Rho[0][j][0]-p.regionThroughput(x, 0, j))
+			p.LoadTPS[0][j][0] = float64(rng.IntN(5000))
+			load, capacity = load+p.LoadTPS[0][j][0], capacity+p.regionThroughput(x, 0, j)
+			short += max(0, p.LoadTPS[0][j][0]-p.regionThroughput(x, 0, j))
 		}
 		var sent, taken float64
 		for j, f := range p.flows(x, 0) {
 			sent, taken = sent+f.forwarded, taken+f.received
-			if f.received > max(0, p.regionThroughput(x, 0, j)-p.Rho[0][j][0]) {
+			if f.received > max(0, p.regionThroughput(x, 0, j)-p.LoadTPS[0][j][0]) {
 				t.Fatalf("%d: region %d takes %g", n, j, f.received)
 			}
 		}
@@ -120,7 +120,7 @@ func TestFigures(t *testing.T) {
 // sufficient.
 func TestSurviveNamedRegions(t *testing.T) {
 	p := twoRegions()
-	p.Regions, p.N, p.Rho = []string{"a", "b", "c"}, [][][]int{{{0}, {0}, {0}}}, [][][]float64{{{3000}, {2000}, {1000}}}
+	p.Regions, p.Current, p.LoadTPS = []string{"a", "b", "c"}, [][][]int{{{0}, {0}, {0}}}, [][][]float64{{{3000}, {2000}, {1000}}}
 	cost := func(survive bool, names ...string) float64 {
 		q := *p
 		q.Survive, q.SurviveRegions = survive, names
@@ -129,7 +129,7 @@ func TestSurviveNamedRegions(t *testing.T) {
 			remaining := 0.0
 			for j, name := range q.Regions {
 				if name != lost {
-					remaining += q.regionThroughput(r.X, 0, j)
+					remaining += q.regionThroughput(r.Counts, 0, j)
 				}
 			}
 			if remaining < 6000 {
@@ -154,8 +154,8 @@ func TestSurviveNamedRegions(t *testing.T) {
 		}
 	}
 	tight := twoRegions()
-	tight.N, tight.Rho, tight.Survive, tight.SurviveRegions = [][][]int{{{0}, {0}}}, [][][]float64{{{4000.0000000000005}, {0}}}, true, []string{"us"}
-	if r := solve(t, tight, SolveOptions{}); r.Status != StatusOptimal || r.X[0][1][0] != 4 {
+	tight.Current, tight.LoadTPS, tight.Survive, tight.SurviveRegions = [][][]int{{{0}, {0}}}, [][][]float64{{{4000.0000000000005}, {0}}}, true, []string{"us"}
+	if r := solve(t, tight, SolveOptions{}); r.Status != StatusOptimal || r.Counts[0][1][0] != 4 {
 		t.Errorf("a load that rounding put above four replicas: %+v", r)
 	}
 	p.Survive, p.SurviveRegions = true, []string{"mars"}

@@ -15,8 +15,8 @@ const HoursPerMonth = 730
 // enough for the peak of all regions together (SkyLB 2.2 and figure 3), or the replicas
 // whose use exceeds the break-even, with the remainder on demand.
 type CommitmentComparison struct {
-	From  time.Time `json:"from"`
-	Until time.Time `json:"until"`
+	From time.Time `json:"from"`
+	To   time.Time `json:"until"`
 	// StepSeconds is the interval over which the load was averaged.
 	StepSeconds float64          `json:"step_s"`
 	Loads       []CommitmentLoad `json:"loads"`
@@ -99,20 +99,20 @@ type BreakEven struct {
 func compareCommitments(p *Problem, reserved []float64, from time.Time, step time.Duration, o SolveOptions) (*CommitmentComparison, error) {
 	q := *p
 	q.Extras, q.Max = Extras{}, nil
-	q.Alpha = reserved
-	q.N, q.Sigma = zeroCounts(p), make([][]float64, len(p.Models))
-	for i := range q.Sigma {
-		q.Sigma[i] = make([]float64, len(p.GPUs))
+	q.PricePerHour = reserved
+	q.Current, q.StartCostUSD = zeroCounts(p), make([][]float64, len(p.Models))
+	for i := range q.StartCostUSD {
+		q.StartCostUSD[i] = make([]float64, len(p.GPUs))
 	}
 	global, err := solveFor(&q, "the peak of all regions", o)
 	if err != nil {
 		return nil, err
 	}
 	apart := q
-	apart.Epsilon, apart.Rho = 1, make([][][]float64, len(p.Models))
+	apart.LocalShare, apart.LoadTPS = 1, make([][][]float64, len(p.Models))
 	for i := range p.Models {
 		for j := range p.Regions {
-			apart.Rho[i] = append(apart.Rho[i], []float64{p.RegionPeak(i, j)})
+			apart.LoadTPS[i] = append(apart.LoadTPS[i], []float64{p.RegionPeak(i, j)})
 		}
 	}
 	own, err := solveFor(&apart, "each region's peak", o)
@@ -120,10 +120,10 @@ func compareCommitments(p *Problem, reserved []float64, from time.Time, step tim
 		return nil, err
 	}
 	r := &CommitmentComparison{
-		From: from, Until: from.Add(time.Duration(len(p.Rho[0][0])) * step), StepSeconds: step.Seconds(), Rows: []CommitmentRow{}, Assumed: []string{},
+		From: from, To: from.Add(time.Duration(len(p.LoadTPS[0][0])) * step), StepSeconds: step.Seconds(), Rows: []CommitmentRow{}, Assumed: []string{},
 	}
 	r.addLoads(p, step)
-	r.addRows(p, own.X, global.X)
+	r.addRows(p, own.Counts, global.Counts)
 	r.addCosts(p, reserved, own, global)
 	return r, nil
 }
@@ -146,7 +146,7 @@ func solveFor(p *Problem, what string, o SolveOptions) (Solution, error) {
 		return r, err
 	case r.Status == StatusInfeasible:
 		return r, fmt.Errorf("planning for %s: infeasible: %s", what, r.Infeasible[0])
-	case r.X == nil:
+	case r.Counts == nil:
 		return r, fmt.Errorf("planning for %s: no counts found within the effort limit", what)
 	}
 	return r, nil
@@ -155,12 +155,12 @@ func solveFor(p *Problem, what string, o SolveOptions) (Solution, error) {
 // addLoads adds the variation of each model's load, by region and over all.
 func (r *CommitmentComparison) addLoads(p *Problem, step time.Duration) {
 	for i, model := range p.Models {
-		sum := make([]float64, len(p.Rho[i][0]))
+		sum := make([]float64, len(p.LoadTPS[i][0]))
 		for j, region := range p.Regions {
-			for w, v := range p.Rho[i][j] {
+			for w, v := range p.LoadTPS[i][j] {
 				sum[w] += v
 			}
-			r.addLoad(model, &region, p.Rho[i][j], step)
+			r.addLoad(model, &region, p.LoadTPS[i][j], step)
 		}
 		r.addLoad(model, nil, sum, step)
 	}
@@ -194,27 +194,27 @@ func (r *CommitmentComparison) addRows(p *Problem, own, global [][][]int) {
 // addCosts adds the cost of each option, the saving and the break-even.
 func (r *CommitmentComparison) addCosts(p *Problem, reserved []float64, own, global Solution) {
 	for k, gpu := range p.GPUs {
-		b := BreakEven{GPU: gpu, Regions: []string{}, OnDemandPerHour: p.Alpha[k], ReservedPerHour: reserved[k]}
+		b := BreakEven{GPU: gpu, Regions: []string{}, OnDemandPerHour: p.PricePerHour[k], ReservedPerHour: reserved[k]}
 		for j, region := range p.Regions {
 			if limitOr(p.Capacity, j, k, unlimited) > 0 {
 				b.Regions = append(b.Regions, region)
 			}
 		}
-		if p.Alpha[k] > 0 {
-			b.HoursPerMonth = HoursPerMonth * reserved[k] / p.Alpha[k]
+		if p.PricePerHour[k] > 0 {
+			b.HoursPerMonth = HoursPerMonth * reserved[k] / p.PricePerHour[k]
 		}
 		r.BreakEven = append(r.BreakEven, b)
 	}
-	r.addCost("own_peaks", sumAll(own.X), 0, own.Objective)
-	r.addCost("global_peak", sumAll(global.X), 0, global.Objective)
+	r.addCost("own_peaks", sumAll(own.Counts), 0, own.Objective)
+	r.addCost("global_peak", sumAll(global.Counts), 0, global.Objective)
 	if own.Objective > 0 {
 		saving := 1 - global.Objective/own.Objective
 		r.Saving = &saving
 	}
 	var mixed, rented CommitmentCost
 	for i := range p.Models {
-		p.addStackedCost(i, global.X[i], reserved, reserved, &mixed)
-		p.addStackedCost(i, global.X[i], p.Alpha, nil, &rented)
+		p.addStackedCost(i, global.Counts[i], reserved, reserved, &mixed)
+		p.addStackedCost(i, global.Counts[i], p.PricePerHour, nil, &rented)
 	}
 	r.addCost("mixed", mixed.Committed, mixed.OnDemand, mixed.CostPerHour)
 	r.addCost("on_demand", 0, rented.OnDemand, rented.CostPerHour)
@@ -241,9 +241,9 @@ func sumAll(x [][][]int) int {
 // committed to when that is cheaper than on demand for the time that it is needed. reserved are the
 // committed prices; nil = no commitments.
 func (p *Problem) addStackedCost(i int, x [][]int, rank, reserved []float64, cost *CommitmentCost) {
-	loads := make([]float64, len(p.Rho[i][0]))
+	loads := make([]float64, len(p.LoadTPS[i][0]))
 	for j := range p.Regions {
-		for w, v := range p.Rho[i][j] {
+		for w, v := range p.LoadTPS[i][j] {
 			loads[w] += v
 		}
 	}
@@ -254,12 +254,12 @@ func (p *Problem) addStackedCost(i int, x [][]int, rank, reserved []float64, cos
 			order = append(order, slices.Repeat([]int{k}, n)...)
 		}
 	}
-	slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(rank[a]*p.Theta[i][b], rank[b]*p.Theta[i][a]) })
+	slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(rank[a]*p.ReplicaTPS[i][b], rank[b]*p.ReplicaTPS[i][a]) })
 	below := 0.0
 	for _, k := range order {
 		idle, _ := slices.BinarySearch(loads, below*(1+relTolerance)+relTolerance)
-		below += p.Theta[i][k]
-		onDemand := p.Alpha[k] * float64(len(loads)-idle) / float64(max(1, len(loads)))
+		below += p.ReplicaTPS[i][k]
+		onDemand := p.PricePerHour[k] * float64(len(loads)-idle) / float64(max(1, len(loads)))
 		switch {
 		case reserved != nil && reserved[k] <= onDemand:
 			cost.Committed++

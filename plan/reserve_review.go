@@ -16,7 +16,7 @@ const reserveStep = 5 * time.Minute
 // history's first or last. The options provide epsilon, gap, effort, prices and notes. It fails when the history
 // has no data in that period.
 func CompareCommitments(spec *service.Spec, h *forecast.History, from, to time.Time, o ReviewOptions) (*CommitmentComparison, error) {
-	r := review{spec: spec, o: o.WithDefaults(spec), assumptions: append([]string(nil), o.Notes...)}
+	r := review{spec: spec, options: o.WithDefaults(spec), assumptions: append([]string(nil), o.Notes...)}
 	r.findOfferings()
 	first, end := h.First, h.End()
 	if !from.IsZero() {
@@ -33,12 +33,12 @@ func CompareCommitments(spec *service.Spec, h *forecast.History, from, to time.T
 	if len(load[0][0]) == 0 {
 		return nil, fmt.Errorf("comparing commitments for %s: the history has no data for its models and regions between %s and %s", spec.Name, formatMinute(first), formatMinute(end))
 	}
-	p.Rho, p.Epsilon = load, r.o.Epsilon
-	out, err := compareCommitments(p, reserved, time.Unix(first*60, 0).UTC(), reserveStep, SolveOptions{Gap: r.o.Gap, Effort: r.o.Effort})
+	p.LoadTPS, p.LocalShare = load, r.options.LocalShare
+	out, err := compareCommitments(p, reserved, time.Unix(first*60, 0).UTC(), reserveStep, SolveOptions{Gap: r.options.Gap, Effort: r.options.Effort})
 	if err != nil {
 		return nil, fmt.Errorf("comparing commitments for %s: %w", spec.Name, err)
 	}
-	r.assume("each region serves at least %.0f %% of its own peak; maxima are ignored", 100*r.o.Epsilon)
+	r.assume("each region serves at least %.0f %% of its own peak; maxima are ignored", 100*r.options.LocalShare)
 	out.Assumed = append(out.Assumed, r.assumptions...)
 	return out, nil
 }
@@ -46,7 +46,7 @@ func CompareCommitments(spec *service.Spec, h *forecast.History, from, to time.T
 // onDemandProblem returns the problem with one column per GPU class at its on-demand price, and the
 // committed price of a replica on each.
 func (r *review) onDemandProblem() (*Problem, []float64) {
-	p := &Problem{Models: r.p.Models, Regions: r.p.Regions, Theta: make([][]float64, len(r.p.Models))}
+	p := &Problem{Models: r.problem.Models, Regions: r.problem.Regions, ReplicaTPS: make([][]float64, len(r.problem.Models))}
 	seen := map[gpuClass]bool{}
 	var reserved []float64
 	var columns []gpuClass
@@ -57,14 +57,14 @@ func (r *review) onDemandProblem() (*Problem, []float64) {
 		seen[o.gpuClass] = true
 		columns = append(columns, o.gpuClass)
 		p.GPUs = append(p.GPUs, o.gpuClass.String())
-		p.Alpha = append(p.Alpha, r.meanOnDemandPrice(k))
-		reserved = append(reserved, r.reservedPrice(o.gpuClass, p.Alpha[len(p.Alpha)-1]))
-		for i := range r.p.Models {
-			p.Theta[i] = append(p.Theta[i], r.p.Theta[i][k])
+		p.PricePerHour = append(p.PricePerHour, r.meanOnDemandPrice(k))
+		reserved = append(reserved, r.commitmentPrice(o.gpuClass, p.PricePerHour[len(p.PricePerHour)-1]))
+		for i := range r.problem.Models {
+			p.ReplicaTPS[i] = append(p.ReplicaTPS[i], r.problem.ReplicaTPS[i][k])
 		}
 	}
-	for range r.p.Models {
-		p.N, p.Sigma = append(p.N, make([][]int, len(p.Regions))), append(p.Sigma, make([]float64, len(p.GPUs)))
+	for range r.problem.Models {
+		p.Current, p.StartCostUSD = append(p.Current, make([][]int, len(p.Regions))), append(p.StartCostUSD, make([]float64, len(p.GPUs)))
 	}
 	for j := range p.Regions {
 		row := make([]*int, len(columns))
@@ -74,8 +74,8 @@ func (r *review) onDemandProblem() (*Problem, []float64) {
 			}
 		}
 		p.Capacity = append(p.Capacity, row)
-		for i := range p.N {
-			p.N[i][j] = make([]int, len(p.GPUs))
+		for i := range p.Current {
+			p.Current[i][j] = make([]int, len(p.GPUs))
 		}
 	}
 	return p, reserved
@@ -93,14 +93,14 @@ func (r *review) meanOnDemandPrice(k int) float64 {
 	return r.commonPrice(onDemand, k)
 }
 
-// reservedPrice returns the mean price of the service's commitments to a class, else a share of its
+// commitmentPrice returns the mean price of the service's commitments to a class, else a share of its
 // on-demand price.
-func (r *review) reservedPrice(c gpuClass, onDemand float64) float64 {
+func (r *review) commitmentPrice(c gpuClass, onDemand float64) float64 {
 	var sum, n float64
 	for j := range r.spec.Regions {
 		region := &r.spec.Regions[j]
 		if held := r.reservedReplicas(region, c); region.Name.Cloud() == c.cloud && held > 0 {
-			if each := r.committedPrice(region, c); each > 0 {
+			if each := r.regionReservedPrice(region, c); each > 0 {
 				sum, n = sum+each*float64(held), n+float64(held)
 			}
 		}
@@ -118,11 +118,11 @@ func (r *review) reservedPrice(c gpuClass, onDemand float64) float64 {
 func (r *review) averageLoads(h *forecast.History, first, end int64) [][][]float64 {
 	per := int(reserveStep / time.Minute)
 	steps := int(end-first) / per
-	minutes := make([][][]float64, len(r.p.Models))
-	out := make([][][]float64, len(r.p.Models))
+	minutes := make([][][]float64, len(r.problem.Models))
+	out := make([][][]float64, len(r.problem.Models))
 	for i := range minutes {
-		out[i] = make([][]float64, len(r.p.Regions))
-		for j := range r.p.Regions {
+		out[i] = make([][]float64, len(r.problem.Regions))
+		for j := range r.problem.Regions {
 			minutes[i] = append(minutes[i], r.arrivedLoad(h, i, j, first, end))
 		}
 	}

@@ -19,7 +19,7 @@ var commitmentOptions = map[string]string{
 // WriteTable writes the comparison for people.
 func (r *CommitmentComparison) WriteTable(w io.Writer) error {
 	var b bytes.Buffer
-	fmt.Fprintf(&b, "Load from %s to %s, means of %gs:\n", r.From.Format("2006-01-02 15:04"), r.Until.Format("2006-01-02 15:04 MST"), r.StepSeconds)
+	fmt.Fprintf(&b, "Load from %s to %s, means of %gs:\n", r.From.Format("2006-01-02 15:04"), r.To.Format("2006-01-02 15:04 MST"), r.StepSeconds)
 	rows := [][]string{{"MODEL", "REGION", "PEAK TOK/S", "PEAK AT", "MIN TOK/S", "PEAK/MIN"}}
 	for _, l := range r.Loads {
 		region, ratio := "all regions", "-"

@@ -25,11 +25,11 @@ func diurnal(offsets, peaks []float64, night float64) [][]float64 {
 
 func reserving(rho [][]float64, theta float64) *Problem {
 	p := &Problem{
-		Models: []string{"m"}, GPUs: []string{"H100"}, Theta: [][]float64{{theta}}, Alpha: []float64{98.32}, Sigma: [][]float64{{0}},
-		Rho: [][][]float64{rho}, N: [][][]int{nil}, Epsilon: 0.1,
+		Models: []string{"m"}, GPUs: []string{"H100"}, ReplicaTPS: [][]float64{{theta}}, PricePerHour: []float64{98.32}, StartCostUSD: [][]float64{{0}},
+		LoadTPS: [][][]float64{rho}, Current: [][][]int{nil}, LocalShare: 0.1,
 	}
 	for j := range rho {
-		p.Regions, p.N[0] = append(p.Regions, string(rune('a'+j))), append(p.N[0], []int{0})
+		p.Regions, p.Current[0] = append(p.Regions, string(rune('a'+j))), append(p.Current[0], []int{0})
 	}
 	return p
 }

@@ -12,15 +12,15 @@ import (
 	"skyserve/internal/service"
 )
 
-// DefaultEpsilon is the default share of its own peak that each region must be able to serve. Other
+// DefaultLocalShare is the default share of its own peak that each region must be able to serve. Other
 // regions may serve the remainder, like SageServe's re-routing below 70 % utilisation.
-const DefaultEpsilon = 0.7
+const DefaultLocalShare = 0.7
 
-// DefaultPeak is the default level of the forecast peak to plan for: the median. It is for counts that a
+// DefaultPeakLevel is the default level of the forecast peak to plan for: the median. It is for counts that a
 // strategy corrects between plans. Counts that stay for an hour leave much more load above capacity at
 // this level than the reactive rule (`make compare-plan`): use p90 or more for them. Bursts that
 // occur once a week would dominate the mean.
-const DefaultPeak = "p50"
+const DefaultPeakLevel = "p50"
 
 // defaultEvery is the default time between two plans.
 const defaultEvery = time.Hour
@@ -35,32 +35,32 @@ const minHistoryForSteps = time.Hour
 // information.
 const maxReviewHorizon = 7 * 24 * time.Hour
 
-// AnyOneRegion is the value of ReviewOptions.Survive for the loss of any region.
-const AnyOneRegion = "any"
+// SurviveAny is the value of ReviewOptions.Survive for the loss of any region.
+const SurviveAny = "any"
 
 // formerAnyOneRegion is the former value, accepted for one version.
 const formerAnyOneRegion = "region"
 
-func isAnyOneRegion(name string) bool { return name == AnyOneRegion || name == formerAnyOneRegion }
+func isAnyOneRegion(name string) bool { return name == SurviveAny || name == formerAnyOneRegion }
 
 // ReviewOptions configures a review; a zero field means its default.
 type ReviewOptions struct {
 	Horizon    time.Duration // default the time between two plans, at least an hour
 	Forecaster string        // default the service's setting, else auto
-	// Peak is the level of the forecast peak to plan capacity for: one of forecast.PeakLevels;
+	// PeakLevel is the level of the forecast peak to plan capacity for: one of forecast.PeakLevels;
 	// default p50.
-	Peak string
+	PeakLevel string
 	// Step is the interval over which load is averaged before it is forecast and its peak planned
 	// for: whole minutes that divide the horizon; default DefaultStep. A history shorter than
 	// minHistoryForSteps is forecast by the minute.
-	Step    time.Duration
-	Epsilon float64 // default DefaultEpsilon
-	Gap     float64 // relative gap at which solving stops, default 0
-	Effort  int64   // default DefaultEffort
+	Step       time.Duration
+	LocalShare float64 // default DefaultLocalShare
+	Gap        float64 // relative gap at which solving stops, default 0
+	Effort     int64   // default DefaultEffort
 	// Interrupt, when not nil, is called from time to time; true stops solving with the best result
 	// so far.
 	Interrupt func() bool
-	// Survive requires that all load is served after the loss of a region: AnyOneRegion, or the
+	// Survive requires that all load is served after the loss of a region: SurviveAny, or the
 	// names of the regions, any one of which may be lost; empty = none.
 	Survive []string
 	// MaxRTT is the maximum round trip between a load and the region that serves it; 0 = the
@@ -72,14 +72,14 @@ type ReviewOptions struct {
 	Prices []MachinePrice
 	// Reservations are what the clouds report about the reservations that the service names by id. One
 	// that is missing is planned for as in service.yaml.
-	Reservations []ReservationFact
+	Reservations []ReservationState
 	// Backlog are the accepted batches that have not ended; nil = none.
 	Backlog []Backlog
 	// StartUp is the time a new replica takes to become ready; 0 = the catalogue's value for its
 	// cloud.
 	StartUp time.Duration
-	// Switch allows a model to take over machines that another one frees.
-	Switch bool
+	// AllowSwitch allows a model to take over machines that another one frees.
+	AllowSwitch bool
 	// Solve solves the problem; nil = the function of that name.
 	Solve func(*Problem, SolveOptions) (Solution, error)
 	// Now is the clock that measures solving; nil = solving is not measured.
@@ -95,9 +95,9 @@ func horizonOf(every time.Duration) time.Duration { return max(defaultEvery, eve
 func (o ReviewOptions) WithDefaults(spec *service.Spec) ReviewOptions {
 	o.Horizon = cmp.Or(o.Horizon, horizonOf(spec.Autoscale.Every))
 	o.Forecaster = cmp.Or(o.Forecaster, spec.Autoscale.Forecast, "auto")
-	o.Peak = cmp.Or(o.Peak, DefaultPeak)
+	o.PeakLevel = cmp.Or(o.PeakLevel, DefaultPeakLevel)
 	o.Step = cmp.Or(o.Step, DefaultStep)
-	o.Epsilon = cmp.Or(o.Epsilon, DefaultEpsilon)
+	o.LocalShare = cmp.Or(o.LocalShare, DefaultLocalShare)
 	o.MaxRTT = cmp.Or(o.MaxRTT, spec.Autoscale.MaxRTT)
 	if o.Solve == nil {
 		o.Solve = Solve
@@ -112,8 +112,8 @@ type ReviewResult struct {
 	Problem    *Problem
 	Proposal   Proposal
 	LoadCurves []LoadCurve
-	// X is the planned counts by the problem's model, region and GPU; nil when there are none.
-	X [][][]int
+	// Counts is the planned counts by the problem's model, region and GPU; nil when there are none.
+	Counts [][][]int
 	// Forecasts are the forecasts behind the problem, by model and region in the order of service.yaml.
 	// Those without history are omitted.
 	Forecasts []EndpointForecast
@@ -147,15 +147,15 @@ type ReviewInputs struct{ review }
 
 // ForecastInputs prepares the inputs of a review at a time; it fails like Review.
 func ForecastInputs(spec *service.Spec, h *forecast.History, at time.Time, o ReviewOptions) (*ReviewInputs, error) {
-	r := review{spec: spec, o: o.WithDefaults(spec), at: at.UTC(), assumptions: slices.Clone(o.Notes)}
-	if r.o.Horizon < time.Minute || r.o.Horizon > maxReviewHorizon {
-		return nil, fmt.Errorf("planning %s: horizon: must be 1m to %s, got %s", spec.Name, forecast.ShortDuration(maxReviewHorizon), r.o.Horizon)
+	r := review{spec: spec, options: o.WithDefaults(spec), at: at.UTC(), assumptions: slices.Clone(o.Notes)}
+	if r.options.Horizon < time.Minute || r.options.Horizon > maxReviewHorizon {
+		return nil, fmt.Errorf("planning %s: horizon: must be 1m to %s, got %s", spec.Name, forecast.ShortDuration(maxReviewHorizon), r.options.Horizon)
 	}
-	if r.o.Step < time.Minute || r.o.Step%time.Minute != 0 || r.o.Horizon%r.o.Step != 0 {
-		return nil, fmt.Errorf("planning %s: step: must be whole minutes that divide the horizon of %s, got %s", spec.Name, forecast.ShortDuration(r.o.Horizon), forecast.ShortDuration(r.o.Step))
+	if r.options.Step < time.Minute || r.options.Step%time.Minute != 0 || r.options.Horizon%r.options.Step != 0 {
+		return nil, fmt.Errorf("planning %s: step: must be whole minutes that divide the horizon of %s, got %s", spec.Name, forecast.ShortDuration(r.options.Horizon), forecast.ShortDuration(r.options.Step))
 	}
-	if !slices.Contains(forecast.PeakLevels, r.o.Peak) {
-		return nil, fmt.Errorf("planning %s: peak: must be one of %s, got %q", spec.Name, strings.Join(forecast.PeakLevels, ", "), r.o.Peak)
+	if !slices.Contains(forecast.PeakLevels, r.options.PeakLevel) {
+		return nil, fmt.Errorf("planning %s: peak: must be one of %s, got %q", spec.Name, strings.Join(forecast.PeakLevels, ", "), r.options.PeakLevel)
 	}
 	r.findOfferings()
 	if len(r.offerings) == 0 {
@@ -172,7 +172,7 @@ func ForecastInputs(spec *service.Spec, h *forecast.History, at time.Time, o Rev
 	if err != nil {
 		return nil, fmt.Errorf("planning %s: %w", spec.Name, err)
 	}
-	r.p.Epsilon = r.o.Epsilon
+	r.problem.LocalShare = r.options.LocalShare
 	return &ReviewInputs{r}, nil
 }
 
@@ -191,7 +191,7 @@ func (in *ReviewInputs) reviewFrom(x [][][]int) (*ReviewResult, error) {
 	r.assumptions = slices.Clone(r.assumptions)
 	r.setCounts(nil)
 	if x != nil {
-		r.p.N = x
+		r.problem.Current = x
 	}
 	return r.solveReview()
 }
@@ -199,11 +199,11 @@ func (in *ReviewInputs) reviewFrom(x [][][]int) (*ReviewResult, error) {
 // review is a Review in progress.
 type review struct {
 	spec             *service.Spec
-	o                ReviewOptions
+	options          ReviewOptions
 	at               time.Time
 	offerings        []offering
 	gpus             []string // of the offerings, without their capacity types
-	p                Problem
+	problem          Problem
 	loadCurves       []LoadCurve
 	donated          [][][]int
 	billed           [][]float64
@@ -221,7 +221,7 @@ type review struct {
 
 // startUpTime returns the time a new replica takes to become ready in a cloud.
 func (r *review) startUpTime(cloud string) time.Duration {
-	return cmp.Or(r.o.StartUp, catalogue.StartUp(cloud))
+	return cmp.Or(r.options.StartUp, catalogue.StartUp(cloud))
 }
 
 // assume adds an assumption unless it is already listed.
@@ -239,25 +239,25 @@ func (r *review) setBounds() {
 			b := r.spec.BoundsFor(r.spec.Models[i].Name, region.Name)
 			lower[j], upper[j] = &b.Min, &b.Max
 		}
-		r.p.Min, r.p.Max = append(r.p.Min, lower), append(r.p.Max, upper)
+		r.problem.Min, r.problem.Max = append(r.problem.Min, lower), append(r.problem.Max, upper)
 	}
 }
 
 // solveReview solves the problem and converts the result to a proposal.
 func (r *review) solveReview() (*ReviewResult, error) {
-	o := SolveOptions{Gap: r.o.Gap, Effort: r.o.Effort, Interrupt: r.o.Interrupt}
-	now := r.o.Now
+	o := SolveOptions{Gap: r.options.Gap, Effort: r.options.Effort, Interrupt: r.options.Interrupt}
+	now := r.options.Now
 	if now == nil {
 		now = func() time.Time { return r.at }
 	}
 	start := now()
-	res, err := r.o.Solve(&r.p, o)
+	res, err := r.options.Solve(&r.problem, o)
 	if err != nil {
 		return nil, fmt.Errorf("planning %s: %w", r.spec.Name, err)
 	}
 	if res.Status == StatusInfeasible && r.withoutBacklog != nil { // interactive load is planned for in any case
 		r.dropBacklog()
-		if res, err = r.o.Solve(&r.p, o); err != nil {
+		if res, err = r.options.Solve(&r.problem, o); err != nil {
 			return nil, fmt.Errorf("planning %s: %w", r.spec.Name, err)
 		}
 	}
@@ -266,15 +266,15 @@ func (r *review) solveReview() (*ReviewResult, error) {
 		res.Infeasible = append(res.Infeasible, r.explainMaxima(o)...)
 	}
 	context := ProposalContext{
-		At: r.at, Horizon: r.o.Horizon, Forecaster: r.o.Forecaster, Donate: r.spec.Autoscale.Donate,
+		At: r.at, Horizon: r.options.Horizon, Forecaster: r.options.Forecaster, Donate: r.spec.Autoscale.Donate,
 		Donated: r.donated, GPUNames: r.gpus, Billed: r.billed, Assumed: r.assumptions, Budget: r.spec.BudgetPerHour(),
 	}
-	if res.X != nil {
-		res.X, context.Cut = r.p.cutToBudget(res.X, r.replicaBudget(), func(x [][][]int) float64 { return context.billed(&r.p, x) })
+	if res.Counts != nil {
+		res.Counts, context.Cut = r.problem.cutToBudget(res.Counts, r.replicaBudget(), func(x [][][]int) float64 { return context.billed(&r.problem, x) })
 	}
-	out := Propose(&r.p, res, context)
+	out := Propose(&r.problem, res, context)
 	out.SolveMillis = float64(took.Microseconds()) / 1000
-	return &ReviewResult{Service: r.spec.Name, Problem: &r.p, Proposal: out, X: res.X, LoadCurves: r.withCapacities(res.X), Forecasts: r.forecasts, review: r}, nil
+	return &ReviewResult{Service: r.spec.Name, Problem: &r.problem, Proposal: out, Counts: res.Counts, LoadCurves: r.withCapacities(res.Counts), Forecasts: r.forecasts, review: r}, nil
 }
 
 // withCapacities returns the load curves with their current and planned capacity.
@@ -283,9 +283,9 @@ func (r *review) withCapacities(x [][][]int) []LoadCurve {
 	for at := range out {
 		c := &out[at]
 		i, j := r.modelIndex(c.Model), r.regionIndex(service.Region(c.Region))
-		c.CurrentCapacity = r.p.Throughput(i, r.p.N[i][j])
+		c.CurrentCapacity = r.problem.Throughput(i, r.problem.Current[i][j])
 		if x != nil {
-			then := r.p.Throughput(i, x[i][j])
+			then := r.problem.Throughput(i, x[i][j])
 			c.PlannedCapacity = &then
 		}
 		c.StartUp = r.startUpTime(service.Region(c.Region).Cloud())
@@ -295,20 +295,20 @@ func (r *review) withCapacities(x [][][]int) []LoadCurve {
 
 // explainMaxima reports which maxima are too low, and the values that would suffice.
 func (r *review) explainMaxima(o SolveOptions) []string {
-	free := r.p
+	free := r.problem
 	free.Max = nil
 	res, err := Solve(&free, o)
-	if err != nil || res.X == nil {
+	if err != nil || res.Counts == nil {
 		return nil
 	}
 	var out []string
-	for i, model := range r.p.Models {
-		for j, region := range r.p.Regions {
+	for i, model := range r.problem.Models {
+		for j, region := range r.problem.Regions {
 			need := 0
-			for _, n := range res.X[i][j] {
+			for _, n := range res.Counts[i][j] {
 				need += n
 			}
-			if limit := r.p.Max[i][j]; limit != nil && need > *limit {
+			if limit := r.problem.Max[i][j]; limit != nil && need > *limit {
 				out = append(out, fmt.Sprintf("%s in %s: max is %d; without it the cheapest plan has %d replicas there", model, region, *limit, need))
 			}
 		}

@@ -27,8 +27,8 @@ const (
 	backlogStep = 15 * time.Minute
 )
 
-// backlogCell is a time in a region in which a backlog can run.
-type backlogCell struct {
+// backlogSlot is a time in a region in which a backlog can run.
+type backlogSlot struct {
 	region, minute  int // minute is -1 after the horizon of the plan
 	from, until     time.Duration
 	excess, maximum float64 // uncached prompt tokens a second: load above the region's peak; what can be added
@@ -40,18 +40,18 @@ type backlogCell struct {
 // (SageServe section 6.2 defers to valleys at run time; this makes the plan keep capacity for it). What exceeds
 // the maxima is left out and reported.
 func (r *review) addBacklog(f forecast.Forecaster, all []*traffic) error {
-	if len(r.o.Backlog) == 0 {
+	if len(r.options.Backlog) == 0 {
 		return nil
 	}
-	for _, rows := range r.p.Rho {
+	for _, rows := range r.problem.LoadTPS {
 		kept := make([][]float64, len(rows))
 		for j := range rows {
 			kept[j] = slices.Clone(rows[j])
 		}
 		r.withoutBacklog = append(r.withoutBacklog, kept)
 	}
-	byModel := make([][]Backlog, len(r.p.Models))
-	for _, b := range r.o.Backlog {
+	byModel := make([][]Backlog, len(r.problem.Models))
+	for _, b := range r.options.Backlog {
 		if i := r.modelIndex(b.Model); i >= 0 && b.Tokens > 0 {
 			byModel[i] = append(byModel[i], b)
 		} else if i < 0 {
@@ -66,7 +66,7 @@ func (r *review) addBacklog(f forecast.Forecaster, all []*traffic) error {
 			return cmp.Or(a.Deadline.Compare(b.Deadline), cmp.Compare(a.Batch, b.Batch))
 		})
 		last := min(batches[len(batches)-1].Deadline.Sub(r.at), backlogHorizon)
-		cells, err := r.backlogCells(f, all, i, last)
+		cells, err := r.backlogSlots(f, all, i, last)
 		if err != nil {
 			return err
 		}
@@ -75,19 +75,19 @@ func (r *review) addBacklog(f forecast.Forecaster, all []*traffic) error {
 	return nil
 }
 
-// backlogCells returns the cells of a model until some time after the review.
-func (r *review) backlogCells(f forecast.Forecaster, all []*traffic, i int, until time.Duration) ([]backlogCell, error) {
-	var cells []backlogCell
+// backlogSlots returns the cells of a model until some time after the review.
+func (r *review) backlogSlots(f forecast.Forecaster, all []*traffic, i int, until time.Duration) ([]backlogSlot, error) {
+	var cells []backlogSlot
 	for _, t := range all {
 		limit := r.maxThroughput(i, t.region)
 		if t.model != i || limit <= 0 {
 			continue
 		}
-		rho := r.p.Rho[i][t.region]
+		rho := r.problem.LoadTPS[i][t.region]
 		peak, first := slices.Max(rho), len(cells)
 		add := func(minute int, from, length time.Duration, load float64) {
 			peak = max(peak, load)
-			cells = append(cells, backlogCell{region: t.region, minute: minute, from: from, until: from + length, excess: load, maximum: max(0, limit-load)})
+			cells = append(cells, backlogSlot{region: t.region, minute: minute, from: from, until: from + length, excess: load, maximum: max(0, limit-load)})
 		}
 		for w, load := range rho {
 			add(w, time.Duration(w)*time.Minute, time.Minute, load)
@@ -97,7 +97,7 @@ func (r *review) backlogCells(f forecast.Forecaster, all []*traffic, i int, unti
 			return nil, err
 		}
 		for at, load := range later {
-			add(-1, r.o.Horizon+time.Duration(at)*backlogStep, backlogStep, load)
+			add(-1, r.options.Horizon+time.Duration(at)*backlogStep, backlogStep, load)
 		}
 		for c := range cells[first:] {
 			cells[first+c].excess -= peak
@@ -109,15 +109,15 @@ func (r *review) backlogCells(f forecast.Forecaster, all []*traffic, i int, unti
 // laterLoad returns the expected load after the horizon of the plan, in steps of backlogStep; that of the
 // horizon's mean if the history is too short for such steps.
 func (r *review) laterLoad(f forecast.Forecaster, t *traffic, until time.Duration) ([]float64, error) {
-	if until <= r.o.Horizon {
+	if until <= r.options.Horizon {
 		return nil, nil
 	}
-	skip := int(r.o.Horizon / backlogStep)
+	skip := int(r.options.Horizon / backlogStep)
 	steps := int((until + backlogStep - 1) / backlogStep)
 	s := inSteps(t.start, t.interactive, int(backlogStep/time.Minute))
 	if s.Step != backlogStep || allUnknown(s.Values) {
 		sum := 0.0
-		rho := r.p.Rho[t.model][t.region]
+		rho := r.problem.LoadTPS[t.model][t.region]
 		for _, v := range rho {
 			sum += v
 		}
@@ -137,10 +137,10 @@ func (r *review) laterLoad(f forecast.Forecaster, t *traffic, until time.Duratio
 // maxThroughput returns the throughput of a model in a region at the maxima of replicas and machines.
 func (r *review) maxThroughput(i, j int) float64 {
 	best, machines := 0.0, 0.0
-	for k, theta := range r.p.Theta[i] {
+	for k, theta := range r.problem.ReplicaTPS[i] {
 		available := math.Inf(1)
-		if r.p.Capacity != nil && r.p.Capacity[j][k] != nil {
-			available = float64(*r.p.Capacity[j][k])
+		if r.problem.Capacity != nil && r.problem.Capacity[j][k] != nil {
+			available = float64(*r.problem.Capacity[j][k])
 		}
 		if available > 0 {
 			best = max(best, theta)
@@ -149,7 +149,7 @@ func (r *review) maxThroughput(i, j int) float64 {
 			machines += available
 		}
 	}
-	if limit := r.p.Max[i][j]; limit != nil {
+	if limit := r.problem.Max[i][j]; limit != nil {
 		machines = min(machines, float64(*limit))
 	}
 	if math.IsInf(machines, 1) {
@@ -159,9 +159,9 @@ func (r *review) maxThroughput(i, j int) float64 {
 }
 
 // placeBacklog adds batches to the cells and to rho, and reports them.
-func (r *review) placeBacklog(i int, batches []Backlog, cells []backlogCell) {
+func (r *review) placeBacklog(i int, batches []Backlog, cells []backlogSlot) {
 	total, uncached := 0.0, 1.0
-	if known, ok := r.uncached[r.p.Models[i]]; ok {
+	if known, ok := r.uncached[r.problem.Models[i]]; ok {
 		uncached = known
 	}
 	for _, b := range batches {
@@ -172,7 +172,7 @@ func (r *review) placeBacklog(i int, batches []Backlog, cells []backlogCell) {
 			tokens *= float64(backlogHorizon) / float64(left)
 		}
 		if rest := fillValleys(cells, left, tokens); rest > 0.01*tokens {
-			r.assume("%s cannot be completed by %s: %s of its prompt tokens exceed replicas.max or the quotas of %s", b.Batch, b.Deadline.UTC().Format(time.RFC3339), roundedTokens(rest), r.p.Models[i])
+			r.assume("%s cannot be completed by %s: %s of its prompt tokens exceed replicas.max or the quotas of %s", b.Batch, b.Deadline.UTC().Format(time.RFC3339), roundedTokens(rest), r.problem.Models[i])
 		}
 	}
 	soon, counted := 0.0, "1 batch"
@@ -181,11 +181,11 @@ func (r *review) placeBacklog(i int, batches []Backlog, cells []backlogCell) {
 	}
 	for _, c := range cells {
 		if c.minute >= 0 {
-			r.p.Rho[i][c.region][c.minute] += c.added
+			r.problem.LoadTPS[i][c.region][c.minute] += c.added
 			soon += c.added * 60
 		}
 	}
-	r.assume("%s: includes the backlog of %s, %s uncached prompt tokens, of which %s run within %s; next deadline %s", r.p.Models[i], counted, roundedTokens(total), roundedTokens(soon), forecast.ShortDuration(r.o.Horizon), batches[0].Deadline.UTC().Format(time.RFC3339))
+	r.assume("%s: includes the backlog of %s, %s uncached prompt tokens, of which %s run within %s; next deadline %s", r.problem.Models[i], counted, roundedTokens(total), roundedTokens(soon), forecast.ShortDuration(r.options.Horizon), batches[0].Deadline.UTC().Format(time.RFC3339))
 }
 
 // roundedTokens formats a number of tokens with two digits.
@@ -201,15 +201,15 @@ func roundedTokens(n float64) string {
 
 // fillValleys adds tokens to the cells that end within a time, the lowest first, so that the highest of those
 // that are added to is as low as possible. It returns the tokens that the maxima leave over.
-func fillValleys(cells []backlogCell, within time.Duration, tokens float64) (rest float64) {
-	var usable []*backlogCell
+func fillValleys(cells []backlogSlot, within time.Duration, tokens float64) (rest float64) {
+	var usable []*backlogSlot
 	for c := range cells {
 		if cells[c].until <= max(within, cells[0].until) { // the first minute is better than none
 			usable = append(usable, &cells[c])
 		}
 	}
 	// room returns how much a cell takes up to a level.
-	room := func(c *backlogCell, level float64) float64 {
+	room := func(c *backlogSlot, level float64) float64 {
 		return min(max(0, level-c.excess-c.added), c.maximum-c.added)
 	}
 	filled := func(level float64) (sum float64) {
@@ -241,11 +241,11 @@ func fillValleys(cells []backlogCell, within time.Duration, tokens float64) (res
 
 // dropBacklog removes the backlog from the problem.
 func (r *review) dropBacklog() {
-	r.p.Rho, r.withoutBacklog = r.withoutBacklog, nil
+	r.problem.LoadTPS, r.withoutBacklog = r.withoutBacklog, nil
 	r.loadCurves = slices.Clone(r.loadCurves)
 	for at := range r.loadCurves {
 		c := &r.loadCurves[at]
-		c.Planned = r.p.Rho[r.modelIndex(c.Model)][slices.Index(r.p.Regions, c.Region)]
+		c.Planned = r.problem.LoadTPS[r.modelIndex(c.Model)][slices.Index(r.problem.Regions, c.Region)]
 	}
 	r.assume("the plan does not include the backlog of batches: with it, no plan satisfies the constraints")
 }

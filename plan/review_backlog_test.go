@@ -57,17 +57,17 @@ func TestReviewPlansForBacklogWithoutHistory(t *testing.T) {
 func TestFillValleys(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		n := rapid.IntRange(1, 20).Draw(t, "cells")
-		cells := make([]backlogCell, n)
+		cells := make([]backlogSlot, n)
 		for c := range cells {
 			from := time.Duration(rapid.IntRange(0, 59).Draw(t, "minute")) * time.Minute
-			cells[c] = backlogCell{from: from, until: from + time.Minute, excess: rapid.Float64Range(-1000, 0).Draw(t, "excess"), maximum: rapid.Float64Range(0, 2000).Draw(t, "maximum")}
+			cells[c] = backlogSlot{from: from, until: from + time.Minute, excess: rapid.Float64Range(-1000, 0).Draw(t, "excess"), maximum: rapid.Float64Range(0, 2000).Draw(t, "maximum")}
 		}
-		slices.SortFunc(cells, func(a, b backlogCell) int { return int(a.from - b.from) })
+		slices.SortFunc(cells, func(a, b backlogSlot) int { return int(a.from - b.from) })
 		within := time.Duration(rapid.IntRange(1, 60).Draw(t, "within")) * time.Minute
 		tokens := rapid.Float64Range(0, 1e6).Draw(t, "tokens")
 		rest := fillValleys(cells, within, tokens)
 		sum, highest := 0.0, math.Inf(-1)
-		usable := func(c backlogCell) bool { return c.until <= max(within, cells[0].until) }
+		usable := func(c backlogSlot) bool { return c.until <= max(within, cells[0].until) }
 		for _, c := range cells {
 			sum += c.added * 60
 			if c.added > 0 {
@@ -91,13 +91,13 @@ func TestFillValleys(t *testing.T) {
 
 // The load of a night is below that of the day: a batch that is due tomorrow waits for it, and adds no replica.
 func TestBacklogIsShiftedIntoValleys(t *testing.T) {
-	cells := []backlogCell{}
+	cells := []backlogSlot{}
 	for h := range 24 {
 		load := -900.0 // below the peak, at night
 		if h < 8 {
 			load = 0
 		}
-		cells = append(cells, backlogCell{minute: -1, from: time.Duration(h) * time.Hour, until: time.Duration(h+1) * time.Hour, excess: load, maximum: 5000})
+		cells = append(cells, backlogSlot{minute: -1, from: time.Duration(h) * time.Hour, until: time.Duration(h+1) * time.Hour, excess: load, maximum: 5000})
 	}
 	if rest := fillValleys(cells, 24*time.Hour, 16*3600*800); rest > 1 {
 		t.Fatal(rest)

@@ -22,28 +22,28 @@ type ReplicaCount struct {
 func (in *ReviewInputs) CurrentProposal(counts []ReplicaCount, status SolveStatus) Proposal {
 	r := in.review
 	r.setCounts(counts)
-	return Propose(&r.p, Solution{X: r.p.N, Status: status}, ProposalContext{At: r.at, GPUNames: r.gpus, Donated: r.donated, Billed: r.billed})
+	return Propose(&r.problem, Solution{Counts: r.problem.Current, Status: status}, ProposalContext{At: r.at, GPUNames: r.gpus, Donated: r.donated, Billed: r.billed})
 }
 
 // setCounts sets n and the donated replicas.
 func (r *review) setCounts(counts []ReplicaCount) {
 	grid := func() [][][]int {
-		out := make([][][]int, len(r.p.Models))
+		out := make([][][]int, len(r.problem.Models))
 		for i := range out {
-			out[i] = make([][]int, len(r.p.Regions))
+			out[i] = make([][]int, len(r.problem.Regions))
 			for j := range out[i] {
 				out[i][j] = make([]int, len(r.offerings))
 			}
 		}
 		return out
 	}
-	r.p.N, r.donated = grid(), grid()
+	r.problem.Current, r.donated = grid(), grid()
 	var total, donated int
 	for _, c := range counts {
 		i, j := r.modelIndex(c.Model), r.regionIndex(c.Region)
 		var columns []int
 		if i >= 0 && j >= 0 {
-			columns = r.columnsOf(i, j, c.GPU, c.Capacity)
+			columns = r.offeringsOf(i, j, c.GPU, c.Capacity)
 		}
 		if len(columns) == 0 {
 			r.assume("the service has no %[2]s in %[3]s: %[1]d replicas are ignored", c.Replicas+c.Donated, c.Model, c.Region)
@@ -67,11 +67,11 @@ func (r *review) modelIndex(name string) int {
 	if m == nil {
 		return -1
 	}
-	return slices.Index(r.p.Models, m.Name)
+	return slices.Index(r.problem.Models, m.Name)
 }
 
 func (r *review) regionIndex(region service.Region) int {
-	return slices.Index(r.p.Regions, string(region))
+	return slices.Index(r.problem.Regions, string(region))
 }
 
 // placeReplicas assigns replicas to columns in launch order: each up to the region's capacity, the
@@ -79,26 +79,26 @@ func (r *review) regionIndex(region service.Region) int {
 func (r *review) placeReplicas(i, j int, columns []int, replicas int) {
 	for at, k := range columns {
 		n := replicas
-		if capacity := r.p.Capacity[j][k]; capacity != nil && at+1 < len(columns) {
+		if capacity := r.problem.Capacity[j][k]; capacity != nil && at+1 < len(columns) {
 			remaining := *capacity
-			for m := range r.p.Models {
-				remaining -= r.p.N[m][j][k]
+			for m := range r.problem.Models {
+				remaining -= r.problem.Current[m][j][k]
 			}
 			n = min(n, max(0, remaining))
 		}
-		r.p.N[i][j][k] += n
+		r.problem.Current[i][j][k] += n
 		replicas -= n
 	}
 }
 
-// columnsOf returns the columns of a replica of model i in region j by its GPU type, in launch
+// offeringsOf returns the columns of a replica of model i in region j by its GPU type, in launch
 // order; none where the region has no offering for the model. A replica of another or unknown type
 // counts as the first class of r.offerings that the model can use there. Where the capacity type is
 // known, only its columns are returned.
-func (r *review) columnsOf(i, j int, gpu string, capacity service.CapacityType) []int {
+func (r *review) offeringsOf(i, j int, gpu string, capacity service.CapacityType) []int {
 	var first, same []int
 	for k, o := range r.offerings {
-		if r.p.Theta[i][k] == 0 || r.p.Capacity[j][k] != nil && *r.p.Capacity[j][k] == 0 {
+		if r.problem.ReplicaTPS[i][k] == 0 || r.problem.Capacity[j][k] != nil && *r.problem.Capacity[j][k] == 0 {
 			continue
 		}
 		if len(first) == 0 || r.offerings[first[0]].gpuClass == o.gpuClass {
@@ -110,9 +110,9 @@ func (r *review) columnsOf(i, j int, gpu string, capacity service.CapacityType) 
 	}
 	if len(same) == 0 && len(first) > 0 {
 		same = first
-		r.assume("replicas of %s in %s run on %s, which the plan does not offer: counted as %s", r.p.Models[i], r.p.Regions[j], cmp.Or(gpu, "an unknown GPU"), r.offerings[first[0]].gpuClass)
+		r.assume("replicas of %s in %s run on %s, which the plan does not offer: counted as %s", r.problem.Models[i], r.problem.Regions[j], cmp.Or(gpu, "an unknown GPU"), r.offerings[first[0]].gpuClass)
 	}
-	sameType := slices.DeleteFunc(slices.Clone(same), func(k int) bool { return r.offerings[k].capacity != capacity })
+	sameType := slices.DeleteFunc(slices.Clone(same), func(k int) bool { return r.offerings[k].capacityType != capacity })
 	if len(sameType) > 0 {
 		return sameType
 	}
@@ -126,6 +126,6 @@ func (r *review) dropUnusedOnDemand(j int, columns []int) []int {
 		return columns
 	}
 	return slices.DeleteFunc(columns, func(k int) bool {
-		return r.offerings[k].capacity == service.CapacityOnDemand && !r.offerings[k].onDemandBase
+		return r.offerings[k].capacityType == service.CapacityOnDemand && !r.offerings[k].onDemandBase
 	})
 }

@@ -13,7 +13,7 @@ func (r *review) setEgress() {
 		uncached = min(uncached, share)
 	}
 	stated := false
-	prices := make([]float64, len(r.p.Regions))
+	prices := make([]float64, len(r.problem.Regions))
 	for j := range r.spec.Regions {
 		perGB := r.spec.Regions[j].EgressPerGB
 		prices[j] = perGB * promptBytes * 1e6 / 1e9 / max(uncached, minUncached)
@@ -22,7 +22,7 @@ func (r *review) setEgress() {
 		}
 	}
 	if stated {
-		r.p.Egress = prices
+		r.problem.Egress = prices
 	}
 }
 

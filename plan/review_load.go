@@ -32,18 +32,18 @@ const (
 // setLoad sets rho: for every model and region the forecast of uncached prompt tokens per second, by
 // minute.
 func (r *review) setLoad(h *forecast.History) error {
-	minutes := int(r.o.Horizon / time.Minute)
-	f, err := forecast.ForecasterByName(r.o.Forecaster)
+	minutes := int(r.options.Horizon / time.Minute)
+	f, err := forecast.ForecasterByName(r.options.Forecaster)
 	if err != nil {
 		return err
 	}
-	for i := range r.p.Models {
-		rows := make([][]float64, len(r.p.Regions))
+	for i := range r.problem.Models {
+		rows := make([][]float64, len(r.problem.Regions))
 		for j := range rows {
 			rows[j] = make([]float64, minutes)
-			r.loadCurves = append(r.loadCurves, LoadCurve{Model: r.p.Models[i], Region: r.p.Regions[j], Planned: rows[j]})
+			r.loadCurves = append(r.loadCurves, LoadCurve{Model: r.problem.Models[i], Region: r.problem.Regions[j], Planned: rows[j]})
 		}
-		r.p.Rho = append(r.p.Rho, rows)
+		r.problem.LoadTPS = append(r.problem.LoadTPS, rows)
 		r.trackings, r.means = append(r.trackings, make([]Tracking, len(rows))), append(r.means, make([]float64, len(rows)))
 	}
 	if h == nil {
@@ -80,7 +80,7 @@ func (r *review) knownHistory(h *forecast.History) (past *forecast.History, next
 // hitRates computes the expected prefix cache hit rate of each model.
 func (r *review) hitRates(past *forecast.History) {
 	r.uncached = map[string]float64{}
-	for _, m := range r.p.Models {
+	for _, m := range r.problem.Models {
 		rate := r.hitRate(past, m)
 		r.uncached[m] = 1 - rate
 		if rate > 0 {
@@ -116,11 +116,11 @@ type traffic struct {
 // time of the review; their load is unknown.
 func (r *review) groupTraffic(past *forecast.History, gap int) []*traffic {
 	grid := map[[2]int]*traffic{}
-	for i := range r.p.Models {
-		for j := range r.p.Regions {
+	for i := range r.problem.Models {
+		for j := range r.problem.Regions {
 			grid[[2]int{i, j}] = &traffic{
 				model: i, region: j, start: past.First,
-				interactive: unknown(past.Minutes + gap), batch: unknown(past.Minutes + gap),
+				interactive: unknownValues(past.Minutes + gap), batch: unknownValues(past.Minutes + gap),
 			}
 		}
 	}
@@ -134,7 +134,7 @@ func (r *review) groupTraffic(past *forecast.History, gap int) []*traffic {
 		if len(regions) == 0 {
 			r.assume("the service has no region %s: its history is ignored", s.Region)
 		}
-		uncached := r.uncached[r.p.Models[i]]
+		uncached := r.uncached[r.problem.Models[i]]
 		for _, j := range regions {
 			t := grid[[2]int{i, j}]
 			to := t.interactive
@@ -145,8 +145,8 @@ func (r *review) groupTraffic(past *forecast.History, gap int) []*traffic {
 		}
 	}
 	var out []*traffic
-	for i := range r.p.Models {
-		for j := range r.p.Regions {
+	for i := range r.problem.Models {
+		for j := range r.problem.Regions {
 			out = append(out, grid[[2]int{i, j}])
 		}
 	}
@@ -160,7 +160,7 @@ func (r *review) regionsOf(region service.Region) []int {
 		return []int{j}
 	}
 	var all, place []int
-	for j, name := range r.p.Regions {
+	for j, name := range r.problem.Regions {
 		all = append(all, j)
 		if service.Region(name).Place() == string(region) {
 			place = append(place, j)
@@ -178,7 +178,7 @@ func (r *review) regionsOf(region service.Region) []int {
 	return nil
 }
 
-func unknown(n int) []float64 {
+func unknownValues(n int) []float64 {
 	out := make([]float64, n)
 	for i := range out {
 		out[i] = math.NaN()
@@ -203,9 +203,9 @@ func addKnown(to, values []float64, factor float64) {
 func (r *review) forecastAll(f forecast.Forecaster, all []*traffic) error {
 	var notes sentenceGroup
 	for _, t := range all {
-		name := r.p.Regions[t.region]
-		if len(r.p.Models) > 1 {
-			name = r.p.Models[t.model] + " in " + name
+		name := r.problem.Regions[t.region]
+		if len(r.problem.Models) > 1 {
+			name = r.problem.Models[t.model] + " in " + name
 		}
 		curve := r.loadCurveOf(t)
 		if allUnknown(t.interactive) {
@@ -213,7 +213,7 @@ func (r *review) forecastAll(f forecast.Forecaster, all []*traffic) error {
 		} else if err := r.forecastTraffic(f, t, curve, func(sentence string) { notes.addSentence(sentence, name) }); err != nil {
 			return err
 		}
-		rho := r.p.Rho[t.model][t.region]
+		rho := r.problem.LoadTPS[t.model][t.region]
 		if buffer := batchShare * lastHour(t.batch) / 60; buffer > 0 {
 			for w := range rho {
 				rho[w] += buffer
@@ -228,17 +228,17 @@ func (r *review) forecastAll(f forecast.Forecaster, all []*traffic) error {
 // forecastTraffic adds the expected interactive traffic to rho and the load curve, and reports its
 // assumptions.
 func (r *review) forecastTraffic(f forecast.Forecaster, t *traffic, curve *LoadCurve, addNote func(sentence string)) error {
-	rho := r.p.Rho[t.model][t.region]
-	s := inSteps(t.start, t.interactive, int(r.o.Step/time.Minute))
-	s.Name = r.p.Regions[t.region]
-	if len(r.p.Models) > 1 {
-		s.Name = r.p.Models[t.model] + " in " + s.Name
+	rho := r.problem.LoadTPS[t.model][t.region]
+	s := inSteps(t.start, t.interactive, int(r.options.Step/time.Minute))
+	s.Name = r.problem.Regions[t.region]
+	if len(r.problem.Models) > 1 {
+		s.Name = r.problem.Models[t.model] + " in " + s.Name
 	}
 	fc, err := f.Forecast(s, int(time.Duration(len(rho))*time.Minute/s.Step))
 	if err != nil {
 		return err
 	}
-	factor := peakFactor(fc, r.o.Peak)
+	factor := peakFactor(fc, r.options.PeakLevel)
 	curve.Mean, curve.Lo90, curve.Hi90 = byMinute(fc.Mean, s.Step), byMinute(fc.Lo90, s.Step), byMinute(fc.Hi90, s.Step)
 	for w, v := range curve.Mean {
 		rho[w] += factor * v
@@ -247,7 +247,7 @@ func (r *review) forecastTraffic(f forecast.Forecaster, t *traffic, curve *LoadC
 	r.trackings[t.model][t.region] = r.calibratedTracking(t)
 	curve.PeakHigh = max(fc.Peaks.P95/s.Step.Seconds(), slices.Max(rho))
 	if factor > 1 {
-		addNote(fmt.Sprintf("planned for the %s peak, not the mean", r.o.Peak))
+		addNote(fmt.Sprintf("planned for the %s peak, not the mean", r.options.PeakLevel))
 	}
 	for _, a := range fc.Assumed {
 		addNote(a)
@@ -257,7 +257,7 @@ func (r *review) forecastTraffic(f forecast.Forecaster, t *traffic, curve *LoadC
 		addNote("load deviates from the forecast: " + deviation.Message)
 	}
 	r.forecasts = append(r.forecasts, EndpointForecast{
-		Model: r.p.Models[t.model], Region: service.Region(r.p.Regions[t.region]), Forecast: fc, Deviation: deviation,
+		Model: r.problem.Models[t.model], Region: service.Region(r.problem.Regions[t.region]), Forecast: fc, Deviation: deviation,
 		step: s.Step, first: t.start + int64(len(t.interactive)),
 	})
 	return nil
@@ -265,13 +265,13 @@ func (r *review) forecastTraffic(f forecast.Forecaster, t *traffic, curve *LoadC
 
 // calibratedTracking returns how a load is tracked.
 func (r *review) calibratedTracking(t *traffic) Tracking {
-	theta := firstThroughput(r.p.Theta[t.model])
+	theta := firstThroughput(r.problem.ReplicaTPS[t.model])
 	if theta == 0 {
 		return Tracking{}
 	}
-	load := unknown(len(t.interactive))
+	load := unknownValues(len(t.interactive))
 	addKnown(load, t.interactive, 1/(60*theta))
-	return calibrateTracking(load, startUpMinutes(r.startUpTime(service.Region(r.p.Regions[t.region]).Cloud())))
+	return calibrateTracking(load, startUpMinutes(r.startUpTime(service.Region(r.problem.Regions[t.region]).Cloud())))
 }
 
 // inSteps converts minutes from start on to a series of steps of several minutes; the last step
@@ -292,7 +292,7 @@ func inSteps(start int64, minutes []float64, per int) forecast.Series {
 // of its minutes known is unknown; otherwise its unknown minutes count as the mean of the known
 // ones.
 func stepsOf(minutes []float64, per int) []float64 {
-	out := unknown(len(minutes) / per)
+	out := unknownValues(len(minutes) / per)
 	for i := range out {
 		part := minutes[i*per:][:per]
 		known := 0
@@ -323,9 +323,9 @@ func byMinute(values []float64, step time.Duration) []float64 {
 // batch.
 func (r *review) loadCurveOf(t *traffic) *LoadCurve {
 	for at := range r.loadCurves {
-		if c := &r.loadCurves[at]; c.Model == r.p.Models[t.model] && c.Region == r.p.Regions[t.region] {
-			c.Past = perSecond(t.interactive[max(0, len(t.interactive)-loadCurveMinutes):])
-			addKnown(c.Past, t.batch[max(0, len(t.batch)-loadCurveMinutes):], 1.0/60)
+		if c := &r.loadCurves[at]; c.Model == r.problem.Models[t.model] && c.Region == r.problem.Regions[t.region] {
+			c.History = perSecond(t.interactive[max(0, len(t.interactive)-loadCurveMinutes):])
+			addKnown(c.History, t.batch[max(0, len(t.batch)-loadCurveMinutes):], 1.0/60)
 			return c
 		}
 	}

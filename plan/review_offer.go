@@ -8,15 +8,15 @@ import (
 	"skyserve/internal/service"
 )
 
-// baseShare is the planned price of an on_demand_base replica as a share of the spot price. The
+// basePriceFactor is the planned price of an on_demand_base replica as a share of the spot price. The
 // base is used before spot, and must not make a plan choose other GPUs.
-const baseShare = 0.999
+const basePriceFactor = 0.999
 
 // offering is one column of the plan: GPUs of a class with one capacity type. onDemandBase marks the
 // replicas of on_demand_base.
 type offering struct {
 	gpuClass
-	capacity     service.CapacityType
+	capacityType service.CapacityType
 	onDemandBase bool
 }
 
@@ -25,10 +25,10 @@ func (o offering) String() string {
 	switch {
 	case o.onDemandBase:
 		return o.gpuClass.String() + " (on-demand base)"
-	case o.capacity == service.CapacityOnDemand:
+	case o.capacityType == service.CapacityOnDemand:
 		return o.gpuClass.String()
 	}
-	return fmt.Sprintf("%s (%s)", o.gpuClass, o.capacity)
+	return fmt.Sprintf("%s (%s)", o.gpuClass, o.capacityType)
 }
 
 // findOfferings lists the columns: for each GPU class that a model can run on in a cloud, the capacity
@@ -38,8 +38,8 @@ func (r *review) findOfferings() {
 		for _, o := range []offering{{c, service.CapacityReserved, false}, {c, service.CapacityOnDemand, true}, {c, service.CapacitySpot, false}, {c, service.CapacityFlexStart, false}, {c, service.CapacityOnDemand, false}} {
 			if slices.ContainsFunc(r.spec.Regions, func(region service.RegionSpec) bool { return r.maxReplicas(&region, o) != 0 }) {
 				r.offerings = append(r.offerings, o)
-				r.p.GPUs = append(r.p.GPUs, o.String())
-				r.p.CapacityType = append(r.p.CapacityType, string(o.capacity))
+				r.problem.GPUs = append(r.problem.GPUs, o.String())
+				r.problem.CapacityType = append(r.problem.CapacityType, string(o.capacityType))
 				r.gpus = append(r.gpus, c.String())
 			}
 		}
@@ -54,8 +54,8 @@ func (r *review) findOfferings() {
 				}
 			}
 		}
-		r.p.Models = append(r.p.Models, m.Name)
-		r.p.Theta = append(r.p.Theta, theta)
+		r.problem.Models = append(r.problem.Models, m.Name)
+		r.problem.ReplicaTPS = append(r.problem.ReplicaTPS, theta)
 	}
 }
 
@@ -84,7 +84,7 @@ func ifFlexStart(cloud, text string) string {
 func (r *review) findClasses() []gpuClass {
 	var out []gpuClass
 	for _, region := range r.spec.Regions {
-		r.p.Regions = append(r.p.Regions, string(region.Name))
+		r.problem.Regions = append(r.problem.Regions, string(region.Name))
 		for i := range r.spec.Models {
 			for _, g := range r.gpusOf(&r.spec.Models[i]) {
 				if c := (gpuClass{region.Name.Cloud(), g.Type, max(1, g.Count)}); !slices.Contains(out, c) {
@@ -107,14 +107,14 @@ func (r *review) maxReplicas(region *service.RegionSpec, o offering) int {
 	case o.cloud != cloud || !catalogue.Rents(cloud, o.gpu):
 		return 0
 	case cloud == service.CloudStatic:
-		return ifOffered(o.capacity == service.CapacityOnDemand && !o.onDemandBase, len(region.Endpoints))
-	case o.capacity == service.CapacityReserved:
+		return ifOffered(o.capacityType == service.CapacityOnDemand && !o.onDemandBase, len(region.Endpoints))
+	case o.capacityType == service.CapacityReserved:
 		return r.reservedReplicas(region, o.gpuClass)
 	case o.onDemandBase:
 		return ifOffered(spotFirst(region) && catalogue.SellsOnDemand(cloud, o.gpu, o.count), region.OnDemandBase)
-	case o.capacity == service.CapacitySpot:
+	case o.capacityType == service.CapacitySpot:
 		return ifOffered(spotFirst(region), noLimit)
-	case o.capacity == service.CapacityFlexStart:
+	case o.capacityType == service.CapacityFlexStart:
 		return ifOffered(beforeOnDemand(region, service.CapacityFlexStart) && catalogue.SellsFlexStart(cloud), noLimit)
 	}
 	allowed := len(region.Capacity) == 0 || slices.Contains(region.Capacity, service.CapacityOnDemand)
@@ -143,10 +143,10 @@ func beforeOnDemand(region *service.RegionSpec, c service.CapacityType) bool {
 // counts for one class: of those that fit, the one with the most GPUs per replica.
 func (r *review) reservedReplicas(region *service.RegionSpec, c gpuClass) int {
 	sum := 0
-	for _, held := range region.Reserved {
-		m, known := catalogue.Find(region.Name.Cloud(), held.Type)
+	for _, commitment := range region.Reserved {
+		m, known := catalogue.Find(region.Name.Cloud(), commitment.Type)
 		if known && c.gpu == m.GPU && c.count == r.gpusPerReplica(m) {
-			sum += r.reservedCount(region.Name, held) * (m.GPUs / c.count)
+			sum += r.reservedCount(region.Name, commitment) * (m.GPUs / c.count)
 		}
 	}
 	return sum
@@ -175,7 +175,7 @@ func (r *review) setCapacity() {
 				row[k] = &n
 			}
 		}
-		r.p.Capacity = append(r.p.Capacity, row)
+		r.problem.Capacity = append(r.problem.Capacity, row)
 	}
 }
 
@@ -192,9 +192,9 @@ func (r *review) setPrices() {
 			}
 		}
 		meanOnDemand[k] = r.commonPrice(onDemand, k)
-		r.p.Alpha = append(r.p.Alpha, r.commonPrice(planned, k))
+		r.problem.PricePerHour = append(r.problem.PricePerHour, r.commonPrice(planned, k))
 	}
-	r.p.RegionAlpha = r.regionalPrices(planned)
+	r.problem.RegionPricePerHour = r.regionalPrices(planned)
 	for range r.spec.Models {
 		sigma, swap := make([]float64, len(r.offerings)), make([]*float64, len(r.offerings))
 		for k, o := range r.offerings {
@@ -204,11 +204,11 @@ func (r *review) setPrices() {
 				swap[k] = &cost
 			}
 		}
-		r.p.Sigma = append(r.p.Sigma, sigma)
-		r.p.Switch = append(r.p.Switch, swap)
+		r.problem.StartCostUSD = append(r.problem.StartCostUSD, sigma)
+		r.problem.SwitchCostUSD = append(r.problem.SwitchCostUSD, swap)
 	}
-	if !r.o.Switch {
-		r.p.Switch = nil
+	if !r.options.AllowSwitch {
+		r.problem.SwitchCostUSD = nil
 	}
 	for j := range r.spec.Regions {
 		r.billed = append(r.billed, r.billedPrices(&r.spec.Regions[j], onDemand[j], planned[j]))
@@ -230,10 +230,10 @@ func (r *review) plannedPrice(region service.Region, o offering, onDemand float6
 	switch {
 	case o.onDemandBase:
 		r.assume("%s in %s: replicas of on_demand_base are planned at the spot price and billed on demand", o.gpuClass, o.cloud)
-		return baseShare * r.spotPrice(region, o.gpuClass, onDemand)
-	case o.capacity == service.CapacitySpot:
+		return basePriceFactor * r.spotPrice(region, o.gpuClass, onDemand)
+	case o.capacityType == service.CapacitySpot:
 		return r.spotPrice(region, o.gpuClass, onDemand)
-	case o.capacity == service.CapacityFlexStart:
+	case o.capacityType == service.CapacityFlexStart:
 		return r.flexStartPrice(region, o.gpuClass, onDemand)
 	}
 	return onDemand
@@ -264,9 +264,9 @@ func (r *review) regionalPrices(planned [][]float64) [][]float64 {
 	rows, differ := r.newTable(), false
 	for j, region := range r.spec.Regions {
 		for k, o := range r.offerings {
-			rows[j][k] = r.p.Alpha[k]
+			rows[j][k] = r.problem.PricePerHour[k]
 			if region.Name.Cloud() == o.cloud {
-				rows[j][k], differ = planned[j][k], differ || planned[j][k] != r.p.Alpha[k]
+				rows[j][k], differ = planned[j][k], differ || planned[j][k] != r.problem.PricePerHour[k]
 			}
 		}
 	}
@@ -283,8 +283,8 @@ func (r *review) billedPrices(region *service.RegionSpec, onDemand, planned []fl
 	for k, o := range r.offerings {
 		switch {
 		case ownMachines(region.Name.Cloud()) || o.cloud != region.Name.Cloud():
-		case o.capacity == service.CapacityReserved:
-			row[k] = r.committedPrice(region, o.gpuClass)
+		case o.capacityType == service.CapacityReserved:
+			row[k] = r.regionReservedPrice(region, o.gpuClass)
 		case o.onDemandBase:
 			row[k] = onDemand[k]
 		default:
@@ -295,7 +295,7 @@ func (r *review) billedPrices(region *service.RegionSpec, onDemand, planned []fl
 	r.reportEnds(region)
 	committed := 0.0
 	for k, o := range r.offerings {
-		if o.capacity == service.CapacityReserved && o.cloud == region.Name.Cloud() {
+		if o.capacityType == service.CapacityReserved && o.cloud == region.Name.Cloud() {
 			committed += row[k] * float64(r.reservedReplicas(region, o.gpuClass))
 		}
 	}
@@ -334,7 +334,7 @@ func (v *ReviewResult) Prices() []ReplicaPrice {
 			case !known:
 				at[class] = len(prices)
 				prices = append(prices, ReplicaPrice{Region: region, GPU: class, USDPerHour: r.billed[j][k]})
-			case o.capacity == service.CapacityOnDemand:
+			case o.capacityType == service.CapacityOnDemand:
 				prices[i].USDPerHour = r.billed[j][k]
 			}
 		}
@@ -342,16 +342,16 @@ func (v *ReviewResult) Prices() []ReplicaPrice {
 	return prices
 }
 
-// committedPrice returns the price of a reserved replica of a class in a region, the mean over its
+// regionReservedPrice returns the price of a reserved replica of a class in a region, the mean over its
 // commitments.
-func (r *review) committedPrice(region *service.RegionSpec, c gpuClass) float64 {
+func (r *review) regionReservedPrice(region *service.RegionSpec, c gpuClass) float64 {
 	var sum, replicas float64
-	for _, held := range region.Reserved {
-		if m, known := catalogue.Find(region.Name.Cloud(), held.Type); known && c.gpu == m.GPU && c.count == r.gpusPerReplica(m) {
-			sum += float64(held.Count) * held.Price
-			replicas += float64(held.Count * (m.GPUs / c.count))
-			if held.Price == 0 {
-				r.assume("%s: the commitment to %d x %s has no price: assuming $0 per hour", region.Name, held.Count, held.Type)
+	for _, commitment := range region.Reserved {
+		if m, known := catalogue.Find(region.Name.Cloud(), commitment.Type); known && c.gpu == m.GPU && c.count == r.gpusPerReplica(m) {
+			sum += float64(commitment.Count) * commitment.Price
+			replicas += float64(commitment.Count * (m.GPUs / c.count))
+			if commitment.Price == 0 {
+				r.assume("%s: the commitment to %d x %s has no price: assuming $0 per hour", region.Name, commitment.Count, commitment.Type)
 			}
 		}
 	}
@@ -363,12 +363,12 @@ func (r *review) committedPrice(region *service.RegionSpec, c gpuClass) float64 
 
 // reportUnusable reports the commitments of a region that no model can use.
 func (r *review) reportUnusable(region *service.RegionSpec) {
-	for _, held := range region.Reserved {
-		switch m, known := catalogue.Find(region.Name.Cloud(), held.Type); {
+	for _, commitment := range region.Reserved {
+		switch m, known := catalogue.Find(region.Name.Cloud(), commitment.Type); {
 		case !known:
-			r.assume("%s: the GPUs of %s are unknown: the commitment is ignored", region.Name, held.Type)
+			r.assume("%s: the GPUs of %s are unknown: the commitment is ignored", region.Name, commitment.Type)
 		case r.gpusPerReplica(m) == 0:
-			r.assume("%s: no model runs on %s (%d x %s): the commitment is ignored", region.Name, held.Type, m.GPUs, m.GPU)
+			r.assume("%s: no model runs on %s (%d x %s): the commitment is ignored", region.Name, commitment.Type, m.GPUs, m.GPU)
 		}
 	}
 }

@@ -46,7 +46,7 @@ regions:
 func capacities(p Proposal) string {
 	var out []string
 	for _, c := range p.Changes {
-		out = append(out, fmt.Sprintf("%s:%d%+d", *c.Capacity, c.Current, c.Delta))
+		out = append(out, fmt.Sprintf("%s:%d%+d", *c.CapacityType, c.Current, c.Delta))
 	}
 	return string(p.Status) + ": " + strings.Join(out, " ")
 }
@@ -80,7 +80,7 @@ func TestReviewPlansCapacityTypes(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			counts := []ReplicaCount{{Model: "m", Region: "aws/us-east-1", GPU: "L4", Capacity: c.paid, Replicas: c.stands}}
 			p := reviewed(t, fmt.Sprintf(offersYAML, c.region), counts, loaded(t, 300, "m", map[service.Region]float64{"aws/us-east-1": c.load}), ReviewOptions{})
-			slices.SortStableFunc(p.Changes, func(a, b ReplicaChange) int { return -strings.Compare(*a.Capacity, *b.Capacity) })
+			slices.SortStableFunc(p.Changes, func(a, b ReplicaChange) int { return -strings.Compare(*a.CapacityType, *b.CapacityType) })
 			if got := capacities(p); got != c.want {
 				t.Errorf("%s, want %s", got, c.want)
 			}
@@ -104,18 +104,18 @@ func TestReviewReservationEnds(t *testing.T) {
 	const lines = "    reserved: [{id: cr-0a, type: g6.xlarge, count: 3, price: 0.42}]\n"
 	in := func(d time.Duration) time.Time { return reviewAt.Add(d) }
 	for name, c := range map[string]struct {
-		fact       ReservationFact
+		fact       ReservationState
 		want, says string
 	}{
-		"no end":       {ReservationFact{Active: true}, "optimal: reserved:0+2", ""},
-		"ends later":   {ReservationFact{Active: true, Ends: in(2 * time.Hour), MachinesEnd: in(61 * time.Minute)}, "optimal: reserved:0+2", ""},
-		"ends":         {ReservationFact{Active: true, Ends: in(90 * time.Minute), MachinesEnd: in(time.Hour)}, "optimal: on_demand:0+2", "the 3 x g6.xlarge of reservation cr-0a end at "},
-		"billed later": {ReservationFact{Active: true, Ends: in(time.Hour)}, "optimal: reserved:0+2", "reservation cr-0a ends at "},
-		"not active":   {ReservationFact{State: "scheduled"}, "optimal: on_demand:0+2", "reservation cr-0a is not active (scheduled): its 3 x g6.xlarge are not planned for"},
+		"no end":       {ReservationState{Active: true}, "optimal: reserved:0+2", ""},
+		"ends later":   {ReservationState{Active: true, Ends: in(2 * time.Hour), MachinesEnd: in(61 * time.Minute)}, "optimal: reserved:0+2", ""},
+		"ends":         {ReservationState{Active: true, Ends: in(90 * time.Minute), MachinesEnd: in(time.Hour)}, "optimal: on_demand:0+2", "the 3 x g6.xlarge of reservation cr-0a end at "},
+		"billed later": {ReservationState{Active: true, Ends: in(time.Hour)}, "optimal: reserved:0+2", "reservation cr-0a ends at "},
+		"not active":   {ReservationState{State: "scheduled"}, "optimal: on_demand:0+2", "reservation cr-0a is not active (scheduled): its 3 x g6.xlarge are not planned for"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c.fact.Region, c.fact.ID = "aws/us-east-1", "cr-0a"
-			p := reviewed(t, fmt.Sprintf(offersYAML, lines), nil, loaded(t, 300, "m", map[service.Region]float64{"aws/us-east-1": 2000}), ReviewOptions{Horizon: time.Hour, Reservations: []ReservationFact{c.fact}})
+			p := reviewed(t, fmt.Sprintf(offersYAML, lines), nil, loaded(t, 300, "m", map[service.Region]float64{"aws/us-east-1": 2000}), ReviewOptions{Horizon: time.Hour, Reservations: []ReservationState{c.fact}})
 			p.Changes = slices.DeleteFunc(p.Changes, func(r ReplicaChange) bool { return r.Delta == 0 })
 			if got := capacities(p); got != c.want {
 				t.Errorf("%s, want %s", got, c.want)
@@ -152,7 +152,7 @@ local: {rtt: {us-eu: 100ms}}
 `
 	h := loaded(t, 300, "a", map[service.Region]float64{"local/us": 4000})
 	total := func(o ReviewOptions) (us, eu int) {
-		o.Epsilon = 0.5
+		o.LocalShare = 0.5
 		p := reviewed(t, yaml, nil, h, o)
 		if p.Status != StatusOptimal {
 			t.Errorf("%+v: %s %v", o.Survive, p.Status, p.Infeasible)
@@ -169,7 +169,7 @@ local: {rtt: {us-eu: 100ms}}
 	if us, eu := total(ReviewOptions{}); us+eu != 4 {
 		t.Errorf("%d and %d replicas", us, eu)
 	}
-	if us, eu := total(ReviewOptions{Survive: []string{AnyOneRegion}}); us != 4 || eu != 4 {
+	if us, eu := total(ReviewOptions{Survive: []string{SurviveAny}}); us != 4 || eu != 4 {
 		t.Errorf("with any one gone: %d and %d replicas", us, eu)
 	}
 	if us, eu := total(ReviewOptions{Survive: []string{"local/us"}}); us != 2 || eu != 4 {
@@ -188,7 +188,7 @@ local: {rtt: {us-eu: 100ms}}
 	}
 	cloud := strings.NewReplacer("local/us", "aws/us-east-1", "local/eu", "aws/eu-west-1", "local: {rtt: {us-eu: 100ms}}\n", "autoscale: {max_rtt: 80ms}\n").Replace(yaml)
 	stands := []ReplicaCount{{Model: "b", Region: "aws/us-east-1", GPU: "L4", Replicas: 2}}
-	p := reviewed(t, cloud, stands, loaded(t, 300, "a", map[service.Region]float64{"aws/us-east-1": 2000}), ReviewOptions{Switch: true})
+	p := reviewed(t, cloud, stands, loaded(t, 300, "a", map[service.Region]float64{"aws/us-east-1": 2000}), ReviewOptions{AllowSwitch: true})
 	if c := p.Changes[0]; c.Model != "a" || c.SwitchedVMs != 2 {
 		t.Errorf("%+v", p.Changes)
 	}
@@ -229,10 +229,10 @@ func TestReviewReturnsLoadCurves(t *testing.T) {
 	}
 	us := r.LoadCurves[0]
 	peak, _ := us.Peak()
-	if us.Region != "local/us" || len(us.Past) != 300 || us.Past[0] != 3000 || peak != r.Proposal.Changes[0].PlannedPeakTPS || us.CurrentCapacity != 1500 || *us.PlannedCapacity != 3000 {
+	if us.Region != "local/us" || len(us.History) != 300 || us.History[0] != 3000 || peak != r.Proposal.Changes[0].PlannedPeakTPS || us.CurrentCapacity != 1500 || *us.PlannedCapacity != 3000 {
 		t.Errorf("%+v, peak %g", us, peak)
 	}
-	if r, err = Review(demandtest.Parse(t, reviewYAML), nil, nil, reviewAt, ReviewOptions{}); err != nil || len(r.LoadCurves) != 2 || len(r.LoadCurves[0].Past) != 0 {
+	if r, err = Review(demandtest.Parse(t, reviewYAML), nil, nil, reviewAt, ReviewOptions{}); err != nil || len(r.LoadCurves) != 2 || len(r.LoadCurves[0].History) != 0 {
 		t.Errorf("%+v %v", r, err)
 	}
 }
@@ -256,7 +256,7 @@ func TestReviewEdgeCases(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			o := ReviewOptions{}
 			if name == "survives none" {
-				o.Survive = []string{AnyOneRegion}
+				o.Survive = []string{SurviveAny}
 			}
 			region := demandtest.Parse(t, c.yaml).Regions[0].Name
 			p := reviewed(t, c.yaml, nil, loaded(t, 300, "m", map[service.Region]float64{region: c.load}), o)

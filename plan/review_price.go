@@ -93,7 +93,7 @@ type MachinePrice struct {
 // cheapestMachine returns the lowest price of a class in a region for one capacity type; false where none
 // is known.
 func (r *review) cheapestMachine(region service.Region, c gpuClass, capacity service.CapacityType) (p MachinePrice, known bool) {
-	for _, o := range r.o.Prices {
+	for _, o := range r.options.Prices {
 		if o.Region == region && o.GPU == c.gpu && o.GPUs == c.count && o.Capacity == capacity && (!known || o.USDPerHour < p.USDPerHour) {
 			p, known = o, true
 		}
@@ -152,7 +152,7 @@ func (r *review) listPrice(region service.Region, c gpuClass) float64 {
 		r.assume("no price known for %s: assuming $%g per hour", c.gpu, catalogue.UnknownGPUPrice)
 	case ownMachines(c.cloud):
 		r.assume("%s regions are not billed; %s is planned at $%.4g per hour (%s, on demand)", c.cloud, c, price, from)
-	case len(r.o.Prices) > 0:
+	case len(r.options.Prices) > 0:
 		r.assume("%s in %s: $%.4g per hour (%s, on demand)", c, region, price, from)
 	default:
 		r.assume("%s in %s: $%.4g per hour (%s, on demand) in every region", c, c.cloud, price, from)

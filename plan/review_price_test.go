@@ -87,7 +87,7 @@ func TestReviewUsesRegionalPrices(t *testing.T) {
 // Load that any region may serve is placed where machines are cheap.
 func TestReviewChoosesTheCheaperRegion(t *testing.T) {
 	for cheap, expensive := range map[service.Region]service.Region{"aws/us-east-1": "aws/eu-west-1", "aws/eu-west-1": "aws/us-east-1"} {
-		o := ReviewOptions{Epsilon: 0.01, Prices: market(map[service.Region][2]float64{cheap: {0.8, 0}, expensive: {1.2, 0}})}
+		o := ReviewOptions{LocalShare: 0.01, Prices: market(map[service.Region][2]float64{cheap: {0.8, 0}, expensive: {1.2, 0}})}
 		h := loaded(t, 300, "m", map[service.Region]float64{cheap: 2000, expensive: 2000})
 		p := reviewed(t, fmt.Sprintf(pricesYAML, "", "", ""), nil, h, o)
 		then := map[string]int{}

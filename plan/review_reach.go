@@ -23,36 +23,36 @@ func NewRegionPair(a, b service.Region) RegionPair {
 // setReach sets the round trips between regions, and the regions whose loss the plan must survive. It
 // fails on a region that the service does not have.
 func (r *review) setReach() error {
-	for _, name := range r.o.Survive {
+	for _, name := range r.options.Survive {
 		if isAnyOneRegion(name) {
 			continue
 		}
 		if r.regionIndex(service.Region(name)) < 0 {
-			return fmt.Errorf("survive: must be %q (the loss of any one region) or regions of the service (%s), got %q", AnyOneRegion, strings.Join(r.p.Regions, ", "), name)
+			return fmt.Errorf("survive: must be %q (the loss of any one region) or regions of the service (%s), got %q", SurviveAny, strings.Join(r.problem.Regions, ", "), name)
 		}
-		r.p.SurviveRegions = append(r.p.SurviveRegions, name)
+		r.problem.SurviveRegions = append(r.problem.SurviveRegions, name)
 	}
-	if r.p.Survive = len(r.o.Survive) > 0; slices.ContainsFunc(r.o.Survive, isAnyOneRegion) {
-		r.p.SurviveRegions = nil
+	if r.problem.Survive = len(r.options.Survive) > 0; slices.ContainsFunc(r.options.Survive, isAnyOneRegion) {
+		r.problem.SurviveRegions = nil
 	}
-	if r.o.MaxRTT <= 0 || len(r.p.Regions) < 2 {
+	if r.options.MaxRTT <= 0 || len(r.problem.Regions) < 2 {
 		return nil
 	}
-	r.p.MaxRTTMillis = float64(r.o.MaxRTT) / float64(time.Millisecond)
+	r.problem.MaxRTTMillis = float64(r.options.MaxRTT) / float64(time.Millisecond)
 	var unmeasured sentenceGroup // for each region, the regions to which the round trip is unknown
-	for a := range r.p.Regions {
-		row := make([]float64, len(r.p.Regions))
-		for b := range r.p.Regions {
-			rtt, known := r.roundTrip(service.Region(r.p.Regions[a]), service.Region(r.p.Regions[b]))
+	for a := range r.problem.Regions {
+		row := make([]float64, len(r.problem.Regions))
+		for b := range r.problem.Regions {
+			rtt, known := r.roundTrip(service.Region(r.problem.Regions[a]), service.Region(r.problem.Regions[b]))
 			row[b] = float64(rtt) / float64(time.Millisecond)
 			if !known && a < b {
-				unmeasured.addSentence(r.p.Regions[a], r.p.Regions[b])
+				unmeasured.addSentence(r.problem.Regions[a], r.problem.Regions[b])
 			}
 		}
-		r.p.RTTMillis = append(r.p.RTTMillis, row)
+		r.problem.RTTMillis = append(r.problem.RTTMillis, row)
 	}
 	unmeasured.each(0, func(names, region string) {
-		r.assume("the round trip between %s and %s is unknown: assuming at most %s", region, names, r.o.MaxRTT)
+		r.assume("the round trip between %s and %s is unknown: assuming at most %s", region, names, r.options.MaxRTT)
 	})
 	return nil
 }
@@ -62,7 +62,7 @@ func (r *review) roundTrip(a, b service.Region) (rtt time.Duration, known bool) 
 	if a == b {
 		return 0, true
 	}
-	if rtt, known = r.o.RTT[NewRegionPair(a, b)]; known {
+	if rtt, known = r.options.RTT[NewRegionPair(a, b)]; known {
 		return rtt, true
 	}
 	if a.Cloud() == service.CloudLocal && b.Cloud() == service.CloudLocal {

@@ -27,7 +27,7 @@ type ReplicaTarget struct {
 // no plan is feasible, it plans each region's own peak as far as the bounds allow. There are no
 // targets when solving ended without counts (StatusUnknown).
 func (v *ReviewResult) Targets() []EndpointTarget {
-	x := v.X
+	x := v.Counts
 	if x == nil && v.Proposal.Status == StatusInfeasible {
 		x = v.Problem.withinBounds()
 	}
@@ -38,7 +38,7 @@ func (v *ReviewResult) Targets() []EndpointTarget {
 	for i, m := range v.Problem.Models {
 		for j, region := range v.Problem.Regions {
 			t := EndpointTarget{Model: m, Region: service.Region(region)}
-			t.ReplicaTPS = firstThroughput(v.Problem.Theta[i])
+			t.ReplicaTPS = firstThroughput(v.Problem.ReplicaTPS[i])
 			for k, n := range x[i][j] {
 				if n > 0 {
 					o := v.review.offerings[k]
@@ -69,7 +69,7 @@ func (r *review) replicaTarget(model int, o offering, n int) ReplicaTarget {
 		t.GPU = service.GPU{Type: o.gpu, Count: o.count}
 	}
 	if !ownMachines(o.cloud) {
-		t.Capacity = o.capacity
+		t.Capacity = o.capacityType
 	}
 	return t
 }

@@ -64,8 +64,8 @@ func TestReviewFollowsLoad(t *testing.T) {
 			if got := brief(p); got != c.want {
 				t.Fatalf("%s, want %s", got, c.want)
 			}
-			if c.want != "infeasible: " && (*p.CostPerHour.Current != 0 || *p.Objective <= 0) {
-				t.Errorf("local replicas are planned with at a price and billed at none: %v, %v", *p.CostPerHour.Current, *p.Objective)
+			if c.want != "infeasible: " && (*p.CostPerHour.Current != 0 || *p.TotalCostUSD <= 0) {
+				t.Errorf("local replicas are planned with at a price and billed at none: %v, %v", *p.CostPerHour.Current, *p.TotalCostUSD)
 			}
 		})
 	}
@@ -89,7 +89,7 @@ func TestReviewPlansForThePeak(t *testing.T) {
 	}
 	before := sum / 1500 // the mean
 	for _, level := range forecast.PeakLevels[:4] {
-		p := reviewed(t, reviewYAML, standing(1, 1), h, ReviewOptions{Peak: level})
+		p := reviewed(t, reviewYAML, standing(1, 1), h, ReviewOptions{PeakLevel: level})
 		peak := 0.0
 		for _, c := range p.Changes {
 			peak = max(peak, c.PlannedPeakTPS)
@@ -226,8 +226,8 @@ func TestReviewPrices(t *testing.T) {
 	text := strings.Replace(pricedYAML, "    capacity: [spot, on_demand]\n", "", 1)
 	p := reviewed(t, text, []ReplicaCount{{Model: "m", Region: "gcp/europe-west4", GPU: "L4", Replicas: 2}}, nil, ReviewOptions{})
 	now, then, start := 2*0.7068, 0.8048+0.7068, 0.8048/6
-	if math.Abs(*p.CostPerHour.Current-now) > 1e-9 || math.Abs(*p.CostPerHour.Planned-then) > 1e-9 || math.Abs(*p.Objective-then-start) > 1e-9 {
-		t.Fatalf("now %g, then %g, objective %g", *p.CostPerHour.Current, *p.CostPerHour.Planned, *p.Objective)
+	if math.Abs(*p.CostPerHour.Current-now) > 1e-9 || math.Abs(*p.CostPerHour.Planned-then) > 1e-9 || math.Abs(*p.TotalCostUSD-then-start) > 1e-9 {
+		t.Fatalf("now %g, then %g, objective %g", *p.CostPerHour.Current, *p.CostPerHour.Planned, *p.TotalCostUSD)
 	}
 	if got := brief(p); got != "optimal: aws/us-east-1 0+1, gcp/europe-west4 2-1" {
 		t.Fatal(got)
@@ -273,7 +273,7 @@ func TestReviewTiersAndRegions(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	rho := r.Problem.Rho[0]
+	rho := r.Problem.LoadTPS[0]
 	if len(rho[0]) != 30 || math.Abs(rho[0][0]-(1000+1000+500)) > 1e-6 || math.Abs(rho[1][29]-(1000+1000)) > 1e-6 {
 		t.Fatalf("us %g, eu %g", rho[0][0], rho[1][29])
 	}
@@ -293,7 +293,7 @@ func TestReviewRejectsBadOptions(t *testing.T) {
 	}{
 		"horizon":    {reviewAt, ReviewOptions{Horizon: time.Second}, "horizon: must be 1m to 168h, got 1s"},
 		"forecaster": {reviewAt, ReviewOptions{Forecaster: "oracle"}, `unknown forecaster "oracle"`},
-		"peak":       {reviewAt, ReviewOptions{Peak: "p42"}, `peak: must be one of p50, p90, p95, p99, expected, got "p42"`},
+		"peak":       {reviewAt, ReviewOptions{PeakLevel: "p42"}, `peak: must be one of p50, p90, p95, p99, expected, got "p42"`},
 		"stale":      {reviewAt.Add(40 * 24 * time.Hour), ReviewOptions{}, "the history ends 57600 minutes before"},
 		"short":      {reviewAt, ReviewOptions{Forecaster: "seasonal-naive"}, "requires 1 day of history, got 10 minutes"},
 	} {
@@ -331,11 +331,11 @@ func TestReviewReclaims(t *testing.T) {
 func TestReviewIncludesEgressCost(t *testing.T) {
 	expensive := strings.ReplaceAll(reviewYAML, "replicas: {min: 1, max: 8}", "replicas: {min: 1, max: 8}\n    egress_per_gb: 100")
 	h := demandtest.Constant(t, 120, 7000, 100, 0) // eu has room for 1400 of us
-	near, err := Review(demandtest.Parse(t, expensive), nil, h, reviewAt, ReviewOptions{Epsilon: 0.1})
+	near, err := Review(demandtest.Parse(t, expensive), nil, h, reviewAt, ReviewOptions{LocalShare: 0.1})
 	if err != nil {
 		t.Fatal(err)
 	}
-	far, err := Review(demandtest.Parse(t, reviewYAML), nil, h, reviewAt, ReviewOptions{Epsilon: 0.1})
+	far, err := Review(demandtest.Parse(t, reviewYAML), nil, h, reviewAt, ReviewOptions{LocalShare: 0.1})
 	if err != nil {
 		t.Fatal(err)
 	}

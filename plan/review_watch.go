@@ -57,11 +57,11 @@ func (v *ReviewResult) Deviations(h *forecast.History, now time.Time) []forecast
 	arrived := map[[2]string]*traffic{}
 	made := *v.review // a copy: its assumptions belong to the review
 	for _, t := range made.groupTraffic(past, 0) {
-		arrived[[2]string{made.p.Models[t.model], made.p.Regions[t.region]}] = t
+		arrived[[2]string{made.problem.Models[t.model], made.problem.Regions[t.region]}] = t
 	}
 	for i, l := range v.Forecasts {
 		t := arrived[[2]string{l.Model, string(l.Region)}]
-		minutes := unknown(int(min(int64(len(l.Forecast.Mean))*int64(l.step/time.Minute), max(0, past.End()-l.first))))
+		minutes := unknownValues(int(min(int64(len(l.Forecast.Mean))*int64(l.step/time.Minute), max(0, past.End()-l.first))))
 		for m := range minutes {
 			if at := l.first + int64(m) - t.start; at >= 0 && at < int64(len(t.interactive)) {
 				minutes[m] = t.interactive[at]

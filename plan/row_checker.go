@@ -6,15 +6,15 @@ import (
 	"strings"
 )
 
-// rowChecker checks counts quickly during the search. It lists the coverage of each model once, as rows
+// constraintChecker checks counts quickly during the search. It lists the coverage of each model once, as rows
 // over sets of regions. Verify makes the final check.
-type rowChecker struct {
+type constraintChecker struct {
 	p      *Problem
-	covers [][]cover // by model
+	covers [][]coverage // by model
 }
 
-func newRowChecker(p *Problem) *rowChecker {
-	r := &rowChecker{p: p}
+func newRowChecker(p *Problem) *constraintChecker {
+	r := &constraintChecker{p: p}
 	sets := p.reachSets()
 	for i := range p.Models {
 		r.covers = append(r.covers, p.covers(i, sets))
@@ -23,7 +23,7 @@ func newRowChecker(p *Problem) *rowChecker {
 }
 
 // verify returns the first row that counts x violate.
-func (r *rowChecker) verify(x [][][]int) error {
+func (r *constraintChecker) verify(x [][][]int) error {
 	for i := range r.p.Models {
 		if err := r.verifyModel(i, x[i]); err != nil {
 			return err
@@ -33,27 +33,27 @@ func (r *rowChecker) verify(x [][][]int) error {
 }
 
 // verifyModel returns the first row of model i alone that counts x violate.
-func (r *rowChecker) verifyModel(i int, x [][]int) error {
+func (r *constraintChecker) verifyModel(i int, x [][]int) error {
 	p := r.p
 	if err := p.verifyCounts(i, x); err != nil {
 		return err
 	}
 	for _, c := range r.covers[i] {
-		var carried float64
+		var served float64
 		for j := range p.Regions {
 			if c.regions.has(j) {
-				carried += p.Throughput(i, x[j])
+				served += p.Throughput(i, x[j])
 			}
 		}
-		if !meetsNeed(carried, c.need) {
-			return fmt.Errorf("%s over %s: serves %g of %g tokens per second", p.Models[i], p.nameCover(c), carried, c.need)
+		if !meetsNeed(served, c.need) {
+			return fmt.Errorf("%s over %s: serves %g of %g tokens per second", p.Models[i], p.nameCover(c), served, c.need)
 		}
 	}
 	return nil
 }
 
 // nameCover names the regions of a coverage row.
-func (p *Problem) nameCover(c cover) string {
+func (p *Problem) nameCover(c coverage) string {
 	if c.regions.size() == len(p.Regions) {
 		return "all regions"
 	}
@@ -93,7 +93,7 @@ func (s *solver) redistribute() {
 // capacity most, and repeats it. It returns false when no move reduces it.
 func (s *solver) redistributeOnce(i, k int, cost float64) bool {
 	p := s.p
-	bestGain, bestFrom, bestTo := slackOf(p.GlobalDemand(i)), -1, -1
+	bestGain, bestFrom, bestTo := roundingError(p.GlobalDemand(i)), -1, -1
 	for from := range p.Regions {
 		for to := range p.Regions {
 			if gain := s.redistributeGain(i, k, from, to, 1); gain > bestGain && s.move(i, k, from, to, 1, cost) {
@@ -108,7 +108,7 @@ func (s *solver) redistributeOnce(i, k int, cost float64) bool {
 	s.move(i, k, bestFrom, bestTo, 1, cost)
 	for n := 1; n > 0; {
 		each := s.redistributeGain(i, k, bestFrom, bestTo, n) / float64(n)
-		if each >= bestGain-slackOf(p.GlobalDemand(i)) && s.move(i, k, bestFrom, bestTo, n, cost) {
+		if each >= bestGain-roundingError(p.GlobalDemand(i)) && s.move(i, k, bestFrom, bestTo, n, cost) {
 			n *= 2
 		} else {
 			n /= 2
@@ -126,7 +126,7 @@ func (s *solver) move(i, k, from, to, n int, cost float64) bool {
 	}
 	x[from][k] -= n
 	x[to][k] += n
-	if s.rowChecker.verify(s.best) == nil && s.p.Cost(s.best) <= cost+slackOf(cost) {
+	if s.rowChecker.verify(s.best) == nil && s.p.Cost(s.best) <= cost+roundingError(cost) {
 		return true
 	}
 	x[from][k] += n
@@ -141,12 +141,12 @@ func (s *solver) redistributeGain(i, k, from, to, n int) float64 {
 	if from == to || x[from][k] < n {
 		return 0
 	}
-	started := max(0, x[from][k]-p.N[i][from][k]) - max(0, x[from][k]-n-p.N[i][from][k])
-	starts := max(0, x[to][k]+n-p.N[i][to][k]) - max(0, x[to][k]-p.N[i][to][k])
-	if started != starts && p.Sigma[i][k] != 0 {
+	started := max(0, x[from][k]-p.Current[i][from][k]) - max(0, x[from][k]-n-p.Current[i][from][k])
+	starts := max(0, x[to][k]+n-p.Current[i][to][k]) - max(0, x[to][k]-p.Current[i][to][k])
+	if started != starts && p.StartCostUSD[i][k] != 0 {
 		return 0
 	}
-	moved := float64(n) * p.Theta[i][k]
+	moved := float64(n) * p.ReplicaTPS[i][k]
 	return s.localShortfall(i, from, 0) + s.localShortfall(i, to, 0) - s.localShortfall(i, from, -moved) - s.localShortfall(i, to, moved)
 }
 
@@ -155,7 +155,7 @@ func (s *solver) redistributeGain(i, k, from, to, n int) float64 {
 func (s *solver) localShortfall(i, j int, change float64) float64 {
 	capacity := change
 	for k, n := range s.best[i][j] {
-		capacity += s.p.Theta[i][k] * float64(n)
+		capacity += s.p.ReplicaTPS[i][k] * float64(n)
 	}
 	return max(0, s.p.RegionPeak(i, j)-capacity)
 }

@@ -35,11 +35,11 @@ var shapes = []shape{
 func plainOf(r *rand.Rand, s shape) *Problem {
 	p := &Problem{
 		Models: names("m", s.models), Regions: names("r", s.regions), GPUs: names("g", s.gpus),
-		Epsilon: []float64{0.25, 0.5, 1}[r.IntN(3)], Alpha: make([]float64, s.gpus),
+		LocalShare: []float64{0.25, 0.5, 1}[r.IntN(3)], PricePerHour: make([]float64, s.gpus),
 	}
 	uneven := float64(r.IntN(2)) / 100
-	for k := range p.Alpha {
-		p.Alpha[k] = float64(r.IntN(30)) / 10 * (1 + uneven*r.Float64())
+	for k := range p.PricePerHour {
+		p.PricePerHour[k] = float64(r.IntN(30)) / 10 * (1 + uneven*r.Float64())
 	}
 	for range p.Models {
 		theta, sigma := make([]float64, s.gpus), make([]float64, s.gpus)
@@ -49,7 +49,7 @@ func plainOf(r *rand.Rand, s shape) *Problem {
 		if s.gpus > 1 && r.IntN(8) == 0 {
 			theta[r.IntN(s.gpus)] = 0
 		}
-		p.Theta, p.Sigma = append(p.Theta, theta), append(p.Sigma, sigma)
+		p.ReplicaTPS, p.StartCostUSD = append(p.ReplicaTPS, theta), append(p.StartCostUSD, sigma)
 		var n [][]int
 		var rho [][]float64
 		for range p.Regions {
@@ -62,7 +62,7 @@ func plainOf(r *rand.Rand, s shape) *Problem {
 			}
 			n, rho = append(n, counts), append(rho, loads)
 		}
-		p.N, p.Rho = append(p.N, n), append(p.Rho, rho)
+		p.Current, p.LoadTPS = append(p.Current, n), append(p.LoadTPS, rho)
 	}
 	return p
 }
@@ -104,7 +104,7 @@ var rowKinds = []struct {
 			for k := range row {
 				row[k] = float64(r.IntN(30)) / 10
 			}
-			p.RegionAlpha = append(p.RegionAlpha, row)
+			p.RegionPricePerHour = append(p.RegionPricePerHour, row)
 		}
 	}},
 	{"reserved", func(p *Problem, r *rand.Rand, maximum int) {
@@ -130,7 +130,7 @@ var rowKinds = []struct {
 					row[k] = &cost
 				}
 			}
-			p.Switch = append(p.Switch, row)
+			p.SwitchCostUSD = append(p.SwitchCostUSD, row)
 		}
 	}},
 	{"rtt", func(p *Problem, r *rand.Rand, _ int) {
@@ -221,14 +221,14 @@ func wrongOf(p *Problem, maximum int, o SolveOptions, got Solution) string {
 		return fmt.Sprintf("%s %g..%g, trying everything finds %g", got.Status, got.Bound, got.Objective, want)
 	case got.Bound > want+near:
 		return fmt.Sprintf("%s: bound %g, trying everything finds %g", got.Status, got.Bound, want)
-	case got.X == nil:
+	case got.Counts == nil:
 		return ""
-	case !s.keeps(got.X):
-		return fmt.Sprintf("%s: %v breaks a row", got.Status, got.X)
-	case math.Abs(s.cost(got.X)-got.Objective) > near:
-		return fmt.Sprintf("%v costs %g, stated as %g", got.X, s.cost(got.X), got.Objective)
+	case !s.keeps(got.Counts):
+		return fmt.Sprintf("%s: %v breaks a row", got.Status, got.Counts)
+	case math.Abs(s.cost(got.Counts)-got.Objective) > near:
+		return fmt.Sprintf("%v costs %g, stated as %g", got.Counts, s.cost(got.Counts), got.Objective)
 	case got.Status == StatusOptimal && got.Objective*(1-o.Gap) > want+near:
-		return fmt.Sprintf("%g called optimal within %g: %v, trying everything finds %g", got.Objective, o.Gap, got.X, want)
+		return fmt.Sprintf("%g called optimal within %g: %v, trying everything finds %g", got.Objective, o.Gap, got.Counts, want)
 	}
 	return ""
 }
@@ -239,7 +239,7 @@ func TestVerifyAndCostEqualTheProgramme(t *testing.T) {
 	for seed := range uint64(4000) {
 		r := rand.New(rand.NewPCG(seed, 22))
 		p, maximum := anyOf(r)
-		x := cloneCounts(p.N)
+		x := cloneCounts(p.Current)
 		for i := range x {
 			for j := range x[i] {
 				for k := range x[i][j] {
@@ -267,17 +267,17 @@ func TestVerifyAndCostEqualTheProgramme(t *testing.T) {
 // A replica on a GPU that a model does not run on does not count, however cheap it is.
 func TestNoReplicasWhereAModelDoesNotRun(t *testing.T) {
 	p := one()
-	p.GPUs, p.N, p.Theta, p.Alpha, p.Sigma = []string{"L4", "T4"}, [][][]int{{{0, 3}}}, [][]float64{{1000, 0}}, []float64{0.8, 0.1}, [][]float64{{0.1, 0}}
-	p.Rho, p.Min, p.MinTotal = [][][]float64{{{500}}}, [][]*int{{ptr(2)}}, []*int{ptr(3)}
+	p.GPUs, p.Current, p.ReplicaTPS, p.PricePerHour, p.StartCostUSD = []string{"L4", "T4"}, [][][]int{{{0, 3}}}, [][]float64{{1000, 0}}, []float64{0.8, 0.1}, [][]float64{{0.1, 0}}
+	p.LoadTPS, p.Min, p.MinTotal = [][][]float64{{{500}}}, [][]*int{{ptr(2)}}, []*int{ptr(3)}
 	got := solve(t, p, SolveOptions{})
-	if fmt.Sprint(got.X) != "[[[3 0]]]" || got.Status != StatusOptimal {
-		t.Fatalf("%s %v, want 3 replicas on L4", got.Status, got.X)
+	if fmt.Sprint(got.Counts) != "[[[3 0]]]" || got.Status != StatusOptimal {
+		t.Fatalf("%s %v, want 3 replicas on L4", got.Status, got.Counts)
 	}
 	if err := p.Verify([][][]int{{{2, 1}}}); err == nil || err.Error() != "m in us on T4: 1 replicas, the model does not run there (theta is 0)" {
 		t.Fatalf("got %v", err)
 	}
-	p.Theta[0][0] = 0
-	p.Rho[0][0][0], p.Min = 0, nil
+	p.ReplicaTPS[0][0] = 0
+	p.LoadTPS[0][0][0], p.Min = 0, nil
 	if got := solve(t, p, SolveOptions{}); got.Status != StatusInfeasible || got.Infeasible[0] != "no counts satisfy the constraints of m" {
 		t.Fatalf("%s %q", got.Status, got.Infeasible)
 	}

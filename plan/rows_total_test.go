@@ -12,9 +12,9 @@ import (
 // load needs.
 func TestMinTotalAboveTheLoad(t *testing.T) {
 	p := one()
-	p.N, p.MinTotal, p.Rho = [][][]int{{{0}}}, []*int{ptr(2)}, [][][]float64{{{500}}}
-	if got := solve(t, p, SolveOptions{}); got.Status != StatusOptimal || got.X[0][0][0] != 2 {
-		t.Fatalf("one replica serves the load, 2 are required: %s %v %v", got.Status, got.X, got.Infeasible)
+	p.Current, p.MinTotal, p.LoadTPS = [][][]int{{{0}}}, []*int{ptr(2)}, [][][]float64{{{500}}}
+	if got := solve(t, p, SolveOptions{}); got.Status != StatusOptimal || got.Counts[0][0][0] != 2 {
+		t.Fatalf("one replica serves the load, 2 are required: %s %v %v", got.Status, got.Counts, got.Infeasible)
 	}
 	testkit.Slow(t)
 	high := []shape{{1, 1, 1, 40}, {1, 2, 1, 20}, {1, 1, 2, 20}, {1, 1, 3, 10}, {2, 1, 1, 12}, {1, 3, 1, 6}, {1, 2, 2, 6}, {2, 2, 1, 6}}

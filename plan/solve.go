@@ -35,8 +35,8 @@ const (
 
 // Solution is the solution of a Problem.
 type Solution struct {
-	// X is the planned counts by model, region and GPU; nil when there are none.
-	X [][][]int
+	// Counts is the planned counts by model, region and GPU; nil when there are none.
+	Counts [][][]int
 	// Objective is the cost of X, Bound a proven lower bound of the cost of any counts, Gap
 	// (Objective-Bound)/Objective.
 	Objective, Bound, Gap float64
@@ -60,29 +60,29 @@ func Solve(p *Problem, o SolveOptions) (Solution, error) {
 	if o.Effort <= 0 {
 		o.Effort = DefaultEffort
 	}
-	scaled, divisor := scale(p)
+	scaled, divisor := normalisePrices(p)
 	s := newSolver(scaled, o)
 	s.solveSubproblems()
 	return s.solverResult(p, divisor)
 }
 
-// scale divides every price by the highest one, so that no tolerance depends on the currency, and
+// normalisePrices divides every price by the highest one, so that no tolerance depends on the currency, and
 // returns the divisor.
-func scale(p *Problem) (*Problem, float64) {
+func normalisePrices(p *Problem) (*Problem, float64) {
 	divisor := p.greatestPrice()
 	if divisor == 0 {
 		return p, 1
 	}
 	out := *p
-	out.Alpha, out.Sigma = divided(p.Alpha, divisor), make([][]float64, len(p.Sigma))
-	for i, row := range p.Sigma {
-		out.Sigma[i] = divided(row, divisor)
+	out.PricePerHour, out.StartCostUSD = divided(p.PricePerHour, divisor), make([][]float64, len(p.StartCostUSD))
+	for i, row := range p.StartCostUSD {
+		out.StartCostUSD[i] = divided(row, divisor)
 	}
-	out.RegionAlpha, out.Switch = nil, nil
-	for _, row := range p.RegionAlpha {
-		out.RegionAlpha = append(out.RegionAlpha, divided(row, divisor))
+	out.RegionPricePerHour, out.SwitchCostUSD = nil, nil
+	for _, row := range p.RegionPricePerHour {
+		out.RegionPricePerHour = append(out.RegionPricePerHour, divided(row, divisor))
 	}
-	for _, row := range p.Switch {
+	for _, row := range p.SwitchCostUSD {
 		each := make([]*float64, len(row))
 		for k, v := range row {
 			if v != nil {
@@ -90,7 +90,7 @@ func scale(p *Problem) (*Problem, float64) {
 				each[k] = &scaled
 			}
 		}
-		out.Switch = append(out.Switch, each)
+		out.SwitchCostUSD = append(out.SwitchCostUSD, each)
 	}
 	if p.Egress != nil {
 		out.Egress = divided(p.Egress, divisor)
@@ -103,7 +103,7 @@ func (p *Problem) greatestPrice() float64 {
 	var highest float64
 	for i := range p.Models {
 		for k := range p.GPUs {
-			highest = math.Max(highest, p.Sigma[i][k])
+			highest = math.Max(highest, p.StartCostUSD[i][k])
 			for j := range p.Regions {
 				highest = math.Max(highest, p.Price(j, k))
 			}
@@ -125,7 +125,7 @@ type solver struct {
 	p          *Problem
 	gap        float64
 	work       effort
-	rowChecker *rowChecker
+	rowChecker *constraintChecker
 
 	best        [][][]int
 	bound       float64
@@ -149,10 +149,10 @@ func (s *solver) solveSubproblems() {
 		return
 	}
 	found := true
-	x := cloneCounts(s.p.N)
+	x := cloneCounts(s.p.Current)
 	for n, c := range programmes {
 		given := s.work.remaining / int64(len(parts)-n)
-		c.work, c.skipReasons = s.work.slice(given), s.skipReasons
+		c.work, c.skipReasons = s.work.split(given), s.skipReasons
 		c.solveProgramme()
 		s.work.charge(&c.work, min(given, s.work.remaining))
 		s.bound += c.bound
@@ -174,25 +174,25 @@ func (s *solver) solveSubproblems() {
 	}
 }
 
-// modelsAndRegions is a subset of models in a subset of regions.
-type modelsAndRegions struct{ models, regions []int }
+// subproblem is a subset of models in a subset of regions.
+type subproblem struct{ models, regions []int }
 
 // subproblems splits the problem into independent subproblems: sets of models that share neither a
 // capacity that they could exceed together nor VMs that switch between them, in single regions
 // where each region serves its own load.
-func (p *Problem) subproblems() []modelsAndRegions {
+func (p *Problem) subproblems() []subproblem {
 	var all []int
 	for j := range p.Regions {
 		all = append(all, j)
 	}
-	var out []modelsAndRegions
+	var out []subproblem
 	for _, models := range p.modelSets() {
-		if p.Epsilon < 1 || p.Survive || p.MinTotal != nil || p.MaxTotal != nil {
-			out = append(out, modelsAndRegions{models, all})
+		if p.LocalShare < 1 || p.Survive || p.MinTotal != nil || p.MaxTotal != nil {
+			out = append(out, subproblem{models, all})
 			continue
 		}
 		for _, j := range all {
-			out = append(out, modelsAndRegions{models, []int{j}})
+			out = append(out, subproblem{models, []int{j}})
 		}
 	}
 	return out
@@ -239,18 +239,18 @@ func (p *Problem) modelSets() [][]int {
 }
 
 // restrictTo returns the subproblem of a part.
-func (p *Problem) restrictTo(t modelsAndRegions) *Problem {
+func (p *Problem) restrictTo(t subproblem) *Problem {
 	out := *p
-	out.Models, out.Theta, out.Sigma, out.Switch = selected(p.Models, t.models), selected(p.Theta, t.models), selected(p.Sigma, t.models), selected(p.Switch, t.models)
+	out.Models, out.ReplicaTPS, out.StartCostUSD, out.SwitchCostUSD = selected(p.Models, t.models), selected(p.ReplicaTPS, t.models), selected(p.StartCostUSD, t.models), selected(p.SwitchCostUSD, t.models)
 	out.MinTotal, out.MaxTotal = selected(p.MinTotal, t.models), selected(p.MaxTotal, t.models)
 	out.Regions, out.Egress = selected(p.Regions, t.regions), selected(p.Egress, t.regions)
-	out.Capacity, out.RegionAlpha, out.RTTMillis = selected(p.Capacity, t.regions), selected(p.RegionAlpha, t.regions), selected(p.RTTMillis, t.regions)
+	out.Capacity, out.RegionPricePerHour, out.RTTMillis = selected(p.Capacity, t.regions), selected(p.RegionPricePerHour, t.regions), selected(p.RTTMillis, t.regions)
 	for a, row := range out.RTTMillis {
 		out.RTTMillis[a] = selected(row, t.regions)
 	}
-	out.N, out.Rho, out.Min, out.Max = selected(p.N, t.models), selected(p.Rho, t.models), selected(p.Min, t.models), selected(p.Max, t.models)
+	out.Current, out.LoadTPS, out.Min, out.Max = selected(p.Current, t.models), selected(p.LoadTPS, t.models), selected(p.Min, t.models), selected(p.Max, t.models)
 	for a := range t.models {
-		out.N[a], out.Rho[a] = selected(out.N[a], t.regions), selected(out.Rho[a], t.regions)
+		out.Current[a], out.LoadTPS[a] = selected(out.Current[a], t.regions), selected(out.LoadTPS[a], t.regions)
 		if p.Min != nil {
 			out.Min[a] = selected(out.Min[a], t.regions)
 		}
@@ -295,15 +295,15 @@ const (
 func (c *programme) solveProgramme() {
 	c.initialEffort = c.work.remaining
 	a := c.newAscent(make([]float64, len(c.rows)), firstLevel)
-	a.reserve = int64(searchShare * float64(c.work.remaining))
+	a.reservedEffort = int64(searchShare * float64(c.work.remaining))
 	if c.small() {
 		a.runAscent(shortAscentSteps)
 	} else {
 		a.runAscent(longAscentSteps)
 	}
-	a.reserve = 0
+	a.reservedEffort = 0
 	switch {
-	case c.unreachableLoad || c.best == nil && a.best.value > c.maxCost+slackOf(c.maxCost):
+	case c.unreachableLoad || c.best == nil && a.best.value > c.maxCost+roundingError(c.maxCost):
 		c.explainConflict()
 		return
 	case math.IsInf(a.best.value, -1): // effort is spent
@@ -343,9 +343,9 @@ func (c *programme) solveProgramme() {
 // closeGap raises the bound over whole models, then enumerates all counts.
 func (c *programme) closeGap(p *point) {
 	m := c.newAscent(c.snappedPrices(p.y), modelLevel)
-	m.relax, m.reserve = c.relaxModels, c.work.remaining-c.work.remaining/modelShare
+	m.relax, m.reservedEffort = c.relaxModels, c.work.remaining-c.work.remaining/modelShare
 	m.runAscent(modelAscentSteps)
-	if m.best.value > c.bound-slackOf(c.bound) {
+	if m.best.value > c.bound-roundingError(c.bound) {
 		copy(p.y, m.best.y)
 	}
 	c.raiseBound(m.best.value)
@@ -389,7 +389,7 @@ func (c *programme) snappedPrices(y []float64) []float64 {
 		}
 	}
 	for r, row := range c.rows {
-		if row.model < 0 && !row.runningVMs && use[r] < row.right {
+		if row.model < 0 && !row.runningVMs && use[r] < row.rhs {
 			y[r] = 0
 		}
 	}
@@ -425,7 +425,7 @@ func (s *solver) solverResult(p *Problem, divisor float64) (Solution, error) {
 
 // assessed returns the result for counts with a proven lower bound.
 func (p *Problem) assessed(x [][][]int, bound, gap float64) Solution {
-	r := Solution{X: x, Objective: p.Cost(x), Bound: bound, Status: StatusFeasible}
+	r := Solution{Counts: x, Objective: p.Cost(x), Bound: bound, Status: StatusFeasible}
 	// A cost this small next to the prices is rounding of 0.
 	if slack := costTolerance * math.Max(r.Objective, 1e-3*p.greatestPrice()); r.Bound >= r.Objective-slack {
 		r.Bound = r.Objective // the difference is rounding

@@ -21,25 +21,25 @@ type size struct {
 
 // random returns a problem with uneven values, from a seed.
 func random(r *rand.Rand, s size) *Problem {
-	p := &Problem{Epsilon: []float64{0.5, 0.7, 1}[r.IntN(3)], Alpha: make([]float64, s.gpus)}
+	p := &Problem{LocalShare: []float64{0.5, 0.7, 1}[r.IntN(3)], PricePerHour: make([]float64, s.gpus)}
 	p.Models, p.Regions, p.GPUs = names("m", s.models), names("r", s.regions), names("g", s.gpus)
 	power := make([]float64, s.gpus)
-	for k := range p.Alpha {
+	for k := range p.PricePerHour {
 		power[k] = 1 + 9*r.Float64()
-		p.Alpha[k] = math.Round(100*power[k]*(0.5+r.Float64())) / 100
+		p.PricePerHour[k] = math.Round(100*power[k]*(0.5+r.Float64())) / 100
 	}
 	for range p.Models {
 		theta, sigma := make([]float64, s.gpus), make([]float64, s.gpus)
 		for k := range theta {
 			theta[k] = math.Round(1000 * power[k] * (0.6 + 0.8*r.Float64()))
-			sigma[k] = math.Round(100*p.Alpha[k]*0.3*r.Float64()) / 100
+			sigma[k] = math.Round(100*p.PricePerHour[k]*0.3*r.Float64()) / 100
 			if r.IntN(12) == 0 && k > 0 {
 				theta[k] = 0
 			}
 		}
-		p.Theta, p.Sigma = append(p.Theta, theta), append(p.Sigma, sigma)
-		p.N = append(p.N, nil)
-		p.Rho = append(p.Rho, nil)
+		p.ReplicaTPS, p.StartCostUSD = append(p.ReplicaTPS, theta), append(p.StartCostUSD, sigma)
+		p.Current = append(p.Current, nil)
+		p.LoadTPS = append(p.LoadTPS, nil)
 	}
 	for i := range p.Models {
 		for range p.Regions {
@@ -51,7 +51,7 @@ func random(r *rand.Rand, s size) *Problem {
 			for w := range rho {
 				rho[w] = math.Round(level * (0.6 + 0.8*r.Float64()))
 			}
-			p.N[i], p.Rho[i] = append(p.N[i], n), append(p.Rho[i], rho)
+			p.Current[i], p.LoadTPS[i] = append(p.Current[i], n), append(p.LoadTPS[i], rho)
 		}
 	}
 	p.Capacity = limits(r, s.regions, s.gpus, s.caps, 1, s.models*s.maximum)
@@ -110,20 +110,20 @@ func TestScalingPricesDoesNotChangeThePlan(t *testing.T) {
 		p := small(t, 0)
 		a := solve(t, p, SolveOptions{})
 		factor := rapid.SampledFrom([]float64{0.125, 4, 1024}).Draw(t, "factor")
-		for k := range p.Alpha {
-			p.Alpha[k] *= factor
+		for k := range p.PricePerHour {
+			p.PricePerHour[k] *= factor
 		}
-		for i := range p.Sigma {
-			for k := range p.Sigma[i] {
-				p.Sigma[i][k] *= factor
+		for i := range p.StartCostUSD {
+			for k := range p.StartCostUSD[i] {
+				p.StartCostUSD[i][k] *= factor
 			}
 		}
 		b := solve(t, p, SolveOptions{})
 		if a.Status != b.Status || math.Abs(b.Objective-factor*a.Objective) > 1e-6*(1+b.Objective) {
 			t.Fatalf("%s %g became %s %g under factor %g", a.Status, a.Objective, b.Status, b.Objective, factor)
 		}
-		if fmt.Sprint(a.X) != fmt.Sprint(b.X) {
-			t.Fatalf("the plan changed: %v, %v", a.X, b.X)
+		if fmt.Sprint(a.Counts) != fmt.Sprint(b.Counts) {
+			t.Fatalf("the plan changed: %v, %v", a.Counts, b.Counts)
 		}
 	})
 }
@@ -136,27 +136,27 @@ func TestCostGrowsWithLoad(t *testing.T) {
 		effort := SolveOptions{Effort: 60_000_000}
 		a := solve(t, p, effort)
 		q := *p
-		q.Rho = nil
+		q.LoadTPS = nil
 		grow := rapid.Float64Range(1, 1.5).Draw(t, "grow")
-		for i := range p.Rho {
-			q.Rho = append(q.Rho, nil)
-			for j := range p.Rho[i] {
-				row := append([]float64(nil), p.Rho[i][j]...)
+		for i := range p.LoadTPS {
+			q.LoadTPS = append(q.LoadTPS, nil)
+			for j := range p.LoadTPS[i] {
+				row := append([]float64(nil), p.LoadTPS[i][j]...)
 				for w := range row {
 					row[w] *= grow
 				}
-				q.Rho[i] = append(q.Rho[i], row)
+				q.LoadTPS[i] = append(q.LoadTPS[i], row)
 			}
 		}
 		b := solve(t, &q, effort)
-		if a.Status == StatusInfeasible && b.Status != StatusInfeasible && b.X != nil {
+		if a.Status == StatusInfeasible && b.Status != StatusInfeasible && b.Counts != nil {
 			t.Fatal("more load made it possible")
 		}
-		if a.X != nil && b.X != nil && b.Objective < a.Bound-1e-6 {
+		if a.Counts != nil && b.Counts != nil && b.Objective < a.Bound-1e-6 {
 			t.Fatalf("%g for %.2f times the load that costs at least %g", b.Objective, grow, a.Bound)
 		}
 		c := solve(t, withGPU(p), effort)
-		if a.X != nil && (c.Status == StatusInfeasible || c.Bound > a.Objective+1e-6) {
+		if a.Counts != nil && (c.Status == StatusInfeasible || c.Bound > a.Objective+1e-6) {
 			t.Fatalf("one more kind of GPU: %s, at least %g instead of %g", c.Status, c.Bound, a.Objective)
 		}
 	})
@@ -166,14 +166,14 @@ func TestCostGrowsWithLoad(t *testing.T) {
 func withGPU(p *Problem) *Problem {
 	q := *p
 	q.GPUs = append(append([]string(nil), p.GPUs...), "more")
-	q.Alpha = append(append([]float64(nil), p.Alpha...), 3.3)
-	q.N, q.Theta, q.Sigma, q.Capacity = nil, nil, nil, nil
+	q.PricePerHour = append(append([]float64(nil), p.PricePerHour...), 3.3)
+	q.Current, q.ReplicaTPS, q.StartCostUSD, q.Capacity = nil, nil, nil, nil
 	for i := range p.Models {
-		q.Theta = append(q.Theta, append(append([]float64(nil), p.Theta[i]...), 3100))
-		q.Sigma = append(q.Sigma, append(append([]float64(nil), p.Sigma[i]...), 0.4))
-		q.N = append(q.N, nil)
+		q.ReplicaTPS = append(q.ReplicaTPS, append(append([]float64(nil), p.ReplicaTPS[i]...), 3100))
+		q.StartCostUSD = append(q.StartCostUSD, append(append([]float64(nil), p.StartCostUSD[i]...), 0.4))
+		q.Current = append(q.Current, nil)
 		for j := range p.Regions {
-			q.N[i] = append(q.N[i], append(append([]int(nil), p.N[i][j]...), 0))
+			q.Current[i] = append(q.Current[i], append(append([]int(nil), p.Current[i][j]...), 0))
 		}
 	}
 	for j := range p.Capacity {
@@ -189,15 +189,15 @@ func TestBoundIsValidUnderAnyEffort(t *testing.T) {
 		p := small(t, 0.5)
 		full := solve(t, p, SolveOptions{Effort: 90_000_000})
 		got := solve(t, p, SolveOptions{Effort: rapid.Int64Range(1, 200_000).Draw(t, "effort")})
-		if got.X != nil {
-			if err := p.Verify(got.X); err != nil {
+		if got.Counts != nil {
+			if err := p.Verify(got.Counts); err != nil {
 				t.Fatal(err)
 			}
-			if got.Bound > got.Objective || math.Abs(p.Cost(got.X)-got.Objective) > 1e-9 {
+			if got.Bound > got.Objective || math.Abs(p.Cost(got.Counts)-got.Objective) > 1e-9 {
 				t.Fatalf("cost %g, bound %g", got.Objective, got.Bound)
 			}
 		}
-		if full.X != nil && (got.Status == StatusInfeasible || got.Bound > full.Objective+1e-6) {
+		if full.Counts != nil && (got.Status == StatusInfeasible || got.Bound > full.Objective+1e-6) {
 			t.Fatalf("%s with bound %g; %g is possible", got.Status, got.Bound, full.Objective)
 		}
 		if got.Status == StatusOptimal && got.Objective > full.Objective+1e-6 {
@@ -230,15 +230,15 @@ func ptr(v int) *int { return &v }
 // one is a problem of one model, region and GPU.
 func one() *Problem {
 	return &Problem{
-		Models: []string{"m"}, Regions: []string{"us"}, GPUs: []string{"L4"}, N: [][][]int{{{2}}},
-		Theta: [][]float64{{1000}}, Alpha: []float64{0.8}, Sigma: [][]float64{{0.1}},
-		Rho: [][][]float64{{{500, 4200, 3000}}}, Epsilon: 0.7,
+		Models: []string{"m"}, Regions: []string{"us"}, GPUs: []string{"L4"}, Current: [][][]int{{{2}}},
+		ReplicaTPS: [][]float64{{1000}}, PricePerHour: []float64{0.8}, StartCostUSD: [][]float64{{0.1}},
+		LoadTPS: [][][]float64{{{500, 4200, 3000}}}, LocalShare: 0.7,
 	}
 }
 
 func TestSmallProblemsByHand(t *testing.T) {
 	two := one()
-	two.Regions, two.N, two.Rho = []string{"us", "eu"}, [][][]int{{{2}, {0}}}, [][][]float64{{{4200, 0}, {0, 4200}}}
+	two.Regions, two.Current, two.LoadTPS = []string{"us", "eu"}, [][][]int{{{2}, {0}}}, [][][]float64{{{4200, 0}, {0, 4200}}}
 	for name, c := range map[string]struct {
 		edit   func(p *Problem)
 		base   *Problem
@@ -248,9 +248,9 @@ func TestSmallProblemsByHand(t *testing.T) {
 		wrong  string
 	}{
 		"grow":            {base: one(), status: StatusOptimal, cost: 5*0.8 + 3*0.1, x: "[[[5]]]"},
-		"rounding":        {base: one(), edit: func(p *Problem) { p.Rho[0][0] = []float64{10000}; p.Theta[0][0] = 10000.0 / 3 }, status: StatusOptimal, cost: 3*0.8 + 0.1, x: "[[[3]]]"},
-		"no load":         {base: one(), edit: func(p *Problem) { p.Rho[0][0] = []float64{0} }, status: StatusOptimal, cost: 0, x: "[[[0]]]"},
-		"least":           {base: one(), edit: func(p *Problem) { p.Rho[0][0] = []float64{0}; p.Min = [][]*int{{ptr(1)}} }, status: StatusOptimal, cost: 0.8, x: "[[[1]]]"},
+		"rounding":        {base: one(), edit: func(p *Problem) { p.LoadTPS[0][0] = []float64{10000}; p.ReplicaTPS[0][0] = 10000.0 / 3 }, status: StatusOptimal, cost: 3*0.8 + 0.1, x: "[[[3]]]"},
+		"no load":         {base: one(), edit: func(p *Problem) { p.LoadTPS[0][0] = []float64{0} }, status: StatusOptimal, cost: 0, x: "[[[0]]]"},
+		"least":           {base: one(), edit: func(p *Problem) { p.LoadTPS[0][0] = []float64{0}; p.Min = [][]*int{{ptr(1)}} }, status: StatusOptimal, cost: 0.8, x: "[[[1]]]"},
 		"different hours": {base: two, status: StatusOptimal, cost: 6*0.8 + 4*0.1, x: "[[[3] [3]]]"},
 		"max": {
 			base: one(), edit: func(p *Problem) { p.Max = [][]*int{{ptr(2)}} }, status: StatusInfeasible,
@@ -273,8 +273,8 @@ func TestSmallProblemsByHand(t *testing.T) {
 			if got.Status != c.status || strings.Join(got.Infeasible, "") != c.wrong && !strings.HasPrefix(strings.Join(got.Infeasible, ""), c.wrong) {
 				t.Fatalf("%s %v, want %s %s", got.Status, got.Infeasible, c.status, c.wrong)
 			}
-			if c.status == StatusOptimal && (fmt.Sprint(got.X) != c.x || math.Abs(got.Objective-c.cost) > 1e-9) {
-				t.Fatalf("%v for %g, want %s for %g", got.X, got.Objective, c.x, c.cost)
+			if c.status == StatusOptimal && (fmt.Sprint(got.Counts) != c.x || math.Abs(got.Objective-c.cost) > 1e-9) {
+				t.Fatalf("%v for %g, want %s for %g", got.Counts, got.Objective, c.x, c.cost)
 			}
 		})
 	}
@@ -283,8 +283,8 @@ func TestSmallProblemsByHand(t *testing.T) {
 // Two models that fit separately but not together.
 func TestSharedCapacityInfeasible(t *testing.T) {
 	p := one()
-	p.Models, p.N, p.Theta, p.Sigma = []string{"a", "b"}, [][][]int{{{0}}, {{0}}}, [][]float64{{1000}, {1000}}, [][]float64{{0}, {0}}
-	p.Rho = [][][]float64{{{3000}}, {{3000}}}
+	p.Models, p.Current, p.ReplicaTPS, p.StartCostUSD = []string{"a", "b"}, [][][]int{{{0}}, {{0}}}, [][]float64{{1000}, {1000}}, [][]float64{{0}, {0}}
+	p.LoadTPS = [][][]float64{{{3000}}, {{3000}}}
 	p.Capacity = [][]*int{{ptr(5)}}
 	got := solve(t, p, SolveOptions{})
 	if got.Status != StatusInfeasible || len(got.Infeasible) != 1 || got.Infeasible[0] != "us has a capacity of 5 L4; a, b need at least 6 there" {
@@ -316,26 +316,26 @@ func TestLargeLoadsAreSolvedExactly(t *testing.T) {
 		for range p.Regions {
 			p.Capacity = append(p.Capacity, []*int{ptr(100_000_000)})
 		}
-		for i := range p.N {
-			for j := range p.N[i] {
-				p.N[i][j][0] = r.IntN(200_000)
+		for i := range p.Current {
+			for j := range p.Current[i] {
+				p.Current[i][j][0] = r.IntN(200_000)
 			}
 		}
 		got := solve(t, p, SolveOptions{Effort: 20_000_000})
 		want := 0.0
 		for i := range p.Models {
-			theta := p.Theta[i][0]
+			theta := p.ReplicaTPS[i][0]
 			total, local, kept := int(math.Ceil(p.GlobalDemand(i)/theta-1e-6)), 0, 0
 			for j := range p.Regions {
-				n := int(math.Ceil(p.Epsilon*p.RegionPeak(i, j)/theta - 1e-6))
-				local, kept = local+n, kept+min(n, p.N[i][j][0])
+				n := int(math.Ceil(p.LocalShare*p.RegionPeak(i, j)/theta - 1e-6))
+				local, kept = local+n, kept+min(n, p.Current[i][j][0])
 			}
 			total = max(total, local)
 			for j := range p.Regions { // running replicas beyond the local need cost no start
-				n := int(math.Ceil(p.Epsilon*p.RegionPeak(i, j)/theta - 1e-6))
-				kept += min(max(0, p.N[i][j][0]-n), total-local-(kept-keptLocal(p, i)))
+				n := int(math.Ceil(p.LocalShare*p.RegionPeak(i, j)/theta - 1e-6))
+				kept += min(max(0, p.Current[i][j][0]-n), total-local-(kept-keptLocal(p, i)))
 			}
-			want += p.Alpha[0]*float64(total) + p.Sigma[i][0]*float64(total-kept)
+			want += p.PricePerHour[0]*float64(total) + p.StartCostUSD[i][0]*float64(total-kept)
 		}
 		if got.Status != StatusOptimal || math.Abs(got.Objective-want) > 1e-7*want {
 			t.Errorf("seed %d: %s %.2f (bound %.2f), want %.2f", seed, got.Status, got.Objective, got.Bound, want)
@@ -347,7 +347,7 @@ func TestLargeLoadsAreSolvedExactly(t *testing.T) {
 func keptLocal(p *Problem, i int) int {
 	kept := 0
 	for j := range p.Regions {
-		kept += min(int(math.Ceil(p.Epsilon*p.RegionPeak(i, j)/p.Theta[i][0]-1e-6)), p.N[i][j][0])
+		kept += min(int(math.Ceil(p.LocalShare*p.RegionPeak(i, j)/p.ReplicaTPS[i][0]-1e-6)), p.Current[i][j][0])
 	}
 	return kept
 }

@@ -51,11 +51,11 @@ func (s statement) demandsOf(i int) []demandOf {
 	for _, lost := range s.losses() {
 		for set := 1; set < 1<<len(s.Regions); set++ {
 			d := demandOf{servers: make([]bool, len(s.Regions))}
-			for w := range s.Rho[i][0] {
+			for w := range s.LoadTPS[i][0] {
 				sum := 0.0
 				for j := range s.Regions {
 					if set>>j&1 == 1 {
-						sum += s.Rho[i][j][w]
+						sum += s.LoadTPS[i][j][w]
 					}
 				}
 				d.need = math.Max(d.need, sum)
@@ -76,20 +76,20 @@ func (s statement) demandsOf(i int) []demandOf {
 // keepsModel reports whether counts of model i keep the rows of that model.
 func (s statement) keepsModel(i int, x [][]int, demands []demandOf) bool {
 	all := 0
-	carried := make([]float64, len(s.Regions))
+	served := make([]float64, len(s.Regions))
 	for j := range s.Regions {
 		count, peak := 0, 0.0
 		for k, n := range x[j] {
-			if n > 0 && s.Theta[i][k] == 0 {
+			if n > 0 && s.ReplicaTPS[i][k] == 0 {
 				return false // the model does not run there
 			}
 			count += n
-			carried[j] += float64(n) * s.Theta[i][k]
+			served[j] += float64(n) * s.ReplicaTPS[i][k]
 		}
-		for _, load := range s.Rho[i][j] {
+		for _, load := range s.LoadTPS[i][j] {
 			peak = math.Max(peak, load)
 		}
-		if all += count; count < s.bound(s.Min, i, j, 0) || count > s.bound(s.Max, i, j, 1<<30) || !enough(carried[j], s.Epsilon*peak) {
+		if all += count; count < s.bound(s.Min, i, j, 0) || count > s.bound(s.Max, i, j, 1<<30) || !enough(served[j], s.LocalShare*peak) {
 			return false
 		}
 	}
@@ -100,7 +100,7 @@ func (s statement) keepsModel(i int, x [][]int, demands []demandOf) bool {
 		sum := 0.0
 		for r, serves := range d.servers {
 			if serves {
-				sum += carried[r]
+				sum += served[r]
 			}
 		}
 		if !enough(sum, d.need) {
@@ -131,10 +131,10 @@ func (s statement) hourly(j, k int) float64 {
 	if s.CapacityType != nil && s.CapacityType[k] == "reserved" {
 		return 0
 	}
-	if s.RegionAlpha != nil {
-		return s.RegionAlpha[j][k]
+	if s.RegionPricePerHour != nil {
+		return s.RegionPricePerHour[j][k]
 	}
-	return s.Alpha[k]
+	return s.PricePerHour[k]
 }
 
 // hours is the price of model i's counts without starts: the replicas, and the load that a region's
@@ -142,14 +142,14 @@ func (s statement) hourly(j, k int) float64 {
 func (s statement) hours(i int, x [][]int) float64 {
 	sum := 0.0
 	for j := range s.Regions {
-		carried := 0.0
+		served := 0.0
 		for k, n := range x[j] {
 			sum += s.hourly(j, k) * float64(n)
-			carried += s.Theta[i][k] * float64(n)
+			served += s.ReplicaTPS[i][k] * float64(n)
 		}
 		if s.Egress != nil {
-			for _, load := range s.Rho[i][j] {
-				tokens := 3600 * math.Max(0, load-carried) / float64(len(s.Rho[i][j]))
+			for _, load := range s.LoadTPS[i][j] {
+				tokens := 3600 * math.Max(0, load-served) / float64(len(s.LoadTPS[i][j]))
 				sum += s.Egress[j] * tokens / 1e6
 			}
 		}
@@ -162,7 +162,7 @@ func (s statement) hours(i int, x [][]int) float64 {
 func (s statement) starts(j, k int, x [][][]int) float64 {
 	standing := 0
 	for i := range x {
-		standing += s.N[i][j][k]
+		standing += s.Current[i][j][k]
 	}
 	var from func(i, vms int) float64
 	from = func(i, vms int) float64 {
@@ -170,14 +170,14 @@ func (s statement) starts(j, k int, x [][][]int) float64 {
 			return 0
 		}
 		best := math.Inf(1)
-		for own := 0; own <= min(vms, s.N[i][j][k], x[i][j][k]); own++ {
-			for taken := 0; taken <= min(vms-own, x[i][j][k]-own, standing-s.N[i][j][k]); taken++ {
-				cost := s.Sigma[i][k] * float64(x[i][j][k]-own-taken)
+		for own := 0; own <= min(vms, s.Current[i][j][k], x[i][j][k]); own++ {
+			for taken := 0; taken <= min(vms-own, x[i][j][k]-own, standing-s.Current[i][j][k]); taken++ {
+				cost := s.StartCostUSD[i][k] * float64(x[i][j][k]-own-taken)
 				if taken > 0 {
-					if s.Switch == nil || s.Switch[i][k] == nil {
+					if s.SwitchCostUSD == nil || s.SwitchCostUSD[i][k] == nil {
 						break
 					}
-					cost += *s.Switch[i][k] * float64(taken)
+					cost += *s.SwitchCostUSD[i][k] * float64(taken)
 				}
 				best = math.Min(best, cost+from(i+1, vms-own-taken))
 			}
@@ -231,11 +231,11 @@ func (s statement) choicesOf(i, maximum int) []choiceOf {
 			c := choiceOf{x: cloneCounts([][][]int{x})[0]}
 			for j := range x {
 				for k, n := range x[j] {
-					start := s.Sigma[i][k]
-					if s.Switch != nil && s.Switch[i][k] != nil {
-						start = math.Min(start, *s.Switch[i][k])
+					start := s.StartCostUSD[i][k]
+					if s.SwitchCostUSD != nil && s.SwitchCostUSD[i][k] != nil {
+						start = math.Min(start, *s.SwitchCostUSD[i][k])
 					}
-					c.lowest += start * float64(max(0, n-s.N[i][j][k]))
+					c.lowest += start * float64(max(0, n-s.Current[i][j][k]))
 				}
 			}
 			c.lowest += s.hours(i, x)

@@ -21,9 +21,9 @@ type StrategyInput struct {
 // requests (SageServe section 2.1).
 type ScaledEndpoint struct {
 	Model, Region string
-	// Pool distinguishes endpoints of a model and region that share no traffic, such as interactive
+	// Silo distinguishes endpoints of a model and region that share no traffic, such as interactive
 	// and deferred work in silos; empty where there is only one.
-	Pool string
+	Silo string
 	// Ready replicas serve, Starting ones do not yet, Draining ones finish their requests and
 	// receive no new ones, Donated ones are in the spot pool with the model's weights.
 	Ready, Starting, Draining, Donated int
@@ -32,16 +32,16 @@ type ScaledEndpoint struct {
 	// Utilisation is the effective memory utilisation of the ready replicas, 0..1: used KV memory
 	// divided by total KV memory, excluding weights. Nil = unknown.
 	Utilisation *float64
-	// Observed is the current interactive load in uncached prompt tokens per second, the mean of the
+	// ObservedTPS is the current interactive load in uncached prompt tokens per second, the mean of the
 	// last few minutes. Nil = unknown.
-	Observed *float64
-	// LastMinute is that load in the last complete minute. Nil = unknown.
-	LastMinute *float64
+	ObservedTPS *float64
+	// LastMinuteTPS is that load in the last complete minute. Nil = unknown.
+	LastMinuteTPS *float64
 	// Waiting is the number of interactive requests that wait for their first token, queued or at a
 	// replica. Nil = unknown.
 	Waiting *int
-	// IWFFirstTokens counts the first tokens of IW-F requests so far. Nil = unknown.
-	IWFFirstTokens *FirstTokens
+	// FastFirstTokens counts the first tokens of IW-F requests so far. Nil = unknown.
+	FastFirstTokens *FirstTokens
 	// Target is the plan in force; nil = none.
 	Target *HourlyTarget
 }
@@ -87,7 +87,7 @@ func (t *HourlyTarget) forecastAt(now time.Duration) (tps float64, ok bool) {
 // endpointKey identifies an endpoint.
 type endpointKey struct{ model, region, pool string }
 
-func (e *ScaledEndpoint) endpointKey() endpointKey { return endpointKey{e.Model, e.Region, e.Pool} }
+func (e *ScaledEndpoint) endpointKey() endpointKey { return endpointKey{e.Model, e.Region, e.Silo} }
 
 // count returns the number of replicas that bounds and targets refer to.
 func (e *ScaledEndpoint) count() int { return e.Ready + e.Starting }
@@ -152,9 +152,9 @@ type StrategyOptions struct {
 // strategies are the constructors by name.
 var strategies = map[string]func(StrategyOptions) Strategy{
 	"reactive":   func(o StrategyOptions) Strategy { return newReactive(o) },
-	"lt-i":       func(o StrategyOptions) Strategy { return newPaced("lt-i", o) },
-	"lt-u":       func(o StrategyOptions) Strategy { return newPaced("lt-u", o) },
-	"lt-ua":      func(o StrategyOptions) Strategy { return newPaced("lt-ua", o) },
+	"lt-i":       func(o StrategyOptions) Strategy { return newPlanFollower("lt-i", o) },
+	"lt-u":       func(o StrategyOptions) Strategy { return newPlanFollower("lt-u", o) },
+	"lt-ua":      func(o StrategyOptions) Strategy { return newPlanFollower("lt-ua", o) },
 	"predictive": func(o StrategyOptions) Strategy { return newPredictive(o) },
 	"auto":       func(o StrategyOptions) Strategy { return newAuto(o) },
 }
@@ -203,25 +203,25 @@ type allocator struct {
 	out        []Scaling
 }
 
-func newAllocator(f *StrategyInput, o StrategyOptions) *allocator {
-	g := &allocator{input: f, noDonation: o.NoDonation, donated: make([]int, len(f.Endpoints)), freeVMs: make(map[string]int, len(f.FreeVMs))}
-	for i := range f.Endpoints {
-		g.donated[i] = f.Endpoints[i].Donated
-		region := f.Endpoints[i].Region
-		g.freeVMs[region] = f.FreeVMs[region]
+func newAllocator(in *StrategyInput, o StrategyOptions) *allocator {
+	al := &allocator{input: in, noDonation: o.NoDonation, donated: make([]int, len(in.Endpoints)), freeVMs: make(map[string]int, len(in.FreeVMs))}
+	for i := range in.Endpoints {
+		al.donated[i] = in.Endpoints[i].Donated
+		region := in.Endpoints[i].Region
+		al.freeVMs[region] = in.FreeVMs[region]
 	}
-	return g
+	return al
 }
 
 // request requests n more replicas of an endpoint, or -n fewer, and reports whether any can be
 // changed.
-func (g *allocator) request(i, n int, reason string) bool {
-	e := &g.input.Endpoints[i]
+func (al *allocator) request(i, n int, reason string) bool {
+	e := &al.input.Endpoints[i]
 	s := Scaling{Endpoint: i, Reason: reason}
 	if n > 0 {
-		g.allocate(&s, e, min(n, e.Max-e.count()))
+		al.allocate(&s, e, min(n, e.Max-e.count()))
 	} else if give := min(-n, e.Ready-e.Min); give > 0 {
-		if g.noDonation {
+		if al.noDonation {
 			s.Remove = give
 		} else {
 			s.Donate = give
@@ -230,38 +230,38 @@ func (g *allocator) request(i, n int, reason string) bool {
 	if s.AddedReplicas() == 0 && s.DrainedReplicas() == 0 {
 		return false
 	}
-	g.out = append(g.out, s)
+	al.out = append(al.out, s)
 	return true
 }
 
 // allocate allocates VMs to n replicas, the fastest first: donated ones with the model's weights, then
 // those of other models, then new ones (SageServe section 6.4).
-func (g *allocator) allocate(s *Scaling, e *ScaledEndpoint, n int) {
-	for _, i := range g.donors(s.Endpoint, e) {
+func (al *allocator) allocate(s *Scaling, e *ScaledEndpoint, n int) {
+	for _, i := range al.donors(s.Endpoint, e) {
 		if n <= 0 {
 			return
 		}
-		take := min(n, g.donated[i])
+		take := min(n, al.donated[i])
 		n -= take
-		g.donated[i] -= take
+		al.donated[i] -= take
 		if i == s.Endpoint {
 			s.Reclaim = take
 		} else {
 			s.Redeploy = append(s.Redeploy, RedeployedVMs{i, take})
 		}
 	}
-	if take := min(n, g.freeVMs[e.Region]); take > 0 {
-		g.freeVMs[e.Region] -= take
+	if take := min(n, al.freeVMs[e.Region]); take > 0 {
+		al.freeVMs[e.Region] -= take
 		s.Launch = take
 	}
 }
 
 // donors lists the endpoints of a region with donated VMs: the endpoint itself, those of its
 // model, then the others. Those of equal rank are in the order of their donated VMs, most first.
-func (g *allocator) donors(self int, e *ScaledEndpoint) []int {
+func (al *allocator) donors(self int, e *ScaledEndpoint) []int {
 	var all []int
-	for i := range g.input.Endpoints {
-		if g.donated[i] > 0 && g.input.Endpoints[i].Region == e.Region {
+	for i := range al.input.Endpoints {
+		if al.donated[i] > 0 && al.input.Endpoints[i].Region == e.Region {
 			all = append(all, i)
 		}
 	}
@@ -269,7 +269,7 @@ func (g *allocator) donors(self int, e *ScaledEndpoint) []int {
 		switch {
 		case i == self:
 			return 0
-		case g.input.Endpoints[i].Model == e.Model:
+		case al.input.Endpoints[i].Model == e.Model:
 			return 1
 		}
 		return 2
@@ -278,7 +278,7 @@ func (g *allocator) donors(self int, e *ScaledEndpoint) []int {
 		if d := rank(a) - rank(b); d != 0 {
 			return d
 		}
-		return g.donated[b] - g.donated[a]
+		return al.donated[b] - al.donated[a]
 	})
 	return all
 }

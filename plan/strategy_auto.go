@@ -20,13 +20,13 @@ const (
 	forecastLead = 10 * time.Minute
 	// maxGrowthFactor bounds the growth that the forecast may add to the current load.
 	maxGrowthFactor = 1.5
-	// maxDrift is the ratio of load and forecast, in either direction, from which the forecast is
+	// maxForecastRatio is the ratio of load and forecast, in either direction, from which the forecast is
 	// ignored.
-	maxDrift = 1.5
-	// maxMemory is the memory utilisation, counting starting replicas, above which replicas are
-	// added whatever the load. No replica is removed when that would raise it above targetMemory.
-	maxMemory    = 0.90
-	targetMemory = 0.85
+	maxForecastRatio = 1.5
+	// maxMemoryUtilisation is the memory utilisation, counting starting replicas, above which replicas are
+	// added whatever the load. No replica is removed when that would raise it above targetMemoryUtilisation.
+	maxMemoryUtilisation    = 0.90
+	targetMemoryUtilisation = 0.85
 	// queuePerReplica is the number of requests without a first token allowed per ready replica. Above
 	// it, the endpoint grows by the share queueGrowth of its replicas.
 	queuePerReplica = 4
@@ -50,23 +50,23 @@ const (
 //   - each region has replicas for localShare of its load, and the remainder run where the shortfall
 //     is highest, so that three regions do not round up three times;
 //   - the forecast contributes the growth expected within forecastLead; a forecast that differs from
-//     the load by more than maxDrift is ignored immediately, not only in the last 20 minutes of the
+//     the load by more than maxForecastRatio is ignored immediately, not only in the last 20 minutes of the
 //     hour;
 //   - queued requests mean that past load was not served and has to be worked off in addition to
 //     new load: the count grows by half, once the previously requested replicas have started;
 //   - replicas are removed after scaleInDelay in which they were not needed.
 //
-// Memory is the safety net: above maxMemory replicas are added in any case. An endpoint is sized by
+// Memory is the safety net: above maxMemoryUtilisation replicas are added in any case. An endpoint is sized by
 // memory and queues only until it has both a plan and a known load for the first time. Later, while
 // one of them is missing, its last load stays in use.
 type auto struct {
 	options    StrategyOptions
-	states     map[endpointKey]*autoState
+	states     map[endpointKey]*endpointState
 	fillLevels map[endpointKey]*fillLevel // by model and pool
 }
 
-// autoState is the state kept per endpoint.
-type autoState struct {
+// endpointState is the state kept per endpoint.
+type endpointState struct {
 	at              time.Duration
 	load            float64 // in replicas, smoothed
 	known           bool    // load has a value; never reset
@@ -77,58 +77,58 @@ type autoState struct {
 
 func newAuto(o StrategyOptions) *auto {
 	o.MaxLateShare = cmp.Or(o.MaxLateShare, DefaultMaxLateShare)
-	return &auto{o, map[endpointKey]*autoState{}, map[endpointKey]*fillLevel{}}
+	return &auto{o, map[endpointKey]*endpointState{}, map[endpointKey]*fillLevel{}}
 }
 
 func (*auto) Name() string { return "auto" }
 
-func (s *auto) Step(now time.Duration, f *StrategyInput) []Scaling {
-	loads := make([]float64, len(f.Endpoints))
-	needs := make([]int, len(f.Endpoints))
-	s.updateFillLevels(now, f)
-	for i := range f.Endpoints {
-		e := &f.Endpoints[i]
+func (s *auto) Step(now time.Duration, in *StrategyInput) []Scaling {
+	loads := make([]float64, len(in.Endpoints))
+	needs := make([]int, len(in.Endpoints))
+	s.updateFillLevels(now, in)
+	for i := range in.Endpoints {
+		e := &in.Endpoints[i]
 		st := s.updateLoad(now, e)
 		loads[i] = pooledReplicas(st.load*e.expectedGrowth(now)) / s.fillLevels[e.loadKey()].factor()
 		needs[i] = max(int(math.Ceil(localShare*loads[i])), e.Min)
 		if !st.known {
-			needs[i] = e.countForMemory(targetMemory)
+			needs[i] = e.countForMemory(targetMemoryUtilisation)
 			loads[i] = float64(needs[i])
 		}
 	}
-	spreadReplicas(f, loads, needs)
-	g := newAllocator(f, s.options)
-	for i := range f.Endpoints {
-		e := &f.Endpoints[i]
+	spreadReplicas(in, loads, needs)
+	al := newAllocator(in, s.options)
+	for i := range in.Endpoints {
+		e := &in.Endpoints[i]
 		need, why := e.clampNeed(needs[i], loads[i])
 		if n := s.states[e.endpointKey()].replicasToAdd(now, e.count()-need); n != 0 {
-			g.request(i, n, fmt.Sprintf("%s: %d required, %d current", why, need, e.count()))
+			al.request(i, n, fmt.Sprintf("%s: %d required, %d current", why, need, e.count()))
 		}
 	}
-	return g.out
+	return al.out
 }
 
 // loadKey returns the key of the endpoints that share a load: those of a model in all regions.
-func (e *ScaledEndpoint) loadKey() endpointKey { return endpointKey{model: e.Model, pool: e.Pool} }
+func (e *ScaledEndpoint) loadKey() endpointKey { return endpointKey{model: e.Model, pool: e.Silo} }
 
 // updateFillLevels processes the first tokens since the previous step, over all regions: requests go where
 // there is capacity.
-func (s *auto) updateFillLevels(now time.Duration, f *StrategyInput) {
+func (s *auto) updateFillLevels(now time.Duration, in *StrategyInput) {
 	arrived := map[endpointKey]FirstTokens{}
-	for i := range f.Endpoints {
-		e := &f.Endpoints[i]
+	for i := range in.Endpoints {
+		e := &in.Endpoints[i]
 		k, st := e.loadKey(), s.stateOf(now, e)
 		if s.fillLevels[k] == nil {
 			s.fillLevels[k] = &fillLevel{maxLateShare: s.options.MaxLateShare, at: now}
 		}
-		if e.IWFFirstTokens == nil {
+		if e.FastFirstTokens == nil {
 			continue
 		}
 		if st.lastFirstTokens != nil {
-			n, sum := e.IWFFirstTokens.since(*st.lastFirstTokens), arrived[k]
+			n, sum := e.FastFirstTokens.since(*st.lastFirstTokens), arrived[k]
 			arrived[k] = FirstTokens{sum.Total + n.Total, sum.Late + n.Late}
 		}
-		firsts := *e.IWFFirstTokens
+		firsts := *e.FastFirstTokens
 		st.lastFirstTokens = &firsts
 	}
 	for k, n := range arrived {
@@ -137,20 +137,20 @@ func (s *auto) updateFillLevels(now time.Duration, f *StrategyInput) {
 }
 
 // stateOf returns the state of an endpoint.
-func (s *auto) stateOf(now time.Duration, e *ScaledEndpoint) *autoState {
+func (s *auto) stateOf(now time.Duration, e *ScaledEndpoint) *endpointState {
 	st := s.states[e.endpointKey()]
 	if st == nil {
-		st = &autoState{at: now, sufficientSince: now, minExcess: math.MaxInt}
+		st = &endpointState{at: now, sufficientSince: now, minExcess: math.MaxInt}
 		s.states[e.endpointKey()] = st
 	}
 	return st
 }
 
 // updateLoad updates the smoothed load of an endpoint.
-func (s *auto) updateLoad(now time.Duration, e *ScaledEndpoint) *autoState {
+func (s *auto) updateLoad(now time.Duration, e *ScaledEndpoint) *endpointState {
 	st := s.stateOf(now, e)
-	if e.Observed != nil && e.Target != nil && e.Target.ReplicaTPS > 0 {
-		load := *e.Observed / e.Target.ReplicaTPS
+	if e.ObservedTPS != nil && e.Target != nil && e.Target.ReplicaTPS > 0 {
+		load := *e.ObservedTPS / e.Target.ReplicaTPS
 		if !st.known {
 			st.load, st.known = load, true
 		}
@@ -165,10 +165,10 @@ func (s *auto) updateLoad(now time.Duration, e *ScaledEndpoint) *autoState {
 func (e *ScaledEndpoint) expectedGrowth(now time.Duration) float64 {
 	here, ok := e.Target.forecastAt(now)
 	ahead, _ := e.Target.forecastAt(now + forecastLead)
-	if !ok || e.Observed == nil || here <= 0 || *e.Observed <= 0 {
+	if !ok || e.ObservedTPS == nil || here <= 0 || *e.ObservedTPS <= 0 {
 		return 1
 	}
-	if drift := *e.Observed / here; drift > maxDrift || drift < 1/maxDrift {
+	if drift := *e.ObservedTPS / here; drift > maxForecastRatio || drift < 1/maxForecastRatio {
 		return 1
 	}
 	return min(max(ahead/here, 1), maxGrowthFactor)
@@ -182,18 +182,18 @@ func pooledReplicas(load float64) float64 {
 
 // spreadReplicas adds replicas until those of each model serve its load over all regions, each where the
 // shortfall is highest.
-func spreadReplicas(f *StrategyInput, loads []float64, needs []int) {
+func spreadReplicas(in *StrategyInput, loads []float64, needs []int) {
 	done := map[endpointKey]bool{}
-	for first := range f.Endpoints {
-		of := f.Endpoints[first].loadKey()
+	for first := range in.Endpoints {
+		of := in.Endpoints[first].loadKey()
 		if done[of] {
 			continue
 		}
 		done[of] = true
 		var same []int
 		load, have := 0.0, 0
-		for i := first; i < len(f.Endpoints); i++ {
-			if f.Endpoints[i].loadKey() == of {
+		for i := first; i < len(in.Endpoints); i++ {
+			if in.Endpoints[i].loadKey() == of {
 				same, load, have = append(same, i), load+loads[i], have+needs[i]
 			}
 		}
@@ -227,10 +227,10 @@ func (e *ScaledEndpoint) clampNeed(need int, load float64) (int, string) {
 	switch {
 	case e.Utilisation == nil:
 		return min(max(need, have, e.Min), e.Max), why
-	case e.countForMemory(maxMemory) > max(have, need):
-		need, why = e.countForMemory(maxMemory), describeMemory(*e.Utilisation)
-	case min(have, e.countForMemory(targetMemory)) > need:
-		need, why = min(have, e.countForMemory(targetMemory)), describeMemory(*e.Utilisation)
+	case e.countForMemory(maxMemoryUtilisation) > max(have, need):
+		need, why = e.countForMemory(maxMemoryUtilisation), describeMemory(*e.Utilisation)
+	case min(have, e.countForMemory(targetMemoryUtilisation)) > need:
+		need, why = min(have, e.countForMemory(targetMemoryUtilisation)), describeMemory(*e.Utilisation)
 	}
 	return min(max(need, e.Min), e.Max), why
 }
@@ -242,7 +242,7 @@ func (e *ScaledEndpoint) hasQueue() bool {
 
 // replicasToAdd returns the change of the number of replicas: above 0 to add, below 0 to remove. tooMany is the
 // current excess; below 0 it is a shortfall.
-func (st *autoState) replicasToAdd(now time.Duration, tooMany int) int {
+func (st *endpointState) replicasToAdd(now time.Duration, tooMany int) int {
 	if tooMany <= 0 {
 		st.sufficientSince, st.minExcess = now, math.MaxInt
 		return -tooMany

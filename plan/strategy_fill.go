@@ -33,11 +33,11 @@ type fillLevel struct {
 	maxLateShare float64 // the allowed share
 	at           time.Duration
 	usualRate    float64 // first tokens per hour, over the last hours; 0 = none so far
-	log          float64 // of the factor
+	logFactor    float64 // of the factor
 }
 
 // factor returns the load per replica as a multiple of its nominal throughput.
-func (l *fillLevel) factor() float64 { return math.Exp(l.log) }
+func (l *fillLevel) factor() float64 { return math.Exp(l.logFactor) }
 
 // update processes the first tokens since the previous step.
 func (l *fillLevel) update(now time.Duration, arrived FirstTokens) {
@@ -52,8 +52,8 @@ func (l *fillLevel) update(now time.Duration, arrived FirstTokens) {
 	}
 	l.usualRate += (min(rate, maxRateJump*l.usualRate) - l.usualRate) * -math.Expm1(-hours)
 	if l.usualRate > 0 {
-		l.log += fillGain * (float64(arrived.Total) - float64(arrived.Late)/l.maxLateShare) / max(l.usualRate, rate)
-		l.log = min(max(l.log, math.Log(minFill)), math.Log(maxFill))
+		l.logFactor += fillGain * (float64(arrived.Total) - float64(arrived.Late)/l.maxLateShare) / max(l.usualRate, rate)
+		l.logFactor = min(max(l.logFactor, math.Log(minFill)), math.Log(maxFill))
 	}
 }
 

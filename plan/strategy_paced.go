@@ -15,44 +15,46 @@ const (
 	overestimated  = 0.5
 )
 
-// paced follows the hourly plan (SageServe section 6.4). LT-I scales to the planned count at once.
+// planFollower follows the hourly plan (SageServe section 6.4). LT-I scales to the planned count at once.
 // LT-U scales to it one replica at a time, and only as memory utilisation requires: up above 70 %,
 // down below 30 %. LT-UA does the same, but in the last 20 minutes of the hour traffic takes precedence
 // over memory: at 5 times the planned load or more it scales beyond the planned count, and at
 // half of it or less it scales down. It changes one replica at a time, at most to the plan
 // times that ratio. Where traffic requires no change, memory decides.
-type paced struct {
+type planFollower struct {
 	name    string
 	options StrategyOptions
 	last    cooldown
 }
 
-func newPaced(name string, o StrategyOptions) *paced { return &paced{name, o, cooldown{}} }
+func newPlanFollower(name string, o StrategyOptions) *planFollower {
+	return &planFollower{name, o, cooldown{}}
+}
 
-func (s *paced) Name() string { return s.name }
+func (s *planFollower) Name() string { return s.name }
 
-func (s *paced) Step(now time.Duration, f *StrategyInput) []Scaling {
-	g := newAllocator(f, s.options)
-	for i := range f.Endpoints {
-		e := &f.Endpoints[i]
+func (s *planFollower) Step(now time.Duration, in *StrategyInput) []Scaling {
+	al := newAllocator(in, s.options)
+	for i := range in.Endpoints {
+		e := &in.Endpoints[i]
 		if e.Target == nil {
 			continue
 		}
 		if s.name == "lt-i" {
 			if n := e.Target.Count - e.count(); n != 0 {
-				g.request(i, n, fmt.Sprintf("%d planned for the hour, %d current", e.Target.Count, e.count()))
+				al.request(i, n, fmt.Sprintf("%d planned for the hour, %d current", e.Target.Count, e.count()))
 			}
 			continue
 		}
-		if n, reason := s.changeFor(now, e); n != 0 && s.last.elapsed(e, now) && g.request(i, n, reason) {
+		if n, reason := s.changeFor(now, e); n != 0 && s.last.elapsed(e, now) && al.request(i, n, reason) {
 			s.last[e.endpointKey()] = now
 		}
 	}
-	return g.out
+	return al.out
 }
 
 // changeFor returns the change of an endpoint, and its reason.
-func (s *paced) changeFor(now time.Duration, e *ScaledEndpoint) (n int, reason string) {
+func (s *planFollower) changeFor(now time.Duration, e *ScaledEndpoint) (n int, reason string) {
 	if ratio, known := s.loadRatio(now, e); known {
 		if n := e.stepForTraffic(ratio); n != 0 {
 			return n, fmt.Sprintf("load %.1f times the planned load, %d planned", ratio, e.Target.Count)
@@ -84,9 +86,9 @@ func (e *ScaledEndpoint) stepForTraffic(ratio float64) int {
 }
 
 // loadRatio returns the ratio of load to planned load, at times when LT-UA uses it.
-func (s *paced) loadRatio(now time.Duration, e *ScaledEndpoint) (ratio float64, known bool) {
-	if s.name != "lt-ua" || e.Observed == nil || e.Target.PeakTPS <= 0 || now < e.Target.Until-loadRatioWindow || now >= e.Target.Until {
+func (s *planFollower) loadRatio(now time.Duration, e *ScaledEndpoint) (ratio float64, known bool) {
+	if s.name != "lt-ua" || e.ObservedTPS == nil || e.Target.PeakTPS <= 0 || now < e.Target.Until-loadRatioWindow || now >= e.Target.Until {
 		return 0, false
 	}
-	return *e.Observed / e.Target.PeakTPS, true
+	return *e.ObservedTPS / e.Target.PeakTPS, true
 }

@@ -28,17 +28,17 @@ func newPredictive(o StrategyOptions) *predictive {
 
 func (*predictive) Name() string { return "predictive" }
 
-func (s *predictive) Step(now time.Duration, f *StrategyInput) []Scaling {
-	g := newAllocator(f, s.options)
-	for i := range f.Endpoints {
-		e := &f.Endpoints[i]
+func (s *predictive) Step(now time.Duration, in *StrategyInput) []Scaling {
+	al := newAllocator(in, s.options)
+	for i := range in.Endpoints {
+		e := &in.Endpoints[i]
 		need, load := s.required(now, e)
 		need, why := e.clampNeed(need, load)
 		if n := need - e.count(); n != 0 {
-			g.request(i, n, fmt.Sprintf("%s: %d required, %d current", why, need, e.count()))
+			al.request(i, n, fmt.Sprintf("%s: %d required, %d current", why, need, e.count()))
 		}
 	}
-	return g.out
+	return al.out
 }
 
 // required returns the replicas that an endpoint's load and forecast require, and the load in replicas.
@@ -48,8 +48,8 @@ func (s *predictive) required(now time.Duration, e *ScaledEndpoint) (need int, l
 		st = &predictiveState{next: now}
 		s.states[e.endpointKey()] = st
 	}
-	if e.LastMinute != nil && e.Target != nil && e.Target.ReplicaTPS > 0 && now >= st.next {
-		st.load, st.next = *e.LastMinute/e.Target.ReplicaTPS, now+time.Minute
+	if e.LastMinuteTPS != nil && e.Target != nil && e.Target.ReplicaTPS > 0 && now >= st.next {
+		st.load, st.next = *e.LastMinuteTPS/e.Target.ReplicaTPS, now+time.Minute
 		if st.tracker == nil {
 			st.tracker = newLoadTracker(e.Target.Tracking, st.load)
 		}
@@ -57,7 +57,7 @@ func (s *predictive) required(now time.Duration, e *ScaledEndpoint) (need int, l
 		st.tracker.observe(int(now/time.Minute), st.load)
 	}
 	if st.tracker == nil {
-		need = max(e.count(), e.countForMemory(targetMemory))
+		need = max(e.count(), e.countForMemory(targetMemoryUtilisation))
 		return need, float64(need)
 	}
 	return st.tracker.count(e.Target.replicasForForecast(now)), st.load

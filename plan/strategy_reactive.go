@@ -18,25 +18,25 @@ func newReactive(o StrategyOptions) *reactive { return &reactive{o, cooldown{}} 
 
 func (*reactive) Name() string { return "reactive" }
 
-func (s *reactive) Step(now time.Duration, f *StrategyInput) []Scaling {
-	g := newAllocator(f, s.options)
-	for i := range f.Endpoints {
-		e := &f.Endpoints[i]
+func (s *reactive) Step(now time.Duration, in *StrategyInput) []Scaling {
+	al := newAllocator(in, s.options)
+	for i := range in.Endpoints {
+		e := &in.Endpoints[i]
 		if e.Utilisation == nil || !s.last.elapsed(e, now) {
 			continue
 		}
 		scaled := false
 		switch u := *e.Utilisation; {
 		case u > scaleOutAbove:
-			scaled = g.request(i, 1, aboveThreshold(u))
+			scaled = al.request(i, 1, aboveThreshold(u))
 		case u < scaleInBelow:
-			scaled = g.request(i, -1, belowThreshold(u))
+			scaled = al.request(i, -1, belowThreshold(u))
 		}
 		if scaled {
 			s.last[e.endpointKey()] = now
 		}
 	}
-	return g.out
+	return al.out
 }
 
 func aboveThreshold(u float64) string {

@@ -84,8 +84,8 @@ func replayStrategy(t *testing.T, text string) string {
 }
 
 // inWords formats a scaling as text.
-func inWords(f *StrategyInput, c *Scaling) string {
-	text := f.Endpoints[c.Endpoint].Model + ":"
+func inWords(in *StrategyInput, c *Scaling) string {
+	text := in.Endpoints[c.Endpoint].Model + ":"
 	for _, w := range []struct {
 		name string
 		n    int
@@ -95,19 +95,19 @@ func inWords(f *StrategyInput, c *Scaling) string {
 		}
 	}
 	for _, r := range c.Redeploy {
-		text += fmt.Sprintf(" redeploy %d of %s", r.Count, f.Endpoints[r.From].Model)
+		text += fmt.Sprintf(" redeploy %d of %s", r.Count, in.Endpoints[r.From].Model)
 	}
 	return text + " (" + c.Reason + ")"
 }
 
 // set changes an endpoint as a line of a transcript specifies.
-func (f *StrategyInput) set(words []string) error {
-	i := slices.IndexFunc(f.Endpoints, func(e ScaledEndpoint) bool { return e.Model == words[0] })
+func (in *StrategyInput) set(words []string) error {
+	i := slices.IndexFunc(in.Endpoints, func(e ScaledEndpoint) bool { return e.Model == words[0] })
 	if i < 0 {
-		i = len(f.Endpoints)
-		f.Endpoints = append(f.Endpoints, ScaledEndpoint{Model: words[0], Region: "r", Min: 2, Max: 10})
+		i = len(in.Endpoints)
+		in.Endpoints = append(in.Endpoints, ScaledEndpoint{Model: words[0], Region: "r", Min: 2, Max: 10})
 	}
-	e := &f.Endpoints[i]
+	e := &in.Endpoints[i]
 	for _, w := range words[1:] {
 		k, text, _ := strings.Cut(w, "=")
 		v, err := strconv.ParseFloat(text, 64)
@@ -122,21 +122,21 @@ func (f *StrategyInput) set(words []string) error {
 		case "u":
 			e.Utilisation = &v
 		case "load":
-			e.Observed, e.LastMinute = &v, &v
+			e.ObservedTPS, e.LastMinuteTPS = &v, &v
 		case "waiting":
 			n := int(v)
 			e.Waiting = &n
 		case "came", "late":
 			next := FirstTokens{}
-			if e.IWFFirstTokens != nil {
-				next = *e.IWFFirstTokens
+			if e.FastFirstTokens != nil {
+				next = *e.FastFirstTokens
 			}
 			if k == "came" {
 				next.Total = int64(v)
 			} else {
 				next.Late = int64(v)
 			}
-			e.IWFFirstTokens = &next
+			e.FastFirstTokens = &next
 		case "target", "forecast", "then", "window", "headroom": // forecast for the first half of the hour, then for the second
 			if e.Target == nil {
 				e.Target = &HourlyTarget{Until: time.Hour, ReplicaTPS: 100, ForecastTPS: make([]float64, 2), ForecastStep: 30 * time.Minute}
@@ -204,9 +204,9 @@ func (c *closedFleet) vary(t *rapid.T, now time.Duration) {
 		if rapid.Bool().Draw(t, "load changes") {
 			u, tps := rapid.Float64Range(0, 1).Draw(t, "u"), rapid.Float64Range(0, 4000).Draw(t, "tps")
 			waiting := rapid.IntRange(0, 60).Draw(t, "waiting")
-			e.Utilisation, e.Observed, e.LastMinute, e.Waiting = &u, &tps, &tps, &waiting
+			e.Utilisation, e.ObservedTPS, e.LastMinuteTPS, e.Waiting = &u, &tps, &tps, &waiting
 			all := int64(rapid.IntRange(0, 5000).Draw(t, "first tokens"))
-			e.IWFFirstTokens = &FirstTokens{Total: all, Late: int64(rapid.IntRange(0, int(all)).Draw(t, "late"))}
+			e.FastFirstTokens = &FirstTokens{Total: all, Late: int64(rapid.IntRange(0, int(all)).Draw(t, "late"))}
 		}
 		if hour := now.Truncate(time.Hour); e.Target == nil || e.Target.From != hour {
 			peak := rapid.Float64Range(1, 2000).Draw(t, "peak")
@@ -300,7 +300,7 @@ func checkChange(t *rapid.T, name string, now time.Duration, e *ScaledEndpoint, 
 	n := c.AddedReplicas() - c.DrainedReplicas()
 	byTraffic := false
 	if name == "lt-ua" && now >= e.Target.Until-loadRatioWindow {
-		gap := *e.Observed / e.Target.PeakTPS
+		gap := *e.ObservedTPS / e.Target.PeakTPS
 		share := gap * float64(e.Target.Count)
 		byTraffic = n == 1 && gap >= underestimated && float64(e.count()) < share || n == -1 && gap <= overestimated && float64(e.count()) > share
 	}
@@ -325,7 +325,7 @@ func TestNoLoadNeedsNoReplicas(t *testing.T) {
 	for _, name := range StrategyNames() {
 		u, tps := 0.5, 550.0
 		f := StrategyInput{Endpoints: []ScaledEndpoint{{
-			Model: "m", Region: "r", Ready: 5, Donated: 5, Min: 2, Max: 8, Utilisation: &u, Observed: &tps,
+			Model: "m", Region: "r", Ready: 5, Donated: 5, Min: 2, Max: 8, Utilisation: &u, ObservedTPS: &tps,
 			Target: &HourlyTarget{Count: 5, Until: time.Hour, ReplicaTPS: 100, PeakTPS: 550, ForecastTPS: []float64{550}, ForecastStep: time.Hour},
 		}}}
 		s, _ := NewStrategy(name, StrategyOptions{})

@@ -63,10 +63,10 @@ func (p Proposal) writeChanges(b *bytes.Buffer) {
 
 // offering returns the GPU and its capacity type, without the default on demand.
 func (c ReplicaChange) offering() string {
-	if c.Capacity == nil || *c.Capacity == string(service.CapacityOnDemand) {
+	if c.CapacityType == nil || *c.CapacityType == string(service.CapacityOnDemand) {
 		return c.GPU
 	}
-	return c.GPU + " " + *c.Capacity
+	return c.GPU + " " + *c.CapacityType
 }
 
 // writeAligned writes rows in columns two spaces apart: the first textColumns columns flush
@@ -120,9 +120,9 @@ func (p Proposal) writeCosts(b *bytes.Buffer) {
 		fmt.Fprintln(b)
 	}
 	fmt.Fprintf(b, "Plan: %s", p.Status)
-	if p.Objective != nil && p.Bound != nil && p.Gap != nil {
-		fmt.Fprintf(b, ", total $%.2f including start-up costs, lower bound $%.2f (gap %.2g %%)", *p.Objective, *p.Bound, 100**p.Gap)
-		if t := p.CostPerHour.Planned; t != nil && *t == 0 && *p.Objective > 0 {
+	if p.TotalCostUSD != nil && p.LowerBoundUSD != nil && p.Gap != nil {
+		fmt.Fprintf(b, ", total $%.2f including start-up costs, lower bound $%.2f (gap %.2g %%)", *p.TotalCostUSD, *p.LowerBoundUSD, 100**p.Gap)
+		if t := p.CostPerHour.Planned; t != nil && *t == 0 && *p.TotalCostUSD > 0 {
 			b.WriteString(", at planning prices: nothing is billed")
 		}
 	}

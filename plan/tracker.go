@@ -20,8 +20,8 @@ const (
 	// minSaving is the share of the reactive rule's replica-hours that a tracking must save: less is not
 	// worth the risk that the load to come differs from the past.
 	minSaving = 0.03
-	// guardMinutes is the length of the blocks over which the standard error of past overload is computed.
-	guardMinutes = 60
+	// errorBlockMinutes is the length of the blocks over which the standard error of past overload is computed.
+	errorBlockMinutes = 60
 )
 
 // stabilizationWindows and headrooms are the candidates of a calibration: windows in minutes, headrooms as
@@ -31,9 +31,9 @@ var (
 	headrooms            = []float64{0, 1.6, 1.8, 2, 2.2}
 )
 
-// guardLoads are the multiples of the past load at which tracking it must have had at most the overload
+// testedLoadFactors are the multiples of the past load at which tracking it must have had at most the overload
 // of the reactive rule: the load to come is not exactly that of the past.
-var guardLoads = [...]float64{1, 1.05, 1.1}
+var testedLoadFactors = [...]float64{1, 1.05, 1.1}
 
 // Tracking is how predictive follows a load. The zero value is the reactive rule of `plan backtest`.
 type Tracking struct {
@@ -102,21 +102,21 @@ func (t *loadTracker) count(forecast int) int {
 	return t.tracking.required(t.minute(), forecast)
 }
 
-// trackedMinute is what a tracker knows in a minute: the count of the reactive rule, those for the last
+// trackerState is what a tracker knows in a minute: the count of the reactive rule, those for the last
 // and the highest load of the window, and the mean load of the last hour.
-type trackedMinute struct {
+type trackerState struct {
 	reactive, last, top int
 	mean                float64
 }
 
-func (t *loadTracker) minute() trackedMinute {
-	return trackedMinute{
+func (t *loadTracker) minute() trackerState {
+	return trackerState{
 		t.reactive, trackedCount(t.recent[len(t.recent)-1].load), trackedCount(t.recent[0].load), max(t.sum, 0) / float64(len(t.hour)),
 	}
 }
 
 // required returns the replicas that are needed in a minute.
-func (t Tracking) required(m trackedMinute, forecast int) int {
+func (t Tracking) required(m trackerState, forecast int) int {
 	need := max(forecast, m.top)
 	if t.Headroom > 0 {
 		need = max(need, unitsFor(t.Headroom*m.mean, 1))
@@ -138,7 +138,7 @@ func reactiveCount(have int, load float64) int {
 
 // calibrateTracking returns the tracking with the fewest replica-hours among those that follow a past
 // load with at most the overload of the reactive rule; that rule where none saves minSaving, or where too
-// little load is known. At each of guardLoads, the difference in overload plus its standard error must not
+// little load is known. At each of testedLoadFactors, the difference in overload plus its standard error must not
 // be positive. The load is by minute, in replicas, NaN where unknown; startUp is in minutes.
 func calibrateTracking(load []float64, startUp int) Tracking {
 	load = load[max(0, len(load)-maxCalibrationMinutes):]
@@ -151,14 +151,14 @@ func calibrateTracking(load []float64, startUp int) Tracking {
 	if known < calibrationMinutes {
 		return Tracking{}
 	}
-	reactive := trackPast(load, startUp, Tracking{})
+	reactive := simulateTracking(load, startUp, Tracking{})
 	best, fewest := Tracking{}, int((1-minSaving)*float64(reactive.replicaMinutes))
 	for _, window := range stabilizationWindows {
 		minutes := trackedMinutes(load, time.Duration(window)*time.Minute)
 		for _, headroom := range headrooms {
 			t := Tracking{time.Duration(window) * time.Minute, headroom}
 			past := replayCounts(len(load), startUp, fewest, func(m int) int { return t.required(minutes[m], 0) })
-			if past.replicaMinutes < fewest && past.provenAgainst(reactive, load) {
+			if past.replicaMinutes < fewest && past.notWorseThan(reactive, load) {
 				best, fewest = t, past.replicaMinutes
 			}
 		}
@@ -167,10 +167,10 @@ func calibrateTracking(load []float64, startUp int) Tracking {
 }
 
 // trackedMinutes returns what a tracker with a window knows in each minute of a past load.
-func trackedMinutes(load []float64, window time.Duration) []trackedMinute {
+func trackedMinutes(load []float64, window time.Duration) []trackerState {
 	t := newLoadTracker(Tracking{StabilizationWindow: window}, knownAt(load, 0))
-	out := make([]trackedMinute, len(load))
-	out[0] = trackedMinute{reactive: t.reactive, last: t.reactive, top: t.reactive}
+	out := make([]trackerState, len(load))
+	out[0] = trackerState{reactive: t.reactive, last: t.reactive, top: t.reactive}
 	for m := 1; m < len(load); m++ {
 		if t.observe(m-1, load[m-1]); len(t.recent) == 0 {
 			out[m] = out[0]
@@ -181,15 +181,15 @@ func trackedMinutes(load []float64, window time.Duration) []trackedMinute {
 	return out
 }
 
-// trackedPast is the result of tracking a past load: replica-minutes, including those of starting
+// trackingResult is the result of tracking a past load: replica-minutes, including those of starting
 // replicas, and the ready replicas by minute.
-type trackedPast struct {
+type trackingResult struct {
 	replicaMinutes int
 	ready          []int32
 }
 
-// trackPast tracks a past load.
-func trackPast(load []float64, startUp int, tracking Tracking) trackedPast {
+// simulateTracking tracks a past load.
+func simulateTracking(load []float64, startUp int, tracking Tracking) trackingResult {
 	t := newLoadTracker(tracking, knownAt(load, 0))
 	return replayCounts(len(load), startUp, math.MaxInt, func(m int) int {
 		if m > 0 {
@@ -200,9 +200,9 @@ func trackPast(load []float64, startUp int, tracking Tracking) trackedPast {
 }
 
 // replayCounts replays the counts of a number of minutes, and ends early at a number of replica-minutes.
-func replayCounts(minutes, startUp, limit int, count func(minute int) int) trackedPast {
-	out := trackedPast{ready: make([]int32, minutes)}
-	replicas := cell{ready: count(0)}
+func replayCounts(minutes, startUp, limit int, count func(minute int) int) trackingResult {
+	out := trackingResult{ready: make([]int32, minutes)}
+	replicas := groupState{ready: count(0)}
 	total := replicas.ready
 	for m := 0; m < minutes && out.replicaMinutes < limit; m++ {
 		if n := count(m); n != total {
@@ -216,13 +216,13 @@ func replayCounts(minutes, startUp, limit int, count func(minute int) int) track
 	return out
 }
 
-// provenAgainst reports whether the overload of a past was at most that of another one by a standard
-// error, at all guardLoads.
-func (p trackedPast) provenAgainst(other trackedPast, load []float64) bool {
-	for _, factor := range guardLoads {
+// notWorseThan reports whether the overload of a past was at most that of another one by a standard
+// error, at all testedLoadFactors.
+func (p trackingResult) notWorseThan(other trackingResult, load []float64) bool {
+	for _, factor := range testedLoadFactors {
 		sum, squares := 0.0, 0.0
 		first := 0
-		for minutes := range slices.Chunk(load, guardMinutes) {
+		for minutes := range slices.Chunk(load, errorBlockMinutes) {
 			excess := 0.0
 			for m, v := range minutes {
 				if p.ready[first+m] == other.ready[first+m] {

@@ -93,7 +93,7 @@ func TestCalibratedTracking(t *testing.T) {
 	for range 5 {
 		load := noisy(4 * 1440)
 		tracking := calibrateTracking(load, 10)
-		chosen, reactive := trackPast(load, 10, tracking), trackPast(load, 10, Tracking{})
+		chosen, reactive := simulateTracking(load, 10, tracking), simulateTracking(load, 10, Tracking{})
 		for _, factor := range []float64{1, 1.1} {
 			var overload [2]float64
 			for m, v := range load {
@@ -114,28 +114,28 @@ func TestCalibratedTracking(t *testing.T) {
 // A saving that depends on luck is no proof: the same overload on average, with bursts that one rule
 // survives and the other does not, in turn.
 func TestProofNeedsMoreThanChance(t *testing.T) {
-	load := make([]float64, 20*guardMinutes)
-	one, other := trackedPast{ready: make([]int32, len(load))}, trackedPast{ready: make([]int32, len(load))}
+	load := make([]float64, 20*errorBlockMinutes)
+	one, other := trackingResult{ready: make([]int32, len(load))}, trackingResult{ready: make([]int32, len(load))}
 	for m := range load {
 		load[m], one.ready[m], other.ready[m] = 10, 20, 20
 	}
-	if !one.provenAgainst(other, load) {
+	if !one.notWorseThan(other, load) {
 		t.Error("no overload is not more than none")
 	}
 	for b := range 20 {
 		if b%2 == 0 {
-			one.ready[b*guardMinutes] = 5
+			one.ready[b*errorBlockMinutes] = 5
 		} else {
-			other.ready[b*guardMinutes] = 5
+			other.ready[b*errorBlockMinutes] = 5
 		}
 	}
-	if one.provenAgainst(other, load) {
+	if one.notWorseThan(other, load) {
 		t.Error("equal overload in different hours was accepted")
 	}
 	for b := range 20 {
-		one.ready[b*guardMinutes] = 20
+		one.ready[b*errorBlockMinutes] = 20
 	}
-	if !one.provenAgainst(other, load) {
+	if !one.notWorseThan(other, load) {
 		t.Error("less overload in every hour was rejected")
 	}
 }
@@ -167,14 +167,14 @@ func TestUnknownMinutesProveNothing(t *testing.T) {
 		load[m] = 2
 	}
 	load[60] = math.NaN()
-	fewer, reactive := trackedPast{ready: make([]int32, 120)}, trackedPast{ready: make([]int32, 120)}
+	fewer, reactive := trackingResult{ready: make([]int32, 120)}, trackingResult{ready: make([]int32, 120)}
 	for m := range load {
 		fewer.ready[m], reactive.ready[m] = 1, 3 // one replica has an overload in every minute, three have none
 	}
-	if fewer.provenAgainst(reactive, load) {
+	if fewer.notWorseThan(reactive, load) {
 		t.Error("an overload in all known minutes counts as proven because one minute is unknown")
 	}
-	if !reactive.provenAgainst(fewer, load) {
+	if !reactive.notWorseThan(fewer, load) {
 		t.Error("no overload is not proven")
 	}
 }

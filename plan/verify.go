@@ -32,18 +32,18 @@ func (p *Problem) verifyCounts(i int, x [][]int) error {
 			switch {
 			case n < 0:
 				return fmt.Errorf("%s in %s on %s: count %d is negative", p.Models[i], p.Regions[j], p.GPUs[k], n)
-			case n > 0 && p.Theta[i][k] == 0:
+			case n > 0 && p.ReplicaTPS[i][k] == 0:
 				return fmt.Errorf("%s in %s on %s: %d replicas, the model does not run there (theta is 0)", p.Models[i], p.Regions[j], p.GPUs[k], n)
 			}
 			count += n
 		}
 		all += count
-		carried, minimum, maximum := p.Throughput(i, x[j]), limitOr(p.Min, i, j, 0), limitOr(p.Max, i, j, unlimited)
+		served, minimum, maximum := p.Throughput(i, x[j]), limitOr(p.Min, i, j, 0), limitOr(p.Max, i, j, unlimited)
 		switch {
 		case count < minimum || count > maximum:
 			return fmt.Errorf("%s in %s: replicas must be %d to %d, got %d", p.Models[i], p.Regions[j], minimum, maximum, count)
-		case !meetsNeed(carried, p.LocalDemand(i, j)):
-			return fmt.Errorf("%s in %s: serves %g of %g tokens per second", p.Models[i], p.Regions[j], carried, p.LocalDemand(i, j))
+		case !meetsNeed(served, p.LocalDemand(i, j)):
+			return fmt.Errorf("%s in %s: serves %g of %g tokens per second", p.Models[i], p.Regions[j], served, p.LocalDemand(i, j))
 		}
 	}
 	return p.verifyTotal(i, all)
@@ -69,7 +69,7 @@ func (p *Problem) verifyCapacity(x [][][]int) error {
 func (p *Problem) Throughput(i int, x []int) float64 {
 	var sum float64
 	for k, n := range x {
-		sum += p.Theta[i][k] * float64(n)
+		sum += p.ReplicaTPS[i][k] * float64(n)
 	}
 	return sum
 }
@@ -78,7 +78,7 @@ func (p *Problem) Throughput(i int, x []int) float64 {
 // loss of each region that the plan must survive. near is the set of regions that may serve each
 // region's load.
 func (p *Problem) verifyLoad(i int, x [][][]int, near []regionSet) error {
-	for w := range p.Rho[i][0] {
+	for w := range p.LoadTPS[i][0] {
 		for lost := -1; lost < len(p.Regions); lost++ {
 			if lost >= 0 && !p.mustSurviveLossOf(lost) {
 				continue
@@ -102,7 +102,7 @@ func (p *Problem) verifyLoad(i int, x [][][]int, near []regionSet) error {
 func (p *Problem) unserved(i, w, lost int, x [][][]int, near []regionSet) (load, unserved float64) {
 	f := loadFlow{reachable: near, load: make([]float64, len(near)), free: make([]float64, len(near)), sent: make([][]float64, len(near))}
 	for j := range near {
-		f.load[j], f.sent[j] = p.Rho[i][j][w], make([]float64, len(near))
+		f.load[j], f.sent[j] = p.LoadTPS[i][j][w], make([]float64, len(near))
 		load += f.load[j]
 		if j != lost {
 			f.free[j] = p.Throughput(i, x[i][j])

@@ -8,12 +8,12 @@ import (
 	"strings"
 )
 
-// linearRow is one linear row of the programme.
-type linearRow struct {
+// linearConstraint is one linear row of the programme.
+type linearConstraint struct {
 	name  string
 	terms []term
 	sense string // ">=" or "<="
-	right float64
+	rhs   float64
 }
 
 type term struct {
@@ -27,8 +27,8 @@ func formatNumber(v float64) string { return strconv.FormatFloat(v, 'g', -1, 64)
 // (added replicas) and, where they apply, t_i_j_k (replicas on VMs taken over from another model)
 // and o_i_j_w (load sent to other regions): x = s + t + a, so max(0, delta) needs no row of its
 // own.
-func (p *Problem) rows() []linearRow {
-	var out []linearRow
+func (p *Problem) rows() []linearConstraint {
+	var out []linearConstraint
 	sets := p.reachSets()
 	for i := range p.Models {
 		out = append(out, p.modelRows(i, sets)...)
@@ -36,14 +36,14 @@ func (p *Problem) rows() []linearRow {
 	for j := range p.Regions {
 		for k := range p.GPUs {
 			if capacity := limitOr(p.Capacity, j, k, unlimited); capacity < unlimited {
-				r := linearRow{name: fmt.Sprintf("capacity_%d_%d", j, k), sense: "<=", right: float64(capacity)}
+				r := linearConstraint{name: fmt.Sprintf("capacity_%d_%d", j, k), sense: "<=", rhs: float64(capacity)}
 				for i := range p.Models {
 					r.terms = append(r.terms, p.countTerms(1, i, j, k)...)
 				}
 				out = append(out, r)
 			}
-			if p.Switch != nil {
-				r := linearRow{name: fmt.Sprintf("running_vms_%d_%d", j, k), sense: "<=", right: float64(p.runningVMs(j, k))}
+			if p.SwitchCostUSD != nil {
+				r := linearConstraint{name: fmt.Sprintf("running_vms_%d_%d", j, k), sense: "<=", rhs: float64(p.runningVMs(j, k))}
 				for i := range p.Models {
 					all := p.countTerms(1, i, j, k)
 					r.terms = append(r.terms, all[:len(all)-1]...) // all but the added replicas
@@ -56,29 +56,29 @@ func (p *Problem) rows() []linearRow {
 }
 
 // modelRows lists the rows of model i alone.
-func (p *Problem) modelRows(i int, sets []regionSet) []linearRow {
-	var out []linearRow
+func (p *Problem) modelRows(i int, sets []regionSet) []linearConstraint {
+	var out []linearConstraint
 	carried, counted := make([][]term, len(p.Regions)), []term{}
 	for j := range p.Regions {
 		var count []term
 		for k := range p.GPUs {
-			carried[j] = append(carried[j], p.countTerms(p.Theta[i][k], i, j, k)...)
+			carried[j] = append(carried[j], p.countTerms(p.ReplicaTPS[i][k], i, j, k)...)
 			count = append(count, p.countTerms(1, i, j, k)...)
 		}
 		counted = append(counted, count...)
-		out = append(out, linearRow{fmt.Sprintf("local_%d_%d", i, j), carried[j], ">=", p.LocalDemand(i, j)})
+		out = append(out, linearConstraint{fmt.Sprintf("local_%d_%d", i, j), carried[j], ">=", p.LocalDemand(i, j)})
 		out = append(out, boundRows(fmt.Sprintf("%d_%d", i, j), count, limitOr(p.Min, i, j, 0), limitOr(p.Max, i, j, unlimited))...)
-		for w, load := range p.Rho[i][j] {
+		for w, load := range p.LoadTPS[i][j] {
 			if p.egressCostOf(i, j).price > 0 {
-				out = append(out, linearRow{
-					fmt.Sprintf("away_%d_%d_%d", i, j, w), append([]term{{1, column("o", i, j, w)}}, carried[j]...), ">=", load,
+				out = append(out, linearConstraint{
+					fmt.Sprintf("away_%d_%d_%d", i, j, w), append([]term{{1, columnName("o", i, j, w)}}, carried[j]...), ">=", load,
 				})
 			}
 		}
 	}
 	out = append(out, boundRows(fmt.Sprintf("total_%d", i), counted, totalOr(p.MinTotal, i, 0), totalOr(p.MaxTotal, i, unlimited))...)
 	for n, c := range p.covers(i, sets) {
-		r := linearRow{name: fmt.Sprintf("cover_%d_%d", i, n), sense: ">=", right: c.need}
+		r := linearConstraint{name: fmt.Sprintf("cover_%d_%d", i, n), sense: ">=", rhs: c.need}
 		if c.regions.size() == len(p.Regions) {
 			r.name = fmt.Sprintf("global_%d", i)
 		}
@@ -96,27 +96,27 @@ func (p *Problem) modelRows(i int, sets []regionSet) []linearRow {
 }
 
 // boundRows returns the rows that keep a count between minimum and maximum.
-func boundRows(name string, count []term, minimum, maximum int) []linearRow {
-	var out []linearRow
+func boundRows(name string, count []term, minimum, maximum int) []linearConstraint {
+	var out []linearConstraint
 	if minimum > 0 {
-		out = append(out, linearRow{"min_" + name, count, ">=", float64(minimum)})
+		out = append(out, linearConstraint{"min_" + name, count, ">=", float64(minimum)})
 	}
 	if maximum < unlimited {
-		out = append(out, linearRow{"max_" + name, count, "<=", float64(maximum)})
+		out = append(out, linearConstraint{"max_" + name, count, "<=", float64(maximum)})
 	}
 	return out
 }
 
 // countTerms returns factor times the replicas of a cell; the added ones come last.
 func (p *Problem) countTerms(factor float64, i, j, k int) []term {
-	out := []term{{factor, column("s", i, j, k)}}
+	out := []term{{factor, columnName("s", i, j, k)}}
 	if p.canSwitch(i, k) {
-		out = append(out, term{factor, column("t", i, j, k)})
+		out = append(out, term{factor, columnName("t", i, j, k)})
 	}
-	return append(out, term{factor, column("a", i, j, k)})
+	return append(out, term{factor, columnName("a", i, j, k)})
 }
 
-func column(kind string, i, j, k int) string { return fmt.Sprintf("%s_%d_%d_%d", kind, i, j, k) }
+func columnName(kind string, i, j, k int) string { return fmt.Sprintf("%s_%d_%d_%d", kind, i, j, k) }
 
 // variable is a column of the programme.
 type variable struct {
@@ -129,22 +129,22 @@ type variable struct {
 // columns lists the programme's columns.
 func (p *Problem) columns() []variable {
 	var out []variable
-	p.eachCell(func(i, j, k int) {
-		price, stay, add := p.Price(j, k), p.N[i][j][k], -1
-		if p.Theta[i][k] == 0 {
+	p.eachGroup(func(i, j, k int) {
+		price, stay, add := p.Price(j, k), p.Current[i][j][k], -1
+		if p.ReplicaTPS[i][k] == 0 {
 			stay, add = 0, 0 // the model does not run there
 		}
-		out = append(out, variable{column("s", i, j, k), price, stay, true})
+		out = append(out, variable{columnName("s", i, j, k), price, stay, true})
 		if p.canSwitch(i, k) {
-			out = append(out, variable{column("t", i, j, k), price + *p.Switch[i][k], add, true})
+			out = append(out, variable{columnName("t", i, j, k), price + *p.SwitchCostUSD[i][k], add, true})
 		}
-		out = append(out, variable{column("a", i, j, k), price + p.Sigma[i][k], add, true})
+		out = append(out, variable{columnName("a", i, j, k), price + p.StartCostUSD[i][k], add, true})
 	})
 	for i := range p.Models {
 		for j := range p.Regions {
-			for w := range p.Rho[i][j] {
+			for w := range p.LoadTPS[i][j] {
 				if a := p.egressCostOf(i, j); a.price > 0 {
-					out = append(out, variable{column("o", i, j, w), a.price / float64(len(a.loads)), -1, false})
+					out = append(out, variable{columnName("o", i, j, w), a.price / float64(len(a.loads)), -1, false})
 				}
 			}
 		}
@@ -152,8 +152,8 @@ func (p *Problem) columns() []variable {
 	return out
 }
 
-// eachCell calls f for every model, region and GPU.
-func (p *Problem) eachCell(f func(i, j, k int)) {
+// eachGroup calls f for every model, region and GPU.
+func (p *Problem) eachGroup(f func(i, j, k int)) {
 	for i := range p.Models {
 		for j := range p.Regions {
 			for k := range p.GPUs {
@@ -167,7 +167,7 @@ func (p *Problem) eachCell(f func(i, j, k int)) {
 func (p *Problem) legend(mark string) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s columns: s_i_j_k = replicas kept, a_i_j_k = replicas added\n", mark)
-	if p.Switch != nil {
+	if p.SwitchCostUSD != nil {
 		fmt.Fprintf(&b, "%s t_i_j_k = replicas on VMs taken over from another model\n", mark)
 	}
 	if p.Egress != nil {
@@ -200,7 +200,7 @@ func (p *Problem) WriteLP(w io.Writer) error {
 		for _, t := range r.terms {
 			fmt.Fprintf(b, "\n + %s %s", formatNumber(t.factor), t.column)
 		}
-		fmt.Fprintf(b, "\n %s %s\n", r.sense, formatNumber(r.right))
+		fmt.Fprintf(b, "\n %s %s\n", r.sense, formatNumber(r.rhs))
 	}
 	fmt.Fprint(b, "Bounds\n")
 	for _, c := range p.columns() {
@@ -252,7 +252,7 @@ func (p *Problem) WriteMPS(w io.Writer) error {
 	write(false)
 	fmt.Fprint(b, "RHS\n")
 	for _, r := range rows {
-		fmt.Fprintf(b, " rhs %s %s\n", r.name, formatNumber(r.right))
+		fmt.Fprintf(b, " rhs %s %s\n", r.name, formatNumber(r.rhs))
 	}
 	fmt.Fprint(b, "BOUNDS\n")
 	for _, c := range columns {

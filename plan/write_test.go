@@ -21,7 +21,7 @@ func golden(t *testing.T, name string, got []byte) {
 
 func written() *Problem {
 	p := one()
-	p.Regions, p.N, p.Rho = []string{"us", "eu"}, [][][]int{{{2}, {0}}}, [][][]float64{{{4200, 0}, {0, 4200}}}
+	p.Regions, p.Current, p.LoadTPS = []string{"us", "eu"}, [][][]int{{{2}, {0}}}, [][][]float64{{{4200, 0}, {0, 4200}}}
 	p.Capacity = [][]*int{{ptr(9)}, {nil}}
 	p.Min, p.Max = [][]*int{{ptr(1), nil}}, [][]*int{{nil, ptr(7)}}
 	return p

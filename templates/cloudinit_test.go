@@ -101,7 +101,7 @@ func isBornWith(t *testing.T, d document, p templates.CloudInitParams) {
 		t.Fatal(err)
 	}
 	c, err := agent.ReadConfig(path)
-	if err != nil || c.Service != p.Service || string(c.Role) != p.Role || c.ID != p.ID || c.Owner != p.Owner || c.Notices != p.Cloud {
+	if err != nil || c.Service != p.Service || string(c.Role) != p.Role || c.ID != p.ID || c.Owner != p.Owner || c.PollCloud != p.Cloud {
 		t.Errorf("the agent is %+v (%v)", c, err)
 	}
 }

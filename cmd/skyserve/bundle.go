@@ -61,12 +61,12 @@ func (m cloudAccess) specOf(regions []service.Region) *service.Spec {
 // its configuration file is not a controller bundle.
 func reconcilerOptions(file string, log *slog.Logger) []controller.Option {
 	dir := filepath.Dir(file)
-	if !deploy.IsBundle(dir) {
+	if !deploy.HasBundle(dir) {
 		return nil
 	}
 	k := &deploy.Reconciler{Dir: dir, Open: reachClouds, Logger: log}
 	if svc, here := localServiceAt(dir); here {
-		k.Decisions, k.Lock = decisionsFile(svc), func() (func(), error) {
+		k.DecisionsFile, k.Lock = decisionsFile(svc), func() (func(), error) {
 			unlock, err := svc.Lock()
 			var busy *local.BusyError
 			if errors.As(err, &busy) {
@@ -90,9 +90,9 @@ func reachClouds(ctx context.Context, text json.RawMessage, spec *service.Spec, 
 	if err := json.Unmarshal(text, &m); err != nil {
 		return deploy.CloudAccess{}, fmt.Errorf("reading the skyserve binary for VMs: %w", err)
 	}
-	reach := deploy.CloudAccess{Provider: places, Attestor: places, Lists: map[service.Region]deploy.Lister{}, UserData: userData(spec.Name, owner, m.Program)}
+	reach := deploy.CloudAccess{Provider: places, Attestor: places, Listers: map[service.Region]deploy.Lister{}, UserData: userData(spec.Name, owner, m.Program)}
 	for r, p := range lists {
-		reach.Lists[r] = p
+		reach.Listers[r] = p
 	}
 	return reach, nil
 }
@@ -132,9 +132,9 @@ func providersInside(ctx context.Context, text json.RawMessage, regions []servic
 
 // cloudHandler returns a handler that calls a machine's cloud API on behalf of the service's controller,
 // which runs in another cloud.
-func cloudHandler(name, owner string) func(agent.Cloud) (http.Handler, error) {
-	return func(c agent.Cloud) (http.Handler, error) {
-		places, lists, err := providersInside(context.Background(), c.Means, regionsNamed(c.Regions))
+func cloudHandler(name, owner string) func(agent.CloudAccess) (http.Handler, error) {
+	return func(c agent.CloudAccess) (http.Handler, error) {
+		places, lists, err := providersInside(context.Background(), c.Config, regionsNamed(c.Regions))
 		if err != nil {
 			return nil, err
 		}
@@ -155,7 +155,7 @@ func regionsNamed(names []string) []service.Region {
 func localServiceAt(dir string) (local.Service, bool) {
 	c, _, err := deploy.ReadBundle(dir)
 	var m cloudAccess
-	if err != nil || json.Unmarshal(c.Bundle.Means, &m) != nil || m.Dir == "" {
+	if err != nil || json.Unmarshal(c.Bundle.CloudConfig, &m) != nil || m.Dir == "" {
 		return local.Service{}, false
 	}
 	return local.ServiceAt(m.Dir), true

@@ -101,7 +101,7 @@ func (c *cloudFlags) googleConfig(places []string, spec *service.Spec) gcp.Confi
 
 // nameZone returns the hosted zone of the service's public name. It returns nil if the
 // service has no public name in a cloud and none is recorded in noted, which may be nil.
-func (c *cloudFlags) nameZone(ctx context.Context, spec *service.Spec, noted deploy.NameStore) (provision.DNSZone, error) {
+func (c *cloudFlags) nameZone(ctx context.Context, spec *service.Spec, noted deploy.DNSNameStore) (provision.DNSZone, error) {
 	had := false
 	var err error
 	if noted != nil {
@@ -212,7 +212,7 @@ type operator struct {
 
 // certificateExpiry returns the expiry of the operator's certificate, and whether this machine renews it.
 func (o operator) certificateExpiry() deploy.CertificateExpiries {
-	e := deploy.CertificateExpiries{Signs: o.authority != nil}
+	e := deploy.CertificateExpiries{HasCAKey: o.authority != nil}
 	if o.party.Certificate == nil {
 		return e
 	}

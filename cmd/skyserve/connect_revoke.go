@@ -185,12 +185,12 @@ func (o *operators) distributeRevocations(ctx context.Context, clouds *cloudFlag
 	if err != nil {
 		return cloudError(err)
 	}
-	h := &deploy.Delivery{Service: spec.Name, Party: o.self.party, Authority: o.self.authority, Revoked: o.self.revoked, Have: listing.Machines()}
+	h := &deploy.Delivery{Service: spec.Name, Party: o.self.party, Authority: o.self.authority, Revoked: o.self.revoked, Machines: listing.Machines()}
 	updated, err := h.Revoke(ctx)
 	if o.controller {
 		fmt.Fprintf(o.errOut, "the controller's certificate is revoked; 'skyserve up %s' issues a new one\n", o.svc.SpecFile())
 	}
-	fmt.Fprintf(o.errOut, "%d of %d machines have revocation list %d\n", updated, len(h.Have), o.self.revoked.Number())
+	fmt.Fprintf(o.errOut, "%d of %d machines have revocation list %d\n", updated, len(h.Machines), o.self.revoked.Number())
 	for _, problem := range listing.Problems() {
 		err = errors.Join(err, errors.New(problem))
 	}

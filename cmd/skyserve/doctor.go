@@ -178,7 +178,7 @@ func (o *doctorOptions) findStrangers(ctx context.Context, spec *service.Spec, p
 	var findings []provision.CheckResult
 	strangers, _ := who.examine(ctx, spec.Name, enrolments, have)
 	for _, machine := range strangers {
-		err := &deploy.StrangersError{Machines: []provision.Object{machine}}
+		err := &deploy.UnknownMachinesError{Machines: []provision.Object{machine}}
 		findings = append(findings, provision.CheckResult{Where: string(machine.Region), Message: err.Error(), Hint: err.Hint(o.file)})
 	}
 	if len(strangers) == 0 && len(have) > 0 {

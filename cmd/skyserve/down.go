@@ -145,7 +145,7 @@ func (d *down) hasVMs() bool { return d.spec != nil && cloud.UsesClouds(d.spec) 
 
 // runDown deletes the service's objects, then its state on this machine.
 func (d *down) runDown(ctx context.Context, in io.Reader) error {
-	plan := &deploy.Plan{Have: d.have, Changes: provision.Diff(nil, d.have)}
+	plan := &deploy.Plan{Observed: d.have, Changes: provision.Diff(nil, d.have)}
 	if d.hasVMs() {
 		printChanges(d.errOut, d.spec.Name, plan)
 	}
@@ -197,7 +197,7 @@ func (d *down) stopControllers(ctx context.Context) {
 		return // a local controller stops with its machine
 	}
 	who, err := openOperator(d.svc, false)
-	h := deploy.Delivery{Service: d.spec.Name, Party: who.party, Have: d.have}
+	h := deploy.Delivery{Service: d.spec.Name, Party: who.party, Machines: d.have}
 	if err == nil {
 		err = h.StopControllers(ctx)
 	}

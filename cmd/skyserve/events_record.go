@@ -127,7 +127,7 @@ func (u *upRun) applyRecorded(ctx context.Context) error {
 	}
 	u.log.reason = cmp.Or(u.reason, "skyserve up")
 	u.log.add(telemetry.Event{Kind: telemetry.EventRolloutBegin, Object: u.spec.Name, Message: fmt.Sprintf("up began (changes: %d)", len(u.shownPlan().Changes))})
-	if hasBalancer(u.changes.Have) {
+	if hasBalancer(u.changes.Observed) {
 		u.log.send(ctx, u.svc, io.Discard) // a repair may begin while no balancer responds
 	}
 	err := u.applyChanges(ctx)

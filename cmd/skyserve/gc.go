@@ -119,7 +119,7 @@ func findOrphans(ctx context.Context, o *gcOptions) (*orphans, error) {
 	if err != nil {
 		return nil, err
 	}
-	known = slices.DeleteFunc(known, func(s deploy.Service) bool { return o.unknown != "" && s.Name == o.unknown })
+	known = slices.DeleteFunc(known, func(s deploy.ServiceKey) bool { return o.unknown != "" && s.Name == o.unknown })
 	g := &orphans{}
 	o.clouds.programs = true
 	if g.places, err = o.clouds.providers(ctx, &service.Spec{}, regions, false); err != nil {
@@ -137,7 +137,7 @@ func findOrphans(ctx context.Context, o *gcOptions) (*orphans, error) {
 			return nil, err
 		}
 		g.names = append(g.names, slices.DeleteFunc(names, func(n provision.PublicName) bool {
-			return slices.Contains(known, deploy.Service{Name: n.Service, Owner: n.Owner})
+			return slices.Contains(known, deploy.ServiceKey{Name: n.Service, Owner: n.Owner})
 		})...)
 	}
 	return g, nil
@@ -154,7 +154,7 @@ func (g *orphans) deleteOrphans(ctx context.Context, errOut io.Writer) error {
 		g.removed++
 		fmt.Fprintf(errOut, "deleted %s of %s\n", n.Name, n.Service)
 	}
-	err := deploy.Remove(ctx, g.places, g.objects, func(c provision.Change, p provision.ChangePhase, _ error) {
+	err := deploy.DeleteObjects(ctx, g.places, g.objects, func(c provision.Change, p provision.ChangePhase, _ error) {
 		if p == provision.PhaseDone {
 			g.removed++
 			fmt.Fprintf(errOut, "deleted %s of %s\n", c.ID(), c.Observed.Service)
@@ -199,7 +199,7 @@ func readRegions(texts []string) ([]service.Region, error) {
 
 // knownServices returns the services that this machine is an operator of, except rehearsals that
 // were killed.
-func knownServices() ([]deploy.Service, error) {
+func knownServices() ([]deploy.ServiceKey, error) {
 	home, err := local.OpenHome()
 	if err != nil {
 		return nil, err
@@ -208,7 +208,7 @@ func knownServices() ([]deploy.Service, error) {
 	if err != nil {
 		return nil, err
 	}
-	var known []deploy.Service
+	var known []deploy.ServiceKey
 	for _, name := range names {
 		svc, err := home.Service(name)
 		if err != nil {
@@ -227,7 +227,7 @@ func knownServices() ([]deploy.Service, error) {
 		if err != nil {
 			return nil, err
 		}
-		known = append(known, deploy.Service{Name: name, Owner: who.owner})
+		known = append(known, deploy.ServiceKey{Name: name, Owner: who.owner})
 	}
 	return known, nil
 }

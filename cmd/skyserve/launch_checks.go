@@ -85,13 +85,13 @@ func (o *doctorOptions) findLaunches(ctx context.Context, spec *service.Spec, pl
 		return nil, err
 	}
 	d := newDeployer(spec, cmp.Or(owner, ownerOfChecks), places, machineProgram{URL: "https://example.com/skyserve", SHA256: strings.Repeat("0", 64)})
-	d.Have = func(context.Context) ([]provision.Object, error) { return nil, nil }
+	d.ListObserved = func(context.Context) ([]provision.Object, error) { return nil, nil }
 	p, err := d.Plan(ctx)
 	if err != nil {
 		return unplannedLaunches(err), nil
 	}
 	var findings []provision.CheckResult
-	for _, c := range provision.CheckLaunches(ctx, places, p.Wants) {
+	for _, c := range provision.CheckLaunches(ctx, places, p.Desired) {
 		findings = append(findings, c.CheckResult)
 	}
 	return findings, nil

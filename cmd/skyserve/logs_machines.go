@@ -176,7 +176,7 @@ func (l *machineLogs) fetchOne(ctx context.Context, o provision.Object, count in
 	ctx, cancel := context.WithTimeoutCause(ctx, logsTimeout, fmt.Errorf("no response within %s", logsTimeout))
 	defer cancel()
 	h := l.view.delivery(l.machines)
-	text, err := h.Operator(o).Logs(ctx, h.Machine(o), cmp.Or(l.unit, deploy.UnitNameOf(o.Kind)), count)
+	text, err := h.AgentClient(o).Logs(ctx, h.Machine(o), cmp.Or(l.unit, deploy.UnitNameOf(o.Kind)), count)
 	if err != nil && ctx.Err() != nil {
 		err = fmt.Errorf("reading the log of %s: %w", o.ID, context.Cause(ctx))
 	}

@@ -49,12 +49,12 @@ func runNode(cmd *cobra.Command, file string) error {
 	if o.Logger, err = newLog(cmd.ErrOrStderr(), slog.LevelInfo, "text"); err != nil {
 		return err
 	}
-	o.Listening = func(addr string) {
+	o.OnListen = func(addr string) {
 		fmt.Fprintf(cmd.ErrOrStderr(), "agent of %s listens on %s\n", c.ID, addr)
 	}
-	o.Cloud = cloudHandler(c.Service, c.Owner)
-	if units, ok := o.Runner.(*agent.Exec); ok && c.Runner == agent.RunnerInside {
-		units.Inside = runInProcess
+	o.CloudHandler = cloudHandler(c.Service, c.Owner)
+	if units, ok := o.Runner.(*agent.Exec); ok && c.Runner == agent.RunnerInProcess {
+		units.RunInProcess = runInProcess
 		if err := os.Chdir(c.Dir); err != nil { // units use paths relative to this directory
 			return failed(fmt.Errorf("starting the agent: %w", err), "")
 		}

@@ -32,7 +32,7 @@ type testCloud struct {
 	t       *testing.T
 	program string // the command skyserve
 	home    identity.Home
-	*agent.Operator
+	*agent.Client
 }
 
 func newCloud(t *testing.T) *testCloud {
@@ -53,16 +53,16 @@ func newCloud(t *testing.T) *testCloud {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c.Operator = &agent.Operator{Party: party, Authority: authority}
+	c.Client = &agent.Client{Party: party, Authority: authority}
 	return c
 }
 
 // boot starts `skyserve node` as a machine's cloud-init does.
-func (c *testCloud) boot(role identity.Role, id string) agent.Machine {
+func (c *testCloud) boot(role identity.Role, id string) agent.AgentAddress {
 	c.t.Helper()
 	dir := c.t.TempDir()
 	console, file := filepath.Join(dir, "console"), filepath.Join(dir, "node.json")
-	m := agent.Machine{Name: identity.Name{Service: "chat", Role: role, ID: id}, Address: testkit.FreeAddr()}
+	m := agent.AgentAddress{Name: identity.Name{Service: "chat", Role: role, ID: id}, Address: testkit.FreeAddr()}
 	text, err := json.Marshal(agent.Config{
 		Service: "chat", Role: role, ID: id, Owner: c.Authority.Owner(), Listen: m.Address, Dir: filepath.Join(dir, "state"), Publish: "console:" + console, Runner: "exec",
 	})
@@ -127,7 +127,7 @@ func pauseAfter(attempt time.Duration) time.Duration {
 }
 
 // deploy enrols a machine that may still be booting, and waits until it is ready.
-func (c *testCloud) deploy(m agent.Machine, d agent.Deployment) {
+func (c *testCloud) deploy(m agent.AgentAddress, d agent.Deployment) {
 	c.t.Helper()
 	within(c.t, m.Name.ID+" is ready", func() error {
 		s, err := c.Ensure(c.t.Context(), m, d)
@@ -151,8 +151,8 @@ func (c *testCloud) balancer(revision, listen, admin, replica, events, policy st
 		c.t.Fatal(err)
 	}
 	return agent.Deployment{Revision: revision, Units: []agent.Unit{{
-		Name: "balancer", Args: []string{c.program, "lb", "--config", "balancer/config.json"}, Fixed: "1",
-		Files: map[string]string{"balancer/config.json": string(text)}, Ready: "http://" + listen + "/readyz",
+		Name: "balancer", Args: []string{c.program, "lb", "--config", "balancer/config.json"}, ImmutableHash: "1",
+		Files: map[string]string{"balancer/config.json": string(text)}, ReadinessURL: "http://" + listen + "/readyz",
 	}}}
 }
 
@@ -164,8 +164,8 @@ func TestAgentsRunBalancerAndReplica(t *testing.T) {
 	us, lb := c.boot(identity.Replica, "us-0"), c.boot(identity.Balancer, "lb-us-0")
 	engine, relay, public, admin := testkit.FreeAddr(), testkit.FreeAddr(), testkit.FreeAddr(), testkit.FreeAddr()
 	events := addrWithReplays(t)
-	c.deploy(us, agent.Deployment{Revision: "1", Proxy: &agent.Proxy{Listen: relay, To: "http://" + engine, Connect: []string{events}}, Units: []agent.Unit{{
-		Name: "engine", Args: []string{c.program, "engine", "--listen", engine, "--model", "m", "--speed", "50", "--cache-events", events}, Ready: "http://" + engine + "/v1/models",
+	c.deploy(us, agent.Deployment{Revision: "1", Proxy: &agent.Proxy{Listen: relay, Upstream: "http://" + engine, ConnectTargets: []string{events}}, Units: []agent.Unit{{
+		Name: "engine", Args: []string{c.program, "engine", "--listen", engine, "--model", "m", "--speed", "50", "--cache-events", events}, ReadinessURL: "http://" + engine + "/v1/models",
 	}}})
 	c.deploy(lb, c.balancer("1", public, admin, relay, events, "skylb"))
 

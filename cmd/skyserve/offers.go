@@ -213,7 +213,7 @@ func (f *offersFinder) findOffers(ctx context.Context, name string, regions []se
 		f.warn(name+": ", err)
 		return
 	}
-	offers, prices, unknown := deploy.Offers(ctx, places, regions)
+	offers, prices, unknown := deploy.PricedOfferings(ctx, places, regions)
 	for _, r := range slices.Sorted(maps.Keys(unknown)) {
 		f.warn(string(r)+": ", unknown[r])
 	}

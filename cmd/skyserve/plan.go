@@ -141,12 +141,12 @@ func (o *planOptions) reviewFlags(cmd *cobra.Command) {
 	flags.DurationVar(&o.review.Horizon, "horizon", 0, "length of the planned period (default: autoscale.every, at least 1h)")
 	flags.StringVar(&o.review.Forecaster, "forecaster", "", "forecaster (default: the service's, else auto)")
 	flags.DurationVar(&o.review.Step, "step", plan.DefaultStep, "averaging window of the load before its peak is taken")
-	flags.StringVar(&o.review.Peak, "peak-quantile", plan.DefaultPeak, "quantile of the forecast peak to plan for: "+strings.Join(forecast.PeakLevels, ", ")+" (expected = the mean)")
+	flags.StringVar(&o.review.PeakLevel, "peak-quantile", plan.DefaultPeakLevel, "quantile of the forecast peak to plan for: "+strings.Join(forecast.PeakLevels, ", ")+" (expected = the mean)")
 	flags.Float64Var(&o.review.Gap, "gap", 0, "relative optimality gap at which the solver stops (0 = proven optimal)")
-	flags.Float64Var(&o.review.Epsilon, "local-share", plan.DefaultEpsilon, "minimum share of a region's own peak that its own replicas must serve")
+	flags.Float64Var(&o.review.LocalShare, "local-share", plan.DefaultLocalShare, "minimum share of a region's own peak that its own replicas must serve")
 	flags.StringSliceVar(&o.review.Survive, "survive", nil, "serve all load even after the loss of any one of these `REGIONS`, comma-separated, or any")
 	flags.DurationVar(&o.review.MaxRTT, "max-rtt", 0, "maximum round-trip time to a region that serves another region's load (default: the service's, else unlimited)")
-	flags.BoolVar(&o.review.Switch, "reuse-machines", false, "allow a model to reuse machines that another model releases")
+	flags.BoolVar(&o.review.AllowSwitch, "reuse-machines", false, "allow a model to reuse machines that another model releases")
 }
 
 func runPlan(ctx context.Context, o *planOptions, in io.Reader, out io.Writer) error {
@@ -197,8 +197,8 @@ func (o *planOptions) checkOptions() error {
 		return usage(fmt.Errorf("-o %s: must be text, json, yaml or jsonpath=PATH with --compare-reserved", o.format.kind), "")
 	case o.review.MaxRTT < 0:
 		return usage(fmt.Errorf("--max-rtt: must be at least 0, got %s", o.review.MaxRTT), "")
-	case !(o.review.Epsilon > 0 && o.review.Epsilon <= 1):
-		return usage(fmt.Errorf("--local-share: must be greater than 0 and at most 1, got %g", o.review.Epsilon), "")
+	case !(o.review.LocalShare > 0 && o.review.LocalShare <= 1):
+		return usage(fmt.Errorf("--local-share: must be greater than 0 and at most 1, got %g", o.review.LocalShare), "")
 	case !(o.review.Gap >= 0 && o.review.Gap < 1):
 		return usage(fmt.Errorf("--gap: must be at least 0 and less than 1, got %g", o.review.Gap), "")
 	case o.solver != "" && findSolver(o.solver) == nil:
@@ -283,7 +283,7 @@ func (o *planOptions) writeOutput(out io.Writer, print func(io.Writer) error) er
 func (o *planOptions) printTo(out io.Writer, p *plan.Problem, proposal plan.Proposal) error {
 	switch o.format.kind {
 	case outputHTML:
-		return plan.Page{Service: o.service, Proposal: proposal, LoadCurves: o.courses}.WriteHTML(out)
+		return plan.Report{Service: o.service, Proposal: proposal, LoadCurves: o.courses}.WriteHTML(out)
 	case "lp":
 		return p.WriteLP(out)
 	case "mps":
@@ -306,8 +306,8 @@ func planTable(p plan.Proposal) list {
 	}
 	for _, c := range p.Changes {
 		capacity, used, peak := "", "", ""
-		if c.Capacity != nil {
-			capacity = *c.Capacity
+		if c.CapacityType != nil {
+			capacity = *c.CapacityType
 		}
 		if c.Utilisation != nil {
 			used = fmt.Sprintf("%.0f%%", 100**c.Utilisation)

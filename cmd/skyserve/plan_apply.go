@@ -51,7 +51,7 @@ func (o *planOptions) applyProposal(ctx context.Context, p plan.Proposal, in io.
 func (s *scaling) applyPlan(ctx context.Context, p plan.Proposal, reason string) error {
 	s.log.reason = reason
 	s.notePlan(p)
-	err := s.applyCount(ctx, deploy.WantedBy(s.spec, p))
+	err := s.applyCount(ctx, deploy.DesiredBy(s.spec, p))
 	s.sendChange(ctx, err)
 	return s.result(ctx, err)
 }

@@ -71,7 +71,7 @@ func (o *backtestOptions) runBacktest(ctx context.Context, out, errOut io.Writer
 	if err := b.Forecast(0); err != nil {
 		return usage(err, "")
 	}
-	if err := inParallel(ctx, b.Reviews(), b.Forecast, newProgress(errOut, "computing forecasts")); err != nil {
+	if err := inParallel(ctx, b.NumReviews(), b.Forecast, newProgress(errOut, "computing forecasts")); err != nil {
 		if ctx.Err() != nil {
 			return err
 		}
@@ -120,7 +120,7 @@ func (o *backtestOptions) newBacktester(ctx context.Context) (*plan.Backtester, 
 		if err != nil {
 			return nil, usage(fmt.Errorf("reading --counts: %w", err), "")
 		}
-		if b.Real, err = plan.ReadCounts(o.counts, strings.NewReader(string(text))); err != nil {
+		if b.ActualCounts, err = plan.ReadCounts(o.counts, strings.NewReader(string(text))); err != nil {
 			return nil, usage(err, "")
 		}
 	}

@@ -39,7 +39,7 @@ func solveWith(t *testing.T, solver string, gap float64) (plan.Proposal, error) 
 	}
 	var out bytes.Buffer
 	o := planOptions{problem: file, solver: solver, list: outputFlags{output: "json"}}
-	o.review.Epsilon, o.review.Gap = 0.7, gap
+	o.review.LocalShare, o.review.Gap = 0.7, gap
 	err := runPlan(context.Background(), &o, nil, &out)
 	p := plan.Proposal{}
 	if err == nil {
@@ -87,7 +87,7 @@ func TestExternalSolvers(t *testing.T) {
 			}
 			continue
 		}
-		if err != nil || p.Status != c.status || c.cost > 0 && (p.Objective == nil || math.Abs(*p.Objective-c.cost) > 1e-9) {
+		if err != nil || p.Status != c.status || c.cost > 0 && (p.TotalCostUSD == nil || math.Abs(*p.TotalCostUSD-c.cost) > 1e-9) {
 			t.Errorf("%s: %v, %s", c.solver, err, p.Status)
 			continue
 		}
@@ -131,7 +131,7 @@ func TestPlanWithExternalSolver(t *testing.T) {
 	t.Setenv("SKYSERVE_HOME", t.TempDir())
 	var out bytes.Buffer
 	o := planOptions{target: file, solver: "cbc", list: outputFlags{output: "json"}}
-	o.review.Epsilon = 0.7
+	o.review.LocalShare = 0.7
 	if err := runPlan(context.Background(), &o, nil, &out); err != nil {
 		t.Fatal(err)
 	}

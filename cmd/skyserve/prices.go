@@ -38,7 +38,7 @@ func (o *planOptions) fetchPrices(ctx context.Context, spec *service.Spec) {
 	} else {
 		var offers map[service.Region]provision.Offerings
 		var prices deploy.Prices
-		offers, prices, unknown = deploy.Offers(ctx, places, regions)
+		offers, prices, unknown = deploy.PricedOfferings(ctx, places, regions)
 		o.review.Prices = controller.MachinePrices(offers)
 		o.fetchReservations(ctx, spec, places)
 		for r, err := range prices.Unknown {

@@ -76,7 +76,7 @@ func checkQuotas(ctx context.Context, f *deploy.Deployer, places provision.Multi
 	if ctx.Err() != nil {
 		return v, context.Cause(ctx)
 	}
-	v = quotaView{needs: cloud.CompareQuotas(needs, quotas), unknown: unknown, reservations: f.CheckReservations(p.Have)}
+	v = quotaView{needs: cloud.CompareQuotas(needs, quotas), unknown: unknown, reservations: f.CheckReservations(p.Observed)}
 	v.fits, err = f.FitsQuotas(p, quotas)
 	return v, err
 }

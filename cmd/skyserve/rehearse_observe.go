@@ -159,7 +159,7 @@ func (o *upObserver) hasLaunched(kinds ...provision.ObjectKind) bool {
 // allStatuses reports whether the status of every machine of a kind satisfies a condition. The caller
 // holds mu.
 func (o *upObserver) allStatuses(kind provision.ObjectKind, ok func(agent.Status) bool) bool {
-	return o.planned != nil && !slices.ContainsFunc(o.planned.changes.Wants, func(w provision.Desired) bool {
+	return o.planned != nil && !slices.ContainsFunc(o.planned.changes.Desired, func(w provision.Desired) bool {
 		s, known := o.statuses[w.ID]
 		return w.Kind == kind && (!known || !ok(s))
 	})

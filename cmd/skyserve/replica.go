@@ -145,7 +145,7 @@ func (o *replicaOptions) verb(cmd *cobra.Command, on func(id string) decision) *
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		return o.applyDecision(cmd, func(ctx context.Context, s *scaling) error {
 			asked := false // once for all replicas of the command
-			s.BeforeTaking = func(ctx context.Context) error {
+			s.BeforeRemoval = func(ctx context.Context) error {
 				if asked {
 					return nil
 				}

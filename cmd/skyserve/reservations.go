@@ -51,7 +51,7 @@ func (o *doctorOptions) findReservations(ctx context.Context, spec *service.Spec
 			regions = append(regions, r)
 		}
 	}
-	offers, _, unknown := deploy.Offers(ctx, places, regions)
+	offers, _, unknown := deploy.PricedOfferings(ctx, places, regions)
 	reported := deploy.ReadReservations(ctx, places, spec, named)
 	for r, err := range unknown {
 		reported.Unknown[r] = err

@@ -16,7 +16,7 @@ import (
 // scaling is a change of a running service's replicas, with its progress printed to errOut.
 type scaling struct {
 	*upRun
-	*deploy.ReplicaScaling
+	*deploy.ReplicaScaler
 }
 
 // openScaling locks a service and reads its desired state.
@@ -55,11 +55,11 @@ func openScaling(ctx context.Context, name string, in io.Reader, errOut io.Write
 		unlock()
 		return nil, nil, cloudError(specUsage(err))
 	}
-	s = &scaling{u, &deploy.ReplicaScaling{
-		Deployer: u.deployer, Decided: decided, Progress: u.progress, Use: u.deliverReplicas,
-		Store:   func(d deploy.Decisions) error { return d.Write(decisionsFile(svc)) },
-		Drained: func(id string) { u.printLine("drained %s", id) },
-		Ended:   u.printEnded,
+	s = &scaling{u, &deploy.ReplicaScaler{
+		Deployer: u.deployer, Decisions: decided, Progress: u.progress, UpdateBalancers: u.deliverReplicas,
+		Store:     func(d deploy.Decisions) error { return d.Write(decisionsFile(svc)) },
+		OnDrained: func(id string) { u.printLine("drained %s", id) },
+		OnEnded:   u.printEnded,
 	}}
 	drain := u.deployer.Drain
 	u.deployer.Drain = func(ctx context.Context, o provision.Object) {
@@ -85,13 +85,13 @@ func (u *upRun) deliverReplicas(ctx context.Context, p *deploy.Plan, idle, fresh
 
 // applyCount changes the replicas to the desired ones. It prompts for confirmation if that
 // changes the bill.
-func (s *scaling) applyCount(ctx context.Context, w deploy.Wanted) error {
+func (s *scaling) applyCount(ctx context.Context, w deploy.DesiredReplicas) error {
 	p, swaps, err := s.Preview(ctx, w)
 	if err == nil {
 		err = s.confirmChanges(ctx, p, swaps)
 	}
 	if err == nil {
-		err = s.ApplyWanted(ctx, w)
+		err = s.ApplyDesired(ctx, w)
 	}
 	return err
 }
@@ -171,7 +171,7 @@ func decisionError(err error) error {
 		return usage(err, "change the bounds in service.yaml, then run 'skyserve up'")
 	case errors.Is(err, deploy.ErrNotManaged):
 		return usage(err, "'skyserve replica drain ID' drains a replica")
-	case errors.Is(err, deploy.ErrNotStorable):
+	case errors.Is(err, deploy.ErrNoManualDecisions):
 		return usage(err, "'skyserve replica remove ID' drains and deletes the VM; POST /workers/ID/drain at its balancer drains it until the balancer restarts")
 	case errors.As(err, new(*deploy.NoReplicaError)), errors.As(err, new(*deploy.ModelUnknownError)):
 		return usage(err, "'skyserve replica list' shows the service's replicas and models")

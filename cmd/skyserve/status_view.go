@@ -77,8 +77,8 @@ func openView(ctx context.Context, clouds *cloudFlags, svc local.Service, doing 
 		f.UserData = nil
 	}
 	v.inspector = &deploy.Inspector{
-		Deployer: f, Lists: map[service.Region]deploy.Lister{}, ReadStatus: v.agentStatus, Operator: v.operator.certificateExpiry(), File: svc.SpecFile(),
-		Snapshot: v.delivery(nil).Snapshot, Problem: v.problem,
+		Deployer: f, Listers: map[service.Region]deploy.Lister{}, ReadStatus: v.agentStatus, OperatorExpiry: v.operator.certificateExpiry(), File: svc.SpecFile(),
+		Snapshot: v.delivery(nil).Snapshot, StateError: v.problem,
 	}
 	if err := svc.LoadValue(noteImages, &v.inspector.Images); err != nil {
 		return nil, err
@@ -93,7 +93,7 @@ func openView(ctx context.Context, clouds *cloudFlags, svc local.Service, doing 
 		v.inspector.Signers = v.operator.signers()
 	}
 	for _, r := range cloud.ManagedRegions(v.spec) {
-		if v.inspector.Lists[r], err = clouds.providersOf(ctx, v.spec, r); err != nil {
+		if v.inspector.Listers[r], err = clouds.providersOf(ctx, v.spec, r); err != nil {
 			return nil, cloudError(err)
 		}
 	}
@@ -122,7 +122,7 @@ func specProblem(svc local.Service) string {
 
 // delivery returns the connection to the machines' agents.
 func (v *serviceView) delivery(have []provision.Object) *deploy.Delivery {
-	return &deploy.Delivery{Service: v.spec.Name, Party: v.operator.party, Have: have}
+	return &deploy.Delivery{Service: v.spec.Name, Party: v.operator.party, Machines: have}
 }
 
 // agentStatus requests the status of a machine from its agent.
@@ -131,7 +131,7 @@ func (v *serviceView) agentStatus(ctx context.Context, have []provision.Object, 
 		return agent.Status{}, errNoOperator
 	}
 	h := v.delivery(have)
-	return h.Operator(o).Status(ctx, h.Machine(o))
+	return h.AgentClient(o).Status(ctx, h.Machine(o))
 }
 
 // errNoOperator is the error for machines of a service whose operator keys are missing.

@@ -25,8 +25,8 @@ func (u *upRun) deliver(ctx context.Context, have []provision.Object, isReady fu
 	if err != nil {
 		return err
 	}
-	if progress := h.Progress; isReady != nil {
-		h.Progress = func(id string, s agent.Status) {
+	if progress := h.OnChange; isReady != nil {
+		h.OnChange = func(id string, s agent.Status) {
 			progress(id, s)
 			if s.Phase == agent.PhaseReady {
 				isReady(id)
@@ -50,12 +50,12 @@ func (u *upRun) delivery(have []provision.Object) (*deploy.Delivery, map[string]
 	if err != nil {
 		return nil, nil, err
 	}
-	have = provision.OnePerID(u.changes.Wants, have) // the controller will remove the second machine of an id
+	have = provision.OnePerID(u.changes.Desired, have) // the controller will remove the second machine of an id
 	deployments, err := deploy.Deployments(content, have)
 	h := &deploy.Delivery{
-		Service: u.spec.Name, Party: u.operator.party, Authority: u.operator.authority, Enrolments: u.enrolments, Revoked: u.operator.revoked, Attestor: u.attestor, Have: have,
+		Service: u.spec.Name, Party: u.operator.party, Authority: u.operator.authority, Enrolments: u.enrolments, Revoked: u.operator.revoked, Attestor: u.attestor, Machines: have,
 		Awaited: u.awaited(), UntilDelivered: u.wait == waitNone && cloud.UsesClouds(u.spec),
-		Progress: func(id string, s agent.Status) {
+		OnChange: func(id string, s agent.Status) {
 			u.delivered.record(id, s)
 			u.observer.recordStatus(id, s)
 			if u.isReload(id) && s.Phase == agent.PhaseReady {
@@ -66,7 +66,7 @@ func (u *upRun) delivery(have []provision.Object) (*deploy.Delivery, map[string]
 		},
 	}
 	if cloud.UsesClouds(u.spec) {
-		h.Observed = u.observeStart(have)
+		h.OnStatus = u.observeStart(have)
 	}
 	return h, deployments, err
 }
@@ -75,12 +75,12 @@ func (u *upRun) delivery(have []provision.Object) (*deploy.Delivery, map[string]
 // changes. If a controller does not respond, it prints a line: that one still has the old state. It returns an
 // error if the store would lose data.
 func (u *upRun) informControllers(ctx context.Context) error {
-	h, deployments, err := u.delivery(u.changes.Have)
+	h, deployments, err := u.delivery(u.changes.Observed)
 	if err != nil {
 		return err
 	}
 	err = h.UpdateControllers(ctx, deployments, u.controllers)
-	var keep *deploy.KeepStoreError
+	var keep *deploy.StoreMoveError
 	if errors.As(err, &keep) {
 		return err
 	}
@@ -96,8 +96,8 @@ const noteControllers = "controllers.json"
 // runningControllers returns the machines that run a controller, and those that did after the last `up` and do not
 // respond: a second store must not be started while one exists.
 func (u *upRun) runningControllers(ctx context.Context) ([]string, error) {
-	balancers := slices.DeleteFunc(slices.Clone(u.changes.Have), func(o provision.Object) bool { return o.Kind != provision.KindBalancer })
-	h := deploy.Delivery{Service: u.spec.Name, Party: u.operator.party, Have: balancers}
+	balancers := slices.DeleteFunc(slices.Clone(u.changes.Observed), func(o provision.Object) bool { return o.Kind != provision.KindBalancer })
+	h := deploy.Delivery{Service: u.spec.Name, Party: u.operator.party, Machines: balancers}
 	seen := h.ReadStatuses(ctx)
 	running := deploy.RunningControllers(seen)
 	var last []string
@@ -122,23 +122,23 @@ func (u *upRun) storeControllers(have []provision.Object) error {
 }
 
 // deploymentContent returns the inputs of the machines' configurations.
-func (u *upRun) deploymentContent() (c deploy.Content, err error) {
-	c = deploy.Content{Spec: u.spec, Text: u.text, Secrets: deploy.LocalSecrets, Bundle: &deploy.Bundle{}, Enrolled: u.enrolments.Handles(), Zone: u.hostedZone, Draining: u.draining, Controllers: u.controllers, Images: u.images}
-	if c.PeerToken, err = u.peerToken(); err != nil {
+func (u *upRun) deploymentContent() (c deploy.DeploymentInput, err error) {
+	c = deploy.DeploymentInput{Spec: u.spec, SpecYAML: u.text, Secrets: deploy.LocalSecrets, Bundle: &deploy.ControllerBundle{}, Enrolled: u.enrolments.Handles(), Zone: u.hostedZone, Draining: u.draining, Controllers: u.controllers, Images: u.images}
+	if c.PrefixHashSeed, err = u.peerToken(); err != nil {
 		return c, err
 	}
 	if cloud.ReplacesBalancers(u.spec) {
-		u.enrolments.LabelKey = c.PeerToken
+		u.enrolments.LabelKey = c.PrefixHashSeed
 	}
 	if !cloud.UsesClouds(u.spec) {
-		if c.Base, err = u.baseDir(); err != nil {
+		if c.BaseDir, err = u.baseDir(); err != nil {
 			return c, err
 		}
 		if c.AdminToken, err = u.svc.NextAdminToken(); err != nil {
 			return c, err
 		}
 	}
-	if c.Bundle.Own, c.Bundle.Issuer, err = identityOf(u.svc).Controller(cloud.FirstBalancer(u.spec), time.Now()); err != nil {
+	if c.Bundle.Certificate, c.Bundle.DelegatedCA, err = identityOf(u.svc).Controller(cloud.FirstBalancer(u.spec), time.Now()); err != nil {
 		return c, err
 	}
 	own := cloudAccess{
@@ -148,7 +148,7 @@ func (u *upRun) deploymentContent() (c deploy.Content, err error) {
 	if !cloud.UsesClouds(u.spec) {
 		own.Dir = u.svc.Dir()
 	}
-	c.Bundle.Means, err = json.Marshal(own)
+	c.Bundle.CloudConfig, err = json.Marshal(own)
 	return c, err
 }
 
@@ -179,7 +179,7 @@ func (u *upRun) awaitCertificates(ctx context.Context, have []provision.Object) 
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, u.timeout, fmt.Errorf("not ready within %s", u.timeout))
 	defer cancel()
-	h := deploy.Delivery{Party: u.operator.party, Have: have}
+	h := deploy.Delivery{Party: u.operator.party, Machines: have}
 	err := deploy.AwaitCertificates(ctx, have, h.Certificate, func(id, why string) { u.printLine("%s waiting for certificate: %s", id, why) })
 	if err == nil {
 		u.printLine("every balancer has a certificate for %s", u.spec.DNS.Name)

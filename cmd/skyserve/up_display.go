@@ -147,7 +147,7 @@ func (u *upRun) failedReplicasError(err error) error {
 	if len(failed) < countErrors(err) { // others were not ready at the timeout
 		failure = err
 	}
-	return &exitError{code: failedCode(failed, u.changes.Wants), err: failure, hint: u.afterFailure(err)}
+	return &exitError{code: failedCode(failed, u.changes.Desired), err: failure, hint: u.afterFailure(err)}
 }
 
 // countErrors returns the number of joined errors.

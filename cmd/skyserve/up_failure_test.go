@@ -24,7 +24,7 @@ func TestUpHintsAfterPermanentFailure(t *testing.T) {
 		hint string
 	}{
 		"agent of an earlier version": {
-			fmt.Errorf("handing over to lb-us-east-1-0: %w", &agent.Refusal{Status: 400, Message: `reading the request: json: unknown field "memory"`}),
+			fmt.Errorf("handing over to lb-us-east-1-0: %w", &agent.StatusError{Status: 400, Message: `reading the request: json: unknown field "memory"`}),
 			"skyserve up chat.yaml --program URL",
 		},
 		"changed key": {

@@ -106,7 +106,7 @@ func (u *upRun) findReloads(ctx context.Context) error {
 	if cloud.UsesClouds(u.spec) || u.filter != nil || u.operator.authority == nil {
 		return nil
 	}
-	have, changed := slices.Clone(u.changes.Have), map[string]bool{}
+	have, changed := slices.Clone(u.changes.Observed), map[string]bool{}
 	for i := range have {
 		have[i].TerminatedReason = "" // what has died restarts at the same place
 	}
@@ -117,15 +117,15 @@ func (u *upRun) findReloads(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	h.Have = u.changes.Have
+	h.Machines = u.changes.Observed
 	seen := h.ReadStatuses(ctx)
 	for _, id := range slices.Sorted(maps.Keys(deployments)) {
 		s := seen[id]
 		if s.Err != nil || s.Phase != agent.PhaseReady || changed[id] || s.Revision == deployments[id].Revision {
 			continue
 		}
-		i := slices.IndexFunc(u.changes.Have, func(o provision.Object) bool { return o.ID == id && o.TerminatedReason == "" })
-		o := u.changes.Have[i]
+		i := slices.IndexFunc(u.changes.Observed, func(o provision.Object) bool { return o.ID == id && o.TerminatedReason == "" })
+		o := u.changes.Observed[i]
 		u.reloads = append(u.reloads, provision.Change{
 			Action: provision.ActionReload, Desired: provision.Desired{ID: id, Kind: o.Kind, Region: o.Region}, Observed: o, Reason: "reload: configuration changed",
 		})
@@ -156,7 +156,7 @@ func (u *upRun) plannedEndpoints() (map[string]string, error) {
 	if u.spec.Balancer.TLS != nil {
 		scheme = "https://"
 	}
-	for _, w := range u.changes.Wants {
+	for _, w := range u.changes.Desired {
 		if w.ID != provision.BalancerID(w.Region, 0) {
 			continue
 		}
@@ -198,6 +198,6 @@ func (u *upRun) reloadBalancers(ctx context.Context, have []provision.Object) er
 	if u.clouds.localService == nil {
 		return nil
 	}
-	h := deploy.Delivery{Service: u.spec.Name, Party: u.operator.party, Have: have}
+	h := deploy.Delivery{Service: u.spec.Name, Party: u.operator.party, Machines: have}
 	return h.Reload(ctx)
 }

@@ -23,8 +23,8 @@ func (u *upRun) replaceDead(ctx context.Context) error {
 	}
 	if u.replaceAfter > 0 {
 		h := deploy.Delivery{
-			Service: u.spec.Name, Party: u.operator.party, Have: u.changes.Have,
-			Progress: func(id string, s agent.Status) { u.printLine("%s %s %s", id, s.Phase, s.Reason) },
+			Service: u.spec.Name, Party: u.operator.party, Machines: u.changes.Observed,
+			OnChange: func(id string, s agent.Status) { u.printLine("%s %s %s", id, s.Phase, s.Reason) },
 		}
 		dead, unsure := h.FindDead(ctx, u.replaceAfter)
 		if err := ctx.Err(); err != nil {
@@ -58,11 +58,11 @@ func (u *upRun) handlesToReplace() (map[string]string, error) {
 			}
 			continue
 		}
-		i := slices.IndexFunc(u.changes.Have, func(o provision.Object) bool { return o.ID == id && o.Offering != nil && o.TerminatedReason == "" })
+		i := slices.IndexFunc(u.changes.Observed, func(o provision.Object) bool { return o.ID == id && o.Offering != nil && o.TerminatedReason == "" })
 		if i < 0 {
 			return nil, usage(fmt.Errorf("--replace: %s has no running machine %q", u.spec.Name, id), "'skyserve status "+u.spec.Name+"' lists them")
 		}
-		machines[u.changes.Have[i].Handle] = deploy.ReplacedOnRequest
+		machines[u.changes.Observed[i].Handle] = deploy.ReplacedOnRequest
 	}
 	return machines, nil
 }

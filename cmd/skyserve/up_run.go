@@ -191,11 +191,11 @@ func (u *upRun) openService(ctx context.Context) (err error) {
 		if err != nil {
 			return err
 		}
-		u.draining = decided.Idle()
+		u.draining = decided.NotServing()
 	}
-	u.deployer.Only, u.deployer.Enrolments = u.filter, u.enrolments
+	u.deployer.Filter, u.deployer.Enrolments = u.filter, u.enrolments
 	u.deployer.Drain = func(ctx context.Context, o provision.Object) {
-		h := deploy.Delivery{Party: u.operator.party, Have: u.changes.Have}
+		h := deploy.Delivery{Party: u.operator.party, Machines: u.changes.Observed}
 		h.Drain(ctx, o)
 	}
 	if u.upgrade && !cloud.UsesClouds(u.spec) {
@@ -206,13 +206,13 @@ func (u *upRun) openService(ctx context.Context) (err error) {
 	if u.changes, err = u.deployer.Plan(ctx); err != nil {
 		return err
 	}
-	if err := earlierVersionError(u.changes.Have, u.spec.Name, u.file); err != nil {
+	if err := earlierVersionError(u.changes.Observed, u.spec.Name, u.file); err != nil {
 		return err
 	}
-	if err := localEarlierVersionError(u.changes.Have, u.spec.Name, u.file); err != nil {
+	if err := localEarlierVersionError(u.changes.Observed, u.spec.Name, u.file); err != nil {
 		return err
 	}
-	if err := u.admitBalancers(ctx, u.changes.Have, u.replace); err != nil {
+	if err := u.admitBalancers(ctx, u.changes.Observed, u.replace); err != nil {
 		return err
 	}
 	if u.controllers, err = u.runningControllers(ctx); err != nil {
@@ -272,7 +272,7 @@ func (u *upRun) applyChanges(ctx context.Context) error {
 	if err := u.informControllers(ctx); err != nil {
 		return u.applyError(ctx, err)
 	}
-	plan, have, err := u.deployer.UpListed(ctx, u.changes, u.progress, u.awaitAddresses, u.printReplanned)
+	plan, have, err := u.deployer.UpAndAwait(ctx, u.changes, u.progress, u.awaitAddresses, u.printReplanned)
 	u.changes.Missing = plan.Missing
 	if err == nil && cloud.UsesClouds(u.spec) { // local balancers are found through their objects
 		err = storeAdminURLs(u.svc, adminURLs(have)...)
@@ -303,8 +303,8 @@ func (u *upRun) applyChanges(ctx context.Context) error {
 // the run.
 func (u *upRun) printReplanned(ended *deploy.MachineEndedError, p *deploy.Plan) {
 	u.printEnded(ended)
-	for i := range u.changes.Have {
-		if o := &u.changes.Have[i]; o.ID == ended.ID && o.TerminatedReason == "" {
+	for i := range u.changes.Observed {
+		if o := &u.changes.Observed[i]; o.ID == ended.ID && o.TerminatedReason == "" {
 			o.TerminatedReason = ended.Reason // its cost has ended
 		}
 	}
@@ -461,7 +461,7 @@ func (u *upRun) printUp(endpoints map[string]string) error {
 func (u *upRun) applyError(ctx context.Context, err error) error {
 	if ctx.Err() != nil && u.observer == nil {
 		fmt.Fprintf(u.errOut, "interrupted; run 'skyserve up %s' again to continue\n", u.file)
-		if rest := u.delivered.remainder(u.spec, u.file, u.changes.Wants); rest != "" {
+		if rest := u.delivered.remainder(u.spec, u.file, u.changes.Desired); rest != "" {
 			fmt.Fprintln(u.errOut, rest)
 		}
 		return fmt.Errorf("starting %s: %w", u.spec.Name, context.Canceled)
@@ -488,7 +488,7 @@ const unknownField = "json: unknown field"
 // afterFailure returns the hint after a partial failure. Retrying does not help if a machine
 // rejects its configuration.
 func (u *upRun) afterFailure(err error) string {
-	var refusal *agent.Refusal
+	var refusal *agent.StatusError
 	switch {
 	case errors.As(err, &refusal) && strings.Contains(refusal.Message, unknownField):
 		if u.program.fromBuckets() {
@@ -505,10 +505,10 @@ func (u *upRun) afterFailure(err error) string {
 	if u.changes == nil {
 		return hint
 	}
-	if !u.launchesBegun.Load() && !slices.ContainsFunc(u.changes.Have, func(o provision.Object) bool { return o.Offering != nil && o.TerminatedReason == "" }) {
+	if !u.launchesBegun.Load() && !slices.ContainsFunc(u.changes.Observed, func(o provision.Object) bool { return o.Offering != nil && o.TerminatedReason == "" }) {
 		return fmt.Sprintf("no machine was launched; 'skyserve up %s' retries, 'skyserve down %s' deletes the rest", u.file, u.spec.Name)
 	}
-	if rest := u.delivered.remainder(u.spec, u.file, u.changes.Wants); rest != "" {
+	if rest := u.delivered.remainder(u.spec, u.file, u.changes.Desired); rest != "" {
 		hint += "\n" + rest
 	}
 	return hint

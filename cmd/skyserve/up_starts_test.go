@@ -165,7 +165,7 @@ func TestFailedReplicasEndUp(t *testing.T) {
 		var out bytes.Buffer
 		u := &upRun{up: &up{upOptions: &upOptions{file: "chat.yaml"}, errOut: &out}, spec: &service.Spec{Name: "chat"}, changes: &deploy.Plan{}}
 		for _, id := range []string{"us-0", "us-1"} {
-			u.changes.Wants = append(u.changes.Wants, provision.Desired{ID: id, Kind: provision.KindReplica})
+			u.changes.Desired = append(u.changes.Desired, provision.Desired{ID: id, Kind: provision.KindReplica})
 		}
 		err := u.failedReplicasError(tt.err)
 		var coded *exitError

@@ -36,12 +36,12 @@ func (u *upRun) admitBalancers(ctx context.Context, have []provision.Object, rep
 // signed.
 func (o operator) examine(ctx context.Context, name string, e *deploy.Enrolments, have []provision.Object) (strangers, known []provision.Object) {
 	certified := o.isCertified(ctx, name)
-	if strangers, known = e.Examine(have, certified); len(strangers) == 0 {
+	if strangers, known = e.ClassifyMachines(have, certified); len(strangers) == 0 {
 		return strangers, known
 	}
-	h := deploy.Delivery{Service: name, Party: o.party, Have: have}
+	h := deploy.Delivery{Service: name, Party: o.party, Machines: have}
 	e.AcceptSigned(h.ReadBalancerLaunches(ctx), o.signers())
-	return e.Examine(have, certified)
+	return e.ClassifyMachines(have, certified)
 }
 
 // signers returns the party that verifies what controllers of the service signed.
@@ -61,7 +61,7 @@ func strangersError(strangers []provision.Object, file string) error {
 	if len(strangers) == 0 {
 		return nil
 	}
-	err := &deploy.StrangersError{Machines: strangers}
+	err := &deploy.UnknownMachinesError{Machines: strangers}
 	return failed(err, err.Hint(file))
 }
 
@@ -75,14 +75,14 @@ func (o operator) isCertified(ctx context.Context, name string) func(provision.O
 		}
 		ctx, cancel := context.WithTimeout(ctx, certifiedTimeout)
 		defer cancel()
-		_, err := h.Operator(machine).Status(ctx, h.Machine(machine))
+		_, err := h.AgentClient(machine).Status(ctx, h.Machine(machine))
 		return err == nil
 	}
 }
 
 // strangersHint adds the exit code and hint to an error about unknown machines.
 func strangersHint(err error, file string) error {
-	var strangers *deploy.StrangersError
+	var strangers *deploy.UnknownMachinesError
 	var coded *exitError
 	if errors.As(err, &strangers) && !errors.As(err, &coded) {
 		return failed(err, strangers.Hint(file))

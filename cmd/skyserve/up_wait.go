@@ -135,12 +135,12 @@ func (u *upRun) printRemainder() {
 	if u.wait == waitReplicas {
 		return
 	}
-	if text := u.delivered.remainder(u.spec, u.file, u.changes.Wants); text != "" {
+	if text := u.delivered.remainder(u.spec, u.file, u.changes.Desired); text != "" {
 		u.printLine("%s", text)
 	}
 }
 
 // servingDelivery returns the delivery that waits until local balancers serve.
 func (u *upRun) servingDelivery(have []provision.Object) *deploy.Delivery {
-	return &deploy.Delivery{Service: u.spec.Name, Party: u.operator.party, Have: have, BalancersOnly: u.wait == waitBalancers}
+	return &deploy.Delivery{Service: u.spec.Name, Party: u.operator.party, Machines: have, BalancersOnly: u.wait == waitBalancers}
 }

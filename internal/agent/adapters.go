@@ -25,10 +25,10 @@ import (
 type Adapter struct {
 	// Name is the adapter's name, for messages.
 	Name string `json:"name"`
-	// From is s3://bucket/prefix, gs://bucket/prefix, or hf://org/name on the Hugging Face hub.
-	From string `json:"from"`
-	// To is the directory of the container at which the files are mounted read-only.
-	To string `json:"to"`
+	// Source is s3://bucket/prefix, gs://bucket/prefix, or hf://org/name on the Hugging Face hub.
+	Source string `json:"from"`
+	// MountPath is the directory of the container at which the files are mounted read-only.
+	MountPath string `json:"to"`
 }
 
 // HubScheme is the scheme of repositories of the Hugging Face hub: hf://org/name.
@@ -46,20 +46,20 @@ var loraRanks = []int{8, 16, 32, 64, 128, 256, 320, 512}
 func (s *System) rankArgs(u Unit) ([]string, error) {
 	highest := 0
 	for _, a := range u.Adapters {
-		rank, err := adapterRank(weightsDir(s.Dir, a.From))
+		rank, err := adapterRank(weightsDir(s.Dir, a.Source))
 		if err != nil {
-			return nil, fmt.Errorf("adapter %s: %s: %w", a.Name, a.From, err)
+			return nil, fmt.Errorf("adapter %s: %s: %w", a.Name, a.Source, err)
 		}
 		highest = max(highest, rank)
 	}
-	if highest == 0 || u.RankFlag == "" {
+	if highest == 0 || u.LoRARankFlag == "" {
 		return nil, nil
 	}
 	i := slices.IndexFunc(loraRanks, func(r int) bool { return r >= highest })
 	if i < 0 {
 		return nil, fmt.Errorf("the rank of an adapter must be at most %d, got %d", loraRanks[len(loraRanks)-1], highest)
 	}
-	return []string{u.RankFlag, strconv.Itoa(loraRanks[i])}, nil
+	return []string{u.LoRARankFlag, strconv.Itoa(loraRanks[i])}, nil
 }
 
 // adapterRank returns the highest rank in the configuration of an adapter.
@@ -151,7 +151,7 @@ func (b *hubRepo) open(ctx context.Context, o object, from, size int64) (io.Read
 
 // get requests a path of the hub. The client follows redirects to its storage, without the token.
 func (b *hubRepo) get(ctx context.Context, path string, header http.Header) (*http.Response, error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, orBase(b.endpoint, "https://huggingface.co")+path, nil)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, baseURLOr(b.endpoint, "https://huggingface.co")+path, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -167,7 +167,7 @@ func (b *hubRepo) get(ctx context.Context, path string, header http.Header) (*ht
 		return resp, nil
 	}
 	resp.Body.Close()
-	err = fmt.Errorf("%w: %s", &metadataError{req.URL.Path, resp.StatusCode}, http.StatusText(resp.StatusCode))
+	err = fmt.Errorf("%w: %s", &httpStatusError{req.URL.Path, resp.StatusCode}, http.StatusText(resp.StatusCode))
 	if resp.StatusCode == http.StatusUnauthorized || resp.StatusCode == http.StatusForbidden || resp.StatusCode == http.StatusNotFound {
 		err = fmt.Errorf("%w (the repository does not exist, or requires secrets: {HF_TOKEN: env:HF_TOKEN} with access to it)", err)
 	}

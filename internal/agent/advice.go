@@ -7,17 +7,17 @@ import (
 	"time"
 )
 
-// Advice polls for the cloud's rebalance recommendation and its time. An interruption is then
+// RebalancePoller polls for the cloud's rebalance recommendation and its time. An interruption is then
 // likely, but it may be hours away or never happen.
-type Advice func(ctx context.Context) (since time.Time, advised bool, err error)
+type RebalancePoller func(ctx context.Context) (since time.Time, advised bool, err error)
 
 // adviceInterval is the polling interval of recommendations: they are not urgent.
 const adviceInterval = 15 * time.Second
 
-// AdviceAWS polls for a rebalance recommendation for a spot instance, with IMDSv2; base is only set
+// PollRebalanceAWS polls for a rebalance recommendation for a spot instance, with IMDSv2; base is only set
 // in tests.
-func AdviceAWS(base string) Advice {
-	base = orBase(base, awsMetadata)
+func PollRebalanceAWS(base string) RebalancePoller {
+	base = baseURLOr(base, awsMetadata)
 	return func(ctx context.Context) (since time.Time, advised bool, err error) {
 		text, found, err := readIMDS(ctx, base, "/latest/meta-data/events/recommendations/rebalance")
 		if err != nil || !found {
@@ -36,7 +36,7 @@ func AdviceAWS(base string) Advice {
 // watchAdvice records the first recommendation; the cloud never withdraws it.
 func (a *Agent) watchAdvice(ctx context.Context) {
 	a.repeat(ctx, adviceInterval, func() (done bool) {
-		since, advised, err := a.opts.Advice(ctx)
+		since, advised, err := a.opts.PollRebalance(ctx)
 		switch {
 		case err != nil && ctx.Err() == nil:
 			a.log.Warn("polling for a rebalance recommendation failed", "err", err)
@@ -45,7 +45,7 @@ func (a *Agent) watchAdvice(ctx context.Context) {
 				since = a.opts.Now()
 			}
 			a.mu.Lock()
-			a.advisedAt = since
+			a.rebalanceAt = since
 			a.mu.Unlock()
 			a.log.Warn("rebalance recommendation received: an interruption of this machine is likely", "since", since)
 		}

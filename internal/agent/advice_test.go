@@ -39,7 +39,7 @@ func TestAWSRebalanceRecommendation(t *testing.T) {
 			_, _ = io.WriteString(w, tt.text)
 		})
 		s := httptest.NewServer(mux)
-		at, advised, err := AdviceAWS(s.URL)(t.Context())
+		at, advised, err := PollRebalanceAWS(s.URL)(t.Context())
 		if advised != tt.advised || (err != nil) != tt.fails || advised && !at.Equal(since) {
 			t.Errorf("%s: advised %t since %s (%v)", tt.name, advised, at, err)
 		}
@@ -61,14 +61,14 @@ func TestStatusReportsRebalanceRecommendation(t *testing.T) {
 			return time.Time{}, true, nil
 		}
 		w := newTestService(t)
-		a, err := New(Options{Name: replicaName, Owner: w.authority.Owner(), Dir: t.TempDir(), Publisher: &fakePublisher{}, Runner: &fakeRunner{}, Advice: advice})
+		a, err := New(Options{Name: replicaName, Owner: w.authority.Owner(), Dir: t.TempDir(), Publisher: &fakePublisher{}, Runner: &fakeRunner{}, PollRebalance: advice})
 		if err != nil {
 			t.Fatal(err)
 		}
 		before := a.Status()
 		a.watchAdvice(t.Context()) // returns after the first recommendation
 		after := a.Status()
-		if !before.AdvisedAt.IsZero() || after.AdvisedAt.IsZero() || after.Phase != before.Phase || polls != 3 {
+		if !before.RebalanceAt.IsZero() || after.RebalanceAt.IsZero() || after.Phase != before.Phase || polls != 3 {
 			t.Errorf("before %+v, after %+v, polls %d", before, after, polls)
 		}
 	})
@@ -80,9 +80,9 @@ func TestOnlyControllerCallsCloudAPI(t *testing.T) {
 	w := newTestService(t)
 	var created []string
 	m := w.boot(t.TempDir(), &fakeRunner{}, func(o *Options) {
-		o.Cloud = func(c Cloud) (http.Handler, error) {
+		o.CloudHandler = func(c CloudAccess) (http.Handler, error) {
 			created = append(created, c.Regions[0])
-			if string(c.Means) != "{}" {
+			if string(c.Config) != "{}" {
 				return nil, errors.New("unsupported means")
 			}
 			return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -96,11 +96,11 @@ func TestOnlyControllerCallsCloudAPI(t *testing.T) {
 			}), nil
 		}
 	})
-	controller := &Operator{Party: w.party(identity.Controller, "c")}
-	call := func(o *Operator) (string, int) {
+	controller := &Client{Party: w.party(identity.Controller, "c")}
+	call := func(o *Client) (string, int) {
 		t.Helper()
-		text, err := o.Cloud(t.Context(), m.Machine, "list", []byte("all"))
-		var refusal *Refusal
+		text, err := o.CallCloud(t.Context(), m.AgentAddress, "list", []byte("all"))
+		var refusal *StatusError
 		if err != nil && !errors.As(err, &refusal) {
 			t.Fatal(err)
 		}
@@ -109,9 +109,9 @@ func TestOnlyControllerCallsCloudAPI(t *testing.T) {
 		}
 		return string(text), 0
 	}
-	deploy := func(revision string, c *Cloud) {
+	deploy := func(revision string, c *CloudAccess) {
 		t.Helper()
-		if _, err := w.operator().Ensure(t.Context(), m.Machine, Deployment{Revision: revision, Cloud: c}); err != nil {
+		if _, err := w.operator().Ensure(t.Context(), m.AgentAddress, Deployment{Revision: revision, Cloud: c}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -119,7 +119,7 @@ func TestOnlyControllerCallsCloudAPI(t *testing.T) {
 	if _, status := call(controller); status != http.StatusConflict {
 		t.Errorf("without a cloud configuration: %d", status)
 	}
-	deploy("2", &Cloud{Regions: []string{"gcp/us-central1"}, Means: json.RawMessage("{}")})
+	deploy("2", &CloudAccess{Regions: []string{"gcp/us-central1"}, Config: json.RawMessage("{}")})
 	for range 2 {
 		if text, status := call(controller); text != "list all" || status != 0 {
 			t.Errorf("got %q, %d", text, status)
@@ -128,7 +128,7 @@ func TestOnlyControllerCallsCloudAPI(t *testing.T) {
 	if _, status := call(w.operator()); status != http.StatusForbidden {
 		t.Errorf("an operator: %d", status)
 	}
-	deploy("3", &Cloud{Regions: []string{"gcp/europe-west4"}, Means: json.RawMessage(`"invalid"`)})
+	deploy("3", &CloudAccess{Regions: []string{"gcp/europe-west4"}, Config: json.RawMessage(`"invalid"`)})
 	if _, status := call(controller); status != http.StatusConflict {
 		t.Errorf("with an invalid configuration: %d", status)
 	}

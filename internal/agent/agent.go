@@ -57,13 +57,13 @@ type Options struct {
 	// Publisher publishes the fingerprint of the machine's key. Runner runs units.
 	Publisher Publisher
 	Runner    Runner
-	// Notice polls the cloud for an interruption of the machine; nil = never.
-	Notice Notice
-	// Cloud returns the HTTP handler through which the controller calls the API of the machine's cloud; nil =
+	// PollInterruption polls the cloud for an interruption of the machine; nil = never.
+	PollInterruption InterruptionPoller
+	// CloudHandler returns the HTTP handler through which the controller calls the API of the machine's cloud; nil =
 	// none. The path value "call" names the call.
-	Cloud func(Cloud) (http.Handler, error)
-	// Advice polls the cloud for a rebalance recommendation; nil = never.
-	Advice Advice
+	CloudHandler func(CloudAccess) (http.Handler, error)
+	// PollRebalance polls the cloud for a rebalance recommendation; nil = never.
+	PollRebalance RebalancePoller
 	// GPUs watches the machine's GPUs for fatal errors; nil = they are not watched.
 	GPUs *GPUWatch
 	// CheckInterval is the interval at which units are checked; default 2 s.
@@ -72,8 +72,8 @@ type Options struct {
 	Now func() time.Time
 	// Logger logs events, without secrets; nil = no logging.
 	Logger *slog.Logger
-	// Listening is called with the address once the agent is listening.
-	Listening func(addr string)
+	// OnListen is called with the address once the agent is listening.
+	OnListen func(addr string)
 }
 
 // Agent is the agent of one machine.
@@ -84,12 +84,12 @@ type Agent struct {
 	selfSigned *tls.Certificate // its certificate until it is enrolled
 	api        http.Handler
 
-	operatorMu   sync.Mutex    // serialises changes by operators
+	changeMu     sync.Mutex    // serialises changes by operators
 	cloudHandler cloudHandler  // calls the machine's cloud API
 	changed      chan struct{} // signals that desired has changed; capacity 1
 
 	mu             sync.Mutex
-	party          *identity.Party // nil until it is enrolled
+	credentials    *identity.Party // nil until it is enrolled
 	expires        time.Time
 	issuer         string // see Status.Issuer
 	revoked        identity.Revoked
@@ -102,12 +102,12 @@ type Agent struct {
 	draining       string                 // the reason; empty = not draining
 	interruptionAt time.Time              // when the cloud interrupts the machine; zero = not announced
 	drainTimer     *time.Timer            // drains before the interruption; nil until one is announced
-	advisedAt      time.Time              // time of the rebalance recommendation; zero = none
+	rebalanceAt    time.Time              // time of the rebalance recommendation; zero = none
 	gpuError       string                 // see Status.GPUError
 	gpus           *int                   // see Status.GPUs
-	gpuFigures     []telemetry.GPUFigures // see Status.GPUFigures
+	gpuStats       []telemetry.GPUFigures // see Status.GPUStats
 	version        string                 // see Status.Version
-	versionAsked   bool                   // the engine was asked for its version since its last start
+	versionRead    bool                   // the engine was asked for its version since its last start
 	proxy          *engineProxy           // nil without one
 }
 
@@ -128,7 +128,7 @@ func New(opts Options) (*Agent, error) {
 		return nil, fmt.Errorf("starting the agent: %w", err)
 	}
 	a := &Agent{opts: opts, log: opts.Logger, phase: PhaseWaiting, changed: make(chan struct{}, 1)}
-	a.starts.arrived = opts.Now()
+	a.starts.agentStartedAt = opts.Now()
 	var err error
 	if a.key, err = loadOrCreateKey(a.path(FileKey)); err != nil {
 		return nil, err
@@ -136,7 +136,7 @@ func New(opts Options) (*Agent, error) {
 	if a.selfSigned, err = identity.SelfSigned(a.key, opts.Name.ID, opts.Now()); err != nil {
 		return nil, err
 	}
-	if err := a.restore(); err != nil {
+	if err := a.loadState(); err != nil {
 		return nil, err
 	}
 	a.api = a.routes()
@@ -165,8 +165,8 @@ func (a *Agent) path(name string) string { return filepath.Join(a.opts.Dir, name
 // Fingerprint returns the fingerprint of the machine's key.
 func (a *Agent) Fingerprint() string { return identity.KeyFingerprint(a.selfSigned.Leaf) }
 
-// restore loads the enrolment and deployment from before a restart.
-func (a *Agent) restore() error {
+// loadState loads the enrolment and deployment from before a restart.
+func (a *Agent) loadState() error {
 	text, err := os.ReadFile(a.path(FileCert))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -177,7 +177,7 @@ func (a *Agent) restore() error {
 	}
 	var party *identity.Party
 	if err == nil {
-		party, err = a.partyOf(chain)
+		party, err = a.credentialsFor(chain)
 	}
 	if err == nil {
 		a.revoked, err = identity.ReadRevoked(a.path(FileRevoked), party.Root)
@@ -191,8 +191,8 @@ func (a *Agent) restore() error {
 	if err != nil {
 		return fmt.Errorf("loading the enrolment in %s: %w", a.opts.Dir, err)
 	}
-	a.party, a.expires, a.issuer = party, chain[0].NotAfter, issuerOf(chain)
-	a.starts.arrived = time.Time{} // it was enrolled before the agent restarted
+	a.credentials, a.expires, a.issuer = party, chain[0].NotAfter, issuerOf(chain)
+	a.starts.agentStartedAt = time.Time{} // it was enrolled before the agent restarted
 	a.signalChange()
 	return nil
 }
@@ -205,9 +205,9 @@ func (a *Agent) signalChange() {
 	}
 }
 
-// partyOf returns the machine's identity with a chain, after verifying that the chain is for this
+// credentialsFor returns the machine's identity with a chain, after verifying that the chain is for this
 // machine and from its service's CA.
-func (a *Agent) partyOf(chain []*x509.Certificate) (*identity.Party, error) {
+func (a *Agent) credentialsFor(chain []*x509.Certificate) (*identity.Party, error) {
 	if owner := identity.Fingerprint(chain[len(chain)-1]); owner != a.opts.Owner {
 		return nil, fmt.Errorf("%w: the certificate must be from the CA %s, got one from the CA %s", identity.ErrUntrusted, a.opts.Owner, owner)
 	}
@@ -250,21 +250,21 @@ func (a *Agent) Run(ctx context.Context) error {
 	var running sync.WaitGroup
 	running.Go(func() { a.publish(ctx) })
 	running.Go(func() { a.reconcileUnits(ctx) })
-	if a.opts.Notice != nil {
+	if a.opts.PollInterruption != nil {
 		running.Go(func() { a.watchNotices(ctx) })
 	}
 	if a.opts.GPUs != nil {
 		running.Go(func() { a.watchGPUs(ctx) })
 	}
-	if a.opts.Advice != nil {
+	if a.opts.PollRebalance != nil {
 		running.Go(func() { a.watchAdvice(ctx) })
 	}
 	running.Go(func() {
 		<-ctx.Done()
 		_ = server.Close() // operators retry
 	})
-	if a.opts.Listening != nil {
-		a.opts.Listening(ln.Addr().String())
+	if a.opts.OnListen != nil {
+		a.opts.OnListen(ln.Addr().String())
 	}
 	err = server.Serve(tls.NewListener(ln, a.operatorTLS()))
 	cancel()
@@ -281,7 +281,7 @@ func (a *Agent) Run(ctx context.Context) error {
 func (a *Agent) publish(ctx context.Context) {
 	var last time.Time
 	a.repeat(ctx, publishInterval, func() (done bool) {
-		if a.enrolled() != nil && !last.IsZero() && time.Since(last) < republishInterval {
+		if a.currentCredentials() != nil && !last.IsZero() && time.Since(last) < republishInterval {
 			return false
 		}
 		last = time.Now()
@@ -305,9 +305,9 @@ func (a *Agent) repeat(ctx context.Context, interval time.Duration, do func() (d
 	}
 }
 
-// enrolled returns the machine's identity; nil until it is enrolled.
-func (a *Agent) enrolled() *identity.Party {
+// currentCredentials returns the machine's identity; nil until it is enrolled.
+func (a *Agent) currentCredentials() *identity.Party {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return a.party
+	return a.credentials
 }

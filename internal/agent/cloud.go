@@ -13,7 +13,7 @@ import (
 // was created.
 type cloudHandler struct {
 	mu      sync.Mutex
-	config  *Cloud
+	config  *CloudAccess
 	handler http.Handler
 }
 
@@ -26,7 +26,7 @@ func (a *Agent) serveCloud(w http.ResponseWriter, r *http.Request) {
 		writeError(w, http.StatusForbidden, fmt.Errorf("%w: must be the controller, got %s", identity.ErrRole, who))
 		return
 	}
-	h, err := a.cloud()
+	h, err := a.currentCloudHandler()
 	if err != nil {
 		writeError(w, http.StatusConflict, err)
 		return
@@ -34,13 +34,13 @@ func (a *Agent) serveCloud(w http.ResponseWriter, r *http.Request) {
 	h.ServeHTTP(w, r)
 }
 
-// cloud returns the handler for the machine's cloud. It creates a new one when the configuration has
+// currentCloudHandler returns the handler for the machine's cloud. It creates a new one when the configuration has
 // changed.
-func (a *Agent) cloud() (http.Handler, error) {
+func (a *Agent) currentCloudHandler() (http.Handler, error) {
 	a.mu.Lock()
 	as := a.desired.Cloud
 	a.mu.Unlock()
-	if as == nil || a.opts.Cloud == nil {
+	if as == nil || a.opts.CloudHandler == nil {
 		return nil, errNoCloud
 	}
 	a.cloudHandler.mu.Lock()
@@ -48,7 +48,7 @@ func (a *Agent) cloud() (http.Handler, error) {
 	if a.cloudHandler.config == as {
 		return a.cloudHandler.handler, nil
 	}
-	h, err := a.opts.Cloud(*as)
+	h, err := a.opts.CloudHandler(*as)
 	if err != nil {
 		return nil, err
 	}

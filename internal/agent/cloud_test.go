@@ -90,7 +90,7 @@ func TestGuestAttributesPublishFingerprint(t *testing.T) {
 func TestInterruptionNotices(t *testing.T) {
 	running, _ := newGCPMetadataServer(t, "FALSE\n")
 	preempted, _ := newGCPMetadataServer(t, "TRUE\n")
-	aws := func(status int, text string) Notice {
+	aws := func(status int, text string) InterruptionPoller {
 		mux := http.NewServeMux()
 		mux.HandleFunc("PUT /latest/api/token", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "token") })
 		mux.HandleFunc("GET /latest/meta-data/spot/instance-action", func(w http.ResponseWriter, r *http.Request) {
@@ -102,18 +102,18 @@ func TestInterruptionNotices(t *testing.T) {
 		})
 		s := httptest.NewServer(mux)
 		t.Cleanup(s.Close)
-		return NoticeAWS(s.URL)
+		return PollSpotAWS(s.URL)
 	}
 	at := time.Date(2026, 3, 1, 12, 2, 0, 0, time.UTC)
 	tests := []struct {
 		name      string
-		notice    Notice
+		notice    InterruptionPoller
 		announced bool
 		at        time.Time
 		fails     bool
 	}{
-		{"GCP: none", NoticeGCP(running.URL), false, time.Time{}, false},
-		{"GCP: preempted", NoticeGCP(preempted.URL), true, time.Time{}, false},
+		{"GCP: none", PollPreemptionGCP(running.URL), false, time.Time{}, false},
+		{"GCP: preempted", PollPreemptionGCP(preempted.URL), true, time.Time{}, false},
 		{"AWS: none", aws(http.StatusNotFound, ""), false, time.Time{}, false},
 		{"AWS: interrupted", aws(http.StatusOK, `{"action": "terminate", "time": "2026-03-01T12:02:00Z"}`), true, at, false},
 		{"AWS: invalid document", aws(http.StatusOK, "<html>"), false, time.Time{}, true},
@@ -140,7 +140,7 @@ func TestDeploymentValidation(t *testing.T) {
 		name, want string
 		d          Deployment
 	}{
-		{"valid", "", Deployment{Units: []Unit{good}, Proxy: &Proxy{Listen: ":8443", To: "http://127.0.0.1:8000"}}},
+		{"valid", "", Deployment{Units: []Unit{good}, Proxy: &Proxy{Listen: ":8443", Upstream: "http://127.0.0.1:8000"}}},
 		{"a container", "", Deployment{Units: []Unit{container}}},
 		{"name with a path", "units[0].name", with(func(u *Unit) { u.Name = "../x" })},
 		{"duplicate name", "units[1].name", Deployment{Units: []Unit{good, good}}},
@@ -151,10 +151,10 @@ func TestDeploymentValidation(t *testing.T) {
 		{"absolute path", "units[0].files", with(func(u *Unit) { u.Files = map[string]string{"/etc/passwd": ""} })},
 		{"variable with a newline", "units[0].env.A", with(func(u *Unit) { u.Secrets = map[string]string{"A": "hunter2\nB=2"} })},
 		{"invalid variable name", "units[0].env", with(func(u *Unit) { u.Env = map[string]string{"A=B": "1"} })},
-		{"readiness URL of another machine", "units[0].ready", with(func(u *Unit) { u.Ready = "http://10.0.0.1/" })},
-		{"proxy to another machine", "front.to", Deployment{Proxy: &Proxy{Listen: ":1", To: "http://10.0.0.1"}}},
-		{"connections to another machine", "front.connect[1]", Deployment{Proxy: &Proxy{Listen: ":1", To: "http://127.0.0.1:1", Connect: []string{"127.0.0.1:5557", "10.0.0.1:5557"}}}},
-		{"invalid proxy address", "front.listen", Deployment{Proxy: &Proxy{Listen: "here", To: "http://127.0.0.1:1"}}},
+		{"readiness URL of another machine", "units[0].ready", with(func(u *Unit) { u.ReadinessURL = "http://10.0.0.1/" })},
+		{"proxy to another machine", "front.to", Deployment{Proxy: &Proxy{Listen: ":1", Upstream: "http://10.0.0.1"}}},
+		{"connections to another machine", "front.connect[1]", Deployment{Proxy: &Proxy{Listen: ":1", Upstream: "http://127.0.0.1:1", ConnectTargets: []string{"127.0.0.1:5557", "10.0.0.1:5557"}}}},
+		{"invalid proxy address", "front.listen", Deployment{Proxy: &Proxy{Listen: "here", Upstream: "http://127.0.0.1:1"}}},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

@@ -23,7 +23,7 @@ func compiledVolume(image, dir string) string {
 
 // volumeArgs returns the arguments of docker that mount the directories of compiled code.
 func volumeArgs(u Unit) (args []string) {
-	for _, dir := range u.Compiled {
+	for _, dir := range u.CompileCaches {
 		args = append(args, "--volume", compiledVolume(u.Image, dir)+":"+dir)
 	}
 	return args
@@ -32,12 +32,12 @@ func volumeArgs(u Unit) (args []string) {
 // removeOldVolumes removes the volumes of compiled code that a unit does not use, such as those of its
 // earlier image. A machine runs one engine, whose container must have been removed before.
 func (s *System) removeOldVolumes(ctx context.Context, u Unit) error {
-	if len(u.Compiled) == 0 {
+	if len(u.CompileCaches) == 0 {
 		return nil
 	}
 	out, err := s.call(ctx, "docker", "volume", "ls", "--quiet", "--filter", "name="+volumePrefix)
 	for _, name := range strings.Fields(out) {
-		used := slices.ContainsFunc(u.Compiled, func(dir string) bool { return name == compiledVolume(u.Image, dir) })
+		used := slices.ContainsFunc(u.CompileCaches, func(dir string) bool { return name == compiledVolume(u.Image, dir) })
 		if strings.HasPrefix(name, volumePrefix) && !used { // Docker's filter matches any part of a name
 			_, rmErr := s.call(ctx, "docker", "volume", "rm", name)
 			err = errors.Join(err, rmErr)

@@ -23,7 +23,7 @@ func volumeOf(t *testing.T, run, dir string) string {
 func TestCompiledCodeIsOnVolumes(t *testing.T) {
 	m, s := newFakeHost(t)
 	u := container
-	u.Compiled = []string{"/root/.cache/vllm", "/root/.triton/cache"}
+	u.CompileCaches = []string{"/root/.cache/vllm", "/root/.triton/cache"}
 	start := func(u Unit) (run string) {
 		t.Helper()
 		if started, err := s.Start(t.Context(), u, func(Progress) {}); err != nil || !started {
@@ -32,19 +32,19 @@ func TestCompiledCodeIsOnVolumes(t *testing.T) {
 		return m.calls[len(m.calls)-1]
 	}
 	run := start(u)
-	first := []string{volumeOf(t, run, u.Compiled[0]), volumeOf(t, run, u.Compiled[1])}
+	first := []string{volumeOf(t, run, u.CompileCaches[0]), volumeOf(t, run, u.CompileCaches[1])}
 	if first[0] == first[1] || strings.ContainsAny(first[0]+first[1], "/:") {
 		t.Errorf("volumes %q", first)
 	}
 
 	m.volumes = append(slices.Clone(first), "postgres", "my-"+first[0])
-	u.Fixed = "f2" // other arguments, the same image
-	if run = start(u); volumeOf(t, run, u.Compiled[0]) != first[0] || len(m.volumes) != 4 {
+	u.ImmutableHash = "f2" // other arguments, the same image
+	if run = start(u); volumeOf(t, run, u.CompileCaches[0]) != first[0] || len(m.volumes) != 4 {
 		t.Errorf("%s with the volumes %q", run, m.volumes)
 	}
 
-	u.Image, u.Fixed = "vllm/vllm-openai:v0.12.0", "f3"
-	if run = start(u); slices.Contains(first, volumeOf(t, run, u.Compiled[0])) {
+	u.Image, u.ImmutableHash = "vllm/vllm-openai:v0.12.0", "f3"
+	if run = start(u); slices.Contains(first, volumeOf(t, run, u.CompileCaches[0])) {
 		t.Errorf("%s uses a volume of the earlier image", run)
 	}
 	if want := []string{"postgres", "my-" + first[0]}; !slices.Equal(m.volumes, want) {

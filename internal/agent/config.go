@@ -26,8 +26,8 @@ type Config struct {
 	Dir    string `json:"dir"`
 	// Publish is how the key's fingerprint is published: guest-attributes, or console:PATH.
 	Publish string `json:"publish"`
-	// Notices is the cloud that is polled for interruptions: aws, gcp, or empty.
-	Notices string `json:"notices,omitempty"`
+	// PollCloud is the cloud that is polled for interruptions: aws, gcp, or empty.
+	PollCloud string `json:"notices,omitempty"`
 	// Metadata is the base URL of the cloud's metadata server; empty = the default.
 	Metadata string `json:"metadata,omitempty"`
 	// Runner is system (default), exec (for machines without systemd), or inside (exec, but units
@@ -38,8 +38,8 @@ type Config struct {
 	KernelLog string `json:"kernel_log,omitempty"`
 }
 
-// RunnerInside is the runner of a machine that a process emulates.
-const RunnerInside = "inside"
+// RunnerInProcess is the runner of a machine that a process emulates.
+const RunnerInProcess = "inside"
 
 // localCheckInterval is the check interval of units that are the agent's own children, on the
 // operator's computer.
@@ -87,7 +87,7 @@ func (c Config) Options() (Options, error) {
 		return o, fmt.Errorf("publish must be guest-attributes or console:PATH, got %q", c.Publish)
 	}
 	var err error
-	if o.Notice, o.Advice, err = c.cloudPolls(); err != nil {
+	if o.PollInterruption, o.PollRebalance, err = c.cloudPolls(); err != nil {
 		return o, err
 	}
 	if c.KernelLog != "" {
@@ -99,7 +99,7 @@ func (c Config) Options() (Options, error) {
 		if c.Role == identity.Replica && o.GPUs == nil {
 			o.GPUs = systemGPUs()
 		}
-	case "exec", RunnerInside:
+	case "exec", RunnerInProcess:
 		o.Runner, o.CheckInterval = &Exec{Dir: c.Dir}, localCheckInterval
 	default:
 		return o, fmt.Errorf("runner must be one of system, exec, inside; got %q", c.Runner)
@@ -109,22 +109,22 @@ func (c Config) Options() (Options, error) {
 
 // cloudPolls returns the functions that poll the machine's cloud; nil = none. Only replicas poll for
 // maintenance, because only they can be replaced.
-func (c Config) cloudPolls() (Notice, Advice, error) {
+func (c Config) cloudPolls() (InterruptionPoller, RebalancePoller, error) {
 	replica := c.Role == identity.Replica
-	switch c.Notices {
+	switch c.PollCloud {
 	case "aws":
-		spot := capNotice(maxSpotNotice, NoticeAWS(c.Metadata))
+		spot := capNotice(maxSpotNotice, PollSpotAWS(c.Metadata))
 		if replica {
-			return earliestOf(spot, MaintenanceAWS(c.Metadata)), AdviceAWS(c.Metadata), nil
+			return earliestOf(spot, PollMaintenanceAWS(c.Metadata)), PollRebalanceAWS(c.Metadata), nil
 		}
-		return spot, AdviceAWS(c.Metadata), nil
+		return spot, PollRebalanceAWS(c.Metadata), nil
 	case "gcp":
 		if replica {
-			return earliestOf(NoticeGCP(c.Metadata), MaintenanceGCP(c.Metadata)), nil, nil
+			return earliestOf(PollPreemptionGCP(c.Metadata), PollMaintenanceGCP(c.Metadata)), nil, nil
 		}
-		return NoticeGCP(c.Metadata), nil, nil
+		return PollPreemptionGCP(c.Metadata), nil, nil
 	case "":
 		return nil, nil, nil
 	}
-	return nil, nil, fmt.Errorf("notices must be one of aws, gcp; got %q", c.Notices)
+	return nil, nil, fmt.Errorf("notices must be one of aws, gcp; got %q", c.PollCloud)
 }

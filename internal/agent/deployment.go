@@ -28,15 +28,15 @@ type Deployment struct {
 	// Proxy is the proxy through which balancers use an engine on loopback; nil = none.
 	Proxy *Proxy `json:"front,omitempty"`
 	// Cloud lets the controller call the cloud's API through this machine; nil = it cannot.
-	Cloud *Cloud `json:"cloud,omitempty"`
+	Cloud *CloudAccess `json:"cloud,omitempty"`
 }
 
-// Cloud configures how a machine calls its own cloud's API.
-type Cloud struct {
+// CloudAccess configures how a machine calls its own cloud's API.
+type CloudAccess struct {
 	// Regions are the service's regions in this cloud: gcp/europe-west4.
 	Regions []string `json:"regions"`
-	// Means configures the access to the cloud, in the format of the provider of that cloud.
-	Means json.RawMessage `json:"means"`
+	// Config configures the access to the cloud, in the format of the provider of that cloud.
+	Config json.RawMessage `json:"means"`
 	// Balancers is true where controllers may also launch and terminate balancers.
 	Balancers bool `json:"balancers,omitempty"`
 }
@@ -52,18 +52,18 @@ type Unit struct {
 	// Port is the container's port, published on the same port of the machine's loopback. GPUs
 	// makes all GPUs available to the container, after a check of their driver. Cache is its
 	// download directory.
-	Port  int    `json:"port,omitempty"`
-	GPUs  bool   `json:"gpus,omitempty"`
-	Cache string `json:"cache,omitempty"`
-	// Compiled are directories of the container with code that the engine compiles. They outlive it on
+	Port     int    `json:"port,omitempty"`
+	GPUs     bool   `json:"gpus,omitempty"`
+	CacheDir string `json:"cache,omitempty"`
+	// CompileCaches are directories of the container with code that the engine compiles. They outlive it on
 	// volumes of Docker, until the image changes.
-	Compiled []string `json:"compiled,omitempty"`
+	CompileCaches []string `json:"compiled,omitempty"`
 	// Weights are downloaded before a container starts; nil = the container downloads them.
 	Weights *Weights `json:"weights,omitempty"`
-	// Adapters are LoRA adapters that are downloaded before a container starts. RankFlag is the engine's
+	// Adapters are LoRA adapters that are downloaded before a container starts. LoRARankFlag is the engine's
 	// flag for their highest rank, which is appended to Args with its value; empty = none.
-	Adapters []Adapter `json:"adapters,omitempty"`
-	RankFlag string    `json:"rank_flag,omitempty"`
+	Adapters     []Adapter `json:"adapters,omitempty"`
+	LoRARankFlag string    `json:"rank_flag,omitempty"`
 	// MorePorts are further ports of the container, published like Port.
 	MorePorts []int `json:"more_ports,omitempty"`
 	// Memory is the memory limit in bytes, above which the unit is killed and restarted; 0 = none.
@@ -74,23 +74,23 @@ type Unit struct {
 	Secrets map[string]string `json:"secrets,omitempty"`
 	// Files are file contents by their paths inside the agent's directory.
 	Files map[string]string `json:"files,omitempty"`
-	// Fixed is the hash of everything whose change requires a restart. If only other Files change,
+	// ImmutableHash is the hash of everything whose change requires a restart. If only other Files change,
 	// the unit reloads them at SIGHUP. Empty = any change requires a restart.
-	Fixed string `json:"fixed,omitempty"`
-	// Ready is the URL of the unit's readiness probe on this machine, which returns 200 when the
+	ImmutableHash string `json:"fixed,omitempty"`
+	// ReadinessURL is the URL of the unit's readiness probe on this machine, which returns 200 when the
 	// unit is ready; empty = the unit is ready when it runs.
-	Ready string `json:"ready,omitempty"`
-	// ReadyKey is the API key that the readiness probe sends; empty = none. It is a secret.
-	ReadyKey string `json:"ready_key,omitempty"`
+	ReadinessURL string `json:"ready,omitempty"`
+	// ReadinessKey is the API key that the readiness probe sends; empty = none. It is a secret.
+	ReadinessKey string `json:"ready_key,omitempty"`
 }
 
 // Proxy is an mTLS listener for balancers. It forwards their requests to To.
 type Proxy struct {
-	Listen string `json:"listen"` // host:port
-	To     string `json:"to"`     // http URL on this machine
-	// Connect are the addresses on this machine, host:port, to which balancers may open connections
+	Listen   string `json:"listen"` // host:port
+	Upstream string `json:"to"`     // http URL on this machine
+	// ConnectTargets are the addresses on this machine, host:port, to which balancers may open connections
 	// with the HTTP method CONNECT: those of the engine's cache events.
-	Connect []string `json:"connect,omitempty"`
+	ConnectTargets []string `json:"connect,omitempty"`
 }
 
 // Phase is the phase of a machine's startup.
@@ -132,15 +132,15 @@ type Status struct {
 	Revoked int64 `json:"revoked,omitempty"`
 	// InterruptionAt is when the cloud will have interrupted the machine, if announced.
 	InterruptionAt time.Time `json:"gone_at,omitzero"`
-	// AdvisedAt is the time of the cloud's rebalance recommendation: an interruption is likely, but
+	// RebalanceAt is the time of the cloud's rebalance recommendation: an interruption is likely, but
 	// the machine keeps serving.
-	AdvisedAt time.Time `json:"advised_at,omitzero"`
+	RebalanceAt time.Time `json:"advised_at,omitzero"`
 	// GPUError is the first fatal error of a GPU since the machine's boot; empty = none. GPUs is the number
 	// of GPUs that the driver sees; nil = unknown.
 	GPUError string `json:"gpu_error,omitempty"`
 	GPUs     *int   `json:"gpus,omitempty"`
-	// GPUFigures are the statistics of the GPUs; empty = unknown.
-	GPUFigures []telemetry.GPUFigures `json:"gpu_figures,omitempty"`
+	// GPUStats are the statistics of the GPUs; empty = unknown.
+	GPUStats []telemetry.GPUFigures `json:"gpu_figures,omitempty"`
 	// Version is the version of a replica's engine; empty = it does not report it, or is not ready.
 	Version string `json:"version,omitempty"`
 }
@@ -174,10 +174,10 @@ func (d Deployment) Check() error {
 		if _, _, err := net.SplitHostPort(f.Listen); err != nil {
 			return fmt.Errorf("invalid deployment: front.listen must be HOST:PORT, got %q", f.Listen)
 		}
-		if !onLoopback(f.To) {
-			return fmt.Errorf("invalid deployment: front.to must be an http URL on loopback, got %q", f.To)
+		if !onLoopback(f.Upstream) {
+			return fmt.Errorf("invalid deployment: front.to must be an http URL on loopback, got %q", f.Upstream)
 		}
-		for i, address := range f.Connect {
+		for i, address := range f.ConnectTargets {
 			if !onLoopback("http://" + address) {
 				return fmt.Errorf("invalid deployment: front.connect[%d] must be an address on loopback, got %q", i, address)
 			}
@@ -196,23 +196,23 @@ func (u Unit) check() error {
 		return fmt.Errorf("image must not start with a dash, got %q", u.Image)
 	case u.Image != "" && (u.Port < 1 || u.Port > 65535):
 		return fmt.Errorf("port must be 1 to 65535, got %d", u.Port)
-	case u.Weights != nil && (u.Image == "" || !folderPattern.MatchString(u.Weights.From) || !strings.HasPrefix(u.Weights.To, "/") || strings.Contains(u.Weights.To, ":")):
-		return fmt.Errorf("weights must be from s3://BUCKET/PREFIX or gs://BUCKET/PREFIX to an absolute path in a container, got from %q to %q", u.Weights.From, u.Weights.To)
-	case slices.ContainsFunc(u.Compiled, func(dir string) bool { return !strings.HasPrefix(dir, "/") || strings.Contains(dir, ":") }):
-		return fmt.Errorf("compiled must be absolute paths in a container, got %q", u.Compiled)
+	case u.Weights != nil && (u.Image == "" || !folderPattern.MatchString(u.Weights.Source) || !strings.HasPrefix(u.Weights.MountPath, "/") || strings.Contains(u.Weights.MountPath, ":")):
+		return fmt.Errorf("weights must be from s3://BUCKET/PREFIX or gs://BUCKET/PREFIX to an absolute path in a container, got from %q to %q", u.Weights.Source, u.Weights.MountPath)
+	case slices.ContainsFunc(u.CompileCaches, func(dir string) bool { return !strings.HasPrefix(dir, "/") || strings.Contains(dir, ":") }):
+		return fmt.Errorf("compiled must be absolute paths in a container, got %q", u.CompileCaches)
 	case slices.ContainsFunc(u.MorePorts, func(port int) bool { return port < 1 || port > 65535 }):
 		return fmt.Errorf("more_ports must be 1 to 65535, got %v", u.MorePorts)
 	case u.Memory < 0:
 		return fmt.Errorf("memory must be at least 0 bytes, got %d", u.Memory)
-	case u.Ready != "" && !onLoopback(u.Ready):
-		return fmt.Errorf("ready must be an http URL on loopback, got %q", u.Ready)
+	case u.ReadinessURL != "" && !onLoopback(u.ReadinessURL):
+		return fmt.Errorf("ready must be an http URL on loopback, got %q", u.ReadinessURL)
 	}
 	for i, a := range u.Adapters {
-		if u.Image == "" || a.Name == "" || !adapterPattern.MatchString(a.From) || !strings.HasPrefix(a.To, "/") || strings.Contains(a.To, ":") {
-			return fmt.Errorf("adapters[%d] must be from s3://BUCKET/PREFIX, gs://BUCKET/PREFIX or hf://ORG/NAME to an absolute path in a container, got from %q to %q", i, a.From, a.To)
+		if u.Image == "" || a.Name == "" || !adapterPattern.MatchString(a.Source) || !strings.HasPrefix(a.MountPath, "/") || strings.Contains(a.MountPath, ":") {
+			return fmt.Errorf("adapters[%d] must be from s3://BUCKET/PREFIX, gs://BUCKET/PREFIX or hf://ORG/NAME to an absolute path in a container, got from %q to %q", i, a.Source, a.MountPath)
 		}
 	}
-	if strings.ContainsFunc(u.ReadyKey, func(r rune) bool { return r < ' ' || r > '~' }) {
+	if strings.ContainsFunc(u.ReadinessKey, func(r rune) bool { return r < ' ' || r > '~' }) {
 		return errors.New("ready_key must contain only printable ASCII characters")
 	}
 	for _, set := range []map[string]string{u.Env, u.Secrets} {
@@ -243,10 +243,10 @@ func onLoopback(text string) bool {
 	return err == nil && addr.IsLoopback()
 }
 
-// fixed returns the hash of everything that requires a restart.
-func (u Unit) fixed() string {
-	if u.Fixed != "" {
-		return u.Fixed
+// immutableHash returns the hash of everything that requires a restart.
+func (u Unit) immutableHash() string {
+	if u.ImmutableHash != "" {
+		return u.ImmutableHash
 	}
 	text, _ := json.Marshal(u) // cannot fail for strings, numbers and maps of them
 	sum := sha256.Sum256(text)

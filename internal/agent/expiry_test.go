@@ -45,7 +45,7 @@ type serviceWithClock struct {
 	clock             *fakeClock
 	began             time.Time
 	balancer, replica *testMachine
-	controller        *Operator
+	controller        *Client
 }
 
 func newServiceWithClock(t *testing.T) *serviceWithClock {
@@ -79,10 +79,10 @@ func (y *serviceWithClock) certifyAll() {
 	if err != nil {
 		y.t.Fatal(err)
 	}
-	operator := &Operator{Party: p, Authority: y.authority, Revoked: revoked, Now: y.clock.now}
+	operator := &Client{Party: p, Authority: y.authority, Revoked: revoked, Now: y.clock.now}
 	for _, m := range []*testMachine{y.balancer, y.replica} {
 		testkit.Eventually(y.t, "the fingerprint is published", func() bool { _, err := m.publisher.read(y.t.Context()); return err == nil })
-		if _, err := operator.Ensure(y.t.Context(), m.Machine, sampleDeployment("1")); err != nil {
+		if _, err := operator.Ensure(y.t.Context(), m.AgentAddress, sampleDeployment("1")); err != nil {
 			y.t.Fatal(err)
 		}
 	}
@@ -99,13 +99,13 @@ func (y *serviceWithClock) certifyAll() {
 		y.t.Fatal(err)
 	}
 	party.Now = y.clock.now
-	y.controller = &Operator{Party: party, Authority: authority, Revoked: revoked, Now: y.clock.now}
+	y.controller = &Client{Party: party, Authority: authority, Revoked: revoked, Now: y.clock.now}
 }
 
 // ensureMachines does what a controller does with machines by itself.
 func (y *serviceWithClock) ensureMachines() error {
 	for _, m := range []*testMachine{y.balancer, y.replica} {
-		if _, err := y.controller.Ensure(y.t.Context(), m.Machine, sampleDeployment("1")); err != nil {
+		if _, err := y.controller.Ensure(y.t.Context(), m.AgentAddress, sampleDeployment("1")); err != nil {
 			return err
 		}
 	}
@@ -115,7 +115,7 @@ func (y *serviceWithClock) ensureMachines() error {
 // checkConnections returns why parties of the service cannot connect: balancers to replicas, the
 // controller to the balancer's admin API, balancers to the controller's store.
 func (y *serviceWithClock) checkConnections() error {
-	balancer, replica := y.balancer.agent.enrolled(), y.replica.agent.enrolled()
+	balancer, replica := y.balancer.agent.currentCredentials(), y.replica.agent.currentCredentials()
 	controller := y.controller.Party
 	return errors.Join(
 		handshake(y.t, balancer.Client(identity.Replica), replica.Server(identity.Balancer)),
@@ -159,7 +159,7 @@ func TestCertificatesWithoutController(t *testing.T) {
 	y := newServiceWithClock(t)
 	for day, valid := range map[int]bool{1: true, 89: true, 91: false} {
 		y.setDay(day)
-		if err := handshake(t, y.balancer.agent.enrolled().Client(identity.Replica), y.replica.agent.enrolled().Server(identity.Balancer)); (err == nil) != valid {
+		if err := handshake(t, y.balancer.agent.currentCredentials().Client(identity.Replica), y.replica.agent.currentCredentials().Server(identity.Balancer)); (err == nil) != valid {
 			t.Errorf("on day %d: %v", day, err)
 		}
 	}
@@ -208,7 +208,7 @@ func TestRevokedControllerCertificatesAreRejected(t *testing.T) {
 	if err := handshake(t, posing.Client(identity.Replica), y.replica.agent.proxyTLS()); !errors.Is(err, identity.ErrRevoked) {
 		t.Errorf("a balancer that it certified: %v", err)
 	}
-	if _, err := before.Status(t.Context(), y.balancer.Machine); err == nil {
+	if _, err := before.Status(t.Context(), y.balancer.AgentAddress); err == nil {
 		t.Error("the controller itself is accepted")
 	}
 }

@@ -44,13 +44,13 @@ func (f *Failure) String() string { return string(f.Kind) + ": " + f.Message }
 
 // Evidence is what is known about a failed start.
 type Evidence struct {
-	// Prepare is the error of preparing or starting the unit; empty = it was started.
-	Prepare string
+	// PrepareError is the error of preparing or starting the unit; empty = it was started.
+	PrepareError string
 	// Attempts is the number of failed preparations, or of restarts, since the unit was last ready.
 	Attempts int
-	// Exit is why the unit is not running; empty while it runs. ExitCode is its exit code; 0 = unknown.
-	Exit     string
-	ExitCode int
+	// ExitReason is why the unit is not running; empty while it runs. ExitCode is its exit code; 0 = unknown.
+	ExitReason string
+	ExitCode   int
 	// Lines are the last lines of the unit's log.
 	Lines []string
 	// DiskFree is the free space of the machine's disk in bytes; nil = unknown.
@@ -117,12 +117,12 @@ var hints = map[FailureKind]string{
 
 // ClassifyFailure returns why a start fails; nil if nothing has failed yet.
 func ClassifyFailure(e Evidence) *Failure {
-	if e.Prepare == "" && e.Attempts == 0 && e.Exit == "" {
+	if e.PrepareError == "" && e.Attempts == 0 && e.ExitReason == "" {
 		return nil
 	}
 	f := &Failure{Attempts: e.Attempts, Lines: lastFailureLines(e.Lines)}
 	f.Kind, f.Message = causeOf(e)
-	if e.Prepare == "" && f.Kind == FailureUnknown && e.Attempts >= crashLoopRestarts {
+	if e.PrepareError == "" && f.Kind == FailureUnknown && e.Attempts >= crashLoopRestarts {
 		f.Kind = FailureCrashLoop
 	}
 	f.Permanent, f.Hint = isPermanentFailure(f.Kind, e), hints[f.Kind]
@@ -131,10 +131,10 @@ func ClassifyFailure(e Evidence) *Failure {
 
 // causeOf returns the kind of a failure, except a crash loop, with its message.
 func causeOf(e Evidence) (FailureKind, string) {
-	if e.Prepare != "" {
+	if e.PrepareError != "" {
 		for _, r := range prepareRules {
-			if r.pattern.MatchString(e.Prepare) {
-				return r.kind, shorten(e.Prepare)
+			if r.pattern.MatchString(e.PrepareError) {
+				return r.kind, shorten(e.PrepareError)
 			}
 		}
 	} else {
@@ -150,13 +150,13 @@ func causeOf(e Evidence) (FailureKind, string) {
 	if e.DiskFree != nil && *e.DiskFree < minDiskFree {
 		kind = FailureNoSpace
 	}
-	return kind, shorten(cmp.Or(e.Prepare, crashMessage(e)))
+	return kind, shorten(cmp.Or(e.PrepareError, crashMessage(e)))
 }
 
 // crashMessage describes an engine that exited without a known cause. It is the same for each attempt,
 // since alerts are stored when they change.
 func crashMessage(e Evidence) string {
-	message := cmp.Or(e.Exit, "the engine restarted")
+	message := cmp.Or(e.ExitReason, "the engine restarted")
 	if e.ExitCode != 0 && !strings.Contains(message, "exit") {
 		message += fmt.Sprintf(", exit code %d", e.ExitCode)
 	}
@@ -190,7 +190,7 @@ func isPermanentFailure(kind FailureKind, e Evidence) bool {
 	case FailureCrashLoop:
 		return true
 	case FailureImageDenied, FailureWeightsDenied:
-		if e.Prepare != "" {
+		if e.PrepareError != "" {
 			return e.Attempts >= minDeniedAttempts
 		}
 	case FailureImageNotFound, FailureNoSpace, FailureWeightsNotFound, FailureGPUMemory:

@@ -85,7 +85,7 @@ func TestFailuresOfPreparation(t *testing.T) {
 		{"starting engine: listing s3://models/llama: /models returned HTTP status 503: SlowDown: Please reduce your request rate.", FailureUnknown},
 		{"starting engine: checking the GPU driver: nvidia-smi -L: exit status 9: NVIDIA-SMI has failed", FailureUnknown},
 	} {
-		f := ClassifyFailure(Evidence{Prepare: tt.err, Attempts: 8})
+		f := ClassifyFailure(Evidence{PrepareError: tt.err, Attempts: 8})
 		if f.Kind != tt.want || f.Permanent != (tt.want != FailureUnknown) || f.Message != tt.err || f.Hint == "" {
 			t.Errorf("%s: %+v, want %s", tt.err, f, tt.want)
 		}
@@ -103,16 +103,16 @@ func TestAttemptsOfPermanentFailures(t *testing.T) {
 		permanent bool
 	}{
 		{"one restart", Evidence{Attempts: 1}, FailureUnknown, false},
-		{"two restarts", Evidence{Attempts: 2, Exit: "exited", ExitCode: 1}, FailureUnknown, false},
+		{"two restarts", Evidence{Attempts: 2, ExitReason: "exited", ExitCode: 1}, FailureUnknown, false},
 		{"three restarts", Evidence{Attempts: 3}, FailureCrashLoop, true},
-		{"a first exit", Evidence{Exit: "exited", ExitCode: 1}, FailureUnknown, false},
+		{"a first exit", Evidence{ExitReason: "exited", ExitCode: 1}, FailureUnknown, false},
 		{"out of memory once", Evidence{Attempts: 1, Lines: oom}, FailureGPUMemory, false},
 		{"out of memory again", Evidence{Attempts: 2, Lines: oom}, FailureGPUMemory, true},
-		{"new permissions", Evidence{Attempts: 2, Prepare: "listing s3://m/a: HTTP status 403"}, FailureWeightsDenied, false},
-		{"no permissions", Evidence{Attempts: 8, Prepare: "listing s3://m/a: HTTP status 403"}, FailureWeightsDenied, true},
-		{"no network", Evidence{Attempts: 100, Prepare: "docker pull: i/o timeout"}, FailureUnknown, false},
-		{"a full disk", Evidence{Attempts: 2, Exit: "exited", DiskFree: &full}, FailureNoSpace, true},
-		{"an empty disk", Evidence{Attempts: 3, Exit: "exited", DiskFree: &free}, FailureCrashLoop, true},
+		{"new permissions", Evidence{Attempts: 2, PrepareError: "listing s3://m/a: HTTP status 403"}, FailureWeightsDenied, false},
+		{"no permissions", Evidence{Attempts: 8, PrepareError: "listing s3://m/a: HTTP status 403"}, FailureWeightsDenied, true},
+		{"no network", Evidence{Attempts: 100, PrepareError: "docker pull: i/o timeout"}, FailureUnknown, false},
+		{"a full disk", Evidence{Attempts: 2, ExitReason: "exited", DiskFree: &full}, FailureNoSpace, true},
+		{"an empty disk", Evidence{Attempts: 3, ExitReason: "exited", DiskFree: &free}, FailureCrashLoop, true},
 	} {
 		if f := ClassifyFailure(tt.evidence); f.Kind != tt.want || f.Permanent != tt.permanent || f.Attempts != tt.evidence.Attempts {
 			t.Errorf("%s: %+v, want %s %v", tt.name, f, tt.want, tt.permanent)
@@ -121,14 +121,14 @@ func TestAttemptsOfPermanentFailures(t *testing.T) {
 	if f := ClassifyFailure(Evidence{Lines: oom, DiskFree: &full}); f != nil {
 		t.Errorf("an engine that loads has failed: %+v", f)
 	}
-	crash := ClassifyFailure(Evidence{Attempts: 3, Exit: "container restarting, exit code 1", ExitCode: 1, Lines: []string{"a", "last"}})
+	crash := ClassifyFailure(Evidence{Attempts: 3, ExitReason: "container restarting, exit code 1", ExitCode: 1, Lines: []string{"a", "last"}})
 	if want := "container restarting, exit code 1: last"; crash.Message != want || !slices.Equal(crash.Lines, []string{"a", "last"}) {
 		t.Errorf("%+v, want the message %q", crash, want)
 	}
 	if f := ClassifyFailure(Evidence{Attempts: 1, Lines: []string{"ValueError: no", "", "hint: see --help"}}); f.Message != "the engine restarted: ValueError: no" {
 		t.Errorf("the message is %q", f.Message)
 	}
-	if long := ClassifyFailure(Evidence{Exit: "exited", Lines: []string{strings.Repeat("é", 1000)}}); len(long.Lines[0]) > maxLineBytes+3 || !strings.HasSuffix(long.Lines[0], "é...") {
+	if long := ClassifyFailure(Evidence{ExitReason: "exited", Lines: []string{strings.Repeat("é", 1000)}}); len(long.Lines[0]) > maxLineBytes+3 || !strings.HasSuffix(long.Lines[0], "é...") {
 		t.Errorf("a long line: %q", long.Lines[0])
 	}
 }
@@ -150,7 +150,7 @@ func TestKnownCauseIsKept(t *testing.T) {
 
 // While an engine starts again, its failure is still that of its last exit.
 func TestFailureStaysWhileEngineRestarts(t *testing.T) {
-	exited := ClassifyFailure(Evidence{Attempts: 2, Exit: "exited, exit code 1", Lines: []string{"ValueError: no"}})
+	exited := ClassifyFailure(Evidence{Attempts: 2, ExitReason: "exited, exit code 1", Lines: []string{"ValueError: no"}})
 	starts := ClassifyFailure(Evidence{Attempts: 3, Lines: []string{"ValueError: no", "INFO starting"}})
 	if f := keepCause(exited, starts, true); f.Message != exited.Message || f.Kind != FailureCrashLoop || f.Attempts != 3 || len(f.Lines) != 1 {
 		t.Errorf("%+v", f)
@@ -161,7 +161,7 @@ func TestFailureStaysWhileEngineRestarts(t *testing.T) {
 }
 
 func TestSecretsAreMasked(t *testing.T) {
-	u := Unit{Secrets: map[string]string{"HF_TOKEN": "hunter2hunter2", "A": "hunter2", "SHORT": "1"}, ReadyKey: "engine-key"}
+	u := Unit{Secrets: map[string]string{"HF_TOKEN": "hunter2hunter2", "A": "hunter2", "SHORT": "1"}, ReadinessKey: "engine-key"}
 	for text, want := range map[string]string{
 		"token hunter2hunter2 and hunter2, engine-key": "token [masked] and [masked], [masked]",
 		"1 of 1":                                "1 of 1",

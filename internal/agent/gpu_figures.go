@@ -25,8 +25,8 @@ const (
 // (https://docs.nvidia.com/deploy/nvidia-smi/index.html).
 var nvidiaSMI = []string{"nvidia-smi", "--query-gpu=utilization.gpu,memory.used,memory.total,temperature.gpu", "--format=csv,noheader,nounits"}
 
-// systemGPUFigures reads the figures of the machine's GPUs. Without nvidia-smi there are none.
-func systemGPUFigures(ctx context.Context) ([]telemetry.GPUFigures, error) {
+// systemGPUStats reads the figures of the machine's GPUs. Without nvidia-smi there are none.
+func systemGPUStats(ctx context.Context) ([]telemetry.GPUFigures, error) {
 	ctx, cancel := context.WithTimeout(ctx, gpuFiguresTimeout)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, nvidiaSMI[0], nvidiaSMI[1:]...)
@@ -38,11 +38,11 @@ func systemGPUFigures(ctx context.Context) ([]telemetry.GPUFigures, error) {
 	if err != nil {
 		return nil, fmt.Errorf("running nvidia-smi: %w", err)
 	}
-	return parseGPUFigures(string(out))
+	return parseGPUStats(string(out))
 }
 
-// parseGPUFigures parses the output of nvidiaSMI.
-func parseGPUFigures(text string) ([]telemetry.GPUFigures, error) {
+// parseGPUStats parses the output of nvidiaSMI.
+func parseGPUStats(text string) ([]telemetry.GPUFigures, error) {
 	lines := csv.NewReader(strings.NewReader(text))
 	lines.TrimLeadingSpace, lines.FieldsPerRecord = true, 4
 	records, err := lines.ReadAll()
@@ -51,8 +51,8 @@ func parseGPUFigures(text string) ([]telemetry.GPUFigures, error) {
 	}
 	var gpus []telemetry.GPUFigures
 	for _, r := range records {
-		g := telemetry.GPUFigures{MemoryUsed: mebibytes(r[1]), Memory: mebibytes(r[2]), Temperature: figure(r[3], 200)}
-		if percent := figure(r[0], 100); percent != nil {
+		g := telemetry.GPUFigures{MemoryUsed: mebibytes(r[1]), Memory: mebibytes(r[2]), Temperature: parseBounded(r[3], 200)}
+		if percent := parseBounded(r[0], 100); percent != nil {
 			share := *percent / 100
 			g.Utilisation = &share
 		}
@@ -61,10 +61,10 @@ func parseGPUFigures(text string) ([]telemetry.GPUFigures, error) {
 	return gpus, nil
 }
 
-// figure parses a number from 0 to most; nil for anything else.
-func figure(text string, most float64) *float64 {
+// parseBounded parses a number from 0 to most; nil for anything else.
+func parseBounded(text string, limit float64) *float64 {
 	v, err := strconv.ParseFloat(strings.TrimSpace(text), 64)
-	if err != nil || !(v >= 0 && v <= most) {
+	if err != nil || !(v >= 0 && v <= limit) {
 		return nil
 	}
 	return &v
@@ -72,7 +72,7 @@ func figure(text string, most float64) *float64 {
 
 // mebibytes parses a number of MiB; nil for anything else.
 func mebibytes(text string) *int64 {
-	v := figure(text, 1<<30)
+	v := parseBounded(text, 1<<30)
 	if v == nil {
 		return nil
 	}
@@ -80,11 +80,11 @@ func mebibytes(text string) *int64 {
 	return &bytes
 }
 
-// readGPUFigures reads the figures of the GPUs until ctx ends. An error is logged once.
-func (a *Agent) readGPUFigures(ctx context.Context) {
+// readGPUStats reads the figures of the GPUs until ctx ends. An error is logged once.
+func (a *Agent) readGPUStats(ctx context.Context) {
 	lastError := ""
 	a.repeat(ctx, gpuFiguresInterval, func() (done bool) {
-		gpus, err := a.opts.GPUs.Figures(ctx)
+		gpus, err := a.opts.GPUs.Stats(ctx)
 		if ctx.Err() != nil {
 			return true
 		}
@@ -96,7 +96,7 @@ func (a *Agent) readGPUFigures(ctx context.Context) {
 		}
 		lastError = text
 		a.mu.Lock()
-		a.gpuFigures = gpus
+		a.gpuStats = gpus
 		a.mu.Unlock()
 		return false
 	})

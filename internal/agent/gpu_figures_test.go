@@ -20,14 +20,14 @@ import (
 func TestGPUFigures(t *testing.T) {
 	dir := t.TempDir()
 	t.Setenv("PATH", dir)
-	if gpus, err := systemGPUFigures(t.Context()); gpus != nil || err != nil {
+	if gpus, err := systemGPUStats(t.Context()); gpus != nil || err != nil {
 		t.Errorf("without nvidia-smi: %v, %v", gpus, err)
 	}
 	script := "#!/bin/sh\necho \"$@\" > " + filepath.Join(dir, "args") + "\necho '37, 61440, 81559, 54'\necho '[N/A], 12, 23034, [Not Supported]'\n"
 	if err := os.WriteFile(filepath.Join(dir, "nvidia-smi"), []byte(script), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	gpus, err := systemGPUFigures(t.Context())
+	gpus, err := systemGPUStats(t.Context())
 	if err != nil || len(gpus) != 2 {
 		t.Fatalf("got %v, %v", gpus, err)
 	}
@@ -42,12 +42,12 @@ func TestGPUFigures(t *testing.T) {
 		t.Errorf("nvidia-smi was called with %q, %v", args, err)
 	}
 	for _, wrong := range []string{"1, 2\n", "1, 2, 3, 4, 5\n", "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver.\n"} {
-		if gpus, err := parseGPUFigures(wrong); err == nil {
+		if gpus, err := parseGPUStats(wrong); err == nil {
 			t.Errorf("%q: got %v", wrong, gpus)
 		}
 	}
 	for _, odd := range []string{"-1, 0, 0, 0", "101, 0, 0, 0", "NaN, 0, 0, 0", "1e400, 0, 0, 0"} {
-		if gpus, err := parseGPUFigures(odd); err != nil || gpus[0].Utilisation != nil {
+		if gpus, err := parseGPUStats(odd); err != nil || gpus[0].Utilisation != nil {
 			t.Errorf("%q: got %v, %v", odd, gpus, err)
 		}
 	}
@@ -58,21 +58,21 @@ func TestStatusHasGPUFigures(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		hot := 80.0
 		var fail atomic.Bool
-		a, out := watched(t, GPUWatch{Log: func() (io.ReadCloser, error) { return nil, fs.ErrNotExist }, Figures: func(context.Context) ([]telemetry.GPUFigures, error) {
+		a, out := watched(t, GPUWatch{Log: func() (io.ReadCloser, error) { return nil, fs.ErrNotExist }, Stats: func(context.Context) ([]telemetry.GPUFigures, error) {
 			if fail.Load() {
 				return nil, os.ErrDeadlineExceeded
 			}
 			return []telemetry.GPUFigures{{Temperature: &hot}}, nil
 		}})
 		settle()
-		if s := a.Status(); len(s.GPUFigures) != 1 || *s.GPUFigures[0].Temperature != 80 {
-			t.Errorf("got %+v", s.GPUFigures)
+		if s := a.Status(); len(s.GPUStats) != 1 || *s.GPUStats[0].Temperature != 80 {
+			t.Errorf("got %+v", s.GPUStats)
 		}
 		fail.Store(true)
 		settle()
 		settle()
-		if s := a.Status(); s.GPUFigures != nil || strings.Count(out.String(), "reading the figures of the GPUs failed") != 1 {
-			t.Errorf("after a failure: %+v, logged\n%s", s.GPUFigures, out.String())
+		if s := a.Status(); s.GPUStats != nil || strings.Count(out.String(), "reading the figures of the GPUs failed") != 1 {
+			t.Errorf("after a failure: %+v, logged\n%s", s.GPUStats, out.String())
 		}
 	})
 }

@@ -37,10 +37,10 @@ type GPUWatch struct {
 	Log func() (io.ReadCloser, error)
 	// Count returns the number of GPUs that the driver sees; false while it is not loaded. nil = unknown.
 	Count func() (n int, known bool)
-	// Figures returns the figures of the GPUs; none if they are unknown. nil = unknown.
-	Figures func(ctx context.Context) ([]telemetry.GPUFigures, error)
-	// Always watches also while no unit uses GPUs: the machine simulates them.
-	Always bool
+	// Stats returns the figures of the GPUs; none if they are unknown. nil = unknown.
+	Stats func(ctx context.Context) ([]telemetry.GPUFigures, error)
+	// Simulated watches also while no unit uses GPUs: the machine simulates them.
+	Simulated bool
 }
 
 // systemGPUs watches the GPUs of a machine in a cloud.
@@ -51,25 +51,25 @@ func systemGPUs() *GPUWatch {
 			entries, err := os.ReadDir(nvidiaGPUs)
 			return len(entries), err == nil
 		},
-		Figures: systemGPUFigures,
+		Stats: systemGPUStats,
 	}
 }
 
 // fileGPUs reads a file in place of the kernel's log: a person writes lines to it to simulate errors.
 func fileGPUs(path string) *GPUWatch {
-	return &GPUWatch{Log: func() (io.ReadCloser, error) { return os.Open(path) }, Always: true}
+	return &GPUWatch{Log: func() (io.ReadCloser, error) { return os.Open(path) }, Simulated: true}
 }
 
 // watchGPUs watches the GPUs, once a unit uses them, until ctx ends.
 func (a *Agent) watchGPUs(ctx context.Context) {
-	a.repeat(ctx, gpuInterval, func() (done bool) { return a.opts.GPUs.Always || a.usesGPUs() })
+	a.repeat(ctx, gpuInterval, func() (done bool) { return a.opts.GPUs.Simulated || a.usesGPUs() })
 	if ctx.Err() != nil {
 		return
 	}
 	var watching sync.WaitGroup
 	watching.Go(func() { a.watchKernelLog(ctx) })
-	if a.opts.GPUs.Figures != nil {
-		watching.Go(func() { a.readGPUFigures(ctx) })
+	if a.opts.GPUs.Stats != nil {
+		watching.Go(func() { a.readGPUStats(ctx) })
 	}
 	if a.opts.GPUs.Count != nil {
 		a.countGPUs(ctx)

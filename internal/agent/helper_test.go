@@ -49,7 +49,7 @@ func (n *fakeRunner) Start(_ context.Context, u Unit, _ func(Progress)) (bool, e
 	if n.failing != nil {
 		return false, n.failing
 	}
-	if old, there := n.units[u.Name]; there && old.fixed() == u.fixed() {
+	if old, there := n.units[u.Name]; there && old.immutableHash() == u.immutableHash() {
 		return false, nil
 	}
 	if n.units == nil {
@@ -128,13 +128,13 @@ func newTestService(t *testing.T) *testService {
 	return w
 }
 
-func (w *testService) operator() *Operator {
+func (w *testService) operator() *Client {
 	w.t.Helper()
 	p, err := w.home.OperatorParty("ann", time.Now())
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	return &Operator{Party: p, Authority: w.authority}
+	return &Client{Party: p, Authority: w.authority}
 }
 
 // party returns another identity of the service.
@@ -153,7 +153,7 @@ func (w *testService) party(role identity.Role, id string) identity.Party {
 
 // testMachine is a machine with a running agent.
 type testMachine struct {
-	Machine
+	AgentAddress
 	agent     *Agent
 	publisher *fakePublisher
 	stop      func()
@@ -167,7 +167,7 @@ func (w *testService) boot(dir string, runner Runner, change ...func(*Options)) 
 	listening := make(chan string, 1)
 	o := Options{
 		Name: name, Owner: w.authority.Owner(), Dir: dir, Listen: "127.0.0.1:0", Publisher: b.publisher, Runner: runner,
-		CheckInterval: 5 * time.Millisecond, Listening: func(addr string) { listening <- addr },
+		CheckInterval: 5 * time.Millisecond, OnListen: func(addr string) { listening <- addr },
 	}
 	for _, f := range change {
 		f(&o)
@@ -188,14 +188,14 @@ func (w *testService) boot(dir string, runner Runner, change ...func(*Options)) 
 	w.t.Cleanup(b.stop)
 	select {
 	case addr := <-listening:
-		b.Machine = Machine{Name: name, Address: addr, Fingerprint: b.publisher.read}
+		b.AgentAddress = AgentAddress{Name: name, Address: addr, Fingerprint: b.publisher.read}
 	case err := <-ended:
 		ended <- err
 		w.t.Fatal(err)
 	}
 	testkit.Eventually(w.t, "the fingerprint is published", func() bool {
 		_, err := b.publisher.read(context.Background())
-		return err == nil || b.agent.enrolled() != nil
+		return err == nil || b.agent.currentCredentials() != nil
 	})
 	return b
 }

@@ -44,7 +44,7 @@ const inspectFormat = "{{.State.Status}} {{.State.ExitCode}} {{.State.OOMKilled}
 func (s *System) inspectContainer(ctx context.Context, name string, lines int) (UnitState, error) {
 	text, err := s.call(ctx, "docker", "inspect", "--format", inspectFormat, name)
 	if err != nil {
-		return UnitState{Lost: true}, err
+		return UnitState{NeedsStart: true}, err
 	}
 	// docker logs prints a container's stderr on stderr: a shell merges the two.
 	log, err := s.call(ctx, "sh", "-c", `docker logs --tail "$1" "$2" 2>&1`, "sh", strconv.Itoa(lines), name)
@@ -66,6 +66,6 @@ func (s *System) inspectContainer(ctx context.Context, name string, lines int) (
 	if len(fields) == 5 {
 		state.Reason += ", " + fields[4]
 	}
-	state.Lost = fields[0] == "exited" || fields[0] == "created" || fields[0] == "dead" // otherwise Docker restarts it
+	state.NeedsStart = fields[0] == "exited" || fields[0] == "created" || fields[0] == "dead" // otherwise Docker restarts it
 	return state, err
 }

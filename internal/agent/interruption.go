@@ -31,7 +31,7 @@ func (a *Agent) watchNotices(ctx context.Context) {
 	a.loadNotice()
 	withoutNotice, lastError := 0, ""
 	a.repeat(ctx, noticeInterval, func() (done bool) {
-		at, announced, err := a.opts.Notice(ctx)
+		at, announced, err := a.opts.PollInterruption(ctx)
 		switch {
 		case ctx.Err() != nil:
 			return true

@@ -42,7 +42,7 @@ func (s *fakeNotices) set(at time.Time, announced bool, err error) {
 // watch starts polling by an agent; the returned function stops it.
 func (s *fakeNotices) watch(t *testing.T, a *Agent) (end func()) {
 	ctx, cancel := context.WithCancel(t.Context())
-	a.opts.Notice = s.notice
+	a.opts.PollInterruption = s.notice
 	go a.watchNotices(ctx)
 	synctest.Wait()
 	return func() {
@@ -213,17 +213,17 @@ func TestAWSMaintenanceEvents(t *testing.T) {
 		"cancelled":           {events: []string{event("canceled", at(50*time.Minute), at(2*time.Hour))}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			when, announced, err := MaintenanceAWS(newIMDSServer(t, map[string]string{path: "[" + strings.Join(tt.events, ",") + "]"}))(t.Context())
+			when, announced, err := PollMaintenanceAWS(newIMDSServer(t, map[string]string{path: "[" + strings.Join(tt.events, ",") + "]"}))(t.Context())
 			if err != nil || announced != tt.announced || announced && !when.Equal(now.Add(tt.in)) {
 				t.Errorf("announced %v at %s (%v)", announced, when, err)
 			}
 		})
 	}
-	if _, announced, err := MaintenanceAWS(newIMDSServer(t, nil))(t.Context()); announced || err != nil {
+	if _, announced, err := PollMaintenanceAWS(newIMDSServer(t, nil))(t.Context()); announced || err != nil {
 		t.Errorf("without a list: %v (%v)", announced, err)
 	}
 	for _, text := range []string{"", "<html>", `[{"NotBefore": "soon", "State": "active"}]`} {
-		if _, announced, err := MaintenanceAWS(newIMDSServer(t, map[string]string{path: text}))(t.Context()); announced || err == nil {
+		if _, announced, err := PollMaintenanceAWS(newIMDSServer(t, map[string]string{path: text}))(t.Context()); announced || err == nil {
 			t.Errorf("%q: announced %v without an error", text, announced)
 		}
 	}
@@ -238,7 +238,7 @@ func TestGCPMaintenanceEvents(t *testing.T) {
 		}))
 		t.Cleanup(s.Close)
 		began := time.Now()
-		at, announced, err := MaintenanceGCP(s.URL)(t.Context())
+		at, announced, err := PollMaintenanceGCP(s.URL)(t.Context())
 		if announced != want || err != nil || announced && at.Before(began.Add(maintenanceNotice)) {
 			t.Errorf("%q: announced %v at %s (%v)", text, announced, at, err)
 		}
@@ -272,13 +272,13 @@ func TestConfigSelectsCloudPolls(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			c := Config{
 				Service: "chat", Role: tt.role, ID: "us-0", Owner: strings.Repeat("a", 52), Listen: ":1", Dir: "/x", Publish: "guest-attributes",
-				Notices: "aws", Metadata: newIMDSServer(t, tt.has),
+				PollCloud: "aws", Metadata: newIMDSServer(t, tt.has),
 			}
 			o, err := c.Options()
 			if err != nil {
 				t.Fatal(err)
 			}
-			at, announced, err := o.Notice(t.Context())
+			at, announced, err := o.PollInterruption(t.Context())
 			off := at.Sub(now.Add(tt.in)).Abs()
 			if announced != (tt.in != 0) || (err != nil) != tt.fails || announced && off > testkit.Timeout {
 				t.Errorf("announced %v at %s (%v), want it in %s", announced, at, err, tt.in)

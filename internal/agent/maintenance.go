@@ -18,11 +18,11 @@ const (
 	maxSpotNotice = 2 * time.Minute
 )
 
-// MaintenanceGCP polls for host maintenance at Google that terminates the machine: machines with
+// PollMaintenanceGCP polls for host maintenance at Google that terminates the machine: machines with
 // GPUs cannot be migrated. Google announces no time: the maintenance begins at most an
 // hour after the announcement. base is only set in tests.
-func MaintenanceGCP(base string) Notice {
-	base = orBase(base, gcpMetadata)
+func PollMaintenanceGCP(base string) InterruptionPoller {
+	base = baseURLOr(base, gcpMetadata)
 	return func(ctx context.Context) (at time.Time, announced bool, err error) {
 		text, err := requestMetadata(ctx, http.MethodGet, base+"/computeMetadata/v1/instance/maintenance-event", gcpHeader, "")
 		if isNotFound(err) {
@@ -56,10 +56,10 @@ func (t *imdsTime) UnmarshalJSON(text []byte) error {
 	return err
 }
 
-// MaintenanceAWS polls for the scheduled events of an AWS instance, with IMDSv2. It reports the
+// PollMaintenanceAWS polls for the scheduled events of an AWS instance, with IMDSv2. It reports the
 // first one that begins within an hour or has not ended; base is only set in tests.
-func MaintenanceAWS(base string) Notice {
-	base = orBase(base, awsMetadata)
+func PollMaintenanceAWS(base string) InterruptionPoller {
+	base = baseURLOr(base, awsMetadata)
 	return func(ctx context.Context) (at time.Time, announced bool, err error) {
 		text, found, err := readIMDS(ctx, base, "/latest/meta-data/events/maintenance/scheduled")
 		if err != nil || !found {
@@ -103,13 +103,13 @@ func readIMDS(ctx context.Context, base, path string) (text string, found bool, 
 
 // isNotFound reports whether a metadata server returned 404.
 func isNotFound(err error) bool {
-	var me *metadataError
+	var me *httpStatusError
 	return errors.As(err, &me) && me.status == http.StatusNotFound
 }
 
 // earliestOf returns a Notice that polls all given ones and reports the earliest interruption. It
 // returns their errors only if none of them reports an interruption.
-func earliestOf(all ...Notice) Notice {
+func earliestOf(all ...InterruptionPoller) InterruptionPoller {
 	return func(ctx context.Context) (at time.Time, announced bool, err error) {
 		for _, poll := range all {
 			t, found, e := poll(ctx)
@@ -127,7 +127,7 @@ func earliestOf(all ...Notice) Notice {
 
 // capNotice limits the announced time to at most limit from now. Otherwise a machine whose clock is
 // behind would drain too late.
-func capNotice(limit time.Duration, poll Notice) Notice {
+func capNotice(limit time.Duration, poll InterruptionPoller) InterruptionPoller {
 	return func(ctx context.Context) (at time.Time, announced bool, err error) {
 		at, announced, err = poll(ctx)
 		if latest := time.Now().Add(limit); announced && at.After(latest) {

@@ -28,7 +28,7 @@ var secretPatterns = []*regexp.Regexp{
 
 // maskSecrets masks the values of a unit's secrets, and whatever has the form of a credential.
 func (u Unit) maskSecrets(text string) string {
-	return MaskSecrets(text, append(slices.Collect(maps.Values(u.Secrets)), u.ReadyKey))
+	return MaskSecrets(text, append(slices.Collect(maps.Values(u.Secrets)), u.ReadinessKey))
 }
 
 // MaskSecrets replaces secrets in a text, and whatever has the form of a credential, by "[masked]". Each

@@ -9,16 +9,16 @@ import (
 	"time"
 )
 
-// Notice reports whether the cloud is about to interrupt the machine, and when.
-type Notice func(ctx context.Context) (at time.Time, announced bool, err error)
+// InterruptionPoller reports whether the cloud is about to interrupt the machine, and when.
+type InterruptionPoller func(ctx context.Context) (at time.Time, announced bool, err error)
 
 // gcpGrace is the time between Google's preemption notice and the end of the machine.
 const gcpGrace = 30 * time.Second
 
-// NoticeAWS polls for the interruption of a spot instance, with IMDSv2; base is only set in
+// PollSpotAWS polls for the interruption of a spot instance, with IMDSv2; base is only set in
 // tests.
-func NoticeAWS(base string) Notice {
-	base = orBase(base, awsMetadata)
+func PollSpotAWS(base string) InterruptionPoller {
+	base = baseURLOr(base, awsMetadata)
 	return func(ctx context.Context) (at time.Time, announced bool, err error) {
 		text, found, err := readIMDS(ctx, base, "/latest/meta-data/spot/instance-action")
 		if err != nil || !found {
@@ -43,9 +43,9 @@ func newIMDSSession(ctx context.Context, base string) (read func(ctx context.Con
 	}, err
 }
 
-// NoticeGCP polls for the preemption of a spot machine at Google; base is only set in tests.
-func NoticeGCP(base string) Notice {
-	base = orBase(base, gcpMetadata)
+// PollPreemptionGCP polls for the preemption of a spot machine at Google; base is only set in tests.
+func PollPreemptionGCP(base string) InterruptionPoller {
+	base = baseURLOr(base, gcpMetadata)
 	return func(ctx context.Context) (at time.Time, announced bool, err error) {
 		text, err := requestMetadata(ctx, http.MethodGet, base+"/computeMetadata/v1/instance/preempted", gcpHeader, "")
 		if err != nil || strings.TrimSpace(text) != "TRUE" {

@@ -21,8 +21,8 @@ import (
 // ErrNoFingerprint means that a machine has not published the fingerprint of its key: it is booting.
 var ErrNoFingerprint = errors.New("the machine has not published the fingerprint of its key yet: it may still be booting")
 
-// Machine is a machine's address for an operator.
-type Machine struct {
+// AgentAddress is a machine's address for an operator.
+type AgentAddress struct {
 	Name identity.Name
 	// Address is host:port of its agent.
 	Address string
@@ -31,8 +31,8 @@ type Machine struct {
 	Fingerprint func(ctx context.Context) (string, error)
 }
 
-// Operator is the client of agents: of an operator, or of a controller with a delegated CA.
-type Operator struct {
+// Client is the client of agents: of an operator, or of a controller with a delegated CA.
+type Client struct {
 	// Party presents a certificate with its whole chain. Authority signs certificates of machines;
 	// nil = no machine can be enrolled and no certificate renewed.
 	Party     identity.Party
@@ -51,7 +51,7 @@ type Operator struct {
 // dialTimeout is the timeout for connecting to a distant machine, including the handshake.
 const dialTimeout = 10 * time.Second
 
-func (o *Operator) now() time.Time {
+func (o *Client) now() time.Time {
 	if o.Now == nil {
 		return time.Now()
 	}
@@ -62,7 +62,7 @@ func (o *Operator) now() time.Time {
 // certificate that expires soon. It sends d to a machine with another revision, and the revocation
 // list to a machine with an older one. It is idempotent. Errors include ErrNoFingerprint, ErrNoAuthority,
 // *identity.PinError, and net errors of a machine that cannot be reached yet.
-func (o *Operator) Ensure(ctx context.Context, m Machine, d Deployment) (Status, error) {
+func (o *Client) Ensure(ctx context.Context, m AgentAddress, d Deployment) (Status, error) {
 	s, err := o.Status(ctx, m)
 	switch {
 	case errors.Is(err, identity.ErrUntrusted): // it has no certificate of the service, or an expired one
@@ -74,7 +74,7 @@ func (o *Operator) Ensure(ctx context.Context, m Machine, d Deployment) (Status,
 	if err != nil {
 		return s, err
 	}
-	if o.Renews(s) {
+	if o.NeedsRenewal(s) {
 		if err := o.Renew(ctx, m); err != nil {
 			return s, err
 		}
@@ -95,9 +95,9 @@ func (o *Operator) Ensure(ctx context.Context, m Machine, d Deployment) (Status,
 // minExtension is the minimum extension of the lifetime for a renewal.
 const minExtension = 24 * time.Hour
 
-// Renews reports whether Ensure renews a machine's certificate: it expires soon and the CA outlives
+// NeedsRenewal reports whether Ensure renews a machine's certificate: it expires soon and the CA outlives
 // it, or its issuer is revoked.
-func (o *Operator) Renews(s Status) bool {
+func (o *Client) NeedsRenewal(s Status) bool {
 	if o.Authority == nil {
 		return false
 	}
@@ -107,7 +107,7 @@ func (o *Operator) Renews(s Status) bool {
 
 // enrol enrols a machine that presents the key with the published fingerprint. A machine with an
 // expired certificate receives a new one.
-func (o *Operator) enrol(ctx context.Context, m Machine, d Deployment) error {
+func (o *Client) enrol(ctx context.Context, m AgentAddress, d Deployment) error {
 	fingerprint, err := m.Fingerprint(ctx)
 	if err != nil {
 		return fmt.Errorf("enrolling %s: reading the fingerprint of its key: %w", m.Name.ID, err)
@@ -123,7 +123,7 @@ func (o *Operator) enrol(ctx context.Context, m Machine, d Deployment) error {
 		return fmt.Errorf("enrolling %s: %w", m.Name.ID, err)
 	}
 	err = to.put(ctx, m, config, pathEnrolment, enrolment{Chain: text, Deployment: d})
-	var refusal *Refusal
+	var refusal *StatusError
 	if errors.As(err, &refusal) && refusal.Status == http.StatusConflict {
 		return to.put(ctx, m, config, pathCertificate, renewal{Chain: text})
 	}
@@ -131,7 +131,7 @@ func (o *Operator) enrol(ctx context.Context, m Machine, d Deployment) error {
 }
 
 // Renew issues another certificate for the machine's key.
-func (o *Operator) Renew(ctx context.Context, m Machine) error {
+func (o *Client) Renew(ctx context.Context, m AgentAddress) error {
 	config := o.Party.To(m.Name)
 	presented, err := o.presentedCertificate(ctx, m, config)
 	if err != nil {
@@ -148,7 +148,7 @@ func (o *Operator) Renew(ctx context.Context, m Machine) error {
 var ErrNoAuthority = errors.New("the service's certificate authority is not on this machine; run this on the machine from which the service was deployed")
 
 // certify returns a PEM chain for the key of a machine's certificate.
-func (o *Operator) certify(presented *x509.Certificate, n identity.Name) (chain string, err error) {
+func (o *Client) certify(presented *x509.Certificate, n identity.Name) (chain string, err error) {
 	if o.Authority == nil {
 		return "", ErrNoAuthority
 	}
@@ -157,7 +157,7 @@ func (o *Operator) certify(presented *x509.Certificate, n identity.Name) (chain 
 }
 
 // presentedCertificate returns the certificate that a machine presents, which proves that it has the key.
-func (o *Operator) presentedCertificate(ctx context.Context, m Machine, config *tls.Config) (*x509.Certificate, error) {
+func (o *Client) presentedCertificate(ctx context.Context, m AgentAddress, config *tls.Config) (*x509.Certificate, error) {
 	nc, err := o.dial(ctx, m.Address)
 	if err != nil {
 		return nil, err
@@ -172,7 +172,7 @@ func (o *Operator) presentedCertificate(ctx context.Context, m Machine, config *
 	return conn.ConnectionState().PeerCertificates[0], nil
 }
 
-func (o *Operator) dial(ctx context.Context, addr string) (net.Conn, error) {
+func (o *Client) dial(ctx context.Context, addr string) (net.Conn, error) {
 	if o.Dial != nil {
 		return o.Dial(ctx, addr, o.key)
 	}
@@ -181,12 +181,12 @@ func (o *Operator) dial(ctx context.Context, addr string) (net.Conn, error) {
 
 // Revoke sends a machine the revocation list. A machine with a newer list rejects it: a *Refusal
 // with status 409.
-func (o *Operator) Revoke(ctx context.Context, m Machine) error {
+func (o *Client) Revoke(ctx context.Context, m AgentAddress) error {
 	return o.put(ctx, m, o.Party.To(m.Name), pathRevoked, revocation{List: string(o.Revoked.Text())})
 }
 
 // Status reads a machine's status; it returns identity.ErrUntrusted if the machine is not enrolled.
-func (o *Operator) Status(ctx context.Context, m Machine) (Status, error) {
+func (o *Client) Status(ctx context.Context, m AgentAddress) (Status, error) {
 	var s Status
 	body, err := o.do(ctx, m, o.Party.To(m.Name), http.MethodGet, pathStatus, nil)
 	if err == nil {
@@ -199,7 +199,7 @@ func (o *Operator) Status(ctx context.Context, m Machine) (Status, error) {
 }
 
 // Drain requests that a machine reject new requests.
-func (o *Operator) Drain(ctx context.Context, m Machine) error {
+func (o *Client) Drain(ctx context.Context, m AgentAddress) error {
 	_, err := o.do(ctx, m, o.Party.To(m.Name), http.MethodPost, pathDrain, nil)
 	if err != nil {
 		return fmt.Errorf("draining %s: %w", m.Name.ID, err)
@@ -208,7 +208,7 @@ func (o *Operator) Drain(ctx context.Context, m Machine) error {
 }
 
 // Logs returns the last lines of a unit's log.
-func (o *Operator) Logs(ctx context.Context, m Machine, unit string, lines int) ([]byte, error) {
+func (o *Client) Logs(ctx context.Context, m AgentAddress, unit string, lines int) ([]byte, error) {
 	text, err := o.do(ctx, m, o.Party.To(m.Name), http.MethodGet, pathLogs+url.PathEscape(unit)+"?lines="+strconv.Itoa(lines), nil)
 	if err != nil {
 		return nil, fmt.Errorf("reading the log of %s on %s: %w", unit, m.Name.ID, err)
@@ -216,9 +216,9 @@ func (o *Operator) Logs(ctx context.Context, m Machine, unit string, lines int) 
 	return text, nil
 }
 
-// Cloud calls the machine's cloud API through it and returns the response; call is the last element
+// CallCloud calls the machine's cloud API through it and returns the response; call is the last element
 // of the path. Only a controller may call it. ctx limits its duration.
-func (o *Operator) Cloud(ctx context.Context, m Machine, call string, body []byte) ([]byte, error) {
+func (o *Client) CallCloud(ctx context.Context, m AgentAddress, call string, body []byte) ([]byte, error) {
 	text, err := o.exchange(ctx, m, o.Party.To(m.Name), http.MethodPost, pathCloud+url.PathEscape(call), body, 0)
 	if err != nil {
 		return nil, fmt.Errorf("calling the cloud API through %s: %w", m.Name.ID, err)
@@ -226,7 +226,7 @@ func (o *Operator) Cloud(ctx context.Context, m Machine, call string, body []byt
 	return text, nil
 }
 
-func (o *Operator) put(ctx context.Context, m Machine, config *tls.Config, path string, v any) error {
+func (o *Client) put(ctx context.Context, m AgentAddress, config *tls.Config, path string, v any) error {
 	body, err := json.Marshal(v)
 	if err == nil {
 		_, err = o.do(ctx, m, config, http.MethodPut, path, body)
@@ -237,23 +237,23 @@ func (o *Operator) put(ctx context.Context, m Machine, config *tls.Config, path 
 	return nil
 }
 
-// Refusal is an error response of a machine.
-type Refusal struct {
+// StatusError is an error response of a machine.
+type StatusError struct {
 	Status  int
 	Message string
 }
 
 // Error returns the HTTP status and the machine's message.
-func (e *Refusal) Error() string { return fmt.Sprintf("HTTP %d: %s", e.Status, e.Message) }
+func (e *StatusError) Error() string { return fmt.Sprintf("HTTP %d: %s", e.Status, e.Message) }
 
 // do performs one short request to a machine.
-func (o *Operator) do(ctx context.Context, m Machine, config *tls.Config, method, path string, body []byte) ([]byte, error) {
+func (o *Client) do(ctx context.Context, m AgentAddress, config *tls.Config, method, path string, body []byte) ([]byte, error) {
 	return o.exchange(ctx, m, config, method, path, body, requestTimeout)
 }
 
 // exchange performs a request on its own connection: requests are rare, and certificates change.
 // timeout is the timeout for the response header; 0 = limited by ctx.
-func (o *Operator) exchange(ctx context.Context, m Machine, config *tls.Config, method, path string, body []byte, timeout time.Duration) ([]byte, error) {
+func (o *Client) exchange(ctx context.Context, m AgentAddress, config *tls.Config, method, path string, body []byte, timeout time.Duration) ([]byte, error) {
 	transport := &http.Transport{
 		DialContext:     func(ctx context.Context, _, addr string) (net.Conn, error) { return o.dial(ctx, addr) },
 		TLSClientConfig: config, TLSHandshakeTimeout: dialTimeout, ResponseHeaderTimeout: timeout, DisableKeepAlives: true,
@@ -290,5 +290,5 @@ func responseError(resp *http.Response) error {
 		return err
 	}
 	_ = json.Unmarshal(text, &body) // other documents have no message
-	return &Refusal{resp.StatusCode, body.Error.Message}
+	return &StatusError{resp.StatusCode, body.Error.Message}
 }

@@ -16,10 +16,10 @@ type startTimer struct {
 
 // timedPhase is a phase; since is when it began to run, zero while it does not run.
 type timedPhase struct {
-	name         telemetry.StartPhaseName
-	begun, since time.Time
-	elapsed      time.Duration // of earlier attempts
-	bytes        *telemetry.ByteCount
+	name                telemetry.StartPhaseName
+	begun, runningSince time.Time
+	elapsed             time.Duration // of earlier attempts
+	bytes               *telemetry.ByteCount
 }
 
 // newStartTimer begins a start. arrived is when the agent of a machine that is enrolled for this start
@@ -33,18 +33,18 @@ func newStartTimer(now, arrived time.Time) *startTimer {
 	return t
 }
 
-// run records the phases that are in progress from now on. All others end.
-func (t *startTimer) run(now time.Time, steps ...Step) {
+// setRunning records the phases that are in progress from now on. All others end.
+func (t *startTimer) setRunning(now time.Time, steps ...Step) {
 	for i := range t.phases {
 		p := &t.phases[i]
-		if !p.since.IsZero() && !slices.ContainsFunc(steps, func(s Step) bool { return s.Name == p.name }) {
-			p.elapsed, p.since = p.elapsed+now.Sub(p.since), time.Time{}
+		if !p.runningSince.IsZero() && !slices.ContainsFunc(steps, func(s Step) bool { return s.Name == p.name }) {
+			p.elapsed, p.runningSince = p.elapsed+now.Sub(p.runningSince), time.Time{}
 		}
 	}
 	for _, s := range steps {
 		p := t.phase(now, s.Name)
-		if p.since.IsZero() {
-			p.since = now
+		if p.runningSince.IsZero() {
+			p.runningSince = now
 		}
 		p.bytes = cmp.Or(s.Bytes, p.bytes)
 	}
@@ -61,12 +61,12 @@ func (t *startTimer) phase(now time.Time, name telemetry.StartPhaseName) *timedP
 
 // isRunning reports whether a phase is in progress.
 func (t *startTimer) isRunning(name telemetry.StartPhaseName) bool {
-	return slices.ContainsFunc(t.phases, func(p timedPhase) bool { return p.name == name && !p.since.IsZero() })
+	return slices.ContainsFunc(t.phases, func(p timedPhase) bool { return p.name == name && !p.runningSince.IsZero() })
 }
 
 // finish ends the start: the replica is ready.
 func (t *startTimer) finish(now time.Time) {
-	t.run(now)
+	t.setRunning(now)
 	t.ready = now
 }
 
@@ -79,10 +79,10 @@ func (t *startTimer) record(now time.Time) *telemetry.Start {
 	s.Seconds = now.Sub(t.begun).Seconds()
 	for _, p := range t.phases {
 		total := p.elapsed
-		if !p.since.IsZero() {
-			total += now.Sub(p.since)
+		if !p.runningSince.IsZero() {
+			total += now.Sub(p.runningSince)
 		}
-		s.Phases = append(s.Phases, telemetry.StartPhase{Name: p.name, StartedAt: p.begun, Seconds: total.Seconds(), Running: !p.since.IsZero(), Bytes: p.bytes})
+		s.Phases = append(s.Phases, telemetry.StartPhase{Name: p.name, StartedAt: p.begun, Seconds: total.Seconds(), Running: !p.runningSince.IsZero(), Bytes: p.bytes})
 	}
 	return s
 }

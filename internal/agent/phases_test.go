@@ -24,36 +24,36 @@ func TestPhasesAreMeasured(t *testing.T) {
 		want string
 	}{
 		{"an image and weights at the same time", func(s *startTimer) {
-			s.run(at(10), image)
-			s.run(at(12), image, weights(0))
-			s.run(at(60), image, weights(4))
+			s.setRunning(at(10), image)
+			s.setRunning(at(12), image, weights(0))
+			s.setRunning(at(60), image, weights(4))
 		}, 70, "image 1m0s, weights 58s 25 % of 16.0 GB"},
 		{"the image has arrived", func(s *startTimer) {
-			s.run(at(10), image, weights(0))
-			s.run(at(60), weights(8))
+			s.setRunning(at(10), image, weights(0))
+			s.setRunning(at(60), weights(8))
 		}, 70, "weights 1m0s 50 % of 16.0 GB"},
 		{"ready", func(s *startTimer) {
-			s.run(at(10), image, weights(0))
-			s.run(at(60), weights(8))
-			s.run(at(100), load)
-			s.run(at(130), warm)
+			s.setRunning(at(10), image, weights(0))
+			s.setRunning(at(60), weights(8))
+			s.setRunning(at(100), load)
+			s.setRunning(at(130), warm)
 			s.finish(at(190))
 		}, 1000, "ready in 3m10s: image 50s, weights 1m30s, load 30s, warmup 1m0s"},
 		{"attempts add up, without the pauses between them", func(s *startTimer) {
-			s.run(at(0), image)
-			s.run(at(20))
-			s.run(at(35), image)
-			s.run(at(40), image)
+			s.setRunning(at(0), image)
+			s.setRunning(at(20))
+			s.setRunning(at(35), image)
+			s.setRunning(at(40), image)
 		}, 45, "image 30s"},
 		{"a pause", func(s *startTimer) {
-			s.run(at(0), image)
-			s.run(at(20))
+			s.setRunning(at(0), image)
+			s.setRunning(at(20))
 		}, 30, "after 30s: image 20s"},
 		{"an engine that restarts", func(s *startTimer) {
-			s.run(at(0), load)
-			s.run(at(10), warm)
-			s.run(at(15))
-			s.run(at(20), load)
+			s.setRunning(at(0), load)
+			s.setRunning(at(10), warm)
+			s.setRunning(at(15))
+			s.setRunning(at(20), load)
 		}, 25, "load 15s"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -69,15 +69,15 @@ func TestPhasesAreMeasured(t *testing.T) {
 // The sum of the phases that do not overlap is the whole start.
 func TestFirstStartContainsBoot(t *testing.T) {
 	first := newStartTimer(at(75), at(60))
-	first.run(at(75), Step{Name: telemetry.StartImage})
-	first.run(at(100), Step{Name: telemetry.StartLoad})
+	first.setRunning(at(75), Step{Name: telemetry.StartImage})
+	first.setRunning(at(100), Step{Name: telemetry.StartLoad})
 	first.finish(at(120))
 	s := first.record(at(500)).WithBoot(at(0))
 	if got, want := s.Summary(), "ready in 2m0s: boot 1m0s, enrolment 15s, image 25s, load 20s"; got != want || !s.StartedAt.Equal(at(0)) {
 		t.Errorf("got %q from %s, want %q", got, s.StartedAt, want)
 	}
 	later := newStartTimer(at(75), time.Time{})
-	later.run(at(75), Step{Name: telemetry.StartLoad})
+	later.setRunning(at(75), Step{Name: telemetry.StartLoad})
 	for name, s := range map[string]*telemetry.Start{
 		"a later start": later.record(at(80)).WithBoot(at(0)), "a clock that is behind": first.record(at(500)).WithBoot(at(61)), "an unknown launch": first.record(at(500)).WithBoot(time.Time{}),
 	} {

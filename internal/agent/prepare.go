@@ -21,13 +21,13 @@ func (s *System) prepare(ctx context.Context, u Unit, report func(Progress)) (ar
 	}
 	p := &preparation{image: u.Image, report: report}
 	steps := []func(context.Context) error{func(ctx context.Context) error {
-		defer p.pulled()
-		return s.pull(ctx, u.Image, p.pulling, p.pullingBytes)
+		defer p.pullEnded()
+		return s.pull(ctx, u.Image, p.pullStarted, p.pullProgress)
 	}}
 	if u.Weights != nil || len(u.Adapters) > 0 {
 		steps = append(steps, func(ctx context.Context) error {
-			defer p.fetched()
-			return s.fetchFiles(ctx, u, p.fetching)
+			defer p.downloadEnded()
+			return s.fetchFiles(ctx, u, p.downloadProgress)
 		})
 	}
 	if err := runTogether(ctx, steps); err != nil {
@@ -56,12 +56,12 @@ func runTogether(ctx context.Context, steps []func(context.Context) error) error
 // fetchFiles downloads a unit's weights, then its adapters.
 func (s *System) fetchFiles(ctx context.Context, u Unit, report func(what string, b telemetry.ByteCount)) error {
 	if w := u.Weights; w != nil {
-		if err := s.fetch(ctx, u, w.From, func(b telemetry.ByteCount) { report("", b) }); err != nil {
+		if err := s.fetch(ctx, u, w.Source, func(b telemetry.ByteCount) { report("", b) }); err != nil {
 			return err
 		}
 	}
 	for _, a := range u.Adapters {
-		err := s.fetch(ctx, u, a.From, func(b telemetry.ByteCount) { report("adapter "+a.Name+", ", b) })
+		err := s.fetch(ctx, u, a.Source, func(b telemetry.ByteCount) { report("adapter "+a.Name+", ", b) })
 		if err != nil {
 			return fmt.Errorf("adapter %s: %w", a.Name, err)
 		}
@@ -78,8 +78,8 @@ func (s *System) fetch(ctx context.Context, u Unit, from string, report func(tel
 		}
 		return fetchHub(ctx, repo, u.hubToken(), dir, report)
 	}
-	if s.Fetch != nil {
-		return s.Fetch(ctx, from, dir, report)
+	if s.FetchBucket != nil {
+		return s.FetchBucket(ctx, from, dir, report)
 	}
 	return fetchWeights(ctx, from, dir, report)
 }
@@ -90,76 +90,76 @@ type preparation struct {
 	image  string
 	report func(Progress)
 
-	mu         sync.Mutex
-	isPull     bool
-	isDownload bool
-	progress   string // of the download, as text; empty before it begins
-	bytes      telemetry.ByteCount
-	imageBytes telemetry.ByteCount // the total is 0 before it is known
+	mu              sync.Mutex
+	pullRunning     bool
+	downloadRunning bool
+	progress        string // of the download, as text; empty before it begins
+	bytes           telemetry.ByteCount
+	imageBytes      telemetry.ByteCount // the total is 0 before it is known
 }
 
-func (p *preparation) pulling() {
+func (p *preparation) pullStarted() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.isPull = true
-	p.show()
+	p.pullRunning = true
+	p.reportPhase()
 }
 
-// pullingBytes records the bytes of the image.
-func (p *preparation) pullingBytes(b telemetry.ByteCount) {
+// pullProgress records the bytes of the image.
+func (p *preparation) pullProgress(b telemetry.ByteCount) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.imageBytes = b
-	p.show()
+	p.reportPhase()
 }
 
-func (p *preparation) pulled() {
+func (p *preparation) pullEnded() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.isPull = false
+	p.pullRunning = false
 	if p.progress != "" {
-		p.show()
+		p.reportPhase()
 	}
 }
 
-// fetching records the progress of a download; what names it before its bytes.
-func (p *preparation) fetching(what string, b telemetry.ByteCount) {
+// downloadProgress records the progress of a download; what names it before its bytes.
+func (p *preparation) downloadProgress(what string, b telemetry.ByteCount) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	const gb = 1e9
-	p.isDownload, p.bytes = true, b
+	p.downloadRunning, p.bytes = true, b
 	p.progress = fmt.Sprintf("%s%.1f of %.1f GB", what, float64(b.Done)/gb, float64(b.Total)/gb)
-	p.show()
+	p.reportPhase()
 }
 
-func (p *preparation) fetched() {
+func (p *preparation) downloadEnded() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.isDownload = false
-	if p.isPull {
-		p.show()
+	p.downloadRunning = false
+	if p.pullRunning {
+		p.reportPhase()
 	}
 }
 
-// show reports the phase; the caller holds the lock.
-func (p *preparation) show() {
+// reportPhase reports the phase; the caller holds the lock.
+func (p *preparation) reportPhase() {
 	now := Progress{Phase: PhaseImage, Reason: p.image}
 	switch {
-	case !p.isPull:
+	case !p.pullRunning:
 		now.Phase, now.Reason = PhaseWeights, p.progress
 	case p.progress != "":
 		now.Reason += "; weights: " + p.progress
 	}
-	if p.isPull {
+	if p.pullRunning {
 		step := Step{Name: telemetry.StartImage}
 		if bytes := p.imageBytes; bytes.Total > 0 {
 			step.Bytes = &bytes
 		}
-		now.Steps = append(now.Steps, step)
+		now.ActivePhases = append(now.ActivePhases, step)
 	}
-	if p.isDownload {
+	if p.downloadRunning {
 		bytes := p.bytes
-		now.Steps = append(now.Steps, Step{Name: telemetry.StartWeights, Bytes: &bytes})
+		now.ActivePhases = append(now.ActivePhases, Step{Name: telemetry.StartWeights, Bytes: &bytes})
 	}
 	p.report(now)
 }

@@ -35,7 +35,7 @@ func slowHost(t *testing.T, pull, fetch time.Duration) *System {
 		defer mu.Unlock()
 		return call(ctx, program, args...)
 	}
-	s.Fetch = func(ctx context.Context, from, dir string, report func(telemetry.ByteCount)) error {
+	s.FetchBucket = func(ctx context.Context, from, dir string, report func(telemetry.ByteCount)) error {
 		report(telemetry.ByteCount{Total: 16e9})
 		if strings.Contains(from, "missing") {
 			return errors.New("listing s3://missing/a: no objects found")
@@ -63,7 +63,7 @@ func TestImageAndWeightsArriveTogether(t *testing.T) {
 		var reported []string
 		start := time.Now()
 		u := container
-		u.Weights = &Weights{From: "s3://models/llama", To: "/weights"}
+		u.Weights = &Weights{Source: "s3://models/llama", MountPath: "/weights"}
 		_, err := s.Start(t.Context(), u, func(p Progress) {
 			mu.Lock()
 			defer mu.Unlock()
@@ -83,7 +83,7 @@ func TestFailedDownloadEndsThePull(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := slowHost(t, time.Hour, 0)
 		u := container
-		u.Weights = &Weights{From: "s3://missing/a", To: "/weights"}
+		u.Weights = &Weights{Source: "s3://missing/a", MountPath: "/weights"}
 		start := time.Now()
 		started, err := s.Start(t.Context(), u, func(Progress) {})
 		if err == nil || started || !strings.Contains(err.Error(), "no objects found") || time.Since(start) != 0 {
@@ -109,7 +109,7 @@ func TestSystemFetchesAdapters(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			m, s := newFakeHost(t)
-			s.Fetch = func(_ context.Context, from, dir string, _ func(telemetry.ByteCount)) error {
+			s.FetchBucket = func(_ context.Context, from, dir string, _ func(telemetry.ByteCount)) error {
 				config := tt.configs[from[len(from)-1]-'0']
 				if config == "" {
 					return nil
@@ -120,9 +120,9 @@ func TestSystemFetchesAdapters(t *testing.T) {
 				return os.WriteFile(filepath.Join(dir, "adapter_config.json"), []byte(config), 0o600)
 			}
 			u := container
-			u.RankFlag = "--max-lora-rank"
+			u.LoRARankFlag = "--max-lora-rank"
 			for i := range tt.configs {
-				u.Adapters = append(u.Adapters, Adapter{Name: fmt.Sprintf("a%d", i), From: fmt.Sprintf("s3://loras/%d", i), To: fmt.Sprintf("/adapters/%d", i)})
+				u.Adapters = append(u.Adapters, Adapter{Name: fmt.Sprintf("a%d", i), Source: fmt.Sprintf("s3://loras/%d", i), MountPath: fmt.Sprintf("/adapters/%d", i)})
 			}
 			if err := (Deployment{Units: []Unit{u}}).Check(); err != nil {
 				t.Fatal(err)
@@ -229,7 +229,7 @@ func TestContainerMountsAndPorts(t *testing.T) {
 		t.Errorf("%s lacks %s", run, want)
 	}
 	for problem, change := range map[string]func(*Unit){
-		"compiled must be absolute paths in a container": func(u *Unit) { u.Compiled = []string{"/a:/b"} },
+		"compiled must be absolute paths in a container": func(u *Unit) { u.CompileCaches = []string{"/a:/b"} },
 		"more_ports must be 1 to 65535":                  func(u *Unit) { u.MorePorts = []int{0} },
 	} {
 		u := container

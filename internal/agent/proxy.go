@@ -70,7 +70,7 @@ func (a *Agent) setProxy(config *Proxy) error {
 
 // newProxy returns a proxy that does not listen yet.
 func (a *Agent) newProxy(config Proxy) (*engineProxy, error) {
-	to, err := url.Parse(config.To)
+	to, err := url.Parse(config.Upstream)
 	if err != nil {
 		return nil, err
 	}
@@ -90,7 +90,7 @@ func (a *Agent) newProxy(config Proxy) (*engineProxy, error) {
 // current when it is opened.
 func (a *Agent) proxyTLS() *tls.Config {
 	return &tls.Config{MinVersion: tls.VersionTLS13, GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) {
-		return a.enrolled().Server(identity.Balancer), nil
+		return a.currentCredentials().Server(identity.Balancer), nil
 	}}
 }
 
@@ -122,7 +122,7 @@ func (f *engineProxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // not a request in flight: it carries cache events for as long as the engine publishes them, also while the
 // machine drains.
 func (f *engineProxy) serveConnect(w http.ResponseWriter, r *http.Request) {
-	if !slices.Contains(f.config.Connect, r.Host) {
+	if !slices.Contains(f.config.ConnectTargets, r.Host) {
 		writeError(w, http.StatusForbidden, fmt.Errorf("connecting to %s: not an address of the engine's cache events", r.Host))
 		return
 	}

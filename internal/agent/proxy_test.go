@@ -32,7 +32,7 @@ func TestProxyForwardsEarlyResponses(t *testing.T) {
 		fmt.Fprintf(w, "data: %q %v\n\n", body, err)
 	}))
 	defer engine.Close()
-	f, err := (&Agent{log: slog.New(slog.DiscardHandler)}).newProxy(Proxy{To: engine.URL})
+	f, err := (&Agent{log: slog.New(slog.DiscardHandler)}).newProxy(Proxy{Upstream: engine.URL})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -92,8 +92,8 @@ func TestProxyConnectsToCacheEvents(t *testing.T) {
 	m, o := w.boot(t.TempDir(), &fakeRunner{}), w.operator()
 	at := freePort(t)
 	d := sampleDeployment("1")
-	d.Proxy = &Proxy{Listen: at, To: "http://127.0.0.1:1", Connect: []string{events.Addr().String()}}
-	if _, err := o.Ensure(t.Context(), m.Machine, d); err != nil {
+	d.Proxy = &Proxy{Listen: at, Upstream: "http://127.0.0.1:1", ConnectTargets: []string{events.Addr().String()}}
+	if _, err := o.Ensure(t.Context(), m.AgentAddress, d); err != nil {
 		t.Fatal(err)
 	}
 	testkit.Eventually(t, "the machine is ready", func() bool { return m.agent.Status().Phase == PhaseReady })
@@ -134,7 +134,7 @@ func TestProxyConnectsToCacheEvents(t *testing.T) {
 		t.Errorf("%d requests in flight", n)
 	}
 	d.Revision, d.Proxy = "2", nil
-	if _, err := o.Ensure(t.Context(), m.Machine, d); err != nil {
+	if _, err := o.Ensure(t.Context(), m.AgentAddress, d); err != nil {
 		t.Fatal(err)
 	}
 	if line, err := r.ReadString('\n'); err == nil || errors.Is(err, os.ErrDeadlineExceeded) {

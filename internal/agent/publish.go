@@ -68,7 +68,7 @@ const GuestAttributePath = "skyserve/fingerprint"
 
 // Publish writes the attribute.
 func (g GuestAttributes) Publish(ctx context.Context, _ identity.Name, fingerprint string) error {
-	_, err := requestMetadata(ctx, http.MethodPut, orBase(g.Base, gcpMetadata)+"/computeMetadata/v1/instance/guest-attributes/"+GuestAttributePath, gcpHeader, fingerprint)
+	_, err := requestMetadata(ctx, http.MethodPut, baseURLOr(g.Base, gcpMetadata)+"/computeMetadata/v1/instance/guest-attributes/"+GuestAttributePath, gcpHeader, fingerprint)
 	return err
 }
 
@@ -80,10 +80,10 @@ const (
 
 var gcpHeader = http.Header{"Metadata-Flavor": {"Google"}}
 
-// orBase returns base without a trailing slash, or the default if base is empty.
-func orBase(base, usual string) string {
+// baseURLOr returns base without a trailing slash, or the default if base is empty.
+func baseURLOr(base, fallback string) string {
 	if base == "" {
-		return usual
+		return fallback
 	}
 	return strings.TrimRight(base, "/")
 }
@@ -91,13 +91,13 @@ func orBase(base, usual string) string {
 // metadataClient calls the metadata server from inside a machine, never through an HTTP proxy.
 var metadataClient = &http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
 
-// metadataError is an error response of a metadata server or of an object store.
-type metadataError struct {
+// httpStatusError is an error response of a metadata server or of an object store.
+type httpStatusError struct {
 	path   string
 	status int
 }
 
-func (e *metadataError) Error() string {
+func (e *httpStatusError) Error() string {
 	return fmt.Sprintf("%s returned HTTP status %d", e.path, e.status)
 }
 
@@ -115,7 +115,7 @@ func requestMetadata(ctx context.Context, method, url string, header http.Header
 	defer resp.Body.Close()
 	text, err := io.ReadAll(io.LimitReader(resp.Body, 64<<10))
 	if err == nil && resp.StatusCode != http.StatusOK {
-		err = &metadataError{req.URL.Path, resp.StatusCode}
+		err = &httpStatusError{req.URL.Path, resp.StatusCode}
 	}
 	return string(text), err
 }

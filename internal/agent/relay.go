@@ -19,9 +19,9 @@ import (
 // maxRelayDuration limits one relayed connection: an exchange with an agent takes seconds.
 const maxRelayDuration = 5 * time.Minute
 
-// headerKey is the header with the fingerprint of the key that the target machine must present.
+// headerFingerprint is the header with the fingerprint of the key that the target machine must present.
 // It is sent for a machine that is not enrolled yet or whose certificate has expired.
-const headerKey = "Skyserve-Key"
+const headerFingerprint = "Skyserve-Key"
 
 // serveRelay connects an operator or the controller to the agent of another machine. Firewalls allow
 // connections to that agent only from machines of balancers. The relayed bytes are TLS between the
@@ -34,7 +34,7 @@ func (a *Agent) serveRelay(w http.ResponseWriter, r *http.Request) {
 	case a.opts.Name.Role != identity.Balancer:
 		writeError(w, http.StatusForbidden, fmt.Errorf("relay to %s: the relay must be a balancer's machine, got %s (%s)", r.Host, a.opts.Name.ID, a.opts.Name.Role))
 		return
-	case a.enrolled() == nil:
+	case a.currentCredentials() == nil:
 		writeError(w, http.StatusConflict, errNotEnrolled)
 		return
 	case err != nil || port != own:
@@ -43,7 +43,7 @@ func (a *Agent) serveRelay(w http.ResponseWriter, r *http.Request) {
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), maxRelayDuration)
 	defer cancel()
-	to, status, err := a.dialVerified(ctx, r.Host, r.Header.Get(headerKey))
+	to, status, err := a.dialVerified(ctx, r.Host, r.Header.Get(headerFingerprint))
 	if err != nil {
 		writeError(w, status, fmt.Errorf("relay to %s: %w", r.Host, err))
 		return
@@ -72,9 +72,9 @@ func acceptConnect(ctx context.Context, w http.ResponseWriter, to net.Conn) {
 // the service or has the key with the fingerprint. After an error, status is the HTTP status to
 // return.
 func (a *Agent) dialVerified(ctx context.Context, addr, fingerprint string) (conn net.Conn, status int, err error) {
-	config := a.enrolled().Client(identity.Balancer, identity.Replica)
+	config := a.currentCredentials().Client(identity.Balancer, identity.Replica)
 	if fingerprint != "" {
-		config = a.enrolled().Pinned(fingerprint)
+		config = a.currentCredentials().Pinned(fingerprint)
 	}
 	dialer := &net.Dialer{Timeout: dialTimeout}
 	presented, err := (&tls.Dialer{NetDialer: dialer, Config: config}).DialContext(ctx, "tcp", addr)
@@ -109,10 +109,10 @@ func copyBetween(ctx context.Context, to, from net.Conn, fromReader io.Reader) {
 // DialThrough returns a Dial function that connects through a balancer's machine: firewalls allow
 // connections to replicas only from those. Errors include identity.ErrUntrusted and identity.ErrPin, as found
 // by the balancer's machine.
-func (o *Operator) DialThrough(by Machine) func(ctx context.Context, addr, fingerprint string) (net.Conn, error) {
+func (o *Client) DialThrough(relay AgentAddress) func(ctx context.Context, addr, fingerprint string) (net.Conn, error) {
 	return func(ctx context.Context, addr, fingerprint string) (net.Conn, error) {
-		conn, err := o.dialRelayed(ctx, by, addr, fingerprint)
-		var refusal *Refusal
+		conn, err := o.dialRelayed(ctx, relay, addr, fingerprint)
+		var refusal *StatusError
 		if errors.As(err, &refusal) && refusal.Status == http.StatusMisdirectedRequest {
 			err = fmt.Errorf("%w: %s", identity.ErrUntrusted, refusal.Message)
 			if fingerprint != "" {
@@ -120,22 +120,22 @@ func (o *Operator) DialThrough(by Machine) func(ctx context.Context, addr, finge
 			}
 		}
 		if err != nil {
-			return nil, fmt.Errorf("connecting through %s: %w", by.Name.ID, err)
+			return nil, fmt.Errorf("connecting through %s: %w", relay.Name.ID, err)
 		}
 		return conn, nil
 	}
 }
 
 // dialRelayed requests a connection to another machine from the agent of a machine.
-func (o *Operator) dialRelayed(ctx context.Context, by Machine, addr, fingerprint string) (net.Conn, error) {
-	nc, err := o.dial(ctx, by.Address)
+func (o *Client) dialRelayed(ctx context.Context, relay AgentAddress, addr, fingerprint string) (net.Conn, error) {
+	nc, err := o.dial(ctx, relay.Address)
 	if err != nil {
 		return nil, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, 2*dialTimeout)
 	defer cancel()
 	stop := context.AfterFunc(ctx, func() { nc.Close() })
-	conn := tls.Client(nc, o.Party.To(by.Name))
+	conn := tls.Client(nc, o.Party.To(relay.Name))
 	err = requestRelay(conn, addr, fingerprint)
 	if !stop() && err == nil {
 		err = context.Cause(ctx)
@@ -151,7 +151,7 @@ func (o *Operator) dialRelayed(ctx context.Context, by Machine, addr, fingerprin
 func requestRelay(conn net.Conn, addr, fingerprint string) error {
 	req := &http.Request{Method: http.MethodConnect, Host: addr, URL: &url.URL{Host: addr}, Header: http.Header{}}
 	if fingerprint != "" {
-		req.Header.Set(headerKey, fingerprint)
+		req.Header.Set(headerFingerprint, fingerprint)
 	}
 	if err := req.Write(conn); err != nil {
 		return err

@@ -20,21 +20,21 @@ func TestContainerStates(t *testing.T) {
 		"running 0 false 0 ":     {Running: true},
 		"running 0 false 7 ":     {Running: true, Restarts: 7},
 		"restarting 1 false 12 ": {Reason: "container restarting, exit code 1", Restarts: 12},
-		"exited 137 true 0 ":     {Reason: "container exited, exit code 137, out of memory", Lost: true},
+		"exited 137 true 0 ":     {Reason: "container exited, exit code 137, out of memory", NeedsStart: true},
 		"created 128 false 0 nvidia-container-cli: device error: GPU is lost": {
-			Reason: "container created, exit code 128, nvidia-container-cli: device error: GPU is lost", Lost: true,
+			Reason: "container created, exit code 128, nvidia-container-cli: device error: GPU is lost", NeedsStart: true,
 		},
 	} {
 		m, s := newFakeHost(t)
 		m.running["skyserve-engine"], m.state = "f1", state
 		want.Lines = []string{"two"}
 		got, err := s.Inspect(t.Context(), container, 1)
-		if err != nil || got.Running != want.Running || got.Reason != want.Reason || got.Restarts != want.Restarts || got.Lost != want.Lost || !slices.Equal(got.Lines, want.Lines) {
+		if err != nil || got.Running != want.Running || got.Reason != want.Reason || got.Restarts != want.Restarts || got.NeedsStart != want.NeedsStart || !slices.Equal(got.Lines, want.Lines) {
 			t.Errorf("%q: got %+v (%v), want %+v", state, got, err, want)
 		}
 	}
 	_, s := newFakeHost(t)
-	if seen, err := s.Inspect(t.Context(), container, 1); err == nil || !seen.Lost {
+	if seen, err := s.Inspect(t.Context(), container, 1); err == nil || !seen.NeedsStart {
 		t.Errorf("without a container: %+v (%v)", seen, err)
 	}
 }
@@ -141,7 +141,7 @@ func TestStaleFilesAreRemoved(t *testing.T) {
 	with := func(revision string, units ...Unit) Deployment { return Deployment{Revision: revision, Units: units} }
 	balancer := Unit{Name: "balancer", Args: []string{"x"}, Files: map[string]string{"balancer/config.yaml": "a", "balancer/old": "b"}}
 	controller := Unit{Name: "controller", Args: []string{"x"}, Files: map[string]string{"controller/issuer.pem": "secret"}}
-	if _, err := o.Ensure(t.Context(), m.Machine, with("1", balancer, controller)); err != nil {
+	if _, err := o.Ensure(t.Context(), m.AgentAddress, with("1", balancer, controller)); err != nil {
 		t.Fatal(err)
 	}
 	paths := func() []string {
@@ -159,7 +159,7 @@ func TestStaleFilesAreRemoved(t *testing.T) {
 	if err := os.WriteFile(m.agent.path("controller/store"), nil, 0o600); err != nil { // a file that a unit created itself
 		t.Fatal(err)
 	}
-	if _, err := o.Ensure(t.Context(), m.Machine, with("2", balancer)); err != nil {
+	if _, err := o.Ensure(t.Context(), m.AgentAddress, with("2", balancer)); err != nil {
 		t.Fatal(err)
 	}
 	testkit.Eventually(t, "stale files are removed", func() bool { return slices.Equal(paths(), []string{"config.yaml", "store"}) })

@@ -25,11 +25,11 @@ func (a *Agent) hasRevoked(c *x509.Certificate) bool {
 // setRevoked stores a revocation list, unless the machine has a newer one. Units of the machine read
 // it from FileRevoked.
 func (a *Agent) setRevoked(r revocation) error {
-	a.operatorMu.Lock()
-	defer a.operatorMu.Unlock()
-	party := a.enrolled()
+	a.changeMu.Lock()
+	defer a.changeMu.Unlock()
+	party := a.currentCredentials()
 	if party == nil {
-		return conflict{errNotEnrolled}
+		return conflictError{errNotEnrolled}
 	}
 	list, err := identity.ParseRevoked([]byte(r.List), party.Root)
 	if err == nil && list.Number() == 0 {
@@ -42,7 +42,7 @@ func (a *Agent) setRevoked(r revocation) error {
 	err = list.After(a.revoked)
 	a.mu.Unlock()
 	if err != nil {
-		return conflict{fmt.Errorf("storing revocation list %d: %w", list.Number(), err)}
+		return conflictError{fmt.Errorf("storing revocation list %d: %w", list.Number(), err)}
 	}
 	if err := identity.WriteFile(a.path(FileRevoked), list.Text()); err != nil {
 		return err

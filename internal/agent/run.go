@@ -31,8 +31,8 @@ type Progress struct {
 	// Phase and Reason are those of the machine meanwhile.
 	Phase  Phase
 	Reason string
-	// Steps are the phases of the start that are in progress, which may overlap.
-	Steps []Step
+	// ActivePhases are the phases of the start that are in progress, which may overlap.
+	ActivePhases []Step
 }
 
 // Step is a phase of a start in progress; Bytes is nil where the bytes are unknown.
@@ -49,8 +49,8 @@ type UnitState struct {
 	ExitCode int
 	// Restarts is the number of automatic restarts.
 	Restarts int
-	// Lost is true when the unit does not restart by itself: Start must be called.
-	Lost bool
+	// NeedsStart is true when the unit does not restart by itself: Start must be called.
+	NeedsStart bool
 	// Lines are the last lines of the unit's log.
 	Lines []string
 }

@@ -29,23 +29,23 @@ const (
 type Exec struct {
 	// Dir is the agent's directory, in which units run.
 	Dir string
-	// Inside runs a unit of this binary inside the agent's process, until ctx ends. args are the
+	// RunInProcess runs a unit of this binary inside the agent's process, until ctx ends. args are the
 	// arguments after the binary's name, log receives its output, and each value of reload requests
 	// a reload of its files. nil = units of this binary are child processes, too.
-	Inside func(ctx context.Context, args []string, log io.Writer, reload <-chan os.Signal) error
+	RunInProcess func(ctx context.Context, args []string, log io.Writer, reload <-chan os.Signal) error
 
 	mu   sync.Mutex
-	jobs map[string]*job
+	jobs map[string]*process
 }
 
-// job is a program that is restarted when it exits.
-type job struct {
-	fixed   string
-	program string // its path; empty if it runs inside the agent's process
-	inside  func(ctx context.Context, args []string, log io.Writer, reload <-chan os.Signal) error
-	reload  chan os.Signal
-	stop    context.CancelFunc
-	done    chan struct{}
+// process is a program that is restarted when it exits.
+type process struct {
+	immutableHash string
+	program       string // its path; empty if it runs inside the agent's process
+	runInProcess  func(ctx context.Context, args []string, log io.Writer, reload <-chan os.Signal) error
+	reload        chan os.Signal
+	stop          context.CancelFunc
+	done          chan struct{}
 
 	mu      sync.Mutex
 	process *os.Process // nil while it is not running, or runs inside the agent's process
@@ -67,16 +67,16 @@ func (e *Exec) Start(ctx context.Context, u Unit, _ func(Progress)) (started boo
 	if u.Image != "" {
 		return false, fmt.Errorf("running image %s: the runner exec cannot run containers; set runner to system", u.Image)
 	}
-	j := &job{fixed: u.fixed(), done: make(chan struct{}), reload: make(chan os.Signal, 1)}
-	if e.Inside != nil && u.Args[0] == programName {
-		j.inside = e.Inside
+	j := &process{immutableHash: u.immutableHash(), done: make(chan struct{}), reload: make(chan os.Signal, 1)}
+	if e.RunInProcess != nil && u.Args[0] == programName {
+		j.runInProcess = e.RunInProcess
 	} else if j.program, err = exec.LookPath(u.Args[0]); err != nil {
 		return false, err
 	}
 	e.mu.Lock()
 	old := e.jobs[u.Name]
 	e.mu.Unlock()
-	if old != nil && old.fixed == u.fixed() {
+	if old != nil && old.immutableHash == u.immutableHash() {
 		return false, nil
 	}
 	if err := e.Stop(ctx, u.Name); err != nil {
@@ -85,21 +85,21 @@ func (e *Exec) Start(ctx context.Context, u Unit, _ func(Progress)) (started boo
 	if err := os.MkdirAll(filepath.Join(e.Dir, u.Name), dirMode); err != nil {
 		return false, err
 	}
-	life, stop := context.WithCancel(context.Background())
+	runCtx, stop := context.WithCancel(context.Background())
 	j.stop = stop
 	e.mu.Lock()
 	if e.jobs == nil {
-		e.jobs = map[string]*job{}
+		e.jobs = map[string]*process{}
 	}
 	e.jobs[u.Name] = j
 	e.mu.Unlock()
-	go j.runUntilStopped(life, e.Dir, u)
+	go j.runUntilStopped(runCtx, e.Dir, u)
 	return true, nil
 }
 
 // runUntilStopped restarts the program whenever it exits, until ctx ends. The backoff doubles while
 // the program exits within maxBackoff.
-func (j *job) runUntilStopped(ctx context.Context, dir string, u Unit) {
+func (j *process) runUntilStopped(ctx context.Context, dir string, u Unit) {
 	defer close(j.done)
 	for backoff := minBackoff; ctx.Err() == nil; backoff = min(2*backoff, maxBackoff) {
 		began := time.Now()
@@ -122,15 +122,15 @@ func (j *job) runUntilStopped(ctx context.Context, dir string, u Unit) {
 
 // runOnce runs the program until it exits. When ctx ends, it sends SIGTERM, and SIGKILL after
 // stopGrace.
-func (j *job) runOnce(ctx context.Context, dir string, u Unit) error {
+func (j *process) runOnce(ctx context.Context, dir string, u Unit) error {
 	log, err := openLog(filepath.Join(dir, u.Name, unitLog))
 	if err != nil {
 		return err
 	}
 	defer log.Close()
-	if j.inside != nil {
+	if j.runInProcess != nil {
 		j.setState(nil, true, "")
-		return j.inside(ctx, u.Args[1:], log, j.reload)
+		return j.runInProcess(ctx, u.Args[1:], log, j.reload)
 	}
 	cmd := exec.CommandContext(ctx, j.program, u.Args[1:]...)
 	cmd.Dir, cmd.Stdout, cmd.Stderr, cmd.WaitDelay = dir, log, log, stopGrace
@@ -144,7 +144,7 @@ func (j *job) runOnce(ctx context.Context, dir string, u Unit) error {
 }
 
 // setState records whether the program is running, and why it is not.
-func (j *job) setState(process *os.Process, running bool, reason string) {
+func (j *process) setState(process *os.Process, running bool, reason string) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	if running {
@@ -154,7 +154,7 @@ func (j *job) setState(process *os.Process, running bool, reason string) {
 }
 
 // recordExit records the exit code of the program.
-func (j *job) recordExit(err error) {
+func (j *process) recordExit(err error) {
 	var exit *exec.ExitError
 	code := 0
 	if errors.As(err, &exit) {
@@ -174,7 +174,7 @@ func openLog(path string) (*os.File, error) {
 	return os.OpenFile(path, flags, 0o600)
 }
 
-func (e *Exec) findJob(name string) *job {
+func (e *Exec) findJob(name string) *process {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.jobs[name]
@@ -188,7 +188,7 @@ func (e *Exec) Reload(_ context.Context, name string) error {
 	}
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	if j.inside != nil {
+	if j.runInProcess != nil {
 		select {
 		case j.reload <- syscall.SIGHUP:
 		default: // the last signal is still pending

@@ -16,7 +16,7 @@ func TestOwnProgramRunsInsideAgent(t *testing.T) {
 	started, reloaded, ended := make(chan []string, 2), make(chan struct{}), make(chan struct{}, 2)
 	failFirst := make(chan struct{}, 1)
 	failFirst <- struct{}{}
-	e := &Exec{Dir: t.TempDir(), Inside: func(ctx context.Context, args []string, log io.Writer, reload <-chan os.Signal) error {
+	e := &Exec{Dir: t.TempDir(), RunInProcess: func(ctx context.Context, args []string, log io.Writer, reload <-chan os.Signal) error {
 		defer func() { ended <- struct{}{} }()
 		fmt.Fprintln(log, "running")
 		started <- args

@@ -24,12 +24,12 @@ import (
 type System struct {
 	// Dir is the agent's directory, in which programs run.
 	Dir string
-	// Units is the directory of systemd units; empty = /etc/systemd/system.
-	Units string
+	// UnitDir is the directory of systemd units; empty = /etc/systemd/system.
+	UnitDir string
 	// Call runs a program of the machine and returns its output; nil = with os/exec.
 	Call func(ctx context.Context, program string, args ...string) (output string, err error)
-	// Fetch downloads weights from a bucket into a directory; nil = with the machine's identity.
-	Fetch func(ctx context.Context, from, dir string, report func(telemetry.ByteCount)) error
+	// FetchBucket downloads weights from a bucket into a directory; nil = with the machine's identity.
+	FetchBucket func(ctx context.Context, from, dir string, report func(telemetry.ByteCount)) error
 	// FetchHub downloads a repository of the Hugging Face hub, ORG/NAME, into a directory, with an
 	// access token; nil = from the hub.
 	FetchHub func(ctx context.Context, repo, token, dir string, report func(telemetry.ByteCount)) error
@@ -37,7 +37,7 @@ type System struct {
 
 const (
 	unitPrefix   = "skyserve-"
-	labelFixed   = "skyserve.fixed"
+	labelHash    = "skyserve.fixed"
 	defaultUnits = "/etc/systemd/system"
 	agentUnit    = "node" // the agent's own unit: see templates
 )
@@ -81,7 +81,7 @@ func runProgram(ctx context.Context, stdout io.Writer, program string, args []st
 }
 
 func (s *System) unitFile(name string) string {
-	dir := s.Units
+	dir := s.UnitDir
 	if dir == "" {
 		dir = defaultUnits
 	}
@@ -101,7 +101,7 @@ func (s *System) containers(ctx context.Context) ([]string, error) {
 			return nil, nil
 		}
 	}
-	out, err := s.call(ctx, "docker", "ps", "--all", "--filter", "label="+labelFixed, "--format", "{{.Names}}")
+	out, err := s.call(ctx, "docker", "ps", "--all", "--filter", "label="+labelHash, "--format", "{{.Names}}")
 	if err != nil {
 		return nil, err
 	}
@@ -144,7 +144,7 @@ func (s *System) Start(ctx context.Context, u Unit, report func(Progress)) (star
 // identifies the running version: the unit file may be newer.
 func (s *System) startProgram(ctx context.Context, u Unit) (started bool, err error) {
 	last, err := os.ReadFile(s.startedFile(u.Name))
-	if err == nil && string(last) == u.fixed() {
+	if err == nil && string(last) == u.immutableHash() {
 		if state, err := s.call(ctx, "systemctl", "is-active", unitPrefix+u.Name); err == nil && strings.TrimSpace(state) == "active" {
 			return false, nil
 		}
@@ -168,7 +168,7 @@ func (s *System) startProgram(ctx context.Context, u Unit) (started bool, err er
 			return false, err
 		}
 	}
-	return true, identity.WriteFile(s.startedFile(u.Name), []byte(u.fixed()))
+	return true, identity.WriteFile(s.startedFile(u.Name), []byte(u.immutableHash()))
 }
 
 // quoteValue quotes a value for an environment file (systemd.exec(5)).
@@ -218,8 +218,8 @@ WantedBy=multi-user.target
 // the machine.
 func (s *System) startContainer(ctx context.Context, u Unit, report func(Progress)) (started bool, err error) {
 	name := unitPrefix + u.Name
-	runningHash, err := s.call(ctx, "docker", "ps", "--filter", "name=^"+name+"$", "--format", `{{.Label "`+labelFixed+`"}}`)
-	if err == nil && strings.TrimSpace(runningHash) == u.fixed() {
+	runningHash, err := s.call(ctx, "docker", "ps", "--filter", "name=^"+name+"$", "--format", `{{.Label "`+labelHash+`"}}`)
+	if err == nil && strings.TrimSpace(runningHash) == u.immutableHash() {
 		return false, nil
 	}
 	rank, err := s.prepare(ctx, u, report)
@@ -260,7 +260,7 @@ var gpuArgs = []string{"--gpus", "all", "--ipc", "host", "--ulimit", "memlock=-1
 func (s *System) runArgs(u Unit) []string {
 	port := strconv.Itoa(u.Port)
 	args := []string{
-		"run", "--detach", "--name", unitPrefix + u.Name, "--label", labelFixed + "=" + u.fixed(), "--restart", "unless-stopped",
+		"run", "--detach", "--name", unitPrefix + u.Name, "--label", labelHash + "=" + u.immutableHash(), "--restart", "unless-stopped",
 		"--publish", "127.0.0.1:" + port + ":" + port, "--env-file", s.envFile(u.Name), "--log-driver", "json-file", "--log-opt", "max-size=20m", "--log-opt", "max-file=2",
 		"--cap-drop", "ALL", "--security-opt", "no-new-privileges", "--pids-limit", strconv.Itoa(maxProcesses),
 	}
@@ -274,15 +274,15 @@ func (s *System) runArgs(u Unit) []string {
 	if u.GPUs {
 		args = append(args, gpuArgs...)
 	}
-	if u.Cache != "" {
-		args = append(args, "--volume", filepath.Join(s.Dir, "cache")+":"+u.Cache)
+	if u.CacheDir != "" {
+		args = append(args, "--volume", filepath.Join(s.Dir, "cache")+":"+u.CacheDir)
 	}
 	args = append(args, volumeArgs(u)...)
 	if w := u.Weights; w != nil {
-		args = append(args, "--volume", weightsDir(s.Dir, w.From)+":"+w.To+":ro")
+		args = append(args, "--volume", weightsDir(s.Dir, w.Source)+":"+w.MountPath+":ro")
 	}
 	for _, a := range u.Adapters {
-		args = append(args, "--volume", weightsDir(s.Dir, a.From)+":"+a.To+":ro")
+		args = append(args, "--volume", weightsDir(s.Dir, a.Source)+":"+a.MountPath+":ro")
 	}
 	return append(append(args, u.Image), u.Args...)
 }

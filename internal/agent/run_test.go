@@ -186,7 +186,7 @@ func (m *fakeHost) call(_ context.Context, program string, args ...string) (stri
 	case program == "docker" && args[0] == "image" && args[1] == "prune":
 		m.full = false
 	case program == "docker" && args[0] == "run":
-		m.running["skyserve-engine"] = strings.TrimPrefix(args[slices.Index(args, "--label")+1], labelFixed+"=")
+		m.running["skyserve-engine"] = strings.TrimPrefix(args[slices.Index(args, "--label")+1], labelHash+"=")
 	case program == "docker" && args[0] == "volume" && args[1] == "ls":
 		return strings.Join(m.volumes, "\n"), nil
 	case program == "docker" && args[0] == "volume" && args[1] == "rm":
@@ -212,12 +212,12 @@ func newFakeHost(t *testing.T) (*fakeHost, *System) {
 	if err := os.Mkdir(units, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	return m, &System{Dir: dir, Units: units, Call: m.call}
+	return m, &System{Dir: dir, UnitDir: units, Call: m.call}
 }
 
 var container = Unit{
-	Name: "engine", Image: "vllm/vllm-openai:v0.11.0", Args: []string{"--model", "m"}, Port: 8000, GPUs: true, Cache: "/root/.cache/huggingface",
-	Env: map[string]string{"A": "1"}, Secrets: map[string]string{"HF_TOKEN": "hunter2"}, Fixed: "f1",
+	Name: "engine", Image: "vllm/vllm-openai:v0.11.0", Args: []string{"--model", "m"}, Port: 8000, GPUs: true, CacheDir: "/root/.cache/huggingface",
+	Env: map[string]string{"A": "1"}, Secrets: map[string]string{"HF_TOKEN": "hunter2"}, ImmutableHash: "f1",
 }
 
 func TestSystemRunsContainers(t *testing.T) {
@@ -268,10 +268,10 @@ func TestSystemRunsContainers(t *testing.T) {
 func TestSystemFetchesWeightsFirst(t *testing.T) {
 	m, s := newFakeHost(t)
 	u := container
-	u.Weights = &Weights{From: "s3://models/llama", To: "/weights"}
+	u.Weights = &Weights{Source: "s3://models/llama", MountPath: "/weights"}
 	var into string
 	failing := errors.New("no route")
-	s.Fetch = func(_ context.Context, from, dir string, report func(telemetry.ByteCount)) error {
+	s.FetchBucket = func(_ context.Context, from, dir string, report func(telemetry.ByteCount)) error {
 		report(telemetry.ByteCount{Done: 1e9, Total: 2e9})
 		into = dir
 		return failing
@@ -289,7 +289,7 @@ func TestSystemFetchesWeightsFirst(t *testing.T) {
 	if !slices.Contains(reported, "weights 1.0 of 2.0 GB") || !strings.HasPrefix(into, s.Dir+"/weights/") {
 		t.Errorf("reported %q, fetched into %s", reported, into)
 	}
-	for _, wrong := range []Weights{{From: "http://x/y", To: "/weights"}, {From: "gs://x", To: "/weights"}, {From: "s3://x/y", To: "weights"}, {From: "s3://x/y", To: "/a:/b"}} {
+	for _, wrong := range []Weights{{Source: "http://x/y", MountPath: "/weights"}, {Source: "gs://x", MountPath: "/weights"}, {Source: "s3://x/y", MountPath: "weights"}, {Source: "s3://x/y", MountPath: "/a:/b"}} {
 		u.Weights = &wrong
 		if err := (Deployment{Units: []Unit{u}}).Check(); err == nil || !strings.Contains(err.Error(), "weights must be ") {
 			t.Errorf("%+v: %v", wrong, err)
@@ -299,7 +299,7 @@ func TestSystemFetchesWeightsFirst(t *testing.T) {
 
 func TestSystemRunsPrograms(t *testing.T) {
 	m, s := newFakeHost(t)
-	u := Unit{Name: "balancer", Args: []string{"/usr/local/bin/skyserve", "lb", "--config", `a "b" %h $x`}, Secrets: map[string]string{"SKYSERVE_PEER_TOKEN": `a"b$c\d`}, Fixed: "f1"}
+	u := Unit{Name: "balancer", Args: []string{"/usr/local/bin/skyserve", "lb", "--config", `a "b" %h $x`}, Secrets: map[string]string{"SKYSERVE_PEER_TOKEN": `a"b$c\d`}, ImmutableHash: "f1"}
 	if started, err := s.Start(t.Context(), u, nil); err != nil || !started {
 		t.Fatal(started, err)
 	}
@@ -322,7 +322,7 @@ func TestSystemRunsPrograms(t *testing.T) {
 	}
 	// After a failure between writing the file and the start, the next attempt starts it.
 	m.broken = "systemctl"
-	u.Fixed = "f2"
+	u.ImmutableHash = "f2"
 	if _, err := s.Start(t.Context(), u, nil); err == nil {
 		t.Error("no error for a failed start")
 	}
@@ -333,7 +333,7 @@ func TestSystemRunsPrograms(t *testing.T) {
 	if err := s.Reload(t.Context(), "balancer"); err != nil || m.calls[len(m.calls)-1] != "systemctl reload skyserve-balancer" {
 		t.Errorf("reloading called %q (%v)", m.calls[len(m.calls)-1], err)
 	}
-	if state, err := s.Inspect(t.Context(), u, 1); err != nil || state.Running || state.Reason != "ActiveState=activating SubState=auto-restart Result=oom-kill" || state.Restarts != 3 || state.Lost {
+	if state, err := s.Inspect(t.Context(), u, 1); err != nil || state.Running || state.Reason != "ActiveState=activating SubState=auto-restart Result=oom-kill" || state.Restarts != 3 || state.NeedsStart {
 		t.Errorf("%+v (%v)", state, err)
 	}
 	m.unit = [3]string{"active", "running", "success"}
@@ -407,8 +407,8 @@ func TestStatusReportsUnitProgress(t *testing.T) {
 	m, o := w.boot(t.TempDir(), runner), w.operator()
 	ready := make(chan struct{})
 	at := freePort(t)
-	d := Deployment{Revision: "1", Units: []Unit{{Name: "engine", Args: []string{"x"}, Ready: "http://" + at + "/ready"}}}
-	if _, err := o.Ensure(t.Context(), m.Machine, d); err != nil {
+	d := Deployment{Revision: "1", Units: []Unit{{Name: "engine", Args: []string{"x"}, ReadinessURL: "http://" + at + "/ready"}}}
+	if _, err := o.Ensure(t.Context(), m.AgentAddress, d); err != nil {
 		t.Fatal(err)
 	}
 	testkit.Eventually(t, "the unit is loading", func() bool {
@@ -429,11 +429,11 @@ func TestStatusReportsUnitProgress(t *testing.T) {
 	})
 	close(ready)
 	testkit.Eventually(t, "the machine is ready", func() bool { return m.agent.Status().Phase == PhaseReady })
-	if text, err := o.Logs(t.Context(), m.Machine, "engine", 1); err != nil || string(text) != "Loading weights took 3 s\n" {
+	if text, err := o.Logs(t.Context(), m.AgentAddress, "engine", 1); err != nil || string(text) != "Loading weights took 3 s\n" {
 		t.Errorf("log: %q (%v)", text, err)
 	}
 	for _, unit := range []string{"other", "../engine"} {
-		if _, err := o.Logs(t.Context(), m.Machine, unit, 1); err == nil {
+		if _, err := o.Logs(t.Context(), m.AgentAddress, unit, 1); err == nil {
 			t.Errorf("no error for the log of %q", unit)
 		}
 	}
@@ -442,7 +442,7 @@ func TestStatusReportsUnitProgress(t *testing.T) {
 func TestStatusReportsStartFailure(t *testing.T) {
 	w, runner := newTestService(t), &fakeRunner{failing: errors.New("checking the GPU driver: no device")}
 	m, o := w.boot(t.TempDir(), runner), w.operator()
-	if _, err := o.Ensure(t.Context(), m.Machine, sampleDeployment("1")); err != nil {
+	if _, err := o.Ensure(t.Context(), m.AgentAddress, sampleDeployment("1")); err != nil {
 		t.Fatal(err)
 	}
 	testkit.Eventually(t, "the status shows the failure", func() bool {

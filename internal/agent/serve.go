@@ -56,7 +56,7 @@ func (a *Agent) operatorTLS() *tls.Config {
 	return &tls.Config{
 		MinVersion: tls.VersionTLS13, ClientAuth: tls.RequireAnyClientCert, SessionTicketsDisabled: true,
 		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
-			if p := a.enrolled(); p != nil {
+			if p := a.currentCredentials(); p != nil {
 				return p.Certificate()
 			}
 			return a.selfSigned, nil
@@ -104,8 +104,8 @@ func (a *Agent) routes() http.Handler {
 	})
 }
 
-// conflict is the error of a request that the agent's state does not allow; the response is 409.
-type conflict struct{ error }
+// conflictError is the error of a request that the agent's state does not allow; the response is 409.
+type conflictError struct{ error }
 
 // handlePut decodes a body, calls do with it and writes the response.
 func handlePut[T any](w http.ResponseWriter, r *http.Request, do func(T) error) {
@@ -116,7 +116,7 @@ func handlePut[T any](w http.ResponseWriter, r *http.Request, do func(T) error) 
 		writeError(w, http.StatusBadRequest, fmt.Errorf("reading the request: %w", withoutValue(err)))
 		return
 	}
-	var c conflict
+	var c conflictError
 	switch err := do(body); {
 	case errors.As(err, &c):
 		writeError(w, http.StatusConflict, err)
@@ -138,10 +138,10 @@ func withoutValue(err error) error {
 
 // enrol enrols the machine. A second enrolment is a conflict.
 func (a *Agent) enrol(e enrolment) error {
-	a.operatorMu.Lock()
-	defer a.operatorMu.Unlock()
-	if a.enrolled() != nil {
-		return conflict{fmt.Errorf("enrolling %s: the machine is already enrolled", a.opts.Name.ID)}
+	a.changeMu.Lock()
+	defer a.changeMu.Unlock()
+	if a.currentCredentials() != nil {
+		return conflictError{fmt.Errorf("enrolling %s: the machine is already enrolled", a.opts.Name.ID)}
 	}
 	chain, err := a.parseVerifiedChain(e.Chain)
 	if err == nil {
@@ -183,7 +183,7 @@ func (a *Agent) parseVerifiedChain(text string) ([]*x509.Certificate, error) {
 
 // setCertificate stores a chain and makes it the machine's identity.
 func (a *Agent) setCertificate(chain []*x509.Certificate) error {
-	party, err := a.partyOf(chain)
+	party, err := a.credentialsFor(chain)
 	if err != nil {
 		return err
 	}
@@ -191,7 +191,7 @@ func (a *Agent) setCertificate(chain []*x509.Certificate) error {
 		return err
 	}
 	a.mu.Lock()
-	a.party, a.expires, a.issuer = party, chain[0].NotAfter, issuerOf(chain)
+	a.credentials, a.expires, a.issuer = party, chain[0].NotAfter, issuerOf(chain)
 	a.mu.Unlock()
 	a.log.Info("certificate installed", "name", a.opts.Name.String(), "expires", chain[0].NotAfter)
 	return nil
@@ -199,10 +199,10 @@ func (a *Agent) setCertificate(chain []*x509.Certificate) error {
 
 // renew replaces the certificate without restarting units.
 func (a *Agent) renew(e renewal) error {
-	a.operatorMu.Lock()
-	defer a.operatorMu.Unlock()
-	if a.enrolled() == nil {
-		return conflict{errNotEnrolled}
+	a.changeMu.Lock()
+	defer a.changeMu.Unlock()
+	if a.currentCredentials() == nil {
+		return conflictError{errNotEnrolled}
 	}
 	chain, err := a.parseVerifiedChain(e.Chain)
 	if err == nil {
@@ -218,10 +218,10 @@ var errNotEnrolled = errors.New("this machine is not enrolled; run 'skyserve up'
 
 // deploy replaces the desired deployment.
 func (a *Agent) deploy(d Deployment) error {
-	a.operatorMu.Lock()
-	defer a.operatorMu.Unlock()
-	if a.enrolled() == nil {
-		return conflict{errNotEnrolled}
+	a.changeMu.Lock()
+	defer a.changeMu.Unlock()
+	if a.currentCredentials() == nil {
+		return conflictError{errNotEnrolled}
 	}
 	if err := d.Check(); err != nil {
 		return err
@@ -256,11 +256,11 @@ func (a *Agent) Status() Status {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	s := Status{
-		Name: a.opts.Name.String(), Phase: a.phase, Reason: a.reason, Enrolled: a.party != nil,
-		Units: slices.Clone(a.units), Expires: a.expires, InterruptionAt: a.interruptionAt, AdvisedAt: a.advisedAt,
-		Revoked: a.revoked.Number(), Issuer: a.issuer, GPUError: a.gpuError, GPUs: a.gpus, GPUFigures: a.gpuFigures,
+		Name: a.opts.Name.String(), Phase: a.phase, Reason: a.reason, Enrolled: a.credentials != nil,
+		Units: slices.Clone(a.units), Expires: a.expires, InterruptionAt: a.interruptionAt, RebalanceAt: a.rebalanceAt,
+		Revoked: a.revoked.Number(), Issuer: a.issuer, GPUError: a.gpuError, GPUs: a.gpus, GPUStats: a.gpuStats,
 	}
-	if a.party != nil {
+	if a.credentials != nil {
 		s.Revision = a.desired.Revision
 	}
 	s.Start, s.Failure = a.starts.record(a.opts.Now())

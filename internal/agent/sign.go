@@ -11,24 +11,24 @@ import (
 	"time"
 )
 
-// awsKeys are the temporary credentials of a machine's IAM role, valid for a few hours.
-type awsKeys struct {
+// awsCredentials are the temporary credentials of a machine's IAM role, valid for a few hours.
+type awsCredentials struct {
 	AccessKeyID     string    `json:"AccessKeyId"`
 	SecretAccessKey string    `json:"SecretAccessKey"`
 	Token           string    `json:"Token"`
 	Expiration      time.Time `json:"Expiration"`
 }
 
-// noBody is the SHA-256 of an empty body, which all requests signed here have.
-const noBody = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
+// emptyBodySHA256 is the SHA-256 of an empty body, which all requests signed here have.
+const emptyBodySHA256 = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
 
 // sign signs a request to S3 that has no body, with AWS Signature Version 4. The signature covers
 // all headers that are already set.
-func (k awsKeys) sign(r *http.Request, region string, at time.Time) {
+func (k awsCredentials) sign(r *http.Request, region string, at time.Time) {
 	const stamp = "20060102T150405Z"
 	now := at.UTC().Format(stamp)
 	r.Header.Set("X-Amz-Date", now)
-	r.Header.Set("X-Amz-Content-Sha256", noBody)
+	r.Header.Set("X-Amz-Content-Sha256", emptyBodySHA256)
 	if k.Token != "" {
 		r.Header.Set("X-Amz-Security-Token", k.Token)
 	}
@@ -43,7 +43,7 @@ func (k awsKeys) sign(r *http.Request, region string, at time.Time) {
 		headers.WriteString(name + ":" + lines[name] + "\n")
 	}
 	signed := strings.Join(names, ";")
-	canonical := strings.Join([]string{r.Method, r.URL.EscapedPath(), r.URL.RawQuery, headers.String(), signed, noBody}, "\n")
+	canonical := strings.Join([]string{r.Method, r.URL.EscapedPath(), r.URL.RawQuery, headers.String(), signed, emptyBodySHA256}, "\n")
 	sum := sha256.Sum256([]byte(canonical))
 	scope := strings.Join([]string{now[:8], region, "s3", "aws4_request"}, "/")
 	key := []byte("AWS4" + k.SecretAccessKey)

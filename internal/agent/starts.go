@@ -12,16 +12,16 @@ import (
 
 // startState is what an agent records about the starts of a replica. Agent.mu guards it.
 type startState struct {
-	// arrived is the time when the agent began to run on a machine that is not enrolled; zero once the first start
+	// agentStartedAt is the time when the agent began to run on a machine that is not enrolled; zero once the first start
 	// has begun.
-	arrived time.Time
-	timer   *startTimer // nil before the first start
-	failure *Failure
+	agentStartedAt time.Time
+	timer          *startTimer // nil before the first start
+	failure        *Failure
 	// unit is the unit whose restarts are counted. known is its count at the last check, base its count when it
 	// was last ready or started.
-	unit        string
-	known, base int
-	isCounted   bool
+	unit                       string
+	lastRestarts, baseRestarts int
+	hasBaseline                bool
 }
 
 // loadedPhrases are phrases in the logs of engines after they have loaded the weights: of vLLM, then of
@@ -49,9 +49,9 @@ type observedUnit struct {
 // begin begins a start, unless one is in progress.
 func (s *startState) begin(now time.Time) {
 	if s.timer == nil || !s.timer.ready.IsZero() {
-		s.timer = newStartTimer(now, s.arrived)
+		s.timer = newStartTimer(now, s.agentStartedAt)
 	}
-	s.arrived = time.Time{}
+	s.agentStartedAt = time.Time{}
 }
 
 // forgetFailure forgets the failure of an earlier deployment, with its start.
@@ -65,13 +65,13 @@ func (s *startState) forgetFailure() {
 // first saw the unit are unknown and do not count.
 func (s *startState) countRestarts(name string, restarts int) int {
 	switch {
-	case s.unit != name || !s.isCounted:
-		s.unit, s.base, s.isCounted = name, restarts, true
-	case restarts < s.known: // another container
-		s.base = 0
+	case s.unit != name || !s.hasBaseline:
+		s.unit, s.baseRestarts, s.hasBaseline = name, restarts, true
+	case restarts < s.lastRestarts: // another container
+		s.baseRestarts = 0
 	}
-	s.known = restarts
-	return restarts - s.base
+	s.lastRestarts = restarts
+	return restarts - s.baseRestarts
 }
 
 // record returns the record of the last start, and the current failure.
@@ -104,7 +104,7 @@ func (a *Agent) reportProgress(p Progress) {
 	if a.recordsStarts() {
 		now := a.opts.Now()
 		a.starts.begin(now)
-		a.starts.timer.run(now, p.Steps...)
+		a.starts.timer.setRunning(now, p.ActivePhases...)
 	}
 }
 
@@ -117,10 +117,10 @@ func (a *Agent) recordUnitStart(name string) {
 	defer a.mu.Unlock()
 	now := a.opts.Now()
 	a.starts.begin(now)
-	a.version, a.versionAsked = "", false
-	a.starts.timer.run(now, Step{Name: telemetry.StartLoad})
+	a.version, a.versionRead = "", false
+	a.starts.timer.setRunning(now, Step{Name: telemetry.StartLoad})
 	a.starts.failure = nil
-	a.starts.unit, a.starts.known, a.starts.base, a.starts.isCounted = name, 0, 0, true
+	a.starts.unit, a.starts.lastRestarts, a.starts.baseRestarts, a.starts.hasBaseline = name, 0, 0, true
 }
 
 // recordFailedStart records that units could not be started.
@@ -132,9 +132,9 @@ func (a *Agent) recordFailedStart(message string, attempts int) {
 		return
 	}
 	if a.starts.timer != nil {
-		a.starts.timer.run(a.opts.Now()) // nothing is in progress until the next attempt
+		a.starts.timer.setRunning(a.opts.Now()) // nothing is in progress until the next attempt
 	}
-	a.starts.failure = ClassifyFailure(Evidence{Prepare: message, Attempts: attempts, DiskFree: a.diskFree()})
+	a.starts.failure = ClassifyFailure(Evidence{PrepareError: message, Attempts: attempts, DiskFree: a.diskFree()})
 }
 
 // recordCheck records a check of the units; u is the first that is not ready. The caller holds the lock.
@@ -147,24 +147,24 @@ func (a *Agent) recordCheck(phase Phase, u observedUnit) {
 		if s.timer != nil && s.timer.ready.IsZero() {
 			s.timer.finish(now)
 		}
-		s.failure, s.isCounted = nil, false
+		s.failure, s.hasBaseline = nil, false
 		return
 	}
-	before := s.known
+	before := s.lastRestarts
 	restarts := s.countRestarts(u.Name, u.state.Restarts)
 	if s.timer != nil && s.timer.ready.IsZero() {
 		switch {
 		case !u.state.Running:
-			s.timer.run(now)
+			s.timer.setRunning(now)
 		case hasLoaded(u.state.Lines), s.timer.isRunning(telemetry.StartWarmup) && u.state.Restarts == before:
-			s.timer.run(now, Step{Name: telemetry.StartWarmup})
+			s.timer.setRunning(now, Step{Name: telemetry.StartWarmup})
 		default:
-			s.timer.run(now, Step{Name: telemetry.StartLoad})
+			s.timer.setRunning(now, Step{Name: telemetry.StartLoad})
 		}
 	}
 	e := Evidence{Attempts: restarts, Lines: u.state.Lines, DiskFree: a.diskFree()}
 	if !u.state.Running {
-		e.Exit, e.ExitCode = u.state.Reason, u.state.ExitCode
+		e.ExitReason, e.ExitCode = u.state.Reason, u.state.ExitCode
 	}
 	s.failure = keepCause(s.failure, ClassifyFailure(e), u.state.Running)
 }

@@ -17,7 +17,7 @@ func startingAgent(t *testing.T) (a *Agent, setClock func(seconds int)) {
 	t.Helper()
 	now := at(0)
 	a = &Agent{opts: Options{Name: identity.Name{Service: "chat", Role: identity.Replica, ID: "us-0"}, Dir: t.TempDir(), Now: func() time.Time { return now }}}
-	a.starts.arrived = now
+	a.starts.agentStartedAt = now
 	return a, func(seconds int) { now = at(seconds) }
 }
 
@@ -38,7 +38,7 @@ func TestAgentReportsPhases(t *testing.T) {
 	}
 	clock(20)
 	a.reportProgress(Progress{Phase: PhasePreparing, Reason: "checking the GPU driver"})
-	a.reportProgress(Progress{Phase: PhaseImage, Steps: []Step{{Name: telemetry.StartImage}}})
+	a.reportProgress(Progress{Phase: PhaseImage, ActivePhases: []Step{{Name: telemetry.StartImage}}})
 	clock(50)
 	if got, want := a.Status().Start.Summary(), "image 30s"; got != want {
 		t.Errorf("pulling: %q, want %q", got, want)
@@ -81,7 +81,7 @@ func TestBalancersReportNoPhases(t *testing.T) {
 func TestAgentReportsFailures(t *testing.T) {
 	a, clock := startingAgent(t)
 	clock(10)
-	a.reportProgress(Progress{Phase: PhaseImage, Steps: []Step{{Name: telemetry.StartImage}}})
+	a.reportProgress(Progress{Phase: PhaseImage, ActivePhases: []Step{{Name: telemetry.StartImage}}})
 	clock(20)
 	a.recordFailedStart("starting engine: docker pull: manifest unknown", 2)
 	clock(30)
@@ -120,7 +120,7 @@ func TestAgentReportsFailures(t *testing.T) {
 
 // What a check reports contains no secret, and as many lines as a cause requires.
 func TestChecksMaskSecrets(t *testing.T) {
-	u := Unit{Name: "engine", Args: []string{"x"}, Ready: "http://127.0.0.1:1/", Secrets: map[string]string{"HF_TOKEN": "hunter2hunter2"}}
+	u := Unit{Name: "engine", Args: []string{"x"}, ReadinessURL: "http://127.0.0.1:1/", Secrets: map[string]string{"HF_TOKEN": "hunter2hunter2"}}
 	runner := &fakeRunner{units: map[string]Unit{"engine": u}, lines: map[string][]string{"engine": append(traceback("CUDA out of memory"), "token=hunter2hunter2")}}
 	a, _ := startingAgent(t)
 	a.opts.Runner = runner

@@ -36,11 +36,11 @@ func (a *Agent) reconcileUnits(ctx context.Context) {
 			return
 		case <-a.changed:
 		}
-		life, stop := context.WithCancel(ctx)
+		runCtx, stop := context.WithCancel(ctx)
 		done := make(chan struct{})
 		go func() {
 			defer close(done)
-			a.runDeployment(life)
+			a.runDeployment(runCtx)
 		}()
 		select {
 		case <-ctx.Done():
@@ -184,14 +184,14 @@ func (a *Agent) checkUnits(ctx context.Context, d Deployment) (lost bool) {
 	var first observedUnit // of those that are not ready
 	for i, u := range d.Units {
 		s, unitPhase, state := a.checkUnit(ctx, u)
-		lost = lost || state.Lost
+		lost = lost || state.NeedsStart
 		if units[i] = s; !s.Ready && phase == PhaseReady {
 			phase, reason = unitPhase, u.Name+": "+s.Reason
 			first = observedUnit{u, state}
 		}
 	}
 	if phase == PhaseReady {
-		a.askVersion(ctx, d.Units)
+		a.readVersion(ctx, d.Units)
 	}
 	if ctx.Err() != nil {
 		return false
@@ -222,7 +222,7 @@ func (a *Agent) checkUnit(ctx context.Context, u Unit) (s UnitStatus, phase Phas
 		phase, s.Reason = PhaseFailed, state.Reason
 	}
 	if s.Ready = phase == PhaseReady; s.Ready {
-		state.Lost = false
+		state.NeedsStart = false
 		return s, phase, state
 	}
 	s.Reason, state.Reason, state.Lines = u.maskSecrets(s.Reason), u.maskSecrets(state.Reason), u.maskLines(state.Lines)
@@ -238,10 +238,10 @@ func (a *Agent) checkUnit(ctx context.Context, u Unit) (s UnitStatus, phase Phas
 // readinessPhase returns the phase of a running unit. reason is why it is not ready, or the remark of
 // a ready unit, such as an alert.
 func readinessPhase(ctx context.Context, u Unit, lines []string) (phase Phase, reason string) {
-	if u.Ready == "" {
+	if u.ReadinessURL == "" {
 		return PhaseReady, ""
 	}
-	remark, err := checkReadyURL(ctx, u.Ready, u.ReadyKey)
+	remark, err := checkReadyURL(ctx, u.ReadinessURL, u.ReadinessKey)
 	if err != nil {
 		return phaseOf(lines), err.Error()
 	}

@@ -19,17 +19,17 @@ const (
 	maxVersion     = 64      // a version of a development build has 40 characters
 )
 
-// askVersion asks the engine of a replica once after each start for its version.
-func (a *Agent) askVersion(ctx context.Context, units []Unit) {
+// readVersion asks the engine of a replica once after each start for its version.
+func (a *Agent) readVersion(ctx context.Context, units []Unit) {
 	a.mu.Lock()
-	asked := a.versionAsked || !a.recordsStarts()
-	a.versionAsked = true
+	asked := a.versionRead || !a.recordsStarts()
+	a.versionRead = true
 	a.mu.Unlock()
 	if asked {
 		return
 	}
 	for _, u := range units {
-		if v := engineVersion(ctx, u.Ready, u.ReadyKey); v != "" {
+		if v := engineVersion(ctx, u.ReadinessURL, u.ReadinessKey); v != "" {
 			a.mu.Lock()
 			a.version = v
 			a.mu.Unlock()

@@ -23,11 +23,11 @@ import (
 // Weights are a model's files in a bucket, which an engine loads instead of those of the Hugging Face
 // hub.
 type Weights struct {
-	// From is s3://bucket/prefix or gs://bucket/prefix. All objects below the prefix are downloaded
+	// Source is s3://bucket/prefix or gs://bucket/prefix. All objects below the prefix are downloaded
 	// with the machine's IAM role or service account.
-	From string `json:"from"`
-	// To is the directory of the container at which the files are mounted read-only.
-	To string `json:"to"`
+	Source string `json:"from"`
+	// MountPath is the directory of the container at which the files are mounted read-only.
+	MountPath string `json:"to"`
 }
 
 const (
@@ -225,7 +225,7 @@ func (f fetcher) retry(ctx context.Context, do func() error) error {
 // isPermanent reports whether a retry would fail again: all errors but failures of the connection or
 // of the object store, and its rate limit.
 func isPermanent(err error) bool {
-	var response *metadataError
+	var response *httpStatusError
 	return errors.Is(err, errEncoded) || errors.As(err, &response) && response.status < http.StatusInternalServerError &&
 		response.status != http.StatusRequestTimeout && response.status != http.StatusTooManyRequests
 }

@@ -86,7 +86,7 @@ func (b *gcsBucket) open(ctx context.Context, o object, from, size int64) (io.Re
 // get requests the list of objects, or a path below it. It retries once with a new token if the
 // token is rejected before its expiry.
 func (b *gcsBucket) get(ctx context.Context, path string, query url.Values, header http.Header) (*http.Response, error) {
-	address := orBase(b.endpoint, "https://storage.googleapis.com") + "/storage/v1/b/" + b.name + "/o" + path + "?" + query.Encode()
+	address := baseURLOr(b.endpoint, "https://storage.googleapis.com") + "/storage/v1/b/" + b.name + "/o" + path + "?" + query.Encode()
 	for last := false; ; last = true {
 		token, err := b.accessToken(ctx)
 		if err != nil {
@@ -120,11 +120,11 @@ func (b *gcsBucket) get(ctx context.Context, path string, query url.Values, head
 func (b *gcsBucket) responseError(ctx context.Context, resp *http.Response, text []byte) error {
 	var body struct{ Error struct{ Message string } }
 	_ = json.Unmarshal(text, &body) // it may be plain text
-	err := fmt.Errorf("%w: %s", &metadataError{resp.Request.URL.Path, resp.StatusCode}, cmp.Or(body.Error.Message, strings.TrimSpace(string(text)), http.StatusText(resp.StatusCode)))
+	err := fmt.Errorf("%w: %s", &httpStatusError{resp.Request.URL.Path, resp.StatusCode}, cmp.Or(body.Error.Message, strings.TrimSpace(string(text)), http.StatusText(resp.StatusCode)))
 	if resp.StatusCode != http.StatusForbidden && resp.StatusCode != http.StatusUnauthorized {
 		return err
 	}
-	serviceAccount, e := requestMetadata(ctx, http.MethodGet, orBase(b.metadata, gcpMetadata)+gcpAccountPath+"email", gcpHeader, "")
+	serviceAccount, e := requestMetadata(ctx, http.MethodGet, baseURLOr(b.metadata, gcpMetadata)+gcpAccountPath+"email", gcpHeader, "")
 	if e != nil {
 		serviceAccount = "this machine's service account"
 	}
@@ -142,7 +142,7 @@ func (b *gcsBucket) accessToken(ctx context.Context) (string, error) {
 		AccessToken string `json:"access_token"`
 		ExpiresIn   int    `json:"expires_in"` // seconds
 	}
-	text, err := requestMetadata(ctx, http.MethodGet, orBase(b.metadata, gcpMetadata)+gcpAccountPath+"token", gcpHeader, "")
+	text, err := requestMetadata(ctx, http.MethodGet, baseURLOr(b.metadata, gcpMetadata)+gcpAccountPath+"token", gcpHeader, "")
 	if isNotFound(err) {
 		err = fmt.Errorf("%w: the machine has no service account; set gcp.replica_account", err)
 	}

@@ -24,7 +24,7 @@ type s3Bucket struct {
 
 	mu     sync.Mutex
 	region string
-	keys   awsKeys
+	keys   awsCredentials
 }
 
 func (b *s3Bucket) open(ctx context.Context, o object, from, size int64) (io.ReadCloser, error) {
@@ -83,7 +83,7 @@ func (b *s3Bucket) get(ctx context.Context, path string, query map[string]string
 		}
 		var body struct{ Code, Message string }
 		_ = xml.Unmarshal(text, &body) // without a body, the status is enough
-		return nil, fmt.Errorf("%w: %s: %s", &metadataError{path, resp.StatusCode}, body.Code, body.Message)
+		return nil, fmt.Errorf("%w: %s: %s", &httpStatusError{path, resp.StatusCode}, body.Code, body.Message)
 	}
 	return nil, errors.New("S3 redirected the request twice to another region")
 }
@@ -130,16 +130,16 @@ func (b *s3Bucket) request(ctx context.Context, path string, query map[string]st
 
 // credentials returns the credentials of the machine's IAM role, and the bucket's region: that of the
 // machine, unless S3 has reported another one.
-func (b *s3Bucket) credentials(ctx context.Context) (awsKeys, string, error) {
+func (b *s3Bucket) credentials(ctx context.Context) (awsCredentials, string, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.keys.AccessKeyID != "" && b.keys.Expiration.After(b.now().Add(credentialsMargin)) {
 		return b.keys, b.region, nil
 	}
-	base := orBase(b.metadata, awsMetadata)
+	base := baseURLOr(b.metadata, awsMetadata)
 	read, err := newIMDSSession(ctx, base)
 	if err != nil {
-		return awsKeys{}, "", fmt.Errorf("getting the machine's credentials: %w", err)
+		return awsCredentials{}, "", fmt.Errorf("getting the machine's credentials: %w", err)
 	}
 	const roles = "/latest/meta-data/iam/security-credentials/"
 	role, err := read(ctx, roles)
@@ -154,7 +154,7 @@ func (b *s3Bucket) credentials(ctx context.Context) (awsKeys, string, error) {
 		b.region, err = read(ctx, "/latest/meta-data/placement/region")
 	}
 	if err != nil {
-		return awsKeys{}, "", fmt.Errorf("getting the machine's credentials: %w", err)
+		return awsCredentials{}, "", fmt.Errorf("getting the machine's credentials: %w", err)
 	}
 	return b.keys, b.region, nil
 }

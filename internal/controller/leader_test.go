@@ -39,13 +39,13 @@ func TestChangeEndsBeforeLeaseExpires(t *testing.T) {
 			return 0
 		})
 		var begun, ended []time.Duration
-		machines := machinesFunc(func(ctx context.Context, may func() error) {
-			if err := errors.Join(may(), provision.CheckFence(ctx)); err != nil {
+		machines := machinesFunc(func(ctx context.Context, checkLeadership func() error) {
+			if err := errors.Join(checkLeadership(), provision.CheckFence(ctx)); err != nil {
 				t.Errorf("a change begins: %v", err)
 			}
 			begun = append(begun, time.Since(start))
 			<-ctx.Done() // a cloud that hangs
-			if may() == nil || provision.CheckFence(ctx) == nil {
+			if checkLeadership() == nil || provision.CheckFence(ctx) == nil {
 				t.Error("changes are allowed after the lease")
 			}
 			ended = append(ended, time.Since(start))

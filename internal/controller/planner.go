@@ -365,8 +365,8 @@ func summaryOfReview(v *plan.ReviewResult) telemetry.Review {
 
 func changeSummary(c plan.ReplicaChange) telemetry.PlanChange {
 	out := telemetry.PlanChange{Model: c.Model, Region: service.Region(c.Region), GPU: c.GPU, Current: c.Current, Delta: c.Delta, Planned: c.Planned, Reason: c.Reason}
-	if c.Capacity != nil {
-		out.Capacity = service.CapacityType(*c.Capacity)
+	if c.CapacityType != nil {
+		out.Capacity = service.CapacityType(*c.CapacityType)
 	}
 	return out
 }
@@ -399,11 +399,11 @@ func MachinePrices(offerings map[service.Region]provision.Offerings) []plan.Mach
 }
 
 // ReservationFacts returns what a plan needs to know about the regions' reservations.
-func ReservationFacts(reported map[service.Region][]provision.Reservation) []plan.ReservationFact {
-	var out []plan.ReservationFact
+func ReservationFacts(reported map[service.Region][]provision.Reservation) []plan.ReservationState {
+	var out []plan.ReservationState
 	for _, region := range slices.Sorted(maps.Keys(reported)) {
 		for _, v := range reported[region] {
-			out = append(out, plan.ReservationFact{Region: region, ID: v.ID, State: v.State, Active: v.Active, Ends: v.Ends, MachinesEnd: v.MachinesEnd()})
+			out = append(out, plan.ReservationState{Region: region, ID: v.ID, State: v.State, Active: v.Active, Ends: v.Ends, MachinesEnd: v.MachinesEnd()})
 		}
 	}
 	return out

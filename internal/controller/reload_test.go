@@ -185,8 +185,8 @@ func TestSignalReloads(t *testing.T) {
 // machinesFunc is a Machines that is never busy.
 type machinesFunc func(ctx context.Context, may func() error)
 
-func (m machinesFunc) Reconcile(ctx context.Context, may func() error) (busy bool) {
-	m(ctx, may)
+func (m machinesFunc) Reconcile(ctx context.Context, checkLeadership func() error) (busy bool) {
+	m(ctx, checkLeadership)
 	return false
 }
 
@@ -196,13 +196,13 @@ func TestMachinesAreReconciledUnderLease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld()
 		turns := 0
-		machines := machinesFunc(func(ctx context.Context, may func() error) {
-			if err := may(); err != nil {
+		machines := machinesFunc(func(ctx context.Context, checkLeadership func() error) {
+			if err := checkLeadership(); err != nil {
 				t.Errorf("it may not act: %v", err)
 			}
 			if turns++; turns == 3 {
 				<-ctx.Done() // a cloud that hangs
-				if err := may(); err == nil {
+				if err := checkLeadership(); err == nil {
 					t.Error("it may act without the lease")
 				}
 			}

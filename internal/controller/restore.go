@@ -52,7 +52,7 @@ func RestoreProposal(spec *service.Spec, counts []plan.ReplicaCount, s *telemetr
 func withChange(rows []plan.ReplicaChange, existing int, c telemetry.PlanChange) ([]plan.ReplicaChange, error) {
 	running := 0
 	for i, row := range rows[:existing] {
-		other := c.Capacity != "" && row.Capacity != nil && *row.Capacity != string(c.Capacity)
+		other := c.Capacity != "" && row.CapacityType != nil && *row.CapacityType != string(c.Capacity)
 		if row.Model != c.Model || row.Region != string(c.Region) || row.GPU != c.GPU || other {
 			continue
 		}
@@ -69,7 +69,7 @@ func withChange(rows []plan.ReplicaChange, existing int, c telemetry.PlanChange)
 	row := plan.ReplicaChange{Model: c.Model, Region: string(c.Region), GPU: c.GPU, Delta: c.Delta, Planned: c.Planned, Reason: c.Reason}
 	if c.Capacity != "" {
 		capacity := string(c.Capacity)
-		row.Capacity = &capacity
+		row.CapacityType = &capacity
 	}
 	return append(rows, row), nil
 }

@@ -183,9 +183,9 @@ func (s *scaler) strategyChanges(in *scalingInputs, groups []replicaGroup, handl
 // applyChanges applies changes in sequence while the lease is held. A failed one does not prevent the
 // others, except when another process is changing the service (ErrBusy).
 func (s *scaler) applyChanges(ctx context.Context, l lease, changes []scalingChange) (err error) {
-	may := mayAct(ctx, l)
+	checkLeadership := mayAct(ctx, l)
 	for _, m := range changes {
-		launched, failed := s.actuator.Apply(ctx, m.change, may)
+		launched, failed := s.actuator.Apply(ctx, m.change, checkLeadership)
 		if errors.Is(failed, errLeaseLost) || errors.Is(failed, ErrBusy) || ctx.Err() != nil {
 			return errors.Join(err, failed)
 		}

@@ -79,8 +79,8 @@ func (y *fakeActuator) Current() (CurrentState, error) {
 	return CurrentState{Spec: y.spec, Replicas: slices.Clone(y.replicas), Unfinished: y.half}, nil
 }
 
-func (y *fakeActuator) Apply(_ context.Context, o CapacityChange, may func() error) (launched []string, err error) {
-	if err := may(); err != nil {
+func (y *fakeActuator) Apply(_ context.Context, o CapacityChange, checkLeadership func() error) (launched []string, err error) {
+	if err := checkLeadership(); err != nil {
 		return nil, err
 	}
 	y.mu.Lock()
@@ -424,7 +424,7 @@ func TestStrategyReceivesFirstTokenCounts(t *testing.T) {
 			t.Fatal(err)
 		}
 		s := &scalingInputs{now: time.Now(), current: current, snapshot: seen.Snapshot}
-		if got := s.strategyInput(s.groups()).Endpoints[0].IWFFirstTokens; !reflect.DeepEqual(got, c.want) {
+		if got := s.strategyInput(s.groups()).Endpoints[0].FastFirstTokens; !reflect.DeepEqual(got, c.want) {
 			t.Errorf("figures of %d ms ago: got %+v, want %+v", c.age, got, c.want)
 		}
 	}

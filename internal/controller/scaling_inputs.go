@@ -107,7 +107,7 @@ func (s *scalingInputs) strategyInput(groups []replicaGroup) *plan.StrategyInput
 		}
 		if m := s.modelReport(g); m != nil {
 			waiting := m.Queued + g.pendingRequests()
-			e.Waiting, e.IWFFirstTokens = &waiting, &plan.FirstTokens{Total: m.FirstTokens, Late: m.Late}
+			e.Waiting, e.FastFirstTokens = &waiting, &plan.FirstTokens{Total: m.FirstTokens, Late: m.Late}
 		}
 		for _, m := range g.members {
 			switch {
@@ -125,10 +125,10 @@ func (s *scalingInputs) strategyInput(groups []replicaGroup) *plan.StrategyInput
 		e.Max = max(e.Max, 0)
 		e.Min = min(e.Min, e.Max)
 		if load, known := s.loads[g.modelRegion]; known {
-			e.Observed = &load
+			e.ObservedTPS = &load
 		}
 		if load, known := s.lastMinute[g.modelRegion]; known {
-			e.LastMinute = &load
+			e.LastMinuteTPS = &load
 		}
 		if g.region.Cloud() != service.CloudStatic {
 			f.FreeVMs[e.Region] += g.bounds.Max // in a cloud only Max limits the VMs, which the strategy checks: the sum is always enough

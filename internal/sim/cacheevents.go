@@ -61,7 +61,7 @@ func (w *world) applyCache(n *node, changes []cachemap.Change) {
 	for _, c := range changes {
 		change := core.CacheChange{Kind: core.CacheStored, Key: c.Key}
 		if c.Evicted {
-			change.Kind, change.Keep = core.CacheEvicted, c.Keep
+			change.Kind, change.KeptHashes = core.CacheEvicted, c.Keep
 		}
 		w.sendEvent(n, core.Event{Kind: core.EventCacheChanged, Target: w.replicas[c.Target].id, CacheChanges: []core.CacheChange{change}})
 	}

@@ -35,7 +35,7 @@ type FleetScenario struct {
 	// last; see popQueued.
 	Order core.QueueOrder
 	// Targets are the deadlines of the tiers, which define violations.
-	Targets core.TierTargets
+	Targets core.TierDeadlines
 	// TauN and TauP are those of core.Config, for DPA.
 	TauN, TauP time.Duration
 	Starts     StartTimes

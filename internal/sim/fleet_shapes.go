@@ -26,9 +26,9 @@ import (
 func SageFleet() FleetScenario {
 	defaults := core.DefaultConfig(policy.NewSageServe())
 	return FleetScenario{
-		TauN: defaults.TauN, TauP: defaults.TauP,
+		TauN: defaults.SevereAfter, TauP: defaults.UrgentBefore,
 		Models: sageModels(), Regions: []string{"eastus", "centralus", "westus"}, RTT: 50 * time.Millisecond,
-		VMs: 20, Min: 2, Max: 40, Order: core.OrderFCFS, Targets: core.DefaultTargets(), Starts: SageStarts(),
+		VMs: 20, Min: 2, Max: 40, Order: core.OrderFCFS, Targets: core.DefaultDeadlines(), Starts: SageStarts(),
 		Period: 5 * time.Second, SignalPeriod: time.Second, Duration: 24 * time.Hour, SampleInterval: 15 * time.Minute,
 	}
 }

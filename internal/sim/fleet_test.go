@@ -82,7 +82,7 @@ func (r *restless) Step(_ time.Duration, v *FleetView) (out []FleetChange, _ err
 }
 
 // freely releases below half utilisation, and never by age.
-var freely = core.DeferredRule{OneBelow: 0.5, TwoBelow: 0.5, Wait: 1}
+var freely = core.DeferredRule{ReleaseOneBelow: 0.5, ReleaseTwoBelow: 0.5, MaxParkedShare: 1}
 
 func runFleet(t testing.TB, s FleetScenario, setup FleetSetup) *FleetResult {
 	t.Helper()
@@ -335,7 +335,7 @@ func TestFleetReroutesWhenFull(t *testing.T) {
 // Deferred requests wait until they are released or urgent; a silo serves them at once.
 func TestFleetDeferredQueue(t *testing.T) {
 	s := smallFleet(100)
-	byAge := core.DeferredRule{Wait: 10.0 / (24 * 60)} // after ten minutes
+	byAge := core.DeferredRule{MaxParkedShare: 10.0 / (24 * 60)} // after ten minutes
 	held := runFleet(t, s, FleetSetup{Seed: 1, Deferred: byAge})
 	if p := held.Tiers[2].TTFT; p.P10 < 600e3 || held.Waiting == 0 || held.Tiers[0].TTFT.P90 > 10e3 {
 		t.Errorf("held: %+v, %d waiting", p, held.Waiting)

@@ -148,7 +148,7 @@ func (w *world) forward(l *leg, a *core.Action) {
 	l.try++
 	for _, peer := range w.nodes {
 		if peer.id == a.Target {
-			l.replica, l.down = nil, &leg{request: l.request, node: peer, up: l, upTry: l.try, hop: a.Hop, age: a.SessionAge, wait: a.Wait}
+			l.replica, l.down = nil, &leg{request: l.request, node: peer, up: l, upTry: l.try, hop: a.Hop, age: a.SessionAge, wait: a.MaxWait}
 		}
 	}
 	w.tally.waited(w.warm, a.Decision.Waited)
@@ -177,7 +177,7 @@ func (w *world) arrive(l *leg) {
 	l.node.legs[f.id], l.here = l, true
 	req := core.Request{
 		ID: f.id, Model: model, Session: f.request.Session, Tier: f.request.Tier,
-		Prompt: f.key, PromptTokens: f.promptTokens(), MaxTokens: f.maxNew, Hop: l.hop, SessionAge: l.age, Wait: l.wait,
+		Prompt: f.key, PromptTokens: f.promptTokens(), MaxTokens: f.maxNew, Hop: l.hop, SessionAge: l.age, MaxWait: l.wait,
 	}
 	if l.up != nil {
 		req.From = l.up.node.id

@@ -109,8 +109,8 @@ func (a *API) Region() telemetry.RegionSnapshot {
 		ForwardedOut:          view.Counts.ForwardedOut,
 		ForwardedTo:           a.forwardFlows(view.Peers),
 	}
-	if view.OldestActive > 0 {
-		s.QueueOldestMillis = policy.Known(view.OldestActive.Milliseconds()).Ptr()
+	if view.OldestActiveWait > 0 {
+		s.QueueOldestMillis = policy.Known(view.OldestActiveWait.Milliseconds()).Ptr()
 	}
 	for _, m := range view.Models {
 		s.Models = append(s.Models, modelSnapshot(m, modelTraffic(stats, m.Model)))

@@ -121,7 +121,7 @@ func TestCancelStopsAtOnce(t *testing.T) {
 	if status := n.get(Caller{}, "POST", PathBatches+"/"+b.ID+"/cancel", nil); status != http.StatusConflict {
 		t.Errorf("cancelled again: %d", status)
 	}
-	testkit.Eventually(t, "nothing is in flight", func() bool { return n.worker.claimed() == 0 })
+	testkit.Eventually(t, "nothing is in flight", func() bool { return n.worker.inFlightCount() == 0 })
 }
 
 // At its deadline a batch ends: what has no result is batch_expired.
@@ -160,20 +160,20 @@ func TestOnlyReplicasClaim(t *testing.T) {
 	b := n.submit(Caller{}, "10h", lines(3)...)
 	n.await(Caller{}, b.ID, job.InProgress)
 	testkit.Eventually(t, "the batch is listed as open", func() bool {
-		open := n.Open()
+		open := n.OpenBatches()
 		return len(open) == 1 && open[0].Batch.ID == b.ID && open[0].Batch.RequestCounts.Total == 3 && open[0].Batch.Model == "llama"
 	})
 	startNode(t, srv, near, Options{})
 	n.await(Caller{}, b.ID, job.Completed)
-	testkit.Eventually(t, "no batch is open", func() bool { return len(n.Open()) == 0 })
+	testkit.Eventually(t, "no batch is open", func() bool { return len(n.OpenBatches()) == 0 })
 	if far.total() != 0 || near.total() != 3 {
 		t.Errorf("%d and %d requests are sent", far.total(), near.total())
 	}
 	w := n.worker
-	if got := w.capacity([]string{"llama"}, false); got != 0 {
+	if got := w.maxInFlightFor([]string{"llama"}, false); got != 0 {
 		t.Errorf("capacity %d", got)
 	}
-	if got := w.capacity([]string{"llama"}, true); got != inFlightPerReplica {
+	if got := w.maxInFlightFor([]string{"llama"}, true); got != inFlightPerReplica {
 		t.Errorf("urgent capacity %d", got)
 	}
 }
@@ -213,7 +213,7 @@ func killBalancers(t *testing.T, seed uint64) {
 			return err == nil && len(left) >= done
 		})
 		victim := int(seed>>kill+uint64(kill)) % len(nodes)
-		inFlight += nodes[victim].worker.claimed()
+		inFlight += nodes[victim].worker.inFlightCount()
 		nodes[victim].kill()
 		// Its heartbeat is too old.
 		if err := api.records.Delete(t.Context(), workerPrefix+nodes[victim].worker.id); err != nil {
@@ -326,7 +326,7 @@ func TestEstimate(t *testing.T) {
 	if e.Requests != 40 || *e.OutputTokens != 400 || *e.InputTokens < 1400 || *e.InputTokens > 1800 || *e.CostUSD < 2.2 || *e.CostUSD > 2.6 {
 		t.Errorf("%s", e.Header())
 	}
-	for _, b := range n.Open() {
+	for _, b := range n.OpenBatches() {
 		if len(b.Backlog) != 1 || b.Backlog[0].Model != "llama" || b.Backlog[0].InputTokens < 1400 || b.Backlog[0].InputTokens > 1800 {
 			t.Errorf("backlog: %+v", b.Backlog)
 		}

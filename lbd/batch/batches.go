@@ -17,14 +17,14 @@ import (
 
 // Limits of the API of batches.
 const (
-	defaultBatches = 20 // OpenAI's
-	maxBatches     = 100
-	maxParams      = 64 << 10 // metadata has at most 16 x 576 characters
+	defaultBatchPage = 20 // OpenAI's
+	maxBatchPage     = 100
+	maxParams        = 64 << 10 // metadata has at most 16 x 576 characters
 )
 
 // serveBatches serves a path below PathBatches.
 func (s *Service) serveBatches(w http.ResponseWriter, req *http.Request, c Caller, rest string) *openai.Error {
-	id, action, deeper := strings.Cut(rest, "/")
+	id, action, hasAction := strings.Cut(rest, "/")
 	get := req.Method == http.MethodGet || req.Method == http.MethodHead
 	switch {
 	case rest == "" && req.Method == http.MethodPost:
@@ -33,11 +33,11 @@ func (s *Service) serveBatches(w http.ResponseWriter, req *http.Request, c Calle
 		return s.listBatches(w, req, c)
 	case rest == "":
 		return errMethod(w, req, http.MethodGet, http.MethodPost)
-	case deeper && action != "cancel":
+	case hasAction && action != "cancel":
 		return errNoPath(req)
-	case deeper && req.Method != http.MethodPost:
+	case hasAction && req.Method != http.MethodPost:
 		return errMethod(w, req, http.MethodPost)
-	case !deeper && !get:
+	case !hasAction && !get:
 		return errMethod(w, req, http.MethodGet)
 	}
 	if !validID("batch_", id) {
@@ -46,7 +46,7 @@ func (s *Service) serveBatches(w http.ResponseWriter, req *http.Request, c Calle
 	key := batchKey(c.Tenant, id)
 	var r job.Record
 	var err error
-	if deeper {
+	if hasAction {
 		r, _, err = s.updateBatch(req.Context(), key, func(r *job.Record) error { return r.Cancel(s.now()) })
 	} else {
 		r, _, err = s.readBatch(req.Context(), key)
@@ -148,7 +148,7 @@ func (s *Service) createBatch(w http.ResponseWriter, req *http.Request, c Caller
 	}
 	ofKey := 0
 	for i := range open {
-		if open[i].Key == c.Key && open[i].User == c.User {
+		if open[i].Key == c.Key && open[i].KeyIsUser == c.IsUser {
 			ofKey++
 		}
 	}
@@ -160,7 +160,7 @@ func (s *Service) createBatch(w http.ResponseWriter, req *http.Request, c Caller
 	}
 	now := s.now()
 	r := job.New(newID("batch_", now), p, window, c.Tenant, c.Key, now)
-	r.User = c.User
+	r.KeyIsUser = c.IsUser
 	r.Load = s.firstLoad(ctx, &f, p.Endpoint)
 	if _, err := s.records.Create(ctx, batchKey(c.Tenant, r.Batch.ID), encode(r)); err != nil {
 		return s.errStore(req, err)
@@ -172,9 +172,9 @@ func (s *Service) createBatch(w http.ResponseWriter, req *http.Request, c Caller
 
 // listBatches lists a tenant's batches, the newest first.
 func (s *Service) listBatches(w http.ResponseWriter, req *http.Request, c Caller) *openai.Error {
-	p, refused := readPage(req, "batch_", defaultBatches, maxBatches)
-	if refused != nil {
-		return refused
+	p, apiErr := readPage(req, "batch_", defaultBatchPage, maxBatchPage)
+	if apiErr != nil {
+		return apiErr
 	}
 	entries, err := s.records.Keys(req.Context(), "batch."+tenantKey(c.Tenant)+".")
 	if err != nil {

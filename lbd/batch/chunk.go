@@ -23,9 +23,9 @@ import (
 const (
 	retryMin = time.Second
 	retryMax = time.Minute // a replica that starts takes minutes
-	// maxFaults is the number of attempts that may fail with a 5xx other than 503: the request may be the
+	// maxServerErrors is the number of attempts that may fail with a 5xx other than 503: the request may be the
 	// cause.
-	maxFaults = 3
+	maxServerErrors = 3
 	// reportInterval is the maximum age of a chunk's counts.
 	reportInterval = time.Second
 )
@@ -51,13 +51,13 @@ type execution struct {
 	mu                sync.Mutex
 	completed, failed int
 	usage             job.Usage // of the completed requests
-	unfinished        int       // still counted in worker.inFlight
+	remaining         int       // still counted in worker.inFlight
 }
 
 func chunkPrefix(batch string, chunk int) string { return batch + "." + strconv.Itoa(chunk) + "." }
 
-// run executes every request without a result. tried: the chunk was claimed before.
-func (x *execution) run(ctx context.Context, tried bool) error {
+// runChunk executes every request without a result. tried: the chunk was claimed before.
+func (x *execution) runChunk(ctx context.Context, tried bool) error {
 	lines, err := x.readLines(ctx)
 	if err != nil {
 		return err
@@ -77,7 +77,7 @@ func (x *execution) run(ctx context.Context, tried bool) error {
 	var sending sync.WaitGroup
 	for i := range lines {
 		if at := index[lines[i].Number]; !done[at] {
-			sending.Go(func() { failures <- x.execute(ctx, &lines[i], at) })
+			sending.Go(func() { failures <- x.sendUntilResult(ctx, &lines[i], at) })
 		}
 	}
 	finished := make(chan struct{})
@@ -90,7 +90,7 @@ func (x *execution) run(ctx context.Context, tried bool) error {
 	for {
 		select {
 		case <-tick.C:
-			_ = x.report(ctx) // a failure is harmless: the last report contains all counts
+			_ = x.reportCounts(ctx) // a failure is harmless: the last report contains all counts
 			continue
 		case <-finished:
 		}
@@ -99,25 +99,25 @@ func (x *execution) run(ctx context.Context, tried bool) error {
 	close(failures)
 	for err := range failures {
 		if err != nil {
-			_ = x.report(context.WithoutCancel(ctx)) // a failure is harmless: the next claimant counts again
+			_ = x.reportCounts(context.WithoutCancel(ctx)) // a failure is harmless: the next claimant counts again
 			return err
 		}
 	}
-	return x.report(ctx)
+	return x.reportCounts(ctx)
 }
 
-// report records the counts of the chunk.
-func (x *execution) report(ctx context.Context) error {
+// reportCounts records the counts of the chunk.
+func (x *execution) reportCounts(ctx context.Context) error {
 	x.mu.Lock()
 	completed, failed, usage := x.completed, x.failed, x.usage
 	x.mu.Unlock()
-	var refused error
-	if !x.w.change(ctx, x.key, func(r *job.Record) error {
-		refused = r.Report(x.chunk, x.w.id, completed, failed, usage)
-		return refused
+	var changeErr error
+	if !x.w.tryChangeBatch(ctx, x.key, func(r *job.Record) error {
+		changeErr = r.Report(x.chunk, x.w.id, completed, failed, usage)
+		return changeErr
 	}) {
-		if refused != nil {
-			return refused
+		if changeErr != nil {
+			return changeErr
 		}
 		return fmt.Errorf("reporting the progress of %s: %w", x.batch.Batch.ID, store.ErrUnavailable)
 	}
@@ -154,7 +154,7 @@ func (x *execution) readResults(ctx context.Context) (done map[int]bool, err err
 	done = map[int]bool{}
 	for i, r := range results {
 		done[i] = true
-		x.count(r)
+		x.countResult(r)
 	}
 	return done, err
 }
@@ -174,8 +174,8 @@ func (s *Service) chunkResults(ctx context.Context, batch string, chunk int) (ma
 	return results, err
 }
 
-// count counts a result.
-func (x *execution) count(r result) {
+// countResult counts a result.
+func (x *execution) countResult(r result) {
 	x.mu.Lock()
 	if r.Failed {
 		x.failed++
@@ -185,7 +185,7 @@ func (x *execution) count(r result) {
 	if r.Usage != nil {
 		x.usage.Add(*r.Usage)
 	}
-	x.unfinished--
+	x.remaining--
 	x.mu.Unlock()
 	x.w.mu.Lock()
 	x.w.inFlight--
@@ -193,8 +193,8 @@ func (x *execution) count(r result) {
 	x.w.wakeUp()
 }
 
-// execute sends a request until it has a result, and records it.
-func (x *execution) execute(ctx context.Context, line *job.Line, index int) error {
+// sendUntilResult sends a request until it has a result, and records it.
+func (x *execution) sendUntilResult(ctx context.Context, line *job.Line, index int) error {
 	// Another worker, or an earlier attempt, may still execute the request: ids in flight are unique.
 	id := fmt.Sprintf("%s-%d-%d-%s", x.batch.Batch.ID, x.chunk, index, strings.ToLower(crand.Text()[:6]))
 	faults, backoff := 0, retryMin
@@ -208,7 +208,7 @@ func (x *execution) execute(ctx context.Context, line *job.Line, index int) erro
 		now := x.w.s.now()
 		response := x.w.s.opts.Sender.Send(ctx, Request{
 			ID: id, Endpoint: x.batch.Batch.Endpoint, Body: line.Body,
-			Caller: Caller{x.batch.Tenant, x.batch.Key, x.batch.User},
+			Caller: Caller{x.batch.Tenant, x.batch.Key, x.batch.KeyIsUser},
 			Age:    max(0, now.Sub(x.batch.Created())), Due: max(time.Second, x.batch.Deadline().Sub(now)),
 		})
 		if ctx.Err() != nil { // its response may be that to the cancellation
@@ -220,11 +220,11 @@ func (x *execution) execute(ctx context.Context, line *job.Line, index int) erro
 			retry = true
 		case response.Status >= http.StatusInternalServerError:
 			faults++
-			retry = faults < maxFaults
+			retry = faults < maxServerErrors
 		}
 		if !retry {
 			o := job.Output{ID: "batch_req_" + id, CustomID: line.CustomID, Response: &job.Response{StatusCode: response.Status, RequestID: id, Body: response.Body}}
-			return x.record(ctx, index, &o)
+			return x.recordResult(ctx, index, &o)
 		}
 		wait := backoff
 		if after, err := strconv.Atoi(response.Header.Get("Retry-After")); err == nil {
@@ -238,8 +238,8 @@ func (x *execution) execute(ctx context.Context, line *job.Line, index int) erro
 // statusClientGone is the balancer's status of a cancelled request.
 const statusClientGone = 499
 
-// record stores a result, unless there is one. It retries during outages of the store.
-func (x *execution) record(ctx context.Context, index int, o *job.Output) error {
+// recordResult stores a result, unless there is one. It retries during outages of the store.
+func (x *execution) recordResult(ctx context.Context, index int, o *job.Output) error {
 	s := x.w.s
 	key := chunkPrefix(x.batch.Batch.ID, x.chunk) + strconv.Itoa(index)
 	r := result{Failed: o.Failed(), Line: bytes.TrimSuffix(o.Encode(), []byte("\n"))}
@@ -251,14 +251,14 @@ func (x *execution) record(ctx context.Context, index int, o *job.Output) error 
 		err := s.createResult(ctx, x.batch.Batch.ID, key, r)
 		if err == nil {
 			s.metrics.requests.WithLabelValues(resultLabel(r.Failed)).Inc()
-			x.count(r)
+			x.countResult(r)
 			return nil
 		}
 		if errors.Is(err, store.ErrConflict) { // by another worker, or by this one if the acknowledgement was lost
 			value, _, err := s.results.Get(ctx, key)
 			var first result
 			if err == nil && json.Unmarshal(value, &first) == nil {
-				x.count(first)
+				x.countResult(first)
 				return nil
 			}
 		}

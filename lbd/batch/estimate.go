@@ -14,16 +14,16 @@ type TokenPrice = job.TokenPrice
 
 // OpenBatch is a batch that has not ended.
 type OpenBatch struct {
-	job.Open
+	job.EstimateInput
 	Estimate job.Estimate
 	// Backlog is the prompt of the requests without a result, by model.
 	Backlog []job.Backlog
 }
 
-// Open returns the batches that have not ended, as known to this balancer, the earliest deadline first. Their
+// OpenBatches returns the batches that have not ended, as known to this balancer, the earliest deadline first. Their
 // chunks must not be changed.
-func (s *Service) Open() []OpenBatch {
-	open, estimates, backlogs := s.expect(nil)
+func (s *Service) OpenBatches() []OpenBatch {
+	open, estimates, backlogs := s.estimateOpen(nil)
 	all := make([]OpenBatch, len(open))
 	for i := range open {
 		all[i] = OpenBatch{open[i], estimates[i], backlogs[i]}
@@ -34,13 +34,13 @@ func (s *Service) Open() []OpenBatch {
 	return all
 }
 
-// expect estimates the open batches. own replaces the batch of its id or is added to them; nil = none.
-func (s *Service) expect(own *job.Record) (open []job.Open, estimates []job.Estimate, backlogs [][]job.Backlog) {
+// estimateOpen estimates the open batches. own replaces the batch of its id or is added to them; nil = none.
+func (s *Service) estimateOpen(own *job.Record) (open []job.EstimateInput, estimates []job.Estimate, backlogs [][]job.Backlog) {
 	w, now := s.worker, s.now()
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	add := func(r *job.Record, rate *job.Rate) {
-		o := job.Open{Record: *r}
+	add := func(r *job.Record, rate *job.RateMeter) {
+		o := job.EstimateInput{Record: *r}
 		if rate != nil {
 			o.RequestsPerSecond = rate.PerSecond(now, done(r))
 		}
@@ -54,7 +54,7 @@ func (s *Service) expect(own *job.Record) (open []job.Open, estimates []job.Esti
 	if own != nil {
 		add(own, w.rates[batchKey(own.Tenant, own.Batch.ID)])
 	}
-	return open, job.Expect(open, &w.paces, now, s.opts.Price), job.BacklogOf(open, &w.paces)
+	return open, job.EstimateBatches(open, &w.past, now, s.opts.Price), job.BacklogOf(open, &w.past)
 }
 
 // setEstimate sets the header with the estimate of a batch that has not ended.
@@ -62,7 +62,7 @@ func (s *Service) setEstimate(w http.ResponseWriter, r *job.Record) {
 	if r.Batch.Status.Final() {
 		return
 	}
-	_, estimates, _ := s.expect(r)
+	_, estimates, _ := s.estimateOpen(r)
 	if text := estimates[len(estimates)-1].Header(); text != "" {
 		w.Header().Set(job.HeaderEstimate, text)
 	}
@@ -70,7 +70,7 @@ func (s *Service) setEstimate(w http.ResponseWriter, r *job.Record) {
 
 // firstLoad returns the load of an input that is not validated yet: all of its lines request the model of the
 // first one. It is nil if that is unknown.
-func (s *Service) firstLoad(ctx context.Context, f *fileRecord, endpoint string) []job.ModelLoad {
+func (s *Service) firstLoad(ctx context.Context, f *fileRecord, endpoint string) []job.ModelInput {
 	if f.Lines == 0 {
 		return nil
 	}
@@ -79,5 +79,5 @@ func (s *Service) firstLoad(ctx context.Context, f *fileRecord, endpoint string)
 	if err != nil { // the validation reports it
 		return nil
 	}
-	return []job.ModelLoad{{Model: line.Model, Requests: min(f.Lines, s.limits.Requests), Bytes: f.File.Bytes}}
+	return []job.ModelInput{{Model: line.Model, Requests: min(f.Lines, s.limits.Requests), Bytes: f.File.Bytes}}
 }

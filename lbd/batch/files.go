@@ -18,17 +18,17 @@ import (
 
 // Limits of the API of files.
 const (
-	defaultFiles = 10_000 // OpenAI's
-	maxFiles     = 10_000
-	maxField     = 1 << 10 // of a field of the form other than the file
-	maxFilename  = 255
+	defaultFilePage = 10_000 // OpenAI's
+	maxFilePage     = 10_000
+	maxField        = 1 << 10 // of a field of the form other than the file
+	maxFilename     = 255
 	// formOverhead is the maximum size of an upload beyond its file.
 	formOverhead = 64 << 10
 )
 
 // serveFiles serves a path below PathFiles.
 func (s *Service) serveFiles(w http.ResponseWriter, req *http.Request, c Caller, rest string) *openai.Error {
-	id, action, deeper := strings.Cut(rest, "/")
+	id, action, hasAction := strings.Cut(rest, "/")
 	switch {
 	case rest == "" && req.Method == http.MethodPost:
 		return s.uploadFile(w, req, c)
@@ -36,11 +36,11 @@ func (s *Service) serveFiles(w http.ResponseWriter, req *http.Request, c Caller,
 		return s.listFiles(w, req, c)
 	case rest == "":
 		return errMethod(w, req, http.MethodGet, http.MethodPost)
-	case deeper && action != "content":
+	case hasAction && action != "content":
 		return errNoPath(req)
-	case deeper && req.Method != http.MethodGet && req.Method != http.MethodHead:
+	case hasAction && req.Method != http.MethodGet && req.Method != http.MethodHead:
 		return errMethod(w, req, http.MethodGet)
-	case !deeper && req.Method != http.MethodGet && req.Method != http.MethodHead && req.Method != http.MethodDelete:
+	case !hasAction && req.Method != http.MethodGet && req.Method != http.MethodHead && req.Method != http.MethodDelete:
 		return errMethod(w, req, http.MethodGet, http.MethodDelete)
 	}
 	f, err := s.getFile(req.Context(), c.Tenant, id)
@@ -49,7 +49,7 @@ func (s *Service) serveFiles(w http.ResponseWriter, req *http.Request, c Caller,
 		return errMissing("file", id)
 	case err != nil:
 		return s.errStore(req, err)
-	case deeper:
+	case hasAction:
 		s.sendContent(w, req, &f)
 		return nil
 	case req.Method == http.MethodDelete:
@@ -101,28 +101,28 @@ func (s *Service) uploadFile(w http.ResponseWriter, req *http.Request, c Caller)
 	req.Body = struct {
 		io.Reader
 		io.Closer
-	}{&stallingBody{body, control, s.opts.StallTimeout}, body}
+	}{&idleTimeoutBody{body, control, s.opts.IdleTimeout}, body}
 	form, err := req.MultipartReader()
 	if err != nil {
 		return openai.Invalid("Content-Type", "invalid_content_type", "header Content-Type: must be multipart/form-data with a boundary")
 	}
 	u := upload{id: newID("file-", s.now())}
-	refused := s.receiveForm(ctx, form, &u, stored)
+	apiErr := s.receiveForm(ctx, form, &u, stored)
 	var record fileRecord
-	if refused == nil {
-		record, refused = s.checkUpload(c, &u)
+	if apiErr == nil {
+		record, apiErr = s.checkUpload(c, &u)
 	}
-	if refused == nil {
+	if apiErr == nil {
 		if _, err := s.records.Create(ctx, fileKey(c.Tenant, u.id), encode(record)); err != nil {
-			refused = s.errStore(req, err)
+			apiErr = s.errStore(req, err)
 		}
 	}
-	extendDeadlines(control, s.opts.StallTimeout)
-	if refused != nil {
+	extendDeadlines(control, s.opts.IdleTimeout)
+	if apiErr != nil {
 		if err := s.store.DeleteObject(context.WithoutCancel(ctx), u.id); err != nil {
 			s.log.Warn("deleting a refused file failed", "file", u.id, "err", err)
 		}
-		return refused
+		return apiErr
 	}
 	writeJSON(w, record.File)
 	return nil
@@ -179,12 +179,12 @@ func (s *Service) receiveForm(ctx context.Context, form *multipart.Reader, u *up
 }
 
 // checkUpload validates a received form and returns the record of its file.
-func (s *Service) checkUpload(c Caller, u *upload) (record fileRecord, refused *openai.Error) {
+func (s *Service) checkUpload(c Caller, u *upload) (record fileRecord, apiErr *openai.Error) {
 	switch {
 	case !u.received:
 		return record, openai.Invalid("file", "missing_required_parameter", "file: is required")
 	case u.purpose != job.PurposeBatch:
-		return record, openai.Invalid("purpose", "invalid_value", fmt.Sprintf("purpose: must be %s, got %q", job.PurposeBatch, job.Clip(u.purpose)))
+		return record, openai.Invalid("purpose", "invalid_value", fmt.Sprintf("purpose: must be %s, got %q", job.PurposeBatch, job.Truncate(u.purpose)))
 	case u.size == 0:
 		return record, openai.Invalid("file", "empty_file", "file: must not be empty")
 	}
@@ -234,9 +234,9 @@ func errForm(err error) *openai.Error {
 
 // listFiles lists a tenant's files.
 func (s *Service) listFiles(w http.ResponseWriter, req *http.Request, c Caller) *openai.Error {
-	p, refused := readPage(req, "file-", defaultFiles, maxFiles)
-	if refused != nil {
-		return refused
+	p, apiErr := readPage(req, "file-", defaultFilePage, maxFilePage)
+	if apiErr != nil {
+		return apiErr
 	}
 	entries, err := s.records.List(req.Context(), "file."+tenantKey(c.Tenant)+".")
 	if err != nil {
@@ -268,7 +268,7 @@ func (s *Service) sendContent(w http.ResponseWriter, req *http.Request, f *fileR
 	if req.Method == http.MethodHead {
 		return
 	}
-	out := &stallingWriter{w, http.NewResponseController(w), s.opts.StallTimeout}
+	out := &idleTimeoutWriter{w, http.NewResponseController(w), s.opts.IdleTimeout}
 	if _, err := io.Copy(out, s.store.ReadObject(req.Context(), f.File.ID, 0, f.File.Bytes)); err != nil {
 		s.log.Debug("sending a file failed", "file", f.File.ID, "err", err)
 		panic(http.ErrAbortHandler) // the client must not mistake a part for the whole file

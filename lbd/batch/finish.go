@@ -15,12 +15,12 @@ import (
 
 // outputFile is a file that a batch writes, line by line. It is stored while it is written.
 type outputFile struct {
-	s      *Service
-	ctx    context.Context //nolint:containedctx // of the whole file
-	record fileRecord
-	pipe   *io.PipeWriter // nil before the first line
-	stored sync.WaitGroup
-	err    error
+	s       *Service
+	ctx     context.Context //nolint:containedctx // of the whole file
+	record  fileRecord
+	pipe    *io.PipeWriter // nil before the first line
+	writing sync.WaitGroup
+	err     error
 }
 
 // newOutputFile returns a file of a batch; it exists once it has a line.
@@ -40,7 +40,7 @@ func (f *outputFile) writeFrom(in io.Reader) error {
 	if f.pipe == nil {
 		out, pipe := io.Pipe()
 		f.pipe = pipe
-		f.stored.Go(func() {
+		f.writing.Go(func() {
 			f.record.File.Bytes, f.err = f.s.store.WriteObject(f.ctx, f.record.File.ID, out)
 			out.CloseWithError(errors.Join(f.err, io.ErrClosedPipe))
 		})
@@ -55,7 +55,7 @@ func (f *outputFile) close(cause error) (id string, err error) {
 		return "", nil
 	}
 	f.pipe.CloseWithError(cause) // nil = end of file
-	f.stored.Wait()
+	f.writing.Wait()
 	if cause != nil || f.err != nil {
 		return "", f.err
 	}
@@ -88,14 +88,14 @@ func (s *Service) dropFiles(ctx context.Context, tenant string, ids []string) er
 	return nil
 }
 
-// validate validates the input of a batch, and starts or fails the batch. Invalid lines are listed in the
+// validateInput validates the input of a batch, and starts or fails the batch. Invalid lines are listed in the
 // error file.
-func (w *worker) validate(ctx context.Context, key string, r *job.Record, errorID string) error {
+func (w *worker) validateInput(ctx context.Context, key string, r *job.Record, errorID string) error {
 	s := w.s
 	input, err := s.getFile(ctx, r.Tenant, r.Batch.InputFileID)
 	if errors.Is(err, store.ErrNotFound) {
 		problem := job.LineError{Code: "file_not_found", Param: "input_file_id", Message: "the input file was deleted"}
-		return w.update(ctx, key, func(r *job.Record) error {
+		return w.changeBatch(ctx, key, func(r *job.Record) error {
 			return r.Fail(w.id, []job.Problem{problem.Problem()}, "", s.now())
 		})
 	}
@@ -104,15 +104,15 @@ func (w *worker) validate(ctx context.Context, key string, r *job.Record, errorI
 	}
 	errorFile := s.newOutputFile(ctx, r, errorID, "_error.jsonl")
 	in := job.NewReader(s.store.ReadObject(ctx, input.File.ID, 0, input.File.Bytes), r.Batch.Endpoint, s.limits, s.opts.Sender.Accepts)
-	valid, problems, err := job.Inspect(in, func(e *job.LineError) error {
-		o := job.Invalid(fmt.Sprintf("batch_req_%s-line-%d", r.Batch.ID, e.Line), e)
+	valid, problems, err := job.Validate(in, func(e *job.LineError) error {
+		o := job.InvalidOutput(fmt.Sprintf("batch_req_%s-line-%d", r.Batch.ID, e.Line), e)
 		return errorFile.writeFrom(bytes.NewReader(o.Encode()))
 	})
 	id, closeErr := errorFile.close(err)
 	if err = errors.Join(err, closeErr); err != nil {
 		return err
 	}
-	return w.update(ctx, key, func(r *job.Record) error {
+	return w.changeBatch(ctx, key, func(r *job.Record) error {
 		if len(problems) > 0 {
 			return r.Fail(w.id, problems, id, s.now())
 		}
@@ -120,20 +120,20 @@ func (w *worker) validate(ctx context.Context, key string, r *job.Record, errorI
 	})
 }
 
-// update is change with an error: that of f, or store.ErrUnavailable.
-func (w *worker) update(ctx context.Context, key string, f func(*job.Record) error) error {
-	var refused error
-	if !w.change(ctx, key, func(r *job.Record) error { refused = f(r); return refused }) {
-		if refused != nil {
-			return refused
+// changeBatch is change with an error: that of f, or store.ErrUnavailable.
+func (w *worker) changeBatch(ctx context.Context, key string, f func(*job.Record) error) error {
+	var changeErr error
+	if !w.tryChangeBatch(ctx, key, func(r *job.Record) error { changeErr = f(r); return changeErr }) {
+		if changeErr != nil {
+			return changeErr
 		}
 		return store.ErrUnavailable
 	}
 	return nil
 }
 
-// finish writes the output and error files in the order of the input, and ends the batch.
-func (w *worker) finish(ctx context.Context, key string, r *job.Record, outputID, errorID string) error {
+// writeOutputs writes the output and error files in the order of the input, and ends the batch.
+func (w *worker) writeOutputs(ctx context.Context, key string, r *job.Record, outputID, errorID string) error {
 	s := w.s
 	output, failures := s.newOutputFile(ctx, r, outputID, "_output.jsonl"), s.newOutputFile(ctx, r, errorID, "_error.jsonl")
 	var sum totals
@@ -146,7 +146,7 @@ func (w *worker) finish(ctx context.Context, key string, r *job.Record, outputID
 	if err = errors.Join(err, closeErr, closeErr2); err != nil {
 		return err
 	}
-	if err := w.update(ctx, key, func(r *job.Record) error { return r.Finish(w.id, outputID, errorID, sum.counts, sum.usage, s.now()) }); err != nil {
+	if err := w.changeBatch(ctx, key, func(r *job.Record) error { return r.Finish(w.id, outputID, errorID, sum.counts, sum.usage, s.now()) }); err != nil {
 		return err
 	}
 	// What remains after a crash here is removed by sweep.
@@ -172,7 +172,7 @@ func (w *worker) finishChunk(ctx context.Context, r *job.Record, chunk int, outp
 	s := w.s
 	var results map[int]result
 	var err error
-	if r.Chunks[chunk].Tried { // else it has none
+	if r.Chunks[chunk].ClaimedBefore { // else it has none
 		if results, err = s.chunkResults(ctx, r.Batch.ID, chunk); err != nil {
 			return err
 		}
@@ -189,7 +189,7 @@ func (w *worker) finishChunk(ctx context.Context, r *job.Record, chunk int, outp
 		var in io.Reader = bytes.NewReader(append(line.Line, '\n'))
 		switch {
 		case !done:
-			o := job.Unfinished(fmt.Sprintf("batch_req_%s-%d-%d", r.Batch.ID, chunk, i), lines[i].CustomID, r.Ending)
+			o := job.UnfinishedOutput(fmt.Sprintf("batch_req_%s-%d-%d", r.Batch.ID, chunk, i), lines[i].CustomID, r.FinalStatus)
 			line.Failed, in = true, bytes.NewReader(o.Encode())
 		case line.Object != "":
 			in = s.store.ReadObject(ctx, line.Object, 0, line.Size)

@@ -33,7 +33,7 @@ const (
 type Caller struct {
 	Tenant string
 	Key    string // name of its API key or user; empty if clients need none
-	User   bool   // Key is a user with identity tokens
+	IsUser bool   // Key is a user with identity tokens
 }
 
 // Options configures a Service.
@@ -46,8 +46,8 @@ type Options struct {
 	Balancer string
 	// Limits are those of clients; zero = job.DefaultLimits.
 	Limits job.Limits
-	// StallTimeout is the time after which a client that sends or receives nothing is disconnected.
-	StallTimeout time.Duration
+	// IdleTimeout is the time after which a client that sends or receives nothing is disconnected.
+	IdleTimeout time.Duration
 	// Price returns the price of a model as requested; false = unknown. nil = all are unknown.
 	Price func(model string) (TokenPrice, bool)
 	// Logger receives failures; nil = none.
@@ -80,7 +80,7 @@ func New(o Options) *Service {
 	if o.Price == nil {
 		o.Price = func(string) (TokenPrice, bool) { return TokenPrice{}, false }
 	}
-	o.StallTimeout = cmp.Or(o.StallTimeout, time.Minute)
+	o.IdleTimeout = cmp.Or(o.IdleTimeout, time.Minute)
 	o.heartbeat = cmp.Or(o.heartbeat, heartbeatInterval)
 	s := &Service{
 		opts: o, limits: o.Limits, log: o.Logger, store: o.Store, records: o.Store.BatchRecords(), results: o.Store.BatchResults(),
@@ -131,14 +131,14 @@ func (f *fileRecord) expired(now time.Time) bool {
 
 // Serve serves a request to one of the paths.
 func (s *Service) Serve(w http.ResponseWriter, req *http.Request, c Caller) {
-	var refused *openai.Error
+	var apiErr *openai.Error
 	if rest, ok := strings.CutPrefix(req.URL.Path, PathFiles); ok {
-		refused = s.serveFiles(w, req, c, strings.Trim(rest, "/"))
+		apiErr = s.serveFiles(w, req, c, strings.Trim(rest, "/"))
 	} else {
-		refused = s.serveBatches(w, req, c, strings.Trim(strings.TrimPrefix(req.URL.Path, PathBatches), "/"))
+		apiErr = s.serveBatches(w, req, c, strings.Trim(strings.TrimPrefix(req.URL.Path, PathBatches), "/"))
 	}
-	if refused != nil {
-		WriteError(w, refused)
+	if apiErr != nil {
+		WriteError(w, apiErr)
 	}
 }
 
@@ -207,25 +207,25 @@ type page struct {
 }
 
 // readPage reads the parameters of a list.
-func readPage(req *http.Request, prefix string, defaultLimit, maxLimit int) (p page, refused *openai.Error) {
+func readPage(req *http.Request, prefix string, defaultLimit, maxLimit int) (p page, apiErr *openai.Error) {
 	q := req.URL.Query()
 	p = page{after: q.Get("after"), limit: defaultLimit}
 	if text := q.Get("limit"); text != "" {
 		n, err := strconv.Atoi(text)
 		if err != nil || n < 1 || n > maxLimit {
-			return p, openai.Invalid("limit", "invalid_value", fmt.Sprintf("limit: must be 1 to %d, got %q", maxLimit, job.Clip(text)))
+			return p, openai.Invalid("limit", "invalid_value", fmt.Sprintf("limit: must be 1 to %d, got %q", maxLimit, job.Truncate(text)))
 		}
 		p.limit = n
 	}
 	if p.after != "" && !validID(prefix, p.after) {
-		return p, openai.Invalid("after", "invalid_value", fmt.Sprintf("after: must be the id of an object, got %q", job.Clip(p.after)))
+		return p, openai.Invalid("after", "invalid_value", fmt.Sprintf("after: must be the id of an object, got %q", job.Truncate(p.after)))
 	}
 	switch order := q.Get("order"); order {
 	case "", "desc":
 	case "asc":
 		p.ascending = true
 	default:
-		return p, openai.Invalid("order", "invalid_value", fmt.Sprintf("order: must be asc or desc, got %q", job.Clip(order)))
+		return p, openai.Invalid("order", "invalid_value", fmt.Sprintf("order: must be asc or desc, got %q", job.Truncate(order)))
 	}
 	return p, nil
 }
@@ -268,16 +268,16 @@ func newList[T any](data []T, id func(*T) string, more bool) list[T] {
 	return l
 }
 
-// stallingBody extends the connection's deadlines while the client sends.
-type stallingBody struct {
+// idleTimeoutBody extends the connection's deadlines while the client sends.
+type idleTimeoutBody struct {
 	io.Reader
 	control *http.ResponseController
-	stall   time.Duration
+	timeout time.Duration
 }
 
 // Read reads from the client within the stall timeout.
-func (b *stallingBody) Read(p []byte) (int, error) {
-	extendDeadlines(b.control, b.stall)
+func (b *idleTimeoutBody) Read(p []byte) (int, error) {
+	extendDeadlines(b.control, b.timeout)
 	return b.Reader.Read(p)
 }
 
@@ -287,15 +287,15 @@ func extendDeadlines(c *http.ResponseController, stall time.Duration) {
 	_ = c.SetWriteDeadline(time.Now().Add(2 * stall))
 }
 
-// stallingWriter extends the connection's write deadline while the client receives.
-type stallingWriter struct {
+// idleTimeoutWriter extends the connection's write deadline while the client receives.
+type idleTimeoutWriter struct {
 	http.ResponseWriter
 	control *http.ResponseController
 	stall   time.Duration
 }
 
 // Write sends to the client within the stall timeout.
-func (w *stallingWriter) Write(p []byte) (int, error) {
+func (w *idleTimeoutWriter) Write(p []byte) (int, error) {
 	_ = w.control.SetWriteDeadline(time.Now().Add(w.stall)) // as in extendDeadlines
 	return w.ResponseWriter.Write(p)
 }

@@ -38,7 +38,7 @@ func (s *Service) sweepObjects(ctx context.Context) error {
 		if err != nil {
 			return nil, err
 		}
-		open, err := s.unfinished(ctx)
+		open, err := s.openBatchIDs(ctx)
 		if err != nil {
 			return nil, err
 		}
@@ -58,8 +58,8 @@ func (s *Service) sweepObjects(ctx context.Context) error {
 	})
 }
 
-// unfinished returns the ids of the batches that have not ended.
-func (s *Service) unfinished(ctx context.Context) (map[string]bool, error) {
+// openBatchIDs returns the ids of the batches that have not ended.
+func (s *Service) openBatchIDs(ctx context.Context) (map[string]bool, error) {
 	batches, err := s.records.List(ctx, "batch.")
 	open := map[string]bool{}
 	for _, e := range batches {
@@ -78,7 +78,7 @@ func (s *Service) sweepResults(ctx context.Context) error {
 		return err
 	}
 	// After the keys: a batch with results was created before them.
-	retain, err := s.unfinished(ctx)
+	retain, err := s.openBatchIDs(ctx)
 	if err != nil {
 		return err
 	}
@@ -100,10 +100,10 @@ func (s *Service) sweepWorkers(ctx context.Context) error {
 	w, now := s.worker, s.now()
 	var dead []string
 	w.mu.Lock()
-	for id, last := range w.seen {
+	for id, last := range w.heartbeatAt {
 		if now.Sub(last) > 10*deadAfter*s.opts.heartbeat {
 			dead = append(dead, id)
-			delete(w.seen, id)
+			delete(w.heartbeatAt, id)
 		}
 	}
 	w.mu.Unlock()

@@ -68,19 +68,19 @@ type worker struct {
 
 	schedule job.Scheduler // used only by step
 
-	mu         sync.Mutex
-	registered bool                 // the first heartbeat is stored
-	open       map[string]openBatch // by key: batches that have not ended
-	seen       map[string]time.Time // other workers: when their last heartbeat was observed; zero = ended
-	running    map[string]*running  // by key of the batch
-	inFlight   int                  // claimed requests without a result
-	serial     map[string]bool      // batches that this worker validates or whose output it writes: only one worker may
-	rates      map[string]*job.Rate // by key of the open batch
-	paces      job.Paces            // of batches that have ended
+	mu          sync.Mutex
+	registered  bool                      // the first heartbeat is stored
+	open        map[string]cachedBatch    // by key: batches that have not ended
+	heartbeatAt map[string]time.Time      // other workers: when their last heartbeat was observed; zero = ended
+	running     map[string]*running       // by key of the batch
+	inFlight    int                       // claimed requests without a result
+	exclusive   map[string]bool           // batches that this worker validates or whose output it writes: only one worker may
+	rates       map[string]*job.RateMeter // by key of the open batch
+	past        job.PastBatches           // of batches that have ended
 }
 
-// openBatch is a batch as last read or written.
-type openBatch struct {
+// cachedBatch is a batch as last read or written.
+type cachedBatch struct {
 	job.Record
 	revision uint64
 }
@@ -93,8 +93,8 @@ type running struct {
 func newWorker(s *Service) *worker {
 	return &worker{
 		s: s, id: strings.ToLower(rand.Text()[:16]), wake: make(chan struct{}, 1),
-		open: map[string]openBatch{}, seen: map[string]time.Time{}, running: map[string]*running{}, serial: map[string]bool{},
-		rates: map[string]*job.Rate{},
+		open: map[string]cachedBatch{}, heartbeatAt: map[string]time.Time{}, running: map[string]*running{}, exclusive: map[string]bool{},
+		rates: map[string]*job.RateMeter{},
 	}
 }
 
@@ -128,7 +128,7 @@ func (s *Service) RunWorker(ctx context.Context) {
 		case <-tick.C:
 		case <-w.wake:
 		}
-		w.step(ctx)
+		w.advanceBatches(ctx)
 	}
 	for range batches { // closes
 	}
@@ -173,28 +173,28 @@ func (w *worker) observeWorker(c store.KeyChange) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	id := strings.TrimPrefix(c.Key, workerPrefix)
-	if w.seen[id] = w.s.now(); c.Deleted {
-		w.seen[id] = time.Time{}
+	if w.heartbeatAt[id] = w.s.now(); c.Deleted {
+		w.heartbeatAt[id] = time.Time{}
 	}
 }
 
 // observeBatch records a change of a batch. It cancels the chunks that this worker must no longer execute.
 func (w *worker) observeBatch(c store.KeyChange) {
 	var r job.Record
-	gone := c.Deleted || json.Unmarshal(c.Value, &r) != nil || r.Batch.Status.Final()
+	ended := c.Deleted || json.Unmarshal(c.Value, &r) != nil || r.Batch.Status.Final()
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if gone && !c.Deleted {
-		w.paces.Observe(&r)
+	if ended && !c.Deleted {
+		w.past.Observe(&r)
 	}
 	if c.Revision < w.open[c.Key].revision {
 		return // it was changed here since
 	}
-	if gone {
+	if ended {
 		delete(w.open, c.Key)
 		delete(w.rates, c.Key)
 	} else {
-		w.open[c.Key] = openBatch{r, c.Revision}
+		w.open[c.Key] = cachedBatch{r, c.Revision}
 		w.observeRate(c.Key, &r)
 	}
 	w.wakeUp()
@@ -203,7 +203,7 @@ func (w *worker) observeBatch(c store.KeyChange) {
 		return
 	}
 	for chunk, cancel := range run.chunks {
-		if gone || r.Batch.Status != job.InProgress || chunk >= len(r.Chunks) || r.Chunks[chunk].Worker != w.id && r.Chunks[chunk].Worker != "" {
+		if ended || r.Batch.Status != job.InProgress || chunk >= len(r.Chunks) || r.Chunks[chunk].Worker != w.id && r.Chunks[chunk].Worker != "" {
 			cancel()
 		}
 	}
@@ -215,7 +215,7 @@ func (w *worker) observeRate(key string, r *job.Record) {
 		return
 	}
 	if w.rates[key] == nil {
-		w.rates[key] = &job.Rate{}
+		w.rates[key] = &job.RateMeter{}
 	}
 	w.rates[key].Observe(w.s.now(), done(r))
 }
@@ -226,16 +226,16 @@ func done(r *job.Record) int { return r.Batch.RequestCounts.Completed + r.Batch.
 // isAlive reports whether another worker's claims are valid; the lock must be held. The heartbeat of a
 // worker that is not known may not have been received yet.
 func (w *worker) isAlive(now time.Time, id string) bool {
-	last, known := w.seen[id]
+	last, known := w.heartbeatAt[id]
 	if !known {
-		w.seen[id] = now
+		w.heartbeatAt[id] = now
 		return true
 	}
 	return now.Sub(last) < deadAfter*w.s.opts.heartbeat
 }
 
-// live returns a function that reports whether a worker's claims on a batch are valid.
-func (w *worker) live(now time.Time) func(string) bool {
+// aliveAt returns a function that reports whether a worker's claims on a batch are valid.
+func (w *worker) aliveAt(now time.Time) func(string) bool {
 	return func(id string) bool {
 		if id == w.id {
 			return true
@@ -246,9 +246,9 @@ func (w *worker) live(now time.Time) func(string) bool {
 	}
 }
 
-// step makes one pass over the open batches: it advances their states, starts validations and the writing of
+// advanceBatches makes one pass over the open batches: it advances their states, starts validations and the writing of
 // output files, and claims chunks.
-func (w *worker) step(ctx context.Context) {
+func (w *worker) advanceBatches(ctx context.Context) {
 	w.mu.Lock()
 	registered := w.registered
 	w.mu.Unlock()
@@ -262,9 +262,9 @@ func (w *worker) step(ctx context.Context) {
 			continue
 		}
 		if r.Advance(now) {
-			w.change(ctx, key, func(r *job.Record) error { r.Advance(w.s.now()); return nil })
+			w.tryChangeBatch(ctx, key, func(r *job.Record) error { r.Advance(w.s.now()); return nil })
 		}
-		w.startSerial(ctx, key)
+		w.startExclusiveTask(ctx, key)
 	}
 	w.claimChunks(ctx, now)
 }
@@ -288,8 +288,8 @@ func (w *worker) batch(key string) (job.Record, bool) {
 	return r.Record, ok
 }
 
-// change changes a batch in the store and in w.open. It reports whether the change was stored.
-func (w *worker) change(ctx context.Context, key string, f func(*job.Record) error) bool {
+// tryChangeBatch changes a batch in the store and in w.open. It reports whether the change was stored.
+func (w *worker) tryChangeBatch(ctx context.Context, key string, f func(*job.Record) error) bool {
 	r, revision, err := w.s.updateBatch(ctx, key, f)
 	switch {
 	case err == nil || errors.Is(err, job.ErrLostClaim) || errors.Is(err, job.ErrFinal):
@@ -297,7 +297,7 @@ func (w *worker) change(ctx context.Context, key string, f func(*job.Record) err
 		if _, known := w.open[key]; known && r.Batch.Status.Final() {
 			delete(w.open, key)
 		} else if known && revision >= w.open[key].revision {
-			w.open[key] = openBatch{r, revision}
+			w.open[key] = cachedBatch{r, revision}
 		}
 		w.mu.Unlock()
 	case ctx.Err() == nil:
@@ -306,21 +306,21 @@ func (w *worker) change(ctx context.Context, key string, f func(*job.Record) err
 	return err == nil
 }
 
-// startSerial starts the validation of a batch or the writing of its output files, if no worker does it.
-func (w *worker) startSerial(ctx context.Context, key string) {
+// startExclusiveTask starts the validation of a batch or the writing of its output files, if no worker does it.
+func (w *worker) startExclusiveTask(ctx context.Context, key string) {
 	r, ok := w.batch(key)
 	w.mu.Lock()
-	busy := w.serial[key]
+	busy := w.exclusive[key]
 	w.mu.Unlock()
-	if !ok || busy || r.Batch.Status == job.InProgress || r.Worker != "" && r.Worker != w.id && w.live(w.s.now())(r.Worker) {
+	if !ok || busy || r.Batch.Status == job.InProgress || r.Worker != "" && r.Worker != w.id && w.aliveAt(w.s.now())(r.Worker) {
 		return
 	}
 	// This worker does nothing for the batch now: a claim of its own is from a failed attempt.
-	live := func(id string) bool { return id != w.id && w.live(w.s.now())(id) }
+	live := func(id string) bool { return id != w.id && w.aliveAt(w.s.now())(id) }
 	var stale []string
 	files := []string{newID("file-", w.s.now()), newID("file-", w.s.now())}
 	validate := false
-	claimed := w.change(ctx, key, func(r *job.Record) error {
+	claimed := w.tryChangeBatch(ctx, key, func(r *job.Record) error {
 		var ok bool
 		if validate = r.Batch.Status == job.Validating; validate {
 			stale, ok = r.ClaimValidation(w.id, live, files[1])
@@ -335,10 +335,10 @@ func (w *worker) startSerial(ctx context.Context, key string) {
 	if !claimed {
 		return
 	}
-	w.setSerial(key, true)
+	w.setExclusive(key, true)
 	w.tasks.Go(func() {
 		defer w.wakeUp()
-		defer w.setSerial(key, false)
+		defer w.setExclusive(key, false)
 		r, ok := w.batch(key)
 		if !ok {
 			return
@@ -346,9 +346,9 @@ func (w *worker) startSerial(ctx context.Context, key string) {
 		var err error
 		if err = w.s.dropFiles(ctx, r.Tenant, stale); err == nil {
 			if validate {
-				err = w.validate(ctx, key, &r, files[1])
+				err = w.validateInput(ctx, key, &r, files[1])
 			} else {
-				err = w.finish(ctx, key, &r, files[0], files[1])
+				err = w.writeOutputs(ctx, key, &r, files[0], files[1])
 			}
 		}
 		if err == nil {
@@ -359,26 +359,26 @@ func (w *worker) startSerial(ctx context.Context, key string) {
 			sleep(ctx, time.Second)
 		}
 		// The files stay in the record: whoever claims next deletes them.
-		w.release(ctx, key, func(r *job.Record) { r.ReleaseFiles(w.id) })
+		w.releaseClaim(ctx, key, func(r *job.Record) { r.ReleaseFiles(w.id) })
 	})
 }
 
-func (w *worker) setSerial(key string, on bool) {
+func (w *worker) setExclusive(key string, on bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if on {
-		w.serial[key] = true
+		w.exclusive[key] = true
 	} else {
-		delete(w.serial, key)
+		delete(w.exclusive, key)
 	}
 }
 
-// release releases a claim, also while the balancer ends.
-func (w *worker) release(ctx context.Context, key string, f func(*job.Record)) {
+// releaseClaim releases a claim, also while the balancer ends.
+func (w *worker) releaseClaim(ctx context.Context, key string, f func(*job.Record)) {
 	stopping := ctx.Err() != nil
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseTimeout)
 	defer cancel()
-	for ctx.Err() == nil && !w.change(ctx, key, func(r *job.Record) error { f(r); return nil }) {
+	for ctx.Err() == nil && !w.tryChangeBatch(ctx, key, func(r *job.Record) error { f(r); return nil }) {
 		if _, open := w.batch(key); !open || stopping && !w.s.store.Connected() {
 			return
 		}
@@ -399,9 +399,9 @@ func sleep(ctx context.Context, d time.Duration) {
 	}
 }
 
-// capacity returns how many requests for models this worker may have in flight. If a model has no replica at
+// maxInFlightFor returns how many requests for models this worker may have in flight. If a model has no replica at
 // this balancer, only urgent requests are sent from here, to other regions.
-func (w *worker) capacity(models []string, urgent bool) int {
+func (w *worker) maxInFlightFor(models []string, urgent bool) int {
 	replicas := -1
 	for _, m := range models {
 		if n := w.s.opts.Sender.Replicas(m); replicas < 0 || n < replicas {
@@ -416,19 +416,19 @@ func (w *worker) capacity(models []string, urgent bool) int {
 
 // claimChunks claims chunks in the order of the scheduler, while there is capacity, and starts them.
 func (w *worker) claimChunks(ctx context.Context, now time.Time) {
-	refused := map[string]bool{}
+	skipped := map[string]bool{}
 	for ctx.Err() == nil {
 		var candidates []job.Candidate
 		var keys []string
 		var chunks []int
 		for _, key := range w.openKeys() {
 			r, ok := w.batch(key)
-			if !ok || refused[key] || !now.Before(r.Deadline()) {
+			if !ok || skipped[key] || !now.Before(r.Deadline()) {
 				continue
 			}
-			chunk := r.Claimable(w.liveChunks(now, key))
+			chunk := r.Claimable(w.chunkClaimAlive(now, key))
 			c := job.Candidate{ID: r.Batch.ID, Tenant: r.Tenant, Key: r.Key, Created: r.Created(), Window: r.Window()}
-			if chunk < 0 || w.claimed() >= w.capacity(r.Models, c.Urgent(now)) {
+			if chunk < 0 || w.inFlightCount() >= w.maxInFlightFor(r.Models, c.Urgent(now)) {
 				continue
 			}
 			candidates, keys, chunks = append(candidates, c), append(keys, key), append(chunks, chunk)
@@ -438,26 +438,26 @@ func (w *worker) claimChunks(ctx context.Context, now time.Time) {
 			return
 		}
 		if !w.claimChunk(ctx, keys[i], chunks[i]) {
-			refused[keys[i]] = true
+			skipped[keys[i]] = true
 			continue
 		}
 		r, _ := w.batch(keys[i])
 		if chunks[i] < len(r.Chunks) {
-			w.schedule.Served(candidates[i], r.Chunks[chunks[i]].Lines)
+			w.schedule.CountServed(candidates[i], r.Chunks[chunks[i]].Lines)
 		}
 	}
 }
 
-func (w *worker) claimed() int {
+func (w *worker) inFlightCount() int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.inFlight
 }
 
-// liveChunks returns a function that reports whether a worker's claims on a batch's chunks are valid. This
+// chunkClaimAlive returns a function that reports whether a worker's claims on a batch's chunks are valid. This
 // worker's claims are valid only while it executes chunks of the batch.
-func (w *worker) liveChunks(now time.Time, key string) func(string) bool {
-	live := w.live(now)
+func (w *worker) chunkClaimAlive(now time.Time, key string) func(string) bool {
+	live := w.aliveAt(now)
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	executes := w.running[key] != nil
@@ -471,11 +471,11 @@ func (w *worker) liveChunks(now time.Time, key string) func(string) bool {
 
 // claimChunk claims a chunk and starts it.
 func (w *worker) claimChunk(ctx context.Context, key string, chunk int) bool {
-	live := w.liveChunks(w.s.now(), key)
+	live := w.chunkClaimAlive(w.s.now(), key)
 	tried := false
-	if !w.change(ctx, key, func(r *job.Record) error {
+	if !w.tryChangeBatch(ctx, key, func(r *job.Record) error {
 		if chunk < len(r.Chunks) {
-			tried = r.Chunks[chunk].Tried
+			tried = r.Chunks[chunk].ClaimedBefore
 		}
 		return r.Claim(chunk, w.id, live)
 	}) {
@@ -496,18 +496,18 @@ func (w *worker) claimChunk(ctx context.Context, key string, chunk int) bool {
 	w.tasks.Go(func() {
 		defer w.wakeUp()
 		defer cancel()
-		x := &execution{w: w, key: key, batch: &r, chunk: chunk, unfinished: r.Chunks[chunk].Lines}
-		err := x.run(cctx, tried)
+		x := &execution{w: w, key: key, batch: &r, chunk: chunk, remaining: r.Chunks[chunk].Lines}
+		err := x.runChunk(cctx, tried)
 		if err != nil {
 			if cctx.Err() == nil && !errors.Is(err, job.ErrLostClaim) {
 				w.s.log.Warn("executing a chunk failed; retrying", "batch", r.Batch.ID, "err", err)
 				sleep(cctx, time.Second)
 			}
-			w.release(ctx, key, func(r *job.Record) { r.Release(chunk, w.id) })
+			w.releaseClaim(ctx, key, func(r *job.Record) { r.Release(chunk, w.id) })
 		}
 		w.mu.Lock()
 		defer w.mu.Unlock()
-		w.inFlight -= x.unfinished
+		w.inFlight -= x.remaining
 		delete(w.running[key].chunks, chunk)
 		if len(w.running[key].chunks) == 0 {
 			delete(w.running, key)

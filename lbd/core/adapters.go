@@ -50,10 +50,10 @@ func (s *servedNames) refuse(adapter string) {
 }
 
 // lacksAdapter reports whether t is known not to serve r's adapter.
-func (t *target) lacksAdapter(r *request) bool { return r.Adapter != "" && t.lacksThisAdapter(r) }
+func (t *target) lacksAdapter(r *request) bool { return r.Adapter != "" && t.lacksRequiredAdapter(r) }
 
-// lacksThisAdapter is lacksAdapter for a request that needs one; lacksAdapter is inlined.
-func (t *target) lacksThisAdapter(r *request) bool {
+// lacksRequiredAdapter is lacksAdapter for a request that needs one; lacksAdapter is inlined.
+func (t *target) lacksRequiredAdapter(r *request) bool {
 	if !t.peer {
 		return t.served.lacks(r.Adapter)
 	}
@@ -81,9 +81,9 @@ func (b *Balancer) setServedNames(now time.Duration, id string, names []string) 
 	b.placeWaiting(now, b.queue(t.model))
 }
 
-// unlearnAdapter records that t does not serve the adapter of r, which it rejected for that reason. All
+// markAdapterMissing records that t does not serve the adapter of r, which it rejected for that reason. All
 // ranks of an engine serve the same adapters. It returns false if the rejection has another reason.
-func (b *Balancer) unlearnAdapter(t *target, r *request, out *Outcome) bool {
+func (b *Balancer) markAdapterMissing(t *target, r *request, out *Outcome) bool {
 	if t.peer || r.Adapter == "" || out == nil || !out.LacksModel {
 		return false
 	}

@@ -35,14 +35,14 @@ func (b *Balancer) startRetryRound(now time.Duration, r *request) bool {
 func (c *Config) retryBackoff(id string, rounds int) time.Duration {
 	h := fnv.New64a()
 	_, _ = h.Write([]byte(id))
-	draw := float64(mix(h.Sum64()+uint64(rounds))>>11) / (1 << 53) // 0 to 1
+	draw := float64(mixBits(h.Sum64()+uint64(rounds))>>11) / (1 << 53) // 0 to 1
 	wait := min(float64(c.RetryBackoff)*math.Pow(retryGrowth, float64(rounds)), float64(c.MaxRetryBackoff))
 	return time.Duration(wait * (1 - retryJitter + 2*retryJitter*draw))
 }
 
-// mix spreads the bits of a hash (the finaliser of SplitMix64). The high bits of FNV hardly depend
+// mixBits spreads the bits of a hash (the finaliser of SplitMix64). The high bits of FNV hardly depend
 // on the last characters.
-func mix(x uint64) uint64 {
+func mixBits(x uint64) uint64 {
 	x += 0x9e3779b97f4a7c15
 	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
 	x = (x ^ x>>27) * 0x94d049bb133111eb

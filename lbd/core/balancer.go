@@ -20,13 +20,13 @@ type request struct {
 	poolState
 	suspicion
 	minCharge    int64         // tokens charged for a failed attempt; the tenant is charged at least these, unless the request is served
-	receivedAt   time.Duration // when it arrived; Item.Arrived is the start of the client's wait: receivedAt, or the time when its stream broke
+	receivedAt   time.Duration // when it arrived; Item.WaitingSince is the start of the client's wait: receivedAt, or the time when its stream broke
 	sessionStart time.Duration // start of its session
 	sentAt       time.Duration
 	target       *target // nil while queued
 	attempts     int
 	// The numbers of unconfirmed and of outstanding requests at its target when it was sent, including itself.
-	sentTogether, sentOutstanding int
+	unconfirmedAtSend, outstandingAtSend int
 	// avoid lists the ids of the engines and peers that failed the request in this round. retryRounds counts
 	// the earlier rounds, in which every target failed. failedAt is the time of the last failure.
 	avoid       []string
@@ -42,8 +42,8 @@ type request struct {
 	uncached   int
 	promptWork int
 	answerWork int
-	// matchUncomputed: uncached follows from a prompt that its target may still have been computing.
-	matchUncomputed bool
+	// matchInProgress: uncached follows from a prompt that its target may still have been computing.
+	matchInProgress bool
 	// At the current or last target: the time of the first token, and the load at that time.
 	firstTokenAt          time.Duration
 	firstTokenOutstanding int
@@ -69,21 +69,21 @@ type Counts struct {
 
 // Balancer makes the decisions of one balancer process. It is not safe for concurrent use.
 type Balancer struct {
-	cfg            Config
-	traits         policy.Traits
-	requests       map[string]*request
-	queues         []*queue // sorted by model
-	queued         int
-	replicas       []*target // sorted by id
-	peers          []*target // sorted by id
-	caches         caches
-	seq            uint64
-	counts         Counts
-	retries        breaker.Budget
-	ejections      int64
-	retriesRefused int64            // retries rejected because the retry budget was exhausted
-	hitRate        pace.Mean        // share of prompt tokens that engines found in their caches
-	scratchPaces   []*pace.Estimate // scratch buffer of updatePaces
+	cfg               Config
+	traits            policy.Traits
+	requests          map[string]*request
+	queues            []*queue // sorted by model
+	queued            int
+	replicas          []*target // sorted by id
+	peers             []*target // sorted by id
+	caches            caches
+	seq               uint64
+	counts            Counts
+	retries           breaker.Budget
+	ejections         int64
+	retriesOverBudget int64            // retries rejected because the retry budget was exhausted
+	hitRate           pace.Mean        // share of prompt tokens that engines found in their caches
+	scratchPaces      []*pace.Estimate // scratch buffer of updatePaces
 
 	actions         []Action
 	decisions       []Decision
@@ -93,7 +93,7 @@ type Balancer struct {
 	scratchRequests []*request
 	freeRequests    []*request
 	facts           policy.Facts
-	batch           batch
+	pools           poolPlacement
 	suspects        killSuspects
 }
 
@@ -105,7 +105,7 @@ func New(cfg Config) *Balancer {
 		requests: map[string]*request{},
 		caches:   newCaches(&cfg),
 		traits:   cfg.Policy.Traits(),
-		batch:    newBatch(cfg.Policy),
+		pools:    newPoolPlacement(cfg.Policy),
 	}
 	b.addColdQueues(0)
 	return b
@@ -212,11 +212,11 @@ func (b *Balancer) handleArrived(now time.Duration, in *Request) {
 		b.rejectRequest(r, RejectNoReplica)
 	case !b.adapterKnown(now, r):
 		b.rejectRequest(r, RejectNoAdapter)
-	case !b.holderKnown(r):
-		b.rejectRequest(r, RejectHolderGone)
-	case b.mustStop(r):
+	case !b.pinKnown(r):
+		b.rejectRequest(r, RejectPinnedGone)
+	case b.killsExceeded(r):
 		b.rejectKiller(r)
-	case len(b.cfg.ScaleToZero) > 0 && b.coldQueueFull(now, r), b.queued >= b.cfg.QueueLimit && !b.fallsBackNow(now, r) && !b.evictForTenant(now, r):
+	case len(b.cfg.ScaleToZero) > 0 && b.coldQueueFull(now, r), b.queued >= b.cfg.QueueLimit && !b.mayExceedQueueLimit(now, r) && !b.evictForTenant(now, r):
 		b.rejectRequest(r, RejectQueueFull)
 	case b.parkRequest(now, r):
 		b.addAction(Action{Kind: ActionQueue, ID: r.ID})
@@ -248,8 +248,8 @@ func (b *Balancer) sortTime(r *request) time.Duration {
 	return max(r.sessionStart, r.receivedAt-time.Duration(hits*hits*float64(b.cfg.SessionLead)))
 }
 
-// maxSpare is the maximum number of request objects kept for reuse.
-const maxSpare = 1024
+// maxFreeRequests is the maximum number of request objects kept for reuse.
+const maxFreeRequests = 1024
 
 // newRequest returns an empty request, reused if possible.
 func (b *Balancer) newRequest() *request {
@@ -267,7 +267,7 @@ func (b *Balancer) newRequest() *request {
 // arrives.
 func (b *Balancer) forgetRequest(r *request) {
 	delete(b.requests, r.ID)
-	if len(b.freeRequests) < maxSpare {
+	if len(b.freeRequests) < maxFreeRequests {
 		b.freeRequests = append(b.freeRequests, r)
 	}
 }
@@ -333,17 +333,17 @@ func (b *Balancer) handleFailed(now time.Duration, id string, out *Outcome) {
 		return
 	}
 	if r.prefilled {
-		r.Arrived = now // the client's wait starts again when its stream stops
+		r.WaitingSince = now // the client's wait starts again when its stream stops
 	}
 	trial, before := r.target.breaker.IsTrial(r.Seq), r.target.breaker
 	generated := b.estimateGenerated(now, r)
-	if out != nil && out.Broke {
+	if out != nil && out.EngineMayHaveDied {
 		b.markSuspect(now, r)
 	}
 	t := b.detachRequest(now, r, out.withoutEarlierTokens())
 	b.queue(r.Model).chargeUnserved(r, out, generated)
-	unsure := out != nil && out.Unsure
-	lacks := b.unlearnAdapter(t, r, out)
+	unsure := out != nil && out.FaultUnclear
+	lacks := b.markAdapterMissing(t, r, out)
 	if !unsure && !lacks {
 		b.countFailure(now, t, r, trial)
 	}
@@ -361,7 +361,7 @@ func (b *Balancer) handleFailed(now time.Duration, id string, out *Outcome) {
 		r.refusals = append(r.refusals, refusal{t, before, t.breaker, unsure})
 	}
 	switch {
-	case b.mustStop(r):
+	case b.killsExceeded(r):
 		b.rejectKiller(r)
 	case out == nil || !out.Retryable:
 		b.rejectRequest(r, RejectFailed)
@@ -373,7 +373,7 @@ func (b *Balancer) handleFailed(now time.Duration, id string, out *Outcome) {
 	case t.peer && b.waited(now, r) >= b.maxWait(r):
 		b.rejectRequest(r, RejectWaitExceeded) // the peer queued it for its remaining wait time
 	case !unsure && !lacks && !b.retries.Spend(b.cfg.RetryBurst): // a client error costs the next target almost nothing
-		b.retriesRefused++
+		b.retriesOverBudget++
 		b.rejectRequest(r, RejectRetryBudget)
 	default:
 		b.requeue(now, r)
@@ -397,7 +397,7 @@ func (b *Balancer) handleBounced(now time.Duration, id string, out *Outcome) {
 	r.attempts-- // the peer made no attempt
 	b.queue(r.Model).setCharge(r, r.minCharge)
 	b.addPeerKills(now, r, t.id, out)
-	if b.mustStop(r) {
+	if b.killsExceeded(r) {
 		b.rejectKiller(r)
 	} else {
 		b.requeue(now, r)
@@ -411,8 +411,8 @@ func (b *Balancer) requeue(now time.Duration, r *request) {
 		b.bounceRequest(r)
 		return
 	}
-	if !b.holderKnown(r) {
-		b.rejectRequest(r, RejectHolderGone)
+	if !b.pinKnown(r) {
+		b.rejectRequest(r, RejectPinnedGone)
 		return
 	}
 	b.enqueue(now, r)
@@ -478,7 +478,7 @@ func (b *Balancer) detachRequest(now time.Duration, r *request, out *Outcome) *t
 	b.removeFromRank(t, r)
 	b.counts.Outstanding--
 	r.target = nil
-	b.queue(r.Model).ended(r)
+	b.queue(r.Model).recordEnded(r)
 	return t
 }
 
@@ -564,12 +564,12 @@ func (b *Balancer) tick(now time.Duration) {
 func (b *Balancer) maxWait(r *request) time.Duration {
 	limit := b.cfg.MaxWait
 	if r.Tier == service.TierDeferred && b.cfg.Deferred.Enabled() {
-		if limit = max(limit, b.queue(r.Model).ordering.targets.For(r.Tier)); r.Due > 0 {
-			limit = r.Due
+		if limit = max(limit, b.queue(r.Model).ordering.deadlines.For(r.Tier)); r.TimeToDeadline > 0 {
+			limit = r.TimeToDeadline
 		}
 	}
-	if r.Wait > 0 {
-		return min(r.Wait, limit)
+	if r.MaxWait > 0 {
+		return min(r.MaxWait, limit)
 	}
 	return limit
 }

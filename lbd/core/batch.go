@@ -8,10 +8,10 @@ import (
 	"skyserve/lbd/policy"
 )
 
-// batch is the state for a policy that assigns the head of a model's queue to all of its replicas at once
+// poolPlacement is the state for a policy that assigns the head of a model's queue to all of its replicas at once
 // (policy.Batcher). Requests that some ranks may not serve (fillPool) are placed one by one, and so are forwards
 // to peers.
-type batch struct {
+type poolPlacement struct {
 	policy   policy.Batcher // nil: the policy decides request by request
 	pool     policy.Pool
 	requests []*request // parallel to pool.Waiting
@@ -19,9 +19,9 @@ type batch struct {
 	ranks    []*target  // the replicas, or their data-parallel ranks; parallel to pool.Ranks
 }
 
-func newBatch(p policy.Policy) batch {
+func newPoolPlacement(p policy.Policy) poolPlacement {
 	batcher, _ := p.(policy.Batcher)
-	return batch{policy: batcher}
+	return poolPlacement{policy: batcher}
 }
 
 // freeSlotsPerRequest is a number of free slots per waiting request. With as many or more, the pool is
@@ -51,7 +51,7 @@ type poolState struct {
 }
 
 // engine returns the engine that a replica belongs to.
-func (i *ReplicaInfo) engine() string { return cmp.Or(i.Engine, i.ID) }
+func (info *ReplicaInfo) engine() string { return cmp.Or(info.Engine, info.ID) }
 
 // markUnreachable records that the connection to t failed. This applies to all ranks of its engine.
 func (b *Balancer) markUnreachable(now time.Duration, t *target) {
@@ -67,7 +67,7 @@ func (b *Balancer) markUnreachable(now time.Duration, t *target) {
 
 // addToRank records that r was sent to t.
 func (b *Balancer) addToRank(t *target, r *request) {
-	if b.batch.policy == nil {
+	if b.pools.policy == nil {
 		return
 	}
 	r.streaming, r.rankIndex = false, len(t.requests)
@@ -76,7 +76,7 @@ func (b *Balancer) addToRank(t *target, r *request) {
 
 // removeFromRank records that r ended at t.
 func (b *Balancer) removeFromRank(t *target, r *request) {
-	if b.batch.policy == nil {
+	if b.pools.policy == nil {
 		return
 	}
 	last := len(t.requests) - 1
@@ -94,7 +94,7 @@ func (b *Balancer) removeFromRank(t *target, r *request) {
 
 // markStreaming records r's first token.
 func (b *Balancer) markStreaming(r *request) {
-	if b.batch.policy != nil && !r.streaming {
+	if b.pools.policy != nil && !r.streaming {
 		r.streaming, r.tokensPerStreamAtStart = true, r.target.tokensPerStream
 		r.target.streaming++
 	}
@@ -115,8 +115,8 @@ func (t *target) generatedFor(r *request) int {
 	return 1 + int(t.tokensPerStream-r.tokensPerStreamAtStart)
 }
 
-// placeAsBatch places waiting requests with a policy that decides for pools.
-func (b *Balancer) placeAsBatch(now time.Duration, q *queue) {
+// placePools places waiting requests with a policy that decides for pools.
+func (b *Balancer) placePools(now time.Duration, q *queue) {
 	if q.Len() == 0 {
 		return
 	}
@@ -135,23 +135,23 @@ func (b *Balancer) placeAsBatch(now time.Duration, q *queue) {
 	}
 }
 
-// poolDue reports whether a pool is to be decided now: at most once every BatchInterval, so that
+// poolDue reports whether a pool is to be decided now: at most once every PoolInterval, so that
 // slots that become free together are filled together. It is decided immediately if no two ranks
 // share an engine, or if there are many free slots per request.
 func (b *Balancer) poolDue(now time.Duration, q *queue) bool {
-	if first := q.assignedAt == 0; first || now-q.assignedAt >= b.cfg.BatchInterval {
+	if first := q.assignedAt == 0; first || now-q.assignedAt >= b.cfg.PoolInterval {
 		return true
 	}
 	if q.sharedEngine && q.Len() > maxImmediateQueue {
 		return false
 	}
 	free := b.listRanks(now, q.model)
-	q.sharedEngine = b.batch.anySharedEngine()
+	q.sharedEngine = b.pools.anySharedEngine()
 	return !q.sharedEngine || freeSlotsPerRequest*q.Len() <= free
 }
 
 // anySharedEngine reports whether any two of the ranks belong to one engine.
-func (x *batch) anySharedEngine() bool {
+func (x *poolPlacement) anySharedEngine() bool {
 	for i := 1; i < len(x.ranks); i++ {
 		if x.ranks[i].engine == x.ranks[i-1].engine {
 			return true
@@ -163,7 +163,7 @@ func (x *batch) anySharedEngine() bool {
 // listRanks lists the live ranks of a model and returns the number of further requests that may be
 // sent to them. A rank that is not live delays no other rank.
 func (b *Balancer) listRanks(now time.Duration, model string) (free int) {
-	x := &b.batch
+	x := &b.pools
 	x.ranks, x.pool.Ranks = x.ranks[:0], x.pool.Ranks[:0]
 	for _, t := range b.replicas {
 		if t.model == model && !t.draining && t.live(now, &b.cfg) {
@@ -180,7 +180,7 @@ func (b *Balancer) listRanks(now time.Duration, model string) (free int) {
 }
 
 // addRank appends a rank to the pool and reuses the memory of an earlier one.
-func (x *batch) addRank(r policy.Rank) {
+func (x *poolPlacement) addRank(r policy.Rank) {
 	n := len(x.pool.Ranks)
 	if n < cap(x.pool.Ranks) {
 		r.Running = x.pool.Ranks[:n+1][n].Running[:0]
@@ -202,7 +202,7 @@ func (t *target) freeSlots(now time.Duration, c *Config) int {
 	case c.Push.Mode == PushBlind:
 	case c.Push.Mode == PushOutstanding:
 		n = min(n, c.Push.N-t.outstanding)
-	case t.limited(now, c):
+	case t.usesOutstandingLimit(now, c):
 		n = min(n, t.outstandingLimit(c)-t.outstanding)
 	default:
 		n = min(n, t.unconfirmedSlots(c))
@@ -213,7 +213,7 @@ func (t *target) freeSlots(now time.Duration, c *Config) int {
 // assignPool lets the policy decide for the head of the queue and sends the requests for which it
 // chose a rank. It reports whether all requests at the head were sent.
 func (b *Balancer) assignPool(now time.Duration, q *queue) (all bool) {
-	x, before := &b.batch, q.Len()
+	x, before := &b.pools, q.Len()
 	b.fillPool(now, q)
 	for _, r := range x.separate {
 		b.placeRequest(now, q, r)
@@ -234,12 +234,12 @@ func (b *Balancer) assignPool(now time.Duration, q *queue) (all bool) {
 // fillPool adds the head of the queue to the pool. Requests that failed before, are suspects, have a
 // holder or need an adapter that some ranks lack are listed separately and placed first.
 func (b *Balancer) fillPool(now time.Duration, q *queue) {
-	x := &b.batch
+	x := &b.pools
 	x.requests, x.separate, x.pool.Waiting = x.requests[:0], x.separate[:0], x.pool.Waiting[:0]
 	x.pool.Now, x.pool.Model = now, q.model
 	b.scratchRequests = q.First(b.scratchRequests[:0], now, b.cfg.PoolLimit)
 	for _, r := range b.scratchRequests {
-		if len(r.avoid) > 0 || r.Holder != "" || r.suspected() || b.adapterDiffers(r) {
+		if len(r.avoid) > 0 || r.PinnedTo != "" || r.suspected() || b.adapterDiffers(r) {
 			x.separate = append(x.separate, r)
 			continue
 		}
@@ -249,7 +249,7 @@ func (b *Balancer) fillPool(now time.Duration, q *queue) {
 		x.requests = append(x.requests, r)
 		x.pool.Waiting = append(x.pool.Waiting, policy.Waiting{
 			PromptTokens: r.promptLength(), MaxTokens: min(r.MaxTokens, maxTokens), ExpectedTokens: b.expectedAnswer(r),
-			Waited: now - r.Arrived, InPool: now - r.inPoolSince,
+			Waited: now - r.WaitingSince, InPool: now - r.inPoolSince,
 		})
 	}
 }
@@ -265,7 +265,7 @@ func (b *Balancer) expectedAnswer(r *request) int {
 
 // describeRanks sets the current state of the ranks.
 func (b *Balancer) describeRanks(now time.Duration, q *queue) {
-	x := &b.batch
+	x := &b.pools
 	b.listRanks(now, q.model)
 	b.candidates, b.targets = b.candidates[:0], b.targets[:0]
 	for i, t := range x.ranks {

@@ -79,7 +79,7 @@ func TestBatchFillsFreedSlotsTogether(t *testing.T) {
 	if len(second) != 0 {
 		t.Errorf("a millisecond after the last decision: sent %v", second)
 	}
-	if sent := sentBy(b.Step(now+b.cfg.BatchInterval, Event{Kind: EventTick})); len(sent) != 1 {
+	if sent := sentBy(b.Step(now+b.cfg.PoolInterval, Event{Kind: EventTick})); len(sent) != 1 {
 		t.Errorf("after the interval: sent %v", sent)
 	}
 }
@@ -199,7 +199,7 @@ func TestPoolsRespectLimitsAndLoseNoRequest(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		cfg := rankedConfig()
 		cfg.QueueLimit, cfg.MaxWait, cfg.PoolLimit = 30, 5*time.Second, rapid.SampledFrom([]int{3, 30}).Draw(rt, "pool limit")
-		cfg.BatchInterval = time.Duration(rapid.IntRange(0, 200).Draw(rt, "interval ms")) * time.Millisecond
+		cfg.PoolInterval = time.Duration(rapid.IntRange(0, 200).Draw(rt, "interval ms")) * time.Millisecond
 		const limit = 2
 		w := newWorld(cfg)
 		addRanks(func(ev Event) { w.step(rt, ev) }, 2, 2, limit)
@@ -232,7 +232,7 @@ func TestPoolsRespectLimitsAndLoseNoRequest(t *testing.T) {
 		for _, name := range names {
 			w.step(rt, idle(name))
 		}
-		w.now += cfg.BatchInterval
+		w.now += cfg.PoolInterval
 		w.step(rt, Event{Kind: EventTick})
 		if room, _ := w.b.anyAvailable(w.now, w.b.queue("m")); !room || cfg.PoolLimit < cfg.QueueLimit {
 			return // the first requests may all have targets to avoid

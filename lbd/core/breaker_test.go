@@ -197,8 +197,8 @@ func TestRetryBudgetBoundsRetries(t *testing.T) {
 	now += 2 * cfg.RetryBackoff // the backoff of the last ones has ended
 	fail(b.Step(now, Event{Kind: EventTick}))
 	v := b.Snapshot(now)
-	if want := arrivals + cfg.RetryBurst + arrivals/5; sends > want || sends < want-5 || v.RetriesRefused < 700 {
-		t.Errorf("%d sends for %d arrivals, %d retries refused; want %d sends", sends, arrivals, v.RetriesRefused, want)
+	if want := arrivals + cfg.RetryBurst + arrivals/5; sends > want || sends < want-5 || v.RetriesOverBudget < 700 {
+		t.Errorf("%d sends for %d arrivals, %d retries refused; want %d sends", sends, arrivals, v.RetriesOverBudget, want)
 	}
 	if v.Counts.Rejected != arrivals || v.Counts.Queued+v.Counts.Outstanding != 0 {
 		t.Errorf("counts %+v", v.Counts)

@@ -12,8 +12,8 @@ type CacheChange struct {
 	Kind CacheChangeKind `json:"kind"`
 	// Key is a prompt, or the beginning of one. It must not be changed.
 	Key prefix.Key `json:"key,omitempty"`
-	// Keep is the number of leading hashes of Key that the engine still has, for CacheEvicted.
-	Keep int `json:"keep,omitempty"`
+	// KeptHashes is the number of leading hashes of Key that the engine still has, for CacheEvicted.
+	KeptHashes int `json:"keep,omitempty"`
 }
 
 // CacheChangeKind is the kind of a CacheChange.
@@ -28,18 +28,18 @@ const (
 
 // changeCache applies reported changes to the expected cache contents of a replica. A report about text that the
 // tree already has does not refresh its recency; a request does.
-func (c *caches) changeCache(now time.Duration, h *cacheTarget, changes []CacheChange) {
+func (c *caches) changeCache(now time.Duration, ct *cacheTarget, changes []CacheChange) {
 	for i := range changes {
 		switch change := &changes[i]; change.Kind {
 		case CacheStored:
-			matches, _, _ := c.match(c.replicas, change.Key, h.slot)
-			if matches[h.slot] < change.Key.Bytes() {
-				c.replicas.InsertFor(c.owners.numberFor(now, ""), change.Key, h.slot) // the tenant is unknown
+			matches, _, _ := c.match(c.replicas, change.Key, ct.treeSlot)
+			if matches[ct.treeSlot] < change.Key.Bytes() {
+				c.replicas.InsertFor(c.tenants.numberFor(now, ""), change.Key, ct.treeSlot) // the tenant is unknown
 			}
 		case CacheEvicted:
-			c.replicas.RemoveBelow(change.Key, max(0, change.Keep), h.slot)
+			c.replicas.RemoveBelow(change.Key, max(0, change.KeptHashes), ct.treeSlot)
 		case CacheCleared:
-			c.forgetCache(now, h)
+			c.forgetCache(now, ct)
 		}
 	}
 }

@@ -25,11 +25,11 @@ func TestReportedCacheChanges(t *testing.T) {
 	}{
 		"stored":                {[]CacheChange{stored}, 6},
 		"stored twice":          {[]CacheChange{stored, stored}, 6},
-		"evicted":               {[]CacheChange{stored, {Kind: CacheEvicted, Key: whole[:6], Keep: 2}}, 2},
+		"evicted":               {[]CacheChange{stored, {Kind: CacheEvicted, Key: whole[:6], KeptHashes: 2}}, 2},
 		"evicted at the start":  {[]CacheChange{stored, {Kind: CacheEvicted, Key: whole[:1]}}, 0},
-		"evicted and stored":    {[]CacheChange{stored, {Kind: CacheEvicted, Key: whole, Keep: 2}, {Kind: CacheStored, Key: whole[:4]}}, 4},
-		"evicted below the end": {[]CacheChange{stored, {Kind: CacheEvicted, Key: whole, Keep: 7}}, 6},
-		"invalid":               {[]CacheChange{stored, {Kind: CacheEvicted, Key: whole, Keep: -1}, {Kind: CacheStored}, {Kind: "other"}}, 0},
+		"evicted and stored":    {[]CacheChange{stored, {Kind: CacheEvicted, Key: whole, KeptHashes: 2}, {Kind: CacheStored, Key: whole[:4]}}, 4},
+		"evicted below the end": {[]CacheChange{stored, {Kind: CacheEvicted, Key: whole, KeptHashes: 7}}, 6},
+		"invalid":               {[]CacheChange{stored, {Kind: CacheEvicted, Key: whole, KeptHashes: -1}, {Kind: CacheStored}, {Kind: "other"}}, 0},
 		"cleared":               {[]CacheChange{stored, {Kind: CacheCleared}}, 0},
 	} {
 		p, err := policy.New("cost")

@@ -12,11 +12,11 @@ import (
 type caches struct {
 	// Two trees (SkyLB 3.2): the expected caches of the replicas, and those of the peers, derived from
 	// forwarded requests.
-	replicas *prefix.Tree
-	peers    *prefix.Tree
-	slots    [2]slots // of the two trees: replicas, peers
-	owners   owners
-	sharing  sharing
+	replicas  *prefix.Tree
+	peers     *prefix.Tree
+	treeSlots [2]slotAllocator // of the two trees: replicas, peers
+	tenants   treeTenants
+	sharing   sharing
 	// neighbours: another balancer of this region exists. Without one, nothing is shared.
 	neighbours bool
 	matches    []int // scratch of match
@@ -24,11 +24,11 @@ type caches struct {
 
 // cacheTarget is the cache state of a replica or a peer. A target embeds it.
 type cacheTarget struct {
-	id      string
-	process string // replica only: ReplicaInfo.Process
-	peer    bool
-	slot    int           // its number in the tree; -1 after removal
-	added   time.Duration // replica only
+	id       string
+	process  string // replica only: ReplicaInfo.Process
+	peer     bool
+	treeSlot int           // its number in the tree; -1 after removal
+	added    time.Duration // replica only
 	// cacheLostAt is the time of the last loss of its cache; older updates are ignored.
 	cacheLostAt time.Duration
 }
@@ -37,18 +37,18 @@ func newCaches(cfg *Config) caches {
 	return caches{
 		replicas: prefix.NewTreeWithOrder(cfg.TreeBytes, cfg.TreeOrder),
 		peers:    prefix.NewTreeWithOrder(cfg.TreeBytes, cfg.TreeOrder),
-		owners:   newOwners(),
+		tenants:  newTreeTenants(),
 		sharing:  newSharing(cfg.ShareBytes),
 	}
 }
 
-// slots allocates the small integers that identify targets in the trees.
-type slots struct {
+// slotAllocator allocates the small integers that identify targets in the trees.
+type slotAllocator struct {
 	free []int
 	next int
 }
 
-func (s *slots) allocate() int {
+func (s *slotAllocator) allocate() int {
 	if n := len(s.free); n > 0 {
 		slot := s.free[n-1]
 		s.free = s.free[:n-1]
@@ -58,54 +58,54 @@ func (s *slots) allocate() int {
 	return s.next - 1
 }
 
-func (s *slots) release(slot int) { s.free = append(s.free, slot) }
+func (s *slotAllocator) release(slot int) { s.free = append(s.free, slot) }
 
-func (c *caches) tree(h *cacheTarget) *prefix.Tree {
-	if h.peer {
+func (c *caches) tree(ct *cacheTarget) *prefix.Tree {
+	if ct.peer {
 		return c.peers
 	}
 	return c.replicas
 }
 
 // addPeer allocates a peer's slot.
-func (c *caches) addPeer(h *cacheTarget) { h.slot = c.slots[1].allocate() }
+func (c *caches) addPeer(ct *cacheTarget) { ct.treeSlot = c.treeSlots[1].allocate() }
 
 // removePeer removes a peer and the replicas that it reported.
-func (c *caches) removePeer(h *cacheTarget) {
-	c.peers.RemoveTarget(h.slot)
-	c.slots[1].release(h.slot)
-	h.slot = -1
-	c.dropReportedBy(h.id)
+func (c *caches) removePeer(ct *cacheTarget) {
+	c.peers.RemoveTarget(ct.treeSlot)
+	c.treeSlots[1].release(ct.treeSlot)
+	ct.treeSlot = -1
+	c.dropReportedBy(ct.id)
 }
 
 // recordSent records that a prompt is sent to a target.
-func (c *caches) recordSent(now time.Duration, h *cacheTarget, tenant string, prompt prefix.Key) {
-	c.tree(h).InsertFor(c.owners.numberFor(now, tenant), prompt, h.slot)
+func (c *caches) recordSent(now time.Duration, ct *cacheTarget, tenant string, prompt prefix.Key) {
+	c.tree(ct).InsertFor(c.tenants.numberFor(now, tenant), prompt, ct.treeSlot)
 }
 
 // recordFinished records that a prompt was served. answered is the key of the prompt with its
 // answer, nil if unknown; began is the start of its session.
-func (c *caches) recordFinished(now time.Duration, h *cacheTarget, tenant string, prompt, answered prefix.Key, began time.Duration) {
-	if h.slot < 0 {
+func (c *caches) recordFinished(now time.Duration, ct *cacheTarget, tenant string, prompt, answered prefix.Key, sessionStart time.Duration) {
+	if ct.treeSlot < 0 {
 		return
 	}
 	if answered != nil {
-		c.tree(h).InsertAnswerFor(c.owners.numberFor(now, tenant), answered, h.slot, began)
+		c.tree(ct).InsertAnswerFor(c.tenants.numberFor(now, tenant), answered, ct.treeSlot, sessionStart)
 	}
-	if !h.peer && c.neighbours {
-		c.shareCacheUpdate(now, h, tenant, prompt, answered, began)
+	if !ct.peer && c.neighbours {
+		c.shareCacheUpdate(now, ct, tenant, prompt, answered, sessionStart)
 	}
 }
 
 // forgetCache drops the expected cache contents of a target.
-func (c *caches) forgetCache(now time.Duration, h *cacheTarget) {
-	if h.slot < 0 {
+func (c *caches) forgetCache(now time.Duration, ct *cacheTarget) {
+	if ct.treeSlot < 0 {
 		return
 	}
-	if !h.peer {
-		c.shareCacheLoss(now, h)
+	if !ct.peer {
+		c.shareCacheLoss(now, ct)
 	}
-	c.tree(h).RemoveTarget(h.slot)
+	c.tree(ct).RemoveTarget(ct.treeSlot)
 }
 
 // sessionStart returns the start of a prompt's session, if the prompt continues an answered one.
@@ -132,5 +132,5 @@ func (c *caches) match(tree *prefix.Tree, prompt prefix.Key, highest int) (match
 // tick removes foreign replicas without recent updates, and tenants without prompts.
 func (c *caches) tick(now time.Duration) {
 	c.dropUnreported(now)
-	c.releaseOwners(now)
+	c.releaseTreeTenants(now)
 }

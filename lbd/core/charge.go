@@ -82,11 +82,11 @@ func (b *Balancer) GeneratedTokens(now time.Duration, id string) int {
 
 func (b *Balancer) estimateGenerated(now time.Duration, r *request) int {
 	t := r.target
-	if t == nil || r.Answers < 0 {
+	if t == nil || r.Completions < 0 {
 		return 0
 	}
 	step := policy.NominalStep(t.outstanding, t.work.context())
-	busy, pace := now-r.sentAt, t.pace.Residence()
+	busy, pace := now-r.sentAt, t.pace.ResidencePace()
 	prefill := policy.NominalPrefill(r.uncached)
 	if r.firstTokenAt > 0 { // a stream: its prompt is computed
 		busy, prefill = now-r.firstTokenAt, 0
@@ -99,13 +99,13 @@ func (b *Balancer) estimateGenerated(now time.Duration, r *request) int {
 	if r.MaxTokens > 0 {
 		bound = min(r.MaxTokens, maxTokens)
 	}
-	return clampTokens(min(tokens, bound) * min(max(1, r.Answers), maxAnswers))
+	return clampTokens(min(tokens, bound) * min(max(1, r.Completions), maxAnswers))
 }
 
 // learnResidence updates t's residence pace (the residence time compared with the nominal replica)
 // from a request that ended there; n tokens were generated.
 func (t *target) learnResidence(stay time.Duration, r *request, n int) {
-	n /= max(1, r.Answers)
+	n /= max(1, r.Completions)
 	step := policy.NominalStep(t.outstanding+1, t.work.context()+r.promptWork)
 	nominal := policy.NominalPrefill(r.uncached) + time.Duration(n)*step
 	t.pace.LearnResidence(n, stay, nominal)

@@ -297,9 +297,9 @@ func TestGeneratedIsEstimatedFromTimeAndPace(t *testing.T) {
 		"all of it":               {Request{MaxTokens: 1000}, 20 * time.Second, 1000, 1000},
 		"no bound":                {Request{}, 5 * time.Second, 450, 550},
 		"no bound, for very long": {Request{}, time.Hour, maxUnboundedAnswer, maxUnboundedAnswer},
-		"several answers at once": {Request{MaxTokens: 1000, Answers: 4}, 5 * time.Second, 1800, 2200},
-		"several, each bounded":   {Request{MaxTokens: 100, Answers: 4}, time.Minute, 400, 400},
-		"an embedding":            {Request{Answers: -1}, time.Minute, 0, 0},
+		"several answers at once": {Request{MaxTokens: 1000, Completions: 4}, 5 * time.Second, 1800, 2200},
+		"several, each bounded":   {Request{MaxTokens: 100, Completions: 4}, time.Minute, 400, 400},
+		"an embedding":            {Request{Completions: -1}, time.Minute, 0, 0},
 		"a long prompt first":     {Request{PromptTokens: 10_000, MaxTokens: 1000}, 10 * time.Millisecond, 0, 0},
 	} {
 		b := alone(t)
@@ -336,7 +336,7 @@ func TestRefundGivesNoCredit(t *testing.T) {
 	q := b.queue("m")
 	early := b.requests["early"]
 	q.removeRequest(early)
-	q.chargeSent(early)
+	q.recordSent(early)
 	q.setCharge(b.requests["flood1"], 5000)
 	q.removeRequest(b.requests["flood1"]) // the last that left the queue was served 5000
 	for q.Len() > 0 {

@@ -93,18 +93,18 @@ func (q *queue) idle(now time.Duration) time.Duration {
 // waited returns the part of r's time in the queue that counts towards maxWait: not the time for
 // which its model was cold, because r could not be sent then.
 func (b *Balancer) waited(now time.Duration, r *request) time.Duration {
-	if r.Wait > 0 || len(b.cfg.ScaleToZero) == 0 {
-		return now - r.Arrived
+	if r.MaxWait > 0 || len(b.cfg.ScaleToZero) == 0 {
+		return now - r.WaitingSince
 	}
-	return now - max(r.Arrived, b.queue(r.Model).coldAt)
+	return now - max(r.WaitingSince, b.queue(r.Model).coldAt)
 }
 
 // waitExceeded returns, at a tick, the reason to reject r because it has waited for as long as it may;
 // empty if it has not.
 func (b *Balancer) waitExceeded(now time.Duration, q *queue, r *request) string {
 	switch {
-	case q.cold && r.Wait == 0:
-		if now-r.Arrived >= b.maxColdWait(r) {
+	case q.cold && r.MaxWait == 0:
+		if now-r.WaitingSince >= b.maxColdWait(r) {
 			return RejectStartExceeded
 		}
 	case b.waited(now, r) >= b.maxWait(r):

@@ -61,13 +61,13 @@ type Config struct {
 	Policy policy.Policy
 	Push   PushRule
 	// Order is the order of waiting requests. Targets contains the deadline of each tier,
-	// ModelTargets those of models with their own.
-	Order        QueueOrder
-	Targets      TierTargets
-	ModelTargets map[string]TierTargets
-	// TauN and TauP belong to OrderDPA: a request is severely expired once TauN has passed since
-	// its deadline, and urgent from TauP before its deadline.
-	TauN, TauP time.Duration
+	// ModelDeadlines those of models with their own.
+	Order          QueueOrder
+	Deadlines      TierDeadlines
+	ModelDeadlines map[string]TierDeadlines
+	// SevereAfter and UrgentBefore belong to OrderDPA: a request is severely expired once SevereAfter has passed since
+	// its deadline, and urgent from UrgentBefore before its deadline.
+	SevereAfter, UrgentBefore time.Duration
 	// Forward allows sending requests to peers.
 	Forward bool
 	// A peer with more than PeerQueueLimit queued requests receives no further request. The limit does
@@ -79,7 +79,7 @@ type Config struct {
 	MaxWait    time.Duration
 	// ScaleToZero contains the models that get a replica when a request arrives and there is none.
 	// MaxColdWait is the maximum time of a request in the queue until that replica is ready; then
-	// MaxWait begins. A request with its own Request.Wait has no more than that.
+	// MaxWait begins. A request with its own Request.MaxWait has no more than that.
 	ScaleToZero map[string]bool
 	MaxColdWait time.Duration
 	// ProbeInterval is the time between two reports of one target. After StaleIntervals without new
@@ -103,10 +103,10 @@ type Config struct {
 	// PoolLimit is the maximum size of a pool: the requests at the head of a queue that are considered
 	// together. A policy that decides for one request at a time receives at most these, too.
 	PoolLimit int
-	// BatchInterval is the minimum time between two decisions for a whole pool, for a policy that
+	// PoolInterval is the minimum time between two decisions for a whole pool, for a policy that
 	// decides for pools. It applies only to a model whose replicas share engines (ReplicaInfo.Engine),
 	// and not while there is much free capacity.
-	BatchInterval time.Duration
+	PoolInterval time.Duration
 	// Deferred decides when deferred requests join the others. If it can park requests, deferred
 	// requests may wait until their deadline instead of MaxWait.
 	Deferred DeferredRule
@@ -127,13 +127,13 @@ type Config struct {
 	EjectShare              float64
 	// PeerBackoff is the time for which no requests are sent to a peer that bounced one.
 	PeerBackoff time.Duration
-	// A request is stopped after KillAfter replicas died while they served it; 0 = never. A replica
-	// that still responds to probes KillWait after a failure did not die. Suspected and stopped
-	// requests are remembered for KillMemory, at most KillLimit of them.
-	KillAfter  int
-	KillWait   time.Duration
-	KillMemory time.Duration
-	KillLimit  int
+	// A request is stopped after StopAfterDeaths replicas died while they served it; 0 = never. A replica
+	// that still responds to probes KillProbeTime after a failure did not die. Suspected and stopped
+	// requests are remembered for KillTTL, at most MaxKillSuspects of them.
+	StopAfterDeaths int
+	KillProbeTime   time.Duration
+	KillTTL         time.Duration
+	MaxKillSuspects int
 	// TreeBytes bounds the memory of each of the two prefix trees; TreeOrder is the eviction order
 	// when they are full.
 	TreeBytes int
@@ -149,9 +149,9 @@ func DefaultConfig(p policy.Policy) Config {
 		Policy:         p,
 		Push:           PushRule{Mode: PushPending}, // SkyLB 5.2: 1.27x the throughput of blind pushing near saturation
 		Order:          OrderFCFS,                   // the order that clients expect
-		Targets:        DefaultTargets(),
-		TauN:           5 * time.Second, // 5 s after the target, the client is usually still connected; later it is likely to disconnect
-		TauP:           time.Second,     // the whole target of the tier interactive fast, so that such a request is urgent on arrival
+		Deadlines:      DefaultDeadlines(),
+		SevereAfter:    5 * time.Second, // 5 s after the target, the client is usually still connected; later it is likely to disconnect
+		UrgentBefore:   time.Second,     // the whole target of the tier interactive fast, so that such a request is urgent on arrival
 		Forward:        true,
 		PeerQueueLimit: 10, // SkyLB's buffer for newly arriving requests
 
@@ -168,7 +168,7 @@ func DefaultConfig(p policy.Policy) Config {
 		OutstandingLimit: 24, // concurrent chat requests of an L4, for an engine that reports no pending count
 		SessionLead:      120 * time.Second,
 		PoolLimit:        128,
-		BatchInterval:    20 * time.Millisecond, // requests that end at the same step free their slots together: on a simulated engine of 16 ranks, 25 % less imbalance than deciding immediately
+		PoolInterval:     20 * time.Millisecond, // requests that end at the same step free their slots together: on a simulated engine of 16 ranks, 25 % less imbalance than deciding immediately
 		Deferred:         DefaultDeferred(),
 		MaxAttempts:      5,
 		RetryBackoff:     50 * time.Millisecond, // SGLang's: one or two steps of an engine
@@ -180,10 +180,10 @@ func DefaultConfig(p policy.Policy) Config {
 		MaxEjectTime:     time.Minute,
 		EjectShare:       0.5,
 		PeerBackoff:      time.Second,
-		KillAfter:        2,                      // one death may be a coincidence, and each further attempt may kill an engine
-		KillWait:         500 * time.Millisecond, // five probes: a terminating process has closed its port before the first of them
-		KillMemory:       10 * time.Minute,       // longer than clients repeat a request on their own
-		KillLimit:        4096,                   // 16 replicas that die at once, with 256 requests each; 0.5 MB
+		StopAfterDeaths:  2,                      // one death may be a coincidence, and each further attempt may kill an engine
+		KillProbeTime:    500 * time.Millisecond, // five probes: a terminating process has closed its port before the first of them
+		KillTTL:          10 * time.Minute,       // longer than clients repeat a request on their own
+		MaxKillSuspects:  4096,                   // 16 replicas that die at once, with 256 requests each; 0.5 MB
 		TreeBytes:        64 << 20,               // 77,000 prompts of 4 KB without common prefixes
 		TreeOrder:        prefix.LeastRecent,     // like the engines' own caches
 		ShareBytes:       8 << 20,                // 8 bytes per 64 of text: the caches of 32 engines with 500,000 tokens each

@@ -153,7 +153,7 @@ func TestPromptsAtPeersCount(t *testing.T) {
 		ask(t, there, 0, Request{ID: fmt.Sprint(i), PromptTokens: tokens})
 	}
 	loads := there.ModelLoads(0)
-	if len(loads) != 1 || loads[0].Prefilling != 3000 {
+	if len(loads) != 1 || loads[0].MinPrefillTokens != 3000 {
 		t.Fatalf("reports %+v, want 3,000 of 6,000 tokens at each of two replicas", loads)
 	}
 	loads[0].Residence = 6 * time.Second
@@ -193,7 +193,7 @@ func TestEvictedPromptsAreMeasured(t *testing.T) {
 			ask(t, b, 0, Request{ID: id, Prompt: letters("abcd"), PromptTokens: 100})
 			b.Step(0, Event{Kind: EventFinished, ID: id, Outcome: &Outcome{CachedTokens: policy.Known(cached)}})
 		}
-		if got := b.queue("m").evictions.displaced(); math.Abs(got-c.want) > 1e-4 {
+		if got := b.queue("m").evictions.evictedShare(); math.Abs(got-c.want) > 1e-4 {
 			t.Errorf("%s: %.4f, want %.4f", c.name, got, c.want)
 		}
 	}
@@ -209,7 +209,7 @@ func TestPromptsComputedTogetherAreNotEvicted(t *testing.T) {
 	for _, id := range []string{"a", "b"} {
 		b.Step(0, Event{Kind: EventFinished, ID: id, Outcome: &Outcome{CachedTokens: policy.Known(0)}})
 	}
-	if got := b.queue("m").evictions.displaced(); got != 0 {
+	if got := b.queue("m").evictions.evictedShare(); got != 0 {
 		t.Errorf("%.4f of the computed tokens count as evicted", got)
 	}
 }

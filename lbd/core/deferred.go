@@ -15,31 +15,31 @@ import (
 // zero value parks nothing; with only Wait set, all requests stay parked until UrgentAfter.
 // Balancers and the fleet simulation use it.
 type DeferredRule struct {
-	// OneBelow and TwoBelow are the KV utilisations, 0..1, of a model's replicas below which one and
+	// ReleaseOneBelow and ReleaseTwoBelow are the KV utilisations, 0..1, of a model's replicas below which one and
 	// two requests are released.
-	OneBelow float64 `json:"one_below"`
-	TwoBelow float64 `json:"two_below"`
-	// Wait is the share, 0..1, of the time until its deadline for which a request may be parked; 0 =
+	ReleaseOneBelow float64 `json:"one_below"`
+	ReleaseTwoBelow float64 `json:"two_below"`
+	// MaxParkedShare is the share, 0..1, of the time until its deadline for which a request may be parked; 0 =
 	// the paper's 10 of 24 hours.
-	Wait float64 `json:"wait,omitempty"`
-	// Beside is the maximum number of deferred requests at each ready replica while interactive requests
+	MaxParkedShare float64 `json:"wait,omitempty"`
+	// MaxPerReplica is the maximum number of deferred requests at each ready replica while interactive requests
 	// arrive; 0 = unlimited. SageServe has no such bound: its only signal is memory, and a replica with
 	// memory to spare may still have no time to spare for prefills and decode steps. Requests older
 	// than UrgentAfter are sent in any case. The fleet simulation, whose instances have no such
 	// steps, ignores it.
-	Beside int `json:"beside,omitempty"`
+	MaxPerReplica int `json:"beside,omitempty"`
 }
 
-// DefaultBeside is the default of DeferredRule.Beside; docs/results.md has its effect.
-const DefaultBeside = 1
+// DefaultDeferredPerReplica is the default of DeferredRule.MaxPerReplica; docs/results.md has its effect.
+const DefaultDeferredPerReplica = 1
 
 // interactiveWindow is the time after the last interactive request for which Beside applies. It is longer than
 // the gap between two requests of a light load.
 const interactiveWindow = 10 * time.Second
 
-// DefaultDeferred returns the paper's rule, one below 60 % and two below 50 %, with DefaultBeside.
+// DefaultDeferred returns the paper's rule, one below 60 % and two below 50 %, with DefaultDeferredPerReplica.
 func DefaultDeferred() DeferredRule {
-	return DeferredRule{OneBelow: 0.60, TwoBelow: 0.50, Beside: DefaultBeside}
+	return DeferredRule{ReleaseOneBelow: 0.60, ReleaseTwoBelow: 0.50, MaxPerReplica: DefaultDeferredPerReplica}
 }
 
 // AutoDeferred returns the rule for the strategy auto: one below 65 %, two below 55 %. The strategy auto
@@ -48,15 +48,15 @@ func DefaultDeferred() DeferredRule {
 // a night, when even the minimum number of replicas has spare capacity. With the paper's 10 hours,
 // requests released because of their age often ran at the next peak.
 func AutoDeferred() DeferredRule {
-	return DeferredRule{OneBelow: 0.65, TwoBelow: 0.55, Wait: 20.0 / 24, Beside: DefaultBeside}
+	return DeferredRule{ReleaseOneBelow: 0.65, ReleaseTwoBelow: 0.55, MaxParkedShare: 20.0 / 24, MaxPerReplica: DefaultDeferredPerReplica}
 }
 
 // ReleaseCount returns the number of requests to release at a KV utilisation, 0..1.
 func (d DeferredRule) ReleaseCount(utilisation float64) int {
 	switch {
-	case utilisation < d.TwoBelow:
+	case utilisation < d.ReleaseTwoBelow:
 		return 2
-	case utilisation < d.OneBelow:
+	case utilisation < d.ReleaseOneBelow:
 		return 1
 	}
 	return 0
@@ -65,7 +65,7 @@ func (d DeferredRule) ReleaseCount(utilisation float64) int {
 // UrgentAfter returns the age from which a request is no longer parked; due is the time from its
 // arrival to its deadline.
 func (d DeferredRule) UrgentAfter(due time.Duration) time.Duration {
-	return time.Duration(cmp.Or(d.Wait, urgentAfter) * float64(due))
+	return time.Duration(cmp.Or(d.MaxParkedShare, urgentAfter) * float64(due))
 }
 
 // Enabled reports whether the rule can park requests.
@@ -78,12 +78,12 @@ func (b *Balancer) parkRequest(now time.Duration, r *request) bool {
 		return false
 	}
 	q := b.queue(r.Model)
-	if q.releasable > 0 && q.Parked() == 0 && q.Len() == 0 && b.deferredRoom(now, q) > 0 {
+	if q.releasable > 0 && q.Parked() == 0 && q.Len() == 0 && b.deferredCapacity(now, q) > 0 {
 		q.releasable--
 		return false
 	}
 	q.Park(&r.Item)
-	q.ownDeadlines = q.ownDeadlines || r.Due > 0
+	q.ownDeadlines = q.ownDeadlines || r.TimeToDeadline > 0
 	q.activeAt = now
 	b.queued++
 	return true
@@ -99,15 +99,15 @@ func (b *Balancer) releaseParked(now time.Duration, q *queue) {
 	if !kv.Known || q.Len() > 0 {
 		return
 	}
-	for q.releasable = b.cfg.Deferred.ReleaseCount(kv.Value); q.releasable > 0 && q.Parked() > 0 && q.Len() == 0 && b.deferredRoom(now, q) > 0; q.releasable-- {
+	for q.releasable = b.cfg.Deferred.ReleaseCount(kv.Value); q.releasable > 0 && q.Parked() > 0 && q.Len() == 0 && b.deferredCapacity(now, q) > 0; q.releasable-- {
 		q.countAdded(q.Release(now))
 		b.placeWaiting(now, q)
 	}
 }
 
-// deferredRoom returns how many more deferred requests may be at the replicas of a model.
-func (b *Balancer) deferredRoom(now time.Duration, q *queue) int {
-	if b.cfg.Deferred.Beside == 0 || !q.interactive || now-q.interactiveAt > interactiveWindow {
+// deferredCapacity returns how many more deferred requests may be at the replicas of a model.
+func (b *Balancer) deferredCapacity(now time.Duration, q *queue) int {
+	if b.cfg.Deferred.MaxPerReplica == 0 || !q.interactive || now-q.interactiveAt > interactiveWindow {
 		return math.MaxInt
 	}
 	ready := 0
@@ -116,7 +116,7 @@ func (b *Balancer) deferredRoom(now time.Duration, q *queue) int {
 			ready++
 		}
 	}
-	return b.cfg.Deferred.Beside*ready - q.deferredOutstanding
+	return b.cfg.Deferred.MaxPerReplica*ready - q.deferredOutstanding
 }
 
 // noteInteractive records the arrival of a request that is not deferred.
@@ -141,14 +141,14 @@ func (b *Balancer) releaseDueParked(now time.Duration, q *queue) {
 	}
 	if q.ownDeadlines {
 		for _, r := range q.AllParked(nil) {
-			if from, target := q.deadline(r); now-from >= b.cfg.Deferred.UrgentAfter(target) {
+			if from, target := q.deadlineAfter(r); now-from >= b.cfg.Deferred.UrgentAfter(target) {
 				b.unpark(now, q, r)
 			}
 		}
 		return
 	}
-	urgent := b.cfg.Deferred.UrgentAfter(q.ordering.targets.For(service.TierDeferred))
-	for r := q.OldestParked(); r != nil && now-r.Arrived >= urgent; r = q.OldestParked() {
+	urgent := b.cfg.Deferred.UrgentAfter(q.ordering.deadlines.For(service.TierDeferred))
+	for r := q.OldestParked(); r != nil && now-r.WaitingSince >= urgent; r = q.OldestParked() {
 		b.unpark(now, q, r)
 	}
 }

@@ -31,7 +31,7 @@ func TestDeferredWaitIsShareOfDeadline(t *testing.T) {
 		wait  float64
 		hours float64
 	}{{0, 10}, {0.5, 12}, {0.83, 19.92}} {
-		d := DeferredRule{OneBelow: 0.6, TwoBelow: 0.5, Wait: c.wait}
+		d := DeferredRule{ReleaseOneBelow: 0.6, ReleaseTwoBelow: 0.5, MaxParkedShare: c.wait}
 		if got := d.UrgentAfter(24 * time.Hour).Hours(); got < c.hours-0.01 || got > c.hours+0.01 {
 			t.Errorf("wait %g: urgent after %g h, want %g", c.wait, got, c.hours)
 		}
@@ -76,7 +76,7 @@ func released(b *Balancer, now time.Duration) (ids []string) {
 // Without interactive requests there is no bound, and requests near their deadline are sent in any case.
 func TestDeferredAreFewBesideInteractive(t *testing.T) {
 	b := deferring(t, 4096)
-	b.cfg.Deferred.Beside = 3
+	b.cfg.Deferred.MaxPerReplica = 3
 	for i := range 100 {
 		deferred(b, 0, fmt.Sprint("d", i), "acme", 100)
 	}
@@ -104,7 +104,7 @@ func TestDeferredAreFewBesideInteractive(t *testing.T) {
 		t.Errorf("without interactive requests %d are sent for a report, want 2", n)
 	}
 	arrive(time.Minute, "i2")
-	b.Step(time.Minute, Event{Kind: EventArrived, Request: &Request{ID: "urgent", Model: "m", Tier: service.TierDeferred, PromptTokens: 100, Due: time.Hour}})
+	b.Step(time.Minute, Event{Kind: EventArrived, Request: &Request{ID: "urgent", Model: "m", Tier: service.TierDeferred, PromptTokens: 100, TimeToDeadline: time.Hour}})
 	urgent := false
 	for _, a := range b.Step(time.Minute+30*time.Minute, Event{Kind: EventTick}) {
 		urgent = urgent || a.Kind == ActionDispatch && a.ID == "urgent"
@@ -146,7 +146,7 @@ func TestDeferredReleaseAlternatesTenants(t *testing.T) {
 // do not count.
 func TestDeferredTurnsAreChargedInTokens(t *testing.T) {
 	b := deferring(t, 4096)
-	b.cfg.Deferred.Beside = 0 // two releases a report, although an interactive request arrives
+	b.cfg.Deferred.MaxPerReplica = 0 // two releases a report, although an interactive request arrives
 	for i := range 300 {
 		deferred(b, 0, fmt.Sprint("long", i), "long", 1000)
 		deferred(b, 0, fmt.Sprint("short", i), "short", 100)
@@ -265,7 +265,7 @@ func TestFullDeferredQueueIsShared(t *testing.T) {
 func TestOwnDeadlineOfDeferredRequest(t *testing.T) {
 	b := deferring(t, 4096)
 	arrive := func(id string, age, due time.Duration) {
-		b.Step(0, Event{Kind: EventArrived, Request: &Request{ID: id, Model: "m", Tier: service.TierDeferred, PromptTokens: 10, Age: age, Due: due}})
+		b.Step(0, Event{Kind: EventArrived, Request: &Request{ID: id, Model: "m", Tier: service.TierDeferred, PromptTokens: 10, Age: age, TimeToDeadline: due}})
 	}
 	arrive("day", 0, 0)
 	arrive("new", 0, 2*time.Hour)                 // urgent after 50 minutes
@@ -292,7 +292,7 @@ func TestOwnDeadlineOfDeferredRequest(t *testing.T) {
 			t.Errorf("after %v: sent %q, want %q", c.at, got, c.want)
 		}
 	}
-	if got := b.maxWait(&request{Request: Request{Model: "m", Tier: service.TierDeferred, Due: 7 * time.Second}}); got != 7*time.Second {
+	if got := b.maxWait(&request{Request: Request{Model: "m", Tier: service.TierDeferred, TimeToDeadline: 7 * time.Second}}); got != 7*time.Second {
 		t.Errorf("it waits up to %v", got)
 	}
 }

@@ -78,23 +78,23 @@ type Request struct {
 	PromptTokens int `json:"prompt_tokens,omitempty"`
 	// MaxTokens bounds the answer; 0 = no bound set by the client.
 	MaxTokens int `json:"max_tokens,omitempty"`
-	// Answers is the number of answers generated at once, each bounded by MaxTokens; 0 = one, -1 =
+	// Completions is the number of answers generated at once, each bounded by MaxTokens; 0 = one, -1 =
 	// none, as for an embedding.
-	Answers int `json:"answers,omitempty"`
-	Hop     Hop `json:"hop,omitempty"`
+	Completions int `json:"answers,omitempty"`
+	Hop         Hop `json:"hop,omitempty"`
 	// From is the peer that forwarded it; empty for a request from a client.
 	From string `json:"from,omitempty"`
 	// SessionAge is the age of its session at the balancer that forwarded it; 0 = unknown.
 	SessionAge time.Duration `json:"session_age_ns,omitempty"`
-	// Holder is the id of the only replica or peer that can serve the request: it stores the response
+	// PinnedTo is the id of the only replica or peer that can serve the request: it stores the response
 	// that the request continues. Empty = any.
-	Holder string `json:"holder,omitempty"`
-	// Wait bounds the time in the queue; 0 = Config.MaxWait.
-	Wait time.Duration `json:"wait_ns,omitempty"`
-	// Due is the time from the arrival of a deferred request (NIW) to its deadline; 0 = the tier's target.
+	PinnedTo string `json:"holder,omitempty"`
+	// MaxWait bounds the time in the queue; 0 = Config.MaxWait.
+	MaxWait time.Duration `json:"wait_ns,omitempty"`
+	// TimeToDeadline is the time from the arrival of a deferred request (NIW) to its deadline; 0 = the tier's target.
 	// Age is the time between its creation and its arrival.
-	Due time.Duration `json:"due_ns,omitempty"`
-	Age time.Duration `json:"age_ns,omitempty"`
+	TimeToDeadline time.Duration `json:"due_ns,omitempty"`
+	Age            time.Duration `json:"age_ns,omitempty"`
 	// Fallback: its own model could not serve the request, and Model is another one.
 	Fallback bool `json:"fallback,omitempty"`
 	// Fingerprint is equal for requests with the same model, prompt and parameters. It does not
@@ -125,18 +125,18 @@ type Outcome struct {
 	// Unreachable: the connection to the target could not be established. Nothing more is sent there
 	// until it reports again.
 	Unreachable bool `json:"unreachable,omitempty"`
-	// Broke: the target failed in a way that may mean its engine died: the connection broke, a 5xx
+	// EngineMayHaveDied: the target failed in a way that may mean its engine died: the connection broke, a 5xx
 	// other than 503, an error in the stream, or no response. Its next reports show whether it
 	// died.
-	Broke bool `json:"broke,omitempty"`
+	EngineMayHaveDied bool `json:"broke,omitempty"`
 	// Refused: the target rejected the request for a reason that may not apply to another target:
 	// 401, 403, 404 of the model, 429, 503; with Unsure also another client error.
 	Refused bool `json:"refused,omitempty"`
-	// Unsure: the failure may not be the target's fault.
+	// FaultUnclear: the failure may not be the target's fault.
 	//   - With Refused, the rejection may be about the request itself, as a 400 or 422 is: it counts as a failure
 	//     of the target only if another target then serves the request.
 	//   - Without Refused, the target cannot continue the answer that another one began.
-	Unsure bool `json:"unsure,omitempty"`
+	FaultUnclear bool `json:"unsure,omitempty"`
 	// LacksModel: the target rejected the request because it does not serve the requested name. If that is
 	// an adapter, this is no failure of the target.
 	LacksModel bool `json:"lacks_model,omitempty"`
@@ -168,14 +168,14 @@ type ReplicaInfo struct {
 type ProbeReport struct {
 	// Age is the age of the report when it arrived: half a round trip.
 	Age time.Duration `json:"age_ns"`
-	// Lag is the age of the figures when the report was made: more than 0 for an engine that updates
+	// MetricsAge is the age of the figures when the report was made: more than 0 for an engine that updates
 	// them less often than it is probed.
-	Lag     time.Duration         `json:"lag_ns,omitempty"`
-	Ready   bool                  `json:"ready"`
-	Reason  string                `json:"reason,omitempty"` // why it is not ready
-	Pending policy.Maybe[int]     `json:"pending"`
-	Running policy.Maybe[int]     `json:"running"`
-	KV      policy.Maybe[float64] `json:"kv"`
+	MetricsAge time.Duration         `json:"lag_ns,omitempty"`
+	Ready      bool                  `json:"ready"`
+	Reason     string                `json:"reason,omitempty"` // why it is not ready
+	Pending    policy.Maybe[int]     `json:"pending"`
+	Running    policy.Maybe[int]     `json:"running"`
+	KV         policy.Maybe[float64] `json:"kv"`
 	// Slots is the number of requests that the engine runs at a time, if it reports that.
 	Slots policy.Maybe[int] `json:"slots,omitzero"`
 }
@@ -193,8 +193,8 @@ type PeerReport struct {
 	Age    time.Duration `json:"age_ns"`
 	RTT    time.Duration `json:"rtt_ns"`
 	Models []ModelLoad   `json:"models"` // sorted by model
-	// Killers are the requests that the peer has stopped.
-	Killers []StoppedFingerprint `json:"killers,omitempty"`
+	// StoppedFingerprints are the requests that the peer has stopped.
+	StoppedFingerprints []StoppedFingerprint `json:"killers,omitempty"`
 }
 
 // ModelLoad is the load of one model that a balancer reports to its peers.
@@ -210,17 +210,17 @@ type ModelLoad struct {
 	Queued      int `json:"queued"`
 	Outstanding int `json:"outstanding"`
 	Failed      int `json:"-"`
-	// Context is the number of tokens that the outstanding requests attend to.
-	Context int `json:"context_tokens"`
-	// Prefilling is the number of uncached prompt tokens still to be computed at the live replica with
+	// ContextTokens is the number of tokens that the outstanding requests attend to.
+	ContextTokens int `json:"context_tokens"`
+	// MinPrefillTokens is the number of uncached prompt tokens still to be computed at the live replica with
 	// the fewest.
-	Prefilling int `json:"prefilling_tokens,omitempty"`
+	MinPrefillTokens int `json:"prefilling_tokens,omitempty"`
 	// KV is the KV utilisation, 0..1: the mean over the live replicas that report it.
 	KV policy.Maybe[float64] `json:"kv,omitzero"`
-	// Wait is the time for which a request without known prefix would be queued there now;
+	// ExpectedWait is the time for which a request without known prefix would be queued there now;
 	// Residence is the mean time from sending a request to a replica to the end of the request.
-	Wait      time.Duration `json:"wait_ns"`
-	Residence time.Duration `json:"residence_ns"`
+	ExpectedWait time.Duration `json:"wait_ns"`
+	Residence    time.Duration `json:"residence_ns"`
 	// Pace is the mean over the live replicas of the time between two tokens, divided by that of the
 	// nominal replica (policy.NominalStep); 0 = unknown.
 	Pace float64 `json:"pace,omitempty"`
@@ -252,9 +252,9 @@ const (
 	RejectFailed           = "replica_failed" // its target failed and it cannot be retried
 	RejectRetriesExhausted = "retries_exhausted"
 	RejectRetryBudget      = "retry_budget"          // the retry budget is exhausted
-	RejectHolderGone       = "holder_gone"           // Request.Holder was removed, or serves another model
+	RejectPinnedGone       = "holder_gone"           // Request.PinnedTo was removed, or serves another model
 	RejectRefused          = "engines_refused"       // every target that could serve it rejected it (Outcome.Refused)
-	RejectKills            = "request_kills_engines" // Config.KillAfter replicas died while they served it or a request with its fingerprint
+	RejectKills            = "request_kills_engines" // Config.StopAfterDeaths replicas died while they served it or a request with its fingerprint
 )
 
 // Action is one action to perform. It is valid until the next Step.
@@ -267,14 +267,14 @@ type Action struct {
 	// the peer may queue it: the remainder of its maximum wait.
 	Hop        Hop           `json:"hop,omitempty"`
 	SessionAge time.Duration `json:"session_age_ns,omitempty"`
-	Wait       time.Duration `json:"wait_ns,omitempty"`
+	MaxWait    time.Duration `json:"wait_ns,omitempty"`
 	// Kills of a forward is the Request.Kills to send along. Kills of a rejection or a bounce counts
 	// the replicas of this balancer that died while they served the request, including open failures
 	// (kill.go).
 	Kills int `json:"kills,omitempty"`
-	// Died are the ids of the replicas that died, and of the peers whose replicas died, for a
+	// DeadReplicas are the ids of the replicas that died, and of the peers whose replicas died, for a
 	// request rejected with RejectKills; empty if a peer stopped it.
-	Died []string `json:"engines,omitempty"`
+	DeadReplicas []string `json:"engines,omitempty"`
 	// Decision explains a dispatch or a forward; nil for other actions.
 	Decision *Decision `json:"decision,omitempty"`
 }
@@ -307,9 +307,9 @@ type ConsideredTarget struct {
 	// still to be processed there.
 	CachedBytes int `json:"cached_bytes,omitempty"`
 	Remaining   int `json:"remaining_tokens,omitempty"`
-	// Held is the number of waiting requests held for the candidate. Score is the policy's score: the
+	// HeldRequests is the number of waiting requests held for the candidate. Score is the policy's score: the
 	// expected cost in seconds, null if it was excluded.
-	Held  int                   `json:"held,omitempty"`
-	Score policy.Maybe[float64] `json:"score"`
-	Age   time.Duration         `json:"age_ns"`
+	HeldRequests int                   `json:"held,omitempty"`
+	Score        policy.Maybe[float64] `json:"score"`
+	Age          time.Duration         `json:"age_ns"`
 }

@@ -11,7 +11,7 @@ type evictions struct {
 
 // addPrompt adds the prompt of r, which was served.
 func (e *evictions) addPrompt(r *request, out *Outcome) {
-	if !out.CachedTokens.Known || r.matchUncomputed {
+	if !out.CachedTokens.Known || r.matchInProgress {
 		return
 	}
 	// The engine's count of the prompt may differ from the estimate that uncached is a part of.
@@ -22,8 +22,8 @@ func (e *evictions) addPrompt(r *request, out *Outcome) {
 	e.evicted.Add(max(0, computed-expected), hitWeight)
 }
 
-// displaced returns the share of computed tokens that had been evicted.
-func (e *evictions) displaced() float64 {
+// evictedShare returns the share of computed tokens that had been evicted.
+func (e *evictions) evictedShare() float64 {
 	if computed := e.computed.Or(0); computed > 0 {
 		return e.evicted.Or(0) / computed
 	}

@@ -104,7 +104,7 @@ func (b *Balancer) expireFailedLoad(now time.Duration) {
 type refusal struct {
 	target        *target
 	before, after breaker.Breaker
-	unsure        bool // Outcome.Unsure: not counted as a failure
+	faultUnclear  bool // Outcome.FaultUnclear: not counted as a failure
 }
 
 // onlyRefused reports whether every target that failed r in this round rejected it.
@@ -124,7 +124,7 @@ func (r *request) undoFailures() {
 // target has served it.
 func (b *Balancer) countWrongRefusals(now time.Duration, r *request) {
 	for _, f := range r.refusals {
-		if f.unsure {
+		if f.faultUnclear {
 			b.countFailure(now, f.target, r, f.target.breaker.Open())
 		}
 	}

@@ -23,7 +23,7 @@ func conversation(system string, i int) Request {
 // with the circuit breaker, almost none.
 func TestFastFailuresDoNotLookIdle(t *testing.T) {
 	failures := map[string]*Outcome{
-		"500":     {Retryable: true, Broke: true, Cause: "answered 500"},
+		"500":     {Retryable: true, EngineMayHaveDied: true, Cause: "answered 500"},
 		"refused": {Retryable: true, Refused: true, Cause: "answered 401"},
 	}
 	for name, failure := range failures {
@@ -102,7 +102,7 @@ func TestFailedLoadExpires(t *testing.T) {
 		t.Errorf("peers get %d outstanding, without the failed ones", load[0].Outstanding)
 	}
 	w.pass(20 * time.Second)
-	if load := w.b.ModelLoads(w.now); load[0].Outstanding != 0 || load[0].Context != 0 {
+	if load := w.b.ModelLoads(w.now); load[0].Outstanding != 0 || load[0].ContextTokens != 0 {
 		t.Errorf("after all requests ended peers get %+v", load[0])
 	}
 }
@@ -205,7 +205,7 @@ func TestContradictedClientErrorEjects(t *testing.T) {
 			w.serve = func(request, replica string) (time.Duration, *Outcome) {
 				switch {
 				case replica == "r0":
-					return 0, &Outcome{Retryable: true, Refused: true, Unsure: true, Cause: "returned 400"}
+					return 0, &Outcome{Retryable: true, Refused: true, FaultUnclear: true, Cause: "returned 400"}
 				case !contradicted && len(w.tries[request]) == 2:
 					return 0, &Outcome{ClientError: true}
 				}

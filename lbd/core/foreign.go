@@ -25,7 +25,7 @@ const (
 type foreignReplica struct {
 	id         string
 	process    string
-	slot       int
+	treeSlot   int
 	reportedBy string        // the peer that sent the last update; empty before the first
 	newestAt   time.Duration // the time of the newest update
 	receivedAt time.Duration // when an update was last received
@@ -50,7 +50,7 @@ func (b *Balancer) receiveCacheUpdates(now time.Duration, from string, entries [
 		return
 	}
 	for i := range entries {
-		e, ok := toLocalTime(now, &entries[i])
+		e, ok := localizeUpdate(now, &entries[i])
 		if !ok {
 			continue
 		}
@@ -62,16 +62,16 @@ func (b *Balancer) receiveCacheUpdates(now time.Duration, from string, entries [
 	}
 }
 
-// toLocalTime converts a peer's update to this balancer's clock. ok is false if the update is
+// localizeUpdate converts a peer's update to this balancer's clock. ok is false if the update is
 // invalid or too old.
-func toLocalTime(now time.Duration, sent *CacheUpdate) (e localCacheUpdate, ok bool) {
+func localizeUpdate(now time.Duration, sent *CacheUpdate) (e localCacheUpdate, ok bool) {
 	if sent.Replica == "" || sent.Age < 0 || sent.Age >= maxSharedAge || sent.SessionAge < 0 {
 		return localCacheUpdate{}, false
 	}
-	e = localCacheUpdate{CacheUpdate: *sent, learnedAt: now - sent.Age, sessionStart: now - sent.SessionAge}
+	e = localCacheUpdate{CacheUpdate: *sent, updatedAt: now - sent.Age, sessionStart: now - sent.SessionAge}
 	e.Age, e.SessionAge = 0, 0
 	if len(e.Key) > maxSharedHashes {
-		e.Key, e.Answered = slices.Clone(e.Key[:maxSharedHashes]), false
+		e.Key, e.IncludesResponse = slices.Clone(e.Key[:maxSharedHashes]), false
 	}
 	return e, true
 }
@@ -79,30 +79,30 @@ func toLocalTime(now time.Duration, sent *CacheUpdate) (e localCacheUpdate, ok b
 // receiveOwn processes an update about a replica of this balancer. After a restart, such updates
 // restore the state. The balancer's own observations take precedence: a cache that it has recorded
 // as lost stays lost.
-func (c *caches) receiveOwn(now time.Duration, h *cacheTarget, e *localCacheUpdate) {
+func (c *caches) receiveOwn(now time.Duration, ct *cacheTarget, e *localCacheUpdate) {
 	switch {
-	case e.Process != h.process || e.learnedAt <= h.cacheLostAt:
-	case !e.Forgotten:
-		c.applyCacheUpdate(now, h.slot, e)
-	case e.learnedAt <= h.added: // after that, the peer no longer owned the replica
-		h.cacheLostAt = e.learnedAt
-		c.applyCacheLoss(h.slot, e)
+	case e.Process != ct.process || e.updatedAt <= ct.cacheLostAt:
+	case !e.CacheLost:
+		c.applyCacheUpdate(now, ct.treeSlot, e)
+	case e.updatedAt <= ct.added: // after that, the peer no longer owned the replica
+		ct.cacheLostAt = e.updatedAt
+		c.applyCacheLoss(ct.treeSlot, e)
 	}
 }
 
 func (c *caches) receiveForeign(now time.Duration, from string, e *localCacheUpdate) {
 	f := c.findOrAddForeign(now, e)
-	if f == nil || e.learnedAt <= f.cacheLostAt {
+	if f == nil || e.updatedAt <= f.cacheLostAt {
 		return
 	}
-	f.reportedBy, f.receivedAt, f.newestAt = from, now, max(f.newestAt, e.learnedAt)
-	f.reported = f.reported || e.learnedAt > f.removedAt
-	if e.Forgotten {
-		f.cacheLostAt = e.learnedAt
-		c.applyCacheLoss(f.slot, e)
+	f.reportedBy, f.receivedAt, f.newestAt = from, now, max(f.newestAt, e.updatedAt)
+	f.reported = f.reported || e.updatedAt > f.removedAt
+	if e.CacheLost {
+		f.cacheLostAt = e.updatedAt
+		c.applyCacheLoss(f.treeSlot, e)
 		return
 	}
-	c.applyCacheUpdate(now, f.slot, e)
+	c.applyCacheUpdate(now, f.treeSlot, e)
 }
 
 // findOrAddForeign returns the foreign replica of an update and adds it if needed. It returns nil
@@ -110,20 +110,20 @@ func (c *caches) receiveForeign(now time.Duration, from string, e *localCacheUpd
 func (c *caches) findOrAddForeign(now time.Duration, e *localCacheUpdate) *foreignReplica {
 	at, found := c.sharing.searchForeign(e.Replica)
 	if !found {
-		if e.Forgotten {
+		if e.CacheLost {
 			return nil
 		}
 		return c.addForeign(&foreignReplica{
-			id: e.Replica, process: e.Process, slot: c.slots[0].allocate(), newestAt: e.learnedAt, receivedAt: now, removedAt: distantPast, cacheLostAt: distantPast,
+			id: e.Replica, process: e.Process, treeSlot: c.treeSlots[0].allocate(), newestAt: e.updatedAt, receivedAt: now, removedAt: distantPast, cacheLostAt: distantPast,
 		})
 	}
 	f := c.sharing.foreign[at]
 	if f.process != e.Process {
-		if e.learnedAt <= f.newestAt {
+		if e.updatedAt <= f.newestAt {
 			return nil
 		}
-		c.replicas.RemoveTarget(f.slot)
-		c.sharing.received.removeReplica(f.id, e.learnedAt)
+		c.replicas.RemoveTarget(f.treeSlot)
+		c.sharing.received.removeReplica(f.id, e.updatedAt)
 		f.process, f.cacheLostAt = e.Process, distantPast
 	}
 	return f
@@ -150,8 +150,8 @@ func (c *caches) addForeign(f *foreignReplica) *foreignReplica {
 // applyCacheUpdate inserts an entry into the tree, and into the log for neighbours that restart with
 // empty state.
 func (c *caches) applyCacheUpdate(now time.Duration, slot int, e *localCacheUpdate) {
-	owner := c.owners.numberFor(now, e.Tenant)
-	if e.Answered {
+	owner := c.tenants.numberFor(now, e.Tenant)
+	if e.IncludesResponse {
 		c.replicas.InsertAnswerFor(owner, e.Key, slot, e.sessionStart)
 	} else {
 		c.replicas.InsertFor(owner, e.Key, slot)
@@ -163,7 +163,7 @@ func (c *caches) applyCacheUpdate(now time.Duration, slot int, e *localCacheUpda
 // in e from the logs.
 func (c *caches) applyCacheLoss(slot int, e *localCacheUpdate) {
 	c.replicas.RemoveTarget(slot)
-	c.sharing.removeReplica(e.Replica, e.learnedAt)
+	c.sharing.removeReplica(e.Replica, e.updatedAt)
 	c.sharing.addUpdate(&c.sharing.received, *e)
 }
 
@@ -173,8 +173,8 @@ func (c *caches) dropForeign(match func(*foreignReplica) bool) {
 		if !match(f) {
 			return false
 		}
-		c.replicas.RemoveTarget(f.slot)
-		c.slots[0].release(f.slot)
+		c.replicas.RemoveTarget(f.treeSlot)
+		c.treeSlots[0].release(f.treeSlot)
 		c.sharing.received.removeReplica(f.id, f.newestAt)
 		return true
 	})
@@ -194,29 +194,29 @@ func (c *caches) dropReportedBy(peer string) {
 
 // attachReplica makes this balancer the owner of a replica. It keeps the replica's cache contents
 // from its time as a foreign replica.
-func (c *caches) attachReplica(now time.Duration, h *cacheTarget) {
-	h.added, h.cacheLostAt = now, distantPast
-	at, found := c.sharing.searchForeign(h.id)
+func (c *caches) attachReplica(now time.Duration, ct *cacheTarget) {
+	ct.added, ct.cacheLostAt = now, distantPast
+	at, found := c.sharing.searchForeign(ct.id)
 	if !found {
-		h.slot = c.slots[0].allocate()
+		ct.treeSlot = c.treeSlots[0].allocate()
 		return
 	}
 	f := c.sharing.foreign[at]
 	c.sharing.foreign = slices.Delete(c.sharing.foreign, at, at+1)
-	h.slot, h.cacheLostAt = f.slot, f.cacheLostAt
-	if f.process != h.process || !f.reported {
-		c.forgetCache(now, h)
+	ct.treeSlot, ct.cacheLostAt = f.treeSlot, f.cacheLostAt
+	if f.process != ct.process || !f.reported {
+		c.forgetCache(now, ct)
 	}
 }
 
 // detachReplica is the inverse of attachReplica. If there are neighbours and the cache is not lost,
 // the replica is assumed to move to one of them and becomes a foreign replica.
-func (c *caches) detachReplica(now time.Duration, h *cacheTarget, lost bool) {
+func (c *caches) detachReplica(now time.Duration, ct *cacheTarget, lost bool) {
 	if !c.neighbours || lost {
-		c.replicas.RemoveTarget(h.slot)
-		c.slots[0].release(h.slot)
+		c.replicas.RemoveTarget(ct.treeSlot)
+		c.treeSlots[0].release(ct.treeSlot)
 	} else {
-		c.addForeign(&foreignReplica{id: h.id, process: h.process, slot: h.slot, newestAt: now, receivedAt: now, removedAt: now, cacheLostAt: h.cacheLostAt})
+		c.addForeign(&foreignReplica{id: ct.id, process: ct.process, treeSlot: ct.treeSlot, newestAt: now, receivedAt: now, removedAt: now, cacheLostAt: ct.cacheLostAt})
 	}
-	h.slot = -1
+	ct.treeSlot = -1
 }

@@ -14,7 +14,7 @@ func (b *Balancer) gatherCandidates(now time.Duration, q *queue, r *request) {
 	b.candidates, b.targets = b.candidates[:0], b.targets[:0]
 	anyLocal := false
 	for _, t := range b.replicas {
-		if t.model != r.Model || r.needsOtherTarget(t) || t.lacksAdapter(r) || r.avoids(t.engine) || b.occupied(now, r, t) {
+		if t.model != r.Model || r.needsOtherTarget(t) || t.lacksAdapter(r) || r.avoids(t.engine) || b.isolationConflict(now, r, t) {
 			continue
 		}
 		anyLocal = b.addCandidate(now, q, t).Available || anyLocal
@@ -45,7 +45,7 @@ func (b *Balancer) describeTarget(now time.Duration, q *queue, t *target, c *pol
 		ID: t.id, Peer: t.peer, Live: !t.draining && t.live(now, &b.cfg),
 		Outstanding: t.outstanding + t.failedLoad.count, Unconfirmed: len(t.unconfirmed), Held: t.heldRequests,
 		Prefilling: t.work.prefillTokens, Context: t.context(), Remaining: t.work.remaining() + t.failedLoad.remaining,
-		Residence: t.residence, Age: t.figuresAge(now),
+		Residence: t.residence, Age: t.metricsAge(now),
 	}
 	if !t.peer {
 		c.Available, c.Pace = t.replicaAvailable(now, &b.cfg), t.pace.Value()
@@ -59,9 +59,9 @@ func (b *Balancer) describeTarget(now time.Duration, q *queue, t *target, c *pol
 	c.Available, c.RTT, c.Queued = b.peerEligible(now, t, l, q.Len()), t.rtt, t.queuedAt(l)
 	c.KV, c.Replicas, c.Residence = l.KV, l.Replicas, l.Residence
 	// HoldTime counts one request more than its first argument.
-	c.Wait = l.Wait + policy.HoldTime(max(0, len(t.unconfirmed)-l.Available)-1, l.Outstanding, l.Residence)
-	c.Prefilling = l.Prefilling + t.unconfirmedPrefill()/max(1, l.Replicas)
-	c.Pace, c.PeerOutstanding, c.Context = b.peerPace(l), l.Outstanding, l.Context
+	c.Wait = l.ExpectedWait + policy.HoldTime(max(0, len(t.unconfirmed)-l.Available)-1, l.Outstanding, l.Residence)
+	c.Prefilling = l.MinPrefillTokens + t.unconfirmedPrefill()/max(1, l.Replicas)
+	c.Pace, c.PeerOutstanding, c.Context = b.peerPace(l), l.Outstanding, l.ContextTokens
 }
 
 // unconfirmedPrefill returns the number of uncached prompt tokens of the unconfirmed requests at t.
@@ -89,11 +89,11 @@ func (b *Balancer) fillMatchesFrom(tree *prefix.Tree, r *request, from, to int) 
 	}
 	highest := 0
 	for _, t := range b.targets[from:to] {
-		highest = max(highest, t.slot)
+		highest = max(highest, t.treeSlot)
 	}
 	matches, latest, known := b.caches.match(tree, r.Prompt, highest)
 	for i := from; i < to; i++ {
-		slot, c := b.targets[i].slot, &b.candidates[i]
+		slot, c := b.targets[i].treeSlot, &b.candidates[i]
 		c.Match, c.Cached, c.Score = matches[slot], tree.CachedBytes(slot), policy.Maybe[float64]{}
 		c.Overtaken = known && slot != latest && !c.Peer
 	}

@@ -31,10 +31,10 @@ type CacheUpdate struct {
 	Tenant  string `json:"tenant,omitempty"`  // the tenant of Key
 	// Key is a prompt that the replica has cached, including its answer if Answered. It must not be
 	// changed.
-	Key      prefix.Key `json:"key,omitempty"`
-	Answered bool       `json:"answered,omitempty"`
-	// Forgotten: the replica's cache was lost, with all earlier contents. Key is empty.
-	Forgotten bool `json:"forgotten,omitempty"`
+	Key              prefix.Key `json:"key,omitempty"`
+	IncludesResponse bool       `json:"answered,omitempty"`
+	// CacheLost: the replica's cache was lost, with all earlier contents. Key is empty.
+	CacheLost bool `json:"forgotten,omitempty"`
 	// Age is the age of the update; SessionAge is the age of the prompt's session.
 	Age        time.Duration `json:"age_ns"`
 	SessionAge time.Duration `json:"session_age_ns,omitempty"`
@@ -49,7 +49,7 @@ func (e *CacheUpdate) updateBytes() int {
 type localCacheUpdate struct {
 	CacheUpdate             // without its ages
 	seq                     uint64
-	learnedAt, sessionStart time.Duration
+	updatedAt, sessionStart time.Duration
 }
 
 // cacheUpdateLog contains the newest entries, oldest first, bounded in bytes.
@@ -87,7 +87,7 @@ func (l *cacheUpdateLog) after(seq uint64) []localCacheUpdate {
 // removeReplica removes the entries of a replica up to a time.
 func (l *cacheUpdateLog) removeReplica(replica string, until time.Duration) {
 	l.entries = slices.DeleteFunc(l.all(), func(e localCacheUpdate) bool {
-		lost := e.Replica == replica && e.learnedAt <= until
+		lost := e.Replica == replica && e.updatedAt <= until
 		if lost {
 			l.bytes -= e.updateBytes()
 		}
@@ -122,7 +122,7 @@ func (s *sharing) removeReplica(replica string, until time.Duration) {
 
 // shareCacheUpdate logs, for the neighbours, the cache contents of a replica after a finished
 // request.
-func (c *caches) shareCacheUpdate(now time.Duration, h *cacheTarget, tenant string, prompt, answered prefix.Key, began time.Duration) {
+func (c *caches) shareCacheUpdate(now time.Duration, ct *cacheTarget, tenant string, prompt, answered prefix.Key, began time.Duration) {
 	key, whole := prompt, false
 	if answered != nil {
 		key, whole = answered, true
@@ -134,19 +134,19 @@ func (c *caches) shareCacheUpdate(now time.Duration, h *cacheTarget, tenant stri
 		return
 	}
 	// A copy, so that the log keeps only the memory that it counts.
-	e := CacheUpdate{Replica: h.id, Process: h.process, Tenant: tenant, Key: slices.Clone(key), Answered: whole}
-	c.sharing.addUpdate(&c.sharing.own, localCacheUpdate{CacheUpdate: e, learnedAt: now, sessionStart: began})
+	e := CacheUpdate{Replica: ct.id, Process: ct.process, Tenant: tenant, Key: slices.Clone(key), IncludesResponse: whole}
+	c.sharing.addUpdate(&c.sharing.own, localCacheUpdate{CacheUpdate: e, updatedAt: now, sessionStart: began})
 }
 
 // shareCacheLoss logs, for the neighbours, the loss of a replica's cache.
-func (c *caches) shareCacheLoss(now time.Duration, h *cacheTarget) {
-	h.cacheLostAt = now
-	if c.replicas.CachedBytes(h.slot) == 0 || !c.neighbours {
+func (c *caches) shareCacheLoss(now time.Duration, ct *cacheTarget) {
+	ct.cacheLostAt = now
+	if c.replicas.CachedBytes(ct.treeSlot) == 0 || !c.neighbours {
 		return
 	}
-	c.sharing.removeReplica(h.id, now)
-	e := CacheUpdate{Replica: h.id, Process: h.process, Forgotten: true}
-	c.sharing.addUpdate(&c.sharing.own, localCacheUpdate{CacheUpdate: e, learnedAt: now, sessionStart: now})
+	c.sharing.removeReplica(ct.id, now)
+	e := CacheUpdate{Replica: ct.id, Process: ct.process, CacheLost: true}
+	c.sharing.addUpdate(&c.sharing.own, localCacheUpdate{CacheUpdate: e, updatedAt: now, sessionStart: now})
 }
 
 // CacheUpdates returns the updates about the caches of this balancer's own replicas, oldest first.
@@ -171,12 +171,12 @@ func (c *caches) updatesSince(now time.Duration, since uint64, all bool, maxByte
 			from = &received
 		}
 		e := &(*from)[0]
-		if now-e.learnedAt < maxSharedAge {
+		if now-e.updatedAt < maxSharedAge {
 			if size += e.updateBytes(); size > maxBytes && len(entries) > 0 {
 				return entries, next, true
 			}
 			sent := e.CacheUpdate
-			sent.Age, sent.SessionAge = now-e.learnedAt, now-e.sessionStart
+			sent.Age, sent.SessionAge = now-e.updatedAt, now-e.sessionStart
 			entries = append(entries, sent)
 		}
 		next = e.seq

@@ -1,23 +1,23 @@
 package core
 
-// holderKnown reports whether r's holder exists and serves its model, even if it is not live now.
+// pinKnown reports whether r's holder exists and serves its model, even if it is not live now.
 // It is true for a request that any target can serve.
-func (b *Balancer) holderKnown(r *request) bool {
-	if r.Holder == "" {
+func (b *Balancer) pinKnown(r *request) bool {
+	if r.PinnedTo == "" {
 		return true
 	}
-	if t := findTarget(b.replicas, r.Holder); t != nil {
+	if t := findTarget(b.replicas, r.PinnedTo); t != nil {
 		return t.model == r.Model
 	}
-	t := findTarget(b.peers, r.Holder)
+	t := findTarget(b.peers, r.PinnedTo)
 	return t != nil && b.mayForward(r, t)
 }
 
 // needsOtherTarget reports whether r has a holder other than t.
-func (r *request) needsOtherTarget(t *target) bool { return r.Holder != "" && r.Holder != t.id }
+func (r *request) needsOtherTarget(t *target) bool { return r.PinnedTo != "" && r.PinnedTo != t.id }
 
 // restricted reports whether r may be sent to fewer targets than other requests. Requests behind it
 // do not have to wait with it.
 func (r *request) restricted() bool {
-	return r.Hop != HopNone || len(r.avoid) > 0 || r.Holder != "" || r.suspected()
+	return r.Hop != HopNone || len(r.avoid) > 0 || r.PinnedTo != "" || r.suspected()
 }

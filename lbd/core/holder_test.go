@@ -30,7 +30,7 @@ func TestRequestWithHolderGoesOnlyThere(t *testing.T) {
 	everyPolicy(t, func(t *testing.T, cfg Config) {
 		b := start(cfg, 4)
 		for _, id := range []string{"a", "b", "c", "d"} {
-			if got := ask(t, b, 0, Request{ID: id, PromptTokens: 100, Holder: "r2"}); got != "r2" {
+			if got := ask(t, b, 0, Request{ID: id, PromptTokens: 100, PinnedTo: "r2"}); got != "r2" {
 				t.Errorf("%s, which r2 alone can serve, went to %s", id, got)
 			}
 		}
@@ -46,11 +46,11 @@ func TestWaitForHolderDoesNotBlockOthers(t *testing.T) {
 		full := Event{Kind: EventReplicaReport, Target: "r1", Report: &ProbeReport{Ready: true, Pending: policy.Known(9), Running: policy.Known(9), KV: policy.Known(1.0)}}
 		if cfg.Push.Mode == PushOutstanding {
 			for b.Snapshot(0).Replicas[1].Outstanding < cfg.Push.N {
-				ask(t, b, 0, Request{ID: string(rune('A' + b.Snapshot(0).Replicas[1].Outstanding)), PromptTokens: 1, Holder: "r1"})
+				ask(t, b, 0, Request{ID: string(rune('A' + b.Snapshot(0).Replicas[1].Outstanding)), PromptTokens: 1, PinnedTo: "r1"})
 			}
 		}
 		b.Step(0, full)
-		held := b.Step(0, Event{Kind: EventArrived, Request: &Request{ID: "held", Model: "m", Holder: "r1"}})
+		held := b.Step(0, Event{Kind: EventArrived, Request: &Request{ID: "held", Model: "m", PinnedTo: "r1"}})
 		if to := sentTo(held, "held"); to != "" {
 			t.Fatalf("it went to %s, although its holder is full", to)
 		}
@@ -68,20 +68,20 @@ func TestWaitForHolderDoesNotBlockOthers(t *testing.T) {
 func TestRemovedHolderEndsItsRequests(t *testing.T) {
 	everyPolicy(t, func(t *testing.T, cfg Config) {
 		b := start(cfg, 2)
-		unknown := b.Step(0, Event{Kind: EventArrived, Request: &Request{ID: "unknown", Model: "m", Holder: "r9"}})
-		if got := rejected(unknown, "unknown"); got != RejectHolderGone {
+		unknown := b.Step(0, Event{Kind: EventArrived, Request: &Request{ID: "unknown", Model: "m", PinnedTo: "r9"}})
+		if got := rejected(unknown, "unknown"); got != RejectPinnedGone {
 			t.Errorf("a holder that nobody knows: rejected for %q", got)
 		}
-		ask(t, b, 0, Request{ID: "there", Holder: "r1"})
+		ask(t, b, 0, Request{ID: "there", PinnedTo: "r1"})
 		b.Step(0, Event{Kind: EventReplicaReport, Target: "r1", Report: &ProbeReport{Reason: "it loads"}})
-		if to := sentTo(b.Step(0, Event{Kind: EventArrived, Request: &Request{ID: "waits", Model: "m", Holder: "r1"}}), "waits"); to != "" {
+		if to := sentTo(b.Step(0, Event{Kind: EventArrived, Request: &Request{ID: "waits", Model: "m", PinnedTo: "r1"}}), "waits"); to != "" {
 			t.Fatalf("it went to %s, which is not ready", to)
 		}
-		if got := rejected(b.Step(0, Event{Kind: EventReplicaRemoved, Target: "r1"}), "waits"); got != RejectHolderGone {
+		if got := rejected(b.Step(0, Event{Kind: EventReplicaRemoved, Target: "r1"}), "waits"); got != RejectPinnedGone {
 			t.Errorf("its holder was removed while it waited: rejected for %q", got)
 		}
 		failed := b.Step(0, Event{Kind: EventFailed, ID: "there", Outcome: &Outcome{Retryable: true}})
-		if got := rejected(failed, "there"); got != RejectHolderGone {
+		if got := rejected(failed, "there"); got != RejectPinnedGone {
 			t.Errorf("its holder was removed and then failed: rejected for %q", got)
 		}
 		if c := b.Snapshot(0).Counts; c.Queued != 0 || c.Outstanding != 0 || c.Rejected != 3 {
@@ -94,7 +94,7 @@ func TestFailedHolderIsRetried(t *testing.T) {
 	everyPolicy(t, func(t *testing.T, cfg Config) {
 		cfg.RetryBurst = 100
 		b := start(cfg, 3)
-		if got := ask(t, b, 0, Request{ID: "a", Holder: "r1"}); got != "r1" {
+		if got := ask(t, b, 0, Request{ID: "a", PinnedTo: "r1"}); got != "r1" {
 			t.Fatalf("it went to %s", got)
 		}
 		var last []Action
@@ -124,13 +124,13 @@ func TestPeerCanBeHolder(t *testing.T) {
 		}
 		for i, peer := range []string{"eu", "us-1", "asia"} {
 			id := string(rune('a' + i))
-			if to := sentTo(b.Step(0, Event{Kind: EventArrived, Request: &Request{ID: id, Model: "m", Holder: peer}}), id); to != peer {
+			if to := sentTo(b.Step(0, Event{Kind: EventArrived, Request: &Request{ID: id, Model: "m", PinnedTo: peer}}), id); to != peer {
 				t.Errorf("what %s alone can serve went to %q, with replicas idle here", peer, to)
 			}
 		}
 		// A request from another region may not be forwarded to a third one.
-		far := b.Step(0, Event{Kind: EventArrived, Request: &Request{ID: "far", Model: "m", Holder: "eu", From: "asia", Hop: HopRemote}})
-		if got := rejected(far, "far"); got != RejectHolderGone {
+		far := b.Step(0, Event{Kind: EventArrived, Request: &Request{ID: "far", Model: "m", PinnedTo: "eu", From: "asia", Hop: HopRemote}})
+		if got := rejected(far, "far"); got != RejectPinnedGone {
 			t.Errorf("a second crossing: rejected for %q", got)
 		}
 	})

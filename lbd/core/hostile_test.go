@@ -21,11 +21,11 @@ func hostile() map[string]Request {
 		"a session of 1 MB":           {Session: strings.Repeat("s", 1<<20)},
 		"a session begun before time": {SessionAge: 1 << 60},
 		"a session yet to begin":      {SessionAge: -time.Hour},
-		"a wait below zero":           {Wait: -time.Hour},
+		"a wait below zero":           {MaxWait: -time.Hour},
 		"an unheard-of tier":          {Tier: "IW-X"},
 		"from an unheard-of peer":     {From: "mars", Hop: HopRemote},
 		"an unheard-of hop":           {Hop: "twice"},
-		"an unheard-of holder":        {Holder: "r9"},
+		"an unheard-of holder":        {PinnedTo: "r9"},
 	}
 }
 
@@ -43,8 +43,8 @@ func absurd() []ProbeReport {
 
 func absurdLoads() []ModelLoad {
 	return []ModelLoad{
-		{Model: "m", Replicas: -1, Available: -1, Queued: -7, Outstanding: -9, Context: -1, Prefilling: -1, KV: policy.Known(math.NaN()), Wait: -time.Hour, Residence: -time.Hour, Pace: math.Inf(-1)},
-		{Model: "m", Replicas: 1, Available: 1, Outstanding: math.MaxInt, Context: math.MaxInt, Prefilling: math.MaxInt, KV: policy.Known(math.Inf(1)), Wait: math.MaxInt64, Residence: math.MaxInt64, Pace: math.NaN()},
+		{Model: "m", Replicas: -1, Available: -1, Queued: -7, Outstanding: -9, ContextTokens: -1, MinPrefillTokens: -1, KV: policy.Known(math.NaN()), ExpectedWait: -time.Hour, Residence: -time.Hour, Pace: math.Inf(-1)},
+		{Model: "m", Replicas: 1, Available: 1, Outstanding: math.MaxInt, ContextTokens: math.MaxInt, MinPrefillTokens: math.MaxInt, KV: policy.Known(math.Inf(1)), ExpectedWait: math.MaxInt64, Residence: math.MaxInt64, Pace: math.NaN()},
 		{Model: "m", Replicas: math.MaxInt, Available: math.MaxInt, Queued: math.MaxInt, Pace: math.MaxFloat64},
 	}
 }
@@ -166,7 +166,7 @@ func settled(t *testing.T, name string, b *Balancer) {
 		t.Errorf("%s: in the end %+v", name, c)
 	}
 	for _, r := range b.replicas {
-		if r.work != (work{}) || r.outstanding != 0 || math.IsNaN(r.pace.Value()+r.pace.Residence()) {
+		if r.work != (work{}) || r.outstanding != 0 || math.IsNaN(r.pace.Value()+r.pace.ResidencePace()) {
 			t.Errorf("%s: %s is left with %+v", name, r.id, r.work)
 		}
 	}

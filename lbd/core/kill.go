@@ -7,11 +7,11 @@ import (
 
 // A request can kill the replica that serves it, and then the next one. No signal shows which of a
 // replica's requests killed it. So every request that was at a replica when it died becomes a
-// suspect, identified by its fingerprint. A suspect of Config.KillAfter deaths is stopped. These
+// suspect, identified by its fingerprint. A suspect of Config.StopAfterDeaths deaths is stopped. These
 // rules protect requests that were at the same replica by coincidence:
 //
 //   - A request is retried at once after its first failure. After the next failure it
-//     waits until the probes of the replicas that failed show, within Config.KillWait or
+//     waits until the probes of the replicas that failed show, within Config.KillProbeTime or
 //     by missing reports, whether they died or only a connection broke. Until then, the
 //     failures are open.
 //   - Suspects that were sent shortly before the death are isolated: no engine receives two
@@ -28,11 +28,11 @@ import (
 
 // Bounds, with reasons.
 const (
-	recentSend         = 2 * time.Second // engines die at the first step of a request or soon after
+	recentSendWindow   = 2 * time.Second // engines die at the first step of a request or soon after
 	isolationTime      = 5 * time.Second // additional maximum wait of a request for an isolated attempt
 	survivorTime       = time.Minute     // a replica that failed and survived probably survives its next failures too
 	maxOpenFailures    = 256             // open failures of a replica; an engine runs as many requests at once
-	maxKillersShared   = 64              // in a heartbeat: 3 KB
+	maxStoppedShared   = 64              // in a heartbeat: 3 KB
 	servedCredit       = 3               // a request that kills half of the time is still stopped
 	servedFingerprints = 8192            // fingerprints of served requests, 128 KB
 )
@@ -47,31 +47,31 @@ type StoppedFingerprint struct {
 
 // killSuspect holds the failures of replicas that had a request with one fingerprint.
 type killSuspect struct {
-	fingerprint  uint64 // 0 = unknown: the suspect is a single request
-	kills        int    // replicas that died because of it, as far as known, since such a request was last served
-	deaths       int    // all replicas that died while they had such a request, since one was last served
-	openFailures int    // failures whose cause is not known yet
-	isolated     bool   // its requests must be isolated from now on
-	stopped      bool
-	fromPeer     bool          // a peer stopped it, not this balancer
-	lastKillAt   time.Duration // of the last kill; without one, of its addition or of the peer's stop
-	servedAt     time.Duration // 0 = never
-	engines      []string      // ids of the first Config.KillAfter replicas that died, or peers whose replicas died
+	fingerprint      uint64 // 0 = unknown: the suspect is a single request
+	attributedDeaths int    // replicas that died because of it, as far as known, since such a request was last served
+	witnessedDeaths  int    // all replicas that died while they had such a request, since one was last served
+	openFailures     int    // failures whose cause is not known yet
+	mustIsolate      bool   // its requests must be isolated from now on
+	stopped          bool
+	fromPeer         bool          // a peer stopped it, not this balancer
+	lastKillAt       time.Duration // of the last kill; without one, of its addition or of the peer's stop
+	servedAt         time.Duration // 0 = never
+	diedIDs          []string      // ids of the first Config.StopAfterDeaths replicas that died, or peers whose replicas died
 }
 
 // suspicion is the part of a request's state that kill.go uses.
 type suspicion struct {
-	suspect  *killSuspect  // nil: no replica failed while serving this fingerprint
-	isolated bool          // it must not share an engine with another isolated request
-	failures int           // number of its failures at replicas that may have died of it
-	probesBy time.Duration // end of its wait for probes; 0 = it does not wait
+	suspect       *killSuspect  // nil: no replica failed while serving this fingerprint
+	mustIsolate   bool          // it must not share an engine with another isolated request
+	failures      int           // number of its failures at replicas that may have died of it
+	probeDeadline time.Duration // end of its wait for probes; 0 = it does not wait
 }
 
 // killSuspects contains the suspects that the balancer remembers.
 type killSuspects struct {
 	byFingerprint map[uint64]*killSuspect // never ranged over
 	list          []*killSuspect          // the same, in order of addition
-	stopped       int64                   // number of requests rejected because they kill engines
+	stoppedCount  int64                   // number of requests rejected because they kill engines
 	served        []servedFingerprint     // of served requests, each at its fingerprint modulo the length
 }
 
@@ -84,9 +84,9 @@ type servedFingerprint struct {
 
 // openFailure is a failed request that its replica may have died of.
 type openFailure struct {
-	suspect *killSuspect
-	at      time.Duration
-	before  int // kills of the suspect before this failure, including failures that were open
+	suspect     *killSuspect
+	at          time.Duration
+	killsBefore int // kills of the suspect before this failure, including failures that were open
 	// wasIsolated means that it was the isolated request of the engine.
 	wasIsolated bool
 }
@@ -96,11 +96,11 @@ func (r *request) kills() int {
 	if r.suspect == nil {
 		return r.Kills
 	}
-	return r.Kills + r.suspect.kills
+	return r.Kills + r.suspect.attributedDeaths
 }
 
 // localKills counts the deaths at this balancer that r is suspected of, including its own open
-// failures. It reaches Config.KillAfter only for a request that is to be stopped, because a peer
+// failures. It reaches Config.StopAfterDeaths only for a request that is to be stopped, because a peer
 // would stop it at that count. Open failures of other requests with its fingerprint do not count:
 // their clients may just have disconnected.
 func (b *Balancer) localKills(r *request) int {
@@ -108,18 +108,18 @@ func (b *Balancer) localKills(r *request) int {
 	if s == nil {
 		return 0
 	}
-	if s.kills >= b.allowedKills(s.fingerprint) {
-		return s.kills
+	if s.attributedDeaths >= b.allowedKills(s.fingerprint) {
+		return s.attributedDeaths
 	}
-	return min(s.kills+min(s.openFailures, r.failures), b.cfg.KillAfter-1)
+	return min(s.attributedDeaths+min(s.openFailures, r.failures), b.cfg.StopAfterDeaths-1)
 }
 
 // killsToSend returns the count that is sent to a peer with r. It does not make the peer stop r:
 // this balancer does that once enough deaths are certain.
 func (b *Balancer) killsToSend(r *request) int {
 	n := r.Kills + b.localKills(r)
-	if b.cfg.KillAfter > 0 {
-		n = min(n, b.cfg.KillAfter-1)
+	if b.cfg.StopAfterDeaths > 0 {
+		n = min(n, b.cfg.StopAfterDeaths-1)
 	}
 	return n
 }
@@ -128,21 +128,21 @@ func (b *Balancer) killsToSend(r *request) int {
 func (b *Balancer) allowedKills(fingerprint uint64) int {
 	if x := b.suspects.served; len(x) > 0 && fingerprint != 0 {
 		if p := x[fingerprint%servedFingerprints]; p.fingerprint == fingerprint {
-			return b.cfg.KillAfter + p.times
+			return b.cfg.StopAfterDeaths + p.times
 		}
 	}
-	return b.cfg.KillAfter
+	return b.cfg.StopAfterDeaths
 }
 
 // recordServed records that a request with a fingerprint was served.
-func (x *killSuspects) recordServed(fingerprint uint64) {
+func (ks *killSuspects) recordServed(fingerprint uint64) {
 	if fingerprint == 0 {
 		return
 	}
-	if x.served == nil {
-		x.served = make([]servedFingerprint, servedFingerprints)
+	if ks.served == nil {
+		ks.served = make([]servedFingerprint, servedFingerprints)
 	}
-	p := &x.served[fingerprint%servedFingerprints]
+	p := &ks.served[fingerprint%servedFingerprints]
 	if p.fingerprint != fingerprint {
 		*p = servedFingerprint{fingerprint: fingerprint}
 	}
@@ -154,18 +154,18 @@ func (r *request) suspected() bool { return r.suspect != nil || r.Kills > 0 }
 
 // findSuspect sets the suspect of an arriving request.
 func (b *Balancer) findSuspect(r *request) {
-	r.isolated = r.Kills > 0
+	r.mustIsolate = r.Kills > 0
 	if len(b.suspects.byFingerprint) == 0 || r.Fingerprint == 0 {
 		return
 	}
 	if s := b.suspects.byFingerprint[r.Fingerprint]; s != nil {
-		r.suspect, r.isolated = s, r.isolated || s.kills > 0
+		r.suspect, r.mustIsolate = s, r.mustIsolate || s.attributedDeaths > 0
 	}
 }
 
-// mustStop reports whether r has killed too many engines and may not be sent to another one.
-func (b *Balancer) mustStop(r *request) bool {
-	return b.cfg.KillAfter > 0 && (r.kills() >= b.allowedKills(r.Fingerprint) || r.suspect != nil && r.suspect.stopped)
+// killsExceeded reports whether r has killed too many engines and may not be sent to another one.
+func (b *Balancer) killsExceeded(r *request) bool {
+	return b.cfg.StopAfterDeaths > 0 && (r.kills() >= b.allowedKills(r.Fingerprint) || r.suspect != nil && r.suspect.stopped)
 }
 
 // awaitsProbes reports whether r must wait for probes: it would be stopped if the replicas that
@@ -175,19 +175,19 @@ func (b *Balancer) awaitsProbes(now time.Duration, r *request) bool {
 	if r.suspect == nil || r.suspect.openFailures == 0 || r.kills()+r.suspect.openFailures < b.allowedKills(r.Fingerprint) {
 		return false
 	}
-	if r.probesBy == 0 {
-		r.probesBy = now + b.cfg.KillWait + time.Duration(b.cfg.LostIntervals)*b.cfg.ProbeInterval
+	if r.probeDeadline == 0 {
+		r.probeDeadline = now + b.cfg.KillProbeTime + time.Duration(b.cfg.LostIntervals)*b.cfg.ProbeInterval
 	}
-	return now < r.probesBy
+	return now < r.probeDeadline
 }
 
-// occupied reports whether r is isolated and another isolated request was just sent to t.
-func (b *Balancer) occupied(now time.Duration, r *request, t *target) bool {
+// isolationConflict reports whether r is isolated and another isolated request was just sent to t.
+func (b *Balancer) isolationConflict(now time.Duration, r *request, t *target) bool {
 	if !r.needsIsolation() || now-max(r.failedAt, r.receivedAt) >= isolationTime {
 		return false
 	}
 	other := t.isolation.request
-	return other != nil && now-other.sentAt < b.cfg.KillWait
+	return other != nil && now-other.sentAt < b.cfg.KillProbeTime
 }
 
 // isolation contains the isolated request that was last sent to an engine; nil if it has ended. The ranks
@@ -224,7 +224,7 @@ func (b *Balancer) setEngine(t *target, engine string) {
 
 // needsIsolation reports whether r must not share an engine with another isolated request.
 func (r *request) needsIsolation() bool {
-	return r.isolated || r.suspect != nil && r.suspect.isolated
+	return r.mustIsolate || r.suspect != nil && r.suspect.mustIsolate
 }
 
 // markSuspect records that r's target failed it, or that r's client disconnected: the target may be
@@ -232,13 +232,13 @@ func (r *request) needsIsolation() bool {
 // count: it will be terminated anyway.
 func (b *Balancer) markSuspect(now time.Duration, r *request) {
 	t := r.target
-	if t.peer || t.slot < 0 || t.draining || b.cfg.KillAfter <= 0 {
+	if t.peer || t.treeSlot < 0 || t.draining || b.cfg.StopAfterDeaths <= 0 {
 		return
 	}
 	r.failures++
-	r.probesBy = 0
-	recent := now-r.sentAt < recentSend
-	r.isolated = r.isolated || recent && !t.survived(now)
+	r.probeDeadline = 0
+	recent := now-r.sentAt < recentSendWindow
+	r.mustIsolate = r.mustIsolate || recent && !t.survived(now)
 	wasIsolated := recent && t.isolation.request == r
 	s := b.suspectOf(now, r)
 	r.suspect = s
@@ -251,7 +251,7 @@ func (b *Balancer) markSuspect(now time.Duration, r *request) {
 	if len(t.openFailures) >= maxOpenFailures {
 		b.dismissFailures(t, 1)
 	}
-	t.openFailures = append(t.openFailures, openFailure{suspect: s, at: now, before: s.kills + r.Kills + s.openFailures, wasIsolated: wasIsolated})
+	t.openFailures = append(t.openFailures, openFailure{suspect: s, at: now, killsBefore: s.attributedDeaths + r.Kills + s.openFailures, wasIsolated: wasIsolated})
 	s.openFailures++
 }
 
@@ -265,8 +265,8 @@ func (b *Balancer) suspectOf(now time.Duration, r *request) *killSuspect {
 	if r.suspect != nil {
 		return r.suspect
 	}
-	x := &b.suspects
-	s := x.byFingerprint[r.Fingerprint]
+	ks := &b.suspects
+	s := ks.byFingerprint[r.Fingerprint]
 	if s == nil {
 		s = &killSuspect{fingerprint: r.Fingerprint, lastKillAt: now}
 		b.rememberSuspect(s)
@@ -277,41 +277,41 @@ func (b *Balancer) suspectOf(now time.Duration, r *request) *killSuspect {
 // rememberSuspect stores s if it has a fingerprint. When the memory is full, it drops the oldest
 // suspect that was not stopped, or else the oldest.
 func (b *Balancer) rememberSuspect(s *killSuspect) {
-	x := &b.suspects
-	if s.fingerprint == 0 || x.byFingerprint[s.fingerprint] == s {
+	ks := &b.suspects
+	if s.fingerprint == 0 || ks.byFingerprint[s.fingerprint] == s {
 		return
 	}
-	if len(x.list) >= max(1, b.cfg.KillLimit) {
-		x.forget(x.list[max(0, slices.IndexFunc(x.list, func(o *killSuspect) bool { return !o.stopped }))])
+	if len(ks.list) >= max(1, b.cfg.MaxKillSuspects) {
+		ks.forget(ks.list[max(0, slices.IndexFunc(ks.list, func(o *killSuspect) bool { return !o.stopped }))])
 	}
-	if x.byFingerprint == nil {
-		x.byFingerprint = map[uint64]*killSuspect{}
+	if ks.byFingerprint == nil {
+		ks.byFingerprint = map[uint64]*killSuspect{}
 	}
-	x.byFingerprint[s.fingerprint] = s
-	x.list = append(x.list, s)
+	ks.byFingerprint[s.fingerprint] = s
+	ks.list = append(ks.list, s)
 }
 
-func (x *killSuspects) forget(s *killSuspect) {
-	if x.byFingerprint[s.fingerprint] != s {
+func (ks *killSuspects) forget(s *killSuspect) {
+	if ks.byFingerprint[s.fingerprint] != s {
 		return
 	}
-	delete(x.byFingerprint, s.fingerprint)
-	i := slices.Index(x.list, s)
-	x.list = slices.Delete(x.list, i, i+1)
+	delete(ks.byFingerprint, s.fingerprint)
+	i := slices.Index(ks.list, s)
+	ks.list = slices.Delete(ks.list, i, i+1)
 }
 
-// forgetOldSuspects drops suspects older than Config.KillMemory. Suspects that were served before are
+// forgetOldSuspects drops suspects older than Config.KillTTL. Suspects that were served before are
 // dropped after a tenth of it: they may have been stopped by chance, and clients keep sending them.
 func (b *Balancer) forgetOldSuspects(now time.Duration) {
-	x := &b.suspects
-	x.list = slices.DeleteFunc(x.list, func(s *killSuspect) bool {
-		memory := b.cfg.KillMemory
-		if b.allowedKills(s.fingerprint) > b.cfg.KillAfter {
+	ks := &b.suspects
+	ks.list = slices.DeleteFunc(ks.list, func(s *killSuspect) bool {
+		memory := b.cfg.KillTTL
+		if b.allowedKills(s.fingerprint) > b.cfg.StopAfterDeaths {
 			memory /= 10
 		}
 		old := s.openFailures == 0 && now-s.lastKillAt >= memory
 		if old {
-			delete(x.byFingerprint, s.fingerprint)
+			delete(ks.byFingerprint, s.fingerprint)
 		}
 		return old
 	})
@@ -333,7 +333,7 @@ func (b *Balancer) resolveFailuresOf(now time.Duration, t *target) {
 		b.countDeath(now, t)
 	case !t.stale(now, &b.cfg):
 		n := 0
-		for n < len(t.openFailures) && now-t.openFailures[n].at >= b.cfg.KillWait {
+		for n < len(t.openFailures) && now-t.openFailures[n].at >= b.cfg.KillProbeTime {
 			n++
 		}
 		if n > 0 {
@@ -354,7 +354,7 @@ func (b *Balancer) dismissFailures(t *target, n int) {
 // closeFailure records that one open failure of s is closed.
 func (b *Balancer) closeFailure(s *killSuspect) {
 	s.openFailures--
-	if s.openFailures == 0 && s.kills == 0 && !s.stopped {
+	if s.openFailures == 0 && s.attributedDeaths == 0 && !s.stopped {
 		b.suspects.forget(s)
 	}
 }
@@ -365,23 +365,23 @@ func (b *Balancer) countDeath(now time.Duration, t *target) {
 	repeated, anyIsolated := 0, false // suspects of earlier deaths; whether one of them was isolated here
 	failures := b.takeFailures(t.engine)
 	for _, e := range failures {
-		if e.before > 0 {
+		if e.killsBefore > 0 {
 			repeated++
 			anyIsolated = anyIsolated || e.wasIsolated
 		}
 	}
 	for _, e := range failures {
 		s := e.suspect
-		s.deaths++
+		s.witnessedDeaths++
 		switch {
 		case s.servedAt > e.at:
-		case s.deaths > b.allowedKills(s.fingerprint):
-			s.kills = max(s.kills, b.allowedKills(s.fingerprint)-1)
+		case s.witnessedDeaths > b.allowedKills(s.fingerprint):
+			s.attributedDeaths = max(s.attributedDeaths, b.allowedKills(s.fingerprint)-1)
 			b.addKill(now, s, t.id)
-		case e.before == 0, e.wasIsolated && !b.runsOnOtherEngines(now, s, t), repeated == 1 && !b.runsOnOtherEngines(now, s, t):
+		case e.killsBefore == 0, e.wasIsolated && !b.runsOnOtherEngines(now, s, t), repeated == 1 && !b.runsOnOtherEngines(now, s, t):
 			b.addKill(now, s, t.id)
 		case e.wasIsolated || !anyIsolated:
-			s.isolated = true
+			s.mustIsolate = true
 		}
 		b.closeFailure(s)
 	}
@@ -403,7 +403,7 @@ func (b *Balancer) takeFailures(engine string) (all []openFailure) {
 				continue
 			}
 			all[i].wasIsolated = all[i].wasIsolated || e.wasIsolated
-			all[i].at, all[i].before = max(all[i].at, e.at), max(all[i].before, e.before)
+			all[i].at, all[i].killsBefore = max(all[i].at, e.at), max(all[i].killsBefore, e.killsBefore)
 			b.closeFailure(e.suspect)
 		}
 		t.openFailures, t.survivedAt = slices.Delete(t.openFailures, 0, len(t.openFailures)), 0
@@ -418,7 +418,7 @@ func (b *Balancer) runsOnOtherEngines(now time.Duration, s *killSuspect, t *targ
 		return false
 	}
 	for _, r := range b.requests {
-		if r.Fingerprint == s.fingerprint && r.target != nil && r.target.engine != t.engine && r.target.live(now, &b.cfg) && now-r.sentAt >= recentSend {
+		if r.Fingerprint == s.fingerprint && r.target != nil && r.target.engine != t.engine && r.target.live(now, &b.cfg) && now-r.sentAt >= recentSendWindow {
 			return true
 		}
 	}
@@ -428,12 +428,12 @@ func (b *Balancer) runsOnOtherEngines(now time.Duration, s *killSuspect, t *targ
 // addKill counts a death against s: that of a replica, or of a replica of a peer. target is the id of
 // the replica or peer.
 func (b *Balancer) addKill(now time.Duration, s *killSuspect, target string) {
-	s.kills++
+	s.attributedDeaths++
 	s.lastKillAt = now
-	if len(s.engines) < b.cfg.KillAfter {
-		s.engines = append(s.engines, target)
+	if len(s.diedIDs) < b.cfg.StopAfterDeaths {
+		s.diedIDs = append(s.diedIDs, target)
 	}
-	s.stopped = s.stopped || s.kills >= b.allowedKills(s.fingerprint)
+	s.stopped = s.stopped || s.attributedDeaths >= b.allowedKills(s.fingerprint)
 	b.rememberSuspect(s)
 }
 
@@ -444,7 +444,7 @@ func (b *Balancer) rejectQueuedKillers() {
 			if r.suspect == nil {
 				b.findSuspect(r)
 			}
-			if b.mustStop(r) {
+			if b.killsExceeded(r) {
 				b.dequeue(r)
 				b.rejectKiller(r)
 			}
@@ -454,13 +454,13 @@ func (b *Balancer) rejectQueuedKillers() {
 
 // rejectKiller rejects a request that kills engines. It must not be in a queue.
 func (b *Balancer) rejectKiller(r *request) {
-	b.suspects.stopped++
+	b.suspects.stoppedCount++
 	b.rejectRequest(r, RejectKills)
 	if s := r.suspect; s != nil {
 		a := &b.actions[len(b.actions)-1]
-		a.Died = s.engines
+		a.DeadReplicas = s.diedIDs
 		if s.stopped { // also when a peer stopped it, so that the balancer that forwarded r stops it too
-			a.Kills = max(a.Kills, b.cfg.KillAfter)
+			a.Kills = max(a.Kills, b.cfg.StopAfterDeaths)
 		}
 	}
 }
@@ -475,7 +475,7 @@ func (b *Balancer) clearSuspect(now time.Duration, r *request) {
 	if s == nil {
 		return
 	}
-	s.kills, s.deaths, s.isolated, s.stopped, s.fromPeer, s.engines, s.servedAt = 0, 0, false, false, false, nil, now
+	s.attributedDeaths, s.witnessedDeaths, s.mustIsolate, s.stopped, s.fromPeer, s.diedIDs, s.servedAt = 0, 0, false, false, false, nil, now
 	if s.openFailures == 0 {
 		b.suspects.forget(s)
 	}
@@ -483,37 +483,37 @@ func (b *Balancer) clearSuspect(now time.Duration, r *request) {
 
 // addPeerKills adds the replicas of a peer that died while they served r.
 func (b *Balancer) addPeerKills(now time.Duration, r *request, peer string, out *Outcome) {
-	if out == nil || out.Kills <= 0 || b.cfg.KillAfter <= 0 {
+	if out == nil || out.Kills <= 0 || b.cfg.StopAfterDeaths <= 0 {
 		return
 	}
 	r.suspect = b.suspectOf(now, r)
-	for range min(out.Kills, b.cfg.KillAfter) {
+	for range min(out.Kills, b.cfg.StopAfterDeaths) {
 		b.addKill(now, r.suspect, peer)
 	}
 }
 
-// StoppedFingerprints returns the fingerprints that this balancer has stopped within Config.KillMemory,
+// StoppedFingerprints returns the fingerprints that this balancer has stopped within Config.KillTTL,
 // in the order in which they became suspects, at most the last 64. Its peers stop them too.
 func (b *Balancer) StoppedFingerprints(now time.Duration) []StoppedFingerprint {
 	var all []StoppedFingerprint
 	for _, s := range b.suspects.list {
-		if s.stopped && !s.fromPeer && now-s.lastKillAt < b.cfg.KillMemory {
+		if s.stopped && !s.fromPeer && now-s.lastKillAt < b.cfg.KillTTL {
 			all = append(all, StoppedFingerprint{Fingerprint: s.fingerprint, Age: now - s.lastKillAt})
 		}
 	}
-	return all[max(0, len(all)-maxKillersShared):]
+	return all[max(0, len(all)-maxStoppedShared):]
 }
 
-// receiveKillers stops the requests that a peer has stopped. Their fingerprints are not sent on to
+// receiveStoppedFingerprints stops the requests that a peer has stopped. Their fingerprints are not sent on to
 // other peers: every balancer shares only those that it stopped itself.
-func (b *Balancer) receiveKillers(now time.Duration, killers []StoppedFingerprint) {
+func (b *Balancer) receiveStoppedFingerprints(now time.Duration, killers []StoppedFingerprint) {
 	changed := false
-	for _, k := range killers[:min(len(killers), maxKillersShared)] {
+	for _, k := range killers[:min(len(killers), maxStoppedShared)] {
 		age := max(0, k.Age)
-		if k.Fingerprint == 0 || age >= b.cfg.KillMemory || b.cfg.KillAfter <= 0 {
+		if k.Fingerprint == 0 || age >= b.cfg.KillTTL || b.cfg.StopAfterDeaths <= 0 {
 			continue
 		}
-		if b.allowedKills(k.Fingerprint) > b.cfg.KillAfter {
+		if b.allowedKills(k.Fingerprint) > b.cfg.StopAfterDeaths {
 			continue // a request served here takes precedence over the peer's report
 		}
 		s := b.suspects.byFingerprint[k.Fingerprint]

@@ -46,8 +46,8 @@ func TestKillerIsStoppedAfterSecondEngine(t *testing.T) {
 				if len(w.dead) != 2 || w.ends["poison"] != RejectKills {
 					t.Errorf("%d replicas died of it (tried at %v), it ended as %q", len(w.dead), w.tries["poison"], w.ends["poison"])
 				}
-				if a := w.given["poison"]; !slices.Equal(a.Died, w.tries["poison"]) || a.Kills != 2 {
-					t.Errorf("the rejection names %v and %d kills, it was tried at %v", a.Died, a.Kills, w.tries["poison"])
+				if a := w.given["poison"]; !slices.Equal(a.DeadReplicas, w.tries["poison"]) || a.Kills != 2 {
+					t.Errorf("the rejection names %v and %d kills, it was tried at %v", a.DeadReplicas, a.Kills, w.tries["poison"])
 				}
 				for id, end := range w.ends {
 					if id != "poison" && end != "finished" {
@@ -70,7 +70,7 @@ func TestRepeatedKillerIsRejected(t *testing.T) {
 	w.ask(Request{ID: "poison", Tenant: "a", Fingerprint: 7})
 	w.pass(2 * time.Second)
 	w.ask(Request{ID: "poison-again", Tenant: "b", Fingerprint: 7})
-	if a := w.given["poison-again"]; a.Kind != ActionReject || a.Reason != RejectKills || !slices.Equal(a.Died, w.tries["poison"]) {
+	if a := w.given["poison-again"]; a.Kind != ActionReject || a.Reason != RejectKills || !slices.Equal(a.DeadReplicas, w.tries["poison"]) {
 		t.Fatalf("sent again it got %+v, want %s with the engines that died", a, RejectKills)
 	}
 	w.ask(Request{ID: "other", Tenant: "a", Fingerprint: 8})
@@ -78,13 +78,13 @@ func TestRepeatedKillerIsRejected(t *testing.T) {
 	if w.ends["other"] != "finished" || len(w.dead) != 2 {
 		t.Errorf("another request of the tenant ended as %q, %d replicas died", w.ends["other"], len(w.dead))
 	}
-	w.now += w.b.cfg.KillMemory
+	w.now += w.b.cfg.KillTTL
 	w.step(Event{Kind: EventTick})
 	w.serve = func(string, string) (time.Duration, *Outcome) { return 0, nil }
 	w.ask(Request{ID: "poison-later", Fingerprint: 7})
 	w.pass(time.Second)
 	if w.ends["poison-later"] != "finished" {
-		t.Errorf("after %v it ended as %q", w.b.cfg.KillMemory, w.ends["poison-later"])
+		t.Errorf("after %v it ended as %q", w.b.cfg.KillTTL, w.ends["poison-later"])
 	}
 }
 
@@ -129,7 +129,7 @@ func TestBrokenConnectionIsNotAKill(t *testing.T) {
 	w := newTrial(t, roundRobinConfig(), 4)
 	w.serve = func(request, replica string) (time.Duration, *Outcome) {
 		if replica != "r3" {
-			return 10 * time.Millisecond, &Outcome{Retryable: true, Broke: true, Cause: "reset"}
+			return 10 * time.Millisecond, &Outcome{Retryable: true, EngineMayHaveDied: true, Cause: "reset"}
 		}
 		return 10 * time.Millisecond, nil
 	}
@@ -138,7 +138,7 @@ func TestBrokenConnectionIsNotAKill(t *testing.T) {
 	if w.ends["a"] != "finished" || len(w.tries["a"]) != 4 {
 		t.Fatalf("it ended as %q after tries at %v", w.ends["a"], w.tries["a"])
 	}
-	if most := 2 * (w.b.cfg.KillWait + 200*time.Millisecond); w.ended["a"] > most {
+	if most := 2 * (w.b.cfg.KillProbeTime + 200*time.Millisecond); w.ended["a"] > most {
 		t.Errorf("it took %v, want %v at most", w.ended["a"], most)
 	}
 }
@@ -274,7 +274,7 @@ func TestServedRequestIsNoSuspect(t *testing.T) {
 // The number of remembered suspects is bounded.
 func TestKillersAreBounded(t *testing.T) {
 	cfg := roundRobinConfig()
-	cfg.KillLimit = 10
+	cfg.MaxKillSuspects = 10
 	w := newTrial(t, cfg, 2)
 	w.serve = func(string, string) (time.Duration, *Outcome) { return time.Hour, nil }
 	for i := range 100 {
@@ -324,7 +324,7 @@ func TestKillsCountAcrossPeers(t *testing.T) {
 		t.Fatalf("the origin shares %+v", killers)
 	}
 	there.step(Event{Kind: EventPeerAdded, Peer: &PeerInfo{ID: "us"}})
-	there.step(Event{Kind: EventPeerReport, Target: "us", PeerReport: &PeerReport{Killers: killers}})
+	there.step(Event{Kind: EventPeerReport, Target: "us", PeerReport: &PeerReport{StoppedFingerprints: killers}})
 	there.ask(Request{ID: "poison-2", Fingerprint: 7})
 	if there.ends["poison-2"] != RejectKills {
 		t.Errorf("a peer that received it accepts the request: %+v", there.given["poison-2"])
@@ -421,12 +421,12 @@ func TestFailureAtLivePeerReplicaIsNoKill(t *testing.T) {
 	cfg.MaxAttempts = 2
 	w := newTrial(t, cfg, 3)
 	w.serve = func(string, string) (time.Duration, *Outcome) {
-		return 0, &Outcome{Retryable: true, Broke: true, Cause: "answered 500"}
+		return 0, &Outcome{Retryable: true, EngineMayHaveDied: true, Cause: "answered 500"}
 	}
 	w.ask(Request{ID: "a", Fingerprint: 7, From: "us", Hop: HopRemote})
 	w.pass(50 * time.Millisecond)
-	if a := w.given["a"]; a.Reason != RejectRetriesExhausted || a.Kills >= cfg.KillAfter {
-		t.Errorf("it got %+v, want fewer than %d kills", a, cfg.KillAfter)
+	if a := w.given["a"]; a.Reason != RejectRetriesExhausted || a.Kills >= cfg.StopAfterDeaths {
+		t.Errorf("it got %+v, want fewer than %d kills", a, cfg.StopAfterDeaths)
 	}
 }
 

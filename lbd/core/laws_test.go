@@ -48,7 +48,7 @@ func drawConfig(rt *rapid.T) Config {
 		rt.Fatal(err)
 	}
 	cfg.Order = rapid.SampledFrom([]QueueOrder{OrderFCFS, OrderEDF, OrderPF, OrderDPA}).Draw(rt, "order")
-	cfg.TauN, cfg.TauP = time.Second, 200*time.Millisecond
+	cfg.SevereAfter, cfg.UrgentBefore = time.Second, 200*time.Millisecond
 	cfg.QueueLimit, cfg.MaxWait, cfg.TreeBytes, cfg.ShareBytes = 6, 3*time.Second, 4<<10, 2<<10
 	cfg.ScaleToZero, cfg.MaxColdWait = rapid.SampledFrom([]map[string]bool{nil, {"m": true}, {"m": true, "n": true}}).Draw(rt, "scale to zero"), 5*time.Second
 	cfg.TreeOrder = rapid.SampledFrom([]prefix.Order{prefix.LeastRecent, prefix.EarliestInserted}).Draw(rt, "tree order")
@@ -81,8 +81,8 @@ func (w *world) draw(rt *rapid.T) Event {
 			r.From, r.Hop, r.Kills = peer, HopRemote, rapid.IntRange(0, 2).Draw(rt, "kills")
 		}
 		if rapid.IntRange(0, 5).Draw(rt, "held") == 0 {
-			r.Holder = rapid.SampledFrom([]string{replica, peer, "unheard-of"}).Draw(rt, "holder")
-			w.holders[r.ID] = r.Holder
+			r.PinnedTo = rapid.SampledFrom([]string{replica, peer, "unheard-of"}).Draw(rt, "holder")
+			w.holders[r.ID] = r.PinnedTo
 		}
 		return Event{Kind: EventArrived, Request: r}
 	case 4:
@@ -104,7 +104,7 @@ func (w *world) draw(rt *rapid.T) Event {
 		return Event{Kind: EventPeerRemoved, Target: peer}
 	case 11:
 		return Event{Kind: EventPeerReport, Target: peer, PeerReport: &PeerReport{
-			Age: 50 * time.Millisecond, RTT: 100 * time.Millisecond, Killers: drawKillers(rt),
+			Age: 50 * time.Millisecond, RTT: 100 * time.Millisecond, StoppedFingerprints: drawKillers(rt),
 			Models: []ModelLoad{{Model: "m", Replicas: 2, Available: rapid.IntRange(0, 2).Draw(rt, "available"), Queued: rapid.IntRange(0, 3).Draw(rt, "queued"), Adapters: drawAdapters(rt)}},
 		}}
 	case 12:
@@ -138,9 +138,9 @@ func drawLearned(rt *rapid.T, peer string) Event {
 			Process: rapid.SampledFrom([]string{"", "", "", "other"}).Draw(rt, "process"),
 			Age:     time.Duration(rapid.IntRange(0, 5000).Draw(rt, "age")) * time.Millisecond,
 		}
-		if e.Forgotten = rapid.IntRange(0, 4).Draw(rt, "forgotten") == 0; !e.Forgotten {
+		if e.CacheLost = rapid.IntRange(0, 4).Draw(rt, "forgotten") == 0; !e.CacheLost {
 			e.Key = letters(rapid.StringOfN(rapid.RuneFrom([]rune("ab")), 1, 5, -1).Draw(rt, "key"))
-			e.Answered, e.SessionAge = rapid.Bool().Draw(rt, "answered"), 2*e.Age
+			e.IncludesResponse, e.SessionAge = rapid.Bool().Draw(rt, "answered"), 2*e.Age
 		}
 		ev.CacheUpdates = append(ev.CacheUpdates, e)
 	}
@@ -171,8 +171,8 @@ func (w *world) drawEnd(rt *rapid.T) Event {
 		return Event{Kind: EventFirstToken, ID: id}
 	case 1:
 		return Event{Kind: EventFailed, ID: id, Outcome: &Outcome{
-			Retryable: rapid.Bool().Draw(rt, "retryable"), Unreachable: rapid.Bool().Draw(rt, "unreachable"), Broke: rapid.Bool().Draw(rt, "broke"),
-			Refused: rapid.Bool().Draw(rt, "refused"), Unsure: rapid.Bool().Draw(rt, "unsure"), LacksModel: rapid.Bool().Draw(rt, "lacks"), Kills: rapid.SampledFrom([]int{0, 0, 0, 1, 2}).Draw(rt, "kills there"),
+			Retryable: rapid.Bool().Draw(rt, "retryable"), Unreachable: rapid.Bool().Draw(rt, "unreachable"), EngineMayHaveDied: rapid.Bool().Draw(rt, "broke"),
+			Refused: rapid.Bool().Draw(rt, "refused"), FaultUnclear: rapid.Bool().Draw(rt, "unsure"), LacksModel: rapid.Bool().Draw(rt, "lacks"), Kills: rapid.SampledFrom([]int{0, 0, 0, 1, 2}).Draw(rt, "kills there"),
 		}}
 	case 2:
 		return Event{Kind: EventCancelled, ID: id}

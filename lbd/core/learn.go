@@ -19,7 +19,7 @@ func (r *request) recordFirstToken(now time.Duration) {
 
 // learnFromFirstToken updates the learned limit of r's target, if it is in use.
 func (b *Balancer) learnFromFirstToken(now time.Duration, r *request) {
-	if t := r.target; !r.prefilled && !t.peer && t.limited(now, &b.cfg) && !t.slots.Known {
+	if t := r.target; !r.prefilled && !t.peer && t.usesOutstandingLimit(now, &b.cfg) && !t.slots.Known {
 		t.limit.FirstToken(t.starts.running, t.outstanding, b.cfg.OutstandingLimit)
 	}
 }

@@ -105,7 +105,7 @@ func TestLimitAppliesOnlyWithoutPendingCount(t *testing.T) {
 	if got := m.limit(); got.Known {
 		t.Errorf("with a pending count: %+v", got)
 	}
-	m.report(ProbeReport{Ready: true, Pending: policy.Known(0), Lag: 400 * time.Millisecond})
+	m.report(ProbeReport{Ready: true, Pending: policy.Known(0), MetricsAge: 400 * time.Millisecond})
 	if got := m.limit(); !got.Known {
 		t.Error("with an old pending count it is unknown")
 	}

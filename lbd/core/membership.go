@@ -39,7 +39,7 @@ func removeTarget(ts []*target, t *target) []*target {
 
 // forgetCache forgets the expected cache contents, the failed load and the learned limit of t.
 func (b *Balancer) forgetCache(now time.Duration, t *target) {
-	if t.slot >= 0 {
+	if t.treeSlot >= 0 {
 		t.failedLoad = failedLoad{}
 		t.starts.forget()
 	}
@@ -122,7 +122,7 @@ func (b *Balancer) handleReplicaReport(now time.Duration, id string, rep *ProbeR
 	hadCache := t.ready || !t.reported // before the first report, the updates of other balancers count
 	t.reported, t.ready, t.reason = true, rep.Ready, rep.Reason
 	sound := rep.sanitized()
-	if sound.Lag >= time.Duration(b.cfg.LostIntervals)*b.cfg.ProbeInterval {
+	if sound.MetricsAge >= time.Duration(b.cfg.LostIntervals)*b.cfg.ProbeInterval {
 		// As old as the last report of a lost replica. An idle engine does not update its figures, so
 		// without this rule those of its busy time would keep requests away.
 		sound.Pending, sound.Running, sound.KV = policy.Maybe[int]{}, policy.Maybe[int]{}, policy.Maybe[float64]{}
@@ -135,9 +135,9 @@ func (b *Balancer) handleReplicaReport(now time.Duration, id string, rep *ProbeR
 		t.pendingSince = now
 	}
 	t.starts.addPending(t.outstanding, t.pending.Or(0))
-	t.reportedAt, t.transit, t.measuredAt = now-sound.Age, sound.Age, now-sound.Age-sound.Lag
-	t.confirmByReport(now, sound.Age, sound.Lag)
-	t.foreign = max(0, t.running.Or(0)+t.pending.Or(0)-(t.outstanding-len(t.unconfirmed)))
+	t.reportedAt, t.reportLatency, t.measuredAt = now-sound.Age, sound.Age, now-sound.Age-sound.MetricsAge
+	t.confirmByReport(now, sound.Age, sound.MetricsAge)
+	t.othersRequests = max(0, t.running.Or(0)+t.pending.Or(0)-(t.outstanding-len(t.unconfirmed)))
 	if rep.Ready {
 		t.unreachable = false
 	} else if hadCache {
@@ -165,9 +165,9 @@ func (b *Balancer) handlePeerReport(now time.Duration, id string, rep *PeerRepor
 	for _, l := range rep.Models {
 		t.models = append(t.models, l.sanitized())
 	}
-	b.receiveKillers(now, rep.Killers)
+	b.receiveStoppedFingerprints(now, rep.StoppedFingerprints)
 	age := max(0, rep.Age)
-	t.reportedAt, t.transit, t.rtt = now-age, age, max(0, rep.RTT)
+	t.reportedAt, t.reportLatency, t.rtt = now-age, age, max(0, rep.RTT)
 	t.confirmByReport(now, age, 0)
 	for _, q := range b.queues {
 		q.evaluatedSinceReport = false
@@ -243,11 +243,11 @@ func (b *Balancer) rejectUnknown(now time.Duration) {
 		known := b.modelKnown(q.model)
 		for _, r := range b.waitingRequests(q) {
 			switch adapterKnown := b.adapterKnown(now, r); {
-			case known && adapterKnown && b.holderKnown(r):
+			case known && adapterKnown && b.pinKnown(r):
 				continue
 			case known && adapterKnown:
 				b.dequeue(r)
-				b.rejectRequest(r, RejectHolderGone)
+				b.rejectRequest(r, RejectPinnedGone)
 			case r.From != "":
 				b.dequeue(r)
 				b.bounceRequest(r)
@@ -299,10 +299,10 @@ func (b *Balancer) ModelLoads(now time.Duration) []ModelLoad {
 		l := get(t.model)
 		l.Outstanding += t.outstanding + t.failedLoad.count
 		l.Failed += t.failedLoad.count
-		l.Context += t.context()
+		l.ContextTokens += t.context()
 		if t.live(now, &b.cfg) && !t.draining {
-			if l.Replicas == 0 || t.work.prefillTokens < l.Prefilling {
-				l.Prefilling = t.work.prefillTokens
+			if l.Replicas == 0 || t.work.prefillTokens < l.MinPrefillTokens {
+				l.MinPrefillTokens = t.work.prefillTokens
 			}
 			l.Replicas++
 		}
@@ -319,7 +319,7 @@ func (b *Balancer) ModelLoads(now time.Duration) []ModelLoad {
 		loads[i].Pace = b.meanPace(now, loads[i].Model)
 		loads[i].KV = b.meanKV(now, loads[i].Model)
 		loads[i].Adapters = b.reportedAdapters(now, loads[i].Model)
-		loads[i].Wait, loads[i].Residence = b.expectedWait(now, loads[i].Model)
+		loads[i].ExpectedWait, loads[i].Residence = b.expectedWait(now, loads[i].Model)
 	}
 	sort.Slice(loads, func(i, j int) bool { return loads[i].Model < loads[j].Model })
 	return loads
@@ -378,10 +378,10 @@ type ReplicaView struct {
 	KV          policy.Maybe[float64]
 	Age         time.Duration
 	Tokens      int64 // generated since it was added
-	// Held is the number of waiting requests held for it. Pace is its time between two tokens
+	// HeldRequests is the number of waiting requests held for it. Pace is its time between two tokens
 	// divided by that of the nominal replica (policy.NominalStep), as learned from responses.
-	Held int
-	Pace float64
+	HeldRequests int
+	Pace         float64
 	// OutstandingLimit is the limit of its outstanding requests while its pending count is unknown or
 	// stale: the number of slots that its engine reports, or the learned one. It is unknown while the
 	// limit does not apply.
@@ -425,35 +425,35 @@ type BalancerView struct {
 	Peers    []PeerView    // sorted by id
 	// OldestWait is the longest time that a queued request has waited.
 	OldestWait time.Duration
-	// OldestActive is OldestWait without parked requests, which wait for spare memory.
-	OldestActive time.Duration
-	TreeBytes    int
-	TreeNodes    int
-	// Ejections counts outlier ejections. RetriesRefused counts requests that ended for lack of
+	// OldestActiveWait is OldestWait without parked requests, which wait for spare memory.
+	OldestActiveWait time.Duration
+	TreeBytes        int
+	TreeNodes        int
+	// Ejections counts outlier ejections. RetriesOverBudget counts requests that ended for lack of
 	// retry budget. Stopped counts requests stopped because replicas died while serving them,
 	// including repeats.
-	Ejections      int64
-	RetriesRefused int64
-	Stopped        int64
+	Ejections         int64
+	RetriesOverBudget int64
+	Stopped           int64
 }
 
 // Snapshot returns a copy of the state for display. It does not change the state.
 func (b *Balancer) Snapshot(now time.Duration) BalancerView {
-	v := BalancerView{Counts: b.counts, TreeBytes: b.caches.replicas.Bytes() + b.caches.peers.Bytes(), TreeNodes: b.caches.replicas.Nodes() + b.caches.peers.Nodes(), Ejections: b.ejections, RetriesRefused: b.retriesRefused, Stopped: b.suspects.stopped}
+	v := BalancerView{Counts: b.counts, TreeBytes: b.caches.replicas.Bytes() + b.caches.peers.Bytes(), TreeNodes: b.caches.replicas.Nodes() + b.caches.peers.Nodes(), Ejections: b.ejections, RetriesOverBudget: b.retriesOverBudget, Stopped: b.suspects.stoppedCount}
 	v.Counts.Queued = b.queued
 	v.Models = b.modelViews(now)
 	for _, q := range b.queues {
-		v.OldestWait, v.OldestActive = max(v.OldestWait, q.OldestWait(now)), max(v.OldestActive, q.OldestActive(now))
+		v.OldestWait, v.OldestActiveWait = max(v.OldestWait, q.OldestWait(now)), max(v.OldestActiveWait, q.OldestActiveWait(now))
 	}
 	for _, t := range b.replicas {
 		limit := policy.Maybe[int]{}
-		if t.limited(now, &b.cfg) {
+		if t.usesOutstandingLimit(now, &b.cfg) {
 			limit = policy.Known(t.outstandingLimit(&b.cfg))
 		}
 		v.Replicas = append(v.Replicas, ReplicaView{
 			ID: t.id, Model: t.model, Ready: t.live(now, &b.cfg), Draining: t.draining, Reported: t.reported,
 			Available: t.replicaAvailable(now, &b.cfg), Reason: t.unreadyReason(now, &b.cfg), Outstanding: t.outstanding,
-			Pending: t.pending, Running: t.running, KV: t.kv, Age: t.age(now), Tokens: t.tokens, Held: t.heldRequests, Pace: t.pace.Value(),
+			Pending: t.pending, Running: t.running, KV: t.kv, Age: t.age(now), Tokens: t.tokens, HeldRequests: t.heldRequests, Pace: t.pace.Value(),
 			OutstandingLimit: limit,
 		})
 	}

@@ -43,9 +43,9 @@ func ParseOrder(s string) (QueueOrder, error) {
 	return "", fmt.Errorf("unknown order %q: must be fcfs, edf, pf or dpa", s)
 }
 
-// TierTargets contains the deadline of each tier, relative to the arrival; zero means the value of
-// DefaultTargets.
-type TierTargets struct {
+// TierDeadlines contains the deadline of each tier, relative to the arrival; zero means the value of
+// DefaultDeadlines.
+type TierDeadlines struct {
 	// Fast and Normal are targets for the time to the first token.
 	Fast   time.Duration `json:"fast_ns"`
 	Normal time.Duration `json:"normal_ns"`
@@ -53,9 +53,9 @@ type TierTargets struct {
 	Deferred time.Duration `json:"deferred_ns"`
 }
 
-// DefaultTargets returns the default targets. They are defined only here.
-func DefaultTargets() TierTargets {
-	return TierTargets{
+// DefaultDeadlines returns the default targets. They are defined only here.
+func DefaultDeadlines() TierDeadlines {
+	return TierDeadlines{
 		Fast:     time.Second,      // the definition of the tier (SageServe section 3)
 		Normal:   60 * time.Second, // the same
 		Deferred: 24 * time.Hour,   // the deadline of batch work in SageServe (section 6.2)
@@ -63,8 +63,8 @@ func DefaultTargets() TierTargets {
 }
 
 // For returns the target of a tier.
-func (t TierTargets) For(tier service.Tier) time.Duration {
-	d := DefaultTargets()
+func (t TierDeadlines) For(tier service.Tier) time.Duration {
+	d := DefaultDeadlines()
 	switch tier {
 	case service.TierNormal:
 		return positiveOr(t.Normal, d.Normal)
@@ -108,15 +108,15 @@ const (
 
 // ordering is a QueueOrder with the configuration of one model.
 type ordering struct {
-	order      QueueOrder
-	targets    TierTargets
-	tauN, tauP time.Duration
+	order                     QueueOrder
+	deadlines                 TierDeadlines
+	severeAfter, urgentBefore time.Duration
 }
 
 func (c *Config) ordering(model string) ordering {
-	o := ordering{order: c.Order, targets: c.Targets, tauN: c.TauN, tauP: c.TauP}
-	if t, ok := c.ModelTargets[model]; ok {
-		o.targets = t
+	o := ordering{order: c.Order, deadlines: c.Deadlines, severeAfter: c.SevereAfter, urgentBefore: c.UrgentBefore}
+	if t, ok := c.ModelDeadlines[model]; ok {
+		o.deadlines = t
 	}
 	return o
 }
@@ -127,7 +127,7 @@ func (o *ordering) position(tier service.Tier, arrived, target, now time.Duratio
 	if o.order == OrderFCFS || o.order == "" {
 		return fair.Position{ChangesAt: fair.Never}
 	}
-	s := fair.Position{Level: levelOf(tier), ChangesAt: fair.Never}
+	s := fair.Position{Level: tierLevel(tier), ChangesAt: fair.Never}
 	if o.order == OrderEDF {
 		s.Due = arrived + target
 	}
@@ -147,7 +147,7 @@ func (o *ordering) position(tier service.Tier, arrived, target, now time.Duratio
 	return s
 }
 
-func levelOf(tier service.Tier) int {
+func tierLevel(tier service.Tier) int {
 	switch tier {
 	case service.TierNormal:
 		return levelNormal
@@ -160,12 +160,12 @@ func levelOf(tier service.Tier) int {
 // dpaStage returns the DPA stage of a level, and the time at which the next stage begins.
 func (o *ordering) dpaStage(level int, due, now time.Duration) (stage int, changesAt time.Duration) {
 	switch remaining := due - now; {
-	case remaining < -o.tauN:
+	case remaining < -o.severeAfter:
 		return stageSevere, fair.Never
 	case remaining < 0:
-		return stageRecent, due + o.tauN + 1
-	case remaining <= o.tauP:
+		return stageRecent, due + o.severeAfter + 1
+	case remaining <= o.urgentBefore:
 		return stageUrgentFast + level, due + 1
 	}
-	return stageFast + level, due - o.tauP
+	return stageFast + level, due - o.urgentBefore
 }

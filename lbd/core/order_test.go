@@ -33,7 +33,7 @@ func TestOrderRoundTrip(t *testing.T) {
 // Section 6.5's classes, at their edges: with targets of 1 s and 60 s, tau_n = 5 s
 // and tau_p = 500 ms, of requests that arrived at 0.
 func TestDPAClasses(t *testing.T) {
-	o := ordering{order: OrderDPA, targets: DefaultTargets(), tauN: 5 * time.Second, tauP: 500 * time.Millisecond}
+	o := ordering{order: OrderDPA, deadlines: DefaultDeadlines(), severeAfter: 5 * time.Second, urgentBefore: 500 * time.Millisecond}
 	for _, c := range []struct {
 		tier  service.Tier
 		now   time.Duration
@@ -57,8 +57,8 @@ func TestDPAClasses(t *testing.T) {
 		{service.TierDeferred, 24 * time.Hour, stageUrgentNormal, 24*time.Hour + 1},
 		{service.TierDeferred, 25 * time.Hour, stageSevere, fair.Never},
 	} {
-		got := o.position(c.tier, 0, o.targets.For(c.tier), c.now)
-		want := fair.Position{Level: levelOf(c.tier), Stage: c.stage, ChangesAt: c.turns}
+		got := o.position(c.tier, 0, o.deadlines.For(c.tier), c.now)
+		want := fair.Position{Level: tierLevel(c.tier), Stage: c.stage, ChangesAt: c.turns}
 		if got != want {
 			t.Errorf("%s at %v: got %+v, want %+v", c.tier, c.now, got, want)
 		}
@@ -70,8 +70,8 @@ func TestDPAClasses(t *testing.T) {
 func TestDeferredRequestWaitsUntilUrgent(t *testing.T) {
 	for _, c := range []struct{ deadline, urgent time.Duration }{{0, 10 * time.Hour}, {48 * time.Hour, 20 * time.Hour}, {24 * time.Minute, 10 * time.Minute}} {
 		for _, order := range []QueueOrder{OrderEDF, OrderPF, OrderDPA} {
-			o := ordering{order: order, targets: TierTargets{Deferred: c.deadline}, tauN: 5 * time.Second, tauP: time.Second}
-			before, after := o.position(service.TierDeferred, 0, o.targets.For(service.TierDeferred), c.urgent-1), o.position(service.TierDeferred, 0, o.targets.For(service.TierDeferred), c.urgent)
+			o := ordering{order: order, deadlines: TierDeadlines{Deferred: c.deadline}, severeAfter: 5 * time.Second, urgentBefore: time.Second}
+			before, after := o.position(service.TierDeferred, 0, o.deadlines.For(service.TierDeferred), c.urgent-1), o.position(service.TierDeferred, 0, o.deadlines.For(service.TierDeferred), c.urgent)
 			if before.Stage != stageDeferred || before.ChangesAt != c.urgent || after.Stage >= stageDeferred {
 				t.Errorf("%s, deadline %v: %+v before %v, %+v at it", order, c.deadline, before, c.urgent, after)
 			}
@@ -83,7 +83,7 @@ func TestDeferredRequestWaitsUntilUrgent(t *testing.T) {
 func TestModelTargetsOverrideDefaults(t *testing.T) {
 	cfg := DefaultConfig(leastLoad(t))
 	cfg.Order, cfg.MaxWait = OrderEDF, time.Hour
-	cfg.ModelTargets = map[string]TierTargets{"m": {Normal: 300 * time.Millisecond}}
+	cfg.ModelDeadlines = map[string]TierDeadlines{"m": {Normal: 300 * time.Millisecond}}
 	if got := servedBy(cfg, "m"); !slices.Equal(got, []string{"normal", "fast"}) {
 		t.Errorf("m, whose IW-N is due sooner than its IW-F, served %v", got)
 	}
@@ -139,8 +139,8 @@ func busyDay(t *testing.T, order QueueOrder, seed uint64) day {
 	cfg := DefaultConfig(leastLoad(t))
 	cfg.Push, cfg.Order, cfg.MaxWait, cfg.LostIntervals = PushRule{Mode: PushOutstanding, N: 1}, order, time.Hour, 1<<30
 	// The bursts make the queue some 10 s long, beyond both targets.
-	cfg.Targets = TierTargets{Fast: time.Second, Normal: 6 * time.Second}
-	cfg.TauN, cfg.TauP = 15*time.Second, time.Second
+	cfg.Deadlines = TierDeadlines{Fast: time.Second, Normal: 6 * time.Second}
+	cfg.SevereAfter, cfg.UrgentBefore = 15*time.Second, time.Second
 	b := New(cfg)
 	b.Step(0, Event{Kind: EventReplicaAdded, Replica: &ReplicaInfo{ID: "r", Model: "m"}})
 	b.Step(0, Event{Kind: EventReplicaReport, Target: "r", Report: &ProbeReport{Ready: true}})

@@ -73,13 +73,13 @@ func TestOwnersAreBounded(t *testing.T) {
 	cfg := DefaultConfig(p)
 	cfg.TreeBytes, cfg.Push = 32<<10, PushRule{Mode: PushBlind}
 	b, rng := start(cfg, 1), rand.New(rand.NewPCG(3, 4))
-	for i := range 3 * maxOwners {
+	for i := range 3 * maxTreeTenants {
 		id := fmt.Sprint("q", i)
 		ask(t, b, 0, Request{ID: id, Tenant: id, Prompt: fresh(rng, 3)})
 		b.Step(0, Event{Kind: EventFinished, ID: id, Outcome: &Outcome{}})
 	}
-	if len(b.caches.owners.byTenant) != maxOwners || b.caches.owners.next != maxOwners+sharedOwner+1 || b.caches.replicas.Weight(sharedOwner) == 0 {
-		t.Errorf("%d tenants have numbers below %d, the rest %d bytes", len(b.caches.owners.byTenant), b.caches.owners.next, b.caches.replicas.Weight(sharedOwner))
+	if len(b.caches.tenants.byTenant) != maxTreeTenants || b.caches.tenants.next != maxTreeTenants+commonTenant+1 || b.caches.replicas.Weight(commonTenant) == 0 {
+		t.Errorf("%d tenants have numbers below %d, the rest %d bytes", len(b.caches.tenants.byTenant), b.caches.tenants.next, b.caches.replicas.Weight(commonTenant))
 	}
 	for _, at := range []time.Duration{maxSharedAge, 2 * maxSharedAge} { // released, then forgotten
 		b.Step(at, idle("r0"))
@@ -91,7 +91,7 @@ func TestOwnersAreBounded(t *testing.T) {
 		}
 	}
 	b.Step(3*maxSharedAge, Event{Kind: EventTick})
-	if len(b.caches.owners.byTenant) != 0 || b.caches.owners.first != nil || b.caches.owners.last != nil || len(b.caches.owners.free) != maxOwners {
-		t.Errorf("%d tenants are known, %d numbers are free", len(b.caches.owners.byTenant), len(b.caches.owners.free))
+	if len(b.caches.tenants.byTenant) != 0 || b.caches.tenants.first != nil || b.caches.tenants.last != nil || len(b.caches.tenants.free) != maxTreeTenants {
+		t.Errorf("%d tenants are known, %d numbers are free", len(b.caches.tenants.byTenant), len(b.caches.tenants.free))
 	}
 }

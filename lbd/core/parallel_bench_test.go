@@ -211,7 +211,7 @@ func benchmarkPool(b *testing.B, ranks int) {
 		step(Event{Kind: EventArrived, Request: &Request{ID: fmt.Sprintf("q%d", n), Model: "m", PromptTokens: int(prompt), MaxTokens: 4096}})
 	}
 	for n < slots+cfg.PoolLimit {
-		now += cfg.BatchInterval
+		now += cfg.PoolInterval
 		arrive()
 	}
 	b.ResetTimer()
@@ -224,7 +224,7 @@ func benchmarkPool(b *testing.B, ranks int) {
 			step(Event{Kind: EventFinished, ID: id, Outcome: &Outcome{}})
 			arrive()
 		}
-		now += cfg.BatchInterval
+		now += cfg.PoolInterval
 		step(Event{Kind: EventTick})
 	}
 	b.ReportMetric(float64(slots/255), "placed/op")

@@ -21,8 +21,8 @@ func (b *Balancer) placeSameModel(now time.Duration, r *request) {
 // placeWaiting places requests from the head of the queue, in the way that the policy requires.
 func (b *Balancer) placeWaiting(now time.Duration, q *queue) {
 	switch {
-	case b.batch.policy != nil:
-		b.placeAsBatch(now, q)
+	case b.pools.policy != nil:
+		b.placePools(now, q)
 	case b.traits.Holds:
 		b.placeWithHolds(now, q)
 	default:
@@ -173,8 +173,8 @@ func (b *Balancer) chooseTarget(now time.Duration, q *queue, r *request) bool {
 	b.facts = policy.Facts{
 		ID: r.ID, Now: now, Model: r.Model, Session: r.Session,
 		PromptBytes: r.Prompt.Bytes(), PromptTokens: r.promptLength(), Prefixes: r.Prompt,
-		MaxTokens: r.MaxTokens, AnswerTokens: q.answerLengths.mean, Displaced: q.evictions.displaced(),
-		Waited: now - r.Arrived, Queued: q.Len(), Candidates: b.candidates,
+		MaxTokens: r.MaxTokens, AnswerTokens: q.answerLengths.mean, Displaced: q.evictions.evictedShare(),
+		Waited: now - r.WaitingSince, Queued: q.Len(), Candidates: b.candidates,
 	}
 	choice := b.cfg.Policy.Choose(&b.facts)
 	switch {
@@ -188,7 +188,7 @@ func (b *Balancer) chooseTarget(now time.Duration, q *queue, r *request) bool {
 	b.dequeue(r)
 	r.uncached = uncached(r, &b.candidates[choice.Index])
 	t := b.targets[choice.Index]
-	r.matchUncomputed = t.computes(r.Prompt, b.candidates[choice.Index].Match)
+	r.matchInProgress = t.isComputing(r.Prompt, b.candidates[choice.Index].Match)
 	b.sendRequest(now, r, t, b.recordDecision(now, r, choice))
 	b.describeTarget(now, q, t, &b.candidates[choice.Index])
 	return true
@@ -240,7 +240,7 @@ func (b *Balancer) sendRequest(now time.Duration, r *request, t *target, d *Deci
 	r.target, r.sentAt, r.firstTokenAt = t, now, 0
 	r.attempts++
 	b.estimateWork(r)
-	b.queue(r.Model).chargeSent(r)
+	b.queue(r.Model).recordSent(r)
 	t.addOutstanding(r)
 	t.isolate(r)
 	b.addToRank(t, r)
@@ -251,7 +251,7 @@ func (b *Balancer) sendRequest(now time.Duration, r *request, t *target, d *Deci
 		t.forwarded++
 		b.addAction(Action{
 			Kind: ActionForward, ID: r.ID, Target: t.id, Hop: nextHop(r, t), Reason: d.Reason, Decision: d,
-			SessionAge: now - r.sessionStart, Wait: max(time.Millisecond, b.maxWait(r)-b.waited(now, r)), Kills: b.killsToSend(r),
+			SessionAge: now - r.sessionStart, MaxWait: max(time.Millisecond, b.maxWait(r)-b.waited(now, r)), Kills: b.killsToSend(r),
 		})
 		return
 	}
@@ -270,13 +270,13 @@ func (b *Balancer) recordDecision(now time.Duration, r *request, choice policy.C
 	*d = Decision{
 		Policy: b.cfg.Policy.Name(), Reason: choice.Reason,
 		MatchBytes: b.candidates[choice.Index].Match, PromptBytes: r.Prompt.Bytes(),
-		Waited: now - r.Arrived, Attempt: r.attempts, Considered: d.Considered[:0],
+		Waited: now - r.WaitingSince, Attempt: r.attempts, Considered: d.Considered[:0],
 	}
 	for _, c := range b.candidates {
 		d.Considered = append(d.Considered, ConsideredTarget{
 			ID: c.ID, Peer: c.Peer, Available: c.Available, Outstanding: c.Outstanding, Unconfirmed: c.Unconfirmed,
 			Pending: c.Pending, KV: c.KV, Queued: c.Queued, MatchBytes: c.Match,
-			CachedBytes: c.Cached, Remaining: c.Remaining, Held: c.Held, Score: c.Score, Age: c.Age,
+			CachedBytes: c.Cached, Remaining: c.Remaining, HeldRequests: c.Held, Score: c.Score, Age: c.Age,
 		})
 	}
 	return d

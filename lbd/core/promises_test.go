@@ -127,7 +127,7 @@ func TestDeadPrefixHolderDoesNotUseUpRetries(t *testing.T) {
 				t.Errorf("%s got %d of the dead replica's %d conversations", id, n, conversations)
 			}
 		}
-		if held := b.caches.replicas.CachedBytes(findTarget(b.replicas, "r0").slot); attempts > 0 && held != 0 {
+		if held := b.caches.replicas.CachedBytes(findTarget(b.replicas, "r0").treeSlot); attempts > 0 && held != 0 {
 			t.Errorf("the dead replica is still thought to hold %d bytes", held)
 		}
 	})
@@ -206,8 +206,8 @@ func TestMemoryStaysBoundedUnderChurn(t *testing.T) {
 				t.Fatalf("after %d prompts the trees take %d bytes", i, v.TreeBytes)
 			}
 		}
-		if len(b.requests) != 0 || len(b.replicas) != 3 || b.caches.slots[0].next > 4 || len(b.queues) != 1 {
-			t.Errorf("left: %d requests, %d replicas, %d slots, %d queues", len(b.requests), len(b.replicas), b.caches.slots[0].next, len(b.queues))
+		if len(b.requests) != 0 || len(b.replicas) != 3 || b.caches.treeSlots[0].next > 4 || len(b.queues) != 1 {
+			t.Errorf("left: %d requests, %d replicas, %d slots, %d queues", len(b.requests), len(b.replicas), b.caches.treeSlots[0].next, len(b.queues))
 		}
 	})
 }
@@ -305,7 +305,7 @@ func TestForwardedRequestKeepsRemainingWait(t *testing.T) {
 	b.Step(0, Event{Kind: EventArrived, Request: &Request{ID: "a", Model: "m"}})
 	full(6 * time.Second)
 	actions := peer(6*time.Second, 1)
-	if len(actions) != 1 || actions[0].Kind != ActionForward || actions[0].Wait != 4*time.Second {
+	if len(actions) != 1 || actions[0].Kind != ActionForward || actions[0].MaxWait != 4*time.Second {
 		t.Fatalf("after 6 of 10 s: %+v", actions)
 	}
 	full(10 * time.Second)
@@ -348,7 +348,7 @@ func TestFirstTokensAreCountedPerModel(t *testing.T) {
 		t.Fatal(err)
 	}
 	cfg := DefaultConfig(leastLoad)
-	cfg.ModelTargets = map[string]TierTargets{"strict": {Fast: 100 * time.Millisecond}}
+	cfg.ModelDeadlines = map[string]TierDeadlines{"strict": {Fast: 100 * time.Millisecond}}
 	b := New(cfg)
 	for _, model := range []string{"m", "strict"} {
 		b.Step(0, Event{Kind: EventReplicaAdded, Replica: &ReplicaInfo{ID: "r-" + model, Model: model}})

@@ -51,17 +51,17 @@ func newQueue(model string, o ordering) *queue {
 
 // position returns the position of r in the queue's order.
 func (q *queue) position(r *request, now time.Duration) fair.Position {
-	from, target := q.deadline(r)
+	from, target := q.deadlineAfter(r)
 	return q.ordering.position(r.Tier, from, target, now)
 }
 
-// deadline returns a start time and the time from it to r's deadline: the request's own deadline, or that of its
+// deadlineAfter returns a start time and the time from it to r's deadline: the request's own deadline, or that of its
 // tier after its arrival.
-func (q *queue) deadline(r *request) (from, target time.Duration) {
-	if r.Due > 0 && r.Tier == service.TierDeferred {
-		return r.Arrived - r.Age, r.Age + r.Due
+func (q *queue) deadlineAfter(r *request) (from, target time.Duration) {
+	if r.TimeToDeadline > 0 && r.Tier == service.TierDeferred {
+		return r.WaitingSince - r.Age, r.Age + r.TimeToDeadline
 	}
-	return r.Arrived, q.ordering.targets.For(r.Tier)
+	return r.WaitingSince, q.ordering.deadlines.For(r.Tier)
 }
 
 // pushRequest adds r at its position.
@@ -102,12 +102,12 @@ func (r *request) forwardedForAdapter() bool { return r.From != "" && r.Adapter 
 
 // countFirstToken counts r's first token once, at the balancer that its client is connected to.
 func (q *queue) countFirstToken(now time.Duration, r *request) {
-	if r.firstTokenCounted || r.From != "" || levelOf(r.Tier) != levelFast {
+	if r.firstTokenCounted || r.From != "" || tierLevel(r.Tier) != levelFast {
 		return
 	}
 	r.firstTokenCounted = true
 	q.firstTokens++
-	if now-r.receivedAt > q.ordering.targets.For(r.Tier) {
+	if now-r.receivedAt > q.ordering.deadlines.For(r.Tier) {
 		q.lateFirstTokens++
 	}
 }
@@ -123,16 +123,16 @@ func (q *queue) markEvaluated(r *request) {
 // initItem initialises the queue item of a request that arrived.
 func (r *request) initItem(seq uint64, now time.Duration) {
 	r.Item.Init(r, r.Tenant, r.Tier == service.TierDeferred, r.sendCharge())
-	r.Seq, r.Arrived = seq, now
+	r.Seq, r.WaitingSince = seq, now
 }
 
 // sendCharge returns the tokens that a request is charged when it is sent. An empty prompt also costs one token, so
 // that tenants alternate.
 func (r *request) sendCharge() int64 { return int64(max(1, r.promptLength())) }
 
-// chargeSent charges r's tenant for its prompt, or for the tokens of an earlier attempt if there
+// recordSent charges r's tenant for its prompt, or for the tokens of an earlier attempt if there
 // were more.
-func (q *queue) chargeSent(r *request) {
+func (q *queue) recordSent(r *request) {
 	q.outstanding++
 	if r.Tier == service.TierDeferred {
 		q.deferredOutstanding++
@@ -141,10 +141,10 @@ func (q *queue) chargeSent(r *request) {
 	q.setCharge(r, max(r.minCharge, r.sendCharge()))
 }
 
-// fallsBackNow reports whether a request that falls back to another model may exceed the queue limit: a
+// mayExceedQueueLimit reports whether a request that falls back to another model may exceed the queue limit: a
 // replica of that model is available, so the queue is full of requests for other models. The excess is
 // bounded, because a policy may hold such a request.
-func (b *Balancer) fallsBackNow(now time.Duration, r *request) bool {
+func (b *Balancer) mayExceedQueueLimit(now time.Duration, r *request) bool {
 	if !r.Fallback || b.queued >= 2*b.cfg.QueueLimit {
 		return false
 	}
@@ -156,8 +156,8 @@ func (b *Balancer) fallsBackNow(now time.Duration, r *request) bool {
 	return false
 }
 
-// ended records that r is no longer at a target.
-func (q *queue) ended(r *request) {
+// recordEnded records that r is no longer at a target.
+func (q *queue) recordEnded(r *request) {
 	q.outstanding--
 	if r.Tier == service.TierDeferred {
 		q.deferredOutstanding--

@@ -86,7 +86,7 @@ func (d *dumb) remove(r *request) {
 func (d *dumb) ordered(now time.Duration) []*twin {
 	list := slices.Clone(d.waiting)
 	for _, r := range list {
-		r.Position = d.ordering.position(r.Tier, r.Arrived, d.ordering.targets.For(r.Tier), now)
+		r.Position = d.ordering.position(r.Tier, r.WaitingSince, d.ordering.deadlines.For(r.Tier), now)
 	}
 	slices.SortFunc(list, func(a, b *twin) int {
 		if a.before(b) {
@@ -154,9 +154,9 @@ var allOrders = []QueueOrder{OrderFCFS, OrderEDF, OrderPF, OrderDPA}
 
 func drawOrdering(rt *rapid.T) ordering {
 	return ordering{
-		order:   rapid.SampledFrom(allOrders).Draw(rt, "order"),
-		targets: TierTargets{Fast: time.Second, Normal: 4 * time.Second, Deferred: 24 * time.Second},
-		tauN:    2 * time.Second, tauP: 500 * time.Millisecond,
+		order:       rapid.SampledFrom(allOrders).Draw(rt, "order"),
+		deadlines:   TierDeadlines{Fast: time.Second, Normal: 4 * time.Second, Deferred: 24 * time.Second},
+		severeAfter: 2 * time.Second, urgentBefore: 500 * time.Millisecond,
 	}
 }
 
@@ -202,7 +202,7 @@ func (p *pair) remove(r *request) {
 
 func (p *pair) send(r *request) {
 	p.remove(r)
-	p.q.chargeSent(r)
+	p.q.recordSent(r)
 	p.d.charge(r.Tenant, r.sendCharge())
 	p.sent = append(p.sent, r)
 }
@@ -264,7 +264,7 @@ func TestTenantNamesDoNotMatter(t *testing.T) {
 			r := drawRequest(rt, i, now)
 			of := r.Request
 			of.Tenant = other[r.Tenant]
-			s := waiting(r.Seq, r.Arrived, of)
+			s := waiting(r.Seq, r.WaitingSince, of)
 			s.SortTime = r.SortTime
 			x.pushRequest(now, r)
 			y.pushRequest(now, s)
@@ -283,7 +283,7 @@ func TestTenantNamesDoNotMatter(t *testing.T) {
 func serve(q *queue, now time.Duration) *request {
 	r := q.First(nil, now, 1)[0]
 	q.removeRequest(r)
-	q.chargeSent(r)
+	q.recordSent(r)
 	q.Ended(&r.Item)
 	return r
 }
@@ -298,7 +298,7 @@ func TestOneTenantKeepsOrder(t *testing.T) {
 			now += time.Duration(rapid.IntRange(0, 900).Draw(rt, "ms")) * time.Millisecond
 			r := drawRequest(rt, i, now)
 			r.Tenant = ""
-			r.initItem(r.Seq, r.Arrived)
+			r.initItem(r.Seq, r.WaitingSince)
 			d.push(*r)
 			q.pushRequest(now, r)
 		}
@@ -320,7 +320,7 @@ func TestFloodStarvesNoTenant(t *testing.T) {
 		for level, flood := range tiers {
 			for _, tier := range tiers[:level+1] {
 				for _, later := range []time.Duration{0, 2 * time.Second, 2 * time.Minute, 11 * time.Hour} {
-					q := newQueue("m", ordering{order: order, targets: DefaultTargets(), tauN: 5 * time.Second, tauP: time.Second})
+					q := newQueue("m", ordering{order: order, deadlines: DefaultDeadlines(), severeAfter: 5 * time.Second, urgentBefore: time.Second})
 					for i := range 1000 {
 						q.pushRequest(0, waiting(uint64(i), 0, Request{Tenant: "flood", Tier: flood, PromptTokens: 100}))
 					}
@@ -391,7 +391,7 @@ func TestIdleTenantGainsNoCredit(t *testing.T) {
 
 // fill puts 4096 requests of 50 tenants into a queue.
 func fill(order QueueOrder, tenants int) *queue {
-	q := newQueue("m", ordering{order: order, targets: DefaultTargets(), tauN: 5 * time.Second, tauP: time.Second})
+	q := newQueue("m", ordering{order: order, deadlines: DefaultDeadlines(), severeAfter: 5 * time.Second, urgentBefore: time.Second})
 	tiers := service.Tiers()
 	for i := range 4096 {
 		at := time.Duration(i) * time.Millisecond
@@ -423,10 +423,10 @@ func BenchmarkQueue(b *testing.B) {
 					pool = q.First(pool[:0], now, 1)
 					r := pool[0]
 					q.removeRequest(r)
-					q.chargeSent(r)
+					q.recordSent(r)
 					q.Ended(&r.Item)
 					now += time.Millisecond
-					r.Arrived, r.SortTime, r.Seq = now, now, r.Seq+4096
+					r.WaitingSince, r.SortTime, r.Seq = now, now, r.Seq+4096
 					q.pushRequest(now, r)
 				}
 			})

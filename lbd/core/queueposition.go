@@ -13,10 +13,10 @@ type QueuePosition struct {
 	due, arrived time.Duration
 }
 
-// QueuePositionOf returns the position of a request with a tier and an arrival time. tauN and tauP are those of
+// QueuePositionOf returns the position of a request with a tier and an arrival time. severeAfter and urgentBefore are those of
 // Config and are used only for OrderDPA.
-func QueuePositionOf(order QueueOrder, targets TierTargets, tauN, tauP time.Duration, tier service.Tier, arrived, now time.Duration) QueuePosition {
-	o := ordering{order: order, targets: targets, tauN: tauN, tauP: tauP}
+func QueuePositionOf(order QueueOrder, targets TierDeadlines, tauN, tauP time.Duration, tier service.Tier, arrived, now time.Duration) QueuePosition {
+	o := ordering{order: order, deadlines: targets, severeAfter: tauN, urgentBefore: tauP}
 	s := o.position(tier, arrived, targets.For(tier), now)
 	return QueuePosition{stage: s.Stage, due: s.Due, arrived: arrived}
 }

@@ -29,7 +29,7 @@ func TestQueuePositions(t *testing.T) {
 		{OrderDPA, who{normal, now - 10*time.Second}, who{fast, now - 1500*time.Millisecond}}, // recently expired
 	} {
 		position := func(w who) QueuePosition {
-			return QueuePositionOf(c.order, TierTargets{}, 5*time.Second, time.Second, w.tier, w.arrived, now)
+			return QueuePositionOf(c.order, TierDeadlines{}, 5*time.Second, time.Second, w.tier, w.arrived, now)
 		}
 		if a, b := position(c.first), position(c.second); !a.Before(b) || b.Before(a) || a.Before(a) {
 			t.Errorf("%s: %+v should go before %+v: %+v, %+v", c.order, c.first, c.second, a, b)

@@ -22,19 +22,19 @@ func (b *Balancer) Reconfigure(now time.Duration, cfg Config) []Action {
 	b.cfg, b.traits = cfg, cfg.Policy.Traits()
 	b.retries.Resize(old.RetryBurst, cfg.RetryBurst)
 	b.reconfigureBreakers(now)
-	b.reconfigureBatch()
+	b.reconfigurePools()
 	b.addColdQueues(now)
 	b.requeueAll(now, b.traits.Holds != held || cfg.SessionLead != old.SessionLead)
 	b.placeAllWaiting(now)
 	return b.actions
 }
 
-// reconfigureBatch starts or stops tracking the targets' requests, which only policies that decide
+// reconfigurePools starts or stops tracking the targets' requests, which only policies that decide
 // for whole pools need.
-func (b *Balancer) reconfigureBatch() {
-	kept := b.batch.policy != nil
-	b.batch = newBatch(b.cfg.Policy)
-	if kept == (b.batch.policy != nil) {
+func (b *Balancer) reconfigurePools() {
+	kept := b.pools.policy != nil
+	b.pools = newPoolPlacement(b.cfg.Policy)
+	if kept == (b.pools.policy != nil) {
 		return
 	}
 	unfinished := b.unfinishedRequests()

@@ -26,7 +26,7 @@ func drawOther(rt *rapid.T) Config {
 	cfg.EjectAfter = rapid.IntRange(0, 2).Draw(rt, "eject after")
 	cfg.MaxEjectTime = rapid.SampledFrom([]time.Duration{time.Millisecond, time.Minute}).Draw(rt, "eject most")
 	cfg.SessionLead = rapid.SampledFrom([]time.Duration{0, time.Minute}).Draw(rt, "lead")
-	cfg.ModelTargets = map[string]TierTargets{"n": {Fast: time.Duration(rapid.IntRange(0, 3000).Draw(rt, "target")) * time.Millisecond}}
+	cfg.ModelDeadlines = map[string]TierDeadlines{"n": {Fast: time.Duration(rapid.IntRange(0, 3000).Draw(rt, "target")) * time.Millisecond}}
 	return cfg
 }
 
@@ -90,7 +90,7 @@ func (w *world) checkPlaces(t fatal) {
 		t.Fatalf("%d more wait than should", queued)
 	}
 	for x, n := range there {
-		if x.outstanding != n || (w.b.batch.policy != nil && len(x.requests) != n) {
+		if x.outstanding != n || (w.b.pools.policy != nil && len(x.requests) != n) {
 			t.Fatalf("%s: %d are there, %d counted, %d in its pool", x.id, n, x.outstanding, len(x.requests))
 		}
 	}

@@ -17,7 +17,7 @@ const (
 
 // sanitized returns a replica's report without impossible figures.
 func (r ProbeReport) sanitized() ProbeReport {
-	r.Age, r.Lag = max(0, r.Age), max(0, r.Lag)
+	r.Age, r.MetricsAge = max(0, r.Age), max(0, r.MetricsAge)
 	r.Pending, r.Running, r.KV = sanitizeCount(r.Pending), sanitizeCount(r.Running), sanitizeShare(r.KV)
 	if r.Slots = sanitizeCount(r.Slots); r.Slots.Value < 1 {
 		r.Slots = policy.Maybe[int]{}
@@ -27,11 +27,11 @@ func (r ProbeReport) sanitized() ProbeReport {
 
 // sanitized returns a peer's report without impossible figures.
 func (l ModelLoad) sanitized() ModelLoad {
-	for _, n := range []*int{&l.Replicas, &l.Available, &l.Queued, &l.Outstanding, &l.Context, &l.Prefilling} {
+	for _, n := range []*int{&l.Replicas, &l.Available, &l.Queued, &l.Outstanding, &l.ContextTokens, &l.MinPrefillTokens} {
 		*n = min(max(0, *n), maxCount)
 	}
 	l.KV = sanitizeShare(l.KV)
-	l.Wait, l.Residence = min(max(0, l.Wait), maxTime), min(max(0, l.Residence), maxTime)
+	l.ExpectedWait, l.Residence = min(max(0, l.ExpectedWait), maxTime), min(max(0, l.Residence), maxTime)
 	if !(l.Pace >= 1.0/pace.Limit && l.Pace <= pace.Limit) {
 		l.Pace = 0
 	}

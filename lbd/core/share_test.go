@@ -65,9 +65,9 @@ func turn(t *testing.T, b *Balancer, now time.Duration, id, session string, prom
 func held(b *Balancer, id string, key prefix.Key) int {
 	slot := -1
 	if t := findTarget(b.replicas, id); t != nil {
-		slot = t.slot
+		slot = t.treeSlot
 	} else if at, found := b.caches.sharing.searchForeign(id); found {
-		slot = b.caches.sharing.foreign[at].slot
+		slot = b.caches.sharing.foreign[at].treeSlot
 	}
 	if slot < 0 {
 		return -1
@@ -144,7 +144,7 @@ func TestKnownCacheOfReplica(t *testing.T) {
 		return Event{Kind: EventPeerCacheUpdates, Target: "b", CacheUpdates: []CacheUpdate{{Replica: "x", Process: "at x", Key: key, Age: age}}}
 	}
 	loss := func(age time.Duration) Event {
-		return Event{Kind: EventPeerCacheUpdates, Target: "b", CacheUpdates: []CacheUpdate{{Replica: "x", Process: "at x", Forgotten: true, Age: age}}}
+		return Event{Kind: EventPeerCacheUpdates, Target: "b", CacheUpdates: []CacheUpdate{{Replica: "x", Process: "at x", CacheLost: true, Age: age}}}
 	}
 	dead := Event{Kind: EventReplicaReport, Target: "x", Report: &ProbeReport{Reason: "starting"}}
 	added := Event{Kind: EventReplicaAdded, Replica: &ReplicaInfo{ID: "x", Model: "m", Process: "at x"}}
@@ -206,8 +206,8 @@ func TestOldCacheUpdatesExpire(t *testing.T) {
 		t.Errorf("%d bytes are known before its time", got)
 	}
 	b.Step(maxSharedAge, Event{Kind: EventTick})
-	if got := held(b, "x", key); got != -1 || b.Snapshot(maxSharedAge).TreeNodes != 0 || len(b.caches.slots[0].free) != 1 || len(b.caches.sharing.received.all()) != 0 {
-		t.Errorf("%d bytes are known, %d nodes, %d slots free", got, b.Snapshot(maxSharedAge).TreeNodes, len(b.caches.slots[0].free))
+	if got := held(b, "x", key); got != -1 || b.Snapshot(maxSharedAge).TreeNodes != 0 || len(b.caches.treeSlots[0].free) != 1 || len(b.caches.sharing.received.all()) != 0 {
+		t.Errorf("%d bytes are known, %d nodes, %d slots free", got, b.Snapshot(maxSharedAge).TreeNodes, len(b.caches.treeSlots[0].free))
 	}
 }
 
@@ -327,8 +327,8 @@ func TestSharingIsBounded(t *testing.T) {
 		b.Step(now, Event{Kind: EventPeerCacheUpdates, Target: "b", CacheUpdates: []CacheUpdate{{Replica: theirs, Key: fresh(rng, 30)}}})
 		b.Step(now, Event{Kind: EventTick})
 		checkSharing(t, b)
-		if v := b.Snapshot(now); v.TreeBytes > cfg.TreeBytes || b.caches.slots[0].next > maxForeign+2 {
-			t.Fatalf("after %d replicas the trees take %d bytes and %d slots", i, v.TreeBytes, b.caches.slots[0].next)
+		if v := b.Snapshot(now); v.TreeBytes > cfg.TreeBytes || b.caches.treeSlots[0].next > maxForeign+2 {
+			t.Fatalf("after %d replicas the trees take %d bytes and %d slots", i, v.TreeBytes, b.caches.treeSlots[0].next)
 		}
 	}
 	if len(b.caches.sharing.foreign) != maxForeign || cap(b.caches.sharing.own.entries) > 2000 || cap(b.caches.sharing.received.entries) > 2000 {
@@ -353,7 +353,7 @@ func TestLongPromptsAreSharedPartly(t *testing.T) {
 	if got, want := held(b, "r0", long), maxSharedHashes*prefix.BlockBytes; got != want {
 		t.Errorf("%d bytes are known, want %d", got, want)
 	}
-	b.Step(3, Event{Kind: EventPeerCacheUpdates, Target: "a", CacheUpdates: []CacheUpdate{{Replica: "r9", Key: long, Answered: true}}})
+	b.Step(3, Event{Kind: EventPeerCacheUpdates, Target: "a", CacheUpdates: []CacheUpdate{{Replica: "r9", Key: long, IncludesResponse: true}}})
 	if got, want := held(b, "r9", long), maxSharedHashes*prefix.BlockBytes; got != want {
 		t.Errorf("%d bytes are known of what came too long, want %d", got, want)
 	}
@@ -363,16 +363,16 @@ func TestLongPromptsAreSharedPartly(t *testing.T) {
 func checkSharing(t fatal, b *Balancer) {
 	slots := map[int]string{}
 	note := func(id string, slot int) {
-		if other, taken := slots[slot]; taken || slot < 0 || slices.Contains(b.caches.slots[0].free, slot) {
+		if other, taken := slots[slot]; taken || slot < 0 || slices.Contains(b.caches.treeSlots[0].free, slot) {
 			t.Fatalf("%s has slot %d, which is free or that of %q", id, slot, other)
 		}
 		slots[slot] = id
 	}
 	for _, r := range b.replicas {
-		note(r.id, r.slot)
+		note(r.id, r.treeSlot)
 	}
 	for i, f := range b.caches.sharing.foreign {
-		note(f.id, f.slot)
+		note(f.id, f.treeSlot)
 		if (i > 0 && b.caches.sharing.foreign[i-1].id >= f.id) || findTarget(b.replicas, f.id) != nil {
 			t.Fatalf("foreign replica %s is out of order or no foreign one", f.id)
 		}
@@ -384,7 +384,7 @@ func checkSharing(t fatal, b *Balancer) {
 		bytes, seq := 0, uint64(0)
 		for _, e := range l.all() {
 			bytes += e.updateBytes()
-			if e.seq <= seq || e.seq > b.caches.sharing.seq || e.Forgotten == (len(e.Key) > 0) {
+			if e.seq <= seq || e.seq > b.caches.sharing.seq || e.CacheLost == (len(e.Key) > 0) {
 				t.Fatalf("entry %d after %d of %d: %+v", e.seq, seq, b.caches.sharing.seq, e)
 			}
 			seq = e.seq

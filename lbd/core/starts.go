@@ -14,12 +14,12 @@ import (
 // A request starts in time if its first token, or its whole response, arrives within a probe
 // interval: no report could have shown a shorter wait.
 type starts struct {
-	// together is the largest burst that started in time: the number of unconfirmed requests at the time
+	// maxBurst is the largest burst that started in time: the number of unconfirmed requests at the time
 	// when such a request was sent, including it. The engine's prefill keeps up with such a burst.
-	together int
-	// concurrent is the highest number of requests with a first token at the time when one of them
+	maxBurst int
+	// maxConcurrent is the highest number of requests with a first token at the time when one of them
 	// had started in time: the engine has slots and memory for as many.
-	concurrent int
+	maxConcurrent int
 	// running counts the outstanding requests with a first token.
 	running int
 }
@@ -31,9 +31,9 @@ func (s *starts) addFirstToken(now time.Duration, r *request, c *Config) {
 	}
 	s.running++
 	if now-r.sentAt <= c.ProbeInterval {
-		s.together, s.concurrent = max(s.together, r.sentTogether), max(s.concurrent, s.running)
+		s.maxBurst, s.maxConcurrent = max(s.maxBurst, r.unconfirmedAtSend), max(s.maxConcurrent, s.running)
 	} else {
-		s.together, s.concurrent = min(s.together, r.sentTogether-1), min(s.concurrent, r.sentOutstanding-1)
+		s.maxBurst, s.maxConcurrent = min(s.maxBurst, r.unconfirmedAtSend-1), min(s.maxConcurrent, r.outstandingAtSend-1)
 	}
 }
 
@@ -48,19 +48,19 @@ func (s *starts) removeRequest(r *request) {
 // response that arrives late is ignored: it may be long.
 func (s *starts) addUnstreamed(now time.Duration, r *request, c *Config) {
 	if now-r.sentAt <= c.ProbeInterval {
-		s.together, s.concurrent = max(s.together, r.sentTogether), max(s.concurrent, r.sentOutstanding)
+		s.maxBurst, s.maxConcurrent = max(s.maxBurst, r.unconfirmedAtSend), max(s.maxConcurrent, r.outstandingAtSend)
 	}
 }
 
 // addPending records a report: the engine did not start its pending requests.
 func (s *starts) addPending(outstanding, pending int) {
 	if pending > 0 {
-		s.concurrent = min(s.concurrent, max(0, outstanding-pending))
+		s.maxConcurrent = min(s.maxConcurrent, max(0, outstanding-pending))
 	}
 }
 
 // forget forgets what the engine has shown: another one may have replaced it.
-func (s *starts) forget() { s.together, s.concurrent = 0, 0 }
+func (s *starts) forget() { s.maxBurst, s.maxConcurrent = 0, 0 }
 
 // removeUnstarted removes a request that had its first token or has ended.
 func (t *target) removeUnstarted(r *request) {
@@ -74,12 +74,12 @@ func (t *target) removeUnstarted(r *request) {
 // next report, long after it has started what was pending.
 func (t *target) stillPending() policy.Maybe[int] {
 	pending := t.pending
-	pending.Value = min(pending.Value, len(t.unstarted)-len(t.unconfirmed)+t.foreign)
+	pending.Value = min(pending.Value, len(t.unstarted)-len(t.unconfirmed)+t.othersRequests)
 	return pending
 }
 
-// computes reports whether the first bytes of a prompt may be those of a prompt that t has not computed yet.
-func (t *target) computes(prompt prefix.Key, bytes int) bool {
+// isComputing reports whether the first bytes of a prompt may be those of a prompt that t has not computed yet.
+func (t *target) isComputing(prompt prefix.Key, bytes int) bool {
 	last := min(bytes/prefix.BlockBytes, len(prompt)) - 1
 	return last >= 0 && slices.ContainsFunc(t.unstarted, func(r *request) bool {
 		return len(r.Prompt) > last && r.Prompt[last] == prompt[last] // chain hashes: all earlier ones are equal too
@@ -92,5 +92,5 @@ func (t *target) computes(prompt prefix.Key, bytes int) bool {
 // engine then runs no more than it has run before (starts.concurrent).
 func (t *target) unconfirmedSlots(c *Config) int {
 	free := c.UnconfirmedLimit - len(t.unconfirmed)
-	return max(free, min(free+t.starts.together, t.starts.concurrent-t.outstanding))
+	return max(free, min(free+t.starts.maxBurst, t.starts.maxConcurrent-t.outstanding))
 }

@@ -24,15 +24,15 @@ type target struct {
 	reported bool
 	reason   string
 	// unreachable: a connection failed since the last report.
-	unreachable bool
-	reportedAt  time.Duration // when the last report was made
-	transit     time.Duration // the age of the last report when it arrived
-	measuredAt  time.Duration // replica only: when its figures were measured
-	rtt         time.Duration
+	unreachable   bool
+	reportedAt    time.Duration // when the last report was made
+	reportLatency time.Duration // the age of the last report when it arrived
+	measuredAt    time.Duration // replica only: when its figures were measured
+	rtt           time.Duration
 
 	pending policy.Maybe[int]
-	// foreign is the number of requests in a replica's last report that this balancer had not sent.
-	foreign int
+	// othersRequests is the number of requests in a replica's last report that this balancer had not sent.
+	othersRequests int
 	// pendingSince is the time since which its reports have contained pending requests; 0 = the
 	// last report had none.
 	pendingSince time.Duration
@@ -73,10 +73,10 @@ func (t *target) age(now time.Duration) time.Duration { return now - t.reportedA
 
 // silence returns the time since the target's last report arrived. Unlike age, it does not depend on
 // the distance to the target.
-func (t *target) silence(now time.Duration) time.Duration { return t.age(now) - t.transit }
+func (t *target) silence(now time.Duration) time.Duration { return t.age(now) - t.reportLatency }
 
-// figuresAge returns the age of a replica's figures, or of a peer's report.
-func (t *target) figuresAge(now time.Duration) time.Duration {
+// metricsAge returns the age of a replica's figures, or of a peer's report.
+func (t *target) metricsAge(now time.Duration) time.Duration {
 	if t.peer {
 		return t.age(now)
 	}
@@ -91,7 +91,7 @@ func (t *target) live(now time.Duration, c *Config) bool {
 
 // stale reports whether the figures of the target are too old for decisions.
 func (t *target) stale(now time.Duration, c *Config) bool {
-	return t.figuresAge(now)-t.transit >= time.Duration(c.StaleIntervals)*c.ProbeInterval
+	return t.metricsAge(now)-t.reportLatency >= time.Duration(c.StaleIntervals)*c.ProbeInterval
 }
 
 // replicaAvailable applies the push rule to one replica.
@@ -105,15 +105,15 @@ func (t *target) replicaAvailable(now time.Duration, c *Config) bool {
 	case PushOutstanding:
 		return t.outstanding < c.Push.N
 	}
-	if t.limited(now, c) {
+	if t.usesOutstandingLimit(now, c) {
 		return t.outstanding < t.outstandingLimit(c)
 	}
 	return t.stillPending().Value == 0 && t.unconfirmedSlots(c) > 0
 }
 
-// limited reports whether the push rule uses outstandingLimit: PushPending does, if the pending count
+// usesOutstandingLimit reports whether the push rule uses outstandingLimit: PushPending does, if the pending count
 // of the replica is unknown or stale.
-func (t *target) limited(now time.Duration, c *Config) bool {
+func (t *target) usesOutstandingLimit(now time.Duration, c *Config) bool {
 	return c.Push.Mode == PushPending && (!t.pending.Known || t.stale(now, c))
 }
 
@@ -163,7 +163,7 @@ func (t *target) addOutstanding(r *request) {
 	t.breaker.Sent(r.Seq)
 	t.work.addRequest(r)
 	t.unconfirmed, t.unstarted = append(t.unconfirmed, r), append(t.unstarted, r)
-	r.sentTogether, r.sentOutstanding = len(t.unconfirmed), t.outstanding
+	r.unconfirmedAtSend, r.outstandingAtSend = len(t.unconfirmed), t.outstanding
 }
 
 // residenceWeight is the weight of each new value in the running mean.

@@ -186,8 +186,8 @@ func (s *script) config(a args) Config {
 	if cfg.Order, err = ParseOrder(a["queue-order"]); err != nil {
 		s.t.Fatal(err)
 	}
-	cfg.TauN = time.Duration(a.int("tau-n", int(cfg.TauN.Milliseconds()))) * time.Millisecond
-	cfg.TauP = time.Duration(a.int("tau-p", int(cfg.TauP.Milliseconds()))) * time.Millisecond
+	cfg.SevereAfter = time.Duration(a.int("tau-n", int(cfg.SevereAfter.Milliseconds()))) * time.Millisecond
+	cfg.UrgentBefore = time.Duration(a.int("tau-p", int(cfg.UrgentBefore.Milliseconds()))) * time.Millisecond
 	cfg.MaxWait = time.Duration(a.int("max-wait", int(cfg.MaxWait.Milliseconds()))) * time.Millisecond
 	cfg.MaxColdWait = time.Duration(a.int("max-cold-wait", int(cfg.MaxColdWait.Milliseconds()))) * time.Millisecond
 	for _, model := range strings.Split(a["scale-to-zero"], ",") {
@@ -218,7 +218,7 @@ func event(word, name string, a args) (Event, bool) {
 	ms := func(k string) time.Duration { return time.Duration(a.int(k, 0)) * time.Millisecond }
 	switch word {
 	case "arrive":
-		return Event{Kind: EventArrived, Request: &Request{ID: name, Model: model, Adapter: a["adapter"], Prompt: letters(a["prompt"]), Session: a["session"], Tenant: a["tenant"], Tier: service.Tier(a["tier"]), PromptTokens: a.int("tokens", 0), MaxTokens: a.int("max", 0), From: a["from"], Hop: Hop(a["hop"]), Wait: ms("wait")}}, true
+		return Event{Kind: EventArrived, Request: &Request{ID: name, Model: model, Adapter: a["adapter"], Prompt: letters(a["prompt"]), Session: a["session"], Tenant: a["tenant"], Tier: service.Tier(a["tier"]), PromptTokens: a.int("tokens", 0), MaxTokens: a.int("max", 0), From: a["from"], Hop: Hop(a["hop"]), MaxWait: ms("wait")}}, true
 	case "first":
 		return Event{Kind: EventFirstToken, ID: name}, true
 	case "progress":
@@ -240,7 +240,7 @@ func event(word, name string, a args) (Event, bool) {
 	case "names":
 		return Event{Kind: EventReplicaNames, Target: name, Names: a.list("are")}, true
 	case "report":
-		return Event{Kind: EventReplicaReport, Target: name, Report: &ProbeReport{Ready: a["down"] == "", Reason: a["down"], Pending: a.maybe("pending"), Running: a.maybe("running"), KV: a.share("kv"), Age: ms("age"), Lag: ms("lag"), Slots: a.maybe("slots")}}, true
+		return Event{Kind: EventReplicaReport, Target: name, Report: &ProbeReport{Ready: a["down"] == "", Reason: a["down"], Pending: a.maybe("pending"), Running: a.maybe("running"), KV: a.share("kv"), Age: ms("age"), MetricsAge: ms("lag"), Slots: a.maybe("slots")}}, true
 	case "peer":
 		return Event{Kind: EventPeerAdded, Peer: &PeerInfo{ID: name, SameRegion: a["same"] != ""}}, true
 	case "remove-peer":

@@ -6,33 +6,35 @@ import "time"
 // others cannot evict (prefix.Tree.InsertFor). Requests without a tenant have the number 0. Tenants receive numbers in the order in which they appear.
 
 const (
-	// maxOwners bounds the tenants with a share of their own. Further tenants have one common
+	// maxTreeTenants bounds the tenants with a share of their own. Further tenants have one common
 	// share.
-	maxOwners = 1024
-	// sharedOwner is the number of that common share.
-	sharedOwner = 1
+	maxTreeTenants = 1024
+	// commonTenant is the number of that common share.
+	commonTenant = 1
 )
 
-// owner is a tenant with a share of the trees.
-type owner struct {
+// treeTenant is a tenant with a share of the trees.
+type treeTenant struct {
 	tenant     string
 	number     int
 	usedAt     time.Duration // time of the last insert for it, or of its release
-	prev, next *owner        // by usedAt, the oldest first
+	prev, next *treeTenant   // by usedAt, the oldest first
 }
 
-// owners assigns the numbers.
-type owners struct {
-	byTenant    map[string]*owner // never ranged over
+// treeTenants assigns the numbers.
+type treeTenants struct {
+	byTenant    map[string]*treeTenant // never ranged over
 	free        []int
 	next        int
-	first, last *owner
+	first, last *treeTenant
 }
 
-func newOwners() owners { return owners{byTenant: map[string]*owner{}, next: sharedOwner + 1} }
+func newTreeTenants() treeTenants {
+	return treeTenants{byTenant: map[string]*treeTenant{}, next: commonTenant + 1}
+}
 
 // numberFor returns the number of a tenant for which a prompt is inserted.
-func (o *owners) numberFor(now time.Duration, tenant string) int {
+func (o *treeTenants) numberFor(now time.Duration, tenant string) int {
 	if tenant == "" {
 		return 0
 	}
@@ -40,10 +42,10 @@ func (o *owners) numberFor(now time.Duration, tenant string) int {
 	switch {
 	case w != nil:
 		o.unlink(w)
-	case len(o.byTenant) >= maxOwners:
-		return sharedOwner
+	case len(o.byTenant) >= maxTreeTenants:
+		return commonTenant
 	default:
-		w = &owner{tenant: tenant, number: o.allocate()}
+		w = &treeTenant{tenant: tenant, number: o.allocate()}
 		o.byTenant[tenant] = w
 	}
 	w.usedAt = now
@@ -51,7 +53,7 @@ func (o *owners) numberFor(now time.Duration, tenant string) int {
 	return w.number
 }
 
-func (o *owners) allocate() int {
+func (o *treeTenants) allocate() int {
 	if n := len(o.free); n > 0 {
 		number := o.free[n-1]
 		o.free = o.free[:n-1]
@@ -62,7 +64,7 @@ func (o *owners) allocate() int {
 }
 
 // link adds w as the most recently used.
-func (o *owners) link(w *owner) {
+func (o *treeTenants) link(w *treeTenant) {
 	w.prev, w.next = o.last, nil
 	if o.last != nil {
 		o.last.next = w
@@ -72,7 +74,7 @@ func (o *owners) link(w *owner) {
 	o.last = w
 }
 
-func (o *owners) unlink(w *owner) {
+func (o *treeTenants) unlink(w *treeTenant) {
 	if w.prev != nil {
 		w.prev.next = w.next
 	} else {
@@ -85,10 +87,10 @@ func (o *owners) unlink(w *owner) {
 	}
 }
 
-// releaseOwners removes the share of tenants for which nothing was inserted for maxSharedAge, and
+// releaseTreeTenants removes the share of tenants for which nothing was inserted for maxSharedAge, and
 // forgets tenants that have nothing in the trees.
-func (c *caches) releaseOwners(now time.Duration) {
-	o := &c.owners
+func (c *caches) releaseTreeTenants(now time.Duration) {
+	o := &c.tenants
 	for w := o.first; w != nil && now-w.usedAt >= maxSharedAge; w = o.first {
 		o.unlink(w)
 		if c.replicas.Weight(w.number)+c.peers.Weight(w.number) == 0 {

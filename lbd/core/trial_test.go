@@ -162,7 +162,7 @@ func (w *trial) die(replica string, also ...string) {
 		delete(w.there, id)
 	}
 	for _, id := range broken {
-		w.step(Event{Kind: EventFailed, ID: id, Outcome: &Outcome{Retryable: true, Broke: true, Cause: "broke the connection"}})
+		w.step(Event{Kind: EventFailed, ID: id, Outcome: &Outcome{Retryable: true, EngineMayHaveDied: true, Cause: "broke the connection"}})
 	}
 }
 

@@ -60,7 +60,7 @@ func ptr[T any](v T) *T { return &v }
 // considered contains the candidates of the policy cost at the origin.
 func considered() []core.ConsideredTarget {
 	return []core.ConsideredTarget{
-		{ID: "us-0", Outstanding: 24, Pending: policy.Known(3), KV: policy.Known(0.97), MatchBytes: 1024, Held: 2, Score: policy.Known(4.25), Age: 80 * time.Millisecond},
+		{ID: "us-0", Outstanding: 24, Pending: policy.Known(3), KV: policy.Known(0.97), MatchBytes: 1024, HeldRequests: 2, Score: policy.Known(4.25), Age: 80 * time.Millisecond},
 		{ID: "us-1", Available: true, Outstanding: 30, KV: policy.Known(0.5), Age: 12 * time.Second},
 		{ID: "lb-asia-0", Peer: true, Available: true, Outstanding: 3, Queued: 1, Score: policy.Known(0.9), Age: 60 * time.Millisecond},
 		{ID: "lb-eu-0", Peer: true, Available: true, Outstanding: 5, MatchBytes: 1536, Score: policy.Known(0.625), Age: 70 * time.Millisecond},
@@ -337,7 +337,7 @@ func TestPagesFitWidth(t *testing.T) {
 			c := core.ConsideredTarget{
 				ID: id.Draw(r, "id"), Peer: rapid.Bool().Draw(r, "peer"), Available: rapid.Bool().Draw(r, "room"),
 				Outstanding: rapid.IntRange(0, 99999).Draw(r, "out"), Queued: rapid.IntRange(0, 99999).Draw(r, "queued"),
-				Held: rapid.IntRange(0, 9999).Draw(r, "held"), MatchBytes: rapid.IntRange(0, 2048).Draw(r, "match"),
+				HeldRequests: rapid.IntRange(0, 9999).Draw(r, "held"), MatchBytes: rapid.IntRange(0, 2048).Draw(r, "match"),
 				Age: time.Duration(rapid.Int64Range(0, int64(time.Hour)).Draw(r, "age")),
 			}
 			if rapid.Bool().Draw(r, "scored") {

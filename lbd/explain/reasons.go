@@ -40,7 +40,7 @@ var rejectedBecause = map[string]string{
 	core.RejectFailed:           "its replica failed after part of the response was sent",
 	core.RejectRetriesExhausted: "maximum number of attempts reached",
 	core.RejectRetryBudget:      "its replica failed and the retry budget was exhausted",
-	core.RejectHolderGone:       "the only target that stores the previous response was removed",
+	core.RejectPinnedGone:       "the only target that stores the previous response was removed",
 	core.RejectRefused:          "every target rejected it; the client received the last response",
 	core.RejectKills:            "engines died while serving it or an identical request",
 }

@@ -31,7 +31,7 @@ func columns(promptBytes int) []column {
 		{"PEND", func(c *core.ConsideredTarget) string { return maybe(c.Pending.Known, "%d", c.Pending.Value) }, nil, 2},
 		{"QUEUED", func(c *core.ConsideredTarget) string { return maybe(c.Peer, "%d", c.Queued) }, func(c *core.ConsideredTarget) bool { return c.Queued > 0 }, 3},
 		{"KV", func(c *core.ConsideredTarget) string { return maybe(c.KV.Known, "%.0f%%", 100*c.KV.Value) }, nil, 4},
-		{"HELD", func(c *core.ConsideredTarget) string { return fmt.Sprint(c.Held) }, func(c *core.ConsideredTarget) bool { return c.Held > 0 }, 3},
+		{"HELD", func(c *core.ConsideredTarget) string { return fmt.Sprint(c.HeldRequests) }, func(c *core.ConsideredTarget) bool { return c.HeldRequests > 0 }, 3},
 		{"AGE", func(c *core.ConsideredTarget) string { return age(c.Age) }, nil, 5},
 		{"AVAIL", func(c *core.ConsideredTarget) string { return yes(c.Available) }, nil, 0},
 	}

@@ -280,7 +280,7 @@ func (l *link) heartbeat(ctx context.Context) {
 	}
 	l.client.opts.Sink(core.Event{
 		Kind: core.EventPeerReport, Target: l.cfg.ID,
-		PeerReport: &core.PeerReport{Age: trip / 2, RTT: rtt, Models: models, Killers: hb.Killers},
+		PeerReport: &core.PeerReport{Age: trip / 2, RTT: rtt, Models: models, StoppedFingerprints: hb.Killers},
 	})
 }
 

@@ -134,8 +134,8 @@ func TestDrainingPeerReportsNoModels(t *testing.T) {
 			time.Sleep(2 * defaultInterval)
 			events, _ := r.drain()
 			got := events[len(events)-1].PeerReport
-			if killers := strings.Contains(now.text, "killers"); killers != (len(got.Killers) == 1 && got.Killers[0] == core.StoppedFingerprint{Fingerprint: math.MaxUint64, Age: 5}) {
-				t.Errorf("%s: got killers %+v", now.text, got.Killers)
+			if killers := strings.Contains(now.text, "killers"); killers != (len(got.StoppedFingerprints) == 1 && got.StoppedFingerprints[0] == core.StoppedFingerprint{Fingerprint: math.MaxUint64, Age: 5}) {
+				t.Errorf("%s: got killers %+v", now.text, got.StoppedFingerprints)
 			}
 			if status := c.Status()[0]; status.Draining != now.draining || len(got.Models) != now.models || status.Reason != "" {
 				t.Errorf("%s: got %+v and %d models", now.text, status, len(got.Models))

@@ -72,7 +72,7 @@ func (s *HandlerSource) prefixes(r *http.Request, boot string) Prefixes {
 	for i := range entries {
 		e := &entries[i]
 		p.Learned[i] = SharedPrefix{
-			Replica: e.Replica, Process: e.Process, Tenant: e.Tenant, Hashes: packHashes(e.Key), Answered: e.Answered, Forgotten: e.Forgotten,
+			Replica: e.Replica, Process: e.Process, Tenant: e.Tenant, Hashes: packHashes(e.Key), Answered: e.IncludesResponse, Forgotten: e.CacheLost,
 			Age: e.Age, SessionAge: e.SessionAge,
 		}
 	}
@@ -97,7 +97,7 @@ func (p *Prefixes) decode(underway time.Duration) ([]core.CacheUpdate, error) {
 			return nil, fmt.Errorf("GET %s returned an invalid response: learned[%d]%w", PathPrefixes, i, err)
 		}
 		e := &entries[i]
-		e.Replica, e.Process, e.Tenant, e.Answered, e.Forgotten = s.Replica, s.Process, s.Tenant, s.Answered, s.Forgotten
+		e.Replica, e.Process, e.Tenant, e.IncludesResponse, e.CacheLost = s.Replica, s.Process, s.Tenant, s.Answered, s.Forgotten
 		e.Age, e.SessionAge = s.Age+underway, s.SessionAge+underway
 		e.Key = make([]uint64, len(s.Hashes)/hashBytes)
 		for j := range e.Key {

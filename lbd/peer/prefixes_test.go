@@ -96,7 +96,7 @@ func through(h http.Handler) func(*http.Request) (int, string, error) {
 
 func prompt(i int) core.CacheUpdate {
 	return core.CacheUpdate{
-		Replica: "us-7", Process: "p", Tenant: []string{"", "acme"}[i%2], Key: []uint64{uint64(i), 1<<63 + uint64(i)}, Answered: i%2 == 0,
+		Replica: "us-7", Process: "p", Tenant: []string{"", "acme"}[i%2], Key: []uint64{uint64(i), 1<<63 + uint64(i)}, IncludesResponse: i%2 == 0,
 		Age: time.Duration(i) * time.Second, SessionAge: time.Duration(2*i) * time.Second,
 	}
 }
@@ -145,9 +145,9 @@ func TestNeighbourSharesCacheUpdates(t *testing.T) {
 			t.Errorf("at first came\n%+v, want\n%+v", got, want)
 		}
 		// From here on, entries that the peer received itself are not new.
-		l.add(entry{prompt(8), true}, entry{core.CacheUpdate{Replica: "us-7", Forgotten: true}, false})
+		l.add(entry{prompt(8), true}, entry{core.CacheUpdate{Replica: "us-7", CacheLost: true}, false})
 		time.Sleep(2 * time.Second)
-		if got := received(); len(got) != 1 || !got[0].Forgotten {
+		if got := received(); len(got) != 1 || !got[0].CacheLost {
 			t.Errorf("then came %+v, want the loss alone", got)
 		}
 		before, _ := l.questions()
@@ -270,7 +270,7 @@ func TestLongestPageFits(t *testing.T) {
 		var entries []core.CacheUpdate
 		for size := 0; ; {
 			e := core.CacheUpdate{
-				Replica: fmt.Sprintf("%0512d", len(entries)), Process: strings.Repeat("p", 16), Answered: true,
+				Replica: fmt.Sprintf("%0512d", len(entries)), Process: strings.Repeat("p", 16), IncludesResponse: true,
 				Age: maxSharedAge / 2, SessionAge: maxSharedAge / 2,
 			}
 			for range hashes {
@@ -307,7 +307,7 @@ func FuzzPrefixes(f *testing.F) {
 		l := &link{client: c, cfg: near, hc: &http.Client{Transport: b}}
 		l.fetchPrefixes(t.Context(), &follower{})
 		for _, e := range got {
-			if e.Replica == "" || e.Age < 0 || e.SessionAge < 0 || len(e.Key) > maxSharedHashes || e.Forgotten == (len(e.Key) > 0) {
+			if e.Replica == "" || e.Age < 0 || e.SessionAge < 0 || len(e.Key) > maxSharedHashes || e.CacheLost == (len(e.Key) > 0) {
 				t.Errorf("believed %+v", e)
 			}
 		}
@@ -320,7 +320,7 @@ func BenchmarkPrefixes(b *testing.B) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	entries := make([]core.CacheUpdate, 100)
 	for i := range entries {
-		entries[i] = core.CacheUpdate{Replica: "us-7", Process: "0123456789abcdef", Answered: true, Age: time.Second, SessionAge: time.Minute}
+		entries[i] = core.CacheUpdate{Replica: "us-7", Process: "0123456789abcdef", IncludesResponse: true, Age: time.Second, SessionAge: time.Minute}
 		for range 72 {
 			entries[i].Key = append(entries[i].Key, rng.Uint64())
 		}

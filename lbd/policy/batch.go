@@ -4,7 +4,7 @@ import "time"
 
 // Batcher is a policy that decides for many waiting requests at once. The balancer passes a pool from
 // the head of the queue. For ranks that share an engine, it collects requests for a short time before
-// each decision (core.Config.BatchInterval). It calls Choose for each request that failed before, has a holder or is
+// each decision (core.Config.PoolInterval). It calls Choose for each request that failed before, has a holder or is
 // suspected of killing replicas, and for the head of the queue while only peers are available.
 type Batcher interface {
 	Policy

@@ -106,7 +106,7 @@ func TestProbeOfLoadsAllocatesNothing(t *testing.T) {
 	n := testing.AllocsPerRun(200, func() {
 		w.probe(t.Context())
 		w.source.release()
-		if !w.status.Ready || w.report.Pending != known(3) || w.report.Lag != 0 {
+		if !w.status.Ready || w.report.Pending != known(3) || w.report.MetricsAge != 0 {
 			t.Fatalf("got %+v, %+v", w.status, w.report)
 		}
 	})

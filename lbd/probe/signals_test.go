@@ -43,12 +43,12 @@ func TestUnmovedGaugesAreOld(t *testing.T) {
 	e := served(map[string]string{"/metrics": sglangPage + "100"})
 	probingEngine(t, e, func(t *testing.T, _ *Prober, r *reports) {
 		time.Sleep(2 * time.Second)
-		if got := r.last(t); got.Lag < 1800*time.Millisecond || got.Pending != known(2) || !got.Ready || got.Age != time.Millisecond {
+		if got := r.last(t); got.MetricsAge < 1800*time.Millisecond || got.Pending != known(2) || !got.Ready || got.Age != time.Millisecond {
 			t.Errorf("after 2 s without movement: %+v", got)
 		}
 		e.set(func(e *engine) { e.pages["/metrics"] = sglangPage + "101" })
 		time.Sleep(120 * time.Millisecond)
-		if got := r.last(t); got.Lag > 110*time.Millisecond || got.Pending != known(2) {
+		if got := r.last(t); got.MetricsAge > 110*time.Millisecond || got.Pending != known(2) {
 			t.Errorf("after a movement: %+v", got)
 		}
 	})
@@ -61,7 +61,7 @@ func TestCountersDoNotFreshenGauges(t *testing.T) {
 		time.Sleep(time.Second)
 		e.set(func(e *engine) { e.pages["/metrics"] = sglangPage + "100\nsglang:prompt_tokens_total 20\n" })
 		time.Sleep(time.Second)
-		if got := r.last(t); got.Lag < 1800*time.Millisecond {
+		if got := r.last(t); got.MetricsAge < 1800*time.Millisecond {
 			t.Errorf("got %+v, want figures of about 2 s", got)
 		}
 	})
@@ -70,7 +70,7 @@ func TestCountersDoNotFreshenGauges(t *testing.T) {
 func TestVLLMGaugesAreCurrent(t *testing.T) {
 	probingEngine(t, newEngine(), func(t *testing.T, _ *Prober, r *reports) {
 		time.Sleep(2 * time.Second)
-		if got := r.last(t); got.Lag != 0 {
+		if got := r.last(t); got.MetricsAge != 0 {
 			t.Errorf("got %+v", got)
 		}
 	})
@@ -110,7 +110,7 @@ func TestLoadsAreReadWithoutMetrics(t *testing.T) {
 	e := served(map[string]string{"/v1/loads": liveLoads})
 	probingEngine(t, e, func(t *testing.T, p *Prober, r *reports) {
 		time.Sleep(2 * time.Second)
-		if got := r.last(t); got.Pending != known(3) || got.Lag != 0 || !got.Ready {
+		if got := r.last(t); got.Pending != known(3) || got.MetricsAge != 0 || !got.Ready {
 			t.Errorf("got %+v", got)
 		}
 		if kind := p.Status()[0].Replica.Kind; kind != service.EngineSGLang {
@@ -118,7 +118,7 @@ func TestLoadsAreReadWithoutMetrics(t *testing.T) {
 		}
 		e.set(func(e *engine) { e.slow = map[string]time.Duration{"/v1/loads": time.Hour} })
 		time.Sleep(3 * time.Second)
-		if got := r.last(t); got.Lag < 2*time.Second || !got.Ready {
+		if got := r.last(t); got.MetricsAge < 2*time.Second || !got.Ready {
 			t.Errorf("with a scheduler that does not respond: %+v", got)
 		}
 		e.set(func(e *engine) { e.status["/health"] = 503 })
@@ -172,7 +172,7 @@ func TestSlowLoadsDoNotDelayReports(t *testing.T) {
 		}
 		e.set(func(e *engine) { e.slow = nil })
 		time.Sleep(2 * time.Second)
-		if got := r.last(t); got.Pending != known(3) || got.Lag != 0 {
+		if got := r.last(t); got.Pending != known(3) || got.MetricsAge != 0 {
 			t.Errorf("got %+v, want live figures again", got)
 		}
 	})
@@ -310,13 +310,13 @@ func TestBusyLlamaCPPStaysReady(t *testing.T) {
 	e := served(map[string]string{"/metrics": "llamacpp:requests_processing 4\nllamacpp:requests_deferred 2\n"})
 	probingEngine(t, e, func(t *testing.T, _ *Prober, r *reports) {
 		time.Sleep(time.Second)
-		if got := r.last(t); got.Pending != known(2) || got.Lag != 0 {
+		if got := r.last(t); got.Pending != known(2) || got.MetricsAge != 0 {
 			t.Fatalf("got %+v", got)
 		}
 		e.set(func(e *engine) { e.slow = map[string]time.Duration{"/metrics": time.Hour} })
 		for i := range 10 {
 			time.Sleep(800 * time.Millisecond)
-			if got := r.last(t); !got.Ready || got.Pending != known(2) || got.Lag < time.Duration(i)*800*time.Millisecond-time.Second/2 {
+			if got := r.last(t); !got.Ready || got.Pending != known(2) || got.MetricsAge < time.Duration(i)*800*time.Millisecond-time.Second/2 {
 				t.Fatalf("busy for %v: %+v", time.Duration(i+1)*800*time.Millisecond, got)
 			}
 		}
@@ -335,13 +335,13 @@ func TestTensorRTIsReadFromEitherPage(t *testing.T) {
 	e := served(map[string]string{"/metrics": step})
 	probingEngine(t, e, func(t *testing.T, _ *Prober, r *reports) {
 		time.Sleep(3 * time.Second)
-		if got := r.last(t); got.Pending != known(3) || got.Running != known(5) || got.Lag != 0 {
+		if got := r.last(t); got.Pending != known(3) || got.Running != known(5) || got.MetricsAge != 0 {
 			t.Errorf("JSON: %+v", got)
 		}
 		// Without a step there is nothing new.
 		e.set(func(e *engine) { e.pages["/metrics"] = "[]" })
 		time.Sleep(time.Second)
-		if got := r.last(t); got.Pending != known(3) || got.Lag < 800*time.Millisecond || !got.Ready {
+		if got := r.last(t); got.Pending != known(3) || got.MetricsAge < 800*time.Millisecond || !got.Ready {
 			t.Errorf("idle: %+v", got)
 		}
 	})
@@ -369,7 +369,7 @@ func TestRanksAgeSeparately(t *testing.T) {
 		time.Sleep(120 * time.Millisecond)
 		all := r.drain()
 		first, second := all[len(all)-2], all[len(all)-1]
-		if first.Lag < 900*time.Millisecond || second.Lag > 110*time.Millisecond {
+		if first.MetricsAge < 900*time.Millisecond || second.MetricsAge > 110*time.Millisecond {
 			t.Errorf("got %+v and %+v", first, second)
 		}
 		if want := (policy.Maybe[int]{Value: 2, Known: true}); second.Pending != want {

@@ -278,7 +278,7 @@ func (w *watch) reportRanks(r core.ProbeReport) {
 		w.report = r
 		w.report.Pending, w.report.Running, w.report.KV = f.Pending, f.Running, f.KV
 		if !f.currentAt.IsZero() {
-			w.report.Lag = w.probeAt.Sub(f.currentAt)
+			w.report.MetricsAge = w.probeAt.Sub(f.currentAt)
 		}
 		w.prober.opts.Sink(core.Event{Kind: core.EventReplicaReport, Target: w.ids[i], Report: &w.report})
 	}

@@ -17,7 +17,7 @@ import (
 type Caller struct {
 	Tenant string
 	Key    string // the name of its API key or user; empty if clients need none
-	User   bool   // Key is a user with identity tokens
+	IsUser bool   // Key is a user with identity tokens
 }
 
 // BatchHandler serves files and batches.
@@ -42,7 +42,7 @@ func (r *Runtime) serveBatches(w http.ResponseWriter, req *http.Request) {
 		var c Caller
 		if account != nil {
 			c.Tenant, _, _ = account.Rights()
-			c.Key, c.User = account.Name()
+			c.Key, c.IsUser = account.Name()
 		}
 		w.Header().Set(headerRegion, string(r.self.Region))
 		w.Header().Set(headerRequestID, requestID(req.Header.Get(headerRequestID)))
@@ -106,7 +106,7 @@ func (r *Runtime) ServeBatchRequest(ctx context.Context, b BatchRequest) BatchRe
 
 // accountOf returns the account of an API key that exists, or of a user; nil if there is none.
 func (r *Runtime) accountOf(c Caller) *quota.Account {
-	if c.User {
+	if c.IsUser {
 		a, err := r.ledger.OpenUser(service.APIKey{Name: c.Key, Tenant: c.Tenant, Tier: service.TierDeferred}, r.Elapsed())
 		if err != nil {
 			return nil

@@ -76,7 +76,7 @@ var rejections = map[string]openai.Error{
 		Status: http.StatusBadRequest, Kind: openai.TypeInvalid, // official clients retry 5xx
 		Message: "engines crashed while serving this request or an identical one: it is not retried",
 	},
-	core.RejectHolderGone: errNoHolder,
+	core.RejectPinnedGone: errNoHolder,
 	core.RejectDuplicate: {
 		Status: http.StatusConflict, Kind: openai.TypeInvalid,
 		Message: "a request with this id is already in flight",

@@ -40,7 +40,7 @@ type exchange struct {
 	maxOutput        int  // maximum tokens of the response; 0 = no limit
 	parallelAnswers  int  // number of responses generated in parallel; 0 = none
 	maxGenerated     int  // maximum number of tokens that any attempt generated
-	pinned           bool // only one target can serve the request: core.Request.Holder
+	pinned           bool // only one target can serve the request: core.Request.PinnedTo
 	streamWanted     bool // the client requested a stream
 	hideUsage        bool // the balancer requested the usage from the engine, and the client did not
 	hideCounts       bool // the same for the usage so far in each event
@@ -186,9 +186,9 @@ func (x *exchange) admit() (*core.Request, *openai.Error) {
 func (x *exchange) coreRequest(holder string) *core.Request {
 	return &core.Request{
 		Model: x.placedModel(), Adapter: x.placedAdapter(), Tenant: x.tenant, Session: x.session, Tier: x.tier, Prompt: x.answer.Rendering.Key(),
-		PromptTokens: x.promptTokens, MaxTokens: x.maxOutput, Answers: coreAnswers(x.parallelAnswers), Hop: x.hop, From: x.from, SessionAge: x.sessionAge,
-		Wait: cmp.Or(x.maxWait, x.fallbackWait()), Holder: holder, Fingerprint: x.fingerprint, Kills: x.kills,
-		Due: x.due, Age: x.age,
+		PromptTokens: x.promptTokens, MaxTokens: x.maxOutput, Completions: coreAnswers(x.parallelAnswers), Hop: x.hop, From: x.from, SessionAge: x.sessionAge,
+		MaxWait: cmp.Or(x.maxWait, x.fallbackWait()), PinnedTo: holder, Fingerprint: x.fingerprint, Kills: x.kills,
+		TimeToDeadline: x.due, Age: x.age,
 	}
 }
 
@@ -423,8 +423,8 @@ func (x *exchange) reportFailure(f *failure) {
 	if !f.unreachable && f.refusal == nil && !f.unproven { // otherwise no engine started it
 		out = x.partialOutcome()
 	}
-	out.Retryable, out.Unreachable, out.Broke = retryable, f.unreachable, f.broken && x.current.peer == nil
-	out.Refused, out.Unsure, out.Kills, out.Cause = f.refusal != nil, f.unsure || f.unproven, f.kills, f.cause
+	out.Retryable, out.Unreachable, out.EngineMayHaveDied = retryable, f.unreachable, f.broken && x.current.peer == nil
+	out.Refused, out.FaultUnclear, out.Kills, out.Cause = f.refusal != nil, f.unsure || f.unproven, f.kills, f.cause
 	out.LacksModel = f.lacksModel
 	x.rt.stepFor(&x.inFlight, core.Event{Kind: core.EventFailed, Outcome: out}, x.recordFailure(f.cause))
 	if (f.broken || f.keyRejected) && x.current.rank.replica != nil && x.rt.suspect != nil {

@@ -148,7 +148,7 @@ func (x *exchange) submitFallback(rule fallbackRule, to string) bool {
 	x.fingerprint = c.Fingerprint(x.endpoint, resolved)
 	x.fallback.model, x.lastFailure, x.hadFault, x.doubted = to, nil, false, nil
 	request := x.coreRequest("")
-	request.ID, request.Fallback, request.Wait = x.inFlight.id, true, x.remainingWait(rule, now)
+	request.ID, request.Fallback, request.MaxWait = x.inFlight.id, true, x.remainingWait(rule, now)
 	x.rt.countFallback(x.model, to, x.fallback.reason)
 	x.rt.log.Info("falling back to another model", "request", x.inFlight.id, "model", x.model, "fallback", to, "reason", x.fallback.reason)
 	x.rt.stepFor(&x.inFlight, core.Event{Kind: core.EventArrived, Request: request}, func(d *record.RequestRecord) {

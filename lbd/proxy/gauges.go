@@ -189,7 +189,7 @@ func (s scrape) balancer(v *core.BalancerView) {
 	s.gauge(descOldest, v.OldestWait.Seconds())
 	s.gauge(descTree, float64(v.TreeBytes))
 	s.gauge(descNodes, float64(v.TreeNodes))
-	s.count(descRefused, v.RetriesRefused)
+	s.count(descRefused, v.RetriesOverBudget)
 	s.count(descEjected, v.Ejections)
 	s.count(descStopped, v.Stopped)
 	c := v.Counts
@@ -206,7 +206,7 @@ func (s scrape) model(l *core.ModelLoad) {
 	s.gauge(descModelOutstanding, float64(l.Outstanding-l.Failed), l.Model)
 	s.gauge(descModelReplicas, float64(l.Replicas), l.Model)
 	s.gauge(descModelAvailable, float64(l.Available), l.Model)
-	s.gauge(descModelWait, l.Wait.Seconds(), l.Model)
+	s.gauge(descModelWait, l.ExpectedWait.Seconds(), l.Model)
 }
 
 // replica sends core's state of one target: a replica, or one of its ranks.
@@ -215,7 +215,7 @@ func (s scrape) replica(rep *core.ReplicaView) {
 	s.gauge(descAvailable, boolGauge(rep.Available), rep.ID)
 	s.gauge(descReplicaDraining, boolGauge(rep.Draining), rep.ID)
 	s.gauge(descOutstanding, float64(rep.Outstanding), rep.ID)
-	s.gauge(descHeld, float64(rep.Held), rep.ID)
+	s.gauge(descHeld, float64(rep.HeldRequests), rep.ID)
 	s.count(descTokens, rep.Tokens, rep.ID)
 	reportKnown(s, descPending, rep.Pending, rep.ID)
 	reportKnown(s, descRunning, rep.Running, rep.ID)

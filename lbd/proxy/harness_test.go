@@ -44,7 +44,7 @@ func testOptions(t testing.TB) Options {
 		t.Fatal(err)
 	}
 	cfg := core.DefaultConfig(p)
-	cfg.ProbeInterval, cfg.RetryBackoff, cfg.KillWait = time.Hour, time.Millisecond, time.Millisecond
+	cfg.ProbeInterval, cfg.RetryBackoff, cfg.KillProbeTime = time.Hour, time.Millisecond, time.Millisecond
 	return Options{
 		Self: service.BalancerConfig{
 			Service: "chat", ID: "lb-us-0", Region: "local/us",

@@ -76,7 +76,7 @@ func (f *inFlight) recordAction(now time.Duration, a *core.Action) {
 	}
 	e.Attempts = append(e.Attempts, record.Attempt{
 		AtMillis: millis(now - f.arrived), Kind: a.Kind, Target: a.Target, Reason: a.Reason, Decision: a.Decision, HeldFor: e.HeldFor, Cold: cold,
-		Engines: slices.Clone(a.Died), Model: f.model,
+		Engines: slices.Clone(a.DeadReplicas), Model: f.model,
 	})
 	e.HeldFor = ""
 }

@@ -73,7 +73,7 @@ type fleet struct {
 func probed(t *testing.T) Options {
 	o := roundRobin(t)
 	d := core.DefaultConfig(o.Core.Policy)
-	o.Core.ProbeInterval, o.Core.KillWait = d.ProbeInterval, d.KillWait
+	o.Core.ProbeInterval, o.Core.KillProbeTime = d.ProbeInterval, d.KillProbeTime
 	return o
 }
 
@@ -240,7 +240,7 @@ func TestCrashesAreCountedAcrossPeers(t *testing.T) {
 			done := make(chan struct{})
 			var beating sync.WaitGroup
 			beat := func(b *balancer, peer string, of *balancer) {
-				b.Step(core.Event{Kind: core.EventPeerReport, Target: peer, PeerReport: &core.PeerReport{Models: of.ModelLoads(), Killers: of.StoppedRequests()}})
+				b.Step(core.Event{Kind: core.EventPeerReport, Target: peer, PeerReport: &core.PeerReport{Models: of.ModelLoads(), StoppedFingerprints: of.StoppedRequests()}})
 			}
 			beating.Go(func() {
 				for ticker := time.NewTicker(20 * time.Millisecond); ; {

@@ -97,7 +97,7 @@ func cloneEvent(ev core.Event) *core.Event {
 	ev.Request, ev.Outcome = clonePointer(ev.Request), clonePointer(ev.Outcome)
 	ev.Replica, ev.Report, ev.Peer = clonePointer(ev.Replica), clonePointer(ev.Report), clonePointer(ev.Peer)
 	if ev.PeerReport = clonePointer(ev.PeerReport); ev.PeerReport != nil {
-		ev.PeerReport.Models, ev.PeerReport.Killers = slices.Clone(ev.PeerReport.Models), slices.Clone(ev.PeerReport.Killers)
+		ev.PeerReport.Models, ev.PeerReport.StoppedFingerprints = slices.Clone(ev.PeerReport.Models), slices.Clone(ev.PeerReport.StoppedFingerprints)
 	}
 	ev.CacheUpdates = slices.Clone(ev.CacheUpdates)
 	return &ev

@@ -61,7 +61,7 @@ type Options struct {
 	AccessLog bool
 	// Tracer traces requests; nil = no traces.
 	Tracer Tracer
-	// Suspect is called with the id of a replica whose engine may have crashed (core.Outcome.Broke),
+	// Suspect is called with the id of a replica whose engine may have crashed (core.Outcome.EngineMayHaveDied),
 	// so that its next probes check its health; nil = none.
 	Suspect func(replica string)
 	// Version is the version of the binary, for /version.
@@ -270,7 +270,7 @@ func (r *Runtime) deliverAction(now time.Duration, a *core.Action) {
 		return
 	}
 	a.Decision = a.Decision.Clone()
-	v := action{kind: a.Kind, target: a.Target, reason: a.Reason, hop: a.Hop, sessionAge: a.SessionAge, wait: a.Wait, kills: a.Kills, decision: a.Decision}
+	v := action{kind: a.Kind, target: a.Target, reason: a.Reason, hop: a.Hop, sessionAge: a.SessionAge, wait: a.MaxWait, kills: a.Kills, decision: a.Decision}
 	switch a.Kind {
 	case core.ActionAbort:
 		f.abort()

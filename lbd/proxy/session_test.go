@@ -85,8 +85,8 @@ func TestSessionAgeReachesPeer(t *testing.T) {
 	if reported < age || len(got) != 1 || got[0].SessionAge != reported.Truncate(time.Millisecond) {
 		t.Errorf("the peer received %+v, want one request of a session of age %s in whole milliseconds", got, reported)
 	}
-	if limit := core.DefaultConfig(nil).MaxWait; len(got) == 1 && (got[0].Wait <= 0 || got[0].Wait > limit-age) {
-		t.Errorf("the peer may queue it for %s, want the rest of %s after %s", got[0].Wait, limit, age)
+	if limit := core.DefaultConfig(nil).MaxWait; len(got) == 1 && (got[0].MaxWait <= 0 || got[0].MaxWait > limit-age) {
+		t.Errorf("the peer may queue it for %s, want the rest of %s after %s", got[0].MaxWait, limit, age)
 	}
 }
 

@@ -36,12 +36,12 @@ type failure struct {
 	kind        failureKind // its kind
 	unreachable bool        // the connection could not be opened
 	timedOut    bool        // the target did not respond in time
-	broken      bool        // see core.Outcome.Broke
+	broken      bool        // see core.Outcome.EngineMayHaveDied
 	kills       int         // engines of a peer that crashed serving the request
 	refusal     *refusal    // nil if it is not forwarded
 	unproven    bool        // the target is not proven to continue streams
 	lacksModel  bool        // see core.Outcome.LacksModel
-	unsure      bool        // a client error that another target has to confirm: core.Outcome.Unsure
+	unsure      bool        // a client error that another target has to confirm: core.Outcome.FaultUnclear
 	keyRejected bool        // a replica rejected the API key that this balancer has for it
 }
 

@@ -40,46 +40,46 @@ type Self struct {
 // Config is core.Config in JSON: the policy by its name, the push rule in the format of
 // core.ParsePush.
 type Config struct {
-	Policy  string           `json:"policy"`
-	Push    string           `json:"push"`
-	Order   core.QueueOrder  `json:"order"`
-	Targets core.TierTargets `json:"targets"`
+	Policy  string             `json:"policy"`
+	Push    string             `json:"push"`
+	Order   core.QueueOrder    `json:"order"`
+	Targets core.TierDeadlines `json:"targets"`
 	// ModelTargets contains the targets by model.
-	ModelTargets     map[string]core.TierTargets `json:"model_targets,omitempty"`
-	TauN             time.Duration               `json:"tau_n_ns"`
-	TauP             time.Duration               `json:"tau_p_ns"`
-	Forward          bool                        `json:"forward"`
-	Tau              int                         `json:"tau"`
-	QueueLimit       int                         `json:"queue_limit"`
-	MaxWait          time.Duration               `json:"max_wait_ns"`
-	ScaleToZero      map[string]bool             `json:"scale_to_zero,omitempty"`
-	MaxColdWait      time.Duration               `json:"max_cold_wait_ns,omitempty"`
-	ProbeInterval    time.Duration               `json:"probe_interval_ns"`
-	StaleIntervals   int                         `json:"stale_intervals"`
-	LostIntervals    int                         `json:"lost_intervals"`
-	UnconfirmedLimit int                         `json:"unconfirmed_limit"`
-	OutstandingLimit int                         `json:"outstanding_limit"`
-	SessionLead      time.Duration               `json:"session_lead_ns"`
-	PoolLimit        int                         `json:"pool_limit"`
-	BatchInterval    time.Duration               `json:"batch_interval_ns"`
-	Deferred         core.DeferredRule           `json:"deferred"`
-	MaxTries         int                         `json:"max_tries"`
-	PeerPause        time.Duration               `json:"peer_pause_ns"`
-	TreeBytes        int                         `json:"tree_bytes"`
-	TreeOrder        prefix.Order                `json:"tree_order"`
-	ShareBytes       int                         `json:"share_bytes"`
-	RetryShare       float64                     `json:"retry_share"`
-	RetryBurst       int                         `json:"retry_burst"` // 0 = no bound
-	RetryWait        time.Duration               `json:"retry_wait_ns"`
-	RetryWaitMax     time.Duration               `json:"retry_wait_max_ns"`
-	EjectAfter       int                         `json:"eject_after"` // 0 = never
-	EjectTime        time.Duration               `json:"eject_time_ns"`
-	EjectMax         time.Duration               `json:"eject_max_ns"`
-	EjectShare       float64                     `json:"eject_share"`
-	KillAfter        int                         `json:"kill_after"` // 0 = never
-	KillWait         time.Duration               `json:"kill_wait_ns"`
-	KillMemory       time.Duration               `json:"kill_memory_ns"`
-	KillLimit        int                         `json:"kill_limit"`
+	ModelTargets     map[string]core.TierDeadlines `json:"model_targets,omitempty"`
+	TauN             time.Duration                 `json:"tau_n_ns"`
+	TauP             time.Duration                 `json:"tau_p_ns"`
+	Forward          bool                          `json:"forward"`
+	Tau              int                           `json:"tau"`
+	QueueLimit       int                           `json:"queue_limit"`
+	MaxWait          time.Duration                 `json:"max_wait_ns"`
+	ScaleToZero      map[string]bool               `json:"scale_to_zero,omitempty"`
+	MaxColdWait      time.Duration                 `json:"max_cold_wait_ns,omitempty"`
+	ProbeInterval    time.Duration                 `json:"probe_interval_ns"`
+	StaleIntervals   int                           `json:"stale_intervals"`
+	LostIntervals    int                           `json:"lost_intervals"`
+	UnconfirmedLimit int                           `json:"unconfirmed_limit"`
+	OutstandingLimit int                           `json:"outstanding_limit"`
+	SessionLead      time.Duration                 `json:"session_lead_ns"`
+	PoolLimit        int                           `json:"pool_limit"`
+	BatchInterval    time.Duration                 `json:"batch_interval_ns"`
+	Deferred         core.DeferredRule             `json:"deferred"`
+	MaxTries         int                           `json:"max_tries"`
+	PeerPause        time.Duration                 `json:"peer_pause_ns"`
+	TreeBytes        int                           `json:"tree_bytes"`
+	TreeOrder        prefix.Order                  `json:"tree_order"`
+	ShareBytes       int                           `json:"share_bytes"`
+	RetryShare       float64                       `json:"retry_share"`
+	RetryBurst       int                           `json:"retry_burst"` // 0 = no bound
+	RetryWait        time.Duration                 `json:"retry_wait_ns"`
+	RetryWaitMax     time.Duration                 `json:"retry_wait_max_ns"`
+	EjectAfter       int                           `json:"eject_after"` // 0 = never
+	EjectTime        time.Duration                 `json:"eject_time_ns"`
+	EjectMax         time.Duration                 `json:"eject_max_ns"`
+	EjectShare       float64                       `json:"eject_share"`
+	KillAfter        int                           `json:"kill_after"` // 0 = never
+	KillWait         time.Duration                 `json:"kill_wait_ns"`
+	KillMemory       time.Duration                 `json:"kill_memory_ns"`
+	KillLimit        int                           `json:"kill_limit"`
 }
 
 // MarshalJSON adds the former keys of RetryWaitMax and EjectMax.
@@ -125,16 +125,16 @@ type Line struct {
 // NewConfig converts a configuration for a record's header.
 func NewConfig(c *core.Config) Config {
 	return Config{
-		Policy: c.Policy.Name(), Push: c.Push.String(), Order: c.Order, Targets: c.Targets, ModelTargets: c.ModelTargets,
-		TauN: c.TauN, TauP: c.TauP, Forward: c.Forward, Tau: c.PeerQueueLimit,
+		Policy: c.Policy.Name(), Push: c.Push.String(), Order: c.Order, Targets: c.Deadlines, ModelTargets: c.ModelDeadlines,
+		TauN: c.SevereAfter, TauP: c.UrgentBefore, Forward: c.Forward, Tau: c.PeerQueueLimit,
 		QueueLimit: c.QueueLimit, MaxWait: c.MaxWait, ScaleToZero: c.ScaleToZero, MaxColdWait: c.MaxColdWait, ProbeInterval: c.ProbeInterval,
 		StaleIntervals: c.StaleIntervals, LostIntervals: c.LostIntervals,
 		UnconfirmedLimit: c.UnconfirmedLimit,
-		OutstandingLimit: c.OutstandingLimit, SessionLead: c.SessionLead, PoolLimit: c.PoolLimit, BatchInterval: c.BatchInterval,
+		OutstandingLimit: c.OutstandingLimit, SessionLead: c.SessionLead, PoolLimit: c.PoolLimit, BatchInterval: c.PoolInterval,
 		Deferred: c.Deferred, MaxTries: c.MaxAttempts, PeerPause: c.PeerBackoff, TreeBytes: c.TreeBytes, TreeOrder: c.TreeOrder, ShareBytes: c.ShareBytes,
 		RetryShare: c.RetryShare, RetryBurst: c.RetryBurst, RetryWait: c.RetryBackoff, RetryWaitMax: c.MaxRetryBackoff,
 		EjectAfter: c.EjectAfter, EjectTime: c.EjectTime, EjectMax: c.MaxEjectTime, EjectShare: c.EjectShare,
-		KillAfter: c.KillAfter, KillWait: c.KillWait, KillMemory: c.KillMemory, KillLimit: c.KillLimit,
+		KillAfter: c.StopAfterDeaths, KillWait: c.KillProbeTime, KillMemory: c.KillTTL, KillLimit: c.MaxKillSuspects,
 	}
 }
 
@@ -154,13 +154,13 @@ func (c *Config) Core() (core.Config, error) {
 		return core.Config{}, fmt.Errorf("config.order: %w", err)
 	}
 	return core.Config{
-		Policy: p, Push: push, Order: order, Targets: c.Targets, ModelTargets: c.ModelTargets, TauN: c.TauN, TauP: c.TauP, Forward: c.Forward, PeerQueueLimit: c.Tau, QueueLimit: c.QueueLimit, MaxWait: c.MaxWait, ScaleToZero: c.ScaleToZero, MaxColdWait: c.MaxColdWait,
+		Policy: p, Push: push, Order: order, Deadlines: c.Targets, ModelDeadlines: c.ModelTargets, SevereAfter: c.TauN, UrgentBefore: c.TauP, Forward: c.Forward, PeerQueueLimit: c.Tau, QueueLimit: c.QueueLimit, MaxWait: c.MaxWait, ScaleToZero: c.ScaleToZero, MaxColdWait: c.MaxColdWait,
 		ProbeInterval: c.ProbeInterval, StaleIntervals: c.StaleIntervals, LostIntervals: c.LostIntervals,
 		UnconfirmedLimit: c.UnconfirmedLimit,
-		OutstandingLimit: c.OutstandingLimit, SessionLead: c.SessionLead, PoolLimit: c.PoolLimit, BatchInterval: c.BatchInterval,
+		OutstandingLimit: c.OutstandingLimit, SessionLead: c.SessionLead, PoolLimit: c.PoolLimit, PoolInterval: c.BatchInterval,
 		Deferred: c.Deferred, MaxAttempts: c.MaxTries, PeerBackoff: c.PeerPause, TreeBytes: c.TreeBytes, TreeOrder: c.TreeOrder, ShareBytes: c.ShareBytes,
 		RetryShare: c.RetryShare, RetryBurst: c.RetryBurst, RetryBackoff: c.RetryWait, MaxRetryBackoff: c.RetryWaitMax,
 		EjectAfter: c.EjectAfter, EjectTime: c.EjectTime, MaxEjectTime: c.EjectMax, EjectShare: c.EjectShare,
-		KillAfter: c.KillAfter, KillWait: c.KillWait, KillMemory: c.KillMemory, KillLimit: c.KillLimit,
+		StopAfterDeaths: c.KillAfter, KillProbeTime: c.KillWait, KillTTL: c.KillMemory, MaxKillSuspects: c.KillLimit,
 	}, nil
 }

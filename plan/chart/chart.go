@@ -54,20 +54,20 @@ func (s Scale) At(v float64) float64 {
 
 func tenth(x float64) float64 { return math.Round(10*x) / 10 }
 
-// Mark is a value on a scale with its label.
-type Mark struct {
+// Tick is a value on a scale with its label.
+type Tick struct {
 	Value float64
 	Text  string
 }
 
-// Marks returns round values: on a linear scale up to n+1 multiples from 0, on a logarithmic one
+// Ticks returns round values: on a linear scale up to n+1 multiples from 0, on a logarithmic one
 // powers of ten, and 2 and 5 times these where they fit.
-func (s Scale) Marks(n int, text func(float64) string) []Mark {
-	var marks []Mark
+func (s Scale) Ticks(n int, text func(float64) string) []Tick {
+	var marks []Tick
 	if !s.Log {
 		step := roundStep(s.High / float64(n))
 		for i := 0; float64(i)*step <= s.High; i++ {
-			marks = append(marks, Mark{float64(i) * step, text(float64(i) * step)})
+			marks = append(marks, Tick{float64(i) * step, text(float64(i) * step)})
 		}
 		return marks
 	}
@@ -78,7 +78,7 @@ func (s Scale) Marks(n int, text func(float64) string) []Mark {
 	for decade := math.Pow(10, math.Floor(math.Log10(s.Low))); decade <= s.High; decade *= 10 {
 		for _, m := range steps {
 			if v := m * decade; v >= s.Low && v <= s.High {
-				marks = append(marks, Mark{v, text(v)})
+				marks = append(marks, Tick{v, text(v)})
 			}
 		}
 	}

@@ -28,7 +28,7 @@ func TestMarks(t *testing.T) {
 		{FitScale(3, 60), 4, "0 20 40 60"},
 	} {
 		var got []string
-		for _, m := range c.scale.Marks(c.n, plain) {
+		for _, m := range c.scale.Ticks(c.n, plain) {
 			got = append(got, m.Text)
 		}
 		if strings.Join(got, " ") != c.want {
@@ -48,7 +48,7 @@ func TestScales(t *testing.T) {
 		if a, b, d := s.At(low), s.At(middle), s.At(high); !(0 <= a && a <= b && b <= d && d <= 100) {
 			rt.Fatalf("%v, %v, %v are at %v, %v, %v", low, middle, high, a, b, d)
 		}
-		marks := s.Marks(5, plain)
+		marks := s.Ticks(5, plain)
 		if len(marks) < 2 || len(marks) > 10 {
 			rt.Fatalf("%d marks from %v to %v", len(marks), low, high)
 		}

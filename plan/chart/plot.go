@@ -13,7 +13,7 @@ type Plot struct {
 	Title          string  // description as text
 	Height         float64 // pixels between its axes
 	X, Y           Scale
-	XMarks, YMarks []Mark
+	XTicks, YTicks []Tick
 	Spans          []Span
 	Lines          []Line
 	Dots           []Dot
@@ -57,11 +57,11 @@ func (p Plot) Put(page *Page) {
 	lanes, n := p.placeMarks()
 	page.Put(`<svg class="plot" height="{}" role="img"><title>{}</title><rect width="100%" height="100%" opacity="0"/>`, p.Height+labelHeight+float64(n*markRowHeight), p.Title)
 	page.Put("\n<svg height=\"{}\"><line class=\"grid\" x2=\"100%\" y1=\"100%\" y2=\"100%\"/>", p.Height)
-	for _, m := range p.XMarks {
+	for _, m := range p.XTicks {
 		x := p.X.At(m.Value)
 		page.Put(`<line class="grid" x1="{}%" x2="{}%" y2="100%"/>`, x, x)
 	}
-	for _, m := range p.YMarks {
+	for _, m := range p.YTicks {
 		y := p.y(m.Value)
 		page.Put(`<line class="grid" x2="100%" y1="{}%" y2="{}%"/>`, y, y)
 	}
@@ -95,7 +95,7 @@ func (p Plot) y(v float64) float64 { return tenth(100 - p.Y.At(v)) }
 // ends the plot area, and adds the labels of times below it.
 func (p Plot) putLabels(page *Page) {
 	const nearEdge = 4 // percent
-	for _, m := range p.YMarks {
+	for _, m := range p.YTicks {
 		if y := p.y(m.Value); y < 100 {
 			dy := -3
 			if y < nearEdge {
@@ -105,7 +105,7 @@ func (p Plot) putLabels(page *Page) {
 		}
 	}
 	page.Put("</svg>\n")
-	for _, m := range p.XMarks {
+	for _, m := range p.XTicks {
 		x, anchor := p.X.At(m.Value), "middle"
 		if x < nearEdge {
 			anchor = "start"

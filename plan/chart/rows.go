@@ -5,7 +5,7 @@ import "unicode/utf8"
 // BarChart is a drawing with one row per subject and values along one scale.
 type BarChart struct {
 	X     Scale
-	Marks []Mark
+	Ticks []Tick
 	Limit float64 // a line across all rows; none at 0
 	Rows  []BarRow
 }
@@ -47,7 +47,7 @@ func (r BarChart) Put(page *Page) {
 		}
 	}
 	page.Put("\">\n<svg class=\"back\" aria-hidden=\"true\">")
-	for _, m := range r.Marks {
+	for _, m := range r.Ticks {
 		page.Put(`<line class="grid" x1="{}%" x2="{}%" y2="100%"/>`, r.X.At(m.Value), r.X.At(m.Value))
 	}
 	page.PutIf(r.Limit != 0, `<line class="limit" x1="{}%" x2="{}%" y2="100%"/>`, r.X.At(r.Limit), r.X.At(r.Limit))
@@ -56,7 +56,7 @@ func (r BarChart) Put(page *Page) {
 		row.put(page, r.X)
 	}
 	page.Put(`<div class="row ticks" aria-hidden="true"><span class="label"></span><svg class="strip">`)
-	for _, m := range r.Marks {
+	for _, m := range r.Ticks {
 		page.Put(`<text x="{}%" y="15" text-anchor="middle">{}</text>`, r.X.At(m.Value), m.Text)
 	}
 	page.Put("</svg><span class=\"value\"></span></div>\n</div>\n")

@@ -195,7 +195,7 @@ func writeAgentConfig(dir, document string, at provision.MachineEndpoints) (file
 		}
 	}
 	config.Listen, config.Dir = at.Listen.Agent, filepath.Join(dir, dirState)
-	config.Publish, config.Runner, config.Notices = "console:"+filepath.Join(dir, fileConsole), agent.RunnerInside, ""
+	config.Publish, config.Runner, config.PollCloud = "console:"+filepath.Join(dir, fileConsole), agent.RunnerInProcess, ""
 	if config.Role == identity.Replica {
 		config.KernelLog = filepath.Join(dir, fileKernelLog)
 	}

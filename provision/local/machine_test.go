@@ -104,7 +104,7 @@ func TestMachineDirectory(t *testing.T) {
 	if err == nil {
 		err = json.Unmarshal(text, &c)
 	}
-	if err != nil || c.Service != "chat" || c.ID != "us-0" || c.Listen != o.Endpoints.Listen.Agent || c.Runner != agent.RunnerInside || c.Dir != filepath.Join(dir, "state") {
+	if err != nil || c.Service != "chat" || c.ID != "us-0" || c.Listen != o.Endpoints.Listen.Agent || c.Runner != agent.RunnerInProcess || c.Dir != filepath.Join(dir, "state") {
 		t.Errorf("got %+v, %v", c, err)
 	}
 	if f, err := p.Fingerprint(t.Context(), o); f != "" || err != nil {

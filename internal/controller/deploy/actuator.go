@@ -19,20 +19,20 @@ var _ controller.Actuator = (*Reconciler)(nil)
 
 // Current implements controller.Actuator: the service at the last observation, without regions that
 // have never responded. It returns an error before the first observation.
-func (k *Reconciler) Current() (controller.CurrentState, error) {
-	v, err := k.lastView()
+func (rc *Reconciler) Current() (controller.CurrentState, error) {
+	v, err := rc.lastView()
 	if err != nil {
 		return controller.CurrentState{}, err
 	}
-	decided, err := k.decisions()
+	decided, err := rc.decisions()
 	if err != nil {
 		return controller.CurrentState{}, err
 	}
 	s := currentState(v, decided)
-	s.Starts, s.Machines = startsOf(v, k.now()), machinesOf(v)
-	k.mu.Lock()
-	s.Launches = k.shownLaunches
-	k.mu.Unlock()
+	s.Starts, s.Machines = startsOf(v, rc.now()), machinesOf(v)
+	rc.mu.Lock()
+	s.Launches = rc.shownLaunches
+	rc.mu.Unlock()
 	return s, nil
 }
 
@@ -40,16 +40,16 @@ func (k *Reconciler) Current() (controller.CurrentState, error) {
 func currentState(v *serviceView, decided Decisions) controller.CurrentState {
 	s := controller.CurrentState{Spec: v.spec}
 	leave := interrupted(v.have, v.seen)
-	maps.Copy(leave, replaced(v.have, v.seen, v.held))
-	maps.Copy(leave, pendingReplacements(v.have, v.seen, v.held, leave))
-	for id := range v.retired {
+	maps.Copy(leave, replaced(v.have, v.seen, v.settlingSpot))
+	maps.Copy(leave, pendingReplacements(v.have, v.seen, v.settlingSpot, leave))
+	for id := range v.unhealthy {
 		leave[id] = true
 	}
 	for _, o := range v.have {
 		if o.Kind != provision.KindReplica || o.TerminatedReason != "" {
 			continue
 		}
-		r := controller.CurrentReplica{ID: o.ID, Model: o.Labels["model"], Region: o.Region, GPU: gpuOf(o), Drained: leave[o.ID] || decided.IsDrained(o.ID) || cloud.IsOverprovisioned(o), Donation: decided.Donation(o.ID)}
+		r := controller.CurrentReplica{ID: o.ID, Model: o.Labels["model"], Region: o.Region, GPU: gpuTypeOf(o), Drained: leave[o.ID] || decided.IsDrained(o.ID) || cloud.IsOverprovisioned(o), Donation: decided.Donation(o.ID)}
 		if o.Offering != nil {
 			r.Class = provision.ReplicaClassOf(*o.Offering)
 		}
@@ -75,55 +75,55 @@ func currentState(v *serviceView, decided Decisions) controller.CurrentState {
 // Apply implements controller.Actuator. Excess cloud machines are returned to the cloud, since they
 // cannot be donated. The next iteration delivers the change
 // to balancers.
-func (k *Reconciler) Apply(ctx context.Context, change controller.CapacityChange, may func() error) (launched []string, err error) {
-	if !k.working.TryLock() {
+func (rc *Reconciler) Apply(ctx context.Context, change controller.CapacityChange, checkLeadership func() error) (launched []string, err error) {
+	if !rc.reconcileMu.TryLock() {
 		return nil, fmt.Errorf("%w: the controller is reconciling it", controller.ErrBusy)
 	}
-	defer k.working.Unlock()
-	unlock, err := k.lock()
+	defer rc.reconcileMu.Unlock()
+	unlock, err := rc.lock()
 	if err != nil {
 		return nil, err
 	}
 	defer unlock()
-	o, err := k.loadBundle(ctx)
+	bs, err := rc.loadBundle(ctx)
 	if err != nil {
 		return nil, err
 	}
-	s, err := k.observe(ctx, o)
+	s, err := rc.observe(ctx, bs)
 	if err != nil {
 		return nil, err
 	}
-	if err := may(); err != nil {
+	if err := checkLeadership(); err != nil {
 		return nil, err
 	}
-	if err := k.storeDecisions(ctx, s.spec, s.knownObjects(), change); err != nil {
+	if err := rc.storeDecisions(ctx, s.spec, s.knownObjects(), change); err != nil {
 		return nil, err
 	}
-	failure := errors.Join(s.unreachableParts(change), k.removeMachines(ctx, o, s.have, change.Remove, "removed by the scaling strategy", k.progress))
-	launched, err = k.launchReplicas(ctx, o, change.Launch)
-	replaced, refused := k.replaceReplicas(ctx, o, change.Replace)
-	k.launches.addHeld(err, k.now())
-	failure = errors.Join(failure, k.storeLaunches(ctx, s))
+	failure := errors.Join(s.unreachableParts(change), rc.removeMachines(ctx, bs, s.have, change.Remove, "removed by the scaling strategy", rc.progress))
+	launched, err = rc.launchReplicas(ctx, bs, change.Launch)
+	replaced, refused := rc.replaceReplicas(ctx, bs, change.Replace)
+	rc.launches.addHeld(err, rc.now())
+	failure = errors.Join(failure, rc.storeLaunches(ctx, s))
 	return append(launched, replaced...), errors.Join(failure, err, refused)
 }
 
 // removeMachines deletes machines; progress receives why.
-func (k *Reconciler) removeMachines(ctx context.Context, o *bundleState, have []provision.Object, ids []string, why string, progress provision.ProgressFunc) error {
-	return o.deployer.removeMachines(ctx, slices.DeleteFunc(slices.Clone(have), func(r provision.Object) bool {
+func (rc *Reconciler) removeMachines(ctx context.Context, bs *bundleState, have []provision.Object, ids []string, why string, progress provision.ProgressFunc) error {
+	return bs.deployer.removeMachines(ctx, slices.DeleteFunc(slices.Clone(have), func(r provision.Object) bool {
 		return r.Kind != provision.KindReplica || !slices.Contains(ids, r.ID)
 	}), why, progress)
 }
 
 // launchReplicas launches replicas and returns the IDs of those with capacity.
-func (k *Reconciler) launchReplicas(ctx context.Context, o *bundleState, launches []controller.ReplicaLaunch) (launched []string, err error) {
+func (rc *Reconciler) launchReplicas(ctx context.Context, bs *bundleState, launches []controller.ReplicaLaunch) (launched []string, err error) {
 	if len(launches) == 0 {
 		return nil, nil
 	}
-	s, err := k.observe(ctx, o)
+	s, err := rc.observe(ctx, bs)
 	if err != nil {
 		return nil, err
 	}
-	offersErr := k.limitPlanning(ctx, o, s)
+	offersErr := rc.limitPlanning(ctx, bs, s)
 	more := map[cloud.ReplicaGroup]provision.ClassCounts{}
 	for _, l := range launches {
 		g := cloud.ReplicaGroup{Model: l.Model, Region: l.Region}
@@ -136,8 +136,8 @@ func (k *Reconciler) launchReplicas(ctx context.Context, o *bundleState, launche
 	for _, r := range s.have {
 		before[r.ID] = r.TerminatedReason == ""
 	}
-	_, err = o.deployer.launchMore(ctx, s.have, more, k.progress)
-	after, failed := o.deployer.listObjects(ctx)
+	_, err = bs.deployer.launchMore(ctx, s.have, more, rc.progress)
+	after, failed := bs.deployer.listObjects(ctx)
 	for _, r := range after {
 		if r.Kind == provision.KindReplica && r.TerminatedReason == "" && !before[r.ID] {
 			launched = append(launched, r.ID)
@@ -148,8 +148,8 @@ func (k *Reconciler) launchReplicas(ctx context.Context, o *bundleState, launche
 
 // storeDecisions stores which replicas drain for a change, before the change starts. It deletes
 // decisions about replicas that no longer exist, since their IDs may be reused.
-func (k *Reconciler) storeDecisions(ctx context.Context, spec *service.Spec, have []provision.Object, change controller.CapacityChange) error {
-	was, err := k.decisions()
+func (rc *Reconciler) storeDecisions(ctx context.Context, spec *service.Spec, have []provision.Object, change controller.CapacityChange) error {
+	was, err := rc.decisions()
 	if err != nil {
 		return err
 	}
@@ -168,7 +168,7 @@ func (k *Reconciler) storeDecisions(ctx context.Context, spec *service.Spec, hav
 	if was.equal(next) {
 		return nil
 	}
-	return k.writeDecisions(ctx, next)
+	return rc.writeDecisions(ctx, next)
 }
 
 // isAttached reports whether a replica is a machine of a static region.

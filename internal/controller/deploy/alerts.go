@@ -23,7 +23,7 @@ type CertificateExpiries struct {
 	// Operator is the expiry of the calling operator's certificate. Signs is true where the
 	// service's CA is on the operator's machine, which then renews it automatically.
 	Operator time.Time
-	Signs    bool
+	HasCAKey bool
 }
 
 // CertificateAlerts returns alerts for certificates with less than half of their lifetime remaining.
@@ -58,7 +58,7 @@ func CertificateAlerts(ends CertificateExpiries, now time.Time, command string) 
 	if len(due) > 0 {
 		add("machines", listMachines(due), where, first)
 	}
-	if isDue(ends.Operator, identity.AlertBefore) && !ends.Signs {
+	if isDue(ends.Operator, identity.AlertBefore) && !ends.HasCAKey {
 		add("operator", "your certificate is valid until %s", "request an invitation from the operator with the service's CA key and run 'skyserve connect URL --code CODE'", ends.Operator)
 	}
 	return alerts
@@ -79,38 +79,38 @@ func listMachines(ids []string) string {
 }
 
 // Alerts returns the alerts about certificates, launches, failed replicas and lost balancers at the last observation.
-func (k *Reconciler) Alerts() []telemetry.Alert {
-	k.mu.Lock()
-	ends, name, launches, failures := k.expiries, k.serviceName, slices.Concat(k.launchAlerts, k.balancerAlerts), k.failures
-	k.mu.Unlock()
-	certificates := CertificateAlerts(ends, k.now(), fmt.Sprintf("'skyserve up' with the service.yaml of %s", name))
+func (rc *Reconciler) Alerts() []telemetry.Alert {
+	rc.mu.Lock()
+	ends, name, launches, failures := rc.expiries, rc.serviceName, slices.Concat(rc.launchAlerts, rc.balancerAlerts), rc.failures
+	rc.mu.Unlock()
+	certificates := CertificateAlerts(ends, rc.now(), fmt.Sprintf("'skyserve up' with the service.yaml of %s", name))
 	return slices.Concat(launches, certificates, failures)
 }
 
 // now returns the time for checking certificates.
-func (k *Reconciler) now() time.Time {
-	if k.Now == nil {
+func (rc *Reconciler) now() time.Time {
+	if rc.Now == nil {
 		return time.Now()
 	}
-	return k.Now()
+	return rc.Now()
 }
 
 // storeExpiries stores the expiry times. Machines that did not respond keep their last known one.
-func (k *Reconciler) storeExpiries(h *Delivery, seen map[string]AgentReport) {
-	ends := CertificateExpiries{Controller: h.Authority.Expires(), Machines: map[string]time.Time{}}
-	if own, err := h.Party.Certificate(); err == nil && own.Leaf.NotAfter.Before(ends.Controller) {
+func (rc *Reconciler) storeExpiries(dl *Delivery, seen map[string]AgentReport) {
+	ends := CertificateExpiries{Controller: dl.Authority.Expires(), Machines: map[string]time.Time{}}
+	if own, err := dl.Party.Certificate(); err == nil && own.Leaf.NotAfter.Before(ends.Controller) {
 		ends.Controller = own.Leaf.NotAfter
 	}
-	k.mu.Lock()
-	defer k.mu.Unlock()
+	rc.mu.Lock()
+	defer rc.mu.Unlock()
 	for id, s := range seen {
 		at := s.Expires
 		if s.Err != nil {
-			at = k.expiries.Machines[id]
+			at = rc.expiries.Machines[id]
 		}
 		if !at.IsZero() {
 			ends.Machines[id] = at
 		}
 	}
-	k.expiries, k.serviceName = ends, h.Service
+	rc.expiries, rc.serviceName = ends, dl.Service
 }

@@ -41,7 +41,7 @@ func TestCertificateAlerts(t *testing.T) {
 		"controller, command":              {deploy.CertificateExpiries{Controller: year}, 184, []string{"run " + command + " on the machine that has the service's CA key, before 2027-03-01"}},
 		"controller, expired":              {deploy.CertificateExpiries{Controller: year}, 366, []string{"critical: certificate controller:"}},
 		"operator":                         {deploy.CertificateExpiries{Operator: began.AddDate(0, 0, 90)}, 46, []string{"run 'skyserve connect URL --code CODE' before 2026-05-30"}},
-		"operator with the CA":             {deploy.CertificateExpiries{Operator: began.AddDate(0, 0, 90), Signs: true}, 46, nil},
+		"operator with the CA":             {deploy.CertificateExpiries{Operator: began.AddDate(0, 0, 90), HasCAKey: true}, 46, nil},
 		"both":                             {deploy.CertificateExpiries{Controller: year, Machines: machines(365, "us-0")}, 330, []string{"certificate controller", "certificate machines"}},
 	} {
 		got := deploy.CertificateAlerts(c.ends, began.AddDate(0, 0, c.day), command)
@@ -82,16 +82,16 @@ func TestStatusAlertsAboutCertificates(t *testing.T) {
 func TestReconcilerAlertsAboutOwnExpiry(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		u := newReconcilerWorld(t)
-		k := u.reconciler()
-		if got := k.Alerts(); len(got) > 0 {
+		rc := u.reconciler()
+		if got := rc.Alerts(); len(got) > 0 {
 			t.Errorf("before the first observation: %v", got)
 		}
-		u.reconcileFor(t, k, 10*time.Second, always)
+		u.reconcileFor(t, rc, 10*time.Second, always)
 		day := 0
 		for _, c := range []struct{ day, alerts int }{{0, 0}, {180, 0}, {185, 1}, {400, 1}} {
 			time.Sleep(time.Duration(c.day-day) * 24 * time.Hour)
 			day = c.day
-			got := k.Alerts()
+			got := rc.Alerts()
 			if len(got) != c.alerts || c.alerts > 0 && (got[0].Object != "controller" || !strings.Contains(got[0].NextStep, "service.yaml of chat")) {
 				t.Errorf("day %d: %v", day, got)
 			}

@@ -27,8 +27,8 @@ const (
 	// to maxAttestationBackoff. Google permits ten reads of a machine per minute.
 	minAttestationBackoff = 3 * time.Second
 	maxAttestationBackoff = 9 * time.Second
-	// attestationTimeout is how long a machine that is not asked for keeps its place before others.
-	attestationTimeout = 30 * time.Second
+	// attestationEntryTTL is how long a machine that is not asked for keeps its place before others.
+	attestationEntryTTL = 30 * time.Second
 )
 
 // limitedAttestor reads key fingerprints at a limited rate for all machines of a service. A machine whose turn
@@ -37,25 +37,25 @@ const (
 type limitedAttestor struct {
 	next provision.KeyAttestor
 
-	mu       sync.Mutex
-	machines map[string]*attestation // by handle
-	tokens   float64                 // permitted reads
-	refilled time.Time
-	reads    chan struct{} // running reads
+	mu         sync.Mutex
+	machines   map[string]*attestation // by handle
+	tokens     float64                 // permitted reads
+	refilledAt time.Time
+	readSlots  chan struct{} // running reads
 }
 
 // attestation is the state of a machine without a known fingerprint.
 type attestation struct {
-	asked, read, due time.Time
-	backoff          time.Duration
-	running          bool
-	err              error // of the last read
+	requestedAt, readAt, nextReadAt time.Time
+	backoff                         time.Duration
+	running                         bool
+	err                             error // of the last read
 }
 
 // LimitAttestor returns an attestor that limits the calls of another one. All deliveries of a process to a
 // service should share it.
 func LimitAttestor(next provision.KeyAttestor) provision.KeyAttestor {
-	return &limitedAttestor{next: next, machines: map[string]*attestation{}, tokens: attestationBurst, reads: make(chan struct{}, maxAttestationReads)}
+	return &limitedAttestor{next: next, machines: map[string]*attestation{}, tokens: attestationBurst, readSlots: make(chan struct{}, maxAttestationReads)}
 }
 
 // Fingerprint implements provision.KeyAttestor.
@@ -75,11 +75,11 @@ func (l *limitedAttestor) Fingerprint(ctx context.Context, o provision.Object) (
 // read reads a fingerprint, while few others are read.
 func (l *limitedAttestor) read(ctx context.Context, o provision.Object) (string, error) {
 	select {
-	case l.reads <- struct{}{}:
+	case l.readSlots <- struct{}{}:
 	case <-ctx.Done():
 		return "", context.Cause(ctx)
 	}
-	defer func() { <-l.reads }()
+	defer func() { <-l.readSlots }()
 	return l.next.Fingerprint(ctx, o)
 }
 
@@ -88,33 +88,33 @@ func (l *limitedAttestor) admit(handle string) (m *attestation, admitted bool, e
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	now := time.Now()
-	if l.refilled.IsZero() {
-		l.refilled = now
+	if l.refilledAt.IsZero() {
+		l.refilledAt = now
 	}
 	if l.tokens < attestationBurst {
-		l.tokens = min(attestationBurst, l.tokens+attestationRate*now.Sub(l.refilled).Seconds())
+		l.tokens = min(attestationBurst, l.tokens+attestationRate*now.Sub(l.refilledAt).Seconds())
 	}
-	l.refilled = now
-	maps.DeleteFunc(l.machines, func(_ string, m *attestation) bool { return !m.running && now.Sub(m.asked) > attestationTimeout })
+	l.refilledAt = now
+	maps.DeleteFunc(l.machines, func(_ string, m *attestation) bool { return !m.running && now.Sub(m.requestedAt) > attestationEntryTTL })
 	m = l.machines[handle]
 	if m == nil {
 		m = &attestation{}
 		l.machines[handle] = m
 	}
-	m.asked = now
-	if m.running || now.Before(m.due) || float64(l.before(m, now)+1) > l.tokens {
+	m.requestedAt = now
+	if m.running || now.Before(m.nextReadAt) || float64(l.countAhead(m, now)+1) > l.tokens {
 		return nil, false, m.err
 	}
-	m.running, m.read = true, now
+	m.running, m.readAt = true, now
 	l.tokens--
 	return m, true, nil
 }
 
-// before returns the number of machines that may be read before a machine.
-func (l *limitedAttestor) before(m *attestation, now time.Time) int {
+// countAhead returns the number of machines that may be read before a machine.
+func (l *limitedAttestor) countAhead(m *attestation, now time.Time) int {
 	n := 0
 	for _, other := range l.machines {
-		if !other.running && !now.Before(other.due) && other.read.Before(m.read) {
+		if !other.running && !now.Before(other.nextReadAt) && other.readAt.Before(m.readAt) {
 			n++
 		}
 	}
@@ -128,12 +128,12 @@ func (l *limitedAttestor) record(handle string, m *attestation, fingerprint stri
 	m.running, m.err = false, err
 	if err != nil || fingerprint == "" {
 		m.backoff = min(max(2*m.backoff, minAttestationBackoff), maxAttestationBackoff)
-		m.due = time.Now().Add(m.backoff)
+		m.nextReadAt = time.Now().Add(m.backoff)
 		return
 	}
 	delete(l.machines, handle)
 	l.tokens = min(maxAttestationBurst, l.tokens+1+attestationsPerKey)
 	for _, other := range l.machines {
-		other.backoff, other.due = 0, time.Time{}
+		other.backoff, other.nextReadAt = 0, time.Time{}
 	}
 }

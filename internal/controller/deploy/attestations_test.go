@@ -50,14 +50,14 @@ func enrolPolled(t *testing.T, b *bootingMachines, attestor provision.KeyAttesto
 	if err != nil {
 		t.Fatal(err)
 	}
-	h := &deploy.Delivery{Service: "chat", Authority: authority, Attestor: attestor}
+	dl := &deploy.Delivery{Service: "chat", Authority: authority, Attestor: attestor}
 	var wg sync.WaitGroup
 	delays := make([]time.Duration, machines)
 	for i := range machines {
 		wg.Go(func() {
 			o := claimedMachine(provision.KindReplica, fmt.Sprint("a-", i), fmt.Sprint("i-", i), "")
 			for {
-				_, err := h.Machine(o).Fingerprint(t.Context())
+				_, err := dl.Machine(o).Fingerprint(t.Context())
 				if err == nil {
 					delays[i] = time.Since(b.ready(o.Handle))
 					return

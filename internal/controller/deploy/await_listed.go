@@ -21,7 +21,7 @@ const (
 	// consistent within seconds.
 	unlistedAfterListing = 10 * time.Second
 	unlistedAfterLaunch  = time.Minute
-	// maxReplans is how often UpListed and ApplyWanted plan again because a machine ended: a machine that ends
+	// maxReplans is how often UpAndAwait and ApplyDesired plan again because a machine ended: a machine that ends
 	// every time has a cause that an operator must find.
 	maxReplans = 3
 )
@@ -38,19 +38,19 @@ func (e *MachineEndedError) Error() string {
 	return fmt.Sprintf("waiting for %s: the machine has ended: %s", e.ID, e.Reason)
 }
 
-// UpListed applies a plan as Up does, and returns the objects that await returns. While await returns a
+// UpAndAwait applies a plan as Up does, and returns the objects that await returns. While await returns a
 // *MachineEndedError, it plans again and applies the difference, up to maxReplans times: the clouds may
 // have listed a machine as running that was ending. replanned is called with each such error and the new
 // plan. Then it updates the firewalls that admit machines by address. It returns the last plan.
-func (f *Deployer) UpListed(ctx context.Context, p *Plan, progress provision.ProgressFunc, await func(context.Context, *Plan) ([]provision.Object, error), replanned func(*MachineEndedError, *Plan)) (*Plan, []provision.Object, error) {
+func (dp *Deployer) UpAndAwait(ctx context.Context, p *Plan, progress provision.ProgressFunc, await func(context.Context, *Plan) ([]provision.Object, error), replanned func(*MachineEndedError, *Plan)) (*Plan, []provision.Object, error) {
 	var have []provision.Object
 	err := retryEnded(func() (err error) {
-		if p, err = f.Up(ctx, p, progress); err == nil {
+		if p, err = dp.Up(ctx, p, progress); err == nil {
 			have, err = await(ctx, p)
 		}
 		return err
 	}, func(ended *MachineEndedError) error {
-		next, err := f.Plan(ctx)
+		next, err := dp.Plan(ctx)
 		if err != nil {
 			return errors.Join(ended, err)
 		}
@@ -59,7 +59,7 @@ func (f *Deployer) UpListed(ctx context.Context, p *Plan, progress provision.Pro
 		return nil
 	})
 	if err == nil {
-		err = f.admitPeers(ctx, have, progress)
+		err = dp.admitPeers(ctx, have, progress)
 	}
 	return p, have, err
 }
@@ -80,18 +80,18 @@ func retryEnded(apply func() error, replan func(*MachineEndedError) error) error
 }
 
 // admitPeers repairs the firewalls whose rules contain addresses of machines, which are unknown before the launch.
-func (f *Deployer) admitPeers(ctx context.Context, have []provision.Object, progress provision.ProgressFunc) error {
-	if f.Only != nil || !cloud.ReplicatesStore(f.Spec) {
+func (dp *Deployer) admitPeers(ctx context.Context, have []provision.Object, progress provision.ProgressFunc) error {
+	if dp.Filter != nil || !cloud.ReplicatesStore(dp.Spec) {
 		return nil
 	}
-	p, err := f.planFor(have, nil)
+	p, err := dp.planFor(have, nil)
 	if err != nil {
 		return err
 	}
 	p.Changes = slices.DeleteFunc(p.Changes, func(c provision.Change) bool {
 		return c.Kind() != provision.KindFirewall || c.Action != provision.ActionRepair
 	})
-	_, err = provision.Apply(ctx, p.Changes, f.launcher(), f.applyOptions(p, progress))
+	_, err = provision.Apply(ctx, p.Changes, dp.launcher(), dp.applyOptions(p, progress))
 	return err
 }
 
@@ -100,17 +100,17 @@ func (f *Deployer) admitPeers(ctx context.Context, have []provision.Object, prog
 // are eventually consistent. It fails with a *MachineEndedError if a desired machine has ended since the
 // objects of p were listed. When ctx ends first, the error contains one machine that is not listed as
 // expected.
-func (f *Deployer) AwaitListed(ctx context.Context, p *Plan) ([]provision.Object, error) {
-	watch := f.newListingWatch(p)
+func (dp *Deployer) AwaitListed(ctx context.Context, p *Plan) ([]provision.Object, error) {
+	watch := dp.newListingWatch(p)
 	for wait := minLocateInterval; ; wait = min(maxLocateInterval, 2*wait) {
-		have, err := f.listObjects(ctx)
+		have, err := dp.listObjects(ctx)
 		if err != nil {
 			return nil, err
 		}
 		if ended := watch.ended(time.Now(), have); ended != nil {
 			return nil, ended
 		}
-		id := f.unlocated(p, have)
+		id := dp.firstUnlisted(p, have)
 		if id == "" {
 			return have, nil
 		}
@@ -129,10 +129,10 @@ type listingWatch struct {
 	missing map[string]time.Time // the first listing without a machine, by ID
 }
 
-func (f *Deployer) newListingWatch(p *Plan) *listingWatch {
+func (dp *Deployer) newListingWatch(p *Plan) *listingWatch {
 	w := &listingWatch{plan: p, listed: map[string]bool{}, missing: map[string]time.Time{}}
-	w.awaited = func(d provision.Desired) bool { return f.awaitsListing(p, d) }
-	for _, o := range p.Have {
+	w.awaited = func(d provision.Desired) bool { return dp.awaitsListing(p, d) }
+	for _, o := range p.Observed {
 		if o.TerminatedReason == "" && !p.removes(o) {
 			w.listed[o.ID] = true
 		}
@@ -142,7 +142,7 @@ func (f *Deployer) newListingWatch(p *Plan) *listingWatch {
 
 // ended returns the error of a machine that has ended, by another listing; nil = none has.
 func (w *listingWatch) ended(now time.Time, have []provision.Object) *MachineEndedError {
-	for _, d := range w.plan.Wants {
+	for _, d := range w.plan.Desired {
 		switch {
 		case !w.awaited(d):
 			continue
@@ -170,7 +170,7 @@ func (w *listingWatch) ended(now time.Time, have []provision.Object) *MachineEnd
 // reasonOf returns why the machine of an ID ended after the plan was made; empty if its cloud does not tell.
 func (w *listingWatch) reasonOf(id string, have []provision.Object) string {
 	for _, o := range have {
-		before := slices.ContainsFunc(w.plan.Have, func(old provision.Object) bool { return old.Handle == o.Handle && old.TerminatedReason != "" })
+		before := slices.ContainsFunc(w.plan.Observed, func(old provision.Object) bool { return old.Handle == o.Handle && old.TerminatedReason != "" })
 		if o.ID == id && o.TerminatedReason != "" && !before && !w.plan.removes(o) {
 			return o.TerminatedReason
 		}
@@ -187,9 +187,9 @@ func (p *Plan) removes(o provision.Object) bool {
 
 // awaitsListing reports whether AwaitListed waits for a desired object: for every machine or, with Only,
 // for every launched one.
-func (f *Deployer) awaitsListing(p *Plan, w provision.Desired) bool {
-	launched := slices.ContainsFunc(p.Changes, func(c provision.Change) bool { return c.Desired.ID == w.ID })
-	return w.Machine != nil && (f.Only == nil || launched)
+func (dp *Deployer) awaitsListing(p *Plan, desired provision.Desired) bool {
+	launched := slices.ContainsFunc(p.Changes, func(c provision.Change) bool { return c.Desired.ID == desired.ID })
+	return desired.Machine != nil && (dp.Filter == nil || launched)
 }
 
 // isListed reports whether a machine with an ID exists.
@@ -197,8 +197,8 @@ func isListed(have []provision.Object, id string) bool {
 	return slices.ContainsFunc(have, func(o provision.Object) bool { return o.ID == id && o.TerminatedReason == "" })
 }
 
-// unlocated returns the ID of a machine that is not listed as expected; empty = all are.
-func (f *Deployer) unlocated(p *Plan, have []provision.Object) string {
+// firstUnlisted returns the ID of a machine that is not listed as expected; empty = all are.
+func (dp *Deployer) firstUnlisted(p *Plan, have []provision.Object) string {
 	for _, o := range have {
 		if o.Offering == nil || o.TerminatedReason != "" {
 			continue
@@ -207,9 +207,9 @@ func (f *Deployer) unlocated(p *Plan, have []provision.Object) string {
 			return o.ID
 		}
 	}
-	for _, w := range p.Wants {
-		if f.awaitsListing(p, w) && !isListed(have, w.ID) {
-			return w.ID
+	for _, desired := range p.Desired {
+		if dp.awaitsListing(p, desired) && !isListed(have, desired.ID) {
+			return desired.ID
 		}
 	}
 	return ""

@@ -54,15 +54,15 @@ func TestUpReplacesMachineThatEndsDuringRun(t *testing.T) {
 		if _, err := up(spec, p); err != nil {
 			t.Fatal(err)
 		}
-		f := newDeployer(spec, p)
-		plan, err := f.Plan(ctx)
+		dp := newDeployer(spec, p)
+		plan, err := dp.Plan(ctx)
 		if err != nil || len(plan.Changes) > 0 {
 			t.Fatalf("changes %v (%v)", plan.Changes, err)
 		}
 		gone := endReplica(t, c, p, "us-east-1-0")
 
 		begun, replans := time.Now(), 0
-		_, have, err := f.UpListed(ctx, plan, nil, f.AwaitListed, func(e *deploy.MachineEndedError, next *deploy.Plan) {
+		_, have, err := dp.UpAndAwait(ctx, plan, nil, dp.AwaitListed, func(e *deploy.MachineEndedError, next *deploy.Plan) {
 			replans++
 			if e.ID != "us-east-1-0" || !strings.Contains(e.Error(), "us-east-1-0: the machine has ended: ") || len(next.Changes) == 0 {
 				t.Errorf("%v with the changes %v", e, next.Changes)
@@ -86,16 +86,16 @@ func TestUpStopsReplacingMachineThatKeepsEnding(t *testing.T) {
 		spec := parse(t, oneReplica)
 		c := newClouds(spec, &testcloud.Faults{}, -1)
 		p := c.open(t)
-		f := newDeployer(spec, p)
-		plan, err := f.Plan(ctx)
+		dp := newDeployer(spec, p)
+		plan, err := dp.Plan(ctx)
 		if err != nil {
 			t.Fatal(err)
 		}
 		attempts := 0
-		_, _, err = f.UpListed(ctx, plan, nil, func(ctx context.Context, p *deploy.Plan) ([]provision.Object, error) {
+		_, _, err = dp.UpAndAwait(ctx, plan, nil, func(ctx context.Context, p *deploy.Plan) ([]provision.Object, error) {
 			attempts++
-			endReplica(t, c, f.Provider, "us-east-1-0")
-			return f.AwaitListed(ctx, p)
+			endReplica(t, c, dp.Provider, "us-east-1-0")
+			return dp.AwaitListed(ctx, p)
 		}, func(*deploy.MachineEndedError, *deploy.Plan) {})
 		var ended *deploy.MachineEndedError
 		if !errors.As(err, &ended) || ended.ID != "us-east-1-0" || ended.Reason == "" || attempts > 5 {
@@ -128,25 +128,25 @@ func TestScalingReplacesMachineThatEndsDuringChange(t *testing.T) {
 				if _, err := up(spec, p); err != nil {
 					t.Fatal(err)
 				}
-				f := newDeployer(spec, p)
-				f.Only = func(*deploy.Plan, provision.Change) bool { return false }
-				s := newScaling(f)
+				dp := newDeployer(spec, p)
+				dp.Filter = func(*deploy.Plan, provision.Change) bool { return false }
+				s := newScaling(dp)
 				gone, reported := map[string]bool{}, 0
-				s.Use = func(ctx context.Context, plan *deploy.Plan, _, _ map[string]bool) error {
+				s.UpdateBalancers = func(ctx context.Context, plan *deploy.Plan, _, _ map[string]bool) error {
 					if len(gone) < tt.ends {
 						gone[endReplica(t, c, p, "us-east-1-1")] = true
 					}
 					_, err := s.AwaitListed(ctx, plan)
 					return err
 				}
-				s.Ended = func(e *deploy.MachineEndedError) {
+				s.OnEnded = func(e *deploy.MachineEndedError) {
 					reported++
 					if e.ID != "us-east-1-1" {
 						t.Errorf("reported %v", e)
 					}
 				}
 				group := cloud.ReplicaGroup{Model: "llama", Region: "aws/us-east-1"}
-				err := s.ApplyWanted(ctx, deploy.Wanted{Counts: map[cloud.ReplicaGroup]provision.ClassCounts{group: {onL4: 2}}})
+				err := s.ApplyDesired(ctx, deploy.DesiredReplicas{Counts: map[cloud.ReplicaGroup]provision.ClassCounts{group: {onL4: 2}}})
 				var ended *deploy.MachineEndedError
 				if errors.As(err, &ended) != tt.fails || !tt.fails && err != nil || reported != tt.ended {
 					t.Fatalf("%d ended machines reported, err %v", reported, err)

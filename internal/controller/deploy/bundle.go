@@ -21,14 +21,14 @@ import (
 	"skyserve/provision/cloud"
 )
 
-// Bundle is the part of a deployment that only machines with a controller receive.
-type Bundle struct {
-	// Own is the controller's certificate, Issuer the CA with which it certifies machines: see
+// ControllerBundle is the part of a deployment that only machines with a controller receive.
+type ControllerBundle struct {
+	// Certificate is the controller's certificate, DelegatedCA the CA with which it certifies machines: see
 	// identity.Home.Controller.
-	Own, Issuer []byte
-	// Means is the configuration of the controller's access to clouds, in a format of the caller. It contains no
+	Certificate, DelegatedCA []byte
+	// CloudConfig is the configuration of the controller's access to clouds, in a format of the caller. It contains no
 	// secrets: a controller uses the IAM role or service account of its machine.
-	Means json.RawMessage
+	CloudConfig json.RawMessage
 }
 
 // UnitController is the name of the controller's unit, and the folder of its files below the
@@ -43,13 +43,13 @@ const (
 	dirBundleStore    = "store"
 )
 
-// bundleContent is the part of the Content on the controller's machine that is not in service.yaml or a
+// bundleFile is the part of the Content on the controller's machine that is not in service.yaml or a
 // certificate.
-type bundleContent struct {
-	Secrets   map[string]string `json:"secrets"` // by their reference in service.yaml
-	PeerToken string            `json:"peer_token"`
-	Means     json.RawMessage   `json:"means"`
-	Zone      HostedZone        `json:"zone,omitzero"`
+type bundleFile struct {
+	Secrets     map[string]string `json:"secrets"` // by their reference in service.yaml
+	PeerToken   string            `json:"peer_token"`
+	CloudConfig json.RawMessage   `json:"means"`
+	Zone        HostedZone        `json:"zone,omitzero"`
 	// AdminToken and Base are the fields of Content.
 	AdminToken string `json:"admin_token,omitempty"`
 	Base       string `json:"base,omitempty"`
@@ -62,43 +62,43 @@ type bundleContent struct {
 	OtherClouds []provision.Object `json:"elsewhere"`
 }
 
-// IsBundle reports whether a folder contains the bundle of a controller in a cloud.
-func IsBundle(dir string) bool {
+// HasBundle reports whether a folder contains the bundle of a controller in a cloud.
+func HasBundle(dir string) bool {
 	_, err := os.Stat(filepath.Join(dir, fileBundleContent))
 	return err == nil
 }
 
 // ReadBundle reads a controller's bundle from the folder of its configuration. otherClouds are the
 // machines in other clouds at the time of the bundle's delivery.
-func ReadBundle(dir string) (c Content, otherClouds []provision.Object, err error) {
-	return readBundle(dir, Content{})
+func ReadBundle(dir string) (c DeploymentInput, otherClouds []provision.Object, err error) {
+	return readBundle(dir, DeploymentInput{})
 }
 
 // readBundle reads a bundle like ReadBundle. It parses service.yaml only if its text differs from that of the
 // earlier content.
-func readBundle(dir string, earlier Content) (c Content, otherClouds []provision.Object, err error) {
+func readBundle(dir string, earlier DeploymentInput) (c DeploymentInput, otherClouds []provision.Object, err error) {
 	read := func(name string) []byte {
 		text, failed := os.ReadFile(filepath.Join(dir, name))
 		err = errors.Join(err, failed)
 		return text
 	}
-	c.Text, c.Bundle = read(fileBundleService), &Bundle{Own: read(identity.FileController), Issuer: read(identity.FileDelegated)}
+	c.SpecYAML, c.Bundle = read(fileBundleService), &ControllerBundle{Certificate: read(identity.FileController), DelegatedCA: read(identity.FileDelegated)}
 	text := read(fileBundleContent)
-	var held bundleContent
+	var held bundleFile
 	if err == nil {
 		err = atomicfile.DecodeJSON(filepath.Join(dir, fileBundleContent), text, &held)
 	}
-	if err == nil && earlier.Spec != nil && bytes.Equal(c.Text, earlier.Text) {
+	if err == nil && earlier.Spec != nil && bytes.Equal(c.SpecYAML, earlier.SpecYAML) {
 		c.Spec = earlier.Spec
 	} else if err == nil {
-		c.Spec, err = service.ParseDeployed(filepath.Join(dir, fileBundleService), c.Text)
+		c.Spec, err = service.ParseDeployed(filepath.Join(dir, fileBundleService), c.SpecYAML)
 	}
 	if err != nil {
-		return Content{}, nil, fmt.Errorf("reading the controller's bundle: %w", err)
+		return DeploymentInput{}, nil, fmt.Errorf("reading the controller's bundle: %w", err)
 	}
-	c.PeerToken, c.Bundle.Means, c.Enrolled = held.PeerToken, held.Means, held.Enrolled
+	c.PrefixHashSeed, c.Bundle.CloudConfig, c.Enrolled = held.PeerToken, held.CloudConfig, held.Enrolled
 	c.Controllers, c.Self, c.Images = held.Controllers, held.Self, held.Images
-	c.Zone, c.AdminToken, c.Base = held.Zone, held.AdminToken, held.Base
+	c.Zone, c.AdminToken, c.BaseDir = held.Zone, held.AdminToken, held.Base
 	c.Secrets = func(ref string) (string, error) {
 		value, known := held.Secrets[ref]
 		if !known {
@@ -112,13 +112,13 @@ func readBundle(dir string, earlier Content) (c Content, otherClouds []provision
 // CheckSecrets returns an error that lists the unreadable secrets of a service, one per line; nil if
 // all can be read.
 func CheckSecrets(spec *service.Spec, secrets Secrets) error {
-	_, err := secretsOf(Content{Spec: spec, Secrets: secrets})
+	_, err := secretsOf(DeploymentInput{Spec: spec, Secrets: secrets})
 	return err
 }
 
 // secretsOf returns all secrets of a service, by their reference. Errors contain the keys that
 // refer to them.
-func secretsOf(c Content) (map[string]string, error) {
+func secretsOf(c DeploymentInput) (map[string]string, error) {
 	all := map[string]string{}
 	if !cloud.UsesClouds(c.Spec) {
 		return all, nil // balancers on this computer read the files of service.yaml themselves
@@ -166,7 +166,7 @@ func secretsOf(c Content) (map[string]string, error) {
 
 // generation returns the hash of all inputs of deployments except the machines: a controller with
 // another value produces other deployments for the same machines.
-func (c Content) generation() (string, error) {
+func (c DeploymentInput) generation() (string, error) {
 	secrets, err := secretsOf(c)
 	if err != nil {
 		return "", err
@@ -174,12 +174,12 @@ func (c Content) generation() (string, error) {
 	return provision.ConfigHash(struct {
 		Text, PeerToken  string
 		Secrets          map[string]string
-		Bundle           *Bundle
+		Bundle           *ControllerBundle
 		Enrolled         map[string][]string
 		Zone             HostedZone `json:",omitzero"`
 		AdminToken, Base string     `json:",omitempty"`
 		Images           Images     `json:",omitempty"`
-	}{string(c.Text), c.PeerToken, secrets, c.Bundle, c.Enrolled, c.Zone, c.AdminToken, c.Base, c.Images})
+	}{string(c.SpecYAML), c.PrefixHashSeed, secrets, c.Bundle, c.Enrolled, c.Zone, c.AdminToken, c.BaseDir, c.Images})
 }
 
 // controllerUnit returns the controller's unit on its machine.
@@ -187,7 +187,7 @@ func (d *deploymentBuilder) controllerUnit(machine provision.Object) (agent.Unit
 	at := cloud.EndpointsOf(machine)
 	own := filepath.ToSlash(filepath.Join(UnitController, identity.FileController))
 	c := service.ControllerConfig{
-		Service: d.spec.Name, ID: machine.ID, Controllers: d.control.ids(), Listen: at.Controller, StoreURL: d.spec.Store.URL,
+		Service: d.spec.Name, ID: machine.ID, Controllers: d.control.clusterIDs(), Listen: at.Controller, StoreURL: d.spec.Store.URL,
 		Identity: &service.Identity{Cert: own, Key: own, CA: agent.FileCA, Revoked: agent.FileRevoked},
 		RTT:      d.spec.LocalHosts.RTT, Balancers: []service.ControlledBalancer{}, Replicas: []service.ControlledReplica{},
 	}
@@ -218,10 +218,10 @@ func (d *deploymentBuilder) controllerUnit(machine provision.Object) (agent.Unit
 	if err != nil {
 		return agent.Unit{}, err
 	}
-	fixed, err := provision.ConfigHash([]any{c.Immutable(), d.Bundle.Own})
+	immutableHash, err := provision.ConfigHash([]any{c.Immutable(), d.Bundle.Certificate})
 	return agent.Unit{
-		Name: UnitController, Args: []string{program, "controller", "--config", UnitController + "/" + fileBundleConfig}, Files: files, Fixed: fixed,
-		Ready: "http://" + c.Listen + "/healthz",
+		Name: UnitController, Args: []string{program, "controller", "--config", UnitController + "/" + fileBundleConfig}, Files: files, ImmutableHash: immutableHash,
+		ReadinessURL: "http://" + c.Listen + "/healthz",
 	}, err
 }
 
@@ -231,11 +231,11 @@ func (d *deploymentBuilder) bundleFiles(machine provision.Object, c service.Cont
 	if err != nil {
 		return nil, err
 	}
-	held := bundleContent{
-		PeerToken: d.PeerToken, Means: d.Bundle.Means, Enrolled: d.Enrolled, Zone: d.Zone, AdminToken: d.AdminToken, Base: d.Base, OtherClouds: []provision.Object{},
-		Controllers: d.control.all(), Self: machine.ID, Images: d.Images,
+	held := bundleFile{
+		PeerToken: d.PrefixHashSeed, CloudConfig: d.Bundle.CloudConfig, Enrolled: d.Enrolled, Zone: d.Zone, AdminToken: d.AdminToken, Base: d.BaseDir, OtherClouds: []provision.Object{},
+		Controllers: d.control.ids(), Self: machine.ID, Images: d.Images,
 	}
-	if held.Secrets, err = secretsOf(d.Content); err != nil {
+	if held.Secrets, err = secretsOf(d.DeploymentInput); err != nil {
 		return nil, err
 	}
 	for _, o := range d.have {
@@ -252,8 +252,8 @@ func (d *deploymentBuilder) bundleFiles(machine provision.Object, c service.Cont
 	}
 	files := map[string]string{}
 	for name, text := range map[string][]byte{
-		fileBundleConfig: config, fileBundleService: d.Text, fileBundleContent: content,
-		identity.FileController: d.Bundle.Own, identity.FileDelegated: d.Bundle.Issuer,
+		fileBundleConfig: config, fileBundleService: d.SpecYAML, fileBundleContent: content,
+		identity.FileController: d.Bundle.Certificate, identity.FileDelegated: d.Bundle.DelegatedCA,
 	} {
 		files[UnitController+"/"+name] = string(text)
 	}

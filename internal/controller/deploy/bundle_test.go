@@ -18,13 +18,13 @@ import (
 )
 
 // withBundle is the content of a service with a controller.
-func withBundle(t *testing.T) deploy.Content {
+func withBundle(t *testing.T) deploy.DeploymentInput {
 	c := content(t)
-	c.Bundle = &deploy.Bundle{Own: []byte("OWN"), Issuer: []byte("ISSUER"), Means: json.RawMessage(`{"program":"p"}`)}
+	c.Bundle = &deploy.ControllerBundle{Certificate: []byte("OWN"), DelegatedCA: []byte("ISSUER"), CloudConfig: json.RawMessage(`{"program":"p"}`)}
 	return c
 }
 
-func deployments(t *testing.T, c deploy.Content, have []provision.Object) map[string]agent.Deployment {
+func deployments(t *testing.T, c deploy.DeploymentInput, have []provision.Object) map[string]agent.Deployment {
 	t.Helper()
 	all, err := deploy.Deployments(c, have)
 	if err != nil {
@@ -68,7 +68,7 @@ func TestControllersRunOnThreeMachines(t *testing.T) {
 	if err := yaml.UnmarshalWithOptions([]byte(u.Files["controller/config.yaml"]), &c, yaml.Strict()); err != nil {
 		t.Fatal(err)
 	}
-	if c.StoreListen != "10.0.0.1:8400" || c.StoreDir != "controller/store" || c.Listen != "127.0.0.1:8410" || u.Ready != "http://127.0.0.1:8410/healthz" ||
+	if c.StoreListen != "10.0.0.1:8400" || c.StoreDir != "controller/store" || c.Listen != "127.0.0.1:8410" || u.ReadinessURL != "http://127.0.0.1:8410/healthz" ||
 		c.Identity.Cert != "controller/controller.pem" || u.Files[c.Identity.Cert] != "OWN" || u.Files["controller/issuer.pem"] != "ISSUER" {
 		t.Errorf("got %+v", c)
 	}
@@ -110,7 +110,7 @@ func TestBalancersUseControllersStore(t *testing.T) {
 	away := slices.DeleteFunc(testMachines(), func(o provision.Object) bool { return o.ID == "lb-us-east-1-0" })
 	for _, tt := range []struct {
 		name     string
-		content  deploy.Content
+		content  deploy.DeploymentInput
 		have     []provision.Object
 		balancer string
 		want     string
@@ -138,7 +138,7 @@ func TestBundleYieldsSameDeployments(t *testing.T) {
 	obtains.Bundle = withBundle(t).Bundle
 	pinned := withBundle(t)
 	pinned.Images = deploy.Images{"vllm/vllm-openai:v0.33.0": "vllm/vllm-openai:v0.33.0@sha256:" + strings.Repeat("0a", 32)}
-	for _, content := range []deploy.Content{withBundle(t), obtains, pinned} {
+	for _, content := range []deploy.DeploymentInput{withBundle(t), obtains, pinned} {
 		all := deployments(t, content, have)
 		c, otherClouds, err := deploy.ReadBundle(writeBundle(t, all["lb-us-east-1-0"]))
 		if err != nil {

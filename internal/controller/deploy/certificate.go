@@ -12,8 +12,8 @@ import (
 )
 
 // Certificate reads the certificate of a balancer's public listener; nil where it has no TLS.
-func (h *Delivery) Certificate(ctx context.Context, o provision.Object) (*telemetry.Certificate, error) {
-	s, err := h.Snapshot(ctx, o)
+func (dl *Delivery) Certificate(ctx context.Context, o provision.Object) (*telemetry.Certificate, error) {
+	s, err := dl.Snapshot(ctx, o)
 	if err != nil {
 		return nil, err
 	}
@@ -24,10 +24,10 @@ func (h *Delivery) Certificate(ctx context.Context, o provision.Object) (*teleme
 }
 
 // Snapshot reads a balancer's snapshot of the service.
-func (h *Delivery) Snapshot(ctx context.Context, o provision.Object) (*telemetry.Snapshot, error) {
-	hc := telemetry.SecureClient(h.Party.Client(identity.Balancer))
+func (dl *Delivery) Snapshot(ctx context.Context, o provision.Object) (*telemetry.Snapshot, error) {
+	hc := telemetry.SecureClient(dl.Party.Client(identity.Balancer))
 	defer hc.CloseIdleConnections()
-	return telemetry.NewClient(h.adminURL(o), hc).Snapshot(ctx)
+	return telemetry.NewClient(dl.adminURL(o), hc).Snapshot(ctx)
 }
 
 // AwaitCertificates returns when all balancers have obtained a certificate; when ctx ends, with an

@@ -122,23 +122,23 @@ type step struct {
 // upStep returns what `skyserve up` does to clouds, in its order.
 func upStep(spec *service.Spec, program string) func(context.Context, *operatorWorld, provision.MultiCloud, provision.DNSZone) error {
 	return func(ctx context.Context, n *operatorWorld, p provision.MultiCloud, zone provision.DNSZone) error {
-		f := newDeployer(spec, p)
-		f.UserData = func(c cloud.MachineInput) (string, error) { return "#cloud-config\n# " + c.ID + program, nil }
-		plan, err := f.Plan(ctx)
+		dp := newDeployer(spec, p)
+		dp.UserData = func(c cloud.MachineInput) (string, error) { return "#cloud-config\n# " + c.ID + program, nil }
+		plan, err := dp.Plan(ctx)
 		if err != nil {
 			return err
 		}
-		if f.Enrolments, err = deploy.ReadEnrolments(n); err != nil {
+		if dp.Enrolments, err = deploy.ReadEnrolments(n); err != nil {
 			return err
 		}
-		strangers, known := f.Enrolments.Examine(plan.Have, func(provision.Object) bool { return false })
+		strangers, known := dp.Enrolments.ClassifyMachines(plan.Observed, func(provision.Object) bool { return false })
 		if len(strangers) > 0 {
-			return &deploy.StrangersError{Machines: strangers}
+			return &deploy.UnknownMachinesError{Machines: strangers}
 		}
-		if err := f.Enrolments.Adopt(known); err != nil {
+		if err := dp.Enrolments.Adopt(known); err != nil {
 			return err
 		}
-		_, have, err := f.UpListed(ctx, plan, nil, f.AwaitListed, func(*deploy.MachineEndedError, *deploy.Plan) {})
+		_, have, err := dp.UpAndAwait(ctx, plan, nil, dp.AwaitListed, func(*deploy.MachineEndedError, *deploy.Plan) {})
 		if err != nil {
 			return err
 		}
@@ -164,11 +164,11 @@ func nameFor(spec *service.Spec, have []provision.Object) provision.PublicName {
 func applyStep(spec *service.Spec, counts map[cloud.ReplicaGroup]provision.ClassCounts) func(context.Context, *operatorWorld, provision.MultiCloud, provision.DNSZone) error {
 	return func(ctx context.Context, _ *operatorWorld, p provision.MultiCloud, _ provision.DNSZone) error {
 		s := newScaling(newDeployer(spec, p))
-		s.Use = func(ctx context.Context, plan *deploy.Plan, _, _ map[string]bool) error {
+		s.UpdateBalancers = func(ctx context.Context, plan *deploy.Plan, _, _ map[string]bool) error {
 			_, err := s.AwaitListed(ctx, plan)
 			return err
 		}
-		return s.ApplyWanted(ctx, deploy.Wanted{Counts: counts})
+		return s.ApplyDesired(ctx, deploy.DesiredReplicas{Counts: counts})
 	}
 }
 
@@ -182,11 +182,11 @@ func downStep(ctx context.Context, n *operatorWorld, p provision.MultiCloud, zon
 
 // gcStep does what `gc` does.
 func gcStep(ctx context.Context, _ *operatorWorld, p provision.MultiCloud, _ provision.DNSZone) error {
-	orphans, err := deploy.Orphans(ctx, p, []deploy.Service{{Name: "chat", Owner: "me"}})
+	orphans, err := deploy.Orphans(ctx, p, []deploy.ServiceKey{{Name: "chat", Owner: "me"}})
 	if err != nil {
 		return err
 	}
-	return deploy.Remove(ctx, p, orphans, nil)
+	return deploy.DeleteObjects(ctx, p, orphans, nil)
 }
 
 // lifecycle returns all steps of a service.

@@ -14,24 +14,24 @@ import (
 // An agent reports its replica ready up to a second before a balancer does, which must probe the
 // engine first. If another replica were drained in that second, its balancer might have none.
 
-// withoutUnconfirmed returns the statuses of machines with one change: a replica counts as starting until a
+// withConfirmedReadiness returns the statuses of machines with one change: a replica counts as starting until a
 // balancer reports it ready. It asks the balancers only while a replica may be drained in favour of
 // another. Replicas that balancers stop using are left as they are.
-func (k *Reconciler) withoutUnconfirmed(ctx context.Context, h *Delivery, draining map[string]bool, seen map[string]AgentReport) map[string]AgentReport {
-	if !mayDrain(h.Have, seen) {
+func (rc *Reconciler) withConfirmedReadiness(ctx context.Context, dl *Delivery, draining map[string]bool, seen map[string]AgentReport) map[string]AgentReport {
+	if !isLeaving(dl.Machines, seen) {
 		return seen
 	}
 	var used map[string]bool
-	if k.servers != nil {
-		used = k.servers()
+	if rc.usedReplicas != nil {
+		used = rc.usedReplicas()
 	} else {
-		used = h.readyAtBalancers(ctx, seen)
+		used = dl.readyAtBalancers(ctx, seen)
 	}
-	return confirmed(h.Have, seen, used, draining)
+	return withoutUnused(dl.Machines, seen, used, draining)
 }
 
-// mayDrain reports whether a replica is being interrupted, replaced or used as a fallback.
-func mayDrain(have []provision.Object, seen map[string]AgentReport) bool {
+// isLeaving reports whether a replica is being interrupted, replaced or used as a fallback.
+func isLeaving(have []provision.Object, seen map[string]AgentReport) bool {
 	for _, o := range have {
 		if o.Kind == provision.KindReplica && (cloud.FallbackFor(o) != "" || cloud.ReplacesHandle(o) != "") {
 			return true
@@ -40,10 +40,10 @@ func mayDrain(have []provision.Object, seen map[string]AgentReport) bool {
 	return len(interrupted(have, seen)) > 0
 }
 
-// confirmed returns the statuses of machines with one change: the phase of a ready replica that no balancer
+// withoutUnused returns the statuses of machines with one change: the phase of a ready replica that no balancer
 // uses is PhaseStarting. Replicas that are draining or have a replacement keep their phase:
 // balancers need not use them.
-func confirmed(have []provision.Object, seen map[string]AgentReport, used, draining map[string]bool) map[string]AgentReport {
+func withoutUnused(have []provision.Object, seen map[string]AgentReport, used, draining map[string]bool) map[string]AgentReport {
 	out, beingReplaced := maps.Clone(seen), withReplacement(have)
 	for _, o := range have {
 		s := out[o.ID]
@@ -57,12 +57,12 @@ func confirmed(have []provision.Object, seen map[string]AgentReport, used, drain
 
 // readyAtBalancers returns the replicas that a balancer reports ready. It asks only balancers whose
 // agents responded.
-func (h *Delivery) readyAtBalancers(ctx context.Context, seen map[string]AgentReport) map[string]bool {
+func (dl *Delivery) readyAtBalancers(ctx context.Context, seen map[string]AgentReport) map[string]bool {
 	ctx, cancel := context.WithTimeout(ctx, adminTimeout)
 	defer cancel()
 	var mu sync.Mutex
 	ready := map[string]bool{}
-	h.eachBalancer(func(o provision.Object, b adminClient) {
+	dl.eachBalancer(func(o provision.Object, b adminClient) {
 		if seen[o.ID].Err != nil {
 			return
 		}

@@ -31,7 +31,7 @@ func TestDrainWaitsForBalancers(t *testing.T) {
 			"old": {Status: agent.Status{Phase: agent.Phase(tt.phase)}},
 			"new": {Status: agent.Status{Phase: agent.PhaseReady}},
 		}
-		got := drained(setOf(tt.draining), have, confirmed(have, seen, setOf(tt.used), setOf(tt.draining)), nil)
+		got := drained(setOf(tt.draining), have, withoutUnused(have, seen, setOf(tt.used), setOf(tt.draining)), nil)
 		if !maps.Equal(got, setOf(tt.want)) {
 			t.Errorf("%s: drained %v, want %q", tt.name, got, tt.want)
 		}
@@ -57,7 +57,7 @@ func TestBalancersAreAskedOnlyWhileDraining(t *testing.T) {
 		{"it is interrupted", nil, taken, true},
 	} {
 		have := []provision.Object{{ID: "a", Kind: provision.KindReplica, Handle: "h-a", Labels: tt.labels}}
-		if got := mayDrain(have, tt.seen); got != tt.want {
+		if got := isLeaving(have, tt.seen); got != tt.want {
 			t.Errorf("%s: %t, want %t", tt.name, got, tt.want)
 		}
 	}

@@ -20,8 +20,8 @@ import (
 // controlPlane is the machines that run a controller, sorted by ID: either one or cloud.ControlNodes. Without
 // store.url each also runs a store: a single one, or a member of a cluster.
 type controlPlane struct {
-	chosen []cloud.ControlCandidate
-	placed []provision.Object // those of chosen whose machines have addresses
+	chosen    []cloud.ControlCandidate
+	addressed []provision.Object // those of chosen whose machines have addresses
 }
 
 // chooseControlPlane chooses the machines of the controllers. running are the IDs of those that run one now. A
@@ -63,38 +63,38 @@ func chooseControlPlane(spec *service.Spec, have []provision.Object, running []s
 			continue
 		}
 		if p.chosen = append(p.chosen, c); at(c.ID) >= 0 {
-			p.placed = append(p.placed, have[at(c.ID)])
+			p.addressed = append(p.addressed, have[at(c.ID)])
 		}
 	}
 	slices.SortFunc(p.chosen, func(a, b cloud.ControlCandidate) int { return cmp.Compare(a.ID, b.ID) })
-	slices.SortFunc(p.placed, func(a, b provision.Object) int { return cmp.Compare(a.ID, b.ID) })
+	slices.SortFunc(p.addressed, func(a, b provision.Object) int { return cmp.Compare(a.ID, b.ID) })
 	return p
 }
 
-// all returns the IDs of all controllers.
-func (p controlPlane) all() (ids []string) {
+// ids returns the IDs of all controllers.
+func (p controlPlane) ids() (ids []string) {
 	for _, c := range p.chosen {
 		ids = append(ids, c.ID)
 	}
 	return ids
 }
 
-// ids returns the IDs of all controllers; nil if there is one.
-func (p controlPlane) ids() []string {
+// clusterIDs returns the IDs of all controllers; nil if there is one.
+func (p controlPlane) clusterIDs() []string {
 	if len(p.chosen) < cloud.ControlNodes {
 		return nil
 	}
-	return p.all()
+	return p.ids()
 }
 
 // ControlMachines returns the IDs of the machines that run a controller, sorted: see chooseControlPlane.
 func ControlMachines(spec *service.Spec, have []provision.Object, running []string) []string {
-	return chooseControlPlane(spec, have, running).all()
+	return chooseControlPlane(spec, have, running).ids()
 }
 
 // runs reports whether a machine runs a controller.
 func (p controlPlane) runs(id string) bool {
-	return slices.ContainsFunc(p.placed, func(o provision.Object) bool { return o.ID == id })
+	return slices.ContainsFunc(p.addressed, func(o provision.Object) bool { return o.ID == id })
 }
 
 // storeURLs returns the URLs of the stores for a machine: its own first, then those of its region. A machine may
@@ -109,7 +109,7 @@ func (p controlPlane) storeURLs(id string, region service.Region) []string {
 		}
 		return 2
 	}
-	order := slices.Clone(p.placed)
+	order := slices.Clone(p.addressed)
 	slices.SortStableFunc(order, func(a, b provision.Object) int { return cmp.Compare(distance(a), distance(b)) })
 	var urls []string
 	for _, o := range order {
@@ -124,13 +124,13 @@ func (p controlPlane) storeURLs(id string, region service.Region) []string {
 
 // storeCluster returns the cluster of a controller's store; nil for a single store.
 func (p controlPlane) storeCluster(machine provision.Object) *service.StoreCluster {
-	if p.ids() == nil {
+	if p.clusterIDs() == nil {
 		return nil
 	}
 	at := cloud.EndpointsOf(machine)
-	c := &service.StoreCluster{Listen: at.Listen.Routes, Advertise: at.Advertised.Routes, Members: p.ids(), Routes: []string{}}
+	c := &service.StoreCluster{Listen: at.Listen.Routes, Advertise: at.Advertised.Routes, Members: p.clusterIDs(), Routes: []string{}}
 	c.Clients = p.storeURLs(machine.ID, machine.Region)[1:]
-	for _, o := range p.placed {
+	for _, o := range p.addressed {
 		switch to := cloud.EndpointsOf(o); {
 		case o.ID == machine.ID:
 		case cloud.SharesNetwork(o.Region, machine.Region): // firewalls admit private addresses of the network
@@ -148,7 +148,7 @@ func (p controlPlane) storeCluster(machine provision.Object) *service.StoreClust
 // useStore configures a balancer's store: those of the controllers, or the one of service.yaml.
 func (d *deploymentBuilder) useStore(c *service.BalancerConfig) {
 	c.StoreFiles = d.spec.Store.Files
-	if c.StoreURL = d.spec.Store.URL; c.StoreURL == "" && len(d.control.placed) > 0 {
+	if c.StoreURL = d.spec.Store.URL; c.StoreURL == "" && len(d.control.addressed) > 0 {
 		c.StoreURL, c.StoreMTLS = strings.Join(d.control.storeURLs(c.ID, c.Region), ","), true
 	}
 }
@@ -170,10 +170,10 @@ func RunningControllers(seen map[string]AgentReport) []string {
 // last: the new store first copies the data from them. It does
 // nothing where there is no controller yet, and fails if one does not respond within 5 s: with its old
 // deployment it could relaunch machines that are being removed. If copying fails, it
-// returns a *KeepStoreError and stops no controller.
-func (h *Delivery) UpdateControllers(ctx context.Context, deployments map[string]agent.Deployment, running []string) error {
+// returns a *StoreMoveError and stops no controller.
+func (dl *Delivery) UpdateControllers(ctx context.Context, deployments map[string]agent.Deployment, running []string) error {
 	var stay, leave []provision.Object
-	for _, o := range h.Have {
+	for _, o := range dl.Machines {
 		d, wanted := deployments[o.ID]
 		switch {
 		case !wanted || o.TerminatedReason != "" || !Reachable(o):
@@ -189,32 +189,32 @@ func (h *Delivery) UpdateControllers(ctx context.Context, deployments map[string
 		timeout = moveTimeout
 	}
 	for _, o := range slices.Concat(stay, leave) {
-		if err := h.updateController(ctx, o, deployments[o.ID], timeout); err != nil {
+		if err := dl.updateController(ctx, o, deployments[o.ID], timeout); err != nil {
 			failure = errors.Join(failure, fmt.Errorf("%s: %w", o.ID, err))
 			if len(leave) > 0 {
-				return &KeepStoreError{Err: failure}
+				return &StoreMoveError{Err: failure}
 			}
 		}
 	}
 	return failure
 }
 
-// KeepStoreError means that the store could not take over the data of members that are to be stopped.
-type KeepStoreError struct{ Err error }
+// StoreMoveError means that the store could not take over the data of members that are to be stopped.
+type StoreMoveError struct{ Err error }
 
 // Error describes the failure.
-func (e *KeepStoreError) Error() string {
+func (e *StoreMoveError) Error() string {
 	return "moving the store before its members are stopped: " + e.Err.Error()
 }
 
 // Unwrap returns the cause.
-func (e *KeepStoreError) Unwrap() error { return e.Err }
+func (e *StoreMoveError) Unwrap() error { return e.Err }
 
 // updateController delivers the deployment of a controller's machine and waits until it is ready. It does nothing
 // if the machine is not enrolled yet.
-func (h *Delivery) updateController(ctx context.Context, o provision.Object, d agent.Deployment, timeout time.Duration) error {
+func (dl *Delivery) updateController(ctx context.Context, o provision.Object, d agent.Deployment, timeout time.Duration) error {
 	statusCtx, done := context.WithTimeout(ctx, statusTimeout)
-	s, err := h.Operator(o).Status(statusCtx, h.Machine(o))
+	s, err := dl.AgentClient(o).Status(statusCtx, dl.Machine(o))
 	done()
 	switch {
 	case errors.Is(err, identity.ErrUntrusted): // it is not enrolled yet
@@ -224,7 +224,7 @@ func (h *Delivery) updateController(ctx context.Context, o provision.Object, d a
 	case s.Revision == d.Revision:
 		return nil
 	}
-	return h.deliverWithin(ctx, o, d, timeout)
+	return dl.deliverWithin(ctx, o, d, timeout)
 }
 
 // moveTimeout is the timeout of an update in which a store takes over the data of its former cluster: gigabytes of
@@ -241,12 +241,12 @@ const revisionStopped = "dismissed"
 // on nothing relaunches the machines that `down` deletes. It does nothing on a machine that was never
 // enrolled. It fails if a balancer's machine, which may run a controller, does not respond, or has not stopped its
 // units within a minute.
-func (h *Delivery) StopControllers(ctx context.Context) error {
+func (dl *Delivery) StopControllers(ctx context.Context) error {
 	var wg sync.WaitGroup
-	errs := make([]error, len(h.Have))
-	for i, o := range h.Have {
+	errs := make([]error, len(dl.Machines))
+	for i, o := range dl.Machines {
 		if o.Kind == provision.KindBalancer && o.TerminatedReason == "" && Reachable(o) {
-			wg.Go(func() { errs[i] = h.stopController(ctx, o) })
+			wg.Go(func() { errs[i] = dl.stopController(ctx, o) })
 		}
 	}
 	wg.Wait()
@@ -254,10 +254,10 @@ func (h *Delivery) StopControllers(ctx context.Context) error {
 }
 
 // stopController stops everything on a machine if it runs a controller.
-func (h *Delivery) stopController(ctx context.Context, o provision.Object) error {
+func (dl *Delivery) stopController(ctx context.Context, o provision.Object) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, stopTimeout, fmt.Errorf("%s has not stopped its units within %s", o.ID, stopTimeout))
 	defer cancel()
-	operator, m := h.Operator(o), h.Machine(o)
+	operator, m := dl.AgentClient(o), dl.Machine(o)
 	statusCtx, done := context.WithTimeout(ctx, statusTimeout)
 	s, err := operator.Status(statusCtx, m)
 	done()

@@ -90,7 +90,7 @@ func TestControlPlane(t *testing.T) {
 			}
 		}
 		c := withBundle(t)
-		c.Spec, c.Text, c.Enrolled, c.Controllers = spec, []byte(text), nil, strings.Fields(tt.running)
+		c.Spec, c.SpecYAML, c.Enrolled, c.Controllers = spec, []byte(text), nil, strings.Fields(tt.running)
 		if got := strings.Join(controllersIn(t, deployments(t, c, have)), "; "); got != tt.want {
 			t.Errorf("%s:\ngot  %s\nwant %s", tt.name, got, tt.want)
 		}
@@ -102,7 +102,7 @@ func TestControlPlaneOfExternalStore(t *testing.T) {
 	spec, text, have := balancersIn(t, "us eu asia")
 	spec.Store.URL = "nats://store.example.com:4222"
 	c := withBundle(t)
-	c.Spec, c.Text, c.Enrolled = spec, []byte(text), nil
+	c.Spec, c.SpecYAML, c.Enrolled = spec, []byte(text), nil
 	if got := strings.Join(controllersIn(t, deployments(t, c, have)), "; "); got != "lb-asia-0; lb-eu-0; lb-us-0" {
 		t.Errorf("got %s", got)
 	}
@@ -112,7 +112,7 @@ func TestControlPlaneOfExternalStore(t *testing.T) {
 func TestBalancersKnowAllMembers(t *testing.T) {
 	spec, text, have := balancersIn(t, "us eu asia sa")
 	c := withBundle(t)
-	c.Spec, c.Text, c.Enrolled = spec, []byte(text), nil
+	c.Spec, c.SpecYAML, c.Enrolled = spec, []byte(text), nil
 	all := deployments(t, c, have)
 	for id, want := range map[string]string{
 		"lb-eu-0": "tls://127.0.0.1:9301,tls://127.0.0.1:9302,tls://127.0.0.1:9300",
@@ -158,7 +158,7 @@ regions: [{name: aws/us-east-1, balancers: 2}, {name: gcp/us-central1}, {name: g
 			})
 		}
 		c := withBundle(t)
-		c.Spec, c.Text, c.Enrolled, c.Controllers, c.Secrets = parse(t, text), []byte(text), nil, strings.Fields(running), deploy.LocalSecrets
+		c.Spec, c.SpecYAML, c.Enrolled, c.Controllers, c.Secrets = parse(t, text), []byte(text), nil, strings.Fields(running), deploy.LocalSecrets
 		for id, d := range deployments(t, c, have) {
 			for _, u := range d.Units {
 				if u.Name != deploy.UnitController {

@@ -32,30 +32,30 @@ const (
 // replica, a balancer of its region, through which it is reached. If all machines respond, FindDead
 // returns after one request to each. unsure are the balancers that do not respond while no other
 // balancer does.
-func (h *Delivery) FindDead(ctx context.Context, timeout time.Duration) (dead map[string]string, unsure []string) {
-	seen := h.ReadStatuses(ctx)
-	suspects := h.unresponsiveAmong(h.Have, seen)
+func (dl *Delivery) FindDead(ctx context.Context, timeout time.Duration) (dead map[string]string, unsure []string) {
+	seen := dl.ReadStatuses(ctx)
+	suspects := dl.unresponsiveAmong(dl.Machines, seen)
 	if len(suspects) == 0 {
 		return nil, nil
 	}
 	start := time.Now()
-	for _, o := range h.provenDead(suspects, seen) {
+	for _, o := range dl.provenDead(suspects, seen) {
 		reason := fmt.Sprintf("for a response; retrying for up to %s: %v", timeout, seen[o.ID].Err)
-		h.reportStatus(o.ID, agent.Status{Phase: agent.PhaseWaiting, Reason: reason})
+		dl.reportStatus(o.ID, agent.Status{Phase: agent.PhaseWaiting, Reason: reason})
 	}
-	for len(h.provenDead(suspects, seen)) > 0 && time.Since(start) < timeout && sleep(ctx, unresponsivePollInterval) {
-		seen = h.ReadStatuses(ctx)
-		suspects = h.unresponsiveAmong(suspects, seen)
+	for len(dl.provenDead(suspects, seen)) > 0 && time.Since(start) < timeout && sleep(ctx, unresponsivePollInterval) {
+		seen = dl.ReadStatuses(ctx)
+		suspects = dl.unresponsiveAmong(suspects, seen)
 	}
 	if ctx.Err() != nil {
 		return nil, nil
 	}
 	dead = map[string]string{}
-	for _, o := range h.provenDead(suspects, seen) {
+	for _, o := range dl.provenDead(suspects, seen) {
 		dead[o.Handle] = fmt.Sprintf("no response for %s", time.Since(start).Round(time.Second))
 	}
 	for _, o := range suspects {
-		if _, is := dead[o.Handle]; !is && o.Kind == provision.KindBalancer {
+		if _, ok := dead[o.Handle]; !ok && o.Kind == provision.KindBalancer {
 			unsure = append(unsure, o.ID)
 		}
 	}
@@ -63,7 +63,7 @@ func (h *Delivery) FindDead(ctx context.Context, timeout time.Duration) (dead ma
 }
 
 // unresponsiveAmong returns the machines that had time to boot and do not respond.
-func (h *Delivery) unresponsiveAmong(machines []provision.Object, seen map[string]AgentReport) []provision.Object {
+func (dl *Delivery) unresponsiveAmong(machines []provision.Object, seen map[string]AgentReport) []provision.Object {
 	var out []provision.Object
 	for _, o := range machines {
 		s, polled := seen[o.ID]
@@ -75,10 +75,10 @@ func (h *Delivery) unresponsiveAmong(machines []provision.Object, seen map[strin
 }
 
 // provenDead returns the unresponsive machines for which the network is ruled out as the cause.
-func (h *Delivery) provenDead(suspects []provision.Object, seen map[string]AgentReport) []provision.Object {
+func (dl *Delivery) provenDead(suspects []provision.Object, seen map[string]AgentReport) []provision.Object {
 	var out []provision.Object
 	for _, o := range suspects {
-		if slices.ContainsFunc(h.Have, func(b provision.Object) bool {
+		if slices.ContainsFunc(dl.Machines, func(b provision.Object) bool {
 			s, polled := seen[b.ID]
 			return polled && !isUnreachable(s.Err) && b.Kind == provision.KindBalancer && (o.Kind == provision.KindBalancer || b.Region == o.Region)
 		}) {
@@ -91,7 +91,7 @@ func (h *Delivery) provenDead(suspects []provision.Object, seen map[string]Agent
 // isUnreachable reports whether an error means that the machine did not respond.
 func isUnreachable(err error) bool {
 	var timeout net.Error
-	var refusal *agent.Refusal
+	var refusal *agent.StatusError
 	switch {
 	case err == nil || errors.Is(err, identity.ErrUntrusted) || errors.Is(err, identity.ErrPin):
 		return false
@@ -111,30 +111,30 @@ func isUnreachable(err error) bool {
 // PlanReplacing returns a plan that also replaces machines, given by handle with the reason. A machine
 // that is no longer desired is only removed. Machines whose firewall is about to change are kept,
 // since the firewall may be the reason that they do not respond.
-func (f *Deployer) PlanReplacing(p *Plan, machines map[string]string) (*Plan, error) {
-	f.replaced = maps.Clone(machines)
+func (dp *Deployer) PlanReplacing(p *Plan, machines map[string]string) (*Plan, error) {
+	dp.replaced = maps.Clone(machines)
 	for _, c := range p.Changes {
 		if c.Kind() != provision.KindFirewall || c.Action == provision.ActionTerminate {
 			continue
 		}
-		for _, o := range p.Have {
-			if o.Region == c.Region() && f.replaced[o.Handle] != ReplacedOnRequest {
-				delete(f.replaced, o.Handle)
+		for _, o := range p.Observed {
+			if o.Region == c.Region() && dp.replaced[o.Handle] != ReplacedOnRequest {
+				delete(dp.replaced, o.Handle)
 			}
 		}
 	}
-	return f.planFor(p.Have, nil)
+	return dp.planFor(p.Observed, nil)
 }
 
 // ReplacedOnRequest is the reason for replacing a machine that the operator selected with --replace.
 const ReplacedOnRequest = "replaced on request"
 
-// markReplaced returns a copy of objects in which the machines to replace have no hashes, so that they
+// clearReplacedHashes returns a copy of objects in which the machines to replace have no hashes, so that they
 // differ from the desired state.
-func (f *Deployer) markReplaced(have []provision.Object) []provision.Object {
+func (dp *Deployer) clearReplacedHashes(have []provision.Object) []provision.Object {
 	have = slices.Clone(have)
 	for i, o := range have {
-		if _, isReplaced := f.replaced[o.Handle]; isReplaced && o.Handle != "" {
+		if _, isReplaced := dp.replaced[o.Handle]; isReplaced && o.Handle != "" {
 			have[i].SpecHash, have[i].ImmutableHash = "", ""
 		}
 	}
@@ -143,7 +143,7 @@ func (f *Deployer) markReplaced(have []provision.Object) []provision.Object {
 
 // replacementReason reports whether a change replaces a machine that must be deleted first, since both
 // have the same identity in their cloud.
-func (f *Deployer) replacementReason(c provision.Change) (reason string, is bool) {
-	reason, is = f.replaced[c.Observed.Handle]
-	return reason, is && c.Action == provision.ActionReplace
+func (dp *Deployer) replacementReason(c provision.Change) (reason string, ok bool) {
+	reason, ok = dp.replaced[c.Observed.Handle]
+	return reason, ok && c.Action == provision.ActionReplace
 }

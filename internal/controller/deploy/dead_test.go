@@ -74,8 +74,8 @@ func TestFindDeadRequiresProof(t *testing.T) {
 		"a replica behind one that does not":           {have: []provision.Object{far, blind, well}, dead: []string{"i-lb-eu-0"}},
 		"a replica that no balancer of its region has": {have: []provision.Object{far, well}},
 	} {
-		h := &deploy.Delivery{Service: "chat", Party: party(t, authority, identity.Operator), Have: tt.have}
-		dead, unsure := h.FindDead(t.Context(), time.Nanosecond)
+		dl := &deploy.Delivery{Service: "chat", Party: party(t, authority, identity.Operator), Machines: tt.have}
+		dead, unsure := dl.FindDead(t.Context(), time.Nanosecond)
 		if got := slices.Sorted(maps.Keys(dead)); !slices.Equal(got, tt.dead) || !slices.Equal(unsure, tt.unsure) {
 			t.Errorf("%s: dead are %q, unsure %q, want %q and %q", name, got, unsure, tt.dead, tt.unsure)
 		}
@@ -100,13 +100,13 @@ func TestDeadMachineIsReplaced(t *testing.T) {
 	before := handles()
 	replace := func(machines map[string]string) []string {
 		t.Helper()
-		f := newDeployer(spec, m)
-		p, err := f.Plan(context.Background())
+		dp := newDeployer(spec, m)
+		p, err := dp.Plan(context.Background())
 		if err == nil {
-			p, err = f.PlanReplacing(p, machines)
+			p, err = dp.PlanReplacing(p, machines)
 		}
 		if err == nil {
-			_, err = f.Up(context.Background(), p, nil)
+			_, err = dp.Up(context.Background(), p, nil)
 		}
 		if err != nil {
 			t.Fatal(err)

@@ -21,12 +21,12 @@ type Decisions struct {
 	// Drained are the sorted IDs of replicas that receive no requests.
 	Drained []string `json:"drained"`
 	// Donated are replicas that are donated or drain before removal, by ID.
-	Donated []Donated `json:"donated"`
+	Donated []DonatedReplica `json:"donated"`
 }
 
-// Donated is a donated replica: it runs, but the service does not use it. It counts towards
+// DonatedReplica is a donated replica: it runs, but the service does not use it. It counts towards
 // replicas.max, but not replicas.min.
-type Donated struct {
+type DonatedReplica struct {
 	ID string `json:"id"`
 	service.Donation
 }
@@ -60,8 +60,8 @@ func (d Decisions) Write(file string) error {
 	return nil
 }
 
-// Idle returns the replicas that receive no requests.
-func (d Decisions) Idle() map[string]bool {
+// NotServing returns the replicas that receive no requests.
+func (d Decisions) NotServing() map[string]bool {
 	ids := map[string]bool{}
 	for _, id := range d.Drained {
 		ids[id] = true
@@ -101,27 +101,27 @@ func (d Decisions) WithDonated(id string, how service.Donation) Decisions {
 		return d
 	}
 	d = d.WithDrained(id, false)
-	d.Donated = append(slices.Clone(d.Donated), Donated{id, how})
-	slices.SortFunc(d.Donated, func(a, b Donated) int { return cmp.Compare(a.ID, b.ID) })
+	d.Donated = append(slices.Clone(d.Donated), DonatedReplica{id, how})
+	slices.SortFunc(d.Donated, func(a, b DonatedReplica) int { return cmp.Compare(a.ID, b.ID) })
 	return d
 }
 
 // Reclaimed returns d with a replica reclaimed.
 func (d Decisions) Reclaimed(id string) Decisions {
-	d.Donated = slices.DeleteFunc(slices.Clone(d.Donated), func(r Donated) bool { return r.ID == id })
+	d.Donated = slices.DeleteFunc(slices.Clone(d.Donated), func(r DonatedReplica) bool { return r.ID == id })
 	return d
 }
 
 // onlyExisting returns d without decisions about replicas that do not exist, whose IDs may be reused.
 func (d Decisions) onlyExisting(exists func(id string) bool) Decisions {
 	d.Drained = slices.DeleteFunc(slices.Clone(d.Drained), func(id string) bool { return !exists(id) })
-	d.Donated = slices.DeleteFunc(slices.Clone(d.Donated), func(r Donated) bool { return !exists(r.ID) })
+	d.Donated = slices.DeleteFunc(slices.Clone(d.Donated), func(r DonatedReplica) bool { return !exists(r.ID) })
 	return d
 }
 
 // equal reports whether two contain the same decisions.
 func (d Decisions) equal(other Decisions) bool {
-	return slices.Equal(d.Drained, other.Drained) && slices.EqualFunc(d.Donated, other.Donated, func(a, b Donated) bool {
+	return slices.Equal(d.Drained, other.Drained) && slices.EqualFunc(d.Donated, other.Donated, func(a, b DonatedReplica) bool {
 		return a.ID == b.ID && a.Since.Equal(b.Since) && a.Until.Equal(b.Until)
 	})
 }
@@ -158,10 +158,10 @@ func (e *ModelUnknownError) Error() string {
 // removed.
 var ErrNotManaged = errors.New("machines of static regions are listed in service.yaml; they can be drained, but not added or removed")
 
-// ErrNotStorable means that decisions about single replicas are not stored: the controller of a cloud
+// ErrNoManualDecisions means that decisions about single replicas are not stored: the controller of a cloud
 // service runs on another machine than the file of decisions, and each operator has a separate
 // file.
-var ErrNotStorable = errors.New("replicas of a service with cloud regions cannot be drained or donated manually, because such decisions are not delivered to the controller")
+var ErrNoManualDecisions = errors.New("replicas of a service with cloud regions cannot be drained or donated manually, because such decisions are not delivered to the controller")
 
 // isRunning reports whether a replica's machine is among objects.
 func isRunning(have []provision.Object, id string) bool {

@@ -39,13 +39,13 @@ type Delivery struct {
 	// Revoked is the revocation list for machines.
 	Revoked  identity.Revoked
 	Attestor provision.KeyAttestor
-	// Have contains the machines with their addresses.
-	Have []provision.Object
-	// Progress is called when a machine's phase or reason changes; may be nil. Calls never overlap.
-	Progress func(id string, s agent.Status)
-	// Observed is called with every status of a machine that Deliver waits for; may be nil. Calls never
+	// Machines contains the machines with their addresses.
+	Machines []provision.Object
+	// OnChange is called when a machine's phase or reason changes; may be nil. Calls never overlap.
+	OnChange func(id string, s agent.Status)
+	// OnStatus is called with every status of a machine that Deliver waits for; may be nil. Calls never
 	// overlap.
-	Observed func(id string, s agent.Status)
+	OnStatus func(id string, s agent.Status)
 	// Self is the ID of the machine of this program, which is reached at its private address; empty
 	// = none.
 	Self string
@@ -74,40 +74,40 @@ type Delivery struct {
 // become ready again. A replica is drained before its delivery and resumed afterwards. A replica that has
 // failed permanently is not awaited any longer: once all others are ready, the error contains a
 // *ReplicaFailedError for each, see FailedReplicas.
-func (h *Delivery) Deliver(ctx context.Context, deployments map[string]agent.Deployment) error {
-	seen := h.ReadStatuses(ctx)
-	serving, others := h.classifyMachines(seen, deployments)
-	awaited, left := h.splitAwaited(others)
-	if err := h.deliverEach(awaited, func(o provision.Object) error {
-		return h.deliverUntil(ctx, o, deployments[o.ID], pollIntervalOf(o), func(s agent.Status) bool {
-			return h.UntilDelivered || s.Phase == agent.PhaseReady
+func (dl *Delivery) Deliver(ctx context.Context, deployments map[string]agent.Deployment) error {
+	seen := dl.ReadStatuses(ctx)
+	serving, others := dl.classifyMachines(seen, deployments)
+	awaited, left := dl.splitAwaited(others)
+	if err := dl.deliverEach(awaited, func(o provision.Object) error {
+		return dl.deliverUntil(ctx, o, deployments[o.ID], pollIntervalOf(o), func(s agent.Status) bool {
+			return dl.UntilDelivered || s.Phase == agent.PhaseReady
 		})
 	}); err != nil {
 		return err
 	}
-	if err := h.deliverEach(left, func(o provision.Object) error { return h.deliverOnce(ctx, o, deployments[o.ID]) }); err != nil {
+	if err := dl.deliverEach(left, func(o provision.Object) error { return dl.deliverOnce(ctx, o, deployments[o.ID]) }); err != nil {
 		return err
 	}
-	defer h.Resume(context.WithoutCancel(ctx), h.replicas(deployments)) // including those that an earlier run drained and did not resume
+	defer dl.Resume(context.WithoutCancel(ctx), dl.replicas(deployments)) // including those that an earlier run drained and did not resume
 	for _, o := range serving {
 		if o.Kind == provision.KindReplica && seen[o.ID].Revision != deployments[o.ID].Revision {
-			h.reportStatus(o.ID, agent.Status{Phase: agent.PhaseDraining, Reason: "before an update"})
-			h.Drain(ctx, o)
+			dl.reportStatus(o.ID, agent.Status{Phase: agent.PhaseDraining, Reason: "before an update"})
+			dl.Drain(ctx, o)
 		}
-		if err := h.deliverUntilReady(ctx, o, deployments[o.ID], shortPollInterval); err != nil {
+		if err := dl.deliverUntilReady(ctx, o, deployments[o.ID], shortPollInterval); err != nil {
 			return err
 		}
 		if o.Kind == provision.KindReplica {
-			h.Use(ctx, o)
+			dl.ResumeAndWait(ctx, o)
 		}
 	}
 	return nil
 }
 
 // splitAwaited separates machines into those that Deliver waits for, and the others.
-func (h *Delivery) splitAwaited(all []provision.Object) (awaited, left []provision.Object) {
+func (dl *Delivery) splitAwaited(all []provision.Object) (awaited, left []provision.Object) {
 	for _, o := range all {
-		if h.Awaited == nil || h.Awaited(o) {
+		if dl.Awaited == nil || dl.Awaited(o) {
 			awaited = append(awaited, o)
 		} else {
 			left = append(left, o)
@@ -117,7 +117,7 @@ func (h *Delivery) splitAwaited(all []provision.Object) (awaited, left []provisi
 }
 
 // deliverEach calls do for each machine concurrently, and joins the errors.
-func (h *Delivery) deliverEach(machines []provision.Object, do func(provision.Object) error) error {
+func (dl *Delivery) deliverEach(machines []provision.Object, do func(provision.Object) error) error {
 	var wg sync.WaitGroup
 	errs := make([]error, len(machines))
 	for i, o := range machines {
@@ -136,8 +136,8 @@ func pollIntervalOf(o provision.Object) time.Duration {
 }
 
 // replicas returns the replicas with a deployment.
-func (h *Delivery) replicas(deployments map[string]agent.Deployment) []provision.Object {
-	return slices.DeleteFunc(slices.Clone(h.Have), func(o provision.Object) bool {
+func (dl *Delivery) replicas(deployments map[string]agent.Deployment) []provision.Object {
+	return slices.DeleteFunc(slices.Clone(dl.Machines), func(o provision.Object) bool {
 		_, wanted := deployments[o.ID]
 		return o.Kind != provision.KindReplica || !wanted
 	})
@@ -153,18 +153,18 @@ type AgentReport struct {
 }
 
 // ReadStatuses reads the status of all reachable machines concurrently, each within 5 s.
-func (h *Delivery) ReadStatuses(ctx context.Context) map[string]AgentReport {
+func (dl *Delivery) ReadStatuses(ctx context.Context) map[string]AgentReport {
 	var mu sync.Mutex
 	var wg sync.WaitGroup
 	all := map[string]AgentReport{}
-	for _, o := range h.Have {
+	for _, o := range dl.Machines {
 		if !o.Kind.IsMachine() || o.TerminatedReason != "" || !Reachable(o) {
 			continue
 		}
 		wg.Go(func() {
 			ctx, cancel := context.WithTimeout(ctx, statusTimeout)
 			defer cancel()
-			s, err := h.Operator(o).Status(ctx, h.Machine(o))
+			s, err := dl.AgentClient(o).Status(ctx, dl.Machine(o))
 			mu.Lock()
 			defer mu.Unlock()
 			all[o.ID] = AgentReport{s, err}
@@ -177,15 +177,15 @@ func (h *Delivery) ReadStatuses(ctx context.Context) map[string]AgentReport {
 // classifyMachines returns the serving machines that need another deployment, balancers first, and the
 // machines that are not serving. It omits serving machines with the current deployment, and
 // machines that their cloud is interrupting, which would never become ready.
-func (h *Delivery) classifyMachines(seen map[string]AgentReport, deployments map[string]agent.Deployment) (serving, others []provision.Object) {
-	for _, o := range h.Have {
+func (dl *Delivery) classifyMachines(seen map[string]AgentReport, deployments map[string]agent.Deployment) (serving, others []provision.Object) {
+	for _, o := range dl.Machines {
 		d, wanted := deployments[o.ID]
 		s := seen[o.ID] // an unresponsive machine has no phase
 		switch {
 		case !wanted || s.Phase == agent.PhaseInterrupted:
 		case s.Phase != agent.PhaseReady:
 			others = append(others, o)
-		case s.Revision != d.Revision || s.Revoked < h.Revoked.Number() || h.Operator(o).Renews(s.Status):
+		case s.Revision != d.Revision || s.Revoked < dl.Revoked.Number() || dl.AgentClient(o).NeedsRenewal(s.Status):
 			serving = append(serving, o)
 		}
 	}
@@ -194,24 +194,24 @@ func (h *Delivery) classifyMachines(seen map[string]AgentReport, deployments map
 }
 
 // deliverUntilReady delivers a machine's deployment repeatedly until the machine is ready.
-func (h *Delivery) deliverUntilReady(ctx context.Context, o provision.Object, d agent.Deployment, every time.Duration) error {
-	return h.deliverUntil(ctx, o, d, every, func(s agent.Status) bool { return s.Phase == agent.PhaseReady })
+func (dl *Delivery) deliverUntilReady(ctx context.Context, o provision.Object, d agent.Deployment, every time.Duration) error {
+	return dl.deliverUntil(ctx, o, d, every, func(s agent.Status) bool { return s.Phase == agent.PhaseReady })
 }
 
 // deliverUntil delivers a machine's deployment repeatedly until its status is done. A machine that
 // responds, or is reached through a balancer, is polled at shortPollInterval at first, then with
 // backoff: it may load weights for minutes.
-func (h *Delivery) deliverUntil(ctx context.Context, o provision.Object, d agent.Deployment, every time.Duration, done func(agent.Status) bool) error {
+func (dl *Delivery) deliverUntil(ctx context.Context, o provision.Object, d agent.Deployment, every time.Duration, done func(agent.Status) bool) error {
 	soon, watch := min(every, shortPollInterval), failureWatch{}
 	for {
 		wait := every
-		s, err := h.ensure(ctx, o, d)
+		s, err := dl.ensure(ctx, o, d)
 		switch {
 		case err == nil && done(s):
-			h.reportStatus(o.ID, s)
+			dl.reportStatus(o.ID, s)
 			return nil
 		case err == nil:
-			h.reportStatus(o.ID, s)
+			dl.reportStatus(o.ID, s)
 			if failure := watch.check(o, s); failure != nil {
 				return failure
 			}
@@ -219,7 +219,7 @@ func (h *Delivery) deliverUntil(ctx context.Context, o provision.Object, d agent
 		case isPermanent(err):
 			return err
 		default:
-			h.reportStatus(o.ID, agent.Status{Phase: agent.PhaseWaiting, Reason: waitingReason(err)})
+			dl.reportStatus(o.ID, agent.Status{Phase: agent.PhaseWaiting, Reason: waitingReason(err)})
 			if errors.Is(err, errNoRelay) { // this attempt made no call to the cloud
 				wait, soon = soon, min(every, 2*soon)
 			}
@@ -235,8 +235,8 @@ func (h *Delivery) deliverUntil(ctx context.Context, o provision.Object, d agent
 
 // isPermanent reports whether an error persists when the delivery is retried.
 func isPermanent(err error) bool {
-	var refusal *agent.Refusal
-	var strangers *StrangersError
+	var refusal *agent.StatusError
+	var strangers *UnknownMachinesError
 	return errors.Is(err, identity.ErrPin) || errors.As(err, &strangers) || errors.As(err, &refusal) && refusal.Status != http.StatusBadGateway || errors.Is(err, errNoAuthority)
 }
 
@@ -261,33 +261,33 @@ func waitingReason(err error) string {
 // generation, renews certificates, and delivers the newest revocation list to all machines. Serving
 // balancers are updated one after the other, the balancer on this machine first, until one does not
 // become ready again.
-func (h *Delivery) DeliverDue(ctx context.Context, seen map[string]AgentReport, deployments map[string]agent.Deployment) error {
+func (dl *Delivery) DeliverDue(ctx context.Context, seen map[string]AgentReport, deployments map[string]agent.Deployment) error {
 	var wg sync.WaitGroup
 	var working []provision.Object
-	errs := make([]error, len(h.Have))
-	for i, o := range h.Have {
-		d, due := h.dueDeployment(seen[o.ID], o, deployments)
+	errs := make([]error, len(dl.Machines))
+	for i, o := range dl.Machines {
+		d, due := dl.dueDeployment(seen[o.ID], o, deployments)
 		switch {
 		case !due:
 		case o.Kind == provision.KindBalancer && seen[o.ID].Phase == agent.PhaseReady:
 			working = append(working, o)
 		default:
-			wg.Go(func() { errs[i] = h.deliverOnce(ctx, o, d) })
+			wg.Go(func() { errs[i] = dl.deliverOnce(ctx, o, d) })
 		}
 	}
 	wg.Wait()
 	slices.SortStableFunc(working, func(a, b provision.Object) int {
 		switch {
-		case a.ID == h.Self:
+		case a.ID == dl.Self:
 			return -1
-		case b.ID == h.Self:
+		case b.ID == dl.Self:
 			return 1
 		}
 		return 0
 	})
 	for _, o := range working {
-		d, _ := h.dueDeployment(seen[o.ID], o, deployments)
-		if err := h.deliverAndWait(ctx, o, d); err != nil {
+		d, _ := dl.dueDeployment(seen[o.ID], o, deployments)
+		if err := dl.deliverAndWait(ctx, o, d); err != nil {
 			return errors.Join(append(errs, err)...)
 		}
 	}
@@ -295,25 +295,25 @@ func (h *Delivery) DeliverDue(ctx context.Context, seen map[string]AgentReport, 
 }
 
 // dueDeployment returns the deployment that a controller delivers to a machine, if any.
-func (h *Delivery) dueDeployment(s AgentReport, o provision.Object, deployments map[string]agent.Deployment) (d agent.Deployment, due bool) {
+func (dl *Delivery) dueDeployment(s AgentReport, o provision.Object, deployments map[string]agent.Deployment) (d agent.Deployment, due bool) {
 	d, wanted := deployments[o.ID]
 	switch {
 	case !wanted:
 		return d, false
 	case s.Err != nil: // only who launched a balancer enrols it
-		return d, errors.Is(s.Err, identity.ErrUntrusted) && (o.Kind == provision.KindReplica || h.hasLaunched(o))
-	case o.Kind == provision.KindBalancer && s.Revision == "" && h.hasLaunched(o):
+		return d, errors.Is(s.Err, identity.ErrUntrusted) && (o.Kind == provision.KindReplica || dl.hasLaunched(o))
+	case o.Kind == provision.KindBalancer && s.Revision == "" && dl.hasLaunched(o):
 		return d, true
 	case o.Kind == provision.KindBalancer && s.Revision != d.Revision && generationOf(s.Revision) == generationOf(d.Revision):
 		return d, true
 	}
 	d.Revision = s.Revision // everything else keeps its deployment
-	return d, s.Enrolled && (h.Operator(o).Renews(s.Status) || s.Revoked < h.Revoked.Number())
+	return d, s.Enrolled && (dl.AgentClient(o).NeedsRenewal(s.Status) || s.Revoked < dl.Revoked.Number())
 }
 
 // hasLaunched reports whether a balancer is in the record of this process.
-func (h *Delivery) hasLaunched(o provision.Object) bool {
-	return o.Kind == provision.KindBalancer && h.Enrolments != nil && h.Enrolments.isLaunched(o)
+func (dl *Delivery) hasLaunched(o provision.Object) bool {
+	return o.Kind == provision.KindBalancer && dl.Enrolments != nil && dl.Enrolments.isLaunched(o)
 }
 
 // generationOf returns the first part of the revision of a balancer's machine.
@@ -323,17 +323,17 @@ func generationOf(revision string) string {
 }
 
 // deliverOnce delivers a machine's deployment. A booting machine is no error.
-func (h *Delivery) deliverOnce(ctx context.Context, o provision.Object, d agent.Deployment) error {
+func (dl *Delivery) deliverOnce(ctx context.Context, o provision.Object, d agent.Deployment) error {
 	ctx, cancel := context.WithTimeout(ctx, deliveryTimeout)
 	defer cancel()
-	s, err := h.ensure(ctx, o, d)
+	s, err := dl.ensure(ctx, o, d)
 	switch {
 	case err == nil:
-		h.reportStatus(o.ID, s)
+		dl.reportStatus(o.ID, s)
 	case isPermanent(err):
 		return err
 	default:
-		h.reportStatus(o.ID, agent.Status{Phase: agent.PhaseWaiting, Reason: waitingReason(err)})
+		dl.reportStatus(o.ID, agent.Status{Phase: agent.PhaseWaiting, Reason: waitingReason(err)})
 	}
 	return nil
 }
@@ -343,69 +343,69 @@ func (h *Delivery) deliverOnce(ctx context.Context, o provision.Object, d agent.
 const deliveryTimeout = 20 * time.Second
 
 // deliverAndWait delivers another deployment to a balancer and waits until it is ready again.
-func (h *Delivery) deliverAndWait(ctx context.Context, o provision.Object, d agent.Deployment) error {
-	return h.deliverWithin(ctx, o, d, deliveryTimeout)
+func (dl *Delivery) deliverAndWait(ctx context.Context, o provision.Object, d agent.Deployment) error {
+	return dl.deliverWithin(ctx, o, d, deliveryTimeout)
 }
 
 // deliverWithin is deliverAndWait with a timeout.
-func (h *Delivery) deliverWithin(ctx context.Context, o provision.Object, d agent.Deployment, timeout time.Duration) error {
+func (dl *Delivery) deliverWithin(ctx context.Context, o provision.Object, d agent.Deployment, timeout time.Duration) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, timeout, fmt.Errorf("not ready within %s", timeout))
 	defer cancel()
-	return h.deliverUntilReady(ctx, o, d, shortPollInterval)
+	return dl.deliverUntilReady(ctx, o, d, shortPollInterval)
 }
 
 // reportStatus reports a changed status.
-func (h *Delivery) reportStatus(id string, s agent.Status) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if h.Observed != nil {
-		h.Observed(id, s)
+func (dl *Delivery) reportStatus(id string, s agent.Status) {
+	dl.mu.Lock()
+	defer dl.mu.Unlock()
+	if dl.OnStatus != nil {
+		dl.OnStatus(id, s)
 	}
-	if h.Progress == nil {
+	if dl.OnChange == nil {
 		return
 	}
-	if was, known := h.lastStatuses[id]; known && was.Phase == s.Phase && was.Reason == s.Reason {
+	if was, known := dl.lastStatuses[id]; known && was.Phase == s.Phase && was.Reason == s.Reason {
 		return
 	}
-	if h.lastStatuses == nil {
-		h.lastStatuses = map[string]agent.Status{}
+	if dl.lastStatuses == nil {
+		dl.lastStatuses = map[string]agent.Status{}
 	}
-	h.lastStatuses[id] = s
-	h.Progress(id, s)
+	dl.lastStatuses[id] = s
+	dl.OnChange(id, s)
 }
 
 // errNoAuthority is the error of an enrolment while the CA key is on another machine.
 var errNoAuthority = errors.New("the key of the service's CA is on another operator's machine: run 'skyserve up' there to enrol new machines")
 
-// Operator returns the client of a machine's agent. A balancer's agent is reached directly, a replica's
+// AgentClient returns the client of a machine's agent. A balancer's agent is reached directly, a replica's
 // through a balancer of its region, since only balancers can connect to it.
-func (h *Delivery) Operator(o provision.Object) *agent.Operator {
-	op := &agent.Operator{Party: h.Party, Authority: h.Authority, Revoked: h.Revoked, Now: h.Now}
+func (dl *Delivery) AgentClient(o provision.Object) *agent.Client {
+	op := &agent.Client{Party: dl.Party, Authority: dl.Authority, Revoked: dl.Revoked, Now: dl.Now}
 	if o.Kind == provision.KindReplica && !cloud.RunsOnThisComputer(o.Region) {
 		op.Dial = func(ctx context.Context, addr, fingerprint string) (net.Conn, error) {
-			return h.dialThroughBalancer(ctx, o, addr, fingerprint)
+			return dl.dialThroughBalancer(ctx, o, addr, fingerprint)
 		}
 	}
 	return op
 }
 
 // Machine returns a machine's address for its operator.
-func (h *Delivery) Machine(o provision.Object) agent.Machine {
+func (dl *Delivery) Machine(o provision.Object) agent.AgentAddress {
 	at := cloud.EndpointsOf(o)
 	role, address := identity.Balancer, at.Advertised.Agent
 	switch {
 	case o.Kind != provision.KindBalancer:
 		role, address = identity.Replica, at.Listen.Agent
-	case o.ID == h.Self:
+	case o.ID == dl.Self:
 		address = at.Listen.Agent
 	}
-	return agent.Machine{
-		Name: identity.Name{Service: h.Service, Role: role, ID: o.ID}, Address: address,
+	return agent.AgentAddress{
+		Name: identity.Name{Service: dl.Service, Role: role, ID: o.ID}, Address: address,
 		Fingerprint: func(ctx context.Context) (string, error) {
-			if h.Authority == nil {
+			if dl.Authority == nil {
 				return "", errNoAuthority
 			}
-			return h.fingerprint(ctx, o)
+			return dl.fingerprint(ctx, o)
 		},
 	}
 }
@@ -413,19 +413,19 @@ func (h *Delivery) Machine(o provision.Object) agent.Machine {
 // fingerprint returns the fingerprint of the key with which a machine is enrolled. A balancer
 // receives more secrets than a replica: only a recorded one is enrolled, and only with the first
 // key that it reported.
-func (h *Delivery) fingerprint(ctx context.Context, o provision.Object) (string, error) {
+func (dl *Delivery) fingerprint(ctx context.Context, o provision.Object) (string, error) {
 	isBalancer := o.Kind == provision.KindBalancer || provision.IsBalancerID(o.ID)
-	if isBalancer && !h.hasLaunched(o) {
-		return "", &StrangersError{Machines: []provision.Object{o}}
+	if isBalancer && !dl.hasLaunched(o) {
+		return "", &UnknownMachinesError{Machines: []provision.Object{o}}
 	}
-	f, err := h.Attestor.Fingerprint(ctx, o)
+	f, err := dl.Attestor.Fingerprint(ctx, o)
 	switch {
 	case err != nil:
 		return "", err
 	case f == "":
 		return "", agent.ErrNoFingerprint
 	case isBalancer:
-		err = h.Enrolments.pinKey(o, f)
+		err = dl.Enrolments.pinKey(o, f)
 	}
 	return f, err
 }
@@ -435,7 +435,7 @@ var errNoRelay = errors.New("no balancer of its region relays connections yet")
 
 // dialThroughBalancer opens a connection to a machine through the first balancer of its region that relays it,
 // without waiting for unresponsive ones.
-func (h *Delivery) dialThroughBalancer(ctx context.Context, o provision.Object, addr, fingerprint string) (net.Conn, error) {
+func (dl *Delivery) dialThroughBalancer(ctx context.Context, o provision.Object, addr, fingerprint string) (net.Conn, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	type opened struct {
@@ -443,13 +443,13 @@ func (h *Delivery) dialThroughBalancer(ctx context.Context, o provision.Object, 
 		err  error
 	}
 	results, relays := make(chan opened), 0
-	for _, b := range h.Have {
+	for _, b := range dl.Machines {
 		if b.Kind != provision.KindBalancer || b.Region != o.Region || b.TerminatedReason != "" || !b.PublicIP.IsValid() {
 			continue
 		}
 		relays++
 		go func() {
-			conn, err := h.Operator(b).DialThrough(h.Machine(b))(ctx, addr, fingerprint)
+			conn, err := dl.AgentClient(b).DialThrough(dl.Machine(b))(ctx, addr, fingerprint)
 			select {
 			case results <- opened{conn, err}:
 			case <-ctx.Done(): // another balancer connected first

@@ -66,22 +66,22 @@ func LocalSecrets(ref string) (string, error) {
 	return strings.TrimSuffix(string(text), "\n"), nil
 }
 
-// Content is the input of Deployments.
-type Content struct {
+// DeploymentInput is the input of Deployments.
+type DeploymentInput struct {
 	Spec *service.Spec
-	// Text is the service.yaml of Spec.
-	Text []byte
+	// SpecYAML is the service.yaml of Spec.
+	SpecYAML []byte
 	// Secrets reads the secrets to which Spec refers.
 	Secrets Secrets
-	// PeerToken is the seed of the prefix hashes that balancers share; it is the same for all
+	// PrefixHashSeed is the seed of the prefix hashes that balancers share; it is the same for all
 	// balancers of a service.
-	PeerToken string
+	PrefixHashSeed string
 	// Bundle is the bundle of the controller's machine; nil = no controller.
-	Bundle *Bundle
+	Bundle *ControllerBundle
 	// Zone is the hosted zone for ACME challenges; zero = none.
 	Zone HostedZone
-	// Base is the directory of relative paths in service.yaml, for balancers on this computer.
-	Base string
+	// BaseDir is the directory of relative paths in service.yaml, for balancers on this computer.
+	BaseDir string
 	// AdminToken authenticates plain HTTP clients of the admin APIs of balancers on this computer;
 	// empty opens them to all local users.
 	AdminToken string
@@ -112,8 +112,8 @@ type HostedZone struct {
 // contains, have no deployment and are not in the deployments of others. The revision of a balancer's
 // machine begins with the generation of the content, so that a controller with another generation
 // leaves it unchanged: see Delivery.DeliverDue.
-func Deployments(c Content, have []provision.Object) (map[string]agent.Deployment, error) {
-	d := &deploymentBuilder{Content: c, spec: c.Spec}
+func Deployments(c DeploymentInput, have []provision.Object) (map[string]agent.Deployment, error) {
+	d := &deploymentBuilder{DeploymentInput: c, spec: c.Spec}
 	for _, o := range have {
 		// A failed machine on this computer restarts at the same address. Until then the
 		// configuration of the others contains it and its replicas.
@@ -165,7 +165,7 @@ func Deployments(c Content, have []provision.Object) (map[string]agent.Deploymen
 }
 
 // trusts reports whether the kind in a machine's tags is trusted: a balancer must be recorded.
-func (c Content) trusts(o provision.Object) bool {
+func (c DeploymentInput) trusts(o provision.Object) bool {
 	if o.Kind != provision.KindBalancer {
 		return !provision.IsBalancerID(o.ID)
 	}
@@ -174,7 +174,7 @@ func (c Content) trusts(o provision.Object) bool {
 
 // deploymentBuilder is the state of one call of Deployments.
 type deploymentBuilder struct {
-	Content
+	DeploymentInput
 	spec    *service.Spec
 	have    []provision.Object
 	control controlPlane // none without a Bundle
@@ -193,13 +193,13 @@ func UnitNameOf(k provision.ObjectKind) string {
 
 // balancerDeployment returns the deployment of a balancer's machine.
 func (d *deploymentBuilder) balancerDeployment(o provision.Object) (agent.Deployment, error) {
-	files := map[string]string{fileService: string(d.Text)}
+	files := map[string]string{fileService: string(d.SpecYAML)}
 	own := cloud.EndpointsOf(o).Listen
 	c := service.BalancerConfig{
 		Service: d.spec.Name, ID: o.ID, Region: o.Region,
 		Listen: own.PublicAddress(d.spec), Admin: own.Admin,
 		Identity: &service.Identity{Cert: agent.FileCert, Key: agent.FileKey, CA: agent.FileCA, Revoked: agent.FileRevoked},
-		Balancer: d.spec.Balancer, Splits: d.spec.Splits, SpecFile: fileService, PeerToken: d.PeerToken,
+		Balancer: d.spec.Balancer, Splits: d.spec.Splits, SpecFile: fileService, PeerToken: d.PrefixHashSeed,
 		Replicas: d.replicasOf(o), Peers: d.peersOf(o), AdminPlain: cloud.RunsOnThisComputer(o.Region), AdminToken: d.AdminToken,
 	}
 	for _, m := range d.spec.Models {
@@ -216,7 +216,7 @@ func (d *deploymentBuilder) balancerDeployment(o provision.Object) (agent.Deploy
 	if err := d.addProviders(&c, files); err != nil {
 		return agent.Deployment{}, err
 	}
-	fixed, err := provision.ConfigHash(c.Immutable())
+	immutableHash, err := provision.ConfigHash(c.Immutable())
 	if err != nil {
 		return agent.Deployment{}, err
 	}
@@ -225,7 +225,7 @@ func (d *deploymentBuilder) balancerDeployment(o provision.Object) (agent.Deploy
 		return agent.Deployment{}, err
 	}
 	files[fileConfig] = string(config)
-	units := []agent.Unit{{Name: UnitNameOf(o.Kind), Args: []string{program, "lb", "--config", fileConfig}, Files: files, Fixed: fixed, Memory: int64(d.spec.Balancer.Memory.Total)}}
+	units := []agent.Unit{{Name: UnitNameOf(o.Kind), Args: []string{program, "lb", "--config", fileConfig}, Files: files, ImmutableHash: immutableHash, Memory: int64(d.spec.Balancer.Memory.Total)}}
 	if d.control.runs(o.ID) {
 		u, err := d.controllerUnit(o)
 		if err != nil {
@@ -238,12 +238,12 @@ func (d *deploymentBuilder) balancerDeployment(o provision.Object) (agent.Deploy
 
 // cloudAccess returns the configuration for a balancer that calls the API of its cloud for
 // controllers in other clouds; nil without any.
-func (d *deploymentBuilder) cloudAccess(name string) *agent.Cloud {
+func (d *deploymentBuilder) cloudAccess(name string) *agent.CloudAccess {
 	others := slices.ContainsFunc(d.control.chosen, func(c cloud.ControlCandidate) bool { return c.Region.Cloud() != name })
 	if !others || cloud.RunsOnThisComputer(service.Region(name+"/")) {
 		return nil
 	}
-	c := &agent.Cloud{Means: d.Bundle.Means, Balancers: cloud.ReplacesBalancers(d.spec)}
+	c := &agent.CloudAccess{Config: d.Bundle.CloudConfig, Balancers: cloud.ReplacesBalancers(d.spec)}
 	for _, r := range cloud.ManagedRegions(d.spec) {
 		if r.Cloud() == name {
 			c.Regions = append(c.Regions, string(r))
@@ -319,10 +319,10 @@ func (d *deploymentBuilder) absoluteRef(ref string) string {
 
 // absolutePath returns a path of service.yaml as an absolute path.
 func (d *deploymentBuilder) absolutePath(p string) string {
-	if p == "" || filepath.IsAbs(p) || d.Base == "" {
+	if p == "" || filepath.IsAbs(p) || d.BaseDir == "" {
 		return p
 	}
-	return filepath.Join(d.Base, p)
+	return filepath.Join(d.BaseDir, p)
 }
 
 // configureCertificate configures how a balancer obtains the certificate of the service's name. A balancer
@@ -403,15 +403,15 @@ func (d *deploymentBuilder) replicasOf(o provision.Object) []service.ReplicaConf
 		replicas = append(replicas, service.ReplicaConfig{
 			CacheEvents: events, CacheReplays: replays,
 			ID: r.ID, URL: engineURL(r), MTLS: true, Region: r.Region, APIKey: d.engineKeySource(o.Region, m.Engine.APIKey),
-			Model: m.Name, Kind: m.Engine.Kind, GPU: gpuOf(r), Capacity: capacityOf(r), USDPerHour: r.CostPerHour, DataParallel: m.Engine.DataParallel, MaxNumSeqs: m.Engine.MaxNumSeqs,
+			Model: m.Name, Kind: m.Engine.Kind, GPU: gpuTypeOf(r), Capacity: capacityOf(r), USDPerHour: r.CostPerHour, DataParallel: m.Engine.DataParallel, MaxNumSeqs: m.Engine.MaxNumSeqs,
 		})
 	}
 	return append(replicas, d.attachedTo(o, balancers)...)
 }
 
-// gpuOf returns the actual GPU of a replica. The label contains the first choice, which may have had no
+// gpuTypeOf returns the actual GPU of a replica. The label contains the first choice, which may have had no
 // capacity.
-func gpuOf(o provision.Object) string {
+func gpuTypeOf(o provision.Object) string {
 	if o.Offering != nil && o.Offering.GPU != "" {
 		return o.Offering.GPU
 	}
@@ -490,16 +490,16 @@ func engineURL(o provision.Object) string {
 // that accepts connections of balancers.
 func (d *deploymentBuilder) replicaDeployment(o provision.Object, m *service.Model) (agent.Deployment, error) {
 	at := cloud.EndpointsOf(o)
-	u, base := unitOf(m, gpusOf(o), at)
+	u, base := unitOf(m, gpuCountOf(o), at)
 	u.Name, u.Env, u.Image = UnitNameOf(o.Kind), m.Engine.Env, d.Images.pinned(u.Image)
 	if m.Engine.Weights != "" {
-		u.Weights = &agent.Weights{From: m.Engine.Weights, To: weightsPath}
+		u.Weights = &agent.Weights{Source: m.Engine.Weights, MountPath: weightsPath}
 	}
 	ready := cmp.Or(m.Engine.Ready, "/health")
 	if m.Engine.Kind == service.EngineOpenAI {
 		ready = cmp.Or(m.Engine.Ready, "/v1/models")
 	}
-	u.Ready = base + ready
+	u.ReadinessURL = base + ready
 	for name, ref := range m.Secrets {
 		value, err := d.Secrets(ref)
 		if err != nil {
@@ -513,7 +513,7 @@ func (d *deploymentBuilder) replicaDeployment(o provision.Object, m *service.Mod
 	if err := d.giveEngineKey(&u, o, &m.Engine); err != nil {
 		return agent.Deployment{}, err
 	}
-	return agent.Deployment{Units: []agent.Unit{u}, Proxy: &agent.Proxy{Listen: at.Listen.Engine, To: base, Connect: cacheEventAddresses(&m.Engine, at)}}, nil
+	return agent.Deployment{Units: []agent.Unit{u}, Proxy: &agent.Proxy{Listen: at.Listen.Engine, Upstream: base, ConnectTargets: cacheEventAddresses(&m.Engine, at)}}, nil
 }
 
 // capacityOf returns the capacity type of a machine; empty where it is unknown.
@@ -524,8 +524,8 @@ func capacityOf(o provision.Object) service.CapacityType {
 	return o.Offering.Capacity
 }
 
-// gpusOf returns the number of GPUs of a machine.
-func gpusOf(o provision.Object) int {
+// gpuCountOf returns the number of GPUs of a machine.
+func gpuCountOf(o provision.Object) int {
 	if o.Offering == nil {
 		return 0
 	}

@@ -76,8 +76,8 @@ func secrets(ref string) (string, error) {
 	return value, nil
 }
 
-func content(t *testing.T) deploy.Content {
-	return deploy.Content{Spec: parse(t, deployed), Text: []byte(deployed), Secrets: secrets, PeerToken: "p"}
+func content(t *testing.T) deploy.DeploymentInput {
+	return deploy.DeploymentInput{Spec: parse(t, deployed), SpecYAML: []byte(deployed), Secrets: secrets, PrefixHashSeed: "p"}
 }
 
 func deployAll(t *testing.T, have []provision.Object) map[string]agent.Deployment {
@@ -113,7 +113,7 @@ func TestEngineDeployments(t *testing.T) {
 	} {
 		d := all[id]
 		u := d.Units[0]
-		if got := strings.Join(u.Args, " "); u.Image != want.image || got != want.args || d.Proxy.To != want.to || u.Ready != want.ready || !u.GPUs {
+		if got := strings.Join(u.Args, " "); u.Image != want.image || got != want.args || d.Proxy.Upstream != want.to || u.ReadinessURL != want.ready || !u.GPUs {
 			t.Errorf("%s: got %+v behind %+v", id, u, d.Proxy)
 		}
 	}
@@ -141,7 +141,7 @@ func TestEngineDeploymentsWithBucketWeights(t *testing.T) {
 		"us-east-1-qwen-0": "--model-path /weights --host 0.0.0.0 --port 30000 --enable-metrics --served-model-name org/qwen",
 	} {
 		u := all[id].Units[0]
-		if got := strings.Join(u.Args, " "); !strings.Contains(got, want) || u.Weights == nil || u.Weights.To != "/weights" || !slices.Contains(froms, u.Weights.From) {
+		if got := strings.Join(u.Args, " "); !strings.Contains(got, want) || u.Weights == nil || u.Weights.MountPath != "/weights" || !slices.Contains(froms, u.Weights.Source) {
 			t.Errorf("%s: got %q with %+v", id, got, u.Weights)
 		}
 		if err := all[id].Check(); err != nil {
@@ -221,8 +221,8 @@ func TestChangedMemoryRestartsBalancer(t *testing.T) {
 		t.Fatal(err)
 	}
 	const id = "lb-us-east-1-0"
-	if was, is := before[id].Units[0], after[id].Units[0]; is.Memory != 3<<30 || is.Fixed == was.Fixed || before[id].Revision == after[id].Revision {
-		t.Errorf("got %d bytes, fixed %s, was %s", is.Memory, is.Fixed, was.Fixed)
+	if was, is := before[id].Units[0], after[id].Units[0]; is.Memory != 3<<30 || is.ImmutableHash == was.ImmutableHash || before[id].Revision == after[id].Revision {
+		t.Errorf("got %d bytes, fixed %s, was %s", is.Memory, is.ImmutableHash, was.ImmutableHash)
 	}
 }
 
@@ -234,7 +234,7 @@ func TestNewReplicaReloadsWithoutRestart(t *testing.T) {
 		if want := id == "lb-europe-west4-0"; changed != want {
 			t.Errorf("%s: changed %t, want %t", id, changed, want)
 		}
-		if before[id].Units[0].Fixed != after[id].Units[0].Fixed {
+		if before[id].Units[0].ImmutableHash != after[id].Units[0].ImmutableHash {
 			t.Errorf("%s requires a restart", id)
 		}
 	}
@@ -301,11 +301,11 @@ func TestSecretErrorsContainNoValues(t *testing.T) {
 }
 
 // contentWithACME returns the content of a service whose balancers obtain their certificate.
-func contentWithACME(t *testing.T, acme string) deploy.Content {
+func contentWithACME(t *testing.T, acme string) deploy.DeploymentInput {
 	c := content(t)
-	c.Text = []byte(strings.Replace(deployed, "tls: {cert: /etc/mine.crt, key: /etc/mine.key}", "tls: {acme: {"+acme+"}}", 1) +
+	c.SpecYAML = []byte(strings.Replace(deployed, "tls: {cert: /etc/mine.crt, key: /etc/mine.key}", "tls: {acme: {"+acme+"}}", 1) +
 		"dns: {provider: route53, name: chat.example.com, zone: example.com}\n")
-	c.Spec, c.Zone = parse(t, string(c.Text)), deploy.HostedZone{ID: "Z1", Endpoint: "http://route53.test"}
+	c.Spec, c.Zone = parse(t, string(c.SpecYAML)), deploy.HostedZone{ID: "Z1", Endpoint: "http://route53.test"}
 	return c
 }
 
@@ -363,7 +363,7 @@ func TestBalancerDeploymentsWithACME(t *testing.T) {
 func TestOnlyLocalDeadBalancersStayConfigured(t *testing.T) {
 	for text, forgotten := range map[string]bool{localService: false, twoClouds: true} {
 		c := content(t)
-		c.Spec, c.Text = parse(t, text), []byte(text)
+		c.Spec, c.SpecYAML = parse(t, text), []byte(text)
 		var have []provision.Object
 		for i, r := range []service.Region{c.Spec.Regions[0].Name, c.Spec.Regions[1].Name} {
 			have = append(have, machineAt(provision.BalancerID(r, 0), provision.KindBalancer, r, "", fmt.Sprint(i+1), 0))

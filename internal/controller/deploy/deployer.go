@@ -22,23 +22,23 @@ type Deployer struct {
 	Provider provision.Provider
 	// UserData returns the cloud-init document of a machine.
 	UserData func(cloud.MachineInput) (string, error)
-	// Settle returns when a machine is working; nil = it only needs to be launched.
-	Settle func(ctx context.Context, o provision.Object) error
+	// WaitReady returns when a machine is working; nil = it only needs to be launched.
+	WaitReady func(ctx context.Context, o provision.Object) error
 	// Drain returns when a machine has no outstanding requests; nil = no draining.
 	Drain func(ctx context.Context, o provision.Object)
 	// Enrolments records launched balancers; nil = not recorded.
 	Enrolments *Enrolments
-	// Have lists the existing objects; nil = list them with Provider.
-	Have func(ctx context.Context) ([]provision.Object, error)
+	// ListObserved lists the existing objects; nil = list them with Provider.
+	ListObserved func(ctx context.Context) ([]provision.Object, error)
 	// Now is the clock for the time in which offerings without capacity are not retried; nil = time.Now.
 	Now func() time.Time
 
-	// Terminating (machines that their cloud interrupts), Ending (machines whose reservation ends), Counts
+	// NeedReplacement (machines that their cloud interrupts), Ending (machines whose reservation ends), Counts
 	// and ZoneID are those of cloud.Input.
-	Terminating map[string]bool
-	Ending      map[string]bool
-	Counts      map[cloud.ReplicaGroup]provision.ClassCounts
-	ZoneID      string
+	NeedReplacement   map[string]bool
+	ReservationEnding map[string]bool
+	Counts            map[cloud.ReplicaGroup]provision.ClassCounts
+	ZoneID            string
 	// Programs are those of cloud.Input.
 	Programs map[string]provision.Program
 	// Build is the hash of the binary for machines on this computer; empty = unchanged.
@@ -48,8 +48,8 @@ type Deployer struct {
 	Gate     *provision.LaunchGate
 	Bounds   provision.LaunchBounds
 	Unlisted []provision.Object
-	// Only selects the changes to apply; nil = all.
-	Only func(*Plan, provision.Change) bool
+	// Filter selects the changes to apply; nil = all.
+	Filter func(*Plan, provision.Change) bool
 
 	exhausted provision.ExhaustedOfferings
 	replaced  map[string]string                      // see PlanReplacing
@@ -62,9 +62,9 @@ type Deployer struct {
 
 // Plan contains the necessary changes in the clouds.
 type Plan struct {
-	Have    []provision.Object
-	Wants   []provision.Desired
-	Changes provision.Changes
+	Observed []provision.Object
+	Desired  []provision.Desired
+	Changes  provision.Changes
 	// Missing is the number of replicas without capacity in any region, by model and home region.
 	Missing map[cloud.ReplicaGroup]int
 	// Held are the launches that Deployer.Bounds do not admit now; Changes does not contain them.
@@ -76,7 +76,7 @@ type Plan struct {
 
 // CostPerHour returns the hourly cost of the machines in USD, before and after the changes.
 func (p *Plan) CostPerHour() (now, then float64) {
-	for _, o := range p.Have {
+	for _, o := range p.Observed {
 		if o.TerminatedReason == "" {
 			now += o.CostPerHour
 		}
@@ -95,96 +95,96 @@ func (p *Plan) ChangesBilling() bool {
 // Plan observes the clouds and returns the necessary changes without applying them. Errors include
 // *provision.SpecError, *provision.CredentialsError, and *provision.OwnedError where the name
 // belongs to another owner's service.
-func (f *Deployer) Plan(ctx context.Context) (*Plan, error) {
-	if err := cloud.Validate(f.Spec); err != nil {
+func (dp *Deployer) Plan(ctx context.Context) (*Plan, error) {
+	if err := cloud.Validate(dp.Spec); err != nil {
 		return nil, err
 	}
-	if err := f.readPrices(ctx); err != nil {
+	if err := dp.readPrices(ctx); err != nil {
 		return nil, err
 	}
-	return f.planWithShortfall(ctx, nil)
+	return dp.planWithMissing(ctx, nil)
 }
 
-// planWithShortfall is Plan with the number of replicas that had no capacity.
-func (f *Deployer) planWithShortfall(ctx context.Context, short map[cloud.ReplicaGroup]int) (*Plan, error) {
-	have, err := f.listObjects(ctx)
+// planWithMissing is Plan with the number of replicas that had no capacity.
+func (dp *Deployer) planWithMissing(ctx context.Context, short map[cloud.ReplicaGroup]int) (*Plan, error) {
+	have, err := dp.listObjects(ctx)
 	if err != nil {
 		return nil, err
 	}
-	return f.planFor(have, short)
+	return dp.planFor(have, short)
 }
 
 // planFor returns the changes for a list of existing objects.
-func (f *Deployer) planFor(have []provision.Object, short map[cloud.ReplicaGroup]int) (*Plan, error) {
+func (dp *Deployer) planFor(have []provision.Object, short map[cloud.ReplicaGroup]int) (*Plan, error) {
 	l, err := cloud.BuildLayout(cloud.Input{
-		Spec: f.Spec, Owner: f.Owner, Offerings: priced(f.offers, f.prices), Reservations: f.reservations, Have: have, Now: f.clock()(), Shortfall: short, Terminating: f.Terminating, Ending: f.Ending, Counts: f.Counts, ZoneID: f.ZoneID, Programs: f.Programs, UserData: f.UserData,
-		SpotPenalty: func(o provision.Offering) float64 { return f.spotHistory().Penalty(o, f.clock()()) }, SpotScore: f.scores.of,
+		Spec: dp.Spec, Owner: dp.Owner, Offerings: withKnownPrices(dp.offers, dp.prices), Reservations: dp.reservations, Have: have, Now: dp.clock()(), Shortfall: short, Terminating: dp.NeedReplacement, Ending: dp.ReservationEnding, Counts: dp.Counts, ZoneID: dp.ZoneID, Programs: dp.Programs, UserData: dp.UserData,
+		SpotPenalty: func(o provision.Offering) float64 { return dp.spotHistory().Penalty(o, dp.clock()()) }, SpotScore: dp.scores.of,
 		Interrupted: func(r service.Region) bool {
-			return f.spotHistory().InterruptedSince(r, f.clock()().Add(-fallbackWindow))
+			return dp.spotHistory().InterruptedSince(r, dp.clock()().Add(-fallbackWindow))
 		},
-		Exhausted: func(o provision.Offering) bool { return f.exhausted.Covers(o, f.clock()()) },
+		Exhausted: func(o provision.Offering) bool { return dp.exhausted.Covers(o, dp.clock()()) },
 	})
 	if err != nil {
 		return nil, err
 	}
 	for i := range l.Desired {
 		if l.Desired[i].Machine != nil && cloud.RunsOnThisComputer(l.Desired[i].Region) {
-			l.Desired[i].BuildHash = f.Build
+			l.Desired[i].BuildHash = dp.Build
 		}
 	}
 	p := &Plan{
-		Have: have, Wants: l.Desired, Changes: provision.Diff(l.Desired, f.markReplaced(have)), Missing: l.Unplaced, Unpriced: f.prices.Unknown,
+		Observed: have, Desired: l.Desired, Changes: provision.Diff(l.Desired, dp.clearReplacedHashes(have)), Missing: l.Unplaced, Unpriced: dp.prices.Unknown,
 	}
 	for i, c := range p.Changes {
-		if reason, is := f.replacementReason(c); is {
+		if reason, ok := dp.replacementReason(c); ok {
 			p.Changes[i].Reason = reason
 		}
 		if c.Action == provision.ActionLaunch && c.Desired.OfferingReason != "" {
 			p.Changes[i].Reason += "; " + c.Desired.OfferingReason
 		}
 	}
-	if f.Only != nil {
-		p.Changes = slices.DeleteFunc(p.Changes, func(c provision.Change) bool { return !f.Only(p, c) })
+	if dp.Filter != nil {
+		p.Changes = slices.DeleteFunc(p.Changes, func(c provision.Change) bool { return !dp.Filter(p, c) })
 	}
-	f.cutLaunches(p)
+	dp.cutLaunches(p)
 	return p, nil
 }
 
 // listObjects returns the objects of the service; an error where the service belongs to another owner.
-func (f *Deployer) listObjects(ctx context.Context) ([]provision.Object, error) {
-	if f.Have != nil {
-		return f.Have(ctx)
+func (dp *Deployer) listObjects(ctx context.Context) ([]provision.Object, error) {
+	if dp.ListObserved != nil {
+		return dp.ListObserved(ctx)
 	}
-	have, err := f.Provider.List(ctx, f.Spec.Name)
+	have, err := dp.Provider.List(ctx, dp.Spec.Name)
 	if err != nil {
 		return nil, err
 	}
-	return have, f.checkOwner(have)
+	return have, dp.checkOwner(have)
 }
 
 // checkOwner returns an error where objects belong to another owner.
-func (f *Deployer) checkOwner(have []provision.Object) error {
+func (dp *Deployer) checkOwner(have []provision.Object) error {
 	for _, o := range have {
 		if o.Owner == "" && (cloud.RunsOnThisComputer(o.Region) || o.Region == "") {
 			continue // a process from a version without owners for local machines
 		}
-		if o.Owner != f.Owner {
-			return &provision.OwnedError{Resource: "the service " + f.Spec.Name, Where: string(o.Region), Owner: o.Owner}
+		if o.Owner != dp.Owner {
+			return &provision.OwnedError{Resource: "the service " + dp.Spec.Name, Where: string(o.Region), Owner: o.Owner}
 		}
 	}
 	return nil
 }
 
 // readOfferings reads the offerings of every cloud region concurrently.
-func (f *Deployer) readOfferings(ctx context.Context) error {
-	f.offers = map[service.Region]provision.Offerings{}
-	return f.joinErrors(f.queryOfferings(ctx, cloud.ManagedRegions(f.Spec)))
+func (dp *Deployer) readOfferings(ctx context.Context) error {
+	dp.offers = map[service.Region]provision.Offerings{}
+	return dp.joinErrors(dp.queryOfferings(ctx, cloud.ManagedRegions(dp.Spec)))
 }
 
 // joinErrors joins the errors of cloud regions, in their order; nil without any.
-func (f *Deployer) joinErrors(failed map[service.Region]error) error {
+func (dp *Deployer) joinErrors(failed map[service.Region]error) error {
 	var all []error
-	for _, r := range cloud.ManagedRegions(f.Spec) {
+	for _, r := range cloud.ManagedRegions(dp.Spec) {
 		all = append(all, failed[r])
 	}
 	return errors.Join(all...)
@@ -192,21 +192,21 @@ func (f *Deployer) joinErrors(failed map[service.Region]error) error {
 
 // queryOfferings reads the offerings of regions concurrently and returns the failures; failed regions keep
 // their previous offerings.
-func (f *Deployer) queryOfferings(ctx context.Context, regions []service.Region) map[service.Region]error {
+func (dp *Deployer) queryOfferings(ctx context.Context, regions []service.Region) map[service.Region]error {
 	var mu sync.Mutex
 	var wg sync.WaitGroup
-	wg.Go(func() { f.queryReservations(ctx, regions) })
+	wg.Go(func() { dp.queryReservations(ctx, regions) })
 	failed := map[service.Region]error{}
 	for _, r := range regions {
 		wg.Go(func() {
-			offers, err := f.Provider.Offerings(ctx, r)
+			offers, err := dp.Provider.Offerings(ctx, r)
 			mu.Lock()
 			defer mu.Unlock()
 			if err != nil {
 				failed[r] = fmt.Errorf("listing the offerings of %s: %w", r, err)
 				return
 			}
-			f.offers[r] = offers
+			dp.offers[r] = offers
 		})
 	}
 	wg.Wait()
@@ -214,29 +214,29 @@ func (f *Deployer) queryOfferings(ctx context.Context, regions []service.Region)
 }
 
 // clock returns the clock of the deployer.
-func (f *Deployer) clock() func() time.Time {
-	if f.Now != nil {
-		return f.Now
+func (dp *Deployer) clock() func() time.Time {
+	if dp.Now != nil {
+		return dp.Now
 	}
 	return time.Now
 }
 
 // spotHistory returns the deployer's history of spot machines.
-func (f *Deployer) spotHistory() *provision.SpotHistory {
-	if f.exhausted.Spot == nil {
-		f.exhausted.Spot = &provision.SpotHistory{}
+func (dp *Deployer) spotHistory() *provision.SpotHistory {
+	if dp.exhausted.Spot == nil {
+		dp.exhausted.Spot = &provision.SpotHistory{}
 	}
-	return f.exhausted.Spot
+	return dp.exhausted.Spot
 }
 
 // recordInterruptions adds the spot machines that their cloud is interrupting, or has interrupted, to the
 // history, so that their zones are tried last. Maintenance and rebalance recommendations are not
 // included.
-func (f *Deployer) recordInterruptions(have []provision.Object, seen map[string]AgentReport) {
+func (dp *Deployer) recordInterruptions(have []provision.Object, seen map[string]AgentReport) {
 	taken := interrupted(have, seen)
 	for _, o := range have {
 		if o.Interrupted || taken[o.ID] && !isMaintenance(seen[o.ID]) {
-			f.spotHistory().AddInterrupted(o, f.clock()())
+			dp.spotHistory().AddInterrupted(o, dp.clock()())
 		}
 	}
 }

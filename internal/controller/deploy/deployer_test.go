@@ -81,12 +81,12 @@ func newDeployer(spec *service.Spec, p provision.Provider) *deploy.Deployer {
 
 // up plans and applies, as a program that has just started.
 func up(spec *service.Spec, p provision.Provider) (*deploy.Plan, error) {
-	f := newDeployer(spec, p)
-	plan, err := f.Plan(context.Background())
+	dp := newDeployer(spec, p)
+	plan, err := dp.Plan(context.Background())
 	if err != nil {
 		return nil, err
 	}
-	return f.Up(context.Background(), plan, nil)
+	return dp.Up(context.Background(), plan, nil)
 }
 
 // machines returns the running VMs with their types.
@@ -290,8 +290,8 @@ func TestUpRepairsManualChanges(t *testing.T) {
 	m.ChangeObject("us-east-1-0", func(o *provision.Object) { o.TerminatedReason = "interrupted by the cloud" })
 	m.ChangeObject("firewall-us-east-1-replica", func(o *provision.Object) { o.SpecHash = "port 22 is open" })
 	m.ChangeObject("identity-gcp-balancer", nil)
-	f := newDeployer(spec, m)
-	plan, err := f.Plan(context.Background())
+	dp := newDeployer(spec, m)
+	plan, err := dp.Plan(context.Background())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -308,10 +308,10 @@ func TestUpRepairsManualChanges(t *testing.T) {
 	if !slices.Equal(got, want) {
 		t.Errorf("got %q, want %q", got, want)
 	}
-	if _, err := f.Up(context.Background(), plan, nil); err != nil {
+	if _, err := dp.Up(context.Background(), plan, nil); err != nil {
 		t.Fatal(err)
 	}
-	if again, err := f.Plan(context.Background()); err != nil || len(again.Changes) != 0 {
+	if again, err := dp.Plan(context.Background()); err != nil || len(again.Changes) != 0 {
 		t.Errorf("remaining changes: %+v, %v", again, err)
 	}
 }
@@ -346,11 +346,11 @@ func TestOrphans(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	orphans, err := deploy.Orphans(context.Background(), m, []deploy.Service{{Name: "chat", Owner: "me"}})
+	orphans, err := deploy.Orphans(context.Background(), m, []deploy.ServiceKey{{Name: "chat", Owner: "me"}})
 	if err != nil || len(orphans) == 0 || slices.ContainsFunc(orphans, func(o provision.Object) bool { return o.Service != "old" }) {
 		t.Fatalf("got %+v, %v", orphans, err)
 	}
-	if err := deploy.Remove(context.Background(), m, orphans, nil); err != nil {
+	if err := deploy.DeleteObjects(context.Background(), m, orphans, nil); err != nil {
 		t.Fatal(err)
 	}
 	left, err := m.List(context.Background(), "")

@@ -11,9 +11,9 @@ import (
 	"skyserve/provision/cloud"
 )
 
-// difference contains the changes that lead to the desired replicas, in the order in which they are
+// replicaDiff contains the changes that lead to the desired replicas, in the order in which they are
 // applied: increases of capacity first.
-type difference struct {
+type replicaDiff struct {
 	reclaim []string                                     // donated replicas
 	launch  map[cloud.ReplicaGroup]provision.ClassCounts // in addition to the existing replicas
 	replace []Replacement                                // with newly launched replicas
@@ -22,19 +22,19 @@ type difference struct {
 
 // Replacement is a replica whose class is not the desired one.
 type Replacement struct {
-	Of provision.Object
-	On provision.ReplicaClass
+	Replica provision.Object
+	Class   provision.ReplicaClass
 }
 
 // String formats it in columns for display.
 func (s Replacement) String() string {
-	return fmt.Sprintf("%s\t%s\t%s -> %s", s.Of.ID, s.Of.Region, runsOn(s.Of), s.On)
+	return fmt.Sprintf("%s\t%s\t%s -> %s", s.Replica.ID, s.Replica.Region, replicaClassOf(s.Replica), s.Class)
 }
 
-// differenceOf returns the difference between the replicas of a service and the desired counts by
+// diffReplicas returns the difference between the replicas of a service and the desired counts by
 // group. It ignores replicas that are a fallback for another region. Counts outside the bounds of
 // service.yaml are returned as *BoundsError.
-func differenceOf(spec *service.Spec, have []provision.Object, decided Decisions, counts map[cloud.ReplicaGroup]provision.ClassCounts) (d difference, short []error) {
+func diffReplicas(spec *service.Spec, have []provision.Object, decided Decisions, counts map[cloud.ReplicaGroup]provision.ClassCounts) (d replicaDiff, short []error) {
 	d.launch = map[cloud.ReplicaGroup]provision.ClassCounts{}
 	groups := slices.SortedFunc(maps.Keys(counts), func(a, b cloud.ReplicaGroup) int {
 		return cmp.Or(cmp.Compare(a.Region, b.Region), cmp.Compare(a.Model, b.Model))
@@ -48,7 +48,7 @@ func differenceOf(spec *service.Spec, have []provision.Object, decided Decisions
 }
 
 // addGroup adds the difference of one group.
-func (d *difference) addGroup(g cloud.ReplicaGroup, counts provision.ClassCounts, b service.Bounds, have []provision.Object, decided Decisions) error {
+func (d *replicaDiff) addGroup(g cloud.ReplicaGroup, counts provision.ClassCounts, b service.Bounds, have []provision.Object, decided Decisions) error {
 	wanted := counts.Total()
 	if wanted < b.Min || wanted > b.Max {
 		return &BoundsError{Model: g.Model, Region: g.Region, Count: wanted, Bounds: b}
@@ -68,8 +68,8 @@ func (d *difference) addGroup(g cloud.ReplicaGroup, counts provision.ClassCounts
 	matched, missing := counts.Match(serving)
 	serve := len(serving)
 	donated := latestDonated(all, decided)
-	missing = slices.DeleteFunc(missing, func(on provision.ReplicaClass) bool {
-		i := slices.IndexFunc(donated, func(o provision.Object) bool { return fits(on, o) })
+	missing = slices.DeleteFunc(missing, func(class provision.ReplicaClass) bool {
+		i := slices.IndexFunc(donated, func(o provision.Object) bool { return fits(class, o) })
 		if i < 0 {
 			return false
 		}
@@ -79,15 +79,15 @@ func (d *difference) addGroup(g cloud.ReplicaGroup, counts provision.ClassCounts
 	})
 	more := max(0, wanted-serve)
 	capacity := min(more, max(0, b.Max-len(all)))
-	for _, on := range missing[:capacity] {
+	for _, class := range missing[:capacity] {
 		if d.launch[g] == nil {
 			d.launch[g] = provision.ClassCounts{}
 		}
-		d.launch[g][on]++
+		d.launch[g][class]++
 	}
 	others := unmatched(serving, matched)
-	for _, on := range missing[more:] {
-		d.replace = append(d.replace, Replacement{others[0], on})
+	for _, class := range missing[more:] {
+		d.replace = append(d.replace, Replacement{others[0], class})
 		others = others[1:]
 	}
 	d.excess = append(d.excess, others...)
@@ -131,12 +131,12 @@ func latestDonated(replicas []provision.Object, decided Decisions) []provision.O
 }
 
 // fits reports whether a replica has a class. A replica of unknown class matches only the zero class.
-func fits(on provision.ReplicaClass, o provision.Object) bool {
-	return on == provision.ReplicaClass{} || o.Offering != nil && on.Matches(*o.Offering)
+func fits(class provision.ReplicaClass, o provision.Object) bool {
+	return class == provision.ReplicaClass{} || o.Offering != nil && class.Matches(*o.Offering)
 }
 
-// runsOn returns the class of a replica; the zero class where it is unknown.
-func runsOn(o provision.Object) provision.ReplicaClass {
+// replicaClassOf returns the class of a replica; the zero class where it is unknown.
+func replicaClassOf(o provision.Object) provision.ReplicaClass {
 	if o.Offering == nil {
 		return provision.ReplicaClass{}
 	}

@@ -13,7 +13,7 @@ import (
 
 // A replica of unknown class is replaced like any other.
 func TestReplacementOfUnknownClass(t *testing.T) {
-	s := Replacement{Of: provision.Object{ID: "us-0", Region: "local/us"}, On: provision.ReplicaClass{GPU: "L4", GPUs: 1}}
+	s := Replacement{Replica: provision.Object{ID: "us-0", Region: "local/us"}, Class: provision.ReplicaClass{GPU: "L4", GPUs: 1}}
 	if got, want := s.String(), "us-0\tlocal/us\tany machine -> L4"; got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
@@ -60,7 +60,7 @@ func TestDifference(t *testing.T) {
 				decided = decided.WithDonated(id, service.Donation{Since: time.Unix(int64(i), 0)})
 			}
 			g := cloud.ReplicaGroup{Model: "llama", Region: region}
-			d, short := differenceOf(spec, tt.have, decided, map[cloud.ReplicaGroup]provision.ClassCounts{g: tt.counts})
+			d, short := diffReplicas(spec, tt.have, decided, map[cloud.ReplicaGroup]provision.ClassCounts{g: tt.counts})
 			var all []string
 			for _, id := range d.reclaim {
 				all = append(all, "reclaim "+id)
@@ -69,7 +69,7 @@ func TestDifference(t *testing.T) {
 				all = append(all, fmt.Sprintf("launch %d %s", n, class))
 			}
 			for _, s := range d.replace {
-				all = append(all, fmt.Sprintf("replace %s by %s", s.Of.ID, s.On))
+				all = append(all, fmt.Sprintf("replace %s by %s", s.Replica.ID, s.Class))
 			}
 			for _, o := range d.excess {
 				all = append(all, "give up "+o.ID)

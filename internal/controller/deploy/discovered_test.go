@@ -26,7 +26,7 @@ regions:
 		{ID: "lb-paris-0", Kind: provision.KindBalancer, Service: "chat", Region: "static/paris", Handle: "lb-paris-0", PrivateIP: netip.MustParseAddr("127.0.0.1")},
 		{ID: "lb-rome-0", Kind: provision.KindBalancer, Service: "chat", Region: "static/rome", Handle: "lb-rome-0", PrivateIP: netip.MustParseAddr("127.0.0.1")},
 	}
-	all, err := deploy.Deployments(deploy.Content{Spec: parse(t, text), Text: []byte(text), Base: "/etc/chat", Secrets: func(string) (string, error) { return "key", nil }}, have)
+	all, err := deploy.Deployments(deploy.DeploymentInput{Spec: parse(t, text), SpecYAML: []byte(text), BaseDir: "/etc/chat", Secrets: func(string) (string, error) { return "key", nil }}, have)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -31,13 +31,13 @@ const (
 type adminClient struct{ *telemetry.Client }
 
 // eachAdmin calls do for each balancer with an address, concurrently.
-func (h *Delivery) eachAdmin(do func(adminClient)) {
-	h.eachBalancer(func(_ provision.Object, a adminClient) { do(a) })
+func (dl *Delivery) eachAdmin(do func(adminClient)) {
+	dl.eachBalancer(func(_ provision.Object, a adminClient) { do(a) })
 }
 
 // adminURL returns the URL at which this program reaches a balancer's admin API.
-func (h *Delivery) adminURL(b provision.Object) string {
-	if b.ID == h.Self {
+func (dl *Delivery) adminURL(b provision.Object) string {
+	if b.ID == dl.Self {
 		return "https://" + cloud.EndpointsOf(b).Listen.Admin
 	}
 	return AdminURL(b)
@@ -46,17 +46,17 @@ func (h *Delivery) adminURL(b provision.Object) string {
 // Drain drains a replica at every balancer, and returns when its outstanding requests have
 // completed, or after 3 minutes. It does not wait for balancers that do not respond: they send no
 // requests.
-func (h *Delivery) Drain(ctx context.Context, o provision.Object) {
+func (dl *Delivery) Drain(ctx context.Context, o provision.Object) {
 	if o.Kind != provision.KindReplica {
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, drainTimeout)
 	defer cancel()
-	h.eachAdmin(func(b adminClient) {
+	dl.eachAdmin(func(b adminClient) {
 		if !b.drainReplica(ctx, o.ID) {
 			return
 		}
-		for w, known := b.worker(ctx, o.ID); known && w.Outstanding > 0; w, known = b.worker(ctx, o.ID) {
+		for w, known := b.replicaState(ctx, o.ID); known && w.Outstanding > 0; w, known = b.replicaState(ctx, o.ID) {
 			if !sleep(ctx, drainPollInterval) {
 				return
 			}
@@ -67,8 +67,8 @@ func (h *Delivery) Drain(ctx context.Context, o provision.Object) {
 // Resume makes balancers use replicas again that Drain drained; replicas that an operator or a
 // controller drained stay drained. A balancer that does not respond receives the current replicas
 // when it restarts.
-func (h *Delivery) Resume(ctx context.Context, replicas []provision.Object) {
-	h.eachAdmin(func(b adminClient) {
+func (dl *Delivery) Resume(ctx context.Context, replicas []provision.Object) {
+	dl.eachAdmin(func(b adminClient) {
 		ctx, cancel := context.WithTimeout(ctx, adminTimeout)
 		defer cancel()
 		workers, err := b.Workers(ctx)
@@ -83,14 +83,14 @@ func (h *Delivery) Resume(ctx context.Context, replicas []provision.Object) {
 	})
 }
 
-// Use resumes one replica, and returns once a balancer reports it ready and peerDelay has passed,
+// ResumeAndWait resumes one replica, and returns once a balancer reports it ready and peerDelay has passed,
 // or after 10 s.
-func (h *Delivery) Use(ctx context.Context, o provision.Object) {
-	h.Resume(ctx, []provision.Object{o})
+func (dl *Delivery) ResumeAndWait(ctx context.Context, o provision.Object) {
+	dl.Resume(ctx, []provision.Object{o})
 	ctx, cancel := context.WithTimeout(ctx, useTimeout)
 	defer cancel()
-	h.eachAdmin(func(b adminClient) {
-		for w, known := b.worker(ctx, o.ID); known && w.State != service.StateReady && w.State != service.StateDraining; w, known = b.worker(ctx, o.ID) {
+	dl.eachAdmin(func(b adminClient) {
+		for w, known := b.replicaState(ctx, o.ID); known && w.State != service.StateReady && w.State != service.StateDraining; w, known = b.replicaState(ctx, o.ID) {
 			if !sleep(ctx, drainPollInterval) {
 				return
 			}
@@ -119,9 +119,9 @@ func (b adminClient) drainReplica(ctx context.Context, id string) bool {
 	return b.DrainWorker(ctx, id, telemetry.DrainedByUp) == nil
 }
 
-// worker returns the state of a replica at a balancer; false when the replica is not attached to it,
+// replicaState returns the state of a replica at a balancer; false when the replica is not attached to it,
 // or the balancer does not respond.
-func (b adminClient) worker(ctx context.Context, id string) (telemetry.Worker, bool) {
+func (b adminClient) replicaState(ctx context.Context, id string) (telemetry.Worker, bool) {
 	ctx, cancel := context.WithTimeout(ctx, adminTimeout)
 	defer cancel()
 	workers, err := b.Workers(ctx)

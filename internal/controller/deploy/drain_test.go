@@ -104,21 +104,21 @@ func TestReplicaDrainsAndResumes(t *testing.T) {
 	}
 	owner := &adminClient{worker: telemetry.Worker{ReplicaConfig: service.ReplicaConfig{ID: "us-0"}, State: service.StateReady, Outstanding: 1}}
 	other := &adminClient{worker: telemetry.Worker{ReplicaConfig: service.ReplicaConfig{ID: "us-1"}, State: service.StateDraining, DrainedBy: telemetry.DrainedByUp}}
-	h := &deploy.Delivery{Party: party(t, authority, identity.Operator)}
+	dl := &deploy.Delivery{Party: party(t, authority, identity.Operator)}
 	network := fmt.Sprintf("127.%d.%d.", 200+os.Getpid()%50, os.Getpid()/50%250)
 	for n, api := range []http.Handler{owner, http.NotFoundHandler(), other, nil} { // the last does not respond
 		ip := fmt.Sprint(network, n+1)
 		if api != nil {
 			listen(t, ip, party(t, authority, identity.Balancer), api)
 		}
-		h.Have = append(h.Have, provision.Object{ID: fmt.Sprint("lb-us-", n), Kind: provision.KindBalancer, PublicIP: netip.MustParseAddr(ip)})
+		dl.Machines = append(dl.Machines, provision.Object{ID: fmt.Sprint("lb-us-", n), Kind: provision.KindBalancer, PublicIP: netip.MustParseAddr(ip)})
 	}
 	replica := provision.Object{ID: "us-0", Kind: provision.KindReplica}
-	h.Drain(t.Context(), replica)
+	dl.Drain(t.Context(), replica)
 	if owner.worker.State != service.StateDraining || owner.worker.Outstanding != 0 {
 		t.Errorf("drained: %+v", owner.worker)
 	}
-	h.Use(t.Context(), replica)
+	dl.ResumeAndWait(t.Context(), replica)
 	if owner.worker.State != service.StateReady {
 		t.Errorf("resumed: %+v", owner.worker)
 	}
@@ -128,7 +128,7 @@ func TestReplicaDrainsAndResumes(t *testing.T) {
 	if other.worker.State != service.StateDraining || slices.Contains(other.requests, "POST /workers") {
 		t.Errorf("a replica that an operator drained was resumed: %q", other.requests)
 	}
-	h.Resume(t.Context(), []provision.Object{replica, {ID: "us-1", Kind: provision.KindReplica}})
+	dl.Resume(t.Context(), []provision.Object{replica, {ID: "us-1", Kind: provision.KindReplica}})
 	if other.worker.State == service.StateDraining {
 		t.Error("a replica that an earlier run drained was not resumed")
 	}
@@ -145,13 +145,13 @@ func TestResumeSkipsReplicasDrainedByOthers(t *testing.T) {
 		ip := fmt.Sprintf("127.%d.%d.%d", 200+os.Getpid()%50, os.Getpid()/50%250, 10+n)
 		b := &adminClient{worker: telemetry.Worker{ReplicaConfig: service.ReplicaConfig{ID: "us-0"}, State: service.StateDraining, DrainedBy: by}}
 		listen(t, ip, party(t, authority, identity.Balancer), b)
-		h := &deploy.Delivery{Party: party(t, authority, identity.Operator), Have: []provision.Object{
+		dl := &deploy.Delivery{Party: party(t, authority, identity.Operator), Machines: []provision.Object{
 			{ID: "lb-us-0", Kind: provision.KindBalancer, PublicIP: netip.MustParseAddr(ip)},
 		}}
 		replica := provision.Object{ID: "us-0", Kind: provision.KindReplica}
-		h.Drain(t.Context(), replica)
-		h.Use(t.Context(), replica)
-		h.Resume(t.Context(), []provision.Object{replica})
+		dl.Drain(t.Context(), replica)
+		dl.ResumeAndWait(t.Context(), replica)
+		dl.Resume(t.Context(), []provision.Object{replica})
 		if b.worker.State != service.StateDraining || slices.Contains(b.requests, "POST /workers") {
 			t.Errorf("drained by %q, it was used again: %q", by, b.requests)
 		}
@@ -165,7 +165,7 @@ func TestBalancersConfirmReadyReplicas(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	h := &deploy.Delivery{Party: party(t, authority, identity.Operator)}
+	dl := &deploy.Delivery{Party: party(t, authority, identity.Operator)}
 	seen := map[string]deploy.AgentReport{}
 	worker := func(id string, state service.ReplicaState) *adminClient {
 		return &adminClient{worker: telemetry.Worker{ReplicaConfig: service.ReplicaConfig{ID: id}, State: state}}
@@ -174,11 +174,11 @@ func TestBalancersConfirmReadyReplicas(t *testing.T) {
 	for n, api := range []*adminClient{worker("us-0", service.StateReady), worker("us-1", service.StateFailed), worker("us-2", service.StateDraining), silent} {
 		id, ip := fmt.Sprint("lb-us-", n), fmt.Sprintf("127.%d.%d.%d", 200+os.Getpid()%50, os.Getpid()/50%250, 20+n)
 		listen(t, ip, party(t, authority, identity.Balancer), api)
-		h.Have = append(h.Have, provision.Object{ID: id, Kind: provision.KindBalancer, PublicIP: netip.MustParseAddr(ip)})
+		dl.Machines = append(dl.Machines, provision.Object{ID: id, Kind: provision.KindBalancer, PublicIP: netip.MustParseAddr(ip)})
 		seen[id] = deploy.AgentReport{}
 	}
 	seen["lb-us-3"] = deploy.AgentReport{Err: errors.New("no response")}
-	if got := h.ReadyAtBalancers(t.Context(), seen); !maps.Equal(got, map[string]bool{"us-0": true}) {
+	if got := dl.ReadyAtBalancers(t.Context(), seen); !maps.Equal(got, map[string]bool{"us-0": true}) {
 		t.Errorf("confirmed %v, want us-0", got)
 	}
 	if len(silent.requests) > 0 {

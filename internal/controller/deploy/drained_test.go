@@ -91,7 +91,7 @@ func TestReconcilerChanges(t *testing.T) {
 		return o
 	}
 	spec := &service.Spec{Regions: []service.RegionSpec{{Name: "aws/us"}, {Name: "aws/eu"}}}
-	p := &Plan{Wants: []provision.Desired{{ID: "us-0", Kind: provision.KindReplica}, {ID: "lb-us-0", Kind: provision.KindBalancer}}}
+	p := &Plan{Desired: []provision.Desired{{ID: "us-0", Kind: provision.KindReplica}, {ID: "lb-us-0", Kind: provision.KindBalancer}}}
 	r, b := provision.KindReplica, provision.KindBalancer
 	for _, tt := range []struct {
 		name  string
@@ -99,10 +99,10 @@ func TestReconcilerChanges(t *testing.T) {
 		phase agent.Phase // of the desired replica
 		want  string      // when the change is made: at once, or once the replica has drained; empty = never
 	}{
-		{"a missing replica", provision.Change{Action: launch, Desired: p.Wants[0]}, "", "done"},
-		{"a missing balancer", provision.Change{Action: launch, Desired: p.Wants[1]}, "", ""},
+		{"a missing replica", provision.Change{Action: launch, Desired: p.Desired[0]}, "", "done"},
+		{"a missing balancer", provision.Change{Action: launch, Desired: p.Desired[1]}, "", ""},
 		{"a changed firewall", provision.Change{Action: provision.ActionRepair, Desired: provision.Desired{Kind: provision.KindFirewall}}, "", ""},
-		{"a replica of another program", provision.Change{Action: replace, Desired: p.Wants[0], Observed: object(r, "us-0", "")}, "", ""},
+		{"a replica of another program", provision.Change{Action: replace, Desired: p.Desired[0], Observed: object(r, "us-0", "")}, "", ""},
 		{"the remains of a replica", provision.Change{Action: terminate, Observed: object(r, "us-1", "taken")}, "", "done"},
 		{"a second one of an id", provision.Change{Action: terminate, Observed: object(r, "us-0", "")}, "", "done"},
 		{"a second balancer of an id", provision.Change{Action: terminate, Observed: object(b, "lb-us-0", "")}, "", ""},
@@ -132,7 +132,7 @@ func TestControllerDeliversToOwnGeneration(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	h := &Delivery{Service: "chat", Authority: authority}
+	dl := &Delivery{Service: "chat", Authority: authority}
 	fresh, ends := time.Now().Add(identity.CertificateLife), time.Now().Add(time.Hour)
 	status := func(revision string, expires time.Time) AgentReport {
 		return AgentReport{Status: agent.Status{Enrolled: true, Revision: revision, Expires: expires}}
@@ -160,7 +160,7 @@ func TestControllerDeliversToOwnGeneration(t *testing.T) {
 		if tt.wanted != "" {
 			all["x"] = agent.Deployment{Revision: tt.wanted}
 		}
-		d, due := h.dueDeployment(tt.seen, o, all)
+		d, due := dl.dueDeployment(tt.seen, o, all)
 		if due != (tt.revision != "") || due && d.Revision != tt.revision {
 			t.Errorf("%s: delivery of %q (%t), want %q", tt.name, d.Revision, due, tt.revision)
 		}
@@ -170,7 +170,7 @@ func TestControllerDeliversToOwnGeneration(t *testing.T) {
 func TestUnsettled(t *testing.T) {
 	have := []provision.Object{{ID: "a", Kind: provision.KindReplica}, {ID: "lb", Kind: provision.KindBalancer}}
 	for phase, want := range map[agent.Phase]bool{agent.PhaseReady: false, agent.PhaseWeights: true, agent.PhaseInterrupted: true, "": true} {
-		if got := unsettled(have, map[string]AgentReport{"a": {Status: agent.Status{Phase: phase}}}); got != want {
+		if got := inTransition(have, map[string]AgentReport{"a": {Status: agent.Status{Phase: phase}}}); got != want {
 			t.Errorf("a replica that is %q: %t", phase, got)
 		}
 	}
@@ -185,26 +185,26 @@ func TestControllerStatus(t *testing.T) {
 	machine := provision.Object{ID: "lb-us-east-1-0", Kind: provision.KindBalancer, PublicIP: netip.MustParseAddr("203.0.113.1")}
 	boots, removed := machine, machine
 	boots.PublicIP, removed.TerminatedReason = netip.Addr{}, "stopped"
-	unit := func(u agent.UnitStatus) machineAnswer {
+	unit := func(u agent.UnitStatus) machineReport {
 		u.Name = UnitController
-		return machineAnswer{status: agent.Status{Phase: agent.PhaseFailed, Reason: "balancer: it ended", Units: []agent.UnitStatus{{Name: "balancer"}, u}}}
+		return machineReport{status: agent.Status{Phase: agent.PhaseFailed, Reason: "balancer: it ended", Units: []agent.UnitStatus{{Name: "balancer"}, u}}}
 	}
 	for _, tt := range []struct {
 		name     string
 		machine  provision.Object
-		response machineAnswer
+		response machineReport
 		want     string
 	}{
 		{"it works, its balancer does not", machine, unit(agent.UnitStatus{Running: true, Ready: true}), "READY"},
 		{"it starts", machine, unit(agent.UnitStatus{Running: true, Reason: "it does not respond yet"}), "STARTING it does not respond yet"},
 		{"it exits repeatedly", machine, unit(agent.UnitStatus{Reason: "exit status 1"}), "FAILED exit status 1"},
-		{"there is none", machine, machineAnswer{status: agent.Status{Phase: agent.PhaseReady}}, "none"},
-		{"its machine hangs", machine, machineAnswer{err: errors.New("no response within 2s")}, "NOT_READY no response within 2s"},
-		{"its machine boots", boots, machineAnswer{}, "PROVISIONING waiting for an address from the cloud"},
-		{"its machine no longer exists", removed, machineAnswer{}, "FAILED its machine no longer exists; run 'skyserve up' to replace it"},
+		{"there is none", machine, machineReport{status: agent.Status{Phase: agent.PhaseReady}}, "none"},
+		{"its machine hangs", machine, machineReport{err: errors.New("no response within 2s")}, "NOT_READY no response within 2s"},
+		{"its machine boots", boots, machineReport{}, "PROVISIONING waiting for an address from the cloud"},
+		{"its machine no longer exists", removed, machineReport{}, "FAILED its machine no longer exists; run 'skyserve up' to replace it"},
 	} {
 		got := "none"
-		if c := controllerOf(spec, []provision.Object{tt.machine}, []machineAnswer{tt.response}, ""); c != nil {
+		if c := controllerOf(spec, []provision.Object{tt.machine}, []machineReport{tt.response}, ""); c != nil {
 			got = strings.TrimSpace(string(c.State) + " " + c.Reason)
 		}
 		if got != tt.want {
@@ -215,20 +215,20 @@ func TestControllerStatus(t *testing.T) {
 
 // Serving machines are updated one after the other, others are awaited, and interrupted ones are omitted.
 func TestClassifyMachines(t *testing.T) {
-	h := &Delivery{Service: "chat"}
+	dl := &Delivery{Service: "chat"}
 	seen, deployments := map[string]AgentReport{}, map[string]agent.Deployment{}
 	for id, s := range map[string]agent.Status{
 		"as-it-should": {Phase: agent.PhaseReady, Revision: "new"}, "changes": {Phase: agent.PhaseReady, Revision: "old"},
 		"loads": {Phase: agent.PhaseWeights, Revision: "new"}, "hangs": {}, "going": {Phase: agent.PhaseInterrupted, Revision: "old"},
 		"not-ours": {Phase: agent.PhaseWeights},
 	} {
-		h.Have = append(h.Have, provision.Object{ID: id, Kind: provision.KindReplica})
+		dl.Machines = append(dl.Machines, provision.Object{ID: id, Kind: provision.KindReplica})
 		seen[id] = AgentReport{Status: s}
 		if id != "not-ours" {
 			deployments[id] = agent.Deployment{Revision: "new"}
 		}
 	}
-	serving, others := h.classifyMachines(seen, deployments)
+	serving, others := dl.classifyMachines(seen, deployments)
 	ids := func(objects []provision.Object) string {
 		var all []string
 		for _, o := range objects {

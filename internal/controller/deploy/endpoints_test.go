@@ -27,7 +27,7 @@ func TestProviderPortsOfSharedAddress(t *testing.T) {
 		machine("lb-us-east-1-0", provision.KindBalancer, provision.Addresses{Public: "127.0.0.1:8001", PublicTLS: "127.0.0.1:8001", Admin: "127.0.0.1:8101", Agent: "127.0.0.1:8501", Store: "127.0.0.1:8301"}),
 		machine("us-east-1-0", provision.KindReplica, provision.Addresses{Agent: "127.0.0.1:8502", Engine: "127.0.0.1:8201"}),
 	}
-	all, err := deploy.Deployments(deploy.Content{Spec: spec, Text: []byte(twoClouds), Secrets: func(string) (string, error) { return "key", nil }}, have)
+	all, err := deploy.Deployments(deploy.DeploymentInput{Spec: spec, SpecYAML: []byte(twoClouds), Secrets: func(string) (string, error) { return "key", nil }}, have)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -61,12 +61,12 @@ func TestCacheEventsOfLaunchedEngines(t *testing.T) {
 		text := "name: chat\nbalancer: {insecure: true}\nmodels: [{name: org/llama, gpus: [{type: L4, count: 2, tps: 1000}], engine: " + tt.engine + "}]\nregions: [{name: aws/us-east-1, replicas: {min: 1, max: 2}}]\n"
 		replica := machineAt("us-east-1-0", provision.KindReplica, "aws/us-east-1", "org/llama", "12", 2)
 		replica.Endpoints = tt.at
-		all, err := deploy.Deployments(deploy.Content{Spec: parse(t, text), Text: []byte(text)}, []provision.Object{machineAt("lb-us-east-1-0", provision.KindBalancer, "aws/us-east-1", "", "11", 0), replica})
+		all, err := deploy.Deployments(deploy.DeploymentInput{Spec: parse(t, text), SpecYAML: []byte(text)}, []provision.Object{machineAt("lb-us-east-1-0", provision.KindBalancer, "aws/us-east-1", "", "11", 0), replica})
 		if err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}
-		if d := all["us-east-1-0"]; d.Check() != nil || !slices.Equal(d.Proxy.Connect, tt.connect) {
-			t.Errorf("%s: the proxy connects to %v, want %v (%v)", name, d.Proxy.Connect, tt.connect, d.Check())
+		if d := all["us-east-1-0"]; d.Check() != nil || !slices.Equal(d.Proxy.ConnectTargets, tt.connect) {
+			t.Errorf("%s: the proxy connects to %v, want %v (%v)", name, d.Proxy.ConnectTargets, tt.connect, d.Check())
 		}
 		var c service.BalancerConfig
 		if err := yaml.UnmarshalWithOptions([]byte(all["lb-us-east-1-0"].Units[0].Files["balancer/config.yaml"]), &c, yaml.Strict()); err != nil {

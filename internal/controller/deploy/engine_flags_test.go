@@ -97,8 +97,8 @@ func TestEnginesAcceptOurFlags(t *testing.T) {
 			if kind == service.EngineSGLang {
 				args = args[len(sglangServer):]
 			}
-			if u.RankFlag != "" {
-				args = append(slices.Clone(args), u.RankFlag, "16")
+			if u.LoRARankFlag != "" {
+				args = append(slices.Clone(args), u.LoRARankFlag, "16")
 			}
 			if found := problem(flags, args); found != "" {
 				t.Errorf("%s: %s in %s", kind, found, line)

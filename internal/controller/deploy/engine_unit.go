@@ -35,20 +35,20 @@ func unitOnPort(m *service.Model, gpus int, host string) (agent.Unit, int) {
 
 // containerOf returns the container of an engine with its arguments, followed by those of service.yaml.
 func containerOf(e *service.Engine, gpus, port int, args []string) agent.Unit {
-	u := agent.Unit{Image: imageOf(e), Args: append(args, e.Args...), Port: port, GPUs: gpus > 0, Cache: cacheHub}
+	u := agent.Unit{Image: imageOf(e), Args: append(args, e.Args...), Port: port, GPUs: gpus > 0, CacheDir: cacheHub}
 	for i, a := range e.LoRA {
 		if a.Source != "" {
-			u.Adapters = append(u.Adapters, agent.Adapter{Name: a.Name, From: adapterSource(a), To: adapterPath(i)})
+			u.Adapters = append(u.Adapters, agent.Adapter{Name: a.Name, Source: adapterSource(a), MountPath: adapterPath(i)})
 		}
 	}
-	u.Compiled = compileCaches[e.Kind]
+	u.CompileCaches = compileCaches[e.Kind]
 	if e.PublishesCacheEvents() {
 		for rank := range max(1, e.DataParallel) {
 			u.MorePorts = append(u.MorePorts, portCacheEvents+rank, portCacheReplays+rank)
 		}
 	}
 	if e.Kind == service.EngineVLLM && len(u.Adapters) > 0 && !hasFlag(e.Args, flagMaxRank) {
-		u.RankFlag = flagMaxRank // SGLang infers the rank from the adapters
+		u.LoRARankFlag = flagMaxRank // SGLang infers the rank from the adapters
 	}
 	return u
 }

@@ -57,7 +57,7 @@ func TestRanksShareTheGPUs(t *testing.T) {
 // Adapters with a source are downloaded and loaded from their paths; the others as service.yaml names them.
 func TestAdaptersOfEngines(t *testing.T) {
 	lora := []service.Adapter{{Name: "sql=/image/sql"}, {Name: "law", Source: "org/law"}, {Name: "med", Source: "s3://loras/med"}}
-	want := []agent.Adapter{{Name: "law", From: "hf://org/law", To: "/adapters/1"}, {Name: "med", From: "s3://loras/med", To: "/adapters/2"}}
+	want := []agent.Adapter{{Name: "law", Source: "hf://org/law", MountPath: "/adapters/1"}, {Name: "med", Source: "s3://loras/med", MountPath: "/adapters/2"}}
 	for _, tt := range []struct {
 		kind        service.EngineKind
 		args        []string
@@ -69,12 +69,12 @@ func TestAdaptersOfEngines(t *testing.T) {
 		{service.EngineSGLang, nil, "--lora-paths sql=/image/sql law=/adapters/1 med=/adapters/2", ""},
 	} {
 		u, args := argsOf(service.Engine{Kind: tt.kind, Args: tt.args, LoRA: lora}, 1)
-		if !strings.Contains(args, tt.flags) || u.RankFlag != tt.rank || !slices.Equal(u.Adapters, want) {
-			t.Errorf("%s %v: %s with %+v, rank by %q", tt.kind, tt.args, args, u.Adapters, u.RankFlag)
+		if !strings.Contains(args, tt.flags) || u.LoRARankFlag != tt.rank || !slices.Equal(u.Adapters, want) {
+			t.Errorf("%s %v: %s with %+v, rank by %q", tt.kind, tt.args, args, u.Adapters, u.LoRARankFlag)
 		}
 	}
-	if u, _ := argsOf(service.Engine{Kind: service.EngineVLLM, LoRA: lora[:1]}, 1); u.RankFlag != "" || len(u.Adapters) > 0 {
-		t.Errorf("an adapter in the image: %+v, rank by %q", u.Adapters, u.RankFlag)
+	if u, _ := argsOf(service.Engine{Kind: service.EngineVLLM, LoRA: lora[:1]}, 1); u.LoRARankFlag != "" || len(u.Adapters) > 0 {
+		t.Errorf("an adapter in the image: %+v, rank by %q", u.Adapters, u.LoRARankFlag)
 	}
 }
 
@@ -117,8 +117,8 @@ func TestEnginesKeepCompiledCode(t *testing.T) {
 		service.EngineSGLang: "[/root/.cache/sglang /root/.cache/flashinfer /root/.triton/cache /tmp/torchinductor_root]",
 		service.EngineOpenAI: "[]",
 	} {
-		if u, _ := argsOf(service.Engine{Kind: kind}, 1); fmt.Sprint(u.Compiled) != want {
-			t.Errorf("%s: %v, want %s", kind, u.Compiled, want)
+		if u, _ := argsOf(service.Engine{Kind: kind}, 1); fmt.Sprint(u.CompileCaches) != want {
+			t.Errorf("%s: %v, want %s", kind, u.CompileCaches, want)
 		}
 	}
 }

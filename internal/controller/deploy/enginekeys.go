@@ -149,7 +149,7 @@ func (d *deploymentBuilder) giveEngineKey(u *agent.Unit, o provision.Object, e *
 		u.Args = append([]string{"python3", "-c", launchSGLang}, u.Args[len(sglangServer):]...)
 		u.Secrets = withSecret(u.Secrets, envSGLangKey, key)
 	case service.EngineOpenAI:
-		u.ReadyKey = string(key) // its readiness is that of /v1/models
+		u.ReadinessKey = string(key) // its readiness is that of /v1/models
 	}
 	return nil
 }

@@ -22,7 +22,7 @@ import (
 )
 
 // contentWithKeys returns the content of a service whose engines require keys.
-func contentWithKeys(t *testing.T) deploy.Content {
+func contentWithKeys(t *testing.T) deploy.DeploymentInput {
 	t.Helper()
 	secret["env:LLAMA_KEY"], secret["file:/run/qwen"], secret["env:PARIS_KEY"] = "sk-llama", "sk-qwen\n", "sk-paris"
 	t.Cleanup(func() {
@@ -36,7 +36,7 @@ func contentWithKeys(t *testing.T) deploy.Content {
 		`endpoints: ["http://10.0.0.7:8000"]`, `endpoints: [{url: "http://10.0.0.7:8000", api_key: env:PARIS_KEY}, "http://10.0.0.8:8000"]`,
 	).Replace(deployed)
 	c := content(t)
-	c.Spec, c.Text = parse(t, text), []byte(text)
+	c.Spec, c.SpecYAML = parse(t, text), []byte(text)
 	return c
 }
 
@@ -112,8 +112,8 @@ func TestChangedEngineKeyReloadsBalancers(t *testing.T) {
 	for id := range before {
 		was, is := before[id].Units[0], after[id].Units[0]
 		wants := id != "us-east-1-qwen-0"
-		if changed := before[id].Revision != after[id].Revision; changed != wants || was.Fixed != is.Fixed {
-			t.Errorf("%s: changed %t, want %t; restarts its balancer: %t", id, changed, wants, was.Fixed != is.Fixed)
+		if changed := before[id].Revision != after[id].Revision; changed != wants || was.ImmutableHash != is.ImmutableHash {
+			t.Errorf("%s: changed %t, want %t; restarts its balancer: %t", id, changed, wants, was.ImmutableHash != is.ImmutableHash)
 		}
 	}
 }
@@ -136,8 +136,8 @@ func TestOtherEnginesReceiveTheirKeys(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if u := all["us-east-1-0"].Units[0]; u.ReadyKey != "sk-llama" || len(u.Secrets) != 1 {
-		t.Errorf("the OpenAI-compatible engine's readiness probe has the key %q", u.ReadyKey)
+	if u := all["us-east-1-0"].Units[0]; u.ReadinessKey != "sk-llama" || len(u.Secrets) != 1 {
+		t.Errorf("the OpenAI-compatible engine's readiness probe has the key %q", u.ReadinessKey)
 	}
 	u := all["us-east-1-qwen-0"].Units[0]
 	if !slices.Equal(u.Args[len(u.Args)-2:], []string{"--api-key", "file:engine/api-key"}) || u.Files["engine/api-key"] != "sk-qwen" {
@@ -152,7 +152,7 @@ name: chat
 models: [{name: m, engine: {kind: sim, api_key: file:engine-key}}]
 regions: [{name: local/us}]
 `
-	c := deploy.Content{Spec: parse(t, text), Text: []byte(text), Base: "/srv/chat", Secrets: func(ref string) (string, error) {
+	c := deploy.DeploymentInput{Spec: parse(t, text), SpecYAML: []byte(text), BaseDir: "/srv/chat", Secrets: func(ref string) (string, error) {
 		t.Errorf("%s was read", ref)
 		return "", nil
 	}}

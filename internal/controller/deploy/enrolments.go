@@ -17,15 +17,15 @@ import (
 	"skyserve/provision"
 )
 
-// NoteStore stores documents about a service on its operator's machine: local.Service. LoadValue leaves v
+// DocumentStore stores documents about a service on its operator's machine: local.Service. LoadValue leaves v
 // unchanged where there is no document with that name.
-type NoteStore interface {
+type DocumentStore interface {
 	LoadValue(name string, v any) error
 	StoreValue(name string, v any) error
 }
 
-// noteEnrolments is the name of the document of launched balancers.
-const noteEnrolments = "balancers.json"
+// documentEnrolments is the name of the document of launched balancers.
+const documentEnrolments = "balancers.json"
 
 // maxLaunches is the maximum number of recorded launches per ID: the running machine, its
 // replacement, and two whose launch was never confirmed.
@@ -45,17 +45,17 @@ type Enrolments struct {
 	// balancers.
 	LabelKey string
 
-	notes NoteStore
+	documents DocumentStore
 	// enrolled are the handles of the machines that are recorded elsewhere, by machine ID.
 	enrolled map[string][]string
 
 	mu       sync.Mutex
-	launches []launchRecord
+	launches []balancerLaunch
 	unsaved  bool // launches has some that are not stored
 }
 
-// launchRecord is one launch of a balancer's machine.
-type launchRecord struct {
+// balancerLaunch is one launch of a balancer's machine.
+type balancerLaunch struct {
 	ID string `json:"id"`
 	// Label is the machine's value of labelLaunch. It is recorded before the launch.
 	Label string `json:"word,omitempty"`
@@ -69,9 +69,9 @@ type launchRecord struct {
 }
 
 // ReadEnrolments reads the record of a service. A new service has none.
-func ReadEnrolments(notes NoteStore) (*Enrolments, error) {
-	e := &Enrolments{notes: notes}
-	if err := notes.LoadValue(noteEnrolments, &e.launches); err != nil {
+func ReadEnrolments(notes DocumentStore) (*Enrolments, error) {
+	e := &Enrolments{documents: notes}
+	if err := notes.LoadValue(documentEnrolments, &e.launches); err != nil {
 		return nil, fmt.Errorf("%w; remove the file: 'skyserve up' then records balancers with a certificate of the service again", err)
 	}
 	return e, nil
@@ -96,11 +96,11 @@ func (e *Enrolments) isLaunched(o provision.Object) bool {
 }
 
 // update changes the record and stores it.
-func (e *Enrolments) update(to func([]launchRecord) []launchRecord) error {
+func (e *Enrolments) update(to func([]balancerLaunch) []balancerLaunch) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	launches := to(slices.Clone(e.launches))
-	if err := e.notes.StoreValue(noteEnrolments, launches); err != nil {
+	if err := e.documents.StoreValue(documentEnrolments, launches); err != nil {
 		return err
 	}
 	e.launches, e.unsaved = launches, false
@@ -111,7 +111,7 @@ func (e *Enrolments) update(to func([]launchRecord) []launchRecord) error {
 // unconfirmed earlier launch where there is one, so that its machine is found instead of created
 // twice.
 func (e *Enrolments) beginLaunch(id string) (label string, err error) {
-	err = e.update(func(all []launchRecord) []launchRecord {
+	err = e.update(func(all []balancerLaunch) []balancerLaunch {
 		at := -1
 		for i, l := range all {
 			if l.ID == id && l.Handle == "" && l.Label != "" {
@@ -119,7 +119,7 @@ func (e *Enrolments) beginLaunch(id string) (label string, err error) {
 			}
 		}
 		if at < 0 {
-			all = bounded(append(all, launchRecord{ID: id, Label: e.newLabel(id)}))
+			all = dropOldestLaunches(append(all, balancerLaunch{ID: id, Label: e.newLabel(id)}))
 			at = len(all) - 1
 		}
 		all[at].At, all[at].Tries = time.Now().UTC(), all[at].Tries+1
@@ -151,7 +151,7 @@ func (e *Enrolments) newLabel(id string) string {
 
 // finishLaunch records the cloud ID of the machine with a launch label.
 func (e *Enrolments) finishLaunch(id, label, handle string) error {
-	return e.update(func(all []launchRecord) []launchRecord {
+	return e.update(func(all []balancerLaunch) []balancerLaunch {
 		for i, l := range all {
 			if l.ID == id && l.Label == label && l.Handle == "" {
 				all[i].Handle = handle
@@ -162,34 +162,34 @@ func (e *Enrolments) finishLaunch(id, label, handle string) error {
 }
 
 // accept adds the launches of another record: machines and unconfirmed launches that are not in this one.
-func (e *Enrolments) accept(others []launchRecord) {
+func (e *Enrolments) accept(others []balancerLaunch) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for _, other := range others {
-		if !slices.ContainsFunc(e.launches, func(l launchRecord) bool {
+		if !slices.ContainsFunc(e.launches, func(l balancerLaunch) bool {
 			return l.ID == other.ID && (l.Handle == other.Handle || other.Handle == "" && l.Label == other.Label)
 		}) {
-			e.launches = append(slices.DeleteFunc(e.launches, func(l launchRecord) bool {
+			e.launches = append(slices.DeleteFunc(e.launches, func(l balancerLaunch) bool {
 				return l.ID == other.ID && l.Handle == "" && l.Label == other.Label
 			}), other)
 			e.unsaved = true
 		}
 	}
-	e.launches = bounded(e.launches)
+	e.launches = dropOldestLaunches(e.launches)
 }
 
 // Adopt records the known machines that Examine returned.
 func (e *Enrolments) Adopt(machines []provision.Object) error {
 	for _, o := range machines {
 		label := o.Labels[labelLaunch]
-		err := e.update(func(all []launchRecord) []launchRecord {
+		err := e.update(func(all []balancerLaunch) []balancerLaunch {
 			for i, l := range all {
 				if l.ID == o.ID && l.Handle == "" && l.Label == label {
 					all[i].Handle = o.Handle
 					return all
 				}
 			}
-			return bounded(append(all, launchRecord{ID: o.ID, Label: label, Handle: o.Handle}))
+			return dropOldestLaunches(append(all, balancerLaunch{ID: o.ID, Label: label, Handle: o.Handle}))
 		})
 		if err != nil {
 			return err
@@ -198,8 +198,8 @@ func (e *Enrolments) Adopt(machines []provision.Object) error {
 	return nil
 }
 
-// bounded drops the oldest launches of each ID beyond maxLaunches.
-func bounded(all []launchRecord) []launchRecord {
+// dropOldestLaunches drops the oldest launches of each ID beyond maxLaunches.
+func dropOldestLaunches(all []balancerLaunch) []balancerLaunch {
 	count := map[string]int{}
 	for i := len(all) - 1; i >= 0; i-- {
 		if count[all[i].ID]++; count[all[i].ID] > maxLaunches {
@@ -213,7 +213,7 @@ func bounded(all []launchRecord) []launchRecord {
 // *identity.PinError.
 func (e *Enrolments) pinKey(o provision.Object, fingerprint string) error {
 	e.mu.Lock()
-	i := slices.IndexFunc(e.launches, func(l launchRecord) bool { return l.ID == o.ID && l.Handle == o.Handle })
+	i := slices.IndexFunc(e.launches, func(l balancerLaunch) bool { return l.ID == o.ID && l.Handle == o.Handle })
 	var had string
 	if i >= 0 {
 		had = e.launches[i].Fingerprint
@@ -221,13 +221,13 @@ func (e *Enrolments) pinKey(o provision.Object, fingerprint string) error {
 	e.mu.Unlock()
 	switch {
 	case i < 0:
-		return &StrangersError{Machines: []provision.Object{o}}
+		return &UnknownMachinesError{Machines: []provision.Object{o}}
 	case had == fingerprint:
 		return nil
 	case had != "":
 		return fmt.Errorf("reading the key of %s (%s): %w", o.ID, o.Handle, &identity.PinError{Want: had, Found: fingerprint})
 	}
-	return e.update(func(all []launchRecord) []launchRecord {
+	return e.update(func(all []balancerLaunch) []balancerLaunch {
 		for i, l := range all {
 			if l.ID == o.ID && l.Handle == o.Handle {
 				all[i].Fingerprint = fingerprint
@@ -237,12 +237,12 @@ func (e *Enrolments) pinKey(o provision.Object, fingerprint string) error {
 	})
 }
 
-// Examine returns strangers: machines that have the tags or the ID of a balancer, but were not
+// ClassifyMachines returns strangers: machines that have the tags or the ID of a balancer, but were not
 // launched by an `up` of this operator. isCertified reports whether a machine's agent presents a
 // valid certificate of the service with the machine's name. Where this operator's record was lost
 // and the name is unique, the certificate proves the machine's identity.
 // known are valid machines that are not recorded yet: see Adopt.
-func (e *Enrolments) Examine(machines []provision.Object, isCertified func(provision.Object) bool) (strangers, known []provision.Object) {
+func (e *Enrolments) ClassifyMachines(machines []provision.Object, isCertified func(provision.Object) bool) (strangers, known []provision.Object) {
 	recorded := e.Handles()
 	running := slices.DeleteFunc(slices.Clone(machines), func(o provision.Object) bool {
 		return o.TerminatedReason != "" || o.Kind != provision.KindBalancer && (o.Kind != provision.KindReplica || !provision.IsBalancerID(o.ID))
@@ -270,16 +270,16 @@ func (e *Enrolments) Examine(machines []provision.Object, isCertified func(provi
 func (e *Enrolments) hasLaunchLabel(o provision.Object) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return slices.ContainsFunc(e.launches, func(l launchRecord) bool {
+	return slices.ContainsFunc(e.launches, func(l balancerLaunch) bool {
 		return l.ID == o.ID && l.Handle == "" && l.Label != "" && l.Label == o.Labels[labelLaunch]
 	})
 }
 
-// StrangersError contains machines with the tags or the ID of a balancer that no operator launched.
-type StrangersError struct{ Machines []provision.Object }
+// UnknownMachinesError contains machines with the tags or the ID of a balancer that no operator launched.
+type UnknownMachinesError struct{ Machines []provision.Object }
 
 // Error returns a message with the machines.
-func (e *StrangersError) Error() string {
+func (e *UnknownMachinesError) Error() string {
 	var all []string
 	for _, o := range e.Machines {
 		all = append(all, fmt.Sprintf("%s (%s in %s)", o.ID, o.Handle, o.Region))
@@ -288,7 +288,7 @@ func (e *StrangersError) Error() string {
 }
 
 // Hint returns how to resolve it, for the service of a file.
-func (e *StrangersError) Hint(file string) string {
+func (e *UnknownMachinesError) Hint(file string) string {
 	var flags []string
 	for _, o := range e.Machines {
 		if flag := "--replace " + o.ID; !slices.Contains(flags, flag) {
@@ -305,27 +305,27 @@ type recordingProvider struct {
 }
 
 // Launch implements provision.Provider.
-func (n recordingProvider) Launch(ctx context.Context, w provision.Desired) (provision.Object, error) {
-	if w.Kind != provision.KindBalancer {
-		return n.Provider.Launch(ctx, w)
+func (n recordingProvider) Launch(ctx context.Context, desired provision.Desired) (provision.Object, error) {
+	if desired.Kind != provision.KindBalancer {
+		return n.Provider.Launch(ctx, desired)
 	}
-	label, err := n.enrolments.beginLaunch(w.ID)
+	label, err := n.enrolments.beginLaunch(desired.ID)
 	if err != nil {
 		return provision.Object{}, err
 	}
-	w.Labels = maps.Clone(w.Labels)
-	if w.Labels == nil {
-		w.Labels = map[string]string{}
+	desired.Labels = maps.Clone(desired.Labels)
+	if desired.Labels == nil {
+		desired.Labels = map[string]string{}
 	}
-	w.Labels[labelLaunch] = label
-	o, err := n.Provider.Launch(ctx, w)
+	desired.Labels[labelLaunch] = label
+	o, err := n.Provider.Launch(ctx, desired)
 	switch {
 	case err != nil:
 		return o, err
 	case n.enrolments.isLaunched(o):
 		return o, nil
 	case o.Labels[labelLaunch] != label: // it existed before this launch
-		return o, &StrangersError{Machines: []provision.Object{o}}
+		return o, &UnknownMachinesError{Machines: []provision.Object{o}}
 	}
-	return o, n.enrolments.finishLaunch(w.ID, label, o.Handle)
+	return o, n.enrolments.finishLaunch(desired.ID, label, o.Handle)
 }

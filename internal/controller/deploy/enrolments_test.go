@@ -20,7 +20,7 @@ import (
 	"skyserve/provision"
 )
 
-// memoryNotes is a NoteStore in memory.
+// memoryNotes is a DocumentStore in memory.
 type memoryNotes map[string]string
 
 func (n memoryNotes) LoadValue(name string, v any) error {
@@ -96,7 +96,7 @@ func TestExamineRecognisesBalancers(t *testing.T) {
 			return strings.Join(words, " ")
 		}
 		certified := func(o provision.Object) bool { return slices.Contains(strings.Fields(tt.certified), o.Handle) }
-		strangers, known := enrolments(t, n).Examine(tt.have, certified)
+		strangers, known := enrolments(t, n).ClassifyMachines(tt.have, certified)
 		if got, adopted := handles(strangers), handles(known); got != tt.strangers || adopted != tt.known {
 			t.Errorf("%s: strangers are %q and %q is known, want %q and %q", tt.name, got, adopted, tt.strangers, tt.known)
 			continue
@@ -105,7 +105,7 @@ func TestExamineRecognisesBalancers(t *testing.T) {
 		if err := e.Adopt(known); err != nil {
 			t.Fatal(err)
 		}
-		if again, more := enrolments(t, n).Examine(tt.have, func(provision.Object) bool { return false }); handles(again) != tt.strangers || len(more) > 0 {
+		if again, more := enrolments(t, n).ClassifyMachines(tt.have, func(provision.Object) bool { return false }); handles(again) != tt.strangers || len(more) > 0 {
 			t.Errorf("%s: once it is recorded, %q are strangers and %q is known", tt.name, handles(again), handles(more))
 		}
 	}
@@ -140,12 +140,12 @@ func TestOnlyLaunchedBalancersAreEnrolled(t *testing.T) {
 	}
 	n := memoryNotes{"balancers.json": `[{"id":"lb-a-0","word":"w0","handle":"i-0"}]`}
 	enrol := func(known *deploy.Enrolments, key string, o provision.Object) error {
-		h := &deploy.Delivery{Service: "chat", Authority: authority, Enrolments: known, Attestor: constantKey(key)}
-		_, err := h.Machine(o).Fingerprint(t.Context())
+		dl := &deploy.Delivery{Service: "chat", Authority: authority, Enrolments: known, Attestor: constantKey(key)}
+		_, err := dl.Machine(o).Fingerprint(t.Context())
 		return err
 	}
 	genuine, impostor := claimedMachine(provision.KindBalancer, "lb-a-0", "i-0", "w0"), claimedMachine(provision.KindBalancer, "lb-a-0", "i-9", "w0")
-	var strangers *deploy.StrangersError
+	var strangers *deploy.UnknownMachinesError
 	for who, err := range map[string]error{
 		"an impostor":                          enrol(enrolments(t, n), "k1", impostor),
 		"an impostor among replicas":           enrol(enrolments(t, n), "k1", claimedMachine(provision.KindReplica, "lb-a-0", "i-9", "")),
@@ -185,15 +185,15 @@ func TestLaunchRejectsExistingMachine(t *testing.T) {
 			}
 		}
 	}
-	f := newDeployer(spec, m)
-	f.Enrolments = enrolments(t, n)
-	f.Have = func(context.Context) ([]provision.Object, error) { return nil, nil } // it was not listed yet
-	p, err := f.Plan(t.Context())
+	dp := newDeployer(spec, m)
+	dp.Enrolments = enrolments(t, n)
+	dp.ListObserved = func(context.Context) ([]provision.Object, error) { return nil, nil } // it was not listed yet
+	p, err := dp.Plan(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	var strangers *deploy.StrangersError
-	if _, err := f.Up(t.Context(), p, nil); !errors.As(err, &strangers) {
+	var strangers *deploy.UnknownMachinesError
+	if _, err := dp.Up(t.Context(), p, nil); !errors.As(err, &strangers) {
 		t.Errorf("got %v, want that it is a stranger", err)
 	}
 	if got := enrolments(t, n).Handles(); len(got) != 0 {
@@ -263,16 +263,16 @@ func TestReconcilerIgnoresStrangers(t *testing.T) {
 		stranger.Service, stranger.Owner, stranger.Handle = "chat", u.owner, "i-stranger"
 		among := stranger
 		among.Kind, among.Handle = provision.KindReplica, "i-among"
-		k := u.reconciler()
-		k.Open = withExtraMachines(k.Open, stranger, among)
+		rc := u.reconciler()
+		rc.Open = withExtraMachines(rc.Open, stranger, among)
 		contacted := map[string]bool{}
-		k.SetProber(func(have []provision.Object) map[string]deploy.AgentReport {
+		rc.SetProber(func(have []provision.Object) map[string]deploy.AgentReport {
 			for _, o := range have {
 				contacted[o.Handle] = true
 			}
 			return nil
 		})
-		u.reconcileFor(t, k, time.Minute, always)
+		u.reconcileFor(t, rc, time.Minute, always)
 		if contacted["i-stranger"] || contacted["i-among"] || !contacted[enrolled["lb-us-east-1-0"][0]] {
 			t.Errorf("it contacts %v, want the launched balancers and no stranger", contacted)
 		}
@@ -284,7 +284,7 @@ func withExtraMachines(open func(context.Context, json.RawMessage, *service.Spec
 	return func(ctx context.Context, means json.RawMessage, spec *service.Spec, owner string) (deploy.CloudAccess, error) {
 		r, err := open(ctx, means, spec, owner)
 		if err == nil {
-			r.Lists["aws/us-east-1"] = extendedLister{r.Lists["aws/us-east-1"], more}
+			r.Listers["aws/us-east-1"] = extendedLister{r.Listers["aws/us-east-1"], more}
 		}
 		return r, err
 	}

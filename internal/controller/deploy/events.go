@@ -17,32 +17,32 @@ const failureInterval = time.Minute
 var _ controller.EventSource = (*Reconciler)(nil)
 
 // RecordWith implements controller.EventSource.
-func (k *Reconciler) RecordWith(record func(telemetry.Event)) { k.record = record }
+func (rc *Reconciler) RecordWith(record func(telemetry.Event)) { rc.record = record }
 
-func (k *Reconciler) recordAll(events []telemetry.Event) {
-	if k.record == nil {
+func (rc *Reconciler) recordAll(events []telemetry.Event) {
+	if rc.record == nil {
 		return
 	}
 	for _, e := range events {
-		k.record(e)
+		rc.record(e)
 	}
 }
 
 // recordProgress logs a completed change and records it. The scaler records its own changes.
-func (k *Reconciler) recordProgress(c provision.Change, p provision.ChangePhase, err error) {
-	k.progress(c, p, err)
+func (rc *Reconciler) recordProgress(c provision.Change, p provision.ChangePhase, err error) {
+	rc.progress(c, p, err)
 	if p == provision.PhaseDone {
-		k.recordAll(ChangeEvents(c))
+		rc.recordAll(ChangeEvents(c))
 	}
 }
 
 // recordFailure records that reconciling failed, at most once in failureInterval.
-func (k *Reconciler) recordFailure(text string) {
-	if time.Since(k.lastFailure) < failureInterval {
+func (rc *Reconciler) recordFailure(text string) {
+	if time.Since(rc.lastFailure) < failureInterval {
 		return
 	}
-	k.lastFailure = time.Now()
-	k.recordAll([]telemetry.Event{{Actor: telemetry.ActorController, Kind: telemetry.EventFailure, Object: "machines", Message: "changing machines failed, retrying", Reason: text}})
+	rc.lastFailure = time.Now()
+	rc.recordAll([]telemetry.Event{{Actor: telemetry.ActorController, Kind: telemetry.EventFailure, Object: "machines", Message: "changing machines failed, retrying", Reason: text}})
 }
 
 // ChangeEvents returns the events of a completed change of a machine: a launch that replaces a dead

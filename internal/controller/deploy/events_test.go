@@ -86,14 +86,14 @@ func TestEventsOfStatuses(t *testing.T) {
 // A failure is recorded at most once a minute, and progress only when a change is complete.
 func TestReconcilerRecordsChangesAndFailures(t *testing.T) {
 	var events []telemetry.Event
-	k := &Reconciler{}
+	rc := &Reconciler{}
 	c := provision.Change{Action: provision.ActionLaunch, Desired: provision.Desired{Kind: provision.KindReplica, ID: "us-0"}, Reason: "new"}
-	k.recordProgress(c, provision.PhaseDone, nil) // without a recorder
-	k.RecordWith(func(e telemetry.Event) { events = append(events, e) })
-	k.recordProgress(c, provision.PhaseFailed, errors.New("no capacity"))
-	k.recordProgress(c, provision.PhaseDone, nil)
-	k.logError(t.Context(), errors.New("quota exceeded"))
-	k.logError(t.Context(), errors.New("no capacity"))
+	rc.recordProgress(c, provision.PhaseDone, nil) // without a recorder
+	rc.RecordWith(func(e telemetry.Event) { events = append(events, e) })
+	rc.recordProgress(c, provision.PhaseFailed, errors.New("no capacity"))
+	rc.recordProgress(c, provision.PhaseDone, nil)
+	rc.logError(t.Context(), errors.New("quota exceeded"))
+	rc.logError(t.Context(), errors.New("no capacity"))
 	if got, want := summary(events), "launch us-0 by controller: new; failure machines by controller: quota exceeded"; got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}

@@ -9,11 +9,11 @@ import (
 
 // SetProber replaces reading the status of machines from their agents. Balancers use every replica
 // whose agent reports it ready.
-func (k *Reconciler) SetProber(prober func(have []provision.Object) map[string]AgentReport) {
-	k.prober = prober
-	k.servers = func() map[string]bool {
+func (rc *Reconciler) SetProber(prober func(have []provision.Object) map[string]AgentReport) {
+	rc.prober = prober
+	rc.usedReplicas = func() map[string]bool {
 		ready := map[string]bool{}
-		for id := range k.seen {
+		for id := range rc.seen {
 			ready[id] = true
 		}
 		return ready
@@ -21,8 +21,8 @@ func (k *Reconciler) SetProber(prober func(have []provision.Object) map[string]A
 }
 
 // ReadyAtBalancers calls readyAtBalancers.
-func (h *Delivery) ReadyAtBalancers(ctx context.Context, seen map[string]AgentReport) map[string]bool {
-	return h.readyAtBalancers(ctx, seen)
+func (dl *Delivery) ReadyAtBalancers(ctx context.Context, seen map[string]AgentReport) map[string]bool {
+	return dl.readyAtBalancers(ctx, seen)
 }
 
 // PollInterval is pollInterval.
@@ -34,8 +34,8 @@ func DrainedBeforeEnd(draining map[string]bool, have []provision.Object, seen ma
 }
 
 // SetLogs replaces reading the logs of engines from their agents.
-func (k *Reconciler) SetLogs(read func(id string) string) {
-	k.logs = func(_ context.Context, r provision.Object) ([]byte, error) { return []byte(read(r.ID)), nil }
+func (rc *Reconciler) SetLogs(read func(id string) string) {
+	rc.logs = func(_ context.Context, r provision.Object) ([]byte, error) { return []byte(read(r.ID)), nil }
 }
 
 // SetEnrolled sets the machines that are recorded elsewhere.

@@ -20,19 +20,19 @@ const (
 	// fallbackWindow is the time after an interruption in which new replicas of the region are on demand
 	// first: the others of a zone often follow within minutes.
 	fallbackWindow = 10 * time.Minute
-	// spotSettle is how long a spot replica must have been ready before the one on demand that it replaces is
+	// spotSettleTime is how long a spot replica must have been ready before the one on demand that it replaces is
 	// removed. Where spot is short, a new machine is often interrupted within minutes.
-	spotSettle = 5 * time.Minute
+	spotSettleTime = 5 * time.Minute
 )
 
 // returnToSpot launches one spot replica that replaces one on demand in a region with dynamic fallback. Unlike
 // replaceCostlier, it does not wait for other replicas. Offerings without capacity are tried again after
 // the time for which Apply skips them.
-func (k *Reconciler) returnToSpot(ctx context.Context, o *bundleState, s *observation, may func() error) (changed bool, err error) {
+func (rc *Reconciler) returnToSpot(ctx context.Context, bs *bundleState, s *observation, checkLeadership func() error) (changed bool, err error) {
 	has := withReplacement(s.have)
 	for _, r := range s.have {
-		if onFallback(s.spec, r) && !has[r.ID] && !o.content.Draining[r.ID] {
-			if changed, err := k.launchCheaper(ctx, o, s, r, may); changed || err != nil {
+		if onFallback(s.spec, r) && !has[r.ID] && !bs.content.Draining[r.ID] {
+			if changed, err := rc.launchCheaper(ctx, bs, s, r, checkLeadership); changed || err != nil {
 				return changed, err
 			}
 		}
@@ -48,26 +48,26 @@ func onFallback(spec *service.Spec, o provision.Object) bool {
 	return slices.ContainsFunc(spec.Regions, func(r service.RegionSpec) bool { return r.Name == o.Region && r.HasFallback() })
 }
 
-// heldReplacements returns the spot replicas that have been ready for less than spotSettle, so that the on-demand
+// settlingSpotReplicas returns the spot replicas that have been ready for less than spotSettleTime, so that the on-demand
 // replicas which they replace must stay.
-func (k *Reconciler) heldReplacements(spec *service.Spec, have []provision.Object, seen map[string]AgentReport, now time.Time) map[string]bool {
+func (rc *Reconciler) settlingSpotReplicas(spec *service.Spec, have []provision.Object, seen map[string]AgentReport, now time.Time) map[string]bool {
 	held, since := map[string]bool{}, map[string]time.Time{}
 	for _, by := range have {
 		relieves := slices.ContainsFunc(have, func(o provision.Object) bool { return onFallback(spec, o) && isReplacementOf(by, o) })
 		if !relieves || by.Kind != provision.KindReplica {
 			continue
 		}
-		first, known := k.readySince[by.Handle]
+		first, known := rc.readySince[by.Handle]
 		if !known {
 			first = now
 		}
 		if ready := seen[by.ID].Err == nil && seen[by.ID].Phase == agent.PhaseReady; ready {
 			since[by.Handle] = first
 		}
-		if _, ready := since[by.Handle]; !ready || now.Sub(first) < spotSettle {
+		if _, ready := since[by.Handle]; !ready || now.Sub(first) < spotSettleTime {
 			held[by.ID] = true
 		}
 	}
-	k.readySince = since
+	rc.readySince = since
 	return held
 }

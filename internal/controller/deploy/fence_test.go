@@ -100,12 +100,12 @@ func leaderWorld(t *testing.T, spec *service.Spec, l *lapse) *operatorWorld {
 
 // lead launches what is missing, as a leader that has just started.
 func (n *operatorWorld) lead(ctx context.Context, t *testing.T, spec *service.Spec) error {
-	f := newDeployer(spec, n.open(t))
-	plan, err := f.Plan(ctx)
+	dp := newDeployer(spec, n.open(t))
+	plan, err := dp.Plan(ctx)
 	if err != nil {
 		return err
 	}
-	_, err = f.Up(ctx, plan, nil)
+	_, err = dp.Up(ctx, plan, nil)
 	return err
 }
 

@@ -142,12 +142,12 @@ func simulateHedge(t *testing.T, region string, seed uint64, duration time.Durat
 		t.Fatal(err)
 	}
 	synctest.Test(t, func(t *testing.T) {
-		w, k := newHedgeMarket(seed), &Reconciler{}
-		o := &bundleState{content: Content{Spec: spec}, offersReadAt: map[service.Region]time.Time{}, newPrices: make(chan Prices, 1)}
-		o.deployer = &Deployer{Spec: spec, Provider: w, UserData: func(cloud.MachineInput) (string, error) { return "", nil }, offers: map[service.Region]provision.Offerings{}}
-		o.deployer.exhausted.Spot = &k.spot
-		o.deployer.Have = func(context.Context) ([]provision.Object, error) { return w.Objects(), nil }
-		may := func() error { return nil }
+		w, rc := newHedgeMarket(seed), &Reconciler{}
+		bs := &bundleState{content: DeploymentInput{Spec: spec}, offersReadAt: map[service.Region]time.Time{}, newPrices: make(chan Prices, 1)}
+		bs.deployer = &Deployer{Spec: spec, Provider: w, UserData: func(cloud.MachineInput) (string, error) { return "", nil }, offers: map[service.Region]provision.Offerings{}}
+		bs.deployer.exhausted.Spot = &rc.spot
+		bs.deployer.ListObserved = func(context.Context) ([]provision.Object, error) { return w.Objects(), nil }
+		checkLeadership := func() error { return nil }
 		meter := hedgeMeter{handles: map[string]bool{}}
 		lastBalancers := func(all []provision.Object) []provision.Object {
 			return slices.DeleteFunc(all, func(o provision.Object) bool { return o.Kind == provision.KindBalancer })
@@ -156,19 +156,19 @@ func simulateHedge(t *testing.T, region string, seed uint64, duration time.Durat
 			now := time.Now()
 			w.step(now)
 			s, seen := &observation{spec: spec, have: lastBalancers(w.Objects())}, w.reports(now)
-			k.held = k.heldReplacements(spec, s.have, seen, now)
+			rc.settlingSpot = rc.settlingSpotReplicas(spec, s.have, seen, now)
 			if crashes && w.random.IntN(30) == 0 { // another controller leads, with no memory of this one's
-				k.Wait()
-				k = &Reconciler{}
-				o.deployer.exhausted.Spot = &k.spot
-				k.held = k.heldReplacements(spec, s.have, seen, now)
+				rc.Wait()
+				rc = &Reconciler{}
+				bs.deployer.exhausted.Spot = &rc.spot
+				rc.settlingSpot = rc.settlingSpotReplicas(spec, s.have, seen, now)
 				r.crashes++
 			}
-			if _, err := k.launchMissing(t.Context(), o, s, seen, seen, may); err != nil && !strings.Contains(err.Error(), "capacity") {
+			if _, err := rc.launchMissing(t.Context(), bs, s, seen, seen, checkLeadership); err != nil && !strings.Contains(err.Error(), "capacity") {
 				t.Fatal(err)
 			}
 			s.have = lastBalancers(w.Objects())
-			if err := k.removeDrained(t.Context(), o, s, seen, nil, may); err != nil {
+			if err := rc.removeDrained(t.Context(), bs, s, seen, nil, checkLeadership); err != nil {
 				t.Fatal(err)
 			}
 			r.add(w, spec, seen, now, elapsed, &meter)
@@ -176,7 +176,7 @@ func simulateHedge(t *testing.T, region string, seed uint64, duration time.Durat
 		}
 		r.costPerHour *= hedgeStep.Hours() / duration.Hours()
 		r.interrupted, r.launches = len(w.doomed), len(meter.handles)
-		k.Wait()
+		rc.Wait()
 	})
 	return r
 }
@@ -198,7 +198,7 @@ func (r *hedgeResult) add(w *hedgeMarket, spec *service.Spec, seen map[string]Ag
 		switch {
 		case o.Offering.Capacity == service.CapacityOnDemand:
 			onDemand++
-		case seen[o.ID].Phase == agent.PhaseReady && now.Sub(w.ready[o.Handle]) > spotSettle:
+		case seen[o.ID].Phase == agent.PhaseReady && now.Sub(w.ready[o.Handle]) > spotSettleTime:
 			spot++
 		}
 	}

@@ -36,17 +36,17 @@ type Lister interface {
 type Inspector struct {
 	// Deployer is the desired service of `up`. Without its UserData the changes of `up` are unknown.
 	Deployer *Deployer
-	// Lists contains the lister of each cloud region of the service. Objects that several of them
+	// Listers contains the lister of each cloud region of the service. Objects that several of them
 	// list, such as a cloud's identities, count once.
-	Lists map[service.Region]Lister
+	Listers map[service.Region]Lister
 	// ReadStatus reads the status of a machine's agent; have is all machines.
 	ReadStatus func(ctx context.Context, have []provision.Object, o provision.Object) (agent.Status, error)
 	// Snapshot reads a balancer's snapshot of the service; nil = not read.
 	Snapshot func(ctx context.Context, o provision.Object) (*telemetry.Snapshot, error)
 	// Decisions are the decisions about replicas on this computer, Problem is the error in the
 	// service's local state.
-	Decisions Decisions
-	Problem   string
+	Decisions  Decisions
+	StateError string
 	// Images are the recorded digests of the service's images.
 	Images Images
 	// Enrolments records the balancers that were launched from this machine; nil = unknown. Signers verifies the
@@ -54,8 +54,8 @@ type Inspector struct {
 	Enrolments *Enrolments
 	Signers    identity.Party
 	File       string
-	// Operator contains the expiry of the operator's certificate, for alerts: see CertificateExpiries.
-	Operator CertificateExpiries
+	// OperatorExpiry contains the expiry of the operator's certificate, for alerts: see CertificateExpiries.
+	OperatorExpiry CertificateExpiries
 	// Now is the clock for certificate alerts and the boot of machines; nil = time.Now.
 	Now func() time.Time
 	// Timeout is the timeout for listing a region; default 10 s.
@@ -67,14 +67,14 @@ type Inspector struct {
 
 // Listing contains the objects of a service in clouds.
 type Listing struct {
-	Have []provision.Object
+	Objects []provision.Object
 	// Failed contains the error of each region that could not be listed.
 	Failed map[service.Region]error
 }
 
 // Machines returns the machines, balancers first in each region.
 func (l Listing) Machines() []provision.Object {
-	return slices.DeleteFunc(slices.Clone(l.Have), func(o provision.Object) bool {
+	return slices.DeleteFunc(slices.Clone(l.Objects), func(o provision.Object) bool {
 		return !o.Kind.IsMachine()
 	})
 }
@@ -92,7 +92,7 @@ func (l Listing) Problems() []string {
 // listed, or if the service belongs to another owner: *provision.CredentialsError and *provision.OwnedError among
 // others.
 func (i *Inspector) List(ctx context.Context) (Listing, error) {
-	regions := slices.Sorted(maps.Keys(i.Lists))
+	regions := slices.Sorted(maps.Keys(i.Listers))
 	lists, errs := make([][]provision.Object, len(regions)), make([]error, len(regions))
 	var wg sync.WaitGroup
 	for n, r := range regions {
@@ -108,8 +108,8 @@ func (i *Inspector) List(ctx context.Context) (Listing, error) {
 	if len(l.Failed) == len(regions) {
 		return l, joinListErrors(errs)
 	}
-	l.Have = distinct(slices.Concat(lists...))
-	return l, i.Deployer.checkOwner(l.Have)
+	l.Objects = sortDistinct(slices.Concat(lists...))
+	return l, i.Deployer.checkOwner(l.Objects)
 }
 
 // listRegion lists one region.
@@ -117,7 +117,7 @@ func (i *Inspector) listRegion(ctx context.Context, r service.Region) ([]provisi
 	timeout := cmp.Or(i.Timeout, regionTimeout)
 	ctx, cancel := context.WithTimeoutCause(ctx, timeout, fmt.Errorf("no response within %s", timeout))
 	defer cancel()
-	have, err := i.Lists[r].List(ctx, i.Deployer.Spec.Name)
+	have, err := i.Listers[r].List(ctx, i.Deployer.Spec.Name)
 	if err != nil && ctx.Err() != nil {
 		err = context.Cause(ctx) // instead of the cloud client's own error
 	}
@@ -138,8 +138,8 @@ func joinListErrors(errs []error) error {
 	return all
 }
 
-// distinct sorts objects and removes duplicates.
-func distinct(have []provision.Object) []provision.Object {
+// sortDistinct sorts objects and removes duplicates.
+func sortDistinct(have []provision.Object) []provision.Object {
 	order := func(a, b provision.Object) int {
 		return cmp.Or(cmp.Compare(a.Region, b.Region), cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.ID, b.ID), cmp.Compare(a.Handle, b.Handle))
 	}
@@ -164,7 +164,7 @@ func (i *Inspector) Status(ctx context.Context) (*ServiceStatus, error) {
 	machines := l.Machines()
 	responses := i.readStatuses(ctx, machines)
 	reading.Wait()
-	strangers := i.markStrangers(machines, responses)
+	strangers := i.markUnknown(machines, responses)
 	s := &ServiceStatus{Service: i.Deployer.Spec.Name, Regions: regionsOf(i.Deployer.Spec, machines, responses), Problems: append(l.Problems(), strangers...)}
 	s.Images, s.Reservations = ImagesOf(i.Deployer.Spec, i.Images), i.Deployer.reservations.InOrder(i.Deployer.Spec)
 	s.PlainHTTP = i.Deployer.Spec.Balancer.TLS == nil && cloud.UsesClouds(i.Deployer.Spec)
@@ -172,7 +172,7 @@ func (i *Inspector) Status(ctx context.Context) (*ServiceStatus, error) {
 	if i.Deployer.Spec.Store.URL != "" {
 		s.Store = controller.StoreExternal
 	}
-	ends := i.Operator
+	ends := i.OperatorExpiry
 	ends.Machines = map[string]time.Time{}
 	for n, o := range machines {
 		if o.TerminatedReason == "" {
@@ -203,13 +203,13 @@ func (i *Inspector) now() time.Time {
 	return i.Now()
 }
 
-// markStrangers replaces the status of machines that no operator launched with an error, and
+// markUnknown replaces the status of machines that no operator launched with an error, and
 // returns how to resolve it.
-func (i *Inspector) markStrangers(machines []provision.Object, responses []machineAnswer) (problems []string) {
+func (i *Inspector) markUnknown(machines []provision.Object, responses []machineReport) (problems []string) {
 	if i.Enrolments == nil {
 		return nil
 	}
-	at := func(o provision.Object) *machineAnswer {
+	at := func(o provision.Object) *machineReport {
 		n := slices.IndexFunc(machines, func(m provision.Object) bool { return m.Handle == o.Handle && m.Region == o.Region })
 		return &responses[n]
 	}
@@ -220,10 +220,10 @@ func (i *Inspector) markStrangers(machines []provision.Object, responses []machi
 		}
 	}
 	i.Enrolments.AcceptSigned(launched, i.Signers)
-	strangers, _ := i.Enrolments.Examine(machines, func(o provision.Object) bool { return Reachable(o) && at(o).err == nil })
+	strangers, _ := i.Enrolments.ClassifyMachines(machines, func(o provision.Object) bool { return Reachable(o) && at(o).err == nil })
 	for _, o := range strangers {
-		err := &StrangersError{Machines: []provision.Object{o}}
-		*at(o) = machineAnswer{err: err}
+		err := &UnknownMachinesError{Machines: []provision.Object{o}}
+		*at(o) = machineReport{err: err}
 		problems = append(problems, fmt.Sprintf("%v; %s", err, err.Hint(i.File)))
 	}
 	return problems
@@ -263,12 +263,12 @@ func (i *Inspector) setDrift(ctx context.Context, s *ServiceStatus, l Listing, u
 		return errors.New("the version of the machines' binary is recorded only on the machine from which the service was deployed")
 	case unknown != nil:
 		return unknown
-	case slices.ContainsFunc(l.Have, IsEarlierVersion):
+	case slices.ContainsFunc(l.Objects, IsEarlierVersion):
 		return fmt.Errorf("%w: run 'skyserve down %s' first", ErrEarlierVersion, s.Service)
 	}
-	p, err := i.Deployer.planFor(l.Have, nil)
+	p, err := i.Deployer.planFor(l.Objects, nil)
 	if err == nil && i.readPrices(ctx, p) {
-		p, err = i.Deployer.planFor(l.Have, nil)
+		p, err = i.Deployer.planFor(l.Objects, nil)
 	}
 	if err != nil {
 		return err
@@ -278,10 +278,10 @@ func (i *Inspector) setDrift(ctx context.Context, s *ServiceStatus, l Listing, u
 }
 
 // readStatuses reads the status of all machines with an address concurrently and returns it in their order.
-func (i *Inspector) readStatuses(ctx context.Context, machines []provision.Object) []machineAnswer {
+func (i *Inspector) readStatuses(ctx context.Context, machines []provision.Object) []machineReport {
 	ctx, cancel := context.WithTimeoutCause(ctx, machineTimeout, fmt.Errorf("no response within %s", machineTimeout))
 	defer cancel()
-	responses := make([]machineAnswer, len(machines))
+	responses := make([]machineReport, len(machines))
 	var wg sync.WaitGroup
 	for n, o := range machines {
 		if o.TerminatedReason != "" || !Reachable(o) {

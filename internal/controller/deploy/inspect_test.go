@@ -59,9 +59,9 @@ func newInspector(t *testing.T, responses map[string]func(context.Context) (agen
 		ip := netip.MustParseAddr(fmt.Sprintf("192.0.2.%d", n+1))
 		m.ChangeObject(o.ID, func(o *provision.Object) { o.PublicIP, o.PrivateIP = ip, ip })
 	}
-	i := &deploy.Inspector{Deployer: newDeployer(spec, m), Lists: map[service.Region]deploy.Lister{}}
+	i := &deploy.Inspector{Deployer: newDeployer(spec, m), Listers: map[service.Region]deploy.Lister{}}
 	for _, r := range cloud.ManagedRegions(spec) {
-		i.Lists[r] = cloudRegion{Memory: m, region: r}
+		i.Listers[r] = cloudRegion{Memory: m, region: r}
 	}
 	i.ReadStatus = func(ctx context.Context, _ []provision.Object, o provision.Object) (agent.Status, error) {
 		if f := responses[o.ID]; f != nil {
@@ -187,7 +187,7 @@ func TestStatusOfControllerWithFullDisk(t *testing.T) {
 func TestStatusOfUnresponsiveRegion(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m, i := newInspector(t, nil)
-		i.Lists["gcp/europe-west4"] = cloudRegion{Memory: m, region: "gcp/europe-west4", hangs: true}
+		i.Listers["gcp/europe-west4"] = cloudRegion{Memory: m, region: "gcp/europe-west4", hangs: true}
 		s, err := i.Status(t.Context())
 		if err != nil {
 			t.Fatal(err)
@@ -208,8 +208,8 @@ func TestStatusOfUnresponsiveRegion(t *testing.T) {
 func TestStatusErrors(t *testing.T) {
 	m, i := newInspector(t, nil)
 	denied := &provision.CredentialsError{Cloud: "aws", Err: errors.New("expired"), Hint: "log in"}
-	for r := range i.Lists {
-		i.Lists[r] = cloudRegion{Memory: m, region: r, err: denied}
+	for r := range i.Listers {
+		i.Listers[r] = cloudRegion{Memory: m, region: r, err: denied}
 	}
 	var credentials *provision.CredentialsError
 	if _, err := i.Status(t.Context()); !errors.As(err, &credentials) || strings.Count(err.Error(), "expired") != 1 {

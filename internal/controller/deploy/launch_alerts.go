@@ -33,8 +33,8 @@ func launchAlerts(l *telemetry.Launches, held []*provision.HeldError, retired ma
 		}
 	}
 	for id, s := range retired {
-		if strings.Contains(s.Retired, "GPU") {
-			add(telemetry.AlertGPU, id, fmt.Sprintf("%s; it receives no requests and is being replaced", s.Retired), "")
+		if strings.Contains(s.UnhealthyReason, "GPU") {
+			add(telemetry.AlertGPU, id, fmt.Sprintf("%s; it receives no requests and is being replaced", s.UnhealthyReason), "")
 		}
 	}
 	return telemetry.MergeAlerts(alerts)

@@ -21,35 +21,35 @@ func boundsOf(spec *service.Spec) provision.LaunchBounds {
 
 // LimitToBudget makes the deployer launch within the service's budget only. Launches that an operator
 // confirms have no maximum number.
-func (f *Deployer) LimitToBudget() {
-	if f.Spec.BudgetPerHour() == 0 {
+func (dp *Deployer) LimitToBudget() {
+	if dp.Spec.BudgetPerHour() == 0 {
 		return
 	}
-	f.Gate = provision.NewLaunchGate(&provision.LaunchRecord{}, f.clock(), cloud.RunsOnThisComputer)
-	f.Bounds = provision.LaunchBounds{Budget: f.Spec.BudgetPerHour()}
+	dp.Gate = provision.NewLaunchGate(&provision.LaunchRecord{}, dp.clock(), cloud.RunsOnThisComputer)
+	dp.Bounds = provision.LaunchBounds{Budget: dp.Spec.BudgetPerHour()}
 }
 
 // cutLaunches removes the launches of a plan that its bounds do not admit: first come replicas for
 // replicas.min, then the others, each in the order of service.yaml.
-func (f *Deployer) cutLaunches(p *Plan) {
-	if f.Gate == nil {
+func (dp *Deployer) cutLaunches(p *Plan) {
+	if dp.Gate == nil {
 		return
 	}
-	billed := slices.Concat(p.Have, f.Unlisted)
+	billed := slices.Concat(p.Observed, dp.Unlisted)
 	for _, c := range p.Changes { // an operator launches balancers together with replicas
-		if c.Action == provision.ActionLaunch && !f.Gate.Bounds(c.Desired) {
+		if c.Action == provision.ActionLaunch && !dp.Gate.Bounds(c.Desired) {
 			billed = append(billed, provision.Object{ID: c.ID(), CostPerHour: c.CostPerHour})
 		}
 	}
-	f.Gate.Observe(f.Bounds, billed)
-	minimum := forMinimum(f.Spec, p)
-	p.Changes, p.Held = f.Gate.Cut(p.Changes, func(c provision.Change) bool { return minimum[c.ID()] })
+	dp.Gate.Observe(dp.Bounds, billed)
+	minimum := launchesForMinimum(dp.Spec, p)
+	p.Changes, p.Held = dp.Gate.Cut(p.Changes, func(c provision.Change) bool { return minimum[c.ID()] })
 }
 
-// forMinimum returns the IDs of the launches without which a group has fewer than replicas.min.
-func forMinimum(spec *service.Spec, p *Plan) map[string]bool {
+// launchesForMinimum returns the IDs of the launches without which a group has fewer than replicas.min.
+func launchesForMinimum(spec *service.Spec, p *Plan) map[string]bool {
 	count, ids := map[cloud.ReplicaGroup]int{}, map[string]bool{}
-	for _, o := range p.Have {
+	for _, o := range p.Observed {
 		if o.Kind == provision.KindReplica && o.TerminatedReason == "" {
 			count[cloud.ReplicaGroup{Model: o.Labels["model"], Region: o.Region}]++
 		}
@@ -73,12 +73,12 @@ func (p *Plan) heldError() error {
 	return errors.Join(all...)
 }
 
-// heldIn returns the held launches in an error.
-func heldIn(err error) []*provision.HeldError {
+// heldErrors returns the held launches in an error.
+func heldErrors(err error) []*provision.HeldError {
 	if joined, ok := err.(interface{ Unwrap() []error }); ok {
 		var all []*provision.HeldError
 		for _, e := range joined.Unwrap() {
-			all = append(all, heldIn(e)...)
+			all = append(all, heldErrors(e)...)
 		}
 		return all
 	}

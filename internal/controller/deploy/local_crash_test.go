@@ -62,9 +62,9 @@ func (c *crashingProvider) step(change func() error) error {
 	return nil
 }
 
-func (c *crashingProvider) Launch(ctx context.Context, w provision.Desired) (o provision.Object, err error) {
+func (c *crashingProvider) Launch(ctx context.Context, desired provision.Desired) (o provision.Object, err error) {
 	err = c.step(func() error {
-		o, err = c.Provider.Launch(ctx, w)
+		o, err = c.Provider.Launch(ctx, desired)
 		return err
 	})
 	return o, err

@@ -41,18 +41,18 @@ func drainedBeforeEnd(draining map[string]bool, have []provision.Object, seen ma
 	return ids
 }
 
-// setTerminating sets the replicas that need replacement now.
-func (k *Reconciler) setTerminating(f *Deployer, s *observation, seen map[string]AgentReport) {
-	due := k.dueForReplacement(s, seen)
-	f.Ending = endingBy(s.have, time.Now().Add(provision.ReplaceBeforeEnd))
-	maps.Copy(due, f.Ending)
-	f.Terminating = needReplacement(s.have, seen, due)
+// setNeedReplacement sets the replicas that need replacement now.
+func (rc *Reconciler) setNeedReplacement(dp *Deployer, s *observation, seen map[string]AgentReport) {
+	due := rc.dueForReplacement(s, seen)
+	dp.ReservationEnding = endingBy(s.have, time.Now().Add(provision.ReplaceBeforeEnd))
+	maps.Copy(due, dp.ReservationEnding)
+	dp.NeedReplacement = needReplacement(s.have, seen, due)
 }
 
 // reservationsChanged reports whether a reservation of a region has started or ended since it was read.
-func (f *Deployer) reservationsChanged(r service.Region, readAt, now time.Time) bool {
+func (dp *Deployer) reservationsChanged(r service.Region, readAt, now time.Time) bool {
 	passed := func(t time.Time) bool { return t.After(readAt) && !t.After(now) }
-	for _, v := range f.reservations.ByRegion[r] {
+	for _, v := range dp.reservations.ByRegion[r] {
 		if passed(v.Starts) || passed(v.Ends) {
 			return true
 		}

@@ -25,8 +25,8 @@ func TestEndingMachineIsReplaced(t *testing.T) {
 			offer.Block, offer.Ends = true, end
 			o.Offering = &offer
 		})
-		k := u.reconciler()
-		k.SetProber(func(have []provision.Object) map[string]deploy.AgentReport {
+		rc := u.reconciler()
+		rc.SetProber(func(have []provision.Object) map[string]deploy.AgentReport {
 			seen := map[string]deploy.AgentReport{}
 			for _, o := range have {
 				seen[o.ID] = deploy.AgentReport{Status: agent.Status{Phase: agent.PhaseReady}}
@@ -38,13 +38,13 @@ func TestEndingMachineIsReplaced(t *testing.T) {
 			want []string
 		}{{31 * time.Minute, []string{"us-east-1-0"}}, {29 * time.Minute, []string{"us-east-1-0", "us-east-1-1"}}, {time.Minute, []string{"us-east-1-0", "us-east-1-1"}}} {
 			time.Sleep(time.Until(end.Add(-c.left)))
-			u.reconcileFor(t, k, 10*time.Second, always)
+			u.reconcileFor(t, rc, 10*time.Second, always)
 			if got := u.replicas(); !slices.Equal(got, c.want) {
 				t.Errorf("%s before the end: %q, want %q", c.left, got, c.want)
 			}
 		}
 		u.ChangeObject("us-east-1-0", nil)
-		u.reconcileFor(t, k, time.Minute, always)
+		u.reconcileFor(t, rc, time.Minute, always)
 		if got := u.replicas(); !slices.Equal(got, []string{"us-east-1-1"}) {
 			t.Errorf("after the end: %q", got)
 		}

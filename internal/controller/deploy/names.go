@@ -8,9 +8,9 @@ import (
 	"skyserve/provision"
 )
 
-// NameStore stores the public name of a service: local.Service. It is written before the name is
+// DNSNameStore stores the public name of a service: local.Service. It is written before the name is
 // created, so that an incomplete creation is found.
-type NameStore interface {
+type DNSNameStore interface {
 	StoredName() (n provision.PublicName, has bool, err error)
 	StoreName(n provision.PublicName) error
 	RemoveName() error
@@ -19,7 +19,7 @@ type NameStore interface {
 // PublishName creates or updates a public name. If the service had another name before, that one is first removed
 // completely. If n has no Name, nothing is created afterwards. zone is not called if there is no previous name and
 // no new one. PublishName returns the errors of provision.Zone's Set.
-func PublishName(ctx context.Context, zone provision.DNSZone, stored NameStore, n provision.PublicName) error {
+func PublishName(ctx context.Context, zone provision.DNSZone, stored DNSNameStore, n provision.PublicName) error {
 	old, had, err := stored.StoredName()
 	if err != nil {
 		return err
@@ -39,7 +39,7 @@ func PublishName(ctx context.Context, zone provision.DNSZone, stored NameStore, 
 }
 
 // UnpublishName removes the stored name, if any. It leaves a name that now belongs to another owner.
-func UnpublishName(ctx context.Context, zone provision.DNSZone, stored NameStore) error {
+func UnpublishName(ctx context.Context, zone provision.DNSZone, stored DNSNameStore) error {
 	old, had, err := stored.StoredName()
 	if err != nil || !had {
 		return err

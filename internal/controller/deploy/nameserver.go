@@ -17,11 +17,11 @@ import (
 // UnitNameServer is the name of a name server's unit.
 const UnitNameServer = "nameserver"
 
-// fileNames is the file of a name server's configuration.
-const fileNames = UnitNameServer + "/config.yaml"
+// fileNameServerConfig is the file of a name server's configuration.
+const fileNameServerConfig = UnitNameServer + "/config.yaml"
 
-// nameTimeout is the timeout of querying a name server on this computer.
-const nameTimeout = time.Second
+// dnsQueryTimeout is the timeout of querying a name server on this computer.
+const dnsQueryTimeout = time.Second
 
 // nameServerDeployment returns the deployment of the name server's machine.
 func (d *deploymentBuilder) nameServerDeployment() (agent.Deployment, error) {
@@ -35,7 +35,7 @@ func (d *deploymentBuilder) nameServerDeployment() (agent.Deployment, error) {
 		return agent.Deployment{}, err
 	}
 	return agent.Deployment{Units: []agent.Unit{{
-		Name: UnitNameServer, Args: []string{program, "nameserver", "--config", fileNames}, Files: map[string]string{fileNames: string(text)},
+		Name: UnitNameServer, Args: []string{program, "nameserver", "--config", fileNameServerConfig}, Files: map[string]string{fileNameServerConfig: string(text)},
 	}}}, nil
 }
 
@@ -64,7 +64,7 @@ func NameRecords(spec *service.Spec, have []provision.Object) []service.NameReco
 }
 
 // nameStatus returns the status of a service's name; nil where it has none.
-func (i *Inspector) nameStatus(ctx context.Context, machines []provision.Object, responses []machineAnswer) *DNSStatus {
+func (i *Inspector) nameStatus(ctx context.Context, machines []provision.Object, responses []machineReport) *DNSStatus {
 	n := slices.IndexFunc(machines, func(o provision.Object) bool { return o.Kind == provision.KindNameServer })
 	spec := i.Deployer.Spec.DNS
 	if spec == nil && n < 0 {
@@ -86,7 +86,7 @@ func (i *Inspector) nameStatus(ctx context.Context, machines []provision.Object,
 		m.State = service.ReplicaState(StateDown)
 	}
 	if m.State == service.StateReady && m.Wanted {
-		ctx, cancel := context.WithTimeout(ctx, nameTimeout)
+		ctx, cancel := context.WithTimeout(ctx, dnsQueryTimeout)
 		defer cancel()
 		records, err := dns.QueryRecords(ctx, spec.Listen, spec.Name)
 		if err != nil {
@@ -102,7 +102,7 @@ func (i *Inspector) nameStatus(ctx context.Context, machines []provision.Object,
 
 // nameServerProblem returns why a name server has no healthy record, or nothing.
 func nameServerProblem(ctx context.Context, spec *service.DNS) string {
-	ctx, cancel := context.WithTimeout(ctx, nameTimeout)
+	ctx, cancel := context.WithTimeout(ctx, dnsQueryTimeout)
 	defer cancel()
 	records, err := dns.QueryRecords(ctx, spec.Listen, spec.Name)
 	if err != nil {

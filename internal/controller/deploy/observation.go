@@ -38,33 +38,33 @@ type observation struct {
 }
 
 // observe lists all regions. It returns an error if none responds.
-func (k *Reconciler) observe(ctx context.Context, o *bundleState) (*observation, error) {
-	l, err := o.inspector.List(ctx)
+func (rc *Reconciler) observe(ctx context.Context, bs *bundleState) (*observation, error) {
+	l, err := bs.inspector.List(ctx)
 	if err != nil {
 		return nil, err
 	}
-	if err := k.adoptLaunched(o, l.Have); err != nil {
+	if err := rc.adoptLaunched(bs, l.Objects); err != nil {
 		return nil, err
 	}
-	s := &observation{spec: o.content.Spec, have: l.Have, unresponsive: l.Failed, fromBundle: map[service.Region]bool{}, unknown: map[service.Region]bool{}}
+	s := &observation{spec: bs.content.Spec, have: l.Objects, unresponsive: l.Failed, fromBundle: map[service.Region]bool{}, unknown: map[service.Region]bool{}}
 	for _, r := range cloud.ManagedRegions(s.spec) {
 		if s.unresponsive[r] == nil {
-			k.lastObjects[r] = objectsIn(l.Have, r)
+			rc.lastObjects[r] = objectsIn(l.Objects, r)
 			continue
 		}
-		last, listed := k.lastObjects[r]
+		last, listed := rc.lastObjects[r]
 		switch {
 		case listed:
 			s.known = append(s.known, last...)
-		case !o.content.isHome(r):
-			s.known, s.fromBundle[r] = append(s.known, objectsIn(o.otherClouds, r)...), true
+		case !bs.content.isDirect(r):
+			s.known, s.fromBundle[r] = append(s.known, objectsIn(bs.otherClouds, r)...), true
 		default:
 			s.unknown[r] = true
 		}
 	}
 	// Machines that are falsely tagged as balancers are not contacted. Neither they nor a duplicate
 	// of an ID, which will be removed, replace the real machine in this list.
-	o.delivery.Have = provision.OnePerID(nil, slices.DeleteFunc(s.knownObjects(), func(have provision.Object) bool { return !o.content.trusts(have) }))
+	bs.delivery.Machines = provision.OnePerID(nil, slices.DeleteFunc(s.knownObjects(), func(have provision.Object) bool { return !bs.content.trusts(have) }))
 	return s, nil
 }
 
@@ -76,8 +76,8 @@ func objectsIn(have []provision.Object, r service.Region) []provision.Object {
 // knownObjects returns the current objects, and the last known ones of unresponsive regions.
 func (s *observation) knownObjects() []provision.Object { return slices.Concat(s.have, s.known) }
 
-// without returns the service without some of its regions.
-func without(spec *service.Spec, regions func(service.Region) bool) *service.Spec {
+// withoutRegions returns the service without some of its regions.
+func withoutRegions(spec *service.Spec, regions func(service.Region) bool) *service.Spec {
 	less := *spec
 	less.Regions = slices.DeleteFunc(slices.Clone(spec.Regions), func(r service.RegionSpec) bool { return regions(r.Name) })
 	return &less
@@ -88,7 +88,7 @@ func without(spec *service.Spec, regions func(service.Region) bool) *service.Spe
 func (s *observation) view(seen map[string]AgentReport) *serviceView {
 	unsure := func(r service.Region) bool { return s.fromBundle[r] || s.unknown[r] }
 	have := slices.DeleteFunc(s.knownObjects(), func(o provision.Object) bool { return unsure(o.Region) })
-	return &serviceView{spec: without(s.spec, unsure), have: have, seen: seen}
+	return &serviceView{spec: withoutRegions(s.spec, unsure), have: have, seen: seen}
 }
 
 // dropUncertain removes the deployments that could be wrong because of unresponsive regions. These are
@@ -134,34 +134,34 @@ func (s *observation) unreachableParts(change controller.CapacityChange) error {
 
 // limitPlanning limits planning to the regions that responded and whose offerings are known, which it
 // refreshes periodically. It returns the errors of reading offerings.
-func (k *Reconciler) limitPlanning(ctx context.Context, o *bundleState, s *observation) error {
+func (rc *Reconciler) limitPlanning(ctx context.Context, bs *bundleState, s *observation) error {
 	var due []service.Region
 	for _, r := range cloud.ManagedRegions(s.spec) {
-		outdated := time.Since(o.offersReadAt[r]) > offersTTL || o.deployer.reservationsChanged(r, o.offersReadAt[r], time.Now())
+		outdated := time.Since(bs.offersReadAt[r]) > offersTTL || bs.deployer.reservationsChanged(r, bs.offersReadAt[r], time.Now())
 		if s.unresponsive[r] == nil && outdated {
 			due = append(due, r)
 		}
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, listTimeout, fmt.Errorf("no response within %s", listTimeout))
 	defer cancel()
-	o.deployer.Spec = s.spec // names the reservations to read
-	o.deployer.Bounds, o.deployer.Unlisted = boundsOf(s.spec), s.known
-	failed := o.deployer.queryOfferings(ctx, due)
+	bs.deployer.Spec = s.spec // names the reservations to read
+	bs.deployer.Bounds, bs.deployer.Unlisted = boundsOf(s.spec), s.known
+	failed := bs.deployer.queryOfferings(ctx, due)
 	var all []error
 	for _, r := range due {
 		if all = append(all, failed[r]); failed[r] == nil {
-			o.offersReadAt[r] = time.Now()
+			bs.offersReadAt[r] = time.Now()
 		}
 	}
-	o.deployer.Spec = without(s.spec, func(r service.Region) bool {
-		_, offered := o.deployer.offers[r]
+	bs.deployer.Spec = withoutRegions(s.spec, func(r service.Region) bool {
+		_, offered := bs.deployer.offers[r]
 		return s.unresponsive[r] != nil || !offered
 	})
 	return errors.Join(all...)
 }
 
-// home returns the region of the machine of the controller that has this content.
-func (c Content) home() service.Region {
+// controllerRegion returns the region of the machine of the controller that has this content.
+func (c DeploymentInput) controllerRegion() service.Region {
 	managed := cloud.ManagedRegions(c.Spec)
 	for _, candidate := range cloud.ControlCandidates(c.Spec, nil) {
 		if candidate.ID == c.Self {
@@ -171,15 +171,15 @@ func (c Content) home() service.Region {
 	return managed[0]
 }
 
-// isHome reports whether the controller calls a region's API itself.
-func (c Content) isHome(r service.Region) bool {
-	home := c.home()
+// isDirect reports whether the controller calls a region's API itself.
+func (c DeploymentInput) isDirect(r service.Region) bool {
+	home := c.controllerRegion()
 	return r.Cloud() == home.Cloud() || cloud.RunsOnThisComputer(r) && cloud.RunsOnThisComputer(home)
 }
 
 // otherClouds returns the clouds of a service except the controller's own.
-func (c Content) otherClouds() []string {
-	return slices.DeleteFunc(cloud.Clouds(c.Spec), func(name string) bool { return name == c.home().Cloud() })
+func (c DeploymentInput) otherClouds() []string {
+	return slices.DeleteFunc(cloud.Clouds(c.Spec), func(name string) bool { return name == c.controllerRegion().Cloud() })
 }
 
 // regionLister lists one region of a cloud through machines there.
@@ -211,15 +211,15 @@ func (w attestors) Fingerprint(ctx context.Context, o provision.Object) (string,
 
 // relaysIn returns the machines of a cloud that call its API for the controller: its balancers, those
 // that responded to the last observation first.
-func (k *Reconciler) relaysIn(h *Delivery, name string) []remote.CallFunc {
+func (rc *Reconciler) relaysIn(dl *Delivery, name string) []remote.CallFunc {
 	var balancers []provision.Object
-	for _, o := range h.Have {
+	for _, o := range dl.Machines {
 		if o.Kind == provision.KindBalancer && o.TerminatedReason == "" && o.Region.Cloud() == name && Reachable(o) {
 			balancers = append(balancers, o)
 		}
 	}
 	slices.SortStableFunc(balancers, func(a, b provision.Object) int {
-		switch failed := [2]bool{k.seen[a.ID].Err != nil, k.seen[b.ID].Err != nil}; failed {
+		switch failed := [2]bool{rc.seen[a.ID].Err != nil, rc.seen[b.ID].Err != nil}; failed {
 		case [2]bool{true, false}:
 			return 1
 		case [2]bool{false, true}:
@@ -229,9 +229,9 @@ func (k *Reconciler) relaysIn(h *Delivery, name string) []remote.CallFunc {
 	})
 	var relays []remote.CallFunc
 	for _, b := range balancers {
-		operator, machine := h.Operator(b), h.Machine(b)
+		operator, machine := dl.AgentClient(b), dl.Machine(b)
 		relays = append(relays, func(ctx context.Context, call remote.CallKind, body []byte) ([]byte, error) {
-			return operator.Cloud(ctx, machine, string(call), body)
+			return operator.CallCloud(ctx, machine, string(call), body)
 		})
 	}
 	return relays

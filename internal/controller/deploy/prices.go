@@ -57,23 +57,23 @@ func ReadPrices(ctx context.Context, p provision.Provider, regions []service.Reg
 	return all
 }
 
-// Offers reads the offerings of regions concurrently, at the prices that their clouds report, as
+// PricedOfferings reads the offerings of regions concurrently, at the prices that their clouds report, as
 // Plan does. unknown contains the errors by region.
-func Offers(ctx context.Context, p provision.Provider, regions []service.Region) (offers map[service.Region]provision.Offerings, prices Prices, unknown map[service.Region]error) {
+func PricedOfferings(ctx context.Context, p provision.Provider, regions []service.Region) (offers map[service.Region]provision.Offerings, prices Prices, unknown map[service.Region]error) {
 	f := Deployer{Provider: p}
 	unknown = f.queryOfferingsAndPrices(ctx, regions)
-	return priced(f.offers, f.prices), f.prices, unknown
+	return withKnownPrices(f.offers, f.prices), f.prices, unknown
 }
 
 // queryOfferingsAndPrices reads the offerings and prices of regions, and returns the errors of reading offerings.
-func (f *Deployer) queryOfferingsAndPrices(ctx context.Context, regions []service.Region) (unknown map[service.Region]error) {
+func (dp *Deployer) queryOfferingsAndPrices(ctx context.Context, regions []service.Region) (unknown map[service.Region]error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	var wg sync.WaitGroup
-	wg.Go(func() { f.prices = ReadPrices(ctx, f.Provider, regions) })
-	f.offers = map[service.Region]provision.Offerings{}
-	unknown = f.queryOfferings(ctx, regions)
-	if len(f.offers) == 0 {
+	wg.Go(func() { dp.prices = ReadPrices(ctx, dp.Provider, regions) })
+	dp.offers = map[service.Region]provision.Offerings{}
+	unknown = dp.queryOfferings(ctx, regions)
+	if len(dp.offers) == 0 {
 		cancel() // there is nothing to price
 	}
 	wg.Wait()
@@ -81,12 +81,12 @@ func (f *Deployer) queryOfferingsAndPrices(ctx context.Context, regions []servic
 }
 
 // readPrices reads the offerings and prices of every cloud region.
-func (f *Deployer) readPrices(ctx context.Context) error {
-	return f.joinErrors(f.queryOfferingsAndPrices(ctx, cloud.ManagedRegions(f.Spec)))
+func (dp *Deployer) readPrices(ctx context.Context) error {
+	return dp.joinErrors(dp.queryOfferingsAndPrices(ctx, cloud.ManagedRegions(dp.Spec)))
 }
 
-// priced returns the offerings of regions at the known prices.
-func priced(offers map[service.Region]provision.Offerings, prices Prices) map[service.Region]provision.Offerings {
+// withKnownPrices returns the offerings of regions at the known prices.
+func withKnownPrices(offers map[service.Region]provision.Offerings, prices Prices) map[service.Region]provision.Offerings {
 	all := map[service.Region]provision.Offerings{}
 	for r, os := range offers {
 		all[r] = os.WithPrices(prices.ByRegion[r])
@@ -96,22 +96,22 @@ func priced(offers map[service.Region]provision.Offerings, prices Prices) map[se
 
 // refreshPrices applies prices that have arrived, and requests new ones where they are old. It does not
 // wait for them, so that missing replicas are launched without delay.
-func (k *Reconciler) refreshPrices(ctx context.Context, o *bundleState) {
+func (rc *Reconciler) refreshPrices(ctx context.Context, bs *bundleState) {
 	select {
-	case prices := <-o.newPrices:
-		k.applyPrices(ctx, o, prices)
+	case prices := <-bs.newPrices:
+		rc.applyPrices(ctx, bs, prices)
 	default:
 	}
 	ttl := pricesTTL
-	if len(o.deployer.prices.Unknown) > 0 {
+	if len(bs.deployer.prices.Unknown) > 0 {
 		ttl = pricesRetry
 	}
-	if ctx.Err() != nil || !o.pricesRequestedAt.IsZero() && time.Since(o.pricesRequestedAt) < ttl {
+	if ctx.Err() != nil || !bs.pricesRequestedAt.IsZero() && time.Since(bs.pricesRequestedAt) < ttl {
 		return
 	}
-	o.pricesRequestedAt = time.Now()
-	provider, regions, results := withCurrentRelays(o.deployer.Provider), cloud.ManagedRegions(o.content.Spec), o.newPrices
-	k.priceRequests.Go(func() {
+	bs.pricesRequestedAt = time.Now()
+	provider, regions, results := withCurrentRelays(bs.deployer.Provider), cloud.ManagedRegions(bs.content.Spec), bs.newPrices
+	rc.priceRequests.Go(func() {
 		prices := ReadPrices(ctx, provider, regions)
 		if ctx.Err() != nil {
 			prices = Prices{} // the request was cancelled
@@ -142,25 +142,25 @@ func withCurrentRelays(p provision.Provider) provision.Provider {
 }
 
 // applyPrices applies new prices. A region without any keeps its previous ones.
-func (k *Reconciler) applyPrices(ctx context.Context, o *bundleState, prices Prices) {
+func (rc *Reconciler) applyPrices(ctx context.Context, bs *bundleState, prices Prices) {
 	if prices.ByRegion == nil {
-		o.pricesRequestedAt = time.Time{}
+		bs.pricesRequestedAt = time.Time{}
 		return
 	}
 	for r := range prices.Unknown {
 		if len(prices.ByRegion[r]) == 0 {
-			prices.ByRegion[r] = o.deployer.prices.ByRegion[r]
+			prices.ByRegion[r] = bs.deployer.prices.ByRegion[r]
 		}
 	}
-	o.deployer.prices = prices
-	k.logUnpriced(ctx, o)
+	bs.deployer.prices = prices
+	rc.logUnpriced(ctx, bs)
 }
 
 // logUnpriced logs the errors of reading prices, once until they change.
-func (k *Reconciler) logUnpriced(ctx context.Context, o *bundleState) {
+func (rc *Reconciler) logUnpriced(ctx context.Context, bs *bundleState) {
 	var all []error
-	for _, r := range cloud.ManagedRegions(o.content.Spec) {
-		if err := o.deployer.prices.Unknown[r]; err != nil {
+	for _, r := range cloud.ManagedRegions(bs.content.Spec) {
+		if err := bs.deployer.prices.Unknown[r]; err != nil {
 			all = append(all, fmt.Errorf("%s: %w", r, err))
 		}
 	}
@@ -168,16 +168,16 @@ func (k *Reconciler) logUnpriced(ctx context.Context, o *bundleState) {
 	if err := errors.Join(all...); err != nil && ctx.Err() == nil {
 		text = err.Error()
 	}
-	if text != "" && text != o.unpriced {
-		k.log().Warn("reading prices failed; using built-in list prices", "err", text)
+	if text != "" && text != bs.unpriced {
+		rc.log().Warn("reading prices failed; using built-in list prices", "err", text)
 	}
-	o.unpriced = text
+	bs.unpriced = text
 }
 
 // Offerings implements controller.OfferingSource: the offerings of regions at the reconciler's last
 // observation; nothing before the first.
-func (k *Reconciler) Offerings() map[service.Region]provision.Offerings {
-	v, err := k.lastView()
+func (rc *Reconciler) Offerings() map[service.Region]provision.Offerings {
+	v, err := rc.lastView()
 	if err != nil {
 		return nil
 	}
@@ -186,8 +186,8 @@ func (k *Reconciler) Offerings() map[service.Region]provision.Offerings {
 
 // Reservations implements controller.OfferingSource: the reservations at the reconciler's last observation;
 // nothing before the first.
-func (k *Reconciler) Reservations() map[service.Region][]provision.Reservation {
-	v, err := k.lastView()
+func (rc *Reconciler) Reservations() map[service.Region][]provision.Reservation {
+	v, err := rc.lastView()
 	if err != nil {
 		return nil
 	}

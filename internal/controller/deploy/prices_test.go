@@ -145,9 +145,9 @@ func TestPlanUsesCloudPrices(t *testing.T) {
 func TestDriftUsesCloudPrices(t *testing.T) {
 	spec := parse(t, pricedService)
 	cloud := &pricedCloud{Memory: newCloud(spec), prices: tenfoldPrices}
-	i := &deploy.Inspector{Deployer: newDeployer(spec, cloud), Lists: map[service.Region]deploy.Lister{}}
+	i := &deploy.Inspector{Deployer: newDeployer(spec, cloud), Listers: map[service.Region]deploy.Lister{}}
 	for _, r := range spec.Regions {
-		i.Lists[r.Name] = cloudRegion{Memory: cloud.Memory, region: r.Name}
+		i.Listers[r.Name] = cloudRegion{Memory: cloud.Memory, region: r.Name}
 	}
 	i.ReadStatus = func(context.Context, []provision.Object, provision.Object) (agent.Status, error) {
 		return agent.Status{}, nil
@@ -167,7 +167,7 @@ func TestDriftUsesCloudPrices(t *testing.T) {
 		t.Fatal(err)
 	}
 	cloud.requests.Store(0)
-	still := &deploy.Inspector{Deployer: newDeployer(spec, cloud), Lists: i.Lists, ReadStatus: i.ReadStatus}
+	still := &deploy.Inspector{Deployer: newDeployer(spec, cloud), Listers: i.Listers, ReadStatus: i.ReadStatus}
 	if s, err := still.Status(t.Context()); err != nil || len(s.Drift) != 0 || cloud.requests.Load() != 0 {
 		t.Errorf("without launches: %+v, %v after %d requests", s, err, cloud.requests.Load())
 	}
@@ -210,30 +210,30 @@ func TestReconcilerRequestsPricesInBackground(t *testing.T) {
 			}
 			return tenfoldPrices(ctx, r)
 		}}
-		k := u.reconciler()
-		inner := k.Open
-		k.Open = func(ctx context.Context, means json.RawMessage, spec *service.Spec, owner string) (deploy.CloudAccess, error) {
+		rc := u.reconciler()
+		inner := rc.Open
+		rc.Open = func(ctx context.Context, means json.RawMessage, spec *service.Spec, owner string) (deploy.CloudAccess, error) {
 			reach, err := inner(ctx, means, spec, owner)
 			reach.Provider = cloud
 			return reach, err
 		}
-		if k.Offerings() != nil {
-			t.Errorf("before the first observation: %v", k.Offerings())
+		if rc.Offerings() != nil {
+			t.Errorf("before the first observation: %v", rc.Offerings())
 		}
 		price := func() float64 {
-			return k.Offerings()["aws/eu-west-1"].WithGPU("L4", 1).SortedByCapacity([]service.CapacityType{service.CapacityOnDemand})[0].PricePerHour
+			return rc.Offerings()["aws/eu-west-1"].WithGPU("L4", 1).SortedByCapacity([]service.CapacityType{service.CapacityOnDemand})[0].PricePerHour
 		}
 		u.ChangeObject("us-east-1-1", nil)
-		u.reconcileFor(t, k, 10*time.Second, always)
+		u.reconcileFor(t, rc, 10*time.Second, always)
 		if got := u.replicas(); !slices.Equal(got, allKept) || price() != 0.8048 {
 			t.Errorf("while it waits for prices: %q at %g", got, price())
 		}
-		u.reconcileFor(t, k, 40*time.Second, always)
+		u.reconcileFor(t, rc, 40*time.Second, always)
 		if math.Abs(price()-8.048) > 1e-9 || cloud.requests.Load() != 4 {
 			t.Errorf("with prices: %g after %d requests", price(), cloud.requests.Load())
 		}
 		refuse.Store(true)
-		u.reconcileFor(t, k, 36*time.Minute, always)
+		u.reconcileFor(t, rc, 36*time.Minute, always)
 		if math.Abs(price()-8.048) > 1e-9 || cloud.requests.Load() != 4+2*2 {
 			t.Errorf("refused: %g after %d requests", price(), cloud.requests.Load())
 		}

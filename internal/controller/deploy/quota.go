@@ -8,19 +8,19 @@ import (
 // FitsQuotas reports whether Up can apply a plan within the quotas of the cloud accounts: on other
 // offerings where the first ones exceed a quota, and with replicas in other regions. An unknown quota is
 // no limit.
-func (f *Deployer) FitsQuotas(p *Plan, quotas []provision.Quota) (bool, error) {
+func (dp *Deployer) FitsQuotas(p *Plan, quotas []provision.Quota) (bool, error) {
 	short := map[cloud.ReplicaGroup]int{}
 	for {
 		over := cloud.LaunchesOverQuota(p.Changes, quotas)
 		if len(over) == 0 {
-			return f.missingError(p, nil) == nil, nil
+			return dp.missingError(p, nil) == nil, nil
 		}
 		for _, c := range over {
-			if !f.addShortfall(short, p, &provision.NoCapacityError{ID: c.ID(), Region: c.Region()}) {
+			if !dp.addMissing(short, p, &provision.NoCapacityError{ID: c.ID(), Region: c.Region()}) {
 				return false, nil
 			}
 		}
-		next, err := f.planFor(p.Have, short)
+		next, err := dp.planFor(p.Observed, short)
 		if err != nil {
 			return false, err
 		}

@@ -20,7 +20,7 @@ import (
 func recommended(have []provision.Object, seen map[string]AgentReport) map[string]bool {
 	ids := map[string]bool{}
 	for _, o := range have {
-		if s := seen[o.ID]; o.Kind == provision.KindReplica && s.Err == nil && s.Phase == agent.PhaseReady && !s.AdvisedAt.IsZero() {
+		if s := seen[o.ID]; o.Kind == provision.KindReplica && s.Err == nil && s.Phase == agent.PhaseReady && !s.RebalanceAt.IsZero() {
 			ids[o.ID] = true
 		}
 	}
@@ -33,13 +33,13 @@ func recommended(have []provision.Object, seen map[string]AgentReport) map[strin
 const recommendationDelay = 30 * time.Minute
 
 // dueForReplacement returns the replicas with a rebalance recommendation whose recommendationDelay has passed.
-func (k *Reconciler) dueForReplacement(s *observation, seen map[string]AgentReport) map[string]bool {
+func (rc *Reconciler) dueForReplacement(s *observation, seen map[string]AgentReport) map[string]bool {
 	ids, since := recommended(s.have, seen), map[string]time.Time{}
 	for _, o := range s.knownObjects() {
 		if cloud.ReplacesHandle(o) == "" {
 			continue
 		}
-		first, known := k.successorsSeen[o.Handle]
+		first, known := rc.replacementsSeenAt[o.Handle]
 		if !known {
 			first = time.Now()
 		}
@@ -48,41 +48,41 @@ func (k *Reconciler) dueForReplacement(s *observation, seen map[string]AgentRepo
 			delete(ids, o.ID)
 		}
 	}
-	k.successorsSeen = since
+	rc.replacementsSeenAt = since
 	return ids
 }
 
 // removeDrained deletes replaced machines and fallback machines that are no longer needed, once they have
 // drained. A machine counts as drained only if no balancer of its region used it at the previous
 // observation either: a request that was sent just before may not have arrived yet.
-func (k *Reconciler) removeDrained(ctx context.Context, o *bundleState, s *observation, seen map[string]AgentReport, deployments map[string]agent.Deployment, may func() error) error {
+func (rc *Reconciler) removeDrained(ctx context.Context, bs *bundleState, s *observation, seen map[string]AgentReport, deployments map[string]agent.Deployment, checkLeadership func() error) error {
 	unused := map[string]bool{}
 	var empty []string
-	excess := replaced(s.have, seen, k.held)
-	maps.Copy(excess, k.excess)
+	excess := replaced(s.have, seen, rc.settlingSpot)
+	maps.Copy(excess, rc.excessFallbacks)
 	for id := range excess {
 		unused[id] = isUnused(id, s.have, seen, deployments)
-		if unused[id] && k.unusedReplicas[id] && seen[id].InFlight == 0 {
+		if unused[id] && rc.unusedReplicas[id] && seen[id].InFlight == 0 {
 			empty = append(empty, id)
 		}
 	}
 	var retired []string
-	for id, r := range k.retired { // its requests in flight fail in any case
+	for id, r := range rc.unhealthy { // its requests in flight fail in any case
 		unused[id] = isUnused(id, s.have, seen, deployments)
-		if unused[id] && k.unusedReplicas[id] || k.now().Sub(r.RetiredAt) > drainTimeout {
+		if unused[id] && rc.unusedReplicas[id] || rc.now().Sub(r.UnhealthySince) > drainTimeout {
 			retired = append(retired, id)
 		}
 	}
-	k.unusedReplicas = unused
+	rc.unusedReplicas = unused
 	if len(empty)+len(retired) == 0 {
 		return nil
 	}
-	if err := may(); err != nil {
+	if err := checkLeadership(); err != nil {
 		return err
 	}
-	err := k.removeMachines(ctx, o, s.have, empty, "replaced by another replica", k.recordProgress)
+	err := rc.removeMachines(ctx, bs, s.have, empty, "replaced by another replica", rc.recordProgress)
 	for _, id := range slices.Sorted(slices.Values(retired)) {
-		err = errors.Join(err, k.removeMachines(ctx, o, s.have, []string{id}, k.retired[id].Retired, k.recordProgress))
+		err = errors.Join(err, rc.removeMachines(ctx, bs, s.have, []string{id}, rc.unhealthy[id].UnhealthyReason, rc.recordProgress))
 	}
 	return err
 }

@@ -21,7 +21,7 @@ func TestReplacedOnceReplacementIsReady(t *testing.T) {
 	}
 	ready := AgentReport{Status: agent.Status{Phase: agent.PhaseReady}}
 	reported := ready
-	reported.AdvisedAt = since
+	reported.RebalanceAt = since
 	have := []provision.Object{machine("a", ""), machine("b", ""), machine("c", "h-a")}
 	for _, tt := range []struct {
 		name             string
@@ -33,8 +33,8 @@ func TestReplacedOnceReplacementIsReady(t *testing.T) {
 		{"its replacement does not respond", map[string]AgentReport{"a": reported, "b": ready, "c": {Err: errors.New("no response")}}, "a", ""},
 		{"its replacement is ready", map[string]AgentReport{"a": reported, "b": ready, "c": ready}, "a", "a"},
 		{"it has no replacement", map[string]AgentReport{"a": {}, "b": reported, "c": ready}, "b", ""},
-		{"it is being interrupted", map[string]AgentReport{"a": {Status: agent.Status{Phase: agent.PhaseInterrupted, AdvisedAt: since}}, "b": ready, "c": ready}, "", ""},
-		{"it no longer responds", map[string]AgentReport{"a": {Err: errors.New("no response"), Status: agent.Status{Phase: agent.PhaseReady, AdvisedAt: since}}, "c": ready}, "", ""},
+		{"it is being interrupted", map[string]AgentReport{"a": {Status: agent.Status{Phase: agent.PhaseInterrupted, RebalanceAt: since}}, "b": ready, "c": ready}, "", ""},
+		{"it no longer responds", map[string]AgentReport{"a": {Err: errors.New("no response"), Status: agent.Status{Phase: agent.PhaseReady, RebalanceAt: since}}, "c": ready}, "", ""},
 	} {
 		if got := recommended(have, tt.seen); !maps.Equal(got, setOf(tt.advised)) {
 			t.Errorf("%s: advised %v, want %q", tt.name, got, tt.advised)
@@ -54,8 +54,8 @@ func TestRemoveDrainedWaitsUntilUnused(t *testing.T) {
 		{ID: "lb-us-0", Kind: provision.KindBalancer, Region: "aws/us", Handle: "h-2"},
 	}
 	cloud := &conformance.Memory{}
-	o := &bundleState{deployer: &Deployer{Provider: cloud}}
-	k := &Reconciler{}
+	bs := &bundleState{deployer: &Deployer{Provider: cloud}}
+	rc := &Reconciler{}
 	for _, round := range []struct {
 		name     string
 		excess   string
@@ -70,12 +70,12 @@ func TestRemoveDrainedWaitsUntilUnused(t *testing.T) {
 		{"it has a request in flight", "us-1", "2", 1, 0},
 		{"its requests have completed", "us-1", "2", 0, 1},
 	} {
-		k.excess = setOf(round.excess)
+		rc.excessFallbacks = setOf(round.excess)
 		seen := map[string]AgentReport{
 			"us-0": {Status: agent.Status{Phase: agent.PhaseReady}}, "us-1": {Status: agent.Status{Phase: agent.PhaseReady, InFlight: round.inFlight}},
 			"lb-us-0": {Status: agent.Status{Phase: agent.PhaseReady, Revision: round.revision}},
 		}
-		err := k.removeDrained(t.Context(), o, &observation{have: have}, seen, map[string]agent.Deployment{"lb-us-0": {Revision: "2"}}, func() error { return nil })
+		err := rc.removeDrained(t.Context(), bs, &observation{have: have}, seen, map[string]agent.Deployment{"lb-us-0": {Revision: "2"}}, func() error { return nil })
 		if err != nil || cloud.CountChanges() != round.calls {
 			t.Errorf("%s: %d calls, want %d (%v)", round.name, cloud.CountChanges(), round.calls, err)
 		}

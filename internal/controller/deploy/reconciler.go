@@ -43,8 +43,8 @@ const (
 type CloudAccess struct {
 	Provider provision.Provider
 	Attestor provision.KeyAttestor
-	// Lists contains the lister of each region there.
-	Lists map[service.Region]Lister
+	// Listers contains the lister of each region there.
+	Listers map[service.Region]Lister
 	// UserData returns the cloud-init document of a machine, as `up` does.
 	UserData func(cloud.MachineInput) (string, error)
 }
@@ -64,9 +64,9 @@ type Reconciler struct {
 	Logger *slog.Logger
 	// Now is the clock for certificates; nil = time.Now.
 	Now func() time.Time
-	// Decisions is the file of decisions about replicas, which commands change too; empty = they are in
+	// DecisionsFile is the file of decisions about replicas, which commands change too; empty = they are in
 	// the store.
-	Decisions string
+	DecisionsFile string
 	// Lock locks the service against other changes until unlock is called; controller.ErrBusy means
 	// that another process has the lock. nil = there are no other processes.
 	Lock func() (unlock func(), err error)
@@ -76,38 +76,38 @@ type Reconciler struct {
 	failed        map[string]bool       // machines whose failure was recorded
 	priceRequests sync.WaitGroup        // running price requests
 
-	// working is held while machines are observed or changed. It guards the fields down to prober.
-	working         sync.Mutex
-	bundle          *bundleState                          // nil before the first iteration
-	lastError       string                                // the last logged error
-	lastErrorAt     time.Time                             // the time of lastError
-	lastObjects     map[service.Region][]provision.Object // the objects of each region at its last response
-	seen            map[string]AgentReport                // machine statuses at the last observation, by ID
-	unusedReplicas  map[string]bool                       // replicas that no balancer used at the last observation
-	excess          map[string]bool                       // fallback replicas that are no longer needed
-	successorsSeen  map[string]time.Time                  // the first observation of each replacement, by handle
-	costlierTriedAt time.Time                             // when a cheaper offering was last tried
-	spot            provision.SpotHistory                 // of every deployer
-	readySince      map[string]time.Time                  // see heldReplacements, by handle
-	held            map[string]bool                       // see heldReplacements
-	records         controller.Records                    // of this term; nil before the first
-	launches        *launchState                          // nil before the first iteration of a term
-	storedSpot      provision.SpotRecord                  // the record of spot in the store
-	enrolments      *Enrolments                           // see useEnrolments; nil before the first iteration of a term
-	watched         map[string]watchedBalancer            // see observeBalancers, by ID
-	admitted        map[string]string                     // the configurations of admitReplaced, by ID of the firewall
-	retired         map[string]seenReplica                // replicas that are being taken out, by ID
+	// reconcileMu is held while machines are observed or changed. It guards the fields down to prober.
+	reconcileMu        sync.Mutex
+	bundle             *bundleState                          // nil before the first iteration
+	lastError          string                                // the last logged error
+	lastErrorAt        time.Time                             // the time of lastError
+	lastObjects        map[service.Region][]provision.Object // the objects of each region at its last response
+	seen               map[string]AgentReport                // machine statuses at the last observation, by ID
+	unusedReplicas     map[string]bool                       // replicas that no balancer used at the last observation
+	excessFallbacks    map[string]bool                       // fallback replicas that are no longer needed
+	replacementsSeenAt map[string]time.Time                  // the first observation of each replacement, by handle
+	costlierTriedAt    time.Time                             // when a cheaper offering was last tried
+	spot               provision.SpotHistory                 // of every deployer
+	readySince         map[string]time.Time                  // see settlingSpotReplicas, by handle
+	settlingSpot       map[string]bool                       // see settlingSpotReplicas
+	records            controller.Records                    // of this term; nil before the first
+	launches           *launchState                          // nil before the first iteration of a term
+	storedSpot         provision.SpotRecord                  // the record of spot in the store
+	enrolments         *Enrolments                           // see useEnrolments; nil before the first iteration of a term
+	watched            map[string]watchedBalancer            // see observeBalancers, by ID
+	admitted           map[string]string                     // the configurations of admitReplaced, by ID of the firewall
+	unhealthy          map[string]seenReplica                // replicas that are being taken out, by ID
 
-	prober  func(have []provision.Object) map[string]AgentReport    // reads machine statuses; nil = from the agents
-	servers func() map[string]bool                                  // reads which replicas balancers use; nil = from the balancers
-	logs    func(context.Context, provision.Object) ([]byte, error) // reads the log of an engine; nil = from the agents
+	prober       func(have []provision.Object) map[string]AgentReport    // reads machine statuses; nil = from the agents
+	usedReplicas func() map[string]bool                                  // reads which replicas balancers use; nil = from the balancers
+	logs         func(context.Context, provision.Object) ([]byte, error) // reads the log of an engine; nil = from the agents
 
-	mu          sync.Mutex          // guards the fields below
-	decided     Decisions           // where they are in the store
-	view        *serviceView        // of the last observation; nil before the first
-	expiries    CertificateExpiries // at the last observation
-	serviceName string              // name of the service
-	failures    []telemetry.Alert   // about failed replicas, at the last observation
+	mu              sync.Mutex          // guards the fields below
+	storedDecisions Decisions           // where they are in the store
+	view            *serviceView        // of the last observation; nil before the first
+	expiries        CertificateExpiries // at the last observation
+	serviceName     string              // name of the service
+	failures        []telemetry.Alert   // about failed replicas, at the last observation
 
 	shownLaunches *telemetry.Launches // nil before the first observation
 	launchAlerts  []telemetry.Alert
@@ -117,7 +117,7 @@ type Reconciler struct {
 
 // bundleState is the state that the reconciler derived from its bundle.
 type bundleState struct {
-	content           Content            // of the newest bundle
+	content           DeploymentInput    // of the newest bundle
 	otherClouds       []provision.Object // machines in other clouds at the bundle's delivery
 	deployer          *Deployer
 	inspector         *Inspector
@@ -132,12 +132,12 @@ type bundleState struct {
 
 // serviceView is the state of a service in clouds at the reconciler's last observation.
 type serviceView struct {
-	spec *service.Spec // without regions in unknown state
-	have []provision.Object
-	seen map[string]AgentReport
-	held map[string]bool // see heldReplacements
-	// retired are the replicas that are being taken out, by ID.
-	retired map[string]seenReplica
+	spec         *service.Spec // without regions in unknown state
+	have         []provision.Object
+	seen         map[string]AgentReport
+	settlingSpot map[string]bool // see settlingSpotReplicas
+	// unhealthy are the replicas that are being taken out, by ID.
+	unhealthy map[string]seenReplica
 	// offers are the regions' offerings at the known prices.
 	offers       map[service.Region]provision.Offerings
 	reservations map[service.Region][]provision.Reservation
@@ -146,38 +146,38 @@ type serviceView struct {
 var _ controller.Machines = (*Reconciler)(nil)
 
 // Reconcile implements controller.Machines. A failure is logged once until it changes.
-func (k *Reconciler) Reconcile(ctx context.Context, may func() error) (busy bool) {
-	k.working.Lock()
-	defer k.working.Unlock()
-	busy, err := k.reconcileOnce(ctx, may)
-	k.logError(ctx, err)
+func (rc *Reconciler) Reconcile(ctx context.Context, checkLeadership func() error) (busy bool) {
+	rc.reconcileMu.Lock()
+	defer rc.reconcileMu.Unlock()
+	busy, err := rc.reconcileOnce(ctx, checkLeadership)
+	rc.logError(ctx, err)
 	return busy && err == nil
 }
 
 // Wait implements controller.Machines.
-func (k *Reconciler) Wait() { k.priceRequests.Wait() }
+func (rc *Reconciler) Wait() { rc.priceRequests.Wait() }
 
-func (k *Reconciler) log() *slog.Logger {
-	if k.Logger == nil {
+func (rc *Reconciler) log() *slog.Logger {
+	if rc.Logger == nil {
 		return slog.New(slog.DiscardHandler)
 	}
-	return k.Logger
+	return rc.Logger
 }
 
 // logError logs an error once until it changes. If only the IDs have changed that clouds generate for
 // each response, it logs the error again after repeatLogInterval.
-func (k *Reconciler) logError(ctx context.Context, err error) {
+func (rc *Reconciler) logError(ctx context.Context, err error) {
 	if err == nil || ctx.Err() != nil {
-		k.lastError = ""
+		rc.lastError = ""
 		return
 	}
 	text := err.Error()
-	if text == k.lastError || withoutIDs(text) == withoutIDs(k.lastError) && time.Since(k.lastErrorAt) < repeatLogInterval {
+	if text == rc.lastError || withoutIDs(text) == withoutIDs(rc.lastError) && time.Since(rc.lastErrorAt) < repeatLogInterval {
 		return
 	}
-	k.log().Error("reconciling machines failed", "err", err)
-	k.recordFailure(text)
-	k.lastError, k.lastErrorAt = text, time.Now()
+	rc.log().Error("reconciling machines failed", "err", err)
+	rc.recordFailure(text)
+	rc.lastError, rc.lastErrorAt = text, time.Now()
 }
 
 // withoutIDs returns a text without its long words with digits: request IDs, address pairs with ports,
@@ -192,8 +192,8 @@ func withoutIDs(text string) string {
 // reconcileOnce observes the service once and applies the necessary changes. It calls may before each change;
 // an error means that this controller may not change anything any more. busy means that a change is in
 // progress.
-func (k *Reconciler) reconcileOnce(ctx context.Context, may func() error) (busy bool, err error) {
-	unlock, err := k.lock()
+func (rc *Reconciler) reconcileOnce(ctx context.Context, checkLeadership func() error) (busy bool, err error) {
+	unlock, err := rc.lock()
 	if errors.Is(err, controller.ErrBusy) {
 		return true, nil // the other process makes all necessary changes
 	}
@@ -201,133 +201,133 @@ func (k *Reconciler) reconcileOnce(ctx context.Context, may func() error) (busy 
 		return false, err
 	}
 	defer unlock()
-	o, err := k.loadBundle(ctx)
+	bs, err := rc.loadBundle(ctx)
 	if err != nil {
 		return false, err
 	}
-	s, err := k.observe(ctx, o)
+	s, err := rc.observe(ctx, bs)
 	if err != nil {
 		return false, err
 	}
-	if err := k.storeDecisions(ctx, s.spec, s.knownObjects(), controller.CapacityChange{}); err != nil {
+	if err := rc.storeDecisions(ctx, s.spec, s.knownObjects(), controller.CapacityChange{}); err != nil {
 		return false, err
 	}
-	h := o.delivery
-	if h.Revoked, err = k.revoked(h.Party.Root); err != nil {
+	dl := bs.delivery
+	if dl.Revoked, err = rc.revoked(dl.Party.Root); err != nil {
 		return false, err
 	}
-	seen := k.readStatuses(ctx, h)
-	if k.failed == nil {
-		k.failed = map[string]bool{}
+	seen := rc.readStatuses(ctx, dl)
+	if rc.failed == nil {
+		rc.failed = map[string]bool{}
 	}
-	k.recordAll(statusEvents(h.Have, k.seen, seen, k.failed))
-	k.seen = seen
-	k.storeExpiries(h, seen)
-	k.storeFailures(h, seen)
-	k.retired = k.retireReplicas(ctx, o, s, seen)
-	serving := k.withoutUnconfirmed(ctx, h, o.content.Draining, seen)
-	k.held = k.heldReplacements(s.spec, s.have, seen, time.Now())
-	changed, failure := k.launchMissing(ctx, o, s, seen, serving, may)
-	k.launches.addHeld(failure, k.now())
-	failure = errors.Join(failure, k.storeLaunches(ctx, s))
+	rc.recordAll(statusEvents(dl.Machines, rc.seen, seen, rc.failed))
+	rc.seen = seen
+	rc.storeExpiries(dl, seen)
+	rc.storeFailures(dl, seen)
+	rc.unhealthy = rc.markUnhealthy(ctx, bs, s, seen)
+	serving := rc.withConfirmedReadiness(ctx, dl, bs.content.Draining, seen)
+	rc.settlingSpot = rc.settlingSpotReplicas(s.spec, s.have, seen, time.Now())
+	changed, failure := rc.launchMissing(ctx, bs, s, seen, serving, checkLeadership)
+	rc.launches.addHeld(failure, rc.now())
+	failure = errors.Join(failure, rc.storeLaunches(ctx, s))
 	if changed {
-		if s, err = k.observe(ctx, o); err != nil {
+		if s, err = rc.observe(ctx, bs); err != nil {
 			return true, errors.Join(failure, err)
 		}
 	}
 	v := s.view(seen)
-	v.held, v.retired = k.held, k.retired
-	v.offers, v.reservations = priced(o.deployer.offers, o.deployer.prices), maps.Clone(o.deployer.reservations.ByRegion)
-	k.setView(v)
-	if err := may(); err != nil {
+	v.settlingSpot, v.unhealthy = rc.settlingSpot, rc.unhealthy
+	v.offers, v.reservations = withKnownPrices(bs.deployer.offers, bs.deployer.prices), maps.Clone(bs.deployer.reservations.ByRegion)
+	rc.setView(v)
+	if err := checkLeadership(); err != nil {
 		return false, errors.Join(failure, err)
 	}
-	c := o.content
-	c.Draining = drained(c.Draining, s.have, serving, k.held)
-	maps.Copy(c.Draining, k.excess)
+	c := bs.content
+	c.Draining = drained(c.Draining, s.have, serving, rc.settlingSpot)
+	maps.Copy(c.Draining, rc.excessFallbacks)
 	maps.Copy(c.Draining, drainedBeforeEnd(c.Draining, s.have, serving, time.Now()))
-	for id := range k.retired {
+	for id := range rc.unhealthy {
 		c.Draining[id] = true
 	}
-	deployments, err := Deployments(c, h.Have)
+	deployments, err := Deployments(c, dl.Machines)
 	if err == nil {
 		s.dropUncertain(deployments)
-		err = errors.Join(h.DeliverDue(ctx, seen, deployments), k.removeDrained(ctx, o, s, serving, deployments, may))
+		err = errors.Join(dl.DeliverDue(ctx, seen, deployments), rc.removeDrained(ctx, bs, s, serving, deployments, checkLeadership))
 	}
-	return changed || unsettled(s.have, seen), errors.Join(s.failure(), failure, err)
+	return changed || inTransition(s.have, seen), errors.Join(s.failure(), failure, err)
 }
 
 // lock calls Lock, if set.
-func (k *Reconciler) lock() (unlock func(), err error) {
-	if k.Lock == nil {
+func (rc *Reconciler) lock() (unlock func(), err error) {
+	if rc.Lock == nil {
 		return func() {}, nil
 	}
-	return k.Lock()
+	return rc.Lock()
 }
 
 // readStatuses reads the status of all machines.
-func (k *Reconciler) readStatuses(ctx context.Context, h *Delivery) map[string]AgentReport {
-	if k.prober != nil {
-		return k.prober(h.Have)
+func (rc *Reconciler) readStatuses(ctx context.Context, dl *Delivery) map[string]AgentReport {
+	if rc.prober != nil {
+		return rc.prober(dl.Machines)
 	}
-	return h.ReadStatuses(ctx)
+	return dl.ReadStatuses(ctx)
 }
 
 // revoked returns the revocation list that this machine's agent received.
-func (k *Reconciler) revoked(root *x509.Certificate) (identity.Revoked, error) {
-	return identity.ReadRevoked(filepath.Join(filepath.Dir(k.Dir), agent.FileRevoked), root)
+func (rc *Reconciler) revoked(root *x509.Certificate) (identity.Revoked, error) {
+	return identity.ReadRevoked(filepath.Join(filepath.Dir(rc.Dir), agent.FileRevoked), root)
 }
 
-// unsettled reports whether a replica is starting or terminating.
-func unsettled(have []provision.Object, seen map[string]AgentReport) bool {
+// inTransition reports whether a replica is starting or terminating.
+func inTransition(have []provision.Object, seen map[string]AgentReport) bool {
 	return slices.ContainsFunc(have, func(o provision.Object) bool {
 		return o.Kind == provision.KindReplica && seen[o.ID].Phase != agent.PhaseReady
 	})
 }
 
 // launchMissing launches missing replicas and balancers; changed means that a change may have been made. serving
-// are the statuses from withoutUnconfirmed.
-func (k *Reconciler) launchMissing(ctx context.Context, o *bundleState, s *observation, seen, serving map[string]AgentReport, may func() error) (changed bool, err error) {
-	offersErr := k.limitPlanning(ctx, o, s)
-	k.refreshPrices(ctx, o)
-	balancers, balancersErr := k.replaceBalancers(ctx, o, s, seen, may)
-	replicas, err := k.launchMissingReplicas(ctx, o, s, seen, serving, may)
+// are the statuses from withConfirmedReadiness.
+func (rc *Reconciler) launchMissing(ctx context.Context, bs *bundleState, s *observation, seen, serving map[string]AgentReport, checkLeadership func() error) (changed bool, err error) {
+	offersErr := rc.limitPlanning(ctx, bs, s)
+	rc.refreshPrices(ctx, bs)
+	balancers, balancersErr := rc.replaceBalancers(ctx, bs, s, seen, checkLeadership)
+	replicas, err := rc.launchMissingReplicas(ctx, bs, s, seen, serving, checkLeadership)
 	return balancers || replicas, errors.Join(offersErr, balancersErr, err)
 }
 
 // launchMissingReplicas launches missing replicas: see launchMissing.
-func (k *Reconciler) launchMissingReplicas(ctx context.Context, o *bundleState, s *observation, seen, serving map[string]AgentReport, may func() error) (changed bool, err error) {
-	k.logSpotError(o, k.observeSpot(ctx, o, s))
-	o.deployer.recordInterruptions(s.have, seen)
-	k.setTerminating(o.deployer, s, seen)
-	k.excess = map[string]bool{}
-	o.deployer.Only = func(p *Plan, c provision.Change) bool {
-		if removesFallback(o.deployer.Spec, p, c, serving) {
-			k.excess[c.ID()] = true // it is deleted once it has drained
+func (rc *Reconciler) launchMissingReplicas(ctx context.Context, bs *bundleState, s *observation, seen, serving map[string]AgentReport, checkLeadership func() error) (changed bool, err error) {
+	rc.logSpotError(bs, rc.observeSpot(ctx, bs, s))
+	bs.deployer.recordInterruptions(s.have, seen)
+	rc.setNeedReplacement(bs.deployer, s, seen)
+	rc.excessFallbacks = map[string]bool{}
+	bs.deployer.Filter = func(p *Plan, c provision.Change) bool {
+		if removesFallback(bs.deployer.Spec, p, c, serving) {
+			rc.excessFallbacks[c.ID()] = true // it is deleted once it has drained
 		}
-		return isReconcilerChange(p, c) || k.enrolments != nil && isRemnant(p, c)
+		return isReconcilerChange(p, c) || rc.enrolments != nil && isRemnant(p, c)
 	}
-	p, err := o.deployer.planFor(s.have, nil)
+	p, err := bs.deployer.planFor(s.have, nil)
 	if err == nil && len(p.Changes) == 0 {
-		if changed, err = k.returnToSpot(ctx, o, s, may); !changed && err == nil {
-			changed, err = k.replaceCostlier(ctx, o, s, seen, may)
+		if changed, err = rc.returnToSpot(ctx, bs, s, checkLeadership); !changed && err == nil {
+			changed, err = rc.replaceCostlier(ctx, bs, s, seen, checkLeadership)
 		}
 		return changed, errors.Join(err, p.heldError())
 	}
 	if err != nil {
 		return false, err
 	}
-	if err := may(); err != nil {
+	if err := checkLeadership(); err != nil {
 		return false, err
 	}
-	_, err = o.deployer.Up(ctx, p, k.recordProgress)
+	_, err = bs.deployer.Up(ctx, p, rc.recordProgress)
 	return true, err
 }
 
 // progress logs completed changes; failures are logged with the iteration.
-func (k *Reconciler) progress(c provision.Change, p provision.ChangePhase, _ error) {
+func (rc *Reconciler) progress(c provision.Change, p provision.ChangePhase, _ error) {
 	if p == provision.PhaseDone {
-		k.log().Info("machine changed", "change", string(c.Action), "id", c.ID(), "region", string(c.Region()), "reason", c.Reason)
+		rc.log().Info("machine changed", "change", string(c.Action), "id", c.ID(), "region", string(c.Region()), "reason", c.Reason)
 	}
 }
 
@@ -388,76 +388,76 @@ func removesFallback(spec *service.Spec, p *Plan, c provision.Change, seen map[s
 		return false
 	}
 	fallback := slices.Contains(cloud.ManagedRegions(spec), cloud.FallbackFor(c.Observed)) || cloud.IsOverprovisioned(c.Observed)
-	return fallback && !slices.ContainsFunc(p.Wants, func(w provision.Desired) bool {
-		return w.Kind == provision.KindReplica && seen[w.ID].Phase != agent.PhaseReady
+	return fallback && !slices.ContainsFunc(p.Desired, func(desired provision.Desired) bool {
+		return desired.Kind == provision.KindReplica && seen[desired.ID].Phase != agent.PhaseReady
 	})
 }
 
 // planContains reports whether a plan contains an ID.
 func planContains(p *Plan, id string) bool {
-	return slices.ContainsFunc(p.Wants, func(w provision.Desired) bool { return w.ID == id })
+	return slices.ContainsFunc(p.Desired, func(desired provision.Desired) bool { return desired.ID == id })
 }
 
 // loadBundle loads the records of this term and the controller's bundle, and reconnects if that has
 // changed.
-func (k *Reconciler) loadBundle(ctx context.Context) (*bundleState, error) {
-	if err := k.loadRecords(ctx); err != nil {
+func (rc *Reconciler) loadBundle(ctx context.Context) (*bundleState, error) {
+	if err := rc.loadRecords(ctx); err != nil {
 		return nil, err
 	}
-	var earlier Content
-	if k.bundle != nil {
-		earlier = k.bundle.content
+	var earlier DeploymentInput
+	if rc.bundle != nil {
+		earlier = rc.bundle.content
 	}
-	c, otherClouds, err := readBundle(k.Dir, earlier)
+	c, otherClouds, err := readBundle(rc.Dir, earlier)
 	if err != nil {
 		return nil, err
 	}
-	decided, err := k.decisions()
+	decided, err := rc.decisions()
 	if err != nil {
 		return nil, err
 	}
-	c.Draining = decided.Idle()
-	if o := k.bundle; o != nil && string(o.content.Text) == string(c.Text) && reflect.DeepEqual(o.content.Bundle, c.Bundle) {
-		o.content, o.otherClouds, o.deployer.Gate = c, otherClouds, k.launches.gate
-		return o, k.useEnrolments(ctx, o)
+	c.Draining = decided.NotServing()
+	if bs := rc.bundle; bs != nil && string(bs.content.SpecYAML) == string(c.SpecYAML) && reflect.DeepEqual(bs.content.Bundle, c.Bundle) {
+		bs.content, bs.otherClouds, bs.deployer.Gate = c, otherClouds, rc.launches.gate
+		return bs, rc.useEnrolments(ctx, bs)
 	}
-	party, authority, err := identity.Home{Dir: k.Dir}.ReadController()
+	party, authority, err := identity.Home{Dir: rc.Dir}.ReadController()
 	if err != nil {
 		return nil, err
 	}
-	o := &bundleState{content: c, otherClouds: otherClouds, offersReadAt: map[service.Region]time.Time{}, newPrices: make(chan Prices, 1)}
-	o.delivery = &Delivery{
-		Service: c.Spec.Name, Party: party, Authority: authority, Self: c.Self, Have: otherClouds, Now: k.Now,
-		Progress: func(id string, s agent.Status) {
-			k.log().Info("machine status changed", "id", id, "phase", string(s.Phase), "reason", s.Reason)
+	bs := &bundleState{content: c, otherClouds: otherClouds, offersReadAt: map[service.Region]time.Time{}, newPrices: make(chan Prices, 1)}
+	bs.delivery = &Delivery{
+		Service: c.Spec.Name, Party: party, Authority: authority, Self: c.Self, Machines: otherClouds, Now: rc.Now,
+		OnChange: func(id string, s agent.Status) {
+			rc.log().Info("machine status changed", "id", id, "phase", string(s.Phase), "reason", s.Reason)
 		},
 	}
-	if err := k.connectClouds(ctx, o, authority.Owner()); err != nil {
+	if err := rc.connectClouds(ctx, bs, authority.Owner()); err != nil {
 		return nil, err
 	}
-	if k.lastObjects == nil {
-		k.lastObjects = map[service.Region][]provision.Object{}
+	if rc.lastObjects == nil {
+		rc.lastObjects = map[service.Region][]provision.Object{}
 	}
-	k.bundle = o
-	return o, k.useEnrolments(ctx, o)
+	rc.bundle = bs
+	return bs, rc.useEnrolments(ctx, bs)
 }
 
 // connectClouds connects to all clouds: directly to the reconciler's own, to others through balancers
 // there.
-func (k *Reconciler) connectClouds(ctx context.Context, o *bundleState, owner string) error {
-	c, h, home := o.content, o.delivery, o.content.home().Cloud()
-	reach, err := k.Open(ctx, c.Bundle.Means, without(c.Spec, func(r service.Region) bool { return !c.isHome(r) }), owner)
+func (rc *Reconciler) connectClouds(ctx context.Context, bs *bundleState, owner string) error {
+	c, dl, home := bs.content, bs.delivery, bs.content.controllerRegion().Cloud()
+	reach, err := rc.Open(ctx, c.Bundle.CloudConfig, withoutRegions(c.Spec, func(r service.Region) bool { return !c.isDirect(r) }), owner)
 	if err != nil {
 		return err
 	}
-	providers, lists := provision.MultiCloud{home: reach.Provider}, maps.Clone(reach.Lists)
+	providers, lists := provision.MultiCloud{home: reach.Provider}, maps.Clone(reach.Listers)
 	for _, r := range cloud.ManagedRegions(c.Spec) {
-		if c.isHome(r) {
+		if c.isDirect(r) {
 			providers[r.Cloud()] = reach.Provider
 		}
 	}
 	for _, name := range c.otherClouds() {
-		client := &remote.Client{Cloud: name, Machines: func() []remote.CallFunc { return k.relaysIn(h, name) }}
+		client := &remote.Client{Cloud: name, Machines: func() []remote.CallFunc { return rc.relaysIn(dl, name) }}
 		providers[name] = client
 		for _, r := range cloud.ManagedRegions(c.Spec) {
 			if r.Cloud() == name {
@@ -465,45 +465,45 @@ func (k *Reconciler) connectClouds(ctx context.Context, o *bundleState, owner st
 			}
 		}
 	}
-	h.Attestor = LimitAttestor(attestors{home, reach.Attestor, providers})
-	o.deployer = &Deployer{
+	dl.Attestor = LimitAttestor(attestors{home, reach.Attestor, providers})
+	bs.deployer = &Deployer{
 		Spec: c.Spec, Owner: owner, Provider: providers, UserData: reach.UserData, ZoneID: c.Zone.ID, offers: map[service.Region]provision.Offerings{},
-		Have: func(ctx context.Context) ([]provision.Object, error) {
-			s, err := k.observe(ctx, o)
+		ListObserved: func(ctx context.Context) ([]provision.Object, error) {
+			s, err := rc.observe(ctx, bs)
 			if err != nil {
 				return nil, err
 			}
 			// All replicas of a region that did not respond now, but did while planning, would count
 			// as missing.
-			o.deployer.Spec = without(o.deployer.Spec, func(r service.Region) bool { return s.unresponsive[r] != nil })
-			o.deployer.Unlisted = s.known
+			bs.deployer.Spec = withoutRegions(bs.deployer.Spec, func(r service.Region) bool { return s.unresponsive[r] != nil })
+			bs.deployer.Unlisted = s.known
 			return s.have, nil
 		},
-		Now: k.Now, Gate: k.launches.gate,
+		Now: rc.Now, Gate: rc.launches.gate,
 	}
-	if k.bundle != nil { // a new configuration does not change what clouds have
-		o.deployer.exhausted = k.bundle.deployer.exhausted
+	if rc.bundle != nil { // a new configuration does not change what clouds have
+		bs.deployer.exhausted = rc.bundle.deployer.exhausted
 	}
-	o.deployer.exhausted.Spot = &k.spot
-	o.inspector = &Inspector{Deployer: o.deployer, Lists: lists, Timeout: listTimeout}
+	bs.deployer.exhausted.Spot = &rc.spot
+	bs.inspector = &Inspector{Deployer: bs.deployer, Listers: lists, Timeout: listTimeout}
 	return nil
 }
 
 // setView stores the last observation.
-func (k *Reconciler) setView(v *serviceView) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	k.view = v
+func (rc *Reconciler) setView(v *serviceView) {
+	rc.mu.Lock()
+	defer rc.mu.Unlock()
+	rc.view = v
 }
 
 // lastView returns the last observation; an error before the first.
-func (k *Reconciler) lastView() (*serviceView, error) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if k.view == nil {
+func (rc *Reconciler) lastView() (*serviceView, error) {
+	rc.mu.Lock()
+	defer rc.mu.Unlock()
+	if rc.view == nil {
 		return nil, fmt.Errorf("reading the state of the service: %w", errNotObserved)
 	}
-	return k.view, nil
+	return rc.view, nil
 }
 
 var errNotObserved = fmt.Errorf("the clouds have not been observed yet: %w", controller.ErrBusy)

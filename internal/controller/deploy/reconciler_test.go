@@ -65,13 +65,13 @@ type reconcilerWorld struct {
 }
 
 // Launch launches an object, unless it is refused.
-func (u *reconcilerWorld) Launch(ctx context.Context, w provision.Desired) (provision.Object, error) {
+func (u *reconcilerWorld) Launch(ctx context.Context, desired provision.Desired) (provision.Object, error) {
 	if u.refuse != nil {
-		if err := u.refuse(w); err != nil {
+		if err := u.refuse(desired); err != nil {
 			return provision.Object{}, err
 		}
 	}
-	o, err := u.Memory.Launch(ctx, w)
+	o, err := u.Memory.Launch(ctx, desired)
 	if u.launched != nil {
 		u.launched()
 	}
@@ -98,8 +98,8 @@ func newReconcilerWorldOf(t *testing.T, text string) *reconcilerWorld {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := deploy.Content{Spec: parse(t, text), Text: []byte(text), Secrets: secrets, PeerToken: "p", Bundle: &deploy.Bundle{Means: json.RawMessage("{}")}}
-	if c.Bundle.Own, c.Bundle.Issuer, err = home.Controller("lb-us-east-1-0", time.Now()); err != nil {
+	c := deploy.DeploymentInput{Spec: parse(t, text), SpecYAML: []byte(text), Secrets: secrets, PrefixHashSeed: "p", Bundle: &deploy.ControllerBundle{CloudConfig: json.RawMessage("{}")}}
+	if c.Bundle.Certificate, c.Bundle.DelegatedCA, err = home.Controller("lb-us-east-1-0", time.Now()); err != nil {
 		t.Fatal(err)
 	}
 	first := machineAt("lb-us-east-1-0", provision.KindBalancer, "aws/us-east-1", "", "1", 0)
@@ -109,11 +109,11 @@ func newReconcilerWorldOf(t *testing.T, text string) *reconcilerWorld {
 			t.Fatal(err)
 		}
 	}
-	f := newDeployer(u.spec, u.Memory)
-	f.Owner = u.owner
-	p, err := f.Plan(t.Context())
+	dp := newDeployer(u.spec, u.Memory)
+	dp.Owner = u.owner
+	p, err := dp.Plan(t.Context())
 	if err == nil {
-		_, err = f.Up(t.Context(), p, nil)
+		_, err = dp.Up(t.Context(), p, nil)
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -123,7 +123,7 @@ func newReconcilerWorldOf(t *testing.T, text string) *reconcilerWorld {
 
 // reconciler returns a reconciler whose process has just started and that leads.
 func (u *reconcilerWorld) reconciler() *deploy.Reconciler {
-	k := &deploy.Reconciler{Dir: u.dir, Open: func(_ context.Context, _ json.RawMessage, spec *service.Spec, owner string) (deploy.CloudAccess, error) {
+	rc := &deploy.Reconciler{Dir: u.dir, Open: func(_ context.Context, _ json.RawMessage, spec *service.Spec, owner string) (deploy.CloudAccess, error) {
 		if owner != u.owner {
 			return deploy.CloudAccess{}, errors.New("opened for " + owner)
 		}
@@ -131,10 +131,10 @@ func (u *reconcilerWorld) reconciler() *deploy.Reconciler {
 		for _, r := range spec.Regions {
 			lists[r.Name] = worldLister{u, r.Name}
 		}
-		return deploy.CloudAccess{Provider: u, Lists: lists, UserData: newDeployer(u.spec, u.Memory).UserData}, nil
+		return deploy.CloudAccess{Provider: u, Listers: lists, UserData: newDeployer(u.spec, u.Memory).UserData}, nil
 	}}
-	k.UseRecords(u.store.nextTerm())
-	return k
+	rc.UseRecords(u.store.nextTerm())
+	return rc
 }
 
 // worldLister lists one region of it.
@@ -158,14 +158,14 @@ func (l worldLister) List(ctx context.Context, name string) ([]provision.Object,
 }
 
 // reconcileFor runs the reconciler for a duration.
-func (u *reconcilerWorld) reconcileFor(t *testing.T, k *deploy.Reconciler, d time.Duration, may func() error) {
+func (u *reconcilerWorld) reconcileFor(t *testing.T, rc *deploy.Reconciler, d time.Duration, checkLeadership func() error) {
 	t.Helper()
 	ctx, end := context.WithTimeout(t.Context(), d)
 	defer end()
-	defer k.Wait()
+	defer rc.Wait()
 	for ctx.Err() == nil {
 		interval := 5 * time.Second // the controller's loop
-		if k.Reconcile(ctx, may) {
+		if rc.Reconcile(ctx, checkLeadership) {
 			interval = time.Second
 		}
 		select {
@@ -197,9 +197,9 @@ func TestDuplicateMachineGetsNoDeployment(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		u := newReconcilerWorld(t)
 		u.duplicated = map[string]bool{"us-east-1-0": true}
-		k := u.reconciler()
+		rc := u.reconciler()
 		var handles []string
-		k.SetProber(func(have []provision.Object) map[string]deploy.AgentReport {
+		rc.SetProber(func(have []provision.Object) map[string]deploy.AgentReport {
 			for _, o := range have {
 				if o.ID == "us-east-1-0" {
 					handles = append(handles, o.Handle)
@@ -207,8 +207,8 @@ func TestDuplicateMachineGetsNoDeployment(t *testing.T) {
 			}
 			return nil
 		})
-		k.Reconcile(t.Context(), always)
-		k.Wait()
+		rc.Reconcile(t.Context(), always)
+		rc.Wait()
 		if len(handles) != 1 || strings.HasSuffix(handles[0], "-second") {
 			t.Errorf("polled machines %q", handles)
 		}
@@ -219,9 +219,9 @@ func TestReconcilerReplacesLostReplicas(t *testing.T) {
 	testkit.Slow(t)
 	synctest.Test(t, func(t *testing.T) {
 		u := newReconcilerWorld(t)
-		k := u.reconciler()
+		rc := u.reconciler()
 		calls := u.CountChanges()
-		u.reconcileFor(t, k, 20*time.Minute, always)
+		u.reconcileFor(t, rc, 20*time.Minute, always)
 		if got := u.replicas(); !slices.Equal(got, allKept) || u.CountChanges() != calls {
 			t.Errorf("without differences it launched %q in %d calls", got, u.CountChanges()-calls)
 		}
@@ -230,11 +230,11 @@ func TestReconcilerReplacesLostReplicas(t *testing.T) {
 		u.ChangeObject("firewall-us-east-1-balancer", func(o *provision.Object) { o.SpecHash = "changed by hand" })
 		u.ChangeObject("lb-eu-west-1-0", nil)
 		refused := errors.New("the lease is lost")
-		u.reconcileFor(t, k, 10*time.Second, func() error { return refused })
+		u.reconcileFor(t, rc, 10*time.Second, func() error { return refused })
 		if got := u.replicas(); len(got) != 1 {
 			t.Errorf("without the lease it launched %q", got)
 		}
-		u.reconcileFor(t, k, 10*time.Second, always)
+		u.reconcileFor(t, rc, 10*time.Second, always)
 		if got := u.replicas(); !slices.Equal(got, allKept) || len(u.Objects()) != 3+1+4+2 {
 			t.Errorf("got %q, %d objects", got, len(u.Objects()))
 		}
@@ -251,7 +251,7 @@ func TestReconcilerFallsBackToOtherRegions(t *testing.T) {
 	testkit.Slow(t)
 	synctest.Test(t, func(t *testing.T) {
 		u := newReconcilerWorld(t)
-		k := u.reconciler()
+		rc := u.reconciler()
 		u.CapacityError = func(o provision.Offering) *provision.CapacityError {
 			if o.Region == "aws/us-east-1" {
 				return &provision.CapacityError{Offering: o, Scope: provision.ScopeRegion, Code: "InsufficientInstanceCapacity"}
@@ -259,12 +259,12 @@ func TestReconcilerFallsBackToOtherRegions(t *testing.T) {
 			return nil
 		}
 		u.ChangeObject("us-east-1-0", nil)
-		u.reconcileFor(t, k, 20*time.Minute, always)
+		u.reconcileFor(t, rc, 20*time.Minute, always)
 		if got := u.replicas(); !slices.Equal(got, []string{"eu-west-1-0", "eu-west-1-1 for aws/us-east-1", "us-east-1-1"}) {
 			t.Errorf("without capacity: %q", got)
 		}
 		u.CapacityError = nil
-		u.reconcileFor(t, k, 20*time.Minute, always)
+		u.reconcileFor(t, rc, 20*time.Minute, always)
 		if got := u.replicas(); !slices.Equal(got, []string{"eu-west-1-0", "eu-west-1-1 for aws/us-east-1", "us-east-1-0", "us-east-1-1"}) {
 			t.Errorf("with capacity, before the new replica is ready: %q", got)
 		}
@@ -275,16 +275,16 @@ func TestReconcilerFallsBackToOtherRegions(t *testing.T) {
 func TestUnresponsiveRegionIsUnchanged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		u := newReconcilerWorld(t)
-		k := u.reconciler()
-		u.reconcileFor(t, k, time.Second, always)
+		rc := u.reconciler()
+		u.reconcileFor(t, rc, time.Second, always)
 		u.unresponsive["aws/us-east-1"] = true
 		u.ChangeObject("us-east-1-0", nil)
 		u.ChangeObject("eu-west-1-0", nil)
-		u.reconcileFor(t, k, time.Minute, always)
+		u.reconcileFor(t, rc, time.Minute, always)
 		if got := u.replicas(); !slices.Equal(got, []string{"eu-west-1-0", "us-east-1-1"}) {
 			t.Errorf("while a region is unresponsive: %q", got)
 		}
-		s, err := k.Current()
+		s, err := rc.Current()
 		if err != nil || len(s.Replicas) != 3 || len(s.Spec.Regions) != 2 {
 			t.Errorf("got %+v (%v), want the last known state", s.Replicas, err)
 		}
@@ -292,7 +292,7 @@ func TestUnresponsiveRegionIsUnchanged(t *testing.T) {
 			Launch: []controller.ReplicaLaunch{{Model: "llama", Region: "aws/us-east-1", Count: 1}, {Model: "llama", Region: "aws/eu-west-1", Count: 1}},
 			Remove: []string{"us-east-1-1"},
 		}
-		launched, err := k.Apply(t.Context(), change, always)
+		launched, err := rc.Apply(t.Context(), change, always)
 		if !slices.Equal(launched, []string{"eu-west-1-1"}) || err == nil || !strings.Contains(err.Error(), "aws/us-east-1") {
 			t.Errorf("launched %q: %v", launched, err)
 		}
@@ -300,7 +300,7 @@ func TestUnresponsiveRegionIsUnchanged(t *testing.T) {
 			t.Errorf("after a change: %q", got)
 		}
 		delete(u.unresponsive, "aws/us-east-1")
-		u.reconcileFor(t, k, time.Minute, always)
+		u.reconcileFor(t, rc, time.Minute, always)
 		if got := u.replicas(); !slices.Equal(got, []string{"eu-west-1-0", "eu-west-1-1", "us-east-1-0", "us-east-1-1"}) {
 			t.Errorf("once it responds again: %q", got)
 		}
@@ -330,23 +330,23 @@ func TestReconcilerLogsRepeatedErrorsOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		u := newReconcilerWorld(t)
 		requests, log := 0, &strings.Builder{}
-		k := u.reconciler()
-		open := k.Open
-		k.Open = func(ctx context.Context, means json.RawMessage, spec *service.Spec, owner string) (deploy.CloudAccess, error) {
+		rc := u.reconciler()
+		open := rc.Open
+		rc.Open = func(ctx context.Context, means json.RawMessage, spec *service.Spec, owner string) (deploy.CloudAccess, error) {
 			reach, err := open(ctx, means, spec, owner)
-			for r := range reach.Lists {
-				reach.Lists[r] = noisyRegion{u, r, &requests}
+			for r := range reach.Listers {
+				reach.Listers[r] = noisyRegion{u, r, &requests}
 			}
 			return reach, err
 		}
-		k.Logger = slog.New(slog.NewTextHandler(log, nil))
-		u.reconcileFor(t, k, time.Hour, always)
+		rc.Logger = slog.New(slog.NewTextHandler(log, nil))
+		u.reconcileFor(t, rc, time.Hour, always)
 		if reported := strings.Count(log.String(), "level=ERROR"); requests < 100 || reported < 1 || reported > 10 {
 			t.Errorf("logged %d times for %d failures", reported, requests)
 		}
 		u.unresponsive["aws/eu-west-1"] = true
 		before := strings.Count(log.String(), "level=ERROR")
-		u.reconcileFor(t, k, 5*time.Second, always)
+		u.reconcileFor(t, rc, 5*time.Second, always)
 		if reported := strings.Count(log.String(), "level=ERROR"); reported != before+1 {
 			t.Errorf("another error: logged %d times", reported-before)
 		}
@@ -358,28 +358,28 @@ func TestReconcilerLogsRepeatedErrorsOnce(t *testing.T) {
 func TestFallbackReplicaInUseStays(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		u := newReconcilerWorld(t)
-		f := newDeployer(u.spec, u.Memory)
-		f.Owner = u.owner
-		p, err := f.Plan(t.Context())
+		dp := newDeployer(u.spec, u.Memory)
+		dp.Owner = u.owner
+		p, err := dp.Plan(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
-		i := slices.IndexFunc(p.Wants, func(w provision.Desired) bool { return w.ID == "eu-west-1-0" })
-		extra := p.Wants[i]
+		i := slices.IndexFunc(p.Desired, func(desired provision.Desired) bool { return desired.ID == "eu-west-1-0" })
+		extra := p.Desired[i]
 		extra.ID, extra.Labels = "eu-west-1-1", map[string]string{"model": "llama", "gpu": "L4", "for": "aws/us-east-1"}
 		extra.Offerings = extra.Offerings[:1]
 		if _, err := u.Launch(t.Context(), extra); err != nil {
 			t.Fatal(err)
 		}
-		k := u.reconciler()
-		k.SetProber(func(have []provision.Object) map[string]deploy.AgentReport { // all of them serve
+		rc := u.reconciler()
+		rc.SetProber(func(have []provision.Object) map[string]deploy.AgentReport { // all of them serve
 			seen := map[string]deploy.AgentReport{}
 			for _, o := range have {
 				seen[o.ID] = deploy.AgentReport{Status: agent.Status{Phase: agent.PhaseReady, InFlight: 1}}
 			}
 			return seen
 		})
-		u.reconcileFor(t, k, 10*time.Minute, always)
+		u.reconcileFor(t, rc, 10*time.Minute, always)
 		if got := u.replicas(); !slices.Equal(got, []string{"eu-west-1-0", "eu-west-1-1 for aws/us-east-1", "us-east-1-0", "us-east-1-1"}) {
 			t.Errorf("got %q", got)
 		}
@@ -429,13 +429,13 @@ func TestRegionWithoutOfferingsHidesNoOther(t *testing.T) {
 		u.withoutOfferings = map[service.Region]bool{"aws/us-east-1": true}
 		u.ChangeObject("us-east-1-0", nil)
 		u.ChangeObject("eu-west-1-0", nil)
-		k := u.reconciler()
-		u.reconcileFor(t, k, time.Minute, always)
+		rc := u.reconciler()
+		u.reconcileFor(t, rc, time.Minute, always)
 		if got := u.replicas(); !slices.Equal(got, []string{"eu-west-1-0", "us-east-1-1"}) {
 			t.Errorf("without its offerings: %q", got)
 		}
 		u.withoutOfferings = nil
-		u.reconcileFor(t, k, 10*time.Second, always)
+		u.reconcileFor(t, rc, 10*time.Second, always)
 		if got := u.replicas(); !slices.Equal(got, allKept) {
 			t.Errorf("with its offerings: %q", got)
 		}
@@ -472,15 +472,15 @@ func TestReconcilerReturnsToSpot(t *testing.T) {
 			slices.Sort(all)
 			return strings.Join(all, ", ")
 		}
-		k := u.reconciler()
-		k.SetProber(func(have []provision.Object) map[string]deploy.AgentReport { // all of them serve
+		rc := u.reconciler()
+		rc.SetProber(func(have []provision.Object) map[string]deploy.AgentReport { // all of them serve
 			seen := map[string]deploy.AgentReport{}
 			for _, o := range have {
 				seen[o.ID] = deploy.AgentReport{Status: agent.Status{Phase: agent.PhaseReady}}
 			}
 			return seen
 		})
-		u.reconcileFor(t, k, 30*time.Minute, always)
+		u.reconcileFor(t, rc, 30*time.Minute, always)
 		if got := capacities(); got != "us-east-1-0 on_demand, us-east-1-1 spot" {
 			t.Fatalf("at first: %s", got)
 		}
@@ -492,17 +492,17 @@ func TestReconcilerReturnsToSpot(t *testing.T) {
 			return nil
 		}
 		u.ChangeObject("us-east-1-1", nil)
-		u.reconcileFor(t, k, 8*time.Minute, always)
+		u.reconcileFor(t, rc, 8*time.Minute, always)
 		if got := capacities(); got != "us-east-1-0 on_demand, us-east-1-1 on_demand" {
 			t.Errorf("without spot: %s", got)
 		}
 		requests = 0
-		u.reconcileFor(t, k, time.Hour, always)
+		u.reconcileFor(t, rc, time.Hour, always)
 		if got := capacities(); got != "us-east-1-0 on_demand, us-east-1-1 on_demand" || requests < 3 || requests > 12 {
 			t.Errorf("an hour later: %s, requested %d times", got, requests)
 		}
 		u.CapacityError = nil
-		u.reconcileFor(t, k, 25*time.Minute, always)
+		u.reconcileFor(t, rc, 25*time.Minute, always)
 		if got := capacities(); got != "us-east-1-0 on_demand, us-east-1-1 on_demand, us-east-1-2 spot" { // balancers have not reported yet that they use it
 			t.Errorf("with spot: %s", got)
 		}
@@ -521,10 +521,10 @@ func TestCrashedReconcilerCreatesNoDuplicates(t *testing.T) {
 				u.ChangeObject("eu-west-1-0", func(o *provision.Object) { o.TerminatedReason = "taken by the cloud" })
 				u.RestartAfterCrash()
 				u.CrashAt, u.CrashAfterEffect = at, late
-				k := u.reconciler()
-				u.reconcileFor(t, k, time.Second, always)
+				rc := u.reconciler()
+				u.reconcileFor(t, rc, time.Second, always)
 				change := controller.CapacityChange{Launch: []controller.ReplicaLaunch{{Model: "llama", Region: "aws/us-east-1", Count: 1}}}
-				_, err := k.Apply(t.Context(), change, always)
+				_, err := rc.Apply(t.Context(), change, always)
 				done = u.CountChanges() < at
 				u.RestartAfterCrash()
 				u.reconcileFor(t, u.reconciler(), 10*time.Second, always)
@@ -550,14 +550,14 @@ func TestCrashedReconcilerCreatesNoDuplicates(t *testing.T) {
 func TestStrategyChangesCloudReplicas(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		u := newReconcilerWorld(t)
-		k := u.reconciler()
-		if _, err := k.Current(); err == nil {
+		rc := u.reconciler()
+		if _, err := rc.Current(); err == nil {
 			t.Error("it returns a state before the first observation")
 		}
 		stands := func(want ...string) {
 			t.Helper()
-			u.reconcileFor(t, k, time.Second, always)
-			s, err := k.Current()
+			u.reconcileFor(t, rc, time.Second, always)
+			s, err := rc.Current()
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -575,7 +575,7 @@ func TestStrategyChangesCloudReplicas(t *testing.T) {
 		}
 		carry := func(o controller.CapacityChange, want ...string) {
 			t.Helper()
-			launched, err := k.Apply(t.Context(), o, always)
+			launched, err := rc.Apply(t.Context(), o, always)
 			slices.Sort(launched)
 			if err != nil || !slices.Equal(launched, want) {
 				t.Errorf("%+v launched %q, %v, want %q", o, launched, err, want)
@@ -589,7 +589,7 @@ func TestStrategyChangesCloudReplicas(t *testing.T) {
 		removed := controller.CapacityChange{Drain: []controller.ReplicaDrain{{ID: "us-east-1-1", Donation: service.Donation{Since: now, Until: now}}}}
 		carry(removed)
 		stands("us-east-1-0 llama L4", "us-east-1-1 llama L4 leaves", "us-east-1-2 llama L4", "eu-west-1-0 llama L4", "eu-west-1-1 llama L4")
-		k = u.reconciler() // the next controller reads which replicas drain
+		rc = u.reconciler() // the next controller reads which replicas drain
 		stands("us-east-1-0 llama L4", "us-east-1-1 llama L4 leaves", "us-east-1-2 llama L4", "eu-west-1-0 llama L4", "eu-west-1-1 llama L4")
 		carry(controller.CapacityChange{Remove: []string{"us-east-1-1"}})
 		stands("us-east-1-0 llama L4", "us-east-1-2 llama L4", "eu-west-1-0 llama L4", "eu-west-1-1 llama L4")
@@ -597,7 +597,7 @@ func TestStrategyChangesCloudReplicas(t *testing.T) {
 		stands("us-east-1-0 llama L4", "us-east-1-1 llama L4", "us-east-1-2 llama L4", "eu-west-1-0 llama L4", "eu-west-1-1 llama L4")
 
 		refused := errors.New("the lease is lost")
-		if _, err := k.Apply(t.Context(), controller.CapacityChange{Remove: []string{"us-east-1-0"}}, func() error { return refused }); !errors.Is(err, refused) || len(u.replicas()) != 5 {
+		if _, err := rc.Apply(t.Context(), controller.CapacityChange{Remove: []string{"us-east-1-0"}}, func() error { return refused }); !errors.Is(err, refused) || len(u.replicas()) != 5 {
 			t.Errorf("without the lease: %v, and %q remain", err, u.replicas())
 		}
 	})
@@ -607,14 +607,14 @@ func TestStrategyChangesCloudReplicas(t *testing.T) {
 func TestChangesAreExclusive(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		u := newReconcilerWorld(t)
-		k := u.reconciler()
+		rc := u.reconciler()
 		u.ChangeObject("us-east-1-1", nil)
 		var busy error
 		u.CapacityError = func(provision.Offering) *provision.CapacityError {
-			_, busy = k.Apply(t.Context(), controller.CapacityChange{}, always)
+			_, busy = rc.Apply(t.Context(), controller.CapacityChange{}, always)
 			return nil
 		}
-		u.reconcileFor(t, k, time.Second, always)
+		u.reconcileFor(t, rc, time.Second, always)
 		if !errors.Is(busy, controller.ErrBusy) {
 			t.Errorf("got %v, want ErrBusy", busy)
 		}

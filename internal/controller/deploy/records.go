@@ -35,52 +35,52 @@ const (
 var errNoTerm = fmt.Errorf("this controller is not the leader: %w", controller.ErrBusy)
 
 // UseRecords implements controller.RecordUser.
-func (k *Reconciler) UseRecords(r controller.Records) {
-	k.working.Lock()
-	defer k.working.Unlock()
-	k.records, k.launches, k.enrolments, k.admitted = r, nil, nil, nil
+func (rc *Reconciler) UseRecords(r controller.Records) {
+	rc.reconcileMu.Lock()
+	defer rc.reconcileMu.Unlock()
+	rc.records, rc.launches, rc.enrolments, rc.admitted = r, nil, nil, nil
 }
 
 // loadRecords loads the records, once per term. Until that succeeds nothing is changed.
-func (k *Reconciler) loadRecords(ctx context.Context) error {
+func (rc *Reconciler) loadRecords(ctx context.Context) error {
 	switch {
-	case k.launches != nil:
+	case rc.launches != nil:
 		return nil
-	case k.records == nil:
+	case rc.records == nil:
 		return errNoTerm
 	}
 	var decided Decisions
-	dir := k.Dir
-	if k.Decisions != "" {
-		dir = filepath.Dir(k.Decisions)
-	} else if err := k.loadRecord(ctx, recordDecisions, filepath.Join(dir, fileDecisions), &decided); err != nil {
+	dir := rc.Dir
+	if rc.DecisionsFile != "" {
+		dir = filepath.Dir(rc.DecisionsFile)
+	} else if err := rc.loadRecord(ctx, recordDecisions, filepath.Join(dir, fileDecisions), &decided); err != nil {
 		return err
 	}
 	st := &launchState{}
-	if err := k.loadRecord(ctx, recordLaunches, filepath.Join(dir, fileLaunches), &st.record); err != nil {
+	if err := rc.loadRecord(ctx, recordLaunches, filepath.Join(dir, fileLaunches), &st.record); err != nil {
 		return err
 	}
 	var spot provision.SpotRecord
-	if err := k.loadRecord(ctx, recordSpot, "", &spot); err != nil {
+	if err := rc.loadRecord(ctx, recordSpot, "", &spot); err != nil {
 		return err
 	}
-	st.gate = provision.NewLaunchGate(&st.record.LaunchRecord, k.now, cloud.RunsOnThisComputer)
+	st.gate = provision.NewLaunchGate(&st.record.LaunchRecord, rc.now, cloud.RunsOnThisComputer)
 	st.gate.Balancers = true
-	k.spot.Restore(spot)
-	k.launches, k.storedSpot = st, spot
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	k.decided = decided
+	rc.spot.Restore(spot)
+	rc.launches, rc.storedSpot = st, spot
+	rc.mu.Lock()
+	defer rc.mu.Unlock()
+	rc.storedDecisions = decided
 	return nil
 }
 
 // loadRecord loads a record into value, a pointer to a zero struct. It imports and removes the file in which
 // an earlier version kept the record; file is empty where there was none. A record that cannot be decoded
 // is logged and replaced: it must not stop replacements.
-func (k *Reconciler) loadRecord(ctx context.Context, name, file string, value any) error {
-	found, err := k.records.Load(ctx, name, value)
+func (rc *Reconciler) loadRecord(ctx context.Context, name, file string, value any) error {
+	found, err := rc.records.Load(ctx, name, value)
 	if errors.Is(err, controller.ErrDamagedRecord) {
-		k.log().Warn("a record in the store is damaged; it starts empty", "record", name, "err", err)
+		rc.log().Warn("a record in the store is damaged; it starts empty", "record", name, "err", err)
 		reflect.ValueOf(value).Elem().SetZero()
 		return nil
 	}
@@ -93,10 +93,10 @@ func (k *Reconciler) loadRecord(ctx context.Context, name, file string, value an
 	}
 	if err == nil && !found {
 		if failed := json.Unmarshal(text, value); failed != nil {
-			k.log().Warn("a file of an earlier version is damaged; its record starts empty", "file", file, "err", failed)
+			rc.log().Warn("a file of an earlier version is damaged; its record starts empty", "file", file, "err", failed)
 			reflect.ValueOf(value).Elem().SetZero()
 		}
-		err = k.records.Store(ctx, name, value)
+		err = rc.records.Store(ctx, name, value)
 	}
 	if err == nil {
 		err = os.Remove(file)
@@ -108,38 +108,38 @@ func (k *Reconciler) loadRecord(ctx context.Context, name, file string, value an
 }
 
 // storeSpot stores the history of spot machines if it has changed.
-func (k *Reconciler) storeSpot(ctx context.Context) error {
-	next := k.spot.Record()
-	if reflect.DeepEqual(next, k.storedSpot) || next.Empty() && k.storedSpot.Empty() {
+func (rc *Reconciler) storeSpot(ctx context.Context) error {
+	next := rc.spot.Record()
+	if reflect.DeepEqual(next, rc.storedSpot) || next.Empty() && rc.storedSpot.Empty() {
 		return nil
 	}
-	err := k.records.Store(ctx, recordSpot, next)
+	err := rc.records.Store(ctx, recordSpot, next)
 	if err == nil {
-		k.storedSpot = next
+		rc.storedSpot = next
 	}
 	return err
 }
 
 // decisions returns the decisions about replicas.
-func (k *Reconciler) decisions() (Decisions, error) {
-	if k.Decisions != "" {
-		return ReadDecisions(k.Decisions)
+func (rc *Reconciler) decisions() (Decisions, error) {
+	if rc.DecisionsFile != "" {
+		return ReadDecisions(rc.DecisionsFile)
 	}
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	return k.decided, nil
+	rc.mu.Lock()
+	defer rc.mu.Unlock()
+	return rc.storedDecisions, nil
 }
 
 // writeDecisions stores the decisions about replicas.
-func (k *Reconciler) writeDecisions(ctx context.Context, next Decisions) error {
-	if k.Decisions != "" {
-		return next.Write(k.Decisions)
+func (rc *Reconciler) writeDecisions(ctx context.Context, next Decisions) error {
+	if rc.DecisionsFile != "" {
+		return next.Write(rc.DecisionsFile)
 	}
-	if err := k.records.Store(ctx, recordDecisions, next); err != nil {
+	if err := rc.records.Store(ctx, recordDecisions, next); err != nil {
 		return err
 	}
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	k.decided = next
+	rc.mu.Lock()
+	defer rc.mu.Unlock()
+	rc.storedDecisions = next
 	return nil
 }

@@ -103,31 +103,31 @@ func (u *boundedWorld) standby(t *testing.T) *deploy.Reconciler {
 			t.Fatal(err)
 		}
 	}
-	k := u.started()
-	k.Dir = dir
-	return k
+	rc := u.started()
+	rc.Dir = dir
+	return rc
 }
 
 // A standby on another machine continues with the leader's backoffs, its launches of the last hour, its
 // failures and its decisions.
 func TestStandbyHasTheLeadersRecords(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		u, k := newBoundedWorld(t)
-		u.reconcileFor(t, k, time.Minute, always)
+		u, rc := newBoundedWorld(t)
+		u.reconcileFor(t, rc, time.Minute, always)
 		u.status = func(o provision.Object, s *agent.Status) {
 			if o.ID == "us-east-1-2" {
 				s.Phase, s.Reason = agent.PhaseFailed, "engine: container exited"
 			}
 		}
-		if launched, err := k.Apply(t.Context(), scaleOut(1), always); len(launched) != 1 || err != nil {
+		if launched, err := rc.Apply(t.Context(), scaleOut(1), always); len(launched) != 1 || err != nil {
 			t.Fatalf("launched %q: %v", launched, err)
 		}
-		u.reconcileEvery(t, k, 30*time.Second, 31*time.Minute) // it is given up
+		u.reconcileEvery(t, rc, 30*time.Second, 31*time.Minute) // it is given up
 		drain := controller.CapacityChange{Drain: []controller.ReplicaDrain{{ID: "us-east-1-1", Donation: service.Donation{Since: time.Now(), Until: time.Now()}}}}
-		if _, err := k.Apply(t.Context(), drain, always); err != nil {
+		if _, err := rc.Apply(t.Context(), drain, always); err != nil {
 			t.Fatal(err)
 		}
-		before, err := k.Current()
+		before, err := rc.Current()
 		if err != nil || len(before.Launches.Backoffs) == 0 || len(before.Launches.Failures) == 0 || before.Launches.LastHour == 0 {
 			t.Fatalf("the leader: %+v, %v", before.Launches, err)
 		}
@@ -151,7 +151,7 @@ func TestStandbyHasTheLeadersRecords(t *testing.T) {
 		}
 
 		// The old leader was only stopped, and resumes.
-		if _, err := k.Apply(t.Context(), controller.CapacityChange{Reclaim: []string{"us-east-1-1"}}, always); !errors.Is(err, errSuperseded) {
+		if _, err := rc.Apply(t.Context(), controller.CapacityChange{Reclaim: []string{"us-east-1-1"}}, always); !errors.Is(err, errSuperseded) {
 			t.Errorf("the superseded leader's decision: %v", err)
 		}
 	})
@@ -170,15 +170,15 @@ func TestFilesOfEarlierVersionAreImported(t *testing.T) {
 		failure := `{"launches":[],"seen":{},"failures":[{"at":` + string(since) + `,"replica":"us-east-1-9","model":"llama","region":"aws/us-east-1","reason":"WHY","log":[]}]}`
 		write("launches.json", strings.Replace(failure, "WHY", "not ready within 30m0s", 1))
 		write("leaving.json", `{"drained":["us-east-1-0"],"donated":[]}`)
-		k := u.started()
+		rc := u.started()
 		u.store.down = true
-		u.reconcileFor(t, k, 10*time.Second, always)
-		if _, err := k.Current(); err == nil {
+		u.reconcileFor(t, rc, 10*time.Second, always)
+		if _, err := rc.Current(); err == nil {
 			t.Error("it observed while its records were unknown")
 		}
 		u.store.down = false
-		u.reconcileFor(t, k, 10*time.Second, always)
-		current, err := k.Current()
+		u.reconcileFor(t, rc, 10*time.Second, always)
+		current, err := rc.Current()
 		if err != nil || len(current.Launches.Failures) != 1 {
 			t.Errorf("%+v, %v", current.Launches, err)
 		}
@@ -192,9 +192,9 @@ func TestFilesOfEarlierVersionAreImported(t *testing.T) {
 		}
 
 		write("launches.json", strings.Replace(failure, "WHY", "older than the store", 1))
-		k = u.started()
-		u.reconcileFor(t, k, 10*time.Second, always)
-		if current, err = k.Current(); err != nil || len(current.Launches.Failures) != 1 || strings.Contains(current.Launches.Failures[0].Reason, "older") {
+		rc = u.started()
+		u.reconcileFor(t, rc, 10*time.Second, always)
+		if current, err = rc.Current(); err != nil || len(current.Launches.Failures) != 1 || strings.Contains(current.Launches.Failures[0].Reason, "older") {
 			t.Errorf("after a second import: %+v, %v", current.Launches, err)
 		}
 	})

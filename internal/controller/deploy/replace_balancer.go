@@ -44,17 +44,17 @@ type lostBalancer struct {
 
 // observeBalancers returns the balancers that are lost, in services in which controllers replace them. A region that
 // does not respond proves nothing about its machines.
-func (k *Reconciler) observeBalancers(ctx context.Context, o *bundleState, s *observation, seen map[string]AgentReport) (lost []lostBalancer) {
-	if k.watched == nil {
-		k.watched = map[string]watchedBalancer{}
+func (rc *Reconciler) observeBalancers(ctx context.Context, bs *bundleState, s *observation, seen map[string]AgentReport) (lost []lostBalancer) {
+	if rc.watched == nil {
+		rc.watched = map[string]watchedBalancer{}
 	}
 	for _, c := range cloud.ControlCandidates(s.spec, nil) {
-		w := k.watched[c.ID]
-		l := k.observeBalancer(ctx, o, s, c, seen, &w)
+		w := rc.watched[c.ID]
+		l := rc.observeBalancer(ctx, bs, s, c, seen, &w)
 		if l == nil && w.missing.IsZero() && w.silent.IsZero() {
 			w.failure = ""
 		}
-		k.watched[c.ID] = w
+		rc.watched[c.ID] = w
 		if l != nil {
 			lost = append(lost, *l)
 		}
@@ -63,12 +63,12 @@ func (k *Reconciler) observeBalancers(ctx context.Context, o *bundleState, s *ob
 }
 
 // observeBalancer updates what was observed of a balancer's machine; nil = it is not lost.
-func (k *Reconciler) observeBalancer(ctx context.Context, o *bundleState, s *observation, c cloud.ControlCandidate, seen map[string]AgentReport, w *watchedBalancer) *lostBalancer {
+func (rc *Reconciler) observeBalancer(ctx context.Context, bs *bundleState, s *observation, c cloud.ControlCandidate, seen map[string]AgentReport, w *watchedBalancer) *lostBalancer {
 	since := func(t *time.Time) time.Duration {
 		if t.IsZero() {
-			*t = k.now()
+			*t = rc.now()
 		}
-		return k.now().Sub(*t)
+		return rc.now().Sub(*t)
 	}
 	if why := s.unresponsive[c.Region]; why != nil {
 		w.silent = time.Time{}
@@ -83,16 +83,16 @@ func (k *Reconciler) observeBalancer(ctx context.Context, o *bundleState, s *obs
 		case have.ID != c.ID || have.Kind != provision.KindBalancer:
 		case have.TerminatedReason != "":
 			ended = &have
-		case o.content.trusts(have):
+		case bs.content.trusts(have):
 			running = &have
 		default:
 			stranger = &have
 		}
 	}
-	if running == nil || running.Handle != w.object.Handle || !o.delivery.isSilent(c.ID, *running, seen) {
+	if running == nil || running.Handle != w.object.Handle || !bs.delivery.isSilent(c.ID, *running, seen) {
 		w.silent = time.Time{}
 	} else if since(&w.silent) >= silentAfter {
-		return &lostBalancer{id: c.ID, reason: fmt.Sprintf("no response for %s", k.now().Sub(w.silent).Round(time.Second)), running: running}
+		return &lostBalancer{id: c.ID, reason: fmt.Sprintf("no response for %s", rc.now().Sub(w.silent).Round(time.Second)), running: running}
 	}
 	if running != nil {
 		w.object, w.missing = *running, time.Time{}
@@ -108,7 +108,7 @@ func (k *Reconciler) observeBalancer(ctx context.Context, o *bundleState, s *obs
 		return nil
 	case ended != nil:
 		return &lostBalancer{id: c.ID, reason: ended.TerminatedReason, listed: true}
-	case missing < limit || k.responds(ctx, o, w.object):
+	case missing < limit || rc.responds(ctx, bs, w.object):
 		return nil
 	}
 	return &lostBalancer{id: c.ID, reason: "its cloud no longer lists it"}
@@ -117,16 +117,16 @@ func (k *Reconciler) observeBalancer(ctx context.Context, o *bundleState, s *obs
 // isSilent reports whether a balancer's machine, which had time to boot, does not respond while all other balancers
 // are ready: then the network of this machine is not the cause, and every acknowledged write of the store is on the
 // disks of the others.
-func (h *Delivery) isSilent(id string, machine provision.Object, seen map[string]AgentReport) bool {
-	return len(h.unresponsiveAmong([]provision.Object{machine}, seen)) > 0 && !slices.ContainsFunc(h.Have, func(b provision.Object) bool {
+func (dl *Delivery) isSilent(id string, machine provision.Object, seen map[string]AgentReport) bool {
+	return len(dl.unresponsiveAmong([]provision.Object{machine}, seen)) > 0 && !slices.ContainsFunc(dl.Machines, func(b provision.Object) bool {
 		return b.Kind == provision.KindBalancer && b.TerminatedReason == "" && b.ID != id && (seen[b.ID].Err != nil || seen[b.ID].Phase != agent.PhaseReady)
 	})
 }
 
 // responds reports whether a machine that its cloud does not list responds at its last address.
-func (k *Reconciler) responds(ctx context.Context, o *bundleState, machine provision.Object) bool {
-	if k.prober != nil {
-		report, polled := k.prober([]provision.Object{machine})[machine.ID]
+func (rc *Reconciler) responds(ctx context.Context, bs *bundleState, machine provision.Object) bool {
+	if rc.prober != nil {
+		report, polled := rc.prober([]provision.Object{machine})[machine.ID]
 		return polled && report.Err == nil
 	}
 	if !Reachable(machine) {
@@ -134,87 +134,87 @@ func (k *Reconciler) responds(ctx context.Context, o *bundleState, machine provi
 	}
 	ctx, cancel := context.WithTimeout(ctx, statusTimeout)
 	defer cancel()
-	_, err := o.delivery.Operator(machine).Status(ctx, o.delivery.Machine(machine))
+	_, err := bs.delivery.AgentClient(machine).Status(ctx, bs.delivery.Machine(machine))
 	return err == nil
 }
 
 // replaceBalancers replaces the machines of lost balancers, in services in which controllers do that. It waits between
 // two launches of one balancer.
-func (k *Reconciler) replaceBalancers(ctx context.Context, o *bundleState, s *observation, seen map[string]AgentReport, may func() error) (changed bool, err error) {
-	if k.enrolments == nil {
-		k.setBalancerAlerts(nil)
+func (rc *Reconciler) replaceBalancers(ctx context.Context, bs *bundleState, s *observation, seen map[string]AgentReport, checkLeadership func() error) (changed bool, err error) {
+	if rc.enrolments == nil {
+		rc.setBalancerAlerts(nil)
 		return false, nil
 	}
-	for _, l := range k.observeBalancers(ctx, o, s, seen) {
-		if k.now().Before(k.enrolments.nextLaunch(l.id, l.listed)) {
+	for _, l := range rc.observeBalancers(ctx, bs, s, seen) {
+		if rc.now().Before(rc.enrolments.nextLaunch(l.id, l.listed)) {
 			continue
 		}
-		tried, failure := k.replaceBalancer(ctx, o, s, l, may)
+		tried, failure := rc.replaceBalancer(ctx, bs, s, l, checkLeadership)
 		changed = changed || tried
-		w := k.watched[l.id]
+		w := rc.watched[l.id]
 		if w.failure = ""; failure != nil {
 			w.failure = failure.Error()
 			err = errors.Join(err, fmt.Errorf("replacing %s (%s): %w; 'skyserve up' replaces it", l.id, l.reason, failure))
 		}
-		k.watched[l.id] = w
+		rc.watched[l.id] = w
 	}
-	denied := k.admitReplaced(ctx, o, s, may)
-	k.setBalancerAlerts(balancerAlerts(s.spec, o.content, s.have, k.watched, denied))
+	denied := rc.admitReplaced(ctx, bs, s, checkLeadership)
+	rc.setBalancerAlerts(balancerAlerts(s.spec, bs.content, s.have, rc.watched, denied))
 	return changed, errors.Join(err, denied)
 }
 
 // admitReplaced repairs the firewalls at AWS that admit the other balancers by address, after a controller replaced
 // one. Those at Google stay until `up`: machines there connect to the new one themselves, and members of the store
 // need a connection in one direction.
-func (k *Reconciler) admitReplaced(ctx context.Context, o *bundleState, s *observation, may func() error) (failure error) {
-	have := slices.DeleteFunc(slices.Clone(o.delivery.Have), func(b provision.Object) bool {
+func (rc *Reconciler) admitReplaced(ctx context.Context, bs *bundleState, s *observation, checkLeadership func() error) (failure error) {
+	have := slices.DeleteFunc(slices.Clone(bs.delivery.Machines), func(b provision.Object) bool {
 		return b.Kind != provision.KindBalancer || b.TerminatedReason != ""
 	})
-	replaced := slices.ContainsFunc(have, o.content.isReplaced)
+	replaced := slices.ContainsFunc(have, bs.content.isReplaced)
 	if !replaced || len(s.unknown) > 0 || slices.ContainsFunc(have, func(b provision.Object) bool { return !b.PublicIP.IsValid() }) {
 		return nil
 	}
-	wants, err := cloud.PeerFirewalls(s.spec, o.deployer.Owner, have)
+	wants, err := cloud.PeerFirewalls(s.spec, bs.deployer.Owner, have)
 	if err != nil {
 		return err
 	}
-	for _, w := range wants {
-		if w.Region.Cloud() != service.CloudAWS || s.unresponsive[w.Region] != nil || k.admitted[w.ID] == w.SpecHash {
+	for _, desired := range wants {
+		if desired.Region.Cloud() != service.CloudAWS || s.unresponsive[desired.Region] != nil || rc.admitted[desired.ID] == desired.SpecHash {
 			continue
 		}
-		if err := may(); err != nil {
+		if err := checkLeadership(); err != nil {
 			return errors.Join(failure, err)
 		}
-		if _, err := o.deployer.Provider.Launch(ctx, w); err != nil {
-			failure = errors.Join(failure, fmt.Errorf("admitting the balancers at %s: %w; 'skyserve up' admits them", w.ID, err))
+		if _, err := bs.deployer.Provider.Launch(ctx, desired); err != nil {
+			failure = errors.Join(failure, fmt.Errorf("admitting the balancers at %s: %w; 'skyserve up' admits them", desired.ID, err))
 			continue
 		}
-		if k.admitted == nil {
-			k.admitted = map[string]string{}
+		if rc.admitted == nil {
+			rc.admitted = map[string]string{}
 		}
-		k.admitted[w.ID] = w.SpecHash
-		k.log().Info("firewall admits the balancers", "id", w.ID, "region", string(w.Region), "peers", w.Peers)
+		rc.admitted[desired.ID] = desired.SpecHash
+		rc.log().Info("firewall admits the balancers", "id", desired.ID, "region", string(desired.Region), "peers", desired.Peers)
 	}
 	return failure
 }
 
 // isReplaced reports whether a controller launched the machine of a balancer after the last `up`.
-func (c Content) isReplaced(o provision.Object) bool {
+func (c DeploymentInput) isReplaced(o provision.Object) bool {
 	return slices.Contains(c.Launched[o.ID], o.Handle) && !slices.Contains(c.Enrolled[o.ID], o.Handle)
 }
 
 // replaceBalancer launches the machine of a lost balancer. It first stores the record of launches: without a majority
 // of the store's members nothing is changed.
-func (k *Reconciler) replaceBalancer(ctx context.Context, o *bundleState, s *observation, l lostBalancer, may func() error) (changed bool, err error) {
-	f, running := o.deployer, map[string]string{}
+func (rc *Reconciler) replaceBalancer(ctx context.Context, bs *bundleState, s *observation, l lostBalancer, checkLeadership func() error) (changed bool, err error) {
+	dp, running := bs.deployer, map[string]string{}
 	if l.running != nil {
 		running[l.running.Handle] = l.reason
 	}
-	f.Only = func(_ *Plan, c provision.Change) bool {
+	dp.Filter = func(_ *Plan, c provision.Change) bool {
 		return c.Kind() == provision.KindBalancer && c.ID() == l.id && (c.Action == provision.ActionLaunch || running[c.Observed.Handle] != "")
 	}
-	p, err := f.PlanReplacing(&Plan{Have: s.have}, running)
-	f.replaced = nil
+	p, err := dp.PlanReplacing(&Plan{Observed: s.have}, running)
+	dp.replaced = nil
 	if err != nil || len(p.Changes) == 0 {
 		return false, errors.Join(err, p.heldError())
 	}
@@ -224,25 +224,25 @@ func (k *Reconciler) replaceBalancer(ctx context.Context, o *bundleState, s *obs
 			p.Changes[i].Reason = strings.Replace(c.Reason, "new", l.reason, 1)
 		}
 	}
-	if err := errors.Join(may(), k.enrolments.rewrite()); err != nil {
+	if err := errors.Join(checkLeadership(), rc.enrolments.rewrite()); err != nil {
 		return false, err
 	}
-	f.replaced = running
-	_, err = f.Up(ctx, p, k.recordProgress)
-	f.replaced = nil
+	dp.replaced = running
+	_, err = dp.Up(ctx, p, rc.recordProgress)
+	dp.replaced = nil
 	return true, err
 }
 
 // setBalancerAlerts stores the alerts about balancers.
-func (k *Reconciler) setBalancerAlerts(alerts []telemetry.Alert) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	k.balancerAlerts = alerts
+func (rc *Reconciler) setBalancerAlerts(alerts []telemetry.Alert) {
+	rc.mu.Lock()
+	defer rc.mu.Unlock()
+	rc.balancerAlerts = alerts
 }
 
 // balancerAlerts returns the alerts about balancers that controllers cannot replace, and about replaced ones whose
 // address is missing in records, or, because of denied, in firewalls.
-func balancerAlerts(spec *service.Spec, c Content, have []provision.Object, watched map[string]watchedBalancer, denied error) (alerts []telemetry.Alert) {
+func balancerAlerts(spec *service.Spec, c DeploymentInput, have []provision.Object, watched map[string]watchedBalancer, denied error) (alerts []telemetry.Alert) {
 	for _, of := range cloud.ControlCandidates(spec, have) {
 		add := func(format string, args ...any) {
 			alerts = append(alerts, telemetry.Alert{

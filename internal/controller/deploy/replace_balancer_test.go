@@ -86,9 +86,9 @@ func (n *controlWorld) balancers(id string) []provision.Object {
 
 // controller returns the controller of a process that has just begun to lead.
 func (n *controlWorld) controller() *deploy.Reconciler {
-	k := n.reconciler()
-	k.RecordWith(func(e telemetry.Event) { n.events = append(n.events, e) })
-	k.SetProber(func(have []provision.Object) map[string]deploy.AgentReport {
+	rc := n.reconciler()
+	rc.RecordWith(func(e telemetry.Event) { n.events = append(n.events, e) })
+	rc.SetProber(func(have []provision.Object) map[string]deploy.AgentReport {
 		seen := map[string]deploy.AgentReport{}
 		for _, o := range have {
 			listed := slices.ContainsFunc(n.Objects(), func(other provision.Object) bool { return other.Handle == o.Handle && o.Handle != "" })
@@ -101,7 +101,7 @@ func (n *controlWorld) controller() *deploy.Reconciler {
 		}
 		return seen
 	})
-	return k
+	return rc
 }
 
 // lines returns the recorded events about a machine.
@@ -164,16 +164,16 @@ func TestControllerReplacesLostBalancer(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				n := newControlWorld(t, threeBalancers)
 				n.ChangeObject(id, func(o *provision.Object) { o.Started = time.Now().Add(-time.Hour) })
-				k := n.controller()
-				n.reconcileFor(t, k, time.Minute, always)
+				rc := n.controller()
+				n.reconcileFor(t, rc, time.Minute, always)
 				before := n.balancers(id)[0].Handle
 				calls := n.CountChanges()
 				tt.lose(n)
-				n.reconcileFor(t, k, tt.not, always)
+				n.reconcileFor(t, rc, tt.not, always)
 				if n.CountChanges() != calls {
 					t.Fatalf("it changed something within %s", tt.not)
 				}
-				n.reconcileFor(t, k, tt.within-tt.not, always)
+				n.reconcileFor(t, rc, tt.within-tt.not, always)
 				after := n.balancers(id)
 				if len(after) != 1 || after[0].Handle == before || len(n.balancers("")) != 3 {
 					t.Fatalf("got %+v of %d", after, len(n.balancers("")))
@@ -298,20 +298,20 @@ func TestControllerKeepsBalancers(t *testing.T) {
 				}
 				n := newControlWorld(t, text)
 				n.ChangeObject(id, func(o *provision.Object) { o.Started = time.Now().Add(-time.Hour) })
-				k := n.controller()
-				n.reconcileFor(t, k, time.Minute, always)
+				rc := n.controller()
+				n.reconcileFor(t, rc, time.Minute, always)
 				tt.lose(n)
 				calls := n.CountChanges()
-				may := tt.may
-				if may == nil {
-					may = always
+				checkLeadership := tt.may
+				if checkLeadership == nil {
+					checkLeadership = always
 				}
-				n.reconcileFor(t, k, 10*time.Minute, may)
+				n.reconcileFor(t, rc, 10*time.Minute, checkLeadership)
 				if n.CountChanges() != calls {
 					t.Errorf("it changed something: %+v", n.balancers(""))
 				}
 				if tt.alert != "" {
-					n.wantAlert(k, cmp.Or(tt.about, id), tt.alert)
+					n.wantAlert(rc, cmp.Or(tt.about, id), tt.alert)
 				}
 			})
 		})
@@ -319,14 +319,14 @@ func TestControllerKeepsBalancers(t *testing.T) {
 }
 
 // wantAlert checks that an alert about a machine contains a text and the next step.
-func (n *controlWorld) wantAlert(k *deploy.Reconciler, id, text string) {
+func (n *controlWorld) wantAlert(rc *deploy.Reconciler, id, text string) {
 	n.t.Helper()
-	for _, a := range k.Alerts() {
+	for _, a := range rc.Alerts() {
 		if a.Object == id && strings.Contains(a.Message, text) && strings.Contains(a.NextStep, "skyserve up") {
 			return
 		}
 	}
-	n.t.Errorf("no alert about %s with %q: %+v", id, text, k.Alerts())
+	n.t.Errorf("no alert about %s with %q: %+v", id, text, rc.Alerts())
 }
 
 // A launch that the cloud or a bound refuses is shown with the next step, and tried again at growing intervals; other
@@ -361,15 +361,15 @@ func TestRefusedReplacementOfBalancer(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				n := newControlWorld(t, threeBalancers)
-				k := n.controller()
-				n.reconcileFor(t, k, time.Minute, always)
+				rc := n.controller()
+				n.reconcileFor(t, rc, time.Minute, always)
 				tries := 0
-				n.refuse = func(w provision.Desired) error {
+				n.refuse = func(desired provision.Desired) error {
 					tries++
-					return tt.refuse(w.Offerings[0])
+					return tt.refuse(desired.Offerings[0])
 				}
 				n.ChangeObject(id, nil)
-				n.reconcileFor(t, k, 2*time.Hour, always)
+				n.reconcileFor(t, rc, 2*time.Hour, always)
 				if tries < tt.tries[0] || tries > tt.tries[1] {
 					t.Errorf("%d attempts, want %d to %d", tries, tt.tries[0], tt.tries[1])
 				}
@@ -379,7 +379,7 @@ func TestRefusedReplacementOfBalancer(t *testing.T) {
 				if tt.alert == "" {
 					return
 				}
-				n.wantAlert(k, id, tt.alert)
+				n.wantAlert(rc, id, tt.alert)
 				if !slices.ContainsFunc(n.events, func(e telemetry.Event) bool {
 					return e.Kind == telemetry.EventFailure && strings.Contains(e.Reason, "replacing "+id) && strings.Contains(e.Reason, "skyserve up")
 				}) {
@@ -395,11 +395,11 @@ func TestBalancerIsLostRepeatedly(t *testing.T) {
 	const id = "lb-eu-west-1-0"
 	synctest.Test(t, func(t *testing.T) {
 		n := newControlWorld(t, threeBalancers)
-		k := n.controller()
+		rc := n.controller()
 		handles := map[string]bool{}
 		for range 4 * 60 {
 			n.ChangeObject(id, func(o *provision.Object) { o.TerminatedReason = "host failure" })
-			n.reconcileFor(t, k, time.Minute, always)
+			n.reconcileFor(t, rc, time.Minute, always)
 			for _, o := range n.balancers(id) {
 				handles[o.Handle] = true
 			}
@@ -422,18 +422,18 @@ func TestUpAndControllerLaunchOneBalancer(t *testing.T) {
 		operator, controller := memoryNotes{}, memoryNotes{}
 		launch := func(notes memoryNotes, enrolled map[string][]string) *deploy.Enrolments {
 			t.Helper()
-			f := newDeployer(spec, n.open(t))
-			f.Enrolments = enrolments(t, notes)
-			f.Enrolments.LabelKey = "key"
-			f.Enrolments.SetEnrolled(enrolled)
-			plan, err := f.Plan(t.Context())
+			dp := newDeployer(spec, n.open(t))
+			dp.Enrolments = enrolments(t, notes)
+			dp.Enrolments.LabelKey = "key"
+			dp.Enrolments.SetEnrolled(enrolled)
+			plan, err := dp.Plan(t.Context())
 			if err == nil {
-				_, err = f.Up(t.Context(), plan, nil)
+				_, err = dp.Up(t.Context(), plan, nil)
 			}
 			if err != nil {
 				t.Fatal(err)
 			}
-			return f.Enrolments
+			return dp.Enrolments
 		}
 		enrolled := launch(operator, nil).Handles()
 		for _, m := range n.aws.Machines() {
@@ -463,26 +463,26 @@ func TestReplacedBalancerIsAdmitted(t *testing.T) {
 		text := threeBalancers + "dns: {provider: route53, name: chat.example.com, zone: example.com}\n"
 		n := newControlWorld(t, text)
 		n.addresses()
-		k := n.controller()
-		n.reconcileFor(t, k, time.Minute, always)
+		rc := n.controller()
+		n.reconcileFor(t, rc, time.Minute, always)
 		before := n.object(group).SpecHash
 		n.ChangeObject(id, func(o *provision.Object) { o.TerminatedReason = "host failure" })
-		n.refuse = func(w provision.Desired) error {
-			if w.Kind == provision.KindFirewall {
-				return errors.New("not authorized to repair " + w.ID)
+		n.refuse = func(desired provision.Desired) error {
+			if desired.Kind == provision.KindFirewall {
+				return errors.New("not authorized to repair " + desired.ID)
 			}
 			return nil
 		}
-		n.reconcileFor(t, k, time.Minute, always)
+		n.reconcileFor(t, rc, time.Minute, always)
 		if len(n.balancers(id)) != 1 || n.object(group).SpecHash != before {
 			t.Fatalf("got %+v, %+v", n.balancers(id), n.object(group))
 		}
 		n.addresses()
-		n.reconcileFor(t, k, time.Minute, always)
-		n.wantAlert(k, id, "not authorized to repair "+group)
-		n.wantAlert(k, id, "the records of chat.example.com do not contain its new address")
+		n.reconcileFor(t, rc, time.Minute, always)
+		n.wantAlert(rc, id, "not authorized to repair "+group)
+		n.wantAlert(rc, id, "the records of chat.example.com do not contain its new address")
 		n.refuse = nil
-		n.reconcileFor(t, k, time.Minute, always)
+		n.reconcileFor(t, rc, time.Minute, always)
 		admitted := n.object(group).SpecHash
 		if admitted == before {
 			t.Error("the firewall does not admit the new machine")
@@ -491,13 +491,13 @@ func TestReplacedBalancerIsAdmitted(t *testing.T) {
 			t.Errorf("up would change %+v, %v", p.Changes, err)
 		}
 		calls := n.CountChanges()
-		n.reconcileFor(t, k, time.Hour, always)
+		n.reconcileFor(t, rc, time.Hour, always)
 		if n.CountChanges() != calls {
 			t.Error("it changed more in the following hour")
 		}
 		n.deliver()
-		n.reconcileFor(t, k, time.Minute, always)
-		for _, a := range k.Alerts() {
+		n.reconcileFor(t, rc, time.Minute, always)
+		for _, a := range rc.Alerts() {
 			if a.Object == id {
 				t.Errorf("after 'up' there is the alert %+v", a)
 			}
@@ -528,7 +528,7 @@ func (n *controlWorld) addresses() {
 
 // newDeployerOf returns the deployer of an operator of a service.
 func newDeployerOf(u *reconcilerWorld) *deploy.Deployer {
-	f := newDeployer(u.spec, u.Memory)
-	f.Owner = u.owner
-	return f
+	dp := newDeployer(u.spec, u.Memory)
+	dp.Owner = u.owner
+	return dp
 }

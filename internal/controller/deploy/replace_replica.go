@@ -12,27 +12,27 @@ import (
 
 // ReplacementRefusedError is a replica that keeps its machine class, because the desired class is unavailable.
 type ReplacementRefusedError struct {
-	ID     string
-	Wanted provision.ReplicaClass // the desired class
-	Runs   provision.ReplicaClass
-	Reason string
+	ID      string
+	Desired provision.ReplicaClass // the desired class
+	Current provision.ReplicaClass
+	Reason  string
 }
 
 // Error returns a message with the replica, the desired class and the reason.
 func (e *ReplacementRefusedError) Error() string {
-	return fmt.Sprintf("replacing %s (%s) with %s: %s", e.ID, e.Runs, e.Wanted, e.Reason)
+	return fmt.Sprintf("replacing %s (%s) with %s: %s", e.ID, e.Current, e.Desired, e.Reason)
 }
 
 // ReplaceReplica launches a replacement of a class for an existing replica, which serves until the
 // replacement is ready: balancers then stop using it, and the controller deletes it. It returns the
 // launch. There is no fallback: where that class is unavailable, or replicas.max does not allow
 // both, the error is a *ReplacementRefusedError and nothing has changed.
-func (f *Deployer) ReplaceReplica(ctx context.Context, have []provision.Object, of provision.Object, on provision.ReplicaClass, progress provision.ProgressFunc) (launched provision.Change, err error) {
-	refused := &ReplacementRefusedError{ID: of.ID, Wanted: on}
+func (dp *Deployer) ReplaceReplica(ctx context.Context, have []provision.Object, of provision.Object, class provision.ReplicaClass, progress provision.ProgressFunc) (launched provision.Change, err error) {
+	refused := &ReplacementRefusedError{ID: of.ID, Desired: class}
 	if of.Offering != nil {
-		refused.Runs = provision.ReplicaClassOf(*of.Offering)
+		refused.Current = provision.ReplicaClassOf(*of.Offering)
 	}
-	c, own, err := f.planReplacement(have, of)
+	c, own, err := dp.planReplacement(have, of)
 	if held := new(provision.HeldError); errors.As(err, &held) {
 		refused.Reason = held.Reason
 		return launched, refused
@@ -44,16 +44,16 @@ func (f *Deployer) ReplaceReplica(ctx context.Context, have []provision.Object, 
 		refused.Reason = "replicas.max does not allow a replacement before the old replica is removed"
 		return launched, refused
 	}
-	offers := slices.DeleteFunc(slices.Clone(c.Desired.Offerings), func(o provision.Offering) bool { return !on.Matches(o) })
+	offers := slices.DeleteFunc(slices.Clone(c.Desired.Offerings), func(o provision.Offering) bool { return !class.Matches(o) })
 	if len(offers) == 0 {
 		refused.Reason = "the region does not offer it"
 		return launched, refused
 	}
 	refused.Reason = "the cloud has no capacity for it"
-	if c.Desired.Offerings = f.withoutRefused(offers, f.clock()()); len(c.Desired.Offerings) == 0 {
+	if c.Desired.Offerings = dp.withoutExhausted(offers, dp.clock()()); len(c.Desired.Offerings) == 0 {
 		return launched, refused
 	}
-	_, err = provision.Apply(ctx, provision.Changes{c}, f.launcher(), f.applyOptions(&Plan{Have: have}, progress))
+	_, err = provision.Apply(ctx, provision.Changes{c}, dp.launcher(), dp.applyOptions(&Plan{Observed: have}, progress))
 	var none *provision.NoCapacityError
 	if errors.As(err, &none) {
 		return launched, refused
@@ -69,9 +69,9 @@ func (f *Deployer) ReplaceReplica(ctx context.Context, have []provision.Object, 
 }
 
 // replaceReplicas applies replacements and returns the IDs of the launched replicas.
-func (k *Reconciler) replaceReplicas(ctx context.Context, o *bundleState, replacements []controller.ReplicaReplacement) (launched []string, err error) {
+func (rc *Reconciler) replaceReplicas(ctx context.Context, bs *bundleState, replacements []controller.ReplicaReplacement) (launched []string, err error) {
 	for _, r := range replacements {
-		s, failed := k.observe(ctx, o)
+		s, failed := rc.observe(ctx, bs)
 		if failed != nil {
 			return launched, errors.Join(err, failed)
 		}
@@ -81,8 +81,8 @@ func (k *Reconciler) replaceReplicas(ctx context.Context, o *bundleState, replac
 		if at < 0 {
 			continue // it was terminated meanwhile
 		}
-		failed = k.limitPlanning(ctx, o, s)
-		c, refused := o.deployer.ReplaceReplica(ctx, s.have, s.have[at], r.Class, k.progress)
+		failed = rc.limitPlanning(ctx, bs, s)
+		c, refused := bs.deployer.ReplaceReplica(ctx, s.have, s.have[at], r.Class, rc.progress)
 		if err = errors.Join(err, failed, refused); refused == nil {
 			launched = append(launched, c.ID())
 		}

@@ -23,7 +23,7 @@ regions:
     replicas: {min: 2, max: 3}
 `
 
-// runsOn returns the classes of the replicas, by ID.
+// replicaClassOf returns the classes of the replicas, by ID.
 func (u *reconcilerWorld) runsOn() string {
 	var all []string
 	for _, o := range u.Objects() {
@@ -40,16 +40,16 @@ func (u *reconcilerWorld) runsOn() string {
 func TestReplaceReplica(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		u := newReconcilerWorldOf(t, twoGPUs)
-		f := newDeployer(u.spec, u.Memory)
-		f.Owner = u.owner
+		dp := newDeployer(u.spec, u.Memory)
+		dp.Owner = u.owner
 		h100 := provision.ReplicaClass{GPU: "H100", GPUs: 1}
 		exchange := func(id string) (string, error) {
-			p, err := f.Plan(t.Context())
+			p, err := dp.Plan(t.Context())
 			if err != nil {
 				t.Fatal(err)
 			}
-			at := slices.IndexFunc(p.Have, func(o provision.Object) bool { return o.ID == id })
-			c, err := f.ReplaceReplica(t.Context(), p.Have, p.Have[at], h100, nil)
+			at := slices.IndexFunc(p.Observed, func(o provision.Object) bool { return o.ID == id })
+			c, err := dp.ReplaceReplica(t.Context(), p.Observed, p.Observed[at], h100, nil)
 			return c.ID(), err
 		}
 		u.CapacityError = func(o provision.Offering) *provision.CapacityError {
@@ -63,8 +63,8 @@ func TestReplaceReplica(t *testing.T) {
 			t.Errorf("without capacity: launched %q, %v", id, err)
 		}
 		u.CapacityError = nil
-		f = newDeployer(u.spec, u.Memory) // without recently rejected offerings
-		f.Owner = u.owner
+		dp = newDeployer(u.spec, u.Memory) // without recently rejected offerings
+		dp.Owner = u.owner
 		if id, err := exchange("us-east-1-0"); id != "us-east-1-2" || err != nil {
 			t.Errorf("launched %q, %v", id, err)
 		}

@@ -20,16 +20,16 @@ const costlierInterval = 10 * time.Minute
 // It runs only while no other change is due. The replica serves until its replacement is ready. It is then deleted like a
 // replica with a rebalance recommendation, and like that one does not count towards replicas.max.
 // Without capacity nothing changes, and no error is returned.
-func (k *Reconciler) replaceCostlier(ctx context.Context, o *bundleState, s *observation, seen map[string]AgentReport, may func() error) (changed bool, err error) {
-	if unsettled(s.have, seen) || time.Since(k.costlierTriedAt) < costlierInterval {
+func (rc *Reconciler) replaceCostlier(ctx context.Context, bs *bundleState, s *observation, seen map[string]AgentReport, checkLeadership func() error) (changed bool, err error) {
+	if inTransition(s.have, seen) || time.Since(rc.costlierTriedAt) < costlierInterval {
 		return false, nil
 	}
-	k.costlierTriedAt = time.Now()
+	rc.costlierTriedAt = time.Now()
 	for _, costlier := range s.have {
-		if costlier.Kind != provision.KindReplica || costlier.TerminatedReason != "" || cloud.FallbackFor(costlier) != "" || o.content.Draining[costlier.ID] {
+		if costlier.Kind != provision.KindReplica || costlier.TerminatedReason != "" || cloud.FallbackFor(costlier) != "" || bs.content.Draining[costlier.ID] {
 			continue
 		}
-		if changed, err := k.launchCheaper(ctx, o, s, costlier, may); changed || err != nil {
+		if changed, err := rc.launchCheaper(ctx, bs, s, costlier, checkLeadership); changed || err != nil {
 			return changed, err
 		}
 	}
@@ -37,17 +37,17 @@ func (k *Reconciler) replaceCostlier(ctx context.Context, o *bundleState, s *obs
 }
 
 // launchCheaper launches a replacement for a costlier replica; false where there is no capacity.
-func (k *Reconciler) launchCheaper(ctx context.Context, o *bundleState, s *observation, costlier provision.Object, may func() error) (launched bool, err error) {
-	c, found, err := o.cheaperReplacement(s.have, costlier, time.Now())
+func (rc *Reconciler) launchCheaper(ctx context.Context, bs *bundleState, s *observation, costlier provision.Object, checkLeadership func() error) (launched bool, err error) {
+	c, found, err := bs.cheaperReplacement(s.have, costlier, time.Now())
 	if err != nil || !found {
 		return false, err
 	}
-	if err := may(); err != nil {
+	if err := checkLeadership(); err != nil {
 		return false, err
 	}
-	_, err = provision.Apply(ctx, provision.Changes{c}, o.deployer.launcher(), o.deployer.applyOptions(&Plan{Have: s.have}, k.recordProgress))
+	_, err = provision.Apply(ctx, provision.Changes{c}, bs.deployer.launcher(), bs.deployer.applyOptions(&Plan{Observed: s.have}, rc.recordProgress))
 	var none *provision.NoCapacityError
-	if errors.As(err, &none) || len(heldIn(err)) > 0 {
+	if errors.As(err, &none) || len(heldErrors(err)) > 0 {
 		return false, nil
 	}
 	return true, err
@@ -56,47 +56,47 @@ func (k *Reconciler) launchCheaper(ctx context.Context, o *bundleState, s *obser
 // cheaperReplacement returns the launch of a replacement for a costlier replica, on a preferred and cheaper
 // offering that was not without capacity recently; false where there is none, or replicas.max
 // does not allow it.
-func (o *bundleState) cheaperReplacement(have []provision.Object, costlier provision.Object, now time.Time) (c provision.Change, found bool, err error) {
-	c, own, err := o.deployer.planReplacement(have, costlier)
+func (bs *bundleState) cheaperReplacement(have []provision.Object, costlier provision.Object, now time.Time) (c provision.Change, found bool, err error) {
+	c, own, err := bs.deployer.planReplacement(have, costlier)
 	if held := new(provision.HeldError); errors.As(err, &held) {
 		return c, false, nil
 	}
 	if err != nil || own == nil || len(preferredOffers(own.Offerings, costlier)) == 0 {
 		return c, false, err // on demand is its desired capacity type: see on_demand_base
 	}
-	c.Desired.Offerings = o.deployer.withoutRefused(preferredOffers(c.Desired.Offerings, costlier), now)
+	c.Desired.Offerings = bs.deployer.withoutExhausted(preferredOffers(c.Desired.Offerings, costlier), now)
 	return c, len(c.Desired.Offerings) > 0, nil
 }
 
 // planReplacement returns the launch of a replacement for a replica, and the desired state of that
 // replica; nil where replicas.max does not allow both.
-func (f *Deployer) planReplacement(have []provision.Object, of provision.Object) (c provision.Change, own *provision.Desired, err error) {
-	terminating, only := f.Terminating, f.Only
-	defer func() { f.Terminating, f.Only = terminating, only }()
-	if f.Terminating = maps.Clone(terminating); f.Terminating == nil {
-		f.Terminating = map[string]bool{}
+func (dp *Deployer) planReplacement(have []provision.Object, of provision.Object) (c provision.Change, own *provision.Desired, err error) {
+	terminating, only := dp.NeedReplacement, dp.Filter
+	defer func() { dp.NeedReplacement, dp.Filter = terminating, only }()
+	if dp.NeedReplacement = maps.Clone(terminating); dp.NeedReplacement == nil {
+		dp.NeedReplacement = map[string]bool{}
 	}
-	f.Terminating[of.ID] = true
-	f.Only = func(_ *Plan, c provision.Change) bool {
+	dp.NeedReplacement[of.ID] = true
+	dp.Filter = func(_ *Plan, c provision.Change) bool {
 		return c.Action == provision.ActionLaunch && c.Kind() == provision.KindReplica && cloud.ReplacesHandle(provision.Object{Labels: c.Desired.Labels}) == of.Handle
 	}
-	p, err := f.planFor(have, nil)
+	p, err := dp.planFor(have, nil)
 	if err == nil && len(p.Held) > 0 {
 		err = p.Held[0]
 	}
 	if err != nil || len(p.Changes) == 0 {
 		return c, nil, err
 	}
-	at := slices.IndexFunc(p.Wants, func(w provision.Desired) bool { return w.ID == of.ID })
+	at := slices.IndexFunc(p.Desired, func(desired provision.Desired) bool { return desired.ID == of.ID })
 	if at < 0 {
 		return c, nil, nil
 	}
-	return p.Changes[0], &p.Wants[at], nil
+	return p.Changes[0], &p.Desired[at], nil
 }
 
-// withoutRefused returns the offerings except those that had no capacity recently.
-func (f *Deployer) withoutRefused(offers provision.Offerings, now time.Time) provision.Offerings {
-	return slices.DeleteFunc(slices.Clone(offers), func(o provision.Offering) bool { return f.exhausted.Covers(o, now) })
+// withoutExhausted returns the offerings except those that had no capacity recently.
+func (dp *Deployer) withoutExhausted(offers provision.Offerings, now time.Time) provision.Offerings {
+	return slices.DeleteFunc(slices.Clone(offers), func(o provision.Offering) bool { return dp.exhausted.Covers(o, now) })
 }
 
 // preferredOffers returns the offerings that are preferred to a machine's own and have the same GPUs and a
@@ -175,7 +175,7 @@ func pendingReplacements(have []provision.Object, seen map[string]AgentReport, h
 }
 
 // replaced returns the replicas that are ready, or scheduled for maintenance, and whose replacement
-// is ready and not held: see heldReplacements. A machine that its cloud is interrupting is not included: the
+// is ready and not held: see settlingSpotReplicas. A machine that its cloud is interrupting is not included: the
 // cloud deletes it.
 func replaced(have []provision.Object, seen map[string]AgentReport, held map[string]bool) map[string]bool {
 	ready := func(o provision.Object) bool { return seen[o.ID].Err == nil && seen[o.ID].Phase == agent.PhaseReady }

@@ -17,11 +17,11 @@ import (
 const maxShownEvents = 3
 
 // addBalancerReports adds the balancers' reports and the decisions to the agents' status.
-func (i *Inspector) addBalancerReports(ctx context.Context, s *ServiceStatus, machines []provision.Object, responses []machineAnswer) {
+func (i *Inspector) addBalancerReports(ctx context.Context, s *ServiceStatus, machines []provision.Object, responses []machineReport) {
 	s.Events = []string{}
 	s.DNS = i.nameStatus(ctx, machines, responses)
-	if s.Problem = i.Problem; s.Problem != "" {
-		s.Problems = append(s.Problems, s.Problem)
+	if s.StateError = i.StateError; s.StateError != "" {
+		s.Problems = append(s.Problems, s.StateError)
 	}
 	var snapshots []*telemetry.Snapshot
 	reports := map[string]reported{}

@@ -39,26 +39,26 @@ func ReadReservations(ctx context.Context, p provision.Provider, spec *service.S
 
 // queryReservations reads the reservations of regions. A region that fails has none: its replicas use the
 // next offering.
-func (f *Deployer) queryReservations(ctx context.Context, regions []service.Region) {
+func (dp *Deployer) queryReservations(ctx context.Context, regions []service.Region) {
 	due := map[service.Region]bool{}
 	for _, r := range regions {
 		due[r] = true
 	}
-	read := ReadReservations(ctx, f.Provider, f.Spec, due)
-	if f.reservations.ByRegion == nil {
-		f.reservations = cloud.Reservations{ByRegion: map[service.Region][]provision.Reservation{}, Unknown: map[service.Region]error{}}
+	read := ReadReservations(ctx, dp.Provider, dp.Spec, due)
+	if dp.reservations.ByRegion == nil {
+		dp.reservations = cloud.Reservations{ByRegion: map[service.Region][]provision.Reservation{}, Unknown: map[service.Region]error{}}
 	}
 	for r := range due {
-		delete(f.reservations.Unknown, r)
-		f.reservations.ByRegion[r] = read.ByRegion[r]
+		delete(dp.reservations.Unknown, r)
+		dp.reservations.ByRegion[r] = read.ByRegion[r]
 		if err := read.Unknown[r]; err != nil {
-			f.reservations.Unknown[r] = err
+			dp.reservations.Unknown[r] = err
 		}
 	}
 }
 
 // CheckReservations checks the reservations that the service names by id, as last read, with the existing
 // objects.
-func (f *Deployer) CheckReservations(have []provision.Object) []provision.CheckResult {
-	return cloud.CheckReservations(f.Spec, f.reservations, f.offers, have, f.clock()())
+func (dp *Deployer) CheckReservations(have []provision.Object) []provision.CheckResult {
+	return cloud.CheckReservations(dp.Spec, dp.reservations, dp.offers, have, dp.clock()())
 }

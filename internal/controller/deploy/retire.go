@@ -20,9 +20,9 @@ const (
 	logTimeout = 5 * time.Second
 	// maxFailureLine is the maximum length of a kept log line in bytes.
 	maxFailureLine = 300
-	// heldShownFor is how long a held launch is shown after its last attempt: a strategy repeats it every
+	// heldTTL is how long a held launch is shown after its last attempt: a strategy repeats it every
 	// few seconds to minutes.
-	heldShownFor = 5 * time.Minute
+	heldTTL = 5 * time.Minute
 )
 
 // launchState is the reconciler's state about launches and failed replicas.
@@ -36,11 +36,11 @@ type launchState struct {
 
 // storeLaunches stores the state and the history of spot machines if they have changed, and publishes the
 // state to readers.
-func (k *Reconciler) storeLaunches(ctx context.Context, s *observation) error {
-	st := k.launches
+func (rc *Reconciler) storeLaunches(ctx context.Context, s *observation) error {
+	st := rc.launches
 	var shown *telemetry.Launches
-	now := k.now()
-	if now.Sub(st.heldAt) > heldShownFor {
+	now := rc.now()
+	if now.Sub(st.heldAt) > heldTTL {
 		st.held = nil
 	}
 	lines := []string{}
@@ -53,21 +53,21 @@ func (k *Reconciler) storeLaunches(ctx context.Context, s *observation) error {
 		text, err = json.Marshal(st.record)
 		shown = st.record.launchesOf(boundsOf(s.spec), s.knownObjects(), lines, now)
 	})
-	alerts := launchAlerts(shown, st.held, st.record.retired(s.have))
-	k.mu.Lock()
-	k.shownLaunches, k.launchAlerts = shown, alerts
-	k.mu.Unlock()
+	alerts := launchAlerts(shown, st.held, st.record.unhealthy(s.have))
+	rc.mu.Lock()
+	rc.shownLaunches, rc.launchAlerts = shown, alerts
+	rc.mu.Unlock()
 	if err == nil && string(text) != st.stored {
-		if err = k.records.Store(ctx, recordLaunches, json.RawMessage(text)); err == nil {
+		if err = rc.records.Store(ctx, recordLaunches, json.RawMessage(text)); err == nil {
 			st.stored = string(text)
 		}
 	}
-	return errors.Join(err, k.storeSpot(ctx))
+	return errors.Join(err, rc.storeSpot(ctx))
 }
 
 // addHeld adds the launches that an error reports as held.
 func (st *launchState) addHeld(err error, now time.Time) {
-	held := heldIn(err)
+	held := heldErrors(err)
 	if len(held) == 0 {
 		return
 	}
@@ -82,47 +82,47 @@ func (st *launchState) addHeld(err error, now time.Time) {
 	st.heldAt = now
 }
 
-// retireReplicas decides which replicas are taken out, records them, and returns all that are being taken
+// markUnhealthy decides which replicas are taken out, records them, and returns all that are being taken
 // out. Balancers stop using them, and removeDrained terminates them.
-func (k *Reconciler) retireReplicas(ctx context.Context, o *bundleState, s *observation, seen map[string]AgentReport) map[string]seenReplica {
-	st, now := k.launches, k.now()
+func (rc *Reconciler) markUnhealthy(ctx context.Context, bs *bundleState, s *observation, seen map[string]AgentReport) map[string]seenReplica {
+	st, now := rc.launches, rc.now()
 	exempt := map[string]bool{}
-	for id := range o.content.Draining {
+	for id := range bs.content.Draining {
 		exempt[id] = true
 	}
-	in := judgement{spec: s.spec, have: s.have, known: s.knownObjects(), seen: seen, exempt: exempt, now: now, dead: func(r provision.Object) bool {
-		return isUnreachable(seen[r.ID].Err) && len(o.delivery.provenDead([]provision.Object{r}, seen)) > 0
+	in := healthInput{spec: s.spec, have: s.have, known: s.knownObjects(), seen: seen, exempt: exempt, now: now, dead: func(r provision.Object) bool {
+		return isUnreachable(seen[r.ID].Err) && len(bs.delivery.provenDead([]provision.Object{r}, seen)) > 0
 	}}
-	var due []retirement
-	st.gate.Update(func(*provision.LaunchRecord) { due = st.record.judge(in) })
+	var due []unhealthyReplica
+	st.gate.Update(func(*provision.LaunchRecord) { due = st.record.findUnhealthy(in) })
 	configs := configHashes(s.spec)
 	for _, r := range due {
-		lines := k.failureLog(ctx, o, r.object, seen[r.object.ID])
+		lines := rc.failureLog(ctx, bs, r.object, seen[r.object.ID])
 		st.gate.Update(func(*provision.LaunchRecord) { st.record.addFailure(r, configs[r.object.Labels["model"]], lines, now) })
-		k.log().Warn("replica unhealthy; replacing it", "id", r.object.ID, "model", r.object.Labels["model"], "region", string(r.object.Region), "reason", r.reason)
+		rc.log().Warn("replica unhealthy; replacing it", "id", r.object.ID, "model", r.object.Labels["model"], "region", string(r.object.Region), "reason", r.reason)
 	}
-	return st.record.retired(s.have)
+	return st.record.unhealthy(s.have)
 }
 
 // failureLog returns the last lines of a replica's engine, without secrets; none where its agent does not
 // respond.
-func (k *Reconciler) failureLog(ctx context.Context, o *bundleState, r provision.Object, report AgentReport) []string {
-	if report.Err != nil || o.delivery == nil || k.prober != nil && k.logs == nil {
+func (rc *Reconciler) failureLog(ctx context.Context, bs *bundleState, r provision.Object, report AgentReport) []string {
+	if report.Err != nil || bs.delivery == nil || rc.prober != nil && rc.logs == nil {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, logTimeout)
 	defer cancel()
-	read := k.logs
+	read := rc.logs
 	if read == nil {
 		read = func(ctx context.Context, r provision.Object) ([]byte, error) {
-			return o.delivery.Operator(r).Logs(ctx, o.delivery.Machine(r), UnitNameOf(r.Kind), telemetry.MaxFailureLines)
+			return bs.delivery.AgentClient(r).Logs(ctx, bs.delivery.Machine(r), UnitNameOf(r.Kind), telemetry.MaxFailureLines)
 		}
 	}
 	text, err := read(ctx, r)
 	if err != nil {
 		return []string{"its log cannot be read: " + printable.Line(err.Error())}
 	}
-	secrets, _ := secretsOf(o.content) // those that can be read were delivered
+	secrets, _ := secretsOf(bs.content) // those that can be read were delivered
 	return failureLines(string(text), slices.Collect(maps.Values(secrets)))
 }
 

@@ -44,18 +44,18 @@ func newBoundedWorld(t *testing.T) (*boundedWorld, *deploy.Reconciler) {
 
 // started returns a reconciler whose process has just started.
 func (u *boundedWorld) started() *deploy.Reconciler {
-	k := u.reconciler()
-	k.SetProber(u.probe)
-	k.SetLogs(func(id string) string { return "loading " + id + "\nsecret-of-HF\nValueError: no such image layer\n" })
-	return k
+	rc := u.reconciler()
+	rc.SetProber(u.probe)
+	rc.SetLogs(func(id string) string { return "loading " + id + "\nsecret-of-HF\nValueError: no such image layer\n" })
+	return rc
 }
 
 // reconcileEvery runs the reconciler at an interval for a duration.
-func (u *boundedWorld) reconcileEvery(t *testing.T, k *deploy.Reconciler, interval, d time.Duration) {
+func (u *boundedWorld) reconcileEvery(t *testing.T, rc *deploy.Reconciler, interval, d time.Duration) {
 	t.Helper()
 	for begun := time.Now(); time.Since(begun) < d; time.Sleep(interval) {
-		k.Reconcile(t.Context(), always)
-		k.Wait()
+		rc.Reconcile(t.Context(), always)
+		rc.Wait()
 	}
 }
 
@@ -81,15 +81,15 @@ func (u *boundedWorld) probe(have []provision.Object) map[string]deploy.AgentRep
 // ready_timeout, launched again after a growing time, also over restarts, and at once after a change.
 func TestReplicaThatNeverStartsIsGivenUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		u, k := newBoundedWorld(t)
+		u, rc := newBoundedWorld(t)
 		u.status = func(_ provision.Object, s *agent.Status) {
 			s.Phase, s.Reason = agent.PhaseFailed, "engine: container exited"
 		}
-		u.reconcileEvery(t, k, 30*time.Second, 34*time.Minute)
+		u.reconcileEvery(t, rc, 30*time.Second, 34*time.Minute)
 		if got := u.replicas(); len(got) != 0 {
 			t.Errorf("after ready_timeout %q still run", got)
 		}
-		current, err := k.Current()
+		current, err := rc.Current()
 		if err != nil || current.Launches == nil || len(current.Launches.Failures) != 1 {
 			t.Fatalf("%+v, %v", current.Launches, err)
 		}
@@ -100,15 +100,15 @@ func TestReplicaThatNeverStartsIsGivenUp(t *testing.T) {
 		if b := current.Launches.Backoffs; len(b) != 1 || b[0].Failures != 2 || !strings.Contains(b[0].Line, "llama on on_demand g6.xlarge in aws/us-east-1 failed 2 times; next try at ") {
 			t.Errorf("backoffs %+v", b)
 		}
-		if alerts := k.Alerts(); !slices.ContainsFunc(alerts, func(a telemetry.Alert) bool { return a.Kind == telemetry.AlertLaunch }) {
+		if alerts := rc.Alerts(); !slices.ContainsFunc(alerts, func(a telemetry.Alert) bool { return a.Kind == telemetry.AlertLaunch }) {
 			t.Errorf("alerts %+v", alerts)
 		}
 		if text := u.store.values["launches"]; !strings.Contains(text, "no such image layer") || strings.Contains(text, "secret-of") {
 			t.Errorf("the record: %s", text)
 		}
 		for range 6 { // the night, with a restart every two hours
-			k = u.started()
-			u.reconcileEvery(t, k, 2*time.Minute, 2*time.Hour)
+			rc = u.started()
+			u.reconcileEvery(t, rc, 2*time.Minute, 2*time.Hour)
 		}
 		if n := len(u.launches); n < 4 || n > 14 {
 			t.Errorf("%d machines in a night, want a try now and then", n)
@@ -116,11 +116,11 @@ func TestReplicaThatNeverStartsIsGivenUp(t *testing.T) {
 		u.status = func(provision.Object, *agent.Status) {}
 		changed := strings.Replace(bounded, "kind: vllm", "kind: vllm, image: vllm/vllm-openai:v0.33.0", 1)
 		u.replaceSpec(t, changed)
-		u.reconcileFor(t, k, time.Minute, always)
+		u.reconcileFor(t, rc, time.Minute, always)
 		if got := u.replicas(); len(got) != 2 {
 			t.Errorf("after a change %q run, want both at once", got)
 		}
-		if current, _ = k.Current(); len(current.Launches.Backoffs) != 0 {
+		if current, _ = rc.Current(); len(current.Launches.Backoffs) != 0 {
 			t.Errorf("backoffs after a success: %+v", current.Launches.Backoffs)
 		}
 	})
@@ -129,8 +129,8 @@ func TestReplicaThatNeverStartsIsGivenUp(t *testing.T) {
 // A machine with a fatal GPU error is taken out and replaced at once; the others stay.
 func TestReplicaWithGPUErrorIsReplaced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		u, k := newBoundedWorld(t)
-		u.reconcileFor(t, k, time.Minute, always)
+		u, rc := newBoundedWorld(t)
+		u.reconcileFor(t, rc, time.Minute, always)
 		before := map[string]string{}
 		for _, o := range u.Objects() {
 			before[o.ID] = o.Handle
@@ -140,8 +140,8 @@ func TestReplicaWithGPUErrorIsReplaced(t *testing.T) {
 				s.GPUError = "Xid 79 on 0000:65:00: GPU has fallen off the bus"
 			}
 		}
-		u.reconcileFor(t, k, 10*time.Second, always)
-		current, err := k.Current()
+		u.reconcileFor(t, rc, 10*time.Second, always)
+		current, err := rc.Current()
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -150,16 +150,16 @@ func TestReplicaWithGPUErrorIsReplaced(t *testing.T) {
 				t.Errorf("%s: drained %v", r.ID, r.Drained)
 			}
 		}
-		if alerts := k.Alerts(); !slices.ContainsFunc(alerts, func(a telemetry.Alert) bool { return a.Kind == telemetry.AlertGPU && a.Object == "us-east-1-1" }) {
+		if alerts := rc.Alerts(); !slices.ContainsFunc(alerts, func(a telemetry.Alert) bool { return a.Kind == telemetry.AlertGPU && a.Object == "us-east-1-1" }) {
 			t.Errorf("alerts %+v", alerts)
 		}
-		u.reconcileFor(t, k, 4*time.Minute, always)
+		u.reconcileFor(t, rc, 4*time.Minute, always)
 		for _, o := range u.Objects() {
 			if replaced := o.Handle != before[o.ID]; o.Kind == provision.KindReplica && replaced != (o.ID == "us-east-1-1") {
 				t.Errorf("%s replaced: %v", o.ID, replaced)
 			}
 		}
-		if current, _ = k.Current(); len(current.Launches.Failures) != 1 || len(current.Launches.Backoffs) != 0 || !strings.Contains(current.Launches.Failures[0].Reason, "Xid 79") {
+		if current, _ = rc.Current(); len(current.Launches.Failures) != 1 || len(current.Launches.Backoffs) != 0 || !strings.Contains(current.Launches.Failures[0].Reason, "Xid 79") {
 			t.Errorf("%+v", current.Launches)
 		}
 	})
@@ -168,24 +168,24 @@ func TestReplicaWithGPUErrorIsReplaced(t *testing.T) {
 // The strategy's launches obey the budget; replicas that run stay.
 func TestBudgetHoldsScaling(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		u, k := newBoundedWorld(t) // a balancer and two replicas cost $1.70/h
-		u.reconcileFor(t, k, time.Minute, always)
-		launched, err := k.Apply(t.Context(), scaleOut(2), always)
+		u, rc := newBoundedWorld(t) // a balancer and two replicas cost $1.70/h
+		u.reconcileFor(t, rc, time.Minute, always)
+		launched, err := rc.Apply(t.Context(), scaleOut(2), always)
 		if len(launched) != 2 || err != nil {
 			t.Fatalf("launched %q: %v", launched, err)
 		}
 		u.replaceSpec(t, strings.Replace(bounded, "per_hour: 4", "per_hour: 1", 1))
 		u.ChangeObject("us-east-1-3", nil)
-		u.reconcileFor(t, k, time.Minute, always)
-		if _, err = k.Apply(t.Context(), scaleOut(1), always); err == nil || !strings.Contains(err.Error(), "the budget is $1.00/h") {
+		u.reconcileFor(t, rc, time.Minute, always)
+		if _, err = rc.Apply(t.Context(), scaleOut(1), always); err == nil || !strings.Contains(err.Error(), "the budget is $1.00/h") {
 			t.Errorf("scaling beyond the budget: %v", err)
 		}
 		if got := u.replicas(); len(got) != 3 {
 			t.Errorf("%q run, want the three that ran", got)
 		}
-		current, _ := k.Current()
-		if len(current.Launches.Held) != 1 || !slices.ContainsFunc(k.Alerts(), func(a telemetry.Alert) bool { return a.Kind == telemetry.AlertBudget }) {
-			t.Errorf("held %q, alerts %+v", current.Launches.Held, k.Alerts())
+		current, _ := rc.Current()
+		if len(current.Launches.Held) != 1 || !slices.ContainsFunc(rc.Alerts(), func(a telemetry.Alert) bool { return a.Kind == telemetry.AlertBudget }) {
+			t.Errorf("held %q, alerts %+v", current.Launches.Held, rc.Alerts())
 		}
 	})
 }
@@ -193,14 +193,14 @@ func TestBudgetHoldsScaling(t *testing.T) {
 // Machines that are lost all the time are replaced at most max_launches_per_hour times.
 func TestLaunchesPerHourAreLimited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		u, k := newBoundedWorld(t)
-		u.reconcileEvery(t, k, time.Minute, time.Minute)
+		u, rc := newBoundedWorld(t)
+		u.reconcileEvery(t, rc, time.Minute, time.Minute)
 		u.launches = nil // those of `up`
 		for i := range 90 {
 			if i%2 == 0 {
 				u.ChangeObject("us-east-1-0", nil)
 			}
-			u.reconcileEvery(t, k, 20*time.Second, time.Minute)
+			u.reconcileEvery(t, rc, 20*time.Second, time.Minute)
 		}
 		for i, at := range u.launches {
 			if i >= 6 && at.Sub(u.launches[i-6]) < time.Hour {
@@ -213,7 +213,7 @@ func TestLaunchesPerHourAreLimited(t *testing.T) {
 		if !slices.Contains(u.replicas(), "us-east-1-1") {
 			t.Error("the other replica was removed")
 		}
-		if lines := fmt.Sprint(k.Alerts()); !strings.Contains(lines, "6 machines were launched in the last hour") {
+		if lines := fmt.Sprint(rc.Alerts()); !strings.Contains(lines, "6 machines were launched in the last hour") {
 			t.Errorf("alerts %s", lines)
 		}
 	})

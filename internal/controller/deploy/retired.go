@@ -16,8 +16,8 @@ import (
 // maxFailures is the maximum number of recorded failures; there is one for each model and region.
 const maxFailures = 50
 
-// failuresKeptFor is how long the last failure of a model and region is shown: until the next working day.
-const failuresKeptFor = 24 * time.Hour
+// failureTTL is how long the last failure of a model and region is shown: until the next working day.
+const failureTTL = 24 * time.Hour
 
 // replicaRecord is the reconciler's record of launches and replicas, in the store. If it is lost, launches of the
 // last hour are read from the machines, failures are forgotten, and starting replicas get the whole ready_timeout again.
@@ -30,28 +30,28 @@ type replicaRecord struct {
 
 // seenReplica is an existing replica.
 type seenReplica struct {
-	// First is when it was first seen with the configuration whose hash is Config.
-	First  time.Time `json:"first"`
-	Config string    `json:"config"`
-	// Ready is true once it has been ready.
-	Ready bool `json:"ready"`
+	// FirstSeen is when it was first seen with the configuration whose hash is Config.
+	FirstSeen  time.Time `json:"first"`
+	ConfigHash string    `json:"config"`
+	// WasReady is true once it has been ready.
+	WasReady bool `json:"ready"`
 	// AllGPUs is true once its driver has seen all GPUs of its machine type.
 	AllGPUs bool `json:"all_gpus,omitempty"`
-	// Retired is why it is taken out of service and terminated, from RetiredAt on; empty = healthy.
-	Retired   string    `json:"retired,omitempty"`
-	RetiredAt time.Time `json:"retired_at,omitzero"`
+	// UnhealthyReason is why it is taken out of service and terminated, from UnhealthySince on; empty = healthy.
+	UnhealthyReason string    `json:"retired,omitempty"`
+	UnhealthySince  time.Time `json:"retired_at,omitzero"`
 }
 
-// retirement is a replica that is to be retired: taken out of service and terminated.
-type retirement struct {
+// unhealthyReplica is a replica that is to be retired: taken out of service and terminated.
+type unhealthyReplica struct {
 	object provision.Object
 	reason string
 	// failed is true for a replica that never was ready: the next launch on its offering waits.
 	failed bool
 }
 
-// judgement is the input of replicaRecord.judge.
-type judgement struct {
+// healthInput is the input of replicaRecord.judge.
+type healthInput struct {
 	spec *service.Spec
 	// have are the objects of the regions that responded, known those of all regions.
 	have, known []provision.Object
@@ -61,18 +61,18 @@ type judgement struct {
 	// exempt are replicas that are drained, donated or being removed anyway.
 	exempt map[string]bool
 	now    time.Time
-	// complete are the machine types of which a driver has seen all GPUs; judge sets it. Without this
+	// typesWithAllGPUs are the machine types of which a driver has seen all GPUs; judge sets it. Without this
 	// evidence a missing GPU may be an error of the catalogue, which would retire every replica.
-	complete map[string]bool
+	typesWithAllGPUs map[string]bool
 }
 
-// judge updates the record with an observation and returns the replicas to retire now: those with a fatal
+// findUnhealthy updates the record with an observation and returns the replicas to retire now: those with a fatal
 // GPU error, and those that were not ready in time. It returns each replica once.
-func (r *replicaRecord) judge(in judgement) (retire []retirement) {
+func (r *replicaRecord) findUnhealthy(in healthInput) (retire []unhealthyReplica) {
 	configs := configHashes(in.spec)
 	r.Keep(configs)
 	r.AddObserved(in.have, in.now)
-	r.Failures = slices.DeleteFunc(r.Failures, func(f telemetry.ReplicaFailure) bool { return in.now.Sub(f.At) > failuresKeptFor })
+	r.Failures = slices.DeleteFunc(r.Failures, func(f telemetry.ReplicaFailure) bool { return in.now.Sub(f.At) > failureTTL })
 	if r.Seen == nil {
 		r.Seen = map[string]seenReplica{}
 	}
@@ -81,15 +81,15 @@ func (r *replicaRecord) judge(in judgement) (retire []retirement) {
 		exists[o.Handle] = o.TerminatedReason == ""
 	}
 	maps.DeleteFunc(r.Seen, func(handle string, _ seenReplica) bool { return !exists[handle] })
-	in.complete = r.observeGPUs(in)
+	in.typesWithAllGPUs = r.observeGPUs(in)
 	for _, o := range in.have {
 		if o.Kind != provision.KindReplica || o.TerminatedReason != "" || o.Handle == "" {
 			continue
 		}
 		s := r.observeReplica(o, in.seen[o.ID], configs[o.Labels["model"]], in.now)
-		if reason := in.reasonToRetire(o, s); reason != "" && s.Retired == "" {
-			s.Retired, s.RetiredAt = reason, in.now
-			retire = append(retire, retirement{o, reason, !s.Ready})
+		if reason := in.unhealthyReason(o, s); reason != "" && s.UnhealthyReason == "" {
+			s.UnhealthyReason, s.UnhealthySince = reason, in.now
+			retire = append(retire, unhealthyReplica{o, reason, !s.WasReady})
 		}
 		r.Seen[o.Handle] = s
 	}
@@ -100,45 +100,45 @@ func (r *replicaRecord) judge(in judgement) (retire []retirement) {
 // ready_timeout again.
 func (r *replicaRecord) observeReplica(o provision.Object, report AgentReport, config string, now time.Time) seenReplica {
 	s, known := r.Seen[o.Handle]
-	if !known || s.Config != config {
-		s.First, s.Config = now, config
+	if !known || s.ConfigHash != config {
+		s.FirstSeen, s.ConfigHash = now, config
 	}
-	if report.Err == nil && report.Phase == agent.PhaseReady && !s.Ready {
-		s.Ready = true
-		r.AddSuccess(keyOf(o))
+	if report.Err == nil && report.Phase == agent.PhaseReady && !s.WasReady {
+		s.WasReady = true
+		r.AddSuccess(backoffKeyOf(o))
 	}
 	return s
 }
 
 // observeGPUs records the replicas whose drivers see all GPUs, and returns the machine types that
 // have such a replica, now or before.
-func (r *replicaRecord) observeGPUs(in judgement) map[string]bool {
+func (r *replicaRecord) observeGPUs(in healthInput) map[string]bool {
 	complete := map[string]bool{}
 	for _, o := range in.have {
 		s, known := r.Seen[o.Handle]
-		if report := in.seen[o.ID]; report.Err == nil && report.GPUs != nil && *report.GPUs >= gpusOf(o) {
+		if report := in.seen[o.ID]; report.Err == nil && report.GPUs != nil && *report.GPUs >= gpuCountOf(o) {
 			s.AllGPUs = true
 			if known {
 				r.Seen[o.Handle] = s
 			}
 		}
 		if s.AllGPUs {
-			complete[typeOf(o)] = true
+			complete[machineTypeOf(o)] = true
 		}
 	}
 	return complete
 }
 
-// typeOf returns the machine type of an object; empty if it is unknown.
-func typeOf(o provision.Object) string {
+// machineTypeOf returns the machine type of an object; empty if it is unknown.
+func machineTypeOf(o provision.Object) string {
 	if o.Offering == nil {
 		return ""
 	}
 	return o.Offering.Type
 }
 
-// reasonToRetire returns why a replica is taken out; empty = it stays.
-func (in *judgement) reasonToRetire(o provision.Object, s seenReplica) string {
+// unhealthyReason returns why a replica is taken out; empty = it stays.
+func (in *healthInput) unhealthyReason(o provision.Object, s seenReplica) string {
 	report, polled := in.seen[o.ID]
 	answered := polled && report.Err == nil
 	switch timeout := in.spec.ReadyTimeoutOf(o.Labels["model"]); {
@@ -146,9 +146,9 @@ func (in *judgement) reasonToRetire(o provision.Object, s seenReplica) string {
 		return "" // its cloud interrupts it
 	case answered && report.GPUError != "":
 		return "fatal GPU error: " + report.GPUError
-	case answered && report.GPUs != nil && *report.GPUs < gpusOf(o) && in.complete[typeOf(o)]:
-		return fmt.Sprintf("GPU missing: its machine has %d GPUs, its driver sees %d", gpusOf(o), *report.GPUs)
-	case s.Ready || in.exempt[o.ID] || in.now.Sub(s.First) < timeout:
+	case answered && report.GPUs != nil && *report.GPUs < gpuCountOf(o) && in.typesWithAllGPUs[machineTypeOf(o)]:
+		return fmt.Sprintf("GPU missing: its machine has %d GPUs, its driver sees %d", gpuCountOf(o), *report.GPUs)
+	case s.WasReady || in.exempt[o.ID] || in.now.Sub(s.FirstSeen) < timeout:
 		return ""
 	case answered:
 		return fmt.Sprintf("not ready within %s: %s", timeout, cmp.Or(report.Reason, string(report.Phase)))
@@ -158,8 +158,8 @@ func (in *judgement) reasonToRetire(o provision.Object, s seenReplica) string {
 	return ""
 }
 
-// keyOf returns the key of launches on a replica's offering.
-func keyOf(o provision.Object) provision.BackoffKey {
+// backoffKeyOf returns the key of launches on a replica's offering.
+func backoffKeyOf(o provision.Object) provision.BackoffKey {
 	offering := provision.Offering{Region: o.Region}
 	if o.Offering != nil {
 		offering = *o.Offering
@@ -180,10 +180,10 @@ func configHashes(spec *service.Spec) map[string]string {
 }
 
 // addFailure records a retired replica with the last lines of its log.
-func (r *replicaRecord) addFailure(of retirement, config string, lines []string, now time.Time) {
+func (r *replicaRecord) addFailure(of unhealthyReplica, config string, lines []string, now time.Time) {
 	o := of.object
 	if of.failed {
-		r.AddFailure(provision.Backoff{BackoffKey: keyOf(o), Last: now, ID: o.ID, Reason: of.reason, Config: config}, provision.FailureBackoff)
+		r.AddFailure(provision.Backoff{BackoffKey: backoffKeyOf(o), Last: now, ID: o.ID, Reason: of.reason, Config: config}, provision.FailureBackoff)
 	}
 	f := telemetry.ReplicaFailure{At: now.UTC(), Replica: o.ID, Model: o.Labels["model"], Region: o.Region, Reason: of.reason, Log: append([]string{}, lines...)}
 	if o.Offering != nil {
@@ -194,11 +194,11 @@ func (r *replicaRecord) addFailure(of retirement, config string, lines []string,
 	r.Failures = r.Failures[:min(len(r.Failures), maxFailures)]
 }
 
-// retired returns the reasons of the replicas that are being taken out, by ID.
-func (r *replicaRecord) retired(have []provision.Object) map[string]seenReplica {
+// unhealthy returns the reasons of the replicas that are being taken out, by ID.
+func (r *replicaRecord) unhealthy(have []provision.Object) map[string]seenReplica {
 	ids := map[string]seenReplica{}
 	for _, o := range have {
-		if s := r.Seen[o.Handle]; s.Retired != "" && o.TerminatedReason == "" {
+		if s := r.Seen[o.Handle]; s.UnhealthyReason != "" && o.TerminatedReason == "" {
 			ids[o.ID] = s
 		}
 	}

@@ -52,17 +52,17 @@ func TestReasonsToRetire(t *testing.T) {
 		{name: "all GPUs", report: is(agent.PhaseReady, sees(8)), ready: true},
 	} {
 		o := provision.Object{ID: "us-0", Kind: provision.KindReplica, Handle: "h", Region: "aws/us", Labels: map[string]string{"model": "m"}, Offering: &provision.Offering{Region: "aws/us", Type: "p5.48xlarge", Capacity: "spot", GPUs: 8}}
-		r := &replicaRecord{Seen: map[string]seenReplica{"h": {First: begin, Ready: tt.ready, AllGPUs: tt.complete, Config: configHashes(spec)["m"]}}}
-		in := judgement{spec: spec, have: []provision.Object{o}, known: []provision.Object{o}, seen: map[string]AgentReport{"us-0": tt.report}, exempt: map[string]bool{"us-0": tt.exempt}, now: begin.Add(tt.after), dead: func(provision.Object) bool { return tt.dead }}
-		got := r.judge(in)
+		r := &replicaRecord{Seen: map[string]seenReplica{"h": {FirstSeen: begin, WasReady: tt.ready, AllGPUs: tt.complete, ConfigHash: configHashes(spec)["m"]}}}
+		in := healthInput{spec: spec, have: []provision.Object{o}, known: []provision.Object{o}, seen: map[string]AgentReport{"us-0": tt.report}, exempt: map[string]bool{"us-0": tt.exempt}, now: begin.Add(tt.after), dead: func(provision.Object) bool { return tt.dead }}
+		got := r.findUnhealthy(in)
 		if tt.want == "" && len(got) > 0 || tt.want != "" && (len(got) != 1 || got[0].reason != tt.want || got[0].failed == tt.ready) {
 			t.Errorf("%s: %+v, want %q", tt.name, got, tt.want)
 		}
-		if again := r.judge(in); len(again) > 0 {
+		if again := r.findUnhealthy(in); len(again) > 0 {
 			t.Errorf("%s: retired twice", tt.name)
 		}
-		if _, is := r.retired(in.have)["us-0"]; is != (tt.want != "") {
-			t.Errorf("%s: retired %v", tt.name, is)
+		if _, ok := r.unhealthy(in.have)["us-0"]; ok != (tt.want != "") {
+			t.Errorf("%s: retired %v", tt.name, ok)
 		}
 	}
 }
@@ -80,7 +80,7 @@ func TestMissingGPUNeedsEvidence(t *testing.T) {
 			seen[id] = AgentReport{Status: agent.Status{Phase: agent.PhaseReady, GPUs: &n}}
 		}
 		spec := &service.Spec{Models: []service.Model{{Name: "m"}}}
-		for _, gone := range r.judge(judgement{spec: spec, have: have, known: have, seen: seen, now: time.Unix(0, 0)}) {
+		for _, gone := range r.findUnhealthy(healthInput{spec: spec, have: have, known: have, seen: seen, now: time.Unix(0, 0)}) {
 			ids = append(ids, gone.object.ID)
 		}
 		return ids
@@ -102,8 +102,8 @@ func TestReadyTimeoutBeginsAgain(t *testing.T) {
 	spec := &service.Spec{Models: []service.Model{{Name: "m"}}}
 	o := provision.Object{ID: "us-0", Kind: provision.KindReplica, Handle: "h", Labels: map[string]string{"model": "m"}}
 	r := &replicaRecord{}
-	at := func(minutes int) []retirement {
-		return r.judge(judgement{spec: spec, have: []provision.Object{o}, known: []provision.Object{o}, seen: map[string]AgentReport{"us-0": {Status: agent.Status{Phase: agent.PhaseFailed}}}, now: begin.Add(time.Duration(minutes) * time.Minute)})
+	at := func(minutes int) []unhealthyReplica {
+		return r.findUnhealthy(healthInput{spec: spec, have: []provision.Object{o}, known: []provision.Object{o}, seen: map[string]AgentReport{"us-0": {Status: agent.Status{Phase: agent.PhaseFailed}}}, now: begin.Add(time.Duration(minutes) * time.Minute)})
 	}
 	at(0)
 	spec = &service.Spec{Models: []service.Model{{Name: "m", Engine: service.Engine{Image: "fixed:1"}}}}
@@ -148,7 +148,7 @@ func TestFailuresAreBounded(t *testing.T) {
 	r := &replicaRecord{}
 	for i := range 200 {
 		o := provision.Object{ID: fmt.Sprint("r", i), Region: "aws/us", Labels: map[string]string{"model": fmt.Sprint("m", i%120)}}
-		r.addFailure(retirement{object: o, reason: "late"}, "", nil, time.Unix(int64(i), 0))
+		r.addFailure(unhealthyReplica{object: o, reason: "late"}, "", nil, time.Unix(int64(i), 0))
 	}
 	if len(r.Failures) != maxFailures || r.Failures[0].Replica != "r199" || len(r.Backoffs) != 0 {
 		t.Errorf("%d failures, first %+v, %d backoffs", len(r.Failures), r.Failures[0], len(r.Backoffs))
@@ -162,7 +162,7 @@ func TestLaunchAlerts(t *testing.T) {
 	held := []*provision.HeldError{{ID: "us-3", Region: "aws/us", Kind: provision.HeldByBudget, Reason: "its machine costs $4.00/h"}, {ID: "us-4", Kind: provision.HeldByLaunches, Reason: "20 machines were launched"}}
 	shown := r.launchesOf(provision.LaunchBounds{PerHour: 20, Budget: 40}, []provision.Object{{Handle: "h", CostPerHour: 38}}, []string{"us-3"}, at)
 	var got []string
-	for _, a := range launchAlerts(shown, held, map[string]seenReplica{"us-1": {Retired: "fatal GPU error: Xid 79"}, "us-2": {Retired: "not ready"}}) {
+	for _, a := range launchAlerts(shown, held, map[string]seenReplica{"us-1": {UnhealthyReason: "fatal GPU error: Xid 79"}, "us-2": {UnhealthyReason: "not ready"}}) {
 		got = append(got, a.Line())
 	}
 	want := []string{

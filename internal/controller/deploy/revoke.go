@@ -21,9 +21,9 @@ const revokeTimeout = 20 * time.Second
 // machines that have it, including those with a newer list; the error contains the reasons of the
 // others. Where a delegated CA is on the list and the service's own CA is here, machines that the
 // delegated CA certified first get another certificate: otherwise they would reject each other.
-func (h *Delivery) Revoke(ctx context.Context) (delivered int, err error) {
-	renewed := h.eachMachine(ctx, h.renew)
-	errs := h.eachMachine(ctx, h.revoke)
+func (dl *Delivery) Revoke(ctx context.Context) (delivered int, err error) {
+	renewed := dl.eachMachine(ctx, dl.renew)
+	errs := dl.eachMachine(ctx, dl.revoke)
 	for _, e := range errs {
 		if e == nil {
 			delivered++
@@ -33,12 +33,12 @@ func (h *Delivery) Revoke(ctx context.Context) (delivered int, err error) {
 }
 
 // eachMachine calls do for every machine concurrently, each within revokeTimeout.
-func (h *Delivery) eachMachine(ctx context.Context, do func(context.Context, provision.Object) error) []error {
+func (dl *Delivery) eachMachine(ctx context.Context, do func(context.Context, provision.Object) error) []error {
 	ctx, cancel := context.WithTimeoutCause(ctx, revokeTimeout, fmt.Errorf("no response within %s", revokeTimeout))
 	defer cancel()
-	errs := make([]error, len(h.Have))
+	errs := make([]error, len(dl.Machines))
 	var wg sync.WaitGroup
-	for i, o := range h.Have {
+	for i, o := range dl.Machines {
 		wg.Go(func() { errs[i] = do(ctx, o) })
 	}
 	wg.Wait()
@@ -47,27 +47,27 @@ func (h *Delivery) eachMachine(ctx context.Context, do func(context.Context, pro
 
 // renew replaces a machine's certificate where its issuer is revoked, or it expires soon. An
 // unreachable machine is reported by revoke.
-func (h *Delivery) renew(ctx context.Context, o provision.Object) error {
-	if h.Authority == nil || o.TerminatedReason != "" || !Reachable(o) {
+func (dl *Delivery) renew(ctx context.Context, o provision.Object) error {
+	if dl.Authority == nil || o.TerminatedReason != "" || !Reachable(o) {
 		return nil
 	}
-	op, m := h.Operator(o), h.Machine(o)
+	op, m := dl.AgentClient(o), dl.Machine(o)
 	s, err := op.Status(ctx, m)
-	if err != nil || !op.Renews(s) {
+	if err != nil || !op.NeedsRenewal(s) {
 		return nil //nolint:nilerr // see above
 	}
 	return op.Renew(ctx, m)
 }
 
-func (h *Delivery) revoke(ctx context.Context, o provision.Object) error {
+func (dl *Delivery) revoke(ctx context.Context, o provision.Object) error {
 	if o.TerminatedReason != "" || !Reachable(o) {
 		return fmt.Errorf("delivering the revocation list to %s: the machine is not running or has no address yet", o.ID)
 	}
-	err := h.Operator(o).Revoke(ctx, h.Machine(o))
-	var refusal *agent.Refusal
+	err := dl.AgentClient(o).Revoke(ctx, dl.Machine(o))
+	var refusal *agent.StatusError
 	if errors.As(err, &refusal) && refusal.Status == http.StatusConflict {
-		s, failed := h.Operator(o).Status(ctx, h.Machine(o))
-		if failed == nil && s.Revoked >= h.Revoked.Number() {
+		s, failed := dl.AgentClient(o).Status(ctx, dl.Machine(o))
+		if failed == nil && s.Revoked >= dl.Revoked.Number() {
 			return nil
 		}
 	}

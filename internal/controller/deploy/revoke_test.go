@@ -18,8 +18,8 @@ func TestControllerDeliversRevocationLists(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	k := &Reconciler{Dir: filepath.Join(dir, "controller")}
-	if none, err := k.revoked(a.Root()); err != nil || none.Number() != 0 {
+	rc := &Reconciler{Dir: filepath.Join(dir, "controller")}
+	if none, err := rc.revoked(a.Root()); err != nil || none.Number() != 0 {
 		t.Errorf("before the first list: %d, %v", none.Number(), err)
 	}
 	list, err := a.Revoke(identity.Revoked{}, nil, time.Now())
@@ -32,9 +32,9 @@ func TestControllerDeliversRevocationLists(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	h := &Delivery{Authority: a}
-	if h.Revoked, err = k.revoked(a.Root()); err != nil || h.Revoked.Number() != 2 {
-		t.Fatalf("list %d, %v", h.Revoked.Number(), err)
+	dl := &Delivery{Authority: a}
+	if dl.Revoked, err = rc.revoked(a.Root()); err != nil || dl.Revoked.Number() != 2 {
+		t.Fatalf("list %d, %v", dl.Revoked.Number(), err)
 	}
 	wanted := map[string]agent.Deployment{"us-0": {Revision: "new"}}
 	for _, tt := range []struct {
@@ -49,7 +49,7 @@ func TestControllerDeliversRevocationLists(t *testing.T) {
 		{"a newer one", agent.Status{Enrolled: true, Revoked: 3}, false},
 	} {
 		tt.seen.Revision, tt.seen.Expires = "old", time.Now().Add(identity.CertificateLife)
-		d, due := h.dueDeployment(AgentReport{Status: tt.seen}, provision.Object{ID: "us-0", Kind: provision.KindReplica}, wanted)
+		d, due := dl.dueDeployment(AgentReport{Status: tt.seen}, provision.Object{ID: "us-0", Kind: provision.KindReplica}, wanted)
 		if due != tt.due || due && d.Revision != "old" {
 			t.Errorf("%s: due %v, revision %s", tt.name, due, d.Revision)
 		}

@@ -19,14 +19,14 @@ func TestCloudModelScalesToZero(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		text := strings.NewReplacer("min: 2", "min: 0", "min: 1", "min: 0").Replace(kept) + "autoscale: {strategy: reactive}\n"
 		u := newReconcilerWorldOf(t, text)
-		k := u.reconciler()
+		rc := u.reconciler()
 		apply := func(c controller.CapacityChange) []string {
 			t.Helper()
-			launched, err := k.Apply(t.Context(), c, always)
+			launched, err := rc.Apply(t.Context(), c, always)
 			if err != nil {
 				t.Fatal(err)
 			}
-			u.reconcileFor(t, k, time.Minute, always)
+			u.reconcileFor(t, rc, time.Minute, always)
 			return launched
 		}
 		want := func(ids ...string) {
@@ -35,7 +35,7 @@ func TestCloudModelScalesToZero(t *testing.T) {
 				t.Fatalf("replicas %q, want %q", got, ids)
 			}
 		}
-		u.reconcileFor(t, k, time.Minute, always)
+		u.reconcileFor(t, rc, time.Minute, always)
 		want()
 		launched := apply(controller.CapacityChange{Launch: []controller.ReplicaLaunch{{Model: "llama", Region: "aws/eu-west-1", Count: 1}}})
 		if !slices.Equal(launched, []string{"eu-west-1-0"}) {
@@ -54,7 +54,7 @@ func TestCloudModelScalesToZero(t *testing.T) {
 func TestBalancersKnowModelsThatScaleToZero(t *testing.T) {
 	for _, strategy := range []string{"reactive", "manual"} {
 		text := strings.NewReplacer("min: 2", "min: 0", "min: 1", "min: 0").Replace(kept) + "autoscale: {strategy: " + strategy + "}\n"
-		c := deploy.Content{Spec: parse(t, text), Text: []byte(text), Secrets: secrets, PeerToken: "p"}
+		c := deploy.DeploymentInput{Spec: parse(t, text), SpecYAML: []byte(text), Secrets: secrets, PrefixHashSeed: "p"}
 		balancer := machineAt("lb-us-east-1-0", provision.KindBalancer, "aws/us-east-1", "", "1", 0)
 		known := false
 		for _, unit := range deployments(t, c, []provision.Object{balancer})["lb-us-east-1-0"].Units {

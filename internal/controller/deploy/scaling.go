@@ -16,48 +16,48 @@ import (
 	"skyserve/provision/static"
 )
 
-// ReplicaScaling changes the replicas of a running service in all kinds of regions: it applies a plan to all of
+// ReplicaScaler changes the replicas of a running service in all kinds of regions: it applies a plan to all of
 // them, or changes one replica that an operator selects. Each method returns once its change is
 // complete. All methods are idempotent and safe to run again after a crash.
-type ReplicaScaling struct {
+type ReplicaScaler struct {
 	*Deployer
-	// Decided are the existing decisions about replicas.
-	Decided Decisions
+	// Decisions are the existing decisions about replicas.
+	Decisions Decisions
 	// Store stores decisions before they are applied.
 	Store func(Decisions) error
-	// Use configures balancers to use the replicas of a plan except the idle ones, and returns once
+	// UpdateBalancers configures balancers to use the replicas of a plan except the idle ones, and returns once
 	// they do. fresh are the replicas that balancers did not use before.
-	Use func(ctx context.Context, p *Plan, idle, fresh map[string]bool) error
+	UpdateBalancers func(ctx context.Context, p *Plan, idle, fresh map[string]bool) error
 	// Progress is called for launched and removed machines; may be nil.
 	Progress provision.ProgressFunc
-	// BeforeTaking is called before an allowed change that takes an operator-selected replica out of service;
+	// BeforeRemoval is called before an allowed change that takes an operator-selected replica out of service;
 	// an error ends the change. It may be nil.
-	BeforeTaking func(ctx context.Context) error
-	// Drained is called for drained replicas that stay; may be nil.
-	Drained func(id string)
-	// Ended is called for a machine that ended while ApplyWanted waited for it, before the remaining
+	BeforeRemoval func(ctx context.Context) error
+	// OnDrained is called for drained replicas that stay; may be nil.
+	OnDrained func(id string)
+	// OnEnded is called for a machine that ended while ApplyDesired waited for it, before the remaining
 	// changes are planned again; may be nil.
-	Ended func(*MachineEndedError)
+	OnEnded func(*MachineEndedError)
 	// Changed is true once a change has been made.
 	Changed bool
 }
 
-// Wanted is the desired number of replicas.
-type Wanted struct {
+// DesiredReplicas is the desired number of replicas.
+type DesiredReplicas struct {
 	// Counts are the counts of regions whose machines the service creates.
 	Counts map[cloud.ReplicaGroup]provision.ClassCounts
-	// More is the number of additional machines of static regions that should serve; negative for
+	// StaticDelta is the number of additional machines of static regions that should serve; negative for
 	// fewer.
-	More map[cloud.ReplicaGroup]int
+	StaticDelta map[cloud.ReplicaGroup]int
 }
 
-// WantedBy returns the desired replicas of a proposal.
-func WantedBy(spec *service.Spec, p plan.Proposal) Wanted {
-	w := Wanted{Counts: map[cloud.ReplicaGroup]provision.ClassCounts{}, More: map[cloud.ReplicaGroup]int{}}
+// DesiredBy returns the desired replicas of a proposal.
+func DesiredBy(spec *service.Spec, p plan.Proposal) DesiredReplicas {
+	w := DesiredReplicas{Counts: map[cloud.ReplicaGroup]provision.ClassCounts{}, StaticDelta: map[cloud.ReplicaGroup]int{}}
 	for _, c := range p.Changes {
 		g := cloud.ReplicaGroup{Model: c.Model, Region: service.Region(c.Region)}
 		if g.Region.Cloud() == service.CloudStatic {
-			w.More[g] += c.Delta
+			w.StaticDelta[g] += c.Delta
 			continue
 		}
 		if w.Counts[g] == nil {
@@ -75,21 +75,21 @@ func classOf(spec *service.Spec, c plan.ReplicaChange) provision.ReplicaClass {
 	if m := spec.ModelByName(c.Model); m != nil && len(m.GPUs) == 0 {
 		gpus = ""
 	}
-	if c.Capacity != nil && !cloud.RunsOnThisComputer(service.Region(c.Region)) {
-		capacity = *c.Capacity
+	if c.CapacityType != nil && !cloud.RunsOnThisComputer(service.Region(c.Region)) {
+		capacity = *c.CapacityType
 	}
 	return provision.ParseReplicaClass(gpus, capacity)
 }
 
-// Preview returns the changes of ApplyWanted: the machines to launch and remove, and the replicas to
+// Preview returns the changes of ApplyDesired: the machines to launch and remove, and the replicas to
 // replace.
-func (s *ReplicaScaling) Preview(ctx context.Context, w Wanted) (*Plan, []Replacement, error) {
+func (s *ReplicaScaler) Preview(ctx context.Context, w DesiredReplicas) (*Plan, []Replacement, error) {
 	have, err := s.listForChange(ctx)
 	if err != nil {
 		return nil, nil, err
 	}
-	d, _ := differenceOf(s.Spec, have, s.Decided, w.Counts)
-	p := &Plan{Have: have}
+	d, _ := diffReplicas(s.Spec, have, s.Decisions, w.Counts)
+	p := &Plan{Observed: have}
 	if len(d.launch) > 0 {
 		defer func() { s.Counts = nil }()
 		if p, err = s.planMore(have, d.launch); err != nil {
@@ -97,23 +97,23 @@ func (s *ReplicaScaling) Preview(ctx context.Context, w Wanted) (*Plan, []Replac
 		}
 	}
 	_, removed := s.splitExcess(have, d.excess)
-	p.Changes = append(p.Changes, removalOf(removed, reasonExcess)...)
+	p.Changes = append(p.Changes, deletionOf(removed, reasonExcess)...)
 	return p, d.replace, nil
 }
 
-// ApplyWanted applies the desired replicas: it drains or resumes machines of static regions, reclaims
+// ApplyDesired applies the desired replicas: it drains or resumes machines of static regions, reclaims
 // donated replicas, launches missing ones, replaces replicas on another GPU or capacity type, and
 // donates or removes excess ones once the others are ready. It applies as many changes as possible;
 // the error for the others is a *PartialError. While Use returns a *MachineEndedError, it plans again and
-// applies the difference, up to maxReplans times, as UpListed does.
-func (s *ReplicaScaling) ApplyWanted(ctx context.Context, w Wanted) error {
-	errs, err := s.scaleStatic(ctx, w.More)
+// applies the difference, up to maxReplans times, as UpAndAwait does.
+func (s *ReplicaScaler) ApplyDesired(ctx context.Context, w DesiredReplicas) error {
+	errs, err := s.scaleStatic(ctx, w.StaticDelta)
 	if err != nil {
 		return err
 	}
 	return retryEnded(func() error { return s.applyCounts(ctx, w.Counts, errs) }, func(ended *MachineEndedError) error {
-		if s.Ended != nil {
-			s.Ended(ended)
+		if s.OnEnded != nil {
+			s.OnEnded(ended)
 		}
 		return nil
 	})
@@ -121,14 +121,14 @@ func (s *ReplicaScaling) ApplyWanted(ctx context.Context, w Wanted) error {
 
 // applyCounts changes the replicas of regions whose machines the service creates to counts. errs are what could
 // not be applied before.
-func (s *ReplicaScaling) applyCounts(ctx context.Context, counts map[cloud.ReplicaGroup]provision.ClassCounts, errs []error) error {
+func (s *ReplicaScaler) applyCounts(ctx context.Context, counts map[cloud.ReplicaGroup]provision.ClassCounts, errs []error) error {
 	have, err := s.listForChange(ctx)
 	if err != nil {
 		return err
 	}
-	d, short := differenceOf(s.Spec, have, s.Decided, counts)
+	d, short := diffReplicas(s.Spec, have, s.Decisions, counts)
 	errs = slices.Concat(errs, short)
-	to := s.Decided
+	to := s.Decisions
 	for _, id := range d.reclaim {
 		to = to.Reclaimed(id)
 	}
@@ -174,29 +174,29 @@ func (e *PartialError) Error() string {
 func (e *PartialError) Unwrap() []error { return e.Errs }
 
 // PlanAddition returns the desired replicas with n more replicas of a model in a region, on a class.
-func (s *ReplicaScaling) PlanAddition(ctx context.Context, g cloud.ReplicaGroup, n int, on provision.ReplicaClass) (Wanted, error) {
+func (s *ReplicaScaler) PlanAddition(ctx context.Context, g cloud.ReplicaGroup, n int, class provision.ReplicaClass) (DesiredReplicas, error) {
 	if g.Region.Cloud() == service.CloudStatic {
-		return Wanted{}, fmt.Errorf("%s: %w", g.Region, ErrNotManaged)
+		return DesiredReplicas{}, fmt.Errorf("%s: %w", g.Region, ErrNotManaged)
 	}
 	have, err := s.listForChange(ctx)
 	if err != nil {
-		return Wanted{}, err
+		return DesiredReplicas{}, err
 	}
 	counts := provision.ClassCounts{}
 	for _, o := range replicasIn(have, g) {
-		if s.Decided.Donation(o.ID) == nil {
-			counts[runsOn(o)]++
+		if s.Decisions.Donation(o.ID) == nil {
+			counts[replicaClassOf(o)]++
 		}
 	}
-	counts[on] += n
+	counts[class] += n
 	if b, n := s.Spec.BoundsFor(g.Model, g.Region), counts.Total(); n > b.Max {
-		return Wanted{}, &BoundsError{Model: g.Model, Region: g.Region, Count: n, Bounds: b}
+		return DesiredReplicas{}, &BoundsError{Model: g.Model, Region: g.Region, Count: n, Bounds: b}
 	}
-	return Wanted{Counts: map[cloud.ReplicaGroup]provision.ClassCounts{g: counts}}, nil
+	return DesiredReplicas{Counts: map[cloud.ReplicaGroup]provision.ClassCounts{g: counts}}, nil
 }
 
-// PlanRemoval returns the plan of removing one replica, which Remove applies. It calls BeforeTaking.
-func (s *ReplicaScaling) PlanRemoval(ctx context.Context, id string) (*Plan, error) {
+// PlanRemoval returns the plan of removing one replica, which Remove applies. It calls BeforeRemoval.
+func (s *ReplicaScaler) PlanRemoval(ctx context.Context, id string) (*Plan, error) {
 	if isAttached(s.Spec, id) {
 		return nil, fmt.Errorf("%s: %w", id, ErrNotManaged)
 	}
@@ -207,49 +207,49 @@ func (s *ReplicaScaling) PlanRemoval(ctx context.Context, id string) (*Plan, err
 	if err := s.checkRemovable(have, id); err != nil {
 		return nil, err
 	}
-	if err := s.confirmTaking(ctx); err != nil {
+	if err := s.callBeforeRemoval(ctx); err != nil {
 		return nil, err
 	}
 	removed := slices.DeleteFunc(slices.Clone(have), func(o provision.Object) bool { return o.ID != id || o.Kind != provision.KindReplica })
-	return &Plan{Have: have, Changes: removalOf(removed, "removed by the operator")}, nil
+	return &Plan{Observed: have, Changes: deletionOf(removed, "removed by the operator")}, nil
 }
 
 // Remove drains a replica and deletes its machine, as planned by PlanRemoval.
-func (s *ReplicaScaling) Remove(ctx context.Context, p *Plan, id string) error {
+func (s *ReplicaScaler) Remove(ctx context.Context, p *Plan, id string) error {
 	if err := s.applyPlan(ctx, p); err != nil {
 		return err
 	}
-	next := s.Decided.WithDrained(id, false).Reclaimed(id) // its ID may be reused
-	if next.equal(s.Decided) {
+	next := s.Decisions.WithDrained(id, false).Reclaimed(id) // its ID may be reused
+	if next.equal(s.Decisions) {
 		return nil
 	}
-	s.Decided = next
+	s.Decisions = next
 	return s.Store(next)
 }
 
 // Drain drains a replica, or resumes it.
-func (s *ReplicaScaling) Drain(ctx context.Context, id string, drained bool) error {
+func (s *ReplicaScaler) Drain(ctx context.Context, id string, drained bool) error {
 	err := s.checkStorable(ctx, id)
 	if err == nil && drained {
-		err = s.confirmTaking(ctx)
+		err = s.callBeforeRemoval(ctx)
 	}
 	if err != nil {
 		return err
 	}
-	return s.applyDecisions(ctx, s.Decided.WithDrained(id, drained))
+	return s.applyDecisions(ctx, s.Decisions.WithDrained(id, drained))
 }
 
-// confirmTaking calls BeforeTaking.
-func (s *ReplicaScaling) confirmTaking(ctx context.Context) error {
-	if s.BeforeTaking == nil {
+// callBeforeRemoval calls BeforeRemoval.
+func (s *ReplicaScaler) callBeforeRemoval(ctx context.Context) error {
+	if s.BeforeRemoval == nil {
 		return nil
 	}
-	return s.BeforeTaking(ctx)
+	return s.BeforeRemoval(ctx)
 }
 
 // Donate donates a replica. A machine of a static region stays donated, any other is
 // removed after autoscale.donate_for.
-func (s *ReplicaScaling) Donate(ctx context.Context, id string) error {
+func (s *ReplicaScaler) Donate(ctx context.Context, id string) error {
 	if err := s.checkStorable(ctx, id); err != nil {
 		return err
 	}
@@ -260,22 +260,22 @@ func (s *ReplicaScaling) Donate(ctx context.Context, id string) error {
 	if err := s.checkRemovable(have, id); err != nil {
 		return err
 	}
-	if err := s.confirmTaking(ctx); err != nil {
+	if err := s.callBeforeRemoval(ctx); err != nil {
 		return err
 	}
-	return s.applyDecisions(ctx, s.withDonated(s.Decided, id))
+	return s.applyDecisions(ctx, s.withDonated(s.Decisions, id))
 }
 
 // Reclaim reclaims a donated replica.
-func (s *ReplicaScaling) Reclaim(ctx context.Context, id string) error {
+func (s *ReplicaScaler) Reclaim(ctx context.Context, id string) error {
 	if err := s.checkStorable(ctx, id); err != nil {
 		return err
 	}
-	return s.applyDecisions(ctx, s.Decided.Reclaimed(id))
+	return s.applyDecisions(ctx, s.Decisions.Reclaimed(id))
 }
 
 // withDonated returns the decisions with a replica donated now.
-func (s *ReplicaScaling) withDonated(d Decisions, id string) Decisions {
+func (s *ReplicaScaler) withDonated(d Decisions, id string) Decisions {
 	now := time.Now().UTC().Round(0)
 	how := service.Donation{Since: now, Until: now.Add(s.Spec.Autoscale.DonateFor)}
 	if isAttached(s.Spec, id) {
@@ -286,7 +286,7 @@ func (s *ReplicaScaling) withDonated(d Decisions, id string) Decisions {
 
 // splitExcess divides excess replicas into those to donate and those to remove. Cloud machines are
 // removed, since they cannot be donated, and so are replaced ones.
-func (s *ReplicaScaling) splitExcess(have, excess []provision.Object) (donated, removed []provision.Object) {
+func (s *ReplicaScaler) splitExcess(have, excess []provision.Object) (donated, removed []provision.Object) {
 	replaced := withReplacement(have)
 	for _, o := range excess {
 		if s.Spec.Autoscale.Donate && cloud.RunsOnThisComputer(o.Region) && !replaced[o.ID] {
@@ -300,7 +300,7 @@ func (s *ReplicaScaling) splitExcess(have, excess []provision.Object) (donated, 
 
 // checkStorable returns an error where the service has no such replica, or decisions about it would not be
 // stored.
-func (s *ReplicaScaling) checkStorable(ctx context.Context, id string) error {
+func (s *ReplicaScaler) checkStorable(ctx context.Context, id string) error {
 	have, err := s.listForChange(ctx)
 	switch {
 	case err != nil:
@@ -308,18 +308,18 @@ func (s *ReplicaScaling) checkStorable(ctx context.Context, id string) error {
 	case !isAttached(s.Spec, id) && !isRunning(have, id):
 		return &NoReplicaError{ID: id}
 	case cloud.UsesClouds(s.Spec):
-		return fmt.Errorf("%s: %w", id, ErrNotStorable)
+		return fmt.Errorf("%s: %w", id, ErrNoManualDecisions)
 	}
 	return nil
 }
 
 // checkRemovable returns an error where a replica cannot be removed.
-func (s *ReplicaScaling) checkRemovable(have []provision.Object, id string) error {
+func (s *ReplicaScaler) checkRemovable(have []provision.Object, id string) error {
 	g, ids, err := groupOf(s.Spec, have, id)
-	if err != nil || s.Decided.Donation(id) != nil {
+	if err != nil || s.Decisions.Donation(id) != nil {
 		return err
 	}
-	others := slices.DeleteFunc(ids, func(other string) bool { return other == id || s.Decided.Donation(other) != nil })
+	others := slices.DeleteFunc(ids, func(other string) bool { return other == id || s.Decisions.Donation(other) != nil })
 	if b, n := s.Spec.BoundsFor(g.Model, g.Region), len(others); n < b.Min {
 		return &BoundsError{Model: g.Model, Region: g.Region, Count: n, Bounds: b}
 	}
@@ -355,7 +355,7 @@ func groupOf(spec *service.Spec, have []provision.Object, id string) (g cloud.Re
 }
 
 // listForChange lists the objects. At the first call it also reads the regions' offerings.
-func (s *ReplicaScaling) listForChange(ctx context.Context) ([]provision.Object, error) {
+func (s *ReplicaScaler) listForChange(ctx context.Context) ([]provision.Object, error) {
 	if s.offers == nil {
 		if err := s.readPrices(ctx); err != nil {
 			return nil, err
@@ -366,35 +366,35 @@ func (s *ReplicaScaling) listForChange(ctx context.Context) ([]provision.Object,
 
 // applyDecisions applies decisions, and returns once drained replicas have completed their requests and
 // resumed ones are ready.
-func (s *ReplicaScaling) applyDecisions(ctx context.Context, to Decisions) error {
-	if to.equal(s.Decided) {
+func (s *ReplicaScaler) applyDecisions(ctx context.Context, to Decisions) error {
+	if to.equal(s.Decisions) {
 		return nil
 	}
 	if err := s.Store(to); err != nil {
 		return err
 	}
-	before, after := s.Decided.Idle(), to.Idle()
-	s.Decided, s.Changed = to, true
+	before, after := s.Decisions.NotServing(), to.NotServing()
+	s.Decisions, s.Changed = to, true
 	have, err := s.listObjects(ctx)
 	if err != nil {
 		return err
 	}
-	if err := s.Use(ctx, &Plan{Have: have}, after, subtract(before, after)); err != nil {
+	if err := s.UpdateBalancers(ctx, &Plan{Observed: have}, after, subtract(before, after)); err != nil {
 		return err
 	}
 	for _, id := range slices.Sorted(maps.Keys(subtract(after, before))) {
 		if s.Deployer.Drain != nil {
 			s.Deployer.Drain(ctx, provision.Object{ID: id, Kind: provision.KindReplica})
 		}
-		if s.Drained != nil {
-			s.Drained(id)
+		if s.OnDrained != nil {
+			s.OnDrained(id)
 		}
 	}
 	return nil
 }
 
 // applyPlan applies the changes of a plan of replicas and updates the balancers.
-func (s *ReplicaScaling) applyPlan(ctx context.Context, p *Plan) error {
+func (s *ReplicaScaler) applyPlan(ctx context.Context, p *Plan) error {
 	if len(p.Changes) == 0 {
 		return nil
 	}
@@ -407,18 +407,18 @@ func (s *ReplicaScaling) applyPlan(ctx context.Context, p *Plan) error {
 }
 
 // updateBalancers updates the balancers after a plan was applied.
-func (s *ReplicaScaling) updateBalancers(ctx context.Context, p *Plan) error {
+func (s *ReplicaScaler) updateBalancers(ctx context.Context, p *Plan) error {
 	fresh := map[string]bool{}
 	for _, c := range p.Changes {
 		if c.Action == provision.ActionLaunch {
 			fresh[c.ID()] = true
 		}
 	}
-	return s.Use(ctx, p, s.Decided.Idle(), fresh)
+	return s.UpdateBalancers(ctx, p, s.Decisions.NotServing(), fresh)
 }
 
 // launchReplicas launches more replicas.
-func (s *ReplicaScaling) launchReplicas(ctx context.Context, more map[cloud.ReplicaGroup]provision.ClassCounts) error {
+func (s *ReplicaScaler) launchReplicas(ctx context.Context, more map[cloud.ReplicaGroup]provision.ClassCounts) error {
 	have, err := s.listObjects(ctx)
 	if err != nil || len(more) == 0 {
 		return err
@@ -433,15 +433,15 @@ func (s *ReplicaScaling) launchReplicas(ctx context.Context, more map[cloud.Repl
 
 // replaceMismatched launches replacements for replicas of another class than desired, which then are excess.
 // refused are *ReplacementRefusedError.
-func (s *ReplicaScaling) replaceMismatched(ctx context.Context, counts map[cloud.ReplicaGroup]provision.ClassCounts) (refused []error, replaced bool, err error) {
+func (s *ReplicaScaler) replaceMismatched(ctx context.Context, counts map[cloud.ReplicaGroup]provision.ClassCounts) (refused []error, replaced bool, err error) {
 	have, err := s.listObjects(ctx)
 	if err != nil {
 		return nil, false, err
 	}
-	d, _ := differenceOf(s.Spec, have, s.Decided, counts)
-	p := &Plan{Have: have}
+	d, _ := diffReplicas(s.Spec, have, s.Decisions, counts)
+	p := &Plan{Observed: have}
 	for _, swap := range d.replace {
-		c, err := s.ReplaceReplica(ctx, p.Have, swap.Of, swap.On, s.Progress)
+		c, err := s.ReplaceReplica(ctx, p.Observed, swap.Replica, swap.Class, s.Progress)
 		var stays *ReplacementRefusedError
 		if errors.As(err, &stays) {
 			refused = append(refused, stays)
@@ -451,8 +451,8 @@ func (s *ReplicaScaling) replaceMismatched(ctx context.Context, counts map[cloud
 			return refused, replaced, err
 		}
 		s.Changed, replaced = true, true
-		p.Wants, p.Changes = append(p.Wants, c.Desired), append(p.Changes, c)
-		if p.Have, err = s.listObjects(ctx); err != nil {
+		p.Desired, p.Changes = append(p.Desired, c.Desired), append(p.Changes, c)
+		if p.Observed, err = s.listObjects(ctx); err != nil {
 			return refused, replaced, err
 		}
 	}
@@ -463,13 +463,13 @@ func (s *ReplicaScaling) replaceMismatched(ctx context.Context, counts map[cloud
 }
 
 // removeExcess donates or removes excess replicas.
-func (s *ReplicaScaling) removeExcess(ctx context.Context, counts map[cloud.ReplicaGroup]provision.ClassCounts) (changed bool, err error) {
+func (s *ReplicaScaler) removeExcess(ctx context.Context, counts map[cloud.ReplicaGroup]provision.ClassCounts) (changed bool, err error) {
 	have, err := s.listObjects(ctx)
 	if err != nil {
 		return false, err
 	}
-	d, _ := differenceOf(s.Spec, have, s.Decided, counts)
-	to := s.Decided
+	d, _ := diffReplicas(s.Spec, have, s.Decisions, counts)
+	to := s.Decisions
 	donated, removed := s.splitExcess(have, d.excess)
 	for _, o := range donated {
 		to = s.withDonated(to, o.ID)
@@ -477,25 +477,25 @@ func (s *ReplicaScaling) removeExcess(ctx context.Context, counts map[cloud.Repl
 	if err := s.applyDecisions(ctx, to); err != nil {
 		return false, err
 	}
-	return len(d.excess) > 0, s.applyPlan(ctx, &Plan{Have: have, Changes: removalOf(removed, reasonExcess)})
+	return len(d.excess) > 0, s.applyPlan(ctx, &Plan{Observed: have, Changes: deletionOf(removed, reasonExcess)})
 }
 
 // scaleStatic drains excess machines of static regions, the last of the list first, and resumes
 // drained and donated ones.
-func (s *ReplicaScaling) scaleStatic(ctx context.Context, more map[cloud.ReplicaGroup]int) (errs []error, err error) {
-	to := s.Decided
+func (s *ReplicaScaler) scaleStatic(ctx context.Context, more map[cloud.ReplicaGroup]int) (errs []error, err error) {
+	to := s.Decisions
 	for _, r := range s.Spec.Regions {
 		for i := range s.Spec.Models {
 			g := cloud.ReplicaGroup{Model: s.Spec.Models[i].Name, Region: r.Name}
 			delta := more[g]
 			if delta < 0 && cloud.UsesClouds(s.Spec) {
-				errs = append(errs, fmt.Errorf("%s in %s: remove %d: %w", g.Model, g.Region, -delta, ErrNotStorable))
+				errs = append(errs, fmt.Errorf("%s in %s: remove %d: %w", g.Model, g.Region, -delta, ErrNoManualDecisions))
 				continue
 			}
 			replicas := static.Replicas(s.Spec, r)
 			slices.Reverse(replicas)
 			for _, c := range replicas {
-				idle := to.Idle()[c.ID]
+				idle := to.NotServing()[c.ID]
 				switch {
 				case c.Model != g.Model:
 				case delta < 0 && !idle:
@@ -518,8 +518,8 @@ func (s *ReplicaScaling) scaleStatic(ctx context.Context, more map[cloud.Replica
 // reasonExcess is the reason for removing excess replicas.
 const reasonExcess = "exceeds the plan"
 
-// removalOf returns the deletion of machines with a reason.
-func removalOf(removed []provision.Object, why string) provision.Changes {
+// deletionOf returns the deletion of machines with a reason.
+func deletionOf(removed []provision.Object, why string) provision.Changes {
 	changes := provision.Diff(nil, removed)
 	for i := range changes {
 		changes[i].Reason = why
@@ -528,34 +528,34 @@ func removalOf(removed []provision.Object, why string) provision.Changes {
 }
 
 // removeMachines deletes machines; why is passed to progress.
-func (f *Deployer) removeMachines(ctx context.Context, removed []provision.Object, why string, progress provision.ProgressFunc) error {
-	_, err := provision.Apply(ctx, removalOf(removed, why), f.Provider, provision.ApplyOptions{Parallel: parallel, Progress: progress})
+func (dp *Deployer) removeMachines(ctx context.Context, removed []provision.Object, why string, progress provision.ProgressFunc) error {
+	_, err := provision.Apply(ctx, deletionOf(removed, why), dp.Provider, provision.ApplyOptions{Parallel: parallel, Progress: progress})
 	return err
 }
 
 // launchMore launches additional replicas of classes and returns the final plan.
-func (f *Deployer) launchMore(ctx context.Context, have []provision.Object, more map[cloud.ReplicaGroup]provision.ClassCounts, progress provision.ProgressFunc) (*Plan, error) {
-	defer func() { f.Counts = nil }() // Up replans where there is no capacity
-	p, err := f.planMore(have, more)
+func (dp *Deployer) launchMore(ctx context.Context, have []provision.Object, more map[cloud.ReplicaGroup]provision.ClassCounts, progress provision.ProgressFunc) (*Plan, error) {
+	defer func() { dp.Counts = nil }() // Up replans where there is no capacity
+	p, err := dp.planMore(have, more)
 	if err != nil {
 		return p, err
 	}
-	return f.Up(ctx, p, progress)
+	return dp.Up(ctx, p, progress)
 }
 
 // planMore returns the plan of launchMore and sets Counts accordingly.
-func (f *Deployer) planMore(have []provision.Object, more map[cloud.ReplicaGroup]provision.ClassCounts) (*Plan, error) {
-	f.Counts = map[cloud.ReplicaGroup]provision.ClassCounts{}
+func (dp *Deployer) planMore(have []provision.Object, more map[cloud.ReplicaGroup]provision.ClassCounts) (*Plan, error) {
+	dp.Counts = map[cloud.ReplicaGroup]provision.ClassCounts{}
 	for g, counts := range more {
-		f.Counts[g] = maps.Clone(counts)
+		dp.Counts[g] = maps.Clone(counts)
 		for _, o := range replicasIn(have, g) {
-			if !f.Terminating[o.ID] {
-				f.Counts[g][runsOn(o)]++
+			if !dp.NeedReplacement[o.ID] {
+				dp.Counts[g][replicaClassOf(o)]++
 			}
 		}
 	}
-	f.Only = func(_ *Plan, c provision.Change) bool {
+	dp.Filter = func(_ *Plan, c provision.Change) bool {
 		return c.Kind() == provision.KindReplica && c.Action == provision.ActionLaunch
 	}
-	return f.planFor(have, nil)
+	return dp.planFor(have, nil)
 }

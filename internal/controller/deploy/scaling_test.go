@@ -20,11 +20,11 @@ import (
 )
 
 // newScaling returns the scaling of a service whose balancers immediately use all replicas.
-func newScaling(f *deploy.Deployer) *deploy.ReplicaScaling {
-	return &deploy.ReplicaScaling{
-		Deployer: f,
-		Store:    func(deploy.Decisions) error { return nil },
-		Use:      func(context.Context, *deploy.Plan, map[string]bool, map[string]bool) error { return nil },
+func newScaling(dp *deploy.Deployer) *deploy.ReplicaScaler {
+	return &deploy.ReplicaScaler{
+		Deployer:        dp,
+		Store:           func(deploy.Decisions) error { return nil },
+		UpdateBalancers: func(context.Context, *deploy.Plan, map[string]bool, map[string]bool) error { return nil },
 	}
 }
 
@@ -40,13 +40,13 @@ func TestWantedByPlan(t *testing.T) {
 		},
 	}
 	spot, onDemand := "spot", "on_demand"
-	got := deploy.WantedBy(spec, plan.Proposal{Changes: []plan.ReplicaChange{
-		{Model: "m", Region: "aws/us-east-1", GPU: "L4", Capacity: &spot, Current: 1, Planned: 3},
-		{Model: "m", Region: "aws/us-east-1", GPU: "8xH100", Capacity: &onDemand, Current: 2, Planned: 1},
-		{Model: "n", Region: "aws/us-east-1", GPU: "L4", Capacity: &onDemand, Current: 1, Planned: 0},
+	got := deploy.DesiredBy(spec, plan.Proposal{Changes: []plan.ReplicaChange{
+		{Model: "m", Region: "aws/us-east-1", GPU: "L4", CapacityType: &spot, Current: 1, Planned: 3},
+		{Model: "m", Region: "aws/us-east-1", GPU: "8xH100", CapacityType: &onDemand, Current: 2, Planned: 1},
+		{Model: "n", Region: "aws/us-east-1", GPU: "L4", CapacityType: &onDemand, Current: 1, Planned: 0},
 		{Model: "m", Region: "static/paris", GPU: "L4", Current: 1, Delta: 1, Planned: 2},
-		{Model: "n", Region: "local/us", GPU: "L4", Capacity: &onDemand, Planned: 2},
-		{Model: "sim", Region: "aws/us-east-1", GPU: "L4", Capacity: &onDemand, Planned: 2},
+		{Model: "n", Region: "local/us", GPU: "L4", CapacityType: &onDemand, Planned: 2},
+		{Model: "sim", Region: "aws/us-east-1", GPU: "L4", CapacityType: &onDemand, Planned: 2},
 	}})
 	want := map[cloud.ReplicaGroup]provision.ClassCounts{
 		{Model: "m", Region: "aws/us-east-1"}:   {{GPU: "L4", GPUs: 1, Capacity: "spot"}: 3, {GPU: "H100", GPUs: 8, Capacity: "on_demand"}: 1},
@@ -57,15 +57,15 @@ func TestWantedByPlan(t *testing.T) {
 	if !maps.EqualFunc(got.Counts, want, func(a, b provision.ClassCounts) bool { return reflect.DeepEqual(a, b) }) {
 		t.Errorf("got %v, want %v", got.Counts, want)
 	}
-	if more := map[cloud.ReplicaGroup]int{{Model: "m", Region: "static/paris"}: 1}; !maps.Equal(got.More, more) {
-		t.Errorf("got %v, want %v", got.More, more)
+	if more := map[cloud.ReplicaGroup]int{{Model: "m", Region: "static/paris"}: 1}; !maps.Equal(got.StaticDelta, more) {
+		t.Errorf("got %v, want %v", got.StaticDelta, more)
 	}
 }
 
 // scaledService is a service of one region with replicas in memory, and the steps of changing them.
 type scaledService struct {
 	reconcilerWorld
-	*deploy.ReplicaScaling
+	*deploy.ReplicaScaler
 	group cloud.ReplicaGroup
 	steps []string
 }
@@ -86,14 +86,14 @@ func newScaledService(t *testing.T, region service.Region, autoscale string) *sc
 	if _, err := up(spec, s.Memory); err != nil {
 		t.Fatal(err)
 	}
-	f := newDeployer(spec, s.Memory)
-	f.Drain = func(_ context.Context, o provision.Object) { s.steps = append(s.steps, "drain "+o.ID) }
-	s.ReplicaScaling = newScaling(f)
+	dp := newDeployer(spec, s.Memory)
+	dp.Drain = func(_ context.Context, o provision.Object) { s.steps = append(s.steps, "drain "+o.ID) }
+	s.ReplicaScaler = newScaling(dp)
 	s.Store = func(d deploy.Decisions) error {
 		s.steps = append(s.steps, "decide")
 		return nil
 	}
-	s.Use = func(_ context.Context, _ *deploy.Plan, idle, fresh map[string]bool) error {
+	s.UpdateBalancers = func(_ context.Context, _ *deploy.Plan, idle, fresh map[string]bool) error {
 		s.steps = append(s.steps, fmt.Sprintf("use, idle %v, new %v", slices.Sorted(maps.Keys(idle)), slices.Sorted(maps.Keys(fresh))))
 		return nil
 	}
@@ -109,7 +109,7 @@ func newScaledService(t *testing.T, region service.Region, autoscale string) *sc
 func (s *scaledService) apply(t *testing.T, counts provision.ClassCounts) string {
 	t.Helper()
 	s.steps = nil
-	return undoneText(t, s.ApplyWanted(t.Context(), deploy.Wanted{Counts: map[cloud.ReplicaGroup]provision.ClassCounts{s.group: counts}}))
+	return undoneText(t, s.ApplyDesired(t.Context(), deploy.DesiredReplicas{Counts: map[cloud.ReplicaGroup]provision.ClassCounts{s.group: counts}}))
 }
 
 // undoneText returns the errors of the changes that could not be applied; empty without any.
@@ -227,7 +227,7 @@ func TestPreview(t *testing.T) {
 		s := newScaledService(t, "aws/us-east-1", "")
 		preview := func(counts provision.ClassCounts) string {
 			t.Helper()
-			p, swaps, err := s.Preview(t.Context(), deploy.Wanted{Counts: map[cloud.ReplicaGroup]provision.ClassCounts{s.group: counts}})
+			p, swaps, err := s.Preview(t.Context(), deploy.DesiredReplicas{Counts: map[cloud.ReplicaGroup]provision.ClassCounts{s.group: counts}})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -236,7 +236,7 @@ func TestPreview(t *testing.T) {
 				all = append(all, string(c.Action)+" "+c.ID())
 			}
 			for _, swap := range swaps {
-				all = append(all, fmt.Sprintf("%s -> %s", swap.Of.ID, swap.On))
+				all = append(all, fmt.Sprintf("%s -> %s", swap.Replica.ID, swap.Class))
 			}
 			return strings.Join(all, ", ")
 		}
@@ -273,7 +273,7 @@ func TestRemoveReplica(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := s.ApplyWanted(t.Context(), w); err != nil {
+		if err := s.ApplyDesired(t.Context(), w); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := s.PlanAddition(t.Context(), s.group, 1, onH100); err == nil || !strings.Contains(err.Error(), "got 4") {
@@ -309,15 +309,15 @@ func TestApplyWantedToStaticRegions(t *testing.T) {
 		{1, "", ""},
 		{1, "", "m in static/paris: add 1: list the machines under endpoints in service.yaml"},
 	} {
-		text := undoneText(t, s.ApplyWanted(t.Context(), deploy.Wanted{More: map[cloud.ReplicaGroup]int{g: tt.more}}))
-		if idle := strings.Join(slices.Sorted(maps.Keys(s.Decided.Idle())), " "); idle != tt.idle || text != tt.undone {
+		text := undoneText(t, s.ApplyDesired(t.Context(), deploy.DesiredReplicas{StaticDelta: map[cloud.ReplicaGroup]int{g: tt.more}}))
+		if idle := strings.Join(slices.Sorted(maps.Keys(s.Decisions.NotServing())), " "); idle != tt.idle || text != tt.undone {
 			t.Errorf("%+d: idle %q, not done %q", tt.more, idle, text)
 		}
 	}
 	if err := s.Donate(t.Context(), "paris-10-0-0-1-8000"); err != nil {
 		t.Fatal(err)
 	}
-	if d := s.Decided.Donation("paris-10-0-0-1-8000"); d == nil || !d.Until.IsZero() || time.Since(d.Since) > time.Hour {
+	if d := s.Decisions.Donation("paris-10-0-0-1-8000"); d == nil || !d.Until.IsZero() || time.Since(d.Since) > time.Hour {
 		t.Errorf("donated: %+v", d)
 	}
 	if _, err := s.PlanRemoval(t.Context(), "paris-10-0-0-1-8000"); err == nil || !strings.Contains(err.Error(), "listed in service.yaml") {
@@ -337,15 +337,15 @@ func TestDonateReplica(t *testing.T) {
 	if err := s.Donate(t.Context(), "us-1"); err != nil {
 		t.Fatal(err)
 	}
-	if d := s.Decided.Donation("us-1"); d == nil || d.Until.Sub(d.Since) != time.Hour {
+	if d := s.Decisions.Donation("us-1"); d == nil || d.Until.Sub(d.Since) != time.Hour {
 		t.Errorf("donated: %+v", d)
 	}
 	if undone := s.apply(t, provision.ClassCounts{onL4: 3}); undone != "" || strings.Join(s.steps, "; ") != "decide; use, idle [], new [us-1]" {
 		t.Errorf("one more: %q, not done %q", s.steps, undone)
 	}
 	for _, drained := range []bool{true, false} {
-		if err := s.Drain(t.Context(), "us-0", drained); err != nil || s.Decided.IsDrained("us-0") != drained {
-			t.Errorf("drained %t: %+v, %v", drained, s.Decided, err)
+		if err := s.Drain(t.Context(), "us-0", drained); err != nil || s.Decisions.IsDrained("us-0") != drained {
+			t.Errorf("drained %t: %+v, %v", drained, s.Decisions, err)
 		}
 	}
 	if err := s.Drain(t.Context(), "us-7", true); err == nil {
@@ -373,7 +373,7 @@ func TestFallbackReplicaIsNotExcess(t *testing.T) {
 			{Model: "llama", Region: "aws/us-west-2"}: {onL4: 1},
 		}
 		for range 2 {
-			if err := s.ApplyWanted(t.Context(), deploy.Wanted{Counts: counts}); err != nil {
+			if err := s.ApplyDesired(t.Context(), deploy.DesiredReplicas{Counts: counts}); err != nil {
 				t.Fatal(err)
 			}
 			u := reconcilerWorld{Memory: m}
@@ -398,16 +398,16 @@ func TestCloudServiceRejectsDecisions(t *testing.T) {
 		"reclaim": func(id string) error { return s.Reclaim(t.Context(), id) },
 	} {
 		for _, id := range []string{"us-east-1-0", "paris-10-0-0-1-8000"} {
-			if err := decide(id); !errors.Is(err, deploy.ErrNotStorable) {
+			if err := decide(id); !errors.Is(err, deploy.ErrNoManualDecisions) {
 				t.Errorf("%s %s: %v", what, id, err)
 			}
 		}
 	}
-	err := s.ApplyWanted(t.Context(), deploy.Wanted{More: map[cloud.ReplicaGroup]int{{Model: "llama", Region: "static/paris"}: -1}})
+	err := s.ApplyDesired(t.Context(), deploy.DesiredReplicas{StaticDelta: map[cloud.ReplicaGroup]int{{Model: "llama", Region: "static/paris"}: -1}})
 	if got := undoneText(t, err); !strings.HasPrefix(got, "llama in static/paris: remove 1: ") {
 		t.Errorf("not applied: %q", got)
 	}
-	if s.Changed || len(s.Decided.Idle()) > 0 {
-		t.Errorf("decided: %+v", s.Decided)
+	if s.Changed || len(s.Decisions.NotServing()) > 0 {
+		t.Errorf("decided: %+v", s.Decisions)
 	}
 }

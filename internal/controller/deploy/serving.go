@@ -51,11 +51,11 @@ func (e *NotReadyError) Unwrap() error { return e.Cause }
 // AwaitServing returns when every balancer on this computer is ready and reports its replicas ready,
 // including those of static regions. Balancers report that shortly after the agents. ready is called
 // once for each balancer and replica; may be nil. When ctx ends first, the error is a *NotReadyError.
-func (h *Delivery) AwaitServing(ctx context.Context, spec *service.Spec, draining map[string]bool, ready func(id string)) error {
-	waiting := h.servingIDs(spec, draining)
+func (dl *Delivery) AwaitServing(ctx context.Context, spec *service.Spec, draining map[string]bool, ready func(id string)) error {
+	waiting := dl.servingIDs(spec, draining)
 	total := len(waiting)
 	for {
-		reasons := h.unreadyReasons(ctx, spec, waiting)
+		reasons := dl.unreadyReasons(ctx, spec, waiting)
 		for _, id := range slices.Clone(waiting) {
 			if reasons[id] == "" {
 				waiting = slices.DeleteFunc(waiting, func(w string) bool { return w == id })
@@ -75,10 +75,10 @@ func (h *Delivery) AwaitServing(ctx context.Context, spec *service.Spec, drainin
 
 // Reload makes every balancer reload its files. The error contains those that reject them;
 // balancers that do not respond, or are reloading already, are no error.
-func (h *Delivery) Reload(ctx context.Context) error {
+func (dl *Delivery) Reload(ctx context.Context) error {
 	var mu sync.Mutex
 	var all []error
-	h.eachBalancer(func(b provision.Object, a adminClient) {
+	dl.eachBalancer(func(b provision.Object, a adminClient) {
 		ctx, cancel := context.WithTimeout(ctx, adminTimeout)
 		defer cancel()
 		_, err := a.Client.Reload(ctx)
@@ -94,17 +94,17 @@ func (h *Delivery) Reload(ctx context.Context) error {
 
 // servingIDs returns the sorted IDs of everything that should serve on this computer or is attached to
 // it.
-func (h *Delivery) servingIDs(spec *service.Spec, draining map[string]bool) []string {
+func (dl *Delivery) servingIDs(spec *service.Spec, draining map[string]bool) []string {
 	var ids []string
 	if !cloud.UsesClouds(spec) { // otherwise cloud balancers have them
 		for _, r := range attachedOf(spec) {
-			if !draining[r.ID] && !h.BalancersOnly {
+			if !draining[r.ID] && !dl.BalancersOnly {
 				ids = append(ids, r.ID)
 			}
 		}
 	}
-	for _, o := range h.Have {
-		if o.Kind.IsMachine() && o.TerminatedReason == "" && cloud.RunsOnThisComputer(o.Region) && !draining[o.ID] && (o.Kind != provision.KindReplica || !h.BalancersOnly) {
+	for _, o := range dl.Machines {
+		if o.Kind.IsMachine() && o.TerminatedReason == "" && cloud.RunsOnThisComputer(o.Region) && !draining[o.ID] && (o.Kind != provision.KindReplica || !dl.BalancersOnly) {
 			ids = append(ids, o.ID)
 		}
 	}
@@ -113,13 +113,13 @@ func (h *Delivery) servingIDs(spec *service.Spec, draining map[string]bool) []st
 }
 
 // unreadyReasons returns why each of some machines is not ready.
-func (h *Delivery) unreadyReasons(ctx context.Context, spec *service.Spec, ids []string) map[string]string {
+func (dl *Delivery) unreadyReasons(ctx context.Context, spec *service.Spec, ids []string) map[string]string {
 	reasons := map[string]string{}
 	for _, id := range ids {
 		reasons[id] = "no balancer reports it"
 	}
 	var mu sync.Mutex
-	h.eachBalancer(func(b provision.Object, a adminClient) {
+	dl.eachBalancer(func(b provision.Object, a adminClient) {
 		ctx, cancel := context.WithTimeout(ctx, adminTimeout)
 		defer cancel()
 		s, err := a.Snapshot(ctx)
@@ -143,7 +143,7 @@ func (h *Delivery) unreadyReasons(ctx context.Context, spec *service.Spec, ids [
 				}
 			}
 		}
-		if own == 0 || h.BalancersOnly {
+		if own == 0 || dl.BalancersOnly {
 			check = healthPath // without replicas it may never become ready
 		}
 		reasons[b.ID] = cmp.Or(waitingForCertificate(s, b.ID), probeProblem(ctx, PublicURL(spec, b)+check))
@@ -155,13 +155,13 @@ func (h *Delivery) unreadyReasons(ctx context.Context, spec *service.Spec, ids [
 }
 
 // eachBalancer calls do for each balancer with an address, concurrently.
-func (h *Delivery) eachBalancer(do func(provision.Object, adminClient)) {
-	hc := telemetry.SecureClient(h.Party.Client(identity.Balancer))
+func (dl *Delivery) eachBalancer(do func(provision.Object, adminClient)) {
+	hc := telemetry.SecureClient(dl.Party.Client(identity.Balancer))
 	defer hc.CloseIdleConnections()
 	var wg sync.WaitGroup
-	for _, b := range h.Have {
+	for _, b := range dl.Machines {
 		if b.Kind == provision.KindBalancer && b.TerminatedReason == "" && Reachable(b) {
-			wg.Go(func() { do(b, adminClient{telemetry.NewClient(h.adminURL(b), hc)}) })
+			wg.Go(func() { do(b, adminClient{telemetry.NewClient(dl.adminURL(b), hc)}) })
 		}
 	}
 	wg.Wait()

@@ -19,7 +19,7 @@ import (
 // purposeLaunches is the purpose for which controllers sign their record of launched balancers.
 const purposeLaunches = "launches of balancers"
 
-// signedNotes is the NoteStore of a controller's Enrolments: its one document is a record in the store, signed with
+// signedNotes is the DocumentStore of a controller's Enrolments: its one document is a record in the store, signed with
 // the controller's certificate. Whoever can write to the store, such as a balancer, cannot insert a machine. It is
 // used in one iteration.
 type signedNotes struct {
@@ -28,7 +28,7 @@ type signedNotes struct {
 	records controller.Records
 }
 
-// LoadValue implements NoteStore. A record that no controller of the service signed is an error.
+// LoadValue implements DocumentStore. A record that no controller of the service signed is an error.
 func (n signedNotes) LoadValue(_ string, v any) error {
 	var s identity.Signed
 	found, err := n.records.Load(n.ctx, telemetry.BalancerLaunchesRecord, &s)
@@ -45,7 +45,7 @@ func (n signedNotes) LoadValue(_ string, v any) error {
 	return nil
 }
 
-// StoreValue implements NoteStore.
+// StoreValue implements DocumentStore.
 func (n signedNotes) StoreValue(_ string, v any) error {
 	text, err := json.Marshal(v)
 	if err != nil {
@@ -65,7 +65,7 @@ func (e *Enrolments) AcceptSigned(reported []*telemetry.BalancerLaunches, by ide
 		if r == nil {
 			continue
 		}
-		var launches []launchRecord
+		var launches []balancerLaunch
 		if text, err := by.OpenSigned(identity.Signed(*r), purposeLaunches, identity.Controller); err == nil && json.Unmarshal(text, &launches) == nil {
 			e.accept(launches)
 		}
@@ -85,21 +85,21 @@ func (e *Enrolments) Store() error {
 
 // rewrite stores the record again.
 func (e *Enrolments) rewrite() error {
-	return e.update(func(all []launchRecord) []launchRecord { return all })
+	return e.update(func(all []balancerLaunch) []balancerLaunch { return all })
 }
 
 // ReadBalancerLaunches reads the launches that controllers recorded from all balancers that respond.
-func (h *Delivery) ReadBalancerLaunches(ctx context.Context) []*telemetry.BalancerLaunches {
+func (dl *Delivery) ReadBalancerLaunches(ctx context.Context) []*telemetry.BalancerLaunches {
 	ctx, cancel := context.WithTimeout(ctx, statusTimeout)
 	defer cancel()
 	var wg sync.WaitGroup
-	all := make([]*telemetry.BalancerLaunches, len(h.Have))
-	for i, o := range h.Have {
+	all := make([]*telemetry.BalancerLaunches, len(dl.Machines))
+	for i, o := range dl.Machines {
 		if o.Kind != provision.KindBalancer || o.TerminatedReason != "" || !Reachable(o) {
 			continue
 		}
 		wg.Go(func() {
-			if s, err := h.Snapshot(ctx, o); err == nil {
+			if s, err := dl.Snapshot(ctx, o); err == nil {
 				all[i] = s.BalancerLaunches
 			}
 		})
@@ -121,7 +121,7 @@ const recentLaunches = 4 * time.Hour
 func (e *Enrolments) nextLaunch(id string, listed bool) time.Time {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	var last launchRecord
+	var last balancerLaunch
 	recent := 0
 	for _, l := range e.launches {
 		if l.ID == id && !l.At.IsZero() {
@@ -148,54 +148,54 @@ func (e *Enrolments) nextLaunch(id string, listed bool) time.Time {
 
 // useEnrolments prepares the record of the balancers that controllers launched for an iteration, in services in
 // which they may.
-func (k *Reconciler) useEnrolments(ctx context.Context, o *bundleState) error {
-	if !cloud.ReplacesBalancers(o.content.Spec) {
-		k.enrolments, o.content.Launched = nil, nil
-		o.deployer.Enrolments, o.delivery.Enrolments = nil, nil
+func (rc *Reconciler) useEnrolments(ctx context.Context, bs *bundleState) error {
+	if !cloud.ReplacesBalancers(bs.content.Spec) {
+		rc.enrolments, bs.content.Launched = nil, nil
+		bs.deployer.Enrolments, bs.delivery.Enrolments = nil, nil
 		return nil
 	}
-	revoked, err := k.revoked(o.delivery.Party.Root)
+	revoked, err := rc.revoked(bs.delivery.Party.Root)
 	if err != nil {
 		return err
 	}
-	party := o.delivery.Party
-	party.Revoked, party.Now = revoked.Has, k.Now
-	notes := signedNotes{ctx, party, k.records}
-	if k.enrolments == nil {
-		e := &Enrolments{notes: notes}
-		if err := k.loadEnrolments(e); err != nil {
+	party := bs.delivery.Party
+	party.Revoked, party.Now = revoked.Has, rc.Now
+	notes := signedNotes{ctx, party, rc.records}
+	if rc.enrolments == nil {
+		e := &Enrolments{documents: notes}
+		if err := rc.loadEnrolments(e); err != nil {
 			return err
 		}
-		k.enrolments = e
+		rc.enrolments = e
 	}
-	e := k.enrolments
-	e.notes, e.LabelKey, e.enrolled = notes, o.content.PeerToken, o.content.Enrolled
-	o.deployer.Enrolments, o.delivery.Enrolments = e, e
-	o.content.Launched = e.Handles()
+	e := rc.enrolments
+	e.documents, e.LabelKey, e.enrolled = notes, bs.content.PrefixHashSeed, bs.content.Enrolled
+	bs.deployer.Enrolments, bs.delivery.Enrolments = e, e
+	bs.content.Launched = e.Handles()
 	return nil
 }
 
 // loadEnrolments loads the record. One that is not valid, such as one of a revoked controller, is replaced: the next
 // `up` recognises its machines by their certificates.
-func (k *Reconciler) loadEnrolments(e *Enrolments) error {
-	err := e.notes.LoadValue(noteEnrolments, &e.launches)
+func (rc *Reconciler) loadEnrolments(e *Enrolments) error {
+	err := e.documents.LoadValue(documentEnrolments, &e.launches)
 	if errors.Is(err, controller.ErrDamagedRecord) {
-		k.log().Warn("the record of launched balancers is not valid; it starts empty", "err", err)
+		rc.log().Warn("the record of launched balancers is not valid; it starts empty", "err", err)
 		e.launches, err = nil, nil
 	}
 	return err
 }
 
 // adoptLaunched records the machines of launches whose result this controller, or an earlier one, did not receive.
-func (k *Reconciler) adoptLaunched(o *bundleState, have []provision.Object) error {
-	if k.enrolments == nil {
+func (rc *Reconciler) adoptLaunched(bs *bundleState, have []provision.Object) error {
+	if rc.enrolments == nil {
 		return nil
 	}
-	_, known := k.enrolments.Examine(have, func(provision.Object) bool { return false })
+	_, known := rc.enrolments.ClassifyMachines(have, func(provision.Object) bool { return false })
 	if len(known) == 0 {
 		return nil
 	}
-	err := k.enrolments.Adopt(known)
-	o.content.Launched = k.enrolments.Handles()
+	err := rc.enrolments.Adopt(known)
+	bs.content.Launched = rc.enrolments.Handles()
 	return err
 }

@@ -24,18 +24,18 @@ const (
 	interruptionsTTL = 10 * time.Minute
 )
 
-// spotPlace is a spot offering.
-type spotPlace struct {
-	region     service.Region
-	zone, kind string
+// spotPool is a spot offering.
+type spotPool struct {
+	region            service.Region
+	zone, machineType string
 }
 
 // spotScores are the clouds' estimates for spot offerings: provision.CapacityAdvice.Score.
-type spotScores map[spotPlace]float64
+type spotScores map[spotPool]float64
 
 // of returns the score of an offering; nil = unknown.
 func (s spotScores) of(o provision.Offering) *float64 {
-	if score, known := s[spotPlace{o.Region, o.Zone, o.Type}]; known && o.Capacity == service.CapacitySpot {
+	if score, known := s[spotPool{o.Region, o.Zone, o.Type}]; known && o.Capacity == service.CapacitySpot {
 		return &score
 	}
 	return nil
@@ -50,7 +50,7 @@ type spotState struct {
 // observeSpot reads, in every region that uses spot, the interrupted machines that the list omits, and the
 // placement scores. Interrupted machines are listed at once when a spot machine has vanished, so that its
 // replacement avoids the zone. Failures are returned; what is known stays in force.
-func (k *Reconciler) observeSpot(ctx context.Context, o *bundleState, s *observation) error {
+func (rc *Reconciler) observeSpot(ctx context.Context, bs *bundleState, s *observation) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, listTimeout, fmt.Errorf("no response within %s", listTimeout))
 	defer cancel()
 	var mu sync.Mutex
@@ -68,20 +68,20 @@ func (k *Reconciler) observeSpot(ctx context.Context, o *bundleState, s *observa
 		if !slices.Contains(r.Capacity, service.CapacitySpot) || s.unresponsive[r.Name] != nil || r.Name.Cloud() == service.CloudStatic {
 			continue
 		}
-		state := o.spotStateOf(r.Name)
+		state := bs.spotStateOf(r.Name)
 		if state.updateRunning(s.have, r.Name) || now.Sub(state.interruptionsReadAt) > interruptionsTTL {
 			state.interruptionsReadAt = now
 			wg.Go(func() {
-				ended, err := o.deployer.interruptions(ctx, r.Name)
-				report(func() { o.deployer.recordEnded(ended) }, err)
+				ended, err := bs.deployer.interruptions(ctx, r.Name)
+				report(func() { bs.deployer.recordEnded(ended) }, err)
 			})
 		}
-		offers := spotOffers(s.spec, o.deployer.offers[r.Name])
+		offers := spotOffers(s.spec, bs.deployer.offers[r.Name])
 		if len(offers) > 0 && now.Sub(state.scoresReadAt) > scoresTTL {
 			state.scoresReadAt = now
 			wg.Go(func() {
-				advice, err := o.deployer.advice(ctx, r.Name, offers)
-				report(func() { o.deployer.applyAdvice(r.Name, advice) }, err)
+				advice, err := bs.deployer.capacityAdvice(ctx, r.Name, offers)
+				report(func() { bs.deployer.applyAdvice(r.Name, advice) }, err)
 			})
 		}
 	}
@@ -90,14 +90,14 @@ func (k *Reconciler) observeSpot(ctx context.Context, o *bundleState, s *observa
 }
 
 // spotStateOf returns the state of a region.
-func (o *bundleState) spotStateOf(r service.Region) *spotState {
-	if o.spot == nil {
-		o.spot = map[service.Region]*spotState{}
+func (bs *bundleState) spotStateOf(r service.Region) *spotState {
+	if bs.spot == nil {
+		bs.spot = map[service.Region]*spotState{}
 	}
-	if o.spot[r] == nil {
-		o.spot[r] = &spotState{}
+	if bs.spot[r] == nil {
+		bs.spot[r] = &spotState{}
 	}
-	return o.spot[r]
+	return bs.spot[r]
 }
 
 // updateRunning updates the running spot machines of a region and reports whether one has vanished.
@@ -125,26 +125,26 @@ func spotOffers(spec *service.Spec, offers provision.Offerings) provision.Offeri
 }
 
 // interruptions returns the interrupted machines of a region that its cloud's list omits.
-func (f *Deployer) interruptions(ctx context.Context, r service.Region) ([]provision.Object, error) {
-	reporter, ok := f.Provider.(provision.InterruptionReporter)
+func (dp *Deployer) interruptions(ctx context.Context, r service.Region) ([]provision.Object, error) {
+	reporter, ok := dp.Provider.(provision.InterruptionReporter)
 	if !ok {
 		return nil, nil
 	}
-	ended, err := reporter.Interruptions(ctx, r, f.Spec.Name)
-	return slices.DeleteFunc(ended, func(o provision.Object) bool { return o.Owner != f.Owner || o.Kind != provision.KindReplica }), err
+	ended, err := reporter.Interruptions(ctx, r, dp.Spec.Name)
+	return slices.DeleteFunc(ended, func(o provision.Object) bool { return o.Owner != dp.Owner || o.Kind != provision.KindReplica }), err
 }
 
 // recordEnded records interrupted machines.
-func (f *Deployer) recordEnded(ended []provision.Object) {
+func (dp *Deployer) recordEnded(ended []provision.Object) {
 	for _, o := range ended {
-		f.spotHistory().AddInterrupted(o, f.clock()())
+		dp.spotHistory().AddInterrupted(o, dp.clock()())
 	}
 }
 
-// advice returns the cloud's advice for one machine of each offering: a fixed number, so that the requests
+// capacityAdvice returns the cloud's advice for one machine of each offering: a fixed number, so that the requests
 // are the same every time. A region whose cloud gives no more advice for now keeps what it has.
-func (f *Deployer) advice(ctx context.Context, r service.Region, offers provision.Offerings) ([]provision.CapacityAdvice, error) {
-	advisor, ok := f.Provider.(provision.CapacityAdvisor)
+func (dp *Deployer) capacityAdvice(ctx context.Context, r service.Region, offers provision.Offerings) ([]provision.CapacityAdvice, error) {
+	advisor, ok := dp.Provider.(provision.CapacityAdvisor)
 	if !ok || cloud.RunsOnThisComputer(r) {
 		return nil, nil
 	}
@@ -156,27 +156,27 @@ func (f *Deployer) advice(ctx context.Context, r service.Region, offers provisio
 }
 
 // applyAdvice applies the advice about a region.
-func (f *Deployer) applyAdvice(r service.Region, advice []provision.CapacityAdvice) {
-	if f.scores == nil {
-		f.scores = spotScores{}
+func (dp *Deployer) applyAdvice(r service.Region, advice []provision.CapacityAdvice) {
+	if dp.scores == nil {
+		dp.scores = spotScores{}
 	}
 	for _, a := range advice {
 		if a.Score != nil {
-			f.scores[spotPlace{r, a.Zone, a.Type}] = *a.Score
+			dp.scores[spotPool{r, a.Zone, a.Type}] = *a.Score
 		}
 	}
 }
 
 // logSpotError logs an error of observeSpot once until it changes. It never prevents a launch.
-func (k *Reconciler) logSpotError(o *bundleState, err error) {
+func (rc *Reconciler) logSpotError(bs *bundleState, err error) {
 	text := ""
 	if err != nil {
 		text = err.Error()
 	}
-	if err != nil && withoutIDs(text) != withoutIDs(o.spotError) {
-		k.log().Warn("reading about spot machines failed", "err", err)
+	if err != nil && withoutIDs(text) != withoutIDs(bs.spotError) {
+		rc.log().Warn("reading about spot machines failed", "err", err)
 	}
 	if err != nil {
-		o.spotError = text
+		bs.spotError = text
 	}
 }

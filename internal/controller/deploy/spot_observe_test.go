@@ -69,10 +69,10 @@ func (u *reconcilerWorld) zonesOf(r service.Region) map[string]string {
 func TestInterruptionWithoutNoticeCounts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		u := newReconcilerWorld(t)
-		k := u.reconciler()
-		u.reconcileFor(t, k, 30*time.Second, always)
+		rc := u.reconciler()
+		u.reconcileFor(t, rc, 30*time.Second, always)
 		bad := u.interruptWithoutNotice("us-east-1-0")
-		u.reconcileFor(t, k, 30*time.Minute, always)
+		u.reconcileFor(t, rc, 30*time.Minute, always)
 		pools := u.spotRecord(t).Pools
 		if len(pools) != 1 || pools[0].Zone != bad || pools[0].Events != 1 {
 			t.Errorf("recorded %+v, want one event in %s", pools, bad)
@@ -83,7 +83,7 @@ func TestInterruptionWithoutNoticeCounts(t *testing.T) {
 			}
 		}
 		u.ChangeObject("us-east-1-1", nil)
-		u.reconcileFor(t, k, 30*time.Second, always)
+		u.reconcileFor(t, rc, 30*time.Second, always)
 		if again := u.spotRecord(t).Pools; len(again) != 1 || again[0].Events != 1 {
 			t.Errorf("a machine that somebody terminated was counted: %+v", again)
 		}
@@ -98,9 +98,9 @@ func TestLaunchesFollowScores(t *testing.T) {
 		u.ChangeObject("us-east-1-0", nil)
 		u.ChangeObject("us-east-1-1", nil)
 		var text bytes.Buffer
-		k := u.reconciler()
-		k.Logger = slog.New(slog.NewTextHandler(&text, nil))
-		u.reconcileFor(t, k, 50*time.Minute, always)
+		rc := u.reconciler()
+		rc.Logger = slog.New(slog.NewTextHandler(&text, nil))
+		u.reconcileFor(t, rc, 50*time.Minute, always)
 		if got := u.zonesOf("aws/us-east-1"); len(got) != 2 || got["us-east-1-0"] != "b" || got["us-east-1-1"] != "b" {
 			t.Errorf("got zones %v, want b, which has the best score", got)
 		}
@@ -113,7 +113,7 @@ func TestLaunchesFollowScores(t *testing.T) {
 		u.noScores = &provision.AdviceLimitError{Err: errors.New("MaxConfigLimitExceeded")}
 		u.scores = nil
 		u.ChangeObject("us-east-1-0", nil)
-		u.reconcileFor(t, k, 3*time.Hour, always)
+		u.reconcileFor(t, rc, 3*time.Hour, always)
 		if got := u.zonesOf("aws/us-east-1"); got["us-east-1-0"] != "b" {
 			t.Errorf("without new scores: got zones %v, want b", got)
 		}

@@ -16,7 +16,7 @@ import (
 // process. A machine that its cloud lists as interrupted counts once.
 func TestSpotHistoryOutlivesDeployer(t *testing.T) {
 	for name, restart := range map[string]func(*testing.T, *reconcilerWorld, *deploy.Reconciler) *deploy.Reconciler{
-		"a new configuration": func(t *testing.T, u *reconcilerWorld, k *deploy.Reconciler) *deploy.Reconciler {
+		"a new configuration": func(t *testing.T, u *reconcilerWorld, rc *deploy.Reconciler) *deploy.Reconciler {
 			file := filepath.Join(u.dir, "service.yaml")
 			text, err := os.ReadFile(file)
 			if err == nil {
@@ -25,7 +25,7 @@ func TestSpotHistoryOutlivesDeployer(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			return k
+			return rc
 		},
 		"another process": func(_ *testing.T, u *reconcilerWorld, _ *deploy.Reconciler) *deploy.Reconciler {
 			return u.reconciler()
@@ -40,17 +40,17 @@ func TestSpotHistoryOutlivesDeployer(t *testing.T) {
 						o.TerminatedReason, o.Interrupted, bad = "interrupted", true, o.Offering.Zone
 					})
 				}
-				k := u.reconciler()
-				u.reconcileFor(t, k, time.Minute, always)
+				rc := u.reconciler()
+				u.reconcileFor(t, rc, time.Minute, always)
 				interrupt("us-east-1-0")
-				u.reconcileFor(t, k, time.Minute, always)
+				u.reconcileFor(t, rc, time.Minute, always)
 				if got := u.spotRecord(t).Pools; len(got) != 1 || got[0].Events != 1 || got[0].Zone != bad {
 					t.Fatalf("recorded %+v, want one event in %s", got, bad)
 				}
-				k = restart(t, u, k)
+				rc = restart(t, u, rc)
 				u.ChangeObject("us-east-1-0", nil)
 				u.ChangeObject("us-east-1-1", nil)
-				u.reconcileFor(t, k, time.Minute, always)
+				u.reconcileFor(t, rc, time.Minute, always)
 				for _, o := range u.Objects() {
 					if o.Kind == provision.KindReplica && o.Offering.Capacity == "spot" && o.Offering.Zone == bad {
 						t.Errorf("%s was launched in %s, where a machine was interrupted", o.ID, bad)

@@ -38,7 +38,7 @@ func startsOf(v *serviceView, now time.Time) (starts []telemetry.ReplicaStart) {
 		}
 		s := startOf(o, v.seen[o.ID], now)
 		if s != nil && (!s.Ready || now.Sub(s.StartedAt.Add(time.Duration(s.Seconds*float64(time.Second)))) <= telemetry.StartShownFor) {
-			starts = append(starts, telemetry.ReplicaStart{Replica: o.ID, Region: o.Region, GPU: gpuOf(o), Start: s})
+			starts = append(starts, telemetry.ReplicaStart{Replica: o.ID, Region: o.Region, GPU: gpuTypeOf(o), Start: s})
 		}
 	}
 	slices.SortFunc(starts, func(a, b telemetry.ReplicaStart) int { return cmp.Compare(a.Replica, b.Replica) })
@@ -52,7 +52,7 @@ func machinesOf(v *serviceView) (machines []telemetry.ReplicaMachine) {
 		if o.Kind != provision.KindReplica || o.TerminatedReason != "" || !responds || r.Err != nil {
 			continue
 		}
-		m := telemetry.ReplicaMachine{Replica: o.ID, Version: r.Version, GPUs: r.GPUFigures}
+		m := telemetry.ReplicaMachine{Replica: o.ID, Version: r.Version, GPUs: r.GPUStats}
 		if r.Phase == agent.PhaseReady {
 			m.ReadySince = r.Start.ReadySince()
 		}
@@ -77,16 +77,16 @@ func failureAlerts(service string, o provision.Object, s agent.Status) []telemet
 }
 
 // storeFailures stores the alerts about failed replicas.
-func (k *Reconciler) storeFailures(h *Delivery, seen map[string]AgentReport) {
+func (rc *Reconciler) storeFailures(dl *Delivery, seen map[string]AgentReport) {
 	var alerts []telemetry.Alert
-	for _, o := range h.Have {
+	for _, o := range dl.Machines {
 		if r := seen[o.ID]; r.Err == nil {
-			alerts = append(alerts, failureAlerts(h.Service, o, r.Status)...)
+			alerts = append(alerts, failureAlerts(dl.Service, o, r.Status)...)
 		}
 	}
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	k.failures = alerts
+	rc.mu.Lock()
+	defer rc.mu.Unlock()
+	rc.failures = alerts
 }
 
 // ReplicaFailedError is the error of a replica that does not become ready until an operator changes
@@ -121,8 +121,8 @@ func FailedReplicas(err error) (failed []*ReplicaFailedError) {
 // the next attempt succeeds: a failure counts only if an attempt failed during this delivery, since the
 // operator may have corrected the cause before it.
 type failureWatch struct {
-	isSeen bool
-	before int // attempts that had failed at the first status
+	hasBaseline bool
+	before      int // attempts that had failed at the first status
 }
 
 // check returns the failure of a replica that further attempts will not resolve; nil = go on.
@@ -132,11 +132,11 @@ func (w *failureWatch) check(o provision.Object, s agent.Status) error {
 		return nil
 	}
 	if f == nil {
-		*w = failureWatch{isSeen: true}
+		*w = failureWatch{hasBaseline: true}
 		return nil
 	}
-	if !w.isSeen {
-		*w = failureWatch{isSeen: true, before: f.Attempts}
+	if !w.hasBaseline {
+		*w = failureWatch{hasBaseline: true, before: f.Attempts}
 	}
 	if f.Permanent && f.Attempts > w.before {
 		return &ReplicaFailedError{o.ID, *f}
@@ -146,12 +146,12 @@ func (w *failureWatch) check(o provision.Object, s agent.Status) error {
 
 // ensure delivers a deployment to a machine once and returns its status. The fence of the context may
 // prevent it.
-func (h *Delivery) ensure(ctx context.Context, o provision.Object, d agent.Deployment) (agent.Status, error) {
+func (dl *Delivery) ensure(ctx context.Context, o provision.Object, d agent.Deployment) (agent.Status, error) {
 	if err := provision.CheckFence(ctx); err != nil {
 		return agent.Status{}, err
 	}
-	if h.ensurer != nil {
-		return h.ensurer(ctx, o, d)
+	if dl.ensurer != nil {
+		return dl.ensurer(ctx, o, d)
 	}
-	return h.Operator(o).Ensure(ctx, h.Machine(o), d)
+	return dl.AgentClient(o).Ensure(ctx, dl.Machine(o), d)
 }

@@ -66,8 +66,8 @@ func TestDeliveryEndsWithFailures(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				began := time.Now()
 				observed := 0
-				h := &Delivery{Service: "chat", Awaited: tt.awaited, Observed: func(string, agent.Status) { observed++ }}
-				h.ensurer = func(_ context.Context, o provision.Object, _ agent.Deployment) (agent.Status, error) {
+				dl := &Delivery{Service: "chat", Awaited: tt.awaited, OnStatus: func(string, agent.Status) { observed++ }}
+				dl.ensurer = func(_ context.Context, o provision.Object, _ agent.Deployment) (agent.Status, error) {
 					return tt.machines[o.ID].at(time.Since(began)), nil
 				}
 				deployments := map[string]agent.Deployment{}
@@ -76,12 +76,12 @@ func TestDeliveryEndsWithFailures(t *testing.T) {
 					if id == "lb" {
 						kind = provision.KindBalancer
 					}
-					h.Have = append(h.Have, provision.Object{ID: id, Kind: kind, Region: "aws/us-east-1"})
+					dl.Machines = append(dl.Machines, provision.Object{ID: id, Kind: kind, Region: "aws/us-east-1"})
 					deployments[id] = agent.Deployment{Revision: "new"}
 				}
 				ctx, cancel := context.WithTimeout(t.Context(), 30*time.Minute)
 				defer cancel()
-				err := h.Deliver(ctx, deployments)
+				err := dl.Deliver(ctx, deployments)
 				var failed []string
 				for _, f := range FailedReplicas(err) {
 					failed = append(failed, f.ID)
@@ -128,20 +128,20 @@ func TestStartOfMachines(t *testing.T) {
 
 // A replica that cannot become ready raises an alert with its next step.
 func TestFailedReplicaRaisesAlert(t *testing.T) {
-	k := &Reconciler{}
-	h := &Delivery{Service: "chat"}
+	rc := &Reconciler{}
+	dl := &Delivery{Service: "chat"}
 	seen := map[string]AgentReport{}
 	for id, f := range map[string]*agent.Failure{"a": permanent(2), "b": {Kind: agent.FailureUnknown}, "c": nil} {
-		h.Have = append(h.Have, provision.Object{ID: id, Kind: provision.KindReplica, Region: "aws/us-east-1"})
+		dl.Machines = append(dl.Machines, provision.Object{ID: id, Kind: provision.KindReplica, Region: "aws/us-east-1"})
 		seen[id] = AgentReport{Status: agent.Status{Phase: agent.PhaseFailed, Failure: f}}
 	}
-	k.storeFailures(h, seen)
+	rc.storeFailures(dl, seen)
 	want := "warning: replica a: image_not_found: manifest unknown; correct the image; see 'skyserve logs chat a'"
-	if got := k.Alerts(); len(got) != 1 || got[0].Line() != want || got[0].Kind != telemetry.AlertReplica {
+	if got := rc.Alerts(); len(got) != 1 || got[0].Line() != want || got[0].Kind != telemetry.AlertReplica {
 		t.Errorf("alerts %+v, want %q", got, want)
 	}
-	k.storeFailures(h, nil)
-	if got := k.Alerts(); len(got) != 0 {
+	rc.storeFailures(dl, nil)
+	if got := rc.Alerts(); len(got) != 0 {
 		t.Errorf("later: %+v", got)
 	}
 }

@@ -57,8 +57,8 @@ type ServiceStatus struct {
 	Drift []StatusChange `json:"drift"`
 	// DNS is the public name; null where the service has none.
 	DNS *DNSStatus `json:"dns"`
-	// Problem is the error in the stored state of the service; empty without an error.
-	Problem string `json:"problem,omitempty"`
+	// StateError is the error in the stored state of the service; empty without an error.
+	StateError string `json:"problem,omitempty"`
 	// Peak, Plan and Deviation are one line each: the forecast of the next hours, the controller's last
 	// plan, and the loads that deviate from their forecasts; empty where there is nothing to
 	// report.
@@ -218,8 +218,8 @@ func ChangesOf(changes provision.Changes) []StatusChange {
 	return out
 }
 
-// machineAnswer is the status of a machine's agent, or the error of reading it.
-type machineAnswer struct {
+// machineReport is the status of a machine's agent, or the error of reading it.
+type machineReport struct {
 	status agent.Status
 	err    error
 	// certificate is the certificate of a balancer's public listener, snapshot its snapshot of the
@@ -239,8 +239,8 @@ func IsEarlierVersion(o provision.Object) bool {
 }
 
 // stateOf returns the state of a machine, with the reason.
-func stateOf(o provision.Object, a machineAnswer) (service.ReplicaState, string) {
-	var strangers *StrangersError
+func stateOf(o provision.Object, a machineReport) (service.ReplicaState, string) {
+	var strangers *UnknownMachinesError
 	switch {
 	case errors.As(a.err, &strangers):
 		return service.StateFailed, "not launched by 'skyserve up': it receives no secrets; check who launched it, then run 'skyserve up --replace " + o.ID + "'"
@@ -306,13 +306,13 @@ func Reachable(o provision.Object) bool {
 }
 
 // machineStatus returns the status of a machine.
-func machineStatus(spec *service.Spec, o provision.Object, a machineAnswer) MachineStatus {
+func machineStatus(spec *service.Spec, o provision.Object, a machineReport) MachineStatus {
 	m := MachineStatus{
-		ID: o.ID, Phase: a.status.Phase, Model: o.Labels["model"], GPU: gpuOf(o),
+		ID: o.ID, Phase: a.status.Phase, Model: o.Labels["model"], GPU: gpuTypeOf(o),
 		Offering: o.Offering, CostPerHour: o.CostPerHour, InFlight: a.status.InFlight, PID: o.Labels[labelPID], Wanted: true,
 	}
 	m.State, m.Reason = stateOf(o, a)
-	m.Version, m.GPUs = a.status.Version, a.status.GPUFigures
+	m.Version, m.GPUs = a.status.Version, a.status.GPUStats
 	if a.status.Phase == agent.PhaseReady {
 		m.ReadySince = a.start.ReadySince()
 	}
@@ -320,7 +320,7 @@ func machineStatus(spec *service.Spec, o provision.Object, a machineAnswer) Mach
 	if m.Reason == "" && o.TerminatedReason == "" && o.Offering != nil && !o.Offering.Ends.IsZero() {
 		m.Reason = "its cloud terminates it at " + o.Offering.Ends.UTC().Format(time.RFC3339)
 	}
-	var strangers *StrangersError
+	var strangers *UnknownMachinesError
 	switch {
 	case o.TerminatedReason != "" && cloud.RunsOnThisComputer(o.Region):
 		m.Endpoint, m.Admin, m.URL = "", "", ""
@@ -343,7 +343,7 @@ func machineStatus(spec *service.Spec, o provision.Object, a machineAnswer) Mach
 
 // controllerOf returns the status of the controller: of the leader if it is known, else of one that is ready, else of
 // any; nil if no machine runs one.
-func controllerOf(spec *service.Spec, machines []provision.Object, responses []machineAnswer, leader string) *ControllerStatus {
+func controllerOf(spec *service.Spec, machines []provision.Object, responses []machineReport, leader string) *ControllerStatus {
 	if len(cloud.ManagedRegions(spec)) == 0 {
 		return nil
 	}
@@ -378,7 +378,7 @@ func controllerOf(spec *service.Spec, machines []provision.Object, responses []m
 }
 
 // controllerOn returns the status of the controller on a machine, by ID; nil if the machine runs none.
-func controllerOn(id string, machines []provision.Object, responses []machineAnswer) *ControllerStatus {
+func controllerOn(id string, machines []provision.Object, responses []machineReport) *ControllerStatus {
 	c := &ControllerStatus{ID: provision.ControllerID, Machine: id, State: service.StateFailed, Reason: "its machine no longer exists; run 'skyserve up' to replace it"}
 	i := slices.IndexFunc(machines, func(o provision.Object) bool { return o.ID == c.Machine && o.TerminatedReason == "" })
 	if i < 0 {
@@ -405,7 +405,7 @@ func controllerOn(id string, machines []provision.Object, responses []machineAns
 }
 
 // regionsOf groups machines by region: those of the file first, then those with remaining machines.
-func regionsOf(spec *service.Spec, machines []provision.Object, responses []machineAnswer) []RegionStatus {
+func regionsOf(spec *service.Spec, machines []provision.Object, responses []machineReport) []RegionStatus {
 	order := cloud.ManagedRegions(spec)
 	for _, o := range machines {
 		if !slices.Contains(order, o.Region) {
@@ -434,7 +434,7 @@ func regionsOf(spec *service.Spec, machines []provision.Object, responses []mach
 
 // overallState returns the state of the service; whole means that every region was listed.
 func (s *ServiceStatus) overallState(whole bool) ServiceState {
-	healthy, serving, starting := whole && len(s.Drift) == 0 && s.Problem == "", false, false
+	healthy, serving, starting := whole && len(s.Drift) == 0 && s.StateError == "", false, false
 	if s.DNS != nil && s.DNS.Server != nil && s.DNS.Server.State != service.StateReady {
 		healthy = false
 	}

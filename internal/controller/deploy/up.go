@@ -17,47 +17,47 @@ import (
 // them in other regions, until all are placed or no region has capacity; then the error joins the
 // refusals, and the other replicas are running. It returns the final plan. It is idempotent and
 // safe to run again after a crash.
-func (f *Deployer) Up(ctx context.Context, p *Plan, progress provision.ProgressFunc) (*Plan, error) {
+func (dp *Deployer) Up(ctx context.Context, p *Plan, progress provision.ProgressFunc) (*Plan, error) {
 	short := map[cloud.ReplicaGroup]int{}
 	var refusal error // the last one
 	for {
-		_, failure := provision.Apply(ctx, p.Changes, f.launcher(), f.applyOptions(p, progress))
+		_, failure := provision.Apply(ctx, p.Changes, dp.launcher(), dp.applyOptions(p, progress))
 		if failure == nil {
-			return p, errors.Join(f.missingError(p, refusal), p.heldError())
+			return p, errors.Join(dp.missingError(p, refusal), p.heldError())
 		}
 		if ctx.Err() != nil {
 			return p, failure
 		}
-		refused, only := refusals(failure)
+		refused, only := noCapacityErrors(failure)
 		if !only || len(refused) == 0 { // held launches have no fallback region
 			return p, errors.Join(failure, p.heldError())
 		}
 		for _, r := range refused {
-			if !f.addShortfall(short, p, r) {
+			if !dp.addMissing(short, p, r) {
 				return p, failure // a balancer has no fallback region
 			}
 		}
 		refusal = failure
-		next, err := f.planWithShortfall(ctx, short)
+		next, err := dp.planWithMissing(ctx, short)
 		if err != nil {
 			return p, errors.Join(failure, err)
 		}
 		if p = next; len(p.Changes) == 0 {
-			return p, errors.Join(f.missingError(p, failure), p.heldError())
+			return p, errors.Join(dp.missingError(p, failure), p.heldError())
 		}
 	}
 }
 
 // launcher returns the provider that launches machines.
-func (f *Deployer) launcher() provision.Provider {
-	if f.Enrolments == nil {
-		return f.Provider
+func (dp *Deployer) launcher() provision.Provider {
+	if dp.Enrolments == nil {
+		return dp.Provider
 	}
-	return recordingProvider{f.Provider, f.Enrolments}
+	return recordingProvider{dp.Provider, dp.Enrolments}
 }
 
 // missingError returns the error of an applied plan with missing replicas.
-func (f *Deployer) missingError(p *Plan, failure error) error {
+func (dp *Deployer) missingError(p *Plan, failure error) error {
 	for _, n := range p.Missing {
 		if n > 0 {
 			return &CapacityError{Missing: p.Missing, Err: failure}
@@ -66,22 +66,22 @@ func (f *Deployer) missingError(p *Plan, failure error) error {
 	return nil
 }
 
-// addShortfall records that a replica has no capacity in its region; false for anything else.
-func (f *Deployer) addShortfall(short map[cloud.ReplicaGroup]int, p *Plan, r *provision.NoCapacityError) bool {
-	for _, w := range p.Wants {
-		if w.ID == r.ID && w.Region == r.Region && cloud.IsOverprovisioned(provision.Object{Labels: w.Labels}) {
+// addMissing records that a replica has no capacity in its region; false for anything else.
+func (dp *Deployer) addMissing(short map[cloud.ReplicaGroup]int, p *Plan, r *provision.NoCapacityError) bool {
+	for _, desired := range p.Desired {
+		if desired.ID == r.ID && desired.Region == r.Region && cloud.IsOverprovisioned(provision.Object{Labels: desired.Labels}) {
 			return true // it is omitted until its offerings are tried again
 		}
-		if w.ID == r.ID && w.Region == r.Region && w.Kind == provision.KindReplica {
-			short[cloud.ReplicaGroup{Model: w.Labels["model"], Region: w.Region}]++
+		if desired.ID == r.ID && desired.Region == r.Region && desired.Kind == provision.KindReplica {
+			short[cloud.ReplicaGroup{Model: desired.Labels["model"], Region: desired.Region}]++
 			return true
 		}
 	}
 	return false
 }
 
-// refusals returns the refusals of capacity in an error, and whether it contains nothing else.
-func refusals(err error) (refused []*provision.NoCapacityError, only bool) {
+// noCapacityErrors returns the refusals of capacity in an error, and whether it contains nothing else.
+func noCapacityErrors(err error) (refused []*provision.NoCapacityError, only bool) {
 	joined, ok := err.(interface{ Unwrap() []error })
 	if !ok {
 		var r *provision.NoCapacityError
@@ -95,32 +95,32 @@ func refusals(err error) (refused []*provision.NoCapacityError, only bool) {
 	}
 	only = true
 	for _, e := range joined.Unwrap() {
-		more, all := refusals(e)
+		more, all := noCapacityErrors(e)
 		refused, only = append(refused, more...), only && all
 	}
 	return refused, only
 }
 
 // applyOptions returns the options for applying a plan.
-func (f *Deployer) applyOptions(p *Plan, progress provision.ProgressFunc) provision.ApplyOptions {
+func (dp *Deployer) applyOptions(p *Plan, progress provision.ProgressFunc) provision.ApplyOptions {
 	count := map[cloud.ReplicaGroup]int{}
-	for _, o := range p.Have {
+	for _, o := range p.Observed {
 		if o.Kind == provision.KindReplica && o.TerminatedReason == "" {
 			count[cloud.ReplicaGroup{Model: o.Labels["model"], Region: o.Region}]++
 		}
 	}
 	return provision.ApplyOptions{
-		Parallel: parallel, Progress: progress, WaitReady: f.Settle, Drain: f.Drain, Now: f.Now, Exhausted: &f.exhausted, Gate: f.Gate,
+		Parallel: parallel, Progress: progress, WaitReady: dp.WaitReady, Drain: dp.Drain, Now: dp.Now, Exhausted: &dp.exhausted, Gate: dp.Gate,
 		// A balancer is replaced after the new one is ready: two of them are harmless.
 		Surge: func(c provision.Change) bool {
-			if _, is := f.replacementReason(c); is || cloud.RunsOnThisComputer(c.Region()) { // two machines with one ID cannot coexist here
+			if _, ok := dp.replacementReason(c); ok || cloud.RunsOnThisComputer(c.Region()) { // two machines with one ID cannot coexist here
 				return false
 			}
-			if f.Gate != nil && !f.Gate.Fits(c.Desired) {
+			if dp.Gate != nil && !dp.Gate.Fits(c.Desired) {
 				return false
 			}
 			g := cloud.ReplicaGroup{Model: c.Observed.Labels["model"], Region: c.Region()}
-			return c.Kind() == provision.KindBalancer || count[g] < f.Spec.BoundsFor(g.Model, g.Region).Max
+			return c.Kind() == provision.KindBalancer || count[g] < dp.Spec.BoundsFor(g.Model, g.Region).Max
 		},
 	}
 }

@@ -148,7 +148,7 @@ func (e *entry) row(annotations []chart.Comparison, unit float64) chart.BarRow {
 
 // addLegend adds marks to the axis, and the comparison values to the legend.
 func (c *policyChart) addLegend(what string) {
-	c.Marks = c.X.Marks(5, plain)
+	c.Ticks = c.X.Ticks(5, plain)
 	references, claims := false, false
 	for _, row := range c.BarChart.Rows {
 		for _, o := range row.Comparisons {

@@ -55,8 +55,8 @@ func (l *lineup) loadSeries() *loadSeries {
 	}
 	c.Seed = l.report.Rows[0].Seed
 	c.frame = chart.Plot{Height: 120, X: chart.Scale{High: constants.Duration}, Y: chart.Scale{High: high}}
-	c.frame.XMarks = c.frame.X.Marks(5, func(v float64) string { return plain(v) + " s" })
-	c.frame.YMarks = wholeMarks(c.frame.Y, 4)
+	c.frame.XTicks = c.frame.X.Ticks(5, func(v float64) string { return plain(v) + " s" })
+	c.frame.YTicks = wholeMarks(c.frame.Y, 4)
 	if c.warm > 0 {
 		c.frame.Spans = []chart.Span{{Class: "warm", To: c.warm, Title: fmt.Sprintf("warm-up until %s s, excluded from all figures", plain(c.warm))}}
 	}
@@ -68,8 +68,8 @@ func (l *lineup) loadSeries() *loadSeries {
 }
 
 // wholeMarks returns the axis marks of a count.
-func wholeMarks(s chart.Scale, n int) []chart.Mark {
-	return slices.DeleteFunc(s.Marks(n, plain), func(m chart.Mark) bool { return m.Value != math.Trunc(m.Value) })
+func wholeMarks(s chart.Scale, n int) []chart.Tick {
+	return slices.DeleteFunc(s.Ticks(n, plain), func(m chart.Tick) bool { return m.Value != math.Trunc(m.Value) })
 }
 
 // regionNames returns the names of the lines.

@@ -63,7 +63,7 @@ func randomEvent(r *rapid.T) core.Event {
 		ID: e.ID, Model: model.Draw(r, "model"), Session: id.Draw(r, "session"), Tenant: id.Draw(r, "tenant"),
 		Tier: rapid.SampledFrom([]service.Tier{"IW-F", "IW-N", "NIW", ""}).Draw(r, "tier"), Prompt: rapid.SliceOfN(rapid.Uint64Range(0, 3), 0, 5).Draw(r, "prompt"), PromptTokens: number.Draw(r, "prompt tokens"),
 		MaxTokens: number.Draw(r, "max tokens"), Hop: hop.Draw(r, "hop"), From: target.Draw(r, "from"),
-		SessionAge: duration.Draw(r, "age"), Wait: duration.Draw(r, "wait"),
+		SessionAge: duration.Draw(r, "age"), MaxWait: duration.Draw(r, "wait"),
 	}
 	e.Outcome = &core.Outcome{
 		PromptTokens: maybe("prompt"), CachedTokens: maybe("cached"), OutputTokens: maybe("output"),
@@ -77,7 +77,7 @@ func randomEvent(r *rapid.T) core.Event {
 	e.Peer = &core.PeerInfo{ID: e.Target, SameRegion: rapid.Bool().Draw(r, "same region")}
 	e.PeerReport = &core.PeerReport{Age: duration.Draw(r, "peer age"), RTT: duration.Draw(r, "rtt"), Models: []core.ModelLoad{{
 		Model: model.Draw(r, "offers"), Replicas: number.Draw(r, "replicas"), Available: number.Draw(r, "available"), Queued: number.Draw(r, "queued"),
-		Outstanding: number.Draw(r, "outstanding"), KV: policy.Known(share.Draw(r, "peer kv")), Wait: duration.Draw(r, "peer wait"), Residence: duration.Draw(r, "residence"),
+		Outstanding: number.Draw(r, "outstanding"), KV: policy.Known(share.Draw(r, "peer kv")), ExpectedWait: duration.Draw(r, "peer wait"), Residence: duration.Draw(r, "residence"),
 	}}}
 	return e
 }

@@ -313,7 +313,7 @@ func (p *SageComparison) fleet() (*sim.FleetScenario, error) {
 // planning returns the review options: the planner's defaults, the settings, and the scenario's replica
 // start-up time.
 func (p *SageComparison) planning(s *sim.FleetScenario) plan.ReviewOptions {
-	return plan.ReviewOptions{Forecaster: p.Settings.Forecaster, Epsilon: p.Settings.Epsilon, Peak: p.Settings.Peak, Horizon: p.Settings.Horizon, Step: p.Settings.Step, StartUp: s.Starts.Reclaim}
+	return plan.ReviewOptions{Forecaster: p.Settings.Forecaster, LocalShare: p.Settings.Epsilon, PeakLevel: p.Settings.Peak, Horizon: p.Settings.Horizon, Step: p.Settings.Step, StartUp: s.Starts.Reclaim}
 }
 
 // newFleetSetup creates the state machines of one run.

@@ -18,7 +18,7 @@ func TestDeferredRuleMatchesBalancers(t *testing.T) {
 			t.Fatal(err)
 		}
 		rule, b := deferredOf(strategy), spec.Balancer
-		if one := int(rule.OneBelow*100 + 0.5); b.DeferredMemoryPercent != one {
+		if one := int(rule.ReleaseOneBelow*100 + 0.5); b.DeferredMemoryPercent != one {
 			t.Errorf("%s: balancers release below %d %%, the simulator below %d %%", strategy, b.DeferredMemoryPercent, one)
 		}
 		day := 24 * time.Hour

@@ -63,8 +63,8 @@ func (r *SageReport) addReplicaChart(p *chart.Page, model int) {
 		plot.Lines = append(plot.Lines, line)
 		keys = append(keys, chart.LegendEntry{Class: line.Class, Text: cmp.Or(c.label, c.strategy)})
 	}
-	plot.YMarks = wholeMarks(plot.Y, 5)
-	plot.XMarks = plot.X.Marks(6, func(v float64) string { return plain(v) + " h" })
+	plot.YTicks = wholeMarks(plot.Y, 5)
+	plot.XTicks = plot.X.Ticks(6, func(v float64) string { return plain(v) + " h" })
 	p.Put("<figure>\n<h2>{}: replicas over time, all regions, seed {}</h2>\n", name, r.Rows[0].Seed)
 	p.PutLegend(keys...)
 	plot.Put(p)

@@ -45,7 +45,7 @@ func TestSageUsesProductionPlanner(t *testing.T) {
 			t.Errorf("%s: on %+v", target.Model, target.Replicas)
 		}
 	}
-	if o := f.inputs.options.WithDefaults(f.service); o.Epsilon != plan.DefaultEpsilon || o.Peak != plan.DefaultPeak || o.Step != plan.DefaultStep || o.Forecaster != "auto" {
+	if o := f.inputs.options.WithDefaults(f.service); o.LocalShare != plan.DefaultLocalShare || o.PeakLevel != plan.DefaultPeakLevel || o.Step != plan.DefaultStep || o.Forecaster != "auto" {
 		t.Errorf("planned with %+v", o)
 	}
 }

@@ -262,12 +262,12 @@ func (f *fleetScaler) convertEndpoint(i int, e *sim.EndpointView) {
 	*out = plan.ScaledEndpoint{
 		Model: s.Models[e.Model].Name, Region: s.Regions[e.Region],
 		Ready: e.Ready, Starting: e.Starting, Draining: e.Draining, Donated: e.Donated, Min: s.Min, Max: s.Max,
-		Observed: f.observed(w), LastMinute: f.observed(w), Target: w.target,
+		ObservedTPS: f.observed(w), LastMinuteTPS: f.observed(w), Target: w.target,
 	}
 	if e.Deferred {
-		out.Pool, out.Observed, out.LastMinute = "NIW", nil, nil
+		out.Silo, out.ObservedTPS, out.LastMinuteTPS = "NIW", nil, nil
 	} else {
-		out.IWFFirstTokens = &plan.FirstTokens{Total: e.FirstTokens, Late: e.Late}
+		out.FastFirstTokens = &plan.FirstTokens{Total: e.FirstTokens, Late: e.Late}
 	}
 	used, waiting := e.Utilisation, e.Waiting
 	out.Utilisation, out.Waiting = &used, &waiting

@@ -11,27 +11,27 @@ import (
 	"time"
 )
 
-// ModelLoad is the part of a batch's input that requests one model.
-type ModelLoad struct {
+// ModelInput is the part of a batch's input that requests one model.
+type ModelInput struct {
 	Model    string `json:"model"`
 	Requests int    `json:"n"`
 	Bytes    int64  `json:"b"` // of the lines
 }
 
-// Work is what requests used: sums over requests.
-type Work struct {
+// Consumption is what requests used: sums over requests.
+type Consumption struct {
 	Requests                  int
 	Bytes                     int64 // of their lines in the input
 	InputTokens, OutputTokens int64
 }
 
-func (w *Work) add(v Work) {
+func (w *Consumption) add(v Consumption) {
 	w.Requests, w.Bytes = w.Requests+v.Requests, w.Bytes+v.Bytes
 	w.InputTokens, w.OutputTokens = w.InputTokens+v.InputTokens, w.OutputTokens+v.OutputTokens
 }
 
 // tokens returns what a part of an input uses at the ratios of w; false if w is empty.
-func (w *Work) tokens(requests int, bytes int64) (input, output float64, known bool) {
+func (w *Consumption) tokens(requests int, bytes int64) (input, output float64, known bool) {
 	if w.Requests == 0 || w.Bytes == 0 {
 		return 0, 0, false
 	}
@@ -40,16 +40,16 @@ func (w *Work) tokens(requests int, bytes int64) (input, output float64, known b
 
 // Completed returns what the completed requests of a batch used. The bytes of a chunk are divided evenly over
 // its requests.
-func (r *Record) Completed() (w Work) {
+func (r *Record) Completed() (w Consumption) {
 	for i := range r.Chunks {
 		if c := &r.Chunks[i]; c.Lines > 0 && c.Completed > 0 {
-			w.add(Work{c.Completed, c.Bytes * int64(c.Completed) / int64(c.Lines), c.InputTokens, c.OutputTokens})
+			w.add(Consumption{c.Completed, c.Bytes * int64(c.Completed) / int64(c.Lines), c.InputTokens, c.OutputTokens})
 		}
 	}
 	if b := &r.Batch; b.Status.Final() && b.Usage != nil && b.RequestCounts.Total > 0 {
 		_, bytes := r.size()
 		done := int64(b.RequestCounts.Completed)
-		w = Work{b.RequestCounts.Completed, bytes * done / int64(b.RequestCounts.Total), b.Usage.InputTokens, b.Usage.OutputTokens}
+		w = Consumption{b.RequestCounts.Completed, bytes * done / int64(b.RequestCounts.Total), b.Usage.InputTokens, b.Usage.OutputTokens}
 	}
 	return w
 }
@@ -88,43 +88,43 @@ func (r *Record) models() string {
 	return strings.Join(names, "\n")
 }
 
-// Pace is what a batch that has ended used, and how fast it ran.
-type Pace struct {
-	Work
+// PastBatch is what a batch that has ended used, and how fast it ran.
+type PastBatch struct {
+	Consumption
 	TokensPerSecond float64 // prompt and output, while it was in progress; 0 = unknown
 }
 
-// Paces are the paces of the batches that ended last, by their models. The zero value is ready.
-type Paces struct {
-	last  map[string]Pace
+// PastBatches are the paces of the batches that ended last, by their models. The zero value is ready.
+type PastBatches struct {
+	last  map[string]PastBatch
 	ended map[string]int64 // when, in Unix seconds
 }
 
-// maxPaces bounds Paces: names of models are chosen by clients only among those that exist.
-const maxPaces = 1000
+// maxPastBatches bounds Paces: names of models are chosen by clients only among those that exist.
+const maxPastBatches = 1000
 
 // Observe records a batch that has ended.
-func (p *Paces) Observe(r *Record) {
+func (p *PastBatches) Observe(r *Record) {
 	w, key := r.Completed(), r.models()
 	end := r.Batch.FinalizingAt
 	if end == nil {
 		end = r.Batch.CancellingAt
 	}
-	if w.Requests == 0 || key == "" || end == nil || p.ended[key] > *end || len(p.last) >= maxPaces && p.last[key].Requests == 0 {
+	if w.Requests == 0 || key == "" || end == nil || p.ended[key] > *end || len(p.last) >= maxPastBatches && p.last[key].Requests == 0 {
 		return
 	}
-	pace := Pace{Work: w}
+	pace := PastBatch{Consumption: w}
 	if at := r.Batch.InProgressAt; at != nil && *end > *at {
 		pace.TokensPerSecond = float64(w.InputTokens+w.OutputTokens) / float64(*end-*at)
 	}
 	if p.last == nil {
-		p.last, p.ended = map[string]Pace{}, map[string]int64{}
+		p.last, p.ended = map[string]PastBatch{}, map[string]int64{}
 	}
 	p.last[key], p.ended[key] = pace, *end
 }
 
-// Rate measures the completed requests per second of a batch. The zero value is ready.
-type Rate struct {
+// RateMeter measures the completed requests per second of a batch. The zero value is ready.
+type RateMeter struct {
 	samples []rateSample // the oldest first
 }
 
@@ -140,7 +140,7 @@ const (
 )
 
 // Observe records the number of requests with a result.
-func (m *Rate) Observe(at time.Time, done int) {
+func (m *RateMeter) Observe(at time.Time, done int) {
 	if n := len(m.samples); n > 0 && at.Sub(m.samples[n-1].at) < rateMin {
 		return
 	}
@@ -151,7 +151,7 @@ func (m *Rate) Observe(at time.Time, done int) {
 }
 
 // PerSecond returns the rate until now; nil if unknown.
-func (m *Rate) PerSecond(now time.Time, done int) *float64 {
+func (m *RateMeter) PerSecond(now time.Time, done int) *float64 {
 	from := 0
 	for from+1 < len(m.samples) && now.Sub(m.samples[from+1].at) >= rateWindow {
 		from++
@@ -176,20 +176,20 @@ type Estimate struct {
 	Late bool
 }
 
-// Open is a batch that has not ended, as Expect needs it.
-type Open struct {
+// EstimateInput is a batch that has not ended, as Expect needs it.
+type EstimateInput struct {
 	Record
 	RequestsPerSecond *float64 // nil = unknown
 }
 
-// minOwn is the number of completed requests from which a batch is estimated from its own.
-const minOwn = 10
+// minOwnRequests is the number of completed requests from which a batch is estimated from its own.
+const minOwnRequests = 10
 
-// Expect extrapolates batches that have not ended from completed requests (input tokens per byte, output tokens
+// EstimateBatches extrapolates batches that have not ended from completed requests (input tokens per byte, output tokens
 // per request): the batch's own, or those of other batches of the same models. A batch ends when it and the
 // batches of the same models with earlier deadlines are done, at the current rate of these models or at that of
 // the last batch. price returns the price of a model; false = unknown.
-func Expect(open []Open, ended *Paces, now time.Time, price func(model string) (TokenPrice, bool)) []Estimate {
+func EstimateBatches(open []EstimateInput, ended *PastBatches, now time.Time, price func(model string) (TokenPrice, bool)) []Estimate {
 	order := make([]int, len(open))
 	groups := map[string]*group{}
 	for i := range open {
@@ -198,7 +198,7 @@ func Expect(open []Open, ended *Paces, now time.Time, price func(model string) (
 		if groups[key] == nil {
 			groups[key] = &group{last: ended.last[key]}
 		}
-		groups[key].work.add(open[i].Completed())
+		groups[key].consumed.add(open[i].Completed())
 	}
 	for i := range open {
 		groups[open[i].models()].addRate(&open[i])
@@ -208,46 +208,46 @@ func Expect(open []Open, ended *Paces, now time.Time, price func(model string) (
 	})
 	all := make([]Estimate, len(open))
 	for _, i := range order {
-		all[i] = groups[open[i].models()].expect(&open[i], now, price)
+		all[i] = groups[open[i].models()].estimate(&open[i], now, price)
 	}
 	return all
 }
 
 // group are the open batches of the same models.
 type group struct {
-	work  Work // of the completed requests
-	last  Pace // of the batch that ended last
-	rate  float64
-	ahead float64 // tokens of batches with an earlier deadline
+	consumed Consumption // of the completed requests
+	last     PastBatch   // of the batch that ended last
+	rate     float64
+	ahead    float64 // tokens of batches with an earlier deadline
 	// unknown is whether the work of one of them is unknown.
 	unknown bool
 }
 
-// ratios returns the completed requests from which a batch is estimated.
-func (g *group) ratios(b *Open) Work {
+// reference returns the completed requests from which a batch is estimated.
+func (g *group) reference(b *EstimateInput) Consumption {
 	w := b.Completed()
-	if w.Requests < minOwn && g.work.Requests > w.Requests {
-		w = g.work
+	if w.Requests < minOwnRequests && g.consumed.Requests > w.Requests {
+		w = g.consumed
 	}
-	if w.Requests < minOwn && g.last.Requests > w.Requests {
-		w = g.last.Work
+	if w.Requests < minOwnRequests && g.last.Requests > w.Requests {
+		w = g.last.Consumption
 	}
 	return w
 }
 
 // addRate adds the tokens per second of a batch.
-func (g *group) addRate(b *Open) {
+func (g *group) addRate(b *EstimateInput) {
 	if w := b.Completed(); b.RequestsPerSecond != nil && w.Requests > 0 {
 		g.rate += *b.RequestsPerSecond * float64(w.InputTokens+w.OutputTokens) / float64(w.Requests)
 	}
 }
 
-func (g *group) expect(b *Open, now time.Time, price func(string) (TokenPrice, bool)) (e Estimate) {
+func (g *group) estimate(b *EstimateInput, now time.Time, price func(string) (TokenPrice, bool)) (e Estimate) {
 	e.Requests = b.Batch.RequestCounts.Total
 	if b.Batch.Status == Validating {
 		e.Requests, _ = b.size()
 	}
-	ratios, done := g.ratios(b), b.Completed()
+	ratios, done := g.reference(b), b.Completed()
 	left, bytes := b.remaining()
 	input, output, known := ratios.tokens(left, bytes)
 	if !known || e.Requests == 0 {
@@ -346,7 +346,7 @@ func ParseEstimate(header string) (e Estimate, err error) {
 			e.FinishAt = &at
 		}
 		if bad != nil {
-			err = errors.Join(err, fmt.Errorf("header %s: %s: must be a number, got %q", HeaderEstimate, key, Clip(text)))
+			err = errors.Join(err, fmt.Errorf("header %s: %s: must be a number, got %q", HeaderEstimate, key, Truncate(text)))
 		}
 	}
 	return e, err
@@ -364,8 +364,8 @@ type Backlog struct {
 
 // BacklogOf returns the backlog of each batch, by model. Tokens are estimated as by Expect; without a completed
 // request of the same models, a token has DefaultBytesPerToken.
-func BacklogOf(open []Open, ended *Paces) [][]Backlog {
-	work := map[string]Work{}
+func BacklogOf(open []EstimateInput, ended *PastBatches) [][]Backlog {
+	work := map[string]Consumption{}
 	for i := range open {
 		key := open[i].models()
 		w := work[key]
@@ -375,8 +375,8 @@ func BacklogOf(open []Open, ended *Paces) [][]Backlog {
 	all := make([][]Backlog, len(open))
 	for i := range open {
 		b, key := &open[i], open[i].models()
-		g := group{work: work[key], last: ended.last[key]}
-		ratios := g.ratios(b)
+		g := group{consumed: work[key], last: ended.last[key]}
+		ratios := g.reference(b)
 		left, bytes := b.remaining()
 		input, _, known := ratios.tokens(left, bytes)
 		if !known {

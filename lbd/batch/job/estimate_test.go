@@ -9,17 +9,17 @@ import (
 )
 
 // inProgress returns a batch of one model whose lines have 100 bytes each.
-func inProgress(id string, window time.Duration, lines, completed int, input, output int64) Open {
+func inProgress(id string, window time.Duration, lines, completed int, input, output int64) EstimateInput {
 	r := New(id, Params{}, window, "", "", start)
-	r.Load = []ModelLoad{{"llama", lines, int64(lines) * 100}}
+	r.Load = []ModelInput{{"llama", lines, int64(lines) * 100}}
 	_, _ = r.ClaimValidation("w", everybody)
 	_ = r.Start("w", Input{Chunks: []Chunk{{Lines: lines, Bytes: int64(lines) * 100}}, Load: r.Load}, start)
 	_ = r.Claim(0, "w", everybody)
 	_ = r.Report(0, "w", completed, 0, Usage{InputTokens: input, OutputTokens: output})
-	return Open{Record: r}
+	return EstimateInput{Record: r}
 }
 
-func perSecond(o Open, rate float64) Open { o.RequestsPerSecond = &rate; return o }
+func perSecond(o EstimateInput, rate float64) EstimateInput { o.RequestsPerSecond = &rate; return o }
 
 func freePrice(string) (TokenPrice, bool) { return TokenPrice{}, false }
 
@@ -45,29 +45,29 @@ func TestExpect(t *testing.T) {
 	half := inProgress("batch_a", time.Hour, 100, 50, 1000, 500) // 20 + 10 tokens per request
 	fresh := inProgress("batch_b", 2*time.Hour, 200, 0, 0, 0)
 	short := inProgress("batch_c", time.Minute, 100, 50, 1000, 500)
-	ended := &Paces{}
+	ended := &PastBatches{}
 	done := inProgress("batch_z", time.Hour, 100, 100, 4000, 1000).Record
 	done.Advance(start.Add(100 * time.Second))
 	_, _ = done.ClaimFinish("w", everybody)
 	_ = done.Finish("w", "", "", Counts{100, 100, 0}, Usage{InputTokens: 4000, OutputTokens: 1000}, start.Add(time.Hour))
 	ended.Observe(&done)
 	for name, c := range map[string]struct {
-		open  []Open
-		ended *Paces
+		open  []EstimateInput
+		ended *PastBatches
 		price func(string) (TokenPrice, bool)
 		want  []string
 	}{
-		"nothing is measured":                       {[]Open{fresh}, &Paces{}, freePrice, []string{"200"}},
-		"its own ratios, no rate":                   {[]Open{half}, &Paces{}, freePrice, []string{"100 in=2000 out=1000"}},
-		"its own rate":                              {[]Open{perSecond(half, 5)}, &Paces{}, freePrice, []string{"100 in=2000 out=1000 end=10s"}},
-		"those with earlier deadlines are first":    {[]Open{fresh, perSecond(half, 5)}, &Paces{}, freePrice, []string{"200 in=4000 out=2000 end=50s", "100 in=2000 out=1000 end=10s"}},
-		"one that stands still never ends":          {[]Open{perSecond(half, 0)}, &Paces{}, freePrice, []string{"100 in=2000 out=1000"}},
-		"the batch that ended last, 50 tokens/s":    {[]Open{fresh}, ended, freePrice, []string{"200 in=8000 out=2000 end=3m20s"}},
-		"a batch that does not end in time is late": {[]Open{perSecond(short, 0.5)}, &Paces{}, freePrice, []string{"100 in=2000 out=1000 end=1m40s late"}},
-		"prices": {[]Open{half}, &Paces{}, func(model string) (TokenPrice, bool) { return TokenPrice{1e-6, 2e-6}, model == "llama" }, []string{"100 in=2000 out=1000 usd=0.0040"}},
+		"nothing is measured":                       {[]EstimateInput{fresh}, &PastBatches{}, freePrice, []string{"200"}},
+		"its own ratios, no rate":                   {[]EstimateInput{half}, &PastBatches{}, freePrice, []string{"100 in=2000 out=1000"}},
+		"its own rate":                              {[]EstimateInput{perSecond(half, 5)}, &PastBatches{}, freePrice, []string{"100 in=2000 out=1000 end=10s"}},
+		"those with earlier deadlines are first":    {[]EstimateInput{fresh, perSecond(half, 5)}, &PastBatches{}, freePrice, []string{"200 in=4000 out=2000 end=50s", "100 in=2000 out=1000 end=10s"}},
+		"one that stands still never ends":          {[]EstimateInput{perSecond(half, 0)}, &PastBatches{}, freePrice, []string{"100 in=2000 out=1000"}},
+		"the batch that ended last, 50 tokens/s":    {[]EstimateInput{fresh}, ended, freePrice, []string{"200 in=8000 out=2000 end=3m20s"}},
+		"a batch that does not end in time is late": {[]EstimateInput{perSecond(short, 0.5)}, &PastBatches{}, freePrice, []string{"100 in=2000 out=1000 end=1m40s late"}},
+		"prices": {[]EstimateInput{half}, &PastBatches{}, func(model string) (TokenPrice, bool) { return TokenPrice{1e-6, 2e-6}, model == "llama" }, []string{"100 in=2000 out=1000 usd=0.0040"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			for i, e := range Expect(c.open, c.ended, start, c.price) {
+			for i, e := range EstimateBatches(c.open, c.ended, start, c.price) {
 				if got := describe(e); got != c.want[i] {
 					t.Errorf("batch %d: %q, want %q", i, got, c.want[i])
 				}
@@ -101,7 +101,7 @@ func TestEstimateHeader(t *testing.T) {
 }
 
 func TestRate(t *testing.T) {
-	var m Rate
+	var m RateMeter
 	for at := range 200 {
 		m.Observe(start.Add(time.Duration(at)*time.Second), 2*at)
 		rate := m.PerSecond(start.Add(time.Duration(at)*time.Second), 2*at)
@@ -117,8 +117,8 @@ func TestRate(t *testing.T) {
 // The backlog is what has no result yet, at 4 bytes per token until a request is completed.
 func TestBacklog(t *testing.T) {
 	half, fresh := inProgress("batch_a", time.Hour, 100, 50, 1000, 500), inProgress("batch_b", time.Hour, 200, 0, 0, 0)
-	fresh.Load = []ModelLoad{{"a", 50, 5000}, {"b", 150, 15000}}
-	got := fmt.Sprint(BacklogOf([]Open{half, fresh}, &Paces{}))
+	fresh.Load = []ModelInput{{"a", 50, 5000}, {"b", 150, 15000}}
+	got := fmt.Sprint(BacklogOf([]EstimateInput{half, fresh}, &PastBatches{}))
 	if want := "[[{llama 1000}] [{a 1250} {b 3750}]]"; got != want {
 		t.Errorf("%s, want %s", got, want)
 	}

@@ -61,17 +61,17 @@ type Reader struct {
 	endpoint string
 	limits   Limits
 	// accepts reports whether a model can be requested; nil accepts all.
-	accepts func(model string) bool
-	seen    map[string]int // custom_id -> line
-	number  int
-	offset  int64
-	count   int
-	buf     []byte
+	accepts        func(model string) bool
+	lineOfCustomID map[string]int // custom_id -> line
+	number         int
+	offset         int64
+	count          int
+	buf            []byte
 }
 
 // NewReader returns a reader of the lines for an endpoint.
 func NewReader(in io.Reader, endpoint string, limits Limits, accepts func(model string) bool) *Reader {
-	return &Reader{in: bufio.NewReaderSize(in, 64<<10), endpoint: endpoint, limits: limits, accepts: accepts, seen: map[string]int{}}
+	return &Reader{in: bufio.NewReaderSize(in, 64<<10), endpoint: endpoint, limits: limits, accepts: accepts, lineOfCustomID: map[string]int{}}
 }
 
 // SkipTo sets the position of a reader that starts within a file: the next line has this number and offset.
@@ -144,7 +144,7 @@ func (r *Reader) parse(text []byte) (Line, *LineError) {
 	bad := func(code, param, message string) *LineError {
 		e := &LineError{Line: r.number, Code: code, Param: param, Message: message}
 		if in.CustomID != nil {
-			e.CustomID = Clip(*in.CustomID)
+			e.CustomID = Truncate(*in.CustomID)
 		}
 		return e
 	}
@@ -160,10 +160,10 @@ func (r *Reader) parse(text []byte) (Line, *LineError) {
 	case len(*in.CustomID) > maxCustomID:
 		return Line{}, bad("invalid_value", "custom_id", fmt.Sprintf("custom_id: must have at most %d bytes, got %d", maxCustomID, len(*in.CustomID)))
 	}
-	if first, taken := r.seen[*in.CustomID]; taken {
+	if first, taken := r.lineOfCustomID[*in.CustomID]; taken {
 		return Line{}, bad("duplicate_custom_id", "custom_id", fmt.Sprintf("custom_id: must be unique in the file, line %d has it too", first))
 	}
-	r.seen[*in.CustomID] = r.number
+	r.lineOfCustomID[*in.CustomID] = r.number
 	if in.Method == nil || *in.Method != "POST" {
 		return Line{}, bad("invalid_method", "method", "method: must be POST")
 	}
@@ -186,7 +186,7 @@ func (r *Reader) parse(text []byte) (Line, *LineError) {
 	case body.Stream:
 		return Line{}, bad("invalid_value", "body.stream", "body.stream: must be false in a batch")
 	case r.accepts != nil && !r.accepts(body.Model):
-		return Line{}, bad("model_not_found", "body.model", fmt.Sprintf("body.model: %q does not exist", Clip(body.Model)))
+		return Line{}, bad("model_not_found", "body.model", fmt.Sprintf("body.model: %q does not exist", Truncate(body.Model)))
 	}
 	return Line{Number: r.number, CustomID: *in.CustomID, Model: body.Model, Body: in.Body}, nil
 }
@@ -230,15 +230,15 @@ func (c *LineCounter) Lines() int {
 // Input is a valid input file.
 type Input struct {
 	Chunks []Chunk
-	Load   []ModelLoad // sorted by model
+	Load   []ModelInput // sorted by model
 }
 
-// Inspect reads a whole input file. It returns the input if every line is valid. Otherwise it returns the
+// Validate reads a whole input file. It returns the input if every line is valid. Otherwise it returns the
 // first MaxProblems errors, and passes every error to onError if that is not nil. err is an error of the
 // reader, or of onError.
-func Inspect(r *Reader, onError func(*LineError) error) (in Input, problems []Problem, err error) {
+func Validate(r *Reader, onError func(*LineError) error) (in Input, problems []Problem, err error) {
 	c := chunker{}
-	models := map[string]ModelLoad{}
+	models := map[string]ModelInput{}
 	for {
 		line, err := r.Next()
 		var invalid *LineError
@@ -246,7 +246,7 @@ func Inspect(r *Reader, onError func(*LineError) error) (in Input, problems []Pr
 		case err == nil:
 			c.addLine(line)
 			l := models[line.Model]
-			models[line.Model] = ModelLoad{line.Model, l.Requests + 1, l.Bytes + line.Bytes}
+			models[line.Model] = ModelInput{line.Model, l.Requests + 1, l.Bytes + line.Bytes}
 			continue
 		case errors.Is(err, io.EOF):
 			if r.count == 0 {

@@ -71,7 +71,7 @@ func TestGoodLines(t *testing.T) {
 
 func TestReadErrorsEndTheInspection(t *testing.T) {
 	broken := io.MultiReader(strings.NewReader(good+"\n"), iotest.ErrReader(io.ErrUnexpectedEOF))
-	if _, _, err := Inspect(NewReader(broken, "/v1/completions", DefaultLimits(), nil), nil); !errors.Is(err, io.ErrUnexpectedEOF) {
+	if _, _, err := Validate(NewReader(broken, "/v1/completions", DefaultLimits(), nil), nil); !errors.Is(err, io.ErrUnexpectedEOF) {
 		t.Errorf("%v", err)
 	}
 }
@@ -87,7 +87,7 @@ func TestInspectLimits(t *testing.T) {
 		return b.String()
 	}
 	for lines, want := range map[int]string{0: "empty_file", 3: "", 4: "too_many_requests", 9: "too_many_requests"} {
-		in, problems, err := Inspect(NewReader(strings.NewReader(file(lines)), "/v1/completions", limits, known), nil)
+		in, problems, err := Validate(NewReader(strings.NewReader(file(lines)), "/v1/completions", limits, known), nil)
 		got := ""
 		if len(problems) > 0 {
 			got = problems[0].Code
@@ -97,7 +97,7 @@ func TestInspectLimits(t *testing.T) {
 		}
 	}
 	seen := 0
-	_, problems, _ := Inspect(NewReader(strings.NewReader(strings.Repeat("bad\n", 500)), "/", DefaultLimits(), nil), func(*LineError) error { seen++; return nil })
+	_, problems, _ := Validate(NewReader(strings.NewReader(strings.Repeat("bad\n", 500)), "/", DefaultLimits(), nil), func(*LineError) error { seen++; return nil })
 	if len(problems) != MaxProblems || seen != 500 {
 		t.Errorf("%d problems are listed, %d seen", len(problems), seen)
 	}
@@ -112,7 +112,7 @@ func TestChunksCoverTheFile(t *testing.T) {
 		}
 		file.WriteString(strings.Replace(good, `"a"`, fmt.Sprintf(`"%d"`, i), 1) + "\n")
 	}
-	input, problems, err := Inspect(NewReader(strings.NewReader(file.String()), "/v1/completions", DefaultLimits(), known), nil)
+	input, problems, err := Validate(NewReader(strings.NewReader(file.String()), "/v1/completions", DefaultLimits(), known), nil)
 	if err != nil || len(problems) > 0 || len(input.Chunks) != 4 || len(input.Load) != 1 || input.Load[0].Model != "llama" || input.Load[0].Requests != 200 {
 		t.Fatalf("%+v, %v, %v", input, problems, err)
 	}

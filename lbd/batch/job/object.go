@@ -161,7 +161,7 @@ const (
 // Check returns a *ParamError for an invalid expiry; param is its name. nil is valid.
 func (e *Expiry) Check(param string) error {
 	if e != nil && (e.Anchor != "created_at" || e.Seconds < minExpiry || e.Seconds > maxExpiry) {
-		return &ParamError{param, "invalid_value", fmt.Sprintf("%s: anchor must be created_at and seconds %d to %d, got %q and %d", param, minExpiry, maxExpiry, Clip(e.Anchor), e.Seconds)}
+		return &ParamError{param, "invalid_value", fmt.Sprintf("%s: anchor must be created_at and seconds %d to %d, got %q and %d", param, minExpiry, maxExpiry, Truncate(e.Anchor), e.Seconds)}
 	}
 	return nil
 }
@@ -178,11 +178,11 @@ func (p *Params) Check() (window time.Duration, err error) {
 		return 0, &ParamError{"input_file_id", "missing_required_parameter", "input_file_id: is required"}
 	}
 	if !slices.Contains(Endpoints(), p.Endpoint) {
-		return 0, &ParamError{"endpoint", "invalid_value", fmt.Sprintf("endpoint: must be one of %s, got %q", strings.Join(Endpoints(), ", "), Clip(p.Endpoint))}
+		return 0, &ParamError{"endpoint", "invalid_value", fmt.Sprintf("endpoint: must be one of %s, got %q", strings.Join(Endpoints(), ", "), Truncate(p.Endpoint))}
 	}
 	window, err = time.ParseDuration(p.CompletionWindow)
 	if err != nil || window < minWindow || window > maxWindow {
-		return 0, &ParamError{"completion_window", "invalid_value", fmt.Sprintf("completion_window: must be a duration from 1m to 720h such as 24h, got %q", Clip(p.CompletionWindow))}
+		return 0, &ParamError{"completion_window", "invalid_value", fmt.Sprintf("completion_window: must be a duration from 1m to 720h such as 24h, got %q", Truncate(p.CompletionWindow))}
 	}
 	if len(p.Metadata) > maxMetadata {
 		return 0, &ParamError{"metadata", "invalid_value", fmt.Sprintf("metadata: must have at most %d keys, got %d", maxMetadata, len(p.Metadata))}
@@ -195,11 +195,11 @@ func (p *Params) Check() (window time.Duration, err error) {
 	return window, p.OutputExpiresAfter.Check("output_expires_after")
 }
 
-// Clip shortens a client's text for a message.
-func Clip(s string) string {
-	const most = 64
-	if len(s) <= most {
+// Truncate shortens a client's text for a message.
+func Truncate(s string) string {
+	const maxLength = 64
+	if len(s) <= maxLength {
 		return s
 	}
-	return strings.ToValidUTF8(s[:most], "") + "..."
+	return strings.ToValidUTF8(s[:maxLength], "") + "..."
 }

@@ -7,14 +7,14 @@ import (
 
 // Chunk is a range of consecutive lines: what a balancer claims.
 type Chunk struct {
-	Skip      int64  `json:"s,omitempty"` // bytes between the previous chunk and this one
-	Bytes     int64  `json:"b"`
-	Lines     int    `json:"n"`
-	Worker    string `json:"w,omitempty"` // who claims it; empty = nobody
-	Done      bool   `json:"d,omitempty"` // all results are recorded
-	Completed int    `json:"c,omitempty"`
-	Failed    int    `json:"f,omitempty"`
-	Tried     bool   `json:"t,omitempty"` // it was claimed before, so some results may be recorded
+	Skip          int64  `json:"s,omitempty"` // bytes between the previous chunk and this one
+	Bytes         int64  `json:"b"`
+	Lines         int    `json:"n"`
+	Worker        string `json:"w,omitempty"` // who claims it; empty = nobody
+	Done          bool   `json:"d,omitempty"` // all results are recorded
+	Completed     int    `json:"c,omitempty"`
+	Failed        int    `json:"f,omitempty"`
+	ClaimedBefore bool   `json:"t,omitempty"` // it was claimed before, so some results may be recorded
 	// InputTokens and OutputTokens are those of the completed requests.
 	InputTokens  int64 `json:"i,omitempty"`
 	OutputTokens int64 `json:"o,omitempty"`
@@ -23,17 +23,17 @@ type Chunk struct {
 // Record is a stored batch. Every change is one of its methods; callers write it with a guard on its
 // revision.
 type Record struct {
-	Batch  Batch  `json:"batch"`
-	Tenant string `json:"tenant"`
-	Key    string `json:"key"`            // name of the API key or user that created it; empty without keys
-	User   bool   `json:"user,omitempty"` // Key is a user with identity tokens
+	Batch     Batch  `json:"batch"`
+	Tenant    string `json:"tenant"`
+	Key       string `json:"key"`            // name of the API key or user that created it; empty without keys
+	KeyIsUser bool   `json:"user,omitempty"` // Key is a user with identity tokens
 	// WindowMillis is the completion window.
 	WindowMillis int64 `json:"window_ms"`
 	// CreatedMillis is Batch.CreatedAt in milliseconds.
 	CreatedMillis int64   `json:"created_ms"`
 	Chunks        []Chunk `json:"chunks,omitempty"`
-	// Ending is the final state that Finalizing or Cancelling leads to; empty before.
-	Ending Status `json:"ending,omitempty"`
+	// FinalStatus is the final state that Finalizing or Cancelling leads to; empty before.
+	FinalStatus Status `json:"ending,omitempty"`
 	// Worker validates the input or writes the output files; empty = nobody.
 	Worker string `json:"worker,omitempty"`
 	// Files are those that Worker is writing. If it dies, they are deleted.
@@ -42,7 +42,7 @@ type Record struct {
 	Models []string `json:"models,omitempty"`
 	// Load is the input by model, in the order of Models. Before the validation it is that of the first line,
 	// as if all lines requested the same model.
-	Load []ModelLoad `json:"load,omitempty"`
+	Load []ModelInput `json:"load,omitempty"`
 	// OutputExpirySeconds is the lifetime of the files that the batch creates; 0 = unlimited.
 	OutputExpirySeconds int64 `json:"output_expiry_seconds,omitempty"`
 }
@@ -84,22 +84,22 @@ func seconds(now time.Time) *int64 {
 	return &s
 }
 
-// alive reports whether a worker is alive. It is never called with an empty name.
-type alive = func(worker string) bool
+// aliveFunc reports whether a worker is alive. It is never called with an empty name.
+type aliveFunc = func(worker string) bool
 
-func held(worker string, live alive) bool { return worker != "" && live(worker) }
+func isClaimed(worker string, live aliveFunc) bool { return worker != "" && live(worker) }
 
 // ClaimValidation claims the validation. files are those that the worker may write. It returns the files
 // of an earlier worker, and false if there is nothing to validate or a live worker does it.
-func (r *Record) ClaimValidation(worker string, live alive, files ...string) (stale []string, ok bool) {
+func (r *Record) ClaimValidation(worker string, live aliveFunc, files ...string) (stale []string, ok bool) {
 	if r.Batch.Status != Validating {
 		return nil, false
 	}
 	return r.claimFiles(worker, live, files)
 }
 
-func (r *Record) claimFiles(worker string, live alive, files []string) (stale []string, ok bool) {
-	if held(r.Worker, live) {
+func (r *Record) claimFiles(worker string, live aliveFunc, files []string) (stale []string, ok bool) {
+	if isClaimed(r.Worker, live) {
 		return nil, false
 	}
 	stale, r.Worker, r.Files = r.Files, worker, files
@@ -140,12 +140,12 @@ func (r *Record) Fail(worker string, problems []Problem, errorFile string, now t
 }
 
 // Claimable returns the first chunk that no live worker claims; -1 if there is none.
-func (r *Record) Claimable(live alive) int {
+func (r *Record) Claimable(live aliveFunc) int {
 	if r.Batch.Status != InProgress {
 		return -1
 	}
 	for i := range r.Chunks {
-		if c := &r.Chunks[i]; !c.Done && !held(c.Worker, live) {
+		if c := &r.Chunks[i]; !c.Done && !isClaimed(c.Worker, live) {
 			return i
 		}
 	}
@@ -153,11 +153,11 @@ func (r *Record) Claimable(live alive) int {
 }
 
 // Claim claims a chunk; ErrLostClaim if a live worker has it or the batch does not run.
-func (r *Record) Claim(chunk int, worker string, live alive) error {
-	if r.Batch.Status != InProgress || chunk >= len(r.Chunks) || r.Chunks[chunk].Done || held(r.Chunks[chunk].Worker, live) {
+func (r *Record) Claim(chunk int, worker string, live aliveFunc) error {
+	if r.Batch.Status != InProgress || chunk >= len(r.Chunks) || r.Chunks[chunk].Done || isClaimed(r.Chunks[chunk].Worker, live) {
 		return ErrLostClaim
 	}
-	r.Chunks[chunk].Worker, r.Chunks[chunk].Tried = worker, true
+	r.Chunks[chunk].Worker, r.Chunks[chunk].ClaimedBefore = worker, true
 	return nil
 }
 
@@ -184,12 +184,12 @@ func (r *Record) Report(chunk int, worker string, completed, failed int, usage U
 	if completed+failed == c.Lines {
 		c.Done, c.Worker = true, ""
 	}
-	r.count()
+	r.sumChunkCounts()
 	return nil
 }
 
-// count sums the counts of the chunks.
-func (r *Record) count() {
+// sumChunkCounts sums the counts of the chunks.
+func (r *Record) sumChunkCounts() {
 	r.Batch.RequestCounts.Completed, r.Batch.RequestCounts.Failed = 0, 0
 	for i := range r.Chunks {
 		r.Batch.RequestCounts.Completed += r.Chunks[i].Completed
@@ -209,7 +209,7 @@ func (r *Record) Release(chunk int, worker string) {
 func (r *Record) Cancel(now time.Time) error {
 	switch r.Batch.Status {
 	case Validating, InProgress:
-		r.Batch.Status, r.Batch.CancellingAt, r.Ending, r.Worker = Cancelling, seconds(now), Cancelled, ""
+		r.Batch.Status, r.Batch.CancellingAt, r.FinalStatus, r.Worker = Cancelling, seconds(now), Cancelled, ""
 		return nil
 	case Cancelling, Finalizing:
 		return nil
@@ -228,9 +228,9 @@ func (r *Record) Advance(now time.Time) bool {
 		}
 		switch {
 		case done:
-			r.Ending = Completed
+			r.FinalStatus = Completed
 		case !now.Before(r.Deadline()):
-			r.Ending = Expired
+			r.FinalStatus = Expired
 		default:
 			return false
 		}
@@ -238,7 +238,7 @@ func (r *Record) Advance(now time.Time) bool {
 		if now.Before(r.Deadline()) {
 			return false
 		}
-		r.Ending = Expired
+		r.FinalStatus = Expired
 	default:
 		return false
 	}
@@ -247,7 +247,7 @@ func (r *Record) Advance(now time.Time) bool {
 }
 
 // ClaimFinish claims the writing of the output files. files and stale are as in ClaimValidation.
-func (r *Record) ClaimFinish(worker string, live alive, files ...string) (stale []string, ok bool) {
+func (r *Record) ClaimFinish(worker string, live aliveFunc, files ...string) (stale []string, ok bool) {
 	if r.Batch.Status != Finalizing && r.Batch.Status != Cancelling {
 		return nil, false
 	}
@@ -274,8 +274,8 @@ func (r *Record) Finish(worker, outputFile, errorFile string, counts Counts, usa
 		r.Batch.ErrorFileID = &errorFile
 	}
 	r.Batch.Usage = &usage
-	r.Batch.Status, r.Batch.RequestCounts, r.Worker, r.Files, r.Chunks = r.Ending, counts, "", nil, nil
-	switch r.Ending {
+	r.Batch.Status, r.Batch.RequestCounts, r.Worker, r.Files, r.Chunks = r.FinalStatus, counts, "", nil, nil
+	switch r.FinalStatus {
 	case Expired:
 		r.Batch.ExpiredAt = seconds(now)
 	case Cancelled:

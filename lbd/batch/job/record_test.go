@@ -140,7 +140,7 @@ func TestClaimsCoverEveryChunk(t *testing.T) {
 			}
 			r.Advance(start)
 		}
-		if c := r.Batch.RequestCounts; c.Completed+c.Failed != total || c.Total != total || r.Ending != Completed {
+		if c := r.Batch.RequestCounts; c.Completed+c.Failed != total || c.Total != total || r.FinalStatus != Completed {
 			t.Fatalf("seed %d: counts %+v of %d", seed, c, total)
 		}
 	}
@@ -182,8 +182,8 @@ func TestOutputs(t *testing.T) {
 	for want, o := range map[string]Output{
 		`{"id":"r","custom_id":"a","response":{"status_code":200,"request_id":"q","body":{"x":"<"}},"error":null}`:                                                         {ID: "r", CustomID: "a", Response: &Response{200, "q", []byte(`{"x":"<"}`)}},
 		`{"id":"r","custom_id":"a","response":{"status_code":502,"request_id":"q","body":"bad"},"error":null}`:                                                             {ID: "r", CustomID: "a", Response: &Response{502, "q", []byte(`bad`)}},
-		`{"id":"r","custom_id":"a","response":null,"error":{"code":"batch_expired","message":"This request could not be executed before the completion window expired."}}`: Unfinished("r", "a", Expired),
-		`{"id":"r","custom_id":"a","response":null,"error":{"code":"batch_cancelled","message":"This request was not executed because the batch was cancelled."}}`:         Unfinished("r", "a", Cancelled),
+		`{"id":"r","custom_id":"a","response":null,"error":{"code":"batch_expired","message":"This request could not be executed before the completion window expired."}}`: UnfinishedOutput("r", "a", Expired),
+		`{"id":"r","custom_id":"a","response":null,"error":{"code":"batch_cancelled","message":"This request was not executed because the batch was cancelled."}}`:         UnfinishedOutput("r", "a", Cancelled),
 	} {
 		if got := string(o.Encode()); got != want+"\n" {
 			t.Errorf("%s, want %s", got, want)

@@ -44,8 +44,8 @@ func (o *Output) Encode() []byte {
 	return b.Bytes()
 }
 
-// Unfinished returns the line of a request without a result, of a batch that ends in a state.
-func Unfinished(id, customID string, ending Status) Output {
+// UnfinishedOutput returns the line of a request without a result, of a batch that ends in a state.
+func UnfinishedOutput(id, customID string, ending Status) Output {
 	e := &OutputError{Code: "batch_expired", Message: "This request could not be executed before the completion window expired."}
 	if ending == Cancelled {
 		e = &OutputError{Code: "batch_cancelled", Message: "This request was not executed because the batch was cancelled."}
@@ -53,7 +53,7 @@ func Unfinished(id, customID string, ending Status) Output {
 	return Output{ID: id, CustomID: customID, Error: e}
 }
 
-// Invalid returns the line of an error file for an invalid line of the input.
-func Invalid(id string, e *LineError) Output {
+// InvalidOutput returns the line of an error file for an invalid line of the input.
+func InvalidOutput(id string, e *LineError) Output {
 	return Output{ID: id, CustomID: e.CustomID, Error: &OutputError{Code: e.Code, Message: e.Error()}}
 }

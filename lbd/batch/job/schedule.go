@@ -102,8 +102,8 @@ func (s *Scheduler) compare(a, b *Candidate, now time.Time) int {
 	return cmp.Or(order, a.Deadline().Compare(b.Deadline()), cmp.Compare(a.ID, b.ID))
 }
 
-// Served counts requests that were claimed.
-func (s *Scheduler) Served(c Candidate, requests int) {
+// CountServed counts requests that were claimed.
+func (s *Scheduler) CountServed(c Candidate, requests int) {
 	s.tenants.add(c.Tenant, float64(requests))
 	s.keys.add(keyOf(&c), float64(requests))
 }

@@ -18,7 +18,7 @@ func TestTenantsShareEqually(t *testing.T) {
 	served := map[string]int{}
 	for range 400 {
 		c := all[s.Next(all, start)]
-		s.Served(c, 10)
+		s.CountServed(c, 10)
 		served[c.Tenant]++
 		served[c.Tenant+c.Key]++
 	}
@@ -32,13 +32,13 @@ func TestAbsenceEarnsNoCredit(t *testing.T) {
 	var s Scheduler
 	a, b := Candidate{ID: "a", Tenant: "a", Created: start, Window: time.Hour}, Candidate{ID: "b", Tenant: "b", Created: start, Window: time.Hour}
 	for range 100 {
-		s.Served([]Candidate{a}[s.Next([]Candidate{a}, start)], 1)
+		s.CountServed([]Candidate{a}[s.Next([]Candidate{a}, start)], 1)
 	}
 	inRow := 0
 	for range 10 {
 		both := []Candidate{a, b}
 		c := both[s.Next(both, start)]
-		s.Served(c, 1)
+		s.CountServed(c, 1)
 		if c.ID == "b" {
 			inRow++
 		}
@@ -82,7 +82,7 @@ func TestNextEqualsSortedTwin(t *testing.T) {
 			if again := all[s.Next(all, now)]; again != got {
 				t.Fatalf("seed %d: another order gives %+v, not %+v", seed, again, got)
 			}
-			s.Served(got, 1+rng.IntN(64))
+			s.CountServed(got, 1+rng.IntN(64))
 		}
 	}
 }

@@ -15,11 +15,11 @@ import (
 // the trial is served, the breaker closes; if it fails, the replica is ejected for twice as long.
 // The zero value is closed.
 type Breaker struct {
-	failures     int           // consecutive
-	countedAt    time.Duration // time of the last counted failure; requests sent before no longer count
-	ejections    int           // number of ejections since the replica last served a request
-	ejectedUntil time.Duration // end of the ejection
-	trial        uint64        // the trial request after that; 0 = none
+	failures      int           // consecutive
+	lastCountedAt time.Duration // time of the last counted failure; requests sent before no longer count
+	ejections     int           // number of ejections since the replica last served a request
+	ejectedUntil  time.Duration // end of the ejection
+	trial         uint64        // the trial request after that; 0 = none
 }
 
 // Ejected reports whether nothing may be sent to the replica now.
@@ -40,9 +40,9 @@ func (k *Breaker) Failures() int { return k.failures }
 // Failed counts the failure of a request that was sent at sentAt. Requests that were in flight
 // together fail together when a connection breaks, which counts as one failure.
 func (k *Breaker) Failed(now, sentAt time.Duration) {
-	if k.failures == 0 || sentAt >= k.countedAt {
+	if k.failures == 0 || sentAt >= k.lastCountedAt {
 		k.failures++
-		k.countedAt = now
+		k.lastCountedAt = now
 	}
 }
 

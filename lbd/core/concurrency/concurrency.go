@@ -12,28 +12,28 @@
 package concurrency
 
 const (
-	// A period lasts minTokens first tokens and turnovers more for each request that streams, so that
+	// A period lasts minFirstTokens first tokens and turnovers more for each request that streams, so that
 	// each slot serves several requests in it.
-	minTokens = 8
-	turnovers = 3
+	minFirstTokens = 8
+	turnovers      = 3
 	// A lower limit is tried if more than 1/excess of the outstanding requests would not have been needed.
-	excess = 8
-	// A higher limit is higher by 1/step, at least by minStep: one request may never stream. It is
+	excessDivisor = 8
+	// A higher limit is higher by 1/step, at least by minRaise: one request may never stream. It is
 	// justified if at least 1/gain of the additional requests stream: with free capacity nearly all of
 	// them do, without it none.
-	step    = 4
-	minStep = 2
-	gain    = 4
-	// After a trial that failed, the next one begins after 2, 4, 8 ... periods, up to maxPause: with an
+	raiseDivisor = 4
+	minRaise     = 2
+	gainDivisor  = 4
+	// After a trial that failed, the next one begins after 2, 4, 8 ... periods, up to maxBackoff: with an
 	// engine that does not change, one period of 32 is a trial.
-	firstPause = 2
-	maxPause   = 32
-	// At most 1/maxBrief of the requests of a period that lowers a limit may be brief: end together
+	firstBackoff = 2
+	maxBackoff   = 32
+	// At most 1/briefDivisor of the requests of a period that lowers a limit may be brief: end together
 	// with their first token, such as one that is not streamed. They are not counted as streaming
 	// although the engine runs them.
-	maxBrief = 8
-	// A request is brief if it streams for less than 1/(briefShare x outstanding) of its time to the first token.
-	briefShare = 10
+	briefDivisor = 8
+	// A request is brief if it streams for less than 1/(briefStreamDivisor x outstanding) of its time to the first token.
+	briefStreamDivisor = 10
 	// Max bounds a limit.
 	Max = 1 << 14
 )
@@ -46,18 +46,18 @@ type Limit struct {
 	// many as the limit allows may run more.
 	full     bool
 	trial    trial
-	before   comparison // during a trial
+	baseline baseline // during a trial
 	period   period
 	settling int // first tokens until the period of a trial begins
 
-	lowerPause, higherPause pause
+	lowerBackoff, higherBackoff trialBackoff
 }
 
-// comparison is the last period before a trial.
-type comparison struct {
-	limit       int
-	outstanding int // at least, while it was counted
-	most        int // requests that streamed at once
+// baseline is the last period before a trial.
+type baseline struct {
+	limit          int
+	minOutstanding int // at least, while it was counted
+	maxStreaming   int // requests that streamed at once
 }
 
 // trial is the kind of a trial.
@@ -72,46 +72,46 @@ const (
 // period counts requests while more were outstanding than were streaming: only then do the counts show the
 // engine's limit.
 type period struct {
-	tokens      int // first tokens
-	tight       int // of those, the ones with as many requests outstanding as the limit allows
-	most        int // requests that streamed at once
-	outstanding int // at least, at those first tokens
-	ended       int
-	brief       int // of those that ended
+	firstTokens    int // first tokens
+	atLimit        int // of those, the ones with as many requests outstanding as the limit allows
+	maxStreaming   int // requests that streamed at once
+	minOutstanding int // at least, at those first tokens
+	ended          int
+	brief          int // of those that ended
 }
 
 // addToken counts a first token under a limit.
 func (p *period) addToken(streaming, outstanding, limit int) {
-	p.most = max(p.most, streaming)
+	p.maxStreaming = max(p.maxStreaming, streaming)
 	if outstanding >= limit {
-		p.tight++
-	} else if outstanding <= p.most+1 {
+		p.atLimit++
+	} else if outstanding <= p.maxStreaming+1 {
 		return
 	}
-	if p.tokens++; p.tokens == 1 || outstanding < p.outstanding {
-		p.outstanding = outstanding
+	if p.firstTokens++; p.firstTokens == 1 || outstanding < p.minOutstanding {
+		p.minOutstanding = outstanding
 	}
 }
 
 // over reports whether the period was long enough.
-func (p *period) over() bool { return p.tokens >= minTokens+turnovers*p.most }
+func (p *period) over() bool { return p.firstTokens >= minFirstTokens+turnovers*p.maxStreaming }
 
 // conclusive reports whether its requests streamed, so that a low number of streaming ones means
 // that the others waited.
-func (p *period) conclusive() bool { return p.brief*maxBrief <= p.ended }
+func (p *period) conclusive() bool { return p.brief*briefDivisor <= p.ended }
 
-// pause delays trials, in periods.
-type pause struct{ left, last int }
+// trialBackoff delays trials, in periods.
+type trialBackoff struct{ left, last int }
 
-// over counts a period, and reports whether the pause has ended.
-func (p *pause) over() bool {
+// countPeriod counts a period, and reports whether the pause has ended.
+func (p *trialBackoff) countPeriod() bool {
 	p.left--
 	return p.left < 0
 }
 
 // extend begins a pause that is twice as long as the last one.
-func (p *pause) extend() {
-	p.last = min(max(2*p.last, firstPause), maxPause)
+func (p *trialBackoff) extend() {
+	p.last = min(max(2*p.last, firstBackoff), maxBackoff)
 	p.left = p.last
 }
 
@@ -130,7 +130,7 @@ func (l *Limit) FirstToken(streaming, outstanding, initial int) {
 	switch {
 	case streaming >= limit && !l.full:
 		l.set(higherThan(limit), noTrial)
-		l.lowerPause, l.higherPause = pause{}, pause{}
+		l.lowerBackoff, l.higherBackoff = trialBackoff{}, trialBackoff{}
 		return
 	case l.trial == lower && outstanding > limit: // they were sent under the higher limit
 		return
@@ -149,12 +149,12 @@ func (l *Limit) FirstToken(streaming, outstanding, initial int) {
 // streamed the time from it, in any unit; outstanding includes the request.
 func (l *Limit) Ended(ttft, streamed int64, outstanding int) {
 	l.period.ended++
-	if streamed < ttft/int64(briefShare*max(1, outstanding)) {
+	if streamed < ttft/int64(briefStreamDivisor*max(1, outstanding)) {
 		l.period.brief++
 	}
 }
 
-func higherThan(limit int) int { return limit + max(minStep, limit/step) }
+func higherThan(limit int) int { return limit + max(minRaise, limit/raiseDivisor) }
 
 // set changes the limit. The period of a trial begins after value first tokens, so that requests of
 // the old limit have left.
@@ -181,38 +181,38 @@ func (l *Limit) endPeriod(limit int) {
 
 // beginTrial tries another limit, if it is time for one.
 func (l *Limit) beginTrial(limit int, p period) {
-	l.before = comparison{limit: limit, outstanding: p.outstanding, most: p.most}
-	switch least := p.most + 1; {
-	case p.conclusive() && least < p.outstanding-p.outstanding/excess && l.lowerPause.over():
-		l.set(least, lower)
-	case 2*p.tight >= p.tokens && l.higherPause.over():
+	l.baseline = baseline{limit: limit, minOutstanding: p.minOutstanding, maxStreaming: p.maxStreaming}
+	switch needed := p.maxStreaming + 1; {
+	case p.conclusive() && needed < p.minOutstanding-p.minOutstanding/excessDivisor && l.lowerBackoff.countPeriod():
+		l.set(needed, lower)
+	case 2*p.atLimit >= p.firstTokens && l.higherBackoff.countPeriod():
 		l.set(higherThan(limit), higher)
 	}
 }
 
 // endLower keeps a lower limit if it leaves as many requests streaming.
 func (l *Limit) endLower(limit int, p period) {
-	if !p.conclusive() || l.before.most-p.most > (l.before.outstanding-limit)/gain {
-		l.set(l.before.limit, noTrial)
-		l.lowerPause.extend()
+	if !p.conclusive() || l.baseline.maxStreaming-p.maxStreaming > (l.baseline.minOutstanding-limit)/gainDivisor {
+		l.set(l.baseline.limit, noTrial)
+		l.lowerBackoff.extend()
 		return
 	}
-	l.trial, l.lowerPause = noTrial, pause{}
+	l.trial, l.lowerBackoff = noTrial, trialBackoff{}
 }
 
 // endHigher keeps a higher limit if it makes more requests stream. Otherwise the engine is full: the limit becomes
 // the number that streamed before.
 func (l *Limit) endHigher(limit int, p period) {
-	b := l.before
-	if p.most-b.most >= max(1, (limit-b.limit)/gain) {
-		l.trial, l.higherPause = noTrial, pause{}
+	b := l.baseline
+	if p.maxStreaming-b.maxStreaming >= max(1, (limit-b.limit)/gainDivisor) {
+		l.trial, l.higherBackoff = noTrial, trialBackoff{}
 		return
 	}
-	l.higherPause.extend()
-	if !p.conclusive() || b.most < b.limit-1 {
+	l.higherBackoff.extend()
+	if !p.conclusive() || b.maxStreaming < b.limit-1 {
 		l.set(b.limit, noTrial)
 		return
 	}
-	l.set(min(b.most, b.limit), noTrial)
+	l.set(min(b.maxStreaming, b.limit), noTrial)
 	l.full = true
 }

@@ -123,7 +123,7 @@ func TestLimitFindsSlots(t *testing.T) {
 				outside := 0
 				for range 100 {
 					e.serve(2 * slots)
-					if v := e.value(); v < slots-slots/16 || v > slots+max(minStep, slots/step)+1 {
+					if v := e.value(); v < slots-slots/16 || v > slots+max(minRaise, slots/raiseDivisor)+1 {
 						outside++
 					}
 				}

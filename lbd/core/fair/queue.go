@@ -34,9 +34,9 @@ type Order[R any] func(r *R, now time.Duration) Position
 // Item is the part of a request that its queue uses. The type of the request embeds it. Its user
 // calls Init, and changes the exported fields only while the item is not queued.
 type Item[R any] struct {
-	Seq      uint64        // breaks ties
-	SortTime time.Duration // among requests that the order treats as equal, the lowest is first
-	Arrived  time.Duration // start of its wait
+	Seq          uint64        // breaks ties
+	SortTime     time.Duration // among requests that the order treats as equal, the lowest is first
+	WaitingSince time.Duration // start of its wait
 
 	request    *R
 	tenant     string
@@ -46,7 +46,7 @@ type Item[R any] struct {
 	position   Position
 	account    *account[R] // account of its tenant, while it is queued or outstanding
 	charged    int64       // total tokens charged
-	taken      uint64      // number of the last round that includes it
+	selectedIn uint64      // number of the last round that includes it
 	parked     bool
 	inLevel    node[Item[R]]
 	inTenant   node[Item[R]]
@@ -258,19 +258,19 @@ func (q *Queue[R]) Waiting(into []*R) []*R {
 // OldestWait returns the waiting time of the oldest request, including parked ones; 0 for an empty
 // queue.
 func (q *Queue[R]) OldestWait(now time.Duration) (wait time.Duration) {
-	wait = q.OldestActive(now)
+	wait = q.OldestActiveWait(now)
 	if r := q.parked.requests.first(); r != nil {
-		wait = max(wait, now-r.Arrived)
+		wait = max(wait, now-r.WaitingSince)
 	}
 	return wait
 }
 
-// OldestActive is OldestWait without parked requests.
-func (q *Queue[R]) OldestActive(now time.Duration) (wait time.Duration) {
+// OldestActiveWait is OldestWait without parked requests.
+func (q *Queue[R]) OldestActiveWait(now time.Duration) (wait time.Duration) {
 	for i := range q.levels {
 		l := &q.levels[i].requests
 		for r := l.first(); r != nil; r = l.nextItem(r) {
-			wait = max(wait, now-r.Arrived)
+			wait = max(wait, now-r.WaitingSince)
 		}
 	}
 	return wait

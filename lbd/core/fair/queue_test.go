@@ -39,7 +39,7 @@ func backwards(j *job, now time.Duration) Position {
 func newJob(seq int, at time.Duration, tenant string, sendCharge int64) *job {
 	j := &job{}
 	j.Init(j, tenant, false, sendCharge)
-	j.Seq, j.SortTime, j.Arrived = uint64(seq), at, at
+	j.Seq, j.SortTime, j.WaitingSince = uint64(seq), at, at
 	return j
 }
 

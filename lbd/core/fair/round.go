@@ -40,12 +40,12 @@ func (t *round[R]) nextRequest(q *Queue[R]) *Item[R] {
 			a = b
 		}
 	}
-	t.track(a)
+	t.addAccount(a)
 	i := earliestLevel(&a.cursors, turn)
 	r := a.cursors[i]
 	a.cursors[i] = a.levels[i].requests.nextItem(r)
-	r.taken = t.number
-	for h := t.heads[i]; h != nil && h.taken == t.number; h = t.heads[i] {
+	r.selectedIn = t.number
+	for h := t.heads[i]; h != nil && h.selectedIn == t.number; h = t.heads[i] {
 		t.heads[i] = q.levels[i].requests.nextItem(h)
 	}
 	a.servedAfter += r.sendCharge
@@ -59,8 +59,8 @@ func (t *round[R]) servedAfter(a *account[R]) int64 {
 	return a.served
 }
 
-// track adds an account to the round.
-func (t *round[R]) track(a *account[R]) {
+// addAccount adds an account to the round.
+func (t *round[R]) addAccount(a *account[R]) {
 	if a.round == t.number {
 		return
 	}

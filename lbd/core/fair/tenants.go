@@ -177,14 +177,14 @@ func (q *Queue[R]) ForgetIdle(now time.Duration) {
 // count is raised to that of the least served waiting account or, if none waits, of the account
 // whose request was dequeued last.
 func (q *Queue[R]) raiseAccount(a *account[R]) {
-	floor, any := int64(0), false
+	floor, found := int64(0), false
 	for i := range q.levels {
-		if o := q.levels[i].accounts.first(); o != nil && (!any || o.served < floor) {
-			floor, any = o.served, true
+		if o := q.levels[i].accounts.first(); o != nil && (!found || o.served < floor) {
+			floor, found = o.served, true
 		}
 	}
 	switch {
-	case any:
+	case found:
 	case q.lastDequeued == a:
 		return // no other account was served meanwhile
 	case q.lastDequeued != nil:

@@ -50,7 +50,7 @@ type Estimate struct {
 	streamed, nominal Mean    // durations, in seconds, of streamed answers: see LearnStream
 	tokenPace         Mean    // pace of the time between two tokens of an answer
 	hardware          float64 // pace of all replicas with this hardware; 0 = unknown
-	residence         Mean    // pace of whole requests, from the send to the end
+	residencePace     Mean    // pace of whole requests, from the send to the end
 }
 
 // Known reports whether token times of the replica were measured.
@@ -67,8 +67,8 @@ func (l *Estimate) Value() float64 {
 // Hardware returns the pace of the replica's hardware; 0 before it was grouped with others.
 func (l *Estimate) Hardware() float64 { return l.hardware }
 
-// Residence returns the pace of whole requests, or that of tokens if none was measured.
-func (l *Estimate) Residence() float64 { return l.residence.Or(l.Value()) }
+// ResidencePace returns the pace of whole requests, or that of tokens if none was measured.
+func (l *Estimate) ResidencePace() float64 { return l.residencePace.Or(l.Value()) }
 
 // Informative reports whether an answer with a number of tokens, streamed for a part of its
 // residence time, is a measurement of the token speed.
@@ -89,7 +89,7 @@ func (l *Estimate) LearnStream(streamed, nominal time.Duration) {
 // generated tokens.
 func (l *Estimate) LearnResidence(tokens int, stay, nominal time.Duration) {
 	if tokens >= minTokens && stay > 0 {
-		l.residence.Add(bounded(stay.Seconds()/nominal.Seconds()), weight)
+		l.residencePace.Add(bounded(stay.Seconds()/nominal.Seconds()), weight)
 	}
 }
 

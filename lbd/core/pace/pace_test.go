@@ -35,7 +35,7 @@ func TestPacesAreBounded(t *testing.T) {
 			l.LearnResidence(rapid.IntRange(0, 99).Draw(t, "tokens"), time.Duration(rapid.Int64Range(-9, 1e15).Draw(t, "stay")), time.Second)
 		}
 		Group([]*Estimate{&l})
-		for _, v := range []float64{l.Value(), l.Residence()} {
+		for _, v := range []float64{l.Value(), l.ResidencePace()} {
 			if !(v >= 1.0/Limit && v <= Limit) {
 				t.Fatalf("the pace is %v", v)
 			}
