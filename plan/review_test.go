@@ -250,7 +250,7 @@ func TestReviewReportsABurst(t *testing.T) {
 		t.Fatal(err)
 	}
 	p := reviewed(t, reviewYAML, standing(1, 1), h, ReviewOptions{})
-	if all := strings.Join(p.Assumed, "\n"); !strings.Contains(all, "local/us: load deviates from the forecast: 4.") || !strings.Contains(all, "for 8 minutes (burst)") {
+	if all := strings.Join(p.Assumed, "\n"); !strings.Contains(all, "local/us: load deviates from the forecast: 4.") || !strings.Contains(all, "for 8m (burst)") {
 		t.Fatal(all)
 	}
 }

@@ -94,7 +94,7 @@ func (w *controlWorld) status() (s deploy.ServiceStatus) {
 // settle waits until the service is whole and stays so: a leader with two standbys, a replicated store and ready replicas.
 func (w *controlWorld) settle() (s deploy.ServiceStatus) {
 	w.t.Helper()
-	var since time.Time // of which it is whole in the same term
+	var since time.Time // since when the control plane is whole in the same term
 	term := uint64(0)
 	for end := time.Now().Add(settleLimit); ; time.Sleep(200 * time.Millisecond) {
 		s = w.status()

@@ -181,7 +181,7 @@ func TestObserveReadsBacklog(t *testing.T) {
 
 // Each balancer is asked for its own replicas. While one does not respond, the others are asked for what they know of its
 // replicas: none is missing from the observation.
-func TestObserveAsksForOwnReplicas(t *testing.T) {
+func TestObserveRequestsOwnReplicas(t *testing.T) {
 	var full atomic.Int64
 	balancer := func(own, other string) string {
 		mux := http.NewServeMux()

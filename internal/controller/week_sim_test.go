@@ -96,7 +96,7 @@ func (w *weekWorld) lead() {
 	w.leader = newController(w.config, w.state, nil, func(base string) admin { return w.lb[base] }, slog.New(slog.DiscardHandler))
 }
 
-// loseLeader ends the term. The controller is gone, or goes on with its expired lease until forget.
+// loseLeader ends the term. The controller is dead, or continues with its expired lease until forget.
 func (w *weekWorld) loseLeader(continues bool) {
 	if w.leader == nil {
 		return

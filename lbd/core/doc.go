@@ -32,7 +32,7 @@
 //   - queue.go, order.go, charge.go: the queue of a model, its order, and the tokens that a
 //     request costs its tenant. Fairness between tenants is in core/fair. queueposition.go: the same
 //     order for other queues.
-//   - holder.go: requests that only one target can serve. adapters.go: requests that need a LoRA adapter,
+//   - pinned.go: requests that only one target can serve. adapters.go: requests that need a LoRA adapter,
 //     which some replicas may lack.
 //   - deferred.go: when deferred (NIW) requests join the interactive ones.
 //   - eject.go, failedload.go, backoff.go: outlier ejection (core/breaker counts failures), failed
@@ -41,7 +41,7 @@
 //   - learn.go, remaining.go: replica speed learned from responses (core/pace), the number of
 //     requests that an engine without metrics runs at once (core/concurrency), remaining work.
 //   - caches.go: which target has cached which prefix, with a share of the tree per tenant
-//     (treeowners.go). gossip.go and foreign.go: how balancers of one region share this.
+//     (treetenants.go). gossip.go and foreign.go: how balancers of one region share this.
 //   - batch.go: policies that decide for a whole pool. reconfigure.go: a new configuration while
 //     requests are in flight. sanitize.go: reports with impossible figures.
 package core

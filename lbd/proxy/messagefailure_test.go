@@ -105,7 +105,10 @@ func TestMessagesTimeout(t *testing.T) {
 	o := roundRobin(t)
 	o.Limits.ResponseTimeout = 1
 	b := start(t, o)
-	b.attach("us-0", engine(t, func(w http.ResponseWriter, req *http.Request) { <-req.Context().Done() }))
+	b.attach("us-0", engine(t, func(w http.ResponseWriter, req *http.Request) {
+		_, _ = io.Copy(io.Discard, req.Body) // otherwise the server does not notice that the balancer hangs up
+		<-req.Context().Done()
+	}))
 	resp := b.post(messagesPath, messageBody)
 	if kind, _ := messageErrorOf(t, resp, expect(t, resp, 504, "")); kind != "timeout_error" {
 		t.Errorf("type %s", kind)

@@ -18,7 +18,7 @@ import (
 // balancer reports it ready. It asks the balancers only while a replica may be drained in favour of
 // another. Replicas that balancers stop using are left as they are.
 func (rc *Reconciler) withConfirmedReadiness(ctx context.Context, dl *Delivery, draining map[string]bool, seen map[string]AgentReport) map[string]AgentReport {
-	if !isLeaving(dl.Machines, seen) {
+	if !anyInReplacement(dl.Machines, seen) {
 		return seen
 	}
 	var used map[string]bool
@@ -30,8 +30,8 @@ func (rc *Reconciler) withConfirmedReadiness(ctx context.Context, dl *Delivery, 
 	return withoutUnused(dl.Machines, seen, used, draining)
 }
 
-// isLeaving reports whether a replica is being interrupted, replaced or used as a fallback.
-func isLeaving(have []provision.Object, seen map[string]AgentReport) bool {
+// anyInReplacement reports whether any replica is being interrupted, replaced or used as a fallback.
+func anyInReplacement(have []provision.Object, seen map[string]AgentReport) bool {
 	for _, o := range have {
 		if o.Kind == provision.KindReplica && (cloud.FallbackFor(o) != "" || cloud.ReplacesHandle(o) != "") {
 			return true

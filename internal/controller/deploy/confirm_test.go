@@ -57,7 +57,7 @@ func TestBalancersAreAskedOnlyWhileDraining(t *testing.T) {
 		{"it is interrupted", nil, taken, true},
 	} {
 		have := []provision.Object{{ID: "a", Kind: provision.KindReplica, Handle: "h-a", Labels: tt.labels}}
-		if got := isLeaving(have, tt.seen); got != tt.want {
+		if got := anyInReplacement(have, tt.seen); got != tt.want {
 			t.Errorf("%s: %t, want %t", tt.name, got, tt.want)
 		}
 	}

@@ -6,6 +6,6 @@
 // regions), down.go and orphans.go. deploy.go and delivery.go contain the configuration of each machine,
 // called its deployment, and how it is delivered; bundle.go is what controllers receive in addition.
 // reconciler.go and actuator.go are the part that runs in the controller: it observes (observation.go),
-// replaces machines (dead.go, replacement.go, fallback.go), retires replicas (retire.go, retired.go)
+// replaces machines (dead.go, replacement.go, fallback.go), replaces unhealthy replicas (unhealthy.go, replica_record.go)
 // and changes their number (scaling.go, drain.go). controllers.go chooses the machines that run a controller.
 package deploy
