@@ -58,11 +58,11 @@ func newCloud(t *testing.T) *testCloud {
 }
 
 // boot starts `skyserve node` as a machine's cloud-init does.
-func (c *testCloud) boot(role identity.Role, id string) agent.AgentAddress {
+func (c *testCloud) boot(role identity.Role, id string) agent.Target {
 	c.t.Helper()
 	dir := c.t.TempDir()
 	console, file := filepath.Join(dir, "console"), filepath.Join(dir, "node.json")
-	m := agent.AgentAddress{Name: identity.Name{Service: "chat", Role: role, ID: id}, Address: testkit.FreeAddr()}
+	m := agent.Target{Name: identity.Name{Service: "chat", Role: role, ID: id}, Address: testkit.FreeAddr()}
 	text, err := json.Marshal(agent.Config{
 		Service: "chat", Role: role, ID: id, Owner: c.Authority.Owner(), Listen: m.Address, Dir: filepath.Join(dir, "state"), Publish: "console:" + console, Runner: "exec",
 	})
@@ -127,7 +127,7 @@ func pauseAfter(attempt time.Duration) time.Duration {
 }
 
 // deploy enrols a machine that may still be booting, and waits until it is ready.
-func (c *testCloud) deploy(m agent.AgentAddress, d agent.Deployment) {
+func (c *testCloud) deploy(m agent.Target, d agent.Deployment) {
 	c.t.Helper()
 	within(c.t, m.Name.ID+" is ready", func() error {
 		s, err := c.Ensure(c.t.Context(), m, d)

@@ -84,7 +84,7 @@ func (f *outputFlags) parse() (outputFormat, error) {
 		formats = listFormats
 	}
 	switch {
-	case f.output == outputTable || f.output == "":
+	case f.output == outputTable && slices.Contains(formats, outputText) || f.output == "":
 		format.kind = outputText
 		return format, nil
 	case !isPath && slices.Contains(formats, f.output):

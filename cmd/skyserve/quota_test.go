@@ -122,6 +122,10 @@ func TestDoctorReportsQuotas(t *testing.T) {
 			t.Errorf("no %q in\n%s", want, out)
 		}
 	}
+	// The service has three balancers: its controllers may replace one, which the commands of the docs do not permit.
+	if err := e.gce.RunGcloud(out); err != nil { // run the printed commands
+		t.Fatal(err)
+	}
 	e.aws.Configure(func() { e.aws.QuotaLimits["L-3819A6DF"] = 4 })
 	e.gce.SetQuota("us-central1", "CPUS", 2)
 	e.skyserve(exitOK, doctor...)

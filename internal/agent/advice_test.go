@@ -99,7 +99,7 @@ func TestOnlyControllerCallsCloudAPI(t *testing.T) {
 	controller := &Client{Party: w.party(identity.Controller, "c")}
 	call := func(o *Client) (string, int) {
 		t.Helper()
-		text, err := o.CallCloud(t.Context(), m.AgentAddress, "list", []byte("all"))
+		text, err := o.CallCloud(t.Context(), m.Target, "list", []byte("all"))
 		var refusal *StatusError
 		if err != nil && !errors.As(err, &refusal) {
 			t.Fatal(err)
@@ -111,7 +111,7 @@ func TestOnlyControllerCallsCloudAPI(t *testing.T) {
 	}
 	deploy := func(revision string, c *CloudAccess) {
 		t.Helper()
-		if _, err := w.operator().Ensure(t.Context(), m.AgentAddress, Deployment{Revision: revision, Cloud: c}); err != nil {
+		if _, err := w.operator().Ensure(t.Context(), m.Target, Deployment{Revision: revision, Cloud: c}); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -32,20 +32,20 @@ func TestMachineIsEnrolledOnceThenUpdated(t *testing.T) {
 	if s := m.agent.Status(); s.Phase != PhaseWaiting || s.Enrolled {
 		t.Errorf("at boot: %+v", s)
 	}
-	if _, err := o.Status(t.Context(), m.AgentAddress); !errors.Is(err, identity.ErrUntrusted) {
+	if _, err := o.Status(t.Context(), m.Target); !errors.Is(err, identity.ErrUntrusted) {
 		t.Errorf("status before the enrolment: %v", err)
 	}
-	s, err := o.Ensure(t.Context(), m.AgentAddress, sampleDeployment("1"))
+	s, err := o.Ensure(t.Context(), m.Target, sampleDeployment("1"))
 	if err != nil || !s.Enrolled || s.Revision != "1" || s.Name != "skyserve://replica.chat/us-0" {
 		t.Fatalf("%+v (%v)", s, err)
 	}
 	testkit.Eventually(t, "the machine is ready", func() bool { return m.agent.Status().Phase == PhaseReady })
 
-	again, err := o.Ensure(t.Context(), m.AgentAddress, sampleDeployment("1"))
+	again, err := o.Ensure(t.Context(), m.Target, sampleDeployment("1"))
 	if err != nil || !again.Expires.Equal(s.Expires) {
 		t.Errorf("second Ensure: %+v (%v)", again, err)
 	}
-	if _, err := o.Ensure(t.Context(), m.AgentAddress, sampleDeployment("2")); err != nil {
+	if _, err := o.Ensure(t.Context(), m.Target, sampleDeployment("2")); err != nil {
 		t.Fatal(err)
 	}
 	testkit.Eventually(t, "the unit is reloaded", func() bool { return slices.Contains(runner.recordedCalls(), "reload engine") })
@@ -57,7 +57,7 @@ func TestMachineIsEnrolledOnceThenUpdated(t *testing.T) {
 	}
 
 	// A deployment without the unit stops it.
-	if _, err := o.Ensure(t.Context(), m.AgentAddress, Deployment{Revision: "3"}); err != nil {
+	if _, err := o.Ensure(t.Context(), m.Target, Deployment{Revision: "3"}); err != nil {
 		t.Fatal(err)
 	}
 	testkit.Eventually(t, "the unit is stopped", func() bool { return slices.Contains(runner.recordedCalls(), "stop engine") })
@@ -75,7 +75,7 @@ func TestMachineIsEnrolledOnceThenUpdated(t *testing.T) {
 func TestAgentRestartKeepsEnrolment(t *testing.T) {
 	w, dir := newTestService(t), t.TempDir()
 	m, o := w.boot(dir, &fakeRunner{}), w.operator()
-	before, err := o.Ensure(t.Context(), m.AgentAddress, sampleDeployment("1"))
+	before, err := o.Ensure(t.Context(), m.Target, sampleDeployment("1"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -84,7 +84,7 @@ func TestAgentRestartKeepsEnrolment(t *testing.T) {
 	m = w.boot(dir, runner)
 	m.Fingerprint = nil // the certificate identifies it now
 	testkit.Eventually(t, "the machine is ready again", func() bool { return m.agent.Status().Phase == PhaseReady })
-	after, err := o.Ensure(t.Context(), m.AgentAddress, sampleDeployment("1"))
+	after, err := o.Ensure(t.Context(), m.Target, sampleDeployment("1"))
 	if err != nil || after.Revision != "1" || !after.Expires.Equal(before.Expires) {
 		t.Errorf("%+v, was %+v (%v)", after, before, err)
 	}
@@ -102,7 +102,7 @@ func TestAgentRejectsOtherIdentities(t *testing.T) {
 	w := newTestService(t)
 	unenrolled := w.boot(t.TempDir(), &fakeRunner{})
 	enrolled := w.boot(t.TempDir(), &fakeRunner{})
-	if _, err := w.operator().Ensure(t.Context(), enrolled.AgentAddress, sampleDeployment("1")); err != nil {
+	if _, err := w.operator().Ensure(t.Context(), enrolled.Target, sampleDeployment("1")); err != nil {
 		t.Fatal(err)
 	}
 	other := newTestService(t)
@@ -115,7 +115,7 @@ func TestAgentRejectsOtherIdentities(t *testing.T) {
 				method, path string
 				body         string
 			}{{http.MethodGet, pathStatus, ""}, {http.MethodPut, pathEnrolment, "{}"}, {http.MethodPut, pathDeployment, "{}"}, {http.MethodPost, pathDrain, ""}, {http.MethodGet, pathLogs + "engine", ""}} {
-				_, err := o.do(t.Context(), m.AgentAddress, o.Party.Pinned(keyFingerprint(t, m)), do.method, do.path, []byte(do.body))
+				_, err := o.do(t.Context(), m.Target, o.Party.Pinned(keyFingerprint(t, m)), do.method, do.path, []byte(do.body))
 				// The client may see the alert, or only that the agent closed the connection
 				// while it was writing. Neither a response nor a failed dial is a rejection.
 				var refusal *StatusError
@@ -132,7 +132,7 @@ func TestAgentRejectsOtherIdentities(t *testing.T) {
 		}
 	}
 	controller := &Client{Party: w.party(identity.Controller, "c")}
-	if _, err := controller.Status(t.Context(), enrolled.AgentAddress); err != nil {
+	if _, err := controller.Status(t.Context(), enrolled.Target); err != nil {
 		t.Errorf("the controller: %v", err)
 	}
 }
@@ -154,7 +154,7 @@ func TestInvalidEnrolmentsAreRejected(t *testing.T) {
 	w := newTestService(t)
 	m, o := w.boot(t.TempDir(), &fakeRunner{}), w.operator()
 	pinned := o.Party.Pinned(m.agent.Fingerprint())
-	presented, err := o.presentedCertificate(t.Context(), m.AgentAddress, pinned)
+	presented, err := o.presentedCertificate(t.Context(), m.Target, pinned)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -196,7 +196,7 @@ func TestInvalidEnrolmentsAreRejected(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			err := o.put(t.Context(), m.AgentAddress, pinned, pathEnrolment, tt.e)
+			err := o.put(t.Context(), m.Target, pinned, pathEnrolment, tt.e)
 			var refusal *StatusError
 			if !errors.As(err, &refusal) || refusal.Status != http.StatusBadRequest || !strings.Contains(err.Error(), tt.want) {
 				t.Errorf("%v, want %q", err, tt.want)
@@ -206,13 +206,13 @@ func TestInvalidEnrolmentsAreRejected(t *testing.T) {
 			}
 		})
 	}
-	if err := o.put(t.Context(), m.AgentAddress, pinned, pathDeployment, sampleDeployment("1")); !isConflict(err) {
+	if err := o.put(t.Context(), m.Target, pinned, pathDeployment, sampleDeployment("1")); !isConflict(err) {
 		t.Errorf("deployment before the enrolment: %v", err)
 	}
-	if err := o.put(t.Context(), m.AgentAddress, pinned, pathEnrolment, enrolment{Chain: good, Deployment: sampleDeployment("1")}); err != nil {
+	if err := o.put(t.Context(), m.Target, pinned, pathEnrolment, enrolment{Chain: good, Deployment: sampleDeployment("1")}); err != nil {
 		t.Fatal(err)
 	}
-	if err := o.put(t.Context(), m.AgentAddress, pinned, pathEnrolment, enrolment{Chain: good, Deployment: sampleDeployment("1")}); !isConflict(err) {
+	if err := o.put(t.Context(), m.Target, pinned, pathEnrolment, enrolment{Chain: good, Deployment: sampleDeployment("1")}); !isConflict(err) {
 		t.Errorf("second enrolment: %v", err)
 	}
 }
@@ -228,7 +228,7 @@ func TestImpostorIsNotEnrolled(t *testing.T) {
 	w := newTestService(t)
 	m := w.boot(t.TempDir(), &fakeRunner{})
 	impostor := w.boot(t.TempDir(), &fakeRunner{})
-	posing := impostor.AgentAddress
+	posing := impostor.Target
 	posing.Fingerprint = m.publisher.read
 	_, err := w.operator().Ensure(t.Context(), posing, sampleDeployment("1"))
 	if !errors.Is(err, identity.ErrPin) || impostor.agent.currentCredentials() != nil {
@@ -236,10 +236,10 @@ func TestImpostorIsNotEnrolled(t *testing.T) {
 	}
 	invited := w.operator()
 	invited.Authority = nil
-	if _, err := invited.Ensure(t.Context(), m.AgentAddress, sampleDeployment("1")); !errors.Is(err, ErrNoAuthority) || m.agent.currentCredentials() != nil {
+	if _, err := invited.Ensure(t.Context(), m.Target, sampleDeployment("1")); !errors.Is(err, ErrNoAuthority) || m.agent.currentCredentials() != nil {
 		t.Errorf("Ensure without the CA returned %v", err)
 	}
-	unpublished := m.AgentAddress
+	unpublished := m.Target
 	unpublished.Fingerprint = (&fakePublisher{}).read
 	if _, err := w.operator().Ensure(t.Context(), unpublished, sampleDeployment("1")); !errors.Is(err, ErrNoFingerprint) {
 		t.Errorf("machine without a published fingerprint: %v", err)
@@ -249,13 +249,13 @@ func TestImpostorIsNotEnrolled(t *testing.T) {
 func TestCertificatesAreRenewed(t *testing.T) {
 	w, runner := newTestService(t), &fakeRunner{}
 	m, o := w.boot(t.TempDir(), runner), w.operator()
-	first, err := o.Ensure(t.Context(), m.AgentAddress, sampleDeployment("1"))
+	first, err := o.Ensure(t.Context(), m.Target, sampleDeployment("1"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	later := *o
 	later.Now = func() time.Time { return first.Expires.Add(-identity.RenewBefore + time.Minute) }
-	if _, err := later.Ensure(t.Context(), m.AgentAddress, sampleDeployment("1")); err == nil || !strings.Contains(err.Error(), "not trusted by this service") {
+	if _, err := later.Ensure(t.Context(), m.Target, sampleDeployment("1")); err == nil || !strings.Contains(err.Error(), "not trusted by this service") {
 		t.Errorf("certificate that is not valid yet by the machine's clock: %v", err)
 	}
 	// The operator's clock is correct, and the certificate is old.
@@ -263,15 +263,15 @@ func TestCertificatesAreRenewed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := o.put(t.Context(), m.AgentAddress, o.Party.To(m.Name), pathCertificate, renewal{string(identity.EncodeChain(chain))}); err != nil {
+	if err := o.put(t.Context(), m.Target, o.Party.To(m.Name), pathCertificate, renewal{string(identity.EncodeChain(chain))}); err != nil {
 		t.Fatal(err)
 	}
 	invited := *o
 	invited.Authority = nil
-	if s, err := invited.Ensure(t.Context(), m.AgentAddress, sampleDeployment("1")); err != nil || s.Expires.After(time.Now().Add(2*time.Hour)) {
+	if s, err := invited.Ensure(t.Context(), m.Target, sampleDeployment("1")); err != nil || s.Expires.After(time.Now().Add(2*time.Hour)) {
 		t.Errorf("operator without the CA: %+v (%v), want the certificate unchanged", s, err)
 	}
-	s, err := o.Ensure(t.Context(), m.AgentAddress, sampleDeployment("1"))
+	s, err := o.Ensure(t.Context(), m.Target, sampleDeployment("1"))
 	if err != nil || s.Expires.Before(time.Now().Add(identity.CertificateLife-time.Hour)) {
 		t.Errorf("%+v (%v)", s, err)
 	}
@@ -284,7 +284,7 @@ func TestCertificatesAreRenewed(t *testing.T) {
 func TestExpiredCertificateIsRenewed(t *testing.T) {
 	w, runner, dir := newTestService(t), &fakeRunner{}, t.TempDir()
 	m, o := w.boot(dir, runner), w.operator()
-	first, err := o.Ensure(t.Context(), m.AgentAddress, sampleDeployment("1"))
+	first, err := o.Ensure(t.Context(), m.Target, sampleDeployment("1"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -297,7 +297,7 @@ func TestExpiredCertificateIsRenewed(t *testing.T) {
 		t.Fatal(err)
 	}
 	p.Now = later
-	s, err := (&Client{Party: p, Authority: w.authority, Now: later}).Ensure(t.Context(), m.AgentAddress, sampleDeployment("2"))
+	s, err := (&Client{Party: p, Authority: w.authority, Now: later}).Ensure(t.Context(), m.Target, sampleDeployment("2"))
 	if err != nil || s.Revision != "2" || !s.Expires.After(later().Add(identity.CertificateLife-time.Hour)) {
 		t.Errorf("%+v (%v)", s, err)
 	}
@@ -321,7 +321,7 @@ func TestProxyServesOnlyBalancers(t *testing.T) {
 	at := freePort(t)
 	d := sampleDeployment("1")
 	d.Proxy = &Proxy{Listen: at, Upstream: engine.URL}
-	if _, err := o.Ensure(t.Context(), m.AgentAddress, d); err != nil {
+	if _, err := o.Ensure(t.Context(), m.Target, d); err != nil {
 		t.Fatal(err)
 	}
 	testkit.Eventually(t, "the machine is ready", func() bool { return m.agent.Status().Phase == PhaseReady })
@@ -346,10 +346,10 @@ func TestProxyServesOnlyBalancers(t *testing.T) {
 			t.Errorf("%s: %s", name, resp.Status)
 		}
 	}
-	if err := o.Drain(t.Context(), m.AgentAddress); err != nil {
+	if err := o.Drain(t.Context(), m.Target); err != nil {
 		t.Fatal(err)
 	}
-	s, err := o.Status(t.Context(), m.AgentAddress)
+	s, err := o.Status(t.Context(), m.Target)
 	if err != nil || s.Phase != PhaseDraining || s.Reason != "requested by ann" || s.InFlight != 1 {
 		t.Errorf("%+v (%v)", s, err)
 	}

@@ -21,8 +21,8 @@ import (
 // ErrNoFingerprint means that a machine has not published the fingerprint of its key: it is booting.
 var ErrNoFingerprint = errors.New("the machine has not published the fingerprint of its key yet: it may still be booting")
 
-// AgentAddress is a machine's address for an operator.
-type AgentAddress struct {
+// Target is a machine's address for an operator.
+type Target struct {
 	Name identity.Name
 	// Address is host:port of its agent.
 	Address string
@@ -62,7 +62,7 @@ func (o *Client) now() time.Time {
 // certificate that expires soon. It sends d to a machine with another revision, and the revocation
 // list to a machine with an older one. It is idempotent. Errors include ErrNoFingerprint, ErrNoAuthority,
 // *identity.PinError, and net errors of a machine that cannot be reached yet.
-func (o *Client) Ensure(ctx context.Context, m AgentAddress, d Deployment) (Status, error) {
+func (o *Client) Ensure(ctx context.Context, m Target, d Deployment) (Status, error) {
 	s, err := o.Status(ctx, m)
 	switch {
 	case errors.Is(err, identity.ErrUntrusted): // it has no certificate of the service, or an expired one
@@ -107,7 +107,7 @@ func (o *Client) NeedsRenewal(s Status) bool {
 
 // enrol enrols a machine that presents the key with the published fingerprint. A machine with an
 // expired certificate receives a new one.
-func (o *Client) enrol(ctx context.Context, m AgentAddress, d Deployment) error {
+func (o *Client) enrol(ctx context.Context, m Target, d Deployment) error {
 	fingerprint, err := m.Fingerprint(ctx)
 	if err != nil {
 		return fmt.Errorf("enrolling %s: reading the fingerprint of its key: %w", m.Name.ID, err)
@@ -131,7 +131,7 @@ func (o *Client) enrol(ctx context.Context, m AgentAddress, d Deployment) error 
 }
 
 // Renew issues another certificate for the machine's key.
-func (o *Client) Renew(ctx context.Context, m AgentAddress) error {
+func (o *Client) Renew(ctx context.Context, m Target) error {
 	config := o.Party.To(m.Name)
 	presented, err := o.presentedCertificate(ctx, m, config)
 	if err != nil {
@@ -157,7 +157,7 @@ func (o *Client) certify(presented *x509.Certificate, n identity.Name) (chain st
 }
 
 // presentedCertificate returns the certificate that a machine presents, which proves that it has the key.
-func (o *Client) presentedCertificate(ctx context.Context, m AgentAddress, config *tls.Config) (*x509.Certificate, error) {
+func (o *Client) presentedCertificate(ctx context.Context, m Target, config *tls.Config) (*x509.Certificate, error) {
 	nc, err := o.dial(ctx, m.Address)
 	if err != nil {
 		return nil, err
@@ -181,12 +181,12 @@ func (o *Client) dial(ctx context.Context, addr string) (net.Conn, error) {
 
 // Revoke sends a machine the revocation list. A machine with a newer list rejects it: a *Refusal
 // with status 409.
-func (o *Client) Revoke(ctx context.Context, m AgentAddress) error {
+func (o *Client) Revoke(ctx context.Context, m Target) error {
 	return o.put(ctx, m, o.Party.To(m.Name), pathRevoked, revocation{List: string(o.Revoked.Text())})
 }
 
 // Status reads a machine's status; it returns identity.ErrUntrusted if the machine is not enrolled.
-func (o *Client) Status(ctx context.Context, m AgentAddress) (Status, error) {
+func (o *Client) Status(ctx context.Context, m Target) (Status, error) {
 	var s Status
 	body, err := o.do(ctx, m, o.Party.To(m.Name), http.MethodGet, pathStatus, nil)
 	if err == nil {
@@ -199,7 +199,7 @@ func (o *Client) Status(ctx context.Context, m AgentAddress) (Status, error) {
 }
 
 // Drain requests that a machine reject new requests.
-func (o *Client) Drain(ctx context.Context, m AgentAddress) error {
+func (o *Client) Drain(ctx context.Context, m Target) error {
 	_, err := o.do(ctx, m, o.Party.To(m.Name), http.MethodPost, pathDrain, nil)
 	if err != nil {
 		return fmt.Errorf("draining %s: %w", m.Name.ID, err)
@@ -208,7 +208,7 @@ func (o *Client) Drain(ctx context.Context, m AgentAddress) error {
 }
 
 // Logs returns the last lines of a unit's log.
-func (o *Client) Logs(ctx context.Context, m AgentAddress, unit string, lines int) ([]byte, error) {
+func (o *Client) Logs(ctx context.Context, m Target, unit string, lines int) ([]byte, error) {
 	text, err := o.do(ctx, m, o.Party.To(m.Name), http.MethodGet, pathLogs+url.PathEscape(unit)+"?lines="+strconv.Itoa(lines), nil)
 	if err != nil {
 		return nil, fmt.Errorf("reading the log of %s on %s: %w", unit, m.Name.ID, err)
@@ -218,7 +218,7 @@ func (o *Client) Logs(ctx context.Context, m AgentAddress, unit string, lines in
 
 // CallCloud calls the machine's cloud API through it and returns the response; call is the last element
 // of the path. Only a controller may call it. ctx limits its duration.
-func (o *Client) CallCloud(ctx context.Context, m AgentAddress, call string, body []byte) ([]byte, error) {
+func (o *Client) CallCloud(ctx context.Context, m Target, call string, body []byte) ([]byte, error) {
 	text, err := o.exchange(ctx, m, o.Party.To(m.Name), http.MethodPost, pathCloud+url.PathEscape(call), body, 0)
 	if err != nil {
 		return nil, fmt.Errorf("calling the cloud API through %s: %w", m.Name.ID, err)
@@ -226,7 +226,7 @@ func (o *Client) CallCloud(ctx context.Context, m AgentAddress, call string, bod
 	return text, nil
 }
 
-func (o *Client) put(ctx context.Context, m AgentAddress, config *tls.Config, path string, v any) error {
+func (o *Client) put(ctx context.Context, m Target, config *tls.Config, path string, v any) error {
 	body, err := json.Marshal(v)
 	if err == nil {
 		_, err = o.do(ctx, m, config, http.MethodPut, path, body)
@@ -247,13 +247,13 @@ type StatusError struct {
 func (e *StatusError) Error() string { return fmt.Sprintf("HTTP %d: %s", e.Status, e.Message) }
 
 // do performs one short request to a machine.
-func (o *Client) do(ctx context.Context, m AgentAddress, config *tls.Config, method, path string, body []byte) ([]byte, error) {
+func (o *Client) do(ctx context.Context, m Target, config *tls.Config, method, path string, body []byte) ([]byte, error) {
 	return o.exchange(ctx, m, config, method, path, body, requestTimeout)
 }
 
 // exchange performs a request on its own connection: requests are rare, and certificates change.
 // timeout is the timeout for the response header; 0 = limited by ctx.
-func (o *Client) exchange(ctx context.Context, m AgentAddress, config *tls.Config, method, path string, body []byte, timeout time.Duration) ([]byte, error) {
+func (o *Client) exchange(ctx context.Context, m Target, config *tls.Config, method, path string, body []byte, timeout time.Duration) ([]byte, error) {
 	transport := &http.Transport{
 		DialContext:     func(ctx context.Context, _, addr string) (net.Conn, error) { return o.dial(ctx, addr) },
 		TLSClientConfig: config, TLSHandshakeTimeout: dialTimeout, ResponseHeaderTimeout: timeout, DisableKeepAlives: true,

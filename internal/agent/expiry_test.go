@@ -82,7 +82,7 @@ func (y *serviceWithClock) certifyAll() {
 	operator := &Client{Party: p, Authority: y.authority, Revoked: revoked, Now: y.clock.now}
 	for _, m := range []*testMachine{y.balancer, y.replica} {
 		testkit.Eventually(y.t, "the fingerprint is published", func() bool { _, err := m.publisher.read(y.t.Context()); return err == nil })
-		if _, err := operator.Ensure(y.t.Context(), m.AgentAddress, sampleDeployment("1")); err != nil {
+		if _, err := operator.Ensure(y.t.Context(), m.Target, sampleDeployment("1")); err != nil {
 			y.t.Fatal(err)
 		}
 	}
@@ -105,7 +105,7 @@ func (y *serviceWithClock) certifyAll() {
 // ensureMachines does what a controller does with machines by itself.
 func (y *serviceWithClock) ensureMachines() error {
 	for _, m := range []*testMachine{y.balancer, y.replica} {
-		if _, err := y.controller.Ensure(y.t.Context(), m.AgentAddress, sampleDeployment("1")); err != nil {
+		if _, err := y.controller.Ensure(y.t.Context(), m.Target, sampleDeployment("1")); err != nil {
 			return err
 		}
 	}
@@ -208,7 +208,7 @@ func TestRevokedControllerCertificatesAreRejected(t *testing.T) {
 	if err := handshake(t, posing.Client(identity.Replica), y.replica.agent.proxyTLS()); !errors.Is(err, identity.ErrRevoked) {
 		t.Errorf("a balancer that it certified: %v", err)
 	}
-	if _, err := before.Status(t.Context(), y.balancer.AgentAddress); err == nil {
+	if _, err := before.Status(t.Context(), y.balancer.Target); err == nil {
 		t.Error("the controller itself is accepted")
 	}
 }

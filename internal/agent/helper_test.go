@@ -153,7 +153,7 @@ func (w *testService) party(role identity.Role, id string) identity.Party {
 
 // testMachine is a machine with a running agent.
 type testMachine struct {
-	AgentAddress
+	Target
 	agent     *Agent
 	publisher *fakePublisher
 	stop      func()
@@ -188,7 +188,7 @@ func (w *testService) boot(dir string, runner Runner, change ...func(*Options)) 
 	w.t.Cleanup(b.stop)
 	select {
 	case addr := <-listening:
-		b.AgentAddress = AgentAddress{Name: name, Address: addr, Fingerprint: b.publisher.read}
+		b.Target = Target{Name: name, Address: addr, Fingerprint: b.publisher.read}
 	case err := <-ended:
 		ended <- err
 		w.t.Fatal(err)

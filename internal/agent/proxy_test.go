@@ -93,7 +93,7 @@ func TestProxyConnectsToCacheEvents(t *testing.T) {
 	at := freePort(t)
 	d := sampleDeployment("1")
 	d.Proxy = &Proxy{Listen: at, Upstream: "http://127.0.0.1:1", ConnectTargets: []string{events.Addr().String()}}
-	if _, err := o.Ensure(t.Context(), m.AgentAddress, d); err != nil {
+	if _, err := o.Ensure(t.Context(), m.Target, d); err != nil {
 		t.Fatal(err)
 	}
 	testkit.Eventually(t, "the machine is ready", func() bool { return m.agent.Status().Phase == PhaseReady })
@@ -134,7 +134,7 @@ func TestProxyConnectsToCacheEvents(t *testing.T) {
 		t.Errorf("%d requests in flight", n)
 	}
 	d.Revision, d.Proxy = "2", nil
-	if _, err := o.Ensure(t.Context(), m.AgentAddress, d); err != nil {
+	if _, err := o.Ensure(t.Context(), m.Target, d); err != nil {
 		t.Fatal(err)
 	}
 	if line, err := r.ReadString('\n'); err == nil || errors.Is(err, os.ErrDeadlineExceeded) {

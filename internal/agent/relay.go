@@ -109,7 +109,7 @@ func copyBetween(ctx context.Context, to, from net.Conn, fromReader io.Reader) {
 // DialThrough returns a Dial function that connects through a balancer's machine: firewalls allow
 // connections to replicas only from those. Errors include identity.ErrUntrusted and identity.ErrPin, as found
 // by the balancer's machine.
-func (o *Client) DialThrough(relay AgentAddress) func(ctx context.Context, addr, fingerprint string) (net.Conn, error) {
+func (o *Client) DialThrough(relay Target) func(ctx context.Context, addr, fingerprint string) (net.Conn, error) {
 	return func(ctx context.Context, addr, fingerprint string) (net.Conn, error) {
 		conn, err := o.dialRelayed(ctx, relay, addr, fingerprint)
 		var refusal *StatusError
@@ -127,7 +127,7 @@ func (o *Client) DialThrough(relay AgentAddress) func(ctx context.Context, addr,
 }
 
 // dialRelayed requests a connection to another machine from the agent of a machine.
-func (o *Client) dialRelayed(ctx context.Context, relay AgentAddress, addr, fingerprint string) (net.Conn, error) {
+func (o *Client) dialRelayed(ctx context.Context, relay Target, addr, fingerprint string) (net.Conn, error) {
 	nc, err := o.dial(ctx, relay.Address)
 	if err != nil {
 		return nil, err

@@ -23,34 +23,34 @@ func TestRelayConnectsOnlyToAgents(t *testing.T) {
 	balancer := w.boot(t.TempDir(), &fakeRunner{}, listen(identity.Balancer, "lb-us-0"))
 	balancer.Name = identity.Name{Service: "chat", Role: identity.Balancer, ID: "lb-us-0"}
 	op := w.operator()
-	through := func(relay AgentAddress) *Client {
+	through := func(relay Target) *Client {
 		o := w.operator()
 		o.Dial = op.DialThrough(relay)
 		return o
 	}
-	if _, err := through(balancer.AgentAddress).Status(t.Context(), balancer.AgentAddress); !errors.Is(err, identity.ErrUntrusted) {
+	if _, err := through(balancer.Target).Status(t.Context(), balancer.Target); !errors.Is(err, identity.ErrUntrusted) {
 		t.Errorf("before the enrolment: got %v, want %v", err, identity.ErrUntrusted)
 	}
-	if _, err := op.Ensure(t.Context(), balancer.AgentAddress, Deployment{Revision: "1"}); err != nil {
+	if _, err := op.Ensure(t.Context(), balancer.Target, Deployment{Revision: "1"}); err != nil {
 		t.Fatal(err)
 	}
 	replica := w.boot(t.TempDir(), &fakeRunner{}, listen(identity.Replica, "us-0"))
-	if _, err := op.Ensure(t.Context(), replica.AgentAddress, Deployment{Revision: "1"}); err != nil {
+	if _, err := op.Ensure(t.Context(), replica.Target, Deployment{Revision: "1"}); err != nil {
 		t.Fatal(err)
 	}
-	s, err := through(balancer.AgentAddress).Status(t.Context(), balancer.AgentAddress)
+	s, err := through(balancer.Target).Status(t.Context(), balancer.Target)
 	if err != nil || s.Name != balancer.Name.String() || s.Revision != "1" {
 		t.Errorf("through the relay: got %+v, %v", s, err)
 	}
 
 	_, port, _ := net.SplitHostPort(balancer.Address)
 	for name, tt := range map[string]struct {
-		by, to AgentAddress
+		by, to Target
 		status int
 	}{
-		"another port than agents'": {balancer.AgentAddress, AgentAddress{balancer.Name, freePort(t), nil}, http.StatusForbidden},
-		"unreachable host":          {balancer.AgentAddress, AgentAddress{balancer.Name, net.JoinHostPort("127.0.0.1.invalid", port), nil}, http.StatusBadGateway},
-		"a replica's machine":       {replica.AgentAddress, replica.AgentAddress, http.StatusForbidden},
+		"another port than agents'": {balancer.Target, Target{balancer.Name, freePort(t), nil}, http.StatusForbidden},
+		"unreachable host":          {balancer.Target, Target{balancer.Name, net.JoinHostPort("127.0.0.1.invalid", port), nil}, http.StatusBadGateway},
+		"a replica's machine":       {replica.Target, replica.Target, http.StatusForbidden},
 	} {
 		var refusal *StatusError
 		if _, err := through(tt.by).Status(t.Context(), tt.to); !errors.As(err, &refusal) || refusal.Status != tt.status {
@@ -58,10 +58,10 @@ func TestRelayConnectsOnlyToAgents(t *testing.T) {
 		}
 	}
 	otherBalancer := &Client{Party: w.party(identity.Balancer, "lb-us-1"), Dial: op.Dial}
-	if _, err := otherBalancer.DialThrough(balancer.AgentAddress)(t.Context(), balancer.Address, ""); err == nil {
+	if _, err := otherBalancer.DialThrough(balancer.Target)(t.Context(), balancer.Address, ""); err == nil {
 		t.Error("a balancer was relayed; only operators and controllers may be")
 	}
-	if _, err := op.DialThrough(balancer.AgentAddress)(t.Context(), balancer.Address, strings.Repeat("b", 52)); !errors.Is(err, identity.ErrPin) {
+	if _, err := op.DialThrough(balancer.Target)(t.Context(), balancer.Address, strings.Repeat("b", 52)); !errors.Is(err, identity.ErrPin) {
 		t.Errorf("to the key of another machine: got %v, want %v", err, identity.ErrPin)
 	}
 }
@@ -72,12 +72,12 @@ func TestRelayVerifiesTarget(t *testing.T) {
 	w, other := newTestService(t), newTestService(t)
 	balancer := w.boot(t.TempDir(), &fakeRunner{}, func(o *Options) { o.Name.Role, o.Name.ID = identity.Balancer, "lb-us-0" })
 	balancer.Name = identity.Name{Service: "chat", Role: identity.Balancer, ID: "lb-us-0"}
-	if _, err := w.operator().Ensure(t.Context(), balancer.AgentAddress, Deployment{Revision: "1"}); err != nil {
+	if _, err := w.operator().Ensure(t.Context(), balancer.Target, Deployment{Revision: "1"}); err != nil {
 		t.Fatal(err)
 	}
 	enrolled := func(w *testService) *testMachine {
 		m := w.boot(t.TempDir(), &fakeRunner{})
-		if _, err := w.operator().Ensure(t.Context(), m.AgentAddress, Deployment{Revision: "1"}); err != nil {
+		if _, err := w.operator().Ensure(t.Context(), m.Target, Deployment{Revision: "1"}); err != nil {
 			t.Fatal(err)
 		}
 		return m

@@ -141,7 +141,7 @@ func TestStaleFilesAreRemoved(t *testing.T) {
 	with := func(revision string, units ...Unit) Deployment { return Deployment{Revision: revision, Units: units} }
 	balancer := Unit{Name: "balancer", Args: []string{"x"}, Files: map[string]string{"balancer/config.yaml": "a", "balancer/old": "b"}}
 	controller := Unit{Name: "controller", Args: []string{"x"}, Files: map[string]string{"controller/issuer.pem": "secret"}}
-	if _, err := o.Ensure(t.Context(), m.AgentAddress, with("1", balancer, controller)); err != nil {
+	if _, err := o.Ensure(t.Context(), m.Target, with("1", balancer, controller)); err != nil {
 		t.Fatal(err)
 	}
 	paths := func() []string {
@@ -159,7 +159,7 @@ func TestStaleFilesAreRemoved(t *testing.T) {
 	if err := os.WriteFile(m.agent.path("controller/store"), nil, 0o600); err != nil { // a file that a unit created itself
 		t.Fatal(err)
 	}
-	if _, err := o.Ensure(t.Context(), m.AgentAddress, with("2", balancer)); err != nil {
+	if _, err := o.Ensure(t.Context(), m.Target, with("2", balancer)); err != nil {
 		t.Fatal(err)
 	}
 	testkit.Eventually(t, "stale files are removed", func() bool { return slices.Equal(paths(), []string{"config.yaml", "store"}) })

@@ -46,7 +46,7 @@ func TestRevokedOperatorLosesAccess(t *testing.T) {
 	dir := t.TempDir()
 	m := w.boot(dir, &fakeRunner{})
 	ann := w.operator()
-	if _, err := ann.Ensure(t.Context(), m.AgentAddress, sampleDeployment("1")); err != nil {
+	if _, err := ann.Ensure(t.Context(), m.Target, sampleDeployment("1")); err != nil {
 		t.Fatal(err)
 	}
 	bob := &Client{Party: w.party(identity.Operator, "bob")}
@@ -68,7 +68,7 @@ func TestRevokedOperatorLosesAccess(t *testing.T) {
 		t.Fatalf("before: %d", code)
 	}
 	ann.Revoked = w.revocationList(identity.Revoked{}, bob.Party)
-	s, err := ann.Ensure(t.Context(), m.AgentAddress, sampleDeployment("1"))
+	s, err := ann.Ensure(t.Context(), m.Target, sampleDeployment("1"))
 	if err != nil || s.Revoked != 1 || s.Revision != "1" {
 		t.Fatalf("Revoke: %+v, %v", s, err)
 	}
@@ -76,10 +76,10 @@ func TestRevokedOperatorLosesAccess(t *testing.T) {
 		t.Errorf("on the open connection: %d", code)
 	}
 	for range 2 {
-		if _, err := bob.Status(t.Context(), m.AgentAddress); err == nil {
+		if _, err := bob.Status(t.Context(), m.Target); err == nil {
 			t.Error("the revoked operator is accepted")
 		}
-		if _, err := ann.Status(t.Context(), m.AgentAddress); err != nil {
+		if _, err := ann.Status(t.Context(), m.Target); err != nil {
 			t.Errorf("another operator: %v", err)
 		}
 		m.stop()
@@ -97,7 +97,7 @@ func TestInvalidRevocationListsAreRejected(t *testing.T) {
 	first := w.revocationList(identity.Revoked{}, bob)
 	second := w.revocationList(first, cy)
 	ann.Revoked = second
-	if _, err := ann.Ensure(t.Context(), m.AgentAddress, sampleDeployment("1")); err != nil {
+	if _, err := ann.Ensure(t.Context(), m.Target, sampleDeployment("1")); err != nil {
 		t.Fatal(err)
 	}
 	for _, tt := range []struct {
@@ -116,13 +116,13 @@ func TestInvalidRevocationListsAreRejected(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		_, err = ann.do(t.Context(), tt.machine.AgentAddress, ann.Party.Pinned(keyFingerprint(t, tt.machine)), http.MethodPut, pathRevoked, body)
+		_, err = ann.do(t.Context(), tt.machine.Target, ann.Party.Pinned(keyFingerprint(t, tt.machine)), http.MethodPut, pathRevoked, body)
 		var refusal *StatusError
 		if !errors.As(err, &refusal) || refusal.Status != tt.status {
 			t.Errorf("%s: %v, want %d", tt.name, err, tt.status)
 		}
 	}
-	if s, err := ann.Status(t.Context(), m.AgentAddress); err != nil || s.Revoked != 2 {
+	if s, err := ann.Status(t.Context(), m.Target); err != nil || s.Revoked != 2 {
 		t.Errorf("list %d is in force (%v), want 2", s.Revoked, err)
 	}
 	if stored, err := os.ReadFile(filepath.Join(dir, FileRevoked)); err != nil || !bytes.Equal(stored, second.Text()) {

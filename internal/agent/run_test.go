@@ -408,7 +408,7 @@ func TestStatusReportsUnitProgress(t *testing.T) {
 	ready := make(chan struct{})
 	at := freePort(t)
 	d := Deployment{Revision: "1", Units: []Unit{{Name: "engine", Args: []string{"x"}, ReadinessURL: "http://" + at + "/ready"}}}
-	if _, err := o.Ensure(t.Context(), m.AgentAddress, d); err != nil {
+	if _, err := o.Ensure(t.Context(), m.Target, d); err != nil {
 		t.Fatal(err)
 	}
 	testkit.Eventually(t, "the unit is loading", func() bool {
@@ -429,11 +429,11 @@ func TestStatusReportsUnitProgress(t *testing.T) {
 	})
 	close(ready)
 	testkit.Eventually(t, "the machine is ready", func() bool { return m.agent.Status().Phase == PhaseReady })
-	if text, err := o.Logs(t.Context(), m.AgentAddress, "engine", 1); err != nil || string(text) != "Loading weights took 3 s\n" {
+	if text, err := o.Logs(t.Context(), m.Target, "engine", 1); err != nil || string(text) != "Loading weights took 3 s\n" {
 		t.Errorf("log: %q (%v)", text, err)
 	}
 	for _, unit := range []string{"other", "../engine"} {
-		if _, err := o.Logs(t.Context(), m.AgentAddress, unit, 1); err == nil {
+		if _, err := o.Logs(t.Context(), m.Target, unit, 1); err == nil {
 			t.Errorf("no error for the log of %q", unit)
 		}
 	}
@@ -442,7 +442,7 @@ func TestStatusReportsUnitProgress(t *testing.T) {
 func TestStatusReportsStartFailure(t *testing.T) {
 	w, runner := newTestService(t), &fakeRunner{failing: errors.New("checking the GPU driver: no device")}
 	m, o := w.boot(t.TempDir(), runner), w.operator()
-	if _, err := o.Ensure(t.Context(), m.AgentAddress, sampleDeployment("1")); err != nil {
+	if _, err := o.Ensure(t.Context(), m.Target, sampleDeployment("1")); err != nil {
 		t.Fatal(err)
 	}
 	testkit.Eventually(t, "the status shows the failure", func() bool {

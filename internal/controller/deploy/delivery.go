@@ -390,7 +390,7 @@ func (dl *Delivery) AgentClient(o provision.Object) *agent.Client {
 }
 
 // Machine returns a machine's address for its operator.
-func (dl *Delivery) Machine(o provision.Object) agent.AgentAddress {
+func (dl *Delivery) Machine(o provision.Object) agent.Target {
 	at := cloud.EndpointsOf(o)
 	role, address := identity.Balancer, at.Advertised.Agent
 	switch {
@@ -399,7 +399,7 @@ func (dl *Delivery) Machine(o provision.Object) agent.AgentAddress {
 	case o.ID == dl.Self:
 		address = at.Listen.Agent
 	}
-	return agent.AgentAddress{
+	return agent.Target{
 		Name: identity.Name{Service: dl.Service, Role: role, ID: o.ID}, Address: address,
 		Fingerprint: func(ctx context.Context) (string, error) {
 			if dl.Authority == nil {
