@@ -63,6 +63,9 @@ func (a *adminClient) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		if a.worker.State == service.StateStarting {
 			a.worker.State = service.StateReady
 		}
+	case "GET /v1/snapshot": // also with a replica of a peer that all know
+		replicas := []telemetry.ReplicaSnapshot{{ID: a.worker.ID, State: a.worker.State}, {ID: "eu-0", State: service.StateReady}}
+		_ = json.NewEncoder(w).Encode(telemetry.Snapshot{Regions: []telemetry.RegionSnapshot{{Replicas: replicas}}}) // as above
 	case "POST /workers":
 		a.worker.State = service.StateStarting
 		w.WriteHeader(http.StatusOK)
@@ -178,8 +181,9 @@ func TestBalancersConfirmReadyReplicas(t *testing.T) {
 		seen[id] = deploy.AgentReport{}
 	}
 	seen["lb-us-3"] = deploy.AgentReport{Err: errors.New("no response")}
-	if got := dl.ReadyAtBalancers(t.Context(), seen); !maps.Equal(got, map[string]bool{"us-0": true}) {
-		t.Errorf("confirmed %v, want us-0", got)
+	own, everywhere := dl.ReadyAtBalancers(t.Context(), seen)
+	if !maps.Equal(own, map[string]bool{"us-0": true}) || everywhere["us-0"] || !everywhere["eu-0"] {
+		t.Errorf("confirmed %v by their own balancers, want us-0; %v by all, want eu-0", own, everywhere)
 	}
 	if len(silent.requests) > 0 {
 		t.Errorf("the balancer of an unresponsive machine received %q", silent.requests)

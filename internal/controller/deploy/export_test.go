@@ -21,7 +21,7 @@ func (rc *Reconciler) SetProber(prober func(have []provision.Object) map[string]
 }
 
 // ReadyAtBalancers calls readyAtBalancers.
-func (dl *Delivery) ReadyAtBalancers(ctx context.Context, seen map[string]AgentReport) map[string]bool {
+func (dl *Delivery) ReadyAtBalancers(ctx context.Context, seen map[string]AgentReport) (own, everywhere map[string]bool) {
 	return dl.readyAtBalancers(ctx, seen)
 }
 

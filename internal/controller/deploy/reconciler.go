@@ -83,6 +83,7 @@ type Reconciler struct {
 	lastErrorAt        time.Time                             // the time of lastError
 	lastObjects        map[service.Region][]provision.Object // the objects of each region at its last response
 	seen               map[string]AgentReport                // machine statuses at the last observation, by ID
+	ownReadySince      map[string]time.Time                  // since when their own balancer reports replicas ready, see confirmedReady
 	unusedReplicas     map[string]bool                       // replicas that no balancer used at the last observation
 	excessFallbacks    map[string]bool                       // fallback replicas that are no longer needed
 	replacementsSeenAt map[string]time.Time                  // the first observation of each replacement, by handle
