@@ -85,11 +85,17 @@ func (e *emulated) routesAt() (admitted []string) {
 // loseLeader ends the machine of the leader of a status, and waits until another controller leads and the loss is shown.
 func (e *emulated) loseLeader(before deploy.ServiceStatus) (lost string) {
 	e.t.Helper()
-	lost = before.Leadership.Leader
+	return e.loseMember(before, before.Leadership.Leader)
+}
+
+// loseMember ends the machine of a controller without notice, and waits until another controller leads.
+func (e *emulated) loseMember(before deploy.ServiceStatus, id string) (lost string) {
+	e.t.Helper()
+	lost = id
 	e.TerminateWithoutNotice(e.instance(lost))
 	within(e.t, "another controller leads", func() error {
 		s := e.status()
-		if l := s.Leadership; l == nil || l.Leader == lost || l.Term <= before.Leadership.Term || len(l.Standbys) == 0 {
+		if l := s.Leadership; l == nil || l.Leader == lost || lost == before.Leadership.Leader && l.Term <= before.Leadership.Term || len(l.Standbys) == 0 {
 			return fmt.Errorf("got %+v, store %s", l, s.Store)
 		}
 		if !strings.Contains(s.Store, lost+" offline") {
@@ -218,7 +224,12 @@ func TestSpareBalancerJoinsControlPlane(t *testing.T) {
 	for _, id := range all {
 		processes[id] = append(e.unitProcesses(id, "balancer/config.yaml"), e.unitProcesses(id, "controller/config.yaml")...)
 	}
-	lost := e.loseLeader(before)
+	// The only balancer of Google Cloud is not replaced by a spare: no other machine can tell that it has ended.
+	lost := before.Leadership.Leader
+	if lost == "lb-us-central1-0" {
+		lost = "lb-us-east-1-0"
+	}
+	e.loseMember(before, lost)
 	rest := slices.DeleteFunc(all, func(id string) bool { return id == lost })
 	withinTime(t, 90*time.Second, "the spare balancer runs a controller", func() error { // on a busy machine elections take longer
 		if l := e.status().Leadership; l == nil || !slices.Contains(l.Standbys, "lb-eu-west-1-1") {
