@@ -331,7 +331,7 @@ func (g *GCE) setBucketPolicy(r *http.Request, b *gcsBucket) (any, *gceError) {
 // AddBucket adds an empty bucket of the operator.
 func (g *GCE) AddBucket(name string) {
 	g.withLock(func() {
-		g.buckets[name] = &gcsBucket{Name: name, Location: "US-CENTRAL1", objects: map[string]gcsObject{}}
+		g.buckets[name] = &gcsBucket{Kind: "storage#bucket", ID: name, SelfLink: gcsRoot + name, Name: name, Location: "US-CENTRAL1", objects: map[string]gcsObject{}}
 	})
 }
 
