@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"strconv"
+	"strings"
 
 	"skyserve/internal/atomicfile"
 	"skyserve/internal/telemetry"
@@ -40,14 +42,15 @@ func writeChecked(w io.Writer, write func(io.Writer) error) (b telemetry.Backup,
 
 // WriteBackupParts writes a backup to a bucket and returns its size. Its first part has the given name and is written last:
 // the backup is complete and checked, or does not exist. Further parts, of a backup beyond 8 MiB, have the names NAME.1,
-// NAME.2 and so on: joined in this order they are the file that WriteBackupFile writes.
+// NAME.2 and so on: joined in this order they are the file that WriteBackupFile writes. An earlier backup of this name is
+// kept if the new one fails before its first 16 MiB are read; after that it is removed.
 func WriteBackupParts(ctx context.Context, to Parts, name string, write func(io.Writer) error) (b telemetry.Backup, size int64, err error) {
 	w := &partsWriter{ctx: ctx, to: to, name: name, part: make([]byte, 0, externalPart)}
 	b, err = writeChecked(w, write)
 	if err == nil {
 		err = w.finish()
 	}
-	if err != nil {
+	if err != nil && w.changed { // an earlier backup of this name stays until a part of the new one is written
 		err = errors.Join(err, RemoveBackupParts(context.WithoutCancel(ctx), to, name))
 	}
 	return b, w.size, err
@@ -62,6 +65,8 @@ type partsWriter struct {
 	part  []byte
 	next  int
 	size  int64
+	// changed: parts were written or removed, so the bucket may have parts of two backups.
+	changed bool
 }
 
 // Write implements io.Writer.
@@ -97,6 +102,7 @@ func (w *partsWriter) finish() error {
 		return err
 	}
 	// Parts of an earlier backup of this name would follow its last one.
+	w.changed = true
 	if err := removeParts(w.ctx, w.to, w.name, w.next); err != nil {
 		return err
 	}
@@ -106,6 +112,7 @@ func (w *partsWriter) finish() error {
 func (w *partsWriter) put(name string, part []byte) error {
 	ctx, cancel := context.WithTimeout(w.ctx, partTimeout)
 	defer cancel()
+	w.changed = true
 	return w.to.PutPart(ctx, name, part)
 }
 
@@ -134,8 +141,8 @@ func removeParts(ctx context.Context, from Parts, name string, first int) error 
 		err = from.DeletePart(ctx, name)
 	}
 	for _, part := range names {
-		var n int
-		if _, scan := fmt.Sscanf(part, name+".%d", &n); scan == nil && part == backupPartName(name, n) && n >= max(1, first) {
+		n, malformed := strconv.Atoi(strings.TrimPrefix(part, name+"."))
+		if malformed == nil && part == backupPartName(name, n) && n >= max(1, first) {
 			err = errors.Join(err, from.DeletePart(ctx, part))
 		}
 	}

@@ -37,8 +37,8 @@ func bigBackup(t *testing.T, size int) []byte {
 // A backup in a bucket is complete and checked, or does not exist; its parts joined are the file. Other objects stay.
 func TestBackupParts(t *testing.T) {
 	text := bigBackup(t, externalPart+2<<20)
-	const name = "chat-20261126T100000Z.backup"
-	others := map[string][]byte{"chat-20261126T100000Z.backup.notes": nil, "chat-20261126T100000Z.backup.01": nil, "notes": nil}
+	const name = "chat-100%d.backup" // a name is not a format
+	others := map[string][]byte{name + ".notes": nil, name + ".01": nil, "notes": nil}
 	bucket := &memoryParts{parts: maps.Clone(others)}
 	names := func() string { return strings.Join(slices.Sorted(maps.Keys(bucket.parts)), " ") }
 	without := names()
@@ -65,6 +65,12 @@ func TestBackupParts(t *testing.T) {
 	}
 	if got, err := io.ReadAll(ReadBackupParts(t.Context(), bucket, name)); err != nil || !bytes.Equal(got, text) {
 		t.Errorf("read %d bytes, %v", len(got), err)
+	}
+	if _, _, err := WriteBackupParts(t.Context(), bucket, name, func(io.Writer) error { return errors.New("no balancer responds") }); err == nil {
+		t.Error("a backup of a service that does not respond")
+	}
+	if _, err := CheckBackup(ReadBackupParts(t.Context(), bucket, name)); err != nil {
+		t.Errorf("the earlier backup, after one that could not begin: %v", err)
 	}
 	delete(bucket.parts, name+".1")
 	if _, err := CheckBackup(ReadBackupParts(t.Context(), bucket, name)); !errors.As(err, new(*telemetry.BackupError)) {
