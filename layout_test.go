@@ -83,7 +83,7 @@ var mayImport = map[string][]string{
 
 	"forecast":   {"internal/service", "internal/sim/workload"},
 	"plan/chart": {},
-	"plan":       {"plan/chart", "internal/catalogue", "internal/service", "forecast"},
+	"plan":       {"plan/chart", "internal/catalogue", "internal/printable", "internal/service", "forecast"},
 
 	"provision":                      {"internal/catalogue", "internal/service", "provision/record"},
 	"provision/record":               {},

@@ -23,7 +23,7 @@ func (t *Backtest) WriteTable(w io.Writer) error {
 			formatRate(f.OverloadTokens), share, formatRate(f.ForwardedTokens), strconv.Itoa(f.Started), strconv.Itoa(f.Stopped),
 		})
 	}
-	writeAligned(&b, rows, 1)
+	writeAligned(&b, rows)
 	fmt.Fprintln(&b, "\nOverload: load above the capacity of the ready replicas of all regions. plan follows the load between plans, which set the minimum and how long")
 	fmt.Fprintln(&b, "replicas are kept after a peak; hourly keeps the planned counts until the next plan. The constant rule is sized with hindsight for each region's")
 	fmt.Fprintln(&b, "peak; the reactive rule starts replicas above 70 % of the current capacity and stops one below 30 %, each minute.")

@@ -31,21 +31,21 @@ func (r *CommitmentComparison) WriteTable(w io.Writer) error {
 		}
 		rows = append(rows, []string{l.Model, region, fmt.Sprintf("%.0f", l.PeakTPS), l.PeakAt.Format("01-02 15:04"), fmt.Sprintf("%.0f", l.MinTPS), ratio})
 	}
-	writeAligned(&b, rows, 2)
+	writeAligned(&b, rows)
 	if len(r.Rows) > 0 {
 		fmt.Fprintln(&b, "\nReplicas to commit to:")
 		rows = [][]string{{"MODEL", "REGION", "GPU", "FOR OWN PEAK", "FOR GLOBAL PEAK"}}
 		for _, x := range r.Rows {
 			rows = append(rows, []string{x.Model, x.Region, x.GPU, strconv.Itoa(x.OwnPeak), strconv.Itoa(x.GlobalPeak)})
 		}
-		writeAligned(&b, rows, 3)
+		writeAligned(&b, rows)
 	}
 	fmt.Fprintln(&b)
 	rows = [][]string{{"OPTION", "COMMITTED", "ON DEMAND UP TO", "$/H", "$/MONTH"}}
 	for _, c := range r.Costs {
 		rows = append(rows, []string{commitmentOptions[c.Option], strconv.Itoa(c.Committed), strconv.Itoa(c.OnDemand), fmt.Sprintf("%.2f", c.CostPerHour), fmt.Sprintf("%.0f", c.CostPerMonth)})
 	}
-	writeAligned(&b, rows, 1)
+	writeAligned(&b, rows)
 	if r.Saving != nil {
 		fmt.Fprintf(&b, "\nCommitting for the peak of all regions costs %.1f %% less than for each region's own.\n", 100**r.Saving)
 	}

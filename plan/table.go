@@ -6,8 +6,8 @@ import (
 	"io"
 	"strconv"
 	"strings"
-	"unicode/utf8"
 
+	"skyserve/internal/printable"
 	"skyserve/internal/service"
 )
 
@@ -20,7 +20,12 @@ func (p Proposal) WriteTable(w io.Writer) error {
 		writeList(&b, p.Infeasible)
 	}
 	if len(p.Changes) > 0 {
-		p.writeChanges(&b)
+		if _, err := b.WriteTo(w); err != nil { // the table is written to w itself, which may be a terminal with colours
+			return err
+		}
+		if err := p.writeChanges(w); err != nil {
+			return err
+		}
 		p.writeReasons(&b)
 	}
 	p.writeCosts(&b)
@@ -42,8 +47,9 @@ func writeList(b *bytes.Buffer, lines []string) {
 	}
 }
 
-func (p Proposal) writeChanges(b *bytes.Buffer) {
-	rows := [][]string{{"MODEL", "REGION", "GPU", "CURRENT", "CHANGE", "PLANNED", "PEAK TOK/S", "CAPACITY TOK/S", "UTILISATION", "DONATE", "RECLAIM"}}
+func (p Proposal) writeChanges(w io.Writer) error {
+	t := printable.NewTable(w)
+	t.Row("MODEL", "REGION", "GPU", "CURRENT", "CHANGE", "PLANNED", "PEAK TOK/S", "CAPACITY TOK/S", "UTILISATION", "DONATE", "RECLAIM")
 	for _, c := range p.Changes {
 		used := "-"
 		if c.Utilisation != nil {
@@ -53,12 +59,12 @@ func (p Proposal) writeChanges(b *bytes.Buffer) {
 		if c.Delta != 0 {
 			change = fmt.Sprintf("%+d", c.Delta)
 		}
-		rows = append(rows, []string{
+		t.Row(
 			c.Model, c.Region, c.offering(), strconv.Itoa(c.Current), change, strconv.Itoa(c.Planned), fmt.Sprintf("%.0f", c.PlannedPeakTPS),
 			fmt.Sprintf("%.0f", c.CapacityTPS), used, strconv.Itoa(c.Donate), strconv.Itoa(c.Reclaim),
-		})
+		)
 	}
-	writeAligned(b, rows, 3)
+	return t.Flush()
 }
 
 // offering returns the GPU and its capacity type, without the default on demand.
@@ -69,28 +75,13 @@ func (c ReplicaChange) offering() string {
 	return c.GPU + " " + *c.CapacityType
 }
 
-// writeAligned writes rows in columns two spaces apart: the first textColumns columns flush
-// left for text, the others flush right for numbers.
-func writeAligned(b *bytes.Buffer, rows [][]string, textColumns int) {
-	widths := make([]int, len(rows[0]))
+// writeAligned writes rows as a table.
+func writeAligned(b *bytes.Buffer, rows [][]string) {
+	t := printable.NewTable(b)
 	for _, row := range rows {
-		for i, cell := range row {
-			widths[i] = max(widths[i], utf8.RuneCountInString(cell))
-		}
+		t.Row(row...)
 	}
-	for _, row := range rows {
-		for i, cell := range row {
-			width := widths[i]
-			if i < textColumns {
-				width = -width
-			}
-			if i > 0 {
-				b.WriteString("  ")
-			}
-			fmt.Fprintf(b, "%*s", width, cell)
-		}
-		b.WriteByte('\n')
-	}
+	_ = t.Flush() // a buffer has no errors
 }
 
 // writeReasons writes the reason of every change, with the model's name where there are several

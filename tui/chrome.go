@@ -110,7 +110,7 @@ func (s *screen) clockSegment() segment {
 // note returns the second line: errors, results of actions, alerts and notices.
 func (s *screen) note() []string {
 	if s.link.err != "" {
-		text := fmt.Sprintf(" connection lost: %s; retrying, data is %s old ", s.theme.text(s.link.err), age(s.sinceFetch))
+		text := fmt.Sprintf(" connection lost, retrying; data is %s old: %s ", age(s.sinceFetch), s.theme.text(s.link.err))
 		return []string{s.theme.alarm.apply(s.fit(text))}
 	}
 	if s.toast.text != "" {
@@ -314,7 +314,7 @@ func (s *screen) connecting() []string {
 		lines = append(lines, "", s.theme.warn.apply(s.fit(s.theme.text(s.link.err))),
 			s.fit("retrying for "+age(s.link.waited)+"; run 'skyserve status' to check whether the service is up"))
 	}
-	return append(lines, "", s.theme.muted.apply(s.fit("q quit")))
+	return lines
 }
 
 // emptyService returns the body while the snapshot has no regions.

@@ -111,16 +111,6 @@ func (g *grid) stretch(width int) {
 	}
 }
 
-// has reports whether the column of that title is included.
-func (g *grid) has(title string) bool {
-	for i, c := range g.columns {
-		if c.title == title {
-			return g.widths[i] > 0
-		}
-	}
-	return false
-}
-
 // line draws one line: cell returns a column's text and paint for a width.
 func (g *grid) line(t *Theme, cell func(i, width int) (string, paint)) string {
 	var b strings.Builder

@@ -9,9 +9,10 @@ import (
 
 // costOf is the cost and the saturation of a model, in one region or several.
 type costOf struct {
-	ready, priced, unpriced int     // priced and unpriced count all replicas
-	usdPerHour              float64 // of the priced ones
-	traffic                 *telemetry.Traffic
+	ready, all       int     // replicas
+	priced, unpriced int     // replicas that cost: all but the donated ones
+	usdPerHour       float64 // of the priced ones
+	traffic          *telemetry.Traffic
 	// capacity is that of the ready replicas, and load the traffic of the last minute, in uncached prompt tokens
 	// per second, where both are known.
 	capacity, load   float64
@@ -28,7 +29,11 @@ func (c *costOf) add(s *screen, r *telemetry.RegionSnapshot, m telemetry.ModelSn
 	c.traffic = addTraffic(c.traffic, m.Traffic)
 	for i := range r.Replicas {
 		rep := &r.Replicas[i]
-		if rep.Model != m.Model || rep.State == service.StateDonated {
+		if rep.Model != m.Model {
+			continue
+		}
+		c.all++
+		if rep.State == service.StateDonated {
 			continue // a donated replica earns
 		}
 		if usd, known := s.prices.priceOf(row{region: r, replica: rep}); known {
@@ -128,7 +133,7 @@ func (c *costOf) cells(marks glyphs) []cellValue {
 		pending, running = numberCell(float64(c.pending), count(int64(c.pending)), roleText), numberCell(float64(c.running), count(int64(c.running)), roleText)
 	}
 	return []cellValue{
-		numberCell(float64(c.ready), fmt.Sprintf("%d/%d", c.ready, c.priced+c.unpriced), roleText),
+		numberCell(float64(c.ready), fmt.Sprintf("%d/%d", c.ready, c.all), roleText),
 		usd, optionalCell(c.usdPerMillion(), func(v *float64) string { return dollars(*v) }),
 		optionalCell(uncachedLoad(c.traffic), rate), used, headroom, kv, pending, running,
 		optionalCell(g.Utilisation, percent), optionalCell(g.Memory, percent), temperature,
@@ -165,7 +170,7 @@ func (s *screen) costSheet() sheet {
 		figures("PENDING", 7, "P", "requests pending in the engines"),
 		figures("RUNNING", 8, "N", "requests running in the engines"),
 		gpuFigures("GPU%", 3, "G", "mean GPU utilisation", known.Utilisation != nil),
-		gpuFigures("GMEM", 6, "E", "used GPU memory", known.Memory != nil),
+		gpuFigures("VRAM", 6, "E", "used GPU memory", known.Memory != nil),
 		gpuFigures("TEMP", 7, "D", "highest GPU temperature", known.Temperature != nil),
 	}, empty: []string{"No models are served yet"}}
 	for _, r := range s.shownRegions() {

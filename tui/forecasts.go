@@ -167,9 +167,30 @@ func (s *screen) belowForecast(t *Theme, n int) []string {
 	p.Marks = s.scalingMarks(f)
 	p.capacity, p.capacityKnown = s.capacity(f)
 	title := s.theme.text(f.Region.Place() + ", " + shortModel(f.Model) + ", uncached prompt tok/s")
+	legend := joinParts(s.plotLegend(t, f), s.width)
 	lines := []string{"", t.heading.apply(t.cut(title, s.width))}
-	lines = append(lines, p.Draw(t, s.width, n-3)...)
-	return append(lines, t.muted.apply(t.cut(s.plotLegend(t, f), s.width)))
+	lines = append(lines, p.Draw(t, s.width, n-2-len(legend))...)
+	for _, line := range legend {
+		lines = append(lines, t.muted.apply(t.cut(line, s.width)))
+	}
+	return lines
+}
+
+// joinParts joins parts to lines of at most w cells.
+func joinParts(parts []string, w int) []string {
+	lines := []string{""}
+	for _, part := range parts {
+		last := &lines[len(lines)-1]
+		switch {
+		case *last == "":
+			*last = part
+		case width(*last)+2+width(part) <= w:
+			*last += "  " + part
+		default:
+			lines = append(lines, part)
+		}
+	}
+	return lines
 }
 
 // scalingSigns are the signs of events that change the number of replicas, and of what kept it from changing.
@@ -208,23 +229,23 @@ func earlierMeans(f *telemetry.LoadForecast) []float64 {
 	return means
 }
 
-// plotLegend returns the legend of the plot.
-func (s *screen) plotLegend(t *Theme, f *telemetry.LoadForecast) string {
-	text := t.PlotLegend("actual", "forecast", "90% interval")
+// plotLegend returns the parts of the plot's legend.
+func (s *screen) plotLegend(t *Theme, f *telemetry.LoadForecast) []string {
+	parts := []string{t.PlotLegend("actual", "forecast", "90% interval")}
 	if tps, known := s.capacity(f); known {
-		text += "  " + t.glyphs.dash + " ready capacity: " + rate(&tps)
+		parts = append(parts, t.glyphs.dash+" ready capacity: "+rate(&tps))
 	}
 	switch {
 	case s.data.loadErr != "":
-		text += "  (load: " + t.text(s.data.loadErr) + ")"
+		parts = append(parts, "(load: "+t.text(s.data.loadErr)+")")
 	case s.loadOf(f) == nil && s.readOnly:
-		text += "  (recordings do not contain the load)"
+		parts = append(parts, "(recordings do not contain the load)")
 	}
 	marks := s.scalingMarks(f)
 	for _, l := range scalingLegend {
 		if slices.ContainsFunc(marks, func(m PlotMark) bool { return m.Sign == l[:1] }) {
-			text += "  " + l
+			parts = append(parts, l)
 		}
 	}
-	return text
+	return parts
 }

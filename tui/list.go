@@ -176,11 +176,37 @@ func (l *list) click(x, y int) (again bool) {
 		}
 		return false
 	}
-	if at := l.offset + y - 1; at < len(l.shown) {
-		again = at == l.selected
-		l.selectRow(at)
+	g, line := l.grid(nil), y-1
+	more := l.moreLines(&g)
+	for at := l.offset; at < len(l.shown); at++ {
+		if more != nil {
+			line -= more[at]
+		}
+		if line--; line < 0 {
+			again = at == l.selected
+			l.selectRow(at)
+			break
+		}
 	}
 	return again
+}
+
+// moreLines returns for each shown row how many lines its last column gets beyond the first, of those that the rows
+// leave free; nil = none.
+func (l *list) moreLines(g *grid) []int {
+	last, free := len(g.columns)-1, l.height-1-len(l.shown)
+	if free <= 0 || g.widths[last] == 0 || g.columns[last].right {
+		return nil
+	}
+	more := make([]int, len(l.shown))
+	for i, r := range l.shown {
+		cell := &l.sheet.rows[r].cells[last]
+		if cell.draw == nil && !hasLongWord(cell.text, g.widths[last]) {
+			more[i] = min(len(wrap(cell.text, g.widths[last]))-1, free)
+			free -= more[i]
+		}
+	}
+	return more
 }
 
 // grid fits the columns into the width. If t is not nil, the title of the sorted column
@@ -214,8 +240,13 @@ func (l *list) Render(t *Theme) []string {
 	lines := []string{strings.Repeat(" ", margin) + g.line(t, func(i, _ int) (string, paint) {
 		return g.columns[i].title + g.columns[i].mark, t.heading
 	})}
+	more := l.moreLines(&g)
 	for i := l.offset; i < len(l.shown) && i < l.offset+l.visibleRows(); i++ {
-		lines = append(lines, l.line(t, &g, i))
+		n := 0
+		if more != nil {
+			n = more[i]
+		}
+		lines = append(lines, l.rowLines(t, &g, i, n)...)
 	}
 	if len(l.shown) == 0 && l.visibleRows() > 0 {
 		lines = append(lines, t.muted.apply(t.cut("  no "+l.sheet.noun+" matches the filter", max(l.width, minWidth))))
@@ -223,18 +254,43 @@ func (l *list) Render(t *Theme) []string {
 	return lines
 }
 
-// line draws the i-th shown row.
-func (l *list) line(t *Theme, g *grid, i int) string {
-	r := &l.sheet.rows[l.shown[i]]
-	cursor := l.marks.symbol(t, r.id)
-	cell := func(t *Theme) func(int, int) (string, paint) {
-		return func(c, w int) (string, paint) { return r.cells[c].textFor(w), t.paint(r.cells[c].role) }
+// rowLines draws the i-th shown row, with more lines for the rest of its last column.
+func (l *list) rowLines(t *Theme, g *grid, i, more int) []string {
+	r, last := &l.sheet.rows[l.shown[i]], len(g.columns)-1
+	var rest []string // of the last column
+	if more > 0 {
+		rest = wrap(r.cells[last].text, g.widths[last])
+		if len(rest) > more+1 {
+			rest = append(rest[:more], t.cut(strings.Join(rest[more:], " "), g.widths[last]))
+		}
 	}
-	if i != l.selected {
-		return " " + l.marks.paintedSymbol(t, r.id) + g.line(t, cell(t))
+	draw := func(t *Theme, line int) string {
+		return g.line(t, func(c, w int) (string, paint) {
+			text := r.cells[c].textFor(w)
+			if c == last && rest != nil {
+				text = rest[line]
+			} else if line > 0 {
+				text = ""
+			}
+			return text, t.paint(r.cells[c].role)
+		})
 	}
 	bare := Theme{glyphs: t.glyphs}
-	return t.selected.apply(pad(t.glyphs.cursor+cursor+g.line(&bare, cell(&bare)), l.width, false))
+	var lines []string
+	for line := range more + 1 {
+		before, painted := "  ", " "+l.marks.paintedSymbol(t, r.id)
+		if line == 0 {
+			before = t.glyphs.cursor + l.marks.symbol(t, r.id)
+		} else {
+			painted = before
+		}
+		if i == l.selected {
+			lines = append(lines, t.selected.apply(pad(before+draw(&bare, line), l.width, false)))
+			continue
+		}
+		lines = append(lines, painted+draw(t, line))
+	}
+	return lines
 }
 
 // emptyText draws the text of an empty pane: the first line normal, the others muted.

@@ -144,7 +144,7 @@ func TestConnectDisconnectReconnect(t *testing.T) {
 	d.wants("chat", "us-0", "12:00:00")
 	d.fetch.err = errRefused
 	d.poll(12 * time.Second)
-	d.wants("DISCONNECTED 12s", "connection lost: http://127.0.0.1:8101: connection refused", "us-0")
+	d.wants("DISCONNECTED 12s", "connection lost, retrying; data is", "us-0")
 	d.fetch.err = nil
 	d.poll(time.Second)
 	d.lacks("DISCONNECTED", "connection lost")

@@ -38,7 +38,7 @@ func (s *screen) regionSheet() sheet {
 func (s *screen) regionColumns(regions []*telemetry.RegionSnapshot) []sheetColumn {
 	ready, p50, p90, miss, fwd := "REPL", "TTFT50", "TTFT90", "SLO MISS", "IN/OUT"
 	if s.width > 0 && s.width < mediumWidth {
-		miss = "MISS%"
+		miss = ">SLO"
 	}
 	if s.width <= 0 || s.width >= fullWidth {
 		ready, p50, p90, miss, fwd = "REPLICAS", "TTFT P50", "TTFT P90", "SLO MISS", "FWD IN/OUT"
@@ -334,9 +334,13 @@ func (s *screen) alertLines(t *Theme, w, n int) []string {
 	spare := n - 1 - len(problems) // lines for the next steps of the first ones
 	for _, p := range problems[:shown] {
 		ownLine := p.next != "" && spare > 0
-		lines = append(lines, p.line(t, w, !ownLine))
 		if ownLine {
 			spare--
+		}
+		drawn := p.lines(t, w, !ownLine, spare)
+		spare -= len(drawn) - 1
+		lines = append(lines, drawn...)
+		if ownLine {
 			lines = append(lines, t.muted.apply(t.cut("  "+t.glyphs.arrow+" "+p.next, w)))
 		}
 	}
@@ -346,17 +350,37 @@ func (s *screen) alertLines(t *Theme, w, n int) []string {
 	return lines
 }
 
-// line draws a problem in one line, with its next step or without.
-func (p problem) line(t *Theme, w int, withNext bool) string {
+// lines draws a problem, with its next step or without: in one line, and more for the rest of its reason.
+func (p problem) lines(t *Theme, w int, withNext bool, more int) []string {
 	head, reason := p.sign+" "+p.subject, p.reason
 	if withNext {
 		reason = strings.Trim(reason+"; "+p.next, "; ")
 	}
-	line := t.paint(p.role).apply(t.cut(head, w))
-	if available := w - width(head) - 2; available >= minReasonWidth && reason != "" {
-		line += "  " + t.muted.apply(t.cut(reason, available))
+	reason = strings.Join(strings.Fields(reason), " ")
+	lines := []string{t.paint(p.role).apply(t.cut(head, w))}
+	available := w - width(head) - 2
+	if reason == "" {
+		return lines
 	}
-	return line
+	if available >= minReasonWidth {
+		first := reason
+		if more > 0 && !hasLongWord(reason, available) {
+			first = wrap(reason, available)[0]
+		}
+		lines[0] += "  " + t.muted.apply(t.cut(first, available))
+		if width(first) <= available {
+			reason = strings.TrimSpace(strings.TrimPrefix(reason, first))
+		} else {
+			reason = ""
+		}
+	}
+	for _, line := range wrap(reason, w-2) {
+		if more--; more < 0 || line == "" {
+			break
+		}
+		lines = append(lines, t.muted.apply("  "+t.cut(line, w-2)))
+	}
+	return lines
 }
 
 // problem is one line of the alerts.
@@ -431,7 +455,7 @@ func (s *screen) belowOverview(t *Theme, n int) []string {
 	lines := []string{""}
 	flows := s.flowLines(t, s.overviewColumn(), min(8, n-1))
 	if s.width >= mediumWidth && len(flows) > 0 {
-		alerts := s.alertLines(t, s.width-s.overviewColumn()-columnGap, min(8, n-1))
+		alerts := s.alertLines(t, s.width-s.overviewColumn()-columnGap, min(max(8, n/2), n-1))
 		lines = append(lines, beside(flows, alerts, s.overviewColumn()+columnGap)...)
 	} else {
 		lines = append(lines, s.alertLines(t, s.width, min(max(n/2, 4), n-1))...)

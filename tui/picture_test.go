@@ -1,6 +1,7 @@
 package tui
 
 import (
+	"flag"
 	"fmt"
 	"html"
 	"os"
@@ -170,6 +171,30 @@ func (s style) block(b *strings.Builder, run string, x, y float64) int {
 	}
 	fmt.Fprintf(b, `<rect x="%.1f" y="%.2f" width="%.1f" height="%.2f" fill="%s" opacity="%g"/>`+"\n", x, y+cellHeight-h, w, h, s.colour(), opacity)
 	return n
+}
+
+var pictures = flag.String("pictures", "", "the directory for pictures of all scenes at 80x24 and 120x40")
+
+// Draws every scene, for people who look at them: go test ./tui -run TestDrawScenes -pictures DIR, then rsvg-convert.
+func TestDrawScenes(t *testing.T) {
+	if *pictures == "" {
+		t.Skip("draws pictures with -pictures DIR")
+	}
+	for _, size := range [][2]int{{80, 24}, {120, 40}} {
+		for _, sc := range scenes {
+			d := newDesk(t, size[0], size[1], sc.snapshot)
+			if sc.act != nil {
+				watch(d, sc.snapshot)
+				sc.act(d)
+			}
+			d.model.screen.theme = mustTheme(NewTheme(ThemeDark, false))
+			d.send(nil)
+			file := filepath.Join(*pictures, fmt.Sprintf("%s-%dx%d.svg", sc.name, size[0], size[1]))
+			if err := os.WriteFile(file, []byte(svg(d.frame())), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
 }
 
 // The dashboard draws the pictures of the documentation: go test ./tui -run Pictures

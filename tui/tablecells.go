@@ -68,7 +68,7 @@ func (t *table) columns(th *Theme) []column {
 			Utilisation: cmp.Or(gpus.Utilisation, own.Utilisation), Memory: cmp.Or(gpus.Memory, own.Memory), Temperature: cmp.Or(gpus.Temperature, own.Temperature),
 		}
 	}
-	pending, running, outstanding, uptime := "PEND", "RUN", "OUT", "UP"
+	pending, running, outstanding, uptime := "PEND", "RUN", "OUTST", "UP"
 	if t.width <= 0 || t.width >= fullWidth {
 		pending, running, outstanding, uptime = "PENDING", "RUNNING", "OUTSTANDING", "UPTIME"
 	}
@@ -86,7 +86,7 @@ func (t *table) columns(th *Theme) []column {
 		colTokens:      {title: "TOK/S", minWidth: 5, right: true, dropRank: 5},
 		colCost:        {title: "$/H", minWidth: 5, right: true, dropRank: 8},
 		colGPUBusy:     {title: "GPU%", minWidth: percentWidth, right: true, dropRank: 6},
-		colGPUMemory:   {title: "GMEM", minWidth: percentWidth, right: true, dropRank: 7},
+		colGPUMemory:   {title: "VRAM", minWidth: percentWidth, right: true, dropRank: 7},
 		colTemperature: {title: "TEMP", minWidth: percentWidth, right: true, dropRank: 8},
 		colVersion:     {title: "VERSION", minWidth: min(version, maxVersionWidth), maxWidth: min(version, maxVersionWidth), dropRank: 10},
 		colUptime:      {title: uptime, minWidth: 4, right: true, dropRank: 9},
@@ -142,11 +142,11 @@ func (t *table) commonModel() string {
 	return model
 }
 
-// replicaLine draws one replica. If the reason column does not fit, a replica without
-// metrics shows its reason in their place.
+// replicaLine draws one replica. If its reason does not fit into the reason column, or there is none, a replica
+// without metrics shows its reason in their place.
 func (t *table) replicaLine(th *Theme, g *grid, of row) string {
 	r := of.replica
-	if g.has("REASON") || !hasNoMetrics(r) || reasonOf(r) == "" {
+	if width(clean(reasonOf(r))) <= g.widths[colReason] || !hasNoMetrics(r) {
 		return g.line(th, func(i, w int) (string, paint) { return t.cell(th, of, i, w) })
 	}
 	head := grid{columns: g.columns[:colModel], widths: g.widths[:colModel], gap: g.gap}

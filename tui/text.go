@@ -273,6 +273,16 @@ func padPainted(s string, w int) string {
 	return s
 }
 
+// hasLongWord reports whether a word of a text is wider than w cells.
+func hasLongWord(text string, w int) bool {
+	for word := range strings.FieldsSeq(text) {
+		if width(word) > w {
+			return true
+		}
+	}
+	return false
+}
+
 // wrap breaks text between words into lines of at most w cells; 0 is one line. Longer words
 // are truncated.
 func wrap(text string, w int) []string {

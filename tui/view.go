@@ -28,7 +28,7 @@ const (
 var viewNames = [views]string{"overview", "replicas", "requests", "forecast", "plan", "donations", "batches", "events", "models", "tenants", "cost"}
 
 // shortNames are the names on the tabs of narrow terminals.
-var shortNames = [views]string{"over", "repl", "req", "fcst", "plan", "don", "batch", "evts", "model", "ten", "cost"}
+var shortNames = [views]string{"over", "repl", "req", "fcst", "plan", "don", "batch", "evts", "model", "tenant", "cost"}
 
 // viewKeys are the keys of the views.
 var viewKeys = [views]string{"1", "2", "3", "4", "5", "6", "7", "8", "9", "0", "$"}

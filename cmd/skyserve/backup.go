@@ -94,11 +94,24 @@ func runBackup(ctx context.Context, o *backupOptions, out io.Writer) error {
 		}
 		b, size, err := file.write(ctx, write)
 		if err == nil {
-			return reportBackup(out, format, o.file, b, size, "backed up %s to %s: %d messages, %s in the store, %s in the file\n")
+			if err := reportBackup(out, format, o.file, b, size, "backed up %s to %s: %d messages, %s in the store, %s in the file\n"); err != nil || format.isResult() {
+				return err
+			}
+			return printRestoreStep(out, o)
 		}
 		failures = append(failures, err)
 	}
 	return failed(fmt.Errorf("backing up %s: %w", o.name, errors.Join(failures...)), "nothing was written; 'skyserve status' shows the state of the store")
+}
+
+// printRestoreStep prints how the backup is restored.
+func printRestoreStep(out io.Writer, o *backupOptions) error {
+	before := ""
+	if o.dir != "" { // its store does not run
+		before = "start the service with 'skyserve up', then "
+	}
+	_, err := fmt.Fprintf(out, "to restore it, %srun: skyserve restore %s --service %s\n", before, printable.Line(o.file), printable.Line(o.name))
+	return err
 }
 
 // fileArgument sets the FILE of backup and restore, and the service if it is named by an argument before FILE.

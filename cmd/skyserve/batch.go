@@ -228,7 +228,7 @@ func (o *batchOptions) submit(ctx context.Context, file string, out, errOut io.W
 		return batchError(ctx, "creating the batch", err)
 	}
 	if b.Estimate != nil && b.Estimate.Late {
-		fmt.Fprintf(errOut, "warning: %s is expected to end %s, after its deadline %s: requests without a result by then expire\n", printable.Line(b.ID), batchTime(*b.Estimate.FinishAt), batchTime(b.ExpiresAt))
+		printMessage(errOut, labelWarning, "%s is expected to end %s, after its deadline %s: requests without a result by then expire", printable.Line(b.ID), batchTime(*b.Estimate.FinishAt), batchTime(b.ExpiresAt))
 	}
 	if !o.wait {
 		if o.format.isDocument() {
@@ -285,12 +285,7 @@ func (c *batchClient) awaitEnd(ctx context.Context, b batchAnswer, progress func
 
 // progressBar draws the share of requests with a result.
 func progressBar(c job.Counts) string {
-	const width = 20
-	n := 0
-	if c.Total > 0 {
-		n = width * (c.Completed + c.Failed) / c.Total
-	}
-	return "[" + strings.Repeat("#", n) + strings.Repeat("-", width-n) + "]"
+	return bar(float64(c.Completed+c.Failed) / float64(max(c.Total, 1)))
 }
 
 // countsText describes the progress of a batch.

@@ -221,17 +221,18 @@ func printFindings(w io.Writer, findings []provision.CheckResult, quotas []provi
 		return err
 	}
 	t := printable.NewTable(w)
+	t.HideTitles(titleResult, "WHERE", "MESSAGE")
 	for _, ok := range []bool{false, true} {
 		for _, f := range findings {
 			if f.OK != ok {
 				continue
 			}
-			word := "ok"
+			word := resultOK
 			switch {
 			case !f.OK:
-				word = "FAIL"
+				word = resultFail
 			case f.Warning:
-				word = "warn"
+				word = resultWarn
 			}
 			t.Rowf("%s\t%s\t%s", word, f.Where, f.Message)
 			before := "hint: "
@@ -241,6 +242,7 @@ func printFindings(w io.Writer, findings []provision.CheckResult, quotas []provi
 			}
 		}
 	}
+	t.HideTitles()
 	if len(quotas) > 0 {
 		t.Rowf("\nQUOTA\tREGION\tUSED\tLIMIT")
 	}

@@ -202,7 +202,7 @@ func (d *down) stopControllers(ctx context.Context) {
 		err = h.StopControllers(ctx)
 	}
 	if err != nil && ctx.Err() == nil {
-		fmt.Fprintf(d.errOut, "warning: stopping the controllers: %v; they may still launch VMs: run 'skyserve gc' afterwards\n", err)
+		printMessage(d.errOut, labelWarning, "stopping the controllers: %v; they may still launch VMs: run 'skyserve gc' afterwards", err)
 	}
 }
 

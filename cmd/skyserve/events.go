@@ -179,7 +179,7 @@ type eventPrinter struct {
 func (p *eventPrinter) printReport(r *telemetry.EventReport) error {
 	if r.Problem != p.problem {
 		if p.problem = r.Problem; r.Problem != "" {
-			fmt.Fprintf(p.errOut, "incomplete: showing only the events in a balancer's memory: %s; retry in a few seconds, or run 'skyserve status'\n", printable.Line(r.Problem))
+			printMessage(p.errOut, labelIncomplete, "showing only the events in a balancer's memory: %s; retry in a few seconds, or run 'skyserve status'", printable.Line(r.Problem))
 		}
 	}
 	var fresh []telemetry.Event

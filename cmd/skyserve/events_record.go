@@ -70,7 +70,7 @@ func (l *changeLog) send(ctx context.Context, svc local.Service, errOut io.Write
 		}
 	}
 	if err != nil {
-		fmt.Fprintf(errOut, "warning: the change is not in 'skyserve events': %v\n", err)
+		printMessage(errOut, labelWarning, "the change is not in 'skyserve events': %v", err)
 	}
 }
 

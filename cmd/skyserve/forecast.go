@@ -190,7 +190,7 @@ func (o *forecastOptions) loadHistory(ctx context.Context, errOut io.Writer) (*d
 	err := inParallel(ctx, 1, func(int) (err error) { // reading a pipe may block; inParallel returns on an interrupt
 		h, err = demand.Load(ctx, o.history, withPrometheus(wanted))
 		return err
-	}, newProgress(errOut, "reading"))
+	}, newProgress(errOut, "reading", "files"))
 	if err != nil {
 		return nil, historyError(ctx, o.history, err)
 	}

@@ -72,7 +72,7 @@ func (o *forecastOptions) runBacktest(ctx context.Context, h *demand.History, ch
 		}
 		runs[i%len(h.Series)][f] = run
 		return nil
-	}, newProgress(errOut, "backtesting"))
+	}, newProgress(errOut, "backtesting", "backtests"))
 	if err != nil {
 		return err
 	}
@@ -212,7 +212,7 @@ func (o *forecastOptions) runForecasts(ctx context.Context, h *demand.History, c
 			return failed(errs[i], "")
 		}
 		return nil
-	}, newProgress(errOut, "forecasting"))
+	}, newProgress(errOut, "forecasting", "forecasts"))
 	if err != nil {
 		return err
 	}
@@ -279,14 +279,14 @@ func (o *forecastOptions) seriesOf(s forecast.KeyedSeries, name string, fc forec
 
 // forecastTable returns the table of the forecasts.
 func forecastTable(results []forecastedSeries) list {
-	t := list{titles: []string{"SERIES", "FORECASTER", "FROM", "UNIT", "NEXT", "PEAK", "PEAK P95"}, wide: []string{"NEXT LOW 90", "NEXT HIGH 90"}}
+	t := list{titles: []string{"SERIES", "FORECASTER", "FROM", "STEP", "UNIT", "NEXT STEP", "PEAK", "PEAK P95"}, wide: []string{"NEXT STEP LOW 90", "NEXT STEP HIGH 90"}}
 	for _, d := range results {
 		for i, fc := range d.forecasts {
 			mean, hi := fc.ExpectedPeak()
 			figure := func(v float64) string { return fmt.Sprintf("%.1f", d.PerSecond(v)) }
 			t.rows = append(t.rows, listRow{
 				d.SeriesKey.String() + "/" + d.names[i],
-				[]string{d.SeriesKey.String(), d.label(i), d.End().Format("2006-01-02 15:04"), d.Unit.PerSecond(), figure(fc.Mean[0]), figure(mean), figure(hi)},
+				[]string{d.SeriesKey.String(), d.label(i), d.End().Format("2006-01-02 15:04"), forecast.ShortDuration(d.Step), d.Unit.PerSecond(), figure(fc.Mean[0]), figure(mean), figure(hi)},
 				[]string{figure(fc.Lo90[0]), figure(fc.Hi90[0])},
 			})
 		}

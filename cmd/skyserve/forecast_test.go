@@ -31,7 +31,7 @@ func TestInParallel(t *testing.T) {
 			return fmt.Errorf("piece %d", i)
 		}
 		return nil
-	}, newProgress(&bytes.Buffer{}, "working"))
+	}, newProgress(&bytes.Buffer{}, "working", "jobs"))
 	if err == nil || err.Error() != "piece 7" {
 		t.Errorf("error %v", err)
 	}
@@ -40,7 +40,7 @@ func TestInParallel(t *testing.T) {
 			t.Errorf("job %d ran %d times", i, n)
 		}
 	}
-	if err := inParallel(t.Context(), 0, nil, newProgress(&bytes.Buffer{}, "")); err != nil {
+	if err := inParallel(t.Context(), 0, nil, newProgress(&bytes.Buffer{}, "", "")); err != nil {
 		t.Error(err)
 	}
 }
@@ -59,7 +59,7 @@ func TestInParallelStops(t *testing.T) {
 			}
 			<-over
 			return nil
-		}, newProgress(&errOut, "backtesting"))
+		}, newProgress(&errOut, "backtesting", "series"))
 		close(over)
 		if !errors.Is(err, context.Canceled) || errOut.Len() > 0 {
 			t.Errorf("%v, %q", err, errOut.String())

@@ -22,7 +22,7 @@ type guard struct {
 
 // confirmDanger warns of a danger and asks whether to proceed.
 func (g guard) confirmDanger(danger string) error {
-	fmt.Fprintf(g.errOut, "warning: %s\n", danger)
+	printMessage(g.errOut, labelWarning, "%s", danger)
 	if g.force {
 		return nil
 	}

@@ -61,7 +61,6 @@ text are escaped (\u202e), also when the output is a pipe.`,
 			if o.since != "" && !cmd.Flags().Changed("tail") {
 				o.tail = agent.MaxLogLines
 			}
-			disableColour(cmd.OutOrStdout()) // a word in a log is no state
 			return runLogs(cmd.Context(), &o, cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
 	}

@@ -52,7 +52,7 @@ func showLogs(ctx context.Context, o *logsOptions, out, errOut io.Writer, svc lo
 	}
 	l, problems, err := openLogs(ctx, &o.clouds, svc, o.part)
 	for _, problem := range problems {
-		fmt.Fprintf(errOut, "problem: %s\n", problem)
+		printMessage(errOut, labelProblem, "%s", problem)
 	}
 	if err != nil {
 		return err
@@ -219,7 +219,7 @@ func (l *machineLogs) follow(ctx context.Context, tail int) {
 func (l *machineLogs) printNew(o provision.Object, f *followedLog, lines []string, err error, tail int) {
 	if err != nil {
 		if !f.unresponsive {
-			fmt.Fprintf(l.errOut, "problem: %v\n", err)
+			printMessage(l.errOut, labelProblem, "%v", err)
 		}
 		f.unresponsive = true
 		return
@@ -230,7 +230,7 @@ func (l *machineLogs) printNew(o provision.Object, f *followedLog, lines []strin
 		fresh = fresh[max(0, len(fresh)-tail):]
 	}
 	if gap {
-		fmt.Fprintf(l.errOut, "problem: lines of %s may be missing: more than %d lines were written since the last poll\n", o.ID, max(tail, logsWindow))
+		printMessage(l.errOut, labelProblem, "lines of %s may be missing: more than %d lines were written since the last poll", o.ID, max(tail, logsWindow))
 	}
 	l.printLines(o, fresh)
 	*f = followedLog{lines: lines, fetched: true}

@@ -150,7 +150,7 @@ func runOffers(ctx context.Context, o *offersOptions, out, errOut io.Writer) err
 	}
 	err = format.write(out, f.listing, f.listing.table())
 	for _, w := range f.listing.Warnings {
-		fmt.Fprintln(errOut, "warning: "+w)
+		printMessage(errOut, labelWarning, "%s", w)
 	}
 	if err == nil && len(f.listing.Warnings) > 0 {
 		err = &exitError{code: exitPartial, err: errors.New("the list is incomplete"), hint: "see the warnings"}

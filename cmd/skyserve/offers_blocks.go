@@ -192,7 +192,7 @@ func runOffersBlocks(ctx context.Context, o *blocksOptions, out, errOut io.Write
 	}
 	err = format.write(out, found, blockTable(found.Blocks))
 	for _, w := range found.Warnings {
-		fmt.Fprintln(errOut, "warning: "+w)
+		printMessage(errOut, labelWarning, "%s", w)
 	}
 	if err == nil && len(found.Warnings) > 0 {
 		err = &exitError{code: exitPartial, err: errors.New("the list is incomplete"), hint: "see the warnings"}

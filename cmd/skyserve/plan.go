@@ -301,7 +301,7 @@ func (o *planOptions) exportsProblem() bool { return o.format.kind == "lp" || o.
 // planTable returns the table of a plan's changes.
 func planTable(p plan.Proposal) list {
 	t := list{
-		titles: []string{"MODEL", "REGION", "GPU", "CAPACITY", "CURRENT", "CHANGE", "PLANNED", "PEAK TOK/S", "CAPACITY TOK/S", "UTILISATION", "DONATE", "RECLAIM"},
+		titles: []string{"MODEL", "REGION", "GPU", "CAPACITY", "CURRENT", titleChange, "PLANNED", "PEAK TOK/S", "CAPACITY TOK/S", "UTILISATION", "DONATE", "RECLAIM"},
 		wide:   []string{"$/H CHANGE", "PEAK AT", "SENT TOK/S", "RECEIVED TOK/S", "REASON"},
 	}
 	for _, c := range p.Changes {

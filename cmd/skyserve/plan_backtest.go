@@ -71,7 +71,7 @@ func (o *backtestOptions) runBacktest(ctx context.Context, out, errOut io.Writer
 	if err := b.Forecast(0); err != nil {
 		return usage(err, "")
 	}
-	if err := inParallel(ctx, b.NumReviews(), b.Forecast, newProgress(errOut, "computing forecasts")); err != nil {
+	if err := inParallel(ctx, b.NumReviews(), b.Forecast, newProgress(errOut, "computing forecasts", "reviews")); err != nil {
 		if ctx.Err() != nil {
 			return err
 		}
@@ -79,7 +79,7 @@ func (o *backtestOptions) runBacktest(ctx context.Context, out, errOut io.Writer
 	}
 	var t *plan.Backtest
 	evaluate := func(int) error { t, err = b.Report(); return err }
-	if err := inParallel(ctx, 1, evaluate, newProgress(errOut, "computing and evaluating the plans")); err != nil {
+	if err := inParallel(ctx, 1, evaluate, newProgress(errOut, "computing and evaluating the plans", "parts")); err != nil {
 		if ctx.Err() != nil {
 			return err
 		}

@@ -4,29 +4,15 @@ import (
 	"fmt"
 	"io"
 	"strings"
+	"sync"
 	"time"
 )
 
-// When the progress of jobs is drawn first, and how often.
+// When the progress of a work is drawn first, and how often.
 const (
 	progressAfter = 2 * time.Second
 	redrawEvery   = 200 * time.Millisecond
 )
-
-// drawProgress replaces the progress line of a terminal: a bar with what is done of all, such as runs. share is
-// from 0 to 1.
-func drawProgress(terminal io.Writer, label string, share float64, done, all int, what string) {
-	redrawLine(terminal, fmt.Sprintf("%s %s %3.0f %%, %d of %d %s", label, bar(share), 100*share, done, all, what))
-}
-
-// countProgress returns a function that draws how much of a work is done, and one that clears the line; both do
-// nothing if w is no terminal.
-func countProgress(w io.Writer, label, what string) (show func(done, all int), clear func()) {
-	if !isTerminal(w) {
-		return func(int, int) {}, func() {}
-	}
-	return func(done, all int) { drawProgress(w, label, float64(done)/float64(max(all, 1)), done, all, what) }, func() { redrawLine(w, "") }
-}
 
 // bar draws a share (0..1) as a bar of 20 characters.
 func bar(share float64) string {
@@ -35,41 +21,66 @@ func bar(share float64) string {
 	return "[" + strings.Repeat("#", full) + strings.Repeat(".", places-full) + "]"
 }
 
-// progress draws how many jobs are done, if they take long and the output is a terminal.
+// progress draws how much of a work is done, in one line of a terminal, if the work takes long. Nothing is drawn where
+// there is no terminal. It is safe for concurrent use.
 type progress struct {
 	w           io.Writer
-	label       string
+	label, what string // of the work and of its parts, such as runs
 	terminal    bool
-	timer       *time.Ticker
-	done, total int
+	timer       *time.Ticker // ticks when the line may be drawn
+
+	mu          sync.Mutex
+	share       float64 // 0..1
+	done, total int     // parts
 	drawn       bool
 }
 
-func newProgress(w io.Writer, what string) *progress {
-	return &progress{w: w, label: what, terminal: isTerminal(w), timer: time.NewTicker(progressAfter)}
+// newProgress returns the progress of a work that begins now. what names its parts in the plural.
+func newProgress(w io.Writer, label, what string) *progress {
+	return &progress{w: w, label: label, what: what, terminal: isTerminal(w), timer: time.NewTicker(progressAfter)}
 }
 
+// tick returns a channel that receives when showProgress may draw, for works that report parts rarely.
 func (p *progress) tick() <-chan time.Time { return p.timer.C }
 
-func (p *progress) setProgress(done, of int) { p.done, p.total = done, of }
+// setProgress sets how many parts are done, and draws it if the last drawing is long ago.
+func (p *progress) setProgress(done, of int) {
+	p.setShare(done, of, float64(done)/float64(max(of, 1)))
+}
 
-// showProgress draws the progress.
+// setShare is setProgress for a work whose parts report their own share: share (0..1) is that of the whole.
+func (p *progress) setShare(done, of int, share float64) {
+	p.mu.Lock()
+	p.done, p.total, p.share = done, of, share
+	p.mu.Unlock()
+	select {
+	case <-p.timer.C:
+		p.showProgress()
+	default:
+	}
+}
+
+// showProgress draws the progress: a bar if the work has several parts.
 func (p *progress) showProgress() {
 	p.timer.Reset(redrawEvery)
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	if !p.terminal {
 		return
 	}
 	p.drawn = true
+	text := p.label
 	if p.total > 1 {
-		drawProgress(p.w, p.label, float64(p.done)/float64(p.total), p.done, p.total, "done")
-		return
+		text = fmt.Sprintf("%s %s %3.0f %%, %d of %d %s", p.label, bar(p.share), 100*p.share, p.done, p.total, p.what)
 	}
-	redrawLine(p.w, p.label)
+	redrawLine(p.w, text)
 }
 
 // clear clears the line.
 func (p *progress) clear() {
 	p.timer.Stop()
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	if p.drawn {
 		redrawLine(p.w, "")
 	}

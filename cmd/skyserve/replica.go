@@ -255,7 +255,7 @@ func (o *replicaOptions) listReplicas(ctx context.Context, out, errOut io.Writer
 		return err
 	}
 	replicas, now := []deploy.MachineStatus{}, time.Now()
-	l := list{titles: []string{"ID", "REGION", "STATE", "MODEL", "GPU", "BALANCER", "REASON"}, wide: slices.Concat([]string{"URL", "OFFERING", "$/H", "VERSION", "UPTIME"}, gpuTitles)}
+	l := list{titles: []string{"ID", "REGION", titleState, "MODEL", "GPU", "BALANCER", "REASON"}, wide: slices.Concat([]string{"URL", "OFFERING", "$/H", "VERSION", "UPTIME"}, gpuTitles)}
 	for _, r := range all {
 		replicas = append(replicas, r.MachineStatus)
 		offering, price := offeringCells(r.region, r.MachineStatus)
@@ -278,7 +278,7 @@ func (o *replicaOptions) replicas(ctx context.Context, svc local.Service, errOut
 		return nil, cloudError(err)
 	}
 	for _, problem := range status.Problems {
-		fmt.Fprintf(errOut, "problem: %s\n", problem)
+		printMessage(errOut, labelProblem, "%s", problem)
 	}
 	var all []listedReplica
 	for _, region := range status.Regions {

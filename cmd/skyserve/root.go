@@ -84,7 +84,7 @@ func reportRecording(w io.Writer) {
 		fmt.Fprintf(w, "recorded %d cloud calls in %s\n", calls, path)
 	}
 	if err != nil {
-		fmt.Fprintf(w, "warning: the recording is incomplete: %v\n", err)
+		printMessage(w, labelWarning, "the recording is incomplete: %v", err)
 	}
 }
 
@@ -143,10 +143,10 @@ func report(ctx context.Context, w io.Writer, err error) int {
 	var ee *exitError
 	if errors.As(err, &ee) {
 		if ee.err != nil && ee.Error() != "" {
-			fmt.Fprintf(w, "error: %s\n", ee.Error())
+			printMessage(w, labelError, "%s", ee.Error())
 		}
 		if ee.hint != "" {
-			fmt.Fprintf(w, "hint: %s\n", ee.hint)
+			printMessage(w, labelHint, "%s", ee.hint)
 		}
 		return ee.code
 	}
@@ -154,10 +154,10 @@ func report(ctx context.Context, w io.Writer, err error) int {
 		fmt.Fprintln(w, "interrupted")
 		return exitInterrupted
 	}
-	fmt.Fprintf(w, "error: %s\n", err)
+	printMessage(w, labelError, "%s", err)
 	var damaged *atomicfile.DamagedError
 	if errors.As(err, &damaged) {
-		fmt.Fprintf(w, "hint: restore %s from a backup, or move it away: 'skyserve up' then writes it again\n", filepath.Base(damaged.Path))
+		printMessage(w, labelHint, "restore %s from a backup, or move it away: 'skyserve up' then writes it again", filepath.Base(damaged.Path))
 	}
 	return exitFailed
 }

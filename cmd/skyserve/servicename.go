@@ -43,5 +43,5 @@ func oneArgument(form string) cobra.PositionalArgs {
 
 // warnServiceArgument warns that an argument names the service in a form that goes.
 func warnServiceArgument(errOut io.Writer, cmd *cobra.Command, name string) {
-	fmt.Fprintf(errOut, "warning: the argument NAME of '%s' is deprecated: pass --service %s\n", cmd.CommandPath(), printable.Line(name))
+	printMessage(errOut, labelWarning, "the argument NAME of '%s' is deprecated: pass --service %s", cmd.CommandPath(), printable.Line(name))
 }

@@ -40,10 +40,10 @@ func (o *simRunOptions) runBFIO(ctx context.Context, names []string, out, errOut
 
 // printBFIO runs one scenario and prints it.
 func (o *simRunOptions) printBFIO(ctx context.Context, name string, out, errOut io.Writer) error {
-	show, clear := o.runProgress(errOut, name)
+	shown := o.runProgress(errOut, name)
 	began := time.Now()
-	report, err := eval.RunBFIO(ctx, name, o.seeds, o.seedBase, func() time.Duration { return time.Since(began) }, show)
-	clear()
+	report, err := eval.RunBFIO(ctx, name, o.seeds, o.seedBase, func() time.Duration { return time.Since(began) }, shown.setProgress)
+	shown.clear()
 	if err != nil {
 		return err
 	}
@@ -54,12 +54,12 @@ func (o *simRunOptions) printBFIO(ctx context.Context, name string, out, errOut 
 	return report.WriteTable(out)
 }
 
-// runProgress shows how many runs of a scenario are done, unless --quiet is set.
-func (o *simRunOptions) runProgress(errOut io.Writer, scenario string) (show func(done, all int), clear func()) {
+// runProgress returns the progress of a scenario's runs, which --quiet hides.
+func (o *simRunOptions) runProgress(errOut io.Writer, scenario string) *progress {
 	if o.quiet {
 		errOut = io.Discard
 	}
-	return countProgress(errOut, scenario, "runs")
+	return newProgress(errOut, scenario, "runs")
 }
 
 // changesScenarios reports whether flags are set that do not apply to BF-IO's scenarios.

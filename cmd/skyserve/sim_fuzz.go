@@ -77,10 +77,10 @@ func (o *simFuzzOptions) run(ctx context.Context, out, errOut io.Writer) error {
 		return err
 	}
 	debug.SetGCPercent(400) // as in runSim
-	show, clear := countProgress(errOut, "simulating", "scenarios")
-	o.Progress = func(done int) { show(done, o.Draws) }
+	shown := newProgress(errOut, "simulating", "scenarios")
+	o.Progress = func(done int) { shown.setProgress(done, o.Draws) }
 	report, err := eval.RunFuzz(ctx, o.PolicyFuzz)
-	clear()
+	shown.clear()
 	if err != nil {
 		return err
 	}

@@ -114,7 +114,7 @@ func runReplay(ctx context.Context, o *simReplayOptions, file string, out, errOu
 		return fmt.Errorf("writing the report: %w", err)
 	}
 	if report.Replay.Cut {
-		fmt.Fprintf(errOut, "warning: %s ends in the middle of a line; the lines before it were replayed\n", file)
+		printMessage(errOut, labelWarning, "%s ends in the middle of a line; the lines before it were replayed", file)
 	}
 	if d := report.Replay.Difference; d != nil {
 		return failed(errors.New("replaying "+file+": "+d.String()), "another version of skyserve may decide differently: replay the record with the version that wrote it")

@@ -243,16 +243,13 @@ func (o *simRunOptions) readTrace(s *sim.Scenario) error {
 
 // runPlan runs one scenario and, unless the output is HTML, prints it.
 func (o *simRunOptions) runPlan(ctx context.Context, plan eval.Comparison, more bool, out, errOut io.Writer) (*eval.SimReport, error) {
-	if !o.quiet && isTerminal(errOut) {
-		plan.Progress = func(done, all int, share float64) {
-			drawProgress(errOut, plan.Scenario.Name, share, done, all, "runs")
-		}
+	shown := o.runProgress(errOut, plan.Scenario.Name)
+	if shown.terminal { // without, the simulation need not count
+		plan.Progress = shown.setShare
 	}
 	began := time.Now()
 	report, err := eval.Run(ctx, plan)
-	if plan.Progress != nil {
-		redrawLine(errOut, "")
-	}
+	shown.clear()
 	if err != nil {
 		return nil, err
 	}

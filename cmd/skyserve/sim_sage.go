@@ -110,11 +110,11 @@ func (o *simRunOptions) sageTrace() (*eval.SageTrace, error) {
 
 // runSagePlan runs one scenario.
 func (o *simRunOptions) runSagePlan(ctx context.Context, p eval.SageComparison, errOut io.Writer) (*eval.SageReport, error) {
-	var clear func()
-	p.Progress, clear = o.runProgress(errOut, p.Scenario.Name)
+	shown := o.runProgress(errOut, p.Scenario.Name)
+	p.Progress = shown.setProgress
 	began := time.Now()
 	report, err := eval.RunSage(ctx, p)
-	clear()
+	shown.clear()
 	if err != nil {
 		return nil, err
 	}

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -125,18 +124,13 @@ func showStatus(ctx context.Context, observe observeFunc, o *statusOptions, form
 	if err != nil {
 		return err
 	}
-	var text bytes.Buffer
 	switch {
 	case format.isDocument():
 		err = format.writeDocument(out, page.status)
+	case o.watch && isTerminal(out):
+		return redrawScreen(out, func(w io.Writer) error { return page.table(w, format) })
 	default:
-		if err := page.table(&text, format); err != nil {
-			return err
-		}
-		if o.watch && isTerminal(out) {
-			return redrawScreen(out, text.String())
-		}
-		_, err = out.Write(text.Bytes())
+		err = page.table(out, format)
 	}
 	if err == nil && o.exitCode && !isWell(page.status) {
 		return errUnwell

@@ -153,13 +153,18 @@ func (v *serviceView) observeService(ctx context.Context) (statusPage, error) {
 
 // writeStatus prints a status as text.
 func (v *serviceView) writeStatus(w io.Writer, s *deploy.ServiceStatus, format outputFormat) error {
-	fmt.Fprintf(w, "%s  %s  $%.2f/h  store: %s\n", s.Service, s.State, s.CostPerHour, s.Store)
+	heading := printable.NewTable(w)
+	heading.HideTitles("SERVICE", titleState)
+	heading.Row(s.Service, string(s.State), fmt.Sprintf("$%.2f/h", s.CostPerHour), "store: "+s.Store)
+	if err := heading.Flush(); err != nil {
+		return err
+	}
 	printPlainHTTP(w, v.spec)
 	for _, a := range s.Alerts {
-		fmt.Fprintln(w, a.Line())
+		printMessage(w, string(a.Severity), "%s", strings.TrimPrefix(a.Line(), string(a.Severity)+": "))
 	}
 	for _, problem := range s.Problems {
-		fmt.Fprintf(w, "problem: %s\n", problem)
+		printMessage(w, labelProblem, "%s", problem)
 	}
 	for _, line := range slices.Concat([]string{s.Peak, s.Plan, s.Deviation, s.Donations}, s.Launches.Lines(), s.Launches.FailureLines(time.Local), s.Batches, s.Cold, s.Events) {
 		if line != "" {
@@ -196,6 +201,7 @@ func (v *serviceView) writeStatus(w io.Writer, s *deploy.ServiceStatus, format o
 	if len(s.Drift) > 0 {
 		t.Rowf("\ndrift; repair it with: skyserve up %s", v.svc.SpecFile())
 	}
+	t.HideTitles(titleChange)
 	for _, c := range s.Drift {
 		t.Rowf("  %s %s\t%s\t%s\t%s", changeMark(c.Action), c.Kind, c.ID, c.Region, c.Reason)
 	}
@@ -205,7 +211,7 @@ func (v *serviceView) writeStatus(w io.Writer, s *deploy.ServiceStatus, format o
 // machineTable returns the table of the balancers and replicas.
 func machineTable(s *deploy.ServiceStatus) list {
 	now := time.Now()
-	l := list{titles: []string{"REGION", "KIND", "ID", "STATE", "ADDRESS", "MODEL", "REASON", "OFFERING", "$/H"}, wide: slices.Concat(gpuTitles, []string{"VERSION", "UPTIME"})}
+	l := list{titles: []string{"REGION", "KIND", "ID", titleState, "ADDRESS", "MODEL", "REASON", "OFFERING", "$/H"}, wide: slices.Concat(gpuTitles, []string{"VERSION", "UPTIME"})}
 	for _, r := range s.Regions {
 		for _, m := range r.Balancers {
 			l.rows = append(l.rows, machineRow(r.Name, provision.KindBalancer, m, now))

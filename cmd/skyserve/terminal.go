@@ -1,6 +1,8 @@
 package main
 
 import (
+	"bytes"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -85,9 +87,18 @@ func terminalColumns(w io.Writer, usual int) int {
 	return usual
 }
 
-// redrawScreen replaces the content of a terminal by text.
-func redrawScreen(terminal io.Writer, text string) error {
-	_, err := io.WriteString(printable.Raw(terminal), clearScreen+printable.Text(text))
+// redrawScreen replaces the content of a terminal by what print prints.
+func redrawScreen(terminal io.Writer, print func(io.Writer) error) error {
+	var text bytes.Buffer
+	below := io.Writer(&text)
+	if p, ok := printable.Unwrap(terminal).(*painter); ok {
+		below = p.buffered(&text)
+	}
+	w := printable.NewWriter(below)
+	if err := errors.Join(print(w), w.Flush()); err != nil {
+		return err
+	}
+	_, err := io.WriteString(printable.Raw(terminal), clearScreen+text.String())
 	return err
 }
 

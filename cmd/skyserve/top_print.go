@@ -76,7 +76,7 @@ func (o *topOptions) printFrames(ctx context.Context, v *topView, print snapshot
 		case err != nil:
 			missing++
 			if text := err.Error(); text != problem {
-				fmt.Fprintf(errOut, "problem: %s\n", text)
+				printMessage(errOut, labelProblem, "%s", text)
 				problem = text
 			}
 		default:

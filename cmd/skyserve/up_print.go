@@ -26,6 +26,7 @@ func printChanges(w io.Writer, name string, p *deploy.Plan) {
 	}
 	fmt.Fprintf(w, "%s: %d change%s, cost $%.2f/h -> $%.2f/h\n", name, len(p.Changes), plural, now, then)
 	t := printable.NewTable(w)
+	t.HideTitles(titleChange)
 	for _, c := range p.Changes {
 		t.Rowf("  %s %s\t%s\t%s\t%s\t%s\t%s", changeMark(c.Action), c.Kind(), c.ID(), c.Region(), formatPrice(c), formatMachine(c), c.Reason)
 	}

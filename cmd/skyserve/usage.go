@@ -258,7 +258,7 @@ func formatCount(n int64) string { return strconv.FormatInt(n, 10) }
 func (u *usageReport) writeTable(w io.Writer, format outputFormat, lines []usageLine, by []string) {
 	fmt.Fprintln(w, strings.TrimSpace(u.Service+"  since "+u.Since+" (UTC)"))
 	if !u.Complete {
-		fmt.Fprintln(w, "incomplete: the store is unreachable; showing the usage recorded by one balancer")
+		printMessage(w, labelIncomplete, "the store is unreachable; showing the usage recorded by one balancer")
 	}
 	if len(lines) == 0 {
 		fmt.Fprintln(w, "no usage recorded; requests are counted only with API keys")

@@ -133,7 +133,7 @@ func printValidated(cmd *cobra.Command, format outputFormat, results []validated
 	for _, r := range results {
 		var err error
 		if r.OK {
-			_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s: ok\n", r.File)
+			err = printValid(cmd.OutOrStdout(), r.File)
 		} else {
 			_, err = fmt.Fprintln(cmd.ErrOrStderr(), r.Errors)
 		}

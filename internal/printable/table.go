@@ -1,6 +1,7 @@
 package printable
 
 import (
+	"bytes"
 	"fmt"
 	"io"
 	"reflect"
@@ -11,14 +12,27 @@ import (
 )
 
 // Table prints rows of cells in columns that are two spaces apart: columns of numbers are right-aligned, with their
-// titles, the others left-aligned. Cells are sanitised by Line, so they cannot add rows or columns.
+// titles, the others left-aligned. Cells are sanitised by Line, so they cannot add rows or columns. If the writer is a
+// CellPainter, or a Writer to one, it chooses the colour of each cell.
 type Table struct {
-	w    io.Writer
-	rows [][]string
+	w      io.Writer
+	rows   [][]string
+	titles [][]string // of the columns of each row; nil = the first row of its section
+	hidden []string   // see HideTitles
+}
+
+// CellPainter is a writer to a terminal that shows cells of tables in colours.
+type CellPainter interface {
+	io.Writer
+	// PaintCell returns a cell in the column of a title with the escape codes of its colour; unchanged if it has none.
+	PaintCell(title, cell string) string
 }
 
 // NewTable returns a table that Flush writes to w.
 func NewTable(w io.Writer) *Table { return &Table{w: w} }
+
+// HideTitles names the columns of the following rows, without printing the titles.
+func (t *Table) HideTitles(titles ...string) { t.hidden = titles }
 
 // Row adds a row of cells.
 func (t *Table) Row(cells ...string) {
@@ -26,7 +40,11 @@ func (t *Table) Row(cells ...string) {
 	for i, c := range cells {
 		safe[i] = Line(c)
 	}
-	t.rows = append(t.rows, safe)
+	t.add(safe)
+}
+
+func (t *Table) add(row []string) {
+	t.rows, t.titles = append(t.rows, row), append(t.titles, t.hidden)
 }
 
 // Rowf adds a row by a format in which tabs end cells, and newlines rows; text arguments are sanitised by Line.
@@ -36,7 +54,7 @@ func (t *Table) Rowf(format string, args ...any) {
 		safe[i] = lineOf(a)
 	}
 	for line := range strings.SplitSeq(fmt.Sprintf(format, safe...), "\n") {
-		t.rows = append(t.rows, strings.Split(line, "\t"))
+		t.add(strings.Split(line, "\t"))
 	}
 }
 
@@ -51,7 +69,7 @@ func lineOf(a any) any {
 }
 
 // Flush aligns the rows and writes them. A row with one cell or none ends a section, whose columns are aligned
-// without regard to those of other sections.
+// without regard to those of other sections. The first row of a section may hold its titles.
 func (t *Table) Flush() error {
 	for at := 0; at < len(t.rows); {
 		end := at
@@ -59,16 +77,51 @@ func (t *Table) Flush() error {
 			end++
 		}
 		alignNumbers(t.rows[at:end])
+		for i := at + 1; i < end; i++ {
+			if t.titles[i] == nil {
+				t.titles[i] = t.rows[at]
+			}
+		}
 		at = end + 1
 	}
-	w := tabwriter.NewWriter(t.w, 0, 0, 2, ' ', 0)
+	var text bytes.Buffer
+	w := tabwriter.NewWriter(&text, 0, 0, 2, ' ', 0)
 	for _, row := range t.rows {
-		if _, err := io.WriteString(w, strings.Join(row, "\t")+"\n"); err != nil {
-			return err
-		}
+		fmt.Fprintln(w, strings.Join(row, "\t"))
 	}
-	t.rows = nil
-	return w.Flush()
+	if err := w.Flush(); err != nil {
+		return err
+	}
+	out := text.String()
+	painter, paints := Unwrap(t.w).(CellPainter)
+	if paints {
+		out = t.paint(painter, out)
+	}
+	t.rows, t.titles = nil, nil
+	_, err := io.WriteString(Raw(t.w), out) // the cells are sanitised
+	return err
+}
+
+// paint returns the aligned rows, one a line, with colours.
+func (t *Table) paint(painter CellPainter, text string) string {
+	var b strings.Builder
+	row := 0
+	for line := range strings.Lines(text) {
+		for column, cell := range t.rows[row] {
+			at := max(strings.Index(line, cell), 0) // only blanks are before it
+			at += len(cell) - len(strings.TrimLeft(cell, " "))
+			b.WriteString(line[:at])
+			word := strings.TrimSpace(cell)
+			line = line[at+len(word):]
+			if titles := t.titles[row]; column < len(titles) && word != "" {
+				word = painter.PaintCell(strings.TrimSpace(titles[column]), word)
+			}
+			b.WriteString(word)
+		}
+		b.WriteString(line)
+		row++
+	}
+	return b.String()
 }
 
 // number matches a number with its sign, unit and deviation: 12, -0.5, $1.20/h, >= 3 USD, 34.1%, 5 GiB, 12 ±2 ms; and

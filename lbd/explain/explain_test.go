@@ -373,7 +373,7 @@ func TestCandidatesAreSortedByScore(t *testing.T) {
 			}
 			at = i
 		}
-		if got := strings.Contains(table, "Columns hidden at this width: AGE"); got != narrow {
+		if got := strings.Contains(table, "Columns hidden at this width: KV, SEEN"); got != narrow {
 			t.Errorf("width %d: columns given up %t, want %t:\n%s", width, got, narrow, table)
 		}
 	}

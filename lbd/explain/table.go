@@ -32,7 +32,7 @@ func columns(promptBytes int) []column {
 		{"QUEUED", func(c *core.ConsideredTarget) string { return maybe(c.Peer, "%d", c.Queued) }, func(c *core.ConsideredTarget) bool { return c.Queued > 0 }, 3},
 		{"KV", func(c *core.ConsideredTarget) string { return maybe(c.KV.Known, "%.0f%%", 100*c.KV.Value) }, nil, 4},
 		{"HELD", func(c *core.ConsideredTarget) string { return fmt.Sprint(c.HeldRequests) }, func(c *core.ConsideredTarget) bool { return c.HeldRequests > 0 }, 3},
-		{"AGE", func(c *core.ConsideredTarget) string { return age(c.Age) }, nil, 5},
+		{"SEEN", func(c *core.ConsideredTarget) string { return age(c.Age) }, nil, 5},
 		{"AVAIL", func(c *core.ConsideredTarget) string { return yes(c.Available) }, nil, 0},
 	}
 }
@@ -46,7 +46,7 @@ var legend = map[string]string{
 	"QUEUED": "QUEUED queued at the peer",
 	"KV":     "KV memory used",
 	"HELD":   "HELD requests waiting for it",
-	"AGE":    "AGE of the last report",
+	"SEEN":   "SEEN time since its last load report",
 	"AVAIL":  "AVAIL accepts another request",
 }
 
