@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// When the progress of a work is drawn first, and how often.
+// When the progress of work is drawn first, and how often.
 const (
 	progressAfter = 2 * time.Second
 	redrawEvery   = 200 * time.Millisecond
@@ -21,7 +21,7 @@ func bar(share float64) string {
 	return "[" + strings.Repeat("#", full) + strings.Repeat(".", places-full) + "]"
 }
 
-// progress draws how much of a work is done, in one line of a terminal, if the work takes long. Nothing is drawn where
+// progress draws how much of some work is done, in one line of a terminal, if it takes long. Nothing is drawn where
 // there is no terminal. It is safe for concurrent use.
 type progress struct {
 	w           io.Writer
@@ -35,7 +35,7 @@ type progress struct {
 	drawn       bool
 }
 
-// newProgress returns the progress of a work that begins now. what names its parts in the plural.
+// newProgress returns the progress of work that begins now. what names its parts in the plural.
 func newProgress(w io.Writer, label, what string) *progress {
 	return &progress{w: w, label: label, what: what, terminal: isTerminal(w), timer: time.NewTicker(progressAfter)}
 }
@@ -48,7 +48,7 @@ func (p *progress) setProgress(done, of int) {
 	p.setShare(done, of, float64(done)/float64(max(of, 1)))
 }
 
-// setShare is setProgress for a work whose parts report their own share: share (0..1) is that of the whole.
+// setShare is setProgress for work whose parts report their own share: share (0..1) is that of the whole.
 func (p *progress) setShare(done, of int, share float64) {
 	p.mu.Lock()
 	p.done, p.total, p.share = done, of, share
