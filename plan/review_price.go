@@ -109,16 +109,32 @@ func (r *review) onDemandPrice(region service.Region, c gpuClass) float64 {
 	}
 	if o, known := r.cheapestMachine(region, c, service.CapacityOnDemand); known {
 		r.assume("%s in %s: $%.4g per hour (%s, on demand)", c, region, o.USDPerHour, o.Source)
-		return o.USDPerHour
+		return o.USDPerHour + r.localSSDPrice(c)
 	}
-	return r.listPrice(region, c)
+	return r.listPrice(region, c) + r.localSSDPrice(c)
+}
+
+// localSSDPrice returns the price of the local SSDs of a replica of a class: the highest of all models, as a class
+// has one price for all of them.
+func (r *review) localSSDPrice(c gpuClass) (most float64) {
+	for i := range r.spec.Models {
+		for _, g := range r.spec.Models[i].GPUs {
+			if g.Type == c.gpu && max(1, g.Count) == c.count {
+				most = max(most, catalogue.LocalSSDPrice(c.cloud, g))
+			}
+		}
+	}
+	if most > 0 {
+		r.assume("%s in %s: $%.4g per hour more for local SSDs (list price, on demand)", c, c.cloud, most)
+	}
+	return most
 }
 
 // spotPrice returns the spot price of a replica of a class in a region, given its on-demand price.
 func (r *review) spotPrice(region service.Region, c gpuClass, onDemand float64) float64 {
 	if o, known := r.cheapestMachine(region, c, service.CapacitySpot); known {
 		r.assume("%s in %s on spot: $%.4g per hour (%s); subject to interruption", c, region, o.USDPerHour, o.Source)
-		return o.USDPerHour
+		return o.USDPerHour + r.localSSDPrice(c)
 	}
 	r.assume("%s in %s on spot: %.0f %% of the on-demand price; subject to interruption", c, c.cloud, 100*catalogue.SpotShare)
 	return catalogue.SpotShare * onDemand
@@ -129,7 +145,7 @@ func (r *review) spotPrice(region service.Region, c gpuClass, onDemand float64) 
 func (r *review) flexStartPrice(region service.Region, c gpuClass, onDemand float64) float64 {
 	if o, known := r.cheapestMachine(region, c, service.CapacityFlexStart); known {
 		r.assume("%s in %s as flex-start: $%.4g per hour (%s); each machine is replaced before it is terminated", c, region, o.USDPerHour, o.Source)
-		return o.USDPerHour
+		return o.USDPerHour + r.localSSDPrice(c)
 	}
 	r.assume("%s in %s as flex-start: no price known: assuming the on-demand price; each machine is replaced before it is terminated", c, region)
 	return onDemand

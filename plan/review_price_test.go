@@ -22,6 +22,25 @@ regions:
 %s
 `
 
+// The local SSDs of a replica at Google are part of its price; at AWS they cost nothing.
+func TestReviewAddsLocalSSDs(t *testing.T) {
+	text := strings.ReplaceAll(fmt.Sprintf(pricesYAML, "%s", "", ""), "aws/eu-west-1", "gcp/europe-west4")
+	both := market(map[service.Region][2]float64{"aws/us-east-1": {0.9, 0.3}, "gcp/europe-west4": {0.9, 0.5}})
+	for _, prices := range [][]MachinePrice{both, nil} {
+		bill := map[string]float64{} // what local SSDs add, by region
+		for option, sign := range map[string]float64{", local_ssds: 1": 1, "": -1} {
+			for _, c := range reviewed(t, fmt.Sprintf(text, option), nil, nil, ReviewOptions{Prices: prices}).Changes {
+				bill[c.Region] += sign * c.CostChangePerHour
+			}
+		}
+		for region, want := range map[string]float64{"aws/us-east-1": 0, "gcp/europe-west4": 375 * 0.08 / 730} {
+			if math.Abs(bill[region]-want) > 1e-9 {
+				t.Errorf("%s: local SSDs add $%g per hour, want $%g", region, bill[region], want)
+			}
+		}
+	}
+}
+
 // market is the clouds' prices: L4s at an on-demand and a spot price by region, 0 = unknown.
 func market(prices map[service.Region][2]float64) []MachinePrice {
 	var all []MachinePrice

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"skyserve/internal/catalogue"
 	"skyserve/internal/service"
 )
 
@@ -23,7 +24,9 @@ type Offering struct {
 	GPUs int    `json:"gpus,omitempty"`
 	// VCPUs counts against the quotas of some clouds.
 	VCPUs int `json:"vcpus"`
-	// PricePerHour is in USD for the whole machine; 0 = unknown.
+	// LocalSSDs is the number of local SSDs to attach, besides those that the type has in any case.
+	LocalSSDs int `json:"local_ssds,omitempty"`
+	// PricePerHour is in USD for the whole machine with these local SSDs; 0 = unknown.
 	PricePerHour float64 `json:"price_per_hour"`
 	// PriceSource is the source of the price, for people.
 	PriceSource string `json:"price_from,omitempty"`
@@ -40,6 +43,23 @@ type Offering struct {
 func (o Offering) String() string {
 	return fmt.Sprintf("%s %s in %s", o.Capacity, o.Type, cmp.Or(o.Zone, o.Region.Place()))
 }
+
+// WithLocalSSDs returns the offering with a number of local SSDs and their list price, if its type takes that number.
+// The price of a reservation is the user's, and its own local SSDs are attached.
+func (o Offering) WithLocalSSDs(n int) Offering {
+	if n == 0 || o.Reservation != "" || !catalogue.TakesLocalSSDs(o.Region.Cloud(), o.Type, n) {
+		return o
+	}
+	o.LocalSSDs = n
+	if o.PricePerHour > 0 && o.PriceSource != PriceOfUser {
+		o.PricePerHour += float64(n) * catalogue.LocalSSDPerHour
+		o.PriceSource = fmt.Sprintf("%s, with %d local SSDs", o.PriceSource, n)
+	}
+	return o
+}
+
+// PriceOfUser is the Offering.PriceSource of a price of service.yaml, which includes everything.
+const PriceOfUser = "service.yaml"
 
 // Offerings is a list of offerings, sometimes in the order of launch attempts.
 type Offerings []Offering

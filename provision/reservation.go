@@ -26,6 +26,8 @@ type Reservation struct {
 	// Total and Free are numbers of machines. Free excludes those of this service too.
 	Total int `json:"total"`
 	Free  int `json:"free"`
+	// LocalSSDs is the number of local SSDs of each machine, besides those that the type has in any case.
+	LocalSSDs int `json:"local_ssds,omitempty"`
 	// Starts and Ends limit the reservation; zero = unknown or unlimited.
 	Starts time.Time `json:"starts,omitzero"`
 	Ends   time.Time `json:"ends,omitzero"`

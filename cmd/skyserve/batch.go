@@ -135,7 +135,7 @@ func newBatchDownloadCmd(o *batchOptions) *cobra.Command {
 		Example: `  skyserve batch download batch_1a2b > results.jsonl
   skyserve batch download batch_1a2b --errors`,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return o.download(cmd.Context(), args[0], cmd.OutOrStdout())
+			return o.download(cmd.Context(), args[0], cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
 	}
 	flags := cmd.Flags()
@@ -208,17 +208,12 @@ func (o *batchOptions) submit(ctx context.Context, file string, out, errOut io.W
 			return usage(err, "docs/batches.md shows a line")
 		}
 	}
-	progress := func(string) {}
-	if isTerminal(errOut) {
-		progress = func(text string) { redrawLine(errOut, text) }
+	info, err := os.Stat(file)
+	if err != nil {
+		return usage(err, "")
 	}
-	shown := time.Time{}
-	f, err := c.upload(ctx, file, func(n int64) {
-		if now := time.Now(); now.Sub(shown) > batchPoll {
-			shown = now
-			progress(fmt.Sprintf("uploading %s: %s", file, printable.Bytes(n)))
-		}
-	})
+	progress := progressLine(errOut)
+	f, err := c.upload(ctx, file, transferProgress(progress, "uploading "+file, info.Size()))
 	progress("")
 	if err != nil {
 		return batchError(ctx, "uploading "+file, err)
@@ -268,7 +263,7 @@ func firstURL(file string) (string, error) {
 func (c *batchClient) awaitEnd(ctx context.Context, b batchAnswer, progress func(string)) (batchAnswer, error) {
 	defer progress("")
 	for !b.Status.Final() {
-		progress(fmt.Sprintf("%s %s: %s, %s, expires in %s", progressBar(b.RequestCounts), b.ID, b.Status, countsText(b.RequestCounts), time.Until(time.Unix(b.ExpiresAt, 0)).Round(time.Second)))
+		progress(batchProgress(&b.Batch, time.Until(time.Unix(b.ExpiresAt, 0))))
 		select {
 		case <-ctx.Done():
 			return b, ctx.Err()
@@ -281,11 +276,6 @@ func (c *batchClient) awaitEnd(ctx context.Context, b batchAnswer, progress func
 		b = next
 	}
 	return b, nil
-}
-
-// progressBar draws the share of requests with a result.
-func progressBar(c job.Counts) string {
-	return bar(float64(c.Completed+c.Failed) / float64(max(c.Total, 1)))
 }
 
 // countsText describes the progress of a batch.
@@ -337,11 +327,7 @@ func (o *batchOptions) show(ctx context.Context, id string, out, errOut io.Write
 	}
 	b, err := c.batch(ctx, id)
 	if err == nil && o.wait {
-		progress := func(string) {}
-		if isTerminal(errOut) {
-			progress = func(text string) { redrawLine(errOut, text) }
-		}
-		b, err = c.awaitEnd(ctx, b, progress)
+		b, err = c.awaitEnd(ctx, b, progressLine(errOut))
 	}
 	if err != nil {
 		return batchError(ctx, "reading "+id, err)
@@ -413,7 +399,7 @@ func (o *batchOptions) cancel(ctx context.Context, id string, out io.Writer) err
 	return o.printBatch(&b, out)
 }
 
-func (o *batchOptions) download(ctx context.Context, id string, out io.Writer) (err error) {
+func (o *batchOptions) download(ctx context.Context, id string, out, errOut io.Writer) (err error) {
 	c, err := o.client()
 	if err != nil {
 		return err
@@ -447,7 +433,15 @@ func (o *batchOptions) download(ctx context.Context, id string, out io.Writer) (
 		}()
 		out = f
 	}
-	if err := c.content(ctx, *file, out); err != nil {
+	progress := progressLine(errOut)
+	if o.file == "" && isTerminal(out) { // the results are on the screen
+		progress = func(string) {}
+	}
+	err = c.content(ctx, *file, out, func(total int64) func(int64) {
+		return transferProgress(progress, "downloading "+*file, total)
+	})
+	progress("")
+	if err != nil {
 		return batchError(ctx, "downloading the "+what+" of "+b.ID, err)
 	}
 	return nil

@@ -271,13 +271,14 @@ func (c *batchClient) batches(ctx context.Context, limit int) (list []job.Batch,
 	return list, nil
 }
 
-// content writes the content of a file.
-func (c *batchClient) content(ctx context.Context, id string, out io.Writer) error {
+// content writes the content of a file. received returns a function that receives the number of bytes as they are read,
+// given their number; below 0 = unknown.
+func (c *batchClient) content(ctx context.Context, id string, out io.Writer, received func(total int64) func(int64)) error {
 	res, err := c.do(ctx, http.MethodGet, "/v1/files/"+url.PathEscape(id)+"/content", "", nil)
 	if err != nil {
 		return err
 	}
 	defer res.Body.Close()
-	_, err = io.Copy(out, res.Body)
+	_, err = io.Copy(out, &countingReader{r: res.Body, sent: received(res.ContentLength)})
 	return err
 }

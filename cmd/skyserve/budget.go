@@ -9,11 +9,14 @@ import (
 	"skyserve/provision/cloud"
 )
 
-// parseService parses a service.yaml and checks that its budget holds the smallest service.
+// parseService parses a service.yaml, and checks its local SSDs and that its budget holds the smallest service.
 func parseService(file string, text []byte) (*service.Spec, error) {
 	spec, err := service.Parse(file, text)
 	if err != nil {
 		return nil, err
+	}
+	if at, problem := cloud.LocalSSDConflict(spec); problem != "" {
+		return nil, service.NewErrorAt(file, text, at, problem, "docs/engines.md lists the numbers by machine type")
 	}
 	if conflict := cloud.BudgetConflict(spec); conflict != "" {
 		return nil, service.NewErrorAt(file, text, "autoscale.budget.per_hour", conflict, "raise it, or lower replicas.min")

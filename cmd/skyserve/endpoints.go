@@ -152,6 +152,15 @@ func argsBetween(minimum, maximum int, form string) cobra.PositionalArgs {
 			return usage(fmt.Errorf("%s %s; received %d", verb, expected, len(args)),
 				"run '"+cmd.CommandPath()+" --help' for an example")
 		}
+		for i, arg := range args {
+			if strings.TrimSpace(arg) == "" {
+				which := strings.Trim(form, "[]")
+				if maximum > 1 {
+					which = fmt.Sprintf("%d of %s", i+1, form)
+				}
+				return usage(fmt.Errorf("argument %s must not be empty", which), "check the variable or command that it comes from")
+			}
+		}
 		return nil
 	}
 }

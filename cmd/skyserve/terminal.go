@@ -42,7 +42,14 @@ func isTerminal(w io.Writer) bool {
 
 // redrawLine replaces the last progress line on a terminal; an empty text clears it.
 func redrawLine(terminal io.Writer, text string) {
-	fmt.Fprint(printable.Raw(terminal), clearLine, printable.Line(text))
+	fmt.Fprint(printable.Raw(terminal), clearLine, oneRow(terminal, text))
+}
+
+// oneRow cuts a text at the width of a terminal: of a longer one, only the last row could be replaced.
+func oneRow(terminal io.Writer, text string) string {
+	row := []rune(printable.Line(text))
+	width := terminalColumns(terminal, defaultColumns) - 1 // a character in the last column may wrap
+	return string(row[:min(len(row), width)])
 }
 
 // terminalBlock is a group of rows at the end of a terminal's output that is redrawn in place.
@@ -59,16 +66,14 @@ func newTerminalBlock(w io.Writer) *terminalBlock {
 	return &terminalBlock{w: w}
 }
 
-// draw replaces the rows. They are cut at the width of the terminal: a longer row would use two lines.
+// draw replaces the rows, which are cut at the width of the terminal.
 func (b *terminalBlock) draw(rows []string) {
 	var out strings.Builder
 	if len(b.rows) > 0 {
 		fmt.Fprintf(&out, "\x1b[%dA\x1b[J", len(b.rows))
 	}
-	width := terminalColumns(b.w, defaultColumns) - 1 // a character in the last column may wrap
 	for _, row := range rows {
-		text := []rune(printable.Line(row))
-		out.WriteString(string(text[:min(len(text), width)]) + "\n")
+		out.WriteString(oneRow(b.w, row) + "\n")
 	}
 	b.rows = rows
 	_, _ = io.WriteString(printable.Raw(b.w), out.String()) // the screen: an error could not be reported

@@ -78,3 +78,12 @@ func TestLogsEscapeUntrustedText(t *testing.T) {
 		}
 	}
 }
+
+// A progress line that is longer than the terminal is cut: the next one could replace only its last row.
+func TestProgressLinesHaveOneRow(t *testing.T) {
+	var out bytes.Buffer
+	redrawLine(&out, strings.Repeat("é", 100))
+	if got, want := out.String(), clearLine+strings.Repeat("é", defaultColumns-1); got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}

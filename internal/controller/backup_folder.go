@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"path"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -91,7 +90,7 @@ func (b bucketFolder) removeBackup(ctx context.Context, name string) error {
 func (b bucketFolder) removeIncomplete(ctx context.Context, service string, before time.Time) error {
 	names, err := b.parts.PartNames(ctx, service+"-")
 	for _, part := range names {
-		name := strings.TrimSuffix(part, path.Ext(part))
+		name, _ := store.BackupOfPart(part)
 		if at, is := timeOfBackup(name, service); is && at.Before(before) && !slices.Contains(names, name) {
 			err = errors.Join(err, b.parts.DeletePart(ctx, part))
 		}

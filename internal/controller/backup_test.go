@@ -171,17 +171,18 @@ func TestScheduledBackupsInBucket(t *testing.T) {
 	WithBuckets(func(_ context.Context, url string) (store.Parts, error) { opened = url; return bucket, nil })(&w.options)
 	w.setLease(w.lease)
 	start := time.Date(2026, 11, 26, 10, 0, 0, 0, time.UTC)
+	const part = ".0123456789abcdef.1"
 	for i := range 3 {
 		w.backUp(t.Context(), w.lease, *w.backup, start.Add(time.Duration(i)*time.Hour))
 		if i == 0 {
-			bucket.objects[backupName("chat", start)+".1"] = nil                   // as of a large backup
-			bucket.objects[backupName("chat", start.Add(-time.Hour))+".2"] = nil   // of one that was interrupted
-			bucket.objects[backupName("chat", start.Add(24*time.Hour))+".2"] = nil // of one that another controller may be writing
+			bucket.objects[backupName("chat", start)+part] = nil                   // as of a large backup
+			bucket.objects[backupName("chat", start.Add(-time.Hour))+part] = nil   // of one that was interrupted
+			bucket.objects[backupName("chat", start.Add(24*time.Hour))+part] = nil // of one that another controller may be writing
 		}
 	}
 	w.backUp(t.Context(), w.lease, *w.backup, start.Add(3*time.Hour))
 	got := slices.Sorted(maps.Keys(bucket.objects))
-	if want := []string{"chat-20261126T120000Z.backup", "chat-20261126T130000Z.backup", "chat-20261127T100000Z.backup.2", "chat-notes"}; !slices.Equal(got, want) || opened != "s3://backups/daily" {
+	if want := []string{"chat-20261126T120000Z.backup", "chat-20261126T130000Z.backup", "chat-20261127T100000Z.backup.0123456789abcdef.1", "chat-notes"}; !slices.Equal(got, want) || opened != "s3://backups/daily" {
 		t.Errorf("got %q in %s, want %q", got, opened, want)
 	}
 	if b, err := store.CheckBackup(store.ReadBackupParts(t.Context(), bucket, got[0])); err != nil || b.Service != "chat" {

@@ -179,9 +179,10 @@ var rules = map[string]rule{
 	"Adapter.name":   {text: "The adapter's name; or name=path, with its path in the container.", required: true, form: formSomeText},
 	"Adapter.source": {text: "vllm and sglang only: where machines download the adapter from before the engine starts: a repository of the Hugging Face hub, org/name, or a bucket folder, s3:// on AWS or gs:// on Google Cloud.", form: formAdapter},
 
-	"GPU.count": {text: "The number of GPUs of one replica.", limit: numberRange(1, MaxDataParallel)},
-	"GPU.tps":   {text: "Uncached prompt tokens (not output tokens) per second that one replica sustains within the latency target. Default: measured.", limit: numberAbove(0, 1e7)},
-	"GPU.price": {text: "On-demand price of one replica in USD per hour. Default: the cloud's current price, or the list price.", limit: numberAbove(0, 10_000)},
+	"GPU.count":      {text: "The number of GPUs of one replica.", limit: numberRange(1, MaxDataParallel)},
+	"GPU.tps":        {text: "Uncached prompt tokens (not output tokens) per second that one replica sustains within the latency target. Default: measured.", limit: numberAbove(0, 1e7)},
+	"GPU.price":      {text: "On-demand price of one replica in USD per hour. Default: the cloud's current price, or the list price.", limit: numberAbove(0, 10_000)},
+	"GPU.local_ssds": {text: "The number of local SSDs, of 375 GB each, to attach to machines of Google Cloud, for images and weights. Default: none besides those of the machine type.", limit: numberRange(1, 32)},
 
 	"Price.input":        {text: "The price of a million prompt tokens in USD.", required: true, limit: numberRange(0, maxTokenPrice)},
 	"Price.cached_input": {text: "The price of a million prompt tokens that the engine had in its cache, in USD. Default: input.", limit: numberRange(0, maxTokenPrice)},

@@ -97,6 +97,9 @@ type GPU struct {
 	// Price is the on-demand price of one replica in USD per hour; 0 = the cloud's current price,
 	// or the list price where that is unknown.
 	Price float64 `yaml:"price,omitempty" json:"price,omitempty"`
+	// LocalSSDs is the number of local SSDs that are attached to machines of Google Cloud; 0 = none besides
+	// those that the machine type has in any case.
+	LocalSSDs int `yaml:"local_ssds,omitempty" json:"local_ssds,omitempty"`
 }
 
 // SLO holds a tier's latency targets; zero means none.

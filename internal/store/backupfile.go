@@ -2,12 +2,13 @@ package store
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
-	"strconv"
-	"strings"
+	"regexp"
 
 	"skyserve/internal/atomicfile"
 	"skyserve/internal/telemetry"
@@ -41,17 +42,24 @@ func writeChecked(w io.Writer, write func(io.Writer) error) (b telemetry.Backup,
 }
 
 // WriteBackupParts writes a backup to a bucket and returns its size. Its first part has the given name and is written last:
-// the backup is complete and checked, or does not exist. Further parts, of a backup beyond 8 MiB, have the names NAME.1,
-// NAME.2 and so on: joined in this order they are the file that WriteBackupFile writes. An earlier backup of this name is
-// kept if the new one fails before its first 16 MiB are read; after that it is removed.
+// the backup is complete and checked, or an earlier one of this name stays. Further parts, of a backup beyond 8 MiB, have
+// the names of backupPartName: joined in this order they are the file that WriteBackupFile writes.
 func WriteBackupParts(ctx context.Context, to Parts, name string, write func(io.Writer) error) (b telemetry.Backup, size int64, err error) {
 	w := &partsWriter{ctx: ctx, to: to, name: name, part: make([]byte, 0, externalPart)}
 	b, err = writeChecked(w, write)
 	if err == nil {
-		err = w.finish()
+		err = w.flush()
 	}
-	if err != nil && w.changed { // an earlier backup of this name stays until a part of the new one is written
-		err = errors.Join(err, RemoveBackupParts(context.WithoutCancel(ctx), to, name))
+	switch {
+	case err != nil && w.next > 1: // parts after the first may have been written
+		remove := removeParts(context.WithoutCancel(ctx), to, name, func(id string) bool { return id == w.id })
+		return b, w.size, errors.Join(err, remove)
+	case err != nil:
+		return b, w.size, err
+	}
+	// After a failure the first part may have been written: the other parts stay, until the next backup of this name.
+	if err = w.put(w.name, w.first); err == nil {
+		err = removeParts(ctx, to, name, func(id string) bool { return id != w.id })
 	}
 	return b, w.size, err
 }
@@ -61,12 +69,11 @@ type partsWriter struct {
 	ctx   context.Context //nolint:containedctx // io.Writer has no context
 	to    Parts
 	name  string
+	id    string // of the parts after the first
 	first []byte // kept until the others are written
 	part  []byte
 	next  int
 	size  int64
-	// changed: parts were written or removed, so the bucket may have parts of two backups.
-	changed bool
 }
 
 // Write implements io.Writer.
@@ -88,61 +95,58 @@ func (w *partsWriter) Write(p []byte) (n int, err error) {
 func (w *partsWriter) flush() error {
 	defer func() { w.next++ }()
 	if w.next == 0 {
-		w.first, w.part = w.part, make([]byte, 0, externalPart)
+		w.first, w.part, w.id = w.part, make([]byte, 0, externalPart), partsID(w.part)
 		return nil
 	}
-	err := w.put(backupPartName(w.name, w.next), w.part)
+	err := w.put(backupPartName(w.name, w.id, w.next), w.part)
 	w.part = w.part[:0]
 	return err
-}
-
-// finish writes the last part, then the first one.
-func (w *partsWriter) finish() error {
-	if err := w.flush(); err != nil {
-		return err
-	}
-	// Parts of an earlier backup of this name would follow its last one.
-	w.changed = true
-	if err := removeParts(w.ctx, w.to, w.name, w.next); err != nil {
-		return err
-	}
-	return w.put(w.name, w.first)
 }
 
 func (w *partsWriter) put(name string, part []byte) error {
 	ctx, cancel := context.WithTimeout(w.ctx, partTimeout)
 	defer cancel()
-	w.changed = true
 	return w.to.PutPart(ctx, name, part)
 }
 
-// backupPartName returns the name of a part of a backup.
-func backupPartName(name string, part int) string {
-	if part == 0 {
-		return name
+// partsID returns the id in the names of the parts of a backup, given its first one. It differs between backups of one
+// name, because the first part contains the time: replacing that part replaces the backup.
+func partsID(first []byte) string {
+	sum := sha256.Sum256(first)
+	return hex.EncodeToString(sum[:8])
+}
+
+// backupPartName returns the name of a part of a backup after the first: chat.backup.0123456789abcdef.1.
+func backupPartName(name, id string, part int) string { return fmt.Sprintf("%s.%s.%d", name, id, part) }
+
+// partNameRE matches the names of backupPartName.
+var partNameRE = regexp.MustCompile(`^(.+)\.([0-9a-f]{16})\.[1-9][0-9]*$`)
+
+// BackupOfPart returns the name of the backup of a part after the first; false for another name.
+func BackupOfPart(part string) (name string, ok bool) {
+	if m := partNameRE.FindStringSubmatch(part); m != nil {
+		return m[1], true
 	}
-	return fmt.Sprintf("%s.%d", name, part)
+	return "", false
 }
 
 // RemoveBackupParts removes a backup from a bucket, complete or not. Removing a missing one is not an error.
 func RemoveBackupParts(ctx context.Context, from Parts, name string) error {
-	return removeParts(ctx, from, name, 0)
-}
-
-// removeParts removes the parts of a backup from first on, in this order: without the first one it does not exist.
-func removeParts(ctx context.Context, from Parts, name string, first int) error {
-	ctx, cancel := context.WithTimeout(ctx, sweepTimeout)
+	octx, cancel := context.WithTimeout(ctx, partTimeout)
 	defer cancel()
-	names, err := from.PartNames(ctx, name)
-	if err != nil {
+	if err := from.DeletePart(octx, name); err != nil { // without the first part it does not exist
 		return err
 	}
-	if first == 0 {
-		err = from.DeletePart(ctx, name)
-	}
+	return removeParts(ctx, from, name, func(string) bool { return true })
+}
+
+// removeParts removes the parts after the first of the backups of a name that have certain ids.
+func removeParts(ctx context.Context, from Parts, name string, has func(id string) bool) error {
+	ctx, cancel := context.WithTimeout(ctx, sweepTimeout)
+	defer cancel()
+	names, err := from.PartNames(ctx, name+".")
 	for _, part := range names {
-		n, malformed := strconv.Atoi(strings.TrimPrefix(part, name+"."))
-		if malformed == nil && part == backupPartName(name, n) && n >= max(1, first) {
+		if m := partNameRE.FindStringSubmatch(part); m != nil && m[1] == name && has(m[2]) {
 			err = errors.Join(err, from.DeletePart(ctx, part))
 		}
 	}
@@ -159,6 +163,7 @@ type partsReader struct {
 	ctx  context.Context //nolint:containedctx // io.Reader has no context
 	from Parts
 	name string
+	id   string
 	next int
 	part []byte
 }
@@ -167,13 +172,20 @@ type partsReader struct {
 func (r *partsReader) Read(p []byte) (int, error) {
 	for len(r.part) == 0 {
 		ctx, cancel := context.WithTimeout(r.ctx, partTimeout)
-		part, err := r.from.GetPart(ctx, backupPartName(r.name, r.next))
+		name := r.name
+		if r.next > 0 {
+			name = backupPartName(r.name, r.id, r.next)
+		}
+		part, err := r.from.GetPart(ctx, name)
 		cancel()
 		if r.next > 0 && errors.Is(err, fs.ErrNotExist) {
 			return 0, io.EOF // a backup without its last parts is truncated, which CheckBackup detects
 		}
 		if err != nil {
 			return 0, err
+		}
+		if r.next == 0 {
+			r.id = partsID(part)
 		}
 		r.part, r.next = part, r.next+1
 	}

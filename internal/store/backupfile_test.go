@@ -38,7 +38,7 @@ func bigBackup(t *testing.T, size int) []byte {
 func TestBackupParts(t *testing.T) {
 	text := bigBackup(t, externalPart+2<<20)
 	const name = "chat-100%d.backup" // a name is not a format
-	others := map[string][]byte{name + ".notes": nil, name + ".01": nil, "notes": nil}
+	others := map[string][]byte{name + ".notes": nil, name + ".1": nil, name + ".0123456789ABCDEF.1": nil, "notes": nil}
 	bucket := &memoryParts{parts: maps.Clone(others)}
 	names := func() string { return strings.Join(slices.Sorted(maps.Keys(bucket.parts)), " ") }
 	without := names()
@@ -55,24 +55,20 @@ func TestBackupParts(t *testing.T) {
 			t.Errorf("%s: got %v, objects %s", what, err, names())
 		}
 	}
-	bucket.parts[name+".7"] = []byte("of an interrupted one")
+	interrupted := backupPartName(name, "0123456789abcdef", 7)
+	bucket.parts[interrupted] = []byte("of an interrupted one")
 	b, size, err := WriteBackupParts(t.Context(), bucket, name, write)
 	if err != nil || b.Service != "chat" || size != int64(len(text)) {
 		t.Fatalf("got %+v, %d, %v", b, size, err)
 	}
-	if got := slices.Concat(bucket.parts[name], bucket.parts[name+".1"]); !bytes.Equal(got, text) || bucket.parts[name+".7"] != nil {
+	second := backupPartName(name, partsID(bucket.parts[name]), 1)
+	if got := slices.Concat(bucket.parts[name], bucket.parts[second]); !bytes.Equal(got, text) || len(bucket.parts) != len(others)+2 {
 		t.Errorf("the parts are not the backup: objects %s", names())
 	}
 	if got, err := io.ReadAll(ReadBackupParts(t.Context(), bucket, name)); err != nil || !bytes.Equal(got, text) {
 		t.Errorf("read %d bytes, %v", len(got), err)
 	}
-	if _, _, err := WriteBackupParts(t.Context(), bucket, name, func(io.Writer) error { return errors.New("no balancer responds") }); err == nil {
-		t.Error("a backup of a service that does not respond")
-	}
-	if _, err := CheckBackup(ReadBackupParts(t.Context(), bucket, name)); err != nil {
-		t.Errorf("the earlier backup, after one that could not begin: %v", err)
-	}
-	delete(bucket.parts, name+".1")
+	delete(bucket.parts, second)
 	if _, err := CheckBackup(ReadBackupParts(t.Context(), bucket, name)); !errors.As(err, new(*telemetry.BackupError)) {
 		t.Errorf("without its last part: %v", err)
 	}
@@ -81,6 +77,41 @@ func TestBackupParts(t *testing.T) {
 	}
 	if _, err := io.ReadAll(ReadBackupParts(t.Context(), bucket, name)); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("a missing backup: %v", err)
+	}
+}
+
+// A backup that fails, at any time, keeps the earlier one of its name, and leaves no parts of its own unless the write of
+// its first part fails: that may have been written.
+func TestFailedBackupKeepsTheEarlierOne(t *testing.T) {
+	text, later := bigBackup(t, externalPart+2<<20), bigBackup(t, externalPart+2<<20)
+	const name = "chat.backup"
+	bucket := &memoryParts{parts: map[string][]byte{}}
+	whole := func(w io.Writer) error { _, err := w.Write(text); return err }
+	if _, _, err := WriteBackupParts(t.Context(), bucket, name, whole); err != nil {
+		t.Fatal(err)
+	}
+	before := maps.Clone(bucket.parts)
+	failed := errors.New("no leader")
+	for _, size := range []int{0, 1, externalPart, externalPart + 1, 2*externalPart + 1, 5 * externalPart} {
+		_, _, err := WriteBackupParts(t.Context(), bucket, name, func(w io.Writer) error {
+			_, err := w.Write(append(bytes.Clone(later), make([]byte, 5*externalPart)...)[:size])
+			return errors.Join(err, failed)
+		})
+		if !errors.Is(err, failed) || !maps.EqualFunc(bucket.parts, before, bytes.Equal) {
+			t.Errorf("failed after %d bytes: %v, objects %q, want %q", size, err, slices.Sorted(maps.Keys(bucket.parts)), slices.Sorted(maps.Keys(before)))
+		}
+	}
+	for puts, err := range map[int]error{0: failed, 1: failed, 2: nil} {
+		bucket.parts, bucket.puts = maps.Clone(before), &puts
+		bucket.putErr = failed
+		_, _, got := WriteBackupParts(t.Context(), bucket, name, func(w io.Writer) error { _, err := w.Write(later); return err })
+		bucket.puts = nil
+		if read, readErr := io.ReadAll(ReadBackupParts(t.Context(), bucket, name)); !errors.Is(got, err) || readErr != nil || bytes.Equal(read, text) == (err == nil) {
+			t.Errorf("after %d written objects: %v, then %d bytes read (%v)", puts, got, len(read), readErr)
+		}
+	}
+	if _, _, err := WriteBackupParts(t.Context(), bucket, name, whole); err != nil || !maps.EqualFunc(bucket.parts, before, bytes.Equal) {
+		t.Errorf("the next backup: %v, objects %q", err, slices.Sorted(maps.Keys(bucket.parts)))
 	}
 }
 

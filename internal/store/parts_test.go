@@ -18,11 +18,19 @@ type memoryParts struct {
 	mu    sync.Mutex
 	parts map[string][]byte
 	err   error // of every write
+	// puts is the number of writes after which they fail with putErr; nil = they succeed.
+	puts   *int
+	putErr error
 }
 
 func (m *memoryParts) PutPart(_ context.Context, name string, part []byte) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	if m.puts != nil {
+		if *m.puts--; *m.puts < 0 {
+			return m.putErr
+		}
+	}
 	if m.err == nil {
 		m.parts[name] = bytes.Clone(part)
 	}

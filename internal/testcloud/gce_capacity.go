@@ -61,6 +61,11 @@ func (g *GCE) requiredQuota(i GCEInstance) map[string]float64 {
 	if !spot {
 		needs[gceAllCPUs] = float64(m.cpus)
 	}
+	if gb := float64(gceLocalSSDGB * (len(i.Disks) - 1)); gb > 0 && spot && g.limit(gceRegion(path.Base(i.Zone)), gceSpotLocalSSD) > 0 {
+		needs[gceSpotLocalSSD] = gb
+	} else if gb > 0 {
+		needs[gceLocalSSD] = gb
+	}
 	preemptible := "PREEMPTIBLE_" + gceMetrics[m.accelerator]
 	switch {
 	case m.accelerators == 0:

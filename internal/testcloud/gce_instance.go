@@ -73,7 +73,13 @@ type GCEScheduling struct {
 	OnHostMaintenance         string       `json:"onHostMaintenance,omitempty"`
 	AutomaticRestart          *bool        `json:"automaticRestart,omitempty"`
 	MaxRunDuration            *GCEDuration `json:"maxRunDuration,omitempty"`
+	OnInstanceStopAction      *GCEStop     `json:"onInstanceStopAction,omitempty"`
 	Preemptible               bool         `json:"preemptible,omitempty"`
+}
+
+// GCEStop is what happens to local SSDs when Google stops an instance at the end of its run.
+type GCEStop struct {
+	DiscardLocalSSD bool `json:"discardLocalSsd,omitempty"`
 }
 
 // GCEDuration is a span of time.
@@ -114,6 +120,8 @@ type GCEScheduledEnd struct {
 
 // GCEDisk is a disk of an instance.
 type GCEDisk struct {
+	Type             string        `json:"type,omitempty"`      // empty = PERSISTENT
+	Interface        string        `json:"interface,omitempty"` // NVME or SCSI
 	Boot             bool          `json:"boot,omitempty"`
 	AutoDelete       bool          `json:"autoDelete,omitempty"`
 	InitializeParams GCEDiskParams `json:"initializeParams,omitzero"`
@@ -184,7 +192,7 @@ func (g *GCE) checkInstance(zone string, i *GCEInstance) *gceError {
 		return invalid("machineType", i.MachineType)
 	case !g.hasMachineType(zone, path.Base(i.MachineType)):
 		return newGCEError(http.StatusBadRequest, "invalid", "Invalid value for field 'resource.machineType': '%s'. The referenced resource does not exist.", i.MachineType)
-	case len(i.Disks) != 1 || !i.Disks[0].Boot || i.Disks[0].InitializeParams.SourceImage == "":
+	case len(i.Disks) == 0 || !i.Disks[0].Boot || i.Disks[0].InitializeParams.SourceImage == "":
 		return invalid("disks", i.Disks)
 	case len(i.NetworkInterfaces) != 1:
 		return invalid("networkInterfaces", i.NetworkInterfaces)
@@ -193,6 +201,9 @@ func (g *GCE) checkInstance(zone string, i *GCEInstance) *gceError {
 		return fail
 	}
 	if fail := checkFlexStart(i); fail != nil {
+		return fail
+	}
+	if fail := checkLocalSSDs(zone, i); fail != nil {
 		return fail
 	}
 	for k, v := range i.Labels {

@@ -128,7 +128,7 @@ func (g *GCE) getRegion(r *http.Request) (any, *gceError) {
 		links = append(links, g.link("zones/"+z))
 	}
 	var quotas []map[string]any
-	metrics := []string{gceCPUs, gceSSD, gceHyperdisk, gceAddresses}
+	metrics := []string{gceCPUs, gceSSD, gceHyperdisk, gceAddresses, gceLocalSSD, gceSpotLocalSSD}
 	for accelerator, m := range gceMetrics {
 		if !gceByFamily(accelerator) {
 			metrics = append(metrics, m)

@@ -19,6 +19,8 @@ type GCEReserved struct {
 	Count   int
 	Status  string    // empty = READY
 	Deleted time.Time // when Google deletes it; zero = never
+	// LocalSSDs is the number of local SSDs of each machine.
+	LocalSSDs int
 }
 
 // PutReservation adds a reservation, or replaces the one with its name and zone.
@@ -48,9 +50,16 @@ type gceReservationAnswer struct {
 		Count      string `json:"count"`
 		InUse      string `json:"inUseCount"`
 		Properties struct {
-			MachineType string `json:"machineType"`
+			MachineType string            `json:"machineType"`
+			LocalSSDs   []gceReservedDisk `json:"localSsds,omitempty"`
 		} `json:"instanceProperties"`
 	} `json:"specificReservation"`
+}
+
+// gceReservedDisk is a local SSD of a reservation.
+type gceReservedDisk struct {
+	DiskSizeGB string `json:"diskSizeGb"`
+	Interface  string `json:"interface"`
 }
 
 // getReservation serves reservations.get.
@@ -68,6 +77,9 @@ func (g *GCE) getReservation(r *http.Request) (any, *gceError) {
 	}
 	answer := gceReservationAnswer{Kind: "compute#reservation", Name: name, Zone: g.link("zones/" + zone), Status: v.Status, Required: true}
 	answer.Specific.Count, answer.Specific.InUse, answer.Specific.Properties.MachineType = strconv.Itoa(v.Count), strconv.Itoa(used), v.Type
+	for range v.LocalSSDs {
+		answer.Specific.Properties.LocalSSDs = append(answer.Specific.Properties.LocalSSDs, gceReservedDisk{strconv.Itoa(gceLocalSSDGB), "NVME"})
+	}
 	if !v.Deleted.IsZero() {
 		answer.Delete = v.Deleted.Format(time.RFC3339)
 	}

@@ -80,8 +80,11 @@ func (s *liveService) call(method string, balancer int, path, contentType string
 	}
 	defer res.Body.Close()
 	text, err := io.ReadAll(res.Body)
-	if err != nil || res.StatusCode != http.StatusOK {
-		return fmt.Errorf("%s: %s: %.300s, %w", path, res.Status, text, err)
+	if err != nil {
+		return fmt.Errorf("%s: %s: %.300s: %w", path, res.Status, text, err)
+	}
+	if res.StatusCode != http.StatusOK {
+		return fmt.Errorf("%s: %s: %.300s", path, res.Status, text)
 	}
 	if raw, ok := out.(*[]byte); ok {
 		*raw = text

@@ -45,7 +45,9 @@ func cheapestOnDemand(m *service.Model, cloud string) (least float64) {
 	for i, g := range gpusOf(m) {
 		usd := g.Price
 		if usd == 0 {
-			usd, _ = catalogue.ListPrice(cloud, g.Type, g.Count)
+			if usd, _ = catalogue.ListPrice(cloud, g.Type, g.Count); usd > 0 {
+				usd += catalogue.LocalSSDPrice(cloud, g)
+			}
 		}
 		if i == 0 || usd < least {
 			least = usd

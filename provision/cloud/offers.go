@@ -95,8 +95,8 @@ func gpusOf(m *service.Model) []service.GPU {
 	return m.GPUs
 }
 
-// withPrices sets the prices of service.yaml on offerings, and adds the offerings of unused commitments. The
-// price of a GPU applies to the cheapest on-demand machine type with that GPU, which is the first choice.
+// withPrices sets the prices and local SSDs of service.yaml on offerings, and adds the offerings of unused
+// commitments. The price of a GPU applies to the cheapest on-demand machine type with that GPU, which is the first choice.
 func (l *layout) withPrices(offers provision.Offerings, r service.RegionSpec, g service.GPU) provision.Offerings {
 	var cheapest string
 	if onDemand := offers.SortedByCapacity([]service.CapacityType{service.CapacityOnDemand}); len(onDemand) > 0 {
@@ -111,18 +111,21 @@ func (l *layout) withPrices(offers provision.Offerings, r service.RegionSpec, g 
 		switch {
 		case o.Capacity == service.CapacityReserved: // service.yaml has the price of the cloud's reservations
 			if held != nil {
-				o.PricePerHour, o.PriceSource = held.held.Price, "service.yaml"
+				o.PricePerHour, o.PriceSource = held.held.Price, provision.PriceOfUser
 			}
 			out = append(out, o)
 			continue
 		case o.Capacity == service.CapacityOnDemand && g.Price > 0 && o.Type == cheapest && !RunsOnThisComputer(r.Name): // this computer is not billed
-			o.PricePerHour, o.PriceSource = g.Price, "service.yaml"
+			o.PricePerHour, o.PriceSource = g.Price, provision.PriceOfUser
 		}
 		out = append(out, o)
 		if held != nil && !soldBefore(offers, o) {
-			o.Capacity, o.PricePerHour, o.PriceSource = service.CapacityReserved, held.held.Price, "service.yaml"
+			o.Capacity, o.PricePerHour, o.PriceSource = service.CapacityReserved, held.held.Price, provision.PriceOfUser
 			out = append(out, o)
 		}
+	}
+	for i := range out {
+		out[i] = out[i].WithLocalSSDs(g.LocalSSDs)
 	}
 	return append(out, l.commitments.reservedOfferings(r.Name, g)...)
 }

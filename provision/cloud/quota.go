@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strings"
 
 	"skyserve/internal/catalogue"
 	"skyserve/internal/service"
@@ -59,6 +60,11 @@ const (
 	quotaSSD       = "SSD_TOTAL_GB"
 	quotaHyperdisk = "HDB_TOTAL_GB"
 	quotaAddresses = "IN_USE_ADDRESSES"
+	// quotaLocalSSD and quotaSpotSSD count attached local SSDs. quotaSSDFamilies limits those of a machine family
+	// too; Compute Engine does not report it.
+	quotaLocalSSD    = "LOCAL_SSD_TOTAL_GB"
+	quotaSpotSSD     = "PREEMPTIBLE_LOCAL_SSD_GB"
+	quotaSSDFamilies = "LOCAL_SSD_TOTAL_GB_PER_VM_FAMILY"
 )
 
 // quotasOf returns the quotas that a machine on an offering counts against, with the amounts: vCPUs in AWS;
@@ -93,6 +99,13 @@ func quotasAtGoogle(o provision.Offering, diskGiB int) map[QuotaKey]float64 {
 	}
 	if !isPreemptible(o.Capacity) {
 		needs[QuotaKey{allRegions, quotaAllCPUs}] = float64(o.VCPUs)
+	}
+	if gb := float64(o.LocalSSDs) * catalogue.LocalSSDGB; gb > 0 && isPreemptible(o.Capacity) {
+		needs[QuotaKey{o.Region, quotaSpotSSD}] = gb
+	} else if gb > 0 {
+		family, _, _ := strings.Cut(o.Type, "-")
+		needs[QuotaKey{o.Region, quotaLocalSSD}] = gb
+		needs[QuotaKey{o.Region, quotaSSDFamilies + " (" + strings.ToUpper(family) + ")"}] = gb
 	}
 	return needs
 }
@@ -134,7 +147,7 @@ type quotaSum map[QuotaKey]float64
 // addMachines adds the needs of machines with some GPUs.
 func (s quotaSum) addMachines(r service.Region, g service.GPU, capacity service.CapacityType, machines, diskGiB int) {
 	if t, known := smallestMachine(r.Cloud(), g); known && machines > 0 {
-		s.addOffering(t.Offering(r, "", capacity), machines, diskGiB)
+		s.addOffering(t.Offering(r, "", capacity).WithLocalSSDs(g.LocalSSDs), machines, diskGiB)
 	}
 }
 
@@ -195,7 +208,7 @@ func unitOf(key QuotaKey) string {
 	switch {
 	case key.Region.Cloud() == service.CloudAWS || key.Code == quotaCPUs || key.Code == quotaAllCPUs:
 		return "vcpus"
-	case key.Code == quotaSSD || key.Code == quotaHyperdisk:
+	case key.Code == quotaSSD || key.Code == quotaHyperdisk || strings.Contains(key.Code, "LOCAL_SSD"):
 		return "gb"
 	case key.Code == quotaAddresses:
 		return "addresses"

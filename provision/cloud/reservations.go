@@ -188,7 +188,7 @@ func (cs commitments) limitToReported(reported Reservations, offers map[service.
 			continue
 		}
 		c.zone, c.unused = v.Zone, min(c.unused, v.Free)
-		c.block, c.ends = v.Block, v.MachinesEnd()
+		c.block, c.ends, c.localSSDs = v.Block, v.MachinesEnd(), v.LocalSSDs
 	}
 }
 
@@ -202,8 +202,8 @@ func (cs commitments) reservedOfferings(region service.Region, g service.GPU) pr
 			continue
 		}
 		o := t.Offering(region, c.zone, service.CapacityReserved)
-		o.Reservation, o.PricePerHour, o.PriceSource = c.held.ID, c.held.Price, "service.yaml"
-		o.Block, o.Ends = c.block, c.ends
+		o.Reservation, o.PricePerHour, o.PriceSource = c.held.ID, c.held.Price, provision.PriceOfUser
+		o.Block, o.Ends, o.LocalSSDs = c.block, c.ends, c.localSSDs
 		out = append(out, o)
 	}
 	return out.WithGPU(g.Type, g.Count)

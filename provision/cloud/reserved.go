@@ -16,6 +16,8 @@ type commitment struct {
 	zone   string // of a reservation with an id, as are the fields below
 	block  bool
 	ends   time.Time // of its machines; zero = unlimited
+	// localSSDs is the number of attached local SSDs, which those of its machines must equal.
+	localSSDs int
 }
 
 // commitments are the entries of all regions, in the order of the file.

@@ -157,7 +157,7 @@ func TestQuotas(t *testing.T) {
 	w := replica("us-central1-0", service.CapacityOnDemand)
 	launched(t, provider(g), w)
 	quotas, err := provider(g).Quotas(t.Context(), here)
-	if err != nil || len(quotas) != 12 {
+	if err != nil || len(quotas) != 14 {
 		t.Fatalf("got %+v, %v", quotas, err)
 	}
 	for i, want := range map[int]provision.Quota{
@@ -165,9 +165,10 @@ func TestQuotas(t *testing.T) {
 		1:  {Region: here, Name: "L4 spot", Code: "PREEMPTIBLE_NVIDIA_L4_GPUS", Unit: "gpus", Limit: 100000},
 		2:  {Region: here, Name: "A100 on demand", Code: "NVIDIA_A100_GPUS", Unit: "gpus", Limit: 100000},
 		7:  {Region: here, Name: "disks", Code: "SSD_TOTAL_GB", Unit: "gb", Limit: 100000, Used: 100},
-		9:  {Region: here, Name: "public addresses", Code: "IN_USE_ADDRESSES", Unit: "addresses", Limit: 100000, Used: 1},
-		10: {Region: "gcp/", Name: "vCPUs of all regions together", Code: "CPUS_ALL_REGIONS", Unit: "vcpus", Limit: 100000, Used: 4},
-		11: {Region: "gcp/", Name: "GPUs of all regions together", Code: "GPUS_ALL_REGIONS", Unit: "gpus", Limit: 2, Used: 1},
+		9:  {Region: here, Name: "local SSDs", Code: "LOCAL_SSD_TOTAL_GB", Unit: "gb", Limit: 100000},
+		11: {Region: here, Name: "public addresses", Code: "IN_USE_ADDRESSES", Unit: "addresses", Limit: 100000, Used: 1},
+		12: {Region: "gcp/", Name: "vCPUs of all regions together", Code: "CPUS_ALL_REGIONS", Unit: "vcpus", Limit: 100000, Used: 4},
+		13: {Region: "gcp/", Name: "GPUs of all regions together", Code: "GPUS_ALL_REGIONS", Unit: "gpus", Limit: 2, Used: 1},
 	} {
 		if quotas[i] != want {
 			t.Errorf("got %+v, want %+v", quotas[i], want)

@@ -9,6 +9,7 @@ import (
 
 	"cloud.google.com/go/compute/apiv1/computepb"
 
+	"skyserve/internal/catalogue"
 	"skyserve/internal/service"
 	"skyserve/provision"
 )
@@ -91,7 +92,7 @@ func (p *Provider) instanceOf(w provision.Desired, n note, project string) (*com
 		Metadata:            metadata(noteKey, text, metadataUserData, w.Machine.UserData, metadataAttributes, "TRUE", metadataStartup, startupScript, metadataDriver, installDriver(offer)),
 		Scheduling:          scheduling(offer),
 		ReservationAffinity: affinity(offer),
-		Disks:               []*computepb.AttachedDisk{disk(w.Machine, offer, labels)},
+		Disks:               append([]*computepb.AttachedDisk{disk(w.Machine, offer, labels)}, localSSDs(offer)...),
 		ServiceAccounts:     accounts(w.Machine, p.account(n.Service, n.Role, w.Machine.Account, project)),
 		NetworkInterfaces:   []*computepb.NetworkInterface{p.nic(offer)},
 	}, nil
@@ -168,6 +169,9 @@ func scheduling(offer provision.Offering) *computepb.Scheduling {
 	case isFlexStart(offer):
 		s.ProvisioningModel, s.AutomaticRestart, s.InstanceTerminationAction = new(flexModel), new(false), new("STOP")
 		s.MaxRunDuration = secondsOf(flexRun)
+		if offer.LocalSSDs+catalogue.BundledLocalSSDs(offer.Type) > 0 {
+			s.OnInstanceStopAction = &computepb.SchedulingOnInstanceStopAction{DiscardLocalSsd: new(true)}
+		}
 	}
 	return s
 }
@@ -212,6 +216,18 @@ func disk(m *provision.MachineConfig, offer provision.Offering, labels map[strin
 			Labels:      labels,
 		},
 	}
+}
+
+// localSSDs returns the local SSDs of a machine besides those of its type. The unit skyserve-disks mounts them.
+func localSSDs(offer provision.Offering) []*computepb.AttachedDisk {
+	var all []*computepb.AttachedDisk
+	for range offer.LocalSSDs {
+		all = append(all, &computepb.AttachedDisk{
+			Type: new(computepb.AttachedDisk_SCRATCH.String()), Interface: new(computepb.AttachedDisk_NVME.String()), AutoDelete: new(true),
+			InitializeParams: &computepb.AttachedDiskInitializeParams{DiskType: new(fmt.Sprintf("zones/%s/diskTypes/%s", offer.Zone, localSSDType))},
+		})
+	}
+	return all
 }
 
 // accounts returns the service account of a machine; none without an email address. The scope of

@@ -152,8 +152,20 @@ var otherMetrics = []metric{
 	{"CPUS_ALL_REGIONS", "vCPUs of all regions together", "vcpus"},
 	{"SSD_TOTAL_GB", "disks", "gb"},
 	{"HDB_TOTAL_GB", "Hyperdisk Balanced disks", "gb"},
+	{localSSDQuota, "local SSDs", "gb"},
+	{spotLocalSSDQuota, "local SSDs of spot machines", "gb"},
 	{"IN_USE_ADDRESSES", "public addresses", "addresses"},
 	{"GPUS_ALL_REGIONS", "GPUs of all regions together", "gpus"},
 }
 
-const spotQuotaPrefix = "PREEMPTIBLE_"
+const (
+	spotQuotaPrefix   = "PREEMPTIBLE_"
+	localSSDQuota     = "LOCAL_SSD_TOTAL_GB"
+	spotLocalSSDQuota = spotQuotaPrefix + "LOCAL_SSD_GB"
+)
+
+// localSSDType is the type of a local SSD, which is a scratch disk. Source: the discovery document of Compute Engine
+// v1, AttachedDisk, and docs.cloud.google.com/compute/docs/disks/add-local-ssd (November 2026). The content of a local
+// SSD is lost at a stop: a machine with one that Google stops at the end of its run must permit that
+// (Scheduling.onInstanceStopAction; the documentation of Terraform's provider says that only true is supported).
+const localSSDType = "local-ssd"

@@ -58,9 +58,9 @@ func (p *Provider) Quotas(ctx context.Context, region service.Region) ([]provisi
 	return append(quotasOf(region, here.GetQuotas()), quotasOf(regionID(""), project.GetQuotas())...), nil
 }
 
-// effectiveQuotas replaces the quotas for spot GPUs whose limit is 0 by the on-demand quotas. A project
-// without a quota for spot GPUs of a type has a limit of 0, and its spot GPUs count against the on-demand
-// quota.
+// effectiveQuotas replaces the quotas for spot GPUs, and for local SSDs of spot machines, whose limit is 0 by the
+// on-demand quotas. A project without such a quota has a limit of 0, and its spot machines count against the
+// on-demand quota.
 func effectiveQuotas(all []*computepb.Quota) []*computepb.Quota {
 	at := func(code string) int {
 		return slices.IndexFunc(all, func(q *computepb.Quota) bool { return q.GetMetric() == code })
@@ -68,6 +68,9 @@ func effectiveQuotas(all []*computepb.Quota) []*computepb.Quota {
 	all = slices.Clone(all)
 	for i, q := range all {
 		onDemand, spot := strings.CutPrefix(q.GetMetric(), spotQuotaPrefix)
+		if q.GetMetric() == spotLocalSSDQuota {
+			onDemand = localSSDQuota
+		}
 		if j := at(onDemand); spot && q.GetLimit() == 0 && j >= 0 {
 			all[i] = &computepb.Quota{Metric: q.Metric, Limit: all[j].Limit, Usage: all[j].Usage}
 		}

@@ -9,6 +9,7 @@ import (
 	compute "cloud.google.com/go/compute/apiv1"
 	"cloud.google.com/go/compute/apiv1/computepb"
 
+	"skyserve/internal/catalogue"
 	"skyserve/internal/service"
 	"skyserve/provision"
 )
@@ -57,11 +58,17 @@ func reservationOf(id, owner, zone string, region service.Region, r *computepb.R
 	out := provision.Reservation{
 		ID: id, Region: region, Zone: zone, Owner: owner, Type: path.Base(held.GetInstanceProperties().GetMachineType()),
 		State: r.GetStatus(), Active: r.GetStatus() == computepb.Reservation_READY.String(),
-		Pending: r.GetStatus() == computepb.Reservation_CREATING.String(),
-		Total:   int(held.GetCount()), Free: max(0, int(held.GetCount()-held.GetInUseCount())),
+		Pending:   r.GetStatus() == computepb.Reservation_CREATING.String(),
+		LocalSSDs: attachedSSDs(held.GetInstanceProperties()),
+		Total:     int(held.GetCount()), Free: max(0, int(held.GetCount()-held.GetInUseCount())),
 	}
 	if ends, err := time.Parse(time.RFC3339, r.GetDeleteAtTime()); err == nil {
 		out.Ends = ends
 	}
 	return out
+}
+
+// attachedSSDs returns the number of local SSDs that machines of a reservation must have attached.
+func attachedSSDs(p *computepb.AllocationSpecificSKUAllocationReservedInstanceProperties) int {
+	return max(0, len(p.GetLocalSsds())-catalogue.BundledLocalSSDs(path.Base(p.GetMachineType())))
 }
