@@ -68,7 +68,7 @@ func (t *table) columns(th *Theme) []column {
 			Utilisation: cmp.Or(gpus.Utilisation, own.Utilisation), Memory: cmp.Or(gpus.Memory, own.Memory), Temperature: cmp.Or(gpus.Temperature, own.Temperature),
 		}
 	}
-	pending, running, outstanding, uptime := "PEND", "RUN", "OUT", "UP"
+	pending, running, outstanding, uptime := "PEND", "RUN", "SENT", "UP"
 	if t.width <= 0 || t.width >= fullWidth {
 		pending, running, outstanding, uptime = "PENDING", "RUNNING", "OUTSTANDING", "UPTIME"
 	}
