@@ -5,11 +5,14 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"reflect"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/goccy/go-yaml"
+	"github.com/goccy/go-yaml/ast"
+	"github.com/goccy/go-yaml/parser"
 
 	"skyserve/internal/service"
 )
@@ -42,7 +45,7 @@ func parseConfig(file string, data []byte) (cfg service.BalancerConfig, err erro
 			cfg, err = service.BalancerConfig{}, fmt.Errorf("reading %s: invalid YAML (the parser reported no line)", file)
 		}
 	}()
-	err = yaml.UnmarshalWithOptions(data, &cfg, yaml.Strict(), yaml.CustomUnmarshaler(readDuration))
+	err = decodeConfig(data, &cfg)
 	if errors.Is(err, io.EOF) || (err == nil && len(data) == 0) {
 		return cfg, fmt.Errorf("reading %s: the file is empty", file)
 	}
@@ -58,6 +61,31 @@ func parseConfig(file string, data []byte) (cfg service.BalancerConfig, err erro
 		position = fmt.Sprintf("%s:%d:%d", file, t.Position.Line, t.Position.Column)
 	}
 	return service.BalancerConfig{}, fmt.Errorf("reading %s: %s", position, strings.Replace(ye.GetMessage(), "unknown field", "unknown key", 1))
+}
+
+// decodeConfig decodes a configuration. Keys of the section balancer may have their names in service.yaml or, as in
+// files that the controller writes, their former names.
+func decodeConfig(data []byte, cfg *service.BalancerConfig) error {
+	options := []yaml.DecodeOption{yaml.Strict(), yaml.CustomUnmarshaler(readDuration)}
+	file, err := parser.ParseBytes(data, 0)
+	if err != nil || len(file.Docs) == 0 || file.Docs[0].Body == nil {
+		return yaml.UnmarshalWithOptions(data, cfg, options...)
+	}
+	ast.Walk(keyRenamer(service.FormerKeys(reflect.TypeFor[service.BalancerSpec]())), file.Docs[0].Body)
+	return yaml.NodeToValue(file.Docs[0].Body, cfg, options...)
+}
+
+// keyRenamer replaces keys of a document.
+type keyRenamer map[string]string
+
+// Visit implements ast.Visitor.
+func (r keyRenamer) Visit(n ast.Node) ast.Visitor {
+	if pair, ok := n.(*ast.MappingValueNode); ok {
+		if key, ok := pair.Key.(*ast.StringNode); ok && r[key.Value] != "" {
+			key.Value = r[key.Value]
+		}
+	}
+	return r
 }
 
 // readDuration parses a duration such as 110ms or, as encoded in JSON, a number of nanoseconds.

@@ -42,6 +42,21 @@ func TestReadConfig(t *testing.T) {
 	}
 }
 
+// Keys of the section balancer have their names in service.yaml, or their former ones.
+func TestReadConfigAcceptsBothNamesOfKeys(t *testing.T) {
+	for _, text := range []string{
+		"balancer: {tau: 7, tau_n: 9s, tau_p: 2s}\n", "balancer: {peer_queue_limit: 7, dpa_severe_after: 9s, dpa_urgent_before: 2s}\n",
+		`{"balancer": {"peer_queue_limit": 7, "dpa_severe_after": "9s", "dpa_urgent_before": 2000000000}}`,
+	} {
+		file := filepath.Join(t.TempDir(), "lb.yaml")
+		write(t, file, text)
+		cfg, err := ReadConfig(file)
+		if b := cfg.Balancer; err != nil || b.Tau != 7 || b.TauN != 9*time.Second || b.TauP != 2*time.Second {
+			t.Errorf("%s: got %d, %s, %s, %v", text, b.Tau, b.TauN, b.TauP, err)
+		}
+	}
+}
+
 func TestReadConfigErrors(t *testing.T) {
 	for _, c := range []struct{ name, text, want string }{
 		{"unknown key", "id: lb-us-0\nreplcas: []\npeer_token: hunter2\n", `:2:1: unknown key "replcas"`},

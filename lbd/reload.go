@@ -265,11 +265,11 @@ func (b *balancer) applySources(was, is service.BalancerConfig, report func(stri
 	report("replicas: the file or the DNS names that list them")
 }
 
-// diffFields calls report for each field that differs between two structs of one type, with its YAML
-// key.
+// diffFields calls report for each field that differs between two structs of one type, with its key in
+// service.yaml.
 func diffFields(was, is reflect.Value, prefix string, report func(key string, was, is reflect.Value)) {
 	for i := range was.NumField() {
-		key, _, _ := strings.Cut(was.Type().Field(i).Tag.Get("yaml"), ",")
+		key := service.KeyOf(was.Type().Field(i))
 		switch from, into := was.Field(i), is.Field(i); {
 		case reflect.DeepEqual(from.Interface(), into.Interface()):
 		case from.Kind() == reflect.Struct:

@@ -231,7 +231,7 @@ func TestReloadListsRestartFields(t *testing.T) {
 	})
 	done := f.reload()
 	want := []string{"listen", "admin", "balancer.tls", "store_url", "peer_token", "record"}
-	if !slices.Equal(done.Restart, want) || !slices.Equal(done.Changed, []string{"balancer.tau: 3, was 10"}) || done.Revision != "" || len(reported) != 0 {
+	if !slices.Equal(done.Restart, want) || !slices.Equal(done.Changed, []string{"balancer.peer_queue_limit: 3, was 10"}) || done.Revision != "" || len(reported) != 0 {
 		t.Errorf("reload did %+v, want the restart for %v", done, want)
 	}
 	if got := status(t, client(t), f.public+"/healthz"); got != http.StatusOK {

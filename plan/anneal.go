@@ -11,7 +11,7 @@ import (
 // infeasible counts while the temperature is high. Its random numbers come from a stream with its
 // own seed: the same problem yields the same counts.
 type annealing struct {
-	c            *programme
+	c            *integerProgram
 	options      [][]option
 	optionCosts  [][]float64 // by block: for each option its cost, then its use of each link
 	state        []rowState
@@ -54,7 +54,7 @@ const (
 
 // anneal searches for counts among the options near the relaxation at p. Rounds differ in the
 // distance and in the penalty of broken rows.
-func (c *programme) anneal(p *point, round int) {
+func (c *integerProgram) anneal(p *point, round int) {
 	d, limit := optionDistance*float64(1+round%3), baseOptionLimit*(1+round%2)
 	if c.small() {
 		d, limit = smallOptionDistance, 8*baseOptionLimit
@@ -88,14 +88,14 @@ func (c *programme) anneal(p *point, round int) {
 // addGrowth adds to a block's options its cheapest option with more units of the class with the
 // cheapest throughput. Where many options cost the same, the listed ones alone may have too little
 // capacity.
-func (c *programme) addGrowth(p *point, at int, options []option) []option {
+func (c *integerProgram) addGrowth(p *point, at int, options []option) []option {
 	if len(options) == 0 {
 		return options
 	}
 	c.priceBlock(at, p.y)
 	best, lowest := -1, math.Inf(1)
 	for k, cl := range c.priced.classes {
-		if slope := (cl.keepCost + cl.startCost) / cl.theta; cl.theta > 0 && slope < lowest {
+		if slope := (cl.keepCost + cl.startCost) / cl.tps; cl.tps > 0 && slope < lowest {
 			best, lowest = k, slope
 		}
 	}
@@ -116,14 +116,14 @@ func (c *programme) addGrowth(p *point, at int, options []option) []option {
 }
 
 // addBest adds the incumbent's counts of a block to its options.
-func (c *programme) addBest(at int, options []option) []option {
+func (c *integerProgram) addBest(at int, options []option) []option {
 	if c.best == nil {
 		return options
 	}
 	return c.addOption(at, options, slices.Clone(c.best[at/c.regions][at%c.regions]))
 }
 
-func (c *programme) addOption(at int, options []option, x []int) []option {
+func (c *integerProgram) addOption(at int, options []option, x []int) []option {
 	if slices.ContainsFunc(options, func(o option) bool { return slices.Equal(o.x, x) }) {
 		return options
 	}
@@ -132,7 +132,7 @@ func (c *programme) addOption(at int, options []option, x []int) []option {
 	return append(options, o)
 }
 
-func (c *programme) newAnnealing(p *point, options [][]option, penalty float64, seed uint64) *annealing {
+func (c *integerProgram) newAnnealing(p *point, options [][]option, penalty float64, seed uint64) *annealing {
 	a := &annealing{
 		c: c, options: options, optionCosts: make([][]float64, len(options)), state: make([]rowState, len(c.rows)),
 		optionIndex: make([]int, len(options)), reuseSavings: make([]float64, c.regions*c.gpus), counts: make([]int, len(options)*c.gpus),

@@ -2,11 +2,11 @@ package plan
 
 import "math"
 
-// ascent raises the lower bound of a programme with the deflected subgradient method: a step
+// ascent raises the lower bound of a program with the deflected subgradient method: a step
 // continues partly in the direction of the last one (Camerini, Fratta and Maffioli). Steps have
 // Polyak's length towards a level that follows the progress.
 type ascent struct {
-	c              *programme
+	c              *integerProgram
 	relax          func(p *point) bool
 	current, best  *point
 	direction      []float64
@@ -23,7 +23,7 @@ const (
 )
 
 // newAscent starts from prices y.
-func (c *programme) newAscent(y []float64, level float64) *ascent {
+func (c *integerProgram) newAscent(y []float64, level float64) *ascent {
 	a := &ascent{c: c, relax: c.relax, current: c.newPoint(), best: c.newPoint(), direction: make([]float64, len(y)), level: level}
 	copy(a.current.y, y)
 	a.best.value = math.Inf(-1)
@@ -116,7 +116,7 @@ const (
 // bisectPrices raises the bound further, row by row: the bound is concave in the price of a row. Steps of
 // an ascent end near its maximum, which proves an optimum only where a replica is more than a millionth of
 // the cost.
-func (c *programme) bisectPrices(best *point) {
+func (c *integerProgram) bisectPrices(best *point) {
 	if len(c.rows) > maxBisectedRows || c.best == nil { // without counts, the effort is needed to find some
 		return
 	}

@@ -8,7 +8,7 @@ import (
 )
 
 // LoadTrace is the load of a service by minute, with the prices and start-up times of replicas, for
-// replaying plans. It uses the names, Theta, Capacity, CapacityType, Min and Max of Problem, and its
+// replaying plans. It uses the names, ReplicaTPS, Capacity, CapacityType, Min and Max of Problem, and its
 // prices to choose GPUs.
 type LoadTrace struct {
 	Problem *Problem

@@ -187,12 +187,12 @@ func (b *Backtester) trackedTargets(past *LoadTrace) []TargetCounts {
 }
 
 // addTracked adds the replicas of model i that its trackers require, with the forecast means of its
-// regions. What a region has no room for is added in the others.
+// regions. What exceeds a region's maximum is added in the others.
 func (p *LoadTrace) addTracked(x [][][]int, i int, trackers []*loadTracker, means []float64) {
 	missing := 0.0
 	for j, t := range trackers {
-		theta := firstThroughput(p.Problem.ReplicaTPS[i])
-		load := theta * float64(t.count(unitsFor(means[j], theta)))
+		replicaTPS := firstThroughput(p.Problem.ReplicaTPS[i])
+		load := replicaTPS * float64(t.count(unitsFor(means[j], replicaTPS)))
 		p.addReplicas(x, i, j, load, limitOr(p.Problem.Max, i, j, unlimited))
 		missing += max(0, load-p.Problem.regionThroughput(x, i, j))
 	}
@@ -208,9 +208,9 @@ func (p *LoadTrace) addTracked(x [][][]int, i int, trackers []*loadTracker, mean
 func (b *Backtester) nextTrackers(n, minute int, past *LoadTrace, previous [][]*loadTracker) [][]*loadTracker {
 	out := make([][]*loadTracker, len(past.Load))
 	for i := range out {
-		theta := firstThroughput(past.Problem.ReplicaTPS[i])
+		replicaTPS := firstThroughput(past.Problem.ReplicaTPS[i])
 		for j := range past.Load[i] {
-			t := newLoadTracker(Tracking{}, knownAt(past.Load[i][j], 0)/theta)
+			t := newLoadTracker(Tracking{}, knownAt(past.Load[i][j], 0)/replicaTPS)
 			if previous != nil {
 				t = previous[i][j]
 			}

@@ -113,12 +113,12 @@ func (p *LoadTrace) addReplicas(x [][][]int, i, j int, load float64, limit int) 
 // -1 for none.
 func (p *LoadTrace) cheapest(x [][][]int, i, j int) int {
 	best := -1
-	for k, theta := range p.Problem.ReplicaTPS[i] {
+	for k, tps := range p.Problem.ReplicaTPS[i] {
 		used := 0
 		for m := range x {
 			used += x[m][j][k]
 		}
-		if theta > 0 && used < limitOr(p.Problem.Capacity, j, k, unlimited) && (best < 0 || p.priceRate(i, j, k) < p.priceRate(i, j, best)) {
+		if tps > 0 && used < limitOr(p.Problem.Capacity, j, k, unlimited) && (best < 0 || p.priceRate(i, j, k) < p.priceRate(i, j, best)) {
 			best = k
 		}
 	}

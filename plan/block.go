@@ -13,8 +13,8 @@ const unlimited = math.MaxInt32
 // switchCost, further ones keepCost + startCost. switchCost is at most startCost, or switchable is
 // 0.
 type class struct {
-	keepCost, switchCost, startCost, theta float64
-	running, switchable, max               int
+	keepCost, switchCost, startCost, tps float64
+	running, switchable, max             int
 }
 
 // steps returns the class's runs of units at one price: the unit's cost, and the count at which the
@@ -70,7 +70,7 @@ func (a *egressCost) costAt(capacity float64) float64 {
 func (b *block) capacity(x []int) float64 {
 	var sum float64
 	for k, c := range b.classes {
-		sum += c.theta * float64(x[k])
+		sum += c.tps * float64(x[k])
 	}
 	return sum
 }
@@ -89,16 +89,16 @@ func (b *block) maxCapacity() (capacity float64, ok bool) {
 	}
 	slices.SortStableFunc(order, func(p, q int) int {
 		switch {
-		case b.classes[p].theta > b.classes[q].theta:
+		case b.classes[p].tps > b.classes[q].tps:
 			return -1
-		case b.classes[p].theta < b.classes[q].theta:
+		case b.classes[p].tps < b.classes[q].tps:
 			return 1
 		}
 		return 0
 	})
 	for _, k := range order {
 		add := min(b.classes[k].max, b.max-count)
-		capacity += b.classes[k].theta * float64(add)
+		capacity += b.classes[k].tps * float64(add)
 		count += add
 	}
 	return capacity, true
@@ -106,14 +106,14 @@ func (b *block) maxCapacity() (capacity float64, ok bool) {
 
 // segment is a run of units of one class, each at the same positive cost.
 type segment struct {
-	class        int
-	slope, theta float64
-	count        int
+	class      int
+	slope, tps float64
+	count      int
 }
 
 // before orders segments by cost per capacity.
 func (s segment) before(o segment) bool {
-	a, c := s.slope*o.theta, o.slope*s.theta
+	a, c := s.slope*o.tps, o.slope*s.tps
 	return a < c || a == c && s.class < o.class
 }
 
@@ -174,13 +174,13 @@ func (bs *blockSearch) addClass(k int) {
 		case s.cost <= 0:
 			cost += s.cost * float64(units)
 			count += units
-		case c.theta > 0:
-			bs.segments = append(bs.segments, segment{k, s.cost, c.theta, units})
+		case c.tps > 0:
+			bs.segments = append(bs.segments, segment{k, s.cost, c.tps, units})
 		}
 	}
 	bs.baseCount[k] = count
 	bs.baseCost[k] = bs.baseCost[k+1] + cost
-	bs.baseCap[k] = bs.baseCap[k+1] + c.theta*float64(count)
+	bs.baseCap[k] = bs.baseCap[k+1] + c.tps*float64(count)
 }
 
 // lowerBound returns the minimum cost at which the classes from k on cover a need, with fractions of
@@ -196,9 +196,9 @@ func (bs *blockSearch) lowerBound(k int, need float64) float64 {
 		if s.class < k {
 			continue
 		}
-		full := s.theta * float64(s.count)
+		full := s.tps * float64(s.count)
 		if full >= need {
-			return cost + s.slope*need/s.theta
+			return cost + s.slope*need/s.tps
 		}
 		cost += s.slope * float64(s.count)
 		need -= full
@@ -253,7 +253,7 @@ const maxListed = 1000
 // cornersOf returns the counts of the last class at which its cost, linear in between, changes its slope or
 // ends, after others with a capacity and a count; some may be outside the bounds.
 func (bs *blockSearch) cornersOf(c *class, capacity float64, count int) [7]int {
-	low := max(unitsFor(bs.b.need-capacity, c.theta), bs.b.min-count)
+	low := max(unitsFor(bs.b.need-capacity, c.tps), bs.b.min-count)
 	return [7]int{low, low + 1, low - 1, 0, min(c.running, c.max), min(c.running+c.switchable, c.max), min(c.max, bs.b.max-count)}
 }
 
@@ -268,9 +268,9 @@ func (bs *blockSearch) likelyCount(k int, need float64) int {
 			continue
 		}
 		if s.class == k {
-			n += min(s.count, int(need/s.theta))
+			n += min(s.count, int(need/s.tps))
 		}
-		need -= s.theta * float64(s.count)
+		need -= s.tps * float64(s.count)
 	}
 	return n
 }
@@ -282,7 +282,7 @@ func (bs *blockSearch) tryCount(k, x int, cost, capacity float64, count int) (bo
 		return math.Inf(1)
 	}
 	c := &bs.b.classes[k]
-	cost, capacity = cost+c.cost(x), capacity+c.theta*float64(x)
+	cost, capacity = cost+c.cost(x), capacity+c.tps*float64(x)
 	if bound = cost + bs.lowerBound(k+1, bs.b.need-capacity); bound <= bs.limit {
 		bs.x[k] = x
 		bs.searchFrom(k+1, cost, capacity, count+x)
@@ -321,8 +321,8 @@ func (bs *blockSearch) greedyCost() float64 {
 	cost := bs.baseCost[0] + bs.b.egress.costAt(bs.b.need-relTolerance*math.Max(1, bs.b.need))
 	size := math.Abs(bs.baseCost[0]) + math.Abs(cost-bs.baseCost[0])
 	for _, s := range bs.segments {
-		u := min(s.count, unitsFor(need, s.theta))
-		need -= s.theta * float64(u)
+		u := min(s.count, unitsFor(need, s.tps))
+		need -= s.tps * float64(u)
 		cost += s.slope * float64(u)
 		size += s.slope * float64(u)
 		count += u

@@ -102,7 +102,7 @@ func glpk(t *testing.T, glpsol, dir string, write func(io.Writer) error) (object
 	return math.Inf(1), status
 }
 
-// lpFile collects a programme in CPLEX LP format.
+// lpFile collects a program in CPLEX LP format.
 type lpFile struct {
 	cost, rows, bounds, whole []string
 }

@@ -141,7 +141,7 @@ func (p *Problem) solveWithoutReasons(gap float64) *solver {
 }
 
 // explainConflict records which constraints conflict.
-func (c *programme) explainConflict() {
+func (c *integerProgram) explainConflict() {
 	if c.infeasible = []string{"no counts satisfy all constraints together"}; !c.skipReasons {
 		c.infeasible = []string{c.p.describeConflict(c.p.minimalConflict(min(conflictEffort, c.initialEffort)))}
 	}

@@ -147,7 +147,7 @@ func (p *Problem) needWithin(i int, s regionSet) float64 {
 }
 
 // plainCover reports whether every model has one coverage row, over all regions, as in SageServe's
-// programme.
+// program.
 func (p *Problem) plainCover() bool {
 	return !p.Survive && (p.RTTMillis == nil || p.MaxRTTMillis == 0 || p.withinReach(0).equal(p.allRegions()) && len(p.reachSets()) == 1)
 }

@@ -1,5 +1,5 @@
 // Package plan decides how many replicas of each model run on each GPU in each region for the next
-// hour. It forecasts load from a history, builds SageServe's integer programme (section 5 of the
+// hour. It forecasts load from a history, builds SageServe's integer program (section 5 of the
 // paper), solves it, and returns the result as text for people and as targets for scaling
 // strategies. The package is pure: it reads no clock and does no I/O, random numbers come only from
 // streams with a stated seed, and the solver's effort is limited by a number of operations, not by
@@ -13,11 +13,11 @@
 // backtest_review.go repeats reviews over a past period and backtest.go replays them;
 // reserve_review.go and reserve.go compare commitments.
 //
-// For the integer programme read problem.go and extras.go first (its statement), then verify.go
-// (the conditions for a feasible solution), then cover.go and row_checker.go (its coverage rows in the
+// For the integer program read problem.go and extras.go first (its statement), then verify.go
+// (the conditions for a feasible solution), then cover.go and constraint_checker.go (its coverage rows in the
 // solver's form).
 //
-// The solver: solve.go (order of the steps, and the independent subproblems), programme.go (a
+// The solver: solve.go (order of the steps, and the independent subproblems), integer_program.go (a
 // subproblem as blocks, each one model in one region, and the rows that couple them), block.go
 // (exact search of one block), ascent.go (the lower bound: Lagrangian relaxation with
 // subgradients), anneal.go (neighbourhood search over the options of options.go near the

@@ -16,12 +16,12 @@ func meetsNeed(capacity, need float64) bool { return capacity >= need-relToleran
 // roundingError returns the rounding error of costs of this size.
 func roundingError(cost float64) float64 { return relTolerance * math.Max(1e-3, math.Abs(cost)) }
 
-// unitsFor returns how many units of theta each cover a need; 0 for no need.
-func unitsFor(need, theta float64) int {
-	if need <= 0 || theta <= 0 {
+// unitsFor returns how many units with a throughput of tps each cover a need; 0 for no need.
+func unitsFor(need, tps float64) int {
+	if need <= 0 || tps <= 0 {
 		return 0
 	}
-	u := math.Ceil(need/theta - relTolerance*math.Max(1, need/theta))
+	u := math.Ceil(need/tps - relTolerance*math.Max(1, need/tps))
 	return int(math.Min(u, maxCount))
 }
 

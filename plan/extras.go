@@ -7,19 +7,19 @@ import (
 	"skyserve/internal/service"
 )
 
-// Extras are optional fields of a Problem beyond SageServe's programme; the zero value changes
+// Extras are optional fields of a Problem beyond SageServe's program; the zero value changes
 // nothing. With CapacityType, the GPUs of the problem are offerings: a GPU available as reserved, on
 // demand and spot is three of them.
 type Extras struct {
 	// RegionPricePerHour is the price of a replica in region j on GPU k, in USD per hour, where prices
-	// differ by region; nil = Alpha everywhere.
+	// differ by region; nil = PricePerHour everywhere.
 	RegionPricePerHour [][]float64 `json:"region_alpha,omitempty"`
 	// CapacityType is the capacity type of GPU k: reserved, on_demand, spot, flex_start, or empty = unknown.
 	// Reserved capacity is paid whether used or not, so using it costs nothing more; its Capacity
 	// is required.
 	CapacityType []string `json:"capacity_type,omitempty"`
 	// SwitchCostUSD is the cost in USD of starting model i on a VM with GPU k that another model in the
-	// same region frees, where Sigma is the cost on a new VM (SageServe: about 10 minutes); nil, or
+	// same region frees, where StartCostUSD is the cost on a new VM (SageServe: about 10 minutes); nil, or
 	// a nil entry, means that it is not possible.
 	SwitchCostUSD [][]*float64 `json:"switch,omitempty"`
 	// MinTotal and MaxTotal bound the replicas of model i over all regions; nil, or a nil entry, is
@@ -173,8 +173,8 @@ func (p *Problem) canSwitch(i, k int) bool {
 }
 
 // reuseSavings returns the saving of a region's counts on one GPU against starting every replica beyond n
-// on a new VM. Running VMs go where they save most: to a model's own replicas (saving sigma) or to
-// another model's (saving sigma less switch). A non-nil share is set to the number of VMs that each
+// on a new VM. Running VMs go where they save most: to a model's own replicas (saving the start cost) or to
+// another model's (saving the start cost less the switch cost). A non-nil share is set to the number of VMs that each
 // model takes over. This greedy assignment is exact because every choice uses one VM.
 func (p *Problem) reuseSavings(j, k int, count func(i int) int, share []int) float64 {
 	type use struct {

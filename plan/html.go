@@ -227,8 +227,8 @@ var meanings = map[string]string{
 	"local":    "a region serves its share of its own peak itself",
 	"demand":   "all regions together serve their common peak",
 	"capacity": "all capacity available there is used",
-	"loss":     "all load is served after its loss",
-	"reach":    "load is served within the maximum round-trip time",
+	"survival": "all load is served after the loss of that region",
+	"maximum":  "load is served within the maximum round-trip time",
 	"min":      "minimum set in the service",
 	"max":      "maximum set in the service",
 }

@@ -7,12 +7,12 @@ import (
 	"slices"
 )
 
-// dynamicProgramme enumerates all choices of one option per item by dynamic programming
+// dynamicProgram enumerates all choices of one option per item by dynamic programming
 // over the items. A partial choice is dropped when another one costs no more and uses no
 // more of any live row. It is also dropped when its options and the slack of its rows, at
 // their prices, exceed the limit. The items are the blocks of a model, or models.
-type dynamicProgramme struct {
-	c                 *programme
+type dynamicProgram struct {
+	c                 *integerProgram
 	y                 []float64
 	limit             float64 // bound on the cost of options and slack above the relaxation
 	remainingPartials int     // partial choices that may still be created
@@ -41,7 +41,7 @@ type partial struct {
 }
 
 // prepare computes the remaining row use at each stage.
-func (g *dynamicProgramme) prepare() {
+func (g *dynamicProgram) prepare() {
 	n, rows := len(g.items), len(g.open)
 	g.lo, g.hi, g.last = make([][]float64, n+1), make([][]float64, n+1), make([]int, rows)
 	g.lo[n], g.hi[n] = make([]float64, rows), make([]float64, rows)
@@ -69,12 +69,12 @@ func (g *dynamicProgramme) prepare() {
 
 // minSlack returns the minimum unused part of row r, at its price, given the use so far and the
 // maximum use by the remaining items.
-func (g *dynamicProgramme) minSlack(r int, used, remaining float64) float64 {
+func (g *dynamicProgram) minSlack(r int, used, remaining float64) float64 {
 	return g.y[r] * math.Max(0, g.c.rows[r].rhs-used-remaining)
 }
 
 // enumerate enumerates all choices within the limit. It returns false when there are too many.
-func (g *dynamicProgramme) enumerate() bool {
+func (g *dynamicProgram) enumerate() bool {
 	g.prepare()
 	first := partial{}
 	for r, s := range g.last {
@@ -92,10 +92,10 @@ func (g *dynamicProgramme) enumerate() bool {
 }
 
 // completeChoices returns the choices that enumerate found.
-func (g *dynamicProgramme) completeChoices() []partial { return g.stages[len(g.items)] }
+func (g *dynamicProgram) completeChoices() []partial { return g.stages[len(g.items)] }
 
 // optionsPicked returns the option of each item in a choice.
-func (g *dynamicProgramme) optionsPicked(choice int) []int {
+func (g *dynamicProgram) optionsPicked(choice int) []int {
 	out := make([]int, len(g.items))
 	for s := len(g.items); s > 0; s-- {
 		q := &g.stages[s][choice]
@@ -108,7 +108,7 @@ func (g *dynamicProgramme) optionsPicked(choice int) []int {
 type rowPosition struct{ row, entry, before, after int }
 
 // rowsAt lists the rows of a stage's item, and the live rows after it with their index before it.
-func (g *dynamicProgramme) rowsAt(s int) (rows []rowPosition, live, from []int) {
+func (g *dynamicProgram) rowsAt(s int) (rows []rowPosition, live, from []int) {
 	for at, r := range g.live {
 		if g.last[r] > s {
 			live, from = append(live, r), append(from, at)
@@ -129,7 +129,7 @@ func (g *dynamicProgramme) rowsAt(s int) (rows []rowPosition, live, from []int) 
 }
 
 // extend combines the partial choices of a stage with the options of its item.
-func (g *dynamicProgramme) extend(s int) bool {
+func (g *dynamicProgram) extend(s int) bool {
 	rows, live, from := g.rowsAt(s)
 	var memory []float64
 	var out []partial
@@ -179,7 +179,7 @@ func (g *dynamicProgramme) extend(s int) bool {
 
 // addOptionUse adds up the use of a partial choice with one more option; false when a row is broken or the
 // limit is exceeded.
-func (g *dynamicProgramme) addOptionUse(s int, q *partial, o *option, rows []rowPosition, use []float64, next *partial) bool {
+func (g *dynamicProgram) addOptionUse(s int, q *partial, o *option, rows []rowPosition, use []float64, next *partial) bool {
 	for _, t := range rows {
 		used := 0.0
 		if t.before >= 0 {

@@ -8,11 +8,11 @@ import (
 	"pgregory.net/rapid"
 )
 
-// joinOf is a random dynamic programme of a few items over a few rows; the last row is open.
-func joinOf(r *rand.Rand, limit float64) *dynamicProgramme {
-	c := &programme{work: effort{remaining: 100_000_000}}
+// joinOf is a random dynamic program of a few items over a few rows; the last row is open.
+func joinOf(r *rand.Rand, limit float64) *dynamicProgram {
+	c := &integerProgram{work: effort{remaining: 100_000_000}}
 	rows := 1 + r.IntN(4)
-	g := &dynamicProgramme{c: c, limit: limit, remainingPartials: 1 << 20, open: make([]bool, rows)}
+	g := &dynamicProgram{c: c, limit: limit, remainingPartials: 1 << 20, open: make([]bool, rows)}
 	g.open[rows-1] = true
 	for range rows {
 		c.rows = append(c.rows, couplingConstraint{rhs: float64(r.IntN(12) - 2)})
@@ -45,7 +45,7 @@ func joinOf(r *rand.Rand, limit float64) *dynamicProgramme {
 }
 
 // bruteJoin tries every choice: visit gets those within the rows and the limit.
-func bruteJoin(g *dynamicProgramme, item int, cost, bound float64, used []float64, touched []bool, visit func(cost, open float64)) {
+func bruteJoin(g *dynamicProgram, item int, cost, bound float64, used []float64, touched []bool, visit func(cost, open float64)) {
 	if item == len(g.items) {
 		for row, u := range used {
 			if g.open[row] || !touched[row] {
@@ -70,7 +70,7 @@ func bruteJoin(g *dynamicProgramme, item int, cost, bound float64, used []float6
 	}
 }
 
-// The dynamic programme finds every choice within its rows and its limit, except those that another
+// The dynamic program finds every choice within its rows and its limit, except those that another
 // one dominates in cost and in the use of the open row.
 func TestDynamicProgrammeEqualsBruteForce(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {

@@ -5,7 +5,7 @@ import (
 	"math/rand/v2"
 )
 
-// kinds are the extensions of SageServe's programme that a problem may have.
+// kinds are the extensions of SageServe's program that a problem may have.
 var kinds = []struct {
 	name string
 	make func(p *Problem, r *rand.Rand) *Problem

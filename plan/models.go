@@ -22,8 +22,8 @@ type modelChoices struct {
 // joinModelBlocks combines the blocks of model i (its counts in one region) whose cost is at most d above their
 // lower bound. It satisfies the model's own rows and prices the rows shared with other models. With shared, it lists
 // every choice that is not dominated in cost and use of shared rows; otherwise the cheapest one. ok is false where there are too many to enumerate. loose are the rows that no choice can violate.
-func (c *programme) joinModelBlocks(p *point, i int, d float64, shared bool, loose []bool) (out modelChoices, ok bool) {
-	g := &dynamicProgramme{c: c, y: p.y, limit: d, remainingPartials: maxModelPartials, open: make([]bool, 3*len(c.rows))}
+func (c *integerProgram) joinModelBlocks(p *point, i int, d float64, shared bool, loose []bool) (out modelChoices, ok bool) {
+	g := &dynamicProgram{c: c, y: p.y, limit: d, remainingPartials: maxModelPartials, open: make([]bool, 3*len(c.rows))}
 	for r := range g.open {
 		g.open[r] = r >= len(c.rows) || c.rows[r].model != i
 	}
@@ -58,7 +58,7 @@ func (c *programme) joinModelBlocks(p *point, i int, d float64, shared bool, loo
 
 // priceShared adds the prices of shared rows to the cost of the options of a block of model i, and
 // removes these rows from their use. It returns the remaining rows.
-func (c *programme) priceShared(p *point, at, i int, options []option) (rows []int) {
+func (c *integerProgram) priceShared(p *point, at, i int, options []option) (rows []int) {
 	for n := range options {
 		o := &options[n]
 		own := o.use[:0]
@@ -102,7 +102,7 @@ func undominated(options []option) []option {
 // Where VMs can switch between models only choices with equal counts are compared, because their
 // cost is known only for complete choices. For this, each row r of running VMs gets two artificial
 // rows, len(c.rows)+r and 2*len(c.rows)+r, whose use is the count x and -x.
-func (c *programme) sharedRowUse(at int, options []option, loose []bool) (rows []int) {
+func (c *integerProgram) sharedRowUse(at int, options []option, loose []bool) (rows []int) {
 	for _, l := range c.links[at] {
 		if rows = append(rows, l.row); loose[l.row] {
 			rows[len(rows)-1] = -1
@@ -122,7 +122,7 @@ func (c *programme) sharedRowUse(at int, options []option, loose []bool) (rows [
 }
 
 // looseRows finds the rows that no options within their models' distances can break.
-func (c *programme) looseRows(p *point, d []float64) []bool {
+func (c *integerProgram) looseRows(p *point, d []float64) []bool {
 	maxUse := make([]float64, len(c.rows))
 	for at := range c.blocks {
 		options, complete := c.options(p, at, d[at/c.regions], maxBlockOptions)
@@ -147,7 +147,7 @@ func (c *programme) looseRows(p *point, d []float64) []bool {
 // boundWholeModels bounds each model with its own rows satisfied and the shared rows priced. It returns
 // how far each is above its blocks' bound, passes the counts to offerIncumbent, and reports whether all
 // choices were enumerated; otherwise floors contain the bounds proven so far.
-func (c *programme) boundWholeModels(p *point) (floors []float64, flat []int, all bool) {
+func (c *integerProgram) boundWholeModels(p *point) (floors []float64, flat []int, all bool) {
 	floors, all = make([]float64, c.models), true
 	far := c.costLimit() - p.value
 	for i := range floors {
@@ -178,7 +178,7 @@ func (c *programme) boundWholeModels(p *point) (floors []float64, flat []int, al
 
 // relaxModels solves every model at the point's prices of shared rows. Like relax it reports
 // whether the value is a proven bound.
-func (c *programme) relaxModels(p *point) bool {
+func (c *integerProgram) relaxModels(p *point) bool {
 	if !c.relax(p) || math.IsInf(p.value, 1) {
 		return !c.work.spent()
 	}
@@ -206,7 +206,7 @@ func (c *programme) relaxModels(p *point) bool {
 // enumerateAll raises the bound at p model by model. If that does not close the gap, it enumerates all
 // choices of all models that cost less than the incumbent. It returns the bound, and whether the
 // search is settled: the requested gap is proven, or no cheaper counts exist.
-func (c *programme) enumerateAll(p *point) (bound float64, settled bool) {
+func (c *integerProgram) enumerateAll(p *point) (bound float64, settled bool) {
 	floors, _, all := c.boundWholeModels(p)
 	bound = p.value
 	for _, f := range floors {
@@ -223,7 +223,7 @@ func (c *programme) enumerateAll(p *point) (bound float64, settled bool) {
 		return bound, false
 	}
 	loose := c.looseRows(p, d)
-	g := &dynamicProgramme{c: c, y: p.y, limit: c.costLimit() - bound, remainingPartials: maxAllPartials, open: make([]bool, 3*len(c.rows)), incomparable: c.p.SwitchCostUSD != nil}
+	g := &dynamicProgram{c: c, y: p.y, limit: c.costLimit() - bound, remainingPartials: maxAllPartials, open: make([]bool, 3*len(c.rows)), incomparable: c.p.SwitchCostUSD != nil}
 	for i, floor := range floors {
 		found, ok := c.joinModelBlocks(p, i, d[i], true, loose)
 		if !ok {

@@ -18,7 +18,7 @@ type option struct {
 // options lists the counts of a block whose cost, at the point's prices, is within d of the minimum,
 // cheapest first. complete is false when there are more than limit or the effort is spent; the list
 // then has the cheapest of those found.
-func (c *programme) options(p *point, at int, d float64, limit int) (out []option, complete bool) {
+func (c *integerProgram) options(p *point, at int, d float64, limit int) (out []option, complete bool) {
 	c.priceBlock(at, p.y)
 	bs, floor := &c.search, p.reduced[at]
 	bs.limit = floor + d + roundingError(math.Abs(floor)+d)
@@ -85,7 +85,7 @@ func byExcess(out []option) {
 }
 
 // fillOption sets the cost and the row use of a block's option.
-func (c *programme) fillOption(at int, o *option) {
+func (c *integerProgram) fillOption(at int, o *option) {
 	b := &c.blocks[at]
 	for k, n := range o.x {
 		cl := &b.classes[k]
@@ -99,7 +99,7 @@ func (c *programme) fillOption(at int, o *option) {
 
 // allOptions lists every block's options within d, at most limit of each. complete is false when
 // some block has more; out is nil when the effort is spent.
-func (c *programme) allOptions(p *point, d float64, limit int) (out [][]option, complete bool) {
+func (c *integerProgram) allOptions(p *point, d float64, limit int) (out [][]option, complete bool) {
 	out, complete = make([][]option, len(c.blocks)), true
 	for at := range out {
 		var listed bool

@@ -18,7 +18,8 @@ type Problem struct {
 	Models  []string `json:"models"`
 	Regions []string `json:"regions"`
 	GPUs    []string `json:"gpus"`
-	// Current is the number of replicas of model i that run in region j on GPU k now.
+	// Current is the number of replicas of model i that run in region j on GPU k now. The JSON keys from here to
+	// epsilon are the paper's letters.
 	Current [][][]int `json:"n"`
 	// ReplicaTPS is the throughput of one replica of model i on GPU k, in prompt tokens per second; 0 =
 	// the model does not run there.
@@ -177,7 +178,7 @@ func limitOr(rows [][]*int, a, b, fallback int) int {
 	return *rows[a][b]
 }
 
-// LocalDemand returns the load of model i that region j must serve itself: epsilon of its peak.
+// LocalDemand returns the load of model i that region j must serve itself: LocalShare of its peak.
 func (p *Problem) LocalDemand(i, j int) float64 { return p.LocalShare * p.RegionPeak(i, j) }
 
 // RegionPeak returns the highest load of model i in region j over the windows.

@@ -13,7 +13,7 @@ type Proposal struct {
 	At         *time.Time `json:"at"`
 	Horizon    *string    `json:"horizon"`
 	Forecaster *string    `json:"forecaster"`
-	// TotalCostUSD is the planned cost of the hour in USD, including start-up costs; Bound a proven lower
+	// TotalCostUSD is the planned cost of the hour in USD, including start-up costs; LowerBoundUSD a proven lower
 	// bound of any plan's cost, Gap their relative difference.
 	TotalCostUSD  *float64 `json:"objective"`
 	LowerBoundUSD *float64 `json:"bound"`
@@ -57,9 +57,9 @@ type ReplicaChange struct {
 	// Utilisation is the region's peak divided by its whole capacity for the model. Above 1, the
 	// excess goes to other regions. Nil without capacity.
 	Utilisation *float64 `json:"utilisation"`
-	// Donate is the number of replicas that are donated to the spot pool before they are removed, where
+	// Donate is the number of replicas that are donated to other work before they are removed, where
 	// autoscale.donate is set; the scaler still removes those on rented machines directly. Reclaim is
-	// the number of new replicas that are reclaimed from the pool.
+	// the number of new replicas that were donated and are reclaimed.
 	Donate  int `json:"donate"`
 	Reclaim int `json:"reclaim"`
 	// SwitchedVMs is the number of new replicas on VMs that other models free.
@@ -68,7 +68,7 @@ type ReplicaChange struct {
 	PeakAt *time.Time `json:"peak_at"`
 	// ForwardedTPS is the part of its peak that the region sends to others, ReceivedTPS the maximum that it
 	// serves for others; both over all its replicas of the model.
-	ForwardedTPS float64 `json:"sent_tps"`
+	ForwardedTPS float64 `json:"forwarded_tps"`
 	ReceivedTPS  float64 `json:"received_tps"`
 	// CostChangePerHour is the change of the billed price of the row's replicas, in USD per hour; below 0
 	// for a saving.
@@ -78,13 +78,14 @@ type ReplicaChange struct {
 	Reason  string   `json:"reason"`
 }
 
-// MarshalJSON adds the former key of ReceivedTPS.
+// MarshalJSON adds the former keys of ForwardedTPS and ReceivedTPS.
 func (c ReplicaChange) MarshalJSON() ([]byte, error) {
 	type plain ReplicaChange
 	return json.Marshal(struct {
 		plain
-		OldReceivedTPS float64 `json:"taken_tps"`
-	}{plain(c), c.ReceivedTPS})
+		OldForwardedTPS float64 `json:"sent_tps"`
+		OldReceivedTPS  float64 `json:"taken_tps"`
+	}{plain(c), c.ForwardedTPS, c.ReceivedTPS})
 }
 
 // ProposalContext is the part of a Proposal beyond the problem and its solution. The zero value is for a
@@ -137,7 +138,7 @@ func Propose(p *Problem, r Solution, c ProposalContext) Proposal {
 		cost := p.Cost(r.Counts)
 		out.TotalCostUSD, out.Gap, out.LowerBoundUSD, out.Status = &cost, nil, nil, StatusFeasible
 	}
-	w := reasonWriter{Problem: p, ProposalContext: c, x: r.Counts, rowChecker: newRowChecker(p)}
+	w := reasonWriter{Problem: p, ProposalContext: c, x: r.Counts, constraints: newConstraintChecker(p)}
 	for i := range p.Models {
 		w.flows = p.flows(r.Counts, i)
 		for j := range p.Regions {
@@ -209,16 +210,16 @@ func (p *Problem) bindingRows(x [][][]int, i, j, k int) []string {
 	for m := range x {
 		used += x[m][j][k]
 	}
-	theta := p.ReplicaTPS[i][k]
+	tps := p.ReplicaTPS[i][k]
 	if x[i][j][k] > 0 {
-		if !meetsNeed(p.regionThroughput(x, i, j)-theta, p.LocalDemand(i, j)) {
+		if !meetsNeed(p.regionThroughput(x, i, j)-tps, p.LocalDemand(i, j)) {
 			out = append(out, "local demand")
 		}
 		var all float64
 		for r := range p.Regions {
 			all += p.regionThroughput(x, i, r)
 		}
-		if !meetsNeed(all-theta, p.GlobalDemand(i)) {
+		if !meetsNeed(all-tps, p.GlobalDemand(i)) {
 			out = append(out, "demand over all regions")
 		}
 		if minimum := limitOr(p.Min, i, j, 0); count <= minimum {

@@ -13,9 +13,9 @@ import (
 type reasonWriter struct {
 	*Problem
 	ProposalContext
-	x          [][][]int
-	rowChecker *constraintChecker
-	flows      []flow
+	x           [][][]int
+	constraints *constraintChecker
+	flows       []flow
 }
 
 // gpu and capacity return the names of a column.
@@ -92,7 +92,7 @@ func (w *reasonWriter) changeOf(i, j int, columns []int) ReplicaChange {
 // after the loss of a region, or within reach.
 func (w *reasonWriter) bindingCovers(i, j, k int) []string {
 	var out []string
-	for _, c := range w.rowChecker.covers[i] {
+	for _, c := range w.constraints.covers[i] {
 		if w.x[i][j][k] == 0 || !c.regions.has(j) || c.regions.size() == len(w.Regions) {
 			continue
 		}
@@ -105,9 +105,9 @@ func (w *reasonWriter) bindingCovers(i, j, k int) []string {
 		switch {
 		case meetsNeed(served, c.need):
 		case c.lost >= 0:
-			out = append(out, "loss of "+w.Regions[c.lost])
+			out = append(out, "survival of the loss of "+w.Regions[c.lost])
 		default:
-			out = append(out, "reach within the maximum round-trip time")
+			out = append(out, "maximum round-trip time")
 		}
 	}
 	return out
@@ -128,7 +128,7 @@ func (w *reasonWriter) peakAt(peak int) *time.Time {
 func (w *reasonWriter) reason(c ReplicaChange, i, j int) string {
 	peak := "no load forecast"
 	if c.PlannedPeakTPS > 0 {
-		peak = fmt.Sprintf("peak of %s tokens/s", formatRate(c.PlannedPeakTPS))
+		peak = fmt.Sprintf("peak of %s uncached prompt tokens/s", formatRate(c.PlannedPeakTPS))
 		if c.PeakAt != nil {
 			peak += c.PeakAt.Format(" at 15:04")
 		}

@@ -93,9 +93,9 @@ type BreakEven struct {
 }
 
 // compareCommitments compares commitments for the load of p, whose windows are steps of a past that
-// began at from. Alpha is the on-demand price of a replica, reserved its committed price. Running
+// began at from. PricePerHour is the on-demand price of a replica, reserved its committed price. Running
 // replicas and start-up costs are ignored. For the peak of all regions, each region serves
-// Epsilon of its own peak. It fails on a problem that Check rejects or that is infeasible.
+// LocalShare of its own peak. It fails on a problem that Check rejects or that is infeasible.
 func compareCommitments(p *Problem, reserved []float64, from time.Time, step time.Duration, o SolveOptions) (*CommitmentComparison, error) {
 	q := *p
 	q.Extras, q.Max = Extras{}, nil

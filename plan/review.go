@@ -215,7 +215,7 @@ type review struct {
 	trackings [][]Tracking
 	means     [][]float64
 	forecasts []EndpointForecast
-	// withoutBacklog is p.Rho without the backlog of batches; nil if there is none.
+	// withoutBacklog is problem.LoadTPS without the backlog of batches; nil if there is none.
 	withoutBacklog [][][]float64
 }
 

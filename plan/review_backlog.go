@@ -35,7 +35,7 @@ type backlogSlot struct {
 	added           float64
 }
 
-// addBacklog adds the accepted batches to rho: each is placed, the earliest deadline first, where the load
+// addBacklog adds the accepted batches to problem.LoadTPS: each is placed, the earliest deadline first, where the load
 // of the model is furthest below the region's own peak, and raises the peaks evenly when no valley is left
 // (SageServe section 6.2 defers to valleys at run time; this makes the plan keep capacity for it). What exceeds
 // the maxima is left out and reported.
@@ -66,30 +66,30 @@ func (r *review) addBacklog(f forecast.Forecaster, all []*traffic) error {
 			return cmp.Or(a.Deadline.Compare(b.Deadline), cmp.Compare(a.Batch, b.Batch))
 		})
 		last := min(batches[len(batches)-1].Deadline.Sub(r.at), backlogHorizon)
-		cells, err := r.backlogSlots(f, all, i, last)
+		slots, err := r.backlogSlots(f, all, i, last)
 		if err != nil {
 			return err
 		}
-		r.placeBacklog(i, batches, cells)
+		r.placeBacklog(i, batches, slots)
 	}
 	return nil
 }
 
-// backlogSlots returns the cells of a model until some time after the review.
+// backlogSlots returns the slots of a model until some time after the review.
 func (r *review) backlogSlots(f forecast.Forecaster, all []*traffic, i int, until time.Duration) ([]backlogSlot, error) {
-	var cells []backlogSlot
+	var slots []backlogSlot
 	for _, t := range all {
 		limit := r.maxThroughput(i, t.region)
 		if t.model != i || limit <= 0 {
 			continue
 		}
-		rho := r.problem.LoadTPS[i][t.region]
-		peak, first := slices.Max(rho), len(cells)
+		loads := r.problem.LoadTPS[i][t.region]
+		peak, first := slices.Max(loads), len(slots)
 		add := func(minute int, from, length time.Duration, load float64) {
 			peak = max(peak, load)
-			cells = append(cells, backlogSlot{region: t.region, minute: minute, from: from, until: from + length, excess: load, maximum: max(0, limit-load)})
+			slots = append(slots, backlogSlot{region: t.region, minute: minute, from: from, until: from + length, excess: load, maximum: max(0, limit-load)})
 		}
-		for w, load := range rho {
+		for w, load := range loads {
 			add(w, time.Duration(w)*time.Minute, time.Minute, load)
 		}
 		later, err := r.laterLoad(f, t, until)
@@ -99,11 +99,11 @@ func (r *review) backlogSlots(f forecast.Forecaster, all []*traffic, i int, unti
 		for at, load := range later {
 			add(-1, r.options.Horizon+time.Duration(at)*backlogStep, backlogStep, load)
 		}
-		for c := range cells[first:] {
-			cells[first+c].excess -= peak
+		for c := range slots[first:] {
+			slots[first+c].excess -= peak
 		}
 	}
-	return cells, nil
+	return slots, nil
 }
 
 // laterLoad returns the expected load after the horizon of the plan, in steps of backlogStep; that of the
@@ -117,11 +117,11 @@ func (r *review) laterLoad(f forecast.Forecaster, t *traffic, until time.Duratio
 	s := inSteps(t.start, t.interactive, int(backlogStep/time.Minute))
 	if s.Step != backlogStep || allUnknown(s.Values) {
 		sum := 0.0
-		rho := r.problem.LoadTPS[t.model][t.region]
-		for _, v := range rho {
+		loads := r.problem.LoadTPS[t.model][t.region]
+		for _, v := range loads {
 			sum += v
 		}
-		return slices.Repeat([]float64{sum / float64(len(rho))}, steps-skip), nil
+		return slices.Repeat([]float64{sum / float64(len(loads))}, steps-skip), nil
 	}
 	fc, err := f.Forecast(s, steps)
 	if err != nil {
@@ -137,15 +137,15 @@ func (r *review) laterLoad(f forecast.Forecaster, t *traffic, until time.Duratio
 // maxThroughput returns the throughput of a model in a region at the maxima of replicas and machines.
 func (r *review) maxThroughput(i, j int) float64 {
 	best, machines := 0.0, 0.0
-	for k, theta := range r.problem.ReplicaTPS[i] {
+	for k, tps := range r.problem.ReplicaTPS[i] {
 		available := math.Inf(1)
 		if r.problem.Capacity != nil && r.problem.Capacity[j][k] != nil {
 			available = float64(*r.problem.Capacity[j][k])
 		}
 		if available > 0 {
-			best = max(best, theta)
+			best = max(best, tps)
 		}
-		if theta > 0 {
+		if tps > 0 {
 			machines += available
 		}
 	}
@@ -158,8 +158,8 @@ func (r *review) maxThroughput(i, j int) float64 {
 	return machines * best
 }
 
-// placeBacklog adds batches to the cells and to rho, and reports them.
-func (r *review) placeBacklog(i int, batches []Backlog, cells []backlogSlot) {
+// placeBacklog adds batches to the slots and to problem.LoadTPS, and reports them.
+func (r *review) placeBacklog(i int, batches []Backlog, slots []backlogSlot) {
 	total, uncached := 0.0, 1.0
 	if known, ok := r.uncached[r.problem.Models[i]]; ok {
 		uncached = known
@@ -171,7 +171,7 @@ func (r *review) placeBacklog(i int, batches []Backlog, cells []backlogSlot) {
 		if left > backlogHorizon {
 			tokens *= float64(backlogHorizon) / float64(left)
 		}
-		if rest := fillValleys(cells, left, tokens); rest > 0.01*tokens {
+		if rest := fillValleys(slots, left, tokens); rest > 0.01*tokens {
 			r.assume("%s cannot be completed by %s: %s of its prompt tokens exceed replicas.max or the quotas of %s", b.Batch, b.Deadline.UTC().Format(time.RFC3339), roundedTokens(rest), r.problem.Models[i])
 		}
 	}
@@ -179,7 +179,7 @@ func (r *review) placeBacklog(i int, batches []Backlog, cells []backlogSlot) {
 	if len(batches) > 1 {
 		counted = fmt.Sprintf("%d batches", len(batches))
 	}
-	for _, c := range cells {
+	for _, c := range slots {
 		if c.minute >= 0 {
 			r.problem.LoadTPS[i][c.region][c.minute] += c.added
 			soon += c.added * 60
@@ -199,22 +199,22 @@ func roundedTokens(n float64) string {
 	return fmt.Sprintf("%.0f", n)
 }
 
-// fillValleys adds tokens to the cells that end within a time, the lowest first, so that the highest of those
+// fillValleys adds tokens to the slots that end within a time, the lowest first, so that the highest of those
 // that are added to is as low as possible. It returns the tokens that the maxima leave over.
-func fillValleys(cells []backlogSlot, within time.Duration, tokens float64) (rest float64) {
+func fillValleys(slots []backlogSlot, within time.Duration, tokens float64) (rest float64) {
 	var usable []*backlogSlot
-	for c := range cells {
-		if cells[c].until <= max(within, cells[0].until) { // the first minute is better than none
-			usable = append(usable, &cells[c])
+	for c := range slots {
+		if slots[c].until <= max(within, slots[0].until) { // the first minute is better than none
+			usable = append(usable, &slots[c])
 		}
 	}
-	// room returns how much a cell takes up to a level.
-	room := func(c *backlogSlot, level float64) float64 {
+	// fits returns how much can be added to a slot up to a level.
+	fits := func(c *backlogSlot, level float64) float64 {
 		return min(max(0, level-c.excess-c.added), c.maximum-c.added)
 	}
 	filled := func(level float64) (sum float64) {
 		for _, c := range usable {
-			sum += room(c, level) * (c.until - c.from).Seconds()
+			sum += fits(c, level) * (c.until - c.from).Seconds()
 		}
 		return sum
 	}
@@ -234,7 +234,7 @@ func fillValleys(cells []backlogSlot, within time.Duration, tokens float64) (res
 	}
 	rest = max(0, tokens-filled(high))
 	for _, c := range usable {
-		c.added += room(c, high)
+		c.added += fits(c, high)
 	}
 	return rest
 }

@@ -14,7 +14,7 @@ type ReplicaCount struct {
 	GPU    string
 	// Capacity is the capacity type of their machines; empty = unknown.
 	Capacity service.CapacityType
-	// Replicas are ready or starting; Donated are in the spot pool.
+	// Replicas are ready or starting; Donated run other work until they are reclaimed.
 	Replicas, Donated int
 }
 
@@ -25,7 +25,7 @@ func (in *ReviewInputs) CurrentProposal(counts []ReplicaCount, status SolveStatu
 	return Propose(&r.problem, Solution{Counts: r.problem.Current, Status: status}, ProposalContext{At: r.at, GPUNames: r.gpus, Donated: r.donated, Billed: r.billed})
 }
 
-// setCounts sets n and the donated replicas.
+// setCounts sets problem.Current and the donated replicas.
 func (r *review) setCounts(counts []ReplicaCount) {
 	grid := func() [][][]int {
 		out := make([][][]int, len(r.problem.Models))

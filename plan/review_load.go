@@ -29,7 +29,7 @@ const (
 	maxHistoryAge = 35 * 24 * time.Hour
 )
 
-// setLoad sets rho: for every model and region the forecast of uncached prompt tokens per second, by
+// setLoad sets problem.LoadTPS: for every model and region the forecast of uncached prompt tokens per second, by
 // minute.
 func (r *review) setLoad(h *forecast.History) error {
 	minutes := int(r.options.Horizon / time.Minute)
@@ -199,7 +199,7 @@ func addKnown(to, values []float64, factor float64) {
 	}
 }
 
-// forecastAll sets rho and the load curves from the traffic of every model and region.
+// forecastAll sets problem.LoadTPS and the load curves from the traffic of every model and region.
 func (r *review) forecastAll(f forecast.Forecaster, all []*traffic) error {
 	var notes sentenceGroup
 	for _, t := range all {
@@ -213,10 +213,10 @@ func (r *review) forecastAll(f forecast.Forecaster, all []*traffic) error {
 		} else if err := r.forecastTraffic(f, t, curve, func(sentence string) { notes.addSentence(sentence, name) }); err != nil {
 			return err
 		}
-		rho := r.problem.LoadTPS[t.model][t.region]
+		loads := r.problem.LoadTPS[t.model][t.region]
 		if buffer := batchShare * lastHour(t.batch) / 60; buffer > 0 {
-			for w := range rho {
-				rho[w] += buffer
+			for w := range loads {
+				loads[w] += buffer
 			}
 			notes.addSentence("includes 10 % of the last hour's batch load", name)
 		}
@@ -225,27 +225,27 @@ func (r *review) forecastAll(f forecast.Forecaster, all []*traffic) error {
 	return r.addBacklog(f, all)
 }
 
-// forecastTraffic adds the expected interactive traffic to rho and the load curve, and reports its
+// forecastTraffic adds the expected interactive traffic to problem.LoadTPS and the load curve, and reports its
 // assumptions.
 func (r *review) forecastTraffic(f forecast.Forecaster, t *traffic, curve *LoadCurve, addNote func(sentence string)) error {
-	rho := r.problem.LoadTPS[t.model][t.region]
+	loads := r.problem.LoadTPS[t.model][t.region]
 	s := inSteps(t.start, t.interactive, int(r.options.Step/time.Minute))
 	s.Name = r.problem.Regions[t.region]
 	if len(r.problem.Models) > 1 {
 		s.Name = r.problem.Models[t.model] + " in " + s.Name
 	}
-	fc, err := f.Forecast(s, int(time.Duration(len(rho))*time.Minute/s.Step))
+	fc, err := f.Forecast(s, int(time.Duration(len(loads))*time.Minute/s.Step))
 	if err != nil {
 		return err
 	}
 	factor := peakFactor(fc, r.options.PeakLevel)
 	curve.Mean, curve.Lo90, curve.Hi90 = byMinute(fc.Mean, s.Step), byMinute(fc.Lo90, s.Step), byMinute(fc.Hi90, s.Step)
 	for w, v := range curve.Mean {
-		rho[w] += factor * v
+		loads[w] += factor * v
 	}
 	r.means[t.model][t.region] = slices.Max(curve.Mean)
 	r.trackings[t.model][t.region] = r.calibratedTracking(t)
-	curve.PeakHigh = max(fc.Peaks.P95/s.Step.Seconds(), slices.Max(rho))
+	curve.PeakHigh = max(fc.Peaks.P95/s.Step.Seconds(), slices.Max(loads))
 	if factor > 1 {
 		addNote(fmt.Sprintf("planned for the %s peak, not the mean", r.options.PeakLevel))
 	}
@@ -265,12 +265,12 @@ func (r *review) forecastTraffic(f forecast.Forecaster, t *traffic, curve *LoadC
 
 // calibratedTracking returns how a load is tracked.
 func (r *review) calibratedTracking(t *traffic) Tracking {
-	theta := firstThroughput(r.problem.ReplicaTPS[t.model])
-	if theta == 0 {
+	tps := firstThroughput(r.problem.ReplicaTPS[t.model])
+	if tps == 0 {
 		return Tracking{}
 	}
 	load := unknownValues(len(t.interactive))
-	addKnown(load, t.interactive, 1/(60*theta))
+	addKnown(load, t.interactive, 1/(60*tps))
 	return calibrateTracking(load, startUpMinutes(r.startUpTime(service.Region(r.problem.Regions[t.region]).Cloud())))
 }
 

@@ -46,16 +46,16 @@ func (r *review) findOfferings() {
 	}
 	for i := range r.spec.Models {
 		m := &r.spec.Models[i]
-		theta := make([]float64, len(r.offerings))
+		throughputs := make([]float64, len(r.offerings))
 		for k, o := range r.offerings {
 			for _, g := range r.gpusOf(m) {
 				if g.Type == o.gpu && max(1, g.Count) == o.count {
-					theta[k] = r.replicaTPS(m, g)
+					throughputs[k] = r.replicaTPS(m, g)
 				}
 			}
 		}
 		r.problem.Models = append(r.problem.Models, m.Name)
-		r.problem.ReplicaTPS = append(r.problem.ReplicaTPS, theta)
+		r.problem.ReplicaTPS = append(r.problem.ReplicaTPS, throughputs)
 	}
 }
 
@@ -259,7 +259,7 @@ func (r *review) commonPrice(prices [][]float64, k int) float64 {
 	return sum / float64(n)
 }
 
-// regionalPrices returns prices by region where some differ from Alpha, else nil.
+// regionalPrices returns prices by region where some differ from PricePerHour, else nil.
 func (r *review) regionalPrices(planned [][]float64) [][]float64 {
 	rows, differ := r.newTable(), false
 	for j, region := range r.spec.Regions {

@@ -57,7 +57,7 @@ func (r *review) replicaTPS(m *service.Model, g service.GPU) float64 {
 		tps *= m.Engine.Speed
 		speed = fmt.Sprintf(", at %gx real time", m.Engine.Speed)
 	}
-	r.assume("%s on %s has no measured throughput (models[].gpus[].tps): assuming %.0f uncached prompt tokens per second per replica%s", m.Name, gpuClass{gpu: g.Type, count: g.Count}, tps, speed)
+	r.assume("%s on %s has no measured throughput (models[].gpus[].prompt_tokens_per_second): assuming %.0f uncached prompt tokens per second per replica%s", m.Name, gpuClass{gpu: g.Type, count: g.Count}, tps, speed)
 	return tps
 }
 

@@ -97,8 +97,8 @@ func (v *ReviewResult) forecastFor(model string, region service.Region) *Endpoin
 }
 
 // firstThroughput returns the throughput of a replica on the first GPU that the model runs on.
-func firstThroughput(theta []float64) float64 {
-	for _, v := range theta {
+func firstThroughput(tps []float64) float64 {
+	for _, v := range tps {
 		if v > 0 {
 			return v
 		}

@@ -139,7 +139,7 @@ func TestReviewExtrapolatesTheRunningMinute(t *testing.T) {
 func TestReviewReportsUnmetConstraints(t *testing.T) {
 	p := reviewed(t, reviewYAML, standing(1, 1), demandtest.Constant(t, 300, 30000, 0, 0), ReviewOptions{})
 	all := strings.Join(p.Infeasible, "\n")
-	if !strings.Contains(all, "local/us: 21000 tokens per second must be served locally, bounds and capacity allow 12000") ||
+	if !strings.Contains(all, "local/us: 21000 uncached prompt tokens per second must be served locally, bounds and capacity allow 12000") ||
 		!strings.Contains(all, "local/us: max is 8; without it the cheapest plan has 19 replicas there") {
 		t.Fatalf("%s", all)
 	}
@@ -162,7 +162,7 @@ func TestReviewReportsAssumptions(t *testing.T) {
 			"meta-llama/Llama-3.1-8B-Instruct: no prefix hits recorded in the last day, assuming none",
 		}},
 		"unmeasured": {strings.Replace(reviewYAML, ", tps: 1500", "", 1), standing(1, 1), nil, []string{
-			"meta-llama/Llama-3.1-8B-Instruct on L4 has no measured throughput (models[].gpus[].tps): assuming 15000 uncached prompt tokens per second per replica, at 10x real time",
+			"meta-llama/Llama-3.1-8B-Instruct on L4 has no measured throughput (models[].gpus[].prompt_tokens_per_second): assuming 15000 uncached prompt tokens per second per replica, at 10x real time",
 		}},
 		"no gpu": {strings.Replace(reviewYAML, "    gpus: [{type: L4, count: 1, tps: 1500}]\n", "", 1), standing(1, 1), nil, []string{
 			"meta-llama/Llama-3.1-8B-Instruct has no models[].gpus: assuming one L4 per replica",

@@ -37,7 +37,7 @@ const (
 type Solution struct {
 	// Counts is the planned counts by model, region and GPU; nil when there are none.
 	Counts [][][]int
-	// Objective is the cost of X, Bound a proven lower bound of the cost of any counts, Gap
+	// Objective is the cost of Counts, Bound a proven lower bound of the cost of any counts, Gap
 	// (Objective-Bound)/Objective.
 	Objective, Bound, Gap float64
 	Status                SolveStatus
@@ -45,9 +45,9 @@ type Solution struct {
 	Infeasible []string
 }
 
-// Solve finds the cheapest counts: it minimises the sum of alpha*x + sigma*max(0, x-n). Extras change
-// prices and add costs and rows; Cost is the complete objective.
-// Every region must serve epsilon of its own peak, every model its peak over all regions,
+// Solve finds the cheapest counts: it minimises the sum of PricePerHour*x + StartCostUSD*max(0, x-Current). Extras
+// change prices and add costs and rows (constraints); Cost is the complete objective.
+// Every region must serve LocalShare of its own peak, every model its peak over all regions,
 // and counts must be within capacity, min and max. It fails on a problem that Check rejects and on an
 // invalid gap. The rows and the cost of the result are computed again from the problem itself.
 func Solve(p *Problem, o SolveOptions) (Solution, error) {
@@ -122,10 +122,10 @@ func divided(values []float64, by float64) []float64 {
 
 // solver is the state of one Solve, whose prices are scaled.
 type solver struct {
-	p          *Problem
-	gap        float64
-	work       effort
-	rowChecker *constraintChecker
+	p           *Problem
+	gap         float64
+	work        effort
+	constraints *constraintChecker
 
 	best        [][][]int
 	bound       float64
@@ -134,26 +134,26 @@ type solver struct {
 }
 
 func newSolver(p *Problem, o SolveOptions) *solver {
-	return &solver{p: p, gap: o.Gap, work: effort{remaining: o.Effort, interrupt: o.Interrupt}, rowChecker: newRowChecker(p)}
+	return &solver{p: p, gap: o.Gap, work: effort{remaining: o.Effort, interrupt: o.Interrupt}, constraints: newConstraintChecker(p)}
 }
 
-// solveSubproblems solves each independent subproblem as a programme of its own.
+// solveSubproblems solves each independent subproblem as a program of its own.
 func (s *solver) solveSubproblems() {
 	parts := s.p.subproblems()
-	programmes := make([]*programme, len(parts))
+	programs := make([]*integerProgram, len(parts))
 	for n, part := range parts {
-		programmes[n] = newProgramme(s.p.restrictTo(part), s.gap, effort{})
-		s.infeasible = append(s.infeasible, programmes[n].explainInfeasibleModels()...)
+		programs[n] = newIntegerProgram(s.p.restrictTo(part), s.gap, effort{})
+		s.infeasible = append(s.infeasible, programs[n].explainInfeasibleModels()...)
 	}
 	if s.infeasible != nil {
 		return
 	}
 	found := true
 	x := cloneCounts(s.p.Current)
-	for n, c := range programmes {
+	for n, c := range programs {
 		given := s.work.remaining / int64(len(parts)-n)
 		c.work, c.skipReasons = s.work.split(given), s.skipReasons
-		c.solveProgramme()
+		c.solveProgram()
 		s.work.charge(&c.work, min(given, s.work.remaining))
 		s.bound += c.bound
 		if c.infeasible != nil {
@@ -288,11 +288,11 @@ const (
 	lastEnumeration  = 7    // the same for the second and last enumeration
 )
 
-// solveProgramme raises the lower bound and searches for counts until they meet within the requested
-// gap, the programme is proven infeasible, the effort is spent or the maximum number of rounds is
+// solveProgram raises the lower bound and searches for counts until they meet within the requested
+// gap, the program is proven infeasible, the effort is spent or the maximum number of rounds is
 // reached. With few counts it also bounds whole models and enumerates all counts that may cost less
 // than the incumbent, and it also ends after lastEnumeration rounds without a better incumbent.
-func (c *programme) solveProgramme() {
+func (c *integerProgram) solveProgram() {
 	c.initialEffort = c.work.remaining
 	a := c.newAscent(make([]float64, len(c.rows)), firstLevel)
 	a.reservedEffort = int64(searchShare * float64(c.work.remaining))
@@ -341,7 +341,7 @@ func (c *programme) solveProgramme() {
 }
 
 // closeGap raises the bound over whole models, then enumerates all counts.
-func (c *programme) closeGap(p *point) {
+func (c *integerProgram) closeGap(p *point) {
 	m := c.newAscent(c.snappedPrices(p.y), modelLevel)
 	m.relax, m.reservedEffort = c.relaxModels, c.work.remaining-c.work.remaining/modelShare
 	m.runAscent(modelAscentSteps)
@@ -361,8 +361,8 @@ func (c *programme) closeGap(p *point) {
 }
 
 // raiseModelBound raises the bound by solving each model whole, and reports whether that finishes the
-// programme.
-func (c *programme) raiseModelBound(p *point) bool {
+// program.
+func (c *integerProgram) raiseModelBound(p *point) bool {
 	floors, _, _ := c.boundWholeModels(p)
 	bound := p.value
 	for _, f := range floors {
@@ -377,7 +377,7 @@ func (c *programme) raiseModelBound(p *point) bool {
 
 // snappedPrices returns prices with 0 for the shared rows that the incumbent does not use completely:
 // at an optimum these prices are 0 (complementary slackness).
-func (c *programme) snappedPrices(y []float64) []float64 {
+func (c *integerProgram) snappedPrices(y []float64) []float64 {
 	y = slices.Clone(y)
 	if c.best == nil {
 		return y
@@ -396,13 +396,13 @@ func (c *programme) snappedPrices(y []float64) []float64 {
 	return y
 }
 
-// finished reports whether the gap is closed, the programme is infeasible or the effort is spent.
-func (c *programme) finished() bool {
+// finished reports whether the gap is closed, the program is infeasible or the effort is spent.
+func (c *integerProgram) finished() bool {
 	return c.work.spent() || c.infeasible != nil || c.provesGap(c.bound)
 }
 
 // small reports whether whole models are solved.
-func (c *programme) small() bool { return len(c.blocks)*c.gpus <= fewCounts }
+func (c *integerProgram) small() bool { return len(c.blocks)*c.gpus <= fewCounts }
 
 // solverResult returns the solution of p, the problem before its prices were divided by divisor, and
 // verifies it again.

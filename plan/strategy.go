@@ -25,7 +25,7 @@ type ScaledEndpoint struct {
 	// and deferred work in silos; empty where there is only one.
 	Silo string
 	// Ready replicas serve, Starting ones do not yet, Draining ones finish their requests and
-	// receive no new ones, Donated ones are in the spot pool with the model's weights.
+	// receive no new ones, Donated ones run other work and have the model's weights (SageServe's spot pool).
 	Ready, Starting, Draining, Donated int
 	// Min and Max bound Ready + Starting.
 	Min, Max int
@@ -97,14 +97,14 @@ func (e *ScaledEndpoint) count() int { return e.Ready + e.Starting }
 type Scaling struct {
 	// Endpoint is an index in StrategyInput.Endpoints.
 	Endpoint int
-	// Reclaim is the number of replicas that return from the spot pool with their weights in place:
+	// Reclaim is the number of donated replicas that serve again, with their weights in place:
 	// about a minute (SageServe section 7.1).
 	Reclaim int
 	// Redeploy loads this model on donated VMs of other endpoints: about ten minutes.
 	Redeploy []RedeployedVMs
 	// Launch is the number of new VMs.
 	Launch int
-	// Donate is the number of replicas that drain and are then donated to the spot pool, Remove the
+	// Donate is the number of replicas that drain and are then donated to other work, Remove the
 	// number that drain and whose VMs are then deleted.
 	Donate, Remove int
 	// Reason explains the change.
@@ -142,7 +142,7 @@ type Strategy interface {
 
 // StrategyOptions are the options of all strategies.
 type StrategyOptions struct {
-	// NoDonation disables donation: freed VMs are deleted instead of donated to the spot pool.
+	// NoDonation disables donation: freed VMs are deleted instead of donated to other work.
 	NoDonation bool
 	// MaxLateShare is the share, 0..1, of IW-F requests whose first token may come after the tier's target
 	// under auto; 0 = DefaultMaxLateShare.

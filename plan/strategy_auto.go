@@ -15,8 +15,8 @@ const (
 	// localShare is the share of a region's load that its own replicas serve; the remainder may be
 	// served by any replica with free capacity.
 	localShare = 0.7
-	// forecastLead is the forecast's lead time: replicas requested now are ready by then, from the spot
-	// pool or redeployed.
+	// forecastLead is the forecast's lead time: replicas requested now are ready by then, reclaimed or
+	// redeployed.
 	forecastLead = 10 * time.Minute
 	// maxGrowthFactor bounds the growth that the forecast may add to the current load.
 	maxGrowthFactor = 1.5

@@ -52,8 +52,8 @@ type Tracking struct {
 type loadTracker struct {
 	tracking Tracking
 	reactive int
-	// recent is the loads of the window that are higher than all later ones; hour is the last known
-	// loads, and sum is theirs.
+	// recent are the loads of the window that are higher than all later ones; hour are the known loads of the
+	// last hour, and sum is their sum.
 	recent []trackedLoad
 	hour   []float64
 	sum    float64

@@ -3,7 +3,7 @@ package plan
 import "fmt"
 
 // Verify returns the first row of the problem that counts x violate, with the names of the model,
-// region or GPU concerned. It checks the load independently of the rows that the search uses (row_checker.go): it
+// region or GPU concerned. It checks the load independently of the rows that the search uses (constraint_checker.go): it
 // places every window's load in the regions that may serve it. Counts and capacity are checked by the
 // same functions as in the search.
 func (p *Problem) Verify(x [][][]int) error {
@@ -33,7 +33,7 @@ func (p *Problem) verifyCounts(i int, x [][]int) error {
 			case n < 0:
 				return fmt.Errorf("%s in %s on %s: count %d is negative", p.Models[i], p.Regions[j], p.GPUs[k], n)
 			case n > 0 && p.ReplicaTPS[i][k] == 0:
-				return fmt.Errorf("%s in %s on %s: %d replicas, the model does not run there (theta is 0)", p.Models[i], p.Regions[j], p.GPUs[k], n)
+				return fmt.Errorf("%s in %s on %s: %d replicas, the model does not run there (its throughput there is 0)", p.Models[i], p.Regions[j], p.GPUs[k], n)
 			}
 			count += n
 		}

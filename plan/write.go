@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// linearConstraint is one linear row of the programme.
+// linearConstraint is one linear row of the program.
 type linearConstraint struct {
 	name  string
 	terms []term
@@ -23,7 +23,7 @@ type term struct {
 
 func formatNumber(v float64) string { return strconv.FormatFloat(v, 'g', -1, 64) }
 
-// rows lists the programme's rows over the columns s_i_j_k (kept replicas, at most n), a_i_j_k
+// rows lists the program's rows over the columns s_i_j_k (kept replicas, at most n), a_i_j_k
 // (added replicas) and, where they apply, t_i_j_k (replicas on VMs taken over from another model)
 // and o_i_j_w (load sent to other regions): x = s + t + a, so max(0, delta) needs no row of its
 // own.
@@ -118,7 +118,7 @@ func (p *Problem) countTerms(factor float64, i, j, k int) []term {
 
 func columnName(kind string, i, j, k int) string { return fmt.Sprintf("%s_%d_%d_%d", kind, i, j, k) }
 
-// variable is a column of the programme.
+// variable is a column of the program.
 type variable struct {
 	name    string
 	cost    float64
@@ -126,7 +126,7 @@ type variable struct {
 	integer bool
 }
 
-// columns lists the programme's columns.
+// columns lists the program's columns.
 func (p *Problem) columns() []variable {
 	var out []variable
 	p.eachGroup(func(i, j, k int) {
@@ -184,7 +184,7 @@ func (p *Problem) legend(mark string) string {
 	return b.String()
 }
 
-// WriteLP writes the programme in CPLEX LP format, which GLPK, CBC and HiGHS read.
+// WriteLP writes the program in CPLEX LP format, which GLPK, CBC and HiGHS read.
 func (p *Problem) WriteLP(w io.Writer) error {
 	b := bufio.NewWriter(w)
 	fmt.Fprint(b, p.legend("\\"), "Minimize\n cost:")
@@ -218,7 +218,7 @@ func (p *Problem) WriteLP(w io.Writer) error {
 	return b.Flush()
 }
 
-// WriteMPS writes the programme in free MPS format.
+// WriteMPS writes the program in free MPS format.
 func (p *Problem) WriteMPS(w io.Writer) error {
 	b := bufio.NewWriter(w)
 	rows := p.rows()

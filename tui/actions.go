@@ -194,7 +194,7 @@ func (s *screen) describeEffect(verb Verb, actions []Action) string {
 	case VerbUndrain:
 		return "New requests are sent to it again."
 	case VerbReclaim:
-		return "It receives requests again; its weights are still loaded."
+		return "It serves again at once: its weights are still loaded."
 	}
 	draining := map[service.Region]int{}
 	for _, a := range actions {
@@ -205,7 +205,7 @@ func (s *screen) describeEffect(verb Verb, actions []Action) string {
 	}
 	text := "In-flight requests complete; no new ones are sent."
 	if verb == VerbDonate {
-		text = "In-flight requests complete, then the replica joins the spot pool until reclaimed. After autoscale.donate_for it is removed, except in static regions."
+		text = "In-flight requests complete, then the replica is donated: it keeps running for other work until you reclaim it. After autoscale.donate_for it is removed, except in static regions."
 	}
 	for _, r := range regionsOf(s.snapshot) {
 		if n := draining[r.Name]; n > 0 {
@@ -237,7 +237,7 @@ func (s *screen) summarizePlan(p *telemetry.PlanSummary) string {
 	for _, c := range p.Changes {
 		more, fewer = more+max(c.Delta, 0), fewer+max(-c.Delta, 0)
 	}
-	text := fmt.Sprintf("%d replicas added, %d removed.", more, fewer)
+	text := fmt.Sprintf("Adds %d replicas and removes %d.", more, fewer)
 	if c := p.CostPerHour; c.Current != nil && c.Planned != nil {
 		text += fmt.Sprintf(" $%.2f/h %s $%.2f/h.", *c.Current, s.theme.glyphs.arrow, *c.Planned)
 	}

@@ -213,7 +213,7 @@ func (s *screen) balancerLine(t *Theme, b telemetry.BalancerSnapshot) string {
 		segment{sign + " " + t.text(b.State), t.paint(role)},
 		segment{t.text(b.Endpoint), paint{}},
 		segment{rtt, t.muted},
-		segment{"age " + maybeAge(&b.AgeMillis, s.sinceFetch), t.muted},
+		segment{"seen " + maybeAge(&b.AgeMillis, s.sinceFetch), t.muted},
 		segment{t.text(b.Reason), t.muted},
 	)
 	return strings.Repeat(" ", margin) + line

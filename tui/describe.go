@@ -88,18 +88,18 @@ func (s *screen) replicaText(r row) []string {
 		"region          " + string(r.region.Name),
 		"model           " + orUnknown(rep.Model),
 		"GPU             " + orUnknown(rep.GPU),
-		"url             " + orUnknown(rep.URL) + "  used by balancers",
+		"url (balancers) " + orUnknown(rep.URL),
 		"state           " + strings.TrimSuffix(string(rep.State)+": "+reasonOf(rep), ": "),
-		"pending         " + maybeCount(rep.Pending) + "  waiting in the engine",
-		"running         " + maybeCount(rep.Running) + "  in the engine's batch",
-		fmt.Sprintf("outstanding     %d  sent by the balancer, not finished", rep.Outstanding),
+		"pending         " + maybeCount(rep.Pending) + " requests waiting in the engine",
+		"running         " + maybeCount(rep.Running) + " requests in the engine's batch",
+		fmt.Sprintf("outstanding     %d requests sent by the balancer, not finished", rep.Outstanding),
 		"KV utilisation  " + percent(rep.KV),
 		"prefix hit rate " + percent(rep.PrefixHitRate),
-		"output          " + rate(rep.OutputTokensPerSecond) + " tok/s",
+		"output rate     " + rate(rep.OutputTokensPerSecond) + " tok/s",
 		"last report     " + maybeAge(rep.AgeMillis, s.sinceFetch) + " ago",
 	}
 	if rep.Version != "" {
-		lines = append(lines, "version         "+rep.Version+"  of the engine")
+		lines = append(lines, "engine version  "+rep.Version)
 	}
 	if rep.ReadySince != nil {
 		lines = append(lines, "ready since     "+rep.ReadySince.In(s.snapshot.At.Location()).Format(time.DateTime)+", "+uptime(rep.ReadySince, s.snapshot.At))
@@ -119,7 +119,7 @@ func (s *screen) replicaText(r row) []string {
 			lines = append(lines, fmt.Sprintf("donated         for %s, revenue $%.2f/h", age(s.snapshot.At.Sub(d.Since)), d.EarnsPerHour))
 		}
 	}
-	lines = append(lines, "", "recent requests (refreshed only while view 3, requests, is open):")
+	lines = append(lines, "", "recent requests (as of the last visit of view 3):")
 	n := 0
 	for i := range s.data.requests {
 		if q := &s.data.requests[i]; q.Target == rep.ID {

@@ -90,10 +90,10 @@ func normal() *telemetry.Snapshot {
 		Plan: &telemetry.PlanSummary{
 			At: noon, Status: "optimal", CostPerHour: telemetry.PlanCost{Current: ptr(9.66), Planned: ptr(11.27)},
 			Changes: []telemetry.PlanChange{
-				{Model: llama, Region: "aws/us-east-1", GPU: "L4", Current: 2, Delta: 3, Planned: 5, Reason: "us-east-1 peaks at 5.1k TPS at 12:40, 2 x L4 carry 2.6k; 3 more cost $2.41/h"},
-				{Model: llama, Region: "gcp/europe-west4", GPU: "L4", Current: 2, Delta: -1, Planned: 1, Reason: "its peak of 2.9k TPS needs 1; eu donates 1"},
+				{Model: llama, Region: "aws/us-east-1", GPU: "L4", Current: 2, Delta: 3, Planned: 5, Reason: "peak of 5.1k uncached prompt tokens/s at 12:40; 2 x L4 serve up to 2.6k: add 3 for capacity 6.5k, $2.41/h more; determined by local demand"},
+				{Model: llama, Region: "gcp/europe-west4", GPU: "L4", Current: 2, Delta: -1, Planned: 1, Reason: "peak of 2.9k uncached prompt tokens/s at 12:30; 2 x L4 serve up to 5.6k: donate 1, capacity 2.8k remains, $0.80/h less; determined by min 1"},
 			},
-			Assumed: []string{"a hit rate of 0.57 as in the last day"},
+			Assumed: []string{"Llama-3.1-8B-Instruct: prefix hit rate of 57 %, as in the last day"},
 		},
 		Donations: []telemetry.Donation{{Replica: "us-10", Model: llama, GPU: "L4", Region: "aws/us-east-1", Since: noon.Add(-90 * time.Minute), Until: ptr(noon.Add(30 * time.Minute)), EarnsPerHour: 0.3}},
 		Events: []telemetry.Event{

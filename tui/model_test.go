@@ -357,7 +357,7 @@ func TestSorting(t *testing.T) {
 func TestEverySortKeyMarksItsColumn(t *testing.T) {
 	d := replicasDesk(t, 200, 60, normal())
 	d.poll(0)
-	titles := [sortKeys]string{"REPLICA▲", "STATE▲", "MODEL▲", "GPU▲", "PENDING▼", "RUNNING▼", "OUTSTANDING▼", "KV▼", "HIT▼", "TOK/S▼", "$/H▼", "SEEN▼"}
+	titles := [sortKeys]string{"REPLICA▴", "STATE▴", "MODEL▴", "GPU▴", "PENDING▾", "RUNNING▾", "OUTSTANDING▾", "KV▾", "HIT▾", "TOK/S▾", "$/H▾", "SEEN▾"}
 	for i, title := range titles {
 		d.press(sortLetters[i])
 		if i == 0 {

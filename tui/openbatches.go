@@ -17,8 +17,8 @@ func (s *screen) openBatchSheet() sheet {
 		{column{title: "DONE", minWidth: 5, maxWidth: barWidth + 1 + percentWidth}, "D", "share done", true, false},
 		{column{title: "REQUESTS", minWidth: 8, right: true, dropRank: 4}, "Q", "requests", true, false},
 		{column{title: "REQ/S", minWidth: 5, right: true, dropRank: 1}, "R", "requests per second", true, false},
-		{column{title: "DEADLINE", minWidth: 8, right: true}, "L", "time to the deadline", false, false},
-		{column{title: "ENDS", minWidth: 8, right: true}, "E", "expected time to the end", false, false},
+		{column{title: "DUE IN", minWidth: 8, right: true}, "L", "time to the deadline", false, false},
+		{column{title: "ENDS IN", minWidth: 8, right: true}, "E", "expected time to the end", false, false},
 		{column{title: "COST", minWidth: 6, right: true, dropRank: 7}, "C", "expected cost", true, false},
 	}}
 	for i := range s.snapshot.Batches {
@@ -42,7 +42,7 @@ func (s *screen) openBatchRow(b *telemetry.BatchState) sheetRow {
 		finish = numberCell(left.Seconds(), age(left), roleText)
 		end = s.clock(*b.FinishAt)
 		if b.Late() {
-			finish.role, finish.text, end = roleBad, finish.text+" late", end+", after the deadline"
+			finish.role, finish.text, end = roleBad, finish.text+", late", end+", after the deadline"
 		}
 	}
 	left := b.Deadline.Sub(s.snapshot.At)
@@ -84,11 +84,11 @@ func (s *screen) aboveBatches() []string {
 		}
 	}
 	parts := []segment{
-		{fmt.Sprintf("batches that have not ended: %d", len(s.snapshot.Batches)), s.theme.title},
+		{fmt.Sprintf("%d open batches", len(s.snapshot.Batches)), s.theme.title},
 		{Count(left, "request") + " left", paint{}},
 	}
 	if late > 0 {
-		parts = append(parts, segment{fmt.Sprintf("%d late", late), s.theme.bad})
+		parts = append(parts, segment{fmt.Sprintf("%d expected after the deadline", late), s.theme.bad})
 	}
 	for _, r := range regionsOf(s.snapshot) {
 		deferred := 0

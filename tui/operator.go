@@ -53,8 +53,8 @@ type Verb string
 const (
 	VerbDrain   Verb = "drain"   // let a replica finish its requests and send it no new ones
 	VerbUndrain Verb = "undrain" // send it requests again
-	VerbDonate  Verb = "donate"  // donate it to the spot pool
-	VerbReclaim Verb = "reclaim" // reclaim it from the spot pool
+	VerbDonate  Verb = "donate"  // donate it to other work
+	VerbReclaim Verb = "reclaim" // end its donation: it serves again
 	VerbApply   Verb = "apply"   // apply a plan
 )
 

@@ -319,6 +319,9 @@ func (s *screen) flowName(f flow) string {
 	return s.regionName(f.from) + " " + s.theme.glyphs.arrow + " " + s.regionName(f.to)
 }
 
+// problemsTitle is the heading of the problems: alerts, and machines that start, drain or have failed.
+const problemsTitle = "ALERTS AND NOT READY"
+
 // alertLines lists problems in at most n lines: balancers and replicas that are not
 // ready, alerts, and loads that deviate from their forecasts.
 func (s *screen) alertLines(t *Theme, w, n int) []string {
@@ -327,9 +330,9 @@ func (s *screen) alertLines(t *Theme, w, n int) []string {
 		return nil
 	}
 	if len(problems) == 0 {
-		return []string{t.heading.apply(t.cut("ALERTS", w)), t.good.apply(t.cut(t.glyphs.ready+" none", w))}
+		return []string{t.heading.apply(t.cut(problemsTitle, w)), t.good.apply(t.cut(t.glyphs.ready+" none", w))}
 	}
-	lines := []string{t.heading.apply(t.cut("ALERTS", w))}
+	lines := []string{t.heading.apply(t.cut(problemsTitle, w))}
 	shown := min(len(problems), n-1)
 	spare := n - 1 - len(problems) // lines for the next steps of the first ones
 	for _, p := range problems[:shown] {

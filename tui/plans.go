@@ -51,9 +51,9 @@ func (s *screen) emptyPlan() []string {
 	p := s.snapshot.Plan
 	switch {
 	case p == nil:
-		return []string{"No plan yet", "the controller plans at the interval autoscale.every; run 'skyserve plan' to plan now"}
+		return []string{"No plan yet", "the controller plans every autoscale.every (service.yaml); run 'skyserve plan' to plan now"}
 	case p.Status == "infeasible":
-		return []string{"No feasible plan; see above"}
+		return []string{"No plan satisfies the bounds: see the lines above"}
 	}
 	return []string{"No changes: the running replicas match the plan"}
 }
@@ -89,10 +89,10 @@ func (s *screen) abovePlan() []string {
 		lines = append(lines, t.warn.apply(s.fit(t.text(unmet))))
 	}
 	if p.Error != "" {
-		lines = append(lines, t.bad.apply(s.fit("the latest planning failed: "+t.text(p.Error))))
+		lines = append(lines, t.bad.apply(s.fit("the last attempt to plan failed: "+t.text(p.Error))))
 	}
 	for _, text := range p.Cut {
-		lines = append(lines, t.warn.apply(s.fit("cut by the budget: "+t.text(text))))
+		lines = append(lines, t.warn.apply(s.fit("not added because of the budget: "+t.text(text))))
 	}
 	for _, text := range s.snapshot.Launches.Lines() {
 		lines = append(lines, t.text(s.fit(text)))
@@ -140,7 +140,7 @@ func (s *screen) donationSheet() sheet {
 		}
 		donated := max(s.snapshot.At.Sub(d.Since), 0)
 		earned := d.EarnsPerHour * donated.Hours()
-		until := textCell("reclaimed", roleMuted)
+		until := textCell("no end", roleMuted)
 		if d.Until != nil {
 			until = textCell(d.Until.In(s.snapshot.At.Location()).Format("15:04"), roleText)
 		}

@@ -136,7 +136,7 @@ func (s *screen) requestDetails(r *RequestRow) []string {
 		line += ", forwarded by " + r.From
 	}
 	if r.Tenant != "" {
-		line += ", key " + r.Tenant
+		line += ", tenant " + r.Tenant
 	}
 	line += fmt.Sprintf(", policy %s, %s", orUnknown(r.Policy), Count(r.Tries, "attempt"))
 	if r.PromptTokens != nil {

@@ -29,7 +29,7 @@ const (
 )
 
 // sortWords are the names of the sort keys in the help.
-var sortWords = [sortKeys]string{"replica", "state", "model", "GPU", "pending", "running", "outstanding", "KV", "hit rate", "tok/s", "cost", "age"}
+var sortWords = [sortKeys]string{"replica", "state", "model", "GPU", "pending", "running", "outstanding", "KV", "hit rate", "tok/s", "cost", "time since the last report"}
 
 // sortOrder is a sort key and whether its default direction is reversed. Text sorts
 // ascending by default, numbers descending, so that the busiest replicas come first.

@@ -88,7 +88,7 @@ var unicodeGlyphs = glyphs{
 	vertical: []string{"▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"},
 	zero:     "▁",
 	ellipsis: "…", rule: "─", cursor: "▸", up: "↑", down: "↓",
-	ascending: "▲", descending: "▼", separator: "·", arrow: "→",
+	ascending: "▴", descending: "▾", separator: "·", arrow: "→",
 	ready: "●", starting: "◌", warning: "▲", failed: "✗", draining: "▽", donated: "◇",
 	mark: "✓", changed: "*", dash: "╌", shade: "░", heavy: "━", point: "•",
 }

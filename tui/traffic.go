@@ -79,7 +79,7 @@ func trafficDetails(name string, t *telemetry.Traffic) string {
 		return name + ": traffic unknown, no reachable balancer reports it"
 	}
 	o, u := t.Outcomes, t.Usage
-	return fmt.Sprintf("%s, last %.0f s: %d requests served, %d limited (429), %d failed (5xx), %d retries; %d prompt tokens, of which %d cached; %d output tokens",
+	return fmt.Sprintf("%s, last %.0f s: %d requests served, %d rejected (429), %d failed (5xx), %d retries; %d prompt tokens, of which %d cached; %d output tokens",
 		name, t.Seconds, o.Served, o.Limited, o.Failed, o.Retries, u.PromptTokens, u.CachedTokens, u.OutputTokens)
 }
 
@@ -152,7 +152,7 @@ func (s *screen) modelSheet() sheet {
 func (s *screen) tenantSheet() sheet {
 	columns := []sheetColumn{
 		{column{title: "TENANT", minWidth: 8, maxWidth: 24}, "N", "tenant", false, false},
-		{column{title: "KEY", minWidth: 8, maxWidth: 24, dropRank: 1}, "K", "API key or user", false, false},
+		{column{title: "KEY OR USER", minWidth: 8, maxWidth: 24, dropRank: 1}, "K", "API key or user", false, false},
 	}
 	sh := sheet{noun: "key", columns: append(columns, s.trafficColumns()...), empty: []string{
 		"No API key was used within the last minute", "requests without a key are counted by model only: view 9; 'skyserve usage' shows earlier usage",

@@ -46,8 +46,8 @@ func TestRequestsShowTheDecisionAndItsReason(t *testing.T) {
 	d.wants("queued", "in flight", "finished", "rejected 429", "→ lb-europe-west4-0", "75%", "1.24s", "182ms", "no capacity within the maximum queue time")
 	d.press("j", "j")
 	d.press("F") // by time to first token; the selection stays on its request
-	d.wants("TTFT▼")
-	d.wants("request req-3 at lb-us-east-1-0, key acme, policy cost, 1 attempt")
+	d.wants("TTFT▾")
+	d.wants("request req-3 at lb-us-east-1-0, tenant acme, policy cost, 1 attempt")
 	d.run(d.press("enter"))
 	d.wants("routing decision", "all about req-3", "Policy cost chose us-1")
 	d.press("esc")
@@ -143,12 +143,12 @@ func TestActionsRequireConfirmation(t *testing.T) {
 	}{
 		{[]string{"2", "x"}, []string{"drain: select a replica,"}, nil},
 		{[]string{"2", "j", "j", "j", "j", "x"}, []string{"Drain us-0?", "us-east-1: 1 of 2 ready replicas remain"}, []Action{{Verb: VerbDrain, Replica: "us-0"}}},
-		{[]string{"2", "G", "o"}, []string{"Donate eu-1?", "joins the spot pool until reclaimed", "europe-west4: 1 of 2 ready"}, []Action{{Verb: VerbDonate, Replica: "eu-1"}}},
+		{[]string{"2", "G", "o"}, []string{"Donate eu-1?", "keeps running for other work until you reclaim it", "europe-west4: 1 of 2 ready"}, []Action{{Verb: VerbDonate, Replica: "eu-1"}}},
 		{[]string{"2", "G", "c"}, []string{"reclaim: eu-1 is not donated"}, nil},
-		{[]string{"6", "j", "c"}, []string{"Reclaim us-10?", "It receives requests again"}, []Action{{Verb: VerbReclaim, Replica: "us-10"}}},
+		{[]string{"6", "j", "c"}, []string{"Reclaim us-10?", "It serves again at once"}, []Action{{Verb: VerbReclaim, Replica: "us-10"}}},
 		{[]string{"2", "j", "j", "j", "j", "j", "j", "u"}, []string{"Undrain us-3?"}, []Action{{Verb: VerbUndrain, Replica: "us-3"}}},
 		{[]string{"2", "j", "j", "j", "j", "space", "space", "x"}, []string{"Drain us-0, us-1?", "us-east-1: 0 of 2 ready replicas remain"}, []Action{{Verb: VerbDrain, Replica: "us-0"}, {Verb: VerbDrain, Replica: "us-1"}}},
-		{[]string{"5", "a"}, []string{"Apply the plan from 12:00?", "3 replicas added, 1 removed. $9.66/h → $11.27/h"}, []Action{{Verb: VerbApply}}},
+		{[]string{"5", "a"}, []string{"Apply the plan from 12:00?", "Adds 3 replicas and removes 1. $9.66/h → $11.27/h"}, []Action{{Verb: VerbApply}}},
 		{[]string{":", "drain eu-0", "enter"}, []string{"Drain eu-0?"}, []Action{{Verb: VerbDrain, Replica: "eu-0"}}},
 		{[]string{":", "undrain gone-1", "enter"}, []string{"Undrain gone-1?"}, []Action{{Verb: VerbUndrain, Replica: "gone-1"}}},
 	}
@@ -401,7 +401,7 @@ func TestTheMouse(t *testing.T) {
 	d.wants("[2 replicas]", "region: aws/us-east-1", "us-0")
 	d.press("esc", "2")
 	click(d, 3, 3)
-	d.wants("REPLICA▼")
+	d.wants("REPLICA▾")
 	click(d, 30, 0)
 	click(d, 110, 1)
 	d.send(tea.MouseWheelMsg{Button: tea.MouseWheelDown})
@@ -639,7 +639,7 @@ func TestEscReturnsThroughAllLevels(t *testing.T) {
 
 func TestModelsAndTenants(t *testing.T) {
 	d := deskIn(t, 200, 40, normal(), "9", "j")
-	d.wants("5/9", "31", "4%", "357ms", "1.07s", "2.86s", "PROMPT TOK/S", "5.3k", "60%", "1.9k", "5.29", "1764 requests served, 3 limited (429), 69 failed (5xx)")
+	d.wants("5/9", "31", "4%", "357ms", "1.07s", "2.86s", "PROMPT TOK/S", "5.3k", "60%", "1.9k", "5.29", "1764 requests served, 3 rejected (429), 69 failed (5xx)")
 	d = deskIn(t, 120, 40, normal(), "0", "j")
 	d.wants("ana@example.com", "acme", "batch-jobs", "17%", "0.60", "key ana@example.com, last 60 s: 504 requests served")
 	d.press("tab", "tab") // us-east-1 only

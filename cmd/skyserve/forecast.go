@@ -97,7 +97,7 @@ Problems of a history (gaps, duplicates, late rows, counter resets) are repaired
 omitted, and reported on standard error.`,
 		Example: `  skyserve forecast --history week.csv
   skyserve forecast --history week.csv.gz --backtest --horizon 1h
-  skyserve forecast --history week.csv --tier NIW --step 15m -o svg --out niw.svg
+  skyserve forecast --history week.csv --tier deferred --step 15m -o svg --out deferred.svg
   skyserve forecast --history http://127.0.0.1:8101 --forecaster auto -o json
   skyserve forecast --history prometheus+http://127.0.0.1:9090 --model chat`,
 		Args: noArgs,
@@ -119,7 +119,7 @@ omitted, and reported on standard error.`,
 	flags.StringSliceVar(&o.forecasters, "forecaster", nil, "forecaster, repeatable or comma-separated: "+strings.Join(forecasterNames(), ", ")+" (default: all)")
 	flags.StringSliceVar(&o.series, "series", nil, "only series whose name (region, model and tier) contains `NAME`")
 	flags.StringSliceVar(&o.models, "model", nil, "only this `MODEL`")
-	flags.StringSliceVar(&o.tiers, "tier", nil, "only this `TIER`: IW-F (fast), IW-N (normal) or NIW (deferred)")
+	flags.StringSliceVar(&o.tiers, "tier", nil, "only this `TIER`: fast (IW-F), normal (IW-N) or deferred (NIW)")
 	flags.StringSliceVar(&o.regions, "region", nil, "only this `REGION`")
 	o.list.registerList(cmd, forecastFormats...)
 	flags.StringVar(&o.file, "out", "", "write to `FILE` instead of standard output")
@@ -236,6 +236,11 @@ func historyError(ctx context.Context, source string, err error) error {
 
 // filter keeps the series that match the flags.
 func (o *forecastOptions) filter(h *demand.History) error {
+	for i, name := range o.tiers {
+		if tier, err := service.ParseTier(name); err == nil {
+			o.tiers[i] = string(tier)
+		}
+	}
 	all := h.Series
 	h.Series = slices.DeleteFunc(slices.Clone(all), func(k forecast.KeyedSeries) bool {
 		return !oneOf(o.models, k.Model) || !oneOf(o.tiers, string(k.Tier)) || !oneOf(o.regions, string(k.Region)) || !o.named(k.SeriesKey.String())

@@ -27,7 +27,7 @@ func TestFormerJSONKeysHaveTheSameValues(t *testing.T) {
 		{telemetry.Reload{NotApplied: []string{"us-9"}}, map[string]string{"not_applied": "left"}},
 		{record.RequestRecord{HeldFor: "us-1"}, map[string]string{"held_for": "kept_for"}},
 		{record.Attempt{HeldFor: "us-1"}, map[string]string{"held_for": "kept_for"}},
-		{plan.ReplicaChange{ReceivedTPS: 12}, map[string]string{"received_tps": "taken_tps"}},
+		{plan.ReplicaChange{ReceivedTPS: 12, ForwardedTPS: 7}, map[string]string{"received_tps": "taken_tps", "forwarded_tps": "sent_tps"}},
 		{plan.CommitmentLoad{MinTPS: 3, PeakOverMin: &ratio}, map[string]string{"min_tps": "least_tps", "peak_over_min": "peak_over_least"}},
 		{plan.CommitmentCost{Option: "mixed"}, map[string]string{"option": "way"}},
 		{plan.RuleOutcome{MaxReplicas: 4}, map[string]string{"max_replicas": "most_replicas"}},

@@ -100,7 +100,7 @@ func (o *loadOptions) flags(f *pflag.FlagSet) {
 	f.DurationVar(&o.timeout, "timeout", 0, "timeout of a request (default: none)")
 	f.Uint64Var(&o.seed, "seed", 1, "random seed")
 	f.StringVar(&o.model, "model", "", "model `NAME` (default: the first that the target lists)")
-	f.StringVar(&o.tier, "tier", "", "tier of requests without one: IW-F (interactive, fast), IW-N (interactive, normal) or NIW (deferred)")
+	f.StringVar(&o.tier, "tier", "", "tier of requests without one: fast (IW-F, interactive), normal (IW-N, interactive) or deferred (NIW)")
 	f.StringVar(&o.apiKey, "api-key", "", "source of the API key to send, as `env:NAME`")
 	f.BoolVar(&o.ignoreEOS, "ignore-eos", true, "request responses of exactly the workload's length")
 	f.Float64Var(&o.trace.RateScale, "rate-scale", 1, "with FILE: scale the request rate, 2 = twice the rate")

@@ -39,7 +39,7 @@ var mistakes = []mistake{
 	{name: "unknown engine", edit: [2]string{"kind: sim", "kind: vlm"}, code: exitUsage, says: []string{"did you mean \"vllm\"?"}},
 	{name: "unknown policy", edit: [2]string{"policy: cost", "policy: round_robin"}, code: exitUsage, says: []string{"did you mean \"round-robin\"?"}},
 	{name: "duration without a unit", edit: [2]string{"ttft: 1s", "ttft: 1"}, code: exitUsage, says: []string{"got 1; add a unit, such as 1ms or 1s"}},
-	{name: "unknown tier", edit: [2]string{"IW-F:", "fast:"}, code: exitUsage, says: []string{"must be one of IW-F, IW-N, NIW, got \"fast\""}},
+	{name: "unknown tier", edit: [2]string{"IW-F:", "gold:"}, code: exitUsage, says: []string{"must be one of IW-F, IW-N, NIW, fast, normal, deferred, got \"gold\""}},
 	{name: "unknown GPU", edit: [2]string{"type: L4", "type: L5"}, base: rightCloudFile, code: exitUsage, says: []string{"did you mean \"L4\"?"}},
 	{name: "misspelled region", edit: [2]string{"us-east-1", "us-esat-1"}, base: rightCloudFile, code: exitUsage, says: []string{"is not a region of AWS, got \"aws/us-esat-1\"; did you mean aws/us-east-1?"}},
 	{name: "region without its cloud", edit: [2]string{"aws/us-east-1", "us-east-1"}, base: rightCloudFile, code: exitUsage, says: []string{"did you mean aws/us-east-1?"}},

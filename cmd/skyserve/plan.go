@@ -144,7 +144,7 @@ func (o *planOptions) reviewFlags(cmd *cobra.Command) {
 	flags.StringVar(&o.review.PeakLevel, "peak-quantile", plan.DefaultPeakLevel, "quantile of the forecast peak to plan for: "+strings.Join(forecast.PeakLevels, ", ")+" (expected = the mean)")
 	flags.Float64Var(&o.review.Gap, "gap", 0, "relative optimality gap at which the solver stops (0 = proven optimal)")
 	flags.Float64Var(&o.review.LocalShare, "local-share", plan.DefaultLocalShare, "minimum share of a region's own peak that its own replicas must serve")
-	flags.StringSliceVar(&o.review.Survive, "survive", nil, "serve all load even after the loss of any one of these `REGIONS`, comma-separated, or any")
+	flags.StringSliceVar(&o.review.Survive, "survive", nil, "serve all load even after the loss of any one of these `REGIONS`, comma-separated (any = of every region)")
 	flags.DurationVar(&o.review.MaxRTT, "max-rtt", 0, "maximum round-trip time to a region that serves another region's load (default: the service's, else unlimited)")
 	flags.BoolVar(&o.review.AllowSwitch, "reuse-machines", false, "allow a model to reuse machines that another model releases")
 }

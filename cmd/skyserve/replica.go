@@ -51,7 +51,7 @@ Replicas of local and cloud regions can be added and removed. In clouds this cha
 bill and requires confirmation (--yes skips it). Replicas of static regions are listed in
 service.yaml; they can be drained and donated. The commands drain, donate and reclaim are
 not available for a service with cloud regions; remove drains the replica first.
-drain, donate and remove prompt for confirmation before they take the last ready replica of
+drain, donate and remove prompt for confirmation before they act on the last ready replica of
 a model (--force skips it).
 
 Exit codes: 0 done or no change, 1 failed, 2 usage or not allowed by service.yaml,
@@ -125,9 +125,9 @@ func newReplicaRemoveCmd(o *replicaOptions) *cobra.Command {
 	return cmd
 }
 
-// addForce adds --force to a command that takes replicas from the service.
+// addForce adds --force to a command that takes replicas out of service.
 func (o *replicaOptions) addForce(cmd *cobra.Command) {
-	cmd.Flags().BoolVar(&o.force, "force", false, "take also the last ready replica of a model")
+	cmd.Flags().BoolVar(&o.force, "force", false, "allow it for the last ready replica of a model")
 }
 
 // addYes adds --yes to a command that can change the bill.

@@ -70,8 +70,10 @@ cache-aware:skylb is SGLang's router as in SkyLB's evaluation.
 'skyserve sim list -o yaml NAME' prints their values, with comments.
 
 The sage-... scenarios are SageServe's evaluation: replicas are autoscaled, --strategy
-compares scaling strategies, and --set accepts ` + strings.Join(eval.SageSettingNames(), ", ") + `. The
-demand file given by --trace has the columns minute, model, tier, prompt_tokens.
+compares scaling strategies. The demand file given by --trace has the columns minute,
+model, tier, prompt_tokens. --set accepts these settings:
+
+` + sageSettingsHelp() + `
 
 -o json prints one object per scenario, one per line; -o yaml one document each. -o html prints a page with the table,
 charts, and the load over time (of the first seed).`,
@@ -117,6 +119,15 @@ charts, and the load over time (of the first seed).`,
 	flags.StringVar(&o.regionMix, "region-mix", "", "with sage-... and --trace: `FILE` with the regions' shares of the requests")
 	flags.StringSliceVar(&o.weights, "weights", nil, "with --trace: regions' shares of the requests, as `REGION=W,...` (default: by clients)")
 	return cmd
+}
+
+// sageSettingsHelp lists the settings of SageServe's scenarios with their meanings.
+func sageSettingsHelp() string {
+	lines := make([]string, 0, len(eval.AllSageSettings()))
+	for _, s := range eval.AllSageSettings() {
+		lines = append(lines, fmt.Sprintf("    %-10s  %s", s.Name, s.Meaning))
+	}
+	return strings.Join(lines, "\n")
 }
 
 func runSim(ctx context.Context, o *simRunOptions, names []string, out, errOut io.Writer) error {

@@ -107,8 +107,8 @@ func TestCheckLocalName(t *testing.T) {
 	const hosted, embedded = "provider: route53, name: chat.example.com, zone: example.com", "provider: embedded, name: chat.example.com"
 	for _, tt := range []struct{ region, dns, want string }{
 		{"{name: local/us}", hosted, "dns.provider: a public name cannot resolve to the balancers of regions[0] (local/us)"},
-		{`{name: local/us, public: ["http://127.0.0.1:8001"]}`, hosted, "regions[0].public[0]: must not be a loopback address"},
-		{`{name: local/us, public: ["http://[::1]:8001"]}`, hosted, "regions[0].public[0]: must not be a loopback address"},
+		{`{name: local/us, public_urls: ["http://127.0.0.1:8001"]}`, hosted, "regions[0].public_urls[0]: must not be a loopback address"},
+		{`{name: local/us, public_urls: ["http://[::1]:8001"]}`, hosted, "regions[0].public_urls[0]: must not be a loopback address"},
 		{`{name: local/basement, public: ["http://203.0.113.7"]}`, hosted, "regions[0].name: finding the AWS region nearest to local/basement"},
 		{`{name: local/basement, public: ["http://127.0.0.1:8001"]}`, embedded, ""},
 		{`{name: local/us, public: ["http://203.0.113.7"]}`, hosted, ""},

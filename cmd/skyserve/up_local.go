@@ -30,9 +30,9 @@ func checkLocalName(spec *service.Spec) error {
 			record, err := dns.ParseRecord(service.NameRecord{ID: r.Name.Place(), Public: base})
 			switch {
 			case err != nil:
-				return fmt.Errorf("regions[%d].public[%d]: %w", i, j, err)
+				return fmt.Errorf("regions[%d].public_urls[%d]: %w", i, j, err)
 			case record.Address.IsLoopback() && spec.DNS.Provider == service.DNSRoute53:
-				return fmt.Errorf("regions[%d].public[%d]: must not be a loopback address, which other machines cannot reach, got %s", i, j, base)
+				return fmt.Errorf("regions[%d].public_urls[%d]: must not be a loopback address, which other machines cannot reach, got %s", i, j, base)
 			}
 		}
 		if spec.DNS.Provider != service.DNSRoute53 {

@@ -32,8 +32,9 @@ var waitModes = []string{string(waitReplicas), string(waitBalancers), string(wai
 // String implements pflag.Value.
 func (m *waitMode) String() string { return string(*m) }
 
-// Type implements pflag.Value.
-func (m *waitMode) Type() string { return "PART" }
+// Type implements pflag.Value. The help of a bool does not show the value of the flag alone, which would look like
+// a part of the syntax: --wait PART[=replicas].
+func (m *waitMode) Type() string { return "bool" }
 
 // Set implements pflag.Value. It also accepts the values of the former boolean flag.
 func (m *waitMode) Set(text string) error {
@@ -54,7 +55,7 @@ func (m *waitMode) Set(text string) error {
 func registerWaitFlag(cmd *cobra.Command, m *waitMode) {
 	*m = waitReplicas
 	flag := cmd.Flags().VarPF(m, "wait", "", "wait until this `PART` of the service is ready: replicas, balancers or none (the controller starts the replicas)")
-	flag.NoOptDefVal = string(waitReplicas)
+	flag.NoOptDefVal = "true"
 	_ = cmd.RegisterFlagCompletionFunc("wait", cobra.FixedCompletions(waitModes, cobra.ShellCompDirectiveNoFileComp)) // fails only for an unknown flag
 }
 

@@ -179,7 +179,7 @@ func (o *Client) dial(ctx context.Context, addr string) (net.Conn, error) {
 	return (&net.Dialer{Timeout: dialTimeout}).DialContext(ctx, "tcp", addr)
 }
 
-// Revoke sends a machine the revocation list. A machine with a newer list rejects it: a *Refusal
+// Revoke sends a machine the revocation list. A machine with a newer list rejects it: a *StatusError
 // with status 409.
 func (o *Client) Revoke(ctx context.Context, m Target) error {
 	return o.put(ctx, m, o.Party.To(m.Name), pathRevoked, revocation{List: string(o.Revoked.Text())})

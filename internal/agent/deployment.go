@@ -25,7 +25,8 @@ type Deployment struct {
 	Revision string `json:"revision"`
 	// Units are started in their order.
 	Units []Unit `json:"units"`
-	// Proxy is the proxy through which balancers use an engine on loopback; nil = none.
+	// Proxy is the proxy through which balancers use an engine on loopback; nil = none. Its JSON key, and some
+	// others of this file, are former names: an agent of the previous version rejects unknown keys.
 	Proxy *Proxy `json:"front,omitempty"`
 	// Cloud lets the controller call the cloud's API through this machine; nil = it cannot.
 	Cloud *CloudAccess `json:"cloud,omitempty"`
@@ -50,7 +51,7 @@ type Unit struct {
 	Image string   `json:"image,omitempty"`
 	Args  []string `json:"args,omitempty"`
 	// Port is the container's port, published on the same port of the machine's loopback. GPUs
-	// makes all GPUs available to the container, after a check of their driver. Cache is its
+	// makes all GPUs available to the container, after a check of their driver. CacheDir is its
 	// download directory.
 	Port     int    `json:"port,omitempty"`
 	GPUs     bool   `json:"gpus,omitempty"`
@@ -84,7 +85,7 @@ type Unit struct {
 	ReadinessKey string `json:"ready_key,omitempty"`
 }
 
-// Proxy is an mTLS listener for balancers. It forwards their requests to To.
+// Proxy is an mTLS listener for balancers. It forwards their requests to Upstream.
 type Proxy struct {
 	Listen   string `json:"listen"` // host:port
 	Upstream string `json:"to"`     // http URL on this machine
@@ -130,7 +131,8 @@ type Status struct {
 	Issuer string `json:"issuer,omitempty"`
 	// Revoked is the number of its revocation list; 0 = none.
 	Revoked int64 `json:"revoked,omitempty"`
-	// InterruptionAt is when the cloud will have interrupted the machine, if announced.
+	// InterruptionAt is when the cloud will have interrupted the machine, if announced. A controller of the previous
+	// version reads only the former names gone_at and advised_at.
 	InterruptionAt time.Time `json:"gone_at,omitzero"`
 	// RebalanceAt is the time of the cloud's rebalance recommendation: an interruption is likely, but
 	// the machine keeps serving.

@@ -1,5 +1,5 @@
 // Package agent contains the agent that runs on every machine of a service in a cloud, and its
-// client, Operator.
+// client, Client.
 //
 // A machine boots without secrets: it only has its name and the fingerprint of its service's CA. It
 // generates a key and publishes the key's fingerprint. Only the machine and the owner of its AWS
@@ -8,7 +8,7 @@
 // (units, configuration and secrets). From then on both sides authenticate each other by
 // certificates. docs/security.md describes the permissions.
 //
-// Read deployment.go first, then agent.go, serve.go and units.go (the agent), and operator.go (the
+// Read deployment.go first, then agent.go, serve.go and units.go (the agent), and client.go (the
 // client). run_*.go run units. proxy.go is the proxy through which balancers use an engine.
-// publish.go, notice.go and maintenance.go call the cloud's metadata server.
+// publish.go, interruption.go and maintenance.go call the cloud's metadata server.
 package agent

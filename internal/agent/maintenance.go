@@ -107,7 +107,7 @@ func isNotFound(err error) bool {
 	return errors.As(err, &me) && me.status == http.StatusNotFound
 }
 
-// earliestOf returns a Notice that polls all given ones and reports the earliest interruption. It
+// earliestOf returns a poller that polls all given ones and reports the earliest interruption. It
 // returns their errors only if none of them reports an interruption.
 func earliestOf(all ...InterruptionPoller) InterruptionPoller {
 	return func(ctx context.Context) (at time.Time, announced bool, err error) {

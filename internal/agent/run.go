@@ -15,7 +15,7 @@ type Runner interface {
 	// Names returns the units that the runner runs or should run, including those that were started
 	// before the agent was restarted.
 	Names(ctx context.Context) ([]string, error)
-	// Start starts a unit and restarts it when it exits. A unit whose Fixed part has not changed keeps
+	// Start starts a unit and restarts it when it exits. A unit whose ImmutableHash has not changed keeps
 	// running: started is then false. report receives the progress of slow steps.
 	Start(ctx context.Context, u Unit, report func(Progress)) (started bool, err error)
 	// Reload signals a unit that its files have changed.

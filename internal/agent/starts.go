@@ -17,8 +17,8 @@ type startState struct {
 	agentStartedAt time.Time
 	timer          *startTimer // nil before the first start
 	failure        *Failure
-	// unit is the unit whose restarts are counted. known is its count at the last check, base its count when it
-	// was last ready or started.
+	// unit is the unit whose restarts are counted. lastRestarts is its count at the last check, baseRestarts its
+	// count when it was last ready or started; hasBaseline is false while that is unknown.
 	unit                       string
 	lastRestarts, baseRestarts int
 	hasBaseline                bool

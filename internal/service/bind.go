@@ -118,14 +118,19 @@ func (b *binder) bindStruct(n ast.Node, v reflect.Value, p path) {
 	fields := fieldsOf(v.Type())
 	seen, meant := map[string]bool{}, map[string]bool{}
 	for _, e := range entries {
-		i := slices.IndexFunc(fields, func(f field) bool { return f.key == e.key })
+		i := slices.IndexFunc(fields, func(f field) bool { return f.key == e.key || f.former != "" && f.former == e.key })
 		if i < 0 {
 			b.unknownKey(e, p, v.Type().Name(), keysOf(fields))
 			meant[Nearest(e.key, keysOf(fields))] = true
 			continue
 		}
-		seen[e.key] = true
-		b.bind(e.value, v.Field(fields[i].index), p.key(e.key), fields[i].rule)
+		f := fields[i]
+		if seen[f.key] { // equal keys are reported by entries
+			b.reportAt(e.at, p.key(f.key), Error{Problem: fmt.Sprintf("is set twice: %s is its former name", f.former), Suggestion: "remove " + f.former})
+			continue
+		}
+		seen[f.key] = true
+		b.bind(e.value, v.Field(f.index), p.key(f.key), f.rule)
 	}
 	for _, f := range fields {
 		if rules[f.rule].required && !seen[f.key] {
@@ -206,8 +211,14 @@ func (b *binder) bindMap(n ast.Node, v reflect.Value, p path, ruleKey string) {
 		return
 	}
 	m := reflect.MakeMap(v.Type())
+	list, _ := wordsOf(ruleKey)
 	for _, e := range entries {
+		e.key = list.canonical(e.key)
 		if !b.checkKey(e, p, ruleKey) {
+			continue
+		}
+		if m.MapIndex(reflect.ValueOf(e.key).Convert(v.Type().Key())).IsValid() {
+			b.reportAt(e.at, p.key(e.key), Error{Problem: fmt.Sprintf("is set twice, as %s and as %s", e.key, list.wordFor(e.key)), Suggestion: "keep one of them"})
 			continue
 		}
 		value := reflect.New(v.Type().Elem()).Elem()

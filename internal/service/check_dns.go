@@ -85,7 +85,7 @@ func (c *checker) checkDNSClient(client DNSClient, p path) {
 
 // checkPublic validates the public URLs of a region's balancers.
 func (c *checker) checkPublic(r *RegionSpec, p path) {
-	at := p.key("public")
+	at := p.key("public_urls")
 	if c.at[at] == nil || !c.valid(at) {
 		return
 	}

@@ -97,7 +97,7 @@ func (r ControlledReplica) ForRegion(balancer Region) ReplicaConfig {
 	return c
 }
 
-// Donation is the period of a replica's donation to the spot pool.
+// Donation is the period in which a replica is donated to other work.
 type Donation struct {
 	Since time.Time `json:"since"`
 	// Until is when the replica is removed, unless it is reclaimed before; zero = never. A replica

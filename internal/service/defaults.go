@@ -27,15 +27,15 @@ var defaults = map[string]defaultValue{
 
 	"RegionSpec.balancers": {1, "one handles several thousand streams; a second one is for redundancy"},
 
-	"BalancerSpec.policy":      {"cost", "the lowest estimated latency: queueing, prefill of uncached tokens, delay of other requests, network"},
-	"BalancerSpec.push":        {"pending", "a replica gets a request only when none is pending there, so requests queue where they can still be rerouted (SkyLB 3.3)"},
-	"BalancerSpec.order":       {"fcfs", "the order that clients expect"},
-	"BalancerSpec.forward":     {true, "using idle replicas in other regions is the point of a multi-region service"},
-	"BalancerSpec.tau":         {10, "a small buffer for arriving requests that still spreads a burst (SkyLB 3.3)"},
-	"BalancerSpec.queue_limit": {4096, "more than clients wait for; memory.requests limits their bytes"},
-	"BalancerSpec.max_wait":    {60 * time.Second, "the longest latency that the normal interactive tier tolerates"},
-	"BalancerSpec.tau_n":       {5 * time.Second, "most clients still wait 5 s after the target, fewer later"},
-	"BalancerSpec.tau_p":       {time.Second, "the whole target of IW-F, so that such a request is urgent on arrival"},
+	"BalancerSpec.policy":            {"cost", "the lowest estimated latency: queueing, prefill of uncached tokens, delay of other requests, network"},
+	"BalancerSpec.push":              {"pending", "a replica gets a request only when none is pending there, so requests queue where they can still be rerouted (SkyLB 3.3)"},
+	"BalancerSpec.order":             {"fcfs", "the order that clients expect"},
+	"BalancerSpec.forward":           {true, "using idle replicas in other regions is the point of a multi-region service"},
+	"BalancerSpec.peer_queue_limit":  {10, "a small buffer for arriving requests that still spreads a burst (SkyLB 3.3)"},
+	"BalancerSpec.queue_limit":       {4096, "more than clients wait for; memory.requests limits their bytes"},
+	"BalancerSpec.max_wait":          {60 * time.Second, "the longest latency that the normal interactive tier tolerates"},
+	"BalancerSpec.dpa_severe_after":  {5 * time.Second, "most clients still wait 5 s after the target, fewer later"},
+	"BalancerSpec.dpa_urgent_before": {time.Second, "the whole target of IW-F, so that such a request is urgent on arrival"},
 
 	"BalancerSpec.max_cold_wait":           {15 * time.Minute, "a VM boots, pulls an image of 10 GB and loads the weights of a large model in 10 to 15 minutes"},
 	"BalancerSpec.hold_deferred":           {true, "batch requests only use spare capacity (SageServe 6.2)"},
@@ -60,8 +60,8 @@ var defaults = map[string]defaultValue{
 	"Autoscale.forecast": {"auto", "the best forecaster depends on the traffic"},
 	"Autoscale.every":    {time.Hour, "SageServe forecasts and optimises every hour"},
 
-	"Autoscale.late":       {0.05, "the target of IW-F is stated for the 95th percentile (SageServe section 2.2)"},
-	"Autoscale.donate_for": {time.Hour, "until the next plan: by then it was not needed for a whole hour"},
+	"Autoscale.ttft_miss_target": {0.05, "the target of IW-F is stated for the 95th percentile (SageServe section 2.2)"},
+	"Autoscale.donate_for":       {time.Hour, "until the next plan: by then it was not needed for a whole hour"},
 
 	"Autoscale.scale_to_zero_after": {10 * time.Minute, "about the time that starting a replica again takes, so that a pause in a conversation does not cost a start"},
 
@@ -87,7 +87,7 @@ var simDefaults = map[string]defaultValue{
 
 // Default is a default value for the guide.
 type Default struct {
-	// Key is the type and key: BalancerSpec.tau.
+	// Key is the type and key: BalancerSpec.queue_limit.
 	Key string
 	// Value is the default in the notation of service.yaml.
 	Value string
@@ -95,7 +95,7 @@ type Default struct {
 	Reason string
 }
 
-// DefaultOf returns the default of a key such as BalancerSpec.tau, if it has one.
+// DefaultOf returns the default of a key such as BalancerSpec.queue_limit, if it has one.
 func DefaultOf(key string) (Default, bool) {
 	d, ok := defaults[key]
 	if !ok {

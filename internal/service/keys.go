@@ -164,7 +164,7 @@ func (k *APIKey) setAttribute(attribute, value string) error {
 		return nil
 	case "max_tier":
 		if value == "" {
-			return fmt.Errorf("max_tier: is empty: must be one of IW-F, IW-N, NIW")
+			return fmt.Errorf("max_tier: is empty: must be fast (IW-F), normal (IW-N) or deferred (NIW)")
 		}
 		tier, err := ParseTier(value)
 		if err != nil {

@@ -2,6 +2,7 @@ package service
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -311,7 +312,7 @@ func TestCheckValue(t *testing.T) {
 		{"BalancerSpec.policy", "bf-io", ""},
 		{"Autoscale.strategy", "chiron", `is not implemented in this version, got "chiron"; use one of manual, reactive, lt-i, lt-u, lt-ua, predictive, auto`},
 		{"BalancerSpec.policy", "skylib", `did you mean "skylb"?`},
-		{"BalancerSpec.tau", "anything", ""},
+		{"BalancerSpec.peer_queue_limit", "anything", ""},
 	} {
 		err := CheckValue(c.key, c.word)
 		if err != nil {
@@ -362,5 +363,55 @@ func TestParseDeployed(t *testing.T) {
 	}
 	if _, err := ParseDeployed("service.yaml", []byte("name: chat\n")); err == nil {
 		t.Error("ParseDeployed accepts a file without models")
+	}
+}
+
+// The former names of keys, and the words for tiers, are read like the keys and SageServe's abbreviations. Marshal writes
+// the keys.
+func TestFormerKeysAndTierWordsAreEquivalent(t *testing.T) {
+	file := func(tps, public, balancer, late, fast, deferred string) string {
+		return fmt.Sprintf(`name: chat
+models: [{name: m, engine: {kind: sim}, gpus: [{type: L4, %s: 900}], slo: {%s: {ttft: 2s}, %s: {deadline: 2h}}}]
+regions: [{name: local/us, %s: ["http://203.0.113.7:8001"]}]
+balancer: {%s, auth: {oidc: [{issuer: "https://login.example.com", audience: chat, tier: %s, max_tier: %s}]}}
+autoscale: {%s: 0.1}
+`, tps, fast, deferred, public, balancer, deferred, fast, late)
+	}
+	now, err := Parse("service.yaml", []byte(file("prompt_tokens_per_second", "public_urls", "peer_queue_limit: 3, dpa_severe_after: 9s, dpa_urgent_before: 2s", "ttft_miss_target", "fast", "deferred")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	former, err := Parse("service.yaml", []byte(file("tps", "public", "tau: 3, tau_n: 9s, tau_p: 2s", "late", "IW-F", "NIW")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !reflect.DeepEqual(now, former) {
+		t.Errorf("got  %+v\nwant %+v", former, now)
+	}
+	if now.Balancer.Tau != 3 || now.Models[0].GPUs[0].TPS != 900 || now.Models[0].SLO[TierFast].TTFT != 2*time.Second || now.Balancer.Auth.OIDC[0].Tier != TierDeferred {
+		t.Errorf("got %+v", now)
+	}
+	text, err := Marshal(former)
+	for _, key := range []string{"prompt_tokens_per_second: 900", "public_urls:", "peer_queue_limit: 3", "dpa_severe_after: 9s", "dpa_urgent_before: 2s", "ttft_miss_target: 0.1"} {
+		if err != nil || !strings.Contains(string(text), key) {
+			t.Errorf("Marshal writes no %q: %v\n%s", key, err, text)
+		}
+	}
+}
+
+// A key under two names is an error with the name to remove.
+func TestKeyUnderTwoNamesIsRejected(t *testing.T) {
+	for text, want := range map[string]string{
+		"balancer: {peer_queue_limit: 3, tau: 4}":       "balancer.peer_queue_limit: is set twice: tau is its former name; remove tau",
+		"balancer: {tau: 4, peer_queue_limit: 3}":       "balancer.peer_queue_limit: is set twice: tau is its former name; remove tau",
+		"autoscale: {late: 0.1, ttft_miss_target: 0.2}": "autoscale.ttft_miss_target: is set twice: late is its former name; remove late",
+	} {
+		if _, err := Parse("service.yaml", []byte(small+text+"\n")); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: got %v, want %q", text, err, want)
+		}
+	}
+	twice := strings.Replace(small, "name: m", "name: m, slo: {fast: {ttft: 1s}, IW-F: {ttft: 2s}}", 1)
+	if _, err := Parse("service.yaml", []byte(twice)); err == nil || !strings.Contains(err.Error(), "is set twice, as IW-F and as fast; keep one of them") {
+		t.Errorf("a tier under two names: got %v", err)
 	}
 }

@@ -56,13 +56,13 @@ func (b *binder) bindText(n ast.Node, v reflect.Value, p path, ruleKey string) {
 		b.reportAt(n, p, e)
 		return
 	}
-	text, r := scalarText(n), rules[ruleKey]
+	list, words := wordsOf(ruleKey)
+	text, r := list.canonical(scalarText(n)), rules[ruleKey]
 	v.SetString(text)
 	if !printable(text, r.multiline) {
 		b.reportAt(n, p, Error{Problem: "must not contain non-printable characters", Found: b.describeNode(n)})
 		return
 	}
-	list, words := wordsOf(ruleKey)
 	if problem, suggestion := list.problemOf(text); words && problem != "" {
 		b.reportAt(n, p, Error{Problem: problem, Found: b.describeNode(n), Suggestion: suggestion})
 		return

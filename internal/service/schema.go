@@ -1,9 +1,11 @@
 package service
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"reflect"
+	"slices"
 	"strconv"
 
 	"github.com/invopop/jsonschema"
@@ -54,11 +56,14 @@ func applyRules(s *jsonschema.Schema, defs jsonschema.Definitions, t reflect.Typ
 	}
 	done[t] = true
 	s.Required = nil
+	reflected := s.Properties
+	s.Properties = jsonschema.NewProperties()
 	for _, f := range fieldsOf(t) {
-		prop, ok := s.Properties.Get(f.key)
+		prop, ok := reflected.Get(cmp.Or(f.former, f.key))
 		if !ok {
 			return fmt.Errorf("%s has no schema", f.rule)
 		}
+		s.Properties.Set(f.key, prop)
 		if rules[f.rule].required {
 			s.Required = append(s.Required, f.key)
 		}
@@ -78,6 +83,13 @@ func applyRules(s *jsonschema.Schema, defs jsonschema.Definitions, t reflect.Typ
 			text, _ := def.Properties.Get(short.key)
 			prop.Items = &jsonschema.Schema{OneOf: []*jsonschema.Schema{{Type: text.Type, Pattern: text.Pattern}, {Ref: prop.Items.Ref}}}
 		}
+	}
+	former := FormerKeys(t)
+	for _, key := range sortedKeys(former) {
+		prop, _ := s.Properties.Get(key)
+		old := *prop
+		old.Deprecated, old.Description = true, "Former name of "+key+"."
+		s.Properties.Set(former[key], &old)
 	}
 	return nil
 }
@@ -115,7 +127,7 @@ func applyRule(s *jsonschema.Schema, key string) {
 	if element == nil || element.Ref != "" {
 		return
 	}
-	for _, w := range list.Implemented {
+	for _, w := range slices.Concat(list.Implemented, list.Words) {
 		if words {
 			element.Enum = append(element.Enum, w)
 		}
@@ -133,7 +145,7 @@ func keyNames(r rule, list ValueList, words bool) *jsonschema.Schema {
 	switch {
 	case words:
 		s := &jsonschema.Schema{}
-		for _, w := range list.Implemented {
+		for _, w := range slices.Concat(list.Implemented, list.Words) {
 			s.Enum = append(s.Enum, w)
 		}
 		return s

@@ -93,7 +93,7 @@ type GPU struct {
 	Count int    `yaml:"count,omitempty" json:"count"`
 	// TPS is the number of uncached prompt tokens per second that one replica sustains within the
 	// latency target; 0 = not measured.
-	TPS float64 `yaml:"tps,omitempty" json:"tps,omitempty"`
+	TPS float64 `yaml:"tps,omitempty" json:"tps,omitempty" key:"prompt_tokens_per_second"`
 	// Price is the on-demand price of one replica in USD per hour; 0 = the cloud's current price,
 	// or the list price where that is unknown.
 	Price float64 `yaml:"price,omitempty" json:"price,omitempty"`
@@ -155,7 +155,7 @@ type RegionSpec struct {
 	EndpointsFile string `yaml:"endpoints_file,omitempty" json:"endpoints_file,omitempty"`
 	// Public are the base URLs at which clients on other machines reach the balancers of a local or
 	// static region, in order; empty = only this machine reaches them.
-	Public []string `yaml:"public,omitempty" json:"public,omitempty"`
+	Public []string `yaml:"public,omitempty" json:"public,omitempty" key:"public_urls"`
 }
 
 // Endpoint is an existing engine of a static region. In service.yaml, its URL alone is enough.
@@ -206,7 +206,7 @@ type BalancerSpec struct {
 	Insecure bool `yaml:"insecure,omitempty" json:"insecure,omitempty"`
 	// Tau is the maximum number of queued requests at a peer that still receives forwarded requests
 	// (SkyLB 3.3).
-	Tau int `yaml:"tau,omitempty" json:"tau,omitempty"`
+	Tau int `yaml:"tau,omitempty" json:"tau,omitempty" key:"peer_queue_limit"`
 	// QueueLimit is the maximum number of requests in a balancer's queue; further requests are
 	// rejected with 429.
 	QueueLimit int `yaml:"queue_limit,omitempty" json:"queue_limit,omitempty"`
@@ -218,8 +218,8 @@ type BalancerSpec struct {
 	// TauN and TauP are the thresholds of the queue order dpa (SageServe 6.5): a request that has
 	// missed its target by TauN goes before all others, and a request whose target is at most TauP
 	// away is urgent.
-	TauN time.Duration `yaml:"tau_n,omitempty" json:"tau_n,omitempty"`
-	TauP time.Duration `yaml:"tau_p,omitempty" json:"tau_p,omitempty"`
+	TauN time.Duration `yaml:"tau_n,omitempty" json:"tau_n,omitempty" key:"dpa_severe_after"`
+	TauP time.Duration `yaml:"tau_p,omitempty" json:"tau_p,omitempty" key:"dpa_urgent_before"`
 	// HoldDeferred queues NIW requests separately until KV memory is available (SageServe 6.2);
 	// default true.
 	HoldDeferred *bool `yaml:"hold_deferred,omitempty" json:"hold_deferred"`
@@ -442,7 +442,7 @@ type Autoscale struct {
 	DonatePrice float64 `yaml:"donate_price,omitempty" json:"donate_price,omitempty"`
 	// Late is the share of IW-F requests, 0..1, whose first token may miss the tier's target under
 	// the strategy auto.
-	Late float64 `yaml:"late,omitempty" json:"late,omitempty"`
+	Late float64 `yaml:"late,omitempty" json:"late,omitempty" key:"ttft_miss_target"`
 	// MaxRTT is the longest round trip over which a plan may route load; 0 = any.
 	MaxRTT time.Duration `yaml:"max_rtt,omitempty" json:"max_rtt,omitempty"`
 	// MaxLaunchesPerHour is the maximum number of machines that the controller launches within an hour;

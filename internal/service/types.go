@@ -31,18 +31,24 @@ func (t Tier) MoreUrgentThan(other Tier) bool {
 	return i >= 0 && i < j
 }
 
-// ParseTier parses a tier in any case. An empty string is TierFast, the default tier of a request.
-// Any other value is an error.
+// tierWords are the words for tiers, which are accepted beside SageServe's abbreviations.
+var tierWords = map[Tier]string{TierFast: "fast", TierNormal: "normal", TierDeferred: "deferred"}
+
+// Word returns the word for the tier: fast, normal or deferred.
+func (t Tier) Word() string { return tierWords[t] }
+
+// ParseTier parses a tier in any case, as a word or as an abbreviation. An empty string is TierFast, the default
+// tier of a request. Any other value is an error.
 func ParseTier(s string) (Tier, error) {
 	if s == "" {
 		return TierFast, nil
 	}
 	for _, t := range Tiers() {
-		if strings.EqualFold(s, string(t)) {
+		if strings.EqualFold(s, string(t)) || strings.EqualFold(s, t.Word()) {
 			return t, nil
 		}
 	}
-	return "", fmt.Errorf("unknown tier %q: must be one of IW-F, IW-N, NIW", s)
+	return "", fmt.Errorf("unknown tier %q: must be fast (IW-F), normal (IW-N) or deferred (NIW)", s)
 }
 
 // Region is a region in which replicas run, as cloud/place: aws/us-east-1, gcp/europe-west4,
@@ -78,7 +84,7 @@ const (
 	StateReady        ReplicaState = "READY"         // the model serves requests
 	StateNotReady     ReplicaState = "NOT_READY"     // was ready, fails its health check now
 	StateDraining     ReplicaState = "DRAINING"      // completes requests in flight, receives no new ones
-	StateDonated      ReplicaState = "DONATED"       // donated to the spot pool
+	StateDonated      ReplicaState = "DONATED"       // donated to other work; receives no requests
 	StateInterrupted  ReplicaState = "INTERRUPTED"   // its VM has an interruption notice
 	StateShuttingDown ReplicaState = "SHUTTING_DOWN" // being removed
 	StateFailed       ReplicaState = "FAILED"        // could not be started

@@ -17,6 +17,8 @@ type ValueList struct {
 	Implemented []string
 	// Planned are known values that are rejected until they are implemented.
 	Planned []string
+	// Words are other names of Implemented, in the same order; nil = none.
+	Words []string
 }
 
 // StrategyManual disables automatic scaling: only operators and plan --apply change the number of
@@ -54,22 +56,43 @@ var wordLists = []ValueList{
 	{Key: "DNS.provider", Implemented: []string{DNSRoute53, DNSEmbedded}},
 	{Key: "DNS.routing", Implemented: []string{"latency", "geo"}},
 	{Key: "ACME.challenge", Implemented: []string{ChallengeDNS, ChallengeHTTP, ChallengeTLSALPN}},
-	{Key: "OIDC.tier", Implemented: tierNames()},
-	{Key: "OIDC.max_tier", Implemented: tierNames()},
-	{Key: "OIDCRole.tier", Implemented: tierNames()},
-	{Key: "OIDCRole.max_tier", Implemented: tierNames()},
-	{Key: "Model.slo", Implemented: tierNames()},
+	tierValues("OIDC.tier"),
+	tierValues("OIDC.max_tier"),
+	tierValues("OIDCRole.tier"),
+	tierValues("OIDCRole.max_tier"),
+	tierValues("Model.slo"),
 }
 
-func tierNames() []string {
-	return []string{string(TierFast), string(TierNormal), string(TierDeferred)}
+// tierValues returns the values of a key with a tier.
+func tierValues(key string) ValueList {
+	list := ValueList{Key: key}
+	for _, t := range Tiers() {
+		list.Implemented, list.Words = append(list.Implemented, string(t)), append(list.Words, t.Word())
+	}
+	return list
+}
+
+// wordFor returns the word for a value; "" = none.
+func (w ValueList) wordFor(value string) string {
+	if i := slices.Index(w.Implemented, value); i >= 0 && i < len(w.Words) {
+		return w.Words[i]
+	}
+	return ""
+}
+
+// canonical returns the value that a word stands for; any other text as it is.
+func (w ValueList) canonical(text string) string {
+	if i := slices.Index(w.Words, text); i >= 0 {
+		return w.Implemented[i]
+	}
+	return text
 }
 
 // ValuesOf returns the list of a key such as BalancerSpec.policy; ok is false where the key has no
 // fixed list of values.
 func ValuesOf(key string) (list ValueList, ok bool) {
 	w, ok := wordsOf(key)
-	return ValueList{Key: w.Key, Implemented: slices.Clone(w.Implemented), Planned: slices.Clone(w.Planned)}, ok
+	return ValueList{Key: w.Key, Implemented: slices.Clone(w.Implemented), Planned: slices.Clone(w.Planned), Words: slices.Clone(w.Words)}, ok
 }
 
 // wordsOf is ValuesOf without a copy of the table.
@@ -88,6 +111,7 @@ func CheckValue(key, word string) error {
 	if !ok {
 		return nil
 	}
+	list.Words = nil // only the parser of service.yaml replaces them
 	if problem, suggestion := list.problemOf(word); problem != "" {
 		return errors.New(strings.TrimSuffix(fmt.Sprintf("%s, got %q; %s", problem, word, suggestion), "; "))
 	}
@@ -99,11 +123,11 @@ func (w ValueList) problemOf(word string) (problem, suggestion string) {
 	if slices.Contains(w.Implemented, word) {
 		return "", ""
 	}
-	values := strings.Join(w.Implemented, ", ")
+	values := strings.Join(slices.Concat(w.Implemented, w.Words), ", ")
 	if slices.Contains(w.Planned, word) {
 		return "is not implemented in this version", "use one of " + values
 	}
-	if near := Nearest(word, w.Implemented); near != "" {
+	if near := Nearest(word, slices.Concat(w.Implemented, w.Words)); near != "" {
 		return "must be one of " + values, fmt.Sprintf("did you mean %q?", near)
 	}
 	return "must be one of " + values, ""

@@ -39,7 +39,7 @@ const (
 	EventInterruption  EventKind = "interruption"    // the cloud announced that it takes a VM
 	EventAdoption      EventKind = "adoption"        // another balancer adopted a replica
 	EventReturn        EventKind = "return"          // an adopted replica returned to its home balancer
-	EventDonate        EventKind = "donate"          // a replica was donated to the spot pool
+	EventDonate        EventKind = "donate"          // a replica was donated to other work
 	EventReclaim       EventKind = "reclaim"         // a donated replica serves again
 	EventRedeploy      EventKind = "redeploy"        // a donated replica was restarted with another model
 	EventReplace       EventKind = "replace"         // a replica was launched to replace another one

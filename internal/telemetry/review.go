@@ -224,7 +224,7 @@ func (s *Snapshot) PlanLine(zone *time.Location) string {
 		text += "; " + unmet
 	}
 	if len(p.Cut) > 0 {
-		text += "; cut by the budget: " + strings.Join(p.Cut, ", ")
+		text += "; not added because of the budget: " + strings.Join(p.Cut, ", ")
 	}
 	if p.Error != "" {
 		text += "; planning failed since: " + p.Error

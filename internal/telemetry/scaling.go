@@ -45,7 +45,7 @@ const ScalingPrefix = "scaling."
 // ScalingKey returns the store key of a service's Scaling.
 func ScalingKey(service string) string { return ScalingPrefix + service }
 
-// Donation is one replica donated to the spot pool.
+// Donation is one replica donated to other work.
 type Donation struct {
 	Replica string         `json:"replica"`
 	Model   string         `json:"model"`

@@ -120,7 +120,7 @@ func (w *worker) validateInput(ctx context.Context, key string, r *job.Record, e
 	})
 }
 
-// changeBatch is change with an error: that of f, or store.ErrUnavailable.
+// changeBatch is tryChangeBatch with an error: that of f, or store.ErrUnavailable.
 func (w *worker) changeBatch(ctx context.Context, key string, f func(*job.Record) error) error {
 	var changeErr error
 	if !w.tryChangeBatch(ctx, key, func(r *job.Record) error { changeErr = f(r); return changeErr }) {

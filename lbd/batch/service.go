@@ -275,28 +275,28 @@ type idleTimeoutBody struct {
 	timeout time.Duration
 }
 
-// Read reads from the client within the stall timeout.
+// Read reads from the client within the timeout.
 func (b *idleTimeoutBody) Read(p []byte) (int, error) {
 	extendDeadlines(b.control, b.timeout)
 	return b.Reader.Read(p)
 }
 
 // extendDeadlines sets the deadlines of a connection. A connection without deadlines may block.
-func extendDeadlines(c *http.ResponseController, stall time.Duration) {
-	_ = c.SetReadDeadline(time.Now().Add(stall))
-	_ = c.SetWriteDeadline(time.Now().Add(2 * stall))
+func extendDeadlines(c *http.ResponseController, timeout time.Duration) {
+	_ = c.SetReadDeadline(time.Now().Add(timeout))
+	_ = c.SetWriteDeadline(time.Now().Add(2 * timeout))
 }
 
 // idleTimeoutWriter extends the connection's write deadline while the client receives.
 type idleTimeoutWriter struct {
 	http.ResponseWriter
 	control *http.ResponseController
-	stall   time.Duration
+	timeout time.Duration
 }
 
-// Write sends to the client within the stall timeout.
+// Write sends to the client within the timeout.
 func (w *idleTimeoutWriter) Write(p []byte) (int, error) {
-	_ = w.control.SetWriteDeadline(time.Now().Add(w.stall)) // as in extendDeadlines
+	_ = w.control.SetWriteDeadline(time.Now().Add(w.timeout)) // as in extendDeadlines
 	return w.ResponseWriter.Write(p)
 }
 

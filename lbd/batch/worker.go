@@ -66,7 +66,7 @@ type worker struct {
 	wake  chan struct{}
 	tasks sync.WaitGroup
 
-	schedule job.Scheduler // used only by step
+	schedule job.Scheduler // used only by advanceBatches
 
 	mu          sync.Mutex
 	registered  bool                      // the first heartbeat is stored
@@ -138,7 +138,7 @@ func (s *Service) RunWorker(ctx context.Context) {
 	loops.Wait()
 }
 
-// wakeUp makes RunWorker call step soon.
+// wakeUp makes RunWorker call advanceBatches soon.
 func (w *worker) wakeUp() {
 	select {
 	case w.wake <- struct{}{}:

@@ -320,9 +320,9 @@ func (o *Outcome) withoutEarlierTokens() *Outcome {
 	if o == nil || o.EarlierTokens <= 0 || !o.OutputTokens.Known {
 		return o
 	}
-	h := *o
-	h.OutputTokens.Value = max(0, h.OutputTokens.Value-h.EarlierTokens)
-	return &h
+	own := *o
+	own.OutputTokens.Value = max(0, own.OutputTokens.Value-own.EarlierTokens)
+	return &own
 }
 
 // handleFailed handles a request that its target did not serve. It retries the request if possible,
@@ -342,9 +342,9 @@ func (b *Balancer) handleFailed(now time.Duration, id string, out *Outcome) {
 	}
 	t := b.detachRequest(now, r, out.withoutEarlierTokens())
 	b.queue(r.Model).chargeUnserved(r, out, generated)
-	unsure := out != nil && out.FaultUnclear
+	faultUnclear := out != nil && out.FaultUnclear
 	lacks := b.markAdapterMissing(t, r, out)
-	if !unsure && !lacks {
+	if !faultUnclear && !lacks {
 		b.countFailure(now, t, r, trial)
 	}
 	if out != nil && out.Unreachable {
@@ -358,7 +358,7 @@ func (b *Balancer) handleFailed(now time.Duration, id string, out *Outcome) {
 	b.addPeerKills(now, r, t.id, out)
 	r.avoid, r.failedAt = append(r.avoid, t.engine), now
 	if out != nil && out.Refused {
-		r.refusals = append(r.refusals, refusal{t, before, t.breaker, unsure})
+		r.refusals = append(r.refusals, refusal{t, before, t.breaker, faultUnclear})
 	}
 	switch {
 	case b.killsExceeded(r):
@@ -372,7 +372,7 @@ func (b *Balancer) handleFailed(now time.Duration, id string, out *Outcome) {
 		b.rejectRequest(r, RejectRetriesExhausted)
 	case t.peer && b.waited(now, r) >= b.maxWait(r):
 		b.rejectRequest(r, RejectWaitExceeded) // the peer queued it for its remaining wait time
-	case !unsure && !lacks && !b.retries.Spend(b.cfg.RetryBurst): // a client error costs the next target almost nothing
+	case !faultUnclear && !lacks && !b.retries.Spend(b.cfg.RetryBurst): // a client error costs the next target almost nothing
 		b.retriesOverBudget++
 		b.rejectRequest(r, RejectRetryBudget)
 	default:

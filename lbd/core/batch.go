@@ -231,8 +231,8 @@ func (b *Balancer) assignPool(now time.Duration, q *queue) (all bool) {
 	return before-q.Len() >= len(b.scratchRequests) && len(b.scratchRequests) > 0
 }
 
-// fillPool adds the head of the queue to the pool. Requests that failed before, are suspects, have a
-// holder or need an adapter that some ranks lack are listed separately and placed first.
+// fillPool adds the head of the queue to the pool. Requests that failed before, are suspects, are
+// pinned or need an adapter that some ranks lack are listed separately and placed first.
 func (b *Balancer) fillPool(now time.Duration, q *queue) {
 	x := &b.pools
 	x.requests, x.separate, x.pool.Waiting = x.requests[:0], x.separate[:0], x.pool.Waiting[:0]

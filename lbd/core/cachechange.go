@@ -22,7 +22,7 @@ type CacheChangeKind string
 // The kinds.
 const (
 	CacheStored  CacheChangeKind = "stored"  // the engine has all of Key
-	CacheEvicted CacheChangeKind = "evicted" // it has the first Keep hashes of Key, and no continuation of them along Key
+	CacheEvicted CacheChangeKind = "evicted" // it has the first KeptHashes hashes of Key, and no continuation of them along Key
 	CacheCleared CacheChangeKind = "cleared" // it has nothing; Key is empty
 )
 

@@ -60,7 +60,7 @@ func (p PushRule) String() string {
 type Config struct {
 	Policy policy.Policy
 	Push   PushRule
-	// Order is the order of waiting requests. Targets contains the deadline of each tier,
+	// Order is the order of waiting requests. Deadlines contains the deadline of each tier,
 	// ModelDeadlines those of models with their own.
 	Order          QueueOrder
 	Deadlines      TierDeadlines

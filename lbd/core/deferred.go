@@ -12,7 +12,7 @@ import (
 // SageServe's queue manager (section 6.2). Until then it is parked: it delays no other request and
 // does not cause scaling. Each report of a replica signals that there may be capacity. Requests are
 // not parked for a model without replicas here, or whose replicas do not report KV utilisation. The
-// zero value parks nothing; with only Wait set, all requests stay parked until UrgentAfter.
+// zero value parks nothing; with only MaxParkedShare set, all requests stay parked until UrgentAfter.
 // Balancers and the fleet simulation use it.
 type DeferredRule struct {
 	// ReleaseOneBelow and ReleaseTwoBelow are the KV utilisations, 0..1, of a model's replicas below which one and
@@ -33,7 +33,7 @@ type DeferredRule struct {
 // DefaultDeferredPerReplica is the default of DeferredRule.MaxPerReplica; docs/results.md has its effect.
 const DefaultDeferredPerReplica = 1
 
-// interactiveWindow is the time after the last interactive request for which Beside applies. It is longer than
+// interactiveWindow is the time after the last interactive request for which MaxPerReplica applies. It is longer than
 // the gap between two requests of a light load.
 const interactiveWindow = 10 * time.Second
 

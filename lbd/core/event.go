@@ -130,7 +130,7 @@ type Outcome struct {
 	// died.
 	EngineMayHaveDied bool `json:"broke,omitempty"`
 	// Refused: the target rejected the request for a reason that may not apply to another target:
-	// 401, 403, 404 of the model, 429, 503; with Unsure also another client error.
+	// 401, 403, 404 of the model, 429, 503; with FaultUnclear also another client error.
 	Refused bool `json:"refused,omitempty"`
 	// FaultUnclear: the failure may not be the target's fault.
 	//   - With Refused, the rejection may be about the request itself, as a 400 or 422 is: it counts as a failure
@@ -263,7 +263,7 @@ type Action struct {
 	ID     string     `json:"id"`
 	Target string     `json:"target,omitempty"`
 	Reason string     `json:"reason,omitempty"`
-	// Hop, SessionAge and Wait are sent along with a forwarded request. Wait is the time for which
+	// Hop, SessionAge and MaxWait are sent along with a forwarded request. MaxWait is the time for which
 	// the peer may queue it: the remainder of its maximum wait.
 	Hop        Hop           `json:"hop,omitempty"`
 	SessionAge time.Duration `json:"session_age_ns,omitempty"`

@@ -29,7 +29,7 @@ type CacheUpdate struct {
 	Replica string `json:"replica"`
 	Process string `json:"process,omitempty"` // see ReplicaInfo
 	Tenant  string `json:"tenant,omitempty"`  // the tenant of Key
-	// Key is a prompt that the replica has cached, including its answer if Answered. It must not be
+	// Key is a prompt that the replica has cached, including its answer if IncludesResponse. It must not be
 	// changed.
 	Key              prefix.Key `json:"key,omitempty"`
 	IncludesResponse bool       `json:"answered,omitempty"`

@@ -233,7 +233,7 @@ func (b *Balancer) modelAttached(model string) bool {
 	return false
 }
 
-// rejectUnknown ends the waiting requests whose model or adapter is no longer served, or whose holder
+// rejectUnknown ends the waiting requests whose model or adapter is no longer served, or whose pinned target
 // was removed.
 func (b *Balancer) rejectUnknown(now time.Duration) {
 	for _, q := range b.queues {

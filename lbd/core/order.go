@@ -22,12 +22,12 @@ const (
 	// OrderPF is priority first: all interactive fast requests (IW-F in SageServe), then interactive normal (IW-N),
 	// then deferred (NIW).
 	OrderPF QueueOrder = "pf"
-	// OrderDPA is deadline and priority aware. With d the remaining time until the deadline,
-	// negative after it, a request is severely expired (d < -tau_n), recently expired (-tau_n <= d
-	// < 0), urgent (0 <= d <= tau_p) or not urgent (d > tau_p). The order is: severely expired,
-	// urgent IW-F, urgent IW-N, other IW-F, other IW-N, recently expired.
+	// OrderDPA is deadline and priority aware. A request is severely expired if its deadline passed more than
+	// Config.SevereAfter ago (tau_n in the paper), recently expired if it passed later, urgent if the deadline is
+	// at most Config.UrgentBefore ahead (tau_p), and otherwise not urgent. The order is: severely expired, urgent
+	// IW-F, urgent IW-N, other IW-F, other IW-N, recently expired.
 	//
-	// The paper contains neither values for tau_n and tau_p nor an order inside the classes. The default
+	// The paper contains neither values for the two thresholds nor an order inside the classes. The default
 	// values are in DefaultConfig.
 	OrderDPA QueueOrder = "dpa"
 )

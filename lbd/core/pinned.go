@@ -1,6 +1,6 @@
 package core
 
-// pinKnown reports whether r's holder exists and serves its model, even if it is not live now.
+// pinKnown reports whether the target that r is pinned to exists and serves its model, even if it is not live now.
 // It is true for a request that any target can serve.
 func (b *Balancer) pinKnown(r *request) bool {
 	if r.PinnedTo == "" {
@@ -13,7 +13,7 @@ func (b *Balancer) pinKnown(r *request) bool {
 	return t != nil && b.mayForward(r, t)
 }
 
-// needsOtherTarget reports whether r has a holder other than t.
+// needsOtherTarget reports whether r is pinned to another target than t.
 func (r *request) needsOtherTarget(t *target) bool { return r.PinnedTo != "" && r.PinnedTo != t.id }
 
 // restricted reports whether r may be sent to fewer targets than other requests. Requests behind it

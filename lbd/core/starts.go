@@ -88,8 +88,8 @@ func (t *target) isComputing(prompt prefix.Key, bytes int) bool {
 
 // unconfirmedSlots returns the number of further requests that may be sent to t before one of its
 // requests is confirmed: UnconfirmedLimit in all, which tests whether the engine runs more at once than
-// before; or UnconfirmedLimit more than the largest burst that started in time (starts.together), as long as the
-// engine then runs no more than it has run before (starts.concurrent).
+// before; or UnconfirmedLimit more than the largest burst that started in time (starts.maxBurst), as long as the
+// engine then runs no more than it has run before (starts.maxConcurrent).
 func (t *target) unconfirmedSlots(c *Config) int {
 	free := c.UnconfirmedLimit - len(t.unconfirmed)
 	return max(free, min(free+t.starts.maxBurst, t.starts.maxConcurrent-t.outstanding))

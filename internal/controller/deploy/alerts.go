@@ -20,7 +20,7 @@ type CertificateExpiries struct {
 	Controller time.Time
 	// Machines are the expiry times of machines' certificates by ID.
 	Machines map[string]time.Time
-	// Operator is the expiry of the calling operator's certificate. Signs is true where the
+	// Operator is the expiry of the calling operator's certificate. HasCAKey is true where the
 	// service's CA is on the operator's machine, which then renews it automatically.
 	Operator time.Time
 	HasCAKey bool

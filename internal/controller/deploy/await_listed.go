@@ -96,7 +96,7 @@ func (dp *Deployer) admitPeers(ctx context.Context, have []provision.Object, pro
 }
 
 // AwaitListed returns the objects of a service once the cloud lists every desired machine of p (or,
-// with Only, every launched one) with its addresses, and no machine that p removed: lists of clouds
+// with Filter, every launched one) with its addresses, and no machine that p removed: lists of clouds
 // are eventually consistent. It fails with a *MachineEndedError if a desired machine has ended since the
 // objects of p were listed. When ctx ends first, the error contains one machine that is not listed as
 // expected.
@@ -185,7 +185,7 @@ func (p *Plan) removes(o provision.Object) bool {
 	})
 }
 
-// awaitsListing reports whether AwaitListed waits for a desired object: for every machine or, with Only,
+// awaitsListing reports whether AwaitListed waits for a desired object: for every machine or, with Filter,
 // for every launched one.
 func (dp *Deployer) awaitsListing(p *Plan, desired provision.Desired) bool {
 	launched := slices.ContainsFunc(p.Changes, func(c provision.Change) bool { return c.Desired.ID == desired.ID })

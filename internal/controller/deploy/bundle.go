@@ -43,17 +43,17 @@ const (
 	dirBundleStore    = "store"
 )
 
-// bundleFile is the part of the Content on the controller's machine that is not in service.yaml or a
+// bundleFile is the part of the DeploymentInput on the controller's machine that is not in service.yaml or a
 // certificate.
 type bundleFile struct {
 	Secrets     map[string]string `json:"secrets"` // by their reference in service.yaml
 	PeerToken   string            `json:"peer_token"`
 	CloudConfig json.RawMessage   `json:"means"`
 	Zone        HostedZone        `json:"zone,omitzero"`
-	// AdminToken and Base are the fields of Content.
+	// AdminToken and BaseDir are the fields of DeploymentInput.
 	AdminToken string `json:"admin_token,omitempty"`
 	Base       string `json:"base,omitempty"`
-	// Enrolled, Controllers, Self and Images are the fields of Content.
+	// Enrolled, Controllers, Self and Images are the fields of DeploymentInput.
 	Enrolled    map[string][]string `json:"enrolled"`
 	Controllers []string            `json:"controllers,omitempty"`
 	Self        string              `json:"self,omitempty"`

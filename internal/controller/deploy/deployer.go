@@ -33,8 +33,8 @@ type Deployer struct {
 	// Now is the clock for the time in which offerings without capacity are not retried; nil = time.Now.
 	Now func() time.Time
 
-	// NeedReplacement (machines that their cloud interrupts), Ending (machines whose reservation ends), Counts
-	// and ZoneID are those of cloud.Input.
+	// NeedReplacement (machines that their cloud interrupts), ReservationEnding (machines whose reservation ends),
+	// Counts and ZoneID are those of cloud.Input.
 	NeedReplacement   map[string]bool
 	ReservationEnding map[string]bool
 	Counts            map[cloud.ReplicaGroup]provision.ClassCounts
@@ -43,7 +43,7 @@ type Deployer struct {
 	Programs map[string]provision.Program
 	// Build is the hash of the binary for machines on this computer; empty = unchanged.
 	Build string
-	// Gate admits launches within Bounds; nil = all. Unlisted are existing objects that Have omits, whose
+	// Gate admits launches within Bounds; nil = all. Unlisted are existing objects that ListObserved omits, whose
 	// cost counts.
 	Gate     *provision.LaunchGate
 	Bounds   provision.LaunchBounds

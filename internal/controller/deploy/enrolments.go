@@ -69,9 +69,9 @@ type balancerLaunch struct {
 }
 
 // ReadEnrolments reads the record of a service. A new service has none.
-func ReadEnrolments(notes DocumentStore) (*Enrolments, error) {
-	e := &Enrolments{documents: notes}
-	if err := notes.LoadValue(documentEnrolments, &e.launches); err != nil {
+func ReadEnrolments(documents DocumentStore) (*Enrolments, error) {
+	e := &Enrolments{documents: documents}
+	if err := documents.LoadValue(documentEnrolments, &e.launches); err != nil {
 		return nil, fmt.Errorf("%w; remove the file: 'skyserve up' then records balancers with a certificate of the service again", err)
 	}
 	return e, nil
@@ -178,7 +178,7 @@ func (e *Enrolments) accept(others []balancerLaunch) {
 	e.launches = dropOldestLaunches(e.launches)
 }
 
-// Adopt records the known machines that Examine returned.
+// Adopt records the known machines that ClassifyMachines returned.
 func (e *Enrolments) Adopt(machines []provision.Object) error {
 	for _, o := range machines {
 		label := o.Labels[labelLaunch]
@@ -237,12 +237,12 @@ func (e *Enrolments) pinKey(o provision.Object, fingerprint string) error {
 	})
 }
 
-// ClassifyMachines returns strangers: machines that have the tags or the ID of a balancer, but were not
+// ClassifyMachines returns unknown machines: those that have the tags or the ID of a balancer, but were not
 // launched by an `up` of this operator. isCertified reports whether a machine's agent presents a
 // valid certificate of the service with the machine's name. Where this operator's record was lost
 // and the name is unique, the certificate proves the machine's identity.
 // known are valid machines that are not recorded yet: see Adopt.
-func (e *Enrolments) ClassifyMachines(machines []provision.Object, isCertified func(provision.Object) bool) (strangers, known []provision.Object) {
+func (e *Enrolments) ClassifyMachines(machines []provision.Object, isCertified func(provision.Object) bool) (unknown, known []provision.Object) {
 	recorded := e.Handles()
 	running := slices.DeleteFunc(slices.Clone(machines), func(o provision.Object) bool {
 		return o.TerminatedReason != "" || o.Kind != provision.KindBalancer && (o.Kind != provision.KindReplica || !provision.IsBalancerID(o.ID))
@@ -255,15 +255,15 @@ func (e *Enrolments) ClassifyMachines(machines []provision.Object, isCertified f
 	for _, o := range running {
 		switch {
 		case o.Kind != provision.KindBalancer:
-			strangers = append(strangers, o)
+			unknown = append(unknown, o)
 		case slices.Contains(recorded[o.ID], o.Handle):
 		case e.hasLaunchLabel(o) && labelCount[o.ID+" "+o.Labels[labelLaunch]] == 1, idCount[o.ID] == 1 && isCertified(o):
 			known = append(known, o)
 		default:
-			strangers = append(strangers, o)
+			unknown = append(unknown, o)
 		}
 	}
-	return strangers, known
+	return unknown, known
 }
 
 // hasLaunchLabel reports whether a machine has the launch label of an unconfirmed launch.

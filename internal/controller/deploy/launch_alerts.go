@@ -33,7 +33,7 @@ func launchAlerts(l *telemetry.Launches, held []*provision.HeldError, retired ma
 		}
 	}
 	for id, s := range retired {
-		if strings.Contains(s.UnhealthyReason, "GPU") {
+		if s.UnhealthyKind == unhealthyGPU {
 			add(telemetry.AlertGPU, id, fmt.Sprintf("%s; it receives no requests and is being replaced", s.UnhealthyReason), "")
 		}
 	}

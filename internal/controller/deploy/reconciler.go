@@ -190,7 +190,7 @@ func withoutIDs(text string) string {
 	}), " ")
 }
 
-// reconcileOnce observes the service once and applies the necessary changes. It calls may before each change;
+// reconcileOnce observes the service once and applies the necessary changes. It calls checkLeadership before each change;
 // an error means that this controller may not change anything any more. busy means that a change is in
 // progress.
 func (rc *Reconciler) reconcileOnce(ctx context.Context, checkLeadership func() error) (busy bool, err error) {

@@ -30,7 +30,7 @@ type replicaRecord struct {
 
 // seenReplica is an existing replica.
 type seenReplica struct {
-	// FirstSeen is when it was first seen with the configuration whose hash is Config.
+	// FirstSeen is when it was first seen with the configuration whose hash is ConfigHash.
 	FirstSeen  time.Time `json:"first"`
 	ConfigHash string    `json:"config"`
 	// WasReady is true once it has been ready.
@@ -38,11 +38,21 @@ type seenReplica struct {
 	// AllGPUs is true once its driver has seen all GPUs of its machine type.
 	AllGPUs bool `json:"all_gpus,omitempty"`
 	// UnhealthyReason is why it is taken out of service and terminated, from UnhealthySince on; empty = healthy.
-	UnhealthyReason string    `json:"retired,omitempty"`
-	UnhealthySince  time.Time `json:"retired_at,omitzero"`
+	UnhealthyReason string        `json:"retired,omitempty"`
+	UnhealthyKind   unhealthyKind `json:"retired_kind,omitempty"`
+	UnhealthySince  time.Time     `json:"retired_at,omitzero"`
 }
 
-// unhealthyReplica is a replica that is to be retired: taken out of service and terminated.
+// unhealthyKind is the kind of an unhealthy replica; empty = healthy, or recorded by a version without kinds.
+type unhealthyKind string
+
+// The kinds.
+const (
+	unhealthyGPU      unhealthyKind = "gpu"       // a GPU of its machine has failed or is missing
+	unhealthyNotReady unhealthyKind = "not_ready" // it was not ready in time
+)
+
+// unhealthyReplica is a replica that is to be taken out of service and terminated.
 type unhealthyReplica struct {
 	object provision.Object
 	reason string
@@ -50,7 +60,7 @@ type unhealthyReplica struct {
 	failed bool
 }
 
-// healthInput is the input of replicaRecord.judge.
+// healthInput is the input of replicaRecord.findUnhealthy.
 type healthInput struct {
 	spec *service.Spec
 	// have are the objects of the regions that responded, known those of all regions.
@@ -61,14 +71,14 @@ type healthInput struct {
 	// exempt are replicas that are drained, donated or being removed anyway.
 	exempt map[string]bool
 	now    time.Time
-	// typesWithAllGPUs are the machine types of which a driver has seen all GPUs; judge sets it. Without this
-	// evidence a missing GPU may be an error of the catalogue, which would retire every replica.
+	// typesWithAllGPUs are the machine types of which a driver has seen all GPUs; findUnhealthy sets it. Without this
+	// evidence a missing GPU may be an error of the catalogue, which would make every replica unhealthy.
 	typesWithAllGPUs map[string]bool
 }
 
-// findUnhealthy updates the record with an observation and returns the replicas to retire now: those with a fatal
+// findUnhealthy updates the record with an observation and returns the replicas to take out now: those with a fatal
 // GPU error, and those that were not ready in time. It returns each replica once.
-func (r *replicaRecord) findUnhealthy(in healthInput) (retire []unhealthyReplica) {
+func (r *replicaRecord) findUnhealthy(in healthInput) (found []unhealthyReplica) {
 	configs := configHashes(in.spec)
 	r.Keep(configs)
 	r.AddObserved(in.have, in.now)
@@ -87,13 +97,13 @@ func (r *replicaRecord) findUnhealthy(in healthInput) (retire []unhealthyReplica
 			continue
 		}
 		s := r.observeReplica(o, in.seen[o.ID], configs[o.Labels["model"]], in.now)
-		if reason := in.unhealthyReason(o, s); reason != "" && s.UnhealthyReason == "" {
-			s.UnhealthyReason, s.UnhealthySince = reason, in.now
-			retire = append(retire, unhealthyReplica{o, reason, !s.WasReady})
+		if kind, reason := in.unhealthyReason(o, s); reason != "" && s.UnhealthyReason == "" {
+			s.UnhealthyKind, s.UnhealthyReason, s.UnhealthySince = kind, reason, in.now
+			found = append(found, unhealthyReplica{o, reason, !s.WasReady})
 		}
 		r.Seen[o.Handle] = s
 	}
-	return retire
+	return found
 }
 
 // observeReplica returns the entry of a replica after an observation. A changed configuration starts its
@@ -137,25 +147,25 @@ func machineTypeOf(o provision.Object) string {
 	return o.Offering.Type
 }
 
-// unhealthyReason returns why a replica is taken out; empty = it stays.
-func (in *healthInput) unhealthyReason(o provision.Object, s seenReplica) string {
+// unhealthyReason returns why a replica is taken out, with the kind; empty = it stays.
+func (in *healthInput) unhealthyReason(o provision.Object, s seenReplica) (unhealthyKind, string) {
 	report, polled := in.seen[o.ID]
 	answered := polled && report.Err == nil
 	switch timeout := in.spec.ReadyTimeoutOf(o.Labels["model"]); {
 	case answered && report.Phase == agent.PhaseInterrupted:
-		return "" // its cloud interrupts it
+		return "", "" // its cloud interrupts it
 	case answered && report.GPUError != "":
-		return "fatal GPU error: " + report.GPUError
+		return unhealthyGPU, "fatal GPU error: " + report.GPUError
 	case answered && report.GPUs != nil && *report.GPUs < gpuCountOf(o) && in.typesWithAllGPUs[machineTypeOf(o)]:
-		return fmt.Sprintf("GPU missing: its machine has %d GPUs, its driver sees %d", gpuCountOf(o), *report.GPUs)
+		return unhealthyGPU, fmt.Sprintf("GPU missing: its machine has %d GPUs, its driver sees %d", gpuCountOf(o), *report.GPUs)
 	case s.WasReady || in.exempt[o.ID] || in.now.Sub(s.FirstSeen) < timeout:
-		return ""
+		return "", ""
 	case answered:
-		return fmt.Sprintf("not ready within %s: %s", timeout, cmp.Or(report.Reason, string(report.Phase)))
+		return unhealthyNotReady, fmt.Sprintf("not ready within %s: %s", timeout, cmp.Or(report.Reason, string(report.Phase)))
 	case in.dead(o):
-		return fmt.Sprintf("not ready within %s: its agent does not respond", timeout)
+		return unhealthyNotReady, fmt.Sprintf("not ready within %s: its agent does not respond", timeout)
 	}
-	return ""
+	return "", ""
 }
 
 // backoffKeyOf returns the key of launches on a replica's offering.
@@ -179,7 +189,7 @@ func configHashes(spec *service.Spec) map[string]string {
 	return hashes
 }
 
-// addFailure records a retired replica with the last lines of its log.
+// addFailure records an unhealthy replica with the last lines of its log.
 func (r *replicaRecord) addFailure(of unhealthyReplica, config string, lines []string, now time.Time) {
 	o := of.object
 	if of.failed {

@@ -104,7 +104,7 @@ func (s *ReplicaScaler) Preview(ctx context.Context, w DesiredReplicas) (*Plan, 
 // ApplyDesired applies the desired replicas: it drains or resumes machines of static regions, reclaims
 // donated replicas, launches missing ones, replaces replicas on another GPU or capacity type, and
 // donates or removes excess ones once the others are ready. It applies as many changes as possible;
-// the error for the others is a *PartialError. While Use returns a *MachineEndedError, it plans again and
+// the error for the others is a *PartialError. While UpdateBalancers returns a *MachineEndedError, it plans again and
 // applies the difference, up to maxReplans times, as UpAndAwait does.
 func (s *ReplicaScaler) ApplyDesired(ctx context.Context, w DesiredReplicas) error {
 	errs, err := s.scaleStatic(ctx, w.StaticDelta)
@@ -195,7 +195,7 @@ func (s *ReplicaScaler) PlanAddition(ctx context.Context, g cloud.ReplicaGroup, 
 	return DesiredReplicas{Counts: map[cloud.ReplicaGroup]provision.ClassCounts{g: counts}}, nil
 }
 
-// PlanRemoval returns the plan of removing one replica, which Remove applies. It calls BeforeRemoval.
+// PlanRemoval returns the plan of removing one replica, which the caller applies. It calls BeforeRemoval.
 func (s *ReplicaScaler) PlanRemoval(ctx context.Context, id string) (*Plan, error) {
 	if isAttached(s.Spec, id) {
 		return nil, fmt.Errorf("%s: %w", id, ErrNotManaged)

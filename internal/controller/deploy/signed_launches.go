@@ -19,17 +19,17 @@ import (
 // purposeLaunches is the purpose for which controllers sign their record of launched balancers.
 const purposeLaunches = "launches of balancers"
 
-// signedNotes is the DocumentStore of a controller's Enrolments: its one document is a record in the store, signed with
+// signedDocuments is the DocumentStore of a controller's Enrolments: its one document is a record in the store, signed with
 // the controller's certificate. Whoever can write to the store, such as a balancer, cannot insert a machine. It is
 // used in one iteration.
-type signedNotes struct {
+type signedDocuments struct {
 	ctx     context.Context
 	party   identity.Party
 	records controller.Records
 }
 
 // LoadValue implements DocumentStore. A record that no controller of the service signed is an error.
-func (n signedNotes) LoadValue(_ string, v any) error {
+func (n signedDocuments) LoadValue(_ string, v any) error {
 	var s identity.Signed
 	found, err := n.records.Load(n.ctx, telemetry.BalancerLaunchesRecord, &s)
 	if err != nil || !found || len(s.Text) == 0 {
@@ -46,7 +46,7 @@ func (n signedNotes) LoadValue(_ string, v any) error {
 }
 
 // StoreValue implements DocumentStore.
-func (n signedNotes) StoreValue(_ string, v any) error {
+func (n signedDocuments) StoreValue(_ string, v any) error {
 	text, err := json.Marshal(v)
 	if err != nil {
 		return err
@@ -160,16 +160,16 @@ func (rc *Reconciler) useEnrolments(ctx context.Context, bs *bundleState) error 
 	}
 	party := bs.delivery.Party
 	party.Revoked, party.Now = revoked.Has, rc.Now
-	notes := signedNotes{ctx, party, rc.records}
+	documents := signedDocuments{ctx, party, rc.records}
 	if rc.enrolments == nil {
-		e := &Enrolments{documents: notes}
+		e := &Enrolments{documents: documents}
 		if err := rc.loadEnrolments(e); err != nil {
 			return err
 		}
 		rc.enrolments = e
 	}
 	e := rc.enrolments
-	e.documents, e.LabelKey, e.enrolled = notes, bs.content.PrefixHashSeed, bs.content.Enrolled
+	e.documents, e.LabelKey, e.enrolled = documents, bs.content.PrefixHashSeed, bs.content.Enrolled
 	bs.deployer.Enrolments, bs.delivery.Enrolments = e, e
 	bs.content.Launched = e.Handles()
 	return nil

@@ -15,29 +15,29 @@ import (
 
 // Up applies a plan and reports progress. Where a region has no capacity for replicas, it replans
 // them in other regions, until all are placed or no region has capacity; then the error joins the
-// refusals, and the other replicas are running. It returns the final plan. It is idempotent and
+// *NoCapacityError of each, and the other replicas are running. It returns the final plan. It is idempotent and
 // safe to run again after a crash.
 func (dp *Deployer) Up(ctx context.Context, p *Plan, progress provision.ProgressFunc) (*Plan, error) {
 	short := map[cloud.ReplicaGroup]int{}
-	var refusal error // the last one
+	var capacityFailure error // the last one
 	for {
 		_, failure := provision.Apply(ctx, p.Changes, dp.launcher(), dp.applyOptions(p, progress))
 		if failure == nil {
-			return p, errors.Join(dp.missingError(p, refusal), p.heldError())
+			return p, errors.Join(dp.missingError(p, capacityFailure), p.heldError())
 		}
 		if ctx.Err() != nil {
 			return p, failure
 		}
-		refused, only := noCapacityErrors(failure)
-		if !only || len(refused) == 0 { // held launches have no fallback region
+		noCapacity, only := noCapacityErrors(failure)
+		if !only || len(noCapacity) == 0 { // held launches have no fallback region
 			return p, errors.Join(failure, p.heldError())
 		}
-		for _, r := range refused {
+		for _, r := range noCapacity {
 			if !dp.addMissing(short, p, r) {
 				return p, failure // a balancer has no fallback region
 			}
 		}
-		refusal = failure
+		capacityFailure = failure
 		next, err := dp.planWithMissing(ctx, short)
 		if err != nil {
 			return p, errors.Join(failure, err)
@@ -80,8 +80,8 @@ func (dp *Deployer) addMissing(short map[cloud.ReplicaGroup]int, p *Plan, r *pro
 	return false
 }
 
-// noCapacityErrors returns the refusals of capacity in an error, and whether it contains nothing else.
-func noCapacityErrors(err error) (refused []*provision.NoCapacityError, only bool) {
+// noCapacityErrors returns the *provision.NoCapacityError in an error, and whether it contains nothing else.
+func noCapacityErrors(err error) (noCapacity []*provision.NoCapacityError, only bool) {
 	joined, ok := err.(interface{ Unwrap() []error })
 	if !ok {
 		var r *provision.NoCapacityError
@@ -96,9 +96,9 @@ func noCapacityErrors(err error) (refused []*provision.NoCapacityError, only boo
 	only = true
 	for _, e := range joined.Unwrap() {
 		more, all := noCapacityErrors(e)
-		refused, only = append(refused, more...), only && all
+		noCapacity, only = append(noCapacity, more...), only && all
 	}
-	return refused, only
+	return noCapacity, only
 }
 
 // applyOptions returns the options for applying a plan.
@@ -133,7 +133,7 @@ const parallel = 128
 // CapacityError means that replicas of a service are missing because no region has capacity.
 type CapacityError struct {
 	Missing map[cloud.ReplicaGroup]int
-	Err     error // the refusals; nil where they occurred before
+	Err     error // the joined *provision.NoCapacityError; nil where they occurred before
 }
 
 // Error returns a message with the missing replicas.
@@ -154,5 +154,5 @@ func (e *CapacityError) Error() string {
 	return text
 }
 
-// Unwrap returns the refusals.
+// Unwrap returns Err.
 func (e *CapacityError) Unwrap() error { return e.Err }

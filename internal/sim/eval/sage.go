@@ -412,9 +412,37 @@ func (o *SageSettings) apply(s *sim.FleetScenario) error {
 	return nil
 }
 
-// SageSettingNames returns the keys of Set.
-func SageSettingNames() []string {
-	return []string{"day", "deferred", "duration", "epsilon", "forecaster", "horizon", "late", "load", "max", "min", "peak", "spare", "step", "vms"}
+// SageSetting is a setting of SageServe's scenarios.
+type SageSetting struct{ Name, Meaning string }
+
+// sageSettings are the keys of Set, sorted.
+var sageSettings = []SageSetting{
+	{"day", "first day of the run: mon to sun"},
+	{"deferred", "factor of the deferred load"},
+	{"duration", "length of the run"},
+	{"epsilon", "as plan --local-share"},
+	{"forecaster", "as plan --forecaster"},
+	{"horizon", "as plan --horizon"},
+	{"late", "target share of late first tokens (strategy auto)"},
+	{"load", "factor of the whole load"},
+	{"max", "maximum number of replicas per model and region"},
+	{"min", "minimum number of replicas per model and region"},
+	{"peak", "as plan --peak-quantile"},
+	{"spare", "VMs per region that can be launched in addition"},
+	{"step", "as plan --step"},
+	{"vms", "VMs per model and region at the start, all serving"},
+}
+
+// AllSageSettings returns the settings of SageServe's scenarios with their meanings, sorted by name.
+func AllSageSettings() []SageSetting { return slices.Clone(sageSettings) }
+
+// sageSettingNames returns the keys of Set.
+func sageSettingNames() []string {
+	names := make([]string, len(sageSettings))
+	for i, s := range sageSettings {
+		names[i] = s.Name
+	}
+	return names
 }
 
 // Set sets the named setting from text.
@@ -463,7 +491,7 @@ func (o *SageSettings) Set(name, text string) error {
 		}
 		o.Forecaster = text
 	default:
-		return fmt.Errorf("unknown setting %q: must be one of %s", name, strings.Join(SageSettingNames(), ", "))
+		return fmt.Errorf("unknown setting %q: must be one of %s", name, strings.Join(sageSettingNames(), ", "))
 	}
 	return nil
 }

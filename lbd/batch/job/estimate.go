@@ -94,13 +94,13 @@ type PastBatch struct {
 	TokensPerSecond float64 // prompt and output, while it was in progress; 0 = unknown
 }
 
-// PastBatches are the paces of the batches that ended last, by their models. The zero value is ready.
+// PastBatches has the batch that ended last for each set of models. The zero value is ready.
 type PastBatches struct {
 	last  map[string]PastBatch
 	ended map[string]int64 // when, in Unix seconds
 }
 
-// maxPastBatches bounds Paces: names of models are chosen by clients only among those that exist.
+// maxPastBatches bounds PastBatches: names of models are chosen by clients only among those that exist.
 const maxPastBatches = 1000
 
 // Observe records a batch that has ended.
@@ -113,14 +113,14 @@ func (p *PastBatches) Observe(r *Record) {
 	if w.Requests == 0 || key == "" || end == nil || p.ended[key] > *end || len(p.last) >= maxPastBatches && p.last[key].Requests == 0 {
 		return
 	}
-	pace := PastBatch{Consumption: w}
+	batch := PastBatch{Consumption: w}
 	if at := r.Batch.InProgressAt; at != nil && *end > *at {
-		pace.TokensPerSecond = float64(w.InputTokens+w.OutputTokens) / float64(*end-*at)
+		batch.TokensPerSecond = float64(w.InputTokens+w.OutputTokens) / float64(*end-*at)
 	}
 	if p.last == nil {
 		p.last, p.ended = map[string]PastBatch{}, map[string]int64{}
 	}
-	p.last[key], p.ended[key] = pace, *end
+	p.last[key], p.ended[key] = batch, *end
 }
 
 // RateMeter measures the completed requests per second of a batch. The zero value is ready.
@@ -133,7 +133,7 @@ type rateSample struct {
 	done int
 }
 
-// Intervals of Rate: a rate needs at least rateMin, and covers the last rateWindow.
+// Intervals of RateMeter: a rate needs at least rateMin, and covers the last rateWindow.
 const (
 	rateMin    = 5 * time.Second
 	rateWindow = time.Minute
@@ -176,7 +176,7 @@ type Estimate struct {
 	Late bool
 }
 
-// EstimateInput is a batch that has not ended, as Expect needs it.
+// EstimateInput is a batch that has not ended, as EstimateBatches needs it.
 type EstimateInput struct {
 	Record
 	RequestsPerSecond *float64 // nil = unknown
@@ -362,7 +362,7 @@ type Backlog struct {
 	InputTokens float64
 }
 
-// BacklogOf returns the backlog of each batch, by model. Tokens are estimated as by Expect; without a completed
+// BacklogOf returns the backlog of each batch, by model. Tokens are estimated as by EstimateBatches; without a completed
 // request of the same models, a token has DefaultBytesPerToken.
 func BacklogOf(open []EstimateInput, ended *PastBatches) [][]Backlog {
 	work := map[string]Consumption{}

@@ -20,8 +20,8 @@ type Chunk struct {
 	OutputTokens int64 `json:"o,omitempty"`
 }
 
-// Record is a stored batch. Every change is one of its methods; callers write it with a guard on its
-// revision.
+// Record is a stored batch. Every change is one of its methods; callers store it by
+// compare-and-swap on its revision.
 type Record struct {
 	Batch     Batch  `json:"batch"`
 	Tenant    string `json:"tenant"`
@@ -84,7 +84,7 @@ func seconds(now time.Time) *int64 {
 	return &s
 }
 
-// aliveFunc reports whether a worker is alive. It is never called with an empty name.
+// aliveFunc reports whether a worker is alive, so that its claims are valid. It is never called with an empty name.
 type aliveFunc = func(worker string) bool
 
 func isClaimed(worker string, live aliveFunc) bool { return worker != "" && live(worker) }

@@ -16,10 +16,10 @@ const (
 	// each slot serves several requests in it.
 	minFirstTokens = 8
 	turnovers      = 3
-	// A lower limit is tried if more than 1/excess of the outstanding requests would not have been needed.
+	// A lower limit is tried if more than 1/excessDivisor of the outstanding requests would not have been needed.
 	excessDivisor = 8
-	// A higher limit is higher by 1/step, at least by minRaise: one request may never stream. It is
-	// justified if at least 1/gain of the additional requests stream: with free capacity nearly all of
+	// A higher limit is higher by 1/raiseDivisor, at least by minRaise: one request may never stream. It is
+	// justified if at least 1/gainDivisor of the additional requests stream: with free capacity nearly all of
 	// them do, without it none.
 	raiseDivisor = 4
 	minRaise     = 2
@@ -103,13 +103,13 @@ func (p *period) conclusive() bool { return p.brief*briefDivisor <= p.ended }
 // trialBackoff delays trials, in periods.
 type trialBackoff struct{ left, last int }
 
-// countPeriod counts a period, and reports whether the pause has ended.
+// countPeriod counts a period, and reports whether the backoff has ended.
 func (p *trialBackoff) countPeriod() bool {
 	p.left--
 	return p.left < 0
 }
 
-// extend begins a pause that is twice as long as the last one.
+// extend begins a backoff that is twice as long as the last one.
 func (p *trialBackoff) extend() {
 	p.last = min(max(2*p.last, firstBackoff), maxBackoff)
 	p.left = p.last

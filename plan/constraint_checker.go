@@ -13,7 +13,7 @@ type constraintChecker struct {
 	covers [][]coverage // by model
 }
 
-func newRowChecker(p *Problem) *constraintChecker {
+func newConstraintChecker(p *Problem) *constraintChecker {
 	r := &constraintChecker{p: p}
 	sets := p.reachSets()
 	for i := range p.Models {
@@ -126,7 +126,7 @@ func (s *solver) move(i, k, from, to, n int, cost float64) bool {
 	}
 	x[from][k] -= n
 	x[to][k] += n
-	if s.rowChecker.verify(s.best) == nil && s.p.Cost(s.best) <= cost+roundingError(cost) {
+	if s.constraints.verify(s.best) == nil && s.p.Cost(s.best) <= cost+roundingError(cost) {
 		return true
 	}
 	x[from][k] += n

@@ -6,7 +6,7 @@ import (
 	"slices"
 )
 
-// couplingConstraint couples blocks: their combined use of it is at most right. A coverage row counts
+// couplingConstraint couples blocks: their combined use of it is at most rhs (its right-hand side). A coverage row counts
 // served load as a negative number divided by the mean throughput of a replica, so that all rows
 // are of the magnitude of a replica.
 type couplingConstraint struct {
@@ -23,18 +23,18 @@ type link struct {
 	factor []float64
 }
 
-// programme is a problem as blocks (one model in one region, each solved exactly) and the rows that
+// integerProgram is a problem as blocks (one model in one region, each solved exactly) and the rows that
 // couple them. At prices y >= 0 for the rows the blocks are independent, and
 //
-//	sum over blocks of min(cost + y*use) - y*right
+//	sum over blocks of min(cost + y*use) - y*rhs
 //
 // is a lower bound of every solution's cost: Lagrangian relaxation.
-type programme struct {
+type integerProgram struct {
 	p             *Problem
 	gap           float64
 	work          effort
 	initialEffort int64 // effort at the start
-	rowChecker    *constraintChecker
+	constraints   *constraintChecker
 
 	models, regions, gpus int
 	blocks                []block // model by model, region by region
@@ -55,9 +55,9 @@ type programme struct {
 	priced block
 }
 
-func newProgramme(p *Problem, gap float64, work effort) *programme {
-	c := &programme{
-		p: p, gap: gap, work: work, rowChecker: newRowChecker(p), bestCost: math.Inf(1),
+func newIntegerProgram(p *Problem, gap float64, work effort) *integerProgram {
+	c := &integerProgram{
+		p: p, gap: gap, work: work, constraints: newConstraintChecker(p), bestCost: math.Inf(1),
 		models: len(p.Models), regions: len(p.Regions), gpus: len(p.GPUs),
 	}
 	c.priced.classes = make([]class, c.gpus)
@@ -93,14 +93,14 @@ func (p *Problem) block(i, j int) block {
 	b := block{need: p.LocalDemand(i, j), min: limitOr(p.Min, i, j, 0), max: limitOr(p.Max, i, j, unlimited), egress: p.egressCostOf(i, j)}
 	all := p.GlobalDemand(i)
 	for k := range p.GPUs {
-		c := class{keepCost: p.Price(j, k), startCost: p.StartCostUSD[i][k], theta: p.ReplicaTPS[i][k], running: p.Current[i][j][k]}
+		c := class{keepCost: p.Price(j, k), startCost: p.StartCostUSD[i][k], tps: p.ReplicaTPS[i][k], running: p.Current[i][j][k]}
 		if p.canSwitch(i, k) && p.canSwitchVMs(j, k) {
 			c.switchable, c.switchCost = p.runningVMs(j, k)-c.running, *p.SwitchCostUSD[i][k]
 		}
-		if c.theta > 0 { // otherwise the model does not run there
-			useful := max(unitsFor(math.Max(b.need, all), c.theta), b.min, totalOr(p.MinTotal, i, 0))
+		if c.tps > 0 { // otherwise the model does not run there
+			useful := max(unitsFor(math.Max(b.need, all), c.tps), b.min, totalOr(p.MinTotal, i, 0))
 			if p.growsInOtherRegion(i, j, k) {
-				useful = max(min(c.running+c.switchable, useful), unitsFor(b.need, c.theta), b.min)
+				useful = max(min(c.running+c.switchable, useful), unitsFor(b.need, c.tps), b.min)
 			}
 			c.max = min(useful, limitOr(p.Capacity, j, k, unlimited), b.max)
 		}
@@ -125,16 +125,16 @@ func (p *Problem) growsInOtherRegion(i, j, k int) bool {
 }
 
 // addRow adds a row over some blocks: of one model, or of several (model -1).
-func (c *programme) addRow(model int, right float64, factor []float64, blocks []int) {
+func (c *integerProgram) addRow(model int, rhs float64, factor []float64, blocks []int) {
 	for _, at := range blocks {
 		c.links[at] = append(c.links[at], link{len(c.rows), factor})
 	}
-	c.rows = append(c.rows, couplingConstraint{rhs: right, model: model})
+	c.rows = append(c.rows, couplingConstraint{rhs: rhs, model: model})
 }
 
 // addSharedRows adds the row of a region's capacity on a GPU where it can bind, and the row of the
 // VMs there that models can take over from each other.
-func (c *programme) addSharedRows(j, k int) {
+func (c *integerProgram) addSharedRows(j, k int) {
 	if capacity, users := c.p.modelsContending(j, k); users != nil {
 		one := make([]float64, c.gpus)
 		one[k] = 1
@@ -195,7 +195,7 @@ func (p *Problem) modelsSwitchingVMs(j, k int) []int {
 }
 
 // addModelRows adds model i's rows over several regions.
-func (c *programme) addModelRows(i int) {
+func (c *integerProgram) addModelRows(i int) {
 	p := c.p
 	meanTPS, runs := 0.0, 0
 	for _, t := range p.ReplicaTPS[i] {
@@ -205,15 +205,15 @@ func (c *programme) addModelRows(i int) {
 		}
 	}
 	meanTPS = math.Max(meanTPS/math.Max(1, float64(runs)), 1e-9)
-	carries, counts, owes := make([]float64, c.gpus), make([]float64, c.gpus), make([]float64, c.gpus)
+	capacityFactors, countFactors, negatedCounts := make([]float64, c.gpus), make([]float64, c.gpus), make([]float64, c.gpus)
 	for k, t := range p.ReplicaTPS[i] {
-		carries[k], counts[k], owes[k] = -t/meanTPS, 1, -1
+		capacityFactors[k], countFactors[k], negatedCounts[k] = -t/meanTPS, 1, -1
 	}
 	var all []int
 	for j := range c.regions {
 		all = append(all, i*c.regions+j)
 	}
-	for _, cv := range c.rowChecker.covers[i] {
+	for _, cv := range c.constraints.covers[i] {
 		// The tolerance of covers must not make the row require one more replica.
 		need := roundUpNeed(cv.need, p.ReplicaTPS[i])
 		need -= relTolerance / 2 * math.Max(1, need)
@@ -223,28 +223,28 @@ func (c *programme) addModelRows(i int) {
 				blocks = append(blocks, at)
 			}
 		}
-		c.addRow(i, -need/meanTPS, carries, blocks)
+		c.addRow(i, -need/meanTPS, capacityFactors, blocks)
 		c.unreachableLoad = c.unreachableLoad || blocks == nil
 	}
 	if v := totalOr(p.MaxTotal, i, unlimited); v < unlimited {
-		c.addRow(i, float64(v), counts, all)
+		c.addRow(i, float64(v), countFactors, all)
 	}
 	if v := totalOr(p.MinTotal, i, 0); v > 0 {
-		c.addRow(i, -float64(v), owes, all)
+		c.addRow(i, -float64(v), negatedCounts, all)
 	}
 }
 
 // roundUpNeed returns a need that the same whole numbers of replicas cover: the next multiple of the
 // smallest throughput where all others are multiples of it. It makes the relaxation of replicas of one
 // throughput exact (a Chvátal-Gomory cut), whatever their number.
-func roundUpNeed(need float64, theta []float64) float64 {
+func roundUpNeed(need float64, tps []float64) float64 {
 	step := math.Inf(1)
-	for _, t := range theta {
+	for _, t := range tps {
 		if t > 0 {
 			step = math.Min(step, t)
 		}
 	}
-	for _, t := range theta {
+	for _, t := range tps {
 		if math.Abs(t/step-math.Round(t/step)) > 1e-12 {
 			return need
 		}
@@ -256,17 +256,17 @@ func roundUpNeed(need float64, theta []float64) float64 {
 }
 
 // explainInfeasibleModels describes the models that cannot satisfy their own rows, whatever the other models do.
-func (c *programme) explainInfeasibleModels() []string {
+func (c *integerProgram) explainInfeasibleModels() []string {
 	var out []string
 	for i, name := range c.p.Models {
-		if wrong := c.explainInfeasibleModel(i); wrong != "" {
-			out = append(out, name+" "+wrong)
+		if reason := c.explainInfeasibleModel(i); reason != "" {
+			out = append(out, name+" "+reason)
 		}
 	}
 	return out
 }
 
-func (c *programme) explainInfeasibleModel(i int) string {
+func (c *integerProgram) explainInfeasibleModel(i int) string {
 	var all float64
 	for j, region := range c.p.Regions {
 		b := &c.blocks[i*c.regions+j]
@@ -275,18 +275,18 @@ func (c *programme) explainInfeasibleModel(i int) string {
 		case !ok:
 			return fmt.Sprintf("in %s: the minimum of %d replicas is above what bounds and capacity allow", region, b.min)
 		case !meetsNeed(reach, b.need):
-			return fmt.Sprintf("in %s: %.6g tokens per second must be served locally, bounds and capacity allow %.6g", region, b.need, reach)
+			return fmt.Sprintf("in %s: %.6g uncached prompt tokens per second must be served locally, bounds and capacity allow %.6g", region, b.need, reach)
 		}
 		all += reach
 	}
 	if need := c.p.GlobalDemand(i); !meetsNeed(all, need) {
-		return fmt.Sprintf("over all regions: %.6g tokens per second must be served, bounds and capacity allow %.6g", need, all)
+		return fmt.Sprintf("over all regions: %.6g uncached prompt tokens per second must be served, bounds and capacity allow %.6g", need, all)
 	}
 	return ""
 }
 
 // priceBlock prepares the search of a block with its rows priced.
-func (c *programme) priceBlock(at int, y []float64) {
+func (c *integerProgram) priceBlock(at int, y []float64) {
 	b, q := &c.blocks[at], &c.priced
 	q.need, q.min, q.max, q.egress = b.need, b.min, b.max, b.egress
 	for k := range b.classes {
@@ -323,7 +323,7 @@ type point struct {
 	reduced []float64 // by block: its cost with its rows priced
 }
 
-func (c *programme) newPoint() *point {
+func (c *integerProgram) newPoint() *point {
 	return &point{
 		y: make([]float64, len(c.rows)), use: make([]float64, len(c.rows)),
 		x: make([]int, len(c.blocks)*c.gpus), reduced: make([]float64, len(c.blocks)),
@@ -340,7 +340,7 @@ func (p *point) copy(o *point) {
 
 // relax solves every block at the point's prices. ok is false when the effort is spent: the value
 // then proves nothing. A value of +Inf means that a block has no feasible counts.
-func (c *programme) relax(p *point) (ok bool) {
+func (c *integerProgram) relax(p *point) (ok bool) {
 	p.value = 0
 	for r := range p.use {
 		p.use[r] = 0
@@ -366,7 +366,7 @@ func (c *programme) relax(p *point) (ok bool) {
 
 // addUse adds the row use of a block's counts x to use, for the selected rows. The block must be the
 // one that priceBlock was last called for.
-func (c *programme) addUse(at int, x []int, use []float64, some func(row int) bool) {
+func (c *integerProgram) addUse(at int, x []int, use []float64, some func(row int) bool) {
 	for _, l := range c.links[at] {
 		if some(l.row) {
 			use[l.row] += rowUse(l.factor, x)
@@ -389,7 +389,7 @@ func rowUse(factor []float64, x []int) float64 {
 }
 
 // unflatten returns flat counts by model, region and GPU.
-func (c *programme) unflatten(flat []int) [][][]int {
+func (c *integerProgram) unflatten(flat []int) [][][]int {
 	out := make([][][]int, c.models)
 	for i := range out {
 		out[i] = make([][]int, c.regions)
@@ -402,8 +402,8 @@ func (c *programme) unflatten(flat []int) [][][]int {
 }
 
 // offerIncumbent makes counts the incumbent when they satisfy every row and cost less.
-func (c *programme) offerIncumbent(x [][][]int) {
-	if c.rowChecker.verify(x) != nil {
+func (c *integerProgram) offerIncumbent(x [][][]int) {
+	if c.constraints.verify(x) != nil {
 		return
 	}
 	if cost := c.p.Cost(x); cost < c.bestCost-roundingError(cost) {
@@ -413,7 +413,7 @@ func (c *programme) offerIncumbent(x [][][]int) {
 
 // fillRows repairs a point's counts: it adds the units that rows lack, cheapest per gain first, and
 // passes the result to offerIncumbent. It does not repair rows whose use every unit increases.
-func (c *programme) fillRows(p *point) {
+func (c *integerProgram) fillRows(p *point) {
 	x, use := slices.Clone(p.x), slices.Clone(p.use)
 	for r, row := range c.rows {
 		for !row.runningVMs && use[r] > row.rhs+relTolerance/2*math.Max(1, math.Abs(row.rhs)) {
@@ -439,7 +439,7 @@ const fillSteps = 64
 
 // unitsAtOnePrice returns how many more units of a class have the price of the next one and break neither
 // the bounds of the block nor a row whose use every unit increases.
-func (c *programme) unitsAtOnePrice(at, k int, x []int, use []float64) int {
+func (c *integerProgram) unitsAtOnePrice(at, k int, x []int, use []float64) int {
 	b, have := &c.blocks[at], x[at*c.gpus+k]
 	free := b.max
 	for _, n := range x[at*c.gpus : (at+1)*c.gpus] {
@@ -462,7 +462,7 @@ func (c *programme) unitsAtOnePrice(at, k int, x []int, use []float64) int {
 
 // cheapestUnit finds the unit that adds most to a row for its price without breaking a row whose use
 // every unit increases; at is -1 where no unit can be added.
-func (c *programme) cheapestUnit(r int, x []int, use []float64) (at, class int, factor float64) {
+func (c *integerProgram) cheapestUnit(r int, x []int, use []float64) (at, class int, factor float64) {
 	at = -1
 	lowest := math.Inf(1)
 	i := c.rows[r].model
@@ -494,7 +494,7 @@ func (c *programme) cheapestUnit(r int, x []int, use []float64) (at, class int, 
 }
 
 // wouldBreakRow reports whether one more unit of a class breaks a row whose use every unit increases.
-func (c *programme) wouldBreakRow(at, k int, use []float64) bool {
+func (c *integerProgram) wouldBreakRow(at, k int, use []float64) bool {
 	for _, l := range c.links[at] {
 		if l.factor[k] > 0 && use[l.row]+l.factor[k] > c.rows[l.row].rhs {
 			return true
@@ -504,18 +504,18 @@ func (c *programme) wouldBreakRow(at, k int, use []float64) bool {
 }
 
 // raiseBound records a proven lower bound.
-func (c *programme) raiseBound(bound float64) {
+func (c *integerProgram) raiseBound(bound float64) {
 	c.bound = math.Max(c.bound, math.Min(bound, c.bestCost))
 }
 
 // provesGap reports whether a bound proves that the incumbent is within the requested gap of the
 // optimum.
-func (c *programme) provesGap(bound float64) bool {
+func (c *integerProgram) provesGap(bound float64) bool {
 	return c.best != nil && bound >= c.bestCost-math.Max(c.gap*c.bestCost, costTolerance/2*math.Max(1e-3, c.bestCost))
 }
 
 // costLimit returns the cost that new counts must stay below to be useful.
-func (c *programme) costLimit() float64 {
+func (c *integerProgram) costLimit() float64 {
 	if c.best == nil {
 		return c.maxCost + roundingError(c.maxCost)
 	}
