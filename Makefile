@@ -88,10 +88,11 @@ chaos-store:
 chaos-control: build
 	go test -tags compare -run 'TestCompareFaults$$' -v -count=1 -timeout 5h ./internal/controller -control.seeds=20 $(ARGS)
 
-# Simulates weeks of random faults of balancers, controllers and the store, and days of interruptions and crashes of
-# the controller that launches replicas (15 minutes of CPU). ARGS are flags of the second test.
+# Simulates weeks of random faults of balancers, controllers and the store; the same together with interruptions of the
+# replicas' machines and controllers that die during launches; and days of the spot market with crashes of the controller
+# (20 minutes of CPU). ARGS are flags of the last test.
 chaos-weeks:
-	go test -run 'TestWeekOfFaults$$' -v -count=1 -timeout 60m ./internal/controller -week.seeds=200 -week.hours=168
+	go test -run 'TestWeekOfFaults$$|TestWeekOfMachines$$' -v -count=1 -timeout 120m ./internal/controller -week.seeds=200 -week.hours=168
 	go test -run 'TestControllersCrash$$' -v -count=1 -timeout 60m ./internal/controller/deploy -hedge-seeds=200 $(ARGS)
 
 # Compares the balancer with nginx and haproxy on this machine (Linux, about 8 minutes).

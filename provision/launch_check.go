@@ -107,8 +107,15 @@ func distinctLaunches(machines []Desired) []Desired {
 	var all []Desired
 	seen := map[launchShape]bool{}
 	for _, w := range machines {
-		if _, _, storesFiles := w.FilesBucket(); w.Program != nil || storesFiles {
+		if w.Program != nil {
 			all = append(all, w)
+		}
+		for _, g := range w.Grants { // each bucket is checked by itself
+			if _, stores := g.StoredFolder(); stores {
+				single := w
+				single.Grants = []Grant{g}
+				all = append(all, single)
+			}
 		}
 		if w.Machine == nil || len(w.Offerings) == 0 {
 			continue

@@ -127,7 +127,7 @@ type MachineConfig struct {
 	// Account is the Google service account that its units authenticate as; empty = the provider's
 	// default.
 	Account string `json:",omitempty"`
-	// StoresFiles states that its identity has a grant of GrantFiles.
+	// StoresFiles states that its identity has a grant of GrantFiles or GrantBackups.
 	StoresFiles bool `json:",omitempty"`
 }
 
@@ -161,12 +161,32 @@ const (
 	// GrantReplaceBalancers extends GrantOperate to balancers.
 	GrantReplaceBalancers Grant = "replace-balancers"
 	// sessionGrantPrefix is the prefix of the grants of GrantSession, readGrantPrefix of those of GrantRead,
-	// filesGrantPrefix of those of GrantFiles, challengeGrantPrefix of those of GrantChallenge.
+	// filesGrantPrefix of those of GrantFiles, backupsGrantPrefix of those of GrantBackups, challengeGrantPrefix of those of GrantChallenge, recordsGrantPrefix of
+	// those of GrantRecords.
 	sessionGrantPrefix   = "session:"
 	readGrantPrefix      = "read:"
 	filesGrantPrefix     = "files:"
+	backupsGrantPrefix   = "backups:"
 	challengeGrantPrefix = "challenge:"
+	recordsGrantPrefix   = "records:"
 )
+
+// GrantRecords lets a VM change the existing records of balancers below name in a hosted zone of Route 53, by the zone's
+// id, and the targets of these health checks: what provision.RecordMover does.
+func GrantRecords(zoneID, name string, healthChecks []string) Grant {
+	return Grant(recordsGrantPrefix + strings.Join(append([]string{zoneID, name}, healthChecks...), "/"))
+}
+
+// Records returns the hosted zone's id, the name and the ids of health checks of a grant of GrantRecords; false for any
+// other grant.
+func (g Grant) Records() (zoneID, name string, healthChecks []string, ok bool) {
+	text, ok := strings.CutPrefix(string(g), recordsGrantPrefix)
+	parts := strings.Split(text, "/")
+	if !ok || len(parts) < 2 {
+		return "", "", nil, false
+	}
+	return parts[0], parts[1], parts[2:], true
+}
 
 // GrantChallenge lets a VM write the one DNS record of a dns-01 challenge for name into a hosted zone of
 // Route 53, by the zone's id, and no other record.
@@ -195,21 +215,48 @@ func (g Grant) ReadFolder() (folder string, ok bool) {
 // nothing else in the bucket.
 func GrantFiles(folder string) Grant { return Grant(filesGrantPrefix + folder) }
 
-// FilesFolder returns the folder of a grant of GrantFiles; false for any other grant.
-func (g Grant) FilesFolder() (folder string, ok bool) {
-	return strings.CutPrefix(string(g), filesGrantPrefix)
+// GrantBackups is GrantFiles for the folder of scheduled backups.
+func GrantBackups(folder string) Grant { return Grant(backupsGrantPrefix + folder) }
+
+// BucketFolder is a folder of a bucket in which machines store files.
+type BucketFolder struct {
+	Bucket, Folder string
+	Key            string // of service.yaml: store.files or store.backup.to
 }
 
-// FilesBucket returns the bucket and the folder in which machines with an identity store files; false if they store
-// none in a bucket.
-func (w Desired) FilesBucket() (bucket, folder string, ok bool) {
-	for _, g := range w.Grants {
-		if place, ok := g.FilesFolder(); ok {
-			bucket, folder, _ = strings.Cut(place, "/")
-			return bucket, folder, true
+// Contents is what machines store in the folder.
+func (f BucketFolder) Contents() string {
+	if f.Key == keyBackups {
+		return "backups"
+	}
+	return "files of batches"
+}
+
+// The keys of service.yaml that name folders of buckets.
+const (
+	keyFiles   = "store.files"
+	keyBackups = "store.backup.to"
+)
+
+// StoredFolder returns the folder of a grant of GrantFiles or GrantBackups; false for any other grant.
+func (g Grant) StoredFolder() (f BucketFolder, ok bool) {
+	for prefix, key := range map[string]string{filesGrantPrefix: keyFiles, backupsGrantPrefix: keyBackups} {
+		if place, is := strings.CutPrefix(string(g), prefix); is {
+			f, ok = BucketFolder{Key: key}, true
+			f.Bucket, f.Folder, _ = strings.Cut(place, "/")
 		}
 	}
-	return "", "", false
+	return f, ok
+}
+
+// StoredFolders returns the folders of buckets in which machines with an identity store files.
+func (w Desired) StoredFolders() (all []BucketFolder) {
+	for _, g := range w.Grants {
+		if f, ok := g.StoredFolder(); ok {
+			all = append(all, f)
+		}
+	}
+	return all
 }
 
 // GrantSession lets authorized users of the AWS account open a shell on a VM in a region through Session

@@ -64,3 +64,16 @@ type DNSZone interface {
 	// *CredentialsError.
 	Set(ctx context.Context, n PublicName) error
 }
+
+// RecordsLabel is the label before a public name below which the records of its balancers are in a hosted zone.
+const RecordsLabel = "_skyserve."
+
+// RecordMover changes the addresses of existing records of a public name. It needs fewer permissions than DNSZone: those
+// of GrantRecords.
+type RecordMover interface {
+	// MoveRecords gives the existing records of a name the addresses and health check URLs of n.Records, in the hosted
+	// zone with an id; other records stay. It may return before all name servers have the change. Moving records again
+	// changes nothing. It creates no records: one that does not exist is an error. Errors include *OwnedError and
+	// *CredentialsError.
+	MoveRecords(ctx context.Context, zoneID string, n PublicName) error
+}

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"skyserve/internal/agent"
 	"skyserve/internal/controller"
@@ -16,6 +17,7 @@ import (
 	"skyserve/internal/service"
 	"skyserve/provision"
 	"skyserve/provision/cloud"
+	"skyserve/provision/dns"
 	"skyserve/provision/local"
 	"skyserve/provision/remote"
 )
@@ -94,7 +96,16 @@ func reachClouds(ctx context.Context, text json.RawMessage, spec *service.Spec, 
 	for r, p := range lists {
 		reach.Listers[r] = p
 	}
-	return reach, nil
+	reach.Records, err = recordsInside(ctx, m, regions)
+	return reach, err
+}
+
+// recordsInside returns what changes DNS records with the identity of a machine at AWS; nil without regions there.
+func recordsInside(ctx context.Context, m cloudAccess, regions []service.Region) (provision.RecordMover, error) {
+	if !slices.ContainsFunc(regions, func(r service.Region) bool { return r.Cloud() == service.CloudAWS }) {
+		return nil, nil
+	}
+	return dns.NewRoute53(ctx, dns.Config{Endpoint: m.EndpointAWS})
 }
 
 // providersInside returns the providers of regions as a machine there uses them: one for all regions, and
@@ -134,11 +145,17 @@ func providersInside(ctx context.Context, text json.RawMessage, regions []servic
 // which runs in another cloud.
 func cloudHandler(name, owner string) func(agent.CloudAccess) (http.Handler, error) {
 	return func(c agent.CloudAccess) (http.Handler, error) {
-		places, lists, err := providersInside(context.Background(), c.Config, regionsNamed(c.Regions))
+		regions := regionsNamed(c.Regions)
+		places, lists, err := providersInside(context.Background(), c.Config, regions)
 		if err != nil {
 			return nil, err
 		}
-		return &remote.Handler{Service: name, Owner: owner, Balancers: c.Balancers, Provider: places, Attestor: places, ByRegion: lists}, nil
+		h := &remote.Handler{Service: name, Owner: owner, Balancers: c.Balancers, Provider: places, Attestor: places, ByRegion: lists}
+		var m cloudAccess
+		if err = json.Unmarshal(c.Config, &m); err == nil {
+			h.Records, err = recordsInside(context.Background(), m, regions)
+		}
+		return h, err
 	}
 }
 

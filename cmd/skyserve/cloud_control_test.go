@@ -10,6 +10,7 @@ import (
 
 	"skyserve/internal/controller/deploy"
 	"skyserve/internal/testkit"
+	"skyserve/provision"
 )
 
 // replicatedService has three balancers in two clouds, in which three controllers with a replicated store run.
@@ -129,6 +130,27 @@ func atAWS(routes []string) []string {
 	return slices.DeleteFunc(slices.Clone(routes), func(r string) bool { return strings.HasPrefix(r, "us-central1") })
 }
 
+// recordOf returns the address in a balancer's record of chat.example.com.
+func (e *emulated) recordOf(id string) string {
+	for _, s := range e.names.RecordSets(e.zone) {
+		if s.SetIdentifier == id && s.Type == "A" && s.ResourceRecords != nil {
+			return s.ResourceRecords.ResourceRecord[0].Value
+		}
+	}
+	return ""
+}
+
+// addressOf returns the address of a balancer by its region's endpoint.
+func (e *emulated) addressOf(id string) string {
+	e.t.Helper()
+	for _, r := range e.status().Regions {
+		if id == provision.BalancerID(r.Name, 0) {
+			return strings.TrimSuffix(strings.TrimPrefix(r.Endpoint, "http://"), ":8000")
+		}
+	}
+	return ""
+}
+
 // restore waits until the machine of a lost balancer is replaced: by the leading controller, without a person, or by
 // 'up' at Google, where no other balancer can launch one. 'up' then launches nothing.
 func (e *emulated) restore(up []string, lost string, machines ...string) {
@@ -151,8 +173,14 @@ func (e *emulated) restore(up []string, lost string, machines ...string) {
 		}
 		return nil
 	})
-	if out := e.skyserve(exitOK, e.at("status", "chat")...); strings.Contains(out, "not launched by") {
-		e.t.Errorf("status takes it for a stranger:\n%s", out)
+	within(e.t, "the records contain its new address", func() error {
+		if got, want := e.recordOf(lost), e.addressOf(lost); got != want {
+			return fmt.Errorf("the record of %s has the address %q, want %q", lost, got, want)
+		}
+		return nil
+	})
+	if out := e.skyserve(exitOK, e.at("status", "chat")...); strings.Contains(out, "not launched by") || strings.Contains(out, "do not contain its new address") {
+		e.t.Errorf("status takes it for a stranger, or for one without a record:\n%s", out)
 	}
 	e.replicated(machines...)
 	within(e.t, "an event names who launched it", func() error {
@@ -180,7 +208,7 @@ func TestControlPlaneInClouds(t *testing.T) {
 	testkit.NotUnderRace(t, "takes minutes under the race detector; other tests cover the same code")
 	t.Parallel()
 	e := emulate(t)
-	up := e.upOf(replicatedService)
+	up := e.upOf(replicatedService + "dns: {provider: route53, name: chat.example.com, zone: example.com}\n")
 	e.skyserve(exitOK, append(up, "--yes")...)
 	machines := []string{"lb-eu-west-1-0", "lb-us-central1-0", "lb-us-east-1-0"}
 	before := e.replicated(machines...)

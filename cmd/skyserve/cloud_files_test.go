@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -10,7 +11,8 @@ import (
 	"skyserve/internal/testkit"
 )
 
-// The balancers of a service in a cloud store the files of batches in a bucket with the identity of their machine.
+// The balancers of a service in a cloud store the files of batches in a bucket, and its controllers backups, with the
+// identity of their machine.
 func TestFilesInBucketOfCloud(t *testing.T) {
 	testkit.Slow(t)
 	testkit.NotUnderRace(t, "runs processes; other tests cover the same code")
@@ -41,9 +43,12 @@ func TestFilesInBucketOfCloud(t *testing.T) {
 			if err := tt.prepare(e); err != nil {
 				t.Fatal(err)
 			}
-			up := e.upOf(strings.ReplaceAll(oneRegion, "aws/us-east-1", tt.region) + "store: {files: \"" + tt.files + "\"}\n")
-			if out := e.skyserve(exitOK, append(up, "--dry-run")...); !strings.Contains(out, "check ok: ") || !strings.Contains(out, tt.check) {
-				t.Errorf("no %q in\n%s", tt.check, out)
+			up := e.upOf(strings.ReplaceAll(oneRegion, "aws/us-east-1", tt.region) + "store: {files: \"" + tt.files + "\", backup: {to: \"" + tt.files + "/saved\", every: 1h}}\n")
+			out := e.skyserve(exitOK, append(up, "--dry-run")...)
+			for _, check := range []string{tt.check, strings.NewReplacer("files of batches", "backups", "all/chat", "all/saved").Replace(tt.check)} {
+				if !strings.Contains(out, "check ok: ") || !strings.Contains(out, check) {
+					t.Errorf("no %q in\n%s", check, out)
+				}
 			}
 			base := endpointIn(e.skyserve(exitOK, append(up, "--yes")...), strings.SplitN(tt.region, "/", 2)[1])
 			within(t, "a chat", func() error { return chatAt(base, "key-of-a-client") })
@@ -64,6 +69,14 @@ func TestFilesInBucketOfCloud(t *testing.T) {
 			if len(inFolder) < 2 {
 				t.Errorf("the input and the output are not in the bucket: %q", stored)
 			}
+			within(t, "the leader writes a backup", func() error {
+				if stored := tt.stored(e); !slices.ContainsFunc(stored, func(name string) bool {
+					return strings.Contains(name, "all/saved/chat-") && strings.HasSuffix(name, ".backup")
+				}) {
+					return fmt.Errorf("stored are %q", stored)
+				}
+				return nil
+			})
 			e.skyserve(exitOK, e.at("down", "chat", "--yes")...)
 			e.ended()
 			if left := tt.stored(e); len(left) < len(inFolder) {

@@ -113,13 +113,21 @@ func (c *cloudFlags) nameZone(ctx context.Context, spec *service.Spec, noted dep
 	return dns.NewRoute53(ctx, dns.Config{Endpoint: c.endpointAWS})
 }
 
-// noteZone is the note that records the hosted zone in which balancers write ACME challenges.
+// noteZone is the note that records the hosted zone in which machines write records.
 const noteZone = "zone.json"
 
-// hostedZone returns the zone in which balancers write ACME challenges; the zero value if they
-// write none. Errors are those of dns.Route53's ZoneID.
-func (c *cloudFlags) hostedZone(ctx context.Context, spec *service.Spec) (z deploy.HostedZone, err error) {
-	if !spec.ObtainsCertificate(service.ChallengeDNS) {
+// writableZone is the hosted zone of the public name in which machines write ACME challenges, or the records of balancers
+// that controllers replace.
+type writableZone struct {
+	deploy.HostedZone
+	// HealthChecks are the ids of the health checks of the name's records that controllers may change.
+	HealthChecks []string `json:"health_checks,omitempty"`
+}
+
+// hostedZone returns the zone in which machines write records; the zero value if they write none. Errors are those of
+// dns.Route53's ZoneID and HealthChecks.
+func (c *cloudFlags) hostedZone(ctx context.Context, spec *service.Spec, owner string) (z writableZone, err error) {
+	if !spec.ObtainsCertificate(service.ChallengeDNS) && !cloud.MovesRecords(spec) {
 		return z, nil
 	}
 	route53, err := dns.NewRoute53(ctx, dns.Config{Endpoint: c.endpointAWS})
@@ -127,7 +135,9 @@ func (c *cloudFlags) hostedZone(ctx context.Context, spec *service.Spec) (z depl
 		return z, err
 	}
 	z.Endpoint = cmp.Or(c.endpointAWS, os.Getenv(envEndpointAWS)) // machines do not have the variable
-	z.ID, err = route53.ZoneID(ctx, spec.DNS.Zone, spec.DNS.Private)
+	if z.ID, err = route53.ZoneID(ctx, spec.DNS.Zone, spec.DNS.Private); err == nil && cloud.MovesRecords(spec) {
+		z.HealthChecks, err = route53.HealthChecks(ctx, deploy.PublicName(spec, owner, nil))
+	}
 	return z, err
 }
 

@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"strings"
 
 	"skyserve/internal/service"
 	"skyserve/internal/store"
@@ -31,13 +30,11 @@ func openFiles(ctx context.Context, cfg service.BalancerConfig) (store.Parts, er
 // openBucket returns a folder of a bucket, s3://bucket/folder or gs://bucket/folder, with the credentials of the
 // environment, or of the machine in its cloud. It makes no calls.
 func openBucket(ctx context.Context, name, url string) (store.Parts, error) {
-	scheme, rest, _ := strings.Cut(url, "://")
-	bucket, folder, _ := strings.Cut(rest, "/")
-	cloud := service.CloudAWS
-	if scheme == "gs" {
-		cloud = service.CloudGCP
+	f, known := service.FolderOf(url)
+	if !known {
+		return nil, usage(fmt.Errorf("opening a bucket: must be a URL such as s3://backups/chat or gs://backups/chat, got %q", url), "")
 	}
-	return openFolder(ctx, name, cloud, bucket, folder)
+	return openFolder(ctx, name, f.Cloud, f.Bucket, f.Folder)
 }
 
 // openFolder returns a folder of a bucket for a service.

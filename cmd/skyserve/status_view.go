@@ -64,7 +64,7 @@ func openView(ctx context.Context, clouds *cloudFlags, svc local.Service, doing 
 	if err != nil {
 		return nil, cloudError(err)
 	}
-	var zone deploy.HostedZone
+	var zone writableZone
 	if err := svc.LoadValue(noteZone, &zone); err != nil {
 		return nil, err
 	}
@@ -72,7 +72,7 @@ func openView(ctx context.Context, clouds *cloudFlags, svc local.Service, doing 
 	if v.operator.owner == "" { // without enrolments, missing machines are still reported
 		f.UserData = userData(v.spec.Name, "nobody", program)
 	}
-	f.ZoneID = zone.ID
+	f.ZoneID, f.HealthChecks = zone.ID, zone.HealthChecks
 	if !program.isChosen() && cloud.UsesClouds(v.spec) {
 		f.UserData = nil
 	}

@@ -123,7 +123,7 @@ func (u *upRun) storeControllers(have []provision.Object) error {
 
 // deploymentContent returns the inputs of the machines' configurations.
 func (u *upRun) deploymentContent() (c deploy.DeploymentInput, err error) {
-	c = deploy.DeploymentInput{Spec: u.spec, SpecYAML: u.text, Secrets: deploy.LocalSecrets, Bundle: &deploy.ControllerBundle{}, Enrolled: u.enrolments.Handles(), Zone: u.hostedZone, Draining: u.draining, Controllers: u.controllers, Images: u.images}
+	c = deploy.DeploymentInput{Spec: u.spec, SpecYAML: u.text, Secrets: deploy.LocalSecrets, Bundle: &deploy.ControllerBundle{}, Enrolled: u.enrolments.Handles(), Zone: u.hostedZone.HostedZone, Draining: u.draining, Controllers: u.controllers, Images: u.images}
 	if c.PrefixHashSeed, err = u.peerToken(); err != nil {
 		return c, err
 	}

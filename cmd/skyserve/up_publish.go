@@ -8,6 +8,7 @@ import (
 
 	"skyserve/internal/controller/deploy"
 	"skyserve/provision"
+	"skyserve/provision/cloud"
 )
 
 // deliverAndPublish delivers every machine's configuration and waits until all are ready. It
@@ -97,4 +98,20 @@ func (p *publisher) publish(ctx context.Context, without map[string]bool) error 
 		p.up.delivered.setPublished()
 	}
 	return err
+}
+
+// grantRecords lets controllers change the health checks of the published records, which are known only now.
+func (u *upRun) grantRecords(ctx context.Context, have []provision.Object) error {
+	if u.filter != nil || !cloud.MovesRecords(u.spec) {
+		return nil
+	}
+	published, err := u.clouds.hostedZone(ctx, u.spec, u.operator.owner)
+	if err != nil || slices.Equal(published.HealthChecks, u.hostedZone.HealthChecks) {
+		return err
+	}
+	u.hostedZone = published
+	if err := u.svc.StoreValue(noteZone, u.hostedZone); err != nil {
+		return err
+	}
+	return u.deployer.GrantRecords(ctx, have, published.HealthChecks, u.progress)
 }

@@ -35,8 +35,8 @@ type upRun struct {
 	places     provision.MultiCloud
 	attestor   provision.KeyAttestor // of places, for all deliveries of the run
 	zone       provision.DNSZone
-	// hostedZone is the zone in which balancers write ACME challenges.
-	hostedZone deploy.HostedZone
+	// hostedZone is the zone in which machines write records.
+	hostedZone writableZone
 	deployer   *deploy.Deployer
 	changes    *deploy.Plan
 	program    machineProgram
@@ -180,11 +180,11 @@ func (u *upRun) openService(ctx context.Context) (err error) {
 	if u.zone, err = u.clouds.nameZone(ctx, u.spec, u.svc); err != nil {
 		return err
 	}
-	if u.hostedZone, err = u.clouds.hostedZone(ctx, u.spec); err != nil {
+	if u.hostedZone, err = u.clouds.hostedZone(ctx, u.spec, u.operator.owner); err != nil {
 		return err
 	}
 	u.deployer = newDeployer(u.spec, u.operator.owner, u.places, u.program)
-	u.deployer.ZoneID = u.hostedZone.ID
+	u.deployer.ZoneID, u.deployer.HealthChecks = u.hostedZone.ID, u.hostedZone.HealthChecks
 	u.deployer.LimitToBudget()
 	if u.draining == nil {
 		decided, err := deploy.ReadDecisions(decisionsFile(u.svc))
@@ -283,6 +283,9 @@ func (u *upRun) applyChanges(ctx context.Context) error {
 	if err == nil {
 		err = u.deliverAndPublish(ctx, have)
 	}
+	if err == nil {
+		err = u.grantRecords(ctx, have)
+	}
 	if err == nil && u.wait != waitNone {
 		err = u.awaitCertificates(ctx, have)
 	}
@@ -330,19 +333,11 @@ func (u *upRun) awaitAddresses(ctx context.Context, p *deploy.Plan) ([]provision
 // publicName returns the public name of a service with a record for each balancer; the zero
 // Name if the service has none.
 func publicName(spec *service.Spec, owner string, have []provision.Object) provision.PublicName {
-	if spec.DNS == nil {
-		return provision.PublicName{}
+	if cloud.UsesClouds(spec) || spec.DNS == nil {
+		return deploy.PublicName(spec, owner, have)
 	}
-	n := provision.PublicName{Name: spec.DNS.Name, Zone: spec.DNS.Zone, Service: spec.Name, Owner: owner, Routing: provision.DNSRouting(spec.DNS.Routing), TTL: spec.DNS.TTL, Private: spec.DNS.Private}
-	if !cloud.UsesClouds(spec) {
-		n.Records, _ = localRecords(spec, have) // checkLocalName has checked them
-		return n
-	}
-	for _, o := range have {
-		if o.Kind == provision.KindBalancer && o.TerminatedReason == "" {
-			n.Records = append(n.Records, provision.DNSRecord{ID: o.ID, Region: o.Region, Address: o.PublicIP, Check: deploy.PublicURL(spec, o) + "/readyz"})
-		}
-	}
+	n := deploy.PublicName(spec, owner, nil)
+	n.Records, _ = localRecords(spec, have) // checkLocalName has checked them
 	return n
 }
 

@@ -1,11 +1,14 @@
 package controller
 
 import (
+	"context"
 	"errors"
 	"flag"
 	"fmt"
 	"log/slog"
+	"maps"
 	"math/rand/v2"
+	"reflect"
 	"slices"
 	"testing"
 	"time"
@@ -60,7 +63,30 @@ type weekWorld struct {
 	longest  time.Duration            // of all times without a live owner
 	without  map[string]time.Duration // since when a replica has none, while it could have one
 	affected time.Duration            // time of the last fault or repair
+	machines WeekMachines             // nil = the replicas are always the same
+	observed time.Duration            // when machines were last reconciled
 }
+
+// WeekMachines are the machines of the replicas of a simulated week. Those of TestWeekOfMachines are in another package,
+// because they use the deployer, which imports this one.
+type WeekMachines interface {
+	// Advance advances the machines to a time. It returns true if one became ready or ended, and the time of the next such
+	// event.
+	Advance(now time.Duration) (changed bool, next time.Duration)
+	// Reconcile makes the changes of a controller in one iteration; mayAct checks its lease. died means that the controller
+	// died during a change.
+	Reconcile(ctx context.Context, now time.Duration, mayAct func() error) (died bool, err error)
+	// Ready returns the replicas that serve, with the balancers of their regions.
+	Ready() map[string]string
+	// Changes counts the changes by controllers.
+	Changes() int
+	// Problem returns a broken bound; since is how long ago the last fault, repair or change of a machine was, while a
+	// controller leads.
+	Problem(since time.Duration) string
+}
+
+// machinesInterval is the interval of the reconcile loop.
+const machinesInterval = 5 * time.Second
 
 // oldLeader is a controller that is partitioned from the store, or was stopped for a while.
 type oldLeader struct {
@@ -172,6 +198,88 @@ func (w *weekWorld) repair() {
 	}
 }
 
+// stepMachines reconciles the machines by the leader, and by every controller that believes it leads.
+func (w *weekWorld) stepMachines(t *testing.T) (next time.Duration) {
+	t.Helper()
+	changed, next := w.machines.Advance(w.now)
+	if changed {
+		w.affected = w.now
+	}
+	w.updateReplicas()
+	if w.now-w.observed >= machinesInterval {
+		w.observed = w.now
+		for _, o := range w.old {
+			before := w.machines.Changes()
+			_, err := w.machines.Reconcile(t.Context(), w.now, mayAct(t.Context(), o.lease))
+			if after := w.machines.Changes(); after != before {
+				t.Errorf("at %s: a controller without a lease made %d changes of machines (%v)", w.now, after-before, err)
+			}
+		}
+		if w.leader != nil && !w.state.down {
+			died, err := w.machines.Reconcile(t.Context(), w.now, mayAct(t.Context(), w.lease))
+			if died {
+				w.faults["during a launch"]++
+				w.affected = w.now
+				w.loseLeader(false)
+			} else if err != nil {
+				t.Errorf("at %s: reconciling machines: %v", w.now, err)
+			}
+			changed, next = w.machines.Advance(w.now)
+			if changed {
+				w.affected = w.now
+			}
+		}
+	}
+	since := w.now - w.affected
+	if w.leader == nil || w.state.down {
+		since = 0
+	}
+	if problem := w.machines.Problem(since); problem != "" {
+		t.Errorf("at %s: %s", w.now, problem)
+	}
+	return next
+}
+
+// updateReplicas makes the replicas that serve those of the configuration: the machine of one that does not is gone, and
+// the leader delivers new ones to their balancers.
+func (w *weekWorld) updateReplicas() {
+	ready := w.machines.Ready()
+	for r := range w.homes {
+		if _, serves := ready[r]; !serves {
+			delete(w.homes, r)
+			delete(w.without, r)
+			for _, lb := range w.lb {
+				delete(lb.has, r)
+			}
+		}
+	}
+	if w.leader != nil && !w.state.down {
+		for r, home := range ready {
+			if _, known := w.homes[r]; !known {
+				w.homes[r] = home
+				if lb := w.lb[home]; !lb.dead {
+					lb.has[r] = 0
+				}
+			}
+		}
+	}
+	var replicas []service.ControlledReplica
+	for _, r := range slices.Sorted(maps.Keys(w.homes)) {
+		region := w.config.Balancers[slices.IndexFunc(w.config.Balancers, func(b service.ControlledBalancer) bool { return b.ID == w.homes[r] })].Region
+		replicas = append(replicas, service.ControlledReplica{ReplicaConfig: service.ReplicaConfig{ID: r, Region: region}, Home: w.homes[r]})
+	}
+	if reflect.DeepEqual(replicas, w.config.Replicas) {
+		return
+	}
+	w.affected = w.now
+	if w.config.Replicas = replicas; w.leader != nil {
+		next := w.config
+		w.leader.mu.Lock()
+		w.leader.reloaded = &next
+		w.leader.mu.Unlock()
+	}
+}
+
 // step runs a round of the leader, and of every controller that believes it leads.
 func (w *weekWorld) step(t *testing.T) {
 	t.Helper()
@@ -264,16 +372,45 @@ func (w *weekWorld) runWeek(t *testing.T) {
 			w.inject()
 			fault = w.now + time.Duration(w.random.ExpFloat64()*float64(weekFault))
 		}
+		event := end
+		if w.machines != nil {
+			event = w.stepMachines(t)
+		}
 		w.step(t)
 		w.now += roundInterval
 		if settled := w.now-w.affected > settledRounds*roundInterval && w.leader != nil; settled {
-			next := fault
+			next := min(fault, event)
 			for _, end := range w.repairs {
 				next = min(next, end)
 			}
 			w.now = max(w.now, next.Truncate(roundInterval))
 		}
 	}
+}
+
+// WeekResult is what a simulated week had.
+type WeekResult struct {
+	Rounds  int
+	Faults  map[string]int
+	Longest time.Duration // of all times in which a replica had no live owner while a controller led
+}
+
+// RunWeekOfMachines simulates a week of faults of a service with machines, in the regions of balancers.
+func RunWeekOfMachines(t *testing.T, seed uint64, balancers []service.ControlledBalancer, m WeekMachines) WeekResult {
+	t.Helper()
+	w := newWeekWorld(0, 0, seed)
+	w.machines, w.config.Balancers = m, balancers
+	for _, b := range balancers {
+		w.lb[b.ID] = &fakeBalancer{has: map[string]uint64{}, gone: map[string]uint64{}}
+	}
+	w.lead()
+	w.runWeek(t)
+	return WeekResult{w.rounds, w.faults, w.longest}
+}
+
+// WeekSeeds returns the seeds of the flags, and the command that repeats one.
+func WeekSeeds() (first uint64, seeds int, hours time.Duration) {
+	return *weekFirst, *weekSeeds, time.Duration(*weekHours) * time.Hour
 }
 
 // Over simulated days of random faults, several at once, no replica has two owners of the same epoch, none is without a

@@ -5,21 +5,28 @@ import (
 	"strings"
 )
 
-// FilesFolder is the folder of a bucket in which a service stores the files of its batches.
+// FilesFolder is a folder of a bucket in which a service stores the files of its batches, or backups.
 type FilesFolder struct {
 	Cloud  string // aws for S3, gcp for Cloud Storage
 	Bucket string
-	Folder string // batches/chat; never empty
+	Folder string // batches/chat; empty = the whole bucket
 }
 
 // FilesFolderOf returns the folder of a service in the bucket of store.files; false if files is not a bucket of S3 or
 // Cloud Storage, or is empty. Each service has its own folder, because balancers delete files that no record
 // refers to.
 func FilesFolderOf(files, name string) (FilesFolder, bool) {
-	scheme, rest, _ := strings.Cut(files, "://")
+	f, ok := FolderOf(files)
+	f.Folder = strings.TrimPrefix(f.Folder+"/"+name, "/")
+	return f, ok
+}
+
+// FolderOf returns the folder of a URL of S3 or Cloud Storage; false for anything else.
+func FolderOf(url string) (FilesFolder, bool) {
+	scheme, rest, _ := strings.Cut(url, "://")
 	cloud, known := map[string]string{"s3": CloudAWS, "gs": CloudGCP}[scheme]
 	bucket, folder, _ := strings.Cut(rest, "/")
-	return FilesFolder{cloud, bucket, strings.TrimPrefix(folder+"/"+name, "/")}, known && bucket != ""
+	return FilesFolder{cloud, bucket, folder}, known && bucket != ""
 }
 
 // checkFiles checks that the machines of rented regions can have access to the bucket for files: they have only the

@@ -27,6 +27,8 @@ type Route53 struct {
 	DenialCodes map[string]string
 	// PageSize is the maximum page size of a list; 0 = as requested.
 	PageSize int
+	// Machines is the AWS whose IAM roles authorize the calls of its machines; nil = every call is authorized.
+	Machines *AWS
 	// PendingPolls is the number of GetChange calls that report a change as PENDING; 0 = INSYNC at once.
 	PendingPolls int
 
@@ -154,6 +156,10 @@ func (r *Route53) serve(w http.ResponseWriter, req *http.Request, op operation) 
 		return
 	case denied != "":
 		writeRoute53Error(w, &route53Error{http.StatusForbidden, denied, "User: arn:aws:iam::1:user/test is not authorized to perform: " + action})
+		return
+	}
+	if err := r.authorize(route53Call{req, body}, action); err != nil {
+		writeRoute53Error(w, err)
 		return
 	}
 	r.mu.Lock()

@@ -34,9 +34,9 @@ var _ provision.FilesChecker = (*Provider)(nil)
 // CheckFiles checks that the bucket exists in this AWS account. The role of the machines gets its permissions when it
 // is created.
 func (p *Provider) CheckFiles(ctx context.Context, w provision.Desired) provision.LaunchCheck {
-	bucket, folder, _ := w.FilesBucket()
-	c := provision.LaunchCheck{CheckResult: provision.CheckResult{Where: string(w.Region), Message: "storing files of batches in s3://" + bucket + "/" + folder}}
-	if err := p.checkFilesBucket(ctx, bucket); err != nil {
+	f := w.StoredFolders()[0]
+	c := provision.LaunchCheck{CheckResult: provision.CheckResult{Where: string(w.Region), Message: "storing " + f.Contents() + " in s3://" + f.Bucket + "/" + f.Folder}}
+	if err := p.checkFilesBucket(ctx, f); err != nil {
 		c.Err = wrapError("checking "+c.Message, err)
 		c.Message += ": " + plainError(err).Error()
 		c.Hint = hintOf(c.Err)
@@ -48,7 +48,8 @@ func (p *Provider) CheckFiles(ctx context.Context, w provision.Desired) provisio
 }
 
 // checkFilesBucket returns an error if a bucket is not in this AWS account. A new bucket may not be listed yet.
-func (p *Provider) checkFilesBucket(ctx context.Context, name string) error {
+func (p *Provider) checkFilesBucket(ctx context.Context, f provision.BucketFolder) error {
+	name := f.Bucket
 	b, listed, err := p.findBucket(ctx, name)
 	if err != nil || listed {
 		return err
@@ -63,9 +64,9 @@ func (p *Provider) checkFilesBucket(ctx context.Context, name string) error {
 	}
 	switch refused.HTTPStatusCode() {
 	case http.StatusNotFound:
-		return &provision.SpecError{Err: fmt.Errorf("store.files: bucket %s does not exist; create it: aws s3 mb s3://%s", name, name)}
+		return &provision.SpecError{Err: fmt.Errorf("%s: bucket %s does not exist; create it: aws s3 mb s3://%s", f.Key, name, name)}
 	case http.StatusForbidden:
-		return &provision.SpecError{Err: fmt.Errorf("store.files: bucket %s belongs to another AWS account, and balancers may write only to their own, %s; set store.files to a bucket of this account", name, b.account)}
+		return &provision.SpecError{Err: fmt.Errorf("%s: bucket %s belongs to another AWS account, and balancers may write only to their own, %s; set %s to a bucket of this account", f.Key, name, b.account, f.Key)}
 	}
 	return err
 }

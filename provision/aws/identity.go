@@ -3,6 +3,7 @@ package aws
 import (
 	"context"
 	"fmt"
+	"maps"
 	"net/url"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
@@ -18,6 +19,12 @@ const policyName = "skyserve"
 // maxTagValue is the maximum length of a tag's value, in characters.
 const maxTagValue = 256
 
+// shorterGrants is how the value of a tag of grantTags becomes shorter.
+var shorterGrants = map[string]string{
+	tagGrants:  "store the weights of all models below one folder",
+	tagRecords: "choose a shorter dns.name",
+}
+
 // launchIdentity creates or repairs a role with its policy, and an instance profile with the role.
 // Every step is idempotent.
 func (p *Provider) launchIdentity(ctx context.Context, w provision.Desired) (provision.Object, error) {
@@ -26,9 +33,11 @@ func (p *Provider) launchIdentity(ctx context.Context, w provision.Desired) (pro
 		return provision.Object{}, fmt.Errorf("reading the desired identity: region must be %s, got %q, and label %s is required", globalRegion, w.Region, labelRole)
 	}
 	name, tags := roleName(w.Service, role), tagsOf(w)
-	tags[tagGrants] = grantsTag(w.Grants) // set even when empty, to overwrite an earlier value
-	if n := len(tags[tagGrants]); n > maxTagValue {
-		return provision.Object{}, &provision.SpecError{Err: fmt.Errorf("granting %s to the %ss of %s: grants are limited to %d characters (one tag), got %d; store the weights of all models below one folder", tags[tagGrants], role, w.Service, maxTagValue, n)}
+	maps.Copy(tags, grantTags(w.Grants))
+	for _, tag := range []string{tagGrants, tagRecords} {
+		if n := len(tags[tag]); n > maxTagValue {
+			return provision.Object{}, &provision.SpecError{Err: fmt.Errorf("granting %s to the %ss of %s: grants are limited to %d characters (one tag), got %d; %s", tags[tag], role, w.Service, maxTagValue, n, shorterGrants[tag])}
+		}
 	}
 	policy, err := policyFor(w.Service, w.Owner, partitionOf(p.names[0]), w.Grants)
 	if err != nil {
@@ -197,7 +206,7 @@ func (p *Provider) readIdentity(ctx context.Context, name string, profile *iamty
 		o.SpecHash += driftSuffix
 		return o, owned, nil
 	}
-	desired, err := policyFor(o.Service, o.Owner, partitionOf(p.names[0]), grantsOf(tags[tagGrants]))
+	desired, err := policyFor(o.Service, o.Owner, partitionOf(p.names[0]), grantsOf(tags))
 	if err != nil {
 		return o, false, err
 	}

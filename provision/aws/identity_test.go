@@ -146,3 +146,34 @@ func TestChallengeGrantIsLimitedToOneRecord(t *testing.T) {
 		t.Errorf("a balancer may do\n%s\nwant\n%s", got, want)
 	}
 }
+
+// A controller that replaces balancers may change the records of balancers below the service's name, and their health
+// checks one by one. The grant fits beside others.
+func TestRecordsGrantIsLimitedToName(t *testing.T) {
+	cloud := newCloud(nil)
+	p := open(t, cloud)
+	zone, checks := "Z0123456789ABCDEFGHIJ", []string{"0b1b2b3b-1111-4222-8333-444455556666", "1b1b2b3b-1111-4222-8333-444455556666", "2b1b2b3b-1111-4222-8333-444455556666"}
+	before := roleFor(provision.KindBalancer, provision.GrantRecords(zone, "chat.example.com", nil))
+	launch(t, p, before)
+	want := `{"Version":"2012-10-17","Statement":[{"Effect":"Allow","Action":["route53:ListResourceRecordSets"],"Resource":["arn:aws:route53:::hostedzone/Z0123456789ABCDEFGHIJ"]},` +
+		`{"Effect":"Allow","Action":["route53:ChangeResourceRecordSets"],"Resource":["arn:aws:route53:::hostedzone/Z0123456789ABCDEFGHIJ"],"Condition":{` +
+		`"ForAllValues:StringEquals":{"route53:ChangeResourceRecordSetsRecordTypes":["A","AAAA","TXT"]},` +
+		`"ForAllValues:StringLike":{"route53:ChangeResourceRecordSetsNormalizedRecordNames":["_skyserve.chat.example.com","*._skyserve.chat.example.com"]}}}`
+	if got := cloud.RolePolicy("skyserve-chat-balancer", "skyserve"); got != want+"]}" {
+		t.Errorf("before the name is published a balancer may do\n%s\nwant\n%s", got, want)
+	}
+	w := roleFor(provision.KindBalancer, provision.GrantRecords(zone, "chat.example.com", checks), provision.GrantRead("models/"+strings.Repeat("long/", 30)))
+	launch(t, p, w)
+	if changes := provision.Diff([]provision.Desired{w}, list(t, p)); len(changes) != 0 {
+		t.Errorf("there is still to do %+v", changes)
+	}
+	want = `{"Effect":"Allow","Action":["route53:UpdateHealthCheck"],"Resource":["arn:aws:route53:::healthcheck/` + strings.Join(checks, `","arn:aws:route53:::healthcheck/`) + `"]}`
+	if got := cloud.RolePolicy("skyserve-chat-balancer", "skyserve"); !strings.Contains(got, want) {
+		t.Errorf("a balancer may do\n%s\nwant\n%s", got, want)
+	}
+	none := roleFor(provision.KindBalancer)
+	launch(t, p, none)
+	if changes := provision.Diff([]provision.Desired{none}, list(t, p)); len(changes) != 0 || cloud.RolePolicy("skyserve-chat-balancer", "skyserve") != "" {
+		t.Errorf("without grants there is still to do %+v", changes)
+	}
+}

@@ -41,14 +41,17 @@ func policyFor(name, owner, partition string, grants []provision.Grant) (string,
 		if folder, ok := g.ReadFolder(); ok {
 			statements = append(statements, readStatements(folder, "arn:"+partition+":s3:::")...)
 		}
-		if folder, ok := g.FilesFolder(); ok {
-			statements = append(statements, filesStatements(folder, "arn:"+partition+":s3:::")...)
+		if f, ok := g.StoredFolder(); ok {
+			statements = append(statements, filesStatements(f, "arn:"+partition+":s3:::")...)
 		}
 		if bucket, pattern, ok := g.ProgramObjects(); ok {
 			statements = append(statements, programStatement(bucket, pattern, "arn:"+partition+":s3:::"))
 		}
 		if zone, of, ok := g.ChallengeRecord(); ok {
 			statements = append(statements, challengeStatement(zone, of, "arn:"+partition+":route53:::"))
+		}
+		if zone, of, checks, ok := g.Records(); ok {
+			statements = append(statements, recordsStatements(zone, of, checks, "arn:"+partition+":route53:::")...)
 		}
 	}
 	if len(statements) == 0 {
@@ -72,12 +75,11 @@ func readStatements(folder, arn string) []statement {
 
 // filesStatements permits listing, reading, writing and deleting the objects below a folder of a bucket of the
 // machine's own AWS account: nobody else can receive the files by creating a bucket with the name of a deleted one.
-func filesStatements(folder, arn string) []statement {
-	bucket, prefix, _ := strings.Cut(folder, "/")
+func filesStatements(f provision.BucketFolder, arn string) []statement {
 	own := map[string]any{"aws:ResourceAccount": "${aws:PrincipalAccount}"}
 	return []statement{
-		{"Allow", []string{"s3:DeleteObject", "s3:GetObject", "s3:PutObject"}, []string{arn + folder + "/*"}, condition{"StringEquals": own}},
-		{"Allow", []string{"s3:ListBucket"}, []string{arn + bucket}, condition{"StringEquals": own, "StringLike": {"s3:prefix": prefix + "/*"}}},
+		{"Allow", []string{"s3:DeleteObject", "s3:GetObject", "s3:PutObject"}, []string{arn + f.Bucket + "/" + f.Folder + "/*"}, condition{"StringEquals": own}},
+		{"Allow", []string{"s3:ListBucket"}, []string{arn + f.Bucket}, condition{"StringEquals": own, "StringLike": {"s3:prefix": f.Folder + "/*"}}},
 	}
 }
 
@@ -91,6 +93,27 @@ func challengeStatement(zone, name, arn string) statement {
 			"route53:ChangeResourceRecordSetsRecordTypes":           "TXT",
 		},
 	}}
+}
+
+// recordsStatements permits changing the records of balancers below a name, and the targets of their health checks: see
+// dns.Route53.MoveRecords. Health checks are named one by one, because conditions cannot select them.
+func recordsStatements(zone, name string, healthChecks []string, arn string) []statement {
+	below := provision.RecordsLabel + name
+	statements := []statement{
+		{"Allow", []string{"route53:ListResourceRecordSets"}, []string{arn + "hostedzone/" + zone}, nil},
+		{"Allow", []string{"route53:ChangeResourceRecordSets"}, []string{arn + "hostedzone/" + zone}, condition{
+			"ForAllValues:StringEquals": {"route53:ChangeResourceRecordSetsRecordTypes": []string{"A", "AAAA", "TXT"}},
+			"ForAllValues:StringLike":   {"route53:ChangeResourceRecordSetsNormalizedRecordNames": []string{below, "*." + below}},
+		}},
+	}
+	var checks []string
+	for _, id := range healthChecks {
+		checks = append(checks, arn+"healthcheck/"+id)
+	}
+	if len(checks) > 0 {
+		statements = append(statements, statement{"Allow", []string{"route53:UpdateHealthCheck"}, checks, nil})
+	}
+	return statements
 }
 
 // sessionStatement permits the Systems Manager agent on machines of one region to open the channels of
@@ -179,20 +202,29 @@ func partitionOf(region string) string {
 	return "aws"
 }
 
-// grantsTag encodes grants in a tag.
-func grantsTag(grants []provision.Grant) string {
-	var words []string
+// grantTags encodes grants in tags. The grant of records is in a tag of its own, because a value is limited to 256
+// characters. Both are set even when empty, to overwrite earlier values.
+func grantTags(grants []provision.Grant) map[string]string {
+	words := map[string][]string{tagGrants: nil, tagRecords: nil}
 	for _, g := range grants {
-		words = append(words, string(g))
+		tag := tagGrants
+		if _, _, _, ok := g.Records(); ok {
+			tag = tagRecords
+		}
+		words[tag] = append(words[tag], string(g))
 	}
-	slices.Sort(words)
-	return strings.Join(words, " ")
+	tags := map[string]string{}
+	for tag, all := range words {
+		slices.Sort(all)
+		tags[tag] = strings.Join(all, " ")
+	}
+	return tags
 }
 
-// grantsOf decodes a tag of grantsTag.
-func grantsOf(tag string) []provision.Grant {
+// grantsOf decodes the tags of grantTags.
+func grantsOf(tags map[string]string) []provision.Grant {
 	var grants []provision.Grant
-	for word := range strings.FieldsSeq(tag) {
+	for word := range strings.FieldsSeq(tags[tagGrants] + " " + tags[tagRecords]) {
 		grants = append(grants, provision.Grant(word))
 	}
 	return grants

@@ -30,13 +30,14 @@ const (
 	tagBuild       = tagPrefix + "build"
 	tagCapacity    = tagPrefix + "capacity"
 	tagReservation = tagPrefix + "reservation"
-	tagEnds        = tagPrefix + "ends"   // when the cloud terminates the machine, in RFC 3339
-	tagPrice       = tagPrefix + "price"  // USD per hour
-	tagRules       = tagPrefix + "rules"  // of a firewall: the desired rules
-	tagPeers       = tagPrefix + "peers"  // of a firewall: provision.Desired.Peers
-	tagGrants      = tagPrefix + "grants" // of an identity: the desired grants
-	tagLabel       = tagPrefix + "label:" // followed by the label's name
-	tagName        = "Name"               // displayed in the console
+	tagEnds        = tagPrefix + "ends"    // when the cloud terminates the machine, in RFC 3339
+	tagPrice       = tagPrefix + "price"   // USD per hour
+	tagRules       = tagPrefix + "rules"   // of a firewall: the desired rules
+	tagPeers       = tagPrefix + "peers"   // of a firewall: provision.Desired.Peers
+	tagGrants      = tagPrefix + "grants"  // of an identity: the desired grants
+	tagRecords     = tagPrefix + "records" // of an identity: the desired grant of records
+	tagLabel       = tagPrefix + "label:"  // followed by the label's name
+	tagName        = "Name"                // displayed in the console
 )
 
 // labelRole is the role of the machines that a firewall or identity is for.

@@ -63,6 +63,12 @@ func ReplacesBalancers(spec *service.Spec) bool {
 	return UsesClouds(spec) && len(ControlCandidates(spec, nil)) == ControlNodes
 }
 
+// MovesRecords reports whether controllers change the records of the public name when they replace a balancer. Machines at
+// AWS make these changes.
+func MovesRecords(spec *service.Spec) bool {
+	return ReplacesBalancers(spec) && spec.DNS != nil && slices.Contains(Clouds(spec), service.CloudAWS)
+}
+
 // SharesNetwork reports whether the machines of two regions reach each other at their private addresses: a network
 // of AWS is regional, one of Google Cloud is global.
 func SharesNetwork(a, b service.Region) bool {

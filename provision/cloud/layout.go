@@ -68,9 +68,12 @@ type Input struct {
 	// an offering had no capacity recently; nil = never.
 	Interrupted func(service.Region) bool
 	Exhausted   func(provision.Offering) bool
-	// ZoneID is the id of the Route 53 hosted zone in which balancers in AWS write dns-01 challenge
-	// records; empty = they write none.
+	// ZoneID is the id of the Route 53 hosted zone of the public name in which machines at AWS write records: dns-01
+	// challenges, and those of balancers that controllers replace; empty = they write none.
 	ZoneID string
+	// HealthChecks are the ids of the health checks of the public name's records in that zone, sorted; none before it is
+	// published. Controllers that replace balancers change them.
+	HealthChecks []string
 	// Programs are the skyserve binaries in the service's own buckets, by cloud. Machines of other clouds
 	// download the binary elsewhere.
 	Programs map[string]provision.Program
@@ -216,15 +219,24 @@ func checkBackup(spec *service.Spec) error {
 		return nil
 	}
 	to, next := spec.Store.Backup.To, fmt.Sprintf("run 'skyserve backup FILE --service %s' from a scheduler instead (docs/backup.md)", spec.Name)
-	if !strings.HasPrefix(to, "s3://") {
-		return specError("store.backup.to: must be a folder of a bucket such as s3://backups/chat for a service in clouds, got %s: %s", to, next)
+	place, _ := backupFolder(spec)
+	if place.Folder == "" {
+		return specError("store.backup.to: must be a folder of a bucket such as s3://backups/chat or gs://backups/chat for a service in clouds, got %s: %s", to, next)
 	}
 	for i, r := range spec.Regions {
-		if r.Name.Cloud() != service.CloudAWS {
-			return specError("store.backup.to: requires machines whose identity can write to %s, but regions[%d] is %s: %s", to, i, r.Name, next)
+		if isCloudRegion(r.Name) && r.Name.Cloud() != place.Cloud {
+			return specError("store.backup.to: must be a bucket that the machines of every region can reach, got %s, but those of regions[%d], %s, have no identity in %s: %s", to, i, r.Name, place.Cloud, next)
 		}
 	}
 	return nil
+}
+
+// backupFolder returns the folder of a bucket for scheduled backups; false if there is none.
+func backupFolder(spec *service.Spec) (f service.FilesFolder, ok bool) {
+	if spec.Store.Backup == nil {
+		return f, false
+	}
+	return service.FolderOf(spec.Store.Backup.To)
 }
 
 // checkLocal rejects local regions with other engines than simulated ones.
@@ -304,7 +316,7 @@ func (l *layout) addPrerequisites(cloud string) error {
 	global := service.Region(cloud + "/" + globalPlace)
 	sessions := l.sessionGrants(cloud)
 	sessions = append(sessions, l.addProgram(cloud, global)...)
-	balancers := slices.Concat([]provision.Grant{provision.GrantOperate}, l.replaceGrants(), l.challengeGrants(cloud), l.filesGrants(cloud), sessions)
+	balancers := slices.Concat([]provision.Grant{provision.GrantOperate}, l.replaceGrants(), l.recordsGrants(cloud), l.challengeGrants(cloud), l.filesGrants(cloud), sessions)
 	for role, grants := range map[provision.ObjectKind][]provision.Grant{provision.KindBalancer: balancers, provision.KindReplica: append(l.readGrants(cloud), sessions...)} {
 		w := provision.Desired{ID: fmt.Sprintf("identity-%s-%s", cloud, role), Kind: provision.KindIdentity, Region: global, Grants: grants}
 		if err := l.addObject(w, role, grants); err != nil {
@@ -350,6 +362,14 @@ func (l *layout) replaceGrants() []provision.Grant {
 	return nil
 }
 
+// recordsGrants returns the grant with which controllers move the DNS records of balancers that they replaced.
+func (l *layout) recordsGrants(cloud string) []provision.Grant {
+	if cloud != service.CloudAWS || l.ZoneID == "" || !MovesRecords(l.Spec) {
+		return nil
+	}
+	return []provision.Grant{provision.GrantRecords(l.ZoneID, l.Spec.DNS.Name, l.HealthChecks)}
+}
+
 // challengeGrants returns the grant for the dns-01 challenge record of the service's name.
 func (l *layout) challengeGrants(cloud string) []provision.Grant {
 	if cloud != service.CloudAWS || l.ZoneID == "" || !l.Spec.ObtainsCertificate(service.ChallengeDNS) {
@@ -358,12 +378,16 @@ func (l *layout) challengeGrants(cloud string) []provision.Grant {
 	return []provision.Grant{provision.GrantChallenge(l.ZoneID, l.Spec.DNS.Name)}
 }
 
-// filesGrants returns the grant for the folder in which balancers store the files of batches.
-func (l *layout) filesGrants(cloud string) []provision.Grant {
+// filesGrants returns the grants for the folders of buckets in which balancers store the files of batches, and controllers
+// backups.
+func (l *layout) filesGrants(cloud string) (grants []provision.Grant) {
 	if f, inBucket := service.FilesFolderOf(l.Spec.Store.Files, l.Spec.Name); inBucket && f.Cloud == cloud {
-		return []provision.Grant{provision.GrantFiles(f.Bucket + "/" + f.Folder)}
+		grants = append(grants, provision.GrantFiles(f.Bucket+"/"+f.Folder))
 	}
-	return nil
+	if f, inBucket := backupFolder(l.Spec); inBucket && f.Cloud == cloud {
+		grants = append(grants, provision.GrantBackups(f.Bucket+"/"+f.Folder))
+	}
+	return grants
 }
 
 // readGrants returns the grants for the buckets from which replicas in a cloud download model weights and

@@ -366,6 +366,31 @@ func TestOnlyThreeBalancersMayReplaceThemselves(t *testing.T) {
 	}
 }
 
+// Machines at AWS may move the records of balancers where controllers replace balancers, with the health checks that are
+// published.
+func TestOnlyThreeBalancersMayMoveRecords(t *testing.T) {
+	const named = "dns: {provider: route53, name: chat.example.com, zone: example.com}\n"
+	for _, tt := range []struct {
+		balancers int
+		zone      string
+		want      bool
+	}{{3, "Z1", true}, {3, "", false}, {2, "Z1", false}, {4, "Z1", false}} {
+		spec := parse(t, threeRegions+named)
+		spec.Regions = spec.Regions[:1]
+		for i := range spec.Models {
+			spec.Models[i].Regions = nil
+		}
+		spec.Regions[0].Balancers = tt.balancers
+		in := input(spec)
+		in.ZoneID, in.HealthChecks = tt.zone, []string{"c1", "c2"}
+		for _, w := range plan(t, in).Desired {
+			if may := slices.Contains(w.Grants, provision.GrantRecords("Z1", "chat.example.com", in.HealthChecks)); may != (tt.want && w.ID == "identity-aws-balancer") {
+				t.Errorf("%+v: %s has the grants %v", tt, w.ID, w.Grants)
+			}
+		}
+	}
+}
+
 // Balancers, and nobody else, may store files in the service's folder of the bucket, in its cloud. Without store.files no
 // hash of a machine changes, so that no machine is replaced.
 func TestLayoutGrantsFiles(t *testing.T) {
@@ -388,6 +413,34 @@ func TestLayoutGrantsFiles(t *testing.T) {
 			}
 			if text, err := json.Marshal(w.Machine); err != nil || !stores && strings.Contains(string(text), "StoresFiles") {
 				t.Errorf("%q: the hash of %s includes StoresFiles: %s, %v", files, w.ID, text, err)
+			}
+		}
+	}
+}
+
+// Controllers may write backups to the folder of store.backup.to, with the identity of balancers' machines in its cloud.
+func TestLayoutGrantsBackups(t *testing.T) {
+	for _, tt := range []struct {
+		region service.Region
+		to     string
+		want   provision.Grant
+	}{{"aws/us-east-1", "s3://saved/chat", provision.GrantBackups("saved/chat")}, {"gcp/europe-west4", "gs://saved/all/chat", provision.GrantBackups("saved/all/chat")}} {
+		spec := parse(t, threeRegions)
+		spec.Regions = slices.DeleteFunc(spec.Regions, func(r service.RegionSpec) bool { return r.Name != tt.region })
+		for i := range spec.Models {
+			spec.Models[i].Regions = nil
+		}
+		spec.Store.Backup = &service.StoreBackup{To: tt.to}
+		l, err := cloud.BuildLayout(input(spec))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, w := range l.Desired {
+			if granted := slices.Contains(w.Grants, tt.want); granted != (w.Kind == provision.KindIdentity && strings.HasSuffix(w.ID, "-balancer")) {
+				t.Errorf("%s: %s is granted %q", tt.to, w.ID, w.Grants)
+			}
+			if stores := w.Machine != nil && w.Machine.StoresFiles; stores != (w.Kind == provision.KindBalancer && tt.region.Cloud() == service.CloudGCP) {
+				t.Errorf("%s: StoresFiles of %s is %v", tt.to, w.ID, stores)
 			}
 		}
 	}
@@ -431,8 +484,10 @@ func TestBackupsInClouds(t *testing.T) {
 	for _, c := range []struct{ regions, to, want string }{
 		{"aws/us-east-1", "s3://backups/chat", ""},
 		{"aws/us-east-1", "backups", "store.backup.to: must be a folder of a bucket"},
-		{"gcp/europe-west4", "gs://backups/chat", "store.backup.to: must be a folder of a bucket such as s3://"},
-		{"aws/us-east-1, gcp/europe-west4", "s3://backups/chat", "regions[1] is gcp/europe-west4"},
+		{"aws/us-east-1", "s3://backups", "store.backup.to: must be a folder of a bucket such as s3://"},
+		{"gcp/europe-west4", "gs://backups/chat", ""},
+		{"gcp/europe-west4", "s3://backups/chat", "those of regions[0], gcp/europe-west4, have no identity in aws"},
+		{"aws/us-east-1, gcp/europe-west4", "s3://backups/chat", "those of regions[1], gcp/europe-west4, have no identity in aws"},
 		{"local/us", "gs://backups/chat", ""},
 		{"local/us", "backups", ""},
 	} {

@@ -311,18 +311,11 @@ func (z *Route53) applyChanges(ctx context.Context, n provision.PublicName, zone
 	if len(changes) == 0 {
 		return nil
 	}
-	doing := "publishing"
-	if len(n.Records) == 0 {
-		doing = "removing"
-	}
-	out, err := z.api.ChangeResourceRecordSets(ctx, &route53.ChangeResourceRecordSetsInput{
-		HostedZoneId: aws.String(zone.id),
-		ChangeBatch:  &types.ChangeBatch{Changes: changes, Comment: aws.String("skyserve: " + doing + " " + n.Name)},
-	})
+	info, err := z.submitChanges(ctx, n, zone, changes)
 	if err != nil {
-		return wrapError(err, "ChangeResourceRecordSets", "%s %s in %s", doing, n.Name, zone)
+		return err
 	}
-	for info := out.ChangeInfo; info.Status != types.ChangeStatusInsync; {
+	for info.Status != types.ChangeStatusInsync {
 		if err := pause(ctx, z.poll); err != nil {
 			return err
 		}
@@ -333,6 +326,22 @@ func (z *Route53) applyChanges(ctx context.Context, n provision.PublicName, zone
 		info = state.ChangeInfo
 	}
 	return nil
+}
+
+// submitChanges applies a batch without waiting for the name servers.
+func (z *Route53) submitChanges(ctx context.Context, n provision.PublicName, zone zone, changes []types.Change) (*types.ChangeInfo, error) {
+	doing := "publishing"
+	if len(n.Records) == 0 {
+		doing = "removing"
+	}
+	out, err := z.api.ChangeResourceRecordSets(ctx, &route53.ChangeResourceRecordSetsInput{
+		HostedZoneId: aws.String(zone.id),
+		ChangeBatch:  &types.ChangeBatch{Changes: changes, Comment: aws.String("skyserve: " + doing + " " + n.Name)},
+	})
+	if err != nil {
+		return nil, wrapError(err, "ChangeResourceRecordSets", "%s %s in %s", doing, n.Name, zone)
+	}
+	return out.ChangeInfo, nil
 }
 
 // pause blocks for d. It returns an error if ctx ends before.

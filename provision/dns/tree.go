@@ -29,7 +29,7 @@ import (
 // failed are routed to the next best region. When all records have failed, Route 53 treats all of them as
 // healthy.
 const (
-	noteLabel      = "_skyserve."
+	noteLabel      = provision.RecordsLabel
 	withdrawnLabel = "withdrawn"
 	notePrefix     = "skyserve"
 	// defaultTTL is how long resolvers may cache a response.

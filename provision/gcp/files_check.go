@@ -20,9 +20,9 @@ var _ provision.FilesChecker = (*Provider)(nil)
 // CheckFiles checks that the bucket exists and that its IAM policy, or the project's, lets the service account of
 // balancers store files. What the caller may not read is not checked, as the message says.
 func (p *Provider) CheckFiles(ctx context.Context, w provision.Desired) provision.LaunchCheck {
-	bucket, folder, _ := w.FilesBucket()
-	c := provision.LaunchCheck{CheckResult: provision.CheckResult{Where: string(w.Region), Message: "storing files of batches in gs://" + bucket + "/" + folder}}
-	unknown, err := p.checkFilesBucket(ctx, bucket, w.Service)
+	f := w.StoredFolders()[0]
+	c := provision.LaunchCheck{CheckResult: provision.CheckResult{Where: string(w.Region), Message: "storing " + f.Contents() + " in gs://" + f.Bucket + "/" + f.Folder}}
+	unknown, err := p.checkFilesBucket(ctx, f, w.Service)
 	switch {
 	case err != nil:
 		c.Err = wrapError(err, "checking %s", c.Message)
@@ -43,7 +43,8 @@ func (p *Provider) CheckFiles(ctx context.Context, w provision.Desired) provisio
 
 // checkFilesBucket returns an error if balancers cannot use a bucket, and in unknown why their permissions could not be
 // checked.
-func (p *Provider) checkFilesBucket(ctx context.Context, bucket, name string) (unknown, err error) {
+func (p *Provider) checkFilesBucket(ctx context.Context, f provision.BucketFolder, name string) (unknown, err error) {
+	bucket := f.Bucket
 	client, s, err := newStorage(ctx, p)
 	if err != nil {
 		return nil, err
@@ -52,12 +53,12 @@ func (p *Provider) checkFilesBucket(ctx context.Context, bucket, name string) (u
 	grant := "gcloud storage buckets add-iam-policy-binding gs://" + bucket + " --member " + memberPrefix + account + " --role " + roleFiles
 	_, err = client.Buckets.Get(bucket).Context(ctx).Do()
 	if isMissing(err) {
-		return nil, &provision.SpecError{Err: fmt.Errorf("store.files: bucket %s does not exist; create it: gcloud storage buckets create gs://%s", bucket, bucket)}
+		return nil, &provision.SpecError{Err: fmt.Errorf("%s: bucket %s does not exist; create it: gcloud storage buckets create gs://%s", f.Key, bucket, bucket)}
 	}
 	if r, ok := refusalOf(err); ok && r.status == http.StatusForbidden {
 		return nil, &provision.CredentialsError{
-			Cloud: service.CloudGCP, Action: "storage.buckets.get", Err: fmt.Errorf("store.files: bucket %s belongs to another project, or you have no permission to read it: %w", bucket, err),
-			Hint: "set store.files to a bucket of project " + s.project + ", or let an administrator of the bucket grant you roles/storage.legacyBucketReader and run: " + grant,
+			Cloud: service.CloudGCP, Action: "storage.buckets.get", Err: fmt.Errorf("%s: bucket %s belongs to another project, or you have no permission to read it: %w", f.Key, bucket, err),
+			Hint: "set " + f.Key + " to a bucket of project " + s.project + ", or let an administrator of the bucket grant you roles/storage.legacyBucketReader and run: " + grant,
 		}
 	}
 	if err != nil {
@@ -67,7 +68,7 @@ func (p *Provider) checkFilesBucket(ctx context.Context, bucket, name string) (u
 	if missing := difference(filesPermissions, granted); unknown == nil && len(missing) > 0 {
 		return nil, &provision.CredentialsError{
 			Cloud: service.CloudGCP, Action: strings.Join(missing, ", "), Hint: "run: " + grant,
-			Err: fmt.Errorf("store.files: bucket %s does not grant it to the balancers' service account %s", bucket, account),
+			Err: fmt.Errorf("%s: bucket %s does not grant it to the balancers' service account %s", f.Key, bucket, account),
 		}
 	}
 	return unknown, nil

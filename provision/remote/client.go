@@ -16,7 +16,7 @@ import (
 type CallFunc func(ctx context.Context, call CallKind, body []byte) ([]byte, error)
 
 // Client is the provider of a cloud through machines there. It implements provision.Provider,
-// provision.KeyAttestor and provision.Pricer; errors of the cloud keep their types.
+// provision.KeyAttestor, provision.Pricer and provision.RecordMover; errors of the cloud keep their types.
 type Client struct {
 	// Cloud is its name, gcp.
 	Cloud string
@@ -33,6 +33,7 @@ var (
 	_ provision.ReservationReader    = (*Client)(nil)
 	_ provision.InterruptionReporter = (*Client)(nil)
 	_ provision.CapacityAdvisor      = (*Client)(nil)
+	_ provision.RecordMover          = (*Client)(nil)
 )
 
 // ErrNoMachine reports that no balancer of the service in a cloud responds.
@@ -96,6 +97,12 @@ func (c *Client) Interruptions(ctx context.Context, region service.Region, servi
 func (c *Client) CapacityAdvice(ctx context.Context, region service.Region, offers provision.Offerings, count int) ([]provision.CapacityAdvice, error) {
 	r, err := c.call(ctx, CallAdvice, request{Region: region, Offerings: offers, Count: count})
 	return r.Advice, err
+}
+
+// MoveRecords implements provision.RecordMover.
+func (c *Client) MoveRecords(ctx context.Context, zoneID string, n provision.PublicName) error {
+	_, err := c.call(ctx, CallMoveRecords, request{Name: &n, Zone: zoneID})
+	return err
 }
 
 // call calls one machine after the other until one responds.

@@ -28,6 +28,8 @@ type Handler struct {
 	Service, Owner string
 	// Balancers permits calls for balancers too, and repairs of firewalls; otherwise only calls for replicas.
 	Balancers bool
+	// Records changes the addresses of records of balancers, where Balancers is set; nil = this machine's cloud has none.
+	Records provision.RecordMover
 	// Provider and Attestor call all regions of the cloud. ByRegion contains one provider per region.
 	Provider provision.Provider
 	Attestor provision.KeyAttestor
@@ -89,6 +91,8 @@ func (h *Handler) checkOwner(in request) error {
 		return check(in.Want.ID, in.Want.Service, in.Want.Owner, in.Want.Kind, provision.KindBalancer, provision.KindFirewall)
 	case in.Object != nil:
 		return check(in.Object.ID, in.Object.Service, in.Object.Owner, in.Object.Kind, provision.KindBalancer)
+	case in.Name != nil && (in.Name.Service != h.Service || in.Name.Owner != h.Owner || !h.Balancers):
+		return fmt.Errorf("%s: must be the name of service %q of owner %q, whose controllers replace balancers; got service %q of owner %q", in.Name.Name, h.Service, h.Owner, in.Name.Service, in.Name.Owner)
 	case in.Service != "" && in.Service != h.Service:
 		return fmt.Errorf("service must be %q, got %q", h.Service, in.Service)
 	}
@@ -122,6 +126,8 @@ func (h *Handler) dispatch(ctx context.Context, call CallKind, in request) (out 
 		if p, ok := h.Provider.(provision.CapacityAdvisor); ok {
 			out.Advice, err = p.CapacityAdvice(ctx, in.Region, in.Offerings, in.Count)
 		}
+	case call == CallMoveRecords && in.Name != nil && in.Zone != "" && h.Records != nil:
+		err = h.Records.MoveRecords(ctx, in.Zone, *in.Name)
 	default:
 		err = fmt.Errorf("%w: %q", errUnknownCall, call)
 	}

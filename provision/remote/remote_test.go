@@ -305,6 +305,51 @@ func TestHandlerForBalancers(t *testing.T) {
 	}
 }
 
+// recordsOf records the calls of a RecordMover.
+type recordsOf struct {
+	zone string
+	name provision.PublicName
+	err  error
+}
+
+func (r *recordsOf) MoveRecords(_ context.Context, zoneID string, n provision.PublicName) error {
+	r.zone, r.name = zoneID, n
+	return r.err
+}
+
+// Where controllers replace balancers, a machine at AWS also moves the records of its own service.
+func TestHandlerMovesRecords(t *testing.T) {
+	records := &recordsOf{}
+	h := newHandler(&conformance.Memory{})
+	h.Balancers, h.Records = true, records
+	c := client(machine(t, h))
+	own := provision.PublicName{
+		Name: "chat.example.com", Zone: "example.com", Service: "chat", Owner: "o", Routing: provision.RoutingGeo,
+		Records: []provision.DNSRecord{{ID: "lb-0", Region: "aws/us-east-1", Address: netip.MustParseAddr("192.0.2.1"), Check: "http://192.0.2.1/readyz"}},
+	}
+	if err := c.MoveRecords(t.Context(), "Z1", own); err != nil || records.zone != "Z1" || !reflect.DeepEqual(records.name, own) {
+		t.Errorf("%+v arrived as %+v in zone %s: %v", own, records.name, records.zone, err)
+	}
+	records.err = &provision.CredentialsError{Cloud: "aws", Action: "route53:UpdateHealthCheck", Code: "AccessDenied", Err: errors.New("denied")}
+	var refused *provision.CredentialsError
+	if err := c.MoveRecords(t.Context(), "Z1", own); !errors.As(err, &refused) || refused.Action != "route53:UpdateHealthCheck" {
+		t.Errorf("got %v", err)
+	}
+	*records = recordsOf{}
+	for name, change := range map[string]func(h *remote.Handler, n *provision.PublicName){
+		"another service":                      func(_ *remote.Handler, n *provision.PublicName) { n.Service = "other" },
+		"another owner":                        func(_ *remote.Handler, n *provision.PublicName) { n.Owner = "them" },
+		"controllers do not replace balancers": func(h *remote.Handler, _ *provision.PublicName) { h.Balancers = false },
+		"a machine without hosted zones":       func(h *remote.Handler, _ *provision.PublicName) { h.Records = nil },
+	} {
+		h, n := *h, own
+		change(&h, &n)
+		if err := client(machine(t, &h)).MoveRecords(t.Context(), "Z1", n); err == nil || records.zone != "" {
+			t.Errorf("%s: records of %+v moved: %v", name, records.name, err)
+		}
+	}
+}
+
 // When one machine does not respond, the next one is called. An error of the cloud itself is final.
 func TestCallFallsBackToNextMachine(t *testing.T) {
 	m := &conformance.Memory{}

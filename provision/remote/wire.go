@@ -11,7 +11,7 @@ import (
 type CallKind string
 
 // The calls: the methods of provision.Provider, provision.KeyAttestor, provision.Pricer,
-// provision.ReservationReader, provision.InterruptionReporter and provision.CapacityAdvisor.
+// provision.ReservationReader, provision.InterruptionReporter, provision.CapacityAdvisor and provision.RecordMover.
 const (
 	CallOfferings   CallKind = "offerings"
 	CallList        CallKind = "list"
@@ -23,6 +23,7 @@ const (
 	CallReservations  CallKind = "reservations"
 	CallInterruptions CallKind = "interruptions"
 	CallAdvice        CallKind = "advice"
+	CallMoveRecords   CallKind = "move-records"
 )
 
 // request holds the argument of a call.
@@ -35,6 +36,9 @@ type request struct {
 	// Offerings and Count are for advice.
 	Offerings provision.Offerings `json:"offerings,omitempty"`
 	Count     int                 `json:"count,omitempty"`
+	// Name and Zone, the id of its hosted zone, are for move-records.
+	Name *provision.PublicName `json:"name,omitempty"`
+	Zone string                `json:"zone,omitempty"`
 }
 
 // response holds the result or the error of a call.

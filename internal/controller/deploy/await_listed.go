@@ -59,7 +59,7 @@ func (dp *Deployer) UpAndAwait(ctx context.Context, p *Plan, progress provision.
 		return nil
 	})
 	if err == nil {
-		err = dp.admitPeers(ctx, have, progress)
+		err = dp.AdmitPeers(ctx, have, progress)
 	}
 	return p, have, err
 }
@@ -79,17 +79,29 @@ func retryEnded(apply func() error, replan func(*MachineEndedError) error) error
 	}
 }
 
-// admitPeers repairs the firewalls whose rules contain addresses of machines, which are unknown before the launch.
-func (dp *Deployer) admitPeers(ctx context.Context, have []provision.Object, progress provision.ProgressFunc) error {
+// AdmitPeers repairs the firewalls whose rules contain addresses of machines, which are unknown before the launch.
+func (dp *Deployer) AdmitPeers(ctx context.Context, have []provision.Object, progress provision.ProgressFunc) error {
 	if dp.Filter != nil || !cloud.ReplicatesStore(dp.Spec) {
 		return nil
 	}
+	return dp.repair(ctx, have, provision.KindFirewall, progress)
+}
+
+// GrantRecords repairs the identity that may change the records of the public name, whose health checks are unknown
+// before the name is published.
+func (dp *Deployer) GrantRecords(ctx context.Context, have []provision.Object, healthChecks []string, progress provision.ProgressFunc) error {
+	dp.HealthChecks = healthChecks
+	return dp.repair(ctx, have, provision.KindIdentity, progress)
+}
+
+// repair repairs the existing objects of a kind that differ from the desired ones.
+func (dp *Deployer) repair(ctx context.Context, have []provision.Object, kind provision.ObjectKind, progress provision.ProgressFunc) error {
 	p, err := dp.planFor(have, nil)
 	if err != nil {
 		return err
 	}
 	p.Changes = slices.DeleteFunc(p.Changes, func(c provision.Change) bool {
-		return c.Kind() != provision.KindFirewall || c.Action != provision.ActionRepair
+		return c.Kind() != kind || c.Action != provision.ActionRepair
 	})
 	_, err = provision.Apply(ctx, p.Changes, dp.launcher(), dp.applyOptions(p, progress))
 	return err

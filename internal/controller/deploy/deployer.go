@@ -34,11 +34,12 @@ type Deployer struct {
 	Now func() time.Time
 
 	// NeedReplacement (machines that their cloud interrupts), ReservationEnding (machines whose reservation ends),
-	// Counts and ZoneID are those of cloud.Input.
+	// Counts, ZoneID and HealthChecks are those of cloud.Input.
 	NeedReplacement   map[string]bool
 	ReservationEnding map[string]bool
 	Counts            map[cloud.ReplicaGroup]provision.ClassCounts
 	ZoneID            string
+	HealthChecks      []string
 	// Programs are those of cloud.Input.
 	Programs map[string]provision.Program
 	// Build is the hash of the binary for machines on this computer; empty = unchanged.
@@ -117,7 +118,7 @@ func (dp *Deployer) planWithMissing(ctx context.Context, short map[cloud.Replica
 // planFor returns the changes for a list of existing objects.
 func (dp *Deployer) planFor(have []provision.Object, short map[cloud.ReplicaGroup]int) (*Plan, error) {
 	l, err := cloud.BuildLayout(cloud.Input{
-		Spec: dp.Spec, Owner: dp.Owner, Offerings: withKnownPrices(dp.offers, dp.prices), Reservations: dp.reservations, Have: have, Now: dp.clock()(), Shortfall: short, Terminating: dp.NeedReplacement, Ending: dp.ReservationEnding, Counts: dp.Counts, ZoneID: dp.ZoneID, Programs: dp.Programs, UserData: dp.UserData,
+		Spec: dp.Spec, Owner: dp.Owner, Offerings: withKnownPrices(dp.offers, dp.prices), Reservations: dp.reservations, Have: have, Now: dp.clock()(), Shortfall: short, Terminating: dp.NeedReplacement, Ending: dp.ReservationEnding, Counts: dp.Counts, ZoneID: dp.ZoneID, HealthChecks: dp.HealthChecks, Programs: dp.Programs, UserData: dp.UserData,
 		SpotPenalty: func(o provision.Offering) float64 { return dp.spotHistory().Penalty(o, dp.clock()()) }, SpotScore: dp.scores.of,
 		Interrupted: func(r service.Region) bool {
 			return dp.spotHistory().InterruptedSince(r, dp.clock()().Add(-fallbackWindow))

@@ -5,8 +5,24 @@ import (
 	"errors"
 	"fmt"
 
+	"skyserve/internal/service"
 	"skyserve/provision"
 )
+
+// PublicName returns the public name of a service in clouds with a record for each balancer that runs; the zero value if
+// the service has no name.
+func PublicName(spec *service.Spec, owner string, have []provision.Object) provision.PublicName {
+	if spec.DNS == nil {
+		return provision.PublicName{}
+	}
+	n := provision.PublicName{Name: spec.DNS.Name, Zone: spec.DNS.Zone, Service: spec.Name, Owner: owner, Routing: provision.DNSRouting(spec.DNS.Routing), TTL: spec.DNS.TTL, Private: spec.DNS.Private}
+	for _, o := range have {
+		if o.Kind == provision.KindBalancer && o.TerminatedReason == "" {
+			n.Records = append(n.Records, provision.DNSRecord{ID: o.ID, Region: o.Region, Address: o.PublicIP, Check: PublicURL(spec, o) + "/readyz"})
+		}
+	}
+	return n
+}
 
 // DNSNameStore stores the public name of a service: local.Service. It is written before the name is
 // created, so that an incomplete creation is found.

@@ -47,6 +47,8 @@ type CloudAccess struct {
 	Listers map[service.Region]Lister
 	// UserData returns the cloud-init document of a machine, as `up` does.
 	UserData func(cloud.MachineInput) (string, error)
+	// Records changes the records of the public name with the machine's identity; nil = its cloud has no hosted zones.
+	Records provision.RecordMover
 }
 
 // Reconciler reconciles the replicas of a service in clouds with the desired state: it launches a
@@ -97,6 +99,7 @@ type Reconciler struct {
 	enrolments         *Enrolments                           // see useEnrolments; nil before the first iteration of a term
 	watched            map[string]watchedBalancer            // see observeBalancers, by ID
 	admitted           map[string]string                     // the configurations of admitReplaced, by ID of the firewall
+	moved              movedRecords                          // see moveRecords
 	unhealthy          map[string]seenReplica                // replicas that are being taken out, by ID
 
 	prober       func(have []provision.Object) map[string]AgentReport    // reads machine statuses; nil = from the agents
@@ -123,6 +126,7 @@ type bundleState struct {
 	deployer          *Deployer
 	inspector         *Inspector
 	delivery          *Delivery
+	records           provision.RecordMover        // changes the records of the public name; nil = no machine can
 	offersReadAt      map[service.Region]time.Time // when the offerings of each region were read
 	pricesRequestedAt time.Time                    // when prices were last requested
 	newPrices         chan Prices                  // the result of a price request
@@ -452,6 +456,7 @@ func (rc *Reconciler) connectClouds(ctx context.Context, bs *bundleState, owner 
 		return err
 	}
 	providers, lists := provision.MultiCloud{home: reach.Provider}, maps.Clone(reach.Listers)
+	bs.records = reach.Records
 	for _, r := range cloud.ManagedRegions(c.Spec) {
 		if c.isDirect(r) {
 			providers[r.Cloud()] = reach.Provider
@@ -460,6 +465,9 @@ func (rc *Reconciler) connectClouds(ctx context.Context, bs *bundleState, owner 
 	for _, name := range c.otherClouds() {
 		client := &remote.Client{Cloud: name, Machines: func() []remote.CallFunc { return rc.relaysIn(dl, name) }}
 		providers[name] = client
+		if name == service.CloudAWS {
+			bs.records = client
+		}
 		for _, r := range cloud.ManagedRegions(c.Spec) {
 			if r.Cloud() == name {
 				lists[r] = regionLister{client, r}

@@ -56,6 +56,7 @@ type reconcilerWorld struct {
 	ended    []provision.Object
 	scores   map[string]float64
 	advised  int // requests for scores
+	records  provision.RecordMover
 	noScores error
 	store    testStore
 	// refuse returns why a launch is refused; nil = none is.
@@ -131,7 +132,7 @@ func (u *reconcilerWorld) reconciler() *deploy.Reconciler {
 		for _, r := range spec.Regions {
 			lists[r.Name] = worldLister{u, r.Name}
 		}
-		return deploy.CloudAccess{Provider: u, Listers: lists, UserData: newDeployer(u.spec, u.Memory).UserData}, nil
+		return deploy.CloudAccess{Provider: u, Listers: lists, UserData: newDeployer(u.spec, u.Memory).UserData, Records: u.records}, nil
 	}}
 	rc.UseRecords(u.store.nextTerm())
 	return rc

@@ -38,7 +38,7 @@ var errNoTerm = fmt.Errorf("this controller is not the leader: %w", controller.E
 func (rc *Reconciler) UseRecords(r controller.Records) {
 	rc.reconcileMu.Lock()
 	defer rc.reconcileMu.Unlock()
-	rc.records, rc.launches, rc.enrolments, rc.admitted = r, nil, nil, nil
+	rc.records, rc.launches, rc.enrolments, rc.admitted, rc.moved = r, nil, nil, nil, movedRecords{}
 }
 
 // loadRecords loads the records, once per term. Until that succeeds nothing is changed.

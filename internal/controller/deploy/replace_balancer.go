@@ -159,8 +159,9 @@ func (rc *Reconciler) replaceBalancers(ctx context.Context, bs *bundleState, s *
 		rc.watched[l.id] = w
 	}
 	denied := rc.admitReplaced(ctx, bs, s, checkLeadership)
-	rc.setBalancerAlerts(balancerAlerts(s.spec, bs.content, s.have, rc.watched, denied))
-	return changed, errors.Join(err, denied)
+	failure := rc.moveRecords(ctx, bs, checkLeadership)
+	rc.setBalancerAlerts(balancerAlerts(s.spec, bs.content, s.have, rc.watched, denied, rc.moved))
+	return changed, errors.Join(err, denied, failure)
 }
 
 // admitReplaced repairs the firewalls at AWS that admit the other balancers by address, after a controller replaced
@@ -242,7 +243,7 @@ func (rc *Reconciler) setBalancerAlerts(alerts []telemetry.Alert) {
 
 // balancerAlerts returns the alerts about balancers that controllers cannot replace, and about replaced ones whose
 // address is missing in records, or, because of denied, in firewalls.
-func balancerAlerts(spec *service.Spec, c DeploymentInput, have []provision.Object, watched map[string]watchedBalancer, denied error) (alerts []telemetry.Alert) {
+func balancerAlerts(spec *service.Spec, c DeploymentInput, have []provision.Object, watched map[string]watchedBalancer, denied error, moved movedRecords) (alerts []telemetry.Alert) {
 	for _, of := range cloud.ControlCandidates(spec, have) {
 		add := func(format string, args ...any) {
 			alerts = append(alerts, telemetry.Alert{
@@ -253,11 +254,12 @@ func balancerAlerts(spec *service.Spec, c DeploymentInput, have []provision.Obje
 		if w := watched[of.ID]; w.failure != "" {
 			add("its machine is lost, and no controller can replace it: %s", w.failure)
 		}
-		if !slices.ContainsFunc(have, func(o provision.Object) bool { return o.ID == of.ID && o.TerminatedReason == "" && c.isReplaced(o) }) {
+		i := slices.IndexFunc(have, func(o provision.Object) bool { return o.ID == of.ID && o.TerminatedReason == "" && c.isReplaced(o) })
+		if i < 0 {
 			continue
 		}
-		if spec.DNS != nil {
-			add("a controller replaced its machine; the records of %s do not contain its new address, so clients reach the other balancers", spec.DNS.Name)
+		if spec.DNS != nil && !moved.contains(have[i]) {
+			add("a controller replaced its machine; the records of %s do not contain its new address, so clients reach the other balancers%s", spec.DNS.Name, moved.reason())
 		}
 		if denied != nil {
 			add("a controller replaced its machine, and could not update the firewalls of the others: %v", denied)

@@ -463,6 +463,8 @@ func TestReplacedBalancerIsAdmitted(t *testing.T) {
 		text := threeBalancers + "dns: {provider: route53, name: chat.example.com, zone: example.com}\n"
 		n := newControlWorld(t, text)
 		n.addresses()
+		records := &recordMover{err: errors.New("not authorized to change records")}
+		n.records = records
 		rc := n.controller()
 		n.reconcileFor(t, rc, time.Minute, always)
 		before := n.object(group).SpecHash
@@ -480,9 +482,21 @@ func TestReplacedBalancerIsAdmitted(t *testing.T) {
 		n.addresses()
 		n.reconcileFor(t, rc, time.Minute, always)
 		n.wantAlert(rc, id, "not authorized to repair "+group)
-		n.wantAlert(rc, id, "the records of chat.example.com do not contain its new address")
-		n.refuse = nil
-		n.reconcileFor(t, rc, time.Minute, always)
+		n.wantAlert(rc, id, "the records of chat.example.com do not contain its new address, so clients reach the other balancers: moving records of chat.example.com: not authorized to change records")
+		if records.calls == 0 || records.calls > 2 {
+			t.Errorf("it tried to move records %d times within a minute, want once or twice", records.calls)
+		}
+		n.refuse, records.err = nil, nil
+		n.reconcileFor(t, rc, 2*time.Minute, always)
+		if got, want := records.last, n.object(id).PublicIP; len(got.Records) != 1 || got.Records[0].ID != id || got.Records[0].Address != want || got.Name != "chat.example.com" || got.Owner != n.owner {
+			t.Errorf("moved are %+v, want %s at %s", got, id, want)
+		}
+		for _, a := range rc.Alerts() {
+			if a.Object == id {
+				t.Errorf("after the records were moved there is the alert %+v", a)
+			}
+		}
+		moves := records.calls
 		admitted := n.object(group).SpecHash
 		if admitted == before {
 			t.Error("the firewall does not admit the new machine")
@@ -495,6 +509,9 @@ func TestReplacedBalancerIsAdmitted(t *testing.T) {
 		if n.CountChanges() != calls {
 			t.Error("it changed more in the following hour")
 		}
+		if records.calls != moves {
+			t.Errorf("it moved records %d times more", records.calls-moves)
+		}
 		n.deliver()
 		n.reconcileFor(t, rc, time.Minute, always)
 		for _, a := range rc.Alerts() {
@@ -502,6 +519,34 @@ func TestReplacedBalancerIsAdmitted(t *testing.T) {
 				t.Errorf("after 'up' there is the alert %+v", a)
 			}
 		}
+	})
+}
+
+// recordMover counts the attempts to move records.
+type recordMover struct {
+	calls int
+	last  provision.PublicName
+	err   error
+}
+
+func (m *recordMover) MoveRecords(_ context.Context, _ string, n provision.PublicName) error {
+	m.calls, m.last = m.calls+1, n
+	return m.err
+}
+
+// Where no machine has an identity that could change the records, an alert says that 'up' does.
+func TestRecordsWaitForUpWithoutAWS(t *testing.T) {
+	const id = "lb-us-east-1-0"
+	synctest.Test(t, func(t *testing.T) {
+		n := newControlWorld(t, threeBalancers+"dns: {provider: route53, name: chat.example.com, zone: example.com}\n")
+		n.addresses()
+		rc := n.controller()
+		n.reconcileFor(t, rc, time.Minute, always)
+		n.ChangeObject(id, func(o *provision.Object) { o.TerminatedReason = "host failure" })
+		n.reconcileFor(t, rc, time.Minute, always)
+		n.addresses()
+		n.reconcileFor(t, rc, time.Minute, always)
+		n.wantAlert(rc, id, "no machine at AWS")
 	})
 }
 

@@ -68,6 +68,7 @@ func New(o Options) *Clouds {
 		opts: o, agents: map[string]*os.Process{}, interrupted: map[string]bool{}, rebalanced: map[string]bool{},
 		AWS: testcloud.NewAWS(o.Faults, o.Regions...), Google: testcloud.NewGCE(o.Project, o.Faults), Route53: testcloud.NewRoute53(o.Faults),
 	}
+	c.Route53.Machines = c.AWS
 	c.AWS.AssignAddresses, c.Google.AssignAddresses = newNetwork(), newNetwork()
 	c.AWS.BootMachine = func(m testcloud.BootingMachine) func() {
 		return c.boot(m, func(host string) string { return "AWS_EC2_METADATA_SERVICE_ENDPOINT=http://" + host }, func(_ identity.Name, text string) { c.AWS.WriteConsole(m.ID, text) })
