@@ -173,11 +173,11 @@ func (b *Backtester) trackedTargets(past *LoadTrace) []TargetCounts {
 		x := zeroCounts(p)
 		for i := range x {
 			for j := range x[i] {
-				if m > 0 {
-					trackers[i][j].observe(m-1, past.Load[i][j][m-1]/firstThroughput(p.ReplicaTPS[i]))
+				if theta := firstThroughput(p.ReplicaTPS[i]); m > 0 {
+					trackers[i][j].observe(m-1, past.Load[i][j][m-1]/theta, unitsFor(b.inputs[n].means[i][j], theta))
 				}
 			}
-			past.addTracked(x, i, trackers[i], b.inputs[n].means[i])
+			past.addTracked(x, i, trackers[i])
 		}
 		if len(targets) == 0 || countDifference(x, targets[len(targets)-1].Counts) > 0 {
 			targets = append(targets, TargetCounts{m, x})
@@ -186,13 +186,13 @@ func (b *Backtester) trackedTargets(past *LoadTrace) []TargetCounts {
 	return targets
 }
 
-// addTracked adds the replicas of model i that its trackers require, with the forecast means of its
-// regions. What exceeds a region's maximum is added in the others.
-func (p *LoadTrace) addTracked(x [][][]int, i int, trackers []*loadTracker, means []float64) {
+// addTracked adds the replicas of model i that its trackers require. What exceeds a region's maximum is added in
+// the others.
+func (p *LoadTrace) addTracked(x [][][]int, i int, trackers []*loadTracker) {
 	missing := 0.0
 	for j, t := range trackers {
 		replicaTPS := firstThroughput(p.Problem.ReplicaTPS[i])
-		load := replicaTPS * float64(t.count(unitsFor(means[j], replicaTPS)))
+		load := replicaTPS * float64(t.now)
 		p.addReplicas(x, i, j, load, limitOr(p.Problem.Max, i, j, unlimited))
 		missing += max(0, load-p.Problem.regionThroughput(x, i, j))
 	}

@@ -54,13 +54,13 @@ func (s *predictive) required(now time.Duration, e *ScaledEndpoint) (need int, l
 			st.tracker = newLoadTracker(e.Target.Tracking, st.load)
 		}
 		st.tracker.tracking = e.Target.Tracking
-		st.tracker.observe(int(now/time.Minute), st.load)
+		st.tracker.observe(int(now/time.Minute), st.load, e.Target.replicasForForecast(now))
 	}
 	if st.tracker == nil {
 		need = max(e.count(), e.countForMemory(targetMemoryUtilisation))
 		return need, float64(need)
 	}
-	return st.tracker.count(e.Target.replicasForForecast(now)), st.load
+	return st.tracker.now, st.load
 }
 
 // replicasForForecast returns the replicas for the highest mean that is forecast from a time on, 0 where

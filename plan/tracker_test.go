@@ -3,6 +3,7 @@ package plan
 import (
 	"math"
 	"math/rand/v2"
+	"slices"
 	"testing"
 	"time"
 )
@@ -20,52 +21,98 @@ func TestTrackerWithoutWindowIsReactive(t *testing.T) {
 		tracker := newLoadTracker(Tracking{}, load[0]/1000)
 		for m := range load {
 			if m > 0 {
-				tracker.observe(m-1, load[m-1]/1000)
+				tracker.observe(m-1, load[m-1]/1000, 99)
 			}
 			if len(want) > 1 && want[1].Minute <= m {
 				want = want[1:]
 			}
-			if got := tracker.count(99); got != want[0].Counts[0][0][0] {
+			if got := tracker.now; got != want[0].Counts[0][0][0] {
 				t.Fatalf("minute %d: %d replicas, reactive has %d", m, got, want[0].Counts[0][0][0])
 			}
 		}
 	}
 }
 
-// A tracker has the replicas for the highest load of its window, the mean load of an hour and the
-// forecast, at most those of the reactive rule or of the last minute.
-func TestTrackerEqualsHighestLoadOfWindow(t *testing.T) {
+// A tracking requires the replicas for the highest load of its window, the level of an hour and the forecast, at
+// most those of the reactive rule or of the last minute.
+func TestTrackingEqualsHighestLoadOfWindow(t *testing.T) {
 	rng := rand.New(rand.NewPCG(9, 9))
 	for range 50 {
-		window, headroom, forecast := 1+rng.IntN(30), float64(rng.IntN(3)), rng.IntN(20)
-		tracker := newLoadTracker(Tracking{StabilizationWindow: time.Duration(window) * time.Minute, Headroom: headroom}, 3)
-		var loads []float64
+		window, startUp, forecast := 1+rng.IntN(30), rng.IntN(12), rng.IntN(20)
+		tracking := Tracking{StabilizationWindow: time.Duration(window) * time.Minute, Headroom: float64(rng.IntN(3))}
+		tracker := newLoadTracker(tracking, 3)
+		var loads, hour []float64
 		for m := range 200 {
 			v := 20 * rng.Float64() * rng.Float64()
 			if rng.IntN(10) == 0 {
 				v = math.NaN()
 			}
 			loads = append(loads, v)
-			tracker.observe(m, v)
 			if math.IsNaN(v) {
 				continue
 			}
+			tracker.add(m, v)
 			top := 0.0
 			for _, w := range loads[max(0, m+1-window):] {
 				if w > top {
 					top = w
 				}
 			}
-			mean, known := 0.0, 0
-			for m := len(loads) - 1; m >= 0 && known < 60; m-- {
-				if !math.IsNaN(loads[m]) {
-					mean, known = mean+loads[m], known+1
-				}
-			}
-			need := max(int(math.Ceil(top/0.7)), int(math.Ceil(headroom*mean/float64(known)-1e-9)), forecast)
+			hour = append(hour, v)
+			hour = hour[max(0, len(hour)-60):]
+			need := max(int(math.Ceil(top/0.7)), int(math.Ceil(tracking.Headroom*levelOf(hour, startUp+1)-1e-9)), forecast)
 			want := min(need, max(tracker.reactive, int(math.Ceil(v/0.7))))
-			if got := tracker.count(forecast); got != want {
+			if got := tracking.required(tracker.state(startUp), tracker.highest(m, tracking.StabilizationWindow), forecast); got != want {
 				t.Fatalf("minute %d, window %d: %d replicas, want %d", m, window, got, want)
+			}
+		}
+	}
+}
+
+// levelOf is the mean of loads, or what their regression line rises to in some minutes.
+func levelOf(loads []float64, ahead int) float64 {
+	n, mean := float64(len(loads)), 0.0
+	for _, v := range loads {
+		mean += v / n
+	}
+	if len(loads) < 60 {
+		return mean
+	}
+	var xy, xx float64
+	for i, v := range loads {
+		x := float64(i) - (n-1)/2
+		xy, xx = xy+x*(v-mean), xx+x*x
+	}
+	return math.Max(mean, mean+xy/xx*((n-1)/2+float64(ahead)))
+}
+
+// Whatever the load and the tracking, a tracker has used at most the replica-minutes of the reactive rule, and
+// while it has had more overload, at least its replicas.
+func TestTrackerPaysForItsReplicas(t *testing.T) {
+	rng := rand.New(rand.NewPCG(11, 11))
+	for range 100 {
+		startUp := rng.IntN(12)
+		tracker := newLoadTracker(Tracking{StabilizationWindow: time.Duration(1+rng.IntN(60)) * time.Minute, Headroom: 2 * rng.Float64(), StartUp: time.Duration(startUp) * time.Minute}, 10)
+		own, reactive := groupState{ready: tracker.now}, groupState{ready: tracker.now}
+		var hours [2]int
+		var overload [2]float64
+		for m := range 2000 {
+			if m > 0 {
+				own.scale(tracker.now-own.count(), m+startUp)
+				reactive.scale(tracker.reactive-reactive.count(), m+startUp)
+				own.advance(m)
+				reactive.advance(m)
+			}
+			load := 30 * rng.Float64() * rng.Float64()
+			for i, g := range []*groupState{&own, &reactive} {
+				hours[i] += g.count()
+				overload[i] += math.Max(0, load-float64(g.ready))
+			}
+			if hours[0] > hours[1] {
+				t.Fatalf("minute %d: %d replica-minutes, the reactive rule has %d", m, hours[0], hours[1])
+			}
+			if n := tracker.observe(m, load, rng.IntN(30)); overload[0] > overload[1]+1e-6 && n < tracker.reactive {
+				t.Fatalf("minute %d: %d replicas after more overload, the reactive rule has %d", m, n, tracker.reactive)
 			}
 		}
 	}
@@ -85,7 +132,7 @@ func TestCalibratedTracking(t *testing.T) {
 	for name, load := range map[string][]float64{
 		"less than a day": noisy(calibrationMinutes - 1), "no load for days": append(make([]float64, 3*1440), noisy(calibrationMinutes-1)...),
 	} {
-		if got := calibrateTracking(load, 10); got != (Tracking{}) {
+		if got := calibrateTracking(load, 10); !got.isReactive() {
 			t.Errorf("%s: %+v", name, got)
 		}
 	}
@@ -93,7 +140,7 @@ func TestCalibratedTracking(t *testing.T) {
 	for range 5 {
 		load := noisy(4 * 1440)
 		tracking := calibrateTracking(load, 10)
-		chosen, reactive := simulateTracking(load, 10, tracking), simulateTracking(load, 10, Tracking{})
+		chosen, reactive := simulateTracking(load, 10, tracking), simulateReactive(load, 10)
 		for _, factor := range []float64{1, 1.1} {
 			var overload [2]float64
 			for m, v := range load {
@@ -109,6 +156,13 @@ func TestCalibratedTracking(t *testing.T) {
 	if !saved {
 		t.Error("no tracking saved replica-hours")
 	}
+}
+
+// simulateTracking replays a tracking over a past load.
+func simulateTracking(load []float64, startUp int, tracking Tracking) trackingResult {
+	states, highest := trackedMinutes(load, startUp)
+	w := slices.Index(stabilizationWindows, int(tracking.StabilizationWindow/time.Minute))
+	return replayCounts(len(load), startUp, math.MaxInt, func(m int) int { return tracking.required(states[m], highest[w][m], 0) })
 }
 
 // A saving that depends on luck is no proof: the same overload on average, with bursts that one rule

@@ -47,7 +47,7 @@ func (f *currentReview) budgetAlerts() []telemetry.Alert {
 func publishedTargets(v *plan.ReviewResult) []telemetry.PlannedCapacity {
 	out := []telemetry.PlannedCapacity{}
 	for _, t := range v.Targets() {
-		p := telemetry.PlannedCapacity{Model: t.Model, Region: t.Region, Count: t.Count, ReplicaTPS: t.ReplicaTPS, PeakTPS: t.PeakTPS, Replicas: []telemetry.TargetReplicas{}, StabilizationSeconds: t.StabilizationWindow.Seconds(), Headroom: t.Headroom}
+		p := telemetry.PlannedCapacity{Model: t.Model, Region: t.Region, Count: t.Count, ReplicaTPS: t.ReplicaTPS, PeakTPS: t.PeakTPS, Replicas: []telemetry.TargetReplicas{}, StabilizationSeconds: t.StabilizationWindow.Seconds(), Headroom: t.Headroom, StartUpSeconds: t.StartUp.Seconds()}
 		for _, r := range t.Replicas {
 			p.Replicas = append(p.Replicas, telemetry.TargetReplicas{GPU: r.GPU.Type, GPUs: r.GPU.Count, Capacity: r.Capacity, Count: r.Count})
 		}
@@ -91,7 +91,10 @@ func targetsAt(r *telemetry.Review, now, base time.Time) map[modelRegion]*plan.H
 	for _, t := range r.Targets {
 		target := &plan.HourlyTarget{
 			Count: t.Count, From: r.From.Sub(base), Until: r.Until.Sub(base), ReplicaTPS: t.ReplicaTPS, PeakTPS: t.PeakTPS,
-			Tracking: plan.Tracking{StabilizationWindow: time.Duration(t.StabilizationSeconds * float64(time.Second)), Headroom: t.Headroom},
+			Tracking: plan.Tracking{
+				StabilizationWindow: time.Duration(t.StabilizationSeconds * float64(time.Second)), Headroom: t.Headroom,
+				StartUp: time.Duration(t.StartUpSeconds * float64(time.Second)),
+			},
 		}
 		for _, n := range t.Replicas {
 			target.Replicas = append(target.Replicas, plan.ReplicaTarget{GPU: service.GPU{Type: n.GPU, Count: n.GPUs}, Capacity: n.Capacity, Count: n.Count})

@@ -56,9 +56,11 @@ type PlannedCapacity struct {
 	// StabilizationSeconds is how long replicas are kept for the highest load under the strategy
 	// predictive; 0 = as the reactive rule of plan backtest keeps them.
 	StabilizationSeconds float64 `json:"stabilization_s"`
-	// Headroom is the least capacity under predictive, as a multiple of the mean load of the last hour;
+	// Headroom is the least capacity under predictive, as a multiple of the level of the load in the last hour;
 	// 0 = none.
 	Headroom float64 `json:"headroom"`
+	// StartUpSeconds is the time until a new replica is ready, as planned for.
+	StartUpSeconds float64 `json:"start_up_s"`
 }
 
 // TargetReplicas is the planned number of replicas of one GPU and capacity type.
