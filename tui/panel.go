@@ -11,6 +11,7 @@ type panelKind int
 const (
 	noPanel          panelKind = iota
 	panelText                  // generated from the snapshot
+	panelReplica               // the details of a replica, live
 	panelSpec                  // service.yaml
 	panelLogs                  // the last lines of a log
 	panelExplanation           // the routing of a request
