@@ -157,6 +157,7 @@ func (s *screen) reflow() {
 	}
 	s.pane().SetSize(s.width, l.pane)
 	if s.panel.open() {
+		s.panel.width = s.width
 		s.panel.scroll(0, s.panelRoom())
 	}
 }
