@@ -173,8 +173,8 @@ func (b *Backtester) trackedTargets(past *LoadTrace) []TargetCounts {
 		x := zeroCounts(p)
 		for i := range x {
 			for j := range x[i] {
-				if theta := firstThroughput(p.ReplicaTPS[i]); m > 0 {
-					trackers[i][j].observe(m-1, past.Load[i][j][m-1]/theta, unitsFor(b.inputs[n].means[i][j], theta))
+				if replicaTPS := firstThroughput(p.ReplicaTPS[i]); m > 0 {
+					trackers[i][j].observe(m-1, past.Load[i][j][m-1]/replicaTPS, unitsFor(b.inputs[n].means[i][j], replicaTPS))
 				}
 			}
 			past.addTracked(x, i, trackers[i])

@@ -20,8 +20,7 @@ func (m *Model) describe() tea.Cmd {
 	case s.snapshot == nil || !ok:
 		m.showToast("describe: select a row", true)
 	case s.view == viewReplicas:
-		r, _ := s.table.current()
-		s.openText("replica "+r.replica.ID, s.replicaText(r))
+		return m.openReplica()
 	case s.view == viewOverview:
 		if r := findRegion(s.snapshot, service.Region(id)); r != nil {
 			s.openText("region "+id, s.regionText(r))
@@ -33,6 +32,27 @@ func (m *Model) describe() tea.Cmd {
 		s.openText(viewNames[s.view], s.rowText(r))
 	}
 	return nil
+}
+
+// openReplica opens the details of the selected replica, which are updated while they are open.
+func (m *Model) openReplica() tea.Cmd {
+	s := &m.screen
+	r, _ := s.table.current()
+	s.openText("replica "+r.replica.ID, s.replicaText(r))
+	s.panel.kind, s.panel.id = panelReplica, r.replica.ID
+	return m.fetchViewData()
+}
+
+// refreshReplica updates the details of a replica if they are open and it still exists.
+func (s *screen) refreshReplica() {
+	if s.panel.kind != panelReplica {
+		return
+	}
+	for _, r := range s.table.rows {
+		if r.replica.ID == s.panel.id {
+			s.panel.lines = s.replicaText(r)
+		}
+	}
 }
 
 // regionText returns the details of a region: its balancers, replicas, alerts and events.
@@ -119,7 +139,7 @@ func (s *screen) replicaText(r row) []string {
 			lines = append(lines, fmt.Sprintf("donated         for %s, revenue $%.2f/h", age(s.snapshot.At.Sub(d.Since)), d.EarnsPerHour))
 		}
 	}
-	lines = append(lines, "", "recent requests (as of the last visit of view 3):")
+	lines = append(lines, "", "recent requests:")
 	n := 0
 	for i := range s.data.requests {
 		if q := &s.data.requests[i]; q.Target == rep.ID {
@@ -127,8 +147,15 @@ func (s *screen) replicaText(r row) []string {
 			n++
 		}
 	}
-	if n == 0 {
-		lines = append(lines, "  none")
+	switch {
+	case s.readOnly:
+		lines = append(lines, "  recordings do not contain requests")
+	case s.data.requestsErr != "":
+		lines = append(lines, "  update failed: "+s.theme.text(s.data.requestsErr))
+	case s.data.requestsAt.IsZero():
+		lines = append(lines, "  not read yet")
+	case n == 0:
+		lines = append(lines, "  none of the last "+count(requestLimit))
 	}
 	return append(lines, s.aboutObject(r.region.Name, rep.ID)...)
 }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"time"
 
 	"skyserve/internal/telemetry"
 )
@@ -24,6 +25,18 @@ func TestDescribe(t *testing.T) {
 	}
 	if strings.Contains(d.frame(), "launched us-9") {
 		t.Error("the description shows another replica's event")
+	}
+	// The description is live, with the requests of the replica.
+	later := normal()
+	later.Alerts, later.Events = s.Alerts, s.Events
+	findRegion(later, "aws/us-east-1").Replicas[0].Pending = ptr(77)
+	d.fetch.snapshot = later
+	d.poll(time.Second)
+	d.run(d.model.fetchViewData())
+	for _, want := range []string{"pending         77", "recent requests:", "req-"} {
+		if !strings.Contains(d.frame(), want) {
+			t.Errorf("the live description of a replica lacks %q:\n%s", want, d.frame())
+		}
 	}
 	d.press("esc", "1", "G", "k", "k", "d")
 	for _, want := range []string{"region aws/us-east-1", "lb-us-east-1-0", "launched us-0", "launched us-9", "us-1  READY"} {

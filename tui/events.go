@@ -34,7 +34,7 @@ func (s *screen) eventSheet() sheet {
 		words("TIME", 8, 11, 0, "I", "time"),
 		words("SOURCE", 4, 24, 4, "B", "source"),
 		words("REGION", 6, 20, 3, "R", "region"),
-		words("EVENT", 10, 40, 1, "H", "event"),
+		words("EVENT", 10, 60, 1, "H", "event"),
 		words("REASON", 16, 200, 2, "Y", "reason"),
 	}, empty: []string{"No events yet", "changes of the service, and state changes while this dashboard is open, appear here"}}
 	sh.rows = s.events()

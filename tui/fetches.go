@@ -55,7 +55,7 @@ func (m *Model) fetchViewData() tea.Cmd {
 		return nil
 	}
 	var cmds []tea.Cmd
-	if s.view == viewRequests && !s.data.fetchingRequests {
+	if (s.view == viewRequests || s.panel.kind == panelReplica) && !s.data.fetchingRequests {
 		s.data.fetchingRequests = true
 		cmds = append(cmds, m.operatorCmd(func(ctx context.Context) tea.Msg {
 			requests, err := op.Requests(ctx, requestLimit)

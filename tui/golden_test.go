@@ -60,7 +60,7 @@ var scenes = []struct {
 	{"filter", normal(), func(d *desk) { d.press("2", "/", "h100") }},
 	{"focus", normal(), func(d *desk) { d.press("2", "tab", "j", "j") }},
 	{"confirm", normal(), func(d *desk) { d.press("2", "j", "j", "j", "j", "space", "space", "x") }},
-	{"details", normal(), func(d *desk) { d.press("2", "j", "enter") }},
+	{"details", normal(), func(d *desk) { d.run(d.press("2", "j", "enter")) }},
 	{"help", normal(), func(d *desk) { d.press("?") }},
 	{"connecting", normal(), nil},
 }

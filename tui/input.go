@@ -254,8 +254,7 @@ func (m *Model) openSelection() tea.Cmd {
 	case viewOverview:
 		return m.openReplicas(service.Region(id), "")
 	case viewReplicas:
-		r, _ := s.table.current()
-		s.openText("replica "+r.replica.ID, s.replicaText(r))
+		return m.openReplica()
 	case viewRequests:
 		if r, ok := s.selectedRequest(); ok {
 			return m.openExplanation(r.Request)

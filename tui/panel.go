@@ -2,6 +2,8 @@ package tui
 
 import (
 	"strings"
+
+	"github.com/charmbracelet/x/ansi"
 )
 
 // panelKind is the kind of text in a panel.
@@ -11,6 +13,7 @@ type panelKind int
 const (
 	noPanel          panelKind = iota
 	panelText                  // generated from the snapshot
+	panelReplica               // the details of a replica, live
 	panelSpec                  // service.yaml
 	panelLogs                  // the last lines of a log
 	panelExplanation           // the routing of a request
@@ -22,7 +25,8 @@ type panel struct {
 	title  string
 	id     string // of the request, replica or balancer
 	lines  []string
-	offset int
+	width  int // of the screen; longer lines continue on the next line
+	offset int // in lines of the screen
 	filter string
 	err    string
 	// loading is true until the text is loaded; follow keeps the end of the text in view.
@@ -58,9 +62,22 @@ func (p *panel) matchingLines() []string {
 	return lines
 }
 
+// screenLines returns the matching lines as lines of the screen.
+func (p *panel) screenLines() []string {
+	var lines []string
+	for _, l := range p.matchingLines() {
+		if l = clean(l); p.width <= 0 || width(l) <= p.width {
+			lines = append(lines, l)
+			continue
+		}
+		lines = append(lines, strings.Split(ansi.Wrap(l, p.width, ""), "\n")...)
+	}
+	return lines
+}
+
 // scroll moves by n lines in a window of height lines. A log at its end follows new lines.
 func (p *panel) scroll(n, height int) {
-	maxOffset := max(len(p.matchingLines())-height, 0)
+	maxOffset := max(len(p.screenLines())-height, 0)
 	p.offset = min(max(min(p.offset, maxOffset)+n, 0), maxOffset)
 	if n != 0 {
 		p.follow = p.kind == panelLogs && p.offset == maxOffset
@@ -76,7 +93,7 @@ func (p *panel) Render(t *Theme, w, h int) []string {
 		return nil
 	}
 	title := t.text(p.title)
-	lines := p.matchingLines()
+	lines := p.screenLines()
 	if len(lines) > h-1 {
 		title += "  " + position(p.offset, h-1, len(lines))
 	}

@@ -147,6 +147,7 @@ func (s *screen) reflow() {
 		s.table.since, s.table.at, s.table.prices = s.sinceFetch, s.snapshot.At, s.prices
 		s.table.width = s.width
 		s.table.setRegions(regionsOf(s.snapshot), s.focus)
+		s.refreshReplica()
 	}
 	s.fillLists()
 	l := s.layout()
@@ -156,6 +157,7 @@ func (s *screen) reflow() {
 	}
 	s.pane().SetSize(s.width, l.pane)
 	if s.panel.open() {
+		s.panel.width = s.width
 		s.panel.scroll(0, s.panelRoom())
 	}
 }

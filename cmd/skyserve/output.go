@@ -182,7 +182,9 @@ func (f outputFormat) addRows(t *printable.Table, l list) {
 	if f.kind == outputWide {
 		titles = append(titles, l.wide...)
 	}
-	if !f.noHeaders {
+	if f.noHeaders {
+		t.HideTitles(titles...)
+	} else {
 		t.Row(titles...)
 	}
 	for _, row := range l.rows {

@@ -12,9 +12,11 @@ import (
 
 // The thresholds of the alerts, with their reasons.
 const (
-	// shortWindow shows a sudden fault within seconds, longWindow a slow one.
-	shortWindow = 10 * time.Second
-	longWindow  = time.Minute
+	// shortWindow shows a sudden fault within seconds, longWindow a slow one. The errors of a replica are also
+	// counted in suddenWindow, which forgets its good requests before the fault sooner.
+	suddenWindow = 5 * time.Second
+	shortWindow  = 10 * time.Second
+	longWindow   = time.Minute
 	// minFailures is the number of failures that are no accident.
 	minFailures = 5
 	// sudden is the share of failures within shortWindow, lasting the share within longWindow, from which
@@ -98,7 +100,7 @@ func replicaErrors(w *Watch, o *Observation) (found []condition) {
 		for _, window := range []struct {
 			length time.Duration
 			limit  float64
-		}{{shortWindow, sudden}, {longWindow, lasting}} {
+		}{{suddenWindow, sudden}, {shortWindow, sudden}, {longWindow, lasting}} {
 			old := w.before(window.length).replicas[r.ID]
 			sent, failed := r.Sent-old.sent, r.Failed-old.failed
 			if sent < 0 || failed < 0 { // it was attached again

@@ -54,7 +54,7 @@ func number[T any](v T) *T { return &v }
 var faults = []fault{
 	{"half of the requests fail", func(o *Observation, after int) {
 		o.Own.Replicas[1].Failed = int64(5 * (after + 1))
-	}, telemetry.AlertErrors, "us-1", telemetry.SeverityCritical, "25 of 100 requests (25 %)", 5},
+	}, telemetry.AlertErrors, "us-1", telemetry.SeverityCritical, "15 of 50 requests (30 %) in the last 5 s", 3},
 	{"a tenth of the requests fail", func(o *Observation, after int) {
 		o.Own.Replicas[1].Failed = int64(1.5 * float64(after+1))
 	}, telemetry.AlertErrors, "us-1", telemetry.SeverityWarning, "in the last minute", 60},
