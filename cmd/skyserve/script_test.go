@@ -20,6 +20,9 @@ import (
 // envBrokenCommand is the environment variable with the name of a command that fails at once.
 const envBrokenCommand = "SKYSERVE_TEST_BROKEN"
 
+// envGOGC is the environment variable of Go's garbage collector.
+const envGOGC = "GOGC"
+
 // TestMain makes this test binary the command skyserve inside scripts.
 func TestMain(m *testing.M) {
 	testscript.Main(patient{m}, map[string]func(){
@@ -40,8 +43,13 @@ func TestMain(m *testing.M) {
 type patient struct{ m *testing.M }
 
 func (p patient) Run() int {
-	const atOnce = 6
+	const atOnce = 8
 	testkit.CollectRarely()
+	if os.Getenv(envGOGC) == "" { // for the processes that tests start: most of them live for milliseconds
+		if err := os.Setenv(envGOGC, "400"); err != nil {
+			panic(err)
+		}
+	}
 	// Tests in this process must not read the configuration file of whoever runs them.
 	if err := os.Setenv(envXDGConfigHome, "/nonexistent"); err != nil {
 		panic(err)
@@ -59,6 +67,7 @@ func (p patient) Run() int {
 
 // TestScripts runs every script of testdata/script against the real command.
 func TestScripts(t *testing.T) {
+	t.Parallel() // it waits for others, and others for it
 	testscript.Run(t, testscript.Params{
 		Dir:                 filepath.Join("testdata", "script"),
 		RequireExplicitExec: true,
@@ -72,6 +81,7 @@ func TestScripts(t *testing.T) {
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){"until": until},
 		Setup: func(env *testscript.Env) error {
 			env.Setenv("SKYSERVE_HOME", filepath.Join(env.WorkDir, ".skyserve"))
+			env.Setenv(envGOGC, os.Getenv(envGOGC))
 			return setPorts(env)
 		},
 	})

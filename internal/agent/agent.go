@@ -66,8 +66,9 @@ type Options struct {
 	PollRebalance RebalancePoller
 	// GPUs watches the machine's GPUs for fatal errors; nil = they are not watched.
 	GPUs *GPUWatch
-	// CheckInterval is the interval at which units are checked; default 2 s.
-	CheckInterval time.Duration
+	// CheckInterval is the interval at which units are checked; default 2 s. ReadyCheckInterval is the interval
+	// while all of them are ready; 0 = CheckInterval.
+	CheckInterval, ReadyCheckInterval time.Duration
 	// Now is the clock for certificates; nil = time.Now.
 	Now func() time.Time
 	// Logger logs events, without secrets; nil = no logging.
@@ -115,6 +116,7 @@ type Agent struct {
 // another service's CA enrolled the machine.
 func New(opts Options) (*Agent, error) {
 	opts.CheckInterval = cmp.Or(opts.CheckInterval, defaultCheckInterval)
+	opts.ReadyCheckInterval = cmp.Or(opts.ReadyCheckInterval, opts.CheckInterval)
 	if opts.Now == nil {
 		opts.Now = time.Now
 	}

@@ -41,9 +41,12 @@ type Config struct {
 // RunnerInProcess is the runner of a machine that a process emulates.
 const RunnerInProcess = "inside"
 
-// localCheckInterval is the check interval of units that are the agent's own children, on the
-// operator's computer.
-const localCheckInterval = 100 * time.Millisecond
+// Intervals at which units are checked that are the agent's own children, on the operator's computer: the operator
+// waits until they are ready; afterwards the agents of an idle service should use little CPU.
+const (
+	localCheckInterval      = 100 * time.Millisecond
+	localReadyCheckInterval = 500 * time.Millisecond
+)
 
 // ReadConfig reads the file of a Config.
 func ReadConfig(path string) (Config, error) {
@@ -100,7 +103,7 @@ func (c Config) Options() (Options, error) {
 			o.GPUs = systemGPUs()
 		}
 	case "exec", RunnerInProcess:
-		o.Runner, o.CheckInterval = &Exec{Dir: c.Dir}, localCheckInterval
+		o.Runner, o.CheckInterval, o.ReadyCheckInterval = &Exec{Dir: c.Dir}, localCheckInterval, localReadyCheckInterval
 	default:
 		return o, fmt.Errorf("runner must be one of system, exec, inside; got %q", c.Runner)
 	}

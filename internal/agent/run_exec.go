@@ -1,10 +1,12 @@
 package agent
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"maps"
 	"os"
 	"os/exec"
@@ -19,6 +21,7 @@ const (
 	stopGrace   = 30 * time.Second // twice the drain time of a balancer
 	maxBackoff  = 30 * time.Second
 	maxLogSize  = 1 << 20 // of a unit's log; a larger one is truncated at the next start
+	firstTail   = 4 << 10 // bytes of a log that are read first for its last lines
 	unitLog     = "unit.log"
 	minBackoff  = 100 * time.Millisecond
 	programName = "skyserve" // the name of this binary in Unit.Args
@@ -236,10 +239,33 @@ func (e *Exec) Inspect(_ context.Context, u Unit, lines int) (UnitState, error) 
 		state.ExitCode = j.exitCode
 	}
 	j.mu.Unlock()
-	text, err := os.ReadFile(filepath.Join(e.Dir, u.Name, unitLog))
-	if errors.Is(err, os.ErrNotExist) {
-		return state, nil
+	var err error
+	if state.Lines, err = readLastLines(filepath.Join(e.Dir, u.Name, unitLog), lines); errors.Is(err, fs.ErrNotExist) {
+		err = nil
 	}
-	state.Lines = lastLines(string(text), lines)
 	return state, err
+}
+
+// readLastLines returns the last n lines of a file. It reads from the end of the file: checks read a few lines of
+// logs that may be large.
+func readLastLines(path string, n int) ([]string, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return nil, err
+	}
+	for length := int64(firstTail); ; length *= 4 {
+		from := max(0, info.Size()-length)
+		text, err := io.ReadAll(io.NewSectionReader(f, from, info.Size()-from))
+		if err != nil {
+			return nil, err
+		}
+		if from == 0 || bytes.Count(bytes.TrimRight(text, "\n"), []byte("\n")) >= n {
+			return lastLines(string(text), n), nil
+		}
+	}
 }

@@ -60,8 +60,9 @@ func (a *Agent) runDeployment(ctx context.Context) {
 	a.mu.Unlock()
 	a.applyWithRetries(ctx, d)
 	lostAt := time.Time{}
-	a.repeat(ctx, a.opts.CheckInterval, func() (done bool) {
-		switch lost := a.checkUnits(ctx, d); {
+	for ctx.Err() == nil {
+		ready, lost := a.checkUnits(ctx, d)
+		switch {
 		case !lost:
 			lostAt = time.Time{}
 		case lostAt.IsZero():
@@ -70,8 +71,15 @@ func (a *Agent) runDeployment(ctx context.Context) {
 			a.applyWithRetries(ctx, d)
 			lostAt = time.Time{}
 		}
-		return false
-	})
+		interval := a.opts.CheckInterval
+		if ready {
+			interval = a.opts.ReadyCheckInterval
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(interval):
+		}
+	}
 }
 
 // applyWithRetries applies a deployment, until it succeeds or ctx ends.
@@ -168,6 +176,7 @@ func (a *Agent) startUnit(ctx context.Context, u Unit) error {
 	}
 	started, err := a.opts.Runner.Start(ctx, u, a.reportProgress)
 	if err == nil && started {
+		localClient.CloseIdleConnections()
 		a.recordUnitStart(u.Name)
 	}
 	if err == nil && !started && len(u.Files) > 0 { // the agent may have been stopped between the write and the reload
@@ -176,9 +185,9 @@ func (a *Agent) startUnit(ctx context.Context, u Unit) error {
 	return err
 }
 
-// checkUnits updates the status of the units. lost is true if one of them does not restart by
-// itself.
-func (a *Agent) checkUnits(ctx context.Context, d Deployment) (lost bool) {
+// checkUnits updates the status of the units. ready is true if all are ready, lost if one of them does not
+// restart by itself.
+func (a *Agent) checkUnits(ctx context.Context, d Deployment) (ready, lost bool) {
 	units := make([]UnitStatus, len(d.Units))
 	phase, reason := PhaseReady, ""
 	var first observedUnit // of those that are not ready
@@ -194,7 +203,7 @@ func (a *Agent) checkUnits(ctx context.Context, d Deployment) (lost bool) {
 		a.readVersion(ctx, d.Units)
 	}
 	if ctx.Err() != nil {
-		return false
+		return false, false
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -203,7 +212,7 @@ func (a *Agent) checkUnits(ctx context.Context, d Deployment) (lost bool) {
 	}
 	a.units, a.phase, a.reason = units, phase, reason
 	a.recordCheck(phase, first)
-	return lost
+	return phase == PhaseReady, lost
 }
 
 // checkUnit returns the status of one unit, the phase of a machine with that status, and its observed
@@ -262,11 +271,11 @@ func phaseOf(lines []string) Phase {
 	return PhaseStarting
 }
 
-// localClient calls units of this machine. Each call uses a new connection: the unit may have been
-// replaced.
+// localClient calls units of this machine. It keeps a connection from one check to the next; startUnit closes
+// them, so that a unit that is being replaced does not respond in place of the new one.
 var localClient = &http.Client{
 	Timeout:       readyTimeout,
-	Transport:     &http.Transport{DisableKeepAlives: true},
+	Transport:     &http.Transport{MaxIdleConnsPerHost: 1, IdleConnTimeout: 4 * defaultCheckInterval},
 	CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 }
 
@@ -286,6 +295,7 @@ func checkReadyURL(ctx context.Context, url, key string) (remark string, err err
 	}
 	defer resp.Body.Close()
 	text := plainText(resp)
+	_, _ = io.CopyN(io.Discard, resp.Body, maxReadyBody) // a connection is kept once its response is read
 	if resp.StatusCode != http.StatusOK {
 		return "", errors.New(strings.TrimSuffix(fmt.Sprintf("readiness probe returned HTTP status %d: %s", resp.StatusCode, text), ": "))
 	}

@@ -57,7 +57,9 @@ func (r *region) launchFirewall(ctx context.Context, w provision.Desired) (provi
 			return false, err
 		}
 		if g == nil {
-			return false, r.createGroup(ctx, groupName(w.Service, role), tags)
+			err := r.createGroup(ctx, groupName(w.Service, role), tags)
+			r.recordGroupFailure(groupKey(w, role), err)
+			return false, err
 		}
 		if err := ownedError(w, fromEC2Tags(g.Tags)); err != nil {
 			return false, err

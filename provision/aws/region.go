@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"sync"
+	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/service/ec2"
@@ -28,10 +29,18 @@ type region struct {
 	mu     sync.Mutex        // guards the fields below
 	net    *network          // cached; nil until it is read
 	groups map[string]string // ids of security groups by service, owner and role
+	// groupFailures are why security groups could not be created, by the keys of groups, until one is created.
+	groupFailures map[string]groupFailure
 	// missingImages are the names of public images that the region does not have.
 	missingImages map[string]bool
 
 	typesByZone provision.CloudCache[map[string][]string] // the zones of each type
+}
+
+// groupFailure is a failed launch of a firewall.
+type groupFailure struct {
+	at  time.Time
+	err error
 }
 
 // filter returns a filter for a list call of EC2.
@@ -66,8 +75,9 @@ func (r *region) cacheGroupID(w provision.Desired, role, id string) {
 }
 
 // waitGroupID returns the id of the security group of a role of w's service, which must have the same
-// owner. It waits until the group becomes visible.
+// owner. It waits until the group becomes visible, or until its creation fails, which is concurrent.
 func (r *region) waitGroupID(ctx context.Context, w provision.Desired, role string) (string, error) {
+	begun := time.Now()
 	r.mu.Lock()
 	id := r.groups[groupKey(w, role)]
 	r.mu.Unlock()
@@ -76,6 +86,9 @@ func (r *region) waitGroupID(ctx context.Context, w provision.Desired, role stri
 	}
 	found, err := r.p.waitVisible(ctx, func() (bool, error) {
 		g, err := r.findGroup(ctx, groupName(w.Service, role))
+		if g == nil && err == nil {
+			err = r.groupFailureSince(groupKey(w, role), begun)
+		}
 		if g == nil || err != nil {
 			return false, err
 		}
@@ -90,6 +103,30 @@ func (r *region) waitGroupID(ctx context.Context, w provision.Desired, role stri
 	}
 	r.cacheGroupID(w, role, id)
 	return id, nil
+}
+
+// recordGroupFailure records whether a security group of a role could be created.
+func (r *region) recordGroupFailure(key string, err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if err == nil {
+		delete(r.groupFailures, key)
+		return
+	}
+	if r.groupFailures == nil {
+		r.groupFailures = map[string]groupFailure{}
+	}
+	r.groupFailures[key] = groupFailure{time.Now(), err}
+}
+
+// groupFailureSince returns why a security group could not be created since a time; nil = no attempt failed.
+func (r *region) groupFailureSince(key string, since time.Time) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if f, failed := r.groupFailures[key]; failed && !f.at.Before(since) {
+		return fmt.Errorf("waiting for a security group that cannot be created: %w", f.err)
+	}
+	return nil
 }
 
 // maxVisibilityPolls is the maximum number of polls for an object that was just created: about a minute.

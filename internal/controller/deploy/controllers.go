@@ -188,8 +188,10 @@ func (dl *Delivery) UpdateControllers(ctx context.Context, deployments map[strin
 	if len(leave) > 0 {
 		timeout = moveTimeout
 	}
-	for _, o := range slices.Concat(stay, leave) {
-		if err := dl.updateController(ctx, o, deployments[o.ID], timeout); err != nil {
+	all := slices.Concat(stay, leave)
+	seen := dl.readStatusesOf(ctx, all) // at once: each that does not respond takes 5 s
+	for _, o := range all {
+		if err := dl.updateController(ctx, o, seen[o.ID], deployments[o.ID], timeout); err != nil {
 			failure = errors.Join(failure, fmt.Errorf("%s: %w", o.ID, err))
 			if len(leave) > 0 {
 				return &StoreMoveError{Err: failure}
@@ -212,15 +214,12 @@ func (e *StoreMoveError) Unwrap() error { return e.Err }
 
 // updateController delivers the deployment of a controller's machine and waits until it is ready. It does nothing
 // if the machine is not enrolled yet.
-func (dl *Delivery) updateController(ctx context.Context, o provision.Object, d agent.Deployment, timeout time.Duration) error {
-	statusCtx, done := context.WithTimeout(ctx, statusTimeout)
-	s, err := dl.AgentClient(o).Status(statusCtx, dl.Machine(o))
-	done()
+func (dl *Delivery) updateController(ctx context.Context, o provision.Object, s AgentReport, d agent.Deployment, timeout time.Duration) error {
 	switch {
-	case errors.Is(err, identity.ErrUntrusted): // it is not enrolled yet
+	case errors.Is(s.Err, identity.ErrUntrusted): // it is not enrolled yet
 		return nil
-	case err != nil:
-		return err
+	case s.Err != nil:
+		return s.Err
 	case s.Revision == d.Revision:
 		return nil
 	}

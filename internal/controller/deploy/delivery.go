@@ -154,10 +154,15 @@ type AgentReport struct {
 
 // ReadStatuses reads the status of all reachable machines concurrently, each within 5 s.
 func (dl *Delivery) ReadStatuses(ctx context.Context) map[string]AgentReport {
+	return dl.readStatusesOf(ctx, dl.Machines)
+}
+
+// readStatusesOf is ReadStatuses of some machines.
+func (dl *Delivery) readStatusesOf(ctx context.Context, machines []provision.Object) map[string]AgentReport {
 	var mu sync.Mutex
 	var wg sync.WaitGroup
 	all := map[string]AgentReport{}
-	for _, o := range dl.Machines {
+	for _, o := range machines {
 		if !o.Kind.IsMachine() || o.TerminatedReason != "" || !Reachable(o) {
 			continue
 		}
