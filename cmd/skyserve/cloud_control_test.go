@@ -236,6 +236,41 @@ func TestControlPlaneInClouds(t *testing.T) {
 	e.downAndCheckEmpty()
 }
 
+// A new binary replaces the machines of three controllers one at a time: their store keeps its history, although every disk
+// is new afterwards.
+func TestUpdateInCloudsKeepsStore(t *testing.T) {
+	testkit.Slow(t)
+	testkit.NotUnderRace(t, "takes minutes under the race detector; other tests cover the same code")
+	t.Parallel()
+	e := emulate(t)
+	up := e.upOf(replicatedService)
+	e.skyserve(exitOK, append(up, "--yes")...)
+	machines := []string{"lb-eu-west-1-0", "lb-us-central1-0", "lb-us-east-1-0"}
+	before := e.replicated(machines...)
+	history := e.skyserve(exitOK, "events", "chat", "--kind", "leader", "-o", "json")
+	first, _, _ := strings.Cut(history, "\n")
+	if first == "" {
+		t.Fatal("there is no event before the update")
+	}
+	earlier := e.RunningMachineIDs()
+	for i := range up {
+		up[i] = strings.Replace(up[i], strings.Repeat("0", 64), strings.Repeat("1", 64), 1)
+	}
+	out := e.skyserve(exitOK, append(up, "--yes")...)
+	for _, id := range machines {
+		if !strings.Contains(out, "updated "+id) || e.instance(id) == earlier[id] {
+			t.Errorf("%s was not updated:\n%s", id, out)
+		}
+	}
+	if after := e.replicated(machines...); after.Leadership.Term < before.Leadership.Term {
+		t.Errorf("the term began again: %+v after %+v", after.Leadership, before.Leadership)
+	}
+	if after := e.skyserve(exitOK, "events", "chat", "--limit", "500", "-o", "json"); !strings.Contains(after, first) {
+		t.Errorf("the history is lost: no %s in\n%s", first, after)
+	}
+	e.downAndCheckEmpty()
+}
+
 // A balancer that runs no controller takes the place of a lost machine without an operator: it becomes a member, the
 // lost one leaves, and no other process restarts.
 func TestSpareBalancerJoinsControlPlane(t *testing.T) {

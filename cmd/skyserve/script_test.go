@@ -1,9 +1,11 @@
 package main
 
 import (
+	"bytes"
 	"flag"
 	"fmt"
 	"io/fs"
+	"net"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -31,11 +33,38 @@ func TestMain(m *testing.M) {
 				fmt.Fprintf(os.Stderr, "%s is broken\n", fails)
 				os.Exit(exitFailed)
 			}
+			breakNewVersion(os.Args[1:])
 			awaitEngineStart(os.Args[1:])
 			os.Exit(run(os.Args[1:]))
 		},
 		"post": func() { os.Exit(post(os.Args[1:])) },
 	})
+}
+
+// brokenVersion is the end of a copy of this binary that stands for a version whose controllers never become healthy:
+// the machine process occupies the address in envOccupied, on which its controller would listen.
+const (
+	brokenVersion = "a broken version"
+	envOccupied   = "SKYSERVE_TEST_OCCUPIED"
+)
+
+// breakNewVersion breaks the process of a machine that runs a broken version.
+func breakNewVersion(args []string) {
+	address := os.Getenv(envOccupied)
+	if address == "" || len(args) == 0 || args[0] != "node" {
+		return
+	}
+	self, err := os.Executable()
+	if err != nil {
+		panic(err)
+	}
+	text, err := os.ReadFile(self)
+	if err != nil {
+		panic(err)
+	}
+	if bytes.HasSuffix(text, []byte(brokenVersion)) {
+		_, _ = net.Listen("tcp", address) // on the other machines it is in use
+	}
 }
 
 // patient runs more parallel tests than there are processors, unless -parallel is set: parallel

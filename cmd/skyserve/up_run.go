@@ -40,6 +40,8 @@ type upRun struct {
 	deployer   *deploy.Deployer
 	changes    *deploy.Plan
 	program    machineProgram
+	// earlierProgram is the binary of machines in clouds before this run.
+	earlierProgram machineProgram
 	// filter selects the changes of the fleet; it is set when only replicas change.
 	filter func(*deploy.Plan, provision.Change) bool
 	quotas quotaView
@@ -165,6 +167,7 @@ func (u *upRun) openService(ctx context.Context) (err error) {
 		if u.program, err = chooseProgram(ctx, u.programURL, before, u.filter != nil); err != nil {
 			return err
 		}
+		u.earlierProgram = before
 	}
 	u.clouds.programs, u.clouds.downloads = u.program.HadBucket, u.program.fromBuckets()
 	if u.places, err = u.clouds.providersOf(ctx, u.spec, u.regions()...); err != nil {
@@ -272,7 +275,11 @@ func (u *upRun) applyChanges(ctx context.Context) error {
 	if err := u.informControllers(ctx); err != nil {
 		return u.applyError(ctx, err)
 	}
-	plan, have, err := u.deployer.UpAndAwait(ctx, u.changes, u.progress, u.awaitAddresses, u.printReplanned)
+	remaining, err := u.updateBalancers(ctx)
+	if err != nil {
+		return u.applyError(ctx, err)
+	}
+	plan, have, err := u.deployer.UpAndAwait(ctx, remaining, u.progress, u.awaitAddresses, u.printReplanned)
 	u.changes.Missing = plan.Missing
 	if err == nil && cloud.UsesClouds(u.spec) { // local balancers are found through their objects
 		err = storeAdminURLs(u.svc, adminURLs(have)...)

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"skyserve/internal/atomicfile"
+	"skyserve/provision"
 )
 
 const (
@@ -64,6 +65,19 @@ func (s Service) Install(ctx context.Context) (path, build string, err error) {
 		return "", "", fmt.Errorf("installing the skyserve binary %s: %w", path, err)
 	}
 	return path, build, nil
+}
+
+// programFor returns the binary of a machine: this one, or the installed one that w.BuildHash names, with which a machine
+// returns to an earlier version.
+func (p *Provider) programFor(w provision.Desired) (program, error) {
+	if w.BuildHash == "" || w.BuildHash == p.build {
+		return *p.program, nil
+	}
+	earlier := program{filepath.Join(p.svc.home.dir, dirBin, binaryPrefix+w.BuildHash), w.BuildHash}
+	if _, err := os.Stat(earlier.exe); err != nil {
+		return earlier, fmt.Errorf("starting %s with the earlier binary: %w", w.ID, err)
+	}
+	return earlier, nil
 }
 
 func (h Home) lockPath() string { return filepath.Join(h.dir, fileLock) }

@@ -147,12 +147,17 @@ func (p *Provider) startMachine(ctx context.Context, w provision.Desired, dead r
 			return started, err
 		}
 	}
+	runs, err := p.programFor(w)
+	if err != nil {
+		return started, err
+	}
 	at, err := p.endpoints(w)
 	if err != nil {
 		return started, err
 	}
 	dir := p.svc.machineDir(w.ID)
 	o := p.objectOf(w, at)
+	o.BuildHash = runs.build
 	if o.Handle = dead.Object.Handle; dead.SpecHash != w.SpecHash || o.Handle == "" {
 		o.Handle = "local-" + strings.ToLower(rand.Text()[:12])
 		if err := os.RemoveAll(dir); err != nil {
@@ -165,7 +170,7 @@ func (p *Provider) startMachine(ctx context.Context, w provision.Desired, dead r
 	if err != nil {
 		return started, fmt.Errorf("starting %s: %w", w.ID, err)
 	}
-	cmd, log, err := p.command(o, []string{"node", "--config", file})
+	cmd, log, err := p.command(runs.exe, o, []string{"node", "--config", file})
 	if err != nil {
 		return started, fmt.Errorf("starting %s: %w", w.ID, err)
 	}
@@ -213,7 +218,7 @@ func writeAgentConfig(dir, document string, at provision.MachineEndpoints) (file
 // objectOf returns the object of a machine that is about to start.
 func (p *Provider) objectOf(w provision.Desired, at provision.MachineEndpoints) provision.Object {
 	o := provision.Object{
-		ID: w.ID, Kind: w.Kind, Service: w.Service, Owner: w.Owner, Region: w.Region, SpecHash: w.SpecHash, ImmutableHash: w.ImmutableHash, BuildHash: p.build,
+		ID: w.ID, Kind: w.Kind, Service: w.Service, Owner: w.Owner, Region: w.Region, SpecHash: w.SpecHash, ImmutableHash: w.ImmutableHash,
 		Labels: w.Labels, CostPerHour: w.CostPerHour, Endpoints: at, PublicIP: netip.MustParseAddr(loopback), PrivateIP: netip.MustParseAddr(loopback),
 	}
 	if len(w.Offerings) > 0 {
@@ -353,7 +358,7 @@ func (p *Provider) Fingerprint(_ context.Context, o provision.Object) (string, e
 
 // command returns the process of an object. It runs in its own session, so that it continues to run when this
 // process or the terminal ends. Its environment contains its object.
-func (p *Provider) command(o provision.Object, args []string) (*exec.Cmd, *logFile, error) {
+func (p *Provider) command(exe string, o provision.Object, args []string) (*exec.Cmd, *logFile, error) {
 	rec, err := json.Marshal(record{Object: o})
 	if err != nil {
 		return nil, nil, err
@@ -365,7 +370,7 @@ func (p *Provider) command(o provision.Object, args []string) (*exec.Cmd, *logFi
 	if err != nil {
 		return nil, nil, err
 	}
-	cmd := exec.Command(p.exe, args...)
+	cmd := exec.Command(exe, args...)
 	cmd.Args[0] = processName
 	cmd.Stdout, cmd.Stderr = log.File, log.File
 	cmd.SysProcAttr = &unix.SysProcAttr{Setsid: true}

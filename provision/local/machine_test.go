@@ -217,7 +217,7 @@ func TestOfferingsAndList(t *testing.T) {
 // Processes of a version without machines are listed and terminated.
 func TestTerminateProcessOfEarlierVersion(t *testing.T) {
 	p, svc := provider(t)
-	cmd, log, err := p.command(provision.Object{ID: "controller", Kind: provision.KindController, Service: "chat", SpecHash: "s", Admin: "http://127.0.0.1:1"}, nil)
+	cmd, log, err := p.command(p.exe, provision.Object{ID: "controller", Kind: provision.KindController, Service: "chat", SpecHash: "s", Admin: "http://127.0.0.1:1"}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -237,5 +237,24 @@ func TestTerminateProcessOfEarlierVersion(t *testing.T) {
 	}
 	if have, err := svc.Objects(); len(have) > 0 || err != nil {
 		t.Errorf("remaining: %+v, %v", have, err)
+	}
+}
+
+// A machine returns to an earlier version with the installed binary of that version, which must still exist.
+func TestMachineRunsEarlierBinary(t *testing.T) {
+	p, svc := provider(t)
+	w := machine("us-0", provision.KindReplica)
+	w.BuildHash = "earlier"
+	if _, err := p.Launch(t.Context(), w); err == nil || !strings.Contains(err.Error(), "starting us-0 with the earlier binary") {
+		t.Errorf("without the binary: %v", err)
+	}
+	if err := copyExecutable(p.exe, filepath.Join(svc.home.dir, dirBin, binaryPrefix+"earlier")); err != nil {
+		t.Fatal(err)
+	}
+	if o := launch(t, p, w); o.BuildHash != "earlier" {
+		t.Errorf("it runs the build %q", o.BuildHash)
+	}
+	if o := launch(t, p, machine("us-1", provision.KindReplica)); o.BuildHash != "build" {
+		t.Errorf("another machine runs the build %q", o.BuildHash)
 	}
 }

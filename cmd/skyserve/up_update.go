@@ -1,0 +1,147 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"skyserve/internal/controller/deploy"
+	"skyserve/provision"
+	"skyserve/provision/cloud"
+)
+
+// The time in which a replaced balancer must become ready, with its controller and its member of the store. A machine in a
+// cloud boots and copies the store; a process on this computer starts within seconds, also on a busy one.
+const (
+	cloudUpdateTimeout = 15 * time.Minute
+	localUpdateTimeout = 2 * time.Minute
+)
+
+// isUpdate reports whether a change replaces the machine of a balancer that works.
+func isUpdate(c provision.Change) bool {
+	return c.Kind() == provision.KindBalancer && c.Action == provision.ActionReplace && c.Observed.TerminatedReason == ""
+}
+
+// updateBalancers replaces the machines of balancers, one at a time, where several run a controller: the next one only once
+// this one is ready and the store is replicated, so that a majority of its members always has the data. If one does not
+// become ready, its earlier version is launched again, and the others keep theirs. Everything that is not removed is
+// changed before. It returns what remains to be done.
+func (u *upRun) updateBalancers(ctx context.Context) (remaining *deploy.Plan, err error) {
+	var updates, first, last provision.Changes
+	for _, c := range u.changes.Changes {
+		switch {
+		case isUpdate(c):
+			updates = append(updates, c)
+		case c.Action == provision.ActionTerminate:
+			last = append(last, c)
+		default:
+			first = append(first, c)
+		}
+	}
+	if len(updates) == 0 || len(u.controllers) < cloud.ControlNodes {
+		return u.changes, nil
+	}
+	apply := func(changes ...provision.Change) ([]provision.Object, error) {
+		plan := *u.changes
+		plan.Changes = changes
+		if _, err := u.deployer.Up(ctx, &plan, u.progress); err != nil {
+			return nil, err
+		}
+		have, err := u.awaitAddresses(ctx, &plan)
+		if err == nil {
+			err = u.deployer.AdmitPeers(ctx, have, u.progress)
+		}
+		return have, err
+	}
+	if _, err := apply(first...); err != nil {
+		return nil, err
+	}
+	for _, c := range updates {
+		have, failure := apply(c)
+		if failure == nil {
+			failure = u.awaitUpdated(ctx, have, c.ID())
+		}
+		if failure != nil && ctx.Err() == nil {
+			failure = u.rollBack(ctx, c, failure, apply)
+		}
+		if failure == nil && u.zone != nil && u.spec.DNS != nil {
+			failure = (&publisher{up: u, have: have}).publish(ctx, nil)
+		}
+		if failure != nil {
+			return nil, failure
+		}
+		u.printLine("updated %s", c.ID())
+	}
+	rest := *u.changes
+	rest.Changes = last
+	return &rest, nil
+}
+
+// awaitUpdated delivers the configuration of a balancer's new machine and waits until it is ready and the store replicated.
+func (u *upRun) awaitUpdated(ctx context.Context, have []provision.Object, id string) error {
+	limit := cloudUpdateTimeout
+	if !cloud.UsesClouds(u.spec) {
+		limit = localUpdateTimeout
+	}
+	limit = min(limit, u.timeout)
+	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("not ready within %s", limit))
+	defer cancel()
+	h, deployments, err := u.delivery(have)
+	if err != nil {
+		return err
+	}
+	h.Awaited, h.UntilDelivered = func(o provision.Object) bool { return o.ID == id }, false
+	if err := h.Deliver(ctx, deployments); err != nil {
+		return err
+	}
+	return h.AwaitStore(ctx, u.controllers)
+}
+
+// rollBack launches the earlier version of a balancer whose new one failed. It always returns an error.
+func (u *upRun) rollBack(ctx context.Context, c provision.Change, failure error, apply func(...provision.Change) ([]provision.Object, error)) error {
+	failure = fmt.Errorf("updating %s: the new version did not become ready: %w", c.ID(), failure)
+	u.printLine("%v; returning to the earlier version", failure)
+	back, err := u.toEarlier(ctx, c)
+	var have []provision.Object
+	if err == nil {
+		have, err = apply(back)
+	}
+	if err == nil {
+		err = u.awaitUpdated(ctx, have, c.ID())
+	}
+	if err != nil {
+		return errors.Join(failure, fmt.Errorf("returning %s to the earlier version: %w", c.ID(), err))
+	}
+	return failed(fmt.Errorf("%w; it runs the earlier version again, as the other balancers do that were not updated yet", failure),
+		fmt.Sprintf("skyserve logs %s; then run 'skyserve up' again with a version that works", u.spec.Name))
+}
+
+// toEarlier returns the change with which a replaced balancer returns to its earlier version.
+func (u *upRun) toEarlier(ctx context.Context, c provision.Change) (back provision.Change, err error) {
+	back = provision.Change{Action: provision.ActionLaunch, Desired: c.Desired, Reason: "returns to the earlier version"}
+	if cloud.UsesClouds(u.spec) {
+		earlier := newDeployer(u.spec, u.operator.owner, u.places, u.earlierProgram)
+		earlier.ZoneID, earlier.HealthChecks = u.hostedZone.ID, u.hostedZone.HealthChecks
+		plan, err := earlier.Plan(ctx)
+		if err != nil {
+			return back, err
+		}
+		if i := slices.IndexFunc(plan.Desired, func(w provision.Desired) bool { return w.ID == c.ID() }); i >= 0 {
+			back.Desired = plan.Desired[i]
+		}
+	} else {
+		back.Desired.BuildHash = c.Observed.BuildHash
+	}
+	if back.Desired.SpecHash != c.Observed.SpecHash {
+		return back, errors.New("its configuration has changed too, and the earlier one is not stored; run 'skyserve up' with the earlier service.yaml")
+	}
+	have, err := u.places.List(ctx, u.spec.Name)
+	for _, o := range have {
+		if o.ID == c.ID() && o.Kind == provision.KindBalancer && o.TerminatedReason == "" && o.Handle != c.Observed.Handle {
+			back.Action, back.Observed = provision.ActionReplace, o
+		}
+	}
+	return back, err
+}

@@ -1,0 +1,67 @@
+package deploy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"skyserve/internal/telemetry"
+	"skyserve/provision"
+)
+
+// replicatedFor is how long balancers must report a replicated store until it counts as replicated: longer than they
+// report the state before a member stopped.
+const replicatedFor = 5 * time.Second
+
+// errNoSnapshot means that no balancer responds.
+var errNoSnapshot = errors.New("no balancer responds")
+
+// AwaitStore returns when the store of a service with several controllers is replicated: then the machine of any member may
+// be replaced without loss of data. It returns at once for other services.
+func (dl *Delivery) AwaitStore(ctx context.Context, controllers []string) error {
+	if len(controllers) < 2 {
+		return nil
+	}
+	var since time.Time // since when it is replicated
+	for {
+		state, err := dl.storeState(ctx)
+		switch {
+		case err == nil && state != nil && (state.External || state.Replicated):
+			if since.IsZero() {
+				since = time.Now()
+			}
+			if state.External || time.Since(since) >= replicatedFor {
+				return nil
+			}
+		default:
+			since = time.Time{}
+		}
+		if !sleep(ctx, shortPollInterval) {
+			if err == nil {
+				err = errors.New(state.Line())
+			}
+			return fmt.Errorf("waiting until the store is replicated: %w: %w", context.Cause(ctx), err)
+		}
+	}
+}
+
+// storeState returns the state of the store as the first balancer that responds reports it; nil = it knows none.
+func (dl *Delivery) storeState(ctx context.Context) (*telemetry.StoreState, error) {
+	failure := errNoSnapshot
+	for _, o := range dl.Machines {
+		if o.Kind != provision.KindBalancer || o.TerminatedReason != "" || !Reachable(o) {
+			continue
+		}
+		ctx, cancel := context.WithTimeout(ctx, statusTimeout)
+		s, err := dl.Snapshot(ctx, o)
+		cancel()
+		if err == nil && s.Store != nil {
+			return s.Store, nil
+		}
+		if err != nil {
+			failure = err
+		}
+	}
+	return nil, failure
+}
