@@ -34,6 +34,7 @@ type Constants struct {
 	MaxContext    int               `json:"max_context"`
 	Order         core.QueueOrder   `json:"order"`
 	Tau           int               `json:"tau"`
+	Unconfirmed   int               `json:"unconfirmed_limit"`
 	MaxWait       float64           `json:"max_wait_ms"`
 	ClientTimeout float64           `json:"client_timeout_ms"` // client timeout; 0 = none
 
@@ -127,7 +128,7 @@ func (s *Scenario) Constants() Constants {
 	c := Constants{
 		Workload: string(s.Workload), Lengths: unlessOne(s.Lengths), Sigma: unlessOne(s.Sigma), Rate: s.Rate, Think: milliseconds(s.Think), Engine: s.Engine,
 		LocalRTT: milliseconds(s.LocalRTT), Home: s.Home, Duration: s.Duration.Seconds(), Warmup: s.Warmup,
-		Interval: milliseconds(s.Interval), CacheEvents: s.CacheEvents, Forward: s.Forward, MaxNew: s.MaxNew, MaxContext: s.MaxContext, Order: s.Order, Tau: s.Tau,
+		Interval: milliseconds(s.Interval), CacheEvents: s.CacheEvents, Forward: s.Forward, MaxNew: s.MaxNew, MaxContext: s.MaxContext, Order: s.Order, Tau: s.Tau, Unconfirmed: s.Unconfirmed,
 		MaxWait: milliseconds(s.MaxWait), ClientTimeout: milliseconds(s.ClientTimeout), ConstantsProfile: constantsOf(&s.Profile),
 	}
 	for _, u := range s.Surges {

@@ -29,8 +29,10 @@ var common = Scenario{
 	MaxNew:     512,
 	MaxContext: workload.DefaultMaxContext,
 	Order:      core.OrderFCFS,
-	Tau:        10,               // SkyLB's buffer for newly arriving requests
-	MaxWait:    60 * time.Second, // core.DefaultConfig's
+	Tau:        10, // SkyLB's buffer for newly arriving requests
+	// core.DefaultConfig's
+	Unconfirmed: 4,
+	MaxWait:     60 * time.Second,
 }
 
 // shape is the distinguishing part of a scenario. Counts are in the order us, eu, asia.

@@ -36,6 +36,7 @@ var settings = map[string]func(s *Scenario, value string) error{
 	"max_context":    func(s *Scenario, v string) error { return setInt(&s.MaxContext, v) },
 	"order":          setOrder,
 	"tau":            func(s *Scenario, v string) error { return setInt(&s.Tau, v) },
+	"unconfirmed":    func(s *Scenario, v string) error { return setInt(&s.Unconfirmed, v) },
 	"max_wait":       func(s *Scenario, v string) error { return setDuration(&s.MaxWait, v) },
 	"think":          func(s *Scenario, v string) error { return setDuration(&s.Think, v) },
 	"client_timeout": func(s *Scenario, v string) error { return setDuration(&s.ClientTimeout, v) },

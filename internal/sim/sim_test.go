@@ -273,6 +273,7 @@ func TestSettings(t *testing.T) {
 		{"warmup", "0.2"},
 		{"max_new", "64"},
 		{"tau", "3"},
+		{"unconfirmed", "1000"},
 		{"workload", "tot15"},
 		{"lengths", "1.3"},
 		{"sigma", "2"},
@@ -289,8 +290,8 @@ func TestSettings(t *testing.T) {
 		}
 	}
 	c := s.Constants()
-	got := fmt.Sprintln(c.Duration, c.Regions, c.Links, c.Forward, c.KVTokens, c.Warmup, c.MaxNew, c.Tau, c.Workload, c.Lengths, c.Sigma, c.Rate, c.Think, c.Engine, c.Order)
-	want := "7 [{us 3 5 [h100-llama3.1-8b] 2} {eu 2 6 [] 0} {asia 1 5 [l4-llama3.1-8b-38k h100-llama3.1-8b] 0}] [{us eu 50} {us asia 80} {eu asia 110}] false 38000 0.2 64 3 tot15 1.3 2 4.5 1500 light edf\n"
+	got := fmt.Sprintln(c.Duration, c.Regions, c.Links, c.Forward, c.KVTokens, c.Warmup, c.MaxNew, c.Tau, c.Unconfirmed, c.Workload, c.Lengths, c.Sigma, c.Rate, c.Think, c.Engine, c.Order)
+	want := "7 [{us 3 5 [h100-llama3.1-8b] 2} {eu 2 6 [] 0} {asia 1 5 [l4-llama3.1-8b-38k h100-llama3.1-8b] 0}] [{us eu 50} {us asia 80} {eu asia 110}] false 38000 0.2 64 3 1000 tot15 1.3 2 4.5 1500 light edf\n"
 	if got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}

@@ -92,6 +92,7 @@ func (c *checker) numbers() {
 	_, err := core.ParseOrder(string(s.Order))
 	c.need(err == nil, "order", "%v", err)
 	c.need(s.Tau >= 0, "tau", "must be at least 0, got %d", s.Tau)
+	c.need(s.Unconfirmed >= 1, "unconfirmed", "must be at least 1, got %d", s.Unconfirmed)
 	c.need(s.MaxWait > 0, "max_wait", "must be greater than 0, got %s", s.MaxWait)
 	c.need(s.Think >= 0 && s.Think <= maxThink, "think", "must be at least 0s and at most %s, got %s", maxThink, s.Think)
 	c.need(s.ClientTimeout >= 0, "client_timeout", "must be at least 0, got %s", s.ClientTimeout)

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"skyserve/internal/service"
 	"skyserve/lbd/policy"
 )
 
@@ -129,14 +130,15 @@ func TestPromptsComputedMeanwhileDoNotChangePace(t *testing.T) {
 	}
 }
 
-// spy records the facts about peers that a policy receives.
+// spy records the facts about peers, and the maximum wait, that a policy receives.
 type spy struct {
 	policy.Policy
-	peers []policy.Candidate
+	peers   []policy.Candidate
+	maxWait time.Duration
 }
 
 func (s *spy) Choose(f *policy.Facts) policy.Choice {
-	s.peers = s.peers[:0]
+	s.peers, s.maxWait = s.peers[:0], f.MaxWait
 	for _, c := range f.Candidates {
 		if c.Peer {
 			s.peers = append(s.peers, c)
@@ -153,8 +155,8 @@ func TestPromptsAtPeersCount(t *testing.T) {
 		ask(t, there, 0, Request{ID: fmt.Sprint(i), PromptTokens: tokens})
 	}
 	loads := there.ModelLoads(0)
-	if len(loads) != 1 || loads[0].MinPrefillTokens != 3000 {
-		t.Fatalf("reports %+v, want 3,000 of 6,000 tokens at each of two replicas", loads)
+	if len(loads) != 1 || loads[0].MinPrefillTokens != 3000 || loads[0].FreeSlots != 5 {
+		t.Fatalf("reports %+v, want 3,000 of 6,000 tokens at each of two replicas, which accept 5 more requests", loads)
 	}
 	loads[0].Residence = 6 * time.Second
 	seen := &spy{Policy: policy.NewCost()}
@@ -164,10 +166,34 @@ func TestPromptsAtPeersCount(t *testing.T) {
 	for i, want := range []struct {
 		prefilling int
 		wait       time.Duration
-	}{{3000, 0}, {4000, 0}, {5000, 0}, {6000, 2 * time.Second}} {
+	}{{3000, 0}, {4000, 0}, {5000, 0}, {6000, 0}, {7000, 0}, {8000, 0}, {9000, 2 * time.Second}} {
 		here.Step(0, Event{Kind: EventArrived, Request: &Request{ID: fmt.Sprint(i), Model: "m", PromptTokens: 2000}})
 		if c := seen.peers[0]; c.Prefilling != want.prefilling || c.Wait != want.wait {
 			t.Errorf("after %d requests: %d tokens and a wait of %v, want %d and %v", i, c.Prefilling, c.Wait, want.prefilling, want.wait)
+		}
+	}
+}
+
+// A policy sees how long a request may wait: what its sender has left, and for a deferred one as long as for
+// an interactive one, so that it is not held for a replica until its deadline.
+func TestPolicySeesTheMaximumWait(t *testing.T) {
+	seen := &spy{Policy: policy.NewCost()}
+	cfg := DefaultConfig(seen)
+	cfg.MaxWait = 40 * time.Second
+	b := start(cfg, 1)
+	for i, c := range []struct {
+		request Request
+		want    time.Duration
+	}{
+		{Request{}, 40 * time.Second},
+		{Request{MaxWait: 10 * time.Second}, 10 * time.Second},
+		{Request{MaxWait: time.Hour}, 40 * time.Second},
+		{Request{Tier: service.TierDeferred, From: "eu", Hop: HopRemote}, 40 * time.Second},
+	} {
+		c.request.ID = fmt.Sprint(i)
+		ask(t, b, 0, c.request)
+		if seen.maxWait != c.want {
+			t.Errorf("%+v: %v, want %v", c.request, seen.maxWait, c.want)
 		}
 	}
 }

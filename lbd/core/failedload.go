@@ -87,7 +87,7 @@ func (b *Balancer) expectedResidence(model string) time.Duration {
 		}
 	}
 	if n == 0 {
-		return policy.DefaultCostConstants().Residence
+		return policy.NominalResidence(b.fastestPace(model))
 	}
 	return sum / n
 }

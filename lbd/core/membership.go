@@ -306,8 +306,9 @@ func (b *Balancer) ModelLoads(now time.Duration) []ModelLoad {
 			}
 			l.Replicas++
 		}
-		if t.replicaAvailable(now, &b.cfg) {
+		if n := t.freeSlots(now, &b.cfg); n > 0 {
 			l.Available++
+			l.FreeSlots += n
 		}
 	}
 	for _, q := range b.queues {
@@ -335,7 +336,7 @@ func (b *Balancer) expectedWait(now time.Duration, model string) (wait, residenc
 		}
 		w := time.Duration(0)
 		if t.heldRequests > 0 || !t.replicaAvailable(now, &b.cfg) {
-			w = policy.HoldTime(t.heldRequests+t.stillPending().Or(0), t.outstanding, t.residence)
+			w = policy.HoldTime(t.heldRequests+t.stillPending().Or(0), t.outstanding, t.residence, t.pace.Value())
 		}
 		if first || w < wait {
 			wait, first = w, false

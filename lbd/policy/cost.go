@@ -19,6 +19,14 @@ type CostConstants struct {
 	// DecodeSteps is the expected number of steps of an answer before the first one of the model has
 	// ended, unless its bound is lower.
 	DecodeSteps float64
+	// AdmitSteps is the number of decode steps until a replica with free memory admits the next pending
+	// request.
+	AdmitSteps float64
+	// TransientSteps is the maximum number of decode steps for which requests are pending merely because
+	// they arrived during a step.
+	TransientSteps float64
+	// Residence is the residence time that NominalResidence assumes.
+	Residence time.Duration
 
 	// Slowdown is the weight of the time by which a request delays the requests already there,
 	// relative to its own time. The ratio of waiting to outstanding requests is added; the sum is at
@@ -42,17 +50,11 @@ type CostConstants struct {
 	// PeerMargin is the part of a request's own time at an idle replica by which a peer must be cheaper
 	// than every replica.
 	PeerMargin float64
-	// AdmitSeconds is the number of seconds until a replica with free memory admits the next
-	// pending request: some steps.
-	AdmitSeconds float64
-	// TransientPending is the maximum time for which requests are pending merely because they
-	// arrived during a step.
-	TransientPending time.Duration
-	// MaxHold is the waiting time (Facts.Waited), beyond the time in which the whole queue is served, after
-	// which a request is not held for a full replica while another one is available.
-	MaxHold time.Duration
-	// Residence is the residence time that HoldTime assumes while none is known.
-	Residence time.Duration
+	// MaxHold is the share of a request's maximum time in the queue (Facts.MaxWait) that it may wait,
+	// beyond the time in which the whole queue is served, until it is not held for a full replica any more
+	// while another one is available. A fixed time would pass over long prompts until a short maximum
+	// wait ends and serve them under a longer one, which then serves fewer requests.
+	MaxHold float64
 }
 
 // DefaultCostConstants returns the constants that services run with.
@@ -63,6 +65,9 @@ func DefaultCostConstants() CostConstants {
 		DecodePerRequest: 0.25e-3,
 		DecodePerToken:   0.44e-6,
 		DecodeSteps:      150, // the mean of chat traffic
+		AdmitSteps:       2.8,
+		TransientSteps:   9,
+		Residence:        10 * time.Second,
 
 		// Chosen by simulation of the scenarios and of loads that differ much from them. None is
 		// critical: halving or doubling any of them changes throughput by less than 2 %.
@@ -74,11 +79,7 @@ func DefaultCostConstants() CostConstants {
 		OvertakenMatch:  0.3,
 		MaxDisplaced:    0.3,
 		PeerMargin:      0.03, // every following turn of the conversation has the round trip too
-
-		AdmitSeconds:     0.15,
-		TransientPending: 500 * time.Millisecond,
-		MaxHold:          30 * time.Second,
-		Residence:        10 * time.Second,
+		MaxHold:         0.5,
 	}
 }
 
@@ -97,11 +98,18 @@ func NominalPrefill(tokens int) time.Duration {
 
 func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
 
+// NominalResidence returns the expected residence time at a replica with a pace (Candidate.Pace) at which
+// no request has ended.
+func NominalResidence(pace float64) time.Duration {
+	return time.Duration(pace * float64(DefaultCostConstants().Residence))
+}
+
 // HoldTime returns the expected wait for a full replica: ahead is the number of requests that are
-// served first, and one of the n requests there ends every residence/n.
-func HoldTime(ahead, n int, residence time.Duration) time.Duration {
+// served first, and one of the n requests there ends every residence/n. A residence time of 0 is
+// unknown: it is NominalResidence at a pace.
+func HoldTime(ahead, n int, residence time.Duration, pace float64) time.Duration {
 	if residence <= 0 {
-		residence = DefaultCostConstants().Residence
+		residence = NominalResidence(pace)
 	}
 	return time.Duration(float64(residence) * float64(ahead+1) / float64(max(n, 1)))
 }
@@ -171,7 +179,8 @@ func (p *Cost) Choose(f *Facts) Choice {
 // overdue reports whether a request was passed over for too long while a replica is available now. Where the
 // queue is longer than MaxHold, all requests wait as long.
 func (p *Cost) overdue(f *Facts) bool {
-	if f.Waited <= p.constants.MaxHold {
+	maxHold := time.Duration(p.constants.MaxHold * float64(f.MaxWait))
+	if f.MaxWait <= 0 || f.Waited <= maxHold {
 		return false
 	}
 	available, perSecond := false, 0.0
@@ -182,7 +191,7 @@ func (p *Cost) overdue(f *Facts) bool {
 			perSecond += float64(requestsAt(c)) / inSeconds(c.Residence)
 		}
 	}
-	return available && inSeconds(f.Waited-p.constants.MaxHold)*perSecond >= float64(f.Queued-1)
+	return available && inSeconds(f.Waited-maxHold)*perSecond >= float64(f.Queued-1)
 }
 
 // hasCapacity reports whether a replica accepts a request at once: the push rule allows it, and no
@@ -305,9 +314,10 @@ func (p *Cost) waitSeconds(t *costTerms, c *Candidate) float64 {
 // first.
 func (p *Cost) holdSeconds(c *Candidate) float64 {
 	ahead := c.Held + c.Pending.Or(0)
-	wait := inSeconds(HoldTime(ahead, requestsAt(c), c.Residence))
-	if c.KV.Known && c.KV.Value < p.constants.MemoryThreshold && c.PendingFor < p.constants.TransientPending {
-		wait = min(wait, float64(ahead+1)*p.constants.AdmitSeconds)
+	pace, step := c.pace(), c.pace()*p.constants.DecodeBase
+	wait := inSeconds(HoldTime(ahead, requestsAt(c), c.Residence, pace))
+	if c.KV.Known && c.KV.Value < p.constants.MemoryThreshold && inSeconds(c.PendingFor) < p.constants.TransientSteps*step {
+		wait = min(wait, float64(ahead+1)*p.constants.AdmitSteps*step)
 	}
 	return wait
 }

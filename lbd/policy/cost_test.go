@@ -7,7 +7,7 @@ import (
 
 // long returns a prompt of n tokens of 4 bytes.
 func long(n int, cs []Candidate) *Facts {
-	return &Facts{Model: "m", PromptBytes: 4 * n, PromptTokens: n, Queued: 1, Candidates: cs}
+	return &Facts{Model: "m", PromptBytes: 4 * n, PromptTokens: n, Queued: 1, MaxWait: time.Minute, Candidates: cs}
 }
 
 // leaves returns the number of outstanding requests from which a prompt of n tokens, half of them
@@ -160,9 +160,30 @@ func TestScalingEveryTimeKeepsTheChoice(t *testing.T) {
 		}
 		return 1000
 	}
+	// A prefix at a replica with pending requests is worth the same wait, measured in its steps: a brief
+	// one, and one that is as long as a request stays there, which is not known yet.
+	holdsFor := func(pace float64, steps time.Duration) int {
+		for load := range 1000 {
+			cs := fleet(2)
+			for i := range cs {
+				cs[i].Pace, cs[i].Outstanding = pace, 8
+			}
+			cs[0].Available, cs[0].Pending, cs[0].KV, cs[0].Match = false, Known(load), Known(0.3), 4*900
+			cs[0].PendingFor = time.Duration(pace * float64(steps*NominalStep(0, 0)))
+			if NewCost().Choose(long(1000, cs)).Index != 0 {
+				return load
+			}
+		}
+		return 1000
+	}
 	for _, pace := range []float64{0.05, 0.5, 2, 20} {
 		if at(pace) != at(1) || leavesAt(pace) != leavesAt(1) {
 			t.Errorf("at pace %v replica %d, and another region from %d requests; at 1 replica %d and %d", pace, at(pace), leavesAt(pace), at(1), leavesAt(1))
+		}
+		for _, steps := range []time.Duration{2, 20} {
+			if got, want := holdsFor(pace, steps), holdsFor(1, steps); got != want {
+				t.Errorf("at pace %v, after %d steps, a prefix is left at %d pending requests; at 1 at %d", pace, steps, got, want)
+			}
 		}
 	}
 }
@@ -231,25 +252,33 @@ func TestCostKeepsPrefixesIfCachesAreFull(t *testing.T) {
 }
 
 // In a queue that takes longer than MaxHold, a request that waits as long as all others is still held for the
-// replica that is best for it. One that was passed over is not.
+// replica that is best for it. One that was passed over is not, in time for its own maximum wait.
 func TestCostHoldsInLongQueues(t *testing.T) {
-	holds := func(queued int, waited time.Duration) bool {
+	holds := func(queued int, waited, maxWait time.Duration) bool {
 		cs := fleet(2)
 		for i := range cs {
 			cs[i].Outstanding, cs[i].Residence = 20, 10*time.Second // four requests a second end
 		}
 		cs[0].Available, cs[0].Match, cs[0].Pending = false, 4*4000, Known(1)
 		f := long(4000, cs)
-		f.Queued, f.Waited = queued, waited
+		f.Queued, f.Waited, f.MaxWait = queued, waited, maxWait
 		return NewCost().Choose(f).Hold
 	}
 	for _, c := range []struct {
-		queued int
-		waited time.Duration
-		want   bool
-	}{{1, 20 * time.Second, true}, {1, 40 * time.Second, false}, {201, 40 * time.Second, true}, {201, 90 * time.Second, false}} {
-		if got := holds(c.queued, c.waited); got != c.want {
-			t.Errorf("%d requests, waited %v: held %v", c.queued, c.waited, got)
+		queued          int
+		waited, maxWait time.Duration
+		want            bool
+	}{
+		{1, 20 * time.Second, time.Minute, true},
+		{1, 40 * time.Second, time.Minute, false},
+		{1, 20 * time.Second, 30 * time.Second, false},
+		{1, 40 * time.Second, 10 * time.Minute, true},
+		{1, 6 * time.Minute, 10 * time.Minute, false},
+		{201, 40 * time.Second, time.Minute, true},
+		{201, 90 * time.Second, time.Minute, false},
+	} {
+		if got := holds(c.queued, c.waited, c.maxWait); got != c.want {
+			t.Errorf("%d requests, waited %v of %v: held %v", c.queued, c.waited, c.maxWait, got)
 		}
 	}
 }

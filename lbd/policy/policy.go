@@ -138,6 +138,7 @@ type Facts struct {
 	MaxTokens    int           // bound of its answer; 0 = no bound
 	AnswerTokens float64       // mean length of the model's answers; 0 = none has ended
 	Waited       time.Duration // since it arrived, or since its stream broke; includes failed attempts
+	MaxWait      time.Duration // the maximum of Waited for an interactive request here; 0 = unknown
 	Queued       int           // requests that wait for the model, including this one, without parked ones
 	// Displaced is the share of the prompt tokens computed by the model's engines that they had computed
 	// before and evicted, 0..1. If it is high, whatever is computed evicts what other requests need.
