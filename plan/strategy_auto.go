@@ -119,7 +119,7 @@ func (s *auto) updateFillLevels(now time.Duration, in *StrategyInput) {
 		e := &in.Endpoints[i]
 		k, st := e.loadKey(), s.stateOf(now, e)
 		if s.fillLevels[k] == nil {
-			s.fillLevels[k] = &fillLevel{maxLateShare: s.options.MaxLateShare, at: now}
+			s.fillLevels[k] = &fillLevel{maxLateShare: lateAim * s.options.MaxLateShare, at: now}
 		}
 		if e.FastFirstTokens == nil {
 			continue

@@ -15,6 +15,9 @@ const (
 	// fillGain is the increase of the fill level, as a logarithm, after an hour of the usual
 	// traffic in which no first token was late.
 	fillGain = 0.05
+	// lateAim is the part of the allowed late share that the level aims at: a day's share varies around the aim,
+	// and the limit is for every day.
+	lateAim = 0.6
 	// minFill and maxFill bound the level: lateness with causes other than load must not add
 	// replicas without end.
 	minFill = 0.7
@@ -26,11 +29,11 @@ const (
 
 // fillLevel is the fill level of a model's replicas, learned from late first tokens. Each late one
 // lowers it; each one in time raises it by the amount that balances at the allowed share. Over time
-// the late share converges to the allowed one, whatever the load, the model or its lengths (the
+// the late share converges to the one aimed at, whatever the load, the model or its lengths (the
 // rule of adaptive conformal inference, Gibbs and Candès 2021). The weight of one first token
 // falls with the usual rate, so that small and large models learn equally fast.
 type fillLevel struct {
-	maxLateShare float64 // the allowed share
+	maxLateShare float64 // the share aimed at
 	at           time.Duration
 	usualRate    float64 // first tokens per hour, over the last hours; 0 = none so far
 	logFactor    float64 // of the factor

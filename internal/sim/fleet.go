@@ -184,6 +184,8 @@ type EndpointResult struct {
 	// Starts counts started replicas; Redeployed of them replaced other weights, Launched of them are on
 	// new VMs.
 	Starts, Redeployed, Launched int
+	// WaitingTokens is the prompt tokens of the region's deferred requests that still wait at the end.
+	WaitingTokens int64
 	// Tiers is by IW-F, IW-N, NIW, over the requests of the region's clients.
 	Tiers [tiers]TierResult
 }

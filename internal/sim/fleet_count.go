@@ -93,7 +93,7 @@ func (f *fleet) fleetResult() *FleetResult {
 		f.unfinished(&f.calls[i], r)
 	}
 	for _, e := range f.endpoints {
-		out := EndpointResult{Model: e.model, Region: e.region, Deferred: e.deferred, Starts: e.starts, Redeployed: e.redeployed, Launched: e.launched}
+		out := EndpointResult{Model: e.model, Region: e.region, Deferred: e.deferred, Starts: e.starts, Redeployed: e.redeployed, Launched: e.launched, WaitingTokens: e.waitingTokens}
 		for s := range vmStates {
 			out.Hours[s] = e.hours[s].Hours()
 		}
@@ -119,6 +119,9 @@ func (f *fleet) unfinished(c *call, r *FleetResult) {
 	}
 	if c.vm == nil {
 		r.Waiting++
+		if c.tier == deferredTier {
+			f.endpoint(int(c.model), int(c.region), f.s.Silo > 0).waitingTokens += int64(c.prompt)
+		}
 	} else {
 		r.InFlight++
 	}

@@ -340,6 +340,13 @@ func TestFleetDeferredQueue(t *testing.T) {
 	if p := held.Tiers[2].TTFT; p.P10 < 600e3 || held.Waiting == 0 || held.Tiers[0].TTFT.P90 > 10e3 {
 		t.Errorf("held: %+v, %d waiting", p, held.Waiting)
 	}
+	waiting := int64(0)
+	for _, e := range held.Endpoints {
+		waiting += e.WaitingTokens
+	}
+	if mean := float64(waiting) / float64(held.Waiting); mean < 0.5*s.Models[0].Lengths.Prompt.Mean() || mean > 2*s.Models[0].Lengths.Prompt.Mean() {
+		t.Errorf("%d requests wait with %d prompt tokens", held.Waiting, waiting)
+	}
 	s.Silo = 1
 	silo := runFleet(t, s, FleetSetup{Seed: 1})
 	if silo.Waiting != 0 || silo.Tiers[2].TTFT.P50 > 10e3 || len(silo.Endpoints) != 8 || silo.Endpoints[1].Hours[VMReady] != 0.5 {

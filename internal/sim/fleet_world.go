@@ -66,6 +66,7 @@ type endpoint struct {
 
 	interactive, deferredTokens int64
 	arrived                     int64 // at the last sample of the time series
+	waitingTokens               int64 // of deferred requests, at the end of the run
 	hours                       [vmStates]time.Duration
 	starts, redeployed          int
 	launched                    int

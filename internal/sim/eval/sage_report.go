@@ -96,9 +96,14 @@ type SageUse struct {
 	WastedInstanceHours  float64 `json:"wasted_instance_hours"`
 	WastedGPUHours       float64 `json:"wasted_gpu_hours"`
 	DonatedInstanceHours float64 `json:"donated_instance_hours"`
-	Starts               int     `json:"starts"`
-	Redeployed           int     `json:"redeployed"` // starts that replaced other weights
-	Launched             int     `json:"launched"`   // starts on new VMs
+	// OwedInstanceHours is the VM-hours that a replica at its capacity needs for the deferred requests that
+	// still wait at the end: work of this run that a later one pays for. OwedGPUHours is the same times the
+	// GPUs per VM.
+	OwedInstanceHours float64 `json:"owed_instance_hours"`
+	OwedGPUHours      float64 `json:"owed_gpu_hours"`
+	Starts            int     `json:"starts"`
+	Redeployed        int     `json:"redeployed"` // starts that replaced other weights
+	Launched          int     `json:"launched"`   // starts on new VMs
 }
 
 // SageModelRow is one model of a row.
@@ -141,7 +146,7 @@ type sageSeries struct {
 func newSageReport(p *SageComparison, tps []float64, runs []sageRun, results []*sim.FleetResult) *SageReport {
 	r := &SageReport{Scenario: p.Scenario.Name, Title: p.Scenario.Title, Constants: sageConstants(p, runs[0].fleet, tps)}
 	for i := range runs {
-		row := sageRow(&runs[i], results[i])
+		row := sageRow(&runs[i], results[i], tps)
 		if b := p.Scenario.burst; b != nil {
 			row.Burst = recovery(b, results[i])
 		}
@@ -183,7 +188,7 @@ func sageConstants(p *SageComparison, s *sim.FleetScenario, tps []float64) SageC
 	return c
 }
 
-func sageRow(run *sageRun, result *sim.FleetResult) SageRow {
+func sageRow(run *sageRun, result *sim.FleetResult, tps []float64) SageRow {
 	s := run.fleet
 	row := SageRow{
 		Strategy: run.strategy, Case: run.label, Seed: run.seed, Requests: result.Issued, Completed: result.Completed, Waiting: result.Waiting,
@@ -197,7 +202,7 @@ func sageRow(run *sageRun, result *sim.FleetResult) SageRow {
 	}
 	for i := range result.Endpoints {
 		e := &result.Endpoints[i]
-		region := SageRegionRow{Region: s.Regions[e.Region], SageUse: sageUse(e, s.Models[e.Model].GPUs)}
+		region := SageRegionRow{Region: s.Regions[e.Region], SageUse: sageUse(e, s.Models[e.Model].GPUs, tps[e.Model])}
 		if s.Silo > 0 {
 			region.Pool = "IW"
 		}
@@ -215,8 +220,10 @@ func sageRow(run *sageRun, result *sim.FleetResult) SageRow {
 	return row
 }
 
-func sageUse(e *sim.EndpointResult, gpus int) SageUse {
+func sageUse(e *sim.EndpointResult, gpus int, tps float64) SageUse {
+	owed := float64(e.WaitingTokens) / tps / 3600
 	return SageUse{
+		OwedInstanceHours: owed, OwedGPUHours: float64(gpus) * owed,
 		InstanceHours: e.InstanceHours(), GPUHours: float64(gpus) * e.InstanceHours(), WastedInstanceHours: e.Hours[sim.VMStarting], WastedGPUHours: float64(gpus) * e.Hours[sim.VMStarting],
 		DonatedInstanceHours: e.Hours[sim.VMDonated], Starts: e.Starts, Redeployed: e.Redeployed, Launched: e.Launched,
 	}
@@ -228,6 +235,8 @@ func (u *SageUse) addUse(o *SageUse) {
 	u.WastedInstanceHours += o.WastedInstanceHours
 	u.WastedGPUHours += o.WastedGPUHours
 	u.DonatedInstanceHours += o.DonatedInstanceHours
+	u.OwedInstanceHours += o.OwedInstanceHours
+	u.OwedGPUHours += o.OwedGPUHours
 	u.Starts += o.Starts
 	u.Redeployed += o.Redeployed
 	u.Launched += o.Launched

@@ -33,6 +33,8 @@ type SageFigures struct {
 	WastedInstanceHours  float64  `json:"wasted_instance_hours"`
 	WastedGPUHours       float64  `json:"wasted_gpu_hours"`
 	DonatedInstanceHours float64  `json:"donated_instance_hours"`
+	OwedInstanceHours    float64  `json:"owed_instance_hours"` // for the deferred requests that wait at the end
+	OwedGPUHours         float64  `json:"owed_gpu_hours"`
 	TTFTP75Fast          *float64 `json:"iw_f_ttft_p75_ms"`
 	TTFTP95Fast          *float64 `json:"iw_f_ttft_p95_ms"`
 	TTFTP75Normal        *float64 `json:"iw_n_ttft_p75_ms"`
@@ -57,7 +59,7 @@ func (f *SageFigures) fields() []**float64 {
 
 func (f *SageFigures) sums() []*float64 {
 	return []*float64{
-		&f.InstanceHours, &f.GPUHours, &f.WastedInstanceHours, &f.WastedGPUHours, &f.DonatedInstanceHours,
+		&f.InstanceHours, &f.GPUHours, &f.WastedInstanceHours, &f.WastedGPUHours, &f.DonatedInstanceHours, &f.OwedInstanceHours, &f.OwedGPUHours,
 		&f.Starts, &f.Redeployed, &f.Launched, &f.Rerouted, &f.Waiting,
 	}
 }
@@ -66,7 +68,7 @@ func (f *SageFigures) sums() []*float64 {
 func sageFigures(row *SageRow, m *SageModelRow) SageFigures {
 	f := SageFigures{
 		InstanceHours: m.InstanceHours, GPUHours: m.GPUHours, WastedInstanceHours: m.WastedInstanceHours, WastedGPUHours: m.WastedGPUHours,
-		DonatedInstanceHours: m.DonatedInstanceHours, Starts: float64(m.Starts), Redeployed: float64(m.Redeployed), Launched: float64(m.Launched),
+		DonatedInstanceHours: m.DonatedInstanceHours, OwedInstanceHours: m.OwedInstanceHours, OwedGPUHours: m.OwedGPUHours, Starts: float64(m.Starts), Redeployed: float64(m.Redeployed), Launched: float64(m.Launched),
 		Waiting: float64(row.Waiting),
 	}
 	fast, normal, deferred := &m.Tiers[0], &m.Tiers[1], &m.Tiers[2]
@@ -212,7 +214,7 @@ func (r *SageReport) notes() []string {
 	for i := range r.Summary {
 		s := &r.Summary[i]
 		hours, gpus := s.hours()
-		text := fmt.Sprintf("%s: %.1f instance-hours in total", s.name(), hours)
+		text := fmt.Sprintf("%s: %.1f instance-hours in total, %.1f of them owed", s.name(), hours, s.owed())
 		if i > 0 && firstHours > 0 {
 			text += fmt.Sprintf(" (%+.1f%%; GPU-hours %+.1f%%", 100*(hours/firstHours-1), 100*(gpus/firstGPUs-1))
 			if p := r.paperOf(s, &SageModelSummary{}); p != nil && p.GPUHoursSaved != nil {
@@ -220,18 +222,49 @@ func (r *SageReport) notes() []string {
 			}
 			text += ")"
 		}
-		out = append(out, text+fmt.Sprintf(", %.0f deferred requests remain at the end", s.Models[0].Mean.Waiting))
+		text += fmt.Sprintf(", %.0f deferred requests remain at the end", s.Models[0].Mean.Waiting)
+		if late := r.highestLate(s); late != nil {
+			text += fmt.Sprintf(", at most %.2f%% of a model's IW-F requests late in any seed", 100**late)
+		}
+		out = append(out, text)
 	}
 	return out
 }
 
-// hours returns the instance-hours and GPU-hours of all models.
+// hours returns the instance-hours and GPU-hours of all models, with those owed for the deferred requests that
+// wait at the end.
 func (s *SageSummary) hours() (instances, gpus float64) {
 	for i := range s.Models {
-		instances += s.Models[i].Mean.InstanceHours
-		gpus += s.Models[i].Mean.GPUHours
+		instances += s.Models[i].Mean.InstanceHours + s.Models[i].Mean.OwedInstanceHours
+		gpus += s.Models[i].Mean.GPUHours + s.Models[i].Mean.OwedGPUHours
 	}
 	return instances, gpus
+}
+
+// owed returns the instance-hours owed by all models.
+func (s *SageSummary) owed() float64 {
+	sum := 0.0
+	for i := range s.Models {
+		sum += s.Models[i].Mean.OwedInstanceHours
+	}
+	return sum
+}
+
+// highestLate returns the highest share of late IW-F requests of any model and seed; nil without requests.
+func (r *SageReport) highestLate(s *SageSummary) *float64 {
+	var top *float64
+	for i := range r.Rows {
+		row := &r.Rows[i]
+		if row.Strategy != s.Strategy || row.Case != s.Case {
+			continue
+		}
+		for m := range row.Models {
+			if v := row.Models[m].Tiers[0].Violations; v != nil && (top == nil || *v > *top) {
+				top = v
+			}
+		}
+	}
+	return top
 }
 
 // name returns a summary's case or, without one, its strategy.
@@ -288,15 +321,20 @@ func hoursColumn(r *SageReport) sageColumn {
 	}}
 }
 
-// versusFirst shows instance-hours relative to the first row.
+// owedColumn shows the instance-hours for the deferred requests that wait at the end.
+func owedColumn() sageColumn {
+	return figureColumn("OWED H", "%.1f", 1, func(f *SageFigures) *float64 { return &f.OwedInstanceHours })
+}
+
+// versusFirst shows instance-hours, with those owed, relative to the first row.
 func versusFirst(r *SageReport) sageColumn {
 	return sageColumn{"VS " + strings.ToUpper(r.Summary[0].name()), func(s *SageSummary, m *SageModelSummary) string {
 		i := slices.IndexFunc(r.Summary[0].Models, func(o SageModelSummary) bool { return o.Model == m.Model })
-		first := r.Summary[0].Models[i].Mean.InstanceHours
+		first := r.Summary[0].Models[i].Mean.InstanceHours + r.Summary[0].Models[i].Mean.OwedInstanceHours
 		if s.name() == r.Summary[0].name() || first == 0 {
 			return "-"
 		}
-		text := fmt.Sprintf("%+.1f%%", 100*(m.Mean.InstanceHours/first-1))
+		text := fmt.Sprintf("%+.1f%%", 100*((m.Mean.InstanceHours+m.Mean.OwedInstanceHours)/first-1))
 		if p, q := r.paperOf(s, m), r.paperOf(&r.Summary[0], m); p != nil && q != nil && p.InstanceHours != nil && q.InstanceHours != nil {
 			text += fmt.Sprintf(" (%+.1f%%)", 100*(*p.InstanceHours / *q.InstanceHours - 1))
 		}
@@ -310,7 +348,7 @@ func dayColumns(r *SageReport) []sageColumn {
 		head = "POOLS"
 	}
 	return []sageColumn{
-		modelColumn(), strategyColumn(head), hoursColumn(r), versusFirst(r),
+		modelColumn(), strategyColumn(head), hoursColumn(r), owedColumn(), versusFirst(r),
 		figureColumn("STARTING H", "%.2f", 1, func(f *SageFigures) *float64 { return &f.WastedInstanceHours }),
 		figureColumn("DONATED H", "%.0f", 1, func(f *SageFigures) *float64 { return &f.DonatedInstanceHours }),
 		figureColumn("IW-F TTFT P95 S", "%.2f", 1000, func(f *SageFigures) *float64 { return f.TTFTP95Fast }),
@@ -324,7 +362,7 @@ func dayColumns(r *SageReport) []sageColumn {
 
 // scarceColumns add the origin of replicas.
 func scarceColumns(r *SageReport) []sageColumn {
-	return append(dayColumns(r)[:5],
+	return append(dayColumns(r)[:6],
 		figureColumn("STARTS", "%.0f", 1, func(f *SageFigures) *float64 { return &f.Starts }),
 		figureColumn("REDEPLOYED", "%.0f", 1, func(f *SageFigures) *float64 { return &f.Redeployed }),
 		figureColumn("NEW VMS", "%.0f", 1, func(f *SageFigures) *float64 { return &f.Launched }),
@@ -370,6 +408,7 @@ func burstColumns(r *SageReport) []sageColumn {
 			return fmt.Sprintf("%d of %d", len(inside), len(r.Rows)/len(r.Summary))
 		}},
 		hoursColumn(r),
+		owedColumn(),
 		figureColumn("IW-F TTFT P75 S", "%.2f", 1000, func(f *SageFigures) *float64 { return f.TTFTP75Fast }),
 		figureColumn("P95", "%.1f", 1000, func(f *SageFigures) *float64 { return f.TTFTP95Fast }),
 		figureColumn("IW-F SLO MISS", "%.1f%%", 0.01, func(f *SageFigures) *float64 { return f.ViolationsFast }),
