@@ -8,6 +8,21 @@ import (
 	"skyserve/provision"
 )
 
+// interruptionAlerts returns an alert for each replica whose machine its cloud interrupts, as long as the machine
+// exists: its balancer stops using it and then no longer shows it.
+func interruptionAlerts(have []provision.Object, seen map[string]AgentReport) (alerts []telemetry.Alert) {
+	taken := interrupted(have, seen)
+	for _, o := range have {
+		if taken[o.ID] {
+			alerts = append(alerts, telemetry.Alert{
+				Severity: telemetry.SeverityWarning, Kind: telemetry.AlertInterruption, Region: o.Region, Object: o.ID,
+				Message: "the cloud interrupts its machine: " + seen[o.ID].Reason, NextStep: "none: a replacement starts ('skyserve events' shows it)",
+			})
+		}
+	}
+	return alerts
+}
+
 // launchAlerts returns the alerts about launches: bounds that hold some now, models whose replicas never
 // become ready, and machines with a failed GPU.
 func launchAlerts(l *telemetry.Launches, held []*provision.HeldError, retired map[string]seenReplica) []telemetry.Alert {

@@ -155,6 +155,17 @@ func TestFailuresAreBounded(t *testing.T) {
 	}
 }
 
+// A replica that its cloud interrupts has an alert as long as its machine exists, although its balancer stops using it at
+// once. It equals the balancer's own, so that both are shown once.
+func TestInterruptionAlerts(t *testing.T) {
+	have := []provision.Object{{ID: "us-0", Kind: provision.KindReplica, Region: "aws/us"}, {ID: "us-1", Kind: provision.KindReplica, Region: "aws/us"}, {ID: "lb-us-0", Kind: provision.KindBalancer, Region: "aws/us"}}
+	taken := AgentReport{Status: agent.Status{Phase: agent.PhaseInterrupted, Reason: "interruption at 03:02:00 UTC"}}
+	alerts := interruptionAlerts(have, map[string]AgentReport{"us-0": taken, "us-1": {Status: agent.Status{Phase: agent.PhaseReady}}, "us-9": taken})
+	if len(alerts) != 1 || alerts[0].Region != "aws/us" || alerts[0].Line() != "warning: interruption us-0: the cloud interrupts its machine: interruption at 03:02:00 UTC; none: a replacement starts ('skyserve events' shows it)" {
+		t.Errorf("got %+v", alerts)
+	}
+}
+
 func TestLaunchAlerts(t *testing.T) {
 	at := time.Date(2026, 11, 25, 2, 15, 0, 0, time.UTC)
 	r := &replicaRecord{}

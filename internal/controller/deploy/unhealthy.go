@@ -53,7 +53,7 @@ func (rc *Reconciler) storeLaunches(ctx context.Context, s *observation) error {
 		text, err = json.Marshal(st.record)
 		shown = st.record.launchesOf(boundsOf(s.spec), s.knownObjects(), lines, now)
 	})
-	alerts := launchAlerts(shown, st.held, st.record.unhealthy(s.have))
+	alerts := telemetry.MergeAlerts(launchAlerts(shown, st.held, st.record.unhealthy(s.have)), interruptionAlerts(s.have, rc.seen))
 	rc.mu.Lock()
 	rc.shownLaunches, rc.launchAlerts = shown, alerts
 	rc.mu.Unlock()
