@@ -53,7 +53,7 @@ func (o Offering) WithLocalSSDs(n int) Offering {
 	o.LocalSSDs = n
 	if o.PricePerHour > 0 && o.PriceSource != PriceOfUser {
 		o.PricePerHour += float64(n) * catalogue.LocalSSDPerHour
-		o.PriceSource = fmt.Sprintf("%s, with %d local SSDs", o.PriceSource, n)
+		o.PriceSource += ", with local SSDs"
 	}
 	return o
 }

@@ -144,3 +144,34 @@ func TestQuotasIncludeFallbackRegions(t *testing.T) {
 		}
 	}
 }
+
+// The quotas of attached local SSDs are checked before anything is launched, and their price is shown.
+func TestLocalSSDsAreChecked(t *testing.T) {
+	testkit.Slow(t)
+	t.Parallel()
+	e := emulate(t)
+	e.gce.SetQuota("us-central1", "LOCAL_SSD_TOTAL_GB", 374)
+	up := e.upOf(strings.Replace(twoClouds, "type: L4", "type: L4, local_ssds: 1", 1))
+	out := strings.Join(strings.Fields(e.skyserve(exitOK, append(slices.Clone(up), "--dry-run")...)), " ")
+	for _, want := range []string{
+		"local SSDs (LOCAL_SSD_TOTAL_GB) gcp/us-central1 375 gb 374, too low 374", "LOCAL_SSD_TOTAL_GB_PER_VM_FAMILY (G2) gcp/us-central1 375 gb unknown unknown",
+		"to increase LOCAL_SSD_TOTAL_GB: request a limit of 375 for LOCAL_SSD_TOTAL_GB in us-central1", "list price in us-central1, with local SSDs",
+	} {
+		if !strings.Contains(out, want) {
+			t.Errorf("up: no %q in\n%s", want, out)
+		}
+	}
+	doctor := strings.Join(strings.Fields(e.skyserve(exitFailed, e.at("doctor", up[1])...)), " ")
+	if want := "FAIL gcp/us-central1 local SSDs (LOCAL_SSD_TOTAL_GB): 0 of 374 gb in use, the service needs at least 375"; !strings.Contains(doctor, want) {
+		t.Errorf("doctor: no %q in\n%s", want, doctor)
+	}
+	e.gce.SetQuota("us-central1", "LOCAL_SSD_TOTAL_GB", 375)
+	e.skyserve(exitOK, append(up, "--yes")...)
+	attached := 0
+	for _, i := range e.gce.Instances() {
+		attached += len(i.Disks) - 1
+	}
+	if attached != 1 {
+		t.Errorf("%d local SSDs are attached, want 1", attached)
+	}
+}

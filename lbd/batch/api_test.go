@@ -2,13 +2,17 @@ package batch
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
+	"log/slog"
 	"net/http"
 	"strings"
+	"syscall"
 	"testing"
 
+	"skyserve/internal/store"
 	"skyserve/lbd/batch/job"
 )
 
@@ -225,6 +229,30 @@ func TestCutUploadLeavesNothing(t *testing.T) {
 	body := io.MultiReader(strings.NewReader(head), bytes.NewReader(make([]byte, 3<<20)))
 	if status, got := n.call(Caller{}, "POST", PathFiles, body, "multipart/form-data; boundary=x"); status != 400 || codeOf(got) != "invalid_multipart" {
 		t.Errorf("%d %s", status, got)
+	}
+	entries, err := n.records.Keys(t.Context(), "file.")
+	if err != nil || len(entries) != 0 {
+		t.Errorf("%v, %v", entries, err)
+	}
+}
+
+// fullParts is a bucket that has no space.
+type fullParts struct{ store.Parts }
+
+func (fullParts) PutPart(context.Context, string, []byte) error { return syscall.ENOSPC }
+
+func (fullParts) PartNames(context.Context, string) ([]string, error) { return nil, nil }
+
+// A file that cannot be stored is not accepted.
+func TestFullStore(t *testing.T) {
+	st, err := store.Connect(t.Context(), serveStore(t).URL(), "", store.FilesIn(fullParts{}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(st.Close)
+	n := &node{Service: New(Options{Store: st, Balancer: "lb", Logger: slog.New(slog.DiscardHandler)}), t: t, store: st}
+	if status, body := n.upload(Caller{}, "x", "purpose", "batch"); status != 503 || codeOf(body) != "store_unavailable" {
+		t.Errorf("%d %s", status, body)
 	}
 	entries, err := n.records.Keys(t.Context(), "file.")
 	if err != nil || len(entries) != 0 {

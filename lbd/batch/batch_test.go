@@ -8,6 +8,7 @@ import (
 	"net/http/httptest"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -330,5 +331,44 @@ func TestEstimate(t *testing.T) {
 		if len(b.Backlog) != 1 || b.Backlog[0].Model != "llama" || b.Backlog[0].InputTokens < 1400 || b.Backlog[0].InputTokens > 1800 {
 			t.Errorf("backlog: %+v", b.Backlog)
 		}
+	}
+}
+
+// pausedValidation is an engine that is asked for its models by a validation, which it pauses at its first line.
+type pausedValidation struct {
+	*engine
+	lines         atomic.Int32
+	begun, resume chan struct{}
+}
+
+func (p *pausedValidation) Accepts(model string) bool {
+	if p.lines.Add(1) == 1 {
+		close(p.begun)
+		<-p.resume
+	}
+	return p.engine.Accepts(model)
+}
+
+// Cancelling a batch ends its validation, which may take minutes.
+func TestCancelEndsValidation(t *testing.T) {
+	sender := &pausedValidation{engine: newEngine(nil), begun: make(chan struct{}), resume: make(chan struct{})}
+	n := startNode(t, serveStore(t), sender, Options{})
+	all := lines(2000)
+	for i := range all {
+		all[i] += strings.Repeat(" ", 2000)
+	}
+	b := n.submit(Caller{}, "24h", all...)
+	<-sender.begun
+	if status := n.get(Caller{}, "POST", PathBatches+"/"+b.ID+"/cancel", nil); status != http.StatusOK {
+		t.Fatalf("cancelling: %d", status)
+	}
+	testkit.Eventually(t, "the worker knows of it", func() bool {
+		r, _ := n.worker.batch(batchKey("", b.ID))
+		return r.Batch.Status == job.Cancelling
+	})
+	close(sender.resume)
+	b = n.await(Caller{}, b.ID, job.Cancelled)
+	if read := sender.lines.Load(); int(read) == len(all) || b.OutputFileID != nil || b.ErrorFileID != nil {
+		t.Errorf("%d of %d lines were validated; the batch: %+v", read, len(all), b)
 	}
 }

@@ -74,7 +74,7 @@ type worker struct {
 	heartbeatAt map[string]time.Time      // other workers: when their last heartbeat was observed; zero = ended
 	running     map[string]*running       // by key of the batch
 	inFlight    int                       // claimed requests without a result
-	exclusive   map[string]bool           // batches that this worker validates or whose output it writes: only one worker may
+	exclusive   map[string]exclusiveTask  // by key of the batch
 	rates       map[string]*job.RateMeter // by key of the open batch
 	past        job.PastBatches           // of batches that have ended
 }
@@ -85,6 +85,12 @@ type cachedBatch struct {
 	revision uint64
 }
 
+// exclusiveTask is the validation of a batch or the writing of its output files, which only one worker does.
+type exclusiveTask struct {
+	validation bool
+	cancel     context.CancelFunc
+}
+
 // running are the chunks of a batch that this worker executes.
 type running struct {
 	chunks map[int]context.CancelFunc
@@ -93,7 +99,7 @@ type running struct {
 func newWorker(s *Service) *worker {
 	return &worker{
 		s: s, id: strings.ToLower(rand.Text()[:16]), wake: make(chan struct{}, 1),
-		open: map[string]cachedBatch{}, heartbeatAt: map[string]time.Time{}, running: map[string]*running{}, exclusive: map[string]bool{},
+		open: map[string]cachedBatch{}, heartbeatAt: map[string]time.Time{}, running: map[string]*running{}, exclusive: map[string]exclusiveTask{},
 		rates: map[string]*job.RateMeter{},
 	}
 }
@@ -178,7 +184,8 @@ func (w *worker) observeWorker(c store.KeyChange) {
 	}
 }
 
-// observeBatch records a change of a batch. It cancels the chunks that this worker must no longer execute.
+// observeBatch records a change of a batch. It cancels the validation and the chunks that this worker must no longer
+// execute.
 func (w *worker) observeBatch(c store.KeyChange) {
 	var r job.Record
 	ended := c.Deleted || json.Unmarshal(c.Value, &r) != nil || r.Batch.Status.Final()
@@ -198,6 +205,9 @@ func (w *worker) observeBatch(c store.KeyChange) {
 		w.observeRate(c.Key, &r)
 	}
 	w.wakeUp()
+	if task, ok := w.exclusive[c.Key]; ok && task.validation && (ended || r.Batch.Status != job.Validating) {
+		task.cancel()
+	}
 	run := w.running[c.Key]
 	if run == nil {
 		return
@@ -310,7 +320,7 @@ func (w *worker) tryChangeBatch(ctx context.Context, key string, f func(*job.Rec
 func (w *worker) startExclusiveTask(ctx context.Context, key string) {
 	r, ok := w.batch(key)
 	w.mu.Lock()
-	busy := w.exclusive[key]
+	_, busy := w.exclusive[key]
 	w.mu.Unlock()
 	if !ok || busy || r.Batch.Status == job.InProgress || r.Worker != "" && r.Worker != w.id && w.aliveAt(w.s.now())(r.Worker) {
 		return
@@ -335,26 +345,29 @@ func (w *worker) startExclusiveTask(ctx context.Context, key string) {
 	if !claimed {
 		return
 	}
-	w.setExclusive(key, true)
+	tctx, cancel := context.WithCancel(ctx)
+	w.mu.Lock()
+	w.exclusive[key] = exclusiveTask{validate, cancel}
+	w.mu.Unlock()
 	w.tasks.Go(func() {
 		defer w.wakeUp()
-		defer w.setExclusive(key, false)
+		defer w.endExclusiveTask(key)
 		r, ok := w.batch(key)
-		if !ok {
-			return
+		if !ok || validate && r.Batch.Status != job.Validating {
+			return // it was cancelled since
 		}
 		var err error
-		if err = w.s.dropFiles(ctx, r.Tenant, stale); err == nil {
+		if err = w.s.dropFiles(tctx, r.Tenant, stale); err == nil {
 			if validate {
-				err = w.validateInput(ctx, key, &r, files[1])
+				err = w.validateInput(tctx, key, &r, files[1])
 			} else {
-				err = w.writeOutputs(ctx, key, &r, files[0], files[1])
+				err = w.writeOutputs(tctx, key, &r, files[0], files[1])
 			}
 		}
 		if err == nil {
 			return
 		}
-		if !errors.Is(err, job.ErrLostClaim) && ctx.Err() == nil {
+		if !errors.Is(err, job.ErrLostClaim) && tctx.Err() == nil {
 			w.s.log.Warn("processing a batch failed; retrying", "batch", r.Batch.ID, "status", r.Batch.Status, "err", err)
 			sleep(ctx, time.Second)
 		}
@@ -363,14 +376,12 @@ func (w *worker) startExclusiveTask(ctx context.Context, key string) {
 	})
 }
 
-func (w *worker) setExclusive(key string, on bool) {
+// endExclusiveTask removes a task that has ended.
+func (w *worker) endExclusiveTask(key string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if on {
-		w.exclusive[key] = true
-	} else {
-		delete(w.exclusive, key)
-	}
+	w.exclusive[key].cancel()
+	delete(w.exclusive, key)
 }
 
 // releaseClaim releases a claim, also while the balancer ends.

@@ -39,7 +39,7 @@ func TestLocalSSDsAreAttachedAtGoogle(t *testing.T) {
 		from  string
 		needs []string
 	}{
-		"on demand": {"", 2.0008 + ssd, "list price in us-central1, with 2 local SSDs", []string{"LOCAL_SSD_TOTAL_GB", "LOCAL_SSD_TOTAL_GB_PER_VM_FAMILY (G2)"}},
+		"on demand": {"", 2.0008 + ssd, "list price in us-central1, with local SSDs", []string{"LOCAL_SSD_TOTAL_GB", "LOCAL_SSD_TOTAL_GB_PER_VM_FAMILY (G2)"}},
 		"spot":      {"    capacity: [spot]\n", 0, "", []string{"PREEMPTIBLE_LOCAL_SSD_GB"}},
 		"reserved":  {"    reserved: [{type: g2-standard-24, count: 1, price: 1}]\n", 1, "service.yaml", []string{"LOCAL_SSD_TOTAL_GB", "LOCAL_SSD_TOTAL_GB_PER_VM_FAMILY (G2)"}},
 	} {
