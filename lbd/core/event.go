@@ -204,9 +204,6 @@ type ModelLoad struct {
 	// rule allows another request.
 	Replicas  int `json:"replicas"`
 	Available int `json:"available"`
-	// FreeSlots is the number of further requests that the push rule allows at all replicas together; 0 = none
-	// or unknown.
-	FreeSlots int `json:"free_slots,omitempty"`
 	// Queued counts the requests in its queue, without parked ones. Outstanding counts those at its
 	// replicas, including Failed: requests that failed there and still count as load. Failed is not
 	// sent to peers.

@@ -60,7 +60,7 @@ func (b *Balancer) describeTarget(now time.Duration, q *queue, t *target, c *pol
 	c.KV, c.Replicas, c.Residence = l.KV, l.Replicas, l.Residence
 	c.Pace, c.PeerOutstanding, c.Context = b.peerPace(l), l.Outstanding, l.ContextTokens
 	// HoldTime counts one request more than its first argument.
-	c.Wait = l.ExpectedWait + policy.HoldTime(max(0, len(t.unconfirmed)-max(l.Available, l.FreeSlots))-1, l.Outstanding, l.Residence, c.Pace)
+	c.Wait = l.ExpectedWait + policy.HoldTime(max(0, len(t.unconfirmed)-l.Available)-1, l.Outstanding, l.Residence, c.Pace)
 	c.Prefilling = l.MinPrefillTokens + t.unconfirmedPrefill()/max(1, l.Replicas)
 }
 

@@ -306,9 +306,8 @@ func (b *Balancer) ModelLoads(now time.Duration) []ModelLoad {
 			}
 			l.Replicas++
 		}
-		if n := t.freeSlots(now, &b.cfg); n > 0 {
+		if t.replicaAvailable(now, &b.cfg) {
 			l.Available++
-			l.FreeSlots += n
 		}
 	}
 	for _, q := range b.queues {

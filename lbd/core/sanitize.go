@@ -27,7 +27,7 @@ func (r ProbeReport) sanitized() ProbeReport {
 
 // sanitized returns a peer's report without impossible figures.
 func (l ModelLoad) sanitized() ModelLoad {
-	for _, n := range []*int{&l.Replicas, &l.Available, &l.FreeSlots, &l.Queued, &l.Outstanding, &l.ContextTokens, &l.MinPrefillTokens} {
+	for _, n := range []*int{&l.Replicas, &l.Available, &l.Queued, &l.Outstanding, &l.ContextTokens, &l.MinPrefillTokens} {
 		*n = min(max(0, *n), maxCount)
 	}
 	l.KV = sanitizeShare(l.KV)
