@@ -50,12 +50,15 @@ release-files:
 	bin/release/skyserve completion zsh >bin/release/completions/_skyserve
 	bin/release/skyserve completion fish >bin/release/completions/skyserve.fish
 
-# Builds the image for this machine's architecture with Docker: make image IMAGE=registry.example/skyserve:v1
-IMAGE ?= localhost/skyserve:dev
+# Builds the image for this machine's architecture with Docker or buildah: make image IMAGE=registry.example/skyserve:v1
+# BASE=scratch needs no registry: without certificates of authorities, for tests.
+IMAGE   ?= localhost/skyserve:dev
+BASE    ?=
+BUILDER ?= $(shell docker info >/dev/null 2>&1 && echo docker || command -v buildah || echo docker)
 image: ARCH := $(shell go env GOARCH)
 image:
 	CGO_ENABLED=0 GOOS=linux go build -trimpath -tags grpcnotrace -ldflags '-s -w' -o bin/image/linux/$(ARCH)/skyserve ./cmd/skyserve
-	docker build --build-arg TARGETPLATFORM=linux/$(ARCH) -f Dockerfile -t $(IMAGE) bin/image
+	$(BUILDER) build $(if $(BASE),--build-arg BASE=$(BASE)) --build-arg TARGETPLATFORM=linux/$(ARCH) -f Dockerfile -t $(IMAGE) bin/image
 
 vet:
 	go vet ./...
