@@ -8,7 +8,7 @@ PURE         := forecast internal/catalogue internal/printable internal/service 
                 lbd/openai lbd/policy lbd/prefix lbd/record plan plan/chart
 CONCURRENT    = $(filter-out skyserve $(PURE:%=skyserve/%),$(shell go list ./...)) # skyserve itself reads files only
 
-.PHONY: test short build vet lint race bench bench-batch chaos chaos-store chaos-batch chaos-control chaos-weeks compare-batch compare-proxy compare-bursts compare-solver compare-forecast compare-plan judge-clouds disk examples openai-clients real-engine real-gpu snapshot release-files image ci
+.PHONY: test short build vet lint race bench bench-batch chaos chaos-store chaos-batch chaos-control chaos-weeks compare-batch compare-proxy compare-bursts compare-solver compare-forecast compare-plan judge-clouds disk examples openai-clients real-engine real-gpu snapshot release-check release-files image ci
 
 test:
 	go test ./...
@@ -30,10 +30,13 @@ SNAPSHOT_SKIP = $(shell command -v syft >/dev/null || echo sbom,)$(shell docker 
 snapshot: export SKYSERVE_COMMIT = $(shell git rev-parse HEAD)
 snapshot: export SKYSERVE_COMMIT_DATE = $(shell TZ=UTC0 git log -1 --date=format-local:%Y-%m-%dT%H:%M:%SZ --format=%cd)
 snapshot: export SOURCE_DATE_EPOCH = $(shell git log -1 --format=%ct)
-snapshot:
+snapshot: release-check
 	@echo "left out here: $(SNAPSHOT_SKIP)"
-	$(GORELEASER) check
 	$(GORELEASER) release --snapshot --clean --skip=$(SNAPSHOT_SKIP)
+
+# Checks the configuration of GoReleaser.
+release-check:
+	$(GORELEASER) check
 
 # The man pages and shell completions of a release. The date in the pages is SOURCE_DATE_EPOCH.
 # Built as `make build` and GoReleaser build, so that they share compiled packages.
@@ -47,12 +50,15 @@ release-files:
 	bin/release/skyserve completion zsh >bin/release/completions/_skyserve
 	bin/release/skyserve completion fish >bin/release/completions/skyserve.fish
 
-# Builds the image for this machine's architecture with Docker: make image IMAGE=registry.example/skyserve:v1
-IMAGE ?= localhost/skyserve:dev
+# Builds the image for this machine's architecture with Docker or buildah: make image IMAGE=registry.example/skyserve:v1
+# BASE=scratch needs no registry: without certificates of authorities, for tests.
+IMAGE   ?= localhost/skyserve:dev
+BASE    ?=
+BUILDER ?= $(shell docker info >/dev/null 2>&1 && echo docker || command -v buildah || echo docker)
 image: ARCH := $(shell go env GOARCH)
 image:
 	CGO_ENABLED=0 GOOS=linux go build -trimpath -tags grpcnotrace -ldflags '-s -w' -o bin/image/linux/$(ARCH)/skyserve ./cmd/skyserve
-	docker build --build-arg TARGETPLATFORM=linux/$(ARCH) -f Dockerfile -t $(IMAGE) bin/image
+	$(BUILDER) build $(if $(BASE),--build-arg BASE=$(BASE)) --build-arg TARGETPLATFORM=linux/$(ARCH) -f Dockerfile -t $(IMAGE) bin/image
 
 vet:
 	go vet ./...
