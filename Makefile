@@ -8,7 +8,7 @@ PURE         := forecast internal/catalogue internal/printable internal/service 
                 lbd/openai lbd/policy lbd/prefix lbd/record plan plan/chart
 CONCURRENT    = $(filter-out skyserve $(PURE:%=skyserve/%),$(shell go list ./...)) # skyserve itself reads files only
 
-.PHONY: test short build vet lint race bench bench-batch chaos chaos-store chaos-batch chaos-control chaos-weeks compare-batch compare-proxy compare-bursts compare-solver compare-forecast compare-plan judge-clouds disk examples openai-clients real-engine real-gpu snapshot release-check release-files image ci
+.PHONY: test short build vet lint race bench bench-batch chaos chaos-store chaos-batch chaos-control chaos-weeks record-faults compare-batch compare-proxy compare-bursts compare-solver compare-forecast compare-plan judge-clouds disk examples openai-clients real-engine real-gpu snapshot release-check release-files image ci
 
 test:
 	go test ./...
@@ -93,6 +93,15 @@ chaos-store:
 # nft for all faults). ARGS are flags of the test: make chaos-control ARGS='-control.seeds=1 -control.seed=6 -control.kills=200'
 chaos-control: build
 	go test -tags compare -run 'TestCompareFaults$$' -v -count=1 -timeout 5h ./internal/controller -control.seeds=20 $(ARGS)
+
+# Injects faults into a local service of real processes and records `skyserve top` from some seconds before each fault
+# until its alert, in docs/recordings/faults (Linux, about 10 minutes; root and nft for all faults).
+# ARGS are flags of the test: make record-faults ARGS='-run TestRecordFaults/slow'
+record-faults: export PATH := $(PATH):/usr/local/sbin:/usr/sbin
+record-faults: export SKYSERVE_OTHER = $(CURDIR)/bin/other/skyserve
+record-faults: build
+	CGO_ENABLED=0 go build -trimpath -tags grpcnotrace -ldflags '-s -w -X main.linkedVersion=v0.9.0' -o bin/other/skyserve ./cmd/skyserve
+	go test -tags compare -run 'TestRecordFaults$$' -v -count=1 -timeout 60m ./internal/controller $(ARGS)
 
 # Simulates weeks of random faults of balancers, controllers and the store; the same together with interruptions of the
 # replicas' machines and controllers that die during launches; and days of the spot market with crashes of the controller

@@ -1,7 +1,12 @@
 package tui
 
 import (
+	"encoding/json"
 	"fmt"
+	"iter"
+	"os"
+	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -10,6 +15,97 @@ import (
 	"skyserve/internal/telemetry"
 	"skyserve/lbd/health"
 )
+
+// recordedFaults are faults of real processes: `make record-faults` injects them and records `skyserve top --record`. Each
+// names texts of the first screen: the object, what happens and the next step.
+var recordedFaults = map[string][]string{
+	"errors":          {"errors us-1", "failed", "skyserve logs faults us-1"},
+	"slow":            {"slow us-1", "times slower", "check the GPU"}, // see slowWithin
+	"dead-balancer":   {"balancer lb-eu-0", "no heartbeat", "skyserve status"},
+	"partition":       {"balancer lb-asia-0", "no heartbeat", "skyserve status"},
+	"full-queue":      {"limited lb-us-0", "rejected with 429", "skyserve usage"},
+	"certificate":     {"certificate lb-us-0 public", "expired on", "balancer.tls"},
+	"full-disk":       {"store", "the disk of", "MiB free", "free disk space"},
+	"interruption":    {"interruption us-east-1-0", "the cloud interrupts", "skyserve events"},
+	"infeasible-plan": {"plan: no plan satisfies the bounds", "raise replicas.max"},
+	"version-skew":    {"version lb-", "runs", "skyserve up --upgrade"},
+}
+
+// A recorded fault is named within this time. The pace of a replica is a mean over its responses, so that a slow one
+// is known when some of its slow responses have ended.
+const namedWithin, slowWithin = 5 * time.Second, 12 * time.Second
+
+// recordingsDir has the recordings, and the times at which the faults began.
+const recordingsDir = "../docs/recordings/faults"
+
+// Recorded faults are named on the first screen of 80x24 in time, with the next step, and not before.
+func TestRecordedFaultsAreNamedOnFirstScreen(t *testing.T) {
+	text, err := os.ReadFile(filepath.Join(recordingsDir, "begins.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var begins map[string]time.Time
+	if err := json.Unmarshal(text, &begins); err != nil {
+		t.Fatal(err)
+	}
+	for name, wants := range recordedFaults {
+		t.Run(name, func(t *testing.T) {
+			begin, recorded := begins[name]
+			if !recorded {
+				t.Fatal("it is not recorded")
+			}
+			within := namedWithin
+			if name == "slow" {
+				within = slowWithin
+			}
+			d := newDesk(t, 80, 24, &telemetry.Snapshot{})
+			var last time.Time
+			for s := range recordedSnapshots(t, filepath.Join(recordingsDir, name+".jsonl.gz")) {
+				if !last.IsZero() {
+					d.fetch.snapshot = s
+					d.poll(s.At.Sub(last))
+				}
+				last = s.At
+				frame := d.frame()
+				words := strings.Join(strings.Fields(frame), " ") // a message may continue on the next line
+				named := !slices.ContainsFunc(wants, func(want string) bool { return !strings.Contains(words, want) })
+				switch since := s.At.Sub(begin); {
+				case named && since < 0:
+					t.Fatalf("%s before it begins:\n%s", -since, frame)
+				case named:
+					t.Logf("named after %s", since)
+					return
+				case since > within:
+					t.Fatalf("after %s the screen does not contain all of %q:\n%s", since, wants, frame)
+				}
+			}
+			t.Fatal("the recording ends before it is named")
+		})
+	}
+}
+
+// recordedSnapshots returns the snapshots of a recording.
+func recordedSnapshots(t *testing.T, file string) iter.Seq[*telemetry.Snapshot] {
+	t.Helper()
+	now := noon
+	r, err := OpenReplay(file, 1, func() time.Time { return now })
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = r.Close() })
+	return func(yield func(*telemetry.Snapshot) bool) {
+		for ended := false; !ended; now = now.Add(100 * time.Millisecond) {
+			ended = r.Ended()
+			s, _, err := r.Fetch(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !yield(s) {
+				return
+			}
+		}
+	}
+}
 
 // nightSnapshot returns a service after some seconds of traffic: two regions, two balancers in the first, three
 // replicas.

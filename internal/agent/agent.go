@@ -38,7 +38,7 @@ const (
 	defaultCheckInterval = 2 * time.Second  // immediate for an operator who watches `up`
 	publishInterval      = time.Minute      // a console keeps its last 64 KiB, and boot messages can fill them
 	republishInterval    = 24 * time.Hour   // after the enrolment, since other messages keep filling the console
-	noticeInterval       = 5 * time.Second  // as AWS recommends; a notice arrives 2 min ahead on AWS, 30 s on GCP
+	noticeInterval       = 2 * time.Second  // AWS recommends 5 s at most; a notice arrives 2 min ahead on AWS, 30 s on GCP
 	headerTimeout        = 10 * time.Second // a request header fits one packet
 	requestTimeout       = 30 * time.Second // a deployment over a slow line
 	closeTimeout         = 10 * time.Second // for requests in flight when the agent ends

@@ -18,7 +18,7 @@ const (
 	drainBefore = time.Minute
 	// withdrawnAfter is the number of consecutive polls without a notice after which a notice is
 	// considered withdrawn: a restarted metadata server may omit it once.
-	withdrawnAfter = 3
+	withdrawnAfter = 7
 
 	fileInterruptionAt = "gone-at" // time of the interruption; missing without one
 	reasonInterrupted  = "interruption imminent"

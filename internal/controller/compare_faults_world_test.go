@@ -34,7 +34,7 @@ import (
 const (
 	faultsName = "faults"
 	// storeDisk is the size of the file systems of the stores.
-	storeDisk = "size=96m"
+	storeDisk = "size=384m"
 	// settleLimit is how long the service may take until it is whole again.
 	settleLimit = 3 * time.Minute
 	// settledFor is longer than the status of a leader that was killed is reported.
@@ -383,6 +383,10 @@ func (w *controlWorld) needsDisks() string {
 // fillDisk uses all space of a store's disk, and returns what frees it.
 func (w *controlWorld) fillDisk(machine string) (repair func()) {
 	w.t.Helper()
+	var disk unix.Statfs_t
+	if err := unix.Statfs(w.storeDir(machine), &disk); err != nil || disk.Type != unix.TMPFS_MAGIC {
+		w.t.Fatalf("the store of %s has no file system of its own (%v): filling it would fill the computer's disk", machine, err)
+	}
 	name := filepath.Join(w.storeDir(machine), "fill")
 	f, err := os.Create(name)
 	if err != nil {

@@ -42,7 +42,7 @@ func NewLiveService(t *testing.T, root, name, document string) *LiveService {
 	}
 	s := &LiveService{Name: name, Program: program, Home: filepath.Join(dir, "home"), Document: filepath.Join(dir, "service.yaml"), Port: LocalPort(), t: t}
 	t.Cleanup(func() {
-		if out, err := s.Command("down", name).CombinedOutput(); err != nil {
+		if out, err := s.Command("down", name, "--yes").CombinedOutput(); err != nil {
 			t.Errorf("stopping the service: %v: %s", err, out)
 		}
 		_ = os.RemoveAll(dir)

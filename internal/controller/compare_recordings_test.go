@@ -1,0 +1,404 @@
+//go:build compare && linux
+
+package controller_test
+
+import (
+	"bufio"
+	"bytes"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/json"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"math/big"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"skyserve/internal/atomicfile"
+	"skyserve/internal/telemetry"
+	"skyserve/internal/testcloud"
+	"skyserve/internal/testcloud/machines"
+	"skyserve/internal/testkit"
+)
+
+// Recordings of `skyserve top --record`, one a fault, and the file with the times at which the faults began.
+const (
+	recordingsDir = "../../docs/recordings/faults"
+	beginsFile    = "begins.json"
+)
+
+const (
+	// beforeBegin is how much of the time before a fault a recording shows, afterAlert of the time after its alert.
+	beforeBegin = 4 * time.Second
+	afterAlert  = time.Second
+	// alertWithin is how long a recording waits for an alert.
+	alertWithin = 3 * time.Minute
+)
+
+// recordedFault is a fault of the quickstart's service of real processes.
+type recordedFault struct {
+	name string
+	// change are replacements in service.yaml, as for strings.NewReplacer.
+	change []string
+	// clients are those of the load before the fault; empty = none.
+	clients string
+	prepare func(*recorder)
+	// inject begins the fault, and returns when it began.
+	inject func(*recorder) time.Time
+	// alert is the kind of its alert, object a prefix of the alert's object, and says a part of its message.
+	alert, object, says string
+}
+
+// recorder records a fault.
+type recorder struct {
+	*controlWorld
+	clouds *machines.Clouds // nil for a local service
+}
+
+var recordedFaults = []recordedFault{
+	{name: "errors", clients: "us=30", inject: func(r *recorder) time.Time { return r.postFault("us-1", `{"error-rate":0.5}`) }, alert: telemetry.AlertErrors, object: "us-1"},
+	{name: "slow", clients: "us=16", inject: func(r *recorder) time.Time { return r.postFault("us-1", `{"slow":4}`) }, alert: telemetry.AlertSlow, object: "us-1"},
+	{name: "dead-balancer", inject: func(r *recorder) time.Time {
+		r.Kill("lb-eu-0")
+		return time.Now()
+	}, alert: telemetry.AlertBalancer, object: "lb-eu-0"},
+	{name: "partition", inject: func(r *recorder) time.Time {
+		r.cutOff("lb-asia-0")
+		return time.Now()
+	}, alert: telemetry.AlertBalancer, object: "lb-asia-0"},
+	{name: "full-queue", change: []string{"  policy: cost", "  queue_limit: 20\n  policy: cost", "{min: 2, max: 2}", "{min: 1, max: 1}"}, inject: func(r *recorder) time.Time {
+		r.load("us=400")
+		return time.Now()
+	}, alert: telemetry.AlertLimited, object: "lb-us-0"},
+	{name: "certificate", change: []string{"  policy: cost", "  tls: {cert: DIR/cert.pem, key: DIR/key.pem}\n  policy: cost"}, inject: func(r *recorder) time.Time {
+		end := r.status().Regions[0].Balancers[0].Certificate.ExpiresAt
+		time.Sleep(time.Until(*end))
+		return *end
+	}, alert: telemetry.AlertCertificate, object: "lb-us-0 public", says: "expired"},
+	{name: "full-disk", prepare: func(r *recorder) {
+		if os.Getuid() != 0 {
+			r.t.Skip("only root can mount file systems")
+		}
+		for _, m := range r.control { // any of them may lead when the fault begins
+			r.mountStore(m)
+		}
+	}, inject: func(r *recorder) time.Time {
+		r.fillDisk(r.status().Leadership.Leader)
+		return time.Now()
+	}, alert: telemetry.AlertStore, object: "store"},
+	{name: "infeasible-plan", change: []string{"tps: 15000", "tps: 10"}, inject: func(r *recorder) time.Time {
+		r.load("us=8")
+		for since := time.Now(); ; time.Sleep(500 * time.Millisecond) {
+			for _, e := range r.events(since) {
+				if e.Kind == telemetry.EventPlan && strings.Contains(e.Reason, "infeasible") { // the plan a minute after the first requests
+					return e.At
+				}
+			}
+		}
+	}, alert: telemetry.AlertPlan, object: "plan"},
+	{name: "version-skew", inject: func(r *recorder) time.Time {
+		r.Kill("lb-eu-0")
+		cmd := r.Command("up", r.Document)
+		cmd.Path = otherProgram(r.t)
+		if out, err := cmd.CombinedOutput(); err != nil {
+			r.t.Fatalf("up with another version: %v: %s", err, out)
+		}
+		return time.Now()
+	}, alert: telemetry.AlertVersion, object: ""},
+}
+
+// cloudService is a service in emulated AWS.
+const cloudService = `
+name: faults
+models:
+  - {name: llama, engine: {kind: sim, speed: 10}, gpus: [{type: L4}]}
+regions:
+  - {name: aws/us-east-1, replicas: {min: 2, max: 2}, capacity: [spot]}
+balancer: {auth: {keys_from: env:KEYS}, insecure: true}
+# %d is a port of local services
+`
+
+// recordedCloudFaults are faults of cloudService.
+var recordedCloudFaults = []recordedFault{
+	{name: "interruption", inject: func(r *recorder) time.Time {
+		if _, err := r.clouds.SendInterruptionNotice("us-east-1-0"); err != nil {
+			r.t.Error(err)
+		}
+		return time.Now()
+	}, alert: telemetry.AlertInterruption, object: "us-east-1-0"},
+}
+
+// newCloudRecorder starts cloudService.
+func newCloudRecorder(t *testing.T) *recorder {
+	t.Helper()
+	program, err := filepath.Abs("../../bin/skyserve")
+	if err != nil {
+		t.Fatal(err)
+	}
+	clouds := machines.New(machines.Options{Dir: t.TempDir(), Program: program, Environment: os.Environ(), Regions: []string{"us-east-1"}, Project: "p", Faults: &testcloud.Faults{}, OnEnded: func(string, error, string) {}})
+	t.Cleanup(clouds.Close)
+	aws := httptest.NewServer(clouds.AWSHandler())
+	t.Cleanup(aws.Close)
+	for name, value := range map[string]string{
+		"AWS_ENDPOINT_URL": aws.URL, "AWS_ACCESS_KEY_ID": "emulated", "AWS_SECRET_ACCESS_KEY": "emulated", "AWS_EC2_METADATA_DISABLED": "true", "KEYS": "key-of-a-client",
+		"SKYSERVE_PROGRAM": "http://127.0.0.1:1/skyserve#sha256=" + strings.Repeat("0", 64),
+	} {
+		t.Setenv(name, value)
+	}
+	w := &controlWorld{t: t, client: &http.Client{Timeout: 5 * time.Second}}
+	w.LiveService = testkit.NewLiveService(t, "../..", faultsName, cloudService)
+	w.Run("up", w.Document, "--yes")
+	return &recorder{controlWorld: w, clouds: clouds}
+}
+
+// otherProgram returns the path of a binary of another version, which SKYSERVE_OTHER names.
+func otherProgram(t *testing.T) string {
+	path := os.Getenv("SKYSERVE_OTHER")
+	if path == "" {
+		t.Skip("SKYSERVE_OTHER must name a binary of another version")
+	}
+	return path
+}
+
+// TestRecordFaults records each fault with `skyserve top --record` from some seconds before it until its alert.
+func TestRecordFaults(t *testing.T) {
+	for _, f := range recordedFaults {
+		t.Run(f.name, func(t *testing.T) {
+			r := newRecorder(t, f)
+			begins := r.recordFault(f)
+			saveBegin(t, f.name, begins)
+		})
+	}
+	for _, f := range recordedCloudFaults {
+		t.Run(f.name, func(t *testing.T) {
+			saveBegin(t, f.name, newCloudRecorder(t).recordFault(f))
+		})
+	}
+}
+
+func newRecorder(t *testing.T, f recordedFault) *recorder {
+	t.Helper()
+	document := testkit.Quickstart(t, "../..", faultsName)
+	document = strings.Replace(document, "replicas: {min: 2, max: 8}", "replicas: {min: 2, max: 2}", 1)
+	document = strings.ReplaceAll(document, "replicas: {min: 2, max: 8}", "replicas: {min: 1, max: 1}")
+	document = strings.NewReplacer(f.change...).Replace(document)
+	if strings.Contains(document, "DIR/") {
+		dir := t.TempDir()
+		writeShortCertificate(t, dir)
+		document = strings.ReplaceAll(document, "DIR/", dir+"/")
+	}
+	w := &controlWorld{t: t, control: []string{"lb-asia-0", "lb-eu-0", "lb-us-0"}, replicas: []string{"asia-0", "eu-0", "us-0", "us-1"}, client: &http.Client{Timeout: 5 * time.Second}}
+	if strings.Contains(document, "queue_limit") {
+		w.replicas = []string{"asia-0", "eu-0", "us-0"}
+	}
+	w.LiveService = testkit.NewLiveService(t, "../..", faultsName, document)
+	w.Run("up", w.Document)
+	w.settle()
+	return &recorder{controlWorld: w}
+}
+
+// recordFault records a fault and returns when it began.
+func (r *recorder) recordFault(f recordedFault) time.Time {
+	t := r.t
+	if f.prepare != nil {
+		f.prepare(r)
+		r.settle()
+	}
+	if f.clients != "" {
+		r.load(f.clients)
+		time.Sleep(30 * time.Second) // the engines' paces are known, and the first requests have ended
+	}
+	if f.says == "" { // a certificate that is about to expire has a warning
+		r.awaitNoAlerts()
+	}
+	file := filepath.Join(recordingsDir, f.name+".jsonl.gz")
+	if err := os.MkdirAll(recordingsDir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	cmd := r.Command("top", faultsName, "-o", "json", "-n", "100000", "--interval", "500ms", "--record", file)
+	out, err := cmd.StdoutPipe()
+	if err == nil {
+		err = cmd.Start()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	began, found := make(chan time.Time, 1), make(chan bool, 1)
+	go func() {
+		time.Sleep(beforeBegin)
+		began <- f.inject(r)
+	}()
+	go func() {
+		lines := bufio.NewScanner(out)
+		lines.Buffer(nil, 16<<20)
+		for lines.Scan() {
+			var s telemetry.Snapshot
+			if json.Unmarshal(lines.Bytes(), &s) != nil {
+				continue
+			}
+			if slices.ContainsFunc(s.Alerts, func(a telemetry.Alert) bool {
+				return a.Kind == f.alert && strings.HasPrefix(a.Object, f.object) && strings.Contains(a.Message, f.says)
+			}) {
+				found <- true
+				break
+			}
+		}
+		for lines.Scan() { // the pipe must not fill
+		}
+	}()
+	select {
+	case <-found:
+	case <-time.After(alertWithin):
+		t.Errorf("no alert %s within %s: %s", f.alert, alertWithin, r.Run("status", faultsName))
+	}
+	time.Sleep(afterAlert)
+	_ = cmd.Process.Signal(os.Interrupt)
+	if err := cmd.Wait(); err != nil && !errors.As(err, new(*exec.ExitError)) {
+		t.Error(err)
+	}
+	if err := os.Chmod(file, 0o644); err != nil {
+		t.Error(err)
+	}
+	begin := <-began
+	t.Logf("%s: began %s, alert %s later", f.name, begin.Format(time.TimeOnly), time.Since(begin)-afterAlert)
+	return begin
+}
+
+// cutOff drops all packets to the ports on which the processes of a machine listen.
+func (r *recorder) cutOff(machine string) {
+	r.t.Helper()
+	listening, err := exec.Command("ss", "-Hltnp").Output()
+	if err != nil {
+		r.t.Fatalf("listing ports: %v", err)
+	}
+	family := r.family(r.PID(machine))
+	var ports []string
+	for line := range strings.Lines(string(listening)) {
+		fields := strings.Fields(line)
+		if slices.ContainsFunc(family, func(pid int) bool { return strings.Contains(line, fmt.Sprintf("pid=%d,", pid)) }) {
+			ports = append(ports, fields[3][strings.LastIndex(fields[3], ":")+1:])
+		}
+	}
+	cmd := exec.Command("nft", "-f", "-")
+	cmd.Stdin = strings.NewReader(fmt.Sprintf("table inet %[1]s {\n chain input { type filter hook input priority 0;\n  tcp dport { %[2]s } drop\n  tcp sport { %[2]s } drop\n }\n}\n", nftTable, strings.Join(ports, ", ")))
+	if out, err := cmd.CombinedOutput(); err != nil {
+		r.t.Fatalf("cutting off the ports %v: %v: %s", ports, err, out)
+	}
+	r.t.Cleanup(func() { _ = exec.Command("nft", "delete", "table", "inet", nftTable).Run() })
+}
+
+// family returns a process and its descendants.
+func (r *recorder) family(pid int) []int {
+	all := []int{pid}
+	children, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid))
+	for _, file := range children {
+		text, _ := os.ReadFile(file) // it may have ended
+		for _, child := range strings.Fields(string(text)) {
+			if n, err := strconv.Atoi(child); err == nil {
+				all = append(all, r.family(n)...)
+			}
+		}
+	}
+	return all
+}
+
+// load starts clients, which end with the test.
+func (r *recorder) load(clients string) {
+	cmd := r.Command("load", faultsName, "--workload", "arena", "--clients", clients, "--duration", "1h", "--quiet")
+	if err := cmd.Start(); err != nil {
+		r.t.Fatal(err)
+	}
+	r.t.Cleanup(func() {
+		_ = cmd.Process.Signal(syscall.SIGKILL)
+		_ = cmd.Wait()
+	})
+}
+
+// awaitNoAlerts waits until the service has no alert.
+func (r *recorder) awaitNoAlerts() {
+	for range 60 {
+		if len(r.status().Alerts) == 0 {
+			return
+		}
+		time.Sleep(time.Second)
+	}
+	r.t.Fatalf("the service has alerts before the fault: %v", r.status().Alerts)
+}
+
+// postFault injects a fault into the engine of a replica.
+func (r *recorder) postFault(replica, faults string) time.Time {
+	for _, region := range r.status().Regions {
+		for _, m := range region.Replicas {
+			if m.ID != replica {
+				continue
+			}
+			res, err := r.client.Post(m.URL+"/fault", "application/json", bytes.NewBufferString(faults))
+			if err != nil {
+				r.t.Error(err)
+				return time.Now()
+			}
+			res.Body.Close()
+			if res.StatusCode != http.StatusOK {
+				r.t.Errorf("injecting a fault into %s: %s", replica, res.Status)
+			}
+			return time.Now()
+		}
+	}
+	r.t.Errorf("there is no replica %s", replica)
+	return time.Now()
+}
+
+// writeShortCertificate writes a certificate that expires in a minute, and its key.
+func writeShortCertificate(t *testing.T, dir string) {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	fields := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "localhost"}, DNSNames: []string{"localhost"}, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Minute)}
+	der, err := x509.CreateCertificate(rand.Reader, fields, fields, key.Public(), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	private, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, block := range map[string]*pem.Block{"cert.pem": {Type: "CERTIFICATE", Bytes: der}, "key.pem": {Type: "PRIVATE KEY", Bytes: private}} {
+		if err := atomicfile.WriteFile(filepath.Join(dir, name), pem.EncodeToMemory(block), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// saveBegin writes when a fault began to beginsFile.
+func saveBegin(t *testing.T, name string, at time.Time) {
+	t.Helper()
+	file, begins := filepath.Join(recordingsDir, beginsFile), map[string]time.Time{}
+	if text, err := os.ReadFile(file); err == nil {
+		if err := json.Unmarshal(text, &begins); err != nil {
+			t.Fatal(err)
+		}
+	}
+	begins[name] = at.UTC()
+	text, err := json.MarshalIndent(begins, "", "  ")
+	if err == nil {
+		err = atomicfile.WriteFile(file, append(text, '\n'), 0o644)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
