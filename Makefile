@@ -8,7 +8,7 @@ PURE         := forecast internal/catalogue internal/printable internal/service 
                 lbd/openai lbd/policy lbd/prefix lbd/record plan plan/chart
 CONCURRENT    = $(filter-out skyserve $(PURE:%=skyserve/%),$(shell go list ./...)) # skyserve itself reads files only
 
-.PHONY: test short build vet lint race bench bench-batch chaos chaos-store chaos-batch chaos-control chaos-weeks record-faults compare-batch compare-proxy compare-bursts compare-solver compare-forecast compare-plan judge-clouds disk examples openai-clients real-engine real-gpu snapshot release-check release-files image ci
+.PHONY: test short build vet lint race bench bench-batch chaos chaos-store chaos-batch chaos-control chaos-weeks record-faults compare-batch compare-proxy compare-bursts compare-solver compare-forecast compare-plan day judge-clouds disk examples openai-clients real-engine real-gpu snapshot release-check release-files image ci
 
 test:
 	go test ./...
@@ -155,6 +155,12 @@ compare-forecast:
 # make compare-plan WEEK=sageserve_week.csv.gz RATES=servegen_client_rates.csv.gz ARGS='-plan.seed 7'
 compare-plan:
 	go test -tags compare -run TestCompareBacktests -v -count=1 -timeout 3h ./plan -plan.week '$(abspath $(WEEK))' -plan.rates '$(abspath $(RATES))' $(ARGS)
+
+# A working day's load in 20 minutes on a local service with real processes, for each strategy, beside the simulator's
+# prediction for the same minutes: hours, list price, late first tokens and overload (Linux, an hour; one strategy
+# at a time with ARGS='-day.strategies auto', a check of 2 minutes with ARGS='-day.strategies auto -day.length 2m').
+day: build
+	go test -tags compare -run TestCompareDay -v -count=1 -timeout 3h ./internal/sim/eval $(ARGS)
 
 # Checks the calls of the providers' tests, and the responses of the emulated clouds, against AWS's and Google's
 # own descriptions of their APIs, and boot files against cloud-init's schema, shellcheck and systemd (needs the

@@ -451,12 +451,12 @@ func TestAppliedPlanStaysInForce(t *testing.T) {
 func TestExpiredPlanHasNoTargets(t *testing.T) {
 	from := time.Unix(1_800_000_000, 0)
 	r := &telemetry.Review{
-		From: from, Until: from.Add(time.Hour), Targets: []telemetry.PlannedCapacity{{Model: "m", Region: "local/us", Count: 3, ReplicaTPS: 1000, PeakTPS: 2500, StabilizationSeconds: 1800, Headroom: 1.8}},
+		From: from, Until: from.Add(time.Hour), Targets: []telemetry.PlannedCapacity{{Model: "m", Region: "local/us", Count: 3, ReplicaTPS: 1000, PeakTPS: 2500, StabilizationSeconds: 1800, Headroom: 1.8, StartUpSeconds: 600}},
 		Forecast: []telemetry.LoadForecast{{Model: "m", Region: "local/us", StepSeconds: 300, MeanTPS: []float64{1, 2}}},
 	}
 	base := from.Add(-time.Minute)
 	got := targetsAt(r, from.Add(119*time.Minute), base)[modelRegion{"m", "local/us"}]
-	if got == nil || got.Count != 3 || got.From != time.Minute || got.Until != 61*time.Minute || got.ForecastStep != 5*time.Minute || len(got.ForecastTPS) != 2 || got.StabilizationWindow != 30*time.Minute || got.Headroom != 1.8 {
+	if got == nil || got.Count != 3 || got.From != time.Minute || got.Until != 61*time.Minute || got.ForecastStep != 5*time.Minute || len(got.ForecastTPS) != 2 || got.Tracking != (plan.Tracking{StabilizationWindow: 30 * time.Minute, Headroom: 1.8, StartUp: 10 * time.Minute}) {
 		t.Errorf("got %+v", got)
 	}
 	if got := targetsAt(r, from.Add(121*time.Minute), base); len(got) != 0 {
