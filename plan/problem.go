@@ -48,6 +48,10 @@ type Problem struct {
 func ReadProblem(name string, data []byte) (*Problem, error) {
 	var p Problem
 	if err := json.Unmarshal(data, &p); err != nil {
+		var syntax *json.SyntaxError
+		if errors.As(err, &syntax) {
+			return nil, fmt.Errorf("reading problem %s:%d: is not valid JSON", name, lineOf(data, err))
+		}
 		return nil, fmt.Errorf("reading problem %s:%d: %w", name, lineOf(data, err), err)
 	}
 	if err := p.Check(); err != nil {

@@ -30,7 +30,7 @@ func TestReadProblemErrors(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, c := range map[string]struct{ old, new, want string }{
-		"syntax":       {`"gpus":`, "\n\"gpus\" ", "reading problem p.json:2: invalid character"},
+		"syntax":       {`"gpus":`, "\n\"gpus\" ", "reading problem p.json:2: is not valid JSON"},
 		"type":         {`"n":[[[2]]]`, `"n":"many"`, "cannot unmarshal string"},
 		"no models":    {`"models":["m"]`, `"models":[]`, "models, regions, gpus: must not be empty, got 0, 1 and 1"},
 		"epsilon":      {`"epsilon":0.7`, `"epsilon":0`, "epsilon: must be greater than 0 and at most 1, got 0"},

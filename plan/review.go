@@ -155,7 +155,7 @@ func ForecastInputs(spec *service.Spec, h *forecast.History, at time.Time, o Rev
 		return nil, fmt.Errorf("planning %s: step: must be whole minutes that divide the horizon of %s, got %s", spec.Name, forecast.ShortDuration(r.options.Horizon), forecast.ShortDuration(r.options.Step))
 	}
 	if !slices.Contains(forecast.PeakLevels, r.options.PeakLevel) {
-		return nil, fmt.Errorf("planning %s: peak: must be one of %s, got %q", spec.Name, strings.Join(forecast.PeakLevels, ", "), r.options.PeakLevel)
+		return nil, fmt.Errorf("planning %s: peak quantile: must be one of %s, got %q", spec.Name, strings.Join(forecast.PeakLevels, ", "), r.options.PeakLevel)
 	}
 	r.findOfferings()
 	if len(r.offerings) == 0 {

@@ -293,7 +293,7 @@ func TestReviewRejectsBadOptions(t *testing.T) {
 	}{
 		"horizon":    {reviewAt, ReviewOptions{Horizon: time.Second}, "horizon: must be 1m to 168h, got 1s"},
 		"forecaster": {reviewAt, ReviewOptions{Forecaster: "oracle"}, `unknown forecaster "oracle"`},
-		"peak":       {reviewAt, ReviewOptions{PeakLevel: "p42"}, `peak: must be one of p50, p90, p95, p99, expected, got "p42"`},
+		"peak":       {reviewAt, ReviewOptions{PeakLevel: "p42"}, `peak quantile: must be one of p50, p90, p95, p99, expected, got "p42"`},
 		"stale":      {reviewAt.Add(40 * 24 * time.Hour), ReviewOptions{}, "the history ends 57600 minutes before"},
 		"short":      {reviewAt, ReviewOptions{Forecaster: "seasonal-naive"}, "requires 1 day of history, got 10 minutes"},
 	} {

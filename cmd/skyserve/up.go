@@ -136,7 +136,7 @@ credentials, 130 interrupted (run it again to continue).`,
   skyserve up service.yaml --timeout 5m -o json
   skyserve up service.yaml --wait balancers`,
 		Args: func(cmd *cobra.Command, args []string) error {
-			return argsBetween(1, 1, "SERVICE.yaml")(cmd, takeWaitValue(cmd, args, &o.wait))
+			return checkUpArgs(cmd, takeWaitValue(cmd, args, &o.wait))
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			o.file = takeWaitValue(cmd, args, &o.wait)[0]

@@ -59,6 +59,19 @@ func registerWaitFlag(cmd *cobra.Command, m *waitMode) {
 	_ = cmd.RegisterFlagCompletionFunc("wait", cobra.FixedCompletions(waitModes, cobra.ShellCompDirectiveNoFileComp)) // fails only for an unknown flag
 }
 
+// checkUpArgs checks the arguments of `up` without the value of --wait. A second argument after --wait is an unknown
+// value of it.
+func checkUpArgs(cmd *cobra.Command, args []string) error {
+	if len(args) == 2 && cmd.Flags().Changed("wait") {
+		value := args[1]
+		if strings.HasSuffix(value, ".yaml") || strings.HasSuffix(value, ".yml") {
+			value = args[0]
+		}
+		return usage(fmt.Errorf("--wait: must be one of %s, got %q", strings.Join(waitModes, ", "), value), "")
+	}
+	return argsBetween(1, 1, "SERVICE.yaml")(cmd, args)
+}
+
 // takeWaitValue removes a value of --wait from the arguments: the parser takes the next word of a
 // flag that also stands alone for an argument.
 func takeWaitValue(cmd *cobra.Command, args []string, m *waitMode) []string {

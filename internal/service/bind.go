@@ -130,7 +130,13 @@ func (b *binder) bindStruct(n ast.Node, v reflect.Value, p path) {
 			continue
 		}
 		seen[f.key] = true
+		before := len(b.errs)
 		b.bind(e.value, v.Field(f.index), p.key(f.key), f.rule)
+		for i := range b.errs[before:] {
+			if e.key == f.former {
+				b.errs[before+i].Problem += fmt.Sprintf(" (%s is its former name)", f.former)
+			}
+		}
 	}
 	for _, f := range fields {
 		if rules[f.rule].required && !seen[f.key] {
