@@ -155,7 +155,7 @@ func TestLocalSSDsAreChecked(t *testing.T) {
 	out := strings.Join(strings.Fields(e.skyserve(exitOK, append(slices.Clone(up), "--dry-run")...)), " ")
 	for _, want := range []string{
 		"local SSDs (LOCAL_SSD_TOTAL_GB) gcp/us-central1 375 gb 374, too low 374", "LOCAL_SSD_TOTAL_GB_PER_VM_FAMILY (G2) gcp/us-central1 375 gb unknown unknown",
-		"to increase LOCAL_SSD_TOTAL_GB: request a limit of 375 for LOCAL_SSD_TOTAL_GB in us-central1", "list price in us-central1, with local SSDs",
+		"to increase LOCAL_SSD_TOTAL_GB: request a limit of 375 for LOCAL_SSD_TOTAL_GB in us-central1", "Google price list, us-central1, with local SSDs",
 	} {
 		if !strings.Contains(out, want) {
 			t.Errorf("up: no %q in\n%s", want, out)
