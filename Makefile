@@ -90,7 +90,8 @@ chaos-store:
 
 # Kills, cuts off, stops and fills the machines of the control plane of a local service under load, one fault a
 # seed, and prints what clients saw, when another controller acted and what was lost (Linux, 30 seconds a seed; root and
-# nft for all faults). ARGS are flags of the test: make chaos-control ARGS='-control.seeds=1 -control.seed=6 -control.kills=200'
+# nft for all faults). ARGS are flags of the test: make chaos-control ARGS='-control.seeds=0 -control.seed=2 -control.kills=50',
+# which kills machines 50 times by the seed 2
 chaos-control: build
 	go test -tags compare -run 'TestCompareFaults$$' -v -count=1 -timeout 5h ./internal/controller -control.seeds=20 $(ARGS)
 

@@ -19,9 +19,10 @@ const (
 	localUpdateTimeout = 2 * time.Minute
 )
 
-// isUpdate reports whether a change replaces the machine of a balancer that works.
+// isUpdate reports whether a change replaces the machine of a balancer that works. One that does not respond has no hash:
+// see deploy.Deployer's PlanReplacing. Such machines are replaced together, because a store without a majority waits for all.
 func isUpdate(c provision.Change) bool {
-	return c.Kind() == provision.KindBalancer && c.Action == provision.ActionReplace && c.Observed.TerminatedReason == ""
+	return c.Kind() == provision.KindBalancer && c.Action == provision.ActionReplace && c.Observed.TerminatedReason == "" && c.Observed.SpecHash != ""
 }
 
 // updateBalancers replaces the machines of balancers, one at a time, where several run a controller: the next one only once
@@ -55,13 +56,17 @@ func (u *upRun) updateBalancers(ctx context.Context) (remaining *deploy.Plan, er
 		}
 		return have, err
 	}
-	if _, err := apply(first...); err != nil {
+	have, err := apply(first...)
+	if err == nil && slices.ContainsFunc(first, func(c provision.Change) bool { return c.Kind() == provision.KindBalancer }) {
+		err = u.awaitUpdated(ctx, have, func(o provision.Object) bool { return o.Kind == provision.KindBalancer })
+	}
+	if err != nil {
 		return nil, err
 	}
 	for _, c := range updates {
 		have, failure := apply(c)
 		if failure == nil {
-			failure = u.awaitUpdated(ctx, have, c.ID())
+			failure = u.awaitUpdated(ctx, have, hasID(c.ID()))
 		}
 		if failure != nil && ctx.Err() == nil {
 			failure = u.rollBack(ctx, c, failure, apply)
@@ -79,8 +84,14 @@ func (u *upRun) updateBalancers(ctx context.Context) (remaining *deploy.Plan, er
 	return &rest, nil
 }
 
-// awaitUpdated delivers the configuration of a balancer's new machine and waits until it is ready and the store replicated.
-func (u *upRun) awaitUpdated(ctx context.Context, have []provision.Object, id string) error {
+// hasID selects a machine.
+func hasID(id string) func(provision.Object) bool {
+	return func(o provision.Object) bool { return o.ID == id }
+}
+
+// awaitUpdated delivers the configuration of new machines of balancers, and waits until they are ready and the store is
+// replicated.
+func (u *upRun) awaitUpdated(ctx context.Context, have []provision.Object, awaited func(provision.Object) bool) error {
 	limit := cloudUpdateTimeout
 	if !cloud.UsesClouds(u.spec) {
 		limit = localUpdateTimeout
@@ -92,7 +103,7 @@ func (u *upRun) awaitUpdated(ctx context.Context, have []provision.Object, id st
 	if err != nil {
 		return err
 	}
-	h.Awaited, h.UntilDelivered = func(o provision.Object) bool { return o.ID == id }, false
+	h.Awaited, h.UntilDelivered = awaited, false
 	if err := h.Deliver(ctx, deployments); err != nil {
 		return err
 	}
@@ -109,7 +120,7 @@ func (u *upRun) rollBack(ctx context.Context, c provision.Change, failure error,
 		have, err = apply(back)
 	}
 	if err == nil {
-		err = u.awaitUpdated(ctx, have, c.ID())
+		err = u.awaitUpdated(ctx, have, hasID(c.ID()))
 	}
 	if err != nil {
 		return errors.Join(failure, fmt.Errorf("returning %s to the earlier version: %w", c.ID(), err))

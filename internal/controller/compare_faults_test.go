@@ -122,7 +122,7 @@ func (w *controlWorld) runFault(f fault, rng *rand.Rand, r *faultResult) {
 	}
 	before := w.settle()
 	load := w.startLoad()
-	stopMarkers, stopSampling := w.writeMarkers(), w.sampleProcesses()
+	stopMarkers, stopSampling := w.writeMarkers(markerInterval), w.sampleProcesses()
 	time.Sleep(beforeFault)
 	since := time.Now()
 	hit, repair := f.inject(w, rng)
@@ -184,15 +184,20 @@ func (w *controlWorld) firstEvents(since time.Time) (led, acted time.Duration) {
 	return led, acted
 }
 
-// runKills kills random machines, most often the leader's, one or two at a time.
+// settleEvery is the number of rounds of kills after which the service must be whole again.
+const settleEvery = 8
+
+// runKills kills random machines, most often the leader's, one or two at a time. It does not wait until the service is
+// whole before each kill, only until a controller leads and every machine runs.
 func (w *controlWorld) runKills(rng *rand.Rand, kills int) {
 	w.t.Helper()
 	w.settle()
 	load := w.startLoad()
-	stopMarkers, stopSampling := w.writeMarkers(), w.sampleProcesses()
-	killed := map[string]int{}
-	for left := kills; left > 0; {
-		leader := w.settle().Leadership.Leader
+	stopMarkers, stopSampling := w.writeMarkers(killMarkerInterval), w.sampleProcesses()
+	killed, begin := map[string]int{}, time.Now()
+	for round, left := 1, kills; left > 0; round++ {
+		since := time.Now()
+		leader := w.awaitLeader()
 		victims := []string{leader}
 		switch rng.IntN(4) {
 		case 0:
@@ -204,21 +209,34 @@ func (w *controlWorld) runKills(rng *rand.Rand, kills int) {
 				victims = append(victims, w.others(leader)[rng.IntN(2)])
 			}
 		}
-		_, repair := w.killMachines(victims...)
+		led := time.Since(since)
+		w.killMachines(victims...)
 		for _, v := range victims {
 			killed[v]++
 			left--
 		}
-		// Repaired at once, before another leads, or after another had time to replace machines.
-		time.Sleep(time.Duration(rng.IntN(6000)) * time.Millisecond)
-		repair()
-		w.t.Logf("%d kills left", left)
+		// Mostly repaired at once, before another leads; else after another had time to replace machines.
+		limit := 1500
+		if rng.IntN(4) == 0 {
+			limit = 7000
+		}
+		down := time.Duration(rng.IntN(limit)) * time.Millisecond
+		time.Sleep(down)
+		repair := time.Now()
+		w.up("", "--wait", "none")
+		w.t.Logf("%d kills left: %v; %.1f s until a controller led, %.1f s down, %.1f s up", left, victims, led.Seconds(), down.Seconds(), time.Since(repair).Seconds())
+		if round%settleEvery == 0 {
+			since := time.Now()
+			w.settle()
+			w.t.Logf("the service is whole after %.1f s", time.Since(since).Seconds())
+		}
 	}
 	w.settle()
+	took := time.Since(begin)
 	markers, lost := w.checkMarkers(stopMarkers())
 	twice, report := stopSampling(), load()
-	w.t.Logf("%d kills %v: %d acknowledged writes, %d lost; machines that ran twice: %d; %d requests, %d failed or rejected",
-		kills, killed, markers, len(lost), len(twice), report.Requests, report.Failed+report.Rejected)
+	w.t.Logf("%d kills %v in %s: %d acknowledged writes, %d lost; machines that ran twice: %d; %d requests, %d failed or rejected",
+		kills, killed, took.Round(time.Second), markers, len(lost), len(twice), report.Requests, report.Failed+report.Rejected)
 	if len(lost)+len(twice) > 0 {
 		w.t.Errorf("lost %v, twice %v", lost, twice)
 	}

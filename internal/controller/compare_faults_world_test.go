@@ -41,7 +41,9 @@ const (
 	settledFor = 4 * time.Second
 	// markerInterval is the interval of acknowledged writes.
 	markerInterval = 150 * time.Millisecond
-	nftTable       = "skyserve_faults"
+	// killMarkerInterval is that interval during kills, which take an hour: every file is read back.
+	killMarkerInterval = 500 * time.Millisecond
+	nftTable           = "skyserve_faults"
 )
 
 // controlWorld is a local service of three regions, each with a balancer's machine that has a controller and a
@@ -120,6 +122,23 @@ func (w *controlWorld) settle() (s deploy.ServiceStatus) {
 	}
 }
 
+// awaitLeader waits until a controller leads and every machine runs, and returns the leader's machine.
+func (w *controlWorld) awaitLeader() string {
+	w.t.Helper()
+	for end := time.Now().Add(settleLimit); ; time.Sleep(200 * time.Millisecond) {
+		running := w.Processes()
+		missing := slices.DeleteFunc(slices.Concat(w.control, w.replicas), func(m string) bool { return len(running[m]) == 1 })
+		s := w.status()
+		if len(missing) == 0 && s.Leadership != nil && s.Leadership.Leader != "" {
+			return s.Leadership.Leader
+		}
+		if time.Now().After(end) {
+			text, _ := json.Marshal(s)
+			w.t.Fatalf("no controller leads, or %v do not run, after %s: %s", missing, settleLimit, text)
+		}
+	}
+}
+
 // readyReplicas counts the replicas that serve.
 func readyReplicas(s deploy.ServiceStatus) (n int) {
 	for _, region := range s.Regions {
@@ -147,9 +166,9 @@ func (w *controlWorld) killMachines(machines ...string) (hit []string, repair fu
 }
 
 // up starts what is missing, in the cgroup of a machine.
-func (w *controlWorld) up(machine string) {
+func (w *controlWorld) up(machine string, flags ...string) {
 	w.t.Helper()
-	cmd := w.Command("up", w.Document)
+	cmd := w.Command(append([]string{"up", w.Document}, flags...)...)
 	if machine != "" {
 		dir, err := os.Open(filepath.Join(w.cgroups, machine))
 		if err != nil {
@@ -202,7 +221,7 @@ func (w *controlWorld) startLoad() func() load.Report {
 
 // writeMarkers uploads small files to the balancers in turn. A file is acknowledged by 200, and then on the disks of a
 // majority of the store's members. The result ends the uploads and returns the texts of acknowledged files, by id.
-func (w *controlWorld) writeMarkers() func() map[string]string {
+func (w *controlWorld) writeMarkers(every time.Duration) func() map[string]string {
 	ctx, cancel := context.WithCancel(w.t.Context())
 	acked := map[string]string{}
 	var writer sync.WaitGroup
@@ -214,7 +233,7 @@ func (w *controlWorld) writeMarkers() func() map[string]string {
 			}
 			select {
 			case <-ctx.Done():
-			case <-time.After(markerInterval):
+			case <-time.After(every):
 			}
 		}
 	})
