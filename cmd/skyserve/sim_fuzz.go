@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"runtime/debug"
 	"strings"
@@ -22,7 +23,7 @@ type simFuzzOptions struct {
 }
 
 func newSimFuzzCmd() *cobra.Command {
-	o := simFuzzOptions{PolicyFuzz: eval.PolicyFuzz{Policy: "cost", Draws: 50}}
+	o := simFuzzOptions{PolicyFuzz: eval.PolicyFuzz{Policy: "cost", Draws: 50, Seeds: 1}}
 	cmd := &cobra.Command{
 		Use:   "fuzz-policy",
 		Short: "Search for scenarios in which a policy performs worse than others",
@@ -33,11 +34,13 @@ them. Scenarios vary in workload and its lengths, regions, replicas, the engines
 memory, round-trip times, the probe interval, even and 10:1 loads of regions, and closed
 and open loops with 0.5 to 1.3 times the estimated capacity.
 
-Each scenario runs once, so ratios vary by some percent between seeds. A single scenario
-(--scenarios 1) prints the results of all policies; -o yaml prints its scenario as a file
-for 'skyserve sim run'.`,
+Each scenario runs once, so ratios vary by some percent between seeds, and the best of
+several policies is partly the luckiest: --seeds N compares means of N runs. A single
+scenario (--scenarios 1) prints the results of all policies; -o yaml prints its scenario
+as a file for 'skyserve sim run'.`,
 		Example: `  skyserve sim fuzz-policy
   skyserve sim fuzz-policy --scenarios 200 --seed-base 1000 --parallel 1
+  skyserve sim fuzz-policy --scenarios 1 --seed-base 16 --seeds 5
   skyserve sim fuzz-policy --policy skylb --against least-load,cache-aware
   skyserve sim fuzz-policy --scenarios 1 --seed-base 16 -o yaml > scenario-17.yaml`,
 		Args: cobra.NoArgs,
@@ -50,6 +53,7 @@ for 'skyserve sim run'.`,
 	flags.StringSliceVar(&o.Others, "against", nil, "the policies to compare it with, comma-separated (default: all others)")
 	flags.IntVar(&o.Draws, "scenarios", o.Draws, "number `N` of scenarios")
 	flags.Uint64Var(&o.SeedBase, "seed-base", 0, "first seed minus 1: scenario i has the seed `N`+i, and the same seed gives the same scenario")
+	flags.IntVar(&o.Seeds, "seeds", o.Seeds, "run each scenario with `N` seeds, from its own, and compare the means")
 	flags.IntVar(&o.Workers, "parallel", 0, "scenarios that run at the same time (default: the number of processors)")
 	flags.IntVar(&o.worst, "worst", 5, "print the `N` scenarios with the lowest throughput ratios")
 	o.output.registerDocument(cmd)
@@ -64,6 +68,9 @@ func (o *simFuzzOptions) run(ctx context.Context, out, errOut io.Writer) error {
 	}
 	if o.worst < 0 || o.Workers < 0 {
 		return usage(errors.New("--worst and --parallel: must be at least 0"), "")
+	}
+	if o.Seeds < 1 {
+		return usage(fmt.Errorf("--seeds: must be at least 1, got %d", o.Seeds), "")
 	}
 	if err := o.Check(); err != nil {
 		return usage(err, "")

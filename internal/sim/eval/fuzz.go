@@ -25,6 +25,10 @@ type PolicyFuzz struct {
 	// Draws is the number of scenarios (sim.Mixture), with the seeds SeedBase+1 and up.
 	Draws    int
 	SeedBase uint64
+	// Seeds is the number of runs of each policy on a draw, with the seeds of the draw and up; ratios are
+	// those of the means. 0 = 1. The best of several policies is partly the luckiest one: one run of a few
+	// dozen requests makes any policy look some percent behind.
+	Seeds int
 	// Workers is the number of concurrent draws; 0 = the number of processors.
 	Workers int
 	// Progress, if set, receives the number of finished draws. Calls never overlap.
@@ -43,6 +47,9 @@ func (f *PolicyFuzz) Check() error {
 	}
 	if f.Draws < 1 {
 		return fmt.Errorf("draws: must be at least 1, got %d", f.Draws)
+	}
+	if f.Seeds < 0 {
+		return fmt.Errorf("seeds: must be at least 1, got %d", f.Seeds)
 	}
 	return nil
 }
@@ -74,8 +81,9 @@ type FuzzDraw struct {
 	// ThroughputSkyLB and TTFTSkyLB are the same relative to skylb; nil unless it was compared.
 	ThroughputSkyLB *float64 `json:"throughput_ratio_skylb"`
 	TTFTSkyLB       *float64 `json:"ttft_p90_ratio_skylb"`
-	// Rows are the runs, the judged policy first.
-	Rows []RunRow `json:"rows"`
+	// Rows are the runs, the judged policy's first; Summary are their means by policy.
+	Rows    []RunRow  `json:"rows"`
+	Summary []Summary `json:"summary"`
 	// Replay is the command that repeats the draw.
 	Replay string `json:"replay"`
 }
@@ -153,11 +161,11 @@ func RunFuzz(ctx context.Context, f PolicyFuzz) (*FuzzReport, error) {
 // draw runs the policies on one drawn scenario.
 func (f *PolicyFuzz) draw(ctx context.Context, seed uint64) (FuzzDraw, error) {
 	s := sim.Mixture(seed)
-	report, err := Run(ctx, Comparison{Scenario: s, Policies: f.policies(), Seeds: 1, SeedBase: seed - 1, Workers: 1})
+	report, err := Run(ctx, Comparison{Scenario: s, Policies: f.policies(), Seeds: max(1, f.Seeds), SeedBase: seed - 1, Workers: 1})
 	if err != nil {
 		return FuzzDraw{}, fmt.Errorf("drawing with seed %d: %w", seed, err)
 	}
-	d := FuzzDraw{Seed: seed, Title: s.Title, Rows: report.Rows, Replay: f.replay(seed)}
+	d := FuzzDraw{Seed: seed, Title: s.Title, Rows: report.Rows, Summary: report.Summary, Replay: f.replay(seed)}
 	d.compare()
 	return d, nil
 }
@@ -168,27 +176,31 @@ func (f *PolicyFuzz) replay(seed uint64) string {
 	if len(f.Others) > 0 {
 		against = " --against " + strings.Join(f.Others, ",")
 	}
-	return fmt.Sprintf("skyserve sim fuzz-policy --policy %s%s --scenarios 1 --seed-base %d", f.Policy, against, seed-1)
+	seeds := ""
+	if f.Seeds > 1 {
+		seeds = fmt.Sprintf(" --seeds %d", f.Seeds)
+	}
+	return fmt.Sprintf("skyserve sim fuzz-policy --policy %s%s%s --scenarios 1 --seed-base %d", f.Policy, against, seeds, seed-1)
 }
 
-// compare computes the ratios from the rows.
+// compare computes the ratios from the means.
 func (d *FuzzDraw) compare() {
-	judged, best := &d.Rows[0], &d.Rows[1]
-	for i := range d.Rows[1:] {
-		other := &d.Rows[i+1]
-		if other.OutputTokensPerSecond > best.OutputTokensPerSecond {
+	judged, best := &d.Summary[0], &d.Summary[1]
+	for i := range d.Summary[1:] {
+		other := &d.Summary[i+1]
+		if other.Mean.OutputTokensPerSecond > best.Mean.OutputTokensPerSecond {
 			best = other
 		}
 		if other.Policy == "skylb" {
-			d.ThroughputSkyLB, d.TTFTSkyLB = ratios(judged, other)
+			d.ThroughputSkyLB, d.TTFTSkyLB = ratios(&judged.Mean, &other.Mean)
 		}
 	}
 	d.Best = best.Policy
-	d.Throughput, d.TTFT = ratios(judged, best)
+	d.Throughput, d.TTFT = ratios(&judged.Mean, &best.Mean)
 }
 
-// ratios returns the throughput and the P90 TTFT of a run relative to another's.
-func ratios(a, b *RunRow) (throughput, ttft *float64) {
+// ratios returns the throughput and the P90 TTFT relative to another policy's.
+func ratios(a, b *sim.RunFigures) (throughput, ttft *float64) {
 	divide := func(x, y float64) *float64 {
 		if y == 0 {
 			return nil
@@ -286,15 +298,16 @@ func (r *FuzzReport) WriteTable(w io.Writer, worst int) error {
 	return nil
 }
 
-// write prints the runs of a draw.
+// write prints the policies of a draw.
 func (d *FuzzDraw) write(w io.Writer) error {
 	if _, err := fmt.Fprintf(w, "\n%s\n", d.Title); err != nil {
 		return err
 	}
 	t := printable.NewTable(w)
 	t.Row("POLICY", "PUSH", "LAYOUT", "TOK/S", "TTFT P50", "TTFT P90", "HIT", "DONE", "REJECTED")
-	for i := range d.Rows {
-		r := &d.Rows[i]
+	for i := range d.Summary {
+		s := &d.Summary[i]
+		r := &s.Mean
 		p50, p90, hit := "-", "-", "-"
 		if r.TTFT != nil {
 			p50, p90 = fmt.Sprintf("%.2f s", r.TTFT.P50/1000), fmt.Sprintf("%.2f s", r.TTFT.P90/1000)
@@ -302,7 +315,7 @@ func (d *FuzzDraw) write(w io.Writer) error {
 		if r.PrefixHitRate != nil {
 			hit = fmt.Sprintf("%.1f%%", 100**r.PrefixHitRate)
 		}
-		t.Row(r.Policy, r.Push, string(r.Layout), fmt.Sprintf("%.0f", r.OutputTokensPerSecond), p50, p90, hit, fmt.Sprint(r.Completed), fmt.Sprint(r.Rejected))
+		t.Row(s.Policy, s.Push, string(s.Layout), fmt.Sprintf("%.0f", r.OutputTokensPerSecond), p50, p90, hit, fmt.Sprint(r.Completed), fmt.Sprint(r.Rejected))
 	}
 	return t.Flush()
 }
