@@ -53,9 +53,11 @@ type ClusterStatus struct {
 	aside bool // this member has stepped aside: it cannot write, and only knows what the others say
 }
 
-// Replicated reports whether any one member may be lost with its disk now, and no data with it.
+// Replicated reports whether any one member may be lost with its disk now, and no data with it. A member that was
+// replaced counts for majorities until it is removed: three that respond of four do not suffice.
 func (c ClusterStatus) Replicated() bool {
-	return c.Clustered && c.Open && c.Leader != "" && c.online() >= Replicas && len(c.WithoutQuorum)+len(c.Unreplicated) == 0
+	majority := len(c.Members)/2 + 1
+	return c.Clustered && c.Open && c.Leader != "" && c.online() >= max(Replicas, majority+1) && len(c.WithoutQuorum)+len(c.Unreplicated) == 0
 }
 
 // lagGrace is how long streams may lack a copy until a report says so: a write is on a majority first and reaches the

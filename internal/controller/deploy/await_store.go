@@ -11,8 +11,8 @@ import (
 )
 
 // replicatedFor is how long balancers must report a replicated store until it counts as replicated: longer than they
-// report the state before a member stopped.
-const replicatedFor = 5 * time.Second
+// report the state before a member stopped, and than they hide that streams lack a copy (5 s).
+const replicatedFor = 10 * time.Second
 
 // errNoSnapshot means that no balancer responds.
 var errNoSnapshot = errors.New("no balancer responds")
