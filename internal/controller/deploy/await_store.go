@@ -11,11 +11,14 @@ import (
 )
 
 // replicatedFor is how long balancers must report a replicated store until it counts as replicated: longer than they
-// report the state before a member stopped, and than they hide that streams lack a copy (5 s).
+// report a leader that has stopped, and than they hide that streams lack a copy (5 s).
 const replicatedFor = 10 * time.Second
 
-// errNoSnapshot means that no balancer responds.
-var errNoSnapshot = errors.New("no balancer responds")
+// Reasons why the state of the store is unknown.
+var (
+	errNoSnapshot = errors.New("no balancer responds")
+	errNoLeader   = errors.New("no controller leads")
+)
 
 // AwaitStore returns when the store of a service with several controllers is replicated: then the machine of any member may
 // be replaced without loss of data. It returns at once for other services.
@@ -46,6 +49,15 @@ func (dl *Delivery) AwaitStore(ctx context.Context, controllers []string) error 
 	}
 }
 
+// reportedStore returns the state of the store in a snapshot; nil = it contains none. While no controller leads, the
+// state is that before the leader stopped, and unknown now.
+func reportedStore(s *telemetry.Snapshot) (*telemetry.StoreState, error) {
+	if s.Store != nil && !s.Store.External && (s.Controller == nil || s.Controller.Leader == "") {
+		return nil, errNoLeader
+	}
+	return s.Store, nil
+}
+
 // storeState returns the state of the store as the first balancer that responds reports it; nil = it knows none.
 func (dl *Delivery) storeState(ctx context.Context) (*telemetry.StoreState, error) {
 	failure := errNoSnapshot
@@ -56,8 +68,12 @@ func (dl *Delivery) storeState(ctx context.Context) (*telemetry.StoreState, erro
 		ctx, cancel := context.WithTimeout(ctx, statusTimeout)
 		s, err := dl.Snapshot(ctx, o)
 		cancel()
-		if err == nil && s.Store != nil {
-			return s.Store, nil
+		var state *telemetry.StoreState
+		if err == nil {
+			state, err = reportedStore(s)
+		}
+		if state != nil {
+			return state, nil
 		}
 		if err != nil {
 			failure = err
