@@ -42,8 +42,8 @@ type lostBalancer struct {
 	listed  bool // its cloud lists it as ended
 }
 
-// observeBalancers returns the balancers that are lost, in services in which controllers replace them. A region that
-// does not respond proves nothing about its machines.
+// observeBalancers returns the balancers that are lost. A region that does not respond proves nothing about its
+// machines.
 func (rc *Reconciler) observeBalancers(ctx context.Context, bs *bundleState, s *observation, seen map[string]AgentReport) (lost []lostBalancer) {
 	if rc.watched == nil {
 		rc.watched = map[string]watchedBalancer{}
@@ -138,11 +138,21 @@ func (rc *Reconciler) responds(ctx context.Context, bs *bundleState, machine pro
 	return err == nil
 }
 
+// notReplaced is why a lost balancer waits for `up`.
+const notReplaced = "controllers launch balancers only in a service with exactly three"
+
 // replaceBalancers replaces the machines of lost balancers, in services in which controllers do that. It waits between
-// two launches of one balancer.
+// two launches of one balancer. In other services in clouds an alert names lost balancers.
 func (rc *Reconciler) replaceBalancers(ctx context.Context, bs *bundleState, s *observation, seen map[string]AgentReport, checkLeadership func() error) (changed bool, err error) {
 	if rc.enrolments == nil {
-		rc.setBalancerAlerts(nil)
+		if cloud.UsesClouds(s.spec) {
+			for _, l := range rc.observeBalancers(ctx, bs, s, seen) {
+				w := rc.watched[l.id]
+				w.failure = notReplaced
+				rc.watched[l.id] = w
+			}
+		}
+		rc.setBalancerAlerts(balancerAlerts(s.spec, bs.content, s.have, rc.watched, nil, rc.moved))
 		return false, nil
 	}
 	for _, l := range rc.observeBalancers(ctx, bs, s, seen) {

@@ -39,6 +39,8 @@ regions:
   - {name: aws/us-west-2, replicas: {min: 0, max: 1}}
 `
 
+var fourBalancers = strings.Replace(threeBalancers, "name: aws/us-east-1,", "name: aws/us-east-1, balancers: 2,", 1)
+
 // controlWorld is a service whose balancers an `up` launched and enrolled.
 type controlWorld struct {
 	*reconcilerWorld
@@ -265,8 +267,12 @@ func TestControllerKeepsBalancers(t *testing.T) {
 		alert string
 		about string // the machine of the alert; empty = id
 	}{
-		"two balancers":               {text: strings.Replace(threeBalancers, "  - {name: aws/us-west-2, replicas: {min: 0, max: 1}}\n", "", 1), lose: lost},
-		"four balancers":              {text: strings.Replace(threeBalancers, "name: aws/us-west-2,", "name: aws/us-west-2, balancers: 2,", 1), lose: lost},
+		"two balancers":  {text: strings.Replace(threeBalancers, "  - {name: aws/us-west-2, replicas: {min: 0, max: 1}}\n", "", 1), lose: lost, alert: "only in a service with exactly three"},
+		"four balancers": {text: fourBalancers, lose: lost, alert: "only in a service with exactly three"},
+		"no balancer of its cloud is left, of four": {
+			text: strings.Replace(fourBalancers, "aws/us-west-2", "gcp/us-central1", 1), lose: func(*controlWorld) {},
+			alert: "only a balancer in gcp can launch machines there", about: "lb-us-central1-0",
+		},
 		"the lease is lost":           {lose: lost, may: func() error { return errors.New("superseded") }},
 		"its region does not respond": {lose: func(n *controlWorld) { n.unresponsive["aws/eu-west-1"] = true; lost(n) }},
 		"it responds, although no list contains it": {lose: func(n *controlWorld) {
