@@ -12,8 +12,9 @@ import (
 	"skyserve/provision/cloud"
 )
 
-// The time in which a replaced balancer must become ready, with its controller and its member of the store. A machine in a
-// cloud boots and copies the store; a process on this computer starts within seconds, also on a busy one.
+// The time in which a replaced balancer must become ready, with its controller, and after that the time in which the store
+// must be replicated: a lost member leaves after half a minute. A machine in a cloud boots and copies the store; a process on
+// this computer starts within seconds, also on a busy one.
 const (
 	cloudUpdateTimeout = 15 * time.Minute
 	localUpdateTimeout = 2 * time.Minute
@@ -96,18 +97,20 @@ func (u *upRun) awaitUpdated(ctx context.Context, have []provision.Object, await
 	if !cloud.UsesClouds(u.spec) {
 		limit = localUpdateTimeout
 	}
-	limit = min(limit, u.timeout)
-	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("not ready within %s", limit))
-	defer cancel()
 	h, deployments, err := u.delivery(have)
 	if err != nil {
 		return err
 	}
 	h.Awaited, h.UntilDelivered = awaited, false
-	if err := h.Deliver(ctx, deployments); err != nil {
+	ready := min(limit, u.timeout)
+	readyCtx, cancel := context.WithTimeoutCause(ctx, ready, fmt.Errorf("not ready within %s", ready))
+	defer cancel()
+	if err := h.Deliver(readyCtx, deployments); err != nil {
 		return err
 	}
-	return h.AwaitStore(ctx, u.controllers)
+	storeCtx, cancelStore := context.WithTimeoutCause(ctx, limit, fmt.Errorf("not replicated within %s", limit))
+	defer cancelStore()
+	return h.AwaitStore(storeCtx, u.controllers)
 }
 
 // rollBack launches the earlier version of a balancer whose new one failed. It always returns an error.

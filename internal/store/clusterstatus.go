@@ -65,8 +65,9 @@ func (c ClusterStatus) Replicated() bool {
 const lagGrace = 5 * time.Second
 
 // WithoutLag returns the status as reports show it at now: without streams that lack a copy since less than lagGrace.
+// A copy on a member that is offline is no lag: its stream is reported at once.
 func (c ClusterStatus) WithoutLag(now time.Time) ClusterStatus {
-	if now.Sub(c.UnreplicatedSince) < lagGrace {
+	if c.online() == len(c.Members) && now.Sub(c.UnreplicatedSince) < lagGrace {
 		c.Unreplicated = nil
 	}
 	return c

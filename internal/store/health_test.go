@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -218,5 +219,23 @@ func TestRepeatedErrorsAreLoggedOnce(t *testing.T) {
 	}
 	if len(l.lastLogged) > maxLogged {
 		t.Errorf("%d messages are remembered", len(l.lastLogged))
+	}
+}
+
+// A member that rejoined under its name with an empty disk has none of the data: its former self is offline until it leaves,
+// and reports say at once that streams lack a copy. Only current members may lag.
+func TestOfflineMemberIsNoLag(t *testing.T) {
+	since := time.Unix(1000, 0)
+	members := []MemberStatus{{Node: "a", State: MemberLeader}, {Node: "b", State: MemberCurrent}, {Node: "c", State: MemberCurrent}}
+	for name, tt := range map[string]struct {
+		members []MemberStatus
+		want    bool
+	}{
+		"all respond": {members, true}, "the former c is offline": {append(slices.Clone(members), MemberStatus{Node: "c", State: MemberOffline}), false},
+	} {
+		c := ClusterStatus{Clustered: true, Open: true, Leader: "a", Members: tt.members, Unreplicated: []string{"kv"}, UnreplicatedSince: since}
+		if got := c.WithoutLag(since.Add(time.Second)).Replicated(); got != tt.want {
+			t.Errorf("%s: replicated %v, want %v", name, got, tt.want)
+		}
 	}
 }
