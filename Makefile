@@ -8,7 +8,7 @@ PURE         := forecast internal/catalogue internal/printable internal/service 
                 lbd/openai lbd/policy lbd/prefix lbd/record plan plan/chart
 CONCURRENT    = $(filter-out skyserve $(PURE:%=skyserve/%),$(shell go list ./...)) # skyserve itself reads files only
 
-.PHONY: test short build vet lint race bench bench-batch chaos chaos-store chaos-batch chaos-control chaos-weeks record-faults compare-batch compare-proxy compare-bursts compare-solver compare-forecast compare-plan day judge-clouds disk examples openai-clients real-engine real-gpu snapshot release-check release-files image ci
+.PHONY: test short build vet lint race bench bench-batch chaos chaos-store chaos-batch chaos-control skew chaos-weeks record-faults compare-batch compare-proxy compare-bursts compare-solver compare-forecast compare-plan day judge-clouds disk examples openai-clients real-engine real-gpu snapshot release-check release-files image ci
 
 test:
 	go test ./...
@@ -94,6 +94,11 @@ chaos-store:
 # which kills machines 50 times by the seed 2
 chaos-control: build
 	go test -tags compare -run 'TestCompareFaults$$' -v -count=1 -timeout 5h ./internal/controller -control.seeds=20 $(ARGS)
+
+# Updates the quickstart from the binary of an earlier version to this one under load and back, and checks machines of
+# both versions beside each other (Linux, about 6 minutes): make skew OLD=/usr/local/bin/skyserve
+skew: build
+	go test -tags compare -run 'TestCompareSkew$$' -v -count=1 -timeout 30m ./internal/controller -skew.old='$(abspath $(OLD))' $(ARGS)
 
 # Injects faults into a local service of real processes and records `skyserve top` from some seconds before each fault
 # until its alert, in docs/recordings/faults (Linux, about 10 minutes; root and nft for all faults).

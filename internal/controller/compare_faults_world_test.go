@@ -61,12 +61,7 @@ type controlWorld struct {
 func newControlWorld(t *testing.T) *controlWorld {
 	t.Helper()
 	document := testkit.Quickstart(t, "../..", faultsName)
-	document = strings.ReplaceAll(document, "replicas: {min: 2, max: 8}", "replicas: {min: 1, max: 1}")
-	w := &controlWorld{
-		t: t, control: []string{"lb-asia-0", "lb-eu-0", "lb-us-0"}, replicas: []string{"asia-0", "eu-0", "us-0"},
-		client: &http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}},
-	}
-	w.LiveService = testkit.NewLiveService(t, "../..", faultsName, document)
+	w := openControlWorld(t, strings.ReplaceAll(document, "replicas: {min: 2, max: 8}", "replicas: {min: 1, max: 1}"))
 	w.openCgroups()
 	w.Run("up", w.Document)
 	w.settle()
@@ -76,6 +71,17 @@ func newControlWorld(t *testing.T) *controlWorld {
 			w.mountStore(m)
 		}
 	}
+	return w
+}
+
+// openControlWorld returns a world whose service is not started yet.
+func openControlWorld(t *testing.T, document string) *controlWorld {
+	t.Helper()
+	w := &controlWorld{
+		t: t, control: []string{"lb-asia-0", "lb-eu-0", "lb-us-0"}, replicas: []string{"asia-0", "eu-0", "us-0"},
+		client: &http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}},
+	}
+	w.LiveService = testkit.NewLiveService(t, "../..", faultsName, document)
 	return w
 }
 
@@ -209,6 +215,7 @@ func (w *controlWorld) startLoad() func() load.Report {
 	if err := cmd.Start(); err != nil {
 		w.t.Fatal(err)
 	}
+	w.t.Cleanup(func() { _ = cmd.Process.Kill() }) // a test that fails does not wait for it
 	return func() (r load.Report) {
 		_ = cmd.Process.Signal(os.Interrupt) // its output is checked
 		err := cmd.Wait()
