@@ -1,8 +1,12 @@
 package main
 
 import (
+	"slices"
+	"strings"
 	"testing"
 
+	"skyserve/internal/service"
+	"skyserve/internal/testcloud/conformance"
 	"skyserve/provision"
 )
 
@@ -27,5 +31,97 @@ func TestUpdatesAreOfWorkingBalancers(t *testing.T) {
 		if got := isUpdate(c); got != tt.want {
 			t.Errorf("%s: %v", name, got)
 		}
+	}
+}
+
+// earlierWorld is a service in AWS that an `up` with one program launched and another `up` with another program changes.
+type earlierWorld struct {
+	*upRun
+	machines *conformance.Memory
+}
+
+func newEarlierWorld(t *testing.T, text string) *earlierWorld {
+	t.Helper()
+	spec, err := service.Parse("service.yaml", []byte(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := &conformance.Memory{RegionOfferings: map[service.Region]provision.Offerings{}}
+	for _, r := range spec.Regions {
+		for _, kind := range provision.MachineTypes(r.Name.Cloud()) {
+			m.RegionOfferings[r.Name] = append(m.RegionOfferings[r.Name], kind.Offering(r.Name, r.Name.Place()+"a", service.CapacityOnDemand))
+		}
+	}
+	program := func(digit string) machineProgram {
+		return machineProgram{URL: "https://example.com/skyserve", SHA256: strings.Repeat(digit, 64)}
+	}
+	return &earlierWorld{machines: m, upRun: &upRun{
+		up: &up{}, spec: spec, operator: operator{owner: "owner"}, places: provision.MultiCloud{service.CloudAWS: m}, program: program("1"), earlierProgram: program("0"),
+	}}
+}
+
+// desired returns a balancer's machine with a program.
+func (w *earlierWorld) desired(t *testing.T, id string, p machineProgram) provision.Desired {
+	t.Helper()
+	plan, err := newDeployer(w.spec, w.operator.owner, w.places, p).Plan(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	i := slices.IndexFunc(plan.Desired, func(d provision.Desired) bool { return d.ID == id })
+	if i < 0 {
+		t.Fatalf("no %s in %+v", id, plan.Desired)
+	}
+	return plan.Desired[i]
+}
+
+// A machine in a cloud whose new program does not become ready returns to the recorded program of the last `up`. The machine
+// that failed is replaced if it exists. If service.yaml has changed the machine too, it does not return.
+func TestCloudMachineReturnsToEarlierProgram(t *testing.T) {
+	const id, text = "lb-us-east-1-0", `
+name: chat
+balancer: {auth: {keys_from: env:KEYS}, insecure: true}
+models: [{name: m, engine: {kind: sim}, gpus: [{type: L4}]}]
+regions: [{name: aws/us-east-1, replicas: {min: 0, max: 1}}]
+`
+	moved := strings.Replace(text, "name: aws/us-east-1,", "name: aws/us-east-1, network: vpc-0a1b2c3d, subnets: [subnet-0a1b2c3d],", 1)
+	for name, tt := range map[string]struct {
+		before, now string
+		failed      bool // the machine with the new program exists
+		want        provision.ChangeAction
+		problem     string
+	}{
+		"the failed machine exists":     {text, text, true, provision.ActionReplace, ""},
+		"it was not launched":           {text, text, false, provision.ActionLaunch, ""},
+		"service.yaml has changed, too": {text, moved, true, "", "run 'skyserve up' with the earlier service.yaml"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			before, now := newEarlierWorld(t, tt.before), newEarlierWorld(t, tt.now)
+			earlier, failing := before.desired(t, id, before.earlierProgram), now.desired(t, id, now.program)
+			if earlier.SpecHash == failing.SpecHash {
+				t.Fatal("another program is no change")
+			}
+			c := provision.Change{Action: provision.ActionReplace, Desired: failing, Observed: provision.Object{ID: id, Kind: provision.KindBalancer, Handle: "i-earlier", SpecHash: earlier.SpecHash}}
+			failedHandle := ""
+			if tt.failed {
+				o, err := now.machines.Launch(t.Context(), failing)
+				if err != nil {
+					t.Fatal(err)
+				}
+				failedHandle = o.Handle
+			}
+			back, err := now.toEarlier(t.Context(), c)
+			if tt.problem != "" {
+				if err == nil || !strings.Contains(err.Error(), tt.problem) {
+					t.Errorf("got %v", err)
+				}
+				return
+			}
+			if err != nil || back.Action != tt.want || back.Desired.SpecHash != earlier.SpecHash || back.Observed.Handle != failedHandle {
+				t.Errorf("got %s of %q with %s, want %s of %q with %s (%v)", back.Action, back.Observed.Handle, back.Desired.SpecHash, tt.want, failedHandle, earlier.SpecHash, err)
+			}
+			if document := back.Desired.Machine.UserData; !strings.Contains(document, strings.Repeat("0", 64)) || strings.Contains(document, strings.Repeat("1", 64)) {
+				t.Errorf("the machine downloads another program:\n%s", document)
+			}
+		})
 	}
 }
