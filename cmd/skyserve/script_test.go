@@ -1,9 +1,9 @@
 package main
 
 import (
-	"bytes"
 	"flag"
 	"fmt"
+	"io"
 	"io/fs"
 	"net"
 	"os"
@@ -17,6 +17,7 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 
 	"skyserve/internal/testkit"
+	"skyserve/provision/local"
 )
 
 // envBrokenCommand is the environment variable with the name of a command that fails at once.
@@ -58,13 +59,27 @@ func breakNewVersion(args []string) {
 	if err != nil {
 		panic(err)
 	}
-	text, err := os.ReadFile(self)
+	end, err := endOf(self, len(brokenVersion))
 	if err != nil {
 		panic(err)
 	}
-	if bytes.HasSuffix(text, []byte(brokenVersion)) {
+	if end == brokenVersion {
 		_, _ = net.Listen("tcp", address) // on the other machines it is in use
 	}
+}
+
+// endOf returns the last bytes of a file.
+func endOf(file string, length int) (string, error) {
+	f, err := os.Open(file)
+	if err != nil {
+		return "", err
+	}
+	defer f.Close()
+	if _, err := f.Seek(int64(-length), io.SeekEnd); err != nil {
+		return "", err
+	}
+	end, err := io.ReadAll(f)
+	return string(end), err
 }
 
 // patient runs more parallel tests than there are processors, unless -parallel is set: parallel
@@ -111,9 +126,32 @@ func TestScripts(t *testing.T) {
 		Setup: func(env *testscript.Env) error {
 			env.Setenv("SKYSERVE_HOME", filepath.Join(env.WorkDir, ".skyserve"))
 			env.Setenv(envGOGC, os.Getenv(envGOGC))
-			return setPorts(env)
+			if err := setPorts(env); err != nil {
+				return err
+			}
+			return installByLink(filepath.Join(env.WorkDir, ".skyserve")) // last: setPorts reads all files
 		},
 	})
+}
+
+// installByLink puts a hard link to this binary where the first `up` of a script would write a copy: copying and syncing
+// the test binary takes longer than the rest of a short script. On another file system, `up` writes the copy.
+func installByLink(home string) error {
+	self, build, err := local.Executable()
+	if err != nil {
+		return err
+	}
+	dir := filepath.Join(home, "bin")
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	if err := os.Chmod(self, 0o700); err != nil { // the mode of the copy
+		return err
+	}
+	if err := os.Link(self, filepath.Join(dir, "skyserve-"+build)); err != nil {
+		return os.Remove(dir)
+	}
+	return nil
 }
 
 // until implements the line "until PATTERN COMMAND...": it repeats the command until a line of its

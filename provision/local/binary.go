@@ -1,6 +1,7 @@
 package local
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -9,6 +10,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -20,26 +22,57 @@ const (
 	fileBuild    = "build" // in a service's directory: the hash of the binary of its last `up`
 	binaryPrefix = "skyserve-"
 	binaryMode   = 0o700
+	// edgeSize is the length of the two ends of a binary that identify it. The build ID of a Go binary lies within the
+	// first 32 KiB, where 'go tool buildid' expects it too.
+	edgeSize = 64 << 10
 	// homeTimeout is the maximum wait for the lock of the state directory. A process holds it while it
 	// copies a binary.
 	homeTimeout = 30 * time.Second
 )
 
-// Executable returns the path of the running binary and the hash of its content.
+// buildIDMarkers precede the build ID in a Go binary: an ELF note (name size, length, type, name), and the start of the
+// code in every other format.
+var buildIDMarkers = [][]byte{[]byte("\x04\x00\x00\x00Go\x00\x00"), []byte("\xff Go build ID: \"")}
+
+// Executable returns the path of the running binary and the hash that identifies its build.
 func Executable() (path, build string, err error) {
 	if path, err = os.Executable(); err != nil {
 		return "", "", fmt.Errorf("finding the skyserve binary: %w", err)
 	}
-	f, err := os.Open(path)
-	if err != nil {
+	if build, err = buildHash(path); err != nil {
 		return "", "", fmt.Errorf("reading the skyserve binary: %w", err)
 	}
-	defer f.Close()
-	sum := sha256.New()
-	if _, err := io.Copy(sum, f); err != nil {
-		return "", "", fmt.Errorf("reading the skyserve binary %s: %w", path, err)
+	return path, build, nil
+}
+
+// buildHash returns a hash that identifies the build of a binary. It covers the size and both ends of a file that contains
+// a build ID, which the Go linker derives from everything that it links: hashing all of a large binary would take longer
+// than the rest of a short command. It covers the whole of any other file.
+func buildHash(path string) (string, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return "", err
 	}
-	return path, hex.EncodeToString(sum.Sum(nil)[:6]), nil
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return "", err
+	}
+	sum, size := sha256.New(), info.Size()
+	head := make([]byte, min(size, edgeSize))
+	if _, err := io.ReadFull(f, head); err != nil {
+		return "", fmt.Errorf("%s: %w", path, err)
+	}
+	rest := io.Reader(f)
+	if slices.ContainsFunc(buildIDMarkers, func(m []byte) bool { return bytes.Contains(head, m) }) {
+		fmt.Fprintf(sum, "%d bytes\n", size)
+		rest = io.NewSectionReader(f, max(edgeSize, size-edgeSize), edgeSize)
+	}
+	sum.Write(head)
+	if _, err := io.Copy(sum, rest); err != nil {
+		return "", fmt.Errorf("%s: %w", path, err)
+	}
+	return hex.EncodeToString(sum.Sum(nil)[:6]), nil
 }
 
 // Install copies the running binary into the state directory and returns the copy, which stays there while a
