@@ -192,7 +192,7 @@ func (p *LoadTrace) addTracked(x [][][]int, i int, trackers []*loadTracker) {
 	missing := 0.0
 	for j, t := range trackers {
 		replicaTPS := firstThroughput(p.Problem.ReplicaTPS[i])
-		load := replicaTPS * float64(t.now)
+		load := replicaTPS * float64(t.needed)
 		p.addReplicas(x, i, j, load, limitOr(p.Problem.Max, i, j, unlimited))
 		missing += max(0, load-p.Problem.regionThroughput(x, i, j))
 	}

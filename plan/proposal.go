@@ -105,8 +105,8 @@ type ProposalContext struct {
 	// type. Columns with the same name and capacity type are shown as one. Nil = the problem's
 	// names.
 	GPUNames []string
-	// Billed is the billed price of a replica in region j on GPU k, where it differs from alpha;
-	// nil = alpha everywhere.
+	// Billed is the billed price of a replica in region j on GPU k, where it differs from Problem.PricePerHour;
+	// nil = PricePerHour everywhere.
 	Billed  [][]float64
 	Assumed []string
 	// Budget and Cut are Proposal.BudgetPerHour and Proposal.Cut.

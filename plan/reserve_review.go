@@ -13,7 +13,7 @@ import (
 const reserveStep = 5 * time.Minute
 
 // CompareCommitments compares commitments for the load of a history between two times; a zero time is the
-// history's first or last. The options provide epsilon, gap, effort, prices and notes. It fails when the history
+// history's first or last. The options provide LocalShare, Gap, Effort, prices and notes. It fails when the history
 // has no data in that period.
 func CompareCommitments(spec *service.Spec, h *forecast.History, from, to time.Time, o ReviewOptions) (*CommitmentComparison, error) {
 	r := review{spec: spec, options: o.WithDefaults(spec), assumptions: append([]string(nil), o.Notes...)}

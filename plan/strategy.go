@@ -85,7 +85,7 @@ func (t *HourlyTarget) forecastAt(now time.Duration) (tps float64, ok bool) {
 }
 
 // endpointKey identifies an endpoint.
-type endpointKey struct{ model, region, pool string }
+type endpointKey struct{ model, region, silo string }
 
 func (e *ScaledEndpoint) endpointKey() endpointKey { return endpointKey{e.Model, e.Region, e.Silo} }
 

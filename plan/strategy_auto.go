@@ -62,7 +62,7 @@ const (
 type auto struct {
 	options    StrategyOptions
 	states     map[endpointKey]*endpointState
-	fillLevels map[endpointKey]*fillLevel // by model and pool
+	fillLevels map[endpointKey]*fillLevel // by model and silo
 }
 
 // endpointState is the state kept per endpoint.
@@ -109,7 +109,7 @@ func (s *auto) Step(now time.Duration, in *StrategyInput) []Scaling {
 }
 
 // loadKey returns the key of the endpoints that share a load: those of a model in all regions.
-func (e *ScaledEndpoint) loadKey() endpointKey { return endpointKey{model: e.Model, pool: e.Silo} }
+func (e *ScaledEndpoint) loadKey() endpointKey { return endpointKey{model: e.Model, silo: e.Silo} }
 
 // updateFillLevels processes the first tokens since the previous step, over all regions: requests go where
 // there is capacity.

@@ -60,7 +60,7 @@ func (s *predictive) required(now time.Duration, e *ScaledEndpoint) (need int, l
 		need = max(e.count(), e.countForMemory(targetMemoryUtilisation))
 		return need, float64(need)
 	}
-	return st.tracker.now, st.load
+	return st.tracker.needed, st.load
 }
 
 // replicasForForecast returns the replicas for the highest mean that is forecast from a time on, 0 where

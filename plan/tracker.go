@@ -42,8 +42,8 @@ type Tracking struct {
 	// StabilizationWindow is how long replicas are kept for the highest load of a minute, like the
 	// stabilization window of the Kubernetes HorizontalPodAutoscaler.
 	StabilizationWindow time.Duration
-	// Headroom is the minimum capacity as a multiple of the level of the load in the last hour: its mean, or what
-	// it rises to until new replicas are ready; 0 = none.
+	// Headroom is the minimum capacity, as a multiple of the level of the load: its mean in the last hour or, if
+	// the load rises, the load expected when replicas that start now are ready; 0 = none.
 	Headroom float64
 	// StartUp is the time until a new replica is ready.
 	StartUp time.Duration
@@ -60,7 +60,7 @@ func (t Tracking) isReactive() bool { return t.StabilizationWindow <= 0 }
 type loadTracker struct {
 	tracking Tracking
 	reactive int
-	now      int // the required count
+	needed   int // the replicas that the next minute needs
 	// recent are the loads of the longest window that are higher than all later ones; hour are the last known loads.
 	recent []trackedLoad
 	hour   loadTrend
@@ -75,7 +75,7 @@ type trackedLoad struct {
 // newLoadTracker returns a tracker whose reactive rule starts with the replicas that a load needs.
 func newLoadTracker(tracking Tracking, load float64) *loadTracker {
 	n := trackedCount(load)
-	return &loadTracker{tracking: tracking, reactive: n, now: n, ledger: newTrackingLedger(n)}
+	return &loadTracker{tracking: tracking, reactive: n, needed: n, ledger: newTrackingLedger(n)}
 }
 
 // trackedCount returns the replicas that run at trackedUtilisation under a load.
@@ -85,18 +85,18 @@ func trackedCount(load float64) int { return unitsFor(load, trackedUtilisation) 
 // needs, where a forecast requires a number of replicas. Minutes must not go backwards.
 func (t *loadTracker) observe(minute int, load float64, forecast int) int {
 	if math.IsNaN(load) {
-		return t.now
+		return t.needed
 	}
 	t.ledger.addMinute(load)
 	t.add(minute, load)
-	t.now = t.reactive
+	t.needed = t.reactive
 	startUp := startUpMinutes(t.tracking.StartUp)
 	if !t.tracking.isReactive() {
 		s := t.state(startUp)
-		t.now = t.ledger.limit(t.tracking.required(s, t.highest(minute, t.tracking.StabilizationWindow), forecast), t.reactive, s.last, startUp)
+		t.needed = t.ledger.limit(t.tracking.required(s, t.highest(minute, t.tracking.StabilizationWindow), forecast), t.reactive, s.last, startUp)
 	}
-	t.ledger.scale(minute+1, startUp, t.now, t.reactive)
-	return t.now
+	t.ledger.scale(minute+1, startUp, t.needed, t.reactive)
+	return t.needed
 }
 
 // add adds a known load without a decision.

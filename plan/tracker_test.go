@@ -26,7 +26,7 @@ func TestTrackerWithoutWindowIsReactive(t *testing.T) {
 			if len(want) > 1 && want[1].Minute <= m {
 				want = want[1:]
 			}
-			if got := tracker.now; got != want[0].Counts[0][0][0] {
+			if got := tracker.needed; got != want[0].Counts[0][0][0] {
 				t.Fatalf("minute %d: %d replicas, reactive has %d", m, got, want[0].Counts[0][0][0])
 			}
 		}
@@ -93,12 +93,12 @@ func TestTrackerPaysForItsReplicas(t *testing.T) {
 	for range 100 {
 		startUp := rng.IntN(12)
 		tracker := newLoadTracker(Tracking{StabilizationWindow: time.Duration(1+rng.IntN(60)) * time.Minute, Headroom: 2 * rng.Float64(), StartUp: time.Duration(startUp) * time.Minute}, 10)
-		own, reactive := groupState{ready: tracker.now}, groupState{ready: tracker.now}
+		own, reactive := groupState{ready: tracker.needed}, groupState{ready: tracker.needed}
 		var hours [2]int
 		var overload [2]float64
 		for m := range 2000 {
 			if m > 0 {
-				own.scale(tracker.now-own.count(), m+startUp)
+				own.scale(tracker.needed-own.count(), m+startUp)
 				reactive.scale(tracker.reactive-reactive.count(), m+startUp)
 				own.advance(m)
 				reactive.advance(m)

@@ -104,11 +104,15 @@ func (s *screen) aboutObject(region service.Region, id string) []string {
 // recent requests.
 func (s *screen) replicaText(r row) []string {
 	rep := r.replica
+	url := orUnknown(rep.URL)
+	if rep.URL != "" {
+		url += " (for balancers)"
+	}
 	lines := []string{
 		"region          " + string(r.region.Name),
 		"model           " + orUnknown(rep.Model),
 		"GPU             " + orUnknown(rep.GPU),
-		"url (balancers) " + orUnknown(rep.URL),
+		"replica URL     " + url,
 		"state           " + strings.TrimSuffix(string(rep.State)+": "+reasonOf(rep), ": "),
 		"pending         " + maybeCount(rep.Pending) + " requests waiting in the engine",
 		"running         " + maybeCount(rep.Running) + " requests in the engine's batch",

@@ -283,18 +283,21 @@ func (s *screen) flowRate(from service.Region, f telemetry.Flow) float64 {
 	return 0
 }
 
+// flowTitle is the title of the flows. Balancers count from their start.
+const flowTitle = "FORWARDED (total since start)"
+
 // flowLines draws the flows between regions in at most n lines.
 func (s *screen) flowLines(t *Theme, w, n int) []string {
 	flows := s.flows()
 	if len(flows) == 0 || n < 2 {
 		return nil
 	}
-	names, top := len("FORWARDED"), 0.0
+	names, top := len(flowTitle), 0.0
 	for _, f := range flows {
 		names = max(names, width(s.flowName(f)))
 		top = max(top, f.rate)
 	}
-	lines := []string{t.heading.apply(t.cut(flowLine("FORWARDED", "REQ/S", "TOTAL", names), w))}
+	lines := []string{t.heading.apply(t.cut(flowLine(flowTitle, "REQ/S", "TOTAL", names), w))}
 	for _, f := range flows[:min(len(flows), n-1)] {
 		text := flowLine(s.flowName(f), rate(&f.rate), count(f.total), names) + "  "
 		line := t.cut(text, w)

@@ -50,7 +50,11 @@ interruptions by the cloud, plans, changes by the autoscaler and by operators, r
 configuration, certificates, and changes of the leader. Events are kept for 35 days.
 
 ACTOR is operator:NAME, with the name of the operator's certificate, or controller, autoscaler, cloud or
-balancer. The newest --limit events are shown. --watch prints new events until Ctrl-C.`,
+balancer. The newest --limit events are shown. --watch prints new events until Ctrl-C.
+
+Kinds of events:
+
+` + eventKindsHelp(),
 		Example: `  skyserve events
   skyserve events chat --since 2h
   skyserve events --kind launch,termination --region us
@@ -68,13 +72,22 @@ balancer. The newest --limit events are shown. --watch prints new events until C
 	flags := cmd.Flags()
 	flags.BoolVarP(&o.watch, "watch", "w", false, "print new events until Ctrl-C")
 	flags.StringVar(&o.since, "since", "", "start of the period: a duration such as 2h or 7d, or a time such as 2026-11-24T12:00:00Z (default: all)")
-	flags.StringSliceVar(&o.kinds, "kind", nil, "only events of this `KIND`, repeatable or comma-separated")
+	flags.StringSliceVar(&o.kinds, "kind", nil, "only events of this `KIND` (see above), repeatable or comma-separated")
 	flags.StringVar(&o.region, "region", "", "only events in this `REGION`, such as aws/us-east-1 or us-east-1")
 	flags.IntVar(&o.limit, "limit", defaultEvents, fmt.Sprintf("maximum number of events, from 1 to %d", telemetry.MaxEvents))
 	flags.StringSliceVar(&o.admins, "admin", nil, "admin `URL` of a balancer, repeatable or comma-separated (default: the running service's)")
 	o.list.registerList(cmd)
 	_ = cmd.RegisterFlagCompletionFunc("kind", cobra.FixedCompletions(eventKinds(), cobra.ShellCompDirectiveNoFileComp)) // fails only for an unknown flag
 	return cmd
+}
+
+// eventKindsHelp lists the kinds of events with their meanings.
+func eventKindsHelp() string {
+	var b strings.Builder
+	for _, k := range telemetry.EventKinds() {
+		fmt.Fprintf(&b, "    %-15s  %s\n", k, k.Meaning())
+	}
+	return strings.TrimSuffix(b.String(), "\n")
 }
 
 // eventKinds returns the known kinds of events.

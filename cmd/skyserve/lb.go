@@ -101,7 +101,7 @@ func (f *lbFlags) registerFlags(cmd *cobra.Command) {
 	flags.StringArrayVar(&f.peers, "peer", nil, "`REGION=URL` of another balancer; append ,rtt=100ms to emulate network latency (repeatable)")
 	flags.StringArrayVar(&f.models, "model", nil, "name and alias of a model, as `NAME=ALIAS` (repeatable)")
 	flags.StringArrayVar(&f.loras, "lora", nil, "LoRA adapter of the model NAME, as `NAME=ADAPTER`: an alert is raised if no engine serves it (repeatable)")
-	flags.StringVar(&b.Policy, "policy", "", "balancing policy: "+strings.Join(service.ImplementedPolicies(), ", ")+" (cost = lowest estimated latency)")
+	flags.StringVar(&b.Policy, "policy", "", "balancing policy: "+strings.Join(service.ImplementedPolicies(), ", ")+" (cost = lowest estimated latency); docs/service-yaml.md explains them")
 	flags.StringVar(&b.Push, "push", "", "when a replica may receive another request: pending (its engine has no pending request), outstanding:N (fewer than N of its requests are outstanding), blind (always)")
 	flags.StringVar(&b.Order, "order", "", "queue order: "+strings.Join(service.ImplementedOrders(), ", ")+" (first come, first served; earliest deadline first; interactive fast first; by deadline and tier)")
 	flags.DurationVar(&b.MaxWait, "max-wait", 0, "maximum time that a request is queued (default 60s)")

@@ -31,6 +31,7 @@ var mistakes = []mistake{
 	{name: "misspelled key", edit: [2]string{"replicas: {min: 1", "replcas: {min: 1"}, code: exitUsage, says: []string{"regions[0].replcas: unknown key; did you mean \"replicas\"?", "{min: 1, max: 4}"}},
 	{name: "misspelled top key", edit: [2]string{"regions:", "region:"}, code: exitUsage, says: []string{"service.yaml:8:1: region: unknown key; did you mean \"regions\"?"}},
 	{name: "replicas as a number", edit: [2]string{"replicas: {min: 1, max: 4}", "replicas: 3"}, code: exitUsage, says: []string{"regions[0].replicas: must be a mapping of keys, got 3; write {min: 3, max: 3}"}},
+	{name: "a GPU as a name", edit: [2]string{"gpus: [{type: L4, tps: 1000}]", "gpus: [L4]"}, code: exitUsage, says: []string{"models[0].gpus[0]: must be a mapping of keys, got \"L4\"; write {type: L4}"}},
 	{name: "min above max", edit: [2]string{"min: 1", "min: 9"}, code: exitUsage, says: []string{"regions[0].replicas.min: must be at most max, which is 4, got 9"}},
 	{name: "negative min", edit: [2]string{"min: 1", "min: -1"}, code: exitUsage, says: []string{"must be at least 0, got -1"}},
 	{name: "min as a word", edit: [2]string{"min: 1", "min: one"}, code: exitUsage, says: []string{"must be a whole number, got \"one\""}},

@@ -139,7 +139,7 @@ func (o *planOptions) reviewFlags(cmd *cobra.Command) {
 	flags := cmd.Flags()
 	flags.StringVar(&o.history, "history", "", "history `FILE` or URL (default: the running service's)")
 	flags.DurationVar(&o.review.Horizon, "horizon", 0, "length of the planned period (default: autoscale.every, at least 1h)")
-	flags.StringVar(&o.review.Forecaster, "forecaster", "", "forecaster (default: the service's, else auto)")
+	flags.StringVar(&o.review.Forecaster, "forecaster", "", "forecaster, one of those of 'skyserve forecast' (default: the service's, else auto)")
 	flags.DurationVar(&o.review.Step, "step", plan.DefaultStep, "averaging window of the load before its peak is taken")
 	flags.StringVar(&o.review.PeakLevel, "peak-quantile", plan.DefaultPeakLevel, "quantile of the forecast peak to plan for: "+strings.Join(forecast.PeakLevels, ", ")+" (expected = the mean)")
 	flags.Float64Var(&o.review.Gap, "gap", 0, "relative optimality gap at which the solver stops (0 = proven optimal)")

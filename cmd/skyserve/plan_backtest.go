@@ -28,7 +28,7 @@ func newPlanBacktestCmd() *cobra.Command {
 		Short: "Backtest plans on a history: cost and overload",
 		Long: `Compute a plan for every hour of a past history, using only earlier data, and simulate
 applying them: replicas are ready after their start-up time and billed from their launch.
-The row 'plan' follows the load between plans, as the strategy predictive does. The row
+The row 'plan' follows the load between plans, as autoscale.strategy predictive does. The row
 'hourly' keeps the planned counts until the next plan; --peak-quantile applies to it. The
 other rows are constant counts sized with hindsight for each region's peak, a strategy
 that reacts to the previous minute and, with --counts, the actual counts.

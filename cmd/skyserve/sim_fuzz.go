@@ -32,7 +32,8 @@ throughput and P90 TTFT are printed relative to the best other policy: the media
 worst, and the scenarios with the lowest throughput ratios with the commands that repeat
 them. Scenarios vary in workload and its lengths, regions, replicas, the engines' speed and
 memory, round-trip times, the probe interval, even and 10:1 loads of regions, and closed
-and open loops with 0.5 to 1.3 times the estimated capacity.
+and open loops with 0.5 to 1.3 times the estimated capacity. cache-aware:skylb is SGLang's
+router as in SkyLB's evaluation.
 
 Each scenario runs once, so ratios vary by some percent between seeds, and the best of
 several policies is partly the luckiest: --seeds N compares means of N runs. A single
@@ -49,7 +50,7 @@ as a file for 'skyserve sim run'.`,
 		},
 	}
 	flags := cmd.Flags()
-	flags.StringVar(&o.Policy, "policy", o.Policy, "the policy to test: "+strings.Join(policy.Names(), ", "))
+	flags.StringVar(&o.Policy, "policy", o.Policy, "the policy to test: "+strings.Join(policy.Names(), ", ")+"; docs/service-yaml.md explains them")
 	flags.StringSliceVar(&o.Others, "against", nil, "the policies to compare it with, comma-separated (default: all others)")
 	flags.IntVar(&o.Draws, "scenarios", o.Draws, "number `N` of scenarios")
 	flags.Uint64Var(&o.SeedBase, "seed-base", 0, "first seed minus 1: scenario i has the seed `N`+i, and the same seed gives the same scenario")

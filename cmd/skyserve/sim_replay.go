@@ -54,7 +54,7 @@ SkyLB's evaluation.`,
 		},
 	}
 	flags := cmd.Flags()
-	flags.StringSliceVar(&o.policies, "policy", nil, "alternative policies, comma-separated: "+strings.Join(policy.Names(), ", "))
+	flags.StringSliceVar(&o.policies, "policy", nil, "alternative policies, comma-separated: "+strings.Join(policy.Names(), ", ")+"; docs/service-yaml.md explains them")
 	flags.StringVar(&o.push, "push", "", "alternative push mode: pending, outstanding:N, blind; see skyserve lb --help (default: the recorded one)")
 	flags.StringVar(&o.profile, "profile", engine.Profiles()[0].Name, "engine profile of the simulated replicas")
 	flags.Float64Var(&o.speed, "speed", 1, "speed of the simulated replicas relative to real time (10 for a local service)")

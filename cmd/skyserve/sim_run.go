@@ -66,14 +66,16 @@ the scenario, --push or --layout override them. Policies with blind push run as 
 balancer in the US for all replicas, the others as one balancer per region.
 cache-aware:skylb is SGLang's router as in SkyLB's evaluation.
 
---set overrides a setting of a scenario: ` + strings.Join(sim.SettingNames(), ", ") + `.
-'skyserve sim list -o yaml NAME' prints their values, with comments.
+--set overrides a setting of a scenario; 'skyserve sim list -o yaml NAME' prints their values.
+.REGION limits a setting to one region.
+
+` + settingsHelp(sim.AllSettings()) + `
 
 The sage-... scenarios are SageServe's evaluation: replicas are autoscaled, --strategy
 compares scaling strategies. The demand file given by --trace has the columns minute,
 model, tier, prompt_tokens. --set accepts these settings:
 
-` + sageSettingsHelp() + `
+` + settingsHelp(eval.AllSageSettings()) + `
 
 -o json prints one object per scenario, one per line; -o yaml one document each. -o html prints a page with the table,
 charts, and the load over time (of the first seed).`,
@@ -102,7 +104,7 @@ charts, and the load over time (of the first seed).`,
 		},
 	}
 	flags := cmd.Flags()
-	flags.StringSliceVar(&o.policies, "policy", nil, "policies to compare, comma-separated: "+strings.Join(policy.Names(), ", ")+" (default: the scenario's, or all)")
+	flags.StringSliceVar(&o.policies, "policy", nil, "policies to compare, comma-separated: "+strings.Join(policy.Names(), ", ")+"; docs/service-yaml.md explains them (default: the scenario's, or all)")
 	flags.StringSliceVar(&o.pushes, "push", nil, "push modes of each policy: pending, outstanding:N, blind; see skyserve lb --help (default: the scenario's, or the policy's own)")
 	flags.StringVar(&o.layout, "layout", "", "placement of the balancers: single or regional (default: the policy's own)")
 	flags.IntVar(&o.seeds, "seeds", 3, "run `N` seeds, from 1 or after --seed-base")
@@ -115,17 +117,21 @@ charts, and the load over time (of the first seed).`,
 	flags.DurationVar(&o.replay.From, "from", 0, "with --trace: start at this time of the trace")
 	flags.DurationVar(&o.replay.To, "to", 0, "with --trace: end at this time of the trace (default: its end)")
 	flags.Float64Var(&o.replay.RateScale, "rate-scale", 1, "with --trace: scale the request rate, 2 = twice the rate")
-	flags.StringSliceVar(&o.strategies, "strategy", nil, "with sage-...: scaling strategies to compare, comma-separated: "+strings.Join(plan.StrategyNames(), ", "))
+	flags.StringSliceVar(&o.strategies, "strategy", nil, "with sage-...: scaling strategies to compare, comma-separated: "+strings.Join(plan.StrategyNames(), ", ")+"; docs/service-yaml.md explains them")
 	flags.StringVar(&o.regionMix, "region-mix", "", "with sage-... and --trace: `FILE` with the regions' shares of the requests")
 	flags.StringSliceVar(&o.weights, "weights", nil, "with --trace: regions' shares of the requests, as `REGION=W,...` (default: by clients)")
 	return cmd
 }
 
-// sageSettingsHelp lists the settings of SageServe's scenarios with their meanings.
-func sageSettingsHelp() string {
-	lines := make([]string, 0, len(eval.AllSageSettings()))
-	for _, s := range eval.AllSageSettings() {
-		lines = append(lines, fmt.Sprintf("    %-10s  %s", s.Name, s.Meaning))
+// settingsHelp lists settings with their meanings.
+func settingsHelp(settings []sim.Setting) string {
+	width := 0
+	for _, s := range settings {
+		width = max(width, len(s.Name))
+	}
+	lines := make([]string, len(settings))
+	for i, s := range settings {
+		lines[i] = fmt.Sprintf("    %-*s  %s", width, s.Name, s.Meaning)
 	}
 	return strings.Join(lines, "\n")
 }

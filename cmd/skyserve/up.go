@@ -108,10 +108,11 @@ everything that was started keeps running, and the public DNS name points to the
 balancers that respond (exit 3). In clouds the controller then starts the replicas; the
 output lists what needs another 'skyserve up' run.
 
-While VMs start, the command shows the phase of each: boot, enrolment (of its
-certificate), image, weights (download), load (of the weights), warmup. It does not wait for a replica that cannot become ready, for example because
-its image does not exist: when all others are ready, it prints the last log lines and the
-next step (exit 3, or 1 if every replica has failed).
+While VMs start, the command shows the phase of each: boot, enrolment (it receives its
+certificate), image, weights (download), load (into GPU memory), warmup. It does not wait
+for a replica that cannot become ready, for example because its image does not exist: when
+all others are ready, it prints the last log lines and the next step (exit 3, or 1 if every
+replica has failed).
 
 --wait balancers ends with exit 0 once every balancer responds, its certificate has been
 obtained and the DNS name is published. --wait none does not wait for balancers either: it

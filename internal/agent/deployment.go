@@ -25,8 +25,9 @@ type Deployment struct {
 	Revision string `json:"revision"`
 	// Units are started in their order.
 	Units []Unit `json:"units"`
-	// Proxy is the proxy through which balancers use an engine on loopback; nil = none. Its JSON key, and some
-	// others of this file, are former names: an agent of the previous version rejects unknown keys.
+	// Proxy is the proxy through which balancers use an engine on loopback; nil = none. Its JSON key is its former
+	// name, as are means, fixed, gone_at and advised_at below: an agent of the previous version rejects unknown
+	// keys.
 	Proxy *Proxy `json:"front,omitempty"`
 	// Cloud lets the controller call the cloud's API through this machine; nil = it cannot.
 	Cloud *CloudAccess `json:"cloud,omitempty"`
@@ -36,7 +37,8 @@ type Deployment struct {
 type CloudAccess struct {
 	// Regions are the service's regions in this cloud: gcp/europe-west4.
 	Regions []string `json:"regions"`
-	// Config configures the access to the cloud, in the format of the provider of that cloud.
+	// Config configures the access to the cloud, in the format of the provider of that cloud. Its JSON key is a
+	// former name: see Deployment.Proxy.
 	Config json.RawMessage `json:"means"`
 	// Balancers is true where controllers may also launch and terminate balancers.
 	Balancers bool `json:"balancers,omitempty"`
@@ -131,8 +133,8 @@ type Status struct {
 	Issuer string `json:"issuer,omitempty"`
 	// Revoked is the number of its revocation list; 0 = none.
 	Revoked int64 `json:"revoked,omitempty"`
-	// InterruptionAt is when the cloud will have interrupted the machine, if announced. A controller of the previous
-	// version reads only the former names gone_at and advised_at.
+	// InterruptionAt is when the cloud will have interrupted the machine, if announced. Its JSON key, and that of
+	// RebalanceAt, are former names: a controller of the previous version reads only those.
 	InterruptionAt time.Time `json:"gone_at,omitzero"`
 	// RebalanceAt is the time of the cloud's rebalance recommendation: an interruption is likely, but
 	// the machine keeps serving.

@@ -14,7 +14,7 @@ type startTimer struct {
 	phases       []timedPhase
 }
 
-// timedPhase is a phase; since is when it began to run, zero while it does not run.
+// timedPhase is a phase. runningSince is zero while the phase is not in progress.
 type timedPhase struct {
 	name                telemetry.StartPhaseName
 	begun, runningSince time.Time

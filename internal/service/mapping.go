@@ -52,11 +52,19 @@ func mappingFor(p path, n ast.Node) string {
 		return "remove the dash before the first key"
 	case strings.HasSuffix(string(p), ".replicas") && anyNumber.MatchString(text):
 		return fmt.Sprintf("write {min: %s, max: %s}", text, text)
+	case gpuItem.MatchString(string(p)) && gpuName.MatchString(text):
+		return fmt.Sprintf("write {type: %s}", text)
 	case keyWithoutSpace.MatchString(text):
 		return "write a space after the colon"
 	}
 	return ""
 }
+
+// gpuItem matches the path of an item of models[].gpus, gpuName a text that may be the name of a GPU.
+var (
+	gpuItem = regexp.MustCompile(`^models\[\d+\]\.gpus\[\d+\]$`)
+	gpuName = regexp.MustCompile(`^[A-Za-z]+[0-9]+[A-Za-z]?$`)
+)
 
 // keyWithoutSpace matches a key whose colon is not followed by a space.
 var keyWithoutSpace = regexp.MustCompile(`^[a-z_]+:[^ /]`)

@@ -83,8 +83,8 @@ func (r *reader) top(s *Scenario, p pair) {
 		}
 	case "regions":
 		fields := map[string]func(*Region, string) error{"name": func(to *Region, v string) error { to.Name = v; return nil }}
-		for name, set := range perRegion {
-			fields[name] = func(to *Region, v string) error { return set(s, to, v) }
+		for name, setting := range perRegion {
+			fields[name] = func(to *Region, v string) error { return setting.set(s, to, v) }
 		}
 		s.Regions = readList(r, p, fields, func() Region { return Region{} })
 	case "links":

@@ -13,36 +13,45 @@ import (
 	"skyserve/lbd/core"
 )
 
+// Setting is a setting of a scenario: its name, and its meaning in a line.
+type Setting struct{ Name, Meaning string }
+
+// scenarioSetting is a scenario field that can be set by name.
+type scenarioSetting struct {
+	meaning string
+	set     func(s *Scenario, value string) error
+}
+
 // settings are the scenario fields that can be set by name.
-var settings = map[string]func(s *Scenario, value string) error{
-	"name":           func(s *Scenario, v string) error { s.Name = v; return nil },
-	"title":          func(s *Scenario, v string) error { s.Title = v; return nil },
-	"policies":       func(s *Scenario, v string) error { s.Policies = split(v); return nil },
-	"pushes":         func(s *Scenario, v string) error { s.Pushes = split(v); return nil },
-	"layout":         func(s *Scenario, v string) error { return setLayout(s, v) },
-	"workload":       func(s *Scenario, v string) error { s.Workload = workload.Kind(v); return nil },
-	"lengths":        func(s *Scenario, v string) error { return setFloat(&s.Lengths, v) },
-	"sigma":          func(s *Scenario, v string) error { return setFloat(&s.Sigma, v) },
-	"rate":           func(s *Scenario, v string) error { return setFloat(&s.Rate, v) },
-	"duration":       func(s *Scenario, v string) error { return setDuration(&s.Duration, v) },
-	"warmup":         func(s *Scenario, v string) error { return setFloat(&s.Warmup, v) },
-	"interval":       func(s *Scenario, v string) error { return setDuration(&s.Interval, v) },
-	"local_rtt":      func(s *Scenario, v string) error { return setDuration(&s.LocalRTT, v) },
-	"rtt_scale":      scaleLinks,
-	"home":           func(s *Scenario, v string) error { s.Home = v; return nil },
-	"cache_events":   func(s *Scenario, v string) error { return setBool(&s.CacheEvents, v) },
-	"forward":        func(s *Scenario, v string) error { return setBool(&s.Forward, v) },
-	"max_new":        func(s *Scenario, v string) error { return setInt(&s.MaxNew, v) },
-	"max_context":    func(s *Scenario, v string) error { return setInt(&s.MaxContext, v) },
-	"order":          setOrder,
-	"tau":            func(s *Scenario, v string) error { return setInt(&s.Tau, v) },
-	"unconfirmed":    func(s *Scenario, v string) error { return setInt(&s.Unconfirmed, v) },
-	"max_wait":       func(s *Scenario, v string) error { return setDuration(&s.MaxWait, v) },
-	"think":          func(s *Scenario, v string) error { return setDuration(&s.Think, v) },
-	"client_timeout": func(s *Scenario, v string) error { return setDuration(&s.ClientTimeout, v) },
-	"engine":         func(s *Scenario, v string) error { s.Engine = EngineModel(v); return nil },
-	"kv":             setKV,
-	"profile":        setProfile,
+var settings = map[string]scenarioSetting{
+	"name":           {"name of the scenario", func(s *Scenario, v string) error { s.Name = v; return nil }},
+	"title":          {"description of the scenario in one line", func(s *Scenario, v string) error { s.Title = v; return nil }},
+	"policies":       {"as --policy", func(s *Scenario, v string) error { s.Policies = split(v); return nil }},
+	"pushes":         {"as --push", func(s *Scenario, v string) error { s.Pushes = split(v); return nil }},
+	"layout":         {"as --layout", func(s *Scenario, v string) error { return setLayout(s, v) }},
+	"workload":       {"as load --workload; or completion (long prompts that share nothing, short responses) or contexts (questions about 150 long contexts)", func(s *Scenario, v string) error { s.Workload = workload.Kind(v); return nil }},
+	"lengths":        {"factor of the median lengths of prompts and responses", func(s *Scenario, v string) error { return setFloat(&s.Lengths, v) }},
+	"sigma":          {"factor of the spread of the lengths' logarithms", func(s *Scenario, v string) error { return setFloat(&s.Sigma, v) }},
+	"rate":           {"sessions that start per second (open loop); 0 = closed loop", func(s *Scenario, v string) error { return setFloat(&s.Rate, v) }},
+	"duration":       {"simulated time", func(s *Scenario, v string) error { return setDuration(&s.Duration, v) }},
+	"warmup":         {"share of the run, 0 to 1, excluded from the results", func(s *Scenario, v string) error { return setFloat(&s.Warmup, v) }},
+	"interval":       {"interval of probes and heartbeats", func(s *Scenario, v string) error { return setDuration(&s.Interval, v) }},
+	"local_rtt":      {"round-trip time within a region", func(s *Scenario, v string) error { return setDuration(&s.LocalRTT, v) }},
+	"rtt_scale":      {"factor of the round-trip times between regions", scaleLinks},
+	"home":           {"region of the balancer in the layout single", func(s *Scenario, v string) error { s.Home = v; return nil }},
+	"cache_events":   {"whether engines publish changes of their caches: true or false", func(s *Scenario, v string) error { return setBool(&s.CacheEvents, v) }},
+	"forward":        {"whether balancers forward to peers: true or false", func(s *Scenario, v string) error { return setBool(&s.Forward, v) }},
+	"max_new":        {"minimum of the max_tokens of requests", func(s *Scenario, v string) error { return setInt(&s.MaxNew, v) }},
+	"max_context":    {"maximum tokens of a prompt with its response", func(s *Scenario, v string) error { return setInt(&s.MaxContext, v) }},
+	"order":          {"queue order, as lb --order", setOrder},
+	"tau":            {"queued requests above which a peer receives no forwarded ones", func(s *Scenario, v string) error { return setInt(&s.Tau, v) }},
+	"unconfirmed":    {"maximum requests sent to a replica since its last probe (push mode pending)", func(s *Scenario, v string) error { return setInt(&s.Unconfirmed, v) }},
+	"max_wait":       {"maximum time of a request in the queue", func(s *Scenario, v string) error { return setDuration(&s.MaxWait, v) }},
+	"think":          {"mean time between a response and the client's next requests", func(s *Scenario, v string) error { return setDuration(&s.Think, v) }},
+	"client_timeout": {"timeout of a client for a complete response; 0s = none", func(s *Scenario, v string) error { return setDuration(&s.ClientTimeout, v) }},
+	"engine":         {"model of engines: full, or light (lengths only, no cache)", func(s *Scenario, v string) error { s.Engine = EngineModel(v); return nil }},
+	"kv":             {"size of a replica's KV cache in tokens", setKV},
+	"profile":        {"engine profile of the replicas, as engine --profile", setProfile},
 }
 
 // formerSettings maps former names of settings, which are still accepted, to today's.
@@ -53,17 +62,23 @@ func setting(name string) (set func(s *Scenario, value string) error, known bool
 	if current, renamed := formerSettings[name]; renamed {
 		name = current
 	}
-	set, known = settings[name]
-	return set, known
+	one, known := settings[name]
+	return one.set, known
+}
+
+// regionSetting is a field of regions that can be set by name.
+type regionSetting struct {
+	meaning string
+	set     func(s *Scenario, r *Region, value string) error
 }
 
 // perRegion are the fields of regions: NAME sets it for all, NAME.REGION for one.
-var perRegion = map[string]func(s *Scenario, r *Region, value string) error{
-	"clients":   func(_ *Scenario, r *Region, v string) error { return setInt(&r.Clients, v) },
-	"balancers": func(_ *Scenario, r *Region, v string) error { return setInt(&r.Balancers, v) },
-	"replicas":  func(_ *Scenario, r *Region, v string) error { return setInt(&r.Replicas, v) },
-	"profile":   setProfiles,
-	"profiles":  setProfiles,
+var perRegion = map[string]regionSetting{
+	"clients":   {"clients of a region", func(_ *Scenario, r *Region, v string) error { return setInt(&r.Clients, v) }},
+	"balancers": {"balancers of a region", func(_ *Scenario, r *Region, v string) error { return setInt(&r.Balancers, v) }},
+	"replicas":  {"replicas of a region", func(_ *Scenario, r *Region, v string) error { return setInt(&r.Replicas, v) }},
+	"profile":   {"engine profile of the replicas, as engine --profile", setProfiles},
+	"profiles":  {"several engine profiles, comma-separated, assigned to the replicas in turn", setProfiles},
 }
 
 // Set sets a field of the scenario. Of SettingNames, clients, replicas, profile and profiles set it for
@@ -75,9 +90,9 @@ func (s *Scenario) Set(name, value string) error {
 	field, region, _ := strings.Cut(name, ".")
 	if set, known := setting(name); known {
 		err = set(s, value)
-	} else if set, known := perRegion[field]; known {
+	} else if one, known := perRegion[field]; known {
 		name = field
-		err = s.setRegions(set, region, value)
+		err = s.setRegions(one.set, region, value)
 	} else {
 		return fmt.Errorf("unknown setting %q: must be one of %s", name, strings.Join(SettingNames(), ", "))
 	}
@@ -85,6 +100,22 @@ func (s *Scenario) Set(name, value string) error {
 		return fmt.Errorf("setting %s: %w", name, err)
 	}
 	return nil
+}
+
+// AllSettings returns the settings of scenarios with their meanings, sorted by name. Those of regions are listed
+// once, as NAME[.REGION].
+func AllSettings() []Setting {
+	var all []Setting
+	for n, one := range settings {
+		if _, regional := perRegion[n]; !regional {
+			all = append(all, Setting{n, one.meaning})
+		}
+	}
+	for n, one := range perRegion {
+		all = append(all, Setting{n + "[.REGION]", one.meaning})
+	}
+	slices.SortFunc(all, func(a, b Setting) int { return strings.Compare(a.Name, b.Name) })
+	return all
 }
 
 // SettingNames returns the names that Set accepts, sorted.

@@ -326,6 +326,11 @@ func TestFormerSettingNames(t *testing.T) {
 			t.Errorf("%s in a file: %v", name, err)
 		}
 	}
+	for _, s := range AllSettings() {
+		if name := strings.TrimSuffix(s.Name, "[.REGION]"); s.Meaning == "" || !slices.Contains(SettingNames(), name) {
+			t.Errorf("setting %+v has no meaning or cannot be set", s)
+		}
+	}
 	if slices.Contains(SettingNames(), "patience") {
 		t.Error("help lists a former name")
 	}

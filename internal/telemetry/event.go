@@ -30,46 +30,90 @@ const (
 // EventKind is what happened. Other versions may have further kinds, which are shown as they are.
 type EventKind string
 
-// The kinds of events.
+// The kinds of events; Meaning explains them.
 const (
-	EventLaunch        EventKind = "launch"          // a machine was launched, or a replica was added
-	EventTermination   EventKind = "termination"     // a machine was deleted
-	EventDeath         EventKind = "death"           // a machine, engine or balancer failed
-	EventRecovery      EventKind = "recovery"        // a failed one works again
-	EventInterruption  EventKind = "interruption"    // the cloud announced that it takes a VM
-	EventAdoption      EventKind = "adoption"        // another balancer adopted a replica
-	EventReturn        EventKind = "return"          // an adopted replica returned to its home balancer
-	EventDonate        EventKind = "donate"          // a replica was donated to other work
-	EventReclaim       EventKind = "reclaim"         // a donated replica serves again
-	EventRedeploy      EventKind = "redeploy"        // a donated replica was restarted with another model
-	EventReplace       EventKind = "replace"         // a replica was launched to replace another one
-	EventDrain         EventKind = "drain"           // a replica receives no new requests
-	EventResume        EventKind = "resume"          // a drained replica serves again
-	EventAttach        EventKind = "attach"          // a replica was attached to a balancer by hand
-	EventDetach        EventKind = "detach"          // a replica was detached from a balancer by hand
-	EventPlan          EventKind = "plan"            // a plan was computed
-	EventApply         EventKind = "apply"           // an operator applied a plan
-	EventScaleToZero   EventKind = "scale-to-zero"   // the last replicas of a model drain
-	EventScaleFromZero EventKind = "scale-from-zero" // the first replica of a model starts
-	EventReload        EventKind = "reload"          // a configuration was reloaded
-	EventKeys          EventKind = "keys"            // API keys or keys of engines changed
-	EventCertificate   EventKind = "certificate"     // a certificate was obtained or renewed
-	EventOperator      EventKind = "operator"        // an operator was added or revoked
-	EventLeader        EventKind = "leader"          // a controller became the leader
-	EventRolloutBegin  EventKind = "rollout-begin"   // up or down began to change the service
-	EventRolloutEnd    EventKind = "rollout-end"     // up ended
-	EventFailure       EventKind = "failure"         // an attempt failed, such as a launch without capacity
-	EventLost          EventKind = "lost"            // events were dropped while the store was unavailable
+	EventLaunch        EventKind = "launch"
+	EventTermination   EventKind = "termination"
+	EventDeath         EventKind = "death"
+	EventRecovery      EventKind = "recovery"
+	EventInterruption  EventKind = "interruption"
+	EventAdoption      EventKind = "adoption"
+	EventReturn        EventKind = "return"
+	EventDonate        EventKind = "donate"
+	EventReclaim       EventKind = "reclaim"
+	EventRedeploy      EventKind = "redeploy"
+	EventReplace       EventKind = "replace"
+	EventDrain         EventKind = "drain"
+	EventResume        EventKind = "resume"
+	EventAttach        EventKind = "attach"
+	EventDetach        EventKind = "detach"
+	EventPlan          EventKind = "plan"
+	EventApply         EventKind = "apply"
+	EventScaleToZero   EventKind = "scale-to-zero"
+	EventScaleFromZero EventKind = "scale-from-zero"
+	EventReload        EventKind = "reload"
+	EventKeys          EventKind = "keys"
+	EventCertificate   EventKind = "certificate"
+	EventOperator      EventKind = "operator"
+	EventLeader        EventKind = "leader"
+	EventRolloutBegin  EventKind = "rollout-begin"
+	EventRolloutEnd    EventKind = "rollout-end"
+	EventFailure       EventKind = "failure"
+	EventLost          EventKind = "lost"
 )
+
+// eventKinds are the kinds of this version with their meanings, in the order of their documentation.
+var eventKinds = []struct {
+	kind    EventKind
+	meaning string
+}{
+	{EventLaunch, "a machine was launched, or a replica was added"},
+	{EventTermination, "a machine was deleted"},
+	{EventReplace, "a replica was launched to replace another one"},
+	{EventDeath, "a machine, engine or balancer failed"},
+	{EventRecovery, "a failed machine, engine or balancer works again"},
+	{EventInterruption, "the cloud announced that it takes a VM"},
+	{EventAdoption, "another balancer adopted a replica"},
+	{EventReturn, "an adopted replica returned to its home balancer"},
+	{EventDrain, "a replica receives no new requests"},
+	{EventResume, "a drained replica serves again"},
+	{EventAttach, "a replica was added to a balancer through its admin API"},
+	{EventDetach, "a replica was removed from a balancer through its admin API"},
+	{EventDonate, "a replica was donated to other work"},
+	{EventReclaim, "a donated replica serves again"},
+	{EventRedeploy, "a donated replica was restarted with another model"},
+	{EventScaleFromZero, "the first replica of a model starts"},
+	{EventScaleToZero, "the last replicas of a model drain"},
+	{EventPlan, "a plan was computed"},
+	{EventApply, "an operator applied a plan"},
+	{EventRolloutBegin, "up or down began to change the service"},
+	{EventRolloutEnd, "up ended its changes of the service"},
+	{EventReload, "a configuration was reloaded"},
+	{EventKeys, "API keys of clients or engines changed"},
+	{EventCertificate, "a certificate was obtained or renewed"},
+	{EventOperator, "an operator was added or revoked"},
+	{EventLeader, "a controller became the leader"},
+	{EventFailure, "an attempt failed, such as a launch without capacity"},
+	{EventLost, "events were dropped while the store was unavailable"},
+}
 
 // EventKinds returns the kinds of this version, in the order of their documentation.
 func EventKinds() []EventKind {
-	return []EventKind{
-		EventLaunch, EventTermination, EventReplace, EventDeath, EventRecovery, EventInterruption, EventAdoption, EventReturn,
-		EventDrain, EventResume, EventAttach, EventDetach, EventDonate, EventReclaim, EventRedeploy, EventScaleFromZero, EventScaleToZero,
-		EventPlan, EventApply, EventRolloutBegin, EventRolloutEnd, EventReload, EventKeys, EventCertificate, EventOperator,
-		EventLeader, EventFailure, EventLost,
+	kinds := make([]EventKind, len(eventKinds))
+	for i, k := range eventKinds {
+		kinds[i] = k.kind
 	}
+	return kinds
+}
+
+// Meaning returns what a kind means, in a line; empty for a kind of another version.
+func (k EventKind) Meaning() string {
+	for _, known := range eventKinds {
+		if known.kind == k {
+			return known.meaning
+		}
+	}
+	return ""
 }
 
 // The actors of events. The actor of an operator's event is OperatorActor.

@@ -10,6 +10,18 @@ import (
 	"pgregory.net/rapid"
 )
 
+// Every kind of event has a meaning for the help of `skyserve events`.
+func TestEventKindsHaveMeanings(t *testing.T) {
+	for _, k := range EventKinds() {
+		if k.Meaning() == "" || strings.Contains(k.Meaning(), "\n") {
+			t.Errorf("kind %s: meaning %q", k, k.Meaning())
+		}
+	}
+	if m := EventKind("teleport").Meaning(); m != "" {
+		t.Errorf("a kind of another version means %q", m)
+	}
+}
+
 // The JSON form is stable, and events of other versions are kept.
 func TestEventEncoding(t *testing.T) {
 	at := time.Date(2026, 11, 24, 12, 0, 0, 0, time.UTC)

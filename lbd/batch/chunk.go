@@ -56,8 +56,9 @@ type execution struct {
 
 func chunkPrefix(batch string, chunk int) string { return batch + "." + strconv.Itoa(chunk) + "." }
 
-// runChunk executes every request without a result. tried: the chunk was claimed before.
-func (x *execution) runChunk(ctx context.Context, tried bool) error {
+// runChunk executes every request without a result. claimedBefore: a worker has claimed
+// the chunk before, and may have stored results.
+func (x *execution) runChunk(ctx context.Context, claimedBefore bool) error {
 	lines, err := x.readLines(ctx)
 	if err != nil {
 		return err
@@ -67,7 +68,7 @@ func (x *execution) runChunk(ctx context.Context, tried bool) error {
 		index[lines[i].Number] = i
 	}
 	done := map[int]bool{}
-	if tried {
+	if claimedBefore {
 		if done, err = x.readResults(ctx); err != nil {
 			return err
 		}

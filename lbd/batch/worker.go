@@ -483,10 +483,10 @@ func (w *worker) chunkClaimAlive(now time.Time, key string) func(string) bool {
 // claimChunk claims a chunk and starts it.
 func (w *worker) claimChunk(ctx context.Context, key string, chunk int) bool {
 	live := w.chunkClaimAlive(w.s.now(), key)
-	tried := false
+	claimedBefore := false
 	if !w.tryChangeBatch(ctx, key, func(r *job.Record) error {
 		if chunk < len(r.Chunks) {
-			tried = r.Chunks[chunk].ClaimedBefore
+			claimedBefore = r.Chunks[chunk].ClaimedBefore
 		}
 		return r.Claim(chunk, w.id, live)
 	}) {
@@ -508,7 +508,7 @@ func (w *worker) claimChunk(ctx context.Context, key string, chunk int) bool {
 		defer w.wakeUp()
 		defer cancel()
 		x := &execution{w: w, key: key, batch: &r, chunk: chunk, remaining: r.Chunks[chunk].Lines}
-		err := x.runChunk(cctx, tried)
+		err := x.runChunk(cctx, claimedBefore)
 		if err != nil {
 			if cctx.Err() == nil && !errors.Is(err, job.ErrLostClaim) {
 				w.s.log.Warn("executing a chunk failed; retrying", "batch", r.Batch.ID, "err", err)

@@ -20,11 +20,11 @@
 //
 // Reading order; the first four items are the decision path, about 1,350 lines:
 //
-// 1. event.go: inputs and outputs.
-// 2. balancer.go: Step, the life of a request from its arrival to its end, tick.
-// 3. place.go: placing the requests of a queue, choosing a target, sending. gather.go: the candidates.
-// 4. target.go: the state of a replica or peer, and the push rule.
-// 5. membership.go: replicas and peers are added, report and are removed; Snapshot.
+//  1. event.go: inputs and outputs.
+//  2. balancer.go: Step, the life of a request from its arrival to its end, tick.
+//  3. place.go: placing the requests of a queue, choosing a target, sending. gather.go: the candidates.
+//  4. target.go: the state of a replica or peer, and the push rule.
+//  5. membership.go: replicas and peers are added, report and are removed; Snapshot.
 //
 // The other files contain details that the decision path calls through a few methods:
 //

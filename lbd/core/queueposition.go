@@ -21,8 +21,8 @@ func QueuePositionOf(order QueueOrder, targets TierDeadlines, severeAfter, urgen
 	return QueuePosition{stage: s.Stage, due: s.Due, arrived: arrived}
 }
 
-// Before reports whether p is before o: by stage, then by deadline if the order uses it, then by
-// arrival.
+// Before reports whether p is before o: by stage (for OrderDPA the classes that it lists, for
+// OrderPF the tiers), then by deadline if the order uses it, then by arrival.
 func (p QueuePosition) Before(o QueuePosition) bool {
 	switch {
 	case p.stage != o.stage:

@@ -52,8 +52,8 @@ type attestation struct {
 	err                             error // of the last read
 }
 
-// LimitAttestor returns an attestor that limits the calls of another one. All deliveries of a process to a
-// service should share it.
+// LimitAttestor returns an attestor that limits the rate and the concurrency of calls of another one. All deliveries
+// of a process to a service should share it.
 func LimitAttestor(next provision.KeyAttestor) provision.KeyAttestor {
 	return &limitedAttestor{next: next, machines: map[string]*attestation{}, tokens: attestationBurst, readSlots: make(chan struct{}, maxAttestationReads)}
 }

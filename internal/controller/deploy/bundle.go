@@ -48,7 +48,7 @@ const (
 type bundleFile struct {
 	Secrets     map[string]string `json:"secrets"` // by their reference in service.yaml
 	PeerToken   string            `json:"peer_token"`
-	CloudConfig json.RawMessage   `json:"means"`
+	CloudConfig json.RawMessage   `json:"means"` // a former name, which controllers of the previous version read
 	Zone        HostedZone        `json:"zone,omitzero"`
 	// AdminToken and BaseDir are the fields of DeploymentInput.
 	AdminToken string `json:"admin_token,omitempty"`

@@ -262,7 +262,7 @@ func waitingReason(err error) string {
 
 // DeliverDue makes the deliveries of a controller, which calls it in each iteration. It waits only for
 // serving balancers. It does less than Deliver, because `up` may be running with another generation
-// of the service: it enrols new replicas and the balancers of Enrolments, delivers to balancers new deployments of their own
+// (see Deployments) of the service: it enrols new replicas and the balancers of Enrolments, delivers to balancers new deployments of their own
 // generation, renews certificates, and delivers the newest revocation list to all machines. Serving
 // balancers are updated one after the other, the balancer on this machine first, until one does not
 // become ready again.

@@ -94,7 +94,7 @@ type DeploymentInput struct {
 	Draining map[string]bool
 	// Controllers are the IDs of the machines that run a controller now.
 	Controllers []string
-	// Self is the ID of the machine of the controller that has this content; empty = an operator's computer.
+	// Self is the ID of the machine of the controller that has this input; empty = on an operator's computer.
 	Self string
 	// Images are the images of engines with their digests.
 	Images Images
@@ -110,8 +110,8 @@ type HostedZone struct {
 // Deployments returns the deployment of each machine of a service, by ID; have is the machines with
 // their addresses. Machines without an address, and replicas of models that the file no longer
 // contains, have no deployment and are not in the deployments of others. The revision of a balancer's
-// machine begins with the generation of the content, so that a controller with another generation
-// leaves it unchanged: see Delivery.DeliverDue.
+// machine begins with a hash of c, the generation of the service. A controller whose input has another
+// hash leaves the machine unchanged: see Delivery.DeliverDue.
 func Deployments(c DeploymentInput, have []provision.Object) (map[string]agent.Deployment, error) {
 	d := &deploymentBuilder{DeploymentInput: c, spec: c.Spec}
 	for _, o := range have {

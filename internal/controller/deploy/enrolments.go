@@ -40,9 +40,9 @@ const labelLaunch = "launch"
 // can set them. Balancers receive secrets, and one of them receives all secrets of the service.
 // Therefore only recorded machines are enrolled as balancers. It is safe for concurrent use.
 type Enrolments struct {
-	// LabelKey makes all who have it label the launch that replaces one machine alike, so that two of them that
-	// launch it at the same time launch one; empty = labels are random. It is set where controllers launch
-	// balancers.
+	// LabelKey is the key from which the label of a launch is derived. Operators and controllers with the same
+	// key give the replacement of a machine the same label, so that only one machine is launched when two of
+	// them replace it at the same time. Empty = labels are random. It is set where controllers launch balancers.
 	LabelKey string
 
 	documents DocumentStore

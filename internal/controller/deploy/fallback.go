@@ -51,10 +51,10 @@ func onFallback(spec *service.Spec, o provision.Object) bool {
 // settlingSpotReplicas returns the spot replicas that have been ready for less than spotSettleTime, so that the on-demand
 // replicas which they replace must stay.
 func (rc *Reconciler) settlingSpotReplicas(spec *service.Spec, have []provision.Object, seen map[string]AgentReport, now time.Time) map[string]bool {
-	held, since := map[string]bool{}, map[string]time.Time{}
+	settling, since := map[string]bool{}, map[string]time.Time{}
 	for _, by := range have {
-		relieves := slices.ContainsFunc(have, func(o provision.Object) bool { return onFallback(spec, o) && isReplacementOf(by, o) })
-		if !relieves || by.Kind != provision.KindReplica {
+		replacesFallback := slices.ContainsFunc(have, func(o provision.Object) bool { return onFallback(spec, o) && isReplacementOf(by, o) })
+		if !replacesFallback || by.Kind != provision.KindReplica {
 			continue
 		}
 		first, known := rc.readySince[by.Handle]
@@ -65,9 +65,9 @@ func (rc *Reconciler) settlingSpotReplicas(spec *service.Spec, have []provision.
 			since[by.Handle] = first
 		}
 		if _, ready := since[by.Handle]; !ready || now.Sub(first) < spotSettleTime {
-			held[by.ID] = true
+			settling[by.ID] = true
 		}
 	}
 	rc.readySince = since
-	return held
+	return settling
 }

@@ -43,8 +43,8 @@ type Inspector struct {
 	ReadStatus func(ctx context.Context, have []provision.Object, o provision.Object) (agent.Status, error)
 	// Snapshot reads a balancer's snapshot of the service; nil = not read.
 	Snapshot func(ctx context.Context, o provision.Object) (*telemetry.Snapshot, error)
-	// Decisions are the decisions about replicas on this computer, Problem is the error in the
-	// service's local state.
+	// Decisions are the decisions about replicas on this computer, StateError is the error in the
+	// service's local state; empty = none.
 	Decisions  Decisions
 	StateError string
 	// Images are the recorded digests of the service's images.

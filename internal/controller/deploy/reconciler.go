@@ -60,8 +60,9 @@ type CloudAccess struct {
 type Reconciler struct {
 	// Dir is the folder of the controller's configuration: see ReadBundle.
 	Dir string
-	// Open connects to the regions in the reconciler's own cloud, which are all regions of spec.
-	Open func(ctx context.Context, means json.RawMessage, spec *service.Spec, owner string) (CloudAccess, error)
+	// Open connects to the regions in the reconciler's own cloud, which are all regions of spec. config is
+	// ControllerBundle.CloudConfig.
+	Open func(ctx context.Context, config json.RawMessage, spec *service.Spec, owner string) (CloudAccess, error)
 	// Logger logs the changes; nil = no logging.
 	Logger *slog.Logger
 	// Now is the clock for certificates; nil = time.Now.
@@ -350,7 +351,7 @@ func interrupted(have []provision.Object, seen map[string]AgentReport) map[strin
 // drained returns the replicas that balancers stop using: those being removed, those being
 // interrupted whose model another replica serves, and those that were replaced. The last replica of
 // a model serves for as long as its machine exists.
-func drained(draining map[string]bool, have []provision.Object, seen map[string]AgentReport, held map[string]bool) map[string]bool {
+func drained(draining map[string]bool, have []provision.Object, seen map[string]AgentReport, settlingSpot map[string]bool) map[string]bool {
 	ids := maps.Clone(draining)
 	serves := map[string]bool{} // models
 	for _, o := range have {
@@ -364,7 +365,7 @@ func drained(draining map[string]bool, have []provision.Object, seen map[string]
 			ids[o.ID] = true
 		}
 	}
-	maps.Copy(ids, replaced(have, seen, held))
+	maps.Copy(ids, replaced(have, seen, settlingSpot))
 	return ids
 }
 
@@ -451,15 +452,15 @@ func (rc *Reconciler) loadBundle(ctx context.Context) (*bundleState, error) {
 // there.
 func (rc *Reconciler) connectClouds(ctx context.Context, bs *bundleState, owner string) error {
 	c, dl, home := bs.content, bs.delivery, bs.content.controllerRegion().Cloud()
-	reach, err := rc.Open(ctx, c.Bundle.CloudConfig, withoutRegions(c.Spec, func(r service.Region) bool { return !c.isDirect(r) }), owner)
+	access, err := rc.Open(ctx, c.Bundle.CloudConfig, withoutRegions(c.Spec, func(r service.Region) bool { return !c.isDirect(r) }), owner)
 	if err != nil {
 		return err
 	}
-	providers, lists := provision.MultiCloud{home: reach.Provider}, maps.Clone(reach.Listers)
-	bs.records = reach.Records
+	providers, lists := provision.MultiCloud{home: access.Provider}, maps.Clone(access.Listers)
+	bs.records = access.Records
 	for _, r := range cloud.ManagedRegions(c.Spec) {
 		if c.isDirect(r) {
-			providers[r.Cloud()] = reach.Provider
+			providers[r.Cloud()] = access.Provider
 		}
 	}
 	for _, name := range c.otherClouds() {
@@ -474,9 +475,9 @@ func (rc *Reconciler) connectClouds(ctx context.Context, bs *bundleState, owner 
 			}
 		}
 	}
-	dl.Attestor = LimitAttestor(attestors{home, reach.Attestor, providers})
+	dl.Attestor = LimitAttestor(attestors{home, access.Attestor, providers})
 	bs.deployer = &Deployer{
-		Spec: c.Spec, Owner: owner, Provider: providers, UserData: reach.UserData, ZoneID: c.Zone.ID, offers: map[service.Region]provision.Offerings{},
+		Spec: c.Spec, Owner: owner, Provider: providers, UserData: access.UserData, ZoneID: c.Zone.ID, offers: map[service.Region]provision.Offerings{},
 		ListObserved: func(ctx context.Context) ([]provision.Object, error) {
 			s, err := rc.observe(ctx, bs)
 			if err != nil {

@@ -162,10 +162,10 @@ func isMaintenance(s AgentReport) bool {
 
 // pendingReplacements returns the replacements that are not ready yet for replicas that keep serving: a strategy
 // that counted both would remove one of them.
-func pendingReplacements(have []provision.Object, seen map[string]AgentReport, held, leave map[string]bool) map[string]bool {
+func pendingReplacements(have []provision.Object, seen map[string]AgentReport, settlingSpot, leave map[string]bool) map[string]bool {
 	ids := map[string]bool{}
 	for _, by := range have {
-		if (seen[by.ID].Phase != agent.PhaseReady || held[by.ID]) && slices.ContainsFunc(have, func(o provision.Object) bool {
+		if (seen[by.ID].Phase != agent.PhaseReady || settlingSpot[by.ID]) && slices.ContainsFunc(have, func(o provision.Object) bool {
 			return o.TerminatedReason == "" && !leave[o.ID] && isReplacementOf(by, o)
 		}) {
 			ids[by.ID] = true
@@ -175,14 +175,14 @@ func pendingReplacements(have []provision.Object, seen map[string]AgentReport, h
 }
 
 // replaced returns the replicas that are ready, or scheduled for maintenance, and whose replacement
-// is ready and not held: see settlingSpotReplicas. A machine that its cloud is interrupting is not included: the
+// is ready and not in settlingSpot: see settlingSpotReplicas. A machine that its cloud is interrupting is not included: the
 // cloud deletes it.
-func replaced(have []provision.Object, seen map[string]AgentReport, held map[string]bool) map[string]bool {
+func replaced(have []provision.Object, seen map[string]AgentReport, settlingSpot map[string]bool) map[string]bool {
 	ready := func(o provision.Object) bool { return seen[o.ID].Err == nil && seen[o.ID].Phase == agent.PhaseReady }
 	ids := map[string]bool{}
 	for _, o := range have {
 		if o.Kind == provision.KindReplica && o.TerminatedReason == "" && (ready(o) || isMaintenance(seen[o.ID])) &&
-			slices.ContainsFunc(have, func(by provision.Object) bool { return isReplacementOf(by, o) && ready(by) && !held[by.ID] }) {
+			slices.ContainsFunc(have, func(by provision.Object) bool { return isReplacementOf(by, o) && ready(by) && !settlingSpot[by.ID] }) {
 			ids[o.ID] = true
 		}
 	}

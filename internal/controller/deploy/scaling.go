@@ -25,8 +25,8 @@ type ReplicaScaler struct {
 	Decisions Decisions
 	// Store stores decisions before they are applied.
 	Store func(Decisions) error
-	// UpdateBalancers configures balancers to use the replicas of a plan except the idle ones, and returns once
-	// they do. fresh are the replicas that balancers did not use before.
+	// UpdateBalancers configures balancers to use the replicas of a plan except idle, the drained and donated
+	// ones, and returns once they do. fresh are the replicas that balancers did not use before.
 	UpdateBalancers func(ctx context.Context, p *Plan, idle, fresh map[string]bool) error
 	// Progress is called for launched and removed machines; may be nil.
 	Progress provision.ProgressFunc

@@ -412,11 +412,8 @@ func (o *SageSettings) apply(s *sim.FleetScenario) error {
 	return nil
 }
 
-// SageSetting is a setting of SageServe's scenarios.
-type SageSetting struct{ Name, Meaning string }
-
 // sageSettings are the keys of Set, sorted.
-var sageSettings = []SageSetting{
+var sageSettings = []sim.Setting{
 	{"day", "first day of the run: mon to sun"},
 	{"deferred", "factor of the deferred load"},
 	{"duration", "length of the run"},
@@ -434,7 +431,7 @@ var sageSettings = []SageSetting{
 }
 
 // AllSageSettings returns the settings of SageServe's scenarios with their meanings, sorted by name.
-func AllSageSettings() []SageSetting { return slices.Clone(sageSettings) }
+func AllSageSettings() []sim.Setting { return slices.Clone(sageSettings) }
 
 // sageSettingNames returns the keys of Set.
 func sageSettingNames() []string {
