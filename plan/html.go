@@ -115,15 +115,25 @@ func (p Report) describeTime() string {
 
 // describeStatus describes how close the plan is to the cheapest.
 func describeStatus(p Proposal) string {
+	atPrices := ""
+	if p.unbilled() {
+		atPrices = " at the assumed prices"
+	}
 	switch {
 	case p.Status == StatusOptimal && p.Gap != nil && *p.Gap == 0:
-		return fmt.Sprintf("Proven to be the cheapest plan that satisfies every constraint: $%.2f for the hour, including start-up costs.", *p.TotalCostUSD)
+		return fmt.Sprintf("Proven to be the cheapest plan that satisfies every constraint: $%.2f for the hour%s, including start-up costs.", *p.TotalCostUSD, atPrices)
 	case (p.Status == StatusOptimal || p.Status == StatusFeasible) && p.Gap != nil && p.LowerBoundUSD != nil:
-		return fmt.Sprintf("$%.2f for the hour, including start-up costs; lower bound $%.2f (gap %.2g %%).", *p.TotalCostUSD, *p.LowerBoundUSD, 100**p.Gap)
+		return fmt.Sprintf("$%.2f for the hour%s, including start-up costs; lower bound $%.2f (gap %.2g %%).", *p.TotalCostUSD, atPrices, *p.LowerBoundUSD, 100**p.Gap)
 	case p.Status == StatusInfeasible:
 		return "No plan satisfies every constraint."
 	}
 	return "No plan found within the effort limit."
+}
+
+// unbilled reports whether only regions without bills are planned, whose machines the plan compares by assumed prices.
+func (p Proposal) unbilled() bool {
+	now, then := p.CostPerHour.Current, p.CostPerHour.Planned
+	return now != nil && then != nil && *now == 0 && *then == 0 && p.TotalCostUSD != nil && *p.TotalCostUSD > 0
 }
 
 // headline summarises the changes and their cost in a sentence.
@@ -146,6 +156,9 @@ func (p Report) headline() string {
 		s = fmt.Sprintf("Add %d %s and remove %d", more, plural(more), less)
 	}
 	now, then := p.Proposal.CostPerHour.Current, p.Proposal.CostPerHour.Planned
+	if p.Proposal.unbilled() {
+		return s + "; not billed."
+	}
 	if now == nil || *now == *then {
 		return s + "; no change in cost."
 	}
@@ -167,7 +180,11 @@ func plural(n int) string {
 func (p Report) tiles() []tile {
 	var out []tile
 	if now, then := p.Proposal.CostPerHour.Current, p.Proposal.CostPerHour.Planned; now != nil && then != nil {
-		out = append(out, tile{"Cost per hour", fmt.Sprintf("%s → %s", dollars(*now), dollars(*then)), signed(HoursPerMonth*(*then-*now)) + " per month at this rate"})
+		monthly := "no change per month"
+		if *now != *then {
+			monthly = signed(HoursPerMonth*(*then-*now)) + " per month at this rate"
+		}
+		out = append(out, tile{"Cost per hour", fmt.Sprintf("%s → %s", dollars(*now), dollars(*then)), monthly})
 	}
 	now, then := 0, 0
 	for _, c := range p.Proposal.Changes {

@@ -30,7 +30,7 @@ var chartLegend = []chart.LegendEntry{
 // loadChart is the chart of one load curve.
 type loadChart struct {
 	Model, Region, Summary string
-	AboveCapacity          bool // load is above current capacity
+	AboveCapacity          bool // load is above current capacity, which is not zero
 	chart.Plot
 }
 
@@ -38,7 +38,7 @@ type loadChart struct {
 func (p Report) chart(c LoadCurve) loadChart {
 	ahead := max(1, float64(len(c.Planned)))
 	peak, minute := c.Peak()
-	out := loadChart{Model: c.Model, Region: c.Region, Summary: p.summarise(c), AboveCapacity: peak > c.CurrentCapacity*(1+relTolerance)}
+	out := loadChart{Model: c.Model, Region: c.Region, Summary: p.summarise(c), AboveCapacity: c.CurrentCapacity > 0 && peak > c.CurrentCapacity*(1+relTolerance)}
 	out.Title = fmt.Sprintf("%s in %s: %s", c.Model, c.Region, out.Summary)
 	out.Height = 150
 	out.X = chart.Scale{Low: -pastMinutes, High: ahead, Middle: 0, Share: pastShare}

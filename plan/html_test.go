@@ -64,6 +64,26 @@ func TestPageShowsTheReview(t *testing.T) {
 	}
 }
 
+// A plan of regions that are not billed does not show a cost of an hour beside "no change in cost", and a service
+// without replicas has no load above its capacity.
+func TestPageOfUnbilledRegions(t *testing.T) {
+	p := aPage(t, "chat")
+	none := 0.0
+	p.Proposal.CostPerHour.Current, p.Proposal.CostPerHour.Planned = &none, &none
+	p.LoadCurves[0].CurrentCapacity = 0
+	text := htmlOf(t, p)
+	for _, want := range []string{"Add 1 replica; not billed.", "$4.10 for the hour at the assumed prices, including start-up costs.", "no change per month"} {
+		if !strings.Contains(text, want) {
+			t.Errorf("%q is not on the page", want)
+		}
+	}
+	for _, not := range []string{"+$0.00", "no change in cost", "(above current capacity)"} {
+		if strings.Contains(text, not) {
+			t.Errorf("%q is on the page", not)
+		}
+	}
+}
+
 // The page is self-contained, and does not depend on the solving time.
 func TestPageIsSelfContained(t *testing.T) {
 	p := aPage(t, "chat")

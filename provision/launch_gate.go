@@ -25,6 +25,8 @@ const (
 	HeldByLaunches HoldKind = "launches" // autoscale.max_launches_per_hour
 	HeldByBudget   HoldKind = "budget"   // autoscale.budget
 	HeldByBackoff  HoldKind = "backoff"  // earlier failures
+	HeldByQuota    HoldKind = "quota"    // the cloud refused it: a quota is exhausted
+	HeldByCapacity HoldKind = "capacity" // the cloud refused it: no offering has capacity
 )
 
 // HeldError reports an object that may not be launched now. Nothing was created.

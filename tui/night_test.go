@@ -27,6 +27,7 @@ var recordedFaults = map[string][]string{
 	"certificate":     {"certificate lb-us-0 public", "expired on", "balancer.tls"},
 	"full-disk":       {"store", "the disk of", "MiB free", "free disk space"},
 	"interruption":    {"interruption us-east-1-0", "the cloud interrupts", "skyserve events"},
+	"quota":           {"launch aws/us-east-1", "cannot launch us-east-1-0", "the quota is exhausted", "raise the quota"},
 	"infeasible-plan": {"plan: no plan satisfies the bounds", "raise replicas.max"},
 	"version-skew":    {"version lb-", "runs", "skyserve up --upgrade"},
 }

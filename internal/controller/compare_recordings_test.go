@@ -139,6 +139,30 @@ var recordedCloudFaults = []recordedFault{
 		}
 		return time.Now()
 	}, alert: telemetry.AlertInterruption, object: "us-east-1-0"},
+	{name: "quota", inject: func(r *recorder) time.Time {
+		refused := make(chan time.Time, 1)
+		aws := r.clouds.AWS
+		aws.Configure(func() {
+			aws.QuotaLimits = map[string]float64{"L-3819A6DF": 4} // vCPUs of spot machines with GPUs: one g6.xlarge
+			aws.CapacityErrorCode = func(_, instanceType, _ string) string {
+				if strings.HasPrefix(instanceType, "g6") {
+					select {
+					case refused <- time.Now():
+					default:
+					}
+				}
+				return ""
+			}
+		})
+		r.clouds.TerminateWithoutNotice(r.clouds.RunningMachineIDs()["us-east-1-0"])
+		select {
+		case at := <-refused:
+			return at
+		case <-time.After(alertWithin):
+			r.t.Error("no replacement was launched")
+			return time.Now()
+		}
+	}, alert: telemetry.AlertLaunch, object: "aws/us-east-1", says: "the quota is exhausted"},
 }
 
 // newCloudRecorder starts cloudService.

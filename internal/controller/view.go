@@ -54,6 +54,7 @@ type ReplicaView struct {
 const (
 	StoreNotReplicated = "not replicated"
 	StoreExternal      = "external"
+	StoreStarting      = "starting" // a cluster whose state no controller has reported yet; only of ServiceStatus
 )
 
 // setLease records the lease in the view; nil when it has ended.

@@ -175,3 +175,18 @@ regions: [{name: aws/us-east-1, balancers: 2}, {name: gcp/us-central1}, {name: g
 		}
 	}
 }
+
+// Until a balancer reports it, the store of one balancer is not replicated, and that of three is starting: 'status'
+// right after 'up' does not claim that a copy is missing.
+func TestStoreBeforeItIsReported(t *testing.T) {
+	for places, want := range map[string]string{"us": "not replicated", "us eu": "not replicated", "us eu asia": "starting"} {
+		spec, _, have := balancersIn(t, places)
+		if got := deploy.UnreportedStore(spec, have); got != want {
+			t.Errorf("%s: got %q, want %q", places, got, want)
+		}
+		spec.Store.URL = "nats://127.0.0.1:4222"
+		if got := deploy.UnreportedStore(spec, have); got != "external" {
+			t.Errorf("%s with a URL: got %q", places, got)
+		}
+	}
+}

@@ -40,3 +40,6 @@ func (rc *Reconciler) SetLogs(read func(id string) string) {
 
 // SetEnrolled sets the machines that are recorded elsewhere.
 func (e *Enrolments) SetEnrolled(enrolled map[string][]string) { e.enrolled = enrolled }
+
+// UnreportedStore is unreportedStore.
+var UnreportedStore = unreportedStore

@@ -168,10 +168,7 @@ func (i *Inspector) Status(ctx context.Context) (*ServiceStatus, error) {
 	s := &ServiceStatus{Service: i.Deployer.Spec.Name, Regions: regionsOf(i.Deployer.Spec, machines, responses), Problems: append(l.Problems(), strangers...)}
 	s.Images, s.Reservations = ImagesOf(i.Deployer.Spec, i.Images), i.Deployer.reservations.InOrder(i.Deployer.Spec)
 	s.PlainHTTP = i.Deployer.Spec.Balancer.TLS == nil && cloud.UsesClouds(i.Deployer.Spec)
-	s.Controller, s.Store = controllerOf(i.Deployer.Spec, machines, responses, ""), controller.StoreNotReplicated
-	if i.Deployer.Spec.Store.URL != "" {
-		s.Store = controller.StoreExternal
-	}
+	s.Controller, s.Store = controllerOf(i.Deployer.Spec, machines, responses, ""), unreportedStore(i.Deployer.Spec, machines)
 	ends := i.OperatorExpiry
 	ends.Machines = map[string]time.Time{}
 	for n, o := range machines {
@@ -193,6 +190,18 @@ func (i *Inspector) Status(ctx context.Context) (*ServiceStatus, error) {
 	}
 	s.State = s.overallState(len(l.Failed) == 0)
 	return s, nil
+}
+
+// unreportedStore returns the state of the store before a balancer reports it. A cluster of machines that have just
+// started is not known to lack a copy.
+func unreportedStore(spec *service.Spec, machines []provision.Object) string {
+	switch {
+	case spec.Store.URL != "":
+		return controller.StoreExternal
+	case len(ControlMachines(spec, machines, nil)) >= cloud.ControlNodes:
+		return controller.StoreStarting
+	}
+	return controller.StoreNotReplicated
 }
 
 // now returns the time for alerts and starts.

@@ -2,8 +2,10 @@ package deploy
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
+	"skyserve/internal/service"
 	"skyserve/internal/telemetry"
 	"skyserve/provision"
 )
@@ -39,8 +41,11 @@ func launchAlerts(l *telemetry.Launches, held []*provision.HeldError, retired ma
 			add(telemetry.AlertBudget, telemetry.AlertBudget, "the budget blocks launches: "+h.ID+": "+h.Reason, "raise autoscale.budget, or lower replicas.min or max")
 		case provision.HeldByLaunches:
 			add(telemetry.AlertLaunch, "max_launches_per_hour", h.Reason, "find out why so many machines are launched; or raise autoscale.max_launches_per_hour")
-		case provision.HeldByBackoff: // see below
+		case provision.HeldByBackoff, provision.HeldByQuota, provision.HeldByCapacity: // see below
 		}
+	}
+	for _, r := range refusedByRegion(held) {
+		add(telemetry.AlertLaunch, string(r.region), "cannot launch "+strings.Join(r.ids, ", ")+": "+r.reason, r.nextStep)
 	}
 	for _, b := range l.Backoffs {
 		if b.Model != "" {
@@ -53,4 +58,64 @@ func launchAlerts(l *telemetry.Launches, held []*provision.HeldError, retired ma
 		}
 	}
 	return telemetry.MergeAlerts(alerts)
+}
+
+// refusedLaunches are the launches that the cloud of a region refuses.
+type refusedLaunches struct {
+	region           service.Region
+	ids              []string
+	reason, nextStep string
+}
+
+// refusedByRegion returns the refused launches of each region, one entry per region, with the sorted IDs.
+func refusedByRegion(held []*provision.HeldError) (all []refusedLaunches) {
+	for _, h := range held {
+		if !isRefused(h) {
+			continue
+		}
+		at := slices.IndexFunc(all, func(r refusedLaunches) bool { return r.region == h.Region })
+		if at < 0 {
+			next := "none: launches are repeated every 10 minutes; or list another capacity type, GPU or region in service.yaml"
+			if h.Kind == provision.HeldByQuota {
+				next = "raise the quota at the cloud ('skyserve offers' shows it), or list another capacity type, GPU or region in service.yaml"
+			}
+			at, all = len(all), append(all, refusedLaunches{region: h.Region, reason: h.Reason, nextStep: next})
+		}
+		all[at].ids = append(all[at].ids, h.ID)
+	}
+	for i := range all {
+		slices.Sort(all[i].ids)
+	}
+	return all
+}
+
+// isRefused reports whether a cloud refused a launch.
+func isRefused(h *provision.HeldError) bool {
+	return h.Kind == provision.HeldByQuota || h.Kind == provision.HeldByCapacity
+}
+
+// refusedLaunch returns a launch for which no offering has capacity. While offerings are skipped because they had none
+// recently, it returns the earlier refusal in the region; nil if there was none.
+func (st *launchState) refusedLaunch(e *provision.NoCapacityError) *provision.HeldError {
+	h := &provision.HeldError{ID: e.ID, Region: e.Region, Kind: provision.HeldByCapacity}
+	var attempts []string
+	for _, a := range e.Attempted {
+		attempts = append(attempts, a.Offering.String()+": "+a.Code)
+		if a.Scope == provision.ScopeQuota {
+			h.Kind = provision.HeldByQuota
+		}
+	}
+	reason := "no capacity: "
+	if h.Kind == provision.HeldByQuota {
+		reason = "the quota is exhausted: "
+	}
+	h.Reason = reason + strings.Join(attempts, "; ")
+	if len(attempts) == 0 {
+		at := slices.IndexFunc(st.held, func(old *provision.HeldError) bool { return isRefused(old) && old.Region == e.Region })
+		if at < 0 {
+			return nil
+		}
+		h.Kind, h.Reason = st.held[at].Kind, st.held[at].Reason
+	}
+	return h
 }

@@ -74,17 +74,22 @@ func (p *Plan) heldError() error {
 }
 
 // heldErrors returns the held launches in an error.
-func heldErrors(err error) []*provision.HeldError {
-	if joined, ok := err.(interface{ Unwrap() []error }); ok {
-		var all []*provision.HeldError
-		for _, e := range joined.Unwrap() {
-			all = append(all, heldErrors(e)...)
+func heldErrors(err error) []*provision.HeldError { return errorsIn[*provision.HeldError](err) }
+
+// errorsIn returns all errors of a type in an error, which may join and wrap several.
+func errorsIn[E error](err error) []E {
+	if e, ok := err.(E); ok {
+		return []E{e}
+	}
+	switch wrapper := err.(type) {
+	case interface{ Unwrap() []error }:
+		var all []E
+		for _, e := range wrapper.Unwrap() {
+			all = append(all, errorsIn[E](e)...)
 		}
 		return all
-	}
-	var held *provision.HeldError
-	if errors.As(err, &held) {
-		return []*provision.HeldError{held}
+	case interface{ Unwrap() error }:
+		return errorsIn[E](wrapper.Unwrap())
 	}
 	return nil
 }

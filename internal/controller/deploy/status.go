@@ -44,7 +44,7 @@ type ServiceStatus struct {
 	// Leadership is which controller leads; nil where no balancer reports it.
 	Leadership *telemetry.ControllerState `json:"leadership"`
 	// Store is the state of the store in one line: controller.StoreNotReplicated,
-	// controller.StoreExternal, or the members of a cluster. StoreState is the same in detail; nil where
+	// controller.StoreExternal, controller.StoreStarting, or the members of a cluster. StoreState is the same in detail; nil where
 	// no balancer reports it.
 	Store      string                `json:"store"`
 	StoreState *telemetry.StoreState `json:"store_state"`

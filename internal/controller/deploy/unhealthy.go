@@ -43,6 +43,9 @@ func (rc *Reconciler) storeLaunches(ctx context.Context, s *observation) error {
 	if now.Sub(st.heldAt) > heldTTL {
 		st.held = nil
 	}
+	st.held = slices.DeleteFunc(st.held, func(h *provision.HeldError) bool {
+		return isRefused(h) && isRunning(s.have, h.ID)
+	})
 	lines := []string{}
 	for _, h := range st.held {
 		lines = append(lines, h.ID+" in "+string(h.Region)+": "+h.Reason)
@@ -65,9 +68,14 @@ func (rc *Reconciler) storeLaunches(ctx context.Context, s *observation) error {
 	return errors.Join(err, rc.storeSpot(ctx))
 }
 
-// addHeld adds the launches that an error reports as held.
+// addHeld adds the launches that an error reports as held, or as refused by a cloud.
 func (st *launchState) addHeld(err error, now time.Time) {
 	held := heldErrors(err)
+	for _, none := range errorsIn[*provision.NoCapacityError](err) {
+		if h := st.refusedLaunch(none); h != nil {
+			held = append(held, h)
+		}
+	}
 	if len(held) == 0 {
 		return
 	}

@@ -57,7 +57,7 @@ func figures() []figure {
 		{column{"prefix hits", "%"}, "%.1f", 0.01, 1, true, func(f *sim.RunFigures) *float64 { return f.PrefixHitRate }},
 		{column{"forwarded", "requests"}, "%.0f", 1, 0, false, func(f *sim.RunFigures) *float64 { return &f.Forwarded }},
 		{column{"max queue wait", "s"}, "%.2f", 1000, 0, false, func(f *sim.RunFigures) *float64 { return &f.MaxWaitMillis }},
-		{column{"imbalance", "max/min"}, "%.2f", 1, 0, false, func(f *sim.RunFigures) *float64 { return f.OutstandingMaxOverMin }},
+		{column{"imbalance", "max/min"}, "%.1f", 1, 0, false, func(f *sim.RunFigures) *float64 { return f.OutstandingMaxOverMin }},
 		{column{"completed", "requests"}, "%.0f", 1, 0, false, func(f *sim.RunFigures) *float64 { return &f.Completed }},
 		{column{"rejected", "requests"}, "%.0f", 1, 0, false, func(f *sim.RunFigures) *float64 { return &f.Rejected }},
 	}
