@@ -414,20 +414,20 @@ func (o *SageSettings) apply(s *sim.FleetScenario) error {
 
 // sageSettings are the keys of Set, sorted.
 var sageSettings = []sim.Setting{
-	{"day", "first day of the run: mon to sun"},
-	{"deferred", "factor of the deferred load"},
-	{"duration", "length of the run"},
-	{"epsilon", "as plan --local-share"},
-	{"forecaster", "as plan --forecaster"},
-	{"horizon", "as plan --horizon"},
-	{"late", "target share of late first tokens (strategy auto)"},
-	{"load", "factor of the whole load"},
-	{"max", "maximum number of replicas per model and region"},
-	{"min", "minimum number of replicas per model and region"},
-	{"peak", "as plan --peak-quantile"},
-	{"spare", "VMs per region that can be launched in addition"},
-	{"step", "as plan --step"},
-	{"vms", "VMs per model and region at the start, all serving"},
+	{Name: "day", Meaning: "first day of the run: mon to sun"},
+	{Name: "deferred", Meaning: "factor of the deferred load"},
+	{Name: "duration", Meaning: "length of the run"},
+	{Name: "epsilon", Meaning: "as plan --local-share"},
+	{Name: "forecaster", Meaning: "as plan --forecaster"},
+	{Name: "horizon", Meaning: "as plan --horizon"},
+	{Name: "late", Meaning: "target share of late first tokens (strategy auto)"},
+	{Name: "load", Meaning: "factor of the whole load"},
+	{Name: "max", Meaning: "maximum number of replicas per model and region"},
+	{Name: "min", Meaning: "minimum number of replicas per model and region"},
+	{Name: "peak", Meaning: "as plan --peak-quantile"},
+	{Name: "spare", Meaning: "VMs per region that can be launched in addition"},
+	{Name: "step", Meaning: "as plan --step"},
+	{Name: "vms", Meaning: "VMs per model and region at the start, all serving"},
 }
 
 // AllSageSettings returns the settings of SageServe's scenarios with their meanings, sorted by name.
