@@ -27,6 +27,9 @@ const (
 	// removeAfter is how long a member that is replaced or no longer configured must be gone before it
 	// is removed: longer than any restart of its process.
 	removeAfter = 30 * time.Second
+	// replacedAfter is the same for a member whose node responds from another disk: its machine was replaced, and
+	// does not return.
+	replacedAfter = 5 * time.Second
 	// clusterStream marks a cluster that has its data. Clients create no streams before it exists, so
 	// that a single store can be restored into an empty cluster.
 	clusterStream = "skyserve_cluster"
@@ -290,9 +293,9 @@ func (m *membership) removeGone(ctx context.Context, status ClusterStatus) error
 	return nil
 }
 
-// goneMember returns a member that has not responded for at least after and is replaced: its node has another
-// disk that responds, or the node is not configured. It returns none unless as many members respond
-// as hold each stream: a majority must remain.
+// goneMember returns a member that is replaced: its node has another disk that responds, and it has not responded for
+// at least replacedAfter; or the node is not configured, and it has not responded for at least after. It returns none
+// unless as many members respond as hold each stream: a majority must remain.
 func goneMember(members []MemberStatus, configured []string, after time.Duration) (gone MemberStatus, found bool) {
 	online := map[string]bool{}
 	for _, p := range members {
@@ -307,7 +310,11 @@ func goneMember(members []MemberStatus, configured []string, after time.Duration
 	for _, p := range members {
 		// After a restart the name of a member that is offline is unknown.
 		replaced := all || online[p.Node] || p.Node != "" && !slices.Contains(configured, p.Node)
-		if p.State == MemberOffline && p.LastSeen >= after && replaced {
+		silent := after
+		if online[p.Node] {
+			silent = min(after, replacedAfter)
+		}
+		if p.State == MemberOffline && p.LastSeen >= silent && replaced {
 			return p, true
 		}
 	}
