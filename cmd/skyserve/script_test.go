@@ -49,6 +49,9 @@ const (
 	envOccupied   = "SKYSERVE_TEST_OCCUPIED"
 )
 
+// occupied is the listener on the address in envOccupied. It is referenced, because one that is collected is closed.
+var occupied net.Listener
+
 // breakNewVersion breaks the process of a machine that runs a broken version.
 func breakNewVersion(args []string) {
 	address := os.Getenv(envOccupied)
@@ -63,8 +66,8 @@ func breakNewVersion(args []string) {
 	if err != nil {
 		panic(err)
 	}
-	if end == brokenVersion {
-		_, _ = net.Listen("tcp", address) // on the other machines it is in use
+	for begin := time.Now(); end == brokenVersion && occupied == nil && time.Since(begin) < 5*time.Second; time.Sleep(10 * time.Millisecond) {
+		occupied, _ = net.Listen("tcp", address) // the process that is replaced may still use it; on other machines it is in use
 	}
 }
 
