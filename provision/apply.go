@@ -175,7 +175,7 @@ func (a *applier) applyChange(ctx context.Context, c *Change) error {
 	if c.Action == ActionReplace {
 		return a.replace(ctx, *c)
 	}
-	_, err := a.launch(ctx, c.Desired, a.opt.Gate)
+	_, err := a.launch(ctx, c.Desired, a.opt.Gate) // also repairs a prerequisite: see Provider.Launch
 	return err
 }
 
