@@ -32,7 +32,7 @@ type auto struct{ candidates []Forecaster }
 // models are compared by absolute error: where they disagree on whether there will be any load, it
 // does not average the two. Its intervals are learned from the past forecasts of the combination
 // itself. With too little history for a comparison it uses the moving average and reports that.
-// Comparing by absolute error favours the median where traffic is skewed; use Forecast.Peak for
+// Comparing by absolute error favours the median where traffic is skewed; use Forecast.Peaks for
 // planning capacity.
 func Auto() Forecaster { return auto{candidates()} }
 
@@ -68,8 +68,8 @@ func (a auto) Forecast(s Series, horizon int) (Forecast, error) {
 	return f, nil
 }
 
-// combine combines the candidates' forecasts of the horizon that begins late steps after the
-// series.
+// combine combines the candidates' forecasts of the horizon. The horizon begins after the series and the number
+// `late` of unknown values that follow it: see Series.untilKnown.
 func (a auto) combine(s Series, late, horizon int, weights []float64) (Forecast, error) {
 	var parts []string
 	all := make([][]float64, len(weights))
@@ -142,7 +142,7 @@ func meansOf(f Forecaster, s Series, horizon int) ([]float64, error) {
 	return fc.Mean, err
 }
 
-// pastErrors is the past forecasts of all candidates, made without the last late steps, and their
+// pastErrors is the past forecasts of all candidates, made without the last steps (`late` of them), and their
 // errors.
 type pastErrors struct {
 	s             Series

@@ -50,7 +50,7 @@ const (
 )
 
 // pastTrack is the past forecasts of a forecaster: at every origin the means of the next horizon steps,
-// made without the last late steps before it. Origins and means are parallel, oldest first.
+// made without the last steps before it, `late` of them: see Series.untilKnown. Origins and means are parallel, oldest first.
 type pastTrack struct {
 	late    int
 	origins []int
@@ -58,7 +58,7 @@ type pastTrack struct {
 }
 
 // rollRecent rolls a forecaster through the last week of a series, at most maxOrigins times; fewer
-// origins than a model needs give an empty track. The forecasts ignore the last late steps, see
+// origins than a model needs give an empty track. The forecasts ignore the last `late` steps, see
 // rollThrough.
 func rollRecent(f Forecaster, s Series, late, horizon int) pastTrack {
 	first := minPast

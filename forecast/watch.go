@@ -54,7 +54,8 @@ type Deviation struct {
 // (two where a step lasts ten minutes) are not enough to decide.
 //
 // Measured with auto's forecasts of half hours (make compare-forecast): the share in which a
-// deviation is reported for an unchanged load, and when its last 20 minutes are multiplied.
+// deviation is reported for an unchanged load (x1), and when its last 20 minutes are multiplied. A and B are models
+// of SageServe's week, m-large and m-mid models of ServeGen's rates.
 //
 //	           x1    x1.5   x2     x3     x5     x8    x0.5  x0.25    x0
 //	A IW       0 %   42 %   88 %  100 %  100 %  100 %  88 %  100 %  100 %  by the minute, steady

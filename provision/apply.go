@@ -47,8 +47,8 @@ type ApplyOptions struct {
 	// Gate admits launches within bounds; nil admits all.
 	Gate *LaunchGate
 	// Drain is called before a running object is terminated, also when its replacement is already
-	// ready. It returns when the object has no requests in flight. It cannot prevent the termination.
-	// nil means that objects are not drained.
+	// ready, but not for a replacement without Surge. It returns when the object has no requests in
+	// flight. It cannot prevent the termination. nil means that objects are not drained.
 	Drain func(ctx context.Context, o Object)
 	// Surge reports whether the replacement is launched and becomes ready before the old object is
 	// terminated. It returns false where both cannot run at the same time, or would exceed a limit. nil
@@ -175,7 +175,7 @@ func (a *applier) applyChange(ctx context.Context, c *Change) error {
 	if c.Action == ActionReplace {
 		return a.replace(ctx, *c)
 	}
-	_, err := a.launch(ctx, c.Desired, a.opt.Gate)
+	_, err := a.launch(ctx, c.Desired, a.opt.Gate) // also repairs a prerequisite: see Provider.Launch
 	return err
 }
 

@@ -65,7 +65,8 @@ type DNSZone interface {
 	Set(ctx context.Context, n PublicName) error
 }
 
-// RecordsLabel is the label before a public name below which the records of its balancers are in a hosted zone.
+// RecordsLabel is put before a public name: in its hosted zone, the records of its balancers have names that end with
+// the result, such as eu-west-3._skyserve.chat.example.com.
 const RecordsLabel = "_skyserve."
 
 // RecordMover changes the addresses of existing records of a public name. It needs fewer permissions than DNSZone: those

@@ -33,12 +33,13 @@ func newBackupCmd() *cobra.Command {
 		Short: "Back up the store of a service to a file",
 		Long: `Back up the store of a service to one compressed file: history, events, plans, decisions,
 usage, batches and their files. The service keeps running. The file contains prompts and
-responses of batches, and no certificates, keys or secrets of the service: only its owner
-can read it. 'skyserve restore' restores it. FILE may be an object in a bucket, s3://... or
-gs://..., with the credentials of the environment.
+responses of batches, and no certificates, keys or secrets of the service. Its mode is 0600.
+'skyserve restore' restores it. FILE may be an object in a bucket, s3://... or gs://...,
+with the credentials of the environment.
 
 --dir reads the directory of a store that is not running instead, for example on the last
-remaining disk of a cluster.`,
+remaining disk of a cluster. On a machine without the service's state, --dir and --admin
+require --service.`,
 		Example: `  skyserve backup chat.backup
   skyserve backup s3://backups/chat/chat.backup
   skyserve backup chat.backup --service chat --dir /mnt/skyserve/controller/store`,
@@ -127,8 +128,16 @@ func fileArgument(cmd *cobra.Command, name, file *string, args []string) error {
 		return nil
 	}
 	svc, err := findService("")
+	if err != nil {
+		for _, flag := range []string{"dir", "admin"} { // they need no state on this machine
+			if cmd.Flags().Changed(flag) {
+				return usage(fmt.Errorf("--%s: requires --service NAME: %w", flag, err), "")
+			}
+		}
+		return err
+	}
 	*name = svc.Name()
-	return err
+	return nil
 }
 
 // backupReport is the JSON output of backup and restore.
@@ -166,9 +175,10 @@ func newRestoreCmd() *cobra.Command {
 for seconds. Replicas and balancers stay as they are.
 
 The whole file is checked first. A damaged or truncated file, the backup of another service
-and one of a later version of skyserve are rejected. A store that already contained data
-when the backup was made is rejected too, because everything stored since would be lost:
---force discards it. To restore a service whose machines are lost, first run 'skyserve up'.
+and one of a later version of skyserve are rejected. If the running store contains data from
+before the backup, such as the store that was backed up, the restore is rejected too: it
+would discard everything stored since the backup. --force allows that. The new, empty store
+of a service whose machines were lost accepts it: first run 'skyserve up'.
 FILE may be an object in a bucket, s3://... or gs://..., with the credentials of the environment.`,
 		Example: `  skyserve restore chat.backup --service chat
   skyserve restore s3://backups/chat-20261126T180000Z.backup --service chat`,

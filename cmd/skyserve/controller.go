@@ -34,7 +34,7 @@ SIGHUP, or POST /reload on its address, reloads the configuration file.`,
 			}
 			c, err := controller.ReadConfig(config)
 			if err != nil {
-				return usage(err, "")
+				return usage(err, "the file configures a controller and has other keys than a service.yaml, which 'skyserve up' deploys")
 			}
 			servesStore.Store(c.StoreURL == "")
 			log := slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), nil))
@@ -46,6 +46,6 @@ SIGHUP, or POST /reload on its address, reloads the configuration file.`,
 			return controller.Run(cmd.Context(), c, log, options...)
 		},
 	}
-	cmd.Flags().StringVar(&config, "config", "", "configuration `FILE`, YAML or JSON")
+	cmd.Flags().StringVar(&config, "config", "", "configuration `FILE` of the controller (not a service.yaml), YAML or JSON")
 	return cmd
 }

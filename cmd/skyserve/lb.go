@@ -89,7 +89,7 @@ nothing. Without --config, only keys and certificate are reloaded.`,
 
 func (f *lbFlags) registerFlags(cmd *cobra.Command) {
 	flags, b := cmd.Flags(), &f.cfg.Balancer
-	flags.StringVar(&f.config, "config", "", "configuration `FILE`, YAML or JSON; replaces most other flags")
+	flags.StringVar(&f.config, "config", "", "configuration `FILE` of one balancer (not a service.yaml), YAML or JSON; replaces most other flags")
 	flags.StringVar(&f.region, "region", "", "region of this balancer, such as us or aws/us-east-1")
 	flags.StringVar(&f.cfg.ID, "id", "", "id of this balancer (default lb-REGION)")
 	flags.StringVar(&f.cfg.Service, "service", "skyserve", "name of the service")
@@ -207,6 +207,9 @@ func newLog(w io.Writer, level slog.Level, format string) (*slog.Logger, error) 
 	return nil, usage(fmt.Errorf("--log-format: must be one of text, json, got %q", format), "")
 }
 
+// hintBalancerFile follows an error of the file of --config.
+const hintBalancerFile = "the file configures one balancer (example: internal/packaging/lb.yaml) and has other keys than a service.yaml, which 'skyserve up' deploys"
+
 // configuration returns the configuration of --config, or the one that the flags describe.
 func (f *lbFlags) configuration(cmd *cobra.Command) (cfg service.BalancerConfig, err error) {
 	if f.config != "" {
@@ -216,7 +219,7 @@ func (f *lbFlags) configuration(cmd *cobra.Command) (cfg service.BalancerConfig,
 			}
 		}
 		if cfg, err = f.fromFile(); err != nil {
-			return cfg, usage(err, "")
+			return cfg, usage(err, hintBalancerFile)
 		}
 		return cfg, nil
 	}

@@ -60,7 +60,7 @@ func newPlanCmd() *cobra.Command {
 region, GPU and capacity type, with the reason for each. Without --apply nothing is
 changed. With --apply, new replicas are added; when they are ready, others are drained
 and stopped, within replicas.min and replicas.max. Changes are stored with the service, and
-'skyserve up' keeps them. If a cloud has no capacity, the fallbacks of 'skyserve up' apply.
+'skyserve up' keeps them. If a zone has no capacity, it proceeds as 'skyserve up' does.
 
 The plan uses the history of the running service, or --history FILE or URL (see
 skyserve forecast --help). Assumptions about unknown values are listed in the output. A

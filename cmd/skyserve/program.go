@@ -39,7 +39,7 @@ type machineProgram struct {
 const fetchTimeout = 2 * time.Minute
 
 // hintProgram is how to get a binary for machines.
-const hintProgram = "GOOS=linux GOARCH=amd64 make build, then pass --program bin/skyserve; or pass --program URL of a binary that VMs can download"
+const hintProgram = "GOOS=linux GOARCH=amd64 make build && mv bin/skyserve bin/skyserve-linux && make build, then pass --program bin/skyserve-linux; or pass --program URL of a binary that VMs can download"
 
 // stored returns the binaries in buckets, by cloud.
 func (p machineProgram) stored() map[string]provision.Program {

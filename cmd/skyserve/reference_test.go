@@ -146,6 +146,7 @@ func commandReference(t *testing.T, root *cobra.Command) []byte {
 
 Generated from the commands' help: ` + "`go test ./cmd/skyserve -run TestCommandReferenceIsCurrent -update`" + ` writes it again.
 [Exit codes](exit-codes.md) and [JSON output](json.md) have pages of their own. ` + "`skyserve COMMAND --help`" + ` prints a section, and so does ` + "`man skyserve-COMMAND`" + ` where a package installed the man pages.
+The [glossary](glossary.md) explains the words of the commands and of their output.
 All commands accept ` + "`--no-color`" + `, which is the same as setting ` + "`NO_COLOR`" + `.
 
 | command | |

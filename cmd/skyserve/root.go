@@ -168,7 +168,8 @@ func newRoot() *cobra.Command {
 		Use:   "skyserve",
 		Short: "Serve large language models across regions and clouds",
 		Long: `skyserve deploys LLM replicas in several regions and clouds, balances their traffic,
-shows their state, and plans the capacity that they need next.`,
+shows their state, and plans the capacity that they need next. docs/glossary.md explains the
+words of the commands and of their output.`,
 		Example: `  skyserve init > service.yaml
   skyserve up service.yaml
   skyserve top

@@ -27,8 +27,8 @@ func (s *Spec) ReadyTimeoutOf(model string) time.Duration {
 }
 
 // LaunchesPerHour returns the maximum number of machines that the controller launches within an hour. By
-// default it is twice the sum of replicas.max: a fleet can be replaced and grow once, and a loop of
-// failing launches ends there.
+// default it is twice the sum of replicas.max: enough to grow to replicas.max and to replace every replica
+// once, while a loop of failing launches ends there.
 func (s *Spec) LaunchesPerHour() int {
 	if n := s.Autoscale.MaxLaunchesPerHour; n > 0 {
 		return n

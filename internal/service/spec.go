@@ -223,8 +223,8 @@ type BalancerSpec struct {
 	// HoldDeferred queues NIW requests separately until KV memory is available (SageServe 6.2);
 	// default true.
 	HoldDeferred *bool `yaml:"hold_deferred,omitempty" json:"hold_deferred"`
-	// DeferredMemoryPercent is the KV utilisation below which each report of a replica releases one
-	// NIW request, and two below ten percentage points less. DeferredWaitPercent is the share of
+	// DeferredMemoryPercent is a KV utilisation. Each report of a replica whose utilisation is below it
+	// releases one NIW request, or two if it is more than ten percentage points below. DeferredWaitPercent is the share of
 	// the time until its deadline after which a NIW request is released in any case.
 	DeferredMemoryPercent int `yaml:"deferred_memory_percent,omitempty" json:"deferred_memory_percent,omitempty"`
 	DeferredWaitPercent   int `yaml:"deferred_wait_percent,omitempty" json:"deferred_wait_percent,omitempty"`

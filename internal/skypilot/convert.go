@@ -35,7 +35,7 @@ func Convert(file string, data []byte, name string) (text []byte, checks int, er
 		return nil, 0, fmt.Errorf("reading %s: it is not a task of SkyPilot: %s", file, firstLine(err))
 	}
 	if t.Service == nil {
-		return nil, 0, fmt.Errorf("reading %s: service: is missing; only services of SkyServe can be converted", file)
+		return nil, 0, fmt.Errorf("reading %s: service: is missing; only a task of SkyPilot's SkyServe can be converted", file)
 	}
 	c := converter{task: t}
 	spec := c.convert(name)

@@ -315,10 +315,11 @@ func noEOF(err error) error {
 }
 
 // RestoreBackup replaces the service's streams with those of a backup, which CheckBackup should have accepted
-// before. It returns a *telemetry.BackupError for the backup of another service, and a *telemetry.NewerStoreError, without force, if the store
-// has data of before the backup. Both change nothing. After another error the store is incomplete, and the
-// restore has to be repeated with force. Sequence numbers continue where the backup ends: leases and the
-// controller's decisions are acquired anew.
+// before. It returns a *telemetry.BackupError for the backup of another service. Without force, it returns a
+// *telemetry.NewerStoreError if the store contains data from before the backup, such as the store that was backed
+// up: the restore would discard everything stored since. Both change nothing. After another error the store is
+// incomplete, and the restore has to be repeated with force. Sequence numbers continue where the backup ends:
+// leases and the controller's decisions are acquired anew.
 func (s *Store) RestoreBackup(ctx context.Context, r io.Reader, service string, force bool) (telemetry.Backup, error) {
 	d, err := openBackup(r)
 	if err != nil {

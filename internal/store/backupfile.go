@@ -122,7 +122,8 @@ func backupPartName(name, id string, part int) string { return fmt.Sprintf("%s.%
 // partNameRE matches the names of backupPartName.
 var partNameRE = regexp.MustCompile(`^(.+)\.([0-9a-f]{16})\.[1-9][0-9]*$`)
 
-// BackupOfPart returns the name of the backup of a part after the first; false for another name.
+// BackupOfPart returns the name of the backup that an object of a cloud's bucket is a part of, by the object's name.
+// ok is false for the first part, which has the name of the backup, and for other objects.
 func BackupOfPart(part string) (name string, ok bool) {
 	if m := partNameRE.FindStringSubmatch(part); m != nil {
 		return m[1], true
@@ -130,7 +131,7 @@ func BackupOfPart(part string) (name string, ok bool) {
 	return "", false
 }
 
-// RemoveBackupParts removes a backup from a bucket, complete or not. Removing a missing one is not an error.
+// RemoveBackupParts removes a backup from a cloud's bucket, complete or not. Removing a missing one is not an error.
 func RemoveBackupParts(ctx context.Context, from Parts, name string) error {
 	octx, cancel := context.WithTimeout(ctx, partTimeout)
 	defer cancel()
@@ -153,7 +154,7 @@ func removeParts(ctx context.Context, from Parts, name string, has func(id strin
 	return err
 }
 
-// ReadBackupParts returns a reader of a backup in a bucket. Its error is fs.ErrNotExist if there is none.
+// ReadBackupParts returns a reader of a backup in a cloud's bucket. Its error is fs.ErrNotExist if there is none.
 func ReadBackupParts(ctx context.Context, from Parts, name string) io.Reader {
 	return &partsReader{ctx: ctx, from: from, name: name}
 }

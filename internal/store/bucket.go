@@ -15,7 +15,8 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// Bucket is a set of keys beside the state, with the same guarantees and errors as the methods of Store.
+// Bucket is a key-value bucket of NATS, not a bucket of a cloud (see Parts). Its keys are separate from those of
+// Store, with the same guarantees and errors as the methods of Store.
 // It is safe for concurrent use. Its failures do not change Store.Problem: a full bucket is no outage of
 // the store.
 type Bucket struct {

@@ -15,7 +15,7 @@ import (
 
 // SetMembers changes Routes and Members of a member's Cluster while it runs, as after the machine of another member
 // was replaced. Routes to the others stay, and clients by certificate stay connected. It changes nothing if they are
-// invalid. A membership that cannot be started again at once is retried until it can.
+// invalid. If the member cannot join the changed cluster at once, it retries until it can.
 func (s *Server) SetMembers(routes, members []string) error {
 	s.changing.Lock()
 	defer s.changing.Unlock()

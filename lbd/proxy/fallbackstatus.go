@@ -8,7 +8,8 @@ import (
 	"time"
 )
 
-// FallbackStatus is a model whose requests fallbacks serve.
+// FallbackStatus is a model whose requests are being served by other models or by external APIs: see
+// service.Model.Fallback.
 type FallbackStatus struct {
 	Model  string
 	To     string // the latest fallback
@@ -42,7 +43,8 @@ func (r *Runtime) countFallback(model, to, reason string) {
 	s.byModel[model] = FallbackStatus{Model: model, To: to, Reason: reason, Since: since, Last: now}
 }
 
-// Fallbacks returns the models with a fallback in the minute before now, sorted by name.
+// Fallbacks returns the models of which another model or an external API served a request in the minute before
+// now, sorted by name.
 func (r *Runtime) Fallbacks(now time.Time) []FallbackStatus {
 	s := &r.fallbackStatuses
 	s.mu.Lock()
