@@ -3,6 +3,7 @@ package lbd
 import (
 	"context"
 	"errors"
+	"path/filepath"
 	"reflect"
 	"strings"
 	"testing"
@@ -207,11 +208,12 @@ func TestAPIKeys(t *testing.T) {
 }
 
 func TestInvalidFiles(t *testing.T) {
+	missing := filepath.Join(t.TempDir(), "missing")
 	for name, change := range map[string]func(*service.BalancerConfig){
 		"balancer.tls": func(c *service.BalancerConfig) {
-			c.Balancer.TLS = &service.TLS{Cert: "/nonexistent/cert", Key: "/nonexistent/key"}
+			c.Balancer.TLS = &service.TLS{Cert: filepath.Join(missing, "cert"), Key: filepath.Join(missing, "key")}
 		},
-		"record":    func(c *service.BalancerConfig) { c.Record = "/nonexistent/record" },
+		"record":    func(c *service.BalancerConfig) { c.Record = filepath.Join(missing, "record") },
 		"store_url": func(c *service.BalancerConfig) { c.StoreURL = "nats://%zz" },
 	} {
 		cfg := service.BalancerConfig{ID: "lb", Region: "us", Listen: "127.0.0.1:0", Admin: "127.0.0.1:0"}

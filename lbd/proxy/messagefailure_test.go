@@ -67,7 +67,7 @@ func TestMessagesErrors(t *testing.T) {
 		"private URL": {
 			free, "POST", messagesPath, strings.Replace(messageBody, `"hello"`, `[{"type":"image","source":{"type":"url","url":"http://169.254.169.254/"}}]`, 1), nil, 400, "invalid_request_error", "private_urls",
 		},
-		"tier":           {free, "POST", messagesPath, messageBody, []string{"X-Skyserve-Tier: fast"}, 400, "invalid_request_error", "X-Skyserve-Tier"},
+		"tier":           {free, "POST", messagesPath, messageBody, []string{"X-Skyserve-Tier: quick"}, 400, "invalid_request_error", "X-Skyserve-Tier"},
 		"no key":         {limitedTo(""), "POST", messagesPath, messageBody, nil, 401, "authentication_error", "x-api-key"},
 		"wrong key":      {limitedTo(""), "POST", countPath, messageBody, []string{"x-api-key: other"}, 401, "authentication_error", "invalid API key"},
 		"forbidden tier": {limitedTo("max_tier=NIW tier=NIW"), "POST", messagesPath, messageBody, []string{"x-api-key: sk", "X-Skyserve-Tier: IW-F"}, 403, "permission_error", "IW-F"},
