@@ -78,10 +78,10 @@ func heldErrors(err error) []*provision.HeldError { return errorsIn[*provision.H
 
 // errorsIn returns all errors of a type in an error, which may join and wrap several.
 func errorsIn[E error](err error) []E {
-	if e, ok := err.(E); ok {
+	if e, ok := err.(E); ok { //nolint:errorlint // what wraps it is unwrapped below
 		return []E{e}
 	}
-	switch wrapper := err.(type) {
+	switch wrapper := err.(type) { //nolint:errorlint // it finds the wrappers themselves
 	case interface{ Unwrap() []error }:
 		var all []E
 		for _, e := range wrapper.Unwrap() {
