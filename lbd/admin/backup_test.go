@@ -50,7 +50,7 @@ func TestBackupResponses(t *testing.T) {
 		"no store":         {nil, "404: this balancer has no store", "404: this balancer has no store", 404, false},
 		"store is down":    {&fakeBackup{err: errUnavailable}, "503: store unavailable", "503: store unavailable", 503, false},
 		"fails in between": {&fakeBackup{written: "fi", err: errUnavailable}, "reading the backup", "503: store unavailable", 503, false},
-		"newer data":       {&fakeBackup{written: "file", err: newer}, "reading the backup", "409: the store of the running service has the data of before the backup", 409, true},
+		"newer data":       {&fakeBackup{written: "file", err: newer}, "reading the backup", "409: the store of the running service contains data from before the backup", 409, true},
 		"another service":  {&fakeBackup{written: "file", err: &telemetry.BackupError{Problem: "it is a backup of the service x"}}, "reading the backup", "400: it is a backup of the service x", 400, false},
 	} {
 		t.Run(name, func(t *testing.T) {
