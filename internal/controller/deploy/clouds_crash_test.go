@@ -26,10 +26,6 @@ import (
 // that such a run needs minutes and detects no other errors.
 var everyCall = flag.Bool("crash-every-call", false, "crash after calls that change nothing, too")
 
-// bothLists repeats every crash with current and with lagging lists, as CI does. Otherwise each call has one of them,
-// in turn.
-var bothLists = flag.Bool("crash-both-lists", false, "crash after each call with current and with lagging lists")
-
 const pair = `
 name: chat
 balancer: {auth: {keys_from: env:KEYS}, insecure: true}
@@ -273,7 +269,7 @@ func (d *crash) decide(c testcloud.Call) testcloud.Outcome {
 }
 
 // After a crash at any change to two clouds and a hosted zone, a second run leads to the same result:
-// nothing is missing, remains, or exists twice. This holds whether or not lists lag behind (-crash-both-lists).
+// nothing is missing, remains, or exists twice. This holds whether or not lists lag behind.
 func TestRerunAfterCrashInTwoClouds(t *testing.T) {
 	testkit.NotUnderRace(t, "it takes minutes under the race detector, and other tests cover the same code")
 	testkit.Slow(t)
@@ -297,9 +293,6 @@ func TestRerunAfterCrashInTwoClouds(t *testing.T) {
 			var lives sync.WaitGroup
 			atOnce := make(chan struct{}, 4)
 			for at := 1; at <= most; at++ {
-				if !*bothLists && at%2 == lag/2 {
-					continue
-				}
 				atOnce <- struct{}{}
 				lives.Go(func() {
 					defer func() { <-atOnce }()
@@ -310,7 +303,7 @@ func TestRerunAfterCrashInTwoClouds(t *testing.T) {
 			}
 			lives.Wait()
 		}
-		t.Logf("%d crash points, each with both kinds of lists: %t", points, *bothLists)
+		t.Logf("%d crash points, each with current and with lagging lists", points)
 	})
 }
 
