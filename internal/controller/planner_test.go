@@ -383,7 +383,7 @@ func TestChangedReplicasCauseReview(t *testing.T) {
 func TestNewBatchCausesReview(t *testing.T) {
 	testPlanner(t, func(w *plannerWorld) {
 		w.set(func() { w.perMin = 60 * 500 })
-		w.pass(3 * time.Hour)
+		w.pass(3*time.Hour + 10*time.Minute) // between two hourly plans
 		reviews := func() int { w.mu.Lock(); defer w.mu.Unlock(); return w.histories }
 		before := w.published().Plan.At
 		w.set(func() {
