@@ -99,7 +99,7 @@ var recordedFaults = []recordedFault{
 		r.fillDisk(r.status().Leadership.Leader)
 		return time.Now()
 	}, alert: telemetry.AlertStore, object: "store"},
-	{name: "infeasible-plan", change: []string{"tps: 15000", "tps: 10"}, inject: func(r *recorder) time.Time {
+	{name: "infeasible-plan", change: []string{"prompt_tokens_per_second: 15000", "prompt_tokens_per_second: 10"}, inject: func(r *recorder) time.Time {
 		r.load("us=8")
 		for since := time.Now(); ; time.Sleep(500 * time.Millisecond) {
 			for _, e := range r.events(since) {
@@ -218,6 +218,11 @@ func newRecorder(t *testing.T, f recordedFault) *recorder {
 	document := testkit.Quickstart(t, "../..", faultsName)
 	document = strings.Replace(document, "replicas: {min: 2, max: 8}", "replicas: {min: 2, max: 2}", 1)
 	document = strings.ReplaceAll(document, "replicas: {min: 2, max: 8}", "replicas: {min: 1, max: 1}")
+	for i := 0; i < len(f.change); i += 2 {
+		if !strings.Contains(document, f.change[i]) {
+			t.Fatalf("%s: the service.yaml of the quickstart has no %q", f.name, f.change[i])
+		}
+	}
 	document = strings.NewReplacer(f.change...).Replace(document)
 	if strings.Contains(document, "DIR/") {
 		dir := t.TempDir()

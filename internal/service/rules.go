@@ -332,7 +332,7 @@ var rules = map[string]rule{
 	"DNSClient.region":  {text: "The service's region that contains the network or is nearest to it.", form: formRegion},
 	"DNSClient.rtt":     {text: "Round trips from the network to the service's regions, as local/us: 20ms.", keys: formRegion, limit: durationRange(0, 10*time.Second)},
 
-	"Autoscale.strategy":         {text: "How the number of replicas changes between plans: manual (only by an operator), reactive (by KV utilisation), lt-i (to the plan immediately), lt-u (towards the plan by KV utilisation), lt-ua (lt-u, and beyond the plan where the load deviates from the forecast), predictive (follows the load of each region, never below its mean forecast) or auto (by the load and its forecast)."},
+	"Autoscale.strategy":         {text: "How the number of replicas changes between plans: manual (only by an operator), reactive (by KV utilisation), lt-i (to the plan immediately), lt-u (towards the plan by KV utilisation), lt-ua (lt-u, and beyond the plan where the load deviates from the forecast), predictive (follows the load of each region and its mean forecast, with at most the replica-hours of a reactive rule) or auto (by the load and its forecast)."},
 	"Autoscale.forecast":         {text: "The forecaster of the load; auto lets plan choose."},
 	"Autoscale.every":            {text: "How often a plan is computed.", limit: durationRange(time.Minute, 24*time.Hour)},
 	"Autoscale.donate":           {text: "Whether an excess replica is donated to other work before it is removed."},
