@@ -8,7 +8,7 @@ PURE         := forecast internal/catalogue internal/printable internal/service 
                 lbd/openai lbd/policy lbd/prefix lbd/record plan plan/chart
 CONCURRENT    = $(filter-out skyserve $(PURE:%=skyserve/%),$(shell go list ./...)) # skyserve itself reads files only
 
-.PHONY: test short build vet lint race bench bench-batch chaos chaos-store chaos-batch chaos-control skew chaos-weeks record-faults compare-batch compare-proxy compare-bursts compare-solver compare-forecast compare-plan day judge-clouds disk examples openai-clients real-engine real-gpu snapshot release-check release-files image ci
+.PHONY: test short build vet lint race bench bench-batch chaos chaos-store chaos-batch chaos-control skew chaos-weeks crashes record-faults compare-batch compare-proxy compare-bursts compare-solver compare-forecast compare-plan day judge-clouds disk examples openai-clients real-engine real-gpu snapshot release-check release-files image ci
 
 test:
 	go test ./...
@@ -68,14 +68,18 @@ lint:
 	$$(go env GOPATH)/bin/golangci-lint run
 
 # Skips tests that call testkit.NotUnderRace; each states its reason. The race detector needs cgo. The slow
-# tests of RACE_SHORT start processes and repeat crashes at every call; the fast ones run the same code.
-RACE_SHORT := skyserve/cmd/skyserve skyserve/internal/controller/deploy
+# tests of RACE_SHORT start processes, repeat crashes at every call, or simulate days; the fast ones run the same code. For the
+# store, that is not so for changes of its members: after a change there, run go test -race ./internal/store (3 minutes).
+# -vet=off: `go vet` is a step of its own; go test would analyse all dependencies again, here for the race detector's build.
+RACE_SHORT := skyserve/cmd/skyserve skyserve/internal/controller/deploy skyserve/internal/sim/eval skyserve/internal/store
 race:
-	CGO_ENABLED=1 go test -race -timeout 15m $(filter-out $(RACE_SHORT),$(CONCURRENT))
-	CGO_ENABLED=1 go test -race -short -timeout 15m $(RACE_SHORT)
+	CGO_ENABLED=1 go test -race -vet=off -timeout 15m $(filter-out $(RACE_SHORT),$(CONCURRENT))
+	CGO_ENABLED=1 go test -race -vet=off -short -timeout 15m $(RACE_SHORT)
 
+# Runs each benchmark once, so that it keeps working; -short leaves out or shortens those that compute for seconds.
+# Figures of all: go test ./lbd/core -run '^$$' -bench .
 bench:
-	go test -run '^$$' -bench . -benchtime 1x ./...
+	go test -short -vet=off -run '^$$' -bench . -benchtime 1x ./...
 
 # Kills, hangs, resets and slows replicas, links and balancers under load, and reports
 # every lost or stopped request (about 12 minutes). ARGS are flags of the test:
@@ -84,7 +88,8 @@ chaos:
 	go test -run 'TestChaos$$' -v -count=1 -timeout 60m ./lbd -chaos.seeds=20 -chaos.duration=30s $(ARGS)
 
 # Kills members of the store's cluster at random, each in a process of its own, while clients write and contend
-# for a lease (about 10 minutes). ARGS are flags of the test: make chaos-store ARGS='-store.seed=7 -store.seeds=1'
+# for a lease (about 10 minutes). ARGS are flags of the test: make chaos-store ARGS='-store.seed=7 -store.seeds=1', or
+# ARGS='-store.rtt=200ms' for members with a round-trip time between them, as in different regions
 chaos-store:
 	go test -run 'TestClusterKills$$' -v -count=1 -timeout 60m ./internal/store -store.seeds=10 -store.kills=20 $(ARGS)
 
@@ -108,6 +113,12 @@ record-faults: export SKYSERVE_OTHER = $(CURDIR)/bin/other/skyserve
 record-faults: build
 	CGO_ENABLED=0 go build -trimpath -tags grpcnotrace -ldflags '-s -w -X main.linkedVersion=v0.9.0' -o bin/other/skyserve ./cmd/skyserve
 	go test -tags compare -run 'TestRecordFaults$$' -v -count=1 -timeout 60m ./internal/controller $(ARGS)
+
+# Repeats programs that crash after each of their changes to two clouds, with current and with lagging lists, where go test
+# has every third of these crashes, and at every call to AWS, where it crashes after changes only (2 minutes of CPU).
+crashes:
+	go test -run '^TestRerunAfterCrashInTwoClouds$$' -count=1 ./internal/controller/deploy -crash-every-change
+	go test -run '^TestRecoversFromCrashAtAnyCall$$' -count=1 ./provision/aws -crash-every-call
 
 # Simulates weeks of random faults of balancers, controllers and the store; the same together with interruptions of the
 # replicas' machines and controllers that die during launches; and days of the spot market with crashes of the controller
@@ -150,8 +161,8 @@ compare-solver:
 	go test -tags compare -run TestSolveEqualsGLPK -v -count=1 ./plan
 
 # Compares auto with the single forecasters and R's auto.arima on public weeks and on
-# tenants that its settings were not chosen on, and measures burst detection (15 minutes
-# of CPU). It needs two public traces:
+# tenants that its settings were not chosen on, and measures burst detection, the coverage of
+# intervals and deferred loads (30 minutes of CPU). It needs two public traces:
 # make compare-forecast WEEK=sageserve_week.csv.gz RATES=servegen_client_rates.csv.gz
 compare-forecast:
 	go test -tags compare -run TestCompare -v -count=1 -timeout 3h ./forecast -forecast.week '$(abspath $(WEEK))' -forecast.rates '$(abspath $(RATES))' $(ARGS)
@@ -159,6 +170,7 @@ compare-forecast:
 # Compares the default of plan backtest with the reactive rule and with hourly plans, on public weeks
 # and generated ones (30 minutes of CPU; minutes with ARGS='-plan.forecaster moving-average -plan.hourly=false'):
 # make compare-plan WEEK=sageserve_week.csv.gz RATES=servegen_client_rates.csv.gz ARGS='-plan.seed 7'
+# ARGS='-run TestCompareHindsight' prints the fewest replica-hours that knowing the load in advance permits (a minute).
 compare-plan:
 	go test -tags compare -run TestCompareBacktests -v -count=1 -timeout 3h ./plan -plan.week '$(abspath $(WEEK))' -plan.rates '$(abspath $(RATES))' $(ARGS)
 

@@ -13,36 +13,28 @@ import (
 	"mvdan.cc/sh/v3/syntax"
 )
 
-var testName = regexp.MustCompile("`(Test[A-Za-z0-9]+)`")
+// testName is a test in backquotes, TestScripts with a script.
+var testName = regexp.MustCompile("`((?:Test|Fuzz)[A-Za-z0-9]+)(?:/([a-z0-9_]+))?`")
 
-// Every test that a guide names exists.
+// Every test and every test script that a page names exists.
 func TestTestsNamedInDocsExist(t *testing.T) {
-	var all strings.Builder
-	err := filepath.WalkDir(".", func(path string, d fs.DirEntry, err error) error {
-		if err != nil || d.IsDir() || !strings.HasSuffix(path, "_test.go") {
-			return err
-		}
-		text, err := os.ReadFile(path)
-		all.Write(text)
-		return err
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	for guide, minNames := range map[string]int{"docs/engines.md": 2, "docs/failures.md": 20, "docs/security.md": 8} {
-		text, err := os.ReadFile(guide)
-		if err != nil {
-			t.Fatal(err)
-		}
-		names := testName.FindAllStringSubmatch(string(text), -1)
-		if len(names) < minNames {
-			t.Errorf("%s names %d tests, want at least %d", guide, len(names), minNames)
-		}
-		for _, name := range names {
-			if !strings.Contains(all.String(), "\nfunc "+name[1]+"(") {
-				t.Errorf("%s names %s, which does not exist", guide, name[1])
+	names := testsOf(t, []string{"./..."})
+	checked := 0
+	for page, text := range markdown(t) {
+		for _, m := range testName.FindAllStringSubmatch(text, -1) {
+			if checked++; !slices.Contains(names, m[1]) {
+				t.Errorf("%s names %s, which does not exist", page, m[1])
+			}
+			if m[1] != "TestScripts" || m[2] == "" {
+				continue
+			}
+			if _, err := os.Stat(filepath.Join("cmd/skyserve/testdata/script", m[2]+".txtar")); err != nil {
+				t.Errorf("%s names the test script %s: %v", page, m[2], err)
 			}
 		}
+	}
+	if checked < 400 {
+		t.Fatalf("%d tests are named: the test no longer finds them", checked)
 	}
 }
 
@@ -108,6 +100,9 @@ func goTestArguments(t *testing.T, command string) (packages, patterns []string)
 	return packages, patterns
 }
 
+// testsByFile are the names of tests and benchmarks that testsOf has read, by path.
+var testsByFile = map[string][]string{}
+
 // testsOf returns the names of the tests and benchmarks of packages, which may end in /... .
 func testsOf(t *testing.T, packages []string) (names []string) {
 	t.Helper()
@@ -122,11 +117,18 @@ func testsOf(t *testing.T, packages []string) (names []string) {
 			case d.IsDir() || !strings.HasSuffix(path, "_test.go"):
 				return nil
 			}
-			text, err := os.ReadFile(path)
-			for _, m := range testFunction.FindAllStringSubmatch(string(text), -1) {
-				names = append(names, m[1])
+			if _, read := testsByFile[path]; !read {
+				text, err := os.ReadFile(path)
+				if err != nil {
+					return err
+				}
+				testsByFile[path] = []string{}
+				for _, m := range testFunction.FindAllStringSubmatch(string(text), -1) {
+					testsByFile[path] = append(testsByFile[path], m[1])
+				}
 			}
-			return err
+			names = append(names, testsByFile[path]...)
+			return nil
 		})
 		if err != nil {
 			t.Fatal(err)

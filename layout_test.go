@@ -13,6 +13,7 @@ import (
 	"sort"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 )
 
@@ -175,8 +176,17 @@ type pkg struct {
 	writes   []string          // calls of notDurable
 }
 
+// readModule returns the packages of the module, by directory. Several tests share them: parsing takes a second.
 func readModule(t *testing.T) map[string]*pkg {
 	t.Helper()
+	packages, err := parseModule()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return packages
+}
+
+var parseModule = sync.OnceValues(func() (map[string]*pkg, error) {
 	packages := map[string]*pkg{}
 	fset := token.NewFileSet()
 	err := filepath.WalkDir(".", func(file string, d fs.DirEntry, err error) error {
@@ -204,11 +214,8 @@ func readModule(t *testing.T) map[string]*pkg {
 		packages[dir].read(fset, parsed)
 		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return packages
-}
+	return packages, err
+})
 
 func (r *pkg) read(fset *token.FileSet, f *ast.File) {
 	names := map[string]string{} // name in this file -> import path

@@ -131,14 +131,20 @@ func TestRetiredWords(t *testing.T) {
 		dir := filepath.ToSlash(filepath.Dir(path))
 		findings[dir] = append(findings[dir], fmt.Sprintf("%s: %q: write %s", at, word, use))
 	}
-	texts := make([]*regexp.Regexp, len(retiredTexts))
+	// Patterns begin with letters: without \b and (?i), regexp searches for those letters alone, ten times as fast.
+	type pattern struct{ letters, whole *regexp.Regexp }
+	texts := make([]pattern, len(retiredTexts))
 	for i, r := range retiredTexts {
-		texts[i] = regexp.MustCompile(`(?i)\b(?:` + r.pattern + `)\b`)
+		texts[i] = pattern{regexp.MustCompile(r.pattern), regexp.MustCompile(`\b(?:` + r.pattern + `)\b`)}
 	}
-	checkText := func(path, at, text string) {
+	checkText := func(path string, at func() string, text string) {
+		text = strings.ToLower(text)
 		for i, re := range texts {
-			if m := re.FindString(text); m != "" {
-				report(path, strings.ToLower(m), at, retiredTexts[i].use)
+			if !re.letters.MatchString(text) {
+				continue
+			}
+			if m := re.whole.FindString(text); m != "" {
+				report(path, m, at(), retiredTexts[i].use)
 			}
 		}
 	}
@@ -149,7 +155,7 @@ func TestRetiredWords(t *testing.T) {
 		}
 		if filepath.Ext(path) != ".go" {
 			for i, line := range strings.Split(string(content), "\n") {
-				checkText(path, fmt.Sprintf("%s:%d", path, i+1), line)
+				checkText(path, func() string { return fmt.Sprintf("%s:%d", path, i+1) }, line)
 			}
 			continue
 		}
@@ -170,23 +176,23 @@ func TestRetiredWords(t *testing.T) {
 		var s scanner.Scanner
 		tokens := files.AddFile(path, -1, len(content))
 		s.Init(tokens, content, nil, scanner.ScanComments)
-		comment, begins := "", ""
+		comment, begins := "", token.NoPos
+		place := func(pos token.Pos) func() string { return func() string { return files.Position(pos).String() } }
 		for {
 			pos, tok, lit := s.Scan()
-			at := fmt.Sprint(files.Position(pos))
 			if tok == token.COMMENT {
 				if comment == "" {
-					begins = at
+					begins = pos
 				}
 				comment += " " + strings.TrimSpace(strings.TrimPrefix(lit, "//"))
 				continue
 			}
 			if comment != "" && (tok != token.SEMICOLON || lit != "\n") {
-				checkText(path, begins, comment)
+				checkText(path, place(begins), comment)
 				comment = ""
 			}
 			if tok == token.STRING {
-				checkText(path, at, lit)
+				checkText(path, place(pos), lit)
 			}
 			if tok == token.EOF {
 				break

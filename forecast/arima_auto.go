@@ -43,6 +43,7 @@ type candidate struct {
 	constant     bool
 }
 
+// orderSearch is the stepwise search for the orders with the lowest AICc.
 type orderSearch struct {
 	y      []float64
 	x      [][]float64
@@ -234,7 +235,7 @@ func (s *orderSearch) tryModel(c candidate) (ok bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	l.conditional = !l.whole && s.comparesConditionally()
+	l.conditional = !l.undifferenced && s.comparesConditionally()
 	m := l.fit(nil, rough)
 	if math.IsInf(m.AICc, 1) || !m.rootsAwayFromUnitCircle() || s.best != nil && !(m.AICc < s.best.AICc) {
 		return false, nil

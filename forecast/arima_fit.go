@@ -21,19 +21,19 @@ type likelihood struct {
 	spec ARIMASpec
 	y    []float64
 	// columns are the series, the constant where there is one and the regressors, differenced
-	// unless whole, each divided by its scale.
+	// unless undifferenced, each divided by its scale.
 	columns [][]float64
 	scales  []float64
-	// whole is set when values are unknown, so that the dense filter processes the undifferenced
+	// undifferenced is set when values are unknown, so that the dense filter processes the undifferenced
 	// series.
-	whole bool
+	undifferenced bool
 	// conditional treats the first values as given instead of as drawn from the stationary process.
 	// It costs a fraction of the work and is accurate enough for comparing orders.
 	conditional bool
 	delta       []float64
 
-	fast        stationaryFilter
-	slow        covarianceFilter
+	stationary  stationaryFilter // without unknown values
+	covariance  covarianceFilter // with unknown values
 	out, states [][]float64
 	regression  leastSquares
 	coef, work  []float64
@@ -51,13 +51,13 @@ func newLikelihood(y []float64, spec ARIMASpec) (*likelihood, error) {
 	if need := spec.differenced() + spec.count() + 1; have < need {
 		return nil, fmt.Errorf("must have at least %d known values, got %d", need, have)
 	}
-	l := &likelihood{spec: spec, y: y, whole: anyUnknown(y), delta: spec.delta()}
+	l := &likelihood{spec: spec, y: y, undifferenced: anyUnknown(y), delta: spec.delta()}
 	l.columns = append([][]float64{y}, spec.X...)
 	if spec.Constant {
 		l.columns = append([][]float64{y, l.constant(len(y))}, spec.X...)
 	}
 	for i, c := range l.columns {
-		if !l.whole {
+		if !l.undifferenced {
 			c = spec.difference(c)
 		}
 		var scale float64
@@ -120,7 +120,7 @@ func scaled(c []float64) (out []float64, scale float64) {
 
 func (l *likelihood) allocate(n int) {
 	states := max(l.spec.P+l.spec.lags()*l.spec.SP, l.spec.Q+l.spec.lags()*l.spec.SQ+1)
-	if l.whole {
+	if l.undifferenced {
 		states += len(l.delta)
 	}
 	for range l.columns {
@@ -157,7 +157,7 @@ func (l *likelihood) value(u []float64) float64 {
 		return impossibleValue
 	}
 	if l.conditional {
-		l.rss *= float64(l.used) / float64(l.used-process.given())
+		l.rss *= float64(l.used) / float64(l.used-process.conditioningValues())
 	}
 	n := float64(l.used)
 	v := 0.5 * (math.Log(max(l.rss/n, minVariance)) + l.logs/n)
@@ -173,16 +173,16 @@ func (l *likelihood) filter(process arma) bool {
 	if l.conditional {
 		l.logs = 0
 		process.conditionalErrors(l.columns, l.out)
-		return l.used > process.given()
+		return l.used > process.conditioningValues()
 	}
-	if !l.fast.reset(process) {
+	if !l.stationary.reset(process) {
 		return false
 	}
-	if l.whole {
-		l.slow.reset(process, l.delta, l.fast.first)
-		l.logs, l.used = l.slow.predictionErrors(l.columns, l.out, l.states)
+	if l.undifferenced {
+		l.covariance.reset(process, l.delta, l.stationary.first)
+		l.logs, l.used = l.covariance.predictionErrors(l.columns, l.out, l.states)
 	} else {
-		l.logs = l.fast.predictionErrors(l.columns, l.out, l.states)
+		l.logs = l.stationary.predictionErrors(l.columns, l.out, l.states)
 	}
 	return true
 }

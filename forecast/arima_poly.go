@@ -194,8 +194,8 @@ func trimmed(coef []float64) []float64 {
 	return coef
 }
 
-// given returns the number of first values that the conditional errors take as given.
-func (a arma) given() int { return len(trimmed(a.phi)) }
+// conditioningValues returns the number of first values that the conditional errors depend on and do not predict.
+func (a arma) conditioningValues() int { return len(trimmed(a.phi)) }
 
 // term is a non-zero coefficient at its lag.
 type term struct {
@@ -222,7 +222,7 @@ func (a arma) terms() (ar, ma []term) {
 // given and the shocks before the first as 0 (Box and Jenkins).
 func (a arma) conditionalErrors(columns, out [][]float64) {
 	ar, ma := a.terms()
-	given := a.given()
+	given := a.conditioningValues()
 	for c, col := range columns {
 		e := out[c]
 		clear(e[:min(given, len(e))])

@@ -64,7 +64,7 @@ func (l *likelihood) startLags() []startLag {
 // residuals returns the differenced series without the part that constant and regressors explain by
 // ordinary least squares; nil where values are unknown.
 func (l *likelihood) residuals() []float64 {
-	if l.whole {
+	if l.undifferenced {
 		return nil
 	}
 	w := append([]float64(nil), l.columns[0]...)

@@ -101,8 +101,8 @@ func TestBacktestOfRareLoad(t *testing.T) {
 			return 0
 		})
 	}
-	r, err = compareAll(twoDays(3), append(Baselines(), MovingAverage(), Auto()), 6, 6, nil)
-	if err != nil || r.Windows != 144 || r.WithLoad != 48 {
+	r, err = compareAll(twoDays(3), append(Baselines(), MovingAverage(), Auto()), 6, 18, nil)
+	if err != nil || r.Windows != 48 || r.WithLoad != 16 {
 		t.Fatalf("two days: %v, %d of %d windows", err, r.WithLoad, r.Windows)
 	}
 	if auto, zero := *r.Rows[3].WAPE, *r.Rows[0].WAPE; auto > 0.2 || zero != 1 {

@@ -41,19 +41,22 @@ type bfgs struct {
 	n       int
 	x, grad []float64
 	value   float64
-	// inverse approximates the inverse of the second derivatives, by rows; fresh is set while it is
+	// inverse approximates the inverse of the second derivatives, by rows; isIdentity is set while it is
 	// the identity.
-	inverse []float64
-	fresh   bool
+	inverse    []float64
+	isIdentity bool
 
-	move, next, before, turned []float64
+	lastStep           []float64 // the last step of x
+	trial              []float64 // the next x to evaluate
+	lastGradient       []float64 // the gradient before the last step
+	inverseTimesChange []float64 // inverse times the change of the gradient
 }
 
 // minimise starts at x, where f is value, and returns the minimum found and its value.
 func minimise(f func(x []float64) float64, x []float64, value float64, a accuracy) (minimum []float64, at float64) {
 	n := len(x)
 	b := &bfgs{f: f, accuracy: a, n: n, x: append([]float64(nil), x...), value: value, inverse: make([]float64, n*n)}
-	for _, v := range []*[]float64{&b.grad, &b.move, &b.next, &b.before, &b.turned} {
+	for _, v := range []*[]float64{&b.grad, &b.lastStep, &b.trial, &b.lastGradient, &b.inverseTimesChange} {
 		*v = make([]float64, n)
 	}
 	b.resetInverse()
@@ -71,21 +74,21 @@ func (b *bfgs) resetInverse() {
 	for i := range b.n {
 		b.inverse[i*b.n+i] = 1
 	}
-	b.fresh = true
+	b.isIdentity = true
 }
 
 // setGradient sets grad at x.
 func (b *bfgs) setGradient() {
-	copy(b.next, b.x)
+	copy(b.trial, b.x)
 	for i, v := range b.x {
-		b.next[i] = v + b.step
-		up := b.f(b.next)
+		b.trial[i] = v + b.step
+		up := b.f(b.trial)
 		down, offset := b.value, b.step
 		if b.central {
-			b.next[i] = v - b.step
-			down, offset = b.f(b.next), 2*b.step
+			b.trial[i] = v - b.step
+			down, offset = b.f(b.trial), 2*b.step
 		}
-		b.next[i] = v
+		b.trial[i] = v
 		b.grad[i] = (up - down) / offset
 	}
 }
@@ -94,7 +97,7 @@ func (b *bfgs) setGradient() {
 func (b *bfgs) iterate() bool {
 	downhill := b.direction()
 	if downhill >= 0 {
-		if b.fresh {
+		if b.isIdentity {
 			return false
 		}
 		b.resetInverse()
@@ -102,7 +105,7 @@ func (b *bfgs) iterate() bool {
 	}
 	value, ok := b.lineSearch(downhill)
 	if !ok {
-		if b.fresh {
+		if b.isIdentity {
 			return false
 		}
 		b.resetInverse()
@@ -110,14 +113,14 @@ func (b *bfgs) iterate() bool {
 	}
 	gained := b.value - value
 	b.value = value
-	for i, v := range b.next {
-		b.move[i] = v - b.x[i]
+	for i, v := range b.trial {
+		b.lastStep[i] = v - b.x[i]
 		b.x[i] = v
 	}
 	if gained < b.change {
 		return false
 	}
-	copy(b.before, b.grad)
+	copy(b.lastGradient, b.grad)
 	b.setGradient()
 	var largest float64
 	for _, g := range b.grad {
@@ -133,8 +136,8 @@ func (b *bfgs) iterate() bool {
 // direction sets move and returns the slope along it.
 func (b *bfgs) direction() (downhill float64) {
 	for i := range b.n {
-		b.move[i] = -dot(b.inverse[i*b.n:(i+1)*b.n], b.grad)
-		downhill += b.move[i] * b.grad[i]
+		b.lastStep[i] = -dot(b.inverse[i*b.n:(i+1)*b.n], b.grad)
+		downhill += b.lastStep[i] * b.grad[i]
 	}
 	return downhill
 }
@@ -143,15 +146,15 @@ func (b *bfgs) direction() (downhill float64) {
 // is false when no step suffices.
 func (b *bfgs) lineSearch(downhill float64) (value float64, ok bool) {
 	var largest float64
-	for _, m := range b.move {
+	for _, m := range b.lastStep {
 		largest = max(largest, math.Abs(m))
 	}
 	length := min(1, maxStepLength/largest)
 	for largest*length > minStepLength {
-		for i, m := range b.move {
-			b.next[i] = b.x[i] + length*m
+		for i, m := range b.lastStep {
+			b.trial[i] = b.x[i] + length*m
 		}
-		value = b.f(b.next)
+		value = b.f(b.trial)
 		if value <= b.value+minDecrease*length*downhill {
 			return value, true
 		}
@@ -162,25 +165,25 @@ func (b *bfgs) lineSearch(downhill float64) (value float64, ok bool) {
 
 // updateInverse updates inverse with the change of the slope in the last step.
 func (b *bfgs) updateInverse() {
-	n, change := b.n, b.before
+	n, change := b.n, b.lastGradient
 	for i := range change {
 		change[i] = b.grad[i] - change[i]
 	}
-	along := dot(b.move, change)
+	along := dot(b.lastStep, change)
 	if along <= 0 {
 		b.resetInverse()
 		return
 	}
 	var across float64
 	for i := range n {
-		b.turned[i] = dot(b.inverse[i*n:(i+1)*n], change)
-		across += b.turned[i] * change[i]
+		b.inverseTimesChange[i] = dot(b.inverse[i*n:(i+1)*n], change)
+		across += b.inverseTimesChange[i] * change[i]
 	}
 	scale := 1 + across/along
 	for i := range n {
 		for j := range n {
-			b.inverse[i*n+j] += (scale*b.move[i]*b.move[j] - b.move[i]*b.turned[j] - b.turned[i]*b.move[j]) / along
+			b.inverse[i*n+j] += (scale*b.lastStep[i]*b.lastStep[j] - b.lastStep[i]*b.inverseTimesChange[j] - b.inverseTimesChange[i]*b.lastStep[j]) / along
 		}
 	}
-	b.fresh = false
+	b.isIdentity = false
 }

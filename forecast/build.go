@@ -79,6 +79,7 @@ func BuildSeries(samples []Sample, o BuildOptions) ([]KeyedSeries, BuildReport, 
 	return out, b.report, nil
 }
 
+// builder converts samples to the series of BuildSeries.
 type builder struct {
 	BuildOptions
 	step        int64 // seconds
@@ -171,7 +172,7 @@ func (b *builder) fill(samples []Sample) []KeyedSeries {
 		if math.IsNaN(values[at]) {
 			values[at] = 0
 		}
-		values[at] += b.Unit.join(samples[from:to])
+		values[at] += b.Unit.combine(samples[from:to])
 		from = to
 	}
 	if !b.MissingIsUnknown {

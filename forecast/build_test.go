@@ -46,10 +46,10 @@ func TestBuild(t *testing.T) {
 		t.Errorf("got\n%swant\n%s", describe(got), want)
 	}
 	notes := strings.Join(report.Notes(), "\n")
-	wantNotes := `1 duplicate sample, first of us m IW-F at 1970-01-01T01:40:00Z: the last one is used
-2 samples out of order, first of us m IW-F at 1970-01-01T01:41:00Z: sorted in
-1 sample is not a number, first of eu m IW-F at 1970-01-01T01:44:00Z: treated as unknown
-2 gaps, first of us m IW-F at 1970-01-01T01:42:00Z: 4 minutes in total are unknown`
+	wantNotes := `1 duplicate sample (first: us m IW-F at 1970-01-01T01:40:00Z): the last one is used
+2 samples out of order (first: us m IW-F at 1970-01-01T01:41:00Z): sorted
+1 sample is not a number (first: eu m IW-F at 1970-01-01T01:44:00Z): treated as unknown
+2 gaps (first: us m IW-F at 1970-01-01T01:42:00Z): 4 minutes in total are unknown`
 	if notes != wantNotes || report.Samples != len(samples) {
 		t.Errorf("of %d samples\n%s\nwant\n%s", report.Samples, notes, wantNotes)
 	}
@@ -241,8 +241,8 @@ func TestIncreases(t *testing.T) {
 	if want := "120:10 180:10 240:10 300:3 900:1 "; b.String() != want {
 		t.Errorf("got %s, want %s", &b, want)
 	}
-	want := "1 counter reset, first of us m IW-F at 1970-01-01T00:06:00Z: counting continues from zero\n" +
-		"1 long gap between counter readings, first of us m IW-F at 1970-01-01T00:06:00Z: the increase is ignored"
+	want := "1 counter reset (first: us m IW-F at 1970-01-01T00:06:00Z): counting continues from zero\n" +
+		"1 long gap between counter readings (first: us m IW-F at 1970-01-01T00:06:00Z): the increase is ignored"
 	if notes := strings.Join(report.Notes(), "\n"); notes != want {
 		t.Errorf("notes\n%s\nwant\n%s", notes, want)
 	}

@@ -12,7 +12,8 @@ const (
 	harPast = 14 * day
 	// harGroups is the maximum number of parts of a horizon with separate coefficients.
 	harGroups = 12
-	// harRidge shrinks coefficients to zero, that means to a constant level; in rows.
+	// harRidge is the weight, in rows, of the penalty that shrinks coefficients to zero: without them the
+	// forecast is a constant level.
 	harRidge = 3
 	// harFloor keeps logarithms of small loads finite: a share of the level.
 	harFloor = 0.01

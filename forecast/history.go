@@ -14,7 +14,7 @@ type TokenSeries struct {
 	Cached []float64
 }
 
-// History is the traffic of a service by minute: one Traffic for every region, model and tier, all
+// History is the traffic of a service by minute: one TokenSeries for every region, model and tier, all
 // of the same span.
 type History struct {
 	// First is the first minute since the Unix epoch, Minutes their number.
@@ -73,6 +73,17 @@ func (h *History) Before(minute int64) *History {
 	for i := range out.Series {
 		s := &out.Series[i]
 		s.Values, s.Cached = s.Values[:n], s.Cached[:n]
+	}
+	return out
+}
+
+// Since returns the history from the given minute on. The series share memory with h.
+func (h *History) Since(minute int64) *History {
+	skip := int(min(max(minute-h.First, 0), int64(h.Minutes)))
+	out := &History{First: h.First + int64(skip), Minutes: h.Minutes - skip, Series: slices.Clone(h.Series)}
+	for i := range out.Series {
+		s := &out.Series[i]
+		s.Start, s.Values, s.Cached = s.Start+int64(skip), s.Values[skip:], s.Cached[skip:]
 	}
 	return out
 }

@@ -20,6 +20,8 @@ const (
 	hmmRecent = 3
 	// hmmMemory is the history that determines the current state: the chain forgets sooner.
 	hmmMemory = 12 * time.Hour
+	// hmmIdle is the load, as a share of the history's mean, below which a block is idle.
+	hmmIdle = 0.01
 	// hmmFloor keeps logarithms finite: a share of the mean.
 	hmmFloor = 1e-3
 	// hmmMinDeviation is the minimum deviation of a state, in logarithms: a state of equal values
@@ -53,13 +55,13 @@ func (hmm) fit(s Series, horizon int) predictor {
 	plain := fitRegimes(s, size, false)
 	best := plain
 	if len(s.Values) >= 2*s.steps(day) {
-		around := fitRegimes(s, size, true)
-		if around.pastError(ahead) < plain.pastError(ahead) {
-			best = around
+		relative := fitRegimes(s, size, true)
+		if relative.pastError(ahead) < plain.pastError(ahead) {
+			best = relative
 		}
 	}
 	return func(s Series, horizon int) []float64 {
-		r := newRegimes(s, size, best.around, hmmMemory)
+		r := newRegimes(s, size, best.relative, hmmMemory)
 		r.chain, r.ratios = best.chain, best.ratios
 		return unblock(r.forecast(blocksOf(horizon, size)), size, horizon)
 	}
@@ -68,20 +70,22 @@ func (hmm) fit(s Series, horizon int) predictor {
 // regimes is a series prepared for a hidden Markov model.
 type regimes struct {
 	days
-	around bool // relative to the daily profile
-	first  int  // the first block that is used
-	base   []float64
-	logs   []float64 // log of the values relative to base
-	chain  chain
-	ratios []float64 // mean of value/base by state
+	relative bool // relative to the daily profile
+	first    int  // the first block that is used
+	loaded   days // without the blocks below hmmIdle
+	base     []float64
+	logs     []float64 // log of the values relative to base
+	chain    chain
+	ratios   []float64 // mean of value/base by state
 }
 
 // newRegimes prepares the last `past` of a series.
-func newRegimes(s Series, size int, around bool, past time.Duration) *regimes {
-	r := &regimes{days: newDays(s, size), around: around}
+func newRegimes(s Series, size int, relative bool, past time.Duration) *regimes {
+	r := &regimes{days: newDays(s, size), relative: relative}
 	n := len(r.values)
+	r.loaded = r.withoutIdle()
 	r.first = max(0, n-s.steps(past)/size)
-	if around {
+	if relative {
 		r.first = max(r.first, r.period)
 	}
 	r.base, r.logs = make([]float64, n), make([]float64, n)
@@ -92,17 +96,33 @@ func newRegimes(s Series, size int, around bool, past time.Duration) *regimes {
 	return r
 }
 
-// baseAt returns the reference of block t at an origin: the mean of the day before, or the daily
-// profile where it is above a hundredth of that mean.
+// withoutIdle returns the days with idle blocks unknown.
+func (d days) withoutIdle() days {
+	n := len(d.values)
+	idle := hmmIdle * d.mean(0, n, n)
+	out := d
+	out.values = slices.Clone(d.values)
+	for i, v := range out.values {
+		if v <= idle {
+			out.values[i] = math.NaN()
+		}
+	}
+	out.sum, out.count = prefixSums(out.values)
+	return out
+}
+
+// baseAt returns the reference of block t at an origin: the mean of the day before without its idle blocks, or the
+// daily profile where it is above a hundredth of that mean. With idle blocks, the reference would be near
+// zero in the first hours after an idle day, and the load a multiple of it that never recurs.
 func (r *regimes) baseAt(t, origin int) float64 {
-	all := r.mean(origin-r.period, origin, origin)
+	all := r.loaded.mean(origin-r.period, origin, origin)
 	if math.IsNaN(all) {
-		all = r.mean(0, len(r.values), len(r.values))
+		all = r.loaded.mean(0, len(r.values), len(r.values))
 	}
 	if !(all > 0) {
 		return 1
 	}
-	if !r.around {
+	if !r.relative {
 		return all
 	}
 	if m := r.at(t, origin); m > 0.01*all {
@@ -111,8 +131,8 @@ func (r *regimes) baseAt(t, origin int) float64 {
 	return 0.01 * all
 }
 
-func fitRegimes(s Series, size int, around bool) *regimes {
-	r := newRegimes(s, size, around, hmmPast)
+func fitRegimes(s Series, size int, relative bool) *regimes {
+	r := newRegimes(s, size, relative, hmmPast)
 	logs := r.logs[r.first:]
 	lowest := math.Inf(1)
 	have := float64(len(known(logs)))
@@ -199,7 +219,7 @@ func (r *regimes) forecastAt(p []float64, offset float64, origin, ahead int) []f
 		p = r.chain.stepState(p)
 		var stays float64
 		for i := range stay {
-			stay[i] *= r.chain.move[i][i]
+			stay[i] *= r.chain.transitions[i][i]
 			stays += stay[i]
 		}
 		out[h] = max(0, r.expected(p, origin+h, origin)+offset*stays)
@@ -227,10 +247,10 @@ func (r *regimes) pastError(ahead int) float64 {
 
 // chain is a hidden Markov chain with Gaussian emissions.
 type chain struct {
-	start     []float64
-	move      [][]float64
-	mean, dev []float64
-	logDev    []float64 // log(dev * sqrt(2 pi))
+	start       []float64
+	transitions [][]float64
+	mean, dev   []float64
+	logDev      []float64 // log(dev * sqrt(2 pi))
 }
 
 // fitChain runs Baum-Welch (Rabiner 1989, scaled) from k quantiles of x; NaN is unknown. The chain
@@ -267,7 +287,7 @@ func startChain(sorted []float64, k int) chain {
 			row[j] = 0.1 / float64(max(1, k-1))
 		}
 		row[i] = 0.9
-		c.move = append(c.move, row)
+		c.transitions = append(c.transitions, row)
 	}
 	return c
 }
@@ -297,7 +317,7 @@ func (c chain) density(v float64, out []float64) float64 {
 func (c chain) stepState(p []float64) []float64 {
 	out := make([]float64, len(p))
 	for i, q := range p {
-		for j, m := range c.move[i] {
+		for j, m := range c.transitions[i] {
 			out[j] += q * m
 		}
 	}
@@ -312,7 +332,7 @@ func (c chain) filter(x []float64, visit func(t int, p []float64)) []float64 {
 		if t > 0 {
 			clear(next)
 			for i, q := range p {
-				for j, m := range c.move[i] {
+				for j, m := range c.transitions[i] {
 					next[j] += q * m
 				}
 			}
@@ -403,7 +423,7 @@ func (c *chain) maximise(x, alpha, dens []float64) {
 		for i := range older {
 			older[i] = 0
 			for j := range beta {
-				w := c.move[i][j] * d[j] * beta[j]
+				w := c.transitions[i][j] * d[j] * beta[j]
 				older[i] += w
 				total += before[i] * w
 			}
@@ -411,7 +431,7 @@ func (c *chain) maximise(x, alpha, dens []float64) {
 		if total > 0 {
 			for i := range older {
 				for j := range beta {
-					moves[i*k+j] += before[i] * c.move[i][j] * d[j] * beta[j] / total
+					moves[i*k+j] += before[i] * c.transitions[i][j] * d[j] * beta[j] / total
 				}
 			}
 		}
@@ -438,7 +458,7 @@ func (c *chain) setParameters(moves, weight, sum, squares []float64) {
 			total += moves[i*k+j]
 		}
 		for j := range k {
-			c.move[i][j] = moves[i*k+j] / total
+			c.transitions[i][j] = moves[i*k+j] / total
 		}
 		if weight[i] < 1e-6 {
 			continue // the state is empty and stays unchanged

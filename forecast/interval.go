@@ -12,9 +12,9 @@ const (
 	// horizonBins is the number of parts of a horizon whose errors are learned separately, because
 	// errors grow with distance.
 	horizonBins = 6
-	// nearShare is the share of past errors that apply to a forecast: those at the most similar
+	// similarShare is the share of past errors that apply to a forecast: those at the most similar
 	// levels, because a quiet night is no evidence for noon.
-	nearShare = 0.4
+	similarShare = 0.4
 	// nearZero is the share of the mean below which a lower end is near zero.
 	nearZero = 0.1
 	// errorFade is the age at which an error has weight 1/e.
@@ -22,15 +22,19 @@ const (
 	// levelPast is the history whose mean is the level at an origin: a whole day, so that it
 	// changes between days and not within them.
 	levelPast = day
-	// nearSteps and nearPeaks are the minimum numbers of errors that apply, of steps and of peaks.
+	// minSimilarSteps and minSimilarPeaks are the minimum numbers of errors that apply, of steps and of peaks.
 	// A horizon has one peak.
-	nearSteps = 100
-	nearPeaks = 100
+	minSimilarSteps = 100
+	minSimilarPeaks = 100
 )
 
 // outcome is a past forecast of one value and the actual value. level is the mean of the day before
-// the forecast; weight fades with age.
-type outcome struct{ mean, actual, level, weight float64 }
+// the forecast; weight fades with age. Values of one period, which is as long as the horizon and has an
+// index from 0, may err together.
+type outcome struct {
+	mean, actual, level, weight float64
+	period                      int
+}
 
 // powers are the unit of errors: a power of the forecast (0 = absolute, 1 = relative) times one of
 // the level. A forecast alone cannot distinguish a quiet weekend, whose bursts are small, from a
@@ -45,15 +49,18 @@ var scales = []powers{{0, 0}, {0.5, 0}, {1, 0}, {0, 0.5}, {0.5, 0.5}}
 type calibration struct {
 	outcomes []outcome // by mean
 	byError  []scaledError
-	by       powers
+	unit     powers
 	floor    float64 // added to a mean and a level before scaling
-	near     int     // number of outcomes that apply
+	similar  int     // number of outcomes that apply
+	// correlation is the correlation of large errors of one period, from 0 for independent ones to 1.
+	correlation float64
+	periods     int // number of periods
 }
 
 // calibrate creates a calibration from past outcomes, oldest first; ok is false when there are too
 // few. The scale is the one whose intervals, learned from the older half, have the lowest interval
 // score (Gneiting and Raftery 2007, eq. 43) on the newer half.
-func calibrate(past []outcome, minNear int) (c calibration, ok bool) {
+func calibrate(past []outcome, minSimilar int) (c calibration, ok bool) {
 	if len(past) < minErrors {
 		return calibration{}, false
 	}
@@ -61,11 +68,13 @@ func calibrate(past []outcome, minNear int) (c calibration, ok bool) {
 	older := byMean(past[:half])
 	best, lowest := scales[0], math.Inf(1)
 	for _, p := range scales {
-		if score := newCalibration(older, p, minNear).score(past[half:]); score < lowest {
+		if score := newCalibration(older, p, minSimilar).score(past[half:]); score < lowest {
 			best, lowest = p, score
 		}
 	}
-	return newCalibration(byMean(past), best, minNear), true
+	c = newCalibration(byMean(past), best, minSimilar)
+	c.learnCorrelation()
+	return c, true
 }
 
 // byMean returns outcomes sorted by mean, the older of equal ones first.
@@ -86,14 +95,14 @@ func ascending(a, b float64) int {
 }
 
 // newCalibration scales outcomes, which must be sorted by mean, by powers.
-func newCalibration(sorted []outcome, p powers, minNear int) calibration {
-	c := calibration{outcomes: sorted, by: p}
+func newCalibration(sorted []outcome, p powers, minSimilar int) calibration {
+	c := calibration{outcomes: sorted, unit: p}
 	var sum float64
 	for _, o := range sorted {
 		sum += o.actual
 	}
 	c.floor = 0.01 * sum / float64(max(1, len(sorted)))
-	c.near = max(minNear, int(nearShare*float64(len(sorted))))
+	c.similar = max(minSimilar, int(similarShare*float64(len(sorted))))
 	c.byError = make([]scaledError, len(sorted))
 	for i, o := range sorted {
 		c.byError[i] = scaledError{(o.actual - o.mean) / c.scale(o.mean, o.level), i}
@@ -111,7 +120,7 @@ type scaledError struct {
 
 // scale returns the unit of an error of a forecast.
 func (c calibration) scale(mean, level float64) float64 {
-	if s := power(mean+c.floor, c.by.mean) * power(level+c.floor, c.by.level); s > 0 {
+	if s := power(mean+c.floor, c.unit.mean) * power(level+c.floor, c.unit.level); s > 0 {
 		return s
 	}
 	return 1
@@ -132,27 +141,35 @@ func power(x, exponent float64) float64 {
 
 // errors returns the scaled errors of the outcomes whose means are nearest to mean.
 func (c calibration) errors(mean float64) errorSample {
-	from, to := nearest(c.outcomes, mean, c.near)
+	from, to := nearest(c.outcomes, mean, c.similar)
 	out := errorSample{values: make([]weighted, 0, to-from)}
 	var sum, squares float64
+	together := make([]float64, c.periods) // the weights of each period
 	for _, e := range c.byError {
 		if e.outcome < from || e.outcome >= to {
 			continue
 		}
-		w := c.outcomes[e.outcome].weight
-		out.values = append(out.values, weighted{e.value, w})
-		sum += w
-		squares += w * w
+		o := c.outcomes[e.outcome]
+		out.values = append(out.values, weighted{e.value, o.weight})
+		sum += o.weight
+		squares += o.weight * o.weight
+		if c.periods > 0 {
+			together[o.period] += o.weight
+		}
 	}
 	for i := range out.values {
 		out.values[i].weight /= sum
 	}
-	out.count = sum * sum / squares
+	variance := (1 - c.correlation) * squares
+	for _, w := range together {
+		variance += c.correlation * w * w
+	}
+	out.count = sum * sum / variance
 	return out
 }
 
 // errorSample is past errors, sorted, with weights that sum to 1; it is equivalent to count equally
-// weighted ones.
+// weighted, independent ones (Kish 1965: a sample of clusters).
 type errorSample struct {
 	values []weighted
 	count  float64
@@ -214,7 +231,7 @@ func (c calibration) interval(mean, level float64) (lo, hi float64) {
 
 // below returns the share of outcomes of similar forecasts under a value.
 func (c calibration) below(mean, value float64) float64 {
-	from, to := nearest(c.outcomes, mean, c.near)
+	from, to := nearest(c.outcomes, mean, c.similar)
 	var under, all float64
 	for _, o := range c.outcomes[from:to] {
 		all += o.weight
@@ -226,7 +243,7 @@ func (c calibration) below(mean, value float64) float64 {
 }
 
 // score returns the mean interval score on outcomes, at only a few levels of forecast.
-func (c calibration) score(fresh []outcome) float64 {
+func (c calibration) score(newer []outcome) float64 {
 	if len(c.outcomes) == 0 {
 		return 0
 	}
@@ -240,7 +257,7 @@ func (c calibration) score(fresh []outcome) float64 {
 		cuts[i], errs[i] = m, ends{e.quantile(0.05), e.quantile(0.95)}
 	}
 	var sum float64
-	for _, o := range fresh {
+	for _, o := range newer {
 		i := 0
 		for i+1 < levels && o.mean-cuts[i] > cuts[i+1]-o.mean {
 			i++
@@ -249,7 +266,7 @@ func (c calibration) score(fresh []outcome) float64 {
 		lo, hi := o.mean+s*errs[i].lo, o.mean+s*errs[i].hi
 		sum += hi - lo + 20*max(0, lo-o.actual) + 20*max(0, o.actual-hi)
 	}
-	return sum / float64(max(1, len(fresh)))
+	return sum / float64(max(1, len(newer)))
 }
 
 // outcomes returns the outcomes of a track's forecasts in one bin of the horizon.
@@ -261,7 +278,7 @@ func (t pastTrack) outcomes(s Series, levels []float64, horizon, bin int) []outc
 		weight := t.weight(i, s)
 		for h := from; h < min(to, len(actual)); h++ {
 			if v := actual[h]; !math.IsNaN(v) {
-				out = append(out, outcome{t.means[i][h], v, levels[o-t.late], weight})
+				out = append(out, outcome{t.means[i][h], v, levels[o-t.late], weight, (o + h - t.origins[0]) / horizon})
 			}
 		}
 	}
@@ -305,7 +322,7 @@ func (f *Forecast) learnIntervals(t pastTrack, s Series, ends func(h int) (lo, h
 		if from == to {
 			continue // a horizon shorter than horizonBins has empty parts
 		}
-		c, ok := calibrate(t.outcomes(s, levels, horizon, bin), nearSteps)
+		c, ok := calibrate(t.outcomes(s, levels, horizon, bin), minSimilarSteps)
 		short = short || !ok
 		for h := from; h < to; h++ {
 			if ok {
@@ -319,7 +336,7 @@ func (f *Forecast) learnIntervals(t pastTrack, s Series, ends func(h int) (lo, h
 		f.Assumed = append(f.Assumed, "insufficient forecast history for a prediction interval: using "+description)
 	}
 	f.learnPeak(t, s, levels)
-	f.rememberPast(t, s, levels)
+	f.recordPast(t, s, levels)
 }
 
 // learnIntervalsOrSpread is learnIntervals with the spread of the last values where the interval cannot be learned.

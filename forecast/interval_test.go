@@ -16,7 +16,7 @@ func outcomesOf(n int, r *rand.Rand, spread func(mean float64) float64) []outcom
 	out := make([]outcome, n)
 	for i := range out {
 		m := 10 + 990*r.Float64()
-		out[i] = outcome{m, max(0, m+spread(m)*r.NormFloat64()), 500, 1}
+		out[i] = outcome{m, max(0, m+spread(m)*r.NormFloat64()), 500, 1, i}
 	}
 	return out
 }
@@ -30,7 +30,7 @@ func TestIntervalsCover(t *testing.T) {
 		"roots":    func(m float64) float64 { return 2 * math.Sqrt(m) },
 	} {
 		r := rand.New(rand.NewPCG(1, 5))
-		c, ok := calibrate(outcomesOf(2000, r, spread), nearSteps)
+		c, ok := calibrate(outcomesOf(2000, r, spread), minSimilarSteps)
 		if !ok {
 			t.Fatal("2000 outcomes are too few")
 		}
@@ -57,15 +57,17 @@ func TestIntervalsCover(t *testing.T) {
 // on busy days, although the forecasts are the same.
 func TestIntervalsNarrowOnQuietDays(t *testing.T) {
 	r := rand.New(rand.NewPCG(3, 5))
+	draws := 0
 	draw := func(level float64) outcome {
+		draws++
 		m := 400 + 200*r.Float64()
-		return outcome{m, max(0, m+2*math.Sqrt(level)*r.NormFloat64()), level, 1}
+		return outcome{m, max(0, m+2*math.Sqrt(level)*r.NormFloat64()), level, 1, draws}
 	}
 	var past []outcome
 	for i := range 4000 {
 		past = append(past, draw([]float64{100, 2500}[i/100%2]))
 	}
-	c, _ := calibrate(past, nearSteps)
+	c, _ := calibrate(past, minSimilarSteps)
 	for _, level := range []float64{100, 2500} {
 		var in float64
 		for range 2000 {
@@ -116,13 +118,13 @@ func TestIntervalsForgetOldErrors(t *testing.T) {
 		if i >= 500 {
 			noise = 1
 		}
-		past = append(past, outcome{500 + r.Float64(), 500 + noise*r.NormFloat64(), 500, math.Exp(float64(i-1000) / 100)})
+		past = append(past, outcome{500 + r.Float64(), 500 + noise*r.NormFloat64(), 500, math.Exp(float64(i-1000) / 100), i})
 	}
-	c, _ := calibrate(past, nearSteps)
+	c, _ := calibrate(past, minSimilarSteps)
 	if lo, hi := c.interval(500, 500); hi-lo > 20 {
 		t.Errorf("the past is over, yet %g to %g", lo, hi)
 	}
-	if _, ok := calibrate(past[:minErrors-1], nearSteps); ok {
+	if _, ok := calibrate(past[:minErrors-1], minSimilarSteps); ok {
 		t.Error("too few outcomes make an interval")
 	}
 }

@@ -232,7 +232,7 @@ func (k *stationaryFilter) predictionErrors(columns, out, states [][]float64) (l
 	root := 1 / math.Sqrt(k.variance)
 	logs += float64(n-t) * math.Log(k.variance)
 	for c, col := range columns {
-		k.filterRest(states[c], col[t:], out[c][t:], root)
+		k.filterConverged(states[c], col[t:], out[c][t:], root)
 	}
 	return logs
 }
@@ -250,8 +250,8 @@ func (k *stationaryFilter) stepFilter(state []float64, value float64) float64 {
 	return e
 }
 
-// filterRest is step for the remaining values of a column once the gain has converged.
-func (k *stationaryFilter) filterRest(state, values, out []float64, root float64) {
+// filterConverged does what stepFilter does, for the remaining values of a column once the gain has converged.
+func (k *stationaryFilter) filterConverged(state, values, out []float64, root float64) {
 	switch len(state) {
 	case 1:
 		a, p0, g0 := state[0], k.phi[0], k.gain[0]

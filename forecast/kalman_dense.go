@@ -24,9 +24,9 @@ type covarianceFilter struct {
 	variance  float64
 	gain      []float64
 	cov, work []float64 // covariance of the predicted state, by rows
-	// quiet is the number of successive known values for which the variance has not changed: beyond
+	// unchangedSteps is the number of successive known values for which the variance has not changed: beyond
 	// the number of states the whole covariance is constant.
-	quiet int
+	unchangedSteps int
 }
 
 // reset prepares the filter for a process before its first value. first is the stationary
@@ -42,7 +42,7 @@ func (k *covarianceFilter) reset(a arma, delta, first []float64) {
 	for i := r; i < k.m; i++ {
 		k.cov[i*k.m+i] = diffuse
 	}
-	k.quiet = 0
+	k.unchangedSteps = 0
 	k.setGain()
 }
 
@@ -162,8 +162,8 @@ func (k *covarianceFilter) expected(state []float64) float64 {
 	return v
 }
 
-// predictionErrors filters each column like stationary.errors. Where the first column is unknown, or a value
-// only resolves the start, the error is 0 and does not count; used is the number that count.
+// predictionErrors filters each column like stationaryFilter.predictionErrors. Where the first column is unknown, or
+// a value only determines the initial state, the error is 0 and does not count; used is the number that count.
 func (k *covarianceFilter) predictionErrors(columns, out, states [][]float64) (logs float64, used int) {
 	for _, s := range states {
 		clear(s)
@@ -200,18 +200,18 @@ func (k *covarianceFilter) predictionErrors(columns, out, states [][]float64) (l
 // updateByValue updates the covariance by a value, known or not.
 func (k *covarianceFilter) updateByValue(known bool) {
 	if !known {
-		k.quiet = 0
+		k.unchangedSteps = 0
 		k.predictCovariance()
 		return
 	}
-	if k.quiet > k.m {
+	if k.unchangedSteps > k.m {
 		return
 	}
 	before := k.variance
 	k.updateCovariance()
 	k.predictCovariance()
-	k.quiet++
+	k.unchangedSteps++
 	if math.Abs(k.variance-before) > convergedChange*before {
-		k.quiet = 0
+		k.unchangedSteps = 0
 	}
 }

@@ -138,7 +138,7 @@ func TestHMMFindsStates(t *testing.T) {
 	if math.Abs(c.mean[0]) > 0.1 || math.Abs(c.mean[1]-3) > 0.1 || math.Abs(c.dev[0]-0.5) > 0.05 {
 		t.Errorf("means %v, deviations %v", c.mean, c.dev)
 	}
-	if stay := c.move[0][0]; math.Abs(stay-0.95) > 0.02 {
+	if stay := c.transitions[0][0]; math.Abs(stay-0.95) > 0.02 {
 		t.Errorf("stays with %g, want 0.95", stay)
 	}
 	if _, one := fitChain(x, 1); one > likelihood {

@@ -23,11 +23,11 @@ func (f Forecast) ExpectedPeak() (mean, hi float64) {
 	return mean, hi
 }
 
-// PeakLevels are the names that At accepts.
-var PeakLevels = []string{"p50", "p90", "p95", "p99", "expected"}
+// PeakQuantiles are the names that At accepts.
+var PeakQuantiles = []string{"p50", "p90", "p95", "p99", "expected"}
 
 // At returns the peak at a level: expected for the mean, or a quantile; ok is false for a name that
-// is not in PeakLevels.
+// is not in PeakQuantiles.
 func (p Peaks) At(level string) (peak float64, ok bool) {
 	switch level {
 	case "expected":
@@ -48,7 +48,7 @@ func (p Peaks) At(level string) (peak float64, ok bool) {
 // means that were forecast. With too few it is derived from the intervals.
 func (f *Forecast) learnPeak(t pastTrack, s Series, levels []float64) {
 	top, _ := maxOf(f.Mean)
-	c, ok := calibrate(t.peaks(s, levels), nearPeaks)
+	c, ok := calibrate(t.peaks(s, levels), minSimilarPeaks)
 	if !ok {
 		lo, _ := maxOf(f.Lo90)
 		hi, _ := maxOf(f.Hi90)
@@ -78,7 +78,7 @@ func (t pastTrack) peaks(s Series, levels []float64) []outcome {
 		actual := window(s, o, len(t.means[i]))
 		if top, ok := maxOf(actual); ok && len(actual) == len(t.means[i]) {
 			expected, _ := maxOf(t.means[i])
-			out = append(out, outcome{expected, top, levels[o-t.late], t.weight(i, s)})
+			out = append(out, outcome{expected, top, levels[o-t.late], t.weight(i, s), i})
 		}
 	}
 	return out

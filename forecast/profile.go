@@ -40,7 +40,8 @@ type levelAdjustment struct {
 	additive bool    // shift by power times the difference instead
 }
 
-var follows = []levelAdjustment{
+// levelAdjustments are the rules to try; the one with the lowest past error is used.
+var levelAdjustments = []levelAdjustment{
 	{3, 0.8, false},
 	{3, 1, false},
 	{6, 1, false},
@@ -57,14 +58,14 @@ func (seasonalProfile) fit(s Series, horizon int) predictor {
 	d := newDays(s, size)
 	ahead := blocksOf(horizon, size)
 	best, lowest := 0, math.Inf(1)
-	for i, f := range follows {
+	for i, f := range levelAdjustments {
 		if e := d.pastError(f, ahead); e < lowest {
 			best, lowest = i, e
 		}
 	}
 	return func(s Series, horizon int) []float64 {
 		d := newDays(s, size)
-		return unblock(d.forecast(len(d.values), blocksOf(horizon, size), follows[best]), size, horizon)
+		return unblock(d.forecast(len(d.values), blocksOf(horizon, size), levelAdjustments[best]), size, horizon)
 	}
 }
 

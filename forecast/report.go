@@ -9,7 +9,7 @@ import (
 // SampleFlaw counts one kind of flaw in a history and records its first occurrence.
 type SampleFlaw struct {
 	Count int
-	// SeriesKey and At (seconds since the Unix epoch) are of the earliest occurrence.
+	// Key and At (seconds since the Unix epoch) are those of the earliest occurrence.
 	Key SeriesKey
 	At  int64
 }
@@ -34,7 +34,7 @@ func (f SampleFlaw) sentence(one, many, done string) string {
 	if f.Count > 1 {
 		one = many
 	}
-	return fmt.Sprintf("%d %s, first of %s at %s: %s", f.Count, one, f.Key, formatTime(f.At), done)
+	return fmt.Sprintf("%d %s (first: %s at %s): %s", f.Count, one, f.Key, formatTime(f.At), done)
 }
 
 // BuildReport lists the flaws of the samples that series were built from. Notes describes them and how
@@ -97,7 +97,7 @@ func (r BuildReport) Notes() []string {
 	var out []string
 	for _, n := range []string{
 		r.Duplicates.sentence("duplicate sample", "duplicate samples", "the last one is used"),
-		r.Late.sentence("sample out of order", "samples out of order", "sorted in"),
+		r.Late.sentence("sample out of order", "samples out of order", "sorted"),
 		r.NotNumbers.sentence("sample is not a number", "samples are not numbers", "treated as unknown"),
 		r.Resets.sentence("counter reset", "counter resets", "counting continues from zero"),
 		r.LongReadGaps.sentence("long gap between counter readings", "long gaps between counter readings", "the increase is ignored"),

@@ -34,8 +34,8 @@ func rollAny(f Forecaster, s Series, origins []int, horizon int) ([]Forecast, er
 
 // Parameters of past forecasts.
 const (
-	// errorLookback bounds the history that errors are learned from: a week contains every weekday
-	// and nothing of last season.
+	// errorLookback bounds the history that errors are learned from: a week contains every weekday,
+	// and errors of earlier weeks may be out of date.
 	errorLookback = 7 * 24 * time.Hour
 	// maxOrigins bounds the past forecasts: a week by the hour.
 	maxOrigins = 7 * 24

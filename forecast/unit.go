@@ -29,8 +29,8 @@ func (u Unit) PerSecond() string {
 	return "/s"
 }
 
-// join combines a source's samples within a step to one value.
-func (u Unit) join(samples []Sample) float64 {
+// combine combines a source's samples within a step to one value.
+func (u Unit) combine(samples []Sample) float64 {
 	var sum float64
 	for _, s := range samples {
 		sum += s.Value

@@ -20,13 +20,13 @@ var watchScales = []powers{{0, 0.5}, {0.5, 0.5}, {1, 0}}
 
 // pastForecast is a past forecast, the actual values, and the mean of the day before.
 type pastForecast struct {
-	means, came []float64
-	level       float64
+	means, actual []float64
+	level         float64
 }
 
-// rememberPast keeps the forecasts of a track whose whole horizon is complete, as a sample of usual
+// recordPast keeps the forecasts of a track whose whole horizon is complete, as a sample of usual
 // deviations. It copies values because a caller may change the series later.
-func (f *Forecast) rememberPast(t pastTrack, s Series, levels []float64) {
+func (f *Forecast) recordPast(t pastTrack, s Series, levels []float64) {
 	f.level = levels[len(s.Values)]
 	for i, o := range t.origins {
 		if actual := window(s, o, len(t.means[i])); len(actual) == len(t.means[i]) {
@@ -50,7 +50,7 @@ func (f Forecast) isUsual(s windowErrors, w int) bool {
 	floor := f.floor()
 	usual, highest := false, -1
 	for _, p := range watchScales {
-		c := calibration{by: p, floor: floor}
+		c := calibration{unit: p, floor: floor}
 		limit := c.limit(undisturbed)
 		reported := 0
 		for _, d := range disturbed {
@@ -70,7 +70,7 @@ func (f Forecast) isUsual(s windowErrors, w int) bool {
 func (f Forecast) floor() float64 {
 	var actual, known float64
 	for _, e := range f.earlier {
-		for _, v := range e.came {
+		for _, v := range e.actual {
 			if !math.IsNaN(v) {
 				actual, known = actual+v, known+1
 			}
@@ -91,8 +91,8 @@ func (s windowErrors) onSide(side, level float64) sidedWindow {
 func (f Forecast) windows(side float64, w int) [][]sidedWindow {
 	out := make([][]sidedWindow, len(f.earlier))
 	for i, e := range f.earlier {
-		for t := minKnownOf(w); t <= len(e.came); t++ {
-			if s := errorsOf(e.means, e.came, max(0, t-w), t, 1); s.known >= minKnownOf(w) {
+		for t := minKnownOf(w); t <= len(e.actual); t++ {
+			if s := errorsOf(e.means, e.actual, max(0, t-w), t, 1); s.known >= minKnownOf(w) {
 				out[i] = append(out[i], s.onSide(side, e.level))
 			}
 		}
@@ -104,8 +104,8 @@ func (f Forecast) windows(side float64, w int) [][]sidedWindow {
 func (f Forecast) disturbedWindows(side float64, w int, factors []float64) (out []sidedWindow) {
 	for _, e := range f.earlier {
 		for _, factor := range factors {
-			n := len(e.came)
-			if s := errorsOf(e.means, e.came, max(0, n-w), n, factor); s.known >= minKnownOf(w) {
+			n := len(e.actual)
+			if s := errorsOf(e.means, e.actual, max(0, n-w), n, factor); s.known >= minKnownOf(w) {
 				out = append(out, s.onSide(side, e.level))
 			}
 		}

@@ -117,6 +117,7 @@ func (n *node) askAll(t *testing.T, hc *http.Client, model string, clients, requ
 // One of three engines unloads an adapter while clients use it. No client receives an error, and the
 // engine receives at most the requests that were in flight: the first rejection is enough to know.
 func TestUnloadedAdapterCostsNoClientAnError(t *testing.T) {
+	t.Parallel()
 	n, engines := startAdapterEngines(t, []service.BalancerModel{{Name: "base", LoRA: []string{"sql"}}}, "sql")
 	hc := client(t)
 	const clients, requests = 8, 125
@@ -141,6 +142,7 @@ func TestUnloadedAdapterCostsNoClientAnError(t *testing.T) {
 // An adapter that is loaded at run time is usable within seconds, without a declaration. When all engines
 // have unloaded it, its clients receive 404 at once.
 func TestAdapterLoadedAtRunTime(t *testing.T) {
+	t.Parallel()
 	n, engines := startAdapterEngines(t, nil)
 	hc := client(t)
 	if a := ask(t, hc, n.public, "law"); a.status != http.StatusNotFound {

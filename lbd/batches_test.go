@@ -39,10 +39,10 @@ func batchStore(t *testing.T) *store.Server {
 
 // The official client runs a batch through its whole life; the requests are those of the key and tenant that created it.
 func TestOfficialClientRunsBatch(t *testing.T) {
-	t.Setenv("BATCH_KEYS", "sk-a name=ann tenant=acme\nsk-b name=bob tenant=other")
+	t.Parallel()
 	srv := batchStore(t)
 	cfg := batchConfig(t, "lb-us", srv.URL())
-	cfg.Balancer.Auth = &service.Auth{KeysFrom: "env:BATCH_KEYS"}
+	cfg.Balancer.Auth = &service.Auth{KeysFrom: keysFile(t, "sk-a name=ann tenant=acme\nsk-b name=bob tenant=other")}
 	n := start(t, cfg, Options{})
 	ready(t, n)
 	as := func(key string) openai.Client {

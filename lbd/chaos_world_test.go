@@ -111,7 +111,7 @@ func newWorld(t *testing.T, seed uint64) *world {
 			w.engines = append(w.engines, e)
 			r := service.ReplicaConfig{ID: e.id, URL: e.line.url(), Model: "llama", Kind: service.EngineSim, Region: region}
 			s.cfg.Replicas = append(s.cfg.Replicas, r)
-			control.Replicas = append(control.Replicas, service.ControlledReplica{ReplicaConfig: r, Home: s.cfg.ID})
+			control.Replicas = append(control.Replicas, service.ControlledReplica{ReplicaConfig: r, Primary: s.cfg.ID})
 		}
 		control.Balancers = append(control.Balancers, service.ControlledBalancer{ID: s.cfg.ID, Region: region, Admin: s.admin.url()})
 		w.slots = append(w.slots, s)
@@ -270,7 +270,7 @@ func (w *world) note(format string, args ...any) {
 	w.history = append(w.history, fmt.Sprintf(format, args...))
 }
 
-// client sends requests, each to its home balancer or, if that is dead, to the next one, until done
+// client sends requests, each to its own balancer or, if that is dead, to the next one, until done
 // ends.
 func (w *world) client(i int) {
 	random := rand.New(rand.NewPCG(w.seed, uint64(1000+i)))

@@ -142,7 +142,7 @@ func checkListeners(p *problems, cfg service.BalancerConfig, opts Options) {
 	}
 	if opts.AdminToken == "" && cfg.Identity == nil && admin.BeyondLoopback(cfg.Admin) {
 		p.addProblem("admin", fmt.Sprintf("%s is reachable from other machines, and no admin token is set", cfg.Admin),
-			"set SKYSERVE_ADMIN_TOKEN, configure an identity, or listen on 127.0.0.1")
+			"set SKYSERVE_ADMIN_TOKEN, set identity (a certificate of the service) in the file of --config, or listen on 127.0.0.1")
 	}
 }
 

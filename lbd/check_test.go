@@ -3,6 +3,7 @@ package lbd
 import (
 	"context"
 	"errors"
+	"os"
 	"path/filepath"
 	"reflect"
 	"strings"
@@ -233,6 +234,17 @@ func TestKeysFromEndlessFile(t *testing.T) {
 	if _, err := apiKeys(keysFrom("file:/nonexistent/keys")); err == nil || !strings.Contains(err.Error(), "no such file") {
 		t.Errorf("got %v", err)
 	}
+}
+
+// keysFile writes API keys to a file and returns it as a source of keys. Unlike a variable, tests that run at once can
+// have one each.
+func keysFile(t *testing.T, keys string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "keys")
+	if err := os.WriteFile(path, []byte(keys), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return "file:" + path
 }
 
 // keysFrom returns the configuration of a balancer with a source of keys.

@@ -26,6 +26,20 @@ func fullConfig() service.BalancerConfig {
 	}
 }
 
+// The configuration that packages install is valid and listens on loopback only: it has no keys. The test is here so
+// that the tests of packaging do not link a balancer.
+func TestPackagedConfiguration(t *testing.T) {
+	cfg, err := ReadConfig(filepath.Join("..", "internal", "packaging", "lb.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, address := range []string{cfg.Listen, cfg.Admin} {
+		if !strings.HasPrefix(address, "127.0.0.1:") {
+			t.Errorf("listens on %s without keys", address)
+		}
+	}
+}
+
 func TestReadConfig(t *testing.T) {
 	want := fullConfig()
 	for name, encode := range map[string]func(any) ([]byte, error){"yaml": yaml.Marshal, "json": json.Marshal} {

@@ -56,6 +56,7 @@ func list(t *testing.T, path string, lines ...string) {
 // Replicas are attached and removed as the file changes. A replica that is removed finishes its requests. A
 // broken file changes nothing and raises an alert with the line.
 func TestReplicasFile(t *testing.T) {
+	t.Parallel()
 	step := make(chan struct{})
 	first, second := wordByWord(t, "llama", step), newEngine(t, "llama", "")
 	path := filepath.Join(t.TempDir(), "replicas")
@@ -234,6 +235,7 @@ func TestReplicasOfDNSName(t *testing.T) {
 // A replica that is listed in two places is attached once, and an alert says so. When the other place drops
 // it, it stays.
 func TestReplicaListedTwice(t *testing.T) {
+	t.Parallel()
 	e := newEngine(t, "llama", "")
 	path := filepath.Join(t.TempDir(), "replicas")
 	list(t, path, e.URL)

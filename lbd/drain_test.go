@@ -13,6 +13,7 @@ import (
 // requests that peers still forward: under load no accepted request is lost.
 func TestShutdownUnderLoadLosesNothing(t *testing.T) {
 	testkit.Slow(t)
+	t.Parallel()
 	step := make(chan struct{})
 	held, busy := wordByWord(t, "llama", step), newEngine(t, "llama", "")
 	ending := start(t, config("lb-eu-0", "local/eu", service.ReplicaConfig{ID: "eu-0", URL: held.URL, Model: "llama"}), Options{DrainTimeout: testkit.Timeout})

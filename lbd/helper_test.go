@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"flag"
 	"fmt"
 	"io"
 	"log/slog"
@@ -22,6 +23,10 @@ import (
 )
 
 func TestMain(m *testing.M) {
+	// Tests of intervals and stores wait: more of them than processors run at once.
+	if err := flag.Set("test.parallel", "8"); err != nil {
+		panic(err)
+	}
 	goleak.VerifyTestMain(m, // goroutines that cannot be stopped: a test CA, a rate limit per account, for 5 s a lock file,
 		// and at times the file of a stream that a store of NATS makes while it is stopped (nats-server 2.15)
 		goleak.IgnoreAnyFunction("github.com/nats-io/nats-server/v2/server.(*fileStore).flushStreamStateLoop"),

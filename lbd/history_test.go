@@ -301,6 +301,7 @@ func TestUnreachableStoreDelaysNothing(t *testing.T) {
 
 // Several services may keep their state in one NATS cluster, and their balancers have the same ids.
 func TestServicesSharingAStoreAreIsolated(t *testing.T) {
+	t.Parallel()
 	srv, err := store.Serve(t.Context(), store.Options{Dir: t.TempDir(), Listen: "127.0.0.1:0", Token: "secret"})
 	if err != nil {
 		t.Fatal(err)

@@ -68,7 +68,7 @@ func TestConfiguredMemoryLimits(t *testing.T) {
 	sending.Wait()
 	n.quiet(t)
 	testkit.Eventually(t, "nothing is accounted for", func() bool { return strings.Contains(n.metrics(t), "skyserve_request_bytes 0\n") })
-	if text := n.metrics(t); !strings.Contains(text, `skyserve_memory_refused_total{bound="tenant"} 1`) || !strings.Contains(text, `skyserve_memory_refused_total{bound="requests"} 1`) {
+	if text := n.metrics(t); !strings.Contains(text, `skyserve_memory_refused_total{bound="tenant",limit="tenant"} 1`) || !strings.Contains(text, `skyserve_memory_refused_total{bound="requests",limit="requests"} 1`) {
 		t.Error("the metrics do not count the rejections")
 	}
 }

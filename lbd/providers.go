@@ -63,7 +63,7 @@ func checkProviders(p *problems, cfg service.BalancerConfig) {
 var fallbackCauses = map[string]string{
 	core.RejectNoReplica:        "no replica serves it",
 	core.RejectQueueFull:        "its queue is full",
-	core.RejectWaitExceeded:     "no replica had capacity in time",
+	core.RejectWaitExceeded:     "no replica was available in time",
 	core.RejectFailed:           "its replica failed",
 	core.RejectRetriesExhausted: "every attempt failed",
 	core.RejectRetryBudget:      "the retry budget is exhausted",

@@ -53,7 +53,7 @@ func (b *balancer) reload() (telemetry.Reload, error) {
 	}
 	b.metrics.reloads.WithLabelValues("applied").Inc()
 	b.recordReload(done)
-	b.log.Info("configuration reloaded", "changed", done.Changed, "needs_restart", done.Restart, "left_to_controller", done.NotApplied)
+	b.log.Info("configuration reloaded", "changed", done.Changed, "needs_restart", done.Restart, "not_applied", done.NotApplied)
 	return done, nil
 }
 

@@ -629,6 +629,7 @@ func TestClockYearsAheadDropsNoUsage(t *testing.T) {
 // exhausted at another balancer.
 func TestKeyLimitsEndToEnd(t *testing.T) {
 	testkit.Slow(t)
+	t.Parallel()
 	const model = "llama"
 	e := newEngine(t, model, "")
 	srv, err := store.Serve(t.Context(), store.Options{Dir: t.TempDir(), Listen: "127.0.0.1:0", Token: "secret"})
@@ -636,11 +637,11 @@ func TestKeyLimitsEndToEnd(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(srv.Close)
-	t.Setenv("LIMITED_KEYS", "sk-a name=acme\nsk-b name=small requests_per_day=1")
+	keys := keysFile(t, "sk-a name=acme\nsk-b name=small requests_per_day=1")
 	node := func(id string, replicas ...service.ReplicaConfig) *node {
 		cfg := config(id, "local/us", replicas...)
 		cfg.Models = []service.BalancerModel{{Name: model}}
-		cfg.Balancer.Auth = &service.Auth{KeysFrom: "env:LIMITED_KEYS", Limits: service.KeyLimits{RequestsPerMinute: 100_000}}
+		cfg.Balancer.Auth = &service.Auth{KeysFrom: keys, Limits: service.KeyLimits{RequestsPerMinute: 100_000}}
 		cfg.StoreURL, cfg.StoreToken = srv.URL(), "secret"
 		return start(t, cfg, Options{})
 	}

@@ -21,9 +21,9 @@ type annealing struct {
 	movable      []int     // blocks with more than one option
 	random       *rand.Rand
 	cost         float64
-	brokenRows   int // rows
+	brokenRows   int
 
-	best     []int // picks
+	best     []int // as optionIndex
 	bestCost float64
 }
 

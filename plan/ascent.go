@@ -65,24 +65,24 @@ func (a *ascent) runAscent(n int) {
 // stepAscent moves the prices. It returns false when the subgradient does not move them: the bound is
 // then at its maximum.
 func (a *ascent) stepAscent() bool {
-	var dot, norm, turn float64
+	var dot, norm, gradientNorm float64
 	for r, row := range a.c.rows {
 		g := a.current.use[r] - row.rhs
 		if g < 0 && a.current.y[r] <= 0 {
 			continue
 		}
-		turn += g * g
+		gradientNorm += g * g
 		dot += g * a.direction[r]
 		norm += a.direction[r] * a.direction[r]
 	}
-	if turn == 0 {
+	if gradientNorm == 0 {
 		return false
 	}
 	beta := 0.0
 	if dot < 0 {
 		beta = -1.5 * dot / norm
 	} else if norm > 0 {
-		beta = 0.3 * math.Sqrt(turn/norm)
+		beta = 0.3 * math.Sqrt(gradientNorm/norm)
 	}
 	norm = 0
 	for r, row := range a.c.rows {
@@ -113,9 +113,8 @@ const (
 	bisections      = 50 // steps for each row: prices are then exact but for rounding
 )
 
-// bisectPrices raises the bound further, row by row: the bound is concave in the price of a row. Steps of
-// an ascent end near its maximum, which proves an optimum only where a replica is more than a millionth of
-// the cost.
+// bisectPrices raises the bound further, row by row: the bound is concave in the price of a row. An ascent ends near
+// the maximum of the bound. That proves an optimum only if one replica costs more than a millionth of the total.
 func (c *integerProgram) bisectPrices(best *point) {
 	if len(c.rows) > maxBisectedRows || c.best == nil { // without counts, the effort is needed to find some
 		return

@@ -27,10 +27,22 @@ type TargetCounts struct {
 	Counts [][][]int
 }
 
+// The rules that are compared: the sources of target counts.
+const (
+	RulePredictive = "predictive" // the strategy predictive, which follows the load between plans
+	RuleHourly     = "hourly"     // the counts of each plan, kept until the next one
+	RuleConstant   = "constant"   // LoadTrace.ConstantCounts
+	RuleThreshold  = "threshold"  // LoadTrace.ThresholdCounts
+	RuleActual     = "actual"     // the actual counts of the history, if known
+)
+
+// formerRules are the former names of rules, in the former key of RuleOutcome.Name.
+var formerRules = map[string]string{RulePredictive: "plan", RuleThreshold: "reactive", RuleActual: "real"}
+
 // RuleOutcome is the cost and overload of replaying one rule's target counts over a past load.
 type RuleOutcome struct {
-	// Strategy is the source of the target counts: plan, hourly, constant, reactive or real.
-	Strategy string `json:"rule"`
+	// Name is the rule, one of the Rule constants.
+	Name string `json:"name"`
 	// CostUSD is the billed price of all replicas, from launch to stop.
 	CostUSD      float64 `json:"cost_usd"`
 	ReplicaHours float64 `json:"replica_hours"`
@@ -39,23 +51,32 @@ type RuleOutcome struct {
 	// OverloadMinutes counts the minutes in which a model's load over all regions was above the
 	// capacity of its ready replicas. OverloadTokens is the number of prompt tokens above it,
 	// OverloadShare their share of all.
-	OverloadMinutes int      `json:"minutes_above"`
-	OverloadTokens  float64  `json:"tokens_above"`
-	OverloadShare   *float64 `json:"share_above"`
+	OverloadMinutes int      `json:"overload_minutes"`
+	OverloadTokens  float64  `json:"overload_tokens"`
+	OverloadShare   *float64 `json:"overload_share"`
 	// ForwardedTokens is the number of prompt tokens served by other regions than their own.
-	ForwardedTokens float64 `json:"tokens_sent"`
+	ForwardedTokens float64 `json:"forwarded_tokens"`
 	// Started and Stopped count replicas.
 	Started int `json:"started"`
 	Stopped int `json:"stopped"`
 }
 
-// MarshalJSON adds the former key of MaxReplicas.
+// MarshalJSON adds the former keys, and the former name of the rule.
 func (o RuleOutcome) MarshalJSON() ([]byte, error) {
 	type plain RuleOutcome
+	rule := o.Name
+	if former, ok := formerRules[rule]; ok {
+		rule = former
+	}
 	return json.Marshal(struct {
 		plain
-		OldMaxReplicas int `json:"most_replicas"`
-	}{plain(o), o.MaxReplicas})
+		OldRule            string   `json:"rule"`
+		OldMaxReplicas     int      `json:"most_replicas"`
+		OldOverloadMinutes int      `json:"minutes_above"`
+		OldOverloadTokens  float64  `json:"tokens_above"`
+		OldOverloadShare   *float64 `json:"share_above"`
+		OldForwardedTokens float64  `json:"tokens_sent"`
+	}{plain(o), rule, o.MaxReplicas, o.OverloadMinutes, o.OverloadTokens, o.OverloadShare, o.ForwardedTokens})
 }
 
 // minutes returns the length of the trace.
@@ -138,7 +159,7 @@ type replay struct {
 }
 
 func newReplay(p *LoadTrace, rule string, want [][][]int) *replay {
-	rp := &replay{LoadTrace: p, out: RuleOutcome{Strategy: rule}, groups: make([][][]groupState, len(want))}
+	rp := &replay{LoadTrace: p, out: RuleOutcome{Name: rule}, groups: make([][][]groupState, len(want))}
 	for i := range want {
 		rp.groups[i] = make([][]groupState, len(want[i]))
 		for j := range want[i] {

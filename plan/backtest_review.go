@@ -116,7 +116,13 @@ func (b *Backtester) Report() (*Backtest, error) {
 	rules := []struct {
 		name    string
 		targets []TargetCounts
-	}{{"plan", b.trackedTargets(past)}, {"hourly", targets}, {"constant", []TargetCounts{{Counts: past.ConstantCounts()}}}, {"reactive", past.Reactive()}, {"real", b.actualCounts(first)}}
+	}{
+		{RulePredictive, b.trackedTargets(past)},
+		{RuleHourly, targets},
+		{RuleConstant, []TargetCounts{{Counts: past.ConstantCounts()}}},
+		{RuleThreshold, past.ThresholdCounts()},
+		{RuleActual, b.actualCounts(first)},
+	}
 	for _, rule := range rules {
 		if len(rule.targets) == 0 {
 			continue

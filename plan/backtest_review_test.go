@@ -66,9 +66,9 @@ func TestBacktestFollowsPlans(t *testing.T) {
 	b := backtested(t, h, BacktestOptions{From: from, ActualCounts: []ReplicaCountAt{{At: from.Add(-time.Hour), ReplicaCount: standing(7, 7)[0]}, {At: from.Add(-time.Hour), ReplicaCount: standing(7, 7)[1]}}})
 	var names []string
 	for _, f := range b.Rules {
-		names = append(names, f.Strategy)
+		names = append(names, f.Name)
 	}
-	if !slices.Equal(names, []string{"plan", "hourly", "constant", "reactive", "real"}) || len(b.Reviews) != 36 || b.Every != "1h" {
+	if !slices.Equal(names, []string{"predictive", "hourly", "constant", "threshold", "actual"}) || len(b.Reviews) != 36 || b.Every != "1h" {
 		t.Fatalf("%v, %d reviews every %s", names, len(b.Reviews), b.Every)
 	}
 	planned, constant, actual := b.Rules[1], b.Rules[2], b.Rules[4]
@@ -79,7 +79,7 @@ func TestBacktestFollowsPlans(t *testing.T) {
 		t.Errorf("%s %v", data, err)
 	}
 	var table strings.Builder
-	if err := b.WriteTable(&table); err != nil || !strings.Contains(table.String(), "\nreal ") || !strings.Contains(table.String(), "a plan every 1h with a horizon of 1h, forecast by seasonal-naive") {
+	if err := b.WriteTable(&table); err != nil || !strings.Contains(table.String(), "\nactual ") || !strings.Contains(table.String(), "a plan every 1h with a horizon of 1h, forecast by seasonal-naive") {
 		t.Errorf("%s %v", table.String(), err)
 	}
 }

@@ -2,14 +2,14 @@ package plan
 
 import "math"
 
-// The reactive rule scales out above a share of the current capacity, by up to reactivePerMinute
+// The threshold rule scales out above a share of the current capacity, by up to thresholdPerMinute
 // replicas a minute: one after each cooldown of 15 seconds (SageServe 7.1). Below a lower share it
-// scales in by one replica a minute. The strategy of the same name (strategy_reactive.go) instead
-// decides by memory utilisation, which past load does not contain.
+// scales in by one replica a minute. The strategy reactive (strategy_reactive.go) has the same thresholds for
+// memory utilisation, which past load does not contain.
 const (
-	reactiveOut       = 0.7
-	reactiveIn        = 0.3
-	reactivePerMinute = 4
+	scaleOutThreshold  = 0.7
+	scaleInThreshold   = 0.3
+	thresholdPerMinute = 4
 )
 
 // ConstantCounts returns counts sized for the peak of every model in every region over the whole
@@ -30,15 +30,15 @@ func (p *LoadTrace) ConstantCounts() [][][]int {
 	return x
 }
 
-// Reactive returns the target counts of a rule without a forecast. Every minute it compares the
+// ThresholdCounts returns the target counts of a rule without a forecast. Every minute it compares the
 // load of the previous minute with the capacity of all replicas, starting ones included. It starts
-// replicas above 70 % of it and stops one below 30 %, within min and max. This is not the strategy
-// reactive, which decides by memory utilisation.
-func (p *LoadTrace) Reactive() []TargetCounts {
+// replicas above 70 % of it and stops one below 30 %, within min and max. The strategy
+// reactive decides by memory utilisation instead.
+func (p *LoadTrace) ThresholdCounts() []TargetCounts {
 	x := zeroCounts(p.Problem)
 	for i := range x {
 		for j := range x[i] {
-			p.addReplicas(x, i, j, knownAt(p.Load[i][j], 0)/reactiveOut, limitOr(p.Problem.Max, i, j, unlimited))
+			p.addReplicas(x, i, j, knownAt(p.Load[i][j], 0)/scaleOutThreshold, limitOr(p.Problem.Max, i, j, unlimited))
 		}
 	}
 	targets := []TargetCounts{{0, cloneCounts(x)}}
@@ -47,7 +47,7 @@ func (p *LoadTrace) Reactive() []TargetCounts {
 		for i := range x {
 			for j := range x[i] {
 				if v := p.Load[i][j][m-1]; !math.IsNaN(v) {
-					changed = p.scaleReactively(x, i, j, v) || changed
+					changed = p.scaleByThreshold(x, i, j, v) || changed
 				}
 			}
 		}
@@ -66,24 +66,24 @@ func knownAt(values []float64, at int) float64 {
 	return values[at]
 }
 
-// scaleReactively changes the counts of model i in region j for a load, and reports whether any changed.
-func (p *LoadTrace) scaleReactively(x [][][]int, i, j int, load float64) bool {
+// scaleByThreshold changes the counts of model i in region j for a load, and reports whether any changed.
+func (p *LoadTrace) scaleByThreshold(x [][][]int, i, j int, load float64) bool {
 	has := p.Problem.regionThroughput(x, i, j)
 	switch {
-	case load > reactiveOut*has:
+	case load > scaleOutThreshold*has:
 		changed := false
-		for range reactivePerMinute {
+		for range thresholdPerMinute {
 			k := p.cheapest(x, i, j)
-			if load <= reactiveOut*p.Problem.regionThroughput(x, i, j) || k < 0 || sumCounts(x[i][j]) >= limitOr(p.Problem.Max, i, j, unlimited) {
+			if load <= scaleOutThreshold*p.Problem.regionThroughput(x, i, j) || k < 0 || sumCounts(x[i][j]) >= limitOr(p.Problem.Max, i, j, unlimited) {
 				break
 			}
 			x[i][j][k]++
 			changed = true
 		}
 		return changed
-	case load < reactiveIn*has && sumCounts(x[i][j]) > limitOr(p.Problem.Min, i, j, 0):
+	case load < scaleInThreshold*has && sumCounts(x[i][j]) > limitOr(p.Problem.Min, i, j, 0):
 		k := p.mostExpensive(x, i, j)
-		if load > reactiveOut*(has-p.Problem.ReplicaTPS[i][k]) {
+		if load > scaleOutThreshold*(has-p.Problem.ReplicaTPS[i][k]) {
 			return false // it would be started again immediately
 		}
 		x[i][j][k]--

@@ -19,14 +19,14 @@ func (t *Backtest) WriteTable(w io.Writer) error {
 			share = fmt.Sprintf("%.3f%%", 100**f.OverloadShare)
 		}
 		rows = append(rows, []string{
-			f.Strategy, fmt.Sprintf("$%.2f", f.CostUSD), fmt.Sprintf("%.1f", f.ReplicaHours), strconv.Itoa(f.MaxReplicas), strconv.Itoa(f.OverloadMinutes),
+			f.Name, fmt.Sprintf("$%.2f", f.CostUSD), fmt.Sprintf("%.1f", f.ReplicaHours), strconv.Itoa(f.MaxReplicas), strconv.Itoa(f.OverloadMinutes),
 			formatRate(f.OverloadTokens), share, formatRate(f.ForwardedTokens), strconv.Itoa(f.Started), strconv.Itoa(f.Stopped),
 		})
 	}
 	writeAligned(&b, rows)
-	fmt.Fprintln(&b, "\nOverload: load above the capacity of the ready replicas of all regions. plan follows the load between plans, which set the minimum and how long")
-	fmt.Fprintln(&b, "replicas are kept after a peak; hourly keeps the planned counts until the next plan. The constant rule is sized with hindsight for each region's")
-	fmt.Fprintln(&b, "peak; the reactive rule starts replicas above 70 % of the current capacity and stops one below 30 %, each minute.")
+	fmt.Fprintln(&b, "\nOverload: load above the capacity of the ready replicas of all regions. The rule predictive follows the load; each plan sets its minimum and how")
+	fmt.Fprintln(&b, "long replicas are kept after a peak. hourly keeps the planned counts until the next plan. constant is sized with hindsight for each region's peak.")
+	fmt.Fprintln(&b, "threshold starts replicas above 70 % of the current capacity and stops one below 30 %, each minute.")
 	failed := 0
 	for _, s := range t.Reviews {
 		if s.Status == StatusInfeasible || s.Status == StatusUnknown {

@@ -36,7 +36,7 @@ func TestReplay(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		c.want.Strategy = "x"
+		c.want.Name = "x"
 		c.want.ReplicaHours, c.want.OverloadShare = f.ReplicaHours, f.OverloadShare
 		if math.Abs(f.CostUSD-c.want.CostUSD) > 1e-9 || math.Abs(6*f.ReplicaHours-f.CostUSD) > 1e-9 {
 			t.Errorf("%s: cost %g, want %g; %g replica-hours", name, f.CostUSD, c.want.CostUSD, f.ReplicaHours)
@@ -118,7 +118,7 @@ func twin(load []float64, orders []TargetCounts) (cost, above float64) {
 	return cost, above
 }
 
-// A fleet for the peak is never overloaded. The reactive rule stays within the bounds and converges
+// A fleet for the peak is never overloaded. The threshold rule stays within the bounds and converges
 // to the replicas that a constant load needs.
 func TestRules(t *testing.T) {
 	rng := rand.New(rand.NewPCG(5, 5))
@@ -132,20 +132,20 @@ func TestRules(t *testing.T) {
 	if err != nil || constant.OverloadMinutes != 0 || constant.MaxReplicas != 6 {
 		t.Errorf("%+v %v", constant, err)
 	}
-	orders := p.Reactive()
+	orders := p.ThresholdCounts()
 	for _, o := range orders {
 		if n := o.Counts[0][0][0]; n < 2 || n > 9 {
 			t.Fatalf("minute %d: %d replicas", o.Minute, n)
 		}
 	}
-	reactive, err := p.Replay("reactive", orders)
-	if err != nil || reactive.Started == 0 || reactive.Stopped == 0 || reactive.CostUSD >= 1.5*constant.CostUSD {
-		t.Errorf("%+v %v", reactive, err)
+	threshold, err := p.Replay("threshold", orders)
+	if err != nil || threshold.Started == 0 || threshold.Stopped == 0 || threshold.CostUSD >= 1.5*constant.CostUSD {
+		t.Errorf("%+v %v", threshold, err)
 	}
 	for m := range load {
 		load[m] = 3400
 	}
-	if orders := p.Reactive(); len(orders) != 1 || orders[0].Counts[0][0][0] != 5 {
+	if orders := p.ThresholdCounts(); len(orders) != 1 || orders[0].Counts[0][0][0] != 5 {
 		t.Errorf("constant load: %v", orders)
 	}
 }

@@ -101,6 +101,9 @@ func withLoads(p *Problem, peak float64) *Problem {
 func BenchmarkSolve(b *testing.B) {
 	for at, c := range benchmarked(1) {
 		b.Run(c.name, func(b *testing.B) {
+			if c.name == "8x8x4-survive" || c.name == "20x20x5-medium" {
+				testkit.Slow(b)
+			}
 			var gap, worst, proven, work float64
 			for n := 0; b.Loop(); n++ {
 				b.StopTimer()

@@ -131,7 +131,7 @@ type blockSearch struct {
 	limit             float64 // counts above this cost are not visited
 	work              *effort
 	visit             func(cost, capacity float64) // called with the counts in x
-	// cornersOnly limits the counts of the last class to those among which a cheapest one is.
+	// cornersOnly limits the last class to the counts of cornersOf: one of them is the cheapest.
 	cornersOnly bool
 }
 
@@ -232,14 +232,14 @@ func (bs *blockSearch) searchFrom(k int, cost, capacity float64, count int) {
 	first := math.Inf(1)
 	for x, before := start, math.Inf(1); x <= c.max && count+x <= bs.b.max; x++ {
 		bound := bs.tryCount(k, x, cost, capacity, count)
-		if bs.work.spent() || bound > bs.limit && bound > before {
+		if bs.work.exhausted() || bound > bs.limit && bound > before {
 			break
 		}
 		before, first = bound, min(first, bound)
 	}
 	for x, before := start-1, first; x >= 0; x-- {
 		bound := bs.tryCount(k, x, cost, capacity, count)
-		if bs.work.spent() || bound > bs.limit && bound > before {
+		if bs.work.exhausted() || bound > bs.limit && bound > before {
 			return
 		}
 		before = bound
@@ -250,8 +250,8 @@ func (bs *blockSearch) searchFrom(k int, cost, capacity float64, count int) {
 // those visited first satisfy binding capacities more often than the corners.
 const maxListed = 1000
 
-// cornersOf returns the counts of the last class at which its cost, linear in between, changes its slope or
-// ends, after others with a capacity and a count; some may be outside the bounds.
+// cornersOf returns the counts of the last class at which its cost, which is linear in pieces, changes its slope or
+// ends. capacity and count are those of the other classes. Some of the counts may be outside the bounds.
 func (bs *blockSearch) cornersOf(c *class, capacity float64, count int) [7]int {
 	low := max(unitsFor(bs.b.need-capacity, c.tps), bs.b.min-count)
 	return [7]int{low, low + 1, low - 1, 0, min(c.running, c.max), min(c.running+c.switchable, c.max), min(c.max, bs.b.max-count)}

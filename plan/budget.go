@@ -25,11 +25,11 @@ type addition struct {
 	price   float64 // USD per hour, for each prompt token a second
 }
 
-// cutToBudget returns counts that cost at most a budget, or what the current counts cost, in USD per hour.
-// Models whose plan saves money are planned as they are. Of the others' additions, those needed for a
-// minimum come first, then those with the lowest price per throughput. A model with a cut addition keeps the
-// replicas that the plan removes: a running fleet is never reduced by a budget. cut describes what is
-// missing. cost returns the billed price of counts.
+// cutToBudget reduces counts x until they cost at most a budget in USD per hour. A budget never reduces a running
+// fleet: if the current counts cost more, nothing is added to them. A model whose plan saves money is not cut. Other
+// models get their additions one by one: first those needed for a minimum, then those with the lowest price per
+// throughput. A model that does not get all of its additions keeps the replicas that the plan removes. cut describes
+// the missing additions. cost returns the billed price of counts.
 func (p *Problem) cutToBudget(x [][][]int, budget float64, cost func([][][]int) float64) (out [][][]int, cut []string) {
 	if budget == 0 || cost(x) <= budget {
 		return x, nil

@@ -50,7 +50,7 @@ func TestCutToBudget(t *testing.T) {
 
 // The counts never cost more than the budget or than the running ones, and a model is only reduced as
 // its uncut plan says.
-func TestCutToBudgetLaws(t *testing.T) {
+func TestCutToBudgetProperties(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		p := budgetProblem()
 		counts := func(name string) (x [][][]int) {
@@ -97,7 +97,7 @@ func TestReviewObeysBudget(t *testing.T) {
 		t.Fatal(err)
 	}
 	p := got.Proposal
-	if len(p.Cut) != 1 || p.Cut[0] != "m in aws/us-east-1: 2 of 6 additional L4 exceed the budget" || *p.CostPerHour.Planned > 3.4 || got.Counts[0][0][0] != 4 || p.Gap != nil {
+	if len(p.OverBudget) != 1 || p.OverBudget[0] != "m in aws/us-east-1: 2 of 6 additional L4 exceed the budget" || *p.CostPerHour.Planned > 3.4 || got.Counts[0][0][0] != 4 || p.Gap != nil {
 		t.Errorf("%+v, %v", p, got.Counts)
 	}
 	var table strings.Builder

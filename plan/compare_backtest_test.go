@@ -30,6 +30,8 @@ var (
 	seedBase   = flag.Uint64("plan.seed", 1, "first seed of the generated weeks")
 	forecaster = flag.String("plan.forecaster", "auto", "forecaster of the plans")
 	hourly     = flag.Bool("plan.hourly", true, "compare hourly plans for each peak too")
+	loadFactor = flag.Float64("plan.load-factor", testedLoadFactors[len(testedLoadFactors)-1], "highest multiple of the past load at which predictive must have had at most the threshold rule's overload")
+	tolerance  = flag.Float64("plan.tolerance", 0, "autoscale.overload_tolerance: the share of the load that may be above the capacity beyond what the threshold rule leaves")
 	tenants    = flag.Int("plan.tenants", 4, "number of ServeGen's clients, the busiest first, after the totals")
 )
 
@@ -46,23 +48,24 @@ type week struct {
 	load []float64
 }
 
-// compared is the rules of a series for one start-up time, the reactive one first, then plan.
+// compared is the rules of a series for one start-up time, the threshold one first, then predictive.
 type compared struct {
 	name  string
 	rules []RuleOutcome
 }
 
-// hours is plan's replica-hours relative to reactive's.
+// hours is predictive's replica-hours relative to threshold's.
 func (c compared) hours() float64 { return c.rules[1].ReplicaHours / c.rules[0].ReplicaHours }
 
-// dominated reports whether plan has at most reactive's overload and at most its hours.
+// dominated reports whether predictive has at most threshold's overload and at most its hours.
 func (c compared) dominated() bool {
 	return c.rules[1].OverloadTokens <= c.rules[0].OverloadTokens*(1+relTolerance)+relTolerance && c.hours() <= 1+relTolerance
 }
 
-// The default of plan backtest compared with the reactive rule, and with hourly plans for each peak, on
+// The default of plan backtest compared with the threshold rule, and with hourly plans for each peak, on
 // public weeks and on generated ones, with the start-up times of local processes and of clouds.
 func TestCompareBacktests(t *testing.T) {
+	testedLoadFactors[len(testedLoadFactors)-1] = *loadFactor
 	weeks := slices.Concat(publicWeeks(t), rateWeeks(t), generatedWeeks())
 	startUps := []time.Duration{5 * time.Second, 10 * time.Minute}
 	results := make([][]compared, len(weeks))
@@ -77,7 +80,7 @@ func TestCompareBacktests(t *testing.T) {
 	for k, startUp := range startUps {
 		var table strings.Builder
 		var hours []float64
-		dominated := 0
+		dominated, excess := 0, 0.0
 		for _, row := range results {
 			if row == nil {
 				continue // excluded by -test.run
@@ -85,7 +88,7 @@ func TestCompareBacktests(t *testing.T) {
 			c := row[k]
 			fmt.Fprintf(&table, "%-30s", c.name)
 			for _, r := range c.rules {
-				fmt.Fprintf(&table, " | %s %.4f%% %.3f", r.Strategy, 100**r.OverloadShare, r.ReplicaHours/c.rules[0].ReplicaHours)
+				fmt.Fprintf(&table, " | %s %.4f%% %.3f", r.Name, 100**r.OverloadShare, r.ReplicaHours/c.rules[0].ReplicaHours)
 			}
 			mark := "more"
 			if c.dominated() {
@@ -93,11 +96,42 @@ func TestCompareBacktests(t *testing.T) {
 				mark = "at most"
 			}
 			fmt.Fprintf(&table, " | %s\n", mark)
-			hours = append(hours, c.hours())
+			hours, excess = append(hours, c.hours()), max(excess, *c.rules[1].OverloadShare-*c.rules[0].OverloadShare)
 		}
 		slices.Sort(hours)
-		t.Logf("start-up %s: share of load above capacity, and replica-hours relative to reactive\n%s%d series: median of plan's hours %.3f; at most reactive's overload and hours in %d",
-			startUp, table.String(), len(hours), hours[len(hours)/2], dominated)
+		t.Logf("start-up %s: share of load above capacity, and replica-hours relative to threshold\n%s%d series: median of predictive's hours %.3f, maximum %.3f; at most threshold's overload and hours in %d; overload at most %.4f%% of the load above threshold's",
+			startUp, table.String(), len(hours), hours[len(hours)/2], hours[len(hours)-1], dominated, 100*excess)
+	}
+}
+
+// The lower bound on the replica-hours of any schedule that knows the load in advance and has at most the threshold rule's
+// overload, relative to the hours of that rule.
+func TestCompareHindsight(t *testing.T) {
+	for _, startUp := range []time.Duration{5 * time.Second, 10 * time.Minute} {
+		var table strings.Builder
+		var shares []float64
+		minutes := startUpMinutes(startUp)
+		for _, w := range slices.Concat(publicWeeks(t), rateWeeks(t), generatedWeeks()) {
+			load := slices.Clone(w.load)
+			mean := 0.0
+			for _, v := range load {
+				mean += v / float64(len(load))
+			}
+			for m := range load {
+				load[m] *= meanReplicas / mean
+			}
+			threshold := simulateThreshold(load, minutes)
+			overload := 0.0
+			for m, v := range load {
+				overload += overloadOf(v, threshold.ready[m])
+			}
+			share := hindsightMinutes(load, minutes, overload) / float64(threshold.replicaMinutes)
+			shares = append(shares, share)
+			fmt.Fprintf(&table, "%-30s | overload %.4f%% | %.3f\n", w.name, 100*overload/float64(meanReplicas*len(load)), share)
+		}
+		slices.Sort(shares)
+		t.Logf("start-up %s: threshold's overload, and the fewest hours with hindsight relative to threshold's\n%s%d series: median %.3f, %.3f to %.3f",
+			startUp, table.String(), len(shares), shares[len(shares)/2], shares[0], shares[len(shares)-1])
 	}
 }
 
@@ -109,6 +143,7 @@ func compareBacktest(t *testing.T, w week, startUps []time.Duration) []compared 
 	}
 	spec := demandtest.Parse(t, fmt.Sprintf("name: chat\nmodels:\n  - name: m\n    engine: {kind: sim}\n    gpus: [{type: L4, count: 1, tps: %.6f}]\nregions:\n  - name: aws/us-east-1\n    replicas: {min: 0, max: 10000}\n",
 		sum/float64(60*len(w.load)*meanReplicas)))
+	spec.Autoscale.OverloadTolerance = *tolerance
 	h := &forecast.History{First: 28_401_120, Minutes: len(w.load)}
 	key := forecast.SeriesKey{Region: "aws/us-east-1", Model: "m", Tier: service.TierNormal}
 	h.Series = []forecast.TokenSeries{{KeyedSeries: forecast.KeyedSeries{SeriesKey: key, Series: forecast.Series{
@@ -131,7 +166,7 @@ func compareBacktest(t *testing.T, w week, startUps []time.Duration) []compared 
 			past, _ := in.knownHistory(h)
 			in.trackings[0][0] = in.calibratedTracking(in.groupTraffic(past, 0)[0])
 		}
-		levels := forecast.PeakLevels
+		levels := forecast.PeakQuantiles
 		if !*hourly {
 			levels = levels[:1]
 		}
@@ -146,7 +181,7 @@ func compareBacktest(t *testing.T, w week, startUps []time.Duration) []compared 
 			if c.rules == nil {
 				c.rules = append(c.rules, out.Rules[3], out.Rules[0])
 			}
-			out.Rules[1].Strategy = level
+			out.Rules[1].Name = level
 			c.rules = append(c.rules, out.Rules[1])
 		}
 		all = append(all, c)

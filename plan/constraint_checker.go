@@ -76,9 +76,10 @@ func (p *Problem) nameCover(c coverage) string {
 	return name
 }
 
-// redistribute moves replicas to the regions with load, where a move costs nothing. It makes single
-// moves while one reduces the sum of the regions' peaks above their own capacity, each with as many
-// replicas as reduce it further. The result need not be the minimum over all equally cheap solutions.
+// redistribute moves replicas to the regions with load, if a move costs nothing. It makes one move after the other,
+// each between two regions, as long as a move reduces the load above the regions' own capacity (the sum over the
+// regions, at their peaks). Each move has as many replicas as reduce that load. The result need not be the minimum
+// over all equally cheap solutions.
 func (s *solver) redistribute() {
 	cost := s.p.Cost(s.best)
 	for i := range s.p.Models {

@@ -1,7 +1,7 @@
 // Package plan decides how many replicas of each model run on each GPU in each region for the next
 // hour. It forecasts load from a history, builds SageServe's integer program (section 5 of the
 // paper), solves it, and returns the result as text for people and as targets for scaling
-// strategies. The package is pure: it reads no clock and does no I/O, random numbers come only from
+// strategies. An endpoint is the replicas of one model in one region. The package is pure: it reads no clock and does no I/O, random numbers come only from
 // streams with a stated seed, and the solver's effort is limited by a number of operations, not by
 // time.
 //

@@ -54,12 +54,12 @@ func (e *effort) split(limit int64) effort {
 	return effort{remaining: min(limit, e.remaining), interrupt: e.interrupt}
 }
 
-// charge subtracts the work of a slice that began with a budget of given.
-func (e *effort) charge(part *effort, given int64) {
-	e.remaining -= given - part.remaining
+// charge subtracts the work of a part that began with a budget of initial.
+func (e *effort) charge(part *effort, initial int64) {
+	e.remaining -= initial - part.remaining
 	if part.stopped {
 		e.remaining, e.stopped = -1, true
 	}
 }
 
-func (e *effort) spent() bool { return e.remaining < 0 }
+func (e *effort) exhausted() bool { return e.remaining < 0 }

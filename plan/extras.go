@@ -19,7 +19,7 @@ type Extras struct {
 	// is required.
 	CapacityType []string `json:"capacity_type,omitempty"`
 	// SwitchCostUSD is the cost in USD of starting model i on a VM with GPU k that another model in the
-	// same region frees, where StartCostUSD is the cost on a new VM (SageServe: about 10 minutes); nil, or
+	// same region frees (in SageServe, this takes 10 minutes); StartCostUSD is the cost on a new VM. Nil, or
 	// a nil entry, means that it is not possible.
 	SwitchCostUSD [][]*float64 `json:"switch,omitempty"`
 	// MinTotal and MaxTotal bound the replicas of model i over all regions; nil, or a nil entry, is
@@ -172,8 +172,8 @@ func (p *Problem) canSwitch(i, k int) bool {
 	return p.SwitchCostUSD != nil && p.SwitchCostUSD[i][k] != nil && *p.SwitchCostUSD[i][k] < p.StartCostUSD[i][k]
 }
 
-// reuseSavings returns the saving of a region's counts on one GPU against starting every replica beyond n
-// on a new VM. Running VMs go where they save most: to a model's own replicas (saving the start cost) or to
+// reuseSavings returns the saving of a region's counts on one GPU against starting every replica beyond the current
+// ones on a new VM. Running VMs go where they save most: to a model's own replicas (saving the start cost) or to
 // another model's (saving the start cost less the switch cost). A non-nil share is set to the number of VMs that each
 // model takes over. This greedy assignment is exact because every choice uses one VM.
 func (p *Problem) reuseSavings(j, k int, count func(i int) int, share []int) float64 {

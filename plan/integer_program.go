@@ -350,7 +350,7 @@ func (c *integerProgram) relax(p *point) (ok bool) {
 		c.priceBlock(at, p.y)
 		x := p.x[at*c.gpus : (at+1)*c.gpus]
 		cost, found := c.search.cheapest(x)
-		if c.work.spent() {
+		if c.work.exhausted() {
 			return false
 		}
 		if !found {

@@ -19,9 +19,11 @@ type modelChoices struct {
 	rows    []int // by entry of the options' use: a row shared between models
 }
 
-// joinModelBlocks combines the blocks of model i (its counts in one region) whose cost is at most d above their
-// lower bound. It satisfies the model's own rows and prices the rows shared with other models. With shared, it lists
-// every choice that is not dominated in cost and use of shared rows; otherwise the cheapest one. ok is false where there are too many to enumerate. loose are the rows that no choice can violate.
+// joinModelBlocks lists choices of model i, each with one option of every block (one block for each region), whose
+// cost is at most d above the lower bound. They satisfy the model's own rows; the rows shared with other models are
+// priced. With shared, it lists every choice that no other one dominates in cost and use of shared rows; otherwise
+// only the cheapest one. ok is false if there are too many to enumerate. loose are the rows that no choice can
+// violate.
 func (c *integerProgram) joinModelBlocks(p *point, i int, d float64, shared bool, loose []bool) (out modelChoices, ok bool) {
 	g := &dynamicProgram{c: c, y: p.y, limit: d, remainingPartials: maxModelPartials, open: make([]bool, 3*len(c.rows))}
 	for r := range g.open {
@@ -180,14 +182,14 @@ func (c *integerProgram) boundWholeModels(p *point) (floors []float64, flat []in
 // whether the value is a proven bound.
 func (c *integerProgram) relaxModels(p *point) bool {
 	if !c.relax(p) || math.IsInf(p.value, 1) {
-		return !c.work.spent()
+		return !c.work.exhausted()
 	}
 	floors, flat, _ := c.boundWholeModels(p)
 	for _, f := range floors {
 		p.value += f
 	}
 	if len(flat) < len(p.x) {
-		return !c.work.spent()
+		return !c.work.exhausted()
 	}
 	copy(p.x, flat)
 	for r, row := range c.rows {
@@ -200,7 +202,7 @@ func (c *integerProgram) relaxModels(p *point) bool {
 		c.priceBlock(at, p.y)
 		c.addUse(at, x, p.use, func(row int) bool { return c.rows[row].model < 0 })
 	}
-	return !c.work.spent()
+	return !c.work.exhausted()
 }
 
 // enumerateAll raises the bound at p model by model. If that does not close the gap, it enumerates all

@@ -11,7 +11,7 @@ import (
 type option struct {
 	x      []int
 	excess float64   // cost including its rows' prices, above the block's minimum
-	cost   float64   // with every replica beyond n started on a new VM
+	cost   float64   // with every replica beyond the current ones started on a new VM
 	use    []float64 // by link of the block
 }
 
@@ -38,7 +38,7 @@ func (c *integerProgram) options(p *point, at int, d float64, limit int) (out []
 	}
 	bs.searchFrom(0, 0, 0, 0)
 	c.work.spend(4 * len(out) * bits.Len(uint(len(out)))) // sorting
-	complete = complete && len(out) <= limit && !c.work.spent()
+	complete = complete && len(out) <= limit && !c.work.exhausted()
 	out = cheapestOptions(out, limit)
 	use := make([]float64, len(out)*len(c.links[at]))
 	for n := range out {
@@ -105,7 +105,7 @@ func (c *integerProgram) allOptions(p *point, d float64, limit int) (out [][]opt
 		var listed bool
 		out[at], listed = c.options(p, at, d, limit)
 		complete = complete && listed
-		if c.work.spent() {
+		if c.work.exhausted() {
 			return nil, false
 		}
 	}

@@ -27,10 +27,19 @@ type Proposal struct {
 	// values.
 	Infeasible []string `json:"infeasible"`
 	Assumed    []string `json:"assumed"`
-	// BudgetPerHour is the service's budget for all its machines, in USD per hour; 0 = none. Cut lists the
+	// BudgetPerHour is the service's budget for all its machines, in USD per hour; 0 = none. OverBudget lists the
 	// replicas that the plan would add beyond it.
 	BudgetPerHour float64  `json:"budget_per_hour"`
-	Cut           []string `json:"cut"`
+	OverBudget    []string `json:"over_budget"`
+}
+
+// MarshalJSON adds the former key of OverBudget.
+func (p Proposal) MarshalJSON() ([]byte, error) {
+	type plain Proposal
+	return json.Marshal(struct {
+		plain
+		OldOverBudget []string `json:"cut"`
+	}{plain(p), p.OverBudget})
 }
 
 // CostPerHour is the billed price of the replicas, in USD per hour, without starts.
@@ -57,9 +66,8 @@ type ReplicaChange struct {
 	// Utilisation is the region's peak divided by its whole capacity for the model. Above 1, the
 	// excess goes to other regions. Nil without capacity.
 	Utilisation *float64 `json:"utilisation"`
-	// Donate is the number of replicas that are donated to other work before they are removed, where
-	// autoscale.donate is set; the scaler still removes those on rented machines directly. Reclaim is
-	// the number of new replicas that were donated and are reclaimed.
+	// Donate is the number of replicas that are donated to other work: those of static regions, and of local ones
+	// where autoscale.donate is set. Reclaim is the number of new replicas that were donated and are reclaimed.
 	Donate  int `json:"donate"`
 	Reclaim int `json:"reclaim"`
 	// SwitchedVMs is the number of new replicas on VMs that other models free.
@@ -94,8 +102,8 @@ type ProposalContext struct {
 	At         time.Time // zero = unknown
 	Horizon    time.Duration
 	Forecaster string
-	// Donate is set when replicas are donated before they are removed.
-	Donate bool
+	// Donate contains the regions whose excess replicas are donated, not removed.
+	Donate map[string]bool
 	// Donated is the number of donated replicas by model, region and GPU; nil = none.
 	Donated [][][]int
 	// DefaultCapacityType is the capacity type of columns without one; empty = unknown. A column is one index k
@@ -109,9 +117,9 @@ type ProposalContext struct {
 	// nil = PricePerHour everywhere.
 	Billed  [][]float64
 	Assumed []string
-	// Budget and Cut are Proposal.BudgetPerHour and Proposal.Cut.
-	Budget float64
-	Cut    []string
+	// Budget and OverBudget are Proposal.BudgetPerHour and Proposal.OverBudget.
+	Budget     float64
+	OverBudget []string
 }
 
 // Propose converts a result to a proposal.
@@ -119,7 +127,7 @@ func Propose(p *Problem, r Solution, c ProposalContext) Proposal {
 	out := Proposal{
 		Horizon: optional(forecast.ShortDuration(c.Horizon)), Forecaster: optional(c.Forecaster), Status: r.Status, Changes: []ReplicaChange{},
 		Infeasible: append([]string{}, r.Infeasible...), Assumed: append([]string{}, c.Assumed...),
-		BudgetPerHour: c.Budget, Cut: append([]string{}, c.Cut...),
+		BudgetPerHour: c.Budget, OverBudget: append([]string{}, c.OverBudget...),
 	}
 	if !c.At.IsZero() {
 		out.At = &c.At
@@ -134,7 +142,7 @@ func Propose(p *Problem, r Solution, c ProposalContext) Proposal {
 	}
 	then := c.billed(p, r.Counts)
 	out.TotalCostUSD, out.Gap, out.CostPerHour.Planned = &r.Objective, &r.Gap, &then
-	if len(c.Cut) > 0 { // the bound is of a plan without the budget
+	if len(c.OverBudget) > 0 { // the bound is of a plan without the budget
 		cost := p.Cost(r.Counts)
 		out.TotalCostUSD, out.Gap, out.LowerBoundUSD, out.Status = &cost, nil, nil, StatusFeasible
 	}

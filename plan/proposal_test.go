@@ -38,7 +38,7 @@ func TestProposalShrinks(t *testing.T) {
 	p := one()
 	p.Current[0][0][0], p.Min, p.LoadTPS[0][0] = 4, [][]*int{{ptr(1)}}, []float64{0}
 	for donate, verb := range map[bool]string{true: "donate", false: "remove"} {
-		c := proposal(t, p, ProposalContext{Donate: donate}).Changes[0]
+		c := proposal(t, p, ProposalContext{Donate: map[string]bool{"us": donate}}).Changes[0]
 		if c.Delta != -3 || (c.Donate == 3) != donate || !strings.Contains(c.Reason, verb+" 3") || !strings.Contains(c.Reason, "determined by min 1") {
 			t.Fatalf("donate %v: %+v", donate, c)
 		}
@@ -82,7 +82,7 @@ func TestTable(t *testing.T) {
 	p.LoadTPS = [][][]float64{{{4200, 0}, {0, 4200}}, {{10, 10}, {0, 0}}}
 	p.Min, p.Max = nil, nil
 	var b strings.Builder
-	got := proposal(t, p, ProposalContext{At: time.Unix(0, 0).UTC(), Horizon: time.Hour, Forecaster: "auto", Donate: true, Assumed: []string{"this and that"}})
+	got := proposal(t, p, ProposalContext{At: time.Unix(0, 0).UTC(), Horizon: time.Hour, Forecaster: "auto", Donate: map[string]bool{"us": true, "eu": true}, Assumed: []string{"this and that"}})
 	got.SolveMillis = 1.25
 	if err := got.WriteTable(&b); err != nil {
 		t.Fatal(err)

@@ -18,7 +18,7 @@ type reasonWriter struct {
 	flows       []flow
 }
 
-// gpu and capacity return the names of a column.
+// gpu and capacityTypeOf return the names of a column.
 func (w *reasonWriter) gpu(k int) string {
 	if w.GPUNames != nil {
 		return w.GPUNames[k]
@@ -80,7 +80,7 @@ func (w *reasonWriter) changeOf(i, j int, columns []int) ReplicaChange {
 		u := ch.PlannedPeakTPS / all
 		ch.Utilisation = &u
 	}
-	if ch.Delta < 0 && w.Donate {
+	if ch.Delta < 0 && w.Donate[p.Regions[j]] {
 		ch.Donate = -ch.Delta
 	}
 	ch.Reclaim = min(max(0, ch.Delta), donated)

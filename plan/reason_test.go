@@ -108,7 +108,7 @@ func TestFlowsBalance(t *testing.T) {
 	}
 }
 
-func TestFigures(t *testing.T) {
+func TestFormatRate(t *testing.T) {
 	for v, want := range map[float64]string{0: "0", 12: "12", 0.125: "0.125", 123.4: "123", 9999: "9999", 12340: "12.3k", 41000: "41k", 1.5e6: "1.50M", 1e9: "1G", 2.5e10: "25G"} {
 		if got := formatRate(v); got != want {
 			t.Errorf("%g: %s, want %s", v, got, want)

@@ -236,11 +236,11 @@ func sumAll(x [][][]int) int {
 	return sum
 }
 
-// addStackedCost adds to cost the cost of serving model i's load with replicas x. In every step the
-// load fills the replicas in the order of rank per throughput, the cheapest first. A replica is
-// committed to when that is cheaper than on demand for the time that it is needed. reserved are the
-// committed prices; nil = no commitments.
-func (p *Problem) addStackedCost(i int, x [][]int, rank, reserved []float64, cost *CommitmentCost) {
+// addStackedCost adds to cost the cost of serving model i's load with replicas x. In every step the load fills the
+// replicas in the order of their price (sortPrices) per throughput, the cheapest first. A replica is committed to
+// when that is cheaper than on demand for the time that it is needed. reserved are the committed prices; nil = no
+// commitments.
+func (p *Problem) addStackedCost(i int, x [][]int, sortPrices, reserved []float64, cost *CommitmentCost) {
 	loads := make([]float64, len(p.LoadTPS[i][0]))
 	for j := range p.Regions {
 		for w, v := range p.LoadTPS[i][j] {
@@ -254,7 +254,9 @@ func (p *Problem) addStackedCost(i int, x [][]int, rank, reserved []float64, cos
 			order = append(order, slices.Repeat([]int{k}, n)...)
 		}
 	}
-	slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(rank[a]*p.ReplicaTPS[i][b], rank[b]*p.ReplicaTPS[i][a]) })
+	slices.SortStableFunc(order, func(a, b int) int {
+		return cmp.Compare(sortPrices[a]*p.ReplicaTPS[i][b], sortPrices[b]*p.ReplicaTPS[i][a])
+	})
 	below := 0.0
 	for _, k := range order {
 		idle, _ := slices.BinarySearch(loads, below*(1+relTolerance)+relTolerance)

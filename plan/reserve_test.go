@@ -77,7 +77,7 @@ func TestReserveWhenRegionsPeakTogether(t *testing.T) {
 
 // The global peak never needs more than the regions' own peaks, the mixed option never costs more
 // than all committed or all on demand, and every replica is in one of the rows.
-func TestReserveLaws(t *testing.T) {
+func TestReserveProperties(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 1))
 	for n := range 60 {
 		rho := make([][]float64, 1+rng.IntN(4))

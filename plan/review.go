@@ -16,11 +16,11 @@ import (
 // regions may serve the remainder, like SageServe's re-routing below 70 % utilisation.
 const DefaultLocalShare = 0.7
 
-// DefaultPeakLevel is the default level of the forecast peak to plan for: the median. It is for counts that a
-// strategy corrects between plans. Counts that stay for an hour leave much more load above capacity at
-// this level than the reactive rule (`make compare-plan`): use p90 or more for them. Bursts that
-// occur once a week would dominate the mean.
-const DefaultPeakLevel = "p50"
+// DefaultPeakQuantile is the default quantile of the forecast peak to plan for: the median. It is for counts that a
+// strategy corrects between plans. Counts that stay for an hour leave much more load above capacity at this level
+// than the threshold rule (`make compare-plan`): use p90 or more for them. It is not the mean, which bursts that occur
+// once a week would dominate.
+const DefaultPeakQuantile = "p50"
 
 // defaultEvery is the default time between two plans.
 const defaultEvery = time.Hour
@@ -38,18 +38,18 @@ const maxReviewHorizon = 7 * 24 * time.Hour
 // SurviveAny is the value of ReviewOptions.Survive for the loss of any region.
 const SurviveAny = "any"
 
-// formerAnyOneRegion is the former value, accepted for one version.
-const formerAnyOneRegion = "region"
+// formerSurviveAny is the former value, accepted for one version.
+const formerSurviveAny = "region"
 
-func isAnyOneRegion(name string) bool { return name == SurviveAny || name == formerAnyOneRegion }
+func isAnyRegion(name string) bool { return name == SurviveAny || name == formerSurviveAny }
 
 // ReviewOptions configures a review; a zero field means its default.
 type ReviewOptions struct {
 	Horizon    time.Duration // default the time between two plans, at least an hour
 	Forecaster string        // default the service's setting, else auto
-	// PeakLevel is the level of the forecast peak to plan capacity for: one of forecast.PeakLevels;
+	// PeakQuantile is the quantile of the forecast peak to plan capacity for: one of forecast.PeakQuantiles;
 	// default p50.
-	PeakLevel string
+	PeakQuantile string
 	// Step is the interval over which load is averaged before it is forecast and its peak planned
 	// for: whole minutes that divide the horizon; default DefaultStep. A history shorter than
 	// minHistoryForSteps is forecast by the minute.
@@ -95,7 +95,7 @@ func horizonOf(every time.Duration) time.Duration { return max(defaultEvery, eve
 func (o ReviewOptions) WithDefaults(spec *service.Spec) ReviewOptions {
 	o.Horizon = cmp.Or(o.Horizon, horizonOf(spec.Autoscale.Every))
 	o.Forecaster = cmp.Or(o.Forecaster, spec.Autoscale.Forecast, "auto")
-	o.PeakLevel = cmp.Or(o.PeakLevel, DefaultPeakLevel)
+	o.PeakQuantile = cmp.Or(o.PeakQuantile, DefaultPeakQuantile)
 	o.Step = cmp.Or(o.Step, DefaultStep)
 	o.LocalShare = cmp.Or(o.LocalShare, DefaultLocalShare)
 	o.MaxRTT = cmp.Or(o.MaxRTT, spec.Autoscale.MaxRTT)
@@ -141,6 +141,10 @@ func NextReviewIn(every time.Duration, minutes int) time.Duration {
 	return min(every, max(time.Minute, time.Duration(minutes)*time.Minute))
 }
 
+// FirstMinuteOnly reports whether the plan is based on the first minute of the history alone. Balancers count only a
+// part of the minute in which they start, so that the load may be much higher: review again soon.
+func (v *ReviewResult) FirstMinuteOnly() bool { return v.review.firstMinuteOnly }
+
 // ReviewInputs are the parts of a review that do not depend on running replicas: the forecast, and the
 // problem without its counts.
 type ReviewInputs struct{ review }
@@ -154,8 +158,8 @@ func ForecastInputs(spec *service.Spec, h *forecast.History, at time.Time, o Rev
 	if r.options.Step < time.Minute || r.options.Step%time.Minute != 0 || r.options.Horizon%r.options.Step != 0 {
 		return nil, fmt.Errorf("planning %s: step: must be whole minutes that divide the horizon of %s, got %s", spec.Name, forecast.ShortDuration(r.options.Horizon), forecast.ShortDuration(r.options.Step))
 	}
-	if !slices.Contains(forecast.PeakLevels, r.options.PeakLevel) {
-		return nil, fmt.Errorf("planning %s: peak quantile: must be one of %s, got %q", spec.Name, strings.Join(forecast.PeakLevels, ", "), r.options.PeakLevel)
+	if !slices.Contains(forecast.PeakQuantiles, r.options.PeakQuantile) {
+		return nil, fmt.Errorf("planning %s: peak quantile: must be one of %s, got %q", spec.Name, strings.Join(forecast.PeakQuantiles, ", "), r.options.PeakQuantile)
 	}
 	r.findOfferings()
 	if len(r.offerings) == 0 {
@@ -212,9 +216,10 @@ type review struct {
 	uncached         map[string]float64 // uncached share of each model's prompt tokens, by name
 	// By model and region: how the load is tracked, and the highest mean of the interactive load that
 	// is forecast, in tokens per second.
-	trackings [][]Tracking
-	means     [][]float64
-	forecasts []EndpointForecast
+	trackings       [][]Tracking
+	means           [][]float64
+	forecasts       []EndpointForecast
+	firstMinuteOnly bool // see ReviewResult.FirstMinuteOnly
 	// withoutBacklog is problem.LoadTPS without the backlog of batches; nil if there is none.
 	withoutBacklog [][][]float64
 }
@@ -266,15 +271,24 @@ func (r *review) solveReview() (*ReviewResult, error) {
 		res.Infeasible = append(res.Infeasible, r.explainMaxima(o)...)
 	}
 	context := ProposalContext{
-		At: r.at, Horizon: r.options.Horizon, Forecaster: r.options.Forecaster, Donate: r.spec.Autoscale.Donate,
+		At: r.at, Horizon: r.options.Horizon, Forecaster: r.options.Forecaster, Donate: r.donatingRegions(),
 		Donated: r.donated, GPUNames: r.gpus, Billed: r.billed, Assumed: r.assumptions, Budget: r.spec.BudgetPerHour(),
 	}
 	if res.Counts != nil {
-		res.Counts, context.Cut = r.problem.cutToBudget(res.Counts, r.replicaBudget(), func(x [][][]int) float64 { return context.billed(&r.problem, x) })
+		res.Counts, context.OverBudget = r.problem.cutToBudget(res.Counts, r.replicaBudget(), func(x [][][]int) float64 { return context.billed(&r.problem, x) })
 	}
 	out := Propose(&r.problem, res, context)
 	out.SolveMillis = float64(took.Microseconds()) / 1000
 	return &ReviewResult{Service: r.spec.Name, Problem: &r.problem, Proposal: out, Counts: res.Counts, LoadCurves: r.withCapacities(res.Counts), Forecasts: r.forecasts, review: r}, nil
+}
+
+// donatingRegions returns the regions whose excess replicas are donated.
+func (r *review) donatingRegions() map[string]bool {
+	out := map[string]bool{}
+	for _, region := range r.problem.Regions {
+		out[region] = r.spec.Autoscale.Donates(service.Region(region))
+	}
+	return out
 }
 
 // withCapacities returns the load curves with their current and planned capacity.

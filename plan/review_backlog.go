@@ -20,8 +20,8 @@ type Backlog struct {
 }
 
 const (
-	// backlogHorizon is the time over which a backlog is spread: a day contains every valley of the load. Of a
-	// batch with a later deadline, the share of a day is planned for.
+	// backlogHorizon is the time over which a backlog is spread: a day contains every valley of the load. If the
+	// deadline of a batch is later, only one day's share of the batch is planned for.
 	backlogHorizon = 24 * time.Hour
 	// backlogStep is the length of a step after the horizon of the plan, where only the height of the load matters.
 	backlogStep = 15 * time.Minute
@@ -31,7 +31,7 @@ const (
 type backlogSlot struct {
 	region, minute  int // minute is -1 after the horizon of the plan
 	from, until     time.Duration
-	excess, maximum float64 // uncached prompt tokens a second: load above the region's peak; what can be added
+	excess, maximum float64 // uncached prompt tokens a second: load minus the region's peak, never above 0; what can be added
 	added           float64
 }
 
@@ -106,8 +106,8 @@ func (r *review) backlogSlots(f forecast.Forecaster, all []*traffic, i int, unti
 	return slots, nil
 }
 
-// laterLoad returns the expected load after the horizon of the plan, in steps of backlogStep; that of the
-// horizon's mean if the history is too short for such steps.
+// laterLoad returns the expected load after the horizon of the plan, in steps of backlogStep. If the history is too
+// short for such steps, it is the mean load of the horizon.
 func (r *review) laterLoad(f forecast.Forecaster, t *traffic, until time.Duration) ([]float64, error) {
 	if until <= r.options.Horizon {
 		return nil, nil
@@ -172,7 +172,7 @@ func (r *review) placeBacklog(i int, batches []Backlog, slots []backlogSlot) {
 			tokens *= float64(backlogHorizon) / float64(left)
 		}
 		if rest := fillValleys(slots, left, tokens); rest > 0.01*tokens {
-			r.assume("%s cannot be completed by %s: %s of its prompt tokens exceed replicas.max or the quotas of %s", b.Batch, b.Deadline.UTC().Format(time.RFC3339), roundedTokens(rest), r.problem.Models[i])
+			r.assume("%s cannot be completed by %s: replicas.max or the quotas of %s leave no capacity for %s of its prompt tokens", b.Batch, b.Deadline.UTC().Format(time.RFC3339), r.problem.Models[i], roundedTokens(rest))
 		}
 	}
 	soon, counted := 0.0, "1 batch"

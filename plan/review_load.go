@@ -50,6 +50,7 @@ func (r *review) setLoad(h *forecast.History) error {
 		h = &forecast.History{}
 	}
 	past, now := r.knownHistory(h)
+	r.firstMinuteOnly = past.Minutes == 1 && past.First == h.First
 	if past.Minutes == 0 {
 		r.assume("no history yet at %s: no load, scale to min", r.at.Format(time.RFC3339))
 		return r.addBacklog(f, r.groupTraffic(past, 0))
@@ -65,8 +66,18 @@ func (r *review) setLoad(h *forecast.History) error {
 
 // knownHistory returns the history known at the time of the review, and the first minute of the
 // forecast. A history of only a few minutes includes the current minute, once enough of it
-// has passed to compute a rate.
+// has passed to compute a rate. A short one omits its first minute as soon as another one is known: the
+// service began to count within it.
 func (r *review) knownHistory(h *forecast.History) (past *forecast.History, next int64) {
+	past, next = r.countedHistory(h)
+	if past.Minutes > 1 && past.Minutes < int(minHistoryForSteps/time.Minute) {
+		past = past.Since(h.First + 1)
+	}
+	return past, next
+}
+
+// countedHistory returns what knownHistory does, with the first minute.
+func (r *review) countedHistory(h *forecast.History) (past *forecast.History, next int64) {
 	minute, passed := r.at.Unix()/60, time.Duration(r.at.Unix()%60)*time.Second
 	past = h.Before(minute)
 	begun := h.IncludingRunningMinute(minute, passed.Minutes())
@@ -238,7 +249,7 @@ func (r *review) forecastTraffic(f forecast.Forecaster, t *traffic, curve *LoadC
 	if err != nil {
 		return err
 	}
-	factor := peakFactor(fc, r.options.PeakLevel)
+	factor := peakFactor(fc, r.options.PeakQuantile)
 	curve.Mean, curve.Lo90, curve.Hi90 = byMinute(fc.Mean, s.Step), byMinute(fc.Lo90, s.Step), byMinute(fc.Hi90, s.Step)
 	for w, v := range curve.Mean {
 		loads[w] += factor * v
@@ -247,7 +258,7 @@ func (r *review) forecastTraffic(f forecast.Forecaster, t *traffic, curve *LoadC
 	r.trackings[t.model][t.region] = r.calibratedTracking(t)
 	curve.PeakHigh = max(fc.Peaks.P95/s.Step.Seconds(), slices.Max(loads))
 	if factor > 1 {
-		addNote(fmt.Sprintf("planned for the %s peak, not the mean", r.options.PeakLevel))
+		addNote(fmt.Sprintf("planned for the %s peak, not the mean", r.options.PeakQuantile))
 	}
 	for _, a := range fc.Assumed {
 		addNote(a)
@@ -271,7 +282,7 @@ func (r *review) calibratedTracking(t *traffic) Tracking {
 	}
 	load := unknownValues(len(t.interactive))
 	addKnown(load, t.interactive, 1/(60*tps))
-	return calibrateTracking(load, startUpMinutes(r.startUpTime(service.Region(r.problem.Regions[t.region]).Cloud())))
+	return calibrateTracking(load, startUpMinutes(r.startUpTime(service.Region(r.problem.Regions[t.region]).Cloud())), r.spec.Autoscale.OverloadTolerance)
 }
 
 // inSteps converts minutes from start on to a series of steps of several minutes; the last step

@@ -300,7 +300,7 @@ func (r *review) billedPrices(region *service.RegionSpec, onDemand, planned []fl
 		}
 	}
 	if committed > 0 {
-		r.assume("%s: commitments of $%.2f per hour are billed in any case: included in the cost per hour, not in the objective", region.Name, committed)
+		r.assume("%s: commitments of $%.2f per hour are billed in any case: included in the cost per hour, not in the total", region.Name, committed)
 	}
 	for _, c := range []service.CapacityType{service.CapacitySpot, service.CapacityFlexStart} {
 		if slices.Contains(region.Capacity, c) && !beforeOnDemand(region, c) {

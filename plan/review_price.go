@@ -116,18 +116,18 @@ func (r *review) onDemandPrice(region service.Region, c gpuClass) float64 {
 
 // localSSDPrice returns the price of the local SSDs of a replica of a class: the highest of all models, as a class
 // has one price for all of them.
-func (r *review) localSSDPrice(c gpuClass) (most float64) {
+func (r *review) localSSDPrice(c gpuClass) (highest float64) {
 	for i := range r.spec.Models {
 		for _, g := range r.spec.Models[i].GPUs {
 			if g.Type == c.gpu && max(1, g.Count) == c.count {
-				most = max(most, catalogue.LocalSSDPrice(c.cloud, g))
+				highest = max(highest, catalogue.LocalSSDPrice(c.cloud, g))
 			}
 		}
 	}
-	if most > 0 {
-		r.assume("%s in %s: $%.4g per hour more for local SSDs (list price, on demand)", c, c.cloud, most)
+	if highest > 0 {
+		r.assume("%s in %s: $%.4g per hour more for local SSDs (list price, on demand)", c, c.cloud, highest)
 	}
-	return most
+	return highest
 }
 
 // spotPrice returns the spot price of a replica of a class in a region, given its on-demand price.

@@ -24,7 +24,7 @@ func NewRegionPair(a, b service.Region) RegionPair {
 // fails on a region that the service does not have.
 func (r *review) setReach() error {
 	for _, name := range r.options.Survive {
-		if isAnyOneRegion(name) {
+		if isAnyRegion(name) {
 			continue
 		}
 		if r.regionIndex(service.Region(name)) < 0 {
@@ -32,7 +32,7 @@ func (r *review) setReach() error {
 		}
 		r.problem.SurviveRegions = append(r.problem.SurviveRegions, name)
 	}
-	if r.problem.Survive = len(r.options.Survive) > 0; slices.ContainsFunc(r.options.Survive, isAnyOneRegion) {
+	if r.problem.Survive = len(r.options.Survive) > 0; slices.ContainsFunc(r.options.Survive, isAnyRegion) {
 		r.problem.SurviveRegions = nil
 	}
 	if r.options.MaxRTT <= 0 || len(r.problem.Regions) < 2 {

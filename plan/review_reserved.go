@@ -11,7 +11,7 @@ import (
 type ReservationState struct {
 	Region service.Region
 	ID     string
-	// State is the cloud's word; only an Active one can be used.
+	// State is the state as the cloud names it. Only an Active reservation can be used.
 	State  string
 	Active bool
 	// Ends is the end of the reservation, MachinesEnd the time at which the cloud terminates its machines;
@@ -20,7 +20,7 @@ type ReservationState struct {
 }
 
 // reservedCount returns the number of machines of a commitment that the plan can use until its horizon: none of
-// a reservation that is not active, or whose machines end before. Without a fact, all can be used.
+// a reservation that is not active, or whose machines end before. If its state is unknown, all can be used.
 func (r *review) reservedCount(region service.Region, commitment service.Reservation) int {
 	f := r.reservationState(region, commitment)
 	if f != nil && (!f.Active || r.endsInHorizon(f.MachinesEnd)) {
@@ -29,7 +29,7 @@ func (r *review) reservedCount(region service.Region, commitment service.Reserva
 	return commitment.Count
 }
 
-// reservationState returns the fact about a commitment; nil without one.
+// reservationState returns the state of a commitment's reservation; nil if it is unknown.
 func (r *review) reservationState(region service.Region, commitment service.Reservation) *ReservationState {
 	at := slices.IndexFunc(r.options.Reservations, func(f ReservationState) bool {
 		return commitment.ID != "" && f.Region == region && f.ID == commitment.ID

@@ -88,8 +88,8 @@ func TestReviewPlansForThePeak(t *testing.T) {
 		t.Fatal(err)
 	}
 	before := sum / 1500 // the mean
-	for _, level := range forecast.PeakLevels[:4] {
-		p := reviewed(t, reviewYAML, standing(1, 1), h, ReviewOptions{PeakLevel: level})
+	for _, level := range forecast.PeakQuantiles[:4] {
+		p := reviewed(t, reviewYAML, standing(1, 1), h, ReviewOptions{PeakQuantile: level})
 		peak := 0.0
 		for _, c := range p.Changes {
 			peak = max(peak, c.PlannedPeakTPS)
@@ -136,6 +136,44 @@ func TestReviewExtrapolatesTheRunningMinute(t *testing.T) {
 	}
 }
 
+// A service starts within the first minute of its history, so that its balancers count only a part of that minute's
+// load. Such a minute does not lower a plan from the few minutes after it.
+func TestReviewOmitsFirstMinute(t *testing.T) {
+	for name, c := range map[string]struct {
+		minutes int
+		passed  time.Duration // in the minute after the history
+		peak    float64
+		only    bool
+	}{
+		"nothing else is known":         {1, 0, 500, true},
+		"the second minute is running":  {2, 20*time.Second - time.Minute, 3000, false},
+		"the second minute has ended":   {2, 0, 3000, false},
+		"ten minutes":                   {10, 0, 3000, false},
+		"an hour: it matters no longer": {60, 0, 3000, false},
+	} {
+		h := demandtest.Constant(t, c.minutes, 3000, 0, 0)
+		for i := range h.Series {
+			h.Series[i].Values[0] /= 6
+			if c.passed < 0 {
+				h.Series[i].Values[c.minutes-1] /= 3
+			}
+		}
+		r, err := Review(demandtest.Parse(t, reviewYAML), standing(1, 1), h, reviewAt.Add(c.passed), ReviewOptions{Forecaster: "moving-average"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := 0.0
+		for _, ch := range r.Proposal.Changes {
+			if ch.Region == "local/us" {
+				got = ch.PlannedPeakTPS
+			}
+		}
+		if math.Abs(got-c.peak) > 0.02*c.peak || r.FirstMinuteOnly() != c.only {
+			t.Errorf("%s: peak %v, want %v; first minute only: %v, want %v", name, got, c.peak, r.FirstMinuteOnly(), c.only)
+		}
+	}
+}
+
 func TestReviewReportsUnmetConstraints(t *testing.T) {
 	p := reviewed(t, reviewYAML, standing(1, 1), demandtest.Constant(t, 300, 30000, 0, 0), ReviewOptions{})
 	all := strings.Join(p.Infeasible, "\n")
@@ -157,7 +195,7 @@ func TestReviewReportsAssumptions(t *testing.T) {
 			"local regions are not billed; L4 is planned at $0.8048 per hour (g6.xlarge in us-east-1, on demand)",
 		}},
 		"seven minutes": {reviewYAML, nil, demandtest.Constant(t, 7, 100, 100, 0), []string{
-			"local/us, local/eu: only 7 minutes of history: assuming the mean of the last 7 minutes for the next hour",
+			"local/us, local/eu: only 6 minutes of history: assuming the mean of the last 6 minutes for the next hour",
 			"no replica is running: all are counted as new",
 			"meta-llama/Llama-3.1-8B-Instruct: no prefix hits recorded in the last day, assuming none",
 		}},
@@ -293,9 +331,9 @@ func TestReviewRejectsBadOptions(t *testing.T) {
 	}{
 		"horizon":    {reviewAt, ReviewOptions{Horizon: time.Second}, "horizon: must be 1m to 168h, got 1s"},
 		"forecaster": {reviewAt, ReviewOptions{Forecaster: "oracle"}, `unknown forecaster "oracle"`},
-		"peak":       {reviewAt, ReviewOptions{PeakLevel: "p42"}, `peak quantile: must be one of p50, p90, p95, p99, expected, got "p42"`},
+		"peak":       {reviewAt, ReviewOptions{PeakQuantile: "p42"}, `peak quantile: must be one of p50, p90, p95, p99, expected, got "p42"`},
 		"stale":      {reviewAt.Add(40 * 24 * time.Hour), ReviewOptions{}, "the history ends 57600 minutes before"},
-		"short":      {reviewAt, ReviewOptions{Forecaster: "seasonal-naive"}, "requires 1 day of history, got 10 minutes"},
+		"short":      {reviewAt, ReviewOptions{Forecaster: "seasonal-naive"}, "requires 1 day of history, got 9 minutes"},
 	} {
 		if _, err := Review(spec, nil, old, c.at, c.o); err == nil || !strings.Contains(err.Error(), c.want) || !strings.HasPrefix(err.Error(), "planning chat: ") {
 			t.Errorf("%s: got %v, want %q in it", name, err, c.want)
@@ -324,6 +362,57 @@ func TestReviewReclaims(t *testing.T) {
 	p = reviewed(t, reviewYAML, standing(4, 1), demandtest.Constant(t, 300, 1, 1, 0), ReviewOptions{})
 	if c := p.Changes[0]; c.Delta != -3 || c.Donate != 3 {
 		t.Fatalf("%+v", c)
+	}
+}
+
+// The plan says what happens to excess replicas: machines of static regions are donated, rented ones are removed, and
+// local ones follow autoscale.donate.
+func TestReviewSaysWhatHappensToExcessReplicas(t *testing.T) {
+	for _, tt := range []struct {
+		region  string
+		donate  bool
+		donated bool
+	}{
+		{"local/us", true, true},
+		{"local/us", false, false},
+		{"aws/us-east-1", true, false},
+		{"aws/us-east-1", false, false},
+		{"gcp/us-east1", true, false},
+		{"static/us", true, true},
+		{"static/us", false, true},
+	} {
+		region, yaml := service.Region(tt.region), strings.Replace(reviewYAML, "donate: true", fmt.Sprintf("donate: %v", tt.donate), 1)
+		if region.Cloud() == service.CloudStatic {
+			yaml = strings.Replace(yaml, "local/us\n", tt.region+"\n    endpoints: ["+strings.Repeat(`"http://10.0.0.1:8000", `, 8)+"]\n", 1)
+			for n := range 8 {
+				yaml = strings.Replace(yaml, "10.0.0.1:8000", fmt.Sprintf("10.0.0.%d:8000", n+2), 1)
+			}
+		}
+		spec := demandtest.Parse(t, yaml)
+		spec.Regions[0].Name = region
+		h := demandtest.Constant(t, 300, 1, 1, 0)
+		for i := range h.Series {
+			if h.Series[i].Region == "local/us" {
+				h.Series[i].Region = region
+			}
+		}
+		counts := standing(4, 1)
+		counts[0].Region = region
+		r, err := Review(spec, counts, h, reviewAt, ReviewOptions{})
+		if err != nil {
+			t.Fatal(tt.region, err)
+		}
+		if len(r.Proposal.Changes) == 0 {
+			t.Fatalf("%s: %+v", tt.region, r.Proposal)
+		}
+		c := r.Proposal.Changes[0]
+		verb, n := "remove 3,", 0
+		if tt.donated {
+			verb, n = "donate 3,", 3
+		}
+		if c.Delta != -3 || c.Donate != n || !strings.Contains(c.Reason, verb) {
+			t.Errorf("%s, autoscale.donate %v: donates %d: %s", tt.region, tt.donate, c.Donate, c.Reason)
+		}
 	}
 }
 

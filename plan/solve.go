@@ -353,7 +353,7 @@ func (c *integerProgram) closeGap(p *point) {
 		return
 	}
 	bound, settled := c.enumerateAll(p)
-	if settled && c.best == nil && !c.work.spent() {
+	if settled && c.best == nil && !c.work.exhausted() {
 		c.explainConflict()
 		return
 	}
@@ -368,7 +368,7 @@ func (c *integerProgram) raiseModelBound(p *point) bool {
 	for _, f := range floors {
 		bound += f
 	}
-	if c.best == nil && bound > c.costLimit() && !c.work.spent() {
+	if c.best == nil && bound > c.costLimit() && !c.work.exhausted() {
 		c.explainConflict()
 	}
 	c.raiseBound(bound)
@@ -398,7 +398,7 @@ func (c *integerProgram) snappedPrices(y []float64) []float64 {
 
 // finished reports whether the gap is closed, the program is infeasible or the effort is spent.
 func (c *integerProgram) finished() bool {
-	return c.work.spent() || c.infeasible != nil || c.provesGap(c.bound)
+	return c.work.exhausted() || c.infeasible != nil || c.provesGap(c.bound)
 }
 
 // small reports whether whole models are solved.

@@ -31,6 +31,12 @@ const (
 	// it, the endpoint grows by the share queueGrowth of its replicas.
 	queuePerReplica = 4
 	queueGrowth     = 0.5
+	// burstRatio is the ratio of a model's load and its forecast from which the load is a burst: more than the
+	// noise of a minute.
+	burstRatio = 2
+	// burstUtilisation is the share of its throughput at which a replica is planned to run in a burst: the
+	// remainder serves the requests that queued until replicas started.
+	burstUtilisation = scaleOutThreshold
 	// scaleInDelay is how long fewer replicas must have sufficed before any is removed: about the
 	// time to get one back.
 	scaleInDelay = 90 * time.Second
@@ -40,7 +46,7 @@ const (
 )
 
 // auto follows the interactive load, every few seconds and over all regions of a model together,
-// and uses the forecast where it helps. It differs from LT-UA in seven ways:
+// and uses the forecast where it helps. It differs from LT-UA in eight ways:
 //
 //   - it sizes for the interactive load (tokens per second over a replica's throughput), not for
 //     memory, which deferred work fills up, and adds all missing replicas at once;
@@ -52,6 +58,8 @@ const (
 //   - the forecast contributes the growth expected within forecastLead; a forecast that differs from
 //     the load by more than maxForecastRatio is ignored immediately, not only in the last 20 minutes of the
 //     hour;
+//   - a load of a model above burstRatio times its forecast is a burst: its last minute counts, not a mean of several,
+//     and replicas run at burstUtilisation, whatever the fill level;
 //   - queued requests mean that past load was not served and has to be worked off in addition to
 //     new load: the count grows by half, once the previously requested replicas have started;
 //   - replicas are removed after scaleInDelay in which they were not needed.
@@ -86,10 +94,14 @@ func (s *auto) Step(now time.Duration, in *StrategyInput) []Scaling {
 	loads := make([]float64, len(in.Endpoints))
 	needs := make([]int, len(in.Endpoints))
 	s.updateFillLevels(now, in)
+	bursts := burstsOf(now, in)
 	for i := range in.Endpoints {
 		e := &in.Endpoints[i]
 		st := s.updateLoad(now, e)
 		loads[i] = pooledReplicas(st.load*e.expectedGrowth(now)) / s.fillLevels[e.loadKey()].factor()
+		if load, ok := e.recentTPS(); ok && bursts[e.loadKey()] {
+			loads[i] = max(loads[i], load/e.Target.ReplicaTPS/burstUtilisation)
+		}
 		needs[i] = max(int(math.Ceil(localShare*loads[i])), e.Min)
 		if !st.known {
 			needs[i] = e.countForMemory(targetMemoryUtilisation)
@@ -172,6 +184,36 @@ func (e *ScaledEndpoint) expectedGrowth(now time.Duration) float64 {
 		return 1
 	}
 	return min(max(ahead/here, 1), maxGrowthFactor)
+}
+
+// burstsOf returns the models and silos whose load over all regions is a burst.
+func burstsOf(now time.Duration, in *StrategyInput) map[endpointKey]bool {
+	excess := map[endpointKey]float64{}
+	for i := range in.Endpoints {
+		e := &in.Endpoints[i]
+		if load, ok := e.recentTPS(); ok {
+			forecast, _ := e.Target.forecastAt(now)
+			excess[e.loadKey()] += load - burstRatio*forecast
+		}
+	}
+	out := map[endpointKey]bool{}
+	for k, tps := range excess {
+		out[k] = tps > 0
+	}
+	return out
+}
+
+// recentTPS returns the load of the last minute, or the observed one if that is higher. Not ok = it or its forecast is
+// unknown.
+func (e *ScaledEndpoint) recentTPS() (tps float64, ok bool) {
+	if _, planned := e.Target.forecastAt(0); !planned || e.ObservedTPS == nil || e.Target.ReplicaTPS <= 0 {
+		return 0, false
+	}
+	tps = *e.ObservedTPS
+	if e.LastMinuteTPS != nil {
+		tps = max(tps, *e.LastMinuteTPS)
+	}
+	return tps, true
 }
 
 // pooledReplicas returns the number of replicas that serve a load given in single replicas: n replicas that

@@ -336,3 +336,23 @@ func TestNoLoadNeedsNoReplicas(t *testing.T) {
 		}
 	}
 }
+
+// In an unannounced burst auto has the replicas for the last minute's load at 70 % of their throughput, from its first
+// step on: neither the mean of several minutes nor a high fill level delays them.
+func TestAutoFollowsBursts(t *testing.T) {
+	u, mean, minute, waiting := 0.6, 800.0, 800.0, 0
+	f := StrategyInput{FreeVMs: map[string]int{"r": 40}, Endpoints: []ScaledEndpoint{{
+		Model: "m", Region: "r", Ready: 9, Min: 2, Max: 40, Utilisation: &u, ObservedTPS: &mean, LastMinuteTPS: &minute, Waiting: &waiting,
+		Target: &HourlyTarget{Count: 9, Until: time.Hour, ReplicaTPS: 100, PeakTPS: 900, ForecastTPS: []float64{800}, ForecastStep: time.Hour},
+	}}}
+	s, err := NewStrategy("auto", StrategyOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Step(0, &f)
+	mean, minute = 1000, 2095
+	got := s.Step(5*time.Second, &f)
+	if len(got) != 1 || got[0].Launch != 30-9 {
+		t.Errorf("a load of 20.95 replicas where 8 were expected: %+v, want 21 launches", got)
+	}
+}

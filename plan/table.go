@@ -29,9 +29,9 @@ func (p Proposal) WriteTable(w io.Writer) error {
 		p.writeReasons(&b)
 	}
 	p.writeCosts(&b)
-	if len(p.Cut) > 0 {
+	if len(p.OverBudget) > 0 {
 		fmt.Fprintf(&b, "\nCut by the budget of $%.2f/h for all machines:\n", p.BudgetPerHour)
-		writeList(&b, p.Cut)
+		writeList(&b, p.OverBudget)
 	}
 	if len(p.Assumed) > 0 {
 		fmt.Fprintln(&b, "\nAssumed:")
@@ -49,6 +49,7 @@ func writeList(b *bytes.Buffer, lines []string) {
 
 func (p Proposal) writeChanges(w io.Writer) error {
 	t := printable.NewTable(w)
+	t.Fit(printable.Fitting{Optional: []string{"DONATE", "RECLAIM", "CAPACITY TOK/S", "PEAK TOK/S"}}) // the reasons below name these figures
 	t.Row("MODEL", "REGION", "GPU", "CURRENT", "CHANGE", "PLANNED", "PEAK TOK/S", "CAPACITY TOK/S", "UTILISATION", "DONATE", "RECLAIM")
 	for _, c := range p.Changes {
 		used := "-"
@@ -114,7 +115,7 @@ func (p Proposal) writeCosts(b *bytes.Buffer) {
 	if p.TotalCostUSD != nil && p.LowerBoundUSD != nil && p.Gap != nil {
 		fmt.Fprintf(b, ", total $%.2f including start-up costs, lower bound $%.2f (gap %.2g %%)", *p.TotalCostUSD, *p.LowerBoundUSD, 100**p.Gap)
 		if t := p.CostPerHour.Planned; t != nil && *t == 0 && *p.TotalCostUSD > 0 {
-			b.WriteString(", at planning prices: nothing is billed")
+			b.WriteString(", at the assumed prices: nothing is billed")
 		}
 	}
 	if p.SolveMillis > 0 {

@@ -8,10 +8,10 @@ import (
 
 const (
 	// trackedUtilisation is the share of its throughput at which a replica is planned to run: the
-	// remainder is for the rise of the load while more replicas start. It is that of the reactive rule.
-	trackedUtilisation = reactiveOut
+	// remainder is for the rise of the load while more replicas start. It is that of the threshold rule.
+	trackedUtilisation = scaleOutThreshold
 	// calibrationMinutes is the number of past minutes with load from which a tracking is calibrated.
-	// With fewer, the reactive rule decides.
+	// With fewer, the threshold rule decides.
 	calibrationMinutes = 24 * 60
 	// maxCalibrationMinutes bounds the past that is replayed.
 	maxCalibrationMinutes = 14 * 24 * 60
@@ -19,7 +19,7 @@ const (
 	maxStabilizationMinutes = 240
 	// headroomMinutes is the period of the level that the headroom multiplies.
 	headroomMinutes = 60
-	// minSaving is the share of the reactive rule's replica-hours that a tracking must save: less is not
+	// minSaving is the share of the threshold rule's replica-hours that a tracking must save: less is not
 	// worth the risk that the load to come differs from the past.
 	minSaving = 0.03
 	// errorBlockMinutes is the length of the blocks over which the standard error of past overload is computed.
@@ -33,11 +33,12 @@ var (
 	headrooms            = []float64{0, 1.5, 1.6, 1.7, 1.8, 1.9, 2, 2.1}
 )
 
-// testedLoadFactors are the multiples of the past load at which tracking it must have had at most the overload
-// of the reactive rule: the load to come is not exactly that of the past.
-var testedLoadFactors = [...]float64{1, 1.1}
+// testedLoadFactors are multiples of the past load. At each of them, tracking must have at most the overload of the
+// threshold rule, because the future load is not exactly that of the past. With a higher last factor, tracking saves
+// fewer replica-hours, and exceeds the overload of that rule on fewer series (`make compare-plan`).
+var testedLoadFactors = [...]float64{1, 1.2}
 
-// Tracking is how predictive follows a load. Without a window it is the reactive rule of `plan backtest`.
+// Tracking is how predictive follows a load. Without a window it is the threshold rule of `plan backtest`.
 type Tracking struct {
 	// StabilizationWindow is how long replicas are kept for the highest load of a minute, like the
 	// stabilization window of the Kubernetes HorizontalPodAutoscaler.
@@ -47,20 +48,23 @@ type Tracking struct {
 	Headroom float64
 	// StartUp is the time until a new replica is ready.
 	StartUp time.Duration
+	// OverloadTolerance is the share of the load, 0..1, that the tracking may leave above the capacity beyond what the
+	// threshold rule leaves.
+	OverloadTolerance float64
 }
 
-// isReactive reports whether the reactive rule decides.
-func (t Tracking) isReactive() bool { return t.StabilizationWindow <= 0 }
+// isThreshold reports whether the threshold rule decides.
+func (t Tracking) isThreshold() bool { return t.StabilizationWindow <= 0 }
 
-// loadTracker returns the replicas that a load needs, minute by minute: those that run at
-// trackedUtilisation under the highest load of the window, and those of the headroom. Replicas are
-// added at once. The count is never above that of the reactive rule, which removes no replica above
-// 30 % utilisation, unless the load of the last minute needs more. A ledger compares the tracker with
-// that rule from its first minute on. Loads are in replicas: load divided by a replica's throughput.
+// loadTracker computes, minute by minute, the number of replicas that a load needs: the number that serves the
+// highest load of the window at trackedUtilisation, or that of the headroom if it is higher. Replicas are added at
+// once. The count is never above that of the threshold rule, which removes no replica above 30 % utilisation, unless
+// the load of the last minute needs more. A ledger compares the tracker with that rule from its first minute on.
+// Loads are in replicas: load divided by a replica's throughput.
 type loadTracker struct {
-	tracking Tracking
-	reactive int
-	needed   int // the replicas that the next minute needs
+	tracking  Tracking
+	threshold int
+	needed    int // the replicas that the next minute needs
 	// recent are the loads of the longest window that are higher than all later ones; hour are the last known loads.
 	recent []trackedLoad
 	hour   loadTrend
@@ -72,13 +76,13 @@ type trackedLoad struct {
 	load   float64
 }
 
-// newLoadTracker returns a tracker whose reactive rule starts with the replicas that a load needs.
+// newLoadTracker returns a tracker whose threshold rule starts with the replicas that a load needs.
 func newLoadTracker(tracking Tracking, load float64) *loadTracker {
 	n := trackedCount(load)
-	return &loadTracker{tracking: tracking, reactive: n, needed: n, ledger: newTrackingLedger(n)}
+	return &loadTracker{tracking: tracking, threshold: n, needed: n, ledger: newTrackingLedger(n)}
 }
 
-// trackedCount returns the replicas that run at trackedUtilisation under a load.
+// trackedCount returns the number of replicas that serve a load at trackedUtilisation.
 func trackedCount(load float64) int { return unitsFor(load, trackedUtilisation) }
 
 // observe adds the load of a minute, NaN for an unknown one, and returns the replicas that the next minute
@@ -89,19 +93,19 @@ func (t *loadTracker) observe(minute int, load float64, forecast int) int {
 	}
 	t.ledger.addMinute(load)
 	t.add(minute, load)
-	t.needed = t.reactive
+	t.needed = t.threshold
 	startUp := startUpMinutes(t.tracking.StartUp)
-	if !t.tracking.isReactive() {
+	if !t.tracking.isThreshold() {
 		s := t.state(startUp)
-		t.needed = t.ledger.limit(t.tracking.required(s, t.highest(minute, t.tracking.StabilizationWindow), forecast), t.reactive, s.last, startUp)
+		t.needed = t.ledger.limit(t.tracking.required(s, t.highest(minute, t.tracking.StabilizationWindow), forecast), t.threshold, s.last, startUp, t.tracking.OverloadTolerance)
 	}
-	t.ledger.scale(minute+1, startUp, t.needed, t.reactive)
+	t.ledger.scale(minute+1, startUp, t.needed, t.threshold)
 	return t.needed
 }
 
 // add adds a known load without a decision.
 func (t *loadTracker) add(minute int, load float64) {
-	t.reactive = reactiveCount(t.reactive, load)
+	t.threshold = thresholdCount(t.threshold, load)
 	n := len(t.recent)
 	for n > 0 && t.recent[n-1].load <= load {
 		n--
@@ -123,15 +127,15 @@ func (t *loadTracker) highest(minute int, window time.Duration) float64 {
 	return t.recent[len(t.recent)-1].load
 }
 
-// trackerState is what a tracker knows in a minute, whatever its tracking: the count of the reactive rule,
-// that for the last load, and the level of the last hour.
+// trackerState is the part of a tracker's state in a minute that does not depend on its tracking: the count of the
+// threshold rule, that for the last load, and the level of the last hour.
 type trackerState struct {
-	reactive, last int
-	level          float64
+	threshold, last int
+	level           float64
 }
 
 func (t *loadTracker) state(startUp int) trackerState {
-	return trackerState{t.reactive, trackedCount(t.recent[len(t.recent)-1].load), t.hour.level(startUp + 1)}
+	return trackerState{t.threshold, trackedCount(t.recent[len(t.recent)-1].load), t.hour.level(startUp + 1)}
 }
 
 // required returns the replicas that are needed in a minute, after the highest load of the window.
@@ -140,7 +144,7 @@ func (t Tracking) required(m trackerState, highest float64, forecast int) int {
 	if t.Headroom > 0 {
 		need = max(need, unitsFor(t.Headroom*m.level, 1))
 	}
-	return min(need, max(m.reactive, m.last))
+	return min(need, max(m.threshold, m.last))
 }
 
 // loadTrend is the last loads of headroomMinutes, with their sum and the sum of their products with their index.
@@ -171,51 +175,54 @@ func (h *loadTrend) level(ahead int) float64 {
 	return mean + max(0, slope)*((n-1)/2+float64(ahead))
 }
 
-// trackingLedger compares a tracker with the reactive rule over the minutes in which it decided: the
-// replicas of both, their replica-minutes, and the load above the capacity of the ready ones.
+// trackingLedger compares a tracker with the threshold rule over the minutes in which it decided: the
+// replicas of both, their replica-minutes, the load, and the part above the capacity of the ready ones.
 type trackingLedger struct {
-	own, reactive                 groupState
-	ownMinutes, reactiveMinutes   int
-	ownOverload, reactiveOverload float64
-	minutes                       int
+	own, threshold                 groupState
+	ownMinutes, thresholdMinutes   int
+	ownOverload, thresholdOverload float64
+	load                           float64
+	minutes                        int
 }
 
 // newTrackingLedger returns the ledger of a tracker that starts with ready replicas.
 func newTrackingLedger(replicas int) trackingLedger {
-	return trackingLedger{own: groupState{ready: replicas}, reactive: groupState{ready: replicas}}
+	return trackingLedger{own: groupState{ready: replicas}, threshold: groupState{ready: replicas}}
 }
 
 // addMinute adds a minute with a load.
 func (l *trackingLedger) addMinute(load float64) {
 	if l.minutes++; l.minutes > maxCalibrationMinutes {
-		*l = trackingLedger{own: l.own, reactive: l.reactive}
+		*l = trackingLedger{own: l.own, threshold: l.threshold}
 	}
+	l.load += load
 	l.ownMinutes += l.own.count()
-	l.reactiveMinutes += l.reactive.count()
+	l.thresholdMinutes += l.threshold.count()
 	l.ownOverload += overloadOf(load, int32(min(l.own.ready, math.MaxInt32)))
-	l.reactiveOverload += overloadOf(load, int32(min(l.reactive.ready, math.MaxInt32)))
+	l.thresholdOverload += overloadOf(load, int32(min(l.threshold.ready, math.MaxInt32)))
 }
 
-// limit returns the count that is required. While the tracker has had more overload than the reactive rule, it is
-// at least that of the rule. While it has had less, it may be lower, down to that for the last load: all missing
-// replicas together, until they have started, cannot cost more than the overload that was avoided. It is above
-// that of the rule only as far as saved replica-minutes pay for it until new replicas have started.
-func (l *trackingLedger) limit(required, reactive, last, startUp int) int {
-	avoided := l.reactiveOverload - l.ownOverload
-	if avoided < -relTolerance {
-		required = max(required, reactive)
+// limit returns the required count within two limits. First: if the tracker has had more overload than the threshold
+// rule and the tolerated share of the load, the count is at least that of the rule. Otherwise it may be lower: the overload avoided so far must cover
+// what the missing replicas would have served during a start-up. It is never below the count for the last load.
+// Second: the count exceeds that of the rule by at most the replicas that the saved replica-minutes
+// pay for during a start-up.
+func (l *trackingLedger) limit(required, threshold, last, startUp int, tolerance float64) int {
+	avoided := l.thresholdOverload - l.ownOverload
+	if avoided < -relTolerance-tolerance*l.load {
+		required = max(required, threshold)
 	} else {
-		required = min(required, max(last, reactive-int(avoided)/(startUp+1)))
+		required = min(required, max(last, threshold-int(max(0, avoided))/(startUp+1)))
 	}
-	return min(required, reactive+max(0, l.reactiveMinutes-l.ownMinutes)/(startUp+1))
+	return min(required, threshold+max(0, l.thresholdMinutes-l.ownMinutes)/(startUp+1))
 }
 
 // scale changes the counts of a minute.
-func (l *trackingLedger) scale(minute, startUp, own, reactive int) {
+func (l *trackingLedger) scale(minute, startUp, own, threshold int) {
 	for _, c := range []struct {
 		group *groupState
 		want  int
-	}{{&l.own, own}, {&l.reactive, reactive}} {
+	}{{&l.own, own}, {&l.threshold, threshold}} {
 		if d := c.want - c.group.count(); d != 0 {
 			c.group.scale(d, minute+startUp)
 		}
@@ -223,24 +230,24 @@ func (l *trackingLedger) scale(minute, startUp, own, reactive int) {
 	}
 }
 
-// reactiveCount is a minute of the reactive rule for replicas of one kind; LoadTrace.Reactive is the
+// thresholdCount is a minute of the threshold rule for replicas of one kind; LoadTrace.ThresholdCounts is the
 // rule for any.
-func reactiveCount(have int, load float64) int {
+func thresholdCount(have int, load float64) int {
 	switch capacity := float64(have); {
-	case load > reactiveOut*capacity:
-		return min(trackedCount(load), have+reactivePerMinute)
-	case load < reactiveIn*capacity && load <= reactiveOut*(capacity-1):
+	case load > scaleOutThreshold*capacity:
+		return min(trackedCount(load), have+thresholdPerMinute)
+	case load < scaleInThreshold*capacity && load <= scaleOutThreshold*(capacity-1):
 		return have - 1
 	}
 	return have
 }
 
 // calibrateTracking returns the tracking with the fewest replica-hours among those that follow a past
-// load with at most the overload of the reactive rule; that rule where none saves minSaving, or where too
+// load with at most the overload of the threshold rule; that rule where none saves minSaving, or where too
 // little load is known. At each of testedLoadFactors, the difference in overload plus its standard error must not
-// be positive. The load is by minute, in replicas, NaN where unknown; startUp is in minutes.
-func calibrateTracking(load []float64, startUp int) Tracking {
-	none := Tracking{StartUp: time.Duration(startUp) * time.Minute}
+// exceed a tolerated share of the load. The load is by minute, in replicas, NaN where unknown; startUp is in minutes.
+func calibrateTracking(load []float64, startUp int, tolerance float64) Tracking {
+	none := Tracking{StartUp: time.Duration(startUp) * time.Minute, OverloadTolerance: tolerance}
 	load = load[max(0, len(load)-maxCalibrationMinutes):]
 	known := 0
 	for _, v := range load {
@@ -251,14 +258,14 @@ func calibrateTracking(load []float64, startUp int) Tracking {
 	if known < calibrationMinutes {
 		return none
 	}
-	reactive := simulateReactive(load, startUp)
-	best, fewest := none, int((1-minSaving)*float64(reactive.replicaMinutes))
+	threshold := simulateThreshold(load, startUp)
+	best, fewest := none, int((1-minSaving)*float64(threshold.replicaMinutes))
 	states, highest := trackedMinutes(load, startUp)
 	for w, window := range stabilizationWindows {
 		for _, headroom := range headrooms {
-			t := Tracking{time.Duration(window) * time.Minute, headroom, best.StartUp}
+			t := Tracking{time.Duration(window) * time.Minute, headroom, best.StartUp, tolerance}
 			past := replayCounts(len(load), startUp, fewest, func(m int) int { return t.required(states[m], highest[w][m], 0) })
-			if past.replicaMinutes < fewest && past.notWorseThan(reactive, load) {
+			if past.replicaMinutes < fewest && past.notWorseThan(threshold, load, tolerance) {
 				best, fewest = t, past.replicaMinutes
 			}
 		}
@@ -266,7 +273,7 @@ func calibrateTracking(load []float64, startUp int) Tracking {
 	return best
 }
 
-// trackedMinutes returns what a tracker knows in each minute of a past load, and the highest load of each of
+// trackedMinutes returns the state of a tracker in each minute of a past load, and the highest load of each of
 // stabilizationWindows.
 func trackedMinutes(load []float64, startUp int) ([]trackerState, [][]float64) {
 	t := newLoadTracker(Tracking{}, knownAt(load, 0))
@@ -275,7 +282,7 @@ func trackedMinutes(load []float64, startUp int) ([]trackerState, [][]float64) {
 		highest[w] = make([]float64, len(load))
 		highest[w][0] = knownAt(load, 0)
 	}
-	states[0] = trackerState{reactive: t.reactive, last: t.reactive}
+	states[0] = trackerState{threshold: t.threshold, last: t.threshold}
 	for m := 1; m < len(load); m++ {
 		states[m] = states[m-1]
 		if !math.IsNaN(load[m-1]) {
@@ -299,12 +306,12 @@ type trackingResult struct {
 	ready          []int32
 }
 
-// simulateReactive replays the reactive rule over a past load.
-func simulateReactive(load []float64, startUp int) trackingResult {
+// simulateThreshold replays the threshold rule over a past load.
+func simulateThreshold(load []float64, startUp int) trackingResult {
 	count := trackedCount(knownAt(load, 0))
 	return replayCounts(len(load), startUp, math.MaxInt, func(m int) int {
 		if m > 0 && !math.IsNaN(load[m-1]) {
-			count = reactiveCount(count, load[m-1])
+			count = thresholdCount(count, load[m-1])
 		}
 		return count
 	})
@@ -327,9 +334,15 @@ func replayCounts(minutes, startUp, limit int, count func(minute int) int) track
 	return out
 }
 
-// notWorseThan reports whether the overload of a past was at most that of another one by a standard
-// error, at all testedLoadFactors.
-func (p trackingResult) notWorseThan(other trackingResult, load []float64) bool {
+// notWorseThan reports whether the difference to the overload of another result, plus its standard error, exceeds a
+// share of the load at none of testedLoadFactors.
+func (p trackingResult) notWorseThan(other trackingResult, load []float64, tolerance float64) bool {
+	total := 0.0
+	for _, v := range load {
+		if !math.IsNaN(v) {
+			total += v
+		}
+	}
 	for _, factor := range testedLoadFactors {
 		sum, squares := 0.0, 0.0
 		first := 0
@@ -344,7 +357,7 @@ func (p trackingResult) notWorseThan(other trackingResult, load []float64) bool 
 			first += len(minutes)
 			sum, squares = sum+excess, squares+excess*excess
 		}
-		if sum+math.Sqrt(squares) > relTolerance {
+		if sum+math.Sqrt(squares) > relTolerance+tolerance*factor*total {
 			return false
 		}
 	}

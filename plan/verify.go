@@ -77,13 +77,13 @@ func (p *Problem) Throughput(i int, x []int) float64 {
 // verifyLoad checks that the load of every window can be served, with all regions and after the
 // loss of each region that the plan must survive. near is the set of regions that may serve each
 // region's load.
-func (p *Problem) verifyLoad(i int, x [][][]int, near []regionSet) error {
+func (p *Problem) verifyLoad(i int, x [][][]int, reachable []regionSet) error {
 	for w := range p.LoadTPS[i][0] {
 		for lost := -1; lost < len(p.Regions); lost++ {
 			if lost >= 0 && !p.mustSurviveLossOf(lost) {
 				continue
 			}
-			load, unserved := p.unserved(i, w, lost, x, near)
+			load, unserved := p.unserved(i, w, lost, x, reachable)
 			if meetsNeed(load-unserved, load) {
 				continue
 			}
@@ -99,10 +99,10 @@ func (p *Problem) verifyLoad(i int, x [][][]int, near []regionSet) error {
 
 // unserved returns model i's load in a window, and how much of it no region can serve when one is
 // lost (-1 = none).
-func (p *Problem) unserved(i, w, lost int, x [][][]int, near []regionSet) (load, unserved float64) {
-	f := loadFlow{reachable: near, load: make([]float64, len(near)), free: make([]float64, len(near)), sent: make([][]float64, len(near))}
-	for j := range near {
-		f.load[j], f.sent[j] = p.LoadTPS[i][j][w], make([]float64, len(near))
+func (p *Problem) unserved(i, w, lost int, x [][][]int, reachable []regionSet) (load, unserved float64) {
+	f := loadFlow{reachable: reachable, load: make([]float64, len(reachable)), free: make([]float64, len(reachable)), sent: make([][]float64, len(reachable))}
+	for j := range reachable {
+		f.load[j], f.sent[j] = p.LoadTPS[i][j][w], make([]float64, len(reachable))
 		load += f.load[j]
 		if j != lost {
 			f.free[j] = p.Throughput(i, x[i][j])

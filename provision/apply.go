@@ -32,8 +32,9 @@ type ApplyOptions struct {
 	Parallel int
 	// Progress is called for every phase of every change; nil disables progress reports.
 	Progress ProgressFunc
-	// WaitReady blocks until a replacement is ready; the next stage waits for it. nil means that a
-	// launched object counts as ready.
+	// WaitReady blocks until a replacement is ready; the next stage waits for it. A replacement that was launched
+	// before the old object was terminated, and does not become ready, is terminated. nil means that a launched object
+	// counts as ready.
 	WaitReady func(ctx context.Context, o Object) error
 	// Reload makes a running object load the configuration of w, which is already in its file.
 	// ErrCannotReload, or a nil Reload, means that the object must be replaced. Any other error means
@@ -46,14 +47,21 @@ type ApplyOptions struct {
 	Exhausted *ExhaustedOfferings
 	// Gate admits launches within bounds; nil admits all.
 	Gate *LaunchGate
-	// Drain is called before a running object is terminated, also when its replacement is already
-	// ready, but not for a replacement without Surge. It returns when the object has no requests in
+	// Drain is called before a running object is terminated, also when it is replaced. It returns when the object has no requests in
 	// flight. It cannot prevent the termination. nil means that objects are not drained.
 	Drain func(ctx context.Context, o Object)
-	// Surge reports whether the replacement is launched and becomes ready before the old object is
-	// terminated. It returns false where both cannot run at the same time, or would exceed a limit. nil
-	// means always false.
-	Surge func(c Change) bool
+	// Surge returns the replacement that is launched and becomes ready before the old object is drained and
+	// terminated. It returns nil where both cannot run at the same time, or would exceed a limit: then the old object is
+	// terminated first. Calls never overlap. nil means that there is always none.
+	Surge func(ctx context.Context, c Change) (*Replacement, error)
+}
+
+// Replacement takes the place of an object that still runs.
+type Replacement struct {
+	// Desired is the object to launch: with the id of the old one or, if that must be unique, with another id.
+	Desired Desired
+	// Running is set if an earlier run has launched it; Desired is not launched then.
+	Running *Object
 }
 
 // ApplyResult reports what Apply did.
@@ -179,29 +187,65 @@ func (a *applier) applyChange(ctx context.Context, c *Change) error {
 	return err
 }
 
-// replace launches a replacement and terminates the old object.
+// replace launches a replacement and terminates the old object, in the order that Surge determines.
 func (a *applier) replace(ctx context.Context, c Change) error {
-	surge := a.opt.Surge != nil && a.opt.Surge(c)
-	if !surge {
-		if err := a.terminate(ctx, c.Observed); err != nil {
-			return err
-		}
+	surge, err := a.surge(ctx, c)
+	if err != nil {
+		return fmt.Errorf("planning the replacement of %s: %w", c.ID(), err)
 	}
-	gate := a.opt.Gate
-	if !surge {
-		gate = nil // it takes the place of the terminated object
+	if surge != nil {
+		return a.replaceWithSurge(ctx, c.Observed, *surge)
 	}
-	o, err := a.launch(ctx, c.Desired, gate)
+	if err := a.drainAndTerminate(ctx, c.Observed); err != nil {
+		return err
+	}
+	o, err := a.launch(ctx, c.Desired, nil) // it takes the place of the terminated object
 	if err != nil {
 		return err
 	}
-	if a.opt.WaitReady != nil {
-		if err := a.opt.WaitReady(ctx, o); err != nil {
-			return fmt.Errorf("waiting for the replacement of %s to become ready: %w", o.ID, err)
+	return a.waitReady(ctx, c.Observed, o)
+}
+
+// surge calls Surge.
+func (a *applier) surge(ctx context.Context, c Change) (*Replacement, error) {
+	if a.opt.Surge == nil {
+		return nil, nil
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.opt.Surge(ctx, c)
+}
+
+// replaceWithSurge drains and terminates an object once its replacement is ready. A replacement that does not become
+// ready is terminated. If ctx ends, both stay, and the next Apply continues.
+func (a *applier) replaceWithSurge(ctx context.Context, old Object, by Replacement) error {
+	var o Object
+	if by.Running != nil {
+		o = *by.Running
+	} else {
+		var err error
+		if o, err = a.launch(ctx, by.Desired, a.opt.Gate); err != nil {
+			return fmt.Errorf("launching the replacement of %s, which keeps running: %w", old.ID, err)
 		}
 	}
-	if surge {
-		return a.drainAndTerminate(ctx, c.Observed)
+	err := a.waitReady(ctx, old, o)
+	switch {
+	case err == nil:
+		return a.drainAndTerminate(ctx, old)
+	case ctx.Err() != nil:
+		return err
+	}
+	err = fmt.Errorf("%w; %s keeps running", err, old.ID)
+	return errors.Join(err, a.terminate(ctx, o))
+}
+
+// waitReady waits until a replacement is ready.
+func (a *applier) waitReady(ctx context.Context, old, o Object) error {
+	if a.opt.WaitReady == nil {
+		return nil
+	}
+	if err := a.opt.WaitReady(ctx, o); err != nil {
+		return fmt.Errorf("waiting for %s, the replacement of %s, to become ready: %w", o.ID, old.ID, err)
 	}
 	return nil
 }
@@ -215,8 +259,8 @@ func (a *applier) drainAndTerminate(ctx context.Context, o Object) error {
 }
 
 // launch creates w on the first of its offerings that has capacity and that the gate admits. It skips
-// offerings that recently had no capacity. When none has capacity, the error is a *NoCapacityError; when
-// the gate held one, a *HeldError.
+// offerings that recently had no capacity. When none has capacity, the error is a *NoCapacityError; when the gate
+// held the launch on one of them, a *HeldError.
 func (a *applier) launch(ctx context.Context, w Desired, gate *LaunchGate) (Object, error) {
 	if len(w.Offerings) == 0 {
 		return a.launchAdmitted(ctx, w, gate)

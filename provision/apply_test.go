@@ -238,15 +238,30 @@ func (f failingLaunch) Launch(ctx context.Context, w provision.Desired) (provisi
 	return f.fake.Launch(ctx, w)
 }
 
-func TestApplyDrainsOnlyRunningTerminated(t *testing.T) {
-	wants, objects := rollingUpdate()
-	objects = append(objects, have("us-3", provision.KindReplica, "local/us", "old", "killed"))
-	var drained []string
-	_, err := provision.Apply(context.Background(), provision.Diff(wants, objects), &fake{objects: objects}, provision.ApplyOptions{
-		Drain: func(_ context.Context, o provision.Object) { drained = append(drained, o.ID) },
-	})
-	if want := []string{"us-2"}; err != nil || !reflect.DeepEqual(drained, want) {
-		t.Errorf("got %q, %v; want %q", drained, err, want)
+// A running object is drained before it is terminated, whether it is excess or replaced, and before or after its
+// replacement is launched.
+func TestApplyDrainsBeforeTermination(t *testing.T) {
+	for name, surge := range map[string]bool{"terminated first": false, "launched first": true} {
+		wants, objects := rollingUpdate()
+		objects = append(objects, have("us-3", provision.KindReplica, "local/us", "old", "killed"))
+		f := &fake{objects: objects}
+		_, err := provision.Apply(context.Background(), provision.Diff(wants, objects), f, provision.ApplyOptions{
+			Parallel: 1, Surge: func(_ context.Context, c provision.Change) (*provision.Replacement, error) {
+				if !surge {
+					return nil, nil
+				}
+				return &provision.Replacement{Desired: c.Desired}, nil
+			},
+			Drain: func(_ context.Context, o provision.Object) { f.log = append(f.log, "drain "+o.ID) },
+		})
+		want := []string{"drain us-0", "terminate us-0", "launch us-0", "drain us-1", "terminate us-1", "launch us-1", "drain us-2", "terminate us-2"}
+		if surge {
+			want = []string{"launch us-0", "drain us-0", "terminate us-0", "launch us-1", "drain us-1", "terminate us-1", "drain us-2", "terminate us-2"}
+		}
+		got := slices.DeleteFunc(f.log, func(step string) bool { return step == "terminate us-3" }) // beside us-2, and not drained
+		if err != nil || !reflect.DeepEqual(got, want) {
+			t.Errorf("%s: got %q, %v; want %q", name, got, err, want)
+		}
 	}
 }
 

@@ -60,10 +60,11 @@ func (cs Changes) CostPerHour() float64 {
 // order of the arguments.
 //
 // Prerequisites of machines (firewalls, identities) are created and repaired first, and terminated
-// last. Then all missing objects are launched at once. Then objects that differ are replaced in a
-// rolling update: replicas one per region at a time, balancers one at a time, the controller last.
-// Balancers also reload one at a time: a configuration that the first one rejects does not reach the
-// others. Excess objects are terminated at the end, when no other object refers to them.
+// last. Then all missing objects are launched at once. Then objects that differ are replaced in a rolling update:
+// first replicas, the first one of a model alone, then one per region at a time (the only replicas of a model in
+// several regions are replaced one after the other); then balancers, one at a time; then the controller. Balancers
+// also reload one at a time: a configuration that the first one rejects does not reach the others. Excess objects are
+// terminated at the end, when no other object refers to them.
 func Diff(want []Desired, have []Object) Changes {
 	byID := map[string][]Object{}
 	for _, o := range have {
@@ -83,7 +84,7 @@ func Diff(want []Desired, have []Object) Changes {
 			changes = append(changes, terminateChange(o, "not in the desired state"))
 		}
 	}
-	sortIntoStages(changes)
+	sortIntoStages(changes, have)
 	return changes
 }
 
@@ -178,7 +179,7 @@ func terminateChange(o Object, reason string) Change {
 }
 
 // sortIntoStages sorts changes into the order of execution and numbers their stages.
-func sortIntoStages(changes Changes) {
+func sortIntoStages(changes Changes, have []Object) {
 	slices.SortFunc(changes, func(a, b Change) int {
 		return cmp.Or(
 			cmp.Compare(a.group(), b.group()),
@@ -188,6 +189,8 @@ func sortIntoStages(changes Changes) {
 		)
 	})
 	inRegion := map[service.Region]int{}
+	turns := replicaTurns{running: map[modelInRegion]int{}, positions: map[string]map[int]bool{}, first: map[string]int{}}
+	turns.count(have)
 	rolling, balancers := 0, 0
 	for i := range changes {
 		c := &changes[i]
@@ -196,9 +199,10 @@ func sortIntoStages(changes Changes) {
 		case groupLaunch:
 			c.Stage = 1
 		case groupReplicas:
-			inRegion[c.Region()]++
-			c.Stage = 1 + inRegion[c.Region()]
-			rolling = max(rolling, inRegion[c.Region()])
+			at := turns.position(c.Observed, inRegion[c.Region()]+1)
+			inRegion[c.Region()] = at
+			c.Stage = 1 + at
+			rolling = max(rolling, at)
 		case groupBalancers:
 			balancers++
 			c.Stage = 1 + rolling + balancers
@@ -212,6 +216,54 @@ func sortIntoStages(changes Changes) {
 	}
 	compactStages(changes)
 	slices.SortStableFunc(changes, func(a, b Change) int { return cmp.Compare(a.Stage, b.Stage) })
+}
+
+// modelInRegion is the replicas of a model in a region.
+type modelInRegion struct {
+	model  string
+	region service.Region
+}
+
+// replicaTurns gives replicas their positions in a rolling update. The first one of a model has its position alone, so that a
+// version that does not become ready affects no other. Replicas that are the only one of their model in their region
+// have different positions, so that the model's replicas in other regions serve meanwhile.
+type replicaTurns struct {
+	running   map[modelInRegion]int
+	positions map[string]map[int]bool // taken by replicas that are the only one of their model in their region, by model
+	first     map[string]int          // the position of the first replica, by model
+}
+
+// count counts the running replicas.
+func (r replicaTurns) count(have []Object) {
+	for _, o := range have {
+		if o.Kind == KindReplica && o.TerminatedReason == "" {
+			r.running[modelInRegion{o.Labels["model"], o.Region}]++
+		}
+	}
+}
+
+// position returns the position of a replica: the lowest possible one from at.
+func (r replicaTurns) position(o Object, at int) int {
+	model := o.Labels["model"]
+	first, follows := r.first[model]
+	if follows {
+		at = max(at, first+1)
+	}
+	if r.running[modelInRegion{model, o.Region}] == 1 {
+		taken := r.positions[model]
+		if taken == nil {
+			taken = map[int]bool{}
+			r.positions[model] = taken
+		}
+		for taken[at] {
+			at++
+		}
+		taken[at] = true
+	}
+	if !follows {
+		r.first[model] = at
+	}
+	return at
 }
 
 // The groups of changes, in order of execution.

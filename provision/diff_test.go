@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"reflect"
+	"strings"
 	"testing"
 
 	"pgregory.net/rapid"
@@ -132,13 +133,14 @@ func TestDiffStages(t *testing.T) {
 	want := []string{
 		"0 repair firewall-eu (does not match its configuration)", "0 launch firewall-us (new)",
 		"1 launch us-2 (killed)", "1 launch us-3 (new)",
-		"2 replace eu-0 (configuration changed)", "2 replace us-0 (configuration changed)",
-		"3 replace us-1 (configuration changed)",
-		"4 replace lb-eu-0 (configuration changed)",
-		"5 replace lb-us-0 (configuration changed)",
-		"6 replace controller (configuration changed)",
-		"7 terminate asia-0 (not in the desired state)",
-		"8 terminate firewall-asia (not in the desired state)",
+		"2 replace eu-0 (configuration changed)",
+		"3 replace us-0 (configuration changed)",
+		"4 replace us-1 (configuration changed)",
+		"5 replace lb-eu-0 (configuration changed)",
+		"6 replace lb-us-0 (configuration changed)",
+		"7 replace controller (configuration changed)",
+		"8 terminate asia-0 (not in the desired state)",
+		"9 terminate firewall-asia (not in the desired state)",
 	}
 	var got []string
 	for _, c := range provision.Diff(wants, exists) {
@@ -146,6 +148,50 @@ func TestDiffStages(t *testing.T) {
 	}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("got  %q\nwant %q", got, want)
+	}
+}
+
+// The first replica of a model is replaced alone. A region's only one is replaced while those of other regions serve; regions
+// with several replace one each at the same time.
+func TestOnlyReplicasAreReplacedInTurn(t *testing.T) {
+	model := func(name string, ids ...string) (wants []provision.Desired, exists []provision.Object) {
+		for _, id := range ids {
+			region := service.Region("local/" + id[:2])
+			w, o := want(id, provision.KindReplica, region, "new"), have(id, provision.KindReplica, region, "old", "")
+			w.Labels, o.Labels = map[string]string{"model": name}, map[string]string{"model": name}
+			wants, exists = append(wants, w), append(exists, o)
+		}
+		return wants, exists
+	}
+	for _, tt := range []struct {
+		name string
+		ids  []string
+		want string
+	}{
+		{"one in each region", []string{"as-0", "eu-0", "us-0"}, "0 as-0 1 eu-0 2 us-0"},
+		{"several in each region", []string{"as-0", "as-1", "eu-0", "eu-1"}, "0 as-0 1 as-1 1 eu-0 2 eu-1"},
+		{"several in one region", []string{"as-0", "as-1", "eu-0", "us-0"}, "0 as-0 1 as-1 1 eu-0 2 us-0"},
+		{"one region", []string{"as-0"}, "0 as-0"},
+	} {
+		wants, exists := model("m", tt.ids...)
+		var got []string
+		for _, c := range provision.Diff(wants, exists) {
+			got = append(got, fmt.Sprint(c.Stage, " ", c.ID()))
+		}
+		if text := strings.Join(got, " "); text != tt.want {
+			t.Errorf("%s: got %s, want %s", tt.name, text, tt.want)
+		}
+	}
+	wants, exists := model("m", "as-0", "eu-0")
+	more, others := model("other", "eu-1", "us-1")
+	dead := exists[0]
+	dead.ID, dead.Handle, dead.TerminatedReason = "as-9", "dead", "killed"
+	got := ""
+	for _, c := range provision.Diff(append(wants, more...), append(append(exists, others...), dead)) {
+		got += fmt.Sprintf("%d %s %s ", c.Stage, c.Action, c.ID())
+	}
+	if want := "0 replace as-0 1 replace eu-0 2 replace eu-1 3 replace us-1 4 terminate as-9 "; got != want {
+		t.Errorf("two models: got %s, want %s", got, want)
 	}
 }
 

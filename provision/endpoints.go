@@ -41,8 +41,8 @@ type MachineEndpoints struct {
 	// Engine is where the engine of a replica listens, host:port; empty = the default port of the
 	// engine's kind, on Loopback.
 	Engine string `json:"engine,omitempty"`
-	// CacheEvents is where that engine publishes changes of its prefix cache, host:port, and 100 ports
-	// above sends earlier ones again; empty = the default ports, on Loopback.
+	// CacheEvents is where that engine publishes changes of its prefix cache, host:port; the port 100
+	// above it sends earlier events again; empty = the default ports, on Loopback.
 	CacheEvents string `json:"cache_events,omitempty"`
 	// Controller is host:port, on loopback, where the controller serves its status.
 	Controller string `json:"controller"`

@@ -1,5 +1,7 @@
 package provision
 
+import "encoding/json"
+
 // CheckResult is the result of one check of `skyserve doctor`, which runs before anything is created.
 type CheckResult struct {
 	// Where is the cloud or the region: gcp, gcp/us-central1.
@@ -8,7 +10,16 @@ type CheckResult struct {
 	// Warning marks a passed check that will fail, or become costly, without a change.
 	Warning bool `json:"warning,omitempty"`
 	// Message names the check and its result.
-	Message string `json:"what"`
+	Message string `json:"message"`
 	// Hint is the next step; empty where none is needed.
 	Hint string `json:"hint,omitempty"`
+}
+
+// MarshalJSON adds the former key of Message.
+func (r CheckResult) MarshalJSON() ([]byte, error) {
+	type plain CheckResult
+	return json.Marshal(struct {
+		plain
+		OldMessage string `json:"what"`
+	}{plain(r), r.Message})
 }

@@ -3,6 +3,7 @@ package provision
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"slices"
 	"strings"
 	"sync"
@@ -10,15 +11,14 @@ import (
 	"skyserve/internal/service"
 )
 
-// LaunchChecker checks launches without making them. A provider implements it if its cloud can tell before a
-// launch what it would reject.
+// LaunchChecker checks launches without making them. A provider implements it if its cloud supports such checks.
 type LaunchChecker interface {
 	// CheckLaunch checks the launch of w on its single offering and creates nothing. The machine's
 	// prerequisites may not exist yet. It does not check capacity: only a launch does.
 	CheckLaunch(ctx context.Context, w Desired) LaunchCheck
 }
 
-// FilesChecker is a Provider that tells before a launch whether machines could store files in a bucket.
+// FilesChecker is a Provider that checks before a launch whether machines could store files in a bucket.
 type FilesChecker interface {
 	// CheckFiles checks the bucket of w's grant of GrantFiles, and changes nothing.
 	CheckFiles(ctx context.Context, w Desired) LaunchCheck
@@ -34,15 +34,25 @@ type LaunchCheck struct {
 	Err error `json:"-"`
 }
 
-// LaunchRejected introduces the error of a plan that its cloud would reject.
+// MarshalJSON adds the former key of Message, as for any CheckResult.
+func (c LaunchCheck) MarshalJSON() ([]byte, error) {
+	type plain CheckResult
+	return json.Marshal(struct {
+		plain
+		Image      string `json:"image,omitempty"`
+		OldMessage string `json:"what"`
+	}{plain(c.CheckResult), c.Image, c.Message})
+}
+
+// LaunchRejected is the beginning of the error about launches that their cloud would reject.
 const LaunchRejected = "checking the launches, before anything is created"
 
 // maxLaunchChecks is the maximum number of concurrent checks.
 const maxLaunchChecks = 16
 
-// CheckLaunches checks the launches of machines that differ in more than their ids: in each zone in which a
-// machine would be tried first, on the type and capacity type that it prefers. It also checks whether binaries can
-// be stored, and the buckets in which machines store files. Providers that cannot check launches are skipped. The results are sorted by place and message.
+// CheckLaunches checks the launches of machines, equal ones once: each on its preferred instance type and capacity
+// type, in every zone that has them. It also checks whether binaries can be stored, and the buckets in which machines
+// store files. Providers that cannot check launches are skipped. The results are sorted by place and message.
 func CheckLaunches(ctx context.Context, p MultiCloud, machines []Desired) []LaunchCheck {
 	distinct := distinctLaunches(machines)
 	results := make([]*LaunchCheck, len(distinct))
@@ -138,8 +148,8 @@ func distinctLaunches(machines []Desired) []Desired {
 	return all
 }
 
-// LaunchWhat describes a checked launch in a message: launching a replica on g6.xlarge (spot) in us-east-1a.
-func LaunchWhat(w Desired) string {
+// DescribeLaunch describes a checked launch in a message: launching a replica on g6.xlarge (spot) in us-east-1a.
+func DescribeLaunch(w Desired) string {
 	o := w.Offerings[0]
 	return strings.TrimSuffix("launching a "+string(w.Machine.Role)+" on "+o.Type+" ("+string(o.Capacity)+") in "+o.Zone, " in ")
 }

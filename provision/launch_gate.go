@@ -48,30 +48,30 @@ type LaunchGate struct {
 	// Balancers bounds the launches of balancers too; otherwise only those of replicas. It is set before use.
 	Balancers bool
 
-	mu     sync.Mutex
-	bounds LaunchBounds
-	record *LaunchRecord
-	now    func() time.Time
-	spent  float64 // cost of the running machines and of admitted launches, in USD per hour
-	free   func(service.Region) bool
-	// reserved is the cost in USD per hour of the launches that Cut kept and that were not admitted yet, by
+	mu         sync.Mutex
+	bounds     LaunchBounds
+	record     *LaunchRecord
+	now        func() time.Time
+	hourlyCost float64                   // cost of the running machines and of admitted launches, in USD per hour
+	isFree     func(service.Region) bool // reports whether machines of a region cost nothing
+	// reserved is the cost in USD per hour of the launches that RemoveHeld kept and that were not admitted yet, by
 	// ID: concurrent launches are admitted in any order.
 	reserved map[string]float64
 }
 
 // NewLaunchGate returns a gate over a record; free reports whether machines of a region cost nothing.
 func NewLaunchGate(record *LaunchRecord, now func() time.Time, free func(service.Region) bool) *LaunchGate {
-	return &LaunchGate{record: record, now: now, free: free}
+	return &LaunchGate{record: record, now: now, isFree: free}
 }
 
 // Observe sets the bounds and the existing objects from which the cost is computed. It ends the reservations
-// of Cut.
+// of RemoveHeld.
 func (g *LaunchGate) Observe(bounds LaunchBounds, have []Object) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	now := g.now()
 	g.record.Prune(now)
-	g.bounds, g.spent, g.reserved = bounds, g.record.CostPerHour(have, now), nil
+	g.bounds, g.hourlyCost, g.reserved = bounds, g.record.CostPerHour(have, now), nil
 }
 
 // Update calls f with the record.
@@ -86,14 +86,14 @@ func (g *LaunchGate) Update(f func(*LaunchRecord)) {
 func (g *LaunchGate) Admit(w Desired) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if !g.Bounds(w) {
+	if !g.IsBounded(w) {
 		return nil
 	}
 	if held := g.holdNow(w); held != nil {
 		return held
 	}
 	delete(g.reserved, w.ID)
-	g.spent += w.CostPerHour
+	g.hourlyCost += w.CostPerHour
 	g.record.Launches = append(g.record.Launches, RecordedLaunch{At: g.now(), ID: w.ID, CostPerHour: w.CostPerHour})
 	return nil
 }
@@ -102,13 +102,14 @@ func (g *LaunchGate) Admit(w Desired) error {
 func (g *LaunchGate) Fits(w Desired) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return !g.Bounds(w) || g.holdNow(w) == nil
+	return !g.IsBounded(w) || g.holdNow(w) == nil
 }
 
-// holdNow returns why an object may not be launched now, beside the launches that Cut kept; nil if it may.
+// holdNow returns why an object may not be launched now, in addition to the launches that RemoveHeld kept; nil if it
+// may.
 func (g *LaunchGate) holdNow(w Desired) *HeldError {
 	n, _ := g.record.LastHour(g.now())
-	spent := g.spent
+	spent := g.hourlyCost
 	for _, id := range slices.Sorted(maps.Keys(g.reserved)) {
 		if id != w.ID {
 			n, spent = n+1, spent+g.reserved[id]
@@ -122,7 +123,7 @@ func (g *LaunchGate) holdNow(w Desired) *HeldError {
 func (g *LaunchGate) Launched(w Desired, o Object, err error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if !g.Bounds(w) {
+	if !g.IsBounded(w) {
 		return
 	}
 	at := len(g.record.Launches) - 1 // the latest of the object
@@ -136,7 +137,7 @@ func (g *LaunchGate) Launched(w Desired, o Object, err error) {
 	case err == nil:
 		g.record.Launches[at].Handle = o.Handle
 	case errors.As(err, &none):
-		g.spent -= g.record.Launches[at].CostPerHour
+		g.hourlyCost -= g.record.Launches[at].CostPerHour
 		g.record.Launches = slices.Delete(g.record.Launches, at, at+1)
 	}
 	if errors.As(err, &throttled) {
@@ -162,7 +163,7 @@ func (g *LaunchGate) hold(w Desired, n int, spent float64) *HeldError {
 		_, next := g.record.LastHour(now)
 		return held(HeldByLaunches, "%d machines were launched in the last hour, the maximum (autoscale.max_launches_per_hour); next launch at %s UTC", n, next.UTC().Format(time.TimeOnly))
 	}
-	if g.bounds.Budget == 0 || g.free(w.Region) {
+	if g.bounds.Budget == 0 || g.isFree(w.Region) {
 		return nil
 	}
 	switch {
@@ -177,19 +178,18 @@ func (g *LaunchGate) hold(w Desired, n int, spent float64) *HeldError {
 // exceeds compares amounts in USD per hour; the tolerance is far below a cent and far above rounding.
 func exceeds(usd, limit float64) bool { return usd > limit+1e-6 }
 
-// Cut removes the launches from changes that the bounds do not admit, in their order; first selects
-// those that are admitted before all others. A launch is kept if any of its offerings is admitted, and that
-// one's cost is reserved for it until the next observation: Admit decides with the offering that has
-// capacity.
-func (g *LaunchGate) Cut(changes Changes, first func(Change) bool) (kept Changes, held []*HeldError) {
+// RemoveHeld removes from changes the launches that the bounds do not admit. Launches are admitted in the order of
+// changes, those that isUrgent selects first. A launch is kept if any of its offerings is admitted, and that one's
+// cost is reserved for it until the next observation: Admit decides with the offering that has capacity.
+func (g *LaunchGate) RemoveHeld(changes Changes, isUrgent func(Change) bool) (kept Changes, held []*HeldError) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	n, _ := g.record.LastHour(g.now())
-	spent, refused := g.spent, map[int]bool{}
+	spent, refused := g.hourlyCost, map[int]bool{}
 	g.reserved = map[string]float64{}
 	for _, urgent := range []bool{true, false} {
 		for i, c := range changes {
-			if c.Action != ActionLaunch || !g.Bounds(c.Desired) || first(c) != urgent {
+			if c.Action != ActionLaunch || !g.IsBounded(c.Desired) || isUrgent(c) != urgent {
 				continue
 			}
 			cost, why := g.firstAdmitted(c.Desired, n, spent)
@@ -228,8 +228,8 @@ func (g *LaunchGate) firstAdmitted(w Desired, n int, spent float64) (cost float6
 	return 0, why
 }
 
-// Bounds reports whether the launch of an object is bounded.
-func (g *LaunchGate) Bounds(w Desired) bool {
+// IsBounded reports whether the launch of an object is bounded.
+func (g *LaunchGate) IsBounded(w Desired) bool {
 	return w.Kind == KindReplica || g.Balancers && w.Kind == KindBalancer
 }
 

@@ -74,11 +74,11 @@ func TestGateHolds(t *testing.T) {
 }
 
 // Where the first offering is too costly, a cheaper one is launched; launches are admitted in a stated order.
-func TestGateCutsInOrder(t *testing.T) {
+func TestGateHoldsInOrder(t *testing.T) {
 	g := provision.NewLaunchGate(&provision.LaunchRecord{}, func() time.Time { return nightBegins }, nothingFree)
 	g.Observe(provision.LaunchBounds{Budget: 10}, nil)
 	changes := provision.Changes{launchOf(replicaOn("a", 6)), launchOf(replicaOn("b", 6, 3)), launchOf(replicaOn("minimum", 5))}
-	kept, held := g.Cut(changes, func(c provision.Change) bool { return c.ID() == "minimum" })
+	kept, held := g.RemoveHeld(changes, func(c provision.Change) bool { return c.ID() == "minimum" })
 	if len(kept) != 2 || kept[0].ID() != "b" || kept[1].ID() != "minimum" || len(held) != 1 || held[0].ID != "a" {
 		t.Fatalf("kept %v, held %v", kept, held)
 	}
@@ -97,12 +97,12 @@ func TestGateCutsInOrder(t *testing.T) {
 
 // A launch that the plan placed on its second offering does not take the budget of a later one, in whatever
 // order they are applied.
-func TestGateReservesWhatItKept(t *testing.T) {
+func TestGateCountsCostOfKeptLaunches(t *testing.T) {
 	small := replicaOn("b", 3)
 	for name, order := range map[string][]provision.Desired{"b first": {replicaOn("b", 6), small, replicaOn("minimum", 5)}, "minimum first": {replicaOn("minimum", 5), replicaOn("b", 6), small}} {
 		g := provision.NewLaunchGate(&provision.LaunchRecord{}, func() time.Time { return nightBegins }, nothingFree)
 		g.Observe(provision.LaunchBounds{Budget: 10, PerHour: 2}, nil)
-		g.Cut(provision.Changes{launchOf(replicaOn("b", 6, 3)), launchOf(replicaOn("minimum", 5))}, func(c provision.Change) bool { return c.ID() == "minimum" })
+		g.RemoveHeld(provision.Changes{launchOf(replicaOn("b", 6, 3)), launchOf(replicaOn("minimum", 5))}, func(c provision.Change) bool { return c.ID() == "minimum" })
 		var admitted []float64
 		for _, w := range order {
 			if err := g.Admit(w); err == nil {
@@ -115,7 +115,7 @@ func TestGateReservesWhatItKept(t *testing.T) {
 	}
 	g := provision.NewLaunchGate(&provision.LaunchRecord{}, func() time.Time { return nightBegins }, nothingFree)
 	g.Observe(provision.LaunchBounds{Budget: 10}, nil)
-	g.Cut(provision.Changes{launchOf(replicaOn("planned", 8))}, func(provision.Change) bool { return false })
+	g.RemoveHeld(provision.Changes{launchOf(replicaOn("planned", 8))}, func(provision.Change) bool { return false })
 	g.Observe(provision.LaunchBounds{Budget: 10}, nil)
 	if err := g.Admit(replicaOn("other", 9)); err != nil {
 		t.Errorf("after the next observation the former plan still holds: %v", err)
@@ -179,7 +179,7 @@ func TestBackoffs(t *testing.T) {
 	if r.Covering("m", spot, at) != nil {
 		t.Error("a success does not end the backoff")
 	}
-	r.Keep(map[string]string{"m": "v2"})
+	r.RemoveOutdatedBackoffs(map[string]string{"m": "v2"})
 	if len(r.Backoffs) != 0 {
 		t.Errorf("backoffs of the former configuration: %+v", r.Backoffs)
 	}
@@ -249,7 +249,7 @@ func (n *night) Terminate(_ context.Context, o provision.Object) error {
 
 // Over a night of random failures, launches per hour never exceed the maximum, the cost per hour never
 // exceeds the budget, and nothing is terminated because of either.
-func TestGateLaws(t *testing.T) {
+func TestGateProperties(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		n := &night{t: t, now: nightBegins, late: rapid.Bool().Draw(t, "late lists"), hidden: map[string]bool{}}
 		bounds := provision.LaunchBounds{PerHour: rapid.IntRange(1, 8).Draw(t, "launches per hour"), Budget: float64(rapid.IntRange(5, 40).Draw(t, "budget"))}
@@ -269,9 +269,9 @@ func TestGateLaws(t *testing.T) {
 					changes = append(changes, launchOf(replicaOn(id, float64(rapid.IntRange(1, 9).Draw(t, "spot")), float64(rapid.IntRange(1, 9).Draw(t, "on demand")))))
 				}
 			}
-			changes, _ = gate.Cut(changes, func(provision.Change) bool { return false })
+			changes, _ = gate.RemoveHeld(changes, func(provision.Change) bool { return false })
 			_, _ = provision.Apply(t.Context(), changes, n, provision.ApplyOptions{Gate: gate, Parallel: 1, Now: func() time.Time { return n.now }})
-			n.checkLaws(bounds)
+			n.checkInvariants(bounds)
 			clear(n.hidden)
 		}
 	})
@@ -290,8 +290,8 @@ func restarted(t *rapid.T, r *provision.LaunchRecord) *provision.LaunchRecord {
 	return read
 }
 
-// checkLaws checks the laws after a step.
-func (n *night) checkLaws(bounds provision.LaunchBounds) {
+// checkInvariants checks after a step what TestGateProperties states.
+func (n *night) checkInvariants(bounds provision.LaunchBounds) {
 	recent, cost := 0, 0.0
 	for _, at := range n.launches {
 		if n.now.Sub(at) < time.Hour {

@@ -13,8 +13,8 @@ const launchWindow = time.Hour
 // eventually consistent. Until then its cost counts although it is not listed.
 const ListingDelay = 10 * time.Minute
 
-// LaunchRecord is what a controller remembers about launches, also over a restart: those of the last hour,
-// and the backoffs after failures. The zero value is empty. It is not safe for concurrent use.
+// LaunchRecord contains the launches of the last hour and the backoffs after failures. Controllers store it, so that
+// it survives a restart. The zero value is empty. It is not safe for concurrent use.
 type LaunchRecord struct {
 	Launches []RecordedLaunch `json:"launches"`
 	Backoffs []Backoff        `json:"backoffs"`
@@ -87,18 +87,18 @@ func (r *LaunchRecord) AddFailure(of Backoff, policy BackoffPolicy) {
 	others := slices.ContainsFunc(r.Backoffs, func(b Backoff) bool {
 		return b.Model == of.Model && b.BackoffKey != of.BackoffKey && b.Config == of.Config
 	})
-	r.bump(of, policy)
+	r.extendBackoff(of, policy)
 	if whole := of; others && of.Model != "" {
 		whole.BackoffKey = BackoffKey{Model: of.Model}
-		r.bump(whole, policy)
+		r.extendBackoff(whole, policy)
 	}
 	slices.SortFunc(r.Backoffs, func(a, b Backoff) int {
 		return cmp.Or(cmp.Compare(a.Model, b.Model), cmp.Compare(a.Region, b.Region), cmp.Compare(a.Type, b.Type), cmp.Compare(a.Capacity, b.Capacity))
 	})
 }
 
-// bump sets a backoff after one more failure. Failures of another configuration do not count.
-func (r *LaunchRecord) bump(of Backoff, policy BackoffPolicy) {
+// extendBackoff updates a backoff after one more failure. Failures of another configuration do not count.
+func (r *LaunchRecord) extendBackoff(of Backoff, policy BackoffPolicy) {
 	of.Failures = 1
 	at := slices.IndexFunc(r.Backoffs, func(b Backoff) bool { return b.BackoffKey == of.BackoffKey })
 	if at >= 0 {
@@ -118,9 +118,9 @@ func (r *LaunchRecord) AddSuccess(key BackoffKey) {
 	r.Backoffs = slices.DeleteFunc(r.Backoffs, func(b Backoff) bool { return b.covers(key.Model, offering) })
 }
 
-// Keep removes the backoffs of models whose configuration has changed or that no longer exist. configs
-// contains the hash of each model's configuration.
-func (r *LaunchRecord) Keep(configs map[string]string) {
+// RemoveOutdatedBackoffs removes the backoffs of models whose configuration has changed or that no longer exist.
+// configs contains the hash of each model's configuration.
+func (r *LaunchRecord) RemoveOutdatedBackoffs(configs map[string]string) {
 	r.Backoffs = slices.DeleteFunc(r.Backoffs, func(b Backoff) bool { return b.Model != "" && configs[b.Model] != b.Config })
 }
 

@@ -27,6 +27,10 @@ const (
 	KindProgram ObjectKind = "program"
 )
 
+// RoleSpare is the role of the identity of balancers that may not launch other balancers: those of a service with more
+// than three that service.yaml does not choose for a controller. Their firewall is the one of KindBalancer.
+const RoleSpare ObjectKind = "spare"
+
 // IsMachine reports whether objects of this kind run an agent.
 func (k ObjectKind) IsMachine() bool {
 	return k == KindBalancer || k == KindReplica || k == KindNameServer
@@ -129,6 +133,8 @@ type MachineConfig struct {
 	Account string `json:",omitempty"`
 	// StoresFiles states that its identity has a grant of GrantFiles or GrantBackups.
 	StoresFiles bool `json:",omitempty"`
+	// Spare selects the identity RoleSpare at AWS, instead of the one of Role. At Google, Account does.
+	Spare bool `json:",omitempty"`
 }
 
 // RuleSource is the set of clients that may reach a port.
@@ -160,16 +166,28 @@ const (
 	GrantOperate Grant = "operate"
 	// GrantReplaceBalancers extends GrantOperate to balancers.
 	GrantReplaceBalancers Grant = "replace-balancers"
+	// GrantReplaceSpares extends GrantReplaceBalancers to balancers with the identity RoleSpare.
+	GrantReplaceSpares Grant = "replace-spares"
 	// sessionGrantPrefix is the prefix of the grants of GrantSession, readGrantPrefix of those of GrantRead,
 	// filesGrantPrefix of those of GrantFiles, backupsGrantPrefix of those of GrantBackups, challengeGrantPrefix of those of GrantChallenge, recordsGrantPrefix of
-	// those of GrantRecords.
+	// those of GrantRecords, federatedGrantPrefix of those of GrantFederated.
 	sessionGrantPrefix   = "session:"
 	readGrantPrefix      = "read:"
 	filesGrantPrefix     = "files:"
 	backupsGrantPrefix   = "backups:"
 	challengeGrantPrefix = "challenge:"
 	recordsGrantPrefix   = "records:"
+	federatedGrantPrefix = "federated:"
 )
+
+// GrantFederated lets VMs of Google Cloud use an identity at AWS: those with the service account of this unique id. It
+// adds no permission to the identity.
+func GrantFederated(uniqueID string) Grant { return Grant(federatedGrantPrefix + uniqueID) }
+
+// FederatedAccount returns the unique id of the service account of a grant of GrantFederated; false for any other grant.
+func (g Grant) FederatedAccount() (uniqueID string, ok bool) {
+	return strings.CutPrefix(string(g), federatedGrantPrefix)
+}
 
 // GrantRecords lets a VM change the existing records of balancers below name in a hosted zone of Route 53, by the zone's
 // id, and the targets of these health checks: what provision.RecordMover does.

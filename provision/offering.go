@@ -136,7 +136,7 @@ func (e *ExhaustedOfferings) Add(err *CapacityError, at time.Time) {
 		e.until = map[exhaustedKey]time.Time{}
 	}
 	e.until[exhaustedKeyFor(err.Offering, err.Scope)] = at.Add(CapacityBackoff.Delay(1, ""))
-	if err.Scope == ScopeZone { // a quota says nothing about the zone
+	if err.Scope == ScopeZone { // a quota is not a lack of capacity in the zone
 		e.Spot.Add(err.Offering, at)
 	}
 }

@@ -145,23 +145,56 @@ func TestLaunchFallsBackToNextOffering(t *testing.T) {
 	}
 }
 
-// With surge, the replacement is ready before the old replica is drained and terminated.
+// With surge, the replacement is ready before the old replica is drained and terminated; without, the old one is drained
+// first. A replacement that does not become ready is terminated and the old one stays, unless the run was interrupted.
 func TestSurgeLaunchesBeforeTerminating(t *testing.T) {
-	w := want("us-0", provision.KindReplica, "aws/us-east-1", "new")
-	for surge, want := range map[bool][]string{
-		true:  {"launch us-0", "settled", "drained old", "terminate us-0"},
-		false: {"terminate us-0", "launch us-0", "settled"},
+	same := want("us-0", provision.KindReplica, "aws/us-east-1", "new")
+	other := want("us-1", provision.KindReplica, "aws/us-east-1", "new")
+	running := objectOf(other, 2)
+	broken := errors.New("it does not answer")
+	for name, tt := range map[string]struct {
+		surge   *provision.Replacement
+		waiting error
+		stopped bool // the context ends while the replacement starts
+		did     []string
+		left    string
+	}{
+		"terminated first":                       {nil, nil, false, []string{"drained us-0", "terminate us-0", "launch us-0", "settled us-0"}, "us-0 new"},
+		"terminated first, never ready":          {nil, broken, false, []string{"drained us-0", "terminate us-0", "launch us-0", "settled us-0"}, "us-0 new"},
+		"launched first":                         {&provision.Replacement{Desired: same}, nil, false, []string{"launch us-0", "settled us-0", "drained us-0", "terminate us-0"}, "us-0 new"},
+		"launched first with another id":         {&provision.Replacement{Desired: other}, nil, false, []string{"launch us-1", "settled us-1", "drained us-0", "terminate us-0"}, "us-1 new"},
+		"launched first, never ready":            {&provision.Replacement{Desired: other}, broken, false, []string{"launch us-1", "settled us-1", "terminate us-1"}, "us-0 old"},
+		"launched first, interrupted":            {&provision.Replacement{Desired: other}, context.Canceled, true, []string{"launch us-1", "settled us-1"}, "us-0 old us-1 new"},
+		"launched by an earlier run":             {&provision.Replacement{Running: &running}, nil, false, []string{"settled us-1", "drained us-0", "terminate us-0"}, "us-1 new"},
+		"launched by an earlier run and failing": {&provision.Replacement{Running: &running}, broken, false, []string{"settled us-1", "terminate us-1"}, "us-0 old"},
 	} {
-		old := objectOf(w, 1)
+		old := objectOf(same, 1)
 		old.SpecHash = "old"
 		f := &fake{objects: []provision.Object{old}}
-		_, err := provision.Apply(context.Background(), provision.Diff([]provision.Desired{w}, f.objects), f, provision.ApplyOptions{
-			Surge:     func(provision.Change) bool { return surge },
-			WaitReady: func(context.Context, provision.Object) error { f.log = append(f.log, "settled"); return nil },
-			Drain:     func(_ context.Context, o provision.Object) { f.log = append(f.log, "drained "+o.SpecHash) },
+		changes := provision.Diff([]provision.Desired{same}, f.objects)
+		if tt.surge != nil && tt.surge.Running != nil {
+			f.objects = append(f.objects, running)
+		}
+		ctx, stop := context.WithCancel(t.Context())
+		_, err := provision.Apply(ctx, changes, f, provision.ApplyOptions{
+			Surge: func(context.Context, provision.Change) (*provision.Replacement, error) { return tt.surge, nil },
+			WaitReady: func(_ context.Context, o provision.Object) error {
+				f.log = append(f.log, "settled "+o.ID)
+				if tt.stopped {
+					stop()
+				}
+				return tt.waiting
+			},
+			Drain: func(_ context.Context, o provision.Object) { f.log = append(f.log, "drained "+o.ID) },
 		})
-		if err != nil || !slices.Equal(f.log, want) || len(f.objects) != 1 || f.objects[0].SpecHash != "new" {
-			t.Errorf("surge %t: did %q, remaining %+v, %v; want %q", surge, f.log, f.objects, err, want)
+		stop()
+		var left []string
+		for _, o := range f.objects {
+			left = append(left, o.ID+" "+o.SpecHash)
+		}
+		slices.Sort(left)
+		if !errors.Is(err, tt.waiting) || !slices.Equal(f.log, tt.did) || strings.Join(left, " ") != tt.left {
+			t.Errorf("%s: did %q, left %q, %v; want %q, %q", name, f.log, left, err, tt.did, tt.left)
 		}
 	}
 }

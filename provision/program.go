@@ -34,7 +34,7 @@ type ProgramStore interface {
 	LocateProgram(ctx context.Context, service, owner, sha256 string) (ProgramLocation, error)
 }
 
-// ProgramChecker is a ProgramStore that tells before a launch what its cloud would reject.
+// ProgramChecker is a ProgramStore that checks before a launch whether a binary can be stored.
 type ProgramChecker interface {
 	// CheckProgram checks whether the binary of w can be stored, and creates nothing.
 	CheckProgram(ctx context.Context, w Desired) LaunchCheck
@@ -90,7 +90,7 @@ func (g Grant) ProgramObjects() (bucket, pattern string, ok bool) {
 // ProgramMissingError reports a binary that machines run and that is neither in its bucket nor on this computer.
 type ProgramMissingError struct{ Bucket, SHA256 string }
 
-// Error names the bucket, the binary and the way out.
+// Error names the bucket, the binary and the next step.
 func (e *ProgramMissingError) Error() string {
 	return fmt.Sprintf("uploading skyserve to bucket %s: the binary with SHA-256 %s is neither there nor on this computer: pass --program FILE", e.Bucket, e.SHA256)
 }
@@ -102,7 +102,7 @@ type BucketTakenError struct {
 	Err    error
 }
 
-// Error names the bucket and the way out.
+// Error names the bucket and the next step.
 func (e *BucketTakenError) Error() string {
 	return fmt.Sprintf("creating bucket %s in %s for the skyserve binary: the name is taken by another account: rename the service, or pass --program URL: %v", e.Bucket, e.Cloud, e.Err)
 }

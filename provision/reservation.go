@@ -15,7 +15,7 @@ type Reservation struct {
 	Region service.Region `json:"region"`
 	Type   string         `json:"type"` // the instance type, p5.48xlarge
 	Zone   string         `json:"zone"`
-	// State is the cloud's word. Only in an active reservation can machines be launched.
+	// State is the state as the cloud names it. Machines can be launched only in an active reservation.
 	State  string `json:"state"`
 	Active bool   `json:"active"`
 	// Pending is true in a state that leads to an active reservation, such as scheduled.

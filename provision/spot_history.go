@@ -72,11 +72,11 @@ func (h *SpotHistory) Add(o Offering, now time.Time) {
 
 // Times of interrupted machines, with their reasons.
 const (
-	// seenFor is how long an interrupted machine is remembered after it was last listed: clouds list a
+	// seenTTL is how long an interrupted machine is remembered after it was last listed: clouds list a
 	// terminated machine for about an hour.
-	seenFor = 24 * time.Hour
-	// seenAgain is the age at which the time of a listed machine is renewed: a renewal is a write to the store.
-	seenAgain = time.Hour
+	seenTTL = 24 * time.Hour
+	// seenRefreshAge is the age at which the time of a listed machine is renewed: a renewal is a write to the store.
+	seenRefreshAge = time.Hour
 )
 
 // AddInterrupted records the interruption of a spot machine, once for each machine, and reports whether it
@@ -89,12 +89,12 @@ func (h *SpotHistory) AddInterrupted(m Object, now time.Time) bool {
 		h.seen, h.last = map[string]time.Time{}, map[service.Region]time.Time{}
 	}
 	for handle, at := range h.seen {
-		if now.Sub(at) > seenFor {
+		if now.Sub(at) > seenTTL {
 			delete(h.seen, handle)
 		}
 	}
 	at, recorded := h.seen[m.Handle]
-	if !recorded || now.Sub(at) > seenAgain {
+	if !recorded || now.Sub(at) > seenRefreshAge {
 		h.seen[m.Handle] = now
 	}
 	if !recorded {
@@ -113,9 +113,9 @@ func (h *SpotHistory) InterruptedSince(r service.Region, since time.Time) bool {
 	return known && !last.Before(since)
 }
 
-// Penalty returns the number of recent events of a spot offering's zone, each halved every two hours; 0 for
+// RecentEvents returns the number of recent events of a spot offering's zone, each halved every two hours; 0 for
 // other offerings.
-func (h *SpotHistory) Penalty(o Offering, now time.Time) float64 {
+func (h *SpotHistory) RecentEvents(o Offering, now time.Time) float64 {
 	if h == nil || o.Capacity != service.CapacitySpot {
 		return 0
 	}

@@ -25,11 +25,11 @@ func TestSpotEventsDecay(t *testing.T) {
 		after time.Duration
 		want  float64
 	}{{2 * time.Hour, 1.5}, {4 * time.Hour, 0.75}, {48 * time.Hour, 0}} {
-		if got := h.Penalty(a, now.Add(c.after)); math.Abs(got-c.want) > 1e-9 {
+		if got := h.RecentEvents(a, now.Add(c.after)); math.Abs(got-c.want) > 1e-9 {
 			t.Errorf("after %s: %g, want %g", c.after, got, c.want)
 		}
 	}
-	if h.Penalty(spotIn("b", service.CapacityOnDemand), now) != 0 || h.Penalty(spotIn("b", service.CapacitySpot), now) != 0 {
+	if h.RecentEvents(spotIn("b", service.CapacityOnDemand), now) != 0 || h.RecentEvents(spotIn("b", service.CapacitySpot), now) != 0 {
 		t.Error("an on-demand machine has a penalty")
 	}
 }
@@ -44,7 +44,7 @@ func TestInterruptionCountsOnce(t *testing.T) {
 	}
 	h.AddInterrupted(provision.Object{ID: "us-0", Handle: "i-2", Offering: &a}, now)
 	h.AddInterrupted(provision.Object{ID: "us-1", Handle: "i-3"}, now)
-	if got := h.Penalty(a, now); got != 2 {
+	if got := h.RecentEvents(a, now); got != 2 {
 		t.Errorf("got %g events, want 2", got)
 	}
 }

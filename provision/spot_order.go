@@ -10,13 +10,13 @@ import (
 	"skyserve/internal/service"
 )
 
-// crowdWeight is the weight of a spot replica that a zone already has, in recent events: a zone with two
+// runningWeight is the weight of a spot replica that a zone already has, in recent events: a zone with two
 // replicas is as bad as one with an event just now.
-const crowdWeight = 0.5
+const runningWeight = 0.5
 
-// SpotFacts is what is known about a spot offering.
+// SpotFacts are the facts by which spot offerings are ordered.
 type SpotFacts struct {
-	// Events is the number of recent interruptions and capacity errors: SpotHistory.Penalty.
+	// Events is the number of recent interruptions and capacity errors: SpotHistory.RecentEvents.
 	Events float64
 	// Running is the number of the service's spot replicas in its zone.
 	Running int
@@ -25,13 +25,13 @@ type SpotFacts struct {
 }
 
 // weight returns the number of recent events, with the replicas of the zone.
-func (f SpotFacts) weight() float64 { return f.Events + crowdWeight*float64(f.Running) }
+func (f SpotFacts) weight() float64 { return f.Events + runningWeight*float64(f.Running) }
 
 // OrderSpot orders the spot offerings of a region among themselves: those with the fewest recent events first,
 // then those with the best score, unknown ones last, then the cheapest. Once an offering has had an event,
-// each replica of a zone weighs half an event: otherwise the calmest zone would get all of them, and its
-// interruption would take all. Equal offerings, other capacity types and the order of capacity types keep
-// their places.
+// each replica of a zone counts as half an event: otherwise all replicas would be launched in the zone with the
+// fewest events, and its next interruption would affect all of them. Equal offerings, other capacity types and the
+// order of capacity types keep their places.
 func (os Offerings) OrderSpot(facts func(Offering) SpotFacts) Offerings {
 	out := slices.Clone(os)
 	for begin := 0; begin < len(out); {

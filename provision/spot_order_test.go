@@ -92,10 +92,10 @@ func TestOrderSpotAcrossTypes(t *testing.T) {
 	now := time.Date(2026, 11, 24, 12, 0, 0, 0, time.UTC)
 	small, large := in[0], in[2]
 	small.GPU, small.GPUs, large.GPU, large.GPUs = "L4", 1, "L4", 1
-	if h.Add(small, now); h.Penalty(large, now) != 1 {
-		t.Errorf("%s in %s has %g events, want that of %s", large.Type, large.Zone, h.Penalty(large, now), small.Type)
+	if h.Add(small, now); h.RecentEvents(large, now) != 1 {
+		t.Errorf("%s in %s has %g events, want that of %s", large.Type, large.Zone, h.RecentEvents(large, now), small.Type)
 	}
-	if large.GPUs = 4; h.Penalty(large, now) != 0 {
+	if large.GPUs = 4; h.RecentEvents(large, now) != 0 {
 		t.Error("a machine with other GPUs has the event")
 	}
 	if got := zoneList(in.OrderSpot(factsOf(nil, nil, nil))); got != "a b a/g6.2xlarge b/g6.2xlarge" {

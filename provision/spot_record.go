@@ -79,7 +79,7 @@ func (h *SpotHistory) Record() SpotRecord {
 	return r
 }
 
-// Restore adds a stored record. Where both know a pool or a machine, the later state applies.
+// Restore adds a stored record. If both contain a pool or a machine, the later state applies.
 func (h *SpotHistory) Restore(r SpotRecord) {
 	if r.Version != spotRecordVersion {
 		return

@@ -33,7 +33,7 @@ func TestSpotRecordContinuesHistory(t *testing.T) {
 	}
 	for _, zone := range []string{"a", "b"} {
 		o := spotIn(zone, service.CapacitySpot)
-		if got, want := after.Penalty(o, now), before.Penalty(o, now); got != want || want == 0 {
+		if got, want := after.RecentEvents(o, now), before.RecentEvents(o, now); got != want || want == 0 {
 			t.Errorf("zone %s: %g, want %g", zone, got, want)
 		}
 	}
@@ -50,7 +50,7 @@ func TestSpotRecordMerges(t *testing.T) {
 	old.Add(a, now.Add(-time.Hour))
 	h.Add(a, now)
 	h.Restore(old.Record())
-	if got := h.Penalty(a, now); got != 1 {
+	if got := h.RecentEvents(a, now); got != 1 {
 		t.Errorf("got %g, want the later state, 1", got)
 	}
 	other := h.Record()

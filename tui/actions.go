@@ -24,15 +24,15 @@ func (d *dialog) open() bool { return len(d.actions) > 0 }
 type toast struct {
 	text string
 	bad  bool
-	// stays: it is the failure of a confirmed action, and stays until esc.
-	stays bool
-	at    time.Time
+	// persistent: it is the failure of a confirmed action, and stays until esc.
+	persistent bool
+	at         time.Time
 }
 
-// toastFor is how long a message is shown, errorFor why a key had no effect; esc removes both.
+// toastDuration is how long a message is shown, errorDuration why a key had no effect; esc removes both.
 const (
-	toastFor = 15 * time.Second
-	errorFor = time.Minute
+	toastDuration = 15 * time.Second
+	errorDuration = time.Minute
 )
 
 // actionDoneMsg is the result of one action, with the actions still to perform.
@@ -283,7 +283,7 @@ func (m *Model) showActionResult(msg actionDoneMsg) {
 	what := strings.TrimSpace(string(msg.action.Verb) + " " + m.screen.theme.text(msg.action.Replica))
 	if msg.err != nil {
 		m.showToast(what+": "+m.screen.theme.text(shortError(msg.err)), true)
-		m.screen.toast.stays = true
+		m.screen.toast.persistent = true
 		return
 	}
 	if m.screen.toast.bad { // must not hide the error of an earlier action

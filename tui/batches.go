@@ -16,15 +16,15 @@ func (s *screen) batchSheet() sheet {
 // queueSheet has one row per model and region: the deferred requests (NIW) that wait for
 // spare KV memory, and the interactive load that has priority.
 func (s *screen) queueSheet() sheet {
-	figures := func(title string, rank int, letter, word string) sheetColumn {
+	numberColumn := func(title string, rank int, letter, word string) sheetColumn {
 		return sheetColumn{column{title: title, minWidth: 5, right: true, dropRank: rank}, letter, word, true, false}
 	}
 	sh := sheet{noun: "queue", columns: []sheetColumn{
 		{column{title: "REGION", minWidth: 10, maxWidth: 28}, "R", "region", false, false},
 		{column{title: "MODEL", minWidth: 8, maxWidth: 32, dropRank: 5}, "M", "model", false, true},
-		figures("DEFERRED", 0, "D", "deferred requests"),
-		figures("INTERACTIVE", 2, "I", "queued interactive requests"),
-		figures("READY", 3, "Y", "ready replicas"),
+		numberColumn("DEFERRED", 0, "D", "deferred requests"),
+		numberColumn("INTERACTIVE", 2, "I", "queued interactive requests"),
+		numberColumn("READY", 3, "Y", "ready replicas"),
 		{column{title: "KV", minWidth: 8, maxWidth: barWidth + 1 + percentWidth, dropRank: 4}, "K", "mean KV utilisation", true, false},
 		{column{title: "WAITING FOR", minWidth: 12, maxWidth: 60, dropRank: 1}, "L", "waiting for", false, false},
 	}, empty: []string{"No models are served yet"}}
@@ -106,5 +106,5 @@ func waitingFor(m telemetry.ModelSnapshot, ready int, kv *float64) string {
 	case kv == nil:
 		return "unknown: no KV report"
 	}
-	return "free KV memory, or deferred_wait_percent of the deadline"
+	return "free KV memory, or the end of their wait (deferred_wait_percent)"
 }

@@ -195,7 +195,7 @@ func (s *screen) donationNote() segment {
 		return segment{}
 	}
 	text := Count(n, "replica") + " donated"
-	if earns := s.snapshot.EarnsPerHour(); earns > 0 {
+	if earns := s.snapshot.RevenuePerHour(); earns > 0 {
 		text += fmt.Sprintf(", $%.2f/h", earns)
 	}
 	return segment{text, s.theme.muted}

@@ -7,8 +7,8 @@ import (
 	"skyserve/internal/telemetry"
 )
 
-// costOf is the cost and the saturation of a model, in one region or several.
-type costOf struct {
+// modelCost is the cost and the saturation of a model, in one region or several.
+type modelCost struct {
 	ready, all       int     // replicas
 	priced, unpriced int     // replicas that cost: all but the donated ones
 	usdPerHour       float64 // of the priced ones
@@ -25,7 +25,7 @@ type costOf struct {
 }
 
 // add adds the replicas and the traffic of a model in a region.
-func (c *costOf) add(s *screen, r *telemetry.RegionSnapshot, m telemetry.ModelSnapshot) {
+func (c *modelCost) add(s *screen, r *telemetry.RegionSnapshot, m telemetry.ModelSnapshot) {
 	c.traffic = addTraffic(c.traffic, m.Traffic)
 	for i := range r.Replicas {
 		rep := &r.Replicas[i]
@@ -72,7 +72,7 @@ func uncachedLoad(t *telemetry.Traffic) *float64 {
 
 // usdPerMillion returns the price of the replicas per million tokens, prompt and output together, at the traffic
 // of the last minute; nil if a price or the traffic is unknown, or without tokens.
-func (c *costOf) usdPerMillion() *float64 {
+func (c *modelCost) usdPerMillion() *float64 {
 	if c.priced == 0 || c.unpriced > 0 || c.traffic == nil {
 		return nil
 	}
@@ -85,7 +85,7 @@ func (c *costOf) usdPerMillion() *float64 {
 }
 
 // used returns the share of the ready capacity that the load uses; nil if unknown.
-func (c *costOf) used() *float64 {
+func (c *modelCost) used() *float64 {
 	if !c.capacityKnown || c.capacity <= 0 {
 		return nil
 	}
@@ -105,7 +105,7 @@ func saturationRole(share float64) role {
 }
 
 // cells returns the cells of costSheet after region and model.
-func (c *costOf) cells(marks glyphs) []cellValue {
+func (c *modelCost) cells(marks glyphs) []cellValue {
 	usd, used, headroom, kv := unknownCell(), unknownCell(), unknownCell(), unknownCell()
 	if c.priced > 0 {
 		usd = numberCell(c.usdPerHour, dollars(c.usdPerHour), roleText)
@@ -142,7 +142,7 @@ func (c *costOf) cells(marks glyphs) []cellValue {
 
 // costSheet has one row per model and region: cost and saturation.
 func (s *screen) costSheet() sheet {
-	figures := func(title string, rank int, letter, word string) sheetColumn {
+	numberColumn := func(title string, rank int, letter, word string) sheetColumn {
 		return sheetColumn{column{title: title, minWidth: 5, right: true, dropRank: rank}, letter, word, true, false}
 	}
 	var gpus []telemetry.GPUFigures
@@ -152,30 +152,30 @@ func (s *screen) costSheet() sheet {
 		}
 	}
 	known := telemetry.SummarizeGPUs(gpus)
-	gpuFigures := func(title string, rank int, letter, word string, shown bool) sheetColumn {
-		c := figures(title, rank, letter, word)
+	gpuColumn := func(title string, rank int, letter, word string, shown bool) sheetColumn {
+		c := numberColumn(title, rank, letter, word)
 		c.hidden = !shown
 		return c
 	}
 	sh := sheet{noun: "model", columns: []sheetColumn{
 		{column{title: "REGION", minWidth: 10, maxWidth: 28}, "R", "region", false, false},
 		{column{title: "MODEL", minWidth: 8, maxWidth: 32, dropRank: 5}, "M", "model", false, true},
-		figures("REPL", 4, "Y", "ready replicas"),
-		figures("$/H", 1, "C", "price of the replicas per hour"),
-		figures("$/M TOK", 1, "T", "price of the replicas per million tokens"),
-		figures("LOAD", 6, "L", "load, uncached prompt tokens per second"),
-		figures("USED", 0, "U", "share of the ready capacity used"),
-		figures("HEADROOM", 2, "H", "unused capacity, uncached prompt tokens per second"),
+		numberColumn("REPL", 4, "Y", "ready replicas"),
+		numberColumn("$/H", 1, "C", "price of the replicas per hour"),
+		numberColumn("$/M TOK", 1, "T", "price of the replicas per million tokens"),
+		numberColumn("LOAD", 6, "L", "load, uncached prompt tokens per second"),
+		numberColumn("USED", 0, "U", "share of the ready capacity used"),
+		numberColumn("HEADROOM", 2, "H", "unused capacity, uncached prompt tokens per second"),
 		{column{title: "KV", minWidth: 8, maxWidth: barWidth + 1 + percentWidth, dropRank: 3}, "K", "mean KV utilisation", true, false},
-		figures("PENDING", 7, "P", "requests pending in the engines"),
-		figures("RUNNING", 8, "N", "requests running in the engines"),
-		gpuFigures("GPU%", 3, "G", "mean GPU utilisation", known.Utilisation != nil),
-		gpuFigures("VRAM", 6, "E", "used GPU memory", known.Memory != nil),
-		gpuFigures("TEMP", 7, "D", "highest GPU temperature", known.Temperature != nil),
+		numberColumn("PENDING", 7, "P", "requests pending in the engines"),
+		numberColumn("RUNNING", 8, "N", "requests running in the engines"),
+		gpuColumn("GPU%", 3, "A", "mean GPU utilisation", known.Utilisation != nil),
+		gpuColumn("VRAM", 6, "E", "used GPU memory", known.Memory != nil),
+		gpuColumn("TEMP", 7, "D", "highest GPU temperature", known.Temperature != nil),
 	}, empty: []string{"No models are served yet"}}
 	for _, r := range s.shownRegions() {
 		for _, m := range modelsOf(r) {
-			c := costOf{}
+			c := modelCost{}
 			c.add(s, r, m)
 			cells := []cellValue{textCell(s.regionName(r.Name), roleAccent), textCell(s.theme.text(shortModel(m.Model)), roleText)}
 			sh.rows = append(sh.rows, sheetRow{id: string(r.Name) + " " + m.Model, cells: append(cells, c.cells(s.theme.glyphs)...)})
@@ -204,7 +204,7 @@ func modelsOf(r *telemetry.RegionSnapshot) []telemetry.ModelSnapshot {
 
 // aboveCost returns the cost of all shown replicas and what the tokens of the last minute cost.
 func (s *screen) aboveCost() []string {
-	sum := costOf{}
+	sum := modelCost{}
 	for _, r := range s.shownRegions() {
 		for _, m := range modelsOf(r) {
 			sum.add(s, r, m)
@@ -225,9 +225,10 @@ func (s *screen) aboveCost() []string {
 	if share := sum.used(); share != nil {
 		segments = append(segments, segment{percent(share) + " of the ready capacity used", t.paint(saturationRole(*share))})
 	}
-	if earns := s.snapshot.EarnsPerHour(); earns > 0 {
+	if earns := s.snapshot.RevenuePerHour(); earns > 0 {
 		segments = append(segments, segment{fmt.Sprintf("revenue of donations $%.2f/h", earns), t.good})
 	}
 	line, _ := t.segments(s.width, "  ", segments...)
-	return []string{line, ""}
+	unit, _ := t.segments(s.width, "  ", segment{"load and headroom in uncached prompt tok/s", t.muted})
+	return []string{line, unit, ""}
 }

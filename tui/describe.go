@@ -140,7 +140,7 @@ func (s *screen) replicaText(r row) []string {
 	}
 	for _, d := range s.snapshot.Donations {
 		if d.Replica == rep.ID {
-			lines = append(lines, fmt.Sprintf("donated         for %s, revenue $%.2f/h", age(s.snapshot.At.Sub(d.Since)), d.EarnsPerHour))
+			lines = append(lines, fmt.Sprintf("donated         for %s, revenue $%.2f/h", age(s.snapshot.At.Sub(d.Since)), d.RevenuePerHour))
 		}
 	}
 	lines = append(lines, "", "recent requests:")
@@ -159,7 +159,7 @@ func (s *screen) replicaText(r row) []string {
 	case s.data.requestsAt.IsZero():
 		lines = append(lines, "  not read yet")
 	case n == 0:
-		lines = append(lines, "  none of the last "+count(requestLimit))
+		lines = append(lines, "  none of the last "+count(requestLimit)+" was sent to this replica")
 	}
 	return append(lines, s.aboutObject(r.region.Name, rep.ID)...)
 }

@@ -27,15 +27,15 @@ func (s *screen) recordChanges(at time.Time, changes []change) {
 // eventSheet has one row per event, newest first: the last events of the service, also those before
 // the dashboard was opened, and the state changes that this dashboard observed.
 func (s *screen) eventSheet() sheet {
-	words := func(title string, minWidth, maxWidth, rank int, letter, word string) sheetColumn {
+	textColumn := func(title string, minWidth, maxWidth, rank int, letter, word string) sheetColumn {
 		return sheetColumn{column{title: title, minWidth: minWidth, maxWidth: maxWidth, dropRank: rank}, letter, word, false, false}
 	}
 	sh := sheet{noun: "event", columns: []sheetColumn{
-		words("TIME", 8, 11, 0, "I", "time"),
-		words("SOURCE", 4, 24, 4, "B", "source"),
-		words("REGION", 6, 20, 3, "R", "region"),
-		words("EVENT", 10, 60, 1, "H", "event"),
-		words("REASON", 16, 200, 2, "Y", "reason"),
+		textColumn("TIME", 8, 11, 0, "I", "time"),
+		textColumn("ACTOR", 4, 24, 4, "B", "actor"),
+		textColumn("REGION", 6, 20, 3, "R", "region"),
+		textColumn("EVENT", 10, 60, 1, "H", "event"),
+		textColumn("REASON", 16, 200, 2, "Y", "reason"),
 	}, empty: []string{"No events yet", "changes of the service, and state changes while this dashboard is open, appear here"}}
 	sh.rows = s.events()
 	return sh

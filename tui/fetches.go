@@ -79,12 +79,12 @@ func (m *Model) fetchViewData() tea.Cmd {
 const operatorTimeout = 10 * time.Second
 
 // operatorCmd returns a command that calls the operator with a timeout.
-func (m *Model) operatorCmd(question func(context.Context) tea.Msg) tea.Cmd {
+func (m *Model) operatorCmd(call func(context.Context) tea.Msg) tea.Cmd {
 	ctx := m.ctx
 	return func() tea.Msg {
 		ctx, cancel := context.WithTimeout(ctx, operatorTimeout)
 		defer cancel()
-		return question(ctx)
+		return call(ctx)
 	}
 }
 
@@ -118,7 +118,7 @@ func (m *Model) receiveText(msg textMsg) {
 		return
 	}
 	s.panel.setText(msg.text, msg.err)
-	s.panel.scroll(0, s.panelRoom())
+	s.panel.scroll(0, s.panelHeight())
 }
 
 // openFetched opens a panel whose text is fetched from the operator.

@@ -73,8 +73,8 @@ func normal() *telemetry.Snapshot {
 	us.ForwardedTo = []telemetry.Flow{{Region: "aws/ap-northeast-1", Requests: 180}, {Region: "gcp/europe-west4", Requests: 5820}}
 	ap.ForwardedTo = []telemetry.Flow{{Region: "aws/us-east-1", Requests: 2400}}
 	const llama = "meta-llama/Llama-3.1-8B-Instruct"
-	us.Models = []telemetry.ModelSnapshot{{Model: llama, Queued: 1, Deferred: 3, FirstTokens: 90_000, Late: 1200, Traffic: ptr(traffic(1260, 3, 9))}}
-	ap.Models = []telemetry.ModelSnapshot{{Model: llama, Queued: 1, FirstTokens: 9000, Late: 800, Traffic: ptr(traffic(504, 0, 60))}}
+	us.Models = []telemetry.ModelSnapshot{{Model: llama, Queued: 1, Deferred: 3, FirstTokens: 90_000, SLOMisses: 1200, Traffic: ptr(traffic(1260, 3, 9))}}
+	ap.Models = []telemetry.ModelSnapshot{{Model: llama, Queued: 1, FirstTokens: 9000, SLOMisses: 800, Traffic: ptr(traffic(504, 0, 60))}}
 	us.Keys = []telemetry.KeyTraffic{{Key: "batch-jobs", Tenant: "acme", Traffic: traffic(200, 40, 0)}, {Key: "web", Tenant: "acme", Traffic: traffic(1060, 0, 9)}}
 	ap.Keys = []telemetry.KeyTraffic{{Key: "ana@example.com", Traffic: unpricedTraffic(504, 60)}}
 	return &telemetry.Snapshot{
@@ -83,19 +83,19 @@ func normal() *telemetry.Snapshot {
 		Strategy: "lt-ua",
 		Forecast: []telemetry.LoadForecast{
 			{Model: llama, Region: "aws/us-east-1", Forecaster: "auto", At: noon, StepSeconds: 300, MeanTPS: wave(12, 3000, 900), Lo90TPS: wave(12, 2400, 800), Hi90TPS: wave(12, 3700, 1000), Peak: telemetry.Peak{Mean: 4300, P95: 5100}},
-			{Model: llama, Region: "gcp/europe-west4", Forecaster: "arima", At: noon, StepSeconds: 300, MeanTPS: wave(12, 2000, 300), Lo90TPS: wave(12, 1700, 300), Hi90TPS: wave(12, 2500, 300), Peak: telemetry.Peak{Mean: 2600, P95: 2900}, Deviation: "1.9x the forecast for 12m (burst)"},
+			{Model: llama, Region: "gcp/europe-west4", Forecaster: "arima", At: noon, StepSeconds: 300, MeanTPS: wave(12, 2000, 300), Lo90TPS: wave(12, 1700, 300), Hi90TPS: wave(12, 2500, 300), Peak: telemetry.Peak{Mean: 2600, P95: 2900}, Deviation: "2.1x the forecast for 12m (burst)"},
 		},
-		Targets: []telemetry.PlannedCapacity{{Model: llama, Region: "aws/us-east-1", Count: 5, ReplicaTPS: 1300, PeakTPS: 5100}, {Model: llama, Region: "gcp/europe-west4", Count: 1, ReplicaTPS: 2800, PeakTPS: 2900}},
+		Targets: []telemetry.PlannedCapacity{{Model: llama, Region: "aws/us-east-1", Count: 5, ReplicaTPS: 1300, PeakTPS: 4500}, {Model: llama, Region: "gcp/europe-west4", Count: 1, ReplicaTPS: 2800, PeakTPS: 2700}},
 		Prices:  []telemetry.Price{{Region: "aws/us-east-1", GPU: "L4", USDPerHour: 0.8048}, {Region: "aws/us-east-1", GPU: "H100", USDPerHour: 6.88}, {Region: "gcp/europe-west4", GPU: "L4", USDPerHour: 0.7711}},
 		Plan: &telemetry.PlanSummary{
 			At: noon, Status: "optimal", CostPerHour: telemetry.PlanCost{Current: ptr(9.66), Planned: ptr(11.27)},
 			Changes: []telemetry.PlanChange{
-				{Model: llama, Region: "aws/us-east-1", GPU: "L4", Current: 2, Delta: 3, Planned: 5, Reason: "peak of 5.1k uncached prompt tokens/s at 12:40; 2 x L4 serve up to 2.6k: add 3 for capacity 6.5k, $2.41/h more; determined by local demand"},
-				{Model: llama, Region: "gcp/europe-west4", GPU: "L4", Current: 2, Delta: -1, Planned: 1, Reason: "peak of 2.9k uncached prompt tokens/s at 12:30; 2 x L4 serve up to 5.6k: donate 1, capacity 2.8k remains, $0.80/h less; determined by min 1"},
+				{Model: llama, Region: "aws/us-east-1", GPU: "L4", Current: 2, Delta: 3, Planned: 5, Reason: "peak of 4.5k uncached prompt tokens/s at 12:40; 2 x L4 serve up to 2.6k: add 3 for capacity 6.5k, $2.41/h more; determined by local demand"},
+				{Model: llama, Region: "gcp/europe-west4", GPU: "L4", Current: 2, Delta: -1, Planned: 1, Reason: "peak of 2.7k uncached prompt tokens/s at 12:30; 2 x L4 serve up to 5.6k: donate 1, capacity 2.8k remains, $0.80/h less; determined by min 1"},
 			},
 			Assumed: []string{"Llama-3.1-8B-Instruct: prefix hit rate of 57 %, as in the last day"},
 		},
-		Donations: []telemetry.Donation{{Replica: "us-10", Model: llama, GPU: "L4", Region: "aws/us-east-1", Since: noon.Add(-90 * time.Minute), Until: ptr(noon.Add(30 * time.Minute)), EarnsPerHour: 0.3}},
+		Donations: []telemetry.Donation{{Replica: "us-10", Model: llama, GPU: "L4", Region: "aws/us-east-1", Since: noon.Add(-90 * time.Minute), Until: ptr(noon.Add(30 * time.Minute)), RevenuePerHour: 0.3}},
 		Events: []telemetry.Event{
 			{At: noon.Add(-90 * time.Minute), ID: "1", Actor: telemetry.ActorAutoscaler, Kind: telemetry.EventDonate, Model: llama, Region: "aws/us-east-1", Object: "us-10", Message: "donated us-10", Reason: "KV memory 21 % used, below 30 %, 3 planned; replicas before: 4"},
 			{At: noon.Add(-50 * time.Minute), ID: "3", Actor: telemetry.ActorAutoscaler, Kind: telemetry.EventLaunch, Model: llama, Region: "aws/us-east-1", Object: "us-1", Message: "launched us-1", Reason: "KV memory 82 % used, above 70 %; replicas before: 2"},
@@ -240,7 +240,7 @@ func (o *deskOperator) Requests(context.Context, int) ([]RequestRow, error) {
 	otherCloud := row("req-3", "sent", "lb-europe-west4-0", "no local replica available; this peer has capacity", 2*time.Second, 1240)
 	otherCloud.Forwarded, otherCloud.Tenant = true, "acme"
 	refused := row("req-1", "rejected", "", "no capacity within the maximum queue time", 9*time.Second, 60000)
-	refused.Status, refused.Tier = 429, "NIW"
+	refused.Status, refused.Tier = 503, "NIW"
 	waits := row("req-4", "queued", "us-0", "waiting for us-0, which is full: lower estimated latency than elsewhere", time.Second, 820)
 	return []RequestRow{waits, otherCloud, done, refused}, o.err
 }

@@ -13,18 +13,18 @@ import (
 // forecastSheet has one row per model and region: actual load, forecast load and ready
 // capacity.
 func (s *screen) forecastSheet() sheet {
-	figures := func(title string, rank int, letter, word string) sheetColumn {
+	numberColumn := func(title string, rank int, letter, word string) sheetColumn {
 		return sheetColumn{column{title: title, minWidth: 6, right: true, dropRank: rank}, letter, word, true, false}
 	}
 	sh := sheet{noun: "forecast", columns: []sheetColumn{
 		{column{title: "REGION", minWidth: 10, maxWidth: 28}, "R", "region", false, false},
 		{column{title: "MODEL", minWidth: 8, maxWidth: 28, dropRank: 6}, "M", "model", false, true},
-		figures("NOW", 1, "W", "load now"),
-		figures(nextTitle(s.snapshot.Forecast), 3, "X", "forecast mean of the next step"),
-		figures("90% INTERVAL", 5, "I", "90% interval"),
-		figures("PEAK P95", 2, "P", "peak, 95th percentile"),
-		figures("CAPACITY", 2, "C", "capacity"),
-		figures("USED AT PEAK", 4, "U", "capacity used at peak"),
+		numberColumn("NOW", 1, "W", "load now"),
+		numberColumn(nextTitle(s.snapshot.Forecast), 3, "X", "forecast mean of the next step"),
+		numberColumn("90% INTERVAL", 5, "I", "90% interval"),
+		numberColumn("PEAK P95", 2, "P", "peak, 95th percentile"),
+		numberColumn("CAPACITY", 2, "C", "capacity"),
+		numberColumn("USED AT PEAK", 4, "U", "capacity used at peak"),
 		{column{title: "FORECASTER", minWidth: 6, maxWidth: 20, dropRank: 8}, "F", "forecaster", false, false},
 		{column{title: "DEVIATION", minWidth: 4, maxWidth: 80, dropRank: 7}, "L", "deviation", false, false},
 	}, empty: []string{
@@ -202,7 +202,7 @@ var scalingSigns = map[telemetry.EventKind]string{
 }
 
 // scalingLegend explains the signs that are drawn.
-var scalingLegend = []string{"+ launched", "- removed", "o donated", "a applied", "x failed or interrupted", "! attempt failed"}
+var scalingLegend = []string{"+ added", "- drained or removed", "o donated", "a applied", "x failed or interrupted", "! attempt failed"}
 
 // scalingMarks returns the marks of the scaling of a forecast's model and region within the plotted past, oldest first.
 func (s *screen) scalingMarks(f *telemetry.LoadForecast) (marks []PlotMark) {

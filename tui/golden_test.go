@@ -22,7 +22,7 @@ func watch(d *desk, s *telemetry.Snapshot) {
 			r.ForwardedTo, r.Models = slices.Clone(r.ForwardedTo), slices.Clone(r.Models)
 			for m := range r.Models {
 				r.Models[m].FirstTokens -= int64((23 - i) * 50)
-				r.Models[m].Late -= int64((23 - i) * (k + 1) * 2)
+				r.Models[m].SLOMisses -= int64((23 - i) * (k + 1) * 2)
 			}
 			for f := range r.ForwardedTo {
 				r.ForwardedTo[f].Requests -= int64((23 - i) * (f + 1) * 7)

@@ -14,6 +14,7 @@ type columnHelp struct {
 // columnsHelp explains the columns of the views.
 var columnsHelp = []columnHelp{
 	{"-", "unknown: not reported", nil},
+	{"state", "of the balancers: READY 1/2 = one of two is ready", []view{viewOverview}},
 	{"replicas, repl", "ready replicas / all replicas", []view{viewOverview, viewModels, viewCost}},
 	{"queue", "requests queued at the balancers", []view{viewOverview, viewModels}},
 	{"pending, pend", "requests waiting in the engine", []view{viewReplicas, viewCost}},
@@ -24,7 +25,7 @@ var columnsHelp = []columnHelp{
 	{"err%", "share of failures, last 10 s; of clients' requests: 429 and 5xx; of a replica: all failed attempts", []view{viewOverview, viewReplicas}},
 	{"req/s", "requests that ended per second, last minute", []view{viewModels, viewTenants}},
 	{"err%", "share of these requests that failed (429 and 5xx), last minute", []view{viewModels, viewTenants}},
-	{"slo miss, >slo", "share of first tokens later than the TTFT target of their tier, last 10 s", []view{viewOverview}},
+	{"slo miss, >slo", "share of streamed IW-F requests whose first token was later than their TTFT target, last 10 s", []view{viewOverview}},
 	{"hit", "share of prompt tokens cached (prefix hit rate)", []view{viewOverview, viewReplicas, viewModels, viewTenants}},
 	{"fwd in/out", "requests forwarded from / to other regions since the balancers started", []view{viewOverview}},
 	{"forwarded", "requests between two regions: per second, and in total since the sending balancers started", []view{viewOverview}},
@@ -34,22 +35,24 @@ var columnsHelp = []columnHelp{
 	{"seen", "time since the last report arrived", []view{viewOverview, viewReplicas}},
 	{"draining", "a replica that receives no new requests; those in flight end (cordoned)", []view{viewReplicas}},
 	{"trend", "tok/s, 5 s per cell, same scale for all regions", []view{viewOverview}},
+	{"target", "the replica; after an arrow, the balancer to which the request is forwarded", []view{viewRequests}},
 	{"match", "share of the prompt expected to be cached at the target", []view{viewRequests}},
 	{"tier", "IW-F: interactive, fast; IW-N: interactive, normal; NIW: not interactive, deferred", []view{viewRequests}},
 	{"e2e", "time from the arrival of a request to its end", []view{viewRequests, viewModels, viewTenants}},
 	{"now", "load of the last minute, in uncached prompt tok/s", []view{viewForecast}},
 	{"next, 90% interval", "forecast of the next step, and its prediction interval", []view{viewForecast}},
 	{"peak p95", "highest load of the forecast period, 95th percentile", []view{viewForecast}},
-	{"capacity", "what the ready replicas serve", []view{viewForecast}},
+	{"capacity, used at peak", "load that the ready replicas can serve; peak / capacity", []view{viewForecast}},
 	{"deviation", "load / earlier forecast, for how long; burst: at least twice it; drift up, down: less above, or below it", []view{viewForecast}},
-	{"source", "actor of the event, as in 'skyserve events'; observed: a state change that this dashboard saw", []view{viewEvents}},
+	{"actor", "who or what made the change, as in 'skyserve events'; observed: a state change that this dashboard saw", []view{viewEvents}},
 	{"determined by", "the limits that prevent fewer or more replicas; local demand: the part of its load that a region must serve itself", []view{viewPlan}},
 	{"revenue", "autoscale.donate_price x time donated", []view{viewDonations}},
+	{"due in, ends in", "time to the deadline of a batch; expected time to its end", []view{viewBatches}},
 	{"deferred, interactive", "queued requests: NIW, and all others", []view{viewBatches}},
 	{"prompt/s, output/s", "prompt and output tokens per second, last minute", []view{viewModels, viewTenants}},
-	{"usage $/h", "cost of the usage by models[].price, last minute", []view{viewModels, viewTenants}},
+	{"priced $/h", "cost of the usage by models[].price, last minute", []view{viewModels, viewTenants}},
 	{"$/h", "price of the replicas' machines", []view{viewReplicas, viewCost}},
-	{"$/M tok", "$/h per million prompt and output tokens, last minute", []view{viewCost}},
+	{"$/M tok", "price of the replicas per million prompt and output tokens, at the rates of the last minute", []view{viewCost}},
 	{"used", "load / capacity of the ready replicas", []view{viewCost}},
 	{"load, headroom", "load: uncached prompt tok/s, last minute; headroom: unused capacity of the ready replicas, same unit", []view{viewCost}},
 }
@@ -91,22 +94,22 @@ func (s *screen) helpWindow() []string {
 	return lines[min(s.helpOffset, len(lines)):]
 }
 
-// helpRoom returns how many lines of the help fit on the screen.
-func (s *screen) helpRoom() int { return max(s.height-2, 1) }
+// helpHeight returns how many lines of the help fit on the screen.
+func (s *screen) helpHeight() int { return max(s.height-2, 1) }
 
 // scrollHelp scrolls the help by n lines.
 func (s *screen) scrollHelp(n int) {
-	maxScroll := max(len(s.helpLines())-s.helpRoom(), 0)
+	maxScroll := max(len(s.helpLines())-s.helpHeight(), 0)
 	s.helpOffset = min(max(s.helpOffset+n, 0), maxScroll)
 }
 
 // helpPosition returns which lines of the help are visible; empty if all are.
 func (s *screen) helpPosition() string {
 	n := len(s.helpLines())
-	if n <= s.helpRoom() {
+	if n <= s.helpHeight() {
 		return ""
 	}
-	return position(s.helpOffset, s.helpRoom(), n)
+	return position(s.helpOffset, s.helpHeight(), n)
 }
 
 // symbolHelp lists the symbols and their meanings.
@@ -144,7 +147,7 @@ func (s *screen) inColumns(blocks [][]helpLine) []string {
 	var columns [][]helpLine
 	for _, b := range blocks {
 		last := len(columns) - 1
-		if last >= 0 && len(columns[last])+1+len(b) < s.helpRoom() {
+		if last >= 0 && len(columns[last])+1+len(b) < s.helpHeight() {
 			columns[last] = append(append(columns[last], helpLine{}), b...)
 			continue
 		}

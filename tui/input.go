@@ -135,9 +135,9 @@ func (s *screen) handleMoveKey(msg tea.KeyPressMsg) {
 func (s *screen) pageRows() int {
 	switch {
 	case s.help:
-		return s.helpRoom() - 1
+		return s.helpHeight() - 1
 	case s.panel.open():
-		return s.panelRoom() - 1
+		return s.panelHeight() - 1
 	}
 	return s.pane().visibleRows() - 1
 }
@@ -148,7 +148,7 @@ func (s *screen) scrollBy(n int) {
 	case s.help:
 		s.scrollHelp(n)
 	case s.panel.open():
-		s.panel.scroll(n, s.panelRoom())
+		s.panel.scroll(n, s.panelHeight())
 	default:
 		s.pane().moveSelection(n)
 	}
@@ -247,7 +247,11 @@ func (m *Model) openView(v view) tea.Cmd {
 func (m *Model) openSelection() tea.Cmd {
 	s := &m.screen
 	id, ok := s.pane().selection()
-	if s.help || s.panel.open() || !ok {
+	switch {
+	case s.help || s.panel.open():
+		return nil
+	case !ok:
+		m.showToast("open: select a row with j or k", true)
 		return nil
 	}
 	switch s.view {

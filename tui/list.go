@@ -224,8 +224,8 @@ func (l *list) grid(t *Theme) grid {
 }
 
 // orderMark returns the symbol of a sort order.
-func (t *Theme) orderMark(falling bool) string {
-	if falling {
+func (t *Theme) orderMark(descending bool) string {
+	if descending {
 		return t.glyphs.descending
 	}
 	return t.glyphs.ascending

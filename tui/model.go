@@ -9,7 +9,7 @@ import (
 	"skyserve/internal/telemetry"
 )
 
-// Fetcher provides the snapshots of a dashboard; *Source is one.
+// Fetcher provides the snapshots of a dashboard; *SnapshotSource is one.
 type Fetcher interface {
 	// Fetch returns a snapshot and the address that it was fetched from.
 	Fetch(ctx context.Context) (*telemetry.Snapshot, string, error)
@@ -207,11 +207,11 @@ func (m *Model) updateAges(now time.Time) {
 	s.link.waited = now.Sub(m.started)
 	s.sinceFetch = now.Sub(m.fetchedAt)
 	s.change.ago = now.Sub(m.changedAt)
-	shownFor := toastFor
+	shownFor := toastDuration
 	if s.toast.bad {
-		shownFor = errorFor
+		shownFor = errorDuration
 	}
-	if !s.toast.stays && now.Sub(s.toast.at) > shownFor {
+	if !s.toast.persistent && now.Sub(s.toast.at) > shownFor {
 		s.toast = toast{}
 	}
 }

@@ -20,7 +20,7 @@ import (
 // names texts of the first screen: the object, what happens and the next step.
 var recordedFaults = map[string][]string{
 	"errors":          {"errors us-1", "failed", "skyserve logs faults us-1"},
-	"slow":            {"slow us-1", "times slower", "check the GPU"}, // see slowWithin
+	"slow":            {"slow us-1", "times slower", "check the GPU"},
 	"dead-balancer":   {"balancer lb-eu-0", "no heartbeat", "skyserve status"},
 	"partition":       {"balancer lb-asia-0", "no heartbeat", "skyserve status"},
 	"full-queue":      {"limited lb-us-0", "rejected with 429", "skyserve usage"},
@@ -28,13 +28,13 @@ var recordedFaults = map[string][]string{
 	"full-disk":       {"store", "the disk of", "MiB free", "free disk space"},
 	"interruption":    {"interruption us-east-1-0", "the cloud interrupts", "skyserve events"},
 	"quota":           {"launch aws/us-east-1", "cannot launch us-east-1-0", "the quota is exhausted", "raise the quota"},
+	"forecast":        {"forecast meta-llama", "x the forecast", "skyserve plan --apply"},
 	"infeasible-plan": {"plan: no plan satisfies the bounds", "raise replicas.max"},
 	"version-skew":    {"version lb-", "runs", "skyserve up --upgrade"},
 }
 
-// A recorded fault is named within this time. The pace of a replica is a mean over its responses, so that a slow one
-// is known when some of its slow responses have ended.
-const namedWithin, slowWithin = 5 * time.Second, 12 * time.Second
+// namedWithin is the time within which a recorded fault is named.
+const namedWithin = 5 * time.Second
 
 // recordingsDir has the recordings, and the times at which the faults began.
 const recordingsDir = "../docs/recordings/faults"
@@ -55,10 +55,6 @@ func TestRecordedFaultsAreNamedOnFirstScreen(t *testing.T) {
 			if !recorded {
 				t.Fatal("it is not recorded")
 			}
-			within := namedWithin
-			if name == "slow" {
-				within = slowWithin
-			}
 			d := newDesk(t, 80, 24, &telemetry.Snapshot{})
 			var last time.Time
 			for s := range recordedSnapshots(t, filepath.Join(recordingsDir, name+".jsonl.gz")) {
@@ -76,7 +72,7 @@ func TestRecordedFaultsAreNamedOnFirstScreen(t *testing.T) {
 				case named:
 					t.Logf("named after %s", since)
 					return
-				case since > within:
+				case since > namedWithin:
 					t.Fatalf("after %s the screen does not contain all of %q:\n%s", since, wants, frame)
 				}
 			}

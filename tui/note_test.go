@@ -7,6 +7,16 @@ import (
 	"skyserve/internal/telemetry"
 )
 
+// Enter without a selected row says what to do.
+func TestOpenWithoutSelection(t *testing.T) {
+	for _, view := range []string{"1", "2", "3", "8", "9", "$"} {
+		d := deskIn(t, 80, 24, normal(), view, "enter")
+		d.wants("open: select a row with j or k")
+		d.press("esc")
+		d.lacks("open: select a row")
+	}
+}
+
 // A load that deviates from its forecast is shown before the plan and the peaks. Parts that
 // exceed the width are omitted.
 func TestNoteShowsForecastAndPlan(t *testing.T) {

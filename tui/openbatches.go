@@ -88,7 +88,11 @@ func (s *screen) aboveBatches() []string {
 		{Count(left, "request") + " left", paint{}},
 	}
 	if late > 0 {
-		parts = append(parts, segment{fmt.Sprintf("%d expected after the deadline", late), s.theme.bad})
+		text := "1 batch expected after its deadline"
+		if late > 1 {
+			text = fmt.Sprintf("%d batches expected after their deadlines", late)
+		}
+		parts = append(parts, segment{text, s.theme.bad})
 	}
 	for _, r := range regionsOf(s.snapshot) {
 		deferred := 0

@@ -43,7 +43,7 @@ func (s *screen) regionColumns(regions []*telemetry.RegionSnapshot) []sheetColum
 	if s.width <= 0 || s.width >= fullWidth {
 		ready, p50, p90, miss, fwd = "REPLICAS", "TTFT P50", "TTFT P90", "SLO MISS", "FWD IN/OUT"
 	}
-	figures := func(title string, minWidth, rank int, letter, word string) sheetColumn {
+	numberColumn := func(title string, minWidth, rank int, letter, word string) sheetColumn {
 		return sheetColumn{column{title: title, minWidth: minWidth, right: true, dropRank: rank}, letter, word, true, false}
 	}
 	failed := sheetColumn{column{title: "ERR%", minWidth: 4, right: true, dropRank: 2, hidden: !slices.ContainsFunc(regions, s.fails)}, "B", "share of failed requests", true, false}
@@ -54,18 +54,18 @@ func (s *screen) regionColumns(regions []*telemetry.RegionSnapshot) []sheetColum
 	columns := []sheetColumn{
 		{column{title: "REGION", minWidth: 20, maxWidth: 28}, "N", "name", false, false},
 		{column{title: "STATE", minWidth: 13, maxWidth: 24}, "S", "state", false, false},
-		figures(ready, 4, 1, "R", "ready replicas"),
-		figures("QUEUE", 6, 2, "U", "queue"),
-		figures("REQ/S", 5, 4, "E", "requests per second"),
-		figures("TOK/S", 5, 3, "T", "tokens per second"),
-		figures(p50, 6, 5, "F", "TTFT, median"),
-		figures(p90, 6, 7, "P", "TTFT, 90th percentile"),
-		figures(miss, 4, 8, "L", "SLO misses (TTFT)"),
-		figures("HIT", 4, 6, "H", "prefix hit rate"),
+		numberColumn(ready, 4, 1, "R", "ready replicas"),
+		numberColumn("QUEUE", 6, 2, "U", "queue"),
+		numberColumn("REQ/S", 5, 4, "E", "requests per second"),
+		numberColumn("TOK/S", 5, 3, "T", "tokens per second"),
+		numberColumn(p50, 6, 5, "F", "TTFT, median"),
+		numberColumn(p90, 6, 7, "P", "TTFT, 90th percentile"),
+		numberColumn(miss, 4, 8, "L", "SLO misses (TTFT)"),
+		numberColumn("HIT", 4, 6, "H", "prefix hit rate"),
 		failed,
-		figures(fwd, 7, 9, "O", "forwarded out"),
-		figures("RTT", 5, 11, "D", "round-trip time"),
-		figures("SEEN", 4, ageRank, "A", "time since the last report"),
+		numberColumn(fwd, 7, 9, "O", "forwarded out"),
+		numberColumn("RTT", 5, 11, "D", "round-trip time"),
+		numberColumn("SEEN", 4, ageRank, "A", "time since the last report"),
 	}
 	if s.history != nil {
 		columns = append(columns, sheetColumn{column: column{title: "TREND", minWidth: 8, maxWidth: maxSpark, dropRank: 8}})
@@ -150,8 +150,8 @@ func (s *screen) missCell(r *telemetry.RegionSnapshot) cellValue {
 	}
 	var all, late int64
 	for _, m := range r.Models {
-		if old := was[m.Model]; m.FirstTokens >= old.FirstTokens && m.Late >= old.Late {
-			all, late = all+m.FirstTokens-old.FirstTokens, late+m.Late-old.Late
+		if old := was[m.Model]; m.FirstTokens >= old.FirstTokens && m.SLOMisses >= old.SLOMisses {
+			all, late = all+m.FirstTokens-old.FirstTokens, late+m.SLOMisses-old.SLOMisses
 		}
 	}
 	if all == 0 {

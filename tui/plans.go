@@ -9,16 +9,16 @@ import (
 
 // planSheet has one row per replica count that the last plan changes.
 func (s *screen) planSheet() sheet {
-	figures := func(title string, rank int, letter, word string) sheetColumn {
+	numberColumn := func(title string, rank int, letter, word string) sheetColumn {
 		return sheetColumn{column{title: title, minWidth: 4, right: true, dropRank: rank}, letter, word, true, false}
 	}
 	sh := sheet{noun: "change", empty: s.emptyPlan(), columns: []sheetColumn{
 		{column{title: "REGION", minWidth: 10, maxWidth: 28}, "R", "region", false, false},
 		{column{title: "MODEL", minWidth: 8, maxWidth: 28, dropRank: 5}, "M", "model", false, true},
 		{column{title: "GPU", minWidth: 4, maxWidth: 10, dropRank: 2}, "U", "GPU", false, false},
-		figures("CURRENT", 1, "W", "current"),
-		figures("CHANGE", 0, "C", "change"),
-		figures("PLANNED", 1, "T", "planned"),
+		numberColumn("CURRENT", 1, "W", "current"),
+		numberColumn("CHANGE", 0, "C", "change"),
+		numberColumn("PLANNED", 1, "T", "planned"),
 		{column{title: "REASON", minWidth: 20, maxWidth: 200, dropRank: 4}, "Y", "reason", false, false},
 	}}
 	p := s.snapshot.Plan
@@ -91,7 +91,7 @@ func (s *screen) abovePlan() []string {
 	if p.Error != "" {
 		lines = append(lines, t.bad.apply(s.fit("the last attempt to plan failed: "+t.text(p.Error))))
 	}
-	for _, text := range p.Cut {
+	for _, text := range p.OverBudget {
 		lines = append(lines, t.warn.apply(s.fit("not added because of the budget: "+t.text(text))))
 	}
 	for _, text := range s.snapshot.Launches.Lines() {
@@ -133,13 +133,13 @@ func (s *screen) donationSheet() sheet {
 		{column{title: "UNTIL", minWidth: 5, right: true, dropRank: 5}, "I", "end", false, false},
 		{column{title: "REVENUE/H", minWidth: 5, right: true, dropRank: 2}, "E", "revenue per hour", true, false},
 		{column{title: "REVENUE", minWidth: 7, right: true, dropRank: 2}, "D", "revenue so far", true, false},
-	}, empty: []string{"No donated replicas", "press o on a replica to donate it; scaling strategies donate replicas that the plan does not need"}}
+	}, empty: []string{"No donated replicas", "press o on a replica to donate it; scaling strategies donate excess replicas in static regions, and in local ones if autoscale.donate is set"}}
 	for _, d := range s.snapshot.Donations {
 		if s.focus != "" && d.Region != s.focus {
 			continue
 		}
 		donated := max(s.snapshot.At.Sub(d.Since), 0)
-		earned := d.EarnsPerHour * donated.Hours()
+		earned := d.RevenuePerHour * donated.Hours()
 		until := textCell("no end", roleMuted)
 		if d.Until != nil {
 			until = textCell(d.Until.In(s.snapshot.At.Location()).Format("15:04"), roleText)
@@ -147,7 +147,7 @@ func (s *screen) donationSheet() sheet {
 		sh.rows = append(sh.rows, sheetRow{id: d.Replica, cells: []cellValue{
 			textCell(s.theme.text(d.Replica), roleText), textCell(s.regionName(d.Region), roleAccent), textCell(s.theme.text(shortModel(d.Model)), roleText),
 			textCell(s.theme.text(d.GPU), roleMuted), numberCell(donated.Seconds(), age(donated), roleText), until,
-			numberCell(d.EarnsPerHour, fmt.Sprintf("%.2f", d.EarnsPerHour), roleText), numberCell(earned, fmt.Sprintf("$%.2f", earned), roleGood),
+			numberCell(d.RevenuePerHour, fmt.Sprintf("%.2f", d.RevenuePerHour), roleText), numberCell(earned, fmt.Sprintf("$%.2f", earned), roleGood),
 		}})
 	}
 	return sh
@@ -166,11 +166,11 @@ func (s *screen) aboveDonations() []string {
 	}
 	earned := 0.0
 	for _, d := range s.snapshot.Donations {
-		earned += d.EarnsPerHour * max(s.snapshot.At.Sub(d.Since), 0).Hours()
+		earned += d.RevenuePerHour * max(s.snapshot.At.Sub(d.Since), 0).Hours()
 	}
 	line, _ := s.theme.segments(s.width, "  ",
 		segment{Count(len(s.snapshot.Donations), "replica") + " donated", s.theme.title},
-		segment{fmt.Sprintf("revenue $%.2f/h", s.snapshot.EarnsPerHour()), paint{}},
+		segment{fmt.Sprintf("revenue $%.2f/h", s.snapshot.RevenuePerHour()), paint{}},
 		segment{fmt.Sprintf("$%.2f so far", earned), s.theme.good},
 		segment{fmt.Sprintf("events (view 8): %d donated, %d reclaimed", donated, back), s.theme.muted},
 	)

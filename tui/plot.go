@@ -184,9 +184,9 @@ func (p *Plot) row(t *Theme, columns []plotColumn, top float64, row, rows int) s
 
 // painter joins cells of the same role, to write one escape code for all of them.
 type painter struct {
-	theme      *Theme
-	whole, run strings.Builder
-	role       role
+	theme     *Theme
+	line, run strings.Builder
+	role      role
 }
 
 // addCell appends a cell.
@@ -199,14 +199,14 @@ func (p *painter) addCell(with role, cell string) {
 }
 
 func (p *painter) flush() {
-	p.whole.WriteString(p.theme.paint(p.role).apply(p.run.String()))
+	p.line.WriteString(p.theme.paint(p.role).apply(p.run.String()))
 	p.run.Reset()
 }
 
 // finish returns the line.
 func (p *painter) finish() string {
 	p.flush()
-	return p.whole.String()
+	return p.line.String()
 }
 
 // bar returns one row's cell of a vertical bar: partly filled where the bar ends, empty

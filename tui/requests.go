@@ -9,25 +9,25 @@ import (
 
 // requestSheet has one row per request that the balancers keep in memory, newest first.
 func (s *screen) requestSheet() sheet {
-	figures := func(title string, rank int, letter, word string) sheetColumn {
+	numberColumn := func(title string, rank int, letter, word string) sheetColumn {
 		return sheetColumn{column{title: title, minWidth: 5, right: true, dropRank: rank}, letter, word, true, false}
 	}
-	words := func(title string, minWidth, maxWidth, rank int, letter, word string) sheetColumn {
+	textColumn := func(title string, minWidth, maxWidth, rank int, letter, word string) sheetColumn {
 		return sheetColumn{column{title: title, minWidth: minWidth, maxWidth: maxWidth, dropRank: rank}, letter, word, false, false}
 	}
 	sh := sheet{noun: "request", empty: s.emptyRequests(), columns: []sheetColumn{
-		words("TIME", 8, 8, 0, "I", "time"),
-		words("STATE", 12, 13, 1, "S", "state"),
-		words("REGION", 6, 16, 6, "R", "region"),
+		textColumn("TIME", 8, 8, 0, "I", "time"),
+		textColumn("STATE", 12, 13, 1, "S", "state"),
+		textColumn("REGION", 6, 16, 6, "R", "region"),
 		{column{title: "MODEL", minWidth: 8, maxWidth: 24, dropRank: 10}, "M", "model", false, true},
-		words("TIER", 4, 6, 9, "E", "tier"),
-		words("TARGET", 8, 20, 2, "N", "target"),
-		figures("MATCH", 3, "H", "prefix match"),
-		figures("QUEUED", 7, "U", "time queued"),
-		figures("TTFT", 4, "F", "time to first token"),
-		figures("E2E", 8, "D", "end-to-end latency"),
-		figures("TOKENS", 9, "O", "output tokens"),
-		words("REASON", 26, 100, 5, "Y", "reason"),
+		textColumn("TIER", 4, 6, 9, "E", "tier"),
+		textColumn("TARGET", 8, 20, 2, "N", "target"),
+		numberColumn("MATCH", 3, "H", "prefix match"),
+		numberColumn("QUEUED", 7, "U", "time queued"),
+		numberColumn("TTFT", 4, "F", "time to first token"),
+		numberColumn("E2E", 8, "D", "end-to-end latency"),
+		numberColumn("TOKENS", 9, "O", "output tokens"),
+		textColumn("REASON", 26, 100, 5, "Y", "reason"),
 	}}
 	for i := range s.data.requests {
 		r := &s.data.requests[i]

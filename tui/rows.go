@@ -11,7 +11,7 @@ import (
 // sortKey is a column that replicas can be sorted by.
 type sortKey int
 
-// The sort keys, in the order that the key s cycles through.
+// The sort keys, in the order in which the key z selects them.
 const (
 	byName sortKey = iota
 	byState

@@ -158,7 +158,7 @@ func (s *screen) reflow() {
 	s.pane().SetSize(s.width, l.pane)
 	if s.panel.open() {
 		s.panel.width = s.width
-		s.panel.scroll(0, s.panelRoom())
+		s.panel.scroll(0, s.panelHeight())
 	}
 }
 
@@ -218,7 +218,7 @@ func (s *screen) dataTheme() Theme {
 // body draws the current view, or the panel over it.
 func (s *screen) body(l layout) []string {
 	if s.panel.open() {
-		return s.panel.Render(&s.theme, s.width, s.panelRoom()+1)
+		return s.panel.Render(&s.theme, s.width, s.panelHeight()+1)
 	}
 	if len(s.snapshot.Regions) == 0 && s.view <= viewReplicas {
 		return s.emptyService()
@@ -236,8 +236,8 @@ func (s *screen) body(l layout) []string {
 	return append(lines, s.belowList(&th, l.below)...)
 }
 
-// panelRoom returns how many lines of a panel fit on the screen.
-func (s *screen) panelRoom() int {
+// panelHeight returns how many lines of a panel fit on the screen.
+func (s *screen) panelHeight() int {
 	l := s.layout()
 	return max(l.above+l.pane+l.below-1, 1)
 }

@@ -104,7 +104,7 @@ func optionalCell[T int | int64 | float64](p *T, write func(*T) string) cellValu
 }
 
 // compare compares two cells of a column.
-func (v cellValue) compare(w cellValue, falling bool) int {
+func (v cellValue) compare(w cellValue, descending bool) int {
 	var c int
 	switch {
 	case v.numeric && v.known != w.known:
@@ -117,7 +117,7 @@ func (v cellValue) compare(w cellValue, falling bool) int {
 	default:
 		c = compareNatural(v.text, w.text)
 	}
-	if falling {
+	if descending {
 		return -c
 	}
 	return c

@@ -25,3 +25,24 @@ func TestReplicaPriceOverridesRegionPrice(t *testing.T) {
 		}
 	}
 }
+
+// A capital letter that has another meaning, such as G for the last row, would not sort.
+func TestSortLettersHaveNoOtherMeaning(t *testing.T) {
+	for v, name := range viewNames {
+		s := &deskIn(t, 200, 60, normal(), viewKeys[v]).model.screen
+		meanings := map[string]string{}
+		for _, g := range s.keys.Groups() {
+			for _, k := range g.Keys {
+				for _, letter := range k.Keys() {
+					meanings[letter] = k.Help().Desc
+				}
+			}
+		}
+		for _, l := range s.pane().sortHelp() {
+			if other, taken := meanings[l[0]]; taken {
+				t.Errorf("view %s: %s sorts by %s, and means %s", name, l[0], l[1], other)
+			}
+			meanings[l[0]] = l[1]
+		}
+	}
+}

@@ -91,7 +91,7 @@ func TestBar(t *testing.T) {
 	}
 }
 
-func TestCleanAndCutLaws(t *testing.T) {
+func TestCleanAndCutProperties(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		s, w := rapid.String().Draw(t, "s"), rapid.IntRange(0, 30).Draw(t, "w")
 		c := clean(s)

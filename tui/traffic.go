@@ -13,21 +13,21 @@ func (s *screen) trafficColumns() []sheetColumn {
 	if s.width <= 0 || s.width >= fullWidth {
 		p50, p90, p99, prompt, output = "TTFT P50", "TTFT P90", "TTFT P99", "PROMPT TOK/S", "OUTPUT TOK/S"
 	}
-	figures := func(title string, minWidth, rank int, letter, word string) sheetColumn {
+	numberColumn := func(title string, minWidth, rank int, letter, word string) sheetColumn {
 		return sheetColumn{column{title: title, minWidth: minWidth, right: true, dropRank: rank}, letter, word, true, false}
 	}
 	return []sheetColumn{
-		figures("REQ/S", 5, 1, "E", "requests per second"),
-		figures("ERR%", 4, 2, "B", "share of failed requests"),
-		figures(p50, 6, 5, "F", "TTFT, median"),
-		figures(p90, 6, 3, "P", "TTFT, 90th percentile"),
-		figures(p99, 6, 6, "I", "TTFT, 99th percentile"),
-		figures("E2E50", 5, 8, "D", "time to the end, median"),
-		figures("E2E99", 5, 9, "L", "time to the end, 99th percentile"),
-		figures(prompt, 6, 7, "Q", "prompt tokens per second"),
-		figures("HIT", 4, 10, "H", "prefix hit rate"),
-		figures(output, 6, 4, "T", "output tokens per second"),
-		figures("USAGE $/H", 5, 4, "C", "cost of the usage per hour, by the models' prices"),
+		numberColumn("REQ/S", 5, 1, "E", "requests per second"),
+		numberColumn("ERR%", 4, 2, "B", "share of failed requests"),
+		numberColumn(p50, 6, 5, "F", "TTFT, median"),
+		numberColumn(p90, 6, 3, "P", "TTFT, 90th percentile"),
+		numberColumn(p99, 6, 6, "I", "TTFT, 99th percentile"),
+		numberColumn("E2E50", 5, 8, "D", "time to the end, median"),
+		numberColumn("E2E99", 5, 9, "L", "time to the end, 99th percentile"),
+		numberColumn(prompt, 6, 7, "Q", "prompt tokens per second"),
+		numberColumn("HIT", 4, 10, "H", "prefix hit rate"),
+		numberColumn(output, 6, 4, "T", "output tokens per second"),
+		numberColumn("PRICED $/H", 5, 4, "C", "cost of the usage per hour, by the models' prices"),
 	}
 }
 

@@ -121,22 +121,22 @@ func (s *screen) tabs() string {
 }
 
 // tabText returns the text of one tab.
-func tabText(v view, name string, front view) string {
+func tabText(v view, name string, current view) string {
 	text := viewKeys[v] + " " + name
-	if v == front {
+	if v == current {
 		return "[" + text + "]"
 	}
 	return text
 }
 
 // tabsText returns the text of all tabs, without colour.
-func tabsText(names [views]string, front view) string {
+func tabsText(names [views]string, current view) string {
 	line := ""
 	for i, name := range names {
 		if i > 0 {
 			line += " "
 		}
-		line += tabText(view(i), name, front)
+		line += tabText(view(i), name, current)
 	}
 	return line
 }

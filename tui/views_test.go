@@ -43,7 +43,7 @@ func TestEveryViewHasAKeyATabAndACommand(t *testing.T) {
 
 func TestRequestsShowTheDecisionAndItsReason(t *testing.T) {
 	d := deskIn(t, 200, 40, normal(), "3")
-	d.wants("queued", "in flight", "finished", "rejected 429", "→ lb-europe-west4-0", "75%", "1.24s", "182ms", "no capacity within the maximum queue time")
+	d.wants("queued", "in flight", "finished", "rejected 503", "→ lb-europe-west4-0", "75%", "1.24s", "182ms", "no capacity within the maximum queue time")
 	d.press("j", "j")
 	d.press("F") // by time to first token; the selection stays on its request
 	d.wants("TTFT▾")
@@ -70,7 +70,7 @@ func TestRequestsStayLive(t *testing.T) {
 func TestMessagesVanish(t *testing.T) {
 	d := deskIn(t, 120, 40, normal(), "2", "x")
 	d.wants("drain: select a replica")
-	d.now = d.now.Add(errorFor + time.Second)
+	d.now = d.now.Add(errorDuration + time.Second)
 	d.send(clockMsg(d.now))
 	d.lacks("drain: select a replica")
 }
@@ -122,7 +122,7 @@ func TestFailedFetchIsShownAndRetried(t *testing.T) {
 
 func TestForecastShowsHistoryIntervalAndCapacity(t *testing.T) {
 	d := deskIn(t, 120, 40, normal(), "4")
-	d.wants("3.7k", "2.4k-3.7k", "5.1k", "2.6k", "196%", "1.9x the forecast", "us-east-1, Llama-3.1-8B-Instruct", "█", "░", "•", "╌", "12:00")
+	d.wants("3.7k", "2.4k-3.7k", "5.1k", "2.6k", "196%", "2.1x the forecast", "us-east-1, Llama-3.1-8B-Instruct", "█", "░", "•", "╌", "12:00")
 	d.press("j", "j")
 	d.wants("europe-west4, Llama-3.1-8B-Instruct, uncached", "52%")
 }
@@ -480,7 +480,7 @@ func TestTTFTMisses(t *testing.T) {
 	s := normal()
 	s.At = noon.Add(10 * time.Second)
 	s.Regions[0].Models[0].FirstTokens += 200
-	s.Regions[0].Models[0].Late += 20
+	s.Regions[0].Models[0].SLOMisses += 20
 	s.Regions[2].Models[0].FirstTokens = 4 // its balancer restarted: these seconds are unknown
 	d.fetch.snapshot = s
 	d.poll(10 * time.Second)

@@ -31,15 +31,16 @@ func newBackupCmd() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "backup FILE",
 		Short: "Back up the store of a service to a file",
-		Long: `Back up the store of a service to one compressed file: history, events, plans, decisions,
-usage, batches and their files. The service keeps running. The file contains prompts and
-responses of batches, and no certificates, keys or secrets of the service. Its mode is 0600.
+		Long: `Back up the store of a service to one compressed file: history, events, plans,
+drained and donated replicas, usage, batches and their files. The service keeps running.
+The file contains prompts and responses of batches, and no certificates, keys or secrets of
+the service. Its mode is 0600.
 'skyserve restore' restores it. FILE may be an object in a bucket, s3://... or gs://...,
 with the credentials of the environment.
 
---dir reads the directory of a store that is not running instead, for example on the last
-remaining disk of a cluster. On a machine without the service's state, --dir and --admin
-require --service.`,
+With --dir, the command reads the directory of a stopped store instead, for example on the
+last remaining disk of a cluster. On a machine without the service's state, --dir and
+--admin require --service.`,
 		Example: `  skyserve backup chat.backup
   skyserve backup s3://backups/chat/chat.backup
   skyserve backup chat.backup --service chat --dir /mnt/skyserve/controller/store`,
@@ -53,7 +54,7 @@ require --service.`,
 	}
 	registerService(cmd, &o.name)
 	flags := cmd.Flags()
-	flags.StringVar(&o.dir, "dir", "", "`DIRECTORY` of a store that is not running")
+	flags.StringVar(&o.dir, "dir", "", "`DIRECTORY` of a stopped store")
 	flags.StringSliceVar(&o.admins, "admin", nil, "admin `URL` of a balancer, repeatable or comma-separated (default: the running service's)")
 	o.output.registerResult(cmd)
 	return cmd
@@ -175,10 +176,10 @@ func newRestoreCmd() *cobra.Command {
 for seconds. Replicas and balancers stay as they are.
 
 The whole file is checked first. A damaged or truncated file, the backup of another service
-and one of a later version of skyserve are rejected. If the running store contains data from
-before the backup, such as the store that was backed up, the restore is rejected too: it
-would discard everything stored since the backup. --force allows that. The new, empty store
-of a service whose machines were lost accepts it: first run 'skyserve up'.
+and one of a later version of skyserve are rejected. If the running store is the one that
+was backed up (it has data from before the backup), a restore would discard everything
+stored since: it is rejected without --force. If the machines of a service were lost, first
+run 'skyserve up': its new, empty store accepts the backup.
 FILE may be an object in a bucket, s3://... or gs://..., with the credentials of the environment.`,
 		Example: `  skyserve restore chat.backup --service chat
   skyserve restore s3://backups/chat-20261126T180000Z.backup --service chat`,
@@ -251,7 +252,7 @@ func runRestore(ctx context.Context, o *restoreOptions, out io.Writer) error {
 	switch {
 	case errors.Is(err, telemetry.ErrConflict):
 		errors.As(err, &status)
-		return failed(fmt.Errorf("restoring %s: %s", o.name, status.Message), "nothing was changed; --force discards it")
+		return failed(fmt.Errorf("restoring %s: %s", o.name, status.Message), "nothing was changed; --force discards everything stored since the backup")
 	case errors.As(err, &status):
 		return failed(fmt.Errorf("restoring %s: %s", o.name, status.Message), "the store may be incomplete: run the command again with --force")
 	}

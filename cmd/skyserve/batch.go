@@ -45,7 +45,7 @@ func newBatchCmd() *cobra.Command {
 	var o batchOptions
 	cmd := &cobra.Command{
 		Use:   "batch",
-		Short: "Submit and manage batches of deferred requests",
+		Short: "Submit and manage batches of requests that may wait",
 		Long: `Submit a file of requests that use the capacity that interactive requests don't use, and
 read the results. The file has one JSON object per line, as for OpenAI's Batch API:
 
@@ -303,19 +303,23 @@ func (o *batchOptions) list(ctx context.Context, out io.Writer) error {
 	if err != nil {
 		return batchError(ctx, "listing batches", err)
 	}
-	t := list{titles: []string{"ID", "STATUS", "DONE", "FAILED", "TOTAL", "ENDPOINT", "CREATED", "EXPIRES"}, wide: []string{"MODEL", "INPUT TOKENS", "OUTPUT TOKENS"}}
+	return format.write(out, append([]job.Batch{}, batches...), batchTable(batches))
+}
+
+// batchTable returns the table of batches.
+func batchTable(batches []job.Batch) list {
+	t := list{titles: []string{"ID", "STATUS", "DONE", "FAILED", "TOTAL"}, wide: []string{"CREATED", "EXPIRES", "ENDPOINT", "MODEL", "INPUT TOKENS", "OUTPUT TOKENS"}}
 	for i := range batches {
 		b := &batches[i]
 		row := listRow{b.ID, []string{
-			b.ID, string(b.Status), strconv.Itoa(b.RequestCounts.Completed), strconv.Itoa(b.RequestCounts.Failed), strconv.Itoa(b.RequestCounts.Total), b.Endpoint,
-			batchTime(b.CreatedAt), batchTime(b.ExpiresAt),
-		}, []string{b.Model, "", ""}}
+			b.ID, string(b.Status), strconv.Itoa(b.RequestCounts.Completed), strconv.Itoa(b.RequestCounts.Failed), strconv.Itoa(b.RequestCounts.Total),
+		}, []string{batchTime(b.CreatedAt), batchTime(b.ExpiresAt), b.Endpoint, b.Model, "", ""}}
 		if u := b.Usage; u != nil {
-			row.wide[1], row.wide[2] = strconv.FormatInt(u.InputTokens, 10), strconv.FormatInt(u.OutputTokens, 10)
+			row.wide[4], row.wide[5] = strconv.FormatInt(u.InputTokens, 10), strconv.FormatInt(u.OutputTokens, 10)
 		}
 		t.rows = append(t.rows, row)
 	}
-	return format.write(out, append([]job.Batch{}, batches...), t)
+	return t
 }
 
 func batchTime(unix int64) string { return time.Unix(unix, 0).Format("2006-01-02 15:04:05") }

@@ -26,7 +26,7 @@ func parseService(file string, text []byte) (*service.Spec, error) {
 
 // checkBudget returns an error where changes make a service cost more than its budget, or where the budget
 // does not admit one of its launches.
-func checkBudget(spec *service.Spec, p *deploy.Plan) error {
+func checkBudget(spec *service.Spec, p *deploy.MachinePlan) error {
 	budget := spec.BudgetPerHour()
 	now, then := p.CostPerHour()
 	const next = "raise autoscale.budget.per_hour, or lower replicas.min or the number of replicas; nothing was changed"

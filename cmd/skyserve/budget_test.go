@@ -28,7 +28,7 @@ func TestCheckBudget(t *testing.T) {
 		{name: "held", now: 9, held: held, spec: spec, want: "launching us-3 in aws/us-east-1: held: too costly"},
 		{name: "no budget", now: 4, more: 60, spec: &service.Spec{}},
 	} {
-		p := &deploy.Plan{Observed: []provision.Object{{CostPerHour: tt.now}}, Changes: provision.Changes{{CostPerHour: tt.more}}, Held: tt.held}
+		p := &deploy.MachinePlan{Observed: []provision.Object{{CostPerHour: tt.now}}, Changes: provision.Changes{{CostPerHour: tt.more}}, Held: tt.held}
 		err := checkBudget(tt.spec, p)
 		if tt.want == "" && err != nil || tt.want != "" && (err == nil || !strings.Contains(err.Error(), tt.want)) {
 			t.Errorf("%s: %v, want %q", tt.name, err, tt.want)

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -37,6 +38,8 @@ type cloudAccess struct {
 	Networks map[service.Region]provision.Network `json:"networks,omitempty"`
 	// Accounts are the service accounts of machines at Google.
 	Accounts service.GCPSpec `json:"accounts,omitzero"`
+	// Federation is how controllers call the API of the cloud whose only balancer they replace.
+	Federation federation `json:"federation,omitzero"`
 }
 
 // networksOf returns the networks that a service's file names, by region.
@@ -66,7 +69,7 @@ func reconcilerOptions(file string, log *slog.Logger) []controller.Option {
 	if !deploy.HasBundle(dir) {
 		return nil
 	}
-	k := &deploy.Reconciler{Dir: dir, Open: reachClouds, Logger: log}
+	k := &deploy.Reconciler{Dir: dir, Open: reachClouds, Federate: reachFederated, Logger: log}
 	if svc, here := localServiceAt(dir); here {
 		k.DecisionsFile, k.Lock = decisionsFile(svc), func() (func(), error) {
 			unlock, err := svc.Lock()
@@ -84,7 +87,7 @@ func reconcilerOptions(file string, log *slog.Logger) []controller.Option {
 // they list machines only.
 func reachClouds(ctx context.Context, text json.RawMessage, spec *service.Spec, owner string) (deploy.CloudAccess, error) {
 	regions := cloud.ManagedRegions(spec)
-	places, lists, err := providersInside(ctx, text, regions)
+	places, lists, err := providersInside(ctx, text, regions, cloudFlags{})
 	if err != nil {
 		return deploy.CloudAccess{}, err
 	}
@@ -96,26 +99,31 @@ func reachClouds(ctx context.Context, text json.RawMessage, spec *service.Spec, 
 	for r, p := range lists {
 		reach.Listers[r] = p
 	}
-	reach.Records, err = recordsInside(ctx, m, regions)
+	reach.RecordMover, err = recordsInside(ctx, m, regions, cloudFlags{})
 	return reach, err
 }
 
-// recordsInside returns what changes DNS records with the identity of a machine at AWS; nil without regions there.
-func recordsInside(ctx context.Context, m cloudAccess, regions []service.Region) (provision.RecordMover, error) {
+// recordsInside returns what changes DNS records with the identity of a machine at AWS, or with the credentials of by. For
+// a machine elsewhere it uses the identity for records alone; nil without one.
+func recordsInside(ctx context.Context, m cloudAccess, regions []service.Region, by cloudFlags) (provision.RecordMover, error) {
 	if !slices.ContainsFunc(regions, func(r service.Region) bool { return r.Cloud() == service.CloudAWS }) {
-		return nil, nil
+		if !m.Federation.RecordsOnly {
+			return nil, nil
+		}
+		by.credentialsAWS = m.Federation.credentialsAWS("skyserve", "", m.EndpointAWS)
 	}
-	return dns.NewRoute53(ctx, dns.Config{Endpoint: m.EndpointAWS})
+	return dns.NewRoute53(ctx, dns.Config{Endpoint: m.EndpointAWS, Credentials: by.credentialsAWS})
 }
 
-// providersInside returns the providers of regions as a machine there uses them: one for all regions, and
-// one per region.
-func providersInside(ctx context.Context, text json.RawMessage, regions []service.Region) (provision.MultiCloud, map[service.Region]provision.Provider, error) {
+// providersInside returns the providers of regions as a machine there uses them, or one elsewhere with the credentials of
+// by: one for all regions, and one per region.
+func providersInside(ctx context.Context, text json.RawMessage, regions []service.Region, by cloudFlags) (provision.MultiCloud, map[service.Region]provision.Provider, error) {
 	var m cloudAccess
 	if err := json.Unmarshal(text, &m); err != nil {
 		return nil, nil, fmt.Errorf("reading the cloud access configuration: %w", err)
 	}
-	clouds := cloudFlags{endpointAWS: m.EndpointAWS, endpointGCP: m.EndpointGCP, project: m.Project, machinesOnly: true, downloads: m.Program.fromBuckets()}
+	clouds := by
+	clouds.endpointAWS, clouds.endpointGCP, clouds.project, clouds.machinesOnly, clouds.downloads = m.EndpointAWS, m.EndpointGCP, cmp.Or(m.Project, by.project), true, m.Program.fromBuckets()
 	spec := m.specOf(regions)
 	if m.Dir != "" {
 		svc := local.ServiceAt(m.Dir)
@@ -146,14 +154,14 @@ func providersInside(ctx context.Context, text json.RawMessage, regions []servic
 func cloudHandler(name, owner string) func(agent.CloudAccess) (http.Handler, error) {
 	return func(c agent.CloudAccess) (http.Handler, error) {
 		regions := regionsNamed(c.Regions)
-		places, lists, err := providersInside(context.Background(), c.Config, regions)
+		places, lists, err := providersInside(context.Background(), c.Config, regions, cloudFlags{})
 		if err != nil {
 			return nil, err
 		}
 		h := &remote.Handler{Service: name, Owner: owner, Balancers: c.Balancers, Provider: places, Attestor: places, ByRegion: lists}
 		var m cloudAccess
 		if err = json.Unmarshal(c.Config, &m); err == nil {
-			h.Records, err = recordsInside(context.Background(), m, regions)
+			h.Records, err = recordsInside(context.Background(), m, regions, cloudFlags{})
 		}
 		return h, err
 	}

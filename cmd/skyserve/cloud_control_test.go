@@ -1,14 +1,18 @@
 package main
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"skyserve/internal/controller/deploy"
+	"skyserve/internal/testcloud/machines"
 	"skyserve/internal/testkit"
 	"skyserve/provision"
 )
@@ -107,6 +111,9 @@ func (e *emulated) loseMember(before deploy.ServiceStatus, id string) (lost stri
 	return lost
 }
 
+// atGoogle are the regions of Google in these tests, which share a network.
+var atGoogle = []string{"europe-west4", "us-central1", "us-east4"}
+
 // routesWanted returns what routesAt should be: the addresses of all balancers in other networks.
 func (e *emulated) routesWanted() (want []string) {
 	e.t.Helper()
@@ -116,7 +123,7 @@ func (e *emulated) routesWanted() (want []string) {
 	}
 	for place := range at {
 		for other, address := range at {
-			if other != place {
+			if other != place && (!slices.Contains(atGoogle, other) || !slices.Contains(atGoogle, place)) {
 				want = append(want, place+" "+address)
 			}
 		}
@@ -127,7 +134,10 @@ func (e *emulated) routesWanted() (want []string) {
 
 // atAWS returns the entries of routesAt at AWS.
 func atAWS(routes []string) []string {
-	return slices.DeleteFunc(slices.Clone(routes), func(r string) bool { return strings.HasPrefix(r, "us-central1") })
+	return slices.DeleteFunc(slices.Clone(routes), func(r string) bool {
+		place, _, _ := strings.Cut(r, " ")
+		return slices.Contains(atGoogle, place)
+	})
 }
 
 // recordOf returns the address in a balancer's record of chat.example.com.
@@ -151,15 +161,27 @@ func (e *emulated) addressOf(id string) string {
 	return ""
 }
 
-// restore waits until the machine of a lost balancer is replaced: by the leading controller, without a person, or by
-// 'up' at Google, where no other balancer can launch one. 'up' then launches nothing.
+// runDoctorCommands runs the commands of Google that doctor prints.
+func (e *emulated) runDoctorCommands(up []string) {
+	e.t.Helper()
+	var found struct{ Findings []struct{ Hint string } }
+	args := append([]string{"doctor"}, up[1:]...)
+	cmd := e.command(append(args, "-o", "json")...)
+	out, _ := cmd.Output() // it fails, because the commands are missing
+	if err := json.Unmarshal(out, &found); err != nil {
+		e.t.Fatalf("%v\n%s", err, out)
+	}
+	for _, f := range found.Findings {
+		if err := e.gce.RunGcloud(f.Hint); err != nil {
+			e.t.Fatal(err)
+		}
+	}
+}
+
+// restore waits until the machine of a lost balancer is replaced by the leading controller, without a person. 'up' then
+// launches nothing.
 func (e *emulated) restore(up []string, lost string, machines ...string) {
 	e.t.Helper()
-	if lost == "lb-us-central1-0" {
-		e.skyserve(exitOK, append(up, "--yes")...)
-		e.replicated(machines...)
-		return
-	}
 	withinTime(e.t, 2*time.Minute, "a controller launches "+lost, func() error { // another leader waits for half a minute
 		if _, runs := e.RunningMachineIDs()[lost]; !runs {
 			return errors.New("it runs nowhere")
@@ -209,6 +231,7 @@ func TestControlPlaneInClouds(t *testing.T) {
 	t.Parallel()
 	e := emulate(t)
 	up := e.upOf(replicatedService + "dns: {provider: route53, name: chat.example.com, zone: example.com}\n")
+	e.runDoctorCommands(up)
 	e.skyserve(exitOK, append(up, "--yes")...)
 	machines := []string{"lb-eu-west-1-0", "lb-us-central1-0", "lb-us-east-1-0"}
 	before := e.replicated(machines...)
@@ -236,33 +259,107 @@ func TestControlPlaneInClouds(t *testing.T) {
 	e.downAndCheckEmpty()
 }
 
-// A new binary replaces the machines of three controllers one at a time: their store keeps its history, although every disk
-// is new afterwards.
-func TestUpdateInCloudsKeepsStore(t *testing.T) {
+// The only balancer at AWS is lost, with its disk: a controller at Google replaces it by the identity of its own machine,
+// and its DNS record has the new address, without a person.
+func TestOnlyBalancerAtAWSIsReplaced(t *testing.T) {
 	testkit.Slow(t)
 	testkit.NotUnderRace(t, "takes minutes under the race detector; other tests cover the same code")
 	t.Parallel()
 	e := emulate(t)
+	text := strings.Replace(replicatedService, "  - name: aws/us-east-1\n", "  - name: gcp/europe-west4\n", 1) + "dns: {provider: route53, name: chat.example.com, zone: example.com}\n"
+	up := e.upOf(text)
+	if out := e.skyserve(exitOK, append(up, "--yes")...); !strings.Contains(out, "controllers in the other cloud replace a lost balancer in aws") {
+		t.Errorf("up does not show who replaces it:\n%s", out)
+	}
+	machines := []string{"lb-eu-west-1-0", "lb-europe-west4-0", "lb-us-central1-0"}
+	before := e.replicated(machines...)
+	e.restore(up, e.loseMember(before, "lb-eu-west-1-0"), machines...)
+	e.downAndCheckEmpty()
+}
+
+// All balancers are at Google, and the name is in Route 53: the DNS record of a replaced balancer has the new address without
+// a person, by a role at AWS that permits nothing else and that 'down' removes.
+func TestRecordMovesWithoutMachineAtAWS(t *testing.T) {
+	testkit.Slow(t)
+	testkit.NotUnderRace(t, "takes minutes under the race detector; other tests cover the same code")
+	t.Parallel()
+	e := emulate(t)
+	text := strings.NewReplacer("aws/us-east-1", "gcp/us-east4", "aws/eu-west-1", "gcp/europe-west4").Replace(replicatedService)
+	up := e.upOf(text + "dns: {provider: route53, name: chat.example.com, zone: example.com}\n")
+	e.runDoctorCommands(up)
+	const shown = "controllers at Google change the DNS records of balancers that they replace"
+	if out := e.skyserve(exitChanges, append(up, "--dry-run", "--detailed-exitcode")...); !strings.Contains(out, shown) || !strings.Contains(out, "identity-aws-records") {
+		t.Errorf("up --dry-run does not show the role:\n%s", out)
+	}
+	if out := e.skyserve(exitOK, append([]string{"doctor"}, up[1:]...)...); !strings.Contains(out, shown) || !strings.Contains(out, "listing IAM roles") {
+		t.Errorf("doctor does not check the role:\n%s", out)
+	}
+	e.skyserve(exitOK, append(up, "--yes")...)
+	if policy := e.aws.RolePolicy("skyserve-chat-records", "skyserve"); !strings.Contains(policy, e.zone) || strings.Contains(policy, `"ec2:`) {
+		t.Errorf("the role permits\n%s", policy)
+	}
+	const lost = "lb-us-east4-0"
+	machines := []string{"lb-europe-west4-0", "lb-us-central1-0", lost}
+	e.replicated(machines...)
+	e.TerminateWithoutNotice(e.instance(lost))
+	e.restore(up, lost, machines...)
+	e.downAndCheckEmpty()
+}
+
+// A new binary replaces the machines of three controllers one at a time: their store keeps its history, although every disk
+// is new afterwards. One whose first machine does not become healthy returns to the earlier binary by itself.
+func TestUpdateInCloudsKeepsStore(t *testing.T) {
+	testkit.Slow(t)
+	testkit.NotUnderRace(t, "takes minutes under the race detector; other tests cover the same code")
+	t.Parallel()
+	broken := filepath.Join(t.TempDir(), "skyserve")
+	if err := os.WriteFile(broken, []byte("#!/bin/sh\nexec sleep 1000\n"), 0o700); err != nil { //nolint:gosec // it is run
+		t.Fatal(err)
+	}
+	e := emulateWith(t, machines.Options{ProgramOf: func(userData string) string {
+		if strings.Contains(userData, strings.Repeat("2", 64)) {
+			return broken
+		}
+		return ""
+	}})
 	up := e.upOf(replicatedService)
 	e.skyserve(exitOK, append(up, "--yes")...)
-	machines := []string{"lb-eu-west-1-0", "lb-us-central1-0", "lb-us-east-1-0"}
-	before := e.replicated(machines...)
+	balancers := []string{"lb-eu-west-1-0", "lb-us-central1-0", "lb-us-east-1-0"}
+	before := e.replicated(balancers...)
 	history := e.skyserve(exitOK, "events", "chat", "--kind", "leader", "-o", "json")
 	first, _, _ := strings.Cut(history, "\n")
 	if first == "" {
 		t.Fatal("there is no event before the update")
 	}
-	earlier := e.RunningMachineIDs()
-	for i := range up {
-		up[i] = strings.Replace(up[i], strings.Repeat("0", 64), strings.Repeat("1", 64), 1)
+	of := func(version string) []string {
+		other := slices.Clone(up)
+		for i := range other {
+			other[i] = strings.Replace(other[i], strings.Repeat("0", 64), strings.Repeat(version, 64), 1)
+		}
+		return append(other, "--yes")
 	}
-	out := e.skyserve(exitOK, append(up, "--yes")...)
-	for _, id := range machines {
+	earlier := e.RunningMachineIDs()
+	out := e.skyserve(exitFailed, append(of("2"), "--timeout", "40s")...)
+	if !strings.Contains(out, "the new version did not become ready") || !strings.Contains(out, "it is back on the earlier version") || strings.Contains(out, "updated lb-") {
+		t.Errorf("up with a broken version:\n%s", out)
+	}
+	for _, id := range balancers[1:] {
+		if e.instance(id) != earlier[id] {
+			t.Errorf("%s was replaced by a broken version", id)
+		}
+	}
+	e.replicated(balancers...)
+	if after := e.skyserve(exitOK, "events", "chat", "--limit", "500", "-o", "json"); !strings.Contains(after, first) {
+		t.Errorf("the history is lost: no %s in\n%s", first, after)
+	}
+	earlier = e.RunningMachineIDs()
+	out = e.skyserve(exitOK, of("1")...)
+	for _, id := range balancers {
 		if !strings.Contains(out, "updated "+id) || e.instance(id) == earlier[id] {
 			t.Errorf("%s was not updated:\n%s", id, out)
 		}
 	}
-	if after := e.replicated(machines...); after.Leadership.Term < before.Leadership.Term {
+	if after := e.replicated(balancers...); after.Leadership.Term < before.Leadership.Term {
 		t.Errorf("the term began again: %+v after %+v", after.Leadership, before.Leadership)
 	}
 	if after := e.skyserve(exitOK, "events", "chat", "--limit", "500", "-o", "json"); !strings.Contains(after, first) {
@@ -271,8 +368,8 @@ func TestUpdateInCloudsKeepsStore(t *testing.T) {
 	e.downAndCheckEmpty()
 }
 
-// A balancer that runs no controller takes the place of a lost machine without an operator: it becomes a member, the
-// lost one leaves, and no other process restarts.
+// While no capacity is left for the machine of a lost controller, a spare balancer becomes a member of the store, and no
+// process restarts. Its identity may not launch balancers. With capacity, 'up' or the leader launches the lost one.
 func TestSpareBalancerJoinsControlPlane(t *testing.T) {
 	testkit.Slow(t)
 	testkit.NotUnderRace(t, "takes minutes under the race detector; other tests cover the same code")
@@ -292,6 +389,7 @@ func TestSpareBalancerJoinsControlPlane(t *testing.T) {
 	if lost == "lb-us-central1-0" {
 		lost = "lb-us-east-1-0"
 	}
+	e.capacityAtAWS(false)
 	e.loseMember(before, lost)
 	rest := slices.DeleteFunc(all, func(id string) bool { return id == lost })
 	withinTime(t, 90*time.Second, "the spare balancer runs a controller", func() error { // on a busy machine elections take longer
@@ -307,9 +405,26 @@ func TestSpareBalancerJoinsControlPlane(t *testing.T) {
 			t.Errorf("%s runs the processes %v, before %v", id, now, processes[id])
 		}
 	}
-	if out := e.skyserve(exitOK, append(up, "--yes")...); !strings.Contains(out, lost) {
-		t.Errorf("up after the loss:\n%s", out)
+	if role := e.aws.MachineRole(e.instance("lb-eu-west-1-1")); role != "skyserve-chat-spare" {
+		t.Errorf("the spare has the role %q", role)
+	}
+	e.capacityAtAWS(true)
+	e.skyserve(exitOK, append(up, "--yes")...)
+	if _, runs := e.RunningMachineIDs()[lost]; !runs {
+		t.Errorf("%s runs nowhere", lost)
 	}
 	e.replicated(rest...) // members stay
 	e.downAndCheckEmpty()
+}
+
+// capacityAtAWS sets whether AWS has capacity for further machines.
+func (e *emulated) capacityAtAWS(has bool) {
+	e.aws.Configure(func() {
+		e.aws.CapacityErrorCode = func(string, string, string) string {
+			if has {
+				return ""
+			}
+			return "InsufficientInstanceCapacity"
+		}
+	})
 }

@@ -24,7 +24,7 @@ func TestMachinesUseNetworkOfService(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		places, each, err := providersInside(t.Context(), text, []service.Region{"aws/us-east-1"})
+		places, each, err := providersInside(t.Context(), text, []service.Region{"aws/us-east-1"}, cloudFlags{})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -94,7 +94,7 @@ func emulateWith(t *testing.T, o machines.Options) *emulated {
 	e.faults = faults
 	e.Clouds = machines.New(machines.Options{
 		Dir: e.dir, Program: e.program, Bootstrap: o.Bootstrap, Environment: append(e.environment(), o.Environment...),
-		Regions: []string{"us-east-1", "eu-west-1"}, Project: "p", Faults: faults,
+		Regions: []string{"us-east-1", "eu-west-1"}, Project: "p", Faults: faults, ProgramOf: e.programOf(o.ProgramOf),
 		OnEnded: func(name string, err error, log string) {
 			if err != nil || t.Failed() {
 				t.Logf("the machine %s (%v):\n%s", name, err, log)
@@ -111,6 +111,18 @@ func emulateWith(t *testing.T, o machines.Options) *emulated {
 	return e
 }
 
+// programOf returns what chooses the binary of machines: of with an empty result, or nil, means the current one.
+func (e *emulated) programOf(of func(userData string) string) func(string) string {
+	return func(userData string) string {
+		if of != nil {
+			if program := of(userData); program != "" {
+				return program
+			}
+		}
+		return e.program
+	}
+}
+
 // googleCommands returns the commands of the docs that create the balancers' account of the service
 // chat in the project p.
 func googleCommands(t *testing.T) string {
@@ -120,7 +132,7 @@ func googleCommands(t *testing.T) string {
 		t.Fatal(err)
 	}
 	_, google, _ := strings.Cut(string(text), "\n### Google\n")
-	return strings.ReplaceAll(google, "PROJECT", "p")
+	return strings.NewReplacer("PROJECT", "p", "NUMBER", "987654321098", "AWS_ACCOUNT", testcloud.AWSAccount).Replace(google)
 }
 
 // skyserve runs the command and checks its exit code.

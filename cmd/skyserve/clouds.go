@@ -37,6 +37,9 @@ type cloudFlags struct {
 	downloads                         bool // machines download their binary from buckets
 	// localService is the service whose machines are local processes; nil for a service in clouds.
 	localService *local.Service
+	// Credentials of machines of the other cloud; nil = those of the environment or of the machine.
+	credentialsAWS aws.Credentials
+	credentialsGCP *gcp.Credentials
 }
 
 func (c *cloudFlags) registerFlags(flags *pflag.FlagSet) {
@@ -45,10 +48,10 @@ func (c *cloudFlags) registerFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&c.project, "gcp-project", "", "Google Cloud `PROJECT` (default: GOOGLE_CLOUD_PROJECT, or the credentials' project)")
 }
 
-// providersOf returns the providers of all regions of a service, or of some.
+// providersOf returns the providers of all regions of a service (cloud.ProvidedRegions), or of some.
 func (c *cloudFlags) providersOf(ctx context.Context, spec *service.Spec, some ...service.Region) (provision.MultiCloud, error) {
 	if len(some) == 0 {
-		some = cloud.ManagedRegions(spec)
+		some = cloud.ProvidedRegions(spec)
 	}
 	return c.providers(ctx, spec, some, cloud.IsSingleRegion(spec))
 }
@@ -69,9 +72,10 @@ func (c *cloudFlags) providers(ctx context.Context, spec *service.Spec, regions 
 			}
 		}
 	}
-	if names := of[service.CloudAWS]; len(names) > 0 {
+	if places := of[service.CloudAWS]; len(places) > 0 {
+		names := slices.DeleteFunc(places, func(place string) bool { return place == cloud.GlobalPlace })
 		provider, err := aws.New(ctx, aws.Config{
-			Regions: names, Endpoint: c.endpointAWS, MachinesOnly: c.machinesOnly, Programs: c.programs, OneRegion: alone, Networks: cloud.NamedNetworks(spec, service.CloudAWS),
+			Regions: names, IdentitiesOnly: len(names) == 0, Endpoint: c.endpointAWS, MachinesOnly: c.machinesOnly, Programs: c.programs && len(names) > 0, OneRegion: alone, Networks: cloud.NamedNetworks(spec, service.CloudAWS), Credentials: c.credentialsAWS,
 		})
 		if err != nil {
 			return nil, err
@@ -88,7 +92,7 @@ func (c *cloudFlags) providers(ctx context.Context, spec *service.Spec, regions 
 func (c *cloudFlags) googleConfig(places []string, spec *service.Spec) gcp.Config {
 	cfg := gcp.Config{
 		Regions: places, Project: c.project, Endpoint: c.endpointGCP, MachinesOnly: c.machinesOnly, Programs: c.programs, Downloads: c.downloads,
-		Accounts: cloud.GoogleAccounts(spec), Service: spec.Name, Subnets: map[string]string{}, ReplaceBalancers: cloud.ReplacesBalancers(spec),
+		Accounts: cloud.GoogleAccounts(spec), Service: spec.Name, Subnets: map[string]string{}, ReplaceBalancers: cloud.ReplacesBalancersIn(spec, service.CloudGCP), Credentials: c.credentialsGCP,
 	}
 	for place, n := range cloud.NamedNetworks(spec, service.CloudGCP) {
 		cfg.Network = n.Name // the same in all regions

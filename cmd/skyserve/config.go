@@ -4,6 +4,8 @@ import (
 	"io"
 
 	"github.com/spf13/cobra"
+
+	"skyserve/internal/printable"
 )
 
 // configOptions are the flags of `skyserve config`.
@@ -14,7 +16,7 @@ func newConfigCmd() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:        "config",
 		SuggestFor: []string{"settings", "preferences"},
-		Short:      "Show the settings of the configuration file",
+		Short:      "Show your settings of the skyserve command (config.yaml)",
 		Long: `Show every setting with its value and where the value comes from. A flag overrides
 the environment, which overrides the configuration file: $SKYSERVE_CONFIG, else
 skyserve/config.yaml in $XDG_CONFIG_HOME (~/.config). The file is optional.`,
@@ -61,7 +63,12 @@ func (o *configOptions) show(out io.Writer) error {
 		}
 		shown = append(shown, shownSetting{s.key, value, source, s.env, flag, s.meaning})
 	}
-	l := list{titles: []string{"KEY", "VALUE", "SOURCE", "FLAG", "ENVIRONMENT", "MEANING"}}
+	return format.write(out, map[string]any{"file": path, "settings": shown}, settingsTable(shown, path))
+}
+
+// settingsTable returns the table of the settings. path is the configuration file.
+func settingsTable(shown []shownSetting, path string) list {
+	l := list{titles: []string{"KEY", "VALUE", "SOURCE", "FLAG", "ENVIRONMENT", "MEANING"}, fitting: printable.Fitting{Optional: []string{"ENVIRONMENT", "FLAG"}, Whole: []string{"KEY"}, Readable: map[string]int{"MEANING": 24}}}
 	for _, s := range shown {
 		source := s.Source
 		if source == "file" {
@@ -69,5 +76,5 @@ func (o *configOptions) show(out io.Writer) error {
 		}
 		l.rows = append(l.rows, listRow{name: s.Key, cells: []string{s.Key, s.Value, source, s.Flag, s.Environment, s.Meaning}})
 	}
-	return format.write(out, map[string]any{"file": path, "settings": shown}, l)
+	return l
 }

@@ -14,6 +14,7 @@ import (
 
 	"skyserve/internal/controller/deploy"
 	"skyserve/internal/identity"
+	"skyserve/internal/printable"
 	"skyserve/provision/local"
 )
 
@@ -143,7 +144,18 @@ func (o *operators) printOperators(format outputFormat) error {
 	if err != nil {
 		return err
 	}
-	t := list{titles: []string{"NAME", "ROLE", "FINGERPRINT", "EXPIRES", "REVOKED"}}
+	table := operatorTable(rows)
+	people := slices.DeleteFunc(slices.Clone(rows), func(r operatorRow) bool { return r.Role != string(identity.Operator) })
+	others := slices.DeleteFunc(rows, func(r operatorRow) bool { return r.Role == string(identity.Operator) })
+	list := o.self.revoked.Number()
+	document := map[string]any{"service": o.svc.Name(), "revocation_list": list, "operators": people, "controllers": others}
+	document["list"] = list // the former key
+	return format.write(o.out, document, table)
+}
+
+// operatorTable returns the table of the operators.
+func operatorTable(rows []operatorRow) list {
+	t := list{titles: []string{"NAME", "ROLE", "FINGERPRINT", "EXPIRES", "REVOKED"}, fitting: printable.Fitting{Optional: []string{"ROLE"}, Whole: []string{"NAME", "EXPIRES"}}}
 	for _, r := range rows {
 		name, state := r.Name, "no"
 		if r.Self {
@@ -154,9 +166,7 @@ func (o *operators) printOperators(format outputFormat) error {
 		}
 		t.rows = append(t.rows, listRow{name: r.Name, cells: []string{name, roleText(r.Role), r.Fingerprint, r.ExpiresAt.Format(time.DateOnly), state}})
 	}
-	people := slices.DeleteFunc(slices.Clone(rows), func(r operatorRow) bool { return r.Role != string(identity.Operator) })
-	others := slices.DeleteFunc(rows, func(r operatorRow) bool { return r.Role == string(identity.Operator) })
-	return format.write(o.out, map[string]any{"service": o.svc.Name(), "list": o.self.revoked.Number(), "operators": people, "controllers": others}, t)
+	return t
 }
 
 // roleText returns the role of a certificate as people read it.

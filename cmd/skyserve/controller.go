@@ -32,14 +32,14 @@ SIGHUP, or POST /reload on its address, reloads the configuration file.`,
 			if config == "" {
 				return usage(errors.New("--config is required"), "'skyserve up SERVICE.yaml' writes the file and runs the controller")
 			}
+			hangups, stop := reloadsOf(cmd.Context()) // before the file is read: no change of it is missed
+			defer stop()
 			c, err := controller.ReadConfig(config)
 			if err != nil {
 				return usage(err, "the file configures a controller and has other keys than a service.yaml, which 'skyserve up' deploys")
 			}
 			servesStore.Store(c.StoreURL == "")
 			log := slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), nil))
-			hangups, stop := reloadsOf(cmd.Context())
-			defer stop()
 			read := func() (service.ControllerConfig, error) { return controller.ReadConfig(config) }
 			bucket := func(ctx context.Context, url string) (store.Parts, error) { return openBucket(ctx, c.Service, url) }
 			options := append(reconcilerOptions(config, log), controller.WithBuckets(bucket), controller.WithReload(read), controller.WithVersion(ownVersion().Version), controller.WithReloadSignals(hangups))

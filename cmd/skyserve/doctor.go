@@ -41,10 +41,10 @@ public DNS name, and this machine's clock.
 With --rehearse, doctor instead deploys a temporary service NAME-rehearsal, which costs
 cents: one small balancer and one small machine with a simulated engine in the first
 region of each cloud of the file, with the file's networks, allowed addresses and program.
-It sends requests, terminates the machines of the engines, waits until the controller has replaced
-them, deletes everything, and verifies that nothing is left. It shows the cost and asks
-first, deletes everything also after a failure or Ctrl-C, and writes a report without
-account ids and secrets. If it is killed, its machines remain: the next --rehearse, or
+It sends requests, terminates the machines of the engines, waits until the controller has
+replaced them, deletes everything, and verifies that nothing is left. It shows the cost
+and asks first, deletes everything also after a failure or Ctrl-C, and writes a report
+without account ids and secrets. If it is killed, its machines remain: the next --rehearse, or
 'skyserve down NAME-rehearsal', deletes them.
 
 Exit codes: 0 all checks or steps passed, 1 one failed, 2 invalid file, 4 a cloud rejects
@@ -96,7 +96,7 @@ func runDoctor(ctx context.Context, o *doctorOptions, out io.Writer) error {
 		return cloudError(err)
 	}
 	findings, quotas := []provision.CheckResult{}, []provision.Quota{}
-	for _, name := range cloud.Clouds(spec) {
+	for _, name := range slices.Sorted(maps.Keys(places)) {
 		provider, ok := places[name].(checkedProvider)
 		if !ok {
 			return fmt.Errorf("checking %s: its provider has no checks", name)
@@ -113,7 +113,7 @@ func runDoctor(ctx context.Context, o *doctorOptions, out io.Writer) error {
 	}
 	findings = append(findings, withinQuotas(spec, quotas)...)
 	findings = append(findings, findPrices(ctx, places, cloud.RentedRegions(spec))...)
-	for _, find := range []func(context.Context, *service.Spec, provision.MultiCloud) ([]provision.CheckResult, error){o.findReservations, o.findLaunches, o.findImages, o.findName, o.findStrangers} {
+	for _, find := range []func(context.Context, *service.Spec, provision.MultiCloud) ([]provision.CheckResult, error){o.findReservations, o.findLaunches, o.findImages, o.findName, o.findFederation, o.findStrangers} {
 		found, err := find(ctx, spec, places)
 		if err != nil {
 			return err

@@ -145,7 +145,7 @@ func (d *down) hasVMs() bool { return d.spec != nil && cloud.UsesClouds(d.spec) 
 
 // runDown deletes the service's objects, then its state on this machine.
 func (d *down) runDown(ctx context.Context, in io.Reader) error {
-	plan := &deploy.Plan{Observed: d.have, Changes: provision.Diff(nil, d.have)}
+	plan := &deploy.MachinePlan{Observed: d.have, Changes: provision.Diff(nil, d.have)}
 	if d.hasVMs() {
 		printChanges(d.errOut, d.spec.Name, plan)
 	}

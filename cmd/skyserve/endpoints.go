@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"strings"
@@ -115,10 +116,10 @@ func findService(name string) (local.Service, error) {
 	}
 	svc, err := home.Find(name)
 	var none *local.NoServiceError
-	var which *local.WhichServiceError
+	var which *local.SeveralServicesError
 	switch {
 	case errors.As(err, &none):
-		return svc, failed(err, "create one: skyserve up SERVICE.yaml; or connect to an existing one: skyserve connect URL")
+		return svc, failed(err, cmp.Or(didYouMean(none.Name, none.Exist), "create one: skyserve up SERVICE.yaml; or connect to an existing one: skyserve connect URL"))
 	case errors.As(err, &which):
 		return svc, usage(err, "pass its name")
 	}

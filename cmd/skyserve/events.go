@@ -3,12 +3,11 @@ package main
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"time"
-	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 
@@ -45,12 +44,14 @@ func newEventsCmd() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "events [NAME]",
 		Short: "Show who or what changed a service, when and why",
-		Long: `Show the events of a service, oldest first: launches, terminations and failures of machines,
-interruptions by the cloud, plans, changes by the autoscaler and by operators, rollouts, reloads of the
-configuration, certificates, and changes of the leader. Events are kept for 35 days.
+		Long: `Show the events of a service, oldest first: launches, terminations and failures of
+machines, interruptions by the cloud, plans, changes by the autoscaler and by operators,
+rollouts, reloads of the configuration, certificates, and changes of the leader. Events
+are kept for 35 days.
 
-ACTOR is operator:NAME, with the name of the operator's certificate, or controller, autoscaler, cloud or
-balancer. The newest --limit events are shown. --watch prints new events until Ctrl-C.
+ACTOR is operator:NAME, with the name of the operator's certificate, or controller,
+autoscaler, cloud or balancer. The newest --limit events are shown. --watch prints new
+events until Ctrl-C.
 
 Kinds of events:
 
@@ -137,9 +138,9 @@ func (o *eventsOptions) query(now time.Time) (q telemetry.EventQuery, err error)
 		return q, usage(fmt.Errorf("--limit: must be from 1 to %d, got %d", telemetry.MaxEvents, o.limit), "")
 	}
 	q = telemetry.EventQuery{Limit: o.limit, Region: o.region}
-	for _, kind := range o.kinds { // other versions may have further kinds
-		if kind == "" {
-			return q, usage(errors.New(`--kind: must be a kind of events, got ""`), "")
+	for _, kind := range o.kinds {
+		if kinds := eventKinds(); !slices.Contains(kinds, kind) {
+			return q, usage(fmt.Errorf("--kind: must be one of %s, got %q", strings.Join(kinds, ", "), kind), didYouMean(kind, kinds))
 		}
 		q.Kinds = append(q.Kinds, telemetry.EventKind(kind))
 	}
@@ -183,9 +184,8 @@ type eventPrinter struct {
 	zone        *time.Location  // of times in the table
 	shown       map[string]bool // IDs
 	problem     string          // the last printed problem
-	started     bool            // the header was printed
-	empty       bool            // it was printed that there are no events
-	widths      [8]int          // of the columns except the last, in characters
+	table       *printable.Table
+	empty       bool // it was printed that there are no events
 }
 
 // printReport prints the events that were not printed, and a problem to errOut when it changes.
@@ -232,16 +232,23 @@ func (p *eventPrinter) printTable(events []telemetry.Event) error {
 		}
 		return nil
 	}
-	var rows [][]string
+	titles := []string{"TIME", "ACTOR", "KIND", "REGION", "OBJECT", "MESSAGE", "REASON"}
 	wide := p.format.kind == outputWide
-	if !p.started && !p.format.noHeaders {
-		titles := []string{"TIME", "ACTOR", "KIND", "REGION", "OBJECT", "MESSAGE", "REASON"}
-		if wide {
-			titles = append([]string{"ID", "MODEL"}, titles...)
-		}
-		rows = append(rows, titles)
+	if wide {
+		titles = append([]string{"ID", "MODEL"}, titles...)
 	}
-	p.started = true
+	if p.table == nil {
+		p.table = printable.NewTable(p.out)
+		p.table.KeepColumns() // rows printed later stay aligned
+		if !wide {
+			p.table.Fit(eventFitting)
+		}
+		if p.format.noHeaders {
+			p.table.HideTitles(titles...)
+		} else {
+			p.table.Row(titles...)
+		}
+	}
 	for _, e := range events {
 		reason := e.Reason
 		if e.Plan != nil && e.Kind != telemetry.EventPlan && e.Kind != telemetry.EventApply {
@@ -251,30 +258,13 @@ func (p *eventPrinter) printTable(events []telemetry.Event) error {
 		if wide {
 			row = append([]string{e.ID, cmp.Or(e.Model, "-")}, row...)
 		}
-		rows = append(rows, row)
+		p.table.Row(row...)
 	}
-	return p.printRows(rows)
+	return p.table.Flush()
 }
 
-// printRows prints rows in columns that are as wide as the widest cell so far, so that rows printed
-// later stay aligned. Cells are one line each.
-func (p *eventPrinter) printRows(rows [][]string) error {
-	for _, row := range rows {
-		for i := range row[:len(row)-1] {
-			row[i] = printable.Line(row[i])
-			p.widths[i] = max(p.widths[i], utf8.RuneCountInString(row[i]))
-		}
-	}
-	var page strings.Builder
-	for _, row := range rows {
-		for i, cell := range row[:len(row)-1] {
-			page.WriteString(cell + strings.Repeat(" ", p.widths[i]-utf8.RuneCountInString(cell)+2))
-		}
-		page.WriteString(printable.Line(row[len(row)-1]) + "\n")
-	}
-	_, err := io.WriteString(p.out, page.String())
-	return err
-}
+// eventFitting keeps when, who and what on narrow terminals. Messages name most objects.
+var eventFitting = printable.Fitting{Optional: []string{"REGION", "REASON", "KIND", "OBJECT"}, Whole: []string{"TIME"}, Readable: map[string]int{"MESSAGE": 32}}
 
 // watchQuery returns the query of --watch at a time.
 func watchQuery(q telemetry.EventQuery, now time.Time) telemetry.EventQuery {

@@ -63,7 +63,7 @@ var (
 func TestEventsTable(t *testing.T) {
 	s := &eventServer{report: telemetry.EventReport{Complete: true, Events: someEvents}}
 	var out, errOut bytes.Buffer
-	o := &eventsOptions{admins: []string{s.serve(t)}, limit: 50, list: outputFlags{output: "text"}, since: "2026-11-24T12:00:00Z", kinds: []string{"death", "teleport"}, region: "us", zone: time.UTC}
+	o := &eventsOptions{admins: []string{s.serve(t)}, limit: 50, list: outputFlags{output: "text"}, since: "2026-11-24T12:00:00Z", kinds: []string{"death", "drain"}, region: "us", zone: time.UTC}
 	if err := runEvents(t.Context(), o, &out, &errOut); err != nil {
 		t.Fatal(err)
 	}
@@ -75,7 +75,7 @@ func TestEventsTable(t *testing.T) {
 	if got := out.String(); got != want {
 		t.Errorf("got\n%swant\n%s", got, want)
 	}
-	if s.query != "kind=death&kind=teleport&limit=50&region=us&since=2026-11-24T12%3A00%3A00Z" {
+	if s.query != "kind=death&kind=drain&limit=50&region=us&since=2026-11-24T12%3A00%3A00Z" {
 		t.Errorf("asked %s", s.query)
 	}
 	if errOut.Len() != 0 {
@@ -120,13 +120,15 @@ func TestEventsWithoutAStore(t *testing.T) {
 
 func TestEventsFlags(t *testing.T) {
 	now := eventNoon
+	kinds := "--kind: must be one of " + strings.Join(eventKinds(), ", ")
 	for _, c := range []struct {
 		o    eventsOptions
 		want string // the error
 	}{
 		{eventsOptions{list: outputFlags{output: "text"}}, "--limit: must be from 1 to 10000, got 0"},
 		{eventsOptions{list: outputFlags{output: "text"}, limit: 10_001}, "--limit: must be from 1 to 10000, got 10001"},
-		{eventsOptions{list: outputFlags{output: "text"}, limit: 1, kinds: []string{""}}, `--kind: must be a kind of events, got ""`},
+		{eventsOptions{list: outputFlags{output: "text"}, limit: 1, kinds: []string{""}}, kinds + `, got ""`},
+		{eventsOptions{list: outputFlags{output: "text"}, limit: 1, kinds: []string{"death", "deth"}}, kinds + `, got "deth"`},
 		{eventsOptions{list: outputFlags{output: "text"}, limit: 1, since: "yesterday"}, `--since: must be a duration such as 2h or 7d, or a time such as 2026-11-24T12:00:00Z, got "yesterday"`},
 		{eventsOptions{list: outputFlags{output: "text"}, limit: 1, since: "-2h"}, `--since: must be a duration such as 2h or 7d, or a time such as 2026-11-24T12:00:00Z, got "-2h"`},
 	} {

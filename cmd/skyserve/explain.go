@@ -71,22 +71,22 @@ func runExplain(ctx context.Context, o *explainOptions, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	story := explain.Gather(ctx, o.name, o.request, sources)
+	explanation := explain.Gather(ctx, o.name, o.request, sources)
 	if err := ctx.Err(); err != nil {
 		return err
 	}
 	if format.isDocument() {
-		if err := format.writeDocument(out, story); err != nil {
+		if err := format.writeDocument(out, explanation); err != nil {
 			return err
 		}
 	}
-	if !story.Found() {
-		return failed(errors.New(story.Missing(time.Local)), "'skyserve status' shows whether balancers respond; the id is the response's X-Request-ID header; a balancer keeps the records of its latest requests in memory until it restarts")
+	if !explanation.Found() {
+		return failed(errors.New(explanation.Missing(time.Local)), "'skyserve status' shows whether balancers respond; the id is the response's X-Request-ID header; a balancer keeps the records of its latest requests in memory until it restarts")
 	}
 	if format.isDocument() {
 		return nil
 	}
-	return story.WriteText(out, explainColumns(out), time.Local)
+	return explanation.WriteText(out, explainColumns(out), time.Local)
 }
 
 // sources checks the flags and returns the balancers to query.

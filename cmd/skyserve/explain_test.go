@@ -24,7 +24,7 @@ func newExplainAdmin(t *testing.T, d record.RequestRecord) string {
 	t.Helper()
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /v1/decisions", func(w http.ResponseWriter, _ *http.Request) {
-		json.NewEncoder(w).Encode(telemetry.DecisionMemory{Balancer: d.Balancer, Region: d.Region, Count: 1, Limit: 4096, Since: &d.At})
+		json.NewEncoder(w).Encode(telemetry.DecisionMemory{Balancer: d.Balancer, Region: d.Region, Recorded: 1, Limit: 4096, Since: &d.At})
 	})
 	mux.HandleFunc("GET /v1/decisions/{request...}", func(w http.ResponseWriter, r *http.Request) {
 		if r.PathValue("request") != d.Request {
@@ -91,8 +91,8 @@ func TestExplainJoinsTwoBalancers(t *testing.T) {
 func TestExplainAsJSON(t *testing.T) {
 	us, eu := forwardedPair(t)
 	out, err := explains(t, "a/b", "-o", "json", "--admin", us, "--admin", eu)
-	var story explain.Story
-	if err != nil || json.Unmarshal([]byte(out), &story) != nil || len(story.Parts) != 2 || len(story.Balancers) != 2 || strings.Count(out, "\n") != 1 {
+	var explanation explain.Explanation
+	if err != nil || json.Unmarshal([]byte(out), &explanation) != nil || len(explanation.Parts) != 2 || len(explanation.Balancers) != 2 || strings.Count(out, "\n") != 1 {
 		t.Errorf("%v\n%s", err, out)
 	}
 }

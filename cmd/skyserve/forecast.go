@@ -66,9 +66,9 @@ func newForecastCmd() *cobra.Command {
 per step, with a 90 % prediction interval. Prompt tokens include cached ones; plan,
 status and top show forecasts of uncached prompt tokens only.
 
-Of the forecasters, har is a heterogeneous autoregression, tvar an autoregression with
-time-varying coefficients, hmm a hidden Markov model, and auto a combination of all by
-their past errors.
+The forecaster har is a heterogeneous autoregression, tvar an autoregression with
+time-varying coefficients, hmm a hidden Markov model, and auto a combination of the
+forecasters with the lowest past errors.
 
 --backtest evaluates each forecaster out of sample: every --backtest-step it forecasts the
 next --horizon from the data before. Each series has one row per forecaster and two for
@@ -79,9 +79,9 @@ the forecasters that it cannot tell apart.
 
 A history is one of these, plain or gzipped, in a file or at a URL:
   - CSV with a header: minute (minutes since the Unix epoch, UTC) or at (a time with its
-    UTC offset), model, prompt_tokens and, optionally, region, tier, balancer, cached_tokens, requests,
-    output_tokens; or, in place of prompt_tokens, prompt_tokens_total: a counter
-    (per instance), whose increase is used
+    UTC offset), model, prompt_tokens and, optionally, region, tier, balancer,
+    cached_tokens, requests, output_tokens; or at, model, prompt_tokens_total (a counter,
+    whose increase is used) and, optionally, region, tier, instance (one counter each)
   - JSON lines with the same keys, or the response of a balancer's GET /v1/history;
     the address of a balancer's admin API is sufficient
   - a request trace: Azure 2023 and 2024, Mooncake, BurstGPT, Qwen-Bailian, SageServe;
@@ -272,7 +272,7 @@ func (o *forecastOptions) filter(h *demand.History) error {
 		}
 		return usage(fmt.Errorf("%s %s: no series of the history matches", f.flag, strings.Join(f.wanted, ",")), hint)
 	}
-	return usage(fmt.Errorf("no series of the history matches --model, --region, --tier and --series; it has %d", len(all)), "the first series is "+all[0].SeriesKey.String())
+	return usage(fmt.Errorf("no series of the history matches --model, --region, --tier and --series; it has %d series", len(all)), "the first series is "+all[0].SeriesKey.String())
 }
 
 // oneOf reports whether wanted is empty or contains value.

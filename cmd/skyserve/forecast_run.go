@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"skyserve/forecast"
+	"skyserve/internal/printable"
 	"skyserve/internal/service"
 	"skyserve/internal/telemetry/demand"
 )
@@ -92,7 +93,7 @@ func (o *forecastOptions) runBacktest(ctx context.Context, h *demand.History, ch
 
 // backtestTable returns the table of the results.
 func backtestTable(results []backtestSeries) list {
-	t := list{titles: []string{"SERIES", "FORECASTER", "MAPE", "WAPE", "WAPE 95 %", "MASE", "RMSE", "COVERAGE", "PEAK COV", "FIT", "WINDOWS"}}
+	t := list{titles: []string{"SERIES", "FORECASTER", "MAPE", "WAPE", "WAPE 95 %", "MASE", "RMSE", "COVERAGE", "PEAK COV", "FIT", "WINDOWS"}, fitting: printable.Fitting{Optional: []string{"FIT", "RMSE", "MASE", "MAPE", "PEAK COV", "WINDOWS"}, Whole: []string{"FORECASTER"}}}
 	name := seriesNames(results)
 	for _, s := range results {
 		for _, r := range s.Rows {
@@ -279,7 +280,7 @@ func (o *forecastOptions) seriesOf(s forecast.KeyedSeries, name string, fc forec
 
 // forecastTable returns the table of the forecasts.
 func forecastTable(results []forecastedSeries) list {
-	t := list{titles: []string{"SERIES", "FORECASTER", "FROM", "STEP", "UNIT", "NEXT STEP", "PEAK", "PEAK P95"}, wide: []string{"NEXT STEP LOW 90", "NEXT STEP HIGH 90"}}
+	t := list{titles: []string{"SERIES", "FORECASTER", "FROM", "STEP", "UNIT", "NEXT STEP", "PEAK", "PEAK P95"}, wide: []string{"NEXT STEP LOW 90", "NEXT STEP HIGH 90"}, fitting: printable.Fitting{Optional: []string{"FROM", "STEP"}, Whole: []string{"FROM"}}}
 	for _, d := range results {
 		for i, fc := range d.forecasts {
 			mean, hi := fc.ExpectedPeak()

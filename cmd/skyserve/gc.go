@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"skyserve/internal/controller/deploy"
+	"skyserve/internal/printable"
 	"skyserve/internal/service"
 	"skyserve/provision"
 	"skyserve/provision/dns"
@@ -243,10 +244,21 @@ func (g *orphans) printOrphans(out, errOut io.Writer, format outputFormat) error
 		fmt.Fprintln(errOut, "no orphaned resources")
 		return nil
 	}
-	t := list{titles: []string{"SERVICE", "REGION", "KIND", "ID", "HANDLE", "$/H", "SINCE"}, wide: []string{"OWNER"}}
+	if err := format.write(out, nil, g.table()); err != nil {
+		return err
+	}
 	var sum float64
-	for _, o := range slices.SortedFunc(slices.Values(g.objects), byPlace) {
+	for _, o := range g.objects {
 		sum += o.CostPerHour
+	}
+	fmt.Fprintf(errOut, "%d orphaned, $%.2f/h\n", len(g.objects)+len(g.names), sum)
+	return nil
+}
+
+// table returns the table of the orphaned resources.
+func (g *orphans) table() list {
+	t := list{titles: []string{"SERVICE", "REGION", "KIND", "ID", "HANDLE", "$/H", "SINCE"}, wide: []string{"OWNER"}, fitting: printable.Fitting{Optional: []string{"SINCE", "KIND", "REGION"}, Whole: []string{"HANDLE"}}}
+	for _, o := range slices.SortedFunc(slices.Values(g.objects), byPlace) {
 		since := ""
 		if !o.Started.IsZero() {
 			since = o.Started.UTC().Format("2006-01-02 15:04")
@@ -256,9 +268,5 @@ func (g *orphans) printOrphans(out, errOut io.Writer, format outputFormat) error
 	for _, n := range g.names {
 		t.rows = append(t.rows, listRow{n.Name, []string{n.Service, "", "name", n.Name, n.Zone, "", ""}, []string{n.Owner}})
 	}
-	if err := format.write(out, nil, t); err != nil {
-		return err
-	}
-	fmt.Fprintf(errOut, "%d orphaned, $%.2f/h\n", len(g.objects)+len(g.names), sum)
-	return nil
+	return t
 }

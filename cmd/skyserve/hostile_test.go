@@ -68,7 +68,7 @@ var hostileAdmin = map[string]string{
 	"/v1/state":          poisoned(`{"service":"chat","leading":true,"store":"not replicated","balancers":[{"id":"lb-us-0","region":"local/us","alive":true}],"replicas":[]}`, "id"),
 	"/v1/usage":          poisoned(november),
 	"/v1/service/events": poisoned(`{"complete":false,"problem":"p","events":[{"id":"1","at":"2026-11-21T10:00:00Z","actor":"a","kind":"k","region":"local/us","object":"o","message":"m","reason":"r"}]}`),
-	"/v1/decisions":      poisoned(`{"balancer":"lb-us-0","region":"local/us","remembered":1,"limit":2}`),
+	"/v1/decisions":      poisoned(`{"balancer":"lb-us-0","region":"local/us","recorded":1,"limit":2}`),
 	"/v1/decisions/a": poisoned(`{"request":"a","at":"2026-11-21T10:00:00Z","balancer":"lb-us-0","region":"local/us","model":"m","tier":"IW-F","state":"finished","status":200,
 		"tries":[{"kind":"dispatch","target":"us-0","reason":"cheapest","failure":"f","error":"e",
 		"decision":{"policy":"cost","reason":"cheapest","considered":[{"id":"us-0","available":true}]}}],"error":"x"}`, "request", "tier", "kind"),

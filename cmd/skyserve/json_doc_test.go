@@ -42,7 +42,7 @@ func TestEveryJSONKeyIsDocumented(t *testing.T) {
 		eval.SageReport{},
 		eval.Calibration{},
 		record.RequestRecord{},
-		explain.Story{},
+		explain.Explanation{},
 		telemetry.DecisionMemory{},
 		telemetry.RequestSummary{},
 		telemetry.UsageReport{},

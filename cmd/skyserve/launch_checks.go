@@ -17,7 +17,7 @@ import (
 
 // checkLaunches checks the launches of a plan, and the bucket of an identity that is repaired, and returns the results.
 // With advise, they include the clouds' advice on spot capacity, whose requests clouds limit.
-func checkLaunches(ctx context.Context, places provision.MultiCloud, p *deploy.Plan, advise bool) []provision.LaunchCheck {
+func checkLaunches(ctx context.Context, places provision.MultiCloud, p *deploy.MachinePlan, advise bool) []provision.LaunchCheck {
 	var machines []provision.Desired
 	for _, c := range p.Changes {
 		if c.Action == provision.ActionLaunch || c.Action == provision.ActionReplace || c.Action == provision.ActionRepair && c.Kind() == provision.KindIdentity {

@@ -95,7 +95,7 @@ func (f *lbFlags) registerFlags(cmd *cobra.Command) {
 	flags.StringVar(&f.cfg.Service, "service", "skyserve", "name of the service")
 	flags.StringVar(&f.cfg.Listen, "listen", "127.0.0.1:8000", "public address (port 0 = any free port)")
 	flags.StringVar(&f.cfg.Admin, "admin", "127.0.0.1:8100", "admin address")
-	flags.StringArrayVar(&f.replicas, "replica", nil, "`URL` of a replica, or ID=URL; dns+http://HOST:PORT and srv+http://NAME are all replicas of a DNS name (repeatable)")
+	flags.StringArrayVar(&f.replicas, "replica", nil, "`URL` of a replica, or ID=URL; dns+http://HOST:PORT or srv+http://NAME for all replicas that a DNS name resolves to (repeatable)")
 	flags.StringVar(&f.cfg.ReplicasFile, "replicas-file", "", "`FILE` with one replica URL per line, or a list in YAML or JSON; watched for changes")
 	flags.StringArrayVar(&f.keys, "replica-key", nil, "source of the API key that the engines require, env:NAME or file:PATH, or ID=SOURCE for one --replica ID=URL (repeatable)")
 	flags.StringArrayVar(&f.peers, "peer", nil, "`REGION=URL` of another balancer; append ,rtt=100ms to emulate network latency (repeatable)")
@@ -120,6 +120,8 @@ func (f *lbFlags) registerFlags(cmd *cobra.Command) {
 }
 
 func runLb(cmd *cobra.Command, f lbFlags) error {
+	reloads, stop := reloadsOf(cmd.Context()) // before the file is read: no change of it is missed
+	defer stop()
 	cfg, err := f.configuration(cmd)
 	if err != nil {
 		return err
@@ -137,6 +139,7 @@ func runLb(cmd *cobra.Command, f lbFlags) error {
 		Version:        ownVersion().Version,
 		AdminToken:     cfg.AdminToken,
 		InsecureNoAuth: f.insecure,
+		ReloadSignals:  reloads,
 		NewDNSRecords:  acmeRecords,
 		OnListening: func(public, admin string) {
 			if f.logFormat == "json" { // every line must be a JSON object
@@ -158,9 +161,6 @@ func runLb(cmd *cobra.Command, f lbFlags) error {
 	}
 	limitMemory(cfg.Balancer.WithDefaults().Memory.Total)
 	go tuneCollector(cmd.Context())
-	var stop func()
-	opts.ReloadSignals, stop = reloadsOf(cmd.Context())
-	defer stop()
 	f.setReload(&opts)
 	return f.explainError(lbd.Run(cmd.Context(), cfg, opts))
 }
@@ -208,7 +208,7 @@ func newLog(w io.Writer, level slog.Level, format string) (*slog.Logger, error) 
 }
 
 // hintBalancerFile follows an error of the file of --config.
-const hintBalancerFile = "the file configures one balancer (example: internal/packaging/lb.yaml) and has other keys than a service.yaml, which 'skyserve up' deploys"
+const hintBalancerFile = "the file configures one balancer (example: systemd/lb.yaml of an archive, internal/packaging/lb.yaml of the repository) and has other keys than a service.yaml, which 'skyserve up' deploys"
 
 // configuration returns the configuration of --config, or the one that the flags describe.
 func (f *lbFlags) configuration(cmd *cobra.Command) (cfg service.BalancerConfig, err error) {

@@ -75,7 +75,7 @@ func TestLoadReplaysAFile(t *testing.T) {
 	var r struct {
 		Requests, OK int
 		Hits         float64 `json:"prefix_hit_rate"`
-		LeftOut      *int    `json:"rows_left_out"`
+		Skipped      *int    `json:"rows_skipped"`
 		TTFT         *struct{ P50 float64 }
 		ByRegion     map[string]struct{ OK int } `json:"by_region"`
 		ByStatus     map[string]int              `json:"by_status"`
@@ -83,7 +83,7 @@ func TestLoadReplaysAFile(t *testing.T) {
 	if err := json.Unmarshal([]byte(stdout), &r); err != nil {
 		t.Fatalf("%v: %s", err, stdout)
 	}
-	if r.Requests != 30 || r.OK != 30 || r.Hits != 0.4 || r.LeftOut == nil || r.ByStatus["200"] != 30 ||
+	if r.Requests != 30 || r.OK != 30 || r.Hits != 0.4 || r.Skipped == nil || r.ByStatus["200"] != 30 ||
 		r.ByRegion["us"].OK <= r.ByRegion["eu"].OK || r.ByRegion["eu"].OK == 0 {
 		t.Errorf("report %s", stdout)
 	}

@@ -59,6 +59,9 @@ var unexplained = regexp.MustCompile(`%!|panic|goroutine|invalid character|canno
 // Every mistake is answered with its place, the found value, the rule and the next step, and exits with the
 // documented code.
 func TestMistakesAreExplained(t *testing.T) {
+	if len(mistakes) < 60 {
+		t.Errorf("%d mistakes", len(mistakes))
+	}
 	for _, m := range mistakes {
 		t.Run(m.name, func(t *testing.T) {
 			home, dir := t.TempDir(), t.TempDir()

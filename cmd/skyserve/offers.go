@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -15,6 +16,7 @@ import (
 
 	"skyserve/internal/catalogue"
 	"skyserve/internal/controller/deploy"
+	"skyserve/internal/printable"
 	"skyserve/internal/service"
 	"skyserve/provision"
 	"skyserve/provision/cloud"
@@ -37,8 +39,9 @@ func newOffersCmd() *cobra.Command {
 		Use:   "offers [SERVICE.yaml]",
 		Short: "List GPU machine types of the clouds with prices and quotas",
 		Long: `List the GPU machine types that the clouds offer, with zone, capacity type, price per hour
-and its source, remaining quota, and the cloud's estimate of spot capacity. The regions are those of SERVICE.yaml, else those of --region, else all
-known regions of AWS and Google Cloud.
+and its source, remaining quota, and the cloud's estimate of spot capacity. The regions
+are those of SERVICE.yaml, else those of --region, else all known regions of AWS and
+Google Cloud.
 
 A listed type may have no capacity: clouds report a lack of capacity only at a launch.
 
@@ -168,9 +171,19 @@ type offerRow struct {
 	Capacity     service.CapacityType `json:"capacity"`
 	PricePerHour *float64             `json:"price_per_hour"` // USD
 	PriceFrom    *string              `json:"price_from"`
-	QuotaLeft    *float64             `json:"quota_left"` // the number of such machines
-	SpotScore    *int                 `json:"spot_score"` // 1..10, AWS only
-	Advice       *string              `json:"advice"`
+	// QuotaRemaining is the number of such machines that the remaining quotas allow.
+	QuotaRemaining *float64 `json:"quota_remaining"`
+	SpotScore      *int     `json:"spot_score"` // 1..10, AWS only
+	Advice         *string  `json:"advice"`
+}
+
+// MarshalJSON adds the former key of QuotaRemaining.
+func (r offerRow) MarshalJSON() ([]byte, error) {
+	type plain offerRow
+	return json.Marshal(struct {
+		plain
+		OldQuotaRemaining *float64 `json:"quota_left"`
+	}{plain(r), r.QuotaRemaining})
 }
 
 // offerListing is the output of `skyserve offers`.
@@ -253,7 +266,7 @@ func rowOf(o provision.Offering, quotas []provision.Quota, advice []provision.Ca
 		row.PricePerHour, row.PriceFrom = &o.PricePerHour, &o.PriceSource
 	}
 	if left, known := cloud.MachinesLeft(o, quotas); known {
-		row.QuotaLeft = &left
+		row.QuotaRemaining = &left
 	}
 	at := slices.IndexFunc(advice, func(a provision.CapacityAdvice) bool { return a.Type == o.Type && a.Zone == o.Zone })
 	if at >= 0 && o.Capacity == service.CapacitySpot {
@@ -266,8 +279,9 @@ func rowOf(o provision.Offering, quotas []provision.Quota, advice []provision.Ca
 // table returns the table of the offers.
 func (l *offerListing) table() list {
 	t := list{
-		titles: []string{"GPU", "TYPE", "REGION", "ZONE", "CAPACITY", "USD/HOUR", "PRICE SOURCE", "QUOTA LEFT", "SPOT ADVICE"},
-		wide:   []string{"USD/GPU-HOUR", "SPOT SCORE"},
+		titles:  []string{"GPU", "TYPE", "REGION", "ZONE", "CAPACITY", "USD/HOUR", "PRICE SOURCE", "QUOTA LEFT", "SPOT ADVICE"},
+		wide:    []string{"USD/GPU-HOUR", "SPOT SCORE"},
+		fitting: printable.Fitting{Optional: []string{"PRICE SOURCE", "SPOT ADVICE", "QUOTA LEFT", "REGION"}, Whole: []string{"TYPE", "REGION", "ZONE", "CAPACITY"}},
 	}
 	for _, r := range l.Offers {
 		gpu, price, perGPU, from, left, advice, score := r.GPU, "", "", "", "", "", ""
@@ -277,8 +291,8 @@ func (l *offerListing) table() list {
 		if r.PricePerHour != nil {
 			price, perGPU, from = fmt.Sprintf("%.4f", *r.PricePerHour), fmt.Sprintf("%.4f", *r.PricePerHour/float64(max(1, r.GPUs))), *r.PriceFrom
 		}
-		if r.QuotaLeft != nil {
-			left = fmt.Sprintf("%g", *r.QuotaLeft)
+		if r.QuotaRemaining != nil {
+			left = fmt.Sprintf("%g", *r.QuotaRemaining)
 		}
 		if r.Advice != nil {
 			advice = *r.Advice

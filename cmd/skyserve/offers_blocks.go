@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"skyserve/internal/catalogue"
+	"skyserve/internal/printable"
 	"skyserve/internal/service"
 	"skyserve/provision"
 )
@@ -242,8 +243,9 @@ func searchBlocks(ctx context.Context, market provision.BlockMarket, regions []s
 // blockTable returns the table of the blocks.
 func blockTable(blocks []blockRow) list {
 	t := list{
-		titles: []string{"ID", "MACHINES", "GPUS", "REGION", "ZONE", "STARTS", "ENDS", "HOURS", "UPFRONT", "PER GPU-HOUR"},
-		wide:   []string{"PER MACHINE-HOUR"},
+		titles:  []string{"ID", "MACHINES", "GPUS", "REGION", "ZONE", "STARTS", "ENDS", "HOURS", "UPFRONT", "PER GPU-HOUR"},
+		wide:    []string{"PER MACHINE-HOUR"},
+		fitting: printable.Fitting{Optional: []string{"GPUS", "ENDS", "PER GPU-HOUR", "REGION", "HOURS"}, Whole: []string{"ZONE"}},
 	}
 	for _, b := range blocks {
 		t.rows = append(t.rows, listRow{b.ID, []string{

@@ -44,7 +44,7 @@ func TestOffersOfBothClouds(t *testing.T) {
 		return doc.Offers[i]
 	}
 	a := row("g6.xlarge", "us-east-1a")
-	if a.SpotScore == nil || *a.SpotScore != 10 || a.PricePerHour == nil || *a.PricePerHour != 0.3612 || *a.PriceFrom != "spot price in us-east-1a" || a.QuotaLeft == nil || *a.QuotaLeft != 2 {
+	if a.SpotScore == nil || *a.SpotScore != 10 || a.PricePerHour == nil || *a.PricePerHour != 0.3612 || *a.PriceFrom != "spot price in us-east-1a" || a.QuotaRemaining == nil || *a.QuotaRemaining != 2 {
 		t.Errorf("got %+v", a)
 	}
 	g := row("g2-standard-4", "us-central1-a")

@@ -74,6 +74,9 @@ func (f *outputFlags) register(cmd *cobra.Command, formats []string) {
 	})
 }
 
+// hintPath follows an error of a path of jsonpath=.
+const hintPath = "write a path such as jsonpath='{[*].id}' or jsonpath='$.regions[*].name'; 'docs/json.md' lists the keys"
+
 // parse parses the flags. A path of jsonpath= may be written as in kubectl ({.regions[*].name}) or as in RFC 9535
 // ($.regions[*].name).
 func (f *outputFlags) parse() (outputFormat, error) {
@@ -92,13 +95,17 @@ func (f *outputFlags) parse() (outputFormat, error) {
 	case !isPath:
 		return outputFormat{}, usage(fmt.Errorf("-o %s: must be one of %s", f.output, strings.Join(formats, ", ")), didYouMean(f.output, formats))
 	}
-	query := strings.TrimSuffix(strings.TrimPrefix(strings.TrimSpace(expression), "{"), "}")
+	query, opened := strings.CutPrefix(strings.TrimSpace(expression), "{")
+	query, closed := strings.CutSuffix(query, "}")
+	if opened != closed { // otherwise the rest of a key that a brace ends would be taken for a whole one, and nothing printed
+		return outputFormat{}, usage(fmt.Errorf("-o jsonpath=%s: a brace is missing", expression), hintPath)
+	}
 	if !strings.HasPrefix(query, "$") {
 		query = "$" + query
 	}
 	path, err := jsonpath.Parse(query)
 	if err != nil {
-		return outputFormat{}, usage(fmt.Errorf("-o jsonpath=%s: %w", expression, err), "write a path such as jsonpath='{[*].id}' or jsonpath='$.regions[*].name'; 'docs/json.md' lists the keys")
+		return outputFormat{}, usage(fmt.Errorf("-o jsonpath=%s: %w", expression, err), hintPath)
 	}
 	return outputFormat{kind: outputPath, path: path, noHeaders: f.noHeaders}, nil
 }
@@ -145,7 +152,9 @@ type list struct {
 	titles []string
 	// wide are the titles of the further columns of -o wide.
 	wide []string
-	rows []listRow
+	// fitting says what a terminal which is too narrow for all columns omits and cuts; -o wide has everything.
+	fitting printable.Fitting
+	rows    []listRow
 }
 
 // listRow is a row of a list.
@@ -181,6 +190,8 @@ func (f outputFormat) addRows(t *printable.Table, l list) {
 	titles := slices.Clone(l.titles)
 	if f.kind == outputWide {
 		titles = append(titles, l.wide...)
+	} else {
+		t.Fit(l.fitting)
 	}
 	if f.noHeaders {
 		t.HideTitles(titles...)

@@ -39,7 +39,7 @@ func TestDocumentFormats(t *testing.T) {
 			t.Errorf("%s: got %q, %v, want %q", format, out.String(), err, want)
 		}
 	}
-	for _, bad := range []string{"yml", "jsonpath", "jsonpath={.regions[", "jsonpath=$.."} {
+	for _, bad := range []string{"yml", "jsonpath", "jsonpath={.regions[", "jsonpath=$..", "jsonpath={.x", "jsonpath=.regions[*].name}"} {
 		if _, err := (&outputFlags{output: bad}).parse(); err == nil {
 			t.Errorf("-o %s is accepted", bad)
 		}

@@ -53,6 +53,14 @@ func (p *painter) buffered(out io.Writer) *painter {
 // Write writes text as it is.
 func (p *painter) Write(b []byte) (int, error) { return p.out.Write(b) }
 
+// Columns returns the width of the terminal, which tables fit into; 0 if it is unknown.
+func (p *painter) Columns() int {
+	if p.file == nil {
+		return 0
+	}
+	return terminalColumns(p.file, 0)
+}
+
 // PaintCell returns a cell in the colour that its column gives it.
 func (p *painter) PaintCell(title, cell string) string {
 	if colours := cellColours[title]; colours != nil {

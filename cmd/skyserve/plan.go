@@ -16,8 +16,8 @@ import (
 
 	"skyserve/forecast"
 	"skyserve/internal/controller"
+	"skyserve/internal/printable"
 	"skyserve/internal/service"
-	"skyserve/internal/telemetry/demand"
 	"skyserve/plan"
 )
 
@@ -60,7 +60,8 @@ func newPlanCmd() *cobra.Command {
 region, GPU and capacity type, with the reason for each. Without --apply nothing is
 changed. With --apply, new replicas are added; when they are ready, others are drained
 and stopped, within replicas.min and replicas.max. Changes are stored with the service, and
-'skyserve up' keeps them. If a zone has no capacity, it proceeds as 'skyserve up' does.
+'skyserve up' keeps them. If a zone has no capacity, --apply tries the next zone, capacity
+type, GPU and region, as 'skyserve up' does.
 
 The plan uses the history of the running service, or --history FILE or URL (see
 skyserve forecast --help). Assumptions about unknown values are listed in the output. A
@@ -79,10 +80,10 @@ for each region's own peak; reserved capacity for the peak of all regions togeth
 reserved capacity up to break-even, the remainder on demand; all capacity on demand.
 
 --problem solves an optimisation problem given as JSON: models, regions, gpus, n[i][j][k],
-theta[i][k], alpha[k], sigma[i][k], rho[i][j][w], epsilon, and capacity[j][k],
-min[i][j] and max[i][j] or null. Of model i in region j on GPU k, n is the number of
-replicas, theta the tokens per second of one, alpha its cost per hour, and sigma the cost
-of adding one; rho is the load in tokens per second in window w. The solution is
+theta[i][k], alpha[k], sigma[i][k], rho[i][j][w], epsilon, capacity[j][k], min[i][j] and
+max[i][j]; each of the last three may be null. For model i in region j on GPU k, n is the
+number of replicas, theta the tokens per second of one, alpha its cost per hour, and sigma
+the cost of adding one; rho is the load in tokens per second in window w. The solution is
 delta[i][j][k], the changes of n that minimise sum alpha[k]*(n+delta) + sum
 sigma[i][k]*max(0,delta). docs/json.md describes all fields.
 -o lp and -o mps export the problem for another solver; --solver runs an installed
@@ -141,10 +142,10 @@ func (o *planOptions) reviewFlags(cmd *cobra.Command) {
 	flags.DurationVar(&o.review.Horizon, "horizon", 0, "length of the planned period (default: autoscale.every, at least 1h)")
 	flags.StringVar(&o.review.Forecaster, "forecaster", "", "forecaster, one of those of 'skyserve forecast' (default: the service's, else auto)")
 	flags.DurationVar(&o.review.Step, "step", plan.DefaultStep, "averaging window of the load before its peak is taken")
-	flags.StringVar(&o.review.PeakLevel, "peak-quantile", plan.DefaultPeakLevel, "quantile of the forecast peak to plan for: "+strings.Join(forecast.PeakLevels, ", ")+" (expected = the mean)")
+	flags.StringVar(&o.review.PeakQuantile, "peak-quantile", plan.DefaultPeakQuantile, "quantile of the forecast peak to plan for: "+strings.Join(forecast.PeakQuantiles, ", ")+" (expected = the mean); use p90 or more with the strategies manual and lt-i, which keep the counts until the next plan")
 	flags.Float64Var(&o.review.Gap, "gap", 0, "relative optimality gap at which the solver stops (0 = proven optimal)")
 	flags.Float64Var(&o.review.LocalShare, "local-share", plan.DefaultLocalShare, "minimum share of a region's own peak that its own replicas must serve")
-	flags.StringSliceVar(&o.review.Survive, "survive", nil, "serve all load even after the loss of any one of these `REGIONS`, comma-separated (any = of every region)")
+	flags.StringSliceVar(&o.review.Survive, "survive", nil, "serve all load even after the loss of any one of these `REGIONS`, comma-separated; any = any one region of the service")
 	flags.DurationVar(&o.review.MaxRTT, "max-rtt", 0, "maximum round-trip time to a region that serves another region's load (default: the service's, else unlimited)")
 	flags.BoolVar(&o.review.AllowSwitch, "reuse-machines", false, "allow a model to reuse machines that another model releases")
 }
@@ -301,8 +302,9 @@ func (o *planOptions) exportsProblem() bool { return o.format.kind == "lp" || o.
 // planTable returns the table of a plan's changes.
 func planTable(p plan.Proposal) list {
 	t := list{
-		titles: []string{"MODEL", "REGION", "GPU", "CAPACITY", "CURRENT", titleChange, "PLANNED", "PEAK TOK/S", "CAPACITY TOK/S", "UTILISATION", "DONATE", "RECLAIM"},
-		wide:   []string{"$/H CHANGE", "PEAK AT", "SENT TOK/S", "RECEIVED TOK/S", "REASON"},
+		titles:  []string{"MODEL", "REGION", "GPU", "CAPACITY", "CURRENT", titleChange, "PLANNED", "PEAK TOK/S", "CAPACITY TOK/S", "UTILISATION", "DONATE", "RECLAIM"},
+		wide:    []string{"$/H CHANGE", "PEAK AT", "SENT TOK/S", "RECEIVED TOK/S", "REASON"},
+		fitting: printable.Fitting{Optional: []string{"DONATE", "RECLAIM", "CAPACITY TOK/S", "PEAK TOK/S", "CAPACITY"}},
 	}
 	for _, c := range p.Changes {
 		capacity, used, peak := "", "", ""
@@ -381,7 +383,7 @@ func (o *planOptions) gatherInputs(ctx context.Context, now time.Time) (*planInp
 		h, notes, err = loadHistory(ctx, o.history, from.Add(-planLookback))
 		o.review.Notes = slices.Concat(observed.Notes, notes)
 	} else {
-		h, err = demand.Traffic(observed.Points)
+		h, err = observed.Traffic(now)
 	}
 	if err != nil {
 		return nil, err

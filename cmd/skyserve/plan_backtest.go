@@ -28,10 +28,14 @@ func newPlanBacktestCmd() *cobra.Command {
 		Short: "Backtest plans on a history: cost and overload",
 		Long: `Compute a plan for every hour of a past history, using only earlier data, and simulate
 applying them: replicas are ready after their start-up time and billed from their launch.
-The row 'plan' follows the load between plans, as autoscale.strategy predictive does. The row
-'hourly' keeps the planned counts until the next plan; --peak-quantile applies to it. The
-other rows are constant counts sized with hindsight for each region's peak, a strategy
-that reacts to the previous minute and, with --counts, the actual counts.
+The rows are:
+
+  predictive  autoscale.strategy predictive, which follows the load between plans
+  hourly      the planned counts, kept until the next plan (of --peak-quantile)
+  constant    constant counts, sized with hindsight for each region's peak
+  threshold   without a forecast: adds replicas when the load of the previous minute is
+              above 70 % of the capacity, and removes one below 30 %
+  actual      with --counts: the actual counts
 
 --counts is CSV with a header: minute (minutes since the Unix epoch, UTC) or at (a
 time), model, region, replicas and, optionally, gpu. A count holds until the next row of its
@@ -50,7 +54,7 @@ model, region and GPU.`,
 	registerService(cmd, &o.target)
 	flags := cmd.Flags()
 	o.reviewFlags(cmd)
-	flags.StringVar(&o.from, "from", "", "start of the evaluated period, as `TIME` (default: a day after the history's start; the middle of a history of less than two days)")
+	flags.StringVar(&o.from, "from", "", "start of the evaluated period, as `TIME` (default: a day and one --horizon after the history's start; the middle of a history of less than twice that)")
 	flags.StringVar(&o.until, "to", "", "end of the evaluated period, as `TIME` (default: the history's end)")
 	flags.DurationVar(&o.every, "every", 0, "time between two plans (default: autoscale.every, else 1h)")
 	flags.StringVar(&o.counts, "counts", "", "`FILE` with the actual counts of replicas")

@@ -53,7 +53,7 @@ func (o *planOptions) fetchPrices(ctx context.Context, spec *service.Spec) {
 // fetchReservations sets the review's facts about reservations, and notes which are unknown.
 func (o *planOptions) fetchReservations(ctx context.Context, spec *service.Spec, places provision.MultiCloud) {
 	read := readNamedReservations(ctx, spec, places)
-	o.review.Reservations = controller.ReservationFacts(read.ByRegion)
+	o.review.Reservations = controller.ReservationStates(read.ByRegion)
 	for _, r := range slices.Sorted(maps.Keys(read.Unknown)) {
 		o.review.Notes = append(o.review.Notes, fmt.Sprintf("the reservations of %s are unknown, planning as in service.yaml: %s", r, oneLine(read.Unknown[r])))
 	}
@@ -78,7 +78,7 @@ func unknownPriceLines(unknown map[service.Region]error) []string {
 }
 
 // printPrices prints the sources of the prices of machines to launch, and why some are list prices.
-func printPrices(w io.Writer, p *deploy.Plan) {
+func printPrices(w io.Writer, p *deploy.MachinePlan) {
 	var from []string
 	for _, c := range p.Changes {
 		if len(c.Desired.Offerings) > 0 && c.Desired.Offerings[0].PriceSource != "" {

@@ -67,7 +67,7 @@ type quotaView struct {
 
 // checkQuotas fetches the quotas that a plan's launches count against. A plan without launches
 // needs no request.
-func checkQuotas(ctx context.Context, f *deploy.Deployer, places provision.MultiCloud, p *deploy.Plan) (v quotaView, err error) {
+func checkQuotas(ctx context.Context, f *deploy.Deployer, places provision.MultiCloud, p *deploy.MachinePlan) (v quotaView, err error) {
 	needs := cloud.QuotaNeedsOfChanges(p.Changes)
 	if len(needs) == 0 || !cloud.UsesClouds(f.Spec) {
 		return quotaView{fits: true}, nil

@@ -29,7 +29,7 @@ func TestUpObserverEndsSteps(t *testing.T) {
 	}{
 		"launched": {func(o *upObserver, _ context.CancelCauseFunc) {
 			o.update(func() {
-				o.planned = &upRun{changes: &deploy.Plan{Changes: provision.Changes{{Desired: provision.Desired{ID: "a", Kind: provision.KindIdentity}}}}}
+				o.planned = &upRun{changes: &deploy.MachinePlan{Changes: provision.Changes{{Desired: provision.Desired{ID: "a", Kind: provision.KindIdentity}}}}}
 			})
 			o.recordChange(o.planned.changes.Changes[0], provision.PhaseDone)
 		}, ""},

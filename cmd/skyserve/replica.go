@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"skyserve/internal/controller/deploy"
+	"skyserve/internal/printable"
 	"skyserve/internal/service"
 	"skyserve/provision/cloud"
 	"skyserve/provision/local"
@@ -175,7 +176,7 @@ func (o *replicaOptions) applyDecision(cmd *cobra.Command, d decision) error {
 func newReplicaDrainCmd(o *replicaOptions) *cobra.Command {
 	cmd := o.verb(&cobra.Command{
 		Use:   "drain ID...",
-		Short: "Drain in-flight requests of replicas and send them no new ones",
+		Short: "Drain replicas: in-flight requests complete, no new ones are sent",
 		Example: `  skyserve replica drain us-1 us-2
   skyserve replica drain us-1 --undo`,
 	}, func(id string) decision { return drainDecision(id, !o.undo) })
@@ -254,16 +255,23 @@ func (o *replicaOptions) listReplicas(ctx context.Context, out, errOut io.Writer
 	if err != nil {
 		return err
 	}
-	replicas, now := []deploy.MachineStatus{}, time.Now()
-	l := list{titles: []string{"ID", "REGION", titleState, "MODEL", "GPU", "BALANCER", "REASON"}, wide: slices.Concat([]string{"URL", "OFFERING", "$/H", "VERSION", "UPTIME"}, gpuTitles)}
+	replicas := []deploy.MachineStatus{}
 	for _, r := range all {
 		replicas = append(replicas, r.MachineStatus)
+	}
+	return format.write(out, replicas, replicaTable(all, time.Now()))
+}
+
+// replicaTable returns the table of replicas.
+func replicaTable(all []listedReplica, now time.Time) list {
+	l := list{titles: []string{"ID", "REGION", titleState, "MODEL", "GPU", "BALANCER", "REASON"}, wide: slices.Concat([]string{"URL", "OFFERING", "$/H", "VERSION", "UPTIME"}, gpuTitles), fitting: printable.Fitting{Optional: []string{"BALANCER"}}}
+	for _, r := range all {
 		offering, price := offeringCells(r.region, r.MachineStatus)
 		l.rows = append(l.rows, listRow{
-			r.ID, []string{r.ID, string(r.region), string(r.State), r.Model, r.GPU, r.Balancer, reasonText(r.Reason, r.Wanted)}, append([]string{r.URL, offering, price, r.Version, uptimeCell(r.MachineStatus, now)}, gpuCells(r.MachineStatus)...),
+			r.ID, []string{r.ID, string(r.region), string(r.State), r.Model, r.GPU, r.Balancer, reasonText(r.Reason, r.Desired)}, append([]string{r.URL, offering, price, r.Version, uptimeCell(r.MachineStatus, now)}, gpuCells(r.MachineStatus)...),
 		})
 	}
-	return format.write(out, replicas, l)
+	return l
 }
 
 // replicas returns the replicas of a service. It prints the regions that could not be

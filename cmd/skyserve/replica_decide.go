@@ -28,6 +28,7 @@ func drainDecision(id string, yes bool) decision {
 func donateDecision(id string) decision {
 	return func(ctx context.Context, s *scaling) error {
 		s.noteReplica(telemetry.EventDonate, id, "donated")
+		s.OnDrained = func(id string) { s.printLine("donated %s", id) }
 		return s.Donate(ctx, id)
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 
@@ -121,7 +122,7 @@ func didYouMean(name string, values []string) string {
 	return ""
 }
 
-// flagError returns the error of a wrong flag, with the most similar one.
+// flagError returns the error of an unknown flag, with the most similar flag as the hint, or of an invalid value.
 func flagError(c *cobra.Command, err error) error {
 	hint := "run '" + c.CommandPath() + " --help' to list its flags"
 	var unknown *pflag.NotExistError
@@ -132,7 +133,21 @@ func flagError(c *cobra.Command, err error) error {
 			hint = "did you mean '--" + name + "'?"
 		}
 	}
+	var invalid *pflag.InvalidValueError
+	if errors.As(err, &invalid) {
+		var number *strconv.NumError
+		kind := invalid.GetFlag().Value.Type()
+		if form := flagForms[kind]; form != "" && (kind == "duration" || errors.As(err, &number)) {
+			err = fmt.Errorf("--%s: must be %s, got %q", invalid.GetFlag().Name, form, invalid.GetValue())
+		}
+	}
 	return usage(err, hint)
+}
+
+// flagForms describes the values of flags by the flag's type. The errors of other types contain a description.
+var flagForms = map[string]string{
+	"bool": "true or false", "duration": "a duration such as 500ms, 30s or 2h", "float64": "a number", "int": "an integer",
+	"int64": "an integer", "uint": "a whole number", "uint64": "a whole number",
 }
 
 // report prints err, with its hint, and chooses the exit code.
@@ -157,7 +172,11 @@ func report(ctx context.Context, w io.Writer, err error) int {
 	printMessage(w, labelError, "%s", err)
 	var damaged *atomicfile.DamagedError
 	if errors.As(err, &damaged) {
-		printMessage(w, labelHint, "restore %s from a backup, or move it away: 'skyserve up' then writes it again", filepath.Base(damaged.Path))
+		name, then := filepath.Base(damaged.Path), "'skyserve up' then writes it again"
+		if name == decisionsName {
+			then = "drained and donated replicas then serve again"
+		}
+		printMessage(w, labelHint, "restore %s from a backup, or move it away: %s", name, then)
 	}
 	return exitFailed
 }
@@ -168,8 +187,8 @@ func newRoot() *cobra.Command {
 		Use:   "skyserve",
 		Short: "Serve large language models across regions and clouds",
 		Long: `skyserve deploys LLM replicas in several regions and clouds, balances their traffic,
-shows their state, and plans the capacity that they need next. docs/glossary.md explains the
-words of the commands and of their output.`,
+shows their state, and plans the capacity for the load that it forecasts.
+docs/glossary.md explains the words of the commands and of their output.`,
 		Example: `  skyserve init > service.yaml
   skyserve up service.yaml
   skyserve top

@@ -41,13 +41,13 @@ func openScaling(ctx context.Context, name string, in io.Reader, errOut io.Write
 	}
 	u := &upRun{
 		up: &up{upOptions: &upOptions{file: svc.SpecFile(), yes: yes, timeout: defaultTimeout(spec), clouds: clouds}, errOut: errOut, started: time.Now(), block: newTerminalBlock(errOut)},
-		in: in, svc: svc, spec: spec, text: text, filter: func(*deploy.Plan, provision.Change) bool { return false },
+		in: in, svc: svc, spec: spec, text: text, filter: func(*deploy.MachinePlan, provision.Change) bool { return false },
 	}
 	u.starts = newStartDisplay(u.up)
 	if !cloud.UsesClouds(spec) {
 		u.clouds.localService = &svc
 	}
-	decided, err := deploy.ReadDecisions(decisionsFile(svc))
+	decided, err := deploy.ReadReplicaDecisions(decisionsFile(svc))
 	if err == nil {
 		err = u.openService(ctx)
 	}
@@ -57,7 +57,7 @@ func openScaling(ctx context.Context, name string, in io.Reader, errOut io.Write
 	}
 	s = &scaling{u, &deploy.ReplicaScaler{
 		Deployer: u.deployer, Decisions: decided, Progress: u.progress, UpdateBalancers: u.deliverReplicas,
-		Store:     func(d deploy.Decisions) error { return d.Write(decisionsFile(svc)) },
+		Store:     func(d deploy.ReplicaDecisions) error { return d.Write(decisionsFile(svc)) },
 		OnDrained: func(id string) { u.printLine("drained %s", id) },
 		OnEnded:   u.printEnded,
 	}}
@@ -71,7 +71,7 @@ func openScaling(ctx context.Context, name string, in io.Reader, errOut io.Write
 
 // deliverReplicas delivers the balancers' configuration with the plan's replicas, waits until they serve, and
 // prints a line for each fresh one.
-func (u *upRun) deliverReplicas(ctx context.Context, p *deploy.Plan, idle, fresh map[string]bool) error {
+func (u *upRun) deliverReplicas(ctx context.Context, p *deploy.MachinePlan, idle, fresh map[string]bool) error {
 	u.changes, u.draining = p, idle
 	have, err := u.awaitAddresses(ctx, p)
 	if err != nil {
@@ -110,7 +110,7 @@ func (s *scaling) removeReplica(ctx context.Context, id string) error {
 
 // confirmChanges shows changes of machines, and prompts for confirmation if they change the
 // bill.
-func (s *scaling) confirmChanges(ctx context.Context, p *deploy.Plan, swaps []deploy.Replacement) (err error) {
+func (s *scaling) confirmChanges(ctx context.Context, p *deploy.MachinePlan, swaps []deploy.ClassMismatch) (err error) {
 	if err := checkBudget(s.spec, p); err != nil {
 		return err
 	}

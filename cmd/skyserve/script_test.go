@@ -10,7 +10,9 @@ import (
 	"path/filepath"
 	"regexp"
 	"runtime"
+	"slices"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -23,8 +25,11 @@ import (
 // envBrokenCommand is the environment variable with the name of a command that fails at once.
 const envBrokenCommand = "SKYSERVE_TEST_BROKEN"
 
-// envGOGC is the environment variable of Go's garbage collector.
-const envGOGC = "GOGC"
+// Environment variables of Go's garbage collector and scheduler.
+const (
+	envGOGC       = "GOGC"
+	envGOMAXPROCS = "GOMAXPROCS"
+)
 
 // TestMain makes this test binary the command skyserve inside scripts.
 func TestMain(m *testing.M) {
@@ -92,8 +97,12 @@ type patient struct{ m *testing.M }
 func (p patient) Run() int {
 	const atOnce = 8
 	testkit.CollectRarely()
-	if os.Getenv(envGOGC) == "" { // for the processes that tests start: most of them live for milliseconds
-		if err := os.Setenv(envGOGC, "400"); err != nil {
+	// For the processes that tests start: most of them live for milliseconds, and the others mostly wait.
+	for name, value := range map[string]string{envGOGC: "400", envGOMAXPROCS: "1"} {
+		if os.Getenv(name) != "" {
+			continue
+		}
+		if err := os.Setenv(name, value); err != nil {
 			panic(err)
 		}
 	}
@@ -112,11 +121,59 @@ func (p patient) Run() int {
 	return p.m.Run()
 }
 
-// TestScripts runs every script of testdata/script against the real command.
+// longScripts are the scripts that take more than half a minute, mostly waiting, each with a test of its own. Go starts
+// the parallel tests of a package before the parallel subtests of all tests: as subtests of TestScripts they would start
+// last, and run alone at the end.
+var longScripts = map[string]func(*testing.T){
+	"control_plane":         TestControlPlaneScript,
+	"control_plane_resized": TestControlPlaneResizedScript,
+	"control_plane_updated": TestControlPlaneUpdatedScript,
+	"scale_to_zero":         TestScaleToZeroScript,
+	"strategy":              TestStrategyScript,
+}
+
+func TestControlPlaneScript(t *testing.T)        { runLongScript(t, "control_plane") }
+func TestControlPlaneResizedScript(t *testing.T) { runLongScript(t, "control_plane_resized") }
+func TestControlPlaneUpdatedScript(t *testing.T) { runLongScript(t, "control_plane_updated") }
+func TestScaleToZeroScript(t *testing.T)         { runLongScript(t, "scale_to_zero") }
+func TestStrategyScript(t *testing.T)            { runLongScript(t, "strategy") }
+
+// runLongScript runs a script in the test itself, not in a subtest.
+func runLongScript(t *testing.T, name string) {
+	t.Parallel()
+	params := scriptParams(filepath.Join("testdata", "script", name+".txtar"))
+	params.Deadline, _ = t.Deadline()
+	testscript.RunT(withoutSubtests{t}, params)
+}
+
+// withoutSubtests is a test of one script.
+type withoutSubtests struct{ *testing.T }
+
+func (withoutSubtests) Parallel()                              {} // its test is parallel
+func (t withoutSubtests) Run(_ string, run func(testscript.T)) { run(t) }
+func (withoutSubtests) Verbose() bool                          { return testing.Verbose() }
+
+// TestScripts runs every script of testdata/script, but longScripts, against the real command.
 func TestScripts(t *testing.T) {
 	t.Parallel() // it waits for others, and others for it
-	testscript.Run(t, testscript.Params{
-		Dir:                 filepath.Join("testdata", "script"),
+	files, err := filepath.Glob(filepath.Join("testdata", "script", "*.txtar"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := len(files)
+	files = slices.DeleteFunc(files, func(file string) bool {
+		return longScripts[strings.TrimSuffix(filepath.Base(file), ".txtar")] != nil
+	})
+	if all-len(files) != len(longScripts) || len(files) == 0 {
+		t.Fatalf("%d of %d scripts are long, want %d", all-len(files), all, len(longScripts))
+	}
+	testscript.Run(t, scriptParams(files...))
+}
+
+// scriptParams returns how scripts are run.
+func scriptParams(files ...string) testscript.Params {
+	return testscript.Params{
+		Files:               files,
 		RequireExplicitExec: true,
 		RequireUniqueNames:  true,
 		Condition: func(name string) (bool, error) {
@@ -129,12 +186,13 @@ func TestScripts(t *testing.T) {
 		Setup: func(env *testscript.Env) error {
 			env.Setenv("SKYSERVE_HOME", filepath.Join(env.WorkDir, ".skyserve"))
 			env.Setenv(envGOGC, os.Getenv(envGOGC))
+			env.Setenv(envGOMAXPROCS, os.Getenv(envGOMAXPROCS))
 			if err := setPorts(env); err != nil {
 				return err
 			}
 			return installByLink(filepath.Join(env.WorkDir, ".skyserve")) // last: setPorts reads all files
 		},
-	})
+	}
 }
 
 // installByLink puts a hard link to this binary where the first `up` of a script would write a copy: copying and syncing

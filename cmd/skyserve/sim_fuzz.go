@@ -54,7 +54,7 @@ as a file for 'skyserve sim run'.`,
 	flags.StringSliceVar(&o.Others, "against", nil, "the policies to compare it with, comma-separated (default: all others)")
 	flags.IntVar(&o.Draws, "scenarios", o.Draws, "number `N` of scenarios")
 	flags.Uint64Var(&o.SeedBase, "seed-base", 0, "first seed minus 1: scenario i has the seed `N`+i, and the same seed gives the same scenario")
-	flags.IntVar(&o.Seeds, "seeds", o.Seeds, "run each scenario with `N` seeds, from its own, and compare the means")
+	flags.IntVar(&o.Seeds, "seeds", o.Seeds, "run each scenario with `N` seeds, starting with its own, and compare the means")
 	flags.IntVar(&o.Workers, "parallel", 0, "scenarios that run at the same time (default: the number of processors)")
 	flags.IntVar(&o.worst, "worst", 5, "print the `N` scenarios with the lowest throughput ratios")
 	o.output.registerDocument(cmd)

@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"skyserve/internal/printable"
 	"skyserve/internal/sim"
 	"skyserve/internal/sim/eval"
 )
@@ -129,7 +130,7 @@ func scenarioFile(scenarios []sim.Scenario, fleets []listedFleet, out io.Writer)
 
 // tableOfScenarios returns the table of scenarios.
 func tableOfScenarios(scenarios []sim.Scenario, fleets []listedFleet) list {
-	t := list{titles: []string{"NAME", "WORKLOAD", "REPLICAS", "CLIENTS", "DESCRIPTION"}}
+	t := list{titles: []string{"NAME", "WORKLOAD", "REPLICAS", "CLIENTS", "DESCRIPTION"}, fitting: printable.Fitting{Optional: []string{"CLIENTS", "REPLICAS"}, Whole: []string{"NAME"}, Readable: map[string]int{"DESCRIPTION": 24}}}
 	for i := range scenarios {
 		s := &scenarios[i]
 		var replicas, clients []string

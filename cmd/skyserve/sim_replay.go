@@ -113,7 +113,7 @@ func runReplay(ctx context.Context, o *simReplayOptions, file string, out, errOu
 	if err != nil {
 		return fmt.Errorf("writing the report: %w", err)
 	}
-	if report.Replay.Cut {
+	if report.Replay.Truncated {
 		printMessage(errOut, labelWarning, "%s ends in the middle of a line; the lines before it were replayed", file)
 	}
 	if d := report.Replay.Difference; d != nil {

@@ -51,9 +51,9 @@ func newSimRunCmd() *cobra.Command {
 the mean over the seeds and the standard deviation. A star marks the row with the highest
 output tokens per second. REFERENCE is the result of a separate simulation that follows
 SkyLB's paper closely: output tokens per second and P90 of TTFT. --paper prints the
-deviation from the reference, and the claims of the paper. A NAME may be a prefix: fig10 selects every fig10-...
-scenario. A FILE.yaml contains a custom scenario; 'skyserve sim list -o yaml NAME' prints
-one to start from.
+deviation from the reference, and the claims of the paper. A NAME may be a prefix: fig10
+selects every fig10-... scenario. A FILE.yaml contains a custom scenario; 'skyserve sim
+list -o yaml NAME' prints one to start from.
 
 --trace replays a request trace in place of the scenario's workload: each request at its
 recorded time, in its recorded region or in one drawn with --weights. The formats are
@@ -66,8 +66,8 @@ the scenario, --push or --layout override them. Policies with blind push run as 
 balancer in the US for all replicas, the others as one balancer per region.
 cache-aware:skylb is SGLang's router as in SkyLB's evaluation.
 
---set overrides a setting of a scenario; 'skyserve sim list -o yaml NAME' prints their values.
-.REGION limits a setting to one region.
+--set overrides a setting of a scenario; 'skyserve sim list -o yaml NAME' prints the
+values of its settings. .REGION limits a setting to one region.
 
 ` + settingsHelp(sim.AllSettings()) + `
 
@@ -77,8 +77,8 @@ model, tier, prompt_tokens. --set accepts these settings:
 
 ` + settingsHelp(eval.AllSageSettings()) + `
 
--o json prints one object per scenario, one per line; -o yaml one document each. -o html prints a page with the table,
-charts, and the load over time (of the first seed).`,
+-o json prints one object per scenario, one per line; -o yaml one document each. -o html
+prints a page with the table, charts, and the load over time (of the first seed).`,
 		Example: `  skyserve sim run fig8c
   skyserve sim run fig8a tot30 --policy least-load,skylb --seeds 5
   skyserve sim run fig10 --policy skylb

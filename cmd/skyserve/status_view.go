@@ -60,7 +60,7 @@ func openView(ctx context.Context, clouds *cloudFlags, svc local.Service, doing 
 		return nil, err
 	}
 	clouds.programs, clouds.downloads = program.HadBucket, program.fromBuckets()
-	places, err := clouds.providersOf(ctx, v.spec)
+	places, err := clouds.providersOf(ctx, v.spec, cloud.ManagedRegions(v.spec)...) // a view shows machines only
 	if err != nil {
 		return nil, cloudError(err)
 	}
@@ -72,7 +72,11 @@ func openView(ctx context.Context, clouds *cloudFlags, svc local.Service, doing 
 	if v.operator.owner == "" { // without enrolments, missing machines are still reported
 		f.UserData = userData(v.spec.Name, "nobody", program)
 	}
-	f.ZoneID, f.HealthChecks = zone.ID, zone.HealthChecks
+	var federated federation
+	if err := svc.LoadValue(noteFederation, &federated); err != nil {
+		return nil, err
+	}
+	f.ZoneID, f.HealthChecks, f.FederatedAccount = zone.ID, zone.HealthChecks, federated.Account
 	if !program.isChosen() && cloud.UsesClouds(v.spec) {
 		f.UserData = nil
 	}
@@ -83,7 +87,7 @@ func openView(ctx context.Context, clouds *cloudFlags, svc local.Service, doing 
 	if err := svc.LoadValue(noteImages, &v.inspector.Images); err != nil {
 		return nil, err
 	}
-	if v.inspector.Decisions, err = deploy.ReadDecisions(decisionsFile(svc)); err != nil {
+	if v.inspector.Decisions, err = deploy.ReadReplicaDecisions(decisionsFile(svc)); err != nil {
 		return nil, err
 	}
 	if v.operator.authority != nil {
@@ -192,7 +196,7 @@ func (v *serviceView) writeStatus(w io.Writer, s *deploy.ServiceStatus, format o
 	t.Row()
 	machines := machineTable(s)
 	if d := s.DNS; d != nil && d.Server != nil {
-		machines.rows = append(machines.rows, listRow{name: d.Server.ID, cells: []string{"", "nameserver", d.Server.ID, string(d.Server.State), d.Server.Endpoint, "", reasonText(d.Server.Reason, d.Server.Wanted), "", ""}, wide: make([]string, len(machines.wide))})
+		machines.rows = append(machines.rows, listRow{name: d.Server.ID, cells: []string{"", "nameserver", d.Server.ID, string(d.Server.State), d.Server.Endpoint, "", reasonText(d.Server.Reason, d.Server.Desired), "", ""}, wide: make([]string, len(machines.wide))})
 	}
 	if c := s.Controller; c != nil {
 		machines.rows = append(machines.rows, listRow{name: c.ID, cells: []string{"", "controller", c.ID, string(c.State), c.Admin, "", strings.TrimSuffix("runs on the machine of "+c.Machine+": "+c.Reason, ": "), "", ""}, wide: make([]string, len(machines.wide))})
@@ -211,7 +215,7 @@ func (v *serviceView) writeStatus(w io.Writer, s *deploy.ServiceStatus, format o
 // machineTable returns the table of the balancers and replicas.
 func machineTable(s *deploy.ServiceStatus) list {
 	now := time.Now()
-	l := list{titles: []string{"REGION", "KIND", "ID", titleState, "ADDRESS", "MODEL", "REASON", "OFFERING", "$/H"}, wide: slices.Concat(gpuTitles, []string{"VERSION", "UPTIME"})}
+	l := list{titles: []string{"REGION", "KIND", "ID", titleState, "ADDRESS", "MODEL", "REASON", "OFFERING", "$/H"}, wide: slices.Concat(gpuTitles, []string{"VERSION", "UPTIME"}), fitting: printable.Fitting{Optional: []string{"OFFERING", "ADDRESS", "MODEL"}}}
 	for _, r := range s.Regions {
 		for _, m := range r.Balancers {
 			l.rows = append(l.rows, machineRow(r.Name, provision.KindBalancer, m, now))
@@ -239,7 +243,7 @@ func certificateEnd(s *deploy.ServiceStatus) (ends *time.Time) {
 func machineRow(region service.Region, kind provision.ObjectKind, m deploy.MachineStatus, now time.Time) listRow {
 	offering, price := offeringCells(region, m)
 	return listRow{m.ID, []string{
-		string(region), string(kind), m.ID, string(m.State), cmp.Or(m.Endpoint, m.URL), m.Model, reasonText(startText(region, m), m.Wanted), offering, price,
+		string(region), string(kind), m.ID, string(m.State), cmp.Or(m.Endpoint, m.URL), m.Model, reasonText(startText(region, m), m.Desired), offering, price,
 	}, append(gpuCells(m), m.Version, uptimeCell(m, now))}
 }
 
@@ -280,5 +284,8 @@ func offeringCells(region service.Region, m deploy.MachineStatus) (offering, pri
 	return offering, price
 }
 
+// decisionsName is the name of the file of drained and donated replicas.
+const decisionsName = "decisions.json"
+
 // decisionsFile is the file of the decisions about a local service's replicas.
-func decisionsFile(svc local.Service) string { return filepath.Join(svc.Dir(), "decisions.json") }
+func decisionsFile(svc local.Service) string { return filepath.Join(svc.Dir(), decisionsName) }

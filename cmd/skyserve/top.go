@@ -131,7 +131,7 @@ func (o *topOptions) checkOptions() (tui.Theme, error) {
 	}
 	theme, err := tui.NewTheme(o.theme, o.ascii)
 	if err != nil {
-		return tui.Theme{}, usage(fmt.Errorf("--theme: %w", err), "")
+		return tui.Theme{}, usage(fmt.Errorf("--theme: %w", err), didYouMean(o.theme, tui.ThemeNames()))
 	}
 	if o.noColor || os.Getenv("NO_COLOR") != "" {
 		return tui.NewTheme(tui.ThemeMono, o.ascii)

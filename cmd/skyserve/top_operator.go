@@ -79,15 +79,15 @@ func (o *topOperator) Requests(ctx context.Context, limit int) ([]tui.RequestRow
 
 // Explain returns the output of skyserve explain.
 func (o *topOperator) Explain(ctx context.Context, request string, width int) (string, error) {
-	story := explain.Gather(ctx, o.name, request, explainSources(o.admins))
+	explanation := explain.Gather(ctx, o.name, request, explainSources(o.admins))
 	if err := ctx.Err(); err != nil {
 		return "", err
 	}
-	if !story.Found() {
-		return "", errors.New(strings.ReplaceAll(story.Missing(time.Local), "\n ", ";"))
+	if !explanation.Found() {
+		return "", errors.New(strings.ReplaceAll(explanation.Missing(time.Local), "\n ", ";"))
 	}
 	var page strings.Builder
-	err := story.WriteText(&page, width, time.Local)
+	err := explanation.WriteText(&page, width, time.Local)
 	return page.String(), err
 }
 

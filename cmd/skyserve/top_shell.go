@@ -59,7 +59,7 @@ func shellOf(svc local.Service, m provision.Object) (*exec.Cmd, error) {
 		cmd.Env = append(os.Environ(), "SKYSERVE_MACHINE="+m.ID)
 		return cmd, nil
 	case m.Handle == "":
-		return nil, fmt.Errorf("opening a shell on %s: it does not run", m.ID)
+		return nil, fmt.Errorf("opening a shell on %s: the machine is not running", m.ID)
 	case m.Region.Cloud() == service.CloudAWS:
 		return exec.Command("aws", "ssm", "start-session", "--region", m.Region.Place(), "--target", m.Handle), nil
 	case m.Region.Cloud() == service.CloudGCP:
@@ -67,7 +67,7 @@ func shellOf(svc local.Service, m provision.Object) (*exec.Cmd, error) {
 		name, _, _ := strings.Cut(rest, "/")
 		return exec.Command("gcloud", "compute", "ssh", name, "--zone", zone), nil
 	}
-	return nil, fmt.Errorf("opening a shell on %s: %s has no usual way", m.ID, m.Region)
+	return nil, fmt.Errorf("opening a shell on %s: region %s has no command for it", m.ID, m.Region)
 }
 
 // sshTo returns the ssh command for the host of a URL.

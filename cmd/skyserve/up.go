@@ -88,9 +88,9 @@ and creates firewalls and least-privilege identities, all tagged with the servic
 shows the changes with their hourly price and prompts for confirmation. If a zone has no
 capacity, it tries the next zone, then the next capacity type and GPU in the order of
 the file, then the other regions of the service. It replaces a VM that is running but
-does not respond, provided that another VM responds. Each VM generates its own key and
-receives its configuration and secrets once, over mutual TLS; user data and tags contain
-neither. skyserve uses the credentials of the clouds' own command-line tools.
+does not respond, provided that another VM responds. Each VM generates its own key, is
+enrolled once, and receives its configuration and secrets over mutual TLS; user data and
+tags contain neither. skyserve uses the credentials of the clouds' own command-line tools.
 
 In each cloud, up uploads its own binary to a private bucket of the service, from which
 VMs download it with their own identity. If this binary does not run on VMs (Linux on
@@ -127,8 +127,8 @@ changes. --resolve-image always reads the digests again, and replaces the engine
 tag has moved; --resolve-image never reads none. If a registry does not respond, machines
 pull the tag, and a warning says so. An image that does not exist is an error (exit 2).
 
-Running processes keep the binary that they were started with. --upgrade replaces those
-that run a different binary.
+Local processes that run keep the binary that they were started with. --upgrade replaces
+those that run a different binary.
 
 Exit codes: 0 ready, 1 failed, 2 invalid file, 3 partly ready, 4 a cloud rejects the
 credentials, 130 interrupted (run it again to continue).`,
@@ -156,12 +156,12 @@ credentials, 130 interrupted (run it again to continue).`,
 	flags.BoolVar(&o.dryRun, "dry-run", false, "show what would change without changing it")
 	flags.BoolVar(&o.detailed, "detailed-exitcode", false, "exit 10 instead of 0 when there are changes")
 	registerWaitFlag(cmd, &o.wait)
-	flags.BoolVar(&o.upgrade, "upgrade", false, "also replace processes that run a different binary")
+	flags.BoolVar(&o.upgrade, "upgrade", false, "also replace local processes that run a different binary")
 	registerResolveFlag(cmd, &o.resolve)
 	flags.DurationVar(&o.timeout, "timeout", 0, "how long to wait until the service is ready (default 1m; 10m if the service obtains a certificate, 30m if it has VMs)")
 	o.output.registerResult(cmd)
 	flags.StringVar(&o.programURL, "program", "", "skyserve binary for VMs (Linux, amd64): `FILE` to upload to a bucket, or URL from which VMs download it; append #sha256=HASH if this machine cannot download it to compute the hash (default: "+envProgram+", then the last URL used, then this binary)")
-	flags.StringArrayVar(&o.replace, "replace", nil, "replace the VM with this `ID` (repeatable)")
+	flags.StringArrayVar(&o.replace, "replace", nil, "replace the machine with this `ID`, such as lb-us-0 (repeatable)")
 	flags.DurationVar(&o.replaceAfter, "replace-after", defaultReplaceAfter, "replace a VM that has booted and has not responded for this long (0 = never)")
 	o.clouds.registerFlags(flags)
 	return cmd

@@ -124,11 +124,11 @@ func (u *upRun) storeControllers(have []provision.Object) error {
 // deploymentContent returns the inputs of the machines' configurations.
 func (u *upRun) deploymentContent() (c deploy.DeploymentInput, err error) {
 	c = deploy.DeploymentInput{Spec: u.spec, SpecYAML: u.text, Secrets: deploy.LocalSecrets, Bundle: &deploy.ControllerBundle{}, Enrolled: u.enrolments.Handles(), Zone: u.hostedZone.HostedZone, Draining: u.draining, Controllers: u.controllers, Images: u.images}
-	if c.PrefixHashSeed, err = u.peerToken(); err != nil {
+	if c.PeerToken, err = u.peerToken(); err != nil {
 		return c, err
 	}
 	if cloud.ReplacesBalancers(u.spec) {
-		u.enrolments.LabelKey = c.PrefixHashSeed
+		u.enrolments.LabelKey = c.PeerToken
 	}
 	if !cloud.UsesClouds(u.spec) {
 		if c.BaseDir, err = u.baseDir(); err != nil {
@@ -142,7 +142,7 @@ func (u *upRun) deploymentContent() (c deploy.DeploymentInput, err error) {
 		return c, err
 	}
 	own := cloudAccess{
-		Program: u.program, EndpointGCP: u.clouds.endpointGCP, Project: u.clouds.project, Networks: networksOf(u.spec), Accounts: u.spec.GCP,
+		Program: u.program, EndpointGCP: u.clouds.endpointGCP, Project: u.clouds.project, Networks: networksOf(u.spec), Accounts: u.spec.GCP, Federation: u.federation,
 		EndpointAWS: cmp.Or(u.clouds.endpointAWS, os.Getenv(envEndpointAWS)), // the controller's machine does not have the variable
 	}
 	if !cloud.UsesClouds(u.spec) {

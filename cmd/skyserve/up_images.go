@@ -70,7 +70,7 @@ func (u *upRun) storeDesiredState() error {
 	if !cloud.UsesClouds(u.spec) {
 		return cmp.Or(u.storeLocalState(), u.svc.StoreValue(noteZone, u.hostedZone))
 	}
-	for name, value := range map[string]any{noteProgram: u.program, noteImages: u.images, noteZone: u.hostedZone} {
+	for name, value := range map[string]any{noteProgram: u.program, noteImages: u.images, noteZone: u.hostedZone, noteFederation: u.federation} {
 		if err := u.svc.StoreValue(name, value); err != nil {
 			return err
 		}

@@ -26,7 +26,7 @@ func checkLocalName(spec *service.Spec) error {
 		return nil
 	}
 	for i, r := range spec.Regions {
-		for j, base := range r.Public {
+		for j, base := range r.PublicURLs {
 			record, err := dns.ParseRecord(service.NameRecord{ID: r.Name.Place(), Public: base})
 			switch {
 			case err != nil:
@@ -38,7 +38,7 @@ func checkLocalName(spec *service.Spec) error {
 		if spec.DNS.Provider != service.DNSRoute53 {
 			continue
 		}
-		if len(r.Public) == 0 {
+		if len(r.PublicURLs) == 0 {
 			return fmt.Errorf("dns.provider: a public name cannot resolve to the balancers of regions[%d] (%s), which listen on this machine's loopback address: set their public URLs in regions[%d].public, or use provider: embedded", i, r.Name, i)
 		}
 		if _, err := dns.AWSRegionOf(r.Name); err != nil {
@@ -134,7 +134,7 @@ func (u *upRun) findReloads(ctx context.Context) error {
 }
 
 // shownPlan returns the plan to print: its changes and the reloads.
-func (u *upRun) shownPlan() *deploy.Plan {
+func (u *upRun) shownPlan() *deploy.MachinePlan {
 	p := *u.changes
 	p.Changes = slices.Concat(p.Changes, u.reloads)
 	return &p

@@ -14,7 +14,7 @@ import (
 )
 
 // printChanges prints the changes, one per line, with their cost per hour.
-func printChanges(w io.Writer, name string, p *deploy.Plan) {
+func printChanges(w io.Writer, name string, p *deploy.MachinePlan) {
 	if len(p.Changes) == 0 {
 		fmt.Fprintf(w, "%s: no change\n", name)
 		return

@@ -10,10 +10,9 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 
-	"skyserve/internal/agent"
 	"skyserve/internal/controller/deploy"
-	"skyserve/internal/identity"
 	"skyserve/internal/service"
 	"skyserve/provision"
 	"skyserve/provision/cloud"
@@ -37,13 +36,19 @@ type upRun struct {
 	zone       provision.DNSZone
 	// hostedZone is the zone in which machines write records.
 	hostedZone writableZone
-	deployer   *deploy.Deployer
-	changes    *deploy.Plan
-	program    machineProgram
+	// federation is how controllers replace the only balancer of a cloud; federationProblem why they cannot, nil = they
+	// can.
+	federation        federation
+	federationProblem error
+	// replacing is held while awaitReplaced delivers.
+	replacing sync.Mutex
+	deployer  *deploy.Deployer
+	changes   *deploy.MachinePlan
+	program   machineProgram
 	// earlierProgram is the binary of machines in clouds before this run.
 	earlierProgram machineProgram
 	// filter selects the changes of the fleet; it is set when only replicas change.
-	filter func(*deploy.Plan, provision.Change) bool
+	filter func(*deploy.MachinePlan, provision.Change) bool
 	quotas quotaView
 	// launches are the results of checking the launches.
 	launches []provision.LaunchCheck
@@ -135,6 +140,7 @@ func (u *upRun) confirm() error {
 		return err
 	}
 	printPlainHTTP(u.errOut, u.spec)
+	printFederation(u.errOut, u.spec, u.federationProblem)
 	printFailedLaunches(u.errOut, u.launches)
 	u.quotas.printQuotas(u.errOut)
 	if err := u.quotas.checkFits(u.in, u.yes); err != nil {
@@ -186,21 +192,20 @@ func (u *upRun) openService(ctx context.Context) (err error) {
 	if u.hostedZone, err = u.clouds.hostedZone(ctx, u.spec, u.operator.owner); err != nil {
 		return err
 	}
+	if err := u.useFederation(ctx); err != nil {
+		return err
+	}
 	u.deployer = newDeployer(u.spec, u.operator.owner, u.places, u.program)
-	u.deployer.ZoneID, u.deployer.HealthChecks = u.hostedZone.ID, u.hostedZone.HealthChecks
+	u.deployer.ZoneID, u.deployer.HealthChecks, u.deployer.FederatedAccount = u.hostedZone.ID, u.hostedZone.HealthChecks, u.federation.Account
 	u.deployer.LimitToBudget()
 	if u.draining == nil {
-		decided, err := deploy.ReadDecisions(decisionsFile(u.svc))
+		decided, err := deploy.ReadReplicaDecisions(decisionsFile(u.svc))
 		if err != nil {
 			return err
 		}
 		u.draining = decided.NotServing()
 	}
-	u.deployer.Filter, u.deployer.Enrolments = u.filter, u.enrolments
-	u.deployer.Drain = func(ctx context.Context, o provision.Object) {
-		h := deploy.Delivery{Party: u.operator.party, Machines: u.changes.Observed}
-		h.Drain(ctx, o)
-	}
+	u.deployer.Filter, u.deployer.Enrolments, u.deployer.WaitReady, u.deployer.Drain = u.filter, u.enrolments, u.awaitReplaced, u.drain
 	if u.upgrade && !cloud.UsesClouds(u.spec) {
 		if _, u.deployer.Build, err = local.Executable(); err != nil {
 			return err
@@ -238,9 +243,14 @@ func (u *upRun) openService(ctx context.Context) (err error) {
 	return err
 }
 
-// regions returns the regions of the service, and those that this run removes: the regions of the last `up`.
+// regions returns the regions of the service, and those that this run removes: the regions of the last `up`. A run that
+// changes only some machines needs no access to a cloud without machines.
 func (u *upRun) regions() []service.Region {
-	regions := cloud.ManagedRegions(u.spec)
+	in := cloud.ProvidedRegions
+	if u.filter != nil {
+		in = cloud.ManagedRegions
+	}
+	regions := in(u.spec)
 	text, err := os.ReadFile(u.svc.SpecFile())
 	if err != nil {
 		return regions // there is no earlier one
@@ -249,7 +259,7 @@ func (u *upRun) regions() []service.Region {
 	if err != nil || cloud.UsesClouds(last) != cloud.UsesClouds(u.spec) {
 		return regions
 	}
-	for _, r := range cloud.ManagedRegions(last) {
+	for _, r := range in(last) {
 		if !slices.Contains(regions, r) {
 			regions = append(regions, r)
 		}
@@ -311,7 +321,7 @@ func (u *upRun) applyChanges(ctx context.Context) error {
 
 // printReplanned prints that a machine has ended during the run, and adds the new plan's changes to those of
 // the run.
-func (u *upRun) printReplanned(ended *deploy.MachineEndedError, p *deploy.Plan) {
+func (u *upRun) printReplanned(ended *deploy.MachineEndedError, p *deploy.MachinePlan) {
 	u.printEnded(ended)
 	for i := range u.changes.Observed {
 		if o := &u.changes.Observed[i]; o.ID == ended.ID && o.TerminatedReason == "" {
@@ -327,7 +337,7 @@ func (u *upRun) printEnded(ended *deploy.MachineEndedError) {
 }
 
 // awaitAddresses waits until each machine has its addresses and returns the objects.
-func (u *upRun) awaitAddresses(ctx context.Context, p *deploy.Plan) ([]provision.Object, error) {
+func (u *upRun) awaitAddresses(ctx context.Context, p *deploy.MachinePlan) ([]provision.Object, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, u.timeout, fmt.Errorf("no address within %s", u.timeout))
 	defer cancel()
 	have, err := u.deployer.AwaitListed(ctx, p)
@@ -402,6 +412,7 @@ func (u *upRun) printResult(have []provision.Object, ready bool) error {
 		printBudget(u.out, u.spec)
 		printImages(u.out, u.shownImages())
 		printPlainHTTP(u.out, u.spec)
+		printFederation(u.out, u.spec, u.federationProblem)
 		printLaunchChecks(u.out, u.launches)
 		u.quotas.printQuotas(u.out)
 	default:
@@ -459,103 +470,12 @@ func (u *upRun) printUp(endpoints map[string]string) error {
 	return err
 }
 
-// applyError chooses the exit code of an error that occurred while applying changes.
-func (u *upRun) applyError(ctx context.Context, err error) error {
-	if ctx.Err() != nil && u.observer == nil {
-		fmt.Fprintf(u.errOut, "interrupted; run 'skyserve up %s' again to continue\n", u.file)
-		if rest := u.delivered.remainder(u.spec, u.file, u.changes.Desired); rest != "" {
-			fmt.Fprintln(u.errOut, rest)
-		}
-		return fmt.Errorf("starting %s: %w", u.spec.Name, context.Canceled)
-	}
-	if u.format.isDocument() && u.clouds.localService != nil {
-		document := map[string]any{"service": u.spec.Name, "dry_run": false, "ready": false, "changes": deploy.ChangesOf(u.shownPlan().Changes), "endpoints": map[string]string{}, "error": err.Error(), "dns": nil}
-		if printing := u.format.writeDocument(u.out, document); printing != nil {
-			return printing
-		}
-	}
-	if failure := u.failedReplicasError(err); failure != nil {
-		return failure
-	}
-	var coded *exitError
-	if known := cloudError(strangersHint(err, u.file)); errors.As(known, &coded) {
-		return known
-	}
-	return &exitError{code: exitPartial, err: err, hint: u.afterFailure(err)}
-}
-
-// unknownField is the error text of an agent that receives a field of a later version.
-const unknownField = "json: unknown field"
-
-// afterFailure returns the hint after a partial failure. Retrying does not help if a machine
-// rejects its configuration.
-func (u *upRun) afterFailure(err error) string {
-	var refusal *agent.StatusError
-	switch {
-	case errors.As(err, &refusal) && strings.Contains(refusal.Message, unknownField):
-		if u.program.fromBuckets() {
-			return fmt.Sprintf("the machine runs an earlier version of skyserve; 'skyserve up %s' replaces it", u.file)
-		}
-		return fmt.Sprintf("the machine runs an earlier version of skyserve; upload this version for Linux to a URL that machines can reach, then: skyserve up %s --program URL", u.file)
-	case errors.Is(err, identity.ErrPin):
-		return fmt.Sprintf("find out who changed that machine or impersonates it, then: skyserve up %s --replace ID", u.file)
-	}
-	if u.clouds.localService != nil || u.filter != nil {
-		return fmt.Sprintf("see 'skyserve status %s' and 'skyserve logs %s', then retry", u.spec.Name, u.spec.Name)
-	}
-	hint := fmt.Sprintf("the machines that were launched are running and billed; 'skyserve up %s' retries, 'skyserve down %s' deletes them", u.file, u.spec.Name)
-	if u.changes == nil {
-		return hint
-	}
-	if !u.launchesBegun.Load() && !slices.ContainsFunc(u.changes.Observed, func(o provision.Object) bool { return o.Offering != nil && o.TerminatedReason == "" }) {
-		return fmt.Sprintf("no machine was launched; 'skyserve up %s' retries, 'skyserve down %s' deletes the rest", u.file, u.spec.Name)
-	}
-	if rest := u.delivered.remainder(u.spec, u.file, u.changes.Desired); rest != "" {
-		hint += "\n" + rest
-	}
-	return hint
-}
-
-// cloudError adds the exit code and hint to an error about credentials or ownership.
-func cloudError(err error) error {
-	var credentials *provision.CredentialsError
-	var owned *provision.OwnedError
-	switch {
-	case errors.As(err, &credentials):
-		return &exitError{code: exitCredentials, err: withoutRepeats(err), hint: credentials.Hint}
-	case errors.As(err, &owned):
-		return failed(err, "choose another name, or become an operator of the service with 'skyserve connect'")
-	}
-	return err
-}
-
-// withoutRepeats returns an error whose text omits the lines that repeat the end of an earlier one: every region
-// of a cloud fails for the same missing credentials.
-func withoutRepeats(err error) error {
-	var lines []string
-	for line := range strings.SplitSeq(err.Error(), "\n") {
-		if !slices.ContainsFunc(lines, func(earlier string) bool { return strings.HasSuffix(earlier, line) }) {
-			lines = append(lines, line)
-		}
-	}
-	return &shortenedError{error: err, text: strings.Join(lines, "\n")}
-}
-
-// shortenedError is an error with another text.
-type shortenedError struct {
-	error
-	text string
-}
-
-func (e *shortenedError) Error() string { return e.text }
-func (e *shortenedError) Unwrap() error { return e.error }
-
 // errDeclined is returned when the user declines the confirmation.
 var errDeclined = errors.New("cancelled; nothing was changed")
 
 // confirmBilled prompts for confirmation if the plan changes the bill. Without a terminal
 // it requires --yes.
-func confirmBilled(in io.Reader, errOut io.Writer, p *deploy.Plan, yes bool) error {
+func confirmBilled(in io.Reader, errOut io.Writer, p *deploy.MachinePlan, yes bool) error {
 	if yes || !p.ChangesBilling() {
 		return nil
 	}

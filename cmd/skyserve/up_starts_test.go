@@ -163,7 +163,7 @@ func TestFailedReplicasEndUp(t *testing.T) {
 		{"and a timeout", errors.Join(failure("us-0"), errors.New("waiting for us-1: not ready within 30m0s")), exitPartial, []string{"us-0 failed"}},
 	} {
 		var out bytes.Buffer
-		u := &upRun{up: &up{upOptions: &upOptions{file: "chat.yaml"}, errOut: &out}, spec: &service.Spec{Name: "chat"}, changes: &deploy.Plan{}}
+		u := &upRun{up: &up{upOptions: &upOptions{file: "chat.yaml"}, errOut: &out}, spec: &service.Spec{Name: "chat"}, changes: &deploy.MachinePlan{}}
 		for _, id := range []string{"us-0", "us-1"} {
 			u.changes.Desired = append(u.changes.Desired, provision.Desired{ID: id, Kind: provision.KindReplica})
 		}

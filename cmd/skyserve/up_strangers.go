@@ -24,7 +24,7 @@ func (u *upRun) admitBalancers(ctx context.Context, have []provision.Object, rep
 	var known []provision.Object
 	u.strangers, known = u.operator.examine(ctx, u.spec.Name, u.enrolments, have)
 	if !u.dryRun {
-		if err := errors.Join(u.enrolments.Adopt(known), u.enrolments.Store()); err != nil {
+		if err := errors.Join(u.enrolments.RecordKnown(known), u.enrolments.Store()); err != nil {
 			return err
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"skyserve/internal/agent"
 	"skyserve/internal/controller/deploy"
 	"skyserve/provision"
 	"skyserve/provision/cloud"
@@ -28,15 +29,15 @@ func isUpdate(c provision.Change) bool {
 
 // updateBalancers replaces the machines of balancers, one at a time, where several run a controller: the next one only once
 // this one is ready and the store is replicated, so that a majority of its members always has the data. If one does not
-// become ready, its earlier version is launched again, and the others keep theirs. Everything that is not removed is
-// changed before. It returns what remains to be done.
-func (u *upRun) updateBalancers(ctx context.Context) (remaining *deploy.Plan, err error) {
+// become ready, its earlier version is launched again, and the others keep theirs. Other machines are launched before;
+// replicas are replaced after, so that a version whose balancers fail does not reach them. It returns what remains to be done.
+func (u *upRun) updateBalancers(ctx context.Context) (remaining *deploy.MachinePlan, err error) {
 	var updates, first, last provision.Changes
 	for _, c := range u.changes.Changes {
 		switch {
 		case isUpdate(c):
 			updates = append(updates, c)
-		case c.Action == provision.ActionTerminate:
+		case c.Action == provision.ActionTerminate, c.Kind() == provision.KindReplica && c.Action != provision.ActionLaunch:
 			last = append(last, c)
 		default:
 			first = append(first, c)
@@ -51,6 +52,7 @@ func (u *upRun) updateBalancers(ctx context.Context) (remaining *deploy.Plan, er
 		if _, err := u.deployer.Up(ctx, &plan, u.progress); err != nil {
 			return nil, err
 		}
+		u.changes.Desired = plan.Desired // replicas are replaced by others
 		have, err := u.awaitAddresses(ctx, &plan)
 		if err == nil {
 			err = u.deployer.AdmitPeers(ctx, have, u.progress)
@@ -102,6 +104,11 @@ func (u *upRun) awaitUpdated(ctx context.Context, have []provision.Object, await
 		return err
 	}
 	h.Awaited, h.UntilDelivered = awaited, false
+	for _, o := range have {
+		if o.Kind == provision.KindReplica {
+			delete(deployments, o.ID) // it may run the earlier version
+		}
+	}
 	ready := min(limit, u.timeout)
 	readyCtx, cancel := context.WithTimeoutCause(ctx, ready, fmt.Errorf("not ready within %s", ready))
 	defer cancel()
@@ -111,6 +118,92 @@ func (u *upRun) awaitUpdated(ctx context.Context, have []provision.Object, await
 	storeCtx, cancelStore := context.WithTimeoutCause(ctx, limit, fmt.Errorf("not replicated within %s", limit))
 	defer cancelStore()
 	return h.AwaitStore(storeCtx, u.controllers)
+}
+
+// awaitReplaced delivers the configuration of a replica or a balancer that replaces another one, and waits until it serves:
+// others are replaced only then. updateBalancers waits for the balancers of a service with several controllers itself.
+func (u *upRun) awaitReplaced(ctx context.Context, o provision.Object) error {
+	here := cloud.RunsOnThisComputer(o.Region)
+	if o.Kind != provision.KindReplica && (o.Kind != provision.KindBalancer || len(u.controllers) >= cloud.ControlNodes) {
+		return nil
+	}
+	u.replacing.Lock() // replicas of several regions may be replaced at the same time
+	defer u.replacing.Unlock()
+	ctx, cancel := context.WithTimeoutCause(ctx, u.timeout, fmt.Errorf("not ready within %s", u.timeout))
+	defer cancel()
+	await := u.awaitReplacedInCloud
+	switch {
+	case here:
+		await = u.awaitReplacedHere
+	case o.Kind == provision.KindBalancer:
+		await = u.awaitBalancerInCloud
+	}
+	err := await(ctx, o)
+	if err == nil {
+		u.printLine("ready %s (replacement)", o.ID)
+	}
+	return err
+}
+
+// awaitReplacedHere is awaitReplaced for a machine on this computer.
+func (u *upRun) awaitReplacedHere(ctx context.Context, o provision.Object) error {
+	have := slices.Clone(u.changes.Observed)
+	i := slices.IndexFunc(have, func(other provision.Object) bool { return other.ID == o.ID })
+	moved := i < 0 || have[i].Address != o.Address
+	have = append(slices.DeleteFunc(have, hasID(o.ID)), o)
+	h, deployments, err := u.delivery(have)
+	if err != nil {
+		return err
+	}
+	h.Awaited, h.UntilDelivered = hasID(o.ID), false
+	err = h.Deliver(ctx, map[string]agent.Deployment{o.ID: deployments[o.ID]})
+	if err == nil && o.Kind == provision.KindReplica && !moved { // balancers do not know another address yet
+		h.ResumeAndWait(ctx, o)
+	}
+	return err
+}
+
+// awaitReplacedInCloud is awaitReplaced for a replica in a cloud.
+func (u *upRun) awaitReplacedInCloud(ctx context.Context, o provision.Object) error {
+	have, err := u.deployer.AwaitAddress(ctx, o)
+	if err != nil {
+		return err
+	}
+	h, deployments, err := u.delivery(have)
+	if err != nil {
+		return err
+	}
+	h.Awaited, h.UntilDelivered = hasID(o.ID), false
+	if err := h.DeliverReplacement(ctx, o, deployments); err != nil {
+		return &replacementError{err}
+	}
+	return nil
+}
+
+// replacementError is why the replacement of a replica or a balancer in a cloud does not serve.
+type replacementError struct{ error }
+
+func (e *replacementError) Unwrap() error { return e.error }
+
+// replicaError prints the failed replicas of an error and returns what the command returns for it; nil if none failed.
+func (u *upRun) replicaError(err error) error {
+	if is := new(replacementError); !errors.As(err, &is) {
+		return u.failedReplicasError(err)
+	}
+	if replicas := deploy.FailedReplicas(err); len(replicas) > 0 {
+		u.printFailedReplicas(replicas)
+	}
+	return failed(err, fmt.Sprintf("the machines that were not replaced run the earlier version; run 'skyserve up %s' again with a version that becomes ready", u.file))
+}
+
+// drain drains a machine before it is terminated.
+func (u *upRun) drain(ctx context.Context, o provision.Object) {
+	machines, err := u.places.List(ctx, u.spec.Name) // this run may have replaced balancers
+	if err != nil {
+		machines = u.changes.Observed
+	}
+	h := deploy.Delivery{Service: u.spec.Name, Party: u.operator.party, Machines: machines}
+	h.Drain(ctx, o)
 }
 
 // rollBack launches the earlier version of a balancer whose new one failed. It always returns an error.
@@ -128,7 +221,7 @@ func (u *upRun) rollBack(ctx context.Context, c provision.Change, failure error,
 	if err != nil {
 		return errors.Join(failure, fmt.Errorf("returning %s to the earlier version: %w", c.ID(), err))
 	}
-	return failed(fmt.Errorf("%w; it runs the earlier version again, as the other balancers do that were not updated yet", failure),
+	return failed(fmt.Errorf("%w; it is back on the earlier version; the balancers that were not updated yet still run it", failure),
 		fmt.Sprintf("skyserve logs %s; then run 'skyserve up' again with a version that works", u.spec.Name))
 }
 
@@ -137,7 +230,7 @@ func (u *upRun) toEarlier(ctx context.Context, c provision.Change) (back provisi
 	back = provision.Change{Action: provision.ActionLaunch, Desired: c.Desired, Reason: "returns to the earlier version"}
 	if cloud.UsesClouds(u.spec) {
 		earlier := newDeployer(u.spec, u.operator.owner, u.places, u.earlierProgram)
-		earlier.ZoneID, earlier.HealthChecks = u.hostedZone.ID, u.hostedZone.HealthChecks
+		earlier.ZoneID, earlier.HealthChecks, earlier.FederatedAccount = u.hostedZone.ID, u.hostedZone.HealthChecks, u.federation.Account
 		plan, err := earlier.Plan(ctx)
 		if err != nil {
 			return back, err

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -42,9 +41,8 @@ func newUsageCmd() *cobra.Command {
 		Long: fmt.Sprintf(`Show the usage of API keys by key, model and region: requests, prompt tokens, cached
 prompt tokens and output tokens, and their cost if the model has a price; and the remaining
 daily and monthly quotas and budgets. Keys, and users who sign in with a token, are shown
-by name. Quotas apply to all
-regions together. Days and months are in UTC. The current month and the %d months before it
-are kept.`, telemetry.UsageMonths),
+by name. Quotas apply to all regions together. Days and months are in UTC. The current
+month and the %d months before it are kept.`, telemetry.UsageMonths),
 		Example: `  skyserve usage
   skyserve usage chat --since today --by tenant
   skyserve usage --since 2026-10 --by key,model
@@ -91,10 +89,7 @@ func runUsage(ctx context.Context, o *usageOptions, out io.Writer) error {
 	if !format.isTable() || format.noHeaders {
 		return format.write(out, u, usageTable(lines, o.by))
 	}
-	var page bytes.Buffer
-	u.writeTable(&page, format, lines, o.by)
-	_, err = out.Write(page.Bytes())
-	return err
+	return u.writeTable(out, format, lines, o.by)
 }
 
 func (o *usageOptions) checkOptions() error {
@@ -255,8 +250,11 @@ func (l *usageLine) setField(column, to string) { *l.field(column) = to }
 func formatCount(n int64) string { return strconv.FormatInt(n, 10) }
 
 // writeTable prints the usage and the quotas as tables.
-func (u *usageReport) writeTable(w io.Writer, format outputFormat, lines []usageLine, by []string) {
-	fmt.Fprintln(w, strings.TrimSpace(u.Service+"  since "+u.Since+" (UTC)"))
+func (u *usageReport) writeTable(w io.Writer, format outputFormat, lines []usageLine, by []string) error {
+	head := strings.TrimSpace(u.Service + "  since " + u.Since + " (UTC)")
+	if _, err := fmt.Fprintln(w, head); err != nil {
+		return err
+	}
 	if !u.Complete {
 		printMessage(w, labelIncomplete, "the store is unreachable; showing the usage recorded by one balancer")
 	}
@@ -264,25 +262,37 @@ func (u *usageReport) writeTable(w io.Writer, format outputFormat, lines []usage
 		fmt.Fprintln(w, "no usage recorded; requests are counted only with API keys")
 	} else {
 		fmt.Fprintln(w)
-		_ = format.write(w, u, usageTable(lines, by)) // w is a buffer
-	}
-	if len(u.Quotas)+len(u.Budgets) > 0 {
-		t := printable.NewTable(w)
-		t.Rowf("\nKEY\tTENANT\tQUOTA\tLIMIT\tUSED\tREMAINING\tRESETS")
-		for _, q := range u.Quotas {
-			t.Row(cmp.Or(q.Key, "-"), q.Tenant, q.What+" per "+q.Period, formatCount(q.Limit), formatCount(q.Used), formatCount(q.Remaining), q.ResetsAt.UTC().Format(time.DateOnly))
+		if err := format.write(w, u, usageTable(lines, by)); err != nil {
+			return err
 		}
-		for _, b := range u.Budgets {
-			t.Row(cmp.Or(b.Key, "-"), b.Tenant, "USD per "+b.Period, formatUSD(b.LimitUSD), formatUSD(b.UsedUSD), formatUSD(b.RemainingUSD), b.ResetsAt.UTC().Format(time.DateOnly))
-		}
-		_ = t.Flush() // w is a buffer
 	}
+	if len(u.Quotas)+len(u.Budgets) == 0 {
+		return nil
+	}
+	fmt.Fprintln(w)
+	return format.write(w, u, u.quotaTable())
+}
+
+// quotaTable returns the table of the quotas and budgets.
+func (u *usageReport) quotaTable() list {
+	t := list{titles: []string{"KEY", "TENANT", "QUOTA", "LIMIT", "USED", "REMAINING", "RESETS"}, fitting: printable.Fitting{Optional: []string{"TENANT", "LIMIT"}, Whole: []string{"RESETS"}}}
+	add := func(key, tenant, what string, resets time.Time, figures ...string) {
+		cells := slices.Concat([]string{cmp.Or(key, "-"), tenant, what}, figures, []string{resets.UTC().Format(time.DateOnly)})
+		t.rows = append(t.rows, listRow{cells: cells})
+	}
+	for _, q := range u.Quotas {
+		add(q.Key, q.Tenant, q.Unit+" per "+q.Period, q.ResetsAt, formatCount(q.Limit), formatCount(q.Used), formatCount(q.Remaining))
+	}
+	for _, b := range u.Budgets {
+		add(b.Key, b.Tenant, "USD per "+b.Period, b.ResetsAt, formatUSD(b.LimitUSD), formatUSD(b.UsedUSD), formatUSD(b.RemainingUSD))
+	}
+	return t
 }
 
 // usageTable returns the table of grouped usage, with its sum.
 func usageTable(lines []usageLine, by []string) list {
 	priced := slices.ContainsFunc(lines, func(l usageLine) bool { return l.PricedRequests > 0 })
-	t := list{titles: append(upperAll(by), "REQUESTS", "PROMPT", "CACHED", "OUTPUT"), wide: []string{"CACHED %", "TOKENS"}}
+	t := list{titles: append(upperAll(by), "REQUESTS", "PROMPT", "CACHED", "OUTPUT"), wide: []string{"CACHED %", "TOKENS"}, fitting: printable.Fitting{Optional: []string{"CACHED"}, Readable: map[string]int{"KEY": 9, "TENANT": 9, "MODEL": 9, "REGION": 9}}}
 	if priced {
 		t.titles = append(t.titles, "COST (USD)")
 	}

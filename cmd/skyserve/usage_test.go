@@ -31,7 +31,7 @@ const (
 		{"key":"acme","tenant":"acme","model":"m","region":"local/us","requests":3,"prompt_tokens":30,"cached_tokens":10,"output_tokens":3,"today":{"requests":1,"prompt_tokens":7,"cached_tokens":2,"output_tokens":1}},
 		{"key":"acme","tenant":"acme","model":"m","region":"local/eu","requests":2,"prompt_tokens":20,"cached_tokens":0,"output_tokens":2,"today":{"requests":0,"prompt_tokens":0,"cached_tokens":0,"output_tokens":0}},
 		{"key":"gone","tenant":"","model":"n","region":"local/us","requests":1,"prompt_tokens":5,"cached_tokens":0,"output_tokens":1,"today":{"requests":0,"prompt_tokens":0,"cached_tokens":0,"output_tokens":0}}],
-		"quotas":[{"key":"acme","tenant":"acme","what":"tokens","period":"month","limit":100,"used":55,"left":45,"resets_at":"2026-12-01T00:00:00Z"}]}`
+		"quotas":[{"key":"acme","tenant":"acme","unit":"tokens","period":"month","limit":100,"used":55,"left":45,"resets_at":"2026-12-01T00:00:00Z"}]}`
 	october = `{"at":"2026-11-21T10:00:00Z","month":"2026-10","complete":true,"usage":[
 		{"key":"acme","tenant":"acme","model":"m","region":"local/us","requests":100,"prompt_tokens":1000,"cached_tokens":0,"output_tokens":0,"today":null}],"quotas":[]}`
 	september = `{"at":"2026-11-21T10:00:00Z","month":"2026-09","complete":true,"usage":[],"quotas":[]}`

@@ -5,7 +5,9 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"slices"
+	"syscall"
 
 	"github.com/spf13/cobra"
 
@@ -119,6 +121,9 @@ func readValidated(stdin io.Reader, name *string) ([]byte, error) {
 func pathCause(err error) error {
 	var pe *os.PathError
 	if errors.As(err, &pe) {
+		if errors.Is(pe.Err, syscall.EISDIR) {
+			return errors.New("it is a directory; pass the path of a file in it, such as " + filepath.Join(pe.Path, "service.yaml"))
+		}
 		return pe.Err
 	}
 	return err

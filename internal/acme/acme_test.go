@@ -11,6 +11,7 @@ import (
 	"encoding/base64"
 	"encoding/pem"
 	"errors"
+	"flag"
 	"fmt"
 	"math/big"
 	"net"
@@ -32,7 +33,6 @@ import (
 )
 
 const (
-	testName   = "chat.example.com"
 	testSecret = "a token of the balancers"
 	timeout    = 30 * time.Second // of a machine that is busy with other tests
 )
@@ -94,10 +94,22 @@ func (z *zone) txt(name string) []string {
 	return nil
 }
 
+// TestMain lets more tests than processors run at once: they wait for authorities and other balancers.
+func TestMain(m *testing.M) {
+	if err := flag.Set("test.parallel", "8"); err != nil {
+		panic(err)
+	}
+	os.Exit(m.Run())
+}
+
+// worlds counts the worlds: certmagic has one list of names in progress for the whole process, so each has its own name.
+var worlds atomic.Int32
+
 // world contains a certificate authority, the hosted zone of the DNS name, and one address at which
 // balancers listen.
 type world struct {
 	*testing.T
+	name  string
 	ca    *testca.CA
 	names *testca.Names
 	zone  *zone
@@ -108,10 +120,10 @@ type world struct {
 
 func newWorld(t *testing.T, accounts map[string]string) *world {
 	t.Helper()
-	w := &world{T: t, zone: &zone{}}
+	w := &world{T: t, name: fmt.Sprintf("chat%d.example.com", worlds.Add(1)), zone: &zone{}}
 	w.plain, w.tls = listen(t), listen(t)
 	w.names = testca.Serve(t, "example.com", w.zone.txt)
-	w.names.Set(testName, "127.0.0.1")
+	w.names.Set(w.name, "127.0.0.1")
 	w.ca = testca.Start(t, testca.Options{
 		HTTPPort: w.plain.Addr().(*net.TCPAddr).Port, TLSPort: w.tls.Addr().(*net.TCPAddr).Port, Resolver: w.names.Addr, Accounts: accounts,
 	})
@@ -134,7 +146,7 @@ func (w *world) options(challenge string) Options {
 	roots := x509.NewCertPool()
 	roots.AppendCertsFromPEM(w.ca.Root)
 	o := Options{
-		Name: testName, Email: "ops@example.com", Directory: w.ca.URL, Roots: roots, Challenge: challenge,
+		Name: w.name, Email: "ops@example.com", Directory: w.ca.URL, Roots: roots, Challenge: challenge,
 		ListenTLS: w.tls.Addr().String(), ListenHTTP: w.plain.Addr().String(), Dir: w.TempDir(), ID: "lb-us-0",
 	}
 	if challenge == service.ChallengeDNS {
@@ -210,14 +222,14 @@ func (w *world) serve() {
 func (w *world) certificate(m *Manager) *x509.Certificate {
 	w.Helper()
 	var pair tls.Certificate
-	within(w.T, "a certificate of "+testName, func() error {
+	within(w.T, "a certificate of "+w.name, func() error {
 		var err error
 		if pair, err = tls.LoadX509KeyPair(m.File(), m.File()); err != nil {
 			err = fmt.Errorf("%w; LastFailure is %q", err, m.LastFailure())
 		}
 		return err
 	})
-	if err := pair.Leaf.VerifyHostname(testName); err != nil {
+	if err := pair.Leaf.VerifyHostname(w.name); err != nil {
 		w.Error(err)
 	}
 	if len(pair.Certificate) < 2 {
@@ -234,6 +246,7 @@ func TestEachChallengeObtainsCertificate(t *testing.T) {
 	testkit.Slow(t)
 	for _, challenge := range []string{service.ChallengeTLSALPN, service.ChallengeHTTP, service.ChallengeDNS} {
 		t.Run(challenge, func(t *testing.T) {
+			t.Parallel()
 			w := newWorld(t, nil)
 			m, _ := w.run(w.options(challenge))
 			w.certificate(m)
@@ -243,11 +256,11 @@ func TestEachChallengeObtainsCertificate(t *testing.T) {
 			if challenge != service.ChallengeDNS {
 				return
 			}
-			if len(w.zone.wrote) != 1 || w.zone.wrote[0] != "_acme-challenge."+testName {
+			if len(w.zone.wrote) != 1 || w.zone.wrote[0] != "_acme-challenge."+w.name {
 				t.Errorf("wrote %q", w.zone.wrote)
 			}
 			within(t, "the DNS record is removed", func() error {
-				if values := w.zone.txt("_acme-challenge." + testName); values != nil {
+				if values := w.zone.txt("_acme-challenge." + w.name); values != nil {
 					return fmt.Errorf("its values are %q", values)
 				}
 				return nil
@@ -258,6 +271,7 @@ func TestEachChallengeObtainsCertificate(t *testing.T) {
 
 // The listener for challenges rejects all other requests.
 func TestChallengeListenerRejectsOtherRequests(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, nil)
 	m, _ := w.run(w.options(service.ChallengeHTTP))
 	w.certificate(m) // so that no order is in progress when the test ends
@@ -277,6 +291,7 @@ func TestChallengeListenerRejectsOtherRequests(t *testing.T) {
 // while the store is unavailable.
 func TestBalancersShareCertificate(t *testing.T) {
 	testkit.Slow(t)
+	t.Parallel()
 	w := newWorld(t, nil)
 	connect, endStore := shared(t, t.TempDir())
 	managers := map[string]*Manager{}
@@ -311,7 +326,7 @@ func TestBalancersShareCertificate(t *testing.T) {
 		t.Error("without the store there is another certificate")
 	}
 	within(t, "the unavailable store is reported", func() error {
-		if p := again.WaitingReason(); !strings.Contains(p, "reading the certificate of chat.example.com") {
+		if p := again.WaitingReason(); !strings.Contains(p, "reading the certificate of "+w.name) {
 			return fmt.Errorf("the reason is %q", p)
 		}
 		return nil
@@ -321,6 +336,7 @@ func TestBalancersShareCertificate(t *testing.T) {
 // A new, empty store does not cause another order: a balancer stores its own certificate in it.
 func TestNewStoreIsSeededFromFile(t *testing.T) {
 	testkit.Slow(t)
+	t.Parallel()
 	w := newWorld(t, nil)
 	o := w.options(service.ChallengeTLSALPN)
 	connect, _ := shared(t, t.TempDir())
@@ -343,6 +359,7 @@ func TestNewStoreIsSeededFromFile(t *testing.T) {
 // A certificate that expires soon is renewed, and the other balancers install the new one.
 func TestExpiringCertificateIsRenewed(t *testing.T) {
 	testkit.Slow(t)
+	t.Parallel()
 	w := newWorld(t, nil)
 	connect, _ := shared(t, t.TempDir())
 	o := w.options(service.ChallengeTLSALPN)
@@ -380,6 +397,7 @@ func TestExpiringCertificateIsRenewed(t *testing.T) {
 
 // The rejection of an authority is reported with its message. The order is retried after a backoff.
 func TestRejectedOrderIsReported(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, nil)
 	w.ca.Refuse(true)
 	o := w.options(service.ChallengeTLSALPN)
@@ -404,6 +422,7 @@ func TestRejectedOrderIsReported(t *testing.T) {
 
 // A denied write of the DNS record is reported.
 func TestDeniedRecordIsReported(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, nil)
 	w.zone.err = errors.New("route53:ChangeResourceRecordSets is not allowed")
 	m, _ := w.run(w.options(service.ChallengeDNS))
@@ -417,6 +436,7 @@ func TestDeniedRecordIsReported(t *testing.T) {
 
 // An authority that requires an external account receives its binding.
 func TestExternalAccountBinding(t *testing.T) {
+	t.Parallel()
 	mac := base64.RawURLEncoding.EncodeToString([]byte("a key that is long enough for HMAC"))
 	w := newWorld(t, map[string]string{"kid-1": mac})
 	o := w.options(service.ChallengeTLSALPN)
@@ -437,7 +457,10 @@ func TestExternalAccountBinding(t *testing.T) {
 // issued a certificate.
 func TestAuthorityIsChanged(t *testing.T) {
 	testkit.Slow(t)
+	t.Parallel()
 	w, later := newWorld(t, nil), newWorld(t, nil)
+	later.name = w.name
+	later.names.Set(w.name, "127.0.0.1")
 	o := w.options(service.ChallengeTLSALPN)
 	m, end := w.run(o)
 	first := w.certificate(m)
@@ -469,14 +492,14 @@ func TestAuthorityIsChanged(t *testing.T) {
 // The certificate that was issued last is used, even if it expires before the one that it replaces:
 // authorities shorten lifetimes, and require an early renewal of certificates that they revoke.
 func TestNewestCertificateIsInstalled(t *testing.T) {
-	const day = 24 * time.Hour
+	const name, day = "chat.example.com", 24 * time.Hour
 	now := time.Now().Truncate(time.Second)
 	pair := func(issued, life time.Duration) (cert, key []byte) {
 		private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 		if err != nil {
 			t.Fatal(err)
 		}
-		form := &x509.Certificate{SerialNumber: big.NewInt(1), DNSNames: []string{testName}, NotBefore: now.Add(issued), NotAfter: now.Add(issued + life)}
+		form := &x509.Certificate{SerialNumber: big.NewInt(1), DNSNames: []string{name}, NotBefore: now.Add(issued), NotAfter: now.Add(issued + life)}
 		der, err := x509.CreateCertificate(rand.Reader, form, form, private.Public(), private)
 		if err != nil {
 			t.Fatal(err)
@@ -497,7 +520,7 @@ func TestNewestCertificateIsInstalled(t *testing.T) {
 		{"an earlier one, of a store that was restored", [2]time.Duration{-day, 90 * day}, [2]time.Duration{-60 * day, 90 * day}, false},
 		{"an earlier one that ends after", [2]time.Duration{-day, 45 * day}, [2]time.Duration{-10 * day, 90 * day}, false},
 	} {
-		m, err := New(Options{Name: testName, Directory: "https://ca.example.com/directory", Challenge: service.ChallengeTLSALPN, Dir: t.TempDir()})
+		m, err := New(Options{Name: name, Directory: "https://ca.example.com/directory", Challenge: service.ChallengeTLSALPN, Dir: t.TempDir()})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -30,6 +30,7 @@ func storageOf(t *testing.T, s *store.Store, secret string) *storage {
 // so the test runs only one history of a few hundred steps.
 func TestStorageBehavesLikeMap(t *testing.T) {
 	testkit.Slow(t)
+	t.Parallel()
 	connect, _ := shared(t, t.TempDir())
 	st, ctx := storageOf(t, connect("a"), testSecret), t.Context()
 	keys := []string{"a", "a/b.crt", "a/b/c", "a/b/d@x.org/e", "ab", "*.x/y z", "users/ä"}
@@ -88,6 +89,7 @@ func lookLikeTwin(t *testing.T, st *storage, twin map[string]string, key string,
 
 // The key of a certificate cannot be read or replaced in the store without the secret.
 func TestStoredValuesAreEncrypted(t *testing.T) {
+	t.Parallel()
 	connect, _ := shared(t, t.TempDir())
 	s := connect("a")
 	ctx := t.Context()
@@ -120,6 +122,7 @@ func TestStoredValuesAreEncrypted(t *testing.T) {
 
 // A lock has one holder. Another process acquires it when it is released or its holder has failed.
 func TestLockHasOneHolder(t *testing.T) {
+	t.Parallel()
 	connect, _ := shared(t, t.TempDir())
 	a, b := storageOf(t, connect("a"), testSecret), storageOf(t, connect("b"), testSecret)
 	const name = "issue_cert_chat.example.com"

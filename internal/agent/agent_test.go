@@ -318,7 +318,7 @@ func TestProxyServesOnlyBalancers(t *testing.T) {
 	defer engine.Close()
 	w := newTestService(t)
 	m, o := w.boot(t.TempDir(), &fakeRunner{}), w.operator()
-	at := freePort(t)
+	at := testkit.FreeAddr()
 	d := sampleDeployment("1")
 	d.Proxy = &Proxy{Listen: at, Upstream: engine.URL}
 	if _, err := o.Ensure(t.Context(), m.Target, d); err != nil {

@@ -44,6 +44,9 @@ type Client struct {
 	Dial func(ctx context.Context, addr, fingerprint string) (net.Conn, error)
 	// Now is the clock; nil = time.Now.
 	Now func() time.Time
+	// Kept are connections for reading statuses; nil = each request has a connection of its own. A client with
+	// Dial does not use them.
+	Kept *Connections
 
 	key string // fingerprint of the key of the machine that is being enrolled; otherwise empty
 }
@@ -188,7 +191,13 @@ func (o *Client) Revoke(ctx context.Context, m Target) error {
 // Status reads a machine's status; it returns identity.ErrUntrusted if the machine is not enrolled.
 func (o *Client) Status(ctx context.Context, m Target) (Status, error) {
 	var s Status
-	body, err := o.do(ctx, m, o.Party.To(m.Name), http.MethodGet, pathStatus, nil)
+	var body []byte
+	var err error
+	if o.Kept != nil && o.Dial == nil {
+		body, err = o.send(ctx, m, o.Kept.transport(o, m), http.MethodGet, pathStatus, nil)
+	} else {
+		body, err = o.do(ctx, m, o.Party.To(m.Name), http.MethodGet, pathStatus, nil)
+	}
 	if err == nil {
 		err = json.Unmarshal(body, &s)
 	}
@@ -251,14 +260,26 @@ func (o *Client) do(ctx context.Context, m Target, config *tls.Config, method, p
 	return o.exchange(ctx, m, config, method, path, body, requestTimeout)
 }
 
-// exchange performs a request on its own connection: requests are rare, and certificates change.
-// timeout is the timeout for the response header; 0 = limited by ctx.
+// exchange performs a request on its own connection: requests other than for the status are rare, and certificates
+// change. timeout is the timeout for the response header; 0 = limited by ctx.
 func (o *Client) exchange(ctx context.Context, m Target, config *tls.Config, method, path string, body []byte, timeout time.Duration) ([]byte, error) {
-	transport := &http.Transport{
-		DialContext:     func(ctx context.Context, _, addr string) (net.Conn, error) { return o.dial(ctx, addr) },
-		TLSClientConfig: config, TLSHandshakeTimeout: dialTimeout, ResponseHeaderTimeout: timeout, DisableKeepAlives: true,
-	}
+	transport := o.newTransport(config, timeout)
+	transport.DisableKeepAlives = true
 	defer transport.CloseIdleConnections()
+	return o.send(ctx, m, transport, method, path, body)
+}
+
+// newTransport returns a transport for requests to one machine. timeout is the timeout for the response header; 0 =
+// none.
+func (o *Client) newTransport(config *tls.Config, timeout time.Duration) *http.Transport {
+	return &http.Transport{
+		DialContext:     func(ctx context.Context, _, addr string) (net.Conn, error) { return o.dial(ctx, addr) },
+		TLSClientConfig: config, TLSHandshakeTimeout: dialTimeout, ResponseHeaderTimeout: timeout,
+	}
+}
+
+// send performs a request over a transport.
+func (o *Client) send(ctx context.Context, m Target, transport *http.Transport, method, path string, body []byte) ([]byte, error) {
 	req, err := http.NewRequestWithContext(ctx, method, "https://"+m.Address+path, bytes.NewReader(body))
 	if err != nil {
 		return nil, err

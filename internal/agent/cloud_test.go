@@ -152,9 +152,9 @@ func TestDeploymentValidation(t *testing.T) {
 		{"variable with a newline", "units[0].env.A", with(func(u *Unit) { u.Secrets = map[string]string{"A": "hunter2\nB=2"} })},
 		{"invalid variable name", "units[0].env", with(func(u *Unit) { u.Env = map[string]string{"A=B": "1"} })},
 		{"readiness URL of another machine", "units[0].ready", with(func(u *Unit) { u.ReadinessURL = "http://10.0.0.1/" })},
-		{"proxy to another machine", "front.to", Deployment{Proxy: &Proxy{Listen: ":1", Upstream: "http://10.0.0.1"}}},
-		{"connections to another machine", "front.connect[1]", Deployment{Proxy: &Proxy{Listen: ":1", Upstream: "http://127.0.0.1:1", ConnectTargets: []string{"127.0.0.1:5557", "10.0.0.1:5557"}}}},
-		{"invalid proxy address", "front.listen", Deployment{Proxy: &Proxy{Listen: "here", Upstream: "http://127.0.0.1:1"}}},
+		{"proxy to another machine", "proxy.to", Deployment{Proxy: &Proxy{Listen: ":1", Upstream: "http://10.0.0.1"}}},
+		{"connections to another machine", "proxy.connect[1]", Deployment{Proxy: &Proxy{Listen: ":1", Upstream: "http://127.0.0.1:1", ConnectTargets: []string{"127.0.0.1:5557", "10.0.0.1:5557"}}}},
+		{"invalid proxy address", "proxy.listen", Deployment{Proxy: &Proxy{Listen: "here", Upstream: "http://127.0.0.1:1"}}},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

@@ -26,8 +26,8 @@ type Deployment struct {
 	// Units are started in their order.
 	Units []Unit `json:"units"`
 	// Proxy is the proxy through which balancers use an engine on loopback; nil = none. Its JSON key is its former
-	// name, as are means, fixed, gone_at and advised_at below: an agent of the previous version rejects unknown
-	// keys.
+	// name, as are means and fixed below: an agent of the previous version rejects unknown keys, so a new name could
+	// be sent only once all agents know it.
 	Proxy *Proxy `json:"front,omitempty"`
 	// Cloud lets the controller call the cloud's API through this machine; nil = it cannot.
 	Cloud *CloudAccess `json:"cloud,omitempty"`
@@ -133,12 +133,11 @@ type Status struct {
 	Issuer string `json:"issuer,omitempty"`
 	// Revoked is the number of its revocation list; 0 = none.
 	Revoked int64 `json:"revoked,omitempty"`
-	// InterruptionAt is when the cloud will have interrupted the machine, if announced. Its JSON key, and that of
-	// RebalanceAt, are former names: a controller of the previous version reads only those.
-	InterruptionAt time.Time `json:"gone_at,omitzero"`
+	// InterruptionAt is when the cloud will have interrupted the machine, if announced.
+	InterruptionAt time.Time `json:"interruption_at,omitzero"`
 	// RebalanceAt is the time of the cloud's rebalance recommendation: an interruption is likely, but
 	// the machine keeps serving.
-	RebalanceAt time.Time `json:"advised_at,omitzero"`
+	RebalanceAt time.Time `json:"rebalance_at,omitzero"`
 	// GPUError is the first fatal error of a GPU since the machine's boot; empty = none. GPUs is the number
 	// of GPUs that the driver sees; nil = unknown.
 	GPUError string `json:"gpu_error,omitempty"`
@@ -147,6 +146,41 @@ type Status struct {
 	GPUStats []telemetry.GPUFigures `json:"gpu_figures,omitempty"`
 	// Version is the version of a replica's engine; empty = it does not report it, or is not ready.
 	Version string `json:"version,omitempty"`
+}
+
+// formerTimes are times of a Status under their former keys.
+type formerTimes struct {
+	OldInterruptionAt time.Time `json:"gone_at,omitzero"`
+	OldRebalanceAt    time.Time `json:"advised_at,omitzero"`
+}
+
+// MarshalJSON adds the former keys of the times, which controllers of the previous version read.
+func (s Status) MarshalJSON() ([]byte, error) {
+	type plain Status
+	return json.Marshal(struct {
+		plain
+		formerTimes
+	}{plain(s), formerTimes{s.InterruptionAt, s.RebalanceAt}})
+}
+
+// UnmarshalJSON also reads the former keys of the times, which agents of the previous version send.
+func (s *Status) UnmarshalJSON(data []byte) error {
+	type plain Status
+	var read struct {
+		plain
+		formerTimes
+	}
+	if err := json.Unmarshal(data, &read); err != nil {
+		return err
+	}
+	*s = Status(read.plain)
+	if s.InterruptionAt.IsZero() {
+		s.InterruptionAt = read.OldInterruptionAt
+	}
+	if s.RebalanceAt.IsZero() {
+		s.RebalanceAt = read.OldRebalanceAt
+	}
+	return nil
 }
 
 // UnitStatus is the status of a unit.
@@ -176,14 +210,14 @@ func (d Deployment) Check() error {
 	}
 	if f := d.Proxy; f != nil {
 		if _, _, err := net.SplitHostPort(f.Listen); err != nil {
-			return fmt.Errorf("invalid deployment: front.listen must be HOST:PORT, got %q", f.Listen)
+			return fmt.Errorf("invalid deployment: proxy.listen must be HOST:PORT, got %q", f.Listen)
 		}
 		if !onLoopback(f.Upstream) {
-			return fmt.Errorf("invalid deployment: front.to must be an http URL on loopback, got %q", f.Upstream)
+			return fmt.Errorf("invalid deployment: proxy.to must be an http URL on loopback, got %q", f.Upstream)
 		}
 		for i, address := range f.ConnectTargets {
 			if !onLoopback("http://" + address) {
-				return fmt.Errorf("invalid deployment: front.connect[%d] must be an address on loopback, got %q", i, address)
+				return fmt.Errorf("invalid deployment: proxy.connect[%d] must be an address on loopback, got %q", i, address)
 			}
 		}
 	}

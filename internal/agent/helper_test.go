@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"maps"
-	"net"
 	"net/http"
 	"os"
 	"slices"
@@ -218,15 +217,4 @@ func unitMain() {
 	if !errors.Is(err, http.ErrServerClosed) {
 		os.Exit(1)
 	}
-}
-
-// freePort returns an address that nothing listens on.
-func freePort(t *testing.T) string {
-	t.Helper()
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer ln.Close()
-	return ln.Addr().String()
 }

@@ -88,7 +88,7 @@ func (a *Agent) recordInterruption(at time.Time) {
 	a.interruptionAt = at
 	a.stopTimer()
 	a.drainTimer = time.AfterFunc(time.Until(at.Add(-drainBefore)), func() { a.drain(reasonInterrupted) })
-	a.log.Warn("interruption of this machine announced by its cloud", "gone_at", at)
+	a.log.Warn("interruption of this machine announced by its cloud", "interruption_at", at)
 	if err := identity.WriteFile(a.path(fileInterruptionAt), []byte(at.Format(time.RFC3339))); err != nil {
 		a.log.Warn("storing the interruption notice failed", "err", err)
 	}

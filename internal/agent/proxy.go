@@ -77,10 +77,11 @@ func (a *Agent) newProxy(config Proxy) (*engineProxy, error) {
 	f := &engineProxy{config: config}
 	f.ctx, f.cancel = context.WithCancel(context.Background())
 	f.reverseProxy = &httputil.ReverseProxy{
-		Rewrite:       func(r *httputil.ProxyRequest) { r.SetURL(to) },
-		FlushInterval: -1, // forward each token immediately
-		Transport:     &http.Transport{MaxIdleConnsPerHost: 1024, DisableCompression: true},
-		ErrorLog:      slog.NewLogLogger(a.log.Handler(), slog.LevelDebug),
+		// Without FlushInterval, it forwards each event of an event stream, and each part of a response without a length,
+		// immediately, and other responses, such as pages of metrics, in one piece.
+		Rewrite:   func(r *httputil.ProxyRequest) { r.SetURL(to) },
+		Transport: &http.Transport{MaxIdleConnsPerHost: 1024, DisableCompression: true},
+		ErrorLog:  slog.NewLogLogger(a.log.Handler(), slog.LevelDebug),
 	}
 	f.server = &http.Server{Handler: f, ReadHeaderTimeout: headerTimeout, IdleTimeout: proxyIdleTimeout, ErrorLog: f.reverseProxy.ErrorLog}
 	return f, nil

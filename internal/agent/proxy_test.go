@@ -90,7 +90,7 @@ func TestProxyConnectsToCacheEvents(t *testing.T) {
 	}()
 	w := newTestService(t)
 	m, o := w.boot(t.TempDir(), &fakeRunner{}), w.operator()
-	at := freePort(t)
+	at := testkit.FreeAddr()
 	d := sampleDeployment("1")
 	d.Proxy = &Proxy{Listen: at, Upstream: "http://127.0.0.1:1", ConnectTargets: []string{events.Addr().String()}}
 	if _, err := o.Ensure(t.Context(), m.Target, d); err != nil {

@@ -11,13 +11,14 @@ import (
 	"testing"
 
 	"skyserve/internal/identity"
+	"skyserve/internal/testkit"
 )
 
 // A relay connects to agents only; here to its own agent, the only one on its port.
 func TestRelayConnectsOnlyToAgents(t *testing.T) {
 	w := newTestService(t)
 	listen := func(role identity.Role, id string) func(*Options) {
-		addr := freePort(t)
+		addr := testkit.FreeAddr()
 		return func(o *Options) { o.Name.Role, o.Name.ID, o.Listen = role, id, addr }
 	}
 	balancer := w.boot(t.TempDir(), &fakeRunner{}, listen(identity.Balancer, "lb-us-0"))
@@ -48,7 +49,7 @@ func TestRelayConnectsOnlyToAgents(t *testing.T) {
 		by, to Target
 		status int
 	}{
-		"another port than agents'": {balancer.Target, Target{balancer.Name, freePort(t), nil}, http.StatusForbidden},
+		"another port than agents'": {balancer.Target, Target{balancer.Name, testkit.FreeAddr(), nil}, http.StatusForbidden},
 		"unreachable host":          {balancer.Target, Target{balancer.Name, net.JoinHostPort("127.0.0.1.invalid", port), nil}, http.StatusBadGateway},
 		"a replica's machine":       {replica.Target, replica.Target, http.StatusForbidden},
 	} {
@@ -108,7 +109,7 @@ func TestRelayVerifiesTarget(t *testing.T) {
 		"an operator":                    {listen(operator.Server(identity.Balancer)), "", http.StatusMisdirectedRequest},
 		"a server without TLS":           {plain.Listener.Addr().String(), "", http.StatusBadGateway},
 		"a server without TLS, by a key": {plain.Listener.Addr().String(), ours.agent.Fingerprint(), http.StatusBadGateway},
-		"closed port":                    {freePort(t), "", http.StatusBadGateway},
+		"closed port":                    {testkit.FreeAddr(), "", http.StatusBadGateway},
 	} {
 		t.Run(name, func(t *testing.T) {
 			conn, status, err := balancer.agent.dialVerified(t.Context(), tt.addr, tt.key)

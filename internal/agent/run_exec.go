@@ -10,6 +10,7 @@ import (
 	"maps"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"slices"
 	"sync"
@@ -135,6 +136,7 @@ func (j *process) runOnce(ctx context.Context, dir string, u Unit) error {
 		j.setState(nil, true, "")
 		return j.runInProcess(ctx, u.Args[1:], log, j.reload)
 	}
+	signal.Ignore(syscall.SIGHUP) // inherited: a reload must not end a program that does not handle the signal yet
 	cmd := exec.CommandContext(ctx, j.program, u.Args[1:]...)
 	cmd.Dir, cmd.Stdout, cmd.Stderr, cmd.WaitDelay = dir, log, log, stopGrace
 	cmd.Env = append(os.Environ(), u.environment()...)

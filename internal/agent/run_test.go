@@ -43,7 +43,7 @@ func TestExecRestartsPrograms(t *testing.T) {
 	}
 	e := &Exec{Dir: t.TempDir()}
 	defer e.Close()
-	at := freePort(t)
+	at := testkit.FreeAddr()
 	u := Unit{Name: "engine", Args: []string{self}, Env: map[string]string{envUnit: at, "RESPONSE": "env"}, Secrets: map[string]string{"RESPONSE": "hunter2"}}
 	start := func(u Unit) bool {
 		t.Helper()
@@ -101,6 +101,23 @@ func TestExecReportsExitReason(t *testing.T) {
 		state, err := e.Inspect(t.Context(), u, 1)
 		return err == nil && !state.Running && state.Reason == "exit status 7" && slices.Equal(state.Lines, []string{"out of memory"})
 	})
+}
+
+// A program that has just started and does not handle SIGHUP yet survives a reload.
+func TestExecReloadDoesNotEndStartingProgram(t *testing.T) {
+	e := &Exec{Dir: t.TempDir()}
+	defer e.Close()
+	u := Unit{Name: "balancer", Args: []string{"sh", "-c", "kill -HUP $$; echo survived; exec sleep 1000"}}
+	if _, err := e.Start(t.Context(), u, nil); err != nil {
+		t.Fatal(err)
+	}
+	testkit.Eventually(t, "the program has run", func() bool {
+		state, err := e.Inspect(t.Context(), u, 1)
+		return err == nil && (state.Restarts > 0 || slices.Equal(state.Lines, []string{"survived"}))
+	})
+	if state, err := e.Inspect(t.Context(), u, 1); err != nil || !state.Running || state.Restarts > 0 {
+		t.Errorf("after SIGHUP: %+v, %v", state, err)
+	}
 }
 
 // fakeHost emulates systemctl and docker: it records calls, and what is running.
@@ -406,7 +423,7 @@ func TestStatusReportsUnitProgress(t *testing.T) {
 	w, runner := newTestService(t), &fakeRunner{lines: map[string][]string{"engine": {"Loading weights took 3 s"}}}
 	m, o := w.boot(t.TempDir(), runner), w.operator()
 	ready := make(chan struct{})
-	at := freePort(t)
+	at := testkit.FreeAddr()
 	d := Deployment{Revision: "1", Units: []Unit{{Name: "engine", Args: []string{"x"}, ReadinessURL: "http://" + at + "/ready"}}}
 	if _, err := o.Ensure(t.Context(), m.Target, d); err != nil {
 		t.Fatal(err)

@@ -17,10 +17,10 @@ type Actuator interface {
 	Current() (CurrentState, error)
 	// Apply makes a change and returns the IDs of the launched replicas. It waits neither until
 	// they are ready nor until others have drained; it also completes unfinished earlier changes.
-	// Apply calls may() immediately before the first change. may returns an error when no change is
-	// allowed any more; Apply then returns that error without a change. ErrBusy means that the service
-	// cannot be changed now.
-	Apply(ctx context.Context, c CapacityChange, may func() error) (launched []string, err error)
+	// Apply calls checkLeadership immediately before the first change. When that returns an error, no
+	// change is allowed any more, and Apply returns the error without a change. ErrBusy means that the
+	// service cannot be changed now.
+	Apply(ctx context.Context, c CapacityChange, checkLeadership func() error) (launched []string, err error)
 }
 
 // OfferingSource is an optional interface of an Actuator, which returns the offerings of regions with

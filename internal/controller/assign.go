@@ -15,6 +15,8 @@ type AssignInput struct {
 	Replicas  []service.ControlledReplica
 	// RTT is the round trip between two regions, with keys such as "us-eu" (in either order).
 	RTT map[string]time.Duration
+	// Owners is the current assignment, by replica; nil = none.
+	Owners map[string]string
 }
 
 // BalancerHealth is a balancer with its health.
@@ -22,12 +24,14 @@ type BalancerHealth struct {
 	ID     string
 	Region service.Region
 	Alive  bool
+	// New means that it has never responded: it may still be booting.
+	New bool
 }
 
 // Assign returns the balancer of each replica, by ID; nil when no balancer is alive, in which case
-// nothing should change. A replica is assigned to its home balancer while that balancer is alive,
+// nothing should change. A replica is assigned to its primary balancer while that balancer is alive,
 // otherwise to the nearest live balancer (SkyLB section 4, failure recovery). The replica moves
-// back when its home balancer recovers. Among balancers at equal or unknown distance, those in the same
+// back when its primary balancer recovers. A new balancer gets no replica of a live one before it has responded. Among balancers at equal or unknown distance, those in the same
 // cloud are preferred, because the cloud's network connects them. Among equally near balancers each
 // replica has its own order of preference. Therefore the replicas of a dead balancer are spread
 // over its neighbours, and no replica moves unnecessarily.
@@ -43,13 +47,17 @@ func Assign(f AssignInput) map[string]string {
 	if len(alive) == 0 {
 		return nil
 	}
+	if responding := slices.DeleteFunc(slices.Clone(alive), func(b BalancerHealth) bool { return b.New }); len(responding) > 0 {
+		alive = responding
+	}
 	owners := make(map[string]string, len(f.Replicas))
 	for _, r := range f.Replicas {
-		if h, known := byID[r.Home]; known && h.Alive {
+		h, owner := byID[r.Primary], byID[f.Owners[r.ID]]
+		if mayBoot := h.New && owner.Alive && owner.ID != h.ID; h.Alive && !mayBoot {
 			owners[r.ID] = h.ID
 			continue
 		}
-		owners[r.ID] = f.nearest(r, cmp.Or(byID[r.Home].Region, r.Region), alive)
+		owners[r.ID] = f.nearest(r, cmp.Or(byID[r.Primary].Region, r.Region), alive)
 	}
 	return owners
 }

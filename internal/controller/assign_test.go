@@ -29,7 +29,7 @@ func drawFleet(t *rapid.T) AssignInput {
 			f.Balancers = append(f.Balancers, b)
 			for r := range rapid.IntRange(0, 3).Draw(t, "replicas") {
 				f.Replicas = append(f.Replicas, service.ControlledReplica{
-					ReplicaConfig: service.ReplicaConfig{ID: fmt.Sprintf("%s-%d-%d", a, n, r), Region: region}, Home: b.ID,
+					ReplicaConfig: service.ReplicaConfig{ID: fmt.Sprintf("%s-%d-%d", a, n, r), Region: region}, Primary: b.ID,
 				})
 			}
 		}
@@ -51,6 +51,33 @@ func (f AssignInput) byID() map[string]BalancerHealth {
 		all[b.ID] = b
 	}
 	return all
+}
+
+// A balancer that has never responded may still be booting: it keeps its replicas and gets none of another live one.
+func TestAssignMovesNoReplicaToNewBalancer(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		f := drawFleet(t)
+		responding := false
+		for i := range f.Balancers {
+			b := &f.Balancers[i]
+			b.New = rapid.Bool().Draw(t, "new")
+			responding = responding || b.Alive && !b.New
+		}
+		f.Owners = map[string]string{}
+		for _, r := range f.Replicas {
+			f.Owners[r.ID] = rapid.SampledFrom(f.Balancers).Draw(t, "owner").ID
+		}
+		balancers := f.byID()
+		for _, r := range f.Replicas {
+			before, after := balancers[f.Owners[r.ID]], balancers[Assign(f)[r.ID]]
+			if before.Alive && responding && after.New && after.ID != before.ID {
+				t.Fatalf("%s moves from %s to %s, which has never responded", r.ID, before.ID, after.ID)
+			}
+			if before.Alive && before.ID == r.Primary && after.ID != before.ID {
+				t.Fatalf("%s leaves its live primary balancer %s", r.ID, before.ID)
+			}
+		}
+	})
 }
 
 func TestAssignGivesEveryReplicaALiveOwner(t *testing.T) {
@@ -86,8 +113,8 @@ func TestAssignPrefersHomeThenNearest(t *testing.T) {
 			return
 		}
 		for _, r := range f.Replicas {
-			if balancers[r.Home].Alive {
-				if owners[r.ID] != r.Home {
+			if balancers[r.Primary].Alive {
+				if owners[r.ID] != r.Primary {
 					t.Fatalf("%s: got %s, want home", r.ID, owners[r.ID])
 				}
 				continue
@@ -141,7 +168,7 @@ func TestAssignSpreadsReplicasOfDeadBalancer(t *testing.T) {
 		f.Balancers = append(f.Balancers, BalancerHealth{ID: fmt.Sprint("lb-us-", i), Region: "local/us", Alive: i > 0})
 	}
 	for i := range 300 {
-		f.Replicas = append(f.Replicas, service.ControlledReplica{ReplicaConfig: service.ReplicaConfig{ID: fmt.Sprint("us-", i), Region: "local/us"}, Home: "lb-us-0"})
+		f.Replicas = append(f.Replicas, service.ControlledReplica{ReplicaConfig: service.ReplicaConfig{ID: fmt.Sprint("us-", i), Region: "local/us"}, Primary: "lb-us-0"})
 	}
 	counts := map[string]int{}
 	for _, owner := range Assign(f) {
@@ -157,7 +184,7 @@ func TestAssignSpreadsReplicasOfDeadBalancer(t *testing.T) {
 func TestAssignAdoptsReplicaOfUnknownHome(t *testing.T) {
 	f := AssignInput{
 		Balancers: []BalancerHealth{{ID: "lb-us-0", Region: "local/us", Alive: true}, {ID: "lb-eu-0", Region: "local/eu", Alive: true}},
-		Replicas:  []service.ControlledReplica{{ReplicaConfig: service.ReplicaConfig{ID: "us-0", Region: "local/us"}, Home: "lb-us-9"}},
+		Replicas:  []service.ControlledReplica{{ReplicaConfig: service.ReplicaConfig{ID: "us-0", Region: "local/us"}, Primary: "lb-us-9"}},
 	}
 	if got := Assign(f)["us-0"]; got != "lb-us-0" {
 		t.Errorf("got %s, want the balancer of its own region", got)
@@ -175,7 +202,7 @@ func TestAssignPrefersSameCloud(t *testing.T) {
 				{ID: "lb-us-central1-0", Region: "gcp/us-central1", Alive: true},
 				{ID: "lb-eu-west-1-0", Region: "aws/eu-west-1", Alive: true},
 			},
-			Replicas: []service.ControlledReplica{{ReplicaConfig: service.ReplicaConfig{ID: id, Region: "gcp/europe-west4"}, Home: "lb-europe-west4-0"}},
+			Replicas: []service.ControlledReplica{{ReplicaConfig: service.ReplicaConfig{ID: id, Region: "gcp/europe-west4"}, Primary: "lb-europe-west4-0"}},
 		}
 		if got := Assign(f)[id]; got != "lb-us-central1-0" {
 			t.Errorf("%s: got %s, want the balancer of its own cloud", id, got)

@@ -23,16 +23,13 @@ type scaleInMode struct {
 	keepFor time.Duration // of a donated replica; 0 = forever
 }
 
-// scaleInModeOf returns the mode of a region. Machines of a static region are kept, and rented
-// machines are returned to the cloud, regardless of the configuration.
+// scaleInModeOf returns the mode of a region. Machines of a static region stay donated.
 func scaleInModeOf(region service.Region, autoscale service.Autoscale) scaleInMode {
-	switch region.Cloud() {
-	case service.CloudStatic:
-		return scaleInMode{donate: true}
-	case service.CloudLocal:
-		return scaleInMode{autoscale.Donate, autoscale.DonateFor}
+	mode := scaleInMode{donate: autoscale.Donates(region)}
+	if mode.donate && region.Cloud() != service.CloudStatic {
+		mode.keepFor = autoscale.DonateFor
 	}
-	return scaleInMode{}
+	return mode
 }
 
 // newDonation returns the donation of an excess replica that begins at a time. The donation of a
@@ -211,7 +208,7 @@ func (s CurrentState) donations() []telemetry.Donation {
 			continue
 		}
 		d := telemetry.Donation{
-			Replica: r.ID, Model: r.Model, GPU: r.GPU, URL: r.URL, Region: r.Region, Since: r.Donation.Since, EarnsPerHour: s.Spec.Autoscale.DonatePrice,
+			Replica: r.ID, Model: r.Model, GPU: r.GPU, URL: r.URL, Region: r.Region, Since: r.Donation.Since, RevenuePerHour: s.Spec.Autoscale.DonatePrice,
 		}
 		if !r.Donation.Until.IsZero() {
 			until := r.Donation.Until

@@ -14,7 +14,10 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
+	"io"
+	"math"
 	"math/big"
+	mathrand "math/rand/v2"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -28,6 +31,7 @@ import (
 	"time"
 
 	"skyserve/internal/atomicfile"
+	"skyserve/internal/store"
 	"skyserve/internal/telemetry"
 	"skyserve/internal/testcloud"
 	"skyserve/internal/testcloud/machines"
@@ -45,7 +49,10 @@ const (
 	beforeBegin = 4 * time.Second
 	afterAlert  = time.Second
 	// alertWithin is how long a recording waits for an alert.
-	alertWithin = 3 * time.Minute
+	alertWithin = 8 * time.Minute
+	// storedAfter is the time after the end of a minute in which all balancers have stored its load: earlier, it
+	// cannot be compared with its forecast.
+	storedAfter = 15 * time.Second
 )
 
 // recordedFault is a fault of the quickstart's service of real processes.
@@ -58,6 +65,8 @@ type recordedFault struct {
 	prepare func(*recorder)
 	// inject begins the fault, and returns when it began.
 	inject func(*recorder) time.Time
+	// storedMinute: a stored minute shows the fault, which begins when the last one before the alert is stored.
+	storedMinute bool
 	// alert is the kind of its alert, object a prefix of the alert's object, and says a part of its message.
 	alert, object, says string
 }
@@ -101,14 +110,19 @@ var recordedFaults = []recordedFault{
 	}, alert: telemetry.AlertStore, object: "store"},
 	{name: "infeasible-plan", change: []string{"prompt_tokens_per_second: 15000", "prompt_tokens_per_second: 10"}, inject: func(r *recorder) time.Time {
 		r.load("us=8")
-		for since := time.Now(); ; time.Sleep(500 * time.Millisecond) {
-			for _, e := range r.events(since) {
-				if e.Kind == telemetry.EventPlan && strings.Contains(e.Reason, "infeasible") { // the plan a minute after the first requests
-					return e.At
-				}
-			}
-		}
+		return r.awaitPlan(time.Now(), "infeasible") // a minute after the first requests
 	}, alert: telemetry.AlertPlan, object: "plan"},
+	{name: "forecast", storedMinute: true, prepare: func(r *recorder) {
+		r.load("us=8")
+		time.Sleep(time.Until(time.Now().Truncate(time.Minute).Add(2*time.Minute + storedAfter))) // a whole minute
+		r.addHistory(2 * 24 * time.Hour)
+		r.awaitPlan(time.Now(), "")
+	}, inject: func(r *recorder) time.Time {
+		half := 30 * time.Second
+		time.Sleep(time.Until(time.Now().Add(half).Truncate(time.Minute).Add(half)))
+		r.load("us=8")
+		return time.Now()
+	}, alert: telemetry.AlertForecast, object: "meta-llama", says: "x the forecast"},
 	{name: "version-skew", inject: func(r *recorder) time.Time {
 		r.Kill("lb-eu-0")
 		cmd := r.Command("up", r.Document)
@@ -288,8 +302,10 @@ func (r *recorder) recordFault(f recordedFault) time.Time {
 		for lines.Scan() { // the pipe must not fill
 		}
 	}()
+	var alertAt time.Time
 	select {
 	case <-found:
+		alertAt = time.Now()
 	case <-time.After(alertWithin):
 		t.Errorf("no alert %s within %s: %s", f.alert, alertWithin, r.Run("status", faultsName))
 	}
@@ -302,7 +318,13 @@ func (r *recorder) recordFault(f recordedFault) time.Time {
 		t.Error(err)
 	}
 	begin := <-began
-	t.Logf("%s: began %s, alert %s later", f.name, begin.Format(time.TimeOnly), time.Since(begin)-afterAlert)
+	if f.storedMinute {
+		begin = alertAt.Add(-storedAfter).Truncate(time.Minute).Add(storedAfter)
+	}
+	if alertAt.Before(begin) {
+		t.Errorf("%s: the alert came %s before the fault", f.name, begin.Sub(alertAt))
+	}
+	t.Logf("%s: began %s, alert %s later", f.name, begin.Format(time.TimeOnly), alertAt.Sub(begin))
 	return begin
 }
 
@@ -354,6 +376,77 @@ func (r *recorder) load(clients string) {
 		_ = cmd.Process.Signal(syscall.SIGKILL)
 		_ = cmd.Wait()
 	})
+}
+
+// awaitPlan waits for a plan after a time whose event has a reason, and returns when it was made.
+func (r *recorder) awaitPlan(since time.Time, reason string) time.Time {
+	for ; ; time.Sleep(500 * time.Millisecond) {
+		for _, e := range r.events(since) {
+			if e.Kind == telemetry.EventPlan && strings.Contains(e.Reason, reason) {
+				return e.At
+			}
+		}
+	}
+}
+
+// addHistory restores the service's store from a backup to which a history is added: before the service started, the
+// load was that of the last whole minute, with random differences of up to 10 %.
+func (r *recorder) addHistory(length time.Duration) {
+	t, ctx, file := r.t, r.t.Context(), filepath.Join(r.t.TempDir(), "faults.backup")
+	r.Run("backup", file, "--service", faultsName)
+	server, err := store.Serve(ctx, store.Options{Dir: t.TempDir(), Listen: "127.0.0.1:0"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer server.Close()
+	st, err := store.Connect(ctx, server.URL(), "", store.ForService(faultsName))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer st.Close()
+	f, err := os.Open(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if _, err := st.RestoreBackup(ctx, f, faultsName, true); err != nil {
+		t.Fatal(err)
+	}
+	first, whole := int64(math.MaxInt64), time.Now().Add(-storedAfter).Unix()/60-1
+	var usual []telemetry.Point
+	if err := st.ReadPoints(ctx, 0, func(p telemetry.Point) error {
+		if first = min(first, p.Minute); p.Minute == whole {
+			usual = append(usual, p)
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if len(usual) == 0 {
+		t.Fatal("the last whole minute had no load")
+	}
+	random := mathrand.New(mathrand.NewPCG(1, 2))
+	var added []telemetry.Point
+	for minute := first - int64(length/time.Minute); minute < first; minute++ {
+		for _, p := range usual {
+			factor := 0.9 + 0.2*random.Float64()
+			p.Minute = minute
+			for _, n := range []*int64{&p.Requests, &p.PromptTokens, &p.CachedTokens, &p.OutputTokens} {
+				*n = int64(factor * float64(*n))
+			}
+			added = append(added, p)
+		}
+	}
+	if err := st.AppendPoints(ctx, added); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := store.WriteBackupFile(file, func(w io.Writer) error {
+		_, err := st.WriteBackup(ctx, w, faultsName, "")
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	r.Run("restore", file, "--service", faultsName, "--force")
 }
 
 // awaitNoAlerts waits until the service has no alert.

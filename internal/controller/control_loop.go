@@ -11,7 +11,7 @@ import (
 	"skyserve/forecast"
 	"skyserve/internal/service"
 	"skyserve/internal/telemetry"
-	"skyserve/internal/telemetry/demand"
+	"skyserve/plan"
 )
 
 // The intervals of the control loop, with their reasons.
@@ -35,11 +35,11 @@ const (
 
 // Machines observes the machines of a service and reconciles them with the desired state.
 type Machines interface {
-	// Reconcile observes the machines once and applies the necessary changes. It calls may() before
-	// each change; may returns an error when no change is allowed any more. Failures are logged and
-	// retried by the next call. busy means that a change is in progress, so that the next call should
+	// Reconcile observes the machines once and applies the necessary changes. It calls checkLeadership
+	// before each change; when that returns an error, no change is allowed any more. Failures are logged
+	// and retried by the next call. busy means that a change is in progress, so that the next call should
 	// follow soon.
-	Reconcile(ctx context.Context, may func() error) (busy bool)
+	Reconcile(ctx context.Context, checkLeadership func() error) (busy bool)
 	// Wait returns once everything that a Reconcile started has ended. It is called after ctx has
 	// ended.
 	Wait()
@@ -155,6 +155,7 @@ func (r *controlLoop) runOnce(ctx context.Context, l lease) (next time.Duration)
 	if ctx.Err() != nil {
 		return next
 	}
+	next = min(next, max(untilSettled(now), busyInterval/2))
 	if r.planner != nil {
 		r.planner.logError(r.planner.stepPlanner(ctx, l, now, o))
 		next = min(next, max(r.planner.untilNextReview(now), busyInterval/2))
@@ -178,7 +179,7 @@ func (r *controlLoop) observeService(ctx context.Context, now time.Time) observa
 	}
 	o := observation{Observed: observed}
 	if wanted {
-		if o.history, err = demand.Traffic(observed.Points); err != nil {
+		if o.history, err = observed.Traffic(now); err != nil {
 			return observation{err: err}
 		}
 		o.from, r.minute = since, settledMinute(now)
@@ -190,7 +191,7 @@ func (r *controlLoop) observeService(ctx context.Context, now time.Time) observa
 // neither does.
 func (r *controlLoop) historySince(now time.Time) (minute int64, wanted bool) {
 	if r.scaler != nil && r.scaler.strategy != nil && settledMinute(now) != r.minute {
-		minute, wanted = settledMinute(now)-observedMinutes, true
+		minute, wanted = settledMinute(now)-plan.ObservedMinutes, true
 	}
 	if r.planner != nil {
 		if from, needs := r.planner.historySince(now, settledMinute(now) != r.minute); needs && (!wanted || from < minute) {
@@ -202,6 +203,11 @@ func (r *controlLoop) historySince(now time.Time) (minute int64, wanted bool) {
 
 // settledMinute returns the minute before which all minutes are stored.
 func settledMinute(now time.Time) int64 { return now.Add(-minuteDelay).Unix() / 60 }
+
+// untilSettled returns the time until settledMinute changes.
+func untilSettled(now time.Time) time.Duration {
+	return time.Unix(60*(settledMinute(now)+1), 0).Add(minuteDelay).Sub(now)
+}
 
 // errorOnce stores the last logged error, so that an unchanged error is logged once.
 type errorOnce struct{ last string }

@@ -21,9 +21,13 @@ import (
 	"skyserve/internal/service"
 	"skyserve/internal/store"
 	"skyserve/internal/telemetry"
+	"skyserve/internal/testkit"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	testkit.CollectRarely()
+	goleak.VerifyTestMain(m)
+}
 
 // fakeBalancer is a balancer that can fail.
 type fakeBalancer struct {
@@ -247,7 +251,7 @@ func newWorld() *world {
 		config.Balancers = append(config.Balancers, b)
 		w.lb[b.ID] = &fakeBalancer{has: map[string]uint64{}}
 		for _, id := range replicas {
-			config.Replicas = append(config.Replicas, service.ControlledReplica{ReplicaConfig: service.ReplicaConfig{ID: id, Region: b.Region}, Home: b.ID})
+			config.Replicas = append(config.Replicas, service.ControlledReplica{ReplicaConfig: service.ReplicaConfig{ID: id, Region: b.Region}, Primary: b.ID})
 			w.lb[b.ID].has[id] = 0
 		}
 	}
@@ -301,6 +305,29 @@ func TestReplicasOfDeadBalancerAreAdoptedAndReturn(t *testing.T) {
 	}
 	w.rounds(t, 1)
 	w.check(t, atHome)
+}
+
+// The machine of a lost balancer was replaced: its replicas return once the new one responds, not while it boots.
+func TestReplicasReturnOnceNewBalancerResponds(t *testing.T) {
+	w := newWorld()
+	w.rounds(t, 1)
+	w.lb["lb-us-0"].set(true)
+	w.rounds(t, deadAfter)
+	replaced := w.without()
+	for i := range replaced.Balancers {
+		if b := &replaced.Balancers[i]; b.ID == "lb-us-0" {
+			b.Admin = "new"
+		}
+	}
+	w.lb["new"] = &fakeBalancer{has: map[string]uint64{"us-0": 0, "us-1": 0}, dead: true}
+	w.reload(t, replaced)
+	for range deadAfter + 1 {
+		w.rounds(t, 1)
+		w.check(t, map[string][]string{"lb-eu-0": {"eu-0", "us-0", "us-1"}})
+	}
+	w.lb["new"].set(false)
+	w.rounds(t, 1)
+	w.check(t, map[string][]string{"new": {"us-0", "us-1"}, "lb-eu-0": {"eu-0"}})
 }
 
 // A replaced machine has another address, and balancers of other regions reach it at another URL

@@ -4,8 +4,8 @@
 // depend on the controller: balancers start with the replicas of their own configuration and keep
 // serving with the last known state.
 //
-// The configuration of a replica names its home balancer. While that balancer is dead, the nearest
-// live balancer adopts the replica; the replica returns when its home balancer responds again.
+// The configuration of a replica names its primary balancer. While that balancer is dead, the nearest
+// live balancer adopts the replica; the replica returns when its primary balancer responds again.
 //
 // Read assign.go first: it computes the assignment, in a pure function. Then read round.go (one
 // round: probe balancers, assign replicas, publish the assignment, correct what balancers have

@@ -47,20 +47,20 @@ func (c *Controller) recordBalancer(w *trackedBalancer, kind telemetry.EventKind
 // recordMoves records the replicas that a published assignment moves to another balancer. The IDs of
 // the events contain the epoch: two controllers never record one move twice.
 func (c *Controller) recordMoves(before, after Assignment) {
-	homes := map[string]string{}
+	primaries := map[string]string{}
 	for _, r := range c.config.Replicas {
-		homes[r.ID] = r.Home
+		primaries[r.ID] = r.Primary
 	}
 	for _, id := range slices.Sorted(maps.Keys(after.Owners)) {
-		from, to, home := before.Owners[id], after.Owners[id], homes[id]
+		from, to, primary := before.Owners[id], after.Owners[id], primaries[id]
 		e := telemetry.Event{ID: fmt.Sprintf("assignment-%d-%s", after.Epoch(), id), Actor: telemetry.ActorController, Object: id}
 		switch {
-		case from == to, from == "" && to == home:
+		case from == to, from == "" && to == primary:
 			continue
-		case to == home:
-			e.Kind, e.Message, e.Reason = telemetry.EventReturn, fmt.Sprintf("%s returns to %s", id, to), home+" responds again"
+		case to == primary:
+			e.Kind, e.Message, e.Reason = telemetry.EventReturn, fmt.Sprintf("%s returns to %s", id, to), primary+" responds again"
 		default:
-			e.Kind, e.Message, e.Reason = telemetry.EventAdoption, fmt.Sprintf("%s adopts %s", to, id), fmt.Sprintf("its home balancer %s does not respond", home)
+			e.Kind, e.Message, e.Reason = telemetry.EventAdoption, fmt.Sprintf("%s adopts %s", to, id), fmt.Sprintf("its balancer %s does not respond", primary)
 		}
 		for _, r := range c.config.Replicas {
 			if r.ID == id {

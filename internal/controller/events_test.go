@@ -66,7 +66,7 @@ func TestFailoverIsRecorded(t *testing.T) {
 		w.rounds(t, deadAfter)
 		synctest.Wait()
 		got := strings.Join(list.lines(), "\n")
-		if !strings.Contains(got, "death lb-us-0: balancer lb-us-0 does not respond: connection refused") || !strings.Contains(got, "adoption us-0: lb-eu-0 adopts us-0: its home balancer lb-us-0 does not respond") {
+		if !strings.Contains(got, "death lb-us-0: balancer lb-us-0 does not respond: connection refused") || !strings.Contains(got, "adoption us-0: lb-eu-0 adopts us-0: its balancer lb-us-0 does not respond") {
 			t.Errorf("got\n%s", got)
 		}
 		w.lb["lb-us-0"].set(false)

@@ -68,7 +68,7 @@ type Controller struct {
 	acquire   func(ctx context.Context) (lease, error)
 	balancers []*trackedBalancer
 	dial      func(base string) admin
-	known     map[string]bool // replicas that the controller assigns or has assigned
+	managed   map[string]bool // replicas that the controller assigns or has assigned
 	current   Assignment
 	log       *slog.Logger
 	loop      *controlLoop // nil = no capacity management
@@ -100,10 +100,10 @@ type Controller struct {
 
 // newController returns a controller that connects to balancers with dial.
 func newController(config service.ControllerConfig, st state, acquire func(context.Context) (lease, error), dial func(base string) admin, log *slog.Logger) *Controller {
-	c := &Controller{config: config, immutable: config.Immutable(), state: st, acquire: acquire, known: map[string]bool{}, lastErrors: map[string]string{}, controllers: len(config.Controllers), backup: config.Backup, dial: dial, log: log}
+	c := &Controller{config: config, immutable: config.Immutable(), state: st, acquire: acquire, managed: map[string]bool{}, lastErrors: map[string]string{}, controllers: len(config.Controllers), backup: config.Backup, dial: dial, log: log}
 	c.trackBalancers(config.Balancers)
 	for _, r := range config.Replicas {
-		c.known[r.ID] = true
+		c.managed[r.ID] = true
 	}
 	c.updateView()
 	return c

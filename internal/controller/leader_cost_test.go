@@ -36,7 +36,7 @@ func bigService() (yaml string, config service.ControllerConfig, workers map[str
 	}
 	some, share, age := 7, 0.375, int64(61)
 	for _, r := range config.Replicas {
-		workers[r.Home] = append(workers[r.Home], telemetry.Worker{ReplicaConfig: r.ReplicaConfig, State: service.StateReady, Outstanding: some})
+		workers[r.Primary] = append(workers[r.Primary], telemetry.Worker{ReplicaConfig: r.ReplicaConfig, State: service.StateReady, Outstanding: some})
 		region := regions[r.Region]
 		region.Replicas = append(region.Replicas, telemetry.ReplicaSnapshot{
 			ID: r.ID, URL: "https://10.0.0.1:8000", Model: "org/m", GPU: "L4", Region: r.Region, Capacity: service.CapacitySpot, State: service.StateReady,

@@ -21,12 +21,9 @@ import (
 // store joins it once more to take all data over before it becomes a single one.
 const fileCluster = "store-cluster.yaml"
 
-// detachTimeout limits one attempt to take over the data of a former cluster, detachRetry is the interval between
-// two: the members may be starting.
-const (
-	detachTimeout = 30 * time.Second
-	detachRetry   = time.Second
-)
+// detachRetry is the interval between two attempts to take over the data of a former cluster: the members may be
+// starting. An attempt has no limit here: Detach fails when it moves no further stream, and a new attempt starts over.
+const detachRetry = time.Second
 
 // clusterFile returns the path of fileCluster.
 func clusterFile(config service.ControllerConfig) string {
@@ -93,9 +90,7 @@ func detachStore(ctx context.Context, o store.Options, c *store.Cluster) error {
 	}
 	defer member.Close()
 	for {
-		attempt, cancel := context.WithTimeout(ctx, detachTimeout)
-		err := member.Detach(attempt)
-		cancel()
+		err := member.Detach(ctx)
 		if err == nil {
 			return nil
 		}
@@ -123,7 +118,7 @@ func clusterOptions(config service.ControllerConfig, self *identity.Party, c ser
 // clusterState returns the state of a cluster for balancers and operators.
 func clusterState(c store.ClusterStatus, now time.Time) telemetry.StoreState {
 	c = c.WithoutLag(now)
-	s := telemetry.StoreState{Nodes: len(c.Members), Replicated: c.Replicated(), Leader: c.Leader, Members: []telemetry.StoreMember{}, Problem: c.Why()}
+	s := telemetry.StoreState{Nodes: len(c.Members), Replicated: c.Replicated(), Leader: c.Leader, Members: []telemetry.StoreMember{}, Problem: c.NotReplicatedReason()}
 	for _, m := range c.Members {
 		s.Members = append(s.Members, telemetry.StoreMember{Node: m.Node, State: string(m.State)})
 	}

@@ -11,8 +11,10 @@ import (
 	"sync"
 	"time"
 
+	"skyserve/forecast"
 	"skyserve/internal/service"
 	"skyserve/internal/telemetry"
+	"skyserve/internal/telemetry/demand"
 	"skyserve/plan"
 )
 
@@ -99,8 +101,8 @@ type balancerResponse struct {
 }
 
 // queryBalancers queries all balancers concurrently, so that a slow one delays no other, within
-// observeTimeout. Each reports its own replicas; if one does not respond, all are asked for what they know of the
-// others' replicas.
+// observeTimeout. Each reports its own replicas; if one does not respond, all are queried again, for the last reports of
+// other balancers' replicas.
 func queryBalancers(ctx context.Context, admins []*telemetry.Client) []balancerResponse {
 	ctx, cancel := context.WithTimeout(ctx, observeTimeout)
 	defer cancel()
@@ -203,6 +205,22 @@ func replicaReportAge(r telemetry.ReplicaSnapshot) int64 {
 		return math.MaxInt64
 	}
 	return *r.AgeMillis
+}
+
+// Traffic returns the history at a time. The points come from one balancer, which knows the last seconds of the others
+// from the store only: until all have stored the minute that has just ended, its load is omitted, not understated. The
+// history of a single balancer has no such minute.
+func (o *Observed) Traffic(now time.Time) (*forecast.History, error) {
+	settled := settledMinute(now)
+	several := slices.ContainsFunc(o.Points, func(p telemetry.Point) bool { return p.Balancer != o.Points[0].Balancer })
+	if !several || settled == now.Unix()/60 {
+		return demand.Traffic(o.Points)
+	}
+	stored := slices.DeleteFunc(slices.Clone(o.Points), func(p telemetry.Point) bool { return p.Minute >= settled })
+	if len(stored) == 0 { // the service has just started
+		stored = o.Points
+	}
+	return demand.Traffic(stored)
 }
 
 // readHistory reads the history and adds its gaps to the notes.

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"skyserve/internal/service"
 	"skyserve/internal/telemetry"
 	"skyserve/internal/telemetry/demand/demandtest"
 	"skyserve/plan"
@@ -210,6 +211,40 @@ func TestObserveRequestsOwnReplicas(t *testing.T) {
 		o, err := Observe(t.Context(), clients(c.admins...), 0, false)
 		if err != nil || len(o.Counts) != 1 || o.Counts[0].Replicas != 2 || full.Load() != c.full {
 			t.Errorf("%d whole snapshots, want %d; counts %v, %v", full.Load(), c.full, o.Counts, err)
+		}
+	}
+}
+
+// The history comes from one balancer and the store: in the first seconds of a minute it lacks what the other balancers
+// have not stored of the minute before.
+func TestTrafficOmitsMinuteBeingStored(t *testing.T) {
+	point := func(balancer string, minute, tokens int64) telemetry.Point {
+		return telemetry.Point{Minute: minute, Balancer: balancer, Region: "local/us", Model: "m", Tier: service.TierFast, Requests: 1, PromptTokens: tokens}
+	}
+	one := []telemetry.Point{point("a", 100, 600), point("a", 101, 600), point("a", 102, 50)}
+	two := append(slices.Clone(one), point("b", 100, 600), point("b", 101, 500))
+	for _, c := range []struct {
+		name   string
+		points []telemetry.Point
+		second int
+		want   []float64
+	}{
+		{"two balancers, not stored yet", two, 9, []float64{1200}},
+		{"two balancers, stored", two, 15, []float64{1200, 1100, 50}},
+		{"two balancers, only the last minute", []telemetry.Point{point("a", 101, 600), point("b", 101, 500)}, 9, []float64{1100}},
+		{"one balancer", one, 9, []float64{600, 600, 50}},
+		{"none", nil, 9, nil},
+	} {
+		h, err := (&Observed{Points: c.points}).Traffic(time.Unix(102*60+int64(c.second), 0))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got []float64
+		for _, s := range h.Series {
+			got = append(got, s.Values...)
+		}
+		if !slices.Equal(got, c.want) {
+			t.Errorf("%s: loads by minute %v, want %v", c.name, got, c.want)
 		}
 	}
 }

@@ -21,8 +21,8 @@ import (
 
 // The planner's intervals. The service's autoscale.every is the interval between reviews.
 const (
-	// firstReviewRetry is the interval at which the history is read before the first review;
-	// balancers store their counts at the same interval.
+	// firstReviewRetry is the interval at which the history is read before the first review, and until a
+	// review has more than the history's first minute; balancers store their counts at the same interval.
 	firstReviewRetry = 10 * time.Second
 	// retryAfter is the interval after a failed review, which is expensive to compute.
 	retryAfter = 5 * time.Minute
@@ -53,7 +53,7 @@ type planner struct {
 
 	newest      *plan.ReviewResult // the newest review of this controller; nil before the first, and while a stored review is in force
 	every       time.Duration
-	backlog     map[string]bool   // batches that the last review knew
+	backlog     map[string]bool   // the batches in the last review
 	next        time.Time         // when the next review is due
 	retry       time.Duration     // the last interval after a failure to observe; 0 = no failure
 	termStart   time.Time         // start of this term
@@ -144,7 +144,7 @@ func (p *planner) stepPlanner(ctx context.Context, l lease, now time.Time, o obs
 	return p.checkForecasts(ctx, l, now, o)
 }
 
-// hasNewBacklog reports whether the last review did not know a batch that is due before the end of the next plan.
+// hasNewBacklog reports whether a batch that is due before the end of the next plan is missing in the last review.
 func (p *planner) hasNewBacklog(o observation) bool {
 	return o.err == nil && o.Observed != nil && slices.ContainsFunc(o.Backlog, func(b plan.Backlog) bool {
 		return !p.backlog[b.Batch] && b.Deadline.Before(p.next.Add(p.every))
@@ -211,6 +211,9 @@ func (p *planner) finishReview(ctx context.Context, l lease, now time.Time, out 
 	}
 	made := out.review
 	p.newest, p.next = made, out.at.Add(plan.NextReviewIn(p.every, out.minutes))
+	if made.FirstMinuteOnly() {
+		p.next = out.at.Add(min(p.every, firstReviewRetry))
+	}
 	p.log.Info("plan computed", "status", made.Proposal.Status, "changes", made.Proposal.Changed(), "solve_ms", made.Proposal.SolveMillis)
 	summary := summaryOfReview(made)
 	continueForecasts(summary.Forecast, p.published.Forecast)
@@ -285,7 +288,7 @@ func (p *planner) publishFailure(ctx context.Context, l lease, now time.Time, er
 func (p *planner) computeReview(o observation, now time.Time) {
 	options := plan.ReviewOptions{Notes: o.Notes, RTT: o.RTT, Backlog: o.Backlog, Interrupt: p.ended, Now: time.Now}
 	if p.source != nil {
-		options.Prices, options.Reservations = MachinePrices(p.source.Offerings()), ReservationFacts(p.source.Reservations())
+		options.Prices, options.Reservations = MachinePrices(p.source.Offerings()), ReservationStates(p.source.Reservations())
 	}
 	p.backlog = map[string]bool{}
 	for _, b := range o.Backlog {
@@ -316,7 +319,7 @@ func (p *planner) checkForecasts(ctx context.Context, l lease, now time.Time, o 
 			continue
 		}
 		if d.Kind != forecast.NoDeviation && next.Forecast[i].Deviation == "" {
-			p.log.Warn("load deviates from its forecast", "model", next.Forecast[i].Model, "region", next.Forecast[i].Region, "how", d.Message)
+			p.log.Warn("load deviates from its forecast", "model", next.Forecast[i].Model, "region", next.Forecast[i].Region, "deviation", d.Message)
 		}
 		next.Forecast[i].Deviation, changed = d.Message, true
 	}
@@ -339,7 +342,7 @@ func (p *planner) publishReview(ctx context.Context, l lease, r telemetry.Review
 
 // emptyPlan returns a plan without content, made at a time.
 func emptyPlan(at time.Time) *telemetry.PlanSummary {
-	return &telemetry.PlanSummary{At: at.UTC(), Changes: []telemetry.PlanChange{}, Assumed: []string{}, Infeasible: []string{}, Cut: []string{}}
+	return &telemetry.PlanSummary{At: at.UTC(), Changes: []telemetry.PlanChange{}, Assumed: []string{}, Infeasible: []string{}, OverBudget: []string{}}
 }
 
 // summaryOfReview returns a review in its published form.
@@ -354,7 +357,7 @@ func summaryOfReview(v *plan.ReviewResult) telemetry.Review {
 	out.Plan.Status = string(v.Proposal.Status)
 	out.Plan.CostPerHour = telemetry.PlanCost(v.Proposal.CostPerHour)
 	out.Plan.Assumed, out.Plan.Infeasible = v.Proposal.Assumed, v.Proposal.Infeasible
-	out.Plan.BudgetPerHour, out.Plan.Cut = v.Proposal.BudgetPerHour, v.Proposal.Cut
+	out.Plan.BudgetPerHour, out.Plan.OverBudget = v.Proposal.BudgetPerHour, v.Proposal.OverBudget
 	for _, c := range v.Proposal.Changes {
 		if c.Delta != 0 {
 			out.Plan.Changes = append(out.Plan.Changes, changeSummary(c))
@@ -398,8 +401,8 @@ func MachinePrices(offerings map[service.Region]provision.Offerings) []plan.Mach
 	return out
 }
 
-// ReservationFacts returns what a plan needs to know about the regions' reservations.
-func ReservationFacts(reported map[service.Region][]provision.Reservation) []plan.ReservationState {
+// ReservationStates returns the states of the regions' reservations, as plans need them.
+func ReservationStates(reported map[service.Region][]provision.Reservation) []plan.ReservationState {
 	var out []plan.ReservationState
 	for _, region := range slices.Sorted(maps.Keys(reported)) {
 		for _, v := range reported[region] {

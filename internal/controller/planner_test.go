@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -147,6 +149,67 @@ func TestFirstReviewWaitsForHistory(t *testing.T) {
 	})
 }
 
+// A service that gets its load right after its start counts a part of it in its first minute. The plan from that
+// minute is replaced once another one shows the load, and later ones do not count it.
+func TestFirstMinuteIsPlannedAgain(t *testing.T) {
+	testPlanner(t, func(w *plannerWorld) {
+		time.Sleep(41 * time.Second) // between two steps of the loop
+		point := telemetry.Point{Minute: time.Now().Unix() / 60, Balancer: "lb-us-0", Region: "local/us", Model: "m", Tier: service.TierFast, Requests: 1, PromptTokens: 25_000}
+		w.set(func() { w.counted = append(w.counted, point) })
+		time.Sleep(15 * time.Second)
+		if r := w.published(); r.Plan == nil || len(r.Forecast) != 1 {
+			t.Fatalf("got %+v", r)
+		}
+		time.Sleep(25 * time.Second) // 21 s of the second minute
+		w.set(func() {
+			w.counted[0].PromptTokens = 50_000
+			point.Minute, point.PromptTokens = point.Minute+1, 50_000
+			w.counted = append(w.counted, point)
+		})
+		time.Sleep(11 * time.Second)
+		synctest.Wait()
+		r := w.published()
+		if c := r.Plan.Changes; len(c) != 1 || c[0].Planned != 2 {
+			t.Errorf("1600 to 2500 tokens a second need two or three replicas: got %+v", r.Plan)
+		}
+	})
+}
+
+// A day's load in 20 minutes, as balancers recorded it from the 40th second of a minute on: in each later minute, the
+// target is that for the mean of the whole minutes before it.
+func TestTargetsFollowRecordedMinutes(t *testing.T) {
+	const replicaTPS = 700
+	recorded := []int64{543, 1672, 1509, 1372, 1388, 1421, 1655, 1533, 1290, 1402, 1640, 1988, 2630, 3249, 3580, 3838, 3767, 3337}
+	var got, want []int
+	testPlanner(t, func(w *plannerWorld) {
+		time.Sleep(41 * time.Second) // between two steps of the loop
+		sum := int64(0)
+		for i, tps := range recorded {
+			w.set(func() {
+				w.counted = append(w.counted, telemetry.Point{Minute: time.Now().Unix() / 60, Balancer: "lb-us-0", Region: "local/us", Model: "m", Tier: service.TierFast, Requests: 1, PromptTokens: 60 * tps})
+			})
+			time.Sleep(time.Until(time.Now().Truncate(time.Minute).Add(59 * time.Second)))
+			synctest.Wait()
+			if i > 0 {
+				sum += tps
+			}
+			if i >= 5 { // before, the running minute counts too
+				got, want = append(got, w.published().Targets[0].Count), append(want, int(math.Ceil(float64(sum-tps)/float64(i-1)/replicaTPS)))
+			}
+			time.Sleep(2 * time.Second)
+		}
+	}, func(w *plannerWorld) {
+		spec := *w.observed
+		spec.Models = slices.Clone(spec.Models)
+		spec.Models[0].GPUs = []service.GPU{{Type: "L4", Count: 1, TPS: replicaTPS}}
+		spec.Autoscale.Every, spec.Autoscale.Strategy = time.Minute, "lt-ua"
+		w.observed = &spec
+	})
+	if !slices.Equal(got, want) {
+		t.Errorf("targets by minute: %v, want %v", got, want)
+	}
+}
+
 // The first reviews follow as the history doubles, later ones every hour.
 func TestReviewsBecomeHourly(t *testing.T) {
 	testPlanner(t, func(w *plannerWorld) {
@@ -190,6 +253,32 @@ func TestDeviationFromForecastIsPublished(t *testing.T) {
 			t.Error("the plan changed without a review")
 		}
 	})
+}
+
+// A deviation is published as soon as all balancers have stored the minute that shows it.
+func TestDeviationIsPublishedWhenMinuteIsStored(t *testing.T) {
+	testPlanner(t, func(w *plannerWorld) {
+		w.set(func() { w.perMin = 60_000 })
+		w.pass(3 * time.Hour)
+		w.trigger()
+		w.pass(5 * time.Minute)
+		w.set(func() { w.perMin = 600_000 })
+		for range 30 {
+			w.pass(time.Minute)
+			for range 59 {
+				time.Sleep(time.Second)
+				synctest.Wait()
+				if w.published().Forecast[0].Deviation == "" {
+					continue
+				}
+				if at := time.Now().Add(-minuteDelay); at.Sub(at.Truncate(time.Minute)) > time.Second {
+					t.Errorf("published at %s", time.Now().Format(time.TimeOnly))
+				}
+				return
+			}
+		}
+		t.Fatal("no deviation was published")
+	}, func(*plannerWorld) { time.Sleep(3 * time.Second) }) // the seconds in which the loop runs
 }
 
 func TestFailedReviewKeepsLastOne(t *testing.T) {
@@ -451,12 +540,12 @@ func TestAppliedPlanStaysInForce(t *testing.T) {
 func TestExpiredPlanHasNoTargets(t *testing.T) {
 	from := time.Unix(1_800_000_000, 0)
 	r := &telemetry.Review{
-		From: from, Until: from.Add(time.Hour), Targets: []telemetry.PlannedCapacity{{Model: "m", Region: "local/us", Count: 3, ReplicaTPS: 1000, PeakTPS: 2500, StabilizationSeconds: 1800, Headroom: 1.8, StartUpSeconds: 600}},
+		From: from, Until: from.Add(time.Hour), Targets: []telemetry.PlannedCapacity{{Model: "m", Region: "local/us", Count: 3, ReplicaTPS: 1000, PeakTPS: 2500, StabilizationSeconds: 1800, Headroom: 1.8, StartUpSeconds: 600, OverloadTolerance: 0.0005}},
 		Forecast: []telemetry.LoadForecast{{Model: "m", Region: "local/us", StepSeconds: 300, MeanTPS: []float64{1, 2}}},
 	}
 	base := from.Add(-time.Minute)
 	got := targetsAt(r, from.Add(119*time.Minute), base)[modelRegion{"m", "local/us"}]
-	if got == nil || got.Count != 3 || got.From != time.Minute || got.Until != 61*time.Minute || got.ForecastStep != 5*time.Minute || len(got.ForecastTPS) != 2 || got.Tracking != (plan.Tracking{StabilizationWindow: 30 * time.Minute, Headroom: 1.8, StartUp: 10 * time.Minute}) {
+	if got == nil || got.Count != 3 || got.From != time.Minute || got.Until != 61*time.Minute || got.ForecastStep != 5*time.Minute || len(got.ForecastTPS) != 2 || got.Tracking != (plan.Tracking{StabilizationWindow: 30 * time.Minute, Headroom: 1.8, StartUp: 10 * time.Minute, OverloadTolerance: 0.0005}) {
 		t.Errorf("got %+v", got)
 	}
 	if got := targetsAt(r, from.Add(121*time.Minute), base); len(got) != 0 {

@@ -9,8 +9,8 @@ import (
 	"skyserve/internal/store"
 )
 
-// Records are the records of a service's machines in the store during one term of leadership: what a
-// later leader must know, whichever machine it runs on. A record is a JSON object with a name.
+// Records are the records of a service's machines in the store during one term of leadership: the state that the next
+// leader needs, whichever machine it runs on. A record is a JSON object with a name.
 type Records interface {
 	// Load decodes a record into value, a pointer to a struct; found is false where there is none. After
 	// Load no earlier leader can change the record. It returns ErrDamagedRecord for a record that cannot be

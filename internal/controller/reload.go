@@ -55,7 +55,7 @@ func (c *Controller) applyReload() {
 	c.config = *next
 	c.trackBalancers(next.Balancers)
 	for _, r := range next.Replicas {
-		c.known[r.ID] = true
+		c.managed[r.ID] = true
 	}
 	c.log.Info("configuration applied", "balancers", len(next.Balancers), "replicas", len(next.Replicas))
 	if c.loop != nil {

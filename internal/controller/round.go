@@ -29,6 +29,8 @@ type trackedBalancer struct {
 	service.ControlledBalancer
 	admin    admin
 	failures int // consecutive failed probes
+	// responded reports whether any probe has succeeded.
+	responded bool
 	// workers are the replicas attached to it in this round; nil when it did not list them.
 	workers []telemetry.Worker
 	listed  bool
@@ -85,7 +87,7 @@ func (c *Controller) probeBalancer(ctx context.Context, w *trackedBalancer) {
 		c.recordBalancer(w, telemetry.EventRecovery, "balancer "+w.ID+" responds again", "")
 		c.log.Info("balancer responds again; its replicas return to it", "balancer", w.ID)
 	}
-	w.failures = 0
+	w.failures, w.responded = 0, true
 	workers, err := w.admin.Workers(ctx)
 	c.recordResult(w, "", "listing the replicas of a balancer failed; retrying", err)
 	if err != nil {
@@ -105,9 +107,9 @@ func (c *Controller) forEachBalancer(f func(*trackedBalancer)) {
 
 // assignInput returns the input of Assign.
 func (c *Controller) assignInput() AssignInput {
-	f := AssignInput{Replicas: c.config.Replicas, RTT: c.config.RTT}
+	f := AssignInput{Replicas: c.config.Replicas, RTT: c.config.RTT, Owners: c.current.Owners}
 	for _, w := range c.balancers {
-		f.Balancers = append(f.Balancers, BalancerHealth{ID: w.ID, Region: w.Region, Alive: w.alive()})
+		f.Balancers = append(f.Balancers, BalancerHealth{ID: w.ID, Region: w.Region, Alive: w.alive(), New: !w.responded})
 	}
 	return f
 }
@@ -170,7 +172,7 @@ func (c *Controller) loadAssignment(ctx context.Context) error {
 		c.log.Warn("reading the published assignment failed; computing a new one", "err", err)
 	}
 	for id := range c.current.Owners {
-		c.known[id] = true
+		c.managed[id] = true
 	}
 	return nil
 }
@@ -227,7 +229,7 @@ func (c *Controller) recordResult(w *trackedBalancer, replica, failure string, e
 func (c *Controller) excessReplicas(w *trackedBalancer) []telemetry.Worker {
 	var excess []telemetry.Worker
 	for _, r := range w.workers {
-		if (c.known[r.ID] || r.Epoch > 0) && c.current.Owners[r.ID] != w.ID {
+		if (c.managed[r.ID] || r.Epoch > 0) && c.current.Owners[r.ID] != w.ID {
 			excess = append(excess, r)
 		}
 	}

@@ -62,7 +62,7 @@ func checkConfig(path string, c service.ControllerConfig) error {
 // Run runs the controller process: it serves the embedded store if configured, and controls the
 // service until ctx ends. It returns an error when the start or the listener fails; other failures
 // are logged and retried.
-func Run(ctx context.Context, config service.ControllerConfig, log *slog.Logger, more ...Option) error {
+func Run(ctx context.Context, config service.ControllerConfig, log *slog.Logger, options ...Option) error {
 	ln, err := net.Listen("tcp", config.Listen)
 	if err != nil {
 		return fmt.Errorf("starting the controller: %w", err)
@@ -84,7 +84,7 @@ func Run(ctx context.Context, config service.ControllerConfig, log *slog.Logger,
 	c := newController(config, st, acquire, func(base string) admin { return telemetry.NewClient(base, hc) }, log)
 	c.store, c.revoked, c.announcements, c.backupSource = health, revoked, st, st
 	c.events = store.NewEventQueue(st, eventSource(time.Now()), log)
-	for _, o := range more {
+	for _, o := range options {
 		o(&c.options)
 	}
 	review := new(currentReview)

@@ -82,7 +82,7 @@ func TestRunWithEmbeddedStore(t *testing.T) {
 	config := service.ControllerConfig{
 		Service: "chat", Listen: testkit.FreeAddr(), StoreListen: testkit.FreeAddr(), StoreDir: t.TempDir(), StoreToken: "secret",
 		Balancers: []service.ControlledBalancer{{ID: "lb-us-0", Region: "local/us", Admin: srv.URL}},
-		Replicas:  []service.ControlledReplica{{ReplicaConfig: service.ReplicaConfig{ID: "us-0", URL: "http://r", Region: "local/us"}, Home: "lb-us-0"}},
+		Replicas:  []service.ControlledReplica{{ReplicaConfig: service.ReplicaConfig{ID: "us-0", URL: "http://r", Region: "local/us"}, Primary: "lb-us-0"}},
 	}
 	epoch := uint64(0)
 	for range 2 { // the second one continues with the state of the first

@@ -341,14 +341,17 @@ func TestPlannedLoadKeepsAndStartsReplica(t *testing.T) {
 
 // The iteration after a start follows soon, because it delivers the configuration of the replica.
 func TestStartIsDeliveredSoon(t *testing.T) {
-	y := newFakeActuator(t, toZero)
-	w := &zeroWorld{scalerWorld: &scalerWorld{T: t, actuator: y, store: &fakeState{}}, waiting: map[service.Region]int{"local/us": 1}, usedAt: time.Now()}
-	w.report()
-	loop := w.another()
-	loop.scaler.startTerm()
-	for i, want := range []time.Duration{busyInterval, loopInterval} {
-		if got := loop.runOnce(t.Context(), &fakeLease{}); got != want {
-			t.Errorf("iteration %d: next after %v, want %v", i, got, want)
+	synctest.Test(t, func(t *testing.T) {
+		time.Sleep(30 * time.Second) // no minute is stored within the next loopInterval
+		y := newFakeActuator(t, toZero)
+		w := &zeroWorld{scalerWorld: &scalerWorld{T: t, actuator: y, store: &fakeState{}}, waiting: map[service.Region]int{"local/us": 1}, usedAt: time.Now()}
+		w.report()
+		loop := w.another()
+		loop.scaler.startTerm()
+		for i, want := range []time.Duration{busyInterval, loopInterval} {
+			if got := loop.runOnce(t.Context(), &fakeLease{}); got != want {
+				t.Errorf("iteration %d: next after %v, want %v", i, got, want)
+			}
 		}
-	}
+	})
 }

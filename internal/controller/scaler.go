@@ -110,7 +110,7 @@ func (s *scaler) stepScaler(ctx context.Context, l lease, now time.Time, o obser
 		return errors.Join(o.err, s.publish(ctx, l, current))
 	}
 	if o.history != nil {
-		s.loads, s.lastMinute = observedLoads(o.history, now, observedMinutes), observedLoads(o.history, now, 1)
+		s.loads, s.lastMinute = observedLoads(o.history, o.from, now, plan.ObservedMinutes), observedLoads(o.history, o.from, now, 1)
 	}
 	in := &scalingInputs{now: now, current: current, snapshot: o.Snapshot, loads: s.loads, lastMinute: s.lastMinute, targets: targetsAt(s.review.get(), now, s.termStart), review: s.review.get()}
 	if changes := s.decideChanges(in, o.Failed); len(changes) > 0 {
@@ -126,14 +126,14 @@ func (s *scaler) stepScaler(ctx context.Context, l lease, now time.Time, o obser
 
 // selectStrategy creates the strategy of service.yaml, unless it is already running.
 func (s *scaler) selectStrategy(autoscale service.Autoscale) error {
-	if autoscale.Strategy == s.autoscale.Strategy && autoscale.Donate == s.autoscale.Donate && autoscale.Late == s.autoscale.Late {
+	if autoscale.Strategy == s.autoscale.Strategy && autoscale.Donate == s.autoscale.Donate && autoscale.TTFTMissTarget == s.autoscale.TTFTMissTarget {
 		s.autoscale = autoscale
 		return nil
 	}
 	var next plan.Strategy
 	if isAutomatic(autoscale.Strategy) {
 		var err error
-		if next, err = plan.NewStrategy(autoscale.Strategy, plan.StrategyOptions{NoDonation: !autoscale.Donate, MaxLateShare: autoscale.Late}); err != nil {
+		if next, err = plan.NewStrategy(autoscale.Strategy, plan.StrategyOptions{NoDonation: !autoscale.Donate, MaxLateShare: autoscale.TTFTMissTarget}); err != nil {
 			return fmt.Errorf("selecting the scaling strategy of %s: %w", s.service, err)
 		}
 	}

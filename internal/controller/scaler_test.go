@@ -308,7 +308,7 @@ func TestReactiveScalesUpDonatesReclaimsRemoves(t *testing.T) {
 		w.pass(10*time.Second, 0.1)
 		w.want(2, 1)
 		s := w.published()
-		if len(s.Donations) != 1 || s.Donations[0].EarnsPerHour != 0.3 || s.Donations[0].Until == nil || s.Strategy != "reactive" {
+		if len(s.Donations) != 1 || s.Donations[0].RevenuePerHour != 0.3 || s.Donations[0].Until == nil || s.Strategy != "reactive" {
 			t.Fatalf("got %+v", s)
 		}
 		if e := s.Events[len(s.Events)-1]; e.Kind != telemetry.EventDonate || e.Object != s.Donations[0].Replica || e.Reason != "KV memory 10 % used, below 30 %; replicas before: 3" || e.Actor != telemetry.ActorAutoscaler {
@@ -417,7 +417,7 @@ func TestStrategyReceivesFirstTokenCounts(t *testing.T) {
 	}{{100, &plan.FirstTokens{Total: 40, Late: 3}}, {9000, nil}} {
 		y.held = []telemetry.RegionSnapshot{{
 			Name: "local/us", Balancers: []telemetry.BalancerSnapshot{{State: "READY", AgeMillis: c.age}},
-			Models: []telemetry.ModelSnapshot{{Model: "m", FirstTokens: 40, Late: 3}},
+			Models: []telemetry.ModelSnapshot{{Model: "m", FirstTokens: 40, SLOMisses: 3}},
 		}}
 		seen, err := y.observe(t.Context(), 0, false)
 		if err != nil {
@@ -443,8 +443,8 @@ func TestChangedObjectiveRestartsStrategy(t *testing.T) {
 	if err := s.selectStrategy(by); err != nil || s.strategy != first {
 		t.Errorf("the strategy was recreated: %v", err)
 	}
-	by.Late = 0.01
-	if err := s.selectStrategy(by); err != nil || s.strategy == first || s.autoscale.Late != 0.01 {
+	by.TTFTMissTarget = 0.01
+	if err := s.selectStrategy(by); err != nil || s.strategy == first || s.autoscale.TTFTMissTarget != 0.01 {
 		t.Errorf("another objective is not applied: %v", err)
 	}
 }
@@ -611,33 +611,42 @@ func TestScalingInvariants(t *testing.T) {
 	})
 }
 
+// The load is known as soon as one whole minute is: a new service is not scaled blindly for five minutes. The minute in
+// which its balancers started is not whole.
 func TestObservedLoadsOmitIncompleteMinutes(t *testing.T) {
-	at := time.Unix(30_000_000*60, 0).Add(20 * time.Second)
+	const minute = 30_000_000
+	at := time.Unix(minute*60, 0).Add(20 * time.Second)
 	point := func(minutesAgo int64, tier service.Tier, prompt, cached int64) telemetry.Point {
-		return telemetry.Point{Minute: 30_000_000 - minutesAgo, Balancer: "lb-us-0", Region: "local/us", Model: "m", Tier: tier, PromptTokens: prompt, CachedTokens: cached}
+		return telemetry.Point{Minute: minute - minutesAgo, Balancer: "lb-us-0", Region: "local/us", Model: "m", Tier: tier, PromptTokens: prompt, CachedTokens: cached}
 	}
-	var whole []telemetry.Point
-	for m := int64(1); m <= 5; m++ {
-		whole = append(whole, point(m, service.TierFast, 60_000, 12_000), point(m, service.TierNormal, 12_000, 0), point(m, service.TierDeferred, 900_000, 0))
+	minutes := func(ago ...int64) (all []telemetry.Point) {
+		for _, m := range ago {
+			all = append(all, point(m, service.TierFast, 60_000, 12_000), point(m, service.TierNormal, 12_000, 0), point(m, service.TierDeferred, 900_000, 0))
+		}
+		return all
 	}
+	known := map[modelRegion]float64{{"m", "local/us"}: 1000}
 	for _, c := range []struct {
 		name   string
+		from   int64 // minutes ago
 		points []telemetry.Point
 		want   map[modelRegion]float64
 	}{
-		{"five minutes", whole, map[modelRegion]float64{{"m", "local/us"}: 1000}},
-		{"four minutes", whole[3:], map[modelRegion]float64{}},
-		{"the last is missing", whole[:12], map[modelRegion]float64{{"m", "local/us"}: 1000}},
-		{"nothing", nil, map[modelRegion]float64{}},
+		{"five minutes", 5, minutes(5, 4, 3, 2, 1), known},
+		{"the service started two minutes ago", 5, append(minutes(1), point(2, service.TierFast, 600, 0)), known},
+		{"the service started in the last minute", 5, minutes(1), map[modelRegion]float64{}},
+		{"the same, with the history of a plan", 20_160, minutes(1), map[modelRegion]float64{}},
+		{"since a gap", 5, append(minutes(2, 1), point(4, service.TierFast, 1, 0)), known},
+		{"a minute earlier than read", 5, append(minutes(5, 4, 3, 2, 1), point(6, service.TierFast, 1, 0)), known},
+		{"the running minute", 5, append(minutes(5, 4, 3, 2, 1), point(0, service.TierFast, 1, 0)), known},
+		{"the last is missing", 5, minutes(5, 4, 3, 2), map[modelRegion]float64{}},
+		{"nothing", 5, nil, map[modelRegion]float64{}},
 	} {
-		if c.name == "the last is missing" {
-			c.points, c.want = append(slices.Clone(whole[3:]), point(6, service.TierFast, 1, 0)), map[modelRegion]float64{}
-		}
 		h, err := demand.Traffic(c.points)
 		if err != nil {
 			t.Fatal(err)
 		}
-		got := observedLoads(h, at, observedMinutes)
+		got := observedLoads(h, minute-c.from, at, plan.ObservedMinutes)
 		if len(got) != len(c.want) || got[modelRegion{"m", "local/us"}] != c.want[modelRegion{"m", "local/us"}] {
 			t.Errorf("%s: got %v, want %v", c.name, got, c.want)
 		}

@@ -2,7 +2,6 @@ package controller
 
 import (
 	"cmp"
-	"math"
 	"slices"
 	"time"
 
@@ -107,7 +106,7 @@ func (s *scalingInputs) strategyInput(groups []replicaGroup) *plan.StrategyInput
 		}
 		if m := s.modelReport(g); m != nil {
 			waiting := m.Queued + g.pendingRequests()
-			e.Waiting, e.FastFirstTokens = &waiting, &plan.FirstTokens{Total: m.FirstTokens, Late: m.Late}
+			e.Waiting, e.FastFirstTokens = &waiting, &plan.FirstTokens{Total: m.FirstTokens, Late: m.SLOMisses}
 		}
 		for _, m := range g.members {
 			switch {
@@ -228,33 +227,11 @@ func idsOf(members []member) []string {
 	return ids
 }
 
-// observedMinutes is the period of the current load: long enough to average out single requests,
-// short enough for the last 20 minutes of the hour, in which lt-ua compares the load with the plan.
-const observedMinutes = 5
-
-// observedLoads returns the mean interactive loads of the last n complete minutes before a time. It
-// omits a load with a missing minute.
-func observedLoads(h *forecast.History, now time.Time, n int64) map[modelRegion]float64 {
-	last := now.Add(-minuteDelay).Unix() / 60 // the preceding minute is complete
+// observedLoads returns plan.ObservedLoads at a time, of a history that was read from a minute on.
+func observedLoads(h *forecast.History, from int64, now time.Time, n int) map[modelRegion]float64 {
 	out := map[modelRegion]float64{}
-	partly := map[modelRegion]bool{}
-	for i := range h.Series {
-		s := &h.Series[i]
-		if s.Tier == service.TierDeferred {
-			continue
-		}
-		at := modelRegion{s.Model, s.Region}
-		for m := last - n; m < last; m++ {
-			k := m - h.First
-			if k < 0 || k >= int64(h.Minutes) || math.IsNaN(s.Values[k]) {
-				partly[at] = true
-				break
-			}
-			out[at] += (s.Values[k] - s.Cached[k]) / float64(n*60)
-		}
-	}
-	for at := range partly {
-		delete(out, at)
+	for key, tps := range plan.ObservedLoads(h, from, settledMinute(now), n) {
+		out[modelRegion{key.Model, key.Region}] = tps
 	}
 	return out
 }

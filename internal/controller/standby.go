@@ -34,7 +34,7 @@ type announcements interface {
 // standbyPrefix is the prefix of the store keys of a service's standbys.
 func standbyPrefix(service string) string { return "standby." + service + "." }
 
-// standbys is which other controllers wait for the lease. The zero value knows none.
+// standbys records the other controllers that wait for the lease. The zero value is empty.
 type standbys struct {
 	mu   sync.Mutex
 	seen map[string]time.Time // the last announcement of each, by this process's clock

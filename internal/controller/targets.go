@@ -33,11 +33,11 @@ func (f *currentReview) get() *telemetry.Review {
 // budgetAlerts returns the alert of a plan that the budget has cut.
 func (f *currentReview) budgetAlerts() []telemetry.Alert {
 	r := f.get()
-	if r == nil || r.Plan == nil || len(r.Plan.Cut) == 0 || !r.Current(time.Now()) {
+	if r == nil || r.Plan == nil || len(r.Plan.OverBudget) == 0 || !r.Current(time.Now()) {
 		return nil
 	}
 	return []telemetry.Alert{{
-		Severity: telemetry.SeverityWarning, Kind: telemetry.AlertBudget, Object: "plan", Message: "the plan needs more than the budget: " + strings.Join(r.Plan.Cut, ", "),
+		Severity: telemetry.SeverityWarning, Kind: telemetry.AlertBudget, Object: "plan", Message: "the plan needs more than the budget: " + strings.Join(r.Plan.OverBudget, ", "),
 		NextStep: "raise autoscale.budget",
 	}}
 }
@@ -47,7 +47,7 @@ func (f *currentReview) budgetAlerts() []telemetry.Alert {
 func publishedTargets(v *plan.ReviewResult) []telemetry.PlannedCapacity {
 	out := []telemetry.PlannedCapacity{}
 	for _, t := range v.Targets() {
-		p := telemetry.PlannedCapacity{Model: t.Model, Region: t.Region, Count: t.Count, ReplicaTPS: t.ReplicaTPS, PeakTPS: t.PeakTPS, Replicas: []telemetry.TargetReplicas{}, StabilizationSeconds: t.StabilizationWindow.Seconds(), Headroom: t.Headroom, StartUpSeconds: t.StartUp.Seconds()}
+		p := telemetry.PlannedCapacity{Model: t.Model, Region: t.Region, Count: t.Count, ReplicaTPS: t.ReplicaTPS, PeakTPS: t.PeakTPS, Replicas: []telemetry.TargetReplicas{}, StabilizationSeconds: t.StabilizationWindow.Seconds(), Headroom: t.Headroom, StartUpSeconds: t.StartUp.Seconds(), OverloadTolerance: t.OverloadTolerance}
 		for _, r := range t.Replicas {
 			p.Replicas = append(p.Replicas, telemetry.TargetReplicas{GPU: r.GPU.Type, GPUs: r.GPU.Count, Capacity: r.Capacity, Count: r.Count})
 		}
@@ -93,7 +93,7 @@ func targetsAt(r *telemetry.Review, now, base time.Time) map[modelRegion]*plan.H
 			Count: t.Count, From: r.From.Sub(base), Until: r.Until.Sub(base), ReplicaTPS: t.ReplicaTPS, PeakTPS: t.PeakTPS,
 			Tracking: plan.Tracking{
 				StabilizationWindow: time.Duration(t.StabilizationSeconds * float64(time.Second)), Headroom: t.Headroom,
-				StartUp: time.Duration(t.StartUpSeconds * float64(time.Second)),
+				StartUp: time.Duration(t.StartUpSeconds * float64(time.Second)), OverloadTolerance: t.OverloadTolerance,
 			},
 		}
 		for _, n := range t.Replicas {

@@ -46,7 +46,7 @@ type BalancerView struct {
 type ReplicaView struct {
 	ID       string `json:"id"`
 	Balancer string `json:"balancer"`
-	// Adopted is true while the balancer is not its home.
+	// Adopted is true while the balancer is not its primary one.
 	Adopted bool `json:"adopted"`
 }
 
@@ -69,9 +69,9 @@ func (c *Controller) setLease(l lease) {
 
 // updateView updates the view.
 func (c *Controller) updateView() {
-	homes := map[string]string{}
+	primaries := map[string]string{}
 	for _, r := range c.config.Replicas {
-		homes[r.ID] = r.Home
+		primaries[r.ID] = r.Primary
 	}
 	v := View{Service: c.immutable.Service, Store: StoreNotReplicated, Epoch: c.current.Epoch(), Balancers: []BalancerView{}, Replicas: []ReplicaView{}}
 	if c.immutable.StoreListen == "" {
@@ -82,7 +82,7 @@ func (c *Controller) updateView() {
 	}
 	for _, id := range slices.Sorted(maps.Keys(c.current.Owners)) {
 		owner := c.current.Owners[id]
-		v.Replicas = append(v.Replicas, ReplicaView{ID: id, Balancer: owner, Adopted: owner != homes[id]})
+		v.Replicas = append(v.Replicas, ReplicaView{ID: id, Balancer: owner, Adopted: owner != primaries[id]})
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -151,7 +151,7 @@ func (m *weekMachines) Reconcile(ctx context.Context, now time.Duration, mayAct 
 	dp := &deploy.Deployer{
 		Spec: m.spec, Owner: "o", Provider: provision.MultiCloud{service.CloudAWS: m}, Now: func() time.Time { return begin.Add(now) },
 		UserData: func(cloud.MachineInput) (string, error) { return "", nil }, NeedReplacement: maps.Clone(m.noticed),
-		Filter: func(_ *deploy.Plan, c provision.Change) bool {
+		Filter: func(_ *deploy.MachinePlan, c provision.Change) bool {
 			return c.Kind() == provision.KindReplica && (c.Action == provision.ActionLaunch || c.Action == provision.ActionTerminate && c.Observed.TerminatedReason != "")
 		},
 	}

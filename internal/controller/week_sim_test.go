@@ -107,7 +107,7 @@ func newWeekWorld(balancers, replicas int, seed uint64) *weekWorld {
 	}
 	for i := range replicas {
 		b := w.config.Balancers[i%balancers]
-		r := service.ControlledReplica{ReplicaConfig: service.ReplicaConfig{ID: fmt.Sprintf("%s-%d", b.Region.Place(), i/balancers), Region: b.Region}, Home: b.ID}
+		r := service.ControlledReplica{ReplicaConfig: service.ReplicaConfig{ID: fmt.Sprintf("%s-%d", b.Region.Place(), i/balancers), Region: b.Region}, Primary: b.ID}
 		w.config.Replicas = append(w.config.Replicas, r)
 		w.homes[r.ID] = b.ID
 		w.lb[b.ID].has[r.ID] = 0
@@ -266,7 +266,7 @@ func (w *weekWorld) updateReplicas() {
 	var replicas []service.ControlledReplica
 	for _, r := range slices.Sorted(maps.Keys(w.homes)) {
 		region := w.config.Balancers[slices.IndexFunc(w.config.Balancers, func(b service.ControlledBalancer) bool { return b.ID == w.homes[r] })].Region
-		replicas = append(replicas, service.ControlledReplica{ReplicaConfig: service.ReplicaConfig{ID: r, Region: region}, Home: w.homes[r]})
+		replicas = append(replicas, service.ControlledReplica{ReplicaConfig: service.ReplicaConfig{ID: r, Region: region}, Primary: w.homes[r]})
 	}
 	if reflect.DeepEqual(replicas, w.config.Replicas) {
 		return

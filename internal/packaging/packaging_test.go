@@ -13,7 +13,6 @@ import (
 	"github.com/goccy/go-yaml"
 
 	"skyserve/internal/testkit"
-	"skyserve/lbd"
 )
 
 func read(t *testing.T, file string) string {
@@ -23,19 +22,6 @@ func read(t *testing.T, file string) string {
 		t.Fatal(err)
 	}
 	return string(text)
-}
-
-// The configuration that packages install is valid and listens on loopback only: it has no keys.
-func TestPackagedConfiguration(t *testing.T) {
-	cfg, err := lbd.ReadConfig("lb.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, address := range []string{cfg.Listen, cfg.Admin} {
-		if !strings.HasPrefix(address, "127.0.0.1:") {
-			t.Errorf("listens on %s without keys", address)
-		}
-	}
 }
 
 // systemd accepts the unit, and rates it as well restricted: 0 is closed, 10 is open.

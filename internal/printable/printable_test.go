@@ -255,3 +255,121 @@ func TestBytes(t *testing.T) {
 		}
 	}
 }
+
+// screen is a terminal with a number of columns.
+type screen struct {
+	strings.Builder
+	columns int
+}
+
+func (s *screen) Columns() int { return s.columns }
+
+// A table that fits keeps its cells on a terminal: unknown columns are omitted first, then the longest texts are cut,
+// and never numbers and ids.
+func TestTablesFitIntoTerminal(t *testing.T) {
+	rows := [][]string{
+		{"ID", "STATE", "MODEL", "REASON", "SIZE"},
+		{"us-east-1-0123456789", "READY", "meta-llama/Llama-3.1-8B-Instruct", "-", "1234567890123"},
+		{"us-east-1-1", "NOT_READY", "m", "-", "1"},
+	}
+	draw := func(columns int, hide, whole bool) string {
+		s := &screen{columns: columns}
+		table := printable.NewTable(s)
+		if !whole {
+			table.Fit(printable.Fitting{})
+		}
+		if hide {
+			table.HideTitles(rows[0]...)
+		}
+		for _, row := range rows[map[bool]int{true: 1}[hide]:] {
+			table.Row(row...)
+		}
+		if err := table.Flush(); err != nil {
+			t.Fatal(err)
+		}
+		return s.String()
+	}
+	all := `ID                    STATE      MODEL                             REASON           SIZE
+us-east-1-0123456789  READY      meta-llama/Llama-3.1-8B-Instruct  -       1234567890123
+us-east-1-1           NOT_READY  m                                 -                   1
+`
+	for _, tt := range []struct {
+		columns     int
+		hide, whole bool
+		want        string
+	}{
+		{88, false, false, all},
+		{0, false, false, all},
+		{20, false, true, all},
+		{80, false, false, `ID                    STATE      MODEL                                      SIZE
+us-east-1-0123456789  READY      meta-llama/Llama-3.1-8B-Instruct  1234567890123
+us-east-1-1           NOT_READY  m                                             1
+`},
+		{70, false, false, `ID                    STATE      MODEL                            SIZE
+us-east-1-0123456789  READY      meta-llama/Llama-3.1-…  1234567890123
+us-east-1-1           NOT_READY  m                                   1
+`},
+		{10, true, false, `us-east-1-0123456789  READY      meta-llama/…  1234567890123
+us-east-1-1           NOT_READY  m                         1
+`},
+	} {
+		if got := draw(tt.columns, tt.hide, tt.whole); got != tt.want {
+			t.Errorf("%d columns:\n%s\nwant\n%s", tt.columns, got, tt.want)
+		}
+	}
+}
+
+// A table on a terminal omits optional columns, the first ones first, before it cuts a text below its readable width,
+// and keeps the columns that stay whole.
+func TestTablesOmitOptionalColumns(t *testing.T) {
+	rows := [][]string{
+		{"TIME", "REGION", "MESSAGE", "REASON"},
+		{"2026-11-27 03:00:00", "aws/us-east-1", "launched us-east-1-0 on spot g6.xlarge", "KV memory 82 % used, above 70 %"},
+	}
+	for columns, want := range map[int]string{
+		110: "TIME                 REGION         MESSAGE                                 REASON\n2026-11-27 03:00:00  aws/us-east-1  launched us-east-1-0 on spot g6.xlarge  KV memory 82 % used, above 70 %\n",
+		80:  "TIME                 REGION         MESSAGE                     REASON\n2026-11-27 03:00:00  aws/us-east-1  launched us-east-1-0 on s…  KV memory 82 % …\n",
+		70:  "TIME                 MESSAGE                     REASON\n2026-11-27 03:00:00  launched us-east-1-0 on s…  KV memory 82 % used,…\n",
+		60:  "TIME                 MESSAGE\n2026-11-27 03:00:00  launched us-east-1-0 on spot g6.xlarge\n",
+		40:  "TIME                 MESSAGE\n2026-11-27 03:00:00  launched us-east-1-0 on s…\n",
+	} {
+		s := &screen{columns: columns}
+		table := printable.NewTable(s)
+		table.Fit(printable.Fitting{Optional: []string{"REGION", "REASON"}, Whole: []string{"TIME"}, Readable: map[string]int{"MESSAGE": 26}})
+		for _, row := range rows {
+			table.Row(row...)
+		}
+		if err := table.Flush(); err != nil {
+			t.Fatal(err)
+		}
+		if s.String() != want {
+			t.Errorf("%d columns:\n%s\nwant\n%s", columns, s.String(), want)
+		}
+	}
+}
+
+// Rows that a table prints later stay in the columns of the earlier ones, and wider cells widen them if there is room.
+func TestTablesKeepColumns(t *testing.T) {
+	for columns, want := range map[int]string{
+		0:  "A      B       COUNT\nfirst  second      7\nx      y          12\nlongest  y           1\nx        y           1\n",
+		24: "A      COUNT\nfirst      7\nx         12\nlongest      1\nx            1\n",
+	} {
+		s := &screen{columns: columns}
+		table := printable.NewTable(s)
+		table.KeepColumns()
+		table.Fit(printable.Fitting{Optional: []string{"B"}})
+		table.Row("A", "B", "COUNT")
+		b := map[bool]string{true: "second", false: "second, which is longer than the terminal"}[columns == 0]
+		for _, rows := range [][][]string{{{"first", b, "7"}}, {{"x", "y", "12"}}, {{"longest", "y", "1"}}, {{"x", "y", "1"}}} {
+			for _, row := range rows {
+				table.Row(row...)
+			}
+			if err := table.Flush(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if s.String() != want {
+			t.Errorf("%d columns:\n%s\nwant\n%s", columns, s.String(), want)
+		}
+	}
+}

@@ -6,6 +6,7 @@ import (
 	"io"
 	"reflect"
 	"regexp"
+	"slices"
 	"strings"
 	"text/tabwriter"
 	"unicode/utf8"
@@ -19,6 +20,15 @@ type Table struct {
 	rows   [][]string
 	titles [][]string // of the columns of each row; nil = the first row of its section
 	hidden []string   // see HideTitles
+	fits   *Fitting   // see Fit
+	keeps  bool       // see KeepColumns
+	before *earlier   // the rows that were written; nil = none
+}
+
+// earlier describes the rows of a table that were written before.
+type earlier struct {
+	all, kept []string // the titles of all columns, and of those that were written
+	widths    []int    // of the written ones
 }
 
 // CellPainter is a writer to a terminal that shows cells of tables in colours.
@@ -33,6 +43,14 @@ func NewTable(w io.Writer) *Table { return &Table{w: w} }
 
 // HideTitles names the columns of the following rows, without printing the titles.
 func (t *Table) HideTitles(titles ...string) { t.hidden = titles }
+
+// Fit makes a table whose rows have titles fit into the columns of a FittingWriter, as far as possible: columns without
+// known cells are omitted, then the optional ones in their order, and the longest texts are cut.
+func (t *Table) Fit(f Fitting) { t.fits = &f }
+
+// KeepColumns makes later calls of Flush align their rows with the earlier ones, in the same columns. The table must be
+// one section, whose titles are the first row or hidden.
+func (t *Table) KeepColumns() { t.keeps = true }
 
 // Row adds a row of cells.
 func (t *Table) Row(cells ...string) {
@@ -71,11 +89,16 @@ func lineOf(a any) any {
 // Flush aligns the rows and writes them. A row with one cell or none ends a section, whose columns are aligned
 // without regard to those of other sections. The first row of a section may hold its titles.
 func (t *Table) Flush() error {
+	ruled := t.before != nil
+	if ruled {
+		t.addRuler()
+	}
 	for at := 0; at < len(t.rows); {
 		end := at
 		for end < len(t.rows) && len(t.rows[end]) > 1 {
 			end++
 		}
+		t.fitSection(at, end)
 		alignNumbers(t.rows[at:end])
 		for i := at + 1; i < end; i++ {
 			if t.titles[i] == nil {
@@ -85,7 +108,7 @@ func (t *Table) Flush() error {
 		at = end + 1
 	}
 	var text bytes.Buffer
-	w := tabwriter.NewWriter(&text, 0, 0, 2, ' ', 0)
+	w := tabwriter.NewWriter(&text, 0, 0, columnGap, ' ', 0)
 	for _, row := range t.rows {
 		fmt.Fprintln(w, strings.Join(row, "\t"))
 	}
@@ -97,9 +120,61 @@ func (t *Table) Flush() error {
 	if paints {
 		out = t.paint(painter, out)
 	}
+	if ruled {
+		_, out, _ = strings.Cut(out, "\n")
+	}
 	t.rows, t.titles = nil, nil
 	_, err := io.WriteString(Raw(t.w), out) // the cells are sanitised
 	return err
+}
+
+// fitSection makes a section of rows fit into the columns of a terminal.
+func (t *Table) fitSection(at, end int) {
+	if at == end {
+		return
+	}
+	section, all := t.rows[at:end], t.titles[at]
+	if all == nil {
+		all = section[0]
+	}
+	all, kept := slices.Clone(all), all
+	if screen, fits := Unwrap(t.w).(FittingWriter); fits && t.fits != nil && screen.Columns() > 0 {
+		if t.before != nil {
+			cutTexts(section, t.fits.limits(all, section, 1), screen.Columns())
+		} else {
+			kept = t.fits.fit(all, section, screen.Columns())
+		}
+	}
+	if t.titles[at] != nil && !slices.Equal(kept, all) {
+		for i := at; i < end; i++ {
+			t.titles[i] = kept
+		}
+	}
+	if t.keeps {
+		if t.before == nil {
+			t.before = &earlier{all: all, kept: slices.Clone(kept)}
+		}
+		t.before.widths = columnWidths(section)
+	}
+}
+
+// addRuler limits the rows to the columns of the earlier ones, and puts a row before them that is as wide.
+func (t *Table) addRuler() {
+	ruler := make([]string, len(t.before.kept))
+	for i, title := range t.before.kept {
+		ruler[i] = title + strings.Repeat(" ", max(0, t.before.widths[i]-utf8.RuneCountInString(title)))
+	}
+	rows := [][]string{ruler}
+	for _, row := range t.rows {
+		var cells []string
+		for i, cell := range row {
+			if slices.Contains(t.before.kept, t.before.all[i]) {
+				cells = append(cells, cell)
+			}
+		}
+		rows = append(rows, cells)
+	}
+	t.rows, t.titles = rows, slices.Repeat([][]string{t.before.kept}, len(rows))
 }
 
 // paint returns the aligned rows, one a line, with colours.

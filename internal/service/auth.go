@@ -29,7 +29,7 @@ type OIDC struct {
 	RequireRole bool       `yaml:"require_role,omitempty" json:"require_role,omitempty"`
 }
 
-// OIDCRole is what the tokens with a value of the role claim may do.
+// OIDCRole contains the rights of tokens with one value of the role claim.
 type OIDCRole struct {
 	// Name is the value of the claim.
 	Name    string    `yaml:"name" json:"name"`

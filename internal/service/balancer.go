@@ -89,7 +89,7 @@ func (c BalancerConfig) Reload(next BalancerConfig) BalancerConfig {
 	if c.StoreMTLS && next.StoreMTLS {
 		c.StoreURL = next.StoreURL
 	}
-	if b.TLS.ofFiles() && n.TLS.ofFiles() {
+	if b.TLS.fromFiles() && n.TLS.fromFiles() {
 		b.TLS = n.TLS
 	}
 	return c
@@ -99,7 +99,7 @@ func (c BalancerConfig) Reload(next BalancerConfig) BalancerConfig {
 // applies all changes between two configurations with equal immutable parts.
 func (c BalancerConfig) Immutable() BalancerConfig {
 	c = c.Reload(BalancerConfig{})
-	if c.Balancer.TLS.ofFiles() {
+	if c.Balancer.TLS.fromFiles() {
 		c.Balancer.TLS = &TLS{}
 	}
 	if c.StoreMTLS {
@@ -111,8 +111,8 @@ func (c BalancerConfig) Immutable() BalancerConfig {
 	return c
 }
 
-// ofFiles reports whether the certificate comes from files.
-func (t *TLS) ofFiles() bool { return t != nil && t.ACME == nil }
+// fromFiles reports whether the certificate comes from files.
+func (t *TLS) fromFiles() bool { return t != nil && t.ACME == nil }
 
 // environment returns the source of the keys if it is in the process's environment, which cannot change
 // while it runs; otherwise empty.

@@ -176,7 +176,8 @@ func (c *checker) checkRegionNames() {
 		if !duplicate {
 			first[r.Name] = i
 		} else if r.Name != "" {
-			c.reportProblem(path("regions").index(i).key("name"), "duplicates regions[%d].name", j)
+			p := path("regions").index(i).key("name")
+			c.reportAtPath(p, Error{Problem: fmt.Sprintf("duplicates regions[%d].name", j), Found: c.describePath(p), Suggestion: "write the settings of both in one of them, or rename one"})
 		}
 	}
 }
@@ -370,7 +371,7 @@ func (c *checker) checkRoundTrips() {
 		p := path("local").key("rtt").key(key)
 		a, b, ok := splitPair(key, places)
 		if !ok {
-			problem, suggestion := "must name two different local regions, such as us-eu", c.knownPlaces(places)
+			problem, suggestion := c.roundTripProblem(places)
 			if other := c.regionOutside(key); other != "" {
 				problem, suggestion = fmt.Sprintf("names %s, which is not a region on this machine", other), "remove this line: only round trips between local regions are emulated"
 			}
@@ -383,6 +384,15 @@ func (c *checker) checkRoundTrips() {
 		}
 		claimed[pair] = key
 	}
+}
+
+// roundTripProblem returns what is wrong with a round trip that is not between two local regions, and the next step.
+func (c *checker) roundTripProblem(places map[string]bool) (problem, suggestion string) {
+	known := sortedKeys(places)
+	if len(known) < 2 {
+		return "requires two local regions", c.knownPlaces(places) + ": remove this line, or add a region"
+	}
+	return fmt.Sprintf("must name two different local regions, such as %s-%s", known[0], known[1]), c.knownPlaces(places)
 }
 
 // validRegionNames reports whether every region has a name that can be one, so that errors about other keys
@@ -426,6 +436,9 @@ func splitPair(key string, places map[string]bool) (a, b string, ok bool) {
 func (c *checker) knownPlaces(places map[string]bool) string {
 	if len(places) == 0 {
 		return "there are no local regions"
+	}
+	if len(places) == 1 {
+		return "the only local region is " + sortedKeys(places)[0]
 	}
 	return "the local regions are " + strings.Join(sortedKeys(places), ", ")
 }

@@ -93,10 +93,10 @@ func (c *checker) checkPublic(r *RegionSpec, p path) {
 		c.reportAtPath(at, Error{Problem: fmt.Sprintf("is only valid for local and static regions, but the region is %s", r.Name), Suggestion: "remove it: the cloud assigns the addresses of balancers"})
 		return
 	}
-	if len(r.Public) != r.Balancers && c.valid(p.key("balancers")) {
-		c.reportAtPath(at, Error{Problem: fmt.Sprintf("must have %d URLs, one per balancer of the region, got %d", r.Balancers, len(r.Public))})
+	if len(r.PublicURLs) != r.Balancers && c.valid(p.key("balancers")) {
+		c.reportAtPath(at, Error{Problem: fmt.Sprintf("must have %d URLs, one per balancer of the region, got %d", r.Balancers, len(r.PublicURLs))})
 	}
-	for i, base := range r.Public {
+	for i, base := range r.PublicURLs {
 		if e := at.index(i); c.valid(e) && !validPublic(base) {
 			c.reportProblem(e, "must be %s", formPublic.description)
 		}

@@ -20,6 +20,9 @@ func (c *checker) checkGCP() {
 	if p := path("gcp").key("replica_account"); gcp.ReplicaAccount != "" && gcp.ReplicaAccount == gcp.BalancerAccount && c.valid("gcp", p) {
 		c.reportProblem(p, "must differ from balancer_account: with that service account replicas could create and delete machines")
 	}
+	if p := path("gcp").key("spare_account"); gcp.SpareAccount != "" && (gcp.SpareAccount == gcp.BalancerAccount || gcp.SpareAccount == gcp.ReplicaAccount) && c.valid("gcp", p) {
+		c.reportProblem(p, "must differ from balancer_account and replica_account: spare balancers may launch replicas and no balancers")
+	}
 	if p := path("gcp"); c.at[p] != nil && first < 0 && c.spec.GCP != (GCPSpec{}) {
 		c.reportAtPath(p, Error{Problem: "is only valid for services with a Google Cloud region", Suggestion: "remove it"})
 	}

@@ -6,7 +6,7 @@ import "strings"
 const flagAPIKey = "--api-key"
 
 // checkKeyArguments rejects API keys among the arguments of an engine: the process list shows them,
-// and balancers do not know that they have to send them.
+// and balancers send only the key of engine.api_key.
 func (c *checker) checkKeyArguments() {
 	for i, m := range c.spec.Models {
 		if k := m.Engine.Kind; k != EngineVLLM && k != EngineSGLang {

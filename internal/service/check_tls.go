@@ -64,7 +64,7 @@ func (c *checker) checkChallenge(a *ACME, p path) {
 		c.reportAtPath("local.port", Error{Problem: fmt.Sprintf("must be at most %d: the ports for http-01 challenges are 400 above the balancers' ports", 65535-challengePorts), Found: c.describePath("local.port")})
 	case a.Challenge != ChallengeDNS && !rented:
 		for i, r := range regions {
-			if at := path("regions").index(i); len(r.Public) == 0 && c.valid(at, at.key("name"), at.key("public_urls")) {
+			if at := path("regions").index(i); len(r.PublicURLs) == 0 && c.valid(at, at.key("name"), at.key("public_urls")) {
 				c.reportAtPath(at.key("public_urls"), Error{
 					Problem:    fmt.Sprintf("is required: with challenge %s the certificate authority connects to %s from the internet, but balancers of %s listen on loopback", a.Challenge, c.spec.DNS.Name, r.Name),
 					Suggestion: `set the URL of the address that forwards to them, for example public_urls: ["https://203.0.113.7"]`,

@@ -78,12 +78,13 @@ type ControlledBalancer struct {
 	Admin string `yaml:"admin" json:"admin"`
 }
 
-// ControlledReplica is a replica with its home balancer, which serves it while that balancer is
+// ControlledReplica is a replica with its primary balancer, which owns it while that balancer is
 // alive. Its Region is set; its Epoch is not.
 type ControlledReplica struct {
 	ReplicaConfig `yaml:",inline"`
-	// Home is the ID of the home balancer.
-	Home string `yaml:"home" json:"home"`
+	// Primary is the ID of the primary balancer. Its key, and that of RemoteURL, are former names, which controllers
+	// of the previous version read.
+	Primary string `yaml:"home" json:"home"`
 	// RemoteURL is the URL at which balancers in other regions reach the replica; empty = its URL.
 	RemoteURL string `yaml:"away,omitempty" json:"away,omitempty"`
 }

@@ -11,9 +11,9 @@ import (
 )
 
 // KeyLimits are the limits of one API key, of one user with identity tokens, or of a tenant; zero
-// means unlimited. Each balancer counts the requests and tokens of a minute, and Concurrent, on its
-// own; all balancers of a service together count those of a day and a month. Days and months are UTC. Tokens are prompt plus completion tokens, as
-// the engines report them.
+// means unlimited. Limits per minute and Concurrent apply at each balancer separately. Limits per day and
+// month apply to all balancers of a service together. Days and months are UTC. Tokens are prompt plus
+// completion tokens, as the engines report them.
 type KeyLimits struct {
 	RequestsPerMinute int `yaml:"requests_per_minute,omitempty" json:"requests_per_minute,omitempty"`
 	TokensPerMinute   int `yaml:"tokens_per_minute,omitempty" json:"tokens_per_minute,omitempty"`

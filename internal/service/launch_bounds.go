@@ -52,8 +52,8 @@ func (s *Spec) BudgetPerHour() float64 {
 	return s.Autoscale.Budget.PerHour
 }
 
-// NewErrorAt returns an error about a valid document that its caller found, such as a budget below the
-// price of the minimum. at is the key in the notation of Error.Path; file and data are those of Parse.
+// NewErrorAt returns an error at a key of a valid document, for problems that Parse cannot detect, such as a budget
+// below the price of the minimum. at is the key in the notation of Error.Path; file and data are those of Parse.
 func NewErrorAt(file string, data []byte, at, problem, suggestion string) error {
 	doc, bad := readYAML(file, data)
 	if bad != nil {

@@ -78,7 +78,7 @@ func TestDefaults(t *testing.T) {
 			MaxTries: 5, RetryPercent: 20, EjectAfter: 5, EjectTime: 5 * time.Second, Continue: &forward, HoldDeferred: &forward, DeferredMemoryPercent: 60, DeferredWaitPercent: 42,
 			Memory: Memory{Total: 2 * GiB, Requests: 1 * GiB, Tenant: 256 * MiB},
 		},
-		Autoscale:  Autoscale{Strategy: "manual", Forecast: "auto", Every: time.Hour, DonateFor: time.Hour, ScaleToZeroAfter: 10 * time.Minute, Late: 0.05},
+		Autoscale:  Autoscale{Strategy: "manual", Forecast: "auto", Every: time.Hour, DonateFor: time.Hour, ScaleToZeroAfter: 10 * time.Minute, TTFTMissTarget: 0.05},
 		LocalHosts: LocalHosts{Port: 8001},
 	}
 	if !reflect.DeepEqual(got, want) {

@@ -21,10 +21,11 @@ func genSpec(t *rapid.T) *Spec {
 			Every:    genDuration(t, time.Minute, 24*time.Hour),
 			Donate:   rapid.Bool().Draw(t, "donate"),
 
-			DonateFor:        genDuration(t, time.Second, 30*24*time.Hour),
-			ScaleToZeroAfter: genDuration(t, time.Second, 30*24*time.Hour),
-			DonatePrice:      float64(rapid.IntRange(0, 400).Draw(t, "donate price")) / 100,
-			Late:             float64(rapid.IntRange(1, 500).Draw(t, "late")) / 1000,
+			DonateFor:         genDuration(t, time.Second, 30*24*time.Hour),
+			ScaleToZeroAfter:  genDuration(t, time.Second, 30*24*time.Hour),
+			DonatePrice:       float64(rapid.IntRange(0, 400).Draw(t, "donate price")) / 100,
+			OverloadTolerance: float64(rapid.IntRange(0, 500).Draw(t, "tolerance")) / 10000,
+			TTFTMissTarget:    float64(rapid.IntRange(1, 500).Draw(t, "late")) / 1000,
 		},
 		LocalHosts: LocalHosts{Port: rapid.IntRange(1, 65535-localPorts).Draw(t, "port")},
 	}
@@ -35,7 +36,7 @@ func genSpec(t *rapid.T) *Spec {
 		s.Regions = append(s.Regions, RegionSpec{
 			Name: "gcp/us-central1", Balancers: 1, Replicas: genBounds(t, 1), Capacity: []CapacityType{CapacityOnDemand}, Network: "prod", Subnets: []string{"west"},
 		})
-		s.GCP = GCPSpec{BalancerAccount: "lb@my-project.iam.gserviceaccount.com", ReplicaAccount: "replica@my-project.iam.gserviceaccount.com"}
+		s.GCP = GCPSpec{BalancerAccount: "lb@my-project.iam.gserviceaccount.com", ReplicaAccount: "replica@my-project.iam.gserviceaccount.com", SpareAccount: "spare@my-project.iam.gserviceaccount.com"}
 	}
 	s.Balancer.Insecure = s.Balancer.TLS == nil && slices.ContainsFunc(s.Regions, func(r RegionSpec) bool { return r.Name.rented() })
 	if s.DNS != nil && s.Balancer.TLS != nil && rapid.Bool().Draw(t, "has acme") && genACME(t, s) {
@@ -116,7 +117,7 @@ func genRegions(t *rapid.T) []RegionSpec {
 		{Name: "local/eu-1", Balancers: 16, Replicas: genBounds(t, 1)},
 		{
 			Name: "static/paris", Balancers: 2, Replicas: Bounds{0, 2}, Endpoints: []Endpoint{{URL: "http://10.0.0.7:8000"}, {URL: "https://[::1]/v1", APIKey: "file:/run/key"}},
-			Public: []string{"http://203.0.113.7:8001", "https://[2001:db8::7]"},
+			PublicURLs: []string{"http://203.0.113.7:8001", "https://[2001:db8::7]"},
 		},
 	}
 	rented := RegionSpec{Name: "aws/us-east-1", Balancers: 2, Replicas: genBounds(t, 1)}

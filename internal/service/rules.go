@@ -332,14 +332,15 @@ var rules = map[string]rule{
 	"DNSClient.region":  {text: "The service's region that contains the network or is nearest to it.", form: formRegion},
 	"DNSClient.rtt":     {text: "Round trips from the network to the service's regions, as local/us: 20ms.", keys: formRegion, limit: durationRange(0, 10*time.Second)},
 
-	"Autoscale.strategy":         {text: "How the number of replicas changes between plans: manual (only by an operator), reactive (by KV utilisation), lt-i (to the plan immediately), lt-u (towards the plan by KV utilisation), lt-ua (lt-u, and beyond the plan where the load deviates from the forecast), predictive (follows the load of each region and its mean forecast, with at most the replica-hours of a reactive rule) or auto (by the load and its forecast)."},
-	"Autoscale.forecast":         {text: "The forecaster of the load; auto lets plan choose."},
-	"Autoscale.every":            {text: "How often a plan is computed.", limit: durationRange(time.Minute, 24*time.Hour)},
-	"Autoscale.donate":           {text: "Whether an excess replica is donated to other work before it is removed."},
-	"Autoscale.donate_for":       {text: "How long a donated replica is kept before it is removed, unless it is reclaimed; in a static region it is kept forever.", limit: durationRange(time.Second, 30*24*time.Hour)},
-	"Autoscale.donate_price":     {text: "Revenue of a donated replica in USD per hour. Default: 0.", limit: numberRange(0, 10_000)},
-	"Autoscale.ttft_miss_target": {text: "auto only: the tolerated share of IW-F requests that miss the tier's TTFT target; auto adds replicas above it and removes replicas below it.", limit: numberRange(0.001, 0.5)},
-	"Autoscale.max_rtt":          {text: "The longest round trip over which a plan routes load to another region. Default: any.", limit: durationRange(time.Millisecond, 10*time.Second)},
+	"Autoscale.strategy":           {text: "How the number of replicas changes between plans: manual (only by an operator), reactive (by KV utilisation), lt-i (to the plan immediately), lt-u (towards the plan by KV utilisation), lt-ua (lt-u, and beyond the plan where the load deviates from the forecast), predictive (follows the load of each region and its mean forecast, with at most the replica-hours of a threshold rule) or auto (by the load and its forecast)."},
+	"Autoscale.forecast":           {text: "The forecaster of the load; auto lets plan choose."},
+	"Autoscale.every":              {text: "How often a plan is computed.", limit: durationRange(time.Minute, 24*time.Hour)},
+	"Autoscale.donate":             {text: "Whether an excess replica of a local region is donated to other work before it is removed. In static regions it always is, in clouds never."},
+	"Autoscale.donate_for":         {text: "How long a donated replica is kept before it is removed, unless it is reclaimed; in a static region it is kept forever.", limit: durationRange(time.Second, 30*24*time.Hour)},
+	"Autoscale.donate_price":       {text: "Revenue of a donated replica in USD per hour. Default: 0.", limit: numberRange(0, 10_000)},
+	"Autoscale.ttft_miss_target":   {text: "auto only: the tolerated share of IW-F requests that miss the tier's TTFT target; auto adds replicas above it and removes replicas below it.", limit: numberRange(0.001, 0.5)},
+	"Autoscale.overload_tolerance": {text: "predictive and plan backtest only: the share of the load that may arrive above the capacity beyond what the threshold rule leaves there. Default: 0.", limit: numberRange(0, 0.05)},
+	"Autoscale.max_rtt":            {text: "The longest round trip over which a plan routes load to another region. Default: any.", limit: durationRange(time.Millisecond, 10*time.Second)},
 
 	"Autoscale.max_launches_per_hour": {text: "The maximum number of machines that the controller launches within an hour. Default: twice the sum of replicas.max, at least 20.", limit: numberRange(1, maxReplicas)},
 	"Autoscale.budget":                {text: "The maximum cost of the service's machines. Default: unlimited."},
@@ -351,6 +352,8 @@ var rules = map[string]rule{
 	"Spec.gcp": {text: "Settings that all Google Cloud regions share."},
 
 	"GCPSpec.balancer_account": {text: "The service account of balancer machines. Default: skyserve-NAME-lb of the project; 'skyserve doctor' prints how to create it.", form: formAccount},
+	"GCPSpec.federation":       {text: "Whether machines of one cloud replace the only balancer of the other one, and those at Google change records in Route 53, by workload identity federation; only in services with three balancers or more. Default: true."},
+	"GCPSpec.spare_account":    {text: "The service account of balancer machines that may not launch other balancers, in services with more than three balancers. Default: none; then a lost balancer at Google is replaced by 'skyserve up' only.", form: formAccount},
 	"GCPSpec.replica_account":  {text: "The service account of replica machines. Default: none.", form: formAccount},
 
 	"StoreSpec.files":  {text: "The folder of a bucket for the files of batches, with the identity of the machines in clouds, else the credentials of the balancers' environment. Default: in the store.", form: formFiles},

@@ -115,7 +115,7 @@ type Bounds struct {
 	Max int `yaml:"max" json:"max"`
 }
 
-// SpotSpec is how the spot replicas of a region are backed up against interruptions.
+// SpotSpec configures how the spot replicas of a region are backed up against interruptions.
 type SpotSpec struct {
 	// Overprovision is the number of spot replicas of each model beyond the desired number.
 	Overprovision int `yaml:"overprovision,omitempty" json:"overprovision,omitempty"`
@@ -153,9 +153,9 @@ type RegionSpec struct {
 	Endpoints []Endpoint `yaml:"endpoints,omitempty" json:"endpoints,omitempty"`
 	// EndpointsFile is a file that lists further machines of a static region; balancers watch it.
 	EndpointsFile string `yaml:"endpoints_file,omitempty" json:"endpoints_file,omitempty"`
-	// Public are the base URLs at which clients on other machines reach the balancers of a local or
+	// PublicURLs are the base URLs at which clients on other machines reach the balancers of a local or
 	// static region, in order; empty = only this machine reaches them.
-	Public []string `yaml:"public,omitempty" json:"public,omitempty" key:"public_urls"`
+	PublicURLs []string `yaml:"public,omitempty" json:"public,omitempty" key:"public_urls"`
 }
 
 // Endpoint is an existing engine of a static region. In service.yaml, its URL alone is enough.
@@ -315,7 +315,7 @@ func (m Memory) withDefaults() Memory {
 	return m
 }
 
-// Auth is how clients authenticate: with API keys, with identity tokens, or either.
+// Auth configures how clients authenticate: with API keys, with identity tokens, or with either.
 type Auth struct {
 	// KeysFrom is the source of the API keys (env:NAME or file:PATH), which ParseKeys parses; empty =
 	// none.
@@ -440,9 +440,12 @@ type Autoscale struct {
 	ScaleToZeroAfter time.Duration `yaml:"scale_to_zero_after,omitempty" json:"scale_to_zero_after"`
 	// DonatePrice is the revenue of a donated replica in USD per hour.
 	DonatePrice float64 `yaml:"donate_price,omitempty" json:"donate_price,omitempty"`
-	// Late is the share of IW-F requests, 0..1, whose first token may miss the tier's target under
+	// TTFTMissTarget is the share of IW-F requests, 0..1, whose first token may miss the tier's target under
 	// the strategy auto.
-	Late float64 `yaml:"late,omitempty" json:"late,omitempty" key:"ttft_miss_target"`
+	TTFTMissTarget float64 `yaml:"late,omitempty" json:"late,omitempty" key:"ttft_miss_target"`
+	// OverloadTolerance is the share of the load, 0..1, that the strategy predictive may leave above the capacity beyond
+	// what the threshold rule leaves.
+	OverloadTolerance float64 `yaml:"overload_tolerance,omitempty" json:"overload_tolerance,omitempty"`
 	// MaxRTT is the longest round trip over which a plan may route load; 0 = any.
 	MaxRTT time.Duration `yaml:"max_rtt,omitempty" json:"max_rtt,omitempty"`
 	// MaxLaunchesPerHour is the maximum number of machines that the controller launches within an hour;
@@ -475,8 +478,14 @@ type GCPSpec struct {
 	// BalancerAccount is the e-mail address of the service account of balancer machines; empty =
 	// the service account skyserve-NAME-lb of the project.
 	BalancerAccount string `yaml:"balancer_account,omitempty" json:"balancer_account,omitempty"`
+	// SpareAccount is the service account of the balancers that may not launch others, in services with more than three
+	// balancers; empty = that of BalancerAccount, and controllers replace no balancer at Google.
+	SpareAccount string `yaml:"spare_account,omitempty" json:"spare_account,omitempty"`
 	// ReplicaAccount is the service account of replica machines; empty = none.
 	ReplicaAccount string `yaml:"replica_account,omitempty" json:"replica_account,omitempty"`
+	// Federation lets the controllers in one cloud replace the only balancer of the other one, and those at Google change
+	// records in Route 53, by workload identity federation; nil = true.
+	Federation *bool `yaml:"federation,omitempty" json:"federation,omitempty"`
 }
 
 // LocalHosts configures the emulation of the local provider.

@@ -100,3 +100,15 @@ const (
 
 // rented reports whether the region's machines are billed by the hour.
 func (r Region) rented() bool { return r.Cloud() == CloudAWS || r.Cloud() == CloudGCP }
+
+// Donates reports whether an excess replica of a region is donated to other work, not removed. Machines of
+// static regions are always kept, and rented ones are always returned to the cloud.
+func (a Autoscale) Donates(region Region) bool {
+	switch region.Cloud() {
+	case CloudStatic:
+		return true
+	case CloudLocal:
+		return a.Donate
+	}
+	return false
+}

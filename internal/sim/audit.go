@@ -2,7 +2,7 @@ package sim
 
 import "fmt"
 
-// audit checks the conservation laws of a finished run: requests neither vanish nor appear from
+// audit checks the invariants of a finished run: requests neither vanish nor appear from
 // nowhere. A run that violates one has no result.
 func (w *world) audit() error {
 	if w.violation != nil {
@@ -54,8 +54,8 @@ func auditReplica(r *replica) error {
 	return nil
 }
 
-// auditClients checks that clients saw no more ends than requests sent, that balancers saw no more
-// requests than were sent to them, and that no more requests finished there than at the engines.
+// auditClients checks that no more requests ended than clients sent, that balancers received no more
+// requests than were sent to them, and that no more requests finished at balancers than at the engines.
 func (w *world) auditClients() error {
 	t := &w.tally
 	if ended := t.done + t.failures + t.cancelled + t.lost; ended > t.issued {

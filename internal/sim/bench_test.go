@@ -31,7 +31,7 @@ func (d *drawnRows) Next() (workload.TraceRow, error) {
 		InputTokens: min(length(600, 1), 8000), OutputTokens: min(length(160, 0.7), 1000),
 	}, nil
 }
-func (*drawnRows) LeftOut() int { return 0 }
+func (*drawnRows) Skipped() int { return 0 }
 func (*drawnRows) Close() error { return nil }
 
 // lightScenario is 12 H100 with a stream of requests that uses 70 % of their capacity.

@@ -67,8 +67,8 @@ func (w *world) applyCache(n *node, changes []cachemap.Change) {
 	}
 }
 
-// learnPrompt lets a balancer know the tokens of a prompt, once a replica has answered it and if enough of it is
-// new.
+// learnPrompt adds the tokens of a prompt to the cache map of its balancer, once a replica has responded. It adds
+// nothing if fewer than learnTokens of them are new.
 func (w *world) learnPrompt(l *leg) {
 	f := l.request
 	if l.node.cached == nil || l.replica == nil || len(f.key) == 0 {
@@ -80,8 +80,8 @@ func (w *world) learnPrompt(l *leg) {
 	}
 }
 
-// forgetCache lets the balancer of a replica forget its cache: another balancer takes it over, or its engine
-// restarts.
+// forgetCache removes the cache of a replica from its balancer's cache map: another balancer takes over the replica,
+// or its engine restarts.
 func (w *world) forgetCache(r *replica) {
 	if r.node == nil || r.node.dead || r.node.cached == nil {
 		return

@@ -26,7 +26,7 @@ func TestCacheEventsRaiseHitRates(t *testing.T) {
 	}
 }
 
-// Runs with cache events satisfy the laws of all runs, also when replicas restart and balancers die.
+// Runs with cache events satisfy the invariants of all runs, also when replicas restart and balancers die.
 func TestCacheEventsSurviveFaults(t *testing.T) {
 	s := short(t, "failover", 60*time.Second)
 	s.CacheEvents = true

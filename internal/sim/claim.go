@@ -31,8 +31,8 @@ type Claim struct {
 // Share reports whether the figure is a share, from 0 to 1.
 func (f Figure) Share() bool { return f == hitRate }
 
-// Of returns the figure; nil if it is unknown.
-func (f Figure) Of(from *RunFigures) *float64 {
+// ValueIn returns the figure; nil if it is unknown.
+func (f Figure) ValueIn(from *RunFigures) *float64 {
 	switch f {
 	case throughput:
 		return &from.OutputTokensPerSecond
@@ -51,11 +51,11 @@ func (f Figure) Of(from *RunFigures) *float64 {
 // Compare returns the measured value of the claim: the figure of one side, or its ratio or difference
 // to the other side's. It is nil if a value is unknown.
 func (c *Claim) Compare(side, than *RunFigures) *float64 {
-	got := c.Figure.Of(side)
+	got := c.Figure.ValueIn(side)
 	if c.Than == nil || got == nil {
 		return got
 	}
-	base := c.Figure.Of(than)
+	base := c.Figure.ValueIn(than)
 	if base == nil || *base == 0 && !c.Figure.Share() {
 		return nil
 	}

@@ -99,7 +99,16 @@ type ConstantsTrace struct {
 	Name     string `json:"name"`
 	Format   string `json:"format"`
 	Requests int    `json:"requests"`
-	LeftOut  int    `json:"left_out"` // prompt exceeds the context
+	Skipped  int    `json:"skipped"` // prompt exceeds the context
+}
+
+// MarshalJSON adds the former key of Skipped.
+func (t ConstantsTrace) MarshalJSON() ([]byte, error) {
+	type plain ConstantsTrace
+	return json.Marshal(struct {
+		plain
+		OldSkipped int `json:"left_out"`
+	}{plain(t), t.Skipped})
 }
 
 // ConstantsFault is a Fault in a report.

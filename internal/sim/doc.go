@@ -15,11 +15,11 @@
 // tokens.
 //
 // Faults are part of a scenario: replicas, balancers and links that fail and recover, slow replicas,
-// probes that are lost or delayed. The conservation laws hold with faults too.
+// probes that are lost or delayed. The invariants hold with faults too.
 //
 // Read scenario.go first (scenarios; validate.go for their limits), then world.go (the event loop),
 // client.go and arrivals.go (load), node.go and replica.go (balancers and replicas), fault.go and
-// failing.go (fault injection), figures.go (measurements) and audit.go (the laws that are checked after
+// failing.go (fault injection), figures.go (measurements) and audit.go (the invariants that are checked after
 // every run). scenarios.go and shapes_*.go are the built-in scenarios, claim.go the papers' claims
 // about them, settings.go, file.go and yaml.go the user's changes to them. fleet.go and fleet_*.go
 // simulate services of several models with scaling.

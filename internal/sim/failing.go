@@ -78,7 +78,7 @@ func (w *world) setReplicaDown(r *replica, ends bool) {
 	w.advanceReplica(r)
 	for _, id := range sortedKeys(r.jobs) {
 		j := r.jobs[id]
-		w.pushEvent(w.networkDelay(r, j.leg), event{kind: evUp, leg: j.leg, try: j.try, message: msgBroken})
+		w.pushEvent(w.networkDelay(r, j.leg), event{kind: evMessage, leg: j.leg, try: j.try, message: msgBroken})
 	}
 	here := r.engine.Load()
 	r.lost += int64(here.Pending + here.Running)
@@ -133,7 +133,7 @@ func (w *world) cutLink(a, b *node, parts bool) {
 func (w *world) stopBalancer(n *node) {
 	for _, id := range sortedKeys(n.legs) {
 		l := n.legs[id]
-		l.here = false
+		l.registered = false
 		w.sendUp(l, msgRefused)
 		if l.down != nil || l.replica != nil {
 			w.abortDown(l)

@@ -68,10 +68,10 @@ type Totals struct {
 	InFlight int
 	// Events is the number of simulated events.
 	Events int64
-	// Rows is the number of replayed trace rows, LeftOut the number that exceed the scenario's
+	// Rows is the number of replayed trace rows, Skipped the number that exceed the scenario's
 	// MaxContext.
 	Rows    int
-	LeftOut int
+	Skipped int
 }
 
 // tally accumulates a run's figures.
@@ -129,7 +129,7 @@ func (w *world) worldResult() *Result {
 		InFlight: t.inFlight(), Events: w.events, Rows: w.taken,
 	}}
 	if w.rows != nil {
-		r.Totals.LeftOut = w.rows.LeftOut()
+		r.Totals.Skipped = w.rows.Skipped()
 	}
 	for _, n := range w.nodes {
 		r.Balancers = append(r.Balancers, n.counts(w.now))

@@ -29,7 +29,7 @@ func ParseFile(file string, data []byte) (*Scenario, error) {
 	s.Name = strings.TrimSuffix(strings.TrimSuffix(file[strings.LastIndexAny(file, `/\`)+1:], ".yaml"), ".yml")
 	top := r.mapping(root, "")
 	// The file's profiles come first because other keys refer to them.
-	slices.SortStableFunc(top, func(a, b pair) int { return rank(a.key) - rank(b.key) })
+	slices.SortStableFunc(top, func(a, b pair) int { return keyOrder(a.key) - keyOrder(b.key) })
 	for _, p := range top {
 		r.top(&s, p)
 	}
@@ -51,8 +51,8 @@ func ParseFile(file string, data []byte) (*Scenario, error) {
 	return &s, nil
 }
 
-// rank orders keys before those that refer to them.
-func rank(key string) int {
+// keyOrder orders keys before those that refer to them.
+func keyOrder(key string) int {
 	first := []string{"engines", "profile", "regions"}
 	if at := slices.Index(first, key); at >= 0 {
 		return at
@@ -126,65 +126,65 @@ func (r *reader) curves(p *engine.Profile, path string) {
 	}
 }
 
-// text, span, whole, number and curve return setters of a field.
-func text[T any](field func(*T) *string) func(*T, string) error {
+// textField, span, whole, number and curve return setters of a field.
+func textField[T any](field func(*T) *string) func(*T, string) error {
 	return func(to *T, v string) error { *field(to) = v; return nil }
 }
 
-func span[T any](field func(*T) *time.Duration) func(*T, string) error {
+func durationField[T any](field func(*T) *time.Duration) func(*T, string) error {
 	return func(to *T, v string) error { return setDuration(field(to), v) }
 }
 
-func whole[T any](field func(*T) *int) func(*T, string) error {
+func integerField[T any](field func(*T) *int) func(*T, string) error {
 	return func(to *T, v string) error { return setInt(field(to), v) }
 }
 
-func number[T any](field func(*T) *float64) func(*T, string) error {
+func numberField[T any](field func(*T) *float64) func(*T, string) error {
 	return func(to *T, v string) error { return setFloat(field(to), v) }
 }
 
-func curve[T any](field func(*T) *engine.Curve) func(*T, string) error {
+func curveField[T any](field func(*T) *engine.Curve) func(*T, string) error {
 	return func(to *T, v string) (err error) { *field(to), err = engine.ParseCurve(v); return err }
 }
 
 // The keys of the file's list elements.
 var (
 	linkFields = map[string]func(*Link, string) error{
-		"a":   text(func(l *Link) *string { return &l.A }),
-		"b":   text(func(l *Link) *string { return &l.B }),
-		"rtt": span(func(l *Link) *time.Duration { return &l.RTT }),
+		"a":   textField(func(l *Link) *string { return &l.A }),
+		"b":   textField(func(l *Link) *string { return &l.B }),
+		"rtt": durationField(func(l *Link) *time.Duration { return &l.RTT }),
 	}
 	surgeFields = map[string]func(*Surge, string) error{
-		"region": text(func(u *Surge) *string { return &u.Region }),
-		"from":   span(func(u *Surge) *time.Duration { return &u.From }),
-		"to":     span(func(u *Surge) *time.Duration { return &u.To }),
-		"factor": number(func(u *Surge) *float64 { return &u.Factor }),
+		"region": textField(func(u *Surge) *string { return &u.Region }),
+		"from":   durationField(func(u *Surge) *time.Duration { return &u.From }),
+		"to":     durationField(func(u *Surge) *time.Duration { return &u.To }),
+		"factor": numberField(func(u *Surge) *float64 { return &u.Factor }),
 	}
 	faultFields = map[string]func(*Fault, string) error{
 		"kind":     func(f *Fault, v string) error { f.Kind = FaultKind(v); return nil },
-		"from":     span(func(f *Fault) *time.Duration { return &f.From }),
-		"to":       span(func(f *Fault) *time.Duration { return &f.To }),
-		"replica":  text(func(f *Fault) *string { return &f.Replica }),
-		"region":   text(func(f *Fault) *string { return &f.Region }),
-		"peer":     text(func(f *Fault) *string { return &f.Peer }),
-		"balancer": whole(func(f *Fault) *int { return &f.Balancer }),
-		"factor":   number(func(f *Fault) *float64 { return &f.Factor }),
-		"share":    number(func(f *Fault) *float64 { return &f.Share }),
-		"delay":    span(func(f *Fault) *time.Duration { return &f.Delay }),
+		"from":     durationField(func(f *Fault) *time.Duration { return &f.From }),
+		"to":       durationField(func(f *Fault) *time.Duration { return &f.To }),
+		"replica":  textField(func(f *Fault) *string { return &f.Replica }),
+		"region":   textField(func(f *Fault) *string { return &f.Region }),
+		"peer":     textField(func(f *Fault) *string { return &f.Peer }),
+		"balancer": integerField(func(f *Fault) *int { return &f.Balancer }),
+		"factor":   numberField(func(f *Fault) *float64 { return &f.Factor }),
+		"share":    numberField(func(f *Fault) *float64 { return &f.Share }),
+		"delay":    durationField(func(f *Fault) *time.Duration { return &f.Delay }),
 	}
 	engineFields = map[string]func(*engine.Profile, string) error{
-		"name":                text(func(p *engine.Profile) *string { return &p.Name }),
-		"description":         text(func(p *engine.Profile) *string { return &p.Description }),
-		"prefill_base":        span(func(p *engine.Profile) *time.Duration { return &p.PrefillBase }),
-		"prefill_per_token":   span(func(p *engine.Profile) *time.Duration { return &p.PrefillPerToken }),
-		"prefill_curve":       curve(func(p *engine.Profile) *engine.Curve { return &p.Prefill }),
-		"decode_curve":        curve(func(p *engine.Profile) *engine.Curve { return &p.Decode }),
-		"decode_base":         span(func(p *engine.Profile) *time.Duration { return &p.DecodeBase }),
-		"decode_per_request":  span(func(p *engine.Profile) *time.Duration { return &p.DecodePerRequest }),
-		"decode_per_kv_token": span(func(p *engine.Profile) *time.Duration { return &p.DecodePerKVToken }),
-		"chunk_tokens":        whole(func(p *engine.Profile) *int { return &p.ChunkTokens }),
-		"kv_tokens":           whole(func(p *engine.Profile) *int { return &p.KVTokens }),
-		"max_running":         whole(func(p *engine.Profile) *int { return &p.MaxRunning }),
-		"reserve_per_mille":   whole(func(p *engine.Profile) *int { return &p.ReservePerMille }),
+		"name":                textField(func(p *engine.Profile) *string { return &p.Name }),
+		"description":         textField(func(p *engine.Profile) *string { return &p.Description }),
+		"prefill_base":        durationField(func(p *engine.Profile) *time.Duration { return &p.PrefillBase }),
+		"prefill_per_token":   durationField(func(p *engine.Profile) *time.Duration { return &p.PrefillPerToken }),
+		"prefill_curve":       curveField(func(p *engine.Profile) *engine.Curve { return &p.Prefill }),
+		"decode_curve":        curveField(func(p *engine.Profile) *engine.Curve { return &p.Decode }),
+		"decode_base":         durationField(func(p *engine.Profile) *time.Duration { return &p.DecodeBase }),
+		"decode_per_request":  durationField(func(p *engine.Profile) *time.Duration { return &p.DecodePerRequest }),
+		"decode_per_kv_token": durationField(func(p *engine.Profile) *time.Duration { return &p.DecodePerKVToken }),
+		"chunk_tokens":        integerField(func(p *engine.Profile) *int { return &p.ChunkTokens }),
+		"kv_tokens":           integerField(func(p *engine.Profile) *int { return &p.KVTokens }),
+		"max_running":         integerField(func(p *engine.Profile) *int { return &p.MaxRunning }),
+		"reserve_per_mille":   integerField(func(p *engine.Profile) *int { return &p.ReservePerMille }),
 	}
 )

@@ -32,7 +32,7 @@ func (s *Scenario) YAML() string {
 	w.line("interval", brief(s.Interval)+" # of probes, heartbeats and ticks")
 	w.line("cache_events", strconv.FormatBool(s.CacheEvents)+" # published by engines")
 	w.line("forward", strconv.FormatBool(s.Forward)+" # to other regions")
-	w.line("max_new", strconv.Itoa(s.MaxNew)+" # minimum of the max_tokens of requests")
+	w.line("max_new", strconv.Itoa(s.MaxNew)+" # lower bound of the max_tokens of requests")
 	w.line("max_context", strconv.Itoa(s.MaxContext)+" # maximum tokens of a prompt with its response")
 	w.line("order", string(s.Order)+" # of queued requests")
 	w.line("tau", strconv.Itoa(s.Tau)+" # maximum queue of a peer that receives forwards")

@@ -23,8 +23,8 @@ type FleetScenario struct {
 	RTT time.Duration
 	// VMs is the initial number of VMs per model and region, all serving.
 	VMs int
-	// Silo is how many of them serve only deferred requests, which then no others serve; 0 = one pool
-	// for all requests, in which deferred ones wait for capacity.
+	// Silo is the number of these VMs that serve only deferred requests; then no other VM serves them. 0 = one
+	// pool for all requests, in which deferred ones wait for capacity.
 	Silo int
 	// Spare is the number of additional VMs that can be launched in each region. A launched VM stays
 	// until the end.

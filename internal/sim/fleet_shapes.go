@@ -118,12 +118,12 @@ type noiseShape struct {
 // interactive load has a correlation with the day before of about 0.7, the lower end of the paper's
 // periodicity in July (0.7 to 0.95).
 var (
-	interactiveNoise = noiseShape{sigma: 0.33 * calmer, correlation: 0.3, chance: 1.0 / 100, minFactor: 1 + 1*calmer, maxFactor: 1 + 5*calmer, minutes: 3}
-	deferredNoise    = noiseShape{sigma: 0.8 * calmer, correlation: 0.8}
+	interactiveNoise = noiseShape{sigma: 0.33 * noiseScale, correlation: 0.3, chance: 1.0 / 100, minFactor: 1 + 1*noiseScale, maxFactor: 1 + 5*noiseScale, minutes: 3}
+	deferredNoise    = noiseShape{sigma: 0.8 * noiseScale, correlation: 0.8}
 )
 
-// calmer is the square root of one fifth.
-const calmer = 0.447
+// noiseScale is the square root of one fifth.
+const noiseScale = 0.447
 
 // streamWeek separates the noise of a week from other random draws of a seed.
 const streamWeek = 0x7765656b

@@ -14,7 +14,7 @@ import (
 
 // The kinds of fleet events.
 const (
-	fleetWake   kind = iota // index (VM), turn: an engine step ends
+	fleetWake   kind = iota // index (VM), wakeSeq: an engine step ends
 	fleetSubmit             // index (call): a request reaches its replica
 	fleetReady              // index (VM): a replica becomes ready
 	fleetScale              // the scaler runs

@@ -32,5 +32,5 @@ func (w *world) sampleLoad() {
 		regions[r.region].Running += l.Running
 	}
 	w.samples = append(w.samples, LoadSample{w.now, regions})
-	w.pushEvent(max(1, w.scenario.Duration/loadSamples), event{kind: evMoment})
+	w.pushEvent(max(1, w.scenario.Duration/loadSamples), event{kind: evSampleLoad})
 }

@@ -72,7 +72,7 @@ func (m *mixture) drawEngines() {
 	p.KVTokens = int(memory * float64(base.KVTokens))
 	m.Profile, m.Engines = p, []engine.Profile{p}
 	m.MaxContext = min(workload.DefaultMaxContext, max(workload.MinContext, p.KVTokens*3/4))
-	m.Duration = time.Duration(mixtureSeconds * 20 * float64(p.Step(8, 8*500)))
+	m.Duration = time.Duration(mixtureSeconds * 20 * float64(p.StepTime(8, 8*500)))
 	m.Duration = min(max(m.Duration, mixtureMinDuration), mixtureMaxDuration).Truncate(time.Second)
 }
 
@@ -188,11 +188,11 @@ func (m *mixture) demandOf(seed uint64) demand {
 func (d *demand) capacity(p *engine.Profile) (concurrent, perSecond float64) {
 	context := d.prompt + d.output/2
 	slots := min(max(1, float64(p.KVTokens)/context), float64(p.MaxRunning))
-	step := p.Step(int(slots), int(slots*context)).Seconds()
-	each := p.Prefilling(int(d.fresh)).Seconds() + d.output*step/slots
+	step := p.StepTime(int(slots), int(slots*context)).Seconds()
+	each := p.PromptTime(int(d.fresh)).Seconds() + d.output*step/slots
 	perSecond = 1 / each
 	// Prompts that fill the machine's time leave no time for a full batch of responses.
-	return min(slots, 1+perSecond*(p.Prefilling(int(d.fresh)).Seconds()+d.output*step)), perSecond
+	return min(slots, 1+perSecond*(p.PromptTime(int(d.fresh)).Seconds()+d.output*step)), perSecond
 }
 
 // describe returns the drawn parameters that matter most.

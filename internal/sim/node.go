@@ -34,22 +34,22 @@ type node struct {
 
 // leg is a request's time at one balancer. A forwarded request has a leg at each of the two balancers.
 type leg struct {
-	request *clientRequest
-	node    *node
-	here    bool  // in the node's legs
-	up      *leg  // the leg at the forwarding balancer; nil if the request came from a client
-	broken  bool  // the link to the forwarding balancer was cut
-	upTry   int32 // attempt number of that leg
-	hop     core.Hop
-	age     time.Duration // of the session, as known to the forwarding balancer
-	wait    time.Duration // maximum queue time granted by the forwarding balancer
+	request    *clientRequest
+	node       *node
+	registered bool  // in the node's legs
+	up         *leg  // the leg at the forwarding balancer; nil if the request came from a client
+	broken     bool  // the link to the forwarding balancer was cut
+	upTry      int32 // attempt number of that leg
+	hop        core.Hop
+	age        time.Duration // of the session, as known to the forwarding balancer
+	wait       time.Duration // maximum queue time granted by the forwarding balancer
 
 	// State of the latest attempt; messages of earlier ones are ignored.
 	try     int32
 	started bool     // the first token passed through
-	replica *replica // the replica it was sent to ...
-	job     uint64   // ... and its number there once submitted,
-	down    *leg     // or the leg at the peer
+	replica *replica // the replica that it was sent to; nil if it was forwarded
+	job     uint64   // its number at the replica, once submitted there
+	down    *leg     // the leg at the peer that it was forwarded to; nil if it was sent to a replica
 }
 
 // newNode creates the i-th balancer of a region. The first has the region's name.
@@ -102,11 +102,11 @@ func (w *world) addPeers(n *node) {
 func (w *world) sendEvent(n *node, ev core.Event) {
 	actions := n.core.Step(w.now, ev)
 	for i := range actions {
-		w.carryOut(n, &actions[i])
+		w.executeAction(n, &actions[i])
 	}
 }
 
-func (w *world) carryOut(n *node, a *core.Action) {
+func (w *world) executeAction(n *node, a *core.Action) {
 	if a.Kind == core.ActionQueue {
 		return
 	}
@@ -158,7 +158,7 @@ func (w *world) forward(l *leg, a *core.Action) {
 	way := w.delay[l.node.region][l.down.node.region]
 	if w.isCut(l.node, l.down.node) {
 		l.down.broken = true
-		w.pushEvent(2*way, event{kind: evUp, leg: l, try: l.try, message: msgRefused})
+		w.pushEvent(2*way, event{kind: evMessage, leg: l, try: l.try, message: msgRefused})
 		return
 	}
 	w.pushEvent(way, event{kind: evArrive, leg: l.down})
@@ -174,7 +174,7 @@ func (w *world) arrive(l *leg) {
 		w.sendUp(l, msgRefused)
 		return
 	}
-	l.node.legs[f.id], l.here = l, true
+	l.node.legs[f.id], l.registered = l, true
 	req := core.Request{
 		ID: f.id, Model: model, Session: f.request.Session, Tier: f.request.Tier,
 		Prompt: f.key, PromptTokens: f.promptTokens(), MaxTokens: f.maxNew, Hop: l.hop, SessionAge: l.age, MaxWait: l.wait,
@@ -188,7 +188,7 @@ func (w *world) arrive(l *leg) {
 // end removes a leg from its balancer.
 func (l *leg) end() {
 	delete(l.node.legs, l.request.id)
-	l.here = false
+	l.registered = false
 }
 
 // endLeg ends a request's leg with a message to its sender.
@@ -200,7 +200,7 @@ func (w *world) endLeg(l *leg, msg message) {
 // sendUp sends a message towards the client.
 func (w *world) sendUp(l *leg, msg message) {
 	if l.up != nil {
-		w.pushEvent(w.delay[l.node.region][l.up.node.region], event{kind: evUp, leg: l.up, try: l.upTry, message: msg})
+		w.pushEvent(w.delay[l.node.region][l.up.node.region], event{kind: evMessage, leg: l.up, try: l.upTry, message: msg})
 		return
 	}
 	f := l.request
@@ -212,13 +212,13 @@ func (w *world) sendUp(l *leg, msg message) {
 		}
 		return
 	}
-	w.pushEvent(way, event{kind: evAnswer, request: f, message: msg})
+	w.pushEvent(way, event{kind: evClientMessage, request: f, message: msg})
 }
 
 // receive processes a message from a replica or a peer, unless it belongs to an abandoned attempt.
 func (w *world) receive(l *leg, try int32, msg message) {
 	f := l.request
-	if !l.here || l.try != try {
+	if !l.registered || l.try != try {
 		return
 	}
 	switch msg {
@@ -251,7 +251,7 @@ func (w *world) receive(l *leg, try int32, msg message) {
 
 // cancel processes a client's cancellation; the request may have ended already.
 func (w *world) cancel(l *leg) {
-	if !l.here {
+	if !l.registered {
 		return
 	}
 	w.sendEvent(l.node, core.Event{Kind: core.EventCancelled, ID: l.request.id})

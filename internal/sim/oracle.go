@@ -9,9 +9,8 @@ import (
 	"skyserve/lbd/policy"
 )
 
-// Oracle is the name of a reference for policies: a policy with perfect information. It is greedy, so a
-// policy can do better. Its
-// inputs are
+// Oracle is the name of a reference for policies: a policy with perfect information. It is greedy, so another
+// policy can be better. Its inputs are
 //   - each engine at the time of the decision: its cache, its free
 //     memory, its running and pending requests, and its profile, including
 //     slow-downs; nothing is learned or outdated;
@@ -20,7 +19,7 @@ import (
 //   - the length of every response, and so when every request finishes;
 //   - which replicas are down.
 //
-// It is next to every client, so that the only delay is that to the replica. It has no
+// It has no distance to any client: the only delay is the one to the replica. It has no
 // information about future requests, decides for one request after the other, in the order
 // of the core's queue, and does not search: it does not prove that nothing better exists.
 const Oracle = "oracle"
@@ -30,7 +29,7 @@ const Oracle = "oracle"
 const Everywhere Layout = "everywhere"
 
 // oracle sends a request where its cost in time is lowest, its own plus that of all others, by the
-// engines' own formulas (oracle_cost.go) over their true state (oracle_sight.go).
+// engines' own formulas (oracle_cost.go) over their true state (oracle_observation.go).
 type oracle struct {
 	w *world
 	n *node
@@ -87,13 +86,13 @@ func (o *oracle) Choose(f *policy.Facts) policy.Choice {
 // hold reports whether to keep a request for a replica rather than send it.
 func (o *oracle) hold(q *waitingRequest, s *replicaState, wait float64) bool {
 	switch {
-	case s.present() == 0:
+	case s.presentRequests() == 0:
 		o.leaveGate(q)
 		return false
 	case wait > o.networkSeconds(q, s)+o.weights.ahead*s.stepSeconds():
 		o.leaveGate(q)
 		return true
-	case s.prefillComes():
+	case s.willPrefill():
 		o.leaveGate(q)
 		return false
 	}

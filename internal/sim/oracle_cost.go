@@ -50,7 +50,7 @@ func weightsFor(replicas []*replica) *oracleWeights {
 	lowest, highest := math.Inf(1), 0.0
 	for _, r := range replicas {
 		p := r.engine.Profile()
-		base, _ := straight(p.Decode, p.DecodeBase, p.DecodePerRequest)
+		base, _ := linearTimes(p.Decode, p.DecodeBase, p.DecodePerRequest)
 		lowest, highest = min(lowest, base), max(highest, base)
 	}
 	if highest > unequalRatio*lowest {
@@ -69,24 +69,24 @@ type estimate struct {
 // estimate returns the cost of a request at a replica for which held others are kept: network delays,
 // the wait, its prefill and its decode steps; the delay of all requests there; and the value of its
 // memory and slot to waiting requests.
-func (o *oracle) estimate(q *waitingRequest, s *replicaState, held int) estimate {
+func (o *oracle) estimate(q *waitingRequest, s *replicaState, heldRequests int) estimate {
 	cached := q.cached(s)
-	maxTokens, length := s.bounds(q.leg.request)
-	uncached, steps, n := float64(q.tokens-cached), float64(length), float64(s.present())
+	maxTokens, length := s.tokenBounds(q.leg.request)
+	uncached, steps, n := float64(q.tokens-cached), float64(length), float64(s.presentRequests())
 	context := float64(q.tokens) + steps/2
 
 	step := s.stepSeconds() + s.perRequest + context*s.perKV
 	prefill := uncached * s.perToken
-	if !s.prefillComes() {
+	if !s.willPrefill() {
 		prefill += s.prefillBase
 	}
-	wait := s.wait(uncached+s.reserve*float64(maxTokens), held) * step
-	own := o.ways(q, s) + max(wait, step/2) + float64(s.backlog)*s.perToken + prefill + steps*step
+	wait := s.wait(uncached+s.reserve*float64(maxTokens), heldRequests) * step
+	own := o.roundTripCost(q, s) + max(wait, step/2) + float64(s.backlog)*s.perToken + prefill + steps*step
 	others := (n+o.weights.queue*q.queued)*prefill + s.overlap(length)*(s.perRequest+s.perKV*context)
 
 	capacity := float64(s.profile.KVTokens)
 	memory := oracleMemory * s.memoryScarcity() * min(1, (uncached+steps)/capacity) * (1 + q.queued)
-	places := oracleSlots * s.slotScarcity() / float64(s.profile.MaxRunning) * (1 + q.queued + float64(held+s.pending))
+	places := oracleSlots * s.slotScarcity() / float64(s.profile.MaxRunning) * (1 + q.queued + float64(heldRequests+s.pending))
 	free := capacity - float64(s.load.KVUsed+s.backlog)
 	evicted := o.weights.evicted * max(0, min(uncached+steps, uncached+steps-free)) * s.perToken * (1 + n)
 	return estimate{cost: own + others + (memory+places)*steps*step + evicted, wait: wait, cached: cached}
@@ -97,8 +97,8 @@ func (o *oracle) networkSeconds(q *waitingRequest, s *replicaState) float64 {
 	return o.w.networkDelay(s.r, q.leg).Seconds()
 }
 
-// ways returns the cost of the round trip.
-func (o *oracle) ways(q *waitingRequest, s *replicaState) float64 {
+// roundTripCost returns the cost of the round trip.
+func (o *oracle) roundTripCost(q *waitingRequest, s *replicaState) float64 {
 	ways := 2 * o.networkSeconds(q, s)
 	if s.r.region != q.leg.request.client.region {
 		ways += o.weights.remotePenalty
@@ -106,17 +106,17 @@ func (o *oracle) ways(q *waitingRequest, s *replicaState) float64 {
 	return ways
 }
 
-// present returns the number of requests there, or on their way.
-func (s *replicaState) present() int { return len(s.remaining) }
+// presentRequests returns the number of requests there, or on their way.
+func (s *replicaState) presentRequests() int { return len(s.remaining) }
 
 // stepSeconds returns the seconds of a decode step with all present requests.
 func (s *replicaState) stepSeconds() float64 {
-	return s.decodeBase + float64(s.present())*s.perRequest + float64(s.context)*s.perKV
+	return s.decodeBase + float64(s.presentRequests())*s.perRequest + float64(s.context)*s.perKV
 }
 
-// prefillComes reports whether the engine will run a prefill step anyway, which further requests can
+// willPrefill reports whether the engine will run a prefill step anyway, which further requests can
 // share.
-func (s *replicaState) prefillComes() bool { return s.pending > 0 }
+func (s *replicaState) willPrefill() bool { return s.pending > 0 }
 
 // memoryScarcity returns the scarcity of memory, from 0 to 1.
 func (s *replicaState) memoryScarcity() float64 {
@@ -125,7 +125,7 @@ func (s *replicaState) memoryScarcity() float64 {
 
 // slotScarcity returns the scarcity of batch slots, from 0.
 func (s *replicaState) slotScarcity() float64 {
-	return scarcity(float64(s.present()) / float64(s.profile.MaxRunning))
+	return scarcity(float64(s.presentRequests()) / float64(s.profile.MaxRunning))
 }
 
 func scarcity(share float64) float64 {
@@ -146,22 +146,22 @@ func (s *replicaState) overlap(steps int) float64 {
 // wait returns the number of decode steps until a request with that memory need is admitted, by the
 // engine's own rule: after all pending requests and those held for the replica, which are assumed to
 // need as much.
-func (s *replicaState) wait(need float64, held int) float64 {
-	free := float64(s.profile.KVTokens-s.load.KVActive) - s.reserve*float64(s.promised) - s.need - need*float64(1+held)
-	places := s.profile.MaxRunning - s.present() - 1 - held
+func (s *replicaState) wait(need float64, heldRequests int) float64 {
+	free := float64(s.profile.KVTokens-s.load.KVActive) - s.reserve*float64(s.promised) - s.need - need*float64(1+heldRequests)
+	places := s.profile.MaxRunning - s.presentRequests() - 1 - heldRequests
 	if free >= 0 && places >= 0 {
 		return 0
 	}
 	if len(s.remaining) == 0 {
-		return float64(held) // empty: held requests start at once
+		return float64(heldRequests) // empty: held requests start at once
 	}
 	i := sort.SearchFloat64s(s.freed, -free)
 	if i = max(i, -places-1); i < len(s.remaining) {
 		return float64(s.remaining[i].steps)
 	}
 	// After all present requests and some of the held ones.
-	return float64(s.remaining[len(s.remaining)-1].steps + beyondAll*(1+held))
+	return float64(s.remaining[len(s.remaining)-1].steps + stepsAfterPresent*(1+heldRequests))
 }
 
-// beyondAll is the assumed number of steps of each request that follows all present ones.
-const beyondAll = 100
+// stepsAfterPresent is the assumed number of steps of each request that follows all present ones.
+const stepsAfterPresent = 100

@@ -71,8 +71,8 @@ func checkState(t *testing.T, s *replicaState) {
 			onTheWay++
 		}
 	}
-	if s.load != l || s.present() != l.Running+l.Pending+onTheWay {
-		t.Fatalf("%s: %d present of %+v and %d on the way", s.r.id, s.present(), l, onTheWay)
+	if s.load != l || s.presentRequests() != l.Running+l.Pending+onTheWay {
+		t.Fatalf("%s: %d present of %+v and %d on the way", s.r.id, s.presentRequests(), l, onTheWay)
 	}
 	// A preempted request is pending although it has its first token: the only exception.
 	if l.Preempted == 0 && s.pending != l.Pending+onTheWay {
@@ -131,7 +131,7 @@ func TestOracleWaitMatchesBruteForce(t *testing.T) {
 		for range draw.IntN(20) {
 			s.remaining = append(s.remaining, remainingWork{draw.IntN(200), draw.IntN(600)})
 		}
-		s.sum()
+		s.computeSums()
 		need, held := float64(draw.IntN(800)), draw.IntN(4)
 		if got, want := s.wait(need, held), longWait(s, need, held); got != want {
 			t.Fatalf("%d needed behind %d at %+v: %v steps, want %v", int(need), held, s.remaining, got, want)
@@ -166,7 +166,7 @@ func longWait(s *replicaState, need float64, held int) float64 {
 	if len(s.remaining) == 0 {
 		return float64(held)
 	}
-	return float64(s.remaining[len(s.remaining)-1].steps + beyondAll*(1+held))
+	return float64(s.remaining[len(s.remaining)-1].steps + stepsAfterPresent*(1+held))
 }
 
 // No policy exceeds the oracle.
@@ -209,7 +209,7 @@ func TestOracleLinearisesCurves(t *testing.T) {
 		{engine.Curve{{At: 1, Time: 3 * time.Second}, {At: 2, Time: 9 * time.Second}, {At: 5, Time: 11 * time.Second}}, 1, 2},
 		{engine.Curve{{At: 10, Time: time.Second}, {At: 12, Time: 5 * time.Second}}, 0, 2},
 	} {
-		if base, slope := straight(c.curve, 2*time.Second, time.Second); base != c.base || slope != c.slope {
+		if base, slope := linearTimes(c.curve, 2*time.Second, time.Second); base != c.base || slope != c.slope {
 			t.Errorf("%v: %v and %v a unit, want %v and %v", c.curve, base, slope, c.base, c.slope)
 		}
 	}

@@ -15,15 +15,15 @@ const (
 	evIssue                       // issue: a client issues requests, first or after a pause
 	evArrive                      // leg: a request reaches a balancer
 	evSubmit                      // leg, try: a request reaches a replica
-	evUp                          // leg, try, word: a message about a request reaches a balancer
-	evAnswer                      // flight, word: a message about a request reaches its client
+	evMessage                     // leg, try, message: a message about a request reaches a balancer
+	evClientMessage               // request, message: a message about a request reaches its client
 	evCancel                      // leg: a cancellation reaches a balancer
 	evAbort                       // leg: a cancellation reaches a replica
-	evTimeout                     // flight: a client's timeout expires
-	evWake                        // index (replica), turn: an engine step ends
+	evTimeout                     // request: a client's timeout expires
+	evWake                        // index (replica), wakeSeq: an engine step ends
 	evCache                       // index (replica): its engine's cache events reach its balancer
 	evProbe                       // index (replica): a probe reads the engine
-	evReport                      // index (replica), news: a probe's report reaches the balancer
+	evReport                      // index (replica), probe: a probe's report reaches the balancer
 	evHeartbeat                   // index (balancer): it sends its load to its peers
 	evPeer                        // index (balancer), from, peer: a heartbeat arrives
 	evTick                        // index (balancer)
@@ -31,8 +31,8 @@ const (
 	evPrefixes                    // index (balancer), from, learned: a response reaches it
 	evFault                       // index (fault), from: 0 = it starts, 1 = it ends
 	evAdopt                       // index (balancer): its replicas are adopted if it is still down
-	evWarm                        // the warm-up ends
-	evMoment                      // the load is sampled
+	evWarmupEnd                   // the warm-up ends
+	evSampleLoad                  // the load is sampled
 )
 
 // message is the kind of a message about a request on its way back.

@@ -23,7 +23,7 @@ type replica struct {
 	before engine.Load // counters of earlier engines
 	lost   int64       // requests lost with them
 
-	// The engine is woken at wakeAt by the event with the current turn; events with an older turn are
+	// The engine is woken at wakeAt by the event with the current wakeSeq; events with an older one are
 	// ignored.
 	waking  bool
 	wakeAt  time.Duration
@@ -145,7 +145,7 @@ func (w *world) submit(l *leg, try int32) {
 	l.job = w.jobs
 	r, f := l.replica, l.request
 	if r.down {
-		w.pushEvent(w.networkDelay(r, l), event{kind: evUp, leg: l, try: try, message: msgRefused})
+		w.pushEvent(w.networkDelay(r, l), event{kind: evMessage, leg: l, try: try, message: msgRefused})
 		return
 	}
 	r.jobs[l.job] = job{l, try}
@@ -223,7 +223,7 @@ func (w *world) relay(r *replica, ev *engine.Event) {
 	default:
 		return
 	}
-	w.pushEvent(w.networkDelay(r, j.leg), event{kind: evUp, leg: j.leg, try: j.try, message: msg})
+	w.pushEvent(w.networkDelay(r, j.leg), event{kind: evMessage, leg: j.leg, try: j.try, message: msg})
 }
 
 // probe reads an engine's load; it reaches the balancer after the network delay. A stopped replica

@@ -49,8 +49,8 @@ type Scenario struct {
 	CacheEvents bool
 	// Forward allows balancers to send requests to each other.
 	Forward bool
-	// MaxNew is the minimum of the max_tokens of requests: clients have no information
-	// about the length of their response.
+	// MaxNew is the smallest max_tokens of a request: clients have no information about the length of
+	// their response.
 	MaxNew int
 	// MaxContext limits prompt plus response, in tokens.
 	MaxContext int
@@ -72,10 +72,10 @@ type Scenario struct {
 	Policies []string
 	Pushes   []string
 	Layout   Layout
-	// Claims are a paper's claims about the comparison, Note its remark.
+	// Claims are a paper's claims about the comparison, Note is a remark about them.
 	Claims []Claim
 	Note   string
-	// ReferenceValues holds, by policy, the results of a simulation that follows the SkyLB paper closely.
+	// Reference holds, by policy, the results of a simulation that follows the SkyLB paper closely.
 	Reference map[string]ReferenceValues
 }
 
@@ -101,8 +101,8 @@ type Trace struct {
 type Rows interface {
 	// Next returns the next row in order of time, or io.EOF; each row has a region of the scenario.
 	Next() (workload.TraceRow, error)
-	// LeftOut returns the number of rows omitted so far because they exceed the context.
-	LeftOut() int
+	// Skipped returns the number of rows omitted so far because they exceed the context.
+	Skipped() int
 	// Close closes the trace.
 	Close() error
 }
@@ -127,7 +127,7 @@ func (l *rowList) Next() (workload.TraceRow, error) {
 	return row, nil
 }
 
-func (l *rowList) LeftOut() int { return l.leftOut }
+func (l *rowList) Skipped() int { return l.leftOut }
 func (*rowList) Close() error   { return nil }
 
 // Surge multiplies the session rate of a region by Factor from From until To.

@@ -85,9 +85,9 @@ func drawScenario(rt *rapid.T) (*Scenario, Setup) {
 	return &s, setup
 }
 
-// For any service, policy and seed: the laws of audit.go hold, the figures are plausible, and a second
+// For any service, policy and seed: the invariants of audit.go hold, the figures are plausible, and a second
 // run yields the same bytes.
-func TestRandomRunsKeepTheLaws(t *testing.T) {
+func TestRandomRunsKeepInvariants(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		s, setup := drawScenario(rt)
 		first, err := Run(context.Background(), s, setup)

@@ -44,7 +44,7 @@ func (s *Scenario) tryTrace(name string, open func() (Rows, error)) (format stri
 		return "", err
 	}
 	row, err := rows.Next()
-	leftOut := rows.LeftOut()
+	leftOut := rows.Skipped()
 	format = rows.(*fileRows).trace.Format()
 	if closing := rows.Close(); err == nil {
 		err = closing
@@ -75,7 +75,7 @@ func openFile(name string, open func() (io.ReadCloser, error), o workload.TraceO
 }
 
 func (r *fileRows) Next() (workload.TraceRow, error) { return r.trace.Next() }
-func (r *fileRows) LeftOut() int                     { return r.trace.LeftOut() }
+func (r *fileRows) Skipped() int                     { return r.trace.Skipped() }
 
 func (r *fileRows) Close() error {
 	if err := r.file.Close(); err != nil {

@@ -42,7 +42,7 @@ func TestReplayTrace(t *testing.T) {
 	}
 	for range 2 { // each run reads it anew
 		r := run(t, s, Setup{Policy: "skylb", Push: push(t, "pending"), Layout: Regional, Seed: 1})
-		if r.Totals.Rows != 30 || r.Totals.LeftOut != 1 || r.Totals.Issued != 30 || r.Totals.Answered < 25 || r.Balancers[1].Arrived != 30 {
+		if r.Totals.Rows != 30 || r.Totals.Skipped != 1 || r.Totals.Issued != 30 || r.Totals.Answered < 25 || r.Balancers[1].Arrived != 30 {
 			t.Errorf("replayed %+v, %+v", r.Totals, r.Balancers)
 		}
 	}
@@ -83,7 +83,7 @@ func (c *countedRows) Next() (workload.TraceRow, error) {
 	c.given++
 	return workload.TraceRow{Number: c.given, At: time.Duration(c.given) * 10 * time.Millisecond, InputTokens: 100, OutputTokens: 10, Region: "us"}, nil
 }
-func (*countedRows) LeftOut() int   { return 0 }
+func (*countedRows) Skipped() int   { return 0 }
 func (c *countedRows) Close() error { c.closed++; return nil }
 
 // A run reads only one row ahead, and ends although the trace is endless.

@@ -40,7 +40,7 @@ type world struct {
 	warm      bool // the warm-up has ended
 	tally     tally
 	samples   []LoadSample
-	violation error // the first violated law
+	violation error // the first violated invariant
 	failed    error // an external error: an unreadable trace row
 }
 
@@ -58,7 +58,7 @@ const startSpread = time.Second
 const checkEvery = 4096
 
 // Run simulates a scenario with a setup. It returns an error for an invalid scenario, an unknown
-// policy, the end of ctx, and a violated law of audit.go.
+// policy, the end of ctx, and a violated invariant of audit.go.
 func Run(ctx context.Context, s *Scenario, setup Setup) (*Result, error) {
 	return RunWithProgress(ctx, s, setup, func(time.Duration) {})
 }
@@ -134,8 +134,8 @@ func newWorld(s *Scenario, setup Setup) (*world, error) {
 		return nil, err
 	}
 	w.addFaults()
-	w.queue.pushEvent(event{at: w.warmupEnd(), kind: evWarm})
-	w.queue.pushEvent(event{at: 0, kind: evMoment})
+	w.queue.pushEvent(event{at: w.warmupEnd(), kind: evWarmupEnd})
+	w.queue.pushEvent(event{at: 0, kind: evSampleLoad})
 	return w, nil
 }
 
@@ -212,9 +212,9 @@ func (w *world) stepEvent() {
 		w.arrive(e.leg)
 	case evSubmit:
 		w.submit(e.leg, e.try)
-	case evUp:
+	case evMessage:
 		w.receive(e.leg, e.try, e.message)
-	case evAnswer:
+	case evClientMessage:
 		w.deliver(e.request, e.message, e.at)
 	case evCancel:
 		w.cancel(e.leg)
@@ -252,9 +252,9 @@ func (w *world) stepTimed(e *event) {
 		w.fault(&w.scenario.Faults[e.index], e.from == faultEnds)
 	case evAdopt:
 		w.adopt(w.nodes[e.index])
-	case evWarm:
+	case evWarmupEnd:
 		w.beginFigures()
-	case evMoment:
+	case evSampleLoad:
 		w.sampleLoad()
 	}
 }
@@ -266,7 +266,7 @@ func (w *world) failRun(err error) {
 	}
 }
 
-// violate records the first violated law, which ends the run.
+// violate records the first violated invariant, which ends the run.
 func (w *world) violate(format string, args ...any) {
 	if w.violation == nil {
 		w.violation = fmt.Errorf(format, args...)

@@ -264,11 +264,11 @@ func (d *backupReader) forEach(f func(c streamConfig, snapshot io.Reader) error)
 // partReader reads the snapshot of one stream.
 type partReader struct {
 	*backupReader
-	name  string
-	sum   hash.Hash
-	left  int // of this chunk
-	ended bool
-	err   error
+	name      string
+	sum       hash.Hash
+	remaining int // of this chunk
+	ended     bool
+	err       error
 }
 
 func (p *partReader) Read(b []byte) (n int, err error) {
@@ -284,13 +284,13 @@ func (p *partReader) Read(b []byte) (n int, err error) {
 }
 
 func (p *partReader) read(b []byte) (int, error) {
-	if p.left == 0 && !p.ended {
+	if p.remaining == 0 && !p.ended {
 		l, err := p.next()
 		switch {
 		case err != nil:
 			return 0, noEOF(err)
 		case l.Chunk > 0:
-			p.left = l.Chunk
+			p.remaining = l.Chunk
 		case l.Stream != p.name || l.SHA256 != hex.EncodeToString(p.sum.Sum(nil)):
 			return 0, fmt.Errorf("the checksum of stream %s does not match", p.name)
 		default:
@@ -300,9 +300,9 @@ func (p *partReader) read(b []byte) (int, error) {
 	if p.ended {
 		return 0, io.EOF
 	}
-	n, err := p.in.Read(b[:min(len(b), p.left)])
+	n, err := p.in.Read(b[:min(len(b), p.remaining)])
 	p.sum.Write(b[:n])
-	p.left -= n
+	p.remaining -= n
 	return n, noEOF(err)
 }
 
@@ -317,9 +317,10 @@ func noEOF(err error) error {
 // RestoreBackup replaces the service's streams with those of a backup, which CheckBackup should have accepted
 // before. It returns a *telemetry.BackupError for the backup of another service. Without force, it returns a
 // *telemetry.NewerStoreError if the store contains data from before the backup, such as the store that was backed
-// up: the restore would discard everything stored since. Both change nothing. After another error the store is
-// incomplete, and the restore has to be repeated with force. Sequence numbers continue where the backup ends:
-// leases and the controller's decisions are acquired anew.
+// up: the restore would discard everything stored since. Both change nothing. After another error the store may be
+// incomplete, and the restore has to be repeated with force. Revisions of keys continue from those of the backup and may
+// be lower than before; fencing tokens in this store are not. A holder that has renewed its lease since the backup loses
+// it, and must acquire it again. A store that replaces a lost one knows no tokens that were issued after the backup.
 func (s *Store) RestoreBackup(ctx context.Context, r io.Reader, service string, force bool) (telemetry.Backup, error) {
 	d, err := openBackup(r)
 	if err != nil {
@@ -344,7 +345,20 @@ func (s *Store) RestoreBackup(ctx context.Context, r io.Reader, service string, 
 	if newer := newerStore(d.Backup, infos); newer != nil && !force {
 		return d.Backup, newer
 	}
+	floor, err := s.raiseTokenFloor(ctx, infos)
+	if err != nil {
+		return d.Backup, wrap(ctx, err, "restoring the store")
+	}
 	err = d.forEach(func(c streamConfig, snapshot io.Reader) error {
+		switch c.Config.Name {
+		case "KV_" + s.tokenFloors().name: // it is not replaced
+			_, err := io.Copy(io.Discard, snapshot)
+			return err
+		case "KV_" + s.stateBucket():
+			if err := c.raiseTokenBase(floor + restoreWrites); err != nil { // above the tokens of a stream that a client creates meanwhile
+				return wrap(ctx, err, "restoring stream %s", c.Config.Name)
+			}
+		}
 		if err := replaceStream(ctx, nc, c, snapshot); err != nil {
 			return wrap(ctx, err, "restoring stream %s", c.Config.Name)
 		}

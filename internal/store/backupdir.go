@@ -21,9 +21,8 @@ import (
 
 // BackupDir writes a backup of a service from the directory of a store that is not running, and leaves the
 // directory unchanged. The directory may belong to a member of a cluster whose other members are lost with their
-// disks: the backup then has what this member had applied, which the others may have been ahead of by the
-// writes of the last moment. It needs as much free space in dir as the data has. It fails while a store runs
-// there.
+// disks. The backup then contains the writes that this member had applied; the last acknowledged writes may be
+// missing. BackupDir needs as much free space in dir as the data occupies. It fails while a store runs there.
 func BackupDir(ctx context.Context, dir string, w io.Writer, service, version string) (err error) {
 	if _, err := os.Stat(filepath.Join(dir, server.JetStreamStoreDir)); err != nil {
 		return fmt.Errorf("%s is not the directory of a store: %w", dir, err)

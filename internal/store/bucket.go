@@ -89,7 +89,7 @@ func (b *Bucket) open(ctx context.Context) (jetstream.KeyValue, error) {
 	}
 	var kv jetstream.KeyValue
 	for {
-		_, err = ensureStream(ctx, nc, js, bucketStream(b.name, b.description, b.maxBytes))
+		_, err = ensureStream(ctx, nc, js, bucketStream(b.name, b.description, b.maxBytes), nil)
 		if !errors.Is(err, ErrUnavailable) || ctx.Err() != nil || !nc.IsConnected() {
 			break
 		}

@@ -40,8 +40,8 @@ func TestBucketReadsSeeAcknowledgedWrites(t *testing.T) {
 		return err == nil
 	})
 	value, restarted := []byte(strings.Repeat("x", 100_000)), 0
-	for i := range 200 {
-		if i%40 == 20 {
+	for i := range 80 { // each is synced by three members
+		if i%16 == 8 {
 			n := c.nodes[restarted%len(c.nodes)]
 			if n != c.leader() {
 				c.servers[n].Close()

@@ -27,6 +27,7 @@ var (
 	chaosSeeds = flag.Int("store.seeds", 1, "number of seeds")
 	chaosFirst = flag.Uint64("store.seed", 1, "first seed")
 	chaosKills = flag.Int("store.kills", 1, "kills per seed")
+	chaosRTT   = flag.Duration("store.rtt", 0, "round-trip time between members")
 )
 
 // memberEnv contains the options of a member: the test binary then runs it instead of tests.
@@ -63,12 +64,25 @@ func runMember(text string) int {
 type processCluster struct {
 	*testCluster
 	processes map[string]*exec.Cmd
+	routes    map[string][]string // by the node that dials
 }
 
 func newProcessCluster(t *testing.T, nodes ...string) *processCluster {
-	c := &processCluster{&testCluster{t: t, dir: t.TempDir(), nodes: nodes, ports: map[string]string{}, clients: map[string]string{}}, map[string]*exec.Cmd{}}
+	c := &processCluster{&testCluster{t: t, dir: t.TempDir(), nodes: nodes, ports: map[string]string{}, clients: map[string]string{}}, map[string]*exec.Cmd{}, map[string][]string{}}
 	for _, n := range nodes {
 		c.ports[n], c.clients[n] = testkit.FreeAddr(), testkit.FreeAddr()
+	}
+	for _, from := range nodes {
+		c.routes[from] = []string{c.ports[from]}
+		for _, to := range nodes {
+			switch {
+			case from == to:
+			case *chaosRTT == 0:
+				c.routes[from] = append(c.routes[from], c.ports[to])
+			default:
+				c.routes[from] = append(c.routes[from], newProxy(t, c.ports[to], *chaosRTT/2).addr())
+			}
+		}
 	}
 	t.Cleanup(func() {
 		for n := range c.processes {
@@ -82,10 +96,7 @@ func newProcessCluster(t *testing.T, nodes ...string) *processCluster {
 func (c *processCluster) start(node string) {
 	c.t.Helper()
 	o := processOptions{
-		Dir: filepath.Join(c.dir, node), Listen: c.clients[node], Node: node, ListenRoutes: c.ports[node], Members: c.nodes,
-	}
-	for _, n := range c.nodes {
-		o.Routes = append(o.Routes, c.ports[n])
+		Dir: filepath.Join(c.dir, node), Listen: c.clients[node], Node: node, ListenRoutes: c.ports[node], Members: c.nodes, Routes: c.routes[node],
 	}
 	text, err := json.Marshal(o)
 	if err != nil {
@@ -167,7 +178,7 @@ func (r *chaosRun) write(ctx context.Context, st *Store, writer string) {
 
 // contend acquires and renews a lease until ctx ends. Whenever it holds the lease, nobody else may.
 func (r *chaosRun) contend(ctx context.Context, st *Store, holder string) {
-	const ttl = time.Second
+	ttl := time.Second + 4**chaosRTT
 	for ctx.Err() == nil {
 		l, err := st.Acquire(ctx, "controller", holder, ttl)
 		if err != nil {
@@ -262,7 +273,7 @@ func runKills(t *testing.T, rng *rand.Rand, kills int) *chaosRun {
 			c.start(victims[1])
 		}
 		testkit.Eventually(t, "a write succeeds", func() bool {
-			octx, cancel := context.WithTimeout(ctx, 300*time.Millisecond)
+			octx, cancel := context.WithTimeout(ctx, 300*time.Millisecond+4**chaosRTT)
 			defer cancel()
 			_, err := probe.Put(octx, "probe", nil)
 			return err == nil

@@ -12,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"time"
 
@@ -91,7 +92,8 @@ func (c *Cluster) validate() error {
 	return err
 }
 
-// routes parses Routes.
+// routes parses Routes, and sorts them as NATS does: it sorts the routes in use when it reloads its options, while it
+// dials them without a lock.
 func (c *Cluster) routes() ([]*url.URL, error) {
 	var urls []*url.URL
 	for _, r := range c.Routes {
@@ -107,6 +109,7 @@ func (c *Cluster) routes() ([]*url.URL, error) {
 	if len(urls) < 2 {
 		return nil, fmt.Errorf("starting store: a cluster requires the routes of its members, got %d", len(urls))
 	}
+	slices.SortFunc(urls, func(a, b *url.URL) int { return strings.Compare(a.String(), b.String()) })
 	return urls, nil
 }
 

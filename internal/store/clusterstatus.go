@@ -21,14 +21,14 @@ const (
 	MemberOffline  MemberState = "offline"  // it does not respond
 )
 
-// MemberStatus is what a member of a cluster observes of one, itself included.
+// MemberStatus is the state of a member of a cluster, as this member observes it.
 type MemberStatus struct {
 	Node     string // empty if not known: it has not responded since this member started
 	State    MemberState
 	LastSeen time.Duration // how long it has been offline, 0 unless State is MemberOffline
-	// Problem is why it cannot write, such as a full disk; empty if it can, or does not say.
+	// Problem is why it cannot write, such as a full disk; empty if it can, or does not report it.
 	Problem string
-	peer    string // of NATS
+	peer    string // its id in NATS
 }
 
 // ClusterStatus is the state of a cluster as one of its members observes it.
@@ -38,7 +38,7 @@ type ClusterStatus struct {
 	Name      string
 	// Leader is the node of the leader; empty = no majority responds, so that nothing can be written.
 	Leader string
-	// Open reports whether the cluster has its data: clients create nothing before.
+	// Open reports whether the cluster accepts clients; before that they cannot create anything.
 	Open    bool
 	Members []MemberStatus // by node
 	// WithoutQuorum are the streams of this member of which no majority responds, sorted.
@@ -50,7 +50,7 @@ type ClusterStatus struct {
 	// Problem is why the cluster could not be opened or repaired; empty if it could.
 	Problem string
 
-	aside bool // this member has stepped aside: it cannot write, and only knows what the others say
+	aside bool // this member has stepped aside: it cannot write, and the status contains only reports of the others
 }
 
 // Replicated reports whether any one member may be lost with its disk now, and no data with it. A member that was
@@ -60,11 +60,11 @@ func (c ClusterStatus) Replicated() bool {
 	return c.Clustered && c.Open && c.Leader != "" && c.online() >= max(Replicas, majority+1) && len(c.WithoutQuorum)+len(c.Unreplicated) == 0
 }
 
-// lagGrace is how long streams may lack a copy until a report says so: a write is on a majority first and reaches the
-// last member some milliseconds later.
+// lagGrace is how long streams may lack a copy until they are reported: a write reaches a majority first, and the last
+// member some milliseconds later.
 const lagGrace = 5 * time.Second
 
-// WithoutLag returns the status as reports show it at now: without streams that lack a copy since less than lagGrace.
+// WithoutLag returns the status as reports show it at now: without streams that have lacked a copy for less than lagGrace.
 // A copy on a member that is offline is no lag: its stream is reported at once.
 func (c ClusterStatus) WithoutLag(now time.Time) ClusterStatus {
 	if c.online() == len(c.Members) && now.Sub(c.UnreplicatedSince) < lagGrace {
@@ -73,8 +73,8 @@ func (c ClusterStatus) WithoutLag(now time.Time) ClusterStatus {
 	return c
 }
 
-// Why returns why a cluster is not replicated, such as "no response from c for 12s"; empty if it is.
-func (c ClusterStatus) Why() string {
+// NotReplicatedReason returns why a cluster is not replicated, such as "no response from c for 12s"; empty if it is.
+func (c ClusterStatus) NotReplicatedReason() string {
 	var problems []string
 	switch {
 	case c.Replicated():
@@ -216,7 +216,7 @@ func (m *membership) observeMembers(now time.Time, meta *server.MetaClusterInfo,
 			status.State, status.LastSeen = MemberOffline, now.Sub(m.offline[p.Peer])
 		case p.Name == meta.Leader:
 			status.State = MemberLeader
-		case p.Current || !leads: // of another follower, only the leader knows it; Unreplicated contains what it lacks
+		case p.Current || !leads: // only the leader observes whether a follower is current; Unreplicated contains the streams that it lacks
 			status.State = MemberCurrent
 		}
 		if !offline {

@@ -171,7 +171,7 @@ func TestClusterContinuesWithFullDisk(t *testing.T) {
 			for _, n := range c.nodes {
 				testkit.Eventually(t, n+" says whose disk is full", func() bool {
 					s := c.servers[n].Cluster()
-					return s.Leader != "" && s.Leader != full && strings.Contains(s.Why(), full+" cannot write: ") && strings.Contains(s.Why(), "no space left on device")
+					return s.Leader != "" && s.Leader != full && strings.Contains(s.NotReplicatedReason(), full+" cannot write: ") && strings.Contains(s.NotReplicatedReason(), "no space left on device")
 				})
 			}
 			empty()

@@ -3,7 +3,7 @@
 // by default (Serve), or an existing NATS cluster (Connect accepts any NATS URL).
 //
 // Read store.go first (the client and its connection) and errors.go (when the store is
-// unavailable), then kv.go (keys with compare-and-swap), lease.go (leader election with a
+// unavailable), then kv.go (keys with compare-and-swap), lease.go and tokens.go (leader election with a
 // fencing token), points.go (history), usage.go, events.go and eventqueue.go (who or what changed
 // the service), bucket.go and object.go (batches and their files), server.go (the embedded server, which syncs each write to disk before it
 // acknowledges it) and health.go (its restart after a full disk).

@@ -111,7 +111,7 @@ func (s *Store) readEvents(ctx context.Context, q telemetry.EventQuery) ([]telem
 	return events, err
 }
 
-// FollowEvents sends the last stored events, and then every new one, in the order of storage. After an
+// FollowEvents sends the last stored events (at most followBacklog, 1000), and then every new one, in the order of storage. After an
 // outage it continues with the events that were stored during it. It creates nothing in the store,
 // and closes the channel when ctx ends. Events that cannot be decoded are skipped.
 func (s *Store) FollowEvents(ctx context.Context) <-chan telemetry.Event {

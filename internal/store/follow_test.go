@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"net/url"
 	"os"
 	"slices"
 	"strings"
@@ -16,7 +17,7 @@ func (c *testCluster) move(node string) {
 	c.ports[node], c.clients[node] = testkit.FreeAddr(), testkit.FreeAddr()
 	for _, n := range c.nodes {
 		if n != node {
-			c.links[n][node], c.links[node][n] = newProxy(c.t, c.ports[node]), newProxy(c.t, c.ports[n])
+			c.links[n][node], c.links[node][n] = newProxy(c.t, c.ports[node], 0), newProxy(c.t, c.ports[n], 0)
 		}
 	}
 	if err := os.RemoveAll(c.options(node).Dir); err != nil {
@@ -28,6 +29,7 @@ func (c *testCluster) move(node string) {
 // the new one joins, the lost one leaves, and the leader stays.
 func TestMembersFollowReplacedMachine(t *testing.T) {
 	testkit.Slow(t)
+	t.Parallel()
 	c := newTestCluster(t, "a", "b", "c")
 	c.start("a", "b", "c")
 	c.waitReplicated()
@@ -71,9 +73,36 @@ func TestMembersFollowReplacedMachine(t *testing.T) {
 	})
 }
 
+// A change of members while a member dials others that do not respond: NATS sorts the routes in use in place when it
+// reloads options, while it dials them. A route that it finds twice or not at all in the meantime is dialled no more.
+func TestRoutesInUseKeepTheirOrder(t *testing.T) {
+	t.Parallel()
+	c := newTestCluster(t, "a", "b", "c")
+	o := c.options("a")
+	o.Cluster.Routes = []string{c.ports["b"], c.ports["c"]}
+	for range 2 {
+		slices.Reverse(o.Cluster.Routes)
+		var used []string
+		for _, u := range must[[]*url.URL](t)(o.Cluster.routes()) {
+			used = append(used, u.String())
+		}
+		if !slices.IsSorted(used) {
+			t.Errorf("of %q: got %q, which NATS sorts while it dials them", o.Cluster.Routes, used)
+		}
+	}
+	slices.Sort(o.Cluster.Routes)
+	slices.Reverse(o.Cluster.Routes)
+	s := must[*Server](t)(Serve(t.Context(), o))
+	t.Cleanup(s.Close)
+	if err := s.SetMembers([]string{"127.0.0.1:1", "127.0.0.1:2"}, c.nodes); err != nil { // the race detector judges it
+		t.Fatal(err)
+	}
+}
+
 // Members are checked before anything changes.
 func TestSetMembersRejectsInvalidOnes(t *testing.T) {
 	testkit.Slow(t)
+	t.Parallel()
 	c := newTestCluster(t, "a", "b", "c")
 	c.start("a", "b", "c")
 	c.waitReplicated()
@@ -98,6 +127,7 @@ func TestSetMembersRejectsInvalidOnes(t *testing.T) {
 // again.
 func TestFailedChangeOfMembersIsRepeated(t *testing.T) {
 	testkit.Slow(t)
+	t.Parallel()
 	c := newTestCluster(t, "a", "b", "c")
 	c.start("a", "b", "c")
 	c.waitReplicated()
@@ -133,6 +163,7 @@ func TestFailedChangeOfMembersIsRepeated(t *testing.T) {
 // again as soon as the connection succeeds.
 func TestMembershipIsRestoredAfterChange(t *testing.T) {
 	testkit.Slow(t)
+	t.Parallel()
 	c := newTestCluster(t, "a", "b", "c")
 	c.start("a", "b", "c")
 	c.waitReplicated()

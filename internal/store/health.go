@@ -132,11 +132,35 @@ func check(ns *runningNATS) error {
 		return nil
 	}
 	accepts := func() bool { return ns.ReadyForConnections(acceptTimeout) }
-	return writeError(ns.Healthz(&server.HealthzOptions{Details: true}).Errors, ns.JetStreamIsClustered(), accepts)
+	clustered := ns.JetStreamIsClustered()
+	return writeError(healthReport(ns, clustered), clustered, accepts)
 }
 
-// writeError returns the error of a health report that says why the server cannot write; nil if none
-// does. accepts reports whether the server accepts connections.
+// healthReport returns the problems of a server and its streams. That of a member leaves out streams that are being
+// restored: NATS marks the end of a restore without a lock (monitorStream in jetstream_cluster.go of nats-server 2.15.2),
+// and its report of all streams reads that mark. A stream has a Raft group from then on.
+func healthReport(ns *runningNATS, clustered bool) []server.HealthzError {
+	report := ns.Healthz(&server.HealthzOptions{Details: true, JSMetaOnly: clustered}).Errors
+	if !clustered {
+		return report
+	}
+	info, err := ns.Jsz(&server.JSzOptions{Accounts: true, Streams: true, RaftGroups: true})
+	if err != nil {
+		return report // JetStream is disabled, which the report contains
+	}
+	for _, account := range info.AccountDetails {
+		for _, stream := range account.Streams {
+			if stream.RaftGroup != "" {
+				options := server.HealthzOptions{Details: true, Account: account.Id, Stream: stream.Name}
+				report = append(report, ns.Healthz(&options).Errors...)
+			}
+		}
+	}
+	return report
+}
+
+// writeError returns the error in a health report because of which the server cannot write; nil if there is
+// none. accepts reports whether the server accepts connections.
 func writeError(report []server.HealthzError, clustered bool, accepts func() bool) error {
 	for _, e := range report {
 		// The report allows the check of the listeners 1 ms, which a busy machine exceeds.

@@ -179,8 +179,8 @@ func TestLagIsReportedOnlyIfItLasts(t *testing.T) {
 	since := time.Unix(1_800_000_000, 0)
 	lacking := ClusterStatus{Clustered: true, Open: true, Leader: "a", Members: members, Unreplicated: []string{"state"}, UnreplicatedSince: since}
 	for after, replicated := range map[time.Duration]bool{0: true, 4 * time.Second: true, 6 * time.Second: false} {
-		if got := lacking.WithoutLag(since.Add(after)); got.Replicated() != replicated || (got.Why() == "") != replicated {
-			t.Errorf("after %s: replicated %t (%s), want %t", after, got.Replicated(), got.Why(), replicated)
+		if got := lacking.WithoutLag(since.Add(after)); got.Replicated() != replicated || (got.NotReplicatedReason() == "") != replicated {
+			t.Errorf("after %s: replicated %t (%s), want %t", after, got.Replicated(), got.NotReplicatedReason(), replicated)
 		}
 	}
 	lacking.Members[2].State = MemberOffline

@@ -45,6 +45,8 @@ type Lease struct {
 	value []byte
 	ttl   time.Duration
 	token uint64
+	// base is the token base at the acquisition: see tokenBaseKey.
+	base uint64
 
 	// renewing is held during a write, and guards revision. mu guards the other two fields and is never
 	// held during a write: Valid returns at once while a write hangs.
@@ -105,25 +107,45 @@ func (l *Lease) try(ctx context.Context, seen *observation) bool {
 	value, revision, err := l.s.Get(ctx, l.key)
 	switch {
 	case errors.Is(err, ErrNotFound):
-		revision, err = l.s.Create(ctx, l.key, l.value)
+		revision = 0
 	case err != nil:
 		return false
 	case string(value) == string(l.value):
 		// An earlier attempt of this process was applied, but its acknowledgement was lost. Others count its
 		// ttl from then.
-		revision, err = l.s.CompareAndSwap(ctx, l.key, l.value, revision)
 	case seen.expired(revision, l.s.now(), max(l.ttl, recordTTL(value))):
 		// The clock is read after the value, and the holder counts its ttl from before its
 		// write. So the holder's lease ends before this one begins.
-		revision, err = l.s.CompareAndSwap(ctx, l.key, l.value, revision)
 	default:
 		return false
 	}
+	base, revision, err := l.write(ctx, revision)
 	if err != nil {
 		return false
 	}
-	l.token, l.revision, l.until = revision, revision, start.Add(l.ttl)
+	l.token, l.base, l.revision, l.until = base+revision, base, revision, start.Add(l.ttl)
 	return true
+}
+
+// write writes the record if its revision is the given one, 0 = there is none, and returns its new revision and the token
+// base. It fails if a restore changed the base meanwhile: the revision may be of the store before or after it.
+func (l *Lease) write(ctx context.Context, revision uint64) (base, next uint64, err error) {
+	if base, err = l.s.tokenBase(ctx); err != nil {
+		return 0, 0, err
+	}
+	if revision == 0 {
+		next, err = l.s.Create(ctx, l.key, l.value)
+	} else {
+		next, err = l.s.CompareAndSwap(ctx, l.key, l.value, revision)
+	}
+	if err != nil {
+		return 0, 0, err
+	}
+	after, err := l.s.tokenBase(ctx)
+	if err == nil && after != base {
+		err = fmt.Errorf("writing %s: %w: the store was restored", l.key, ErrConflict)
+	}
+	return base, next, err
 }
 
 // recordTTL returns the ttl in a record, 0 if it is not a lease record.
@@ -135,8 +157,8 @@ func recordTTL(value []byte) time.Duration {
 	return time.Duration(r.TTLMillis) * time.Millisecond
 }
 
-// Token returns the fencing token: it is greater than that of every earlier holder, and
-// constant through renewals. Receivers of the holder's requests must reject a token smaller
+// Token returns the fencing token: it is greater than that of every earlier holder, also after a restore of an older
+// backup into the same store, and constant through renewals. Receivers of the holder's requests must reject a token smaller
 // than the greatest that they have received.
 func (l *Lease) Token() uint64 { return l.token }
 
@@ -185,8 +207,12 @@ func (l *Lease) Renew(ctx context.Context) error {
 	}
 	start := l.s.now()
 	revision, err := l.s.CompareAndSwap(ctx, l.key, l.value, l.revision)
-	if errors.Is(err, ErrConflict) {
+	conflict := errors.Is(err, ErrConflict)
+	if conflict {
 		revision, err = l.resolveConflict(ctx)
+	}
+	if err == nil && (conflict || !l.Valid()) {
+		err = l.checkNotRestored(ctx)
 	}
 	if err != nil {
 		return err
@@ -196,6 +222,17 @@ func (l *Lease) Renew(ctx context.Context) error {
 	defer l.mu.Unlock()
 	l.until = start.Add(l.ttl)
 	return nil
+}
+
+// checkNotRestored marks a lease as lost if the store was restored since its acquisition: another holder may have had a
+// greater token, and the record that was renewed may be that of a backup.
+func (l *Lease) checkNotRestored(ctx context.Context) error {
+	base, err := l.s.tokenBase(ctx)
+	if err == nil && base != l.base {
+		l.markLost()
+		err = fmt.Errorf("renewing %s: %w", l.key, ErrLeaseLost)
+	}
+	return err
 }
 
 // resolveConflict resolves a conflict: the newer value may be from a renewal by this holder

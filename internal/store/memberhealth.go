@@ -21,8 +21,8 @@ const (
 	// quorumGrace is how long a cluster may be without a leader before that is an outage: an election, and one
 	// observation.
 	quorumGrace = electionMax + maintainEvery
-	// memberHealthSubject is the subject on which members tell each other why they cannot write. It belongs to
-	// the system account, which a member with a full disk still serves.
+	// memberHealthSubject is the subject to which members publish why they cannot write. It belongs to the system
+	// account, which a member with a full disk still serves.
 	memberHealthSubject = "skyserve.member.health"
 	// memberHealthTTL is how long such a message counts, in intervals of maintenance.
 	memberHealthTTL = 5
@@ -35,7 +35,7 @@ type memberHealth struct {
 	Leader  string `json:"leader"`  // the leader that it observes; empty = none
 }
 
-// receivedHealth is what other members have said of themselves.
+// receivedHealth contains the last message of each other member.
 type receivedHealth struct {
 	mu    sync.Mutex
 	nodes map[string]receivedMessage
@@ -60,8 +60,8 @@ func (r *receivedHealth) receive(msg *nats.Msg) {
 	r.nodes[h.Node] = receivedMessage{h, time.Now()}
 }
 
-// fresh returns the messages that are not older than ttl, by node.
-func (r *receivedHealth) fresh(now time.Time, ttl time.Duration) map[string]memberHealth {
+// recentMessages returns the messages that are not older than ttl, by node.
+func (r *receivedHealth) recentMessages(now time.Time, ttl time.Duration) map[string]memberHealth {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	nodes := map[string]memberHealth{}
@@ -73,8 +73,8 @@ func (r *receivedHealth) fresh(now time.Time, ttl time.Duration) map[string]memb
 	return nodes
 }
 
-// exchangeHealth tells the other members why this one cannot write, and adds what they have said to status. A
-// member that has stepped aside observes nothing else.
+// exchangeHealth publishes why this member cannot write, and adds the messages of the other members to status. A
+// member that has stepped aside has no other source of its status.
 func (m *membership) exchangeHealth(now time.Time, status *ClusterStatus) {
 	own := memberHealth{Node: m.s.member.Node, Leader: status.Leader}
 	if p := m.s.diskOutage(); p != nil {
@@ -83,7 +83,7 @@ func (m *membership) exchangeHealth(now time.Time, status *ClusterStatus) {
 	if data, err := json.Marshal(own); err == nil {
 		_ = m.system.Publish(memberHealthSubject, data) // repeated; fails only while the server stops
 	}
-	others := m.received.fresh(now, memberHealthTTL*m.s.opts.maintainEvery)
+	others := m.received.recentMessages(now, memberHealthTTL*m.s.opts.maintainEvery)
 	delete(others, own.Node)
 	if status.aside = !m.ns.JetStreamEnabled(); status.aside {
 		status.Members = []MemberStatus{{Node: own.Node, State: MemberOffline}}
@@ -114,15 +114,15 @@ func (s *Server) quorumOutage(now time.Time) *Outage {
 	if s.leaderless.IsZero() || now.Sub(s.leaderless) < quorumGrace {
 		return nil
 	}
-	var silent []string
+	var unresponsive []string
 	for _, m := range s.cluster.Members {
 		if m.State == MemberOffline && m.Node != "" {
-			silent = append(silent, m.Node)
+			unresponsive = append(unresponsive, m.Node)
 		}
 	}
-	slices.Sort(silent)
-	if len(silent) == 0 {
+	slices.Sort(unresponsive)
+	if len(unresponsive) == 0 {
 		return &Outage{Since: s.leaderless, Err: ErrNoQuorum}
 	}
-	return &Outage{Since: s.leaderless, Err: fmt.Errorf("%w: no response from %s", ErrNoQuorum, strings.Join(silent, ", "))}
+	return &Outage{Since: s.leaderless, Err: fmt.Errorf("%w: no response from %s", ErrNoQuorum, strings.Join(unresponsive, ", "))}
 }

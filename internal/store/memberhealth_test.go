@@ -41,10 +41,10 @@ func TestMemberHealthExpires(t *testing.T) {
 		r.receive(&nats.Msg{Data: []byte(text)})
 	}
 	now := time.Now()
-	if got := r.fresh(now, time.Second); len(got) != 1 || got["a"].Problem != "full" {
+	if got := r.recentMessages(now, time.Second); len(got) != 1 || got["a"].Problem != "full" {
 		t.Errorf("got %+v", got)
 	}
-	if got := r.fresh(now.Add(2*time.Second), time.Second); len(got) != 0 {
+	if got := r.recentMessages(now.Add(2*time.Second), time.Second); len(got) != 0 {
 		t.Errorf("later: %+v", got)
 	}
 }

@@ -5,11 +5,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -24,7 +22,7 @@ import (
 const (
 	// maintainEvery is the interval at which members observe the cluster, and the leader repairs it.
 	maintainEvery = time.Second
-	// removeAfter is how long a member that is replaced or no longer configured must be gone before it
+	// removeAfter is how long a member that is replaced or no longer configured must be offline before it
 	// is removed: longer than any restart of its process.
 	removeAfter = 30 * time.Second
 	// replacedAfter is the same for a member whose node responds from another disk: its machine was replaced, and
@@ -37,10 +35,6 @@ const (
 	originKey = "skyserve_origin"
 	// detachedKey is the metadata of clusterStream with the member that holds all data: see Server.Detach.
 	detachedKey = "skyserve_detached"
-	// movedSubject is where a member that holds all data tells the others so. Each responds with its node.
-	movedSubject = "skyserve_moved"
-	// movedTimeout limits the wait for their responses.
-	movedTimeout = 10 * time.Second
 	// singleDir contains the snapshot of a single store, in the directory of a member.
 	singleDir = "single"
 	// singleTag is the tag of a member that has one.
@@ -61,6 +55,7 @@ type membership struct {
 
 	offline  map[string]time.Time // by peer: when it was first observed to be offline
 	received receivedHealth
+	healing  healing
 
 	mu   sync.Mutex
 	left bool // as written to the directory: see member.Left
@@ -184,9 +179,9 @@ func (m *membership) maintain(ctx context.Context, status *ClusterStatus) error 
 	if !m.ns.JetStreamIsLeader() {
 		return nil
 	}
-	err = m.removeGone(ctx, *status)
-	if config.Metadata[detachedKey] == "" {
-		err = errors.Join(err, m.replicate(octx, js, streams, status.replicas()))
+	err = m.removeReplaced(ctx, *status)
+	if config.Metadata[detachedKey] == "" { // a member that takes all streams reduces their members
+		err = errors.Join(err, m.heal(ctx, *status, streams), m.replicate(octx, js, streams, status.replicas()))
 	}
 	return err
 }
@@ -279,24 +274,24 @@ func (m *membership) ping(ctx context.Context) (map[string][]string, error) {
 	}
 }
 
-// removeGone removes one member that is gone and has been replaced, from the cluster and its streams.
-func (m *membership) removeGone(ctx context.Context, status ClusterStatus) error {
-	gone, found := goneMember(status.Members, m.s.members(), m.s.opts.removeAfter)
+// removeReplaced removes one member that was replaced, or is no longer configured, from the cluster and its streams.
+func (m *membership) removeReplaced(ctx context.Context, status ClusterStatus) error {
+	replaced, found := replacedMember(status.Members, m.s.members(), m.s.opts.removeAfter)
 	if !found {
 		return nil
 	}
 	var response server.JSApiMetaServerRemoveResponse
-	if err := call(ctx, m.system, server.JSApiRemoveServer, server.JSApiMetaServerRemoveRequest{Peer: gone.peer}, &response); err != nil {
-		return fmt.Errorf("removing member %s: %w", gone.Node, err)
+	if err := call(ctx, m.system, server.JSApiRemoveServer, server.JSApiMetaServerRemoveRequest{Peer: replaced.peer}, &response); err != nil {
+		return fmt.Errorf("removing member %s: %w", replaced.Node, err)
 	}
-	m.s.log.Info("a member of the store that was replaced has been removed", "node", gone.Node, "last seen", gone.LastSeen.Round(time.Second))
+	m.s.log.Info("a member of the store that was replaced has been removed", "node", replaced.Node, "last seen", replaced.LastSeen.Round(time.Second))
 	return nil
 }
 
-// goneMember returns a member that is replaced: its node has another disk that responds, and it has not responded for
+// replacedMember returns a member that is replaced: its node has another disk that responds, and it has not responded for
 // at least replacedAfter; or the node is not configured, and it has not responded for at least after. It returns none
 // unless as many members respond as hold each stream: a majority must remain.
-func goneMember(members []MemberStatus, configured []string, after time.Duration) (gone MemberStatus, found bool) {
+func replacedMember(members []MemberStatus, configured []string, after time.Duration) (replaced MemberStatus, found bool) {
 	online := map[string]bool{}
 	for _, p := range members {
 		if p.State != MemberOffline {
@@ -304,21 +299,21 @@ func goneMember(members []MemberStatus, configured []string, after time.Duration
 		}
 	}
 	if len(online) < Replicas {
-		return gone, false
+		return replaced, false
 	}
 	all := !slices.ContainsFunc(configured, func(node string) bool { return !online[node] })
 	for _, p := range members {
 		// After a restart the name of a member that is offline is unknown.
-		replaced := all || online[p.Node] || p.Node != "" && !slices.Contains(configured, p.Node)
-		silent := after
+		isReplaced := all || online[p.Node] || p.Node != "" && !slices.Contains(configured, p.Node)
+		minAge := after
 		if online[p.Node] {
-			silent = min(after, replacedAfter)
+			minAge = min(after, replacedAfter)
 		}
-		if p.State == MemberOffline && p.LastSeen >= silent && replaced {
+		if p.State == MemberOffline && p.LastSeen >= minAge && isReplaced {
 			return p, true
 		}
 	}
-	return gone, false
+	return replaced, false
 }
 
 // listStreams returns all streams, as their leaders see them.
@@ -431,148 +426,4 @@ func serveOffline(ctx context.Context, o Options, use func(*nats.Conn) error) er
 	}
 	defer nc.Close()
 	return use(nc)
-}
-
-// Detach moves all data to this member alone, before the store becomes a single one: close it afterwards,
-// stop the other members, and start it without Options.Cluster. Clients can write meanwhile, and afterwards
-// until it closes. It fails if the cluster has no majority or ctx ends; then it may be
-// called again, or the member started again as one of the cluster.
-func (s *Server) Detach(ctx context.Context) error {
-	if s.opts.Cluster == nil {
-		return nil
-	}
-	s.mu.Lock()
-	m := s.membership
-	s.mu.Unlock()
-	s.detaching.Store(true)
-	err := errors.New("its server is not running")
-	if m != nil {
-		err = m.takeStreams(ctx)
-	}
-	if err == nil {
-		detached := s.member
-		detached.Detached = true
-		err = detached.write(s.opts.Dir)
-	}
-	if err != nil {
-		s.detaching.Store(false)
-		return fmt.Errorf("detaching %s from cluster %s: %w", s.member.Node, s.member.Cluster, err)
-	}
-	return nil
-}
-
-// takeStreams makes this member the leader of each stream, and then its only replica.
-func (m *membership) takeStreams(ctx context.Context) error {
-	js, err := jetstream.New(m.user)
-	if err != nil {
-		return err
-	}
-	mark, err := js.Stream(ctx, clusterStream)
-	if err != nil {
-		return fmt.Errorf("reading stream %s: %w", clusterStream, err)
-	}
-	config := mark.CachedInfo().Config
-	config.Metadata[detachedKey] = m.s.member.ID // the leader replicates no streams any more
-	if _, err := js.UpdateStream(ctx, config); err != nil {
-		return fmt.Errorf("updating stream %s: %w", clusterStream, err)
-	}
-	// Until the leader and clients have seen it, they may still replicate or create streams.
-	sleep(ctx, 2*m.s.opts.maintainEvery)
-	for taken := 1; taken > 0; {
-		if taken, err = m.takeAll(ctx, js); err != nil {
-			return err
-		}
-	}
-	if err := m.reportMoved(ctx); err != nil {
-		return err
-	}
-	_, err = m.takeAll(ctx, js)
-	return err
-}
-
-// takeAll takes every stream that this member does not hold alone, and returns how many those were.
-func (m *membership) takeAll(ctx context.Context, js jetstream.JetStream) (taken int, err error) {
-	streams, err := listStreams(ctx, js)
-	if err != nil {
-		return 0, fmt.Errorf("listing streams: %w", err)
-	}
-	for _, info := range streams {
-		for first := true; ; first = false {
-			done, err := m.takeStream(ctx, js, info.Config.Name)
-			if done {
-				break
-			}
-			if first {
-				taken++
-			}
-			if !sleep(ctx, m.s.opts.maintainEvery) {
-				return taken, fmt.Errorf("moving stream %s: %w", info.Config.Name, errors.Join(ctx.Err(), err))
-			}
-		}
-	}
-	return taken, nil
-}
-
-// reportMoved tells all members that respond that this one holds all data, until each has recorded it.
-func (m *membership) reportMoved(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, movedTimeout)
-	defer cancel()
-	waiting, err := m.ping(ctx)
-	if err != nil {
-		return err
-	}
-	delete(waiting, m.s.member.Node)
-	sub, err := m.user.SubscribeSync(nats.NewInbox())
-	if err != nil {
-		return err
-	}
-	defer func() { _ = sub.Unsubscribe() }() // the connection closes with the server
-	for len(waiting) > 0 {
-		if err := m.user.PublishRequest(movedSubject, sub.Subject, []byte(m.s.member.ID)); err != nil {
-			return err
-		}
-		msg, err := sub.NextMsgWithContext(ctx)
-		if err != nil {
-			return fmt.Errorf("waiting for %s to leave the cluster: %w", strings.Join(slices.Sorted(maps.Keys(waiting)), ", "), err)
-		}
-		delete(waiting, string(msg.Data))
-	}
-	return nil
-}
-
-// takeStream makes the next step of moving a stream to this member, and reports whether it is done. A stream that
-// loses replicas keeps its leader. It is called again after an error, as while a stream elects its leader.
-func (m *membership) takeStream(ctx context.Context, js jetstream.JetStream, name string) (done bool, err error) {
-	octx, cancel := context.WithTimeout(ctx, time.Second)
-	defer cancel()
-	stream, err := js.Stream(octx, name)
-	if err != nil {
-		return false, err
-	}
-	own, info := m.s.member.serverName(), stream.CachedInfo()
-	switch leads := info.Cluster != nil && info.Cluster.Leader == own; {
-	case leads && len(info.Cluster.Replicas) == 0:
-		// The server writes the configuration afterwards; a single store refuses one with several replicas.
-		return storedReplicas(m.s.opts.Dir, name) == 1, nil
-	case leads:
-		info.Config.Replicas = 1
-		_, err = js.UpdateStream(octx, info.Config)
-	case info.Config.Replicas < Replicas: // another member holds it alone
-		info.Config.Replicas = Replicas
-		_, err = js.UpdateStream(octx, info.Config)
-	default:
-		request := server.JSApiLeaderStepdownRequest{Placement: &server.Placement{Preferred: own}}
-		err = call(octx, m.user, fmt.Sprintf(server.JSApiStreamLeaderStepDownT, name), request, &server.JSApiStreamLeaderStepDownResponse{})
-	}
-	return false, err
-}
-
-// storedReplicas returns the number of replicas in the configuration of a stream on disk; 0 if it cannot be read.
-func storedReplicas(dir, stream string) int {
-	data, err := os.ReadFile(filepath.Join(dir, server.JetStreamStoreDir, server.DEFAULT_GLOBAL_ACCOUNT, "streams", stream, server.JetStreamMetaFile))
-	var c server.FileStreamInfo
-	if err != nil || json.Unmarshal(data, &c) != nil {
-		return 0
-	}
-	return c.Replicas
 }

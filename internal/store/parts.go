@@ -6,7 +6,8 @@ import (
 	"slices"
 )
 
-// Parts stores the parts of objects outside of the store, such as in a bucket of a cloud. It is safe for concurrent use.
+// Parts is a bucket of a cloud (such as S3) that stores the parts of objects outside of the store. It is safe for concurrent
+// use.
 type Parts interface {
 	// PutPart stores a part durably, in place of one of the same name.
 	PutPart(ctx context.Context, name string, part []byte) error
@@ -22,7 +23,7 @@ type Parts interface {
 // reader hold one in memory.
 const externalPart = 8 << 20
 
-// FilesIn stores objects in parts; nil = in the store.
+// FilesIn stores objects in a bucket of a cloud, as parts; nil = in the store.
 func FilesIn(parts Parts) Option { return func(c *config) { c.files = parts } }
 
 // partBytes returns the size of all parts of an object except the last.

@@ -283,7 +283,7 @@ func (s *Store) openStream(ctx context.Context, opened *jetstream.Stream, config
 	if err := s.creation.recentFailure(s.now()); err != nil {
 		return nil, nil, err
 	}
-	stream, err = ensureStream(ctx, nc, js, config)
+	stream, err = ensureStream(ctx, nc, js, config, nil)
 	s.creation.recordResult(s.now(), creationFailure(nc, err))
 	if err != nil {
 		return nil, nil, err

@@ -13,13 +13,13 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// isolatedAfter is how long no write succeeds before a client tries another member: longer than an
+// isolatedAfter is how long no write, or no read, succeeds before a client tries another member: longer than an
 // election, after which any member serves again.
 const isolatedAfter = electionMax + time.Second
 
 // ensureStream creates a stream, or updates those of its fields that this program sets. A cluster
-// of three or more holds Replicas of it.
-func ensureStream(ctx context.Context, nc *nats.Conn, js jetstream.JetStream, config jetstream.StreamConfig) (jetstream.Stream, error) {
+// of three or more holds Replicas of it. prepare, if not nil, completes the configuration of a new one.
+func ensureStream(ctx context.Context, nc *nats.Conn, js jetstream.JetStream, config jetstream.StreamConfig, prepare func(context.Context, jetstream.JetStream, *jetstream.StreamConfig) error) (jetstream.Stream, error) {
 	cluster := nc.ConnectedClusterName()
 	embedded := strings.HasPrefix(cluster, clusterPrefix)
 	if embedded {
@@ -33,6 +33,11 @@ func ensureStream(ctx context.Context, nc *nats.Conn, js jetstream.JetStream, co
 	old, err := openExisting(ctx, nc, js, config.Name)
 	switch {
 	case errors.Is(err, jetstream.ErrStreamNotFound):
+		if prepare != nil {
+			if err := prepare(ctx, js, &config); err != nil {
+				return nil, err
+			}
+		}
 		if cluster == "" {
 			return js.CreateStream(ctx, config)
 		}
@@ -128,14 +133,18 @@ func lacksServers(err error) bool {
 	return false
 }
 
-// leaveMember connects to another member after a failed write, if none has succeeded for isolatedAfter: this
-// member may be partitioned from the others. The caller holds mu.
+// leaveMember connects to another member after a failed operation, if no write has succeeded for isolatedAfter, or all
+// reads have failed for as long: this member may be partitioned from the others. Reads count too, because a candidate
+// only reads the lease that it waits for. The caller holds mu.
 func (s *Store) leaveMember(err error) {
-	if s.now().Sub(s.wrote) < isolatedAfter || s.nc == nil || !s.nc.IsConnected() || len(s.nc.Servers()) < 2 {
+	now := s.now()
+	cannotWrite := s.write != nil && now.Sub(s.wrote) >= isolatedAfter
+	cannotRead := s.read != nil && now.Sub(s.read.Since) >= isolatedAfter
+	if !cannotWrite && !cannotRead || now.Sub(s.left) < isolatedAfter || s.nc == nil || !s.nc.IsConnected() || len(s.nc.Servers()) < 2 {
 		return
 	}
-	s.log.Warn("writes to the store fail; connecting to another of its members", "err", err)
-	s.wrote = s.now()
+	s.log.Warn("operations of the store fail; connecting to another of its members", "err", err)
+	s.left = now
 	nc := s.nc
 	go func() { _ = nc.ForceReconnect() }() // fails only after Close
 }

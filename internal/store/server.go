@@ -63,6 +63,7 @@ type Options struct {
 	checkEvery    time.Duration // 0 = checkEvery
 	maintainEvery time.Duration // 0 = maintainEvery
 	removeAfter   time.Duration // 0 = removeAfter
+	takeTimeout   time.Duration // 0 = takeTimeout
 	secret        string        // of the server's connections to itself
 }
 
@@ -105,7 +106,8 @@ func Serve(ctx context.Context, o Options) (*Server, error) {
 		o.Listen = DefaultListen
 	}
 	o.checkEvery, o.maintainEvery = cmp.Or(o.checkEvery, checkEvery), cmp.Or(o.maintainEvery, maintainEvery)
-	o.removeAfter, o.secret = cmp.Or(o.removeAfter, removeAfter), rand.Text()
+	o.removeAfter, o.takeTimeout = cmp.Or(o.removeAfter, removeAfter), cmp.Or(o.takeTimeout, takeTimeout)
+	o.secret = rand.Text()
 	if err := o.Cluster.validate(); err != nil {
 		return nil, err
 	}

@@ -60,8 +60,9 @@ type Store struct {
 	// droppedEvents is the same for events.
 	droppedEvents int64
 	closed        bool
-	// wrote is when a write last succeeded on this connection, or when it was made.
-	wrote time.Time
+	// wrote is when a write last succeeded on this connection, or when it was made. left is when this client last left
+	// a member: see leaveMember.
+	wrote, left time.Time
 	// epoch counts connections. Whenever it increases, up is closed and replaced, which
 	// restarts all watches.
 	epoch uint64
@@ -110,7 +111,7 @@ func Logger(l *slog.Logger) Option { return func(c *config) { c.log = l } }
 var namespaceRE = regexp.MustCompile(`^[A-Za-z0-9_-]+$`)
 
 // Connect connects to the store at a NATS URL (nats://host:port, several separated by
-// commas). The first that responds is used, and another one when it is lost or cannot write, for
+// commas). The first that responds is used, and another one when it is lost or cannot read or write, for
 // example because it is partitioned from the others. List the server on this machine first. Without
 // Lazy, Connect fails with ErrUnavailable if no server responds; with Lazy it fails only on an invalid
 // URL or option. ctx limits only the first attempt; call Close to
@@ -308,8 +309,8 @@ func (s *Store) bucket(ctx context.Context) (jetstream.KeyValue, error) {
 	if err := s.creation.recentFailure(s.now()); err != nil {
 		return nil, err
 	}
-	bucket := s.namespace + "_state"
-	_, err = ensureStream(ctx, nc, js, bucketStream(bucket, "skyserve: desired state and leases", stateMaxBytes))
+	bucket := s.stateBucket()
+	_, err = ensureStream(ctx, nc, js, bucketStream(bucket, "skyserve: desired state and leases", stateMaxBytes), s.startAtTokenFloor)
 	if err == nil {
 		err = retryRead(ctx, nc, func(ctx context.Context) (err error) {
 			kv, err = js.KeyValue(ctx, bucket)
@@ -337,7 +338,7 @@ func (s *Store) existingBucket(ctx context.Context) (jetstream.KeyValue, error) 
 	if err != nil {
 		return nil, err
 	}
-	return js.KeyValue(ctx, s.namespace+"_state")
+	return js.KeyValue(ctx, s.stateBucket())
 }
 
 // forget drops cached handles after an error that may be due to a missing stream.
@@ -379,7 +380,5 @@ func (s *Store) recordResult(last **Outage, err error) {
 		p.Since = (*last).Since
 	}
 	*last = p
-	if last == &s.write {
-		s.leaveMember(err)
-	}
+	s.leaveMember(err)
 }

@@ -30,7 +30,7 @@ func TestMain(m *testing.M) {
 		os.Exit(runMember(text))
 	}
 	// Tests of clusters wait for elections: more of them than processors run at once.
-	if err := flag.Set("test.parallel", "8"); err != nil {
+	if err := flag.Set("test.parallel", "12"); err != nil {
 		panic(err)
 	}
 	goleak.VerifyTestMain(m)

@@ -14,8 +14,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/nats-io/nats.go/jetstream"
-
 	"skyserve/internal/service"
 	"skyserve/internal/telemetry"
 )
@@ -211,22 +209,14 @@ func decodeUsage(data []byte) ([]telemetry.UsageRow, error) {
 
 // Time returns the time of the store server's clock. It fails with ErrUnavailable.
 func (s *Store) Time(ctx context.Context) (at time.Time, err error) {
-	octx, cancel := context.WithTimeout(ctx, opTimeout)
-	defer cancel()
-	kv, err := s.bucket(octx)
-	var status jetstream.KeyValueStatus
-	if err == nil {
-		status, err = kv.Status(octx)
-	}
-	s.recordResult(&s.read, err)
+	info, err := s.stateInfo(ctx)
 	if err != nil {
 		return at, wrap(ctx, err, "reading the store's time")
 	}
-	bucket, ok := status.(*jetstream.KeyValueBucketStatus)
-	if !ok || bucket.StreamInfo().TimeStamp.IsZero() {
+	if info.TimeStamp.IsZero() {
 		return at, fmt.Errorf("reading the store's time: %w: the server does not report it", ErrUnavailable)
 	}
-	return bucket.StreamInfo().TimeStamp, nil
+	return info.TimeStamp, nil
 }
 
 // Outdated returns the stored periods (months, days) that may be removed: those before limit,

@@ -174,12 +174,12 @@ func TestHealthyAndDecision(t *testing.T) {
 }
 
 func TestDecisions(t *testing.T) {
-	c := serve(t, exchange{"GET", "/v1/decisions", "", 200, `{"balancer":"lb-us-0","region":"local/us","remembered":7,"limit":9,"since":"2026-01-02T03:04:05Z"}`})
+	c := serve(t, exchange{"GET", "/v1/decisions", "", 200, `{"balancer":"lb-us-0","region":"local/us","recorded":7,"limit":9,"since":"2026-01-02T03:04:05Z"}`})
 	m, err := c.Decisions(context.Background())
-	if err != nil || m.Balancer != "lb-us-0" || m.Region != "local/us" || m.Count != 7 || m.Limit != 9 || m.Since.Unix() != 1767323045 {
+	if err != nil || m.Balancer != "lb-us-0" || m.Region != "local/us" || m.Recorded != 7 || m.Limit != 9 || m.Since.Unix() != 1767323045 {
 		t.Errorf("got %+v, %v", m, err)
 	}
-	c = serve(t, exchange{"GET", "/v1/decisions", "", 200, `{"remembered":0,"since":null}`})
+	c = serve(t, exchange{"GET", "/v1/decisions", "", 200, `{"recorded":0,"since":null}`})
 	if m, err := c.Decisions(context.Background()); err != nil || m.Since != nil {
 		t.Errorf("got %+v, %v: nothing is remembered since never", m, err)
 	}

@@ -17,10 +17,12 @@ type Point struct {
 	Tier   service.Tier   `json:"tier"`
 	// Requests counts arrivals from clients; forwarded ones count at their origin only.
 	Requests int64 `json:"requests"`
-	// PromptTokens counts prompt tokens as reported by the engines, or as estimated
-	// (bytes/4) for requests that never reached an engine.
+	// PromptTokens counts prompt tokens of arrivals, estimated (bytes/4). The difference from the
+	// engine's count is added to, or subtracted from, the minute in which the response ends, or a
+	// later one, so that no count is negative.
 	PromptTokens int64 `json:"prompt_tokens"`
-	// CachedTokens is the part of PromptTokens that was in the engines' prefix caches.
+	// CachedTokens is the part of PromptTokens that was in the engines' prefix caches, counted when
+	// responses end.
 	CachedTokens int64 `json:"cached_tokens"`
 	// OutputTokens counts generated tokens.
 	OutputTokens int64 `json:"output_tokens"`

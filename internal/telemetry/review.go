@@ -54,13 +54,15 @@ type PlannedCapacity struct {
 	// Replicas is the count by GPU and capacity type.
 	Replicas []TargetReplicas `json:"replicas"`
 	// StabilizationSeconds is how long replicas are kept for the highest load under the strategy
-	// predictive; 0 = as the reactive rule of plan backtest keeps them.
+	// predictive; 0 = as the threshold rule of plan backtest keeps them.
 	StabilizationSeconds float64 `json:"stabilization_s"`
 	// Headroom is the least capacity under predictive, as a multiple of the level of the load in the last hour;
 	// 0 = none.
 	Headroom float64 `json:"headroom"`
 	// StartUpSeconds is the time until a new replica is ready, as planned for.
 	StartUpSeconds float64 `json:"start_up_s"`
+	// OverloadTolerance is service.yaml's autoscale.overload_tolerance, 0..1.
+	OverloadTolerance float64 `json:"overload_tolerance"`
 }
 
 // TargetReplicas is the planned number of replicas of one GPU and capacity type.
@@ -172,14 +174,40 @@ type PlanSummary struct {
 	// cannot be met.
 	Assumed    []string `json:"assumed"`
 	Infeasible []string `json:"infeasible"`
-	// BudgetPerHour is the service's budget in USD per hour; 0 = none. Cut lists the replicas that the plan
-	// would add beyond it.
+	// BudgetPerHour is the service's budget in USD per hour; 0 = none. OverBudget lists the replicas that the
+	// plan would add beyond it.
 	BudgetPerHour float64  `json:"budget_per_hour"`
-	Cut           []string `json:"cut"`
+	OverBudget    []string `json:"over_budget"`
 	// Error is the error of planning since At; empty without an error.
 	Error string `json:"error"`
 	// Waiting is the reason that there is no plan yet while the service starts; else empty.
 	Waiting string `json:"waiting"`
+}
+
+// MarshalJSON adds the former key of OverBudget.
+func (p PlanSummary) MarshalJSON() ([]byte, error) {
+	type plain PlanSummary
+	return json.Marshal(struct {
+		plain
+		OldOverBudget []string `json:"cut"`
+	}{plain(p), p.OverBudget})
+}
+
+// UnmarshalJSON also reads the former key of OverBudget, which older controllers store.
+func (p *PlanSummary) UnmarshalJSON(data []byte) error {
+	type plain PlanSummary
+	var read struct {
+		plain
+		OldOverBudget []string `json:"cut"`
+	}
+	if err := json.Unmarshal(data, &read); err != nil {
+		return err
+	}
+	*p = PlanSummary(read.plain)
+	if p.OverBudget == nil {
+		p.OverBudget = read.OldOverBudget
+	}
+	return nil
 }
 
 // PlanCost is the cost of the service's replicas in USD per hour; nil = unknown.
@@ -225,8 +253,8 @@ func (s *Snapshot) PlanLine(zone *time.Location) string {
 	if unmet := s.UnmetLine(); unmet != "" {
 		text += "; " + unmet
 	}
-	if len(p.Cut) > 0 {
-		text += "; not added because of the budget: " + strings.Join(p.Cut, ", ")
+	if len(p.OverBudget) > 0 {
+		text += "; not added because of the budget: " + strings.Join(p.OverBudget, ", ")
 	}
 	if p.Error != "" {
 		text += "; planning failed since: " + p.Error

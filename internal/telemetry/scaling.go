@@ -1,6 +1,7 @@
 package telemetry
 
 import (
+	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
@@ -55,8 +56,32 @@ type Donation struct {
 	Since   time.Time      `json:"since"`
 	// Until is the time at which the replica is removed unless it is reclaimed; nil = never.
 	Until *time.Time `json:"until"`
-	// EarnsPerHour is its earnings in USD per hour.
-	EarnsPerHour float64 `json:"earns_per_hour"`
+	// RevenuePerHour is its revenue in USD per hour.
+	RevenuePerHour float64 `json:"revenue_per_hour"`
+}
+
+// MarshalJSON adds the former key of RevenuePerHour.
+func (d Donation) MarshalJSON() ([]byte, error) {
+	type plain Donation
+	return json.Marshal(struct {
+		plain
+		OldRevenuePerHour float64 `json:"earns_per_hour"`
+	}{plain(d), d.RevenuePerHour})
+}
+
+// UnmarshalJSON also reads the former key of RevenuePerHour, which older controllers store.
+func (d *Donation) UnmarshalJSON(data []byte) error {
+	type plain Donation
+	var read struct {
+		plain
+		OldRevenuePerHour float64 `json:"earns_per_hour"`
+	}
+	if err := json.Unmarshal(data, &read); err != nil {
+		return err
+	}
+	*d = Donation(read.plain)
+	d.RevenuePerHour = max(d.RevenuePerHour, read.OldRevenuePerHour)
+	return nil
 }
 
 // DonationLine returns the donated replicas and their earnings in one line, such as "2
@@ -73,17 +98,17 @@ func (s *Snapshot) DonationLine() string {
 	if len(ids) == 1 {
 		text = "1 replica donated (" + ids[0] + ")"
 	}
-	if earns := s.EarnsPerHour(); earns > 0 {
+	if earns := s.RevenuePerHour(); earns > 0 {
 		text += fmt.Sprintf(", $%.2f/h", earns)
 	}
 	return text
 }
 
-// EarnsPerHour returns the earnings of all donated replicas in USD per hour.
-func (s *Snapshot) EarnsPerHour() float64 {
+// RevenuePerHour returns the earnings of all donated replicas in USD per hour.
+func (s *Snapshot) RevenuePerHour() float64 {
 	sum := 0.0
 	for _, d := range s.Donations {
-		sum += d.EarnsPerHour
+		sum += d.RevenuePerHour
 	}
 	return sum
 }

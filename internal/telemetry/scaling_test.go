@@ -22,8 +22,8 @@ func TestDonatedReplicasAreListed(t *testing.T) {
 		t.Fatalf("got %+v", s)
 	}
 	s.AddScaling(&Scaling{Strategy: "lt-ua", Donations: []Donation{
-		{Replica: "us-0", Region: "local/us", Model: "m", Since: since, Until: &until, EarnsPerHour: 0.3},
-		{Replica: "us-1", Region: "local/us", Since: since, EarnsPerHour: 0.3},
+		{Replica: "us-0", Region: "local/us", Model: "m", Since: since, Until: &until, RevenuePerHour: 0.3},
+		{Replica: "us-1", Region: "local/us", Since: since, RevenuePerHour: 0.3},
 		{Replica: "us-2", Region: "local/us", Since: since}, // serves again, and the controller has not reported it yet
 	}})
 	want := []ReplicaSnapshot{

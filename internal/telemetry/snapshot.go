@@ -1,6 +1,7 @@
 package telemetry
 
 import (
+	"encoding/json"
 	"time"
 
 	"skyserve/internal/service"
@@ -115,9 +116,9 @@ type ModelSnapshot struct {
 	Queued   int `json:"queued"`
 	Deferred int `json:"deferred"`
 	// FirstTokens is the number of streamed IW-F requests of their clients with a first token
-	// since they started; Late is the number of those that missed the tier's TTFT target.
+	// since they started; SLOMisses is the number of those that missed the tier's TTFT target.
 	FirstTokens int64 `json:"first_tokens"`
-	Late        int64 `json:"late"`
+	SLOMisses   int64 `json:"slo_misses"`
 	// IdleMillis is the time since the model was last in use: since it had a request, or since a
 	// replica of it was added or became ready; 0 while it has a request. nil = not reported.
 	IdleMillis *int64 `json:"idle_ms"`
@@ -126,6 +127,30 @@ type ModelSnapshot struct {
 	// Cold means that the model has no ready replica in any region, and that the controller launches
 	// one when a request waits: see service.Spec.ScalesToZero.
 	Cold bool `json:"cold"`
+}
+
+// MarshalJSON adds the former key of SLOMisses.
+func (m ModelSnapshot) MarshalJSON() ([]byte, error) {
+	type plain ModelSnapshot
+	return json.Marshal(struct {
+		plain
+		OldSLOMisses int64 `json:"late"`
+	}{plain(m), m.SLOMisses})
+}
+
+// UnmarshalJSON also reads the former key of SLOMisses, which older balancers send.
+func (m *ModelSnapshot) UnmarshalJSON(data []byte) error {
+	type plain ModelSnapshot
+	var read struct {
+		plain
+		OldSLOMisses int64 `json:"late"`
+	}
+	if err := json.Unmarshal(data, &read); err != nil {
+		return err
+	}
+	*m = ModelSnapshot(read.plain)
+	m.SLOMisses = max(m.SLOMisses, read.OldSLOMisses)
+	return nil
 }
 
 // BalancerUnreachable is the state of a balancer that does not respond.

@@ -56,7 +56,7 @@ type Budget struct {
 type Quota struct {
 	Key    string `json:"key"` // empty = the whole tenant
 	Tenant string `json:"tenant"`
-	What   string `json:"what"`   // requests or tokens (prompt and output)
+	Unit   string `json:"unit"`   // requests or tokens (prompt and output)
 	Period string `json:"period"` // day or month, by UTC's calendar
 	Limit  int64  `json:"limit"`
 	Used   int64  `json:"used"`
@@ -66,27 +66,29 @@ type Quota struct {
 	ResetsAt  time.Time `json:"resets_at"`
 }
 
-// MarshalJSON adds the former key of Remaining.
+// MarshalJSON adds the former keys of Unit and Remaining.
 func (q Quota) MarshalJSON() ([]byte, error) {
 	type plain Quota
 	return json.Marshal(struct {
 		plain
-		OldRemaining int64 `json:"left"`
-	}{plain(q), q.Remaining})
+		OldUnit      string `json:"what"`
+		OldRemaining int64  `json:"left"`
+	}{plain(q), q.Unit, q.Remaining})
 }
 
-// UnmarshalJSON also reads the former key of Remaining, which older balancers send.
+// UnmarshalJSON also reads the former keys of Unit and Remaining, which older balancers send.
 func (q *Quota) UnmarshalJSON(data []byte) error {
 	type plain Quota
 	var read struct {
 		plain
-		OldRemaining int64 `json:"left"`
+		OldUnit      string `json:"what"`
+		OldRemaining int64  `json:"left"`
 	}
 	if err := json.Unmarshal(data, &read); err != nil {
 		return err
 	}
 	*q = Quota(read.plain)
-	q.Remaining = max(read.Remaining, read.OldRemaining)
+	q.Unit, q.Remaining = cmp.Or(q.Unit, read.OldUnit), max(q.Remaining, read.OldRemaining)
 	return nil
 }
 
@@ -159,10 +161,10 @@ func (r *UsageReport) addQuotasOf(k LimitedName, used KeyQuota) {
 	y, m, d := r.At.Date()
 	tomorrow, next := time.Date(y, m, d+1, 0, 0, 0, 0, time.UTC), time.Date(y, m+1, 1, 0, 0, 0, 0, time.UTC)
 	for _, q := range []Quota{
-		{What: "requests", Period: "day", Limit: int64(k.Limits.RequestsPerDay), Used: used.Day.Requests, ResetsAt: tomorrow},
-		{What: "tokens", Period: "day", Limit: int64(k.Limits.TokensPerDay), Used: used.Day.Tokens(), ResetsAt: tomorrow},
-		{What: "requests", Period: "month", Limit: int64(k.Limits.RequestsPerMonth), Used: used.Month.Requests, ResetsAt: next},
-		{What: "tokens", Period: "month", Limit: int64(k.Limits.TokensPerMonth), Used: used.Month.Tokens(), ResetsAt: next},
+		{Unit: "requests", Period: "day", Limit: int64(k.Limits.RequestsPerDay), Used: used.Day.Requests, ResetsAt: tomorrow},
+		{Unit: "tokens", Period: "day", Limit: int64(k.Limits.TokensPerDay), Used: used.Day.Tokens(), ResetsAt: tomorrow},
+		{Unit: "requests", Period: "month", Limit: int64(k.Limits.RequestsPerMonth), Used: used.Month.Requests, ResetsAt: next},
+		{Unit: "tokens", Period: "month", Limit: int64(k.Limits.TokensPerMonth), Used: used.Month.Tokens(), ResetsAt: next},
 	} {
 		if q.Limit > 0 {
 			q.Key, q.Tenant, q.Remaining = k.Key, k.Tenant, max(q.Limit-q.Used, 0)

@@ -43,8 +43,14 @@ func (a *AWS) MachineRole(id string) string {
 	return ""
 }
 
-// roleOfMachine returns the role of a machine, by its id; nil without one. The caller holds mu.
+// roleOfMachine returns the role of a machine or of a session, by its id; nil without one, and for an expired session. The caller holds mu.
 func (a *AWS) roleOfMachine(id string) *iamRole {
+	if s, ok := a.sessions[id]; ok {
+		if a.now().After(s.expires) {
+			return nil
+		}
+		return a.roles[s.role]
+	}
 	for _, r := range a.regions {
 		i := r.instances[id]
 		if i == nil {

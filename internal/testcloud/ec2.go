@@ -66,6 +66,10 @@ type AWS struct {
 	// ends. nil = machines run no programs. It must neither block nor call the cloud.
 	BootMachine func(m BootingMachine) (off func())
 
+	// GoogleTokens verifies an identity token of Google and returns its claims; nil = there are none. Errors include
+	// ErrExpiredToken.
+	GoogleTokens func(token string) (GoogleClaims, error)
+
 	faults *Faults
 	mu     sync.Mutex
 	next   int // the number of the last id
@@ -76,7 +80,8 @@ type AWS struct {
 	regions  map[string]*ec2Region
 	roles    map[string]*iamRole
 	profiles map[string]*iamProfile
-	buckets  map[string]*s3Bucket // by name
+	sessions map[string]roleSession // by the id that callerMachine returns
+	buckets  map[string]*s3Bucket   // by name
 }
 
 // BootingMachine is a machine that is booting.
@@ -96,7 +101,7 @@ func NewAWS(faults *Faults, regions ...string) *AWS {
 	if faults == nil {
 		faults = &Faults{}
 	}
-	a := &AWS{faults: faults, regions: map[string]*ec2Region{}, roles: map[string]*iamRole{}, profiles: map[string]*iamProfile{}, buckets: map[string]*s3Bucket{}}
+	a := &AWS{faults: faults, regions: map[string]*ec2Region{}, roles: map[string]*iamRole{}, profiles: map[string]*iamProfile{}, sessions: map[string]roleSession{}, buckets: map[string]*s3Bucket{}}
 	for _, name := range regions {
 		a.regions[name] = newEC2Region(a, name)
 	}
@@ -150,6 +155,9 @@ const maxAWSBody = 1 << 20
 func readAWSCall(r *http.Request) (awsCall, error) {
 	var c awsCall
 	scope := credentialScope.FindStringSubmatch(cmp.Or(r.Header.Get("Authorization"), presignedScope(r.URL.Query())))
+	if scope == nil && r.Method == http.MethodPost && r.URL.Path == "/" {
+		return readUnsignedCall(r)
+	}
 	if scope == nil {
 		return c, newAWSError(http.StatusForbidden, "MissingAuthenticationToken", "Request is missing Authentication Token")
 	}
@@ -167,6 +175,20 @@ func readAWSCall(r *http.Request) (awsCall, error) {
 	}
 	if c.form, err = parseAWSForm(string(c.body)); err != nil {
 		return c, newAWSError(http.StatusBadRequest, "MalformedQueryString", "%v", err)
+	}
+	c.action = c.form.get("Action")
+	return c, nil
+}
+
+// readUnsignedCall reads the only call that requires no credentials of AWS.
+func readUnsignedCall(r *http.Request) (awsCall, error) {
+	c := awsCall{service: "sts"}
+	var err error
+	if c.body, err = io.ReadAll(io.LimitReader(r.Body, maxAWSBody)); err != nil {
+		return c, err
+	}
+	if c.form, err = parseAWSForm(string(c.body)); err != nil || c.form.get("Action") != "AssumeRoleWithWebIdentity" {
+		return c, newAWSError(http.StatusForbidden, "MissingAuthenticationToken", "Request is missing Authentication Token")
 	}
 	c.action = c.form.get("Action")
 	return c, nil
@@ -249,8 +271,11 @@ func (a *AWS) execute(c awsCall) (any, error) {
 			answer, err = do(a, c.form)
 		}
 	case "sts":
-		if c.action == "GetCallerIdentity" {
+		switch c.action {
+		case "GetCallerIdentity":
 			answer, err = a.callerIdentity(c), nil
+		case "AssumeRoleWithWebIdentity":
+			answer, err = a.assumeRoleWithWebIdentity(c.form)
 		}
 	case "servicequotas":
 		answer, err = a.getQuota(c)

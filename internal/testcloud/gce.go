@@ -28,6 +28,9 @@ type GCE struct {
 	// Now is the cloud's clock, which its responses report; nil = time.Now.
 	Now func() time.Time
 
+	// VerifyAWS sends a signed request to AWS and returns the identity that it proves; nil = AWS does not respond.
+	VerifyAWS func(r *http.Request) (arn, account string, err error)
+
 	faults  *Faults
 	project string
 	mux     *http.ServeMux
@@ -67,6 +70,8 @@ type GCE struct {
 	uploads         map[string]*gcsUploadSession // by upload id
 	retained        int                          // deleted objects of buckets with soft delete
 	policyDelay     int
+	pools           map[string]gcePool    // workload identity pools, by id
+	federated       map[string][]string   // members that may act as a service account
 	advice          map[[2]string]float64 // obtainability by zone and machine type
 }
 
@@ -86,6 +91,7 @@ func NewGCE(project string, faults *Faults) *GCE {
 			"roles/storage.objectUser":   {"storage.objects.create", "storage.objects.delete", "storage.objects.get", "storage.objects.list", "storage.objects.update"},
 		},
 		policy: map[string][]gceBinding{"1234-compute@developer.gserviceaccount.com": {{role: "roles/editor"}}}, users: map[string][]string{},
+		pools: map[string]gcePool{}, federated: map[string][]string{},
 		refusals: map[string]*gceError{}, failures: map[string]GCEFailure{},
 		stock: map[gceStock]int{}, limits: map[gceLimit]float64{}, missingTypes: map[string][]string{},
 		images: map[string]gceImage{},
@@ -143,6 +149,10 @@ var gceRoutes = []gceRoute{
 	{gceListSKUs, "GET /v1/services/{service}/skus", (*GCE).listSKUs},
 	{"resourcemanager.projects.testIamPermissions", "POST /v1/projects/{verb}", (*GCE).handleProjectVerb},
 	{"iam.serviceAccounts.testIamPermissions", "POST /v1/projects/{anywhere}/serviceAccounts/{account}", (*GCE).handleAccountVerb},
+	{"resourcemanager.projects.get", "GET /v1/projects/{verb}", (*GCE).getProjectNumber},
+	{"iam.serviceAccounts.get", "GET /v1/projects/{anywhere}/serviceAccounts/{account}", (*GCE).getServiceAccount},
+	{"iam.workloadIdentityPoolProviders.get", "GET /v1/projects/{anywhere}/locations/global/workloadIdentityPools/{pool}/providers/{name}", (*GCE).getPoolProvider},
+	{"sts.token", "POST /v1/token", (*GCE).exchangeToken},
 	{"iam.roles.get", "GET /v1/roles/{role}", (*GCE).getRole},
 	{"iam.roles.get", "GET /v1/projects/{anywhere}/roles/{role}", (*GCE).getRole},
 }

@@ -39,7 +39,18 @@ func (g *GCE) gcloud(words []string) error {
 	case "iam service-accounts create":
 		g.CreateServiceAccount(name + "@" + flags["project"] + ".iam.gserviceaccount.com")
 	case "iam service-accounts add-iam-policy-binding":
+		if flags["role"] == "roles/iam.workloadIdentityUser" {
+			g.withLock(func() { g.federated[name] = append(g.federated[name], member) })
+			return nil
+		}
 		g.AllowActAs(name, member)
+	case "iam workload-identity-pools create":
+		g.withLock(func() { g.pools[name] = gcePool{} })
+	case "iam workload-identity-pools providers create-aws":
+		if g.pools[flags["workload-identity-pool"]] == nil || flags["location"] != "global" {
+			return fmt.Errorf("no pool %s", flags["workload-identity-pool"])
+		}
+		g.withLock(func() { g.pools[flags["workload-identity-pool"]][name] = flags["account-id"] })
 	case "projects add-iam-policy-binding":
 		_, expression, _ := strings.Cut(flags["condition"], "expression=")
 		g.BindRole(member, flags["role"], expression)

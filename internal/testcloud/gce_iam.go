@@ -263,14 +263,27 @@ func (b gceBinding) document(email string, version int) map[string]any {
 	return d
 }
 
-// handleAccountVerb serves testIamPermissions of a service account.
+// handleAccountVerb serves testIamPermissions, getIamPolicy and generateAccessToken of a service account.
 func (g *GCE) handleAccountVerb(r *http.Request) (any, *gceError) {
 	email, verb, _ := strings.Cut(r.PathValue("account"), ":")
-	if verb != "testIamPermissions" {
+	if !slices.Contains([]string{"testIamPermissions", "generateAccessToken", "getIamPolicy"}, verb) {
 		return nil, newGCEError(http.StatusNotFound, "notFound", "Method not found.")
 	}
 	if _, known := g.policy[email]; !known {
 		return nil, newGCEError(http.StatusNotFound, "notFound", "Unknown service account")
+	}
+	switch verb {
+	case "generateAccessToken":
+		return g.generateAccessToken(r, email)
+	case "getIamPolicy":
+		if fail := g.require(r, g.projectResource(), "iam.serviceAccounts.getIamPolicy"); fail != nil {
+			return nil, fail
+		}
+		var bindings []map[string]any
+		if members := g.federated[email]; len(members) > 0 {
+			bindings = append(bindings, map[string]any{"role": "roles/iam.workloadIdentityUser", "members": members})
+		}
+		return map[string]any{"version": 1, "bindings": bindings}, nil
 	}
 	return g.testPermissions(r)
 }

@@ -36,6 +36,7 @@ var iamActions = map[string]func(*AWS, awsForm) (any, error){
 	"GetRole":                       (*AWS).getRole,
 	"ListRoles":                     (*AWS).listRoles,
 	"TagRole":                       (*AWS).tagRole,
+	"UpdateAssumeRolePolicy":        (*AWS).updateTrust,
 	"DeleteRole":                    (*AWS).deleteRole,
 	"PutRolePolicy":                 (*AWS).putRolePolicy,
 	"GetRolePolicy":                 (*AWS).getRolePolicy,
@@ -184,6 +185,15 @@ func (a *AWS) tagRole(f awsForm) (any, error) {
 	return struct{}{}, nil
 }
 
+func (a *AWS) updateTrust(f awsForm) (any, error) {
+	r, err := a.findRole(f, false)
+	if err != nil {
+		return nil, err
+	}
+	r.trust = f.get("PolicyDocument")
+	return struct{}{}, nil
+}
+
 func (a *AWS) deleteRole(f awsForm) (any, error) {
 	r, err := a.findRole(f, false)
 	if err != nil {
@@ -263,6 +273,20 @@ func (a *AWS) SetRolePolicy(role, policy, document string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.roles[role].policies[policy] = document
+}
+
+// TrustPolicy returns the trust policy of a role; SetTrustPolicy changes it, like a user in the console.
+func (a *AWS) TrustPolicy(role string) string {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.roles[role].trust
+}
+
+// SetTrustPolicy changes the trust policy of a role.
+func (a *AWS) SetTrustPolicy(role, document string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.roles[role].trust = document
 }
 
 // RolePolicy returns an inline policy of a role; empty if there is none.

@@ -10,9 +10,9 @@ import (
 // resolveTimeout bounds the DNS lookup of a replica's host name.
 const resolveTimeout = 3 * time.Second
 
-// instanceSecrets are the addresses at which clouds serve a VM its credentials, besides the
+// metadataPrefixes are the addresses at which clouds serve a VM its credentials, besides the
 // link-local ones. A replica with such an address would make the balancer fetch them.
-var instanceSecrets = []netip.Prefix{
+var metadataPrefixes = []netip.Prefix{
 	netip.MustParsePrefix("fd00:ec2::/32"),      // AWS, IPv6
 	netip.MustParsePrefix("fd20:ce::254/128"),   // Google, IPv6
 	netip.MustParsePrefix("100.100.100.200/32"), // Alibaba
@@ -43,7 +43,7 @@ func RejectMetadataAddresses(allow []netip.Prefix) func(netip.Addr) error {
 		if containsAddress(allow, addr) || containsAddress(allow, given) {
 			return nil
 		}
-		if addr.IsLinkLocalUnicast() || addr.IsMulticast() || containsAddress(instanceSecrets, addr) {
+		if addr.IsLinkLocalUnicast() || addr.IsMulticast() || containsAddress(metadataPrefixes, addr) {
 			return fmt.Errorf("%s is not allowed as a replica address", addr)
 		}
 		return nil

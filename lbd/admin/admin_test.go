@@ -82,7 +82,7 @@ func (b *balancer) Decision(id string) (record.RequestRecord, bool) {
 
 func (b *balancer) DecisionMemory() telemetry.DecisionMemory {
 	since := time.Unix(1_700_000_000, 0).UTC()
-	return telemetry.DecisionMemory{Balancer: "lb-us-0", Region: "local/us", Count: 1, Limit: 4096, Since: &since}
+	return telemetry.DecisionMemory{Balancer: "lb-us-0", Region: "local/us", Recorded: 1, Limit: 4096, Since: &since}
 }
 
 // requests returns one request, whose id contains the requested number.
@@ -179,7 +179,7 @@ func TestRoutes(t *testing.T) {
 		{"POST", "/v1/snapshot", "", 404, "the admin API has no POST /v1/snapshot"},
 		{"GET", "/v1/service", "", 404, "without a service.yaml"},
 		{"GET", "/v1/decisions/req/1", "", 200, `"request":"req/1"`},
-		{"GET", "/v1/decisions", "", 200, `{"balancer":"lb-us-0","region":"local/us","remembered":1,"limit":4096,"since":"2023-11-14T22:13:20Z"}`},
+		{"GET", "/v1/decisions", "", 200, `{"balancer":"lb-us-0","region":"local/us","recorded":1,"limit":4096,"since":"2023-11-14T22:13:20Z","remembered":1}`},
 		{"GET", "/v1/requests", "", 200, `{"requests":[{"request":"r100",`},
 		{"GET", "/v1/requests?limit=1", "", 200, `{"requests":[{"request":"r1",`},
 		{"GET", "/v1/requests?limit=1000", "", 200, `{"requests":[{"request":"r1000",`},
@@ -400,8 +400,8 @@ func TestSnapshotOfOwnRegion(t *testing.T) {
 		`{"id":"us-0","url":"http://127.0.0.1:8201","model":"llama","gpu":"L4","region":"local/eu","capacity":"","state":"READY","reason":"","origin":"config","pending":0,"running":3,"outstanding":5,"outstanding_limit":9,"sent":0,"failed":0,"pace":null,"kv":0.5,"prefix_hit_rate":0.75,"output_tokens_per_second":20,"age_ms":40,"continuation":"proven","donated":false,"start":null,"usd_per_hour":null,"version":"","ready_since":null,"gpus":null},` +
 		`{"id":"us-1","url":"","model":"","gpu":"","region":"","capacity":"","state":"STARTING","reason":"connection refused","origin":"","pending":null,"running":null,"outstanding":0,"outstanding_limit":null,"sent":0,"failed":0,"pace":null,"kv":null,"prefix_hit_rate":0.25,"output_tokens_per_second":null,"age_ms":null,"continuation":"","donated":false,"start":null,"usd_per_hour":null,"version":"","ready_since":null,"gpus":null},` +
 		`{"id":"us-2","url":"","model":"","gpu":"","region":"","capacity":"","state":"STARTING","reason":"no response yet","origin":"","pending":null,"running":null,"outstanding":0,"outstanding_limit":null,"sent":0,"failed":0,"pace":null,"kv":null,"prefix_hit_rate":null,"output_tokens_per_second":null,"age_ms":null,"continuation":"","donated":false,"start":null,"usd_per_hour":null,"version":"","ready_since":null,"gpus":null}],` +
-		`"queued":4,"models":[{"model":"llama","queued":1,"deferred":3,"first_tokens":40,"late":2,"idle_ms":0,` +
-		`"traffic":{"seconds":30,"outcomes":{"served":7,"limited":0,"failed":1,"retries":0},"usage":{"requests":7,"prompt_tokens":700,"cached_tokens":64,"output_tokens":70,"priced_requests":7,"cost_nano_usd":5000},"ttft_ms":null,"e2e_ms":null},"cold":false}],` +
+		`"queued":4,"models":[{"model":"llama","queued":1,"deferred":3,"first_tokens":40,"slo_misses":2,"idle_ms":0,` +
+		`"traffic":{"seconds":30,"outcomes":{"served":7,"limited":0,"failed":1,"retries":0},"usage":{"requests":7,"prompt_tokens":700,"cached_tokens":64,"output_tokens":70,"priced_requests":7,"cost_nano_usd":5000},"ttft_ms":null,"e2e_ms":null},"cold":false,"late":2}],` +
 		`"keys":[],"requests_per_second":1.5,"output_tokens_per_second":null,"prefix_hit_rate":null,"ttft_ms":null,"queue_oldest_ms":null,"outcomes":{"served":0,"limited":0,"failed":0,"retries":0},"forwarded_in":2,"forwarded_out":3,"forwarded_to":[]}],` +
 		`"forecast":[],"donations":[],"plan":null,"targets":[],"prices":[],"strategy":"","events":[],"launches":null,"alerts":[],"controller":null,"store":null,"balancer_launches":null,"batches":[]}`
 	if got := strings.TrimSpace(body); got != want {
@@ -615,15 +615,15 @@ func TestModelsOfARegion(t *testing.T) {
 		p.Region.Models, p.Silence = models, silence
 		return []peer.Health{p}
 	}
-	alone := []telemetry.ModelSnapshot{{Model: "llama", Queued: 2, Deferred: 5, FirstTokens: 70, Late: 4, IdleMillis: idle(3000)}, {Model: "small", IdleMillis: idle(60_000), Cold: true}}
+	alone := []telemetry.ModelSnapshot{{Model: "llama", Queued: 2, Deferred: 5, FirstTokens: 70, SLOMisses: 4, IdleMillis: idle(3000)}, {Model: "small", IdleMillis: idle(60_000), Cold: true}}
 	for name, c := range map[string]struct {
 		peers []peer.Health
 		want  []telemetry.ModelSnapshot
 	}{
 		"one balancer": {nil, alone},
 		"two add up": {
-			peers([]telemetry.ModelSnapshot{{Model: "big", Queued: 1}, {Model: "llama", Queued: 3, Deferred: 1, FirstTokens: 9, Late: 1, IdleMillis: idle(2000)}, {Model: "small", IdleMillis: idle(90_000)}}, 0),
-			[]telemetry.ModelSnapshot{{Model: "big", Queued: 1}, {Model: "llama", Queued: 5, Deferred: 6, FirstTokens: 79, Late: 5, IdleMillis: idle(2000)}, {Model: "small", IdleMillis: idle(60_000)}},
+			peers([]telemetry.ModelSnapshot{{Model: "big", Queued: 1}, {Model: "llama", Queued: 3, Deferred: 1, FirstTokens: 9, SLOMisses: 1, IdleMillis: idle(2000)}, {Model: "small", IdleMillis: idle(90_000)}}, 0),
+			[]telemetry.ModelSnapshot{{Model: "big", Queued: 1}, {Model: "llama", Queued: 5, Deferred: 6, FirstTokens: 79, SLOMisses: 5, IdleMillis: idle(2000)}, {Model: "small", IdleMillis: idle(60_000)}},
 		},
 		"an older one does not tell": {peers(nil, 0), nil},
 		"a lost one holds nothing":   {peers([]telemetry.ModelSnapshot{{Model: "llama", Queued: 9}}, time.Minute), alone},

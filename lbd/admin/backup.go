@@ -13,7 +13,7 @@ import (
 // partTimeout is the timeout of one part of a backup: the store syncs a whole stream before it sends the first.
 const partTimeout = time.Minute
 
-// BackupStore is the store of a service, as far as it is backed up and restored.
+// BackupStore backs up and restores the data in the store of a service.
 type BackupStore interface {
 	// WriteBackup writes a backup of a service's data.
 	WriteBackup(ctx context.Context, w io.Writer, service, version string) (telemetry.Backup, error)
@@ -24,14 +24,14 @@ type BackupStore interface {
 // errNoBackup is the error of a balancer without a store.
 const errNoBackup = "this balancer has no store: set store_url"
 
-// serveBackup responds with a backup of the store. A failure after its beginning breaks the connection, and a
-// truncated backup lacks its end.
+// serveBackup responds with a backup of the store. After the first part, a failure closes the connection; clients
+// detect a truncated backup by its missing end.
 func (a *API) serveBackup(w http.ResponseWriter, r *http.Request) {
 	if a.opts.Backup == nil {
 		writeError(w, http.StatusNotFound, errNoBackup)
 		return
 	}
-	out := &backupWriter{w: w, line: http.NewResponseController(w)}
+	out := &backupWriter{w: w, ctl: http.NewResponseController(w)}
 	if _, err := a.opts.Backup.WriteBackup(r.Context(), out, a.opts.Self.Service, a.opts.Version); err != nil {
 		if out.begun {
 			a.opts.Logger.Warn("a backup was not completed", "err", err)
@@ -41,15 +41,15 @@ func (a *API) serveBackup(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// backupWriter is a response whose parts have deadlines of their own.
+// backupWriter is a response, with a new deadline for each part.
 type backupWriter struct {
 	w     http.ResponseWriter
-	line  *http.ResponseController
+	ctl   *http.ResponseController
 	begun bool
 }
 
 func (b *backupWriter) Write(p []byte) (int, error) {
-	_ = b.line.SetWriteDeadline(deadlineAfter(partTimeout))
+	_ = b.ctl.SetWriteDeadline(deadlineAfter(partTimeout))
 	first := !b.begun
 	if b.begun = true; first {
 		b.w.Header().Set("Content-Type", "application/gzip")
@@ -57,7 +57,7 @@ func (b *backupWriter) Write(p []byte) (int, error) {
 	}
 	n, err := b.w.Write(p)
 	if err == nil && first { // the client waits for the response's header for seconds only
-		err = b.line.Flush()
+		err = b.ctl.Flush()
 	}
 	return n, err
 }
@@ -69,11 +69,11 @@ func (a *API) serveRestore(w http.ResponseWriter, r *http.Request) {
 		writeError(w, http.StatusNotFound, errNoBackup)
 		return
 	}
-	line := http.NewResponseController(w)
-	_ = line.SetWriteDeadline(time.Time{}) // set when the response is written
-	in := &bodyReader{r: r.Body, line: line}
+	ctl := http.NewResponseController(w)
+	_ = ctl.SetWriteDeadline(time.Time{}) // set when the response is written
+	in := &bodyReader{r: r.Body, ctl: ctl}
 	b, err := a.opts.Backup.RestoreBackup(r.Context(), in, a.opts.Self.Service, r.URL.Query().Get("force") == "true")
-	_ = line.SetWriteDeadline(deadlineAfter(writeTimeout))
+	_ = ctl.SetWriteDeadline(deadlineAfter(writeTimeout))
 	switch {
 	case errors.As(err, new(*telemetry.NewerStoreError)):
 		writeError(w, http.StatusConflict, err.Error())
@@ -87,13 +87,13 @@ func (a *API) serveRestore(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// bodyReader is a request's body whose parts have deadlines of their own.
+// bodyReader is a request's body, with a new deadline for each part.
 type bodyReader struct {
-	r    io.Reader
-	line *http.ResponseController
+	r   io.Reader
+	ctl *http.ResponseController
 }
 
 func (b *bodyReader) Read(p []byte) (int, error) {
-	_ = b.line.SetReadDeadline(deadlineAfter(partTimeout))
+	_ = b.ctl.SetReadDeadline(deadlineAfter(partTimeout))
 	return b.r.Read(p)
 }

@@ -31,7 +31,7 @@ type invite struct {
 
 const pathInvites = "/v1/invites/"
 
-var mailboxForm = regexp.MustCompile(`^[0-9a-f]{32}$`)
+var mailboxPattern = regexp.MustCompile(`^[0-9a-f]{32}$`)
 
 func (a *API) inviteRoutes() []route {
 	request := func(i *invite) *[]byte { return &i.request }
@@ -40,9 +40,9 @@ func (a *API) inviteRoutes() []route {
 		{"PUT " + pathInvites + "{mailbox}", a.openInvite},
 		{"DELETE " + pathInvites + "{mailbox}", a.closeInvite},
 		{"GET " + pathInvites + "{mailbox}/request", a.readInvite(request)},
-		{"PUT " + pathInvites + "{mailbox}/answer", a.fillInvite(reply)},
+		{"PUT " + pathInvites + "{mailbox}/answer", a.writeInvite(reply)},
 		// Clients without credentials may use these two; see ServeGuest.
-		{"PUT " + pathInvites + "{mailbox}/request", a.fillInvite(request)},
+		{"PUT " + pathInvites + "{mailbox}/request", a.writeInvite(request)},
 		{"GET " + pathInvites + "{mailbox}/answer", a.readInvite(reply)},
 	}
 }
@@ -75,7 +75,7 @@ func (a *API) openInvite(w http.ResponseWriter, r *http.Request) {
 	defer a.invites.mu.Unlock()
 	name := r.PathValue("mailbox")
 	switch open := a.mailbox(r); {
-	case !mailboxForm.MatchString(name):
+	case !mailboxPattern.MatchString(name):
 		writeError(w, http.StatusBadRequest, "mailbox: must be 32 hexadecimal digits")
 	case open == nil && len(a.invites.open) >= maxInvites:
 		writeError(w, http.StatusTooManyRequests, fmt.Sprintf("%d invitations are open, the maximum: wait until one is used or expires", maxInvites))
@@ -98,8 +98,8 @@ func (a *API) closeInvite(w http.ResponseWriter, r *http.Request) {
 	w.WriteHeader(http.StatusNoContent)
 }
 
-// fillInvite stores a document in a mailbox. It rejects a second one.
-func (a *API) fillInvite(of func(*invite) *[]byte) http.HandlerFunc {
+// writeInvite stores a document in a mailbox. It rejects a second one.
+func (a *API) writeInvite(of func(*invite) *[]byte) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		_ = http.NewResponseController(w).SetReadDeadline(deadlineAfter(bodyTimeout)) // as in ServeHTTP
 		var document json.RawMessage

@@ -91,7 +91,7 @@ func mergeModels(parts []telemetry.RegionSnapshot) []telemetry.ModelSnapshot {
 			}
 			sums[m.Model] = telemetry.ModelSnapshot{
 				Model: m.Model, Queued: sum.Queued + m.Queued, Deferred: sum.Deferred + m.Deferred,
-				FirstTokens: sum.FirstTokens + m.FirstTokens, Late: sum.Late + m.Late, IdleMillis: m.IdleMillis, Cold: m.Cold,
+				FirstTokens: sum.FirstTokens + m.FirstTokens, SLOMisses: sum.SLOMisses + m.SLOMisses, IdleMillis: m.IdleMillis, Cold: m.Cold,
 				Traffic: addTraffic(sum.Traffic, m.Traffic),
 			}
 		}

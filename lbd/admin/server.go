@@ -259,13 +259,13 @@ func (a *API) Forbid(w http.ResponseWriter, reason string) {
 // serveRequest serves a request. beyond: the listener is reachable from other machines. authorized: the
 // client is authorized.
 func (a *API) serveRequest(w http.ResponseWriter, r *http.Request, beyond, authorized bool) {
-	line := http.NewResponseController(w)                                   // a writer without deadlines may block
-	defer func() { _ = line.SetReadDeadline(deadlineAfter(bodyTimeout)) }() // net/http reads the unread rest of the body
+	ctl := http.NewResponseController(w)                                   // a writer without deadlines may block
+	defer func() { _ = ctl.SetReadDeadline(deadlineAfter(bodyTimeout)) }() // net/http reads the unread rest of the body
 	deadline := deadlineAfter(writeTimeout)
 	if strings.HasPrefix(r.URL.Path, "/debug/pprof/") {
 		deadline = time.Time{} // the client chooses the duration
 	}
-	_ = line.SetWriteDeadline(deadline)
+	_ = ctl.SetWriteDeadline(deadline)
 	switch err := a.csrf.Check(r); {
 	case err != nil:
 		writeError(w, http.StatusForbidden, "cross-origin requests are not allowed")

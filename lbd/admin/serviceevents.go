@@ -57,8 +57,8 @@ func (a *API) record(e telemetry.Event) {
 	}
 }
 
-// recordByHand records a change of a replica that a client made through this API.
-func (a *API) recordByHand(r *http.Request, kind telemetry.EventKind, id, message string) {
+// recordManualChange records a change of a replica that a client made through this API.
+func (a *API) recordManualChange(r *http.Request, kind telemetry.EventKind, id, message string) {
 	a.record(telemetry.Event{
 		Actor: actorOf(r, ""), Kind: kind, Region: a.opts.Self.Region, Object: id, Message: message,
 		Reason: "requested through the admin API of " + a.opts.Self.ID,

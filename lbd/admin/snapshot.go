@@ -134,7 +134,7 @@ func modelTraffic(stats proxy.TrafficStats, model string) *telemetry.Traffic {
 // modelSnapshot converts a model's counts for the snapshot.
 func modelSnapshot(m core.ModelView, traffic *telemetry.Traffic) telemetry.ModelSnapshot {
 	return telemetry.ModelSnapshot{
-		Model: m.Model, Queued: m.Queued, Deferred: m.Deferred, FirstTokens: m.FirstTokens, Late: m.Late,
+		Model: m.Model, Queued: m.Queued, Deferred: m.Deferred, FirstTokens: m.FirstTokens, SLOMisses: m.Late,
 		IdleMillis: policy.Known(m.Idle.Milliseconds()).Ptr(), Cold: m.Cold, Traffic: traffic,
 	}
 }

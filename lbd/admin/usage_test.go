@@ -16,7 +16,7 @@ func TestUsage(t *testing.T) {
 	for path, want := range map[string]string{
 		"/usage": `{"at":"2023-11-14T22:13:20Z","month":"2023-11","complete":true,"usage":[{"key":"acme-2023-11","tenant":"acme",` + counts +
 			`"today":{"requests":1,"prompt_tokens":0,"cached_tokens":0,"output_tokens":0,"priced_requests":0,"cost_nano_usd":0}}],` +
-			`"quotas":[{"key":"acme-2023-11","tenant":"acme","what":"tokens","period":"month","limit":30,"used":24,"remaining":6,"resets_at":"2023-12-01T00:00:00Z","left":6}],"budgets":[]}`,
+			`"quotas":[{"key":"acme-2023-11","tenant":"acme","unit":"tokens","period":"month","limit":30,"used":24,"remaining":6,"resets_at":"2023-12-01T00:00:00Z","what":"tokens","left":6}],"budgets":[]}`,
 		"/v1/usage?month=2023-10": `{"at":"2023-11-14T22:13:20Z","month":"2023-10","complete":true,"usage":[{"key":"acme-2023-10","tenant":"",` + counts + `"today":null}],"quotas":[],"budgets":[]}`,
 	} {
 		if status, body := call(a, "GET", path, ""); status != http.StatusOK || strings.TrimSpace(body) != want {

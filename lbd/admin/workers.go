@@ -123,7 +123,7 @@ func (a *API) attachWorker(w http.ResponseWriter, r *http.Request, cfg service.R
 	case added:
 		a.opts.Logger.Info("replica attached", "replica", cfg.ID, "url", cfg.URL, "epoch", cfg.Epoch)
 		if cfg.Epoch == 0 { // by hand: the controller records its own changes
-			a.recordByHand(r, telemetry.EventAttach, cfg.ID, "attached "+cfg.ID)
+			a.recordManualChange(r, telemetry.EventAttach, cfg.ID, "attached "+cfg.ID)
 		}
 		writeJSON(w, http.StatusCreated, map[string]any{"id": cfg.ID, "added": true})
 	default:
@@ -198,7 +198,7 @@ func (a *API) detachWorker(w http.ResponseWriter, r *http.Request, id string, ep
 	default:
 		a.opts.Logger.Info("replica detached", "replica", id, "epoch", epoch)
 		if epoch == 0 {
-			a.recordByHand(r, telemetry.EventDetach, id, "detached "+id)
+			a.recordManualChange(r, telemetry.EventDetach, id, "detached "+id)
 		}
 		writeJSON(w, http.StatusOK, map[string]any{"id": id, "removed": true})
 	}
@@ -216,7 +216,7 @@ func (a *API) drainWorker(w http.ResponseWriter, r *http.Request) {
 	}
 	a.opts.Logger.Info("replica draining", "replica", id, "by", by)
 	if by == "" {
-		a.recordByHand(r, telemetry.EventDrain, id, "draining "+id)
+		a.recordManualChange(r, telemetry.EventDrain, id, "draining "+id)
 	}
 	writeJSON(w, http.StatusOK, map[string]any{"id": id, "draining": true})
 }

@@ -20,7 +20,7 @@ const (
 	maxReportedAdapters = 1024
 )
 
-// servedNames is what is known about the names that a replica serves.
+// servedNames contains the names that a replica serves and lacks, as far as known.
 type servedNames struct {
 	names   []string // the engine's last list, sorted; nil = unknown
 	refused []string // adapters that the engine rejected since then, oldest first
@@ -65,8 +65,8 @@ func (t *target) lacksRequiredAdapter(r *request) bool {
 	return !listed
 }
 
-// setServedNames replaces what is known about the names that a replica serves. Adapters that the engine
-// rejected before count as served again if it lists them, or if it does not list adapters.
+// setServedNames replaces the list of the names that a replica serves. An adapter that the engine rejected
+// before counts as served again if the engine lists it, or does not list adapters.
 func (b *Balancer) setServedNames(now time.Duration, id string, names []string) {
 	t := findTarget(b.replicas, id)
 	if t == nil {

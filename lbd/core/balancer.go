@@ -19,7 +19,7 @@ type request struct {
 	fair.Item[request]
 	poolState
 	suspicion
-	minCharge    int64         // tokens charged for a failed attempt; the tenant is charged at least these, unless the request is served
+	minCharge    int64         // tokens charged for failed attempts: the minimum charge of a request that is not served
 	receivedAt   time.Duration // when it arrived; Item.WaitingSince is the start of the client's wait: receivedAt, or the time when its stream broke
 	sessionStart time.Duration // start of its session
 	sentAt       time.Duration
@@ -42,7 +42,7 @@ type request struct {
 	uncached   int
 	promptWork int
 	answerWork int
-	// matchInProgress: uncached follows from a prompt that its target may still have been computing.
+	// matchInProgress: uncached assumes a match with a prompt that the target may still have been computing.
 	matchInProgress bool
 	// At the current or last target: the time of the first token, and the load at that time.
 	firstTokenAt          time.Duration
@@ -81,6 +81,7 @@ type Balancer struct {
 	counts            Counts
 	retries           breaker.Budget
 	ejections         int64
+	waitsForReport    bool             // a request may wait for the report of a peer: see awaitsReport
 	retriesOverBudget int64            // retries rejected because the retry budget was exhausted
 	hitRate           pace.Mean        // share of prompt tokens that engines found in their caches
 	scratchPaces      []*pace.Estimate // scratch buffer of updatePaces
@@ -169,7 +170,7 @@ func (b *Balancer) stepTargets(now time.Duration, ev Event) {
 	case EventReplicaReport:
 		b.handleReplicaReport(now, ev.Target, ev.Report)
 	case EventPeerAdded:
-		b.addPeer(ev.Peer)
+		b.addPeer(now, ev.Peer)
 	case EventPeerRemoved:
 		b.removePeer(now, ev.Target)
 	case EventPeerReport:
@@ -205,12 +206,14 @@ func (b *Balancer) handleArrived(now time.Duration, in *Request) {
 	r.SortTime = b.sortTime(r)
 	b.findSuspect(r)
 	b.requests[r.ID] = r
+	known := b.modelKnown(r.Model)
+	awaits := (!known || !b.adapterKnown(now, r)) && b.awaitsReport(now, r.Model)
 	switch {
 	case r.From != "" && !b.servedLocally(now, r):
 		b.bounceRequest(r)
-	case !b.modelKnown(r.Model):
+	case !known && !awaits:
 		b.rejectRequest(r, RejectNoReplica)
-	case !b.adapterKnown(now, r):
+	case !awaits && !b.adapterKnown(now, r):
 		b.rejectRequest(r, RejectNoAdapter)
 	case !b.pinKnown(r):
 		b.rejectRequest(r, RejectPinnedGone)
@@ -223,6 +226,7 @@ func (b *Balancer) handleArrived(now time.Duration, in *Request) {
 	default:
 		q := b.enqueue(now, r)
 		q.noteInteractive(now, r)
+		b.waitsForReport = b.waitsForReport || awaits
 		b.placeWaiting(now, q)
 		if r.target == nil {
 			b.addAction(Action{Kind: ActionQueue, ID: r.ID, Target: r.waitsForID(), Reason: b.queueReason(now, r.Model)})
@@ -288,6 +292,7 @@ func (b *Balancer) handleFinished(now time.Duration, id string, out *Outcome) {
 		t.starts.addUnstreamed(now, r, &b.cfg)
 	}
 	b.learnFromEnd(now, t, r, own)
+	t.streams.addUnstreamed(own)
 	b.queue(r.Model).chargeServed(r, out)
 	if out != nil && out.OutputTokens.Known {
 		b.queue(r.Model).answerLengths.addLength(max(0, out.OutputTokens.Value))
@@ -351,7 +356,7 @@ func (b *Balancer) handleFailed(now time.Duration, id string, out *Outcome) {
 		b.markUnreachable(now, t)
 	}
 	if lacks {
-		r.attempts-- // the target could not make an attempt, and receives no further request like this
+		r.attempts-- // the target did not try, and receives no further request for this adapter
 	} else {
 		b.addFailedLoad(now, t, r)
 	}
@@ -474,6 +479,7 @@ func (b *Balancer) detachRequest(now time.Duration, r *request, out *Outcome) *t
 	t.breaker.Ended(r.Seq)
 	t.endIsolation(r)
 	t.starts.removeRequest(r)
+	t.streams.removeRequest(r)
 	t.work.removeRequest(r, out, t.outstanding == 0)
 	b.removeFromRank(t, r)
 	b.counts.Outstanding--
@@ -543,7 +549,13 @@ func (b *Balancer) tick(now time.Duration) {
 	b.allowTrials(now)
 	b.caches.tick(now)
 	b.updatePaces()
+	for _, t := range b.replicas {
+		t.measureStreams(now)
+	}
 	b.bounceStranded(now)
+	if b.waitsForReport {
+		b.rejectUnknown(now)
+	}
 	for _, q := range b.queues {
 		q.ForgetIdle(now)
 		b.chargeOutstanding(now, q)

@@ -8,7 +8,7 @@ import (
 
 // CacheChange is a change of the cache of a replica that its engine has reported (lbd/cachemap).
 type CacheChange struct {
-	// Kind says what happened to Key.
+	// Kind is the change of Key.
 	Kind CacheChangeKind `json:"kind"`
 	// Key is a prompt, or the beginning of one. It must not be changed.
 	Key prefix.Key `json:"key,omitempty"`

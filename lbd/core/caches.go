@@ -27,8 +27,8 @@ type cacheTarget struct {
 	id       string
 	process  string // replica only: ReplicaInfo.Process
 	peer     bool
-	treeSlot int           // its number in the tree; -1 after removal
-	added    time.Duration // replica only
+	treeSlot int // its number in the tree; -1 after removal
+	added    time.Duration
 	// cacheLostAt is the time of the last loss of its cache; older updates are ignored.
 	cacheLostAt time.Duration
 }
@@ -84,7 +84,7 @@ func (c *caches) recordSent(now time.Duration, ct *cacheTarget, tenant string, p
 }
 
 // recordFinished records that a prompt was served. answered is the key of the prompt with its
-// answer, nil if unknown; began is the start of its session.
+// answer, nil if unknown; sessionStart is the start of its session.
 func (c *caches) recordFinished(now time.Duration, ct *cacheTarget, tenant string, prompt, answered prefix.Key, sessionStart time.Duration) {
 	if ct.treeSlot < 0 {
 		return

@@ -99,14 +99,17 @@ func (b *Balancer) estimateGenerated(now time.Duration, r *request) int {
 	if r.MaxTokens > 0 {
 		bound = min(r.MaxTokens, maxTokens)
 	}
-	return clampTokens(min(tokens, bound) * min(max(1, r.Completions), maxAnswers))
+	return clampTokens(min(tokens, bound) * r.completions())
 }
+
+// completions returns the number of r's answers.
+func (r *request) completions() int { return min(max(1, r.Completions), maxAnswers) }
 
 // learnResidence updates t's residence pace (the residence time compared with the nominal replica)
 // from a request that ended there; n tokens were generated.
-func (t *target) learnResidence(stay time.Duration, r *request, n int) {
+func (t *target) learnResidence(residence time.Duration, r *request, n int) {
 	n /= max(1, r.Completions)
 	step := policy.NominalStep(t.outstanding+1, t.work.context()+r.promptWork)
 	nominal := policy.NominalPrefill(r.uncached) + time.Duration(n)*step
-	t.pace.LearnResidence(n, stay, nominal)
+	t.pace.LearnResidence(n, residence, nominal)
 }

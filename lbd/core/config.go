@@ -90,8 +90,8 @@ type Config struct {
 	StaleIntervals int
 	LostIntervals  int
 	// UnconfirmedLimit bounds, under PushPending, the unconfirmed requests at a replica
-	// (policy.Candidate.Unconfirmed). A replica whose engine has shown that it starts more at once may
-	// have more (starts.go).
+	// (policy.Candidate.Unconfirmed). A replica whose engine has shown that it starts more at once, or that
+	// runs many requests with free memory, may have more (starts.go).
 	UnconfirmedLimit int
 	// OutstandingLimit bounds, under PushPending, the outstanding requests at a replica whose
 	// pending count is unknown or stale, until core/concurrency has learned more. It does not apply to
@@ -134,7 +134,7 @@ type Config struct {
 	KillProbeTime   time.Duration
 	KillTTL         time.Duration
 	MaxKillSuspects int
-	// TreeBytes bounds the memory of each of the two prefix trees; TreeOrder is the eviction order
+	// TreeBytes bounds the memory of each of the two prefix trees, of the replicas and of the peers; TreeOrder is the eviction order
 	// when they are full.
 	TreeBytes int
 	TreeOrder prefix.Order

@@ -22,8 +22,8 @@ type DeferredRule struct {
 	// MaxParkedShare is the share, 0..1, of the time until its deadline for which a request may be parked; 0 =
 	// the paper's 10 of 24 hours.
 	MaxParkedShare float64 `json:"wait,omitempty"`
-	// MaxPerReplica is the maximum number of deferred requests at each ready replica while interactive requests
-	// arrive; 0 = unlimited. SageServe has no such bound: its only signal is memory, and a replica with
+	// MaxPerReplica limits deferred requests while interactive requests arrive: all replicas of the model together
+	// have at most this number for each ready replica; 0 = unlimited. SageServe has no such bound: its only signal is memory, and a replica with
 	// memory to spare may still have no time to spare for prefills and decode steps. Requests older
 	// than UrgentAfter are sent in any case. The fleet simulation, whose instances have no such
 	// steps, ignores it.
@@ -141,7 +141,7 @@ func (b *Balancer) releaseDueParked(now time.Duration, q *queue) {
 	}
 	if q.ownDeadlines {
 		for _, r := range q.AllParked(nil) {
-			if from, target := q.deadlineAfter(r); now-from >= b.cfg.Deferred.UrgentAfter(target) {
+			if from, timeToDeadline := q.deadlineOf(r); now-from >= b.cfg.Deferred.UrgentAfter(timeToDeadline) {
 				b.unpark(now, q, r)
 			}
 		}

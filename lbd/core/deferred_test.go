@@ -74,7 +74,7 @@ func released(b *Balancer, now time.Duration) (ids []string) {
 
 // While interactive requests arrive, each replica has a bounded number of deferred ones, whatever its memory.
 // Without interactive requests there is no bound, and requests near their deadline are sent in any case.
-func TestDeferredAreFewBesideInteractive(t *testing.T) {
+func TestDeferredAreFewWhileInteractiveArrive(t *testing.T) {
 	b := deferring(t, 4096)
 	b.cfg.Deferred.MaxPerReplica = 3
 	for i := range 100 {
@@ -144,7 +144,7 @@ func TestDeferredReleaseAlternatesTenants(t *testing.T) {
 
 // Fairness of deferred requests counts tokens, including answers. A tenant's interactive requests
 // do not count.
-func TestDeferredTurnsAreChargedInTokens(t *testing.T) {
+func TestDeferredReleasesAreChargedInTokens(t *testing.T) {
 	b := deferring(t, 4096)
 	b.cfg.Deferred.MaxPerReplica = 0 // two releases a report, although an interactive request arrives
 	for i := range 300 {
@@ -213,7 +213,7 @@ func TestDeferredReleaseIsFairOverTime(t *testing.T) {
 }
 
 // Requests that are old enough to join interactive requests are released regardless of fairness.
-func TestDeferredDeadlineOverridesTurns(t *testing.T) {
+func TestDeferredDeadlineOverridesFairness(t *testing.T) {
 	b := deferring(t, 4096)
 	for i := range 10 {
 		deferred(b, 0, fmt.Sprint("old", i), "flood", 1_000_000)

@@ -8,6 +8,9 @@
 // since the balancer's epoch on one monotonic clock. Times of other hosts are never used; messages
 // contain ages.
 //
+// Some JSON keys are former names of their fields: elsewhere_tokens, broke, unsure, killers, answered, forgotten,
+// keep, wait, beside and others. They do not change, because other versions of skyserve read them.
+//
 // The life of a request:
 //
 //	arrived -> queued -> dispatched to a replica -> finished
@@ -18,7 +21,7 @@
 // A failed or bounced request returns to its previous place in the queue. At all times: arrived =
 // finished + rejected + cancelled + bounced + queued + outstanding.
 //
-// Reading order; the first four items are the decision path, about 1,350 lines:
+// Reading order; the first four items are the decision path, about 1,500 lines:
 //
 //  1. event.go: inputs and outputs.
 //  2. balancer.go: Step, the life of a request from its arrival to its end, tick.
@@ -34,14 +37,18 @@
 //     order for other queues.
 //   - pinned.go: requests that only one target can serve. adapters.go: requests that need a LoRA adapter,
 //     which some replicas may lack.
-//   - deferred.go: when deferred (NIW) requests join the interactive ones.
+//   - deferred.go: when deferred (NIW) requests join the interactive ones. cold.go: requests for models that scale
+//     to zero.
 //   - eject.go, failedload.go, backoff.go: outlier ejection (core/breaker counts failures), failed
 //     requests as load, backoff between rounds of retries. kill.go: requests that kill engines.
 //   - starts.go: how many requests an engine starts at once, which bounds a burst.
 //   - learn.go, remaining.go: replica speed learned from responses (core/pace), the number of
 //     requests that an engine without metrics runs at once (core/concurrency), remaining work.
+//     streams.go: the speed in the last seconds, for display and alerts. prefilled.go, evictions.go: the
+//     prompt tokens that engines have computed, and the share that had been cached before.
 //   - caches.go: which target has cached which prefix, with a share of the tree per tenant
-//     (treetenants.go). gossip.go and foreign.go: how balancers of one region share this.
-//   - batch.go: policies that decide for a whole pool. reconfigure.go: a new configuration while
+//     (treetenants.go). gossip.go and foreign.go: how balancers of one region share this. cachechange.go: changes that
+//     engines report.
+//   - pool.go: policies that decide for a whole pool. reconfigure.go: a new configuration while
 //     requests are in flight. sanitize.go: reports with impossible figures.
 package core

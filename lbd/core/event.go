@@ -19,7 +19,7 @@ const (
 	EventFinished         EventKind = "finished"         // ID, Outcome
 	EventFailed           EventKind = "failed"           // ID, Outcome
 	EventCancelled        EventKind = "cancelled"        // ID, Outcome: the generated tokens; nil = not counted
-	EventBounced          EventKind = "bounced"          // ID, Outcome (only its Kills; may be nil): the peer that it was forwarded to returned it
+	EventBounced          EventKind = "bounced"          // ID, Outcome (only Kills is used; may be nil): the peer that received the request returned it
 	EventReplicaAdded     EventKind = "replica_added"    // Replica
 	EventReplicaRemoved   EventKind = "replica_removed"  // Target
 	EventReplicaDraining  EventKind = "replica_draining" // Target
@@ -113,6 +113,10 @@ type Outcome struct {
 	PromptTokens policy.Maybe[int] `json:"prompt_tokens"`
 	CachedTokens policy.Maybe[int] `json:"cached_tokens"`
 	OutputTokens policy.Maybe[int] `json:"output_tokens"`
+	// UnstreamedTokens is the part of OutputTokens that arrived in no stream: of a response without one, or of
+	// events with several tokens. They are part of the next progress event, and say nothing about the pace of
+	// streams.
+	UnstreamedTokens int `json:"unstreamed_tokens,omitempty"`
 	// Key is the key of the prompt with its answer: the start of the prompt of the conversation's
 	// next turn. nil = unknown.
 	Key prefix.Key `json:"key,omitempty"`

@@ -55,9 +55,9 @@ func (b *Balancer) receiveCacheUpdates(now time.Duration, from string, entries [
 			continue
 		}
 		if t := findTarget(b.replicas, e.Replica); t == nil {
-			b.caches.receiveForeign(now, from, &e)
+			b.caches.receiveForeignUpdate(now, from, &e)
 		} else if !t.cacheLost(now, &b.cfg) {
-			b.caches.receiveOwn(now, &t.cacheTarget, &e)
+			b.caches.receiveOwnUpdate(now, &t.cacheTarget, &e)
 		}
 	}
 }
@@ -76,10 +76,10 @@ func localizeUpdate(now time.Duration, sent *CacheUpdate) (e localCacheUpdate, o
 	return e, true
 }
 
-// receiveOwn processes an update about a replica of this balancer. After a restart, such updates
+// receiveOwnUpdate processes an update about a replica of this balancer. After a restart, such updates
 // restore the state. The balancer's own observations take precedence: a cache that it has recorded
 // as lost stays lost.
-func (c *caches) receiveOwn(now time.Duration, ct *cacheTarget, e *localCacheUpdate) {
+func (c *caches) receiveOwnUpdate(now time.Duration, ct *cacheTarget, e *localCacheUpdate) {
 	switch {
 	case e.Process != ct.process || e.updatedAt <= ct.cacheLostAt:
 	case !e.CacheLost:
@@ -90,7 +90,7 @@ func (c *caches) receiveOwn(now time.Duration, ct *cacheTarget, e *localCacheUpd
 	}
 }
 
-func (c *caches) receiveForeign(now time.Duration, from string, e *localCacheUpdate) {
+func (c *caches) receiveForeignUpdate(now time.Duration, from string, e *localCacheUpdate) {
 	f := c.findOrAddForeign(now, e)
 	if f == nil || e.updatedAt <= f.cacheLostAt {
 		return
@@ -150,11 +150,11 @@ func (c *caches) addForeign(f *foreignReplica) *foreignReplica {
 // applyCacheUpdate inserts an entry into the tree, and into the log for neighbours that restart with
 // empty state.
 func (c *caches) applyCacheUpdate(now time.Duration, slot int, e *localCacheUpdate) {
-	owner := c.tenants.numberFor(now, e.Tenant)
+	tenant := c.tenants.numberFor(now, e.Tenant)
 	if e.IncludesResponse {
-		c.replicas.InsertAnswerFor(owner, e.Key, slot, e.sessionStart)
+		c.replicas.InsertAnswerFor(tenant, e.Key, slot, e.sessionStart)
 	} else {
-		c.replicas.InsertFor(owner, e.Key, slot)
+		c.replicas.InsertFor(tenant, e.Key, slot)
 	}
 	c.sharing.addUpdate(&c.sharing.received, *e)
 }

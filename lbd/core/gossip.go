@@ -87,11 +87,11 @@ func (l *cacheUpdateLog) after(seq uint64) []localCacheUpdate {
 // removeReplica removes the entries of a replica up to a time.
 func (l *cacheUpdateLog) removeReplica(replica string, until time.Duration) {
 	l.entries = slices.DeleteFunc(l.all(), func(e localCacheUpdate) bool {
-		lost := e.Replica == replica && e.updatedAt <= until
-		if lost {
+		remove := e.Replica == replica && e.updatedAt <= until
+		if remove {
 			l.bytes -= e.updateBytes()
 		}
-		return lost
+		return remove
 	})
 	l.dropped = 0
 }
@@ -122,7 +122,7 @@ func (s *sharing) removeReplica(replica string, until time.Duration) {
 
 // shareCacheUpdate logs, for the neighbours, the cache contents of a replica after a finished
 // request.
-func (c *caches) shareCacheUpdate(now time.Duration, ct *cacheTarget, tenant string, prompt, answered prefix.Key, began time.Duration) {
+func (c *caches) shareCacheUpdate(now time.Duration, ct *cacheTarget, tenant string, prompt, answered prefix.Key, sessionStart time.Duration) {
 	key, whole := prompt, false
 	if answered != nil {
 		key, whole = answered, true
@@ -135,7 +135,7 @@ func (c *caches) shareCacheUpdate(now time.Duration, ct *cacheTarget, tenant str
 	}
 	// A copy, so that the log keeps only the memory that it counts.
 	e := CacheUpdate{Replica: ct.id, Process: ct.process, Tenant: tenant, Key: slices.Clone(key), IncludesResponse: whole}
-	c.sharing.addUpdate(&c.sharing.own, localCacheUpdate{CacheUpdate: e, updatedAt: now, sessionStart: began})
+	c.sharing.addUpdate(&c.sharing.own, localCacheUpdate{CacheUpdate: e, updatedAt: now, sessionStart: sessionStart})
 }
 
 // shareCacheLoss logs, for the neighbours, the loss of a replica's cache.

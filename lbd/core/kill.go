@@ -15,15 +15,15 @@ import (
 //     by missing reports, whether they died or only a connection broke. Until then, the
 //     failures are open.
 //   - Suspects that were sent shortly before the death are isolated: no engine receives two
-//     of them at the same time. An engine that dies right after an isolated suspect was
-//     sent died of that suspect, unless a request with the same fingerprint keeps running
-//     on another engine.
+//     of them at the same time. If an engine dies right after it received an isolated
+//     suspect, that suspect is the cause, unless a request with the same fingerprint
+//     keeps running on another engine.
 //   - If several suspects of earlier deaths were at a replica when it died, and none of
 //     them was isolated there, none is stopped. They are isolated at their next attempt,
 //     and a suspect of one more death is stopped.
 //
 // When a request is served, its fingerprint is no longer suspected. Later requests with the same
-// fingerprint are stopped only after up to servedCredit more deaths: if clients constantly send the
+// fingerprint are stopped only after up to maxExtraDeaths more deaths: if clients constantly send the
 // same few requests, one of these is at every replica that dies, whatever the cause.
 
 // Bounds, with reasons.
@@ -33,7 +33,7 @@ const (
 	survivorTime       = time.Minute     // a replica that failed and survived probably survives its next failures too
 	maxOpenFailures    = 256             // open failures of a replica; an engine runs as many requests at once
 	maxStoppedShared   = 64              // in a heartbeat: 3 KB
-	servedCredit       = 3               // a request that kills half of the time is still stopped
+	maxExtraDeaths     = 3               // a request that kills half of the time is still stopped
 	servedFingerprints = 8192            // fingerprints of served requests, 128 KB
 )
 
@@ -75,7 +75,7 @@ type killSuspects struct {
 	served        []servedFingerprint     // of served requests, each at its fingerprint modulo the length
 }
 
-// servedFingerprint is the fingerprint of served requests and their number, up to servedCredit. Another
+// servedFingerprint is the fingerprint of served requests and their number, up to maxExtraDeaths. Another
 // fingerprint may replace it at any time.
 type servedFingerprint struct {
 	fingerprint uint64
@@ -108,7 +108,7 @@ func (b *Balancer) localKills(r *request) int {
 	if s == nil {
 		return 0
 	}
-	if s.attributedDeaths >= b.allowedKills(s.fingerprint) {
+	if s.attributedDeaths >= b.deathsToStop(s.fingerprint) {
 		return s.attributedDeaths
 	}
 	return min(s.attributedDeaths+min(s.openFailures, r.failures), b.cfg.StopAfterDeaths-1)
@@ -124,8 +124,8 @@ func (b *Balancer) killsToSend(r *request) int {
 	return n
 }
 
-// allowedKills returns the number of deaths at which a request with a fingerprint is stopped.
-func (b *Balancer) allowedKills(fingerprint uint64) int {
+// deathsToStop returns the number of deaths at which a request with a fingerprint is stopped.
+func (b *Balancer) deathsToStop(fingerprint uint64) int {
 	if x := b.suspects.served; len(x) > 0 && fingerprint != 0 {
 		if p := x[fingerprint%servedFingerprints]; p.fingerprint == fingerprint {
 			return b.cfg.StopAfterDeaths + p.times
@@ -146,7 +146,7 @@ func (ks *killSuspects) recordServed(fingerprint uint64) {
 	if p.fingerprint != fingerprint {
 		*p = servedFingerprint{fingerprint: fingerprint}
 	}
-	p.times = min(p.times+1, servedCredit)
+	p.times = min(p.times+1, maxExtraDeaths)
 }
 
 // suspected reports whether r must be placed separately.
@@ -165,14 +165,14 @@ func (b *Balancer) findSuspect(r *request) {
 
 // killsExceeded reports whether r has killed too many engines and may not be sent to another one.
 func (b *Balancer) killsExceeded(r *request) bool {
-	return b.cfg.StopAfterDeaths > 0 && (r.kills() >= b.allowedKills(r.Fingerprint) || r.suspect != nil && r.suspect.stopped)
+	return b.cfg.StopAfterDeaths > 0 && (r.kills() >= b.deathsToStop(r.Fingerprint) || r.suspect != nil && r.suspect.stopped)
 }
 
 // awaitsProbes reports whether r must wait for probes: it would be stopped if the replicas that
 // failed it are dead. The wait covers the failures that happened before it began. r does not
 // wait for later failures of other requests with its fingerprint.
 func (b *Balancer) awaitsProbes(now time.Duration, r *request) bool {
-	if r.suspect == nil || r.suspect.openFailures == 0 || r.kills()+r.suspect.openFailures < b.allowedKills(r.Fingerprint) {
+	if r.suspect == nil || r.suspect.openFailures == 0 || r.kills()+r.suspect.openFailures < b.deathsToStop(r.Fingerprint) {
 		return false
 	}
 	if r.probeDeadline == 0 {
@@ -305,11 +305,11 @@ func (ks *killSuspects) forget(s *killSuspect) {
 func (b *Balancer) forgetOldSuspects(now time.Duration) {
 	ks := &b.suspects
 	ks.list = slices.DeleteFunc(ks.list, func(s *killSuspect) bool {
-		memory := b.cfg.KillTTL
-		if b.allowedKills(s.fingerprint) > b.cfg.StopAfterDeaths {
-			memory /= 10
+		ttl := b.cfg.KillTTL
+		if b.deathsToStop(s.fingerprint) > b.cfg.StopAfterDeaths {
+			ttl /= 10
 		}
-		old := s.openFailures == 0 && now-s.lastKillAt >= memory
+		old := s.openFailures == 0 && now-s.lastKillAt >= ttl
 		if old {
 			delete(ks.byFingerprint, s.fingerprint)
 		}
@@ -375,8 +375,8 @@ func (b *Balancer) countDeath(now time.Duration, t *target) {
 		s.witnessedDeaths++
 		switch {
 		case s.servedAt > e.at:
-		case s.witnessedDeaths > b.allowedKills(s.fingerprint):
-			s.attributedDeaths = max(s.attributedDeaths, b.allowedKills(s.fingerprint)-1)
+		case s.witnessedDeaths > b.deathsToStop(s.fingerprint):
+			s.attributedDeaths = max(s.attributedDeaths, b.deathsToStop(s.fingerprint)-1)
 			b.addKill(now, s, t.id)
 		case e.killsBefore == 0, e.wasIsolated && !b.runsOnOtherEngines(now, s, t), repeated == 1 && !b.runsOnOtherEngines(now, s, t):
 			b.addKill(now, s, t.id)
@@ -433,7 +433,7 @@ func (b *Balancer) addKill(now time.Duration, s *killSuspect, target string) {
 	if len(s.diedIDs) < b.cfg.StopAfterDeaths {
 		s.diedIDs = append(s.diedIDs, target)
 	}
-	s.stopped = s.stopped || s.attributedDeaths >= b.allowedKills(s.fingerprint)
+	s.stopped = s.stopped || s.attributedDeaths >= b.deathsToStop(s.fingerprint)
 	b.rememberSuspect(s)
 }
 
@@ -513,7 +513,7 @@ func (b *Balancer) receiveStoppedFingerprints(now time.Duration, killers []Stopp
 		if k.Fingerprint == 0 || age >= b.cfg.KillTTL || b.cfg.StopAfterDeaths <= 0 {
 			continue
 		}
-		if b.allowedKills(k.Fingerprint) > b.cfg.StopAfterDeaths {
+		if b.deathsToStop(k.Fingerprint) > b.cfg.StopAfterDeaths {
 			continue // a request served here takes precedence over the peer's report
 		}
 		s := b.suspects.byFingerprint[k.Fingerprint]

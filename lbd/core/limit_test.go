@@ -67,7 +67,7 @@ func (m *mute) serve(n int, r ProbeReport) {
 
 func (m *mute) limit() policy.Maybe[int] { return m.b.Snapshot(m.now).Replicas[0].OutstandingLimit }
 
-func TestLimitOfMuteEngineIsLearned(t *testing.T) {
+func TestLimitOfEngineWithoutMetricsIsLearned(t *testing.T) {
 	m := newMute(t, 4)
 	if got := m.limit(); got != policy.Known(DefaultConfig(nil).OutstandingLimit) {
 		t.Errorf("before anything is known: %+v", got)

@@ -55,7 +55,8 @@ func (b *Balancer) updateNeighbours() {
 // addReplica adds a replica. If it exists already, it is updated and no longer draining.
 func (b *Balancer) addReplica(now time.Duration, info *ReplicaInfo) {
 	if t := findTarget(b.replicas, info.ID); t != nil {
-		if t.model != info.Model {
+		former := t.model
+		if former != info.Model {
 			b.queue(info.Model).activeAt = now
 		}
 		if t.model != info.Model || t.process != info.Process {
@@ -65,6 +66,7 @@ func (b *Balancer) addReplica(now time.Duration, info *ReplicaInfo) {
 		t.process = info.Process
 		b.setEngine(t, info.engine())
 		t.model, t.maxOutstanding, t.draining = info.Model, info.MaxOutstanding, false
+		b.noteDetached(now, former)
 		b.placeAllWaiting(now)
 		return
 	}
@@ -85,17 +87,18 @@ func (b *Balancer) removeReplica(now time.Duration, id string) {
 	b.dismissFailures(t, len(t.openFailures))
 	b.caches.detachReplica(now, &t.cacheTarget, t.cacheLost(now, &b.cfg))
 	b.replicas = removeTarget(b.replicas, t)
+	b.noteDetached(now, t.model)
 	b.rejectUnknown(now)
 	b.bounceStranded(now)
 }
 
-func (b *Balancer) addPeer(info *PeerInfo) {
+func (b *Balancer) addPeer(now time.Duration, info *PeerInfo) {
 	if t := findTarget(b.peers, info.ID); t != nil {
 		t.sameRegion = info.SameRegion
 		b.updateNeighbours()
 		return
 	}
-	t := &target{cacheTarget: cacheTarget{id: info.ID, peer: true}, sameRegion: info.SameRegion, rankState: rankState{engine: info.ID}}
+	t := &target{cacheTarget: cacheTarget{id: info.ID, peer: true, added: now}, sameRegion: info.SameRegion, rankState: rankState{engine: info.ID}}
 	b.caches.addPeer(&t.cacheTarget)
 	b.peers = insertTarget(b.peers, t)
 	b.updateNeighbours()
@@ -109,6 +112,7 @@ func (b *Balancer) removePeer(now time.Duration, id string) {
 	b.peers = removeTarget(b.peers, t)
 	b.updateNeighbours()
 	b.caches.removePeer(&t.cacheTarget)
+	b.noteAllDetached(now, t.models)
 	b.rejectUnknown(now)
 	b.placeAllWaiting(now)
 }
@@ -161,10 +165,11 @@ func (b *Balancer) handlePeerReport(now time.Duration, id string, rep *PeerRepor
 		return
 	}
 	t.reported, t.ready, t.unreachable = true, true, false
-	t.models = t.models[:0]
+	t.models, t.formerModels = t.formerModels[:0], t.models
 	for _, l := range rep.Models {
 		t.models = append(t.models, l.sanitized())
 	}
+	b.noteAllDetached(now, t.formerModels)
 	b.receiveStoppedFingerprints(now, rep.StoppedFingerprints)
 	age := max(0, rep.Age)
 	t.reportedAt, t.reportLatency, t.rtt = now-age, age, max(0, rep.RTT)
@@ -233,25 +238,69 @@ func (b *Balancer) modelAttached(model string) bool {
 	return false
 }
 
+// awaitsReport reports whether a peer may serve a model or an adapter although its last report does not say so:
+//   - a peer that was added recently has reported no live replica yet, as when this balancer has just started, or both
+//     have;
+//   - the last replica of the model was removed recently, or its balancer reported it lost. It may have moved to
+//     another balancer, whose next report has it.
+//
+// Requests that nobody else serves then wait for the peers' reports instead of being rejected.
+func (b *Balancer) awaitsReport(now time.Duration, model string) bool {
+	if !b.cfg.Forward || len(b.peers) == 0 {
+		return false
+	}
+	limit := time.Duration(b.cfg.LostIntervals) * b.cfg.ProbeInterval
+	if i := b.queueIndex(model); i < len(b.queues) && b.queues[i].model == model && b.queues[i].detached && now-b.queues[i].detachedAt < limit {
+		return true
+	}
+	return slices.ContainsFunc(b.peers, func(t *target) bool { return now-t.added < limit && !t.reportsReplicas() })
+}
+
+// reportsReplicas reports whether the last report of a peer contains a live replica.
+func (t *target) reportsReplicas() bool {
+	return slices.ContainsFunc(t.models, func(l ModelLoad) bool { return l.Replicas > 0 })
+}
+
+// noteDetached records the time at which the last replica of a model, here or at a peer, was removed or lost.
+func (b *Balancer) noteDetached(now time.Duration, model string) {
+	if !b.modelAttached(model) {
+		q := b.queue(model)
+		q.detached, q.detachedAt = true, now
+	}
+}
+
+// noteAllDetached is noteDetached for the models of which a peer reported replicas.
+func (b *Balancer) noteAllDetached(now time.Duration, former []ModelLoad) {
+	for _, l := range former {
+		if l.Replicas > 0 {
+			b.noteDetached(now, l.Model)
+		}
+	}
+}
+
 // rejectUnknown ends the waiting requests whose model or adapter is no longer served, or whose pinned target
 // was removed.
 func (b *Balancer) rejectUnknown(now time.Duration) {
+	b.waitsForReport = false
 	for _, q := range b.queues {
 		if q.Len() == 0 && q.Parked() == 0 {
 			continue
 		}
-		known := b.modelKnown(q.model)
+		awaits, modelKnown := b.awaitsReport(now, q.model), b.modelKnown(q.model)
 		for _, r := range b.waitingRequests(q) {
-			switch adapterKnown := b.adapterKnown(now, r); {
-			case known && adapterKnown && b.pinKnown(r):
+			adapterKnown := b.adapterKnown(now, r)
+			known := modelKnown && adapterKnown
+			switch {
+			case (known || awaits) && b.pinKnown(r):
+				b.waitsForReport = b.waitsForReport || !known
 				continue
-			case known && adapterKnown:
+			case known || awaits:
 				b.dequeue(r)
 				b.rejectRequest(r, RejectPinnedGone)
 			case r.From != "":
 				b.dequeue(r)
 				b.bounceRequest(r)
-			case known:
+			case modelKnown:
 				b.dequeue(r)
 				b.rejectRequest(r, RejectNoAdapter)
 			default:
@@ -379,7 +428,8 @@ type ReplicaView struct {
 	Age         time.Duration
 	Tokens      int64 // generated since it was added
 	// HeldRequests is the number of waiting requests held for it. Pace is its time between two tokens
-	// divided by that of the nominal replica (policy.NominalStep), as learned from responses.
+	// divided by that of the nominal replica (policy.NominalStep), in the streams of the last seconds; 0 =
+	// unknown.
 	HeldRequests int
 	Pace         float64
 	// OutstandingLimit is the limit of its outstanding requests while its pending count is unknown or
@@ -453,7 +503,7 @@ func (b *Balancer) Snapshot(now time.Duration) BalancerView {
 		v.Replicas = append(v.Replicas, ReplicaView{
 			ID: t.id, Model: t.model, Ready: t.live(now, &b.cfg), Draining: t.draining, Reported: t.reported,
 			Available: t.replicaAvailable(now, &b.cfg), Reason: t.unreadyReason(now, &b.cfg), Outstanding: t.outstanding,
-			Pending: t.pending, Running: t.running, KV: t.kv, Age: t.age(now), Tokens: t.tokens, HeldRequests: t.heldRequests, Pace: t.pace.Value(),
+			Pending: t.pending, Running: t.running, KV: t.kv, Age: t.age(now), Tokens: t.tokens, HeldRequests: t.heldRequests, Pace: t.recentPace.Recent(now),
 			OutstandingLimit: limit,
 		})
 	}

@@ -9,7 +9,8 @@ import (
 )
 
 // QueueOrder is the order of a model's waiting requests (SageServe section 6.5). In every order,
-// tenants share the queue fairly: see package fair.
+// tenants share the queue fairly: see package fair. In all but OrderFCFS, a deferred request (NIW) is last until 10/24 of
+// the time to its deadline have passed; from then on it counts as IW-N.
 type QueueOrder string
 
 // The queue orders. Requests that are equal in an order are sorted by arrival or, for a policy that holds
@@ -25,7 +26,7 @@ const (
 	// OrderDPA is deadline and priority aware. A request is severely expired if its deadline passed more than
 	// Config.SevereAfter ago (tau_n in the paper), recently expired if it passed later, urgent if the deadline is
 	// at most Config.UrgentBefore ahead (tau_p), and otherwise not urgent. The order is: severely expired, urgent
-	// IW-F, urgent IW-N, other IW-F, other IW-N, recently expired.
+	// IW-F, urgent IW-N, other IW-F, other IW-N, recently expired, deferred.
 	//
 	// The paper contains neither values for the two thresholds nor an order inside the classes. The default
 	// values are in DefaultConfig.
@@ -97,7 +98,7 @@ const (
 // Stages of a request, in the order of sending. Deferred requests are last until urgentAfter of the
 // time to their deadline has passed, then equal to IW-N.
 const (
-	stageSevere       = iota // dpa; in fcfs and edf, every request but the deferred ones of edf
+	stageSevere       = iota // dpa: severely expired; fcfs: every request; edf: every request except deferred ones
 	stageUrgentFast          // dpa, and IW-F in pf
 	stageUrgentNormal        // dpa, and IW-N in pf
 	stageFast                // dpa
@@ -121,18 +122,18 @@ func (c *Config) ordering(model string) ordering {
 	return o
 }
 
-// position returns the queue position, at now, of a request with a tier and an arrival time. target is the time
-// from arrived to the deadline.
-func (o *ordering) position(tier service.Tier, arrived, target, now time.Duration) fair.Position {
+// position returns the queue position, at now, of a request with a tier and an arrival time. timeToDeadline is the
+// time from arrived to the deadline.
+func (o *ordering) position(tier service.Tier, arrived, timeToDeadline, now time.Duration) fair.Position {
 	if o.order == OrderFCFS || o.order == "" {
 		return fair.Position{ChangesAt: fair.Never}
 	}
 	s := fair.Position{Level: tierLevel(tier), ChangesAt: fair.Never}
 	if o.order == OrderEDF {
-		s.Due = arrived + target
+		s.Due = arrived + timeToDeadline
 	}
 	if s.Level == levelDeferred {
-		if urgent := arrived + time.Duration(urgentAfter*float64(target)); now < urgent {
+		if urgent := arrived + time.Duration(urgentAfter*float64(timeToDeadline)); now < urgent {
 			s.Stage, s.ChangesAt = stageDeferred, urgent
 			return s
 		}
@@ -142,7 +143,7 @@ func (o *ordering) position(tier service.Tier, arrived, target, now time.Duratio
 	case OrderPF:
 		s.Stage = stageUrgentFast + level
 	case OrderDPA:
-		s.Stage, s.ChangesAt = o.dpaStage(level, arrived+target, now)
+		s.Stage, s.ChangesAt = o.dpaStage(level, arrived+timeToDeadline, now)
 	}
 	return s
 }

@@ -191,7 +191,7 @@ func rising(waits ...time.Duration) bool {
 
 // SageServe's figure 15a in its order: orders favour IW-F at the cost of IW-N. fcfs treats them
 // equally, pf differs most, edf and dpa are in between.
-func TestOrdersTradeTiersLikeSageServe(t *testing.T) {
+func TestOrdersFavourFastTierLikeSageServe(t *testing.T) {
 	for seed := range uint64(3) {
 		fast, normal := map[QueueOrder]time.Duration{}, map[QueueOrder]time.Duration{}
 		for _, o := range allOrders {

@@ -251,7 +251,11 @@ func BenchmarkDataParallel(b *testing.B) {
 }
 
 func benchmarkRanked(b *testing.B, cfg Config, known float64) {
-	const warm, length, rate = 10 * time.Second, 20 * time.Second, 450
+	const rate = 450
+	warm, length := 10*time.Second, 20*time.Second
+	if testing.Short() {
+		warm, length = time.Second, time.Second
+	}
 	for b.Loop() {
 		r := newRanked(b, cfg, known)
 		r.run(warm, rate)

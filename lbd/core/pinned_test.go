@@ -26,7 +26,7 @@ func rejected(actions []Action, id string) string {
 	return ""
 }
 
-func TestRequestWithHolderGoesOnlyThere(t *testing.T) {
+func TestPinnedRequestGoesOnlyToItsTarget(t *testing.T) {
 	everyPolicy(t, func(t *testing.T, cfg Config) {
 		b := start(cfg, 4)
 		for _, id := range []string{"a", "b", "c", "d"} {
@@ -37,7 +37,7 @@ func TestRequestWithHolderGoesOnlyThere(t *testing.T) {
 	})
 }
 
-func TestWaitForHolderDoesNotBlockOthers(t *testing.T) {
+func TestPinnedRequestDoesNotBlockOthers(t *testing.T) {
 	everyPolicy(t, func(t *testing.T, cfg Config) {
 		if cfg.Push.Mode == PushBlind {
 			return // no request waits for it
@@ -65,7 +65,7 @@ func TestWaitForHolderDoesNotBlockOthers(t *testing.T) {
 	})
 }
 
-func TestRemovedHolderEndsItsRequests(t *testing.T) {
+func TestRemovedTargetEndsPinnedRequests(t *testing.T) {
 	everyPolicy(t, func(t *testing.T, cfg Config) {
 		b := start(cfg, 2)
 		unknown := b.Step(0, Event{Kind: EventArrived, Request: &Request{ID: "unknown", Model: "m", PinnedTo: "r9"}})
@@ -90,7 +90,7 @@ func TestRemovedHolderEndsItsRequests(t *testing.T) {
 	})
 }
 
-func TestFailedHolderIsRetried(t *testing.T) {
+func TestPinnedRequestIsRetriedAtItsTarget(t *testing.T) {
 	everyPolicy(t, func(t *testing.T, cfg Config) {
 		cfg.RetryBurst = 100
 		b := start(cfg, 3)
@@ -114,7 +114,7 @@ func TestFailedHolderIsRetried(t *testing.T) {
 	})
 }
 
-func TestPeerCanBeHolder(t *testing.T) {
+func TestRequestIsPinnedToPeer(t *testing.T) {
 	everyPolicy(t, func(t *testing.T, cfg Config) {
 		cfg.Forward = true
 		b := start(cfg, 2)

@@ -6,9 +6,9 @@ import (
 	"skyserve/lbd/policy"
 )
 
-// prefilled counts the prompt tokens that a target has computed. Answers are streamed more slowly while
+// prefillCount counts the prompt tokens that a target has computed. Answers are streamed more slowly while
 // the engine computes other prompts, so the measured pace accounts for them.
-type prefilled struct {
+type prefillCount struct {
 	tokens int
 	batch  *prefillBatch
 }
@@ -21,7 +21,7 @@ type prefillBatch struct {
 
 // addPrompt records the first token of a request with a number of uncached tokens. First
 // tokens that are more than half a decode step apart belong to different steps.
-func (p *prefilled) addPrompt(now time.Duration, tokens int, step time.Duration) {
+func (p *prefillCount) addPrompt(now time.Duration, tokens int, step time.Duration) {
 	p.tokens += tokens
 	if p.batch == nil || now-p.batch.firstToken > step/2 {
 		p.batch = &prefillBatch{firstToken: now}
@@ -30,7 +30,7 @@ func (p *prefilled) addPrompt(now time.Duration, tokens int, step time.Duration)
 }
 
 // since returns the number of prompt tokens that were computed after a batch.
-func (p *prefilled) since(b *prefillBatch) int { return p.tokens - b.tokens }
+func (p *prefillCount) since(b *prefillBatch) int { return p.tokens - b.tokens }
 
 // recordPrefill records that r's target has computed its prompt.
 func (r *request) recordPrefill(now time.Duration) {
@@ -39,6 +39,7 @@ func (r *request) recordPrefill(now time.Duration) {
 	if !r.prefilled {
 		step := float64(policy.NominalStep(t.outstanding, t.work.context())) * t.pace.Value()
 		t.prefilled.addPrompt(now, r.uncached, time.Duration(step))
+		t.streams.addFirstToken(r)
 	}
 	t.work.endPrefill(r)
 }

@@ -24,6 +24,10 @@ type queue struct {
 	// unevaluated counts the requests that were not evaluated since they were queued.
 	evaluatedSinceReport bool
 	unevaluated          int
+	// detachedAt is when the last replica of the model, here or at a peer, was removed or lost; detached is false
+	// before: see awaitsReport.
+	detachedAt time.Duration
+	detached   bool
 	// forwardedAdapters counts the queued requests that a peer forwarded and that need an adapter.
 	forwardedAdapters int
 	// outstanding is the number of requests at targets. activeAt is the last time at which the model
@@ -51,13 +55,13 @@ func newQueue(model string, o ordering) *queue {
 
 // position returns the position of r in the queue's order.
 func (q *queue) position(r *request, now time.Duration) fair.Position {
-	from, target := q.deadlineAfter(r)
-	return q.ordering.position(r.Tier, from, target, now)
+	from, timeToDeadline := q.deadlineOf(r)
+	return q.ordering.position(r.Tier, from, timeToDeadline, now)
 }
 
-// deadlineAfter returns a start time and the time from it to r's deadline: the request's own deadline, or that of its
-// tier after its arrival.
-func (q *queue) deadlineAfter(r *request) (from, target time.Duration) {
+// deadlineOf returns r's deadline, as a start time and the time from it to the deadline: the request's own deadline,
+// or that of its tier after its arrival.
+func (q *queue) deadlineOf(r *request) (from, timeToDeadline time.Duration) {
 	if r.TimeToDeadline > 0 && r.Tier == service.TierDeferred {
 		return r.WaitingSince - r.Age, r.Age + r.TimeToDeadline
 	}

@@ -15,9 +15,9 @@ type QueuePosition struct {
 
 // QueuePositionOf returns the position of a request with a tier and an arrival time. severeAfter and urgentBefore are those of
 // Config and are used only for OrderDPA.
-func QueuePositionOf(order QueueOrder, targets TierDeadlines, severeAfter, urgentBefore time.Duration, tier service.Tier, arrived, now time.Duration) QueuePosition {
-	o := ordering{order: order, deadlines: targets, severeAfter: severeAfter, urgentBefore: urgentBefore}
-	s := o.position(tier, arrived, targets.For(tier), now)
+func QueuePositionOf(order QueueOrder, deadlines TierDeadlines, severeAfter, urgentBefore time.Duration, tier service.Tier, arrived, now time.Duration) QueuePosition {
+	o := ordering{order: order, deadlines: deadlines, severeAfter: severeAfter, urgentBefore: urgentBefore}
+	s := o.position(tier, arrived, deadlines.For(tier), now)
 	return QueuePosition{stage: s.Stage, due: s.Due, arrived: arrived}
 }
 

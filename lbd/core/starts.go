@@ -9,7 +9,7 @@ import (
 )
 
 // starts measures how many requests a replica's engine starts and runs at once. Under PushPending, a burst is
-// limited to Config.UnconfirmedLimit until the engine has been seen to start more.
+// limited to unconfirmedLimit until the engine has been seen to start more.
 //
 // A request starts in time if its first token, or its whole response, arrives within a probe
 // interval: no report could have shown a shorter wait.
@@ -86,11 +86,23 @@ func (t *target) isComputing(prompt prefix.Key, bytes int) bool {
 	})
 }
 
-// unconfirmedSlots returns the number of further requests that may be sent to t before one of its
-// requests is confirmed: UnconfirmedLimit in all, which tests whether the engine runs more at once than
-// before; or UnconfirmedLimit more than the largest burst that started in time (starts.maxBurst), as long as the
-// engine then runs no more than it has run before (starts.maxConcurrent).
+// unconfirmedSlots returns the number of further requests that may be sent to t before one of its requests is
+// confirmed. It is the higher of two limits. The first limit is unconfirmedLimit unconfirmed requests: they test
+// whether the engine runs more at once than before. The second limit is unconfirmedLimit more than the largest burst
+// that started in time (starts.maxBurst), as long as the engine then runs no more than it has run before
+// (starts.maxConcurrent).
 func (t *target) unconfirmedSlots(c *Config) int {
-	free := c.UnconfirmedLimit - len(t.unconfirmed)
+	free := t.unconfirmedLimit(c) - len(t.unconfirmed)
 	return max(free, min(free+t.starts.maxBurst, t.starts.maxConcurrent-t.outstanding))
+}
+
+// unconfirmedShare is the maximum number of unconfirmed requests at an engine whose memory is free, relative to the
+// requests that it runs. Twice the share costs throughput: prompts then accumulate unseen.
+const unconfirmedShare = 0.25
+
+// unconfirmedLimit returns UnconfirmedLimit, or more at an engine that runs many requests and has memory for
+// more: the limit would delay prompts that it can start at once.
+func (t *target) unconfirmedLimit(c *Config) int {
+	free := 1 - min(1, t.kv.Or(1))
+	return max(c.UnconfirmedLimit, int(unconfirmedShare*free*float64(t.running.Or(0))))
 }

@@ -140,3 +140,37 @@ func TestFirstTokensEndPendingBeforeTheNextProbe(t *testing.T) {
 		}
 	}
 }
+
+// Complaint: a large engine that runs 130 requests with 80 % of its memory free received at most 4 requests per
+// step, and the others waited at the balancer for up to seconds.
+func TestEngineWithFreeMemoryReceivesMore(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		running int
+		kv      policy.Maybe[float64]
+		want    int // requests of a burst that are sent at once
+	}{
+		{"many requests, memory free", 128, policy.Known(0.25), 24},
+		{"many requests, memory full", 128, policy.Known(0.97), 4},
+		{"many requests, memory unknown", 128, policy.Maybe[float64]{}, 4},
+		{"few requests, memory free", 8, policy.Known(0.05), 4},
+		{"idle", 0, policy.Known(0.0), 4},
+		{"more memory in use than there is", 128, policy.Known(1.5), 4},
+	} {
+		b := start(DefaultConfig(policy.NewSkyLB()), 1)
+		b.Step(0, Event{Kind: EventReplicaReport, Target: "r0", Report: &ProbeReport{
+			Ready: true, Pending: policy.Known(0), Running: policy.Known(c.running), KV: c.kv,
+		}})
+		sent := 0
+		for i := range 64 {
+			for _, a := range b.Step(0, Event{Kind: EventArrived, Request: &Request{ID: fmt.Sprint(i), Model: "m"}}) {
+				if a.Kind == ActionDispatch {
+					sent++
+				}
+			}
+		}
+		if sent != c.want {
+			t.Errorf("%s: %d of 64 requests sent, want %d", c.name, sent, c.want)
+		}
+	}
+}

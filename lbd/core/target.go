@@ -39,6 +39,7 @@ type target struct {
 	running      policy.Maybe[int]
 	kv           policy.Maybe[float64]
 	models       []ModelLoad // peer only
+	formerModels []ModelLoad // models of the report before, kept to reuse its memory
 
 	pausedUntil time.Duration // peer only
 
@@ -53,7 +54,9 @@ type target struct {
 	starts       starts     // replica only
 	tokens       int64      // generated, from progress events
 	work         work
-	prefilled    prefilled  // replica only
+	prefilled    prefillCount // replica only
+	streams      streams      // replica only
+	recentPace   pace.Streams
 	failedLoad   failedLoad // replica only
 	rankState
 

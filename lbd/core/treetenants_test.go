@@ -65,7 +65,7 @@ func TestSharedPrefixesIncludeTenant(t *testing.T) {
 
 // An unlimited number of tenants uses limited memory: their numbers are reused, and tenants beyond
 // the bound share one.
-func TestOwnersAreBounded(t *testing.T) {
+func TestTreeTenantsAreBounded(t *testing.T) {
 	p, err := policy.New("longest-prefix")
 	if err != nil {
 		t.Fatal(err)

@@ -71,7 +71,7 @@ func considered() []core.ConsideredTarget {
 // forward; and the service at the peer.
 func origin() *record.RequestRecord {
 	d := &core.Decision{Policy: "cost", Reason: policy.ReasonLeastCost, PromptBytes: 2048, Considered: considered()[1:2]}
-	f := &core.Decision{Policy: "cost", Reason: policy.ReasonOffload, MatchBytes: 1536, PromptBytes: 2048, Waited: 220 * time.Millisecond, Attempt: 1, Considered: considered()}
+	f := &core.Decision{Policy: "cost", Reason: policy.ReasonForward, MatchBytes: 1536, PromptBytes: 2048, Waited: 220 * time.Millisecond, Attempt: 1, Considered: considered()}
 	return &record.RequestRecord{
 		Request: "r1", At: arrived, Balancer: "lb-us-0", Region: "local/us", Model: "llama", Tier: "IW-F", Tenant: "key-00ff",
 		PromptBytes: 2100, PromptEstimate: 525, Kind: core.ActionForward, Target: "lb-eu-0", Reason: f.Reason, Decision: f,
@@ -98,7 +98,7 @@ func remote() *record.RequestRecord {
 }
 
 // gather queries balancers about r1.
-func gather(t *testing.T, sources ...*source) *Story {
+func gather(t *testing.T, sources ...*source) *Explanation {
 	t.Helper()
 	var all []Source
 	for _, s := range sources {
@@ -107,7 +107,7 @@ func gather(t *testing.T, sources ...*source) *Story {
 	return Gather(t.Context(), "chat", "r1", all)
 }
 
-func text(t *testing.T, s *Story, width int) string {
+func text(t *testing.T, s *Explanation, width int) string {
 	t.Helper()
 	var out bytes.Buffer
 	if err := s.WriteText(&out, width, time.UTC); err != nil {
@@ -224,7 +224,7 @@ func TestUnsuccessfulRequests(t *testing.T) {
 
 func TestUnknownRequestListsBalancers(t *testing.T) {
 	s := gather(t,
-		&source{name: "us", memory: telemetry.DecisionMemory{Balancer: "lb-us-0", Region: "local/us", Count: 7, Limit: 10, Since: &arrived}},
+		&source{name: "us", memory: telemetry.DecisionMemory{Balancer: "lb-us-0", Region: "local/us", Recorded: 7, Limit: 10, Since: &arrived}},
 		&source{name: "eu", memory: telemetry.DecisionMemory{Balancer: "lb-eu-0", Region: "local/eu", Limit: 10}},
 		&source{name: "asia", broken: errors.New("GET http://asia: connection refused")},
 	)
@@ -308,7 +308,7 @@ func TestWhy(t *testing.T) {
 		{telemetry.RequestSummary{State: "queued", Policy: "cost"}, "no capacity, or waiting for a full replica was expected to be faster"},
 		{telemetry.RequestSummary{State: "queued", Policy: "cost", Target: "us-3"}, "waiting for us-3 (full) was expected to be faster than another target"},
 		{telemetry.RequestSummary{State: "sent", Policy: "skylb", Target: "us-0", Reason: policy.ReasonPrefixMatch}, "longest cached prefix"},
-		{telemetry.RequestSummary{State: "finished", Policy: "skylb", Target: "eu", Forwarded: true, Reason: policy.ReasonOffload}, "no local replica available; this peer has capacity"},
+		{telemetry.RequestSummary{State: "finished", Policy: "skylb", Target: "eu", Forwarded: true, Reason: policy.ReasonForward}, "no local replica available; this peer has capacity"},
 		{telemetry.RequestSummary{State: "finished", Policy: "consistent-hash", Target: "us-0", Reason: "of_tomorrow"}, `"of_tomorrow"`},
 		{telemetry.RequestSummary{State: "rejected", Reason: core.RejectQueueFull}, "the queue was full"},
 		{telemetry.RequestSummary{State: "failed", Policy: "skylb", Target: "us-0", Reason: core.RejectFailed}, "its replica failed after part of the response was sent"},
@@ -348,7 +348,7 @@ func TestPagesFitWidth(t *testing.T) {
 		d := origin()
 		d.Attempts[1].Decision.Considered = rows
 		var out bytes.Buffer
-		if err := (&Story{Request: "r1", Parts: []record.RequestRecord{*d}}).WriteText(&out, width, time.UTC); err != nil {
+		if err := (&Explanation{Request: "r1", Parts: []record.RequestRecord{*d}}).WriteText(&out, width, time.UTC); err != nil {
 			r.Fatal(err)
 		}
 		for line := range strings.SplitSeq(out.String(), "\n") {

@@ -15,7 +15,7 @@ func TestPageShowsSplitAndFallback(t *testing.T) {
 		{Kind: core.ActionDispatch, Target: "ext/gpt", Model: "ext/gpt", AtMillis: 5001},
 	}}
 	var page strings.Builder
-	s := Story{Request: "r1", Parts: []record.RequestRecord{d}}
+	s := Explanation{Request: "r1", Parts: []record.RequestRecord{d}}
 	if err := s.WriteText(&page, 100, arrived.Location()); err != nil {
 		t.Fatal(err)
 	}

@@ -20,7 +20,7 @@ const (
 	minWidth = 40
 )
 
-// page is the text of a story under construction.
+// page is the text of an explanation, while it is written.
 type page struct {
 	strings.Builder
 	width int
@@ -29,33 +29,33 @@ type page struct {
 	shown, dropped []string
 }
 
-// WriteText formats the story as text, in lines of at most width columns (clamped to 40..100) and
+// WriteText formats the explanation as text, in lines of at most width columns (clamped to 40..100) and
 // with times in zone.
-func (s *Story) WriteText(w io.Writer, width int, zone *time.Location) error {
+func (s *Explanation) WriteText(w io.Writer, width int, zone *time.Location) error {
 	p := &page{width: max(minWidth, min(width, maxWidth)), zone: zone}
 	for i := range s.Parts {
 		part := &s.Parts[i]
 		if part.From == "" || i == 0 {
-			p.header(s, part, i > 0)
+			p.writeHeader(s, part, i > 0)
 		}
-		p.part(s, part)
+		p.writePart(s, part)
 		if i+1 == len(s.Parts) || s.Parts[i+1].From == "" {
-			p.footer(s.journey(i))
+			p.writeFooter(s.requestParts(i))
 		}
 	}
-	p.legend()
+	p.writeLegend()
 	for _, b := range s.Balancers {
 		if b.Error != "" {
-			p.line("")
-			p.text("", "  ", "A balancer did not respond, so parts may be missing: "+b.Error)
+			p.writeLine("")
+			p.writeWrapped("", "  ", "A balancer did not respond, so parts may be missing: "+b.Error)
 		}
 	}
 	_, err := io.WriteString(w, printable.Text(p.String()))
 	return err
 }
 
-// journey returns the parts of one request; last is the position of the last part.
-func (s *Story) journey(last int) []record.RequestRecord {
+// requestParts returns the parts of one request; last is the position of the last part.
+func (s *Explanation) requestParts(last int) []record.RequestRecord {
 	first := last
 	for first > 0 && s.Parts[first].From != "" {
 		first--
@@ -63,84 +63,84 @@ func (s *Story) journey(last int) []record.RequestRecord {
 	return s.Parts[first : last+1]
 }
 
-// lost reports whether an attempt was forwarded to a peer that has no record of it.
-func (s *Story) lost(d *record.RequestRecord, t *record.Attempt) bool {
+// isLost reports whether an attempt was forwarded to a peer that has no record of it.
+func (s *Explanation) isLost(d *record.RequestRecord, t *record.Attempt) bool {
 	return t.Kind == core.ActionForward && t.Failure == "" &&
 		!slices.ContainsFunc(s.Parts, func(p record.RequestRecord) bool { return follows(&p, d, t) })
 }
 
-func (p *page) line(format string, args ...any) {
+func (p *page) writeLine(format string, args ...any) {
 	fmt.Fprintf(p, format, args...)
 	p.WriteByte('\n')
 }
 
-// text writes wrapped words: the first line after prefix first, the others after rest.
-func (p *page) text(first, rest, words string) {
+// writeWrapped writes wrapped words: the first line after prefix first, the others after rest.
+func (p *page) writeWrapped(first, rest, words string) {
 	line, blank := first, true
 	for word := range strings.FieldsSeq(words) {
 		switch {
 		case blank:
 			line += word
 		case len(line)+1+len(word) > p.width:
-			p.line("%s", line)
+			p.writeLine("%s", line)
 			line = rest + word
 		default:
 			line += " " + word
 		}
 		blank = false
 	}
-	p.line("%s", line)
+	p.writeLine("%s", line)
 }
 
-// fact writes a labelled value.
-func (p *page) fact(name, words string) {
-	p.text(fmt.Sprintf("  %-8s ", name), strings.Repeat(" ", 11), words)
+// writeField writes a labelled value.
+func (p *page) writeField(name, words string) {
+	p.writeWrapped(fmt.Sprintf("  %-8s ", name), strings.Repeat(" ", 11), words)
 }
 
-// header writes the properties of a request.
-func (p *page) header(s *Story, d *record.RequestRecord, again bool) {
+// writeHeader writes the properties of a request.
+func (p *page) writeHeader(s *Explanation, d *record.RequestRecord, again bool) {
 	if again {
-		p.line("")
-		p.text("", "", "Another request with the same id:")
-		p.line("")
+		p.writeLine("")
+		p.writeWrapped("", "", "Another request with the same id:")
+		p.writeLine("")
 	}
 	title := "request " + s.Request
 	if s.Service != "" {
 		title += " of " + s.Service
 	}
-	p.text("", "", title)
-	p.fact("arrived", fmt.Sprintf("%s at %s in %s", d.At.In(p.zone).Format("2006-01-02 15:04:05.000 MST"), d.Balancer, d.Region))
+	p.writeWrapped("", "", title)
+	p.writeField("arrived", fmt.Sprintf("%s at %s in %s", d.At.In(p.zone).Format("2006-01-02 15:04:05.000 MST"), d.Balancer, d.Region))
 	if d.Split != "" {
-		p.fact("model", d.Model+", of split "+d.Split)
+		p.writeField("model", d.Model+", of split "+d.Split)
 	} else {
-		p.fact("model", d.Model)
+		p.writeField("model", d.Model)
 	}
-	p.fact("tier", string(d.Tier))
+	p.writeField("tier", string(d.Tier))
 	if d.Tenant != "" {
-		p.fact("tenant", d.Tenant)
+		p.writeField("tenant", d.Tenant)
 	}
 	if d.Session != "" {
-		p.fact("session", d.Session)
+		p.writeField("session", d.Session)
 	}
-	p.fact("prompt", fmt.Sprintf("%s, about %d tokens", printable.Bytes(d.PromptBytes), d.PromptEstimate))
+	p.writeField("prompt", fmt.Sprintf("%s, about %d tokens", printable.Bytes(d.PromptBytes), d.PromptEstimate))
 }
 
-// part writes the actions of one balancer.
-func (p *page) part(s *Story, d *record.RequestRecord) {
-	p.line("")
+// writePart writes the actions of one balancer.
+func (p *page) writePart(s *Explanation, d *record.RequestRecord) {
+	p.writeLine("")
 	from := "from a client"
 	if d.From != "" {
 		from = "forwarded by " + d.From
 	}
-	p.text("", "  ", fmt.Sprintf("%s (%s), %s", d.Balancer, d.Region, from))
-	free := 0.0 // time since which the request was queued
+	p.writeWrapped("", "  ", fmt.Sprintf("%s (%s), %s", d.Balancer, d.Region, from))
+	queuedAt := 0.0 // when the request was last queued, in milliseconds after its arrival
 	for i := range d.Attempts {
-		p.attempt(&d.Attempts[i], i, free)
-		if s.lost(d, &d.Attempts[i]) {
-			p.more("The peer has no record of it.")
+		p.writeAttempt(&d.Attempts[i], i, queuedAt)
+		if s.isLost(d, &d.Attempts[i]) {
+			p.writeDetail("The peer has no record of it.")
 		}
 		if ended := d.Attempts[i].EndedMillis; ended != nil {
-			free = *ended
+			queuedAt = *ended
 		}
 	}
 	if d.State == "queued" || d.State == "sent" && lastFailed(d.Attempts) {
@@ -150,7 +150,7 @@ func (p *page) part(s *Story, d *record.RequestRecord) {
 		} else if d.Reason == core.QueuedForStart {
 			state += ": " + waitsForStart
 		}
-		p.item(state)
+		p.writeAction(state)
 	}
 }
 
@@ -159,14 +159,14 @@ func lastFailed(tries []record.Attempt) bool {
 	return len(tries) > 0 && tries[len(tries)-1].Failure != ""
 }
 
-// item writes one action of a balancer.
-func (p *page) item(words string) { p.text("  - ", "    ", words) }
+// writeAction writes one action of a balancer.
+func (p *page) writeAction(words string) { p.writeWrapped("  - ", "    ", words) }
 
-// more writes details of an item.
-func (p *page) more(words string) { p.text("    ", "    ", words) }
+// writeDetail writes details of an item.
+func (p *page) writeDetail(words string) { p.writeWrapped("    ", "    ", words) }
 
-// attempt writes one decision; free is the time since which the request was queued.
-func (p *page) attempt(t *record.Attempt, n int, free float64) {
+// writeAttempt writes one decision; queuedAt is when the request was last queued, in milliseconds.
+func (p *page) writeAttempt(t *record.Attempt, n int, queuedAt float64) {
 	at := "at " + millis(t.AtMillis)
 	then := ""
 	if n > 0 {
@@ -178,31 +178,31 @@ func (p *page) attempt(t *record.Attempt, n int, free float64) {
 	}
 	switch t.Kind {
 	case core.ActionDispatch:
-		p.item(fmt.Sprintf("%s %ssent to replica %s%s", at, then, t.Target, fallback))
+		p.writeAction(fmt.Sprintf("%s %ssent to replica %s%s", at, then, t.Target, fallback))
 	case core.ActionForward:
-		p.item(fmt.Sprintf("%s %sforwarded to peer %s%s", at, then, t.Target, fallback))
+		p.writeAction(fmt.Sprintf("%s %sforwarded to peer %s%s", at, then, t.Target, fallback))
 	case core.ActionReject:
-		p.item(fmt.Sprintf("%s rejected%s: %s", at, fallback, because(rejectedBecause, t.Reason)))
+		p.writeAction(fmt.Sprintf("%s rejected%s: %s", at, fallback, because(rejectedBecause, t.Reason)))
 		if len(t.Engines) > 0 {
-			p.more("Engines that died: " + strings.Join(t.Engines, ", ") + ".")
+			p.writeDetail("Engines that died: " + strings.Join(t.Engines, ", ") + ".")
 		}
 		return
 	case core.ActionBounce:
-		p.item(fmt.Sprintf("%s returned to %s: %s", at, t.Target, noLiveReplica))
+		p.writeAction(fmt.Sprintf("%s returned to %s: %s", at, t.Target, noLiveReplica))
 		return
 	default:
-		p.item(fmt.Sprintf("%s %s %s %s", at, t.Kind, t.Target, t.Reason))
+		p.writeAction(fmt.Sprintf("%s %s %s %s", at, t.Kind, t.Target, t.Reason))
 	}
 	if t.Decision != nil {
-		p.decision(t, t.AtMillis-free)
+		p.writeDecision(t, t.AtMillis-queuedAt)
 	}
 	if t.Failure != "" {
-		p.more("Failed" + after(t) + ": " + t.Failure + ".")
+		p.writeDetail("Failed" + failedAfter(t) + ": " + t.Failure + ".")
 	}
 }
 
-// after returns the duration of a failed attempt.
-func after(t *record.Attempt) string {
+// failedAfter returns the duration of a failed attempt.
+func failedAfter(t *record.Attempt) string {
 	if t.EndedMillis == nil {
 		return ""
 	}
@@ -213,33 +213,33 @@ func after(t *record.Attempt) string {
 // the balancer's own processing.
 const minShownWait = 1
 
-// decision writes the reason for the choice of a target, and the candidates.
-func (p *page) decision(t *record.Attempt, waited float64) {
+// writeDecision writes the reason for the choice of a target, and the candidates.
+func (p *page) writeDecision(t *record.Attempt, waited float64) {
 	d := t.Decision
 	if waited >= minShownWait {
-		p.more(fmt.Sprintf("Queued for %s: %s.", millis(waited), whyWaiting(d.Policy, t.HeldFor, t.Cold)))
+		p.writeDetail(fmt.Sprintf("Queued for %s: %s.", millis(waited), whyWaiting(d.Policy, t.HeldFor, t.Cold)))
 	} else {
-		p.more("Not queued.")
+		p.writeDetail("Not queued.")
 	}
-	p.more(fmt.Sprintf("Policy %s chose %s: %s (%s).", d.Policy, t.Target, whyChosen(d.Policy, d.Reason), d.Reason))
+	p.writeDetail(fmt.Sprintf("Policy %s chose %s: %s (%s).", d.Policy, t.Target, whyChosen(d.Policy, d.Reason), d.Reason))
 	if d.PromptBytes > 0 {
-		p.more(fmt.Sprintf("Expected prefix hit: %s of the prompt's full 64-byte blocks (%s of %s).",
+		p.writeDetail(fmt.Sprintf("Expected prefix hit: %s of the prompt's full 64-byte blocks (%s of %s).",
 			percent(d.MatchBytes, d.PromptBytes), printable.Bytes(d.MatchBytes), printable.Bytes(d.PromptBytes)))
 	}
-	p.candidates(d, t.Target)
+	p.writeCandidates(d, t.Target)
 }
 
-// footer writes the result of a request with these parts.
-func (p *page) footer(parts []record.RequestRecord) {
+// writeFooter writes the result of a request with these parts.
+func (p *page) writeFooter(parts []record.RequestRecord) {
 	d := &parts[0]
-	p.line("")
-	p.text("", "  ", outcome(d))
+	p.writeLine("")
+	p.writeWrapped("", "  ", outcome(d))
 	if d.PromptTokens != nil || d.OutputTokens != nil {
-		p.text("  ", "  ", fmt.Sprintf("Tokens counted by the engine: %s prompt (%s cached), %s output.",
+		p.writeWrapped("  ", "  ", fmt.Sprintf("Tokens counted by the engine: %s prompt (%s cached), %s output.",
 			count(d.PromptTokens), count(d.CachedTokens), count(d.OutputTokens)))
 	}
-	if words := compareHits(d, served(parts)); words != "" {
-		p.text("  ", "  ", words)
+	if words := compareHits(d, servingAttempt(parts)); words != "" {
+		p.writeWrapped("  ", "  ", words)
 	}
 }
 
@@ -265,8 +265,8 @@ func outcome(d *record.RequestRecord) string {
 	return words + "."
 }
 
-// served returns the attempt at the replica that served the request; nil if there is none.
-func served(parts []record.RequestRecord) *record.Attempt {
+// servingAttempt returns the attempt at the replica that served the request; nil if there is none.
+func servingAttempt(parts []record.RequestRecord) *record.Attempt {
 	for i := len(parts) - 1; i >= 0; i-- {
 		for j := len(parts[i].Attempts) - 1; j >= 0; j-- {
 			if t := &parts[i].Attempts[j]; t.Kind == core.ActionDispatch && t.Failure == "" {

@@ -14,7 +14,7 @@ var chosenBecause = map[string]string{
 	policy.ReasonLeastLoad:     "fewest outstanding requests",
 	policy.ReasonPrefixMatch:   "longest cached prefix",
 	policy.ReasonPrefixMiss:    "no sufficient prefix match; most free capacity",
-	policy.ReasonOffload:       "no local replica available; this peer has capacity",
+	policy.ReasonForward:       "no local replica available; this peer has capacity",
 	policy.ReasonPowerOfTwo:    "less loaded of two random candidates",
 	policy.ReasonSession:       "session affinity (hash ring)",
 	policy.ReasonImbalance:     "load too imbalanced for prefix routing; least loaded",
@@ -55,7 +55,7 @@ func because(sentences map[string]string, reason string) string {
 
 // whyChosen describes why a policy chose its target.
 func whyChosen(policyName, reason string) string {
-	if reason == policy.ReasonOffload && traits(policyName).Peers {
+	if reason == policy.ReasonForward && traits(policyName).Peers {
 		return "this peer is preferred over all local replicas"
 	}
 	return because(chosenBecause, reason)

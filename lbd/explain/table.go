@@ -57,9 +57,9 @@ const (
 	preferredNameWidth = 14
 )
 
-// candidates writes the table of the candidates: those with a score sorted by it, then the others
+// writeCandidates writes the table of the candidates: those with a score sorted by it, then the others
 // in their order. The chosen one is marked with a star.
-func (p *page) candidates(d *core.Decision, chosen string) {
+func (p *page) writeCandidates(d *core.Decision, chosen string) {
 	if len(d.Considered) == 0 {
 		return
 	}
@@ -73,7 +73,7 @@ func (p *page) candidates(d *core.Decision, chosen string) {
 	const indent = "    "
 	t := newTable(rows, chosen, d.PromptBytes, p.width-len(indent))
 	for _, line := range t.lines {
-		p.line("%s%s", indent, line)
+		p.writeLine("%s%s", indent, line)
 	}
 	p.shown, p.dropped = append(p.shown, t.shown...), append(p.dropped, t.dropped...)
 }
@@ -175,8 +175,8 @@ func shorten(name string, width int) string {
 	return name[:remaining] + "~" + name[len(name)-(width-1-remaining):]
 }
 
-// legend explains the columns of all tables of the page.
-func (p *page) legend() {
+// writeLegend explains the columns of all tables of the page.
+func (p *page) writeLegend() {
 	if len(p.shown) == 0 {
 		return
 	}
@@ -186,11 +186,11 @@ func (p *page) legend() {
 			words = append(words, l)
 		}
 	}
-	p.line("")
-	p.text("", "  ", strings.Join(words, "; ")+".")
+	p.writeLine("")
+	p.writeWrapped("", "  ", strings.Join(words, "; ")+".")
 	if len(p.dropped) > 0 {
 		slices.Sort(p.dropped)
-		p.text("", "  ", "Columns hidden at this width: "+strings.Join(slices.Compact(p.dropped), ", ")+".")
+		p.writeWrapped("", "  ", "Columns hidden at this width: "+strings.Join(slices.Compact(p.dropped), ", ")+".")
 	}
 }
 

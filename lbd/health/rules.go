@@ -2,7 +2,6 @@ package health
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
@@ -24,9 +23,6 @@ const (
 	sudden, lasting = 0.25, 0.1
 	// failing is the share from which a failure is critical.
 	failing = 0.25
-	// slowPace is how much slower than the other replicas of its model a replica generates: the spread of
-	// healthy ones is below 1.5.
-	slowPace = 2.0
 	// maxMissShare is the share of first tokens after their target that SageServe allows (section 2.2): its
 	// targets are for the 95th percentile. burn rate 1 uses up exactly this share.
 	maxMissShare = 0.05
@@ -132,31 +128,6 @@ func span(d time.Duration) string {
 	return fmt.Sprintf("%.0f s", d.Seconds())
 }
 
-// slowReplicas finds replicas that generate tokens much slower than the others of their model and GPU.
-func slowReplicas(_ *Watch, o *Observation) (found []condition) {
-	for i, r := range o.Own.Replicas {
-		if r.Pace == nil {
-			continue
-		}
-		var others []float64
-		for k, other := range o.Own.Replicas {
-			if k != i && other.Model == r.Model && other.GPU == r.GPU && other.Pace != nil && other.State == service.StateReady {
-				others = append(others, *other.Pace)
-			}
-		}
-		if len(others) == 0 {
-			continue
-		}
-		slices.Sort(others)
-		if usual := others[(len(others)-1)/2]; usual > 0 && *r.Pace >= slowPace*usual {
-			found = append(found, o.raise(telemetry.SeverityWarning, telemetry.AlertSlow, r.ID,
-				fmt.Sprintf("generates tokens %.1f times slower than the other replicas of %s", *r.Pace/usual, r.Model),
-				fmt.Sprintf("check the GPU of its machine and read 'skyserve logs %s %s'; 'skyserve replica drain %s' stops sending it requests", o.Service, r.ID, r.ID)))
-		}
-	}
-	return found
-}
-
 // excludedReplicas finds replicas that fail their checks, are ejected or are interrupted.
 func excludedReplicas(_ *Watch, o *Observation) (found []condition) {
 	for _, r := range o.Own.Replicas {
@@ -169,7 +140,7 @@ func excludedReplicas(_ *Watch, o *Observation) (found []condition) {
 				fmt.Sprintf("read 'skyserve logs %s %s'", o.Service, r.ID)))
 		case r.State == service.StateNotReady:
 			c := o.raise(telemetry.SeverityWarning, telemetry.AlertReplica, r.ID, "fails its health checks: "+reason(r.Reason),
-				fmt.Sprintf("read 'skyserve logs %s %s'; the controller replaces it if its machine is gone", o.Service, r.ID))
+				fmt.Sprintf("read its log; in a service that 'skyserve up' deployed: 'skyserve logs %s %s', and the controller replaces a VM or local process that is gone", o.Service, r.ID))
 			c.lasting = lostPeer
 			found = append(found, c)
 		}
@@ -350,7 +321,7 @@ var burnWindows = []burnWindow{
 // the allowed share. known is false without enough of them.
 func (w *Watch) burn(m telemetry.ModelSnapshot, window time.Duration) (rate float64, all, late int64, known bool) {
 	old := w.before(window).models[m.Model]
-	all, late = m.FirstTokens-old.all, m.Late-old.late
+	all, late = m.FirstTokens-old.all, m.SLOMisses-old.late
 	if all < minFirstTokens || late < 0 {
 		return 0, 0, 0, false
 	}
@@ -370,7 +341,7 @@ func lateFirstTokens(w *Watch, o *Observation) (found []condition) {
 				continue
 			}
 			found = append(found, o.raise(severityIf(window.length <= longWindow && burn >= burnCritical), telemetry.AlertSLO, m.Model,
-				fmt.Sprintf("%s of first tokens missed the TTFT target in the last %s: burn rate %.1f (1 = the %.0f %% that are allowed)", share(late, all), span(window.length), burn, 100*maxMissShare),
+				fmt.Sprintf("%s of first tokens in %s missed the TTFT target in the last %s: burn rate %.1f (1 = the %.0f %% that are allowed)", share(late, all), o.Own.Name, span(window.length), burn, 100*maxMissShare),
 				"'skyserve plan' shows whether capacity is missing; 'skyserve top' shows slow replicas and queues"))
 			break
 		}

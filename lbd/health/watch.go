@@ -71,6 +71,7 @@ type Watch struct {
 	samples []sample               // of the last minute
 	minutes []sample               // of maxWindow, one a minute
 	since   map[identity]time.Time // of the conditions that hold
+	paces   map[string]ownPace     // of the replicas whose hardware is unknown
 	alerts  []telemetry.Alert
 }
 
@@ -90,6 +91,7 @@ func (w *Watch) Observe(o Observation) {
 		w.samples = w.samples[1:]
 	}
 	w.keepMinute(o.At)
+	w.learnPaces(&o)
 	var found []condition
 	for _, r := range rules {
 		found = append(found, r(w, &o)...)
@@ -120,7 +122,7 @@ func sampleOf(o Observation) sample {
 		s.replicas[r.ID] = attempts{r.Sent, r.Failed}
 	}
 	for _, m := range o.Own.Models {
-		s.models[m.Model] = firstTokens{m.FirstTokens, m.Late}
+		s.models[m.Model] = firstTokens{m.FirstTokens, m.SLOMisses}
 	}
 	return s
 }

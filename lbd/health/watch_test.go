@@ -103,8 +103,8 @@ var faults = []fault{
 	{"requests are retried", func(o *Observation, after int) {
 		o.Own.Outcomes.Retries = int64(20 * (after + 1))
 	}, telemetry.AlertRetries, "lb-us-0", telemetry.SeverityWarning, "retries", 5},
-	{"late first tokens", func(o *Observation, after int) { o.Own.Models[0].Late = int64(10 * (after + 1)) }, telemetry.AlertSLO, "m", telemetry.SeverityWarning, "burn rate", 5},
-	{"all first tokens late", func(o *Observation, after int) { o.Own.Models[0].Late = int64(30 * (after + 1)) }, telemetry.AlertSLO, "m", telemetry.SeverityCritical, "burn rate", 10},
+	{"late first tokens", func(o *Observation, after int) { o.Own.Models[0].SLOMisses = int64(10 * (after + 1)) }, telemetry.AlertSLO, "m", telemetry.SeverityWarning, "burn rate", 5},
+	{"all first tokens late", func(o *Observation, after int) { o.Own.Models[0].SLOMisses = int64(30 * (after + 1)) }, telemetry.AlertSLO, "m", telemetry.SeverityCritical, "burn rate", 10},
 	{"full queue", func(o *Observation, after int) {
 		o.Own.Queued, o.Own.QueueOldestMillis = 80, number(int64(1000*(after+8)))
 	}, telemetry.AlertQueue, "lb-us-0", telemetry.SeverityWarning, "80 requests are queued", 5},
@@ -121,6 +121,46 @@ var faults = []fault{
 	{"forecast missed by half", func(o *Observation, _ int) {
 		o.Review = &telemetry.Review{Forecast: []telemetry.LoadForecast{{Model: "m", Region: "aws/us-east-1", Deviation: "1.5x the forecast"}}}
 	}, telemetry.AlertForecast, "m", telemetry.SeverityWarning, "1.5x the forecast", 0},
+}
+
+// Replicas without a known GPU, and those of static regions, may have different ones: one that was always slower than the others is not called slow,
+// and one that becomes slower than the others and than it was is.
+func TestMixedHardwareIsNotSlow(t *testing.T) {
+	for region, gpu := range map[service.Region]string{"aws/us-east-1": "", "static/paris": "L4"} {
+		t.Run(string(region), func(t *testing.T) { testMixedHardware(t, region, gpu) })
+	}
+}
+
+func testMixedHardware(t *testing.T, region service.Region, gpu string) {
+	t.Helper()
+	var w Watch
+	observe := func(second int, faster, slower float64) []telemetry.Alert {
+		o := healthy(second)
+		o.Own.Name = region
+		for i := range o.Own.Replicas {
+			o.Own.Replicas[i].GPU, o.Own.Replicas[i].Pace = gpu, number(faster)
+		}
+		o.Own.Replicas[2].Pace = number(slower)
+		w.Observe(o)
+		return w.Alerts()
+	}
+	for s := range 120 { // the older machine is four times slower, more and less under load
+		if found := observe(s, 1, 4+float64(s%3)); len(found) > 0 {
+			t.Fatalf("after %d s: %+v", s, found)
+		}
+	}
+	if found := observe(120, 12, 12); len(found) > 0 {
+		t.Errorf("all become slower: %+v", found)
+	}
+	for s := 121; s < 900; s++ {
+		found := observe(s, 1, 20)
+		if len(found) != 1 || found[0].Kind != telemetry.AlertSlow || found[0].Object != "us-2" || !strings.Contains(found[0].Message, "20.0 times slower than the other replicas of m, and 4.0 times slower than before") {
+			t.Fatalf("after %d s it is slow: %+v", s, found)
+		}
+	}
+	if found := observe(900, 1, 6); len(found) > 0 {
+		t.Errorf("it recovered: %+v", found)
+	}
 }
 
 // A service without faults has no alerts. Every fault is named in time, with its object and the next step, and
@@ -161,7 +201,7 @@ func TestEveryFaultIsNamedInTime(t *testing.T) {
 				for i := range o.Own.Replicas {
 					o.Own.Replicas[i].Failed = last.Own.Replicas[i].Failed
 				}
-				o.Own.Models[0].Late = last.Own.Models[0].Late
+				o.Own.Models[0].SLOMisses = last.Own.Models[0].SLOMisses
 				w.Observe(o)
 			}
 			if got := w.Alerts(); len(got) > 0 {
@@ -182,15 +222,15 @@ func TestSlowBurn(t *testing.T) {
 		ends  time.Duration
 	}{
 		{"below the target", 0.03, "", 0, 0},
-		{"9 %", 0.09, "9 % of first tokens missed the TTFT target in the last hour: burn rate 1.8", 6 * time.Minute, 31 * time.Minute},
-		{"6 %", 0.06, "6 % of first tokens missed the TTFT target in the last 6 hours: burn rate 1.2", 31 * time.Minute, 31 * time.Minute},
+		{"9 %", 0.09, "9 % of first tokens in aws/us-east-1 missed the TTFT target in the last hour: burn rate 1.8", 6 * time.Minute, 31 * time.Minute},
+		{"6 %", 0.06, "6 % of first tokens in aws/us-east-1 missed the TTFT target in the last 6 hours: burn rate 1.2", 31 * time.Minute, 31 * time.Minute},
 	} {
 		var w Watch
 		late := 0.0
 		says := func(second int, share float64) string {
 			o := healthy(second)
 			late += share * 30
-			o.Own.Models[0].Late = int64(late)
+			o.Own.Models[0].SLOMisses = int64(late)
 			w.Observe(o)
 			for _, a := range w.Alerts() {
 				return a.Message

@@ -36,10 +36,10 @@ func DefaultBFIO() BFIOOptions {
 // completion is predicted only from the request's own bound on its answer. The mean length of
 // other answers is no better than chance at predicting which request ends soon.
 //
-// If a rank completes a request in every step, the next step can correct this one, and the predicted loads
-// do not include the requests that will replace the completed ones: BF-IO then looks no step ahead.
+// If answers are so short that a rank completes a request in every step, there is no lookahead: the predicted
+// loads lack the requests that replace the completed ones, and the next step can correct an imbalance.
 //
-// The queue's order decides which requests are in the pool; inside it BF-IO is free to choose.
+// The order of the queue decides which requests are in the pool. BF-IO may place those in any order.
 // Peers are used for requests without a free slot here.
 type BFIO struct {
 	options BFIOOptions
@@ -86,7 +86,7 @@ func (p *BFIO) Choose(f *Facts) Choice {
 	from, to, peer := layer(f.Candidates)
 	if peer {
 		if i := leastLoaded(f.Candidates, from, to, &p.peers, nil); i != Wait {
-			return Choice{Index: i, Reason: ReasonOffload}
+			return Choice{Index: i, Reason: ReasonForward}
 		}
 		return Choice{Index: Wait, Reason: ReasonNoneAvailable}
 	}

@@ -277,7 +277,7 @@ func TestBFIOOffloadsOnlyWithoutCapacity(t *testing.T) {
 	peer := Candidate{ID: "eu", Peer: true, Live: true, Available: true}
 	full := Candidate{ID: "r", Live: true}
 	p := NewBFIO(DefaultBFIO())
-	if c := p.Choose(&Facts{Candidates: []Candidate{full, peer}}); c.Index != 1 || c.Reason != ReasonOffload {
+	if c := p.Choose(&Facts{Candidates: []Candidate{full, peer}}); c.Index != 1 || c.Reason != ReasonForward {
 		t.Errorf("beside a full replica: %+v", c)
 	}
 	peer.Available = false

@@ -38,22 +38,25 @@ type CostConstants struct {
 	// MemoryPenalty is the cost of a replica whose KV memory is full, as a share of its residence
 	// time. It grows from zero at MemoryThreshold, a KV utilisation.
 	MemoryPenalty, MemoryThreshold float64
-	// Occupancy is the weight, at a replica above MemoryThreshold, of the memory that a request needs
-	// and that is then unavailable to waiting requests. Cached tokens need no memory.
+	// Occupancy is the weight of the memory that a request occupies at a replica above MemoryThreshold, as a share
+	// of the replica's KV memory. It has two parts. First, the uncached tokens of its prompt, which evict cached
+	// prefixes. Second, for each request that waits there, the uncached tokens and the answer: memory that the
+	// waiting request cannot use. Without waiting requests the answer does not count, because it takes the same
+	// memory at every replica. Cached tokens take no further memory.
 	Occupancy float64
 	// OvertakenMatch is the weight of a match whose text was sent to another replica
 	// later.
 	OvertakenMatch float64
-	// MaxDisplaced bounds the share of misses that make others compute their prefixes again: a higher one
-	// keeps more prefixes, but more requests wait for their replicas.
-	MaxDisplaced float64
+	// MaxEvictedShare bounds the share of uncached tokens that are assumed to evict a prefix which another request
+	// needs and computes again. A higher bound keeps more prefixes, but more requests wait for their replicas.
+	MaxEvictedShare float64
 	// PeerMargin is the part of a request's own time at an idle replica by which a peer must be cheaper
 	// than every replica.
 	PeerMargin float64
-	// MaxHold is the share of a request's maximum time in the queue (Facts.MaxWait) that it may wait,
-	// beyond the time in which the whole queue is served, until it is not held for a full replica any more
-	// while another one is available. A fixed time would pass over long prompts until a short maximum
-	// wait ends and serve them under a longer one, which then serves fewer requests.
+	// MaxHold is a share of a request's maximum time in the queue (Facts.MaxWait). A request that has waited for this
+	// time, and in addition for the time in which the whole queue is served, is overdue: it is no longer held for a
+	// full replica while another replica is available. With a fixed time instead of a share, more of
+	// the long prompts would be served under a longer maximum wait, and so fewer requests in total.
 	MaxHold float64
 }
 
@@ -73,17 +76,17 @@ func DefaultCostConstants() CostConstants {
 		// critical: halving or doubling any of them changes throughput by less than 2 %.
 		Slowdown:        0.45,
 		PrefillQueue:    1,
-		MemoryPenalty:   0.15,
+		MemoryPenalty:   0.2,
 		MemoryThreshold: 0.6,
 		Occupancy:       6,
 		OvertakenMatch:  0.3,
-		MaxDisplaced:    0.3,
+		MaxEvictedShare: 0.3,
 		PeerMargin:      0.03, // every following turn of the conversation has the round trip too
 		MaxHold:         0.5,
 	}
 }
 
-// NominalStep returns the duration of a decode step at the nominal replica, for n requests with a
+// NominalStep returns the duration of a decode step at the nominal replica (CostConstants), for n requests with a
 // total context in tokens.
 func NominalStep(n, context int) time.Duration {
 	c := DefaultCostConstants()
@@ -170,14 +173,14 @@ func (p *Cost) Choose(f *Facts) Choice {
 		best = ties.nextTarget(f.Candidates, from, to, func(c *Candidate) bool { return c.Score.Known && math.Abs(c.Score.Value-lowest) <= costTolerance })
 	}
 	if best >= split {
-		return Choice{Index: best, Reason: ReasonOffload}
+		return Choice{Index: best, Reason: ReasonForward}
 	}
 	c := &f.Candidates[best]
 	return Choice{Index: best, Hold: !hasCapacity(c), Reason: ReasonLeastCost}
 }
 
-// overdue reports whether a request was passed over for too long while a replica is available now. Where the
-// queue is longer than MaxHold, all requests wait as long.
+// overdue reports whether a request was passed over for too long (MaxHold) while a replica is available now. In a
+// queue that takes longer than MaxHold, every request waits so long, and none is overdue for that reason alone.
 func (p *Cost) overdue(f *Facts) bool {
 	maxHold := time.Duration(p.constants.MaxHold * float64(f.MaxWait))
 	if f.MaxWait <= 0 || f.Waited <= maxHold {
@@ -223,8 +226,9 @@ type costTerms struct {
 	decode           float64 // base duration of all those steps together, in seconds
 	slowdown         float64
 	queuedPerReplica float64 // waiting requests per replica
-	// displacement is how many tokens are computed because of one that is not cached, with that one.
-	displacement float64
+	// computedPerMiss is the number of tokens computed for each uncached token: the token itself, and evicted
+	// tokens that are computed again because of it.
+	computedPerMiss float64
 }
 
 func (p *Cost) terms(f *Facts) costTerms {
@@ -235,8 +239,9 @@ func (p *Cost) terms(f *Facts) costTerms {
 	if f.MaxTokens > 0 {
 		t.steps = min(t.steps, float64(f.MaxTokens))
 	}
-	// If engines compute more new prompts than evicted ones, memory is not full of what is needed again.
-	t.displacement = 1 / (1 - min(max(0, 2*f.Displaced-1), p.constants.MaxDisplaced))
+	// While less than half of the computed tokens had been evicted, caches still contain text that no request needs
+	// again: evicting it costs nothing.
+	t.computedPerMiss = 1 / (1 - min(max(0, 2*f.EvictedShare-1), p.constants.MaxEvictedShare))
 	t.decode = t.steps * p.constants.DecodeBase
 	t.queuedPerReplica = float64(max(0, f.Queued-1)) / float64(max(1, firstPeer(f.Candidates)))
 	t.addedDecode = t.steps * (p.constants.DecodePerRequest + p.constants.DecodePerToken*t.tokens)
@@ -250,13 +255,13 @@ func (p *Cost) terms(f *Facts) costTerms {
 func (p *Cost) cost(t *costTerms, c *Candidate) float64 {
 	pace := c.pace()
 	uncached := t.tokens - t.perByte*p.match(c)
-	prefill := uncached / p.constants.Prefill * t.displacement
+	prefill := uncached / p.constants.Prefill * t.computedPerMiss
 	ahead := p.constants.PrefillQueue * float64(c.Prefilling) / p.constants.Prefill
 	n := float64(requestsAt(c))
 	if c.Peer {
 		n = float64(c.PeerOutstanding+c.Unconfirmed) / float64(max(c.Replicas, 1))
 	}
-	return p.waitSeconds(t, c) + p.memorySeconds(t, c, uncached, n) + pace*(ahead+prefill+t.decode+t.slowdown*n*(prefill+t.addedDecode))
+	return p.waitSeconds(t, c, uncached) + p.memorySeconds(t, c, uncached, n) + pace*(ahead+prefill+t.decode+t.slowdown*n*(prefill+t.addedDecode))
 }
 
 // pace returns the candidate's pace, 1 if unknown.
@@ -290,22 +295,38 @@ func (p *Cost) memorySeconds(t *costTerms, c *Candidate, uncached, n float64) fl
 		capacity /= float64(max(c.Replicas, 1))
 	}
 	// It delays at most those that its memory could serve in the meantime, however long the queue is.
-	waiting := 1 + min(float64(c.Held+c.Pending.Or(0))+t.queuedPerReplica, n)
-	taken := (uncached + t.steps) / capacity
-	return over * inSeconds(c.Residence) * (p.constants.MemoryPenalty + p.constants.Occupancy*min(taken, 1)*waiting)
+	waiting := min(float64(c.Held+c.Pending.Or(0))+t.queuedPerReplica, n)
+	taken := min(uncached, capacity) + waiting*min(uncached+t.steps, capacity)
+	return over * inSeconds(c.Residence) * (p.constants.MemoryPenalty + p.constants.Occupancy*taken/capacity)
 }
 
-// waitSeconds returns how long a request waits at c before its computation starts. For a peer, it is
-// the sum of the round-trip time, the wait there, and PeerMargin.
-func (p *Cost) waitSeconds(t *costTerms, c *Candidate) float64 {
+// waitSeconds returns how long a request with that many uncached tokens waits at c before its computation starts. For
+// a peer, it is the sum of the round-trip time, the wait there, and PeerMargin. A replica without memory for it starts
+// it when a request there has ended, after the requests that no report has confirmed.
+func (p *Cost) waitSeconds(t *costTerms, c *Candidate, uncached float64) float64 {
 	wait := inSeconds(c.RTT)
 	switch {
 	case c.Peer:
 		wait += inSeconds(c.Wait) + p.constants.PeerMargin*c.pace()*(t.tokens/p.constants.Prefill+t.decode)
 	case !hasCapacity(c):
 		wait += p.holdSeconds(c)
+	case !fits(c, uncached):
+		wait += inSeconds(HoldTime(c.Unconfirmed, requestsAt(c), c.Residence, c.pace()))
 	}
 	return wait
+}
+
+// fits reports whether the free memory of a replica suffices for a request with that many uncached tokens, beside
+// the requests that were sent there and do not run yet. If it is unknown, it does. Requests of other balancers count
+// as much as the mean of those sent from here. Prefixes that requests share count for each of them, so the free
+// memory is an upper bound.
+func fits(c *Candidate, uncached float64) bool {
+	running := float64(c.Running.Or(0))
+	if c.KV.Or(0) <= 0 || running <= 0 || c.Outstanding == 0 {
+		return true
+	}
+	perRequest := float64(c.Context) / float64(c.Outstanding)
+	return uncached <= perRequest*(running/c.KV.Value-float64(requestsAt(c)))
 }
 
 // holdSeconds returns how long a request is held for a replica without capacity. If the replica has had

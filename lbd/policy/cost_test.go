@@ -36,7 +36,7 @@ func TestCostWeighsLocalityAgainstLoad(t *testing.T) {
 	}
 }
 
-func TestCostHoldsForFullHolderIfFaster(t *testing.T) {
+func TestCostHoldsForFullReplicaIfFaster(t *testing.T) {
 	choose := func(tokens int, waited time.Duration) Choice {
 		cs := fleet(2)
 		for i := range cs {
@@ -140,7 +140,7 @@ func TestCostScoresEveryCandidate(t *testing.T) {
 
 // If all replicas are twice as slow, or all waits twice as long on hardware twice as slow, the
 // cheapest candidate stays the same.
-func TestScalingEveryTimeKeepsTheChoice(t *testing.T) {
+func TestScalingAllDurationsKeepsTheChoice(t *testing.T) {
 	at := func(pace float64) int {
 		cs := fleet(3)
 		for i := range cs {
@@ -238,7 +238,7 @@ func TestCostKeepsPrefixesIfCachesAreFull(t *testing.T) {
 			cs := fleet(2)
 			cs[0].Outstanding, cs[0].Match = load, 4*1800
 			f := long(2000, cs)
-			f.Displaced = displaced
+			f.EvictedShare = displaced
 			if NewCost().Choose(f).Index != 0 {
 				return load
 			}
@@ -298,6 +298,61 @@ func TestLongQueuesDoNotKeepReplicasIdle(t *testing.T) {
 		f.Queued, f.AnswerTokens = queued, 15
 		if got := NewCost().Choose(f); got.Index != 0 || got.Hold {
 			t.Errorf("%d requests wait: %+v, want the available replica", queued, got)
+		}
+	}
+}
+
+// Complaint: a question about a long context is sent to an engine that has not enough memory left for it, and waits
+// there until a request ends, although another engine can start it at once.
+func TestPromptThatDoesNotFitIntoMemoryWaits(t *testing.T) {
+	const capacity = 14800 // tokens
+	for _, c := range []struct {
+		name    string
+		context int  // of the only request at the first replica
+		others  int  // requests there that another balancer sent, with as many tokens in total
+		cached  int  // tokens of the prompt at the first replica
+		unknown bool // the engines do not report their memory
+		want    int
+	}{
+		{name: "does not fit", context: 8400, want: 1},
+		{name: "fits", context: 6000, want: 0},
+		{name: "fits because most of it is cached", context: 8400, cached: 6000, want: 0},
+		{name: "requests of another balancer fit too", context: 3000, others: 1, want: 0},
+		{name: "memory unknown", context: 8400, unknown: true, want: 0},
+	} {
+		cs := fleet(2)
+		cs[0].Outstanding, cs[0].Context, cs[0].Match = 1, c.context, 4*c.cached
+		cs[1].Outstanding, cs[1].Context = 3+c.others, 3000
+		for i := range cs {
+			cs[i].Residence = 10 * time.Second
+			if !c.unknown {
+				cs[i].KV, cs[i].Running, cs[i].Pending = Known(float64(cs[i].Context)/capacity), Known(cs[i].Outstanding), Known(0)
+			}
+		}
+		if c.others > 0 {
+			cs[0].KV, cs[0].Running = Known(2*cs[0].KV.Value), Known(1+c.others)
+		}
+		if got := NewCost().Choose(long(8000, cs)); got.Index != c.want {
+			t.Errorf("%s: %+v by costs of %.2f s and %.2f s", c.name, got, cs[0].Score.Value, cs[1].Score.Value)
+		}
+	}
+}
+
+// Complaint: in a service without a queue, conversations with long answers leave the replicas that have cached them
+// as soon as memory is short, although the answers need as much memory elsewhere.
+func TestLongAnswersStayWithTheirPrefix(t *testing.T) {
+	for _, answer := range []float64{15, 150, 600} {
+		cs := fleet(2)
+		for i := range cs {
+			cs[i].Residence = 6 * time.Second
+		}
+		// Memory of 7,400 tokens, as in small engines.
+		cs[0].Outstanding, cs[0].KV, cs[0].Context, cs[0].Match = 8, Known(0.85), 6300, 4*500
+		cs[1].Outstanding, cs[1].KV, cs[1].Context = 6, Known(0.7), 5200
+		f := long(600, cs)
+		f.AnswerTokens = answer
+		if got := NewCost().Choose(f); got.Index != 0 {
+			t.Errorf("answers of %v tokens: %+v by costs of %.2f s and %.2f s", answer, got, cs[0].Score.Value, cs[1].Score.Value)
 		}
 	}
 }

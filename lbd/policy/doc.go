@@ -3,6 +3,9 @@
 // with its reason. The package has no sockets, queues or clock, so that the balancer and the
 // simulator run the same code.
 //
-// Read policy.go first, and batch.go for policies that decide for many requests at once. Every
+// The replicas of this balancer are SkyLB's first layer of candidates, its peers the second. Most policies choose in one
+// layer: among the replicas while any is available, else among the peers.
+//
+// Read policy.go first, and pool.go for policies that decide for many requests at once. Every
 // policy is in one small file. SkyLB, SageServe and BF-IO are papers; README.md lists them.
 package policy

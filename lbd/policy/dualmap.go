@@ -4,7 +4,7 @@ import "math/bits"
 
 const (
 	// dualMapTTFT is the expected time to the first token, in seconds, above which load decides instead of the
-	// cache. DualMap uses the TTFT objective of the service, which policies are not told.
+	// cache. DualMap uses the TTFT objective of the service, which Facts does not contain.
 	dualMapTTFT = 5.0
 	// dualMapWindow is the number of requests after which all counts of prefixes are halved.
 	dualMapWindow = 1024
@@ -73,8 +73,8 @@ func (p *DualMap) Choose(f *Facts) Choice {
 	return Choice{Index: from + first, Reason: reason(ReasonPowerOfTwo, peer)}
 }
 
-// keyOf returns the hash of the shortest prefix, of 1, 2, 4, ... blocks, that no more requests have than are the
-// fair share of two of n candidates. It counts the request at each length that it tried.
+// keyOf returns the hash of the shortest prefix, of 1, 2, 4, ... blocks, whose count is at most the fair share
+// of two of n candidates. It counts the request at each length up to that of the prefix.
 func (p *DualMap) keyOf(f *Facts, n int) uint64 {
 	counts := f.ID == "" || f.ID != p.last // a request that waits is mapped again
 	p.last = f.ID
@@ -86,7 +86,7 @@ func (p *DualMap) keyOf(f *Facts, n int) uint64 {
 		if counts {
 			p.counts[key]++
 		}
-		// The share of few requests says nothing: a prefix is common only after several times the fair share.
+		// With few requests, shares vary by chance. Therefore a prefix is replaced only if its count is above the share by more than the binary length of n.
 		if fair := 2 * float64(p.counted) / float64(max(n, 1)); float64(p.counts[key]) <= fair+float64(bits.Len(uint(n))) || length >= len(f.Prefixes) {
 			return key
 		}

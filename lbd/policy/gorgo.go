@@ -7,8 +7,8 @@ const gorgoRunning = 0.5
 // GORGO is GORGO's router (arXiv 2602.11688), with the cost of its second version, which counts the load: it
 // selects the candidate with the lowest time to the first token. That is the round trip and the prefill of the
 // uncached tokens of the request, of all waiting requests, and of half the tokens of the running ones. GORGO's
-// time per token is a constant measured on its hardware. Here it is that of the nominal replica and of the
-// replica's pace. GORGO assumes a peer without load, because it knows only its own queue; here every candidate
+// time per token is a constant measured on its hardware. Here it is that of the nominal replica, multiplied by the
+// replica's pace. GORGO assumes that a peer has no load, because peers do not report theirs; here every candidate
 // counts with its load. Equal costs go to the least loaded, then rotate.
 type GORGO struct{ ties rotation }
 

@@ -4,8 +4,8 @@ import "math"
 
 // LMetric is LMetric's router (arXiv 2603.15202): it selects the candidate with the lowest product of the
 // prompt tokens to compute there before the request's first token and of the number of requests there. Both
-// include the request itself, so that the product is never zero and an idle replica is not preferred to every
-// cache. Equal products go to the least loaded, then rotate.
+// include the request itself: otherwise the product of an idle replica would be zero, and it would be selected
+// whatever the others have cached. Equal products go to the least loaded, then rotate.
 type LMetric struct{ ties, peers rotation }
 
 // NewLMetric returns the policy.

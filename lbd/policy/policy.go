@@ -8,17 +8,17 @@ import (
 	"time"
 )
 
-// Maybe is a figure that may be unknown: an engine without metrics has no pending count, which is
+// Maybe is a value that may be unknown: an engine without metrics has no pending count, which is
 // different from zero. It is null in JSON when unknown.
 type Maybe[T any] struct {
 	Value T
 	Known bool
 }
 
-// Known returns a known figure.
+// Known returns a known value.
 func Known[T any](v T) Maybe[T] { return Maybe[T]{Value: v, Known: true} }
 
-// Or returns the figure, or fallback if it is unknown.
+// Or returns the value, or fallback if it is unknown.
 func (m Maybe[T]) Or(fallback T) T {
 	if m.Known {
 		return m.Value
@@ -26,7 +26,7 @@ func (m Maybe[T]) Or(fallback T) T {
 	return fallback
 }
 
-// Ptr returns a pointer to the figure, nil if it is unknown.
+// Ptr returns a pointer to the value, nil if it is unknown.
 func (m Maybe[T]) Ptr() *T {
 	if !m.Known {
 		return nil
@@ -34,7 +34,7 @@ func (m Maybe[T]) Ptr() *T {
 	return &m.Value
 }
 
-// MarshalJSON encodes the figure, or null.
+// MarshalJSON encodes the value, or null.
 func (m Maybe[T]) MarshalJSON() ([]byte, error) {
 	if !m.Known {
 		return []byte("null"), nil
@@ -139,11 +139,11 @@ type Facts struct {
 	AnswerTokens float64       // mean length of the model's answers; 0 = none has ended
 	Waited       time.Duration // since it arrived, or since its stream broke; includes failed attempts
 	MaxWait      time.Duration // the maximum of Waited for an interactive request here; 0 = unknown
-	Queued       int           // requests that wait for the model, including this one, without parked ones
-	// Displaced is the share of the prompt tokens computed by the model's engines that they had computed
-	// before and evicted, 0..1. If it is high, whatever is computed evicts what other requests need.
-	Displaced  float64
-	Candidates []Candidate
+	Queued       int           // requests that wait for the model, including this one, without parked deferred ones (core.DeferredRule)
+	// EvictedShare is the share of the prompt tokens computed by the model's engines that they had computed before
+	// and evicted, 0..1. If it is high, whatever is computed evicts what other requests need.
+	EvictedShare float64
+	Candidates   []Candidate
 }
 
 // Wait is the index of a choice that leaves the request in the queue.
@@ -166,7 +166,7 @@ const (
 	ReasonLeastLoad     = "least_load"
 	ReasonPrefixMatch   = "prefix_match"
 	ReasonPrefixMiss    = "prefix_miss"
-	ReasonOffload       = "offload"
+	ReasonForward       = "offload" // of any forward to a peer: a name that metrics, headers and record files keep. It is not the KV offloading of engines.
 	ReasonPowerOfTwo    = "power_of_two"
 	ReasonSession       = "session"
 	ReasonImbalance     = "imbalance"
@@ -282,10 +282,10 @@ func firstPeer(cs []Candidate) int {
 	return len(cs)
 }
 
-// reason returns the reason of a choice: local for a replica, offload for any peer.
+// reason returns the reason of a choice: local for a replica, ReasonForward for any peer.
 func reason(local string, peer bool) string {
 	if peer {
-		return ReasonOffload
+		return ReasonForward
 	}
 	return local
 }

@@ -69,8 +69,8 @@ func TestChoices(t *testing.T) {
 		}},
 		{"peers only when no replica is available", "skylb", []round{
 			{[]Candidate{replica("a", 3, 0), peer("eu", 0, 900)}, "a", ReasonPrefixMiss},
-			{[]Candidate{full(replica("a", 3, 0)), peer("asia", 0, 0), peer("eu", 0, 900)}, "eu", ReasonOffload},
-			{[]Candidate{full(replica("a", 3, 0)), peer("asia", 0, 0), peer("eu", 2, 0)}, "asia", ReasonOffload},
+			{[]Candidate{full(replica("a", 3, 0)), peer("asia", 0, 0), peer("eu", 0, 900)}, "eu", ReasonForward},
+			{[]Candidate{full(replica("a", 3, 0)), peer("asia", 0, 0), peer("eu", 2, 0)}, "asia", ReasonForward},
 			{[]Candidate{full(replica("a", 3, 0)), full(peer("asia", 0, 0))}, "", ReasonNoneAvailable},
 		}},
 		{"any match counts, and wins over load", "longest-prefix", []round{
@@ -85,7 +85,7 @@ func TestChoices(t *testing.T) {
 		}},
 		{"one candidate needs no draw", "power-of-two", []round{
 			{[]Candidate{replica("a", 9, 0), full(replica("b", 0, 0))}, "a", ReasonPowerOfTwo},
-			{[]Candidate{full(replica("a", 9, 0)), peer("eu", 3, 0)}, "eu", ReasonOffload},
+			{[]Candidate{full(replica("a", 9, 0)), peer("eu", 3, 0)}, "eu", ReasonForward},
 		}},
 		{"of two candidates the lighter", "power-of-two", []round{
 			{[]Candidate{replica("a", 9, 0), replica("b", 3, 0)}, "b", ReasonPowerOfTwo},
@@ -119,7 +119,7 @@ func TestChoices(t *testing.T) {
 			{[]Candidate{replica("a", 0, 0), context(replica("b", 0, 800), 390)}, "b", ReasonLowestTTFT},    // 250 > 50+195
 			{[]Candidate{replica("a", 0, 0), context(replica("b", 0, 800), 410)}, "a", ReasonLowestTTFT},    // 250 < 50+205
 			{[]Candidate{full(replica("a", 0, 1000)), replica("b", 3, 0)}, "b", ReasonLowestTTFT},
-			{[]Candidate{context(replica("a", 0, 0), 300), at(peer("b", 0, 0), 50*time.Millisecond)}, "b", ReasonOffload},
+			{[]Candidate{context(replica("a", 0, 0), 300), at(peer("b", 0, 0), 50*time.Millisecond)}, "b", ReasonForward},
 			{[]Candidate{context(replica("a", 0, 0), 300), at(peer("b", 0, 0), 80*time.Millisecond)}, "a", ReasonLowestTTFT},
 		}},
 		{"three times the match and twice the queue", "scorer-sum", []round{
@@ -140,21 +140,21 @@ func TestChoices(t *testing.T) {
 		}},
 		{"this region below 70 % of KV", "sageserve", []round{
 			{[]Candidate{kv(replica("a", 0, 0), 90), kv(replica("b", 0, 0), 49), kv(peer("eu", 0, 0), 1)}, "a", ReasonRemaining},
-			{[]Candidate{kv(replica("a", 0, 0), 90), kv(replica("b", 0, 0), 50), kv(peer("eu", 0, 0), 1)}, "eu", ReasonOffload},
-			{[]Candidate{kv(full(replica("a", 0, 0)), 90), kv(replica("b", 0, 0), 50), kv(peer("eu", 0, 0), 1)}, "eu", ReasonOffload},
+			{[]Candidate{kv(replica("a", 0, 0), 90), kv(replica("b", 0, 0), 50), kv(peer("eu", 0, 0), 1)}, "eu", ReasonForward},
+			{[]Candidate{kv(full(replica("a", 0, 0)), 90), kv(replica("b", 0, 0), 50), kv(peer("eu", 0, 0), 1)}, "eu", ReasonForward},
 			{[]Candidate{replica("a", 0, 0), replica("b", 0, 0), kv(peer("eu", 0, 0), 1)}, "b", ReasonRemaining},
 		}},
 		{"else the nearest below it, else the least used", "sageserve", []round{
-			{[]Candidate{kv(replica("a", 0, 0), 80), kv(at(peer("asia", 0, 0), 9), 10), kv(at(peer("eu", 2, 0), 5), 69)}, "eu", ReasonOffload},
-			{[]Candidate{kv(replica("a", 0, 0), 80), kv(at(peer("asia", 0, 0), 9), 69), kv(at(peer("eu", 0, 0), 5), 70)}, "asia", ReasonOffload},
-			{[]Candidate{kv(replica("a", 0, 0), 80), kv(at(peer("asia", 0, 0), 9), 75), kv(at(peer("eu", 0, 0), 5), 79)}, "asia", ReasonOffload},
+			{[]Candidate{kv(replica("a", 0, 0), 80), kv(at(peer("asia", 0, 0), 9), 10), kv(at(peer("eu", 2, 0), 5), 69)}, "eu", ReasonForward},
+			{[]Candidate{kv(replica("a", 0, 0), 80), kv(at(peer("asia", 0, 0), 9), 69), kv(at(peer("eu", 0, 0), 5), 70)}, "asia", ReasonForward},
+			{[]Candidate{kv(replica("a", 0, 0), 80), kv(at(peer("asia", 0, 0), 9), 75), kv(at(peer("eu", 0, 0), 5), 79)}, "asia", ReasonForward},
 			{[]Candidate{kv(replica("a", 0, 0), 80), kv(at(peer("asia", 0, 0), 9), 80), at(peer("eu", 0, 0), 5)}, "a", ReasonRemaining},
-			{[]Candidate{full(replica("a", 0, 0)), at(peer("asia", 2, 0), 5), at(peer("eu", 1, 0), 5)}, "eu", ReasonOffload},
+			{[]Candidate{full(replica("a", 0, 0)), at(peer("asia", 2, 0), 5), at(peer("eu", 1, 0), 5)}, "eu", ReasonForward},
 		}},
 		{"a session has no place without a name", "skylb-ch", []round{
 			{[]Candidate{replica("a", 9, 0), replica("b", 0, 0)}, "a", ReasonRotation},
 			{[]Candidate{replica("a", 9, 0), replica("b", 0, 0)}, "b", ReasonRotation},
-			{[]Candidate{full(replica("a", 9, 0)), peer("eu", 0, 0)}, "eu", ReasonOffload},
+			{[]Candidate{full(replica("a", 9, 0)), peer("eu", 0, 0)}, "eu", ReasonForward},
 		}},
 		{"even without a session the loads are bounded", "consistent-hash", []round{
 			{[]Candidate{replica("a", 9, 0), replica("b", 0, 0)}, "b", ReasonRotation},

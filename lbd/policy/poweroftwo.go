@@ -11,7 +11,7 @@ type PowerOfTwo struct{ rng *rand.Rand }
 // same candidates.
 const powerOfTwoSeed = 0x70_6f_77_65_72_32
 
-// NewPowerOfTwo returns the policy at the start of its stream.
+// NewPowerOfTwo returns the policy. All instances draw the same sequence of random numbers: a replay chooses the same targets.
 func NewPowerOfTwo() *PowerOfTwo {
 	return &PowerOfTwo{rng: rand.New(rand.NewPCG(powerOfTwoSeed, 0))}
 }

@@ -138,7 +138,7 @@ func TestBothLayersHashSessions(t *testing.T) {
 		for i := range 40 {
 			f := &Facts{Session: session(i), Candidates: cs}
 			first, again := p.Choose(f), p.Choose(f)
-			if first != again || first.Reason != ReasonOffload {
+			if first != again || first.Reason != ReasonForward {
 				t.Errorf("%s: %s went to %+v, then %+v", p.Name(), session(i), first, again)
 			}
 			seen[first.Index] = true

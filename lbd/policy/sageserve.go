@@ -10,8 +10,8 @@ const regionThreshold = 0.7
 // remaining tokens. KV utilisation excludes the weights, like the paper's effective memory.
 // The replicas of this balancer count as this region, and each peer counts as another region.
 //
-// A region without the figure is not assumed empty: this region keeps its requests, and another one
-// receives them only when no region with the figure has capacity.
+// A region whose utilisation is unknown is not assumed empty: this region keeps its requests, and another one
+// receives them only when no region with a known utilisation has capacity.
 type SageServe struct{ ties rotation }
 
 // NewSageServe returns the policy.
@@ -32,18 +32,18 @@ func (p *SageServe) Choose(f *Facts) Choice {
 		if peer == Wait {
 			return Choice{Index: Wait, Reason: ReasonNoneAvailable}
 		}
-		return Choice{Index: peer, Reason: ReasonOffload}
+		return Choice{Index: peer, Reason: ReasonForward}
 	}
 	own := meanKV(cs[:split])
 	// A peer below the threshold has a lower utilisation than a region above it, so one
 	// comparison implements both of the paper's rules.
 	if peer != Wait && own.Known && own.Value >= regionThreshold && peerKV(&cs[peer]) < own.Value {
-		return Choice{Index: peer, Reason: ReasonOffload}
+		return Choice{Index: peer, Reason: ReasonForward}
 	}
 	return Choice{Index: p.fewestRemaining(cs[:split]), Reason: ReasonRemaining}
 }
 
-// peerKV returns a peer's utilisation; without the figure it counts as full.
+// peerKV returns a peer's utilisation; if it is unknown, the peer counts as full.
 func peerKV(c *Candidate) float64 { return c.KV.Or(1) }
 
 // meanKV returns the utilisation of this region: the mean over its live replicas, which have equal

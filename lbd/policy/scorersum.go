@@ -22,7 +22,8 @@ func (*ScorerSum) Name() string { return "scorer-sum" }
 // Traits returns that the policy uses prefixes.
 func (*ScorerSum) Traits() Traits { return Traits{Prefix: true} }
 
-// Choose selects the candidate of the layer with the highest sum: the one that misses the least of the maximum.
+// Choose selects the candidate of the layer with the highest sum. It compares what each sum lacks to the maximum, and
+// the lowest of these differences wins.
 func (p *ScorerSum) Choose(f *Facts) Choice {
 	from, to, _ := layer(f.Candidates)
 	shortest, longest := queueRange(f.Candidates[from:to])

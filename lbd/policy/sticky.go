@@ -7,9 +7,9 @@ const (
 	saturatedKV      = 0.8
 )
 
-// Sticky follows the longest match until its holder is saturated, then selects the least loaded candidate that
-// is not saturated: affinity first, load only when it hurts. If every candidate is saturated, it selects the
-// least loaded one. A replica without figures is never saturated.
+// Sticky excludes saturated candidates. Of the others it selects the one with the longest match, or the least loaded
+// one if none has a match. If every candidate is saturated, it selects the least loaded one. A replica is saturated with
+// at least 5 pending requests or a KV utilisation of at least 0.8; one without metrics is never saturated.
 type Sticky struct{ ties, peers rotation }
 
 // NewSticky returns the policy.
@@ -33,8 +33,8 @@ func (p *Sticky) Choose(f *Facts) Choice {
 			longest = max(longest, c.Match)
 		}
 	}
-	holder := func(c *Candidate) bool { return longest > 0 && c.Match == longest && !saturated(c) }
-	if i := leastLoaded(f.Candidates, from, to, ties, holder); i != Wait {
+	hasLongest := func(c *Candidate) bool { return longest > 0 && c.Match == longest && !saturated(c) }
+	if i := leastLoaded(f.Candidates, from, to, ties, hasLongest); i != Wait {
 		return Choice{Index: i, Reason: reason(ReasonPrefixMatch, peer)}
 	}
 	if i := leastLoaded(f.Candidates, from, to, ties, func(c *Candidate) bool { return !saturated(c) }); i != Wait {

@@ -6,6 +6,8 @@ import (
 	"runtime"
 	"slices"
 	"testing"
+
+	"skyserve/internal/testkit"
 )
 
 // traffic creates prompts that begin like one of several conversations and continue with new text.
@@ -65,6 +67,9 @@ func BenchmarkMatchInsert(b *testing.B) {
 		{4, 64, 1_000_000},
 	} {
 		b.Run(fmt.Sprintf("prompt=%dKB/targets=%d/nodes=%d", c.kb, c.targets, c.nodes), func(b *testing.B) {
+			if c.nodes > 100_000 {
+				testkit.Slow(b)
+			}
 			w := newTraffic(c.kb<<10, uint64(c.nodes/8))
 			tree := NewTree(1 << 40)
 			fill(tree, w, c.nodes, c.targets)
@@ -169,6 +174,9 @@ func BenchmarkBound(b *testing.B) {
 	const bound = 16 << 20
 	for _, size := range []int{256, 4 << 10, 100 << 10} {
 		b.Run(fmt.Sprintf("prompt=%dB", size), func(b *testing.B) {
+			if size < 4<<10 {
+				testkit.Slow(b) // two million prompts
+			}
 			w := newTraffic(size, uint64(64<<20/size))
 			before := heap()
 			tree := NewTree(bound)
@@ -190,6 +198,9 @@ func BenchmarkBound(b *testing.B) {
 func BenchmarkRemoveTarget(b *testing.B) {
 	for _, nodes := range []int{10_000, 100_000, 1_000_000} {
 		b.Run(fmt.Sprintf("nodes=%d", nodes), func(b *testing.B) {
+			if nodes > 100_000 {
+				testkit.Slow(b)
+			}
 			w := newTraffic(1<<10, uint64(nodes))
 			tree := NewTree(1 << 40)
 			fill(tree, w, nodes, 100)

@@ -74,15 +74,13 @@ func (x *exchange) finalize(status int, state string) {
 	x.reportEnd(status, state)
 }
 
-// countTokens counts the tokens of a request: In points, it counts the tokens of the client's request, by
-// the engine's figures if it reported any, otherwise by the estimate and the tokens in the stream. In
-// metrics, it counts the tokens that engines computed.
+// countTokens adds the tokens of a request to points and metrics. Points contain the tokens of the client's
+// request: the engine's counts if it reported any, otherwise the estimate and the tokens in the stream.
+// Metrics contain the tokens that engines computed.
 func (x *exchange) countTokens(used telemetry.Usage) {
 	r, u := x.rt, &x.answer.Usage
 	output := x.outputTokens()
-	if unseen := output - x.answer.Tokens; unseen > 0 {
-		x.countStreamed(unseen)
-	}
+	x.countStreamed(x.unstreamedTokens())
 	prompt, cached := x.promptUsed()
 	if u.Prompt.Known && u.Cached.Known && x.servedBy.replica != nil {
 		c := x.servedBy.count
@@ -97,7 +95,7 @@ func (x *exchange) countTokens(used telemetry.Usage) {
 	if u.Prompt.Known && u.Cached.Known {
 		r.stats.hits.addTokens(r.Elapsed(), prompt, cached)
 	}
-	r.points.addTally(x.model, x.tier, tally{prompt: int64(prompt), cached: int64(cached), output: int64(output)})
+	r.points.addTally(x.model, x.tier, tally{prompt: int64(prompt - x.countedPrompt), cached: int64(cached), output: int64(output)})
 	for _, c := range []struct {
 		of     *prometheus.CounterVec
 		tokens int64

@@ -36,7 +36,7 @@ func (r *Runtime) serveBatches(w http.ResponseWriter, req *http.Request) {
 	case h == nil:
 		r.refuseRequest(w, req, &openai.Error{
 			Status: http.StatusServiceUnavailable, Kind: openai.TypeServer, Code: "no_store",
-			Message: req.URL.Path + ": this balancer has no store, which files and batches need: set store_url in its configuration, or run the service with 'skyserve up'",
+			Message: req.URL.Path + ": this balancer has no store, which files and batches need: set store_url in its configuration or --store, or run the service with 'skyserve up'",
 		})
 	default:
 		var c Caller

@@ -52,9 +52,9 @@ func (o *originRules) allows(origin string) bool {
 	return o != nil && (o.any || slices.Contains(o.origins, origin))
 }
 
-// serve writes the permission for the page that sent a request, if it has one, to the header of the
-// response. It reports whether the request asked for nothing else, and is answered. Such a preflight
-// request never contains a key.
+// serve adds the permission of the page that sent a request, if it has one, to the header of the response.
+// It answers a preflight request, which asks only for that permission and never contains a key, and returns
+// true for it.
 func (o *originRules) serve(w http.ResponseWriter, req *http.Request) (answered bool) {
 	h := w.Header()
 	if !o.any {

@@ -88,7 +88,7 @@ func equalMaps(a, b map[string]string) bool {
 }
 
 // A page can read streams and errors, by the balancer's permission and not by the engine's.
-func TestPagesReadResponses(t *testing.T) {
+func TestWebPagesReadResponses(t *testing.T) {
 	b := corsBalancer(t, page)
 	key := "Authorization: Bearer sk-one"
 	for name, c := range map[string]struct {
@@ -121,7 +121,7 @@ func TestPagesReadResponses(t *testing.T) {
 }
 
 // With * every page may use the API; caches may share its responses.
-func TestEveryPage(t *testing.T) {
+func TestEveryWebPageIsAllowed(t *testing.T) {
 	b := corsBalancer(t, "*")
 	resp := b.post(chatPath, streamBody, "Authorization: Bearer sk-one", "Origin: "+page)
 	expect(t, resp, 200, "")
@@ -131,7 +131,7 @@ func TestEveryPage(t *testing.T) {
 }
 
 // Without cors no page can read responses, whatever the engine permits.
-func TestNoPageByDefault(t *testing.T) {
+func TestNoWebPageIsAllowedByDefault(t *testing.T) {
 	b := corsBalancer(t, page)
 	b.SetCORS(nil)
 	expect(t, b.preflight(chatPath, page, "authorization"), 405, "method_not_allowed")
@@ -147,7 +147,7 @@ func TestNoPageByDefault(t *testing.T) {
 }
 
 // A response through a peer has one permission.
-func TestPagesReadForwardedResponses(t *testing.T) {
+func TestWebPagesReadForwardedResponses(t *testing.T) {
 	us, eu := pair(t, "secret")
 	for _, b := range []*balancer{us, eu} {
 		b.SetCORS(&service.CORS{Origins: []string{page}})

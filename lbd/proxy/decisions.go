@@ -46,7 +46,7 @@ func (g *ring) oldest() *record.RequestRecord {
 func (r *Runtime) DecisionMemory() telemetry.DecisionMemory {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	m := telemetry.DecisionMemory{Balancer: r.self.ID, Region: r.self.Region, Count: len(r.ring.byID), Limit: len(r.ring.slots)}
+	m := telemetry.DecisionMemory{Balancer: r.self.ID, Region: r.self.Region, Recorded: len(r.ring.byID), Limit: len(r.ring.slots)}
 	if d := r.ring.oldest(); d != nil {
 		since := d.At
 		m.Since = &since

@@ -16,7 +16,7 @@ func TestRememberedDecisions(t *testing.T) {
 	o := testOptions(t)
 	o.Limits.MaxDecisions = 3
 	b := start(t, o)
-	if m := b.DecisionMemory(); m.Count != 0 || m.Since != nil || m.Limit != 3 || m.Balancer != "lb-us-0" || m.Region != "local/us" {
+	if m := b.DecisionMemory(); m.Recorded != 0 || m.Since != nil || m.Limit != 3 || m.Balancer != "lb-us-0" || m.Region != "local/us" {
 		t.Errorf("before the first request: %+v", m)
 	}
 	b.attach("us-0", engine(t, whole(plainReply)))
@@ -26,7 +26,7 @@ func TestRememberedDecisions(t *testing.T) {
 	b.settled()
 	m := b.DecisionMemory()
 	oldest, found := b.Decision("r2")
-	if m.Count != 3 || !found || m.Since == nil || !m.Since.Equal(oldest.At) {
+	if m.Recorded != 3 || !found || m.Since == nil || !m.Since.Equal(oldest.At) {
 		t.Errorf("%+v, want three since %s", m, oldest.At)
 	}
 	if _, found := b.Decision("r1"); found {
@@ -35,7 +35,7 @@ func TestRememberedDecisions(t *testing.T) {
 	// A repeated id is stored once.
 	expect(t, b.post(chatPath, plainBody, "X-Request-ID: r4"), http.StatusOK, "")
 	b.settled()
-	if m := b.DecisionMemory(); m.Count != 2 {
+	if m := b.DecisionMemory(); m.Recorded != 2 {
 		t.Errorf("%+v, want two ids", m)
 	}
 }

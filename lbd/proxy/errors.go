@@ -46,7 +46,7 @@ var rejections = map[string]openai.Error{
 	},
 	core.RejectWaitExceeded: {
 		Status: http.StatusServiceUnavailable, Kind: openai.TypeServer, RetryAfter: 2,
-		Message: "the request timed out in the queue: no replica had capacity",
+		Message: "the request timed out in the queue: no replica was available; each was full or not ready",
 	},
 	core.RejectStartExceeded: {
 		Status: http.StatusServiceUnavailable, Kind: openai.TypeServer, RetryAfter: 30,

@@ -37,6 +37,7 @@ type exchange struct {
 	decoded          bool        // the client sent the body with a content encoding
 
 	promptTokens     int  // estimated
+	countedPrompt    int  // the part of promptTokens that is in points since the arrival
 	maxOutput        int  // maximum tokens of the response; 0 = no limit
 	parallelAnswers  int  // number of responses generated in parallel; 0 = none
 	maxGenerated     int  // maximum number of tokens that any attempt generated
@@ -76,7 +77,7 @@ type exchange struct {
 	servedBy      rank                // the rank that generates the response; no replica if that is a peer
 	lastFailure   *failure            // failure of the latest failed attempt
 	hadFault      bool                // an attempt failed for a reason other than a rejection
-	doubted       *action             // the attempt whose client error waits for a second opinion; nil if there is none
+	unconfirmed   *action             // the attempt whose client error waits for a second opinion; nil if there is none
 	fallback      *fallback           // of a request that its own model could not serve; else nil
 	peerKills     int                 // engines of the current peer that crashed serving the request, from killsComment
 	startedAt     time.Time
@@ -285,7 +286,10 @@ func (x *exchange) submit(request *core.Request) bool {
 		return true
 	}
 	r.stats.arrivals.addCount(r.Elapsed(), 1)
-	r.points.addTally(x.model, x.tier, tally{requests: 1})
+	if x.endpoint.EstimatesTokens() {
+		x.countedPrompt = x.promptTokens
+	}
+	r.points.addTally(x.model, x.tier, tally{requests: 1, prompt: int64(x.countedPrompt)})
 	return true
 }
 
@@ -382,6 +386,7 @@ func (x *exchange) endServed(status int, complete bool) {
 	if x.endpoint.Opaque && x.outputTokens() == 0 {
 		out.OutputTokens = x.answer.Usage.Output
 	}
+	out.UnstreamedTokens = x.unstreamedTokens()
 	out.ClientError = status/100 == 4
 	if x.splice != nil {
 		out.EarlierTokens = x.splice.TokensBefore
@@ -413,7 +418,7 @@ func (x *exchange) reportFailure(f *failure) {
 	x.spans.setFailure(f.cause)
 	retryable := !x.headerSent || x.splice != nil
 	level := slog.LevelWarn
-	if f.unsure {
+	if f.unconfirmed {
 		level = slog.LevelDebug // most client errors are those of clients
 	} else {
 		x.current.countFailure(f.kind)
@@ -424,7 +429,7 @@ func (x *exchange) reportFailure(f *failure) {
 		out = x.partialOutcome()
 	}
 	out.Retryable, out.Unreachable, out.EngineMayHaveDied = retryable, f.unreachable, f.broken && x.current.peer == nil
-	out.Refused, out.FaultUnclear, out.Kills, out.Cause = f.refusal != nil, f.unsure || f.unproven, f.kills, f.cause
+	out.Refused, out.FaultUnclear, out.Kills, out.Cause = f.refusal != nil, f.unconfirmed || f.unproven, f.kills, f.cause
 	out.LacksModel = f.lacksModel
 	x.rt.stepFor(&x.inFlight, core.Event{Kind: core.EventFailed, Outcome: out}, x.recordFailure(f.cause))
 	if (f.broken || f.keyRejected) && x.current.rank.replica != nil && x.rt.suspect != nil {
@@ -444,6 +449,9 @@ func (x *exchange) recordFailure(cause string) func(*record.RequestRecord) {
 // outputTokens returns the number of tokens of the response, as reported by the engine or otherwise
 // counted.
 func (x *exchange) outputTokens() int { return x.answer.Usage.Output.Or(x.answer.Tokens) }
+
+// unstreamedTokens returns the number of output tokens that are counted only at the end of the response.
+func (x *exchange) unstreamedTokens() int { return max(0, x.outputTokens()-x.answer.Tokens) }
 
 // refuseExchange rejects a request before it is submitted to core.
 func (x *exchange) refuseExchange(e *openai.Error) {

@@ -97,7 +97,7 @@ func (x *exchange) fallBack() bool {
 func (x *exchange) restoreRejection() bool {
 	if x.fellBack() {
 		s := x.fallback.rejected
-		x.latestAction, x.current, x.lastFailure, x.hadFault, x.doubted = s.action, s.attempt, s.failure, s.hadFault, nil
+		x.latestAction, x.current, x.lastFailure, x.hadFault, x.unconfirmed = s.action, s.attempt, s.failure, s.hadFault, nil
 		x.fallback.model = ""
 	}
 	return false
@@ -110,7 +110,7 @@ func (x *exchange) mayFallBack() bool {
 		return false
 	}
 	f := x.lastFailure
-	if f != nil && (f.unsure || f.refusal != nil && (f.refusal.status == http.StatusUnauthorized || f.refusal.status == http.StatusForbidden)) {
+	if f != nil && (f.unconfirmed || f.refusal != nil && (f.refusal.status == http.StatusUnauthorized || f.refusal.status == http.StatusForbidden)) {
 		return x.fellBack() // it is about the fallback, and the request itself was valid for its model
 	}
 	switch x.latestAction.reason {
@@ -146,7 +146,7 @@ func (x *exchange) submitFallback(rule fallbackRule, to string) bool {
 	x.answer.Rendering = openai.Render(x.rt.seedOf(x.tenant), x.endpoint, &c, resolved)
 	x.answer.RemainingKeyBytes = x.rt.limits.MaxKeyedResponse
 	x.fingerprint = c.Fingerprint(x.endpoint, resolved)
-	x.fallback.model, x.lastFailure, x.hadFault, x.doubted = to, nil, false, nil
+	x.fallback.model, x.lastFailure, x.hadFault, x.unconfirmed = to, nil, false, nil
 	request := x.coreRequest("")
 	request.ID, request.Fallback, request.MaxWait = x.inFlight.id, true, x.remainingWait(rule, now)
 	x.rt.countFallback(x.model, to, x.fallback.reason)

@@ -231,6 +231,7 @@ func TestProviderServesOnlyFallbacks(t *testing.T) {
 
 // A failing provider leaves the client with the error of its model, or with the next fallback.
 func TestFailingProvider(t *testing.T) {
+	t.Parallel()
 	for name, h := range map[string]http.HandlerFunc{
 		"401": refuse(401, `{"error":{"message":"sk-provider is wrong"}}`, nil),
 		"402": refuse(402, `{"error":{"message":"no credit"}}`, nil),

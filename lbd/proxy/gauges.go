@@ -13,13 +13,13 @@ import (
 type failureKind int
 
 const (
-	failureUnreachable failureKind = iota // the connection could not be opened, or the target was removed
-	failureTimeout                        // timeout
-	failureBroken                         // the connection failed
-	failureStatus                         // a status that indicates a fault of the target
-	failureAnswer                         // an error within the stream
-	failureUnable                         // the target cannot continue the response of another one
-	failureBounced                        // a peer bounced the request
+	failureUnreachable    failureKind = iota // the connection could not be opened, or the target was removed
+	failureTimeout                           // timeout
+	failureDisconnected                      // the connection failed
+	failureStatus                            // a status that indicates a fault of the target
+	failureErrorResponse                     // an error within the stream
+	failureCannotContinue                    // the target cannot continue the response of another one
+	failureBounced                           // a peer bounced the request
 	failureKinds
 )
 
@@ -34,7 +34,7 @@ type targetCount struct {
 	sent   atomic.Int64
 	failed [failureKinds]atomic.Int64
 	// trusted: the target has served a request, or another target has confirmed its client error, since
-	// its last client error was forwarded. Its next client error is forwarded without a second opinion.
+	// its last client error was forwarded. Its next client error is forwarded without a confirmation.
 	trusted atomic.Bool
 	tokenEvents
 }
@@ -80,7 +80,7 @@ var (
 	descTree     = desc("skyserve_prefix_tree_bytes", "Memory of the prefix trees.")
 	descNodes    = desc("skyserve_prefix_tree_nodes", "Nodes of the prefix trees.")
 	descMemory   = desc("skyserve_request_bytes", "Bytes of balancer.memory.requests that requests and responses use.")
-	descNoMemory = desc("skyserve_memory_refused_total", "Requests rejected, and retry buffers denied, because of a memory limit, by bound: requests (balancer.memory.requests) or tenant (balancer.memory.tenant).", "bound")
+	descNoMemory = desc("skyserve_memory_refused_total", "Requests rejected, and retry buffers denied, because of a memory limit, by limit: requests (balancer.memory.requests) or tenant (balancer.memory.tenant); bound is the former name of the label.", "limit", "bound")
 	descRecord   = desc("skyserve_record_dropped_total", "Events and decisions that could not be written to the --record file.")
 	descEvents   = desc("skyserve_events_dropped_total", "Decisions dropped because a subscriber was too slow.")
 
@@ -100,7 +100,7 @@ var (
 	descRunning         = desc("skyserve_replica_running", "Requests running in the engine, as it reports; missing if it does not report them.", "replica")
 	descKV              = desc("skyserve_replica_kv_usage_ratio", "KV utilisation, 0 to 1, as the engine reports; missing if it does not report it.", "replica")
 	descAge             = desc("skyserve_replica_report_age_seconds", "Age of a replica's last probe result.", "replica")
-	descPace            = desc("skyserve_replica_pace_ratio", "Observed time between two tokens, relative to the nominal replica; missing until enough tokens are observed.", "replica")
+	descPace            = desc("skyserve_replica_pace_ratio", "Time between two tokens in the streams of the last seconds, relative to the nominal replica; missing if few tokens were streamed in the last 10 s.", "replica")
 	descTokens          = desc("skyserve_replica_tokens_total", "Tokens that a replica generated.", "replica")
 	descSent            = desc("skyserve_replica_sent_total", "Attempts sent to a replica.", "replica")
 	descFailures        = desc("skyserve_replica_failures_total", "Attempts that failed at a replica: unreachable, timeout, disconnected, status (5xx, 429, 401, 403, 404 for the model, or a client error of a request that another replica served), error_response (an error in the body), cannot_continue (the stream of another replica).", "replica", "cause")
@@ -154,8 +154,8 @@ func (g gauges) Collect(ch chan<- prometheus.Metric) {
 	s.gauge(descDraining, boolGauge(r.draining.Load()))
 	full, over := r.memory.Refusals()
 	s.gauge(descMemory, float64(r.memory.Used()))
-	s.count(descNoMemory, full, "requests")
-	s.count(descNoMemory, over, "tenant")
+	s.count(descNoMemory, full, "requests", "requests")
+	s.count(descNoMemory, over, "tenant", "tenant")
 	s.count(descRecord, r.record.droppedSteps())
 	s.count(descEvents, r.subs.dropped.Load())
 	s.balancer(&v)

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"flag"
 	"fmt"
 	"io"
 	"net/http"
@@ -23,6 +24,10 @@ import (
 
 func TestMain(m *testing.M) {
 	buffer.Poison = true
+	// Tests of timeouts wait: more of them than processors run at once.
+	if err := flag.Set("test.parallel", "8"); err != nil {
+		panic(err)
+	}
 	goleak.VerifyTestMain(m)
 }
 

@@ -67,6 +67,7 @@ func TestHeadersNotForwarded(t *testing.T) {
 // Each of three regions has reports that the others have capacity. A request is forwarded at most once
 // and may return, for all connections between them.
 func TestNoForwardingLoops(t *testing.T) {
+	t.Parallel()
 	for name, pending := range map[string]policy.Maybe[int]{"replicas that are full": policy.Known(9), "no replica that answers": {}} {
 		t.Run(name, func(t *testing.T) {
 			regions := []string{"us", "eu", "asia"}

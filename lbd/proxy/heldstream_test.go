@@ -237,7 +237,7 @@ func TestReadyWithoutAReplica(t *testing.T) {
 }
 
 // A client that disconnects while it waits is noticed at the next heartbeat at the latest.
-func TestHeartbeatNoticesAGoneClient(t *testing.T) {
+func TestHeartbeatDetectsDisconnectedClient(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := coldBalancer(t, func(*Options) {})
 		r, ended := b.serve(chatPath, streamBody)

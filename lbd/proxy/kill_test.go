@@ -213,6 +213,7 @@ func TestOtherRequestsAreServed(t *testing.T) {
 // A request whose connection fails is retried if the engine is alive.
 func TestConnectionFailuresOfHealthyEngines(t *testing.T) {
 	testkit.Slow(t)
+	t.Parallel()
 	var resets atomic.Int64
 	f := newFleet(t, probed(t), 5, "", func(w http.ResponseWriter, req *http.Request) {
 		if resets.Add(1) <= 4 {

@@ -80,6 +80,7 @@ func TestDrain(t *testing.T) {
 
 // A client that stops reading must not block an engine forever.
 func TestClientStopsReading(t *testing.T) {
+	t.Parallel()
 	o := testOptions(t)
 	o.Limits.StallTimeout = 500 * time.Millisecond // enough for a first write on a busy machine
 	b := start(t, o)

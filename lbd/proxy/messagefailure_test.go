@@ -29,6 +29,7 @@ func messageErrorOf(t *testing.T, resp *http.Response, body string) (kind, messa
 
 // Every error of the balancer has Anthropic's format on the paths of its API.
 func TestMessagesErrors(t *testing.T) {
+	t.Parallel()
 	limitedTo := func(attributes string) func(*testing.T) *balancer {
 		return func(t *testing.T) *balancer {
 			o := testOptions(t)
@@ -102,6 +103,7 @@ func TestMessagesErrors(t *testing.T) {
 
 // A target that does not respond in time is an error of the type timeout_error.
 func TestMessagesTimeout(t *testing.T) {
+	t.Parallel()
 	o := roundRobin(t)
 	o.Limits.ResponseTimeout = 1
 	b := start(t, o)

@@ -2,13 +2,13 @@ package proxy
 
 import (
 	"net/http"
-	"net/http/httptest"
 	"strings"
 	"testing"
 
 	"github.com/prometheus/client_golang/prometheus"
 
 	"skyserve/internal/service"
+	"skyserve/internal/testkit"
 	"skyserve/lbd/core"
 )
 
@@ -80,8 +80,6 @@ func TestMetrics(t *testing.T) {
 }
 
 func TestFailuresByCause(t *testing.T) {
-	gone := httptest.NewServer(http.NotFoundHandler())
-	gone.Close()
 	for cause, h := range map[string]http.HandlerFunc{
 		"status":       func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusInternalServerError) },
 		"disconnected": func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) },
@@ -94,7 +92,7 @@ func TestFailuresByCause(t *testing.T) {
 		o := testOptions(t)
 		o.Core.MaxAttempts, o.NoContinue = 1, true
 		b := start(t, o)
-		url := gone.URL
+		url := "http://" + testkit.FreeAddr()
 		if h != nil {
 			url = engine(t, h)
 		}
@@ -169,6 +167,7 @@ func TestUnknownFiguresAreNotExported(t *testing.T) {
 // Token metrics exclude tokens that no engine computed. The history includes them, because it
 // records the tokens of clients' requests.
 func TestTokensOfUnservedRequest(t *testing.T) {
+	t.Parallel()
 	b := start(t, testOptions(t))
 	b.attach("us-0", engine(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusInternalServerError) }))
 	if resp := b.post(chatPath, plainBody); resp.StatusCode < 500 {

@@ -17,33 +17,51 @@ type points struct {
 	maxMinutes int64 // minutes
 
 	mu      sync.Mutex
-	models  []string          // declared models: a minute without their requests is a zero, not a gap
-	done    []telemetry.Point // of complete minutes, oldest first
-	minute  int64             // the current one
-	current []telemetry.Point // of the current minute, sorted by model and tier
+	models  []string           // declared models: a minute without their requests is a zero, not a gap
+	done    []telemetry.Point  // of complete minutes, oldest first
+	minute  int64              // the current one
+	current []telemetry.Point  // of the current minute, sorted by model and tier
+	owed    map[pointKey]tally // what the current minutes could not contain
+}
+
+// pointKey identifies the points of a model and tier.
+type pointKey struct {
+	model string
+	tier  service.Tier
 }
 
 func newPoints(self service.BalancerConfig, keep int) *points {
-	return &points{balancer: self.ID, region: self.Region, maxMinutes: int64(keep), minute: minuteOf(time.Now())}
+	return &points{balancer: self.ID, region: self.Region, maxMinutes: int64(keep), minute: minuteOf(time.Now()), owed: map[pointKey]tally{}}
 }
 
 // minuteOf returns the number of minutes since the Unix epoch.
 func minuteOf(t time.Time) int64 { return t.Unix() / 60 }
 
-// tally is an amount to add to a point.
+// tally is an amount to add to a point. prompt is negative if an estimate was too high.
 type tally struct{ requests, prompt, cached, output int64 }
 
-// addTally counts in the current minute. Tokens are counted when their number is known, which may be
-// minutes after the request.
+// addTally counts in the current minute. Prompts are counted with their estimate when they arrive; the difference
+// from the engine's count, the cached part and the output are counted when they are known, which may be minutes
+// later. What would make a count negative, or more tokens cached than there are, is owed by later minutes.
 func (p *points) addTally(model string, tier service.Tier, t tally) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.advance(minuteOf(time.Now()))
-	pt := p.pointFor(model, tier)
+	pt, key := p.pointFor(model, tier), pointKey{model, tier}
+	owed := p.owed[key]
 	pt.Requests += t.requests
-	pt.PromptTokens += t.prompt
-	pt.CachedTokens += t.cached
+	pt.PromptTokens += t.prompt + owed.prompt
+	pt.CachedTokens += t.cached + owed.cached
 	pt.OutputTokens += t.output
+	owed.prompt = min(pt.PromptTokens, 0)
+	pt.PromptTokens -= owed.prompt
+	owed.cached = max(pt.CachedTokens-pt.PromptTokens, 0)
+	pt.CachedTokens -= owed.cached
+	if owed == (tally{}) {
+		delete(p.owed, key)
+	} else {
+		p.owed[key] = owed
+	}
 }
 
 // setModels sets the models that this balancer serves.

@@ -31,9 +31,9 @@ const (
 	maxDoublings = 6
 	// checkTicks is the number of ticks between two searches for unchecked replicas.
 	checkTicks = 10
-	// anotherProcess is the number of ticks without a response after which a replica may have been
+	// restartTicks is the number of ticks without a response after which a replica may have been
 	// replaced by another process at the same URL.
-	anotherProcess = 100
+	restartTicks = 100
 )
 
 // checkID is the beginning of the request ids of checks, for the logs of engines.
@@ -44,7 +44,7 @@ type errNoProof struct{ reason string }
 
 func (e errNoProof) Error() string { return e.reason }
 
-// proof is what is known about the continuations of a replica's process.
+// proof records whether a replica's process can continue the response of another replica.
 type proof struct {
 	mu      sync.Mutex
 	process int           // number of the process; a check of an earlier one has no result
@@ -55,14 +55,14 @@ type proof struct {
 
 // checkResult is the result of the checks of a process.
 type checkResult struct {
-	state    ContinuationState // empty = unknown
-	cause    error             // why the state is not proven
-	retryAt  time.Duration     // earliest time of the next check after one without a result
-	locked   bool              // that check had no result because it lacked the engine's key
-	failures int               // checks without a result
+	state      ContinuationState // empty = unknown
+	cause      error             // why the state is not proven
+	retryAt    time.Duration     // earliest time of the next check after one without a result
+	keyMissing bool              // that check had no result because the engine requires a key that it lacked
+	failures   int               // checks without a result
 }
 
-// ContinuationState is what is known about the continuations of a replica.
+// ContinuationState is whether a replica can continue the response of another one, as far as known.
 type ContinuationState string
 
 // The states.
@@ -72,7 +72,7 @@ const (
 	ContinuationUnproven ContinuationState = "unproven" // the engine would begin a new response
 )
 
-// continuation returns the state of a replica's proof. The simulated engine continues by construction.
+// continuation returns the state of a replica's proof. The simulated engine is known to continue responses.
 func (r *replica) continuation() ContinuationState {
 	if r.cfg.Kind == service.EngineSim {
 		return ContinuationProven
@@ -90,9 +90,9 @@ func (p *proof) stateNow() ContinuationState {
 	return p.state
 }
 
-// reported records a report of the replica. silent: it did not respond for so long that its process
+// recordReport records a report of the replica. silent: it did not respond for so long that its process
 // may be another one.
-func (p *proof) reported(ready, silent bool) {
+func (p *proof) recordReport(ready, silent bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if !ready || silent {
@@ -152,13 +152,13 @@ func (r *Runtime) mayBeContinued(failed *replica) bool {
 	return alone && failed.continuation() != ContinuationUnproven
 }
 
-// result returns what is known without a check; nil = proven. key is the Authorization header for the
-// engine. The proof must be locked.
+// result returns the result without a check, if it is known; nil = proven. key is the Authorization header for
+// the engine. The proof must be locked.
 func (p *proof) result(now time.Duration, key []string) (known bool, err error) {
 	switch {
 	case p.state == ContinuationProven:
 		return true, nil
-	case p.state == ContinuationUnproven, now < p.retryAt && (key == nil || !p.locked):
+	case p.state == ContinuationUnproven, now < p.retryAt && (key == nil || !p.keyMissing):
 		return true, errNoProof{p.cause.Error()}
 	}
 	return false, nil
@@ -206,7 +206,7 @@ func (r *Runtime) runCheck(ctx context.Context, rep *replica, key []string, proc
 		return ctx.Err()
 	}
 	if p.process == process {
-		p.checkResult = checkResult{state: state, cause: err, retryAt: r.Elapsed() + checkBackoff, locked: errors.Is(err, errLocked), failures: p.failures + 1}
+		p.checkResult = checkResult{state: state, cause: err, retryAt: r.Elapsed() + checkBackoff, keyMissing: errors.Is(err, errKeyMissing), failures: p.failures + 1}
 	}
 	if state == ContinuationUnproven {
 		r.log.Warn("streams are not continued at a replica", "replica", rep.cfg.ID, "model", rep.cfg.Model, "cause", err)
@@ -247,14 +247,15 @@ func (r *Runtime) checkContinuation(ctx context.Context, rep *replica, key []str
 	return ContinuationProven, nil
 }
 
-// errLocked is the error of a check that lacked the engine's key.
-var errLocked = errors.New("its engine could not be checked without its API key")
+// errKeyMissing is the error of a check that lacked the engine's key.
+var errKeyMissing = errors.New("its engine could not be checked without its API key")
 
-// statusSaysNothing returns an error for a status that says nothing about continuations.
-func statusSaysNothing(status int) error {
+// inconclusiveStatus returns an error for a status that shows neither that the engine can continue a response
+// nor that it cannot.
+func inconclusiveStatus(status int) error {
 	switch {
 	case status == http.StatusUnauthorized, status == http.StatusForbidden:
-		return errLocked
+		return errKeyMissing
 	case status >= 500, status == http.StatusTooManyRequests, status == http.StatusRequestTimeout:
 		return fmt.Errorf("its engine could not be checked (%d)", status)
 	}
@@ -264,8 +265,7 @@ func statusSaysNothing(status int) error {
 // errNoCheck is the error of a check whose requests failed.
 var errNoCheck = errors.New("its engine could not be checked")
 
-// requestCheck makes one request of a check. It returns an error if the response says nothing about
-// continuations.
+// requestCheck makes one request of a check. It returns an error if the response is inconclusive.
 func (r *Runtime) requestCheck(ctx context.Context, rep *replica, key []string, open bool) (answer openai.CheckAnswer, status int, err error) {
 	body := openai.CheckBody(rep.cfg.Model, open)
 	req := &http.Request{
@@ -286,7 +286,7 @@ func (r *Runtime) requestCheck(ctx context.Context, rep *replica, key []string, 
 	if err != nil {
 		return answer, 0, errNoCheck
 	}
-	return openai.ReadCheck(stream), resp.StatusCode, statusSaysNothing(resp.StatusCode)
+	return openai.ReadCheck(stream), resp.StatusCode, inconclusiveStatus(resp.StatusCode)
 }
 
 // startChecks checks one replica that is ready and was not checked yet, in every checkTicks-th tick.

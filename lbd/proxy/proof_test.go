@@ -106,6 +106,7 @@ func (c *proofCase) state() ContinuationState {
 // A stream is continued only by an engine that is proven to continue a message, whatever its metrics
 // look like. The text of a new response never reaches the client.
 func TestContinuationRequiresProof(t *testing.T) {
+	t.Parallel()
 	cases := []proofCase{
 		{name: "it honours the parameter", kind: service.EngineVLLM},
 		{name: "an unknown kind that honours it"},
@@ -261,6 +262,7 @@ func TestChecksWithoutResultBackOff(t *testing.T) {
 
 // A replica that becomes ready is checked without a request, unless continuation is turned off.
 func TestReadyReplicasAreChecked(t *testing.T) {
+	t.Parallel()
 	for name, off := range map[string]bool{"on": false, "off": true} {
 		t.Run(name, func(t *testing.T) {
 			o := roundRobin(t)

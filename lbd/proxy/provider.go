@@ -120,9 +120,9 @@ func (r *Runtime) storeExternal(rep *replica) {
 	r.reportExternal(rep)
 }
 
-// reportExternal reports a provider's model as ready: whether it is shows only in responses to requests,
-// which core's circuit breaker counts. No request is pending there, because only the limits of the
-// provider bound its requests. The lock must be held.
+// reportExternal reports a provider's model as always ready: its failures show only in responses, which core's
+// circuit breaker counts. It reports no pending request, because only the limits of the provider bound its
+// requests. The lock must be held.
 func (r *Runtime) reportExternal(rep *replica) {
 	rep.count.silentTicks = 0
 	r.stepCore(core.Event{Kind: core.EventReplicaReport, Target: rep.cfg.ID, Report: &core.ProbeReport{Ready: true, Pending: policy.Known(0)}})

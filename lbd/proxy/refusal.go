@@ -58,9 +58,9 @@ func (x *exchange) failureOf(resp *http.Response) *failure {
 		return f
 	case status == http.StatusNoContent || status == http.StatusResetContent || status/100 == 3:
 		return f // no content, or a redirect, which is not for the client
-	case x.needsSecondOpinion(status, x.lacksEndpoint(resp)):
+	case x.needsConfirmation(status, x.lacksEndpoint(resp)):
 		v := x.current
-		f.unsure, f.refusal, x.doubted = true, readRefusal(resp), &v
+		f.unconfirmed, f.refusal, x.unconfirmed = true, readRefusal(resp), &v
 		return f
 	}
 	return nil
@@ -117,7 +117,7 @@ func peekBody(resp *http.Response) []byte {
 
 // lacksEndpoint reports whether a response means that the engine does not serve the Messages API:
 // older engines, and other kinds, return the 404 of an unknown path. It replaces their message by one
-// that says what to do. A 404 in the format of that API is from an engine that serves it.
+// with the next step. A 404 in the format of that API is from an engine that serves it.
 func (x *exchange) lacksEndpoint(resp *http.Response) bool {
 	if !x.endpoint.Messages || resp.StatusCode != http.StatusNotFound || openai.IsMessagesError(peekBody(resp)) {
 		return false
@@ -137,13 +137,13 @@ func errNoEndpoint(path, model string) *openai.Error {
 	}
 }
 
-// needsSecondOpinion reports whether a client error is forwarded only if another target confirms it. One
+// needsConfirmation reports whether a client error is forwarded only if another target confirms it. One
 // replica of several may reject valid requests, because of its version or its flags. A target whose
 // latest request was served is trusted once, so that most client errors need no second request. It is
 // not trusted if it lacks the endpoint: it may serve all others.
-func (x *exchange) needsSecondOpinion(status int, lacksEndpoint bool) bool {
+func (x *exchange) needsConfirmation(status int, lacksEndpoint bool) bool {
 	c := x.current.targetCounts()
-	if status/100 != 4 || x.headerSent || x.pinned || x.doubted != nil || c == nil {
+	if status/100 != 4 || x.headerSent || x.pinned || x.unconfirmed != nil || c == nil {
 		return false
 	}
 	return (lacksEndpoint || !c.trusted.CompareAndSwap(true, false)) && x.rt.hasOtherTarget(x.placedModel(), x.from == "")
@@ -180,27 +180,27 @@ func (x *exchange) updateTrust(status int) {
 			c.trusted.Store(true)
 		}
 		x.countContradicted()
-	case x.doubted != nil && status/100 == 4:
+	case x.unconfirmed != nil && status/100 == 4:
 		c.trusted.Store(true)
-		x.doubted.targetCounts().trusted.Store(true)
+		x.unconfirmed.targetCounts().trusted.Store(true)
 	}
 }
 
 // countContradicted counts a failure of the target whose client error the current target contradicts: it
 // serves the request.
 func (x *exchange) countContradicted() {
-	if x.doubted == nil {
+	if x.unconfirmed == nil {
 		return
 	}
-	x.doubted.countFailure(failureStatus)
-	x.rt.log.Warn("replica rejected a request that another one serves", "request", x.inFlight.id, "target", x.doubted.target, "served_by", x.current.target)
-	x.doubted = nil
+	x.unconfirmed.countFailure(failureStatus)
+	x.rt.log.Warn("replica rejected a request that another one serves", "request", x.inFlight.id, "target", x.unconfirmed.target, "served_by", x.current.target)
+	x.unconfirmed = nil
 }
 
 // allRefused reports whether core rejected the request after every attempted target rejected it, or when
-// no second opinion about a client error could be had. Then the client receives the last refusal.
+// no other target could confirm or contradict a client error. Then the client receives the last refusal.
 func (x *exchange) allRefused() bool {
-	if x.lastFailure != nil && x.lastFailure.unsure && x.latestAction.reason != core.RejectKills {
+	if x.lastFailure != nil && x.lastFailure.unconfirmed && x.latestAction.reason != core.RejectKills {
 		return true
 	}
 	switch x.latestAction.reason {

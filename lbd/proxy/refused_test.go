@@ -190,7 +190,7 @@ func TestClientErrorOfOneReplicaIsRetried(t *testing.T) {
 
 // A peer gives the second opinion if there is no other replica here. A client error of the peer's only
 // replica is forwarded with one attempt there.
-func TestPeerGivesSecondOpinion(t *testing.T) {
+func TestPeerConfirmsClientError(t *testing.T) {
 	var requested atomic.Int64
 	bad := refuse(http.StatusBadRequest, `{"error":{"message":"bad"}}`, &requested)
 	us, eu := pair(t, "secret")
@@ -213,7 +213,7 @@ func TestPeerGivesSecondOpinion(t *testing.T) {
 }
 
 // A second opinion that no replica can give in time does not change the response.
-func TestClientErrorWithoutSecondOpinion(t *testing.T) {
+func TestUnconfirmableClientErrorIsForwarded(t *testing.T) {
 	o := roundRobin(t)
 	o.Core.RetryBurst, o.Core.RetryShare = 1, 0
 	b := start(t, o)
@@ -236,6 +236,7 @@ func TestClientErrorWithoutSecondOpinion(t *testing.T) {
 // the replica receives almost no requests.
 func TestFailingReplicaAttractsNoLoad(t *testing.T) {
 	testkit.Slow(t)
+	t.Parallel()
 	for _, status := range []int{400, 401, 404, 422, 429, 500} {
 		for _, name := range policy.Names() {
 			t.Run(fmt.Sprint(status, " ", name), func(t *testing.T) {

@@ -84,14 +84,14 @@ func (x *exchange) relayStream(ctx context.Context, resp *http.Response, watch *
 		x.endCancelled()
 		return true
 	case targetDiverges:
-		x.endDeclined(&failure{cause: x.current.target + " started reasoning instead of continuing the response", kind: failureUnable})
+		x.endDeclined(&failure{cause: x.current.target + " started reasoning instead of continuing the response", kind: failureCannotContinue})
 		return true
 	case targetRestarts:
 		x.refuteContinuation()
-		x.endDeclined(&failure{cause: x.current.target + " began a new response instead of continuing it", kind: failureUnable})
+		x.endDeclined(&failure{cause: x.current.target + " began a new response instead of continuing it", kind: failureCannotContinue})
 		return true
 	case targetFailed:
-		return x.handleStreamFailure(&failure{cause: x.current.target + " ended its response with an error", kind: failureAnswer, broken: true, kills: x.peerKills})
+		return x.handleStreamFailure(&failure{cause: x.current.target + " ended its response with an error", kind: failureErrorResponse, broken: true, kills: x.peerKills})
 	}
 	return x.endStream(ctx, resp, r.partial(), err)
 }
@@ -380,7 +380,7 @@ func (x *exchange) endStream(ctx context.Context, resp *http.Response, rest []by
 		return x.handleStreamFailure(x.failureFromError(ctx, unexpectedEOF(err)))
 	}
 	if x.answer.Failed {
-		x.endBroken(resp.StatusCode, &failure{cause: x.current.target + " ended its response with an error", kind: failureAnswer})
+		x.endBroken(resp.StatusCode, &failure{cause: x.current.target + " ended its response with an error", kind: failureErrorResponse})
 		return true
 	}
 	x.endServed(resp.StatusCode, true)

@@ -218,6 +218,7 @@ func TestNonStreamedResponseIsRetried(t *testing.T) {
 
 func TestEveryContinuationFails(t *testing.T) {
 	testkit.Slow(t)
+	t.Parallel()
 	for name, h := range map[string]http.HandlerFunc{
 		"500": status(500), "no stream": whole(plainReply), "cut at once": cut("text/event-stream", ""),
 		"cut again": cut("text/event-stream", chunk("b")),

@@ -77,18 +77,18 @@ type Options struct {
 
 // Runtime runs one core.Balancer in real time. All its methods are safe for concurrent use.
 type Runtime struct {
-	self      service.BalancerConfig
-	limits    Limits
-	log       *slog.Logger
-	transport http.RoundTripper
-	secure    http.RoundTripper // nil if no replica uses mTLS
-	keys      atomic.Pointer[quota.Keyring]
-	keyNames  atomic.Pointer[keyNames] // of accountOf; nil = not needed yet
-	batches   atomic.Pointer[BatchHandler]
-	tokens    *tokens
-	ledger    *quota.Ledger
-	seed      uint64 // seed of prefix keys; see keySeed and seedOf
-	startedAt time.Time
+	self          service.BalancerConfig
+	limits        Limits
+	log           *slog.Logger
+	transport     http.RoundTripper
+	mtlsTransport http.RoundTripper // nil if no replica uses mTLS
+	keys          atomic.Pointer[quota.Keyring]
+	keyNames      atomic.Pointer[keyNames] // of accountOf; nil = not needed yet
+	batches       atomic.Pointer[BatchHandler]
+	tokens        *tokens
+	ledger        *quota.Ledger
+	seed          uint64 // seed of prefix keys; see keySeed and seedOf
+	startedAt     time.Time
 	// noContinue is Options.NoContinue until SetContinuation is called.
 	noContinue         atomic.Bool
 	checksContinuation bool        // Options.CheckContinuation
@@ -153,7 +153,7 @@ func New(o Options) (*Runtime, error) {
 		return nil, fmt.Errorf("creating balancer %q: policy is required", o.Self.ID)
 	}
 	r := &Runtime{
-		self: o.Self, coreCfg: o.Core, limits: o.Limits.orDefault(), log: o.Logger, transport: o.Transport, secure: o.MTLSTransport,
+		self: o.Self, coreCfg: o.Core, limits: o.Limits.orDefault(), log: o.Logger, transport: o.Transport, mtlsTransport: o.MTLSTransport,
 		ledger: quota.NewLedger(), providerLedger: quota.NewLedger(), seed: keySeed(o.Self.PeerToken), startedAt: time.Now(), accessLog: o.AccessLog, tracer: o.Tracer, suspect: o.Suspect, recheck: o.Recheck, sent: o.Sent, version: o.Version, core: core.New(o.Core),
 		inFlight: map[string]*inFlight{}, replicas: map[string]*replica{}, ranks: map[string]rank{}, peers: map[string]*peer{},
 		removedEpochs: map[string]uint64{}, peerModels: map[string][]string{},
@@ -210,7 +210,7 @@ func (r *Runtime) Close() error {
 // closeIdleConnections closes the idle connections to replicas and peers.
 func (r *Runtime) closeIdleConnections() {
 	r.mu.Lock()
-	transports := []http.RoundTripper{r.transport, r.secure}
+	transports := []http.RoundTripper{r.transport, r.mtlsTransport}
 	for _, p := range r.peers {
 		transports = append(transports, p.transport)
 	}

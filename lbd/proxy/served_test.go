@@ -69,7 +69,7 @@ func TestListedAdapterDecidesPlacement(t *testing.T) {
 
 // A replica that rejects an adapter as unknown receives no further request for it, even without a list. It
 // is no failure of the replica: it still serves its model.
-func TestRejectedAdapterIsUnlearned(t *testing.T) {
+func TestRejectedAdapterIsNoLongerListed(t *testing.T) {
 	var mu sync.Mutex
 	var rechecked []string
 	b, rejected := startWithAdapters(t, func(id string) {

@@ -31,7 +31,7 @@ func (l *stoppableAttempt) stop() {
 // probe counts too: engines that complete their last requests reject probes.
 func (r *Runtime) recordReport(ev *core.Event) {
 	if k := r.ranks[ev.Target]; k.replica != nil && ev.Kind == core.EventReplicaReport {
-		k.count.proof.reported(ev.Report.Ready, k.count.silentTicks >= anotherProcess)
+		k.count.proof.recordReport(ev.Report.Ready, k.count.silentTicks >= restartTicks)
 		k.count.silentTicks = 0
 	}
 }

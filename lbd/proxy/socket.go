@@ -156,7 +156,7 @@ func (x *exchange) relaySocket(ctx context.Context, resp *http.Response, watch *
 	watch.Stop()
 	engine, ok := resp.Body.(io.ReadWriteCloser)
 	if !ok {
-		x.reportFailure(&failure{cause: x.current.target + " did not upgrade its connection", kind: failureAnswer})
+		x.reportFailure(&failure{cause: x.current.target + " did not upgrade its connection", kind: failureErrorResponse})
 		return false
 	}
 	client, buffered, err := x.ctl.Hijack()
@@ -186,7 +186,7 @@ func (x *exchange) relaySocket(ctx context.Context, resp *http.Response, watch *
 	case ctx.Err() != nil:
 		x.endBroken(resp.StatusCode, x.failureFromError(ctx, io.ErrUnexpectedEOF))
 	case engineEnded && !clean:
-		x.endBroken(resp.StatusCode, &failure{cause: x.current.target + " closed the connection early", kind: failureBroken, broken: true})
+		x.endBroken(resp.StatusCode, &failure{cause: x.current.target + " closed the connection early", kind: failureDisconnected, broken: true})
 	default:
 		x.endServed(resp.StatusCode, true)
 	}

@@ -299,7 +299,7 @@ func TestKeyInSubprotocol(t *testing.T) {
 }
 
 // Web pages may open a WebSocket if balancer.cors permits them.
-func TestPageOpensWebSocket(t *testing.T) {
+func TestWebPageOpensWebSocket(t *testing.T) {
 	h, accepted := realtimeEngine(t)
 	b := start(t, testOptions(t))
 	b.attach("us-0", engine(t, h))
@@ -388,7 +388,7 @@ func TestCloseFrameIsBetweenFrames(t *testing.T) {
 }
 
 // Frames are followed equally however their bytes are divided.
-func TestFramesAreFollowed(t *testing.T) {
+func TestFrameBoundariesAreFound(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	for range 200 {
 		var stream []byte

@@ -3,6 +3,8 @@ package proxy
 import (
 	"encoding/json"
 	"math"
+	"net/http"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -94,7 +96,7 @@ func TestPointsAdvanceAndAreLimited(t *testing.T) {
 		}
 		begin := minuteOf(time.Now())
 		for range 5 {
-			rt.points.addTally("b", service.TierNormal, tally{requests: 1, prompt: 2})
+			rt.points.addTally("b", service.TierNormal, tally{requests: 1, prompt: 3})
 			rt.points.addTally("a", service.TierFast, tally{requests: 1})
 			rt.points.addTally("b", service.TierNormal, tally{cached: 3, output: 4})
 			time.Sleep(time.Minute)
@@ -106,8 +108,8 @@ func TestPointsAdvanceAndAreLimited(t *testing.T) {
 			}
 		}
 		want := []telemetry.Point{
-			point(3, "a", service.TierFast, 1, 0, 0, 0), point(3, "b", service.TierNormal, 1, 2, 3, 4),
-			point(4, "a", service.TierFast, 1, 0, 0, 0), point(4, "b", service.TierNormal, 1, 2, 3, 4),
+			point(3, "a", service.TierFast, 1, 0, 0, 0), point(3, "b", service.TierNormal, 1, 3, 3, 4),
+			point(4, "a", service.TierFast, 1, 0, 0, 0), point(4, "b", service.TierNormal, 1, 3, 3, 4),
 		}
 		if got := rt.History(0); !samePoints(got, want) {
 			t.Errorf("history %+v, want %+v", got, want)
@@ -120,6 +122,63 @@ func TestPointsAdvanceAndAreLimited(t *testing.T) {
 			t.Errorf("the running minute is %+v, want one point", got)
 		}
 	})
+}
+
+// Estimates of prompts that prove too high, and cached tokens that become known after their prompts, are subtracted from
+// and added to later minutes: no count is negative, no more tokens are cached than there are, and the sums are right.
+func TestCorrectionsOfPointsAreKept(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		rt, err := New(Options{Self: service.BalancerConfig{ID: "lb", Region: "local/us"}, Core: testOptions(t).Core, Limits: Limits{HistoryMinutes: 9}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, adds := range [][]tally{
+			{{requests: 2, prompt: 100}},             // two requests of estimated 50 tokens arrive
+			{{prompt: -30, cached: 15, output: 4}},   // one ends: it had 20 tokens, 15 of them cached
+			{{prompt: 30, cached: 75}},               // the other one had 80, 75 of them cached
+			{{requests: 1, prompt: 40}},              // another one arrives
+			{{prompt: 60}, {requests: 1, prompt: 5}}, // and had 100; one more arrives
+		} {
+			for _, a := range adds {
+				rt.points.addTally("a", service.TierFast, a)
+			}
+			time.Sleep(time.Minute)
+		}
+		var got [][3]int64
+		for _, p := range rt.History(0) {
+			got = append(got, [3]int64{p.Requests, p.PromptTokens, p.CachedTokens})
+		}
+		if want := [][3]int64{{2, 100, 0}, {0, 0, 0}, {0, 0, 0}, {1, 40, 40}, {1, 65, 50}}; !slices.Equal(got, want) {
+			t.Errorf("requests, prompt and cached tokens %v, want %v", got, want)
+		}
+	})
+}
+
+// A prompt counts when it arrives, not when its response ends: in an overload, responses end at the rate at which
+// replicas serve, and plans for that rate would never end the overload.
+func TestPromptsCountAtArrival(t *testing.T) {
+	b := start(t, roundRobin(t))
+	release := make(chan struct{})
+	reply := whole(plainReply)
+	b.attach("us-0", engine(t, func(w http.ResponseWriter, req *http.Request) {
+		<-release
+		reply(w, req)
+	}))
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		read(t, b.post(chatPath, plainBody))
+	}()
+	b.until(func() bool { return b.tallied().Requests == 1 })
+	if p := b.tallied(); p.PromptTokens == 0 {
+		t.Errorf("before the response: %+v", p)
+	}
+	close(release)
+	<-ended
+	b.settled()
+	if p := b.tallied(); p.Requests != 1 || p.PromptTokens != 12 {
+		t.Errorf("after the response: %+v, want the 12 prompt tokens that the engine reported", p)
+	}
 }
 
 func samePoints(a, b []telemetry.Point) bool {

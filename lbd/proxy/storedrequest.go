@@ -29,17 +29,17 @@ const (
 // .../input_items). Only the engine that holds the response can serve it. core is not involved, because
 // there is nothing to decide.
 type storedRequest struct {
-	rt          *Runtime
-	w           http.ResponseWriter
-	req         *http.Request
-	path        string // below pathResponses, as sent to the engine
-	id          string // id of the response
-	origin      origin
-	holder      storedAt
-	reservation quota.Reservation // of the client's key; inactive if it has none
-	peer        *peer             // the peer that holds the response; nil if a replica holds it
-	region      service.Region    // region of the replica
-	keyed       bool              // the replica receives the balancer's key and not the client's
+	rt            *Runtime
+	w             http.ResponseWriter
+	req           *http.Request
+	path          string // below pathResponses, as sent to the engine
+	id            string // id of the response
+	origin        origin
+	holder        storedAt
+	reservation   quota.Reservation // of the client's key; inactive if it has none
+	peer          *peer             // the peer that holds the response; nil if a replica holds it
+	region        service.Region    // region of the replica
+	usesEngineKey bool              // the replica receives the balancer's key and not the client's
 }
 
 // storedRequestMethods are the methods of the paths below a response's id.
@@ -155,7 +155,7 @@ func (q *storedRequest) forwardRequest() *openai.Error {
 		return q.holderError(ctx)
 	}
 	defer resp.Body.Close()
-	if (q.peer != nil || q.keyed) && (resp.StatusCode == http.StatusUnauthorized || resp.StatusCode == http.StatusForbidden) {
+	if (q.peer != nil || q.usesEngineKey) && (resp.StatusCode == http.StatusUnauthorized || resp.StatusCode == http.StatusForbidden) {
 		return q.holderError(ctx) // it rejects this balancer's credentials, not the client's
 	}
 	q.reservation.Settle(q.holder.model, telemetry.Usage{Requests: 1}.Priced(q.rt.models.Load().price(q.holder.model)), q.rt.Elapsed())
@@ -194,7 +194,7 @@ func (q *storedRequest) outgoing(ctx context.Context) (out *http.Request, transp
 	var base *url.URL
 	switch {
 	case k.replica != nil:
-		base, transport, q.region, q.keyed = k.base, k.transport, k.cfg.Region, k.authorization != nil
+		base, transport, q.region, q.usesEngineKey = k.base, k.transport, k.cfg.Region, k.authorization != nil
 		k.authorize(h)
 		k.setRankHeader(h)
 	case p != nil:

@@ -179,6 +179,7 @@ func checkStory(b *balancer, id, stream string) bool {
 // Engines stop in every way, clients disconnect, replicas are added and removed and are reached
 // through a peer: every completed story is the correct one, once.
 func TestContinuedResponsesAreCorrect(t *testing.T) {
+	t.Parallel()
 	us, eu := pair(t, "")
 	for i, b := range []*balancer{us, eu} {
 		b.limits.FirstByteTimeout, b.limits.IdleTimeout = 100*time.Millisecond, 50*time.Millisecond

@@ -101,10 +101,10 @@ func (r *Runtime) AddReplica(cfg service.ReplicaConfig) (added bool, err error) 
 	case !cfg.MTLS:
 	case base.Scheme != "https":
 		return false, fmt.Errorf("adding replica %q: mtls: requires a URL that starts with https://, got %q", cfg.ID, cfg.URL)
-	case r.secure == nil:
+	case r.mtlsTransport == nil:
 		return false, fmt.Errorf("adding replica %q: mtls: this balancer has no identity certificate of its service", cfg.ID)
 	default:
-		rep.transport = r.secure
+		rep.transport = r.mtlsTransport
 	}
 	return r.changeTargets(func() (bool, error) { return r.storeReplica(rep) })
 }

@@ -197,7 +197,7 @@ func (x *exchange) outgoingUpgrade(ctx context.Context, base *url.URL, header ht
 }
 
 // errCannotUpgrade is the error of an attempt whose transport cannot change the protocol of a connection.
-var errCannotUpgrade = errors.New("its transport supports no WebSocket")
+var errCannotUpgrade = errors.New("its connection does not support WebSocket")
 
 // transmit sends a request over a transport.
 func (x *exchange) transmit(over http.RoundTripper, out *http.Request) (*http.Response, error) {

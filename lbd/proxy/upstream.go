@@ -41,7 +41,7 @@ type failure struct {
 	refusal     *refusal    // nil if it is not forwarded
 	unproven    bool        // the target is not proven to continue streams
 	lacksModel  bool        // see core.Outcome.LacksModel
-	unsure      bool        // a client error that another target has to confirm: core.Outcome.FaultUnclear
+	unconfirmed bool        // a client error that another target has to confirm: core.Outcome.FaultUnclear
 	keyRejected bool        // a replica rejected the API key that this balancer has for it
 }
 
@@ -103,12 +103,12 @@ func (x *exchange) requestTarget(ctx context.Context) (resp *http.Response, ende
 	case x.headerSent && refusesContinuation(resp.StatusCode):
 		discard(resp.Body)
 		resp.Body.Close()
-		x.endDeclined(&failure{cause: fmt.Sprintf("%s rejected the continuation (%d)", x.current.target, resp.StatusCode), kind: failureUnable})
+		x.endDeclined(&failure{cause: fmt.Sprintf("%s rejected the continuation (%d)", x.current.target, resp.StatusCode), kind: failureCannotContinue})
 		return nil, true
 	case x.headerSent && (!isStream(resp) || resp.StatusCode != http.StatusOK):
 		x.reportFailure(&failure{cause: fmt.Sprintf("%s returned %d instead of a continuation", x.current.target, resp.StatusCode), kind: failureStatus})
 	case isStream(resp) && encoded(resp.Header):
-		x.reportFailure(&failure{cause: x.current.target + " sent a compressed stream that was not requested", kind: failureAnswer})
+		x.reportFailure(&failure{cause: x.current.target + " sent a compressed stream that was not requested", kind: failureErrorResponse})
 		resp.Body.Close() // the remaining body may take long to arrive
 		return nil, false
 	default:
@@ -227,12 +227,12 @@ func (x *exchange) failureFromError(ctx context.Context, err error) *failure {
 		return &failure{cause: x.current.target + " did not respond in time", kind: failureTimeout, timedOut: true, broken: true, kills: x.peerKills}
 	}
 	if unproven := (errNoProof{}); errors.As(err, &unproven) {
-		return &failure{cause: x.current.target + " cannot continue a response: " + unproven.reason, err: err, kind: failureUnable, unproven: true}
+		return &failure{cause: x.current.target + " cannot continue a response: " + unproven.reason, err: err, kind: failureCannotContinue, unproven: true}
 	}
 	var op *net.OpError
 	var again *wire.RetryError
 	unreachable := errors.Is(err, errRemoved) || errors.As(err, &op) && op.Op == "dial"
-	cause, why := x.current.target+" closed the connection early", failureBroken
+	cause, why := x.current.target+" closed the connection early", failureDisconnected
 	if unreachable {
 		cause, why = x.current.target+" is unreachable", failureUnreachable
 	}
@@ -243,17 +243,17 @@ func (x *exchange) failureFromError(ctx context.Context, err error) *failure {
 // error with a success status.
 func (x *exchange) invalidResponse(resp *http.Response, body []byte) *failure {
 	if resp.StatusCode == http.StatusOK && len(body) == 0 {
-		return &failure{cause: x.current.target + " returned an empty response", kind: failureAnswer}
+		return &failure{cause: x.current.target + " returned an empty response", kind: failureErrorResponse}
 	}
 	if resp.StatusCode != http.StatusOK || encoded(resp.Header) || !isJSON(resp) {
 		return nil
 	}
 	fault, err := openai.CheckWhole(body)
 	if err != nil {
-		return &failure{cause: x.current.target + " returned a truncated response", err: err, kind: failureBroken, broken: true}
+		return &failure{cause: x.current.target + " returned a truncated response", err: err, kind: failureDisconnected, broken: true}
 	}
 	if fault {
-		return &failure{cause: x.current.target + " returned an error", kind: failureAnswer, broken: true}
+		return &failure{cause: x.current.target + " returned an error", kind: failureErrorResponse, broken: true}
 	}
 	return nil
 }

@@ -13,6 +13,8 @@ import (
 	"testing"
 	"time"
 
+	"skyserve/internal/testkit"
+
 	"github.com/prometheus/client_golang/prometheus"
 	collector "go.opentelemetry.io/proto/otlp/collector/trace/v1"
 	otlp "go.opentelemetry.io/proto/otlp/trace/v1"
@@ -208,9 +210,7 @@ func TestSampler(t *testing.T) {
 
 // If a collector is unreachable or rejects spans, spans are lost and one line is logged.
 func TestCollectorThatFails(t *testing.T) {
-	gone := httptest.NewServer(http.NotFoundHandler())
-	gone.Close()
-	for name, url := range map[string]string{"gone": gone.URL, "refuses": newStore(t, http.StatusForbidden).URL} {
+	for name, url := range map[string]string{"gone": "http://" + testkit.FreeAddr(), "refuses": newStore(t, http.StatusForbidden).URL} {
 		t.Setenv("OTEL_BSP_MAX_QUEUE_SIZE", "16")
 		t.Setenv("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", "4")
 		var text strings.Builder

@@ -33,6 +33,9 @@ import (
 type Config struct {
 	// Regions are the regions of the provider, in AWS's notation: us-east-1.
 	Regions []string
+	// IdentitiesOnly is set for a service without machines at AWS, whose machines at Google use an identity here by
+	// gcp.federation; then Regions is empty. The API of IAM is that of AWS_REGION, or of the default partition.
+	IdentitiesOnly bool
 	// Endpoint is the base URL of all AWS APIs, for another cloud with the same APIs; empty =
 	// AWS_ENDPOINT_URL, or AWS's own endpoints.
 	Endpoint string
@@ -84,6 +87,7 @@ type Provider struct {
 	clock    *clockTransport
 	regions  map[string]*region
 	names    []string                                // of regions, sorted
+	home     string                                  // the region of the global APIs
 	prices   provision.CloudCache[[]provision.Price] // by region
 
 	accountMu sync.Mutex // guards account
@@ -99,7 +103,7 @@ var (
 // New returns a provider. It makes no calls: invalid credentials fail the first call of a method, with a
 // *provision.CredentialsError.
 func New(ctx context.Context, c Config) (*Provider, error) {
-	if len(c.Regions) == 0 {
+	if len(c.Regions) == 0 && !c.IdentitiesOnly {
 		return nil, fmt.Errorf("creating the AWS provider: no region is configured")
 	}
 	if c.Now == nil {
@@ -119,8 +123,12 @@ func New(ctx context.Context, c Config) (*Provider, error) {
 			configured: c.Networks[name], netSem: make(chan struct{}, 1), groups: map[string]string{},
 		}
 	}
+	p.home = sdk.Region
+	if len(p.names) > 0 {
+		p.home = p.names[0]
+	}
 	global := sdk.Copy()
-	global.Region = p.names[0]
+	global.Region = p.home
 	p.iam, p.sts = iam.NewFromConfig(global), sts.NewFromConfig(global)
 	p.endpoint = aws.ToString(sdk.BaseEndpoint)
 	p.s3 = s3.NewFromConfig(global, func(o *s3.Options) {
@@ -151,8 +159,11 @@ func logSDK(level logging.Classification, format string, args ...any) {
 // loadSDK loads the configuration of the SDK.
 func (p *Provider) loadSDK(ctx context.Context) (aws.Config, error) {
 	options := []func(*config.LoadOptions) error{
-		config.WithRetryer(p.retryer), config.WithRegion(p.cfg.Regions[0]),
+		config.WithRetryer(p.retryer), config.WithDefaultRegion(homeRegion),
 		config.WithLogger(logging.LoggerFunc(logSDK)), // the SDK's default logger writes to standard error
+	}
+	if len(p.cfg.Regions) > 0 {
+		options = append(options, config.WithRegion(p.cfg.Regions[0]))
 	}
 	if p.cfg.Credentials != nil {
 		options = append(options, config.WithCredentialsProvider(p.cfg.Credentials))
@@ -227,7 +238,7 @@ func (r *region) regionID() service.Region { return service.Region(service.Cloud
 func (p *Provider) Launch(ctx context.Context, w provision.Desired) (provision.Object, error) {
 	o, err := p.launch(ctx, w)
 	if err != nil {
-		return provision.Object{}, wrapError(fmt.Sprintf("launching %s in %s", w.ID, w.Region), err)
+		return provision.Object{}, p.withAlternative(wrapError(fmt.Sprintf("launching %s in %s", w.ID, w.Region), err))
 	}
 	return o, nil
 }

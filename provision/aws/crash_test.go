@@ -1,6 +1,7 @@
 package aws_test
 
 import (
+	"flag"
 	"fmt"
 	"slices"
 	"testing"
@@ -34,15 +35,24 @@ func small() []provision.Desired {
 	}
 }
 
-// After a crash at any call, before or after its execution, the next run completes the change: every object
-// exists once after up, and none after down.
+// everyCall also crashes at calls that only read, and before calls. The cloud is then as after the last change, and lists
+// lag behind less: such a run takes six times as long and detects no other errors.
+var everyCall = flag.Bool("crash-every-call", false, "crash before and after every call, also after those that change nothing")
+
+// After a crash at any call, the next run completes the change: every object exists once after up, and none after down.
 func TestRecoversFromCrashAtAnyCall(t *testing.T) {
 	testkit.Slow(t)
 	for _, unseen := range []int{0, 2} {
 		calls := crash(t, unseen, 0, testcloud.Served)
-		t.Logf("up and down take %d calls", calls)
+		t.Logf("up and down have %d calls to crash at", calls)
+		if calls < 20 {
+			t.Errorf("there are only %d calls to crash at", calls)
+		}
 		for _, outcome := range []testcloud.Outcome{testcloud.ResponseLost, testcloud.RequestLost} {
 			for k := 1; k <= calls; k += testkit.Stride(7) {
+				if outcome == testcloud.RequestLost && k > 1 && !*everyCall {
+					break
+				}
 				t.Run(fmt.Sprintf("lists lag by %d, outcome %d at call %d", unseen, outcome, k), func(t *testing.T) {
 					t.Parallel()
 					crash(t, unseen, k, outcome)
@@ -55,15 +65,18 @@ func TestRecoversFromCrashAtAnyCall(t *testing.T) {
 // crash launches and terminates a service, crashes at call k, and continues with another process. It returns
 // the number of calls without a crash.
 func crash(t *testing.T, unseen, k int, outcome testcloud.Outcome) int {
-	crashed := false
+	crashed, n := false, 0
 	f := &testcloud.Faults{StaleLists: unseen}
 	f.DecideOutcome = func(c testcloud.Call) testcloud.Outcome {
-		switch {
-		case k > 0 && c.Number == k:
+		if crashed { // the rest of the program that crashed does nothing
+			return testcloud.RequestLost
+		}
+		if c.ReadOnly && !*everyCall {
+			return testcloud.Served
+		}
+		if n++; n == k {
 			crashed = true
 			return outcome
-		case crashed: // the rest of the program that crashed does nothing
-			return testcloud.RequestLost
 		}
 		return testcloud.Served
 	}
@@ -98,9 +111,5 @@ func crash(t *testing.T, unseen, k int, outcome testcloud.Outcome) int {
 		t.Fatalf("up created %q, want %q", left, want)
 	}
 	step(nil, func([]provision.Object) bool { return len(cloud.RemainingResources()) == 0 })
-	n := 0
-	for _, times := range f.CallCounts() {
-		n += times
-	}
 	return n
 }

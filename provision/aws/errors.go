@@ -52,6 +52,17 @@ func wrapError(doing string, err error) error {
 	return fmt.Errorf("%s: %w", doing, plainError(err))
 }
 
+// withAlternative adds to the hint of a denied call that a service without machines at AWS can do without the identity.
+func (p *Provider) withAlternative(err error) error {
+	var denied *provision.CredentialsError
+	if p.cfg.IdentitiesOnly && errors.As(err, &denied) && denied.Hint != "" {
+		other := *denied
+		other.Hint += ", or set gcp.federation to false"
+		return &other
+	}
+	return err
+}
+
 // encodedMessage starts the encoded part of an authorization failure. plainError removes that part,
 // because only AWS can decode it.
 const encodedMessage = " Encoded authorization failure message:"

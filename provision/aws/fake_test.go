@@ -11,6 +11,7 @@ import (
 
 	"skyserve/internal/service"
 	"skyserve/internal/testcloud"
+	"skyserve/internal/testkit"
 	"skyserve/provision"
 	"skyserve/provision/aws"
 	"skyserve/provision/record"
@@ -30,6 +31,7 @@ func TestMain(m *testing.M) {
 	if err := record.Start("go test", "test"); err != nil {
 		panic(err)
 	}
+	testkit.CollectRarely()
 	goleak.VerifyTestMain(m)
 }
 

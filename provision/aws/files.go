@@ -54,7 +54,7 @@ func (p *Provider) checkFilesBucket(ctx context.Context, f provision.BucketFolde
 	if err != nil || listed {
 		return err
 	}
-	region, err := p.Files(name, "").in(ctx)
+	region, err := p.Files(name, "").inBucketRegion(ctx)
 	if err == nil {
 		_, err = p.s3.HeadBucket(ctx, &s3.HeadBucketInput{Bucket: &name, ExpectedBucketOwner: &b.account}, region)
 	}
@@ -80,9 +80,9 @@ func (p *Provider) Files(bucket, folder string) *Files {
 	return &Files{p: p, bucket: bucket, folder: folder}
 }
 
-// in directs a call to the region of the bucket, which it finds first. The response of HeadBucket names it even when it
+// inBucketRegion directs a call to the region of the bucket, which it finds first. The response of HeadBucket names it even when it
 // refuses the call: to another region, or of a machine, which may list only its folder.
-func (f *Files) in(ctx context.Context) (func(*s3.Options), error) {
+func (f *Files) inBucketRegion(ctx context.Context) (func(*s3.Options), error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.region == "" {
@@ -107,7 +107,7 @@ func (f *Files) in(ctx context.Context) (func(*s3.Options), error) {
 
 // PutPart stores a part. S3 rejects one whose checksum differs.
 func (f *Files) PutPart(ctx context.Context, name string, part []byte) error {
-	region, err := f.in(ctx)
+	region, err := f.inBucketRegion(ctx)
 	if err == nil {
 		sum := sha256.Sum256(part)
 		_, err = f.p.s3.PutObject(ctx, &s3.PutObjectInput{
@@ -119,7 +119,7 @@ func (f *Files) PutPart(ctx context.Context, name string, part []byte) error {
 
 // GetPart returns a part; fs.ErrNotExist if there is none.
 func (f *Files) GetPart(ctx context.Context, name string) ([]byte, error) {
-	region, err := f.in(ctx)
+	region, err := f.inBucketRegion(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -141,7 +141,7 @@ func (f *Files) GetPart(ctx context.Context, name string) ([]byte, error) {
 
 // DeletePart removes a part; S3 accepts a missing one.
 func (f *Files) DeletePart(ctx context.Context, name string) error {
-	region, err := f.in(ctx)
+	region, err := f.inBucketRegion(ctx)
 	if err == nil {
 		_, err = f.p.s3.DeleteObject(ctx, &s3.DeleteObjectInput{Bucket: &f.bucket, Key: aws.String(f.folder + name)}, region)
 	}
@@ -150,7 +150,7 @@ func (f *Files) DeletePart(ctx context.Context, name string) error {
 
 // PartNames returns the names of the parts that start with a prefix.
 func (f *Files) PartNames(ctx context.Context, prefix string) (names []string, err error) {
-	region, err := f.in(ctx)
+	region, err := f.inBucketRegion(ctx)
 	if err != nil {
 		return nil, err
 	}

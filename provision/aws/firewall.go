@@ -83,7 +83,7 @@ func (r *region) launchFirewall(ctx context.Context, w provision.Desired) (provi
 		return provision.Object{}, err
 	}
 	r.cacheGroupID(w, role, id)
-	return objectOfWant(w, id), nil
+	return objectOfDesired(w, id), nil
 }
 
 // findGroup finds a security group of the network by name; nil where there is none.

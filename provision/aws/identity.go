@@ -2,9 +2,11 @@ package aws
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"maps"
 	"net/url"
+	"reflect"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/service/iam"
@@ -19,13 +21,7 @@ const policyName = "skyserve"
 // maxTagValue is the maximum length of a tag's value, in characters.
 const maxTagValue = 256
 
-// shorterGrants is how the value of a tag of grantTags becomes shorter.
-var shorterGrants = map[string]string{
-	tagGrants:  "store the weights of all models below one folder",
-	tagRecords: "choose a shorter dns.name",
-}
-
-// launchIdentity creates or repairs a role with its policy, and an instance profile with the role.
+// launchIdentity creates or repairs a role with its policy and, for machines, an instance profile with the role.
 // Every step is idempotent.
 func (p *Provider) launchIdentity(ctx context.Context, w provision.Desired) (provision.Object, error) {
 	role := w.Labels[labelRole]
@@ -34,60 +30,83 @@ func (p *Provider) launchIdentity(ctx context.Context, w provision.Desired) (pro
 	}
 	name, tags := roleName(w.Service, role), tagsOf(w)
 	maps.Copy(tags, grantTags(w.Grants))
-	for _, tag := range []string{tagGrants, tagRecords} {
-		if n := len(tags[tag]); n > maxTagValue {
-			return provision.Object{}, &provision.SpecError{Err: fmt.Errorf("granting %s to the %ss of %s: grants are limited to %d characters (one tag), got %d; %s", tags[tag], role, w.Service, maxTagValue, n, shorterGrants[tag])}
-		}
+	if n := len(tags[tagGrants]); n > maxTagValue {
+		return provision.Object{}, &provision.SpecError{Err: fmt.Errorf("granting %s to the %ss of %s: grants are limited to %d characters (one tag), got %d; store the weights of all models below one folder", tags[tagGrants], role, w.Service, maxTagValue, n)}
 	}
-	policy, err := policyFor(w.Service, w.Owner, partitionOf(p.names[0]), w.Grants)
+	policy, err := policyFor(w.Service, w.Owner, partitionOf(p.home), w.Grants)
 	if err != nil {
 		return provision.Object{}, err
 	}
-	roleTags, err := p.createRole(ctx, w, name, tags)
+	trusted, err := trustPolicyFor(role, w.Grants)
+	if err != nil {
+		return provision.Object{}, err
+	}
+	roleTags, err := p.createRole(ctx, w, name, trusted, tags)
 	if err != nil {
 		return provision.Object{}, err
 	}
 	if err := p.retryOnCode(ctx, codeNoEntity, func() error { return p.setPolicy(ctx, name, policy) }); err != nil {
 		return provision.Object{}, err
 	}
-	if err := p.createProfile(ctx, w, name, tags); err != nil {
-		return provision.Object{}, err
+	if hasMachines(role) {
+		if err := p.createProfile(ctx, w, name, tags); err != nil {
+			return provision.Object{}, err
+		}
 	}
 	if missing := missingTags(tags, roleTags); len(missing) > 0 {
 		if _, err := p.iam.TagRole(ctx, &iam.TagRoleInput{RoleName: aws.String(name), Tags: iamTags(missing)}); err != nil {
 			return provision.Object{}, err
 		}
 	}
-	return objectOfWant(w, name), nil
+	return objectOfDesired(w, name), nil
 }
 
-// createRole creates a role if it does not exist. It returns the tags of the role.
-func (p *Provider) createRole(ctx context.Context, w provision.Desired, name string, tags map[string]string) (map[string]string, error) {
+// createRole creates a role if it does not exist, or repairs its trust policy. It returns the tags of the role.
+func (p *Provider) createRole(ctx context.Context, w provision.Desired, name, trusted string, tags map[string]string) (map[string]string, error) {
 	_, err := p.iam.CreateRole(ctx, &iam.CreateRoleInput{
-		RoleName: aws.String(name), Path: aws.String(iamPath(w.Service)), AssumeRolePolicyDocument: aws.String(trustPolicy), Tags: iamTags(tags),
+		RoleName: aws.String(name), Path: aws.String(iamPath(w.Service)), AssumeRolePolicyDocument: aws.String(trusted), Tags: iamTags(tags),
 	})
 	if codeOf(err) != codeExists {
 		return tags, err
 	}
-	var existing map[string]string
+	var existing existingRole
 	_, err = p.waitVisible(ctx, func() (bool, error) {
 		var err error
-		existing, err = p.roleTags(ctx, name)
-		return existing != nil, err
+		existing, err = p.readRole(ctx, name)
+		return existing.tags != nil, err
 	})
-	if err != nil {
-		return nil, err
+	if err == nil {
+		err = ownedError(w, existing.tags)
 	}
-	return existing, ownedError(w, existing)
+	if err == nil && !equalDocuments(existing.trust, trusted) {
+		_, err = p.iam.UpdateAssumeRolePolicy(ctx, &iam.UpdateAssumeRolePolicyInput{RoleName: aws.String(name), PolicyDocument: aws.String(trusted)})
+	}
+	return existing.tags, err
 }
 
-// roleTags returns the tags of a role; nil where there is none.
-func (p *Provider) roleTags(ctx context.Context, name string) (map[string]string, error) {
+// existingRole is a role as it is now.
+type existingRole struct {
+	tags  map[string]string // nil = there is no role
+	trust string            // its trust policy
+}
+
+// readRole returns a role; the zero value where there is none.
+func (p *Provider) readRole(ctx context.Context, name string) (existingRole, error) {
 	out, err := p.iam.GetRole(ctx, &iam.GetRoleInput{RoleName: aws.String(name)})
 	if err != nil {
-		return nil, ignoreCode(codeNoEntity, err)
+		return existingRole{}, ignoreCode(codeNoEntity, err)
 	}
-	return fromIAMTags(out.Role.Tags), nil
+	text, err := url.PathUnescape(aws.ToString(out.Role.AssumeRolePolicyDocument))
+	if err != nil {
+		return existingRole{}, fmt.Errorf("reading the trust policy of IAM role %s: %w", name, err)
+	}
+	return existingRole{fromIAMTags(out.Role.Tags), text}, nil
+}
+
+// equalDocuments reports whether two JSON documents have the same values.
+func equalDocuments(a, b string) bool {
+	var x, y any
+	return json.Unmarshal([]byte(a), &x) == nil && json.Unmarshal([]byte(b), &y) == nil && reflect.DeepEqual(x, y)
 }
 
 // setPolicy sets the inline policy of a role; an empty policy deletes it.
@@ -139,7 +158,7 @@ func hasRole(profile *iamtypes.InstanceProfile, name string) bool {
 }
 
 // listIdentities lists the identities of a service, or of all services. If the role or the instance
-// profile of an identity is missing, or its policy does not match its tags, driftSuffix is appended to
+// profile of an identity is missing, or one of its policies does not match its tags, driftSuffix is appended to
 // SpecHash.
 func (p *Provider) listIdentities(ctx context.Context, service string) ([]provision.Object, error) {
 	profiles, err := p.listProfiles(ctx, service)
@@ -189,11 +208,11 @@ func (p *Provider) listProfiles(ctx context.Context, service string) (map[string
 // readIdentity returns the identity that consists of a role and its profile. owned is false when skyserve
 // did not create it. The tags are those of the role or, if the role was deleted, those of the profile.
 func (p *Provider) readIdentity(ctx context.Context, name string, profile *iamtypes.InstanceProfile) (o provision.Object, owned bool, err error) {
-	tags, err := p.roleTags(ctx, name)
+	role, err := p.readRole(ctx, name)
 	if err != nil {
 		return o, false, err
 	}
-	complete := tags != nil && hasRole(profile, name)
+	tags := role.tags
 	if tags == nil {
 		out, err := p.iam.GetInstanceProfile(ctx, &iam.GetInstanceProfileInput{InstanceProfileName: aws.String(name)})
 		if err != nil {
@@ -202,16 +221,20 @@ func (p *Provider) readIdentity(ctx context.Context, name string, profile *iamty
 		tags = fromIAMTags(out.InstanceProfile.Tags)
 	}
 	o, owned = objectFromTags(tags, globalRegion, name)
-	if !owned || !complete {
+	if complete := role.tags != nil && (hasRole(profile, name) || !hasMachines(o.Labels[labelRole])); !owned || !complete {
 		o.SpecHash += driftSuffix
 		return o, owned, nil
 	}
-	desired, err := policyFor(o.Service, o.Owner, partitionOf(p.names[0]), grantsOf(tags))
+	desired, err := policyFor(o.Service, o.Owner, partitionOf(p.home), grantsOf(tags))
+	if err != nil {
+		return o, false, err
+	}
+	trusted, err := trustPolicyFor(o.Labels[labelRole], grantsOf(tags))
 	if err != nil {
 		return o, false, err
 	}
 	observed, err := p.readPolicy(ctx, name)
-	if observed != desired {
+	if observed != desired || !equalDocuments(role.trust, trusted) {
 		o.SpecHash += driftSuffix
 	}
 	return o, true, err
@@ -234,10 +257,11 @@ func (p *Provider) readPolicy(ctx context.Context, role string) (string, error) 
 // remaining parts.
 func (p *Provider) deleteIdentity(ctx context.Context, o provision.Object) error {
 	name := aws.String(o.Handle)
-	tags, err := p.roleTags(ctx, o.Handle)
+	role, err := p.readRole(ctx, o.Handle)
 	if err != nil {
 		return err
 	}
+	tags := role.tags
 	if tags != nil && (tags[tagService] != o.Service || tags[tagOwner] != o.Owner) {
 		return &provision.OwnedError{Resource: "IAM role " + o.Handle, Where: string(globalRegion), Owner: tags[tagOwner]}
 	}

@@ -19,7 +19,7 @@ var _ provision.LaunchChecker = (*Provider)(nil)
 // and user data, but neither capacity nor quotas. A security group or instance profile that does not exist
 // yet is left out of the request, as the message says.
 func (p *Provider) CheckLaunch(ctx context.Context, w provision.Desired) provision.LaunchCheck {
-	c := provision.LaunchCheck{CheckResult: provision.CheckResult{Where: string(w.Region), Message: provision.LaunchWhat(w)}}
+	c := provision.LaunchCheck{CheckResult: provision.CheckResult{Where: string(w.Region), Message: provision.DescribeLaunch(w)}}
 	r, err := p.region(w.Region)
 	if err == nil {
 		err = checkMachine(w)

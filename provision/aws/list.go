@@ -27,7 +27,7 @@ func (p *Provider) List(ctx context.Context, service string) ([]provision.Object
 	if !p.cfg.MachinesOnly {
 		calls = append(calls, func() ([]provision.Object, error) {
 			found, err := p.listIdentities(ctx, service)
-			return found, wrapError("listing the IAM roles and instance profiles of AWS", err)
+			return found, p.withAlternative(wrapError("listing the IAM roles and instance profiles of AWS", err))
 		})
 	}
 	if p.cfg.Programs && !p.cfg.MachinesOnly {

@@ -183,7 +183,7 @@ func (r *region) request(ctx context.Context, w provision.Desired) (*ec2.RunInst
 
 // requestWithGroup is request with the id of the security group; empty = the network's default group.
 func (r *region) requestWithGroup(ctx context.Context, w provision.Desired, group string) (*ec2.RunInstancesInput, error) {
-	offer, role := w.Offerings[0], string(w.Machine.Role)
+	offer := w.Offerings[0]
 	subnet, err := r.subnet(ctx, offer.Zone)
 	if err != nil {
 		return nil, err
@@ -202,7 +202,7 @@ func (r *region) requestWithGroup(ctx context.Context, w provision.Desired, grou
 		ImageId:                           aws.String(imagesOf(w)[0]),
 		InstanceType:                      ec2types.InstanceType(offer.Type),
 		NetworkInterfaces:                 []ec2types.InstanceNetworkInterfaceSpecification{face},
-		IamInstanceProfile:                &ec2types.IamInstanceProfileSpecification{Name: aws.String(roleName(w.Service, role))},
+		IamInstanceProfile:                &ec2types.IamInstanceProfileSpecification{Name: aws.String(roleName(w.Service, identityRole(*w.Machine)))},
 		UserData:                          aws.String(base64.StdEncoding.EncodeToString([]byte(w.Machine.UserData))),
 		InstanceInitiatedShutdownBehavior: ec2types.ShutdownBehaviorTerminate, // a machine that shuts itself down leaves no billed disk
 		MetadataOptions: &ec2types.InstanceMetadataOptionsRequest{ // containers are one hop away: they must not obtain the machine's credentials

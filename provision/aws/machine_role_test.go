@@ -106,7 +106,7 @@ func retag(in *ec2.RunInstancesInput, key, value string) {
 	}
 }
 
-// compromised is a service with an intruder who has root on the second balancer.
+// compromised is a service with an intruder who has root on a spare balancer, whose other balancer may launch balancers.
 type compromised struct {
 	t                   *testing.T
 	cloud               *testcloud.AWS
@@ -116,11 +116,20 @@ type compromised struct {
 	roles               *iam.Client
 }
 
+// replacing is the identity of balancers that launch other balancers, spares too.
+var replacing = roleFor(provision.KindBalancer, provision.GrantOperate, provision.GrantReplaceBalancers, provision.GrantReplaceSpares)
+
+// spare is a balancer's machine with the identity of spares.
+func spare(id string) provision.Desired {
+	w := machine(id, provision.KindBalancer, east, service.CapacityOnDemand)
+	w.Machine.Spare = true
+	return w
+}
+
 func takeOver(t *testing.T) *compromised {
 	cloud := newCloud(nil)
 	operator := open(t, cloud)
-	launch(t, operator, chat()...)
-	launch(t, operator, machine("lb-us-east-1-1", provision.KindBalancer, east, service.CapacityOnDemand))
+	launch(t, operator, append(chat(), replacing, roleFor(provision.RoleSpare, provision.GrantOperate), spare("lb-us-east-1-1"))...)
 	a := &compromised{t: t, cloud: cloud, controller: handleOf(t, cloud, "lb-us-east-1-0"), replica: handleOf(t, cloud, "us-east-1-0")}
 	for _, m := range cloud.Machines() {
 		if m.ID == a.controller {
@@ -192,6 +201,9 @@ func TestRootOnBalancerCannotBecomeController(t *testing.T) {
 		},
 		"launches with the role of balancers": func(a *compromised) error {
 			return a.run(func(in *ec2.RunInstancesInput) { in.IamInstanceProfile.Name = sdk.String("skyserve-chat-balancer") })
+		},
+		"launches with the role of spares": func(a *compromised) error {
+			return a.run(func(in *ec2.RunInstancesInput) { in.IamInstanceProfile.Name = sdk.String("skyserve-chat-spare") })
 		},
 		"launches behind the firewall of balancers": func(a *compromised) error {
 			return a.run(func(in *ec2.RunInstancesInput) { in.NetworkInterfaces[0].Groups = []string{a.behindBalancers} })
@@ -269,6 +281,18 @@ func controlBalancers(ctx context.Context, p *aws.Provider) error {
 	return err
 }
 
+// controlSpares makes the calls of a controller that also replaces spares.
+func controlSpares(ctx context.Context, p *aws.Provider) error {
+	o, err := p.Launch(ctx, spare("lb-us-east-1-8"))
+	if err == nil {
+		err = p.Terminate(ctx, o)
+	}
+	if err == nil {
+		err = controlBalancers(ctx, p)
+	}
+	return err
+}
+
 // peersFirewall is the firewall of balancers that admits another one by its address.
 func peersFirewall(address string) provision.Desired {
 	w := firewall(east, provision.KindBalancer, provision.FirewallRule{Port: 8420, From: provision.FromPeers})
@@ -316,6 +340,7 @@ func control(ctx context.Context, p *aws.Provider) error {
 func TestBalancerRoleIsMinimalForController(t *testing.T) {
 	testBalancerRole(t, control, provision.GrantOperate)
 	testBalancerRole(t, controlBalancers, provision.GrantOperate, provision.GrantReplaceBalancers)
+	testBalancerRole(t, controlSpares, provision.GrantOperate, provision.GrantReplaceBalancers, provision.GrantReplaceSpares)
 	cloud := newCloud(nil)
 	cloud.AddReservation("us-east-1", "cr-mine", "us-east-1b", "g6.xlarge", 1, false)
 	launch(t, open(t, cloud), chat()...)
@@ -339,7 +364,7 @@ func testBalancerRole(t *testing.T, control func(context.Context, *aws.Provider)
 	run := func(change func(*policy)) error {
 		cloud := newCloud(nil)
 		cloud.AddReservation("us-east-1", "cr-mine", "us-east-1b", "g6.xlarge", 1, false)
-		launch(t, open(t, cloud), append(chat(), roleFor(provision.KindBalancer, grants...), peersFirewall("192.0.2.1"))...)
+		launch(t, open(t, cloud), append(chat(), roleFor(provision.KindBalancer, grants...), roleFor(provision.RoleSpare), peersFirewall("192.0.2.1"))...)
 		var p policy
 		if err := json.Unmarshal([]byte(cloud.RolePolicy(role, name)), &p); err != nil {
 			t.Fatal(err)

@@ -54,6 +54,21 @@ const headerBucketRegion = "X-Amz-Bucket-Region"
 // (not read again).
 const principalEC2 = "ec2.amazonaws.com"
 
+// issuerGoogle is the federated principal of Google's identity tokens, for which AWS needs no identity provider in IAM,
+// and the prefix of their condition keys: aud is the claim azp, oaud the claim aud, sub the claim sub. In tokens of a
+// service account azp and sub are its unique id. AudienceGoogle is the audience for which machines at Google request
+// tokens. Sources, read in November 2026: docs.aws.amazon.com/IAM/latest/UserGuide/reference_policies_iam-condition-keys.html,
+// "Available keys for AWS OIDC federation"; docs.cloud.google.com/compute/docs/instances/verifying-instance-identity;
+// public guides with tokens and trust policies.
+const (
+	issuerGoogle   = "accounts.google.com"
+	AudienceGoogle = "sts.amazonaws.com"
+)
+
+// homeRegion is the default region of calls to global APIs and to STS, whose credentials are valid in all regions of its
+// partition. Source: "AWS STS Regions and endpoints", IAM user guide (not read again).
+const homeRegion = "us-east-1"
+
 // quotaService is EC2's code in Service Quotas. The codes of its quotas are in internal/catalogue.
 // Source: docs.aws.amazon.com/general/latest/gr/ec2-service.html (not read again).
 const quotaService = "ec2"

@@ -2,14 +2,59 @@ package aws
 
 import (
 	"encoding/json"
+	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 
 	"skyserve/provision"
 )
 
-// trustPolicy lets EC2 assume a role for machines.
-const trustPolicy = `{"Version":"2012-10-17","Statement":[{"Effect":"Allow","Principal":{"Service":"` + principalEC2 + `"},"Action":"sts:AssumeRole"}]}`
+// trust is one permission of a trust policy.
+type trust struct {
+	Effect    string            `json:"Effect"`
+	Principal map[string]string `json:"Principal"`
+	Action    string            `json:"Action"`
+	Condition condition         `json:"Condition,omitempty"`
+}
+
+// trustPolicyFor returns the trust policy of an identity's role with these grants. It lets EC2 assume the role for machines,
+// if machines have it, and with GrantFederated machines at Google with one service account, by tokens that they requested
+// for AWS. Google's user accounts have no tokens with the id of a service account as azp, which is the condition key aud.
+func trustPolicyFor(role string, grants []provision.Grant) (string, error) {
+	var all []trust
+	if hasMachines(role) {
+		all = append(all, trust{"Allow", map[string]string{"Service": principalEC2}, "sts:AssumeRole", nil})
+	}
+	for _, g := range slices.Sorted(slices.Values(grants)) {
+		if id, ok := g.FederatedAccount(); ok {
+			all = append(all, trust{"Allow", map[string]string{"Federated": issuerGoogle}, "sts:AssumeRoleWithWebIdentity", condition{"StringEquals": {
+				issuerGoogle + ":aud": id, issuerGoogle + ":oaud": AudienceGoogle, issuerGoogle + ":sub": id,
+			}}})
+		}
+	}
+	if len(all) == 0 {
+		return "", fmt.Errorf("granting permissions to the role %s: neither machines nor another cloud use it", role)
+	}
+	text, err := json.Marshal(struct {
+		Version   string
+		Statement []trust
+	}{"2012-10-17", all})
+	return string(text), err
+}
+
+// hasMachines reports whether machines at AWS have the identity of a role. Others need no instance profile.
+func hasMachines(role string) bool {
+	return provision.ObjectKind(role).IsMachine() || role == string(provision.RoleSpare)
+}
+
+// identityRole returns the role of a machine's identity.
+func identityRole(m provision.MachineConfig) string {
+	if m.Spare {
+		return string(provision.RoleSpare)
+	}
+	return string(m.Role)
+}
 
 // statement is one permission of a policy; the keys of a map are marshalled in sorted order.
 type statement struct {
@@ -32,7 +77,11 @@ func policyFor(name, owner, partition string, grants []provision.Grant) (string,
 		if slices.Contains(grants, provision.GrantReplaceBalancers) {
 			kinds = append(kinds, string(provision.KindBalancer))
 		}
-		statements = operateStatements(name, owner, "arn:"+partition+":", kinds)
+		passed := slices.Clone(kinds)
+		if slices.Contains(grants, provision.GrantReplaceSpares) {
+			passed = append(passed, string(provision.RoleSpare))
+		}
+		statements = operateStatements(name, owner, "arn:"+partition+":", kinds, passed)
 	}
 	for _, g := range slices.Sorted(slices.Values(grants)) {
 		if place, ok := g.SessionRegion(); ok {
@@ -136,8 +185,9 @@ var tagKeys = []string{
 // service, and nothing else. With replicas only, an intruder with root on a balancer cannot launch another balancer
 // or a controller: a machine that a balancer launches must have the tags of a replica, the firewall of replicas and
 // their IAM role, and no tag can be changed afterwards. All permissions are restricted by tags or names, except EC2's
-// list calls, which cannot be restricted to tags, and prices, which are public.
-func operateStatements(name, owner, arn string, kinds []string) []statement {
+// list calls, which cannot be restricted to tags, and prices, which are public. passed are the roles of the machines'
+// identities.
+func operateStatements(name, owner, arn string, kinds, passed []string) []statement {
 	var kind any = kinds
 	if len(kinds) == 1 {
 		kind = kinds[0]
@@ -161,7 +211,7 @@ func operateStatements(name, owner, arn string, kinds []string) []statement {
 		return resources
 	}
 	var roles []string
-	for _, k := range kinds {
+	for _, k := range passed {
 		roles = append(roles, arn+"iam::*:role"+iamPath(name)+roleName(name, k))
 	}
 	allow := func(actions, resources []string, when condition) statement {
@@ -202,8 +252,9 @@ func partitionOf(region string) string {
 	return "aws"
 }
 
-// grantTags encodes grants in tags. The grant of records is in a tag of its own, because a value is limited to 256
-// characters. Both are set even when empty, to overwrite earlier values.
+// grantTags encodes grants in tags. The grant of records, which contains an id of each balancer's health check, is in tags
+// of its own: a value is limited to 256 characters, so it continues in further tags. The first ones are set even when empty,
+// to overwrite earlier values.
 func grantTags(grants []provision.Grant) map[string]string {
 	words := map[string][]string{tagGrants: nil, tagRecords: nil}
 	for _, g := range grants {
@@ -218,13 +269,35 @@ func grantTags(grants []provision.Grant) map[string]string {
 		slices.Sort(all)
 		tags[tag] = strings.Join(all, " ")
 	}
-	return tags
+	text := tags[tagRecords]
+	for n := 0; ; n++ {
+		part := text[:min(len(text), maxTagValue)]
+		tags[recordsTag(n)], text = part, text[len(part):]
+		if len(part) < maxTagValue {
+			return tags
+		}
+	}
 }
 
-// grantsOf decodes the tags of grantTags.
+// recordsTag returns the key of the tag with a part of the grant of records.
+func recordsTag(n int) string {
+	if n == 0 {
+		return tagRecords
+	}
+	return tagRecords + "-" + strconv.Itoa(n+1)
+}
+
+// grantsOf decodes the tags of grantTags. A part that is not full is the last one: tags after it are of an earlier grant.
 func grantsOf(tags map[string]string) []provision.Grant {
+	records := ""
+	for n := 0; ; n++ {
+		part := tags[recordsTag(n)]
+		if records += part; len(part) < maxTagValue {
+			break
+		}
+	}
 	var grants []provision.Grant
-	for word := range strings.FieldsSeq(tags[tagGrants] + " " + tags[tagRecords]) {
+	for word := range strings.FieldsSeq(tags[tagGrants] + " " + records) {
 		grants = append(grants, provision.Grant(word))
 	}
 	return grants

@@ -36,8 +36,8 @@ type bucket struct {
 	account string // its owner: every call states it, so that another account's bucket is never used
 }
 
-// in directs a call to the region of the bucket.
-func (b bucket) in(o *s3.Options) { o.Region = b.region }
+// inRegion directs a call to the region of the bucket.
+func (b bucket) inRegion(o *s3.Options) { o.Region = b.region }
 
 // accountID returns the number of the AWS account.
 func (p *Provider) accountID(ctx context.Context) (string, error) {
@@ -133,7 +133,7 @@ func (p *Provider) launchProgram(ctx context.Context, w provision.Desired) (prov
 	if err := p.uploadProgram(ctx, b, *w.Program); err != nil {
 		return provision.Object{}, err
 	}
-	return objectOfWant(w, b.name+"/"+provision.ProgramKey(w.Program.SHA256)), nil
+	return objectOfDesired(w, b.name+"/"+provision.ProgramKey(w.Program.SHA256)), nil
 }
 
 // ensureBucket creates a bucket, or repairs its tags, and blocks public access. S3 itself encrypts every
@@ -164,7 +164,7 @@ func (p *Provider) ensureBucket(ctx context.Context, w provision.Desired, b buck
 		PublicAccessBlockConfiguration: &s3types.PublicAccessBlockConfiguration{
 			BlockPublicAcls: aws.Bool(true), BlockPublicPolicy: aws.Bool(true), IgnorePublicAcls: aws.Bool(true), RestrictPublicBuckets: aws.Bool(true),
 		},
-	}, b.in)
+	}, b.inRegion)
 	return err
 }
 
@@ -177,7 +177,7 @@ func (p *Provider) createBucket(ctx context.Context, b bucket, tags map[string]s
 	}
 	_, err := p.s3.CreateBucket(ctx, &s3.CreateBucketInput{
 		Bucket: aws.String(b.name), ObjectOwnership: s3types.ObjectOwnershipBucketOwnerEnforced, CreateBucketConfiguration: configuration,
-	}, b.in)
+	}, b.inRegion)
 	if codeOf(err) == codeBucketTaken {
 		return &provision.BucketTakenError{Bucket: b.name, Cloud: service.CloudAWS, Err: plainError(err)}
 	}
@@ -186,7 +186,7 @@ func (p *Provider) createBucket(ctx context.Context, b bucket, tags map[string]s
 
 // bucketTags returns the tags of a bucket; false if it does not exist.
 func (p *Provider) bucketTags(ctx context.Context, b bucket) (tags map[string]string, exists bool, err error) {
-	out, err := p.s3.GetBucketTagging(ctx, &s3.GetBucketTaggingInput{Bucket: aws.String(b.name), ExpectedBucketOwner: aws.String(b.account)}, b.in)
+	out, err := p.s3.GetBucketTagging(ctx, &s3.GetBucketTaggingInput{Bucket: aws.String(b.name), ExpectedBucketOwner: aws.String(b.account)}, b.inRegion)
 	switch codeOf(err) {
 	case codeNoBucket:
 		return nil, false, nil
@@ -206,7 +206,7 @@ func (p *Provider) bucketTags(ctx context.Context, b bucket) (tags map[string]st
 func (p *Provider) setBucketTags(ctx context.Context, b bucket, tags map[string]string) error {
 	_, err := p.s3.PutBucketTagging(ctx, &s3.PutBucketTaggingInput{
 		Bucket: aws.String(b.name), ExpectedBucketOwner: aws.String(b.account), Tagging: &s3types.Tagging{TagSet: s3Tags(tags)},
-	}, b.in)
+	}, b.inRegion)
 	return err
 }
 
@@ -223,7 +223,7 @@ func s3Tags(tags map[string]string) []s3types.Tag {
 // completely or not at all, and S3 verifies the hash.
 func (p *Provider) uploadProgram(ctx context.Context, b bucket, program provision.Program) error {
 	name, key, owner := aws.String(b.name), aws.String(provision.ProgramKey(program.SHA256)), aws.String(b.account)
-	_, err := p.s3.HeadObject(ctx, &s3.HeadObjectInput{Bucket: name, Key: key, ExpectedBucketOwner: owner}, b.in)
+	_, err := p.s3.HeadObject(ctx, &s3.HeadObjectInput{Bucket: name, Key: key, ExpectedBucketOwner: owner}, b.inRegion)
 	if err == nil || codeOf(err) != codeNoObject {
 		return err
 	}
@@ -242,7 +242,7 @@ func (p *Provider) uploadProgram(ctx context.Context, b bucket, program provisio
 	_, err = p.s3.PutObject(ctx, &s3.PutObjectInput{
 		Bucket: name, Key: key, ExpectedBucketOwner: owner, Body: f, ContentType: aws.String("application/octet-stream"),
 		ServerSideEncryption: s3types.ServerSideEncryptionAes256, ChecksumSHA256: aws.String(base64.StdEncoding.EncodeToString(sum)),
-	}, b.in, func(o *s3.Options) { o.HTTPClient = p.uploads })
+	}, b.inRegion, func(o *s3.Options) { o.HTTPClient = p.uploads })
 	return err
 }
 
@@ -307,7 +307,7 @@ func (p *Provider) readBucket(ctx context.Context, b bucket, made provision.Obje
 
 // isPublicBlocked reports whether public access to a bucket is blocked.
 func (p *Provider) isPublicBlocked(ctx context.Context, b bucket) (bool, error) {
-	out, err := p.s3.GetPublicAccessBlock(ctx, &s3.GetPublicAccessBlockInput{Bucket: aws.String(b.name), ExpectedBucketOwner: aws.String(b.account)}, b.in)
+	out, err := p.s3.GetPublicAccessBlock(ctx, &s3.GetPublicAccessBlockInput{Bucket: aws.String(b.name), ExpectedBucketOwner: aws.String(b.account)}, b.inRegion)
 	if code := codeOf(err); code == codeNoPublicBlock || code == codeNoBucket {
 		return false, nil
 	}
@@ -323,7 +323,7 @@ func (p *Provider) listKeys(ctx context.Context, b bucket) ([]string, error) {
 	keys := []string{}
 	pages := s3.NewListObjectsV2Paginator(p.s3, &s3.ListObjectsV2Input{Bucket: aws.String(b.name), ExpectedBucketOwner: aws.String(b.account)})
 	for pages.HasMorePages() {
-		page, err := pages.NextPage(ctx, b.in)
+		page, err := pages.NextPage(ctx, b.inRegion)
 		if codeOf(err) == codeNoBucket {
 			return nil, nil
 		}
@@ -355,7 +355,7 @@ func (p *Provider) deleteProgram(ctx context.Context, o provision.Object) error 
 		return &provision.OwnedError{Resource: "bucket " + name, Where: b.region, Owner: tags[tagOwner]}
 	}
 	if key != "" {
-		_, err := p.s3.DeleteObject(ctx, &s3.DeleteObjectInput{Bucket: aws.String(name), Key: aws.String(key), ExpectedBucketOwner: aws.String(b.account)}, b.in)
+		_, err := p.s3.DeleteObject(ctx, &s3.DeleteObjectInput{Bucket: aws.String(name), Key: aws.String(key), ExpectedBucketOwner: aws.String(b.account)}, b.inRegion)
 		if err := ignoreCode(codeNoBucket, err); err != nil {
 			return err
 		}
@@ -364,7 +364,7 @@ func (p *Provider) deleteProgram(ctx context.Context, o provision.Object) error 
 	if err != nil || slices.ContainsFunc(keys, func(key string) bool { _, ours := provision.ProgramHash(key); return ours }) {
 		return err
 	}
-	_, err = p.s3.DeleteBucket(ctx, &s3.DeleteBucketInput{Bucket: aws.String(name), ExpectedBucketOwner: aws.String(b.account)}, b.in)
+	_, err = p.s3.DeleteBucket(ctx, &s3.DeleteBucketInput{Bucket: aws.String(name), ExpectedBucketOwner: aws.String(b.account)}, b.inRegion)
 	switch codeOf(err) {
 	case codeBucketFull:
 		if remaining, _ := p.listKeys(ctx, b); slices.ContainsFunc(remaining, func(key string) bool { _, ours := provision.ProgramHash(key); return ours }) {

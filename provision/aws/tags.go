@@ -86,8 +86,8 @@ func objectFromTags(tags map[string]string, region service.Region, handle string
 	return o, o.Service != "" && o.ID != "" && o.Kind != ""
 }
 
-// objectOfWant returns the object that launching w creates.
-func objectOfWant(w provision.Desired, handle string) provision.Object {
+// objectOfDesired returns the object that launching w creates.
+func objectOfDesired(w provision.Desired, handle string) provision.Object {
 	o, _ := objectFromTags(tagsOf(w), w.Region, handle)
 	return o
 }

@@ -27,9 +27,15 @@ type ControlCandidate struct {
 	Spot bool
 }
 
-// ControlCandidates returns a service's balancers in the order of service.yaml, with the machines that
-// exist: the first maxControlCandidates of them.
+// ControlCandidates returns a service's balancers that may run a controller, in the order of service.yaml, with the
+// machines that exist: the first maxControlCandidates of Balancers.
 func ControlCandidates(spec *service.Spec, have []provision.Object) []ControlCandidate {
+	all := Balancers(spec, have)
+	return all[:min(len(all), maxControlCandidates)]
+}
+
+// Balancers returns all balancers of a service in the order of service.yaml, with the machines that exist.
+func Balancers(spec *service.Spec, have []provision.Object) []ControlCandidate {
 	var all []ControlCandidate
 	for _, name := range ManagedRegions(spec) {
 		r := spec.Regions[slices.IndexFunc(spec.Regions, func(r service.RegionSpec) bool { return r.Name == name })]
@@ -47,7 +53,7 @@ func ControlCandidates(spec *service.Spec, have []provision.Object) []ControlCan
 			all = append(all, c)
 		}
 	}
-	return all[:min(len(all), maxControlCandidates)]
+	return all
 }
 
 // ReplicatesStore reports whether the machines of a service in clouds may form the cluster of a replicated store.
@@ -55,18 +61,90 @@ func ReplicatesStore(spec *service.Spec) bool {
 	return UsesClouds(spec) && spec.Store.URL == "" && len(ControlCandidates(spec, nil)) >= ControlNodes
 }
 
-// ReplacesBalancers reports whether the controllers of a service replace the machine of a lost balancer: where
-// every balancer's machine runs a controller. Root on such a machine has all secrets and configures every machine, so
-// the permission to launch a balancer gives it nothing more. In other services it would make root on any balancer
-// root on all.
+// ReplacesBalancers reports whether the controllers of a service replace the machine of a lost balancer: where another
+// machine with a controller is left.
 func ReplacesBalancers(spec *service.Spec) bool {
-	return UsesClouds(spec) && len(ControlCandidates(spec, nil)) == ControlNodes
+	return UsesClouds(spec) && len(ControlCandidates(spec, nil)) >= ControlNodes
+}
+
+// ReplacesBalancersIn reports whether controllers replace the balancers of a service in a cloud. Root on a machine that
+// may launch balancers can become root on all. Spares therefore must have another identity: at AWS one that `up`
+// creates, at Google the service account gcp.spare_account.
+func ReplacesBalancersIn(spec *service.Spec, name string) bool {
+	return ReplacesBalancers(spec) && (name != service.CloudGCP || spec.GCP.SpareAccount != "" || !hasSpares(spec, name))
+}
+
+// Spares returns the IDs of the balancers whose machines may not launch balancers, in the order of service.yaml: all
+// except the three that run controllers at first. In each cloud two may, where there are as many, so that one can
+// replace the other. The result depends on service.yaml only: the identity of a machine is fixed at launch.
+func Spares(spec *service.Spec) (ids []string) {
+	if !ReplacesBalancers(spec) {
+		return nil
+	}
+	all := Balancers(spec, nil)
+	for i := range all {
+		all[i].Alive = true
+	}
+	chosen := ChooseControlMachines(all[:min(len(all), maxControlCandidates)], nil)
+	count := map[string]int{}
+	for _, c := range all {
+		if slices.Contains(chosen, c.ID) {
+			count[c.Region.Cloud()]++
+		}
+	}
+	for _, c := range all {
+		switch {
+		case slices.Contains(chosen, c.ID):
+		case count[c.Region.Cloud()] < 2:
+			count[c.Region.Cloud()]++
+		default:
+			ids = append(ids, c.ID)
+		}
+	}
+	return ids
+}
+
+// hasSpares reports whether a service has spares in a cloud.
+func hasSpares(spec *service.Spec, name string) bool {
+	spares := Spares(spec)
+	return slices.ContainsFunc(Balancers(spec, nil), func(c ControlCandidate) bool {
+		return c.Region.Cloud() == name && slices.Contains(spares, c.ID)
+	})
 }
 
 // MovesRecords reports whether controllers change the records of the public name when they replace a balancer. Machines at
-// AWS make these changes.
+// AWS make these changes, or those at Google (FederatesRecords).
 func MovesRecords(spec *service.Spec) bool {
-	return ReplacesBalancers(spec) && spec.DNS != nil && slices.Contains(Clouds(spec), service.CloudAWS)
+	return ReplacesBalancers(spec) && spec.DNS != nil && (slices.Contains(Clouds(spec), service.CloudAWS) || FederatesRecords(spec))
+}
+
+// FederatesRecords reports whether controllers at Google change the records of the public name by workload identity
+// federation: with an identity at AWS that may do only this, where the service has no machines at AWS.
+func FederatesRecords(spec *service.Spec) bool {
+	return ReplacesBalancersIn(spec, service.CloudGCP) && spec.DNS != nil && !slices.Contains(Clouds(spec), service.CloudAWS) && usesFederation(spec)
+}
+
+// usesFederation reports whether service.yaml permits workload identity federation.
+func usesFederation(spec *service.Spec) bool {
+	return spec.GCP.Federation == nil || *spec.GCP.Federation
+}
+
+// FederatedCloud returns the cloud whose only balancer the controllers in the other cloud replace, by workload identity
+// federation; empty without one. With another balancer in its cloud, that one calls the cloud's API.
+func FederatedCloud(spec *service.Spec) string {
+	if !ReplacesBalancersIn(spec, service.CloudGCP) || !usesFederation(spec) || len(Clouds(spec)) < 2 {
+		return ""
+	}
+	count := map[string]int{}
+	for _, c := range Balancers(spec, nil) {
+		count[c.Region.Cloud()]++
+	}
+	for _, name := range []string{service.CloudAWS, service.CloudGCP} {
+		if count[name] == 1 {
+			return name
+		}
+	}
+	return ""
 }
 
 // SharesNetwork reports whether the machines of two regions reach each other at their private addresses: a network

@@ -27,7 +27,7 @@ func (l *layout) addExtras(model int, r service.RegionSpec, numbers map[service.
 	serve, terminating, _ := l.splitTerminating(model, r.Name, existing)
 	want := 0
 	if spot := slices.ContainsFunc(numbers[r.Name], func(n int) bool { return n >= r.OnDemandBase }); spot && r.Spot != nil {
-		room := l.Spec.BoundsFor(m.Name, r.Name).Max - len(numbers[r.Name]) - len(terminating)
+		room := l.Spec.BoundsFor(m.Name, r.Name).Max - l.countWithinMax(model, r.Name, slices.Concat(numbers[r.Name], terminating))
 		want = max(0, min(r.Spot.Overprovision, room))
 	}
 	extra := slices.Concat(serve[:min(len(serve), want)], terminating)

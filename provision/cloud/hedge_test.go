@@ -56,6 +56,49 @@ func TestOverprovisionedReplicas(t *testing.T) {
 	}
 }
 
+// A machine that its cloud takes soon does not count towards replicas.max, whether it is an extra replica or a desired one.
+// Others that terminate count.
+func TestEndingMachinesLeaveRoom(t *testing.T) {
+	const all = "us-east-1-0 us-east-1-1 us-east-1-2"
+	for _, tt := range []struct {
+		name, ending, terminating string
+		desired                   int
+		want                      string
+	}{
+		{"nothing ends", "", "", 2, all},
+		{"the extra replica ends: another one is launched", "us-east-1-2", "us-east-1-2", 2, all + " us-east-1-3"},
+		{"the extra replica is replaced, and counts until it has terminated", "", "us-east-1-2", 2, all},
+		{"the extra replica ends: its place is that of a desired one", "us-east-1-2", "us-east-1-2", 3, all + " us-east-1-3"},
+		{"a desired replica ends: the extra one stays", "us-east-1-1", "us-east-1-1", 2, all + " us-east-1-3"},
+		{"all end: all are replaced", all, all, 2, all + " us-east-1-3 us-east-1-4 us-east-1-5"},
+	} {
+		in, r := hedgedInput(t, 1)
+		in.Spec.Regions[0].Replicas.Max = 3
+		for _, w := range replicasOf(plan(t, in), r) {
+			in.Have = append(in.Have, provision.Object{ID: w.ID, Kind: w.Kind, Region: r, Labels: w.Labels, Handle: "i-" + w.ID})
+		}
+		if len(in.Have) != 3 {
+			t.Fatalf("%d replicas exist", len(in.Have))
+		}
+		set := func(ids string) map[string]bool {
+			of := map[string]bool{}
+			for id := range strings.FieldsSeq(ids) {
+				of[id] = true
+			}
+			return of
+		}
+		in.Ending, in.NeedReplacement = set(tt.ending), set(tt.terminating)
+		in.Counts = map[cloud.ReplicaGroup]provision.ClassCounts{{Model: in.Spec.Models[0].Name, Region: r}: {provision.ReplicaClass{}: tt.desired}}
+		var got []string
+		for _, w := range replicasOf(plan(t, in), r) {
+			got = append(got, w.ID)
+		}
+		if strings.Join(got, " ") != tt.want {
+			t.Errorf("%s: got %q, want %s", tt.name, got, tt.want)
+		}
+	}
+}
+
 // After an interruption a new replica is on demand first. A replica that returns the region to spot, existing
 // replicas and extra ones are not, and regions without dynamic fallback keep their order.
 func TestReplacementIsOnDemandFirst(t *testing.T) {
@@ -71,7 +114,7 @@ func TestReplacementIsOnDemandFirst(t *testing.T) {
 	}
 	in.Spec.Regions[0].Spot = &service.SpotSpec{DynamicFallback: true}
 	in.Have = append(in.Have, runs(plan(t, in).Desired, "us-east-1-1", "on_demand"))
-	in.Terminating = map[string]bool{"us-east-1-1": true}
+	in.NeedReplacement = map[string]bool{"us-east-1-1": true}
 	got := replicasOf(plan(t, in), r)
 	if len(got) != 3 || got[2].Labels["instead"] == "" || got[2].Offerings[0].Capacity != service.CapacitySpot {
 		t.Errorf("the replica that returns to spot: %s", firstChoices(got))

@@ -31,8 +31,14 @@ const (
 	labelExtra = "extra"
 )
 
-// globalPlace is the region name of a cloud's global objects.
-const globalPlace = "global"
+// GlobalPlace is the place of a cloud's global objects: aws/global.
+const GlobalPlace = "global"
+
+// globalAWS is the region of AWS's global objects.
+const globalAWS = service.Region(service.CloudAWS + "/" + GlobalPlace)
+
+// RoleRecords is the role of the identity at AWS with which controllers at Google change DNS records. No machine has it.
+const RoleRecords provision.ObjectKind = "records"
 
 // Input is the input of BuildLayout.
 type Input struct {
@@ -50,11 +56,11 @@ type Input struct {
 	Now time.Time
 	// Shortfall is the number of replicas that recently could not be launched for lack of capacity.
 	Shortfall map[ReplicaGroup]int
-	// Terminating contains the ids of replicas that their cloud is about to interrupt. BuildLayout adds
-	// replacements with other ids, as far as replicas.max permits both.
-	Terminating map[string]bool
-	// Ending contains those of Terminating whose end is known: they do not count towards replicas.max, so
-	// that a replacement is ready before the end.
+	// NeedReplacement contains the ids of replicas that need replacement, for example because their cloud
+	// interrupts them. BuildLayout adds replacements with other ids, as far as replicas.max permits both.
+	NeedReplacement map[string]bool
+	// Ending contains those of NeedReplacement whose end is certain: they do not count towards replicas.max, so
+	// that a replacement is launched before the end.
 	Ending map[string]bool
 	// Counts is the desired number of replicas of each class, within replicas.min and max, where it
 	// differs from the existing replicas.
@@ -74,6 +80,9 @@ type Input struct {
 	// HealthChecks are the ids of the health checks of the public name's records in that zone, sorted; none before it is
 	// published. Controllers that replace balancers change them.
 	HealthChecks []string
+	// FederatedAccount is the unique id of the service account of balancers at Google, where machines there replace the
+	// only balancer at AWS (FederatedCloud) or change DNS records (FederatesRecords); empty = they cannot.
+	FederatedAccount string
 	// Programs are the skyserve binaries in the service's own buckets, by cloud. Machines of other clouds
 	// download the binary elsewhere.
 	Programs map[string]provision.Program
@@ -113,6 +122,16 @@ func ManagedRegions(spec *service.Spec) []service.Region {
 		if r.Name.Cloud() != service.CloudStatic || !usesClouds {
 			regions = append(regions, r.Name)
 		}
+	}
+	return regions
+}
+
+// ProvidedRegions returns the regions in which a service has objects: ManagedRegions, and the region of global objects of
+// a cloud without machines that has an identity for them (FederatesRecords).
+func ProvidedRegions(spec *service.Spec) []service.Region {
+	regions := ManagedRegions(spec)
+	if FederatesRecords(spec) {
+		regions = append(regions, globalAWS)
 	}
 	return regions
 }
@@ -161,7 +180,9 @@ func NamedNetworks(spec *service.Spec, cloud string) map[string]provision.Networ
 // GoogleAccounts returns the configured service accounts of machines in Google Cloud, by role; empty if
 // service.yaml does not set one.
 func GoogleAccounts(spec *service.Spec) map[provision.ObjectKind]string {
-	return map[provision.ObjectKind]string{provision.KindBalancer: spec.GCP.BalancerAccount, provision.KindReplica: spec.GCP.ReplicaAccount}
+	return map[provision.ObjectKind]string{
+		provision.KindBalancer: spec.GCP.BalancerAccount, provision.RoleSpare: spec.GCP.SpareAccount, provision.KindReplica: spec.GCP.ReplicaAccount,
+	}
 }
 
 // IsSingleRegion reports whether all rented machines of a service are in one region. Then balancers connect
@@ -268,6 +289,9 @@ func BuildLayout(in Input) (*Layout, error) {
 			return nil, err
 		}
 	}
+	if err := l.addRecordsIdentity(); err != nil {
+		return nil, err
+	}
 	for _, r := range in.Spec.Regions {
 		if !slices.Contains(ManagedRegions(in.Spec), r.Name) {
 			continue
@@ -313,11 +337,16 @@ type layout struct {
 
 // addPrerequisites adds the prerequisites of the machines in a cloud.
 func (l *layout) addPrerequisites(cloud string) error {
-	global := service.Region(cloud + "/" + globalPlace)
+	global := service.Region(cloud + "/" + GlobalPlace)
 	sessions := l.sessionGrants(cloud)
 	sessions = append(sessions, l.addProgram(cloud, global)...)
-	balancers := slices.Concat([]provision.Grant{provision.GrantOperate}, l.replaceGrants(), l.recordsGrants(cloud), l.challengeGrants(cloud), l.filesGrants(cloud), sessions)
-	for role, grants := range map[provision.ObjectKind][]provision.Grant{provision.KindBalancer: balancers, provision.KindReplica: append(l.readGrants(cloud), sessions...)} {
+	spares := slices.Concat([]provision.Grant{provision.GrantOperate}, l.challengeGrants(cloud), l.filesGrants(cloud), sessions)
+	balancers := slices.Concat(spares[:1:1], l.replaceGrants(cloud), l.recordsGrants(cloud), l.federatedGrants(cloud), spares[1:])
+	identities := map[provision.ObjectKind][]provision.Grant{provision.KindBalancer: balancers, provision.KindReplica: append(l.readGrants(cloud), sessions...)}
+	if cloud == service.CloudAWS && hasSpares(l.Spec, cloud) {
+		identities[provision.RoleSpare] = spares
+	}
+	for role, grants := range identities {
 		w := provision.Desired{ID: fmt.Sprintf("identity-%s-%s", cloud, role), Kind: provision.KindIdentity, Region: global, Grants: grants}
 		if err := l.addObject(w, role, grants); err != nil {
 			return err
@@ -343,6 +372,16 @@ func (l *layout) addPrerequisites(cloud string) error {
 	return nil
 }
 
+// addRecordsIdentity adds the identity with which controllers at Google change the records of the public name.
+func (l *layout) addRecordsIdentity() error {
+	if l.ZoneID == "" || l.FederatedAccount == "" || !FederatesRecords(l.Spec) {
+		return nil
+	}
+	grants := append(l.recordsGrants(service.CloudAWS), provision.GrantFederated(l.FederatedAccount))
+	w := provision.Desired{ID: fmt.Sprintf("identity-%s-%s", service.CloudAWS, RoleRecords), Kind: provision.KindIdentity, Region: globalAWS, Grants: grants}
+	return l.addObject(w, RoleRecords, grants)
+}
+
 // sessionGrants returns a grant for each region of a cloud whose machines allow shell sessions.
 func (l *layout) sessionGrants(cloud string) []provision.Grant {
 	var grants []provision.Grant
@@ -355,11 +394,14 @@ func (l *layout) sessionGrants(cloud string) []provision.Grant {
 }
 
 // replaceGrants returns the grant with which controllers replace balancers.
-func (l *layout) replaceGrants() []provision.Grant {
-	if ReplacesBalancers(l.Spec) {
-		return []provision.Grant{provision.GrantReplaceBalancers}
+func (l *layout) replaceGrants(cloud string) []provision.Grant {
+	switch {
+	case !ReplacesBalancersIn(l.Spec, cloud):
+		return nil
+	case cloud == service.CloudAWS && hasSpares(l.Spec, cloud):
+		return []provision.Grant{provision.GrantReplaceBalancers, provision.GrantReplaceSpares}
 	}
-	return nil
+	return []provision.Grant{provision.GrantReplaceBalancers}
 }
 
 // recordsGrants returns the grant with which controllers move the DNS records of balancers that they replaced.
@@ -368,6 +410,14 @@ func (l *layout) recordsGrants(cloud string) []provision.Grant {
 		return nil
 	}
 	return []provision.Grant{provision.GrantRecords(l.ZoneID, l.Spec.DNS.Name, l.HealthChecks)}
+}
+
+// federatedGrants returns the grant with which machines at Google replace the only balancer at AWS.
+func (l *layout) federatedGrants(cloud string) []provision.Grant {
+	if cloud != service.CloudAWS || l.FederatedAccount == "" || FederatedCloud(l.Spec) != cloud {
+		return nil
+	}
+	return []provision.Grant{provision.GrantFederated(l.FederatedAccount)}
 }
 
 // challengeGrants returns the grant for the dns-01 challenge record of the service's name.
@@ -468,8 +518,13 @@ func (l *layout) addMachine(n MachineInput, offers provision.Offerings, disk int
 		Offerings: offers, CostPerHour: offers[0].PricePerHour,
 		Machine: &provision.MachineConfig{Role: n.Kind, UserData: text, DiskGiB: disk, Images: l.imagesFor(n.Region, offers)},
 	}
+	spare := slices.Contains(Spares(l.Spec), n.ID)
+	w.Machine.Spare = spare && n.Region.Cloud() == service.CloudAWS
 	if n.Region.Cloud() == service.CloudGCP {
-		w.Machine.Account = GoogleAccounts(l.Spec)[n.Kind]
+		accounts := GoogleAccounts(l.Spec)
+		if w.Machine.Account = accounts[n.Kind]; spare && accounts[provision.RoleSpare] != "" {
+			w.Machine.Account = accounts[provision.RoleSpare]
+		}
 		w.Machine.StoresFiles = n.Kind == provision.KindBalancer && len(l.filesGrants(service.CloudGCP)) > 0 // its access scopes are fixed at launch
 	}
 	return l.addObject(w, n.Kind, w.Machine)

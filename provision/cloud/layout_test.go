@@ -105,7 +105,7 @@ func TestLayoutObjects(t *testing.T) {
 	for kind, want := range map[provision.ObjectKind][]string{
 		provision.KindBalancer: {"lb-us-east-1-0", "lb-europe-west4-0", "lb-ap-northeast-1-0", "lb-ap-northeast-1-1"},
 		provision.KindReplica:  {"us-east-1-0", "us-east-1-1", "europe-west4-0", "ap-northeast-1-0", "us-east-1-qwen-0", "us-east-1-qwen-1", "ap-northeast-1-qwen-0"},
-		provision.KindIdentity: {"identity-aws-balancer", "identity-aws-replica", "identity-gcp-balancer", "identity-gcp-replica"},
+		provision.KindIdentity: {"identity-aws-balancer", "identity-aws-replica", "identity-aws-spare", "identity-gcp-balancer", "identity-gcp-replica"},
 		provision.KindFirewall: {
 			"firewall-ap-northeast-1-balancer", "firewall-ap-northeast-1-replica", "firewall-us-east-1-balancer", "firewall-us-east-1-replica",
 			"firewall-europe-west4-balancer", "firewall-europe-west4-replica",
@@ -338,8 +338,8 @@ func TestLayoutGrants(t *testing.T) {
 	}
 	session := provision.GrantSession("us-east-1")
 	want := map[string][]provision.Grant{
-		"identity-aws-balancer": {provision.GrantOperate, session}, "identity-aws-replica": {provision.GrantRead("models/qwen"), provision.GrantRead("loras/sql"), session},
-		"identity-gcp-balancer": {provision.GrantOperate}, "identity-gcp-replica": nil,
+		"identity-aws-balancer": {provision.GrantOperate, provision.GrantReplaceBalancers, provision.GrantReplaceSpares, session}, "identity-aws-spare": {provision.GrantOperate, session}, "identity-aws-replica": {provision.GrantRead("models/qwen"), provision.GrantRead("loras/sql"), session},
+		"identity-gcp-balancer": {provision.GrantOperate, provision.GrantReplaceBalancers}, "identity-gcp-replica": nil,
 	}
 	for _, w := range l.Desired {
 		if w.Kind == provision.KindIdentity && !slices.Equal(w.Grants, want[w.ID]) {
@@ -348,33 +348,85 @@ func TestLayoutGrants(t *testing.T) {
 	}
 }
 
-// Only where every balancer's machine runs a controller, which is with exactly three balancers, may the machines of
-// balancers launch balancers.
-func TestOnlyThreeBalancersMayReplaceThemselves(t *testing.T) {
-	for balancers, want := range map[int]bool{1: false, 2: false, 3: true, 4: false, 5: false} {
-		spec := parse(t, threeRegions)
-		spec.Regions = spec.Regions[:1]
+// The machines of balancers may launch balancers where three or more can run a controller: those that may run one at first,
+// and no others, because root on such a machine can become root on all.
+func TestSparesMayNotLaunchBalancers(t *testing.T) {
+	const separate = "gcp: {spare_account: spare@p.iam.gserviceaccount.com}\n"
+	for _, tt := range []struct {
+		regions []service.RegionSpec
+		text    string
+		spares  []string
+		in      []string // the clouds in which controllers replace balancers
+	}{
+		{regions: balancersIn("aws/us-east-1", 1)},
+		{regions: balancersIn("aws/us-east-1", 2)},
+		{regions: balancersIn("aws/us-east-1", 3), in: []string{"aws"}},
+		{regions: balancersIn("aws/us-east-1", 5), spares: []string{"lb-us-east-1-3", "lb-us-east-1-4"}, in: []string{"aws"}},
+		{regions: append(balancersIn("aws/us-east-1", 2), balancersIn("aws/eu-west-1", 2)...), spares: []string{"lb-eu-west-1-1"}, in: []string{"aws"}},
+		{ // the only balancer of its cloud is none: nothing could launch balancers there
+			regions: slices.Concat(balancersIn("aws/us-east-1", 1), balancersIn("aws/eu-west-1", 1), balancersIn("aws/us-west-2", 1), balancersIn("gcp/us-central1", 1)),
+			in:      []string{"aws", "gcp"},
+		},
+		{ // neither are the first two
+			regions: slices.Concat(balancersIn("aws/us-east-1", 1), balancersIn("aws/eu-west-1", 1), balancersIn("aws/us-west-2", 1), balancersIn("gcp/us-central1", 3)),
+			spares:  []string{"lb-us-central1-2"}, in: []string{"aws"},
+		},
+		{
+			regions: slices.Concat(balancersIn("aws/us-east-1", 1), balancersIn("aws/eu-west-1", 1), balancersIn("aws/us-west-2", 1), balancersIn("gcp/us-central1", 3)),
+			text:    separate, spares: []string{"lb-us-central1-2"}, in: []string{"aws", "gcp"},
+		},
+		{regions: balancersIn("gcp/us-central1", 4), spares: []string{"lb-us-central1-3"}},
+		{regions: balancersIn("gcp/us-central1", 4), text: separate, spares: []string{"lb-us-central1-3"}, in: []string{"gcp"}},
+		{regions: balancersIn("aws/us-east-1", 40), spares: balancerIDs("aws/us-east-1", 3, 40), in: []string{"aws"}},
+	} {
+		spec := parse(t, threeRegions+tt.text)
 		for i := range spec.Models {
 			spec.Models[i].Regions = nil
 		}
-		spec.Regions[0].Balancers = balancers
+		spec.Regions = tt.regions
+		if got := cloud.Spares(spec); !slices.Equal(got, tt.spares) {
+			t.Errorf("%+v: the spares are %q, want %q", tt.regions, got, tt.spares)
+		}
 		for _, w := range plan(t, input(spec)).Desired {
-			if may := slices.Contains(w.Grants, provision.GrantReplaceBalancers); may != (want && w.ID == "identity-aws-balancer") {
-				t.Errorf("%d balancers: %s has the grants %v", balancers, w.ID, w.Grants)
+			if may, want := slices.Contains(w.Grants, provision.GrantReplaceBalancers), slices.Contains(tt.in, w.Region.Cloud()) && strings.HasSuffix(w.ID, "-balancer"); w.Kind == provision.KindIdentity && may != want {
+				t.Errorf("%+v: %s has the grants %v", tt.regions, w.ID, w.Grants)
+			}
+			if w.Kind != provision.KindBalancer {
+				continue
+			}
+			isSpare, account := slices.Contains(tt.spares, w.ID), ""
+			if isSpare && w.Region.Cloud() == service.CloudGCP {
+				account = spec.GCP.SpareAccount
+			}
+			if w.Machine.Spare != (isSpare && w.Region.Cloud() == service.CloudAWS) || w.Machine.Account != account {
+				t.Errorf("%+v: %s has the machine %+v", tt.regions, w.ID, w.Machine)
 			}
 		}
 	}
 }
 
+// balancersIn returns a region with balancers.
+func balancersIn(name service.Region, count int) []service.RegionSpec {
+	return []service.RegionSpec{{Name: name, Balancers: count}}
+}
+
+// balancerIDs returns the IDs of the balancers from one number to before another.
+func balancerIDs(name service.Region, from, to int) (ids []string) {
+	for n := from; n < to; n++ {
+		ids = append(ids, provision.BalancerID(name, n))
+	}
+	return ids
+}
+
 // Machines at AWS may move the records of balancers where controllers replace balancers, with the health checks that are
 // published.
-func TestOnlyThreeBalancersMayMoveRecords(t *testing.T) {
+func TestOnlyControllersMoveRecords(t *testing.T) {
 	const named = "dns: {provider: route53, name: chat.example.com, zone: example.com}\n"
 	for _, tt := range []struct {
 		balancers int
 		zone      string
 		want      bool
-	}{{3, "Z1", true}, {3, "", false}, {2, "Z1", false}, {4, "Z1", false}} {
+	}{{3, "Z1", true}, {3, "", false}, {2, "Z1", false}, {4, "Z1", true}} {
 		spec := parse(t, threeRegions+named)
 		spec.Regions = spec.Regions[:1]
 		for i := range spec.Models {
@@ -471,7 +523,7 @@ func TestChallengesOpenPortAndGrantRecord(t *testing.T) {
 				}
 			case provision.KindIdentity:
 				may := slices.Contains(w.Grants, provision.GrantChallenge("Z1", "chat.example.com"))
-				if may != (want.record && w.ID == "identity-aws-balancer") {
+				if may != (want.record && (w.ID == "identity-aws-balancer" || w.ID == "identity-aws-spare")) {
 					t.Errorf("%s: %s has the grants %v", challenge, w.ID, w.Grants)
 				}
 			}
@@ -503,6 +555,96 @@ func TestBackupsInClouds(t *testing.T) {
 		err := cloud.Validate(spec)
 		if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s to %s: got %v, want %q", c.regions, c.to, err, c.want)
+		}
+	}
+}
+
+// Machines at Google may use the role of balancers only where they replace the only one at AWS.
+func TestFederatedCloud(t *testing.T) {
+	off := false
+	for _, tt := range []struct {
+		regions    []service.Region
+		federation *bool
+		want       string
+	}{
+		{[]service.Region{"aws/us-east-1", "gcp/us-central1", "gcp/europe-west4"}, nil, service.CloudAWS},
+		{[]service.Region{"aws/us-east-1", "aws/eu-west-1", "gcp/us-central1"}, nil, service.CloudGCP},
+		{[]service.Region{"aws/us-east-1", "gcp/us-central1", "gcp/europe-west4"}, &off, ""},
+		{[]service.Region{"aws/us-east-1", "aws/eu-west-1", "aws/us-west-2"}, nil, ""},
+		{[]service.Region{"gcp/us-east4", "gcp/us-central1", "gcp/europe-west4"}, nil, ""},
+		{[]service.Region{"aws/us-east-1", "gcp/us-central1"}, nil, ""},
+		{[]service.Region{"aws/us-east-1", "aws/eu-west-1", "aws/us-west-2", "gcp/us-central1"}, nil, service.CloudGCP},
+		{[]service.Region{"gcp/us-east4", "gcp/us-central1", "aws/us-east-1"}, nil, service.CloudAWS},
+		{[]service.Region{"gcp/us-east4", "gcp/us-central1", "gcp/europe-west4", "gcp/us-west1", "aws/us-east-1"}, nil, ""}, // spares at Google have the same account
+		{[]service.Region{"aws/us-east-1", "aws/eu-west-1", "gcp/us-central1", "gcp/europe-west4"}, nil, ""},
+	} {
+		spec := parse(t, threeRegions)
+		for i := range spec.Models {
+			spec.Models[i].Regions = nil
+		}
+		spec.Regions, spec.GCP.Federation = nil, tt.federation
+		for _, r := range tt.regions {
+			spec.Regions = append(spec.Regions, service.RegionSpec{Name: r})
+		}
+		if got := cloud.FederatedCloud(spec); got != tt.want {
+			t.Errorf("%v: got %q, want %q", tt.regions, got, tt.want)
+		}
+		in := input(spec)
+		in.FederatedAccount = "1234"
+		for _, w := range plan(t, in).Desired {
+			want := tt.want == service.CloudAWS && w.ID == "identity-aws-balancer"
+			if slices.Contains(w.Grants, provision.GrantFederated("1234")) != want {
+				t.Errorf("%v: %s has the grants %v", tt.regions, w.ID, w.Grants)
+			}
+		}
+	}
+}
+
+// Where a service with a name has no machines at AWS, controllers at Google change its records by an identity at AWS that
+// permits nothing else, and no other identity permits it.
+func TestRecordsIdentity(t *testing.T) {
+	const name = "dns: {provider: route53, name: chat.example.com, zone: example.com}\n"
+	google := []service.Region{"gcp/us-east4", "gcp/us-central1", "gcp/europe-west4"}
+	for _, tt := range []struct {
+		what    string
+		text    string
+		regions []service.Region
+		want    bool
+	}{
+		{"three balancers at Google", name, google, true},
+		{"without a name", "", google, false},
+		{"turned off", name + "gcp: {federation: false}\n", google, false},
+		{"two balancers", name, google[:2], false},
+		{"another balancer at AWS", name, []service.Region{"gcp/us-east4", "gcp/us-central1", "aws/us-east-1"}, false},
+	} {
+		spec := parse(t, threeRegions+tt.text)
+		for i := range spec.Models {
+			spec.Models[i].Regions = nil
+		}
+		spec.Regions = nil
+		for _, r := range tt.regions {
+			spec.Regions = append(spec.Regions, service.RegionSpec{Name: r})
+		}
+		in := input(spec)
+		in.FederatedAccount, in.ZoneID, in.HealthChecks = "1234", "Z1", []string{"c1"}
+		got := map[string][]provision.Grant{}
+		for _, w := range plan(t, in).Desired {
+			if w.Region.Cloud() == service.CloudAWS && slices.ContainsFunc(w.Grants, func(g provision.Grant) bool { _, _, _, ok := g.Records(); return ok }) {
+				got[w.ID] = w.Grants
+			}
+		}
+		records := got["identity-aws-records"]
+		if want := []provision.Grant{provision.GrantRecords("Z1", "chat.example.com", []string{"c1"}), provision.GrantFederated("1234")}; tt.want != slices.Equal(records, want) || !tt.want && records != nil || tt.want && len(got) != 1 {
+			t.Errorf("%s: got %v", tt.what, got)
+		}
+		if provided := slices.Contains(cloud.ProvidedRegions(spec), "aws/global"); provided != tt.want {
+			t.Errorf("%s: aws/global is provided: %t", tt.what, provided)
+		}
+		in.FederatedAccount = ""
+		for _, w := range plan(t, in).Desired {
+			if w.ID == "identity-aws-records" {
+				t.Errorf("%s: without the account of balancers there is %+v", tt.what, w)
+			}
 		}
 	}
 }

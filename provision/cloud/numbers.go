@@ -12,7 +12,7 @@ import (
 
 // addReplicas adds the desired replicas of a model in every managed region: at least replicas.min; above
 // that the existing replicas, or Counts, up to replicas.max. Terminating replicas stay until they have
-// terminated. They count towards max, unless they are Ending, not towards min.
+// terminated. They count towards max, unless they are Ending, not towards min. The same holds for extra replicas.
 //
 // If a region has no capacity for some replicas, they are placed in fallback regions until the region has
 // capacity again. Fallback regions are the next regions in the order of the file that have capacity.
@@ -36,8 +36,8 @@ func (l *layout) addReplicas(model int) error {
 			serve, missing = l.matchClasses(model, r, serve, counts)
 		}
 		want = min(max(want, b.Min), b.Max)
-		extras := len(l.replicaNumbers(m, r, IsOverprovisioned))
-		want = min(want, max(b.Max-l.countWithinMax(model, r, terminating)-extras, len(serve)))
+		extras := l.replicaNumbers(m, r, IsOverprovisioned)
+		want = min(want, max(b.Max-l.countWithinMax(model, r, terminating)-l.countWithinMax(model, r, extras), len(serve)))
 		shortfall[r] = min(l.Shortfall[ReplicaGroup{m.Name, r}], max(0, want-len(serve))) // existing replicas stay
 		others := l.replicaNumbers(m, r, func(o provision.Object) bool { return !isRegular(o) })
 		numbers[r] = fillNumbers(serve, terminating, others, want-shortfall[r])
@@ -57,7 +57,7 @@ func (l *layout) addReplicas(model int) error {
 	}
 	for i, r := range l.Spec.Regions {
 		for range shortfall[r.Name] {
-			if !l.placeFallback(m, i, numbers, labels) {
+			if !l.placeFallback(model, i, numbers, labels) {
 				l.result.Unplaced[ReplicaGroup{m.Name, r.Name}]++
 			}
 		}
@@ -88,14 +88,14 @@ func (m extraLabels) set(r service.Region, number int, label, value string) {
 func (l *layout) splitTerminating(model int, region service.Region, numbers []int) (serve, terminating []int, unreplaced []string) {
 	for _, n := range numbers {
 		id := provision.ReplicaID(l.Spec, model, region, n)
-		if !l.Terminating[id] {
+		if !l.NeedReplacement[id] {
 			serve = append(serve, n)
 			continue
 		}
 		terminating = append(terminating, n)
 		replica := l.runningObject(id) // not nil: numbers are those of existing replicas
 		replaces := func(o provision.Object) bool {
-			stays := !l.Terminating[o.ID] && ReplacesHandle(*replica) != "" && o.Handle == ReplacesHandle(*replica)
+			stays := !l.NeedReplacement[o.ID] && ReplacesHandle(*replica) != "" && o.Handle == ReplacesHandle(*replica)
 			return o.TerminatedReason == "" && (stays || ReplacesHandle(o) == replica.Handle)
 		}
 		if !slices.ContainsFunc(l.Have, replaces) {
@@ -105,9 +105,9 @@ func (l *layout) splitTerminating(model int, region service.Region, numbers []in
 	return serve, terminating, unreplaced
 }
 
-// countWithinMax returns the number of terminating replicas that count towards replicas.max.
-func (l *layout) countWithinMax(model int, region service.Region, terminating []int) (n int) {
-	for _, number := range terminating {
+// countWithinMax returns how many of the replicas with these numbers count towards replicas.max.
+func (l *layout) countWithinMax(model int, region service.Region, numbers []int) (n int) {
+	for _, number := range numbers {
 		if !l.Ending[provision.ReplicaID(l.Spec, model, region, number)] {
 			n++
 		}
@@ -117,13 +117,13 @@ func (l *layout) countWithinMax(model int, region service.Region, terminating []
 
 // placeFallback places one replica of the region with index from in a fallback region; false when no region
 // has capacity. It prefers an existing fallback replica of that region to launching another one.
-func (l *layout) placeFallback(m *service.Model, from int, numbers map[service.Region][]int, labels extraLabels) bool {
-	regions := l.Spec.Regions
+func (l *layout) placeFallback(model, from int, numbers map[service.Region][]int, labels extraLabels) bool {
+	m, regions := &l.Spec.Models[model], l.Spec.Regions
 	home := regions[from].Name
 	var free []service.Region
 	for step := 1; step < len(regions); step++ {
 		r := regions[(from+step)%len(regions)].Name
-		if r.Cloud() == service.CloudStatic || l.Shortfall[ReplicaGroup{m.Name, r}] > 0 || len(numbers[r]) >= l.Spec.BoundsFor(m.Name, r).Max {
+		if r.Cloud() == service.CloudStatic || l.Shortfall[ReplicaGroup{m.Name, r}] > 0 || l.countWithinMax(model, r, numbers[r]) >= l.Spec.BoundsFor(m.Name, r).Max {
 			continue
 		}
 		free = append(free, r)

@@ -80,7 +80,7 @@ func (l *layout) spotFacts(o provision.Offering) provision.SpotFacts {
 func (l *layout) spotReplicasIn(zone string) int {
 	n := l.plannedSpot[zone]
 	for _, o := range l.Have {
-		if o.Kind == provision.KindReplica && o.TerminatedReason == "" && !l.Terminating[o.ID] && o.Offering != nil && o.Offering.Capacity == service.CapacitySpot && o.Offering.Zone == zone {
+		if o.Kind == provision.KindReplica && o.TerminatedReason == "" && !l.NeedReplacement[o.ID] && o.Offering != nil && o.Offering.Capacity == service.CapacitySpot && o.Offering.Zone == zone {
 			n++
 		}
 	}
@@ -111,7 +111,7 @@ func (l *layout) withPrices(offers provision.Offerings, r service.RegionSpec, g 
 		switch {
 		case o.Capacity == service.CapacityReserved: // service.yaml has the price of the cloud's reservations
 			if held != nil {
-				o.PricePerHour, o.PriceSource = held.held.Price, provision.PriceOfUser
+				o.PricePerHour, o.PriceSource = held.entry.Price, provision.PriceOfUser
 			}
 			out = append(out, o)
 			continue
@@ -119,8 +119,8 @@ func (l *layout) withPrices(offers provision.Offerings, r service.RegionSpec, g 
 			o.PricePerHour, o.PriceSource = g.Price, provision.PriceOfUser
 		}
 		out = append(out, o)
-		if held != nil && !soldBefore(offers, o) {
-			o.Capacity, o.PricePerHour, o.PriceSource = service.CapacityReserved, held.held.Price, provision.PriceOfUser
+		if held != nil && !isRepresented(offers, o) {
+			o.Capacity, o.PricePerHour, o.PriceSource = service.CapacityReserved, held.entry.Price, provision.PriceOfUser
 			out = append(out, o)
 		}
 	}
@@ -130,9 +130,9 @@ func (l *layout) withPrices(offers provision.Offerings, r service.RegionSpec, g 
 	return append(out, l.commitments.reservedOfferings(r.Name, g)...)
 }
 
-// soldBefore reports whether another offering stands for the reserved machines of o's type in its zone: the
+// isRepresented reports whether another offering stands for the reserved machines of o's type in its zone: the
 // cloud's own reserved offering, else that on demand, else that as spot.
-func soldBefore(offers provision.Offerings, o provision.Offering) bool {
+func isRepresented(offers provision.Offerings, o provision.Offering) bool {
 	return slices.ContainsFunc(offers, func(other provision.Offering) bool {
 		same := other.Type == o.Type && other.Zone == o.Zone
 		return same && (other.Capacity == service.CapacityReserved || other.Capacity == service.CapacityOnDemand && o.Capacity != service.CapacityOnDemand ||

@@ -75,9 +75,9 @@ func CheckReservations(spec *service.Spec, reported Reservations, offers map[ser
 }
 
 // checkReservation checks one entry. A failed check without a hint requires a correction of service.yaml.
-func checkReservation(region service.Region, held service.Reservation, v *provision.Reservation, offers provision.Offerings, ours int, at time.Time) provision.CheckResult {
-	result := provision.CheckResult{Where: string(region), Message: "reservation " + held.ID + ": "}
-	if problem, hint := reservationProblem(region, held, v, offers, ours); problem != "" {
+func checkReservation(region service.Region, entry service.Reservation, v *provision.Reservation, offers provision.Offerings, ours int, at time.Time) provision.CheckResult {
+	result := provision.CheckResult{Where: string(region), Message: "reservation " + entry.ID + ": "}
+	if problem, hint := reservationProblem(region, entry, v, offers, ours); problem != "" {
 		result.Message, result.Hint = result.Message+problem, hint
 		return result
 	}
@@ -122,26 +122,26 @@ func machinesIn(region service.Region, id string, have []provision.Object) int {
 
 // reservationProblem returns why a service cannot use a reservation as configured, and the next step; empty
 // if it can. An empty hint stands for a correction of service.yaml.
-func reservationProblem(region service.Region, held service.Reservation, v *provision.Reservation, offers provision.Offerings, ours int) (problem, hint string) {
+func reservationProblem(region service.Region, entry service.Reservation, v *provision.Reservation, offers provision.Offerings, ours int) (problem, hint string) {
 	if v == nil {
 		return fmt.Sprintf("not found in %s; it does not exist, or another account has not shared it", region), ""
 	}
 	if !v.Active && !v.Pending {
 		return "must be active, got state " + v.State + describeTimes(v), ""
 	}
-	_, launchable := provision.MachineTypeOf(region.Cloud(), held.Type)
+	_, launchable := provision.MachineTypeOf(region.Cloud(), entry.Type)
 	switch {
-	case v.Type != held.Type:
-		return fmt.Sprintf("type must be %s, got %s", v.Type, held.Type), ""
+	case v.Type != entry.Type:
+		return fmt.Sprintf("type must be %s, got %s", v.Type, entry.Type), ""
 	case !launchable:
-		return held.Type + " is not a type that skyserve launches", ""
+		return entry.Type + " is not a type that skyserve launches", ""
 	case !inZone(offers, v.Zone):
 		return fmt.Sprintf("its zone %s has no subnet of the service", v.Zone), fmt.Sprintf("add a subnet in %s to regions[].subnets", v.Zone)
-	case v.Pending && v.Total >= held.Count: // its machines are free when it starts
+	case v.Pending && v.Total >= entry.Count: // its machines are free when it starts
 	case v.Free+ours == 0:
 		return fmt.Sprintf("no free capacity: all %d machines are in use", v.Total), "terminate machines that use it, or increase its size"
-	case v.Free+ours < held.Count:
-		return fmt.Sprintf("count is %d, but only %d of %d machines are free or used by this service", held.Count, v.Free+ours, v.Total), ""
+	case v.Free+ours < entry.Count:
+		return fmt.Sprintf("count is %d, but only %d of %d machines are free or used by this service", entry.Count, v.Free+ours, v.Total), ""
 	}
 	return "", ""
 }
@@ -179,11 +179,11 @@ func describeTimes(v *provision.Reservation) (text string) {
 // is a block that ends soon.
 func (cs commitments) limitToReported(reported Reservations, offers map[service.Region]provision.Offerings, at time.Time) {
 	for _, c := range cs {
-		if c.held.ID == "" {
+		if c.entry.ID == "" {
 			continue
 		}
-		v := reported.find(c.region, c.held.ID)
-		if v == nil || !v.AcceptsMachines(at) || v.Type != c.held.Type || !inZone(offers[c.region], v.Zone) {
+		v := reported.find(c.region, c.entry.ID)
+		if v == nil || !v.AcceptsMachines(at) || v.Type != c.entry.Type || !inZone(offers[c.region], v.Zone) {
 			c.unused = 0
 			continue
 		}
@@ -197,12 +197,12 @@ func (cs commitments) limitToReported(reported Reservations, offers map[service.
 func (cs commitments) reservedOfferings(region service.Region, g service.GPU) provision.Offerings {
 	var out provision.Offerings
 	for _, c := range cs {
-		t, launchable := provision.MachineTypeOf(region.Cloud(), c.held.Type)
-		if c.region != region || c.held.ID == "" || c.unused <= 0 || !launchable {
+		t, launchable := provision.MachineTypeOf(region.Cloud(), c.entry.Type)
+		if c.region != region || c.entry.ID == "" || c.unused <= 0 || !launchable {
 			continue
 		}
 		o := t.Offering(region, c.zone, service.CapacityReserved)
-		o.Reservation, o.PricePerHour, o.PriceSource = c.held.ID, c.held.Price, provision.PriceOfUser
+		o.Reservation, o.PricePerHour, o.PriceSource = c.entry.ID, c.entry.Price, provision.PriceOfUser
 		o.Block, o.Ends, o.LocalSSDs = c.block, c.ends, c.localSSDs
 		out = append(out, o)
 	}

@@ -11,7 +11,7 @@ import (
 // commitment is one entry of regions[].reserved.
 type commitment struct {
 	region service.Region
-	held   service.Reservation
+	entry  service.Reservation
 	unused int    // the number of its machines that no replica uses
 	zone   string // of a reservation with an id, as are the fields below
 	block  bool
@@ -29,7 +29,7 @@ func newCommitments(spec *service.Spec, have []provision.Object) commitments {
 	var all commitments
 	for _, r := range spec.Regions {
 		for _, held := range r.Reserved {
-			all = append(all, &commitment{region: r.Name, held: held, unused: held.Count})
+			all = append(all, &commitment{region: r.Name, entry: held, unused: held.Count})
 		}
 	}
 	var others []provision.Object
@@ -38,7 +38,7 @@ func newCommitments(spec *service.Spec, have []provision.Object) commitments {
 			continue
 		}
 		at := slices.IndexFunc(all, func(c *commitment) bool {
-			return c.unused > 0 && c.fits(o.Region, *o.Offering) && c.held.Price == o.Offering.PricePerHour
+			return c.unused > 0 && c.fits(o.Region, *o.Offering) && c.entry.Price == o.Offering.PricePerHour
 		})
 		if at < 0 {
 			others = append(others, o)
@@ -54,7 +54,7 @@ func newCommitments(spec *service.Spec, have []provision.Object) commitments {
 
 // fits reports whether a reserved offering can use the entry.
 func (c *commitment) fits(region service.Region, o provision.Offering) bool {
-	return c.region == region && c.held.Type == o.Type && c.held.ID == o.Reservation
+	return c.region == region && c.entry.Type == o.Type && c.entry.ID == o.Reservation
 }
 
 // unusedFor returns the first unused entry for a reserved offering; nil without one.

@@ -46,9 +46,9 @@ func TestTerminatingReplicasAreReplaced(t *testing.T) {
 			if replaces != "" {
 				in.Have[len(in.Have)-1].Labels["instead"] = "i-" + replaces
 			}
-			in.Terminating = map[string]bool{}
+			in.NeedReplacement = map[string]bool{}
 			for n := range strings.FieldsSeq(tt.terminating) {
-				in.Terminating[id(n)] = true
+				in.NeedReplacement[id(n)] = true
 			}
 			g := cloud.ReplicaGroup{Model: "llama", Region: region}
 			in.Shortfall = map[cloud.ReplicaGroup]int{g: tt.short}

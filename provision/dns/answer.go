@@ -150,7 +150,7 @@ func (s *Server) chooseTargets(c ClientLocation, turn uint64, kind func(target) 
 			candidates = append(candidates, candidate)
 		}
 	}
-	for _, b := range Choose(candidates, s.dist, c) {
+	for _, b := range Choose(candidates, s.distances, c) {
 		for _, r := range s.records {
 			if r.ID == b.ID {
 				targets = append(targets, r)

@@ -13,8 +13,9 @@ import (
 
 var _ provision.RecordMover = (*Route53)(nil)
 
-// MoveRecords implements provision.RecordMover. Until the health check of a record has the new address too, Route 53 takes
-// the record for failed: it never serves the old address because the new one is healthy.
+// MoveRecords implements provision.RecordMover. It changes the address of a record before the address of its health
+// check. In between, Route 53 treats the record as failed, because the health check still has the old address: the
+// old address is never served on account of a healthy new one.
 func (z *Route53) MoveRecords(ctx context.Context, zoneID string, n provision.PublicName) error {
 	at := zone{id: zoneID, name: n.Zone, private: n.Private}
 	have, err := z.readSets(ctx, at, n.Name)

@@ -38,6 +38,8 @@ const (
 type Config struct {
 	// Endpoint is the API's base URL; empty = AWS's, or AWS_ENDPOINT_URL.
 	Endpoint string
+	// Credentials authenticate the calls; nil = those of the environment.
+	Credentials aws.CredentialsProvider
 	// Transport sends the calls; nil = the SDK's own. At most provision.MaxCallsPerHost calls are in
 	// flight.
 	Transport http.RoundTripper
@@ -63,13 +65,17 @@ type Route53 struct {
 
 // NewRoute53 loads the configuration of AWS's tools. It makes no calls yet.
 func NewRoute53(ctx context.Context, c Config) (*Route53, error) {
-	loaded, err := config.LoadDefaultConfig(ctx,
+	options := []func(*config.LoadOptions) error{
 		config.WithDefaultRegion(homeRegion),
 		config.WithLogger(logging.Nop{}), // the SDK's default logger writes to standard error; its errors are returned
 		config.WithRetryer(func() aws.Retryer {
 			return retry.NewStandard(func(o *retry.StandardOptions) { o.MaxAttempts = maxAttempts })
 		}),
-	)
+	}
+	if c.Credentials != nil {
+		options = append(options, config.WithCredentialsProvider(c.Credentials))
+	}
+	loaded, err := config.LoadDefaultConfig(ctx, options...)
 	if err != nil {
 		return nil, fmt.Errorf("loading the AWS configuration: %w", err)
 	}

@@ -29,7 +29,7 @@ type Server struct {
 	zone      string // absolute, as all names here
 	name      string
 	records   []target
-	dist      Distances
+	distances Distances
 	networks  networks
 	watch     *healthWatcher
 	names     map[string]recordsFunc // the names of the zone, in lower case
@@ -50,8 +50,8 @@ type target struct {
 func NewServer(c service.NameServerConfig, transport http.RoundTripper, log *slog.Logger) (*Server, error) {
 	s := &Server{
 		config: c, zone: dns.CanonicalName(c.Zone), name: dns.CanonicalName(c.Name),
-		dist:  Distances{Routing: provision.DNSRouting(c.Routing), RTT: c.RTT},
-		watch: newWatch(transport), log: log,
+		distances: Distances{Routing: provision.DNSRouting(c.Routing), RTT: c.RTT},
+		watch:     newWatch(transport), log: log,
 	}
 	var err error
 	if s.networks, err = networksOf(c.Clients); err != nil {

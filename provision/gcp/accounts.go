@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"net/http"
 	"slices"
 	"strings"
@@ -87,22 +88,46 @@ func (p *Provider) requiredPermissions() []string {
 // accountCommands returns the commands that create the service account of a service's balancers, with the
 // minimum permissions of a controller.
 func (p *Provider) accountCommands(name, account, project string) string {
-	lines := []string{
+	lines := append([]string{
 		"gcloud iam roles create " + roleID + " --project " + project + " --permissions " + strings.Join(p.requiredPermissions(), ",") + "   # once per project; 'roles update' where it exists",
-		createAccount(account, project),
-		"gcloud projects add-iam-policy-binding " + project + " --role projects/" + project + "/roles/" + roleID + " --member serviceAccount:" + account +
-			" --condition 'title=" + string(p.launchedKinds()[len(p.launchedKinds())-1]) + "s-of-" + name + ",expression=" + p.machineCondition(name) + "'",
+	}, p.bindingCommands(name, account, project)...)
+	spare := p.cfg.Accounts[provision.RoleSpare]
+	if spare != "" && p.cfg.ReplaceBalancers {
+		lines = append(lines, p.spares().bindingCommands(name, spare, project)...)
 	}
 	if p.cfg.ReplaceBalancers {
 		lines = append(lines, actAsCommand(account, account))
+		if spare != "" {
+			lines = append(lines, actAsCommand(spare, account))
+		}
 	}
 	if replica := p.account(name, provision.KindReplica, "", project); replica != "" {
 		if p.cfg.Accounts[provision.KindReplica] == "" {
 			lines = append(lines, createAccount(replica, project))
 		}
 		lines = append(lines, actAsCommand(replica, account))
+		if spare != "" && p.cfg.ReplaceBalancers {
+			lines = append(lines, actAsCommand(replica, spare))
+		}
 	}
 	return strings.Join(lines, "\n")
+}
+
+// bindingCommands returns the commands that create a service account of balancers and bind it to the balancers' role.
+func (p *Provider) bindingCommands(name, account, project string) []string {
+	return []string{
+		createAccount(account, project),
+		"gcloud projects add-iam-policy-binding " + project + " --role projects/" + project + "/roles/" + roleID + " --member serviceAccount:" + account +
+			" --condition 'title=" + string(p.launchedKinds()[len(p.launchedKinds())-1]) + "s-of-" + name + ",expression=" + p.machineCondition(name) + "'",
+	}
+}
+
+// spares returns the provider of a service in which all balancers at Google have the account of spares.
+func (p *Provider) spares() *Provider {
+	cfg := p.cfg
+	cfg.ReplaceBalancers, cfg.Accounts = false, maps.Clone(cfg.Accounts)
+	cfg.Accounts[provision.KindBalancer] = cfg.Accounts[provision.RoleSpare]
+	return New(cfg)
 }
 
 // actAsCommand returns the command that lets a service account launch machines with another one.
@@ -177,6 +202,12 @@ func (p *Provider) checkAccounts(ctx context.Context) []provision.CheckResult {
 	if findings[0].Hint != hint { // the service account exists
 		findings = append(findings, p.checkRoles(ctx, account, hint))
 	}
+	if spare := p.cfg.Accounts[provision.RoleSpare]; spare != "" && p.cfg.ReplaceBalancers {
+		f := p.checkActAs(ctx, spare, "spare balancers", hint)
+		if findings = append(findings, f); f.Hint != hint {
+			findings = append(findings, p.spares().checkRoles(ctx, spare, hint))
+		}
+	}
 	if replica := p.account(p.cfg.Service, provision.KindReplica, "", s.project); replica != "" {
 		findings = append(findings, p.checkActAs(ctx, replica, "replicas", p.replicaHint(hint)))
 	}
@@ -230,6 +261,7 @@ func (p *Provider) checkRoles(ctx context.Context, account, hint string) provisi
 	changesMachines := func(permission string) bool {
 		return strings.HasPrefix(permission, "compute.instances.") && !slices.Contains([]string{"compute.instances.get", "compute.instances.list", "compute.instances.getGuestAttributes"}, permission)
 	}
+	balancers := `"` + machinePrefix(provision.KindBalancer, p.cfg.Service) + `"`
 	switch {
 	case err != nil:
 		f.OK, f.Message = true, fmt.Sprintf("the roles of the balancers' service account %s are unknown: %v", account, err)
@@ -241,9 +273,13 @@ func (p *Provider) checkRoles(ctx context.Context, account, hint string) provisi
 	case slices.ContainsFunc(unconditional, changesMachines):
 		f.Message = fmt.Sprintf("the role of the balancers' service account %s has no condition: anyone with root on a balancer can delete and change every machine of the project", account)
 	case p.cfg.ReplaceBalancers && !slices.ContainsFunc(roles, func(r accountRole) bool {
-		return r.condition == "" || strings.Contains(r.condition, `"`+machinePrefix(provision.KindBalancer, p.cfg.Service)+`"`)
+		return r.condition == "" || strings.Contains(r.condition, balancers)
 	}):
 		f.Message = fmt.Sprintf("the role of the balancers' service account %s does not permit launching balancers: a lost balancer is replaced by 'skyserve up' only", account)
+	case !p.cfg.ReplaceBalancers && slices.ContainsFunc(roles, func(r accountRole) bool { return strings.Contains(r.condition, balancers) }):
+		f.Message = fmt.Sprintf("the role of the balancers' service account %s permits launching balancers: anyone with root on a balancer can replace any balancer by a machine of their own", account)
+		f.Hint = "gcloud projects get-iam-policy PROJECT, then remove-iam-policy-binding for the binding whose condition is titled balancers-of-" + p.cfg.Service
+		return f
 	default:
 		machines := "replicas"
 		if p.cfg.ReplaceBalancers {

@@ -38,7 +38,7 @@ func (p *Provider) CapacityAdvice(ctx context.Context, region service.Region, of
 	return all, nil
 }
 
-// adviceRequest asks about count spot machines of one type in one zone.
+// adviceRequest returns the request for the advice about count spot machines of one type in one zone.
 func adviceRequest(o provision.Offering, count int) *computepb.CapacityAdviceRequest {
 	return &computepb.CapacityAdviceRequest{
 		Size: new(int32(count)),

@@ -12,6 +12,7 @@ import (
 
 	"skyserve/internal/service"
 	"skyserve/internal/testcloud"
+	"skyserve/internal/testkit"
 	"skyserve/provision"
 	"skyserve/provision/gcp"
 	"skyserve/provision/record"
@@ -22,6 +23,7 @@ func TestMain(m *testing.M) {
 	if err := record.Start("go test", "test"); err != nil {
 		panic(err)
 	}
+	testkit.CollectRarely()
 	goleak.VerifyTestMain(m)
 }
 

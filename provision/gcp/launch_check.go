@@ -38,7 +38,7 @@ type launchState struct {
 // boot image, the machine type and its GPUs in the zone. What the caller may not read
 // is not checked, as the message says, and is no reason to reject a launch.
 func (p *Provider) CheckLaunch(ctx context.Context, w provision.Desired) provision.LaunchCheck {
-	c := provision.LaunchCheck{CheckResult: provision.CheckResult{Where: string(w.Region), Message: provision.LaunchWhat(w)}}
+	c := provision.LaunchCheck{CheckResult: provision.CheckResult{Where: string(w.Region), Message: provision.DescribeLaunch(w)}}
 	s := &launchState{}
 	for _, check := range []func(context.Context, provision.Desired, *launchState) error{
 		p.checkLaunchPermissions, p.checkLaunchImage, p.checkLaunchType,

@@ -235,7 +235,7 @@ func (p *Provider) createInZone(ctx context.Context, w provision.Desired, offer 
 		if created == nil {
 			continue
 		}
-		if found, owned := noteOfInstance(created); !owned || !found.same(n) {
+		if found, owned := noteOfInstance(created); !owned || !found.sameObject(n) {
 			return provision.Object{}, &provision.OwnedError{Resource: "machine " + created.GetName(), Where: offer.Zone, Owner: found.Owner}
 		}
 		o, _ := objectOf(created)

@@ -60,8 +60,8 @@ func readNote(text string) (note, bool) {
 	return n, err == nil && n.Service != "" && n.ID != ""
 }
 
-// same reports whether two notes describe the same object, possibly with different configurations.
-func (n note) same(o note) bool {
+// sameObject reports whether two notes describe the same object, possibly with different configurations.
+func (n note) sameObject(o note) bool {
 	return n.Service == o.Service && n.Owner == o.Owner && n.ID == o.ID
 }
 

@@ -84,6 +84,20 @@ const (
 // docs.cloud.google.com/iam/docs/service-account-overview (not read again).
 const accountSuffix = ".iam.gserviceaccount.com"
 
+// The identities of machines in another cloud. Sources, read in November 2026: the discovery documents of iam v1
+// (ServiceAccount.uniqueId), iamcredentials v1, sts v1 and cloudresourcemanager v1; docs.cloud.google.com/compute/docs/instances/verifying-instance-identity
+// (metadataToken); docs.cloud.google.com/iam/docs/workload-identity-federation-with-other-clouds (the type of AWS's tokens, and
+// the attribute aws_role of the default mapping: the ARN of an assumed role without the name of its session).
+const (
+	stsAPI            = "sts.googleapis.com"
+	impersonationAPI  = "iamcredentials.googleapis.com"
+	tokenTypeAWS      = "urn:ietf:params:aws:token-type:aws4_request"
+	metadataToken     = "instance/service-accounts/default/identity"
+	roleFederated     = "roles/iam.workloadIdentityUser"
+	federatedAudience = "//" + iamAPI + "/"
+	federatedMember   = "principalSet://" + iamAPI + "/"
+)
+
 // spotModel is Compute Engine's provisioning model of interruptible machines. Source: the discovery document of
 // Compute Engine v1, Scheduling.provisioningModel (November 2026).
 const spotModel = "SPOT"

@@ -54,6 +54,25 @@ func TestDocsShowAccountCommands(t *testing.T) {
 	}
 }
 
+// docs/clouds.md contains the commands that let machines at AWS act as the service account of balancers.
+func TestDocsShowFederationCommands(t *testing.T) {
+	text, err := os.ReadFile("../../docs/clouds.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	f, err := provider(newGCE(nil)).FederationFor(t.Context(), "chat", "AWS_ACCOUNT")
+	if err != nil {
+		t.Fatal(err)
+	}
+	commands := f.Commands("p", "skyserve-chat-balancer")
+	number := strings.Split(f.Pool, "/")[1]
+	for line := range strings.Lines(strings.NewReplacer(number, "NUMBER", "--project p ", "--project PROJECT ", "@p.iam", "@PROJECT.iam").Replace(commands)) {
+		if line = strings.TrimSpace(line); !strings.Contains(string(text), line) {
+			t.Errorf("docs/clouds.md lacks\n%s", line)
+		}
+	}
+}
+
 // control makes all calls of a controller in its cloud.
 func control(p *gcp.Provider) error {
 	ctx := context.Background()
@@ -210,6 +229,63 @@ func TestAccountReplacesBalancers(t *testing.T) {
 	other.Service = "other"
 	if _, err := asMachine(t, g, nameOf(t, g, "lb-us-central1-0")).Launch(t.Context(), other); !errors.As(err, &denied) {
 		t.Errorf("a balancer of another service: got %v, want that it is denied", err)
+	}
+}
+
+// With gcp.spare_account, the commands that doctor prints let balancers launch spares and balancers, and spares neither.
+// doctor reports an account of all balancers that permits it.
+func TestAccountOfSpares(t *testing.T) {
+	const account = "spare@p.iam.gserviceaccount.com"
+	open := func(g *testcloud.GCE, replaces bool) *gcp.Provider {
+		cfg := config(g)
+		if cfg.ReplaceBalancers = replaces; replaces {
+			cfg.Accounts = map[provision.ObjectKind]string{provision.RoleSpare: account}
+		}
+		return gcp.New(cfg)
+	}
+	spare := func(id string) provision.Desired {
+		w := balancer(id)
+		w.Machine.Account = account
+		return w
+	}
+	failed := func(p *gcp.Provider) (all []provision.CheckResult) {
+		for _, f := range p.Doctor(t.Context()) {
+			if !f.OK && strings.Contains(f.Message, "service account") {
+				all = append(all, f)
+			}
+		}
+		return all
+	}
+	g := testcloud.NewGCE("p", nil)
+	before := failed(open(g, true))
+	if len(before) == 0 || before[0].Hint == "" {
+		t.Fatalf("doctor reports %+v", before)
+	}
+	if err := g.RunGcloud(before[0].Hint); err != nil {
+		t.Fatal(err)
+	}
+	if after := failed(open(g, true)); len(after) > 0 {
+		t.Errorf("after its commands doctor reports %+v", after)
+	}
+	launched(t, open(g, true), balancer("lb-us-central1-0"))
+	launched(t, open(g, true), spare("lb-us-central1-1"))
+	for _, w := range []provision.Desired{balancer("lb-us-central1-7"), spare("lb-us-central1-8")} {
+		if _, err := asMachine(t, g, nameOf(t, g, "lb-us-central1-0")).Launch(t.Context(), w); err != nil {
+			t.Errorf("a balancer launches %s: %v", w.ID, err)
+		}
+	}
+	intruder := asMachine(t, g, nameOf(t, g, "lb-us-central1-1"))
+	var denied *provision.CredentialsError
+	for _, w := range []provision.Desired{balancer("lb-us-central1-9"), spare("lb-us-central1-9")} {
+		if _, err := intruder.Launch(t.Context(), w); !errors.As(err, &denied) {
+			t.Errorf("a spare launches a balancer: %v", err)
+		}
+	}
+	if err := control(intruder); err != nil {
+		t.Errorf("a spare manages replicas: %v", err)
+	}
+	if all := failed(open(g, false)); len(all) != 1 || !strings.Contains(all[0].Message, "permits launching balancers") || !strings.Contains(all[0].Hint, "remove-iam-policy-binding") {
+		t.Errorf("with one account for all, doctor reports %+v", all)
 	}
 }
 

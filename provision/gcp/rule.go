@@ -24,7 +24,7 @@ func (p *Provider) readRule(ctx context.Context, n note, name string) (*computep
 	case err != nil:
 		return nil, wrapError(err, "reading firewall rule %s", name)
 	}
-	if foundNote, owned := readNote(found.GetDescription()); !owned || !foundNote.same(n) {
+	if foundNote, owned := readNote(found.GetDescription()); !owned || !foundNote.sameObject(n) {
 		return nil, &provision.OwnedError{Resource: "firewall rule " + name, Where: "project " + project, Owner: foundNote.Owner}
 	}
 	return found, nil

@@ -79,7 +79,7 @@ func (h Home) Service(name string) (Service, error) {
 }
 
 // Find returns the named service or, when name is empty, the only one that exists. Errors are
-// *NoServiceError and *WhichServiceError.
+// *NoServiceError and *SeveralServicesError.
 func (h Home) Find(name string) (Service, error) {
 	names, err := h.Services()
 	if err != nil {
@@ -91,7 +91,7 @@ func (h Home) Find(name string) (Service, error) {
 	case name != "" || len(names) == 0:
 		return Service{}, &NoServiceError{Name: name, Exist: names}
 	case len(names) > 1:
-		return Service{}, &WhichServiceError{Exist: names}
+		return Service{}, &SeveralServicesError{Exist: names}
 	}
 	return h.Service(names[0])
 }
@@ -113,10 +113,10 @@ func (e *NoServiceError) Error() string {
 	return fmt.Sprintf("service %q not found on this machine; existing services: %s", e.Name, strings.Join(e.Exist, ", "))
 }
 
-// WhichServiceError reports an empty name where several services exist.
-type WhichServiceError struct{ Exist []string }
+// SeveralServicesError reports an empty name where several services exist.
+type SeveralServicesError struct{ Exist []string }
 
 // Error lists the services.
-func (e *WhichServiceError) Error() string {
+func (e *SeveralServicesError) Error() string {
 	return "several services are running on this machine; select one of " + strings.Join(e.Exist, ", ")
 }

@@ -41,7 +41,7 @@ func TestFind(t *testing.T) {
 		t.Errorf("an unknown name: got %v, want what exists", err)
 	}
 	mustWrite(t, beside(t, chat, "talk").SpecFile(), "name: talk")
-	var which *WhichServiceError
+	var which *SeveralServicesError
 	if _, err := home.Find(""); !errors.As(err, &which) || !reflect.DeepEqual(which.Exist, []string{"chat", "talk"}) {
 		t.Errorf("two exist: got %v", err)
 	}

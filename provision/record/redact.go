@@ -20,8 +20,8 @@ import (
 // in lower case without punctuation, and may have a prefix or suffix.
 var sensitiveWords = []string{
 	"accesskey", "accesstoken", "apikey", "assertion", "authorization", "authtoken", "bearer", "clientsecret", "cookie", "credential",
-	"hftoken", "idtoken", "password", "passwd", "passphrase", "privatekey", "refreshtoken", "secret", "securitytoken", "sessiontoken",
-	"signature", "signedjwt", "sshkey", "startupscript", "userdata",
+	"hftoken", "identitytoken", "idtoken", "password", "passwd", "passphrase", "privatekey", "refreshtoken", "secret", "securitytoken", "sessiontoken",
+	"signature", "signedjwt", "sshkey", "startupscript", "subjecttoken", "userdata",
 }
 
 // sensitiveNames are names that are sensitive only as a whole.
@@ -29,7 +29,7 @@ var sensitiveWords = []string{
 var sensitiveNames = []string{"token", "key", "auth", "jwt", "sig", "uploadid"}
 
 // notSensitive are names that contain one of the words and whose values are no secrets.
-var notSensitive = map[string]bool{"creationtoken": true, "credentialscheme": true}
+var notSensitive = map[string]bool{"creationtoken": true, "credentialscheme": true, "subjectfromwebidentitytoken": true, "subjecttokentype": true}
 
 // sensitive reports whether the value of a field of this name is removed. The names key and token are ordinary
 // names of fields in the APIs' bodies, so they count only where strict is set: in a URL.

@@ -46,7 +46,7 @@ var tokens = rapid.OneOf(
 var passwords = rapid.StringMatching(`[A-Za-z!$%&/()=?<>"' ]{4,10}[a-z0-9!$%&<>"]{6}`)
 
 var (
-	sensitiveFields = rapid.SampledFrom([]string{"password", "SecretAccessKey", "sessionToken", "X-Amz-Security-Token", "client_secret", "private_key", "userData", "UserData", "accessToken", "access_token", "id_token", "authorization", "ssh-keys", "X-Amz-Signature", "apiKey", "DB_PASSWORD"})
+	sensitiveFields = rapid.SampledFrom([]string{"password", "SecretAccessKey", "sessionToken", "X-Amz-Security-Token", "client_secret", "private_key", "userData", "UserData", "accessToken", "access_token", "id_token", "subject_token", "WebIdentityToken", "authorization", "ssh-keys", "X-Amz-Signature", "apiKey", "DB_PASSWORD"})
 	ordinaryFields  = rapid.SampledFrom([]string{"name", "description", "InstanceType", "Value", "value", "key", "Message", "NextToken", "labels", "Arn", "selfLink", "items"})
 	contexts        = rapid.SampledFrom([][2]string{{"", ""}, {"cannot use ", " here"}, {"x=", ""}, {"", ", see the docs"}, {"https://example.com/a/", "?b=c"}, {"\"", "\""}})
 )

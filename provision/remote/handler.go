@@ -48,32 +48,58 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	ctx, cancel := context.WithDeadline(r.Context(), deadline)
 	defer cancel()
-	var in request
 	text, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
-	if err == nil {
-		err = json.Unmarshal(text, &in)
-	}
 	if err != nil {
 		http.Error(w, fmt.Sprintf("reading the request body: %v", err), http.StatusBadRequest)
 		return
 	}
-	if err := h.checkOwner(in); err != nil {
+	out, err := h.execute(ctx, CallKind(r.PathValue("call")), text)
+	switch {
+	case errors.Is(err, errForeign):
 		http.Error(w, err.Error(), http.StatusForbidden)
 		return
-	}
-	out, err := h.dispatch(ctx, CallKind(r.PathValue("call")), in)
-	if errors.Is(err, errUnknownCall) {
+	case errors.Is(err, errInvalidCall):
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
-	}
-	if err != nil {
+	case err != nil:
 		out = response{Prices: out.Prices, Error: newWireError(err)}
 	}
 	w.Header().Set("Content-Type", "application/json")
 	_ = json.NewEncoder(w).Encode(out) // a caller that has disconnected repeats the call
 }
 
-var errUnknownCall = errors.New("unknown call, or missing argument")
+// Call executes a call of a controller in this process, whose machine is in another cloud: it is a CallFunc. It is a machine
+// that does not respond where the cloud rejects the credentials.
+func (h *Handler) Call(ctx context.Context, call CallKind, body []byte) ([]byte, error) {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	out, err := h.execute(ctx, call, body)
+	var rejected *provision.CredentialsError
+	if errors.As(err, &rejected) || errors.Is(err, errForeign) || errors.Is(err, errInvalidCall) {
+		return nil, err
+	}
+	if err != nil {
+		out = response{Prices: out.Prices, Error: newWireError(err)}
+	}
+	return json.Marshal(out)
+}
+
+var (
+	errInvalidCall = errors.New("unknown call, or missing argument")
+	errForeign     = errors.New("call for another service")
+)
+
+// execute executes a call after it has checked whose objects it is about. Errors include errInvalidCall and errForeign.
+func (h *Handler) execute(ctx context.Context, call CallKind, body []byte) (out response, err error) {
+	var in request
+	if err := json.Unmarshal(body, &in); err != nil {
+		return out, fmt.Errorf("%w: reading the request body: %w", errInvalidCall, err)
+	}
+	if err := h.checkOwner(in); err != nil {
+		return out, fmt.Errorf("%w: %w", errForeign, err)
+	}
+	return h.dispatch(ctx, call, in)
+}
 
 // checkOwner rejects a call for an object of another service, owner or kind.
 func (h *Handler) checkOwner(in request) error {
@@ -129,7 +155,7 @@ func (h *Handler) dispatch(ctx context.Context, call CallKind, in request) (out 
 	case call == CallMoveRecords && in.Name != nil && in.Zone != "" && h.Records != nil:
 		err = h.Records.MoveRecords(ctx, in.Zone, *in.Name)
 	default:
-		err = fmt.Errorf("%w: %q", errUnknownCall, call)
+		err = fmt.Errorf("%w: %q", errInvalidCall, call)
 	}
 	return out, err
 }

@@ -37,19 +37,19 @@ func (rc *Reconciler) Current() (controller.CurrentState, error) {
 }
 
 // currentState returns the state of a service with its decisions about replicas.
-func currentState(v *serviceView, decided Decisions) controller.CurrentState {
+func currentState(v *serviceView, decided ReplicaDecisions) controller.CurrentState {
 	s := controller.CurrentState{Spec: v.spec}
-	leave := interrupted(v.have, v.seen)
-	maps.Copy(leave, replaced(v.have, v.seen, v.settlingSpot))
-	maps.Copy(leave, pendingReplacements(v.have, v.seen, v.settlingSpot, leave))
+	notServing := interrupted(v.have, v.seen)
+	maps.Copy(notServing, replaced(v.have, v.seen, v.settlingSpot))
+	maps.Copy(notServing, pendingReplacements(v.have, v.seen, v.settlingSpot, notServing))
 	for id := range v.unhealthy {
-		leave[id] = true
+		notServing[id] = true
 	}
 	for _, o := range v.have {
 		if o.Kind != provision.KindReplica || o.TerminatedReason != "" {
 			continue
 		}
-		r := controller.CurrentReplica{ID: o.ID, Model: o.Labels["model"], Region: o.Region, GPU: gpuTypeOf(o), Drained: leave[o.ID] || decided.IsDrained(o.ID) || cloud.IsOverprovisioned(o), Donation: decided.Donation(o.ID)}
+		r := controller.CurrentReplica{ID: o.ID, Model: o.Labels["model"], Region: o.Region, GPU: gpuTypeOf(o), Drained: notServing[o.ID] || decided.IsDrained(o.ID) || cloud.IsOverprovisioned(o), Donation: decided.Donation(o.ID)}
 		if o.Offering != nil {
 			r.Class = provision.ReplicaClassOf(*o.Offering)
 		}
@@ -155,11 +155,11 @@ func (rc *Reconciler) storeDecisions(ctx context.Context, spec *service.Spec, ha
 	}
 	next := was
 	for _, d := range change.Drain {
-		how := d.Donation
+		donation := d.Donation
 		if i := slices.IndexFunc(have, func(o provision.Object) bool { return o.ID == d.ID }); i >= 0 && !cloud.RunsOnThisComputer(have[i].Region) {
-			how.Until = how.Since // cloud machines cannot be donated
+			donation.Until = donation.Since // cloud machines cannot be donated
 		}
-		next = next.WithDonated(d.ID, how)
+		next = next.WithDonated(d.ID, donation)
 	}
 	for _, id := range change.Reclaim {
 		next = next.Reclaimed(id)

@@ -87,7 +87,7 @@ func (rc *Reconciler) Alerts() []telemetry.Alert {
 	return slices.Concat(launches, certificates, failures)
 }
 
-// now returns the time for checking certificates.
+// now returns the time of the reconciler's clock.
 func (rc *Reconciler) now() time.Time {
 	if rc.Now == nil {
 		return time.Now()

@@ -27,7 +27,8 @@ const (
 	// to maxAttestationBackoff. Google permits ten reads of a machine per minute.
 	minAttestationBackoff = 3 * time.Second
 	maxAttestationBackoff = 9 * time.Second
-	// attestationEntryTTL is how long a machine that is not asked for keeps its place before others.
+	// attestationEntryTTL is how long a machine keeps its place in the order of reads after the last request for its
+	// fingerprint.
 	attestationEntryTTL = 30 * time.Second
 )
 

@@ -42,7 +42,7 @@ func (e *MachineEndedError) Error() string {
 // *MachineEndedError, it plans again and applies the difference, up to maxReplans times: the clouds may
 // have listed a machine as running that was ending. replanned is called with each such error and the new
 // plan. Then it updates the firewalls that admit machines by address. It returns the last plan.
-func (dp *Deployer) UpAndAwait(ctx context.Context, p *Plan, progress provision.ProgressFunc, await func(context.Context, *Plan) ([]provision.Object, error), replanned func(*MachineEndedError, *Plan)) (*Plan, []provision.Object, error) {
+func (dp *Deployer) UpAndAwait(ctx context.Context, p *MachinePlan, progress provision.ProgressFunc, await func(context.Context, *MachinePlan) ([]provision.Object, error), replanned func(*MachineEndedError, *MachinePlan)) (*MachinePlan, []provision.Object, error) {
 	var have []provision.Object
 	err := retryEnded(func() (err error) {
 		if p, err = dp.Up(ctx, p, progress); err == nil {
@@ -112,7 +112,7 @@ func (dp *Deployer) repair(ctx context.Context, have []provision.Object, kind pr
 // are eventually consistent. It fails with a *MachineEndedError if a desired machine has ended since the
 // objects of p were listed. When ctx ends first, the error contains one machine that is not listed as
 // expected.
-func (dp *Deployer) AwaitListed(ctx context.Context, p *Plan) ([]provision.Object, error) {
+func (dp *Deployer) AwaitListed(ctx context.Context, p *MachinePlan) ([]provision.Object, error) {
 	watch := dp.newListingWatch(p)
 	for wait := minLocateInterval; ; wait = min(maxLocateInterval, 2*wait) {
 		have, err := dp.listObjects(ctx)
@@ -132,16 +132,39 @@ func (dp *Deployer) AwaitListed(ctx context.Context, p *Plan) ([]provision.Objec
 	}
 }
 
+// AwaitAddress returns the objects of a service once the cloud lists a launched machine with its address. It fails with a
+// *MachineEndedError if that machine has ended.
+func (dp *Deployer) AwaitAddress(ctx context.Context, o provision.Object) ([]provision.Object, error) {
+	for wait := minLocateInterval; ; wait = min(maxLocateInterval, 2*wait) {
+		have, err := dp.listObjects(ctx)
+		if err != nil {
+			return nil, err
+		}
+		for _, listed := range have {
+			switch {
+			case listed.Handle != o.Handle || listed.ID != o.ID:
+			case listed.TerminatedReason != "":
+				return nil, &MachineEndedError{o.ID, listed.TerminatedReason}
+			case listed.PrivateIP.IsValid() && (listed.Kind != provision.KindBalancer || listed.PublicIP.IsValid()):
+				return have, nil
+			}
+		}
+		if !sleep(ctx, wait) {
+			return nil, fmt.Errorf("waiting for the address of %s: %w", o.ID, context.Cause(ctx))
+		}
+	}
+}
+
 // listingWatch finds the desired machines of a plan that have ended since its objects were listed. Some clouds
 // list a machine that has ended, with the reason; EC2 no longer lists it.
 type listingWatch struct {
-	plan    *Plan
+	plan    *MachinePlan
 	awaited func(provision.Desired) bool
 	listed  map[string]bool      // IDs that were listed for the plan or since
 	missing map[string]time.Time // the first listing without a machine, by ID
 }
 
-func (dp *Deployer) newListingWatch(p *Plan) *listingWatch {
+func (dp *Deployer) newListingWatch(p *MachinePlan) *listingWatch {
 	w := &listingWatch{plan: p, listed: map[string]bool{}, missing: map[string]time.Time{}}
 	w.awaited = func(d provision.Desired) bool { return dp.awaitsListing(p, d) }
 	for _, o := range p.Observed {
@@ -179,7 +202,7 @@ func (w *listingWatch) ended(now time.Time, have []provision.Object) *MachineEnd
 	return nil
 }
 
-// reasonOf returns why the machine of an ID ended after the plan was made; empty if its cloud does not tell.
+// reasonOf returns why the machine of an ID ended after the plan was made; empty if its cloud does not report it.
 func (w *listingWatch) reasonOf(id string, have []provision.Object) string {
 	for _, o := range have {
 		before := slices.ContainsFunc(w.plan.Observed, func(old provision.Object) bool { return old.Handle == o.Handle && old.TerminatedReason != "" })
@@ -191,7 +214,7 @@ func (w *listingWatch) reasonOf(id string, have []provision.Object) string {
 }
 
 // removes reports whether the plan replaces or terminates an object.
-func (p *Plan) removes(o provision.Object) bool {
+func (p *MachinePlan) removes(o provision.Object) bool {
 	return slices.ContainsFunc(p.Changes, func(c provision.Change) bool {
 		return (c.Action == provision.ActionReplace || c.Action == provision.ActionTerminate) && c.Observed.Handle == o.Handle
 	})
@@ -199,7 +222,7 @@ func (p *Plan) removes(o provision.Object) bool {
 
 // awaitsListing reports whether AwaitListed waits for a desired object: for every machine or, with Filter,
 // for every launched one.
-func (dp *Deployer) awaitsListing(p *Plan, desired provision.Desired) bool {
+func (dp *Deployer) awaitsListing(p *MachinePlan, desired provision.Desired) bool {
 	launched := slices.ContainsFunc(p.Changes, func(c provision.Change) bool { return c.Desired.ID == desired.ID })
 	return desired.Machine != nil && (dp.Filter == nil || launched)
 }
@@ -210,7 +233,7 @@ func isListed(have []provision.Object, id string) bool {
 }
 
 // firstUnlisted returns the ID of a machine that is not listed as expected; empty = all are.
-func (dp *Deployer) firstUnlisted(p *Plan, have []provision.Object) string {
+func (dp *Deployer) firstUnlisted(p *MachinePlan, have []provision.Object) string {
 	for _, o := range have {
 		if o.Offering == nil || o.TerminatedReason != "" {
 			continue

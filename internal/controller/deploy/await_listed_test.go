@@ -62,7 +62,7 @@ func TestUpReplacesMachineThatEndsDuringRun(t *testing.T) {
 		gone := endReplica(t, c, p, "us-east-1-0")
 
 		begun, replans := time.Now(), 0
-		_, have, err := dp.UpAndAwait(ctx, plan, nil, dp.AwaitListed, func(e *deploy.MachineEndedError, next *deploy.Plan) {
+		_, have, err := dp.UpAndAwait(ctx, plan, nil, dp.AwaitListed, func(e *deploy.MachineEndedError, next *deploy.MachinePlan) {
 			replans++
 			if e.ID != "us-east-1-0" || !strings.Contains(e.Error(), "us-east-1-0: the machine has ended: ") || len(next.Changes) == 0 {
 				t.Errorf("%v with the changes %v", e, next.Changes)
@@ -92,11 +92,11 @@ func TestUpStopsReplacingMachineThatKeepsEnding(t *testing.T) {
 			t.Fatal(err)
 		}
 		attempts := 0
-		_, _, err = dp.UpAndAwait(ctx, plan, nil, func(ctx context.Context, p *deploy.Plan) ([]provision.Object, error) {
+		_, _, err = dp.UpAndAwait(ctx, plan, nil, func(ctx context.Context, p *deploy.MachinePlan) ([]provision.Object, error) {
 			attempts++
 			endReplica(t, c, dp.Provider, "us-east-1-0")
 			return dp.AwaitListed(ctx, p)
-		}, func(*deploy.MachineEndedError, *deploy.Plan) {})
+		}, func(*deploy.MachineEndedError, *deploy.MachinePlan) {})
 		var ended *deploy.MachineEndedError
 		if !errors.As(err, &ended) || ended.ID != "us-east-1-0" || ended.Reason == "" || attempts > 5 {
 			t.Errorf("after %d attempts: %v", attempts, err)
@@ -129,10 +129,10 @@ func TestScalingReplacesMachineThatEndsDuringChange(t *testing.T) {
 					t.Fatal(err)
 				}
 				dp := newDeployer(spec, p)
-				dp.Filter = func(*deploy.Plan, provision.Change) bool { return false }
+				dp.Filter = func(*deploy.MachinePlan, provision.Change) bool { return false }
 				s := newScaling(dp)
 				gone, reported := map[string]bool{}, 0
-				s.UpdateBalancers = func(ctx context.Context, plan *deploy.Plan, _, _ map[string]bool) error {
+				s.UpdateBalancers = func(ctx context.Context, plan *deploy.MachinePlan, _, _ map[string]bool) error {
 					if len(gone) < tt.ends {
 						gone[endReplica(t, c, p, "us-east-1-1")] = true
 					}

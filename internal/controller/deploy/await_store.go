@@ -10,8 +10,8 @@ import (
 	"skyserve/provision"
 )
 
-// replicatedFor is how long balancers must report a replicated store until it counts as replicated: longer than they
-// report a leader that has stopped, and than they hide that streams lack a copy (5 s).
+// replicatedFor is how long balancers must report a replicated store until it counts as replicated. Their reports may
+// be outdated: for some seconds they still contain a leader that has stopped, and omit streams that lack a copy.
 const replicatedFor = 10 * time.Second
 
 // Reasons why the state of the store is unknown.
@@ -58,7 +58,7 @@ func reportedStore(s *telemetry.Snapshot) (*telemetry.StoreState, error) {
 	return s.Store, nil
 }
 
-// storeState returns the state of the store as the first balancer that responds reports it; nil = it knows none.
+// storeState returns the state of the store as the first balancer that responds reports it; nil = it reports none.
 func (dl *Delivery) storeState(ctx context.Context) (*telemetry.StoreState, error) {
 	failure := errNoSnapshot
 	for _, o := range dl.Machines {

@@ -50,7 +50,7 @@ type bundleFile struct {
 	PeerToken   string            `json:"peer_token"`
 	CloudConfig json.RawMessage   `json:"means"` // a former name, which controllers of the previous version read
 	Zone        HostedZone        `json:"zone,omitzero"`
-	// AdminToken and BaseDir are the fields of DeploymentInput.
+	// AdminToken and Base (BaseDir) are the fields of DeploymentInput.
 	AdminToken string `json:"admin_token,omitempty"`
 	Base       string `json:"base,omitempty"`
 	// Enrolled, Controllers, Self and Images are the fields of DeploymentInput.
@@ -96,7 +96,7 @@ func readBundle(dir string, earlier DeploymentInput) (c DeploymentInput, otherCl
 	if err != nil {
 		return DeploymentInput{}, nil, fmt.Errorf("reading the controller's bundle: %w", err)
 	}
-	c.PrefixHashSeed, c.Bundle.CloudConfig, c.Enrolled = held.PeerToken, held.CloudConfig, held.Enrolled
+	c.PeerToken, c.Bundle.CloudConfig, c.Enrolled = held.PeerToken, held.CloudConfig, held.Enrolled
 	c.Controllers, c.Self, c.Images = held.Controllers, held.Self, held.Images
 	c.Zone, c.AdminToken, c.BaseDir = held.Zone, held.AdminToken, held.Base
 	c.Secrets = func(ref string) (string, error) {
@@ -164,9 +164,9 @@ func secretsOf(c DeploymentInput) (map[string]string, error) {
 	return all, failure
 }
 
-// generation returns the hash of all inputs of deployments except the machines: a controller with
+// inputHash returns the hash of all inputs of deployments except the machines: a controller with
 // another value produces other deployments for the same machines.
-func (c DeploymentInput) generation() (string, error) {
+func (c DeploymentInput) inputHash() (string, error) {
 	secrets, err := secretsOf(c)
 	if err != nil {
 		return "", err
@@ -179,7 +179,7 @@ func (c DeploymentInput) generation() (string, error) {
 		Zone             HostedZone `json:",omitzero"`
 		AdminToken, Base string     `json:",omitempty"`
 		Images           Images     `json:",omitempty"`
-	}{string(c.SpecYAML), c.PrefixHashSeed, secrets, c.Bundle, c.Enrolled, c.Zone, c.AdminToken, c.BaseDir, c.Images})
+	}{string(c.SpecYAML), c.PeerToken, secrets, c.Bundle, c.Enrolled, c.Zone, c.AdminToken, c.BaseDir, c.Images})
 }
 
 // controllerUnit returns the controller's unit on its machine.
@@ -211,7 +211,7 @@ func (d *deploymentBuilder) controllerUnit(machine provision.Object) (agent.Unit
 		c.Balancers = append(c.Balancers, service.ControlledBalancer{ID: b.ID, Region: b.Region, Admin: admin})
 		for _, r := range d.replicasOf(b) {
 			r.Region = cmp.Or(r.Region, b.Region)
-			c.Replicas = append(c.Replicas, service.ControlledReplica{ReplicaConfig: r, Home: b.ID, RemoteURL: d.remoteURL(r)})
+			c.Replicas = append(c.Replicas, service.ControlledReplica{ReplicaConfig: r, Primary: b.ID, RemoteURL: d.remoteURL(r)})
 		}
 	}
 	files, err := d.bundleFiles(machine, c)
@@ -232,7 +232,7 @@ func (d *deploymentBuilder) bundleFiles(machine provision.Object, c service.Cont
 		return nil, err
 	}
 	held := bundleFile{
-		PeerToken: d.PrefixHashSeed, CloudConfig: d.Bundle.CloudConfig, Enrolled: d.Enrolled, Zone: d.Zone, AdminToken: d.AdminToken, Base: d.BaseDir, OtherClouds: []provision.Object{},
+		PeerToken: d.PeerToken, CloudConfig: d.Bundle.CloudConfig, Enrolled: d.Enrolled, Zone: d.Zone, AdminToken: d.AdminToken, Base: d.BaseDir, OtherClouds: []provision.Object{},
 		Controllers: d.control.ids(), Self: machine.ID, Images: d.Images,
 	}
 	if held.Secrets, err = secretsOf(d.DeploymentInput); err != nil {

@@ -77,7 +77,7 @@ func TestControllersRunOnThreeMachines(t *testing.T) {
 		admins = append(admins, b.ID+" "+b.Admin)
 	}
 	for _, r := range c.Replicas {
-		replicas = append(replicas, strings.TrimSpace(r.ID+" of "+r.Home+" "+string(r.Region)+" "+r.RemoteURL))
+		replicas = append(replicas, strings.TrimSpace(r.ID+" of "+r.Primary+" "+string(r.Region)+" "+r.RemoteURL))
 	}
 	if want := []string{"lb-europe-west4-0 https://203.0.113.3:8100", "lb-us-east-1-0 https://10.0.0.1:8100", "lb-us-east-1-1 https://203.0.113.2:8100"}; !slices.Equal(admins, want) {
 		t.Errorf("balancers: got %q, want %q", admins, want)
@@ -154,7 +154,7 @@ func TestBundleYieldsSameDeployments(t *testing.T) {
 	}
 }
 
-// Machines pull the recorded digest of an image, and another digest is another generation of the service.
+// Machines pull the recorded digest of an image, and another digest changes the hash of the inputs.
 func TestMachinesPullRecordedDigests(t *testing.T) {
 	const tag = "vllm/vllm-openai:v0.33.0"
 	pinned := tag + "@sha256:" + strings.Repeat("0a", 32)

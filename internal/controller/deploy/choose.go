@@ -27,8 +27,8 @@ func (e *ChoiceError) Error() string {
 	return fmt.Sprintf("--%s must be %s (%s), got %q", e.Flag, e.Source, choices, e.Value)
 }
 
-// ChooseClass returns the class of a GPU, such as L4 or 8xH100, and a capacity type, which service.yaml
-// must allow for the model and region; empty values mean any. The error is a *ChoiceError.
+// ChooseClass returns the class of a replica's machine: its GPU, such as L4 or 8xH100, and its capacity type. Both must be
+// allowed by service.yaml for the model and region; empty values mean any. The error is a *ChoiceError.
 func ChooseClass(m *service.Model, r service.RegionSpec, gpu, capacity string) (provision.ReplicaClass, error) {
 	class := provision.ParseReplicaClass(gpu, capacity)
 	var gpus, capacities []string

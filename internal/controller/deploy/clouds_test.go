@@ -141,7 +141,7 @@ func TestHundredReplicasInTwoClouds(t *testing.T) {
 			if err != nil {
 				t.Fatalf("%s: %v", name, err)
 			}
-			if _, _, err := first.UpAndAwait(t.Context(), plan, nil, first.AwaitListed, func(*deploy.MachineEndedError, *deploy.Plan) {}); err != nil {
+			if _, _, err := first.UpAndAwait(t.Context(), plan, nil, first.AwaitListed, func(*deploy.MachineEndedError, *deploy.MachinePlan) {}); err != nil {
 				t.Fatalf("%s: %v", name, err)
 			}
 			made = c.calls()

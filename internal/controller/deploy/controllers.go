@@ -172,28 +172,28 @@ func RunningControllers(seen map[string]AgentReport) []string {
 // deployment it could relaunch machines that are being removed. If copying fails, it
 // returns a *StoreMoveError and stops no controller.
 func (dl *Delivery) UpdateControllers(ctx context.Context, deployments map[string]agent.Deployment, running []string) error {
-	var stay, leave []provision.Object
+	var updated, stopping []provision.Object
 	for _, o := range dl.Machines {
 		d, wanted := deployments[o.ID]
 		switch {
 		case !wanted || o.TerminatedReason != "" || !Reachable(o):
 		case slices.ContainsFunc(d.Units, func(u agent.Unit) bool { return u.Name == UnitController }):
-			stay = append(stay, o)
+			updated = append(updated, o)
 		case slices.Contains(running, o.ID):
-			leave = append(leave, o)
+			stopping = append(stopping, o)
 		}
 	}
 	var failure error
 	timeout := deliveryTimeout
-	if len(leave) > 0 {
+	if len(stopping) > 0 {
 		timeout = moveTimeout
 	}
-	all := slices.Concat(stay, leave)
+	all := slices.Concat(updated, stopping)
 	seen := dl.readStatusesOf(ctx, all) // at once: each that does not respond takes 5 s
 	for _, o := range all {
 		if err := dl.updateController(ctx, o, seen[o.ID], deployments[o.ID], timeout); err != nil {
 			failure = errors.Join(failure, fmt.Errorf("%s: %w", o.ID, err))
-			if len(leave) > 0 {
+			if len(stopping) > 0 {
 				return &StoreMoveError{Err: failure}
 			}
 		}
@@ -223,7 +223,7 @@ func (dl *Delivery) updateController(ctx context.Context, o provision.Object, s 
 	case s.Revision == d.Revision:
 		return nil
 	}
-	return dl.deliverWithin(ctx, o, d, timeout)
+	return dl.deliverWithin(ctx, o, d, timeout, 0)
 }
 
 // moveTimeout is the timeout of an update in which a store takes over the data of its former cluster: gigabytes of
@@ -256,9 +256,9 @@ func (dl *Delivery) StopControllers(ctx context.Context) error {
 func (dl *Delivery) stopController(ctx context.Context, o provision.Object) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, stopTimeout, fmt.Errorf("%s has not stopped its units within %s", o.ID, stopTimeout))
 	defer cancel()
-	operator, m := dl.AgentClient(o), dl.Machine(o)
+	client, m := dl.AgentClient(o), dl.Machine(o)
 	statusCtx, done := context.WithTimeout(ctx, statusTimeout)
-	s, err := operator.Status(statusCtx, m)
+	s, err := client.Status(statusCtx, m)
 	done()
 	runs := len(RunningControllers(map[string]AgentReport{o.ID: {Status: s}})) > 0
 	if errors.Is(err, identity.ErrUntrusted) || err == nil && !runs {
@@ -266,7 +266,7 @@ func (dl *Delivery) stopController(ctx context.Context, o provision.Object) erro
 	}
 	for err == nil {
 		var s agent.Status
-		if s, err = operator.Ensure(ctx, m, agent.Deployment{Revision: revisionStopped}); err == nil && s.Phase != agent.PhasePreparing {
+		if s, err = client.Ensure(ctx, m, agent.Deployment{Revision: revisionStopped}); err == nil && s.Phase != agent.PhasePreparing {
 			return nil
 		}
 		select {

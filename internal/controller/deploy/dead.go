@@ -30,9 +30,9 @@ const (
 // with the reason. Such a machine had time to boot, was polled for the whole timeout, and another
 // machine responds, so that the network is not the cause: for a balancer, another balancer; for a
 // replica, a balancer of its region, through which it is reached. If all machines respond, FindDead
-// returns after one request to each. unsure are the balancers that do not respond while no other
-// balancer does.
-func (dl *Delivery) FindDead(ctx context.Context, timeout time.Duration) (dead map[string]string, unsure []string) {
+// returns after one request to each. undecided are the balancers that do not respond while no other
+// balancer does: the network may be the cause.
+func (dl *Delivery) FindDead(ctx context.Context, timeout time.Duration) (dead map[string]string, undecided []string) {
 	seen := dl.ReadStatuses(ctx)
 	suspects := dl.unresponsiveAmong(dl.Machines, seen)
 	if len(suspects) == 0 {
@@ -56,10 +56,10 @@ func (dl *Delivery) FindDead(ctx context.Context, timeout time.Duration) (dead m
 	}
 	for _, o := range suspects {
 		if _, ok := dead[o.Handle]; !ok && o.Kind == provision.KindBalancer {
-			unsure = append(unsure, o.ID)
+			undecided = append(undecided, o.ID)
 		}
 	}
-	return dead, unsure
+	return dead, undecided
 }
 
 // unresponsiveAmong returns the machines that had time to boot and do not respond.
@@ -111,7 +111,7 @@ func isUnreachable(err error) bool {
 // PlanReplacing returns a plan that also replaces machines, given by handle with the reason. A machine
 // that is no longer desired is only removed. Machines whose firewall is about to change are kept,
 // since the firewall may be the reason that they do not respond.
-func (dp *Deployer) PlanReplacing(p *Plan, machines map[string]string) (*Plan, error) {
+func (dp *Deployer) PlanReplacing(p *MachinePlan, machines map[string]string) (*MachinePlan, error) {
 	dp.replaced = maps.Clone(machines)
 	for _, c := range p.Changes {
 		if c.Kind() != provision.KindFirewall || c.Action == provision.ActionTerminate {

@@ -63,6 +63,8 @@ type Delivery struct {
 	// ensurer replaces the delivery over the network; set only in tests.
 	ensurer func(ctx context.Context, o provision.Object, d agent.Deployment) (agent.Status, error)
 
+	kept agent.Connections // for reading statuses
+
 	mu           sync.Mutex
 	lastStatuses map[string]agent.Status
 }
@@ -76,10 +78,10 @@ type Delivery struct {
 // *ReplicaFailedError for each, see FailedReplicas.
 func (dl *Delivery) Deliver(ctx context.Context, deployments map[string]agent.Deployment) error {
 	seen := dl.ReadStatuses(ctx)
-	serving, others := dl.classifyMachines(seen, deployments)
+	serving, others := dl.splitServing(seen, deployments)
 	awaited, left := dl.splitAwaited(others)
 	if err := dl.deliverEach(awaited, func(o provision.Object) error {
-		return dl.deliverUntil(ctx, o, deployments[o.ID], pollIntervalOf(o), func(s agent.Status) bool {
+		return dl.deliverUntil(ctx, o, deployments[o.ID], pollIntervalOf(o), 0, func(s agent.Status) bool {
 			return dl.UntilDelivered || s.Phase == agent.PhaseReady
 		})
 	}); err != nil {
@@ -179,10 +181,10 @@ func (dl *Delivery) readStatusesOf(ctx context.Context, machines []provision.Obj
 	return all
 }
 
-// classifyMachines returns the serving machines that need another deployment, balancers first, and the
-// machines that are not serving. It omits serving machines with the current deployment, and
-// machines that their cloud is interrupting, which would never become ready.
-func (dl *Delivery) classifyMachines(seen map[string]AgentReport, deployments map[string]agent.Deployment) (serving, others []provision.Object) {
+// splitServing returns the serving machines that need another deployment, balancers first, and the machines that are
+// not serving. It omits serving machines with the current deployment, and machines that their cloud is interrupting,
+// which would never become ready.
+func (dl *Delivery) splitServing(seen map[string]AgentReport, deployments map[string]agent.Deployment) (serving, others []provision.Object) {
 	for _, o := range dl.Machines {
 		d, wanted := deployments[o.ID]
 		s := seen[o.ID] // an unresponsive machine has no phase
@@ -200,17 +202,24 @@ func (dl *Delivery) classifyMachines(seen map[string]AgentReport, deployments ma
 
 // deliverUntilReady delivers a machine's deployment repeatedly until the machine is ready.
 func (dl *Delivery) deliverUntilReady(ctx context.Context, o provision.Object, d agent.Deployment, every time.Duration) error {
-	return dl.deliverUntil(ctx, o, d, every, func(s agent.Status) bool { return s.Phase == agent.PhaseReady })
+	return dl.deliverUntil(ctx, o, d, every, 0, isReady)
 }
+
+// isReady reports whether a machine is ready.
+func isReady(s agent.Status) bool { return s.Phase == agent.PhaseReady }
 
 // deliverUntil delivers a machine's deployment repeatedly until its status is done. A machine that
 // responds, or is reached through a balancer, is polled at shortPollInterval at first, then with
-// backoff: it may load weights for minutes.
-func (dl *Delivery) deliverUntil(ctx context.Context, o provision.Object, d agent.Deployment, every time.Duration, done func(agent.Status) bool) error {
+// backoff: it may load weights for minutes. One that has not responded for lostAfter is an error; 0 = no limit.
+func (dl *Delivery) deliverUntil(ctx context.Context, o provision.Object, d agent.Deployment, every, lostAfter time.Duration, done func(agent.Status) bool) error {
 	soon, watch := min(every, shortPollInterval), failureWatch{}
+	responded := time.Now()
 	for {
 		wait := every
 		s, err := dl.ensure(ctx, o, d)
+		if err == nil {
+			responded = time.Now()
+		}
 		switch {
 		case err == nil && done(s):
 			dl.reportStatus(o.ID, s)
@@ -228,6 +237,9 @@ func (dl *Delivery) deliverUntil(ctx context.Context, o provision.Object, d agen
 			if errors.Is(err, errNoRelay) { // this attempt made no call to the cloud
 				wait, soon = soon, min(every, 2*soon)
 			}
+			if silent := time.Since(responded); lostAfter > 0 && silent >= lostAfter {
+				return fmt.Errorf("waiting for %s: no response for %s: %w", o.ID, lostAfter, err)
+			}
 		}
 		if !sleep(ctx, wait) {
 			if err == nil {
@@ -241,12 +253,12 @@ func (dl *Delivery) deliverUntil(ctx context.Context, o provision.Object, d agen
 // isPermanent reports whether an error persists when the delivery is retried.
 func isPermanent(err error) bool {
 	var refusal *agent.StatusError
-	var strangers *UnknownMachinesError
-	return errors.Is(err, identity.ErrPin) || errors.As(err, &strangers) || errors.As(err, &refusal) && refusal.Status != http.StatusBadGateway || errors.Is(err, errNoAuthority)
+	var unknownMachines *UnknownMachinesError
+	return errors.Is(err, identity.ErrPin) || errors.As(err, &unknownMachines) || errors.As(err, &refusal) && refusal.Status != http.StatusBadGateway || errors.Is(err, errNoAuthority)
 }
 
-// WaitingForKey is the reason of a machine in the phase "waiting" whose agent responds, but whose cloud
-// does not report the machine's key yet.
+// WaitingForKey is the reason of a machine in the phase "waiting" whose cloud does not report its key yet: the
+// machine is still booting.
 const WaitingForKey = "for its machine to boot"
 
 // waitingReason returns the reason of a machine in the phase "waiting" to which no connection is possible yet.
@@ -261,9 +273,9 @@ func waitingReason(err error) string {
 }
 
 // DeliverDue makes the deliveries of a controller, which calls it in each iteration. It waits only for
-// serving balancers. It does less than Deliver, because `up` may be running with another generation
-// (see Deployments) of the service: it enrols new replicas and the balancers of Enrolments, delivers to balancers new deployments of their own
-// generation, renews certificates, and delivers the newest revocation list to all machines. Serving
+// serving balancers. It does less than Deliver, because `up` may be running with another input
+// (see Deployments): it enrols new replicas and the balancers of Enrolments, delivers new deployments to the balancers
+// that have the hash of its own input, renews certificates, and delivers the newest revocation list to all machines. Serving
 // balancers are updated one after the other, the balancer on this machine first, until one does not
 // become ready again.
 func (dl *Delivery) DeliverDue(ctx context.Context, seen map[string]AgentReport, deployments map[string]agent.Deployment) error {
@@ -305,11 +317,11 @@ func (dl *Delivery) dueDeployment(s AgentReport, o provision.Object, deployments
 	switch {
 	case !wanted:
 		return d, false
-	case s.Err != nil: // only who launched a balancer enrols it
+	case s.Err != nil: // a balancer is enrolled only by the process that launched it
 		return d, errors.Is(s.Err, identity.ErrUntrusted) && (o.Kind == provision.KindReplica || dl.hasLaunched(o))
 	case o.Kind == provision.KindBalancer && s.Revision == "" && dl.hasLaunched(o):
 		return d, true
-	case o.Kind == provision.KindBalancer && s.Revision != d.Revision && generationOf(s.Revision) == generationOf(d.Revision):
+	case o.Kind == provision.KindBalancer && s.Revision != d.Revision && inputHashOf(s.Revision) == inputHashOf(d.Revision):
 		return d, true
 	}
 	d.Revision = s.Revision // everything else keeps its deployment
@@ -321,8 +333,8 @@ func (dl *Delivery) hasLaunched(o provision.Object) bool {
 	return o.Kind == provision.KindBalancer && dl.Enrolments != nil && dl.Enrolments.isLaunched(o)
 }
 
-// generationOf returns the first part of the revision of a balancer's machine.
-func generationOf(revision string) string {
+// inputHashOf returns the first part of the revision of a balancer's machine: see DeploymentInput.inputHash.
+func inputHashOf(revision string) string {
 	first, _, _ := strings.Cut(revision, ".")
 	return first
 }
@@ -347,16 +359,20 @@ func (dl *Delivery) deliverOnce(ctx context.Context, o provision.Object, d agent
 // a second, and a machine that does not respond must not delay the others.
 const deliveryTimeout = 20 * time.Second
 
-// deliverAndWait delivers another deployment to a balancer and waits until it is ready again.
+// lostTimeout is the time without a response after which a balancer that had just responded counts as lost.
+const lostTimeout = 3 * time.Second
+
+// deliverAndWait delivers another deployment to a serving balancer and waits until it is ready again. It does not wait for
+// one that is lost meanwhile: its replacement is more urgent.
 func (dl *Delivery) deliverAndWait(ctx context.Context, o provision.Object, d agent.Deployment) error {
-	return dl.deliverWithin(ctx, o, d, deliveryTimeout)
+	return dl.deliverWithin(ctx, o, d, deliveryTimeout, lostTimeout)
 }
 
-// deliverWithin is deliverAndWait with a timeout.
-func (dl *Delivery) deliverWithin(ctx context.Context, o provision.Object, d agent.Deployment, timeout time.Duration) error {
+// deliverWithin is deliverAndWait with other timeouts.
+func (dl *Delivery) deliverWithin(ctx context.Context, o provision.Object, d agent.Deployment, timeout, lostAfter time.Duration) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, timeout, fmt.Errorf("not ready within %s", timeout))
 	defer cancel()
-	return dl.deliverUntilReady(ctx, o, d, shortPollInterval)
+	return dl.deliverUntil(ctx, o, d, shortPollInterval, lostAfter, isReady)
 }
 
 // reportStatus reports a changed status.
@@ -385,16 +401,16 @@ var errNoAuthority = errors.New("the key of the service's CA is on another opera
 // AgentClient returns the client of a machine's agent. A balancer's agent is reached directly, a replica's
 // through a balancer of its region, since only balancers can connect to it.
 func (dl *Delivery) AgentClient(o provision.Object) *agent.Client {
-	op := &agent.Client{Party: dl.Party, Authority: dl.Authority, Revoked: dl.Revoked, Now: dl.Now}
+	client := &agent.Client{Party: dl.Party, Authority: dl.Authority, Revoked: dl.Revoked, Now: dl.Now, Kept: &dl.kept}
 	if o.Kind == provision.KindReplica && !cloud.RunsOnThisComputer(o.Region) {
-		op.Dial = func(ctx context.Context, addr, fingerprint string) (net.Conn, error) {
+		client.Dial = func(ctx context.Context, addr, fingerprint string) (net.Conn, error) {
 			return dl.dialThroughBalancer(ctx, o, addr, fingerprint)
 		}
 	}
-	return op
+	return client
 }
 
-// Machine returns a machine's address for its operator.
+// Machine returns the address of a machine's agent for AgentClient.
 func (dl *Delivery) Machine(o provision.Object) agent.Target {
 	at := cloud.EndpointsOf(o)
 	role, address := identity.Balancer, at.Advertised.Agent

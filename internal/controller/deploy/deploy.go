@@ -73,9 +73,9 @@ type DeploymentInput struct {
 	SpecYAML []byte
 	// Secrets reads the secrets to which Spec refers.
 	Secrets Secrets
-	// PrefixHashSeed is the seed of the prefix hashes that balancers share; it is the same for all
-	// balancers of a service.
-	PrefixHashSeed string
+	// PeerToken is the peer token, a secret that all balancers of a service share. They also derive the seed of their
+	// prefix hashes from it.
+	PeerToken string
 	// Bundle is the bundle of the controller's machine; nil = no controller.
 	Bundle *ControllerBundle
 	// Zone is the hosted zone for ACME challenges; zero = none.
@@ -110,7 +110,7 @@ type HostedZone struct {
 // Deployments returns the deployment of each machine of a service, by ID; have is the machines with
 // their addresses. Machines without an address, and replicas of models that the file no longer
 // contains, have no deployment and are not in the deployments of others. The revision of a balancer's
-// machine begins with a hash of c, the generation of the service. A controller whose input has another
+// machine begins with a hash of c (inputHash). A controller whose input has another
 // hash leaves the machine unchanged: see Delivery.DeliverDue.
 func Deployments(c DeploymentInput, have []provision.Object) (map[string]agent.Deployment, error) {
 	d := &deploymentBuilder{DeploymentInput: c, spec: c.Spec}
@@ -126,7 +126,7 @@ func Deployments(c DeploymentInput, have []provision.Object) (map[string]agent.D
 	if c.Bundle != nil {
 		d.control = chooseControlPlane(c.Spec, d.have, c.Controllers)
 	}
-	generation, err := c.generation()
+	inputHash, err := c.inputHash()
 	if err != nil {
 		return nil, fmt.Errorf("building the deployments: %w", err)
 	}
@@ -136,7 +136,7 @@ func Deployments(c DeploymentInput, have []provision.Object) (map[string]agent.D
 		switch o.Kind {
 		case provision.KindBalancer:
 			one, err = d.balancerDeployment(o)
-			one.Revision = generation + "."
+			one.Revision = inputHash + "."
 		case provision.KindReplica:
 			m := c.Spec.ModelByName(o.Labels["model"])
 			if m == nil {
@@ -199,7 +199,7 @@ func (d *deploymentBuilder) balancerDeployment(o provision.Object) (agent.Deploy
 		Service: d.spec.Name, ID: o.ID, Region: o.Region,
 		Listen: own.PublicAddress(d.spec), Admin: own.Admin,
 		Identity: &service.Identity{Cert: agent.FileCert, Key: agent.FileKey, CA: agent.FileCA, Revoked: agent.FileRevoked},
-		Balancer: d.spec.Balancer, Splits: d.spec.Splits, SpecFile: fileService, PeerToken: d.PrefixHashSeed,
+		Balancer: d.spec.Balancer, Splits: d.spec.Splits, SpecFile: fileService, PeerToken: d.PeerToken,
 		Replicas: d.replicasOf(o), Peers: d.peersOf(o), AdminPlain: cloud.RunsOnThisComputer(o.Region), AdminToken: d.AdminToken,
 	}
 	for _, m := range d.spec.Models {
@@ -233,17 +233,20 @@ func (d *deploymentBuilder) balancerDeployment(o provision.Object) (agent.Deploy
 		}
 		units = append(units, u)
 	}
-	return agent.Deployment{Units: units, Cloud: d.cloudAccess(o.Region.Cloud())}, nil
+	return agent.Deployment{Units: units, Cloud: d.cloudAccess(o)}, nil
 }
 
 // cloudAccess returns the configuration for a balancer that calls the API of its cloud for
-// controllers in other clouds; nil without any.
-func (d *deploymentBuilder) cloudAccess(name string) *agent.CloudAccess {
-	others := slices.ContainsFunc(d.control.chosen, func(c cloud.ControlCandidate) bool { return c.Region.Cloud() != name })
+// controllers in other clouds, and for those on spares; nil without any.
+func (d *deploymentBuilder) cloudAccess(o provision.Object) *agent.CloudAccess {
+	name, spare := o.Region.Cloud(), d.isSpare(o.ID)
+	others := slices.ContainsFunc(d.control.chosen, func(c cloud.ControlCandidate) bool {
+		return c.Region.Cloud() != name || !spare && d.isSpare(c.ID)
+	})
 	if !others || cloud.RunsOnThisComputer(service.Region(name+"/")) {
 		return nil
 	}
-	c := &agent.CloudAccess{Config: d.Bundle.CloudConfig, Balancers: cloud.ReplacesBalancers(d.spec)}
+	c := &agent.CloudAccess{Config: d.Bundle.CloudConfig, Balancers: cloud.ReplacesBalancersIn(d.spec, name) && !spare}
 	for _, r := range cloud.ManagedRegions(d.spec) {
 		if r.Cloud() == name {
 			c.Regions = append(c.Regions, string(r))

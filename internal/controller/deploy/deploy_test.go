@@ -77,7 +77,7 @@ func secrets(ref string) (string, error) {
 }
 
 func content(t *testing.T) deploy.DeploymentInput {
-	return deploy.DeploymentInput{Spec: parse(t, deployed), SpecYAML: []byte(deployed), Secrets: secrets, PrefixHashSeed: "p"}
+	return deploy.DeploymentInput{Spec: parse(t, deployed), SpecYAML: []byte(deployed), Secrets: secrets, PeerToken: "p"}
 }
 
 func deployAll(t *testing.T, have []provision.Object) map[string]agent.Deployment {

@@ -15,7 +15,8 @@ import (
 
 // Deployer plans and applies changes to the machines of one service in clouds.
 type Deployer struct {
-	Spec *service.Spec
+	surging sync.Mutex // held by surge: replicas of several regions are replaced at the same time
+	Spec    *service.Spec
 	// Owner is the owner of the service: provision.Desired.Owner.
 	Owner string
 	// Provider combines all clouds of the service.
@@ -33,13 +34,14 @@ type Deployer struct {
 	// Now is the clock for the time in which offerings without capacity are not retried; nil = time.Now.
 	Now func() time.Time
 
-	// NeedReplacement (machines that their cloud interrupts), ReservationEnding (machines whose reservation ends),
-	// Counts, ZoneID and HealthChecks are those of cloud.Input.
-	NeedReplacement   map[string]bool
-	ReservationEnding map[string]bool
-	Counts            map[cloud.ReplicaGroup]provision.ClassCounts
-	ZoneID            string
-	HealthChecks      []string
+	// NeedReplacement (machines that their cloud interrupts, or whose reservation ends), Ending (those of them that
+	// do not come back), Counts, ZoneID, HealthChecks and FederatedAccount are those of cloud.Input.
+	NeedReplacement  map[string]bool
+	Ending           map[string]bool
+	Counts           map[cloud.ReplicaGroup]provision.ClassCounts
+	ZoneID           string
+	HealthChecks     []string
+	FederatedAccount string
 	// Programs are those of cloud.Input.
 	Programs map[string]provision.Program
 	// Build is the hash of the binary for machines on this computer; empty = unchanged.
@@ -50,7 +52,7 @@ type Deployer struct {
 	Bounds   provision.LaunchBounds
 	Unlisted []provision.Object
 	// Filter selects the changes to apply; nil = all.
-	Filter func(*Plan, provision.Change) bool
+	Filter func(*MachinePlan, provision.Change) bool
 
 	exhausted provision.ExhaustedOfferings
 	replaced  map[string]string                      // see PlanReplacing
@@ -61,22 +63,26 @@ type Deployer struct {
 	scores       spotScores
 }
 
-// Plan contains the necessary changes in the clouds.
-type Plan struct {
+// MachinePlan contains the necessary changes of machines and other objects in clouds. It is not a capacity plan
+// (package plan).
+type MachinePlan struct {
 	Observed []provision.Object
 	Desired  []provision.Desired
 	Changes  provision.Changes
-	// Missing is the number of replicas without capacity in any region, by model and home region.
+	// Missing is the number of replicas without capacity in any region, by model and the region of service.yaml
+	// that they belong to.
 	Missing map[cloud.ReplicaGroup]int
 	// Held are the launches that Deployer.Bounds do not admit now; Changes does not contain them.
 	Held []*provision.HeldError
 	// Unpriced contains, by region, the error of a cloud that returned no prices or incomplete ones;
 	// built-in list prices are used for them.
 	Unpriced map[service.Region]error
+
+	replaced []replacedReplica // see useReplacements, in order
 }
 
 // CostPerHour returns the hourly cost of the machines in USD, before and after the changes.
-func (p *Plan) CostPerHour() (now, then float64) {
+func (p *MachinePlan) CostPerHour() (now, then float64) {
 	for _, o := range p.Observed {
 		if o.TerminatedReason == "" {
 			now += o.CostPerHour
@@ -86,7 +92,7 @@ func (p *Plan) CostPerHour() (now, then float64) {
 }
 
 // ChangesBilling reports whether the plan creates or deletes billed machines, which requires confirmation.
-func (p *Plan) ChangesBilling() bool {
+func (p *MachinePlan) ChangesBilling() bool {
 	return slices.ContainsFunc(p.Changes, func(c provision.Change) bool {
 		machine := (c.Kind() == provision.KindBalancer || c.Kind() == provision.KindReplica) && !cloud.RunsOnThisComputer(c.Region())
 		return machine && c.Action != provision.ActionReload
@@ -96,7 +102,7 @@ func (p *Plan) ChangesBilling() bool {
 // Plan observes the clouds and returns the necessary changes without applying them. Errors include
 // *provision.SpecError, *provision.CredentialsError, and *provision.OwnedError where the name
 // belongs to another owner's service.
-func (dp *Deployer) Plan(ctx context.Context) (*Plan, error) {
+func (dp *Deployer) Plan(ctx context.Context) (*MachinePlan, error) {
 	if err := cloud.Validate(dp.Spec); err != nil {
 		return nil, err
 	}
@@ -107,19 +113,23 @@ func (dp *Deployer) Plan(ctx context.Context) (*Plan, error) {
 }
 
 // planWithMissing is Plan with the number of replicas that had no capacity.
-func (dp *Deployer) planWithMissing(ctx context.Context, short map[cloud.ReplicaGroup]int) (*Plan, error) {
+func (dp *Deployer) planWithMissing(ctx context.Context, short map[cloud.ReplicaGroup]int) (*MachinePlan, error) {
 	have, err := dp.listObjects(ctx)
 	if err != nil {
 		return nil, err
+	}
+	if dp.NeedReplacement == nil && dp.Counts == nil { // an earlier run may have ended before it deleted a replaced replica
+		dp.NeedReplacement = withReplacement(have)
+		defer func() { dp.NeedReplacement = nil }()
 	}
 	return dp.planFor(have, short)
 }
 
 // planFor returns the changes for a list of existing objects.
-func (dp *Deployer) planFor(have []provision.Object, short map[cloud.ReplicaGroup]int) (*Plan, error) {
+func (dp *Deployer) planFor(have []provision.Object, short map[cloud.ReplicaGroup]int) (*MachinePlan, error) {
 	l, err := cloud.BuildLayout(cloud.Input{
-		Spec: dp.Spec, Owner: dp.Owner, Offerings: withKnownPrices(dp.offers, dp.prices), Reservations: dp.reservations, Have: have, Now: dp.clock()(), Shortfall: short, Terminating: dp.NeedReplacement, Ending: dp.ReservationEnding, Counts: dp.Counts, ZoneID: dp.ZoneID, HealthChecks: dp.HealthChecks, Programs: dp.Programs, UserData: dp.UserData,
-		SpotPenalty: func(o provision.Offering) float64 { return dp.spotHistory().Penalty(o, dp.clock()()) }, SpotScore: dp.scores.of,
+		Spec: dp.Spec, Owner: dp.Owner, Offerings: withKnownPrices(dp.offers, dp.prices), Reservations: dp.reservations, Have: have, Now: dp.clock()(), Shortfall: short, NeedReplacement: dp.NeedReplacement, Ending: dp.Ending, Counts: dp.Counts, ZoneID: dp.ZoneID, HealthChecks: dp.HealthChecks, FederatedAccount: dp.FederatedAccount, Programs: dp.Programs, UserData: dp.UserData,
+		SpotPenalty: func(o provision.Offering) float64 { return dp.spotHistory().RecentEvents(o, dp.clock()()) }, SpotScore: dp.scores.scoreOf,
 		Interrupted: func(r service.Region) bool {
 			return dp.spotHistory().InterruptedSince(r, dp.clock()().Add(-fallbackWindow))
 		},
@@ -133,7 +143,7 @@ func (dp *Deployer) planFor(have []provision.Object, short map[cloud.ReplicaGrou
 			l.Desired[i].BuildHash = dp.Build
 		}
 	}
-	p := &Plan{
+	p := &MachinePlan{
 		Observed: have, Desired: l.Desired, Changes: provision.Diff(l.Desired, dp.clearReplacedHashes(have)), Missing: l.Unplaced, Unpriced: dp.prices.Unknown,
 	}
 	for i, c := range p.Changes {
@@ -147,7 +157,7 @@ func (dp *Deployer) planFor(have []provision.Object, short map[cloud.ReplicaGrou
 	if dp.Filter != nil {
 		p.Changes = slices.DeleteFunc(p.Changes, func(c provision.Change) bool { return !dp.Filter(p, c) })
 	}
-	dp.cutLaunches(p)
+	dp.removeHeldLaunches(p)
 	return p, nil
 }
 
@@ -234,9 +244,9 @@ func (dp *Deployer) spotHistory() *provision.SpotHistory {
 // history, so that their zones are tried last. Maintenance and rebalance recommendations are not
 // included.
 func (dp *Deployer) recordInterruptions(have []provision.Object, seen map[string]AgentReport) {
-	taken := interrupted(have, seen)
+	interruptedIDs := interrupted(have, seen)
 	for _, o := range have {
-		if o.Interrupted || taken[o.ID] && !isMaintenance(seen[o.ID]) {
+		if o.Interrupted || interruptedIDs[o.ID] && !isMaintenance(seen[o.ID]) {
 			dp.spotHistory().AddInterrupted(o, dp.clock()())
 		}
 	}

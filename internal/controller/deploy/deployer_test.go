@@ -80,7 +80,7 @@ func newDeployer(spec *service.Spec, p provision.Provider) *deploy.Deployer {
 }
 
 // up plans and applies, as a program that has just started.
-func up(spec *service.Spec, p provision.Provider) (*deploy.Plan, error) {
+func up(spec *service.Spec, p provision.Provider) (*deploy.MachinePlan, error) {
 	dp := newDeployer(spec, p)
 	plan, err := dp.Plan(context.Background())
 	if err != nil {
@@ -151,12 +151,12 @@ dns: {provider: embedded, name: chat.skyserve.test}
 func testCrashes(t *testing.T, text string) {
 	spec := parse(t, text)
 	bigger := parse(t, strings.Replace(text, "{min: 1, max: 3}", "{min: 2, max: 3}\n    balancers: 2", 1))
-	down := func(_ *service.Spec, p provision.Provider) (*deploy.Plan, error) {
+	down := func(_ *service.Spec, p provision.Provider) (*deploy.MachinePlan, error) {
 		return nil, deploy.Down(context.Background(), p, "chat", "me", nil)
 	}
 	for name, tt := range map[string]struct {
 		before, spec *service.Spec
-		verb         func(*service.Spec, provision.Provider) (*deploy.Plan, error)
+		verb         func(*service.Spec, provision.Provider) (*deploy.MachinePlan, error)
 	}{
 		"up":      {nil, spec, up},
 		"growing": {spec, bigger, up},
@@ -245,7 +245,7 @@ func TestUpKeepsPlacedReplicasWithoutCapacity(t *testing.T) {
 	m := newCloud(spec)
 	m.CapacityError = refuseRegions("aws/us-east-1", "gcp/europe-west4")
 	_, err := up(spec, m)
-	var short *deploy.CapacityError
+	var short *deploy.MissingReplicasError
 	if !errors.As(err, &short) {
 		t.Fatalf("got %v", err)
 	}
@@ -379,7 +379,7 @@ func TestUpConverges(t *testing.T) {
 				}
 			}
 			_, err := up(spec, m)
-			var short *deploy.CapacityError
+			var short *deploy.MissingReplicasError
 			if err != nil && !errors.As(err, &short) {
 				t.Fatal(err)
 			}

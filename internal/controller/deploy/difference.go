@@ -16,39 +16,39 @@ import (
 type replicaDiff struct {
 	reclaim []string                                     // donated replicas
 	launch  map[cloud.ReplicaGroup]provision.ClassCounts // in addition to the existing replicas
-	replace []Replacement                                // with newly launched replicas
+	replace []ClassMismatch                              // with newly launched replicas
 	excess  []provision.Object                           // replicas to donate or remove
 }
 
-// Replacement is a replica whose class is not the desired one.
-type Replacement struct {
-	Replica provision.Object
-	Class   provision.ReplicaClass
+// ClassMismatch is a replica whose class is not the desired one: a replica of the desired class replaces it.
+type ClassMismatch struct {
+	Replica provision.Object       // the replica that is to be replaced
+	Class   provision.ReplicaClass // the desired class
 }
 
 // String formats it in columns for display.
-func (s Replacement) String() string {
+func (s ClassMismatch) String() string {
 	return fmt.Sprintf("%s\t%s\t%s -> %s", s.Replica.ID, s.Replica.Region, replicaClassOf(s.Replica), s.Class)
 }
 
 // diffReplicas returns the difference between the replicas of a service and the desired counts by
-// group. It ignores replicas that are a fallback for another region. Counts outside the bounds of
-// service.yaml are returned as *BoundsError.
-func diffReplicas(spec *service.Spec, have []provision.Object, decided Decisions, counts map[cloud.ReplicaGroup]provision.ClassCounts) (d replicaDiff, short []error) {
+// group. It ignores replicas that are a fallback for another region. Counts outside the bounds of service.yaml are
+// returned in outOfBounds, as *BoundsError.
+func diffReplicas(spec *service.Spec, have []provision.Object, decided ReplicaDecisions, counts map[cloud.ReplicaGroup]provision.ClassCounts) (d replicaDiff, outOfBounds []error) {
 	d.launch = map[cloud.ReplicaGroup]provision.ClassCounts{}
 	groups := slices.SortedFunc(maps.Keys(counts), func(a, b cloud.ReplicaGroup) int {
 		return cmp.Or(cmp.Compare(a.Region, b.Region), cmp.Compare(a.Model, b.Model))
 	})
 	for _, g := range groups {
 		if err := d.addGroup(g, counts[g], spec.BoundsFor(g.Model, g.Region), have, decided); err != nil {
-			short = append(short, err)
+			outOfBounds = append(outOfBounds, err)
 		}
 	}
-	return d, short
+	return d, outOfBounds
 }
 
 // addGroup adds the difference of one group.
-func (d *replicaDiff) addGroup(g cloud.ReplicaGroup, counts provision.ClassCounts, b service.Bounds, have []provision.Object, decided Decisions) error {
+func (d *replicaDiff) addGroup(g cloud.ReplicaGroup, counts provision.ClassCounts, b service.Bounds, have []provision.Object, decided ReplicaDecisions) error {
 	wanted := counts.Total()
 	if wanted < b.Min || wanted > b.Max {
 		return &BoundsError{Model: g.Model, Region: g.Region, Count: wanted, Bounds: b}
@@ -87,7 +87,7 @@ func (d *replicaDiff) addGroup(g cloud.ReplicaGroup, counts provision.ClassCount
 	}
 	others := unmatched(serving, matched)
 	for _, class := range missing[more:] {
-		d.replace = append(d.replace, Replacement{others[0], class})
+		d.replace = append(d.replace, ClassMismatch{others[0], class})
 		others = others[1:]
 	}
 	d.excess = append(d.excess, others...)
@@ -122,7 +122,7 @@ func unmatched(serving []provision.Object, matched map[int]provision.ReplicaClas
 
 // latestDonated returns the donated replicas, the most recently donated first, because their caches
 // are the freshest.
-func latestDonated(replicas []provision.Object, decided Decisions) []provision.Object {
+func latestDonated(replicas []provision.Object, decided ReplicaDecisions) []provision.Object {
 	donated := slices.DeleteFunc(slices.Clone(replicas), func(o provision.Object) bool { return decided.Donation(o.ID) == nil })
 	slices.SortStableFunc(donated, func(a, b provision.Object) int {
 		return decided.Donation(b.ID).Since.Compare(decided.Donation(a.ID).Since)

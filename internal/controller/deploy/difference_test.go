@@ -13,7 +13,7 @@ import (
 
 // A replica of unknown class is replaced like any other.
 func TestReplacementOfUnknownClass(t *testing.T) {
-	s := Replacement{Replica: provision.Object{ID: "us-0", Region: "local/us"}, Class: provision.ReplicaClass{GPU: "L4", GPUs: 1}}
+	s := ClassMismatch{Replica: provision.Object{ID: "us-0", Region: "local/us"}, Class: provision.ReplicaClass{GPU: "L4", GPUs: 1}}
 	if got, want := s.String(), "us-0\tlocal/us\tany machine -> L4"; got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
@@ -55,12 +55,12 @@ func TestDifference(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			spec := &service.Spec{Models: []service.Model{{Name: "llama"}}, Regions: []service.RegionSpec{{Name: region, Replicas: service.Bounds{Min: 1, Max: 6}}}}
-			var decided Decisions
+			var decided ReplicaDecisions
 			for i, id := range strings.Fields(tt.donated) {
 				decided = decided.WithDonated(id, service.Donation{Since: time.Unix(int64(i), 0)})
 			}
 			g := cloud.ReplicaGroup{Model: "llama", Region: region}
-			d, short := diffReplicas(spec, tt.have, decided, map[cloud.ReplicaGroup]provision.ClassCounts{g: tt.counts})
+			d, outOfBounds := diffReplicas(spec, tt.have, decided, map[cloud.ReplicaGroup]provision.ClassCounts{g: tt.counts})
 			var all []string
 			for _, id := range d.reclaim {
 				all = append(all, "reclaim "+id)
@@ -74,7 +74,7 @@ func TestDifference(t *testing.T) {
 			for _, o := range d.excess {
 				all = append(all, "give up "+o.ID)
 			}
-			for _, err := range short {
+			for _, err := range outOfBounds {
 				all = append(all, err.Error())
 			}
 			if got := strings.Join(all, ", "); got != tt.want {

@@ -44,8 +44,8 @@ func (dl *Delivery) adminURL(b provision.Object) string {
 }
 
 // Drain drains a replica at every balancer, and returns when its outstanding requests have
-// completed, or after 3 minutes. It does not wait for balancers that do not respond: they send no
-// requests.
+// completed there and at its agent (a controller may have moved it to another balancer), or after 3 minutes. It does
+// not wait for machines that do not respond.
 func (dl *Delivery) Drain(ctx context.Context, o provision.Object) {
 	if o.Kind != provision.KindReplica {
 		return
@@ -62,6 +62,8 @@ func (dl *Delivery) Drain(ctx context.Context, o provision.Object) {
 			}
 		}
 	})
+	for dl.readStatusesOf(ctx, []provision.Object{o})[o.ID].InFlight > 0 && sleep(ctx, drainPollInterval) {
+	}
 }
 
 // Resume makes balancers use replicas again that Drain drained; replicas that an operator or a

@@ -188,4 +188,9 @@ func TestBalancersConfirmReadyReplicas(t *testing.T) {
 	if len(silent.requests) > 0 {
 		t.Errorf("the balancer of an unresponsive machine received %q", silent.requests)
 	}
+	// A balancer that is too slow to respond, on a machine that does, may still reject requests for a replica.
+	dl.Machines = append(dl.Machines, provision.Object{ID: "lb-us-4", Kind: provision.KindBalancer, PublicIP: netip.MustParseAddr(fmt.Sprintf("127.%d.%d.29", 200+os.Getpid()%50, os.Getpid()/50%250))})
+	if own, everywhere = dl.ReadyAtBalancers(t.Context(), seen); !own["us-0"] || everywhere["eu-0"] {
+		t.Errorf("with a balancer that does not respond: %v by their own balancers, %v by all", own, everywhere)
+	}
 }

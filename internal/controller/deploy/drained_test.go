@@ -91,7 +91,7 @@ func TestReconcilerChanges(t *testing.T) {
 		return o
 	}
 	spec := &service.Spec{Regions: []service.RegionSpec{{Name: "aws/us"}, {Name: "aws/eu"}}}
-	p := &Plan{Desired: []provision.Desired{{ID: "us-0", Kind: provision.KindReplica}, {ID: "lb-us-0", Kind: provision.KindBalancer}}}
+	p := &MachinePlan{Desired: []provision.Desired{{ID: "us-0", Kind: provision.KindReplica}, {ID: "lb-us-0", Kind: provision.KindBalancer}}}
 	r, b := provision.KindReplica, provision.KindBalancer
 	for _, tt := range []struct {
 		name  string
@@ -116,7 +116,7 @@ func TestReconcilerChanges(t *testing.T) {
 		if isReconcilerChange(p, tt.c) {
 			got = "done"
 		}
-		if removesFallback(spec, p, tt.c, seen) {
+		if removesOutOfRegion(spec, p, tt.c, seen) {
 			got += "released"
 		}
 		if got != tt.want {
@@ -125,9 +125,9 @@ func TestReconcilerChanges(t *testing.T) {
 	}
 }
 
-// A controller delivers deployments to new replicas and to balancers of its own generation. Those of
-// another generation keep their deployment; only their certificates are renewed.
-func TestControllerDeliversToOwnGeneration(t *testing.T) {
+// A controller delivers deployments to new replicas and to balancers with the hash of its own input. Those
+// with another hash keep their deployment; only their certificates are renewed.
+func TestControllerDeliversToOwnInputHash(t *testing.T) {
 	authority, err := identity.NewAuthority("chat", time.Now())
 	if err != nil {
 		t.Fatal(err)
@@ -167,7 +167,7 @@ func TestControllerDeliversToOwnGeneration(t *testing.T) {
 	}
 }
 
-func TestUnsettled(t *testing.T) {
+func TestInTransition(t *testing.T) {
 	have := []provision.Object{{ID: "a", Kind: provision.KindReplica}, {ID: "lb", Kind: provision.KindBalancer}}
 	for phase, want := range map[agent.Phase]bool{agent.PhaseReady: false, agent.PhaseWeights: true, agent.PhaseInterrupted: true, "": true} {
 		if got := inTransition(have, map[string]AgentReport{"a": {Status: agent.Status{Phase: phase}}}); got != want {
@@ -214,7 +214,7 @@ func TestControllerStatus(t *testing.T) {
 }
 
 // Serving machines are updated one after the other, others are awaited, and interrupted ones are omitted.
-func TestClassifyMachines(t *testing.T) {
+func TestSplitServing(t *testing.T) {
 	dl := &Delivery{Service: "chat"}
 	seen, deployments := map[string]AgentReport{}, map[string]agent.Deployment{}
 	for id, s := range map[string]agent.Status{
@@ -228,7 +228,7 @@ func TestClassifyMachines(t *testing.T) {
 			deployments[id] = agent.Deployment{Revision: "new"}
 		}
 	}
-	serving, others := dl.classifyMachines(seen, deployments)
+	serving, others := dl.splitServing(seen, deployments)
 	ids := func(objects []provision.Object) string {
 		var all []string
 		for _, o := range objects {

@@ -37,8 +37,8 @@ func TestProviderPortsOfSharedAddress(t *testing.T) {
 			t.Errorf("the balancer's configuration lacks %q:\n%s", want, config)
 		}
 	}
-	if front := all["us-east-1-0"].Proxy; front == nil || front.Listen != "127.0.0.1:8201" {
-		t.Errorf("the replica's front is %+v, want 127.0.0.1:8201", front)
+	if proxy := all["us-east-1-0"].Proxy; proxy == nil || proxy.Listen != "127.0.0.1:8201" {
+		t.Errorf("the replica's proxy is %+v, want 127.0.0.1:8201", proxy)
 	}
 	if got := deploy.PublicURL(spec, have[0]); got != "http://127.0.0.1:8001" {
 		t.Errorf("clients are sent to %s", got)

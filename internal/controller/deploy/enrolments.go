@@ -37,10 +37,10 @@ const labelLaunch = "launch"
 
 // Enrolments records the balancer machines that an `up` of this operator, or a controller, launched. Tags alone do not
 // prove that a machine is a balancer, because everyone who may launch machines in the cloud account
-// can set them. Balancers receive secrets, and one of them receives all secrets of the service.
-// Therefore only recorded machines are enrolled as balancers. It is safe for concurrent use.
+// can set them. Balancers receive secrets, and those whose machine runs a controller receive all secrets of the
+// service. Therefore only recorded machines are enrolled as balancers. It is safe for concurrent use.
 type Enrolments struct {
-	// LabelKey is the key from which the label of a launch is derived. Operators and controllers with the same
+	// LabelKey is the key from which the label of a launch (a tag that identifies it) is derived. Operators and controllers with the same
 	// key give the replacement of a machine the same label, so that only one machine is launched when two of
 	// them replace it at the same time. Empty = labels are random. It is set where controllers launch balancers.
 	LabelKey string
@@ -178,8 +178,8 @@ func (e *Enrolments) accept(others []balancerLaunch) {
 	e.launches = dropOldestLaunches(e.launches)
 }
 
-// Adopt records the known machines that ClassifyMachines returned.
-func (e *Enrolments) Adopt(machines []provision.Object) error {
+// RecordKnown records the known machines that ClassifyMachines returned.
+func (e *Enrolments) RecordKnown(machines []provision.Object) error {
 	for _, o := range machines {
 		label := o.Labels[labelLaunch]
 		err := e.update(func(all []balancerLaunch) []balancerLaunch {
@@ -237,11 +237,11 @@ func (e *Enrolments) pinKey(o provision.Object, fingerprint string) error {
 	})
 }
 
-// ClassifyMachines returns unknown machines: those that have the tags or the ID of a balancer, but were not
-// launched by an `up` of this operator. isCertified reports whether a machine's agent presents a
+// ClassifyMachines returns unknown machines: those that have the tags or the ID of a balancer, but are not
+// recorded as launched by an `up` of this operator or by a controller. isCertified reports whether a machine's agent presents a
 // valid certificate of the service with the machine's name. Where this operator's record was lost
 // and the name is unique, the certificate proves the machine's identity.
-// known are valid machines that are not recorded yet: see Adopt.
+// known are valid machines that are not recorded yet: see RecordKnown.
 func (e *Enrolments) ClassifyMachines(machines []provision.Object, isCertified func(provision.Object) bool) (unknown, known []provision.Object) {
 	recorded := e.Handles()
 	running := slices.DeleteFunc(slices.Clone(machines), func(o provision.Object) bool {
@@ -275,7 +275,8 @@ func (e *Enrolments) hasLaunchLabel(o provision.Object) bool {
 	})
 }
 
-// UnknownMachinesError contains machines with the tags or the ID of a balancer that no operator launched.
+// UnknownMachinesError contains the unknown machines of ClassifyMachines: they have the tags or the ID of a balancer, but
+// neither this operator nor a controller is known to have launched them.
 type UnknownMachinesError struct{ Machines []provision.Object }
 
 // Error returns a message with the machines.

@@ -57,7 +57,7 @@ func claimedMachine(kind provision.ObjectKind, id, handle, word string) provisio
 
 // A machine with the tags of a balancer is one if an `up` launched it, even if `up` never received the
 // response. Otherwise it needs a certificate, and no other machine may have the same ID.
-func TestExamineRecognisesBalancers(t *testing.T) {
+func TestClassifyRecognisesBalancers(t *testing.T) {
 	const b, r = provision.KindBalancer, provision.KindReplica
 	const noted = `[{"id":"lb-a-0","word":"w0","handle":"i-0"},{"id":"lb-a-1","word":"w1"}]`
 	removed := claimedMachine(b, "lb-a-7", "i-7", "")
@@ -102,7 +102,7 @@ func TestExamineRecognisesBalancers(t *testing.T) {
 			continue
 		}
 		e := enrolments(t, n)
-		if err := e.Adopt(known); err != nil {
+		if err := e.RecordKnown(known); err != nil {
 			t.Fatal(err)
 		}
 		if again, more := enrolments(t, n).ClassifyMachines(tt.have, func(provision.Object) bool { return false }); handles(again) != tt.strangers || len(more) > 0 {
@@ -115,7 +115,7 @@ func TestExamineRecognisesBalancers(t *testing.T) {
 func TestEnrolmentsAreBounded(t *testing.T) {
 	n := memoryNotes{}
 	for i := range 100 {
-		if err := enrolments(t, n).Adopt([]provision.Object{claimedMachine(provision.KindBalancer, "lb-a-0", fmt.Sprint("i-", i), "")}); err != nil {
+		if err := enrolments(t, n).RecordKnown([]provision.Object{claimedMachine(provision.KindBalancer, "lb-a-0", fmt.Sprint("i-", i), "")}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -202,7 +202,7 @@ func TestLaunchRejectsExistingMachine(t *testing.T) {
 }
 
 // Machines that no operator launched get no deployment, and are neither peers nor replicas of others.
-func TestStrangersGetNoDeployment(t *testing.T) {
+func TestUnknownMachinesGetNoDeployment(t *testing.T) {
 	have := testMachines()
 	c := withBundle(t)
 	c.Enrolled = map[string][]string{}
@@ -234,7 +234,7 @@ func TestStrangersGetNoDeployment(t *testing.T) {
 
 // A stranger with a balancer's ID does not replace the balancer: the controller does not wait for the
 // stranger, and does not treat the balancer as unresponsive.
-func TestReconcilerIgnoresStrangers(t *testing.T) {
+func TestReconcilerIgnoresUnknownMachines(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		u := newReconcilerWorld(t)
 		enrolled := map[string][]string{}

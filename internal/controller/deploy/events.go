@@ -17,18 +17,18 @@ const failureInterval = time.Minute
 var _ controller.EventSource = (*Reconciler)(nil)
 
 // RecordWith implements controller.EventSource.
-func (rc *Reconciler) RecordWith(record func(telemetry.Event)) { rc.record = record }
+func (rc *Reconciler) RecordWith(record func(telemetry.Event)) { rc.eventSink = record }
 
 func (rc *Reconciler) recordAll(events []telemetry.Event) {
-	if rc.record == nil {
+	if rc.eventSink == nil {
 		return
 	}
 	for _, e := range events {
-		rc.record(e)
+		rc.eventSink(e)
 	}
 }
 
-// recordProgress logs a completed change and records it. The scaler records its own changes.
+// recordProgress logs a completed change and records it. The strategy's changes are recorded by controller.scaler.
 func (rc *Reconciler) recordProgress(c provision.Change, p provision.ChangePhase, err error) {
 	rc.progress(c, p, err)
 	if p == provision.PhaseDone {
@@ -62,7 +62,7 @@ func ChangeEvents(c provision.Change) []telemetry.Event {
 	case provision.ActionReplace:
 		e.Kind, e.Message = telemetry.EventReplace, "replaced "+e.Object
 	case provision.ActionTerminate:
-		if died.Reason != "" { // only the rest of a machine that had ended is deleted
+		if died.Reason != "" { // the machine had ended before: only its remaining resources are deleted
 			return nil
 		}
 		e.Kind, e.Message = telemetry.EventTermination, "removed "+e.Object

@@ -5,7 +5,11 @@ import (
 	"time"
 
 	"skyserve/provision"
+	"skyserve/provision/remote"
 )
+
+// SetRelay replaces the agents through which the reconciler calls clouds.
+func (rc *Reconciler) SetRelay(relay func(o provision.Object) remote.CallFunc) { rc.relay = relay }
 
 // SetProber replaces reading the status of machines from their agents. Balancers use every replica
 // whose agent reports it ready.

@@ -69,15 +69,16 @@ const (
 
 // ImageProblem is an image whose digest could not be read.
 type ImageProblem struct {
-	Place string // the key of service.yaml
+	Key   string // the key in service.yaml, such as models[0].engine.image
 	Image string
 	Kept  string // the image with its recorded digest, which machines still pull; empty = they pull the tag
 	Err   error
 }
 
 // ResolveImages returns the images of the containers on rented machines of a service. It keeps the recorded digests
-// and reads others with digestOf, registry.Digest, as which says. An image without a digest is a problem: its
-// machines pull the tag. The error is a *provision.SpecError about images that do not exist, which must not be launched.
+// and reads others with digestOf (registry.Digest); which selects the images whose digests are read. An image without a
+// digest is a problem: its machines pull the tag. The error is a *provision.SpecError about images that do not exist,
+// which must not be launched.
 func ResolveImages(ctx context.Context, spec *service.Spec, recorded Images, which ResolveImage, digestOf func(context.Context, string) (string, error)) (Images, []ImageProblem, error) {
 	type lookup struct {
 		ImageProblem
@@ -89,7 +90,7 @@ func ResolveImages(ctx context.Context, spec *service.Spec, recorded Images, whi
 		image := imageOf(&m.Engine)
 		known := slices.ContainsFunc(all, func(l *lookup) bool { return l.Image == image })
 		if spec.RentsContainers(m) && !known {
-			all = append(all, &lookup{ImageProblem: ImageProblem{Place: fmt.Sprintf("models[%d].engine.image", i), Image: image}, pinned: recorded[image]})
+			all = append(all, &lookup{ImageProblem: ImageProblem{Key: fmt.Sprintf("models[%d].engine.image", i), Image: image}, pinned: recorded[image]})
 		}
 	}
 	var wg sync.WaitGroup
@@ -116,7 +117,7 @@ func ResolveImages(ctx context.Context, spec *service.Spec, recorded Images, whi
 	for _, l := range all {
 		switch {
 		case errors.Is(l.Err, registry.ErrNotFound) || errors.Is(l.Err, registry.ErrInvalid):
-			missing = append(missing, fmt.Errorf("%s: %s: %w; correct the name, or push the image", l.Place, l.Image, l.Err))
+			missing = append(missing, fmt.Errorf("%s: %s: %w; correct the name, or push the image", l.Key, l.Image, l.Err))
 		case l.Err != nil && !service.PinsImage(l.Image):
 			l.Kept = l.pinned
 			problems = append(problems, l.ImageProblem)
@@ -144,7 +145,7 @@ func (p ImageProblem) String() string {
 	if p.Kept != "" {
 		effect = "machines still pull " + p.Kept
 	}
-	return fmt.Sprintf("%s: cannot read the digest of %s: %v; %s; %s", p.Place, p.Image, p.Err, effect, next)
+	return fmt.Sprintf("%s: cannot read the digest of %s: %v; %s; %s", p.Key, p.Image, p.Err, effect, next)
 }
 
 // ImagesOf returns the container images of the models on rented machines.

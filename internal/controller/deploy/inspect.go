@@ -45,7 +45,7 @@ type Inspector struct {
 	Snapshot func(ctx context.Context, o provision.Object) (*telemetry.Snapshot, error)
 	// Decisions are the decisions about replicas on this computer, StateError is the error in the
 	// service's local state; empty = none.
-	Decisions  Decisions
+	Decisions  ReplicaDecisions
 	StateError string
 	// Images are the recorded digests of the service's images.
 	Images Images
@@ -164,8 +164,8 @@ func (i *Inspector) Status(ctx context.Context) (*ServiceStatus, error) {
 	machines := l.Machines()
 	responses := i.readStatuses(ctx, machines)
 	reading.Wait()
-	strangers := i.markUnknown(machines, responses)
-	s := &ServiceStatus{Service: i.Deployer.Spec.Name, Regions: regionsOf(i.Deployer.Spec, machines, responses), Problems: append(l.Problems(), strangers...)}
+	unknownMachines := i.markUnknown(machines, responses)
+	s := &ServiceStatus{Service: i.Deployer.Spec.Name, Regions: regionsOf(i.Deployer.Spec, machines, responses), Problems: append(l.Problems(), unknownMachines...)}
 	s.Images, s.Reservations = ImagesOf(i.Deployer.Spec, i.Images), i.Deployer.reservations.InOrder(i.Deployer.Spec)
 	s.PlainHTTP = i.Deployer.Spec.Balancer.TLS == nil && cloud.UsesClouds(i.Deployer.Spec)
 	s.Controller, s.Store = controllerOf(i.Deployer.Spec, machines, responses, ""), unreportedStore(i.Deployer.Spec, machines)
@@ -229,8 +229,8 @@ func (i *Inspector) markUnknown(machines []provision.Object, responses []machine
 		}
 	}
 	i.Enrolments.AcceptSigned(launched, i.Signers)
-	strangers, _ := i.Enrolments.ClassifyMachines(machines, func(o provision.Object) bool { return Reachable(o) && at(o).err == nil })
-	for _, o := range strangers {
+	unknownMachines, _ := i.Enrolments.ClassifyMachines(machines, func(o provision.Object) bool { return Reachable(o) && at(o).err == nil })
+	for _, o := range unknownMachines {
 		err := &UnknownMachinesError{Machines: []provision.Object{o}}
 		*at(o) = machineReport{err: err}
 		problems = append(problems, fmt.Sprintf("%v; %s", err, err.Hint(i.File)))
@@ -252,7 +252,7 @@ func (i *Inspector) readOfferings(ctx context.Context) error {
 
 // readPrices reads the prices of a plan's launches, unless they are known, and reports whether it did.
 // Without launches an observation does not wait for prices.
-func (i *Inspector) readPrices(ctx context.Context, p *Plan) (queried bool) {
+func (i *Inspector) readPrices(ctx context.Context, p *MachinePlan) (queried bool) {
 	launches := slices.ContainsFunc(p.Changes, func(c provision.Change) bool { return len(c.Desired.Offerings) > 0 })
 	if i.hasPrices || !launches {
 		return false

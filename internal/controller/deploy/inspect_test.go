@@ -121,7 +121,7 @@ func TestStatusOfMachines(t *testing.T) {
 				return agent.Status{}, ctx.Err()
 			}},
 			{name: "refuses connections", want: "NOT_READY connection refused", state: deploy.StateDegraded, response: responds("", "", errors.New("connection refused"))},
-			{name: "stranger", want: "STARTING enrolling: it has no valid certificate", state: deploy.StateDegraded, response: responds("", "", fmt.Errorf("connect: %w", identity.ErrUntrusted))},
+			{name: "stranger", want: "STARTING enrolling: it has no valid certificate of the service; the controller or 'skyserve up' issues one", state: deploy.StateDegraded, response: responds("", "", fmt.Errorf("connect: %w", identity.ErrUntrusted))},
 			{name: "pulls", want: "STARTING image: 3 of 9 layers", state: deploy.StateDegraded, response: responds(agent.PhaseImage, "3 of 9 layers", nil)},
 			{name: "waits", want: "STARTING waiting", state: deploy.StateDegraded, response: responds(agent.PhaseWaiting, "", nil)},
 			{name: "failed", want: "FAILED no GPU", state: deploy.StateDegraded, response: responds(agent.PhaseFailed, "no GPU", nil)},

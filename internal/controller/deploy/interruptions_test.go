@@ -32,7 +32,7 @@ func TestInterruptionsCountAgainstZone(t *testing.T) {
 		f.recordInterruptions(have, seen)
 	}
 	for zone, want := range map[string]float64{"a": 1, "b": 0, "c": 0, "d": 0} {
-		if got := f.spotHistory().Penalty(*in(zone, service.CapacitySpot), now); got != want {
+		if got := f.spotHistory().RecentEvents(*in(zone, service.CapacitySpot), now); got != want {
 			t.Errorf("zone %s: %g, want %g", zone, got, want)
 		}
 	}

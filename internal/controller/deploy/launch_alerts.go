@@ -13,9 +13,9 @@ import (
 // interruptionAlerts returns an alert for each replica whose machine its cloud interrupts, as long as the machine
 // exists: its balancer stops using it and then no longer shows it.
 func interruptionAlerts(have []provision.Object, seen map[string]AgentReport) (alerts []telemetry.Alert) {
-	taken := interrupted(have, seen)
+	interruptedIDs := interrupted(have, seen)
 	for _, o := range have {
-		if taken[o.ID] {
+		if interruptedIDs[o.ID] {
 			alerts = append(alerts, telemetry.Alert{
 				Severity: telemetry.SeverityWarning, Kind: telemetry.AlertInterruption, Region: o.Region, Object: o.ID,
 				Message: "the cloud interrupts its machine: " + seen[o.ID].Reason, NextStep: "none: a replacement starts ('skyserve events' shows it)",
@@ -27,7 +27,7 @@ func interruptionAlerts(have []provision.Object, seen map[string]AgentReport) (a
 
 // launchAlerts returns the alerts about launches: bounds that hold some now, models whose replicas never
 // become ready, and machines with a failed GPU.
-func launchAlerts(l *telemetry.Launches, held []*provision.HeldError, retired map[string]seenReplica) []telemetry.Alert {
+func launchAlerts(l *telemetry.Launches, held []*provision.HeldError, unhealthy map[string]seenReplica) []telemetry.Alert {
 	if l == nil {
 		return nil
 	}
@@ -52,7 +52,7 @@ func launchAlerts(l *telemetry.Launches, held []*provision.HeldError, retired ma
 			add(telemetry.AlertLaunch, strings.TrimSpace(b.Model+" "+string(b.Region)+" "+b.Offering), b.Line, "read the log lines of the last failure in 'skyserve status'; changing the model in service.yaml ends the backoff")
 		}
 	}
-	for id, s := range retired {
+	for id, s := range unhealthy {
 		if s.UnhealthyKind == unhealthyGPU {
 			add(telemetry.AlertGPU, id, fmt.Sprintf("%s; it receives no requests and is being replaced", s.UnhealthyReason), "")
 		}
@@ -67,7 +67,8 @@ type refusedLaunches struct {
 	reason, nextStep string
 }
 
-// refusedByRegion returns the refused launches of each region, one entry per region, with the sorted IDs.
+// refusedByRegion returns the refused launches of each region, one entry per region, with the sorted IDs and every
+// reason: of launches at the same time, each attempts the offerings that no other one has found without capacity.
 func refusedByRegion(held []*provision.HeldError) (all []refusedLaunches) {
 	for _, h := range held {
 		if !isRefused(h) {
@@ -82,6 +83,9 @@ func refusedByRegion(held []*provision.HeldError) (all []refusedLaunches) {
 			at, all = len(all), append(all, refusedLaunches{region: h.Region, reason: h.Reason, nextStep: next})
 		}
 		all[at].ids = append(all[at].ids, h.ID)
+		if !strings.Contains(all[at].reason, h.Reason) {
+			all[at].reason += "; " + h.Reason
+		}
 	}
 	for i := range all {
 		slices.Sort(all[i].ids)
@@ -95,7 +99,7 @@ func isRefused(h *provision.HeldError) bool {
 }
 
 // refusedLaunch returns a launch for which no offering has capacity. While offerings are skipped because they had none
-// recently, it returns the earlier refusal in the region; nil if there was none.
+// recently, it returns its earlier refusal, or that of another launch in the region; nil if there was none.
 func (st *launchState) refusedLaunch(e *provision.NoCapacityError) *provision.HeldError {
 	h := &provision.HeldError{ID: e.ID, Region: e.Region, Kind: provision.HeldByCapacity}
 	var attempts []string
@@ -111,7 +115,10 @@ func (st *launchState) refusedLaunch(e *provision.NoCapacityError) *provision.He
 	}
 	h.Reason = reason + strings.Join(attempts, "; ")
 	if len(attempts) == 0 {
-		at := slices.IndexFunc(st.held, func(old *provision.HeldError) bool { return isRefused(old) && old.Region == e.Region })
+		at := slices.IndexFunc(st.held, func(old *provision.HeldError) bool { return isRefused(old) && old.ID == e.ID })
+		if at < 0 {
+			at = slices.IndexFunc(st.held, func(old *provision.HeldError) bool { return isRefused(old) && old.Region == e.Region })
+		}
 		if at < 0 {
 			return nil
 		}

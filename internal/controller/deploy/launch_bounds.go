@@ -29,25 +29,25 @@ func (dp *Deployer) LimitToBudget() {
 	dp.Bounds = provision.LaunchBounds{Budget: dp.Spec.BudgetPerHour()}
 }
 
-// cutLaunches removes the launches of a plan that its bounds do not admit: first come replicas for
+// removeHeldLaunches removes the launches of a plan that its bounds do not admit: first come replicas for
 // replicas.min, then the others, each in the order of service.yaml.
-func (dp *Deployer) cutLaunches(p *Plan) {
+func (dp *Deployer) removeHeldLaunches(p *MachinePlan) {
 	if dp.Gate == nil {
 		return
 	}
 	billed := slices.Concat(p.Observed, dp.Unlisted)
 	for _, c := range p.Changes { // an operator launches balancers together with replicas
-		if c.Action == provision.ActionLaunch && !dp.Gate.Bounds(c.Desired) {
+		if c.Action == provision.ActionLaunch && !dp.Gate.IsBounded(c.Desired) {
 			billed = append(billed, provision.Object{ID: c.ID(), CostPerHour: c.CostPerHour})
 		}
 	}
 	dp.Gate.Observe(dp.Bounds, billed)
 	minimum := launchesForMinimum(dp.Spec, p)
-	p.Changes, p.Held = dp.Gate.Cut(p.Changes, func(c provision.Change) bool { return minimum[c.ID()] })
+	p.Changes, p.Held = dp.Gate.RemoveHeld(p.Changes, func(c provision.Change) bool { return minimum[c.ID()] })
 }
 
 // launchesForMinimum returns the IDs of the launches without which a group has fewer than replicas.min.
-func launchesForMinimum(spec *service.Spec, p *Plan) map[string]bool {
+func launchesForMinimum(spec *service.Spec, p *MachinePlan) map[string]bool {
 	count, ids := map[cloud.ReplicaGroup]int{}, map[string]bool{}
 	for _, o := range p.Observed {
 		if o.Kind == provision.KindReplica && o.TerminatedReason == "" {
@@ -65,7 +65,7 @@ func launchesForMinimum(spec *service.Spec, p *Plan) map[string]bool {
 }
 
 // heldError returns the error of the launches of a plan that its bounds do not admit; nil without any.
-func (p *Plan) heldError() error {
+func (p *MachinePlan) heldError() error {
 	var all []error
 	for _, h := range p.Held {
 		all = append(all, h)

@@ -44,8 +44,13 @@ func drainedBeforeEnd(draining map[string]bool, have []provision.Object, seen ma
 // setNeedReplacement sets the replicas that need replacement now.
 func (rc *Reconciler) setNeedReplacement(dp *Deployer, s *observation, seen map[string]AgentReport) {
 	due := rc.dueForReplacement(s, seen)
-	dp.ReservationEnding = endingBy(s.have, time.Now().Add(provision.ReplaceBeforeEnd))
-	maps.Copy(due, dp.ReservationEnding)
+	dp.Ending = endingBy(s.have, time.Now().Add(provision.ReplaceBeforeEnd))
+	maps.Copy(due, dp.Ending)
+	for id := range interrupted(s.have, seen) {
+		if !isMaintenance(seen[id]) {
+			dp.Ending[id] = true
+		}
+	}
 	dp.NeedReplacement = needReplacement(s.have, seen, due)
 }
 

@@ -51,6 +51,32 @@ func TestEndingMachineIsReplaced(t *testing.T) {
 	})
 }
 
+// A replica that its cloud interrupts is replaced during the notice, even at replicas.max. Scheduled maintenance, after
+// which the machine comes back, is not such an end.
+func TestInterruptedReplicaIsReplacedAtMax(t *testing.T) {
+	for notice, want := range map[time.Duration][]string{
+		2 * time.Minute: {"us-east-1-0", "us-east-1-1"},
+		time.Hour:       {"us-east-1-0"},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			u := newReconcilerWorldOf(t, strings.Replace(spotFirst, "min: 2, max: 3", "min: 1, max: 1", 1))
+			rc, end := u.reconciler(), time.Now().Add(notice)
+			rc.SetProber(func(have []provision.Object) map[string]deploy.AgentReport {
+				seen := map[string]deploy.AgentReport{}
+				for _, o := range have {
+					seen[o.ID] = deploy.AgentReport{Status: agent.Status{Phase: agent.PhaseReady}}
+				}
+				seen["us-east-1-0"] = deploy.AgentReport{Status: agent.Status{Phase: agent.PhaseInterrupted, InterruptionAt: end}}
+				return seen
+			})
+			u.reconcileFor(t, rc, 10*time.Second, always)
+			if got := u.replicas(); !slices.Equal(got, want) {
+				t.Errorf("notice of %v: %q, want %q", notice, got, want)
+			}
+		})
+	}
+}
+
 // Balancers stop using a machine shortly before its end, if another one serves its model.
 func TestDrainedBeforeEnd(t *testing.T) {
 	now := time.Unix(1e9, 0)

@@ -17,9 +17,9 @@ import (
 const moveRetry = time.Minute
 
 // errNoRecordMover means that no machine of the service has an identity that could change the records.
-var errNoRecordMover = errors.New("the service has no machine at AWS, whose identity could change them")
+var errNoRecordMover = errors.New("no machine of the service has an identity at AWS, which could change them")
 
-// movedRecords are the changes of a term to the records of the public name.
+// movedRecords contains the changes that this leader made to the records of the public name.
 type movedRecords struct {
 	addresses map[string]netip.Addr // of the balancers whose records were moved, by ID
 	failure   error                 // of the last attempt; nil = it succeeded, or there was none
@@ -53,7 +53,7 @@ func (rc *Reconciler) moveRecords(ctx context.Context, bs *bundleState, checkLea
 	case len(due) == 0:
 		rc.moved.failure = nil
 		return nil
-	case bs.records == nil || !cloud.MovesRecords(bs.content.Spec):
+	case bs.recordMover == nil || !cloud.MovesRecords(bs.content.Spec):
 		rc.moved.failure = errNoRecordMover
 		return nil
 	case rc.now().Before(rc.moved.retryAt):
@@ -63,7 +63,7 @@ func (rc *Reconciler) moveRecords(ctx context.Context, bs *bundleState, checkLea
 		return err
 	}
 	n := PublicName(bs.content.Spec, bs.deployer.Owner, due)
-	err := bs.records.MoveRecords(ctx, bs.content.Zone.ID, n)
+	err := bs.recordMover.MoveRecords(ctx, bs.content.Zone.ID, n)
 	if rc.moved.failure = err; err != nil {
 		rc.moved.retryAt = rc.now().Add(moveRetry)
 		rc.moved.failure = fmt.Errorf("moving records of %s: %w; 'skyserve up' moves them", n.Name, err)

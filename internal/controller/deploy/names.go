@@ -34,7 +34,7 @@ type DNSNameStore interface {
 
 // PublishName creates or updates a public name. If the service had another name before, that one is first removed
 // completely. If n has no Name, nothing is created afterwards. zone is not called if there is no previous name and
-// no new one. PublishName returns the errors of provision.Zone's Set.
+// no new one. PublishName returns the errors of provision.DNSZone.Set.
 func PublishName(ctx context.Context, zone provision.DNSZone, stored DNSNameStore, n provision.PublicName) error {
 	old, had, err := stored.StoredName()
 	if err != nil {

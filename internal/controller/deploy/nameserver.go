@@ -54,8 +54,8 @@ func NameRecords(spec *service.Spec, have []provision.Object) []service.NameReco
 			}
 			own := PublicURL(spec, have[i])
 			record := service.NameRecord{ID: id, Region: r.Name, Public: own, Check: own + readyPath}
-			if len(r.Public) > n {
-				record.Public = r.Public[n]
+			if len(r.PublicURLs) > n {
+				record.Public = r.PublicURLs[n]
 			}
 			records = append(records, record)
 		}
@@ -76,16 +76,16 @@ func (i *Inspector) nameStatus(ctx context.Context, machines []provision.Object,
 	}
 	if n < 0 {
 		if spec.Provider == service.DNSEmbedded {
-			d.Server = &MachineStatus{ID: provision.NameServerID, State: service.ReplicaState(StateDown), Reason: "not started; run 'skyserve up'", Wanted: true}
+			d.Server = &MachineStatus{ID: provision.NameServerID, State: service.ReplicaState(StateDown), Reason: "not started; run 'skyserve up'", Desired: true}
 		}
 		return d
 	}
 	m := machineStatus(i.Deployer.Spec, machines[n], responses[n])
-	m.URL, m.Endpoint, m.Wanted = "", machines[n].Address, spec != nil && spec.Provider == service.DNSEmbedded
+	m.URL, m.Endpoint, m.Desired = "", machines[n].Address, spec != nil && spec.Provider == service.DNSEmbedded
 	if m.State == service.StateFailed {
 		m.State = service.ReplicaState(StateDown)
 	}
-	if m.State == service.StateReady && m.Wanted {
+	if m.State == service.StateReady && m.Desired {
 		ctx, cancel := context.WithTimeout(ctx, dnsQueryTimeout)
 		defer cancel()
 		records, err := dns.QueryRecords(ctx, spec.Listen, spec.Name)

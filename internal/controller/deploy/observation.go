@@ -43,7 +43,7 @@ func (rc *Reconciler) observe(ctx context.Context, bs *bundleState) (*observatio
 	if err != nil {
 		return nil, err
 	}
-	if err := rc.adoptLaunched(bs, l.Objects); err != nil {
+	if err := rc.recordLaunched(bs, l.Objects); err != nil {
 		return nil, err
 	}
 	s := &observation{spec: bs.content.Spec, have: l.Objects, unresponsive: l.Failed, fromBundle: map[service.Region]bool{}, unknown: map[service.Region]bool{}}
@@ -193,16 +193,23 @@ func (r regionLister) List(ctx context.Context, service string) ([]provision.Obj
 	return r.ListIn(ctx, service, r.region)
 }
 
+// isSpare reports whether a balancer's machine may not launch balancers.
+func (c DeploymentInput) isSpare(id string) bool { return slices.Contains(cloud.Spares(c.Spec), id) }
+
 // attestors attests keys in the controller's own cloud directly, and in other clouds through
-// machines there.
+// machines there; those of balancers through what launches balancers.
 type attestors struct {
-	home  string
-	own   provision.KeyAttestor
-	other provision.MultiCloud
+	home      string
+	own       provision.KeyAttestor
+	other     provision.MultiCloud
+	balancers provision.MultiCloud
 }
 
 // Fingerprint implements provision.KeyAttestor.
 func (w attestors) Fingerprint(ctx context.Context, o provision.Object) (string, error) {
+	if _, relayed := w.balancers[w.home].(*remote.Client); relayed && o.Kind == provision.KindBalancer && o.Region.Cloud() == w.home {
+		return w.balancers.Fingerprint(ctx, o)
+	}
 	if o.Region.Cloud() == w.home || cloud.RunsOnThisComputer(o.Region) {
 		return w.own.Fingerprint(ctx, o)
 	}
@@ -210,29 +217,42 @@ func (w attestors) Fingerprint(ctx context.Context, o provision.Object) (string,
 }
 
 // relaysIn returns the machines of a cloud that call its API for the controller: its balancers, those
-// that responded to the last observation first.
-func (rc *Reconciler) relaysIn(dl *Delivery, name string) []remote.CallFunc {
+// that responded to the last observation first and spares last, and after those that responded the controller itself by
+// workload identity federation, where federated is not nil.
+func (rc *Reconciler) relaysIn(dl *Delivery, name string, federated remote.CallFunc) []remote.CallFunc {
 	var balancers []provision.Object
 	for _, o := range dl.Machines {
 		if o.Kind == provision.KindBalancer && o.TerminatedReason == "" && o.Region.Cloud() == name && Reachable(o) {
 			balancers = append(balancers, o)
 		}
 	}
-	slices.SortStableFunc(balancers, func(a, b provision.Object) int {
-		switch failed := [2]bool{rc.seen[a.ID].Err != nil, rc.seen[b.ID].Err != nil}; failed {
-		case [2]bool{true, false}:
-			return 1
-		case [2]bool{false, true}:
-			return -1
+	spares := cloud.Spares(rc.bundle.content.Spec)
+	rank := func(o provision.Object) (n int) {
+		if rc.seen[o.ID].Err != nil {
+			n = 2
 		}
-		return 0
-	})
+		if slices.Contains(spares, o.ID) {
+			n++
+		}
+		return n
+	}
+	slices.SortStableFunc(balancers, func(a, b provision.Object) int { return rank(a) - rank(b) })
 	var relays []remote.CallFunc
 	for _, b := range balancers {
-		operator, machine := dl.AgentClient(b), dl.Machine(b)
+		if federated != nil && rc.seen[b.ID].Err != nil {
+			relays, federated = append(relays, federated), nil
+		}
+		if rc.relay != nil {
+			relays = append(relays, rc.relay(b))
+			continue
+		}
+		client, machine := dl.AgentClient(b), dl.Machine(b)
 		relays = append(relays, func(ctx context.Context, call remote.CallKind, body []byte) ([]byte, error) {
-			return operator.CallCloud(ctx, machine, string(call), body)
+			return client.CallCloud(ctx, machine, string(call), body)
 		})
+	}
+	if federated != nil {
+		relays = append(relays, federated)
 	}
 	return relays
 }

@@ -63,7 +63,7 @@ regions:
 `
 
 // costsOf returns the cost and price source of each machine that a plan launches.
-func costsOf(p *deploy.Plan) map[string]string {
+func costsOf(p *deploy.MachinePlan) map[string]string {
 	all := map[string]string{}
 	for _, c := range p.Changes {
 		if len(c.Desired.Offerings) > 0 {
@@ -211,6 +211,7 @@ func TestReconcilerRequestsPricesInBackground(t *testing.T) {
 			return tenfoldPrices(ctx, r)
 		}}
 		rc := u.reconciler()
+		rc.SetProber(allServe)
 		inner := rc.Open
 		rc.Open = func(ctx context.Context, means json.RawMessage, spec *service.Spec, owner string) (deploy.CloudAccess, error) {
 			reach, err := inner(ctx, means, spec, owner)

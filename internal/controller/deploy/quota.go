@@ -8,7 +8,7 @@ import (
 // FitsQuotas reports whether Up can apply a plan within the quotas of the cloud accounts: on other
 // offerings where the first ones exceed a quota, and with replicas in other regions. An unknown quota is
 // no limit.
-func (dp *Deployer) FitsQuotas(p *Plan, quotas []provision.Quota) (bool, error) {
+func (dp *Deployer) FitsQuotas(p *MachinePlan, quotas []provision.Quota) (bool, error) {
 	short := map[cloud.ReplicaGroup]int{}
 	for {
 		over := cloud.LaunchesOverQuota(p.Changes, quotas)

@@ -59,29 +59,29 @@ func (rc *Reconciler) removeDrained(ctx context.Context, bs *bundleState, s *obs
 	unused := map[string]bool{}
 	var empty []string
 	excess := replaced(s.have, seen, rc.settlingSpot)
-	maps.Copy(excess, rc.excessFallbacks)
+	maps.Copy(excess, rc.excessOutOfRegion)
 	for id := range excess {
 		unused[id] = isUnused(id, s.have, seen, deployments)
 		if unused[id] && rc.unusedReplicas[id] && seen[id].InFlight == 0 {
 			empty = append(empty, id)
 		}
 	}
-	var retired []string
+	var unhealthy []string
 	for id, r := range rc.unhealthy { // its requests in flight fail in any case
 		unused[id] = isUnused(id, s.have, seen, deployments)
 		if unused[id] && rc.unusedReplicas[id] || rc.now().Sub(r.UnhealthySince) > drainTimeout {
-			retired = append(retired, id)
+			unhealthy = append(unhealthy, id)
 		}
 	}
 	rc.unusedReplicas = unused
-	if len(empty)+len(retired) == 0 {
+	if len(empty)+len(unhealthy) == 0 {
 		return nil
 	}
 	if err := checkLeadership(); err != nil {
 		return err
 	}
 	err := rc.removeMachines(ctx, bs, s.have, empty, "replaced by another replica", rc.recordProgress)
-	for _, id := range slices.Sorted(slices.Values(retired)) {
+	for _, id := range slices.Sorted(slices.Values(unhealthy)) {
 		err = errors.Join(err, rc.removeMachines(ctx, bs, s.have, []string{id}, rc.unhealthy[id].UnhealthyReason, rc.recordProgress))
 	}
 	return err

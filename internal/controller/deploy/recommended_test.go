@@ -70,7 +70,7 @@ func TestRemoveDrainedWaitsUntilUnused(t *testing.T) {
 		{"it has a request in flight", "us-1", "2", 1, 0},
 		{"its requests have completed", "us-1", "2", 0, 1},
 	} {
-		rc.excessFallbacks = setOf(round.excess)
+		rc.excessOutOfRegion = setOf(round.excess)
 		seen := map[string]AgentReport{
 			"us-0": {Status: agent.Status{Phase: agent.PhaseReady}}, "us-1": {Status: agent.Status{Phase: agent.PhaseReady, InFlight: round.inFlight}},
 			"lb-us-0": {Status: agent.Status{Phase: agent.PhaseReady, Revision: round.revision}},
@@ -99,7 +99,7 @@ func TestReplicaAndReplacementCountOnce(t *testing.T) {
 		{"the new one is interrupted", "ready", "interrupted", []string{"a", "c"}},
 	} {
 		seen := map[string]AgentReport{"a": {Status: agent.Status{Phase: agent.Phase(tt.a)}}, "b": {Status: agent.Status{Phase: agent.Phase(tt.b)}}}
-		s := currentState(&serviceView{spec: &service.Spec{Regions: []service.RegionSpec{{Name: "aws/us"}}}, have: have, seen: seen}, Decisions{})
+		s := currentState(&serviceView{spec: &service.Spec{Regions: []service.RegionSpec{{Name: "aws/us"}}}, have: have, seen: seen}, ReplicaDecisions{})
 		var got []string
 		for _, r := range s.Replicas {
 			if !r.Drained {

@@ -47,8 +47,8 @@ type CloudAccess struct {
 	Listers map[service.Region]Lister
 	// UserData returns the cloud-init document of a machine, as `up` does.
 	UserData func(cloud.MachineInput) (string, error)
-	// Records changes the records of the public name with the machine's identity; nil = its cloud has no hosted zones.
-	Records provision.RecordMover
+	// RecordMover changes the DNS records of the public name with the machine's identity; nil = its cloud has no hosted zones.
+	RecordMover provision.RecordMover
 }
 
 // Reconciler reconciles the replicas of a service in clouds with the desired state: it launches a
@@ -63,9 +63,12 @@ type Reconciler struct {
 	// Open connects to the regions in the reconciler's own cloud, which are all regions of spec. config is
 	// ControllerBundle.CloudConfig.
 	Open func(ctx context.Context, config json.RawMessage, spec *service.Spec, owner string) (CloudAccess, error)
+	// Federate returns the calls to the cloud of the regions of spec, which is not the reconciler's own, by workload identity
+	// federation; nil, or a nil result = only machines there call it. home is the region of the reconciler's machine.
+	Federate func(ctx context.Context, config json.RawMessage, spec *service.Spec, owner string, home service.Region) (remote.CallFunc, error)
 	// Logger logs the changes; nil = no logging.
 	Logger *slog.Logger
-	// Now is the clock for certificates; nil = time.Now.
+	// Now is the clock for certificates, launches and the times of replicas and balancers; nil = time.Now.
 	Now func() time.Time
 	// DecisionsFile is the file of decisions about replicas, which commands change too; empty = they are in
 	// the store.
@@ -74,7 +77,7 @@ type Reconciler struct {
 	// that another process has the lock. nil = there are no other processes.
 	Lock func() (unlock func(), err error)
 
-	record        func(telemetry.Event) // nil = events are not recorded
+	eventSink     func(telemetry.Event) // nil = events are not recorded
 	lastFailure   time.Time             // of the last recorded failure
 	failed        map[string]bool       // machines whose failure was recorded
 	priceRequests sync.WaitGroup        // running price requests
@@ -88,13 +91,13 @@ type Reconciler struct {
 	seen               map[string]AgentReport                // machine statuses at the last observation, by ID
 	ownReadySince      map[string]time.Time                  // since when their own balancer reports replicas ready, see confirmedReady
 	unusedReplicas     map[string]bool                       // replicas that no balancer used at the last observation
-	excessFallbacks    map[string]bool                       // fallback replicas that are no longer needed
+	excessOutOfRegion  map[string]bool                       // IDs of no longer needed replicas: outside their region, or overprovisioned
 	replacementsSeenAt map[string]time.Time                  // the first observation of each replacement, by handle
 	costlierTriedAt    time.Time                             // when a cheaper offering was last tried
 	spot               provision.SpotHistory                 // of every deployer
 	readySince         map[string]time.Time                  // see settlingSpotReplicas, by handle
 	settlingSpot       map[string]bool                       // see settlingSpotReplicas
-	records            controller.Records                    // of this term; nil before the first
+	storeRecords       controller.Records                    // of this term; nil before the first
 	launches           *launchState                          // nil before the first iteration of a term
 	storedSpot         provision.SpotRecord                  // the record of spot in the store
 	enrolments         *Enrolments                           // see useEnrolments; nil before the first iteration of a term
@@ -103,12 +106,13 @@ type Reconciler struct {
 	moved              movedRecords                          // see moveRecords
 	unhealthy          map[string]seenReplica                // replicas that are being taken out, by ID
 
+	relay        func(o provision.Object) remote.CallFunc                // calls the cloud through a machine; nil = through its agent
 	prober       func(have []provision.Object) map[string]AgentReport    // reads machine statuses; nil = from the agents
 	usedReplicas func() map[string]bool                                  // reads which replicas balancers use; nil = from the balancers
 	logs         func(context.Context, provision.Object) ([]byte, error) // reads the log of an engine; nil = from the agents
 
 	mu              sync.Mutex          // guards the fields below
-	storedDecisions Decisions           // where they are in the store
+	storedDecisions ReplicaDecisions    // where they are in the store
 	view            *serviceView        // of the last observation; nil before the first
 	expiries        CertificateExpiries // at the last observation
 	serviceName     string              // name of the service
@@ -117,7 +121,8 @@ type Reconciler struct {
 	shownLaunches *telemetry.Launches // nil before the first observation
 	launchAlerts  []telemetry.Alert
 
-	balancerAlerts []telemetry.Alert // about lost balancers, at the last observation
+	balancerStarts map[string]balancerStart // of balancers on this computer, by ID
+	balancerAlerts []telemetry.Alert        // about lost balancers, at the last observation
 }
 
 // bundleState is the state that the reconciler derived from its bundle.
@@ -127,7 +132,8 @@ type bundleState struct {
 	deployer          *Deployer
 	inspector         *Inspector
 	delivery          *Delivery
-	records           provision.RecordMover        // changes the records of the public name; nil = no machine can
+	launchers         provision.MultiCloud         // launch and terminate balancers, and repair their firewalls
+	recordMover       provision.RecordMover        // changes the DNS records of the public name; nil = no machine can
 	offersReadAt      map[service.Region]time.Time // when the offerings of each region were read
 	pricesRequestedAt time.Time                    // when prices were last requested
 	newPrices         chan Prices                  // the result of a price request
@@ -215,6 +221,9 @@ func (rc *Reconciler) reconcileOnce(ctx context.Context, checkLeadership func() 
 	if err != nil {
 		return false, err
 	}
+	if isEnding(s.have, bs.content.Self) {
+		return true, nil // its next observations are as old as its configuration: the next leader makes all changes
+	}
 	if err := rc.storeDecisions(ctx, s.spec, s.knownObjects(), controller.CapacityChange{}); err != nil {
 		return false, err
 	}
@@ -250,7 +259,7 @@ func (rc *Reconciler) reconcileOnce(ctx context.Context, checkLeadership func() 
 	}
 	c := bs.content
 	c.Draining = drained(c.Draining, s.have, serving, rc.settlingSpot)
-	maps.Copy(c.Draining, rc.excessFallbacks)
+	maps.Copy(c.Draining, rc.excessOutOfRegion)
 	maps.Copy(c.Draining, drainedBeforeEnd(c.Draining, s.have, serving, time.Now()))
 	for id := range rc.unhealthy {
 		c.Draining[id] = true
@@ -261,6 +270,20 @@ func (rc *Reconciler) reconcileOnce(ctx context.Context, checkLeadership func() 
 		err = errors.Join(dl.DeliverDue(ctx, seen, deployments), rc.removeDrained(ctx, bs, s, serving, deployments, checkLeadership))
 	}
 	return changed || inTransition(s.have, seen), errors.Join(s.failure(), failure, err)
+}
+
+// isEnding reports whether the cloud terminates a machine and no other one with its ID has started.
+func isEnding(have []provision.Object, id string) bool {
+	ending := false
+	for _, o := range have {
+		if o.ID == id && o.Kind.IsMachine() {
+			if o.TerminatedReason == "" {
+				return false
+			}
+			ending = true
+		}
+	}
+	return ending
 }
 
 // lock calls Lock, if set.
@@ -306,12 +329,12 @@ func (rc *Reconciler) launchMissingReplicas(ctx context.Context, bs *bundleState
 	rc.logSpotError(bs, rc.observeSpot(ctx, bs, s))
 	bs.deployer.recordInterruptions(s.have, seen)
 	rc.setNeedReplacement(bs.deployer, s, seen)
-	rc.excessFallbacks = map[string]bool{}
-	bs.deployer.Filter = func(p *Plan, c provision.Change) bool {
-		if removesFallback(bs.deployer.Spec, p, c, serving) {
-			rc.excessFallbacks[c.ID()] = true // it is deleted once it has drained
+	rc.excessOutOfRegion = map[string]bool{}
+	bs.deployer.Filter = func(p *MachinePlan, c provision.Change) bool {
+		if removesOutOfRegion(bs.deployer.Spec, p, c, serving) {
+			rc.excessOutOfRegion[c.ID()] = true // it is deleted once it has drained
 		}
-		return isReconcilerChange(p, c) || rc.enrolments != nil && isRemnant(p, c)
+		return isReconcilerChange(p, c) || rc.enrolments != nil && isRemnant(p, c) || rc.restartsBalancer(bs, c)
 	}
 	p, err := bs.deployer.planFor(s.have, nil)
 	if err == nil && len(p.Changes) == 0 {
@@ -326,6 +349,7 @@ func (rc *Reconciler) launchMissingReplicas(ctx context.Context, bs *bundleState
 	if err := checkLeadership(); err != nil {
 		return false, err
 	}
+	rc.countRestarts(p.Changes)
 	_, err = bs.deployer.Up(ctx, p, rc.recordProgress)
 	return true, err
 }
@@ -359,9 +383,9 @@ func drained(draining map[string]bool, have []provision.Object, seen map[string]
 			serves[o.Labels["model"]] = true
 		}
 	}
-	leave := interrupted(have, seen)
+	interruptedIDs := interrupted(have, seen)
 	for _, o := range have {
-		if leave[o.ID] && serves[o.Labels["model"]] {
+		if interruptedIDs[o.ID] && serves[o.Labels["model"]] {
 			ids[o.ID] = true
 		}
 	}
@@ -372,10 +396,10 @@ func drained(draining map[string]bool, have []provision.Object, seen map[string]
 // isReconcilerChange reports whether the reconciler makes a change: it launches missing replicas,
 // deletes the remaining objects of terminated ones, and deletes duplicates of an ID. `up` makes all
 // other changes.
-func isReconcilerChange(p *Plan, c provision.Change) bool {
+func isReconcilerChange(p *MachinePlan, c provision.Change) bool {
 	switch {
 	case c.Kind() != provision.KindReplica:
-		return false // see replaceBalancers
+		return false // see replaceBalancers and restartsBalancer
 	case c.Action == provision.ActionLaunch:
 		return true
 	}
@@ -383,13 +407,14 @@ func isReconcilerChange(p *Plan, c provision.Change) bool {
 }
 
 // isRemnant reports whether a change deletes what is left of the machine of a balancer that was replaced.
-func isRemnant(p *Plan, c provision.Change) bool {
+func isRemnant(p *MachinePlan, c provision.Change) bool {
 	return c.Kind() == provision.KindBalancer && c.Action == provision.ActionTerminate && c.Observed.TerminatedReason != "" && planContains(p, c.ID())
 }
 
-// removesFallback reports whether a change removes a fallback replica of another region of spec, or an
-// overprovisioned one, while all desired replicas are ready without it.
-func removesFallback(spec *service.Spec, p *Plan, c provision.Change, seen map[string]AgentReport) bool {
+// removesOutOfRegion reports whether a change removes a replica that was launched in this region as a fallback for
+// another region of spec (not on demand instead of spot: see onFallback), or an overprovisioned one, while all desired
+// replicas are ready without it.
+func removesOutOfRegion(spec *service.Spec, p *MachinePlan, c provision.Change, seen map[string]AgentReport) bool {
 	if c.Kind() != provision.KindReplica || c.Action != provision.ActionTerminate || c.Observed.TerminatedReason != "" || planContains(p, c.ID()) {
 		return false
 	}
@@ -400,7 +425,7 @@ func removesFallback(spec *service.Spec, p *Plan, c provision.Change, seen map[s
 }
 
 // planContains reports whether a plan contains an ID.
-func planContains(p *Plan, id string) bool {
+func planContains(p *MachinePlan, id string) bool {
 	return slices.ContainsFunc(p.Desired, func(desired provision.Desired) bool { return desired.ID == id })
 }
 
@@ -444,12 +469,15 @@ func (rc *Reconciler) loadBundle(ctx context.Context) (*bundleState, error) {
 	if rc.lastObjects == nil {
 		rc.lastObjects = map[service.Region][]provision.Object{}
 	}
+	if rc.bundle != nil {
+		rc.bundle.delivery.kept.Close() // its certificate may be an earlier one
+	}
 	rc.bundle = bs
 	return bs, rc.useEnrolments(ctx, bs)
 }
 
 // connectClouds connects to all clouds: directly to the reconciler's own, to others through balancers
-// there.
+// there. A spare has no permission to change balancers in its own cloud either: others there do it.
 func (rc *Reconciler) connectClouds(ctx context.Context, bs *bundleState, owner string) error {
 	c, dl, home := bs.content, bs.delivery, bs.content.controllerRegion().Cloud()
 	access, err := rc.Open(ctx, c.Bundle.CloudConfig, withoutRegions(c.Spec, func(r service.Region) bool { return !c.isDirect(r) }), owner)
@@ -457,17 +485,21 @@ func (rc *Reconciler) connectClouds(ctx context.Context, bs *bundleState, owner 
 		return err
 	}
 	providers, lists := provision.MultiCloud{home: access.Provider}, maps.Clone(access.Listers)
-	bs.records = access.Records
+	bs.recordMover = access.RecordMover
 	for _, r := range cloud.ManagedRegions(c.Spec) {
 		if c.isDirect(r) {
 			providers[r.Cloud()] = access.Provider
 		}
 	}
 	for _, name := range c.otherClouds() {
-		client := &remote.Client{Cloud: name, Machines: func() []remote.CallFunc { return rc.relaysIn(dl, name) }}
+		federated, err := rc.federate(ctx, c, name, owner)
+		if err != nil {
+			return err
+		}
+		client := &remote.Client{Cloud: name, Machines: func() []remote.CallFunc { return rc.relaysIn(dl, name, federated) }}
 		providers[name] = client
 		if name == service.CloudAWS {
-			bs.records = client
+			bs.recordMover = client
 		}
 		for _, r := range cloud.ManagedRegions(c.Spec) {
 			if r.Cloud() == name {
@@ -475,7 +507,14 @@ func (rc *Reconciler) connectClouds(ctx context.Context, bs *bundleState, owner 
 			}
 		}
 	}
-	dl.Attestor = LimitAttestor(attestors{home, access.Attestor, providers})
+	bs.launchers = maps.Clone(providers)
+	if c.isSpare(c.Self) && !cloud.RunsOnThisComputer(c.controllerRegion()) {
+		client := &remote.Client{Cloud: home, Machines: func() []remote.CallFunc { return rc.relaysIn(dl, home, nil) }}
+		if bs.launchers[home] = client; home == service.CloudAWS {
+			bs.recordMover = client
+		}
+	}
+	dl.Attestor = LimitAttestor(attestors{home, access.Attestor, providers, bs.launchers})
 	bs.deployer = &Deployer{
 		Spec: c.Spec, Owner: owner, Provider: providers, UserData: access.UserData, ZoneID: c.Zone.ID, offers: map[service.Region]provision.Offerings{},
 		ListObserved: func(ctx context.Context) ([]provision.Object, error) {
@@ -497,6 +536,16 @@ func (rc *Reconciler) connectClouds(ctx context.Context, bs *bundleState, owner 
 	bs.deployer.exhausted.Spot = &rc.spot
 	bs.inspector = &Inspector{Deployer: bs.deployer, Listers: lists, Timeout: listTimeout}
 	return nil
+}
+
+// federate returns the calls by workload identity federation to another cloud whose only balancer this controller
+// replaces; nil for any other cloud.
+func (rc *Reconciler) federate(ctx context.Context, c DeploymentInput, name, owner string) (remote.CallFunc, error) {
+	if rc.Federate == nil || cloud.FederatedCloud(c.Spec) != name {
+		return nil, nil
+	}
+	there := withoutRegions(c.Spec, func(r service.Region) bool { return r.Cloud() != name })
+	return rc.Federate(ctx, c.Bundle.CloudConfig, there, owner, c.controllerRegion())
 }
 
 // setView stores the last observation.

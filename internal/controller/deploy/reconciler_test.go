@@ -22,6 +22,7 @@ import (
 	"skyserve/internal/testcloud/conformance"
 	"skyserve/internal/testkit"
 	"skyserve/provision"
+	"skyserve/provision/cloud"
 )
 
 const kept = `
@@ -99,12 +100,12 @@ func newReconcilerWorldOf(t *testing.T, text string) *reconcilerWorld {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := deploy.DeploymentInput{Spec: parse(t, text), SpecYAML: []byte(text), Secrets: secrets, PrefixHashSeed: "p", Bundle: &deploy.ControllerBundle{CloudConfig: json.RawMessage("{}")}}
-	if c.Bundle.Certificate, c.Bundle.DelegatedCA, err = home.Controller("lb-us-east-1-0", time.Now()); err != nil {
+	c := deploy.DeploymentInput{Spec: parse(t, text), SpecYAML: []byte(text), Secrets: secrets, PeerToken: "p", Bundle: &deploy.ControllerBundle{CloudConfig: json.RawMessage("{}")}}
+	if c.Bundle.Certificate, c.Bundle.DelegatedCA, err = home.Controller(cloud.FirstBalancer(c.Spec), time.Now()); err != nil {
 		t.Fatal(err)
 	}
-	first := machineAt("lb-us-east-1-0", provision.KindBalancer, "aws/us-east-1", "", "1", 0)
-	u := &reconcilerWorld{Memory: newCloud(c.Spec), dir: writeBundle(t, deployments(t, c, []provision.Object{first})["lb-us-east-1-0"]), owner: authority.Owner(), spec: c.Spec, unresponsive: map[service.Region]bool{}}
+	first := machineAt(cloud.FirstBalancer(c.Spec), provision.KindBalancer, cloud.ManagedRegions(c.Spec)[0], "", "1", 0)
+	u := &reconcilerWorld{Memory: newCloud(c.Spec), dir: writeBundle(t, deployments(t, c, []provision.Object{first})[first.ID]), owner: authority.Owner(), spec: c.Spec, unresponsive: map[service.Region]bool{}}
 	for _, name := range []string{identity.FileController, identity.FileDelegated} {
 		if err := os.Chmod(filepath.Join(u.dir, name), 0o600); err != nil {
 			t.Fatal(err)
@@ -132,7 +133,7 @@ func (u *reconcilerWorld) reconciler() *deploy.Reconciler {
 		for _, r := range spec.Regions {
 			lists[r.Name] = worldLister{u, r.Name}
 		}
-		return deploy.CloudAccess{Provider: u, Listers: lists, UserData: newDeployer(u.spec, u.Memory).UserData, Records: u.records}, nil
+		return deploy.CloudAccess{Provider: u, Listers: lists, UserData: newDeployer(u.spec, u.Memory).UserData, RecordMover: u.records}, nil
 	}}
 	rc.UseRecords(u.store.nextTerm())
 	return rc
@@ -178,6 +179,16 @@ func (u *reconcilerWorld) reconcileFor(t *testing.T, rc *deploy.Reconciler, d ti
 
 func always() error { return nil }
 
+// allServe reports all machines ready, with a request each. The reconciler polls less often than while the status of
+// machines is unknown: tests over hours need a fifth of the CPU.
+func allServe(have []provision.Object) map[string]deploy.AgentReport {
+	seen := map[string]deploy.AgentReport{}
+	for _, o := range have {
+		seen[o.ID] = deploy.AgentReport{Status: agent.Status{Phase: agent.PhaseReady, InFlight: 1}}
+	}
+	return seen
+}
+
 // replicas returns the IDs of running replicas, with the regions that they are a fallback for.
 func (u *reconcilerWorld) replicas() []string {
 	var ids []string
@@ -221,6 +232,7 @@ func TestReconcilerReplacesLostReplicas(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		u := newReconcilerWorld(t)
 		rc := u.reconciler()
+		rc.SetProber(allServe)
 		calls := u.CountChanges()
 		u.reconcileFor(t, rc, 20*time.Minute, always)
 		if got := u.replicas(); !slices.Equal(got, allKept) || u.CountChanges() != calls {
@@ -247,6 +259,24 @@ func TestReconcilerReplacesLostReplicas(t *testing.T) {
 	})
 }
 
+// A controller whose machine is being terminated changes nothing: its successor does, whose configuration is current.
+func TestReconcilerOnEndingMachineChangesNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		u := newReconcilerWorld(t)
+		u.ChangeObject("us-east-1-1", nil)
+		u.ChangeObject("lb-us-east-1-0", func(o *provision.Object) { o.TerminatedReason = "the cloud terminates it" })
+		u.reconcileFor(t, u.reconciler(), 10*time.Second, always)
+		if got := u.replicas(); len(got) != 2 {
+			t.Errorf("while its machine ends it launched %q", got)
+		}
+		u.ChangeObject("lb-us-east-1-0", func(o *provision.Object) { o.TerminatedReason = "" })
+		u.reconcileFor(t, u.reconciler(), 10*time.Second, always)
+		if got := u.replicas(); !slices.Equal(got, allKept) {
+			t.Errorf("afterwards it has %q", got)
+		}
+	})
+}
+
 // Replicas of a region without capacity run in another region until the first has capacity again.
 func TestReconcilerFallsBackToOtherRegions(t *testing.T) {
 	testkit.Slow(t)
@@ -259,6 +289,13 @@ func TestReconcilerFallsBackToOtherRegions(t *testing.T) {
 			}
 			return nil
 		}
+		rc.SetProber(func(have []provision.Object) map[string]deploy.AgentReport { // the new replica starts
+			seen := allServe(have)
+			if _, launched := seen["us-east-1-0"]; launched {
+				seen["us-east-1-0"] = deploy.AgentReport{Status: agent.Status{Phase: agent.PhaseStarting}}
+			}
+			return seen
+		})
 		u.ChangeObject("us-east-1-0", nil)
 		u.reconcileFor(t, rc, 20*time.Minute, always)
 		if got := u.replicas(); !slices.Equal(got, []string{"eu-west-1-0", "eu-west-1-1 for aws/us-east-1", "us-east-1-1"}) {
@@ -373,13 +410,7 @@ func TestFallbackReplicaInUseStays(t *testing.T) {
 			t.Fatal(err)
 		}
 		rc := u.reconciler()
-		rc.SetProber(func(have []provision.Object) map[string]deploy.AgentReport { // all of them serve
-			seen := map[string]deploy.AgentReport{}
-			for _, o := range have {
-				seen[o.ID] = deploy.AgentReport{Status: agent.Status{Phase: agent.PhaseReady, InFlight: 1}}
-			}
-			return seen
-		})
+		rc.SetProber(allServe)
 		u.reconcileFor(t, rc, 10*time.Minute, always)
 		if got := u.replicas(); !slices.Equal(got, []string{"eu-west-1-0", "eu-west-1-1 for aws/us-east-1", "us-east-1-0", "us-east-1-1"}) {
 			t.Errorf("got %q", got)

@@ -20,7 +20,7 @@ var _ controller.RecordUser = (*Reconciler)(nil)
 // The names of the reconciler's records in the store.
 const (
 	recordLaunches  = "launches"  // a replicaRecord
-	recordDecisions = "decisions" // Decisions, of a service whose commands do not change them
+	recordDecisions = "decisions" // ReplicaDecisions, of a service whose commands do not change them
 	recordSpot      = "spot"      // a provision.SpotRecord
 )
 
@@ -38,7 +38,7 @@ var errNoTerm = fmt.Errorf("this controller is not the leader: %w", controller.E
 func (rc *Reconciler) UseRecords(r controller.Records) {
 	rc.reconcileMu.Lock()
 	defer rc.reconcileMu.Unlock()
-	rc.records, rc.launches, rc.enrolments, rc.admitted, rc.moved = r, nil, nil, nil, movedRecords{}
+	rc.storeRecords, rc.launches, rc.enrolments, rc.admitted, rc.moved = r, nil, nil, nil, movedRecords{}
 }
 
 // loadRecords loads the records, once per term. Until that succeeds nothing is changed.
@@ -46,10 +46,10 @@ func (rc *Reconciler) loadRecords(ctx context.Context) error {
 	switch {
 	case rc.launches != nil:
 		return nil
-	case rc.records == nil:
+	case rc.storeRecords == nil:
 		return errNoTerm
 	}
-	var decided Decisions
+	var decided ReplicaDecisions
 	dir := rc.Dir
 	if rc.DecisionsFile != "" {
 		dir = filepath.Dir(rc.DecisionsFile)
@@ -78,7 +78,7 @@ func (rc *Reconciler) loadRecords(ctx context.Context) error {
 // an earlier version kept the record; file is empty where there was none. A record that cannot be decoded
 // is logged and replaced: it must not stop replacements.
 func (rc *Reconciler) loadRecord(ctx context.Context, name, file string, value any) error {
-	found, err := rc.records.Load(ctx, name, value)
+	found, err := rc.storeRecords.Load(ctx, name, value)
 	if errors.Is(err, controller.ErrDamagedRecord) {
 		rc.log().Warn("a record in the store is damaged; it starts empty", "record", name, "err", err)
 		reflect.ValueOf(value).Elem().SetZero()
@@ -96,7 +96,7 @@ func (rc *Reconciler) loadRecord(ctx context.Context, name, file string, value a
 			rc.log().Warn("a file of an earlier version is damaged; its record starts empty", "file", file, "err", failed)
 			reflect.ValueOf(value).Elem().SetZero()
 		}
-		err = rc.records.Store(ctx, name, value)
+		err = rc.storeRecords.Store(ctx, name, value)
 	}
 	if err == nil {
 		err = os.Remove(file)
@@ -113,7 +113,7 @@ func (rc *Reconciler) storeSpot(ctx context.Context) error {
 	if reflect.DeepEqual(next, rc.storedSpot) || next.Empty() && rc.storedSpot.Empty() {
 		return nil
 	}
-	err := rc.records.Store(ctx, recordSpot, next)
+	err := rc.storeRecords.Store(ctx, recordSpot, next)
 	if err == nil {
 		rc.storedSpot = next
 	}
@@ -121,9 +121,9 @@ func (rc *Reconciler) storeSpot(ctx context.Context) error {
 }
 
 // decisions returns the decisions about replicas.
-func (rc *Reconciler) decisions() (Decisions, error) {
+func (rc *Reconciler) decisions() (ReplicaDecisions, error) {
 	if rc.DecisionsFile != "" {
-		return ReadDecisions(rc.DecisionsFile)
+		return ReadReplicaDecisions(rc.DecisionsFile)
 	}
 	rc.mu.Lock()
 	defer rc.mu.Unlock()
@@ -131,11 +131,11 @@ func (rc *Reconciler) decisions() (Decisions, error) {
 }
 
 // writeDecisions stores the decisions about replicas.
-func (rc *Reconciler) writeDecisions(ctx context.Context, next Decisions) error {
+func (rc *Reconciler) writeDecisions(ctx context.Context, next ReplicaDecisions) error {
 	if rc.DecisionsFile != "" {
 		return next.Write(rc.DecisionsFile)
 	}
-	if err := rc.records.Store(ctx, recordDecisions, next); err != nil {
+	if err := rc.storeRecords.Store(ctx, recordDecisions, next); err != nil {
 		return err
 	}
 	rc.mu.Lock()

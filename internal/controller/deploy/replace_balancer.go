@@ -17,25 +17,26 @@ import (
 )
 
 const (
-	// missingAfter is how long a balancer's machine that no list of this leader contained must be missing in the lists
+	// neverListedTimeout is how long a balancer's machine that no list of this leader contained must be missing in the lists
 	// of its cloud until it is replaced. One that was listed must be missing for unlistedAfterListing, and not respond.
-	missingAfter = 30 * time.Second
-	// silentAfter is how long the agent of a machine that its cloud lists as running must not respond until it is
+	neverListedTimeout = 30 * time.Second
+	// unresponsiveTimeout is how long the agent of a machine that its cloud lists as running must not respond until it is
 	// replaced, as the default of `up --replace-after`.
-	silentAfter = 3 * time.Minute
+	unresponsiveTimeout = 3 * time.Minute
 )
 
 // watchedBalancer is what a leader has observed of the machine of a balancer.
 type watchedBalancer struct {
-	object  provision.Object // as last listed
-	missing time.Time        // since when it, or its cloud, is missing; zero = it is not
-	silent  time.Time        // since when it does not respond; zero = it responds
-	failure string           // why it could not be replaced; empty = it was not tried
+	object            provision.Object // as last listed
+	unlistedSince     time.Time        // since when its cloud does not list it, or does not respond; zero = it is listed
+	unresponsiveSince time.Time        // since when it does not respond; zero = it responds
+	failure           string           // why it could not be replaced; empty = it was not tried
 }
 
 // lostBalancer is a balancer whose machine cannot return.
 type lostBalancer struct {
 	id     string
+	region service.Region
 	reason string
 	// running is the machine that its cloud lists as running; it is terminated first. nil = it has ended.
 	running *provision.Object
@@ -48,10 +49,10 @@ func (rc *Reconciler) observeBalancers(ctx context.Context, bs *bundleState, s *
 	if rc.watched == nil {
 		rc.watched = map[string]watchedBalancer{}
 	}
-	for _, c := range cloud.ControlCandidates(s.spec, nil) {
+	for _, c := range cloud.Balancers(s.spec, nil) {
 		w := rc.watched[c.ID]
 		l := rc.observeBalancer(ctx, bs, s, c, seen, &w)
-		if l == nil && w.missing.IsZero() && w.silent.IsZero() {
+		if l == nil && w.unlistedSince.IsZero() && w.unresponsiveSince.IsZero() {
 			w.failure = ""
 		}
 		rc.watched[c.ID] = w
@@ -71,13 +72,17 @@ func (rc *Reconciler) observeBalancer(ctx context.Context, bs *bundleState, s *o
 		return rc.now().Sub(*t)
 	}
 	if why := s.unresponsive[c.Region]; why != nil {
-		w.silent = time.Time{}
-		if errors.Is(why, remote.ErrNoMachine) && since(&w.missing) >= silentAfter {
+		w.unresponsiveSince = time.Time{}
+		if errors.Is(why, remote.ErrNoMachine) && since(&w.unlistedSince) >= unresponsiveTimeout {
 			w.failure = fmt.Sprintf("only a balancer in %s can launch machines there, and none responds", c.Region.Cloud())
+			var rejected *provision.CredentialsError
+			if errors.As(why, &rejected) {
+				w.failure = fmt.Sprintf("no balancer in %s responds, and the controllers in the other cloud have no access there: %v", c.Region.Cloud(), rejected)
+			}
 		}
 		return nil
 	}
-	var running, ended, stranger *provision.Object
+	var running, ended, unknown *provision.Object
 	for _, have := range s.have {
 		switch {
 		case have.ID != c.ID || have.Kind != provision.KindBalancer:
@@ -86,41 +91,59 @@ func (rc *Reconciler) observeBalancer(ctx context.Context, bs *bundleState, s *o
 		case bs.content.trusts(have):
 			running = &have
 		default:
-			stranger = &have
+			unknown = &have
 		}
 	}
-	if running == nil || running.Handle != w.object.Handle || !bs.delivery.isSilent(c.ID, *running, seen) {
-		w.silent = time.Time{}
-	} else if since(&w.silent) >= silentAfter {
-		return &lostBalancer{id: c.ID, reason: fmt.Sprintf("no response for %s", rc.now().Sub(w.silent).Round(time.Second)), running: running}
+	if running == nil || running.Handle != w.object.Handle || !bs.delivery.isUnresponsive(*running, seen, bs.controllers()) {
+		w.unresponsiveSince = time.Time{}
+	} else if since(&w.unresponsiveSince) >= unresponsiveTimeout {
+		return &lostBalancer{id: c.ID, region: c.Region, reason: fmt.Sprintf("no response for %s", rc.now().Sub(w.unresponsiveSince).Round(time.Second)), running: running}
 	}
 	if running != nil {
-		w.object, w.missing = *running, time.Time{}
+		w.object, w.unlistedSince = *running, time.Time{}
 		return nil
 	}
-	missing, limit := since(&w.missing), unlistedAfterListing
+	missing, limit := since(&w.unlistedSince), unlistedAfterListing
 	if w.object.Handle == "" {
-		limit = missingAfter
+		limit = neverListedTimeout
 	}
 	switch {
-	case stranger != nil:
-		w.failure = fmt.Sprintf("%s has its tags, and neither 'skyserve up' nor a controller launched it", stranger.Handle)
+	case unknown != nil:
+		w.failure = fmt.Sprintf("another machine (%s) has its tags, and neither 'skyserve up' nor a controller launched it", unknown.Handle)
 		return nil
 	case ended != nil:
-		return &lostBalancer{id: c.ID, reason: ended.TerminatedReason, listed: true}
+		return &lostBalancer{id: c.ID, region: c.Region, reason: ended.TerminatedReason, listed: true}
 	case missing < limit || rc.responds(ctx, bs, w.object):
 		return nil
 	}
-	return &lostBalancer{id: c.ID, reason: "its cloud no longer lists it"}
+	return &lostBalancer{id: c.ID, region: c.Region, reason: "its cloud no longer lists it"}
 }
 
-// isSilent reports whether a balancer's machine, which had time to boot, does not respond while all other balancers
-// are ready: then the network of this machine is not the cause, and every acknowledged write of the store is on the
-// disks of the others.
-func (dl *Delivery) isSilent(id string, machine provision.Object, seen map[string]AgentReport) bool {
-	return len(dl.unresponsiveAmong([]provision.Object{machine}, seen)) > 0 && !slices.ContainsFunc(dl.Machines, func(b provision.Object) bool {
-		return b.Kind == provision.KindBalancer && b.TerminatedReason == "" && b.ID != id && (seen[b.ID].Err != nil || seen[b.ID].Phase != agent.PhaseReady)
-	})
+// isUnresponsive reports whether a balancer's machine, which had time to boot, does not respond while most other balancers
+// are ready: then the network of this machine is not the cause. If it runs a controller, all other controllers must be
+// ready too: every acknowledged write of the store is then on their disks.
+func (dl *Delivery) isUnresponsive(machine provision.Object, seen map[string]AgentReport, controllers []string) bool {
+	if len(dl.unresponsiveAmong([]provision.Object{machine}, seen)) == 0 {
+		return false
+	}
+	others, ready := 0, 0
+	for _, b := range dl.Machines {
+		if b.Kind != provision.KindBalancer || b.TerminatedReason != "" || b.ID == machine.ID {
+			continue
+		}
+		isReady := seen[b.ID].Err == nil && seen[b.ID].Phase == agent.PhaseReady
+		if others++; isReady {
+			ready++
+		} else if slices.Contains(controllers, machine.ID) && slices.Contains(controllers, b.ID) {
+			return false
+		}
+	}
+	return 2*ready > others
+}
+
+// controllers returns the IDs of the machines that run a controller.
+func (bs *bundleState) controllers() []string {
+	return chooseControlPlane(bs.content.Spec, bs.delivery.Machines, bs.content.Controllers).ids()
 }
 
 // responds reports whether a machine that its cloud does not list responds at its last address.
@@ -138,8 +161,11 @@ func (rc *Reconciler) responds(ctx context.Context, bs *bundleState, machine pro
 	return err == nil
 }
 
-// notReplaced is why a lost balancer waits for `up`.
-const notReplaced = "controllers launch balancers only in a service with exactly three"
+// Why a lost balancer waits for `up`.
+const (
+	notReplaced   = "controllers launch balancers only in a service with three or more"
+	spareAccounts = "gcp.spare_account is not set, so all balancers at Google have the same permissions, and these do not include launching balancers"
+)
 
 // replaceBalancers replaces the machines of lost balancers, in services in which controllers do that. It waits between
 // two launches of one balancer. In other services in clouds an alert names lost balancers.
@@ -156,6 +182,12 @@ func (rc *Reconciler) replaceBalancers(ctx context.Context, bs *bundleState, s *
 		return false, nil
 	}
 	for _, l := range rc.observeBalancers(ctx, bs, s, seen) {
+		if !cloud.ReplacesBalancersIn(s.spec, l.region.Cloud()) {
+			w := rc.watched[l.id]
+			w.failure = spareAccounts
+			rc.watched[l.id] = w
+			continue
+		}
 		if rc.now().Before(rc.enrolments.nextLaunch(l.id, l.listed)) {
 			continue
 		}
@@ -196,8 +228,8 @@ func (rc *Reconciler) admitReplaced(ctx context.Context, bs *bundleState, s *obs
 		if err := checkLeadership(); err != nil {
 			return errors.Join(failure, err)
 		}
-		if _, err := bs.deployer.Provider.Launch(ctx, desired); err != nil {
-			failure = errors.Join(failure, fmt.Errorf("admitting the balancers at %s: %w; 'skyserve up' admits them", desired.ID, err))
+		if _, err := bs.launchers.Launch(ctx, desired); err != nil {
+			failure = errors.Join(failure, fmt.Errorf("adding the addresses of the balancers to firewall %s: %w; 'skyserve up' adds them", desired.ID, err))
 			continue
 		}
 		if rc.admitted == nil {
@@ -221,10 +253,10 @@ func (rc *Reconciler) replaceBalancer(ctx context.Context, bs *bundleState, s *o
 	if l.running != nil {
 		running[l.running.Handle] = l.reason
 	}
-	dp.Filter = func(_ *Plan, c provision.Change) bool {
+	dp.Filter = func(_ *MachinePlan, c provision.Change) bool {
 		return c.Kind() == provision.KindBalancer && c.ID() == l.id && (c.Action == provision.ActionLaunch || running[c.Observed.Handle] != "")
 	}
-	p, err := dp.PlanReplacing(&Plan{Observed: s.have}, running)
+	p, err := dp.PlanReplacing(&MachinePlan{Observed: s.have}, running)
 	dp.replaced = nil
 	if err != nil || len(p.Changes) == 0 {
 		return false, errors.Join(err, p.heldError())
@@ -238,9 +270,10 @@ func (rc *Reconciler) replaceBalancer(ctx context.Context, bs *bundleState, s *o
 	if err := errors.Join(checkLeadership(), rc.enrolments.rewrite()); err != nil {
 		return false, err
 	}
-	dp.replaced = running
+	own := dp.Provider
+	dp.replaced, dp.Provider = running, bs.launchers
 	_, err = dp.Up(ctx, p, rc.recordProgress)
-	dp.replaced = nil
+	dp.replaced, dp.Provider = nil, own
 	return true, err
 }
 
@@ -254,7 +287,7 @@ func (rc *Reconciler) setBalancerAlerts(alerts []telemetry.Alert) {
 // balancerAlerts returns the alerts about balancers that controllers cannot replace, and about replaced ones whose
 // address is missing in records, or, because of denied, in firewalls.
 func balancerAlerts(spec *service.Spec, c DeploymentInput, have []provision.Object, watched map[string]watchedBalancer, denied error, moved movedRecords) (alerts []telemetry.Alert) {
-	for _, of := range cloud.ControlCandidates(spec, have) {
+	for _, of := range cloud.Balancers(spec, have) {
 		add := func(format string, args ...any) {
 			alerts = append(alerts, telemetry.Alert{
 				Severity: telemetry.SeverityWarning, Kind: telemetry.AlertLaunch, Region: of.Region, Object: of.ID, Message: fmt.Sprintf(format, args...),

@@ -39,7 +39,13 @@ regions:
   - {name: aws/us-west-2, replicas: {min: 0, max: 1}}
 `
 
+// controllerIDs are the balancers that run a controller, of three and more.
+var controllerIDs = []string{"lb-us-east-1-0", "lb-eu-west-1-0", "lb-us-west-2-0"}
+
 var fourBalancers = strings.Replace(threeBalancers, "name: aws/us-east-1,", "name: aws/us-east-1, balancers: 2,", 1)
+
+// threeAndTwoSpares has the spares lb-us-east-1-1 and lb-us-east-1-2.
+var threeAndTwoSpares = strings.Replace(fourBalancers, "balancers: 2,", "balancers: 3,", 1)
 
 // controlWorld is a service whose balancers an `up` launched and enrolled.
 type controlWorld struct {
@@ -70,7 +76,7 @@ func (n *controlWorld) deliver() {
 	for _, o := range n.balancers("") {
 		enrolled[o.ID] = append(enrolled[o.ID], o.Handle)
 	}
-	content["enrolled"] = enrolled
+	content["enrolled"], content["controllers"] = enrolled, controllerIDs
 	if err == nil {
 		raw, err = json.Marshal(content)
 	}
@@ -135,11 +141,22 @@ func (n *controlWorld) party() identity.Party {
 	return p
 }
 
-// In a service whose three balancers' machines all run a controller, the leader replaces a lost balancer: a machine
+// In a service with three balancers or more, the leader replaces a lost one, with or without a controller: a machine
 // that its cloud lists as ended at once, one that is not listed any more after ten seconds, and one that is silent after three
 // minutes, once it is terminated. The launch is recorded before and after, so that operators accept the machine.
 func TestControllerReplacesLostBalancer(t *testing.T) {
-	const id = "lb-eu-west-1-0"
+	services := map[string]struct {
+		text, id string
+		count    int
+	}{
+		"three": {threeBalancers, "lb-eu-west-1-0", 3}, "four, one with a controller": {fourBalancers, "lb-eu-west-1-0", 4}, "four, the one without": {fourBalancers, "lb-us-east-1-1", 4},
+	}
+	for name, service := range services {
+		t.Run(name, func(t *testing.T) { testReplacement(t, service.text, service.id, service.count) })
+	}
+}
+
+func testReplacement(t *testing.T, text, id string, count int) {
 	for name, tt := range map[string]struct {
 		lose   func(n *controlWorld)
 		within time.Duration
@@ -164,7 +181,7 @@ func TestControllerReplacesLostBalancer(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				n := newControlWorld(t, threeBalancers)
+				n := newControlWorld(t, text)
 				n.ChangeObject(id, func(o *provision.Object) { o.Started = time.Now().Add(-time.Hour) })
 				rc := n.controller()
 				n.reconcileFor(t, rc, time.Minute, always)
@@ -177,7 +194,7 @@ func TestControllerReplacesLostBalancer(t *testing.T) {
 				}
 				n.reconcileFor(t, rc, tt.within-tt.not, always)
 				after := n.balancers(id)
-				if len(after) != 1 || after[0].Handle == before || len(n.balancers("")) != 3 {
+				if len(after) != 1 || after[0].Handle == before || len(n.balancers("")) != count {
 					t.Fatalf("got %+v of %d", after, len(n.balancers("")))
 				}
 				if got := n.accepted(n.party())[id]; !slices.Equal(got, []string{after[0].Handle}) {
@@ -267,8 +284,16 @@ func TestControllerKeepsBalancers(t *testing.T) {
 		alert string
 		about string // the machine of the alert; empty = id
 	}{
-		"two balancers":  {text: strings.Replace(threeBalancers, "  - {name: aws/us-west-2, replicas: {min: 0, max: 1}}\n", "", 1), lose: lost, alert: "only in a service with exactly three"},
-		"four balancers": {text: fourBalancers, lose: lost, alert: "only in a service with exactly three"},
+		"two balancers": {text: strings.Replace(threeBalancers, "  - {name: aws/us-west-2, replicas: {min: 0, max: 1}}\n", "", 1), lose: lost, alert: "only in a service with three or more"},
+		"four balancers, another one with a controller does not respond either": {text: fourBalancers, lose: func(n *controlWorld) {
+			silent(n)
+			n.silent[n.balancers("lb-us-west-2-0")[0].Handle] = true
+		}},
+		"four balancers, most do not respond": {text: fourBalancers, lose: func(n *controlWorld) {
+			for _, o := range n.balancers("") {
+				n.silent[o.Handle] = o.ID != "lb-us-east-1-0"
+			}
+		}},
 		"no balancer of its cloud is left, of four": {
 			text: strings.Replace(fourBalancers, "aws/us-west-2", "gcp/us-central1", 1), lose: func(*controlWorld) {},
 			alert: "only a balancer in gcp can launch machines there", about: "lb-us-central1-0",
@@ -290,7 +315,7 @@ func TestControllerKeepsBalancers(t *testing.T) {
 		"the store has no majority": {lose: func(n *controlWorld) { n.store.down = true; lost(n) }},
 		"a stranger has its tags": {lose: func(n *controlWorld) {
 			n.ChangeObject(id, func(o *provision.Object) { o.Handle = "stranger" })
-		}, alert: "stranger has its tags"},
+		}, alert: "another machine (stranger) has its tags"},
 		"no balancer of its cloud is left": {
 			text: strings.Replace(threeBalancers, "aws/us-west-2", "gcp/us-central1", 1), lose: func(*controlWorld) {},
 			alert: "only a balancer in gcp can launch machines there", about: "lb-us-central1-0",
@@ -320,6 +345,50 @@ func TestControllerKeepsBalancers(t *testing.T) {
 					n.wantAlert(rc, cmp.Or(tt.about, id), tt.alert)
 				}
 			})
+		})
+	}
+}
+
+// Two of five balancers do not respond, one with a controller and one without: both are replaced, since the other
+// controllers and most balancers do.
+func TestControllerReplacesTwoLostBalancers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newControlWorld(t, threeAndTwoSpares)
+		rc := n.controller()
+		n.reconcileFor(t, rc, time.Minute, always)
+		lost := []string{"lb-eu-west-1-0", "lb-us-east-1-2"}
+		before := map[string]string{}
+		for _, id := range lost {
+			n.ChangeObject(id, func(o *provision.Object) { o.Started = time.Now().Add(-time.Hour) })
+			before[id] = n.balancers(id)[0].Handle
+			n.silent[before[id]] = true
+		}
+		n.reconcileFor(t, rc, 5*time.Minute, always)
+		for _, id := range lost {
+			if now := n.balancers(id); len(now) != 1 || now[0].Handle == before[id] {
+				t.Errorf("%s is %+v, before %s", id, now, before[id])
+			}
+		}
+	})
+}
+
+// Balancers at Google wait for 'up' where those that may launch others have the same account as those that may not.
+func TestSparesAtGoogleNeedAnAccount(t *testing.T) {
+	const id = "lb-us-central1-2"
+	text := strings.NewReplacer("aws/us-east-1", "gcp/us-central1, balancers: 3", "aws/eu-west-1", "gcp/europe-west4", "aws/us-west-2", "gcp/us-east4").Replace(threeBalancers)
+	for account, want := range map[string]int{"": 0, "gcp: {spare_account: spare@p.iam.gserviceaccount.com}\n": 1} {
+		synctest.Test(t, func(t *testing.T) {
+			n := newControlWorld(t, text+account)
+			rc := n.controller()
+			n.reconcileFor(t, rc, time.Minute, always)
+			n.ChangeObject(id, func(o *provision.Object) { o.TerminatedReason = "host failure" })
+			n.reconcileFor(t, rc, 5*time.Minute, always)
+			if got := n.balancers(id); len(got) != want {
+				t.Errorf("with %q there is %+v", account, got)
+			}
+			if account == "" {
+				n.wantAlert(rc, id, "gcp.spare_account is not set")
+			}
 		})
 	}
 }
@@ -542,7 +611,7 @@ func (m *recordMover) MoveRecords(_ context.Context, _ string, n provision.Publi
 
 // Where no machine has an identity that could change the records, an alert says that 'up' does.
 func TestRecordsWaitForUpWithoutAWS(t *testing.T) {
-	const id = "lb-us-east-1-0"
+	const id = "lb-eu-west-1-0"
 	synctest.Test(t, func(t *testing.T) {
 		n := newControlWorld(t, threeBalancers+"dns: {provider: route53, name: chat.example.com, zone: example.com}\n")
 		n.addresses()
@@ -552,7 +621,7 @@ func TestRecordsWaitForUpWithoutAWS(t *testing.T) {
 		n.reconcileFor(t, rc, time.Minute, always)
 		n.addresses()
 		n.reconcileFor(t, rc, time.Minute, always)
-		n.wantAlert(rc, id, "no machine at AWS")
+		n.wantAlert(rc, id, "no machine of the service has an identity at AWS")
 	})
 }
 

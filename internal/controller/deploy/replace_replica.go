@@ -10,7 +10,8 @@ import (
 	"skyserve/provision"
 )
 
-// ReplacementRefusedError is a replica that keeps its machine class, because the desired class is unavailable.
+// ReplacementRefusedError is a replica that keeps its machine class: the desired class is unavailable, or the limits of the
+// service (replicas.max, budget, launches) do not allow a replacement now. Reason says which.
 type ReplacementRefusedError struct {
 	ID      string
 	Desired provision.ReplicaClass // the desired class
@@ -53,7 +54,7 @@ func (dp *Deployer) ReplaceReplica(ctx context.Context, have []provision.Object,
 	if c.Desired.Offerings = dp.withoutExhausted(offers, dp.clock()()); len(c.Desired.Offerings) == 0 {
 		return launched, refused
 	}
-	_, err = provision.Apply(ctx, provision.Changes{c}, dp.launcher(), dp.applyOptions(&Plan{Observed: have}, progress))
+	_, err = provision.Apply(ctx, provision.Changes{c}, dp.launcher(), dp.applyOptions(&MachinePlan{Observed: have}, progress))
 	var none *provision.NoCapacityError
 	if errors.As(err, &none) {
 		return launched, refused

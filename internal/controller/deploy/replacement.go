@@ -45,7 +45,7 @@ func (rc *Reconciler) launchCheaper(ctx context.Context, bs *bundleState, s *obs
 	if err := checkLeadership(); err != nil {
 		return false, err
 	}
-	_, err = provision.Apply(ctx, provision.Changes{c}, bs.deployer.launcher(), bs.deployer.applyOptions(&Plan{Observed: s.have}, rc.recordProgress))
+	_, err = provision.Apply(ctx, provision.Changes{c}, bs.deployer.launcher(), bs.deployer.applyOptions(&MachinePlan{Observed: s.have}, rc.recordProgress))
 	var none *provision.NoCapacityError
 	if errors.As(err, &none) || len(heldErrors(err)) > 0 {
 		return false, nil
@@ -77,7 +77,7 @@ func (dp *Deployer) planReplacement(have []provision.Object, of provision.Object
 		dp.NeedReplacement = map[string]bool{}
 	}
 	dp.NeedReplacement[of.ID] = true
-	dp.Filter = func(_ *Plan, c provision.Change) bool {
+	dp.Filter = func(_ *MachinePlan, c provision.Change) bool {
 		return c.Action == provision.ActionLaunch && c.Kind() == provision.KindReplica && cloud.ReplacesHandle(provision.Object{Labels: c.Desired.Labels}) == of.Handle
 	}
 	p, err := dp.planFor(have, nil)
@@ -141,14 +141,14 @@ func isReplacementOf(by, o provision.Object) bool {
 // rebalance recommendation, and those with a replacement. While all replacements of a replica are being
 // interrupted, and it is not, it is kept and not included.
 func needReplacement(have []provision.Object, seen map[string]AgentReport, advised map[string]bool) map[string]bool {
-	taken := interrupted(have, seen)
-	ids := maps.Clone(taken)
+	interruptedIDs := interrupted(have, seen)
+	ids := maps.Clone(interruptedIDs)
 	maps.Copy(ids, advised)
 	maps.Copy(ids, withReplacement(have))
 	for _, o := range have {
 		successors := slices.DeleteFunc(slices.Clone(have), func(by provision.Object) bool { return !isReplacementOf(by, o) })
-		last := !slices.ContainsFunc(successors, func(by provision.Object) bool { return !taken[by.ID] })
-		if len(successors) > 0 && last && (!taken[o.ID] || isMaintenance(seen[o.ID])) {
+		last := !slices.ContainsFunc(successors, func(by provision.Object) bool { return !interruptedIDs[by.ID] })
+		if len(successors) > 0 && last && (!interruptedIDs[o.ID] || isMaintenance(seen[o.ID])) {
 			delete(ids, o.ID)
 		}
 	}
@@ -162,11 +162,11 @@ func isMaintenance(s AgentReport) bool {
 
 // pendingReplacements returns the replacements that are not ready yet for replicas that keep serving: a strategy
 // that counted both would remove one of them.
-func pendingReplacements(have []provision.Object, seen map[string]AgentReport, settlingSpot, leave map[string]bool) map[string]bool {
+func pendingReplacements(have []provision.Object, seen map[string]AgentReport, settlingSpot, notServing map[string]bool) map[string]bool {
 	ids := map[string]bool{}
 	for _, by := range have {
 		if (seen[by.ID].Phase != agent.PhaseReady || settlingSpot[by.ID]) && slices.ContainsFunc(have, func(o provision.Object) bool {
-			return o.TerminatedReason == "" && !leave[o.ID] && isReplacementOf(by, o)
+			return o.TerminatedReason == "" && !notServing[o.ID] && isReplacementOf(by, o)
 		}) {
 			ids[by.ID] = true
 		}

@@ -80,7 +80,7 @@ type healthInput struct {
 // GPU error, and those that were not ready in time. It returns each replica once.
 func (r *replicaRecord) findUnhealthy(in healthInput) (found []unhealthyReplica) {
 	configs := configHashes(in.spec)
-	r.Keep(configs)
+	r.RemoveOutdatedBackoffs(configs)
 	r.AddObserved(in.have, in.now)
 	r.Failures = slices.DeleteFunc(r.Failures, func(f telemetry.ReplicaFailure) bool { return in.now.Sub(f.At) > failureTTL })
 	if r.Seen == nil {

@@ -14,7 +14,7 @@ import (
 	"skyserve/provision"
 )
 
-func TestReasonsToRetire(t *testing.T) {
+func TestUnhealthyReasons(t *testing.T) {
 	begin := time.Date(2026, 11, 24, 22, 0, 0, 0, time.UTC)
 	spec := &service.Spec{Models: []service.Model{{Name: "m", ReadyTimeout: 30 * time.Minute}}}
 	is := func(phase agent.Phase, change func(*agent.Status)) AgentReport {

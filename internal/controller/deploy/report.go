@@ -78,7 +78,7 @@ func (i *Inspector) addMissing(s *ServiceStatus) {
 			if c.Action != provision.ActionLaunch || c.Region != r.Name || !cloud.RunsOnThisComputer(r.Name) {
 				continue
 			}
-			m := MachineStatus{ID: c.ID, State: service.ReplicaState(StateDown), Reason: "not started; run 'skyserve up'", Wanted: true}
+			m := MachineStatus{ID: c.ID, State: service.ReplicaState(StateDown), Reason: "not started; run 'skyserve up'", Desired: true}
 			list := &r.Balancers
 			if c.Kind == provision.KindReplica {
 				m.State, list = service.StatePending, &r.Replicas
@@ -95,13 +95,13 @@ func (i *Inspector) addMissing(s *ServiceStatus) {
 			n = len(s.Regions) - 1
 		}
 		s.Regions[n].Replicas = append(s.Regions[n].Replicas, MachineStatus{
-			ID: c.ID, State: service.StateStarting, Reason: "no balancer reports it", URL: c.URL, Model: c.Model, GPU: c.GPU, Wanted: true,
+			ID: c.ID, State: service.StateStarting, Reason: "no balancer reports it", URL: c.URL, Model: c.Model, GPU: c.GPU, Desired: true,
 		})
 	}
 	for n := range s.Regions {
 		for m := range s.Regions[n].Replicas {
 			r := &s.Regions[n].Replicas[m]
-			r.Wanted = r.Wanted && !slices.ContainsFunc(s.Drift, func(c StatusChange) bool { return c.ID == r.ID && c.Action == provision.ActionTerminate })
+			r.Desired = r.Desired && !slices.ContainsFunc(s.Drift, func(c StatusChange) bool { return c.ID == r.ID && c.Action == provision.ActionTerminate })
 		}
 	}
 }
@@ -153,7 +153,7 @@ func (s *ServiceStatus) addSnapshots(snapshots []*telemetry.Snapshot) {
 	s.Batches = []string{}
 	for _, snapshot := range snapshots {
 		if lines := snapshot.BatchLines(time.Local); len(s.Batches) == 0 && lines != nil {
-			s.Batches = lines // all balancers know the same
+			s.Batches = lines // all balancers report the same
 		}
 	}
 	if failure != nil {

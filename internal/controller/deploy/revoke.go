@@ -51,12 +51,12 @@ func (dl *Delivery) renew(ctx context.Context, o provision.Object) error {
 	if dl.Authority == nil || o.TerminatedReason != "" || !Reachable(o) {
 		return nil
 	}
-	op, m := dl.AgentClient(o), dl.Machine(o)
-	s, err := op.Status(ctx, m)
-	if err != nil || !op.NeedsRenewal(s) {
+	client, m := dl.AgentClient(o), dl.Machine(o)
+	s, err := client.Status(ctx, m)
+	if err != nil || !client.NeedsRenewal(s) {
 		return nil //nolint:nilerr // see above
 	}
-	return op.Renew(ctx, m)
+	return client.Renew(ctx, m)
 }
 
 func (dl *Delivery) revoke(ctx context.Context, o provision.Object) error {

@@ -54,7 +54,7 @@ func TestCloudModelScalesToZero(t *testing.T) {
 func TestBalancersKnowModelsThatScaleToZero(t *testing.T) {
 	for _, strategy := range []string{"reactive", "manual"} {
 		text := strings.NewReplacer("min: 2", "min: 0", "min: 1", "min: 0").Replace(kept) + "autoscale: {strategy: " + strategy + "}\n"
-		c := deploy.DeploymentInput{Spec: parse(t, text), SpecYAML: []byte(text), Secrets: secrets, PrefixHashSeed: "p"}
+		c := deploy.DeploymentInput{Spec: parse(t, text), SpecYAML: []byte(text), Secrets: secrets, PeerToken: "p"}
 		balancer := machineAt("lb-us-east-1-0", provision.KindBalancer, "aws/us-east-1", "", "1", 0)
 		known := false
 		for _, unit := range deployments(t, c, []provision.Object{balancer})["lb-us-east-1-0"].Units {

@@ -22,12 +22,12 @@ import (
 type ReplicaScaler struct {
 	*Deployer
 	// Decisions are the existing decisions about replicas.
-	Decisions Decisions
+	Decisions ReplicaDecisions
 	// Store stores decisions before they are applied.
-	Store func(Decisions) error
+	Store func(ReplicaDecisions) error
 	// UpdateBalancers configures balancers to use the replicas of a plan except idle, the drained and donated
 	// ones, and returns once they do. fresh are the replicas that balancers did not use before.
-	UpdateBalancers func(ctx context.Context, p *Plan, idle, fresh map[string]bool) error
+	UpdateBalancers func(ctx context.Context, p *MachinePlan, idle, fresh map[string]bool) error
 	// Progress is called for launched and removed machines; may be nil.
 	Progress provision.ProgressFunc
 	// BeforeRemoval is called before an allowed change that takes an operator-selected replica out of service;
@@ -83,13 +83,13 @@ func classOf(spec *service.Spec, c plan.ReplicaChange) provision.ReplicaClass {
 
 // Preview returns the changes of ApplyDesired: the machines to launch and remove, and the replicas to
 // replace.
-func (s *ReplicaScaler) Preview(ctx context.Context, w DesiredReplicas) (*Plan, []Replacement, error) {
+func (s *ReplicaScaler) Preview(ctx context.Context, w DesiredReplicas) (*MachinePlan, []ClassMismatch, error) {
 	have, err := s.listForChange(ctx)
 	if err != nil {
 		return nil, nil, err
 	}
 	d, _ := diffReplicas(s.Spec, have, s.Decisions, w.Counts)
-	p := &Plan{Observed: have}
+	p := &MachinePlan{Observed: have}
 	if len(d.launch) > 0 {
 		defer func() { s.Counts = nil }()
 		if p, err = s.planMore(have, d.launch); err != nil {
@@ -101,7 +101,7 @@ func (s *ReplicaScaler) Preview(ctx context.Context, w DesiredReplicas) (*Plan, 
 	return p, d.replace, nil
 }
 
-// ApplyDesired applies the desired replicas: it drains or resumes machines of static regions, reclaims
+// ApplyDesired applies the desired replicas: it donates or resumes machines of static regions, reclaims
 // donated replicas, launches missing ones, replaces replicas on another GPU or capacity type, and
 // donates or removes excess ones once the others are ready. It applies as many changes as possible;
 // the error for the others is a *PartialError. While UpdateBalancers returns a *MachineEndedError, it plans again and
@@ -126,8 +126,8 @@ func (s *ReplicaScaler) applyCounts(ctx context.Context, counts map[cloud.Replic
 	if err != nil {
 		return err
 	}
-	d, short := diffReplicas(s.Spec, have, s.Decisions, counts)
-	errs = slices.Concat(errs, short)
+	d, outOfBounds := diffReplicas(s.Spec, have, s.Decisions, counts)
+	errs = slices.Concat(errs, outOfBounds)
 	to := s.Decisions
 	for _, id := range d.reclaim {
 		to = to.Reclaimed(id)
@@ -196,7 +196,7 @@ func (s *ReplicaScaler) PlanAddition(ctx context.Context, g cloud.ReplicaGroup, 
 }
 
 // PlanRemoval returns the plan of removing one replica, which the caller applies. It calls BeforeRemoval.
-func (s *ReplicaScaler) PlanRemoval(ctx context.Context, id string) (*Plan, error) {
+func (s *ReplicaScaler) PlanRemoval(ctx context.Context, id string) (*MachinePlan, error) {
 	if isAttached(s.Spec, id) {
 		return nil, fmt.Errorf("%s: %w", id, ErrNotManaged)
 	}
@@ -211,11 +211,11 @@ func (s *ReplicaScaler) PlanRemoval(ctx context.Context, id string) (*Plan, erro
 		return nil, err
 	}
 	removed := slices.DeleteFunc(slices.Clone(have), func(o provision.Object) bool { return o.ID != id || o.Kind != provision.KindReplica })
-	return &Plan{Observed: have, Changes: deletionOf(removed, "removed by the operator")}, nil
+	return &MachinePlan{Observed: have, Changes: deletionOf(removed, "removed by the operator")}, nil
 }
 
 // Remove drains a replica and deletes its machine, as planned by PlanRemoval.
-func (s *ReplicaScaler) Remove(ctx context.Context, p *Plan, id string) error {
+func (s *ReplicaScaler) Remove(ctx context.Context, p *MachinePlan, id string) error {
 	if err := s.applyPlan(ctx, p); err != nil {
 		return err
 	}
@@ -275,21 +275,20 @@ func (s *ReplicaScaler) Reclaim(ctx context.Context, id string) error {
 }
 
 // withDonated returns the decisions with a replica donated now.
-func (s *ReplicaScaler) withDonated(d Decisions, id string) Decisions {
+func (s *ReplicaScaler) withDonated(d ReplicaDecisions, id string) ReplicaDecisions {
 	now := time.Now().UTC().Round(0)
-	how := service.Donation{Since: now, Until: now.Add(s.Spec.Autoscale.DonateFor)}
+	donation := service.Donation{Since: now, Until: now.Add(s.Spec.Autoscale.DonateFor)}
 	if isAttached(s.Spec, id) {
-		how.Until = time.Time{}
+		donation.Until = time.Time{}
 	}
-	return d.WithDonated(id, how)
+	return d.WithDonated(id, donation)
 }
 
-// splitExcess divides excess replicas into those to donate and those to remove. Cloud machines are
-// removed, since they cannot be donated, and so are replaced ones.
+// splitExcess divides excess replicas into those to donate and those to remove. Replaced ones are removed.
 func (s *ReplicaScaler) splitExcess(have, excess []provision.Object) (donated, removed []provision.Object) {
 	replaced := withReplacement(have)
 	for _, o := range excess {
-		if s.Spec.Autoscale.Donate && cloud.RunsOnThisComputer(o.Region) && !replaced[o.ID] {
+		if s.Spec.Autoscale.Donates(o.Region) && !replaced[o.ID] {
 			donated = append(donated, o)
 		} else {
 			removed = append(removed, o)
@@ -366,7 +365,7 @@ func (s *ReplicaScaler) listForChange(ctx context.Context) ([]provision.Object, 
 
 // applyDecisions applies decisions, and returns once drained replicas have completed their requests and
 // resumed ones are ready.
-func (s *ReplicaScaler) applyDecisions(ctx context.Context, to Decisions) error {
+func (s *ReplicaScaler) applyDecisions(ctx context.Context, to ReplicaDecisions) error {
 	if to.equal(s.Decisions) {
 		return nil
 	}
@@ -379,7 +378,7 @@ func (s *ReplicaScaler) applyDecisions(ctx context.Context, to Decisions) error 
 	if err != nil {
 		return err
 	}
-	if err := s.UpdateBalancers(ctx, &Plan{Observed: have}, after, subtract(before, after)); err != nil {
+	if err := s.UpdateBalancers(ctx, &MachinePlan{Observed: have}, after, subtract(before, after)); err != nil {
 		return err
 	}
 	for _, id := range slices.Sorted(maps.Keys(subtract(after, before))) {
@@ -394,7 +393,7 @@ func (s *ReplicaScaler) applyDecisions(ctx context.Context, to Decisions) error 
 }
 
 // applyPlan applies the changes of a plan of replicas and updates the balancers.
-func (s *ReplicaScaler) applyPlan(ctx context.Context, p *Plan) error {
+func (s *ReplicaScaler) applyPlan(ctx context.Context, p *MachinePlan) error {
 	if len(p.Changes) == 0 {
 		return nil
 	}
@@ -407,7 +406,7 @@ func (s *ReplicaScaler) applyPlan(ctx context.Context, p *Plan) error {
 }
 
 // updateBalancers updates the balancers after a plan was applied.
-func (s *ReplicaScaler) updateBalancers(ctx context.Context, p *Plan) error {
+func (s *ReplicaScaler) updateBalancers(ctx context.Context, p *MachinePlan) error {
 	fresh := map[string]bool{}
 	for _, c := range p.Changes {
 		if c.Action == provision.ActionLaunch {
@@ -439,7 +438,7 @@ func (s *ReplicaScaler) replaceMismatched(ctx context.Context, counts map[cloud.
 		return nil, false, err
 	}
 	d, _ := diffReplicas(s.Spec, have, s.Decisions, counts)
-	p := &Plan{Observed: have}
+	p := &MachinePlan{Observed: have}
 	for _, swap := range d.replace {
 		c, err := s.ReplaceReplica(ctx, p.Observed, swap.Replica, swap.Class, s.Progress)
 		var stays *ReplacementRefusedError
@@ -477,10 +476,10 @@ func (s *ReplicaScaler) removeExcess(ctx context.Context, counts map[cloud.Repli
 	if err := s.applyDecisions(ctx, to); err != nil {
 		return false, err
 	}
-	return len(d.excess) > 0, s.applyPlan(ctx, &Plan{Observed: have, Changes: deletionOf(removed, reasonExcess)})
+	return len(d.excess) > 0, s.applyPlan(ctx, &MachinePlan{Observed: have, Changes: deletionOf(removed, reasonExcess)})
 }
 
-// scaleStatic drains excess machines of static regions, the last of the list first, and resumes
+// scaleStatic donates excess machines of static regions, the last of the list first, and resumes
 // drained and donated ones.
 func (s *ReplicaScaler) scaleStatic(ctx context.Context, more map[cloud.ReplicaGroup]int) (errs []error, err error) {
 	to := s.Decisions
@@ -499,7 +498,7 @@ func (s *ReplicaScaler) scaleStatic(ctx context.Context, more map[cloud.ReplicaG
 				switch {
 				case c.Model != g.Model:
 				case delta < 0 && !idle:
-					to, delta = to.WithDrained(c.ID, true), delta+1
+					to, delta = s.withDonated(to, c.ID), delta+1
 				case delta > 0 && idle:
 					to, delta = to.WithDrained(c.ID, false).Reclaimed(c.ID), delta-1
 				}
@@ -534,7 +533,7 @@ func (dp *Deployer) removeMachines(ctx context.Context, removed []provision.Obje
 }
 
 // launchMore launches additional replicas of classes and returns the final plan.
-func (dp *Deployer) launchMore(ctx context.Context, have []provision.Object, more map[cloud.ReplicaGroup]provision.ClassCounts, progress provision.ProgressFunc) (*Plan, error) {
+func (dp *Deployer) launchMore(ctx context.Context, have []provision.Object, more map[cloud.ReplicaGroup]provision.ClassCounts, progress provision.ProgressFunc) (*MachinePlan, error) {
 	defer func() { dp.Counts = nil }() // Up replans where there is no capacity
 	p, err := dp.planMore(have, more)
 	if err != nil {
@@ -544,7 +543,7 @@ func (dp *Deployer) launchMore(ctx context.Context, have []provision.Object, mor
 }
 
 // planMore returns the plan of launchMore and sets Counts accordingly.
-func (dp *Deployer) planMore(have []provision.Object, more map[cloud.ReplicaGroup]provision.ClassCounts) (*Plan, error) {
+func (dp *Deployer) planMore(have []provision.Object, more map[cloud.ReplicaGroup]provision.ClassCounts) (*MachinePlan, error) {
 	dp.Counts = map[cloud.ReplicaGroup]provision.ClassCounts{}
 	for g, counts := range more {
 		dp.Counts[g] = maps.Clone(counts)
@@ -554,7 +553,7 @@ func (dp *Deployer) planMore(have []provision.Object, more map[cloud.ReplicaGrou
 			}
 		}
 	}
-	dp.Filter = func(_ *Plan, c provision.Change) bool {
+	dp.Filter = func(_ *MachinePlan, c provision.Change) bool {
 		return c.Kind() == provision.KindReplica && c.Action == provision.ActionLaunch
 	}
 	return dp.planFor(have, nil)

@@ -23,8 +23,8 @@ import (
 func newScaling(dp *deploy.Deployer) *deploy.ReplicaScaler {
 	return &deploy.ReplicaScaler{
 		Deployer:        dp,
-		Store:           func(deploy.Decisions) error { return nil },
-		UpdateBalancers: func(context.Context, *deploy.Plan, map[string]bool, map[string]bool) error { return nil },
+		Store:           func(deploy.ReplicaDecisions) error { return nil },
+		UpdateBalancers: func(context.Context, *deploy.MachinePlan, map[string]bool, map[string]bool) error { return nil },
 	}
 }
 
@@ -89,11 +89,11 @@ func newScaledService(t *testing.T, region service.Region, autoscale string) *sc
 	dp := newDeployer(spec, s.Memory)
 	dp.Drain = func(_ context.Context, o provision.Object) { s.steps = append(s.steps, "drain "+o.ID) }
 	s.ReplicaScaler = newScaling(dp)
-	s.Store = func(d deploy.Decisions) error {
+	s.Store = func(d deploy.ReplicaDecisions) error {
 		s.steps = append(s.steps, "decide")
 		return nil
 	}
-	s.UpdateBalancers = func(_ context.Context, _ *deploy.Plan, idle, fresh map[string]bool) error {
+	s.UpdateBalancers = func(_ context.Context, _ *deploy.MachinePlan, idle, fresh map[string]bool) error {
 		s.steps = append(s.steps, fmt.Sprintf("use, idle %v, new %v", slices.Sorted(maps.Keys(idle)), slices.Sorted(maps.Keys(fresh))))
 		return nil
 	}
@@ -295,7 +295,7 @@ models: [{name: m, engine: {kind: vllm}}]
 regions: [{name: static/paris, replicas: {min: 1, max: 2}, endpoints: ["http://10.0.0.1:8000", "http://10.0.0.2:8000"]}]
 `
 
-// Machines of static regions are drained and resumed, the last of the list first.
+// Machines of static regions are donated until they are reclaimed, the last of the list first.
 func TestApplyWantedToStaticRegions(t *testing.T) {
 	g := cloud.ReplicaGroup{Model: "m", Region: "static/paris"}
 	spec := parse(t, paris)
@@ -312,6 +312,11 @@ func TestApplyWantedToStaticRegions(t *testing.T) {
 		text := undoneText(t, s.ApplyDesired(t.Context(), deploy.DesiredReplicas{StaticDelta: map[cloud.ReplicaGroup]int{g: tt.more}}))
 		if idle := strings.Join(slices.Sorted(maps.Keys(s.Decisions.NotServing())), " "); idle != tt.idle || text != tt.undone {
 			t.Errorf("%+d: idle %q, not done %q", tt.more, idle, text)
+		}
+		for id := range s.Decisions.NotServing() {
+			if d := s.Decisions.Donation(id); d == nil || !d.Until.IsZero() {
+				t.Errorf("%+d: %s is donated: %+v", tt.more, id, d)
+			}
 		}
 	}
 	if err := s.Donate(t.Context(), "paris-10-0-0-1-8000"); err != nil {

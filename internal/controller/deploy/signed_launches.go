@@ -146,8 +146,8 @@ func (e *Enrolments) nextLaunch(id string, listed bool) time.Time {
 	return next
 }
 
-// useEnrolments prepares the record of the balancers that controllers launched for an iteration, in services in
-// which they may.
+// useEnrolments prepares, for one iteration, the record of the balancers that controllers launched. In services in
+// which controllers launch no balancers, there is none.
 func (rc *Reconciler) useEnrolments(ctx context.Context, bs *bundleState) error {
 	if !cloud.ReplacesBalancers(bs.content.Spec) {
 		rc.enrolments, bs.content.Launched = nil, nil
@@ -160,7 +160,7 @@ func (rc *Reconciler) useEnrolments(ctx context.Context, bs *bundleState) error 
 	}
 	party := bs.delivery.Party
 	party.Revoked, party.Now = revoked.Has, rc.Now
-	documents := signedDocuments{ctx, party, rc.records}
+	documents := signedDocuments{ctx, party, rc.storeRecords}
 	if rc.enrolments == nil {
 		e := &Enrolments{documents: documents}
 		if err := rc.loadEnrolments(e); err != nil {
@@ -169,7 +169,7 @@ func (rc *Reconciler) useEnrolments(ctx context.Context, bs *bundleState) error 
 		rc.enrolments = e
 	}
 	e := rc.enrolments
-	e.documents, e.LabelKey, e.enrolled = documents, bs.content.PrefixHashSeed, bs.content.Enrolled
+	e.documents, e.LabelKey, e.enrolled = documents, bs.content.PeerToken, bs.content.Enrolled
 	bs.deployer.Enrolments, bs.delivery.Enrolments = e, e
 	bs.content.Launched = e.Handles()
 	return nil
@@ -186,8 +186,8 @@ func (rc *Reconciler) loadEnrolments(e *Enrolments) error {
 	return err
 }
 
-// adoptLaunched records the machines of launches whose result this controller, or an earlier one, did not receive.
-func (rc *Reconciler) adoptLaunched(bs *bundleState, have []provision.Object) error {
+// recordLaunched records the machines of launches whose result this controller, or an earlier one, did not receive.
+func (rc *Reconciler) recordLaunched(bs *bundleState, have []provision.Object) error {
 	if rc.enrolments == nil {
 		return nil
 	}
@@ -195,7 +195,7 @@ func (rc *Reconciler) adoptLaunched(bs *bundleState, have []provision.Object) er
 	if len(known) == 0 {
 		return nil
 	}
-	err := rc.enrolments.Adopt(known)
+	err := rc.enrolments.RecordKnown(known)
 	bs.content.Launched = rc.enrolments.Handles()
 	return err
 }

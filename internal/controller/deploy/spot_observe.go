@@ -24,24 +24,24 @@ const (
 	interruptionsTTL = 10 * time.Minute
 )
 
-// spotPool is a spot offering.
-type spotPool struct {
+// spotKey identifies a spot offering.
+type spotKey struct {
 	region            service.Region
 	zone, machineType string
 }
 
 // spotScores are the clouds' estimates for spot offerings: provision.CapacityAdvice.Score.
-type spotScores map[spotPool]float64
+type spotScores map[spotKey]float64
 
-// of returns the score of an offering; nil = unknown.
-func (s spotScores) of(o provision.Offering) *float64 {
-	if score, known := s[spotPool{o.Region, o.Zone, o.Type}]; known && o.Capacity == service.CapacitySpot {
+// scoreOf returns the score of an offering; nil = unknown.
+func (s spotScores) scoreOf(o provision.Offering) *float64 {
+	if score, known := s[spotKey{o.Region, o.Zone, o.Type}]; known && o.Capacity == service.CapacitySpot {
 		return &score
 	}
 	return nil
 }
 
-// spotState is what the reconciler knows about the spot machines of a region.
+// spotState is the reconciler's state about the spot machines of a region.
 type spotState struct {
 	scoresReadAt, interruptionsReadAt time.Time
 	running                           map[string]bool // handles at the last observation
@@ -49,7 +49,7 @@ type spotState struct {
 
 // observeSpot reads, in every region that uses spot, the interrupted machines that the list omits, and the
 // placement scores. Interrupted machines are listed at once when a spot machine has vanished, so that its
-// replacement avoids the zone. Failures are returned; what is known stays in force.
+// replacement avoids the zone. Failures are returned; the earlier observations stay in force.
 func (rc *Reconciler) observeSpot(ctx context.Context, bs *bundleState, s *observation) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, listTimeout, fmt.Errorf("no response within %s", listTimeout))
 	defer cancel()
@@ -142,7 +142,7 @@ func (dp *Deployer) recordEnded(ended []provision.Object) {
 }
 
 // capacityAdvice returns the cloud's advice for one machine of each offering: a fixed number, so that the requests
-// are the same every time. A region whose cloud gives no more advice for now keeps what it has.
+// are the same every time. A region whose cloud gives no more advice for now keeps its last advice.
 func (dp *Deployer) capacityAdvice(ctx context.Context, r service.Region, offers provision.Offerings) ([]provision.CapacityAdvice, error) {
 	advisor, ok := dp.Provider.(provision.CapacityAdvisor)
 	if !ok || cloud.RunsOnThisComputer(r) {
@@ -162,7 +162,7 @@ func (dp *Deployer) applyAdvice(r service.Region, advice []provision.CapacityAdv
 	}
 	for _, a := range advice {
 		if a.Score != nil {
-			dp.scores[spotPool{r, a.Zone, a.Type}] = *a.Score
+			dp.scores[spotKey{r, a.Zone, a.Type}] = *a.Score
 		}
 	}
 }
@@ -174,7 +174,7 @@ func (rc *Reconciler) logSpotError(bs *bundleState, err error) {
 		text = err.Error()
 	}
 	if err != nil && withoutIDs(text) != withoutIDs(bs.spotError) {
-		rc.log().Warn("reading about spot machines failed", "err", err)
+		rc.log().Warn("reading interruptions and placement scores of spot machines failed", "err", err)
 	}
 	if err != nil {
 		bs.spotError = text

@@ -99,6 +99,7 @@ func TestLaunchesFollowScores(t *testing.T) {
 		u.ChangeObject("us-east-1-1", nil)
 		var text bytes.Buffer
 		rc := u.reconciler()
+		rc.SetProber(allServe)
 		rc.Logger = slog.New(slog.NewTextHandler(&text, nil))
 		u.reconcileFor(t, rc, 50*time.Minute, always)
 		if got := u.zonesOf("aws/us-east-1"); len(got) != 2 || got["us-east-1-0"] != "b" || got["us-east-1-1"] != "b" {

@@ -15,8 +15,8 @@ import (
 	"skyserve/provision/cloud"
 )
 
-// startOf returns the record of a replica's start, with its boot; nil if it is unknown. The launch is a
-// time of the cloud's clock: machines in clouds have the same time.
+// startOf returns the record of a replica's start, with its boot; nil if it is unknown. The time of the launch is
+// from the cloud's clock, with which the clocks of its machines agree.
 func startOf(o provision.Object, r AgentReport, now time.Time) *telemetry.Start {
 	switch {
 	case o.Kind != provision.KindReplica || o.TerminatedReason != "":

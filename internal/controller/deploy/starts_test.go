@@ -99,6 +99,42 @@ func TestDeliveryEndsWithFailures(t *testing.T) {
 	}
 }
 
+// A controller waits for a balancer that applies its deployment, also past a short silence, but not for one that has gone.
+func TestDeliveryDoesNotWaitForLostBalancer(t *testing.T) {
+	for name, tt := range map[string]struct {
+		respondsAt func(since time.Duration) bool
+		within     time.Duration
+		lost       bool
+	}{
+		"lost before":      {func(time.Duration) bool { return false }, 4 * time.Second, true},
+		"lost during":      {func(since time.Duration) bool { return since < 2*time.Second }, 6 * time.Second, true},
+		"silent for a bit": {func(since time.Duration) bool { return since < time.Second || since > 3*time.Second }, 11 * time.Second, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				began := time.Now()
+				lb := provision.Object{ID: "lb", Kind: provision.KindBalancer, Region: "aws/us-east-1"}
+				dl := &Delivery{Service: "chat", Machines: []provision.Object{lb}}
+				dl.ensurer = func(context.Context, provision.Object, agent.Deployment) (agent.Status, error) {
+					since := time.Since(began)
+					switch {
+					case !tt.respondsAt(since):
+						return agent.Status{}, errors.New("connection refused")
+					case since < 10*time.Second:
+						return agent.Status{Phase: agent.PhaseStarting}, nil
+					}
+					return agent.Status{Phase: agent.PhaseReady}, nil
+				}
+				seen := map[string]AgentReport{"lb": {Status: agent.Status{Phase: agent.PhaseReady, Revision: "input.old"}}}
+				err := dl.DeliverDue(t.Context(), seen, map[string]agent.Deployment{"lb": {Revision: "input.new"}})
+				if took := time.Since(began); took > tt.within || (err != nil) != tt.lost {
+					t.Errorf("it took %s: %v", took, err)
+				}
+			})
+		})
+	}
+}
+
 func TestStartOfMachines(t *testing.T) {
 	launched := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 	now := launched.Add(time.Minute)

@@ -39,7 +39,7 @@ type ServiceStatus struct {
 	// PlainHTTP is true where balancers serve plain HTTP on the public internet: see
 	// PlainHTTPWarning.
 	PlainHTTP bool `json:"plain_http"`
-	// Controller is nil if no controller runs on its machine.
+	// Controller is the status of the controller; nil if no machine runs one.
 	Controller *ControllerStatus `json:"controller"`
 	// Leadership is which controller leads; nil where no balancer reports it.
 	Leadership *telemetry.ControllerState `json:"leadership"`
@@ -151,6 +151,15 @@ type RegionStatus struct {
 	Replicas  []MachineStatus `json:"replicas"`
 }
 
+// MarshalJSON adds the former key of Desired.
+func (m MachineStatus) MarshalJSON() ([]byte, error) {
+	type plain MachineStatus
+	return json.Marshal(struct {
+		plain
+		OldDesired bool `json:"wanted"`
+	}{plain(m), m.Desired})
+}
+
 // MachineStatus is one machine.
 type MachineStatus struct {
 	ID     string               `json:"id"`
@@ -174,8 +183,8 @@ type MachineStatus struct {
 	Balancer string `json:"balancer,omitempty"`
 	// PID is the process of a machine on this computer.
 	PID string `json:"pid,omitempty"`
-	// Wanted is false for machines that service.yaml no longer requires.
-	Wanted bool `json:"wanted"`
+	// Desired is false for machines that service.yaml no longer requires.
+	Desired bool `json:"desired"`
 	// Drained is true for a replica that an operator or a plan drained, Donated for a donated one.
 	Drained bool `json:"drained"`
 	Donated bool `json:"donated"`
@@ -240,9 +249,9 @@ func IsEarlierVersion(o provision.Object) bool {
 
 // stateOf returns the state of a machine, with the reason.
 func stateOf(o provision.Object, a machineReport) (service.ReplicaState, string) {
-	var strangers *UnknownMachinesError
+	var unknownMachines *UnknownMachinesError
 	switch {
-	case errors.As(a.err, &strangers):
+	case errors.As(a.err, &unknownMachines):
 		return service.StateFailed, "not launched by 'skyserve up': it receives no secrets; check who launched it, then run 'skyserve up --replace " + o.ID + "'"
 	case o.TerminatedReason != "" && o.Offering != nil && o.Offering.Capacity == service.CapacitySpot:
 		return service.StateInterrupted, o.TerminatedReason
@@ -252,6 +261,8 @@ func stateOf(o provision.Object, a machineReport) (service.ReplicaState, string)
 		return service.StateNotReady, ErrEarlierVersion.Error()
 	case !Reachable(o):
 		return service.StateProvisioning, "waiting for an address from the cloud"
+	case errors.Is(a.err, identity.ErrUntrusted) && o.Kind == provision.KindReplica:
+		return service.StateStarting, "enrolling: it has no valid certificate of the service; the controller or 'skyserve up' issues one"
 	case errors.Is(a.err, identity.ErrUntrusted):
 		return service.StateStarting, "enrolling: it has no valid certificate of the service; 'skyserve up' issues one"
 	case a.err != nil:
@@ -309,7 +320,7 @@ func Reachable(o provision.Object) bool {
 func machineStatus(spec *service.Spec, o provision.Object, a machineReport) MachineStatus {
 	m := MachineStatus{
 		ID: o.ID, Phase: a.status.Phase, Model: o.Labels["model"], GPU: gpuTypeOf(o),
-		Offering: o.Offering, CostPerHour: o.CostPerHour, InFlight: a.status.InFlight, PID: o.Labels[labelPID], Wanted: true,
+		Offering: o.Offering, CostPerHour: o.CostPerHour, InFlight: a.status.InFlight, PID: o.Labels[labelPID], Desired: true,
 	}
 	m.State, m.Reason = stateOf(o, a)
 	m.Version, m.GPUs = a.status.Version, a.status.GPUStats
@@ -320,14 +331,14 @@ func machineStatus(spec *service.Spec, o provision.Object, a machineReport) Mach
 	if m.Reason == "" && o.TerminatedReason == "" && o.Offering != nil && !o.Offering.Ends.IsZero() {
 		m.Reason = "its cloud terminates it at " + o.Offering.Ends.UTC().Format(time.RFC3339)
 	}
-	var strangers *UnknownMachinesError
+	var unknownMachines *UnknownMachinesError
 	switch {
 	case o.TerminatedReason != "" && cloud.RunsOnThisComputer(o.Region):
 		m.Endpoint, m.Admin, m.URL = "", "", ""
 		if o.Kind != provision.KindBalancer {
 			m.URL = o.Address
 		}
-	case !Reachable(o) || errors.As(a.err, &strangers): // an unknown machine's address is not shown
+	case !Reachable(o) || errors.As(a.err, &unknownMachines): // an unknown machine's address is not shown
 	case o.Kind == provision.KindBalancer:
 		m.Endpoint, m.Admin = PublicURL(spec, o), AdminURL(o)
 		if cloud.RunsOnThisComputer(o.Region) {
@@ -432,9 +443,9 @@ func regionsOf(spec *service.Spec, machines []provision.Object, responses []mach
 	return regions
 }
 
-// overallState returns the state of the service; whole means that every region was listed.
-func (s *ServiceStatus) overallState(whole bool) ServiceState {
-	healthy, serving, starting := whole && len(s.Drift) == 0 && s.StateError == "", false, false
+// overallState returns the state of the service; complete means that every region was listed.
+func (s *ServiceStatus) overallState(complete bool) ServiceState {
+	healthy, serving, starting := complete && len(s.Drift) == 0 && s.StateError == "", false, false
 	if s.DNS != nil && s.DNS.Server != nil && s.DNS.Server.State != service.StateReady {
 		healthy = false
 	}
@@ -443,7 +454,7 @@ func (s *ServiceStatus) overallState(whole bool) ServiceState {
 	}
 	for _, r := range s.Regions {
 		for _, m := range slices.Concat(r.Balancers, r.Replicas) {
-			healthy = healthy && (m.State == service.StateReady || m.Drained || m.Donated || !m.Wanted)
+			healthy = healthy && (m.State == service.StateReady || m.Drained || m.Donated || !m.Desired)
 		}
 		for _, b := range r.Balancers {
 			serving = serving || b.State == service.StateReady
@@ -457,7 +468,7 @@ func (s *ServiceStatus) overallState(whole bool) ServiceState {
 		return StateDegraded
 	case starting:
 		return StateStarting
-	case !whole:
+	case !complete:
 		return StateUnknown
 	}
 	return StateDown

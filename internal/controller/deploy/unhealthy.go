@@ -61,7 +61,7 @@ func (rc *Reconciler) storeLaunches(ctx context.Context, s *observation) error {
 	rc.shownLaunches, rc.launchAlerts = shown, alerts
 	rc.mu.Unlock()
 	if err == nil && string(text) != st.stored {
-		if err = rc.records.Store(ctx, recordLaunches, json.RawMessage(text)); err == nil {
+		if err = rc.storeRecords.Store(ctx, recordLaunches, json.RawMessage(text)); err == nil {
 			st.stored = string(text)
 		}
 	}

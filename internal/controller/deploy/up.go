@@ -17,11 +17,12 @@ import (
 // them in other regions, until all are placed or no region has capacity; then the error joins the
 // *NoCapacityError of each, and the other replicas are running. It returns the final plan. It is idempotent and
 // safe to run again after a crash.
-func (dp *Deployer) Up(ctx context.Context, p *Plan, progress provision.ProgressFunc) (*Plan, error) {
+func (dp *Deployer) Up(ctx context.Context, p *MachinePlan, progress provision.ProgressFunc) (*MachinePlan, error) {
 	short := map[cloud.ReplicaGroup]int{}
 	var capacityFailure error // the last one
 	for {
 		_, failure := provision.Apply(ctx, p.Changes, dp.launcher(), dp.applyOptions(p, progress))
+		p.useReplacements()
 		if failure == nil {
 			return p, errors.Join(dp.missingError(p, capacityFailure), p.heldError())
 		}
@@ -57,17 +58,17 @@ func (dp *Deployer) launcher() provision.Provider {
 }
 
 // missingError returns the error of an applied plan with missing replicas.
-func (dp *Deployer) missingError(p *Plan, failure error) error {
+func (dp *Deployer) missingError(p *MachinePlan, failure error) error {
 	for _, n := range p.Missing {
 		if n > 0 {
-			return &CapacityError{Missing: p.Missing, Err: failure}
+			return &MissingReplicasError{Missing: p.Missing, Err: failure}
 		}
 	}
 	return nil
 }
 
 // addMissing records that a replica has no capacity in its region; false for anything else.
-func (dp *Deployer) addMissing(short map[cloud.ReplicaGroup]int, p *Plan, r *provision.NoCapacityError) bool {
+func (dp *Deployer) addMissing(short map[cloud.ReplicaGroup]int, p *MachinePlan, r *provision.NoCapacityError) bool {
 	for _, desired := range p.Desired {
 		if desired.ID == r.ID && desired.Region == r.Region && cloud.IsOverprovisioned(provision.Object{Labels: desired.Labels}) {
 			return true // it is omitted until its offerings are tried again
@@ -101,26 +102,25 @@ func noCapacityErrors(err error) (noCapacity []*provision.NoCapacityError, only 
 	return noCapacity, only
 }
 
-// applyOptions returns the options for applying a plan.
-func (dp *Deployer) applyOptions(p *Plan, progress provision.ProgressFunc) provision.ApplyOptions {
-	count := map[cloud.ReplicaGroup]int{}
-	for _, o := range p.Observed {
-		if o.Kind == provision.KindReplica && o.TerminatedReason == "" {
-			count[cloud.ReplicaGroup{Model: o.Labels["model"], Region: o.Region}]++
+// drainRunning returns what drains an object before it is terminated; nil = nothing. An object that does not respond is
+// not drained: its requests never complete.
+func (dp *Deployer) drainRunning() func(context.Context, provision.Object) {
+	if dp.Drain == nil {
+		return nil
+	}
+	return func(ctx context.Context, o provision.Object) {
+		if _, dead := dp.replaced[o.Handle]; !dead {
+			dp.Drain(ctx, o)
 		}
 	}
+}
+
+// applyOptions returns the options for applying a plan.
+func (dp *Deployer) applyOptions(p *MachinePlan, progress provision.ProgressFunc) provision.ApplyOptions {
 	return provision.ApplyOptions{
-		Parallel: parallel, Progress: progress, WaitReady: dp.WaitReady, Drain: dp.Drain, Now: dp.Now, Exhausted: &dp.exhausted, Gate: dp.Gate,
-		// A balancer is replaced after the new one is ready: two of them are harmless.
-		Surge: func(c provision.Change) bool {
-			if _, ok := dp.replacementReason(c); ok || cloud.RunsOnThisComputer(c.Region()) { // two machines with one ID cannot coexist here
-				return false
-			}
-			if dp.Gate != nil && !dp.Gate.Fits(c.Desired) {
-				return false
-			}
-			g := cloud.ReplicaGroup{Model: c.Observed.Labels["model"], Region: c.Region()}
-			return c.Kind() == provision.KindBalancer || count[g] < dp.Spec.BoundsFor(g.Model, g.Region).Max
+		Parallel: parallel, Progress: progress, WaitReady: dp.WaitReady, Drain: dp.drainRunning(), Now: dp.Now, Exhausted: &dp.exhausted, Gate: dp.Gate,
+		Surge: func(ctx context.Context, c provision.Change) (*provision.Replacement, error) {
+			return dp.surge(ctx, p, c)
 		},
 	}
 }
@@ -130,14 +130,16 @@ func (dp *Deployer) applyOptions(p *Plan, progress provision.ProgressFunc) provi
 // at the speed of its slowest.
 const parallel = 128
 
-// CapacityError means that replicas of a service are missing because no region has capacity.
-type CapacityError struct {
+// MissingReplicasError means that replicas of a service are missing because no region has capacity.
+type MissingReplicasError struct {
 	Missing map[cloud.ReplicaGroup]int
-	Err     error // the joined *provision.NoCapacityError; nil where they occurred before
+	// Err joins the last *provision.NoCapacityErrors; nil if the plan that was applied lacked these replicas already
+	// (MachinePlan.Missing).
+	Err error
 }
 
 // Error returns a message with the missing replicas.
-func (e *CapacityError) Error() string {
+func (e *MissingReplicasError) Error() string {
 	groups := slices.SortedFunc(maps.Keys(e.Missing), func(a, b cloud.ReplicaGroup) int {
 		return cmp.Or(cmp.Compare(a.Region, b.Region), cmp.Compare(a.Model, b.Model))
 	})
@@ -155,4 +157,4 @@ func (e *CapacityError) Error() string {
 }
 
 // Unwrap returns Err.
-func (e *CapacityError) Unwrap() error { return e.Err }
+func (e *MissingReplicasError) Unwrap() error { return e.Err }

@@ -47,14 +47,14 @@ type Engine struct {
 	running []*request // in order of admission
 	partial *request   // admitted, with a prompt only partly in prefill steps so far
 
-	decoding int // running requests past their prefill
-	context  int // context tokens of those
-	promised int // sum over running of MaxNew minus emitted
+	decoding     int // running requests past their prefill
+	context      int // context tokens of those
+	maxRemaining int // sum over running of MaxNew minus emitted
 
-	load   Load
-	events []Event
-	taken  bool // Advance has returned the events
-	spare  []*request
+	load           Load
+	events         []Event
+	eventsReturned bool // Advance has returned the events
+	spare          []*request
 }
 
 // Load is an engine's load after the last call of Submit, Cancel or Advance.
@@ -111,7 +111,7 @@ func (e *Engine) Profile() Profile { return e.profile }
 // Submit submits a request to the engine. A request that can never run is reported as Rejected by the
 // next Advance; every other finishes unless cancelled.
 func (e *Engine) Submit(now time.Duration, q Request) {
-	e.settle(now)
+	e.processSteps(now)
 	e.load.Submitted++
 	prompt := len(q.Prompt)
 	if e.light {
@@ -123,14 +123,14 @@ func (e *Engine) Submit(now time.Duration, q Request) {
 		return
 	}
 	r := e.newRequest()
-	r.load(&q, prompt, e.profile.KVTokens)
+	r.reset(&q, prompt, e.profile.KVTokens)
 	e.byID[r.id] = r
 	e.waiting[r.priority].pushBack(r)
 	if e.head() == r {
 		// Requests behind the head stay blocked until a request leaves: every decode step uses more
 		// memory than it releases from the reserve.
 		e.interrupt(now)
-		e.join(now)
+		e.admitNext(now)
 	}
 }
 
@@ -151,7 +151,7 @@ func (e *Engine) refuse(id uint64, prompt int) Reason {
 // progress still takes its full time. It reports whether the request was present. The cached part of
 // its prompt stays cached. A token emitted before now may still be reported.
 func (e *Engine) Cancel(now time.Duration, id uint64) bool {
-	e.settle(now)
+	e.processSteps(now)
 	r := e.byID[id]
 	if r == nil {
 		return false
@@ -175,7 +175,7 @@ func (e *Engine) Cancel(now time.Duration, id uint64) bool {
 // ReportChanges, of the current run of decode steps). It returns false while the engine is idle. Submit
 // and Cancel change it.
 func (e *Engine) NextAt() (time.Duration, bool) {
-	if !e.taken && len(e.events) > 0 {
+	if !e.eventsReturned && len(e.events) > 0 {
 		return e.events[0].At, true
 	}
 	if e.step.kind == stepNone && e.busy() {
@@ -196,11 +196,11 @@ func (e *Engine) NextAt() (time.Duration, bool) {
 // Advance processes every step that ends at or before now and returns the events since the last
 // Advance, in order. The slice is valid until the next call of any method.
 func (e *Engine) Advance(now time.Duration) []Event {
-	e.settle(now)
-	if e.taken {
+	e.processSteps(now)
+	if e.eventsReturned {
 		return nil
 	}
-	e.taken = true
+	e.eventsReturned = true
 	return e.events
 }
 
@@ -237,8 +237,8 @@ func (e *Engine) String() string {
 
 // emit appends an event, and reuses the buffer once its contents were returned.
 func (e *Engine) emit(ev Event) {
-	if e.taken {
-		e.events, e.taken = e.events[:0], false
+	if e.eventsReturned {
+		e.events, e.eventsReturned = e.events[:0], false
 	}
 	e.events = append(e.events, ev)
 }
@@ -280,7 +280,7 @@ const maxSpareRequests = 256
 // forget removes a request that has left the queue and the batch.
 func (e *Engine) forget(r *request) {
 	delete(e.byID, r.id)
-	r.seq, r.given = nil, nil
+	r.seq, r.presetOutput = nil, nil
 	if len(e.spare) < maxSpareRequests {
 		e.spare = append(e.spare, r)
 	}

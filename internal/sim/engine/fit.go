@@ -65,10 +65,10 @@ type Fit struct {
 	Repeated int // omitted rows that repeat another row exactly
 	Waited   int // omitted measurements of batches that were not computed together
 
-	// Repetitions are the errors with one run in five of each point held out in turn, as SageServe
-	// checks its performance model (80:20); Points with whole points of the grid held out in turn, if
-	// they are within the range of the others (interpolation). Noise is the deviation of runs from their
-	// repetitions, which no model predicts.
+	// Repetitions are the errors of predictions for one run in five of each point of the grid, from the other
+	// runs, as SageServe checks its performance model (80:20). Points are the errors of predictions for a whole
+	// point from the other points, if it is within their range (interpolation). Noise is the deviation of runs
+	// from their repetitions, which no model predicts.
 	Repetitions, Points, Noise FitErrors
 }
 

@@ -38,15 +38,15 @@ func repetitionNoise(ms []Measurement, chunk int) FitErrors {
 		}
 		g, o := joined(ms[i:i+1]), joined(others)
 		m := &stepModel{prefill: []point{{g.tokens(), o.prefill, 1}}, decode: []point{{float64(g.batch), o.step, 1}}}
-		all.prefilled(m, &g, chunk)
-		all.decoded(m, &g)
+		all.addPrefill(m, &g, chunk)
+		all.addDecode(m, &g)
 	}
 	return all.sum()
 }
 
-// prefilled adds the error of a prefill prediction, if the prefill is known and within the measured
+// addPrefill adds the error of a prefill prediction, if the prefill is known and within the measured
 // range.
-func (r *residuals) prefilled(m *stepModel, g *gridPoint, chunk int) {
+func (r *residuals) addPrefill(m *stepModel, g *gridPoint, chunk int) {
 	if g.prefill == 0 || !within(m.prefill, g.tokens()) {
 		return
 	}
@@ -57,8 +57,8 @@ func (r *residuals) prefilled(m *stepModel, g *gridPoint, chunk int) {
 	}
 }
 
-// decoded adds the errors of a decode step and of the whole run, likewise.
-func (r *residuals) decoded(m *stepModel, g *gridPoint) {
+// addDecode adds the errors of a decode step and of the whole run, likewise.
+func (r *residuals) addDecode(m *stepModel, g *gridPoint) {
 	if g.step == 0 || !within(m.decode, float64(g.batch)) {
 		return
 	}
@@ -97,8 +97,8 @@ func heldOutRuns(ms []Measurement, chunk int) FitErrors {
 		}
 		for i := range held {
 			g := joined(held[i : i+1])
-			all.prefilled(m, &g, chunk)
-			all.decoded(m, &g)
+			all.addPrefill(m, &g, chunk)
+			all.addDecode(m, &g)
 		}
 	}
 	return all.sum()
@@ -131,10 +131,10 @@ func heldOutPoints(ms []Measurement, chunk int) FitErrors {
 			continue // too little data is left to fit
 		}
 		whole := joined(held)
-		all.prefilled(m, &whole, chunk)
+		all.addPrefill(m, &whole, chunk)
 		points := grid(held)
 		for i := range points {
-			all.decoded(m, &points[i])
+			all.addDecode(m, &points[i])
 		}
 	}
 	return all.sum()

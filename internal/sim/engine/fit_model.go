@@ -77,7 +77,7 @@ func fitModel(ms []Measurement) (*stepModel, error) {
 			decode = append(decode, point{float64(g.batch), g.step - m.perKV*g.context, g.runs})
 		}
 	}
-	if m.decode = rising(decode); len(m.decode) < 2 {
+	if m.decode = nonDecreasing(decode); len(m.decode) < 2 {
 		return nil, fmt.Errorf("must contain decodes of at least 2 batch sizes, got %s", sizes(m.decode))
 	}
 	if m.decode[0].y <= 0 {
@@ -103,7 +103,7 @@ func prefillPoints(points []gridPoint) []point {
 			logs = append(logs, point{g.tokens(), math.Log(g.prefill), g.runs})
 		}
 	}
-	logs = rising(logs)
+	logs = nonDecreasing(logs)
 	for i := range logs {
 		logs[i].y = math.Exp(logs[i].y)
 	}
@@ -137,10 +137,10 @@ func contextSlope(points []gridPoint) float64 {
 	return 0
 }
 
-// rising converts points to a curve: points of equal size are averaged, and times that decrease with
+// nonDecreasing converts points to a curve: points of equal size are averaged, and times that decrease with
 // the size are replaced by the mean of the conflicting neighbours, the nearest non-decreasing curve in
 // least squares (pool adjacent violators).
-func rising(points []point) []point {
+func nonDecreasing(points []point) []point {
 	slices.SortFunc(points, func(a, b point) int { return cmp.Or(cmp.Compare(a.x, b.x), cmp.Compare(a.y, b.y)) })
 	type block struct {
 		point

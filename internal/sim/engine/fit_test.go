@@ -256,7 +256,7 @@ func TestRisingMatchesReference(t *testing.T) {
 			sums[int(p.x)] += p.y * p.weight
 			weights[int(p.x)] += p.weight
 		}
-		for _, got := range rising(points) {
+		for _, got := range nonDecreasing(points) {
 			x := int(got.x)
 			want := math.Inf(-1)
 			for from := 1; from <= x; from++ {

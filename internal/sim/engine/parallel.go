@@ -26,8 +26,8 @@ type Parallel struct {
 	took   time.Duration   // total time of finished steps
 	rankOf map[uint64]int
 
-	events []Event
-	taken  bool
+	events         []Event
+	eventsReturned bool
 }
 
 // NewParallel returns an idle engine with epoch 0 and that many ranks, at least 1. The profile is that
@@ -53,36 +53,36 @@ func (p *Parallel) Ranks() int { return len(p.ranks) }
 // Submit submits a request to a rank. A request that can never run, or has the ID of a present request,
 // is reported as Rejected by the next Advance.
 func (p *Parallel) Submit(now time.Duration, rank int, q Request) {
-	p.settle(now)
+	p.processSteps(now)
 	if other, dup := p.rankOf[q.ID]; dup {
 		rank = other // that rank detects the duplicate
 	} else {
 		p.rankOf[q.ID] = rank
 	}
 	e := p.ranks[rank]
-	before := e.step.mark()
+	before := e.step.identity()
 	e.Submit(p.clock(now), q)
-	p.resync(now, e.step.mark() != before)
+	p.resync(now, e.step.identity() != before)
 }
 
 // Cancel removes a request from the engine, like Engine.Cancel.
 func (p *Parallel) Cancel(now time.Duration, id uint64) bool {
-	p.settle(now)
+	p.processSteps(now)
 	rank, there := p.rankOf[id]
 	if !there {
 		return false
 	}
 	delete(p.rankOf, id)
 	e := p.ranks[rank]
-	before := e.step.mark()
+	before := e.step.identity()
 	ok := e.Cancel(p.clock(now), id)
-	p.resync(now, e.step.mark() != before)
+	p.resync(now, e.step.identity() != before)
 	return ok
 }
 
 // NextAt returns the time of the next event, like Engine.NextAt.
 func (p *Parallel) NextAt() (time.Duration, bool) {
-	if !p.taken && len(p.events) > 0 {
+	if !p.eventsReturned && len(p.events) > 0 {
 		return p.events[0].At, true
 	}
 	if !p.stepping && p.busy() {
@@ -100,11 +100,11 @@ func (p *Parallel) NextAt() (time.Duration, bool) {
 // Advance processes every step that ends at or before now and returns the events since the last
 // Advance, in order of time and then rank. The slice is valid until the next call of any method.
 func (p *Parallel) Advance(now time.Duration) []Event {
-	p.settle(now)
-	if p.taken {
+	p.processSteps(now)
+	if p.eventsReturned {
 		return nil
 	}
-	p.taken = true
+	p.eventsReturned = true
 	return p.events
 }
 
@@ -140,8 +140,8 @@ func (p *Parallel) busy() bool {
 	return false
 }
 
-// settle processes every step that ends at or before now, and starts those that start before now.
-func (p *Parallel) settle(now time.Duration) {
+// processSteps processes every step that ends at or before now, and starts those that start before now.
+func (p *Parallel) processSteps(now time.Duration) {
 	for {
 		switch {
 		case p.stepping:
@@ -215,16 +215,16 @@ func (p *Parallel) waitFor(count int) {
 	for k := range count {
 		slowest := time.Duration(0)
 		for _, e := range p.ranks {
-			slowest = max(slowest, e.step.own(k+1)-e.step.own(k))
+			slowest = max(slowest, e.step.ownTime(k+1)-e.step.ownTime(k))
 		}
 		end += slowest
 		p.ends = append(p.ends, end)
 	}
-	p.share()
+	p.shareEnds()
 }
 
-// share passes the ends of the run to the ranks.
-func (p *Parallel) share() {
+// shareEnds passes the ends of the run to the ranks.
+func (p *Parallel) shareEnds() {
 	for _, e := range p.ranks {
 		e.step.ends = p.ends
 	}
@@ -242,20 +242,20 @@ func (p *Parallel) advance(now time.Duration) bool {
 	if k == p.done {
 		return false
 	}
-	p.account(k)
+	p.addWaits(k)
 	at := p.ends[k-1]
 	if p.done = k; k == len(p.ends) {
 		p.stepping, p.at = false, at
 	}
 	for _, e := range p.ranks {
-		e.settle(at)
+		e.processSteps(at)
 	}
 	p.collect()
 	return true
 }
 
-// account adds the waiting times until the k-th step of the run ends.
-func (p *Parallel) account(k int) {
+// addWaits adds the waiting times until the k-th step of the run ends.
+func (p *Parallel) addWaits(k int) {
 	from := p.start
 	if p.done > 0 {
 		from = p.ends[p.done-1]
@@ -263,12 +263,12 @@ func (p *Parallel) account(k int) {
 	took := p.ends[k-1] - from
 	p.took += took
 	for g, e := range p.ranks {
-		p.waited[g] += took - (e.step.own(k) - e.step.own(p.done))
+		p.waited[g] += took - (e.step.ownTime(k) - e.step.ownTime(p.done))
 	}
 }
 
-// mark identifies a run, to detect changes by Submit or Cancel: its kind, steps and prompt tokens.
-func (s *step) mark() [3]int { return [3]int{int(s.kind), s.steps(), s.tokens} }
+// identity identifies a run, to detect changes by Submit or Cancel: its kind, steps and prompt tokens.
+func (s *step) identity() [3]int { return [3]int{int(s.kind), s.steps(), s.tokens} }
 
 // resync applies a change on one rank to all: the run ends after the current step, and a step that
 // starts at now is planned again.
@@ -291,7 +291,7 @@ func (p *Parallel) resync(now time.Duration, changed bool) {
 		p.waitFor(p.begin()) // a prefill that starts now has grown
 	default:
 		p.ends = p.ends[:remaining]
-		p.share()
+		p.shareEnds()
 	}
 }
 
@@ -307,17 +307,17 @@ func (s *step) steps() int {
 func (p *Parallel) collect() {
 	from := -1
 	for _, e := range p.ranks {
-		if e.taken || len(e.events) == 0 {
+		if e.eventsReturned || len(e.events) == 0 {
 			continue
 		}
-		if p.taken {
-			p.events, p.taken = p.events[:0], false
+		if p.eventsReturned {
+			p.events, p.eventsReturned = p.events[:0], false
 		}
 		if from < 0 {
 			from = len(p.events)
 		}
 		p.events = append(p.events, e.events...)
-		e.taken = true
+		e.eventsReturned = true
 	}
 	if from >= 0 {
 		p.forgetFinished(p.events[from:])

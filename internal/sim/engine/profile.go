@@ -146,12 +146,12 @@ func (p Profile) Scaled(factor float64) Profile {
 	return p
 }
 
-// Step returns the time of a decode step for n requests with a total context in tokens.
-func (p *Profile) Step(n, context int) time.Duration { return p.decodeTime(1, n, context) }
+// StepTime returns the time of a decode step for n requests with a total context in tokens.
+func (p *Profile) StepTime(n, context int) time.Duration { return p.decodeTime(1, n, context) }
 
-// Prefilling returns the time in which the engine computes a prompt of which tokens are not cached,
-// alone and in chunks.
-func (p *Profile) Prefilling(tokens int) time.Duration {
+// PromptTime returns the time in which the engine computes the uncached tokens of one prompt, in chunks and
+// without other requests.
+func (p *Profile) PromptTime(tokens int) time.Duration {
 	whole, rest := tokens/p.ChunkTokens, tokens%p.ChunkTokens
 	t := time.Duration(whole) * p.prefillTime(p.ChunkTokens)
 	if rest > 0 {

@@ -24,35 +24,35 @@ type Request struct {
 
 // request is a Request in the engine.
 type request struct {
-	id        uint64
-	promptLen int
-	need      int     // tokens to compute before decoding: the prompt, plus emitted tokens after a preemption
-	seq       []Token // those tokens; nil in a light engine
-	buf       []Token // storage for seq after a preemption
-	out       []Token // emitted tokens, as far as generated
-	given     []Token // Request.Output
-	speech    Speech
-	outputLen int // tokens it will emit
-	maxNew    int
-	reason    Reason
-	priority  int
+	id              uint64
+	promptLen       int
+	tokensToCompute int     // tokens to compute before decoding: the prompt, plus emitted tokens after a preemption
+	seq             []Token // those tokens; nil in a light engine
+	buf             []Token // storage for seq after a preemption
+	out             []Token // emitted tokens, as far as generated
+	presetOutput    []Token // Request.Output
+	speech          Speech
+	outputLen       int // tokens it will emit
+	maxNew          int
+	reason          Reason
+	priority        int
 
 	admitted bool // has been running at least once
 	running  bool
 	cached   int // of the prompt, at the first admission
 
 	// While running:
-	node       *node // locked end of the cached part of seq
-	depth      int   // tokens from the root to node
-	uncomputed int   // uncomputed tokens of seq
-	held       int   // KV tokens outside the cache, except those of decode steps
-	decoding   bool  // past its prefill
-	base       int   // tokens emitted when decoding started
-	joined     int   // Engine.steps when decoding started
+	node          *node // locked end of the cached part of seq
+	depth         int   // tokens from the root to node
+	uncomputed    int   // uncomputed tokens of seq
+	privateTokens int   // KV tokens outside the cache, except those of decode steps
+	decoding      bool  // past its prefill
+	base          int   // tokens emitted when decoding started
+	joined        int   // Engine.steps when decoding started
 }
 
-// load initialises a new or reused request with a prompt of that many tokens.
-func (r *request) load(q *Request, prompt, kvTokens int) {
+// reset initialises a new or reused request with a prompt of that many tokens.
+func (r *request) reset(q *Request, prompt, kvTokens int) {
 	length := max(q.OutputLen, 1)
 	if len(q.Output) > 0 {
 		length = len(q.Output)
@@ -67,8 +67,8 @@ func (r *request) load(q *Request, prompt, kvTokens int) {
 		length, reason = maxNew, ReasonLength
 	}
 	*r = request{
-		id: q.ID, promptLen: prompt, need: prompt, seq: q.Prompt, buf: r.buf[:0], out: r.out[:0],
-		given: q.Output, speech: q.Speech, outputLen: length, maxNew: maxNew, reason: reason,
+		id: q.ID, promptLen: prompt, tokensToCompute: prompt, seq: q.Prompt, buf: r.buf[:0], out: r.out[:0],
+		presetOutput: q.Output, speech: q.Speech, outputLen: length, maxNew: maxNew, reason: reason,
 		priority: min(max(q.Priority, 0), 1),
 	}
 }
@@ -77,8 +77,8 @@ func (r *request) load(q *Request, prompt, kvTokens int) {
 func (r *request) materialise(n int) (text string) {
 	for len(r.out) < n {
 		var t Token
-		if r.given != nil {
-			t = r.given[len(r.out)]
+		if r.presetOutput != nil {
+			t = r.presetOutput[len(r.out)]
 		} else {
 			t, text = r.speech.Next()
 		}
@@ -87,8 +87,8 @@ func (r *request) materialise(n int) (text string) {
 	return text
 }
 
-// fresh returns the emitted tokens that are not in seq.
-func (r *request) fresh() []Token { return r.out[len(r.seq)-r.promptLen:] }
+// newOutput returns the emitted tokens that are not in seq.
+func (r *request) newOutput() []Token { return r.out[len(r.seq)-r.promptLen:] }
 
 // queue is a double-ended queue of waiting requests.
 type queue struct {

@@ -43,11 +43,11 @@ func (s *step) end(k int) time.Duration {
 	if k > 0 && len(s.ends) > 0 {
 		return s.ends[k-1]
 	}
-	return s.start + s.own(k)
+	return s.start + s.ownTime(k)
 }
 
-// own returns the time of the first k steps by the profile; 0 for a rank without work in them.
-func (s *step) own(k int) time.Duration {
+// ownTime returns the time of the first k steps by the profile; 0 for a rank without work in them.
+func (s *step) ownTime(k int) time.Duration {
 	switch {
 	case k == 0 || (len(s.chunks) == 0 && s.n == 0):
 		return 0
@@ -73,8 +73,8 @@ func (s *step) endedBy(now time.Duration) int {
 	return low
 }
 
-// settle processes every step that ends at or before now. It starts steps before now, but none at now.
-func (e *Engine) settle(now time.Duration) {
+// processSteps processes every step that ends at or before now. It starts steps before now, but none at now.
+func (e *Engine) processSteps(now time.Duration) {
 	for {
 		switch e.step.kind {
 		case stepNone:
@@ -149,8 +149,8 @@ func (e *Engine) fillChunk() {
 	}
 }
 
-// join adds the head of the queue to a prefill step that starts now and has capacity left.
-func (e *Engine) join(now time.Duration) {
+// admitNext adds the head of the queue to a prefill step that starts now and has capacity left.
+func (e *Engine) admitNext(now time.Duration) {
 	s := &e.step
 	if s.kind == stepPrefill && s.start >= now && s.tokens < e.profile.ChunkTokens {
 		e.fillChunk()
@@ -174,21 +174,21 @@ func (e *Engine) compute(r *request) {
 func (e *Engine) admit(r *request) bool {
 	node, depth := &e.cache.root, 0
 	if !e.light {
-		node, depth = e.cache.walk(node, r.seq[:r.need-1])
+		node, depth = e.cache.walk(node, r.seq[:r.tokensToCompute-1])
 	}
 	e.cache.lock(node)
-	uncached := r.need - depth
+	uncached := r.tokensToCompute - depth
 	toCome := r.maxNew - r.base
 	capacity := e.profile.KVTokens - e.private - e.cache.locked
-	reserve := e.profile.ReservePerMille * (toCome + e.promised)
+	reserve := e.profile.ReservePerMille * (toCome + e.maxRemaining)
 	if 1000*uncached+reserve > 1000*capacity || uncached+1 > capacity {
 		e.cache.unlock(node)
 		return false
 	}
-	r.node, r.depth, r.uncomputed, r.held, r.running = node, depth, uncached, uncached+1, true
+	r.node, r.depth, r.uncomputed, r.privateTokens, r.running = node, depth, uncached, uncached+1, true
 	e.running = append(e.running, r)
-	e.promised += toCome
-	e.allocate(r.held)
+	e.maxRemaining += toCome
+	e.allocate(r.privateTokens)
 	if !r.admitted && !e.light {
 		r.admitted, r.cached = true, depth
 		e.load.QueriedTokens += int64(r.promptLen)
@@ -230,14 +230,14 @@ func (e *Engine) finishPrefill(r *request) {
 	if !e.light {
 		end := e.cache.extend(r.node, r.seq[r.depth:])
 		e.cache.unlock(r.node)
-		e.private -= r.held - 1
-		r.node, r.depth, r.held = end, r.need, 1
+		e.private -= r.privateTokens - 1
+		r.node, r.depth, r.privateTokens = end, r.tokensToCompute, 1
 	}
 	r.base++
 	r.decoding, r.joined = true, e.steps
 	e.decoding++
-	e.context += r.need + 1
-	e.promised--
+	e.context += r.tokensToCompute + 1
+	e.maxRemaining--
 	e.load.GeneratedTokens++
 	if r.base == 1 {
 		e.load.PromptTokens += int64(r.promptLen)
@@ -297,7 +297,7 @@ func (e *Engine) decode(k int) {
 	e.steps += k
 	added := k * e.decoding
 	e.context += added
-	e.promised -= added
+	e.maxRemaining -= added
 	e.load.GeneratedTokens += int64(added)
 	e.allocate(added)
 }
@@ -332,7 +332,7 @@ func (e *Engine) finishRun() {
 func (e *Engine) finish(r *request) {
 	if !e.light {
 		r.materialise(r.outputLen)
-		end := e.cache.extend(r.node, r.fresh())
+		end := e.cache.extend(r.node, r.newOutput())
 		e.cache.unlock(end)
 	}
 	e.load.Finished++
@@ -349,13 +349,13 @@ func (e *Engine) finish(r *request) {
 func (e *Engine) preempt(r *request) {
 	n := e.emitted(r)
 	e.load.Preempted++
-	e.load.RecomputedTokens += int64(r.promptLen + n - r.need)
+	e.load.RecomputedTokens += int64(r.promptLen + n - r.tokensToCompute)
 	e.emit(Event{
 		At: e.at, ID: r.id, Kind: Preempted,
 		PromptTokens: r.promptLen, CachedTokens: r.cached, OutputTokens: n,
 	})
 	e.release(r)
-	r.base, r.need = n, r.promptLen+n
+	r.base, r.tokensToCompute = n, r.promptLen+n
 	if !e.light {
 		r.materialise(n)
 		r.buf = append(append(r.buf[:0], r.seq[:r.promptLen]...), r.out...)
@@ -367,8 +367,8 @@ func (e *Engine) preempt(r *request) {
 // release removes a running request from the batch and frees its memory.
 func (e *Engine) release(r *request) {
 	n := e.emitted(r)
-	e.promised -= r.maxNew - n
-	e.private -= r.held
+	e.maxRemaining -= r.maxNew - n
+	e.private -= r.privateTokens
 	if r.decoding {
 		e.private -= e.steps - r.joined
 		e.context -= r.promptLen + n

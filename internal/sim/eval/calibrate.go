@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"compress/gzip"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -81,10 +82,19 @@ type CalibratedKnot struct {
 // CalibrationError summarises absolute relative errors of predictions for held-out data: 0.03 is 3 %.
 type CalibrationError struct {
 	HeldOut  string  `json:"held_out"`
-	Quantity string  `json:"of"` // the predicted quantity
+	Quantity string  `json:"quantity"` // the predicted quantity
 	N        int     `json:"n"`
 	Mean     float64 `json:"mean"`
 	Median   float64 `json:"median"`
+}
+
+// MarshalJSON adds the former key of Quantity.
+func (e CalibrationError) MarshalJSON() ([]byte, error) {
+	type plain CalibrationError
+	return json.Marshal(struct {
+		plain
+		OldQuantity string `json:"of"`
+	}{plain(e), e.Quantity})
 }
 
 // Calibrate fits profiles to a table of measurements or to a balancer's record, plain or compressed

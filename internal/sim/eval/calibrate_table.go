@@ -50,8 +50,9 @@ func (c *Calibration) WriteTable(w io.Writer) error {
 	if err := t.Flush(); err != nil {
 		return err
 	}
-	fmt.Fprintln(w, "errors: mean / median relative error on held-out data")
+	fmt.Fprintln(w, "errors: mean / median relative error of the number of predictions after \"of\", for held-out data: runs that the fit did not use")
 	if c.Format == CalibratedTable {
+		fmt.Fprintln(w, "one run in five: a fifth of the runs of each size was held out; all of one size: every run of one size was")
 		fmt.Fprintln(w, "(noise): deviation of runs from their own repetitions, a floor for every profile")
 	}
 	for i := range c.Engines {

@@ -46,7 +46,7 @@ func (f *PolicyFuzz) Check() error {
 		return fmt.Errorf("policy %s: cannot be compared with itself", f.Policy)
 	}
 	if f.Draws < 1 {
-		return fmt.Errorf("draws: must be at least 1, got %d", f.Draws)
+		return fmt.Errorf("--scenarios: must be at least 1, got %d", f.Draws)
 	}
 	if f.Seeds < 0 {
 		return fmt.Errorf("seeds: must be at least 1, got %d", f.Seeds)

@@ -106,7 +106,7 @@ func (l *lineup) annotations(figure sim.Figure) [][]chart.Comparison {
 		if c.Than == nil {
 			out[i] = append(out[i], chart.Comparison{From: c.Min, To: c.Max, Tip: "paper: " + c.cells()[1]})
 		} else if than := l.report.findSummary(c.Than); than != nil {
-			if base := figure.Of(&than.Mean); base != nil {
+			if base := figure.ValueIn(&than.Mean); base != nil {
 				text := fmt.Sprintf("paper: %s times that of %s", c.cells()[1], sideName(*c.Than))
 				out[i] = append(out[i], chart.Comparison{From: *base * c.Min, To: *base * c.Max, Tip: text})
 			}

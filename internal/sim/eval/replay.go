@@ -51,13 +51,22 @@ type Replay struct {
 	Reconfigured int64   `json:"reconfigured"`
 	// Identical reports that all actions were equal, byte for byte in JSON.
 	Identical bool `json:"identical"`
-	// Cut reports that the record ends in the middle of a line; the steps before it were replayed.
-	Cut bool `json:"cut"`
+	// Truncated reports that the record ends in the middle of a line; the steps before it were replayed.
+	Truncated bool `json:"truncated"`
 	// Panic is the value of the panic in the last step of the record, empty if there is none. That step
 	// is not replayed.
 	Panic string `json:"panic"`
 	// Difference is the first step that differs, nil if none does.
 	Difference *ReplayDifference `json:"difference"`
+}
+
+// MarshalJSON adds the former key of Truncated.
+func (r Replay) MarshalJSON() ([]byte, error) {
+	type plain Replay
+	return json.Marshal(struct {
+		plain
+		OldTruncated bool `json:"cut"`
+	}{plain(r), r.Truncated})
 }
 
 // ReplayDifference is a step whose replayed actions differ from the recorded ones.
@@ -116,7 +125,7 @@ func replayRecord(ctx context.Context, name string, in io.Reader, seen func(*rec
 		run.applyStep(line)
 		seen(line)
 	}
-	replay.Identical, replay.Cut, replay.Panic, replay.Seconds = replay.Difference == nil, rec.truncated, rec.panicked, run.span().Seconds()
+	replay.Identical, replay.Truncated, replay.Panic, replay.Seconds = replay.Difference == nil, rec.truncated, rec.panicked, run.span().Seconds()
 	return newReplayReport(name, &rec.header, &run, replay), nil
 }
 

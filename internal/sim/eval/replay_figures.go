@@ -16,7 +16,7 @@ import (
 // first event of the record to the last. Its times begin at the arrival at the balancer. A
 // simulated run has the same length, and its times are measured at the clients.
 type ReplayRow struct {
-	Source string `json:"of"` // recorded or simulated
+	Source string `json:"source"` // recorded or simulated
 	Policy string `json:"policy"`
 	Push   string `json:"push"`
 	// Seed is nil for the recorded run.
@@ -24,6 +24,15 @@ type ReplayRow struct {
 	sim.RunFigures
 	// Requests counts completed requests.
 	Requests int `json:"requests"`
+}
+
+// MarshalJSON adds the former key of Source.
+func (r ReplayRow) MarshalJSON() ([]byte, error) {
+	type plain ReplayRow
+	return json.Marshal(struct {
+		plain
+		OldSource string `json:"of"`
+	}{plain(r), r.Source})
 }
 
 // recordedRun accumulates the figures of a recorded run, event by event.

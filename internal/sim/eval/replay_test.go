@@ -212,13 +212,14 @@ func TestRecordedDecisionsReplayIdentically(t *testing.T) {
 	testkit.Slow(t)
 	for _, name := range policy.Names() {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel() // it mostly waits for half a second, in Drain
 			us, eu := serve(t, name)
 			for _, b := range []*recordedBalancer{us, eu} {
 				report, err := ReplayRecord(t.Context(), "r.jsonl", bytes.NewReader(b.record.Bytes()))
 				if err != nil {
 					t.Fatal(err)
 				}
-				if !report.Replay.Identical || report.Replay.Cut || report.Replay.Difference != nil {
+				if !report.Replay.Identical || report.Replay.Truncated || report.Replay.Difference != nil {
 					t.Fatalf("%v", report.Replay.Difference)
 				}
 				checkRow(t, &report.Rows[0], b.View().Counts)
@@ -371,7 +372,7 @@ func TestReplayReadsGzip(t *testing.T) {
 		t.Errorf("packed %s, plain %s", b, a)
 	}
 	cut, err := ReplayRecord(t.Context(), "r", bytes.NewReader(packed.Bytes()[:packed.Len()/2]))
-	if err == nil && !cut.Replay.Cut {
+	if err == nil && !cut.Replay.Truncated {
 		t.Error("a truncated gzip record is accepted")
 	}
 }
@@ -432,7 +433,7 @@ func TestReplayReportsFirstDifference(t *testing.T) {
 func TestReplayOfTruncatedRecord(t *testing.T) {
 	record := recordOf(t, "cost", twoReplicas()...)
 	report, err := ReplayRecord(t.Context(), "r", bytes.NewReader(record[:len(record)-5]))
-	if err != nil || !report.Replay.Cut || !report.Replay.Identical || report.Replay.Steps != 8 {
+	if err != nil || !report.Replay.Truncated || !report.Replay.Identical || report.Replay.Steps != 8 {
 		t.Errorf("%+v, %v", report, err)
 	}
 }

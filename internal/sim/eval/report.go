@@ -66,7 +66,7 @@ func newReport(p *Comparison, setups []sim.Setup, results []*sim.Result) *SimRep
 	r := &SimReport{Scenario: s.Name, Title: s.Title, Constants: s.Constants(), paper: p.Paper}
 	if t := r.Constants.Trace; t != nil {
 		// all runs replay the same rows
-		t.Requests, t.LeftOut = results[0].Totals.Rows, results[0].Totals.LeftOut
+		t.Requests, t.Skipped = results[0].Totals.Rows, results[0].Totals.Skipped
 	}
 	for i, setup := range setups {
 		r.Rows = append(r.Rows, RunRow{

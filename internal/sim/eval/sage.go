@@ -313,7 +313,7 @@ func (p *SageComparison) fleet() (*sim.FleetScenario, error) {
 // planning returns the review options: the planner's defaults, the settings, and the scenario's replica
 // start-up time.
 func (p *SageComparison) planning(s *sim.FleetScenario) plan.ReviewOptions {
-	return plan.ReviewOptions{Forecaster: p.Settings.Forecaster, LocalShare: p.Settings.Epsilon, PeakLevel: p.Settings.Peak, Horizon: p.Settings.Horizon, Step: p.Settings.Step, StartUp: s.Starts.Reclaim}
+	return plan.ReviewOptions{Forecaster: p.Settings.Forecaster, LocalShare: p.Settings.Epsilon, PeakQuantile: p.Settings.Peak, Horizon: p.Settings.Horizon, Step: p.Settings.Step, StartUp: s.Starts.Reclaim}
 }
 
 // newFleetSetup creates the state machines of one run.
@@ -474,8 +474,8 @@ func (o *SageSettings) Set(name, text string) error {
 	case "epsilon":
 		return setFigure(&o.Epsilon, text, 1)
 	case "peak":
-		if !slices.Contains(forecast.PeakLevels, text) {
-			return fmt.Errorf("must be one of %s, got %q", strings.Join(forecast.PeakLevels, ", "), text)
+		if !slices.Contains(forecast.PeakQuantiles, text) {
+			return fmt.Errorf("must be one of %s, got %q", strings.Join(forecast.PeakQuantiles, ", "), text)
 		}
 		o.Peak = text
 	case "horizon":

@@ -1,9 +1,12 @@
 package eval
 
+import "encoding/json"
+
 // SagePaper holds the values that SageServe's paper reports for a strategy or case and a model. Values
 // that it does not report are null.
 type SagePaper struct {
-	Strategy         string   `json:"of"`
+	// Strategy is a strategy or a case.
+	Strategy         string   `json:"strategy"`
 	Model            string   `json:"model,omitempty"` // empty = all models
 	InstanceHours    *float64 `json:"instance_hours,omitempty"`
 	TTFTP75Fast      *float64 `json:"iw_f_ttft_p75_ms,omitempty"`
@@ -12,6 +15,15 @@ type SagePaper struct {
 	ViolationsNormal *float64 `json:"iw_n_sla_violations,omitempty"`
 	// GPUHoursSaved is the saving relative to the reactive strategy's GPU-hours, over all models.
 	GPUHoursSaved *float64 `json:"gpu_hours_saved,omitempty"`
+}
+
+// MarshalJSON adds the former key of Strategy.
+func (p SagePaper) MarshalJSON() ([]byte, error) {
+	type plain SagePaper
+	return json.Marshal(struct {
+		plain
+		OldStrategy string `json:"of"`
+	}{plain(p), p.Strategy})
 }
 
 func paperHours(of, model string, hours float64) SagePaper {

@@ -16,7 +16,17 @@ import (
 func TestSageUsesProductionPlanner(t *testing.T) {
 	testkit.Slow(t)
 	testkit.NotUnderRace(t, "it computes, which takes minutes with the detector on")
-	p := shippedForecaster(sagePlan(t, "sage-day", "lt-ua"))
+	p := sagePlan(t, "sage-day", "lt-ua")
+	shipped := shippedForecaster(p)
+	runs, _, err := shipped.runs()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defaults := runs[0].setup.Scaler.(*fleetScaler)
+	if o := defaults.inputs.options.WithDefaults(defaults.service); o.LocalShare != plan.DefaultLocalShare || o.PeakQuantile != plan.DefaultPeakQuantile || o.Step != plan.DefaultStep || o.Forecaster != "auto" {
+		t.Errorf("planned with %+v", o)
+	}
+
 	runs, tps, err := p.runs()
 	if err != nil {
 		t.Fatal(err)
@@ -32,7 +42,7 @@ func TestSageUsesProductionPlanner(t *testing.T) {
 		t.Fatal(err)
 	}
 	at := time.Unix(60*weekStartMinute, 0).Add(s.From)
-	want, err := plan.Review(fleetService(s, tps), f.counts(view), f.history(view), at, plan.ReviewOptions{StartUp: s.Starts.Reclaim})
+	want, err := plan.Review(fleetService(s, tps), f.counts(view), f.history(view), at, plan.ReviewOptions{StartUp: s.Starts.Reclaim, Forecaster: p.Settings.Forecaster})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -44,9 +54,6 @@ func TestSageUsesProductionPlanner(t *testing.T) {
 		if target.Replicas[0].GPU.Count != s.Models[view.Endpoints[i].Model].GPUs {
 			t.Errorf("%s: on %+v", target.Model, target.Replicas)
 		}
-	}
-	if o := f.inputs.options.WithDefaults(f.service); o.LocalShare != plan.DefaultLocalShare || o.PeakLevel != plan.DefaultPeakLevel || o.Step != plan.DefaultStep || o.Forecaster != "auto" {
-		t.Errorf("planned with %+v", o)
 	}
 }
 

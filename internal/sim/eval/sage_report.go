@@ -180,7 +180,7 @@ func sageConstants(p *SageComparison, s *sim.FleetScenario, tps []float64) SageC
 		c.Trace = p.Trace.Name
 	}
 	o := p.planning(s).WithDefaults(fleetService(s, tps))
-	c.Planner = SagePlanner{o.Forecaster, o.PeakLevel, o.LocalShare, o.Horizon.Seconds(), o.Step.Seconds(), o.StartUp.Seconds()}
+	c.Planner = SagePlanner{o.Forecaster, o.PeakQuantile, o.LocalShare, o.Horizon.Seconds(), o.Step.Seconds(), o.StartUp.Seconds()}
 	for i := range s.Models {
 		m := &s.Models[i]
 		c.Models = append(c.Models, SageModel{Model: m.Name, Profile: m.Profile.Name, GPUs: m.GPUs, KVTokens: m.Profile.KVTokens, ReplicaTPS: tps[i]})

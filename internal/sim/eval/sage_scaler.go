@@ -2,6 +2,7 @@ package eval
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -23,8 +24,10 @@ const observedOver = time.Minute
 type fleetScaler struct {
 	scenario *sim.FleetScenario
 	strategy plan.Strategy
-	service  *service.Spec
-	inputs   *sharedInputs
+	// loads returns the load that the strategy observes at an endpoint: the recent one, and that of the last minute.
+	loads   func(v *sim.FleetView, i int, now time.Duration) (recent, lastMinute *float64)
+	service *service.Spec
+	inputs  *sharedInputs
 
 	nextPlan time.Duration    // when the next plan is due
 	demand   []endpointDemand // by endpoint
@@ -52,7 +55,9 @@ func (c *tokenCounts) addTokens(tokens int64) {
 
 // newFleetScaler returns the scaler of a run. The demand before the start of the run is its history.
 func newFleetScaler(s *sim.FleetScenario, strategy plan.Strategy, spec *service.Spec, inputs *sharedInputs) *fleetScaler {
-	return &fleetScaler{scenario: s, strategy: strategy, service: spec, inputs: inputs}
+	f := &fleetScaler{scenario: s, strategy: strategy, service: spec, inputs: inputs}
+	f.loads = f.lastMinute
+	return f
 }
 
 // Step implements sim.Scaler.
@@ -69,7 +74,7 @@ func (f *fleetScaler) Step(now time.Duration, v *sim.FleetView) ([]sim.FleetChan
 		}
 	}
 	for i := range v.Endpoints {
-		f.convertEndpoint(i, &v.Endpoints[i])
+		f.convertEndpoint(i, v, now)
 	}
 	f.fleet.FreeVMs = make(map[string]int, len(v.Spare))
 	for r, n := range v.Spare {
@@ -112,14 +117,15 @@ func (f *fleetScaler) observe(i int, e *sim.EndpointView, now time.Duration) {
 	}
 }
 
-// observed returns the recent load in tokens per second; nil at first.
-func (f *fleetScaler) observed(w *endpointDemand) *float64 {
+// lastMinute returns the load of the last minute in tokens per second, for both periods; nil at first.
+func (f *fleetScaler) lastMinute(_ *sim.FleetView, i int, _ time.Duration) (recent, lastMinute *float64) {
+	w := &f.demand[i]
 	n := len(w.recent)
 	if n < 2 {
-		return nil
+		return nil, nil
 	}
 	tps := float64(w.recent[n-1]-w.recent[0]) / (time.Duration(n-1) * f.scenario.Period).Seconds()
-	return &tps
+	return &tps, &tps
 }
 
 // weekStartMinute is the first minute of the simulated week since the Unix epoch: a Monday.
@@ -135,8 +141,8 @@ const (
 // plan plans the service and stores the targets of the endpoints, except silos for deferred work, which
 // the paper does not plan.
 func (f *fleetScaler) plan(now time.Duration, v *sim.FleetView) error {
-	h := f.history(v)
-	if h.Minutes == 0 { // no history yet: strategies run without targets
+	h, complete := f.history(v), len(f.demand[0].interactive.minutes)
+	if complete == 0 { // no history yet: strategies run without targets
 		f.nextPlan = now + time.Minute
 		return nil
 	}
@@ -155,7 +161,7 @@ func (f *fleetScaler) plan(now time.Duration, v *sim.FleetView) error {
 	if err != nil {
 		return err
 	}
-	f.nextPlan = now + plan.NextReviewIn(f.service.Autoscale.Every, h.Minutes)
+	f.nextPlan = now + plan.NextReviewIn(f.service.Autoscale.Every, complete)
 	for _, t := range made.Targets() {
 		for i := range v.Endpoints {
 			e := &v.Endpoints[i]
@@ -169,9 +175,9 @@ func (f *fleetScaler) plan(now time.Duration, v *sim.FleetView) error {
 	return nil
 }
 
-// history returns the demand so far.
+// history returns the demand so far, with the current minute.
 func (f *fleetScaler) history(v *sim.FleetView) *forecast.History {
-	h := &forecast.History{First: weekStartMinute, Minutes: len(f.demand[0].interactive.minutes)}
+	h := &forecast.History{First: weekStartMinute, Minutes: len(f.demand[0].interactive.minutes) + 1}
 	none := make([]float64, h.Minutes) // tokens served from caches
 	for i := range v.Endpoints {
 		e, w := &v.Endpoints[i], &f.demand[i]
@@ -181,10 +187,11 @@ func (f *fleetScaler) history(v *sim.FleetView) *forecast.History {
 		for _, t := range []struct {
 			tier   service.Tier
 			counts tokenCounts
-		}{{service.TierNormal, w.interactive}, {service.TierDeferred, w.deferred}} {
+			now    int64
+		}{{service.TierNormal, w.interactive, e.Interactive}, {service.TierDeferred, w.deferred, e.DeferredTokens}} {
 			key := forecast.SeriesKey{Region: f.service.Regions[e.Region].Name, Model: f.service.Models[e.Model].Name, Tier: t.tier}
 			h.Series = append(h.Series, forecast.TokenSeries{KeyedSeries: forecast.KeyedSeries{SeriesKey: key, Series: forecast.Series{
-				Name: key.String(), Unit: forecast.PromptTokens, Start: weekStartMinute, Step: time.Minute, Values: t.counts.minutes,
+				Name: key.String(), Unit: forecast.PromptTokens, Start: weekStartMinute, Step: time.Minute, Values: append(slices.Clip(t.counts.minutes), float64(t.now-t.counts.last)),
 			}}, Cached: none})
 		}
 	}
@@ -256,13 +263,14 @@ func (s *sharedInputs) get(now time.Duration, forecastInputs func() (*plan.Revie
 }
 
 // convertEndpoint converts an endpoint to the strategy's type.
-func (f *fleetScaler) convertEndpoint(i int, e *sim.EndpointView) {
-	s, w := f.scenario, &f.demand[i]
+func (f *fleetScaler) convertEndpoint(i int, v *sim.FleetView, now time.Duration) {
+	s, w, e := f.scenario, &f.demand[i], &v.Endpoints[i]
+	recent, lastMinute := f.loads(v, i, now)
 	out := &f.fleet.Endpoints[i]
 	*out = plan.ScaledEndpoint{
 		Model: s.Models[e.Model].Name, Region: s.Regions[e.Region],
 		Ready: e.Ready, Starting: e.Starting, Draining: e.Draining, Donated: e.Donated, Min: s.Min, Max: s.Max,
-		ObservedTPS: f.observed(w), LastMinuteTPS: f.observed(w), Target: w.target,
+		ObservedTPS: recent, LastMinuteTPS: lastMinute, Target: w.target,
 	}
 	if e.Deferred {
 		out.Silo, out.ObservedTPS, out.LastMinuteTPS = "NIW", nil, nil

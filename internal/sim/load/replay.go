@@ -14,8 +14,8 @@ import (
 type Rows interface {
 	// Next returns the next row in order of time; io.EOF ends the trace.
 	Next() (workload.TraceRow, error)
-	// LeftOut counts the rows omitted so far.
-	LeftOut() int
+	// Skipped counts the rows omitted so far.
+	Skipped() int
 }
 
 // replay is an open loop: responses do not affect what it issues.
@@ -50,8 +50,8 @@ func Replay(ctx context.Context, c Config, rows Rows, seed uint64, duration time
 		window = p.window(whole)
 	}
 	report := r.record.report(window, ctx.Err() != nil)
-	omitted, lag := rows.LeftOut(), milliseconds(p.maxLag)
-	report.RowsLeftOut, report.Delayed, report.MaxLag = &omitted, &p.delayed, &lag
+	omitted, lag := rows.Skipped(), milliseconds(p.maxLag)
+	report.RowsSkipped, report.Delayed, report.MaxLag = &omitted, &p.delayed, &lag
 	return report, nil
 }
 

@@ -29,7 +29,7 @@ func (t *trace) Next() (workload.TraceRow, error) {
 	return row, nil
 }
 
-func (t *trace) LeftOut() int { return 3 }
+func (t *trace) Skipped() int { return 3 }
 
 // rowsAt returns rows at the given times, in us.
 func rowsAt(at ...time.Duration) *trace {
@@ -65,7 +65,7 @@ func TestReplayIssuesRowsOnTime(t *testing.T) {
 		if at[0] != 2 || at[200*time.Millisecond] != 1 || at[7*second] != 1 {
 			t.Errorf("requests by time: %v", at)
 		}
-		if r.OK != 4 || r.ByRegion["eu"].OK != 1 || *r.RowsLeftOut != 3 || *r.Delayed != 0 || *r.MaxLag != 0 || r.Interrupted {
+		if r.OK != 4 || r.ByRegion["eu"].OK != 1 || *r.RowsSkipped != 3 || *r.Delayed != 0 || *r.MaxLag != 0 || r.Interrupted {
 			t.Errorf("report %+v", r)
 		}
 		wantClose(t, "duration: until the last response", r.DurationSeconds, 10, 1e-6)

@@ -1,6 +1,7 @@
 package load
 
 import (
+	"encoding/json"
 	"time"
 
 	"skyserve/internal/telemetry"
@@ -59,9 +60,18 @@ type Report struct {
 
 	// For a replay only: rows whose prompt exceeds the limit, rows that waited because too many requests
 	// were in flight, and the largest delay of a row.
-	RowsLeftOut *int     `json:"rows_left_out,omitempty"`
+	RowsSkipped *int     `json:"rows_skipped,omitempty"`
 	Delayed     *int     `json:"delayed,omitempty"`
 	MaxLag      *float64 `json:"max_lag_ms,omitempty"`
+}
+
+// MarshalJSON adds the former key of RowsSkipped.
+func (r Report) MarshalJSON() ([]byte, error) {
+	type plain Report
+	return json.Marshal(struct {
+		plain
+		OldRowsSkipped *int `json:"rows_left_out,omitempty"`
+	}{plain(r), r.RowsSkipped})
 }
 
 // report returns the report; rates cover window.

@@ -143,7 +143,7 @@ func TestWriteTable(t *testing.T) {
 	}
 	r := Report{
 		ClientFigures: figures, ByRegion: map[string]ClientFigures{"us": figures, "asia": {}}, FirstError: "status 429: slow down",
-		Interrupted: true, RowsLeftOut: &omitted, Delayed: &delayed,
+		Interrupted: true, RowsSkipped: &omitted, Delayed: &delayed,
 	}
 	want := `requests   12 ok, 3 rejected, 4 failed, 1 cancelled
 rates      0.2 requests/s, 1234 output tokens/s over 60.0 s

@@ -93,8 +93,8 @@ func (r *Report) remarks(b *strings.Builder) {
 	if r.FirstError != "" {
 		lines = append(lines, "first error: "+printable.Line(r.FirstError))
 	}
-	if r.RowsLeftOut != nil && *r.RowsLeftOut > 0 {
-		lines = append(lines, fmt.Sprintf("omitted: %d rows whose prompt exceeds the limit", *r.RowsLeftOut))
+	if r.RowsSkipped != nil && *r.RowsSkipped > 0 {
+		lines = append(lines, fmt.Sprintf("omitted: %d rows whose prompt exceeds the limit", *r.RowsSkipped))
 	}
 	if r.Delayed != nil && *r.Delayed > 0 {
 		lines = append(lines, fmt.Sprintf("delayed: %d rows waited for an in-flight slot", *r.Delayed))

@@ -196,8 +196,8 @@ func (t *Trace) Origin() time.Duration {
 	return 0
 }
 
-// LeftOut returns the number of rows omitted so far because their prompt exceeds MaxInput.
-func (t *Trace) LeftOut() int { return t.leftOut }
+// Skipped returns the number of rows omitted so far because their prompt exceeds MaxInput.
+func (t *Trace) Skipped() int { return t.leftOut }
 
 // Next returns the next row with its time shifted and scaled; io.EOF at the end.
 func (t *Trace) Next() (TraceRow, error) {

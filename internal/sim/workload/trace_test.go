@@ -263,8 +263,8 @@ func TestReplayFilters(t *testing.T) {
 	if len(rows) != 31 || rows[0].At != 0 || rows[30].At != 7500*ms {
 		t.Errorf("%d rows from %s to %s, want 31 from 0s to 7.5s", len(rows), rows[0].At, rows[len(rows)-1].At)
 	}
-	if tr.LeftOut() != 9 { // seconds 51..59
-		t.Errorf("%d rows omitted, want 9", tr.LeftOut())
+	if tr.Skipped() != 9 { // seconds 51..59
+		t.Errorf("%d rows omitted, want 9", tr.Skipped())
 	}
 }
 

@@ -36,7 +36,10 @@ func gzipped(text string) string {
 	return b.String()
 }
 
-const partly = "note: requests omitted because the trace covers their minutes only in part: %d\n"
+const (
+	partlyOne = "note: 1 request omitted: the trace covers only a part of its minute\n"
+	partlyTwo = "note: 2 requests omitted: the trace covers only a part of their minutes\n"
+)
 
 func TestRead(t *testing.T) {
 	for name, c := range map[string]struct {
@@ -64,9 +67,9 @@ func TestRead(t *testing.T) {
 				`{"minute":101,"balancer":"a","model":"m","prompt_tokens":7}` + "\n" + `{"minute":100,"balancer":"a","model":"m","prompt_tokens":8}` + "\n",
 			Options{},
 			"all m IW-F, prompt tokens by 1m from 1970-01-01T01:40: [8 7 NaN 6]\n" +
-				"note: 1 duplicate sample, first of all m IW-F at 1970-01-01T01:40:00Z: the last one is used\n" +
-				"note: 1 sample out of order, first of all m IW-F at 1970-01-01T01:41:00Z: sorted in\n" +
-				"note: 1 gap, first of all m IW-F at 1970-01-01T01:42:00Z: 1 minute in total are unknown\n",
+				"note: 1 duplicate sample (first: all m IW-F at 1970-01-01T01:40:00Z): the last one is used\n" +
+				"note: 1 sample out of order (first: all m IW-F at 1970-01-01T01:41:00Z): sorted\n" +
+				"note: 1 gap (first: all m IW-F at 1970-01-01T01:42:00Z): 1 minute in total are unknown\n",
 		},
 		"requests": {
 			"minute,model,tier,prompt_tokens,requests\n0,m,IW,5,2\n1,m,IW,6,3\n",
@@ -77,39 +80,39 @@ func TestRead(t *testing.T) {
 		"azure 2023": {
 			"t_s,input_tokens,output_tokens\n0,10,1\n59,20,1\n130,30,1\n200,40,1\n",
 			Options{},
-			"all all IW-F, prompt tokens by 1m from 1970-01-01T00:00: [30 0 30]\n" + fmt.Sprintf(partly, 1),
+			"all all IW-F, prompt tokens by 1m from 1970-01-01T00:00: [30 0 30]\n" + partlyOne,
 		},
 		"azure 2024": {
 			"TIMESTAMP,ContextTokens,GeneratedTokens\n2024-05-12 00:00:30.5+00:00,1,3\n2024-05-12 00:01:00+00:00,18,0\n2024-05-12 02:02:10+02:00,2,0\n",
 			Options{Requests: true},
-			"all all IW-F, requests by 1m from 2024-05-12T00:01: [1]\n" + fmt.Sprintf(partly, 2),
+			"all all IW-F, requests by 1m from 2024-05-12T00:01: [1]\n" + partlyTwo,
 		},
 		"mooncake": {
 			`{"timestamp": 0, "input_length": 6, "output_length": 5, "hash_ids": [0]}` + "\n" + `{"timestamp": 61000, "input_length": 7, "output_length": 5, "hash_ids": [0]}` + "\n",
 			Options{},
-			"all all IW-F, prompt tokens by 1m from 1970-01-01T00:00: [6]\n" + fmt.Sprintf(partly, 1),
+			"all all IW-F, prompt tokens by 1m from 1970-01-01T00:00: [6]\n" + partlyOne,
 		},
 		"bailian": {
 			`{"chat_id": 1, "parent_chat_id": -1, "timestamp": 0.5, "input_length": 40, "output_length": 2, "type": "text", "turn": 1, "hash_ids": [1]}` + "\n" +
 				`{"chat_id": 2, "parent_chat_id": -1, "timestamp": 60, "input_length": 16, "output_length": 1, "type": "text", "turn": 1, "hash_ids": [4]}` + "\n",
 			Options{},
-			"all all IW-F, prompt tokens by 1m from 1970-01-01T00:00: [40]\n" + fmt.Sprintf(partly, 1),
+			"all all IW-F, prompt tokens by 1m from 1970-01-01T00:00: [40]\n" + partlyOne,
 		},
 		"burstgpt": {
 			"Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type\n0,ChatGPT,4,1,5,x\n45,GPT-4,5,1,6,x\n110,ChatGPT,6,1,7,x\n120,GPT-4,9,1,9,x\n",
 			Options{},
-			"all ChatGPT IW-F, prompt tokens by 1m from 1970-01-01T00:00: [4 6]\nall GPT-4 IW-F, prompt tokens by 1m from 1970-01-01T00:00: [5 0]\n" + fmt.Sprintf(partly, 1),
+			"all ChatGPT IW-F, prompt tokens by 1m from 1970-01-01T00:00: [4 6]\nall GPT-4 IW-F, prompt tokens by 1m from 1970-01-01T00:00: [5 0]\n" + partlyOne,
 		},
 		"sageserve": {
 			"request_id,sla,regions,model_type,workload_type,arrival_timestamp,prompt_size,token_size\n0,10,eu,A,prod,0,100,20\n1,9999,us,A,dev,65,50,1\n2,10,eu,A,prod,130,7,1\n",
 			Options{},
-			"eu A IW-F, prompt tokens by 1m from 1970-01-01T00:00: [100 0]\nus A NIW, prompt tokens by 1m from 1970-01-01T00:00: [0 50]\n" + fmt.Sprintf(partly, 1),
+			"eu A IW-F, prompt tokens by 1m from 1970-01-01T00:00: [100 0]\nus A NIW, prompt tokens by 1m from 1970-01-01T00:00: [0 50]\n" + partlyOne,
 		},
 		"servegen, all clients": {
 			"model,t_s,total_rps,active_clients\nm,0,2,1\nm,600,4,1\nn,0,5,1\nn,1200,5,1\n",
 			Options{Requests: true},
 			"all m IW-F, requests/s by 10m from 1970-01-01T00:00: [2 4 NaN]\nall n IW-F, requests/s by 10m from 1970-01-01T00:00: [5 NaN 5]\n" +
-				"note: 1 gap, first of all n IW-F at 1970-01-01T00:10:00Z: 10 minutes in total are unknown\n",
+				"note: 1 gap (first: all n IW-F at 1970-01-01T00:10:00Z): 10 minutes in total are unknown\n",
 		},
 		"servegen by client": {
 			"model,client,t_s,rate_rps,cv,dist,p1,p2\nm,0,0,2,1,,,\nm,1,0,3,1,,,\nm,1,600,4,1,,,\nn,0,1200,1,1,,,\nn,0,1800,3,1,,,\n",
@@ -122,7 +125,7 @@ func TestRead(t *testing.T) {
 				"2025-01-31T12:02:00Z,m,7,a\n2025-01-31T12:00:00Z,m,5,b\n2025-01-31T12:01:00Z,m,6,b\n",
 			Options{},
 			"all m IW-F, prompt tokens by 1m from 2025-01-31T12:00: [21 7]\n" +
-				"note: 1 counter reset, first of all m IW-F at 2025-01-31T12:02:00Z: counting continues from zero\n",
+				"note: 1 counter reset (first: all m IW-F at 2025-01-31T12:02:00Z): counting continues from zero\n",
 		},
 		"counters without a time":  {"minute,model,prompt_tokens_total\n1,m,1\n", Options{}, `reading history h:1: header must contain the column at, got "minute,model,prompt_tokens_total"`},
 		"a counter's bad time":     {"at,model,prompt_tokens_total\nnoon,m,1\n", Options{}, `reading history h:2: at must be a time with its offset`},
@@ -130,7 +133,7 @@ func TestRead(t *testing.T) {
 		"a counter of no model":    {"at,model,prompt_tokens_total\n2025-01-31T12:00:00Z,,1\n", Options{}, `reading history h:2: model must not be empty, got ""`},
 		"a counter's unknown tier": {"at,model,tier,prompt_tokens_total\n2025-01-31T12:00:00Z,m,gold,1\n", Options{}, `reading history h:2: tier must be IW-F, IW-N, NIW or IW, got "gold"`},
 		"a counter's short row":    {"at,model,prompt_tokens_total\n1\n", Options{}, "wrong number of fields"},
-		"nothing whole":            {"t_s,input_tokens,output_tokens\n0,10,1\n5,10,1\n", Options{}, fmt.Sprintf(partly, 2)},
+		"nothing whole":            {"t_s,input_tokens,output_tokens\n0,10,1\n5,10,1\n", Options{}, partlyTwo},
 		"header only":              {"t_s,input_tokens,output_tokens\n", Options{}, ""},
 		"empty":                    {"", Options{}, "reading history h: the file is empty"},
 		"odd windows":              {"t_s,total_rps\n0,1\n90,1\n", Options{}, "reading history h: t_s must have steps of whole minutes, got 1m30s"},
@@ -226,7 +229,7 @@ func TestLoadURLs(t *testing.T) {
 	defer srv.Close()
 	for source, want := range map[string]string{
 		srv.URL: "us m NIW, prompt tokens by 1m from 1970-01-01T00:07: [3]\nnote: the store does not respond: the history contains only the minutes that one balancer has in memory\n",
-		strings.Replace(srv.URL, "//", "//me:hush@", 1) + "/trace.csv?sig=hush": "all all IW-F, prompt tokens by 1m from 1970-01-01T00:00: [10]\n" + fmt.Sprintf(partly, 1),
+		strings.Replace(srv.URL, "//", "//me:hush@", 1) + "/trace.csv?sig=hush": "all all IW-F, prompt tokens by 1m from 1970-01-01T00:00: [10]\n" + partlyOne,
 	} {
 		h, err := Load(t.Context(), source, Options{})
 		if err != nil || describe(h) != want {

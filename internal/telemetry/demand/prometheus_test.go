@@ -77,8 +77,8 @@ func TestPrometheus(t *testing.T) {
 			params:   "?query=my_rate%5B$window%5D",
 			query:    "my_rate[2m]",
 			want: "eu m NIW, prompt tokens by 1m from 2025-01-31T11:56: [60 60 NaN 0]\nus m NIW, prompt tokens by 1m from 2025-01-31T11:56: [120 NaN NaN 90]\n" +
-				"note: 2 samples are not numbers, first of eu m NIW at 2025-01-31T11:58:00Z: treated as unknown\n" +
-				"note: 2 gaps, first of us m NIW at 2025-01-31T11:57:00Z: 3 minutes in total are unknown\n",
+				"note: 2 samples are not numbers (first: eu m NIW at 2025-01-31T11:58:00Z): treated as unknown\n" +
+				"note: 2 gaps (first: us m NIW at 2025-01-31T11:57:00Z): 3 minutes in total are unknown\n",
 		},
 		"the balancers' own counters first": {
 			response: []string{matrix(values(`"model":"m"`, last, "1"))},
@@ -103,7 +103,7 @@ func TestPrometheus(t *testing.T) {
 			o:     Options{PromQL: "vllm:prompt_tokens_total"},
 			query: "vllm:prompt_tokens_total",
 			want: "all m IW-F, prompt tokens by 1m from 2025-01-31T11:56: [61 31 11 6]\n" +
-				"note: 1 counter reset, first of all m IW-F at 2025-01-31T11:58:00Z: counting continues from zero\n",
+				"note: 1 counter reset (first: all m IW-F at 2025-01-31T11:58:00Z): counting continues from zero\n",
 		},
 		"warnings": {
 			response: []string{strings.Replace(matrix(values("", last, "1")), `"data"`, `"warnings":["partial data"],"data"`, 1)},

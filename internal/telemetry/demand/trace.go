@@ -108,7 +108,11 @@ func whole(counts map[cell]*telemetry.Point, begin, end time.Duration) *found {
 	}
 	slices.SortStableFunc(f.points, func(a, b telemetry.Point) int { return cmp.Compare(a.Minute, b.Minute) })
 	if omitted > 0 {
-		f.notes = append(f.notes, fmt.Sprintf("requests omitted because the trace covers their minutes only in part: %d", omitted))
+		if omitted == 1 {
+			f.notes = append(f.notes, "1 request omitted: the trace covers only a part of its minute")
+		} else {
+			f.notes = append(f.notes, fmt.Sprintf("%d requests omitted: the trace covers only a part of their minutes", omitted))
+		}
 	}
 	return f
 }

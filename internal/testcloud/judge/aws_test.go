@@ -134,9 +134,11 @@ func TestAWSCallsFollowModels(t *testing.T) {
 	}
 }
 
-// isAWS reports whether a call goes to AWS, and its request was sent completely: all requests are signed.
+// isAWS reports whether a call goes to AWS, and its request was sent completely: all requests are signed, except those
+// with a token of another identity provider, whose form has an Action.
 func isAWS(c record.Call) bool {
-	return header(c.Request.Headers, "X-Amz-Date") != "" && (c.Response != nil || c.Request.Content() != "")
+	signed := header(c.Request.Headers, "X-Amz-Date") != ""
+	return (signed || c.Request.Form.Has("Action")) && (c.Response != nil || c.Request.Content() != "")
 }
 
 // findOperation returns the service and the operation of a call; a nil model for none.

@@ -38,6 +38,13 @@ func xmlCall(method, address, sent string, status int, received string) record.C
 	return c
 }
 
+// tokenCall returns a call to Google's sts.
+func tokenCall(form, received string) record.Call {
+	c := jsonCall("POST", "https://sts.googleapis.com/v1/token", "", "", received)
+	c.Request.Form, _ = url.ParseQuery(form)
+	return c
+}
+
 // formCall returns a call to EC2.
 func formCall(form, received string) record.Call {
 	values, _ := url.ParseQuery(form + "&Version=2016-11-15")
@@ -106,8 +113,9 @@ func TestAWSJudgeFindsMutations(t *testing.T) {
 }
 
 const (
-	gceZone = "https://compute.googleapis.com/compute/v1/projects/p/zones/us-central1-a/"
-	gceDone = `{"kind":"compute#operation","id":"1","name":"o","selfLink":"s","status":"RUNNING"}`
+	gceZone  = "https://compute.googleapis.com/compute/v1/projects/p/zones/us-central1-a/"
+	exchange = "grant_type=g&requested_token_type=t&subject_token=s&subject_token_type=a&audience=b&scope=c"
+	gceDone  = `{"kind":"compute#operation","id":"1","name":"o","selfLink":"s","status":"RUNNING"}`
 )
 
 // The judge of Google's calls finds a wrong name, type, value and method, and accepts a correct call.
@@ -128,6 +136,12 @@ func TestGoogleJudgeFindsMutations(t *testing.T) {
 		{jsonCall("PATCH", gceZone+"instances", "", "{}", "{}"), "no method"},
 		{jsonCall("GET", "https://iam.googleapis.com/compute/v1/projects/p", "", "", "{}"), "no method"},
 		{jsonCall("POST", "https://iam.googleapis.com/v1/projects/-/serviceAccounts/a@b:testIamPermissions", "", `{"permissions":"x"}`, "{}"), ".permissions is x, want array"},
+
+		{tokenCall(exchange, `{"access_token":"a","issued_token_type":"t","token_type":"Bearer","expires_in":3600}`), ""},
+		{tokenCall(exchange, `{"accessToken":"a"}`), "response: unknown field .accessToken"},
+		{tokenCall(exchange, `{"expires_in":"3600"}`), "response: .expires_in is 3600, want a integer"},
+		{tokenCall(exchange+"&lifetime=1", `{}`), "request: unknown field .lifetime"},
+		{tokenCall("grant_type=g", `{}`), "request: missing field .subjectToken"},
 	} {
 		d, m := findMethod(documents, f.call.Request)
 		if m == nil {

@@ -22,7 +22,14 @@ import (
 // SDKs are generated. The module is a dependency: the documents have the version that the providers call. Methods
 // reach v1 from the beta, whose document has some of them earlier: it judges what v1 lacks.
 var discovered = []string{
-	"compute/v1", "compute/v0.beta", "storage/v1", "iam/v1", "cloudresourcemanager/v1", "cloudresourcemanager/v3", "cloudbilling/v1", "serviceusage/v1", "iamcredentials/v1", "dns/v1",
+	"compute/v1", "compute/v0.beta", "storage/v1", "iam/v1", "cloudresourcemanager/v1", "cloudresourcemanager/v3", "cloudbilling/v1", "serviceusage/v1", "iamcredentials/v1", "sts/v1", "dns/v1",
+}
+
+// federation are the methods by which machines at AWS act as a service account, and those that check it: the judged calls
+// must include them, because most tests need none.
+var federation = []string{
+	"sts.token", "iamcredentials.projects.serviceAccounts.generateAccessToken", "iam.projects.locations.workloadIdentityPools.providers.get",
+	"iam.projects.serviceAccounts.get", "iam.projects.serviceAccounts.getIamPolicy", "cloudresourcemanager.projects.get",
 }
 
 // newerAtGoogle are parts of findings about what Google has and its documents do not, with the source.
@@ -127,7 +134,7 @@ func pathPattern(path string) *regexp.Regexp {
 
 // isGoogle reports whether a call goes to Google Cloud, and its request was sent completely.
 func isGoogle(c record.Call) bool {
-	return header(c.Request.Headers, "X-Amz-Date") == "" && (c.Response != nil || c.Request.Content() != "")
+	return !isAWS(c) && (c.Response != nil || c.Request.Content() != "")
 }
 
 // TestGoogleCallsFollowDiscovery checks names, types, patterns and values of parameters and fields.
@@ -154,6 +161,11 @@ func TestGoogleCallsFollowDiscovery(t *testing.T) {
 	t.Logf("JUDGED: Google, calls by method: %v", judged)
 	if *recorded == "" && len(judged) < 20 {
 		t.Errorf("%d methods were judged, want at least 20", len(judged))
+	}
+	for _, id := range federation {
+		if *recorded == "" && judged[id] == 0 {
+			t.Errorf("no call of %s was judged", id)
+		}
 	}
 }
 
@@ -182,6 +194,8 @@ func (d *document) judge(m *method, c record.Call) []string {
 	switch {
 	case m.Request == nil && c.Request.Content() != "":
 		findings = append(findings, "request: it has a body, want none")
+	case m.Request != nil && c.Request.Form != nil:
+		findings = append(findings, d.judgeForm(m, c.Request.Form)...)
 	case m.Request != nil && c.Request.JSON != nil:
 		findings = append(findings, d.judgeMessage("request: ", m, m.Request, c.Request.JSON)...)
 	}
@@ -192,6 +206,29 @@ func (d *document) judge(m *method, c record.Call) []string {
 	}
 	slices.Sort(findings)
 	return slices.Compact(findings)
+}
+
+// judgeForm judges a request of OAuth 2.0: a form whose names have underscores, while those of the document do not (RFC
+// 8693; the fields of the response have underscores in the document).
+func (d *document) judgeForm(m *method, form url.Values) []string {
+	message := map[string]any{}
+	var findings []string
+	for name, values := range form {
+		if len(values) > 1 {
+			findings = append(findings, "request: repeated parameter "+name)
+		}
+		words := strings.Split(name, "_")
+		for i := 1; i < len(words); i++ {
+			words[i] = strings.ToUpper(words[i][:1]) + words[i][1:]
+		}
+		message[strings.Join(words, "")] = values[0]
+	}
+	for name, field := range d.Schemas[m.Request.Ref].Properties {
+		if strings.HasPrefix(field.Description, "Required.") && message[name] == nil {
+			findings = append(findings, "request: missing field ."+name)
+		}
+	}
+	return append(findings, d.value("request: ", m.ID, "", m.Request, message)...)
 }
 
 // judgeQuery checks the parameters of a query.

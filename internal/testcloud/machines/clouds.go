@@ -18,6 +18,8 @@ type Options struct {
 	// Dir contains the machines' disks. Program is the path of the skyserve binary that they run; it must end
 	// in /skyserve.
 	Dir, Program string
+	// ProgramOf returns the binary of a machine by its cloud-init document, for a version of its own; nil = Program.
+	ProgramOf func(userData string) string
 	// Bootstrap runs each machine's bootstrap script, which downloads the binary that the machine runs, instead
 	// of Program.
 	Bootstrap bool
@@ -48,7 +50,8 @@ type Clouds struct {
 
 	mu          sync.Mutex
 	running     int
-	agents      map[string]*os.Process // by id in the service
+	agents      map[string]*os.Process   // by id in the service
+	ended       map[string]chan struct{} // by the cloud's id: closed once the last machine with it has no processes
 	stops       []func()
 	interrupted map[string]bool // by the cloud's id: the machine has an interruption notice
 	rebalanced  map[string]bool // by the cloud's id: the machine has a rebalance recommendation
@@ -65,10 +68,11 @@ func (c *Clouds) SetEndpoints(aws, google string) {
 // New returns clouds without machines.
 func New(o Options) *Clouds {
 	c := &Clouds{
-		opts: o, agents: map[string]*os.Process{}, interrupted: map[string]bool{}, rebalanced: map[string]bool{},
+		opts: o, agents: map[string]*os.Process{}, ended: map[string]chan struct{}{}, interrupted: map[string]bool{}, rebalanced: map[string]bool{},
 		AWS: testcloud.NewAWS(o.Faults, o.Regions...), Google: testcloud.NewGCE(o.Project, o.Faults), Route53: testcloud.NewRoute53(o.Faults),
 	}
 	c.Route53.Machines = c.AWS
+	c.AWS.GoogleTokens, c.Google.VerifyAWS = c.Google.VerifyIdentityToken, c.AWS.VerifyCallerIdentity
 	c.AWS.AssignAddresses, c.Google.AssignAddresses = newNetwork(), newNetwork()
 	c.AWS.BootMachine = func(m testcloud.BootingMachine) func() {
 		return c.boot(m, func(host string) string { return "AWS_EC2_METADATA_SERVICE_ENDPOINT=http://" + host }, func(_ identity.Name, text string) { c.AWS.WriteConsole(m.ID, text) })

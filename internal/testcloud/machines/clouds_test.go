@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"skyserve/internal/testcloud"
+	"skyserve/internal/testkit"
 )
 
 // newClouds returns clouds whose machines run a program without signal handlers, and a counter of ended
@@ -57,5 +58,44 @@ func TestNoMachineBootsAfterClose(t *testing.T) {
 	c.AWS.BootMachine(booted(1))()
 	if c.RunningAgents() != 0 {
 		t.Errorf("got %d running machines", c.RunningAgents())
+	}
+}
+
+// A machine with the name of an earlier one boots once that one has ended, which takes its time and still writes to its
+// disk: the two have the same directory.
+func TestMachineWithSameNameBootsAfterEarlierOne(t *testing.T) {
+	dir := t.TempDir()
+	program := filepath.Join(dir, "skyserve")
+	const slow = `#!/bin/sh
+trap 'i=0; while [ $i -lt 500 ]; do : >"${3%/*}/$((i % 50))"; rm -f "${3%/*}/$(((i + 25) % 50))"; i=$((i + 1)); done; exit' TERM
+: >"${3%/*}/started"
+while :; do sleep 0.01; done
+`
+	if err := os.WriteFile(program, []byte(slow), 0o700); err != nil { //nolint:gosec // it is run
+		t.Fatal(err)
+	}
+	failed := make(chan error, 2)
+	c := New(Options{
+		Dir: dir, Program: program, Environment: os.Environ(), Regions: []string{"us-east-1"}, Project: "p", Faults: &testcloud.Faults{},
+		OnEnded: func(_ string, err error, _ string) { failed <- err },
+	})
+	started := func() bool { _, err := os.Stat(filepath.Join(dir, "i-1", "started")); return err == nil }
+	off := c.Google.BootMachine(booted(1))
+	testkit.Eventually(t, "the first machine runs", started)
+	if err := os.Remove(filepath.Join(dir, "i-1", "started")); err != nil {
+		t.Fatal(err)
+	}
+	off()
+	c.Google.BootMachine(booted(1))
+	if err := <-failed; err != nil {
+		t.Error(err)
+	}
+	testkit.Eventually(t, "the second machine runs", started)
+	if files, err := os.ReadDir(filepath.Join(dir, "i-1")); err != nil || len(files) > 3 {
+		t.Errorf("its disk has %d files (%v)", len(files), err)
+	}
+	c.Close()
+	if err := <-failed; err != nil {
+		t.Error(err)
 	}
 }

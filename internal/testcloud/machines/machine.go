@@ -21,7 +21,7 @@ import (
 )
 
 // consoleInterval is the interval at which console output is sent to the cloud.
-const consoleInterval = 20 * time.Millisecond
+const consoleInterval = 50 * time.Millisecond
 
 // credentialPrefixes are the prefixes of variables with cloud credentials. They are removed from the environment
 // of machines, which read credentials from their metadata server.
@@ -33,16 +33,38 @@ const oneProcessor = "GOMAXPROCS=1"
 
 // boot starts the agent of a machine's cloud-init document; it omits the parts that require a real machine.
 // metadataEnv returns the environment variable with the address of the metadata server, from its host and port.
-// onConsole receives the console output. boot returns a function that ends the machine.
+// onConsole receives the console output. boot returns a function that ends the machine. At Google a machine may have the
+// name of an earlier one, and then has its directory: it boots once the processes of that one have ended.
 func (c *Clouds) boot(m testcloud.BootingMachine, metadataEnv func(host string) string, onConsole func(name identity.Name, text string)) func() {
+	ended := make(chan struct{})
+	c.mu.Lock()
+	earlier := c.ended[m.ID]
+	c.ended[m.ID] = ended
+	c.mu.Unlock()
+	start := func() func() { return c.start(m, metadataEnv, onConsole, sync.OnceFunc(func() { close(ended) })) }
+	if earlier == nil {
+		return start()
+	}
+	off := make(chan func(), 1)
+	go func() {
+		<-earlier
+		off <- start()
+	}()
+	return func() { go func() { (<-off)() }() }
+}
+
+// start is boot without the wait. It calls ended once the machine has no processes.
+func (c *Clouds) start(m testcloud.BootingMachine, metadataEnv func(host string) string, onConsole func(name identity.Name, text string), ended func()) func() {
 	c.booting.RLock()
 	defer c.booting.RUnlock()
 	if c.closed {
+		ended()
 		return func() {} // the call was executed after its caller has exited
 	}
 	dir := filepath.Join(c.opts.Dir, m.ID)
 	fail := func(err error) func() {
 		c.opts.OnEnded(m.ID, fmt.Errorf("booting the machine: %w", err), "")
+		ended()
 		return func() {}
 	}
 	metadata, err := c.startMetadataServer(m)
@@ -56,6 +78,9 @@ func (c *Clouds) boot(m testcloud.BootingMachine, metadataEnv func(host string) 
 	}
 	var log tail
 	program := c.opts.Program
+	if c.opts.ProgramOf != nil {
+		program = c.opts.ProgramOf(m.UserData)
+	}
 	own := slices.DeleteFunc(slices.Clone(c.opts.Environment), func(v string) bool {
 		return slices.ContainsFunc(credentialPrefixes, func(prefix string) bool { return strings.HasPrefix(v, prefix) })
 	})
@@ -89,6 +114,7 @@ func (c *Clouds) boot(m testcloud.BootingMachine, metadataEnv func(host string) 
 		metadata.close()
 		c.opts.OnEnded(m.ID, err, log.String())
 		c.recordAgent(config.ID, nil, -1, nil)
+		ended()
 	})
 	c.recordAgent(config.ID, cmd.Process, 1, off)
 	return func() { go off() } // the cloud does not wait

@@ -75,6 +75,8 @@ func (c *Clouds) serveMetadata(w http.ResponseWriter, r *http.Request, name stri
 		fmt.Fprint(w, c.opts.Project)
 	case path == accountPath+"token":
 		c.serveToken(w, name)
+	case path == accountPath+"identity":
+		c.serveIdentity(w, r, name)
 	case path == accountPath+"email":
 		email, _ := c.Google.MachineCredentials(name)
 		fmt.Fprint(w, email)
@@ -100,6 +102,17 @@ func (c *Clouds) serveRole(w http.ResponseWriter, machine, role, requested strin
 	default:
 		http.Error(w, "no such role", http.StatusNotFound)
 	}
+}
+
+// serveIdentity returns an identity token of a machine's service account.
+func (c *Clouds) serveIdentity(w http.ResponseWriter, r *http.Request, machine string) {
+	audience := r.URL.Query().Get("audience")
+	token := c.Google.IdentityToken(machine, audience)
+	if audience == "" || token == "" || r.Header.Get("Metadata-Flavor") != "Google" {
+		http.Error(w, "the machine has no service account, or the request no audience", http.StatusBadRequest)
+		return
+	}
+	fmt.Fprint(w, token)
 }
 
 // serveToken returns an access token for a machine's service account in Google Cloud.

@@ -47,7 +47,8 @@ func (s *Server) serveMetrics(w http.ResponseWriter, r *http.Request) {
 		s.writeVLLM(&m)
 	}
 	w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
-	_, _ = w.Write(m.buf) // a disconnected scraper will retry
+	w.Header().Set("Content-Length", strconv.Itoa(len(m.buf))) // as the servers of vLLM and SGLang do
+	_, _ = w.Write(m.buf)                                      // a disconnected scraper will retry
 }
 
 // labels returns the label set of every rank. An engine with several ranks has a series per rank,

@@ -2,11 +2,11 @@ package policy
 
 import "time"
 
-// Batcher is a policy that decides for many waiting requests at once. The balancer passes a pool from
+// PoolPolicy is a policy that decides for many waiting requests at once. The balancer passes a pool from
 // the head of the queue. For ranks that share an engine, it collects requests for a short time before
-// each decision (core.Config.PoolInterval). It calls Choose for each request that failed before, has a holder or is
-// suspected of killing replicas, and for the head of the queue while only peers are available.
-type Batcher interface {
+// each decision (core.Config.PoolInterval). It calls Choose for each request that failed before, is pinned to a
+// target or is suspected of killing replicas, and for the head of the queue while only peers are available.
+type PoolPolicy interface {
 	Policy
 	// Assign decides for a whole pool. It returns one choice for each of pool.Waiting, with an Index
 	// in pool.Ranks, or Wait. No rank is chosen more often than it has free slots. The choices are
@@ -14,7 +14,7 @@ type Batcher interface {
 	Assign(pool *Pool) []Choice
 }
 
-// Pool is the complete input of a Batcher. It is valid only during Assign.
+// Pool is the complete input of a PoolPolicy. It is valid only during Assign.
 type Pool struct {
 	Now   time.Duration // since the balancer's epoch
 	Model string

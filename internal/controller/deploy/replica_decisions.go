@@ -15,9 +15,10 @@ import (
 	"skyserve/provision"
 )
 
-// Decisions are the decisions of a plan, a strategy or an operator about existing replicas, apart
-// from their number. They are stored in a file. The zero value contains none.
-type Decisions struct {
+// ReplicaDecisions are the replicas that a plan, a strategy or an operator has drained or donated. They are stored
+// in a file or a record named decisions. They are no decisions about requests (core.Decision). The zero value
+// contains none.
+type ReplicaDecisions struct {
 	// Drained are the sorted IDs of replicas that receive no requests.
 	Drained []string `json:"drained"`
 	// Donated are replicas that are donated or drain before removal, by ID.
@@ -31,10 +32,10 @@ type DonatedReplica struct {
 	service.Donation
 }
 
-// ReadDecisions reads a file of decisions; none where there is no file. It returns an error
+// ReadReplicaDecisions reads a file of ReplicaDecisions; none where there is no file. It returns an error
 // for an unreadable file: otherwise drained replicas would receive requests.
-func ReadDecisions(file string) (Decisions, error) {
-	var d Decisions
+func ReadReplicaDecisions(file string) (ReplicaDecisions, error) {
+	var d ReplicaDecisions
 	text, err := os.ReadFile(file)
 	if errors.Is(err, fs.ErrNotExist) {
 		return d, nil
@@ -43,25 +44,25 @@ func ReadDecisions(file string) (Decisions, error) {
 		err = atomicfile.DecodeJSON(file, text, &d)
 	}
 	if err != nil {
-		return Decisions{}, fmt.Errorf("reading the decisions about replicas: %w", err)
+		return ReplicaDecisions{}, fmt.Errorf("reading which replicas are drained or donated: %w", err)
 	}
 	return d, nil
 }
 
 // Write writes decisions to a file.
-func (d Decisions) Write(file string) error {
+func (d ReplicaDecisions) Write(file string) error {
 	text, err := json.Marshal(d)
 	if err == nil {
 		err = identity.WriteFile(file, text)
 	}
 	if err != nil {
-		return fmt.Errorf("writing the decisions about replicas: %w", err)
+		return fmt.Errorf("writing which replicas are drained or donated: %w", err)
 	}
 	return nil
 }
 
 // NotServing returns the replicas that receive no requests.
-func (d Decisions) NotServing() map[string]bool {
+func (d ReplicaDecisions) NotServing() map[string]bool {
 	ids := map[string]bool{}
 	for _, id := range d.Drained {
 		ids[id] = true
@@ -73,7 +74,7 @@ func (d Decisions) NotServing() map[string]bool {
 }
 
 // Donation returns the donation of a replica; nil where it is not donated.
-func (d Decisions) Donation(id string) *service.Donation {
+func (d ReplicaDecisions) Donation(id string) *service.Donation {
 	for i := range d.Donated {
 		if d.Donated[i].ID == id {
 			return &d.Donated[i].Donation
@@ -83,10 +84,10 @@ func (d Decisions) Donation(id string) *service.Donation {
 }
 
 // IsDrained reports whether a replica is drained.
-func (d Decisions) IsDrained(id string) bool { return slices.Contains(d.Drained, id) }
+func (d ReplicaDecisions) IsDrained(id string) bool { return slices.Contains(d.Drained, id) }
 
 // WithDrained returns d with a replica drained, or serving again.
-func (d Decisions) WithDrained(id string, drained bool) Decisions {
+func (d ReplicaDecisions) WithDrained(id string, drained bool) ReplicaDecisions {
 	d.Drained = slices.DeleteFunc(slices.Clone(d.Drained), func(other string) bool { return other == id })
 	if drained {
 		d.Drained = append(d.Drained, id)
@@ -96,31 +97,31 @@ func (d Decisions) WithDrained(id string, drained bool) Decisions {
 }
 
 // WithDonated returns d with a replica donated, unless it already is.
-func (d Decisions) WithDonated(id string, how service.Donation) Decisions {
+func (d ReplicaDecisions) WithDonated(id string, donation service.Donation) ReplicaDecisions {
 	if d.Donation(id) != nil {
 		return d
 	}
 	d = d.WithDrained(id, false)
-	d.Donated = append(slices.Clone(d.Donated), DonatedReplica{id, how})
+	d.Donated = append(slices.Clone(d.Donated), DonatedReplica{id, donation})
 	slices.SortFunc(d.Donated, func(a, b DonatedReplica) int { return cmp.Compare(a.ID, b.ID) })
 	return d
 }
 
 // Reclaimed returns d with a replica reclaimed.
-func (d Decisions) Reclaimed(id string) Decisions {
+func (d ReplicaDecisions) Reclaimed(id string) ReplicaDecisions {
 	d.Donated = slices.DeleteFunc(slices.Clone(d.Donated), func(r DonatedReplica) bool { return r.ID == id })
 	return d
 }
 
 // onlyExisting returns d without decisions about replicas that do not exist, whose IDs may be reused.
-func (d Decisions) onlyExisting(exists func(id string) bool) Decisions {
+func (d ReplicaDecisions) onlyExisting(exists func(id string) bool) ReplicaDecisions {
 	d.Drained = slices.DeleteFunc(slices.Clone(d.Drained), func(id string) bool { return !exists(id) })
 	d.Donated = slices.DeleteFunc(slices.Clone(d.Donated), func(r DonatedReplica) bool { return !exists(r.ID) })
 	return d
 }
 
 // equal reports whether two contain the same decisions.
-func (d Decisions) equal(other Decisions) bool {
+func (d ReplicaDecisions) equal(other ReplicaDecisions) bool {
 	return slices.Equal(d.Drained, other.Drained) && slices.EqualFunc(d.Donated, other.Donated, func(a, b DonatedReplica) bool {
 		return a.ID == b.ID && a.Since.Equal(b.Since) && a.Until.Equal(b.Until)
 	})

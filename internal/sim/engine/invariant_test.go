@@ -53,7 +53,7 @@ func checkEngine(t fataler, e *Engine) {
 	private, decoding, context, promised := 0, 0, 0, 0
 	refs := map[*node]int32{}
 	for _, r := range e.running {
-		private += r.held
+		private += r.privateTokens
 		promised += r.maxNew - e.emitted(r)
 		if r.decoding {
 			decoding++
@@ -69,7 +69,7 @@ func checkEngine(t fataler, e *Engine) {
 			t.Fatalf("%v: a node is locked %d times, used by %d", e, n.ref, refs[n])
 		}
 	}
-	got := [4]int{e.private, e.decoding, e.context, e.promised}
+	got := [4]int{e.private, e.decoding, e.context, e.maxRemaining}
 	if want := [4]int{private, decoding, context, promised}; got != want {
 		t.Fatalf("%v: private, decoding, context, promised = %v, recounted %v", e, got, want)
 	}

@@ -9,10 +9,10 @@ import (
 )
 
 // poolPlacement is the state for a policy that assigns the head of a model's queue to all of its replicas at once
-// (policy.Batcher). Requests that some ranks may not serve (fillPool) are placed one by one, and so are forwards
+// (policy.PoolPolicy). Requests that some ranks may not serve (fillPool) are placed one by one, and so are forwards
 // to peers.
 type poolPlacement struct {
-	policy   policy.Batcher // nil: the policy decides request by request
+	policy   policy.PoolPolicy // nil: the policy decides request by request
 	pool     policy.Pool
 	requests []*request // parallel to pool.Waiting
 	separate []*request // placed one by one: see fillPool
@@ -20,8 +20,8 @@ type poolPlacement struct {
 }
 
 func newPoolPlacement(p policy.Policy) poolPlacement {
-	batcher, _ := p.(policy.Batcher)
-	return poolPlacement{policy: batcher}
+	poolPolicy, _ := p.(policy.PoolPolicy)
+	return poolPlacement{policy: poolPolicy}
 }
 
 // freeSlotsPerRequest is a number of free slots per waiting request. With as many or more, the pool is

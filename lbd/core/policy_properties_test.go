@@ -89,7 +89,7 @@ func TestNewConversationsSpreadOverReplicas(t *testing.T) {
 	})
 }
 
-func TestDeadPrefixHolderDoesNotUseUpRetries(t *testing.T) {
+func TestDeadPrefixMatchDoesNotUseUpRetries(t *testing.T) {
 	everyPolicy(t, func(t *testing.T, cfg Config) {
 		const conversations = 40
 		b, rng, got := start(cfg, 1), rand.New(rand.NewPCG(1, 2)), map[string]int{}
@@ -251,9 +251,9 @@ func TestLaterTurnsRouteByWholeConversation(t *testing.T) {
 	})
 }
 
-// With a policy that chooses the region, a full region forwards its requests although its replicas
+// With a policy that also chooses among peers (Traits.Peers), a full region forwards its requests although its replicas
 // would accept them. With any other policy it keeps them.
-func TestOnlyRegionalPoliciesForwardWithCapacity(t *testing.T) {
+func TestOnlyPeerPoliciesForwardWithCapacity(t *testing.T) {
 	everyPolicy(t, func(t *testing.T, cfg Config) {
 		b := New(cfg)
 		b.Step(0, Event{Kind: EventReplicaAdded, Replica: &ReplicaInfo{ID: "r", Model: "m"}})

@@ -29,8 +29,8 @@ type Source interface {
 	Decisions(ctx context.Context) (telemetry.DecisionMemory, error)
 }
 
-// Story is everything that the balancers of a service have recorded for one request id.
-type Story struct {
+// Explanation contains the records of one request id at all balancers of a service.
+type Explanation struct {
 	Request string `json:"request"`
 	Service string `json:"service"` // empty if only addresses were given
 	// Parts has one element per balancer that handled the request, in order: each forwarded part is
@@ -48,18 +48,27 @@ type BalancerRecords struct {
 	Region   service.Region `json:"region"`
 	// Recorded is the number of recorded requests, Since the arrival time of the oldest of them.
 	// Both are nil if there is none or the balancer did not respond.
-	Recorded *int       `json:"remembered"`
+	Recorded *int       `json:"recorded"`
 	Since    *time.Time `json:"since"`
 	Found    bool       `json:"found"`
 	// Error is the error of a query without a response; empty if it responded.
 	Error string `json:"error"`
 }
 
-// Found reports whether any balancer has a record of the request.
-func (s *Story) Found() bool { return len(s.Parts) > 0 }
+// MarshalJSON adds the former key of Recorded.
+func (b BalancerRecords) MarshalJSON() ([]byte, error) {
+	type plain BalancerRecords
+	return json.Marshal(struct {
+		plain
+		OldRecorded *int `json:"remembered"`
+	}{plain(b), b.Recorded})
+}
 
-// Missing describes the records of each balancer, for a story without parts, with times in zone.
-func (s *Story) Missing(zone *time.Location) string {
+// Found reports whether any balancer has a record of the request.
+func (s *Explanation) Found() bool { return len(s.Parts) > 0 }
+
+// Missing describes the records of each balancer, for an explanation without parts, with times in zone.
+func (s *Explanation) Missing(zone *time.Location) string {
 	words := []string{fmt.Sprintf("request %q not found on any reachable balancer", s.Request)}
 	for _, b := range s.Balancers {
 		switch {
@@ -76,10 +85,10 @@ func (s *Story) Missing(zone *time.Location) string {
 
 // Gather queries all sources concurrently. A balancer that does not respond within three seconds is
 // included with an error.
-func Gather(ctx context.Context, serviceName, request string, sources []Source) *Story {
+func Gather(ctx context.Context, serviceName, request string, sources []Source) *Explanation {
 	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
 	defer cancel()
-	s := &Story{Request: request, Service: serviceName, Balancers: make([]BalancerRecords, len(sources))}
+	s := &Explanation{Request: request, Service: serviceName, Balancers: make([]BalancerRecords, len(sources))}
 	parts := make([]*record.RequestRecord, len(sources))
 	var queries sync.WaitGroup
 	for i, source := range sources {
@@ -119,7 +128,7 @@ func (b *BalancerRecords) addMemory(ctx context.Context, source Source) {
 	switch {
 	case err == nil:
 		b.Balancer, b.Region = m.Balancer, m.Region
-		b.Recorded, b.Since = &m.Count, m.Since
+		b.Recorded, b.Since = &m.Recorded, m.Since
 	case !b.Found:
 		b.Error = err.Error()
 	}

@@ -104,7 +104,7 @@ func (s *replicaState) refresh() {
 	s.readProfile()
 	s.addDecoding()
 	s.addDue()
-	s.sum()
+	s.computeSums()
 	s.forget()
 }
 
@@ -115,17 +115,17 @@ func (s *replicaState) readProfile() {
 		slow = float64(s.r.clock.stretch) / perMille
 	}
 	s.profile = p
-	s.prefillBase, s.perToken = straight(p.Prefill, p.PrefillBase, p.PrefillPerToken)
-	s.decodeBase, s.perRequest = straight(p.Decode, p.DecodeBase, p.DecodePerRequest)
+	s.prefillBase, s.perToken = linearTimes(p.Prefill, p.PrefillBase, p.PrefillPerToken)
+	s.decodeBase, s.perRequest = linearTimes(p.Decode, p.DecodeBase, p.DecodePerRequest)
 	for _, t := range []*float64{&s.prefillBase, &s.perToken, &s.decodeBase, &s.perRequest} {
 		*t *= slow
 	}
 	s.perKV, s.reserve = slow*p.DecodePerKVToken.Seconds(), float64(p.ReservePerMille)/1000
 }
 
-// straight returns a base and a slope in seconds: the given ones or, with a measured curve, those of
+// linearTimes returns a base and a slope in seconds: the given ones or, with a measured curve, those of
 // the line through its ends.
-func straight(c engine.Curve, base, slope time.Duration) (atNothing, each float64) {
+func linearTimes(c engine.Curve, base, slope time.Duration) (atNothing, each float64) {
 	if len(c) == 0 {
 		return base.Seconds(), slope.Seconds()
 	}
@@ -141,9 +141,9 @@ func (s *replicaState) addDecoding() {
 			continue
 		}
 		f := j.leg.request
-		maxTokens, length := s.bounds(f)
+		maxTokens, length := s.tokenBounds(f)
 		emitted, _ := s.engine.Generated(id)
-		s.remaining = append(s.remaining, remainingWork{max(0, length-emitted), s.computed[j.leg] + length + s.spare(maxTokens-length)})
+		s.remaining = append(s.remaining, remainingWork{max(0, length-emitted), s.computed[j.leg] + length + s.reserveFor(maxTokens-length)})
 		s.context += f.promptTokens() + emitted
 		s.promised += max(0, maxTokens-emitted)
 	}
@@ -172,8 +172,8 @@ func (s *replicaState) addDue() {
 
 // addRequest adds a request without a first token.
 func (s *replicaState) addRequest(l *leg, uncached int, admitted bool) {
-	maxTokens, length := s.bounds(l.request)
-	s.remaining = append(s.remaining, remainingWork{length, uncached + length + s.spare(maxTokens-length)})
+	maxTokens, length := s.tokenBounds(l.request)
+	s.remaining = append(s.remaining, remainingWork{length, uncached + length + s.reserveFor(maxTokens-length)})
 	s.context += l.request.promptTokens()
 	s.backlog += uncached
 	if admitted {
@@ -189,20 +189,20 @@ func (s *replicaState) addSent(l *leg, uncached int) {
 	s.computed[l] = uncached
 	s.justSent = append(s.justSent, l)
 	s.addRequest(l, uncached, false)
-	s.sum()
+	s.computeSums()
 }
 
-// bounds returns the maximum number of tokens a request may generate, and how many it will.
-func (s *replicaState) bounds(f *clientRequest) (maxTokens, length int) {
+// tokenBounds returns the maximum number of tokens a request may generate, and how many it will.
+func (s *replicaState) tokenBounds(f *clientRequest) (maxTokens, length int) {
 	maxTokens = max(1, min(f.maxNew, s.profile.KVTokens-f.promptTokens()))
 	return maxTokens, min(maxTokens, max(1, f.request.OutputTokens))
 }
 
-// spare returns the reserve for a number of tokens.
-func (s *replicaState) spare(tokens int) int { return tokens * s.profile.ReservePerMille / 1000 }
+// reserveFor returns the reserve for a number of tokens.
+func (s *replicaState) reserveFor(tokens int) int { return tokens * s.profile.ReservePerMille / 1000 }
 
-// sum sorts the present requests and computes their sums.
-func (s *replicaState) sum() {
+// computeSums sorts the present requests and computes their sums.
+func (s *replicaState) computeSums() {
 	slices.SortFunc(s.remaining, func(a, b remainingWork) int {
 		return cmp.Or(cmp.Compare(a.steps, b.steps), cmp.Compare(a.frees, b.frees))
 	})
@@ -238,11 +238,11 @@ type waitingRequest struct {
 	gate  *replicaState // where it waits to share a prefill step
 	since time.Duration
 
-	found []found // by replica
+	found []cachedPart // by replica
 }
 
-// found is the cached part of a prompt at a replica, in tokens, with the versions it is valid for.
-type found struct {
+// cachedPart is the cached part of a prompt at a replica, in tokens, with the versions it is valid for.
+type cachedPart struct {
 	cached, shared        int
 	cacheVersion, version int
 }
@@ -251,7 +251,7 @@ type found struct {
 func (o *oracle) waitingRequestOf(l *leg) *waitingRequest {
 	q := o.waiting[l.request]
 	if q == nil {
-		q = &waitingRequest{tokens: l.request.promptTokens(), found: make([]found, len(o.w.replicas))}
+		q = &waitingRequest{tokens: l.request.promptTokens(), found: make([]cachedPart, len(o.w.replicas))}
 		o.waiting[l.request] = q
 	}
 	q.leg = l
@@ -264,7 +264,7 @@ func (o *oracle) waitingRequestOf(l *leg) *waitingRequest {
 func (q *waitingRequest) cached(s *replicaState) int {
 	f, at := q.leg.request, &q.found[s.r.index]
 	if at.cacheVersion != s.cacheVersion {
-		*at = found{cached: s.engine.CachedPrefix(f.prompt), cacheVersion: s.cacheVersion}
+		*at = cachedPart{cached: s.engine.CachedPrefix(f.prompt), cacheVersion: s.cacheVersion}
 	}
 	if at.version != s.version {
 		at.version, at.shared = s.version, at.cached

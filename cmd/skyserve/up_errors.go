@@ -1,0 +1,105 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"skyserve/internal/agent"
+	"skyserve/internal/controller/deploy"
+	"skyserve/internal/identity"
+	"skyserve/provision"
+)
+
+// applyError chooses the exit code of an error that occurred while applying changes.
+func (u *upRun) applyError(ctx context.Context, err error) error {
+	if ctx.Err() != nil && u.observer == nil {
+		fmt.Fprintf(u.errOut, "interrupted; run 'skyserve up %s' again to continue\n", u.file)
+		if rest := u.delivered.remainder(u.spec, u.file, u.changes.Desired); rest != "" {
+			fmt.Fprintln(u.errOut, rest)
+		}
+		return fmt.Errorf("starting %s: %w", u.spec.Name, context.Canceled)
+	}
+	if u.format.isDocument() && u.clouds.localService != nil {
+		document := map[string]any{"service": u.spec.Name, "dry_run": false, "ready": false, "changes": deploy.ChangesOf(u.shownPlan().Changes), "endpoints": map[string]string{}, "error": err.Error(), "dns": nil}
+		if printing := u.format.writeDocument(u.out, document); printing != nil {
+			return printing
+		}
+	}
+	if failure := u.replicaError(err); failure != nil {
+		return failure
+	}
+	var coded *exitError
+	if known := cloudError(strangersHint(err, u.file)); errors.As(known, &coded) {
+		return known
+	}
+	return &exitError{code: exitPartial, err: err, hint: u.afterFailure(err)}
+}
+
+// unknownField is the error text of an agent that receives a field of a later version.
+const unknownField = "json: unknown field"
+
+// afterFailure returns the hint after a partial failure. Retrying does not help if a machine
+// rejects its configuration.
+func (u *upRun) afterFailure(err error) string {
+	var refusal *agent.StatusError
+	switch {
+	case errors.As(err, &refusal) && strings.Contains(refusal.Message, unknownField):
+		if u.program.fromBuckets() {
+			return fmt.Sprintf("the machine runs an earlier version of skyserve; 'skyserve up %s' replaces it", u.file)
+		}
+		return fmt.Sprintf("the machine runs an earlier version of skyserve; upload this version for Linux to a URL that machines can reach, then: skyserve up %s --program URL", u.file)
+	case errors.Is(err, identity.ErrPin):
+		return fmt.Sprintf("find out who changed that machine or impersonates it, then: skyserve up %s --replace ID", u.file)
+	}
+	if u.clouds.localService != nil || u.filter != nil {
+		return fmt.Sprintf("see 'skyserve status %s' and 'skyserve logs %s', then retry", u.spec.Name, u.spec.Name)
+	}
+	hint := fmt.Sprintf("the machines that were launched are running and billed; 'skyserve up %s' retries, 'skyserve down %s' deletes them", u.file, u.spec.Name)
+	if u.changes == nil {
+		return hint
+	}
+	if !u.launchesBegun.Load() && !slices.ContainsFunc(u.changes.Observed, func(o provision.Object) bool { return o.Offering != nil && o.TerminatedReason == "" }) {
+		return fmt.Sprintf("no machine was launched; 'skyserve up %s' retries, 'skyserve down %s' deletes the rest", u.file, u.spec.Name)
+	}
+	if rest := u.delivered.remainder(u.spec, u.file, u.changes.Desired); rest != "" {
+		hint += "\n" + rest
+	}
+	return hint
+}
+
+// cloudError adds the exit code and hint to an error about credentials or ownership.
+func cloudError(err error) error {
+	var credentials *provision.CredentialsError
+	var owned *provision.OwnedError
+	switch {
+	case errors.As(err, &credentials):
+		return &exitError{code: exitCredentials, err: withoutRepeats(err), hint: credentials.Hint}
+	case errors.As(err, &owned):
+		return failed(err, "choose another name, or become an operator of the service with 'skyserve connect'")
+	}
+	return err
+}
+
+// withoutRepeats returns an error whose text omits the lines that repeat the end of an earlier one: every region
+// of a cloud fails for the same missing credentials.
+func withoutRepeats(err error) error {
+	var lines []string
+	for line := range strings.SplitSeq(err.Error(), "\n") {
+		if !slices.ContainsFunc(lines, func(earlier string) bool { return strings.HasSuffix(earlier, line) }) {
+			lines = append(lines, line)
+		}
+	}
+	return &shortenedError{error: err, text: strings.Join(lines, "\n")}
+}
+
+// shortenedError is an error with another text.
+type shortenedError struct {
+	error
+	text string
+}
+
+func (e *shortenedError) Error() string { return e.text }
+func (e *shortenedError) Unwrap() error { return e.error }

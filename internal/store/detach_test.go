@@ -1,0 +1,84 @@
+package store
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"skyserve/internal/testkit"
+)
+
+// A stream whose only member does not respond cannot be moved: Detach fails and names it, and loses nothing. Once the
+// member responds again, Detach succeeds.
+func TestDetachFailsWithoutMemberOfStream(t *testing.T) {
+	testkit.Slow(t)
+	for how, lose := range map[string]struct{ lose, find func(*testCluster, string) }{
+		"stopped": {
+			func(c *testCluster, node string) { c.servers[node].Close() },
+			func(c *testCluster, node string) { c.start(node) },
+		},
+		"cut off": { // NATS does not know for a while that it is lost
+			func(c *testCluster, node string) { c.isolate(node, true) },
+			func(c *testCluster, node string) { c.isolate(node, false) },
+		},
+	} {
+		t.Run(how, func(t *testing.T) {
+			t.Parallel()
+			c := newTestCluster(t, "a", "b", "c")
+			c.takeTimeout = 2 * time.Second
+			c.start(c.nodes...)
+			c.waitReplicated()
+			const name = "A" // the first of a list, which looks complete without it
+			holder := c.createUnreplicated(name)
+			other := map[string]string{"a": "b", "b": "c", "c": "a"}[holder]
+			lose.lose(c, holder)
+			var err error
+			testkit.Eventually(t, "it fails because of the stream, after the others have elected their leaders", func() bool {
+				err = detach(t, c.servers[other])
+				return err == nil || strings.Contains(err.Error(), "moving stream "+name)
+			})
+			if err == nil || !strings.Contains(err.Error(), "start the members that hold it") {
+				t.Fatalf("got %v, want the stream that was not moved, and the next step", err)
+			}
+			lose.find(c, holder)
+			testkit.Eventually(t, "it is detached", func() bool {
+				err = detach(t, c.servers[other])
+				return err == nil
+			})
+			if got := storedReplicas(c.options(other).Dir, name); got != 1 {
+				t.Errorf("stream %s has %d replicas on the disk of %s", name, got, other)
+			}
+		})
+	}
+}
+
+// detach detaches a member, which ends by itself: the limit guards against hanging. Each stream that moves extends the wait.
+func detach(t *testing.T, s *Server) error {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 3*testkit.Timeout)
+	defer cancel()
+	err := s.Detach(ctx)
+	if ctx.Err() != nil {
+		t.Fatalf("it did not end by itself: %v", err)
+	}
+	return err
+}
+
+// createUnreplicated creates a stream that only one member holds, which it returns. As while another member takes all
+// streams, the leader does not replicate it.
+func (c *testCluster) createUnreplicated(name string) (holder string) {
+	c.t.Helper()
+	s := c.servers[c.leader()]
+	s.mu.Lock()
+	m := s.membership
+	s.mu.Unlock()
+	js := must[jetstream.JetStream](c.t)(jetstream.New(m.user))
+	mark := must[jetstream.Stream](c.t)(js.Stream(c.t.Context(), clusterStream)).CachedInfo().Config
+	mark.Metadata[detachedKey] = "other"
+	must[jetstream.Stream](c.t)(js.UpdateStream(c.t.Context(), mark))
+	stream := must[jetstream.Stream](c.t)(js.CreateStream(c.t.Context(), jetstream.StreamConfig{Name: name, Replicas: 1}))
+	return nodeOf(stream.CachedInfo().Cluster.Leader)
+}

@@ -1,0 +1,57 @@
+package store
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+// healAfter is how long streams must lack members, although enough respond, until the cluster's leader steps down.
+const healAfter = 10 * time.Second
+
+// healing decides when the leader of a cluster whose streams lack members steps down. NATS gives them their missing
+// members when a new member first reports, and when a leader begins. A report that arrives before the member has joined
+// has no effect: the streams would lack a copy until the leader changes, and the loss of another one would stop writes.
+type healing struct {
+	since time.Time // when members were first missing; zero = none is missing
+}
+
+// isDue reports whether the leader steps down now. missing means that streams lack members that the cluster has.
+func (h *healing) isDue(now time.Time, missing bool) bool {
+	switch {
+	case !missing:
+		h.since = time.Time{}
+	case h.since.IsZero():
+		h.since = now
+	case now.Sub(h.since) >= healAfter:
+		h.since = now // the next leader needs as long
+		return true
+	}
+	return false
+}
+
+// heal makes this member, the leader of the cluster, step down if streams have lacked members for healAfter.
+func (m *membership) heal(ctx context.Context, status ClusterStatus, streams []*jetstream.StreamInfo) error {
+	if !m.healing.isDue(time.Now(), status.online() >= Replicas && lacksMember(streams)) {
+		return nil
+	}
+	var response server.JSApiLeaderStepDownResponse
+	if err := call(ctx, m.system, server.JSApiLeaderStepDown, server.JSApiLeaderStepdownRequest{}, &response); err != nil {
+		return fmt.Errorf("changing the leader of the store's cluster: %w", err)
+	}
+	m.s.log.Info("the leader of the store's cluster steps down, because streams lack members", "for", healAfter)
+	return nil
+}
+
+// lacksMember reports whether a stream has fewer members than copies.
+func lacksMember(streams []*jetstream.StreamInfo) bool {
+	for _, info := range streams {
+		if info.Cluster != nil && info.Cluster.Leader != "" && 1+len(info.Cluster.Replicas) < info.Config.Replicas {
+			return true
+		}
+	}
+	return false
+}

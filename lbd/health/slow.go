@@ -1,0 +1,85 @@
+package health
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+
+	"skyserve/internal/service"
+	"skyserve/internal/telemetry"
+)
+
+const (
+	// slowPace is how much slower than the other replicas of its model and GPU a replica generates: simulated healthy
+	// ones with random load stay below it (TestHealthyReplicasAreNotSlow in internal/sim).
+	slowPace = 2.0
+	// minOwnPaces is the number of observations with streams, one a second, from which the own past of a replica
+	// means something. maxOwnPaces bounds it, so that a replica that becomes slower within an hour is noticed.
+	minOwnPaces, maxOwnPaces = 30, 3600
+)
+
+// ownPace is the mean of the paces of one replica in which it was not slow.
+type ownPace struct {
+	mean float64
+	n    int
+}
+
+// isSlow reports whether a pace is that of a replica that has become slow.
+func (p ownPace) isSlow(pace float64) bool { return p.n >= minOwnPaces && pace >= slowPace*p.mean }
+
+// isHardwareKnown reports whether the GPU of a replica is that of its machine. In static regions, it is declared for all
+// machines of a model.
+func isHardwareKnown(o *Observation, r *telemetry.ReplicaSnapshot) bool {
+	return r.GPU != "" && cmp.Or(r.Region, o.Own.Name).Cloud() != service.CloudStatic
+}
+
+// learnPaces adds the paces of the replicas whose hardware is unknown, and forgets those of replicas that are gone.
+func (w *Watch) learnPaces(o *Observation) {
+	paces := map[string]ownPace{}
+	for i := range o.Own.Replicas {
+		r := &o.Own.Replicas[i]
+		own := w.paces[r.ID]
+		if !isHardwareKnown(o, r) && r.Pace != nil && !own.isSlow(*r.Pace) {
+			own.n = min(own.n+1, maxOwnPaces)
+			own.mean += (*r.Pace - own.mean) / float64(own.n)
+		}
+		if own.n > 0 {
+			paces[r.ID] = own
+		}
+	}
+	w.paces = paces
+}
+
+// slowReplicas finds replicas that generate tokens much slower than the others of their model and GPU. Replicas whose
+// hardware is unknown may have different GPUs: they must also be much slower than they were.
+func slowReplicas(w *Watch, o *Observation) (found []condition) {
+	for i := range o.Own.Replicas {
+		r := &o.Own.Replicas[i]
+		if r.Pace == nil {
+			continue
+		}
+		own, compared := w.paces[r.ID], "the other replicas of "+r.Model
+		if !isHardwareKnown(o, r) {
+			if !own.isSlow(*r.Pace) {
+				continue
+			}
+			compared += fmt.Sprintf(", and %.1f times slower than before", *r.Pace/own.mean)
+		}
+		var others []float64
+		for k, other := range o.Own.Replicas {
+			if k != i && other.Model == r.Model && other.GPU == r.GPU && other.Pace != nil && other.State == service.StateReady {
+				others = append(others, *other.Pace)
+			}
+		}
+		if len(others) == 0 {
+			continue
+		}
+		slices.Sort(others)
+		if usual := others[(len(others)-1)/2]; usual > 0 && *r.Pace >= slowPace*usual {
+			found = append(found, o.raise(telemetry.SeverityWarning, telemetry.AlertSlow, r.ID,
+				fmt.Sprintf("generates tokens %.1f times slower than %s", *r.Pace/usual, compared),
+				fmt.Sprintf("check the GPU of its machine and read 'skyserve logs %s %s'; 'skyserve replica drain %s' stops sending it requests", o.Service, r.ID, r.ID)))
+		}
+	}
+	return found
+}

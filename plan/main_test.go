@@ -1,0 +1,13 @@
+package plan
+
+import (
+	"os"
+	"testing"
+
+	"skyserve/internal/testkit"
+)
+
+func TestMain(m *testing.M) {
+	testkit.CollectRarely()
+	os.Exit(m.Run())
+}

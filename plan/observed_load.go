@@ -1,0 +1,45 @@
+package plan
+
+import (
+	"math"
+
+	"skyserve/forecast"
+	"skyserve/internal/service"
+)
+
+// ObservedMinutes is the period of a strategy's ObservedTPS: long enough to average out single requests, short enough
+// for the last 20 minutes of the hour, in which lt-ua compares the load with the plan.
+const ObservedMinutes = 5
+
+// ObservedLoads returns, by model and region, the mean interactive load of up to n minutes before a minute, in uncached
+// prompt tokens per second: of those since the last missing minute. The keys have no tier. The history was read from
+// the minute `from` on: where it begins later, balancers counted only a part of its first minute, which counts as
+// missing. A load whose last minute is missing is omitted.
+func ObservedLoads(h *forecast.History, from, before int64, n int) map[forecast.SeriesKey]float64 {
+	first := max(before-int64(n), h.First)
+	if h.First > from {
+		first = max(first, h.First+1)
+	}
+	out := map[forecast.SeriesKey]float64{}
+	missing := map[forecast.SeriesKey]bool{}
+	for i := range h.Series {
+		s := &h.Series[i]
+		if s.Tier == service.TierDeferred {
+			continue
+		}
+		at := forecast.SeriesKey{Model: s.Model, Region: s.Region}
+		sum, known := 0.0, 0
+		for m := before - 1; m >= first && m < h.End() && !math.IsNaN(s.Values[m-h.First]); m-- {
+			sum, known = sum+s.Values[m-h.First]-s.Cached[m-h.First], known+1
+		}
+		if known == 0 {
+			missing[at] = true
+			continue
+		}
+		out[at] += sum / float64(60*known)
+	}
+	for at := range missing {
+		delete(out, at)
+	}
+	return out
+}
