@@ -118,10 +118,13 @@ func errNoAdapter(model, adapter string) *openai.Error {
 	}
 }
 
+// codeDraining is the error code of requests that a draining balancer rejects.
+const codeDraining = "draining"
+
 // errDraining rejects new requests while the balancer drains.
 func errDraining() *openai.Error {
 	return &openai.Error{
-		Status: http.StatusServiceUnavailable, Kind: openai.TypeServer, Code: "draining", RetryAfter: 1,
+		Status: http.StatusServiceUnavailable, Kind: openai.TypeServer, Code: codeDraining, RetryAfter: 1,
 		Message: "this balancer is shutting down",
 	}
 }

@@ -459,11 +459,11 @@ func (x *exchange) refuseExchange(e *openai.Error) {
 		e.Status = http.StatusServiceUnavailable // the peer has other targets
 		x.w.Header().Set(headerBounce, "1")
 	}
-	if x.endsConnection(e.Status) {
+	if x.endsConnection(e) {
 		x.w.Header().Set("Connection", "close")
 	}
 	if e.Status != http.StatusRequestTimeout { // otherwise the time for its body has already expired
-		x.rt.limitUnreadBody(x.w)
+		x.rt.finishBody(x.w, x.req)
 	}
 	x.replyError(e)
 	x.reportEnd(e.Status, outcomeRefused)
@@ -479,12 +479,12 @@ func (x *exchange) reportEnd(status int, outcome string) {
 // endsConnection reports whether to close the client's connection after a rejection: reading the
 // remaining body costs more than a new connection, or the balancer drains. Over HTTP/2 a body is
 // discarded separately, and other streams share the connection.
-func (x *exchange) endsConnection(status int) bool {
-	switch status {
+func (x *exchange) endsConnection(e *openai.Error) bool {
+	switch e.Status {
 	case http.StatusRequestEntityTooLarge, http.StatusRequestTimeout:
 		return x.req.ProtoMajor == 1
 	}
-	return status == http.StatusServiceUnavailable
+	return e.Code == codeDraining // its body has been read
 }
 
 // replyError responds with an error of the balancer.

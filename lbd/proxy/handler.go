@@ -3,6 +3,7 @@ package proxy
 import (
 	"cmp"
 	"encoding/json"
+	"io"
 	"net/http"
 	"slices"
 	"strings"
@@ -98,15 +99,24 @@ func (r *Runtime) allowMethod(w http.ResponseWriter, req *http.Request, methods 
 
 // refuseRequest rejects a request to a path without inference.
 func (r *Runtime) refuseRequest(w http.ResponseWriter, req *http.Request, e *openai.Error) {
-	r.limitUnreadBody(w)
+	r.finishBody(w, req)
 	w.Header().Set(headerRegion, string(r.self.Region))
 	writeError(w, req.URL.Path, requestID(req.Header.Get(headerRequestID)), e)
 }
 
-// limitUnreadBody limits the time for the unread part of a rejected request's body: net/http reads it
-// before the connection is reused.
-func (r *Runtime) limitUnreadBody(w http.ResponseWriter) {
+// maxUnreadBody is the maximum size, in bytes, of the unread part of a rejected request's body for which
+// the balancer waits before it responds; net/http's limit too.
+const maxUnreadBody = 256 << 10
+
+// finishBody prepares the response to a rejected request whose body may still be arriving. A client
+// that is sending when its connection is closed sees a broken connection instead of the response, so
+// the rest of a small body is read first: by net/http, or here if the connection ends with this
+// response, for which net/http does not do it. The time for that is limited.
+func (r *Runtime) finishBody(w http.ResponseWriter, req *http.Request) {
 	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(r.limits.BodyTimeout)) // a reader without deadlines may block
+	if req.Close && req.ProtoMajor == 1 && req.Header.Get("Expect") == "" {                 // a client that expects 100 Continue has sent nothing
+		_, _ = io.CopyN(io.Discard, req.Body, maxUnreadBody) // the response is sent in any case
+	}
 }
 
 func writeText(w http.ResponseWriter, status int, s string) {

@@ -348,6 +348,41 @@ func TestPeerRequestWithoutMemoryIsBounced(t *testing.T) {
 	}
 }
 
+// A client whose connection ends with the response has sent its whole body before: otherwise it would see a
+// broken connection instead of the response.
+func TestRejectionWaitsForSmallBodies(t *testing.T) {
+	rt := fullReplica(t, Limits{Memory: 64 << 10}, "a")
+	for name, c := range map[string]struct {
+		key, header string
+		length      int
+		unread      int
+		status      int
+	}{
+		"without memory":             {"sk-a", "", 100 << 10, 0, http.StatusServiceUnavailable},
+		"with an unknown key":        {"sk-b", "", 100 << 10, 0, http.StatusUnauthorized},
+		"too large to wait for":      {"sk-b", "", 1 << 20, 1<<20 - 256<<10, http.StatusUnauthorized},
+		"not sent without a request": {"sk-b", "100-continue", 100 << 10, 100 << 10, http.StatusUnauthorized},
+	} {
+		t.Run(name, func(t *testing.T) {
+			body := strings.NewReader(padded(c.length)[:c.length])
+			req := httptest.NewRequest(http.MethodPost, chatPath, body)
+			req.Close = true
+			req.Header.Set("Authorization", "Bearer "+c.key)
+			if c.header != "" {
+				req.Header.Set("Expect", c.header)
+			}
+			w := httptest.NewRecorder()
+			rt.serveRequest(w, req)
+			if w.Code != c.status || body.Len() != c.unread {
+				t.Errorf("status %d with %d unread bytes, want %d with %d", w.Code, body.Len(), c.status, c.unread)
+			}
+			if w.Header().Get("Connection") == "close" {
+				t.Error("the balancer ends the connection of a client that may keep it")
+			}
+		})
+	}
+}
+
 // padded returns a body with n padding bytes.
 func padded(n int) string {
 	return strings.Replace(plainBody, "{", `{"pad":"`+strings.Repeat("x", n)+`",`, 1)
