@@ -232,12 +232,7 @@ func TestComplaint6HangupReachesEngine(t *testing.T) {
 // No replica is ready: the balancer runs, reports this, and serves queued requests as soon as one
 // replica becomes ready, regardless of the others.
 func TestComplaint7StartsWithNoReplica(t *testing.T) {
-	vacant := func() string {
-		l := newEngine(t, "llama", "")
-		l.Close()
-		return l.Listener.Addr().String()
-	}
-	first, second := vacant(), vacant()
+	first, second := testkit.FreeAddr(), testkit.FreeAddr()
 	n := start(t, config("lb-us-0", "local/us",
 		service.ReplicaConfig{ID: "us-0", URL: "http://" + first, Model: "llama"},
 		service.ReplicaConfig{ID: "us-1", URL: "http://" + second, Model: "llama"},

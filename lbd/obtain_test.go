@@ -178,12 +178,7 @@ func metricsOf(t *testing.T, n *node) string {
 // With http-01 there is a port for the CA, without the API.
 func TestHTTPChallengePort(t *testing.T) {
 	o := newObtaining(t, service.ChallengeHTTP)
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	port := l.Addr().String()
-	l.Close()
+	port := testkit.FreeAddr()
 	o.plain.to.Store(&port)
 	o.cfg.Certificate.Listen = port
 	n := start(t, o.cfg, Options{})

@@ -100,12 +100,7 @@ func TestThreeBalancersShareTheLoad(t *testing.T) {
 }
 
 func TestReplicaAppearsLater(t *testing.T) {
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	addr := ln.Addr().String()
-	ln.Close()
+	addr := testkit.FreeAddr()
 	var log lines
 	n := start(t, config("lb-us-0", "local/us", service.ReplicaConfig{ID: "us-0", URL: "http://" + addr, Model: "llama"}), Options{Logger: log.logger()})
 	hc := client(t)

@@ -26,6 +26,7 @@ type engineFake struct {
 	keep        int
 	kept        [][2][]byte
 	replays     int
+	successor   *engineFake // the process that has replaced this one; nil if none
 }
 
 const (
@@ -33,15 +34,15 @@ const (
 	backoffOfTests = 4 * time.Millisecond
 )
 
-// startFake starts an engine at an address; port 0 = any.
-func startFake(t testing.TB, pubAddress, replayAddress string, keep int) *engineFake {
+// startFake starts an engine.
+func startFake(t testing.TB, keep int) *engineFake {
 	t.Helper()
 	f := &engineFake{t: t, publisher: zmtp.NewPublisher(), keep: keep}
 	var err error
-	if f.pub, err = net.Listen("tcp", pubAddress); err != nil {
+	if f.pub, err = net.Listen("tcp", "127.0.0.1:0"); err != nil {
 		t.Fatal(err)
 	}
-	if f.router, err = net.Listen("tcp", replayAddress); err != nil {
+	if f.router, err = net.Listen("tcp", "127.0.0.1:0"); err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
@@ -51,6 +52,24 @@ func startFake(t testing.TB, pubAddress, replayAddress string, keep int) *engine
 	f.stop = sync.OnceFunc(func() { cancel(); wg.Wait() })
 	t.Cleanup(f.stop)
 	return f
+}
+
+// replaceBy makes next the process at f's addresses. It listens elsewhere: any process of this machine may take a
+// port that was freed.
+func (f *engineFake) replaceBy(next *engineFake) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.successor = next
+}
+
+// dial connects to the current process at one of f's addresses.
+func (f *engineFake) dial(ctx context.Context, network, address string) (net.Conn, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if next := f.successor; next != nil {
+		address = map[string]string{f.pub.Addr().String(): next.pub.Addr().String(), f.router.Addr().String(): next.router.Addr().String()}[address]
+	}
+	return (&net.Dialer{}).DialContext(ctx, network, address)
 }
 
 func (f *engineFake) answer(frames [][]byte, send func(...[]byte) error) error {
@@ -127,7 +146,7 @@ func subscribeTo(t *testing.T, f *engineFake, replay bool) *log {
 	t.Helper()
 	l := &log{}
 	opts := Options{
-		Dial:     (&net.Dialer{}).DialContext,
+		Dial:     f.dial,
 		Endpoint: f.pub.Addr().String(), Topic: topicOfFake, Handle: l.handle, backoff: backoffOfTests,
 	}
 	if replay {
@@ -153,7 +172,7 @@ func (l *log) want(t *testing.T, want string) {
 }
 
 func TestSubscriberReceivesInOrder(t *testing.T) {
-	f := startFake(t, "127.0.0.1:0", "127.0.0.1:0", 100)
+	f := startFake(t, 100)
 	l := subscribeTo(t, f, false)
 	for i := range 5 {
 		f.publish(i, false)
@@ -162,7 +181,7 @@ func TestSubscriberReceivesInOrder(t *testing.T) {
 }
 
 func TestEarlierMessagesAreReplayed(t *testing.T) {
-	f := startFake(t, "127.0.0.1:0", "127.0.0.1:0", 100)
+	f := startFake(t, 100)
 	f.publish(0, false)
 	f.publish(1, false)
 	l := subscribeTo(t, f, true)
@@ -183,7 +202,7 @@ func TestLostMessages(t *testing.T) {
 		{"were dropped by the engine", true, 2, "+ 0 ! 2 3 4"}, // 2 and 3 remain when 3 arrives
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			f := startFake(t, "127.0.0.1:0", "127.0.0.1:0", c.keep)
+			f := startFake(t, c.keep)
 			l := subscribeTo(t, f, c.replay)
 			f.publish(0, false)
 			l.want(t, "+ 0")
@@ -210,8 +229,9 @@ func TestRestartedEngine(t *testing.T) {
 		{"without replay and as many messages", false, 2, "- + ! 102"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			f := startFake(t, "127.0.0.1:0", "127.0.0.1:0", 100)
+			f := startFake(t, 100)
 			l := subscribeTo(t, f, c.replay)
+			first := f
 			before := "+"
 			for i := range c.before {
 				f.publish(i, false)
@@ -219,7 +239,8 @@ func TestRestartedEngine(t *testing.T) {
 			}
 			l.want(t, before)
 			f.stop()
-			f = startFake(t, f.pub.Addr().String(), f.router.Addr().String(), 100)
+			f = startFake(t, 100)
+			first.replaceBy(f)
 			f.publish(100, false)
 			f.publish(101, false)
 			testkit.Eventually(t, "a connection", func() bool { return f.publisher.Subscribers() == 1 })
@@ -234,7 +255,7 @@ func TestRestartedEngine(t *testing.T) {
 
 // A broken connection to the same process loses nothing if the engine replays.
 func TestBrokenConnection(t *testing.T) {
-	f := startFake(t, "127.0.0.1:0", "127.0.0.1:0", 100)
+	f := startFake(t, 100)
 	var mu sync.Mutex
 	var open []net.Conn
 	l := &log{}
@@ -266,7 +287,7 @@ func TestBrokenConnection(t *testing.T) {
 
 // A message that is published before the subscription takes effect arrives without a later one.
 func TestMessageBeforeTheSubscription(t *testing.T) {
-	f := startFake(t, "127.0.0.1:0", "127.0.0.1:0", 100)
+	f := startFake(t, 100)
 	l := &log{}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
@@ -285,7 +306,7 @@ func TestMessageBeforeTheSubscription(t *testing.T) {
 
 // An invalid message resets the cache once, and the next ones are received.
 func TestInvalidMessage(t *testing.T) {
-	f := startFake(t, "127.0.0.1:0", "127.0.0.1:0", 100)
+	f := startFake(t, 100)
 	l := subscribeTo(t, f, false)
 	f.publish(0, false)
 	f.raw(1, []byte("no msgpack"))

@@ -18,6 +18,7 @@ import (
 	"go.uber.org/goleak"
 
 	"skyserve/internal/service"
+	"skyserve/internal/testkit"
 	"skyserve/lbd/core"
 )
 
@@ -458,12 +459,7 @@ func TestOverTheWire(t *testing.T) {
 }
 
 func TestDeadOverTheWire(t *testing.T) {
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	addr := ln.Addr().String()
-	ln.Close()
+	addr := testkit.FreeAddr()
 	got := make(chan core.ProbeReport, 100)
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()

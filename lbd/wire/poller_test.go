@@ -250,12 +250,7 @@ func TestPollerAbort(t *testing.T) {
 }
 
 func TestPollerReportsDialError(t *testing.T) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	l.Close()
-	p := poller(t, "http://"+l.Addr().String(), Options{})
+	p := poller(t, "http://"+testkit.FreeAddr(), Options{})
 	if _, _, err := p.Get(t.Context(), "/", untilSoon()); !errors.Is(err, syscall.ECONNREFUSED) {
 		t.Errorf("got %v", err)
 	}

@@ -18,6 +18,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"skyserve/internal/testkit"
 )
 
 const hi = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi"
@@ -269,15 +271,10 @@ func TestNoIdleConnections(t *testing.T) {
 }
 
 func TestNoConnection(t *testing.T) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	l.Close()
 	body := noted{strings.NewReader("x"), make(chan struct{})}
-	req := request(t, http.MethodPost, "http://"+l.Addr().String(), "")
+	req := request(t, http.MethodPost, "http://"+testkit.FreeAddr(), "")
 	req.Body, req.ContentLength = body, 1
-	_, err = NewTransport(Options{}).RoundTrip(req)
+	_, err := NewTransport(Options{}).RoundTrip(req)
 	var op *net.OpError
 	if !errors.As(err, &op) || op.Op != "dial" || !errors.Is(err, syscall.ECONNREFUSED) {
 		t.Errorf("got %v, want a refused dial", err)
