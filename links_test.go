@@ -1,6 +1,7 @@
 package skyserve_test
 
 import (
+	"flag"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -96,5 +97,55 @@ func TestEveryPageIsIndexed(t *testing.T) {
 		if name, ok := strings.CutPrefix(page, "docs/"); ok && name != "README.md" && !strings.Contains(pages["docs/README.md"], "("+name) {
 			t.Errorf("docs/README.md does not link to %s", page)
 		}
+	}
+}
+
+var updateContents = flag.Bool("update", false, "write the lists of contents of long pages")
+
+// contentsPrefix begins the line with a page's contents. It follows the first paragraph.
+const contentsPrefix = "On this page: "
+
+// A long page begins with links to its sections.
+func TestLongPagesListTheirSections(t *testing.T) {
+	const long = 1800 // words
+	section := regexp.MustCompile(`(?m)^## (.+)$`)
+	listed := 0
+	for page, text := range markdown(t) {
+		sections := section.FindAllStringSubmatch(text, -1)
+		if filepath.Dir(page) != "docs" || page == "docs/cli.md" || len(strings.Fields(text)) < long || len(sections) < 5 {
+			continue
+		}
+		listed++
+		var links []string
+		for _, m := range sections {
+			links = append(links, "["+m[1]+"](#"+anchor(m[1])+")")
+		}
+		want := contentsPrefix + strings.Join(links, " · ")
+		found := regexp.MustCompile(`(?m)^` + contentsPrefix + `.*$`).FindString(text)
+		if found == want {
+			continue
+		}
+		if !*updateContents {
+			t.Errorf("%s lists its sections as\n%s\nwant\n%s\nrun go test . -run %s -update", page, found, want, t.Name())
+			continue
+		}
+		raw, err := os.ReadFile(page)
+		if err != nil {
+			t.Fatal(err)
+		}
+		changed := string(raw)
+		if found != "" {
+			changed = strings.Replace(changed, found, want, 1)
+		} else {
+			title, rest, _ := strings.Cut(changed, "\n\n")
+			first, rest, _ := strings.Cut(rest, "\n\n")
+			changed = title + "\n\n" + first + "\n\n" + want + "\n\n" + rest
+		}
+		if err := os.WriteFile(page, []byte(changed), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if listed < 5 {
+		t.Errorf("%d pages were checked: the test no longer finds them", listed)
 	}
 }
