@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -17,19 +18,23 @@ import (
 	"skyserve/internal/agent"
 	"skyserve/internal/identity"
 	"skyserve/internal/service"
+	"skyserve/internal/testkit"
 	"skyserve/provision"
 )
 
-// portsOfTest is the first port of the services in these tests.
-const portsOfTest = "18901"
+// firstPort is the first port of the services in these tests.
+var firstPort = testkit.LocalPort()
 
-const twoRegions = `
+// portAt returns the loopback address of a port of these services.
+func portAt(offset int) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(firstPort+offset)) }
+
+var twoRegions = `
 name: chat
 models: [{name: org/m, engine: {kind: sim}, gpus: [{type: L4}, {type: A100, count: 2}]}]
 regions:
   - {name: local/us, balancers: 2, replicas: {min: 2, max: 3}}
   - {name: local/eu, replicas: {min: 1, max: 3}}
-local: {port: ` + portsOfTest + `}
+local: {port: ` + strconv.Itoa(firstPort) + `}
 `
 
 // twoRegionsOf returns the service of twoRegions.
@@ -78,10 +83,10 @@ func TestPortsFollowTheFile(t *testing.T) {
 	eu, replica := launch(t, p, machine("lb-eu-0", provision.KindBalancer)), launch(t, p, machine("eu-0", provision.KindReplica))
 	us := launch(t, p, machine("lb-us-0", provision.KindBalancer))
 	for got, want := range map[string]string{
-		us.Address: "http://127.0.0.1:18901", us.Admin: "http://127.0.0.1:19001", us.Endpoints.Listen.Store: "127.0.0.1:19201",
-		eu.Address: "http://127.0.0.1:18903", us.Endpoints.Controller: "127.0.0.1:19211", us.Endpoints.Listen.Routes: "127.0.0.1:19206",
-		eu.Endpoints.Controller: "127.0.0.1:19213", eu.Endpoints.Listen.Store: "127.0.0.1:19203", eu.Endpoints.Listen.Agent: "127.0.0.1:19403",
-		replica.Address: "http://127.0.0.1:19103", replica.Endpoints.Listen.Engine: "127.0.0.1:19603",
+		us.Address: "http://" + portAt(0), us.Admin: "http://" + portAt(100), us.Endpoints.Listen.Store: portAt(300),
+		eu.Address: "http://" + portAt(2), us.Endpoints.Controller: portAt(310), us.Endpoints.Listen.Routes: portAt(305),
+		eu.Endpoints.Controller: portAt(312), eu.Endpoints.Listen.Store: portAt(302), eu.Endpoints.Listen.Agent: portAt(502),
+		replica.Address: "http://" + portAt(202), replica.Endpoints.Listen.Engine: portAt(702),
 	} {
 		if got != want {
 			t.Errorf("got %s, want %s", got, want)
@@ -173,7 +178,7 @@ func kill(t *testing.T, p *Provider, svc Service, id string) {
 
 func TestPortInUseNamesItsUser(t *testing.T) {
 	p, svc := provider(t)
-	ln, err := net.Listen("tcp", "127.0.0.1:18901")
+	ln, err := net.Listen("tcp", portAt(0))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -183,7 +188,7 @@ func TestPortInUseNamesItsUser(t *testing.T) {
 		{Action: provision.ActionTerminate, Observed: provision.Object{ID: "lb-us-1", Kind: provision.KindBalancer}},
 	}
 	var taken *provision.PortTakenError
-	if err := p.CheckPorts(changes); !errors.As(err, &taken) || taken.Addr != "127.0.0.1:18901" || taken.ID != "lb-us-0" || taken.Setting != "local.port" {
+	if err := p.CheckPorts(changes); !errors.As(err, &taken) || taken.Addr != portAt(0) || taken.ID != "lb-us-0" || taken.Setting != "local.port" {
 		t.Errorf("got %v", err)
 	}
 	if _, err := p.Launch(t.Context(), changes[0].Desired); !errors.As(err, &taken) {

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/signal"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -136,7 +137,7 @@ func TestRunningServiceKeepsPorts(t *testing.T) {
 	moved.LocalHosts.Port += 10
 	check := func() error { return NewProvider(p.svc, p.exe, p.build, 0).WithSpec(moved).CheckPorts(nil) }
 	var bad *provision.SpecError
-	if err := check(); !errors.As(err, &bad) || !strings.Contains(err.Error(), "local.port: chat is running on ports from "+portsOfTest) {
+	if err := check(); !errors.As(err, &bad) || !strings.Contains(err.Error(), "local.port: chat is running on ports from "+strconv.Itoa(firstPort)) {
 		t.Errorf("while it runs: got %v", err)
 	}
 	if err := p.Terminate(t.Context(), o); err != nil {
