@@ -21,12 +21,14 @@ import (
 func backedUp(t *testing.T, st *Store) {
 	t.Helper()
 	put(t, st, "desired.x", "1")
-	must[uint64](t)(st.Put(t.Context(), "desired.x", []byte("2")))
-	if err := st.AppendPoints(t.Context(), []telemetry.Point{{Minute: 1, Balancer: "b", Requests: 3}, {Minute: 2, Balancer: "b", Requests: 4}}); err != nil {
-		t.Fatal(err)
-	}
-	must[uint64](t)(st.BatchRecords().Put(t.Context(), "batch.1", []byte("job")))
-	must[int64](t)(st.WriteObject(t.Context(), "file", strings.NewReader(strings.Repeat("line\n", 100_000))))
+	put(t, st, "desired.x", "2")
+	// A cluster may elect another leader while its machine is busy.
+	testkit.Eventually(t, "points, a batch and a file are written", func() bool {
+		err := st.AppendPoints(t.Context(), []telemetry.Point{{Minute: 1, Balancer: "b", Requests: 3}, {Minute: 2, Balancer: "b", Requests: 4}})
+		_, batchErr := st.BatchRecords().Put(t.Context(), "batch.1", []byte("job"))
+		_, fileErr := st.WriteObject(t.Context(), "file", strings.NewReader(strings.Repeat("line\n", 100_000)))
+		return errors.Join(err, batchErr, fileErr) == nil
+	})
 }
 
 // contents returns the data of backedUp.

@@ -26,7 +26,7 @@ func (c *testCluster) move(node string) {
 }
 
 // A machine that was lost is replaced at another address: the other members and their clients follow while they run,
-// the new one joins, the lost one leaves, and the leader stays.
+// the new one joins, the lost one leaves, and no other one restarts.
 func TestMembersFollowReplacedMachine(t *testing.T) {
 	testkit.Slow(t)
 	t.Parallel()
@@ -36,6 +36,13 @@ func TestMembersFollowReplacedMachine(t *testing.T) {
 	leader := c.leader()
 	others := slices.DeleteFunc(slices.Clone(c.nodes), func(n string) bool { return n == leader })
 	lost, stays := others[0], others[1]
+	running := func(n string) any {
+		s := c.servers[n]
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return s.membership.ns
+	}
+	before := map[string]any{leader: running(leader), stays: running(stays)}
 	client := c.client(lost)
 	testkit.Eventually(t, "a write", func() bool {
 		_, err := client.Put(t.Context(), "key", []byte("1"))
@@ -58,8 +65,10 @@ func TestMembersFollowReplacedMachine(t *testing.T) {
 			t.Errorf("the lost member did not leave: %+v", c.servers[leader].Cluster())
 		}
 	}
-	if got := c.leader(); got != leader {
-		t.Errorf("%s leads, want %s: nothing restarted", got, leader)
+	for n, ns := range before { // another one may lead now: a busy machine delays the leader's heartbeats
+		if running(n) != ns {
+			t.Errorf("%s has restarted", n)
+		}
 	}
 
 	// Only the new member remains in the list of the client, which reconnects to it.
