@@ -78,7 +78,7 @@ func TestUpNamesBadInputBeforeBilling(t *testing.T) {
 			t.Parallel()
 			e := emulate(t)
 			e.program = filepath.Join(e.dir, "operator", "skyserve")
-			buildProgram(t, e.program)
+			linkProgram(t, e.program)
 			tt.prepare(e)
 			out := e.skyserve(tt.exit, e.at("up", e.upOf(tt.text)[1], "--yes")...)
 			for _, want := range tt.want {

@@ -1,12 +1,15 @@
 package main
 
 import (
+	"errors"
+	"fmt"
 	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 
@@ -15,37 +18,50 @@ import (
 	"skyserve/internal/testkit"
 )
 
-// buildProgram makes a file a skyserve that runs on VMs: the test binary if that was built without cgo. Otherwise
-// it links the packages of the test binary without shared libraries: a build without cgo compiles almost every
+// programsDir is the directory of staticProgram's file; TestMain removes it.
+var programsDir string
+
+// staticProgram returns a skyserve that runs on VMs: the test binary if that was built without cgo. Otherwise
+// it links the packages of the test binary without shared libraries, once: a build without cgo compiles almost every
 // package again, and is the last resort, for systems without a static C library.
-func buildProgram(t *testing.T, file string) {
-	t.Helper()
+var staticProgram = sync.OnceValues(func() (string, error) {
 	self, err := os.Executable()
+	if err != nil || unusableProgram(self) == nil {
+		return self, err
+	}
+	if programsDir, err = os.MkdirTemp("", "skyserve-program"); err != nil {
+		return "", err
+	}
+	file := filepath.Join(programsDir, "skyserve")
+	build := func(cgo, flags string) error {
+		cmd := exec.Command("go", "build", "-ldflags", "-s -w "+flags, "-o", file, ".")
+		cmd.Env = append(os.Environ(), "CGO_ENABLED="+cgo, "GOOS=linux", "GOARCH=amd64")
+		out, err := cmd.CombinedOutput()
+		if err != nil {
+			return fmt.Errorf("linking with CGO_ENABLED=%s: %w\n%s", cgo, err, out)
+		}
+		return nil
+	}
+	if static := build("1", "-linkmode external -extldflags -static"); static != nil {
+		if err := build("0", ""); err != nil {
+			return "", errors.Join(static, err)
+		}
+	}
+	return file, nil
+})
+
+// linkProgram makes file a link to a skyserve that runs on VMs.
+func linkProgram(t *testing.T, file string) {
+	t.Helper()
+	program, err := staticProgram()
 	if err == nil {
 		err = os.MkdirAll(filepath.Dir(file), 0o700)
 	}
-	usable := unusableProgram(self) == nil
-	if err == nil && usable {
-		err = os.Symlink(self, file)
+	if err == nil {
+		err = os.Symlink(program, file)
 	}
 	if err != nil {
 		t.Fatal(err)
-	}
-	if usable {
-		return
-	}
-	build := func(cgo, flags string) ([]byte, error) {
-		cmd := exec.CommandContext(t.Context(), "go", "build", "-ldflags", "-s -w "+flags, "-o", file, ".")
-		cmd.Env = append(os.Environ(), "CGO_ENABLED="+cgo, "GOOS=linux", "GOARCH=amd64")
-		return cmd.CombinedOutput()
-	}
-	out, err := build("1", "-linkmode external -extldflags -static")
-	if err != nil {
-		t.Logf("linking statically with cgo: %v\n%s", err, out)
-		out, err = build("0", "")
-	}
-	if err != nil {
-		t.Fatalf("%v\n%s", err, out)
 	}
 }
 
@@ -76,7 +92,7 @@ func TestUpStoresItsOwnProgram(t *testing.T) {
 	e := emulateWith(t, machines.Options{Bootstrap: true})
 	e.gce.SetPolicyDelay(1) // the first download of a machine is denied
 	e.program = filepath.Join(e.dir, "operator", "skyserve")
-	buildProgram(t, e.program)
+	linkProgram(t, e.program)
 	const google = "  - name: gcp/us-central1\n    capacity: [on_demand]\n    replicas: {min: 1, max: 1}\n"
 	atGoogle := strings.Replace(oneRegion, "  - name: aws/us-east-1\n", google, 1)
 	inBoth := strings.Replace(oneRegion, "regions:\n", "regions:\n"+google, 1)

@@ -118,7 +118,14 @@ func (p patient) Run() int {
 			panic(err) // the flag does not exist
 		}
 	}
-	return p.m.Run()
+	code := p.m.Run()
+	if programsDir != "" {
+		if err := os.RemoveAll(programsDir); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return max(code, 1)
+		}
+	}
+	return code
 }
 
 // longScripts are the scripts that take more than half a minute, mostly waiting, each with a test of its own. Go starts

@@ -36,10 +36,11 @@ func LocalPort() int {
 	panic("testkit: all ports for local services are in use; stop the processes of earlier tests")
 }
 
-// portsFree reports whether the first ports of each kind are free.
+// portsFree reports whether the ports of each kind that tests use most are free: the first two, and the last
+// one, which is that of name servers.
 func portsFree(base int) bool {
 	for kind := range portKinds {
-		for n := range 2 {
+		for _, n := range []int{0, 1, portStep - 1} {
 			l, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(base+100*kind+n)))
 			if err != nil {
 				return false
