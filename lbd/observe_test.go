@@ -231,8 +231,81 @@ func TestEveryAlertHasARule(t *testing.T) {
 		}
 	}
 	for _, window := range []string{"[1h]", "[5m]", "[6h]", "[30m]"} {
+		for _, failed := range []string{`status=~"5.."`, `outcome="failed"`} { // the latter: within a stream
+			if !strings.Contains(rules, "rate(skyserve_requests_total{"+failed+"}"+window) {
+				t.Errorf("no rule counts requests with %s over %s", failed, window)
+			}
+		}
 		if !strings.Contains(rules, "skyserve_ttft_seconds_count{tier=\"IW-F\"}"+window) {
 			t.Errorf("no rule computes the burn rate of TTFT targets over %s", window)
+		}
+	}
+}
+
+var (
+	selector   = regexp.MustCompile(`(skyserve_[a-z0-9_]+)(?:\{([^}]*)\})?`)
+	matcher    = regexp.MustCompile(`([a-z_]+)(?:=~|!~|!=|=)\\?"`)
+	grouped    = regexp.MustCompile(`(?:by|without|on|ignoring) \(([^)]*)\)`)
+	expression = regexp.MustCompile(`"expr": "((?:[^"\\]|\\.)*)"`)
+	rulesExpr  = regexp.MustCompile(`(?m)^ {8}expr: (?:\|\n((?:^ {10}.*\n)+)|(.*)$)`)
+)
+
+// wrongLabels returns the labels in an expression of PromQL that its metrics do not have. Prometheus adds instance and job.
+func wrongLabels(expr string, rows map[string][3]string) (wrong []string) {
+	every := []string{"instance", "job"}
+	for _, m := range selector.FindAllStringSubmatch(expr, -1) {
+		known := []string{"instance", "job"}
+		base := m[1]
+		for _, suffix := range []string{"_bucket", "_sum", "_count"} {
+			if b, cut := strings.CutSuffix(m[1], suffix); cut && rows[b][0] == "histogram" {
+				if base = b; suffix == "_bucket" {
+					known = append(known, "le")
+				}
+			}
+		}
+		known = append(known, strings.Split(rows[base][1], ", ")...)
+		every = append(every, known...)
+		for _, l := range matcher.FindAllStringSubmatch(m[2], -1) {
+			if !slices.Contains(known, l[1]) {
+				wrong = append(wrong, m[1]+"{"+l[1]+"}")
+			}
+		}
+	}
+	for _, g := range grouped.FindAllStringSubmatch(expr, -1) {
+		for label := range strings.SplitSeq(g[1], ", ") {
+			if !slices.Contains(every, label) {
+				wrong = append(wrong, g[0])
+			}
+		}
+	}
+	return wrong
+}
+
+// The rules and the dashboard use only labels that their metrics have: an expression with another label is never true.
+func TestRulesAndDashboardUseExistingLabels(t *testing.T) {
+	rows := guide(t)
+	for expr, want := range map[string]int{
+		`max by (kind) (skyserve_alerts{severity="critical"}) > 0`: 0, `max by (name) (skyserve_alerts{state="x"})`: 2,
+		`sum(rate(skyserve_ttft_seconds_bucket{tier="IW-F",le="1"}[1h])) / sum(rate(skyserve_ttft_seconds_count{le="1"}[1h]))`: 1,
+	} {
+		if got := wrongLabels(expr, rows); len(got) != want {
+			t.Errorf("%s: wrong labels %q", expr, got)
+		}
+	}
+	for file, exprs := range map[string]*regexp.Regexp{"alerts.yml": rulesExpr, "dashboard.json": expression} {
+		text, err := os.ReadFile("../examples/observe/" + file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		found := exprs.FindAllStringSubmatch(string(text), -1)
+		if all := strings.Count(string(text), "expr: ") + strings.Count(string(text), `"expr": `); len(found) != all || all == 0 {
+			t.Errorf("%s has %d expressions, %d are read", file, all, len(found))
+		}
+		for _, m := range found {
+			expr := strings.Join(m[1:], "")
+			if wrong := wrongLabels(expr, rows); len(wrong) > 0 {
+				t.Errorf("%s: %s uses labels that do not exist: %q", file, expr, wrong)
+			}
 		}
 	}
 }
