@@ -20,6 +20,7 @@ import (
 	"skyserve/internal/identity"
 	"skyserve/internal/service"
 	"skyserve/internal/store"
+	"skyserve/internal/telemetry"
 	"skyserve/internal/testkit"
 )
 
@@ -209,7 +210,7 @@ func TestAlertRuleMetricsExist(t *testing.T) {
 	}
 }
 
-// Every kind of docs/alerts.md has a rule: one rule for each severity selects all kinds of skyserve_alerts, and the
+// Every kind of docs/alerts.md has a rule, and every rule is named there: one rule for each severity selects all kinds of skyserve_alerts, and the
 // burn rates of docs/alerts.md that Prometheus can compute from a histogram have rules of their own.
 func TestEveryAlertHasARule(t *testing.T) {
 	guide, err := os.ReadFile("../docs/alerts.md")
@@ -228,6 +229,25 @@ func TestEveryAlertHasARule(t *testing.T) {
 	for _, severity := range []string{"critical", "warning"} {
 		if !strings.Contains(rules, `expr: max by (kind) (skyserve_alerts{severity="`+severity+`"}) > 0`) {
 			t.Errorf("no rule selects all kinds of %s alerts", severity)
+		}
+	}
+	named := map[string]string{}
+	for _, row := range regexp.MustCompile("(?m)^\\| `([a-z]+)` \\| (`Skyserve[^|]*) \\| `Test").FindAllStringSubmatch(string(guide), -1) {
+		named[row[1]] = row[2]
+	}
+	for _, kind := range telemetry.AlertKinds() {
+		if named[kind] == "" {
+			t.Errorf("docs/alerts.md names no rules and tests of %s", kind)
+		}
+		for rule := range strings.SplitSeq(strings.Trim(named[kind], "`"), "`, `") {
+			if !strings.Contains(rules, "- alert: "+rule+"\n") {
+				t.Errorf("docs/alerts.md names the rule %s of %s, which does not exist", rule, kind)
+			}
+		}
+	}
+	for rule := range strings.SplitSeq(rules, "- alert: ") {
+		if name, _, _ := strings.Cut(rule, "\n"); strings.HasPrefix(name, "Skyserve") && !strings.Contains(string(guide), "`"+name+"`") {
+			t.Errorf("docs/alerts.md does not name the rule %s", name)
 		}
 	}
 	for _, window := range []string{"[1h]", "[5m]", "[6h]", "[30m]"} {
@@ -306,6 +326,34 @@ func TestRulesAndDashboardUseExistingLabels(t *testing.T) {
 			if wrong := wrongLabels(expr, rows); len(wrong) > 0 {
 				t.Errorf("%s: %s uses labels that do not exist: %q", file, expr, wrong)
 			}
+		}
+	}
+}
+
+// The metric skyserve_alerts has every kind with each severity, so that rules do not depend on whether an alert has been
+// raised before, and counts the alerts of the balancer and of the controller.
+func TestEveryAlertIsCounted(t *testing.T) {
+	b := assembled(t)
+	var reported []telemetry.Alert
+	for _, kind := range telemetry.AlertKinds() {
+		reported = append(reported, telemetry.Alert{Severity: telemetry.SeverityCritical, Kind: kind, Object: "an object"})
+	}
+	b.controllerAlerts.value.Store(&telemetry.Alerts{Token: 1, Alerts: reported})
+	families, err := b.registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	counts := map[string]float64{}
+	for _, f := range families {
+		if f.GetName() == "skyserve_alerts" {
+			for _, m := range f.GetMetric() {
+				counts[m.GetLabel()[0].GetValue()+" "+m.GetLabel()[1].GetValue()] = m.GetGauge().GetValue()
+			}
+		}
+	}
+	for _, kind := range telemetry.AlertKinds() {
+		if _, exported := counts[kind+" warning"]; !exported || counts[kind+" critical"] != 1 {
+			t.Errorf("%s: %v critical, warnings exported %t", kind, counts[kind+" critical"], exported)
 		}
 	}
 }
