@@ -21,7 +21,7 @@ func TestOperatorIsRecorded(t *testing.T) {
 // The changes of `plan --apply` name the plan, and the operator with the reason. The controller records deaths.
 func TestAppliedPlanIsRecorded(t *testing.T) {
 	at := time.Date(2026, 11, 27, 12, 0, 0, 0, time.UTC)
-	s := &scaling{}
+	s := &scaling{upRun: &upRun{up: &up{}}}
 	s.log.reason = "peak"
 	s.notePlan(plan.Proposal{At: &at})
 	s.log.addChange(provision.Change{
