@@ -20,19 +20,31 @@ func TestLaunchAlertTexts(t *testing.T) {
 		want      []string // the line of the alert; nil = none
 	}{
 		"nothing": {},
-		"budget": {held: held(provision.HeldByBudget, "$3.20/h of $3.00/h"),
-			want: []string{"warning: budget: the budget blocks launches: us-1: $3.20/h of $3.00/h; raise autoscale.budget, or lower replicas.min or max"}},
-		"launches": {held: held(provision.HeldByLaunches, "20 launches in the last hour"),
-			want: []string{"warning: launch max_launches_per_hour: 20 launches in the last hour; find out why so many machines are launched"}},
-		"quota": {held: held(provision.HeldByQuota, "VcpuLimitExceeded"),
-			want: []string{"warning: launch aws/us-east-1: cannot launch us-1: VcpuLimitExceeded; raise the quota at the cloud"}},
-		"capacity": {held: held(provision.HeldByCapacity, "InsufficientInstanceCapacity"),
-			want: []string{"warning: launch aws/us-east-1: cannot launch us-1: InsufficientInstanceCapacity; none: launches are repeated every 10 minutes"}},
+		"budget": {
+			held: held(provision.HeldByBudget, "$3.20/h of $3.00/h"),
+			want: []string{"warning: budget: the budget blocks launches: us-1: $3.20/h of $3.00/h; raise autoscale.budget, or lower replicas.min or max"},
+		},
+		"launches": {
+			held: held(provision.HeldByLaunches, "20 launches in the last hour"),
+			want: []string{"warning: launch max_launches_per_hour: 20 launches in the last hour; find out why so many machines are launched"},
+		},
+		"quota": {
+			held: held(provision.HeldByQuota, "VcpuLimitExceeded"),
+			want: []string{"warning: launch aws/us-east-1: cannot launch us-1: VcpuLimitExceeded; raise the quota at the cloud"},
+		},
+		"capacity": {
+			held: held(provision.HeldByCapacity, "InsufficientInstanceCapacity"),
+			want: []string{"warning: launch aws/us-east-1: cannot launch us-1: InsufficientInstanceCapacity; none: launches are repeated every 10 minutes"},
+		},
 		"held by its backoff": {held: held(provision.HeldByBackoff, "next try 03:05")},
-		"backoff": {launches: telemetry.Launches{Backoffs: []telemetry.LaunchBackoff{{Model: "m", Region: "aws/us-east-1", Line: "m failed 2 times; next try at 03:05"}}},
-			want: []string{"warning: launch m aws/us-east-1: m failed 2 times; next try at 03:05; read the log lines of the last failure in 'skyserve status'"}},
-		"gpu": {unhealthy: map[string]seenReplica{"us-0": {}},
-			want: []string{"warning: gpu us-0: XID 79; it receives no requests and is being replaced"}},
+		"backoff": {
+			launches: telemetry.Launches{Backoffs: []telemetry.LaunchBackoff{{Model: "m", Region: "aws/us-east-1", Line: "m failed 2 times; next try at 03:05"}}},
+			want:     []string{"warning: launch m aws/us-east-1: m failed 2 times; next try at 03:05; read the log lines of the last failure in 'skyserve status'"},
+		},
+		"gpu": {
+			unhealthy: map[string]seenReplica{"us-0": {}},
+			want:      []string{"warning: gpu us-0: XID 79; it receives no requests and is being replaced"},
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			for id, s := range c.unhealthy {
