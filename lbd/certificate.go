@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"fmt"
 	"os"
 	"sync"
 	"sync/atomic"
@@ -173,6 +174,9 @@ func (b *balancer) reloadCertificates() {
 			b.log.Error("loading the certificate failed, keeping the current one", "file", c.files.Cert, "err", err, "expires", c.expires())
 		case changed:
 			b.log.Info("certificate replaced", "file", c.files.Cert, "expires", c.expires())
+			if c == b.cert { // the controller records the others
+				b.recordEvent(telemetry.EventCertificate, fmt.Sprintf("%s uses a new certificate, valid until %s", b.cfg.ID, c.expires().UTC().Format(time.DateOnly)), "its files were replaced")
+			}
 		}
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -95,6 +96,70 @@ func TestActorOfMember(t *testing.T) {
 	} {
 		if got := memberActor(name); got != want {
 			t.Errorf("got %q, want %q", got, want)
+		}
+	}
+}
+
+// recorded returns the events that a balancer records.
+func recorded(t *testing.T, act func(b *balancer)) []string {
+	t.Helper()
+	b := &balancer{cfg: service.BalancerConfig{ID: "lb-us-0", Region: "local/us"}, log: slog.New(slog.DiscardHandler)}
+	b.events = newServiceEvents(&awayEvents{away: true}, b, time.Now())
+	act(b)
+	var all []string
+	for _, e := range b.events.queue.Pending() {
+		if e.Actor != telemetry.ActorBalancer || e.Object != "lb-us-0" || e.Region != "local/us" || e.ID == "" || e.At.IsZero() {
+			t.Errorf("got %+v", e)
+		}
+		all = append(all, string(e.Kind)+": "+e.Message+": "+e.Reason)
+	}
+	return all
+}
+
+// A reload is recorded with its actor and cause, changed keys and certificates as events of their own.
+func TestReloadIsRecorded(t *testing.T) {
+	got := recorded(t, func(b *balancer) {
+		b.recordReload(telemetry.Reload{Changed: []string{"balancer.policy: least-load, was cost", "balancer.auth: 3 keys, 1 added, 0 removed", "balancer.tls: the certificate"}})
+	})
+	const cause = "its configuration file or a file to which it refers has changed"
+	want := []string{
+		"reload: lb-us-0 reloaded its configuration: balancer.policy: " + cause,
+		"keys: lb-us-0 reloaded its configuration: balancer.auth: " + cause,
+		"certificate: lb-us-0 reloaded its configuration: balancer.tls: " + cause,
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+}
+
+// A public certificate whose files were replaced, and one that was obtained by ACME, are recorded.
+func TestNewCertificateIsRecorded(t *testing.T) {
+	for name, c := range map[string]struct {
+		load func(b *balancer)
+		want string
+	}{
+		"files": {(*balancer).reloadCertificates, "certificate: lb-us-0 uses a new certificate, valid until 2102-01-01: its files were replaced"},
+		"ACME": {func(b *balancer) {
+			b.cfg.Certificate = &service.CertificateConfig{Name: "chat.example.com"}
+			b.certificateChanged()
+		}, "certificate: lb-us-0 uses a new certificate for chat.example.com, valid until 2102-01-01: the previous one expires or is missing"},
+	} {
+		got := recorded(t, func(b *balancer) {
+			files := pairIn(t.TempDir())
+			writePair(t, files, 1)
+			pair, err := loadPair(files)
+			if err != nil {
+				t.Fatal(err)
+			}
+			b.cert = &certificate{}
+			b.cert.replace(pair)
+			c.load(b)
+			writePair(t, files, 2)
+			c.load(b)
+			c.load(b)
+		})
+		if len(got) != 1 || got[0] != c.want {
+			t.Errorf("%s: got %q, want %q", name, got, c.want)
 		}
 	}
 }

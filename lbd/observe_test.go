@@ -20,6 +20,7 @@ import (
 	"skyserve/internal/identity"
 	"skyserve/internal/service"
 	"skyserve/internal/store"
+	"skyserve/internal/telemetry"
 	"skyserve/internal/testkit"
 )
 
@@ -209,7 +210,7 @@ func TestAlertRuleMetricsExist(t *testing.T) {
 	}
 }
 
-// Every kind of docs/alerts.md has a rule: one rule for each severity selects all kinds of skyserve_alerts, and the
+// Every kind of docs/alerts.md has a rule, and every rule is named there: one rule for each severity selects all kinds of skyserve_alerts, and the
 // burn rates of docs/alerts.md that Prometheus can compute from a histogram have rules of their own.
 func TestEveryAlertHasARule(t *testing.T) {
 	guide, err := os.ReadFile("../docs/alerts.md")
@@ -230,9 +231,129 @@ func TestEveryAlertHasARule(t *testing.T) {
 			t.Errorf("no rule selects all kinds of %s alerts", severity)
 		}
 	}
+	named := map[string]string{}
+	for _, row := range regexp.MustCompile("(?m)^\\| `([a-z]+)` \\| (`Skyserve[^|]*) \\| `Test").FindAllStringSubmatch(string(guide), -1) {
+		named[row[1]] = row[2]
+	}
+	for _, kind := range telemetry.AlertKinds() {
+		if named[kind] == "" {
+			t.Errorf("docs/alerts.md names no rules and tests of %s", kind)
+		}
+		for rule := range strings.SplitSeq(strings.Trim(named[kind], "`"), "`, `") {
+			if !strings.Contains(rules, "- alert: "+rule+"\n") {
+				t.Errorf("docs/alerts.md names the rule %s of %s, which does not exist", rule, kind)
+			}
+		}
+	}
+	for rule := range strings.SplitSeq(rules, "- alert: ") {
+		if name, _, _ := strings.Cut(rule, "\n"); strings.HasPrefix(name, "Skyserve") && !strings.Contains(string(guide), "`"+name+"`") {
+			t.Errorf("docs/alerts.md does not name the rule %s", name)
+		}
+	}
 	for _, window := range []string{"[1h]", "[5m]", "[6h]", "[30m]"} {
+		for _, failed := range []string{`status=~"5.."`, `outcome="failed"`} { // the latter: within a stream
+			if !strings.Contains(rules, "rate(skyserve_requests_total{"+failed+"}"+window) {
+				t.Errorf("no rule counts requests with %s over %s", failed, window)
+			}
+		}
 		if !strings.Contains(rules, "skyserve_ttft_seconds_count{tier=\"IW-F\"}"+window) {
 			t.Errorf("no rule computes the burn rate of TTFT targets over %s", window)
+		}
+	}
+}
+
+var (
+	selector   = regexp.MustCompile(`(skyserve_[a-z0-9_]+)(?:\{([^}]*)\})?`)
+	matcher    = regexp.MustCompile(`([a-z_]+)(?:=~|!~|!=|=)\\?"`)
+	grouped    = regexp.MustCompile(`(?:by|without|on|ignoring) \(([^)]*)\)`)
+	expression = regexp.MustCompile(`"expr": "((?:[^"\\]|\\.)*)"`)
+	rulesExpr  = regexp.MustCompile(`(?m)^ {8}expr: (?:\|\n((?:^ {10}.*\n)+)|(.*)$)`)
+)
+
+// wrongLabels returns the labels in an expression of PromQL that its metrics do not have. Prometheus adds instance and job.
+func wrongLabels(expr string, rows map[string][3]string) (wrong []string) {
+	every := []string{"instance", "job"}
+	for _, m := range selector.FindAllStringSubmatch(expr, -1) {
+		known := []string{"instance", "job"}
+		base := m[1]
+		for _, suffix := range []string{"_bucket", "_sum", "_count"} {
+			if b, cut := strings.CutSuffix(m[1], suffix); cut && rows[b][0] == "histogram" {
+				if base = b; suffix == "_bucket" {
+					known = append(known, "le")
+				}
+			}
+		}
+		known = append(known, strings.Split(rows[base][1], ", ")...)
+		every = append(every, known...)
+		for _, l := range matcher.FindAllStringSubmatch(m[2], -1) {
+			if !slices.Contains(known, l[1]) {
+				wrong = append(wrong, m[1]+"{"+l[1]+"}")
+			}
+		}
+	}
+	for _, g := range grouped.FindAllStringSubmatch(expr, -1) {
+		for label := range strings.SplitSeq(g[1], ", ") {
+			if !slices.Contains(every, label) {
+				wrong = append(wrong, g[0])
+			}
+		}
+	}
+	return wrong
+}
+
+// The rules and the dashboard use only labels that their metrics have: an expression with another label is never true.
+func TestRulesAndDashboardUseExistingLabels(t *testing.T) {
+	rows := guide(t)
+	for expr, want := range map[string]int{
+		`max by (kind) (skyserve_alerts{severity="critical"}) > 0`: 0, `max by (name) (skyserve_alerts{state="x"})`: 2,
+		`sum(rate(skyserve_ttft_seconds_bucket{tier="IW-F",le="1"}[1h])) / sum(rate(skyserve_ttft_seconds_count{le="1"}[1h]))`: 1,
+	} {
+		if got := wrongLabels(expr, rows); len(got) != want {
+			t.Errorf("%s: wrong labels %q", expr, got)
+		}
+	}
+	for file, exprs := range map[string]*regexp.Regexp{"alerts.yml": rulesExpr, "dashboard.json": expression} {
+		text, err := os.ReadFile("../examples/observe/" + file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		found := exprs.FindAllStringSubmatch(string(text), -1)
+		if all := strings.Count(string(text), "expr: ") + strings.Count(string(text), `"expr": `); len(found) != all || all == 0 {
+			t.Errorf("%s has %d expressions, %d are read", file, all, len(found))
+		}
+		for _, m := range found {
+			expr := strings.Join(m[1:], "")
+			if wrong := wrongLabels(expr, rows); len(wrong) > 0 {
+				t.Errorf("%s: %s uses labels that do not exist: %q", file, expr, wrong)
+			}
+		}
+	}
+}
+
+// The metric skyserve_alerts has every kind with each severity, so that rules do not depend on whether an alert has been
+// raised before, and counts the alerts of the balancer and of the controller.
+func TestEveryAlertIsCounted(t *testing.T) {
+	b := assembled(t)
+	var reported []telemetry.Alert
+	for _, kind := range telemetry.AlertKinds() {
+		reported = append(reported, telemetry.Alert{Severity: telemetry.SeverityCritical, Kind: kind, Object: "an object"})
+	}
+	b.controllerAlerts.value.Store(&telemetry.Alerts{Token: 1, Alerts: reported})
+	families, err := b.registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	counts := map[string]float64{}
+	for _, f := range families {
+		if f.GetName() == "skyserve_alerts" {
+			for _, m := range f.GetMetric() {
+				counts[m.GetLabel()[0].GetValue()+" "+m.GetLabel()[1].GetValue()] = m.GetGauge().GetValue()
+			}
+		}
+	}
+	for _, kind := range telemetry.AlertKinds() {
+		if _, exported := counts[kind+" warning"]; !exported || counts[kind+" critical"] != 1 {
+			t.Errorf("%s: %v critical, warnings exported %t", kind, counts[kind+" critical"], exported)
 		}
 	}
 }

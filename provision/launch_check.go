@@ -104,7 +104,7 @@ func checkOf(p Provider, w Desired) func(context.Context, Desired) LaunchCheck {
 
 // launchShape is what a check depends on.
 type launchShape struct {
-	role                               ObjectKind
+	role                               Role
 	region                             service.Region
 	zone, instance, reservation, image string
 	capacity                           service.CapacityType

@@ -27,9 +27,17 @@ const (
 	KindProgram ObjectKind = "program"
 )
 
-// RoleSpare is the role of the identity of balancers that may not launch other balancers: those of a service with more
-// than three that service.yaml does not choose for a controller. Their firewall is the one of KindBalancer.
-const RoleSpare ObjectKind = "spare"
+// Role names the firewall and identity of machines in a cloud: the kind of the machines, or a part of them.
+type Role string
+
+// The roles.
+const (
+	RoleBalancer = Role(KindBalancer)
+	RoleReplica  = Role(KindReplica)
+	// RoleSpare is the role of the identity of balancers that may not launch other balancers: those of a service with
+	// more than three that service.yaml does not choose for a controller. Their firewall is the one of RoleBalancer.
+	RoleSpare Role = "spare"
+)
 
 // IsMachine reports whether objects of this kind run an agent.
 func (k ObjectKind) IsMachine() bool {
@@ -119,8 +127,8 @@ type Desired struct {
 
 // MachineConfig is the setup of a VM, the same in every cloud.
 type MachineConfig struct {
-	// Role selects the machine's firewall and identity: KindBalancer or KindReplica.
-	Role ObjectKind
+	// Role selects the machine's firewall and identity: RoleBalancer or RoleReplica.
+	Role Role
 	// UserData is its cloud-init document. It must not contain secrets, because everybody who may
 	// describe the VM can read it.
 	UserData string

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"net/http"
 	"os"
 	"path/filepath"
 	"time"
@@ -253,6 +254,8 @@ func runRestore(ctx context.Context, o *restoreOptions, out io.Writer) error {
 	case errors.Is(err, telemetry.ErrConflict):
 		errors.As(err, &status)
 		return failed(fmt.Errorf("restoring %s: %s", o.name, status.Message), "nothing was changed; --force discards everything stored since the backup")
+	case errors.As(err, &status) && status.Status == http.StatusLocked:
+		return failed(fmt.Errorf("restoring %s: %s", o.name, status.Message), "nothing was changed; wait until the other restore has ended")
 	case errors.As(err, &status):
 		return failed(fmt.Errorf("restoring %s: %s", o.name, status.Message), "the store may be incomplete: run the command again with --force")
 	}

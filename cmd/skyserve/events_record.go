@@ -167,7 +167,12 @@ func (d *down) recordDown(ctx context.Context) {
 
 // recordOperator records that an operator was added or revoked.
 func recordOperator(ctx context.Context, svc local.Service, errOut io.Writer, who, message string) {
-	l := changeLog{reason: "skyserve connect"}
+	operatorLog(who, message).send(ctx, svc, errOut)
+}
+
+// operatorLog returns the event of an operator who was added or revoked.
+func operatorLog(who, message string) *changeLog {
+	l := &changeLog{reason: "skyserve connect"}
 	l.add(telemetry.Event{Kind: telemetry.EventOperator, Object: who, Message: message})
-	l.send(ctx, svc, errOut)
+	return l
 }

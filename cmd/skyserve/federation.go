@@ -41,7 +41,7 @@ type federation struct {
 // identities there.
 type (
 	roleNames interface {
-		RoleARN(ctx context.Context, name string, role provision.ObjectKind) (arn string, err error)
+		RoleARN(ctx context.Context, name string, role provision.Role) (arn string, err error)
 	}
 	googleIdentities interface {
 		BalancerAccount(ctx context.Context, name string) (email, uniqueID string, err error)
@@ -59,7 +59,7 @@ func federationOf(ctx context.Context, spec *service.Spec, places provision.Mult
 	if in == "" && !records || !isAWS || !isGoogle {
 		return f, nil, nil
 	}
-	of := provision.KindBalancer
+	of := provision.RoleBalancer
 	if records {
 		of = cloud.RoleRecords
 	}

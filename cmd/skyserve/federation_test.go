@@ -68,7 +68,7 @@ func TestMachinesAtAWSUseAccount(t *testing.T) {
 		if _, err := places[service.CloudAWS].Launch(t.Context(), grant); err != nil {
 			t.Fatal(err)
 		}
-		role, err := places[service.CloudAWS].(roleNames).RoleARN(t.Context(), name, provision.KindBalancer)
+		role, err := places[service.CloudAWS].(roleNames).RoleARN(t.Context(), name, provision.RoleBalancer)
 		if err != nil {
 			t.Fatal(err)
 		}

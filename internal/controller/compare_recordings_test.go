@@ -378,13 +378,16 @@ func (r *recorder) load(clients string) {
 	})
 }
 
-// awaitPlan waits for a plan after a time whose event has a reason, and returns when it was made.
-func (r *recorder) awaitPlan(since time.Time, reason string) time.Time {
+// awaitPlan waits for a plan with a status that was made after a time, and returns when it was made. An empty status
+// matches all.
+func (r *recorder) awaitPlan(since time.Time, status string) time.Time {
 	for ; ; time.Sleep(500 * time.Millisecond) {
-		for _, e := range r.events(since) {
-			if e.Kind == telemetry.EventPlan && strings.Contains(e.Reason, reason) {
-				return e.At
-			}
+		var s telemetry.Snapshot
+		if err := json.Unmarshal([]byte(r.Run("top", faultsName, "--once", "-o", "json")), &s); err != nil {
+			r.t.Fatal(err)
+		}
+		if p := s.Plan; p != nil && p.Error == "" && p.Waiting == "" && p.At.After(since) && strings.Contains(p.Status, status) {
+			return p.At
 		}
 	}
 }

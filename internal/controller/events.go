@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"skyserve/internal/telemetry"
+	"skyserve/plan"
 )
 
 // EventSource is an optional interface of Machines that records events of the service.
@@ -71,18 +72,42 @@ func (c *Controller) recordMoves(before, after Assignment) {
 	}
 }
 
+// recordedReview returns a stored review if its plan has an event; else nil.
+func recordedReview(r telemetry.Review) *telemetry.Review {
+	if r.PlanEvent.IsZero() || r.Plan == nil || r.Plan.Error != "" {
+		return nil
+	}
+	return &r
+}
+
+// sameCapacity reports whether a plan needs no event of its own: it has the same replicas by GPU and capacity type as
+// the recorded one, and both or none satisfy the bounds.
+func sameCapacity(recorded, r *telemetry.Review) bool {
+	infeasible := func(r *telemetry.Review) bool { return r.Plan.Status == string(plan.StatusInfeasible) }
+	if recorded == nil || infeasible(recorded) != infeasible(r) {
+		return false
+	}
+	return slices.EqualFunc(recorded.Targets, r.Targets, func(a, b telemetry.PlannedCapacity) bool {
+		return a.Model == b.Model && a.Region == b.Region && slices.Equal(a.Replicas, b.Replicas)
+	})
+}
+
 // planEvent returns the event of a computed plan.
 func planEvent(p *telemetry.PlanSummary, minutes int) telemetry.Event {
-	traffic := fmt.Sprintf("%d minutes", minutes)
-	if minutes == 1 {
-		traffic = "1 minute"
-	}
 	return telemetry.Event{
 		ID: "plan-" + p.At.Format(time.RFC3339Nano), Actor: telemetry.ActorController, Kind: telemetry.EventPlan,
 		Object: p.At.Format(time.RFC3339), Plan: &p.At,
-		Message: fmt.Sprintf("plan computed: %d changes, %s -> %s", len(p.Changes), costText(p.CostPerHour.Current), costText(p.CostPerHour.Planned)),
-		Reason:  fmt.Sprintf("forecast from %s of traffic, status %s", traffic, p.Status),
+		Message: fmt.Sprintf("plan computed: %s, %s -> %s", count(len(p.Changes), "change"), costText(p.CostPerHour.Current), costText(p.CostPerHour.Planned)),
+		Reason:  fmt.Sprintf("forecast from %s of traffic, status %s", count(minutes, "minute"), p.Status),
 	}
+}
+
+// count returns a number with its noun.
+func count(n int, noun string) string {
+	if n != 1 {
+		noun += "s"
+	}
+	return fmt.Sprintf("%d %s", n, noun)
 }
 
 // costText formats a cost in USD per hour; nil is unknown.

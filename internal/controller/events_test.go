@@ -15,6 +15,7 @@ import (
 
 	"skyserve/internal/store"
 	"skyserve/internal/telemetry"
+	"skyserve/plan"
 )
 
 // eventList is a store of events in memory.
@@ -118,27 +119,81 @@ func TestPlanIsRecorded(t *testing.T) {
 	if e.Kind != telemetry.EventPlan || !e.Plan.Equal(at) || e.ID != "plan-2026-11-24T12:00:00Z" || e.Message != "plan computed: 2 changes, $1.50/h -> $2.25/h" || e.Reason != "forecast from 90 minutes of traffic, status optimal" {
 		t.Errorf("got %+v", e)
 	}
-	if got := planEvent(&telemetry.PlanSummary{At: at}, 1).Message; got != "plan computed: 0 changes, unknown cost -> unknown cost" {
-		t.Errorf("got %q", got)
+	e = planEvent(&telemetry.PlanSummary{At: at, Changes: make([]telemetry.PlanChange, 1)}, 1)
+	if e.Message != "plan computed: 1 change, unknown cost -> unknown cost" || !strings.HasPrefix(e.Reason, "forecast from 1 minute of traffic") {
+		t.Errorf("got %+v", e)
 	}
 }
 
-// Each computed plan has one event, and a repeated failure of planning has one.
+// A plan has an event if it is the first one, changes the capacity, or follows a failure of planning. A repeated
+// failure has one event. A new leader records no event of a plan that the store has.
 func TestPlanningIsRecorded(t *testing.T) {
 	var events []telemetry.Event
+	record := func(w *plannerWorld) { w.planner.record = func(e telemetry.Event) { events = append(events, e) } }
 	testPlanner(t, func(w *plannerWorld) {
+		// next returns the events since the last call; a plan names the event of its capacity.
+		next := func(what string, want ...telemetry.EventKind) {
+			t.Helper()
+			var kinds []telemetry.EventKind
+			for _, e := range events {
+				kinds = append(kinds, e.Kind)
+			}
+			if !slices.Equal(kinds, want) {
+				t.Errorf("%s: got %+v, want %v", what, events, want)
+			}
+			if r := w.published(); slices.Contains(kinds, telemetry.EventPlan) {
+				if last := events[len(events)-1]; last.ID != "plan-"+r.PlanEvent.Format(time.RFC3339Nano) || last.Object != r.PlanEvent.Format(time.RFC3339) {
+					t.Errorf("%s: the plan names the event of %s, the event is %+v", what, r.PlanEvent, last)
+				}
+			}
+			events = nil
+		}
 		w.set(func() { w.perMin = 150_000 })
 		w.pass(2 * time.Minute)
-		if len(events) == 0 || events[0].Kind != telemetry.EventPlan || events[len(events)-1].ID != "plan-"+w.published().Plan.At.Format(time.RFC3339Nano) {
-			t.Fatalf("got %+v", events)
+		next("the first two minutes", telemetry.EventPlan)
+		first := w.published()
+		w.pass(5 * time.Hour)
+		next("a constant load")
+		r := w.published()
+		inputs := &scalingInputs{review: &r, targets: map[modelRegion]*plan.HourlyTarget{{}: nil}, current: CurrentState{Spec: w.observed}}
+		if r.Plan.At.Equal(first.Plan.At) || !r.PlanEvent.Equal(first.PlanEvent) || !inputs.planTime().Equal(first.PlanEvent) {
+			t.Errorf("changes that follow the plan of %s must name the event of %s, not %s", r.Plan.At, first.PlanEvent, r.PlanEvent)
 		}
-		plans := len(events)
+		leader := newPlannerWorld(t)
+		leader.state, leader.planner.state, leader.observed, leader.counted = w.state, w.state, w.observed, w.counted
+		record(leader)
+		ctx, end := context.WithCancel(w.t.Context())
+		var wg sync.WaitGroup
+		wg.Go(func() { leader.runLoop(ctx, leader.lease) })
+		leader.pass(time.Minute)
+		end()
+		wg.Wait()
+		next("a new leader")
+		w.set(func() { w.perMin = 450_000 })
+		w.trigger()
+		w.pass(25 * time.Minute)
+		w.pass(2 * time.Hour)
+		if len(events) == 0 {
+			t.Fatal("three times the load has no event")
+		}
+		for _, e := range events {
+			if e.Kind != telemetry.EventPlan {
+				t.Errorf("got %+v", e)
+			}
+		}
+		events = nil
+		w.pass(24 * time.Hour)
+		events = nil
 		w.set(func() { w.err = errors.New("no balancer responds") })
 		w.pass(3 * time.Hour)
-		if len(events) != plans+1 || events[plans].Kind != telemetry.EventFailure || events[plans].Reason != "no balancer responds" {
-			t.Errorf("got %+v", events[plans:])
+		if len(events) != 1 || events[0].Reason != "no balancer responds" {
+			t.Errorf("got %+v", events)
 		}
-	}, func(w *plannerWorld) { w.planner.record = func(e telemetry.Event) { events = append(events, e) } })
+		next("planning fails", telemetry.EventFailure)
+		w.set(func() { w.err = nil })
+		w.pass(3 * time.Hour)
+		next("planning works again", telemetry.EventPlan)
+	}, record)
 }
 
 // Every action of the scaler is both recorded and published.

@@ -60,6 +60,7 @@ type planner struct {
 	graceEnded  bool              // all balancers have responded in this term, or startGrace is over
 	published   telemetry.Review  // the review to publish, for balancers to display
 	unpublished bool              // published has not been written to the store
+	recorded    *telemetry.Review // the newest review whose capacity has an event; nil = none, or planning has failed since
 	ended       func() bool       // reports whether the term has ended
 	ready       func()            // called when a running review completes
 	running     chan reviewResult // nil = no review is running
@@ -93,7 +94,7 @@ func isAutomatic(strategy string) bool { return strategy != "" && strategy != se
 // startTerm starts a term of leadership; ready is called from another goroutine when a review
 // completes. It logs errors of reading the stored review.
 func (p *planner) startTerm(ctx context.Context, ready func()) {
-	p.ended = func() bool { return ctx.Err() != nil }
+	p.ended, p.recorded = func() bool { return ctx.Err() != nil }, nil
 	p.next = time.Time{} // meanwhile another controller may have planned from other counts
 	p.termStart, p.graceEnded, p.retry, p.running, p.ready = time.Now(), false, 0, nil, ready
 	p.logError(p.loadStoredReview(ctx))
@@ -152,7 +153,7 @@ func (p *planner) hasNewBacklog(o observation) bool {
 }
 
 // loadStoredReview loads the stored review if a strategy is applying its plan and its Until has not
-// passed. Another controller may have made it.
+// passed. Another controller may have made it. Its event is not recorded again, whether it is loaded or not.
 func (p *planner) loadStoredReview(ctx context.Context) error {
 	data, _, err := p.state.Get(ctx, telemetry.ReviewKey(p.service))
 	if isNotFound(err) {
@@ -165,6 +166,7 @@ func (p *planner) loadStoredReview(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("reading the plan in force: %w", err)
 	}
+	p.recorded = recordedReview(r)
 	if !isAutomatic(r.Strategy) || !time.Now().Before(r.Until) {
 		return nil
 	}
@@ -218,8 +220,13 @@ func (p *planner) finishReview(ctx context.Context, l lease, now time.Time, out 
 	summary := summaryOfReview(made)
 	continueForecasts(summary.Forecast, p.published.Forecast)
 	summary.Strategy, summary.From, summary.Until = out.observed.Spec.Autoscale.Strategy, out.at.UTC(), p.next.UTC()
+	if summary.PlanEvent = summary.Plan.At; sameCapacity(p.recorded, &summary) {
+		summary.PlanEvent = p.recorded.PlanEvent
+	} else {
+		p.record(planEvent(summary.Plan, out.minutes))
+	}
+	p.recorded = &summary
 	p.current.set(summary)
-	p.record(planEvent(summary.Plan, out.minutes))
 	return p.publishReview(ctx, l, summary)
 }
 
@@ -278,6 +285,7 @@ func (p *planner) publishFailure(ctx context.Context, l lease, now time.Time, er
 	}
 	if shown.Plan.Error != err.Error() {
 		p.record(telemetry.Event{At: now, Actor: telemetry.ActorController, Kind: telemetry.EventFailure, Object: "plan", Message: "planning failed", Reason: err.Error()})
+		p.recorded = nil
 	}
 	shown.Plan.Error, shown.Plan.Waiting = err.Error(), ""
 	return errors.Join(err, p.publishReview(ctx, l, shown))

@@ -22,7 +22,7 @@ type scalingAction struct {
 	// serving is the number of replicas that were ready or starting before the action.
 	serving int
 	reason  string
-	// plan is the time of the plan in force; nil if the strategy follows no plan.
+	// plan identifies the plan in force, see planTime.
 	plan *time.Time
 }
 
@@ -88,11 +88,15 @@ func (s *scaler) failureEvents(m scalingChange, err error) []telemetry.Event {
 	}}
 }
 
-// planTime returns the time of the plan in force; nil if the strategy follows no plan.
+// planTime returns the time of the plan in force, or of the one whose event describes it; nil if the strategy follows no
+// plan.
 func (s *scalingInputs) planTime() *time.Time {
 	if len(s.targets) == 0 || s.review == nil || s.review.Plan == nil || !plan.UsesPlan(s.current.Spec.Autoscale.Strategy) {
 		return nil
 	}
-	at := s.review.Plan.At
+	at := s.review.PlanEvent
+	if at.IsZero() {
+		at = s.review.Plan.At
+	}
 	return &at
 }

@@ -317,7 +317,8 @@ func noEOF(err error) error {
 // RestoreBackup replaces the service's streams with those of a backup, which CheckBackup should have accepted
 // before. It returns a *telemetry.BackupError for the backup of another service. Without force, it returns a
 // *telemetry.NewerStoreError if the store contains data from before the backup, such as the store that was backed
-// up: the restore would discard everything stored since. Both change nothing. After another error the store may be
+// up: the restore would discard everything stored since. While another restore runs, it returns
+// telemetry.ErrRestoreRunning. All three change nothing. After another error the store may be
 // incomplete, and the restore has to be repeated with force. Revisions of keys continue from those of the backup and may
 // be lower than before; fencing tokens in this store are not. A holder that has renewed its lease since the backup loses
 // it, and must acquire it again. A store that replaces a lost one knows no tokens that were issued after the backup.
@@ -338,18 +339,44 @@ func (s *Store) RestoreBackup(ctx context.Context, r io.Reader, service string, 
 	if err != nil {
 		return d.Backup, wrap(ctx, err, "restoring the store")
 	}
-	infos, err := namespaceStreams(ctx, nc, s.namespace)
+	if _, err := s.replaceableStreams(ctx, nc, d.Backup, force); err != nil {
+		return d.Backup, err
+	}
+	locked, unlock, err := s.lockRestore(ctx, restoreLockSilence)
 	if err != nil {
 		return d.Backup, wrap(ctx, err, "restoring the store")
 	}
-	if newer := newerStore(d.Backup, infos); newer != nil && !force {
-		return d.Backup, newer
+	defer unlock()
+	err = s.restoreStreams(locked, nc, d, force)
+	if lost := context.Cause(locked); err != nil && errors.Is(lost, errRestoreLockLost) {
+		err = fmt.Errorf("restoring the store: %w", lost)
+	}
+	return d.Backup, err
+}
+
+// replaceableStreams returns the service's streams; a *telemetry.NewerStoreError if they may not be replaced.
+func (s *Store) replaceableStreams(ctx context.Context, nc *nats.Conn, b telemetry.Backup, force bool) ([]*jetstream.StreamInfo, error) {
+	infos, err := namespaceStreams(ctx, nc, s.namespace)
+	if err != nil {
+		return nil, wrap(ctx, err, "restoring the store")
+	}
+	if newer := newerStore(b, infos); newer != nil && !force {
+		return nil, newer
+	}
+	return infos, nil
+}
+
+// restoreStreams replaces the service's streams with those of a backup, under the lock of lockRestore.
+func (s *Store) restoreStreams(ctx context.Context, nc *nats.Conn, d *backupReader, force bool) error {
+	infos, err := s.replaceableStreams(ctx, nc, d.Backup, force) // another restore may have ended
+	if err != nil {
+		return err
 	}
 	floor, err := s.raiseTokenFloor(ctx, infos)
 	if err != nil {
-		return d.Backup, wrap(ctx, err, "restoring the store")
+		return wrap(ctx, err, "restoring the store")
 	}
-	err = d.forEach(func(c streamConfig, snapshot io.Reader) error {
+	return d.forEach(func(c streamConfig, snapshot io.Reader) error {
 		switch c.Config.Name {
 		case "KV_" + s.tokenFloors().name: // it is not replaced
 			_, err := io.Copy(io.Discard, snapshot)
@@ -364,7 +391,6 @@ func (s *Store) RestoreBackup(ctx context.Context, r io.Reader, service string, 
 		}
 		return nil
 	})
-	return d.Backup, err
 }
 
 // newerStore returns an error if streams have messages of before a backup.

@@ -69,20 +69,58 @@ func TestEventsAreStored(t *testing.T) {
 	}
 }
 
-// Days older than 35 days are removed at the first event of a later day.
+// Days older than 35 days are removed at the first event of a later day, younger ones stay. Of a service whose events are
+// rare, the 36 newest days with events stay, however old they are: a clock that is years ahead must not remove all.
 func TestOldEventsAreRemoved(t *testing.T) {
+	for name, c := range map[string]struct {
+		interval     int // days between two events
+		oldest, kept int // days, events
+	}{"daily": {1, pointsDays, pointsDays + 1}, "weekly": {7, 7 * pointsDays, pointsDays + 1}} {
+		t.Run(name, func(t *testing.T) {
+			st := connect(t, serve(t, t.TempDir()))
+			base := time.Now()
+			st.now = func() time.Time { return base }
+			today := base.UTC().Truncate(24 * time.Hour)
+			for n := 45; n >= 0; n-- { // more than are kept
+				days := n * c.interval
+				if err := st.AppendEvent(t.Context(), eventAt(fmt.Sprint(days), today.AddDate(0, 0, -days))); err != nil {
+					t.Fatal(err)
+				}
+			}
+			events, err := st.ReadEvents(t.Context(), telemetry.EventQuery{})
+			if err != nil || len(events) != c.kept || events[0].ID != fmt.Sprint(c.oldest) || events[len(events)-1].ID != "0" {
+				t.Fatalf("got %q, %v", eventIDs(events), err)
+			}
+		})
+	}
+}
+
+// As time passes, an event is kept for 35 days and removed after them.
+func TestEventIsKeptForItsTime(t *testing.T) {
 	st := connect(t, serve(t, t.TempDir()))
 	base := time.Now()
 	st.now = func() time.Time { return base }
 	today := base.UTC().Truncate(24 * time.Hour)
-	for days := 45; days >= 0; days-- { // as many days as are always kept, and more
-		if err := st.AppendEvent(t.Context(), eventAt(fmt.Sprint(days), today.AddDate(0, 0, -days))); err != nil {
+	first := today.AddDate(0, 0, -pointsDays-1) // its day ends 35 days ago
+	var oldest []string
+	for day := first; !day.After(today); day = day.AddDate(0, 0, 1) {
+		if err := st.AppendEvent(t.Context(), eventAt(day.Format(time.DateOnly), day)); err != nil {
 			t.Fatal(err)
 		}
+		events, err := st.ReadEvents(t.Context(), telemetry.EventQuery{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		oldest = append(oldest, events[0].ID)
 	}
-	events, err := st.ReadEvents(t.Context(), telemetry.EventQuery{})
-	if err != nil || events[0].ID != fmt.Sprint(pointsDays) || events[len(events)-1].ID != "0" {
-		t.Fatalf("got %q, %v", eventIDs(events), err)
+	for i, id := range oldest {
+		want := first
+		if i == len(oldest)-1 { // the event of today
+			want = first.AddDate(0, 0, 1)
+		}
+		if id != want.Format(time.DateOnly) {
+			t.Errorf("after %d days the oldest event is of %s, want %s", i, id, want.Format(time.DateOnly))
+		}
 	}
 }
 

@@ -1,6 +1,7 @@
 package telemetry
 
 import (
+	"errors"
 	"fmt"
 	"time"
 )
@@ -27,6 +28,9 @@ type BackupError struct{ Problem string }
 
 // Error returns the problem.
 func (e *BackupError) Error() string { return e.Problem }
+
+// ErrRestoreRunning means that another restore into the same store has not ended. Nothing was changed.
+var ErrRestoreRunning = errors.New("another restore into this store is running")
 
 // NewerStoreError means that a store was written before a backup was made, so that a restore would discard
 // what was written since.

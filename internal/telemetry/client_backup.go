@@ -23,7 +23,7 @@ func (c *Client) Backup(ctx context.Context, w io.Writer) error {
 	return nil
 }
 
-// Restore replaces the data of the service's store with a backup and returns its description. It fails with ErrConflict if the store has data of before the backup, unless force is set.
+// Restore replaces the data of the service's store with a backup and returns its description. It fails with ErrConflict if the store has data of before the backup, unless force is set, and with status 423 while another restore runs.
 func (c *Client) Restore(ctx context.Context, backup io.Reader, force bool) (b Backup, err error) {
 	path := "/v1/store/restore?" + url.Values{"force": {strconv.FormatBool(force)}}.Encode()
 	res, err := c.stream(ctx, http.MethodPost, path, backup)

@@ -2,6 +2,8 @@ package telemetry
 
 import (
 	"encoding/json"
+	"os"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -19,6 +21,20 @@ func TestEventKindsHaveMeanings(t *testing.T) {
 	}
 	if m := EventKind("teleport").Meaning(); m != "" {
 		t.Errorf("a kind of another version means %q", m)
+	}
+}
+
+// docs/events.md has every kind, with its actor and a test.
+func TestEventKindsAreDocumented(t *testing.T) {
+	guide, err := os.ReadFile("../../docs/events.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, k := range EventKinds() {
+		row := regexp.MustCompile("(?m)^\\| [^|]*`" + string(k) + "`[^|]* \\| [^|]+ \\| (operator|controller|autoscaler|balancer|cloud)[^|]* \\|[^|]*\\| `Test[^|]+ \\|$")
+		if !row.Match(guide) {
+			t.Errorf("docs/events.md does not document the kind %s", k)
+		}
 	}
 }
 

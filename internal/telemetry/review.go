@@ -18,6 +18,9 @@ type Review struct {
 	Token    uint64         `json:"token"`
 	Forecast []LoadForecast `json:"forecast"`
 	Plan     *PlanSummary   `json:"plan"`
+	// PlanEvent is the time of the plan whose event describes the capacity of Plan: Plan itself, or the first of the
+	// plans with the same capacity before it. It is zero where an older controller wrote the review.
+	PlanEvent time.Time `json:"plan_event"`
 	// Strategy is the value of autoscale.strategy that applies the plan; Targets are for the
 	// time from From to Until.
 	Strategy string            `json:"strategy"`

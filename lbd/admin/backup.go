@@ -63,7 +63,8 @@ func (b *backupWriter) Write(p []byte) (int, error) {
 }
 
 // serveRestore replaces the data of the store with the backup in the request's body. It responds with 400 for a backup
-// that cannot be restored, and with 409 for one that would discard newer data, unless force is true.
+// that cannot be restored, with 409 for one that would discard newer data, unless force is true, and with 423 while
+// another restore runs.
 func (a *API) serveRestore(w http.ResponseWriter, r *http.Request) {
 	if a.opts.Backup == nil {
 		writeError(w, http.StatusNotFound, errNoBackup)
@@ -79,6 +80,8 @@ func (a *API) serveRestore(w http.ResponseWriter, r *http.Request) {
 		writeError(w, http.StatusConflict, err.Error())
 	case errors.As(err, new(*telemetry.BackupError)):
 		writeError(w, http.StatusBadRequest, err.Error())
+	case errors.Is(err, telemetry.ErrRestoreRunning):
+		writeError(w, http.StatusLocked, telemetry.ErrRestoreRunning.Error())
 	case err != nil:
 		writeError(w, http.StatusServiceUnavailable, err.Error())
 	default:

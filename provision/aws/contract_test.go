@@ -43,7 +43,7 @@ func TestProviderConformance(t *testing.T) {
 				cloud := newCloud(f)
 				cloud.ShutdownReads, cloud.ProfileLagLaunches, cloud.PageSize = 2, 2, 2
 				p := open(t, cloud)
-				other := roleFor(provision.KindReplica)
+				other := roleFor(provision.RoleReplica)
 				other.Service = "other"
 				return conformance.Subject{
 					Provider: p, Reopen: func(t *testing.T) provision.Provider { return open(t, cloud) },

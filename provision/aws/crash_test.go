@@ -29,8 +29,8 @@ func converge(t *testing.T, p provision.Provider, wants []provision.Desired) ([]
 func small() []provision.Desired {
 	return []provision.Desired{
 		program(firstBinary),
-		roleFor(provision.KindReplica, provision.GrantOperate),
-		firewall(east, provision.KindReplica, provision.FirewallRule{Port: 8300, From: provision.FromWorld}),
+		roleFor(provision.RoleReplica, provision.GrantOperate),
+		firewall(east, provision.RoleReplica, provision.FirewallRule{Port: 8300, From: provision.FromWorld}),
 		machine("us-east-1-0", provision.KindReplica, east, service.CapacitySpot),
 	}
 }

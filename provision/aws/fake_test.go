@@ -70,14 +70,14 @@ func newCloud(f *testcloud.Faults) *testcloud.AWS {
 }
 
 // roleFor and firewall return the prerequisites of machines of a role.
-func roleFor(role provision.ObjectKind, grants ...provision.Grant) provision.Desired {
+func roleFor(role provision.Role, grants ...provision.Grant) provision.Desired {
 	return provision.Desired{
 		ID: "identity-aws-" + string(role), Kind: provision.KindIdentity, Service: "chat", Owner: "me", Region: world,
 		SpecHash: "i1", Labels: map[string]string{"role": string(role)}, Grants: grants,
 	}
 }
 
-func firewall(region service.Region, role provision.ObjectKind, rules ...provision.FirewallRule) provision.Desired {
+func firewall(region service.Region, role provision.Role, rules ...provision.FirewallRule) provision.Desired {
 	return provision.Desired{
 		ID: "firewall-" + region.Place() + "-" + string(role), Kind: provision.KindFirewall, Service: "chat", Owner: "me", Region: region,
 		SpecHash: "f1", Labels: map[string]string{"role": string(role)}, Rules: rules,
@@ -95,7 +95,7 @@ func machine(id string, kind provision.ObjectKind, region service.Region, capaci
 	return provision.Desired{
 		ID: id, Kind: kind, Service: "chat", Owner: "me", Region: region, SpecHash: "m1",
 		Labels:    map[string]string{"role": string(kind), "model": "org/llama"},
-		Machine:   &provision.MachineConfig{Role: kind, UserData: "#cloud-config\n", DiskGiB: 250},
+		Machine:   &provision.MachineConfig{Role: provision.Role(kind), UserData: "#cloud-config\n", DiskGiB: 250},
 		Offerings: provision.Offerings{offer}, CostPerHour: offer.PricePerHour,
 	}
 }
@@ -103,10 +103,10 @@ func machine(id string, kind provision.ObjectKind, region service.Region, capaci
 // chat is a small service: a balancer and two replicas, with their prerequisites.
 func chat() []provision.Desired {
 	return []provision.Desired{
-		roleFor(provision.KindBalancer, provision.GrantOperate),
-		roleFor(provision.KindReplica),
-		firewall(east, provision.KindBalancer, provision.FirewallRule{Port: 8000, From: provision.FromWorld}),
-		firewall(east, provision.KindReplica, provision.FirewallRule{Port: 8300, From: provision.FromBalancers}),
+		roleFor(provision.RoleBalancer, provision.GrantOperate),
+		roleFor(provision.RoleReplica),
+		firewall(east, provision.RoleBalancer, provision.FirewallRule{Port: 8000, From: provision.FromWorld}),
+		firewall(east, provision.RoleReplica, provision.FirewallRule{Port: 8300, From: provision.FromBalancers}),
 		machine("lb-us-east-1-0", provision.KindBalancer, east, service.CapacityOnDemand),
 		machine("us-east-1-0", provision.KindReplica, east, service.CapacitySpot),
 		machine("us-east-1-1", provision.KindReplica, east, service.CapacityOnDemand),

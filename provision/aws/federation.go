@@ -22,7 +22,7 @@ type Credentials = aws.CredentialsProvider
 
 // RoleARN returns the ARN of the IAM role of a service's identity, by the identity's role, whether it exists or not. Errors
 // include *provision.CredentialsError.
-func (p *Provider) RoleARN(ctx context.Context, name string, role provision.ObjectKind) (arn string, err error) {
+func (p *Provider) RoleARN(ctx context.Context, name string, role provision.Role) (arn string, err error) {
 	account, err := p.accountID(ctx)
 	if err != nil {
 		return "", wrapError("reading the number of the AWS account", err)

@@ -24,8 +24,8 @@ func TestGoogleMachinesUseRole(t *testing.T) {
 	t.Cleanup(server.Close)
 	operator := open(t, cloud)
 	federated := provision.GrantFederated(testcloud.UniqueID(account))
-	launch(t, operator, append(chat(), roleFor(provision.KindBalancer, provision.GrantOperate, provision.GrantReplaceBalancers, federated), peersFirewall("192.0.2.1"))...)
-	role, err := operator.RoleARN(t.Context(), "chat", provision.KindBalancer)
+	launch(t, operator, append(chat(), roleFor(provision.RoleBalancer, provision.GrantOperate, provision.GrantReplaceBalancers, federated), peersFirewall("192.0.2.1"))...)
+	role, err := operator.RoleARN(t.Context(), "chat", provision.RoleBalancer)
 	if err != nil || !strings.HasSuffix(role, ":role/skyserve/chat/skyserve-chat-balancer") {
 		t.Fatal(role, err)
 	}
@@ -77,7 +77,7 @@ func TestGoogleMachinesUseRole(t *testing.T) {
 	if _, err := asGoogle(strings.Replace(role, "-balancer", "-replica", 1), claims(nil)).List(t.Context(), "chat"); !errors.As(err, &refused) {
 		t.Errorf("the role of replicas: got %v, want that it is refused", err)
 	}
-	withdrawn := roleFor(provision.KindBalancer, provision.GrantOperate, provision.GrantReplaceBalancers)
+	withdrawn := roleFor(provision.RoleBalancer, provision.GrantOperate, provision.GrantReplaceBalancers)
 	withdrawn.SpecHash = "withdrawn"
 	launch(t, operator, withdrawn)
 	if _, err := asGoogle(role, claims(nil)).List(t.Context(), "chat"); !errors.As(err, &refused) {
@@ -89,7 +89,7 @@ func TestGoogleMachinesUseRole(t *testing.T) {
 func TestTrustPolicyIsRepaired(t *testing.T) {
 	cloud := newCloud(nil)
 	p := open(t, cloud)
-	want := roleFor(provision.KindBalancer, provision.GrantOperate, provision.GrantFederated("1"))
+	want := roleFor(provision.RoleBalancer, provision.GrantOperate, provision.GrantFederated("1"))
 	launch(t, p, want)
 	if changes := provision.Diff([]provision.Desired{want}, list(t, p)); len(changes) != 0 {
 		t.Fatalf("there is still to do %+v", changes)

@@ -46,7 +46,7 @@ func TestMachineStoresFilesWithItsRole(t *testing.T) {
 	cloud, ctx := newCloud(&testcloud.Faults{}), t.Context()
 	cloud.AddBucket("batches", "us-west-2")
 	operator := open(t, cloud)
-	launch(t, operator, roleFor(provision.KindBalancer, provision.GrantOperate, provision.GrantFiles("batches/all/chat")), firewall(east, provision.KindBalancer), machine("lb-us-east-1-0", provision.KindBalancer, east, service.CapacityOnDemand))
+	launch(t, operator, roleFor(provision.RoleBalancer, provision.GrantOperate, provision.GrantFiles("batches/all/chat")), firewall(east, provision.RoleBalancer), machine("lb-us-east-1-0", provision.KindBalancer, east, service.CapacityOnDemand))
 	c := config(cloud, "us-east-1")
 	c.Credentials = identityOf(t, cloud, "lb-us-east-1-0")
 	p, err := aws.New(ctx, c)
@@ -97,7 +97,7 @@ func TestCheckFiles(t *testing.T) {
 		cloud := newCloud(&testcloud.Faults{})
 		cloud.ForeignBuckets = map[string]bool{"theirs": true}
 		cloud.AddBucket("batches", "us-west-2")
-		c := open(t, cloud).CheckFiles(t.Context(), roleFor(provision.KindBalancer, provision.GrantFiles(tt.bucket+"/all/chat")))
+		c := open(t, cloud).CheckFiles(t.Context(), roleFor(provision.RoleBalancer, provision.GrantFiles(tt.bucket+"/all/chat")))
 		var spec *provision.SpecError
 		if c.OK != tt.ok || !strings.Contains(c.Message, tt.want) || errors.As(c.Err, &spec) == tt.ok {
 			t.Errorf("%s: %+v, want %q", tt.bucket, c, tt.want)
@@ -105,7 +105,7 @@ func TestCheckFiles(t *testing.T) {
 	}
 	cloud := newCloud(&testcloud.Faults{})
 	cloud.DenialCode = func(_, action string) string { return map[string]string{"s3:ListAllMyBuckets": "AccessDenied"}[action] }
-	c := open(t, cloud).CheckFiles(t.Context(), roleFor(provision.KindBalancer, provision.GrantFiles("batches/chat")))
+	c := open(t, cloud).CheckFiles(t.Context(), roleFor(provision.RoleBalancer, provision.GrantFiles("batches/chat")))
 	var credentials *provision.CredentialsError
 	if c.OK || !errors.As(c.Err, &credentials) || !strings.Contains(c.Hint, "s3:List") {
 		t.Errorf("without the permission to list buckets: %+v", c)

@@ -32,8 +32,8 @@ func TestDeniedFirewallEndsTheOther(t *testing.T) {
 		begun := time.Now()
 		var launches sync.WaitGroup
 		for _, w := range []provision.Desired{
-			firewall(east, provision.KindReplica, provision.FirewallRule{Port: 8300, From: provision.FromBalancers}),
-			firewall(east, provision.KindBalancer, provision.FirewallRule{Port: 8000}),
+			firewall(east, provision.RoleReplica, provision.FirewallRule{Port: 8300, From: provision.FromBalancers}),
+			firewall(east, provision.RoleBalancer, provision.FirewallRule{Port: 8000}),
 		} {
 			launches.Go(func() {
 				var denied *provision.CredentialsError

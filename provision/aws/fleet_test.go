@@ -17,10 +17,10 @@ import (
 // prerequisites.
 func fiveRegions() (regions []string, wants []provision.Desired) {
 	regions = []string{"us-east-1", "us-west-2", "eu-central-1", "ap-northeast-1", "sa-east-1"}
-	wants = append(wants, roleFor(provision.KindBalancer, provision.GrantOperate), roleFor(provision.KindReplica))
+	wants = append(wants, roleFor(provision.RoleBalancer, provision.GrantOperate), roleFor(provision.RoleReplica))
 	for _, name := range regions {
 		region := service.Region("aws/" + name)
-		wants = append(wants, firewall(region, provision.KindBalancer), firewall(region, provision.KindReplica),
+		wants = append(wants, firewall(region, provision.RoleBalancer), firewall(region, provision.RoleReplica),
 			machine("lb-"+name+"-0", provision.KindBalancer, region, service.CapacityOnDemand))
 		for n := range 19 {
 			wants = append(wants, machine(fmt.Sprintf("%s-%d", name, n), provision.KindReplica, region, service.CapacitySpot))

@@ -19,7 +19,7 @@ func TestDeleteIdentityRemovesAddedPolicies(t *testing.T) {
 	for _, unseen := range []int{0, 2} {
 		cloud := newCloud(&testcloud.Faults{StaleLists: unseen})
 		p := open(t, cloud)
-		w := roleFor(provision.KindBalancer, provision.GrantOperate)
+		w := roleFor(provision.RoleBalancer, provision.GrantOperate)
 		o, err := p.Launch(t.Context(), w)
 		if err != nil {
 			t.Fatal(err)
@@ -46,7 +46,7 @@ func TestConcurrentRoleChangesAreRetried(t *testing.T) {
 		return ""
 	}
 	p := open(t, cloud)
-	o, err := p.Launch(t.Context(), roleFor(provision.KindBalancer, provision.GrantOperate))
+	o, err := p.Launch(t.Context(), roleFor(provision.RoleBalancer, provision.GrantOperate))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -73,7 +73,7 @@ func TestSessionManagerGrants(t *testing.T) {
 		{[]provision.Grant{provision.GrantSession("us-east-1")}, []string{"us-east-1"}},
 		{nil, nil},
 	} {
-		w := roleFor(provision.KindReplica, tt.grants...)
+		w := roleFor(provision.RoleReplica, tt.grants...)
 		w.SpecHash = fmt.Sprintf("i%d", len(tt.grants))
 		if _, err := provision.Apply(t.Context(), provision.Diff([]provision.Desired{w}, only(list(t, p), w.ID)), p, provision.ApplyOptions{}); err != nil {
 			t.Fatal(err)
@@ -110,7 +110,7 @@ func TestSessionManagerGrants(t *testing.T) {
 func TestReadGrantIsLimitedToFolder(t *testing.T) {
 	cloud := newCloud(nil)
 	p := open(t, cloud)
-	w := roleFor(provision.KindReplica, provision.GrantRead("models/llama/8b"))
+	w := roleFor(provision.RoleReplica, provision.GrantRead("models/llama/8b"))
 	launch(t, p, w)
 	if changes := provision.Diff([]provision.Desired{w}, list(t, p)); len(changes) != 0 {
 		t.Errorf("there is still to do %+v", changes)
@@ -133,7 +133,7 @@ func TestReadGrantIsLimitedToFolder(t *testing.T) {
 func TestChallengeGrantIsLimitedToOneRecord(t *testing.T) {
 	cloud := newCloud(nil)
 	p := open(t, cloud)
-	w := roleFor(provision.KindBalancer, provision.GrantChallenge("Z0123456789ABCDEFGHIJ", "chat.example.com"))
+	w := roleFor(provision.RoleBalancer, provision.GrantChallenge("Z0123456789ABCDEFGHIJ", "chat.example.com"))
 	launch(t, p, w)
 	if changes := provision.Diff([]provision.Desired{w}, list(t, p)); len(changes) != 0 {
 		t.Errorf("there is still to do %+v", changes)
@@ -153,7 +153,7 @@ func TestRecordsGrantIsLimitedToName(t *testing.T) {
 	cloud := newCloud(nil)
 	p := open(t, cloud)
 	zone, checks := "Z0123456789ABCDEFGHIJ", []string{"0b1b2b3b-1111-4222-8333-444455556666", "1b1b2b3b-1111-4222-8333-444455556666", "2b1b2b3b-1111-4222-8333-444455556666"}
-	before := roleFor(provision.KindBalancer, provision.GrantRecords(zone, "chat.example.com", nil))
+	before := roleFor(provision.RoleBalancer, provision.GrantRecords(zone, "chat.example.com", nil))
 	launch(t, p, before)
 	want := `{"Version":"2012-10-17","Statement":[{"Effect":"Allow","Action":["route53:ListResourceRecordSets"],"Resource":["arn:aws:route53:::hostedzone/Z0123456789ABCDEFGHIJ"]},` +
 		`{"Effect":"Allow","Action":["route53:ChangeResourceRecordSets"],"Resource":["arn:aws:route53:::hostedzone/Z0123456789ABCDEFGHIJ"],"Condition":{` +
@@ -162,7 +162,7 @@ func TestRecordsGrantIsLimitedToName(t *testing.T) {
 	if got := cloud.RolePolicy("skyserve-chat-balancer", "skyserve"); got != want+"]}" {
 		t.Errorf("before the name is published a balancer may do\n%s\nwant\n%s", got, want)
 	}
-	w := roleFor(provision.KindBalancer, provision.GrantRecords(zone, "chat.example.com", checks), provision.GrantRead("models/"+strings.Repeat("long/", 30)))
+	w := roleFor(provision.RoleBalancer, provision.GrantRecords(zone, "chat.example.com", checks), provision.GrantRead("models/"+strings.Repeat("long/", 30)))
 	launch(t, p, w)
 	if changes := provision.Diff([]provision.Desired{w}, list(t, p)); len(changes) != 0 {
 		t.Errorf("there is still to do %+v", changes)
@@ -171,7 +171,7 @@ func TestRecordsGrantIsLimitedToName(t *testing.T) {
 	if got := cloud.RolePolicy("skyserve-chat-balancer", "skyserve"); !strings.Contains(got, want) {
 		t.Errorf("a balancer may do\n%s\nwant\n%s", got, want)
 	}
-	none := roleFor(provision.KindBalancer)
+	none := roleFor(provision.RoleBalancer)
 	launch(t, p, none)
 	if changes := provision.Diff([]provision.Desired{none}, list(t, p)); len(changes) != 0 || cloud.RolePolicy("skyserve-chat-balancer", "skyserve") != "" {
 		t.Errorf("without grants there is still to do %+v", changes)

@@ -117,7 +117,7 @@ type compromised struct {
 }
 
 // replacing is the identity of balancers that launch other balancers, spares too.
-var replacing = roleFor(provision.KindBalancer, provision.GrantOperate, provision.GrantReplaceBalancers, provision.GrantReplaceSpares)
+var replacing = roleFor(provision.RoleBalancer, provision.GrantOperate, provision.GrantReplaceBalancers, provision.GrantReplaceSpares)
 
 // spare is a balancer's machine with the identity of spares.
 func spare(id string) provision.Desired {
@@ -295,7 +295,7 @@ func controlSpares(ctx context.Context, p *aws.Provider) error {
 
 // peersFirewall is the firewall of balancers that admits another one by its address.
 func peersFirewall(address string) provision.Desired {
-	w := firewall(east, provision.KindBalancer, provision.FirewallRule{Port: 8420, From: provision.FromPeers})
+	w := firewall(east, provision.RoleBalancer, provision.FirewallRule{Port: 8420, From: provision.FromPeers})
 	w.Peers = []netip.Addr{netip.MustParseAddr(address)}
 	return w
 }
@@ -364,7 +364,7 @@ func testBalancerRole(t *testing.T, control func(context.Context, *aws.Provider)
 	run := func(change func(*policy)) error {
 		cloud := newCloud(nil)
 		cloud.AddReservation("us-east-1", "cr-mine", "us-east-1b", "g6.xlarge", 1, false)
-		launch(t, open(t, cloud), append(chat(), roleFor(provision.KindBalancer, grants...), roleFor(provision.RoleSpare), peersFirewall("192.0.2.1"))...)
+		launch(t, open(t, cloud), append(chat(), roleFor(provision.RoleBalancer, grants...), roleFor(provision.RoleSpare), peersFirewall("192.0.2.1"))...)
 		var p policy
 		if err := json.Unmarshal([]byte(cloud.RolePolicy(role, name)), &p); err != nil {
 			t.Fatal(err)

@@ -20,8 +20,8 @@ import (
 func launchPrerequisites(t testing.TB, p provision.Provider, region service.Region) {
 	t.Helper()
 	launch(t, p,
-		roleFor(provision.KindBalancer, provision.GrantOperate), roleFor(provision.KindReplica),
-		firewall(region, provision.KindBalancer), firewall(region, provision.KindReplica))
+		roleFor(provision.RoleBalancer, provision.GrantOperate), roleFor(provision.RoleReplica),
+		firewall(region, provision.RoleBalancer), firewall(region, provision.RoleReplica))
 }
 
 // Every capacity error code is a CapacityError with the correct scope, is not retried, and creates nothing.

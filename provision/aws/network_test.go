@@ -107,7 +107,7 @@ func TestNetworkErrors(t *testing.T) {
 		if !errors.As(err, &unfit) || !strings.Contains(err.Error(), "reading regions[] of aws/us-east-1: "+want) {
 			t.Errorf("got %v, want %s", err, want)
 		}
-		if _, err := p.Launch(t.Context(), firewall(east, provision.KindReplica)); !errors.As(err, &unfit) || len(cloud.RemainingResources()) != 0 {
+		if _, err := p.Launch(t.Context(), firewall(east, provision.RoleReplica)); !errors.As(err, &unfit) || len(cloud.RemainingResources()) != 0 {
 			t.Errorf("a firewall: %v, and there is %q", err, cloud.RemainingResources())
 		}
 	}

@@ -60,9 +60,9 @@ func TestReplicaFirewallSources(t *testing.T) {
 		t.Fatal(err)
 	}
 	grown := open(t, cloud)
-	balancer := firewall(east, provision.KindBalancer, provision.FirewallRule{Port: 443, From: provision.FromWorld})
-	replica := firewall(east, provision.KindReplica, provision.FirewallRule{Port: 8300, From: provision.FromBalancers})
-	launch(t, alone, roleFor(provision.KindReplica), balancer, replica, machine("us-east-1-0", provision.KindReplica, east, service.CapacitySpot))
+	balancer := firewall(east, provision.RoleBalancer, provision.FirewallRule{Port: 443, From: provision.FromWorld})
+	replica := firewall(east, provision.RoleReplica, provision.FirewallRule{Port: 8300, From: provision.FromBalancers})
+	launch(t, alone, roleFor(provision.RoleReplica), balancer, replica, machine("us-east-1-0", provision.KindReplica, east, service.CapacitySpot))
 	launch(t, alone, replica)
 	group := func() string { return only(list(t, alone), balancer.ID)[0].Handle }
 	world := []string{"tcp 8300-8300 0.0.0.0/0", "tcp 8300-8300 ::/0"}
@@ -90,7 +90,7 @@ func TestReplicaFirewallSources(t *testing.T) {
 func TestFirewallRulesAreUpdatedInPlace(t *testing.T) {
 	cloud := newCloud(nil)
 	p := open(t, cloud)
-	w := firewall(east, provision.KindBalancer, provision.FirewallRule{Port: 8000, From: provision.FromWorld}, provision.FirewallRule{Port: 8100, From: provision.FromWorld})
+	w := firewall(east, provision.RoleBalancer, provision.FirewallRule{Port: 8000, From: provision.FromWorld}, provision.FirewallRule{Port: 8100, From: provision.FromWorld})
 	first, err := p.Launch(t.Context(), w)
 	if err != nil {
 		t.Fatal(err)
@@ -113,7 +113,7 @@ func TestFirewallRulesAreUpdatedInPlace(t *testing.T) {
 func TestFirewallAdmitsPeers(t *testing.T) {
 	cloud := newCloud(nil)
 	p := open(t, cloud)
-	w := firewall(east, provision.KindBalancer, provision.FirewallRule{Port: 8420, From: provision.FromPeers})
+	w := firewall(east, provision.RoleBalancer, provision.FirewallRule{Port: 8420, From: provision.FromPeers})
 	for i, sources := range [][]string{{"198.18.0.1/32", "198.18.0.2/32"}, {"198.18.0.2/32"}, nil} {
 		w.Peers, w.SpecHash = nil, fmt.Sprint("f", i)
 		for _, s := range sources {
@@ -154,7 +154,7 @@ func TestPolicyUsesPartitionOfRegion(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		launch(t, p, roleFor(provision.KindBalancer, provision.GrantOperate))
+		launch(t, p, roleFor(provision.RoleBalancer, provision.GrantOperate))
 		if text := cloud.RolePolicy("skyserve-chat-balancer", "skyserve"); !strings.Contains(text, want) {
 			t.Errorf("%s: %s does not name %s", region, text, want)
 		}
@@ -188,7 +188,7 @@ func TestLongServiceNames(t *testing.T) {
 	cloud := newCloud(nil)
 	p := open(t, cloud)
 	for _, end := range []string{"a", "b"} {
-		w := roleFor(provision.KindBalancer)
+		w := roleFor(provision.RoleBalancer)
 		w.Service = strings.Repeat("long", 14) + end
 		launch(t, p, w)
 		if have, err := p.List(t.Context(), w.Service); err != nil || len(have) != 1 {

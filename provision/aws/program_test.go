@@ -135,7 +135,7 @@ func TestMachinesMayOnlyDownloadTheBinary(t *testing.T) {
 	cloud := newCloud(&testcloud.Faults{})
 	p := open(t, cloud)
 	w := program(firstBinary)
-	launch(t, p, w, roleFor(provision.KindReplica, provision.GrantProgram(bucketName)), firewall(east, provision.KindReplica),
+	launch(t, p, w, roleFor(provision.RoleReplica, provision.GrantProgram(bucketName)), firewall(east, provision.RoleReplica),
 		machine("us-east-1-0", provision.KindReplica, east, service.CapacityOnDemand))
 	key, _, _ := cloud.MachineCredentials(cloud.Machines()[0].ID)
 	object := "/" + provision.ProgramKey(w.Program.SHA256)

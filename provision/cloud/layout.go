@@ -38,7 +38,7 @@ const GlobalPlace = "global"
 const globalAWS = service.Region(service.CloudAWS + "/" + GlobalPlace)
 
 // RoleRecords is the role of the identity at AWS with which controllers at Google change DNS records. No machine has it.
-const RoleRecords provision.ObjectKind = "records"
+const RoleRecords provision.Role = "records"
 
 // Input is the input of BuildLayout.
 type Input struct {
@@ -179,9 +179,9 @@ func NamedNetworks(spec *service.Spec, cloud string) map[string]provision.Networ
 
 // GoogleAccounts returns the configured service accounts of machines in Google Cloud, by role; empty if
 // service.yaml does not set one.
-func GoogleAccounts(spec *service.Spec) map[provision.ObjectKind]string {
-	return map[provision.ObjectKind]string{
-		provision.KindBalancer: spec.GCP.BalancerAccount, provision.RoleSpare: spec.GCP.SpareAccount, provision.KindReplica: spec.GCP.ReplicaAccount,
+func GoogleAccounts(spec *service.Spec) map[provision.Role]string {
+	return map[provision.Role]string{
+		provision.RoleBalancer: spec.GCP.BalancerAccount, provision.RoleSpare: spec.GCP.SpareAccount, provision.RoleReplica: spec.GCP.ReplicaAccount,
 	}
 }
 
@@ -342,7 +342,7 @@ func (l *layout) addPrerequisites(cloud string) error {
 	sessions = append(sessions, l.addProgram(cloud, global)...)
 	spares := slices.Concat([]provision.Grant{provision.GrantOperate}, l.challengeGrants(cloud), l.filesGrants(cloud), sessions)
 	balancers := slices.Concat(spares[:1:1], l.replaceGrants(cloud), l.recordsGrants(cloud), l.federatedGrants(cloud), spares[1:])
-	identities := map[provision.ObjectKind][]provision.Grant{provision.KindBalancer: balancers, provision.KindReplica: append(l.readGrants(cloud), sessions...)}
+	identities := map[provision.Role][]provision.Grant{provision.RoleBalancer: balancers, provision.RoleReplica: append(l.readGrants(cloud), sessions...)}
 	if cloud == service.CloudAWS && hasSpares(l.Spec, cloud) {
 		identities[provision.RoleSpare] = spares
 	}
@@ -356,7 +356,7 @@ func (l *layout) addPrerequisites(cloud string) error {
 		if r.Name.Cloud() != cloud {
 			continue
 		}
-		for role, rules := range map[provision.ObjectKind][]provision.FirewallRule{provision.KindBalancer: l.balancerRules(), provision.KindReplica: replicaRules} {
+		for role, rules := range map[provision.Role][]provision.FirewallRule{provision.RoleBalancer: l.balancerRules(), provision.RoleReplica: replicaRules} {
 			w := provision.Desired{ID: fmt.Sprintf("firewall-%s-%s", r.Name.Place(), role), Kind: provision.KindFirewall, Region: r.Name, Rules: rules}
 			identity := any(rules)
 			if slices.ContainsFunc(rules, func(r provision.FirewallRule) bool { return r.From == provision.FromPeers }) {
@@ -516,23 +516,23 @@ func (l *layout) addMachine(n MachineInput, offers provision.Offerings, disk int
 	w := provision.Desired{
 		ID: n.ID, Kind: n.Kind, Region: n.Region, Labels: labels,
 		Offerings: offers, CostPerHour: offers[0].PricePerHour,
-		Machine: &provision.MachineConfig{Role: n.Kind, UserData: text, DiskGiB: disk, Images: l.imagesFor(n.Region, offers)},
+		Machine: &provision.MachineConfig{Role: provision.Role(n.Kind), UserData: text, DiskGiB: disk, Images: l.imagesFor(n.Region, offers)},
 	}
 	spare := slices.Contains(Spares(l.Spec), n.ID)
 	w.Machine.Spare = spare && n.Region.Cloud() == service.CloudAWS
 	if n.Region.Cloud() == service.CloudGCP {
 		accounts := GoogleAccounts(l.Spec)
-		if w.Machine.Account = accounts[n.Kind]; spare && accounts[provision.RoleSpare] != "" {
+		if w.Machine.Account = accounts[w.Machine.Role]; spare && accounts[provision.RoleSpare] != "" {
 			w.Machine.Account = accounts[provision.RoleSpare]
 		}
 		w.Machine.StoresFiles = n.Kind == provision.KindBalancer && len(l.filesGrants(service.CloudGCP)) > 0 // its access scopes are fixed at launch
 	}
-	return l.addObject(w, n.Kind, w.Machine)
+	return l.addObject(w, w.Machine.Role, w.Machine)
 }
 
 // addObject adds an object. A change of its identity requires a replacement. So does a change of its
 // network, because an object cannot be moved between networks.
-func (l *layout) addObject(w provision.Desired, role provision.ObjectKind, identity any) error {
+func (l *layout) addObject(w provision.Desired, role provision.Role, identity any) error {
 	if n, named := NamedNetworks(l.Spec, w.Region.Cloud())[w.Region.Place()]; named {
 		identity = []any{identity, n.Name}
 	}

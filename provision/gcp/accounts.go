@@ -35,12 +35,12 @@ func accountName(name, suffix string) string {
 
 // account returns the email address of the service account for machines of a role of a service; empty =
 // none. It is never the project's default service account, which has more permissions than required.
-func (p *Provider) account(name string, role provision.ObjectKind, configured, project string) string {
+func (p *Provider) account(name string, role provision.Role, configured, project string) string {
 	email := cmp.Or(configured, p.cfg.Accounts[role])
 	switch {
 	case email != "":
 		return email
-	case role != provision.KindReplica:
+	case role != provision.RoleReplica:
 		return accountName(name, balancerSuffix) + "@" + project + accountSuffix
 	case p.cfg.Downloads:
 		return accountName(name, replicaSuffix) + "@" + project + accountSuffix
@@ -50,7 +50,7 @@ func (p *Provider) account(name string, role provision.ObjectKind, configured, p
 
 // replicasHaveAccount reports whether replicas have a service account.
 func (p *Provider) replicasHaveAccount() bool {
-	return p.cfg.Downloads || p.cfg.Accounts[provision.KindReplica] != ""
+	return p.cfg.Downloads || p.cfg.Accounts[provision.RoleReplica] != ""
 }
 
 // machineCondition returns the IAM condition that restricts the balancers' service account to the replicas
@@ -101,8 +101,8 @@ func (p *Provider) accountCommands(name, account, project string) string {
 			lines = append(lines, actAsCommand(spare, account))
 		}
 	}
-	if replica := p.account(name, provision.KindReplica, "", project); replica != "" {
-		if p.cfg.Accounts[provision.KindReplica] == "" {
+	if replica := p.account(name, provision.RoleReplica, "", project); replica != "" {
+		if p.cfg.Accounts[provision.RoleReplica] == "" {
 			lines = append(lines, createAccount(replica, project))
 		}
 		lines = append(lines, actAsCommand(replica, account))
@@ -126,7 +126,7 @@ func (p *Provider) bindingCommands(name, account, project string) []string {
 func (p *Provider) spares() *Provider {
 	cfg := p.cfg
 	cfg.ReplaceBalancers, cfg.Accounts = false, maps.Clone(cfg.Accounts)
-	cfg.Accounts[provision.KindBalancer] = cfg.Accounts[provision.RoleSpare]
+	cfg.Accounts[provision.RoleBalancer] = cfg.Accounts[provision.RoleSpare]
 	return New(cfg)
 }
 
@@ -147,7 +147,7 @@ func (p *Provider) accountHint(name, project string) string {
 	if p.replicasHaveAccount() {
 		setting = "gcp.balancer_account and gcp.replica_account to other service accounts"
 	}
-	return "run these commands, or set " + setting + ":\n" + p.accountCommands(name, p.account(name, provision.KindBalancer, "", project), project)
+	return "run these commands, or set " + setting + ":\n" + p.accountCommands(name, p.account(name, provision.RoleBalancer, "", project), project)
 }
 
 // checkIdentity returns an error where the service account of a role does not exist.
@@ -159,7 +159,7 @@ func (p *Provider) checkIdentity(ctx context.Context, w provision.Desired) error
 }
 
 // checkAccount returns an error if the service account of a role of a service does not exist.
-func (p *Provider) checkAccount(ctx context.Context, name string, role provision.ObjectKind) error {
+func (p *Provider) checkAccount(ctx context.Context, name string, role provision.Role) error {
 	s, err := p.openSession(ctx)
 	if err != nil {
 		return err
@@ -196,7 +196,7 @@ func (p *Provider) checkAccounts(ctx context.Context) []provision.CheckResult {
 	if err != nil {
 		return []provision.CheckResult{failedFinding(service.CloudGCP, err)}
 	}
-	account := p.account(p.cfg.Service, provision.KindBalancer, "", s.project)
+	account := p.account(p.cfg.Service, provision.RoleBalancer, "", s.project)
 	hint := p.accountHint(p.cfg.Service, s.project)
 	findings := []provision.CheckResult{p.checkActAs(ctx, account, "balancers", hint)}
 	if findings[0].Hint != hint { // the service account exists
@@ -208,7 +208,7 @@ func (p *Provider) checkAccounts(ctx context.Context) []provision.CheckResult {
 			findings = append(findings, p.spares().checkRoles(ctx, spare, hint))
 		}
 	}
-	if replica := p.account(p.cfg.Service, provision.KindReplica, "", s.project); replica != "" {
+	if replica := p.account(p.cfg.Service, provision.RoleReplica, "", s.project); replica != "" {
 		findings = append(findings, p.checkActAs(ctx, replica, "replicas", p.replicaHint(hint)))
 	}
 	return findings
@@ -216,7 +216,7 @@ func (p *Provider) checkAccounts(ctx context.Context) []provision.CheckResult {
 
 // replicaHint returns the hint for a missing service account of the replicas. commands is accountHint.
 func (p *Provider) replicaHint(commands string) string {
-	if p.cfg.Accounts[provision.KindReplica] != "" {
+	if p.cfg.Accounts[provision.RoleReplica] != "" {
 		return "set gcp.replica_account to an existing service account"
 	}
 	return commands

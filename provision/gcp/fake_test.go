@@ -75,7 +75,7 @@ func replica(id string, capacity service.CapacityType) provision.Desired {
 		ID: id, Kind: provision.KindReplica, Service: "chat", Owner: "Ab:12", Region: here, SpecHash: "s1", ImmutableHash: "f1",
 		Labels: map[string]string{"model": "meta-llama/Llama-3.1-8B-Instruct"}, CostPerHour: 0.5,
 		Offerings: provision.Offerings{offer("g2-standard-4", capacity)},
-		Machine:   &provision.MachineConfig{Role: provision.KindReplica, UserData: "#cloud-config\n", DiskGiB: 100},
+		Machine:   &provision.MachineConfig{Role: provision.RoleReplica, UserData: "#cloud-config\n", DiskGiB: 100},
 	}
 }
 
@@ -83,7 +83,7 @@ func balancer(id string) provision.Desired {
 	return provision.Desired{
 		ID: id, Kind: provision.KindBalancer, Service: "chat", Owner: "Ab:12", Region: here, SpecHash: "s2",
 		Offerings: provision.Offerings{offer("e2-standard-2", service.CapacityOnDemand)},
-		Machine:   &provision.MachineConfig{Role: provision.KindBalancer, UserData: "#cloud-config\n"},
+		Machine:   &provision.MachineConfig{Role: provision.RoleBalancer, UserData: "#cloud-config\n"},
 	}
 }
 

@@ -42,7 +42,7 @@ func (p *Provider) BalancerAccount(ctx context.Context, name string) (email, uni
 	if err != nil {
 		return "", "", err
 	}
-	email = p.account(name, provision.KindBalancer, "", s.project)
+	email = p.account(name, provision.RoleBalancer, "", s.project)
 	var found struct {
 		UniqueID string `json:"uniqueId"`
 	}
@@ -78,7 +78,7 @@ func (p *Provider) FederationFor(ctx context.Context, name, accountAWS string) (
 	}
 	return Federation{
 		Project: s.project, Pool: "projects/" + found.ProjectNumber + "/locations/global/workloadIdentityPools/" + federationPool, AccountAWS: accountAWS,
-		ServiceAccount: p.account(name, provision.KindBalancer, "", s.project),
+		ServiceAccount: p.account(name, provision.RoleBalancer, "", s.project),
 	}, nil
 }
 

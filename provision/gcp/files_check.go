@@ -49,7 +49,7 @@ func (p *Provider) checkFilesBucket(ctx context.Context, f provision.BucketFolde
 	if err != nil {
 		return nil, err
 	}
-	account := p.account(name, provision.KindBalancer, "", s.project)
+	account := p.account(name, provision.RoleBalancer, "", s.project)
 	grant := "gcloud storage buckets add-iam-policy-binding gs://" + bucket + " --member " + memberPrefix + account + " --role " + roleFiles
 	_, err = client.Buckets.Get(bucket).Context(ctx).Do()
 	if isMissing(err) {

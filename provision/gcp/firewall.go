@@ -84,7 +84,7 @@ func (p *Provider) rulesFor(n note) (map[string]*computepb.Firewall, error) {
 	if ports := portsFrom(n.Rules, provision.FromBalancers); len(ports) > 0 {
 		rules[ruleBalancers] = rule(ruleBalancers, priorityAllow)
 		allowPorts(rules[ruleBalancers], ports)
-		rules[ruleBalancers].SourceTags = []string{n.tag(provision.KindBalancer, "")}
+		rules[ruleBalancers].SourceTags = []string{n.tag(provision.RoleBalancer, "")}
 	}
 	if ports := portsFrom(n.Rules, provision.FromPeers); len(ports) > 0 {
 		rules[rulePeers] = rule(rulePeers, priorityAllow)

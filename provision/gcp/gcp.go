@@ -29,7 +29,7 @@ type Config struct {
 	Subnets map[string]string
 	// Accounts are the service accounts of machines, by role. By default a balancer uses the service
 	// account skyserve-SERVICE-lb of the project, and a replica none (see Downloads).
-	Accounts map[provision.ObjectKind]string
+	Accounts map[provision.Role]string
 	// Service is the service whose service account Doctor checks; nothing else uses it.
 	Service string
 	// Endpoint is the base URL of all APIs; empty = Google's. With an Endpoint and without Credentials,

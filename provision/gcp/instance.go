@@ -239,7 +239,7 @@ func accounts(m *provision.MachineConfig, email string) []*computepb.ServiceAcco
 	}
 	scopes := machineScopes
 	switch {
-	case m.Role == provision.KindReplica:
+	case m.Role == provision.RoleReplica:
 		scopes = []string{scope}
 	case m.StoresFiles:
 		scopes = filesScopes

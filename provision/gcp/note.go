@@ -19,7 +19,7 @@ const noteKey = "skyserve"
 // note is the description of an object that is stored with it in the cloud.
 type note struct {
 	provision.Object
-	Role  provision.ObjectKind     `json:"role"`
+	Role  provision.Role           `json:"role"`
 	Rules []provision.FirewallRule `json:"rules,omitempty"` // of a firewall
 	Peers []netip.Addr             `json:"peers,omitempty"` // of a firewall
 }
@@ -37,11 +37,11 @@ func noteOf(w provision.Desired, offer *provision.Offering) note {
 
 // roleOf returns the role of a machine, or of the machines that a prerequisite is for; empty when it is
 // not set.
-func roleOf(w provision.Desired) provision.ObjectKind {
+func roleOf(w provision.Desired) provision.Role {
 	if w.Machine != nil {
 		return w.Machine.Role
 	}
-	return provision.ObjectKind(w.Labels["role"])
+	return provision.Role(w.Labels["role"])
 }
 
 // text encodes a note.
@@ -121,7 +121,7 @@ func hashOf(words []string) string {
 
 // tag returns the network tag of the machines of a role in the region place; in all regions if place is
 // empty.
-func (n note) tag(role provision.ObjectKind, place string) string {
+func (n note) tag(role provision.Role, place string) string {
 	return resourceName(maxNameLength, []string{"tag", n.Service, n.Owner, string(role), place}, n.Service, string(role), cmp.Or(place, "all"))
 }
 

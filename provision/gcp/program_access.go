@@ -26,7 +26,7 @@ const programHint = "grant the role Storage Admin, or pass --program URL"
 // readersOf returns the service accounts of a service's machines in a project, sorted.
 func (p *Provider) readersOf(name, project string) []string {
 	var accounts []string
-	for _, role := range []provision.ObjectKind{provision.KindBalancer, provision.KindReplica} {
+	for _, role := range []provision.Role{provision.RoleBalancer, provision.RoleReplica} {
 		if account := p.account(name, role, "", project); account != "" {
 			accounts = append(accounts, account)
 		}
@@ -38,7 +38,7 @@ func (p *Provider) readersOf(name, project string) []string {
 // checkReaders returns an error where a service account of a service's machines does not exist: Cloud Storage
 // rejects an IAM policy with its name.
 func (p *Provider) checkReaders(ctx context.Context, name string) error {
-	for _, role := range []provision.ObjectKind{provision.KindBalancer, provision.KindReplica} {
+	for _, role := range []provision.Role{provision.RoleBalancer, provision.RoleReplica} {
 		if err := p.checkAccount(ctx, name, role); err != nil {
 			return err
 		}

@@ -239,7 +239,7 @@ func TestAccountOfSpares(t *testing.T) {
 	open := func(g *testcloud.GCE, replaces bool) *gcp.Provider {
 		cfg := config(g)
 		if cfg.ReplaceBalancers = replaces; replaces {
-			cfg.Accounts = map[provision.ObjectKind]string{provision.RoleSpare: account}
+			cfg.Accounts = map[provision.Role]string{provision.RoleSpare: account}
 		}
 		return gcp.New(cfg)
 	}

@@ -200,7 +200,7 @@ func TestLaunchFindsLateProcess(t *testing.T) {
 // machine returns a desired machine of chat.
 func machine(id string, kind provision.ObjectKind) provision.Desired {
 	document := "#cloud-config\nwrite_files:\n  - path: /etc/skyserve/node.json\n    content: |\n      {\"service\": \"chat\", \"id\": \"" + id + "\", \"listen\": \":8200\"}\n"
-	return provision.Desired{ID: id, Kind: kind, Service: "chat", Owner: "me", Region: "local/us", SpecHash: "s", Machine: &provision.MachineConfig{Role: kind, UserData: document}}
+	return provision.Desired{ID: id, Kind: kind, Service: "chat", Owner: "me", Region: "local/us", SpecHash: "s", Machine: &provision.MachineConfig{Role: provision.Role(kind), UserData: document}}
 }
 
 func TestProviderConformance(t *testing.T) {

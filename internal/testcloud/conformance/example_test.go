@@ -122,7 +122,7 @@ func TestExampleProviderConforms(t *testing.T) {
 	machine := func(name, id string) provision.Desired {
 		return provision.Desired{
 			ID: id, Kind: provision.KindReplica, Service: name, Owner: "owner", Region: region, SpecHash: "s", ImmutableHash: "f",
-			Offerings: provision.Offerings{exampleOffering(region)}, Machine: &provision.MachineConfig{Role: provision.KindReplica}, CostPerHour: 0.5,
+			Offerings: provision.Offerings{exampleOffering(region)}, Machine: &provision.MachineConfig{Role: provision.RoleReplica}, CostPerHour: 0.5,
 		}
 	}
 	conformance.Run(t, func(*testing.T) conformance.Subject {
