@@ -349,13 +349,12 @@ func parseModels(aliases, adapters []string) ([]service.BalancerModel, error) {
 		return &models[i]
 	}
 	for _, text := range aliases {
-		name, alias, found := strings.Cut(text, "=")
-		if name == "" || (found && alias == "") {
+		name, alias, _ := strings.Cut(text, "=")
+		if name == "" || alias == "" {
 			return nil, fmt.Errorf("--model: must be NAME=ALIAS, got %q", text)
 		}
-		if m := called(name); found {
-			m.Aliases = append(m.Aliases, alias)
-		}
+		m := called(name)
+		m.Aliases = append(m.Aliases, alias)
 	}
 	for _, text := range adapters {
 		name, adapter, _ := strings.Cut(text, "=")
