@@ -48,12 +48,11 @@ func (f localBackup) checkTarget(force bool) error {
 		return failed(fmt.Errorf("writing %s: the folder %s does not exist", f, folder), "create it, or name another file")
 	}
 	info, err := os.Lstat(string(f))
+	exists := err == nil // other errors are those of writing it
 	switch {
-	case err != nil: // there is none, or writing it names the error
-		return nil
-	case info.IsDir():
+	case exists && info.IsDir():
 		return usage(fmt.Errorf("writing %s: is a directory", f), "name a file in it, such as "+filepath.Join(string(f), "chat.backup"))
-	case !force:
+	case exists && !force:
 		return usage(fmt.Errorf("writing %s: the file exists", f), "nothing was written; name another file, or replace this one with --force")
 	}
 	return nil
