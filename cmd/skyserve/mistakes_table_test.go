@@ -80,7 +80,7 @@ var mistakes = []mistake{
 	{name: "not measurements", args: "sim calibrate --from FILE", code: exitUsage, says: []string{"reading service.yaml:", "hint: 'skyserve sim calibrate --help' describes the files"}},
 	{name: "a directory as a record", args: "sim replay /", code: exitUsage, says: []string{"is a directory"}},
 	{name: "a directory as a backup", args: "restore / --service chat", code: exitUsage, says: []string{"is a directory"}},
-	{name: "model without an alias", args: "lb --region us --model llama", code: exitUsage, says: []string{"--model: must be NAME=ALIAS, got \"llama\""}},
+	{name: "model with an empty alias", args: "lb --region us --model llama=", code: exitUsage, says: []string{"--model: must be NAME or NAME=ALIAS, got \"llama=\""}},
 	{name: "listen address of an engine", args: "engine --listen nonsense", code: exitUsage, says: []string{"--listen: must be HOST:PORT, got \"nonsense\""}},
 	{name: "backup over a file", args: "backup FILE --admin http://127.0.0.1:1 --service chat", code: exitUsage, says: []string{"service.yaml: the file exists", "--force"}},
 	{name: "backup over a directory", args: "backup / --admin http://127.0.0.1:1 --service chat --force", code: exitUsage, says: []string{"/: is a directory", "name a file"}},
