@@ -55,6 +55,9 @@ func (b *balancer) alerts(now time.Time) []telemetry.Alert {
 	if p := b.storeProblem(); p != nil && now.Sub(p.Since) >= storeGrace {
 		alert.Kind, alert.Object, alert.Since = telemetry.AlertStore, "store", &p.Since
 		alert.Message = fmt.Sprintf("the store is unavailable: %v; balancers keep history and usage in memory", p.Err)
+		if b.cfg.Identity == nil { // no service that status could find
+			alert.NextStep = "check the NATS server at " + telemetry.HideCredentials(b.cfg.StoreURL)
+		}
 		alerts = append(alerts, alert)
 	} else if since := b.lease.silentSince(now); since != nil {
 		alert.Kind, alert.Object, alert.Since = telemetry.AlertController, "controller", since
@@ -64,7 +67,7 @@ func (b *balancer) alerts(now time.Time) []telemetry.Alert {
 	}
 	alerts = append(alerts, b.issuerAlerts(now)...)
 	if b.runtime != nil {
-		alerts = append(alerts, fallbackAlerts(b.cfg.Region, b.runtime.Fallbacks(now))...)
+		alerts = append(alerts, fallbackAlerts(b.cfg.Region, b.cfg.Identity == nil, b.runtime.Fallbacks(now))...)
 	}
 	alerts = append(append(append(alerts, b.adapterAlerts()...), b.discoveryAlerts()...), b.watch.Alerts()...)
 	return append(alerts, b.member.alerts(b.cfg, now)...)
@@ -77,7 +80,7 @@ const observeInterval = time.Second
 func (b *balancer) observeHealth() {
 	snapshot := b.api.Snapshot()
 	o := health.Observation{
-		At: time.Now(), Service: b.cfg.Service, Balancer: b.cfg.ID, Version: b.opts.Version,
+		At: time.Now(), Service: b.cfg.Service, Balancer: b.cfg.ID, Version: b.opts.Version, Standalone: b.cfg.Identity == nil,
 		Own: b.api.Region(), Review: b.review.newest(), Unmet: snapshot.Unmet(),
 	}
 	for _, p := range b.peers.Status() {

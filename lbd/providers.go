@@ -70,14 +70,19 @@ var fallbackCauses = map[string]string{
 	core.RejectRefused:          "every replica rejected the request",
 }
 
-// fallbackAlerts returns an alert for each model whose requests fallbacks serve.
-func fallbackAlerts(region service.Region, statuses []proxy.FallbackStatus) []telemetry.Alert {
+// fallbackAlerts returns an alert for each model whose requests fallbacks serve. A standalone balancer has no service
+// that 'skyserve status' could show.
+func fallbackAlerts(region service.Region, standalone bool, statuses []proxy.FallbackStatus) []telemetry.Alert {
+	next := "run 'skyserve status' to see the replicas of "
+	if standalone {
+		next = "view 2 of 'skyserve top' shows the replicas of "
+	}
 	var alerts []telemetry.Alert
 	for _, f := range statuses {
 		alerts = append(alerts, telemetry.Alert{
 			Severity: telemetry.SeverityWarning, Kind: telemetry.AlertFallback, Region: region, Object: f.Model, Since: &f.Since,
 			Message:  fmt.Sprintf("requests for %s are served by its fallback %s: %s", f.Model, f.To, fallbackCauses[f.Reason]),
-			NextStep: "run 'skyserve status' to see the replicas of " + f.Model,
+			NextStep: next + f.Model,
 		})
 	}
 	return alerts

@@ -2,6 +2,7 @@ package tui
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -212,7 +213,32 @@ func (s *screen) describeEffect(verb Verb, actions []Action) string {
 			text += fmt.Sprintf(" %s: %d of %d ready replicas remain.", s.theme.text(r.Name.Place()), readyCount(r.Replicas)-n, readyCount(r.Replicas))
 		}
 	}
+	if models := s.lastReady(actions); len(models) > 0 {
+		text += fmt.Sprintf(" No other replica of %s is ready.", strings.Join(models, ", "))
+	}
 	return text
+}
+
+// lastReady returns the names of the models whose ready replicas are all in actions, sorted.
+func (s *screen) lastReady(actions []Action) []string {
+	left := map[string]bool{} // by model: whether another replica is ready
+	for _, region := range s.snapshot.Regions {
+		for i := range region.Replicas {
+			r := &region.Replicas[i]
+			if r.State == service.StateReady {
+				taken := slices.ContainsFunc(actions, func(a Action) bool { return a.Replica == r.ID })
+				left[r.Model] = left[r.Model] || !taken
+			}
+		}
+	}
+	var models []string
+	for _, a := range actions {
+		if other, ready := left[s.replica(a.Replica).Model]; ready && !other {
+			models = append(models, s.theme.text(shortModel(s.replica(a.Replica).Model)))
+		}
+	}
+	slices.Sort(models)
+	return slices.Compact(models)
 }
 
 // confirmPlan opens the confirmation for applying the last plan.
@@ -240,6 +266,31 @@ func (s *screen) summarizePlan(p *telemetry.PlanSummary) string {
 	text := fmt.Sprintf("Adds %d replicas and removes %d.", more, fewer)
 	if c := p.CostPerHour; c.Current != nil && c.Planned != nil {
 		text += fmt.Sprintf(" $%.2f/h %s $%.2f/h.", *c.Current, s.theme.glyphs.arrow, *c.Planned)
+	}
+	return text + s.removalsWhileDown(p)
+}
+
+// removalsWhileDown returns the models from which a plan removes replicas while another replica of the model is down:
+// the plan counts on a replica that serves nothing. Empty if there is none.
+func (s *screen) removalsWhileDown(p *telemetry.PlanSummary) (text string) {
+	var models []string
+	for _, c := range p.Changes {
+		if c.Delta < 0 && !slices.Contains(models, c.Model) {
+			models = append(models, c.Model)
+		}
+	}
+	for _, model := range models {
+		var down []string
+		for _, region := range s.snapshot.Regions {
+			for _, r := range region.Replicas {
+				if r.Model == model && (r.State == service.StateNotReady || r.State == service.StateFailed) {
+					down = append(down, s.theme.text(r.ID)+" is "+string(r.State))
+				}
+			}
+		}
+		if len(down) > 0 {
+			text += fmt.Sprintf(" It removes replicas of %s while %s.", s.theme.text(shortModel(model)), strings.Join(down, ", "))
+		}
 	}
 	return text
 }

@@ -23,6 +23,7 @@ func (s *screen) trafficColumns() []sheetColumn {
 		numberColumn(p90, 6, 3, "P", "TTFT, 90th percentile"),
 		numberColumn(p99, 6, 6, "I", "TTFT, 99th percentile"),
 		numberColumn("E2E50", 5, 8, "D", "time to the end, median"),
+		numberColumn("E2E90", 5, 11, "W", "time to the end, 90th percentile"),
 		numberColumn("E2E99", 5, 9, "L", "time to the end, 99th percentile"),
 		numberColumn(prompt, 6, 7, "Q", "prompt tokens per second"),
 		numberColumn("HIT", 4, 10, "H", "prefix hit rate"),
@@ -34,7 +35,7 @@ func (s *screen) trafficColumns() []sheetColumn {
 // trafficCells returns the cells of the traffic of the last minute; nil is unknown.
 func trafficCells(t *telemetry.Traffic) []cellValue {
 	if t == nil {
-		return slices.Repeat([]cellValue{unknownCell()}, 11)
+		return slices.Repeat([]cellValue{unknownCell()}, 12)
 	}
 	failed := unknownCell()
 	if share := t.Outcomes.FailedShare(); share != nil {
@@ -60,7 +61,7 @@ func trafficCells(t *telemetry.Traffic) []cellValue {
 	p99 := func(p *telemetry.Percentiles) float64 { return p.P99 }
 	return []cellValue{
 		optionalCell(t.PerSecond(t.Outcomes.Ended()), rate), failed,
-		of(t.TTFT, p50), of(t.TTFT, p90), of(t.TTFT, p99), of(t.E2E, p50), of(t.E2E, p99),
+		of(t.TTFT, p50), of(t.TTFT, p90), of(t.TTFT, p99), of(t.E2E, p50), of(t.E2E, p90), of(t.E2E, p99),
 		optionalCell(t.PerSecond(t.Usage.PromptTokens), rate), hit, optionalCell(t.PerSecond(t.Usage.OutputTokens), rate), cost,
 	}
 }

@@ -148,7 +148,8 @@ func TestActionsRequireConfirmation(t *testing.T) {
 		{[]string{"6", "j", "c"}, []string{"Reclaim us-10?", "It serves again at once"}, []Action{{Verb: VerbReclaim, Replica: "us-10"}}},
 		{[]string{"2", "j", "j", "j", "j", "j", "j", "u"}, []string{"Undrain us-3?"}, []Action{{Verb: VerbUndrain, Replica: "us-3"}}},
 		{[]string{"2", "j", "j", "j", "j", "space", "space", "x"}, []string{"Drain us-0, us-1?", "us-east-1: 0 of 2 ready replicas remain"}, []Action{{Verb: VerbDrain, Replica: "us-0"}, {Verb: VerbDrain, Replica: "us-1"}}},
-		{[]string{"5", "a"}, []string{"Apply the plan from 12:00?", "Adds 3 replicas and removes 1. $9.66/h → $11.27/h"}, []Action{{Verb: VerbApply}}},
+		{[]string{"5", "a"}, []string{"Apply the plan from 12:00?", "Adds 3 replicas and removes 1. $9.66/h → $11.27/h. It removes replicas of Llama-3.1-8B-Instruct while ap-2 is NOT_READY"}, []Action{{Verb: VerbApply}}},
+		{[]string{":", "drain us-0 us-1 ap-0 eu-0 eu-1", "enter"}, []string{"No other replica of Llama-3.1-8B-Instruct is ready."}, []Action{{Verb: VerbDrain, Replica: "us-0"}, {Verb: VerbDrain, Replica: "us-1"}, {Verb: VerbDrain, Replica: "ap-0"}, {Verb: VerbDrain, Replica: "eu-0"}, {Verb: VerbDrain, Replica: "eu-1"}}},
 		{[]string{":", "drain eu-0", "enter"}, []string{"Drain eu-0?"}, []Action{{Verb: VerbDrain, Replica: "eu-0"}}},
 		{[]string{":", "undrain gone-1", "enter"}, []string{"Undrain gone-1?"}, []Action{{Verb: VerbUndrain, Replica: "gone-1"}}},
 	}

@@ -24,6 +24,7 @@ type backupOptions struct {
 	file   string
 	dir    string
 	admins []string
+	force  bool // replaces FILE
 	output outputFlags
 }
 
@@ -35,9 +36,9 @@ func newBackupCmd() *cobra.Command {
 		Long: `Back up the store of a service to one compressed file: history, events, plans,
 drained and donated replicas, usage, batches and their files. The service keeps running.
 The file contains prompts and responses of batches, and no certificates, keys or secrets of
-the service. Its mode is 0600.
+the service. Its mode is 0600. An existing FILE is replaced only with --force.
 'skyserve restore' restores it. FILE may be an object in a bucket, s3://... or gs://...,
-with the credentials of the environment.
+with the credentials of the environment; an existing object is replaced.
 
 With --dir, the command reads the directory of a stopped store instead, for example on the
 last remaining disk of a cluster. On a machine without the service's state, --dir and
@@ -56,6 +57,7 @@ last remaining disk of a cluster. On a machine without the service's state, --di
 	registerService(cmd, &o.name)
 	flags := cmd.Flags()
 	flags.StringVar(&o.dir, "dir", "", "`DIRECTORY` of a stopped store")
+	flags.BoolVar(&o.force, "force", false, "replace an existing FILE")
 	flags.StringSliceVar(&o.admins, "admin", nil, "admin `URL` of a balancer, repeatable or comma-separated (default: the running service's)")
 	o.output.registerResult(cmd)
 	return cmd
@@ -84,9 +86,9 @@ func runBackup(ctx context.Context, o *backupOptions, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	if o, inFolder := file.(localBackup); inFolder {
-		if folder, err := os.Stat(filepath.Dir(string(o))); err != nil || !folder.IsDir() {
-			return failed(fmt.Errorf("writing %s: the folder %s does not exist", o, filepath.Dir(string(o))), "create it, or name another file")
+	if file, inFolder := file.(localBackup); inFolder {
+		if err := file.checkTarget(o.force); err != nil {
+			return err
 		}
 	}
 	var failures []error
@@ -212,6 +214,8 @@ func runRestore(ctx context.Context, o *restoreOptions, out io.Writer) error {
 	f, err := file.open(ctx)
 	if errors.Is(err, fs.ErrNotExist) {
 		return usage(fmt.Errorf("reading the backup: %w", err), "'skyserve backup' makes one")
+	} else if errors.As(err, new(*exitError)) {
+		return err
 	} else if err != nil {
 		return fmt.Errorf("reading the backup: %w", err)
 	}

@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"path"
+	"path/filepath"
 	"strings"
 
 	"skyserve/internal/service"
@@ -40,6 +41,23 @@ func openBackupFile(ctx context.Context, name, file string) (backupFile, error) 
 // localBackup is a file on this computer.
 type localBackup string
 
+// checkTarget returns why a backup cannot be written to the file. force replaces an existing one.
+func (f localBackup) checkTarget(force bool) error {
+	folder := filepath.Dir(string(f))
+	if info, err := os.Stat(folder); err != nil || !info.IsDir() {
+		return failed(fmt.Errorf("writing %s: the folder %s does not exist", f, folder), "create it, or name another file")
+	}
+	info, err := os.Lstat(string(f))
+	exists := err == nil // other errors are those of writing it
+	switch {
+	case exists && info.IsDir():
+		return usage(fmt.Errorf("writing %s: is a directory", f), "name a file in it, such as "+filepath.Join(string(f), "chat.backup"))
+	case exists && !force:
+		return usage(fmt.Errorf("writing %s: the file exists", f), "nothing was written; name another file, or replace this one with --force")
+	}
+	return nil
+}
+
 func (f localBackup) write(_ context.Context, write func(io.Writer) error) (b telemetry.Backup, size int64, err error) {
 	if b, err = store.WriteBackupFile(string(f), write); err != nil {
 		return b, 0, err
@@ -51,7 +69,17 @@ func (f localBackup) write(_ context.Context, write func(io.Writer) error) (b te
 	return b, info.Size(), nil
 }
 
-func (f localBackup) open(context.Context) (io.ReadCloser, error) { return os.Open(string(f)) }
+func (f localBackup) open(context.Context) (io.ReadCloser, error) {
+	file, err := os.Open(string(f))
+	if err != nil {
+		return nil, err
+	}
+	if info, err := file.Stat(); err == nil && info.IsDir() {
+		_ = file.Close() // nothing was written
+		return nil, usage(fmt.Errorf("reading the backup: %s is a directory", f), "name a file in it")
+	}
+	return file, nil
+}
 
 // bucketBackup is an object of a bucket.
 type bucketBackup struct {

@@ -59,21 +59,37 @@ func machineIDs(name string, kind provision.ObjectKind) (ids []string) {
 	return ids
 }
 
-// completeLogs completes a service, then what has a log.
-func completeLogs(cmd *cobra.Command, args []string, prefix string) ([]string, cobra.ShellCompDirective) {
-	if len(args) == 0 {
-		return completeServices(cmd, args, prefix)
-	}
-	if len(args) > 1 {
+// completeLogs completes a service, then what has a log. Where the service is known without an argument, the first
+// argument may be what has a log.
+func completeLogs(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+	named := cmd.Flags().Changed("service")
+	var words []string
+	switch {
+	case len(args) > 1 || named && len(args) > 0:
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	case len(args) == 0 && !named:
+		words = serviceNames()
+	case len(args) == 1 && serviceOf(cmd, args) == "":
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}
-	parts := []string{provision.ControllerID}
-	if spec := specOf(args[0]); spec != nil {
-		for _, r := range spec.Regions {
-			parts = append(parts, "lb/"+r.Name.Place())
-		}
+	name := serviceOf(cmd, args)
+	spec := specOf(name)
+	if spec == nil { // there are several services
+		return words, cobra.ShellCompDirectiveNoFileComp
 	}
-	return append(parts, machineIDs(args[0], provision.KindReplica)...), cobra.ShellCompDirectiveNoFileComp
+	words = append(words, provision.ControllerID)
+	for _, r := range spec.Regions {
+		words = append(words, "lb/"+r.Name.Place())
+	}
+	return append(words, machineIDs(name, provision.KindReplica)...), cobra.ShellCompDirectiveNoFileComp
+}
+
+// completeServiceOrFile completes the name of a service, or the path of a service file.
+func completeServiceOrFile(_ *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+	if len(args) > 0 {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	return serviceNames(), cobra.ShellCompDirectiveDefault
 }
 
 // specOf returns the service file of a service; nil if it cannot be read.
@@ -100,21 +116,6 @@ func completeRegions(name *string) cobra.CompletionFunc {
 	}
 }
 
-// completeModels completes a model of a service, as the value of a flag.
-func completeModels(name *string) cobra.CompletionFunc {
-	return func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
-		spec := specOf(*name)
-		if spec == nil {
-			return nil, cobra.ShellCompDirectiveNoFileComp
-		}
-		var names []string
-		for _, m := range spec.Models {
-			names = append(append(names, m.Name), m.Aliases...)
-		}
-		return names, cobra.ShellCompDirectiveNoFileComp
-	}
-}
-
 // completeFlag registers the completion of a flag that cmd has.
 func completeFlag(cmd *cobra.Command, name string, f cobra.CompletionFunc) {
 	if err := cmd.RegisterFlagCompletionFunc(name, f); err != nil {
@@ -134,13 +135,20 @@ func commandsOf(parent *cobra.Command) (all []*cobra.Command) {
 func registerCompletions(root *cobra.Command) {
 	for _, cmd := range commandsOf(root) {
 		switch cmd.Name() {
-		case "status", "top", "events", "usage", "plan", "backtest", "down", "load":
+		case "status", "top", "events", "usage", "load":
 			if cmd.ValidArgsFunction == nil {
 				cmd.ValidArgsFunction = completeServices
 			}
+		case "plan", "backtest", "down":
+			cmd.ValidArgsFunction = completeServiceOrFile
 		case "logs":
 			cmd.ValidArgsFunction = completeLogs
 		}
+		switch cmd.CommandPath() {
+		case "skyserve sim run", "skyserve sim list":
+			cmd.ValidArgsFunction = completeScenarios
+		}
+		completeFlags(cmd)
 		if cmd.LocalFlags().Lookup("service") != nil {
 			completeFlag(cmd, "service", func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
 				return serviceNames(), cobra.ShellCompDirectiveNoFileComp

@@ -56,10 +56,7 @@ Faults (--fault, or POST /fault with {"slow": 3} at run time):
 }
 
 func (f *engineFlags) registerFlags(cmd *cobra.Command) {
-	var names []string
-	for _, p := range engine.Profiles() {
-		names = append(names, p.Name)
-	}
+	names := profileNames()
 	flags := cmd.Flags()
 	flags.StringVar(&f.listen, "listen", "127.0.0.1:8201", "address to listen on (port 0 = any free port)")
 	flags.StringVar(&f.server.Model, "model", server.DefaultModel, "name of the served model")
@@ -118,6 +115,15 @@ func (f *engineFlags) options(cmd *cobra.Command) (o server.Options, err error) 
 	return o, nil
 }
 
+// profileNames returns the names of the engine profiles.
+func profileNames() []string {
+	var names []string
+	for _, p := range engine.Profiles() {
+		names = append(names, p.Name)
+	}
+	return names
+}
+
 // readKey returns the API key of the engine; empty = none.
 func (f *engineFlags) readKey() (string, error) {
 	switch {
@@ -142,6 +148,9 @@ func runEngine(cmd *cobra.Command, f engineFlags) error {
 	o, err := f.options(cmd)
 	if err != nil {
 		return usage(err, hint)
+	}
+	if _, _, err := net.SplitHostPort(f.listen); err != nil {
+		return usage(fmt.Errorf("--listen: must be HOST:PORT, got %q", f.listen), hint)
 	}
 	if f.events != "" {
 		if o.CacheEvents, err = server.ListenCacheEvents(f.events, o.DataParallel); err != nil {

@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"time"
+	"unicode"
 
 	"github.com/spf13/cobra"
 
@@ -99,7 +100,7 @@ func (f *lbFlags) registerFlags(cmd *cobra.Command) {
 	flags.StringVar(&f.cfg.ReplicasFile, "replicas-file", "", "`FILE` with one replica URL per line, or a list in YAML or JSON; watched for changes")
 	flags.StringArrayVar(&f.keys, "replica-key", nil, "source of the API key that the engines require, env:NAME or file:PATH, or ID=SOURCE for one --replica ID=URL (repeatable)")
 	flags.StringArrayVar(&f.peers, "peer", nil, "`REGION=URL` of another balancer; append ,rtt=100ms to emulate network latency (repeatable)")
-	flags.StringArrayVar(&f.models, "model", nil, "name and alias of a model, as `NAME=ALIAS` (repeatable)")
+	flags.StringArrayVar(&f.models, "model", nil, "declare a model, as NAME or `NAME=ALIAS`: without a replica its requests get 503, not 404 (repeatable)")
 	flags.StringArrayVar(&f.loras, "lora", nil, "LoRA adapter of the model NAME, as `NAME=ADAPTER`: an alert is raised if no engine serves it (repeatable)")
 	flags.StringVar(&b.Policy, "policy", "", "balancing policy: "+strings.Join(service.ImplementedPolicies(), ", ")+" (cost = lowest estimated latency); docs/service-yaml.md explains them")
 	flags.StringVar(&b.Push, "push", "", "when a replica may receive another request: pending (its engine has no pending request), outstanding:N (fewer than N of its requests are outstanding), blind (always)")
@@ -350,8 +351,8 @@ func parseModels(aliases, adapters []string) ([]service.BalancerModel, error) {
 	}
 	for _, text := range aliases {
 		name, alias, found := strings.Cut(text, "=")
-		if name == "" || (found && alias == "") {
-			return nil, fmt.Errorf("--model: must be NAME=ALIAS, got %q", text)
+		if name == "" || found && alias == "" || strings.ContainsAny(alias, "=") || strings.ContainsFunc(text, unicode.IsSpace) {
+			return nil, fmt.Errorf("--model: must be NAME or NAME=ALIAS, got %q", text)
 		}
 		if m := called(name); found {
 			m.Aliases = append(m.Aliases, alias)

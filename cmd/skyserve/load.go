@@ -7,6 +7,7 @@ import (
 	"io"
 	"io/fs"
 	"maps"
+	"net/http"
 	"os"
 	"slices"
 	"strings"
@@ -241,6 +242,9 @@ func firstModel(ctx context.Context, c load.Config) (string, error) {
 	}
 	if ctx.Err() != nil {
 		return "", &exitError{code: exitInterrupted, err: errors.New("interrupted")}
+	}
+	if status := (*load.StatusError)(nil); errors.As(first, &status) && status.Status == http.StatusUnauthorized {
+		return "", failed(first, "pass the API key with --api-key env:NAME")
 	}
 	return "", failed(first, "check that the service is running: skyserve status; or pass --model NAME")
 }

@@ -131,6 +131,18 @@ func TestLoadExitCodes(t *testing.T) {
 	}
 }
 
+// A service with API keys names the flag for the key.
+func TestLoadWithoutKeyNamesTheFlag(t *testing.T) {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		http.Error(w, `{"error":{"message":"missing or invalid API key"}}`, http.StatusUnauthorized)
+	}))
+	defer server.Close()
+	_, stderr, code := runCommand(t.Context(), "load", "--target", "us="+server.URL, "--clients", "1")
+	if code != exitFailed || !strings.Contains(stderr, "/v1/models returned 401: missing or invalid API key\nhint: pass the API key with --api-key env:NAME\n") {
+		t.Errorf("exit %d: %s", code, stderr)
+	}
+}
+
 func TestInterruptedLoadPrintsItsReport(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -68,17 +69,54 @@ func TestCompletions(t *testing.T) {
 		{"explain --service |", []string{"chat", "other"}},
 		{"backup chat.backup --service |", []string{"chat", "other"}},
 		{"plan backtest --service |", []string{"chat", "other"}},
+		{"logs --service chat |", []string{"controller", "lb/us", "us-0"}},
+		{"logs --service chat us-0 |", nil},
+		{"logs nobody |", nil},
+		{"replica add --service other --gpu |", []string{"L4"}},
+		{"events other --region |", []string{"local/us", "local/eu"}},
+		{"load other --model |", []string{"llama", "small"}},
+		{"load other --clients |", []string{"us=", "eu="}},
+		{"load --service other --clients us=2,|", []string{"us=2,us=", "us=2,eu="}},
+		{"plan other --survive |", []string{"local/us", "local/eu", "any"}},
+		{"plan backtest --service other --survive |", []string{"local/us", "local/eu", "any"}},
+		{"forecast --region |", nil}, // the service is not known
+		{"up FILE --replace |", []string{"lb-us-0", "us-0"}},
+		{"offers --capacity |", []string{"reserved", "on_demand", "spot", "flex_start"}},
+		{"usage --by |", []string{"key", "tenant", "model", "region"}},
+		{"lb --order |", []string{"fcfs", "edf", "pf", "dpa"}},
 		{"replica list -o |", []string{"text", "wide", "name", "json", "yaml", "jsonpath="}},
 	} {
 		var out, errOut bytes.Buffer
-		words := strings.Fields(strings.TrimSuffix(c.args, "|"))
-		execute(context.Background(), append(append([]string{"__complete"}, words...), ""), &out, &errOut)
+		words := strings.Fields(strings.ReplaceAll(strings.TrimSuffix(c.args, "|"), "FILE", filepath.Join(homeOf(t), "services", "chat", "service.yaml")))
+		if strings.HasSuffix(c.args, " |") {
+			words = append(words, "")
+		}
+		execute(context.Background(), append([]string{"__complete"}, words...), &out, &errOut)
 		lines := strings.Split(strings.TrimSpace(out.String()), "\n")
 		if got := strings.Join(lines[:len(lines)-1], " "); got != strings.Join(c.want, " ") {
 			t.Errorf("skyserve %s: got %q, want %q\n%s", c.args, got, c.want, errOut.String())
 		}
 	}
 }
+
+// Every command that takes the region of a cloud completes it, and a flag that names a service completes it everywhere.
+func TestCompletionsAreComplete(t *testing.T) {
+	for _, cmd := range commandsOf(newRoot()) {
+		for _, name := range []string{"region", "service", "model", "output"} {
+			f := cmd.Flags().Lookup(name)
+			if f == nil || slices.Contains(completesNothing, cmd.CommandPath()+" --"+name) {
+				continue
+			}
+			if _, exists := cmd.GetFlagCompletionFunc(name); !exists {
+				t.Errorf("%s --%s: is not completed", cmd.CommandPath(), name)
+			}
+		}
+	}
+}
+
+// completesNothing are flags whose values no file on this machine has: names that the command itself gives, or that
+// are in its input.
+var completesNothing = []string{"skyserve engine --model", "skyserve lb --model", "skyserve lb --region", "skyserve sim calibrate --model"}
 
 // status --exit-code fails for a service that is not ready or has a critical alert.
 func TestStatusExitCode(t *testing.T) {

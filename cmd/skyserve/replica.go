@@ -109,7 +109,6 @@ func newReplicaAddCmd(o *replicaOptions) *cobra.Command {
 	cmd.Flags().StringVar(&o.capacity, "capacity", "", "capacity type from regions[].capacity: spot, on_demand, flex_start or reserved (default: the first with capacity)")
 	o.addYes(cmd)
 	cmd.ValidArgsFunction = completeRegions(&o.service)
-	completeFlag(cmd, "model", completeModels(&o.service))
 	return cmd
 }
 

@@ -102,7 +102,7 @@ func runCalibrate(ctx context.Context, o *simCalibrateOptions, out, errOut io.Wr
 	defer f.Close()
 	c, err := eval.Calibrate(ctx, filepath.Base(o.from), f, o.fit)
 	if err != nil {
-		return err
+		return badInput(ctx, err, "'skyserve sim calibrate --help' describes the files")
 	}
 	if format.kind == outputYAML {
 		err = c.WriteYAML(out) // with comments

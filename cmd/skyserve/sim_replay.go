@@ -76,6 +76,15 @@ func (o *simReplayOptions) whatIf() (w eval.WhatIf, requested bool, err error) {
 	return w, len(o.policies) > 0 || o.push != "", w.Check()
 }
 
+// badInput returns the error of a command that only computes something from a file: the file is not valid (exit 2),
+// unless the command was interrupted.
+func badInput(ctx context.Context, err error, hint string) error {
+	if ctx.Err() != nil {
+		return err
+	}
+	return usage(err, hint)
+}
+
 // maxReplaySpeed keeps every step of an engine longer than zero.
 const maxReplaySpeed = 1000
 
@@ -102,7 +111,7 @@ func runReplay(ctx context.Context, o *simReplayOptions, file string, out, errOu
 		report, err = eval.ReplayRecord(ctx, filepath.Base(file), f)
 	}
 	if err != nil {
-		return err
+		return badInput(ctx, err, "'skyserve lb --record FILE' writes a record")
 	}
 	report.WallMillis = float64(time.Since(began)) / float64(time.Millisecond)
 	if format.isDocument() {

@@ -156,6 +156,9 @@ func (m *ModelSnapshot) UnmarshalJSON(data []byte) error {
 // BalancerUnreachable is the state of a balancer that does not respond.
 const BalancerUnreachable = "UNREACHABLE"
 
+// ReasonNoReport is the reason of a balancer that responds, and whose region is not known yet.
+const ReasonNoReport = "no region snapshot received yet"
+
 // BalancerSnapshot is one balancer process.
 type BalancerSnapshot struct {
 	ID       string `json:"id"`

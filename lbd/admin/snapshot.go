@@ -286,7 +286,7 @@ func peerRegion(p peer.Health) telemetry.RegionSnapshot {
 	case p.Draining:
 		b.State, b.Reason = balancerDraining, reasonDraining
 	case p.Region == nil:
-		b.State, b.Reason = balancerStarting, "no region snapshot received yet"
+		b.State, b.Reason = balancerStarting, telemetry.ReasonNoReport
 	case len(p.Region.Balancers) == 1:
 		own := p.Region.Balancers[0]
 		b.State, b.Reason, b.Certificate, b.Alerts, b.Version = own.State, own.Reason, own.Certificate, own.Alerts, own.Version

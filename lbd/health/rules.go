@@ -108,7 +108,7 @@ func replicaErrors(w *Watch, o *Observation) (found []condition) {
 			}
 			found = append(found, o.raise(severityIf(float64(failed) >= failing*float64(sent)), telemetry.AlertErrors, r.ID,
 				fmt.Sprintf("failed %d of %d requests (%s) in the last %s; they were retried elsewhere", failed, sent, share(failed, sent), span(window.length)),
-				fmt.Sprintf("read 'skyserve logs %s %s'; 'skyserve replica drain %s' stops sending it requests", o.Service, r.ID, r.ID)))
+				o.readLog(r.ID)+"; "+o.stopSending(r.ID)))
 			break
 		}
 	}
@@ -134,13 +134,13 @@ func excludedReplicas(_ *Watch, o *Observation) (found []condition) {
 		switch {
 		case r.State == service.StateInterrupted:
 			found = append(found, o.raise(telemetry.SeverityWarning, telemetry.AlertInterruption, r.ID, "the cloud interrupts its machine: "+reason(r.Reason),
-				"none: a replacement starts ('skyserve events' shows it)"))
+				o.ifDeployed("none: a replacement starts ('skyserve events' shows it)", o.addReplica())))
 		case r.State == service.StateNotReady && strings.HasPrefix(r.Reason, "ejected "):
 			found = append(found, o.raise(telemetry.SeverityWarning, telemetry.AlertEjection, r.ID, reason(r.Reason),
-				fmt.Sprintf("read 'skyserve logs %s %s'", o.Service, r.ID)))
+				o.readLog(r.ID)))
 		case r.State == service.StateNotReady:
 			c := o.raise(telemetry.SeverityWarning, telemetry.AlertReplica, r.ID, "fails its health checks: "+reason(r.Reason),
-				fmt.Sprintf("read its log; in a service that 'skyserve up' deployed: 'skyserve logs %s %s', and the controller replaces a VM or local process that is gone", o.Service, r.ID))
+				o.readLog(r.ID)+o.ifDeployed("; the controller replaces a VM or local process that is gone", ""))
 			c.lasting = lostPeer
 			found = append(found, c)
 		}
@@ -163,7 +163,7 @@ func saturatedReplicas(_ *Watch, o *Observation) (found []condition) {
 			continue
 		}
 		c := o.raise(telemetry.SeverityWarning, telemetry.AlertKV, r.ID, fmt.Sprintf("KV memory is %.0f %% full: the engine evicts running requests", 100**r.KV),
-			"add a replica with 'skyserve replica add "+o.Own.Name.Place()+"', or lower engine.max_num_seqs")
+			o.addReplica()+", or lower "+o.ifDeployed("engine.max_num_seqs", "the engine's limit of running requests"))
 		c.lasting = fullKVAfter
 		found = append(found, c)
 	}
@@ -176,7 +176,7 @@ func staleReplicas(_ *Watch, o *Observation) (found []condition) {
 		if r.State == service.StateReady && r.AgeMillis != nil && *r.AgeMillis >= staleReport.Milliseconds() {
 			found = append(found, o.raise(telemetry.SeverityWarning, telemetry.AlertStale, r.ID,
 				fmt.Sprintf("its last load report is %.0f s old; the balancer uses its own counts", float64(*r.AgeMillis)/1000),
-				fmt.Sprintf("check whether the engine responds to GET /metrics: 'skyserve logs %s %s'", o.Service, r.ID)))
+				"check whether the engine responds to GET /metrics; "+o.readLog(r.ID)))
 		}
 	}
 	return found
@@ -200,7 +200,7 @@ func lostBalancers(_ *Watch, o *Observation) (found []condition) {
 			message += "; no balancer of " + string(p.Region) + " responds"
 		}
 		c := o.raise(telemetry.SeverityCritical, telemetry.AlertBalancer, p.ID, message,
-			fmt.Sprintf("'skyserve status' shows whether its machine runs; 'skyserve up' with the service.yaml of %s replaces it", o.Service))
+			o.ifDeployed("'skyserve status' shows whether its machine runs; 'skyserve up' with the service.yaml of "+o.Service+" replaces it", "check its process, and the network between the two balancers"))
 		c.Region = p.Region
 		found = append(found, c)
 	}
@@ -215,7 +215,7 @@ func versions(_ *Watch, o *Observation) (found []condition) {
 			continue
 		}
 		c := o.raise(telemetry.SeverityWarning, telemetry.AlertVersion, p.ID, fmt.Sprintf("runs %s, but %s runs %s", p.Version, o.Balancer, o.Version),
-			fmt.Sprintf("run 'skyserve up --upgrade' with the service.yaml of %s", o.Service))
+			o.ifDeployed("run 'skyserve up --upgrade' with the service.yaml of "+o.Service, "restart the balancer that runs the older version"))
 		c.Region = p.Region
 		found = append(found, c)
 	}
@@ -342,7 +342,7 @@ func lateFirstTokens(w *Watch, o *Observation) (found []condition) {
 			}
 			found = append(found, o.raise(severityIf(window.length <= longWindow && burn >= burnCritical), telemetry.AlertSLO, m.Model,
 				fmt.Sprintf("%s of first tokens in %s missed the TTFT target in the last %s: burn rate %.1f (1 = the %.0f %% that are allowed)", share(late, all), o.Own.Name, span(window.length), burn, 100*maxMissShare),
-				"'skyserve plan' shows whether capacity is missing; 'skyserve top' shows slow replicas and queues"))
+				o.ifDeployed("'skyserve plan' shows whether capacity is missing; ", "")+"'skyserve top' shows slow replicas and queues"))
 			break
 		}
 	}
@@ -357,7 +357,7 @@ func queuedRequests(_ *Watch, o *Observation) []condition {
 	oldest := time.Duration(*o.Own.QueueOldestMillis) * time.Millisecond
 	return []condition{o.raise(severityIf(oldest >= endlessQueue), telemetry.AlertQueue, o.Balancer,
 		fmt.Sprintf("%d requests are queued, the oldest for %s", o.Own.Queued, oldest.Round(time.Second)),
-		"add replicas with 'skyserve replica add "+o.Own.Name.Place()+"'; 'skyserve plan' shows how many are missing")}
+		o.addReplica()+o.ifDeployed("; 'skyserve plan' shows how many are missing", ""))}
 }
 
 // plans finds plans that fail, that satisfy no bounds, or whose replicas are missing.

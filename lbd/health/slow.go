@@ -78,7 +78,7 @@ func slowReplicas(w *Watch, o *Observation) (found []condition) {
 		if usual := others[(len(others)-1)/2]; usual > 0 && *r.Pace >= slowPace*usual {
 			found = append(found, o.raise(telemetry.SeverityWarning, telemetry.AlertSlow, r.ID,
 				fmt.Sprintf("generates tokens %.1f times slower than %s", *r.Pace/usual, compared),
-				fmt.Sprintf("check the GPU of its machine and read 'skyserve logs %s %s'; 'skyserve replica drain %s' stops sending it requests", o.Service, r.ID, r.ID)))
+				"check the GPU of its machine; "+o.readLog(r.ID)+"; "+o.stopSending(r.ID)))
 		}
 	}
 	return found

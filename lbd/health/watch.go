@@ -29,6 +29,8 @@ type Observation struct {
 	At time.Time
 	// Service, Balancer and Version name the balancer's service, itself and its binary.
 	Service, Balancer, Version string
+	// Standalone means that 'skyserve lb' was started by hand: there is no service that commands could find.
+	Standalone bool
 	// Own is the balancer's own part of its region.
 	Own telemetry.RegionSnapshot
 	// Peers are the other balancers of the service.

@@ -163,6 +163,37 @@ func testMixedHardware(t *testing.T, region service.Region, gpu string) {
 	}
 }
 
+// The next steps of a balancer that was started by hand name no command that needs a deployed service.
+func TestStandaloneStepsWork(t *testing.T) {
+	for _, f := range faults {
+		var w Watch
+		alerts := 0
+		for s := range 90 + f.within + 1 {
+			o := healthy(s)
+			if s >= 90 {
+				f.inject(&o, s-90)
+			}
+			o.Standalone = true
+			if o.Review != nil || o.Unmet != nil { // only a controller makes plans
+				alerts++
+				continue
+			}
+			w.Observe(o)
+			for _, a := range w.Alerts() {
+				alerts++
+				for _, command := range []string{"logs", "replica", "status", "up", "plan", "events"} {
+					if strings.Contains(a.NextStep, "skyserve "+command) || a.NextStep == "" {
+						t.Errorf("%s: got %q", f.name, a.NextStep)
+					}
+				}
+			}
+		}
+		if alerts == 0 {
+			t.Errorf("%s: no alert", f.name)
+		}
+	}
+}
+
 // A service without faults has no alerts. Every fault is named in time, with its object and the next step, and
 // its alert ends with it.
 func TestEveryFaultIsNamedInTime(t *testing.T) {

@@ -105,6 +105,7 @@ func (c *Client) Add(cfg service.PeerConfig, transport http.RoundTripper) {
 			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 		},
 		due:   make(chan struct{}, 1),
+		back:  make(chan struct{}, 1),
 		slots: make(chan struct{}, maxInFlight),
 	}
 	c.links[cfg.ID] = l
@@ -213,6 +214,7 @@ type link struct {
 	hc     *http.Client
 	stop   context.CancelFunc
 	due    chan struct{} // receives when a heartbeat is due
+	back   chan struct{} // receives when the peer responds for the first time, or again
 	slots  chan struct{} // one for each heartbeat in flight
 
 	mu         sync.Mutex
@@ -316,6 +318,10 @@ func (l *link) recordResponse(sent time.Time, trip time.Duration, draining bool)
 	rtt = slices.Min(l.rtts)
 	l.mu.Unlock()
 	if back {
+		select {
+		case l.back <- struct{}{}:
+		default: // its region is about to be fetched
+		}
 		l.client.opts.Logger.Info("peer responds", "peer", l.cfg.ID, "region", l.cfg.Region, "rtt", rtt.Round(100*time.Microsecond))
 	}
 	if ends {
@@ -339,7 +345,7 @@ func (l *link) recordFailure(sent time.Time, err error) {
 	}
 }
 
-// watchRegion fetches the peer's region snapshot every second.
+// watchRegion fetches the peer's region snapshot every second, and when the peer responds for the first time or again.
 func (l *link) watchRegion(ctx context.Context) {
 	defer l.hc.CloseIdleConnections()
 	timer := time.NewTimer(0)
@@ -349,6 +355,7 @@ func (l *link) watchRegion(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-timer.C:
+		case <-l.back:
 		}
 		sent := time.Now()
 		region := new(telemetry.RegionSnapshot)

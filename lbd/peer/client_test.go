@@ -322,6 +322,23 @@ func TestSilentPeerIsNotReported(t *testing.T) {
 	}
 }
 
+// The region of a peer that starts later, or comes back, is known as soon as the peer responds.
+func TestRegionIsFetchedWhenPeerResponds(t *testing.T) {
+	refuses := func(*http.Request) (int, string, error) { return 0, "", errors.New("connection refused") }
+	b := &balancer{answer: refuses}
+	talking(t, b, func(t *testing.T, c *Client, _ *reports) {
+		for _, silence := range []time.Duration{300 * time.Millisecond, 5*time.Second + 300*time.Millisecond} {
+			b.set(func(b *balancer) { b.answer = refuses })
+			time.Sleep(silence)
+			b.set(func(b *balancer) { b.answer = healthy })
+			time.Sleep(2 * defaultInterval)
+			if s := c.Status()[0]; s.Region == nil || s.RegionAge > 2*defaultInterval {
+				t.Errorf("%s after it responds: %+v, age %s", 2*defaultInterval, s, s.RegionAge)
+			}
+		}
+	})
+}
+
 func TestRemovedPeerIsNotQueried(t *testing.T) {
 	b := &balancer{answer: healthy}
 	talking(t, b, func(t *testing.T, c *Client, r *reports) {

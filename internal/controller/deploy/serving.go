@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"skyserve/internal/identity"
@@ -22,6 +23,9 @@ import (
 const (
 	// servePollInterval is the polling interval of balancers on this computer.
 	servePollInterval = 50 * time.Millisecond
+	// reportTimeout is how long AwaitServing waits for the reports that ready balancers exchange: many times the interval
+	// of their heartbeats.
+	reportTimeout = 3 * time.Second
 	// readyPath is a balancer's readiness endpoint, healthPath its liveness endpoint.
 	readyPath  = "/readyz"
 	healthPath = "/healthz"
@@ -65,12 +69,46 @@ func (dl *Delivery) AwaitServing(ctx context.Context, spec *service.Spec, draini
 			}
 		}
 		if len(waiting) == 0 {
+			dl.awaitReports(ctx)
 			return nil
 		}
 		if !sleep(ctx, servePollInterval) {
 			return &NotReadyError{Waiting: waiting, Reasons: reasons, Ready: total - len(waiting), Cause: context.Cause(ctx)}
 		}
 	}
+}
+
+// awaitReports waits until every balancer on this computer has the report of every other one, so that a first snapshot
+// shows all regions. A report that does not arrive is no error: alerts name the balancer.
+func (dl *Delivery) awaitReports(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, reportTimeout)
+	defer cancel()
+	for !dl.haveReports(ctx) && sleep(ctx, servePollInterval) {
+	}
+}
+
+// haveReports reports whether every balancer on this computer has the report of every other one that it exchanges
+// reports with.
+func (dl *Delivery) haveReports(ctx context.Context) bool {
+	var missing atomic.Bool
+	dl.eachBalancer(func(b provision.Object, a adminClient) {
+		if !cloud.RunsOnThisComputer(b.Region) {
+			return
+		}
+		ctx, cancel := context.WithTimeout(ctx, adminTimeout)
+		defer cancel()
+		s, err := a.Snapshot(ctx)
+		if err != nil {
+			return
+		}
+		for _, o := range dl.Machines {
+			peer := s.Balancer(o.ID)
+			if o.Kind == provision.KindBalancer && o.TerminatedReason == "" && cloud.RunsOnThisComputer(o.Region) && peer != nil && (peer.State == telemetry.BalancerUnreachable || peer.Reason == telemetry.ReasonNoReport) {
+				missing.Store(true)
+			}
+		}
+	})
+	return !missing.Load()
 }
 
 // Reload makes every balancer reload its files. The error contains those that reject them;

@@ -89,6 +89,18 @@ func NewTransport() *http.Transport {
 	}
 }
 
+// StatusError is a response of a target with another status than 200.
+type StatusError struct {
+	URL     string
+	Status  int
+	Message string // of its body
+}
+
+// Error returns the request, the status and the message.
+func (e *StatusError) Error() string {
+	return fmt.Sprintf("GET %s returned %d: %s", e.URL, e.Status, e.Message)
+}
+
 // FirstModel requests the models of a target and returns the first.
 func FirstModel(ctx context.Context, c Config, target Target) (string, error) {
 	url := target.URL + "/v1/models"
@@ -112,7 +124,7 @@ func FirstModel(ctx context.Context, c Config, target Target) (string, error) {
 		return fail(fmt.Errorf("reading the response of GET %s: %w", url, err))
 	}
 	if resp.StatusCode != http.StatusOK {
-		return fail(fmt.Errorf("GET %s returned %d: %s", url, resp.StatusCode, errorMessage(body)))
+		return fail(&StatusError{URL: url, Status: resp.StatusCode, Message: errorMessage(body)})
 	}
 	var list struct {
 		Data []struct {
