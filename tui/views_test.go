@@ -436,7 +436,7 @@ func TestChangedCellsAreMarkedBySign(t *testing.T) {
 
 func TestEventsShowScalingAndObservedChanges(t *testing.T) {
 	d := deskIn(t, 140, 40, normal(), "8")
-	d.wants("donated us-10", "KV memory 21 % used, below 30 %, 3 planned; replicas before: 4", "no spot capacity of g6.xlarge")
+	d.wants("donated us-10", "KV memory 21 % used, below 30 %, 3 replicas planned; replicas before: 4", "no spot capacity of g6.xlarge")
 	s := normal()
 	s.At = noon.Add(time.Minute)
 	s.Regions[0].Replicas[0].State, s.Regions[0].Replicas[0].Reason = service.StateFailed, "CUDA error"
@@ -454,12 +454,12 @@ func TestFlowsBetweenRegions(t *testing.T) {
 	s.Regions[0].ForwardedTo[1].Requests += 120
 	d.fetch.snapshot = s
 	d.poll(10 * time.Second)
-	d.wants("FORWARDED", "REQ/S", "us-east-1 → gcp/europe-west4       12    5940")
+	d.wants("FORWARDED", "REQ/S", "us-east-1 → gcp/europe-west4       12         5940")
 	s = normal()
 	s.At, s.Regions[0].ForwardedTo[1].Requests = noon.Add(20*time.Second), 4 // the balancer restarted
 	d.fetch.snapshot = s
 	d.poll(10 * time.Second)
-	d.wants("us-east-1 → gcp/europe-west4        0       4")
+	d.wants("us-east-1 → gcp/europe-west4        0            4")
 }
 
 func TestTenThousandReplicas(t *testing.T) {

@@ -38,7 +38,7 @@ the service. Its mode is 0600.
 'skyserve restore' restores it. FILE may be an object in a bucket, s3://... or gs://...,
 with the credentials of the environment.
 
-With --dir, the command reads the directory of a stopped store instead, for example on the
+With --dir, the command reads a stopped store from its directory, for example on the
 last remaining disk of a cluster. On a machine without the service's state, --dir and
 --admin require --service.`,
 		Example: `  skyserve backup chat.backup
@@ -54,7 +54,7 @@ last remaining disk of a cluster. On a machine without the service's state, --di
 	}
 	registerService(cmd, &o.name)
 	flags := cmd.Flags()
-	flags.StringVar(&o.dir, "dir", "", "`DIRECTORY` of a stopped store")
+	flags.StringVar(&o.dir, "dir", "", "read the stopped store in `DIRECTORY` instead of the running one")
 	flags.StringSliceVar(&o.admins, "admin", nil, "admin `URL` of a balancer, repeatable or comma-separated (default: the running service's)")
 	o.output.registerResult(cmd)
 	return cmd
@@ -173,7 +173,7 @@ func newRestoreCmd() *cobra.Command {
 		Short: "Restore the store of a service from a backup",
 		Long: `Replace the contents of a running service's store with those of a backup that
 'skyserve backup' made. Requests are served meanwhile; planning, scaling and batches pause
-for seconds. Replicas and balancers stay as they are.
+for a few seconds. Replicas and balancers stay as they are.
 
 The whole file is checked first. A damaged or truncated file, the backup of another service
 and one of a later version of skyserve are rejected. If the running store is the one that

@@ -67,8 +67,8 @@ Exit codes: 0 done or no change, 1 failed, 2 usage or not allowed by service.yam
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.PersistentFlags().StringVar(&o.service, "service", "", "`NAME` of the service (default: that of the configuration, else the only one)")
-	cmd.PersistentFlags().StringVar(&o.reason, "reason", "", "`TEXT` for 'skyserve events': why you make the change (default: the command)")
+	cmd.PersistentFlags().StringVar(&o.service, "service", "", "`NAME` of the service (default: the one in config.yaml, else the only one)")
+	cmd.PersistentFlags().StringVar(&o.reason, "reason", "", "why you make the change: `TEXT` is shown by 'skyserve events' (default: the command)")
 	o.clouds.registerFlags(cmd.PersistentFlags())
 	cmd.AddCommand(newReplicaListCmd(&o), newReplicaAddCmd(&o), newReplicaRemoveCmd(&o), newReplicaDrainCmd(&o), newReplicaDonateCmd(&o), newReplicaReclaimCmd(&o))
 	return cmd

@@ -265,7 +265,7 @@ func checkLocal(spec *service.Spec) error {
 	for i, r := range spec.Regions {
 		for j, m := range spec.Models {
 			if r.Name.Cloud() == service.CloudLocal && m.Engine.Kind != service.EngineSim && spec.BoundsFor(m.Name, r.Name).Max > 0 {
-				return specError("models[%d].engine.kind: must be %q in the local region %s, got %q", j, service.EngineSim, spec.Regions[i].Name, m.Engine.Kind)
+				return specError("models[%d].engine.kind: must be %q in the local region %s, got %q; write engine: {kind: sim}, or name regions in clouds or of your own machines", j, service.EngineSim, spec.Regions[i].Name, m.Engine.Kind)
 			}
 		}
 	}
