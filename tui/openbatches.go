@@ -100,7 +100,7 @@ func (s *screen) aboveBatches() []string {
 			deferred += m.Deferred
 		}
 		if deferred > 0 {
-			parts = append(parts, segment{fmt.Sprintf("%d deferred queued in %s", deferred, s.regionName(r.Name)), s.theme.muted})
+			parts = append(parts, segment{fmt.Sprintf("%s queued in %s", Count(deferred, "deferred request"), s.regionName(r.Name)), s.theme.muted})
 		}
 	}
 	line, _ := s.theme.segments(s.width, "  ", parts...)

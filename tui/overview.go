@@ -283,8 +283,8 @@ func (s *screen) flowRate(from service.Region, f telemetry.Flow) float64 {
 	return 0
 }
 
-// flowTitle is the title of the flows.
-const flowTitle = "FORWARDED REQUESTS"
+// flowTitle is the title of the flows. Balancers count from their start.
+const flowTitle = "FORWARDED (total since start)"
 
 // flowLines draws the flows between regions in at most n lines.
 func (s *screen) flowLines(t *Theme, w, n int) []string {
@@ -297,7 +297,7 @@ func (s *screen) flowLines(t *Theme, w, n int) []string {
 		names = max(names, width(s.flowName(f)))
 		top = max(top, f.rate)
 	}
-	lines := []string{t.heading.apply(t.cut(flowLine(flowTitle, "REQ/S", "SINCE START", names), w))}
+	lines := []string{t.heading.apply(t.cut(flowLine(flowTitle, "REQ/S", "TOTAL", names), w))}
 	for _, f := range flows[:min(len(flows), n-1)] {
 		text := flowLine(s.flowName(f), rate(&f.rate), count(f.total), names) + "  "
 		line := t.cut(text, w)
@@ -314,7 +314,7 @@ func (s *screen) flowLines(t *Theme, w, n int) []string {
 
 // flowLine formats one line of the flows.
 func flowLine(name, rate, total string, names int) string {
-	return pad(name, names, false) + "  " + pad(rate, 5, true) + "  " + pad(total, 11, true)
+	return pad(name, names, false) + "  " + pad(rate, 5, true) + "  " + pad(total, 6, true)
 }
 
 // flowName returns a flow's two regions.

@@ -74,7 +74,7 @@ func (s *screen) abovePlan() []string {
 	}
 	hint := ""
 	if len(p.Changes) > 0 && !s.readOnly {
-		hint = "a apply"
+		hint = "press a to apply"
 	}
 	line, _ := t.segments(s.width, "  ",
 		segment{"plan from " + p.At.In(s.snapshot.At.Location()).Format("Mon 15:04"), t.title},

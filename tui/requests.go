@@ -28,7 +28,7 @@ func (s *screen) requestSheet() sheet {
 		numberColumn("TTFT", 4, "F", "time to first token"),
 		numberColumn("E2E", 8, "D", "end-to-end latency"),
 		numberColumn("TOKENS", 9, "O", "output tokens"),
-		textColumn("REASON", 26, 100, 5, "Y", "reason"),
+		textColumn("REASON", 22, 100, 5, "Y", "reason"),
 	}}
 	for i := range s.data.requests {
 		r := &s.data.requests[i]

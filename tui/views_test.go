@@ -454,12 +454,12 @@ func TestFlowsBetweenRegions(t *testing.T) {
 	s.Regions[0].ForwardedTo[1].Requests += 120
 	d.fetch.snapshot = s
 	d.poll(10 * time.Second)
-	d.wants("FORWARDED", "REQ/S", "us-east-1 → gcp/europe-west4       12         5940")
+	d.wants("FORWARDED", "REQ/S", "us-east-1 → gcp/europe-west4       12    5940")
 	s = normal()
 	s.At, s.Regions[0].ForwardedTo[1].Requests = noon.Add(20*time.Second), 4 // the balancer restarted
 	d.fetch.snapshot = s
 	d.poll(10 * time.Second)
-	d.wants("us-east-1 → gcp/europe-west4        0            4")
+	d.wants("us-east-1 → gcp/europe-west4        0       4")
 }
 
 func TestTenThousandReplicas(t *testing.T) {
