@@ -243,7 +243,7 @@ func (o *batchOptions) submit(ctx context.Context, file string, out, errOut io.W
 func firstURL(file string) (string, error) {
 	in, err := os.Open(file)
 	if err != nil {
-		return "", err
+		return "", fmt.Errorf("reading requests: %w", err)
 	}
 	defer in.Close()
 	line, err := bufio.NewReader(io.LimitReader(in, int64(job.DefaultLimits().LineBytes))).ReadBytes('\n')

@@ -229,7 +229,7 @@ func historyError(ctx context.Context, source string, err error) error {
 	case ctx.Err() != nil:
 		return ctx.Err()
 	case demand.IsURL(source):
-		return failed(err, "")
+		return failed(err, "check that the server of the URL is running; 'skyserve forecast --help' lists the kinds of histories")
 	}
 	return usage(err, "'skyserve forecast --help' describes the formats")
 }
