@@ -1,6 +1,7 @@
 package lbd
 
 import (
+	"context"
 	"fmt"
 	"strings"
 	"sync/atomic"
@@ -54,7 +55,7 @@ func (b *balancer) alerts(now time.Time) []telemetry.Alert {
 	alert := telemetry.Alert{Severity: telemetry.SeverityWarning, NextStep: "run 'skyserve status' for details"}
 	if p := b.storeProblem(); p != nil && now.Sub(p.Since) >= storeGrace {
 		alert.Kind, alert.Object, alert.Since = telemetry.AlertStore, "store", &p.Since
-		alert.Message = fmt.Sprintf("the store is unavailable: %v; balancers keep history and usage in memory", p.Err)
+		alert.Message = fmt.Sprintf("the store is unavailable: %s; balancers keep history and usage in memory", outageCause(p.Err))
 		if b.cfg.Identity == nil { // no service that status could find
 			alert.NextStep = "check the NATS server at " + telemetry.HideCredentials(b.cfg.StoreURL)
 		}
@@ -139,6 +140,11 @@ func (b *balancer) storeProblem() *store.Outage {
 		return nil
 	}
 	return b.store.Problem()
+}
+
+// outageCause returns why the store is unavailable, without the fact itself.
+func outageCause(err error) string {
+	return strings.NewReplacer(store.ErrUnavailable.Error()+": ", "", context.DeadlineExceeded.Error(), "no response in time").Replace(err.Error())
 }
 
 // control returns the reported state of the controllers and of the store; nil where it is unknown. A leader

@@ -2,6 +2,8 @@ package lbd
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -82,7 +84,7 @@ func TestUnavailableStoreRaisesAlert(t *testing.T) {
 		t.Errorf("at once: %v", got)
 	}
 	got := b.alerts(later)
-	if len(got) != 1 || got[0].Kind != telemetry.AlertStore || !strings.Contains(got[0].Message, "store unavailable") {
+	if len(got) != 1 || got[0].Kind != telemetry.AlertStore || !strings.Contains(got[0].Message, "the store is unavailable: ") {
 		t.Errorf("later: %+v", got)
 	}
 }
@@ -166,5 +168,19 @@ func TestSilentLeaderIsNotShown(t *testing.T) {
 	b.lease.lastChange.Store(&renewed)
 	if c, _ := b.control(); c == nil || c.Leader != "" || c.Term != 7 || c.Standbys == nil || len(c.Standbys) != 0 {
 		t.Errorf("silent: got %+v", c)
+	}
+}
+
+// The alert of an unavailable store says the fact once, and has no words of Go's libraries.
+func TestOutageCause(t *testing.T) {
+	for want, err := range map[string]error{
+		"no response in time":             fmt.Errorf("%w: %w", store.ErrUnavailable, context.DeadlineExceeded),
+		"writing history: no route":       fmt.Errorf("writing history: %w: %w", store.ErrUnavailable, errors.New("no route")),
+		store.ErrUnavailable.Error():      store.ErrUnavailable,
+		"no majority of members responds": errors.New("no majority of members responds"),
+	} {
+		if got := outageCause(err); got != want {
+			t.Errorf("%v: got %q, want %q", err, got, want)
+		}
 	}
 }

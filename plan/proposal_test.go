@@ -39,7 +39,7 @@ func TestProposalShrinks(t *testing.T) {
 	p.Current[0][0][0], p.Min, p.LoadTPS[0][0] = 4, [][]*int{{ptr(1)}}, []float64{0}
 	for donate, verb := range map[bool]string{true: "donate", false: "remove"} {
 		c := proposal(t, p, ProposalContext{Donate: map[string]bool{"us": donate}}).Changes[0]
-		if c.Delta != -3 || (c.Donate == 3) != donate || !strings.Contains(c.Reason, verb+" 3") || !strings.Contains(c.Reason, "determined by min 1") {
+		if c.Delta != -3 || (c.Donate == 3) != donate || !strings.Contains(c.Reason, verb+" 3") || !strings.Contains(c.Reason, "determined by the minimum of 1") {
 			t.Fatalf("donate %v: %+v", donate, c)
 		}
 	}

@@ -152,10 +152,13 @@ func (w *reasonWriter) reason(c ReplicaChange, i, j int) string {
 	}
 	why := "; no constraint requires more"
 	if len(c.Binding) > 0 {
-		why = "; determined by " + strings.Join(c.Binding, ", ")
+		why = "; determined by " + bindingWords.Replace(strings.Join(c.Binding, ", "))
 	}
 	return fmt.Sprintf("%s; %s: %s%s%s", peak, w.describeCurrent(c, i, j), do, w.describeForwarding(j), why)
 }
+
+// bindingWords replaces the names of constraints in a reason.
+var bindingWords = strings.NewReplacer("min ", "the minimum of ", "max ", "the maximum of ", "capacity ", "the capacity of ")
 
 // describeCurrent describes the current capacity.
 func (w *reasonWriter) describeCurrent(c ReplicaChange, i, j int) string {

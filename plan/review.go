@@ -323,7 +323,7 @@ func (r *review) explainMaxima(o SolveOptions) []string {
 				need += n
 			}
 			if limit := r.problem.Max[i][j]; limit != nil && need > *limit {
-				out = append(out, fmt.Sprintf("%s in %s: max is %d; without it the cheapest plan has %d replicas there", model, region, *limit, need))
+				out = append(out, fmt.Sprintf("%s in %s: replicas.max is %d; without this limit the cheapest plan has %d replicas there", model, region, *limit, need))
 			}
 		}
 	}

@@ -178,7 +178,7 @@ func TestReviewReportsUnmetConstraints(t *testing.T) {
 	p := reviewed(t, reviewYAML, standing(1, 1), demandtest.Constant(t, 300, 30000, 0, 0), ReviewOptions{})
 	all := strings.Join(p.Infeasible, "\n")
 	if !strings.Contains(all, "local/us: 21000 uncached prompt tokens per second must be served locally, bounds and capacity allow 12000") ||
-		!strings.Contains(all, "local/us: max is 8; without it the cheapest plan has 19 replicas there") {
+		!strings.Contains(all, "local/us: replicas.max is 8; without this limit the cheapest plan has 19 replicas there") {
 		t.Fatalf("%s", all)
 	}
 }

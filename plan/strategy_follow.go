@@ -57,7 +57,7 @@ func (s *planFollower) Step(now time.Duration, in *StrategyInput) []Scaling {
 func (s *planFollower) changeFor(now time.Duration, e *ScaledEndpoint) (n int, reason string) {
 	if ratio, known := s.loadRatio(now, e); known {
 		if n := e.stepForTraffic(ratio); n != 0 {
-			return n, fmt.Sprintf("load %.1f times the planned load, %d planned", ratio, e.Target.Count)
+			return n, fmt.Sprintf("load %.1f times the planned load, %d replicas planned", ratio, e.Target.Count)
 		}
 	}
 	if e.Utilisation == nil {
@@ -65,9 +65,9 @@ func (s *planFollower) changeFor(now time.Duration, e *ScaledEndpoint) (n int, r
 	}
 	switch u := *e.Utilisation; {
 	case u > scaleOutAbove && e.count() < e.Target.Count:
-		return 1, fmt.Sprintf("%s, %d planned", aboveThreshold(u), e.Target.Count)
+		return 1, fmt.Sprintf("%s, %d replicas planned", aboveThreshold(u), e.Target.Count)
 	case u < scaleInBelow && e.count() > e.Target.Count:
-		return -1, fmt.Sprintf("%s, %d planned", belowThreshold(u), e.Target.Count)
+		return -1, fmt.Sprintf("%s, %d replicas planned", belowThreshold(u), e.Target.Count)
 	}
 	return 0, ""
 }

@@ -129,15 +129,16 @@ type NoCapacityError struct {
 
 // Error lists the attempted offerings.
 func (e *NoCapacityError) Error() string {
-	var b strings.Builder
-	fmt.Fprintf(&b, "launching %s in %s: none of %d offerings has capacity", e.ID, e.Region, len(e.Attempted)+len(e.Skipped))
+	text := fmt.Sprintf("launching %s in %s: none of %d offerings has capacity", e.ID, e.Region, len(e.Attempted)+len(e.Skipped))
+	separator := ":" // and semicolons: the text is readable in one line, too
 	for _, t := range e.Attempted {
-		fmt.Fprintf(&b, "\n  %s: %s", t.Offering, t.Code)
+		text += fmt.Sprintf("%s\n  %s: %s", separator, t.Offering, t.Code)
+		separator = ";"
 	}
 	if len(e.Skipped) > 0 {
-		fmt.Fprintf(&b, "\n  %d more were skipped: they had no capacity in the last %s", len(e.Skipped), exhaustedFor)
+		text += fmt.Sprintf("%s\n  %d more were skipped: they had no capacity in the last %.0f min", separator, len(e.Skipped), exhaustedFor.Minutes())
 	}
-	return b.String()
+	return text
 }
 
 // PlainCredentialsError returns the error of AWS's tools for missing credentials without the attempts at the

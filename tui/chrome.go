@@ -294,7 +294,7 @@ func (s *screen) hints() []string {
 	case viewOverview:
 		return append(hints, "enter replicas", "< history", "p pause")
 	case viewReplicas:
-		return append(hints, "d details", "l logs", "s shell", "x drain", "o donate", "tab region")
+		return append(hints, "d describe", "l logs", "s shell", "x drain", "o donate", "tab region")
 	case viewRequests:
 		return append(hints, "enter explain", "tab region", "p pause")
 	case viewPlan:

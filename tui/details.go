@@ -18,6 +18,10 @@ func (s *screen) aboveList(available int) []string {
 		if s.data.requestsErr != "" && len(s.data.requests) > 0 {
 			lines = []string{s.theme.bad.apply(s.fit("update failed: " + s.theme.text(s.data.requestsErr)))}
 		}
+	case viewForecast:
+		if len(s.snapshot.Forecast) > 0 {
+			lines = []string{s.theme.muted.apply(s.fit("load and capacity in uncached prompt tok/s"))}
+		}
 	case viewPlan:
 		lines = s.abovePlan()
 	case viewDonations:

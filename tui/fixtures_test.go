@@ -91,13 +91,13 @@ func normal() *telemetry.Snapshot {
 			At: noon, Status: "optimal", CostPerHour: telemetry.PlanCost{Current: ptr(9.66), Planned: ptr(11.27)},
 			Changes: []telemetry.PlanChange{
 				{Model: llama, Region: "aws/us-east-1", GPU: "L4", Current: 2, Delta: 3, Planned: 5, Reason: "peak of 4.5k uncached prompt tokens/s at 12:40; 2 x L4 serve up to 2.6k: add 3 for capacity 6.5k, $2.41/h more; determined by local demand"},
-				{Model: llama, Region: "gcp/europe-west4", GPU: "L4", Current: 2, Delta: -1, Planned: 1, Reason: "peak of 2.7k uncached prompt tokens/s at 12:30; 2 x L4 serve up to 5.6k: donate 1, capacity 2.8k remains, $0.80/h less; determined by min 1"},
+				{Model: llama, Region: "gcp/europe-west4", GPU: "L4", Current: 2, Delta: -1, Planned: 1, Reason: "peak of 2.7k uncached prompt tokens/s at 12:30; 2 x L4 serve up to 5.6k: donate 1, capacity 2.8k remains, $0.80/h less; determined by the minimum of 1"},
 			},
 			Assumed: []string{"Llama-3.1-8B-Instruct: prefix hit rate of 57 %, as in the last day"},
 		},
 		Donations: []telemetry.Donation{{Replica: "us-10", Model: llama, GPU: "L4", Region: "aws/us-east-1", Since: noon.Add(-90 * time.Minute), Until: ptr(noon.Add(30 * time.Minute)), RevenuePerHour: 0.3}},
 		Events: []telemetry.Event{
-			{At: noon.Add(-90 * time.Minute), ID: "1", Actor: telemetry.ActorAutoscaler, Kind: telemetry.EventDonate, Model: llama, Region: "aws/us-east-1", Object: "us-10", Message: "donated us-10", Reason: "KV memory 21 % used, below 30 %, 3 planned; replicas before: 4"},
+			{At: noon.Add(-90 * time.Minute), ID: "1", Actor: telemetry.ActorAutoscaler, Kind: telemetry.EventDonate, Model: llama, Region: "aws/us-east-1", Object: "us-10", Message: "donated us-10", Reason: "KV memory 21 % used, below 30 %, 3 replicas planned; replicas before: 4"},
 			{At: noon.Add(-50 * time.Minute), ID: "3", Actor: telemetry.ActorAutoscaler, Kind: telemetry.EventLaunch, Model: llama, Region: "aws/us-east-1", Object: "us-1", Message: "launched us-1", Reason: "KV memory 82 % used, above 70 %; replicas before: 2"},
 			{At: noon.Add(-4 * time.Minute), ID: "2", Actor: telemetry.ActorAutoscaler, Kind: telemetry.EventFailure, Model: llama, Region: "aws/ap-northeast-1", Object: llama, Message: "scaling failed", Reason: "no spot capacity of g6.xlarge in ap-northeast-1a, -1c"},
 		},

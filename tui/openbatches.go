@@ -88,9 +88,9 @@ func (s *screen) aboveBatches() []string {
 		{Count(left, "request") + " left", paint{}},
 	}
 	if late > 0 {
-		text := "1 batch expected after its deadline"
+		text := "1 batch expected to miss its deadline"
 		if late > 1 {
-			text = fmt.Sprintf("%d batches expected after their deadlines", late)
+			text = fmt.Sprintf("%d batches expected to miss their deadlines", late)
 		}
 		parts = append(parts, segment{text, s.theme.bad})
 	}
@@ -100,7 +100,7 @@ func (s *screen) aboveBatches() []string {
 			deferred += m.Deferred
 		}
 		if deferred > 0 {
-			parts = append(parts, segment{fmt.Sprintf("deferred in %s: %d", s.regionName(r.Name), deferred), s.theme.muted})
+			parts = append(parts, segment{fmt.Sprintf("%s queued in %s", Count(deferred, "deferred request"), s.regionName(r.Name)), s.theme.muted})
 		}
 	}
 	line, _ := s.theme.segments(s.width, "  ", parts...)

@@ -74,7 +74,7 @@ func (s *screen) abovePlan() []string {
 	}
 	hint := ""
 	if len(p.Changes) > 0 && !s.readOnly {
-		hint = "a apply"
+		hint = "press a to apply"
 	}
 	line, _ := t.segments(s.width, "  ",
 		segment{"plan from " + p.At.In(s.snapshot.At.Location()).Format("Mon 15:04"), t.title},
@@ -131,7 +131,7 @@ func (s *screen) donationSheet() sheet {
 		{column{title: "GPU", minWidth: 4, maxWidth: 10, dropRank: 4}, "U", "GPU", false, false},
 		{column{title: "DONATED FOR", minWidth: 5, right: true, dropRank: 1}, "F", "time donated", true, false},
 		{column{title: "UNTIL", minWidth: 5, right: true, dropRank: 5}, "I", "end", false, false},
-		{column{title: "REVENUE/H", minWidth: 5, right: true, dropRank: 2}, "E", "revenue per hour", true, false},
+		{column{title: "REVENUE $/H", minWidth: 5, right: true, dropRank: 2}, "E", "revenue per hour", true, false},
 		{column{title: "REVENUE", minWidth: 7, right: true, dropRank: 2}, "D", "revenue so far", true, false},
 	}, empty: []string{"No donated replicas", "press o on a replica to donate it; scaling strategies donate excess replicas in static regions, and in local ones if autoscale.donate is set"}}
 	for _, d := range s.snapshot.Donations {
@@ -172,7 +172,7 @@ func (s *screen) aboveDonations() []string {
 		segment{Count(len(s.snapshot.Donations), "replica") + " donated", s.theme.title},
 		segment{fmt.Sprintf("revenue $%.2f/h", s.snapshot.RevenuePerHour()), paint{}},
 		segment{fmt.Sprintf("$%.2f so far", earned), s.theme.good},
-		segment{fmt.Sprintf("events (view 8): %d donated, %d reclaimed", donated, back), s.theme.muted},
+		segment{fmt.Sprintf("recent events: %d donated, %d reclaimed", donated, back), s.theme.muted},
 	)
 	return []string{line, ""}
 }

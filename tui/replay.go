@@ -139,9 +139,12 @@ func parseSnapshot(line []byte) (*telemetry.Snapshot, error) {
 		Record *json.RawMessage `json:"record"` // first line of a balancer's recording
 	}
 	err := json.Unmarshal(line, &s)
+	var syntax *json.SyntaxError
 	switch {
 	case len(bytes.TrimSpace(line)) == 0:
 		return nil, errors.New("must be a snapshot, found an empty line")
+	case errors.As(err, &syntax):
+		return nil, errors.New("must be one snapshot per line, as written by --record: this line is not JSON")
 	case err != nil:
 		return nil, fmt.Errorf("must be one snapshot per line, as written by --record: %w", err)
 	case s.Record != nil:

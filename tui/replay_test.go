@@ -98,8 +98,8 @@ func TestReplayKeepsRecordedTiming(t *testing.T) {
 func TestInvalidRecordings(t *testing.T) {
 	for name, c := range map[string]struct{ text, want string }{
 		"empty":               {"", ": the recording is empty"},
-		"no JSON":             {"12:00 up 3 days\n", ":1: must be one snapshot per line, as written by --record: invalid character ':'"},
-		"printed over lines":  {"{\n  \"at\": 1\n}\n", ":1: must be one snapshot per line, as written by --record: unexpected end of JSON input"},
+		"no JSON":             {"12:00 up 3 days\n", ":1: must be one snapshot per line, as written by --record: this line is not JSON"},
+		"printed over lines":  {"{\n  \"at\": 1\n}\n", ":1: must be one snapshot per line, as written by --record: this line is not JSON"},
 		"something else":      {`{"a":1}` + "\n", ":1: must be a snapshot with at and regions"},
 		"no time":             {`{"regions":[]}` + "\n", ":1: must be a snapshot with at and regions"},
 		"a list":              {"[]\n", ":1: must be one snapshot per line"},

@@ -1,6 +1,7 @@
 package tui
 
 import (
+	"cmp"
 	"fmt"
 	"strconv"
 	"strings"
@@ -20,14 +21,14 @@ func (s *screen) requestSheet() sheet {
 		textColumn("STATE", 12, 13, 1, "S", "state"),
 		textColumn("REGION", 6, 16, 6, "R", "region"),
 		{column{title: "MODEL", minWidth: 8, maxWidth: 24, dropRank: 10}, "M", "model", false, true},
-		textColumn("TIER", 4, 6, 9, "E", "tier"),
+		textColumn("TIER", 4, 8, 9, "E", "tier"),
 		textColumn("TARGET", 8, 20, 2, "N", "target"),
 		numberColumn("MATCH", 3, "H", "prefix match"),
 		numberColumn("QUEUED", 7, "U", "time queued"),
 		numberColumn("TTFT", 4, "F", "time to first token"),
 		numberColumn("E2E", 8, "D", "end-to-end latency"),
 		numberColumn("TOKENS", 9, "O", "output tokens"),
-		textColumn("REASON", 26, 100, 5, "Y", "reason"),
+		textColumn("REASON", 22, 100, 5, "Y", "reason"),
 	}}
 	for i := range s.data.requests {
 		r := &s.data.requests[i]
@@ -68,7 +69,7 @@ func (s *screen) requestCells(r *RequestRow) []cellValue {
 		when, state,
 		textCell(s.theme.text(r.Region.Place()), roleText),
 		textCell(orUnknown(s.theme.text(shortModel(r.Model))), roleText),
-		textCell(s.theme.text(string(r.Tier)), roleMuted),
+		textCell(s.theme.text(cmp.Or(r.Tier.Word(), string(r.Tier))), roleMuted),
 		target,
 		matchCell(r),
 		numberCell(r.QueuedMillis, millis(r.QueuedMillis), queuedRole(r.QueuedMillis)),

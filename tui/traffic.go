@@ -9,9 +9,9 @@ import (
 
 // trafficColumns are the columns of trafficCells.
 func (s *screen) trafficColumns() []sheetColumn {
-	p50, p90, p99, prompt, output := "TTFT50", "TTFT90", "TTFT99", "PROMPT/S", "OUTPUT/S"
+	p50, p90, p99, e50, e90, e99, prompt, output := "TTFT50", "TTFT90", "TTFT99", "E2E50", "E2E90", "E2E99", "PROMPT/S", "OUTPUT/S"
 	if s.width <= 0 || s.width >= fullWidth {
-		p50, p90, p99, prompt, output = "TTFT P50", "TTFT P90", "TTFT P99", "PROMPT TOK/S", "OUTPUT TOK/S"
+		p50, p90, p99, e50, e90, e99, prompt, output = "TTFT P50", "TTFT P90", "TTFT P99", "E2E P50", "E2E P90", "E2E P99", "PROMPT TOK/S", "OUTPUT TOK/S"
 	}
 	numberColumn := func(title string, minWidth, rank int, letter, word string) sheetColumn {
 		return sheetColumn{column{title: title, minWidth: minWidth, right: true, dropRank: rank}, letter, word, true, false}
@@ -22,13 +22,13 @@ func (s *screen) trafficColumns() []sheetColumn {
 		numberColumn(p50, 6, 5, "F", "TTFT, median"),
 		numberColumn(p90, 6, 3, "P", "TTFT, 90th percentile"),
 		numberColumn(p99, 6, 6, "I", "TTFT, 99th percentile"),
-		numberColumn("E2E50", 5, 8, "D", "time to the end, median"),
-		numberColumn("E2E90", 5, 11, "W", "time to the end, 90th percentile"),
-		numberColumn("E2E99", 5, 9, "L", "time to the end, 99th percentile"),
+		numberColumn(e50, 5, 8, "D", "time to the end, median"),
+		numberColumn(e90, 5, 11, "W", "time to the end, 90th percentile"),
+		numberColumn(e99, 5, 9, "L", "time to the end, 99th percentile"),
 		numberColumn(prompt, 6, 7, "Q", "prompt tokens per second"),
 		numberColumn("HIT", 4, 10, "H", "prefix hit rate"),
 		numberColumn(output, 6, 4, "T", "output tokens per second"),
-		numberColumn("PRICED $/H", 5, 4, "C", "cost of the usage per hour, by the models' prices"),
+		numberColumn("USAGE $/H", 5, 4, "C", "cost of the usage per hour, by the models' prices"),
 	}
 }
 

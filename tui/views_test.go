@@ -437,7 +437,7 @@ func TestChangedCellsAreMarkedBySign(t *testing.T) {
 
 func TestEventsShowScalingAndObservedChanges(t *testing.T) {
 	d := deskIn(t, 140, 40, normal(), "8")
-	d.wants("donated us-10", "KV memory 21 % used, below 30 %, 3 planned; replicas before: 4", "no spot capacity of g6.xlarge")
+	d.wants("donated us-10", "KV memory 21 % used, below 30 %, 3 replicas planned; replicas before: 4", "no spot capacity of g6.xlarge")
 	s := normal()
 	s.At = noon.Add(time.Minute)
 	s.Regions[0].Replicas[0].State, s.Regions[0].Replicas[0].Reason = service.StateFailed, "CUDA error"

@@ -40,7 +40,7 @@ the service. Its mode is 0600. An existing FILE is replaced only with --force.
 'skyserve restore' restores it. FILE may be an object in a bucket, s3://... or gs://...,
 with the credentials of the environment; an existing object is replaced.
 
-With --dir, the command reads the directory of a stopped store instead, for example on the
+With --dir, the command reads a stopped store from its directory, for example on the
 last remaining disk of a cluster. On a machine without the service's state, --dir and
 --admin require --service.`,
 		Example: `  skyserve backup chat.backup
@@ -56,7 +56,7 @@ last remaining disk of a cluster. On a machine without the service's state, --di
 	}
 	registerService(cmd, &o.name)
 	flags := cmd.Flags()
-	flags.StringVar(&o.dir, "dir", "", "`DIRECTORY` of a stopped store")
+	flags.StringVar(&o.dir, "dir", "", "read the stopped store in `DIRECTORY` instead of the running one")
 	flags.BoolVar(&o.force, "force", false, "replace an existing FILE")
 	flags.StringSliceVar(&o.admins, "admin", nil, "admin `URL` of a balancer, repeatable or comma-separated (default: the running service's)")
 	o.output.registerResult(cmd)
@@ -176,7 +176,7 @@ func newRestoreCmd() *cobra.Command {
 		Short: "Restore the store of a service from a backup",
 		Long: `Replace the contents of a running service's store with those of a backup that
 'skyserve backup' made. Requests are served meanwhile; planning, scaling and batches pause
-for seconds. Replicas and balancers stay as they are.
+for a few seconds. Replicas and balancers stay as they are.
 
 The whole file is checked first. A damaged or truncated file, the backup of another service
 and one of a later version of skyserve are rejected. If the running store is the one that

@@ -61,7 +61,7 @@ Exit codes: 0 success, 1 failed, 2 usage, 130 interrupted.`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	flags := cmd.PersistentFlags()
-	flags.StringVar(&o.service, "service", "", "`NAME` of the service (default: that of the configuration, else the only one)")
+	flags.StringVar(&o.service, "service", "", "`NAME` of the service (default: the one in config.yaml, else the only one)")
 	flags.StringVar(&o.target, "target", "", "`URL` of a balancer (default: those of the running service)")
 	flags.StringVar(&o.apiKey, "api-key", "", "source of the API key to send, as `env:NAME`")
 	cmd.AddCommand(newBatchSubmitCmd(&o), newBatchListCmd(&o), newBatchShowCmd(&o), newBatchCancelCmd(&o), newBatchDownloadCmd(&o))
@@ -243,7 +243,7 @@ func (o *batchOptions) submit(ctx context.Context, file string, out, errOut io.W
 func firstURL(file string) (string, error) {
 	in, err := os.Open(file)
 	if err != nil {
-		return "", err
+		return "", fmt.Errorf("reading requests: %w", err)
 	}
 	defer in.Close()
 	line, err := bufio.NewReader(io.LimitReader(in, int64(job.DefaultLimits().LineBytes))).ReadBytes('\n')

@@ -316,7 +316,7 @@ func TestUpReportsExceededQuota(t *testing.T) {
 				e.limitLate("NVIDIA_L4_GPUS")
 			},
 			[]string{
-				"1 of m in aws/us-east-1, 1 of m in gcp/us-central1", "none of", "spot g6.xlarge in us-east-1a: VcpuLimitExceeded",
+				"1 replica of m in aws/us-east-1, 1 replica of m in gcp/us-central1", "none of", "spot g6.xlarge in us-east-1a: VcpuLimitExceeded",
 				"on_demand g2-standard-4 in us-central1-a: QUOTA_EXCEEDED", "hint: the machines that were launched are running and billed",
 			},
 			3,

@@ -88,7 +88,7 @@ func TestUpRecordsDigests(t *testing.T) {
 		shows(e.skyserve(exitOK, append(append(e.upOf(of(image)), "--dry-run"), tt.flags...)...), "image of m: "+tt.want+" (pinned by digest)")
 	}
 	shows(e.skyserve(exitOK, e.at("status", "chat")...), "image of m: "+first+" (pinned by digest)")
-	shows(e.skyserve(exitUsage, append(e.upOf(of(image)), "--dry-run", "--resolve-image", "sometimes")...), `--resolve-image: must be one of: changed, always, never, got "sometimes"`)
+	shows(e.skyserve(exitUsage, append(e.upOf(of(image)), "--dry-run", "--resolve-image", "sometimes")...), `--resolve-image: must be one of changed, always, never, got "sometimes"`)
 	out = e.skyserve(exitOK, append(e.upOf(of("127.0.0.1:1/mine:v1")), "--dry-run")...)
 	shows(out, "service.yaml: warning: models[0].engine.image: cannot read the digest of 127.0.0.1:1/mine:v1: ")
 	shows(out, "image of m: 127.0.0.1:1/mine:v1 (by tag, may change)")

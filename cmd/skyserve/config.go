@@ -16,7 +16,7 @@ func newConfigCmd() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:        "config",
 		SuggestFor: []string{"settings", "preferences"},
-		Short:      "Show your settings of the skyserve command (config.yaml)",
+		Short:      "Show the settings of the skyserve command line (config.yaml)",
 		Long: `Show every setting with its value and where the value comes from. A flag overrides
 the environment, which overrides the configuration file: $SKYSERVE_CONFIG, else
 skyserve/config.yaml in $XDG_CONFIG_HOME (~/.config). The file is optional.`,

@@ -75,7 +75,7 @@ whose certificate was revoked.`,
 	flags := cmd.Flags()
 	flags.BoolVar(&f.invite, "invite", false, "invite an operator: print a code, wait, and sign the certificate")
 	flags.StringVar(&f.code, "code", "", "the `CODE` printed by --invite")
-	flags.StringVar(&f.service, "service", "", "`NAME` of the service (default: that of the configuration, else the only one)")
+	flags.StringVar(&f.service, "service", "", "`NAME` of the service (default: the one in config.yaml, else the only one)")
 	flags.StringVar(&f.as, "as", "", "`NAME` of the new operator (default user@host)")
 	flags.BoolVar(&f.list, "list", false, "list the operators of a service that was deployed from this machine")
 	flags.StringVar(&f.revoke, "revoke", "", "revoke the operator or controller `NAME|FINGERPRINT`")

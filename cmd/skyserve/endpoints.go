@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -150,7 +151,11 @@ func argsBetween(minimum, maximum int, form string) cobra.PositionalArgs {
 			if len(args) < minimum {
 				verb = "requires"
 			}
-			return usage(fmt.Errorf("%s %s; received %d", verb, expected, len(args)),
+			received := strconv.Itoa(len(args))
+			if maximum == 0 {
+				received = strconv.Quote(strings.Join(args, " "))
+			}
+			return usage(fmt.Errorf("%s %s; received %s", verb, expected, received),
 				"run '"+cmd.CommandPath()+" --help' for an example")
 		}
 		for i, arg := range args {

@@ -62,7 +62,7 @@ func (f *engineFlags) registerFlags(cmd *cobra.Command) {
 	flags.StringVar(&f.server.Model, "model", server.DefaultModel, "name of the served model")
 	flags.StringArrayVar(&f.server.Aliases, "alias", nil, "another `NAME` of the model (repeatable)")
 	flags.StringArrayVar(&f.server.LoRA, "lora", nil, "`NAME` of a LoRA adapter (repeatable)")
-	flags.StringVar(&f.profile, "profile", names[0], "simulated GPU and model: "+strings.Join(names, ", "))
+	flags.StringVar(&f.profile, "profile", names[0], "simulated GPU and model: "+strings.Join(names, ", ")+" (38k = a KV cache of 38,000 tokens)")
 	flags.IntVar(&f.kvTokens, "kv-tokens", 0, "size of the KV cache in tokens (default: the profile's)")
 	flags.IntVar(&f.maxNumSeqs, "max-num-seqs", 0, "maximum number of running requests (default: the profile's)")
 	flags.IntVar(&f.server.DataParallel, "data-parallel", 1, "number of data-parallel ranks, which synchronise at every step")
@@ -72,10 +72,10 @@ func (f *engineFlags) registerFlags(cmd *cobra.Command) {
 	flags.IntVar(&f.server.StreamInterval, "stream-interval", 1, "tokens per stream event, after the first")
 	flags.BoolVar(&f.server.NoContinuousUsage, "no-continuous-usage", false, "ignore stream_options.continuous_usage_stats")
 	flags.Uint64Var(&f.server.Seed, "seed", 1, "seed of responses and faults")
-	flags.Int64Var(&f.server.MaxBodyBytes, "max-body-bytes", server.DefaultMaxBodyBytes, "maximum size of a request body")
+	flags.Int64Var(&f.server.MaxBodyBytes, "max-body-bytes", server.DefaultMaxBodyBytes, "maximum size of a request body in bytes")
 	flags.DurationVar(&f.server.Grace, "grace-period", server.DefaultGrace, "time for in-flight requests to complete after SIGTERM")
 	flags.StringVar(&f.apiKey, "api-key", "", "source of the API key that clients must send: env:NAME or file:PATH")
-	flags.StringVar(&f.events, "cache-events", "", "publish changes of the prefix cache at `ADDRESS`, as the engine of --flavor does; rank n adds n to the port, the replay socket adds 100")
+	flags.StringVar(&f.events, "cache-events", "", "publish changes of the prefix cache at `ADDRESS`, in the format of --flavor; data-parallel rank n uses port+n, and its replay socket port+n+100")
 	flags.StringArrayVar(&f.faults, "fault", nil, "inject a fault, as `NAME=VALUE` (repeatable)")
 }
 

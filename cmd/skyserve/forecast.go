@@ -62,9 +62,9 @@ func newForecastCmd() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "forecast --history FILE",
 		Short: "Forecast load from a history, or backtest the forecasters",
-		Long: `Forecast the prompt tokens (or requests) of each model, region and tier of a history,
-per step, with a 90 % prediction interval. Prompt tokens include cached ones; plan,
-status and top show forecasts of uncached prompt tokens only.
+		Long: `Read a history of load, and forecast its prompt tokens (or requests) per step for each
+model, region and tier, with a 90 % prediction interval. Prompt tokens include cached ones;
+plan, status and top show forecasts of uncached prompt tokens only.
 
 The forecaster har is a heterogeneous autoregression, tvar an autoregression with
 time-varying coefficients, hmm a hidden Markov model, and auto a combination of the
@@ -119,7 +119,7 @@ omitted, and reported on standard error.`,
 	flags.StringSliceVar(&o.forecasters, "forecaster", nil, "forecaster, repeatable or comma-separated: "+strings.Join(forecasterNames(), ", ")+" (default: all)")
 	flags.StringSliceVar(&o.series, "series", nil, "only series whose name (region, model and tier) contains `NAME`")
 	flags.StringSliceVar(&o.models, "model", nil, "only this `MODEL`")
-	flags.StringSliceVar(&o.tiers, "tier", nil, "only this `TIER`: fast (IW-F), normal (IW-N) or deferred (NIW)")
+	flags.StringSliceVar(&o.tiers, "tier", nil, "only this `TIER`: fast, normal or deferred (in SageServe's words: IW-F, IW-N or NIW)")
 	flags.StringSliceVar(&o.regions, "region", nil, "only this `REGION`")
 	o.list.registerList(cmd, forecastFormats...)
 	flags.StringVar(&o.file, "out", "", "write to `FILE` instead of standard output")
@@ -229,7 +229,7 @@ func historyError(ctx context.Context, source string, err error) error {
 	case ctx.Err() != nil:
 		return ctx.Err()
 	case demand.IsURL(source):
-		return failed(err, "")
+		return failed(err, "check that the server of the URL is running; 'skyserve forecast --help' lists the kinds of histories")
 	}
 	return usage(err, "'skyserve forecast --help' describes the formats")
 }

@@ -38,7 +38,7 @@ func newGCCmd() *cobra.Command {
 		Use:   "gc [--region CLOUD/REGION]... [--dns-zone DOMAIN]...",
 		Short: "Delete orphaned cloud resources",
 		Long: `Find orphaned resources: VMs, firewalls, identities and buckets with the tags of a service
-that this machine does not operate, and the DNS names of such services in hosted zones of
+that was not deployed from this machine, and the DNS names of such services in hosted zones of
 Route 53. Show them with their hourly cost and delete them after confirmation, DNS names
 together with their health checks. Resources without such tags are ignored. At least one
 --region or --dns-zone is required.

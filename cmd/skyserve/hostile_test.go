@@ -155,7 +155,7 @@ func TestCommandsEscapeControlSequences(t *testing.T) {
 	t.Setenv("KEYS", "key-of-a-client")
 	t.Setenv("AWS_ACCESS_KEY_ID", "AKIDEXAMPLE")
 	t.Setenv("AWS_SECRET_ACCESS_KEY", "secret")
-	raw := file("raw.yaml", "name: "+hostile)
+	raw := file("raw.yaml", "service: chat\n\"HOSTILE\\e[2J\\u202e\": 1\n")
 	missing := filepath.Join(dir, "HOSTILE\x1b[2J\u202e.yaml")
 	for _, args := range [][]string{
 		{"status"},

@@ -25,9 +25,9 @@ func newInitCmd() *cobra.Command {
 		Short: "Print a starter service file",
 		Long: `Print a commented service.yaml to start from. NAME is the name of the service.
 
---from converts a file of SkyPilot's SkyServe: a task with a section 'service'. The
-result begins with comments about what has no counterpart. Values of secrets are not
-copied.`,
+--from converts a file of SkyPilot's SkyServe: a task with a section 'service'. Comments
+at the start of the result list the settings that skyserve does not have. Values of secrets
+are not copied.`,
 		Example: `  skyserve init > service.yaml
   skyserve init --cloud aws my-chat > service.yaml
   skyserve init --from sky.yaml > service.yaml`,
@@ -43,7 +43,7 @@ copied.`,
 		},
 	}
 	cmd.Flags().StringVar(&o.from, "from", "", "convert this `FILE` of SkyPilot's SkyServe; - = standard input")
-	cmd.Flags().StringVar(&o.cloud, "cloud", templates.Clouds()[0], "where the service runs: "+strings.Join(templates.Clouds(), ", "))
+	cmd.Flags().StringVar(&o.cloud, "cloud", templates.Clouds()[0], "where the service runs: "+strings.Join(templates.Clouds(), ", ")+" (local = simulated engines on this machine, static = your own machines)")
 	cmd.MarkFlagsMutuallyExclusive("from", "cloud")
 	return cmd
 }

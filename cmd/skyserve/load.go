@@ -56,7 +56,7 @@ the clients.
 
 A generated workload is a closed loop: each region has a number of clients, and a client
 sends its next request after the response to the previous one.
-  tot15     Tree of Thoughts, 15 requests per question, siblings concurrently
+  tot15     Tree of Thoughts, 15 requests per question; siblings in the tree are sent concurrently
   tot30     the same with two requests per node, 30 per question
   mixed     Tree of Thoughts, 85 requests per question in the US, 15 in other regions
   arena     conversations with the lengths of Chatbot Arena
@@ -101,11 +101,11 @@ func (o *loadOptions) flags(f *pflag.FlagSet) {
 	f.DurationVar(&o.timeout, "timeout", 0, "timeout of a request (default: none)")
 	f.Uint64Var(&o.seed, "seed", 1, "random seed")
 	f.StringVar(&o.model, "model", "", "model `NAME` (default: the first that the target lists)")
-	f.StringVar(&o.tier, "tier", "", "tier of requests without one: fast (IW-F, interactive), normal (IW-N, interactive) or deferred (NIW)")
+	f.StringVar(&o.tier, "tier", "", "tier of requests without one: fast, normal or deferred (fast and normal are interactive)")
 	f.StringVar(&o.apiKey, "api-key", "", "source of the API key to send, as `env:NAME`")
 	f.BoolVar(&o.ignoreEOS, "ignore-eos", true, "request responses of exactly the workload's length")
 	f.Float64Var(&o.trace.RateScale, "rate-scale", 1, "with FILE: scale the request rate, 2 = twice the rate")
-	f.IntVar(&o.trace.MaxInput, "max-input", 0, "with FILE: omit and count rows with prompts of more tokens (default: unlimited)")
+	f.IntVar(&o.trace.MaxInput, "max-input", 0, "with FILE: skip rows whose prompts have more tokens, and report how many (default: unlimited)")
 	f.StringSliceVar(&o.weights, "weights", nil, "with FILE: regions' shares of the rows, as `REGION=W,...` (default: equal)")
 	f.DurationVar(&o.trace.From, "from", 0, "with FILE: start at this time of the trace")
 	f.DurationVar(&o.trace.To, "to", 0, "with FILE: end at this time of the trace (default: its end)")

@@ -23,12 +23,12 @@ func newNodeCmd() *cobra.Command {
 		Long: `Run the agent of a service's machine. The machine's cloud-init starts it; 'skyserve up'
 writes its configuration. There is no need to run it by hand.
 
-The agent generates a key, publishes its fingerprint through the cloud, and waits to be
-enrolled. --config contains the service's certificate authority: only an operator or a
-controller with a certificate of this authority may enrol the machine, and only once. It
-sends a certificate for the key, and the configuration and secrets of the machine's units,
-which are the processes that it runs. After that the agent keeps these units running and
-reports their status.`,
+The agent generates a key, writes the key's fingerprint to the VM's console or metadata, and
+waits to be enrolled. --config contains the service's certificate authority: only an
+operator or a controller with a certificate of this authority may enrol the machine, and
+only once. They send a certificate for the key, and the configuration and secrets of the
+machine's units, which are the processes that it runs. After that the agent keeps these
+units running and reports their status.`,
 		Example: `  skyserve node --config /etc/skyserve/node.json`,
 		Args:    noArgs,
 		RunE:    func(cmd *cobra.Command, _ []string) error { return runNode(cmd, config) },

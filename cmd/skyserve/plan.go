@@ -64,8 +64,8 @@ and stopped, within replicas.min and replicas.max. Changes are stored with the s
 type, GPU and region, as 'skyserve up' does.
 
 The plan uses the history of the running service, or --history FILE or URL (see
-skyserve forecast --help). Assumptions about unknown values are listed in the output. A
-SERVICE.yaml of a service that is not running is planned without current replicas.
+skyserve forecast --help). Assumptions about unknown values are listed in the output. If
+the service of SERVICE.yaml is not running, the plan starts from zero replicas.
 
 Prices come from service.yaml, otherwise from the clouds (with your credentials),
 otherwise from the built-in list. Reserved capacity (regions[].reserved) adds no cost. Spot
@@ -117,7 +117,7 @@ applying failed and 3 if the plan was partly applied.`,
 	flags.BoolVar(&o.reserve, "compare-reserved", false, "compare the cost of reserved and on-demand capacity, based on the history; reserves nothing")
 	flags.BoolVar(&o.detailed, "detailed-exitcode", false, "exit 10 instead of 0 when counts change")
 	flags.BoolVar(&o.apply, "apply", false, "apply the plan to the running service")
-	flags.StringVar(&o.reason, "reason", "", "`TEXT` for 'skyserve events': why you apply the plan (default: the command)")
+	flags.StringVar(&o.reason, "reason", "", "why you apply the plan: `TEXT` is shown by 'skyserve events' (default: the command)")
 	flags.BoolVar(&o.yes, "yes", false, "skip confirmation of billed changes of --apply (local and static regions need none)")
 	flags.BoolVar(&o.force, "force", false, "allow --apply to remove replicas of a model while another replica of it is down")
 	flags.BoolVar(&o.listPrices, "builtin-prices", false, "use the built-in list prices instead of querying the clouds")
@@ -141,8 +141,8 @@ func (o *planOptions) reviewFlags(cmd *cobra.Command) {
 	flags.StringVar(&o.history, "history", "", "history `FILE` or URL (default: the running service's)")
 	flags.DurationVar(&o.review.Horizon, "horizon", 0, "length of the planned period (default: autoscale.every, at least 1h)")
 	flags.StringVar(&o.review.Forecaster, "forecaster", "", "forecaster, one of those of 'skyserve forecast' (default: the service's, else auto)")
-	flags.DurationVar(&o.review.Step, "step", plan.DefaultStep, "averaging window of the load before its peak is taken")
-	flags.StringVar(&o.review.PeakQuantile, "peak-quantile", plan.DefaultPeakQuantile, "quantile of the forecast peak to plan for: "+strings.Join(forecast.PeakQuantiles, ", ")+" (expected = the mean); use p90 or more with the strategies manual and lt-i, which keep the counts until the next plan")
+	flags.DurationVar(&o.review.Step, "step", plan.DefaultStep, "load is averaged over windows of this length before its peak is taken")
+	flags.StringVar(&o.review.PeakQuantile, "peak-quantile", plan.DefaultPeakQuantile, "quantile of the forecast peak to plan for: "+strings.Join(forecast.PeakQuantiles, ", ")+" (expected = the mean); use p90 or more with autoscale.strategy manual or lt-i, which keep the counts until the next plan")
 	flags.Float64Var(&o.review.Gap, "gap", 0, "relative optimality gap at which the solver stops (0 = proven optimal)")
 	flags.Float64Var(&o.review.LocalShare, "local-share", plan.DefaultLocalShare, "minimum share of a region's own peak that its own replicas must serve")
 	flags.StringSliceVar(&o.review.Survive, "survive", nil, "serve all load even after the loss of any one of these `REGIONS`, comma-separated; any = any one region of the service")

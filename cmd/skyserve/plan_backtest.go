@@ -26,12 +26,12 @@ func newPlanBacktestCmd() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "backtest [NAME|SERVICE.yaml]",
 		Short: "Backtest plans on a history: cost and overload",
-		Long: `Compute a plan for every hour of a past history, using only earlier data, and simulate
-applying them: replicas are ready after their start-up time and billed from their launch.
+		Long: `Compute a plan for every hour of a history, using only earlier data, and simulate
+applying the plans: replicas are ready after their start-up time and billed from their launch.
 The rows are:
 
   predictive  autoscale.strategy predictive, which follows the load between plans
-  hourly      the planned counts, kept until the next plan (of --peak-quantile)
+  hourly      the planned counts (for --peak-quantile), kept until the next plan
   constant    constant counts, sized with hindsight for each region's peak
   threshold   without a forecast: adds replicas when the load of the previous minute is
               above 70 % of the capacity, and removes one below 30 %
@@ -54,7 +54,7 @@ model, region and GPU.`,
 	registerService(cmd, &o.target)
 	flags := cmd.Flags()
 	o.reviewFlags(cmd)
-	flags.StringVar(&o.from, "from", "", "start of the evaluated period, as `TIME` (default: a day and one --horizon after the history's start; the middle of a history of less than twice that)")
+	flags.StringVar(&o.from, "from", "", "start of the evaluated period, as `TIME` (default: one day plus --horizon after the start of the history, or its middle if it is shorter than twice that)")
 	flags.StringVar(&o.until, "to", "", "end of the evaluated period, as `TIME` (default: the history's end)")
 	flags.DurationVar(&o.every, "every", 0, "time between two plans (default: autoscale.every, else 1h)")
 	flags.StringVar(&o.counts, "counts", "", "`FILE` with the actual counts of replicas")

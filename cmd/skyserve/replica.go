@@ -49,8 +49,8 @@ replicas.min and replicas.max of its service.yaml. Changes are stored with the s
 autoscale.strategy other than manual continues from them.
 
 Replicas of local and cloud regions can be added and removed. In clouds this changes the
-bill and requires confirmation (--yes skips it). Replicas of static regions are listed in
-service.yaml; they can be drained and donated. The commands drain, donate and reclaim are
+bill and requires confirmation (--yes skips it). Replicas of static regions (your own
+machines) are listed in service.yaml; they can be drained and donated. The commands drain, donate and reclaim are
 not available for a service with cloud regions; remove drains the replica first.
 drain, donate and remove prompt for confirmation before they act on the last ready replica of
 a model (--force skips it).
@@ -67,8 +67,8 @@ Exit codes: 0 done or no change, 1 failed, 2 usage or not allowed by service.yam
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.PersistentFlags().StringVar(&o.service, "service", "", "`NAME` of the service (default: that of the configuration, else the only one)")
-	cmd.PersistentFlags().StringVar(&o.reason, "reason", "", "`TEXT` for 'skyserve events': why you make the change (default: the command)")
+	cmd.PersistentFlags().StringVar(&o.service, "service", "", "`NAME` of the service (default: the one in config.yaml, else the only one)")
+	cmd.PersistentFlags().StringVar(&o.reason, "reason", "", "why you make the change: `TEXT` is shown by 'skyserve events' (default: the command)")
 	o.clouds.registerFlags(cmd.PersistentFlags())
 	cmd.AddCommand(newReplicaListCmd(&o), newReplicaAddCmd(&o), newReplicaRemoveCmd(&o), newReplicaDrainCmd(&o), newReplicaDonateCmd(&o), newReplicaReclaimCmd(&o))
 	return cmd

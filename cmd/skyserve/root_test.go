@@ -15,8 +15,8 @@ func TestUnknownCommands(t *testing.T) {
 		{[]string{"stattus"}, "error: unknown command \"stattus\"\nhint: did you mean 'status'?\n"},
 		{[]string{"--no-color", "xyzzy"}, "error: unknown command \"xyzzy\"\nhint: run 'skyserve --help' to list the commands\n"},
 		{[]string{"completion", "tcsh"}, "error: unknown command \"tcsh\"\nhint: did you mean 'bash' or 'zsh' or 'fish'?\n"},
-		{[]string{"version", "extra"}, "error: accepts no arguments; received 1\nhint: run 'skyserve version --help' for an example\n"},
-		{[]string{"engine", "extra"}, "error: accepts no arguments; received 1\nhint: run 'skyserve engine --help' for an example\n"},
+		{[]string{"version", "extra"}, "error: accepts no arguments; received \"extra\"\nhint: run 'skyserve version --help' for an example\n"},
+		{[]string{"engine", "extra"}, "error: accepts no arguments; received \"extra\"\nhint: run 'skyserve engine --help' for an example\n"},
 	} {
 		var out, errOut bytes.Buffer
 		if code := execute(t.Context(), c.args, &out, &errOut); code != exitUsage || errOut.String() != c.want || out.Len() > 0 {

@@ -15,7 +15,7 @@ import (
 
 // registerService registers --service.
 func registerService(cmd *cobra.Command, name *string) {
-	cmd.Flags().StringVar(name, "service", "", "`NAME` of the service (default: that of the configuration, else the only one)")
+	cmd.Flags().StringVar(name, "service", "", "`NAME` of the service (default: the one in config.yaml, else the only one)")
 }
 
 // setService sets the name of a service to the argument NAME of a command, if it is given. form is that of the argument.

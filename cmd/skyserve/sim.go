@@ -7,7 +7,7 @@ func newSimCmd() *cobra.Command {
 		Use:   "sim",
 		Short: "Simulate a service to compare policies",
 		Long: `Simulate a service in virtual time: clients, balancers and replicas in several regions.
-The balancers run the production code; only clients, network and engines are models. The
+The balancers run the production code; only clients, network and engines are simulated. The
 same seed yields the same results.`,
 		Example: `  skyserve sim list
   skyserve sim run fig8c --policy round-robin,skylb --seeds 3

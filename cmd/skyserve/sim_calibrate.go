@@ -34,13 +34,14 @@ FILE, plain or gzipped, is one of:
 
 A table of benchmark runs, as CSV with the columns model, hardware, prompt_size,
 batch_size, token_size, prompt_time, token_time, e2e_time and tensor_parallel. It yields
-one profile per model, hardware and tensor parallelism, as curves. Times are either
-milliseconds with token_time per token (splitwise-sim), or seconds with token_time for
-all tokens (SageServe); e2e_time shows which.
+one profile per model, hardware and tensor parallelism, whose step times are curves over
+the measured sizes. Times are in milliseconds with token_time per token (splitwise-sim), or
+in seconds with token_time for all tokens (SageServe); the command finds out which from
+e2e_time.
 
-A record of 'skyserve lb --record FILE'. It yields one profile per model, as constants,
-from the times at which requests were sent, received their first token and ended, and
-from the requests that were at the replica at the same time. It requires 50 requests with
+A record of 'skyserve lb --record FILE'. It yields one profile per model, with constants
+instead of curves, from the times at which requests were sent, received their first token
+and ended, and from the requests that were at the replica at the same time. It requires 50 requests with
 the engine's token counts, some concurrent, some alone, of different lengths.`,
 		Example: `  skyserve sim calibrate --from perf.csv --model llama2-70b --hardware h100-80gb > engines.yaml
   skyserve sim calibrate --from lb-us-0.jsonl --name ours --kv-tokens 180000

@@ -35,8 +35,8 @@ memory, round-trip times, the probe interval, even and 10:1 loads of regions, an
 and open loops with 0.5 to 1.3 times the estimated capacity. cache-aware:skylb is SGLang's
 router as in SkyLB's evaluation.
 
-Each scenario runs once, so ratios vary by some percent between seeds, and the best of
-several policies is partly the luckiest: --seeds N compares means of N runs. A single
+Each scenario runs once, so ratios vary by some percent between seeds, and the best other
+policy may have won by chance: --seeds N compares the means of N runs. A single
 scenario (--scenarios 1) prints the results of all policies; -o yaml prints its scenario
 as a file for 'skyserve sim run'.`,
 		Example: `  skyserve sim fuzz-policy

@@ -41,9 +41,9 @@ FILE is a record of 'skyserve lb --record FILE', plain or gzipped.
 
 With --policy or --push, the recorded requests are also replayed against simulated
 engines (--profile, --speed), with the recorded policy and with the given ones. A record
-does not contain the effects of other decisions: compare the simulated rows with each
-other. Assumptions are listed in the output. cache-aware:skylb is SGLang's router as in
-SkyLB's evaluation.`,
+shows only the effects of the decisions that were made: compare simulated rows with
+simulated rows, not with the recorded one. Assumptions are listed in the output.
+cache-aware:skylb is SGLang's router as in SkyLB's evaluation.`,
 		Example: `  skyserve sim replay lb-us-0.jsonl
   skyserve sim replay lb-us-0.jsonl.gz -o json
   skyserve sim replay lb-us-0.jsonl --policy least-load,skylb --profile l4-llama3.1-8b

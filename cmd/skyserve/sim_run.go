@@ -77,8 +77,9 @@ model, tier, prompt_tokens. --set accepts these settings:
 
 ` + settingsHelp(eval.AllSageSettings()) + `
 
--o json prints one object per scenario, one per line; -o yaml one document each. -o html
-prints a page with the table, charts, and the load over time (of the first seed).`,
+-o json prints one object per scenario, one per line; -o yaml prints one document per
+scenario. -o html prints a page with the table, charts, and the load over time (of the first
+seed).`,
 		Example: `  skyserve sim run fig8c
   skyserve sim run fig8a tot30 --policy least-load,skylb --seeds 5
   skyserve sim run fig10 --policy skylb

@@ -102,10 +102,9 @@ admin APIs. The token is stored with the service, so other shells do not need it
 empty value removes it.
 
 The command waits up to --timeout. The default is 1 minute for processes on this machine,
-10 minutes if the service obtains a certificate, and 30 minutes if there are VMs, whose
-engines are containers: they boot, pull images and load weights. After a timeout,
-everything that was started keeps running, and the public DNS name points to the
-balancers that respond (exit 3). In clouds the controller then starts the replicas; the
+10 minutes if the service obtains a certificate, and 30 minutes if there are VMs, which must
+boot, pull container images and load weights. After a timeout, everything that was started
+keeps running, and the public DNS name points to the balancers that respond (exit 3). In clouds the controller then starts the replicas; the
 output lists what needs another 'skyserve up' run.
 
 While VMs start, the command shows the phase of each: boot, enrolment (it receives its
@@ -123,9 +122,9 @@ are always started; --wait balancers and --wait none do not wait until they are 
 In clouds, engines run in containers. up reads the digest of each image from its registry,
 with the credentials of 'docker login', and records it with the service: all replicas
 pull this digest, also those that the controller launches later, until engine.image
-changes. --resolve-image always reads the digests again, and replaces the engines whose
-tag has moved; --resolve-image never reads none. If a registry does not respond, machines
-pull the tag, and a warning says so. An image that does not exist is an error (exit 2).
+changes. With --resolve-image always, up reads the digests again and replaces the engines
+whose tag has moved; with --resolve-image never, it reads no digest. If a registry does not
+respond, machines pull the tag, and a warning says so. An image that does not exist is an error (exit 2).
 
 Local processes that run keep the binary that they were started with. --upgrade replaces
 those that run a different binary.
@@ -151,7 +150,7 @@ credentials, 130 interrupted (run it again to continue).`,
 		},
 	}
 	flags := cmd.Flags()
-	flags.StringVar(&o.reason, "reason", "", "`TEXT` for 'skyserve events': why you make the change (default: the command)")
+	flags.StringVar(&o.reason, "reason", "", "why you make the change: `TEXT` is shown by 'skyserve events' (default: the command)")
 	flags.BoolVar(&o.yes, "yes", false, "skip confirmation of billed changes (local and static regions need none)")
 	flags.BoolVar(&o.dryRun, "dry-run", false, "show what would change without changing it")
 	flags.BoolVar(&o.detailed, "detailed-exitcode", false, "exit 10 instead of 0 when there are changes")
@@ -161,7 +160,7 @@ credentials, 130 interrupted (run it again to continue).`,
 	flags.DurationVar(&o.timeout, "timeout", 0, "how long to wait until the service is ready (default 1m; 10m if the service obtains a certificate, 30m if it has VMs)")
 	o.output.registerResult(cmd)
 	flags.StringVar(&o.programURL, "program", "", "skyserve binary for VMs (Linux, amd64): `FILE` to upload to a bucket, or URL from which VMs download it; append #sha256=HASH if this machine cannot download it to compute the hash (default: "+envProgram+", then the last URL used, then this binary)")
-	flags.StringArrayVar(&o.replace, "replace", nil, "replace the machine with this `ID`, such as lb-us-0 (repeatable)")
+	flags.StringArrayVar(&o.replace, "replace", nil, "replace the machine named `ID`, such as lb-us-0, by a new one (repeatable)")
 	flags.DurationVar(&o.replaceAfter, "replace-after", defaultReplaceAfter, "replace a VM that has booted and has not responded for this long (0 = never)")
 	o.clouds.registerFlags(flags)
 	return cmd
@@ -201,7 +200,7 @@ func runUp(ctx context.Context, o *upOptions, in io.Reader, out, errOut io.Write
 		return usage(err, "")
 	}
 	if o.programURL != "" && !cloud.UsesClouds(spec) {
-		return usage(errors.New("--program: requires regions in clouds; machines on this computer run this binary"), "run 'up' with the binary that the machines are to run")
+		return usage(errors.New("--program: applies to regions in clouds only, and the service has none"), "local processes run the binary that runs 'up': run 'up' with the other binary instead")
 	}
 	return deployService(ctx, u, in, spec, text)
 }

@@ -35,7 +35,7 @@ func registerResolveFlag(cmd *cobra.Command, which *deploy.ResolveImage) {
 // checkResolve rejects an unknown value of --resolve-image.
 func checkResolve(which deploy.ResolveImage) error {
 	if !slices.Contains(resolveModes, string(which)) {
-		return usage(fmt.Errorf("--resolve-image: must be one of: %s, got %q", strings.Join(resolveModes, ", "), which), "")
+		return usage(fmt.Errorf("--resolve-image: must be one of %s, got %q", strings.Join(resolveModes, ", "), which), "")
 	}
 	return nil
 }

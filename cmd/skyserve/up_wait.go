@@ -45,7 +45,7 @@ func (m *waitMode) Set(text string) error {
 		text = string(waitNone)
 	}
 	if !slices.Contains(waitModes, text) {
-		return fmt.Errorf("must be one of: %s", strings.Join(waitModes, ", "))
+		return fmt.Errorf("must be one of %s", strings.Join(waitModes, ", "))
 	}
 	*m = waitMode(text)
 	return nil

@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"strings"
 	"sync"
 	"time"
 
@@ -34,9 +35,19 @@ func ReadConfig(path string) (service.ControllerConfig, error) {
 		return c, fmt.Errorf("reading the controller's configuration: %w", err)
 	}
 	if err := yaml.UnmarshalWithOptions(data, &c, yaml.Strict()); err != nil {
-		return c, fmt.Errorf("reading the controller's configuration %s: %w", path, err)
+		return c, describeConfigError(path, err)
 	}
 	return c, checkConfig(path, c)
+}
+
+// describeConfigError returns an error of the YAML parser with its place.
+func describeConfigError(path string, err error) error {
+	var ye yaml.Error
+	if !errors.As(err, &ye) || ye.GetToken() == nil || ye.GetToken().Position == nil {
+		return fmt.Errorf("reading the controller's configuration %s: %w", path, err)
+	}
+	p := ye.GetToken().Position
+	return fmt.Errorf("reading the controller's configuration %s:%d:%d: %s", path, p.Line, p.Column, strings.Replace(ye.GetMessage(), "unknown field", "unknown key", 1))
 }
 
 // checkConfig rejects an invalid configuration.

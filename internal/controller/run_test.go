@@ -26,7 +26,7 @@ func TestReadConfig(t *testing.T) {
 	tests := []struct{ name, text, want string }{
 		{"good", good + "replicas: [{id: us-0, url: 'http://r', home: lb-us-0}]\nrtt: {us-eu: 80ms}\n", ""},
 		{"JSON", `{"service":"chat","listen":"127.0.0.1:1","store_url":"nats://s:4222"}`, ""},
-		{"an unknown key", good + "replica: []\n", "replica"},
+		{"an unknown key", good + "replica: []\n", `controller.yaml:5:1: unknown key "replica"`},
 		{"no service", strings.Replace(good, "service: chat", "", 1), "service is required"},
 		{"no listener", strings.Replace(good, "127.0.0.1:8311", "nonsense", 1), "listen must be host:port: "},
 		{"a public listener", strings.Replace(good, "127.0.0.1:8311", "0.0.0.0:8311", 1), "loopback"},

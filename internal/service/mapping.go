@@ -56,6 +56,8 @@ func mappingFor(p path, n ast.Node) string {
 		return fmt.Sprintf("write {type: %s}", text)
 	case keyWithoutSpace.MatchString(text):
 		return "write a space after the colon"
+	case p != "":
+		return "docs/service-yaml.md describes it"
 	}
 	return ""
 }

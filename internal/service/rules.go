@@ -186,7 +186,7 @@ var rules = map[string]rule{
 
 	"Price.input":        {text: "The price of a million prompt tokens in USD.", required: true, limit: numberRange(0, maxTokenPrice)},
 	"Price.cached_input": {text: "The price of a million prompt tokens that the engine had in its cache, in USD. Default: input.", limit: numberRange(0, maxTokenPrice)},
-	"Price.output":       {text: "The price of a million completion tokens in USD.", required: true, limit: numberRange(0, maxTokenPrice)},
+	"Price.output":       {text: "The price of a million output tokens in USD.", required: true, limit: numberRange(0, maxTokenPrice)},
 
 	"SLO.ttft":     {text: "Target for the time to the first token, at the 95th percentile.", limit: durationRange(time.Millisecond, 24*time.Hour)},
 	"SLO.e2e":      {text: "Target for the time to the last token.", limit: durationRange(time.Millisecond, 24*time.Hour)},
@@ -296,7 +296,7 @@ var rules = map[string]rule{
 	"Memory.tenant":   {text: "The part of memory.requests that one tenant may use; more is rejected with 429. Default: a quarter of requests, at least 32MiB.", limit: sizeRange(MinTenantMemory, TiB)},
 
 	"KeyLimits.requests_per_minute": {text: "Requests per minute at one balancer; more are rejected with 429.", limit: numberRange(1, maxMinute)},
-	"KeyLimits.tokens_per_minute":   {text: "Prompt and completion tokens per minute at one balancer; more are rejected with 429.", limit: numberRange(1, maxMinute)},
+	"KeyLimits.tokens_per_minute":   {text: "Prompt and output tokens per minute at one balancer; more are rejected with 429.", limit: numberRange(1, maxMinute)},
 	"KeyLimits.concurrent":          {text: "Requests in flight at one balancer; more are rejected with 429.", limit: numberRange(1, maxMinute)},
 	"KeyLimits.requests_per_day":    {text: "Requests per day (UTC) in all regions.", limit: numberRange(1, maxQuota)},
 	"KeyLimits.tokens_per_day":      {text: "Tokens per day (UTC) in all regions.", limit: numberRange(1, maxQuota)},

@@ -3,6 +3,7 @@ package sim
 import (
 	"fmt"
 	"io"
+	"strings"
 	"time"
 
 	"skyserve/internal/sim/engine"
@@ -232,4 +233,13 @@ func (s *Scenario) region(name string) int {
 		}
 	}
 	return -1
+}
+
+// unknownRegion returns the error of a region that the scenario does not have.
+func (s *Scenario) unknownRegion(name string) error {
+	names := make([]string, len(s.Regions))
+	for i, r := range s.Regions {
+		names[i] = r.Name
+	}
+	return fmt.Errorf("unknown region %q: must be one of %s", name, strings.Join(names, ", "))
 }

@@ -145,7 +145,7 @@ func (s *Scenario) setRegions(set func(*Scenario, *Region, string) error, region
 		}
 	}
 	if !found {
-		return fmt.Errorf("unknown region %q", region)
+		return s.unknownRegion(region)
 	}
 	return nil
 }

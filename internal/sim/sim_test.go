@@ -340,7 +340,7 @@ func TestSettingErrors(t *testing.T) {
 	ok := Setup{Policy: "skylb", Push: push(t, "pending"), Layout: Regional}
 	for _, c := range []struct{ name, value, want string }{
 		{"speed", "3", `unknown setting "speed": must be one of balancers, balancers.REGION, cache_events, client_timeout, clients,`},
-		{"clients.mars", "3", `setting clients: unknown region "mars"`},
+		{"clients.mars", "3", `setting clients: unknown region "mars": must be one of us, eu`},
 		{"clients", "many", `setting clients: must be an integer, got "many"`},
 		{"duration", "4", `setting duration: must be a duration such as 100ms or 90s, got "4"`},
 		{"profile", "h100", `setting profile: unknown engine profile "h100": must be one of l4-llama3.1-8b, `},

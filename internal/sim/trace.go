@@ -17,7 +17,7 @@ import (
 func (s *Scenario) ReadTrace(name string, open func() (io.ReadCloser, error), o workload.TraceOptions) error {
 	for _, w := range o.Weights {
 		if s.region(w.Region) < 0 {
-			return fmt.Errorf("weight of %s: unknown region %q", w.Region, w.Region)
+			return fmt.Errorf("weight of %s: %w", w.Region, s.unknownRegion(w.Region))
 		}
 	}
 	if len(o.Weights) == 0 {

@@ -121,7 +121,7 @@ func (c *checker) regions() {
 	}
 	c.need(replicas > 0, "regions", "must have at least one replica, got none")
 	c.need(clients > 0 || c.s.Trace != nil, "regions", "must have at least one client, got none")
-	c.need(c.s.region(c.s.Home) >= 0, "home", "unknown region %q", c.s.Home)
+	c.need(c.s.region(c.s.Home) >= 0, "home", "%v", c.s.unknownRegion(c.s.Home))
 }
 
 // links checks that all regions are connected.
@@ -137,7 +137,7 @@ func (c *checker) links() {
 func (c *checker) surges() {
 	for i := range c.s.Surges {
 		u, path := &c.s.Surges[i], fmt.Sprintf("surges[%d]", i)
-		c.need(c.s.region(u.Region) >= 0, path+".region", "unknown region %q", u.Region)
+		c.need(c.s.region(u.Region) >= 0, path+".region", "%v", c.s.unknownRegion(u.Region))
 		c.need(u.From >= 0 && u.To > u.From, path, "must end after it starts, got %s to %s", u.From, u.To)
 		c.need(u.Factor >= 0 && u.Factor <= maxFactor, path+".factor", "must be at least 0 and at most %d, got %v", maxFactor, u.Factor)
 		c.need(c.s.Rate > 0, path, "requires an open loop: set rate")
@@ -196,7 +196,7 @@ func (c *checker) scope(f *Fault, path string) {
 }
 
 func (c *checker) region(name, path string) {
-	c.need(c.s.region(name) >= 0, path, "unknown region %q", name)
+	c.need(c.s.region(name) >= 0, path, "%v", c.s.unknownRegion(name))
 }
 
 func (c *checker) replica(id, path string) {

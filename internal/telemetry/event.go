@@ -73,8 +73,8 @@ var eventKinds = []struct {
 	{EventDeath, "a machine, engine or balancer failed"},
 	{EventRecovery, "a failed machine, engine or balancer works again"},
 	{EventInterruption, "the cloud announced that it will terminate a VM"},
-	{EventAdoption, "another balancer adopted a replica"},
-	{EventReturn, "an adopted replica returned to the balancer that had it before"},
+	{EventAdoption, "a balancer took over a replica whose own balancer does not respond"},
+	{EventReturn, "an adopted replica returned to its own balancer"},
 	{EventDrain, "a replica receives no new requests"},
 	{EventResume, "a drained replica serves again"},
 	{EventAttach, "a replica was added to a balancer through its admin API"},
@@ -173,7 +173,7 @@ func truncate(s string, limit int) string {
 }
 
 // Line returns the event in one line, such as "14:02:05 autoscaler: us: launched us-3: memory 71 %
-// used, above 70 %, 5 planned", its time in zone.
+// used, above 70 %, 5 replicas planned", its time in zone.
 func (e Event) Line(zone *time.Location) string {
 	parts := []string{e.Actor}
 	if e.Region != "" {

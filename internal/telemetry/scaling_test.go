@@ -51,11 +51,11 @@ func TestDonatedReplicasAreListed(t *testing.T) {
 func TestEventLines(t *testing.T) {
 	e := Event{
 		At: time.Date(2026, 3, 1, 14, 2, 5, 0, time.UTC), Actor: ActorAutoscaler, Kind: EventLaunch, Region: "local/us",
-		Object: "us-3", Message: "launched us-3", Reason: "KV memory 71 % used, above 70 %, 5 planned; replicas before: 3",
+		Object: "us-3", Message: "launched us-3", Reason: "KV memory 71 % used, above 70 %, 5 replicas planned; replicas before: 3",
 	}
 	s := Snapshot{Events: []Event{{Actor: ActorAutoscaler}, e, {Actor: ActorController}}}
 	lines := s.EventLines(time.UTC, 1)
-	if want := "14:02:05 autoscaler: us: launched us-3: KV memory 71 % used, above 70 %, 5 planned; replicas before: 3"; len(lines) != 1 || lines[0] != want {
+	if want := "14:02:05 autoscaler: us: launched us-3: KV memory 71 % used, above 70 %, 5 replicas planned; replicas before: 3"; len(lines) != 1 || lines[0] != want {
 		t.Errorf("got %q", lines)
 	}
 }

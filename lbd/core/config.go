@@ -44,7 +44,7 @@ func ParsePush(s string) (PushRule, error) {
 			return PushRule{Mode: PushOutstanding, N: n}, nil
 		}
 	}
-	return PushRule{}, fmt.Errorf("unknown push rule %q: must be pending, outstanding:N (N >= 1) or blind", s)
+	return PushRule{}, fmt.Errorf("unknown push mode %q: must be pending, outstanding:N (N >= 1) or blind", s)
 }
 
 // String returns the rule in the notation of ParsePush.

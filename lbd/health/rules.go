@@ -107,7 +107,7 @@ func replicaErrors(w *Watch, o *Observation) (found []condition) {
 				continue
 			}
 			found = append(found, o.raise(severityIf(float64(failed) >= failing*float64(sent)), telemetry.AlertErrors, r.ID,
-				fmt.Sprintf("failed %d of %d requests (%s) in the last %s; they were retried elsewhere", failed, sent, share(failed, sent), span(window.length)),
+				fmt.Sprintf("failed %d of %d requests (%s) in the last %s; they were retried on other replicas", failed, sent, share(failed, sent), span(window.length)),
 				o.readLog(r.ID)+"; "+o.stopSending(r.ID)))
 			break
 		}

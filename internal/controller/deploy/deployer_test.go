@@ -249,7 +249,7 @@ func TestUpKeepsPlacedReplicasWithoutCapacity(t *testing.T) {
 	if !errors.As(err, &short) {
 		t.Fatalf("got %v", err)
 	}
-	for _, want := range []string{"2 of llama in aws/us-east-1", "1 of llama in gcp/europe-west4", "spot g6.xlarge in us-east-1a: InsufficientInstanceCapacity"} {
+	for _, want := range []string{"2 replicas of llama in aws/us-east-1", "1 replica of llama in gcp/europe-west4", "spot g6.xlarge in us-east-1a: InsufficientInstanceCapacity"} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("got %q, want %q in it", err, want)
 		}

@@ -146,12 +146,16 @@ func (e *MissingReplicasError) Error() string {
 	var parts []string
 	for _, g := range groups {
 		if n := e.Missing[g]; n > 0 {
-			parts = append(parts, fmt.Sprintf("%d of %s in %s", n, g.Model, g.Region))
+			noun := "replicas"
+			if n == 1 {
+				noun = "replica"
+			}
+			parts = append(parts, fmt.Sprintf("%d %s of %s in %s", n, noun, g.Model, g.Region))
 		}
 	}
-	text := "no capacity in any region for replicas: " + strings.Join(parts, ", ")
+	text := "no capacity in any region for " + strings.Join(parts, ", ")
 	if e.Err != nil {
-		text += "\n" + e.Err.Error()
+		text += ":\n" + e.Err.Error()
 	}
 	return text
 }

@@ -464,7 +464,7 @@ func TestReplayRejectsInvalidRecords(t *testing.T) {
 		"older":          {strings.Replace(header, fmt.Sprintf(`{"record":%d`, record.Version), `{"record":1`, 1), fmt.Sprintf("reading r:1: record version must be %d, got 1", record.Version)},
 		"newer":          {strings.Replace(header, fmt.Sprintf(`{"record":%d`, record.Version), `{"record":99`, 1), "got 99"},
 		"policy":         {strings.Replace(header, `"policy":"cost"`, `"policy":"best"`, 1), `reading r:1: config.policy: unknown policy "best"`},
-		"push":           {strings.Replace(header, `"push":"pending"`, `"push":"hard"`, 1), `reading r:1: config.push: unknown push rule "hard"`},
+		"push":           {strings.Replace(header, `"push":"pending"`, `"push":"hard"`, 1), `reading r:1: config.push: unknown push mode "hard"`},
 		"gap":            {header + `{"t":3,"gap":12}` + "\n", "reading r:2: 12 steps are missing: the disk"},
 		"broken line":    {header + "{\"t\":\n{}\n", "reading r:2: decoding a step"},
 		"no event":       {header + `{"t":3}` + "\n", "reading r:2: event: missing"},

@@ -124,7 +124,7 @@ func TestWhatIfErrors(t *testing.T) {
 		want   string
 	}{
 		"policy":       {bad(func(w *WhatIf) { w.Policies = []string{"best"} }), requestHistory(4, 20), `unknown policy "best"`},
-		"push":         {bad(func(w *WhatIf) { w.Push = "hard" }), requestHistory(4, 20), `unknown push rule "hard"`},
+		"push":         {bad(func(w *WhatIf) { w.Push = "hard" }), requestHistory(4, 20), `unknown push mode "hard"`},
 		"seeds":        {bad(func(w *WhatIf) { w.Seeds = 0 }), requestHistory(4, 20), "seeds: must be at least 1, got 0"},
 		"no request":   {whatIf("cost"), requestHistory(0, 20), "simulating r: the record contains no request to simulate"},
 		"no response":  {whatIf("cost"), requestHistory(2, 20), "simulating r: the record contains no response"},

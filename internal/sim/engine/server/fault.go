@@ -109,10 +109,13 @@ func parseCount(v string) (int, error) {
 	return n, nil
 }
 
+// decimal formats a bound without an exponent.
+func decimal(x float64) string { return strconv.FormatFloat(x, 'f', -1, 64) }
+
 func parseNumber(v string, low, high float64) (float64, error) {
 	x, err := strconv.ParseFloat(v, 64)
 	if err != nil || math.IsNaN(x) || x < low || x > high {
-		return 0, fmt.Errorf("must be a number from %g to %g, got %q", low, high, v)
+		return 0, fmt.Errorf("must be a number from %s to %s, got %q", decimal(low), decimal(high), v)
 	}
 	return x, nil
 }

@@ -44,7 +44,7 @@ func TestFaultGrammar(t *testing.T) {
 func TestFaultErrors(t *testing.T) {
 	for words, want := range map[string]string{
 		"explode=1":            `unknown fault "explode": must be one of die-after, error-rate, hang-after, reset-after-tokens, slow`,
-		"slow":                 `parsing fault slow=: must be a number from 1 to 1e+06, got ""`,
+		"slow":                 `parsing fault slow=: must be a number from 1 to 1000000, got ""`,
 		"slow=0.5":             `got "0.5"`,
 		"slow=NaN":             `got "NaN"`,
 		"error-rate=2":         "must be a number from 0 to 1",
