@@ -16,9 +16,9 @@ import (
 
 // The intervals of the control loop, with their reasons.
 const (
-	// loopInterval is a third of a strategy's cooldown. It is short enough to launch a replacement
-	// within seconds of an interruption notice; the shortest notice is 30 s. Each iteration lists
-	// the machines of each region and reads a snapshot of each balancer.
+	// loopInterval is a third of a strategy's cooldown, at whose end an iteration starts in any case. It is
+	// short enough to launch a replacement within seconds of an interruption notice; the shortest notice is
+	// 30 s. Each iteration lists the machines of each region and reads a snapshot of each balancer.
 	loopInterval = 5 * time.Second
 	// busyInterval is the interval while a change of machines is in progress. Half of it is the
 	// minimum interval while a review is due.
@@ -162,6 +162,7 @@ func (r *controlLoop) runOnce(ctx context.Context, l lease) (next time.Duration)
 	}
 	if r.scaler != nil {
 		r.scaler.logError(r.scaler.stepScaler(ctx, l, now, o))
+		next = min(next, max(r.scaler.untilCooldownEnds(now), busyInterval/2))
 		if r.scaler.started { // requests wait, and the next iteration delivers the replica's configuration
 			next = min(next, busyInterval)
 		}
