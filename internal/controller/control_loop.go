@@ -47,7 +47,7 @@ type Machines interface {
 
 // controlLoop is the controller's control loop. An iteration first reconciles the machines, which
 // makes its own observation. It then observes the balancers once and runs the planner and the
-// scaler on that observation. Only the failover of balancers has its own interval (see round.go).
+// scaler on that observation. If replicas were donated or reclaimed, it reconciles the machines again. Only the failover of balancers has its own interval (see round.go).
 // The loop runs for a term of leadership.
 type controlLoop struct {
 	machines Machines            // nil = no machines are managed
@@ -163,6 +163,11 @@ func (r *controlLoop) runOnce(ctx context.Context, l lease) (next time.Duration)
 	if r.scaler != nil {
 		r.scaler.logError(r.scaler.stepScaler(ctx, l, now, o))
 		next = min(next, max(r.scaler.untilCooldownEnds(now), busyInterval/2))
+		if r.scaler.attached && r.machines != nil { // balancers receive the change now, not after the next observation
+			if r.machines.Reconcile(ctx, mayAct(ctx, l)) {
+				next = min(next, busyInterval)
+			}
+		}
 		if r.scaler.started { // requests wait, and the next iteration delivers the replica's configuration
 			next = min(next, busyInterval)
 		}

@@ -38,6 +38,7 @@ type scaler struct {
 	previousEvents map[modelRegion]time.Time // the time of the last event that the previous controller published
 	decidedAt      map[modelRegion]time.Time // the time of the strategy's last change
 	started        bool                      // the last step started the first replica of a model
+	attached       bool                      // the last step changed which existing replicas serve
 	events         []telemetry.Event
 	record         func(telemetry.Event) // records an event of the service
 	published      telemetry.Scaling     // the stored scaling state
@@ -106,7 +107,7 @@ func (s *scaler) loadEvents(ctx context.Context) error {
 
 // stepScaler computes the changes for an observation and applies them.
 func (s *scaler) stepScaler(ctx context.Context, l lease, now time.Time, o observation) error {
-	s.started = false
+	s.started, s.attached = false, false
 	if !s.loaded {
 		if err := s.loadEvents(ctx); err != nil {
 			return err
@@ -210,6 +211,7 @@ func (s *scaler) applyChanges(ctx context.Context, l lease, changes []scalingCha
 			s.addEvents(s.failureEvents(m, failed))
 			continue
 		}
+		s.attached = s.attached || len(m.change.Drain)+len(m.change.Reclaim) > 0
 		for _, a := range m.actionsAfter(launched) {
 			s.log.Info("replicas scaled", "strategy", s.autoscale.Strategy, "action", a.kind, "region", a.region, "model", a.model, "replicas", strings.Join(a.replicas, ","), "reason", a.reason)
 			s.addEvents(a.events())
