@@ -16,9 +16,9 @@ import (
 
 // The intervals of the control loop, with their reasons.
 const (
-	// loopInterval is a third of a strategy's cooldown. It is short enough to launch a replacement
-	// within seconds of an interruption notice; the shortest notice is 30 s. Each iteration lists
-	// the machines of each region and reads a snapshot of each balancer.
+	// loopInterval is a third of a strategy's cooldown, at whose end an iteration starts in any case. It is
+	// short enough to launch a replacement within seconds of an interruption notice; the shortest notice is
+	// 30 s. Each iteration lists the machines of each region and reads a snapshot of each balancer.
 	loopInterval = 5 * time.Second
 	// busyInterval is the interval while a change of machines is in progress. Half of it is the
 	// minimum interval while a review is due.
@@ -47,7 +47,7 @@ type Machines interface {
 
 // controlLoop is the controller's control loop. An iteration first reconciles the machines, which
 // makes its own observation. It then observes the balancers once and runs the planner and the
-// scaler on that observation. Only the failover of balancers has its own interval (see round.go).
+// scaler on that observation. If replicas were donated or reclaimed, it reconciles the machines again. Only the failover of balancers has its own interval (see round.go).
 // The loop runs for a term of leadership.
 type controlLoop struct {
 	machines Machines            // nil = no machines are managed
@@ -162,6 +162,12 @@ func (r *controlLoop) runOnce(ctx context.Context, l lease) (next time.Duration)
 	}
 	if r.scaler != nil {
 		r.scaler.logError(r.scaler.stepScaler(ctx, l, now, o))
+		next = min(next, max(r.scaler.untilCooldownEnds(now), busyInterval/2))
+		if r.scaler.attached && r.machines != nil { // balancers receive the change now, not after the next observation
+			if r.machines.Reconcile(ctx, mayAct(ctx, l)) {
+				next = min(next, busyInterval)
+			}
+		}
 		if r.scaler.started { // requests wait, and the next iteration delivers the replica's configuration
 			next = min(next, busyInterval)
 		}

@@ -36,7 +36,9 @@ type scaler struct {
 	termStart      time.Time                 // start of the term; the strategy's clock starts here
 	loaded         bool                      // the previous controller's events are loaded
 	previousEvents map[modelRegion]time.Time // the time of the last event that the previous controller published
+	decidedAt      map[modelRegion]time.Time // the time of the strategy's last change
 	started        bool                      // the last step started the first replica of a model
+	attached       bool                      // the last step changed which existing replicas serve
 	events         []telemetry.Event
 	record         func(telemetry.Event) // records an event of the service
 	published      telemetry.Scaling     // the stored scaling state
@@ -51,7 +53,7 @@ type scaler struct {
 func newScaler(config service.ControllerConfig, st state, act Actuator, review *currentReview, log *slog.Logger) *scaler {
 	return &scaler{
 		service: config.Service, state: st, actuator: act, review: review, log: log, record: func(telemetry.Event) {},
-		starts: map[modelRegion]time.Time{}, failedStarts: map[modelRegion]time.Time{},
+		starts: map[modelRegion]time.Time{}, failedStarts: map[modelRegion]time.Time{}, decidedAt: map[modelRegion]time.Time{},
 	}
 }
 
@@ -60,7 +62,20 @@ func (s *scaler) startTerm() {
 	s.strategy, s.autoscale, s.loads, s.lastMinute, s.loaded = nil, service.Autoscale{}, nil, nil, false
 	clear(s.starts)
 	clear(s.failedStarts)
+	clear(s.decidedAt)
 	s.termStart = time.Now()
+}
+
+// untilCooldownEnds returns the time until the next end of a cooldown, when the strategy may change a model again;
+// loopInterval where none ends before.
+func (s *scaler) untilCooldownEnds(now time.Time) time.Duration {
+	next := loopInterval
+	for _, at := range s.decidedAt {
+		if left := at.Add(cooldown).Sub(now); left > 0 {
+			next = min(next, left)
+		}
+	}
+	return next
 }
 
 // logError logs an error once until it changes.
@@ -92,7 +107,7 @@ func (s *scaler) loadEvents(ctx context.Context) error {
 
 // stepScaler computes the changes for an observation and applies them.
 func (s *scaler) stepScaler(ctx context.Context, l lease, now time.Time, o observation) error {
-	s.started = false
+	s.started, s.attached = false, false
 	if !s.loaded {
 		if err := s.loadEvents(ctx); err != nil {
 			return err
@@ -169,6 +184,7 @@ func (s *scaler) strategyChanges(in *scalingInputs, groups []replicaGroup, handl
 		changed[g.modelRegion] = handled[g.model]
 	}
 	for _, c := range s.strategy.Step(in.now.Sub(s.termStart), in.strategyInput(groups)) {
+		s.decidedAt[groups[c.Endpoint].modelRegion] = in.now
 		if in.now.Sub(s.previousEvents[groups[c.Endpoint].modelRegion]) < cooldown || handled[groups[c.Endpoint].model] {
 			continue
 		}
@@ -195,6 +211,7 @@ func (s *scaler) applyChanges(ctx context.Context, l lease, changes []scalingCha
 			s.addEvents(s.failureEvents(m, failed))
 			continue
 		}
+		s.attached = s.attached || len(m.change.Drain)+len(m.change.Reclaim) > 0
 		for _, a := range m.actionsAfter(launched) {
 			s.log.Info("replicas scaled", "strategy", s.autoscale.Strategy, "action", a.kind, "region", a.region, "model", a.model, "replicas", strings.Join(a.replicas, ","), "reason", a.reason)
 			s.addEvents(a.events())

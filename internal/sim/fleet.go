@@ -36,6 +36,9 @@ type FleetScenario struct {
 	Order core.QueueOrder
 	// Targets are the deadlines of the tiers, which define violations.
 	Targets core.TierDeadlines
+	// ReclaimDraining: a replica that drains can be reclaimed, as if it were donated already; the controller does
+	// that. In the paper a VM drains first.
+	ReclaimDraining bool
 	// TauN and TauP are those of core.Config, for DPA.
 	TauN, TauP time.Duration
 	Starts     StartTimes
@@ -45,8 +48,21 @@ type FleetScenario struct {
 	// Demand is the load; the run starts at its time From and lasts Duration.
 	Demand         *Demand
 	From, Duration time.Duration
+	// Requests, if set, are the requests of the run in order of time, in place of those drawn from Demand.
+	Requests []FleetRequest
+	// Balancer, if set, returns the configuration of the balancer between clients and replicas, in a scenario with
+	// one region and no silo. nil = the policy sageserve sends each request when it arrives, as in the paper.
+	Balancer func() core.Config
 	// SampleInterval is the interval between two samples of the time series; 0 = none.
 	SampleInterval time.Duration
+}
+
+// FleetRequest is a request of a FleetScenario.
+type FleetRequest struct {
+	At             time.Duration // since the start of the run
+	Model, Region  int           // indices in the scenario
+	Tier           service.Tier
+	Prompt, Output int // tokens
 }
 
 // FleetModel is a model of a FleetScenario.
@@ -112,7 +128,7 @@ type EndpointView struct {
 	Ready         int
 	Starting      int
 	Draining      int
-	Donated       int
+	Donated       int // with ReclaimDraining, draining ones included
 	// Utilisation is the share of KV memory in use, of the ready replicas.
 	Utilisation float64
 	// Waiting is the number of interactive requests without a first token.
@@ -123,12 +139,17 @@ type EndpointView struct {
 	// Interactive and DeferredTokens are the prompt tokens requested by clients of the region since the
 	// start of the run.
 	Interactive, DeferredTokens int64
+	// Minutes are these counts at the end of each complete minute of the run.
+	Minutes []MinuteTokens
 }
+
+// MinuteTokens are the prompt tokens requested until the end of a minute.
+type MinuteTokens struct{ Interactive, Deferred int64 }
 
 // FleetChange is a scaling decision for an endpoint.
 type FleetChange struct {
 	Endpoint int // index in the view
-	// Reclaim is the number of its own donated VMs to reclaim. Redeploy switches donated
+	// Reclaim is the number of its own donated VMs to reclaim, the last donated first. Redeploy switches donated
 	// VMs of other endpoints in the region to it. Launch is the number of new VMs. Donate
 	// is the number of replicas to drain and donate.
 	Reclaim  int
@@ -170,9 +191,9 @@ type FleetResult struct {
 	// Tiers is by model, then IW-F, IW-N, NIW.
 	Tiers   []TierResult
 	Samples []FleetSample
-	// Issued counts all requests and is the sum of the others.
-	Issued, Completed, Waiting, InFlight int
-	Events                               int64
+	// Issued counts all requests and is the sum of the others. Rejected are those that a balancer rejected.
+	Issued, Completed, Waiting, InFlight, Rejected int
+	Events                                         int64
 }
 
 // EndpointResult is the use of VMs by an endpoint.
@@ -258,6 +279,10 @@ func (s *FleetScenario) Validate() error {
 		return fmt.Errorf("scenario %s: spare: must be at least 0, got %d", s.Name, s.Spare)
 	case s.Duration <= 0 || s.Period <= 0 || s.SignalPeriod <= 0:
 		return fmt.Errorf("scenario %s: duration, period and signal period must be greater than 0, got %s, %s and %s", s.Name, s.Duration, s.Period, s.SignalPeriod)
+	case s.Balancer != nil && (len(s.Regions) != 1 || s.Silo > 0):
+		return fmt.Errorf("scenario %s: a balancer requires one region and no silo, got %d regions and %d VMs in a silo", s.Name, len(s.Regions), s.Silo)
+	case s.ReclaimDraining && len(s.Models) != 1:
+		return fmt.Errorf("scenario %s: reclaim draining: requires one model, got %d", s.Name, len(s.Models))
 	case s.From < 0 || s.From%time.Minute != 0:
 		return fmt.Errorf("scenario %s: from: must be whole minutes, at least 0, got %s", s.Name, s.From)
 	case s.Demand == nil:

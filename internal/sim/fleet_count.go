@@ -85,7 +85,7 @@ func (f *fleet) takeSample() {
 
 // fleetResult returns the figures of a finished run.
 func (f *fleet) fleetResult() *FleetResult {
-	r := &FleetResult{Samples: f.samples, Events: f.events}
+	r := &FleetResult{Samples: f.samples, Events: f.events, Rejected: f.rejected}
 	for _, v := range f.vms {
 		v.endpoint.hours[v.state] += f.now - v.since
 	}
@@ -112,6 +112,13 @@ func (f *fleet) fleetResult() *FleetResult {
 	return r
 }
 
+// countUnserved counts a request that is never served: it misses its target.
+func (f *fleet) countUnserved(c *call) {
+	for _, t := range f.tallies(&c.arrival) {
+		t.violations++
+	}
+}
+
 // unfinished counts an unfinished request: waiting for capacity, or at a replica.
 func (f *fleet) unfinished(c *call, r *FleetResult) {
 	if !c.live {
@@ -130,9 +137,7 @@ func (f *fleet) unfinished(c *call, r *FleetResult) {
 		ttft = c.first - c.at
 	}
 	if f.misses(int(c.tier), ttft, f.now-c.at) {
-		for _, t := range f.tallies(&c.arrival) {
-			t.violations++
-		}
+		f.countUnserved(c)
 	}
 }
 

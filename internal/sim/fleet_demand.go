@@ -171,7 +171,7 @@ type arrivalSource struct {
 }
 
 func newArrivalSource(s *FleetScenario, seed uint64) *arrivalSource {
-	a := &arrivalSource{s: s}
+	a := &arrivalSource{s: s, due: givenArrivals(s)}
 	for m := range s.Models {
 		a.means = append(a.means, s.Models[m].Lengths.Prompt.Mean())
 		for r := range s.Regions {
@@ -183,10 +183,20 @@ func newArrivalSource(s *FleetScenario, seed uint64) *arrivalSource {
 	return a
 }
 
+// givenArrivals returns the requests of a scenario that has them.
+func givenArrivals(s *FleetScenario) (due []arrival) {
+	for _, q := range s.Requests {
+		due = append(due, arrival{
+			at: q.At, model: int32(q.Model), region: int16(q.Region), tier: int8(slices.Index(tierOrder[:], q.Tier)), prompt: int32(q.Prompt), output: int32(q.Output),
+		})
+	}
+	return due
+}
+
 // nextArrival returns the next request before a time, nil if there is none.
 func (a *arrivalSource) nextArrival(end time.Duration) *arrival {
 	for a.head == len(a.due) {
-		if time.Duration(a.minute)*time.Minute >= end {
+		if a.s.Requests != nil || time.Duration(a.minute)*time.Minute >= end {
 			return nil
 		}
 		a.draw()

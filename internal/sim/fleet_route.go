@@ -39,12 +39,29 @@ func (e *endpoint) utilisation() float64 {
 	return float64(e.kv) / float64(e.capacity)
 }
 
+// enter counts a request that waits for its first token, leave one that no longer does.
+func (e *endpoint) enter(c *call) {
+	if c.tier != deferredTier {
+		e.waiting++
+	}
+}
+
+func (e *endpoint) leave(c *call) {
+	if c.tier != deferredTier {
+		e.waiting--
+	}
+}
+
 // arrive handles a request of a region's client: interactive ones are routed at once, deferred ones
 // wait for capacity or go to their silo.
 func (f *fleet) arrive(q *arrival) {
 	i := f.newCall(q)
 	home := f.endpoint(int(q.model), int(q.region), false)
 	f.issued(q)
+	if f.balancer != nil {
+		f.balance(i, home)
+		return
+	}
 	if q.tier != deferredTier {
 		home.interactive += int64(q.prompt)
 		f.sendRequest(i, home)
@@ -117,8 +134,8 @@ func (f *fleet) start(i int32, v *vm, home *endpoint) {
 	c := &f.calls[i]
 	c.vm, c.away = v, v.endpoint.region != home.region
 	v.inFlight++
-	if c.tier != deferredTier {
-		v.endpoint.waiting++
+	if f.balancer == nil {
+		v.endpoint.enter(c)
 	}
 	v.remaining += int(c.prompt) + f.responses[c.model]
 	v.endpoint.candidates[v.at].Remaining = v.remaining

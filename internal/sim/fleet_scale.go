@@ -5,6 +5,8 @@ import (
 	"math"
 	"slices"
 	"time"
+
+	"skyserve/lbd/core"
 )
 
 // endState ends a VM's state and counts its time for its endpoint. A new VM has no state.
@@ -30,10 +32,14 @@ func (f *fleet) setState(v *vm, state VMState) {
 // runScaler calls the scaler and applies its changes.
 func (f *fleet) runScaler() {
 	for i, e := range f.endpoints {
+		donated := e.counts[VMDonated]
+		if f.s.ReclaimDraining {
+			donated += e.counts[VMDraining]
+		}
 		f.view.Endpoints[i] = EndpointView{
 			Model: e.model, Region: e.region, Deferred: e.deferred,
-			Ready: e.counts[VMReady], Starting: e.counts[VMStarting], Draining: e.counts[VMDraining], Donated: e.counts[VMDonated],
-			Utilisation: e.utilisation(), Waiting: e.waiting, FirstTokens: e.firsts, Late: e.late, Interactive: e.interactive, DeferredTokens: e.deferredTokens,
+			Ready: e.counts[VMReady], Starting: e.counts[VMStarting], Draining: e.counts[VMDraining], Donated: donated,
+			Utilisation: e.utilisation(), Waiting: e.waiting, FirstTokens: e.firsts, Late: e.late, Interactive: e.interactive, DeferredTokens: e.deferredTokens, Minutes: e.minutes,
 		}
 	}
 	changes, err := f.setup.Scaler.Step(f.now, &f.view)
@@ -161,6 +167,7 @@ func (f *fleet) markReady(v *vm) {
 	f.setState(v, VMReady)
 	v.endpoint.ready = append(v.endpoint.ready, v)
 	f.rebuildCandidates(v.endpoint)
+	f.attach(v)
 }
 
 // drain drains n replicas, those with the fewest requests, and donates them once they are idle.
@@ -169,10 +176,16 @@ func (f *fleet) drain(e *endpoint, n int) {
 	slices.SortStableFunc(order, func(a, b *vm) int { return a.inFlight - b.inFlight })
 	for _, v := range order[:n] {
 		f.setState(v, VMDraining)
+		if f.balancer != nil {
+			f.balancer.due = append(f.balancer.due, core.Event{Kind: core.EventReplicaDraining, Target: v.id})
+		}
 		e.ready = slices.DeleteFunc(e.ready, func(r *vm) bool { return r == v })
 	}
 	f.rebuildCandidates(e)
 	for _, v := range order[:n] {
+		if f.s.ReclaimDraining {
+			e.donated = append(e.donated, v)
+		}
 		f.advanceVM(v)
 	}
 }

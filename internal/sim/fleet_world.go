@@ -20,6 +20,8 @@ const (
 	fleetScale              // the scaler runs
 	fleetSignal             // endpoints report their utilisation to the deferred queue
 	fleetSample             // the time series is sampled
+	fleetProbe              // the balancer probes the replicas
+	fleetMinute             // a minute of the run ends
 )
 
 // fleet is a run of a FleetScenario.
@@ -44,6 +46,8 @@ type fleet struct {
 	view      FleetView
 	samples   []FleetSample
 	tally     [][tiers]fleetTally // by model
+	balancer  *fleetBalancer      // nil = requests are sent when they arrive
+	rejected  int                 // requests
 	failed    error
 }
 
@@ -65,6 +69,7 @@ type endpoint struct {
 	firsts, late int64 // IW-F requests with a first token, and with a late one
 
 	interactive, deferredTokens int64
+	minutes                     []MinuteTokens
 	arrived                     int64 // at the last sample of the time series
 	waitingTokens               int64 // of deferred requests, at the end of the run
 	hours                       [vmStates]time.Duration
@@ -89,6 +94,8 @@ type vm struct {
 	kv        int
 	waiting   []int32 // calls, with an order other than FCFS
 
+	reported int64 // generated tokens that the balancer knows
+
 	waking  bool
 	wakeAt  time.Duration
 	wakeSeq uint64
@@ -97,6 +104,7 @@ type vm struct {
 // call is a request in progress.
 type call struct {
 	arrival
+	id       string // at the balancer
 	vm       *vm
 	away     bool // served by a region other than the client's
 	live     bool
@@ -138,6 +146,10 @@ func newFleet(s *FleetScenario, setup FleetSetup) (*fleet, error) {
 		tally: make([][tiers]fleetTally, len(s.Models)),
 		spare: slices.Repeat([]int{s.Spare}, len(s.Regions)),
 	}
+	if s.Balancer != nil {
+		f.balancer = newFleetBalancer(s.Balancer())
+		f.queue.pushEvent(event{at: f.balancer.interval, kind: fleetProbe})
+	}
 	for m := range s.Models {
 		f.remote = append(f.remote, make([]bool, len(s.Regions)))
 		for _, r := range s.Models[m].RemoteIn {
@@ -161,6 +173,7 @@ func newFleet(s *FleetScenario, setup FleetSetup) (*fleet, error) {
 		}
 		f.rebuildCandidates(e)
 	}
+	f.queue.pushEvent(event{at: time.Minute, kind: fleetMinute})
 	f.queue.pushEvent(event{at: 0, kind: fleetScale})
 	f.queue.pushEvent(event{at: 0, kind: fleetSignal})
 	if s.SampleInterval > 0 {
@@ -185,6 +198,7 @@ func (f *fleet) addEndpoint(m, r, p int) error {
 		}
 		f.setState(v, VMReady)
 		e.ready = append(e.ready, v)
+		f.attach(v)
 	}
 	return nil
 }
@@ -227,6 +241,7 @@ func (f *fleet) stepEvent() bool {
 		f.arrivals.head++
 		f.events++
 		f.arrive(q)
+		f.stepBalancer()
 		return true
 	}
 	if until == end {
@@ -237,6 +252,7 @@ func (f *fleet) stepEvent() bool {
 	f.now = e.at
 	f.events++
 	f.handle(&e)
+	f.stepBalancer()
 	return true
 }
 
@@ -257,6 +273,14 @@ func (f *fleet) handle(e *event) {
 	case fleetSignal:
 		f.signal()
 		f.queue.pushEvent(event{at: f.now + f.s.SignalPeriod, kind: fleetSignal})
+	case fleetMinute:
+		for _, e := range f.endpoints {
+			e.minutes = append(e.minutes, MinuteTokens{e.interactive, e.deferredTokens})
+		}
+		f.queue.pushEvent(event{at: f.now + time.Minute, kind: fleetMinute})
+	case fleetProbe:
+		f.probeReplicas()
+		f.queue.pushEvent(event{at: f.now + f.balancer.interval, kind: fleetProbe})
 	case fleetSample:
 		f.takeSample()
 		f.queue.pushEvent(event{at: f.now + f.s.SampleInterval, kind: fleetSample})
@@ -300,7 +324,10 @@ func (f *fleet) advanceVM(v *vm) {
 	v.kv = l.KVActive
 	if v.state == VMDraining && v.inFlight == 0 {
 		f.setState(v, VMDonated)
-		v.endpoint.donated = append(v.endpoint.donated, v)
+		f.detach(v)
+		if !f.s.ReclaimDraining {
+			v.endpoint.donated = append(v.endpoint.donated, v)
+		}
 	}
 	at, more := v.engine.NextAt()
 	if more == v.waking && at == v.wakeAt {
@@ -320,15 +347,15 @@ func (f *fleet) handleEngineEvent(v *vm, ev *engine.Event) {
 	switch ev.Kind {
 	case engine.TokenEmitted:
 		c.first = ev.At
-		if c.tier != deferredTier {
-			v.endpoint.waiting--
-		}
+		f.observeEngine(c, core.EventFirstToken)
+		v.endpoint.leave(c)
 		f.firstToken(c)
 		v.remaining -= int(c.prompt)
 	case engine.Finished:
 		v.inFlight--
 		v.remaining -= f.responses[c.model]
 		f.completed(c, ev.At)
+		f.observeEngine(c, core.EventFinished)
 		f.release(i)
 	case engine.Rejected:
 		f.failed = fmt.Errorf("the engine rejected a prompt of %d tokens: %s", c.prompt, ev.Reason)

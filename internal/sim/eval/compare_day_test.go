@@ -3,6 +3,7 @@
 package eval
 
 import (
+	"cmp"
 	"encoding/json"
 	"flag"
 	"fmt"
@@ -17,10 +18,12 @@ import (
 	"time"
 
 	"skyserve/internal/catalogue"
+	"skyserve/internal/service"
 	"skyserve/internal/sim"
 	"skyserve/internal/sim/engine"
 	"skyserve/internal/testkit"
 	"skyserve/lbd/core"
+	"skyserve/lbd/policy"
 	"skyserve/plan"
 )
 
@@ -28,7 +31,7 @@ var (
 	dayLength     = flag.Duration("day.length", 20*time.Minute, "length of the day, in whole minutes")
 	dayStrategies = flag.String("day.strategies", "reactive,lt-ua,auto", "strategies, comma-separated")
 	daySeed       = flag.Uint64("day.seed", 1, "seed of the day's load")
-	dayArrivals   = flag.Uint64("day.arrivals", 20, "number of simulations, each with other arrivals of the same load")
+	dayPhases     = flag.Int("day.phases", 20, "number of simulations, each with the control loop at another phase")
 )
 
 const (
@@ -37,8 +40,8 @@ const (
 	dayMaxReplicas  = 8
 	// dayStart is the time from the launch of a local replica until it serves.
 	dayStart = 2 * time.Second
-	// dayReclaim is the time from the reclaim of a donated one until it serves.
-	dayReclaim = time.Second
+	// dayAttach is the time from the delivery of a reclaim to its balancer until the donated replica serves.
+	dayAttach = time.Second / 2 // a round of the controller and a probe
 	// dayPlanned is the second of a minute in which the controller plans: the first plan with load needs 15 s of the
 	// day's first minute, and the history is read every 10 s until then.
 	dayPlanned = 20 * time.Second
@@ -55,12 +58,28 @@ type dayUse struct {
 	hours, late, overload       float64
 	requests                    int64
 	started, donated, reclaimed int
+	changes                     []time.Duration // the times of the strategy's changes, in any order
+}
+
+// between returns the median time between two changes, in seconds; 0 = there are fewer than two.
+func (u dayUse) between() float64 {
+	at := slices.Sorted(slices.Values(u.changes))
+	var gaps []float64
+	for i := 1; i < len(at); i++ {
+		gaps = append(gaps, (at[i] - at[i-1]).Seconds())
+	}
+	slices.Sort(gaps)
+	if len(gaps) == 0 {
+		return 0
+	}
+	return gaps[len(gaps)/2]
 }
 
 // TestCompareDay runs a working day's load, compressed to a few minutes, on a local service with real processes, and
-// in the simulator with the same planner, strategy, engine and times, many times with other arrivals of the same load.
-// Figures that differ from the median of these simulations by more than dayTolerance are compared with their range, and with the
-// range for the start-up times that the service had. At the end of the day, an operator applies a plan.
+// in the simulator with the same requests, balancer, planner, strategy, engine and times. The simulator runs it many times,
+// each with another phase of the control loop, which is unknown of the service. Figures that differ from the median of
+// these simulations by more than dayTolerance are compared with their range, and with the range for the start-up times that
+// the service had. At the end of the day, an operator applies a plan.
 func TestCompareDay(t *testing.T) {
 	s := dayFleet(t)
 	tps, err := replicaTPS(s)
@@ -68,6 +87,7 @@ func TestCompareDay(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.Demand = dayDemand(tps[0])
+	s.Requests = dayRequests(s)
 	var table strings.Builder
 	for _, strategy := range strings.Split(*dayStrategies, ",") {
 		predicted := simulateDays(t, s, strategy, tps)
@@ -84,17 +104,17 @@ func TestCompareDay(t *testing.T) {
 		}
 	}
 	t.Logf("a day in %s, capacity of a replica %.0f prompt tokens/s, at most %d replicas; the simulator: median (lowest to highest) of %d days\n%-10s %-32s %9s  %-28s %-28s\n%s",
-		*dayLength, tps[0], dayMaxReplicas, *dayArrivals, "strategy", "", "service", "simulator", "with measured start-up times", table.String())
+		*dayLength, tps[0], dayMaxReplicas, *dayPhases, "strategy", "", "service", "simulator", "with measured start-up times", table.String())
 }
 
-// dayUses are the figures of simulated days with different arrivals.
+// dayUses are the figures of simulated days with different phases of the control loop.
 type dayUses []dayUse
 
-// simulateDays predicts the day with different arrivals.
+// simulateDays predicts the day with different phases of the control loop.
 func simulateDays(t *testing.T, s *sim.FleetScenario, strategy string, tps []float64) (out dayUses) {
 	t.Helper()
-	for seed := range *dayArrivals {
-		out = append(out, simulateDay(t, s, strategy, tps, seed+1))
+	for i := range *dayPhases {
+		out = append(out, simulateDay(t, s, strategy, tps, dayInterval*time.Duration(i)/time.Duration(*dayPhases)))
 	}
 	return out
 }
@@ -131,6 +151,7 @@ func writeDay(out *strings.Builder, strategy string, served dayUse, predicted, a
 		{"replicas started", false, func(u dayUse) float64 { return float64(u.started) }},
 		{"donated", false, func(u dayUse) float64 { return float64(u.donated) }},
 		{"reclaimed", false, func(u dayUse) float64 { return float64(u.reclaimed) }},
+		{"between two changes, s (median)", false, func(u dayUse) float64 { return u.between() }},
 	} {
 		value := row.figure(served)
 		cell := func(d dayUses) string {
@@ -145,17 +166,17 @@ func writeDay(out *strings.Builder, strategy string, served dayUse, predicted, a
 		if row.judged && apart(value, predicted.median(row.figure)) {
 			switch {
 			case within(predicted):
-				mark = "more than 5 % apart: within the range of other arrivals"
+				mark = "more than 5 % apart: within the range"
 			case within(again) || !apart(value, again.median(row.figure)):
 				mark = "more than 5 % apart: by start-up times"
 			default:
-				mark = "more than 5 % apart: not by arrivals and start-up times"
+				mark = "more than 5 % apart: outside the range"
 			}
 		}
 		fmt.Fprintf(out, "%-10s %-32s %9.3f  %-28s %-28s %s\n", strategy, row.name, value, cell(predicted), cell(again), mark)
 	}
-	fmt.Fprintf(out, "%-10s start-up: %d replicas launched, ready after %s on average (simulator %s); a process waited for a processor in %.0f %% of the day (simulator 0)\n",
-		strategy, starts.n, starts.mean().Round(10*time.Millisecond), dayStart, 100*starts.waited.Seconds()/dayLength.Seconds())
+	fmt.Fprintf(out, "%-10s start-up: %d replicas launched, ready after %s on average (simulator %s), %d reclaimed after %s (%s); a process waited for a processor in %.0f %% of the day (simulator 0)\n",
+		strategy, starts.n, starts.mean().Round(10*time.Millisecond), dayStart, len(starts.reclaims), starts.meanReclaim().Round(10*time.Millisecond), dayDelivery()+dayAttach, 100*starts.waited.Seconds()/dayLength.Seconds())
 }
 
 // apart reports whether two figures differ by more than dayTolerance.
@@ -174,8 +195,9 @@ func dayFleet(t *testing.T) *sim.FleetScenario {
 	}}}
 	s.Name, s.Regions, s.RTT, s.Order = "day", []string{"us"}, 0, core.OrderFCFS
 	s.VMs, s.Min, s.Max, s.Spare = 1, 1, dayMaxReplicas, dayMaxReplicas-1
-	s.Starts = dayTimes(dayStart)
+	s.Starts, s.ReclaimDraining = dayTimes(dayStart, dayDelivery()+dayAttach), true
 	s.Duration, s.SampleInterval = *dayLength, time.Second
+	s.Balancer = func() core.Config { return core.DefaultConfig(policy.NewCost()) }
 	return &s
 }
 
@@ -199,21 +221,22 @@ func dayDemand(tps float64) *sim.Demand {
 	return out
 }
 
-// simulateDay predicts the day for the arrivals of a seed. The service runs a minute before it: its balancers count
+// simulateDay predicts the day for a phase of the control loop. The service runs a minute before it: its balancers count
 // from some second of that minute on.
-func simulateDay(t *testing.T, day *sim.FleetScenario, strategy string, tps []float64, arrivals uint64) dayUse {
+func simulateDay(t *testing.T, day *sim.FleetScenario, strategy string, tps []float64, phase time.Duration) dayUse {
 	t.Helper()
 	s := new(sim.FleetScenario)
 	*s = *day
-	s.From, s.Demand = time.Minute, sim.NewDemand(1, 1, day.Demand.Minutes()+1)
+	s.From, s.Period, s.Demand = time.Minute, dayBeat, sim.NewDemand(1, 1, day.Demand.Minutes()+1)
 	copy(s.Demand.PromptTPS[0][0][0][1:], day.Demand.PromptTPS[0][0][0])
 	spec := fleetService(s, tps)
 	spec.Autoscale.Every = dayPlanEvery
-	setup, err := newFleetSetup(s, strategy, plan.StrategyOptions{}, arrivals, spec, newSharedInputs(plan.ReviewOptions{StartUp: dayStart}))
+	setup, err := newFleetSetup(s, strategy, plan.StrategyOptions{}, 1, spec, newSharedInputs(plan.ReviewOptions{StartUp: dayStart}))
 	if err != nil {
 		t.Fatal(err)
 	}
 	scaler := setup.Scaler.(*fleetScaler)
+	setup.Scaler = &dayLoop{inner: scaler, next: phase}
 	scaler.nextPlan = dayPlanned
 	scaler.loads = func(v *sim.FleetView, i int, now time.Duration) (recent, lastMinute *float64) {
 		h, at := scaler.history(v), (s.From + now - daySettled).Truncate(time.Minute)
@@ -226,6 +249,7 @@ func simulateDay(t *testing.T, day *sim.FleetScenario, strategy string, tps []fl
 		return load(plan.ObservedMinutes), load(1)
 	}
 	ready, since, donated := map[int]bool{}, time.Duration(0), 0
+	var changes []time.Duration
 	meter := overloadMeter{demand: day.Demand, tps: tps[0]}
 	setup.OnVMChange = func(c sim.VMChange) {
 		meter.add(since, c.At, len(ready))
@@ -236,6 +260,8 @@ func simulateDay(t *testing.T, day *sim.FleetScenario, strategy string, tps []fl
 			ready[c.VM] = true
 		case sim.VMDonated:
 			donated++
+		case sim.VMStarting, sim.VMDraining:
+			changes = append(changes, c.At)
 		}
 	}
 	result, err := sim.RunFleet(t.Context(), s, setup)
@@ -245,7 +271,7 @@ func simulateDay(t *testing.T, day *sim.FleetScenario, strategy string, tps []fl
 	meter.add(since, s.Duration, len(ready))
 	fast, use := result.Tiers[0], result.Endpoints[0]
 	return dayUse{
-		started: use.Launched, donated: donated, reclaimed: use.Starts - use.Launched - use.Redeployed, hours: use.InstanceHours(), overload: meter.share(), requests: int64(fast.Issued),
+		changes: changes, started: use.Launched, donated: donated, reclaimed: use.Starts - use.Launched - use.Redeployed, hours: use.InstanceHours(), overload: meter.share(), requests: int64(fast.Issued),
 		late: float64(fast.Violations) / math.Max(1, float64(fast.Issued)),
 	}
 }
@@ -278,10 +304,19 @@ type dayStarts struct {
 	launched map[string]time.Duration // when the process of a replica was first seen
 	n        int
 	total    time.Duration
+	ready    map[string][]time.Duration // when a replica became ready
+	serving  map[string]bool            // those that were ready at the last look
+	reclaims []time.Duration            // from the decision to reclaim a replica until it was ready
 }
 
 // add adds the replicas that have become ready.
 func (d *dayStarts) add(now time.Duration, machines map[string][]int, ready map[string]bool) {
+	for name := range ready {
+		if !d.serving[name] {
+			d.ready[name] = append(d.ready[name], now)
+		}
+	}
+	d.serving = ready
 	for name := range machines {
 		at, known := d.launched[name]
 		if !known {
@@ -306,18 +341,32 @@ func cpuWait() time.Duration {
 
 func (d *dayStarts) mean() time.Duration { return d.total / time.Duration(max(1, d.n)) }
 
-// times returns the start-up times for a simulation.
-func (d *dayStarts) times() sim.StartTimes {
-	if d.n == 0 {
-		return dayTimes(dayStart)
+// addReclaim adds a decision to reclaim a replica.
+func (d *dayStarts) addReclaim(name string, at time.Duration) {
+	for _, ready := range d.ready[name] {
+		if ready > at {
+			d.reclaims = append(d.reclaims, ready-at)
+			return
+		}
 	}
-	return dayTimes(d.mean())
 }
 
-// dayTimes returns the times of a local service: a donated replica runs, so that it serves within a beat of the
-// controller.
-func dayTimes(start time.Duration) sim.StartTimes {
-	return sim.StartTimes{Reclaim: dayReclaim, ReclaimMax: dayReclaim, Launch: start}
+// meanReclaim returns the mean time of a reclaim; 0 without one.
+func (d *dayStarts) meanReclaim() (mean time.Duration) {
+	for _, r := range d.reclaims {
+		mean += r / time.Duration(len(d.reclaims))
+	}
+	return mean
+}
+
+// times returns the start-up times for a simulation.
+func (d *dayStarts) times() sim.StartTimes {
+	return dayTimes(cmp.Or(d.mean(), dayStart), cmp.Or(d.meanReclaim(), dayDelivery()+dayAttach))
+}
+
+// dayTimes returns the times of a local service: a donated replica runs.
+func dayTimes(start, reclaim time.Duration) sim.StartTimes {
+	return sim.StartTimes{Reclaim: reclaim, ReclaimMax: reclaim, Launch: start}
 }
 
 // serveDay serves the day on a local service and measures it. At its end, an operator applies a plan.
@@ -354,7 +403,7 @@ local: {port: %%d}
 		t.Fatal(err)
 	}
 	var use dayUse
-	starts := &dayStarts{launched: map[string]time.Duration{}, waited: cpuWait()}
+	starts := &dayStarts{launched: map[string]time.Duration{}, ready: map[string][]time.Duration{}, waited: cpuWait()}
 	for name := range live.Processes() {
 		starts.launched[name] = 0
 	}
@@ -385,33 +434,47 @@ local: {port: %%d}
 	if err := json.Unmarshal([]byte(report.String()), &r); err != nil || r.OK < r.Requests*95/100 {
 		t.Errorf("%s: %d of %d requests succeeded, %v: %s", strategy, r.OK, r.Requests, err, report.String())
 	}
-	use.started, use.donated, use.reclaimed = countEvents(t, live, "launch", "autoscaler"), countEvents(t, live, "donate", "autoscaler"), countEvents(t, live, "reclaim", "autoscaler")
+	for kind, n := range map[string]*int{"launch": &use.started, "donate": &use.donated, "reclaim": &use.reclaimed} {
+		events := eventsOf(t, live, kind, "autoscaler")
+		*n = len(events)
+		for _, e := range events {
+			use.changes = append(use.changes, e.At.Sub(start))
+			if kind == "reclaim" {
+				starts.addReclaim(e.Object, e.At.Sub(start))
+			}
+		}
+	}
 	out, err := live.Command("plan", live.Name, "--apply", "--yes").CombinedOutput()
 	if err != nil {
 		t.Fatalf("%s: applying a plan: %v: %s", strategy, err, out)
 	}
 	changed := !strings.Contains(string(out), ": no change")
-	if applied := countEvents(t, live, "apply", "operator:") == 1; applied != changed {
+	if applied := len(eventsOf(t, live, "apply", "operator:")) == 1; applied != changed {
 		t.Errorf("%s: the plan changes replicas: %v, event of an applied plan: %v", strategy, changed, applied)
 	}
 	return use, starts
 }
 
-// countEvents returns the number of a service's events of a kind by an actor.
-func countEvents(t *testing.T, live *testkit.LiveService, kind, actor string) (n int) {
+// dayEvent is an event of a service.
+type dayEvent struct {
+	At     time.Time `json:"at"`
+	Actor  string    `json:"actor"`
+	Object string    `json:"object"`
+}
+
+// eventsOf returns a service's events of a kind by an actor.
+func eventsOf(t *testing.T, live *testkit.LiveService, kind, actor string) (events []dayEvent) {
 	t.Helper()
 	for line := range strings.Lines(string(live.Run("events", live.Name, "--kind", kind, "--limit", "10000", "-o", "json"))) {
-		var e struct {
-			Actor string `json:"actor"`
-		}
+		var e dayEvent
 		if err := json.Unmarshal([]byte(line), &e); err != nil {
 			t.Fatalf("events: %v: %s", err, line)
 		}
 		if strings.HasPrefix(e.Actor, actor) {
-			n++
+			events = append(events, e)
 		}
 	}
-	return n
+	return events
 }
 
 // dayReplicas is the replicas of a snapshot.
@@ -431,9 +494,8 @@ func readSnapshot(live *testkit.LiveService, use *dayUse) dayReplicas {
 	var snapshot struct {
 		Regions []struct {
 			Replicas []struct {
-				ID      string `json:"id"`
-				State   string `json:"state"`
-				Donated bool   `json:"donated"`
+				ID    string `json:"id"`
+				State string `json:"state"`
 			} `json:"replicas"`
 			Models []struct {
 				FirstTokens int64 `json:"first_tokens"`
@@ -447,9 +509,9 @@ func readSnapshot(live *testkit.LiveService, use *dayUse) dayReplicas {
 	for _, region := range snapshot.Regions {
 		for _, r := range region.Replicas {
 			switch {
-			case r.State == "READY":
+			case r.State == string(service.StateReady):
 				out.ready[r.ID] = true
-			case r.Donated:
+			case r.State == string(service.StateDonated): // a replica that drains is not donated yet
 				out.donated++
 			}
 		}
@@ -460,21 +522,21 @@ func readSnapshot(live *testkit.LiveService, use *dayUse) dayReplicas {
 	return out
 }
 
-// dayTrace draws the requests of the demand as a trace of Azure's format.
-func dayTrace(s *sim.FleetScenario) []byte {
-	var out strings.Builder
-	out.WriteString("TIMESTAMP,ContextTokens,GeneratedTokens\n")
+// dayTemplate is the number of tokens that the engine adds to a prompt for the chat template.
+var dayTemplate = engine.CountTokens("<|user|>\n\n<|assistant|>\n")
+
+// dayRequests draws the requests of the demand, as the engine receives them.
+func dayRequests(s *sim.FleetScenario) (out []sim.FleetRequest) {
 	random := rand.New(rand.NewPCG(*daySeed, 0x646179))
 	lengths := s.Models[0].Lengths
 	mean := lengths.Prompt.Mean()
 	draw := func(l sim.LogNormal) int {
 		return min(max(int(l.Median*math.Exp(l.Sigma*random.NormFloat64())+0.5), 1), l.Max)
 	}
-	start := time.Date(2023, 11, 16, 18, 0, 0, 0, time.UTC)
 	for at := 0.0; ; {
 		minute := int(at / 60)
 		if minute >= s.Demand.Minutes() {
-			return []byte(out.String())
+			return out
 		}
 		rate := s.Demand.Interactive(0, 0, minute) / 60 / mean
 		wait := random.ExpFloat64() / math.Max(rate, 1e-9)
@@ -483,6 +545,19 @@ func dayTrace(s *sim.FleetScenario) []byte {
 			continue
 		}
 		at += wait
-		fmt.Fprintf(&out, "%s,%d,%d\n", start.Add(time.Duration(at*1e9)).Format("2006-01-02 15:04:05.0000000"), draw(lengths.Prompt), draw(lengths.Output))
+		q := sim.FleetRequest{At: time.Duration(at * 1e9), Tier: service.TierFast, Prompt: draw(lengths.Prompt) + dayTemplate}
+		q.Output = draw(lengths.Output)
+		out = append(out, q)
 	}
+}
+
+// dayTrace returns the requests, without the chat template, as a trace of Azure's format.
+func dayTrace(s *sim.FleetScenario) []byte {
+	var out strings.Builder
+	out.WriteString("TIMESTAMP,ContextTokens,GeneratedTokens\n")
+	start := time.Date(2023, 11, 16, 18, 0, 0, 0, time.UTC)
+	for _, q := range s.Requests {
+		fmt.Fprintf(&out, "%s,%d,%d\n", start.Add(q.At).Format("2006-01-02 15:04:05.0000000"), q.Prompt-dayTemplate, q.Output)
+	}
+	return []byte(out.String())
 }

@@ -60,13 +60,25 @@ func newFleetScaler(s *sim.FleetScenario, strategy plan.Strategy, spec *service.
 	return f
 }
 
+// NewFleetScaler returns a scaler that runs a strategy, which uses no plan, on a simulated fleet.
+func NewFleetScaler(s *sim.FleetScenario, strategy string, o plan.StrategyOptions) (sim.Scaler, error) {
+	if plan.UsesPlan(strategy) {
+		return nil, fmt.Errorf("strategy %s: must use no plan", strategy)
+	}
+	next, err := plan.NewStrategy(strategy, o)
+	if err != nil {
+		return nil, err
+	}
+	return newFleetScaler(s, next, nil, nil), nil
+}
+
 // Step implements sim.Scaler.
 func (f *fleetScaler) Step(now time.Duration, v *sim.FleetView) ([]sim.FleetChange, error) {
 	if f.demand == nil {
 		f.loadHistory(v)
 	}
 	for i := range v.Endpoints {
-		f.observe(i, &v.Endpoints[i], now)
+		f.observe(i, &v.Endpoints[i])
 	}
 	if now >= f.nextPlan && plan.UsesPlan(f.strategy.Name()) {
 		if err := f.plan(now, v); err != nil {
@@ -105,11 +117,11 @@ func (f *fleetScaler) loadHistory(v *sim.FleetView) {
 }
 
 // observe adds an endpoint's latest demand.
-func (f *fleetScaler) observe(i int, e *sim.EndpointView, now time.Duration) {
+func (f *fleetScaler) observe(i int, e *sim.EndpointView) {
 	w := &f.demand[i]
-	if now > 0 && now%time.Minute == 0 {
-		w.interactive.addTokens(e.Interactive)
-		w.deferred.addTokens(e.DeferredTokens)
+	for _, m := range e.Minutes[len(w.interactive.minutes)-int(f.scenario.From/time.Minute):] {
+		w.interactive.addTokens(m.Interactive)
+		w.deferred.addTokens(m.Deferred)
 	}
 	w.recent = append(w.recent, e.Interactive)
 	if limit := int(observedOver/f.scenario.Period) + 1; len(w.recent) > limit {
