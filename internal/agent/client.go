@@ -44,8 +44,7 @@ type Client struct {
 	Dial func(ctx context.Context, addr, fingerprint string) (net.Conn, error)
 	// Now is the clock; nil = time.Now.
 	Now func() time.Time
-	// Kept are connections for reading statuses; nil = each request has a connection of its own. A client with
-	// Dial does not use them.
+	// Kept are connections for reading statuses, also those that Dial opens; nil = each request has a connection of its own.
 	Kept *Connections
 
 	key string // fingerprint of the key of the machine that is being enrolled; otherwise empty
@@ -193,8 +192,8 @@ func (o *Client) Status(ctx context.Context, m Target) (Status, error) {
 	var s Status
 	var body []byte
 	var err error
-	if o.Kept != nil && o.Dial == nil {
-		body, err = o.send(ctx, m, o.Kept.transport(o, m), http.MethodGet, pathStatus, nil)
+	if o.Kept != nil {
+		body, err = o.readKept(ctx, m)
 	} else {
 		body, err = o.do(ctx, m, o.Party.To(m.Name), http.MethodGet, pathStatus, nil)
 	}
@@ -205,6 +204,22 @@ func (o *Client) Status(ctx context.Context, m Target) (Status, error) {
 		return s, fmt.Errorf("reading the status of %s: %w", m.Name.ID, err)
 	}
 	return s, nil
+}
+
+// readKept reads a machine's status over its kept connection. A relay that hangs does not show that the machine does:
+// if there is no response over an earlier connection after half of the time, another one is opened.
+func (o *Client) readKept(ctx context.Context, m Target) ([]byte, error) {
+	transport, earlier := o.Kept.transport(o, m)
+	half, cancel := ctx, context.CancelFunc(func() {})
+	if end, limited := ctx.Deadline(); limited && earlier && o.Dial != nil {
+		half, cancel = context.WithTimeout(ctx, time.Until(end)/2)
+	}
+	defer cancel()
+	body, err := o.send(half, m, transport, http.MethodGet, pathStatus, nil)
+	if err != nil && half.Err() != nil && ctx.Err() == nil {
+		return o.do(ctx, m, o.Party.To(m.Name), http.MethodGet, pathStatus, nil)
+	}
+	return body, err
 }
 
 // Drain requests that a machine reject new requests.

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"math/rand/v2"
 	"net/http"
 	"sync"
 	"time"
@@ -35,16 +36,17 @@ type keptKey struct {
 // keptConnection is the transport of one agent; it has one connection, or one per simultaneous request.
 type keptConnection struct {
 	transport *http.Transport
-	opened    time.Time
+	opened    time.Time // or earlier, so that connections do not end at the same time
 }
 
-// transport returns the transport for reading the status of m.
-func (k *Connections) transport(o *Client, m Target) *http.Transport {
+// transport returns the transport for reading the status of m, and whether it was used before. Connections end after
+// random ages from half of maxKeptAge on: handshakes with a thousand agents at once would delay all of them.
+func (k *Connections) transport(o *Client, m Target) (t *http.Transport, earlier bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	key, now := keptKey{m.Name, m.Address, o.Revoked.Number()}, o.now()
 	if c, known := k.machines[key]; known && now.Sub(c.opened) < maxKeptAge {
-		return c.transport
+		return c.transport, true
 	}
 	for other, c := range k.machines { // the machines of the others may no longer exist
 		if now.Sub(c.opened) >= maxKeptAge || other.revoked != key.revoked {
@@ -52,13 +54,13 @@ func (k *Connections) transport(o *Client, m Target) *http.Transport {
 			delete(k.machines, other)
 		}
 	}
-	t := o.newTransport(o.Party.To(m.Name), requestTimeout)
+	t = o.newTransport(o.Party.To(m.Name), requestTimeout)
 	t.IdleConnTimeout = keptIdleTimeout
 	if k.machines == nil {
 		k.machines = map[keptKey]keptConnection{}
 	}
-	k.machines[key] = keptConnection{t, now}
-	return t
+	k.machines[key] = keptConnection{t, now.Add(-rand.N(maxKeptAge / 2))}
+	return t, false
 }
 
 // Close closes the connections that are not in use.

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"context"
 	"io"
 	"net"
 	"sync"
@@ -96,4 +97,57 @@ func TestStatusesShareAConnection(t *testing.T) {
 	read("restarted", 1)
 	kept.Close()
 	read("closed", 1)
+}
+
+// mutedConn drops what is written once it is muted, as a relay that hangs does.
+type mutedConn struct {
+	net.Conn
+	muted atomic.Bool
+}
+
+func (c *mutedConn) Write(b []byte) (int, error) {
+	if c.muted.Load() {
+		return len(b), nil
+	}
+	return c.Conn.Write(b)
+}
+
+// Statuses that are read through a relay share a connection too. After the relay has closed it, or when the relay hangs,
+// another one is opened, and no read fails.
+func TestRelayedStatusesShareAConnection(t *testing.T) {
+	w := newTestService(t)
+	m := w.boot(t.TempDir(), &fakeRunner{})
+	if _, err := w.operator().Ensure(t.Context(), m.Target, sampleDeployment("1")); err != nil {
+		t.Fatal(err)
+	}
+	var kept Connections
+	t.Cleanup(kept.Close)
+	var last *mutedConn
+	ann, dialled := w.operator(), 0
+	ann.Kept = &kept
+	ann.Dial = func(ctx context.Context, addr, _ string) (net.Conn, error) {
+		conn, err := new(net.Dialer).DialContext(ctx, "tcp", addr)
+		dialled, last = dialled+1, &mutedConn{Conn: conn}
+		return last, err
+	}
+	read := func(condition string, want int) {
+		t.Helper()
+		dialled = 0
+		for range 5 {
+			ctx, cancel := context.WithTimeout(t.Context(), 6*time.Second)
+			if s, err := ann.Status(ctx, m.Target); err != nil || s.Revision != "1" {
+				t.Fatalf("%s: %+v, %v", condition, s, err)
+			}
+			cancel()
+		}
+		if dialled != want {
+			t.Errorf("%s: %d connections were opened, want %d", condition, dialled, want)
+		}
+	}
+	read("first", 1)
+	read("again", 0)
+	last.Close()
+	read("closed by the relay", 1)
+	last.muted.Store(true)
+	read("the relay hangs", 2) // one for the read that found it, and one that is kept
 }

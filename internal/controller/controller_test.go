@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"reflect"
 	"slices"
 	"strings"
@@ -25,6 +26,12 @@ import (
 )
 
 func TestMain(m *testing.M) {
+	if dir := os.Getenv(envBalancers); dir != "" {
+		if err := serveBalancers(dir); err != nil {
+			panic(err)
+		}
+		return
+	}
 	testkit.CollectRarely()
 	goleak.VerifyTestMain(m)
 }

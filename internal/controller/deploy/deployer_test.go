@@ -27,6 +27,12 @@ func TestMain(m *testing.M) {
 		runMachineProcess(object)
 		return
 	}
+	if dir := os.Getenv(envAgents); dir != "" {
+		if err := serveAgents(dir); err != nil {
+			panic(err)
+		}
+		return
+	}
 	testkit.CollectRarely()
 	goleak.VerifyTestMain(m)
 }

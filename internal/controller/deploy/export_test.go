@@ -47,3 +47,6 @@ func (e *Enrolments) SetEnrolled(enrolled map[string][]string) { e.enrolled = en
 
 // UnreportedStore is unreportedStore.
 var UnreportedStore = unreportedStore
+
+// CloseConnections closes the connections for reading statuses.
+func (dl *Delivery) CloseConnections() { dl.kept.Close() }
