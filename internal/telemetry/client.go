@@ -24,7 +24,7 @@ const (
 	clientTimeout    = 10 * time.Second // a whole exchange, unless the caller's context ends earlier
 	dialTimeout      = 3 * time.Second  // enough for a host half a world away
 	idleTimeout      = 30 * time.Second // keeps the connection between two polls
-	maxResponseBytes = 64 << 20         // more than a week of minutes of a large service
+	maxResponseBytes = 64 << 20         // of a response other than a history
 	maxErrorBytes    = 64 << 10         // of an error response: all problems of a rejected configuration
 )
 
@@ -184,18 +184,6 @@ func (c *Client) OwnSnapshot(ctx context.Context) (*Snapshot, error) {
 func (c *Client) Service(ctx context.Context) ([]byte, error) {
 	_, body, err := c.do(ctx, http.MethodGet, "/v1/service", nil)
 	return body, err
-}
-
-// History returns the points from sinceMinute on (minutes since the Unix epoch). complete is
-// false if the store did not respond; the points are then only those that this balancer has in
-// memory.
-func (c *Client) History(ctx context.Context, sinceMinute int64) (points []Point, complete bool, err error) {
-	var response struct {
-		Complete bool    `json:"complete"`
-		Points   []Point `json:"points"`
-	}
-	err = c.getJSON(ctx, "/v1/history?since="+strconv.FormatInt(sinceMinute, 10), &response)
-	return response.Points, response.Complete && err == nil, err
 }
 
 // Workers lists the replicas attached to the balancer.

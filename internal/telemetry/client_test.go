@@ -98,6 +98,40 @@ func TestHistory(t *testing.T) {
 	}
 }
 
+// Weeks of a service with many balancers are longer than any other response. The text is as long as theirs, with spaces
+// in place of points.
+func TestLongHistory(t *testing.T) {
+	hc := &http.Client{Transport: transportFunc(func(*http.Request) (*http.Response, error) {
+		body := io.MultiReader(strings.NewReader(`{"later":[1],"points":[{"minute":7},`), io.LimitReader(spaces{}, 200<<20), strings.NewReader(`{"minute":8}],"complete":true}`))
+		return &http.Response{StatusCode: http.StatusOK, Body: io.NopCloser(body)}, nil
+	})}
+	points, complete, err := telemetry.NewClient("http://balancer", hc).History(t.Context(), 5)
+	if err != nil || !complete || len(points) != 2 || points[0].Minute != 7 || points[1].Minute != 8 {
+		t.Errorf("got %v, %t, %v", points, complete, err)
+	}
+}
+
+func TestInvalidHistory(t *testing.T) {
+	for response, want := range map[string]string{
+		``:                                     "unexpected EOF",
+		`[]`:                                   "found [, want {",
+		`{"complete":true,"points":[`:          "unexpected EOF",
+		`{"complete":true,"points":{}}`:        "found {, want [",
+		`{"complete":true,"points":[{"minute"`: "unexpected EOF",
+		`{"complete":7}`:                       "cannot unmarshal number",
+	} {
+		c := serve(t, exchange{"GET", "/v1/history?since=5", "", 200, response})
+		if points, complete, err := c.History(t.Context(), 5); err == nil || !strings.Contains(err.Error(), want) || points != nil || complete {
+			t.Errorf("%q: got %v, %t, %v, want %q", response, points, complete, err, want)
+		}
+	}
+}
+
+// transportFunc is a http.RoundTripper.
+type transportFunc func(*http.Request) (*http.Response, error)
+
+func (f transportFunc) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
 func TestRequests(t *testing.T) {
 	c := serve(t, exchange{"GET", "/v1/requests?limit=7", "", 200, `{"requests":[{"request":"r2","state":"sent","ttft_ms":null},{"request":"r1","ttft_ms":0}]}`})
 	rows, err := c.Requests(t.Context(), 7)

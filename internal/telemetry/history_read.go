@@ -18,7 +18,8 @@ import (
 	"skyserve/internal/service"
 )
 
-// maxHistoryBytes is the maximum unpacked size of a history file: about five million rows.
+// maxHistoryBytes is the maximum size of a history as text, of a file after unpacking: about five million rows, or six weeks of 30
+// balancers with one model.
 const maxHistoryBytes = 512 << 20
 
 // TierInteractive is the tier of history that does not distinguish fast from normal
