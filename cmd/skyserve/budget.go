@@ -1,19 +1,31 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"io"
+	"regexp"
+	"strings"
 
 	"skyserve/internal/controller/deploy"
 	"skyserve/internal/service"
 	"skyserve/provision/cloud"
 )
 
-// parseService parses a service.yaml, and checks its local SSDs and that its budget holds the smallest service.
+// leadingKey matches the key with which an error of cloud.Validate or checkLocalName begins.
+var leadingKey = regexp.MustCompile(`^[a-z_.\[\]0-9]+`)
+
+// parseService parses a service.yaml. It also checks that the service can be deployed, its local SSDs, and that its
+// budget holds the smallest service.
 func parseService(file string, text []byte) (*service.Spec, error) {
 	spec, err := service.Parse(file, text)
 	if err != nil {
 		return nil, err
+	}
+	for _, check := range []func(*service.Spec) error{cloud.Validate, checkLocalName} {
+		if err := check(spec); err != nil {
+			return nil, locate(file, text, err)
+		}
 	}
 	if at, problem := cloud.LocalSSDConflict(spec); problem != "" {
 		return nil, service.NewErrorAt(file, text, at, problem, "docs/engines.md lists the numbers by machine type")
@@ -22,6 +34,17 @@ func parseService(file string, text []byte) (*service.Spec, error) {
 		return nil, service.NewErrorAt(file, text, "autoscale.budget.per_hour", conflict, "raise it, or lower replicas.min")
 	}
 	return spec, nil
+}
+
+// locate returns an error that begins with a key of a valid document as an error at that key.
+func locate(file string, text []byte, err error) error {
+	at := leadingKey.FindString(err.Error())
+	located := service.NewErrorAt(file, text, at, strings.TrimLeft(strings.TrimPrefix(err.Error(), at), ": "), "")
+	var all service.Errors
+	if errors.As(located, &all) {
+		all[0].Found = "" // the problem names it
+	}
+	return located
 }
 
 // checkBudget returns an error where changes make a service cost more than its budget, or where the budget

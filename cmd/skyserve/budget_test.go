@@ -47,7 +47,7 @@ func TestBudgetBelowMinimum(t *testing.T) {
 	file := `name: chat
 models: [{name: m, engine: {kind: vllm}, gpus: [{type: L4, price: 1.00}]}]
 regions: [{name: aws/us-east-1, replicas: {min: 3, max: 9}}]
-balancer: {insecure: true}
+balancer: {insecure: true, auth: {keys_from: env:KEYS}}
 autoscale: {budget: {per_hour: 2}}
 `
 	r := validateFile(strings.NewReader(file), "-")

@@ -39,7 +39,7 @@ func checkLocalName(spec *service.Spec) error {
 			continue
 		}
 		if len(r.PublicURLs) == 0 {
-			return fmt.Errorf("dns.provider: a public name cannot resolve to the balancers of regions[%d] (%s), which listen on this machine's loopback address: set their public URLs in regions[%d].public, or use provider: embedded", i, r.Name, i)
+			return fmt.Errorf("dns.provider: a public name cannot resolve to the balancers of regions[%d] (%s), which listen on this machine's loopback address: set their public URLs in regions[%d].public_urls, or use provider: embedded", i, r.Name, i)
 		}
 		if _, err := dns.AWSRegionOf(r.Name); err != nil {
 			return fmt.Errorf("regions[%d].name: %w", i, err)

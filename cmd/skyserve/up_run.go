@@ -68,12 +68,6 @@ type upRun struct {
 
 // deployService creates or updates a service.
 func deployService(ctx context.Context, u *up, in io.Reader, spec *service.Spec, text []byte) error {
-	if err := cloud.Validate(spec); err != nil {
-		return usage(fmt.Errorf("reading %s: %w", u.file, err), "")
-	}
-	if err := checkLocalName(spec); err != nil {
-		return usage(fmt.Errorf("reading %s: %w", u.file, err), "")
-	}
 	home, err := local.OpenHome()
 	if err != nil {
 		return err
