@@ -46,9 +46,10 @@ idempotent, also deletes a partly deployed service, and lists what it could not 
 To keep the history of a service with local regions, first run 'skyserve backup',
 set store.url to a NATS server, or only stop traffic: 'skyserve replica drain'.
 
-Machines in static regions, which are your own, keep running: the service only stops
-using them. In clouds, after confirmation, the command deletes the public DNS name first,
-then VMs, firewalls, identities and the bucket with the skyserve binary. It finds them by their tags and waits until each is gone.`,
+Machines in static regions, which are your own, keep running: the service only stops using
+them. In clouds, after confirmation, the command deletes the public DNS name first, then
+VMs, firewalls, identities and the bucket with the skyserve binary. It finds them by their
+tags and waits until each is gone.`,
 		Example: `  skyserve down chat
   skyserve down service.yaml`,
 		Args: argsBetween(0, 1, "[NAME|SERVICE.yaml]"),

@@ -72,6 +72,17 @@ func TestCommandReferenceIsCurrent(t *testing.T) {
 	}
 }
 
+// Sentences of --help fit a terminal of 100 columns. Indented lines are examples and tables.
+func TestHelpFitsTerminal(t *testing.T) {
+	for _, cmd := range commandsOf(referenceRoot()) {
+		for line := range strings.Lines(cmd.Long) {
+			if width := len(strings.TrimSuffix(line, "\n")); width > 100 && line[0] != ' ' {
+				t.Errorf("%s --help has a line of %d characters: %s", cmd.CommandPath(), width, line)
+			}
+		}
+	}
+}
+
 // Every command that --help lists has a man page; hidden commands have none.
 func TestManPages(t *testing.T) {
 	dir := *manPages

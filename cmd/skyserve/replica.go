@@ -50,10 +50,10 @@ autoscale.strategy other than manual continues from them.
 
 Replicas of local and cloud regions can be added and removed. In clouds this changes the
 bill and requires confirmation (--yes skips it). Replicas of static regions (your own
-machines) are listed in service.yaml; they can be drained and donated. The commands drain, donate and reclaim are
-not available for a service with cloud regions; remove drains the replica first.
-drain, donate and remove prompt for confirmation before they act on the last ready replica of
-a model (--force skips it).
+machines) are listed in service.yaml; they can be drained and donated. The commands drain,
+donate and reclaim are not available for a service with cloud regions; remove drains the
+replica first. drain, donate and remove prompt for confirmation before they act on the last
+ready replica of a model (--force skips it).
 
 Exit codes: 0 done or no change, 1 failed, 2 usage or not allowed by service.yaml,
 3 partly done, 130 interrupted.`,

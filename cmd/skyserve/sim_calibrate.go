@@ -41,8 +41,8 @@ e2e_time.
 
 A record of 'skyserve lb --record FILE'. It yields one profile per model, with constants
 instead of curves, from the times at which requests were sent, received their first token
-and ended, and from the requests that were at the replica at the same time. It requires 50 requests with
-the engine's token counts, some concurrent, some alone, of different lengths.`,
+and ended, and from the requests that were at the replica at the same time. It requires 50
+requests with the engine's token counts, some concurrent, some alone, of different lengths.`,
 		Example: `  skyserve sim calibrate --from perf.csv --model llama2-70b --hardware h100-80gb > engines.yaml
   skyserve sim calibrate --from lb-us-0.jsonl --name ours --kv-tokens 180000
   skyserve sim calibrate --from lb-us-0.jsonl --speed 10 -o json`,

@@ -104,8 +104,9 @@ empty value removes it.
 The command waits up to --timeout. The default is 1 minute for processes on this machine,
 10 minutes if the service obtains a certificate, and 30 minutes if there are VMs, which must
 boot, pull container images and load weights. After a timeout, everything that was started
-keeps running, and the public DNS name points to the balancers that respond (exit 3). In clouds the controller then starts the replicas; the
-output lists what needs another 'skyserve up' run.
+keeps running, and the public DNS name points to the balancers that respond (exit 3). In
+clouds the controller then starts the replicas; the output lists what needs another
+'skyserve up' run.
 
 While VMs start, the command shows the phase of each: boot, enrolment (it receives its
 certificate), image, weights (download), load (into GPU memory), warmup. It does not wait
@@ -124,7 +125,8 @@ with the credentials of 'docker login', and records it with the service: all rep
 pull this digest, also those that the controller launches later, until engine.image
 changes. With --resolve-image always, up reads the digests again and replaces the engines
 whose tag has moved; with --resolve-image never, it reads no digest. If a registry does not
-respond, machines pull the tag, and a warning says so. An image that does not exist is an error (exit 2).
+respond, machines pull the tag, and a warning says so. An image that does not exist is an
+error (exit 2).
 
 Local processes that run keep the binary that they were started with. --upgrade replaces
 those that run a different binary.
