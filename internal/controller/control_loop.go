@@ -47,8 +47,9 @@ type Machines interface {
 
 // controlLoop is the controller's control loop. An iteration first reconciles the machines, which
 // makes its own observation. It then observes the balancers once and runs the planner and the
-// scaler on that observation. If replicas were donated or reclaimed, it reconciles the machines again. Only the failover of balancers has its own interval (see round.go).
-// The loop runs for a term of leadership.
+// scaler on that observation. If replicas were donated or reclaimed, it reconciles the machines
+// again. Only the failover of balancers has its own interval (see round.go). The loop runs for a
+// term of leadership.
 type controlLoop struct {
 	machines Machines            // nil = no machines are managed
 	planner  *planner            // nil = planning is disabled

@@ -11,7 +11,6 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"os"
-	"os/exec"
 	"slices"
 	"strconv"
 	"strings"
@@ -23,6 +22,7 @@ import (
 	"skyserve/internal/identity"
 	"skyserve/internal/service"
 	"skyserve/internal/telemetry"
+	"skyserve/internal/testkit"
 	"skyserve/plan"
 )
 
@@ -159,24 +159,7 @@ func partyOf(authority *identity.Authority, role identity.Role, id string) (iden
 // startBalancers runs serveBalancers in a process of its own and returns the addresses of the balancers.
 func startBalancers(b *testing.B, dir string) (addresses map[string]string) {
 	b.Helper()
-	cmd := exec.Command(os.Args[0])
-	cmd.Env, cmd.Stderr = append(os.Environ(), envBalancers+"="+dir), os.Stderr
-	in, err := cmd.StdinPipe()
-	if err != nil {
-		b.Fatal(err)
-	}
-	out, err := cmd.StdoutPipe()
-	if err == nil {
-		err = cmd.Start()
-	}
-	if err != nil {
-		b.Fatal(err)
-	}
-	b.Cleanup(func() {
-		in.Close()
-		_ = cmd.Wait()
-	})
-	if err := json.NewDecoder(out).Decode(&addresses); err != nil {
+	if err := json.NewDecoder(testkit.Rerun(b, envBalancers+"="+dir)).Decode(&addresses); err != nil {
 		b.Fatal(err)
 	}
 	return addresses
@@ -184,7 +167,7 @@ func startBalancers(b *testing.B, dir string) (addresses map[string]string) {
 
 // The cost of the leader of a service with 30 balancers and 1,000 replicas, over kept mTLS connections: rounds, in which it
 // probes every balancer and lists its replicas; observations, in which it reads a snapshot of its own replicas from every
-// balancer; minutes, in which it also reads the newest history; and reviews, hourly forecasts and plans from five days of
+// balancer; minutes, in which it also reads the newest history; and reviews, hourly forecasts and plans from two weeks of
 // history. %core is the share of a core at their intervals. The balancers run in another process. The reads of agents
 // are measured by BenchmarkLeaderReadsAgents in package deploy.
 func BenchmarkLeader(b *testing.B) {
@@ -245,7 +228,7 @@ func BenchmarkLeader(b *testing.B) {
 	if testing.Short() {
 		return // a review takes seconds
 	}
-	const days = 5 // the minutes of 14 days of 30 balancers are longer than the maximum response of telemetry.Client
+	const days = 14
 	b.Run("review", measure(time.Hour, func() error {
 		o, err := observe(days*24*60, true)
 		if err != nil {
