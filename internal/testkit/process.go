@@ -12,7 +12,7 @@ import (
 func Rerun(t testing.TB, variable string) io.Reader {
 	t.Helper()
 	cmd := exec.Command(os.Args[0])
-	cmd.Env, cmd.Stderr = append(os.Environ(), variable), os.Stderr
+	cmd.Env, cmd.Stderr = append(os.Environ(), variable), t.Output()
 	in, err := cmd.StdinPipe()
 	if err != nil {
 		t.Fatal(err)
