@@ -101,14 +101,13 @@ func newHTTPClient(config *tls.Config) *http.Client {
 	return &http.Client{
 		Timeout: clientTimeout,
 		Transport: &http.Transport{
-			Proxy:                 http.ProxyFromEnvironment,
-			DialContext:           (&net.Dialer{Timeout: dialTimeout}).DialContext,
-			TLSHandshakeTimeout:   dialTimeout,
-			TLSClientConfig:       config,
-			ResponseHeaderTimeout: clientTimeout,
-			IdleConnTimeout:       idleTimeout,
-			MaxIdleConnsPerHost:   2,
-			ForceAttemptHTTP2:     true,
+			Proxy:               http.ProxyFromEnvironment,
+			DialContext:         (&net.Dialer{Timeout: dialTimeout}).DialContext,
+			TLSHandshakeTimeout: dialTimeout,
+			TLSClientConfig:     config,
+			IdleConnTimeout:     idleTimeout,
+			MaxIdleConnsPerHost: 2,
+			ForceAttemptHTTP2:   true,
 		},
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}

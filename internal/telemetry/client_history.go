@@ -17,7 +17,7 @@ func (c *Client) History(ctx context.Context, sinceMinute int64) (points []Point
 	ctx, cancel := context.WithTimeout(ctx, clientTimeout)
 	defer cancel()
 	path := "/v1/history?since=" + strconv.FormatInt(sinceMinute, 10)
-	res, err := c.stream(ctx, http.MethodGet, path, http.NoBody)
+	res, err := c.stream(ctx, http.MethodGet, path, http.NoBody, clientTimeout)
 	if err != nil {
 		return nil, false, err
 	}
