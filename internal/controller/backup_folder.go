@@ -29,7 +29,7 @@ type backupFolder interface {
 
 // WithBuckets allows store.backup.to to be a folder in a bucket of a cloud. open returns the folder for its URL
 // and makes no calls to the cloud.
-func WithBuckets(open func(ctx context.Context, url string) (store.Parts, error)) Option {
+func WithBuckets(open func(ctx context.Context, url string) (store.CloudBucket, error)) Option {
 	return func(o *options) { o.openBucket = open }
 }
 
@@ -74,7 +74,7 @@ func (d directory) removeBackup(_ context.Context, name string) error {
 func (directory) removeIncomplete(context.Context, string, time.Time) error { return nil }
 
 // bucketFolder is a folder of a bucket with backups.
-type bucketFolder struct{ parts store.Parts }
+type bucketFolder struct{ parts store.CloudBucket }
 
 func (b bucketFolder) files(ctx context.Context, prefix string) ([]string, error) {
 	return b.parts.PartNames(ctx, prefix)

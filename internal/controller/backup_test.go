@@ -168,7 +168,7 @@ func TestScheduledBackupsInBucket(t *testing.T) {
 	w.backupSource = &fakeSource{text: backupText(t)}
 	w.backupSpec = &service.StoreBackup{To: "s3://backups/daily", Every: time.Hour, Keep: 2}
 	var opened string
-	WithBuckets(func(_ context.Context, url string) (store.Parts, error) { opened = url; return bucket, nil })(&w.options)
+	WithBuckets(func(_ context.Context, url string) (store.CloudBucket, error) { opened = url; return bucket, nil })(&w.options)
 	w.setLease(w.lease)
 	start := time.Date(2026, 11, 26, 10, 0, 0, 0, time.UTC)
 	const part = ".0123456789abcdef.1"

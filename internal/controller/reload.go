@@ -22,7 +22,7 @@ type options struct {
 	machines      MachineReconciler
 	alerts        []func() []telemetry.Alert
 	version       string
-	openBucket    func(ctx context.Context, url string) (store.Parts, error) // nil = no buckets
+	openBucket    func(ctx context.Context, url string) (store.CloudBucket, error) // nil = no buckets
 }
 
 // Option is an option of Run.

@@ -229,7 +229,7 @@ func openStore(ctx context.Context, config service.ControllerConfig, self *ident
 			return nil, health, nil, err
 		}
 		url, closeAll = srv.URL(), srv.Close
-		health = storeHealth{dir: config.StoreDir, writeOutage: srv.Health, free: srv.FreeBytes}
+		health = storeHealth{dir: config.StoreDir, writeOutage: srv.Outage, free: srv.FreeBytes}
 		if c := config.StoreCluster; c != nil {
 			url = storeURL(srv, *c)
 			health.newMember, health.started = !wasMember, time.Now()
@@ -241,7 +241,7 @@ func openStore(ctx context.Context, config service.ControllerConfig, self *ident
 		closeAll()
 		return nil, health, nil, err
 	}
-	health.clientOutage = st.Problem
+	health.clientOutage = st.Outage
 	health.setMembers = func(next service.ControllerConfig) error { return applyMembers(next, member, st) }
 	closeServer := closeAll
 	return st, health, func() { st.Close(); closeServer() }, nil

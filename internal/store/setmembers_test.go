@@ -75,10 +75,10 @@ func TestMembersFollowReplacedMachine(t *testing.T) {
 	if err := client.SetURL("nats://" + c.clients[lost]); err != nil {
 		t.Fatal(err)
 	}
-	client.current().ForceReconnect()
+	client.newestConn().ForceReconnect()
 	testkit.Eventually(t, "the client uses the new member", func() bool {
 		value, _, err := client.Get(context.WithoutCancel(t.Context()), "key")
-		return err == nil && string(value) == "1" && client.current().ConnectedAddr() == c.clients[lost]
+		return err == nil && string(value) == "1" && client.newestConn().ConnectedAddr() == c.clients[lost]
 	})
 }
 
