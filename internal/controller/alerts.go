@@ -93,28 +93,28 @@ func (c *Controller) storeAlerts(now time.Time) []telemetry.Alert {
 	}
 	h := c.store
 	if h.writeOutage != nil {
-		p := h.writeOutage()
+		outage := h.writeOutage()
 		switch {
-		case p == nil:
-		case errors.Is(p, store.ErrNoQuorum):
+		case outage == nil:
+		case errors.Is(outage, store.ErrNoQuorum):
 			return nil // controlPlaneAlerts reports it
 		case h.cluster != nil && h.cluster().Leader != "":
-			a := alert(telemetry.SeverityWarning, fmt.Sprintf("writing to %s on the controller's machine failed: %v; the other members continue; if another one fails, the store stops", h.dir, p.Err),
+			a := alert(telemetry.SeverityWarning, fmt.Sprintf("writing to %s on the controller's machine failed: %v; the other members continue; if another one fails, the store stops", h.dir, outage.Err),
 				"free disk space there, or repair the disk; the member then returns automatically")
-			a.Since = &p.Since
+			a.Since = &outage.Since
 			return []telemetry.Alert{a}
 		default:
-			a := alert(telemetry.SeverityCritical, fmt.Sprintf("writing to %s on the controller's machine failed: %v; planning, scaling, replacement and adoption are suspended", h.dir, p.Err),
+			a := alert(telemetry.SeverityCritical, fmt.Sprintf("writing to %s on the controller's machine failed: %v; planning, scaling, replacement and adoption are suspended", h.dir, outage.Err),
 				"free disk space there, or repair the disk; the store then recovers automatically")
-			a.Since = &p.Since
+			a.Since = &outage.Since
 			return []telemetry.Alert{a}
 		}
 	}
 	if h.clientOutage != nil {
-		if p := h.clientOutage(); p != nil && now.Sub(p.Since) >= storeGrace {
-			a := alert(telemetry.SeverityCritical, fmt.Sprintf("the store does not respond to the controller: %v; planning, scaling, replacement and adoption are suspended", p.Err),
+		if outage := h.clientOutage(); outage != nil && now.Sub(outage.Since) >= storeGrace {
+			a := alert(telemetry.SeverityCritical, fmt.Sprintf("the store does not respond to the controller: %v; planning, scaling, replacement and adoption are suspended", outage.Err),
 				fmt.Sprintf("check the logs of the store: 'skyserve logs %s controller', or those of the external NATS server", c.immutable.Service))
-			a.Since = &p.Since
+			a.Since = &outage.Since
 			return []telemetry.Alert{a}
 		}
 	}

@@ -41,11 +41,11 @@ func (c *Controller) openBackupFolder(ctx context.Context, to string) (backupFol
 	if c.options.openBucket == nil {
 		return nil, fmt.Errorf("store.backup.to: this process cannot open the bucket %s", to)
 	}
-	parts, err := c.options.openBucket(ctx, to)
+	bucket, err := c.options.openBucket(ctx, to)
 	if err != nil {
 		return nil, fmt.Errorf("store.backup.to: %w", err)
 	}
-	return bucketFolder{parts}, nil
+	return bucketFolder{bucket}, nil
 }
 
 // directory is a directory with backups.
@@ -74,27 +74,27 @@ func (d directory) removeBackup(_ context.Context, name string) error {
 func (directory) removeIncomplete(context.Context, string, time.Time) error { return nil }
 
 // bucketFolder is a folder of a bucket with backups.
-type bucketFolder struct{ parts store.CloudBucket }
+type bucketFolder struct{ bucket store.CloudBucket }
 
 func (b bucketFolder) files(ctx context.Context, prefix string) ([]string, error) {
-	return b.parts.PartNames(ctx, prefix)
+	return b.bucket.PartNames(ctx, prefix)
 }
 
 func (b bucketFolder) writeBackup(ctx context.Context, name string, write func(io.Writer) error) (telemetry.Backup, error) {
-	backup, _, err := store.WriteBackupParts(ctx, b.parts, name, write)
+	backup, _, err := store.WriteBackupParts(ctx, b.bucket, name, write)
 	return backup, err
 }
 
 func (b bucketFolder) removeBackup(ctx context.Context, name string) error {
-	return store.RemoveBackupParts(ctx, b.parts, name)
+	return store.RemoveBackupParts(ctx, b.bucket, name)
 }
 
 func (b bucketFolder) removeIncomplete(ctx context.Context, service string, before time.Time) error {
-	names, err := b.parts.PartNames(ctx, service+"-")
+	names, err := b.bucket.PartNames(ctx, service+"-")
 	for _, part := range names {
 		name, _ := store.BackupOfPart(part)
 		if at, ok := timeOfBackup(name, service); ok && at.Before(before) && !slices.Contains(names, name) {
-			err = errors.Join(err, b.parts.DeletePart(ctx, part))
+			err = errors.Join(err, b.bucket.DeletePart(ctx, part))
 		}
 	}
 	return err

@@ -74,8 +74,8 @@ func (in *scalingInputs) buildChange(groups []replicaGroup, c plan.Scaling, auto
 // donated first, because their caches are the freshest. With idle, it only returns replicas without
 // outstanding requests.
 func (in *scalingInputs) claimDonated(g replicaGroup, n int, idle bool) []string {
-	donated := slices.DeleteFunc(slices.Clone(g.replicas), func(m groupReplica) bool {
-		return !m.isDonated() || idle && !m.idle() || in.claimed[m.ID]
+	donated := slices.DeleteFunc(slices.Clone(g.replicas), func(r groupReplica) bool {
+		return !r.isDonated() || idle && !r.idle() || in.claimed[r.ID]
 	})
 	slices.SortStableFunc(donated, func(a, b groupReplica) int { return b.Donation.Since.Compare(a.Donation.Since) })
 	ids := idsOf(donated[:min(n, len(donated))])
@@ -165,8 +165,8 @@ func (in *scalingInputs) buildReplacements(groups []replicaGroup, changed map[mo
 func (in *scalingInputs) buildRemovals(groups []replicaGroup) []scalingChange {
 	var out []scalingChange
 	for _, g := range groups {
-		ended := slices.DeleteFunc(slices.Clone(g.replicas), func(b groupReplica) bool {
-			return b.Donation == nil || !b.Donation.Ended(in.now) || !b.idle() || in.claimed[b.ID]
+		ended := slices.DeleteFunc(slices.Clone(g.replicas), func(r groupReplica) bool {
+			return r.Donation == nil || !r.Donation.Ended(in.now) || !r.idle() || in.claimed[r.ID]
 		})
 		if len(ended) == 0 {
 			continue
@@ -190,11 +190,11 @@ func (in *scalingInputs) buildRemovals(groups []replicaGroup) []scalingChange {
 // splitDraining separates the IDs of replicas that drained before their removal from those that were
 // donated.
 func splitDraining(ended []groupReplica) (draining, donated []string) {
-	for _, m := range ended {
-		if m.Donation.Draining() {
-			draining = append(draining, m.ID)
+	for _, r := range ended {
+		if r.Donation.Draining() {
+			draining = append(draining, r.ID)
 		} else {
-			donated = append(donated, m.ID)
+			donated = append(donated, r.ID)
 		}
 	}
 	return draining, donated

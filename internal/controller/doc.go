@@ -17,7 +17,7 @@
 // (planner.go) and the scaler (scaler.go) on that observation. The files of the scaler are:
 //   - scaling_inputs.go: its inputs
 //   - mismatch.go: the difference between the running replicas and the plan
-//   - scale_to_zero.go: the start of the first replica of a model without a minimum, and the end of the last ones
+//   - scale_to_zero.go: the start of the first replica of a model without a minimum, and the removal of the last ones
 //   - changes.go: the changes that it decides on. An Actuator applies them.
 //
 // Package deploy implements MachineReconciler and Actuator.

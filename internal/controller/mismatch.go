@@ -16,19 +16,19 @@ type mismatch struct {
 }
 
 // newMismatch compares serving replicas with the planned counts by class.
-func newMismatch(counts provision.ClassCounts, members []groupReplica) mismatch {
+func newMismatch(counts provision.ClassCounts, replicas []groupReplica) mismatch {
 	if counts == nil {
 		return mismatch{}
 	}
 	var serving []provision.Object
-	for _, m := range members {
-		if !m.serves() {
+	for _, r := range replicas {
+		if !r.serves() {
 			continue
 		}
-		if m.Class == (provision.ReplicaClass{}) {
+		if r.Class == (provision.ReplicaClass{}) {
 			return mismatch{}
 		}
-		serving = append(serving, provision.Object{ID: m.ID, Offering: &provision.Offering{GPU: m.Class.GPU, GPUs: m.Class.GPUs, Capacity: m.Class.Capacity}})
+		serving = append(serving, provision.Object{ID: r.ID, Offering: &provision.Offering{GPU: r.Class.GPU, GPUs: r.Class.GPUs, Capacity: r.Class.Capacity}})
 	}
 	matched, missing := counts.Match(serving)
 	out := mismatch{missing: missing, excess: map[string]bool{}}
@@ -73,8 +73,8 @@ func (g replicaGroup) nextReplacement() []ReplicaReplacement {
 	if len(g.mismatch.missing) == 0 || len(g.mismatch.excess) == 0 {
 		return nil
 	}
-	for _, m := range g.replicas {
-		if m.serves() && !m.ready() {
+	for _, r := range g.replicas {
+		if r.serves() && !r.ready() {
 			return nil
 		}
 	}

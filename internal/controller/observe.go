@@ -57,15 +57,15 @@ func Observe(ctx context.Context, admins []*telemetry.Client, sinceMinute int64,
 	var snapshots []*telemetry.Snapshot
 	var live []*telemetry.Client
 	var failures []error
-	for i, a := range responses {
+	for i, r := range responses {
 		if o.Spec == nil {
-			o.Spec = a.spec
+			o.Spec = r.spec
 		}
-		if a.err != nil {
-			failures = append(failures, a.err)
+		if r.err != nil {
+			failures = append(failures, r.err)
 			continue
 		}
-		snapshots, live = append(snapshots, a.snapshot), append(live, admins[i])
+		snapshots, live = append(snapshots, r.snapshot), append(live, admins[i])
 	}
 	if len(live) == 0 {
 		err := errors.Join(failures...)
@@ -107,35 +107,35 @@ func queryBalancers(ctx context.Context, admins []*telemetry.Client) []balancerR
 	ctx, cancel := context.WithTimeout(ctx, observeTimeout)
 	defer cancel()
 	responses := make([]balancerResponse, len(admins))
-	forEach := func(f func(admin *telemetry.Client, a *balancerResponse)) {
+	forEach := func(f func(admin *telemetry.Client, r *balancerResponse)) {
 		var wg sync.WaitGroup
 		for i, admin := range admins {
 			wg.Go(func() { f(admin, &responses[i]) })
 		}
 		wg.Wait()
 	}
-	forEach(func(admin *telemetry.Client, a *balancerResponse) {
-		if a.text, a.err = admin.Service(ctx); a.err == nil {
-			a.snapshot, a.err = admin.OwnSnapshot(ctx)
+	forEach(func(admin *telemetry.Client, r *balancerResponse) {
+		if r.text, r.err = admin.Service(ctx); r.err == nil {
+			r.snapshot, r.err = admin.OwnSnapshot(ctx)
 		}
 	})
 	parsed := map[string]*service.Spec{} // by text, because normally all balancers have the same service.yaml
 	for i := range responses {
-		a := &responses[i]
-		if a.spec = parsed[string(a.text)]; a.spec != nil || a.text == nil {
+		r := &responses[i]
+		if r.spec = parsed[string(r.text)]; r.spec != nil || r.text == nil {
 			continue
 		}
-		spec, err := service.ParseDeployed("service.yaml of "+admins[i].Base(), a.text)
+		spec, err := service.ParseDeployed("service.yaml of "+admins[i].Base(), r.text)
 		if err != nil {
-			a.err = err
+			r.err = err
 			continue
 		}
-		a.spec, parsed[string(a.text)] = spec, spec
+		r.spec, parsed[string(r.text)] = spec, spec
 	}
-	if slices.ContainsFunc(responses, func(a balancerResponse) bool { return a.err != nil }) {
-		forEach(func(admin *telemetry.Client, a *balancerResponse) {
-			if a.err == nil {
-				a.snapshot, a.err = admin.Snapshot(ctx)
+	if slices.ContainsFunc(responses, func(r balancerResponse) bool { return r.err != nil }) {
+		forEach(func(admin *telemetry.Client, r *balancerResponse) {
+			if r.err == nil {
+				r.snapshot, r.err = admin.Snapshot(ctx)
 			}
 		})
 	}
@@ -208,8 +208,8 @@ func replicaReportAge(r telemetry.ReplicaSnapshot) int64 {
 }
 
 // History returns the points as the history that forecasts use. The points come from one balancer, which reads those of
-// the other balancers from the store. The load of a minute would therefore be too low until all balancers have stored
-// it: such minutes are omitted, unless there is only one balancer.
+// the other balancers from the store. The load of the newest minute would be too low until all balancers have stored
+// it, so the minute is omitted until then. With one balancer no minute is omitted.
 func (o *Observed) History(now time.Time) (*forecast.History, error) {
 	settled := settledMinute(now)
 	several := slices.ContainsFunc(o.Points, func(p telemetry.Point) bool { return p.Balancer != o.Points[0].Balancer })

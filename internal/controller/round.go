@@ -38,8 +38,8 @@ type trackedBalancer struct {
 
 func (b *trackedBalancer) alive() bool { return b.failures < deadAfter }
 
-// runRound probes, assigns, publishes and repairs once. It returns errors of the store, and
-// errLeaseLost; balancers that do not respond are no error.
+// runRound probes the balancers, assigns replicas to them, publishes the assignment and applies it once. It returns
+// errors of the store, and errLeaseLost; balancers that do not respond are no error.
 func (c *Controller) runRound(ctx context.Context, l lease) error {
 	c.applyReload()
 	c.forEachBalancer(func(b *trackedBalancer) { c.probeBalancer(ctx, b) })
@@ -65,7 +65,7 @@ func (c *Controller) runRound(ctx context.Context, l lease) error {
 	if err := leadershipCheck(ctx, l)(); err != nil {
 		return err
 	}
-	c.repair(ctx)
+	c.attachAndDetach(ctx)
 	return nil
 }
 
@@ -177,9 +177,9 @@ func (c *Controller) loadAssignment(ctx context.Context) error {
 	return nil
 }
 
-// repair attaches and detaches replicas so that balancers match the assignment. A replica is detached
+// attachAndDetach attaches and detaches replicas so that balancers match the assignment. A replica is detached
 // from one balancer before it is attached to another, so that it has one owner.
-func (c *Controller) repair(ctx context.Context) {
+func (c *Controller) attachAndDetach(ctx context.Context) {
 	var mu sync.Mutex
 	stuck := map[string]bool{} // replicas that could not be detached
 	c.forEachBalancer(func(b *trackedBalancer) {

@@ -141,8 +141,8 @@ func greater(a, b [3]int) bool {
 
 // hasDonated reports whether a donated replica can be reclaimed.
 func (g replicaGroup) hasDonated() bool {
-	for _, m := range g.replicas {
-		if m.isDonated() {
+	for _, r := range g.replicas {
+		if r.isDonated() {
 			return true
 		}
 	}
@@ -182,9 +182,9 @@ func (s *scaler) lastReplicas(in *scalingInputs, m modelGroups) (changes []scali
 
 // servingIDs returns the IDs of the serving and starting replicas.
 func (g replicaGroup) servingIDs() (ids []string) {
-	for _, m := range g.replicas {
-		if m.serves() {
-			ids = append(ids, m.ID)
+	for _, r := range g.replicas {
+		if r.serves() {
+			ids = append(ids, r.ID)
 		}
 	}
 	return ids
@@ -255,8 +255,8 @@ func (in *scalingInputs) groupsKeepingOne(groups []replicaGroup) map[modelRegion
 
 // readyCount returns the number of ready replicas.
 func (g replicaGroup) readyCount() (n int) {
-	for _, m := range g.replicas {
-		if m.ready() {
+	for _, r := range g.replicas {
+		if r.ready() {
 			n++
 		}
 	}
@@ -264,11 +264,11 @@ func (g replicaGroup) readyCount() (n int) {
 }
 
 // recordStart records whether the first replica of a model was started, if that is what the change does.
-func (s *scaler) recordStart(m scalingChange, err error) {
-	if !m.fromZero || len(m.actions) == 0 {
+func (s *scaler) recordStart(c scalingChange, err error) {
+	if !c.fromZero || len(c.actions) == 0 {
 		return
 	}
-	e := &m.actions[0]
+	e := &c.actions[0]
 	if at := (modelRegion{e.model, e.region}); err != nil {
 		s.lastFailedStarts[at] = e.at
 	} else {

@@ -34,8 +34,8 @@ type scaler struct {
 	strategy        plan.Strategy // nil = manual
 	autoscale       service.Autoscale
 	termStart       time.Time                 // start of the term; the strategy's clock starts here
-	loaded          bool                      // the previous controller's events are loaded
-	previousEvents  map[modelRegion]time.Time // the time of the last event that the previous controller published
+	loaded          bool                      // the previous leader's events are loaded
+	previousEvents  map[modelRegion]time.Time // the time of the last event that the previous leader published
 	decidedAt       map[modelRegion]time.Time // the time of the strategy's last change
 	startedFromZero bool                      // the last step started the first replica of a model
 	servingChanged  bool                      // the last step changed which existing replicas serve
@@ -85,7 +85,7 @@ func (s *scaler) logError(err error) {
 	}
 }
 
-// loadEvents loads the scaling events that the previous controller published.
+// loadEvents loads the scaling events that the previous leader published.
 func (s *scaler) loadEvents(ctx context.Context) error {
 	data, _, err := s.kv.Get(ctx, telemetry.ScalingKey(s.service))
 	s.published, s.events, s.previousEvents = telemetry.Scaling{}, nil, map[modelRegion]time.Time{}
@@ -96,7 +96,7 @@ func (s *scaler) loadEvents(ctx context.Context) error {
 		err = json.Unmarshal(data, &s.published)
 	}
 	if err != nil {
-		return fmt.Errorf("reading the scaling events of the previous controller: %w", err)
+		return fmt.Errorf("reading the scaling events of the previous leader: %w", err)
 	}
 	s.events = s.published.Events
 	for _, e := range s.events {
@@ -188,9 +188,9 @@ func (s *scaler) strategyChanges(in *scalingInputs, groups []replicaGroup, handl
 		if in.now.Sub(s.previousEvents[groups[c.Endpoint].modelRegion]) < cooldown || handled[groups[c.Endpoint].model] {
 			continue
 		}
-		m := in.buildChange(groups, c, s.autoscale)
-		if !reflect.DeepEqual(m.change, CapacityChange{}) {
-			changes, changed[groups[c.Endpoint].modelRegion] = append(changes, m), true
+		change := in.buildChange(groups, c, s.autoscale)
+		if !reflect.DeepEqual(change.change, CapacityChange{}) {
+			changes, changed[groups[c.Endpoint].modelRegion] = append(changes, change), true
 		}
 	}
 	return append(changes, in.buildReplacements(groups, changed)...)
@@ -200,19 +200,19 @@ func (s *scaler) strategyChanges(in *scalingInputs, groups []replicaGroup, handl
 // others, except when another process is changing the service (ErrBusy).
 func (s *scaler) applyChanges(ctx context.Context, l lease, changes []scalingChange) (err error) {
 	checkLeadership := leadershipCheck(ctx, l)
-	for _, m := range changes {
-		launched, failed := s.actuator.Apply(ctx, m.change, checkLeadership)
+	for _, c := range changes {
+		launched, failed := s.actuator.Apply(ctx, c.change, checkLeadership)
 		if errors.Is(failed, errLeaseLost) || errors.Is(failed, ErrBusy) || ctx.Err() != nil {
 			return errors.Join(err, failed)
 		}
-		s.recordStart(m, failed)
+		s.recordStart(c, failed)
 		if failed != nil {
 			err = errors.Join(err, failed)
-			s.addEvents(s.failureEvents(m, failed))
+			s.addEvents(s.failureEvents(c, failed))
 			continue
 		}
-		s.servingChanged = s.servingChanged || len(m.change.Drain)+len(m.change.Reclaim) > 0
-		for _, a := range m.actionsAfter(launched) {
+		s.servingChanged = s.servingChanged || len(c.change.Drain)+len(c.change.Reclaim) > 0
+		for _, a := range c.actionsAfter(launched) {
 			s.log.Info("replicas scaled", "strategy", s.autoscale.Strategy, "action", a.kind, "region", a.region, "model", a.model, "replicas", strings.Join(a.replicas, ","), "reason", a.reason)
 			s.addEvents(a.events())
 		}

@@ -52,8 +52,8 @@ func (a scalingAction) events() []telemetry.Event {
 
 // actionsAfter returns the actions of an applied change, with the launched replicas. The first launched replicas
 // belong to redeployments: there they take the place of the removed replicas.
-func (m scalingChange) actionsAfter(launched []string) []scalingAction {
-	actions := slices.Clone(m.actions)
+func (c scalingChange) actionsAfter(launched []string) []scalingAction {
+	actions := slices.Clone(c.actions)
 	for i := range actions {
 		a := &actions[i]
 		switch a.kind {
@@ -69,11 +69,11 @@ func (m scalingChange) actionsAfter(launched []string) []scalingAction {
 }
 
 // failureEvents returns the event of a failed change, or none for a repeated failure.
-func (s *scaler) failureEvents(m scalingChange, err error) []telemetry.Event {
-	if len(m.actions) == 0 {
+func (s *scaler) failureEvents(c scalingChange, err error) []telemetry.Event {
+	if len(c.actions) == 0 {
 		return nil
 	}
-	a := m.actions[0]
+	a := c.actions[0]
 	for _, old := range slices.Backward(s.events) {
 		if old.Model == a.model && old.Region == a.region {
 			if old.Kind == telemetry.EventFailure && strings.HasSuffix(old.Reason, err.Error()) {

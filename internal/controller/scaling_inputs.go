@@ -45,15 +45,15 @@ type replicaGroup struct {
 }
 
 // serves reports whether a replica serves or is starting to serve: it is neither drained nor donated.
-func (m groupReplica) serves() bool { return !m.Drained && m.Donation == nil }
+func (r groupReplica) serves() bool { return !r.Drained && r.Donation == nil }
 
-func (m groupReplica) ready() bool {
-	return m.serves() && m.report != nil && m.report.State == service.StateReady
+func (r groupReplica) ready() bool {
+	return r.serves() && r.report != nil && r.report.State == service.StateReady
 }
 
 // hasFreshReport reports whether a replica's report is recent.
-func (m groupReplica) hasFreshReport() bool {
-	return m.report.AgeMillis != nil && time.Duration(*m.report.AgeMillis)*time.Millisecond <= maxReportAge
+func (r groupReplica) hasFreshReport() bool {
+	return r.report.AgeMillis != nil && time.Duration(*r.report.AgeMillis)*time.Millisecond <= maxReportAge
 }
 
 // isDonated reports whether a replica can be reclaimed.
@@ -61,7 +61,7 @@ func (r CurrentReplica) isDonated() bool { return r.Donation != nil && !r.Donati
 
 // idle reports whether a donated replica has no outstanding requests, because it is no longer attached
 // to a balancer.
-func (m groupReplica) idle() bool { return m.report == nil || m.report.State == service.StateDonated }
+func (r groupReplica) idle() bool { return r.report == nil || r.report.State == service.StateDonated }
 
 // groups returns the groups of replicas in the order of service.yaml.
 func (in *scalingInputs) groups() []replicaGroup {
@@ -97,7 +97,7 @@ func (in *scalingInputs) groups() []replicaGroup {
 
 // strategyInput returns the input of a strategy.
 func (in *scalingInputs) strategyInput(groups []replicaGroup) *plan.StrategyInput {
-	f := &plan.StrategyInput{FreeVMs: map[string]int{}}
+	input := &plan.StrategyInput{FreeVMs: map[string]int{}}
 	last := in.groupsKeepingOne(groups)
 	for _, g := range groups {
 		e := plan.ScaledEndpoint{Model: g.model, Region: string(g.region), Min: g.bounds.Min, Max: g.bounds.Max, Utilisation: g.utilisation(), Target: in.targets[g.modelRegion]}
@@ -108,14 +108,14 @@ func (in *scalingInputs) strategyInput(groups []replicaGroup) *plan.StrategyInpu
 			waiting := m.Queued + g.pendingRequests()
 			e.Waiting, e.FastFirstTokens = &waiting, &plan.FirstTokens{Total: m.FirstTokens, Late: m.SLOMisses}
 		}
-		for _, m := range g.replicas {
+		for _, r := range g.replicas {
 			switch {
-			case m.isDonated():
+			case r.isDonated():
 				e.Donated++
-			case !m.serves(): // uses capacity without serving
+			case !r.serves(): // uses capacity without serving
 				e.Draining++
 				e.Max--
-			case m.ready():
+			case r.ready():
 				e.Ready++
 			default:
 				e.Starting++
@@ -130,11 +130,11 @@ func (in *scalingInputs) strategyInput(groups []replicaGroup) *plan.StrategyInpu
 			e.LastMinuteTPS = &load
 		}
 		if g.region.Cloud() != service.CloudStatic {
-			f.FreeVMs[e.Region] += g.bounds.Max // never the limit in a cloud: the strategy checks Max itself
+			input.FreeVMs[e.Region] += g.bounds.Max // never the limit in a cloud: the strategy checks Max itself
 		}
-		f.Endpoints = append(f.Endpoints, e)
+		input.Endpoints = append(input.Endpoints, e)
 	}
-	return f
+	return input
 }
 
 // modelReport returns the report of a group's model from the balancers of its region; nil where it is not
@@ -157,9 +157,9 @@ func (in *scalingInputs) modelReport(g replicaGroup) *telemetry.ModelSnapshot {
 // pendingRequests returns the pending requests of the ready engines with a recent report; the others are
 // unknown, but the queue shows whether they are full.
 func (g replicaGroup) pendingRequests() (n int) {
-	for _, m := range g.replicas {
-		if m.ready() && m.report.Pending != nil && m.hasFreshReport() {
-			n += *m.report.Pending
+	for _, r := range g.replicas {
+		if r.ready() && r.report.Pending != nil && r.hasFreshReport() {
+			n += *r.report.Pending
 		}
 	}
 	return n
@@ -169,14 +169,14 @@ func (g replicaGroup) pendingRequests() (n int) {
 // recent report, because a partial mean is misleading.
 func (g replicaGroup) utilisation() *float64 {
 	sum, n := 0.0, 0
-	for _, m := range g.replicas {
-		if !m.ready() {
+	for _, r := range g.replicas {
+		if !r.ready() {
 			continue
 		}
-		if m.report.KV == nil || !m.hasFreshReport() {
+		if r.report.KV == nil || !r.hasFreshReport() {
 			return nil
 		}
-		sum += *m.report.KV
+		sum += *r.report.KV
 		n++
 	}
 	if n == 0 {
@@ -189,7 +189,7 @@ func (g replicaGroup) utilisation() *float64 {
 // removalCandidates returns up to n ready replicas: first those that are not part of the plan (see
 // mismatch), then those with the fewest outstanding requests. Among equals the newest come first.
 func (g replicaGroup) removalCandidates(n int) []string {
-	ready := slices.DeleteFunc(slices.Clone(g.replicas), func(m groupReplica) bool { return !m.ready() })
+	ready := slices.DeleteFunc(slices.Clone(g.replicas), func(r groupReplica) bool { return !r.ready() })
 	slices.Reverse(ready)
 	slices.SortStableFunc(ready, func(a, b groupReplica) int {
 		return cmp.Or(compareBools(g.mismatch.excess[b.ID], g.mismatch.excess[a.ID]), cmp.Compare(a.report.Outstanding, b.report.Outstanding))
@@ -211,18 +211,18 @@ func compareBools(a, b bool) int {
 // serving returns the number of serving or starting replicas.
 func (g replicaGroup) serving() int {
 	n := 0
-	for _, m := range g.replicas {
-		if m.serves() {
+	for _, r := range g.replicas {
+		if r.serves() {
 			n++
 		}
 	}
 	return n
 }
 
-func idsOf(members []groupReplica) []string {
+func idsOf(replicas []groupReplica) []string {
 	var ids []string
-	for _, m := range members {
-		ids = append(ids, m.ID)
+	for _, r := range replicas {
+		ids = append(ids, r.ID)
 	}
 	return ids
 }

@@ -226,7 +226,7 @@ func (d *backupReader) nextLine() (l backupLine, err error) {
 }
 
 // forEach calls f with each stream, whose snapshot f reads to its end. It returns a *telemetry.BackupError for a damaged or
-// truncated backup, and else the error of f.
+// truncated backup, otherwise the error of f.
 func (d *backupReader) forEach(f func(c streamConfig, snapshot io.Reader) error) error {
 	const what = "the backup is damaged"
 	for _, name := range d.Streams {
@@ -272,38 +272,38 @@ type snapshotReader struct {
 	err       error
 }
 
-func (p *snapshotReader) Read(b []byte) (n int, err error) {
-	if p.err != nil {
-		return 0, p.err
+func (r *snapshotReader) Read(b []byte) (n int, err error) {
+	if r.err != nil {
+		return 0, r.err
 	}
-	n, err = p.read(b)
+	n, err = r.read(b)
 	if err != nil && !errors.Is(err, io.EOF) {
-		p.err = damagedBackup("the backup is damaged", err)
-		err = p.err
+		r.err = damagedBackup("the backup is damaged", err)
+		err = r.err
 	}
 	return n, err
 }
 
-func (p *snapshotReader) read(b []byte) (int, error) {
-	if p.remaining == 0 && !p.ended {
-		l, err := p.nextLine()
+func (r *snapshotReader) read(b []byte) (int, error) {
+	if r.remaining == 0 && !r.ended {
+		l, err := r.nextLine()
 		switch {
 		case err != nil:
 			return 0, noEOF(err)
 		case l.Chunk > 0:
-			p.remaining = l.Chunk
-		case l.Stream != p.name || l.SHA256 != hex.EncodeToString(p.sum.Sum(nil)):
-			return 0, fmt.Errorf("the checksum of stream %s does not match", p.name)
+			r.remaining = l.Chunk
+		case l.Stream != r.name || l.SHA256 != hex.EncodeToString(r.sum.Sum(nil)):
+			return 0, fmt.Errorf("the checksum of stream %s does not match", r.name)
 		default:
-			p.ended = true
+			r.ended = true
 		}
 	}
-	if p.ended {
+	if r.ended {
 		return 0, io.EOF
 	}
-	n, err := p.in.Read(b[:min(len(b), p.remaining)])
-	p.sum.Write(b[:n])
-	p.remaining -= n
+	n, err := r.in.Read(b[:min(len(b), r.remaining)])
+	r.sum.Write(b[:n])
+	r.remaining -= n
 	return n, noEOF(err)
 }
 

@@ -41,9 +41,9 @@ func writeChecked(w io.Writer, write func(io.Writer) error) (b telemetry.Backup,
 	return b, err
 }
 
-// WriteBackupParts writes a backup to a bucket and returns its size. Its first part has the given name and is written last:
-// the backup is complete and checked, or an earlier one of this name stays. Further parts, of a backup beyond 8 MiB, have
-// the names of backupPartName: joined in this order they are the file that WriteBackupFile writes.
+// WriteBackupParts writes a backup to a bucket and returns its size. The first part has the given name. It is written last,
+// once the backup is complete and checked: until then an earlier backup of this name stays. Further parts, of a backup
+// beyond 8 MiB, have the names of backupPartName. Joined in order, the parts are the file that WriteBackupFile writes.
 func WriteBackupParts(ctx context.Context, to CloudBucket, name string, write func(io.Writer) error) (b telemetry.Backup, size int64, err error) {
 	w := &partsWriter{ctx: ctx, to: to, name: name, part: make([]byte, 0, cloudPartSize)}
 	b, err = writeChecked(w, write)

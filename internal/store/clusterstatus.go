@@ -112,7 +112,7 @@ func (c ClusterStatus) NotReplicatedReason() string {
 // streamsText names a stream, or counts several: the text is part of a line.
 func streamsText(names []string) string {
 	if len(names) == 1 {
-		return names[0]
+		return "stream " + names[0]
 	}
 	return fmt.Sprintf("%d streams", len(names))
 }

@@ -48,7 +48,7 @@ type EventQueue struct {
 	sequence int64
 	recorded map[telemetry.EventKind]int64
 	dropped  int64
-	lost     int64 // dropped since the last event about it
+	lost     int64 // dropped since the last event about dropped events
 }
 
 // NewEventQueue returns a queue. source identifies the process in the IDs of events; it must differ

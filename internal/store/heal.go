@@ -9,7 +9,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// healAfter is how long streams must lack members, although enough respond, until the cluster's leader steps down.
+// healAfter is how long streams lack members, although enough members respond, before the cluster's leader steps down.
 const healAfter = 10 * time.Second
 
 // healing decides when the leader of a cluster whose streams lack members steps down. NATS adds missing members to streams

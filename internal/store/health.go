@@ -18,8 +18,8 @@ import (
 const (
 	// checkEvery is the interval of the check whether the store can write.
 	checkEvery = time.Second
-	// acceptTimeout is the timeout of the check whether the server accepts connections: listeners of
-	// a healthy server are seen at once, when the process gets a processor.
+	// acceptTimeout is the timeout of the check whether the server accepts connections. A healthy server
+	// accepts at once, but a busy machine may delay the check.
 	acceptTimeout = 5 * time.Second
 	// restartMax is the maximum backoff between restarts: the first is immediate, then the
 	// backoff doubles.
@@ -138,7 +138,7 @@ func checkWrites(ns *runningNATS) error {
 
 // healthReport returns the problems of a server and its streams. That of a member leaves out streams that are being
 // restored: NATS marks the end of a restore without a lock (monitorStream in jetstream_cluster.go of nats-server 2.15.2),
-// and its report of all streams reads that mark. A stream has a Raft group from then on.
+// and its report of all streams reads that mark. Restored streams are recognised by their Raft group.
 func healthReport(ns *runningNATS, clustered bool) []server.HealthzError {
 	report := ns.Healthz(&server.HealthzOptions{Details: true, JSMetaOnly: clustered}).Errors
 	if !clustered {

@@ -28,7 +28,7 @@ const (
 	memberHealthTTL = 5
 )
 
-// memberHealth is the message of a member.
+// memberHealth is the message of a member about its health.
 type memberHealth struct {
 	Node    string `json:"node"`
 	Problem string `json:"problem"` // empty = it can write

@@ -192,7 +192,7 @@ func (m *membership) maintain(ctx context.Context, status *ClusterStatus) error 
 // waits for all members and creates an empty store if none of them has one.
 func (m *membership) openCluster(ctx context.Context, js jetstream.JetStream, status *ClusterStatus) error {
 	dir := filepath.Join(m.s.opts.Dir, singleStoreDir)
-	names, err := snapshots(dir)
+	names, err := snapshotStreams(dir)
 	if err != nil {
 		return err
 	}
@@ -291,9 +291,9 @@ func (m *membership) removeReplaced(ctx context.Context, status ClusterStatus) e
 }
 
 // replacedMember returns a member that is replaced: its node has another disk that responds, and it has not responded for
-// at least replacedAfter; or the node is not configured, and it has not responded for at least after. It returns none
+// at least replacedAfter; or the node is not configured, and it has not responded for removeAfter. It returns none
 // while fewer than Replicas members respond, so that a majority remains.
-func replacedMember(members []MemberStatus, configured []string, after time.Duration) (replaced MemberStatus, found bool) {
+func replacedMember(members []MemberStatus, configured []string, removeAfter time.Duration) (replaced MemberStatus, found bool) {
 	online := map[string]bool{}
 	for _, p := range members {
 		if p.State != MemberOffline {
@@ -303,13 +303,13 @@ func replacedMember(members []MemberStatus, configured []string, after time.Dura
 	if len(online) < Replicas {
 		return replaced, false
 	}
-	all := !slices.ContainsFunc(configured, func(node string) bool { return !online[node] })
+	allConfiguredOnline := !slices.ContainsFunc(configured, func(node string) bool { return !online[node] })
 	for _, p := range members {
 		// After a restart the name of a member that is offline is unknown.
-		isReplaced := all || online[p.Node] || p.Node != "" && !slices.Contains(configured, p.Node)
-		minAge := after
+		isReplaced := allConfiguredOnline || online[p.Node] || p.Node != "" && !slices.Contains(configured, p.Node)
+		minAge := removeAfter
 		if online[p.Node] {
-			minAge = min(after, replacedAfter)
+			minAge = min(removeAfter, replacedAfter)
 		}
 		if p.State == MemberOffline && p.OfflineFor >= minAge && isReplaced {
 			return p, true

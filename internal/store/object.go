@@ -64,9 +64,9 @@ func (e *ReadError) Error() string { return e.Err.Error() }
 // Unwrap returns the cause.
 func (e *ReadError) Unwrap() error { return e.Err }
 
-// WriteObject stores everything that r returns under a name, and returns its size. It is on disk when
-// WriteObject returns. An object of that name is replaced; readers must know its new size. After an error nothing
-// remains, unless the store is unavailable. A failure of r is a *ReadError.
+// WriteObject stores everything that r returns as the object called name, and returns its size. The object is stored
+// durably when WriteObject returns. It replaces an earlier object of this name; readers must know the new size. After an
+// error nothing remains, unless the store is unavailable. A failure of r is a *ReadError.
 func (s *Store) WriteObject(ctx context.Context, name string, r io.Reader) (size int64, err error) {
 	in, buf := bufio.NewReaderSize(r, 64<<10), []byte(nil)
 	for part := int64(0); ; part++ {

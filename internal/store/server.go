@@ -229,7 +229,7 @@ func startNATS(ctx context.Context, o Options, m member, host string, port int) 
 		if err := o.Cluster.apply(options, m); err != nil {
 			return nil, err
 		}
-		if names, _ := snapshots(filepath.Join(o.Dir, singleStoreDir)); len(names) > 0 {
+		if names, _ := snapshotStreams(filepath.Join(o.Dir, singleStoreDir)); len(names) > 0 {
 			options.Tags.Add(singleStoreTag)
 		}
 		if err := probePort(options.Cluster.Host, max(options.Cluster.Port, 0)); err != nil {

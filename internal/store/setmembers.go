@@ -90,7 +90,7 @@ func (s *Server) rejoinOnce(ctx context.Context, ns *runningNATS, offline map[st
 // recordJoinFailure records that a member does not observe or maintain its cluster at the moment.
 func (s *Server) recordJoinFailure(err error) {
 	status := s.Cluster()
-	problem := fmt.Sprintf("connecting to its own server failed, retrying: %v", err)
+	problem := fmt.Sprintf("connecting to this member's own NATS server failed, retrying: %v", err)
 	if status.Problem != problem {
 		s.log.Warn("maintaining the store's cluster is interrupted", "err", problem)
 	}

@@ -192,7 +192,7 @@ func TestMembershipIsRestoredAfterChange(t *testing.T) {
 	if got := s.members(); !slices.Equal(got, []string{"c", "b", "a"}) {
 		t.Errorf("the change was not made: %q", got)
 	}
-	if got := s.Cluster().Problem; !strings.Contains(got, "connecting to its own server") {
+	if got := s.Cluster().Problem; !strings.Contains(got, "own NATS server") {
 		t.Errorf("meanwhile the status is %q", got)
 	}
 	exchangeSecret(secret)

@@ -121,8 +121,8 @@ func receiveSnapshot(ctx context.Context, sub *nats.Subscription, w io.Writer) e
 	}
 }
 
-// snapshots lists the streams whose snapshots a directory contains, sorted.
-func snapshots(dir string) ([]string, error) {
+// snapshotStreams lists the streams whose snapshots a directory contains, sorted.
+func snapshotStreams(dir string) ([]string, error) {
 	entries, err := os.ReadDir(dir)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil, nil
@@ -193,11 +193,11 @@ func sendChunks(ctx context.Context, nc *nats.Conn, subject string, r io.Reader)
 }
 
 // sendChunk sends a chunk of a snapshot; an empty one ends it.
-func sendChunk(ctx context.Context, nc *nats.Conn, subject string, part []byte) error {
+func sendChunk(ctx context.Context, nc *nats.Conn, subject string, chunk []byte) error {
 	octx, cancel := context.WithTimeout(ctx, snapshotChunkTimeout)
 	defer cancel()
 	for {
-		msg, err := nc.RequestWithContext(octx, subject, part)
+		msg, err := nc.RequestWithContext(octx, subject, chunk)
 		if errors.Is(err, nats.ErrNoResponders) && sleep(octx, restoreRetry) {
 			continue // this server does not know yet which member receives the snapshot
 		}

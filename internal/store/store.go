@@ -186,7 +186,7 @@ func (s *Store) dial(opts []nats.Option) error {
 		nc.Close()
 		return nats.ErrConnectionClosed
 	}
-	if changed != servers { // while it connected
+	if changed != servers { // SetURL was called during nats.Connect
 		if err := nc.SetServerPool(strings.Split(changed, ",")); err != nil {
 			s.log.Warn("changing the servers of the store failed", "err", err)
 		}
