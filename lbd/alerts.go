@@ -139,7 +139,7 @@ func (b *balancer) storeProblem() *store.Outage {
 	if b.store == nil {
 		return nil
 	}
-	return b.store.Problem()
+	return b.store.Outage()
 }
 
 // outageCause returns why the store is unavailable, without the fact itself.

@@ -61,7 +61,7 @@ type Options struct {
 	// Store stores the history; nil = the store at StoreURL, if any.
 	Store PointStore
 	// Files stores the files of batches; nil = in the store at StoreURL.
-	Files store.Parts
+	Files store.CloudBucket
 	// UsageStore stores the usage of API keys; nil = the store at StoreURL, if any.
 	UsageStore UsageStore
 	// DrainTimeout is the maximum time for requests in flight at shutdown; default 10 s.

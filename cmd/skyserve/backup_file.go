@@ -83,7 +83,7 @@ func (f localBackup) open(context.Context) (io.ReadCloser, error) {
 
 // bucketBackup is an object of a bucket.
 type bucketBackup struct {
-	parts store.Parts
+	parts store.CloudBucket
 	name  string
 }
 

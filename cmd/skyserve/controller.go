@@ -41,7 +41,9 @@ SIGHUP, or POST /reload on its address, reloads the configuration file.`,
 			servesStore.Store(c.StoreURL == "")
 			log := slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), nil))
 			read := func() (service.ControllerConfig, error) { return controller.ReadConfig(config) }
-			bucket := func(ctx context.Context, url string) (store.Parts, error) { return openBucket(ctx, c.Service, url) }
+			bucket := func(ctx context.Context, url string) (store.CloudBucket, error) {
+				return openBucket(ctx, c.Service, url)
+			}
 			options := append(reconcilerOptions(config, log), controller.WithBuckets(bucket), controller.WithReload(read), controller.WithVersion(ownVersion().Version), controller.WithReloadSignals(hangups))
 			return controller.Run(cmd.Context(), c, log, options...)
 		},

@@ -16,7 +16,7 @@ import (
 const envEndpointStorage = "STORAGE_EMULATOR_HOST"
 
 // openFiles returns the bucket with the files of batches of a service; nil if they are in the store. It makes no calls.
-func openFiles(ctx context.Context, cfg service.BalancerConfig) (store.Parts, error) {
+func openFiles(ctx context.Context, cfg service.BalancerConfig) (store.CloudBucket, error) {
 	if cfg.StoreFiles == "" {
 		return nil, nil
 	}
@@ -29,7 +29,7 @@ func openFiles(ctx context.Context, cfg service.BalancerConfig) (store.Parts, er
 
 // openBucket returns a folder of a bucket, s3://bucket/folder or gs://bucket/folder, with the credentials of the
 // environment, or of the machine in its cloud. It makes no calls.
-func openBucket(ctx context.Context, name, url string) (store.Parts, error) {
+func openBucket(ctx context.Context, name, url string) (store.CloudBucket, error) {
 	f, known := service.FolderOf(url)
 	if !known {
 		return nil, usage(fmt.Errorf("opening a bucket: must be a URL such as s3://backups/chat or gs://backups/chat, got %q", url), "")
@@ -38,7 +38,7 @@ func openBucket(ctx context.Context, name, url string) (store.Parts, error) {
 }
 
 // openFolder returns a folder of a bucket for a service.
-func openFolder(ctx context.Context, name, cloud, bucket, folder string) (store.Parts, error) {
+func openFolder(ctx context.Context, name, cloud, bucket, folder string) (store.CloudBucket, error) {
 	if cloud == service.CloudGCP {
 		p := gcp.New(gcp.Config{Service: name, Project: os.Getenv("GOOGLE_CLOUD_PROJECT"), Endpoint: os.Getenv(envEndpointStorage), FilesOnly: true})
 		return p.Files(bucket, folder), nil

@@ -383,7 +383,7 @@ func (o *planOptions) gatherInputs(ctx context.Context, now time.Time) (*planInp
 		h, notes, err = loadHistory(ctx, o.history, from.Add(-planLookback))
 		o.review.Notes = slices.Concat(observed.Notes, notes)
 	} else {
-		h, err = observed.Traffic(now)
+		h, err = observed.History(now)
 	}
 	if err != nil {
 		return nil, err

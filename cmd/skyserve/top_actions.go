@@ -87,7 +87,7 @@ func (o *topOperator) applySummary(ctx context.Context, name string, shown *tele
 	if err != nil {
 		return false, err
 	}
-	p, err := controller.RestoreProposal(s.spec, observed.Counts, shown)
+	p, err := controller.RebuildProposal(s.spec, observed.Counts, shown)
 	var other *controller.StalePlanError
 	if errors.As(err, &other) {
 		return false, failed(err, "wait for the next plan, which takes the change into account")

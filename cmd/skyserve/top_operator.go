@@ -94,7 +94,7 @@ func (o *topOperator) Explain(ctx context.Context, request string, width int) (s
 // Load returns the interactive load of the completed minutes of the last three hours.
 func (o *topOperator) Load(ctx context.Context) ([]tui.LoadSeries, error) {
 	now := o.now()
-	points, _, failures := controller.History(ctx, o.admins, now.Add(-loadWindow).Unix()/60)
+	points, _, failures := controller.ReadHistory(ctx, o.admins, now.Add(-loadWindow).Unix()/60)
 	if len(failures) == len(o.admins) {
 		return nil, fmt.Errorf("reading the history: %w", errors.Join(failures...))
 	}

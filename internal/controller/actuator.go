@@ -9,8 +9,8 @@ import (
 	"skyserve/provision"
 )
 
-// Actuator reads and changes the replicas of a service. It stores every change before it starts it,
-// so that after a crash the next Apply resumes it.
+// Actuator reads and changes the replicas of a service. It records every change before making it, so
+// that after a crash the next Apply completes the change.
 type Actuator interface {
 	// Current returns the recorded replicas and their state. It returns an error where the state of
 	// the service cannot be read.
@@ -68,14 +68,13 @@ type CurrentReplica struct {
 	// Drained replicas receive no requests: they were drained by an operator, interrupted or
 	// replaced.
 	Drained bool
-	// Donation is nil unless the replica is donated or being removed.
+	// Donation is nil unless the replica is donated or drains before its removal: see service.Donation.
 	Donation *service.Donation
 }
 
 // CapacityChange is a change of replicas. Each field may be empty.
 type CapacityChange struct {
-	// Drain contains all replicas to drain: those to donate, and those to remove, whose donation
-	// ends when it begins.
+	// Drain contains all replicas to drain: those to donate and those to remove.
 	Drain   []ReplicaDrain
 	Reclaim []string // donated replicas that serve again
 	Remove  []string // donated or drained replicas that are stopped
@@ -83,7 +82,8 @@ type CapacityChange struct {
 	Replace []ReplicaReplacement
 }
 
-// ReplicaDrain is a replica to drain, with its donation.
+// ReplicaDrain is a replica to drain. The donation of a replica to remove has length zero: see
+// service.Donation.
 type ReplicaDrain struct {
 	ID string
 	service.Donation

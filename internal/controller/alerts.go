@@ -28,16 +28,16 @@ const (
 	slowWindow = 10
 	// storeGrace is how long the store may be unavailable without an alert, for a restart.
 	storeGrace = 10 * time.Second
-	// alertsInterval is the interval at which changed alerts are published to balancers; a change of the leader,
-	// of standbys or of members is published after controlInterval.
-	alertsInterval  = 5 * time.Second
-	controlInterval = time.Second
-	// alertsRetry is the interval after a failure: on a slow disk the lease is only valid for short
-	// periods.
+	// alertsInterval is the interval at which changed alerts are published to balancers. A change of the control
+	// plane (the leader, the standbys and the members of the store) is published after controlPlaneInterval.
+	alertsInterval       = 5 * time.Second
+	controlPlaneInterval = time.Second
+	// alertsRetry is the interval after a failure. It is short because publishing requires a valid lease,
+	// which on a slow disk is valid for short periods only.
 	alertsRetry = 100 * time.Millisecond
 )
 
-// storeHealth is the health of the controller's store.
+// storeHealth is how the controller observes its store, and changes the store's members.
 type storeHealth struct {
 	dir string // of an embedded store; empty = external
 	// writeOutage returns the error of the embedded store's writes, or nil while they succeed; the
@@ -48,14 +48,14 @@ type storeHealth struct {
 	// clientOutage returns the error of the controller's own reads and writes, or nil while they
 	// succeed.
 	clientOutage func() *store.Outage
-	// follow applies the members of a reloaded configuration.
-	follow func(service.ControllerConfig) error
+	// setMembers changes the members to those of a reloaded configuration.
+	setMembers func(service.ControllerConfig) error
 	// cluster returns the state of an embedded cluster; nil without one.
 	cluster func() telemetry.StoreState
-	// joins is set if this process is the first of a member of a cluster, and started is when it started: it
-	// may wait for members that start after it.
-	joins   bool
-	started time.Time
+	// newMember is true if the store's directory belonged to no cluster before this process: the member may
+	// wait for others that start later. started is when the member started.
+	newMember bool
+	started   time.Time
 }
 
 // WithAlerts adds the alerts of another component to those of the controller. f is called from
@@ -79,7 +79,7 @@ func (c *Controller) recordWrite(took time.Duration) {
 
 // alerts returns the current alerts, the most severe first.
 func (c *Controller) alerts(now time.Time) []telemetry.Alert {
-	lists := [][]telemetry.Alert{c.storeAlerts(now), c.controlAlerts(now), c.backupAlerts(now)}
+	lists := [][]telemetry.Alert{c.storeAlerts(now), c.controlPlaneAlerts(now), c.backupAlerts(now)}
 	for _, f := range c.options.alerts {
 		lists = append(lists, f())
 	}
@@ -93,28 +93,28 @@ func (c *Controller) storeAlerts(now time.Time) []telemetry.Alert {
 	}
 	h := c.store
 	if h.writeOutage != nil {
-		p := h.writeOutage()
+		outage := h.writeOutage()
 		switch {
-		case p == nil:
-		case errors.Is(p, store.ErrNoQuorum):
-			return nil // controlAlerts reports it
+		case outage == nil:
+		case errors.Is(outage, store.ErrNoQuorum):
+			return nil // controlPlaneAlerts reports it
 		case h.cluster != nil && h.cluster().Leader != "":
-			a := alert(telemetry.SeverityWarning, fmt.Sprintf("writing to %s on the controller's machine failed: %v; the other members continue; if another one fails, the store stops", h.dir, p.Err),
+			a := alert(telemetry.SeverityWarning, fmt.Sprintf("writing to %s on the controller's machine failed: %v; the other members continue; if another one fails, the store stops", h.dir, outage.Err),
 				"free disk space there, or repair the disk; the member then returns automatically")
-			a.Since = &p.Since
+			a.Since = &outage.Since
 			return []telemetry.Alert{a}
 		default:
-			a := alert(telemetry.SeverityCritical, fmt.Sprintf("writing to %s on the controller's machine failed: %v; planning, scaling, replacement and adoption are suspended", h.dir, p.Err),
+			a := alert(telemetry.SeverityCritical, fmt.Sprintf("writing to %s on the controller's machine failed: %v; planning, scaling, replacement and adoption are suspended", h.dir, outage.Err),
 				"free disk space there, or repair the disk; the store then recovers automatically")
-			a.Since = &p.Since
+			a.Since = &outage.Since
 			return []telemetry.Alert{a}
 		}
 	}
 	if h.clientOutage != nil {
-		if p := h.clientOutage(); p != nil && now.Sub(p.Since) >= storeGrace {
-			a := alert(telemetry.SeverityCritical, fmt.Sprintf("the store does not respond to the controller: %v; planning, scaling, replacement and adoption are suspended", p.Err),
+		if outage := h.clientOutage(); outage != nil && now.Sub(outage.Since) >= storeGrace {
+			a := alert(telemetry.SeverityCritical, fmt.Sprintf("the store does not respond to the controller: %v; planning, scaling, replacement and adoption are suspended", outage.Err),
 				fmt.Sprintf("check the logs of the store: 'skyserve logs %s controller', or those of the external NATS server", c.immutable.Service))
-			a.Since = &p.Since
+			a.Since = &outage.Since
 			return []telemetry.Alert{a}
 		}
 	}
@@ -134,17 +134,18 @@ func (c *Controller) storeAlerts(now time.Time) []telemetry.Alert {
 	return alerts
 }
 
-// publishAlerts publishes the alerts and the state of the controllers and the store in the store, from which balancers read them, until ctx ends.
+// publishAlerts writes the alerts and the state of the control plane to the store until ctx ends. Balancers
+// read them from there.
 func (c *Controller) publishAlerts(ctx context.Context, l lease) {
-	var published *telemetry.Alerts // an earlier controller's alerts are replaced
+	var published *telemetry.Alerts // nil at first: the first iteration replaces the alerts of an earlier leader
 	var last time.Time
 	for {
-		now, wait := time.Now(), controlInterval
-		controllers, members := c.control(l, now)
-		current := &telemetry.Alerts{Token: l.Token(), Alerts: c.alerts(now), Controller: &controllers, Store: &members}
+		now, wait := time.Now(), controlPlaneInterval
+		controllers, storeState := c.controlPlaneState(l, now)
+		current := &telemetry.Alerts{Token: l.Token(), Alerts: c.alerts(now), Controller: &controllers, Store: &storeState}
 		due := now.Sub(last) >= alertsInterval && !reflect.DeepEqual(current, published)
-		if due || published == nil || !sameControl(current, published) {
-			err := storeValue(ctx, l, c.state, telemetry.AlertsKey(c.immutable.Service), current)
+		if due || published == nil || !sameControlPlane(current, published) {
+			err := storeValue(ctx, l, c.kv, telemetry.AlertsKey(c.immutable.Service), current)
 			if published, last = current, now; err != nil {
 				published, wait = nil, alertsRetry
 			}
@@ -159,8 +160,9 @@ func (c *Controller) publishAlerts(ctx context.Context, l lease) {
 	}
 }
 
-// sameControl reports whether the same controllers and members are published. The texts of problems contain times.
-func sameControl(a, b *telemetry.Alerts) bool {
+// sameControlPlane reports whether a and b have the same controllers and members. It ignores the texts of
+// problems, which change every second because they contain times.
+func sameControlPlane(a, b *telemetry.Alerts) bool {
 	return reflect.DeepEqual(a.Controller, b.Controller) && a.Store.Replicated == b.Store.Replicated && a.Store.Leader == b.Store.Leader && reflect.DeepEqual(a.Store.Members, b.Store.Members)
 }
 

@@ -126,9 +126,9 @@ func TestSlowDiskKeepsLeadership(t *testing.T) {
 				t.Errorf("writes of %s: got %d %q", took, status, text)
 			}
 			var reported telemetry.Alerts
-			w.Controller.state.(*fakeState).mu.Lock()
-			data := w.Controller.state.(*fakeState).alerts
-			w.Controller.state.(*fakeState).mu.Unlock()
+			w.Controller.kv.(*fakeState).mu.Lock()
+			data := w.Controller.kv.(*fakeState).alerts
+			w.Controller.kv.(*fakeState).mu.Unlock()
 			if err := json.Unmarshal(data, &reported); err != nil || (len(reported.Alerts) > 0) != (took > time.Second) || reported.Token != 7 {
 				t.Errorf("writes of %s: balancers receive %s", took, data)
 			}

@@ -31,14 +31,15 @@ type BalancerHealth struct {
 // Assign returns the balancer of each replica, by ID; nil when no balancer is alive, in which case
 // nothing should change. A replica is assigned to its primary balancer while that balancer is alive,
 // otherwise to the nearest live balancer (SkyLB section 4, failure recovery). The replica moves
-// back when its primary balancer recovers. A new balancer gets no replica of a live one before it has responded. Among balancers at equal or unknown distance, those in the same
-// cloud are preferred, because the cloud's network connects them. Among equally near balancers each
-// replica has its own order of preference. Therefore the replicas of a dead balancer are spread
-// over its neighbours, and no replica moves unnecessarily.
-func Assign(f AssignInput) map[string]string {
+// back when its primary balancer recovers. A new balancer gets no replica of a live balancer until the
+// new one has responded. Among balancers at equal or unknown distance, those in the same cloud are
+// preferred, because the cloud's network connects them. Among equally near balancers each replica has
+// its own order of preference. Therefore the replicas of a dead balancer are spread over its
+// neighbours, and no replica moves unnecessarily.
+func Assign(in AssignInput) map[string]string {
 	byID := map[string]BalancerHealth{}
 	var alive []BalancerHealth
-	for _, b := range f.Balancers {
+	for _, b := range in.Balancers {
 		byID[b.ID] = b
 		if b.Alive {
 			alive = append(alive, b)
@@ -50,23 +51,23 @@ func Assign(f AssignInput) map[string]string {
 	if responding := slices.DeleteFunc(slices.Clone(alive), func(b BalancerHealth) bool { return b.New }); len(responding) > 0 {
 		alive = responding
 	}
-	owners := make(map[string]string, len(f.Replicas))
-	for _, r := range f.Replicas {
-		h, owner := byID[r.Primary], byID[f.Owners[r.ID]]
-		if mayBoot := h.New && owner.Alive && owner.ID != h.ID; h.Alive && !mayBoot {
-			owners[r.ID] = h.ID
+	owners := make(map[string]string, len(in.Replicas))
+	for _, r := range in.Replicas {
+		primary, owner := byID[r.Primary], byID[in.Owners[r.ID]]
+		if mayBoot := primary.New && owner.Alive && owner.ID != primary.ID; primary.Alive && !mayBoot {
+			owners[r.ID] = primary.ID
 			continue
 		}
-		owners[r.ID] = f.nearest(r, cmp.Or(byID[r.Primary].Region, r.Region), alive)
+		owners[r.ID] = in.nearest(r, cmp.Or(byID[r.Primary].Region, r.Region), alive)
 	}
 	return owners
 }
 
 // nearest returns the live balancer that adopts a replica.
-func (f AssignInput) nearest(r service.ControlledReplica, from service.Region, alive []BalancerHealth) string {
+func (in AssignInput) nearest(r service.ControlledReplica, from service.Region, alive []BalancerHealth) string {
 	best := slices.MinFunc(alive, func(a, b BalancerHealth) int {
 		return cmp.Or(
-			cmp.Compare(f.distance(from, a.Region), f.distance(from, b.Region)),
+			cmp.Compare(in.distance(from, a.Region), in.distance(from, b.Region)),
 			cmp.Compare(cloudDistance(from, a.Region), cloudDistance(from, b.Region)),
 			cmp.Compare(affinity(r.ID, b.ID), affinity(r.ID, a.ID)),
 			cmp.Compare(a.ID, b.ID),
@@ -79,12 +80,12 @@ func (f AssignInput) nearest(r service.ControlledReplica, from service.Region, a
 const unknownDistance = time.Duration(1<<63 - 1)
 
 // distance returns the round trip between two regions; 0 within one.
-func (f AssignInput) distance(a, b service.Region) time.Duration {
+func (in AssignInput) distance(a, b service.Region) time.Duration {
 	if a == b {
 		return 0
 	}
 	for _, pair := range []string{a.Place() + "-" + b.Place(), b.Place() + "-" + a.Place()} {
-		if d, stated := f.RTT[pair]; stated {
+		if d, stated := in.RTT[pair]; stated {
 			return d
 		}
 	}

@@ -38,16 +38,16 @@ func drawFleet(t *rapid.T) AssignInput {
 }
 
 // with returns the fleet with one balancer alive or dead.
-func (f AssignInput) with(i int, alive bool) AssignInput {
-	balancers := append([]BalancerHealth{}, f.Balancers...)
+func (in AssignInput) with(i int, alive bool) AssignInput {
+	balancers := append([]BalancerHealth{}, in.Balancers...)
 	balancers[i].Alive = alive
-	f.Balancers = balancers
-	return f
+	in.Balancers = balancers
+	return in
 }
 
-func (f AssignInput) byID() map[string]BalancerHealth {
+func (in AssignInput) byID() map[string]BalancerHealth {
 	all := map[string]BalancerHealth{}
-	for _, b := range f.Balancers {
+	for _, b := range in.Balancers {
 		all[b.ID] = b
 	}
 	return all

@@ -19,13 +19,13 @@ type Assignment struct {
 	// the epochs of the old store.
 	Base uint64 `json:"base,omitempty"`
 
-	revision uint64
+	revision uint64 // of the stored key; 0 = not stored
 }
 
 // Epoch returns the number of the assignment, greater than that of every earlier one.
 func (a Assignment) Epoch() uint64 { return a.Base + a.revision }
 
-// equal reports whether two assignments are equal, regardless of the controller.
+// equal reports whether two assignments are equal, whichever controllers made them.
 func (a Assignment) equal(b Assignment) bool {
 	return a.Base == b.Base && maps.Equal(a.Owners, b.Owners)
 }
@@ -50,5 +50,5 @@ func decodeAssignment(data []byte, revision uint64) (Assignment, error) {
 	return a, nil
 }
 
-// isNotFound reports whether nothing has been published yet.
+// isNotFound reports whether err means that a key of the store has no value.
 func isNotFound(err error) bool { return errors.Is(err, store.ErrNotFound) }

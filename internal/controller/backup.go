@@ -16,23 +16,24 @@ import (
 const (
 	// backupInterval is the interval at which the leader checks whether a backup is due, and retries after a failure.
 	backupInterval = time.Minute
-	// backupLate is the number of intervals store.backup.every after which a missing backup is an alert.
+	// backupLate is how many intervals (store.backup.every) may pass without a backup before an alert is raised.
 	backupLate = 2
-	// backupTime is the format of the time in the names of backups: it sorts.
+	// backupTime is the format of the time in the names of backups: sorted by name, backups are sorted by time.
 	backupTime = "20060102T150405Z"
 	// backupSuffix is the end of the names of backups.
 	backupSuffix = ".backup"
 )
 
-// backupWriter is the part of the store that backups are read from.
-type backupWriter interface {
+// backupSource is the part of the store that makes backups.
+type backupSource interface {
 	WriteBackup(ctx context.Context, w io.Writer, service, version string) (telemetry.Backup, error)
 }
 
 // WithVersion sets the version of skyserve that backups contain.
 func WithVersion(version string) Option { return func(o *options) { o.version = version } }
 
-// backupState is the state of the scheduled backups of a term. The zero value has made none.
+// backupState is the state of the scheduled backups in a term of leadership. Its zero value is that before the
+// first check.
 type backupState struct {
 	since  time.Time // when this controller began to check
 	newest time.Time // of the backups in the folder; zero = none
@@ -43,10 +44,10 @@ type backupState struct {
 func (c *Controller) runBackups(ctx context.Context, l lease) {
 	for {
 		c.mu.Lock()
-		spec := c.backup
+		spec := c.backupSpec
 		c.mu.Unlock()
 		if spec != nil {
-			c.backUp(ctx, l, *spec, time.Now())
+			c.backUpIfDue(ctx, l, *spec, time.Now())
 		}
 		timer := time.NewTimer(backupInterval)
 		select {
@@ -61,15 +62,15 @@ func (c *Controller) runBackups(ctx context.Context, l lease) {
 	}
 }
 
-// backUp makes a backup if one is due, and removes old ones.
-func (c *Controller) backUp(ctx context.Context, l lease, spec service.StoreBackup, now time.Time) {
-	folder, err := c.openBackups(ctx, spec.To)
+// backUpIfDue makes a backup if one is due, and removes old ones.
+func (c *Controller) backUpIfDue(ctx context.Context, l lease, spec service.StoreBackup, now time.Time) {
+	folder, err := c.openBackupFolder(ctx, spec.To)
 	var newest time.Time
 	if err == nil {
 		newest, err = newestBackup(ctx, folder, c.immutable.Service)
 	}
 	if err == nil && now.Sub(newest) >= spec.Every {
-		if err = mayAct(ctx, l)(); err == nil {
+		if err = leadershipCheck(ctx, l)(); err == nil {
 			err = c.writeBackup(ctx, folder, now)
 		}
 		if err == nil {
@@ -118,7 +119,7 @@ func backupsIn(ctx context.Context, folder backupFolder, service string) ([]stri
 	}
 	var names []string
 	for _, name := range all {
-		if _, is := timeOfBackup(name, service); is {
+		if _, ok := timeOfBackup(name, service); ok {
 			names = append(names, name)
 		}
 	}
@@ -128,10 +129,10 @@ func backupsIn(ctx context.Context, folder backupFolder, service string) ([]stri
 
 // timeOfBackup returns the time in the name of a service's backup; false for another file.
 func timeOfBackup(name, service string) (time.Time, bool) {
-	text, is := strings.CutPrefix(name, service+"-")
-	text, ends := strings.CutSuffix(text, backupSuffix)
+	text, hasPrefix := strings.CutPrefix(name, service+"-")
+	text, hasSuffix := strings.CutSuffix(text, backupSuffix)
 	at, err := time.Parse(backupTime, text)
-	return at, is && ends && err == nil
+	return at, hasPrefix && hasSuffix && err == nil
 }
 
 // newestBackup returns the time of the newest backup in a folder; zero without one.
@@ -160,7 +161,7 @@ func removeBackups(ctx context.Context, folder backupFolder, service string, kee
 // backupAlerts returns an alert while the newest scheduled backup is too old.
 func (c *Controller) backupAlerts(now time.Time) []telemetry.Alert {
 	c.mu.Lock()
-	spec, b, leading := c.backup, c.backups, c.view.Leading
+	spec, b, leading := c.backupSpec, c.backups, c.view.Leading
 	c.mu.Unlock()
 	if spec == nil || !leading || b.since.IsZero() {
 		return nil

@@ -23,28 +23,29 @@ type backupFolder interface {
 	// writeBackup writes a backup: complete and checked, or not at all.
 	writeBackup(ctx context.Context, name string, write func(io.Writer) error) (telemetry.Backup, error)
 	removeBackup(ctx context.Context, name string) error
-	// removeIncomplete removes what interrupted writes of a service's backups before a time left.
+	// removeIncomplete removes the parts of a service's backups that began before a time and were never completed.
 	removeIncomplete(ctx context.Context, service string, before time.Time) error
 }
 
-// WithBuckets lets store.backup.to be a folder of a bucket, which open opens. It makes no calls.
-func WithBuckets(open func(ctx context.Context, url string) (store.Parts, error)) Option {
+// WithBuckets allows store.backup.to to be a folder in a bucket of a cloud. open returns the folder for its URL
+// and makes no calls to the cloud.
+func WithBuckets(open func(ctx context.Context, url string) (store.CloudBucket, error)) Option {
 	return func(o *options) { o.openBucket = open }
 }
 
-// openBackups returns the folder of store.backup.to.
-func (c *Controller) openBackups(ctx context.Context, to string) (backupFolder, error) {
+// openBackupFolder returns the folder named by store.backup.to.
+func (c *Controller) openBackupFolder(ctx context.Context, to string) (backupFolder, error) {
 	if !service.IsBucket(to) {
 		return directory(to), nil
 	}
 	if c.options.openBucket == nil {
 		return nil, fmt.Errorf("store.backup.to: this process cannot open the bucket %s", to)
 	}
-	parts, err := c.options.openBucket(ctx, to)
+	bucket, err := c.options.openBucket(ctx, to)
 	if err != nil {
 		return nil, fmt.Errorf("store.backup.to: %w", err)
 	}
-	return bucketFolder{parts}, nil
+	return bucketFolder{bucket}, nil
 }
 
 // directory is a directory with backups.
@@ -68,31 +69,32 @@ func (d directory) removeBackup(_ context.Context, name string) error {
 	return os.Remove(filepath.Join(string(d), name))
 }
 
-// removeIncomplete does nothing: the temporary file of an interrupted write has another name, and is replaced.
+// removeIncomplete does nothing: an interrupted write leaves a temporary file with another name, which the next
+// write replaces.
 func (directory) removeIncomplete(context.Context, string, time.Time) error { return nil }
 
 // bucketFolder is a folder of a bucket with backups.
-type bucketFolder struct{ parts store.Parts }
+type bucketFolder struct{ bucket store.CloudBucket }
 
 func (b bucketFolder) files(ctx context.Context, prefix string) ([]string, error) {
-	return b.parts.PartNames(ctx, prefix)
+	return b.bucket.PartNames(ctx, prefix)
 }
 
 func (b bucketFolder) writeBackup(ctx context.Context, name string, write func(io.Writer) error) (telemetry.Backup, error) {
-	backup, _, err := store.WriteBackupParts(ctx, b.parts, name, write)
+	backup, _, err := store.WriteBackupParts(ctx, b.bucket, name, write)
 	return backup, err
 }
 
 func (b bucketFolder) removeBackup(ctx context.Context, name string) error {
-	return store.RemoveBackupParts(ctx, b.parts, name)
+	return store.RemoveBackupParts(ctx, b.bucket, name)
 }
 
 func (b bucketFolder) removeIncomplete(ctx context.Context, service string, before time.Time) error {
-	names, err := b.parts.PartNames(ctx, service+"-")
+	names, err := b.bucket.PartNames(ctx, service+"-")
 	for _, part := range names {
 		name, _ := store.BackupOfPart(part)
-		if at, is := timeOfBackup(name, service); is && at.Before(before) && !slices.Contains(names, name) {
-			err = errors.Join(err, b.parts.DeletePart(ctx, part))
+		if at, ok := timeOfBackup(name, service); ok && at.Before(before) && !slices.Contains(names, name) {
+			err = errors.Join(err, b.bucket.DeletePart(ctx, part))
 		}
 	}
 	return err

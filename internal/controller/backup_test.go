@@ -59,7 +59,7 @@ func TestScheduledBackups(t *testing.T) {
 	folder, source := t.TempDir(), &fakeSource{text: backupText(t)}
 	w := newWorld()
 	w.backupSource = source
-	w.backup = &service.StoreBackup{To: folder, Every: time.Hour, Keep: 2}
+	w.backupSpec = &service.StoreBackup{To: folder, Every: time.Hour, Keep: 2}
 	w.setLease(w.lease)
 	others := []string{"notes.txt", "chat-other-20261126T100000Z.backup", "chat-manual.backup"}
 	for _, name := range others {
@@ -93,7 +93,7 @@ func TestScheduledBackups(t *testing.T) {
 			lost.lose()
 			l = lost
 		}
-		w.backUp(t.Context(), l, *w.backup, now)
+		w.backUpIfDue(t.Context(), l, *w.backupSpec, now)
 		var times []string
 		names, err := backupsIn(t.Context(), directory(folder), "chat")
 		for _, name := range names {
@@ -166,21 +166,21 @@ func TestScheduledBackupsInBucket(t *testing.T) {
 	bucket := &fakeBucket{objects: map[string][]byte{"chat-notes": nil}}
 	w := newWorld()
 	w.backupSource = &fakeSource{text: backupText(t)}
-	w.backup = &service.StoreBackup{To: "s3://backups/daily", Every: time.Hour, Keep: 2}
+	w.backupSpec = &service.StoreBackup{To: "s3://backups/daily", Every: time.Hour, Keep: 2}
 	var opened string
-	WithBuckets(func(_ context.Context, url string) (store.Parts, error) { opened = url; return bucket, nil })(&w.options)
+	WithBuckets(func(_ context.Context, url string) (store.CloudBucket, error) { opened = url; return bucket, nil })(&w.options)
 	w.setLease(w.lease)
 	start := time.Date(2026, 11, 26, 10, 0, 0, 0, time.UTC)
 	const part = ".0123456789abcdef.1"
 	for i := range 3 {
-		w.backUp(t.Context(), w.lease, *w.backup, start.Add(time.Duration(i)*time.Hour))
+		w.backUpIfDue(t.Context(), w.lease, *w.backupSpec, start.Add(time.Duration(i)*time.Hour))
 		if i == 0 {
 			bucket.objects[backupName("chat", start)+part] = nil                   // as of a large backup
 			bucket.objects[backupName("chat", start.Add(-time.Hour))+part] = nil   // of one that was interrupted
 			bucket.objects[backupName("chat", start.Add(24*time.Hour))+part] = nil // of one that another controller may be writing
 		}
 	}
-	w.backUp(t.Context(), w.lease, *w.backup, start.Add(3*time.Hour))
+	w.backUpIfDue(t.Context(), w.lease, *w.backupSpec, start.Add(3*time.Hour))
 	got := slices.Sorted(maps.Keys(bucket.objects))
 	if want := []string{"chat-20261126T120000Z.backup", "chat-20261126T130000Z.backup", "chat-20261127T100000Z.backup.0123456789abcdef.1", "chat-notes"}; !slices.Equal(got, want) || opened != "s3://backups/daily" {
 		t.Errorf("got %q in %s, want %q", got, opened, want)
@@ -189,7 +189,7 @@ func TestScheduledBackupsInBucket(t *testing.T) {
 		t.Errorf("got %+v, %v", b, err)
 	}
 	bucket.err = errors.New("access denied")
-	w.backUp(t.Context(), w.lease, *w.backup, start.Add(5*time.Hour))
+	w.backUpIfDue(t.Context(), w.lease, *w.backupSpec, start.Add(5*time.Hour))
 	alerts := w.backupAlerts(start.Add(5 * time.Hour))
 	if len(alerts) != 1 || !strings.Contains(alerts[0].Message, "s3://backups/daily") || !strings.Contains(alerts[0].Message, "access denied") || !strings.Contains(alerts[0].NextStep, "create the bucket of s3://backups/daily and let") {
 		t.Errorf("got %+v", alerts)
@@ -200,10 +200,10 @@ func TestScheduledBackupsInBucket(t *testing.T) {
 func TestBackupAlertsWithoutFolder(t *testing.T) {
 	w := newWorld()
 	w.backupSource = &fakeSource{}
-	w.backup = &service.StoreBackup{To: filepath.Join(t.TempDir(), "missing"), Every: time.Hour}
+	w.backupSpec = &service.StoreBackup{To: filepath.Join(t.TempDir(), "missing"), Every: time.Hour}
 	w.setLease(w.lease)
 	now := time.Now()
-	w.backUp(t.Context(), w.lease, *w.backup, now)
+	w.backUpIfDue(t.Context(), w.lease, *w.backupSpec, now)
 	if got := w.backupAlerts(now.Add(time.Hour)); len(got) != 0 {
 		t.Errorf("after an hour: %v", got)
 	}

@@ -16,9 +16,10 @@ import (
 
 // The intervals of the control loop, with their reasons.
 const (
-	// loopInterval is a third of a strategy's cooldown, at whose end an iteration starts in any case. It is
-	// short enough to launch a replacement within seconds of an interruption notice; the shortest notice is
-	// 30 s. Each iteration lists the machines of each region and reads a snapshot of each balancer.
+	// loopInterval is the time between iterations: a third of a strategy's cooldown. Another iteration
+	// starts when a cooldown ends. The interval is short enough to launch a replacement within seconds of
+	// an interruption notice; the shortest notice is 30 s. Each iteration lists the machines of each region
+	// and reads a snapshot of each balancer.
 	loopInterval = 5 * time.Second
 	// busyInterval is the interval while a change of machines is in progress. Half of it is the
 	// minimum interval while a review is due.
@@ -33,8 +34,8 @@ const (
 	minuteDelay = 15 * time.Second
 )
 
-// Machines observes the machines of a service and reconciles them with the desired state.
-type Machines interface {
+// MachineReconciler observes the machines of a service and reconciles them with the desired state.
+type MachineReconciler interface {
 	// Reconcile observes the machines once and applies the necessary changes. It calls checkLeadership
 	// before each change; when that returns an error, no change is allowed any more. Failures are logged
 	// and retried by the next call. busy means that a change is in progress, so that the next call should
@@ -51,7 +52,7 @@ type Machines interface {
 // again. Only the failover of balancers has its own interval (see round.go). The loop runs for a
 // term of leadership.
 type controlLoop struct {
-	machines Machines            // nil = no machines are managed
+	machines MachineReconciler   // nil = no machines are managed
 	planner  *planner            // nil = planning is disabled
 	scaler   *scaler             // nil = scaling is disabled
 	records  func(lease) Records // the records of a term
@@ -61,7 +62,7 @@ type controlLoop struct {
 
 	balancers atomic.Pointer[[]*telemetry.Client] // of all balancers
 
-	minute int64 // settledMinute at the last reading of the history, which ends before this minute
+	historyEnd int64 // the minute before which the last history ended (see settledMinute)
 }
 
 // observation is the result of one observation of the balancers.
@@ -77,99 +78,100 @@ type observation struct {
 
 // newControlLoop returns a loop that observes a service through the admin APIs of the balancers of setBalancers.
 func newControlLoop(log *slog.Logger) *controlLoop {
-	r := &controlLoop{log: log, wake: make(chan struct{}, 1)}
-	r.observe = func(ctx context.Context, since int64, history bool) (*Observed, error) {
-		return Observe(ctx, *r.balancers.Load(), since, history)
+	loop := &controlLoop{log: log, wake: make(chan struct{}, 1)}
+	loop.observe = func(ctx context.Context, since int64, history bool) (*Observed, error) {
+		return Observe(ctx, *loop.balancers.Load(), since, history)
 	}
-	return r
+	return loop
 }
 
 // setBalancers sets the balancers that the next iteration observes.
-func (r *controlLoop) setBalancers(balancers []service.ControlledBalancer, hc *http.Client) {
+func (loop *controlLoop) setBalancers(balancers []service.ControlledBalancer, hc *http.Client) {
 	var admins []*telemetry.Client
 	for _, b := range balancers {
 		admins = append(admins, telemetry.NewClient(b.Admin, hc))
 	}
-	r.balancers.Store(&admins)
+	loop.balancers.Store(&admins)
 }
 
 // trigger requests a review and an immediate iteration, because replicas were changed.
-func (r *controlLoop) trigger() {
-	if r.planner != nil {
-		r.planner.requestReview()
+func (loop *controlLoop) trigger() {
+	if loop.planner != nil {
+		loop.planner.requestReview()
 	}
 	select {
-	case r.wake <- struct{}{}:
+	case loop.wake <- struct{}{}:
 	default: // already requested
 	}
 }
 
 // runLoop runs iterations until ctx ends, which happens when this controller's leadership ends.
 // Failures are logged and retried.
-func (r *controlLoop) runLoop(ctx context.Context, l lease) {
-	r.minute = 0
-	if r.planner != nil {
-		r.planner.startTerm(ctx, func() { // publishes a completed plan immediately
+func (loop *controlLoop) runLoop(ctx context.Context, l lease) {
+	loop.historyEnd = 0
+	if loop.planner != nil {
+		loop.planner.startTerm(ctx, func() { // publishes a completed plan immediately
 			select {
-			case r.wake <- struct{}{}:
+			case loop.wake <- struct{}{}:
 			default:
 			}
 		})
 	}
-	if r.scaler != nil {
-		r.scaler.startTerm()
+	if loop.scaler != nil {
+		loop.scaler.startTerm()
 	}
-	if r.machines != nil {
-		defer r.machines.Wait()
+	if loop.machines != nil {
+		defer loop.machines.Wait()
 	}
-	if m, ok := r.machines.(RecordUser); ok {
-		m.UseRecords(r.records(l))
+	if m, ok := loop.machines.(RecordsConsumer); ok {
+		m.UseRecords(loop.records(l))
 	}
-	changes := changeContexts{term: ctx, l: l}
-	defer changes.stop()
+	contexts := leaseContexts{term: ctx, l: l}
+	defer contexts.stop()
 	for ctx.Err() == nil {
 		next := busyInterval
-		if held := changes.next(); held.Err() == nil {
-			next = r.runOnce(held, l)
+		if held := contexts.next(); held.Err() == nil {
+			next = loop.runOnce(held, l)
 		}
 		timer := time.NewTimer(next)
 		select {
 		case <-ctx.Done():
-		case <-r.wake:
+		case <-loop.wake:
 		case <-timer.C:
 		}
 		timer.Stop()
 	}
 }
 
-// runOnce runs one iteration and returns the time until the next. Its changes end with ctx.
-func (r *controlLoop) runOnce(ctx context.Context, l lease) (next time.Duration) {
+// runOnce runs one iteration and returns the time until the next. Changes in progress are cancelled when ctx
+// ends.
+func (loop *controlLoop) runOnce(ctx context.Context, l lease) (next time.Duration) {
 	next = loopInterval
-	if r.machines != nil && r.machines.Reconcile(ctx, mayAct(ctx, l)) {
+	if loop.machines != nil && loop.machines.Reconcile(ctx, leadershipCheck(ctx, l)) {
 		next = busyInterval
 	}
-	if r.planner == nil && r.scaler == nil {
+	if loop.planner == nil && loop.scaler == nil {
 		return next
 	}
 	now := time.Now()
-	o := r.observeService(ctx, now)
+	o := loop.observeService(ctx, now)
 	if ctx.Err() != nil {
 		return next
 	}
 	next = min(next, max(untilSettled(now), busyInterval/2))
-	if r.planner != nil {
-		r.planner.logError(r.planner.stepPlanner(ctx, l, now, o))
-		next = min(next, max(r.planner.untilNextReview(now), busyInterval/2))
+	if loop.planner != nil {
+		loop.planner.logError(loop.planner.stepPlanner(ctx, l, now, o))
+		next = min(next, max(loop.planner.untilNextReview(now), busyInterval/2))
 	}
-	if r.scaler != nil {
-		r.scaler.logError(r.scaler.stepScaler(ctx, l, now, o))
-		next = min(next, max(r.scaler.untilCooldownEnds(now), busyInterval/2))
-		if r.scaler.attached && r.machines != nil { // balancers receive the change now, not after the next observation
-			if r.machines.Reconcile(ctx, mayAct(ctx, l)) {
+	if loop.scaler != nil {
+		loop.scaler.logError(loop.scaler.stepScaler(ctx, l, now, o))
+		next = min(next, max(loop.scaler.untilCooldownEnds(now), busyInterval/2))
+		if loop.scaler.servingChanged && loop.machines != nil { // balancers receive the change now, not after the next observation
+			if loop.machines.Reconcile(ctx, leadershipCheck(ctx, l)) {
 				next = min(next, busyInterval)
 			}
 		}
-		if r.scaler.started { // requests wait, and the next iteration delivers the replica's configuration
+		if loop.scaler.startedFromZero { // requests wait, and the next iteration delivers the replica's configuration
 			next = min(next, busyInterval)
 		}
 	}
@@ -178,30 +180,30 @@ func (r *controlLoop) runOnce(ctx context.Context, l lease) (next time.Duration)
 
 // observeService reads the replicas from the balancers, and the traffic when the planner or the
 // scaler needs it.
-func (r *controlLoop) observeService(ctx context.Context, now time.Time) observation {
-	since, wanted := r.historySince(now)
-	observed, err := r.observe(ctx, since, wanted)
+func (loop *controlLoop) observeService(ctx context.Context, now time.Time) observation {
+	since, wanted := loop.historySince(now)
+	observed, err := loop.observe(ctx, since, wanted)
 	if err != nil {
 		return observation{err: err}
 	}
 	o := observation{Observed: observed}
 	if wanted {
-		if o.history, err = observed.Traffic(now); err != nil {
+		if o.history, err = observed.History(now); err != nil {
 			return observation{err: err}
 		}
-		o.from, r.minute = since, settledMinute(now)
+		o.from, loop.historyEnd = since, settledMinute(now)
 	}
 	return o
 }
 
 // historySince returns the first minute of the history that planner or scaler need now; false where
 // neither does.
-func (r *controlLoop) historySince(now time.Time) (minute int64, wanted bool) {
-	if r.scaler != nil && r.scaler.strategy != nil && settledMinute(now) != r.minute {
+func (loop *controlLoop) historySince(now time.Time) (minute int64, wanted bool) {
+	if loop.scaler != nil && loop.scaler.strategy != nil && settledMinute(now) != loop.historyEnd {
 		minute, wanted = settledMinute(now)-plan.ObservedMinutes, true
 	}
-	if r.planner != nil {
-		if from, needs := r.planner.historySince(now, settledMinute(now) != r.minute); needs && (!wanted || from < minute) {
+	if loop.planner != nil {
+		if from, needs := loop.planner.historySince(now, settledMinute(now) != loop.historyEnd); needs && (!wanted || from < minute) {
 			minute, wanted = from, true
 		}
 	}
@@ -219,9 +221,9 @@ func untilSettled(now time.Time) time.Duration {
 // errorOnce stores the last logged error, so that an unchanged error is logged once.
 type errorOnce struct{ last string }
 
-// changed reports whether an error should be logged: it differs from the last one and is neither a
+// shouldLog reports whether an error should be logged: it differs from the last one and is neither a
 // cancellation nor ErrBusy.
-func (e *errorOnce) changed(err error) bool {
+func (e *errorOnce) shouldLog(err error) bool {
 	text := ""
 	if err != nil && !errors.Is(err, context.Canceled) && !errors.Is(err, ErrBusy) {
 		text = err.Error()

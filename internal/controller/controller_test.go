@@ -263,7 +263,7 @@ func newWorld() *world {
 		}
 	}
 	acquire := func(ctx context.Context) (lease, error) { return w.lease, ctx.Err() }
-	dial := func(base string) admin { return w.lb[base] }
+	dial := func(base string) adminAPI { return w.lb[base] }
 	w.Controller = newController(config, w.state, acquire, dial, slog.New(slog.DiscardHandler))
 	return w
 }

@@ -49,7 +49,7 @@ func withoutOverprovision(spec *service.Spec, counts []plan.ReplicaCount) []plan
 				c := &counts[k]
 				if c.Region == r.Name && c.Model == spec.Models[i].Name && c.Capacity == service.CapacitySpot {
 					c.Replicas -= min(c.Replicas, r.Spot.Overprovision)
-					break // the first GPU: replicas rarely have several
+					break // subtracted from the first GPU type only: spot replicas of a model rarely have several
 				}
 			}
 		}

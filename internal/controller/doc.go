@@ -12,10 +12,16 @@
 // attached), leader.go (which runs rounds while the lease is held), reload.go (which reloads the
 // list of replicas at run time) and run.go (the process).
 //
-// For capacity read control_loop.go: an iteration runs the reconciler of machines (Machines, which
-// package deploy implements and which makes its own observation). It then observes the balancers
-// once, and runs the planner (planner.go, with package plan) and the scaler (scaler.go, with a
-// strategy of package plan) on that observation. scaling_inputs.go contains the scaler's inputs,
-// changes.go its changes, scale_to_zero.go the first and last replicas of models without a minimum, mismatch.go the difference between running replicas and the plan. An
-// Actuator applies changes; package deploy contains the implementation.
+// For capacity read control_loop.go. An iteration first runs the MachineReconciler, which makes its own
+// observation. The iteration then observes the balancers once (observe.go), and runs the planner
+// (planner.go) and the scaler (scaler.go) on that observation. The files of the scaler are:
+//   - scaling_inputs.go: its inputs
+//   - mismatch.go: the difference between the running replicas and the plan
+//   - scale_to_zero.go: the start of the first replica of a model without a minimum, and the removal of the last ones
+//   - changes.go: the changes that it decides on. An Actuator applies them.
+//
+// Package deploy implements MachineReconciler and Actuator.
+//
+// The control plane consists of the controllers and the store: standby.go has the controllers that wait for the lease,
+// store_member.go this controller's member of the store, backup.go the scheduled backups and alerts.go the alerts.
 package controller

@@ -11,15 +11,15 @@ import (
 	"skyserve/plan"
 )
 
-// EventSource is an optional interface of Machines that records events of the service.
-type EventSource interface {
-	// RecordWith sets the function that records an event; it never blocks. It is called before the
+// EventRecording is an optional interface of a MachineReconciler that records events of the service.
+type EventRecording interface {
+	// RecordEventsWith sets the function that records an event; it never blocks. It is called before the
 	// first Reconcile.
-	RecordWith(record func(telemetry.Event))
+	RecordEventsWith(record func(telemetry.Event))
 }
 
-// eventSource identifies this process in the IDs of its events.
-func eventSource(started time.Time) string {
+// eventIDPrefix returns the prefix of the IDs of this process's events, which differs between processes.
+func eventIDPrefix(started time.Time) string {
 	return holderName() + "-" + strconv.FormatInt(started.UnixNano(), 36)
 }
 
@@ -38,10 +38,11 @@ func (c *Controller) recordLeader(l lease) {
 	})
 }
 
-// recordBalancer records the state of a balancer, which the next leader observes again.
-func (c *Controller) recordBalancer(w *trackedBalancer, kind telemetry.EventKind, message, reason string) {
+// recordBalancer records that the state of a balancer has changed. The event is not stored if the last stored
+// one says the same, because each new leader observes the state again: see store.EventQueue.RecordState.
+func (c *Controller) recordBalancer(b *trackedBalancer, kind telemetry.EventKind, message, reason string) {
 	if c.events != nil {
-		c.events.RecordState(telemetry.Event{Actor: telemetry.ActorController, Kind: kind, Region: w.Region, Object: w.ID, Message: message, Reason: reason})
+		c.events.RecordState(telemetry.Event{Actor: telemetry.ActorController, Kind: kind, Region: b.Region, Object: b.ID, Message: message, Reason: reason})
 	}
 }
 
@@ -97,13 +98,13 @@ func planEvent(p *telemetry.PlanSummary, minutes int) telemetry.Event {
 	return telemetry.Event{
 		ID: "plan-" + p.At.Format(time.RFC3339Nano), Actor: telemetry.ActorController, Kind: telemetry.EventPlan,
 		Object: p.At.Format(time.RFC3339), Plan: &p.At,
-		Message: fmt.Sprintf("plan computed: %s, %s -> %s", count(len(p.Changes), "change"), costText(p.CostPerHour.Current), costText(p.CostPerHour.Planned)),
-		Reason:  fmt.Sprintf("forecast from %s of traffic, status %s", count(minutes, "minute"), p.Status),
+		Message: fmt.Sprintf("plan computed: %s, %s -> %s", countText(len(p.Changes), "change"), costText(p.CostPerHour.Current), costText(p.CostPerHour.Planned)),
+		Reason:  fmt.Sprintf("forecast from %s of traffic, status %s", countText(minutes, "minute"), p.Status),
 	}
 }
 
-// count returns a number with its noun.
-func count(n int, noun string) string {
+// countText returns a number with its noun, such as "2 changes".
+func countText(n int, noun string) string {
 	if n != 1 {
 		noun += "s"
 	}

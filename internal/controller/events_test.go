@@ -160,7 +160,7 @@ func TestPlanningIsRecorded(t *testing.T) {
 			t.Errorf("changes that follow the plan of %s must name the event of %s, not %s", r.Plan.At, first.PlanEvent, r.PlanEvent)
 		}
 		leader := newPlannerWorld(t)
-		leader.state, leader.planner.state, leader.observed, leader.counted = w.state, w.state, w.observed, w.counted
+		leader.state, leader.planner.kv, leader.observed, leader.counted = w.state, w.state, w.observed, w.counted
 		record(leader)
 		ctx, end := context.WithCancel(w.t.Context())
 		var wg sync.WaitGroup

@@ -30,8 +30,9 @@ const (
 	leaseTTL = 3 * time.Second
 	// renewRetry is the interval of renewals after a failure.
 	renewRetry = 200 * time.Millisecond
-	// leaseMargin is how long before the lease expires changes are cancelled: a cancelled call to a
-	// cloud or a machine ends within it, and clocks of two machines differ less in a leaseTTL.
+	// leaseMargin is the time between the cancellation of changes and the expiry of the lease. A cancelled
+	// call to a cloud or a machine returns sooner. Within a leaseTTL, the clocks of two machines drift apart
+	// by less.
 	leaseMargin = leaseTTL / 10
 	// releaseTimeout is the timeout for releasing the lease on shutdown.
 	releaseTimeout = time.Second
@@ -43,8 +44,8 @@ var errLeaseLost = errors.New("lease lost")
 // errSuperseded means that a later leader has written to the store.
 var errSuperseded = fmt.Errorf("%w: a later leader has written to the store", errLeaseLost)
 
-// state is the part of the store that the controller uses.
-type state interface {
+// kvStore is the part of the store with the keys that the controller reads and writes.
+type kvStore interface {
 	Get(ctx context.Context, key string) (value []byte, revision uint64, err error)
 	Create(ctx context.Context, key string, value []byte) (revision uint64, err error)
 	CompareAndSwap(ctx context.Context, key string, value []byte, revision uint64) (next uint64, err error)
@@ -62,23 +63,23 @@ type lease interface {
 
 // Controller is one candidate for leadership of a service.
 type Controller struct {
-	config    service.ControllerConfig
-	immutable service.ControllerConfig // the part that cannot change at run time
-	state     state
-	acquire   func(ctx context.Context) (lease, error)
-	balancers []*trackedBalancer
-	dial      func(base string) admin
-	managed   map[string]bool // replicas that the controller assigns or has assigned
-	current   Assignment
-	log       *slog.Logger
-	loop      *controlLoop // nil = no capacity management
-	options   options
-	store     storeHealth
-	follow    func(service.ControllerConfig) error // applies changes that do not wait for a round; nil = none
-	revoked   *identity.RevokedFile                // nil without an identity
-	events    *store.EventQueue                    // nil = events are not stored
+	config           service.ControllerConfig
+	immutable        service.ControllerConfig // the part that cannot change at run time
+	kv               kvStore
+	acquire          func(ctx context.Context) (lease, error)
+	balancers        []*trackedBalancer
+	dial             func(base string) adminAPI
+	managed          map[string]bool // replicas that the controller assigns or has assigned
+	current          Assignment
+	log              *slog.Logger
+	loop             *controlLoop // nil = no capacity management
+	options          options
+	store            storeHealth
+	applyImmediately func(service.ControllerConfig) error // applies changes that do not wait for a round; nil = none
+	revoked          *identity.RevokedFile                // nil without an identity
+	events           *store.EventQueue                    // nil = events are not stored
 
-	backupSource backupWriter // nil = the store has no backups
+	backupSource backupSource // nil = the store has no backups
 
 	announcing    sync.WaitGroup
 	announcements announcements // nil = this controller does not announce itself
@@ -89,18 +90,18 @@ type Controller struct {
 	mu          sync.Mutex
 	writes      []time.Duration           // durations of the last lease renewals
 	reloaded    *service.ControllerConfig // reloaded; the next round applies it
-	backup      *service.StoreBackup      // nil = no scheduled backups
+	backupSpec  *service.StoreBackup      // nil = no scheduled backups
 	backups     backupState
 	controllers int // the number of controllers of the service
 	view        View
-	termStart   time.Time         // of the term while leading
+	termStart   time.Time         // when the current term of leadership began; while leading
 	conflicted  bool              // a balancer has a newer epoch than the current assignment
 	lastErrors  map[string]string // the last error of each balancer and replica
 }
 
 // newController returns a controller that connects to balancers with dial.
-func newController(config service.ControllerConfig, st state, acquire func(context.Context) (lease, error), dial func(base string) admin, log *slog.Logger) *Controller {
-	c := &Controller{config: config, immutable: config.Immutable(), state: st, acquire: acquire, managed: map[string]bool{}, lastErrors: map[string]string{}, controllers: len(config.Controllers), backup: config.Backup, dial: dial, log: log}
+func newController(config service.ControllerConfig, st kvStore, acquire func(context.Context) (lease, error), dial func(base string) adminAPI, log *slog.Logger) *Controller {
+	c := &Controller{config: config, immutable: config.Immutable(), kv: st, acquire: acquire, managed: map[string]bool{}, lastErrors: map[string]string{}, controllers: len(config.Controllers), backupSpec: config.Backup, dial: dial, log: log}
 	c.trackBalancers(config.Balancers)
 	for _, r := range config.Replicas {
 		c.managed[r.ID] = true
@@ -175,9 +176,9 @@ func (c *Controller) renewLease(ctx context.Context, l lease) error {
 	}
 }
 
-// mayAct returns a function that returns an error while no change is allowed: the lease is about to
-// expire or lost, or ctx has ended.
-func mayAct(ctx context.Context, l lease) func() error {
+// leadershipCheck returns a function that returns an error if no change is allowed any more: the lease is lost
+// or about to expire, or ctx has ended.
+func leadershipCheck(ctx context.Context, l lease) func() error {
 	return func() error {
 		if !l.Valid() || time.Until(l.Expires()) < leaseMargin {
 			return errLeaseLost
@@ -207,12 +208,12 @@ func whileHeld(ctx context.Context, l lease) (context.Context, context.CancelFun
 			}
 		}
 	}()
-	return provision.WithFence(ctx, mayAct(ctx, l)), func() { cancel(context.Canceled) }
+	return provision.WithFence(ctx, leadershipCheck(ctx, l)), func() { cancel(context.Canceled) }
 }
 
-// changeContexts returns the contexts of whileHeld one after the other: next returns the last one, or a
-// new one if that has ended and the lease was renewed since.
-type changeContexts struct {
+// leaseContexts creates contexts with whileHeld, one after the other. next returns the last one, or a new
+// one if the last one has ended and the lease was renewed since.
+type leaseContexts struct {
 	term context.Context //nolint:containedctx // the parent of all of them
 	l    lease
 	last context.Context //nolint:containedctx // returned by next until it ends
@@ -220,8 +221,8 @@ type changeContexts struct {
 }
 
 // next returns the context for the next change. It may have ended already.
-func (x *changeContexts) next() context.Context {
-	if x.last == nil || x.last.Err() != nil && mayAct(x.term, x.l)() == nil {
+func (x *leaseContexts) next() context.Context {
+	if x.last == nil || x.last.Err() != nil && leadershipCheck(x.term, x.l)() == nil {
 		x.stop()
 		x.last, x.end = whileHeld(x.term, x.l)
 	}
@@ -229,7 +230,7 @@ func (x *changeContexts) next() context.Context {
 }
 
 // stop ends the last context.
-func (x *changeContexts) stop() {
+func (x *leaseContexts) stop() {
 	if x.end != nil {
 		x.end()
 	}
@@ -239,11 +240,11 @@ func (x *changeContexts) stop() {
 func (c *Controller) runRounds(ctx context.Context, l lease) error {
 	tick := time.NewTicker(roundInterval)
 	defer tick.Stop()
-	changes := changeContexts{term: ctx, l: l}
-	defer changes.stop()
+	contexts := leaseContexts{term: ctx, l: l}
+	defer contexts.stop()
 	loaded := false
 	for {
-		held := changes.next()
+		held := contexts.next()
 		if held.Err() == nil && !loaded {
 			loaded = c.logFailure(c.loadAssignment(held))
 		}

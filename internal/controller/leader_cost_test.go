@@ -188,7 +188,7 @@ func BenchmarkLeader(b *testing.B) {
 		config.Balancers[i].Admin = addresses[config.Balancers[i].ID]
 		admins = append(admins, telemetry.NewClient(config.Balancers[i].Admin, hc))
 	}
-	c := newController(config, &fakeState{}, nil, func(base string) admin { return telemetry.NewClient(base, hc) }, slog.New(slog.DiscardHandler))
+	c := newController(config, &fakeState{}, nil, func(base string) adminAPI { return telemetry.NewClient(base, hc) }, slog.New(slog.DiscardHandler))
 	l := &weekLease{token: 1}
 	if err := c.runRound(context.Background(), l); err != nil { // attaches all replicas
 		b.Fatal(err)
@@ -221,7 +221,7 @@ func BenchmarkLeader(b *testing.B) {
 	b.Run("minute", measure(time.Minute, func() error {
 		o, err := observe(plan.ObservedMinutes, true)
 		if err == nil {
-			_, err = o.Traffic(time.Now())
+			_, err = o.History(time.Now())
 		}
 		return err
 	}))
@@ -234,7 +234,7 @@ func BenchmarkLeader(b *testing.B) {
 		if err != nil {
 			return err
 		}
-		h, err := o.Traffic(time.Now())
+		h, err := o.History(time.Now())
 		if err != nil {
 			return err
 		}

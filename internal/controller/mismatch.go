@@ -16,23 +16,23 @@ type mismatch struct {
 }
 
 // newMismatch compares serving replicas with the planned counts by class.
-func newMismatch(counts provision.ClassCounts, members []member) mismatch {
+func newMismatch(counts provision.ClassCounts, replicas []groupReplica) mismatch {
 	if counts == nil {
 		return mismatch{}
 	}
-	var serve []provision.Object
-	for _, m := range members {
-		if !m.serves() {
+	var serving []provision.Object
+	for _, r := range replicas {
+		if !r.serves() {
 			continue
 		}
-		if m.Class == (provision.ReplicaClass{}) {
+		if r.Class == (provision.ReplicaClass{}) {
 			return mismatch{}
 		}
-		serve = append(serve, provision.Object{ID: m.ID, Offering: &provision.Offering{GPU: m.Class.GPU, GPUs: m.Class.GPUs, Capacity: m.Class.Capacity}})
+		serving = append(serving, provision.Object{ID: r.ID, Offering: &provision.Offering{GPU: r.Class.GPU, GPUs: r.Class.GPUs, Capacity: r.Class.Capacity}})
 	}
-	matched, missing := counts.Match(serve)
+	matched, missing := counts.Match(serving)
 	out := mismatch{missing: missing, excess: map[string]bool{}}
-	for i, o := range serve {
+	for i, o := range serving {
 		if _, fits := matched[i]; !fits {
 			out.excess[o.ID] = true
 		}
@@ -44,15 +44,15 @@ func newMismatch(counts provision.ClassCounts, members []member) mismatch {
 func (m mismatch) launches(g modelRegion, n int) []ReplicaLaunch {
 	var out []ReplicaLaunch
 	for i := range n {
-		on := provision.ReplicaClass{}
+		class := provision.ReplicaClass{}
 		if i < len(m.missing) {
-			on = m.missing[i]
+			class = m.missing[i]
 		}
-		if at := slices.IndexFunc(out, func(l ReplicaLaunch) bool { return l.Class == on }); at >= 0 {
+		if at := slices.IndexFunc(out, func(l ReplicaLaunch) bool { return l.Class == class }); at >= 0 {
 			out[at].Count++
 			continue
 		}
-		out = append(out, ReplicaLaunch{g.model, g.region, 1, on})
+		out = append(out, ReplicaLaunch{g.model, g.region, 1, class})
 	}
 	return out
 }
@@ -73,12 +73,12 @@ func (g replicaGroup) nextReplacement() []ReplicaReplacement {
 	if len(g.mismatch.missing) == 0 || len(g.mismatch.excess) == 0 {
 		return nil
 	}
-	for _, m := range g.members {
-		if m.serves() && !m.ready() {
+	for _, r := range g.replicas {
+		if r.serves() && !r.ready() {
 			return nil
 		}
 	}
-	for _, id := range g.removalCandidates(len(g.members)) {
+	for _, id := range g.removalCandidates(len(g.replicas)) {
 		if g.mismatch.excess[id] {
 			return []ReplicaReplacement{{id, g.mismatch.missing[0]}}
 		}

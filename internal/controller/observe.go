@@ -22,7 +22,7 @@ import (
 type Observed struct {
 	Spec   *service.Spec
 	Counts []plan.ReplicaCount
-	// Points is the history.
+	// Points is the history: the traffic by minute, balancer, model and tier.
 	Points []telemetry.Point
 	// Notes describe balancers without usable data and gaps in the history.
 	Notes []string
@@ -42,7 +42,7 @@ type Observed struct {
 // connection was refused, timed out or failed.
 var ErrNoBalancerResponds = errors.New("no balancer responds")
 
-// Observe reads a service's service.yaml, its replicas and, if history is true, its traffic from
+// Observe reads a service's service.yaml, its replicas and, if history is true, its history from
 // sinceMinute on, through its balancers' admin APIs. sinceMinute is in minutes since the Unix
 // epoch. Observe reads the replicas from all balancers, because each has the newest reports of its
 // own region. It reads service.yaml and the history from the first balancer that responds; without
@@ -57,15 +57,15 @@ func Observe(ctx context.Context, admins []*telemetry.Client, sinceMinute int64,
 	var snapshots []*telemetry.Snapshot
 	var live []*telemetry.Client
 	var failures []error
-	for i, a := range responses {
+	for i, r := range responses {
 		if o.Spec == nil {
-			o.Spec = a.spec
+			o.Spec = r.spec
 		}
-		if a.err != nil {
-			failures = append(failures, a.err)
+		if r.err != nil {
+			failures = append(failures, r.err)
 			continue
 		}
-		snapshots, live = append(snapshots, a.snapshot), append(live, admins[i])
+		snapshots, live = append(snapshots, r.snapshot), append(live, admins[i])
 	}
 	if len(live) == 0 {
 		err := errors.Join(failures...)
@@ -81,7 +81,7 @@ func Observe(ctx context.Context, admins []*telemetry.Client, sinceMinute int64,
 	o.Counts = withoutOverprovision(o.Spec, CountReplicas(o.Snapshot))
 	o.RTT, o.Backlog = roundTrips(snapshots), backlogOf(snapshots)
 	if history {
-		o.readHistory(ctx, live, sinceMinute)
+		o.addHistory(ctx, live, sinceMinute)
 	}
 	return o, nil
 }
@@ -107,35 +107,35 @@ func queryBalancers(ctx context.Context, admins []*telemetry.Client) []balancerR
 	ctx, cancel := context.WithTimeout(ctx, observeTimeout)
 	defer cancel()
 	responses := make([]balancerResponse, len(admins))
-	forEach := func(f func(admin *telemetry.Client, a *balancerResponse)) {
+	forEach := func(f func(admin *telemetry.Client, r *balancerResponse)) {
 		var wg sync.WaitGroup
 		for i, admin := range admins {
 			wg.Go(func() { f(admin, &responses[i]) })
 		}
 		wg.Wait()
 	}
-	forEach(func(admin *telemetry.Client, a *balancerResponse) {
-		if a.text, a.err = admin.Service(ctx); a.err == nil {
-			a.snapshot, a.err = admin.OwnSnapshot(ctx)
+	forEach(func(admin *telemetry.Client, r *balancerResponse) {
+		if r.text, r.err = admin.Service(ctx); r.err == nil {
+			r.snapshot, r.err = admin.OwnSnapshot(ctx)
 		}
 	})
-	parsed := map[string]*service.Spec{} // by text: that of all balancers is normally the same
+	parsed := map[string]*service.Spec{} // by text, because normally all balancers have the same service.yaml
 	for i := range responses {
-		a := &responses[i]
-		if a.spec = parsed[string(a.text)]; a.spec != nil || a.text == nil {
+		r := &responses[i]
+		if r.spec = parsed[string(r.text)]; r.spec != nil || r.text == nil {
 			continue
 		}
-		spec, err := service.ParseDeployed("service.yaml of "+admins[i].Base(), a.text)
+		spec, err := service.ParseDeployed("service.yaml of "+admins[i].Base(), r.text)
 		if err != nil {
-			a.err = err
+			r.err = err
 			continue
 		}
-		a.spec, parsed[string(a.text)] = spec, spec
+		r.spec, parsed[string(r.text)] = spec, spec
 	}
-	if slices.ContainsFunc(responses, func(a balancerResponse) bool { return a.err != nil }) {
-		forEach(func(admin *telemetry.Client, a *balancerResponse) {
-			if a.err == nil {
-				a.snapshot, a.err = admin.Snapshot(ctx)
+	if slices.ContainsFunc(responses, func(r balancerResponse) bool { return r.err != nil }) {
+		forEach(func(admin *telemetry.Client, r *balancerResponse) {
+			if r.err == nil {
+				r.snapshot, r.err = admin.Snapshot(ctx)
 			}
 		})
 	}
@@ -207,10 +207,10 @@ func replicaReportAge(r telemetry.ReplicaSnapshot) int64 {
 	return *r.AgeMillis
 }
 
-// Traffic returns the history at a time. The points come from one balancer, which knows the last seconds of the others
-// from the store only: until all have stored the minute that has just ended, its load is omitted, not understated. The
-// history of a single balancer has no such minute.
-func (o *Observed) Traffic(now time.Time) (*forecast.History, error) {
+// History returns the points as the history that forecasts use. The points come from one balancer, which reads those of
+// the other balancers from the store. The load of the newest minute would be too low until all balancers have stored
+// it, so the minute is omitted until then. With one balancer no minute is omitted.
+func (o *Observed) History(now time.Time) (*forecast.History, error) {
 	settled := settledMinute(now)
 	several := slices.ContainsFunc(o.Points, func(p telemetry.Point) bool { return p.Balancer != o.Points[0].Balancer })
 	if !several || settled == now.Unix()/60 {
@@ -223,11 +223,11 @@ func (o *Observed) Traffic(now time.Time) (*forecast.History, error) {
 	return demand.Traffic(stored)
 }
 
-// readHistory reads the history and adds its gaps to the notes.
-func (o *Observed) readHistory(ctx context.Context, admins []*telemetry.Client, sinceMinute int64) {
+// addHistory reads the history, and adds notes about its gaps.
+func (o *Observed) addHistory(ctx context.Context, admins []*telemetry.Client, sinceMinute int64) {
 	ctx, cancel := context.WithTimeout(ctx, historyTimeout)
 	defer cancel()
-	points, complete, failures := History(ctx, admins, sinceMinute)
+	points, complete, failures := ReadHistory(ctx, admins, sinceMinute)
 	o.Points = points
 	if complete {
 		return
@@ -238,10 +238,10 @@ func (o *Observed) readHistory(ctx context.Context, admins []*telemetry.Client, 
 	}
 }
 
-// History returns the traffic of a service from sinceMinute on, in minutes since the Unix epoch. It
-// is complete if a balancer can read it from the store; otherwise it is collected from every
+// ReadHistory returns the points of a service from sinceMinute on, in minutes since the Unix epoch. They
+// are complete if a balancer can read them from the store; otherwise they are collected from every
 // balancer's memory. failures are the errors of balancers that did not respond.
-func History(ctx context.Context, admins []*telemetry.Client, sinceMinute int64) (points []telemetry.Point, complete bool, failures []error) {
+func ReadHistory(ctx context.Context, admins []*telemetry.Client, sinceMinute int64) (points []telemetry.Point, complete bool, failures []error) {
 	for _, admin := range admins {
 		some, complete, err := admin.History(ctx, sinceMinute)
 		if err != nil {
@@ -256,8 +256,8 @@ func History(ctx context.Context, admins []*telemetry.Client, sinceMinute int64)
 	return points, false, failures
 }
 
-// backlogOf returns the backlog of the batches that have not ended. Every balancer reports all batches, but one
-// that has just started none.
+// backlogOf returns the backlog of the batches that have not ended. Every balancer reports all batches, except
+// that a balancer reports none when it has just started.
 func backlogOf(snapshots []*telemetry.Snapshot) []plan.Backlog {
 	var all []plan.Backlog
 	seen := map[string]bool{}

@@ -235,7 +235,7 @@ func TestTrafficOmitsMinuteBeingStored(t *testing.T) {
 		{"one balancer", one, 9, []float64{600, 600, 50}},
 		{"none", nil, 9, nil},
 	} {
-		h, err := (&Observed{Points: c.points}).Traffic(time.Unix(102*60+int64(c.second), 0))
+		h, err := (&Observed{Points: c.points}).History(time.Unix(102*60+int64(c.second), 0))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -21,13 +21,13 @@ import (
 
 // The planner's intervals. The service's autoscale.every is the interval between reviews.
 const (
-	// firstReviewRetry is the interval at which the history is read before the first review, and until a
-	// review has more than the history's first minute; balancers store their counts at the same interval.
+	// firstReviewRetry is the interval at which the history is read until a review has more than the first
+	// minute of the history. Balancers store their counts at the same interval.
 	firstReviewRetry = 10 * time.Second
-	// retryAfter is the interval after a failed review, which is expensive to compute.
-	retryAfter = 5 * time.Minute
+	// reviewRetry is the interval after a failed review. It is long because a review is expensive to compute.
+	reviewRetry = 5 * time.Minute
 	// observeRetry is the interval after the first failure to observe the service; it doubles up to
-	// retryAfter.
+	// reviewRetry.
 	observeRetry = time.Second
 	// startGrace is the time after the start of a term in which balancers that do not respond count
 	// as starting. Machines boot much faster.
@@ -43,7 +43,7 @@ const (
 // review is kept when a term of leadership ends; its schedule and a running review are not.
 type planner struct {
 	service string
-	state   state
+	kv      kvStore
 	log     *slog.Logger
 	logged  errorOnce
 	current *currentReview        // the review in force, shared with the scaler
@@ -52,18 +52,18 @@ type planner struct {
 	replan  atomic.Bool           // review soon, because the running replicas have changed
 
 	newest      *plan.ReviewResult // the newest review of this controller; nil before the first, and while a stored review is in force
-	every       time.Duration
-	backlog     map[string]bool   // the batches in the last review
-	next        time.Time         // when the next review is due
-	retry       time.Duration     // the last interval after a failure to observe; 0 = no failure
-	termStart   time.Time         // start of this term
-	graceEnded  bool              // all balancers have responded in this term, or startGrace is over
-	published   telemetry.Review  // the review to publish, for balancers to display
-	unpublished bool              // published has not been written to the store
-	recorded    *telemetry.Review // the newest review whose capacity has an event; nil = none, or planning has failed since
-	ended       func() bool       // reports whether the term has ended
-	ready       func()            // called when a running review completes
-	running     chan reviewResult // nil = no review is running
+	every       time.Duration      // autoscale.every at the last review
+	backlog     map[string]bool    // the batches in the last review
+	next        time.Time          // when the next review is due
+	retry       time.Duration      // the last interval after a failure to observe; 0 = no failure
+	termStart   time.Time          // start of this term
+	graceEnded  bool               // all balancers have responded in this term, or startGrace is over
+	published   telemetry.Review   // the review to publish, for balancers to display
+	unpublished bool               // published has not been written to the store
+	recorded    *telemetry.Review  // the newest review whose plan was recorded as an event; nil = none, or planning has failed since
+	ended       func() bool        // reports whether the term has ended
+	ready       func()             // called when a running review completes
+	running     chan reviewResult  // nil = no review is running
 }
 
 // reviewResult is the result of a review.
@@ -76,8 +76,8 @@ type reviewResult struct {
 }
 
 // newPlanner returns the planner of a service.
-func newPlanner(config service.ControllerConfig, st state, review *currentReview, log *slog.Logger) *planner {
-	return &planner{service: config.Service, state: st, log: log, current: review, record: func(telemetry.Event) {}}
+func newPlanner(config service.ControllerConfig, st kvStore, review *currentReview, log *slog.Logger) *planner {
+	return &planner{service: config.Service, kv: st, log: log, current: review, record: func(telemetry.Event) {}}
 }
 
 // requestReview requests a review soon, unless a strategy applies the plan in force. Such a plan is
@@ -95,15 +95,15 @@ func isAutomatic(strategy string) bool { return strategy != "" && strategy != se
 // completes. It logs errors of reading the stored review.
 func (p *planner) startTerm(ctx context.Context, ready func()) {
 	p.ended, p.recorded = func() bool { return ctx.Err() != nil }, nil
-	p.next = time.Time{} // meanwhile another controller may have planned from other counts
+	p.next = time.Time{} // due now: meanwhile another controller may have planned from other counts
 	p.termStart, p.graceEnded, p.retry, p.running, p.ready = time.Now(), false, 0, nil, ready
 	p.logError(p.loadStoredReview(ctx))
 }
 
-// untilNextReview returns the time until the next review; retryAfter while a review is running.
+// untilNextReview returns the time until the next review; reviewRetry while a review is running.
 func (p *planner) untilNextReview(now time.Time) time.Duration {
 	if p.running != nil {
-		return retryAfter
+		return reviewRetry
 	}
 	return p.next.Sub(now)
 }
@@ -155,7 +155,7 @@ func (p *planner) hasNewBacklog(o observation) bool {
 // loadStoredReview loads the stored review if a strategy is applying its plan and its Until has not
 // passed. Another controller may have made it. Its event is not recorded again, whether it is loaded or not.
 func (p *planner) loadStoredReview(ctx context.Context) error {
-	data, _, err := p.state.Get(ctx, telemetry.ReviewKey(p.service))
+	data, _, err := p.kv.Get(ctx, telemetry.ReviewKey(p.service))
 	if isNotFound(err) {
 		return nil
 	}
@@ -177,14 +177,14 @@ func (p *planner) loadStoredReview(ctx context.Context) error {
 
 // logError logs an error once until it changes.
 func (p *planner) logError(err error) {
-	if p.logged.changed(err) {
+	if p.logged.shouldLog(err) {
 		p.log.Warn("planning failed", "err", err)
 	}
 }
 
-// startReview starts a review of an observation. Until startGrace is over, balancers that do not
-// respond only postpone it, which is published only while there is no plan. In other cases of a failed
-// observation the last review stays in force and the failure is published.
+// startReview starts a review of an observation. If balancers do not respond before startGrace is over, it
+// postpones the review; it publishes this while there is no plan. If the observation failed otherwise, it
+// publishes the failure, and the last review stays in force.
 func (p *planner) startReview(ctx context.Context, l lease, now time.Time, o observation) error {
 	unresponsive := errors.Is(o.err, ErrNoBalancerResponds) || o.err == nil && o.Failed > 0
 	if unresponsive && !p.graceEnded && now.Before(p.termStart.Add(startGrace)) {
@@ -208,16 +208,16 @@ func (p *planner) startReview(ctx context.Context, l lease, now time.Time, o obs
 // finishReview publishes a completed review.
 func (p *planner) finishReview(ctx context.Context, l lease, now time.Time, out reviewResult) error {
 	if out.err != nil {
-		p.next = now.Add(retryAfter)
+		p.next = now.Add(reviewRetry)
 		return p.publishFailure(ctx, l, now, out.err)
 	}
-	made := out.review
-	p.newest, p.next = made, out.at.Add(plan.NextReviewIn(p.every, out.minutes))
-	if made.FirstMinuteOnly() {
+	review := out.review
+	p.newest, p.next = review, out.at.Add(plan.NextReviewIn(p.every, out.minutes))
+	if review.FirstMinuteOnly() {
 		p.next = out.at.Add(min(p.every, firstReviewRetry))
 	}
-	p.log.Info("plan computed", "status", made.Proposal.Status, "changes", made.Proposal.Changed(), "solve_ms", made.Proposal.SolveMillis)
-	summary := summaryOfReview(made)
+	p.log.Info("plan computed", "status", review.Proposal.Status, "changes", review.Proposal.Changed(), "solve_ms", review.Proposal.SolveMillis)
+	summary := summaryOfReview(review)
 	continueForecasts(summary.Forecast, p.published.Forecast)
 	summary.Strategy, summary.From, summary.Until = out.observed.Spec.Autoscale.Strategy, out.at.UTC(), p.next.UTC()
 	if summary.PlanEvent = summary.Plan.At; sameCapacity(p.recorded, &summary) {
@@ -230,7 +230,7 @@ func (p *planner) finishReview(ctx context.Context, l lease, now time.Time, out 
 	return p.publishReview(ctx, l, summary)
 }
 
-// continueForecasts adds to new forecasts what earlier ones expected.
+// continueForecasts sets EarlierTPS of new forecasts from the earlier forecasts of the same model and region.
 func continueForecasts(next, earlier []telemetry.LoadForecast) {
 	for i := range next {
 		f := &next[i]
@@ -245,7 +245,7 @@ func continueForecasts(next, earlier []telemetry.LoadForecast) {
 
 // scheduleObserve schedules the next observation with exponential backoff.
 func (p *planner) scheduleObserve(now time.Time) {
-	p.retry = min(max(2*p.retry, observeRetry), retryAfter)
+	p.retry = min(max(2*p.retry, observeRetry), reviewRetry)
 	p.next = now.Add(p.retry)
 }
 
@@ -305,8 +305,8 @@ func (p *planner) computeReview(o observation, now time.Time) {
 	result, ready := make(chan reviewResult, 1), p.ready
 	p.running = result
 	go func() {
-		made, err := plan.Review(o.Spec, o.Counts, o.history, now, options)
-		result <- reviewResult{now, o.Observed, o.history.Minutes, made, err}
+		review, err := plan.Review(o.Spec, o.Counts, o.history, now, options)
+		result <- reviewResult{now, o.Observed, o.history.Minutes, review, err}
 		ready()
 	}()
 }
@@ -341,7 +341,7 @@ func (p *planner) checkForecasts(ctx context.Context, l lease, now time.Time, o 
 func (p *planner) publishReview(ctx context.Context, l lease, r telemetry.Review) error {
 	r.Token = l.Token()
 	p.published, p.unpublished = r, true
-	if err := storeValue(ctx, l, p.state, telemetry.ReviewKey(p.service), r); err != nil {
+	if err := storeValue(ctx, l, p.kv, telemetry.ReviewKey(p.service), r); err != nil {
 		return fmt.Errorf("publishing the plan: %w", err)
 	}
 	p.unpublished = false

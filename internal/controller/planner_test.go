@@ -294,7 +294,7 @@ func TestFailedReviewKeepsLastOne(t *testing.T) {
 			t.Fatalf("got %+v", r.Plan)
 		}
 		w.set(func() { w.err = nil })
-		w.pass(retryAfter + time.Minute)
+		w.pass(reviewRetry + time.Minute)
 		if r := w.published(); r.Plan.Error != "" || r.Plan.At.Equal(good.Plan.At) {
 			t.Errorf("it was not retried: %+v", r.Plan)
 		}
@@ -519,7 +519,7 @@ func TestAppliedPlanStaysInForce(t *testing.T) {
 		w.trigger()
 		next := newPlannerWorld(t)
 		next.state = w.state
-		next.planner.state, next.observed, next.perMin = w.state, w.observed, 60_000
+		next.planner.kv, next.observed, next.perMin = w.state, w.observed, 60_000
 		ctx, end := context.WithCancel(w.t.Context())
 		var wg sync.WaitGroup
 		wg.Go(func() { next.runLoop(ctx, next.lease) })

@@ -20,8 +20,8 @@ type Records interface {
 	Store(ctx context.Context, name string, value any) error
 }
 
-// RecordUser is an optional interface of Machines with records.
-type RecordUser interface {
+// RecordsConsumer is an optional interface of a MachineReconciler that stores Records.
+type RecordsConsumer interface {
 	// UseRecords starts a term of leadership. Records of an earlier term are outdated: the next Reconcile
 	// loads them again.
 	UseRecords(Records)
@@ -37,10 +37,10 @@ const claimTries = 3
 type termRecords struct {
 	service string
 	lease   lease
-	state   state
+	kv      kvStore
 }
 
-// Load implements Records. It writes the record with this leader's fencing token.
+// Load implements Records.
 func (r termRecords) Load(ctx context.Context, name string, value any) (found bool, err error) {
 	for range claimTries {
 		if found, err = r.claim(ctx, name, value); !errors.Is(err, store.ErrConflict) {
@@ -53,9 +53,9 @@ func (r termRecords) Load(ctx context.Context, name string, value any) (found bo
 	return found, err
 }
 
-// claim reads a record and writes it with this leader's token.
+// claim reads a record and writes it again with this leader's token, so that no earlier leader can change it.
 func (r termRecords) claim(ctx context.Context, name string, value any) (found bool, err error) {
-	data, revision, err := r.state.Get(ctx, r.key(name))
+	data, revision, err := r.kv.Get(ctx, r.key(name))
 	fields := map[string]json.RawMessage{}
 	switch {
 	case isNotFound(err):
@@ -64,11 +64,11 @@ func (r termRecords) claim(ctx context.Context, name string, value any) (found b
 	case json.Unmarshal(data, &fields) != nil || json.Unmarshal(data, value) != nil:
 		return false, ErrDamagedRecord
 	}
-	next, err := fenced(fields, r.lease.Token())
+	next, err := withToken(fields, r.lease.Token())
 	if err == nil {
-		err = swapStoreValue(ctx, r.lease, r.state, r.key(name), next, data, revision)
+		err = swapStoreValue(ctx, r.lease, r.kv, r.key(name), next, data, revision)
 	}
-	delete(fields, fieldToken)
+	delete(fields, tokenField)
 	return len(fields) > 0, err
 }
 
@@ -80,10 +80,10 @@ func (r termRecords) Store(ctx context.Context, name string, value any) error {
 		err = json.Unmarshal(text, &fields)
 	}
 	if err == nil {
-		fields, err = fenced(fields, r.lease.Token())
+		fields, err = withToken(fields, r.lease.Token())
 	}
 	if err == nil {
-		err = storeValue(ctx, r.lease, r.state, r.key(name), fields)
+		err = storeValue(ctx, r.lease, r.kv, r.key(name), fields)
 	}
 	if err != nil {
 		return fmt.Errorf("writing %s to the store: %w", r.key(name), err)
@@ -95,12 +95,12 @@ func (r termRecords) Store(ctx context.Context, name string, value any) error {
 // a store.
 func (r termRecords) key(name string) string { return name + "." + r.service }
 
-// fieldToken is the field of stored values with the fencing token of their leader.
-const fieldToken = "token"
+// tokenField is the name of the field of a stored value that contains the fencing token of its writer.
+const tokenField = "token"
 
-// fenced adds a fencing token to the fields of a value.
-func fenced(fields map[string]json.RawMessage, token uint64) (map[string]json.RawMessage, error) {
+// withToken adds a fencing token to the fields of a value, and returns them.
+func withToken(fields map[string]json.RawMessage, token uint64) (map[string]json.RawMessage, error) {
 	text, err := json.Marshal(token)
-	fields[fieldToken] = text
+	fields[tokenField] = text
 	return fields, err
 }

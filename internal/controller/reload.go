@@ -19,10 +19,10 @@ type options struct {
 	readConfig    func() (service.ControllerConfig, error)
 	reloadSignals <-chan os.Signal
 	actuator      Actuator
-	machines      Machines
+	machines      MachineReconciler
 	alerts        []func() []telemetry.Alert
 	version       string
-	openBucket    func(ctx context.Context, url string) (store.Parts, error) // nil = no buckets
+	openBucket    func(ctx context.Context, url string) (store.CloudBucket, error) // nil = no buckets
 }
 
 // Option is an option of Run.
@@ -41,7 +41,7 @@ func WithReloadSignals(signals <-chan os.Signal) Option {
 }
 
 // WithMachines lets the controller reconcile machines while it holds the lease.
-func WithMachines(m Machines) Option { return func(o *options) { o.machines = m } }
+func WithMachines(m MachineReconciler) Option { return func(o *options) { o.machines = m } }
 
 // applyReload applies a reloaded configuration.
 func (c *Controller) applyReload() {
@@ -63,12 +63,13 @@ func (c *Controller) applyReload() {
 	}
 }
 
-// trackBalancers makes balancers those of the next round. One whose address has not changed keeps its state.
+// trackBalancers sets the balancers of the next round. A balancer that is unchanged in the configuration keeps the
+// results of its probes.
 func (c *Controller) trackBalancers(balancers []service.ControlledBalancer) {
 	before := c.balancers
 	c.balancers = nil
 	for _, b := range balancers {
-		i := slices.IndexFunc(before, func(w *trackedBalancer) bool { return w.ControlledBalancer == b })
+		i := slices.IndexFunc(before, func(old *trackedBalancer) bool { return old.ControlledBalancer == b })
 		if i >= 0 {
 			c.balancers = append(c.balancers, before[i])
 		} else {
@@ -97,8 +98,8 @@ func (c *Controller) serveReload(w http.ResponseWriter, r *http.Request) {
 	_ = json.NewEncoder(w).Encode(done) // fails only when the client has disconnected
 }
 
-// reload reloads the configuration. It applies changes of the store at once, and the next round applies the
-// rest. It returns errors of reading, and of the store.
+// reload reloads the configuration. It changes the observed balancers and the members of the store at once; the
+// next round applies the rest. It fails if the configuration cannot be read, or the members cannot be changed.
 func (c *Controller) reload() (telemetry.Reload, error) {
 	done := telemetry.Reload{Changed: []string{}, Restart: []string{}, NotApplied: []string{}}
 	next, err := c.options.readConfig()
@@ -109,13 +110,13 @@ func (c *Controller) reload() (telemetry.Reload, error) {
 		done.Restart = append(done.Restart, "a key other than replicas, balancers, controllers, backup and the members of store_cluster")
 		return done, nil
 	}
-	if c.follow != nil {
-		if err := c.follow(next); err != nil {
+	if c.applyImmediately != nil {
+		if err := c.applyImmediately(next); err != nil {
 			return done, err
 		}
 	}
 	c.mu.Lock()
-	c.reloaded, c.controllers, c.backup = &next, len(next.Controllers), next.Backup
+	c.reloaded, c.controllers, c.backupSpec = &next, len(next.Controllers), next.Backup
 	c.mu.Unlock()
 	done.Revision, done.Changed = next.Revision, append(done.Changed, "replicas")
 	return done, nil

@@ -86,7 +86,7 @@ func TestReplacedBalancerIsFollowed(t *testing.T) {
 		}
 	}
 	var followed []service.ControllerConfig
-	w.follow = func(c service.ControllerConfig) error {
+	w.applyImmediately = func(c service.ControllerConfig) error {
 		followed = append(followed, c)
 		return nil
 	}
@@ -103,7 +103,7 @@ func TestReloadReportsStoreFailure(t *testing.T) {
 	w := newWorld()
 	next := w.without("us-1")
 	w.options.readConfig = func() (service.ControllerConfig, error) { return next, nil }
-	w.follow = func(service.ControllerConfig) error { return errors.New("a route must be host:port") }
+	w.applyImmediately = func(service.ControllerConfig) error { return errors.New("a route must be host:port") }
 	if _, err := w.Controller.reload(); err == nil || w.reloaded != nil {
 		t.Errorf("got %v, applies %v", err, w.reloaded)
 	}

@@ -14,9 +14,9 @@ import (
 	"skyserve/provision"
 )
 
-// admin is the part of a balancer's admin API that the controller uses. The API calls replicas
-// workers.
-type admin interface {
+// adminAPI is the part of a balancer's admin API that the controller uses. A worker of that API is a
+// replica.
+type adminAPI interface {
 	Healthy(ctx context.Context) error
 	Workers(ctx context.Context) ([]telemetry.Worker, error)
 	AddWorker(ctx context.Context, r service.ReplicaConfig) (added bool, err error)
@@ -27,22 +27,22 @@ type admin interface {
 // trackedBalancer is a balancer with the results of the last probes.
 type trackedBalancer struct {
 	service.ControlledBalancer
-	admin    admin
+	admin    adminAPI
 	failures int // consecutive failed probes
 	// responded reports whether any probe has succeeded.
 	responded bool
 	// workers are the replicas attached to it in this round; nil when it did not list them.
 	workers []telemetry.Worker
-	listed  bool
+	listed  bool // it listed its replicas in this round
 }
 
-func (w *trackedBalancer) alive() bool { return w.failures < deadAfter }
+func (b *trackedBalancer) alive() bool { return b.failures < deadAfter }
 
-// runRound probes, assigns, publishes and repairs once. It returns errors of the store, and
-// errLeaseLost; balancers that do not respond are no error.
+// runRound probes the balancers, assigns replicas to them, publishes the assignment and applies it once. It returns
+// errors of the store, and errLeaseLost; balancers that do not respond are no error.
 func (c *Controller) runRound(ctx context.Context, l lease) error {
 	c.applyReload()
-	c.forEachBalancer(func(w *trackedBalancer) { c.probeBalancer(ctx, w) })
+	c.forEachBalancer(func(b *trackedBalancer) { c.probeBalancer(ctx, b) })
 	owners := Assign(c.assignInput())
 	if owners == nil {
 		c.updateView()
@@ -54,7 +54,7 @@ func (c *Controller) runRound(ctx context.Context, l lease) error {
 		return errSuperseded
 	}
 	if !next.equal(c.current) {
-		if err := mayAct(ctx, l)(); err != nil {
+		if err := leadershipCheck(ctx, l)(); err != nil {
 			return err
 		}
 		if err := c.publishAssignment(ctx, next); err != nil {
@@ -62,56 +62,56 @@ func (c *Controller) runRound(ctx context.Context, l lease) error {
 		}
 	}
 	c.updateView()
-	if err := mayAct(ctx, l)(); err != nil {
+	if err := leadershipCheck(ctx, l)(); err != nil {
 		return err
 	}
-	c.repair(ctx)
+	c.attachAndDetach(ctx)
 	return nil
 }
 
 // probeBalancer reads a balancer's health and its replicas.
-func (c *Controller) probeBalancer(ctx context.Context, w *trackedBalancer) {
+func (c *Controller) probeBalancer(ctx context.Context, b *trackedBalancer) {
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
-	w.listed, w.workers = false, nil
-	before := w.alive()
-	if err := w.admin.Healthy(ctx); err != nil {
-		w.failures++
-		if before && !w.alive() {
-			c.recordBalancer(w, telemetry.EventDeath, "balancer "+w.ID+" does not respond", err.Error())
-			c.log.Warn("balancer does not respond; other balancers adopt its replicas", "balancer", w.ID, "err", err)
+	b.listed, b.workers = false, nil
+	before := b.alive()
+	if err := b.admin.Healthy(ctx); err != nil {
+		b.failures++
+		if before && !b.alive() {
+			c.recordBalancer(b, telemetry.EventDeath, "balancer "+b.ID+" does not respond", err.Error())
+			c.log.Warn("balancer does not respond; other balancers adopt its replicas", "balancer", b.ID, "err", err)
 		}
 		return
 	}
 	if !before {
-		c.recordBalancer(w, telemetry.EventRecovery, "balancer "+w.ID+" responds again", "")
-		c.log.Info("balancer responds again; its replicas return to it", "balancer", w.ID)
+		c.recordBalancer(b, telemetry.EventRecovery, "balancer "+b.ID+" responds again", "")
+		c.log.Info("balancer responds again; its replicas return to it", "balancer", b.ID)
 	}
-	w.failures, w.responded = 0, true
-	workers, err := w.admin.Workers(ctx)
-	c.recordResult(w, "", "listing the replicas of a balancer failed; retrying", err)
+	b.failures, b.responded = 0, true
+	workers, err := b.admin.Workers(ctx)
+	c.recordResult(b, "", "listing the replicas of a balancer failed; retrying", err)
 	if err != nil {
 		return
 	}
-	w.workers, w.listed = workers, true
+	b.workers, b.listed = workers, true
 }
 
 // forEachBalancer calls f for all balancers concurrently and returns when all calls have returned.
 func (c *Controller) forEachBalancer(f func(*trackedBalancer)) {
 	var wg sync.WaitGroup
-	for _, w := range c.balancers {
-		wg.Go(func() { f(w) })
+	for _, b := range c.balancers {
+		wg.Go(func() { f(b) })
 	}
 	wg.Wait()
 }
 
 // assignInput returns the input of Assign.
 func (c *Controller) assignInput() AssignInput {
-	f := AssignInput{Replicas: c.config.Replicas, RTT: c.config.RTT, Owners: c.current.Owners}
-	for _, w := range c.balancers {
-		f.Balancers = append(f.Balancers, BalancerHealth{ID: w.ID, Region: w.Region, Alive: w.alive(), New: !w.responded})
+	in := AssignInput{Replicas: c.config.Replicas, RTT: c.config.RTT, Owners: c.current.Owners}
+	for _, b := range c.balancers {
+		in.Balancers = append(in.Balancers, BalancerHealth{ID: b.ID, Region: b.Region, Alive: b.alive(), New: !b.responded})
 	}
-	return f
+	return in
 }
 
 // newestEpoch returns the newest epoch that a balancer has. A balancer may reject an assignment
@@ -122,8 +122,8 @@ func (c *Controller) newestEpoch() uint64 {
 	if c.conflicted {
 		newest = 2*c.current.Epoch() + 1
 	}
-	for _, w := range c.balancers {
-		for _, r := range w.workers {
+	for _, b := range c.balancers {
+		for _, r := range b.workers {
 			newest = max(newest, r.Epoch)
 		}
 	}
@@ -140,9 +140,9 @@ func (c *Controller) publishAssignment(ctx context.Context, next Assignment) err
 	before := c.current
 	var revision uint64
 	if before.revision == 0 {
-		revision, err = c.state.Create(ctx, c.assignmentKey(), data)
+		revision, err = c.kv.Create(ctx, c.assignmentKey(), data)
 	} else {
-		revision, err = c.state.CompareAndSwap(ctx, c.assignmentKey(), data, before.revision)
+		revision, err = c.kv.CompareAndSwap(ctx, c.assignmentKey(), data, before.revision)
 	}
 	if err != nil {
 		loading := c.loadAssignment(ctx)
@@ -160,7 +160,7 @@ func (c *Controller) publishAssignment(ctx context.Context, next Assignment) err
 
 // loadAssignment reads the published assignment.
 func (c *Controller) loadAssignment(ctx context.Context) error {
-	data, revision, err := c.state.Get(ctx, c.assignmentKey())
+	data, revision, err := c.kv.Get(ctx, c.assignmentKey())
 	if isNotFound(err) {
 		c.current = Assignment{}
 		return nil
@@ -177,19 +177,19 @@ func (c *Controller) loadAssignment(ctx context.Context) error {
 	return nil
 }
 
-// repair attaches and detaches replicas so that balancers match the assignment. A replica is detached
+// attachAndDetach attaches and detaches replicas so that balancers match the assignment. A replica is detached
 // from one balancer before it is attached to another, so that it has one owner.
-func (c *Controller) repair(ctx context.Context) {
+func (c *Controller) attachAndDetach(ctx context.Context) {
 	var mu sync.Mutex
 	stuck := map[string]bool{} // replicas that could not be detached
-	c.forEachBalancer(func(w *trackedBalancer) {
-		for _, r := range c.excessReplicas(w) {
+	c.forEachBalancer(func(b *trackedBalancer) {
+		for _, r := range c.excessReplicas(b) {
 			id := r.ID
 			err := provision.CheckFence(ctx)
 			if err == nil {
-				err = c.releaseReplica(ctx, w, r)
+				err = c.releaseReplica(ctx, b, r)
 			}
-			c.recordResult(w, id, "detaching a replica failed; retrying", err)
+			c.recordResult(b, id, "detaching a replica failed; retrying", err)
 			if err != nil {
 				mu.Lock()
 				stuck[id] = true
@@ -197,22 +197,22 @@ func (c *Controller) repair(ctx context.Context) {
 			}
 		}
 	})
-	c.forEachBalancer(func(w *trackedBalancer) {
-		for _, r := range c.missingReplicas(w) {
+	c.forEachBalancer(func(b *trackedBalancer) {
+		for _, r := range c.missingReplicas(b) {
 			if stuck[r.ID] || provision.CheckFence(ctx) != nil {
 				continue
 			}
-			c.recordResult(w, r.ID, "attaching a replica failed; retrying", c.attachReplica(ctx, w, r))
+			c.recordResult(b, r.ID, "attaching a replica failed; retrying", c.attachReplica(ctx, b, r))
 		}
 	})
 }
 
 // recordResult records the result of listing or changing a balancer's replicas. It logs an error
 // once until it changes; failure is the log message.
-func (c *Controller) recordResult(w *trackedBalancer, replica, failure string, err error) {
+func (c *Controller) recordResult(b *trackedBalancer, replica, failure string, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	key := w.ID + " " + replica
+	key := b.ID + " " + replica
 	if err == nil {
 		delete(c.lastErrors, key)
 		return
@@ -220,16 +220,16 @@ func (c *Controller) recordResult(w *trackedBalancer, replica, failure string, e
 	c.conflicted = c.conflicted || errors.Is(err, telemetry.ErrConflict)
 	if c.lastErrors[key] != err.Error() {
 		c.lastErrors[key] = err.Error()
-		c.log.Warn(failure, "balancer", w.ID, "replica", replica, "err", err)
+		c.log.Warn(failure, "balancer", b.ID, "replica", replica, "err", err)
 	}
 }
 
 // excessReplicas returns the managed replicas that a balancer has but should not have. Replicas that an
 // operator attached manually are not managed.
-func (c *Controller) excessReplicas(w *trackedBalancer) []telemetry.Worker {
+func (c *Controller) excessReplicas(b *trackedBalancer) []telemetry.Worker {
 	var excess []telemetry.Worker
-	for _, r := range w.workers {
-		if (c.managed[r.ID] || r.Epoch > 0) && c.current.Owners[r.ID] != w.ID {
+	for _, r := range b.workers {
+		if (c.managed[r.ID] || r.Epoch > 0) && c.current.Owners[r.ID] != b.ID {
 			excess = append(excess, r)
 		}
 	}
@@ -239,21 +239,21 @@ func (c *Controller) excessReplicas(w *trackedBalancer) []telemetry.Worker {
 
 // releaseReplica detaches a replica from a balancer: immediately where another balancer gets it, otherwise
 // after it has drained.
-func (c *Controller) releaseReplica(ctx context.Context, w *trackedBalancer, r telemetry.Worker) error {
+func (c *Controller) releaseReplica(ctx context.Context, b *trackedBalancer, r telemetry.Worker) error {
 	if _, wanted := c.current.Owners[r.ID]; wanted || r.Outstanding == 0 && r.State == service.StateDraining {
-		return c.detachReplica(ctx, w, r.ID)
+		return c.detachReplica(ctx, b, r.ID)
 	}
 	if r.State == service.StateDraining {
 		return nil // the next round checks again
 	}
 	ctx, cancel := context.WithTimeout(ctx, changeTimeout)
 	defer cancel()
-	err := w.admin.DrainWorker(ctx, r.ID, telemetry.DrainedByController)
+	err := b.admin.DrainWorker(ctx, r.ID, telemetry.DrainedByController)
 	if errors.Is(err, telemetry.ErrNotFound) { // its model is unknown, so it has no requests
-		return c.detachReplica(ctx, w, r.ID)
+		return c.detachReplica(ctx, b, r.ID)
 	}
 	if err == nil {
-		c.log.Info("replica drain started", "balancer", w.ID, "replica", r.ID)
+		c.log.Info("replica drain started", "balancer", b.ID, "replica", r.ID)
 	}
 	return err
 }
@@ -261,19 +261,19 @@ func (c *Controller) releaseReplica(ctx context.Context, w *trackedBalancer, r t
 // missingReplicas returns the replicas that a balancer should have but does not have, or has from an older
 // assignment, at another address, with other ranks or with another MaxNumSeqs. It returns none for a balancer that did not
 // list its replicas.
-func (c *Controller) missingReplicas(w *trackedBalancer) []service.ReplicaConfig {
-	if !w.listed {
+func (c *Controller) missingReplicas(b *trackedBalancer) []service.ReplicaConfig {
+	if !b.listed {
 		return nil
 	}
 	has := map[string]*telemetry.Worker{}
-	for i := range w.workers {
-		has[w.workers[i].ID] = &w.workers[i]
+	for i := range b.workers {
+		has[b.workers[i].ID] = &b.workers[i]
 	}
 	var replicas []service.ReplicaConfig
 	for _, r := range c.config.Replicas {
-		rc := r.ForRegion(w.Region)
+		rc := r.ForRegion(b.Region)
 		rc.Epoch = c.current.Epoch()
-		if held := has[r.ID]; c.current.Owners[r.ID] == w.ID &&
+		if held := has[r.ID]; c.current.Owners[r.ID] == b.ID &&
 			(held == nil || held.Epoch < rc.Epoch || held.URL != rc.URL || held.Ranks() != rc.Ranks() || held.MaxNumSeqs != rc.MaxNumSeqs) {
 			replicas = append(replicas, rc)
 		}
@@ -281,22 +281,22 @@ func (c *Controller) missingReplicas(w *trackedBalancer) []service.ReplicaConfig
 	return replicas
 }
 
-func (c *Controller) detachReplica(ctx context.Context, w *trackedBalancer, id string) error {
+func (c *Controller) detachReplica(ctx context.Context, b *trackedBalancer, id string) error {
 	ctx, cancel := context.WithTimeout(ctx, changeTimeout)
 	defer cancel()
-	err := w.admin.RemoveWorker(ctx, id, c.current.Epoch())
+	err := b.admin.RemoveWorker(ctx, id, c.current.Epoch())
 	if errors.Is(err, telemetry.ErrNotFound) {
 		return nil
 	}
 	return err
 }
 
-func (c *Controller) attachReplica(ctx context.Context, w *trackedBalancer, r service.ReplicaConfig) error {
+func (c *Controller) attachReplica(ctx context.Context, b *trackedBalancer, r service.ReplicaConfig) error {
 	ctx, cancel := context.WithTimeout(ctx, changeTimeout)
 	defer cancel()
-	added, err := w.admin.AddWorker(ctx, r)
+	added, err := b.admin.AddWorker(ctx, r)
 	if added {
-		c.log.Info("replica attached", "balancer", w.ID, "replica", r.ID, "epoch", r.Epoch)
+		c.log.Info("replica attached", "balancer", b.ID, "replica", r.ID, "epoch", r.Epoch)
 	}
 	return err
 }

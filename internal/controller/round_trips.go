@@ -8,8 +8,8 @@ import (
 	"skyserve/plan"
 )
 
-// roundTrips returns the round trips that balancers measured; of several measurements of a pair the
-// shortest is the distance between its regions.
+// roundTrips returns the round-trip times between regions that balancers measured. If a pair was measured several
+// times, the shortest time counts. In a snapshot, the balancers of its own region have no round-trip time.
 func roundTrips(snapshots []*telemetry.Snapshot) map[plan.RegionPair]time.Duration {
 	out := map[plan.RegionPair]time.Duration{}
 	for _, s := range snapshots {

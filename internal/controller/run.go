@@ -92,34 +92,34 @@ func Run(ctx context.Context, config service.ControllerConfig, log *slog.Logger,
 		return st.Acquire(ctx, telemetry.ControllerLease(config.Service), cmp.Or(config.ID, holderName()), leaseTTL)
 	}
 	hc := adminClient(config, self)
-	c := newController(config, st, acquire, func(base string) admin { return telemetry.NewClient(base, hc) }, log)
+	c := newController(config, st, acquire, func(base string) adminAPI { return telemetry.NewClient(base, hc) }, log)
 	c.store, c.revoked, c.announcements, c.backupSource = health, revoked, st, st
-	c.events = store.NewEventQueue(st, eventSource(time.Now()), log)
+	c.events = store.NewEventQueue(st, eventIDPrefix(time.Now()), log)
 	for _, o := range options {
 		o(&c.options)
 	}
 	review := new(currentReview)
-	r := newControlLoop(log)
-	c.follow = func(next service.ControllerConfig) error {
-		r.setBalancers(next.Balancers, hc)
-		return health.follow(next)
+	loop := newControlLoop(log)
+	c.applyImmediately = func(next service.ControllerConfig) error {
+		loop.setBalancers(next.Balancers, hc)
+		return health.setMembers(next)
 	}
-	r.setBalancers(config.Balancers, hc)
-	r.machines, r.planner = c.options.machines, newPlanner(config, st, review, log)
-	r.records = func(l lease) Records { return termRecords{config.Service, l, st} }
-	r.planner.record = c.record
-	if m, ok := r.machines.(EventSource); ok {
-		m.RecordWith(c.record)
+	loop.setBalancers(config.Balancers, hc)
+	loop.machines, loop.planner = c.options.machines, newPlanner(config, st, review, log)
+	loop.records = func(l lease) Records { return termRecords{config.Service, l, st} }
+	loop.planner.record = c.record
+	if m, ok := loop.machines.(EventRecording); ok {
+		m.RecordEventsWith(c.record)
 	}
 	if m, ok := c.options.actuator.(OfferingSource); ok {
-		r.planner.source = m
+		loop.planner.source = m
 	}
 	if c.options.actuator != nil {
-		r.scaler = newScaler(config, st, c.options.actuator, review, log)
-		r.scaler.record = c.record
+		loop.scaler = newScaler(config, st, c.options.actuator, review, log)
+		loop.scaler.record = c.record
 	}
 	c.options.alerts = append(c.options.alerts, review.budgetAlerts)
-	c.loop = r
+	c.loop = loop
 	return c.runProcess(ctx, ln)
 }
 
@@ -220,7 +220,7 @@ func openStore(ctx context.Context, config service.ControllerConfig, self *ident
 			o.TLS = self.Server(identity.Balancer, identity.Controller)
 			options = append(options, store.Secure(self.Client(identity.Controller)))
 		}
-		was, err := store.IsMember(config.StoreDir)
+		wasMember, err := store.IsMember(config.StoreDir)
 		if err != nil {
 			return nil, health, nil, err
 		}
@@ -229,10 +229,10 @@ func openStore(ctx context.Context, config service.ControllerConfig, self *ident
 			return nil, health, nil, err
 		}
 		url, closeAll = srv.URL(), srv.Close
-		health = storeHealth{dir: config.StoreDir, writeOutage: srv.Health, free: srv.FreeBytes}
+		health = storeHealth{dir: config.StoreDir, writeOutage: srv.Outage, free: srv.FreeBytes}
 		if c := config.StoreCluster; c != nil {
 			url = storeURL(srv, *c)
-			health.joins, health.started = !was, time.Now()
+			health.newMember, health.started = !wasMember, time.Now()
 			health.cluster = func() telemetry.StoreState { return clusterState(srv.Cluster(), time.Now()) }
 			member = srv
 		}
@@ -241,8 +241,8 @@ func openStore(ctx context.Context, config service.ControllerConfig, self *ident
 		closeAll()
 		return nil, health, nil, err
 	}
-	health.clientOutage = st.Problem
-	health.follow = func(next service.ControllerConfig) error { return followMembers(next, member, st) }
+	health.clientOutage = st.Outage
+	health.setMembers = func(next service.ControllerConfig) error { return applyMembers(next, member, st) }
 	closeServer := closeAll
 	return st, health, func() { st.Close(); closeServer() }, nil
 }

@@ -22,11 +22,11 @@ type modelGroups struct {
 	groups []replicaGroup
 }
 
-// zeroModels returns the groups of the models that scale to zero.
-func (s *scalingInputs) zeroModels(groups []replicaGroup) (all []modelGroups) {
-	for i := range s.current.Spec.Models {
-		name := s.current.Spec.Models[i].Name
-		if !s.current.Spec.ScalesToZero(name) {
+// scaleToZeroModels returns the groups of the models that scale to zero.
+func (in *scalingInputs) scaleToZeroModels(groups []replicaGroup) (all []modelGroups) {
+	for i := range in.current.Spec.Models {
+		name := in.current.Spec.Models[i].Name
+		if !in.current.Spec.ScalesToZero(name) {
 			continue
 		}
 		m := modelGroups{model: name}
@@ -40,12 +40,12 @@ func (s *scalingInputs) zeroModels(groups []replicaGroup) (all []modelGroups) {
 	return all
 }
 
-// zeroChanges returns the changes of the models that scale to zero: their first and last replicas.
-// The strategy must not change the models of handled: those that start or end now, and those without
-// a replica for which no request waits and no load is planned.
-func (s *scaler) zeroChanges(in *scalingInputs, groups []replicaGroup, unresponsive int) (changes []scalingChange, handled map[string]bool) {
+// scaleToZeroChanges returns the changes of the models that scale to zero: they start first replicas and
+// drain last ones. handled contains the models that the strategy must not change in this iteration: those
+// with such a change, and those that stay without replicas because no request waits and no load is planned.
+func (s *scaler) scaleToZeroChanges(in *scalingInputs, groups []replicaGroup, unresponsive int) (changes []scalingChange, handled map[string]bool) {
 	handled = map[string]bool{}
-	for _, m := range in.zeroModels(groups) {
+	for _, m := range in.scaleToZeroModels(groups) {
 		var own []scalingChange
 		switch {
 		case m.serving() == 0:
@@ -75,22 +75,22 @@ func (s *scaler) firstReplica(in *scalingInputs, m modelGroups) []scalingChange 
 	waiting := 0
 	for _, g := range m.groups {
 		waiting += in.waitingRequests(g)
-		if in.now.Sub(s.previousEvents[g.modelRegion]) < cooldown || in.now.Sub(s.starts[g.modelRegion]) < cooldown {
+		if in.now.Sub(s.previousEvents[g.modelRegion]) < cooldown || in.now.Sub(s.lastStarts[g.modelRegion]) < cooldown {
 			return nil
 		}
 	}
-	g := s.startRegion(in, m)
+	g := s.firstReplicaGroup(in, m)
 	if waiting == 0 || g == nil {
 		return nil
 	}
 	b := &changeBuilder{scalingInputs: in, group: *g, reason: waitingReason(waiting)}
-	b.starts = true
+	b.fromZero = true
 	if ids := in.claimDonated(*g, 1, false); len(ids) > 0 {
 		b.change.Reclaim = ids
-		b.addEvent(telemetry.EventScaleFromZero, ids)
+		b.addAction(telemetry.EventScaleFromZero, ids)
 	} else {
 		b.addLaunch(1)
-		b.addEvent(telemetry.EventScaleFromZero, nil)
+		b.addAction(telemetry.EventScaleFromZero, nil)
 	}
 	return []scalingChange{b.scalingChange}
 }
@@ -102,24 +102,24 @@ func waitingReason(n int) string {
 	return fmt.Sprintf("no replica, %d requests wait", n)
 }
 
-// startRegion returns the group that gets the first replica: one with a donated replica, which is
-// ready at once; else the one where most requests wait, the first in service.yaml among equals. It
-// avoids regions in which a start failed recently. nil = no region may have a replica now.
-func (s *scaler) startRegion(in *scalingInputs, m modelGroups) *replicaGroup {
+// firstReplicaGroup returns the group that gets the first replica; nil if no region may have a replica now.
+// It prefers regions in which no start failed recently, then a group with a donated replica, which is ready
+// at once, and then the group where most requests wait. Among equals it returns the first in service.yaml.
+func (s *scaler) firstReplicaGroup(in *scalingInputs, m modelGroups) *replicaGroup {
 	var best *replicaGroup
 	rank := func(g *replicaGroup) [3]int {
-		donated, works := 0, 0
+		donated, noFailure := 0, 0
 		if g.hasDonated() {
 			donated = 1
 		}
-		if in.now.Sub(s.failedStarts[g.modelRegion]) >= failedStartDelay {
-			works = 1
+		if in.now.Sub(s.lastFailedStarts[g.modelRegion]) >= failedStartDelay {
+			noFailure = 1
 		}
-		return [3]int{works, donated, in.waitingRequests(*g)}
+		return [3]int{noFailure, donated, in.waitingRequests(*g)}
 	}
 	for i := range m.groups {
 		g := &m.groups[i]
-		if !g.hasDonated() && len(g.members) >= g.bounds.Max {
+		if !g.hasDonated() && len(g.replicas) >= g.bounds.Max {
 			continue
 		}
 		if best == nil || greater(rank(g), rank(best)) {
@@ -141,8 +141,8 @@ func greater(a, b [3]int) bool {
 
 // hasDonated reports whether a donated replica can be reclaimed.
 func (g replicaGroup) hasDonated() bool {
-	for _, m := range g.members {
-		if m.isDonated() {
+	for _, r := range g.replicas {
+		if r.isDonated() {
 			return true
 		}
 	}
@@ -151,8 +151,8 @@ func (g replicaGroup) hasDonated() bool {
 
 // waitingRequests returns the number of requests queued for a group's model in its region, including
 // deferred ones; 0 where the region's balancers do not report it.
-func (s *scalingInputs) waitingRequests(g replicaGroup) int {
-	if m := s.modelReport(g); m != nil {
+func (in *scalingInputs) waitingRequests(g replicaGroup) int {
+	if m := in.modelReport(g); m != nil {
 		return m.Queued + m.Deferred
 	}
 	return 0
@@ -182,9 +182,9 @@ func (s *scaler) lastReplicas(in *scalingInputs, m modelGroups) (changes []scali
 
 // servingIDs returns the IDs of the serving and starting replicas.
 func (g replicaGroup) servingIDs() (ids []string) {
-	for _, m := range g.members {
-		if m.serves() {
-			ids = append(ids, m.ID)
+	for _, r := range g.replicas {
+		if r.serves() {
+			ids = append(ids, r.ID)
 		}
 	}
 	return ids
@@ -192,9 +192,9 @@ func (g replicaGroup) servingIDs() (ids []string) {
 
 // idleTime returns the time since the model was last in use in any region; false where a region does
 // not report it.
-func (s *scalingInputs) idleTime(m modelGroups) (idle time.Duration, known bool) {
+func (in *scalingInputs) idleTime(m modelGroups) (idle time.Duration, known bool) {
 	for i, g := range m.groups {
-		r := s.modelReport(g)
+		r := in.modelReport(g)
 		if r == nil || r.IdleMillis == nil {
 			return 0, false
 		}
@@ -210,19 +210,19 @@ func (s *scalingInputs) idleTime(m modelGroups) (idle time.Duration, known bool)
 }
 
 // minPlannedShare is the planned load, as a share of the throughput of one replica, from which a plan
-// keeps or starts a replica of a model without requests. Any forecast above zero plans a replica: a
-// few requests a week would keep it forever.
+// keeps or starts a replica of a model without requests. Without this threshold, every forecast above
+// zero would plan a replica, and a few requests a week would keep it forever.
 const minPlannedShare = 0.05
 
 // loadPlanned reports whether the strategy follows the plan in force, and that plan has a relevant
 // load for the model.
-func (s *scalingInputs) loadPlanned(m modelGroups) bool {
-	if !plan.UsesPlan(s.current.Spec.Autoscale.Strategy) {
+func (in *scalingInputs) loadPlanned(m modelGroups) bool {
+	if !plan.UsesPlan(in.current.Spec.Autoscale.Strategy) {
 		return false
 	}
 	share := 0.0
 	for _, g := range m.groups {
-		switch t := s.targets[g.modelRegion]; {
+		switch t := in.targets[g.modelRegion]; {
 		case t == nil || t.Count == 0:
 		case t.ReplicaTPS <= 0:
 			return true // its share is unknown
@@ -233,11 +233,12 @@ func (s *scalingInputs) loadPlanned(m modelGroups) bool {
 	return share >= minPlannedShare
 }
 
-// lastRegions returns the groups in which a strategy keeps one replica although their minimum is 0:
-// for each model that scales to zero, the first with a ready replica, else with a starting one.
-func (s *scalingInputs) lastRegions(groups []replicaGroup) map[modelRegion]bool {
+// groupsKeepingOne returns the groups in which a strategy keeps one replica although their minimum is 0.
+// For each model that scales to zero, this is the first group with a ready replica, or else the first with a
+// starting one.
+func (in *scalingInputs) groupsKeepingOne(groups []replicaGroup) map[modelRegion]bool {
 	keep := map[modelRegion]bool{}
-	for _, m := range s.zeroModels(groups) {
+	for _, m := range in.scaleToZeroModels(groups) {
 		var first *replicaGroup
 		for i := range m.groups {
 			g := &m.groups[i]
@@ -254,23 +255,23 @@ func (s *scalingInputs) lastRegions(groups []replicaGroup) map[modelRegion]bool 
 
 // readyCount returns the number of ready replicas.
 func (g replicaGroup) readyCount() (n int) {
-	for _, m := range g.members {
-		if m.ready() {
+	for _, r := range g.replicas {
+		if r.ready() {
 			n++
 		}
 	}
 	return n
 }
 
-// recordStart records the result of starting a first replica.
-func (s *scaler) recordStart(m scalingChange, err error) {
-	if !m.starts || len(m.events) == 0 {
+// recordStart records whether the first replica of a model was started, if that is what the change does.
+func (s *scaler) recordStart(c scalingChange, err error) {
+	if !c.fromZero || len(c.actions) == 0 {
 		return
 	}
-	e := &m.events[0]
+	e := &c.actions[0]
 	if at := (modelRegion{e.model, e.region}); err != nil {
-		s.failedStarts[at] = e.at
+		s.lastFailedStarts[at] = e.at
 	} else {
-		s.starts[at], s.started = e.at, true
+		s.lastStarts[at], s.startedFromZero = e.at, true
 	}
 }

@@ -16,52 +16,52 @@ import (
 	"skyserve/plan"
 )
 
-// cooldown is SageServe's cooldown (section 4) after a change by the previous controller: the time in
-// which the model is not changed again in that region. The strategy applies its cooldown only to its
-// own changes, and is new in each term.
+// cooldown is the time after a change of a model in a region in which the model is not changed there again
+// (SageServe section 4). A strategy has the same cooldown for its own changes, but it is new in each term of
+// leadership: here the cooldown applies to the changes of the previous leader and to first replicas.
 const cooldown = 15 * time.Second
 
 // scaler runs the service's strategy on observations and applies its decisions. The state of a
 // strategy is discarded when a term of leadership ends; the replicas and the plan in force are kept.
 type scaler struct {
 	service  string
-	state    state
+	kv       kvStore
 	actuator Actuator
 	review   *currentReview
 	log      *slog.Logger
 	logged   errorOnce
 
-	strategy       plan.Strategy // nil = manual
-	autoscale      service.Autoscale
-	termStart      time.Time                 // start of the term; the strategy's clock starts here
-	loaded         bool                      // the previous controller's events are loaded
-	previousEvents map[modelRegion]time.Time // the time of the last event that the previous controller published
-	decidedAt      map[modelRegion]time.Time // the time of the strategy's last change
-	started        bool                      // the last step started the first replica of a model
-	attached       bool                      // the last step changed which existing replicas serve
-	events         []telemetry.Event
-	record         func(telemetry.Event) // records an event of the service
-	published      telemetry.Scaling     // the stored scaling state
-	loads          map[modelRegion]float64
-	lastMinute     map[modelRegion]float64 // the loads of the last complete minute
-	// starts and failedStarts are the times at which the first replica of a model was launched, and at
-	// which launching it failed.
-	starts, failedStarts map[modelRegion]time.Time
+	strategy        plan.Strategy // nil = manual
+	autoscale       service.Autoscale
+	termStart       time.Time                 // start of the term; the strategy's clock starts here
+	loaded          bool                      // the previous leader's events are loaded
+	previousEvents  map[modelRegion]time.Time // the time of the last event that the previous leader published
+	decidedAt       map[modelRegion]time.Time // the time of the strategy's last change
+	startedFromZero bool                      // the last step started the first replica of a model
+	servingChanged  bool                      // the last step changed which existing replicas serve
+	events          []telemetry.Event
+	record          func(telemetry.Event)   // records an event of the service
+	published       telemetry.Scaling       // the stored scaling state
+	loads           map[modelRegion]float64 // see scalingInputs
+	lastMinute      map[modelRegion]float64 // the loads of the last complete minute
+	// lastStarts and lastFailedStarts are when the first replica of a model was last launched, and when launching
+	// it last failed.
+	lastStarts, lastFailedStarts map[modelRegion]time.Time
 }
 
 // newScaler returns the scaler of a service.
-func newScaler(config service.ControllerConfig, st state, act Actuator, review *currentReview, log *slog.Logger) *scaler {
+func newScaler(config service.ControllerConfig, st kvStore, act Actuator, review *currentReview, log *slog.Logger) *scaler {
 	return &scaler{
-		service: config.Service, state: st, actuator: act, review: review, log: log, record: func(telemetry.Event) {},
-		starts: map[modelRegion]time.Time{}, failedStarts: map[modelRegion]time.Time{}, decidedAt: map[modelRegion]time.Time{},
+		service: config.Service, kv: st, actuator: act, review: review, log: log, record: func(telemetry.Event) {},
+		lastStarts: map[modelRegion]time.Time{}, lastFailedStarts: map[modelRegion]time.Time{}, decidedAt: map[modelRegion]time.Time{},
 	}
 }
 
 // startTerm starts a term.
 func (s *scaler) startTerm() {
 	s.strategy, s.autoscale, s.loads, s.lastMinute, s.loaded = nil, service.Autoscale{}, nil, nil, false
-	clear(s.starts)
-	clear(s.failedStarts)
+	clear(s.lastStarts)
+	clear(s.lastFailedStarts)
 	clear(s.decidedAt)
 	s.termStart = time.Now()
 }
@@ -80,14 +80,14 @@ func (s *scaler) untilCooldownEnds(now time.Time) time.Duration {
 
 // logError logs an error once until it changes.
 func (s *scaler) logError(err error) {
-	if s.logged.changed(err) {
+	if s.logged.shouldLog(err) {
 		s.log.Warn("scaling failed", "err", err)
 	}
 }
 
-// loadEvents loads the scaling events that the previous controller published.
+// loadEvents loads the scaling events that the previous leader published.
 func (s *scaler) loadEvents(ctx context.Context) error {
-	data, _, err := s.state.Get(ctx, telemetry.ScalingKey(s.service))
+	data, _, err := s.kv.Get(ctx, telemetry.ScalingKey(s.service))
 	s.published, s.events, s.previousEvents = telemetry.Scaling{}, nil, map[modelRegion]time.Time{}
 	switch {
 	case isNotFound(err):
@@ -96,7 +96,7 @@ func (s *scaler) loadEvents(ctx context.Context) error {
 		err = json.Unmarshal(data, &s.published)
 	}
 	if err != nil {
-		return fmt.Errorf("reading the scaling events of the previous controller: %w", err)
+		return fmt.Errorf("reading the scaling events of the previous leader: %w", err)
 	}
 	s.events = s.published.Events
 	for _, e := range s.events {
@@ -107,7 +107,7 @@ func (s *scaler) loadEvents(ctx context.Context) error {
 
 // stepScaler computes the changes for an observation and applies them.
 func (s *scaler) stepScaler(ctx context.Context, l lease, now time.Time, o observation) error {
-	s.started, s.attached = false, false
+	s.startedFromZero, s.servingChanged = false, false
 	if !s.loaded {
 		if err := s.loadEvents(ctx); err != nil {
 			return err
@@ -157,14 +157,14 @@ func (s *scaler) selectStrategy(autoscale service.Autoscale) error {
 	return nil
 }
 
-// decideChanges returns the changes for an observation in which a number of balancers did not respond.
-// Donated replicas are reclaimed before expired ones are removed.
+// decideChanges returns the changes for an observation. unresponsive is the number of balancers that did not
+// respond. Donated replicas are reclaimed before those whose donation has ended are removed.
 func (s *scaler) decideChanges(in *scalingInputs, unresponsive int) (changes []scalingChange) {
 	groups := in.groups()
 	in.claimed = map[string]bool{}
 	if s.strategy != nil {
 		var handled map[string]bool
-		changes, handled = s.zeroChanges(in, groups, unresponsive)
+		changes, handled = s.scaleToZeroChanges(in, groups, unresponsive)
 		changes = append(changes, s.strategyChanges(in, groups, handled)...)
 	}
 	if unresponsive == 0 { // otherwise an unreported replica may have requests
@@ -174,7 +174,7 @@ func (s *scaler) decideChanges(in *scalingInputs, unresponsive int) (changes []s
 }
 
 // strategyChanges returns the strategy's changes and completes unfinished ones. It omits changes of
-// the models that zeroChanges has handled.
+// the models that scaleToZeroChanges has handled.
 func (s *scaler) strategyChanges(in *scalingInputs, groups []replicaGroup, handled map[string]bool) (changes []scalingChange) {
 	if in.current.Unfinished {
 		changes = append(changes, scalingChange{}) // Apply completes the recorded change
@@ -188,9 +188,9 @@ func (s *scaler) strategyChanges(in *scalingInputs, groups []replicaGroup, handl
 		if in.now.Sub(s.previousEvents[groups[c.Endpoint].modelRegion]) < cooldown || handled[groups[c.Endpoint].model] {
 			continue
 		}
-		m := in.buildChange(groups, c, s.autoscale)
-		if !reflect.DeepEqual(m.change, CapacityChange{}) {
-			changes, changed[groups[c.Endpoint].modelRegion] = append(changes, m), true
+		change := in.buildChange(groups, c, s.autoscale)
+		if !reflect.DeepEqual(change.change, CapacityChange{}) {
+			changes, changed[groups[c.Endpoint].modelRegion] = append(changes, change), true
 		}
 	}
 	return append(changes, in.buildReplacements(groups, changed)...)
@@ -199,20 +199,20 @@ func (s *scaler) strategyChanges(in *scalingInputs, groups []replicaGroup, handl
 // applyChanges applies changes in sequence while the lease is held. A failed one does not prevent the
 // others, except when another process is changing the service (ErrBusy).
 func (s *scaler) applyChanges(ctx context.Context, l lease, changes []scalingChange) (err error) {
-	checkLeadership := mayAct(ctx, l)
-	for _, m := range changes {
-		launched, failed := s.actuator.Apply(ctx, m.change, checkLeadership)
+	checkLeadership := leadershipCheck(ctx, l)
+	for _, c := range changes {
+		launched, failed := s.actuator.Apply(ctx, c.change, checkLeadership)
 		if errors.Is(failed, errLeaseLost) || errors.Is(failed, ErrBusy) || ctx.Err() != nil {
 			return errors.Join(err, failed)
 		}
-		s.recordStart(m, failed)
+		s.recordStart(c, failed)
 		if failed != nil {
 			err = errors.Join(err, failed)
-			s.addEvents(s.failureEvents(m, failed))
+			s.addEvents(s.failureEvents(c, failed))
 			continue
 		}
-		s.attached = s.attached || len(m.change.Drain)+len(m.change.Reclaim) > 0
-		for _, a := range m.actionsAfter(launched) {
+		s.servingChanged = s.servingChanged || len(c.change.Drain)+len(c.change.Reclaim) > 0
+		for _, a := range c.actionsAfter(launched) {
 			s.log.Info("replicas scaled", "strategy", s.autoscale.Strategy, "action", a.kind, "region", a.region, "model", a.model, "replicas", strings.Join(a.replicas, ","), "reason", a.reason)
 			s.addEvents(a.events())
 		}
@@ -239,7 +239,7 @@ func (s *scaler) publish(ctx context.Context, l lease, current CurrentState) err
 	if reflect.DeepEqual(next, s.published) {
 		return nil
 	}
-	if err := storeValue(ctx, l, s.state, telemetry.ScalingKey(s.service), next); err != nil {
+	if err := storeValue(ctx, l, s.kv, telemetry.ScalingKey(s.service), next); err != nil {
 		return fmt.Errorf("publishing the scaling events: %w", err)
 	}
 	s.published = next

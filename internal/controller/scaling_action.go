@@ -50,10 +50,10 @@ func (a scalingAction) events() []telemetry.Event {
 	return out
 }
 
-// actionsAfter returns the actions of an applied change. Launched replicas are attributed to redeployments
-// first, whose actions so far only contain the removed replicas.
-func (m scalingChange) actionsAfter(launched []string) []scalingAction {
-	actions := slices.Clone(m.events)
+// actionsAfter returns the actions of an applied change, with the launched replicas. The first launched replicas
+// belong to redeployments: there they take the place of the removed replicas.
+func (c scalingChange) actionsAfter(launched []string) []scalingAction {
+	actions := slices.Clone(c.actions)
 	for i := range actions {
 		a := &actions[i]
 		switch a.kind {
@@ -69,11 +69,11 @@ func (m scalingChange) actionsAfter(launched []string) []scalingAction {
 }
 
 // failureEvents returns the event of a failed change, or none for a repeated failure.
-func (s *scaler) failureEvents(m scalingChange, err error) []telemetry.Event {
-	if len(m.events) == 0 {
+func (s *scaler) failureEvents(c scalingChange, err error) []telemetry.Event {
+	if len(c.actions) == 0 {
 		return nil
 	}
-	a := m.events[0]
+	a := c.actions[0]
 	for _, old := range slices.Backward(s.events) {
 		if old.Model == a.model && old.Region == a.region {
 			if old.Kind == telemetry.EventFailure && strings.HasSuffix(old.Reason, err.Error()) {
@@ -88,15 +88,15 @@ func (s *scaler) failureEvents(m scalingChange, err error) []telemetry.Event {
 	}}
 }
 
-// planTime returns the time of the plan in force, or of the one whose event describes it; nil if the strategy follows no
-// plan.
-func (s *scalingInputs) planTime() *time.Time {
-	if len(s.targets) == 0 || s.review == nil || s.review.Plan == nil || !plan.UsesPlan(s.current.Spec.Autoscale.Strategy) {
+// planTime returns the time of the plan that a strategy's event refers to; nil if the strategy follows no plan. It is
+// the plan in force, or an earlier one with the same capacity that was recorded as an event in its place.
+func (in *scalingInputs) planTime() *time.Time {
+	if len(in.targets) == 0 || in.review == nil || in.review.Plan == nil || !plan.UsesPlan(in.current.Spec.Autoscale.Strategy) {
 		return nil
 	}
-	at := s.review.PlanEvent
+	at := in.review.PlanEvent
 	if at.IsZero() {
-		at = s.review.Plan.At
+		at = in.review.Plan.At
 	}
 	return &at
 }

@@ -29,8 +29,8 @@ type scalingInputs struct {
 	claimed    map[string]bool   // donated replicas that are claimed in this iteration
 }
 
-// member is a recorded replica with a balancer's report of it.
-type member struct {
+// groupReplica is a replica of a group: as recorded, and as a balancer reports it.
+type groupReplica struct {
 	CurrentReplica
 	report *telemetry.ReplicaSnapshot // nil = not reported
 }
@@ -41,19 +41,19 @@ type replicaGroup struct {
 	bounds   service.Bounds
 	gpu      service.GPU // the model's first GPU in service.yaml
 	mismatch mismatch    // difference from the plan
-	members  []member
+	replicas []groupReplica
 }
 
 // serves reports whether a replica serves or is starting to serve: it is neither drained nor donated.
-func (m member) serves() bool { return !m.Drained && m.Donation == nil }
+func (r groupReplica) serves() bool { return !r.Drained && r.Donation == nil }
 
-func (m member) ready() bool {
-	return m.serves() && m.report != nil && m.report.State == service.StateReady
+func (r groupReplica) ready() bool {
+	return r.serves() && r.report != nil && r.report.State == service.StateReady
 }
 
 // hasFreshReport reports whether a replica's report is recent.
-func (m member) hasFreshReport() bool {
-	return m.report.AgeMillis != nil && time.Duration(*m.report.AgeMillis)*time.Millisecond <= maxReportAge
+func (r groupReplica) hasFreshReport() bool {
+	return r.report.AgeMillis != nil && time.Duration(*r.report.AgeMillis)*time.Millisecond <= maxReportAge
 }
 
 // isDonated reports whether a replica can be reclaimed.
@@ -61,34 +61,34 @@ func (r CurrentReplica) isDonated() bool { return r.Donation != nil && !r.Donati
 
 // idle reports whether a donated replica has no outstanding requests, because it is no longer attached
 // to a balancer.
-func (m member) idle() bool { return m.report == nil || m.report.State == service.StateDonated }
+func (r groupReplica) idle() bool { return r.report == nil || r.report.State == service.StateDonated }
 
 // groups returns the groups of replicas in the order of service.yaml.
-func (s *scalingInputs) groups() []replicaGroup {
+func (in *scalingInputs) groups() []replicaGroup {
 	reports := map[string]*telemetry.ReplicaSnapshot{}
-	for i := range s.snapshot.Regions {
-		for k := range s.snapshot.Regions[i].Replicas {
-			r := &s.snapshot.Regions[i].Replicas[k]
+	for i := range in.snapshot.Regions {
+		for k := range in.snapshot.Regions[i].Replicas {
+			r := &in.snapshot.Regions[i].Replicas[k]
 			reports[r.ID] = r
 		}
 	}
 	var out []replicaGroup
-	for _, r := range s.current.Spec.Regions {
-		for i := range s.current.Spec.Models {
-			m := &s.current.Spec.Models[i]
-			g := replicaGroup{modelRegion: modelRegion{m.Name, r.Name}, bounds: s.current.Spec.BoundsFor(m.Name, r.Name)}
+	for _, r := range in.current.Spec.Regions {
+		for i := range in.current.Spec.Models {
+			m := &in.current.Spec.Models[i]
+			g := replicaGroup{modelRegion: modelRegion{m.Name, r.Name}, bounds: in.current.Spec.BoundsFor(m.Name, r.Name)}
 			if len(m.GPUs) > 0 {
 				g.gpu = service.GPU{Type: m.GPUs[0].Type, Count: max(1, m.GPUs[0].Count)}
 			}
-			for _, rep := range s.current.Replicas {
+			for _, rep := range in.current.Replicas {
 				if reported := reports[rep.ID]; rep.Model == "" && reported != nil {
 					rep.Model = reported.Model
 				}
 				if rep.Region == r.Name && rep.Model == m.Name {
-					g.members = append(g.members, member{rep, reports[rep.ID]})
+					g.replicas = append(g.replicas, groupReplica{rep, reports[rep.ID]})
 				}
 			}
-			g.mismatch = newMismatch(countsAt(s.review, s.now, g.modelRegion), g.members)
+			g.mismatch = newMismatch(plannedCounts(in.review, in.now, g.modelRegion), g.replicas)
 			out = append(out, g)
 		}
 	}
@@ -96,26 +96,26 @@ func (s *scalingInputs) groups() []replicaGroup {
 }
 
 // strategyInput returns the input of a strategy.
-func (s *scalingInputs) strategyInput(groups []replicaGroup) *plan.StrategyInput {
-	f := &plan.StrategyInput{FreeVMs: map[string]int{}}
-	last := s.lastRegions(groups)
+func (in *scalingInputs) strategyInput(groups []replicaGroup) *plan.StrategyInput {
+	input := &plan.StrategyInput{FreeVMs: map[string]int{}}
+	last := in.groupsKeepingOne(groups)
 	for _, g := range groups {
-		e := plan.ScaledEndpoint{Model: g.model, Region: string(g.region), Min: g.bounds.Min, Max: g.bounds.Max, Utilisation: g.utilisation(), Target: s.targets[g.modelRegion]}
+		e := plan.ScaledEndpoint{Model: g.model, Region: string(g.region), Min: g.bounds.Min, Max: g.bounds.Max, Utilisation: g.utilisation(), Target: in.targets[g.modelRegion]}
 		if last[g.modelRegion] {
 			e.Min = max(e.Min, 1)
 		}
-		if m := s.modelReport(g); m != nil {
+		if m := in.modelReport(g); m != nil {
 			waiting := m.Queued + g.pendingRequests()
 			e.Waiting, e.FastFirstTokens = &waiting, &plan.FirstTokens{Total: m.FirstTokens, Late: m.SLOMisses}
 		}
-		for _, m := range g.members {
+		for _, r := range g.replicas {
 			switch {
-			case m.isDonated():
+			case r.isDonated():
 				e.Donated++
-			case !m.serves(): // uses capacity without serving
+			case !r.serves(): // uses capacity without serving
 				e.Draining++
 				e.Max--
-			case m.ready():
+			case r.ready():
 				e.Ready++
 			default:
 				e.Starting++
@@ -123,25 +123,25 @@ func (s *scalingInputs) strategyInput(groups []replicaGroup) *plan.StrategyInput
 		}
 		e.Max = max(e.Max, 0)
 		e.Min = min(e.Min, e.Max)
-		if load, known := s.loads[g.modelRegion]; known {
+		if load, known := in.loads[g.modelRegion]; known {
 			e.ObservedTPS = &load
 		}
-		if load, known := s.lastMinute[g.modelRegion]; known {
+		if load, known := in.lastMinute[g.modelRegion]; known {
 			e.LastMinuteTPS = &load
 		}
 		if g.region.Cloud() != service.CloudStatic {
-			f.FreeVMs[e.Region] += g.bounds.Max // in a cloud only Max limits the VMs, which the strategy checks: the sum is always enough
+			input.FreeVMs[e.Region] += g.bounds.Max // never the limit in a cloud: the strategy checks Max itself
 		}
-		f.Endpoints = append(f.Endpoints, e)
+		input.Endpoints = append(input.Endpoints, e)
 	}
-	return f
+	return input
 }
 
 // modelReport returns the report of a group's model from the balancers of its region; nil where it is not
 // recent.
-func (s *scalingInputs) modelReport(g replicaGroup) *telemetry.ModelSnapshot {
-	for i := range s.snapshot.Regions {
-		r := &s.snapshot.Regions[i]
+func (in *scalingInputs) modelReport(g replicaGroup) *telemetry.ModelSnapshot {
+	for i := range in.snapshot.Regions {
+		r := &in.snapshot.Regions[i]
 		if r.Name != g.region || balancerReportAge(*r) > maxReportAge {
 			continue
 		}
@@ -157,9 +157,9 @@ func (s *scalingInputs) modelReport(g replicaGroup) *telemetry.ModelSnapshot {
 // pendingRequests returns the pending requests of the ready engines with a recent report; the others are
 // unknown, but the queue shows whether they are full.
 func (g replicaGroup) pendingRequests() (n int) {
-	for _, m := range g.members {
-		if m.ready() && m.report.Pending != nil && m.hasFreshReport() {
-			n += *m.report.Pending
+	for _, r := range g.replicas {
+		if r.ready() && r.report.Pending != nil && r.hasFreshReport() {
+			n += *r.report.Pending
 		}
 	}
 	return n
@@ -169,14 +169,14 @@ func (g replicaGroup) pendingRequests() (n int) {
 // recent report, because a partial mean is misleading.
 func (g replicaGroup) utilisation() *float64 {
 	sum, n := 0.0, 0
-	for _, m := range g.members {
-		if !m.ready() {
+	for _, r := range g.replicas {
+		if !r.ready() {
 			continue
 		}
-		if m.report.KV == nil || !m.hasFreshReport() {
+		if r.report.KV == nil || !r.hasFreshReport() {
 			return nil
 		}
-		sum += *m.report.KV
+		sum += *r.report.KV
 		n++
 	}
 	if n == 0 {
@@ -186,12 +186,12 @@ func (g replicaGroup) utilisation() *float64 {
 	return &mean
 }
 
-// removalCandidates returns n ready replicas: first those that are not part of the plan (see
-// mismatch), then those with the fewest outstanding requests, the last of equal ones first.
+// removalCandidates returns up to n ready replicas: first those that are not part of the plan (see
+// mismatch), then those with the fewest outstanding requests. Among equals the newest come first.
 func (g replicaGroup) removalCandidates(n int) []string {
-	ready := slices.DeleteFunc(slices.Clone(g.members), func(m member) bool { return !m.ready() })
+	ready := slices.DeleteFunc(slices.Clone(g.replicas), func(r groupReplica) bool { return !r.ready() })
 	slices.Reverse(ready)
-	slices.SortStableFunc(ready, func(a, b member) int {
+	slices.SortStableFunc(ready, func(a, b groupReplica) int {
 		return cmp.Or(compareBools(g.mismatch.excess[b.ID], g.mismatch.excess[a.ID]), cmp.Compare(a.report.Outstanding, b.report.Outstanding))
 	})
 	return idsOf(ready[:min(n, len(ready))])
@@ -211,26 +211,27 @@ func compareBools(a, b bool) int {
 // serving returns the number of serving or starting replicas.
 func (g replicaGroup) serving() int {
 	n := 0
-	for _, m := range g.members {
-		if m.serves() {
+	for _, r := range g.replicas {
+		if r.serves() {
 			n++
 		}
 	}
 	return n
 }
 
-func idsOf(members []member) []string {
+func idsOf(replicas []groupReplica) []string {
 	var ids []string
-	for _, m := range members {
-		ids = append(ids, m.ID)
+	for _, r := range replicas {
+		ids = append(ids, r.ID)
 	}
 	return ids
 }
 
-// observedLoads returns plan.ObservedLoads at a time, of a history that was read from a minute on.
-func observedLoads(h *forecast.History, from int64, now time.Time, n int) map[modelRegion]float64 {
+// observedLoads returns the mean loads of the last complete minutes at a time: see plan.ObservedLoads. from is the
+// first minute of the history.
+func observedLoads(h *forecast.History, from int64, now time.Time, minutes int) map[modelRegion]float64 {
 	out := map[modelRegion]float64{}
-	for key, tps := range plan.ObservedLoads(h, from, settledMinute(now), n) {
+	for key, tps := range plan.ObservedLoads(h, from, settledMinute(now), minutes) {
 		out[modelRegion{key.Model, key.Region}] = tps
 	}
 	return out

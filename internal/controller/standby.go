@@ -43,8 +43,8 @@ type standbys struct {
 // track records announcements until the channel is closed.
 func (s *standbys) track(prefix string, changes <-chan store.KeyChange) {
 	for c := range changes {
-		name, is := strings.CutPrefix(c.Key, prefix)
-		if !is {
+		name, ok := strings.CutPrefix(c.Key, prefix)
+		if !ok {
 			continue
 		}
 		s.mu.Lock()
@@ -79,7 +79,7 @@ func (c *Controller) announce(ctx context.Context) {
 	tick := time.NewTicker(standbyInterval)
 	defer tick.Stop()
 	for {
-		_, _ = c.announcements.Put(ctx, key, []byte("{}")) // repeated
+		_, _ = c.announcements.Put(ctx, key, []byte("{}")) // after a failure the next tick repeats it
 		select {
 		case <-ctx.Done():
 			return
@@ -93,13 +93,14 @@ func (c *Controller) acquireAsStandby(ctx context.Context) (lease, error) {
 	if c.announcements == nil {
 		return c.acquire(ctx)
 	}
-	waiting, acquired := context.WithCancel(ctx)
-	defer acquired() // the announcement is removed while the term begins
+	waiting, stopAnnouncing := context.WithCancel(ctx)
+	defer stopAnnouncing() // the announcement is removed while the term begins
 	c.announcing.Go(func() { c.announce(waiting) })
 	return c.acquire(ctx)
 }
 
-// name returns the name of this controller for other processes: its machine, else its host and process.
+// name returns the name of this controller for other processes: the ID in its configuration, or else its host name
+// and process ID.
 func (c *Controller) name() string {
 	if c.immutable.ID != "" {
 		return c.immutable.ID
@@ -112,8 +113,8 @@ func (c *Controller) name() string {
 	}, holderName())
 }
 
-// control returns the published state of the controllers and the store while this one leads.
-func (c *Controller) control(l lease, now time.Time) (telemetry.ControllerState, telemetry.StoreState) {
+// controlPlaneState returns the state of the controllers and of the store, as this leader publishes it.
+func (c *Controller) controlPlaneState(l lease, now time.Time) (telemetry.ControllerState, telemetry.StoreState) {
 	return telemetry.ControllerState{Leader: c.name(), Term: l.Token(), Standbys: c.standbys.names(c.name(), now)}, c.storeState()
 }
 
@@ -128,9 +129,9 @@ func (c *Controller) storeState() telemetry.StoreState {
 	return c.store.cluster()
 }
 
-// controlAlerts returns the alerts about the number of controllers and of members of the store.
-func (c *Controller) controlAlerts(now time.Time) (alerts []telemetry.Alert) {
-	next := fmt.Sprintf("run 'skyserve status %s': a local machine restarts, and in a cloud another balancer's machine takes its place if there is one; otherwise run 'skyserve up'", c.immutable.Service)
+// controlPlaneAlerts returns the alerts about the number of controllers and of members of the store.
+func (c *Controller) controlPlaneAlerts(now time.Time) (alerts []telemetry.Alert) {
+	next := fmt.Sprintf("check whether 'skyserve status %s' shows a replacement: a local machine restarts automatically, and in a cloud a machine with another balancer runs the controller if there is one; if there is no replacement, run 'skyserve up'", c.immutable.Service)
 	c.mu.Lock()
 	leading, since, controllers := c.view.Leading, c.termStart, c.controllers
 	c.mu.Unlock()
@@ -141,7 +142,7 @@ func (c *Controller) controlAlerts(now time.Time) (alerts []telemetry.Alert) {
 		})
 	}
 	s := c.storeState()
-	starting := now.Sub(c.store.started) < storeGrace && (c.store.joins || s.Leader != "")
+	starting := now.Sub(c.store.started) < storeGrace && (c.store.newMember || s.Leader != "")
 	if s.External || c.store.cluster == nil || s.Replicated || starting {
 		return alerts
 	}

@@ -175,7 +175,7 @@ func TestControlAlerts(t *testing.T) {
 		if !slices.EqualFunc(got, c.want, strings.HasPrefix) {
 			t.Errorf("%s: got %q, want %q", name, got, c.want)
 		}
-		if controllers, members := w.control(w.lease, time.Now()); controllers.Leader != "a" || controllers.Term != 7 || c.store != nil && !reflect.DeepEqual(members, *c.store) {
+		if controllers, members := w.controlPlaneState(w.lease, time.Now()); controllers.Leader != "a" || controllers.Term != 7 || c.store != nil && !reflect.DeepEqual(members, *c.store) {
 			t.Errorf("%s: publishes %+v, %+v", name, controllers, members)
 		}
 	}

@@ -5,10 +5,10 @@ import (
 	"encoding/json"
 )
 
-// storeValue writes a value to a key of the store, from which balancers read it, unless a newer
-// controller wrote the current value. A stored value contains its fencing token as token.
-func storeValue(ctx context.Context, l lease, st state, key string, value any) error {
-	if err := mayAct(ctx, l)(); err != nil {
+// storeValue writes a value to a key of the store, from which balancers read it, unless a later leader
+// wrote the current value. The field token of a value contains the fencing token of its writer.
+func storeValue(ctx context.Context, l lease, st kvStore, key string, value any) error {
+	if err := leadershipCheck(ctx, l)(); err != nil {
 		return err
 	}
 	old, revision, err := st.Get(ctx, key)
@@ -19,8 +19,8 @@ func storeValue(ctx context.Context, l lease, st state, key string, value any) e
 }
 
 // swapStoreValue replaces the value that a key had at a revision; revision is 0 where it had none.
-func swapStoreValue(ctx context.Context, l lease, st state, key string, value any, old []byte, revision uint64) error {
-	if err := mayAct(ctx, l)(); err != nil {
+func swapStoreValue(ctx context.Context, l lease, st kvStore, key string, value any, old []byte, revision uint64) error {
+	if err := leadershipCheck(ctx, l)(); err != nil {
 		return err
 	}
 	data, err := json.Marshal(value)
@@ -31,10 +31,10 @@ func swapStoreValue(ctx context.Context, l lease, st state, key string, value an
 		_, err = st.Create(ctx, key, data)
 		return err
 	}
-	var held struct {
+	var stored struct {
 		Token uint64 `json:"token"`
 	}
-	if json.Unmarshal(old, &held) == nil && held.Token > l.Token() {
+	if json.Unmarshal(old, &stored) == nil && stored.Token > l.Token() {
 		return errSuperseded
 	}
 	_, err = st.CompareAndSwap(ctx, key, data, revision)

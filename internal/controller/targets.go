@@ -17,22 +17,22 @@ type currentReview struct {
 	review *telemetry.Review
 }
 
-func (f *currentReview) set(r telemetry.Review) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.review = &r
+func (c *currentReview) set(r telemetry.Review) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.review = &r
 }
 
 // get returns nil before the first review.
-func (f *currentReview) get() *telemetry.Review {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.review
+func (c *currentReview) get() *telemetry.Review {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.review
 }
 
 // budgetAlerts returns the alert of a plan that the budget has cut.
-func (f *currentReview) budgetAlerts() []telemetry.Alert {
-	r := f.get()
+func (c *currentReview) budgetAlerts() []telemetry.Alert {
+	r := c.get()
 	if r == nil || r.Plan == nil || len(r.Plan.OverBudget) == 0 || !r.Current(time.Now()) {
 		return nil
 	}
@@ -56,9 +56,9 @@ func publishedTargets(v *plan.ReviewResult) []telemetry.PlannedCapacity {
 	return out
 }
 
-// countsAt returns the planned replicas of a model in a region by machine class; nil where
+// plannedCounts returns the planned number of replicas of a model in a region by machine class; nil where
 // the targets no longer apply (see telemetry.Review.Current) or the plan has no replicas there.
-func countsAt(r *telemetry.Review, now time.Time, at modelRegion) provision.ClassCounts {
+func plannedCounts(r *telemetry.Review, now time.Time, at modelRegion) provision.ClassCounts {
 	if !r.Current(now) {
 		return nil
 	}

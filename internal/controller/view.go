@@ -54,7 +54,7 @@ type ReplicaView struct {
 const (
 	StoreNotReplicated = "not replicated"
 	StoreExternal      = "external"
-	StoreStarting      = "starting" // a cluster whose state no controller has reported yet; only of ServiceStatus
+	StoreStarting      = "starting" // no controller has reported the state of the cluster yet; only in deploy.ServiceStatus
 )
 
 // setLease records the lease in the view; nil when it has ended.
@@ -67,7 +67,7 @@ func (c *Controller) setLease(l lease) {
 	}
 }
 
-// updateView updates the view.
+// updateView replaces the balancers and replicas of the view with the current ones.
 func (c *Controller) updateView() {
 	primaries := map[string]string{}
 	for _, r := range c.config.Replicas {
@@ -77,8 +77,8 @@ func (c *Controller) updateView() {
 	if c.immutable.StoreListen == "" {
 		v.Store = StoreExternal
 	}
-	for _, w := range c.balancers {
-		v.Balancers = append(v.Balancers, BalancerView{ID: w.ID, Region: w.Region, Alive: w.alive(), FailedProbes: w.failures})
+	for _, b := range c.balancers {
+		v.Balancers = append(v.Balancers, BalancerView{ID: b.ID, Region: b.Region, Alive: b.alive(), FailedProbes: b.failures})
 	}
 	for _, id := range slices.Sorted(maps.Keys(c.current.Owners)) {
 		owner := c.current.Owners[id]

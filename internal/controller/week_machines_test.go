@@ -146,7 +146,7 @@ func (m *weekMachines) Advance(now time.Duration) (changed bool, next time.Durat
 }
 
 // Reconcile implements controller.WeekMachines: it launches what is missing, as every iteration of a leader.
-func (m *weekMachines) Reconcile(ctx context.Context, now time.Duration, mayAct func() error) (died bool, err error) {
+func (m *weekMachines) Reconcile(ctx context.Context, now time.Duration, checkLeadership func() error) (died bool, err error) {
 	begin := time.Unix(0, 0)
 	dp := &deploy.Deployer{
 		Spec: m.spec, Owner: "o", Provider: provision.MultiCloud{service.CloudAWS: m}, Now: func() time.Time { return begin.Add(now) },
@@ -159,14 +159,14 @@ func (m *weekMachines) Reconcile(ctx context.Context, now time.Duration, mayAct 
 	if err != nil || len(p.Changes) == 0 {
 		return false, err
 	}
-	if err := mayAct(); err != nil {
+	if err := checkLeadership(); err != nil {
 		return false, err
 	}
 	if m.dies {
 		m.RestartAfterCrash()
 		m.CrashAt, m.CrashAfterEffect = 1, m.after
 	}
-	_, err = dp.Up(provision.WithFence(ctx, mayAct), p, nil)
+	_, err = dp.Up(provision.WithFence(ctx, checkLeadership), p, nil)
 	if m.dies {
 		m.RestartAfterCrash()
 		m.dies = false

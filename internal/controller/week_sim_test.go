@@ -73,9 +73,9 @@ type WeekMachines interface {
 	// Advance advances the machines to a time. It returns true if one became ready or ended, and the time of the next such
 	// event.
 	Advance(now time.Duration) (changed bool, next time.Duration)
-	// Reconcile makes the changes of a controller in one iteration; mayAct checks its lease. died means that the controller
+	// Reconcile makes the changes of a controller in one iteration; leadershipCheck checks its lease. died means that the controller
 	// died during a change.
-	Reconcile(ctx context.Context, now time.Duration, mayAct func() error) (died bool, err error)
+	Reconcile(ctx context.Context, now time.Duration, checkLeadership func() error) (died bool, err error)
 	// Ready returns the replicas that serve, with the balancers of their regions.
 	Ready() map[string]string
 	// Changes counts the changes by controllers.
@@ -119,7 +119,7 @@ func newWeekWorld(balancers, replicas int, seed uint64) *weekWorld {
 func (w *weekWorld) lead() {
 	w.term++
 	w.lease = &weekLease{token: w.term}
-	w.leader = newController(w.config, w.state, nil, func(base string) admin { return w.lb[base] }, slog.New(slog.DiscardHandler))
+	w.leader = newController(w.config, w.state, nil, func(base string) adminAPI { return w.lb[base] }, slog.New(slog.DiscardHandler))
 }
 
 // loseLeader ends the term. The controller is dead, or continues with its expired lease until forget.
@@ -210,13 +210,13 @@ func (w *weekWorld) stepMachines(t *testing.T) (next time.Duration) {
 		w.observed = w.now
 		for _, o := range w.old {
 			before := w.machines.Changes()
-			_, err := w.machines.Reconcile(t.Context(), w.now, mayAct(t.Context(), o.lease))
+			_, err := w.machines.Reconcile(t.Context(), w.now, leadershipCheck(t.Context(), o.lease))
 			if after := w.machines.Changes(); after != before {
 				t.Errorf("at %s: a controller without a lease made %d changes of machines (%v)", w.now, after-before, err)
 			}
 		}
 		if w.leader != nil && !w.state.down {
-			died, err := w.machines.Reconcile(t.Context(), w.now, mayAct(t.Context(), w.lease))
+			died, err := w.machines.Reconcile(t.Context(), w.now, leadershipCheck(t.Context(), w.lease))
 			if died {
 				w.faults["during a launch"]++
 				w.affected = w.now

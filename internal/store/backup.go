@@ -28,20 +28,21 @@ const (
 	// maxBackupLine is the maximum length of a line of a backup in bytes: configurations of streams are
 	// shorter.
 	maxBackupLine = 1 << 20
-	// restoreTries is how often a stream is removed again if a client of the running service has created it
-	// before its restore.
+	// restoreTries is the number of attempts to replace a stream: clients of a running service may create the
+	// stream between its removal and its restore.
 	restoreTries = 5
 )
 
-// A backup is a gzip file with a line of JSON for each of these, in this order: a telemetry.Backup; for each stream a
-// streamConfig, its snapshot in chunks, each after a line with its length, and a backupPart; an empty backupEnd
-// that a truncated file lacks.
+// A backup is a gzip file. It consists of lines of JSON, and of the chunks of snapshots:
+//   - a line with a telemetry.Backup
+//   - for each stream: a line with a streamConfig; for each chunk of its snapshot a line with a backupChunk and the
+//     chunk; a line with a backupStreamEnd
+//   - a line with a backupEnd, which a truncated file lacks
 type (
 	backupChunk struct {
 		Chunk int `json:"chunk"`
 	}
-	// backupPart ends a stream.
-	backupPart struct {
+	backupStreamEnd struct {
 		Stream string `json:"stream"`
 		SHA256 string `json:"sha256"` // of its snapshot
 	}
@@ -52,7 +53,7 @@ type (
 	backupLine struct {
 		streamConfig
 		backupChunk
-		backupPart
+		backupStreamEnd
 		backupEnd
 	}
 )
@@ -104,7 +105,7 @@ func writeBackup(ctx context.Context, nc *nats.Conn, w io.Writer, b telemetry.Ba
 			if err := copyTo(chunks); err != nil {
 				return err
 			}
-			return out.Encode(backupPart{Stream: name, SHA256: hex.EncodeToString(chunks.sum.Sum(nil))})
+			return out.Encode(backupStreamEnd{Stream: name, SHA256: hex.EncodeToString(chunks.sum.Sum(nil))})
 		})
 		if err != nil {
 			return b, fmt.Errorf("stream %s: %w", name, err)
@@ -127,7 +128,7 @@ func namespaceStreams(ctx context.Context, nc *nats.Conn, namespace string) ([]*
 	return infos, err
 }
 
-// chunkWriter writes each part after a line with its length.
+// chunkWriter writes each chunk after a line with its length.
 type chunkWriter struct {
 	w   io.Writer
 	sum hash.Hash
@@ -144,8 +145,8 @@ func (c *chunkWriter) Write(p []byte) (int, error) {
 	return c.w.Write(p)
 }
 
-// CheckBackup reads a whole backup and returns its description; a *telemetry.BackupError if it is damaged, truncated, or
-// of a later format, and the error of r if that fails.
+// CheckBackup reads a whole backup and returns its description. It fails with a *telemetry.BackupError if the backup is
+// damaged, truncated or of a later format, or if r fails.
 func CheckBackup(r io.Reader) (telemetry.Backup, error) {
 	d, err := openBackup(r)
 	if err != nil {
@@ -170,7 +171,7 @@ func openBackup(r io.Reader) (*backupReader, error) {
 		return nil, damagedBackup("it is not a backup", err)
 	}
 	d := &backupReader{in: bufio.NewReaderSize(z, 64<<10)}
-	line, err := d.line()
+	line, err := d.readLine()
 	if err == nil && json.Unmarshal(line, &d.Backup) != nil {
 		err = errors.New("its first line is invalid")
 	}
@@ -185,7 +186,7 @@ func openBackup(r io.Reader) (*backupReader, error) {
 	return d, nil
 }
 
-// damagedBackup returns the error of a backup that cannot be read. A failure of the reader itself is kept.
+// damagedBackup returns the *telemetry.BackupError of a backup that cannot be read: err if it already is one.
 func damagedBackup(what string, err error) error {
 	var bad *telemetry.BackupError
 	switch {
@@ -197,8 +198,8 @@ func damagedBackup(what string, err error) error {
 	return &telemetry.BackupError{Problem: fmt.Sprintf("%s: %v", what, err)}
 }
 
-// line reads a line.
-func (d *backupReader) line() ([]byte, error) {
+// readLine reads a line of at most maxBackupLine.
+func (d *backupReader) readLine() ([]byte, error) {
 	var line []byte
 	for {
 		part, err := d.in.ReadSlice('\n')
@@ -215,9 +216,9 @@ func (d *backupReader) line() ([]byte, error) {
 	}
 }
 
-// next reads the next line after the first.
-func (d *backupReader) next() (l backupLine, err error) {
-	text, err := d.line()
+// nextLine reads and decodes the next line after the first.
+func (d *backupReader) nextLine() (l backupLine, err error) {
+	text, err := d.readLine()
 	if err == nil {
 		err = json.Unmarshal(text, &l)
 	}
@@ -225,18 +226,18 @@ func (d *backupReader) next() (l backupLine, err error) {
 }
 
 // forEach calls f with each stream, whose snapshot f reads to its end. It returns a *telemetry.BackupError for a damaged or
-// truncated backup, and else the error of f.
+// truncated backup, otherwise the error of f.
 func (d *backupReader) forEach(f func(c streamConfig, snapshot io.Reader) error) error {
 	const what = "the backup is damaged"
 	for _, name := range d.Streams {
-		l, err := d.next()
+		l, err := d.nextLine()
 		if err == nil && l.Config.Name != name {
 			err = fmt.Errorf("stream %s is missing", name)
 		}
 		if err != nil {
 			return damagedBackup(what, err)
 		}
-		p := &partReader{backupReader: d, name: name, sum: sha256.New()}
+		p := &snapshotReader{backupReader: d, name: name, sum: sha256.New()}
 		if err := f(l.streamConfig, p); err != nil {
 			if p.err != nil {
 				return p.err
@@ -247,7 +248,7 @@ func (d *backupReader) forEach(f func(c streamConfig, snapshot io.Reader) error)
 			return &telemetry.BackupError{Problem: what + ": stream " + name + " does not end"}
 		}
 	}
-	l, err := d.next()
+	l, err := d.nextLine()
 	if err == nil && !l.End {
 		err = errors.New("its end is missing")
 	}
@@ -261,8 +262,8 @@ func (d *backupReader) forEach(f func(c streamConfig, snapshot io.Reader) error)
 	return damagedBackup(what, err)
 }
 
-// partReader reads the snapshot of one stream.
-type partReader struct {
+// snapshotReader reads the snapshot of one stream in a backup.
+type snapshotReader struct {
 	*backupReader
 	name      string
 	sum       hash.Hash
@@ -271,38 +272,38 @@ type partReader struct {
 	err       error
 }
 
-func (p *partReader) Read(b []byte) (n int, err error) {
-	if p.err != nil {
-		return 0, p.err
+func (r *snapshotReader) Read(b []byte) (n int, err error) {
+	if r.err != nil {
+		return 0, r.err
 	}
-	n, err = p.read(b)
+	n, err = r.read(b)
 	if err != nil && !errors.Is(err, io.EOF) {
-		p.err = damagedBackup("the backup is damaged", err)
-		err = p.err
+		r.err = damagedBackup("the backup is damaged", err)
+		err = r.err
 	}
 	return n, err
 }
 
-func (p *partReader) read(b []byte) (int, error) {
-	if p.remaining == 0 && !p.ended {
-		l, err := p.next()
+func (r *snapshotReader) read(b []byte) (int, error) {
+	if r.remaining == 0 && !r.ended {
+		l, err := r.nextLine()
 		switch {
 		case err != nil:
 			return 0, noEOF(err)
 		case l.Chunk > 0:
-			p.remaining = l.Chunk
-		case l.Stream != p.name || l.SHA256 != hex.EncodeToString(p.sum.Sum(nil)):
-			return 0, fmt.Errorf("the checksum of stream %s does not match", p.name)
+			r.remaining = l.Chunk
+		case l.Stream != r.name || l.SHA256 != hex.EncodeToString(r.sum.Sum(nil)):
+			return 0, fmt.Errorf("the checksum of stream %s does not match", r.name)
 		default:
-			p.ended = true
+			r.ended = true
 		}
 	}
-	if p.ended {
+	if r.ended {
 		return 0, io.EOF
 	}
-	n, err := p.in.Read(b[:min(len(b), p.remaining)])
-	p.sum.Write(b[:n])
-	p.remaining -= n
+	n, err := r.in.Read(b[:min(len(b), r.remaining)])
+	r.sum.Write(b[:n])
+	r.remaining -= n
 	return n, noEOF(err)
 }
 
@@ -318,7 +319,7 @@ func noEOF(err error) error {
 // before. It returns a *telemetry.BackupError for the backup of another service. Without force, it returns a
 // *telemetry.NewerStoreError if the store contains data from before the backup, such as the store that was backed
 // up: the restore would discard everything stored since. While another restore runs, it returns
-// telemetry.ErrRestoreRunning. All three change nothing. After another error the store may be
+// telemetry.ErrRestoreRunning. After these three errors the store is unchanged. After another error it may be
 // incomplete, and the restore has to be repeated with force. Revisions of keys continue from those of the backup and may
 // be lower than before; fencing tokens in this store are not. A holder that has renewed its lease since the backup loses
 // it, and must acquire it again. A store that replaces a lost one knows no tokens that were issued after the backup.
@@ -342,7 +343,7 @@ func (s *Store) RestoreBackup(ctx context.Context, r io.Reader, service string, 
 	if _, err := s.replaceableStreams(ctx, nc, d.Backup, force); err != nil {
 		return d.Backup, err
 	}
-	locked, unlock, err := s.lockRestore(ctx, restoreLockSilence)
+	locked, unlock, err := s.lockRestore(ctx, restoreLockTTL)
 	if err != nil {
 		return d.Backup, wrap(ctx, err, "restoring the store")
 	}
@@ -378,11 +379,11 @@ func (s *Store) restoreStreams(ctx context.Context, nc *nats.Conn, d *backupRead
 	}
 	return d.forEach(func(c streamConfig, snapshot io.Reader) error {
 		switch c.Config.Name {
-		case "KV_" + s.tokenFloors().name: // it is not replaced
+		case "KV_" + s.tokenFloorBucket().name: // it is not replaced
 			_, err := io.Copy(io.Discard, snapshot)
 			return err
-		case "KV_" + s.stateBucket():
-			if err := c.raiseTokenBase(floor + restoreWrites); err != nil { // above the tokens of a stream that a client creates meanwhile
+		case "KV_" + s.stateBucketName():
+			if err := c.raiseTokenBase(floor + maxWritesDuringRestore); err != nil { // above the tokens of a stream that a client creates meanwhile
 				return wrap(ctx, err, "restoring stream %s", c.Config.Name)
 			}
 		}
@@ -393,7 +394,7 @@ func (s *Store) restoreStreams(ctx context.Context, nc *nats.Conn, d *backupRead
 	})
 }
 
-// newerStore returns an error if streams have messages of before a backup.
+// newerStore returns an error if streams contain messages that were stored before a backup was made.
 func newerStore(b telemetry.Backup, infos []*jetstream.StreamInfo) error {
 	e := &telemetry.NewerStoreError{Backup: b.At}
 	older := false
@@ -432,7 +433,7 @@ func replaceStream(ctx context.Context, nc *nats.Conn, c streamConfig, snapshot 
 		var refused *server.ApiError
 		switch {
 		case err == nil:
-			return sendParts(ctx, nc, subject, snapshot)
+			return sendChunks(ctx, nc, subject, snapshot)
 		case !errors.As(err, &refused) || tries == restoreTries:
 			return err
 		case server.ErrorIdentifier(refused.ErrCode) == server.JSStreamNameExistRestoreFailedErr: // a client was faster

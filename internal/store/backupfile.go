@@ -41,11 +41,11 @@ func writeChecked(w io.Writer, write func(io.Writer) error) (b telemetry.Backup,
 	return b, err
 }
 
-// WriteBackupParts writes a backup to a bucket and returns its size. Its first part has the given name and is written last:
-// the backup is complete and checked, or an earlier one of this name stays. Further parts, of a backup beyond 8 MiB, have
-// the names of backupPartName: joined in this order they are the file that WriteBackupFile writes.
-func WriteBackupParts(ctx context.Context, to Parts, name string, write func(io.Writer) error) (b telemetry.Backup, size int64, err error) {
-	w := &partsWriter{ctx: ctx, to: to, name: name, part: make([]byte, 0, externalPart)}
+// WriteBackupParts writes a backup to a bucket and returns its size. The first part has the given name. It is written last,
+// once the backup is complete and checked: until then an earlier backup of this name stays. Further parts, of a backup
+// beyond 8 MiB, have the names of backupPartName. Joined in order, the parts are the file that WriteBackupFile writes.
+func WriteBackupParts(ctx context.Context, to CloudBucket, name string, write func(io.Writer) error) (b telemetry.Backup, size int64, err error) {
+	w := &partsWriter{ctx: ctx, to: to, name: name, part: make([]byte, 0, cloudPartSize)}
 	b, err = writeChecked(w, write)
 	if err == nil {
 		err = w.flush()
@@ -67,7 +67,7 @@ func WriteBackupParts(ctx context.Context, to Parts, name string, write func(io.
 // partsWriter divides what is written to it into parts.
 type partsWriter struct {
 	ctx   context.Context //nolint:containedctx // io.Writer has no context
-	to    Parts
+	to    CloudBucket
 	name  string
 	id    string // of the parts after the first
 	first []byte // kept until the others are written
@@ -95,7 +95,7 @@ func (w *partsWriter) Write(p []byte) (n int, err error) {
 func (w *partsWriter) flush() error {
 	defer func() { w.next++ }()
 	if w.next == 0 {
-		w.first, w.part, w.id = w.part, make([]byte, 0, externalPart), partsID(w.part)
+		w.first, w.part, w.id = w.part, make([]byte, 0, cloudPartSize), partsID(w.part)
 		return nil
 	}
 	err := w.put(backupPartName(w.name, w.id, w.next), w.part)
@@ -132,7 +132,7 @@ func BackupOfPart(part string) (name string, ok bool) {
 }
 
 // RemoveBackupParts removes a backup from a cloud's bucket, complete or not. Removing a missing one is not an error.
-func RemoveBackupParts(ctx context.Context, from Parts, name string) error {
+func RemoveBackupParts(ctx context.Context, from CloudBucket, name string) error {
 	octx, cancel := context.WithTimeout(ctx, partTimeout)
 	defer cancel()
 	if err := from.DeletePart(octx, name); err != nil { // without the first part it does not exist
@@ -141,28 +141,29 @@ func RemoveBackupParts(ctx context.Context, from Parts, name string) error {
 	return removeParts(ctx, from, name, func(string) bool { return true })
 }
 
-// removeParts removes the parts after the first of the backups of a name that have certain ids.
-func removeParts(ctx context.Context, from Parts, name string, has func(id string) bool) error {
+// removeParts removes the parts after the first of the backups of a name, if matches accepts the id in the part's name.
+func removeParts(ctx context.Context, from CloudBucket, name string, matches func(id string) bool) error {
 	ctx, cancel := context.WithTimeout(ctx, sweepTimeout)
 	defer cancel()
 	names, err := from.PartNames(ctx, name+".")
 	for _, part := range names {
-		if m := partNameRE.FindStringSubmatch(part); m != nil && m[1] == name && has(m[2]) {
+		if m := partNameRE.FindStringSubmatch(part); m != nil && m[1] == name && matches(m[2]) {
 			err = errors.Join(err, from.DeletePart(ctx, part))
 		}
 	}
 	return err
 }
 
-// ReadBackupParts returns a reader of a backup in a cloud's bucket. Its error is fs.ErrNotExist if there is none.
-func ReadBackupParts(ctx context.Context, from Parts, name string) io.Reader {
+// ReadBackupParts returns a reader of a backup in a cloud's bucket. Read fails with fs.ErrNotExist if the bucket has no
+// such backup.
+func ReadBackupParts(ctx context.Context, from CloudBucket, name string) io.Reader {
 	return &partsReader{ctx: ctx, from: from, name: name}
 }
 
 // partsReader reads the parts of a backup one after the other, with one in memory.
 type partsReader struct {
 	ctx  context.Context //nolint:containedctx // io.Reader has no context
-	from Parts
+	from CloudBucket
 	name string
 	id   string
 	next int

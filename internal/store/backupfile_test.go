@@ -36,7 +36,7 @@ func bigBackup(t *testing.T, size int) []byte {
 
 // A backup in a bucket is complete and checked, or does not exist; its parts joined are the file. Other objects stay.
 func TestBackupParts(t *testing.T) {
-	text := bigBackup(t, externalPart+2<<20)
+	text := bigBackup(t, cloudPartSize+2<<20)
 	const name = "chat-100%d.backup" // a name is not a format
 	others := map[string][]byte{name + ".notes": nil, name + ".1": nil, name + ".0123456789ABCDEF.1": nil, "notes": nil}
 	bucket := &memoryParts{parts: maps.Clone(others)}
@@ -83,7 +83,7 @@ func TestBackupParts(t *testing.T) {
 // A backup that fails, at any time, keeps the earlier one of its name, and leaves no parts of its own unless the write of
 // its first part fails: that may have been written.
 func TestFailedBackupKeepsTheEarlierOne(t *testing.T) {
-	text, later := bigBackup(t, externalPart+2<<20), bigBackup(t, externalPart+2<<20)
+	text, later := bigBackup(t, cloudPartSize+2<<20), bigBackup(t, cloudPartSize+2<<20)
 	const name = "chat.backup"
 	bucket := &memoryParts{parts: map[string][]byte{}}
 	whole := func(w io.Writer) error { _, err := w.Write(text); return err }
@@ -92,9 +92,9 @@ func TestFailedBackupKeepsTheEarlierOne(t *testing.T) {
 	}
 	before := maps.Clone(bucket.parts)
 	failed := errors.New("no leader")
-	for _, size := range []int{0, 1, externalPart, externalPart + 1, 2*externalPart + 1, 5 * externalPart} {
+	for _, size := range []int{0, 1, cloudPartSize, cloudPartSize + 1, 2*cloudPartSize + 1, 5 * cloudPartSize} {
 		_, _, err := WriteBackupParts(t.Context(), bucket, name, func(w io.Writer) error {
-			_, err := w.Write(append(bytes.Clone(later), make([]byte, 5*externalPart)...)[:size])
+			_, err := w.Write(append(bytes.Clone(later), make([]byte, 5*cloudPartSize)...)[:size])
 			return errors.Join(err, failed)
 		})
 		if !errors.Is(err, failed) || !maps.EqualFunc(bucket.parts, before, bytes.Equal) {

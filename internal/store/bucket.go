@@ -15,19 +15,18 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// Bucket is a key-value bucket of NATS, not a bucket of a cloud (see Parts). Its keys are separate from those of
-// Store, with the same guarantees and errors as the methods of Store.
-// It is safe for concurrent use. Its failures do not change Store.Problem: a full bucket is no outage of
-// the store.
+// Bucket is a key-value bucket of NATS, not a bucket of a cloud (see CloudBucket). Its keys are separate from those
+// of Store; its methods have the guarantees and errors of those of Store. It is safe for concurrent use. Its failures
+// do not change Store.Outage: a full bucket is no outage of the store.
 type Bucket struct {
 	s                 *Store
 	name, description string
 	maxBytes          int64
 	creation          createBackoff
 
-	mu    sync.Mutex
-	epoch uint64
-	kv    jetstream.KeyValue
+	mu              sync.Mutex
+	connectionCount uint64
+	kv              jetstream.KeyValue
 }
 
 // Limits of the buckets of batches, each with its reason.
@@ -65,7 +64,8 @@ func (s *Store) BatchResults() *Bucket {
 	return s.newBucket("results", "results of batches", resultsMaxBytes)
 }
 
-// openRetry is the interval at which a bucket is opened again while the cluster of a service that starts is not open yet.
+// openRetry is the interval of attempts to open a bucket while the store's cluster is not open yet, as after the start of a
+// service.
 const openRetry = 100 * time.Millisecond
 
 // open opens the bucket and creates it on first use of a connection.
@@ -74,10 +74,10 @@ func (b *Bucket) open(ctx context.Context) (jetstream.KeyValue, error) {
 	if err != nil {
 		return nil, err
 	}
-	epoch, _, _ := b.s.connection()
+	connectionCount, _, _ := b.s.connectionState()
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.kv != nil && b.epoch == epoch {
+	if b.kv != nil && b.connectionCount == connectionCount {
 		return b.kv, nil
 	}
 	if err := b.creation.recentFailure(b.s.now()); err != nil {
@@ -105,12 +105,12 @@ func (b *Bucket) open(ctx context.Context) (jetstream.KeyValue, error) {
 	if err != nil {
 		return nil, err
 	}
-	b.kv, b.epoch = kv, epoch
+	b.kv, b.connectionCount = kv, connectionCount
 	return kv, nil
 }
 
-// use runs f on the bucket with opTimeout.
-func (b *Bucket) use(ctx context.Context, key, operation string, f func(context.Context, jetstream.KeyValue) error) error {
+// withBucket runs f on the bucket with opTimeout. operation is its verb in errors.
+func (b *Bucket) withBucket(ctx context.Context, key, operation string, f func(context.Context, jetstream.KeyValue) error) error {
 	if !keyRE.MatchString(key) {
 		return fmt.Errorf("%s store key %q: the key must be parts of letters, digits and _ / = - separated by dots", operation, key)
 	}
@@ -130,7 +130,7 @@ func (b *Bucket) use(ctx context.Context, key, operation string, f func(context.
 
 // Get returns the value of a key and its revision.
 func (b *Bucket) Get(ctx context.Context, key string) (value []byte, revision uint64, err error) {
-	err = b.use(ctx, key, readOperation, func(ctx context.Context, kv jetstream.KeyValue) error {
+	err = b.withBucket(ctx, key, readOperation, func(ctx context.Context, kv jetstream.KeyValue) error {
 		e, err := kv.Get(ctx, key)
 		if err != nil {
 			return err
@@ -143,7 +143,7 @@ func (b *Bucket) Get(ctx context.Context, key string) (value []byte, revision ui
 
 // Put writes a key unconditionally.
 func (b *Bucket) Put(ctx context.Context, key string, value []byte) (revision uint64, err error) {
-	err = b.use(ctx, key, "write", func(ctx context.Context, kv jetstream.KeyValue) (err error) {
+	err = b.withBucket(ctx, key, "write", func(ctx context.Context, kv jetstream.KeyValue) (err error) {
 		revision, err = kv.Put(ctx, key, value)
 		return err
 	})
@@ -152,7 +152,7 @@ func (b *Bucket) Put(ctx context.Context, key string, value []byte) (revision ui
 
 // Create writes a key that has no value; ErrConflict if it has one.
 func (b *Bucket) Create(ctx context.Context, key string, value []byte) (revision uint64, err error) {
-	err = b.use(ctx, key, "create", func(ctx context.Context, kv jetstream.KeyValue) (err error) {
+	err = b.withBucket(ctx, key, "create", func(ctx context.Context, kv jetstream.KeyValue) (err error) {
 		revision, err = kv.Create(ctx, key, value)
 		return err
 	})
@@ -161,7 +161,7 @@ func (b *Bucket) Create(ctx context.Context, key string, value []byte) (revision
 
 // CompareAndSwap writes a key if its revision is the given one; ErrConflict if not.
 func (b *Bucket) CompareAndSwap(ctx context.Context, key string, value []byte, revision uint64) (next uint64, err error) {
-	err = b.use(ctx, key, "compare-and-swap", func(ctx context.Context, kv jetstream.KeyValue) (err error) {
+	err = b.withBucket(ctx, key, "compare-and-swap", func(ctx context.Context, kv jetstream.KeyValue) (err error) {
 		next, err = kv.Update(ctx, key, value, revision)
 		return err
 	})
@@ -171,14 +171,14 @@ func (b *Bucket) CompareAndSwap(ctx context.Context, key string, value []byte, r
 // Delete removes a key and everything that the store recorded about it. Removing a missing key is not an
 // error.
 func (b *Bucket) Delete(ctx context.Context, key string) error {
-	return b.use(ctx, key, "delete", func(ctx context.Context, kv jetstream.KeyValue) error {
+	return b.withBucket(ctx, key, "delete", func(ctx context.Context, kv jetstream.KeyValue) error {
 		return kv.Purge(ctx, key)
 	})
 }
 
 // Clear removes all keys below prefix, which must end with a dot, immediately. It leaves no tombstones.
 func (b *Bucket) Clear(ctx context.Context, prefix string) error {
-	return b.use(ctx, prefix+"all", "clear", func(ctx context.Context, _ jetstream.KeyValue) error {
+	return b.withBucket(ctx, prefix+"all", "clear", func(ctx context.Context, _ jetstream.KeyValue) error {
 		nc, err := b.s.conn()
 		if err != nil {
 			return err
@@ -253,13 +253,13 @@ func (b *Bucket) list(ctx context.Context, prefix string, options ...jetstream.W
 	return entries, wrap(ctx, err, "listing keys %q of bucket %s", strings.TrimSuffix(prefix, "."), b.name)
 }
 
-// lagTimeout is how long a list waits for a member to receive what the stream's leader has, until it starts again. The
-// leader may have deleted it since.
+// lagTimeout is how long a list waits for the newest change that the stream's leader knew. The list then starts again,
+// because a later change may have replaced that one.
 const lagTimeout = time.Second
 
-// listEntries returns the keys of a pattern that have a value, sorted by key. A member that lags behind may serve the
-// list, so it ends only at the newest change that the stream's leader knew before: it contains every write that was
-// acknowledged before.
+// listEntries returns the keys of a pattern that have a value, sorted by key. The list contains every write that was
+// acknowledged before. A member that lags behind may serve it, so it ends only after the newest change that the stream's
+// leader knew at the start.
 func listEntries(ctx context.Context, nc *nats.Conn, kv jetstream.KeyValue, pattern string, options ...jetstream.WatchOpt) ([]Entry, error) {
 	for {
 		newest, err := newestRevision(ctx, nc, kv.Bucket(), pattern)

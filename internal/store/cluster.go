@@ -27,9 +27,10 @@ const (
 	Replicas = 3
 	// clusterPrefix starts the name of every embedded cluster, by which clients recognise one.
 	clusterPrefix = "skyserve-"
-	// routePing and routePings limit how long a member sends to one that no longer responds.
-	routePing  = 2 * time.Second
-	routePings = 2
+	// routePingInterval and maxRoutePings limit how long a member keeps a connection to a member that no longer
+	// responds.
+	routePingInterval = 2 * time.Second
+	maxRoutePings     = 2
 	// memberFile contains the identity of a member, in its directory.
 	memberFile = "MEMBER"
 )
@@ -38,8 +39,9 @@ const (
 // members have synced it to disk; any one member may be lost with its disk. Every member has the same
 // Name, Routes and Members.
 //
-// The disk of a member has an identity of its own: a machine that returns with an empty disk is
-// a new member, and cannot vote for what the lost disk held. The cluster removes the old one itself.
+// The disk of a member has an identity of its own: a machine that returns with an empty disk is a new member.
+// Otherwise it would vote as if it still had the acknowledged writes of the lost disk. The cluster removes
+// the old member itself.
 type Cluster struct {
 	// Name is the name of the cluster, from ClusterName. Members of a cluster of another name are
 	// refused.
@@ -92,8 +94,8 @@ func (c *Cluster) validate() error {
 	return err
 }
 
-// routes parses Routes, and sorts them as NATS does: it sorts the routes in use when it reloads its options, while it
-// dials them without a lock.
+// routes parses Routes, and sorts them as NATS does. NATS sorts the slice in place when it reloads its options, while
+// other goroutines of NATS read it without a lock: a sorted slice stays unchanged.
 func (c *Cluster) routes() ([]*url.URL, error) {
 	var urls []*url.URL
 	for _, r := range c.Routes {
@@ -129,7 +131,7 @@ func (c *Cluster) apply(o *server.Options, m member) error {
 	o.ServerName, o.Routes = m.serverName(), routes
 	o.Cluster = server.ClusterOpts{
 		Name: c.Name, Host: host, Port: port, Advertise: c.Advertise, NoAdvertise: true,
-		TLSTimeout: tlsTimeout.Seconds(), PingInterval: routePing, MaxPingsOut: routePings,
+		TLSTimeout: tlsTimeout.Seconds(), PingInterval: routePingInterval, MaxPingsOut: maxRoutePings,
 	}
 	if c.Accept != nil {
 		// NATS uses one configuration for both directions: this one to dial, and Accept for what it
@@ -149,8 +151,8 @@ type member struct {
 	ID string `json:"id"`
 	// Detached is set when this member alone holds all data: see Server.Detach.
 	Detached bool `json:"detached,omitempty"`
-	// Left is set when another member alone holds all data: what this one has is void.
-	Left bool `json:"left,omitempty"`
+	// DataMoved is set when another member has taken over all data: the data of this member is outdated.
+	DataMoved bool `json:"left,omitempty"`
 }
 
 // serverName returns the name of the member's NATS server.
@@ -191,10 +193,10 @@ func (m member) write(dir string) error {
 }
 
 // IsMember reports whether a directory belongs to a member of a cluster, which has to be detached before it
-// can be a single store: see Server.Detach. A member that was detached is one until it has run as a single store.
+// can be a single store: see Server.Detach. A detached member remains a member until it has run as a single store.
 func IsMember(dir string) (bool, error) {
 	m, err := readMember(dir)
-	return m.ID != "" && !m.Left, err
+	return m.ID != "" && !m.DataMoved, err
 }
 
 // openMember returns the identity of a directory for a cluster, and creates it in a directory that
@@ -205,7 +207,7 @@ func openMember(dir string, c *Cluster) (member, error) {
 		return m, err
 	}
 	switch {
-	case m.Left:
+	case m.DataMoved:
 		m = member{}
 	case c == nil && m.ID != "" && !m.Detached:
 		return m, fmt.Errorf("starting store: %s is the directory of member %s of cluster %s and may lack writes that the others hold; detach it first, or start it as a member", dir, m.Node, m.Cluster)

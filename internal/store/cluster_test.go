@@ -347,7 +347,7 @@ func TestClusterGrowsAndShrinks(t *testing.T) {
 	if second <= first {
 		t.Errorf("revision %d after %d", second, first)
 	}
-	if _, err := os.Stat(filepath.Join(c.dir, "a", singleDir)); !errors.Is(err, os.ErrNotExist) {
+	if _, err := os.Stat(filepath.Join(c.dir, "a", singleStoreDir)); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("the snapshot was not removed: %v", err)
 	}
 
@@ -433,7 +433,7 @@ func TestClusterPartition(t *testing.T) {
 	put(t, st, "desired.x", "1")
 	candidate := c.client(minority) // it only reads while the lease is held: reads that fail must move it too
 	testkit.Eventually(t, "the candidate is connected to the minority", func() bool {
-		return candidate.Connected() && candidate.current().ConnectedAddr() == c.clients[minority]
+		return candidate.Connected() && candidate.newestConn().ConnectedAddr() == c.clients[minority]
 	})
 	ttl := time.Second
 	lease := acquireSoon(t, st, "old", ttl)
@@ -500,7 +500,7 @@ func TestGoneMember(t *testing.T) {
 		return members
 	}
 	gone := func(node string, since time.Duration) MemberStatus {
-		return MemberStatus{Node: node, State: MemberOffline, LastSeen: since, peer: "old"}
+		return MemberStatus{Node: node, State: MemberOffline, OfflineFor: since, peer: "old"}
 	}
 	configured := []string{"a", "b", "c"}
 	for name, c := range map[string]struct {

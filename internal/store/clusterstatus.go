@@ -15,17 +15,17 @@ type MemberState string
 
 // States of a member.
 const (
-	MemberLeader   MemberState = "leader"   // it places streams, and maintains the cluster
-	MemberCurrent  MemberState = "current"  // it responds and has all changes
-	MemberCatching MemberState = "catching" // it responds and lacks changes
-	MemberOffline  MemberState = "offline"  // it does not respond
+	MemberLeader     MemberState = "leader"   // it places streams, and maintains the cluster
+	MemberCurrent    MemberState = "current"  // it responds and has all changes
+	MemberCatchingUp MemberState = "catching" // it responds and lacks changes
+	MemberOffline    MemberState = "offline"  // it does not respond
 )
 
 // MemberStatus is the state of a member of a cluster, as this member observes it.
 type MemberStatus struct {
-	Node     string // empty if not known: it has not responded since this member started
-	State    MemberState
-	LastSeen time.Duration // how long it has been offline, 0 unless State is MemberOffline
+	Node       string // empty if not known: it has not responded since this member started
+	State      MemberState
+	OfflineFor time.Duration // 0 unless State is MemberOffline
 	// Problem is why it cannot write, such as a full disk; empty if it can, or does not report it.
 	Problem string
 	peer    string // its id in NATS
@@ -41,7 +41,8 @@ type ClusterStatus struct {
 	// Open reports whether the cluster accepts clients; before that they cannot create anything.
 	Open    bool
 	Members []MemberStatus // by node
-	// WithoutQuorum are the streams of this member of which no majority responds, sorted.
+	// WithoutQuorum are the streams of this member that have no leader, because no majority of their members responds,
+	// sorted.
 	WithoutQuorum []string
 	// Unreplicated are the streams that fewer than Replicas members hold with all changes, sorted.
 	Unreplicated []string
@@ -50,17 +51,17 @@ type ClusterStatus struct {
 	// Problem is why the cluster could not be opened or repaired; empty if it could.
 	Problem string
 
-	aside bool // this member has stepped aside: it cannot write, and the status contains only reports of the others
+	jetStreamDisabled bool // of this member, because it cannot write: the status contains only reports of the others
 }
 
-// Replicated reports whether any one member may be lost with its disk now, and no data with it. A member that was
-// replaced counts for majorities until it is removed: three that respond of four do not suffice.
+// Replicated reports whether all data would survive the loss of any one member with its disk. A member that was
+// replaced counts for majorities until it is removed: three responding members of four do not suffice.
 func (c ClusterStatus) Replicated() bool {
 	majority := len(c.Members)/2 + 1
 	return c.Clustered && c.Open && c.Leader != "" && c.online() >= max(Replicas, majority+1) && len(c.WithoutQuorum)+len(c.Unreplicated) == 0
 }
 
-// lagGrace is how long streams may lack a copy until they are reported: a write reaches a majority first, and the last
+// lagGrace is how long streams may lack a copy before they are reported: a write reaches a majority first, and the last
 // member some milliseconds later.
 const lagGrace = 5 * time.Second
 
@@ -87,7 +88,7 @@ func (c ClusterStatus) NotReplicatedReason() string {
 		case m.Problem != "":
 			problems = append(problems, fmt.Sprintf("%s cannot write: %s", node, m.Problem))
 		case m.State == MemberOffline:
-			problems = append(problems, fmt.Sprintf("no response from %s for %s", node, m.LastSeen.Round(time.Second)))
+			problems = append(problems, fmt.Sprintf("no response from %s for %s", node, m.OfflineFor.Round(time.Second)))
 		}
 	}
 	if c.Problem != "" {
@@ -111,7 +112,7 @@ func (c ClusterStatus) NotReplicatedReason() string {
 // streamsText names a stream, or counts several: the text is part of a line.
 func streamsText(names []string) string {
 	if len(names) == 1 {
-		return names[0]
+		return "stream " + names[0]
 	}
 	return fmt.Sprintf("%d streams", len(names))
 }
@@ -203,7 +204,7 @@ func (m *membership) observeMembers(now time.Time, meta *server.MetaClusterInfo,
 		if p.Name == m.s.member.serverName() {
 			continue
 		}
-		status := MemberStatus{State: MemberCatching, peer: p.Peer}
+		status := MemberStatus{State: MemberCatchingUp, peer: p.Peer}
 		if node, _, known := strings.Cut(p.Name, "."); known {
 			status.Node = node
 		}
@@ -213,7 +214,7 @@ func (m *membership) observeMembers(now time.Time, meta *server.MetaClusterInfo,
 			if m.offline[p.Peer].IsZero() {
 				m.offline[p.Peer] = now
 			}
-			status.State, status.LastSeen = MemberOffline, now.Sub(m.offline[p.Peer])
+			status.State, status.OfflineFor = MemberOffline, now.Sub(m.offline[p.Peer])
 		case p.Name == meta.Leader:
 			status.State = MemberLeader
 		case p.Current || !leads: // only the leader observes whether a follower is current; Unreplicated contains the streams that it lacks

@@ -18,7 +18,7 @@ import (
 )
 
 const (
-	// takeTimeout is how long Detach waits until this member holds one more stream alone: an election and a few requests
+	// takeTimeout is how long Detach waits until this member holds another stream alone: an election and a few requests
 	// take seconds.
 	takeTimeout = 30 * time.Second
 	// movedSubject is the subject of the message that a member holds all data. Each other member responds with its
@@ -28,11 +28,12 @@ const (
 	movedTimeout = 10 * time.Second
 )
 
-// Detach moves all data to this member alone, before the store becomes a single one: close it afterwards,
-// stop the other members, and start it without Options.Cluster. Clients can write meanwhile, and afterwards
-// until it closes. It fails if the cluster has no majority, if no further stream can be moved here for takeTimeout, for example because the
-// members that hold one do not respond, or if ctx ends; then it may be called again, or the member started again as one of
-// the cluster.
+// Detach moves all data of the cluster to this member, which can then become a single store: close the member, stop the
+// other members, and start it without Options.Cluster. Clients can write until the member closes.
+//
+// Detach fails if the cluster has no majority, if ctx ends, or if no stream could be moved for takeTimeout, for example
+// because the members that hold it do not respond. It may then be called again, or the member may be started again as a
+// member of the cluster.
 func (s *Server) Detach(ctx context.Context) error {
 	s.mu.Lock()
 	m, clustered := s.membership, s.opts.Cluster != nil
@@ -43,7 +44,7 @@ func (s *Server) Detach(ctx context.Context) error {
 	s.detaching.Store(true)
 	err := errors.New("its server is not running")
 	if m != nil {
-		err = m.takeStreams(ctx)
+		err = m.takeOverData(ctx)
 	}
 	if err == nil {
 		detached := s.member
@@ -57,8 +58,8 @@ func (s *Server) Detach(ctx context.Context) error {
 	return nil
 }
 
-// takeStreams makes this member the leader of each stream, and then its only replica.
-func (m *membership) takeStreams(ctx context.Context) error {
+// takeOverData moves all streams to this member alone, and informs the other members.
+func (m *membership) takeOverData(ctx context.Context) error {
 	js, err := jetstream.New(m.user)
 	if err != nil {
 		return err
@@ -66,15 +67,15 @@ func (m *membership) takeStreams(ctx context.Context) error {
 	if err := m.markDetached(ctx, js); err != nil {
 		return err
 	}
-	// Until the leader and clients have seen it, they may still replicate or create streams.
+	// Until the leader and clients have seen the mark, they may still replicate or create streams.
 	sleep(ctx, 2*m.s.opts.maintainEvery)
-	if err := m.takeAll(ctx, js); err != nil {
+	if err := m.takeAllStreams(ctx, js); err != nil {
 		return err
 	}
 	if err := m.reportMoved(ctx); err != nil {
 		return err
 	}
-	return m.takeAll(ctx, js)
+	return m.takeAllStreams(ctx, js)
 }
 
 // markDetached records in the cluster that this member takes all streams: its leader replicates none any more.
@@ -93,9 +94,9 @@ func (m *membership) markDetached(ctx context.Context, js jetstream.JetStream) e
 	return nil
 }
 
-// takeAll takes all streams at the same time, until this member holds each alone. It fails if it takes no further one for
-// takeTimeout.
-func (m *membership) takeAll(ctx context.Context, js jetstream.JetStream) error {
+// takeAllStreams calls takeStream for all streams in turn, until this member holds each alone. It fails if it moves no
+// stream for takeTimeout.
+func (m *membership) takeAllStreams(ctx context.Context, js jetstream.JetStream) error {
 	taken, last := map[string]bool{}, time.Now()
 	for {
 		names, missing := streamNames(ctx, js)
@@ -120,7 +121,7 @@ func (m *membership) takeAll(ctx context.Context, js jetstream.JetStream) error 
 	}
 }
 
-// streamNames lists all streams. A list of their descriptions would lack those whose leader does not respond.
+// streamNames lists the names of all streams. Unlike listStreams, it includes streams whose leader does not respond.
 func streamNames(ctx context.Context, js jetstream.JetStream) (names []string, err error) {
 	octx, cancel := context.WithTimeout(ctx, opTimeout)
 	defer cancel()
@@ -164,8 +165,9 @@ func (m *membership) reportMoved(ctx context.Context) error {
 	return nil
 }
 
-// takeStream makes the next step of moving a stream to this member. It returns nil once this member holds the stream alone,
-// and else what is missing: it is called again. A stream that loses replicas keeps its leader.
+// takeStream makes the next step of moving a stream to this member: it makes this member the stream's leader, and then its
+// only replica (a stream that loses replicas keeps its leader). It returns nil once this member holds the stream alone, and
+// otherwise an error that says what is missing; the caller then calls it again.
 func (m *membership) takeStream(ctx context.Context, js jetstream.JetStream, name string) error {
 	octx, cancel := context.WithTimeout(ctx, opTimeout)
 	defer cancel()

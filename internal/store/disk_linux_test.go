@@ -53,7 +53,7 @@ func fillDisk(ctx context.Context, dir string) error {
 	var logged logged
 	srv, err := Serve(ctx, Options{
 		Dir: dir, Listen: "127.0.0.1:0", checkEvery: 20 * time.Millisecond, Logger: slog.New(slog.NewTextHandler(&logged, nil)),
-		OnHealth: func(p *Outage) {
+		OnOutage: func(p *Outage) {
 			if p == nil {
 				health <- nil
 				return
@@ -98,7 +98,7 @@ func fillDisk(ctx context.Context, dir string) error {
 	if err := <-health; err == nil || !strings.Contains(err.Error(), "file too large") {
 		return fmt.Errorf("a write to a full disk returned %v, want the cause", err)
 	}
-	if srv.Health() == nil {
+	if srv.Outage() == nil {
 		return errors.New("Health returned nil on a full disk")
 	}
 	for i := range 20 { // each write fails
@@ -118,7 +118,7 @@ func fillDisk(ctx context.Context, dir string) error {
 	if err := <-health; err != nil {
 		return fmt.Errorf("after space was freed: got %w", err)
 	}
-	if p := srv.Health(); p != nil {
+	if p := srv.Outage(); p != nil {
 		return fmt.Errorf("after space was freed: got %w", p)
 	}
 	for i := range kept {
@@ -136,7 +136,7 @@ func fillDisk(ctx context.Context, dir string) error {
 // get reads a key. If the connection has just been lost, it retries with the next one.
 func get(ctx context.Context, st *Store, key string) ([]byte, uint64, error) {
 	for {
-		_, _, next := st.connection()
+		_, _, next := st.connectionState()
 		value, revision, err := st.Get(ctx, key)
 		if !errors.Is(err, ErrUnavailable) {
 			return value, revision, err

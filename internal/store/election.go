@@ -5,11 +5,11 @@ import (
 	_ "unsafe" // for go:linkname
 )
 
-// Times of the elections of NATS. Its own (heartbeats each second, elections after 4 to 9 seconds) are
-// longer than a standby controller may take, and no option sets them. The link fails if a version of
-// NATS renames one.
+// Times of the elections of NATS. The defaults of NATS are heartbeats each second and elections after 4 to 9
+// seconds. A standby controller must take over sooner, and NATS has no options for these times. If a version of
+// NATS renames one of the linked variables, the program cannot be built.
 const (
-	// heartbeatInterval is that of the leader of each stream.
+	// heartbeatInterval is the interval of the heartbeats that the leader of each stream sends.
 	heartbeatInterval = 250 * time.Millisecond
 	// electionMin and electionMax limit how long a member waits for a heartbeat before it asks for
 	// votes: several round trips half a world away, and a disk that takes a second to sync.

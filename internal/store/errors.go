@@ -57,8 +57,8 @@ func kindOf(err error) error {
 	return nil
 }
 
-// outages are the errors of all layers that mean that the store does not respond.
-var outages = []error{
+// outageErrors are the errors of all layers that mean that the store does not respond.
+var outageErrors = []error{
 	nats.ErrConnectionClosed, nats.ErrConnectionReconnecting, nats.ErrReconnectBufExceeded, nats.ErrTimeout,
 	nats.ErrNoServers, nats.ErrNoResponders, nats.ErrDisconnected, nats.ErrConnectionDraining,
 	jetstream.ErrNoStreamResponse, jetstream.ErrJetStreamNotEnabled, jetstream.ErrStreamNotFound,
@@ -66,7 +66,7 @@ var outages = []error{
 }
 
 func isOutage(err error) bool {
-	for _, o := range outages {
+	for _, o := range outageErrors {
 		if errors.Is(err, o) {
 			return true
 		}

@@ -40,15 +40,15 @@ type EventQueue struct {
 	log    *slog.Logger
 	wake   chan struct{}
 
-	states map[string]telemetry.EventKind // of Run: the last kind by object; nil = read them first
+	states map[string]telemetry.EventKind // the last recorded state of each object, used by Run only; nil = not read from the store yet
 
 	mu       sync.Mutex
 	queued   []queuedEvent
-	appended int64 // events that left the queue at its front
+	removed  int64 // the number of events removed from the front of queued, stored or dropped
 	sequence int64
 	recorded map[telemetry.EventKind]int64
 	dropped  int64
-	lost     int64 // dropped since the last event about it
+	lost     int64 // dropped since the last event about dropped events
 }
 
 // NewEventQueue returns a queue. source identifies the process in the IDs of events; it must differ
@@ -83,7 +83,7 @@ func (q *EventQueue) enqueue(e queuedEvent) {
 	q.queued = append(q.queued, e)
 	if extra := len(q.queued) - maxQueuedEvents; extra > 0 {
 		q.queued = slices.Delete(q.queued, 0, extra)
-		q.appended, q.dropped, q.lost = q.appended+int64(extra), q.dropped+int64(extra), q.lost+int64(extra)
+		q.removed, q.dropped, q.lost = q.removed+int64(extra), q.dropped+int64(extra), q.lost+int64(extra)
 	}
 	q.recorded[countedKind(e.Kind)]++
 	q.mu.Unlock()
@@ -174,7 +174,7 @@ func (q *EventQueue) front() (e queuedEvent, number int64, found bool) {
 			Message: fmt.Sprintf("%d events were dropped", q.lost), Reason: "the store was unavailable for too long",
 		}}, -q.dropped, true
 	case len(q.queued) > 0:
-		return q.queued[0], q.appended, true
+		return q.queued[0], q.removed, true
 	}
 	return e, 0, false
 }
@@ -186,9 +186,9 @@ func (q *EventQueue) remove(number int64) {
 	switch {
 	case number < 0:
 		q.lost = q.dropped + number // those dropped since
-	case number >= 0 && number == q.appended && len(q.queued) > 0:
+	case number >= 0 && number == q.removed && len(q.queued) > 0:
 		q.queued = slices.Delete(q.queued, 0, 1)
-		q.appended++
+		q.removed++
 	}
 }
 

@@ -13,8 +13,8 @@ import (
 
 // Limits of events, each with its reason.
 const (
-	// eventsMaxBytes is the size of 160,000 events of 400 bytes: 4,500 on each of the 35 days that
-	// points are kept, too (pointsDays). The oldest events are dropped first.
+	// eventsMaxBytes is the size of 160,000 events of 400 bytes: 4,500 a day for 35 days. Events are kept as
+	// long as points (pointsDays). The oldest events are dropped first.
 	eventsMaxBytes = 64 << 20
 	// eventsDuplicates is the time in which the server recognises a repeated event. Readers recognise
 	// older ones.
@@ -36,18 +36,18 @@ func (s *Store) AppendEvent(ctx context.Context, e telemetry.Event) error {
 			_, err = js.Publish(octx, s.eventSubject(day), data, jetstream.WithMsgID(e.ID))
 		}
 	}
-	s.recordResult(&s.write, err)
+	s.recordResult(&s.writeOutage, err)
 	if err == nil {
 		s.dropOldEvents(octx, stream, day)
 	}
 	return wrap(ctx, err, "appending event %s", e.ID)
 }
 
-// dropOldEvents removes expired days as dropOldPoints does.
+// dropOldEvents removes the expired days of events: see dropOldPoints.
 func (s *Store) dropOldEvents(ctx context.Context, stream jetstream.Stream, day int64) {
 	s.mu.Lock()
-	due := day > s.droppedEvents
-	s.droppedEvents = max(day, s.droppedEvents)
+	due := day > s.eventsCleanupDay
+	s.eventsCleanupDay = max(day, s.eventsCleanupDay)
 	s.mu.Unlock()
 	if due {
 		s.dropOldDays(ctx, stream, s.eventSubject)
@@ -65,7 +65,7 @@ func (s *Store) ReadEvents(ctx context.Context, q telemetry.EventQuery) ([]telem
 	octx, cancel := context.WithTimeout(ctx, 4*opTimeout)
 	defer cancel()
 	events, err := s.readEvents(octx, q)
-	s.recordResult(&s.read, err)
+	s.recordResult(&s.readOutage, err)
 	if err != nil {
 		operation := "reading events"
 		if !q.Since.IsZero() {
@@ -111,9 +111,9 @@ func (s *Store) readEvents(ctx context.Context, q telemetry.EventQuery) ([]telem
 	return events, err
 }
 
-// FollowEvents sends the last stored events (at most followBacklog, 1000), and then every new one, in the order of storage. After an
-// outage it continues with the events that were stored during it. It creates nothing in the store,
-// and closes the channel when ctx ends. Events that cannot be decoded are skipped.
+// FollowEvents sends the last stored events (at most followBacklog, 1000), and then every new one, in the order
+// in which they were stored. After an outage it continues with the events that were stored during it. It creates
+// nothing in the store, and closes the channel when ctx ends. Events that cannot be decoded are skipped.
 func (s *Store) FollowEvents(ctx context.Context) <-chan telemetry.Event {
 	out := make(chan telemetry.Event)
 	go func() {
@@ -135,14 +135,14 @@ type eventFollower struct {
 
 // session follows until the current connection or ctx ends.
 func (f *eventFollower) session(ctx context.Context) {
-	_, ok, next := f.s.connection()
+	_, ok, next := f.s.connectionState()
 	if !ok {
 		pause(ctx, next, time.Second)
 		return
 	}
 	sctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	it, err := f.open(sctx)
+	it, err := f.openEvents(sctx)
 	if err != nil {
 		pause(ctx, next, bucketRetry)
 		return
@@ -166,8 +166,9 @@ func (f *eventFollower) session(ctx context.Context) {
 	}
 }
 
-// open returns the events from next on. If the stream was created again, these are all of its events.
-func (f *eventFollower) open(ctx context.Context) (jetstream.MessagesContext, error) {
+// openEvents returns the events from f.next on. If the stream was created again, it returns the last
+// followBacklog events, as at the first session.
+func (f *eventFollower) openEvents(ctx context.Context) (jetstream.MessagesContext, error) {
 	nc, err := f.s.conn()
 	if err != nil {
 		return nil, err

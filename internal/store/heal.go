@@ -9,12 +9,12 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// healAfter is how long streams must lack members, although enough respond, until the cluster's leader steps down.
+// healAfter is how long streams lack members, although enough members respond, before the cluster's leader steps down.
 const healAfter = 10 * time.Second
 
-// healing decides when the leader of a cluster whose streams lack members steps down. NATS gives them their missing
-// members when a new member first reports, and when a leader begins. A report that arrives before the member has joined
-// has no effect: the streams would lack a copy until the leader changes, and the loss of another one would stop writes.
+// healing decides when the leader of a cluster whose streams lack members steps down. NATS adds missing members to streams
+// when a new member first reports, and when a leader is elected. A report that arrives before the member has joined has no
+// effect. The streams would then lack a copy until the leader changes, and the loss of another copy would stop writes.
 type healing struct {
 	since time.Time // when members were first missing; zero = none is missing
 }
@@ -46,7 +46,7 @@ func (m *membership) heal(ctx context.Context, status ClusterStatus, streams []*
 	return nil
 }
 
-// lacksMember reports whether a stream has fewer members than copies.
+// lacksMember reports whether a stream has fewer members than the replicas in its configuration.
 func lacksMember(streams []*jetstream.StreamInfo) bool {
 	for _, info := range streams {
 		if info.Cluster != nil && info.Cluster.Leader != "" && 1+len(info.Cluster.Replicas) < info.Config.Replicas {

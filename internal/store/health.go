@@ -18,8 +18,8 @@ import (
 const (
 	// checkEvery is the interval of the check whether the store can write.
 	checkEvery = time.Second
-	// acceptTimeout is the timeout of the check whether the server accepts connections: listeners of
-	// a healthy server are seen at once, when the process gets a processor.
+	// acceptTimeout is the timeout of the check whether the server accepts connections. A healthy server
+	// accepts at once, but a busy machine may delay the check.
 	acceptTimeout = 5 * time.Second
 	// restartMax is the maximum backoff between restarts: the first is immediate, then the
 	// backoff doubles.
@@ -36,25 +36,25 @@ type Outage struct {
 }
 
 // Error returns since when the store has been unavailable, and why.
-func (p *Outage) Error() string {
-	return fmt.Sprintf("the store has been unavailable since %s: %v", p.Since.UTC().Format("2006-01-02 15:04:05 UTC"), p.Err)
+func (o *Outage) Error() string {
+	return fmt.Sprintf("the store has been unavailable since %s: %v", o.Since.UTC().Format("2006-01-02 15:04:05 UTC"), o.Err)
 }
 
 // Unwrap returns the cause.
-func (p *Outage) Unwrap() error { return p.Err }
+func (o *Outage) Unwrap() error { return o.Err }
 
-// Health returns why the store cannot write; nil while it can. After a failed write, such as
+// Outage returns why the store cannot write; nil while it can. After a failed write, such as
 // on a full disk, the NATS server rejects all writes to a stream until it is restarted. The
 // store restarts the server once a file can be written to the disk. Until then only reads
-// succeed, and some of them fail. A member of a cluster steps aside meanwhile: the others continue. It returns
-// ErrNoQuorum while a member has no majority. OnHealth is not called for that.
-func (s *Server) Health() *Outage {
+// succeed, and some of them fail. In a cluster the other members continue meanwhile. While a member has no majority,
+// the outage is ErrNoQuorum; OnOutage is not called for it.
+func (s *Server) Outage() *Outage {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.problem == nil {
+	if s.outage == nil {
 		return s.quorumOutage(time.Now())
 	}
-	return s.problem
+	return s.outage
 }
 
 // supervise restarts a NATS server that cannot write, until ctx ends, and then stops it.
@@ -63,15 +63,15 @@ func (s *Server) supervise(ctx context.Context, ns *runningNATS) {
 	defer s.lock.Close()
 	wait, last := s.opts.checkEvery, time.Time{} // the backoff between restarts, and the time of the last restart
 	for sleep(ctx, s.opts.checkEvery) {
-		broken, full := check(ns), checkFreeSpace(s.opts.Dir)
+		broken, full := checkWrites(ns), checkFreeSpace(s.opts.Dir)
 		switch {
 		case full != nil:
-			s.report(full) // the server may still write, and a restart would not help
+			s.recordOutage(full) // the server may still write, and a restart would not help
 			continue
 		case broken != nil:
-			s.report(broken)
+			s.recordOutage(broken)
 		case ns != nil:
-			s.recovered()
+			s.recordRecovery()
 			if time.Since(last) > restartMax {
 				wait = s.opts.checkEvery
 			}
@@ -106,7 +106,7 @@ func (s *Server) FreeBytes() (bytes uint64, known bool) {
 // it could not be started.
 func (s *Server) restart(ctx context.Context, ns *runningNATS) *runningNATS {
 	if err := checkDisk(s.opts.Dir); err != nil {
-		s.report(err)
+		s.recordOutage(err)
 		return ns
 	}
 	s.changing.Lock()
@@ -120,14 +120,14 @@ func (s *Server) restart(ctx context.Context, ns *runningNATS) *runningNATS {
 		}
 	}
 	if err != nil {
-		s.report(err)
+		s.recordOutage(err)
 		return nil
 	}
 	return ns
 }
 
-// check returns why a server cannot write; nil if it can, or if there is no server.
-func check(ns *runningNATS) error {
+// checkWrites returns why a server cannot write; nil if it can, or if there is no server.
+func checkWrites(ns *runningNATS) error {
 	if ns == nil {
 		return nil
 	}
@@ -138,7 +138,7 @@ func check(ns *runningNATS) error {
 
 // healthReport returns the problems of a server and its streams. That of a member leaves out streams that are being
 // restored: NATS marks the end of a restore without a lock (monitorStream in jetstream_cluster.go of nats-server 2.15.2),
-// and its report of all streams reads that mark. A stream has a Raft group from then on.
+// and its report of all streams reads that mark. Restored streams are recognised by their Raft group.
 func healthReport(ns *runningNATS, clustered bool) []server.HealthzError {
 	report := ns.Healthz(&server.HealthzOptions{Details: true, JSMetaOnly: clustered}).Errors
 	if !clustered {
@@ -167,12 +167,12 @@ func writeError(report []server.HealthzError, clustered bool, accepts func() boo
 		if e.Type == server.HealthzErrorConn && accepts() {
 			continue
 		}
-		// While a stream is created, its directory exists before the server serves it, for
-		// long on a slow disk. checkRecovered detects streams that were lost.
 		// A member without a majority, or that is not current, waits for the others.
 		if clustered && !strings.Contains(e.Error, "write error") {
 			continue
 		}
+		// While a stream is created, its directory exists before the server serves the stream, on a slow
+		// disk for a long time. checkRecovered detects streams that were lost.
 		if !strings.HasSuffix(e.Error, "could not be recovered") {
 			return errors.New(e.Error)
 		}
@@ -207,38 +207,38 @@ func checkDisk(dir string) (err error) {
 	return errors.Join(err, f.Close())
 }
 
-// report records why the store cannot write. The first reason is logged and passed to
-// OnHealth; a later reason only replaces it.
-func (s *Server) report(err error) {
-	p := &Outage{Since: time.Now(), Err: err}
+// recordOutage records why the store cannot write. The first reason is logged and passed to
+// OnOutage; a later reason only replaces it.
+func (s *Server) recordOutage(err error) {
+	outage := &Outage{Since: time.Now(), Err: err}
 	s.mu.Lock()
-	first := s.problem == nil
+	first := s.outage == nil
 	if !first {
-		p.Since = s.problem.Since
+		outage.Since = s.outage.Since
 	}
-	s.problem = p
+	s.outage = outage
 	s.mu.Unlock()
 	if !first {
 		return
 	}
 	s.log.Error("the store cannot write; it restarts once its directory is writable: free space or repair the disk", "dir", s.opts.Dir, "err", err)
-	if s.opts.OnHealth != nil {
-		s.opts.OnHealth(p)
+	if s.opts.OnOutage != nil {
+		s.opts.OnOutage(outage)
 	}
 }
 
-// recovered records that the store can write.
-func (s *Server) recovered() {
+// recordRecovery records that the store can write.
+func (s *Server) recordRecovery() {
 	s.mu.Lock()
-	p := s.problem
-	s.problem = nil
+	outage := s.outage
+	s.outage = nil
 	s.mu.Unlock()
-	if p == nil {
+	if outage == nil {
 		return
 	}
-	s.log.Info("the store recovered: it can write again", "after", time.Since(p.Since).Round(time.Second))
-	if s.opts.OnHealth != nil {
-		s.opts.OnHealth(nil)
+	s.log.Info("the store recovered: it can write again", "after", time.Since(outage.Since).Round(time.Second))
+	if s.opts.OnOutage != nil {
+		s.opts.OnOutage(nil)
 	}
 }
 

@@ -57,31 +57,31 @@ func TestProblemReportsStoreFailure(t *testing.T) {
 	srv := serve(t, t.TempDir())
 	st := connect(t, srv)
 	must[uint64](t)(st.Put(t.Context(), "key", nil))
-	if p := st.Problem(); p != nil {
+	if p := st.Outage(); p != nil {
 		t.Fatal(p)
 	}
 	full := &jetstream.APIError{Code: 500, ErrorCode: 10077, Description: "no space left on device"}
-	st.recordResult(&st.write, full)
-	first := st.Problem()
+	st.recordResult(&st.writeOutage, full)
+	first := st.Outage()
 	if first == nil || !errors.Is(first, full) {
 		t.Fatalf("got %v", first)
 	}
 	if _, _, err := st.Get(t.Context(), "key"); err != nil {
 		t.Fatal(err)
 	}
-	st.recordResult(&st.write, fmt.Errorf("again: %w", full))
-	if p := st.Problem(); p == nil || !p.Since.Equal(first.Since) {
+	st.recordResult(&st.writeOutage, fmt.Errorf("again: %w", full))
+	if p := st.Outage(); p == nil || !p.Since.Equal(first.Since) {
 		t.Errorf("the problem is %v, want the time of the first one: %v", p, first)
 	}
 	if _, err := st.Create(t.Context(), "key", nil); !errors.Is(err, ErrConflict) {
 		t.Fatal(err)
 	}
-	if p := st.Problem(); p != nil {
+	if p := st.Outage(); p != nil {
 		t.Errorf("after a successful write: %v", p)
 	}
 	srv.Close()
-	if _, _, err := st.Get(t.Context(), "key"); err == nil || st.Problem() == nil {
-		t.Errorf("without a server: got %v and %v", err, st.Problem())
+	if _, _, err := st.Get(t.Context(), "key"); err == nil || st.Outage() == nil {
+		t.Errorf("without a server: got %v and %v", err, st.Outage())
 	}
 }
 

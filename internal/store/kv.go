@@ -17,32 +17,32 @@ var keyRE = regexp.MustCompile(`^[A-Za-z0-9_/=-]+(\.[A-Za-z0-9_/=-]+)*$`)
 // readOperation is the verb of Get in errors.
 const readOperation = "read"
 
-// withBucket runs f on the state bucket with opTimeout, and records its result. operation is
+// withStateBucket runs f on the state bucket with opTimeout, and records its result. operation is
 // its verb in errors.
-func (s *Store) withBucket(ctx context.Context, key, operation string, f func(context.Context, jetstream.KeyValue) error) error {
+func (s *Store) withStateBucket(ctx context.Context, key, operation string, f func(context.Context, jetstream.KeyValue) error) error {
 	if !keyRE.MatchString(key) {
 		return fmt.Errorf("%s store key %q: the key must be parts of letters, digits and _ / = - separated by dots", operation, key)
 	}
 	octx, cancel := context.WithTimeout(ctx, opTimeout)
 	defer cancel()
-	kv, err := s.bucket(octx)
+	kv, err := s.openStateBucket(octx)
 	if err == nil {
 		err = f(octx, kv)
 	}
-	last := &s.write
+	last := &s.writeOutage
 	if operation == readOperation {
-		last = &s.read
+		last = &s.readOutage
 	}
 	s.recordResult(last, err)
 	return wrap(ctx, err, "%s store key %q", operation, key)
 }
 
-// Get returns the value of a key and its revision. It fails with ErrNotFound or
-// ErrUnavailable. It sees every write that was acknowledged before, except from a member of a cluster that is
-// partitioned from the majority, for up to quorumTimeout: decide by compare-and-swap, or under a lease.
+// Get returns the value of a key and its revision. It fails with ErrNotFound or ErrUnavailable. The value includes
+// every write that was acknowledged before, with one exception: a member of a cluster that is partitioned from the
+// majority may return an older value for up to quorumTimeout. Base decisions on a compare-and-swap or a lease.
 func (s *Store) Get(ctx context.Context, key string) (value []byte, revision uint64, err error) {
-	err = s.withBucket(ctx, key, readOperation, func(ctx context.Context, kv jetstream.KeyValue) error {
-		return retryRead(ctx, s.current(), func(ctx context.Context) error {
+	err = s.withStateBucket(ctx, key, readOperation, func(ctx context.Context, kv jetstream.KeyValue) error {
+		return retryRead(ctx, s.newestConn(), func(ctx context.Context) error {
 			e, err := kv.Get(ctx, key)
 			if err == nil {
 				value, revision = e.Value(), e.Revision()
@@ -56,7 +56,7 @@ func (s *Store) Get(ctx context.Context, key string) (value []byte, revision uin
 // Put writes a key unconditionally and returns its new revision. All keys of the service
 // share one sequence of revisions, which increases until a backup is restored.
 func (s *Store) Put(ctx context.Context, key string, value []byte) (revision uint64, err error) {
-	err = s.withBucket(ctx, key, "write", func(ctx context.Context, kv jetstream.KeyValue) (err error) {
+	err = s.withStateBucket(ctx, key, "write", func(ctx context.Context, kv jetstream.KeyValue) (err error) {
 		revision, err = kv.Put(ctx, key, value)
 		return err
 	})
@@ -65,7 +65,7 @@ func (s *Store) Put(ctx context.Context, key string, value []byte) (revision uin
 
 // Create writes a key that has no value; ErrConflict if it has one.
 func (s *Store) Create(ctx context.Context, key string, value []byte) (revision uint64, err error) {
-	err = s.withBucket(ctx, key, "create", func(ctx context.Context, kv jetstream.KeyValue) (err error) {
+	err = s.withStateBucket(ctx, key, "create", func(ctx context.Context, kv jetstream.KeyValue) (err error) {
 		revision, err = kv.Create(ctx, key, value)
 		return err
 	})
@@ -74,7 +74,7 @@ func (s *Store) Create(ctx context.Context, key string, value []byte) (revision 
 
 // CompareAndSwap writes a key if its revision is the given one; ErrConflict if not.
 func (s *Store) CompareAndSwap(ctx context.Context, key string, value []byte, revision uint64) (next uint64, err error) {
-	err = s.withBucket(ctx, key, "compare-and-swap", func(ctx context.Context, kv jetstream.KeyValue) (err error) {
+	err = s.withStateBucket(ctx, key, "compare-and-swap", func(ctx context.Context, kv jetstream.KeyValue) (err error) {
 		next, err = kv.Update(ctx, key, value, revision)
 		return err
 	})
@@ -83,14 +83,14 @@ func (s *Store) CompareAndSwap(ctx context.Context, key string, value []byte, re
 
 // Delete removes a key. Removing a missing key is not an error.
 func (s *Store) Delete(ctx context.Context, key string) error {
-	return s.withBucket(ctx, key, "delete", func(ctx context.Context, kv jetstream.KeyValue) error {
+	return s.withStateBucket(ctx, key, "delete", func(ctx context.Context, kv jetstream.KeyValue) error {
 		return kv.Delete(ctx, key)
 	})
 }
 
 // deleteAt removes a key if its revision is the given one.
 func (s *Store) deleteAt(ctx context.Context, key string, revision uint64) error {
-	return s.withBucket(ctx, key, "delete", func(ctx context.Context, kv jetstream.KeyValue) error {
+	return s.withStateBucket(ctx, key, "delete", func(ctx context.Context, kv jetstream.KeyValue) error {
 		return kv.Delete(ctx, key, jetstream.LastRevision(revision))
 	})
 }
@@ -101,17 +101,17 @@ func (s *Store) Keys(ctx context.Context, prefix string) ([]string, error) {
 	octx, cancel := context.WithTimeout(ctx, opTimeout)
 	defer cancel()
 	keys := []string{}
-	kv, err := s.bucket(octx)
+	kv, err := s.openStateBucket(octx)
 	if err == nil {
 		var all []Entry
-		all, err = listEntries(octx, s.current(), kv, ">", jetstream.MetaOnly())
+		all, err = listEntries(octx, s.newestConn(), kv, ">", jetstream.MetaOnly())
 		for _, e := range all {
 			if strings.HasPrefix(e.Key, prefix) {
 				keys = append(keys, e.Key)
 			}
 		}
 	}
-	s.recordResult(&s.read, err)
+	s.recordResult(&s.readOutage, err)
 	return keys, wrap(ctx, err, "listing store keys %q", prefix)
 }
 
@@ -133,13 +133,13 @@ const bucketRetry = time.Second
 // closes the channel when ctx ends. After an outage it sends the changes made during it. It
 // may skip values of a key that changes quickly, but never the newest value.
 func (s *Store) Watch(ctx context.Context, prefix string) <-chan KeyChange {
-	return s.watchBucket(ctx, prefix, s.bucket)
+	return s.watchBucket(ctx, prefix, s.openStateBucket)
 }
 
 // WatchReadOnly is Watch for clients that only read: it creates nothing in the store, and waits
 // until the bucket exists.
 func (s *Store) WatchReadOnly(ctx context.Context, prefix string) <-chan KeyChange {
-	return s.watchBucket(ctx, prefix, s.existingBucket)
+	return s.watchBucket(ctx, prefix, s.openExistingStateBucket)
 }
 
 func (s *Store) watchBucket(ctx context.Context, prefix string, open func(context.Context) (jetstream.KeyValue, error)) <-chan KeyChange {
@@ -165,7 +165,7 @@ type watch struct {
 
 // session watches until the current connection or the watch ends.
 func (w *watch) session(ctx context.Context) {
-	_, ok, next := w.s.connection()
+	_, ok, next := w.s.connectionState()
 	if !ok {
 		pause(ctx, next, time.Second)
 		return
@@ -174,7 +174,7 @@ func (w *watch) session(ctx context.Context) {
 	defer cancel()
 	kv, err := w.open(sctx)
 	if err != nil {
-		w.s.forget(err)
+		w.s.dropHandles(err)
 		wait := watchRetry
 		if errors.Is(err, jetstream.ErrBucketNotFound) {
 			wait = bucketRetry
@@ -184,7 +184,7 @@ func (w *watch) session(ctx context.Context) {
 	}
 	kw, err := kv.Watch(sctx, w.pattern())
 	if err != nil {
-		w.s.forget(err)
+		w.s.dropHandles(err)
 		pause(ctx, next, watchRetry)
 		return
 	}

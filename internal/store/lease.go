@@ -82,10 +82,10 @@ func (s *Store) Acquire(ctx context.Context, name, holder string, ttl time.Durat
 	attempt := min(max(ttl/3, time.Second), opTimeout)
 	var seen observation
 	for {
-		if l.tryWithin(ctx, attempt, &seen) {
+		if l.tryAcquireWithin(ctx, attempt, &seen) {
 			return l, nil
 		}
-		_, _, next := s.connection()
+		_, _, next := s.connectionState()
 		pause(ctx, next, interval)
 		if ctx.Err() != nil {
 			return nil, fmt.Errorf("acquiring lease %q for %s: %w", name, holder, ctx.Err())
@@ -93,16 +93,16 @@ func (s *Store) Acquire(ctx context.Context, name, holder string, ttl time.Durat
 	}
 }
 
-// tryWithin is try with a timeout.
-func (l *Lease) tryWithin(ctx context.Context, timeout time.Duration, seen *observation) bool {
+// tryAcquireWithin is tryAcquire with a timeout.
+func (l *Lease) tryAcquireWithin(ctx context.Context, timeout time.Duration, seen *observation) bool {
 	octx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	return l.try(octx, seen)
+	return l.tryAcquire(octx, seen)
 }
 
-// try attempts to acquire the lease once, and reports whether it did. After any failure,
+// tryAcquire attempts to acquire the lease once, and reports whether it did. After any failure,
 // including an outage, the caller retries.
-func (l *Lease) try(ctx context.Context, seen *observation) bool {
+func (l *Lease) tryAcquire(ctx context.Context, seen *observation) bool {
 	start := l.s.now()
 	value, revision, err := l.s.Get(ctx, l.key)
 	switch {
@@ -111,8 +111,8 @@ func (l *Lease) try(ctx context.Context, seen *observation) bool {
 	case err != nil:
 		return false
 	case string(value) == string(l.value):
-		// An earlier attempt of this process was applied, but its acknowledgement was lost. Others count its
-		// ttl from then.
+		// An earlier attempt of this process was applied, but its acknowledgement was lost. Others count the ttl
+		// from that attempt, so the record is written again.
 	case seen.expired(revision, l.s.now(), max(l.ttl, recordTTL(value))):
 		// The clock is read after the value, and the holder counts its ttl from before its
 		// write. So the holder's lease ends before this one begins.
@@ -128,7 +128,7 @@ func (l *Lease) try(ctx context.Context, seen *observation) bool {
 }
 
 // write writes the record if its revision is the given one, 0 = there is none, and returns its new revision and the token
-// base. It fails if a restore changed the base meanwhile: the revision may be of the store before or after it.
+// base. It fails if a restore changed the base meanwhile, because it is then unknown to which base the revision belongs.
 func (l *Lease) write(ctx context.Context, revision uint64) (base, next uint64, err error) {
 	if base, err = l.s.tokenBase(ctx); err != nil {
 		return 0, 0, err

@@ -165,7 +165,7 @@ func TestAcquireWritesAgainAfterLostAcknowledgement(t *testing.T) {
 	written := must[uint64](t)(st.Put(t.Context(), l.key, l.value)) // its acknowledgement was lost
 	var other, own observation
 	other.expired(written, st.now(), l.ttl)
-	if !l.try(t.Context(), &own) {
+	if !l.tryAcquire(t.Context(), &own) {
 		t.Fatal("the lease was not acquired")
 	}
 	_, revision, err := st.Get(t.Context(), l.key)

@@ -24,11 +24,11 @@ const (
 	// memberHealthSubject is the subject to which members publish why they cannot write. It belongs to the system
 	// account, which a member with a full disk still serves.
 	memberHealthSubject = "skyserve.member.health"
-	// memberHealthTTL is how long such a message counts, in intervals of maintenance.
+	// memberHealthTTL is how long such a message is valid, in multiples of maintainEvery.
 	memberHealthTTL = 5
 )
 
-// memberHealth is the message of a member.
+// memberHealth is the message of a member about its health.
 type memberHealth struct {
 	Node    string `json:"node"`
 	Problem string `json:"problem"` // empty = it can write
@@ -73,8 +73,8 @@ func (r *receivedHealth) recentMessages(now time.Time, ttl time.Duration) map[st
 	return nodes
 }
 
-// exchangeHealth publishes why this member cannot write, and adds the messages of the other members to status. A
-// member that has stepped aside has no other source of its status.
+// exchangeHealth publishes why this member cannot write, and adds the messages of the other members to status. While
+// JetStream of this member is disabled, the messages are the only source of its status.
 func (m *membership) exchangeHealth(now time.Time, status *ClusterStatus) {
 	own := memberHealth{Node: m.s.member.Node, Leader: status.Leader}
 	if p := m.s.diskOutage(); p != nil {
@@ -85,7 +85,7 @@ func (m *membership) exchangeHealth(now time.Time, status *ClusterStatus) {
 	}
 	others := m.received.recentMessages(now, memberHealthTTL*m.s.opts.maintainEvery)
 	delete(others, own.Node)
-	if status.aside = !m.ns.JetStreamEnabled(); status.aside {
+	if status.jetStreamDisabled = !m.ns.JetStreamEnabled(); status.jetStreamDisabled {
 		status.Members = []MemberStatus{{Node: own.Node, State: MemberOffline}}
 		for _, node := range slices.Sorted(maps.Keys(others)) {
 			status.Leader = cmp.Or(status.Leader, others[node].Leader)
@@ -96,7 +96,7 @@ func (m *membership) exchangeHealth(now time.Time, status *ClusterStatus) {
 		if status.Members[i].Problem = others[o.Node].Problem; o.Node == own.Node {
 			status.Members[i].Problem = own.Problem
 		}
-		if status.aside && o.Node == status.Leader {
+		if status.jetStreamDisabled && o.Node == status.Leader {
 			status.Members[i].State = MemberLeader
 		}
 	}
@@ -106,7 +106,7 @@ func (m *membership) exchangeHealth(now time.Time, status *ClusterStatus) {
 func (s *Server) diskOutage() *Outage {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.problem
+	return s.outage
 }
 
 // quorumOutage returns since when a member has had no majority; nil while it has one. The caller holds mu.

@@ -18,7 +18,7 @@ func TestMemberReportsMissingQuorum(t *testing.T) {
 	c.start(c.nodes...)
 	c.waitReplicated()
 	for _, s := range c.servers {
-		if p := s.Health(); p != nil {
+		if p := s.Outage(); p != nil {
 			t.Errorf("a healthy member: %v", p)
 		}
 	}
@@ -27,11 +27,11 @@ func TestMemberReportsMissingQuorum(t *testing.T) {
 		delete(c.servers, n)
 	}
 	testkit.Eventually(t, "the survivor reports it", func() bool {
-		p := c.servers["a"].Health()
+		p := c.servers["a"].Outage()
 		return p != nil && errors.Is(p, ErrNoQuorum) && p.Err.Error() == "no majority of the store's members responds: no response from b, c"
 	})
 	c.start("b")
-	testkit.Eventually(t, "two are a majority", func() bool { return c.servers["a"].Health() == nil && c.servers["b"].Health() == nil })
+	testkit.Eventually(t, "two are a majority", func() bool { return c.servers["a"].Outage() == nil && c.servers["b"].Outage() == nil })
 }
 
 // Messages of members expire, and invalid ones are ignored.

@@ -28,17 +28,19 @@ const (
 	// replacedAfter is the same for a member whose node responds from another disk: its machine was replaced, and
 	// does not return.
 	replacedAfter = 5 * time.Second
-	// clusterStream marks a cluster that has its data. Clients create no streams before it exists, so
+	// clusterStream is the stream that exists once the cluster is open. Clients create no streams before, so
 	// that a single store can be restored into an empty cluster.
 	clusterStream = "skyserve_cluster"
-	// originKey is the metadata of clusterStream with the member whose data the cluster was created with.
+	// originKey is the key in the metadata of clusterStream for the member that opened the cluster, with the data
+	// of its single store if it had one.
 	originKey = "skyserve_origin"
-	// detachedKey is the metadata of clusterStream with the member that holds all data: see Server.Detach.
+	// detachedKey is the key in the metadata of clusterStream for the member that takes over all data: see
+	// Server.Detach.
 	detachedKey = "skyserve_detached"
-	// singleDir contains the snapshot of a single store, in the directory of a member.
-	singleDir = "single"
-	// singleTag is the tag of a member that has one.
-	singleTag = "skyserve:single"
+	// singleStoreDir is where the directory of a member contains the snapshot of the single store that it was before.
+	singleStoreDir = "single"
+	// singleStoreTag is the tag of a member with such a snapshot.
+	singleStoreTag = "skyserve:single"
 	// observeTimeout limits the wait for the responses of other members.
 	observeTimeout = 300 * time.Millisecond
 )
@@ -57,8 +59,8 @@ type membership struct {
 	received receivedHealth
 	healing  healing
 
-	mu   sync.Mutex
-	left bool // as written to the directory: see member.Left
+	mu        sync.Mutex
+	dataMoved bool // as written to the directory: see member.DataMoved
 }
 
 // join starts the membership of a server. offline is that of an earlier membership, or empty.
@@ -86,7 +88,7 @@ func (s *Server) join(ctx context.Context, ns *runningNATS, offline map[string]t
 	}
 	ctx, m.end = context.WithCancel(ctx)
 	s.setMembership(m)
-	go m.run(ctx)
+	go m.runMembership(ctx)
 	return nil
 }
 
@@ -115,7 +117,7 @@ func connectInProcess(ns *server.Server, user, secret string) (*nats.Conn, error
 	return nats.Connect("", nats.InProcessServer(ns), nats.UserInfo(user, secret), nats.Name("skyserve-"+user), nats.NoReconnect())
 }
 
-func (m *membership) run(ctx context.Context) {
+func (m *membership) runMembership(ctx context.Context) {
 	defer close(m.done)
 	var reported string
 	for {
@@ -139,7 +141,7 @@ func (m *membership) run(ctx context.Context) {
 
 // maintain makes one attempt at every repair that is due.
 func (m *membership) maintain(ctx context.Context, status *ClusterStatus) error {
-	if status.Leader == "" || status.aside {
+	if status.Leader == "" || status.jetStreamDisabled {
 		return nil
 	}
 	js, err := jetstream.New(m.user)
@@ -150,18 +152,18 @@ func (m *membership) maintain(ctx context.Context, status *ClusterStatus) error 
 	defer cancel()
 	mark, err := js.Stream(octx, clusterStream)
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
-		return m.open(ctx, js, status)
+		return m.openCluster(ctx, js, status)
 	}
 	if err != nil {
 		return fmt.Errorf("reading stream %s: %w", clusterStream, err)
 	}
 	status.Open = true
-	if err := m.dropSingle(mark.CachedInfo()); err != nil {
+	if err := m.removeSingleStoreSnapshot(mark.CachedInfo()); err != nil {
 		return err
 	}
 	config := mark.CachedInfo().Config
 	if config.Metadata[detachedKey] == "" {
-		if err := m.recordLeft(false); err != nil {
+		if err := m.recordDataMoved(false); err != nil {
 			return err
 		}
 	}
@@ -180,17 +182,17 @@ func (m *membership) maintain(ctx context.Context, status *ClusterStatus) error 
 		return nil
 	}
 	err = m.removeReplaced(ctx, *status)
-	if config.Metadata[detachedKey] == "" { // a member that takes all streams reduces their members
+	if config.Metadata[detachedKey] == "" { // otherwise a member takes over all streams: see Detach
 		err = errors.Join(err, m.heal(ctx, *status, streams), m.replicate(octx, js, streams, status.replicas()))
 	}
 	return err
 }
 
-// open opens a cluster without data: it restores the single store of this member, or else, on the leader,
+// openCluster opens a cluster without data: it restores the single store of this member, or else, on the leader,
 // waits for all members and creates an empty store if none of them has one.
-func (m *membership) open(ctx context.Context, js jetstream.JetStream, status *ClusterStatus) error {
-	dir := filepath.Join(m.s.opts.Dir, singleDir)
-	names, err := snapshots(dir)
+func (m *membership) openCluster(ctx context.Context, js jetstream.JetStream, status *ClusterStatus) error {
+	dir := filepath.Join(m.s.opts.Dir, singleStoreDir)
+	names, err := snapshotStreams(dir)
 	if err != nil {
 		return err
 	}
@@ -207,7 +209,7 @@ func (m *membership) open(ctx context.Context, js jetstream.JetStream, status *C
 			if !found {
 				return fmt.Errorf("the cluster has no data yet and waits for member %s, which may have the data of a single store; start it, or replace its machine", node)
 			}
-			if slices.Contains(tags, singleTag) {
+			if slices.Contains(tags, singleStoreTag) {
 				return fmt.Errorf("the cluster waits until member %s has restored its single store", node)
 			}
 		}
@@ -234,10 +236,10 @@ func (m *membership) open(ctx context.Context, js jetstream.JetStream, status *C
 	return nil
 }
 
-// dropSingle removes the snapshot of this member's single store after its restore. It keeps that of
-// another store, which it reports.
-func (m *membership) dropSingle(info *jetstream.StreamInfo) error {
-	dir := filepath.Join(m.s.opts.Dir, singleDir)
+// removeSingleStoreSnapshot removes the snapshot of this member's single store once it has been restored. If the
+// cluster was opened by another member, the snapshot was not restored: it is renamed, and an error is logged.
+func (m *membership) removeSingleStoreSnapshot(info *jetstream.StreamInfo) error {
+	dir := filepath.Join(m.s.opts.Dir, singleStoreDir)
 	if _, err := os.Stat(dir); err != nil {
 		return nil //nolint:nilerr // almost always: there is none
 	}
@@ -284,14 +286,14 @@ func (m *membership) removeReplaced(ctx context.Context, status ClusterStatus) e
 	if err := call(ctx, m.system, server.JSApiRemoveServer, server.JSApiMetaServerRemoveRequest{Peer: replaced.peer}, &response); err != nil {
 		return fmt.Errorf("removing member %s: %w", replaced.Node, err)
 	}
-	m.s.log.Info("a member of the store that was replaced has been removed", "node", replaced.Node, "last seen", replaced.LastSeen.Round(time.Second))
+	m.s.log.Info("a member of the store that was replaced has been removed", "node", replaced.Node, "offline", replaced.OfflineFor.Round(time.Second))
 	return nil
 }
 
 // replacedMember returns a member that is replaced: its node has another disk that responds, and it has not responded for
-// at least replacedAfter; or the node is not configured, and it has not responded for at least after. It returns none
-// unless as many members respond as hold each stream: a majority must remain.
-func replacedMember(members []MemberStatus, configured []string, after time.Duration) (replaced MemberStatus, found bool) {
+// at least replacedAfter; or the node is not configured, and it has not responded for removeAfter. It returns none
+// while fewer than Replicas members respond, so that a majority remains.
+func replacedMember(members []MemberStatus, configured []string, removeAfter time.Duration) (replaced MemberStatus, found bool) {
 	online := map[string]bool{}
 	for _, p := range members {
 		if p.State != MemberOffline {
@@ -301,15 +303,15 @@ func replacedMember(members []MemberStatus, configured []string, after time.Dura
 	if len(online) < Replicas {
 		return replaced, false
 	}
-	all := !slices.ContainsFunc(configured, func(node string) bool { return !online[node] })
+	allConfiguredOnline := !slices.ContainsFunc(configured, func(node string) bool { return !online[node] })
 	for _, p := range members {
 		// After a restart the name of a member that is offline is unknown.
-		isReplaced := all || online[p.Node] || p.Node != "" && !slices.Contains(configured, p.Node)
-		minAge := after
+		isReplaced := allConfiguredOnline || online[p.Node] || p.Node != "" && !slices.Contains(configured, p.Node)
+		minAge := removeAfter
 		if online[p.Node] {
-			minAge = min(after, replacedAfter)
+			minAge = min(removeAfter, replacedAfter)
 		}
-		if p.State == MemberOffline && p.LastSeen >= minAge && isReplaced {
+		if p.State == MemberOffline && p.OfflineFor >= minAge && isReplaced {
 			return p, true
 		}
 	}
@@ -345,8 +347,8 @@ func unreplicated(streams []*jetstream.StreamInfo) (names []string) {
 	return names
 }
 
-// replicate gives each stream as many replicas as the cluster can hold. With fewer members than Replicas nothing
-// is gained by a change.
+// replicate gives each stream as many replicas as the cluster can hold. It does nothing while fewer than Replicas
+// members respond.
 func (m *membership) replicate(ctx context.Context, js jetstream.JetStream, streams []*jetstream.StreamInfo, replicas int) error {
 	if replicas < Replicas {
 		return nil
@@ -373,11 +375,11 @@ func prepareMember(ctx context.Context, o Options, m member) error {
 	}
 	var (
 		data  = filepath.Join(o.Dir, server.JetStreamStoreDir)
-		dir   = filepath.Join(o.Dir, singleDir)
+		dir   = filepath.Join(o.Dir, singleStoreDir)
 		draft = dir + ".tmp"
 	)
 	if _, err := os.Stat(dir); errors.Is(err, os.ErrNotExist) && len(streamsOnDisk(o.Dir)) > 0 {
-		if err := exportSingle(ctx, o, draft); err != nil {
+		if err := exportSingleStore(ctx, o, draft); err != nil {
 			return err
 		}
 		if err := atomicfile.Rename(draft, dir); err != nil {
@@ -392,15 +394,15 @@ func prepareMember(ctx context.Context, o Options, m member) error {
 	return m.write(o.Dir)
 }
 
-// exportSingle writes the snapshots of the single store in o.Dir to a directory.
-func exportSingle(ctx context.Context, o Options, dir string) error {
+// exportSingleStore writes the snapshots of the single store in o.Dir to a directory.
+func exportSingleStore(ctx context.Context, o Options, dir string) error {
 	if err := errors.Join(os.RemoveAll(dir), os.MkdirAll(dir, 0o700)); err != nil {
 		return err
 	}
 	return serveOffline(ctx, o, func(nc *nats.Conn) error { return writeSnapshots(ctx, nc, dir) })
 }
 
-// serveOffline serves the single store in o.Dir to use alone.
+// serveOffline starts the single store in o.Dir without a listener, calls use with a connection to it, and stops it.
 func serveOffline(ctx context.Context, o Options, use func(*nats.Conn) error) error {
 	o.Cluster, o.TLS = nil, nil
 	n := natsOptions(o, "127.0.0.1", 0)

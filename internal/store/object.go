@@ -19,12 +19,13 @@ import (
 const (
 	// objectsMaxBytes limits all objects: two tenants at their limit.
 	objectsMaxBytes = 8 << 30
-	// objectPart is the size of the parts of an object. Each part is written and acknowledged before the
+	// objectPartSize is the size of the parts of an object. Each part is written and acknowledged before the
 	// next one is read, so a writer and a reader hold one part in memory, and a reader can start at any.
-	objectPart = 1 << 20
+	objectPartSize = 1 << 20
 	// partTimeout is the timeout of reading or writing a part over a slow connection.
 	partTimeout = 30 * time.Second
-	// maxChunkBackoff is the longest wait for a member that does not have a chunk yet; about a second in all.
+	// maxChunkBackoff is the longest of the waits for a chunk that a member does not have yet. The waits take about a
+	// second in total.
 	maxChunkBackoff = 512 * time.Millisecond
 )
 
@@ -63,9 +64,9 @@ func (e *ReadError) Error() string { return e.Err.Error() }
 // Unwrap returns the cause.
 func (e *ReadError) Unwrap() error { return e.Err }
 
-// WriteObject stores everything that r returns under a name, and returns its size. It is on disk when
-// WriteObject returns. An object of that name is replaced; readers must know its new size. After an error nothing
-// remains, unless the store is unavailable. A failure of r is a *ReadError.
+// WriteObject stores everything that r returns as the object called name, and returns its size. The object is stored
+// durably when WriteObject returns. It replaces an earlier object of this name; readers must know the new size. After an
+// error nothing remains, unless the store is unavailable. A failure of r is a *ReadError.
 func (s *Store) WriteObject(ctx context.Context, name string, r io.Reader) (size int64, err error) {
 	in, buf := bufio.NewReaderSize(r, 64<<10), []byte(nil)
 	for part := int64(0); ; part++ {
@@ -84,8 +85,9 @@ func (s *Store) WriteObject(ctx context.Context, name string, r io.Reader) (size
 	}
 }
 
-// writePart stores the next part of in, which it reads into buf. The time of reading from a slow client does not count. A part that
-// is being written is completed after the end of ctx: NATS's client would leave its chunks behind.
+// writePart reads the next part from in into buf, and stores it. partTimeout does not include the time of reading, because
+// clients may be slow. A part that is being stored is completed even if ctx ends: otherwise the client of NATS would leave
+// its chunks behind.
 func (s *Store) writePart(ctx context.Context, name string, in io.Reader, buf []byte) (int64, error) {
 	n := 0
 	for n < len(buf) {
@@ -105,8 +107,8 @@ func (s *Store) writePart(ctx context.Context, name string, in io.Reader, buf []
 
 // putPart stores a part.
 func (s *Store) putPart(ctx context.Context, name string, part []byte) error {
-	if s.files != nil {
-		return s.files.PutPart(ctx, name, part)
+	if s.filesBucket != nil {
+		return s.filesBucket.PutPart(ctx, name, part)
 	}
 	o, err := s.objects(ctx)
 	if err == nil {
@@ -117,8 +119,8 @@ func (s *Store) putPart(ctx context.Context, name string, part []byte) error {
 
 // DeleteObject removes an object, complete or not. Removing a missing object is not an error.
 func (s *Store) DeleteObject(ctx context.Context, name string) error {
-	if s.files != nil {
-		return s.deleteParts(ctx, name)
+	if s.filesBucket != nil {
+		return s.deleteCloudParts(ctx, name)
 	}
 	for part := int64(0); ; part++ {
 		octx, cancel := context.WithTimeout(ctx, opTimeout)
@@ -148,8 +150,8 @@ type objectReader struct {
 	s         *Store
 	name      string
 	next, end int64
-	part      []byte       // unread, of buf
-	buf       bytes.Buffer // the last part
+	part      []byte       // the unread rest of the current part
+	buf       bytes.Buffer // the memory of parts from NATS
 }
 
 // Read returns the next bytes.
@@ -190,21 +192,21 @@ func (r *objectReader) fetchPart() error {
 
 // readPart returns a part, which is valid until the next call.
 func (r *objectReader) readPart(ctx context.Context, name string) ([]byte, error) {
-	if r.s.files != nil {
-		return r.s.files.GetPart(ctx, name)
+	if r.s.filesBucket != nil {
+		return r.s.filesBucket.GetPart(ctx, name)
 	}
 	o, err := r.s.objects(ctx)
 	r.buf.Reset()
 	if err == nil {
-		err = r.s.getPart(ctx, o, name, &r.buf)
+		err = r.s.getPartFromNATS(ctx, o, name, &r.buf)
 	}
 	return r.buf.Bytes(), err
 }
 
-// getPart appends a part to buf. It does not use jetstream.ObjectStore.Get, which leaves a goroutine behind
+// getPartFromNATS appends a part to buf. It does not use jetstream.ObjectStore.Get, which leaves a goroutine behind
 // when ctx ends or the connection is lost at the wrong moment. Chunks are read one by one: a consumer for each part would cost
 // a cluster two writes to the disks of its members.
-func (s *Store) getPart(ctx context.Context, o jetstream.ObjectStore, name string, buf *bytes.Buffer) error {
+func (s *Store) getPartFromNATS(ctx context.Context, o jetstream.ObjectStore, name string, buf *bytes.Buffer) error {
 	part, err := o.GetInfo(ctx, name)
 	if err != nil || part.Size == 0 {
 		return err

@@ -12,12 +12,12 @@ import (
 )
 
 func TestObjects(t *testing.T) {
-	testObjects(t, objectPart)
+	testObjects(t, objectPartSize)
 }
 
 // Objects in a bucket are as those in the store.
 func TestObjectsInParts(t *testing.T) {
-	testObjects(t, externalPart, FilesIn(&memoryParts{parts: map[string][]byte{}}))
+	testObjects(t, cloudPartSize, FilesIn(&memoryParts{parts: map[string][]byte{}}))
 }
 
 func testObjects(t *testing.T, objectPart int64, options ...Option) {
@@ -58,7 +58,7 @@ func testObjects(t *testing.T, objectPart int64, options ...Option) {
 // An upload that breaks leaves nothing.
 func TestBrokenUploadLeavesNothing(t *testing.T) {
 	st := connect(t, serve(t, t.TempDir()))
-	broken := io.MultiReader(bytes.NewReader(make([]byte, objectPart+5)), iotest.ErrReader(io.ErrUnexpectedEOF))
+	broken := io.MultiReader(bytes.NewReader(make([]byte, objectPartSize+5)), iotest.ErrReader(io.ErrUnexpectedEOF))
 	var read *ReadError
 	if _, err := st.WriteObject(t.Context(), "a", broken); !errors.As(err, &read) || !errors.Is(err, io.ErrUnexpectedEOF) {
 		t.Fatalf("%v", err)

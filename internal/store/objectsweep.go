@@ -12,15 +12,15 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// sweepTimeout is the timeout of removing what crashes left of all objects.
+// sweepTimeout is the timeout of SweepObjects.
 const sweepTimeout = 5 * time.Minute
 
-// SweepObjects removes what crashes left of objects. It passes the names of all objects, sorted, complete or
-// not, to orphans, which returns those to remove. It also removes the chunks of parts whose writer died
-// before the part was complete, unless they are younger than minAge, and traces of deleted objects.
+// SweepObjects removes objects and chunks that nothing refers to after a crash. It passes the sorted names of all
+// objects, complete or not, to orphans, which returns the names of those to remove. It also removes the metadata
+// of deleted objects, and chunks of at least minAge whose writer crashed before their part was complete.
 func (s *Store) SweepObjects(ctx context.Context, minAge time.Duration, orphans func(names []string) ([]string, error)) error {
-	if s.files != nil {
-		return s.sweepParts(ctx, orphans)
+	if s.filesBucket != nil {
+		return s.sweepCloudParts(ctx, orphans)
 	}
 	octx, cancel := context.WithTimeout(ctx, sweepTimeout)
 	defer cancel()
@@ -66,8 +66,8 @@ func objectOf(part string) string {
 	return part
 }
 
-// sweepChunks removes the chunks that no part refers to, and the entries of parts of objects that are not
-// live. Those of live ones remain: DeleteObject skips them.
+// sweepChunks removes the chunks that no part refers to, and the metadata of the parts of objects that are not
+// live. Metadata of deleted parts of live objects remains: it does no harm, because DeleteObject skips it.
 func (s *Store) sweepChunks(ctx context.Context, minAge time.Duration, parts []*jetstream.ObjectInfo, live map[string]bool) error {
 	nc, err := s.conn()
 	if err != nil {
@@ -101,7 +101,7 @@ func (s *Store) sweepChunks(ctx context.Context, minAge time.Duration, parts []*
 		if complete[strings.TrimPrefix(subject, chunks)] {
 			continue
 		}
-		// The part may be being written, or have been completed since the list.
+		// A writer may still be writing the part, or have completed it after the parts were listed.
 		last, err := stream.GetLastMsgForSubject(ctx, subject)
 		if errors.Is(err, jetstream.ErrMsgNotFound) {
 			continue

@@ -15,7 +15,7 @@ import (
 // After a crash during an upload, a sweep removes all that is left of it, and nothing else.
 func TestSweepRemovesWhatCrashesLeft(t *testing.T) {
 	st, ctx := connect(t, serve(t, t.TempDir())), t.Context()
-	data := bytes.Repeat([]byte("x"), objectPart+10)
+	data := bytes.Repeat([]byte("x"), objectPartSize+10)
 	for _, name := range []string{"kept", "crashed", "deleted"} {
 		must[int64](t)(st.WriteObject(ctx, name, bytes.NewReader(data)))
 	}

@@ -38,18 +38,18 @@ func (s *Store) AppendPoints(ctx context.Context, points []telemetry.Point) erro
 	defer cancel()
 	stream, js, err := s.pointStream(octx)
 	if err == nil {
-		err = s.publish(octx, js, points)
+		err = s.publishPoints(octx, js, points)
 	}
-	s.recordResult(&s.write, err)
+	s.recordResult(&s.writeOutage, err)
 	if err == nil {
 		s.dropOldPoints(octx, stream, newestDay(points))
 	}
 	return wrap(ctx, err, "appending %d points", len(points))
 }
 
-// publish sends the points by day, pointsPerMessage at a time. The subject contains the day,
+// publishPoints sends the points by day, pointsPerMessage at a time. The subject contains the day,
 // so that readers can select days.
-func (s *Store) publish(ctx context.Context, js jetstream.JetStream, points []telemetry.Point) error {
+func (s *Store) publishPoints(ctx context.Context, js jetstream.JetStream, points []telemetry.Point) error {
 	byDay := map[int64][]telemetry.Point{}
 	var days []int64
 	for _, p := range points {
@@ -62,7 +62,7 @@ func (s *Store) publish(ctx context.Context, js jetstream.JetStream, points []te
 	slices.Sort(days)
 	for _, day := range days {
 		for chunk := range slices.Chunk(byDay[day], pointsPerMessage) {
-			if _, err := js.Publish(ctx, s.daySubject(day), encodePoints(chunk)); err != nil {
+			if _, err := js.Publish(ctx, s.pointSubject(day), encodePoints(chunk)); err != nil {
 				return err
 			}
 		}
@@ -83,11 +83,11 @@ func newestDay(points []telemetry.Point) (day int64) {
 // own clock may be years ahead for a short time, as at boot.
 func (s *Store) dropOldPoints(ctx context.Context, stream jetstream.Stream, day int64) {
 	s.mu.Lock()
-	due := day != s.dropped
-	s.dropped = day
+	due := day != s.pointsCleanupDay
+	s.pointsCleanupDay = day
 	s.mu.Unlock()
 	if due {
-		s.dropOldDays(ctx, stream, s.daySubject)
+		s.dropOldDays(ctx, stream, s.pointSubject)
 	}
 }
 
@@ -110,7 +110,7 @@ func (s *Store) dropOldDays(ctx context.Context, stream jetstream.Stream, subjec
 	}
 }
 
-func (s *Store) daySubject(day int64) string {
+func (s *Store) pointSubject(day int64) string {
 	return s.namespace + "_points." + strconv.FormatInt(day, 10)
 }
 
@@ -119,14 +119,14 @@ func (s *Store) daySubject(day int64) string {
 // returns that error. It loads one day at a time into memory.
 func (s *Store) ReadPoints(ctx context.Context, sinceMinute int64, yield func(telemetry.Point) error) error {
 	days, stream, err := s.pointDays(ctx, sinceMinute/minutesPerDay)
-	s.recordResult(&s.read, err)
+	s.recordResult(&s.readOutage, err)
 	if err != nil {
 		return wrap(ctx, err, "reading points since minute %d", sinceMinute)
 	}
 	for _, day := range days {
-		points, err := readDay(ctx, stream, s.daySubject(day.number), day.messages)
+		points, err := readDay(ctx, stream, s.pointSubject(day.number), day.messages)
 		if err != nil {
-			s.forget(err)
+			s.dropHandles(err)
 			return wrap(ctx, err, "reading points of day %d", day.number)
 		}
 		for _, p := range points {
@@ -141,13 +141,14 @@ func (s *Store) ReadPoints(ctx context.Context, sinceMinute int64, yield func(te
 	return nil
 }
 
-type pointDay struct {
-	number   int64
+// storedDay is a day with stored points or events.
+type storedDay struct {
+	number   int64 // in days since the Unix epoch
 	messages uint64
 }
 
 // pointDays returns the stored days from day first on, in order.
-func (s *Store) pointDays(ctx context.Context, first int64) ([]pointDay, jetstream.Stream, error) {
+func (s *Store) pointDays(ctx context.Context, first int64) ([]storedDay, jetstream.Stream, error) {
 	octx, cancel := context.WithTimeout(ctx, opTimeout)
 	defer cancel()
 	stream, _, err := s.pointStream(octx)
@@ -158,19 +159,19 @@ func (s *Store) pointDays(ctx context.Context, first int64) ([]pointDay, jetstre
 	if err != nil {
 		return nil, nil, err
 	}
-	days := slices.DeleteFunc(daysOf(info), func(d pointDay) bool { return d.number < first })
+	days := slices.DeleteFunc(daysOf(info), func(d storedDay) bool { return d.number < first })
 	return days, stream, nil
 }
 
-// daysOf returns the days that a stream has points of, in order.
-func daysOf(info *jetstream.StreamInfo) (days []pointDay) {
+// daysOf returns the days of which a stream of points or events has messages, in order.
+func daysOf(info *jetstream.StreamInfo) (days []storedDay) {
 	for subject, n := range info.State.Subjects {
 		_, number, _ := strings.Cut(subject, ".")
 		if day, err := strconv.ParseInt(number, 10, 64); err == nil {
-			days = append(days, pointDay{number: day, messages: n})
+			days = append(days, storedDay{number: day, messages: n})
 		}
 	}
-	slices.SortFunc(days, func(a, b pointDay) int { return cmp.Compare(a.number, b.number) })
+	slices.SortFunc(days, func(a, b storedDay) int { return cmp.Compare(a.number, b.number) })
 	return days
 }
 
@@ -181,7 +182,7 @@ func readDay(ctx context.Context, stream jetstream.Stream, subject string, messa
 	defer cancel()
 	merged := map[pointKey]telemetry.Point{}
 	config := jetstream.OrderedConsumerConfig{FilterSubjects: []string{subject}}
-	err := readMessages(octx, stream, config, messages, func(data []byte) error { return merge(merged, data) })
+	err := readMessages(octx, stream, config, messages, func(data []byte) error { return mergePoints(merged, data) })
 	if err != nil {
 		return nil, err
 	}
@@ -234,7 +235,7 @@ func decodePoints(data []byte) ([]telemetry.Point, error) {
 	return out, nil
 }
 
-func merge(into map[pointKey]telemetry.Point, data []byte) error {
+func mergePoints(into map[pointKey]telemetry.Point, data []byte) error {
 	points, err := decodePoints(data)
 	for _, p := range points {
 		into[pointKey{p.Minute, p.Balancer, p.Model, string(p.Tier)}] = p

@@ -16,22 +16,22 @@ const (
 	restoreLockKey = "restore"
 	// restoreLockRenewal is the interval at which a running restore writes the key again.
 	restoreLockRenewal = time.Second
-	// restoreLockSilence is the time without a write after which the process of a restore is gone. It is longer than an
-	// outage that a restore survives.
-	restoreLockSilence = 30 * time.Second
+	// restoreLockTTL is the time without a write after which a restore counts as ended. It is longer than an outage that
+	// a restore survives.
+	restoreLockTTL = 30 * time.Second
 	// restoreLockPoll is the interval at which another restore reads the key, to see whether it is renewed.
 	restoreLockPoll = 100 * time.Millisecond
 )
 
 // errRestoreLockLost ends a restore that was suspended, or had no connection, while another one began.
-var errRestoreLockLost = errors.New("another restore has begun, because this one did not write for " + restoreLockSilence.String())
+var errRestoreLockLost = errors.New("another restore has begun, because this one did not write for " + restoreLockTTL.String())
 
 // lockRestore excludes other restores until unlock is called. The returned context ends when another restore took the
-// lock because this one did not renew it. It fails with telemetry.ErrRestoreRunning while another restore renews the
-// lock; one that has not done so for the given time counts as ended.
-func (s *Store) lockRestore(ctx context.Context, silence time.Duration) (locked context.Context, unlock func(), err error) {
-	b, id := s.tokenFloors(), []byte(rand.Text())
-	revision, err := s.acquireRestoreLock(ctx, b, id, silence)
+// lock because this one did not renew it. lockRestore fails with telemetry.ErrRestoreRunning while another restore renews
+// the lock. A restore that has not renewed it for ttl counts as ended.
+func (s *Store) lockRestore(ctx context.Context, ttl time.Duration) (locked context.Context, unlock func(), err error) {
+	b, id := s.tokenFloorBucket(), []byte(rand.Text())
+	revision, err := s.acquireRestoreLock(ctx, b, id, ttl)
 	if errors.Is(err, ErrConflict) {
 		err = telemetry.ErrRestoreRunning
 	}
@@ -61,7 +61,8 @@ func (s *Store) lockRestore(ctx context.Context, silence time.Duration) (locked 
 	return locked, unlock, nil
 }
 
-// renewRestoreLock writes the lock again. After a write whose response was lost, its revision is another one.
+// renewRestoreLock writes the lock again. If the response to an earlier write was lost, it returns the revision of that
+// write.
 func renewRestoreLock(ctx context.Context, b *Bucket, id []byte, revision uint64) (next uint64, err error) {
 	next, err = b.CompareAndSwap(ctx, restoreLockKey, id, revision)
 	if !errors.Is(err, ErrConflict) {
@@ -75,7 +76,7 @@ func renewRestoreLock(ctx context.Context, b *Bucket, id []byte, revision uint64
 }
 
 // acquireRestoreLock writes the lock and returns its revision.
-func (s *Store) acquireRestoreLock(ctx context.Context, b *Bucket, id []byte, silence time.Duration) (revision uint64, err error) {
+func (s *Store) acquireRestoreLock(ctx context.Context, b *Bucket, id []byte, ttl time.Duration) (revision uint64, err error) {
 	var seen observation
 	for first := uint64(0); ; {
 		value, current, err := b.Get(ctx, restoreLockKey)
@@ -84,7 +85,7 @@ func (s *Store) acquireRestoreLock(ctx context.Context, b *Bucket, id []byte, si
 			return b.Create(ctx, restoreLockKey, id)
 		case err != nil:
 			return 0, err
-		case len(value) == 0, seen.expired(current, s.now(), silence):
+		case len(value) == 0, seen.expired(current, s.now(), ttl):
 			return b.CompareAndSwap(ctx, restoreLockKey, id, current)
 		case first != 0 && current != first:
 			return 0, telemetry.ErrRestoreRunning

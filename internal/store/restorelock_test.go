@@ -128,13 +128,13 @@ func TestRestoreLockExpires(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer unlock()
-	must[uint64](t)(st.tokenFloors().Put(t.Context(), restoreLockKey, []byte("another process")))
+	must[uint64](t)(st.tokenFloorBucket().Put(t.Context(), restoreLockKey, []byte("another process")))
 	<-held.Done()
 	if err := context.Cause(held); !errors.Is(err, errRestoreLockLost) {
 		t.Errorf("got %v", err)
 	}
 	unlock()
-	if value, _, err := st.tokenFloors().Get(t.Context(), restoreLockKey); err != nil || string(value) != "another process" {
+	if value, _, err := st.tokenFloorBucket().Get(t.Context(), restoreLockKey); err != nil || string(value) != "another process" {
 		t.Errorf("it unlocked the restore of another process: %q, %v", value, err)
 	}
 }

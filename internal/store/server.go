@@ -56,15 +56,14 @@ type Options struct {
 	Cluster *Cluster
 	// Logger receives the server's logs; nil discards them.
 	Logger *slog.Logger
-	// OnHealth, if not nil, is called with the problem when the store can no longer write, and
+	// OnOutage, if not nil, is called with the problem when the store can no longer write, and
 	// with nil when it can write again. Calls never overlap.
-	OnHealth func(*Outage)
+	OnOutage func(*Outage)
 
-	checkEvery    time.Duration // 0 = checkEvery
-	maintainEvery time.Duration // 0 = maintainEvery
-	removeAfter   time.Duration // 0 = removeAfter
-	takeTimeout   time.Duration // 0 = takeTimeout
-	secret        string        // of the server's connections to itself
+	// Tests set these; 0 = the constant of the same name.
+	checkEvery, maintainEvery, removeAfter, takeTimeout time.Duration
+
+	secret string // of the server's connections to itself
 }
 
 // Server is an embedded store that runs until its context ends or Close.
@@ -84,18 +83,17 @@ type Server struct {
 	detaching atomic.Bool
 
 	mu         sync.Mutex
-	problem    *Outage     // nil while it can write
+	outage     *Outage     // nil while it can write
 	membership *membership // nil without a cluster, and while the server is stopped
 	cluster    ClusterStatus
 	leaderless time.Time // since when the cluster has had no leader; zero = it has one
 }
 
 // Serve starts an embedded store: JetStream in o.Dir, which syncs each write to disk before it
-// acknowledges it. It returns once clients can connect. It fails if the port is in use. It
-// fails if o.Dir is in use by another store, is not a directory, contains damaged streams, or was
-// written by a later version.
-// It also fails for an address beyond loopback without a token or TLS. If the disk becomes full
-// later, the store cannot write until space is free again: see Health.
+// acknowledges it. It returns once clients can connect. It fails if the port is in use, or if o.Dir is in
+// use by another store, is not a directory, contains damaged streams, or was written by a later version.
+// It also fails for an address beyond loopback without a token or TLS. If the disk becomes full later, the
+// store cannot write until space is free again: see Server.Outage.
 //
 // With o.Cluster it returns before the cluster has a majority: see Server.Cluster. The data of a single
 // store in o.Dir is restored into the cluster, unless that already has data. It fails if
@@ -149,7 +147,7 @@ func Serve(ctx context.Context, o Options) (*Server, error) {
 // startStore starts the server of a single store or of a member.
 func startStore(ctx context.Context, o Options, host string, port int) (m member, ns *runningNATS, err error) {
 	if m, err = openMember(o.Dir, o.Cluster); err == nil {
-		err = removeLeft(o.Dir)
+		err = removeMovedData(o.Dir)
 	}
 	if err != nil {
 		return m, nil, err
@@ -157,7 +155,7 @@ func startStore(ctx context.Context, o Options, host string, port int) (m member
 	if o.Cluster == nil {
 		ns, err = startNATS(ctx, o, member{}, host, port)
 		if err == nil && m.Detached {
-			err = os.Remove(filepath.Join(o.Dir, memberFile)) // it may have accepted writes since: it is no member
+			err = os.Remove(filepath.Join(o.Dir, memberFile)) // no member any more: a single store accepts writes alone
 		}
 	} else {
 		if err = prepareMember(ctx, o, m); err != nil {
@@ -231,8 +229,8 @@ func startNATS(ctx context.Context, o Options, m member, host string, port int) 
 		if err := o.Cluster.apply(options, m); err != nil {
 			return nil, err
 		}
-		if names, _ := snapshots(filepath.Join(o.Dir, singleDir)); len(names) > 0 {
-			options.Tags.Add(singleTag)
+		if names, _ := snapshotStreams(filepath.Join(o.Dir, singleStoreDir)); len(names) > 0 {
+			options.Tags.Add(singleStoreTag)
 		}
 		if err := probePort(options.Cluster.Host, max(options.Cluster.Port, 0)); err != nil {
 			return nil, err

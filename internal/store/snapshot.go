@@ -22,17 +22,20 @@ import (
 
 // Limits of snapshots, each with its reason.
 const (
-	// snapshotChunk is the size of a message with a part of a snapshot.
+	// snapshotChunk is the size of a message with a chunk of a snapshot.
 	snapshotChunk = 128 << 10
-	// snapshotIdle is how long a snapshot waits for its next part: the server first syncs the stream.
-	snapshotIdle = 15 * time.Second
-	// restorePause is the interval of attempts to send a part to another member.
-	restorePause = 20 * time.Millisecond
-	// snapshotExtension and configExtension are those of the two files of a stream.
+	// snapshotChunkTimeout is the timeout of sending or receiving a chunk. The server syncs the stream before the
+	// first one.
+	snapshotChunkTimeout = 15 * time.Second
+	// restoreRetry is the interval of attempts to send a chunk while the connection's server does not know the member
+	// that receives it.
+	restoreRetry = 20 * time.Millisecond
+	// snapshotExtension and configExtension are the extensions of the two files with a stream's snapshot and its
+	// streamConfig.
 	snapshotExtension, configExtension = ".snapshot", ".json"
 )
 
-// streamConfig is the file with the configuration and state of a stream, as the server sent them.
+// streamConfig is the configuration and state of a stream, as the server sent them with its snapshot.
 type streamConfig struct {
 	Config server.StreamConfig `json:"config"`
 	State  server.StreamState  `json:"state"`
@@ -57,7 +60,7 @@ func writeSnapshots(ctx context.Context, nc *nats.Conn, dir string) error {
 	return nil
 }
 
-// writeSnapshot writes the two files of a stream.
+// writeSnapshot writes the snapshot and the streamConfig of a stream to two files.
 func writeSnapshot(ctx context.Context, nc *nats.Conn, name, dir string) error {
 	return readSnapshot(ctx, nc, name, func(c streamConfig, copyTo func(io.Writer) error) error {
 		if err := atomicfile.Write(filepath.Join(dir, name+snapshotExtension), 0o600, copyTo); err != nil {
@@ -92,10 +95,10 @@ func readSnapshot(ctx context.Context, nc *nats.Conn, name string, use func(c st
 	return use(streamConfig{Config: *response.Config, State: *response.State}, func(w io.Writer) error { return receiveSnapshot(ctx, sub, w) })
 }
 
-// receiveSnapshot writes the parts of a snapshot until the empty one that ends it.
+// receiveSnapshot writes the chunks of a snapshot to w until the empty chunk that ends it.
 func receiveSnapshot(ctx context.Context, sub *nats.Subscription, w io.Writer) error {
 	for {
-		octx, cancel := context.WithTimeout(ctx, snapshotIdle)
+		octx, cancel := context.WithTimeout(ctx, snapshotChunkTimeout)
 		msg, err := sub.NextMsgWithContext(octx)
 		cancel()
 		if err != nil {
@@ -118,8 +121,8 @@ func receiveSnapshot(ctx context.Context, sub *nats.Subscription, w io.Writer) e
 	}
 }
 
-// snapshots lists the streams whose snapshots a directory contains, sorted.
-func snapshots(dir string) ([]string, error) {
+// snapshotStreams lists the streams whose snapshots a directory contains, sorted.
+func snapshotStreams(dir string) ([]string, error) {
 	entries, err := os.ReadDir(dir)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil, nil
@@ -159,7 +162,7 @@ func sendSnapshot(ctx context.Context, nc *nats.Conn, c streamConfig, r io.Reade
 	if err != nil {
 		return err
 	}
-	return sendParts(ctx, nc, subject, r)
+	return sendChunks(ctx, nc, subject, r)
 }
 
 // beginRestore returns the subject to which the snapshot of a new stream is sent.
@@ -170,18 +173,18 @@ func beginRestore(ctx context.Context, nc *nats.Conn, c streamConfig, replicas i
 	return begun.DeliverSubject, err
 }
 
-// sendParts sends a snapshot.
-func sendParts(ctx context.Context, nc *nats.Conn, subject string, r io.Reader) error {
+// sendChunks sends a snapshot in chunks.
+func sendChunks(ctx context.Context, nc *nats.Conn, subject string, r io.Reader) error {
 	chunk := make([]byte, snapshotChunk)
 	for {
 		n, err := io.ReadFull(r, chunk)
 		if n > 0 {
-			if err := sendPart(ctx, nc, subject, chunk[:n]); err != nil {
+			if err := sendChunk(ctx, nc, subject, chunk[:n]); err != nil {
 				return err
 			}
 		}
 		if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
-			return sendPart(ctx, nc, subject, nil)
+			return sendChunk(ctx, nc, subject, nil)
 		}
 		if err != nil {
 			return err
@@ -189,14 +192,14 @@ func sendParts(ctx context.Context, nc *nats.Conn, subject string, r io.Reader) 
 	}
 }
 
-// sendPart sends a part of a snapshot, or its end.
-func sendPart(ctx context.Context, nc *nats.Conn, subject string, part []byte) error {
-	octx, cancel := context.WithTimeout(ctx, snapshotIdle)
+// sendChunk sends a chunk of a snapshot; an empty one ends it.
+func sendChunk(ctx context.Context, nc *nats.Conn, subject string, chunk []byte) error {
+	octx, cancel := context.WithTimeout(ctx, snapshotChunkTimeout)
 	defer cancel()
 	for {
-		msg, err := nc.RequestWithContext(octx, subject, part)
-		if errors.Is(err, nats.ErrNoResponders) && sleep(octx, restorePause) {
-			continue // another member receives it, which this one does not know yet
+		msg, err := nc.RequestWithContext(octx, subject, chunk)
+		if errors.Is(err, nats.ErrNoResponders) && sleep(octx, restoreRetry) {
+			continue // this server does not know yet which member receives the snapshot
 		}
 		if err != nil {
 			return err

@@ -38,47 +38,46 @@ const (
 // connected every operation fails at once with ErrUnavailable. It is safe for concurrent
 // use.
 type Store struct {
-	namespace string
-	log       *slog.Logger
-	now       func() time.Time
-	files     Parts // of objects; nil = in this store
+	namespace   string
+	log         *slog.Logger
+	now         func() time.Time
+	filesBucket CloudBucket // where objects are stored; nil = in NATS
 
-	creation createBackoff // for the state bucket and the stream of points
+	creation createBackoff // of the state bucket and the streams of points and events
 
-	mu      sync.Mutex
-	servers string  // the URLs of Connect
-	url     string  // the same without credentials, for messages
-	read    *Outage // why the last read failed; nil if it succeeded
-	write   *Outage // why the last write failed; nil if it succeeded
-	lost    *Outage // why there is no connection; nil while connected
-	nc      *nats.Conn
-	state   jetstream.KeyValue
-	points  jetstream.Stream
-	events  jetstream.Stream
-	// dropped is the day of the points that were appended when old points were last removed.
-	dropped int64
-	// droppedEvents is the same for events.
-	droppedEvents int64
-	closed        bool
-	// wrote is when a write last succeeded on this connection, or when it was made. left is when this client last left
-	// a member: see leaveMember.
-	wrote, left time.Time
-	// epoch counts connections. Whenever it increases, up is closed and replaced, which
-	// restarts all watches.
-	epoch uint64
-	up    chan struct{}
+	mu               sync.Mutex
+	servers          string  // the URLs of Connect
+	url              string  // the same without credentials, for messages
+	readOutage       *Outage // why the last read failed; nil if it succeeded
+	writeOutage      *Outage // why the last write failed; nil if it succeeded
+	connectionOutage *Outage // why there is no connection; nil while connected
+	nc               *nats.Conn
+	state            jetstream.KeyValue
+	points           jetstream.Stream
+	events           jetstream.Stream
+	// pointsCleanupDay and eventsCleanupDay are the days of the points and events that were being stored when
+	// expired ones were last removed.
+	pointsCleanupDay, eventsCleanupDay int64
+	closed                             bool
+	// lastWrite is when a write last succeeded on this connection, or else when the connection was made. lastSwitch is
+	// when switchServer last ended a connection.
+	lastWrite, lastSwitch time.Time
+	// connectionCount is the number of connections so far. nextConnection is closed, and replaced, by the
+	// next one: this restarts all watches.
+	connectionCount uint64
+	nextConnection  chan struct{}
 
 	dialing sync.WaitGroup
 	stop    context.CancelFunc
 }
 
 type config struct {
-	lazy      bool
-	tls       *tls.Config
-	namespace string
-	name      string
-	log       *slog.Logger
-	files     Parts
+	lazy        bool
+	tls         *tls.Config
+	namespace   string
+	name        string
+	log         *slog.Logger
+	filesBucket CloudBucket
 }
 
 // Option configures Connect.
@@ -111,11 +110,10 @@ func Logger(l *slog.Logger) Option { return func(c *config) { c.log = l } }
 var namespaceRE = regexp.MustCompile(`^[A-Za-z0-9_-]+$`)
 
 // Connect connects to the store at a NATS URL (nats://host:port, several separated by
-// commas). The first that responds is used, and another one when it is lost or cannot read or write, for
-// example because it is partitioned from the others. List the server on this machine first. Without
-// Lazy, Connect fails with ErrUnavailable if no server responds; with Lazy it fails only on an invalid
-// URL or option. ctx limits only the first attempt; call Close to
-// disconnect.
+// commas). It uses the first server that responds. It changes to another server when the connection is lost, or
+// when the server can no longer read or write, for example because it is partitioned from the others. List the
+// server on this machine first. Without Lazy, Connect fails with ErrUnavailable if no server responds; with Lazy
+// it fails only on an invalid URL or option. ctx limits only the first attempt; call Close to disconnect.
 func Connect(ctx context.Context, natsURL, token string, options ...Option) (*Store, error) {
 	c := config{namespace: "skyserve", name: "skyserve", log: slog.New(slog.DiscardHandler)}
 	for _, o := range options {
@@ -128,8 +126,8 @@ func Connect(ctx context.Context, natsURL, token string, options ...Option) (*St
 		return nil, fmt.Errorf("connecting to store: url must be nats://host:port, got %q", telemetry.HideCredentials(natsURL))
 	}
 	s := &Store{
-		servers: natsURL, url: telemetry.HideCredentials(natsURL), namespace: c.namespace, log: c.log, files: c.files,
-		now: time.Now, up: make(chan struct{}), stop: func() {},
+		servers: natsURL, url: telemetry.HideCredentials(natsURL), namespace: c.namespace, log: c.log, filesBucket: c.filesBucket,
+		now: time.Now, nextConnection: make(chan struct{}), stop: func() {},
 	}
 	opts := s.natsOptions(token, c)
 	if c.lazy {
@@ -188,7 +186,7 @@ func (s *Store) dial(opts []nats.Option) error {
 		nc.Close()
 		return nats.ErrConnectionClosed
 	}
-	if changed != servers { // while it connected
+	if changed != servers { // SetURL was called during nats.Connect
 		if err := nc.SetServerPool(strings.Split(changed, ",")); err != nil {
 			s.log.Warn("changing the servers of the store failed", "err", err)
 		}
@@ -211,7 +209,7 @@ func (s *Store) dialLater(opts []nats.Option) {
 			if attempt == 1 {
 				s.mu.Lock()
 				s.log.Warn("connecting to the store failed; retrying in the background", "url", s.url, "err", err)
-				s.lost = &Outage{Since: s.now(), Err: fmt.Errorf("%w: connecting to %s: %w", ErrUnavailable, s.url, err)}
+				s.connectionOutage = &Outage{Since: s.now(), Err: fmt.Errorf("%w: connecting to %s: %w", ErrUnavailable, s.url, err)}
 				s.mu.Unlock()
 			}
 			select {
@@ -228,7 +226,7 @@ func (s *Store) disconnected(err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.log.Warn("store disconnected", "url", s.url, "err", err)
-	s.lost = &Outage{Since: s.now(), Err: fmt.Errorf("%w: connection to %s lost: %w", ErrUnavailable, s.url, cmp.Or(err, nats.ErrDisconnected))}
+	s.connectionOutage = &Outage{Since: s.now(), Err: fmt.Errorf("%w: connection to %s lost: %w", ErrUnavailable, s.url, cmp.Or(err, nats.ErrDisconnected))}
 }
 
 // connected records a new connection and wakes all goroutines that wait for one. It drops
@@ -236,13 +234,13 @@ func (s *Store) disconnected(err error) {
 func (s *Store) connected() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.epoch++
-	s.wrote = s.now()
+	s.connectionCount++
+	s.lastWrite = s.now()
 	s.state, s.points, s.events = nil, nil, nil
-	s.read, s.write, s.lost = nil, nil, nil // they are of an earlier connection, maybe to another server
+	s.readOutage, s.writeOutage, s.connectionOutage = nil, nil, nil // they are of an earlier connection, maybe to another server
 	s.creation.recordResult(s.now(), nil)
-	close(s.up)
-	s.up = make(chan struct{})
+	close(s.nextConnection)
+	s.nextConnection = make(chan struct{})
 	s.log.Info("store connected", "url", s.url)
 }
 
@@ -275,23 +273,23 @@ func (s *Store) conn() (*nats.Conn, error) {
 	return s.nc, nil
 }
 
-// current returns the newest connection, nil before the first.
-func (s *Store) current() *nats.Conn {
+// newestConn returns the newest connection, even if it is lost; nil before the first.
+func (s *Store) newestConn() *nats.Conn {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.nc
 }
 
-// connection returns the epoch of the newest connection, whether it is up, and a channel
+// connectionState returns the number of connections so far, whether the newest one is up, and a channel
 // that is closed at the next one.
-func (s *Store) connection() (epoch uint64, ok bool, next <-chan struct{}) {
+func (s *Store) connectionState() (count uint64, up bool, next <-chan struct{}) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.epoch, s.nc != nil && !s.closed && s.nc.IsConnected(), s.up
+	return s.connectionCount, s.nc != nil && !s.closed && s.nc.IsConnected(), s.nextConnection
 }
 
-// bucket opens the state bucket and creates it on first use.
-func (s *Store) bucket(ctx context.Context) (jetstream.KeyValue, error) {
+// openStateBucket opens the state bucket and creates it on first use.
+func (s *Store) openStateBucket(ctx context.Context) (jetstream.KeyValue, error) {
 	nc, err := s.conn()
 	if err != nil {
 		return nil, err
@@ -309,7 +307,7 @@ func (s *Store) bucket(ctx context.Context) (jetstream.KeyValue, error) {
 	if err := s.creation.recentFailure(s.now()); err != nil {
 		return nil, err
 	}
-	bucket := s.stateBucket()
+	bucket := s.stateBucketName()
 	_, err = ensureStream(ctx, nc, js, bucketStream(bucket, "skyserve: desired state and leases", stateMaxBytes), s.startAtTokenFloor)
 	if err == nil {
 		err = retryRead(ctx, nc, func(ctx context.Context) (err error) {
@@ -327,9 +325,9 @@ func (s *Store) bucket(ctx context.Context) (jetstream.KeyValue, error) {
 	return kv, nil
 }
 
-// existingBucket opens the state bucket if it exists; else it fails with
-// jetstream.ErrBucketNotFound.
-func (s *Store) existingBucket(ctx context.Context) (jetstream.KeyValue, error) {
+// openExistingStateBucket opens the state bucket. It fails with jetstream.ErrBucketNotFound if the bucket does
+// not exist.
+func (s *Store) openExistingStateBucket(ctx context.Context) (jetstream.KeyValue, error) {
 	nc, err := s.conn()
 	if err != nil {
 		return nil, err
@@ -338,11 +336,11 @@ func (s *Store) existingBucket(ctx context.Context) (jetstream.KeyValue, error) 
 	if err != nil {
 		return nil, err
 	}
-	return js.KeyValue(ctx, s.stateBucket())
+	return js.KeyValue(ctx, s.stateBucketName())
 }
 
-// forget drops cached handles after an error that may be due to a missing stream.
-func (s *Store) forget(err error) {
+// dropHandles drops cached handles after an error that may be due to a missing stream.
+func (s *Store) dropHandles(err error) {
 	if err == nil || !isOutage(err) {
 		return
 	}
@@ -351,34 +349,35 @@ func (s *Store) forget(err error) {
 	s.mu.Unlock()
 }
 
-// Problem returns why the store is unavailable to this client: why its last write failed,
-// else why there is no connection, else why its last read failed; nil if none of these. A
-// revision conflict and a missing key are not failures of the store.
-func (s *Store) Problem() *Outage {
+// Outage returns why the store is unavailable to this client: why its last write failed, or else why
+// there is no connection, or else why its last read failed; nil if none of these applies. A revision
+// conflict and a missing key are not failures of the store.
+func (s *Store) Outage() *Outage {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return cmp.Or(s.write, s.lost, s.read)
+	return cmp.Or(s.writeOutage, s.connectionOutage, s.readOutage)
 }
 
-// recordResult records the result of an operation for Problem, and drops handles that may be stale.
+// recordResult records the result of an operation for Outage, and drops handles that may be stale. last is
+// &s.readOutage or &s.writeOutage.
 func (s *Store) recordResult(last **Outage, err error) {
-	s.forget(err)
+	s.dropHandles(err)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if err == nil || !errors.Is(kindOf(err), ErrUnavailable) {
 		*last = nil
-		if last == &s.write {
-			s.wrote = s.now()
+		if last == &s.writeOutage {
+			s.lastWrite = s.now()
 		}
 		return
 	}
-	p := &Outage{Since: s.now(), Err: err}
+	outage := &Outage{Since: s.now(), Err: err}
 	if !errors.Is(err, ErrUnavailable) {
-		p.Err = fmt.Errorf("%w: %w", ErrUnavailable, err)
+		outage.Err = fmt.Errorf("%w: %w", ErrUnavailable, err)
 	}
 	if *last != nil {
-		p.Since = (*last).Since
+		outage.Since = (*last).Since
 	}
-	*last = p
-	s.leaveMember(err)
+	*last = outage
+	s.switchServer(err)
 }

@@ -184,7 +184,7 @@ func TestWatchReadOnlyCreatesNothing(t *testing.T) {
 	reader, writer := connect(t, url), connect(t, url)
 	ch := reader.WatchReadOnly(t.Context(), "a.")
 	for range 3 {
-		if _, err := reader.existingBucket(t.Context()); !errors.Is(err, jetstream.ErrBucketNotFound) {
+		if _, err := reader.openExistingStateBucket(t.Context()); !errors.Is(err, jetstream.ErrBucketNotFound) {
 			t.Fatalf("the bucket: %v", err)
 		}
 	}

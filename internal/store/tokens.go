@@ -10,8 +10,8 @@ import (
 )
 
 // A fencing token is the revision of a lease's key at its acquisition plus the token base of the state bucket's stream. A
-// restore of an older backup takes revisions back. So that tokens keep increasing, the stream that replaces another one
-// has a higher base from its creation on, whether the restore or, meanwhile, a client creates it.
+// restore of an older backup lowers revisions. The restored stream therefore has a higher token base, so that tokens keep
+// increasing. A stream that a client creates while a restore runs has a higher base, too.
 const (
 	// tokenBaseKey is the key of the token base in the metadata of a stream; missing = 0.
 	tokenBaseKey = "skyserve.token-base"
@@ -20,16 +20,17 @@ const (
 	tokenFloorKey = "floor"
 	// tokenFloorMaxBytes limits the bucket of the token floor, which has one key.
 	tokenFloorMaxBytes = 1 << 20
-	// restoreWrites is the maximum number of writes to a stream between the start of a restore and the deletion of the
-	// stream: four per second for an hour, in which streams with gigabytes are restored before it.
-	restoreWrites = 1 << 14
+	// maxWritesDuringRestore is the maximum number of writes to the state bucket between the start of a restore and the
+	// deletion of the bucket's stream: four per second for an hour. In this time the restore replaces other streams, which
+	// have gigabytes.
+	maxWritesDuringRestore = 1 << 14
 )
 
-// stateBucket returns the name of the bucket with the keys of Store.
-func (s *Store) stateBucket() string { return s.namespace + "_state" }
+// stateBucketName returns the name of the bucket with the keys of Store.
+func (s *Store) stateBucketName() string { return s.namespace + "_state" }
 
-// tokenFloors returns the bucket of the token floor.
-func (s *Store) tokenFloors() *Bucket {
+// tokenFloorBucket returns the bucket with the token floor, and with the lock of restores.
+func (s *Store) tokenFloorBucket() *Bucket {
 	return s.newBucket("tokens", "floor of fencing tokens", tokenFloorMaxBytes)
 }
 
@@ -47,12 +48,12 @@ func (s *Store) tokenBase(ctx context.Context) (uint64, error) {
 func (s *Store) stateInfo(ctx context.Context) (*jetstream.StreamInfo, error) {
 	octx, cancel := context.WithTimeout(ctx, opTimeout)
 	defer cancel()
-	kv, err := s.bucket(octx)
+	kv, err := s.openStateBucket(octx)
 	var status jetstream.KeyValueStatus
 	if err == nil {
 		status, err = kv.Status(octx)
 	}
-	s.recordResult(&s.read, err)
+	s.recordResult(&s.readOutage, err)
 	if err != nil {
 		return nil, err
 	}
@@ -75,7 +76,7 @@ func parseToken(text string) (uint64, error) {
 	return n, nil
 }
 
-// setTokenBase sets the token base in the metadata of a stream, which may be nil, and returns them.
+// setTokenBase sets the token base in the metadata of a stream, and returns the metadata. nil = no metadata yet.
 func setTokenBase(metadata map[string]string, base uint64) map[string]string {
 	if metadata == nil {
 		metadata = map[string]string{}
@@ -85,9 +86,9 @@ func setTokenBase(metadata map[string]string, base uint64) map[string]string {
 }
 
 // startAtTokenFloor sets the token base of the state bucket's stream before its creation: a restore may have deleted
-// another one.
+// an earlier stream.
 func (s *Store) startAtTokenFloor(ctx context.Context, js jetstream.JetStream, config *jetstream.StreamConfig) error {
-	kv, err := js.KeyValue(ctx, s.tokenFloors().name)
+	kv, err := js.KeyValue(ctx, s.tokenFloorBucket().name)
 	var floor jetstream.KeyValueEntry
 	if err == nil {
 		floor, err = kv.Get(ctx, tokenFloorKey)
@@ -109,7 +110,7 @@ func (s *Store) startAtTokenFloor(ctx context.Context, js jetstream.JetStream, c
 // raiseTokenFloor raises the token floor above all tokens of the streams that a restore deletes, and returns it. It fails
 // with ErrConflict if another restore raises it at the same time.
 func (s *Store) raiseTokenFloor(ctx context.Context, streams []*jetstream.StreamInfo) (uint64, error) {
-	floors := s.tokenFloors()
+	floors := s.tokenFloorBucket()
 	stored, revision, err := floors.Get(ctx, tokenFloorKey)
 	if err != nil && !errors.Is(err, ErrNotFound) {
 		return 0, err
@@ -120,14 +121,14 @@ func (s *Store) raiseTokenFloor(ctx context.Context, streams []*jetstream.Stream
 		return 0, err
 	}
 	for _, i := range streams {
-		if i.Config.Name != "KV_"+s.stateBucket() {
+		if i.Config.Name != "KV_"+s.stateBucketName() {
 			continue
 		}
 		base, err := parseToken(i.Config.Metadata[tokenBaseKey])
 		if err != nil {
 			return 0, err
 		}
-		floor = max(floor, base+i.State.LastSeq+restoreWrites)
+		floor = max(floor, base+i.State.LastSeq+maxWritesDuringRestore)
 	}
 	next := []byte(strconv.FormatUint(floor, 10))
 	if missing {

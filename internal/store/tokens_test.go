@@ -56,7 +56,7 @@ func TestTokensIncreaseAfterForcedRestore(t *testing.T) {
 	nc := must[*nats.Conn](t)(st.conn())
 	js := must[jetstream.JetStream](t)(jetstream.New(nc))
 	must[uint64](t)(st.raiseTokenFloor(t.Context(), must[[]*jetstream.StreamInfo](t)(namespaceStreams(t.Context(), nc, st.namespace))))
-	if err := js.DeleteStream(t.Context(), "KV_"+st.stateBucket()); err != nil {
+	if err := js.DeleteStream(t.Context(), "KV_"+st.stateBucketName()); err != nil {
 		t.Fatal(err)
 	}
 	for _, when := range []string{"interrupted", "repeated"} {

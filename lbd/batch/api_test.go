@@ -237,7 +237,7 @@ func TestCutUploadLeavesNothing(t *testing.T) {
 }
 
 // fullParts is a bucket that has no space.
-type fullParts struct{ store.Parts }
+type fullParts struct{ store.CloudBucket }
 
 func (fullParts) PutPart(context.Context, string, []byte) error { return syscall.ENOSPC }
 

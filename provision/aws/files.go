@@ -20,7 +20,7 @@ import (
 	"skyserve/provision"
 )
 
-// Files stores parts of files in a bucket. It implements store.Parts and is safe for concurrent use.
+// Files stores parts of files in a bucket. It implements store.CloudBucket and is safe for concurrent use.
 type Files struct {
 	p              *Provider
 	bucket, folder string // folder ends with a slash, or is empty

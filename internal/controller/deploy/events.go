@@ -14,10 +14,10 @@ import (
 // alternate while a region does not respond.
 const failureInterval = time.Minute
 
-var _ controller.EventSource = (*Reconciler)(nil)
+var _ controller.EventRecording = (*Reconciler)(nil)
 
-// RecordWith implements controller.EventSource.
-func (rc *Reconciler) RecordWith(record func(telemetry.Event)) { rc.eventSink = record }
+// RecordEventsWith implements controller.EventRecording.
+func (rc *Reconciler) RecordEventsWith(record func(telemetry.Event)) { rc.eventSink = record }
 
 func (rc *Reconciler) recordAll(events []telemetry.Event) {
 	if rc.eventSink == nil {

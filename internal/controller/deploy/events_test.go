@@ -89,7 +89,7 @@ func TestReconcilerRecordsChangesAndFailures(t *testing.T) {
 	rc := &Reconciler{}
 	c := provision.Change{Action: provision.ActionLaunch, Desired: provision.Desired{Kind: provision.KindReplica, ID: "us-0"}, Reason: "new"}
 	rc.recordProgress(c, provision.PhaseDone, nil) // without a recorder
-	rc.RecordWith(func(e telemetry.Event) { events = append(events, e) })
+	rc.RecordEventsWith(func(e telemetry.Event) { events = append(events, e) })
 	rc.recordProgress(c, provision.PhaseFailed, errors.New("no capacity"))
 	rc.recordProgress(c, provision.PhaseDone, nil)
 	rc.logError(t.Context(), errors.New("quota exceeded"))

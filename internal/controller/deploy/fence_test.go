@@ -34,8 +34,8 @@ type lapseState struct {
 
 var errLost = errors.New("lease lost")
 
-// mayAct is the fence of the leader.
-func (l *lapse) mayAct() error {
+// checkLeadership is the fence of the leader.
+func (l *lapse) checkLeadership() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.lost {
@@ -142,7 +142,7 @@ func TestChangesEndWithTheLease(t *testing.T) {
 						next.cancel = cancel
 					}
 					l.begin(next)
-					err := n.lead(provision.WithFence(ctx, l.mayAct), t, spec)
+					err := n.lead(provision.WithFence(ctx, l.checkLeadership), t, spec)
 					cancel()
 					if last := l.begin(lapseState{}); len(last.late) > 0 {
 						t.Errorf("%s, lease lost at call %d of %d (case %d): %v, then it called %q", region, at, whole.calls, i, err, last.late)

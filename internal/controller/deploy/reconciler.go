@@ -155,9 +155,9 @@ type serviceView struct {
 	reservations map[service.Region][]provision.Reservation
 }
 
-var _ controller.Machines = (*Reconciler)(nil)
+var _ controller.MachineReconciler = (*Reconciler)(nil)
 
-// Reconcile implements controller.Machines. A failure is logged once until it changes.
+// Reconcile implements controller.MachineReconciler. A failure is logged once until it changes.
 func (rc *Reconciler) Reconcile(ctx context.Context, checkLeadership func() error) (busy bool) {
 	rc.reconcileMu.Lock()
 	defer rc.reconcileMu.Unlock()
@@ -166,7 +166,7 @@ func (rc *Reconciler) Reconcile(ctx context.Context, checkLeadership func() erro
 	return busy && err == nil
 }
 
-// Wait implements controller.Machines.
+// Wait implements controller.MachineReconciler.
 func (rc *Reconciler) Wait() { rc.priceRequests.Wait() }
 
 func (rc *Reconciler) log() *slog.Logger {

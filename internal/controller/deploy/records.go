@@ -15,7 +15,7 @@ import (
 	"skyserve/provision/cloud"
 )
 
-var _ controller.RecordUser = (*Reconciler)(nil)
+var _ controller.RecordsConsumer = (*Reconciler)(nil)
 
 // The names of the reconciler's records in the store.
 const (
@@ -34,7 +34,7 @@ const (
 // errNoTerm means that the records of a term are missing.
 var errNoTerm = fmt.Errorf("this controller is not the leader: %w", controller.ErrBusy)
 
-// UseRecords implements controller.RecordUser.
+// UseRecords implements controller.RecordsConsumer.
 func (rc *Reconciler) UseRecords(r controller.Records) {
 	rc.reconcileMu.Lock()
 	defer rc.reconcileMu.Unlock()

@@ -95,7 +95,7 @@ func (n *controlWorld) balancers(id string) []provision.Object {
 // controller returns the controller of a process that has just begun to lead.
 func (n *controlWorld) controller() *deploy.Reconciler {
 	rc := n.reconciler()
-	rc.RecordWith(func(e telemetry.Event) { n.events = append(n.events, e) })
+	rc.RecordEventsWith(func(e telemetry.Event) { n.events = append(n.events, e) })
 	rc.SetProber(func(have []provision.Object) map[string]deploy.AgentReport {
 		seen := map[string]deploy.AgentReport{}
 		for _, o := range have {

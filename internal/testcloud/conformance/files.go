@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// Files stores parts of files in a folder of a bucket: store.Parts.
+// Files stores parts of files in a folder of a bucket: store.CloudBucket.
 type Files interface {
 	PutPart(ctx context.Context, name string, part []byte) error
 	GetPart(ctx context.Context, name string) ([]byte, error)

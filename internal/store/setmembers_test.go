@@ -75,10 +75,10 @@ func TestMembersFollowReplacedMachine(t *testing.T) {
 	if err := client.SetURL("nats://" + c.clients[lost]); err != nil {
 		t.Fatal(err)
 	}
-	client.current().ForceReconnect()
+	client.newestConn().ForceReconnect()
 	testkit.Eventually(t, "the client uses the new member", func() bool {
 		value, _, err := client.Get(context.WithoutCancel(t.Context()), "key")
-		return err == nil && string(value) == "1" && client.current().ConnectedAddr() == c.clients[lost]
+		return err == nil && string(value) == "1" && client.newestConn().ConnectedAddr() == c.clients[lost]
 	})
 }
 
@@ -192,7 +192,7 @@ func TestMembershipIsRestoredAfterChange(t *testing.T) {
 	if got := s.members(); !slices.Equal(got, []string{"c", "b", "a"}) {
 		t.Errorf("the change was not made: %q", got)
 	}
-	if got := s.Cluster().Problem; !strings.Contains(got, "connecting to its own server") {
+	if got := s.Cluster().Problem; !strings.Contains(got, "own NATS server") {
 		t.Errorf("meanwhile the status is %q", got)
 	}
 	exchangeSecret(secret)

@@ -25,10 +25,10 @@ func (e *StalePlanError) Error() string {
 	return fmt.Sprintf("replicas of %s in %s on %s: the plan was made from %d, but there are %d now", e.Model, e.Region, e.GPU, e.AtPlan, e.Current)
 }
 
-// RestoreProposal rebuilds the complete proposal of a summary: its changes, and unchanged rows for all
-// other replicas. It fails with *StalePlanError when the plan was made from other counts than the
-// current ones, and with another error for a summary without a plan.
-func RestoreProposal(spec *service.Spec, counts []plan.ReplicaCount, s *telemetry.PlanSummary) (plan.Proposal, error) {
+// RebuildProposal returns the complete proposal that a published summary was made from: its changes, and
+// unchanged rows for all other replicas. It fails with *StalePlanError when the plan was made from other
+// counts than the current ones, and with another error for a summary without a plan.
+func RebuildProposal(spec *service.Spec, counts []plan.ReplicaCount, s *telemetry.PlanSummary) (plan.Proposal, error) {
 	status := plan.SolveStatus(s.Status)
 	if status != plan.StatusOptimal && status != plan.StatusFeasible {
 		return plan.Proposal{}, fmt.Errorf("there is no plan for %s to apply: %s", spec.Name, cmp.Or(s.Error, strings.Join(s.Infeasible, "; "), s.Status))

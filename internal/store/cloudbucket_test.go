@@ -70,7 +70,7 @@ func TestPartsAreSwept(t *testing.T) {
 	m := &memoryParts{parts: map[string][]byte{}}
 	st := connect(t, serve(t, t.TempDir()), FilesIn(m))
 	for _, name := range []string{"file-a", "file-ab", "batch_b.result-c"} {
-		if _, err := st.WriteObject(t.Context(), name, io.LimitReader(zeros{}, externalPart+1)); err != nil {
+		if _, err := st.WriteObject(t.Context(), name, io.LimitReader(zeros{}, cloudPartSize+1)); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -17,22 +17,22 @@ import (
 	"skyserve/internal/telemetry"
 )
 
-// fileCluster contains, beside the directory of a store, the cluster that it was last a member of: the
-// store joins it once more to take all data over before it becomes a single one.
-const fileCluster = "store-cluster.yaml"
+// clusterFileName is the name of the file that records a store's cluster. It lies beside the store's directory.
+// A store that is no longer a member joins the recorded cluster once more, to take over all data.
+const clusterFileName = "store-cluster.yaml"
 
-// detachRetry is the interval between two attempts to take over the data of a former cluster: the members may be
-// starting. An attempt has no limit here: Detach fails when it moves no further stream, and a new attempt starts over.
+// detachRetry is the interval between two attempts to take over the data of a former cluster, whose members may be
+// starting. An attempt has no timeout here: Detach fails by itself when it cannot move any more streams.
 const detachRetry = time.Second
 
-// clusterFile returns the path of fileCluster.
-func clusterFile(config service.ControllerConfig) string {
-	return filepath.Join(filepath.Dir(filepath.Clean(config.StoreDir)), fileCluster)
+// clusterFilePath returns the path of the file that records the store's cluster.
+func clusterFilePath(config service.ControllerConfig) string {
+	return filepath.Join(filepath.Dir(filepath.Clean(config.StoreDir)), clusterFileName)
 }
 
-// followMembers applies the members of a configuration to the store's cluster and its client. member is this
-// controller's own; nil = it has none.
-func followMembers(config service.ControllerConfig, member *store.Server, client *store.Store) error {
+// applyMembers changes the members of the store's cluster, and the servers of its client, to those of a
+// configuration. member is this controller's own member; nil = it has none.
+func applyMembers(config service.ControllerConfig, member *store.Server, client *store.Store) error {
 	c := config.StoreCluster
 	if c == nil || member == nil {
 		return nil
@@ -40,7 +40,7 @@ func followMembers(config service.ControllerConfig, member *store.Server, client
 	if err := member.SetMembers(c.Routes, c.Members); err != nil {
 		return err
 	}
-	if err := writeCluster(clusterFile(config), *c); err != nil {
+	if err := writeCluster(clusterFilePath(config), *c); err != nil {
 		return fmt.Errorf("recording the members of the store's cluster: %w", err)
 	}
 	return client.SetURL(storeURL(member, *c))
@@ -51,12 +51,13 @@ func storeURL(member *store.Server, c service.StoreCluster) string {
 	return strings.Join(append([]string{member.URL()}, c.Clients...), ",")
 }
 
-// serveStore serves the embedded store with options. It outlives ctx until the lease is released.
+// serveStore serves the embedded store with options. The store continues after ctx ends, so that the controller
+// can still release its lease; the caller closes it.
 //
-// A store that is no longer a member of a cluster takes all data over first. That requires a majority of the
-// former members; without one it waits, until ctx ends.
+// A store that is no longer a member of a cluster first takes over all data. That requires a majority of the
+// former members; without one, serveStore waits until ctx ends.
 func serveStore(ctx context.Context, config service.ControllerConfig, self *identity.Party, o store.Options) (*store.Server, error) {
-	path := clusterFile(config)
+	path := clusterFilePath(config)
 	serving := context.WithoutCancel(ctx)
 	if c := config.StoreCluster; c != nil {
 		if err := writeCluster(path, *c); err != nil {
@@ -81,7 +82,7 @@ func serveStore(ctx context.Context, config service.ControllerConfig, self *iden
 	return store.Serve(serving, o)
 }
 
-// detachStore makes a member of a cluster a single store with all data.
+// detachStore moves all data of a cluster to this member, so that the member can become a single store.
 func detachStore(ctx context.Context, o store.Options, c *store.Cluster) error {
 	o.Cluster = c
 	member, err := store.Serve(context.WithoutCancel(ctx), o)
@@ -103,16 +104,16 @@ func detachStore(ctx context.Context, o store.Options, c *store.Cluster) error {
 	}
 }
 
-// clusterOptions returns the options of a member. Members authenticate each other by their certificates of
-// controllers.
+// clusterOptions returns the options of a member. Members authenticate each other with the certificates of
+// their controllers.
 func clusterOptions(config service.ControllerConfig, self *identity.Party, c service.StoreCluster) *store.Cluster {
-	all := &store.Cluster{
+	cluster := &store.Cluster{
 		Name: store.ClusterName(config.Service), Node: config.ID, Listen: c.Listen, Advertise: c.Advertise, Routes: c.Routes, Members: c.Members,
 	}
 	if self != nil {
-		all.Accept, all.Dial = self.Server(identity.Controller), self.Client(identity.Controller)
+		cluster.Accept, cluster.Dial = self.Server(identity.Controller), self.Client(identity.Controller)
 	}
-	return all
+	return cluster
 }
 
 // clusterState returns the state of a cluster for balancers and operators.

@@ -10,39 +10,39 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// recordLeft records on disk whether another member alone holds all data.
-func (m *membership) recordLeft(left bool) error {
+// recordDataMoved records on disk whether another member has taken over all data: see member.DataMoved.
+func (m *membership) recordDataMoved(left bool) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if left == m.left {
+	if left == m.dataMoved {
 		return nil
 	}
 	own := m.s.member
-	own.Left = left
+	own.DataMoved = left
 	if err := own.write(m.s.opts.Dir); err != nil {
 		return fmt.Errorf("recording that another member holds all data: %w", err)
 	}
-	m.left = left
+	m.dataMoved = left
 	return nil
 }
 
-// replyMoved records that another member holds all data, and responds.
+// replyMoved responds to the message of another member that it has taken over all data, once that is recorded.
 func (m *membership) replyMoved(msg *nats.Msg) {
 	own := m.s.member
 	if string(msg.Data) == own.ID {
 		return
 	}
-	if err := m.recordLeft(true); err != nil {
+	if err := m.recordDataMoved(true); err != nil {
 		m.s.log.Error("leaving the store's cluster failed", "err", err)
 		return
 	}
-	_ = msg.Respond([]byte(own.Node)) // the other repeats its message
+	_ = msg.Respond([]byte(own.Node)) // without a response the other member repeats its message
 }
 
-// removeLeft removes the void data of a member that has left its cluster.
-func removeLeft(dir string) error {
+// removeMovedData removes the outdated data of a member whose cluster's data another member has taken over.
+func removeMovedData(dir string) error {
 	m, err := readMember(dir)
-	if err != nil || !m.Left {
+	if err != nil || !m.DataMoved {
 		return err
 	}
 	return errors.Join(os.RemoveAll(filepath.Join(dir, server.JetStreamStoreDir)), os.Remove(filepath.Join(dir, memberFile)))

@@ -13,9 +13,10 @@ import (
 	"skyserve/internal/telemetry"
 )
 
-// SetMembers changes Routes and Members of a member's Cluster while it runs, as after the machine of another member
-// was replaced. Routes to the others stay, and clients by certificate stay connected. It changes nothing if they are
-// invalid. If the member cannot join the changed cluster at once, it retries until it can.
+// SetMembers changes Routes and Members of a member's Cluster while it runs, for example after the machine of another
+// member was replaced. The routes to the other members stay connected, and so do clients that authenticate with
+// certificates. Invalid routes or members change nothing. If the member cannot join the changed cluster at once, it
+// retries until it can.
 func (s *Server) SetMembers(routes, members []string) error {
 	s.changing.Lock()
 	defer s.changing.Unlock()
@@ -42,7 +43,7 @@ func (s *Server) SetMembers(routes, members []string) error {
 	}
 	options := m.ns.options.Clone()
 	options.Routes = urls
-	s.leave() // the server disconnects clients with a name, such as those of the membership
+	s.leave() // a reload disconnects clients with a user name, such as the two connections of the membership
 	failure := m.ns.ReloadOptions(options)
 	if failure != nil { // the membership continues with the members from before, and the change can be made again
 		s.mu.Lock()
@@ -50,7 +51,7 @@ func (s *Server) SetMembers(routes, members []string) error {
 		s.mu.Unlock()
 	}
 	if err := s.join(m.ctx, m.ns, m.offline); err != nil {
-		s.reportUnjoined(err)
+		s.recordJoinFailure(err)
 		go s.rejoin(m.ctx, m.ns, m.offline)
 	}
 	if failure != nil {
@@ -81,15 +82,15 @@ func (s *Server) rejoinOnce(ctx context.Context, ns *runningNATS, offline map[st
 	}
 	err := s.join(ctx, ns, offline)
 	if err != nil {
-		s.reportUnjoined(err)
+		s.recordJoinFailure(err)
 	}
 	return err == nil
 }
 
-// reportUnjoined reports that a member does not observe or maintain its cluster at the moment.
-func (s *Server) reportUnjoined(err error) {
+// recordJoinFailure records that a member does not observe or maintain its cluster at the moment.
+func (s *Server) recordJoinFailure(err error) {
 	status := s.Cluster()
-	problem := fmt.Sprintf("connecting to its own server failed, retrying: %v", err)
+	problem := fmt.Sprintf("connecting to this member's own NATS server failed, retrying: %v", err)
 	if status.Problem != problem {
 		s.log.Warn("maintaining the store's cluster is interrupted", "err", problem)
 	}

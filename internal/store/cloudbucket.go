@@ -6,9 +6,9 @@ import (
 	"slices"
 )
 
-// Parts is a bucket of a cloud (such as S3) that stores the parts of objects outside of the store. It is safe for concurrent
-// use.
-type Parts interface {
+// CloudBucket is a bucket of a cloud (such as S3), or a folder of one. It stores the parts of objects and backups, each as
+// an object of the cloud. It is safe for concurrent use.
+type CloudBucket interface {
 	// PutPart stores a part durably, in place of one of the same name.
 	PutPart(ctx context.Context, name string, part []byte) error
 	// GetPart returns a part; fs.ErrNotExist if there is none.
@@ -19,39 +19,39 @@ type Parts interface {
 	PartNames(ctx context.Context, prefix string) ([]string, error)
 }
 
-// externalPart is the size of the parts of an object in Parts. A file of 1 GiB has 128 of them; a writer and a
+// cloudPartSize is the size of the parts of objects in a CloudBucket. A file of 1 GiB has 128 of them; a writer and a
 // reader hold one in memory.
-const externalPart = 8 << 20
+const cloudPartSize = 8 << 20
 
-// FilesIn stores objects in a bucket of a cloud, as parts; nil = in the store.
-func FilesIn(parts Parts) Option { return func(c *config) { c.files = parts } }
+// FilesIn stores objects in a bucket of a cloud; nil = in NATS.
+func FilesIn(parts CloudBucket) Option { return func(c *config) { c.filesBucket = parts } }
 
 // partBytes returns the size of all parts of an object except the last.
 func (s *Store) partBytes() int64 {
-	if s.files != nil {
-		return externalPart
+	if s.filesBucket != nil {
+		return cloudPartSize
 	}
-	return objectPart
+	return objectPartSize
 }
 
-// deleteParts removes the parts of an object.
-func (s *Store) deleteParts(ctx context.Context, name string) error {
+// deleteCloudParts removes the parts of an object from the bucket of a cloud.
+func (s *Store) deleteCloudParts(ctx context.Context, name string) error {
 	octx, cancel := context.WithTimeout(ctx, sweepTimeout)
 	defer cancel()
-	parts, err := s.files.PartNames(octx, name+".")
+	parts, err := s.filesBucket.PartNames(octx, name+".")
 	for _, part := range parts {
 		if err == nil && objectOf(part) == name {
-			err = s.files.DeletePart(octx, part)
+			err = s.filesBucket.DeletePart(octx, part)
 		}
 	}
 	return wrap(ctx, err, "deleting object %s", name)
 }
 
-// sweepParts is SweepObjects for parts: they are complete.
-func (s *Store) sweepParts(ctx context.Context, orphans func(names []string) ([]string, error)) error {
+// sweepCloudParts is SweepObjects for a bucket of a cloud, where a part is either complete or missing.
+func (s *Store) sweepCloudParts(ctx context.Context, orphans func(names []string) ([]string, error)) error {
 	octx, cancel := context.WithTimeout(ctx, sweepTimeout)
 	defer cancel()
-	parts, err := s.files.PartNames(octx, "")
+	parts, err := s.filesBucket.PartNames(octx, "")
 	if err != nil {
 		return wrap(ctx, err, "listing objects")
 	}
@@ -67,7 +67,7 @@ func (s *Store) sweepParts(ctx context.Context, orphans func(names []string) ([]
 		if !slices.Contains(remove, objectOf(part)) {
 			continue
 		}
-		if err := s.files.DeletePart(octx, part); err != nil {
+		if err := s.filesBucket.DeletePart(octx, part); err != nil {
 			return wrap(ctx, err, "deleting object %s", part)
 		}
 	}

@@ -13,8 +13,8 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// isolatedAfter is how long no write, or no read, succeeds before a client tries another member: longer than an
-// election, after which any member serves again.
+// isolatedAfter is how long no write, or no read, succeeds before a client connects to another member. It is longer
+// than an election, after which every member with a majority serves again.
 const isolatedAfter = electionMax + time.Second
 
 // ensureStream creates a stream, or updates those of its fields that this program sets. A cluster
@@ -57,7 +57,7 @@ func ensureStream(ctx context.Context, nc *nats.Conn, js jetstream.JetStream, co
 	if config.Duplicates != 0 {
 		next.Duplicates = config.Duplicates
 	}
-	if cluster != "" && !embedded && next.Replicas < Replicas { // an embedded one replicates its streams itself
+	if cluster != "" && !embedded && next.Replicas < Replicas { // an embedded cluster replicates its streams itself
 		next.Replicas = Replicas
 		if stream, err := js.UpdateStream(ctx, next); !lacksServers(err) {
 			return stream, err
@@ -111,8 +111,8 @@ func openExisting(ctx context.Context, nc *nats.Conn, js jetstream.JetStream, na
 	return stream, err
 }
 
-// creationFailure returns the error of ensureStream for createBackoff: none of a cluster, whose servers also
-// fail while they elect a leader.
+// creationFailure returns the error of ensureStream that createBackoff records. It is nil for a cluster, whose servers
+// return the same errors while they elect a leader.
 func creationFailure(nc *nats.Conn, err error) error {
 	if nc.ConnectedClusterName() != "" {
 		return nil
@@ -133,18 +133,18 @@ func lacksServers(err error) bool {
 	return false
 }
 
-// leaveMember connects to another member after a failed operation, if no write has succeeded for isolatedAfter, or all
-// reads have failed for as long: this member may be partitioned from the others. Reads count too, because a candidate
-// only reads the lease that it waits for. The caller holds mu.
-func (s *Store) leaveMember(err error) {
+// switchServer connects to another member after a failed operation, if no write has succeeded for isolatedAfter, or all
+// reads have failed for as long: the present member may be partitioned from the others. Reads count too, because a
+// candidate only reads the lease that it waits for. The caller holds mu.
+func (s *Store) switchServer(err error) {
 	now := s.now()
-	cannotWrite := s.write != nil && now.Sub(s.wrote) >= isolatedAfter
-	cannotRead := s.read != nil && now.Sub(s.read.Since) >= isolatedAfter
-	if !cannotWrite && !cannotRead || now.Sub(s.left) < isolatedAfter || s.nc == nil || !s.nc.IsConnected() || len(s.nc.Servers()) < 2 {
+	cannotWrite := s.writeOutage != nil && now.Sub(s.lastWrite) >= isolatedAfter
+	cannotRead := s.readOutage != nil && now.Sub(s.readOutage.Since) >= isolatedAfter
+	if !cannotWrite && !cannotRead || now.Sub(s.lastSwitch) < isolatedAfter || s.nc == nil || !s.nc.IsConnected() || len(s.nc.Servers()) < 2 {
 		return
 	}
 	s.log.Warn("operations of the store fail; connecting to another of its members", "err", err)
-	s.left = now
+	s.lastSwitch = now
 	nc := s.nc
 	go func() { _ = nc.ForceReconnect() }() // fails only after Close
 }

@@ -27,7 +27,7 @@ func TestRestoreReturnsOriginalProposal(t *testing.T) {
 		if made.Proposal.Status != plan.StatusOptimal {
 			r.Skip("no plan to carry out")
 		}
-		restored, err := RestoreProposal(spec, counts, summaryOfReview(made).Plan)
+		restored, err := RebuildProposal(spec, counts, summaryOfReview(made).Plan)
 		if err != nil {
 			r.Fatal(err)
 		}
@@ -68,7 +68,7 @@ func TestRestoreRejectsChangedCounts(t *testing.T) {
 		"no plan":             {standing(1, 1), "infeasible", nil, "there is no plan for chat to apply: infeasible"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			p, err := RestoreProposal(demandtest.Parse(t, demandtest.Service), c.counts, &telemetry.PlanSummary{At: demandtest.Now, Status: c.status, Changes: c.changes})
+			p, err := RebuildProposal(demandtest.Parse(t, demandtest.Service), c.counts, &telemetry.PlanSummary{At: demandtest.Now, Status: c.status, Changes: c.changes})
 			if c.want == "" {
 				if err != nil || p.Changed() != (len(c.changes) > 0) {
 					t.Errorf("got %v, %v", counted(p), err)
