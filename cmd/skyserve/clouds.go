@@ -48,7 +48,7 @@ func (c *cloudFlags) registerFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&c.project, "gcp-project", "", "Google Cloud `PROJECT` (default: GOOGLE_CLOUD_PROJECT, or the credentials' project)")
 }
 
-// providersOf returns the providers of all regions of a service (cloud.ProvidedRegions), or of some.
+// providersOf returns the providers of all regions of a service (cloud.RegionsWithObjects), or of some.
 func (c *cloudFlags) providersOf(ctx context.Context, spec *service.Spec, some ...service.Region) (provision.MultiCloud, error) {
 	if len(some) == 0 {
 		some = cloud.RegionsWithObjects(spec)

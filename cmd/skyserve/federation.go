@@ -23,7 +23,7 @@ const noteFederation = "federation.json"
 // identityTimeout is the timeout for an identity token of the machine's own metadata server.
 const identityTimeout = 10 * time.Second
 
-// federation is how the controllers of a service act in cloud.FederatedCloud, or change DNS records (cloud.FederatesRecords);
+// federation is how the controllers of a service act in cloud.FederatedCloud, or change DNS records (cloud.UpdatesDNSByFederation);
 // the zero value if they do not. It contains no secrets.
 type federation struct {
 	// Role is the ARN of the IAM role that machines at Google assume, Email their service account, and Account its unique

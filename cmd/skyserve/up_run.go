@@ -190,7 +190,7 @@ func (u *upRun) openService(ctx context.Context) (err error) {
 		return err
 	}
 	u.deployer = newDeployer(u.spec, u.operator.owner, u.places, u.program)
-	u.deployer.ZoneID, u.deployer.HealthChecks, u.deployer.FederatedAccount = u.hostedZone.ID, u.hostedZone.HealthChecks, u.federation.Account
+	u.deployer.HostedZoneID, u.deployer.HealthChecks, u.deployer.FederatedAccount = u.hostedZone.ID, u.hostedZone.HealthChecks, u.federation.Account
 	u.deployer.LimitToBudget()
 	if u.draining == nil {
 		decided, err := deploy.ReadReplicaDecisions(decisionsFile(u.svc))

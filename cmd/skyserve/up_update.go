@@ -230,7 +230,7 @@ func (u *upRun) toEarlier(ctx context.Context, c provision.Change) (back provisi
 	back = provision.Change{Action: provision.ActionLaunch, Desired: c.Desired, Reason: "returns to the earlier version"}
 	if cloud.UsesClouds(u.spec) {
 		earlier := newDeployer(u.spec, u.operator.owner, u.places, u.earlierProgram)
-		earlier.ZoneID, earlier.HealthChecks, earlier.FederatedAccount = u.hostedZone.ID, u.hostedZone.HealthChecks, u.federation.Account
+		earlier.HostedZoneID, earlier.HealthChecks, earlier.FederatedAccount = u.hostedZone.ID, u.hostedZone.HealthChecks, u.federation.Account
 		plan, err := earlier.Plan(ctx)
 		if err != nil {
 			return back, err

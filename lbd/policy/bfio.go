@@ -59,7 +59,7 @@ type BFIO struct {
 	endingRequests []int64 // number of these requests
 
 	ties, peerTies rotation
-	offset         int // rank and engine that are first among equals; the next one for each pool
+	offset         int // index of the rank and engine to prefer among equals; one more for each pool
 }
 
 // engineShare contains the ranks of one engine and its part of the pool.
@@ -203,8 +203,8 @@ func (p *BFIO) assignToRanks(pool *Pool, e int) {
 	ranks := pool.Ranks[share.from:share.to]
 	options := bfio.Defaults(p.window(pool, ranks, share.assigned))
 	options.WaitBound = int(p.options.MaxPoolWait / time.Millisecond)
-	answer := p.solver.Solve(bfio.Instance{Workers: p.solverWorkers(ranks, options.H), Jobs: p.jobs, Options: options})
-	for job, worker := range answer {
+	placement := p.solver.Solve(bfio.Instance{Workers: p.solverWorkers(ranks, options.H), Jobs: p.jobs, Options: options})
+	for job, worker := range placement {
 		if worker != bfio.Unplaced {
 			p.choices[p.requestOf[job]] = Choice{Index: share.from + p.rotated(worker, share.to-share.from), Reason: ReasonBalance}
 		}
@@ -214,14 +214,14 @@ func (p *BFIO) assignToRanks(pool *Pool, e int) {
 // window returns the number of steps to look ahead for an engine that receives a number of requests: 0 if each of
 // its ranks would complete a request in every step.
 func (p *BFIO) window(pool *Pool, ranks []Rank, received int) int {
-	running, answers := received, 0
+	running, answerTokens := received, 0
 	for i := range ranks {
 		running += ranks[i].Outstanding
 	}
 	for i := range pool.Waiting {
-		answers += pool.Waiting[i].ExpectedTokens
+		answerTokens += pool.Waiting[i].ExpectedTokens
 	}
-	if answers > 0 && running*len(pool.Waiting) >= answers*len(ranks) {
+	if answerTokens > 0 && running*len(pool.Waiting) >= answerTokens*len(ranks) {
 		return 0
 	}
 	return p.options.Window

@@ -65,7 +65,7 @@ func (p *CacheAware) Name() string { return p.preset.PolicyName }
 // Traits returns that the policy uses prefixes.
 func (*CacheAware) Traits() Traits { return Traits{Prefix: true} }
 
-// Choose balances load, follows a match, or selects the emptiest cache, in that order.
+// Choose selects by load if that is imbalanced, else by the longest match, else by the smallest cache.
 func (p *CacheAware) Choose(f *Facts) Choice {
 	from, to, peer := layer(f.Candidates)
 	ties := &p.ties

@@ -91,9 +91,9 @@ func DefaultCostConstants() CostConstants {
 
 // NominalStep returns the duration of a decode step at the nominal replica (CostConstants), for n requests with
 // this many tokens of context in total.
-func NominalStep(n, context int) time.Duration {
+func NominalStep(n, contextTokens int) time.Duration {
 	c := DefaultCostConstants()
-	return durationOf(c.DecodeBase + float64(n)*c.DecodePerRequest + float64(context)*c.DecodePerToken)
+	return durationOf(c.DecodeBase + float64(n)*c.DecodePerRequest + float64(contextTokens)*c.DecodePerToken)
 }
 
 // NominalPrefill returns the time in which the nominal replica computes this many prompt tokens.
@@ -101,7 +101,7 @@ func NominalPrefill(tokens int) time.Duration {
 	return durationOf(float64(tokens) / DefaultCostConstants().PrefillRate)
 }
 
-// durationOf converts seconds.
+// durationOf returns s seconds.
 func durationOf(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
 
 // NominalResidence returns the expected residence time at a replica with this pace (Candidate.Pace). It is
@@ -307,9 +307,9 @@ func (p *Cost) memorySeconds(t *costTerms, c *Candidate, uncached, n float64) fl
 }
 
 // waitSeconds returns how long a request with this many uncached tokens waits at c before its computation starts. For
-// a peer, it is the sum of the round-trip time, the wait there, and the margin (PeerMarginShare). If the memory of a
-// replica does not suffice for the request, the request waits until enough requests there have ended: the unconfirmed
-// requests start first.
+// a peer, it is the sum of the round-trip time, the wait there, and the margin (PeerMarginShare). If the free
+// memory of a replica does not suffice, each of the unconfirmed requests, and then this request, waits until another
+// request there has ended.
 func (p *Cost) waitSeconds(t *costTerms, c *Candidate, uncached float64) float64 {
 	wait := inSeconds(c.RTT)
 	switch {

@@ -41,8 +41,8 @@ func leastLoaded(cs []Candidate, from, to int, ties *rotation, eligible func(*Ca
 	return ties.nextTarget(cs, from, to, func(c *Candidate) bool { return selectable(c) && !lessLoaded(lightest, c) })
 }
 
-// lessLoaded reports whether a has strictly less load than b. Peers compare by queue, then by
-// distance, then by outstanding requests.
+// lessLoaded reports whether a has strictly less load than b. Peers are compared by queue,
+// then by round-trip time, then by outstanding requests.
 func lessLoaded(a, b *Candidate) bool {
 	if a.Peer {
 		if a.Queued != b.Queued {

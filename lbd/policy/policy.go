@@ -151,9 +151,9 @@ type Facts struct {
 	// Queued is the number of requests in the queue of the model, including this one. It excludes
 	// deferred requests that are parked until there is capacity for them (core.DeferredRule).
 	Queued int
-	// EvictedShare is a share of the prompt tokens that the model's engines compute, 0..1: of those that
-	// they had computed before and evicted. If it is high, computing any prompt evicts prefixes that
-	// other requests need.
+	// EvictedShare is the share, 0..1, of the computed prompt tokens that the model's engines had already
+	// computed before, and had evicted. If it is high, computing any prompt evicts prefixes that other
+	// requests need.
 	EvictedShare float64
 	Candidates   []Candidate
 }
@@ -167,7 +167,7 @@ const none = Wait
 
 // Choice is the chosen target of a request, with the reason.
 type Choice struct {
-	Index int // into Facts.Candidates, or Wait
+	Index int // index in Facts.Candidates, or Wait
 	// Hold: the chosen replica is full, or earlier requests are held for it. The request stays in the
 	// queue and waits for this replica, which counts it in Candidate.Held. Requests behind it in the
 	// queue may be sent before it. Choose is called for it again when capacity changes.

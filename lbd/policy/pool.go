@@ -9,8 +9,8 @@ import "time"
 // are available.
 type PoolPolicy interface {
 	Policy
-	// Assign decides for a whole pool. It returns one choice for each of pool.Waiting, whose Index is
-	// into pool.Ranks, or Wait. No rank is chosen more often than it has free slots. The choices are
+	// Assign decides for a whole pool. It returns one choice for each of pool.Waiting. Its Index is an
+	// index in pool.Ranks, or Wait. No rank is chosen more often than it has free slots. The choices are
 	// valid until the next call.
 	Assign(pool *Pool) []Choice
 }

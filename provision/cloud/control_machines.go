@@ -218,7 +218,7 @@ func nextControlMachine(candidates, chosen []BalancerMachine, alive bool) (best 
 		if c.Alive != alive || containsMachine(chosen, c.ID) {
 			continue
 		}
-		d := 2
+		d := 2 // 2 = no chosen machine in its region, 1 = none in its zone, 0 = one in its zone
 		for _, other := range chosen {
 			switch {
 			case other.Region == c.Region && other.Zone == c.Zone:

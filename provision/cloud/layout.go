@@ -350,11 +350,12 @@ type layout struct {
 // identities and firewalls.
 func (l *layout) addPrerequisites(cloud string) error {
 	global := service.Region(cloud + "/" + GlobalPlace)
-	sessions := l.sessionGrants(cloud)
-	sessions = append(sessions, l.addProgram(cloud, global)...)
-	spareGrants := slices.Concat([]provision.Grant{provision.GrantOperate}, l.challengeGrants(cloud), l.filesGrants(cloud), sessions)
-	balancerGrants := slices.Concat(spareGrants[:1:1], l.replaceGrants(cloud), l.dnsGrants(cloud), l.federatedGrants(cloud), spareGrants[1:])
-	identities := map[provision.Role][]provision.Grant{provision.RoleBalancer: balancerGrants, provision.RoleReplica: append(l.readGrants(cloud), sessions...)}
+	common := append(l.sessionGrants(cloud), l.addProgram(cloud, global)...) // of all machines
+	operate := []provision.Grant{provision.GrantOperate}
+	serving := slices.Concat(l.challengeGrants(cloud), l.storeGrants(cloud), common)
+	spareGrants := slices.Concat(operate, serving)
+	balancerGrants := slices.Concat(operate, l.replaceGrants(cloud), l.dnsGrants(cloud), l.federatedGrants(cloud), serving)
+	identities := map[provision.Role][]provision.Grant{provision.RoleBalancer: balancerGrants, provision.RoleReplica: append(l.readGrants(cloud), common...)}
 	if cloud == service.CloudAWS && hasSpares(l.Spec, cloud) {
 		identities[provision.RoleSpare] = spareGrants
 	}
@@ -441,9 +442,9 @@ func (l *layout) challengeGrants(cloud string) []provision.Grant {
 	return []provision.Grant{provision.GrantChallenge(l.HostedZoneID, l.Spec.DNS.Name)}
 }
 
-// filesGrants returns the grants for two folders of buckets: balancers store the files of batches in one, controllers
-// store backups in the other.
-func (l *layout) filesGrants(cloud string) (grants []provision.Grant) {
+// storeGrants returns the grants for the folders of buckets in store.files, where balancers store the files of batches,
+// and in store.backup.to, where controllers store backups.
+func (l *layout) storeGrants(cloud string) (grants []provision.Grant) {
 	if f, inBucket := service.FilesFolderOf(l.Spec.Store.Files, l.Spec.Name); inBucket && f.Cloud == cloud {
 		grants = append(grants, provision.GrantFiles(f.Bucket+"/"+f.Folder))
 	}
@@ -535,7 +536,7 @@ func (l *layout) addMachine(n MachineInput, offers provision.Offerings, disk int
 		if w.Machine.Account = accounts[w.Machine.Role]; spare && accounts[provision.RoleSpare] != "" {
 			w.Machine.Account = accounts[provision.RoleSpare]
 		}
-		w.Machine.StoresFiles = n.Kind == provision.KindBalancer && len(l.filesGrants(service.CloudGCP)) > 0 // its access scopes are fixed at launch
+		w.Machine.StoresFiles = n.Kind == provision.KindBalancer && len(l.storeGrants(service.CloudGCP)) > 0 // its access scopes are fixed at launch
 	}
 	return l.addObject(w, w.Machine.Role, w.Machine)
 }

@@ -132,7 +132,8 @@ func (l *layout) withPricesAndReservations(offers provision.Offerings, r service
 }
 
 // hasBetterBase reports whether the reserved offering for o's type and zone is derived from another offering than o.
-// It is derived from only one of them: the cloud's own reserved offering, else the on-demand one, else the spot one.
+// It is derived from only one of them: the cloud's own reserved offering, else the on-demand one, else the spot one,
+// else the flex-start one.
 func hasBetterBase(offers provision.Offerings, o provision.Offering) bool {
 	return slices.ContainsFunc(offers, func(other provision.Offering) bool {
 		same := other.Type == o.Type && other.Zone == o.Zone

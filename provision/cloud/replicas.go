@@ -40,6 +40,7 @@ func (l *layout) addReplicas(model int) error {
 		}
 		want = min(max(want, b.Min), b.Max)
 		overprovisioned := l.replicaOrdinals(m, r, IsOverprovisioned)
+		// Terminating and overprovisioned replicas count towards replicas.max too, but serving replicas stay.
 		want = min(want, max(b.Max-l.countWithinMax(model, r, terminating)-l.countWithinMax(model, r, overprovisioned), len(serving)))
 		shortfall[r] = min(l.Shortfall[ReplicaGroup{m.Name, r}], max(0, want-len(serving))) // existing replicas stay
 		others := l.replicaOrdinals(m, r, func(o provision.Object) bool { return !isRegular(o) })

@@ -17,7 +17,7 @@ import (
 	"skyserve/provision/cloud"
 )
 
-// controlPlane is the machines that run a controller, sorted by ID: either one or cloud.ControlNodes. Without
+// controlPlane is the machines that run a controller, sorted by ID: either one or cloud.ControlMachineCount. Without
 // store.url each also runs a store: a single one, or a member of a cluster.
 type controlPlane struct {
 	chosen    []cloud.BalancerMachine
