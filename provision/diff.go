@@ -225,8 +225,8 @@ type modelInRegion struct {
 }
 
 // replicaTurns gives replicas their positions in a rolling update. The first one of a model has its position alone, so that a
-// version that does not become ready affects no other. Replicas that are the only one of their model in their region
-// have different positions, so that the model's replicas in other regions serve meanwhile.
+// version that does not become ready affects no other replica. Replicas that are the only one of their model in their
+// region have different positions, so that the model's replicas in other regions serve in the meantime.
 type rollingPositions struct {
 	running   map[modelInRegion]int
 	positions map[string]map[int]bool // taken by replicas that are the only one of their model in their region, by model
@@ -242,7 +242,7 @@ func (r rollingPositions) countRunning(have []Object) {
 	}
 }
 
-// position returns the position of a replica: the lowest possible one from at.
+// position returns the position of a replica: the lowest one that is at least at and is permitted.
 func (r rollingPositions) position(o Object, at int) int {
 	model := o.Labels["model"]
 	first, follows := r.first[model]

@@ -398,7 +398,7 @@ func (d *deploymentBuilder) replicasOf(o provision.Object) []service.ReplicaConf
 			continue
 		}
 		// Adding the model's position assigns the first replicas of two models to two balancers.
-		if (at+provision.ReplicaNumber(r.ID))%len(balancers) != position {
+		if (at+provision.ReplicaOrdinal(r.ID))%len(balancers) != position {
 			continue
 		}
 		m := &d.spec.Models[at]
