@@ -18,14 +18,14 @@ type CapacityAdvice struct {
 	Score *float64
 	// Unlikely is true if the cloud considers a launch unlikely.
 	Unlikely bool
-	// Text is the advice for people: obtainability 0.8.
+	// Text is the advice for display: obtainability 0.8.
 	Text string
 }
 
 // CapacityAdvisor is a provider whose cloud advises on spot capacity.
 type CapacityAdvisor interface {
-	// CapacityAdvice returns the advice for count spot machines of each of some offerings of a region, by
-	// type and zone. With an error it returns the advice that could be read. Errors include
+	// CapacityAdvice returns the advice for launching count spot machines on each offering of a region, by type
+	// and zone. With an error it returns the advice that could be read. Errors include
 	// *AdviceLimitError and *CredentialsError.
 	CapacityAdvice(ctx context.Context, region service.Region, offers Offerings, count int) ([]CapacityAdvice, error)
 }

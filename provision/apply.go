@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// defaultParallel is the maximum number of concurrent changes: enough for a service of many regions to
-// come up together, few enough for a small machine or a cloud's rate limit.
+// defaultParallel is the maximum number of concurrent changes: enough to launch a service of
+// many regions at once, few enough for a small machine or a cloud's rate limit.
 const defaultParallel = 16
 
 // ChangePhase is the progress of one change.
@@ -47,12 +47,13 @@ type ApplyOptions struct {
 	Exhausted *ExhaustedOfferings
 	// Gate admits launches within bounds; nil admits all.
 	Gate *LaunchGate
-	// Drain is called before a running object is terminated, also when it is replaced. It returns when the object has no requests in
-	// flight. It cannot prevent the termination. nil means that objects are not drained.
+	// Drain is called before a running object is terminated or replaced. It returns when the object has no
+	// requests in flight. It cannot prevent the termination. nil means that objects are not drained.
 	Drain func(ctx context.Context, o Object)
-	// Surge returns the replacement that is launched and becomes ready before the old object is drained and
-	// terminated. It returns nil where both cannot run at the same time, or would exceed a limit: then the old object is
-	// terminated first. Calls never overlap. nil means that there is always none.
+	// Surge returns the replacement to launch before the old object is terminated. The old object is drained and
+	// terminated once the replacement is ready. If both cannot run at the same time, or would exceed a limit, Surge
+	// returns nil, and the old object is terminated first. Calls never overlap. A nil Surge always terminates the
+	// old object first.
 	Surge func(ctx context.Context, c Change) (*Replacement, error)
 }
 
@@ -291,7 +292,7 @@ func (a *applier) launch(ctx context.Context, w Desired, gate *LaunchGate) (Obje
 	return Object{}, none
 }
 
-// launchAdmitted launches w on its one offering, if the gate admits it.
+// launchAdmitted launches w on its single offering, if the gate admits it.
 func (a *applier) launchAdmitted(ctx context.Context, w Desired, gate *LaunchGate) (Object, error) {
 	if gate == nil {
 		return a.provider.Launch(ctx, w)

@@ -8,9 +8,9 @@ import (
 	"skyserve/internal/service"
 )
 
-// BackoffPolicy is how the time between two tries grows with the number of consecutive failures.
+// BackoffPolicy is how the time between two attempts grows with the number of consecutive failures.
 type BackoffPolicy struct {
-	First time.Duration // after the first failure; it doubles after each further one
+	First time.Duration // the time after the first failure; it doubles after each further one
 	Max   time.Duration
 	// Jitter is the share by which a time is shortened or lengthened, 0..1, so that replicas that failed
 	// together are not all retried at the same moment.
@@ -20,15 +20,15 @@ type BackoffPolicy struct {
 // The policies, with their reasons.
 var (
 	// CapacityBackoff is how long an offering without capacity is skipped. Capacity often returns within
-	// minutes and a refused try costs nothing, so the time does not grow; but each try delays a launch by
-	// some seconds.
+	// minutes and a rejected attempt costs nothing, so the time does not grow. But each attempt delays a
+	// launch by some seconds.
 	CapacityBackoff = BackoffPolicy{First: exhaustedFor, Max: exhaustedFor}
-	// FailureBackoff is the time between two launches of a replica that never becomes ready. Each try costs
-	// a machine for the whole of ready_timeout: five minutes allow for a passing cause, such as a registry
-	// that does not respond; with four hours, a wrong image costs two machines a night.
+	// FailureBackoff is the time between two launches of a replica that never becomes ready. Each
+	// attempt costs a machine for the whole of ready_timeout. Five minutes allow for a temporary cause, such as
+	// a registry that does not respond. With four hours, a wrong image costs two launches a night.
 	FailureBackoff = BackoffPolicy{First: 5 * time.Minute, Max: 4 * time.Hour, Jitter: 0.2}
 	// ThrottleBackoff is the time without launches in a region whose API still throttles calls after the
-	// retries of its client: limits of clouds refill within seconds to minutes.
+	// client's retries: the rate limits of clouds recover within seconds to minutes.
 	ThrottleBackoff = BackoffPolicy{First: 30 * time.Second, Max: 10 * time.Minute, Jitter: 0.2}
 )
 
@@ -65,7 +65,7 @@ func BackoffKeyOf(model string, o Offering) BackoffKey {
 	return BackoffKey{Model: model, Region: o.Region, Type: o.Type, Capacity: o.Capacity}
 }
 
-// String formats the key for people: chat on spot g6.xlarge in aws/us-east-1.
+// String formats the key for display: chat on spot g6.xlarge in aws/us-east-1.
 func (k BackoffKey) String() string {
 	text := cmp.Or(k.Model, "any model")
 	switch {
@@ -83,7 +83,7 @@ func (k BackoffKey) covers(model string, o Offering) bool {
 		(k.Type == "" || k.Type == o.Type && k.Capacity == o.Capacity)
 }
 
-// Backoff is the state after one or more consecutive failures: what failed last, and when the next try is.
+// Backoff is the state after one or more consecutive failures: what failed last, and when the next attempt is.
 type Backoff struct {
 	BackoffKey
 	// Failures is the number of consecutive failures.

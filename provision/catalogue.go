@@ -17,7 +17,7 @@ func MachineTypes(cloud string) []MachineType {
 	return types
 }
 
-// MachineTypeOf finds a launchable machine type by name; false when there is none.
+// MachineTypeOf finds a launchable machine type by name; false if there is none.
 func MachineTypeOf(cloud, name string) (MachineType, bool) {
 	m, known := catalogue.Find(cloud, name)
 	return MachineType{m}, known && m.PlanOnly == ""

@@ -41,7 +41,7 @@ func ParseReplicaClass(gpus, capacity string) ReplicaClass {
 	return c
 }
 
-// String formats the class for people: spot 8xH100.
+// String formats the class for display: spot 8xH100.
 func (c ReplicaClass) String() string {
 	gpus := cmp.Or(c.GPU, "any machine")
 	if c.GPUs > 1 {

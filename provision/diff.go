@@ -90,9 +90,9 @@ func Diff(want []Desired, have []Object) Changes {
 
 // diffObject compares a desired object with all objects that have its id.
 func diffObject(w Desired, have []Object) Changes {
-	keep, spare := chooseObject(w, have)
+	keep, duplicates := chooseObject(w, have)
 	var changes Changes
-	for _, o := range spare {
+	for _, o := range duplicates {
 		changes = append(changes, terminateChange(o, "duplicate id"))
 	}
 	switch {
@@ -109,7 +109,7 @@ func diffObject(w Desired, have []Object) Changes {
 
 // chooseObject selects the object to keep among those of one id: preferably a running one, then one that
 // requires no change, then the one whose handle sorts first.
-func chooseObject(w Desired, have []Object) (keep *Object, spare []Object) {
+func chooseObject(w Desired, have []Object) (keep *Object, duplicates []Object) {
 	if len(have) == 0 {
 		return nil, nil
 	}
@@ -189,8 +189,8 @@ func sortIntoStages(changes Changes, have []Object) {
 		)
 	})
 	inRegion := map[service.Region]int{}
-	turns := replicaTurns{running: map[modelInRegion]int{}, positions: map[string]map[int]bool{}, first: map[string]int{}}
-	turns.count(have)
+	turns := rollingPositions{running: map[modelInRegion]int{}, positions: map[string]map[int]bool{}, first: map[string]int{}}
+	turns.countRunning(have)
 	rolling, balancers := 0, 0
 	for i := range changes {
 		c := &changes[i]
@@ -225,16 +225,16 @@ type modelInRegion struct {
 }
 
 // replicaTurns gives replicas their positions in a rolling update. The first one of a model has its position alone, so that a
-// version that does not become ready affects no other. Replicas that are the only one of their model in their region
-// have different positions, so that the model's replicas in other regions serve meanwhile.
-type replicaTurns struct {
+// version that does not become ready affects no other replica. Replicas that are the only one of their model in their
+// region have different positions, so that the model's replicas in other regions serve in the meantime.
+type rollingPositions struct {
 	running   map[modelInRegion]int
 	positions map[string]map[int]bool // taken by replicas that are the only one of their model in their region, by model
 	first     map[string]int          // the position of the first replica, by model
 }
 
 // count counts the running replicas.
-func (r replicaTurns) count(have []Object) {
+func (r rollingPositions) countRunning(have []Object) {
 	for _, o := range have {
 		if o.Kind == KindReplica && o.TerminatedReason == "" {
 			r.running[modelInRegion{o.Labels["model"], o.Region}]++
@@ -242,8 +242,8 @@ func (r replicaTurns) count(have []Object) {
 	}
 }
 
-// position returns the position of a replica: the lowest possible one from at.
-func (r replicaTurns) position(o Object, at int) int {
+// position returns the position of a replica: the lowest one that is at least at and is permitted.
+func (r rollingPositions) position(o Object, at int) int {
 	model := o.Labels["model"]
 	first, follows := r.first[model]
 	if follows {

@@ -2,7 +2,7 @@ package provision
 
 import "skyserve/internal/service"
 
-// Addresses are the host:port pairs of the units on a machine; empty for a unit that does not run
+// Addresses are the host:port pairs of the processes on a machine; empty for a unit that does not run
 // there, or while the machine has no address.
 type Addresses struct {
 	// Public is where a balancer serves clients in clear text, PublicTLS with TLS.
@@ -32,7 +32,7 @@ func (a Addresses) PublicAddress(spec *service.Spec) string {
 }
 
 // MachineEndpoints are the addresses of a machine: those that other machines connect to (Advertised),
-// those that its own units listen on (Listen), and those that only the machine itself uses.
+// those that its own processes listen on (Listen), and those that only the machine itself uses.
 type MachineEndpoints struct {
 	Advertised Addresses `json:"outside"`
 	Listen     Addresses `json:"inside"`

@@ -9,7 +9,7 @@ import (
 // InterruptionReporter is a provider whose List omits interrupted spot machines.
 type InterruptionReporter interface {
 	// Interruptions returns the machines of a service in a region that their cloud has interrupted recently
-	// and List omits, with Object.Interrupted. Errors include *CredentialsError.
+	// and that List omits. Their Object.Interrupted is true. Errors include *CredentialsError.
 	Interruptions(ctx context.Context, region service.Region, service string) ([]Object, error)
 }
 

@@ -50,8 +50,8 @@ const LaunchRejected = "checking the launches, before anything is created"
 // maxLaunchChecks is the maximum number of concurrent checks.
 const maxLaunchChecks = 16
 
-// CheckLaunches checks the launches of machines, equal ones once: each on its preferred instance type and capacity
-// type, in every zone that has them. It also checks whether binaries can be stored, and the buckets in which machines
+// CheckLaunches checks the launches of machines, and equal launches only once. It checks each on its preferred instance
+// type and capacity type, in every zone that has them. It also checks whether binaries can be stored, and the buckets in which machines
 // store files. Providers that cannot check launches are skipped. The results are sorted by place and message.
 func CheckLaunches(ctx context.Context, p MultiCloud, machines []Desired) []LaunchCheck {
 	distinct := distinctLaunches(machines)
@@ -59,7 +59,7 @@ func CheckLaunches(ctx context.Context, p MultiCloud, machines []Desired) []Laun
 	limit := make(chan struct{}, maxLaunchChecks)
 	var wg sync.WaitGroup
 	for i, w := range distinct {
-		check := checkOf(p[w.Region.Cloud()], w)
+		check := checkerFor(p[w.Region.Cloud()], w)
 		if check == nil {
 			continue
 		}
@@ -84,7 +84,7 @@ func CheckLaunches(ctx context.Context, p MultiCloud, machines []Desired) []Laun
 }
 
 // checkOf returns a provider's check of a machine, a binary or an identity; nil if it has none.
-func checkOf(p Provider, w Desired) func(context.Context, Desired) LaunchCheck {
+func checkerFor(p Provider, w Desired) func(context.Context, Desired) LaunchCheck {
 	switch w.Kind {
 	case KindProgram:
 		if checker, ok := p.(ProgramChecker); ok {
@@ -102,7 +102,7 @@ func checkOf(p Provider, w Desired) func(context.Context, Desired) LaunchCheck {
 	return nil
 }
 
-// launchShape is what a check depends on.
+// launchShape contains the properties of a launch on which its check depends. Launches of one shape are equal.
 type launchShape struct {
 	role                               Role
 	region                             service.Region

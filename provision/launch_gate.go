@@ -13,8 +13,8 @@ import (
 
 // LaunchBounds limits launches; a zero field is no limit.
 type LaunchBounds struct {
-	PerHour int     // launches within an hour
-	Budget  float64 // cost of all running machines, in USD per hour
+	LaunchesPerHour int     // launches within an hour
+	BudgetPerHour   float64 // cost of all running machines, in USD per hour
 }
 
 // HoldKind is what holds a launch.
@@ -159,18 +159,18 @@ func (g *LaunchGate) hold(w Desired, n int, spent float64) *HeldError {
 	if b := g.record.Covering(w.Labels[labelModel], offer, now); b != nil {
 		return held(HeldByBackoff, "%s", b.Describe())
 	}
-	if g.bounds.PerHour > 0 && n >= g.bounds.PerHour {
+	if g.bounds.LaunchesPerHour > 0 && n >= g.bounds.LaunchesPerHour {
 		_, next := g.record.LastHour(now)
 		return held(HeldByLaunches, "%d machines were launched in the last hour, the maximum (autoscale.max_launches_per_hour); next launch at %s UTC", n, next.UTC().Format(time.TimeOnly))
 	}
-	if g.bounds.Budget == 0 || g.isFree(w.Region) {
+	if g.bounds.BudgetPerHour == 0 || g.isFree(w.Region) {
 		return nil
 	}
 	switch {
 	case w.CostPerHour == 0 && offer.Capacity != service.CapacityReserved:
 		return held(HeldByBudget, "the price of %s is unknown, and autoscale.budget is set", offer)
-	case exceeds(spent+w.CostPerHour, g.bounds.Budget):
-		return held(HeldByBudget, "its machine costs $%.2f/h, the others $%.2f/h, and the budget is $%.2f/h (autoscale.budget)", w.CostPerHour, spent, g.bounds.Budget)
+	case exceeds(spent+w.CostPerHour, g.bounds.BudgetPerHour):
+		return held(HeldByBudget, "its machine costs $%.2f/h, the others $%.2f/h, and the budget is $%.2f/h (autoscale.budget)", w.CostPerHour, spent, g.bounds.BudgetPerHour)
 	}
 	return nil
 }

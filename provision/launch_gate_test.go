@@ -50,13 +50,13 @@ func TestGateHolds(t *testing.T) {
 		text   string
 	}{
 		"unlimited":      {want: replicaOn("x", 9)},
-		"launches":       {full, provision.LaunchBounds{PerHour: 2}, replicaOn("x", 1), provision.HeldByLaunches, "2 machines were launched in the last hour, the maximum (autoscale.max_launches_per_hour); next launch at 22:01:00 UTC"},
-		"launches fit":   {record: full, bounds: provision.LaunchBounds{PerHour: 3}, want: replicaOn("x", 1)},
-		"budget":         {provision.LaunchRecord{}, provision.LaunchBounds{Budget: 10}, replicaOn("x", 4.5), provision.HeldByBudget, "its machine costs $4.50/h, the others $6.00/h, and the budget is $10.00/h (autoscale.budget)"},
-		"budget is met":  {bounds: provision.LaunchBounds{Budget: 10}, want: replicaOn("x", 4)},
-		"unknown price":  {provision.LaunchRecord{}, provision.LaunchBounds{Budget: 10}, replicaOn("x", 0), provision.HeldByBudget, "the price of on_demand type0 in us-east-1 is unknown"},
+		"launches":       {full, provision.LaunchBounds{LaunchesPerHour: 2}, replicaOn("x", 1), provision.HeldByLaunches, "2 machines were launched in the last hour, the maximum (autoscale.max_launches_per_hour); next launch at 22:01:00 UTC"},
+		"launches fit":   {record: full, bounds: provision.LaunchBounds{LaunchesPerHour: 3}, want: replicaOn("x", 1)},
+		"budget":         {provision.LaunchRecord{}, provision.LaunchBounds{BudgetPerHour: 10}, replicaOn("x", 4.5), provision.HeldByBudget, "its machine costs $4.50/h, the others $6.00/h, and the budget is $10.00/h (autoscale.budget)"},
+		"budget is met":  {bounds: provision.LaunchBounds{BudgetPerHour: 10}, want: replicaOn("x", 4)},
+		"unknown price":  {provision.LaunchRecord{}, provision.LaunchBounds{BudgetPerHour: 10}, replicaOn("x", 0), provision.HeldByBudget, "the price of on_demand type0 in us-east-1 is unknown"},
 		"backoff":        {backed, provision.LaunchBounds{}, replicaOn("x", 1), provision.HeldByBackoff, "m on on_demand type0 in aws/us-east-1 failed once; next try at 2026-11-24 22:05:00 UTC; last failure: not ready within 45m"},
-		"not a replica":  {record: full, bounds: provision.LaunchBounds{PerHour: 1, Budget: 1}, want: provision.Desired{ID: "lb", Kind: provision.KindBalancer, CostPerHour: 9}},
+		"not a replica":  {record: full, bounds: provision.LaunchBounds{LaunchesPerHour: 1, BudgetPerHour: 1}, want: provision.Desired{ID: "lb", Kind: provision.KindBalancer, CostPerHour: 9}},
 		"not this model": {record: backed, want: func() provision.Desired { w := replicaOn("x", 1); w.Labels = map[string]string{"model": "n"}; return w }()},
 	} {
 		c.record.Launches = slices.Clone(c.record.Launches)
@@ -76,7 +76,7 @@ func TestGateHolds(t *testing.T) {
 // Where the first offering is too costly, a cheaper one is launched; launches are admitted in a stated order.
 func TestGateHoldsInOrder(t *testing.T) {
 	g := provision.NewLaunchGate(&provision.LaunchRecord{}, func() time.Time { return nightBegins }, nothingFree)
-	g.Observe(provision.LaunchBounds{Budget: 10}, nil)
+	g.Observe(provision.LaunchBounds{BudgetPerHour: 10}, nil)
 	changes := provision.Changes{launchOf(replicaOn("a", 6)), launchOf(replicaOn("b", 6, 3)), launchOf(replicaOn("minimum", 5))}
 	kept, held := g.RemoveHeld(changes, func(c provision.Change) bool { return c.ID() == "minimum" })
 	if len(kept) != 2 || kept[0].ID() != "b" || kept[1].ID() != "minimum" || len(held) != 1 || held[0].ID != "a" {
@@ -101,7 +101,7 @@ func TestGateCountsCostOfKeptLaunches(t *testing.T) {
 	small := replicaOn("b", 3)
 	for name, order := range map[string][]provision.Desired{"b first": {replicaOn("b", 6), small, replicaOn("minimum", 5)}, "minimum first": {replicaOn("minimum", 5), replicaOn("b", 6), small}} {
 		g := provision.NewLaunchGate(&provision.LaunchRecord{}, func() time.Time { return nightBegins }, nothingFree)
-		g.Observe(provision.LaunchBounds{Budget: 10, PerHour: 2}, nil)
+		g.Observe(provision.LaunchBounds{BudgetPerHour: 10, LaunchesPerHour: 2}, nil)
 		g.RemoveHeld(provision.Changes{launchOf(replicaOn("b", 6, 3)), launchOf(replicaOn("minimum", 5))}, func(c provision.Change) bool { return c.ID() == "minimum" })
 		var admitted []float64
 		for _, w := range order {
@@ -114,9 +114,9 @@ func TestGateCountsCostOfKeptLaunches(t *testing.T) {
 		}
 	}
 	g := provision.NewLaunchGate(&provision.LaunchRecord{}, func() time.Time { return nightBegins }, nothingFree)
-	g.Observe(provision.LaunchBounds{Budget: 10}, nil)
+	g.Observe(provision.LaunchBounds{BudgetPerHour: 10}, nil)
 	g.RemoveHeld(provision.Changes{launchOf(replicaOn("planned", 8))}, func(provision.Change) bool { return false })
-	g.Observe(provision.LaunchBounds{Budget: 10}, nil)
+	g.Observe(provision.LaunchBounds{BudgetPerHour: 10}, nil)
 	if err := g.Admit(replicaOn("other", 9)); err != nil {
 		t.Errorf("after the next observation the former plan still holds: %v", err)
 	}
@@ -252,7 +252,7 @@ func (n *night) Terminate(_ context.Context, o provision.Object) error {
 func TestGateProperties(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		n := &night{t: t, now: nightBegins, late: rapid.Bool().Draw(t, "late lists"), hidden: map[string]bool{}}
-		bounds := provision.LaunchBounds{PerHour: rapid.IntRange(1, 8).Draw(t, "launches per hour"), Budget: float64(rapid.IntRange(5, 40).Draw(t, "budget"))}
+		bounds := provision.LaunchBounds{LaunchesPerHour: rapid.IntRange(1, 8).Draw(t, "launches per hour"), BudgetPerHour: float64(rapid.IntRange(5, 40).Draw(t, "budget"))}
 		record := &provision.LaunchRecord{}
 		for range rapid.IntRange(20, 60).Draw(t, "steps") {
 			n.now = n.now.Add(time.Duration(rapid.IntRange(1, 600).Draw(t, "seconds")) * time.Second)
@@ -301,10 +301,10 @@ func (n *night) checkInvariants(bounds provision.LaunchBounds) {
 	for _, o := range n.objects {
 		cost += o.CostPerHour
 	}
-	if recent > bounds.PerHour {
-		n.t.Fatalf("%d launches within an hour, want at most %d", recent, bounds.PerHour)
+	if recent > bounds.LaunchesPerHour {
+		n.t.Fatalf("%d launches within an hour, want at most %d", recent, bounds.LaunchesPerHour)
 	}
-	if cost > bounds.Budget+1e-9 {
-		n.t.Fatalf("the machines cost $%v/h, want at most $%v/h", cost, bounds.Budget)
+	if cost > bounds.BudgetPerHour+1e-9 {
+		n.t.Fatalf("the machines cost $%v/h, want at most $%v/h", cost, bounds.BudgetPerHour)
 	}
 }

@@ -83,13 +83,13 @@ func (r *LaunchRecord) CostPerHour(have []Object, now time.Time) (usd float64) {
 // AddFailure records that an object failed; of contains everything but the number of failures and the
 // next try. A model that fails on a second key, without a success in between, also waits as a whole: its
 // configuration is then more likely the cause than one offering.
-func (r *LaunchRecord) AddFailure(of Backoff, policy BackoffPolicy) {
+func (r *LaunchRecord) AddFailure(failure Backoff, policy BackoffPolicy) {
 	others := slices.ContainsFunc(r.Backoffs, func(b Backoff) bool {
-		return b.Model == of.Model && b.BackoffKey != of.BackoffKey && b.Config == of.Config
+		return b.Model == failure.Model && b.BackoffKey != failure.BackoffKey && b.Config == failure.Config
 	})
-	r.extendBackoff(of, policy)
-	if whole := of; others && of.Model != "" {
-		whole.BackoffKey = BackoffKey{Model: of.Model}
+	r.extendBackoff(failure, policy)
+	if whole := failure; others && failure.Model != "" {
+		whole.BackoffKey = BackoffKey{Model: failure.Model}
 		r.extendBackoff(whole, policy)
 	}
 	slices.SortFunc(r.Backoffs, func(a, b Backoff) int {
@@ -98,17 +98,17 @@ func (r *LaunchRecord) AddFailure(of Backoff, policy BackoffPolicy) {
 }
 
 // extendBackoff updates a backoff after one more failure. Failures of another configuration do not count.
-func (r *LaunchRecord) extendBackoff(of Backoff, policy BackoffPolicy) {
-	of.Failures = 1
-	at := slices.IndexFunc(r.Backoffs, func(b Backoff) bool { return b.BackoffKey == of.BackoffKey })
+func (r *LaunchRecord) extendBackoff(failure Backoff, policy BackoffPolicy) {
+	failure.Failures = 1
+	at := slices.IndexFunc(r.Backoffs, func(b Backoff) bool { return b.BackoffKey == failure.BackoffKey })
 	if at >= 0 {
-		if old := r.Backoffs[at]; old.Config == of.Config {
-			of.Failures = old.Failures + 1
+		if old := r.Backoffs[at]; old.Config == failure.Config {
+			failure.Failures = old.Failures + 1
 		}
 		r.Backoffs = slices.Delete(r.Backoffs, at, at+1)
 	}
-	of.Next = of.Last.Add(policy.Delay(of.Failures, of.BackoffKey.String()))
-	r.Backoffs = append(r.Backoffs, of)
+	failure.Next = failure.Last.Add(policy.Delay(failure.Failures, failure.BackoffKey.String()))
+	r.Backoffs = append(r.Backoffs, failure)
 }
 
 // AddSuccess removes the backoffs that launches with a key had to wait for: the key's own, and those of

@@ -26,17 +26,18 @@ func BalancerID(region service.Region, n int) string {
 func IsBalancerID(id string) bool { return strings.HasPrefix(id, "lb-") }
 
 // ReplicaID returns the id of a replica in a region: us-0, us-1, ... for the service's first model. For
-// further models the id also contains the model's short name. model is the index in spec.Models.
-func ReplicaID(spec *service.Spec, model int, region service.Region, number int) string {
+// further models the id also contains the model's short name. model is the index in spec.Models, and ordinal is the
+// replica's number among those of the model in the region.
+func ReplicaID(spec *service.Spec, model int, region service.Region, ordinal int) string {
 	id := region.Place()
 	if model > 0 {
 		id += "-" + ShortName(&spec.Models[model])
 	}
-	return id + "-" + strconv.Itoa(number)
+	return id + "-" + strconv.Itoa(ordinal)
 }
 
-// ReplicaNumber returns the number in an id of ReplicaID; 0 for other ids.
-func ReplicaNumber(id string) int {
+// ReplicaOrdinal returns the ordinal in an id of ReplicaID; 0 for other ids.
+func ReplicaOrdinal(id string) int {
 	n, err := strconv.Atoi(id[strings.LastIndex(id, "-")+1:])
 	if err != nil {
 		return 0

@@ -27,15 +27,15 @@ const (
 	KindProgram ObjectKind = "program"
 )
 
-// Role names the firewall and identity of machines in a cloud: the kind of the machines, or a part of them.
+// Role selects the firewall and the identity of machines in a cloud. It is the kind of the machines, except RoleSpare.
 type Role string
 
 // The roles.
 const (
 	RoleBalancer = Role(KindBalancer)
 	RoleReplica  = Role(KindReplica)
-	// RoleSpare is the role of the identity of balancers that may not launch other balancers: those of a service with
-	// more than three that service.yaml does not choose for a controller. Their firewall is the one of RoleBalancer.
+	// RoleSpare selects the identity of balancers that have no permission to launch other balancers (cloud.Spares). Their
+	// firewall is that of RoleBalancer.
 	RoleSpare Role = "spare"
 )
 
@@ -77,7 +77,7 @@ type Object struct {
 	// while, or where, it has none.
 	PublicIP  netip.Addr `json:"public_ip,omitzero"`
 	PrivateIP netip.Addr `json:"private_ip,omitzero"`
-	// Endpoints are the addresses of its units, if the provider sets them; zero = derived from PublicIP
+	// Endpoints are the addresses of its processes, if the provider sets them; zero = derived from PublicIP
 	// and PrivateIP.
 	Endpoints MachineEndpoints `json:"endpoints,omitzero"`
 	// Labels are further properties to display, such as model and gpu.
@@ -112,7 +112,7 @@ type Desired struct {
 	// Offerings are the offerings to launch on, in the order of attempts; empty where there is no choice.
 	// Apply passes them to Launch one at a time.
 	Offerings Offerings
-	// OfferingReason is why the first offering is preferred, for people; empty = by the order of service.yaml.
+	// OfferingReason is why the first offering is preferred, for display; empty = by the order of service.yaml.
 	OfferingReason string `json:",omitempty"`
 	// Machine is the setup of a machine in a cloud, Rules are the rules of a firewall, Grants the permissions
 	// of an identity, Program is the binary of a program.
@@ -136,7 +136,7 @@ type MachineConfig struct {
 	Images map[string]string `json:",omitempty"`
 	// DiskGiB is the size of its disk.
 	DiskGiB int
-	// Account is the Google service account that its units authenticate as; empty = the provider's
+	// Account is the Google service account that its processes authenticate as; empty = the provider's
 	// default.
 	Account string `json:",omitempty"`
 	// StoresFiles states that its identity has a grant of GrantFiles or GrantBackups.
@@ -172,13 +172,11 @@ const (
 	// GrantOperate lets a balancer launch, list and terminate objects with the tags of its service, and
 	// nothing else.
 	GrantOperate Grant = "operate"
-	// GrantReplaceBalancers extends GrantOperate to balancers.
+	// GrantReplaceBalancers lets a balancer launch, list and terminate balancers too.
 	GrantReplaceBalancers Grant = "replace-balancers"
-	// GrantReplaceSpares extends GrantReplaceBalancers to balancers with the identity RoleSpare.
+	// GrantReplaceSpares lets a balancer do so with balancers that have the identity of RoleSpare.
 	GrantReplaceSpares Grant = "replace-spares"
-	// sessionGrantPrefix is the prefix of the grants of GrantSession, readGrantPrefix of those of GrantRead,
-	// filesGrantPrefix of those of GrantFiles, backupsGrantPrefix of those of GrantBackups, challengeGrantPrefix of those of GrantChallenge, recordsGrantPrefix of
-	// those of GrantRecords, federatedGrantPrefix of those of GrantFederated.
+	// The prefixes of the grants with parameters, such as session:us-east-1 of GrantSession.
 	sessionGrantPrefix   = "session:"
 	readGrantPrefix      = "read:"
 	filesGrantPrefix     = "files:"

@@ -28,7 +28,7 @@ type Offering struct {
 	LocalSSDs int `json:"local_ssds,omitempty"`
 	// PricePerHour is in USD for the whole machine with these local SSDs; 0 = unknown.
 	PricePerHour float64 `json:"price_per_hour"`
-	// PriceSource is the source of the price, for people.
+	// PriceSource is the source of the price, for display.
 	PriceSource string `json:"price_from,omitempty"`
 	// Reservation is the cloud's id of a capacity reservation to launch into; empty = the cloud selects
 	// an open one, if the capacity type is reserved.
@@ -39,7 +39,7 @@ type Offering struct {
 	Ends time.Time `json:"ends,omitzero"`
 }
 
-// String formats an offering for people: spot g6.xlarge in us-east-1a.
+// String formats an offering for display: spot g6.xlarge in us-east-1a.
 func (o Offering) String() string {
 	return fmt.Sprintf("%s %s in %s", o.Capacity, o.Type, cmp.Or(o.Zone, o.Region.Place()))
 }
@@ -124,8 +124,8 @@ type ExhaustedOfferings struct {
 // exhaustedKey identifies the offerings that one capacity error covers: empty fields match all.
 type exhaustedKey struct {
 	cloud, region, zone string
-	instanceType        string // instance type; empty = all
-	gpu                 string // every type with this GPU
+	instanceType        string
+	gpu                 string
 	capacity            service.CapacityType
 	reservation         string // the capacity reservation to launch into
 }

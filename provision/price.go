@@ -14,7 +14,7 @@ type Price struct {
 	Capacity service.CapacityType `json:"capacity"`
 	// PerHour is in USD for the whole machine without its disks; above 0.
 	PerHour float64 `json:"per_hour"`
-	// Source is the source of the price, for people: AWS price list, us-west-2.
+	// Source is the source of the price, for display: AWS price list, us-west-2.
 	Source string `json:"from"`
 }
 

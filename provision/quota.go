@@ -6,7 +6,7 @@ import "skyserve/internal/service"
 type Quota struct {
 	// Region is where the quota applies; the cloud alone (gcp/) for a global quota.
 	Region service.Region `json:"region"`
-	// Name is for people: L4 on demand. Code is the cloud's own: L-DB2E81BA, NVIDIA_L4_GPUS.
+	// Name is for display: L4 on demand. Code is the cloud's own: L-DB2E81BA, NVIDIA_L4_GPUS.
 	Name string `json:"name"`
 	Code string `json:"code"`
 	// Unit is what Limit and Used count: vcpus, gpus, gb or addresses.

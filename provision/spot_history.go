@@ -8,7 +8,7 @@ import (
 	"skyserve/internal/service"
 )
 
-// spotHalfLife is the time after which an interruption or a lack of capacity counts half. It is a judgement:
+// spotHalfLife is the time after which an interruption or a lack of capacity counts half. It is an estimate:
 // a shortage of spot machines in a zone lasts for hours rather than minutes or days.
 const spotHalfLife = 2 * time.Hour
 
@@ -75,7 +75,7 @@ const (
 	// seenTTL is how long an interrupted machine is remembered after it was last listed: clouds list a
 	// terminated machine for about an hour.
 	seenTTL = 24 * time.Hour
-	// seenRefreshAge is the age at which the time of a listed machine is renewed: a renewal is a write to the store.
+	// seenRefreshAge is the age at which the time of a listed machine is updated: an update is a write to the store.
 	seenRefreshAge = time.Hour
 )
 

@@ -81,7 +81,7 @@ func compareWeights(a, b float64) int {
 // maxExplained is the number of zones in the reason of a choice.
 const maxExplained = 4
 
-// ExplainSpot returns why the first of some ordered offerings is preferred, for people; empty where nothing is
+// ExplainSpot returns why the first of some ordered offerings is preferred, for display; empty where nothing is
 // known about its zones, or it is not spot.
 func (os Offerings) ExplainSpot(facts func(Offering) SpotFacts) string {
 	if len(os) == 0 || os[0].Capacity != service.CapacitySpot {
@@ -105,7 +105,7 @@ func (os Offerings) ExplainSpot(facts func(Offering) SpotFacts) string {
 	return "spot zones: " + strings.Join(parts, ", ")
 }
 
-// String formats the facts for people: 1.5 recent events, score 0.9.
+// String formats the facts for display: 1.5 recent events, score 0.9.
 func (f SpotFacts) String() string {
 	text := "no recent events"
 	if f.Events > 0 {

@@ -27,10 +27,10 @@ func parseService(file string, text []byte) (*service.Spec, error) {
 			return nil, locate(file, text, err)
 		}
 	}
-	if at, problem := cloud.LocalSSDConflict(spec); problem != "" {
+	if at, problem := cloud.LocalSSDProblem(spec); problem != "" {
 		return nil, service.NewErrorAt(file, text, at, problem, "docs/engines.md lists the numbers by machine type")
 	}
-	if conflict := cloud.BudgetConflict(spec); conflict != "" {
+	if conflict := cloud.BudgetProblem(spec); conflict != "" {
 		return nil, service.NewErrorAt(file, text, "autoscale.budget.per_hour", conflict, "raise it, or lower replicas.min")
 	}
 	return spec, nil

@@ -48,10 +48,10 @@ func (c *cloudFlags) registerFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&c.project, "gcp-project", "", "Google Cloud `PROJECT` (default: GOOGLE_CLOUD_PROJECT, or the credentials' project)")
 }
 
-// providersOf returns the providers of all regions of a service (cloud.ProvidedRegions), or of some.
+// providersOf returns the providers of all regions of a service (cloud.RegionsWithObjects), or of some.
 func (c *cloudFlags) providersOf(ctx context.Context, spec *service.Spec, some ...service.Region) (provision.MultiCloud, error) {
 	if len(some) == 0 {
-		some = cloud.ProvidedRegions(spec)
+		some = cloud.RegionsWithObjects(spec)
 	}
 	return c.providers(ctx, spec, some, cloud.IsSingleRegion(spec))
 }
@@ -131,7 +131,7 @@ type writableZone struct {
 // hostedZone returns the zone in which machines write records; the zero value if they write none. Errors are those of
 // dns.Route53's ZoneID and HealthChecks.
 func (c *cloudFlags) hostedZone(ctx context.Context, spec *service.Spec, owner string) (z writableZone, err error) {
-	if !spec.ObtainsCertificate(service.ChallengeDNS) && !cloud.MovesRecords(spec) {
+	if !spec.ObtainsCertificate(service.ChallengeDNS) && !cloud.UpdatesDNS(spec) {
 		return z, nil
 	}
 	route53, err := dns.NewRoute53(ctx, dns.Config{Endpoint: c.endpointAWS})
@@ -139,7 +139,7 @@ func (c *cloudFlags) hostedZone(ctx context.Context, spec *service.Spec, owner s
 		return z, err
 	}
 	z.Endpoint = cmp.Or(c.endpointAWS, os.Getenv(envEndpointAWS)) // machines do not have the variable
-	if z.ID, err = route53.ZoneID(ctx, spec.DNS.Zone, spec.DNS.Private); err == nil && cloud.MovesRecords(spec) {
+	if z.ID, err = route53.ZoneID(ctx, spec.DNS.Zone, spec.DNS.Private); err == nil && cloud.UpdatesDNS(spec) {
 		z.HealthChecks, err = route53.HealthChecks(ctx, deploy.PublicName(spec, owner, nil))
 	}
 	return z, err
@@ -154,7 +154,7 @@ func checkName(ctx context.Context, zone provision.DNSZone, spec *service.Spec, 
 	if zone == nil || spec.DNS == nil {
 		return nil
 	}
-	for _, r := range cloud.RentedRegions(spec) { // every rented region has a balancer
+	for _, r := range cloud.Regions(spec) { // every rented region has a balancer
 		if _, err := dns.AWSRegionOf(r); err != nil {
 			return err
 		}

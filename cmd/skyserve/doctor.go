@@ -104,7 +104,7 @@ func runDoctor(ctx context.Context, o *doctorOptions, out io.Writer) error {
 		}
 		findings = append(findings, provider.Doctor(ctx)...)
 	}
-	found, unknown := quotasOf(ctx, places, cloud.RentedRegions(spec))
+	found, unknown := quotasOf(ctx, places, cloud.Regions(spec))
 	quotas = append(quotas, found...)
 	var rejected *provision.CredentialsError
 	for _, r := range slices.Sorted(maps.Keys(unknown)) {
@@ -113,7 +113,7 @@ func runDoctor(ctx context.Context, o *doctorOptions, out io.Writer) error {
 		}
 	}
 	findings = append(findings, withinQuotas(spec, quotas)...)
-	findings = append(findings, findPrices(ctx, places, cloud.RentedRegions(spec))...)
+	findings = append(findings, findPrices(ctx, places, cloud.Regions(spec))...)
 	for _, find := range []func(context.Context, *service.Spec, provision.MultiCloud) ([]provision.CheckResult, error){o.findReservations, o.findLaunches, o.findImages, o.findName, o.findFederation, o.findStrangers} {
 		found, err := find(ctx, spec, places)
 		if err != nil {

@@ -23,7 +23,7 @@ const noteFederation = "federation.json"
 // identityTimeout is the timeout for an identity token of the machine's own metadata server.
 const identityTimeout = 10 * time.Second
 
-// federation is how the controllers of a service act in cloud.FederatedCloud, or change DNS records (cloud.FederatesRecords);
+// federation is how the controllers of a service act in cloud.FederatedCloud, or change DNS records (cloud.UpdatesDNSByFederation);
 // the zero value if they do not. It contains no secrets.
 type federation struct {
 	// Role is the ARN of the IAM role that machines at Google assume, Email their service account, and Account its unique
@@ -53,7 +53,7 @@ type (
 // federationOf returns how the controllers of a service replace the only balancer of a cloud, or change DNS records. A cloud
 // that denies reading the identities is no failure: problem tells why a lost balancer then waits for `up`.
 func federationOf(ctx context.Context, spec *service.Spec, places provision.MultiCloud) (f federation, problem, err error) {
-	in, records := cloud.FederatedCloud(spec), cloud.FederatesRecords(spec)
+	in, records := cloud.FederatedCloud(spec), cloud.UpdatesDNSByFederation(spec)
 	atAWS, isAWS := places[service.CloudAWS].(roleNames)
 	atGoogle, isGoogle := places[service.CloudGCP].(googleIdentities)
 	if in == "" && !records || !isAWS || !isGoogle {
@@ -61,7 +61,7 @@ func federationOf(ctx context.Context, spec *service.Spec, places provision.Mult
 	}
 	of := provision.RoleBalancer
 	if records {
-		of = cloud.RoleRecords
+		of = cloud.RoleDNS
 	}
 	role, err := atAWS.RoleARN(ctx, spec.Name, of)
 	if err == nil && (records || in == service.CloudAWS) {
@@ -100,7 +100,7 @@ func accountOf(arn string) string {
 func (o *doctorOptions) findFederation(ctx context.Context, spec *service.Spec, places provision.MultiCloud) ([]provision.CheckResult, error) {
 	in, waits := cloud.FederatedCloud(spec), "a lost balancer here is replaced"
 	switch {
-	case cloud.FederatesRecords(spec):
+	case cloud.UpdatesDNSByFederation(spec):
 		in, waits = service.CloudAWS, "the DNS record of a replaced balancer is changed"
 	case in == "":
 		return nil, nil
@@ -136,10 +136,10 @@ func (u *upRun) useFederation(ctx context.Context) (err error) {
 func printFederation(w io.Writer, spec *service.Spec, problem error) {
 	in := cloud.FederatedCloud(spec)
 	switch {
-	case cloud.FederatesRecords(spec) && problem != nil:
+	case cloud.UpdatesDNSByFederation(spec) && problem != nil:
 		fmt.Fprintf(w, "the DNS record of a replaced balancer is changed by 'skyserve up' only, because the identity of balancers is unknown: %v\n", problem)
 		return
-	case cloud.FederatesRecords(spec):
+	case cloud.UpdatesDNSByFederation(spec):
 		fmt.Fprintln(w, "controllers at Google change the DNS records of balancers that they replace, by an IAM role at AWS for this alone (gcp.federation)")
 		return
 	case in == "":

@@ -102,7 +102,7 @@ func (o *offersOptions) selectRegions() (*service.Spec, []service.Region, error)
 		if spec, err = service.Parse(o.file, text); err != nil {
 			return nil, nil, usage(err, "")
 		}
-		regions = cloud.RentedRegions(spec)
+		regions = cloud.Regions(spec)
 	}
 	chosen, err := readRegions(o.regions)
 	if err != nil {
@@ -265,7 +265,7 @@ func rowOf(o provision.Offering, quotas []provision.Quota, advice []provision.Ca
 	if o.PricePerHour > 0 && o.Capacity != service.CapacityReserved { // clouds do not report the price of commitments
 		row.PricePerHour, row.PriceFrom = &o.PricePerHour, &o.PriceSource
 	}
-	if left, known := cloud.MachinesLeft(o, quotas); known {
+	if left, known := cloud.MachinesWithinQuota(o, quotas); known {
 		row.QuotaRemaining = &left
 	}
 	at := slices.IndexFunc(advice, func(a provision.CapacityAdvice) bool { return a.Type == o.Type && a.Zone == o.Zone })

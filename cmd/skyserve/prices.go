@@ -23,7 +23,7 @@ const offersTimeout = 30 * time.Second
 // fetchPrices sets the review's prices to those of the clouds' offerings, as `up` does. If a cloud
 // does not respond, the plan uses list prices and notes that.
 func (o *planOptions) fetchPrices(ctx context.Context, spec *service.Spec) {
-	regions := cloud.RentedRegions(spec)
+	regions := cloud.Regions(spec)
 	if o.listPrices || len(regions) == 0 {
 		return
 	}

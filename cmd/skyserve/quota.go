@@ -72,7 +72,7 @@ func checkQuotas(ctx context.Context, f *deploy.Deployer, places provision.Multi
 	if len(needs) == 0 || !cloud.UsesClouds(f.Spec) {
 		return quotaView{fits: true}, nil
 	}
-	quotas, unknown := quotasOf(ctx, places, cloud.RentedRegions(f.Spec))
+	quotas, unknown := quotasOf(ctx, places, cloud.Regions(f.Spec))
 	if ctx.Err() != nil {
 		return v, context.Cause(ctx)
 	}

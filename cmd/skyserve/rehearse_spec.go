@@ -34,7 +34,7 @@ func rehearsalName(name string) string {
 func rehearsalRegions(spec *service.Spec, all bool) []service.RegionSpec {
 	var regions []service.RegionSpec
 	for _, r := range spec.Regions {
-		rented := slices.Contains(cloud.RentedRegions(spec), r.Name)
+		rented := slices.Contains(cloud.Regions(spec), r.Name)
 		known := slices.ContainsFunc(regions, func(other service.RegionSpec) bool { return other.Name.Cloud() == r.Name.Cloud() })
 		if rented && (all || !known) {
 			regions = append(regions, r)

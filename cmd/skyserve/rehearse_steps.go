@@ -219,7 +219,7 @@ func (r *rehearsal) interruptReplicas(ctx context.Context) error {
 func (r *rehearsal) awaitReplacements(ctx context.Context, before map[service.Region]provision.Object) error {
 	for {
 		after, err := r.machines(ctx, provision.KindReplica)
-		for _, region := range cloud.RentedRegions(r.spec) {
+		for _, region := range cloud.Regions(r.spec) {
 			if err == nil && after[region].Handle == before[region].Handle && region.Cloud() == service.CloudAWS { // names of Google are used again
 				err = fmt.Errorf("the replica of %s was terminated and still runs", region)
 			}
@@ -248,7 +248,7 @@ func (r *rehearsal) machines(ctx context.Context, kind provision.ObjectKind) (ma
 			found[o.Region] = o
 		}
 	}
-	for _, region := range cloud.RentedRegions(r.spec) {
+	for _, region := range cloud.Regions(r.spec) {
 		if _, ok := found[region]; !ok {
 			return nil, fmt.Errorf("the clouds list no %s in %s", kind, region)
 		}

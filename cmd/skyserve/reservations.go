@@ -46,7 +46,7 @@ func (o *doctorOptions) findReservations(ctx context.Context, spec *service.Spec
 		return nil, nil
 	}
 	var regions []service.Region
-	for _, r := range cloud.RentedRegions(spec) {
+	for _, r := range cloud.Regions(spec) {
 		if named[r] {
 			regions = append(regions, r)
 		}

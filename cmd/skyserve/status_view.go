@@ -76,7 +76,7 @@ func openView(ctx context.Context, clouds *cloudFlags, svc local.Service, doing 
 	if err := svc.LoadValue(noteFederation, &federated); err != nil {
 		return nil, err
 	}
-	f.ZoneID, f.HealthChecks, f.FederatedAccount = zone.ID, zone.HealthChecks, federated.Account
+	f.HostedZoneID, f.HealthChecks, f.FederatedAccount = zone.ID, zone.HealthChecks, federated.Account
 	if !program.isChosen() && cloud.UsesClouds(v.spec) {
 		f.UserData = nil
 	}

@@ -105,7 +105,7 @@ func (u *upRun) runningControllers(ctx context.Context) ([]string, error) {
 		return nil, err
 	}
 	for _, id := range last {
-		if len(running) >= cloud.ControlNodes {
+		if len(running) >= cloud.ControlMachineCount {
 			break // others took the place of those that do not respond
 		}
 		if s, responds := seen[id]; (!responds || s.Err != nil) && !slices.Contains(running, id) {

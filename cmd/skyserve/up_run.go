@@ -190,7 +190,7 @@ func (u *upRun) openService(ctx context.Context) (err error) {
 		return err
 	}
 	u.deployer = newDeployer(u.spec, u.operator.owner, u.places, u.program)
-	u.deployer.ZoneID, u.deployer.HealthChecks, u.deployer.FederatedAccount = u.hostedZone.ID, u.hostedZone.HealthChecks, u.federation.Account
+	u.deployer.HostedZoneID, u.deployer.HealthChecks, u.deployer.FederatedAccount = u.hostedZone.ID, u.hostedZone.HealthChecks, u.federation.Account
 	u.deployer.LimitToBudget()
 	if u.draining == nil {
 		decided, err := deploy.ReadReplicaDecisions(decisionsFile(u.svc))
@@ -240,7 +240,7 @@ func (u *upRun) openService(ctx context.Context) (err error) {
 // regions returns the regions of the service, and those that this run removes: the regions of the last `up`. A run that
 // changes only some machines needs no access to a cloud without machines.
 func (u *upRun) regions() []service.Region {
-	in := cloud.ProvidedRegions
+	in := cloud.RegionsWithObjects
 	if u.filter != nil {
 		in = cloud.ManagedRegions
 	}

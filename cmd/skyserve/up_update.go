@@ -43,7 +43,7 @@ func (u *upRun) updateBalancers(ctx context.Context) (remaining *deploy.MachineP
 			first = append(first, c)
 		}
 	}
-	if len(updates) == 0 || len(u.controllers) < cloud.ControlNodes {
+	if len(updates) == 0 || len(u.controllers) < cloud.ControlMachineCount {
 		return u.changes, nil
 	}
 	apply := func(changes ...provision.Change) ([]provision.Object, error) {
@@ -124,7 +124,7 @@ func (u *upRun) awaitUpdated(ctx context.Context, have []provision.Object, await
 // others are replaced only then. updateBalancers waits for the balancers of a service with several controllers itself.
 func (u *upRun) awaitReplaced(ctx context.Context, o provision.Object) error {
 	here := cloud.RunsOnThisComputer(o.Region)
-	if o.Kind != provision.KindReplica && (o.Kind != provision.KindBalancer || len(u.controllers) >= cloud.ControlNodes) {
+	if o.Kind != provision.KindReplica && (o.Kind != provision.KindBalancer || len(u.controllers) >= cloud.ControlMachineCount) {
 		return nil
 	}
 	u.replacing.Lock() // replicas of several regions may be replaced at the same time
@@ -230,7 +230,7 @@ func (u *upRun) toEarlier(ctx context.Context, c provision.Change) (back provisi
 	back = provision.Change{Action: provision.ActionLaunch, Desired: c.Desired, Reason: "returns to the earlier version"}
 	if cloud.UsesClouds(u.spec) {
 		earlier := newDeployer(u.spec, u.operator.owner, u.places, u.earlierProgram)
-		earlier.ZoneID, earlier.HealthChecks, earlier.FederatedAccount = u.hostedZone.ID, u.hostedZone.HealthChecks, u.federation.Account
+		earlier.HostedZoneID, earlier.HealthChecks, earlier.FederatedAccount = u.hostedZone.ID, u.hostedZone.HealthChecks, u.federation.Account
 		plan, err := earlier.Plan(ctx)
 		if err != nil {
 			return back, err

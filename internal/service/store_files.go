@@ -40,7 +40,7 @@ func (c *checker) checkFiles() {
 	for i := range c.spec.Regions {
 		if r := &c.spec.Regions[i]; r.Name.rented() && r.Name.Cloud() != f.Cloud {
 			c.reportAtPath(at, Error{
-				Problem:    fmt.Sprintf("must be a bucket that the machines of every region can reach, but those of regions[%d], %s, have no identity in %s", i, r.Name, f.Cloud),
+				Problem:    fmt.Sprintf("must be a bucket in the cloud of every region, but the machines of regions[%d], %s, have no identity in %s", i, r.Name, f.Cloud),
 				Found:      c.describePath(at),
 				Suggestion: "remove it: the files of batches are then in the store",
 			})

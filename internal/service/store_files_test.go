@@ -14,8 +14,8 @@ func TestStoreFiles(t *testing.T) {
 		{"local/us", "https://example.com/x", "must be a bucket or a folder of one"},
 		{"aws/us-east-1", "s3://batches/chat", ""},
 		{"gcp/us-central1", "gs://batches", ""},
-		{"gcp/us-central1", "s3://batches/chat", "those of regions[0], gcp/us-central1, have no identity in aws"},
-		{"aws/us-east-1", "gs://batches/chat", "those of regions[0], aws/us-east-1, have no identity in gcp"},
+		{"gcp/us-central1", "s3://batches/chat", "the machines of regions[0], gcp/us-central1, have no identity in aws"},
+		{"aws/us-east-1", "gs://batches/chat", "the machines of regions[0], aws/us-east-1, have no identity in gcp"},
 	} {
 		rented, balancer := !strings.HasPrefix(c.region, "local"), ""
 		if rented {

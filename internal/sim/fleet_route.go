@@ -138,7 +138,7 @@ func (f *fleet) start(i int32, v *vm, home *endpoint) {
 		v.endpoint.enter(c)
 	}
 	v.remaining += int(c.prompt) + f.responses[c.model]
-	v.endpoint.candidates[v.at].Remaining = v.remaining
+	v.endpoint.candidates[v.at].RemainingTokens = v.remaining
 	if c.away {
 		f.rerouted(c)
 		f.queue.pushEvent(event{at: f.now + f.s.RTT/2, kind: fleetSubmit, index: i})
@@ -157,7 +157,7 @@ func (f *fleet) rebuildCandidates(e *endpoint) {
 		e.kv += v.kv
 		e.capacity += capacity
 		e.candidates = append(e.candidates, policy.Candidate{
-			ID: v.id, Live: true, Available: true, Remaining: v.remaining, KV: policy.Known(float64(v.kv) / float64(capacity)),
+			ID: v.id, Live: true, Available: true, RemainingTokens: v.remaining, KV: policy.Known(float64(v.kv) / float64(capacity)),
 		})
 	}
 	for _, peer := range e.peers {

@@ -319,7 +319,7 @@ func (f *fleet) advanceVM(v *vm) {
 		v.endpoint.kv += l.KVActive - v.kv
 		c := &v.endpoint.candidates[v.at]
 		c.KV = policy.Known(float64(l.KVActive) / float64(l.KVCapacity))
-		c.Remaining = v.remaining
+		c.RemainingTokens = v.remaining
 	}
 	v.kv = l.KVActive
 	if v.state == VMDraining && v.inFlight == 0 {

@@ -65,7 +65,7 @@ func (o *oracle) Choose(f *policy.Facts) policy.Choice {
 			continue
 		}
 		e := o.estimate(q, s, c.Held)
-		c.Score, c.Match = policy.Known(e.cost), f.PromptBytes*e.cached/max(1, q.tokens)
+		c.Score, c.MatchBytes = policy.Known(e.cost), f.PromptBytes*e.cached/max(1, q.tokens)
 		if e.cost < lowest.cost-1e-9 {
 			best, lowest = i, e
 		}

@@ -168,8 +168,8 @@ func TestPromptsAtPeersCount(t *testing.T) {
 		wait       time.Duration
 	}{{3000, 0}, {4000, 0}, {5000, 0}, {6000, 2 * time.Second}} {
 		here.Step(0, Event{Kind: EventArrived, Request: &Request{ID: fmt.Sprint(i), Model: "m", PromptTokens: 2000}})
-		if c := seen.peers[0]; c.Prefilling != want.prefilling || c.Wait != want.wait {
-			t.Errorf("after %d requests: %d tokens and a wait of %v, want %d and %v", i, c.Prefilling, c.Wait, want.prefilling, want.wait)
+		if c := seen.peers[0]; c.PrefillTokens != want.prefilling || c.ExpectedWait != want.wait {
+			t.Errorf("after %d requests: %d tokens and a wait of %v, want %d and %v", i, c.PrefillTokens, c.ExpectedWait, want.prefilling, want.wait)
 		}
 	}
 }

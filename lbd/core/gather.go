@@ -44,7 +44,7 @@ func (b *Balancer) describeTarget(now time.Duration, q *queue, t *target, c *pol
 	*c = policy.Candidate{
 		ID: t.id, Peer: t.peer, Live: !t.draining && t.live(now, &b.cfg),
 		Outstanding: t.outstanding + t.failedLoad.count, Unconfirmed: len(t.unconfirmed), Held: t.heldRequests,
-		Prefilling: t.work.prefillTokens, Context: t.context(), Remaining: t.work.remaining() + t.failedLoad.remaining,
+		PrefillTokens: t.work.prefillTokens, ContextTokens: t.context(), RemainingTokens: t.work.remaining() + t.failedLoad.remaining,
 		Residence: t.residence, Age: t.metricsAge(now),
 	}
 	if !t.peer {
@@ -58,10 +58,10 @@ func (b *Balancer) describeTarget(now time.Duration, q *queue, t *target, c *pol
 	l := t.modelLoad(q.model)
 	c.Available, c.RTT, c.Queued = b.peerEligible(now, t, l, q.Len()), t.rtt, t.queuedAt(l)
 	c.KV, c.Replicas, c.Residence = l.KV, l.Replicas, l.Residence
-	c.Pace, c.PeerOutstanding, c.Context = b.peerPace(l), l.Outstanding, l.ContextTokens
+	c.Pace, c.PeerOutstanding, c.ContextTokens = b.peerPace(l), l.Outstanding, l.ContextTokens
 	// HoldTime counts one request more than its first argument.
-	c.Wait = l.ExpectedWait + policy.HoldTime(max(0, len(t.unconfirmed)-l.Available)-1, l.Outstanding, l.Residence, c.Pace)
-	c.Prefilling = l.MinPrefillTokens + t.unconfirmedPrefill()/max(1, l.Replicas)
+	c.ExpectedWait = l.ExpectedWait + policy.HoldTime(max(0, len(t.unconfirmed)-l.Available)-1, l.Outstanding, l.Residence, c.Pace)
+	c.PrefillTokens = l.MinPrefillTokens + t.unconfirmedPrefill()/max(1, l.Replicas)
 }
 
 // unconfirmedPrefill returns the number of uncached prompt tokens of the unconfirmed requests at t.
@@ -75,7 +75,7 @@ func (t *target) unconfirmedPrefill() int {
 
 // fillMatches sets the candidates' prefix matches for r's prompt and their cache sizes, and clears
 // their scores for the previous request. It does nothing for a policy without Traits.Prefix. A peer
-// has several engines, so it is never marked as overtaken.
+// has several engines, so it never has Candidate.MatchSuperseded.
 func (b *Balancer) fillMatches(r *request) {
 	if b.traits.Prefix {
 		b.fillMatchesFrom(b.caches.replicas, r, 0, b.firstPeer)
@@ -94,7 +94,7 @@ func (b *Balancer) fillMatchesFrom(tree *prefix.Tree, r *request, from, to int) 
 	matches, latest, known := b.caches.match(tree, r.Prompt, highest)
 	for i := from; i < to; i++ {
 		slot, c := b.targets[i].treeSlot, &b.candidates[i]
-		c.Match, c.Cached, c.Score = matches[slot], tree.CachedBytes(slot), policy.Maybe[float64]{}
-		c.Overtaken = known && slot != latest && !c.Peer
+		c.MatchBytes, c.CachedBytes, c.Score = matches[slot], tree.CachedBytes(slot), policy.Maybe[float64]{}
+		c.MatchSuperseded = known && slot != latest && !c.Peer
 	}
 }

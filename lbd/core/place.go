@@ -172,7 +172,7 @@ func (b *Balancer) chooseTarget(now time.Duration, q *queue, r *request) bool {
 	b.fillMatches(r)
 	b.facts = policy.Facts{
 		ID: r.ID, Now: now, Model: r.Model, Session: r.Session,
-		PromptBytes: r.Prompt.Bytes(), PromptTokens: r.promptLength(), Prefixes: r.Prompt,
+		PromptBytes: r.Prompt.Bytes(), PromptTokens: r.promptLength(), PrefixHashes: r.Prompt,
 		MaxTokens: r.MaxTokens, AnswerTokens: q.answerLengths.mean, EvictedShare: q.evictions.evictedShare(),
 		Waited: now - r.WaitingSince, MaxWait: min(b.maxWait(r), b.cfg.MaxWait), Queued: q.Len(), Candidates: b.candidates,
 	}
@@ -188,7 +188,7 @@ func (b *Balancer) chooseTarget(now time.Duration, q *queue, r *request) bool {
 	b.dequeue(r)
 	r.uncached = uncached(r, &b.candidates[choice.Index])
 	t := b.targets[choice.Index]
-	r.matchInProgress = t.isComputing(r.Prompt, b.candidates[choice.Index].Match)
+	r.matchInProgress = t.isComputing(r.Prompt, b.candidates[choice.Index].MatchBytes)
 	b.sendRequest(now, r, t, b.recordDecision(now, r, choice))
 	b.describeTarget(now, q, t, &b.candidates[choice.Index])
 	return true
@@ -197,7 +197,7 @@ func (b *Balancer) chooseTarget(now time.Duration, q *queue, r *request) bool {
 // uncached returns the number of r's prompt tokens that c is expected to compute.
 func uncached(r *request, c *policy.Candidate) int {
 	if bytes := r.Prompt.Bytes(); bytes > 0 {
-		return int(float64(r.promptLength()) * (1 - float64(c.Match)/float64(bytes)))
+		return int(float64(r.promptLength()) * (1 - float64(c.MatchBytes)/float64(bytes)))
 	}
 	return r.promptLength()
 }
@@ -269,14 +269,14 @@ func (b *Balancer) recordDecision(now time.Duration, r *request, choice policy.C
 	d := &b.decisions[n]
 	*d = Decision{
 		Policy: b.cfg.Policy.Name(), Reason: choice.Reason,
-		MatchBytes: b.candidates[choice.Index].Match, PromptBytes: r.Prompt.Bytes(),
+		MatchBytes: b.candidates[choice.Index].MatchBytes, PromptBytes: r.Prompt.Bytes(),
 		Waited: now - r.WaitingSince, Attempt: r.attempts, Considered: d.Considered[:0],
 	}
 	for _, c := range b.candidates {
 		d.Considered = append(d.Considered, ConsideredTarget{
 			ID: c.ID, Peer: c.Peer, Available: c.Available, Outstanding: c.Outstanding, Unconfirmed: c.Unconfirmed,
-			Pending: c.Pending, KV: c.KV, Queued: c.Queued, MatchBytes: c.Match,
-			CachedBytes: c.Cached, Remaining: c.Remaining, HeldRequests: c.Held, Score: c.Score, Age: c.Age,
+			Pending: c.Pending, KV: c.KV, Queued: c.Queued, MatchBytes: c.MatchBytes,
+			CachedBytes: c.CachedBytes, Remaining: c.RemainingTokens, HeldRequests: c.Held, Score: c.Score, Age: c.Age,
 		})
 	}
 	return d

@@ -174,7 +174,7 @@ func (b *Balancer) listRanks(now time.Duration, model string) (free int) {
 	for _, t := range x.ranks {
 		n := t.freeSlots(now, &b.cfg)
 		free += n
-		x.addRank(policy.Rank{Engine: t.engine, Load: t.context(), Free: n})
+		x.addRank(policy.Rank{Engine: t.engine, LoadTokens: t.context(), FreeSlots: n})
 	}
 	return free
 }
@@ -183,7 +183,7 @@ func (b *Balancer) listRanks(now time.Duration, model string) (free int) {
 func (x *poolPlacement) addRank(r policy.Rank) {
 	n := len(x.pool.Ranks)
 	if n < cap(x.pool.Ranks) {
-		r.Running = x.pool.Ranks[:n+1][n].Running[:0]
+		r.OutstandingRequests = x.pool.Ranks[:n+1][n].OutstandingRequests[:0]
 	}
 	x.pool.Ranks = append(x.pool.Ranks, r)
 }
@@ -247,7 +247,7 @@ func (b *Balancer) fillPool(now time.Duration, q *queue) {
 			r.inPool, r.inPoolSince = true, now
 		}
 		x.requests = append(x.requests, r)
-		x.pool.Waiting = append(x.pool.Waiting, policy.Waiting{
+		x.pool.Waiting = append(x.pool.Waiting, policy.WaitingRequest{
 			PromptTokens: r.promptLength(), MaxTokens: min(r.MaxTokens, maxTokens), ExpectedTokens: b.expectedAnswer(r),
 			Waited: now - r.WaitingSince, InPool: now - r.inPoolSince,
 		})
@@ -271,20 +271,20 @@ func (b *Balancer) describeRanks(now time.Duration, q *queue) {
 	for i, t := range x.ranks {
 		rank := &x.pool.Ranks[i]
 		rank.Candidate = *b.addCandidate(now, q, t)
-		rank.Running = t.appendRunning(rank.Running[:0])
+		rank.OutstandingRequests = t.appendRunning(rank.OutstandingRequests[:0])
 	}
 	b.firstPeer = len(b.candidates)
 }
 
 // appendRunning appends the outstanding requests of t.
-func (t *target) appendRunning(into []policy.Running) []policy.Running {
+func (t *target) appendRunning(into []policy.OutstandingRequest) []policy.OutstandingRequest {
 	for _, r := range t.requests {
 		streamed := t.generatedFor(r)
 		remaining := 0
 		if r.MaxTokens > 0 {
 			remaining = max(1, min(r.MaxTokens, maxTokens)-streamed)
 		}
-		into = append(into, policy.Running{Tokens: r.promptWork + streamed, Remaining: remaining})
+		into = append(into, policy.OutstandingRequest{Tokens: r.promptWork + streamed, Remaining: remaining})
 	}
 	return into
 }

@@ -108,8 +108,8 @@ func TestProgressIsSplitAmongStreams(t *testing.T) {
 		t.Errorf("streamed %v, want 15, 5 and 0", got)
 	}
 	running := rank.appendRunning(nil)
-	slices.SortFunc(running, func(a, b policy.Running) int { return a.Tokens - b.Tokens })
-	want := []policy.Running{{Tokens: 100, Remaining: 50}, {Tokens: 105, Remaining: 45}, {Tokens: 115, Remaining: 35}}
+	slices.SortFunc(running, func(a, b policy.OutstandingRequest) int { return a.Tokens - b.Tokens })
+	want := []policy.OutstandingRequest{{Tokens: 100, Remaining: 50}, {Tokens: 105, Remaining: 45}, {Tokens: 115, Remaining: 35}}
 	if !slices.Equal(running, want) {
 		t.Errorf("running %v, want %v", running, want)
 	}

@@ -17,8 +17,8 @@ func fill(p Policy, cs []Candidate, n int) []int {
 		c := p.Choose(&Facts{Model: "m", Session: session(i), PromptBytes: 256, Candidates: cs})
 		got[c.Index]++
 		cs[c.Index].Outstanding++
-		cs[c.Index].Remaining += 100
-		cs[c.Index].Cached += 256
+		cs[c.Index].RemainingTokens += 100
+		cs[c.Index].CachedBytes += 256
 	}
 	return got
 }
@@ -61,14 +61,14 @@ func TestImbalanceKeepsLocality(t *testing.T) {
 			continue
 		}
 		cs := fleet(4)
-		cs[2].Outstanding, cs[2].Match = 20, 200
+		cs[2].Outstanding, cs[2].MatchBytes = 20, 200
 		for range 5 {
 			if got := p.Choose(&Facts{Model: "m", PromptBytes: 256, Candidates: cs}); got.Index != 2 || got.Reason != ReasonPrefixMatch && name != "scorer-sum" {
 				t.Errorf("%s: chose %+v, want the holder", name, got)
 			}
 		}
 		// It is not chosen for prompts that it has not cached.
-		cs[2].Match = 0
+		cs[2].MatchBytes = 0
 		if got := p.Choose(&Facts{Model: "m", PromptBytes: 256, Candidates: cs}); got.Index == 2 {
 			t.Errorf("%s: a miss went to the busiest", name)
 		}
@@ -168,7 +168,7 @@ func TestEqualMatchesGoToTheFirstID(t *testing.T) {
 		cs := fleet(4)
 		slices.Reverse(cs)
 		for i := range cs {
-			cs[i].Match = 256
+			cs[i].MatchBytes = 256
 		}
 		for i := range n {
 			cs[p.Choose(&Facts{Model: "m", Session: session(i), PromptBytes: 400, Candidates: cs}).Index].Outstanding++

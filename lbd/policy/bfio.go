@@ -11,11 +11,11 @@ const ReasonBalance = "balance"
 
 // BFIOOptions contains the parameters of BF-IO.
 type BFIOOptions struct {
-	// Window is the number of lookahead steps, one step per token; 0 = no lookahead. With short answers there
-	// is none either: see BFIO.
+	// Window is the number of decode steps to look ahead; 0 = no lookahead. BFIO also does not look ahead
+	// while answers are very short.
 	Window int
-	// MaxPoolWait is the time in the pool after which a request precedes all newer ones. Without it,
-	// long prompts starve.
+	// MaxPoolWait is the time in the pool after which a request is placed before all newer ones. Without
+	// it, long prompts would starve.
 	MaxPoolWait time.Duration
 }
 
@@ -24,48 +24,51 @@ func DefaultBFIO() BFIOOptions {
 	return BFIOOptions{Window: 16, MaxPoolWait: 2500 * time.Millisecond}
 }
 
-// BFIO assigns the whole pool so that the ranks of each engine stay as balanced in tokens as
-// possible over a short window: BF-IO, section 4 of the paper. At every step, all ranks of an
-// engine wait for the one with the most tokens.
+// BFIO is BF-IO, "Balance a Short Future with Integer Optimisation" (section 4 of the paper; see
+// lbd/bfio). At every decode step, all data-parallel ranks of an engine wait for the rank with the
+// most tokens. BF-IO therefore assigns the requests of a pool to the ranks of an engine so that the
+// numbers of tokens stay as equal as possible over the next steps.
 //
-// The paper covers one engine whose waiting requests are all in one pool. This implementation has
-// three extensions. First, several engines, which do not wait for each other: each receives a part
-// of the pool proportional to its free slots. Requests are distributed in queue order to the
-// engine with the fewest tokens per rank, and BF-IO decides inside each engine. Second, weights of
-// 0.9^h for the steps ahead. Third, a limit on the time for which a request can be passed over. A
-// completion is predicted only from the request's own bound on its answer. The mean length of
-// other answers is no better than chance at predicting which request ends soon.
+// The paper covers one engine whose waiting requests are all in one pool. This implementation
+// extends it in three ways. First, it supports several engines, which do not wait for each other.
+// Each receives a part of the pool proportional to its free slots. Requests are assigned, in queue
+// order, to the engine with the fewest tokens per rank. Second, the imbalance at h steps ahead has
+// the weight 0.9^h. Third, a request is passed over for at most MaxPoolWait.
 //
-// If answers are so short that a rank completes a request in every step, there is no lookahead: the predicted
-// loads lack the requests that replace the completed ones, and the next step can correct an imbalance.
+// The end of a request is predicted only from its own limit of tokens. The mean length of other
+// answers is no better than chance at predicting which request ends soon.
 //
-// The order of the queue decides which requests are in the pool. BF-IO may place those in any order.
-// Peers are used for requests without a free slot here.
+// If answers are so short that a rank completes a request in every step, there is no lookahead: the
+// predicted loads lack the requests that replace the completed ones, and the next step can correct
+// an imbalance.
+//
+// The order of the queue decides which requests are in the pool. BF-IO may place the requests of a
+// pool in any order. Requests without a free slot at this balancer go to peers.
 type BFIO struct {
 	options BFIOOptions
 	solver  bfio.Solver
 
 	choices        []Choice
 	engines        []engineShare
-	engineOf       []int // by request
+	engineOf       []int // index in engines, by request of the pool
 	jobs           []bfio.Job
-	requestOf      []int // by job
+	requestOf      []int // index in the pool, by job
 	workers        []bfio.Worker
 	futures        []int64
-	endingTokens   []int64 // tokens, and number, of requests that end, by step
-	endingRequests []int64
+	endingTokens   []int64 // context tokens of the requests that end at a step
+	endingRequests []int64 // number of these requests
 
-	ties, peers rotation
-	turn        int // index of the first rank and engine for the next pool, where loads are equal
+	ties, peerTies rotation
+	offset         int // index of the rank and engine to prefer among equals; one more for each pool
 }
 
 // engineShare contains the ranks of one engine and its part of the pool.
 type engineShare struct {
 	from, to int // indices in Pool.Ranks
-	free     int
-	tokens   int // loads, including the prompts assigned to it
-	quota    int // number of requests of the pool for it
-	assigned int
+	free     int // number of free slots
+	tokens   int // context tokens of the ranks, including the prompts assigned to the engine
+	quota    int // number of requests of the pool that the engine receives
+	assigned int // number of requests assigned so far
 }
 
 // NewBFIO returns the policy.
@@ -76,51 +79,51 @@ func NewBFIO(o BFIOOptions) *BFIO {
 // Name returns bf-io.
 func (*BFIO) Name() string { return "bf-io" }
 
-// Traits returns no requirements: the loads are enough.
+// Traits returns no traits: the policy uses only loads.
 func (*BFIO) Traits() Traits { return Traits{} }
 
-// Choose places a single request, a pool of one, on the available replica with the fewest tokens:
-// this increases the highest load by the smallest amount. Ties rotate. If none has capacity, it
-// selects the peer with the shortest queue.
+// Choose places a single request on the available replica with the fewest tokens, which keeps the
+// highest load lowest. Ties are broken in turn. If no replica is available, it selects the peer
+// with the shortest queue.
 func (p *BFIO) Choose(f *Facts) Choice {
 	from, to, peer := layer(f.Candidates)
 	if peer {
-		if i := leastLoaded(f.Candidates, from, to, &p.peers, nil); i != Wait {
+		if i := leastLoaded(f.Candidates, from, to, &p.peerTies, nil); i != none {
 			return Choice{Index: i, Reason: ReasonForward}
 		}
 		return Choice{Index: Wait, Reason: ReasonNoneAvailable}
 	}
-	lightest := Wait
+	lightest := none
 	for i := from; i < to; i++ {
-		if c := &f.Candidates[i]; c.Available && (lightest == Wait || c.Context < f.Candidates[lightest].Context) {
+		if c := &f.Candidates[i]; c.Available && (lightest == none || c.ContextTokens < f.Candidates[lightest].ContextTokens) {
 			lightest = i
 		}
 	}
-	tokens := f.Candidates[lightest].Context
-	i := p.ties.nextTarget(f.Candidates, from, to, func(c *Candidate) bool { return c.Available && c.Context == tokens })
+	tokens := f.Candidates[lightest].ContextTokens
+	i := p.ties.nextTarget(f.Candidates, from, to, func(c *Candidate) bool { return c.Available && c.ContextTokens == tokens })
 	return Choice{Index: i, Reason: ReasonBalance}
 }
 
-// Assign decides for the pool.
+// Assign assigns the requests of the pool to ranks.
 func (p *BFIO) Assign(pool *Pool) []Choice {
 	p.choices = p.choices[:0]
 	for range pool.Waiting {
 		p.choices = append(p.choices, Choice{Index: Wait, Reason: ReasonNoneAvailable})
 	}
-	p.splitEngines(pool)
-	p.distribute(pool)
+	p.groupRanks(pool)
+	p.assignToEngines(pool)
 	for e := range p.engines {
 		if p.engines[e].free > 0 && p.engines[e].assigned > 0 {
-			p.assignEngine(pool, e)
+			p.assignToRanks(pool, e)
 		}
 	}
-	p.turn++
+	p.offset++
 	return p.choices
 }
 
-// splitEngines determines the ranks of each engine and its quota of the pool: proportional to its
-// free slots.
-func (p *BFIO) splitEngines(pool *Pool) {
+// groupRanks groups the ranks by engine and sets the quota of each engine, in proportion to its free
+// slots.
+func (p *BFIO) groupRanks(pool *Pool) {
 	p.engines = p.engines[:0]
 	free := 0
 	for i := range pool.Ranks {
@@ -130,9 +133,9 @@ func (p *BFIO) splitEngines(pool *Pool) {
 		}
 		e := &p.engines[len(p.engines)-1]
 		e.to++
-		e.tokens += r.Load
-		e.free += max(r.Free, 0)
-		free += max(r.Free, 0)
+		e.tokens += r.LoadTokens
+		e.free += max(r.FreeSlots, 0)
+		free += max(r.FreeSlots, 0)
 	}
 	remaining := len(pool.Waiting)
 	for i := range p.engines {
@@ -143,7 +146,7 @@ func (p *BFIO) splitEngines(pool *Pool) {
 	for ; remaining > 0 && free > 0; remaining-- {
 		var best *engineShare
 		for i := range p.engines {
-			e := &p.engines[(i+p.turn)%len(p.engines)]
+			e := &p.engines[(i+p.offset)%len(p.engines)]
 			if e.free > 0 && (best == nil || e.precedes(best)) {
 				best = e
 			}
@@ -152,7 +155,8 @@ func (p *BFIO) splitEngines(pool *Pool) {
 	}
 }
 
-// precedes reports whether e precedes o for the requests that remain after rounding down.
+// precedes reports whether e receives a request before o, of those that remain after the quotas were
+// rounded down.
 func (e *engineShare) precedes(o *engineShare) bool {
 	if a, b := e.freePerRank(), o.freePerRank(); a != b {
 		return a > b
@@ -160,33 +164,34 @@ func (e *engineShare) precedes(o *engineShare) bool {
 	return e.tokensPerRank() < o.tokensPerRank()
 }
 
-// freePerRank returns the mean number of remaining slots per rank.
+// freePerRank returns the mean number of free slots per rank that the quota leaves.
 func (e *engineShare) freePerRank() float64 { return float64(e.free-e.quota) / float64(e.to-e.from) }
 
-// tokensPerRank returns the mean load of a rank, including the prompts assigned to the engine.
+// tokensPerRank returns the mean number of tokens of a rank, including the prompts assigned to the
+// engine.
 func (e *engineShare) tokensPerRank() float64 { return float64(e.tokens) / float64(e.to-e.from) }
 
-// distribute assigns each request of the pool to an engine.
-func (p *BFIO) distribute(pool *Pool) {
+// assignToEngines assigns each request of the pool to an engine.
+func (p *BFIO) assignToEngines(pool *Pool) {
 	p.engineOf = p.engineOf[:0]
 	for i := range pool.Waiting {
-		best := Wait
+		best := none
 		for k := range p.engines {
-			e := (k + p.turn) % len(p.engines)
-			if x := &p.engines[e]; x.assigned < x.quota && (best == Wait || x.tokensPerRank() < p.engines[best].tokensPerRank()) {
+			e := (k + p.offset) % len(p.engines)
+			if x := &p.engines[e]; x.assigned < x.quota && (best == none || x.tokensPerRank() < p.engines[best].tokensPerRank()) {
 				best = e
 			}
 		}
 		p.engineOf = append(p.engineOf, best)
-		if best != Wait {
+		if best != none {
 			p.engines[best].assigned++
 			p.engines[best].tokens += pool.Waiting[i].PromptTokens
 		}
 	}
 }
 
-// assignEngine assigns the requests of one engine to its ranks by BF-IO.
-func (p *BFIO) assignEngine(pool *Pool, e int) {
+// assignToRanks assigns the requests of one engine to its ranks by BF-IO.
+func (p *BFIO) assignToRanks(pool *Pool, e int) {
 	share := &p.engines[e]
 	p.jobs, p.requestOf = p.jobs[:0], p.requestOf[:0]
 	for i := range pool.Waiting {
@@ -198,38 +203,38 @@ func (p *BFIO) assignEngine(pool *Pool, e int) {
 	ranks := pool.Ranks[share.from:share.to]
 	options := bfio.Defaults(p.window(pool, ranks, share.assigned))
 	options.WaitBound = int(p.options.MaxPoolWait / time.Millisecond)
-	answer := p.solver.Solve(bfio.Instance{Workers: p.solverWorkers(ranks, options.H), Jobs: p.jobs, Options: options})
-	for job, worker := range answer {
+	placement := p.solver.Solve(bfio.Instance{Workers: p.solverWorkers(ranks, options.H), Jobs: p.jobs, Options: options})
+	for job, worker := range placement {
 		if worker != bfio.Unplaced {
 			p.choices[p.requestOf[job]] = Choice{Index: share.from + p.rotated(worker, share.to-share.from), Reason: ReasonBalance}
 		}
 	}
 }
 
-// window returns the number of steps to look ahead for an engine that receives some requests: none if its ranks
-// then complete a request in every step.
+// window returns the number of steps to look ahead for an engine that receives a number of requests: 0 if each of
+// its ranks would complete a request in every step.
 func (p *BFIO) window(pool *Pool, ranks []Rank, received int) int {
-	running, answers := received, 0
+	running, answerTokens := received, 0
 	for i := range ranks {
 		running += ranks[i].Outstanding
 	}
 	for i := range pool.Waiting {
-		answers += pool.Waiting[i].ExpectedTokens
+		answerTokens += pool.Waiting[i].ExpectedTokens
 	}
-	if answers > 0 && running*len(pool.Waiting) >= answers*len(ranks) {
+	if answerTokens > 0 && running*len(pool.Waiting) >= answerTokens*len(ranks) {
 		return 0
 	}
 	return p.options.Window
 }
 
 // jobOf converts a waiting request for the solver; waiting time is in milliseconds.
-func jobOf(w *Waiting) bfio.Job {
+func jobOf(w *WaitingRequest) bfio.Job {
 	return bfio.Job{Prefill: int64(w.PromptTokens), Waited: int(w.InPool / time.Millisecond), Remaining: w.MaxTokens}
 }
 
-// rotated returns which of n ranks is the solver's i-th worker. The solver prefers the first of
-// equal workers, and the rotation varies which rank that is.
-func (p *BFIO) rotated(i, n int) int { return (i + p.turn) % n }
+// rotated returns which of n ranks is the solver's worker i. The solver prefers the first of equal
+// workers, and the offset varies which rank that is.
+func (p *BFIO) rotated(i, n int) int { return (i + p.offset) % n }
 
 // solverWorkers converts the ranks of an engine for the solver.
 func (p *BFIO) solverWorkers(ranks []Rank, window int) []bfio.Worker {
@@ -241,23 +246,23 @@ func (p *BFIO) solverWorkers(ranks []Rank, window int) []bfio.Worker {
 		future := p.futures[i*window : (i+1)*window : (i+1)*window]
 		r := &ranks[p.rotated(i, len(ranks))]
 		p.predictLoads(r, future)
-		p.workers = append(p.workers, bfio.Worker{Load: int64(r.Load), Free: r.Free, Future: future})
+		p.workers = append(p.workers, bfio.Worker{Load: int64(r.LoadTokens), Free: r.FreeSlots, Future: future})
 	}
 	return p.workers
 }
 
-// predictLoads sets the load of a rank at each step ahead: every request grows by a token per step,
-// and those that reach their bound have ended.
+// predictLoads sets future to the load of a rank at each step ahead. Every request grows by one token
+// per step, and a request that reaches its limit of tokens has ended.
 func (p *BFIO) predictLoads(r *Rank, future []int64) {
 	clear(p.endingTokens)
 	clear(p.endingRequests)
-	for i := range r.Running {
-		if remaining := r.Running[i].Remaining; remaining > 0 && remaining <= len(future) {
-			p.endingTokens[remaining] += int64(r.Running[i].Tokens)
+	for i := range r.OutstandingRequests {
+		if remaining := r.OutstandingRequests[i].Remaining; remaining > 0 && remaining <= len(future) {
+			p.endingTokens[remaining] += int64(r.OutstandingRequests[i].Tokens)
 			p.endingRequests[remaining]++
 		}
 	}
-	load, running := int64(r.Load), int64(r.Outstanding)
+	load, running := int64(r.LoadTokens), int64(r.Outstanding)
 	for h := range future {
 		load -= p.endingTokens[h+1]
 		running -= p.endingRequests[h+1]

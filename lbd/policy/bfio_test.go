@@ -18,31 +18,31 @@ func drawPool(t *rapid.T, engines, waiting int) *Pool {
 	p := &Pool{Model: "m"}
 	for e := range rapid.IntRange(1, engines).Draw(t, "engines") {
 		for r := range rapid.IntRange(1, 3).Draw(t, "ranks") {
-			rank := Rank{Engine: fmt.Sprint("e", e), Free: rapid.IntRange(0, 3).Draw(t, "free")}
+			rank := Rank{Engine: fmt.Sprint("e", e), FreeSlots: rapid.IntRange(0, 3).Draw(t, "free")}
 			rank.ID = fmt.Sprintf("e%d/%d", e, r)
 			for range rapid.IntRange(0, 3).Draw(t, "running") {
-				run := Running{Tokens: rapid.IntRange(1, 60).Draw(t, "context"), Remaining: rapid.IntRange(0, 6).Draw(t, "left")}
-				rank.Running = append(rank.Running, run)
-				rank.Load += run.Tokens
+				run := OutstandingRequest{Tokens: rapid.IntRange(1, 60).Draw(t, "context"), Remaining: rapid.IntRange(0, 6).Draw(t, "left")}
+				rank.OutstandingRequests = append(rank.OutstandingRequests, run)
+				rank.LoadTokens += run.Tokens
 			}
-			rank.Outstanding = len(rank.Running)
+			rank.Outstanding = len(rank.OutstandingRequests)
 			p.Ranks = append(p.Ranks, rank)
 		}
 	}
 	for range rapid.IntRange(0, waiting).Draw(t, "waiting") {
-		p.Waiting = append(p.Waiting, Waiting{
+		p.Waiting = append(p.Waiting, WaitingRequest{
 			PromptTokens: rapid.IntRange(1, 60).Draw(t, "prompt"),
 			MaxTokens:    rapid.SampledFrom([]int{0, 1, 3, 100}).Draw(t, "bound"),
 			InPool:       time.Duration(rapid.IntRange(0, 4000).Draw(t, "offered")) * time.Millisecond,
 		})
 	}
-	slices.SortStableFunc(p.Waiting, func(a, b Waiting) int { return int(b.InPool - a.InPool) })
+	slices.SortStableFunc(p.Waiting, func(a, b WaitingRequest) int { return int(b.InPool - a.InPool) })
 	return p
 }
 
 func (p *Pool) free() (n int) {
 	for i := range p.Ranks {
-		n += p.Ranks[i].Free
+		n += p.Ranks[i].FreeSlots
 	}
 	return n
 }
@@ -62,8 +62,8 @@ func TestBFIOFillsExactlyTheFreeSlots(t *testing.T) {
 				continue
 			}
 			placed++
-			if taken[c.Index]++; taken[c.Index] > pool.Ranks[c.Index].Free {
-				t.Fatalf("rank %d got %d for %d slots", c.Index, taken[c.Index], pool.Ranks[c.Index].Free)
+			if taken[c.Index]++; taken[c.Index] > pool.Ranks[c.Index].FreeSlots {
+				t.Fatalf("rank %d got %d for %d slots", c.Index, taken[c.Index], pool.Ranks[c.Index].FreeSlots)
 			}
 		}
 		if want := min(len(pool.Waiting), pool.free()); placed != want {
@@ -81,10 +81,10 @@ func instance(pool *Pool, o BFIOOptions) bfio.Instance {
 	in := bfio.Instance{Options: bfio.Defaults(o.Window)}
 	in.Options.WaitBound = int(o.MaxPoolWait / time.Millisecond)
 	for _, r := range pool.Ranks {
-		w := bfio.Worker{Load: int64(r.Load), Free: r.Free}
+		w := bfio.Worker{Load: int64(r.LoadTokens), Free: r.FreeSlots}
 		for h := 1; h <= o.Window; h++ {
 			load := 0
-			for _, run := range r.Running {
+			for _, run := range r.OutstandingRequests {
 				if run.Remaining == 0 || run.Remaining > h {
 					load += run.Tokens + h
 				}
@@ -206,10 +206,10 @@ func TestPermutingRanksKeepsTheImbalance(t *testing.T) {
 func TestBFIOStarvesNoRequest(t *testing.T) {
 	o := DefaultBFIO()
 	p := NewBFIO(o)
-	pool := &Pool{Ranks: []Rank{{Engine: "e", Load: 1000, Free: 1}, {Engine: "e", Load: 1000}}}
+	pool := &Pool{Ranks: []Rank{{Engine: "e", LoadTokens: 1000, FreeSlots: 1}, {Engine: "e", LoadTokens: 1000}}}
 	at := time.Duration(0)
 	for ; ; at += 100 * time.Millisecond {
-		pool.Waiting = []Waiting{{PromptTokens: 900, InPool: at}, {PromptTokens: 10}, {PromptTokens: 20}}
+		pool.Waiting = []WaitingRequest{{PromptTokens: 900, InPool: at}, {PromptTokens: 10}, {PromptTokens: 20}}
 		choices := p.Assign(pool)
 		if choices[0].Index == 0 {
 			break
@@ -227,13 +227,13 @@ func TestBFIOStarvesNoRequest(t *testing.T) {
 // the one with fewer tokens per rank receives the longer prompts.
 func TestBFIOSplitsPoolBetweenEngines(t *testing.T) {
 	pool := &Pool{Ranks: []Rank{
-		{Engine: "a", Load: 100, Free: 4},
-		{Engine: "a", Load: 100, Free: 4},
-		{Engine: "b", Load: 100, Free: 2},
-		{Engine: "b", Load: 100, Free: 2},
+		{Engine: "a", LoadTokens: 100, FreeSlots: 4},
+		{Engine: "a", LoadTokens: 100, FreeSlots: 4},
+		{Engine: "b", LoadTokens: 100, FreeSlots: 2},
+		{Engine: "b", LoadTokens: 100, FreeSlots: 2},
 	}}
 	for range 6 {
-		pool.Waiting = append(pool.Waiting, Waiting{PromptTokens: 10})
+		pool.Waiting = append(pool.Waiting, WaitingRequest{PromptTokens: 10})
 	}
 	got := map[string]int{}
 	for _, c := range NewBFIO(DefaultBFIO()).Assign(pool) {
@@ -243,8 +243,8 @@ func TestBFIOSplitsPoolBetweenEngines(t *testing.T) {
 		t.Errorf("got %v of 6 requests for 8 and 4 free slots", got)
 	}
 	pool = &Pool{
-		Ranks:   []Rank{{Engine: "a", Load: 500, Free: 1}, {Engine: "b", Load: 100, Free: 1}},
-		Waiting: []Waiting{{PromptTokens: 10}, {PromptTokens: 300}},
+		Ranks:   []Rank{{Engine: "a", LoadTokens: 500, FreeSlots: 1}, {Engine: "b", LoadTokens: 100, FreeSlots: 1}},
+		Waiting: []WaitingRequest{{PromptTokens: 10}, {PromptTokens: 300}},
 	}
 	pool.Waiting[0], pool.Waiting[1] = pool.Waiting[1], pool.Waiting[0]
 	if c := NewBFIO(DefaultBFIO()).Assign(pool); c[0].Index != 1 || c[1].Index != 0 {
@@ -259,11 +259,11 @@ func TestBFIOPlacesOneRequestAsAPoolOfOne(t *testing.T) {
 		if pool.free() == 0 {
 			return
 		}
-		pool.Waiting = []Waiting{{PromptTokens: rapid.IntRange(1, 60).Draw(t, "prompt")}}
+		pool.Waiting = []WaitingRequest{{PromptTokens: rapid.IntRange(1, 60).Draw(t, "prompt")}}
 		o := BFIOOptions{}
 		facts := &Facts{PromptTokens: pool.Waiting[0].PromptTokens}
 		for _, r := range pool.Ranks {
-			facts.Candidates = append(facts.Candidates, Candidate{ID: r.ID, Live: true, Available: r.Free > 0, Context: r.Load})
+			facts.Candidates = append(facts.Candidates, Candidate{ID: r.ID, Live: true, Available: r.FreeSlots > 0, ContextTokens: r.LoadTokens})
 		}
 		in := instance(pool, o)
 		one := bfio.Evaluate(in, []int{NewBFIO(o).Choose(facts).Index}).Imbalance
@@ -293,21 +293,21 @@ func steadyPool(ranks int) *Pool {
 	for g := range ranks {
 		r := Rank{Engine: "e"}
 		r.ID = fmt.Sprintf("e/%03d", g)
-		if r.Free = rng.IntN(2); g < 4 {
-			r.Free = 1
+		if r.FreeSlots = rng.IntN(2); g < 4 {
+			r.FreeSlots = 1
 		}
-		for range 72 - r.Free {
+		for range 72 - r.FreeSlots {
 			prompt, output := barrier.SyntheticLengths(rng)
 			had := rng.Int64N(output + 1)
-			r.Running = append(r.Running, Running{Tokens: int(prompt + had), Remaining: 1 + rng.IntN(1000)})
-			r.Load += int(prompt + had)
+			r.OutstandingRequests = append(r.OutstandingRequests, OutstandingRequest{Tokens: int(prompt + had), Remaining: 1 + rng.IntN(1000)})
+			r.LoadTokens += int(prompt + had)
 		}
-		r.Outstanding = len(r.Running)
+		r.Outstanding = len(r.OutstandingRequests)
 		p.Ranks = append(p.Ranks, r)
 	}
 	for i := range 128 {
 		prompt, _ := barrier.SyntheticLengths(rng)
-		p.Waiting = append(p.Waiting, Waiting{PromptTokens: int(prompt), MaxTokens: 4096, InPool: time.Duration(128-i) * 10 * time.Millisecond})
+		p.Waiting = append(p.Waiting, WaitingRequest{PromptTokens: int(prompt), MaxTokens: 4096, InPool: time.Duration(128-i) * 10 * time.Millisecond})
 	}
 	return p
 }

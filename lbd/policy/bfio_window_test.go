@@ -23,14 +23,14 @@ func imbalance(window int, mean float64, steps int) int {
 	for step := range steps {
 		for len(pool.Waiting) < max(128, (1-step)*ranks*slots) { // all slots start full
 			prompt, _ := barrier.SyntheticLengths(rng)
-			pool.Waiting = append(pool.Waiting, Waiting{PromptTokens: int(prompt), MaxTokens: 1 + int(mean*rng.ExpFloat64()), ExpectedTokens: int(mean)})
+			pool.Waiting = append(pool.Waiting, WaitingRequest{PromptTokens: int(prompt), MaxTokens: 1 + int(mean*rng.ExpFloat64()), ExpectedTokens: int(mean)})
 		}
 		highest, total := 0, 0
 		for i := range pool.Ranks {
 			r := &pool.Ranks[i]
-			r.Free, r.Outstanding, r.Load = slots-len(r.Running), len(r.Running), 0
-			for _, run := range r.Running {
-				r.Load += run.Tokens
+			r.FreeSlots, r.Outstanding, r.LoadTokens = slots-len(r.OutstandingRequests), len(r.OutstandingRequests), 0
+			for _, run := range r.OutstandingRequests {
+				r.LoadTokens += run.Tokens
 			}
 		}
 		kept := pool.Waiting[:0]
@@ -41,20 +41,20 @@ func imbalance(window int, mean float64, steps int) int {
 				continue
 			}
 			r := &pool.Ranks[c.Index]
-			r.Running = append(r.Running, Running{w.PromptTokens, w.MaxTokens})
-			r.Load += w.PromptTokens
+			r.OutstandingRequests = append(r.OutstandingRequests, OutstandingRequest{w.PromptTokens, w.MaxTokens})
+			r.LoadTokens += w.PromptTokens
 		}
 		pool.Waiting = kept
 		for i := range pool.Ranks {
 			r := &pool.Ranks[i]
-			highest, total = max(highest, r.Load), total+r.Load
-			running := r.Running[:0]
-			for _, run := range r.Running {
+			highest, total = max(highest, r.LoadTokens), total+r.LoadTokens
+			running := r.OutstandingRequests[:0]
+			for _, run := range r.OutstandingRequests {
 				if run.Remaining > 1 {
-					running = append(running, Running{run.Tokens + 1, run.Remaining - 1})
+					running = append(running, OutstandingRequest{run.Tokens + 1, run.Remaining - 1})
 				}
 			}
-			r.Running = running
+			r.OutstandingRequests = running
 		}
 		if step >= steps/2 {
 			sum += ranks*highest - total
@@ -80,7 +80,7 @@ func BenchmarkAssignShortAnswers(b *testing.B) {
 			p, pool := NewBFIO(DefaultBFIO()), steadyPool(ranks)
 			for i := range pool.Ranks {
 				r := &pool.Ranks[i]
-				r.Free, r.Outstanding = 5, 67
+				r.FreeSlots, r.Outstanding = 5, 67
 			}
 			for i := range pool.Waiting {
 				pool.Waiting[i].MaxTokens, pool.Waiting[i].ExpectedTokens = 13, 13

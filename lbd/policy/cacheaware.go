@@ -6,7 +6,7 @@ import "time"
 type CacheAwarePreset struct {
 	// PolicyName is the policy's name with these constants.
 	PolicyName string
-	// Threshold is the share of the prompt, 0..1, above which a match counts.
+	// Threshold is a share of the prompt, 0..1. A match counts if it is longer.
 	Threshold float64
 	// The load is imbalanced when the most loaded replica has over BalanceAbs more outstanding
 	// requests than the least loaded one, and over BalanceRel times as many.
@@ -15,9 +15,9 @@ type CacheAwarePreset struct {
 	// FirstMatch sends a request to the first of the replicas with the longest match, regardless of
 	// load: SGLang's router uses the first key of a map. Otherwise the least loaded of them is chosen.
 	FirstMatch bool
-	// EvictionInterval is how often SGLang's router trims its tree to TreeChars per replica. The tree
-	// of lbd/prefix enforces its bound at every insertion, so the interval has no equivalent: see
-	// TreeBytes.
+	// EvictionInterval is how often SGLang's router trims its prefix tree to TreeChars characters per
+	// replica. It is only documented here: the tree of lbd/prefix trims itself at every insertion, to
+	// the limit that TreeBytes returns.
 	EvictionInterval time.Duration
 	TreeChars        int
 }
@@ -30,8 +30,8 @@ func CacheAwareSkyLB() CacheAwarePreset {
 	}
 }
 
-// CacheAwareSGLang returns the constants of later releases of SGLang's router, which the name
-// cache-aware refers to.
+// CacheAwareSGLang returns the constants of later releases of SGLang's router: the policy
+// cache-aware.
 func CacheAwareSGLang() CacheAwarePreset {
 	return CacheAwarePreset{
 		PolicyName: "cache-aware", Threshold: 0.3, BalanceAbs: 64, BalanceRel: 1.5,
@@ -39,21 +39,21 @@ func CacheAwareSGLang() CacheAwarePreset {
 	}
 }
 
-// TreeBytes returns the memory bound of a prefix tree that stores TreeChars characters of prompts
-// per replica, if the replicas share no prefixes: 12 bytes per block of 64, and a node of 104 per 4
-// KB prompt.
+// TreeBytes returns the memory limit of a prefix tree that stores TreeChars characters of prompts
+// per replica, if the replicas share no prefixes. The tree needs 12 bytes for each block of 64
+// characters, and a node of 104 bytes for each prompt of 4,096 characters.
 func (p CacheAwarePreset) TreeBytes(replicas int) int {
 	return replicas * (p.TreeChars/64*12 + p.TreeChars/4096*104)
 }
 
 // CacheAware is SGLang's cache-aware router. If the load is imbalanced, it selects the least
 // loaded replica. Otherwise it selects the longest match if that covers enough of the prompt, else
-// the replica with the smallest tree, which has the most free memory. Ties go to the least loaded,
-// then rotate, except for matches under FirstMatch. SGLang excludes a candidate only when it is
-// dead; here candidates that the push rule excludes are excluded too.
+// the replica with the smallest tree, which has the most free memory. Ties go to the least loaded
+// candidate, then in turn; FirstMatch changes this for matches. SGLang's router considers all
+// candidates that are alive, this one only those that the push rule permits.
 type CacheAware struct {
-	preset      CacheAwarePreset
-	ties, peers rotation
+	preset         CacheAwarePreset
+	ties, peerTies rotation
 }
 
 // NewCacheAware returns the policy with a preset's constants.
@@ -65,35 +65,36 @@ func (p *CacheAware) Name() string { return p.preset.PolicyName }
 // Traits returns that the policy uses prefixes.
 func (*CacheAware) Traits() Traits { return Traits{Prefix: true} }
 
-// Choose balances load, follows a match, or selects the emptiest cache, in that order.
+// Choose selects by load if that is imbalanced, else by the longest match, else by the smallest cache.
 func (p *CacheAware) Choose(f *Facts) Choice {
 	from, to, peer := layer(f.Candidates)
 	ties := &p.ties
 	if peer {
-		ties = &p.peers
+		ties = &p.peerTies
 	}
 	s := summarize(f.Candidates[from:to])
-	cause := ReasonPrefixMiss
-	among := func(c *Candidate) bool { return c.Cached == s.leastCached }
+	local := ReasonPrefixMiss
+	eligible := func(c *Candidate) bool { return c.CachedBytes == s.leastCached }
 	switch {
 	case s.available == 0:
 		return Choice{Index: Wait, Reason: ReasonNoneAvailable}
 	case p.imbalanced(s):
-		cause, among = ReasonImbalance, nil
+		local, eligible = ReasonImbalance, nil
 	case float64(s.longest) > p.preset.Threshold*float64(f.PromptBytes):
-		cause, among = ReasonPrefixMatch, func(c *Candidate) bool { return c.Match == s.longest }
+		local, eligible = ReasonPrefixMatch, func(c *Candidate) bool { return c.MatchBytes == s.longest }
 		if p.preset.FirstMatch {
-			return Choice{Index: firstMatching(f.Candidates, from, to, s.longest), Reason: reason(cause, peer)}
+			return Choice{Index: firstMatching(f.Candidates, from, to, s.longest), Reason: reason(local, peer)}
 		}
 	}
-	return Choice{Index: leastLoaded(f.Candidates, from, to, ties, among), Reason: reason(cause, peer)}
+	return Choice{Index: leastLoaded(f.Candidates, from, to, ties, eligible), Reason: reason(local, peer)}
 }
 
-// firstMatching returns the available candidate with the lowest id that has match bytes.
+// firstMatching returns the index of the available candidate with the lowest id among those whose match
+// has the given length.
 func firstMatching(cs []Candidate, from, to, match int) int {
-	first := Wait
+	first := none
 	for i := from; i < to; i++ {
-		if c := &cs[i]; c.Available && c.Match == match && (first == Wait || c.ID < cs[first].ID) {
+		if c := &cs[i]; c.Available && c.MatchBytes == match && (first == none || c.ID < cs[first].ID) {
 			first = i
 		}
 	}
@@ -121,11 +122,11 @@ func summarize(cs []Candidate) summary {
 			continue
 		}
 		if s.available == 0 {
-			s.lightest, s.leastCached = c.Outstanding, c.Cached
+			s.lightest, s.leastCached = c.Outstanding, c.CachedBytes
 		}
 		s.available++
 		s.lightest, s.heaviest = min(s.lightest, c.Outstanding), max(s.heaviest, c.Outstanding)
-		s.longest, s.leastCached = max(s.longest, c.Match), min(s.leastCached, c.Cached)
+		s.longest, s.leastCached = max(s.longest, c.MatchBytes), min(s.leastCached, c.CachedBytes)
 	}
 	return s
 }

@@ -1,12 +1,12 @@
 package policy
 
-// loadFactor is the ratio to the mean load above which consistent-hash skips a candidate (Mirrokni
-// et al., Consistent Hashing with Bounded Loads, 2018; 1.25 as deployed by its authors).
+// loadFactor is the multiple of the mean load above which consistent-hash skips a candidate (Mirrokni
+// et al., Consistent Hashing with Bounded Loads, 2018; its authors deployed 1.25).
 const loadFactor = 1.25
 
 // ConsistentHash sends every session to its target on a hash ring, like Envoy's ring hash. If that
-// target is unavailable or overloaded, it uses the next on the ring. Requests without a session are
-// rotated.
+// target is unavailable or overloaded, it uses the next on the ring. Requests without a session go to
+// the candidates in turn.
 type ConsistentHash struct{ affinity affinity }
 
 // NewConsistentHash returns the policy.
@@ -15,7 +15,7 @@ func NewConsistentHash() *ConsistentHash { return &ConsistentHash{} }
 // Name returns consistent-hash.
 func (*ConsistentHash) Name() string { return "consistent-hash" }
 
-// Traits returns no requirements: sessions and loads are enough.
+// Traits returns no traits: the policy uses only sessions and loads.
 func (*ConsistentHash) Traits() Traits { return Traits{} }
 
 // Choose selects the session's target on the layer's ring, with bounded loads.
@@ -40,16 +40,15 @@ func loadBound(cs []Candidate) float64 {
 	return loadFactor * float64(total+1) / float64(max(n, 1))
 }
 
-// affinity is the common part of the two hashing policies: rings, and a rotation for requests
+// affinity is the common part of consistent-hash and skylb-ch: rings, and rotations for requests
 // without a session.
 type affinity struct {
-	rings       rings
-	turn, peers rotation
+	rings          rings
+	turn, peerTurn rotation
 }
 
-// choose selects the first candidate for which ok is true, starting at the session's place on the
-// ring.
-func (a *affinity) choose(f *Facts, from, to int, peer bool, ok func(*Candidate) bool) Choice {
+// choose selects the first eligible candidate, starting at the session's position on the ring.
+func (a *affinity) choose(f *Facts, from, to int, peer bool, eligible func(*Candidate) bool) Choice {
 	cs := f.Candidates[from:to]
 	if countAvailable(cs) == 0 {
 		return Choice{Index: Wait, Reason: ReasonNoneAvailable}
@@ -57,10 +56,10 @@ func (a *affinity) choose(f *Facts, from, to int, peer bool, ok func(*Candidate)
 	if f.Session == "" {
 		turn := &a.turn
 		if peer {
-			turn = &a.peers
+			turn = &a.peerTurn
 		}
-		return Choice{Index: turn.nextTarget(f.Candidates, from, to, ok), Reason: reason(ReasonRotation, peer)}
+		return Choice{Index: turn.nextTarget(f.Candidates, from, to, eligible), Reason: reason(ReasonRotation, peer)}
 	}
-	i := a.rings.ringFor(f.Model, peer, cs).nextTarget(mix(hashKey(f.Session)), cs, ok)
+	i := a.rings.ringFor(f.Model, peer, cs).nextTarget(mix(hashKey(f.Session)), cs, eligible)
 	return Choice{Index: from + i, Reason: reason(ReasonSession, peer)}
 }

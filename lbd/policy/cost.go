@@ -5,65 +5,68 @@ import (
 	"time"
 )
 
-// CostConstants contains the constants of the cost policy, for every service and scenario. The
-// first group describes the nominal replica, one L4 that serves an 8B model. The speed of a real
-// replica is learned (Candidate.Pace) and scales them.
+// CostConstants contains the constants of the cost policy, which are the same for every service. The
+// first group describes the nominal replica: one L4 GPU that serves a model of 8 billion parameters.
+// The times of a real replica are these times multiplied by its pace, which is learned
+// (Candidate.Pace).
 type CostConstants struct {
-	// Prefill is the number of uncached prompt tokens computed per second.
-	Prefill float64
-	// DecodeBase, DecodePerRequest and DecodePerToken are the parts of a decode step, in seconds:
-	// fixed, per request in the batch, and per token of context.
+	// PrefillRate is the number of uncached prompt tokens computed per second.
+	PrefillRate float64
+	// DecodeBase, DecodePerRequest and DecodePerToken are the parts of the duration of a decode step,
+	// in seconds: a fixed part, a part per request in the batch, and a part per token of context.
 	DecodeBase       float64
 	DecodePerRequest float64
 	DecodePerToken   float64
-	// DecodeSteps is the expected number of steps of an answer before the first one of the model has
-	// ended, unless its bound is lower.
+	// DecodeSteps is the expected number of decode steps of an answer until the first answer of the
+	// model has ended. The request's own limit of tokens applies if it is lower.
 	DecodeSteps float64
-	// AdmitSteps is the number of decode steps until a replica with free memory admits the next pending
-	// request.
+	// AdmitSteps is the number of decode steps after which an engine with free memory starts the next
+	// pending request.
 	AdmitSteps float64
-	// TransientSteps is the maximum number of decode steps for which requests are pending merely because
-	// they arrived during a step.
+	// TransientSteps is a number of decode steps. Requests that are pending for less probably only
+	// arrived during a step; otherwise the batch or the memory is full.
 	TransientSteps float64
 	// Residence is the residence time that NominalResidence assumes.
 	Residence time.Duration
 
-	// Slowdown is the weight of the time by which a request delays the requests already there,
-	// relative to its own time. The ratio of waiting to outstanding requests is added; the sum is at
-	// most 1.
-	Slowdown float64
-	// PrefillQueue is the weight of prompts that are about to be computed at a replica: they are
-	// computed first, and prompts computed together wait for each other.
-	PrefillQueue float64
+	// SlowdownWeight is the weight of the time by which a request delays the requests already there,
+	// relative to its own time. The ratio of queued to outstanding requests is added to it, up to a sum
+	// of 1.
+	SlowdownWeight float64
+	// PrefillQueueWeight is the weight of the time to compute the uncached prompt tokens of other
+	// requests at a replica (Candidate.PrefillTokens): they are computed before or together with
+	// those of the request.
+	PrefillQueueWeight float64
 	// MemoryPenalty is the cost of a replica whose KV memory is full, as a share of its residence
 	// time. It grows from zero at MemoryThreshold, a KV utilisation.
 	MemoryPenalty, MemoryThreshold float64
-	// Occupancy is the weight of the memory that a request occupies at a replica above MemoryThreshold, as a share
-	// of the replica's KV memory. It has two parts. First, the uncached tokens of its prompt, which evict cached
-	// prefixes. Second, for each request that waits there, the uncached tokens and the answer: memory that the
-	// waiting request cannot use. Without waiting requests the answer does not count, because it takes the same
-	// memory at every replica. Cached tokens take no further memory.
-	Occupancy float64
-	// OvertakenMatch is the weight of a match whose text was sent to another replica
-	// later.
-	OvertakenMatch float64
-	// MaxEvictedShare bounds the share of uncached tokens that are assumed to evict a prefix which another request
-	// needs and computes again. A higher bound keeps more prefixes, but more requests wait for their replicas.
+	// OccupancyWeight is the weight of the memory that a request occupies at a replica above
+	// MemoryThreshold, as a share of the replica's KV memory. This memory has two parts. The first is
+	// the uncached tokens of its prompt, which evict cached prefixes. The second is its uncached tokens
+	// and its answer, once for each request that waits there, which cannot use this memory. Without
+	// waiting requests the answer does not count, because it takes the same memory at every replica.
+	// Cached tokens take no further memory.
+	OccupancyWeight float64
+	// SupersededMatchWeight is the weight of a match with Candidate.MatchSuperseded.
+	SupersededMatchWeight float64
+	// MaxEvictedShare limits the share of uncached tokens that are assumed to evict a prefix which another request
+	// needs and computes again. A higher limit keeps more prefixes cached, but more requests wait for the replica
+	// that has their prefix.
 	MaxEvictedShare float64
-	// PeerMargin is the part of a request's own time at an idle replica by which a peer must be cheaper
-	// than every replica.
-	PeerMargin float64
-	// MaxHold is a share of a request's maximum time in the queue (Facts.MaxWait). A request that has waited for this
-	// time, and in addition for the time in which the whole queue is served, is overdue: it is no longer held for a
-	// full replica while another replica is available. With a fixed time instead of a share, more of
-	// the long prompts would be served under a longer maximum wait, and so fewer requests in total.
-	MaxHold float64
+	// PeerMarginShare is a share of the request's duration at an idle replica. A peer is chosen only if
+	// its cost is lower than that of every replica by at least this time.
+	PeerMarginShare float64
+	// MaxHoldShare is a share of a request's maximum time in the queue (Facts.MaxWait). A request is overdue
+	// when it has waited for this time plus the time in which the whole queue is served. An overdue request
+	// is no longer held for a full replica while another replica is available. A fixed time instead of a
+	// share would, with a longer maximum wait, serve more of the long prompts but fewer requests in total.
+	MaxHoldShare float64
 }
 
 // DefaultCostConstants returns the constants that services run with.
 func DefaultCostConstants() CostConstants {
 	return CostConstants{
-		Prefill:          2000,
+		PrefillRate:      2000,
 		DecodeBase:       54e-3,
 		DecodePerRequest: 0.25e-3,
 		DecodePerToken:   0.44e-6,
@@ -72,44 +75,44 @@ func DefaultCostConstants() CostConstants {
 		TransientSteps:   9,
 		Residence:        10 * time.Second,
 
-		// Chosen by simulation of the scenarios and of loads that differ much from them. None is
-		// critical: halving or doubling any of them changes throughput by less than 2 %.
-		Slowdown:        0.45,
-		PrefillQueue:    1,
-		MemoryPenalty:   0.2,
-		MemoryThreshold: 0.6,
-		Occupancy:       6,
-		OvertakenMatch:  0.3,
-		MaxEvictedShare: 0.3,
-		PeerMargin:      0.03, // every following turn of the conversation has the round trip too
-		MaxHold:         0.5,
+		// Chosen by simulating the scenarios, and loads that differ much from them. None is critical:
+		// halving or doubling any one changes throughput by less than 2 %.
+		SlowdownWeight:        0.45,
+		PrefillQueueWeight:    1,
+		MemoryPenalty:         0.2,
+		MemoryThreshold:       0.6,
+		OccupancyWeight:       6,
+		SupersededMatchWeight: 0.3,
+		MaxEvictedShare:       0.3,
+		PeerMarginShare:       0.03, // every later turn of the conversation pays the round trip again
+		MaxHoldShare:          0.5,
 	}
 }
 
-// NominalStep returns the duration of a decode step at the nominal replica (CostConstants), for n requests with a
-// total context in tokens.
-func NominalStep(n, context int) time.Duration {
+// NominalStep returns the duration of a decode step at the nominal replica (CostConstants), for n requests with
+// this many tokens of context in total.
+func NominalStep(n, contextTokens int) time.Duration {
 	c := DefaultCostConstants()
-	return seconds(c.DecodeBase + float64(n)*c.DecodePerRequest + float64(context)*c.DecodePerToken)
+	return durationOf(c.DecodeBase + float64(n)*c.DecodePerRequest + float64(contextTokens)*c.DecodePerToken)
 }
 
-// NominalPrefill returns the time in which the nominal replica computes a number of prompt
-// tokens.
+// NominalPrefill returns the time in which the nominal replica computes this many prompt tokens.
 func NominalPrefill(tokens int) time.Duration {
-	return seconds(float64(tokens) / DefaultCostConstants().Prefill)
+	return durationOf(float64(tokens) / DefaultCostConstants().PrefillRate)
 }
 
-func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
+// durationOf returns s seconds.
+func durationOf(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
 
-// NominalResidence returns the expected residence time at a replica with a pace (Candidate.Pace) at which
-// no request has ended.
+// NominalResidence returns the expected residence time at a replica with this pace (Candidate.Pace). It is
+// used until the first request there has ended.
 func NominalResidence(pace float64) time.Duration {
 	return time.Duration(pace * float64(DefaultCostConstants().Residence))
 }
 
-// HoldTime returns the expected wait for a full replica: ahead is the number of requests that are
-// served first, and one of the n requests there ends every residence/n. A residence time of 0 is
-// unknown: it is NominalResidence at a pace.
+// HoldTime returns the expected wait for a full replica with n requests. One of them ends every
+// residence/n, and ahead is the number of waiting requests that are started first. If residence is 0
+// (unknown), it uses NominalResidence(pace).
 func HoldTime(ahead, n int, residence time.Duration, pace float64) time.Duration {
 	if residence <= 0 {
 		residence = NominalResidence(pace)
@@ -117,15 +120,15 @@ func HoldTime(ahead, n int, residence time.Duration, pace float64) time.Duration
 	return time.Duration(float64(residence) * float64(ahead+1) / float64(max(n, 1)))
 }
 
-// Cost sends a request to the candidate with the lowest total cost in time: its own time
-// (queueing, network, computing uncached tokens, the answer) and the slowdown of the requests
-// already there. Load and locality are thus compared in one unit, seconds. Waiting for a full
-// replica may cost less than a replica with capacity. Then the request is held for the full one,
-// and the requests behind it proceed. The policy combines SkyLB's selective pushing with the measured
-// load and speed of each replica. Unlike SkyLB, it compares replicas with peers directly.
+// Cost sends a request to the candidate with the lowest cost, in seconds: the request's own duration
+// (queueing, network, computing uncached tokens, the answer) plus the time by which it delays the
+// requests already there. Load and locality are thus compared in one unit. If a full replica costs less
+// than every available one, including the wait for it, the request is held for it, and the requests
+// behind it proceed. The policy combines SkyLB's selective pushing with the measured load and speed of
+// each replica. Unlike SkyLB, it compares replicas with peers directly.
 type Cost struct {
-	constants   CostConstants
-	ties, peers rotation
+	constants      CostConstants
+	ties, peerTies rotation
 }
 
 // NewCost returns the policy.
@@ -138,15 +141,15 @@ func (*Cost) Name() string { return "cost" }
 // requests.
 func (*Cost) Traits() Traits { return Traits{Prefix: true, Peers: true, Holds: true} }
 
-// costTolerance is the difference of costs, in seconds, below which they are equal.
+// costTolerance is the difference, in seconds, below which two costs count as equal.
 const costTolerance = 1e-6
 
 // Choose selects the candidate with the lowest cost. For an overdue request, it considers only available
 // candidates.
 func (p *Cost) Choose(f *Facts) Choice {
-	t := p.terms(f)
+	t := p.requestTerms(f)
 	overdue := p.overdue(f)
-	best, lowest, equals := Wait, math.Inf(1), 0
+	best, lowest, equals := none, math.Inf(1), 0
 	for i := range f.Candidates {
 		c := &f.Candidates[i]
 		if !c.Live || (!c.Available && (c.Peer || overdue)) {
@@ -161,13 +164,13 @@ func (p *Cost) Choose(f *Facts) Choice {
 			equals++
 		}
 	}
-	if best == Wait {
+	if best == none {
 		return Choice{Index: Wait, Reason: ReasonNoneAvailable}
 	}
 	split := firstPeer(f.Candidates)
 	ties, from, to := &p.ties, 0, split
 	if best >= split {
-		ties, from, to = &p.peers, split, len(f.Candidates)
+		ties, from, to = &p.peerTies, split, len(f.Candidates)
 	}
 	if equals > 1 {
 		best = ties.nextTarget(f.Candidates, from, to, func(c *Candidate) bool { return c.Score.Known && math.Abs(c.Score.Value-lowest) <= costTolerance })
@@ -179,10 +182,10 @@ func (p *Cost) Choose(f *Facts) Choice {
 	return Choice{Index: best, Hold: !hasCapacity(c), Reason: ReasonLeastCost}
 }
 
-// overdue reports whether a request was passed over for too long (MaxHold) while a replica is available now. In a
-// queue that takes longer than MaxHold, every request waits so long, and none is overdue for that reason alone.
+// overdue reports whether a request was passed over for too long (MaxHoldShare) and a replica is available now. A long
+// queue alone makes no request overdue: the time in which the whole queue is served is allowed in addition.
 func (p *Cost) overdue(f *Facts) bool {
-	maxHold := time.Duration(p.constants.MaxHold * float64(f.MaxWait))
+	maxHold := time.Duration(p.constants.MaxHoldShare * float64(f.MaxWait))
 	if f.MaxWait <= 0 || f.Waited <= maxHold {
 		return false
 	}
@@ -197,16 +200,16 @@ func (p *Cost) overdue(f *Facts) bool {
 	return available && inSeconds(f.Waited-maxHold)*perSecond >= float64(f.Queued-1)
 }
 
-// hasCapacity reports whether a replica accepts a request at once: the push rule allows it, and no
-// earlier request is held for it.
+// hasCapacity reports whether a request can be sent to a replica now: the push rule permits it, and no
+// earlier request is held for the replica.
 func hasCapacity(c *Candidate) bool { return c.Available && c.Held == 0 }
 
-// requestsAt returns the number of requests at a replica: by the balancer's count or, if others
-// send there too, by the engine's.
+// requestsAt returns the number of requests at a replica. The engine's count is higher than the
+// balancer's own if others send requests there too.
 func requestsAt(c *Candidate) int { return max(c.Outstanding, c.Running.Or(0)+c.Pending.Or(0)) }
 
-// slowdownWeight returns the weight of the slowdown of other requests. The more requests wait, the
-// more of them are affected by a slower replica.
+// slowdownWeight returns the weight of the delay of other requests. The more requests are queued,
+// the more of them a slower replica affects.
 func (p *Cost) slowdownWeight(f *Facts) float64 {
 	outstanding := 0
 	for i := range f.Candidates {
@@ -214,39 +217,40 @@ func (p *Cost) slowdownWeight(f *Facts) float64 {
 			outstanding += requestsAt(c)
 		}
 	}
-	return min(1, p.constants.Slowdown+float64(max(0, f.Queued-1))/float64(max(outstanding, 1)))
+	return min(1, p.constants.SlowdownWeight+float64(max(0, f.Queued-1))/float64(max(outstanding, 1)))
 }
 
 // costTerms contains the parts of a request's cost that are the same for all candidates.
 type costTerms struct {
-	tokens           float64 // of its prompt
-	perByte          float64 // prompt tokens per byte that is matched
-	addedDecode      float64 // the time that it adds to all decode steps of its answer together, in seconds
-	steps            float64 // number of decode steps of its answer
-	decode           float64 // base duration of all those steps together, in seconds
-	slowdown         float64
-	queuedPerReplica float64 // waiting requests per replica
+	promptTokens       float64
+	tokensPerByte      float64 // prompt tokens per matched byte
+	addedDecodeSeconds float64 // the total time that the request adds to the decode steps of its answer
+	answerSteps        float64 // expected number of decode steps of its answer
+	decodeSeconds      float64 // total base duration of these steps
+	slowdownWeight     float64
+	queuedPerReplica   float64 // queued requests per replica
 	// computedPerMiss is the number of tokens computed for each uncached token: the token itself, and evicted
 	// tokens that are computed again because of it.
 	computedPerMiss float64
 }
 
-func (p *Cost) terms(f *Facts) costTerms {
-	t := costTerms{tokens: float64(f.PromptTokens), steps: p.constants.DecodeSteps, slowdown: p.slowdownWeight(f)}
+// requestTerms returns the parts of a request's cost that are the same for all candidates.
+func (p *Cost) requestTerms(f *Facts) costTerms {
+	t := costTerms{promptTokens: float64(f.PromptTokens), answerSteps: p.constants.DecodeSteps, slowdownWeight: p.slowdownWeight(f)}
 	if f.AnswerTokens > 0 {
-		t.steps = f.AnswerTokens
+		t.answerSteps = f.AnswerTokens
 	}
 	if f.MaxTokens > 0 {
-		t.steps = min(t.steps, float64(f.MaxTokens))
+		t.answerSteps = min(t.answerSteps, float64(f.MaxTokens))
 	}
-	// While less than half of the computed tokens had been evicted, caches still contain text that no request needs
-	// again: evicting it costs nothing.
+	// If less than half of the computed tokens had been evicted before, caches still contain text that no request
+	// needs again. Evicting such text costs nothing.
 	t.computedPerMiss = 1 / (1 - min(max(0, 2*f.EvictedShare-1), p.constants.MaxEvictedShare))
-	t.decode = t.steps * p.constants.DecodeBase
+	t.decodeSeconds = t.answerSteps * p.constants.DecodeBase
 	t.queuedPerReplica = float64(max(0, f.Queued-1)) / float64(max(1, firstPeer(f.Candidates)))
-	t.addedDecode = t.steps * (p.constants.DecodePerRequest + p.constants.DecodePerToken*t.tokens)
+	t.addedDecodeSeconds = t.answerSteps * (p.constants.DecodePerRequest + p.constants.DecodePerToken*t.promptTokens)
 	if f.PromptBytes > 0 {
-		t.perByte = t.tokens / float64(f.PromptBytes)
+		t.tokensPerByte = t.promptTokens / float64(f.PromptBytes)
 	}
 	return t
 }
@@ -254,14 +258,14 @@ func (p *Cost) terms(f *Facts) costTerms {
 // cost returns the cost of a request at c, in seconds.
 func (p *Cost) cost(t *costTerms, c *Candidate) float64 {
 	pace := c.pace()
-	uncached := t.tokens - t.perByte*p.match(c)
-	prefill := uncached / p.constants.Prefill * t.computedPerMiss
-	ahead := p.constants.PrefillQueue * float64(c.Prefilling) / p.constants.Prefill
+	uncached := t.promptTokens - t.tokensPerByte*p.weightedMatch(c)
+	prefill := uncached / p.constants.PrefillRate * t.computedPerMiss
+	ahead := p.constants.PrefillQueueWeight * float64(c.PrefillTokens) / p.constants.PrefillRate
 	n := float64(requestsAt(c))
 	if c.Peer {
 		n = float64(c.PeerOutstanding+c.Unconfirmed) / float64(max(c.Replicas, 1))
 	}
-	return p.waitSeconds(t, c, uncached) + p.memorySeconds(t, c, uncached, n) + pace*(ahead+prefill+t.decode+t.slowdown*n*(prefill+t.addedDecode))
+	return p.waitSeconds(t, c, uncached) + p.memorySeconds(t, c, uncached, n) + pace*(ahead+prefill+t.decodeSeconds+t.slowdownWeight*n*(prefill+t.addedDecodeSeconds))
 }
 
 // pace returns the candidate's pace, 1 if unknown.
@@ -272,12 +276,13 @@ func (c *Candidate) pace() float64 {
 	return c.Pace
 }
 
-// match returns how many bytes c has cached, weighted by their reliability.
-func (p *Cost) match(c *Candidate) float64 {
-	if c.Overtaken {
-		return p.constants.OvertakenMatch * float64(c.Match)
+// weightedMatch returns the length of the match at c, in bytes. A match that c has probably evicted has a
+// lower weight.
+func (p *Cost) weightedMatch(c *Candidate) float64 {
+	if c.MatchSuperseded {
+		return p.constants.SupersededMatchWeight * float64(c.MatchBytes)
 	}
-	return float64(c.Match)
+	return float64(c.MatchBytes)
 }
 
 // memorySeconds returns the cost, in seconds, of a replica whose memory is nearly full: the request
@@ -288,26 +293,28 @@ func (p *Cost) memorySeconds(t *costTerms, c *Candidate, uncached, n float64) fl
 	if over <= 0 {
 		return 0
 	}
-	// The number of tokens that fill the memory. Prefixes that requests share are counted for each
+	// capacity is the number of tokens that fill the memory. A prefix that requests share is counted for each
 	// of them, so this is an upper bound.
-	capacity := float64(max(c.Context, 1)) / c.KV.Value
+	capacity := float64(max(c.ContextTokens, 1)) / c.KV.Value
 	if c.Peer {
 		capacity /= float64(max(c.Replicas, 1))
 	}
-	// It delays at most those that its memory could serve in the meantime, however long the queue is.
+	// The replica's memory could serve at most n waiting requests in the meantime, so the request delays no
+	// more of them, however long the queue is.
 	waiting := min(float64(c.Held+c.Pending.Or(0))+t.queuedPerReplica, n)
-	taken := min(uncached, capacity) + waiting*min(uncached+t.steps, capacity)
-	return over * inSeconds(c.Residence) * (p.constants.MemoryPenalty + p.constants.Occupancy*taken/capacity)
+	taken := min(uncached, capacity) + waiting*min(uncached+t.answerSteps, capacity)
+	return over * inSeconds(c.Residence) * (p.constants.MemoryPenalty + p.constants.OccupancyWeight*taken/capacity)
 }
 
-// waitSeconds returns how long a request with that many uncached tokens waits at c before its computation starts. For
-// a peer, it is the sum of the round-trip time, the wait there, and PeerMargin. A replica without memory for it starts
-// it when a request there has ended, after the requests that no report has confirmed.
+// waitSeconds returns how long a request with this many uncached tokens waits at c before its computation starts. For
+// a peer, it is the sum of the round-trip time, the wait there, and the margin (PeerMarginShare). If the free
+// memory of a replica does not suffice, each of the unconfirmed requests, and then this request, waits until another
+// request there has ended.
 func (p *Cost) waitSeconds(t *costTerms, c *Candidate, uncached float64) float64 {
 	wait := inSeconds(c.RTT)
 	switch {
 	case c.Peer:
-		wait += inSeconds(c.Wait) + p.constants.PeerMargin*c.pace()*(t.tokens/p.constants.Prefill+t.decode)
+		wait += inSeconds(c.ExpectedWait) + p.constants.PeerMarginShare*c.pace()*(t.promptTokens/p.constants.PrefillRate+t.decodeSeconds)
 	case !hasCapacity(c):
 		wait += p.holdSeconds(c)
 	case !fits(c, uncached):
@@ -316,23 +323,22 @@ func (p *Cost) waitSeconds(t *costTerms, c *Candidate, uncached float64) float64
 	return wait
 }
 
-// fits reports whether the free memory of a replica suffices for a request with that many uncached tokens, beside
-// the requests that were sent there and do not run yet. If it is unknown, it does. Requests of other balancers count
-// as much as the mean of those sent from here. Prefixes that requests share count for each of them, so the free
-// memory is an upper bound.
+// fits reports whether the free memory of a replica suffices for a request with this many uncached tokens, in addition
+// to the requests that were sent there and do not run yet. It returns true if the free memory is unknown. Requests of
+// other balancers are assumed to need as much as the mean request of this balancer. A prefix that requests share is
+// counted for each of them, so the free memory is an upper bound.
 func fits(c *Candidate, uncached float64) bool {
 	running := float64(c.Running.Or(0))
 	if c.KV.Or(0) <= 0 || running <= 0 || c.Outstanding == 0 {
 		return true
 	}
-	perRequest := float64(c.Context) / float64(c.Outstanding)
+	perRequest := float64(c.ContextTokens) / float64(c.Outstanding)
 	return uncached <= perRequest*(running/c.KV.Value-float64(requestsAt(c)))
 }
 
-// holdSeconds returns how long a request is held for a replica without capacity. If the replica has had
-// pending requests only for a short time and its memory is free, they arrived during a step and are
-// admitted at the next steps. Otherwise its batch or memory is full, and a request there has to end
-// first.
+// holdSeconds returns how long a request is held for a replica without capacity. If the replica has
+// free memory and has had pending requests only for a short time, they arrived during a step and start
+// in the next steps. Otherwise its batch or memory is full, and a request there has to end first.
 func (p *Cost) holdSeconds(c *Candidate) float64 {
 	ahead := c.Held + c.Pending.Or(0)
 	pace, step := c.pace(), c.pace()*p.constants.DecodeBase
@@ -343,5 +349,5 @@ func (p *Cost) holdSeconds(c *Candidate) float64 {
 	return wait
 }
 
-// inSeconds is time.Duration.Seconds without the exact rounding.
+// inSeconds returns d.Seconds(), less exactly rounded but faster.
 func inSeconds(d time.Duration) float64 { return float64(d) * 1e-9 }

@@ -15,7 +15,7 @@ func long(n int, cs []Candidate) *Facts {
 func leaves(n int) int {
 	for load := range 1000 {
 		cs := fleet(4)
-		cs[2].Outstanding, cs[2].Match = load, 2*n
+		cs[2].Outstanding, cs[2].MatchBytes = load, 2*n
 		if NewCost().Choose(long(n, cs)).Index != 2 {
 			return load
 		}
@@ -42,7 +42,7 @@ func TestCostHoldsForFullReplicaIfFaster(t *testing.T) {
 		for i := range cs {
 			cs[i].Residence = 10 * time.Second
 		}
-		cs[0].Available, cs[0].Outstanding, cs[0].Match = false, 20, 4*tokens-64
+		cs[0].Available, cs[0].Outstanding, cs[0].MatchBytes = false, 20, 4*tokens-64
 		cs[0].Pending = Known(1)
 		cs[1].Outstanding = 18
 		f := long(tokens, cs)
@@ -107,7 +107,7 @@ func TestCostFollowsMeasuredSpeed(t *testing.T) {
 
 func TestCostLeavesRegionOnlyIfMuchCheaper(t *testing.T) {
 	choose := func(local, remote int, wait time.Duration) int {
-		cs := append(fleet(2), Candidate{ID: "eu", Peer: true, Live: true, Available: true, RTT: 100 * time.Millisecond, Replicas: 4, PeerOutstanding: 4 * remote, Wait: wait})
+		cs := append(fleet(2), Candidate{ID: "eu", Peer: true, Live: true, Available: true, RTT: 100 * time.Millisecond, Replicas: 4, PeerOutstanding: 4 * remote, ExpectedWait: wait})
 		cs[0].Outstanding, cs[1].Outstanding = local, local
 		return NewCost().Choose(long(300, cs)).Index
 	}
@@ -145,7 +145,7 @@ func TestScalingAllDurationsKeepsTheChoice(t *testing.T) {
 		cs := fleet(3)
 		for i := range cs {
 			cs[i].Pace, cs[i].Residence = pace, time.Duration(pace*float64(10*time.Second))
-			cs[i].Outstanding, cs[i].Match = 3*i, 600*i
+			cs[i].Outstanding, cs[i].MatchBytes = 3*i, 600*i
 		}
 		return NewCost().Choose(long(400, cs)).Index
 	}
@@ -168,7 +168,7 @@ func TestScalingAllDurationsKeepsTheChoice(t *testing.T) {
 			for i := range cs {
 				cs[i].Pace, cs[i].Outstanding = pace, 8
 			}
-			cs[0].Available, cs[0].Pending, cs[0].KV, cs[0].Match = false, Known(load), Known(0.3), 4*900
+			cs[0].Available, cs[0].Pending, cs[0].KV, cs[0].MatchBytes = false, Known(load), Known(0.3), 4*900
 			cs[0].PendingFor = time.Duration(pace * float64(steps*NominalStep(0, 0)))
 			if NewCost().Choose(long(1000, cs)).Index != 0 {
 				return load
@@ -192,8 +192,8 @@ func TestScalingAllDurationsKeepsTheChoice(t *testing.T) {
 // busy replicas while those of another region are idle.
 func TestCostSpreadsShortAnswersToLongPrompts(t *testing.T) {
 	choose := func(answer float64, remote int) int {
-		cs := append(fleet(1), Candidate{ID: "eu", Peer: true, Live: true, Available: true, Replicas: 4, RTT: 100 * time.Millisecond, Prefilling: remote})
-		cs[0].Outstanding, cs[0].Prefilling = 1, 1000
+		cs := append(fleet(1), Candidate{ID: "eu", Peer: true, Live: true, Available: true, Replicas: 4, RTT: 100 * time.Millisecond, PrefillTokens: remote})
+		cs[0].Outstanding, cs[0].PrefillTokens = 1, 1000
 		f := long(1000, cs)
 		f.AnswerTokens = answer
 		return NewCost().Choose(f).Index
@@ -216,7 +216,7 @@ func TestCostIgnoresTransientPending(t *testing.T) {
 	choose := func(pendingFor time.Duration, kv float64) Choice {
 		cs := fleet(2)
 		cs[0].Available, cs[0].Pending, cs[0].PendingFor, cs[0].KV = false, Known(1), pendingFor, Known(kv)
-		cs[0].Outstanding, cs[1].Outstanding, cs[0].Residence, cs[0].Match = 3, 3, 10*time.Second, 4*900
+		cs[0].Outstanding, cs[1].Outstanding, cs[0].Residence, cs[0].MatchBytes = 3, 3, 10*time.Second, 4*900
 		return NewCost().Choose(long(1000, cs))
 	}
 	if got := choose(100*time.Millisecond, 0.3); got != (Choice{Index: 0, Hold: true, Reason: ReasonLeastCost}) {
@@ -236,7 +236,7 @@ func TestCostKeepsPrefixesIfCachesAreFull(t *testing.T) {
 	leavesAt := func(displaced float64) int {
 		for load := range 1000 {
 			cs := fleet(2)
-			cs[0].Outstanding, cs[0].Match = load, 4*1800
+			cs[0].Outstanding, cs[0].MatchBytes = load, 4*1800
 			f := long(2000, cs)
 			f.EvictedShare = displaced
 			if NewCost().Choose(f).Index != 0 {
@@ -259,7 +259,7 @@ func TestCostHoldsInLongQueues(t *testing.T) {
 		for i := range cs {
 			cs[i].Outstanding, cs[i].Residence = 20, 10*time.Second // four requests a second end
 		}
-		cs[0].Available, cs[0].Match, cs[0].Pending = false, 4*4000, Known(1)
+		cs[0].Available, cs[0].MatchBytes, cs[0].Pending = false, 4*4000, Known(1)
 		f := long(4000, cs)
 		f.Queued, f.Waited, f.MaxWait = queued, waited, maxWait
 		return NewCost().Choose(f).Hold
@@ -289,7 +289,7 @@ func TestLongQueuesDoNotKeepReplicasIdle(t *testing.T) {
 	for _, queued := range []int{1, 100, 10_000} {
 		cs := fleet(2)
 		for i := range cs {
-			cs[i].Outstanding, cs[i].Context, cs[i].Residence = 6, 12_000, 10*time.Second
+			cs[i].Outstanding, cs[i].ContextTokens, cs[i].Residence = 6, 12_000, 10*time.Second
 		}
 		cs[0].KV = Known(0.7)
 		cs[1].KV, cs[1].Available, cs[1].Pending = Known(0.55), false, Known(1)
@@ -321,12 +321,12 @@ func TestPromptThatDoesNotFitIntoMemoryWaits(t *testing.T) {
 		{name: "memory unknown", context: 8400, unknown: true, want: 0},
 	} {
 		cs := fleet(2)
-		cs[0].Outstanding, cs[0].Context, cs[0].Match = 1, c.context, 4*c.cached
-		cs[1].Outstanding, cs[1].Context = 3+c.others, 3000
+		cs[0].Outstanding, cs[0].ContextTokens, cs[0].MatchBytes = 1, c.context, 4*c.cached
+		cs[1].Outstanding, cs[1].ContextTokens = 3+c.others, 3000
 		for i := range cs {
 			cs[i].Residence = 10 * time.Second
 			if !c.unknown {
-				cs[i].KV, cs[i].Running, cs[i].Pending = Known(float64(cs[i].Context)/capacity), Known(cs[i].Outstanding), Known(0)
+				cs[i].KV, cs[i].Running, cs[i].Pending = Known(float64(cs[i].ContextTokens)/capacity), Known(cs[i].Outstanding), Known(0)
 			}
 		}
 		if c.others > 0 {
@@ -347,8 +347,8 @@ func TestLongAnswersStayWithTheirPrefix(t *testing.T) {
 			cs[i].Residence = 6 * time.Second
 		}
 		// Memory of 7,400 tokens, as in small engines.
-		cs[0].Outstanding, cs[0].KV, cs[0].Context, cs[0].Match = 8, Known(0.85), 6300, 4*500
-		cs[1].Outstanding, cs[1].KV, cs[1].Context = 6, Known(0.7), 5200
+		cs[0].Outstanding, cs[0].KV, cs[0].ContextTokens, cs[0].MatchBytes = 8, Known(0.85), 6300, 4*500
+		cs[1].Outstanding, cs[1].KV, cs[1].ContextTokens = 6, Known(0.7), 5200
 		f := long(600, cs)
 		f.AnswerTokens = answer
 		if got := NewCost().Choose(f); got.Index != 0 {

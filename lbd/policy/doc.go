@@ -3,9 +3,10 @@
 // with its reason. The package has no sockets, queues or clock, so that the balancer and the
 // simulator run the same code.
 //
-// The replicas of this balancer are SkyLB's first layer of candidates, its peers the second. Most policies choose in one
+// Candidates are in two layers, as in the paper SkyLB (arXiv 2505.24095): the replicas of this
+// balancer, and its peers, which are the balancers of other regions. Most policies choose in one
 // layer: among the replicas while any is available, else among the peers.
 //
 // Read policy.go first, and pool.go for policies that decide for many requests at once. Every
-// policy is in one small file. SkyLB, SageServe and BF-IO are papers; README.md lists them.
+// policy is in one small file, whose comment names its paper or project.
 package policy

@@ -3,29 +3,32 @@ package policy
 import "math/bits"
 
 const (
-	// dualMapTTFT is the expected time to the first token, in seconds, above which load decides instead of the
-	// cache. DualMap uses the TTFT objective of the service, which Facts does not contain.
-	dualMapTTFT = 5.0
+	// dualMapMaxTTFT is the expected time to the first token, in seconds, above which the policy ignores the cache
+	// and balances the load. The paper uses the service's TTFT objective here, which Facts does not contain.
+	dualMapMaxTTFT = 5.0
 	// dualMapWindow is the number of requests after which all counts of prefixes are halved.
 	dualMapWindow = 1024
-	// dualMapSecond separates the second hash of a prefix from the first.
-	dualMapSecond = 0x9e3779b97f4a7c15
+	// dualMapSecondSeed makes the second hash of a prefix independent of the first.
+	dualMapSecondSeed = 0x9e3779b97f4a7c15
 )
 
-// DualMap is DualMap's mapping (arXiv 2602.06502): a prefix has two candidates, on a hash ring, by two independent
-// hashes. The one that has cached more of the prompt is selected while its expected time to the first token is
-// within the objective; otherwise the one with the lower expectation. How much of a prompt is hashed adapts to
-// the traffic: a prefix of more requests than its two candidates' fair share is replaced by one of twice the
-// length, so that a common system prompt is spread and conversations stay together. Unavailable candidates are
-// replaced by the next on the ring. DualMap also moves waiting requests between their two candidates; here
-// requests wait in the balancer's queue and are mapped when they are sent. Prompts shorter than one block go to the
-// least loaded candidate.
+// DualMap is the router of the paper DualMap (arXiv 2602.06502). Two independent hashes of the prompt's prefix select
+// two candidates on a hash ring. Of these two, the policy selects the one that has cached more of the prompt while its
+// expected time to the first token (TTFT) is at most dualMapMaxTTFT, else the one with the lower expected TTFT. An
+// unavailable candidate is replaced by the next one on the ring.
+//
+// The length of the hashed prefix adapts to the traffic. If a prefix has more requests than the fair share of two
+// candidates, a prefix of twice the length is hashed. Requests with a common system prompt are therefore spread, while
+// those of a conversation stay together. Prompts shorter than one block go to the least loaded candidate.
+//
+// The paper also moves waiting requests between their two candidates. Here requests wait in the balancer's queue and
+// are mapped when they are sent.
 type DualMap struct {
-	rings       rings
-	ties, peers rotation
-	counts      map[uint64]int // requests by the hash of a prefix
-	counted     int            // requests since the counts were last halved
-	last        string         // ID of the request that was last counted
+	rings          rings
+	ties, peerTies rotation
+	counts         map[uint64]int // number of requests by the hash of a prefix
+	total          int            // number of requests in counts
+	last           string         // ID of the request that was last counted
 }
 
 // NewDualMap returns the policy.
@@ -45,10 +48,10 @@ func (p *DualMap) Choose(f *Facts) Choice {
 	if available == 0 {
 		return Choice{Index: Wait, Reason: ReasonNoneAvailable}
 	}
-	if len(f.Prefixes) == 0 {
+	if len(f.PrefixHashes) == 0 {
 		ties := &p.ties
 		if peer {
-			ties = &p.peers
+			ties = &p.peerTies
 		}
 		return Choice{Index: leastLoaded(f.Candidates, from, to, ties, nil), Reason: reason(ReasonLeastLoad, peer)}
 	}
@@ -58,14 +61,14 @@ func (p *DualMap) Choose(f *Facts) Choice {
 	if available == 1 {
 		return Choice{Index: from + first, Reason: reason(ReasonPrefixMiss, peer)}
 	}
-	second := r.nextTarget(mix(key^dualMapSecond), cs, func(c *Candidate) bool { return c.Available && c != &cs[first] })
+	second := r.nextTarget(mix(key^dualMapSecondSeed), cs, func(c *Candidate) bool { return c.Available && c != &cs[first] })
 	a, b := &cs[first], &cs[second]
-	if a.Match < b.Match {
+	if a.MatchBytes < b.MatchBytes {
 		first, second, a, b = second, first, b, a
 	}
-	ttft, other := gorgoSeconds(f, a), gorgoSeconds(f, b)
+	ttft, other := expectedTTFT(f, a), expectedTTFT(f, b)
 	switch {
-	case a.Match > b.Match && ttft <= dualMapTTFT:
+	case a.MatchBytes > b.MatchBytes && ttft <= dualMapMaxTTFT:
 		return Choice{Index: from + first, Reason: reason(ReasonPrefixMatch, peer)}
 	case other < ttft:
 		return Choice{Index: from + second, Reason: reason(ReasonPowerOfTwo, peer)}
@@ -73,32 +76,33 @@ func (p *DualMap) Choose(f *Facts) Choice {
 	return Choice{Index: from + first, Reason: reason(ReasonPowerOfTwo, peer)}
 }
 
-// keyOf returns the hash of the shortest prefix, of 1, 2, 4, ... blocks, whose count is at most the fair share
-// of two of n candidates. It counts the request at each length up to that of the prefix.
+// keyOf returns the hash of the shortest prefix, of 1, 2, 4, ... blocks, whose number of requests is at most the fair
+// share of two of n candidates. It counts the request for this prefix and all shorter ones.
 func (p *DualMap) keyOf(f *Facts, n int) uint64 {
-	counts := f.ID == "" || f.ID != p.last // a request that waits is mapped again
+	isNew := f.ID == "" || f.ID != p.last // Choose is called repeatedly for a waiting request
 	p.last = f.ID
-	if counts {
-		p.count()
+	if isNew {
+		p.countRequest()
 	}
 	for length := 1; ; length *= 2 {
-		key := f.Prefixes[min(length, len(f.Prefixes))-1]
-		if counts {
+		key := f.PrefixHashes[min(length, len(f.PrefixHashes))-1]
+		if isNew {
 			p.counts[key]++
 		}
-		// With few requests, shares vary by chance. Therefore a prefix is replaced only if its count is above the share by more than the binary length of n.
-		if fair := 2 * float64(p.counted) / float64(max(n, 1)); float64(p.counts[key]) <= fair+float64(bits.Len(uint(n))) || length >= len(f.Prefixes) {
+		// With few requests, shares vary by chance. Therefore the count may exceed the fair share by the binary
+		// length of n.
+		if fair := 2 * float64(p.total) / float64(max(n, 1)); float64(p.counts[key]) <= fair+float64(bits.Len(uint(n))) || length >= len(f.PrefixHashes) {
 			return key
 		}
 	}
 }
 
-// count counts a request, and halves all counts at the end of a window.
-func (p *DualMap) count() {
-	if p.counted++; p.counted < dualMapWindow {
+// countRequest adds a request to the total, and halves all counts at the end of a window.
+func (p *DualMap) countRequest() {
+	if p.total++; p.total < dualMapWindow {
 		return
 	}
-	p.counted /= 2
+	p.total /= 2
 	for key, n := range p.counts {
 		if n /= 2; n == 0 {
 			delete(p.counts, key)

@@ -23,7 +23,7 @@ func TestDualMapUsesTwoReplicasPerPrefix(t *testing.T) {
 		conversation := i * 7 % conversations
 		// All prompts begin with the same system prompt of eight blocks.
 		prompt := "system..." + fmt.Sprintf("%02d", conversation)
-		got := p.Choose(&Facts{ID: fmt.Sprint(i), Model: "m", PromptTokens: 100, Prefixes: prefixesOf(prompt), Candidates: cs})
+		got := p.Choose(&Facts{ID: fmt.Sprint(i), Model: "m", PromptTokens: 100, PrefixHashes: prefixesOf(prompt), Candidates: cs})
 		load[got.Index]++
 		if i < 2*dualMapWindow {
 			continue // the common prefix must be seen first
@@ -50,21 +50,21 @@ func TestDualMapChoosesBetweenTheTwo(t *testing.T) {
 	facts := func(change func(a, b *Candidate)) (chosen Candidate, why string) {
 		p, cs := NewDualMap(), fleet(2)
 		change(&cs[0], &cs[1])
-		got := p.Choose(&Facts{Model: "m", PromptBytes: 256, PromptTokens: 2000, Prefixes: prefixes, Candidates: cs})
+		got := p.Choose(&Facts{Model: "m", PromptBytes: 256, PromptTokens: 2000, PrefixHashes: prefixes, Candidates: cs})
 		return cs[got.Index], got.Reason
 	}
-	seconds := func(s float64) int { return int(s * DefaultCostConstants().Prefill) }
+	seconds := func(s float64) int { return int(s * DefaultCostConstants().PrefillRate) }
 	cases := []struct {
 		name   string
 		change func(a, b *Candidate)
 		want   string // ID
 		reason string
 	}{
-		{"the longer match within the objective", func(a, b *Candidate) { b.Match, b.Prefilling = 128, seconds(4) }, "r01", ReasonPrefixMatch},
-		{"load beyond the objective", func(a, b *Candidate) { b.Match, b.Prefilling = 128, seconds(6) }, "r00", ReasonPowerOfTwo},
-		{"the longer match if the other is worse", func(a, b *Candidate) { b.Match, b.Prefilling, a.Prefilling = 128, seconds(6), seconds(9) }, "r01", ReasonPowerOfTwo},
-		{"load without a match", func(a, b *Candidate) { a.Prefilling = seconds(1) }, "r01", ReasonPowerOfTwo},
-		{"the only available one", func(a, b *Candidate) { a.Available = false; b.Prefilling = seconds(9) }, "r01", ReasonPrefixMiss},
+		{"the longer match within the objective", func(a, b *Candidate) { b.MatchBytes, b.PrefillTokens = 128, seconds(4) }, "r01", ReasonPrefixMatch},
+		{"load beyond the objective", func(a, b *Candidate) { b.MatchBytes, b.PrefillTokens = 128, seconds(6) }, "r00", ReasonPowerOfTwo},
+		{"the longer match if the other is worse", func(a, b *Candidate) { b.MatchBytes, b.PrefillTokens, a.PrefillTokens = 128, seconds(6), seconds(9) }, "r01", ReasonPowerOfTwo},
+		{"load without a match", func(a, b *Candidate) { a.PrefillTokens = seconds(1) }, "r01", ReasonPowerOfTwo},
+		{"the only available one", func(a, b *Candidate) { a.Available = false; b.PrefillTokens = seconds(9) }, "r01", ReasonPrefixMiss},
 	}
 	for _, c := range cases {
 		if got, reason := facts(c.change); got.ID != c.want || reason != c.reason {
@@ -76,11 +76,11 @@ func TestDualMapChoosesBetweenTheTwo(t *testing.T) {
 // A waiting request is mapped each time that capacity changes. It counts once.
 func TestDualMapCountsRequestsOnce(t *testing.T) {
 	p, cs := NewDualMap(), fleet(4)
-	f := &Facts{ID: "waits", Model: "m", Prefixes: prefixesOf("ab"), Candidates: cs}
+	f := &Facts{ID: "waits", Model: "m", PrefixHashes: prefixesOf("ab"), Candidates: cs}
 	for range 100 {
 		p.Choose(f)
 	}
-	if got := p.counts[f.Prefixes[0]]; got != 1 {
+	if got := p.counts[f.PrefixHashes[0]]; got != 1 {
 		t.Errorf("counted %d times", got)
 	}
 }

@@ -1,13 +1,13 @@
 package policy
 
 // LeastLoad selects the available replica with the fewest outstanding requests, or the peer with
-// the shortest queue. Ties rotate, so that idle replicas are filled evenly.
-type LeastLoad struct{ ties, peers rotation }
+// the shortest queue. Ties are broken in turn, so that idle replicas are filled evenly.
+type LeastLoad struct{ ties, peerTies rotation }
 
 // Name returns least-load.
 func (*LeastLoad) Name() string { return "least-load" }
 
-// Traits returns no requirements: the loads are enough.
+// Traits returns no traits: the policy uses only loads.
 func (*LeastLoad) Traits() Traits { return Traits{} }
 
 // Choose selects the least loaded candidate of the layer.
@@ -15,34 +15,34 @@ func (p *LeastLoad) Choose(f *Facts) Choice {
 	from, to, peer := layer(f.Candidates)
 	ties := &p.ties
 	if peer {
-		ties = &p.peers
+		ties = &p.peerTies
 	}
 	i := leastLoaded(f.Candidates, from, to, ties, nil)
-	if i == Wait {
+	if i == none {
 		return Choice{Index: Wait, Reason: ReasonNoneAvailable}
 	}
 	return Choice{Index: i, Reason: reason(ReasonLeastLoad, peer)}
 }
 
-// leastLoaded returns the least loaded available candidate for which among is true (nil: all); ties
-// rotate. It returns Wait if there is none.
-func leastLoaded(cs []Candidate, from, to int, ties *rotation, among func(*Candidate) bool) int {
-	best := Wait
-	ok := func(c *Candidate) bool { return c.Available && (among == nil || among(c)) }
+// leastLoaded returns the index of the least loaded candidate that is available and eligible (nil =
+// all are eligible), or none. Ties are broken in turn.
+func leastLoaded(cs []Candidate, from, to int, ties *rotation, eligible func(*Candidate) bool) int {
+	best := none
+	selectable := func(c *Candidate) bool { return c.Available && (eligible == nil || eligible(c)) }
 	for i := from; i < to; i++ {
-		if ok(&cs[i]) && (best == Wait || lessLoaded(&cs[i], &cs[best])) {
+		if selectable(&cs[i]) && (best == none || lessLoaded(&cs[i], &cs[best])) {
 			best = i
 		}
 	}
-	if best == Wait {
-		return Wait
+	if best == none {
+		return none
 	}
 	lightest := &cs[best]
-	return ties.nextTarget(cs, from, to, func(c *Candidate) bool { return ok(c) && !lessLoaded(lightest, c) })
+	return ties.nextTarget(cs, from, to, func(c *Candidate) bool { return selectable(c) && !lessLoaded(lightest, c) })
 }
 
-// lessLoaded reports whether a has strictly less load than b. Peers compare by queue, then by
-// distance, then by outstanding requests.
+// lessLoaded reports whether a has strictly less load than b. Peers are compared by queue,
+// then by round-trip time, then by outstanding requests.
 func lessLoaded(a, b *Candidate) bool {
 	if a.Peer {
 		if a.Queued != b.Queued {

@@ -2,11 +2,12 @@ package policy
 
 import "math"
 
-// LMetric is LMetric's router (arXiv 2603.15202): it selects the candidate with the lowest product of the
-// prompt tokens to compute there before the request's first token and of the number of requests there. Both
-// include the request itself: otherwise the product of an idle replica would be zero, and it would be selected
-// whatever the others have cached. Equal products go to the least loaded, then rotate.
-type LMetric struct{ ties, peers rotation }
+// LMetric is the router of the paper LMetric (arXiv 2603.15202). It multiplies two figures of each candidate and
+// selects the lowest product. One is the number of prompt tokens to compute there before the request's first token,
+// the other the number of requests there. Both include the request itself: otherwise the product of an idle replica
+// would be zero, and the replica would be selected whatever the others have cached. Ties go to the least loaded
+// candidate, then in turn.
+type LMetric struct{ ties, peerTies rotation }
 
 // NewLMetric returns the policy.
 func NewLMetric() *LMetric { return &LMetric{} }
@@ -19,33 +20,33 @@ func (*LMetric) Traits() Traits { return Traits{Prefix: true} }
 
 // Choose selects the candidate of the layer with the lowest product.
 func (p *LMetric) Choose(f *Facts) Choice {
-	return lowestScore(f, ReasonLowestProduct, &p.ties, &p.peers, func(c *Candidate) float64 {
+	return chooseLowest(f, ReasonLowestProduct, &p.ties, &p.peerTies, func(c *Candidate) float64 {
 		uncached := 1.0
 		if f.PromptBytes > 0 {
-			uncached = 1 - float64(c.Match)/float64(f.PromptBytes)
+			uncached = 1 - float64(c.MatchBytes)/float64(f.PromptBytes)
 		}
 		// A prompt that is cached as a whole still computes its last token.
-		tokens := max(1, uncached*float64(f.PromptTokens)+float64(c.Prefilling))
+		tokens := max(1, uncached*float64(f.PromptTokens)+float64(c.PrefillTokens))
 		return tokens * float64(requestsAt(c)+1)
 	})
 }
 
-// lowestScore selects the available candidate of the layer with the lowest score. Equal scores go to the least
-// loaded, then rotate. It does not set Candidate.Score, which is in seconds.
-func lowestScore(f *Facts, why string, ties, peers *rotation, score func(*Candidate) float64) Choice {
+// chooseLowest selects the available candidate of the layer with the lowest score. Ties go to the least loaded
+// candidate, then in turn. The reason is local for a replica. It does not set Candidate.Score, which is in seconds.
+func chooseLowest(f *Facts, local string, ties, peerTies *rotation, score func(*Candidate) float64) Choice {
 	from, to, peer := layer(f.Candidates)
 	if peer {
-		ties = peers
+		ties = peerTies
 	}
-	i := lowestOf(f, from, to, ties, score)
-	if i == Wait {
+	i := indexOfLowest(f, from, to, ties, score)
+	if i == none {
 		return Choice{Index: Wait, Reason: ReasonNoneAvailable}
 	}
-	return Choice{Index: i, Reason: reason(why, peer)}
+	return Choice{Index: i, Reason: reason(local, peer)}
 }
 
-// lowestOf returns the index of the available candidate between from and to with the lowest score, or Wait.
-func lowestOf(f *Facts, from, to int, ties *rotation, score func(*Candidate) float64) int {
+// indexOfLowest returns the index of the available candidate between from and to with the lowest score, or none.
+func indexOfLowest(f *Facts, from, to int, ties *rotation, score func(*Candidate) float64) int {
 	lowest := math.Inf(1)
 	for i := from; i < to; i++ {
 		if c := &f.Candidates[i]; c.Available {

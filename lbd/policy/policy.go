@@ -57,67 +57,68 @@ func (m *Maybe[T]) UnmarshalJSON(b []byte) error {
 type Candidate struct {
 	ID   string
 	Peer bool
-	// Live: it responds and can receive requests, even if not right now.
+	// Live: it reported ready recently and is not draining or ejected. It may still have no capacity.
 	Live bool
-	// Available: another request may be sent there now. For a replica, the push rule decides. For a
-	// peer, it means that its recent report has an available replica and a short queue. Traits.Peers
-	// with Traits.Holds changes the rule for peers, see Traits.
+	// Available: another request may be sent there now. For a replica, the service's push rule
+	// decides (core.PushRule), for example whether its engine has pending requests. A peer is
+	// available if its last report is recent and has an available replica and a short queue. A policy
+	// with both Traits.Peers and Traits.Holds has another rule for peers, see Traits.
 	Available bool
-	// Outstanding is the number of requests that this balancer sent there and that have not ended,
-	// plus failed requests that still count as load (lbd/core/failedload.go). Context and Remaining
-	// include those too.
+	// Outstanding is the number of requests that this balancer sent there and that have not ended. A
+	// request that failed early counts for a while longer, because a replica that fails every request
+	// would appear idle. ContextTokens and RemainingTokens include such requests too.
 	Outstanding int
 	// Unconfirmed is the part of Outstanding without a first token that was sent too recently to be
 	// included in the figures of the last report.
 	Unconfirmed int
-	// Pending, Running and KV are the replica's own figures (KV: utilisation, 0..1), Pending without the
-	// requests that have had their first token since. A peer has only KV: the mean over its replicas.
+	// Pending, Running and KV are from the replica's last report. KV is the utilisation of its KV
+	// cache, 0..1. Pending excludes requests whose first token arrived after the report. A peer has
+	// only KV: the mean over its replicas.
 	Pending Maybe[int]
 	Running Maybe[int]
 	KV      Maybe[float64]
-	// PendingFor is the time for which its reports have continuously contained pending
-	// requests.
+	// PendingFor is the time for which all of its reports have contained pending requests.
 	PendingFor time.Duration
 	// Queued is a peer's queue as last reported, plus the requests forwarded since then that exceed
 	// its available replicas.
 	Queued int
-	// Held is the number of waiting requests held for it.
+	// Held is the number of queued requests that wait for this replica (Choice.Hold).
 	Held int
 	// Residence is the mean time from sending a request there to its end; 0 = unknown. A peer reports
 	// it as the mean over its replicas.
 	Residence time.Duration
-	// Prefilling is the number of uncached prompt tokens that are still to be computed, of all
-	// requests sent there. For a peer, it is the lowest one of its replicas as last reported, plus
-	// the mean per replica of its unconfirmed requests.
-	Prefilling int
-	// Pace is the time between two tokens of an answer there, divided by that of the nominal replica
-	// (NominalStep) under the same load, as learned from responses: 2 = half as fast. Until something
-	// was learned, it is that of the fastest replica of the model, or 1. 0 also counts as 1.
+	// PrefillTokens is the number of uncached prompt tokens that are still to be computed, of all
+	// requests sent there. For a peer, it is the lowest value among its replicas in the last report,
+	// plus the tokens of its unconfirmed requests divided by the number of replicas.
+	PrefillTokens int
+	// Pace is the time per output token there, divided by the time per output token of the nominal
+	// replica (NominalStep) under the same load. A larger pace is slower: 2 = half as fast. It is
+	// learned from responses. Before the first response, it is the pace of the fastest replica of the
+	// model, or 1. 0 counts as 1.
 	Pace float64
-	// Context is the number of tokens that the requests sent there attend to: prompts, and answers
-	// so far. A peer reports it for all requests at its replicas, whichever balancer sent them.
-	Context int
-	// Replicas, PeerOutstanding and Wait are reported by a peer: its live replicas, the requests
-	// outstanding there, and the time for which a request without known prefix would be queued
-	// now, after the unconfirmed requests.
+	// ContextTokens is the number of tokens in the contexts of the requests sent there: prompts, and
+	// answers so far. A peer reports it for all requests at its replicas, whichever balancer sent them.
+	ContextTokens int
+	// Replicas, PeerOutstanding and ExpectedWait are from a peer's last report: the number of its live
+	// replicas, the number of requests outstanding there, and the expected time in its queue for a
+	// request without a cached prefix. ExpectedWait includes the wait for the unconfirmed requests.
 	Replicas        int
 	PeerOutstanding int
-	Wait            time.Duration
+	ExpectedWait    time.Duration
 	// RTT is the round-trip time to a peer; 0 for a replica.
 	RTT time.Duration
-	// Match is the number of bytes of the prompt that the candidate is expected to have
-	// cached.
-	Match int
-	// Overtaken: the text at the end of the longest match of all replicas was last sent to another
-	// replica, so this one's engine is more likely to have evicted it.
-	Overtaken bool
-	// Cached is the total number of bytes of prefixes that the candidate is expected to have
-	// cached. Like Match, it is 0 for policies that do not use prefixes.
-	Cached int
-	// Remaining is the estimated number of tokens still to be processed, of prompts and
+	// MatchBytes is the number of bytes of the prompt that the candidate is expected to have cached.
+	MatchBytes int
+	// MatchSuperseded: another replica received the matched text later than this one did. This
+	// replica's engine is then more likely to have evicted the text.
+	MatchSuperseded bool
+	// CachedBytes is the total number of bytes of prefixes that the candidate is expected to have
+	// cached. Like MatchBytes, it is 0 for policies that do not use prefixes.
+	CachedBytes int
+	// RemainingTokens is the estimated number of tokens still to be processed: of the prompts and
 	// answers of the requests sent there.
-	Remaining int
-	// Age is the age of its figures: of its last report, or more if its engine updates them rarely.
+	RemainingTokens int
+	// Age is the age of its last report, or more if its engine updates its metrics rarely.
 	Age time.Duration
 	// Score is set by Choose to explain the choice: the expected cost in seconds, lower is better.
 	// It is unknown if the policy has no scores or excluded the candidate.
@@ -126,22 +127,33 @@ type Candidate struct {
 
 // Facts is the complete input of a policy. It is valid only during Choose.
 type Facts struct {
-	ID           string        // of the request
-	Now          time.Duration // since the balancer's epoch
-	Model        string
-	Session      string
-	PromptBytes  int // the length that Match is compared with
-	PromptTokens int // estimated
-	// Prefixes are hashes of the prompt's prefixes: element i is that of its first i+1 blocks (prefix.BlockBytes).
-	// Two prompts with an equal element begin equally.
-	Prefixes     []uint64
-	MaxTokens    int           // bound of its answer; 0 = no bound
-	AnswerTokens float64       // mean length of the model's answers; 0 = none has ended
-	Waited       time.Duration // since it arrived, or since its stream broke; includes failed attempts
-	MaxWait      time.Duration // the maximum of Waited for an interactive request here; 0 = unknown
-	Queued       int           // requests that wait for the model, including this one, without parked deferred ones (core.DeferredRule)
-	// EvictedShare is the share of the prompt tokens computed by the model's engines that they had computed before
-	// and evicted, 0..1. If it is high, whatever is computed evicts what other requests need.
+	// ID is the request's id.
+	ID string
+	// Now is the time since the balancer's epoch.
+	Now     time.Duration
+	Model   string
+	Session string
+	// PromptBytes is the length of the prompt. PromptTokens is an estimate.
+	PromptBytes  int
+	PromptTokens int
+	// PrefixHashes[i] is the hash of the first i+1 blocks of the prompt, each of prefix.BlockBytes. Two
+	// prompts with equal hashes at i have these blocks in common.
+	PrefixHashes []uint64
+	// MaxTokens is the client's limit on the answer; 0 = no limit.
+	MaxTokens int
+	// AnswerTokens is the mean length of the model's answers; 0 = no answer has ended yet.
+	AnswerTokens float64
+	// Waited is the time since the request arrived, or since its stream broke. It includes failed
+	// attempts.
+	Waited time.Duration
+	// MaxWait is the value of Waited at which an interactive request is rejected; 0 = unknown.
+	MaxWait time.Duration
+	// Queued is the number of requests in the queue of the model, including this one. It excludes
+	// deferred requests that are parked until there is capacity for them (core.DeferredRule).
+	Queued int
+	// EvictedShare is the share, 0..1, of the computed prompt tokens that the model's engines had already
+	// computed before, and had evicted. If it is high, computing any prompt evicts prefixes that other
+	// requests need.
 	EvictedShare float64
 	Candidates   []Candidate
 }
@@ -149,12 +161,16 @@ type Facts struct {
 // Wait is the index of a choice that leaves the request in the queue.
 const Wait = -1
 
+// none is the result of a search among candidates that finds nothing. It equals Wait, because the
+// request then stays in the queue.
+const none = Wait
+
 // Choice is the chosen target of a request, with the reason.
 type Choice struct {
-	Index int // into Facts.Candidates, or Wait
+	Index int // index in Facts.Candidates, or Wait
 	// Hold: the chosen replica is full, or earlier requests are held for it. The request stays in the
-	// queue and counts as Held there, and requests behind it may overtake it. Choose is called again
-	// for it when capacity changes.
+	// queue and waits for this replica, which counts it in Candidate.Held. Requests behind it in the
+	// queue may be sent before it. Choose is called for it again when capacity changes.
 	Hold   bool
 	Reason string // one of the Reason constants
 }
@@ -166,7 +182,7 @@ const (
 	ReasonLeastLoad     = "least_load"
 	ReasonPrefixMatch   = "prefix_match"
 	ReasonPrefixMiss    = "prefix_miss"
-	ReasonForward       = "offload" // of any forward to a peer: a name that metrics, headers and record files keep. It is not the KV offloading of engines.
+	ReasonForward       = "offload" // a forward to a peer; not the KV cache offloading of engines
 	ReasonPowerOfTwo    = "power_of_two"
 	ReasonSession       = "session"
 	ReasonImbalance     = "imbalance"
@@ -183,25 +199,26 @@ const (
 type Policy interface {
 	// Name returns the name that selects the policy in service.yaml.
 	Name() string
-	// Traits returns what the policy needs from the balancer; it never changes.
+	// Traits returns the policy's traits; they never change.
 	Traits() Traits
 	// Choose selects an available candidate, or Wait, or holds the request for a full replica. The
 	// balancer does not check whether the chosen candidate is available.
 	Choose(*Facts) Choice
 }
 
-// Traits is what a policy needs from the balancer. A policy with both Peers and Holds decides itself
-// whether a peer is too busy: for it, every peer is available that reported recently, has a live
-// replica of the model and did not just bounce a request.
+// Traits are the properties of a policy that change what the balancer does. A policy with both Peers
+// and Holds decides itself whether a peer is too busy. The balancer then marks a peer as available if
+// it reported recently, has a live replica of the model and has not just returned a request.
 type Traits struct {
-	// Prefix: Candidate.Match and Cached must be set. In a Pool they are always 0.
+	// Prefix: it uses Candidate.MatchBytes and CachedBytes, so the balancer must set them. In a Pool they
+	// are always 0.
 	Prefix bool
 	// Peers: it compares this balancer's replicas with the peers itself, so it must receive the
 	// peers even while a replica of this balancer is available.
 	Peers bool
 	// Holds: it may hold a request for one full replica while requests behind it are sent. It also
-	// changes the queue: requests that are equal in its order are sorted by the start of their session,
-	// within core.Config.SessionLead, instead of by arrival.
+	// changes the queue: requests of equal priority are sorted by the start of their session instead of
+	// by arrival. A session's start moves a request forward by at most core.Config.SessionLead.
 	Holds bool
 }
 
@@ -230,10 +247,10 @@ var constructors = map[string]func() Policy{
 // pushesSelectively contains the policies that are designed to queue requests at the balancer.
 var pushesSelectively = map[string]bool{"skylb": true, "skylb-ch": true, "longest-prefix": true, "cost": true}
 
-// CanonicalPush returns the push rule of the paper or project that a policy comes from, for
-// comparisons: pending for SkyLB's policies, longest-prefix and cost, blind for the others, which
-// send every request immediately. For an unknown name it returns pending. It is not a service's
-// default, which is pending for every policy.
+// CanonicalPush returns the push rule (core.PushRule) of the paper or project that a policy comes
+// from, for comparisons. It is pending for SkyLB's policies, longest-prefix and cost, and blind for
+// the others, which send every request immediately. For an unknown name it is pending. Services do
+// not use it: their default is pending for every policy.
 func CanonicalPush(name string) string {
 	if _, known := constructors[name]; known && !pushesSelectively[name] {
 		return "blind"
@@ -243,8 +260,8 @@ func CanonicalPush(name string) string {
 
 // New returns a policy by name. The error for an unknown name lists the valid ones.
 func New(name string) (Policy, error) {
-	if m, ok := constructors[name]; ok {
-		return m(), nil
+	if construct, known := constructors[name]; known {
+		return construct(), nil
 	}
 	return nil, fmt.Errorf("unknown policy %q: must be one of %s", name, strings.Join(Names(), ", "))
 }
@@ -282,7 +299,7 @@ func firstPeer(cs []Candidate) int {
 	return len(cs)
 }
 
-// reason returns the reason of a choice: local for a replica, ReasonForward for any peer.
+// reason returns the reason of a choice: ReasonForward for a peer, else local.
 func reason(local string, peer bool) string {
 	if peer {
 		return ReasonForward
@@ -290,26 +307,26 @@ func reason(local string, peer bool) string {
 	return local
 }
 
-// rotation breaks ties by rotation: it selects the next id after the last choice.
+// rotation breaks ties in turn: it selects the candidate with the next id after the last choice.
 type rotation struct{ last string }
 
-// nextTarget selects among the indices for which ok is true: the first whose id is after the last
-// choice, else the first of all. It returns Wait if there is none.
-func (r *rotation) nextTarget(cs []Candidate, from, to int, ok func(*Candidate) bool) int {
-	first := Wait
+// nextTarget returns the index of an eligible candidate: the first whose id is after the last choice,
+// else the first. It returns none if no candidate is eligible.
+func (r *rotation) nextTarget(cs []Candidate, from, to int, eligible func(*Candidate) bool) int {
+	first := none
 	for i := from; i < to; i++ {
-		if !ok(&cs[i]) {
+		if !eligible(&cs[i]) {
 			continue
 		}
 		if cs[i].ID > r.last {
 			r.last = cs[i].ID
 			return i
 		}
-		if first == Wait {
+		if first == none {
 			first = i
 		}
 	}
-	if first != Wait {
+	if first != none {
 		r.last = cs[first].ID
 	}
 	return first

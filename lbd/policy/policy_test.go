@@ -10,22 +10,22 @@ import (
 )
 
 func replica(id string, outstanding, match int) Candidate {
-	return Candidate{ID: id, Live: true, Available: true, Outstanding: outstanding, Match: match}
+	return Candidate{ID: id, Live: true, Available: true, Outstanding: outstanding, MatchBytes: match}
 }
 
 func full(c Candidate) Candidate { c.Available = false; return c }
 
 func peer(id string, queued, match int) Candidate {
-	return Candidate{ID: id, Peer: true, Live: true, Available: true, Queued: queued, Match: match}
+	return Candidate{ID: id, Peer: true, Live: true, Available: true, Queued: queued, MatchBytes: match}
 }
 
 // cached, kv, left and at add a figure to a candidate.
-func cached(c Candidate, bytes int) Candidate          { c.Cached = bytes; return c }
+func cached(c Candidate, bytes int) Candidate          { c.CachedBytes = bytes; return c }
 func kv(c Candidate, percent float64) Candidate        { c.KV = Known(percent / 100); return c }
-func left(c Candidate, tokens int) Candidate           { c.Remaining = tokens; return c }
+func left(c Candidate, tokens int) Candidate           { c.RemainingTokens = tokens; return c }
 func waiting(c Candidate, n int) Candidate             { c.Pending = Known(n); return c }
-func prefilling(c Candidate, tokens int) Candidate     { c.Prefilling = tokens; return c }
-func context(c Candidate, tokens int) Candidate        { c.Context = tokens; return c }
+func prefilling(c Candidate, tokens int) Candidate     { c.PrefillTokens = tokens; return c }
+func context(c Candidate, tokens int) Candidate        { c.ContextTokens = tokens; return c }
 func at(c Candidate, distance time.Duration) Candidate { c.RTT = distance; return c }
 
 func TestChoices(t *testing.T) {
@@ -192,7 +192,7 @@ func drawCandidates(rt *rapid.T) []Candidate {
 	for i := range rapid.IntRange(0, 6).Draw(rt, "replicas") {
 		c := drawCandidate(rt, fmt.Sprintf("r%d", i))
 		c.Outstanding = rapid.IntRange(0, 3).Draw(rt, "outstanding")
-		c.Cached = 64 * rapid.IntRange(0, 3).Draw(rt, "cached")
+		c.CachedBytes = 64 * rapid.IntRange(0, 3).Draw(rt, "cached")
 		cs = append(cs, c)
 	}
 	for i := range rapid.IntRange(0, 3).Draw(rt, "peers") {
@@ -207,8 +207,8 @@ func drawCandidates(rt *rapid.T) []Candidate {
 func drawCandidate(rt *rapid.T, id string) Candidate {
 	c := Candidate{
 		ID: id, Available: rapid.Bool().Draw(rt, "available"),
-		Match:     64 * rapid.IntRange(0, 4).Draw(rt, "match"),
-		Remaining: rapid.IntRange(0, 2).Draw(rt, "remaining"),
+		MatchBytes:      64 * rapid.IntRange(0, 4).Draw(rt, "match"),
+		RemainingTokens: rapid.IntRange(0, 2).Draw(rt, "remaining"),
 	}
 	c.Live = c.Available || rapid.Bool().Draw(rt, "live")
 	if rapid.Bool().Draw(rt, "tells kv") {
@@ -259,7 +259,7 @@ func TestUnavailableCandidateChangesNothing(t *testing.T) {
 		without, _ := New(name)
 		for range 5 {
 			cs := drawCandidates(rt)
-			dead := append([]Candidate{{ID: "a-dead", Match: 256}}, cs...)
+			dead := append([]Candidate{{ID: "a-dead", MatchBytes: 256}}, cs...)
 			f := drawFacts(rt, cs)
 			b := without.Choose(f)
 			f.Candidates = dead

@@ -2,14 +2,15 @@ package policy
 
 import "time"
 
-// PoolPolicy is a policy that decides for many waiting requests at once. The balancer passes a pool from
-// the head of the queue. For ranks that share an engine, it collects requests for a short time before
-// each decision (core.Config.PoolInterval). It calls Choose for each request that failed before, is pinned to a
-// target or is suspected of killing replicas, and for the head of the queue while only peers are available.
+// PoolPolicy is a policy that decides for many queued requests at once: for the pool, which is the head of the
+// queue. If an engine has several data-parallel ranks, the balancer collects requests for a short time before each
+// decision (core.Config.PoolInterval). Some requests are placed one by one instead, by Choose: those that failed
+// before, are pinned to a target or are suspected of crashing replicas, and the first in the queue while only peers
+// are available.
 type PoolPolicy interface {
 	Policy
-	// Assign decides for a whole pool. It returns one choice for each of pool.Waiting, with an Index
-	// in pool.Ranks, or Wait. No rank is chosen more often than it has free slots. The choices are
+	// Assign decides for a whole pool. It returns one choice for each of pool.Waiting. Its Index is an
+	// index in pool.Ranks, or Wait. No rank is chosen more often than it has free slots. The choices are
 	// valid until the next call.
 	Assign(pool *Pool) []Choice
 }
@@ -18,46 +19,47 @@ type PoolPolicy interface {
 type Pool struct {
 	Now   time.Duration // since the balancer's epoch
 	Model string
-	// Waiting is the head of the queue, in order, without the requests that Choose places one by one.
-	Waiting []Waiting
+	// Waiting is the head of the queue, in order, without the requests that are placed by Choose.
+	Waiting []WaitingRequest
 	// Ranks are the live replicas of the model, grouped by engine. Those that may not receive a
-	// request now are included, with Free 0.
+	// request now are included, with FreeSlots 0.
 	Ranks []Rank
 }
 
-// Waiting is a waiting request.
-type Waiting struct {
+// WaitingRequest is a queued request.
+type WaitingRequest struct {
 	PromptTokens int
-	// MaxTokens is the client's bound on its answer; 0 = no bound.
+	// MaxTokens is the client's limit on the answer; 0 = no limit.
 	MaxTokens int
-	// ExpectedTokens is the expected length of its answer: the mean of its model's answers so far,
+	// ExpectedTokens is the expected length of the answer: the mean of the model's answers so far,
 	// at most MaxTokens; 0 = unknown.
 	ExpectedTokens int
-	// Waited is that of Facts, InPool the time since it was first in a pool. In a long queue
-	// all requests wait; a request with a long InPool was passed over.
-	Waited, InPool time.Duration
+	// Waited is the time as in Facts.Waited.
+	Waited time.Duration
+	// InPool is the time since the request was first in a pool. A long Waited may mean a long queue; a
+	// long InPool means that other requests were preferred.
+	InPool time.Duration
 }
 
 // Rank is a replica, or one data-parallel rank of a replica.
 type Rank struct {
 	Candidate
-	// Engine is shared by the ranks that wait for each other at every step. A replica without ranks
-	// is an engine of its own.
+	// Engine identifies the engine. Its ranks wait for each other at every step. A replica without
+	// data-parallel ranks is an engine with one rank.
 	Engine string
-	// Load is the load that Assign balances, in tokens: the same as Candidate.Context.
-	Load int
-	// Free is the number of further requests that may be sent there now.
-	Free int
-	// Running are the outstanding requests there: sent by this balancer and not ended. It hides
-	// Candidate.Running, the engine's count of its running batch.
-	Running []Running
+	// LoadTokens is the load that Assign balances. It equals Candidate.ContextTokens.
+	LoadTokens int
+	// FreeSlots is the number of further requests that may be sent there now.
+	FreeSlots int
+	// OutstandingRequests are the requests that this balancer sent there and that have not ended.
+	OutstandingRequests []OutstandingRequest
 }
 
-// Running is an outstanding request: it was sent to a rank and has not ended. Unlike in
-// Candidate.Running, it may still be pending at the engine.
-type Running struct {
-	// Tokens is its context now, prompt and answer so far.
+// OutstandingRequest is a request that was sent to a rank and has not ended. It may be running, or
+// pending at the engine.
+type OutstandingRequest struct {
+	// Tokens is the current length of its context: prompt, and answer so far.
 	Tokens int
-	// Remaining is the maximum number of tokens until it ends, at least 1; 0 = no known bound.
+	// Remaining is the maximum number of tokens until it ends, at least 1; 0 = unknown.
 	Remaining int
 }

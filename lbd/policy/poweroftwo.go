@@ -2,16 +2,15 @@ package policy
 
 import "math/rand/v2"
 
-// PowerOfTwo draws two different available candidates at random and selects the less loaded
+// PowerOfTwo draws two different available candidates at random and selects the less loaded one
 // (Mitzenmacher, The Power of Two Choices in Randomized Load Balancing, 2001): it balances nearly
 // as well as least-load, with two comparisons.
 type PowerOfTwo struct{ rng *rand.Rand }
 
-// powerOfTwoSeed is the seed of the random stream of every PowerOfTwo, so that a replay draws the
-// same candidates.
+// powerOfTwoSeed is the seed of every PowerOfTwo, so that a replay draws the same candidates.
 const powerOfTwoSeed = 0x70_6f_77_65_72_32
 
-// NewPowerOfTwo returns the policy. All instances draw the same sequence of random numbers: a replay chooses the same targets.
+// NewPowerOfTwo returns the policy.
 func NewPowerOfTwo() *PowerOfTwo {
 	return &PowerOfTwo{rng: rand.New(rand.NewPCG(powerOfTwoSeed, 0))}
 }
@@ -19,7 +18,7 @@ func NewPowerOfTwo() *PowerOfTwo {
 // Name returns power-of-two.
 func (*PowerOfTwo) Name() string { return "power-of-two" }
 
-// Traits returns no requirements: the loads are enough.
+// Traits returns no traits: the policy uses only loads.
 func (*PowerOfTwo) Traits() Traits { return Traits{} }
 
 // Choose selects the less loaded of two candidates of the layer. If they are equal, it selects the
@@ -38,8 +37,8 @@ func (p *PowerOfTwo) Choose(f *Facts) Choice {
 	return Choice{Index: from + nthAvailable(cs, i), Reason: reason(ReasonPowerOfTwo, peer)}
 }
 
-// lessLoadedOfTwo draws two of the n available candidates and returns the position of the less
-// loaded one among the available.
+// lessLoadedOfTwo draws two of the n available candidates and returns the less loaded one as an
+// argument of nthAvailable.
 func (p *PowerOfTwo) lessLoadedOfTwo(cs []Candidate, n int) int {
 	i, j := p.rng.IntN(n), p.rng.IntN(n-1)
 	if j >= i {
@@ -61,7 +60,7 @@ func countAvailable(cs []Candidate) int {
 	return n
 }
 
-// nthAvailable returns the index of the n-th available candidate, from 0; Wait if there are fewer.
+// nthAvailable returns the index of the n-th available candidate, counted from 0, or none.
 func nthAvailable(cs []Candidate, n int) int {
 	for i := range cs {
 		if !cs[i].Available {
@@ -72,5 +71,5 @@ func nthAvailable(cs []Candidate, n int) int {
 		}
 		n--
 	}
-	return Wait
+	return none
 }

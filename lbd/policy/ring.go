@@ -17,9 +17,9 @@ const (
 	maxRings = 256
 )
 
-// point contains a position on the ring in its high bits and its target, an index in ring.ids, in
-// its low targetBits. Sorting plain integers is several times faster than sorting pairs, and
-// requests wait while a ring is built.
+// point is a point on the ring. Its high bits are its position, its low targetBits its target, an
+// index in ring.ids. Sorting integers is several times faster than sorting structs, and requests
+// wait while a ring is built.
 type point uint64
 
 const targetBits = 16 // 65,536 targets
@@ -33,12 +33,12 @@ func (p point) target() int { return int(p & (1<<targetBits - 1)) }
 // ringPosition returns a hash without the bits of the target.
 func ringPosition(hash uint64) uint64 { return hash >> targetBits << targetBits }
 
-// ring is a hash ring (Karger et al. 1997; Envoy's ring hash). It may contain removed targets. They
-// are skipped like unavailable ones, so they do not affect the choices.
+// ring is a hash ring (Karger et al. 1997; Envoy's ring hash). It may contain targets that are not
+// candidates any more. They are skipped like unavailable ones and do not affect the choices.
 type ring struct {
 	ids         []string // sorted
 	points      []point  // sorted
-	candidateOf []int32  // scratch: index of each id among the candidates, or Wait
+	candidateOf []int32  // index of each id in the candidates of the current request, or none
 }
 
 // newRing returns a ring with the targets of ids, which must be sorted.
@@ -54,12 +54,12 @@ func newRing(ids []string) *ring {
 	return r
 }
 
-// locate maps every id of the ring to a candidate; both lists are sorted by id. It reports
+// mapCandidates finds the candidate of every id of the ring; both lists are sorted by id. It reports
 // whether the ring contains all candidates.
-func (r *ring) locate(cs []Candidate) bool {
+func (r *ring) mapCandidates(cs []Candidate) bool {
 	next := 0
 	for i, id := range r.ids {
-		r.candidateOf[i] = Wait
+		r.candidateOf[i] = none
 		if next < len(cs) && cs[next].ID == id {
 			r.candidateOf[i] = int32(next)
 			next++
@@ -68,9 +68,9 @@ func (r *ring) locate(cs []Candidate) bool {
 	return next == len(cs)
 }
 
-// nextTarget walks the ring from the position of a key's hash and returns the index of the first candidate for
-// which ok is true, or Wait. locate must have been called.
-func (r *ring) nextTarget(hash uint64, cs []Candidate, ok func(*Candidate) bool) int {
+// nextTarget walks the ring from the position of a key's hash and returns the index of the first eligible
+// candidate, or none. mapCandidates must have been called.
+func (r *ring) nextTarget(hash uint64, cs []Candidate, eligible func(*Candidate) bool) int {
 	h := point(ringPosition(hash))
 	start := sort.Search(len(r.points), func(i int) bool { return r.points[i] >= h })
 	for n := range r.points {
@@ -78,11 +78,11 @@ func (r *ring) nextTarget(hash uint64, cs []Candidate, ok func(*Candidate) bool)
 		if i >= len(r.points) {
 			i -= len(r.points)
 		}
-		if at := r.candidateOf[r.points[i].target()]; at != Wait && ok(&cs[at]) {
+		if at := r.candidateOf[r.points[i].target()]; at != none && eligible(&cs[at]) {
 			return int(at)
 		}
 	}
-	return Wait
+	return none
 }
 
 // rings contains a ring for each model and layer.
@@ -93,12 +93,12 @@ type ringKey struct {
 	peer  bool
 }
 
-// ringFor returns a located ring with all the candidates. It builds a new one if a candidate is
-// missing.
+// ringFor returns the ring of a model and layer, after mapCandidates. It builds a new ring if a
+// candidate is missing in the old one.
 func (s *rings) ringFor(model string, peer bool, cs []Candidate) *ring {
-	name := ringKey{model, peer}
-	r := s.byLayer[name]
-	if r != nil && r.locate(cs) {
+	key := ringKey{model, peer}
+	r := s.byLayer[key]
+	if r != nil && r.mapCandidates(cs) {
 		return r
 	}
 	var old []string
@@ -106,16 +106,16 @@ func (s *rings) ringFor(model string, peer bool, cs []Candidate) *ring {
 		old = r.ids
 	}
 	r = newRing(union(old, cs))
-	r.locate(cs)
+	r.mapCandidates(cs)
 	if s.byLayer == nil || len(s.byLayer) >= maxRings {
 		s.byLayer = map[ringKey]*ring{} // rebuilt when needed
 	}
-	s.byLayer[name] = r
+	s.byLayer[key] = r
 	return r
 }
 
-// union returns the ids of the candidates and the old ones. A request with restrictions has only
-// some of the candidates, so the old ids are kept until there are too many.
+// union returns the ids of the candidates and the old ids of the ring, sorted. A request that may use
+// only some of the targets has fewer candidates, so old ids are kept until there are too many.
 func union(old []string, cs []Candidate) []string {
 	ids := make([]string, 0, len(old)+len(cs))
 	for i := range cs {

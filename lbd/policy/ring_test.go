@@ -81,7 +81,7 @@ func TestRingMatchesReference(t *testing.T) {
 			ids = append(ids, cs[i].ID)
 		}
 		r := newRing(ids)
-		if !r.locate(cs) {
+		if !r.mapCandidates(cs) {
 			rt.Fatalf("the ring of %v lacks a candidate", ids)
 		}
 		key := rapid.String().Draw(rt, "key")

@@ -1,13 +1,13 @@
 package policy
 
-// RoundRobin rotates over the available candidates and ignores load and caches. It is the baseline
-// of every comparison.
-type RoundRobin struct{ turn, peers rotation }
+// RoundRobin selects the available candidates in turn and ignores load and caches. It is the baseline
+// of comparisons.
+type RoundRobin struct{ turn, peerTurn rotation }
 
 // Name returns round-robin.
 func (*RoundRobin) Name() string { return "round-robin" }
 
-// Traits returns no requirements: availability is enough.
+// Traits returns no traits: the policy uses only availability.
 func (*RoundRobin) Traits() Traits { return Traits{} }
 
 // Choose selects the next available candidate of the layer.
@@ -15,10 +15,10 @@ func (p *RoundRobin) Choose(f *Facts) Choice {
 	from, to, peer := layer(f.Candidates)
 	turn := &p.turn
 	if peer {
-		turn = &p.peers
+		turn = &p.peerTurn
 	}
 	i := turn.nextTarget(f.Candidates, from, to, func(c *Candidate) bool { return c.Available })
-	if i == Wait {
+	if i == none {
 		return Choice{Index: Wait, Reason: ReasonNoneAvailable}
 	}
 	return Choice{Index: i, Reason: reason(ReasonRotation, peer)}

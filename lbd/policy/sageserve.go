@@ -4,14 +4,14 @@ package policy
 // the others (SageServe section 6.1: 70 %, from production).
 const regionThreshold = 0.7
 
-// SageServe is SageServe's router (section 6.1). It selects the region first: the nearest one
-// whose replicas' KV utilisation is below a threshold (this region before its peers), else the
-// one with the lowest utilisation. Then, in this region, it selects the replica with the fewest
-// remaining tokens. KV utilisation excludes the weights, like the paper's effective memory.
-// The replicas of this balancer count as this region, and each peer counts as another region.
+// SageServe is the router of the paper SageServe (arXiv 2502.14617, section 6.1). It selects the
+// region first: this one while its mean KV utilisation is below a threshold, then the nearest other
+// one below the threshold, else the one with the lowest utilisation. In this region, it selects the
+// replica with the fewest remaining tokens. KV utilisation excludes the model's weights, like the
+// paper's effective memory. Each peer counts as another region.
 //
-// A region whose utilisation is unknown is not assumed empty: this region keeps its requests, and another one
-// receives them only when no region with a known utilisation has capacity.
+// If the utilisation of this region is unknown, it keeps its requests. If that of a peer is unknown,
+// the peer counts as full.
 type SageServe struct{ ties rotation }
 
 // NewSageServe returns the policy.
@@ -29,25 +29,25 @@ func (p *SageServe) Choose(f *Facts) Choice {
 	split := firstPeer(cs)
 	peer := bestPeer(cs, split)
 	if countAvailable(cs[:split]) == 0 {
-		if peer == Wait {
+		if peer == none {
 			return Choice{Index: Wait, Reason: ReasonNoneAvailable}
 		}
 		return Choice{Index: peer, Reason: ReasonForward}
 	}
-	own := meanKV(cs[:split])
-	// A peer below the threshold has a lower utilisation than a region above it, so one
-	// comparison implements both of the paper's rules.
-	if peer != Wait && own.Known && own.Value >= regionThreshold && peerKV(&cs[peer]) < own.Value {
+	local := meanKV(cs[:split])
+	// If this region is not below the threshold, a peer below it has a lower utilisation. One comparison
+	// therefore covers both of the paper's rules.
+	if peer != none && local.Known && local.Value >= regionThreshold && peerKV(&cs[peer]) < local.Value {
 		return Choice{Index: peer, Reason: ReasonForward}
 	}
 	return Choice{Index: p.fewestRemaining(cs[:split]), Reason: ReasonRemaining}
 }
 
-// peerKV returns a peer's utilisation; if it is unknown, the peer counts as full.
+// peerKV returns a peer's KV utilisation, 1 if it is unknown.
 func peerKV(c *Candidate) float64 { return c.KV.Or(1) }
 
-// meanKV returns the utilisation of this region: the mean over its live replicas, which have equal
-// size since they serve one model.
+// meanKV returns the KV utilisation of this region: the mean over its live replicas. They serve one
+// model, so their sizes are taken as equal.
 func meanKV(cs []Candidate) Maybe[float64] {
 	sum, n := 0.0, 0
 	for i := range cs {
@@ -62,40 +62,41 @@ func meanKV(cs []Candidate) Maybe[float64] {
 	return Known(sum / float64(n))
 }
 
-// bestPeer returns the nearest available peer below the threshold, else the least utilised; Wait if
-// none is available.
+// bestPeer returns the index of the nearest available peer below the threshold, else of the least
+// utilised one. It returns none if no peer is available.
 func bestPeer(cs []Candidate, from int) int {
-	best := Wait
+	best := none
 	for i := from; i < len(cs); i++ {
-		if cs[i].Available && (best == Wait || preferred(&cs[i], &cs[best])) {
+		if cs[i].Available && (best == none || preferred(&cs[i], &cs[best])) {
 			best = i
 		}
 	}
 	return best
 }
 
-// preferred reports whether peer a precedes b: below the threshold by distance, else by
-// utilisation, then by load.
+// preferred reports whether peer a is preferred to b: by distance if both are below the threshold,
+// else by utilisation, and then by load.
 func preferred(a, b *Candidate) bool {
-	ka, kb := peerKV(a), peerKV(b)
-	if ka < regionThreshold && kb < regionThreshold {
+	utilA, utilB := peerKV(a), peerKV(b)
+	if utilA < regionThreshold && utilB < regionThreshold {
 		if a.RTT != b.RTT {
 			return a.RTT < b.RTT
 		}
-	} else if ka != kb {
-		return ka < kb
+	} else if utilA != utilB {
+		return utilA < utilB
 	}
 	return lessLoaded(a, b)
 }
 
-// fewestRemaining returns the available replica with the fewest remaining tokens; ties rotate.
+// fewestRemaining returns the index of the available replica with the fewest remaining tokens. Ties are broken in
+// turn.
 func (p *SageServe) fewestRemaining(cs []Candidate) int {
-	fewest := Wait
+	fewest := none
 	for i := range cs {
-		if cs[i].Available && (fewest == Wait || cs[i].Remaining < cs[fewest].Remaining) {
+		if cs[i].Available && (fewest == none || cs[i].RemainingTokens < cs[fewest].RemainingTokens) {
 			fewest = i
 		}
 	}
-	lowest := cs[fewest].Remaining
-	return p.ties.nextTarget(cs, 0, len(cs), func(c *Candidate) bool { return c.Available && c.Remaining == lowest })
+	lowest := cs[fewest].RemainingTokens
+	return p.ties.nextTarget(cs, 0, len(cs), func(c *Candidate) bool { return c.Available && c.RemainingTokens == lowest })
 }

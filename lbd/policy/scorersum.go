@@ -8,10 +8,10 @@ const (
 )
 
 // ScorerSum is llm-d's router with its default profile: it selects the candidate with the highest weighted
-// sum of two scores between 0 and 1. One is the matched share of the prompt, the other the length of the
-// engine's queue relative to the shortest and the longest one (queue-scorer of the Gateway API Inference
-// Extension). Equal sums go to the least loaded, then rotate; llm-d draws one of them.
-type ScorerSum struct{ ties, peers rotation }
+// sum of two scores between 0 and 1. One is the matched share of the prompt. The other is 1 for the shortest queue
+// of an engine, 0 for the longest and linear between them (queue-scorer of the Gateway API Inference Extension).
+// Ties go to the least loaded candidate, then in turn; llm-d breaks them at random.
+type ScorerSum struct{ ties, peerTies rotation }
 
 // NewScorerSum returns the policy.
 func NewScorerSum() *ScorerSum { return &ScorerSum{} }
@@ -22,15 +22,15 @@ func (*ScorerSum) Name() string { return "scorer-sum" }
 // Traits returns that the policy uses prefixes.
 func (*ScorerSum) Traits() Traits { return Traits{Prefix: true} }
 
-// Choose selects the candidate of the layer with the highest sum. It compares what each sum lacks to the maximum, and
-// the lowest of these differences wins.
+// Choose selects the candidate of the layer with the highest sum. It minimises the difference between the highest
+// possible sum and the candidate's sum.
 func (p *ScorerSum) Choose(f *Facts) Choice {
 	from, to, _ := layer(f.Candidates)
 	shortest, longest := queueRange(f.Candidates[from:to])
-	return lowestScore(f, ReasonScorerSum, &p.ties, &p.peers, func(c *Candidate) float64 {
+	return chooseLowest(f, ReasonScorerSum, &p.ties, &p.peerTies, func(c *Candidate) float64 {
 		missing := 0.0
 		if f.PromptBytes > 0 {
-			missing = prefixScorerWeight * (1 - float64(c.Match)/float64(f.PromptBytes))
+			missing = prefixScorerWeight * (1 - float64(c.MatchBytes)/float64(f.PromptBytes))
 		}
 		if longest > shortest {
 			missing += queueScorerWeight * float64(queueAt(c)-shortest) / float64(longest-shortest)

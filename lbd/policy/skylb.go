@@ -1,16 +1,16 @@
 package policy
 
-// SkyLB is SkyLB's prefix-tree policy (section 3.2, Algorithm 1). It selects the available
-// candidate with the longest cached prefix of the prompt, replicas of this balancer before peers.
-// If the best match is below MinMatch of the prompt, it selects the least loaded candidate (section
-// 3.3).
+// SkyLB is the prefix-tree policy of the paper SkyLB (arXiv 2505.24095, section 3.2, Algorithm 1). It
+// selects the available candidate with the longest cached prefix of the prompt, replicas of this
+// balancer before peers. If the longest match covers less of the prompt than MinMatch, it selects the
+// least loaded candidate (section 3.3).
 type SkyLB struct {
-	// MinMatch is the minimum share of the prompt, 0..1, for a match to count.
-	MinMatch    float64
-	ties, peers rotation
+	// MinMatch is the share of the prompt, 0..1, that a match must cover at least.
+	MinMatch       float64
+	ties, peerTies rotation
 }
 
-// NewSkyLB returns the policy with the paper's constant: MinMatch one half.
+// NewSkyLB returns the policy with the paper's constant: a MinMatch of one half.
 func NewSkyLB() *SkyLB { return &SkyLB{MinMatch: 0.5} }
 
 // Name returns skylb.
@@ -24,20 +24,20 @@ func (p *SkyLB) Choose(f *Facts) Choice {
 	from, to, peer := layer(f.Candidates)
 	ties := &p.ties
 	if peer {
-		ties = &p.peers
+		ties = &p.peerTies
 	}
 	longest := 0
 	for i := from; i < to; i++ {
 		if c := &f.Candidates[i]; c.Available {
-			longest = max(longest, c.Match)
+			longest = max(longest, c.MatchBytes)
 		}
 	}
 	if longest > 0 && float64(longest) >= p.MinMatch*float64(f.PromptBytes) {
-		i := leastLoaded(f.Candidates, from, to, ties, func(c *Candidate) bool { return c.Match == longest })
+		i := leastLoaded(f.Candidates, from, to, ties, func(c *Candidate) bool { return c.MatchBytes == longest })
 		return Choice{Index: i, Reason: reason(ReasonPrefixMatch, peer)}
 	}
 	i := leastLoaded(f.Candidates, from, to, ties, nil)
-	if i == Wait {
+	if i == none {
 		return Choice{Index: Wait, Reason: ReasonNoneAvailable}
 	}
 	return Choice{Index: i, Reason: reason(ReasonPrefixMiss, peer)}

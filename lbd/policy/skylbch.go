@@ -1,9 +1,10 @@
 package policy
 
-// SkyLBCH is SkyLB's consistent-hashing policy (section 3.2, Algorithm 1 lines 23-26): a ring hash
-// over the sessions at both layers, replicas and peers. It does not use prefixes, but the requests
-// of a session share theirs. Ring points of unavailable targets are skipped. Only the push rule
-// bounds the load of a target. Requests without a session are rotated.
+// SkyLBCH is the consistent-hashing policy of the paper SkyLB (arXiv 2505.24095, section 3.2,
+// Algorithm 1, lines 23-26). It hashes sessions onto a ring of replicas or, if none is available, of
+// peers. Unavailable targets are skipped. The policy does not compare prefixes, because the requests
+// of a session share theirs. Only the push rule limits the load of a target. Requests without a
+// session go to the candidates in turn.
 type SkyLBCH struct{ affinity affinity }
 
 // NewSkyLBCH returns the policy.
@@ -12,7 +13,7 @@ func NewSkyLBCH() *SkyLBCH { return &SkyLBCH{} }
 // Name returns skylb-ch.
 func (*SkyLBCH) Name() string { return "skylb-ch" }
 
-// Traits returns no requirements: sessions and availability are enough.
+// Traits returns no traits: the policy uses only sessions and availability.
 func (*SkyLBCH) Traits() Traits { return Traits{} }
 
 // Choose selects the session's target on the layer's ring.

@@ -7,20 +7,20 @@ import (
 	"skyserve/internal/service"
 )
 
-// BudgetConflict returns why autoscale.budget cannot hold the smallest service; empty if it can, or if that
-// is unknown. It counts the balancers, and the replicas of replicas.min that are on demand in any case, at
-// the prices of service.yaml or the list prices.
-func BudgetConflict(spec *service.Spec) string {
+// BudgetProblem returns the problem with an autoscale.budget below MinimumCost; empty if there is none.
+func BudgetProblem(spec *service.Spec) string {
 	budget := spec.BudgetPerHour()
-	least := MinimumCost(spec)
-	if budget == 0 || least <= budget {
+	minimum := MinimumCost(spec)
+	if budget == 0 || minimum <= budget {
 		return ""
 	}
-	return fmt.Sprintf("must be at least $%.2f, the list price of the balancers and of replicas.min", least)
+	return fmt.Sprintf("must be at least $%.2f, the list price of the balancers and of replicas.min", minimum)
 }
 
-// MinimumCost returns a lower bound of the cost of a service's machines, in USD per hour. Spot and reserved
-// machines count as free: their prices are known only at launch.
+// MinimumCost returns a lower bound of the cost of a service's machines, in USD per hour: the balancers, and
+// replicas.min in regions whose only capacity type is on demand, at the prices of service.yaml or else the list
+// prices. Spot and reserved machines count as free, because their prices are known only at launch. Machines
+// without a known price count as free too.
 func MinimumCost(spec *service.Spec) float64 {
 	usd := catalogue.BalancersPerHour(spec)
 	for _, r := range spec.Regions {
@@ -41,7 +41,7 @@ func MinimumCost(spec *service.Spec) float64 {
 
 // cheapestOnDemand returns the lowest on-demand price of a replica of a model in USD per hour; 0 if one of
 // its GPUs has no known price.
-func cheapestOnDemand(m *service.Model, cloud string) (least float64) {
+func cheapestOnDemand(m *service.Model, cloud string) (lowest float64) {
 	for i, g := range gpusOf(m) {
 		usd := g.Price
 		if usd == 0 {
@@ -49,9 +49,9 @@ func cheapestOnDemand(m *service.Model, cloud string) (least float64) {
 				usd += catalogue.LocalSSDPrice(cloud, g)
 			}
 		}
-		if i == 0 || usd < least {
-			least = usd
+		if i == 0 || usd < lowest {
+			lowest = usd
 		}
 	}
-	return least
+	return lowest
 }

@@ -30,7 +30,7 @@ autoscale: {budget: {per_hour: 3.00}}
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := cloud.BudgetConflict(spec); got != tt.want {
+		if got := cloud.BudgetProblem(spec); got != tt.want {
 			t.Errorf("%s: %q, want %q", tt.name, got, tt.want)
 		}
 	}

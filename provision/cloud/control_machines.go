@@ -8,39 +8,40 @@ import (
 	"skyserve/provision"
 )
 
-// ControlNodes is the number of machines with a controller and a member of the store's cluster: a majority
-// is left when one is lost. A service with fewer suitable balancers has one.
-const ControlNodes = 3
+// ControlMachineCount is the number of machines that run a controller and a member of the store's cluster. With
+// three, a majority is left when one is lost. A service with fewer suitable balancers has one such machine.
+const ControlMachineCount = 3
 
-// maxControlCandidates is the number of balancers that may run a controller: firewalls contain their addresses, and
-// a tag of AWS has place for as many.
+// maxControlCandidates is the maximum number of balancers that may run a controller. Firewalls admit them by address,
+// and the list of addresses is stored in an AWS tag, which has no space for more.
 const maxControlCandidates = 32
 
-// ControlCandidate is a balancer's machine that may run a controller with a member of the store.
-type ControlCandidate struct {
+// BalancerMachine is the machine of a balancer, which may also run a controller and a member of the store's cluster.
+type BalancerMachine struct {
 	ID     string
 	Region service.Region
 	Zone   string // empty = unknown
-	// Alive is true while its machine runs. A machine that does not is replaced by one with the same ID.
+	// Alive is true while the machine runs. A lost machine is replaced by one with the same ID.
 	Alive bool
-	// Spot machines are not suitable: several can be taken at once.
+	// Spot is true for a spot machine. It is not suitable for a controller, because the cloud can take several
+	// spot machines at once.
 	Spot bool
 }
 
-// ControlCandidates returns a service's balancers that may run a controller, in the order of service.yaml, with the
-// machines that exist: the first maxControlCandidates of Balancers.
-func ControlCandidates(spec *service.Spec, have []provision.Object) []ControlCandidate {
+// ControlCandidates returns the balancers that may run a controller: the first maxControlCandidates of Balancers.
+func ControlCandidates(spec *service.Spec, have []provision.Object) []BalancerMachine {
 	all := Balancers(spec, have)
 	return all[:min(len(all), maxControlCandidates)]
 }
 
-// Balancers returns all balancers of a service in the order of service.yaml, with the machines that exist.
-func Balancers(spec *service.Spec, have []provision.Object) []ControlCandidate {
-	var all []ControlCandidate
+// Balancers returns all balancers of a service in the order of service.yaml. have contains the existing objects, which
+// determine Zone, Alive and Spot.
+func Balancers(spec *service.Spec, have []provision.Object) []BalancerMachine {
+	var all []BalancerMachine
 	for _, name := range ManagedRegions(spec) {
 		r := spec.Regions[slices.IndexFunc(spec.Regions, func(r service.RegionSpec) bool { return r.Name == name })]
 		for n := range max(r.Balancers, 1) {
-			c := ControlCandidate{ID: provision.BalancerID(name, n), Region: name}
+			c := BalancerMachine{ID: provision.BalancerID(name, n), Region: name}
 			for _, o := range have {
 				if o.ID != c.ID || o.Kind != provision.KindBalancer || o.TerminatedReason != "" {
 					continue
@@ -56,27 +57,28 @@ func Balancers(spec *service.Spec, have []provision.Object) []ControlCandidate {
 	return all
 }
 
-// ReplicatesStore reports whether the machines of a service in clouds may form the cluster of a replicated store.
+// ReplicatesStore reports whether a service in clouds has enough balancers for a replicated store, and no external one.
 func ReplicatesStore(spec *service.Spec) bool {
-	return UsesClouds(spec) && spec.Store.URL == "" && len(ControlCandidates(spec, nil)) >= ControlNodes
+	return UsesClouds(spec) && spec.Store.URL == "" && len(ControlCandidates(spec, nil)) >= ControlMachineCount
 }
 
-// ReplacesBalancers reports whether the controllers of a service replace the machine of a lost balancer: where another
-// machine with a controller is left.
+// ReplacesBalancers reports whether the controllers of a service replace the machine of a lost balancer. They do so if
+// the service has several controllers, because the lost machine may have run one of them.
 func ReplacesBalancers(spec *service.Spec) bool {
-	return UsesClouds(spec) && len(ControlCandidates(spec, nil)) >= ControlNodes
+	return UsesClouds(spec) && len(ControlCandidates(spec, nil)) >= ControlMachineCount
 }
 
-// ReplacesBalancersIn reports whether controllers replace the balancers of a service in a cloud. Root on a machine that
-// may launch balancers can become root on all. Spares therefore must have another identity: at AWS one that `up`
-// creates, at Google the service account gcp.spare_account.
-func ReplacesBalancersIn(spec *service.Spec, name string) bool {
-	return ReplacesBalancers(spec) && (name != service.CloudGCP || spec.GCP.SpareAccount != "" || !hasSpares(spec, name))
+// ReplacesBalancersIn reports whether controllers replace the balancers of a service in a cloud. An attacker with root
+// on a machine that may launch balancers can become root on all of them. Spares therefore must have another identity:
+// at AWS one that `up` creates, at Google the service account gcp.spare_account, which the user must set.
+func ReplacesBalancersIn(spec *service.Spec, cloud string) bool {
+	return ReplacesBalancers(spec) && (cloud != service.CloudGCP || spec.GCP.SpareAccount != "" || !hasSpares(spec, cloud))
 }
 
-// Spares returns the IDs of the balancers whose machines may not launch balancers, in the order of service.yaml: all
-// except the three that run controllers at first. In each cloud two may, where there are as many, so that one can
-// replace the other. The result depends on service.yaml only: the identity of a machine is fixed at launch.
+// Spares returns the IDs of a service's spares, in the order of service.yaml. A spare is a balancer that serves like the
+// others, but whose identity has no permission to launch balancers. The three balancers that run controllers at first are
+// not spares. At least two balancers of each cloud, if it has two, are not spares, so that one can replace the other. The
+// result depends only on service.yaml, because the identity of a machine is fixed at launch.
 func Spares(spec *service.Spec) (ids []string) {
 	if !ReplacesBalancers(spec) {
 		return nil
@@ -105,22 +107,23 @@ func Spares(spec *service.Spec) (ids []string) {
 }
 
 // hasSpares reports whether a service has spares in a cloud.
-func hasSpares(spec *service.Spec, name string) bool {
+func hasSpares(spec *service.Spec, cloud string) bool {
 	spares := Spares(spec)
-	return slices.ContainsFunc(Balancers(spec, nil), func(c ControlCandidate) bool {
-		return c.Region.Cloud() == name && slices.Contains(spares, c.ID)
+	return slices.ContainsFunc(Balancers(spec, nil), func(c BalancerMachine) bool {
+		return c.Region.Cloud() == cloud && slices.Contains(spares, c.ID)
 	})
 }
 
-// MovesRecords reports whether controllers change the records of the public name when they replace a balancer. Machines at
-// AWS make these changes, or those at Google (FederatesRecords).
-func MovesRecords(spec *service.Spec) bool {
-	return ReplacesBalancers(spec) && spec.DNS != nil && (slices.Contains(Clouds(spec), service.CloudAWS) || FederatesRecords(spec))
+// UpdatesDNS reports whether controllers change the DNS records of the public name when they replace a balancer. The
+// controllers at AWS do this, or those at Google if the service has no machines at AWS (UpdatesDNSByFederation).
+func UpdatesDNS(spec *service.Spec) bool {
+	return ReplacesBalancers(spec) && spec.DNS != nil && (slices.Contains(Clouds(spec), service.CloudAWS) || UpdatesDNSByFederation(spec))
 }
 
-// FederatesRecords reports whether controllers at Google change the records of the public name by workload identity
-// federation: with an identity at AWS that may do only this, where the service has no machines at AWS.
-func FederatesRecords(spec *service.Spec) bool {
+// UpdatesDNSByFederation reports whether controllers at Google change the DNS records of the public name by workload
+// identity federation. They then assume an identity at AWS that has no other permission. This is the case if the
+// service has no machines at AWS.
+func UpdatesDNSByFederation(spec *service.Spec) bool {
 	return ReplacesBalancersIn(spec, service.CloudGCP) && spec.DNS != nil && !slices.Contains(Clouds(spec), service.CloudAWS) && usesFederation(spec)
 }
 
@@ -129,8 +132,8 @@ func usesFederation(spec *service.Spec) bool {
 	return spec.GCP.Federation == nil || *spec.GCP.Federation
 }
 
-// FederatedCloud returns the cloud whose only balancer the controllers in the other cloud replace, by workload identity
-// federation; empty without one. With another balancer in its cloud, that one calls the cloud's API.
+// FederatedCloud returns the cloud in which the service has only one balancer, which no other machine there can replace.
+// Controllers in the other cloud replace it by workload identity federation. Empty = there is no such cloud.
 func FederatedCloud(spec *service.Spec) string {
 	if !ReplacesBalancersIn(spec, service.CloudGCP) || !usesFederation(spec) || len(Clouds(spec)) < 2 {
 		return ""
@@ -147,19 +150,19 @@ func FederatedCloud(spec *service.Spec) string {
 	return ""
 }
 
-// SharesNetwork reports whether the machines of two regions reach each other at their private addresses: a network
-// of AWS is regional, one of Google Cloud is global.
+// SharesNetwork reports whether the machines of two regions reach each other at their private addresses. A network
+// at AWS belongs to one region, a network at Google to all.
 func SharesNetwork(a, b service.Region) bool {
 	return a == b || a.Cloud() == service.CloudGCP && b.Cloud() == service.CloudGCP
 }
 
-// peersOf returns the public addresses of the machines in other networks that may run a member of the store's
-// cluster, sorted.
-func peersOf(spec *service.Spec, region service.Region, have []provision.Object) []netip.Addr {
+// storePeerAddresses returns the public addresses of the machines that may run a member of the store's cluster and are
+// not in the network of a region, sorted.
+func storePeerAddresses(spec *service.Spec, region service.Region, have []provision.Object) []netip.Addr {
 	candidates := ControlCandidates(spec, nil)
 	var peers []netip.Addr
 	for _, o := range have {
-		if o.Kind == provision.KindBalancer && o.TerminatedReason == "" && o.PublicIP.Is4() && !SharesNetwork(region, o.Region) && containsControl(candidates, o.ID) {
+		if o.Kind == provision.KindBalancer && o.TerminatedReason == "" && o.PublicIP.Is4() && !SharesNetwork(region, o.Region) && containsMachine(candidates, o.ID) {
 			peers = append(peers, o.PublicIP)
 		}
 	}
@@ -167,31 +170,33 @@ func peersOf(spec *service.Spec, region service.Region, have []provision.Object)
 	return slices.Compact(peers)
 }
 
-// ChooseControlMachines returns the IDs of the machines that run a controller and a member of the store:
-// ControlNodes of them, or one where fewer candidates are suitable. current are those that run one now.
-// Such a machine stays while it is alive and suitable, and a dead one until another can take its place, so that
-// the number of members never falls because machines are lost. New ones are in regions without a member where
-// possible, else in zones without one, and come first in the order of the candidates. The result begins
-// with those of current that stay, in their order.
-func ChooseControlMachines(candidates []ControlCandidate, current []string) []string {
-	suitable := slices.DeleteFunc(slices.Clone(candidates), func(c ControlCandidate) bool { return c.Spot })
-	want := ControlNodes
-	if len(suitable) < ControlNodes {
+// ChooseControlMachines returns the IDs of the machines to run a controller and a member of the store's cluster:
+// ControlMachineCount of them, or one if fewer candidates are suitable. current contains the IDs of the machines that
+// run them now.
+//
+// A machine of current stays while it is alive and suitable. A dead one stays until another machine can take its place,
+// so that the number of members does not fall when machines are lost. New machines are preferred in regions without a
+// member, then in zones without a member, then in the order of the candidates. The result begins with the machines of
+// current that stay, in their order.
+func ChooseControlMachines(candidates []BalancerMachine, current []string) []string {
+	suitable := slices.DeleteFunc(slices.Clone(candidates), func(c BalancerMachine) bool { return c.Spot })
+	want := ControlMachineCount
+	if len(suitable) < ControlMachineCount {
 		want = 1
 	}
 	if len(suitable) == 0 {
 		suitable = candidates // one on a spot machine is better than none
 	}
-	var chosen []ControlCandidate
+	var chosen []BalancerMachine
 	for _, alive := range []bool{true, false} {
 		for _, id := range current {
-			i := slices.IndexFunc(suitable, func(c ControlCandidate) bool { return c.ID == id && c.Alive == alive })
-			if i >= 0 && len(chosen) < want && !containsControl(chosen, id) {
+			i := slices.IndexFunc(suitable, func(c BalancerMachine) bool { return c.ID == id && c.Alive == alive })
+			if i >= 0 && len(chosen) < want && !containsMachine(chosen, id) {
 				chosen = append(chosen, suitable[i])
 			}
 		}
 		for len(chosen) < want {
-			next, ok := nextControl(suitable, chosen, alive)
+			next, ok := nextControlMachine(suitable, chosen, alive)
 			if !ok {
 				break
 			}
@@ -205,15 +210,15 @@ func ChooseControlMachines(candidates []ControlCandidate, current []string) []st
 	return ids
 }
 
-// nextControl returns the candidate to add to the chosen ones: one in another region, else in another zone,
-// else any; false without one.
-func nextControl(candidates, chosen []ControlCandidate, alive bool) (best ControlCandidate, ok bool) {
+// nextControlMachine returns the candidate to add to the chosen ones: one in another region, else in another zone,
+// else any. ok is false if no candidate is left.
+func nextControlMachine(candidates, chosen []BalancerMachine, alive bool) (best BalancerMachine, ok bool) {
 	distance := -1
 	for _, c := range candidates {
-		if c.Alive != alive || containsControl(chosen, c.ID) {
+		if c.Alive != alive || containsMachine(chosen, c.ID) {
 			continue
 		}
-		d := 2
+		d := 2 // 2 = no chosen machine in its region, 1 = none in its zone, 0 = one in its zone
 		for _, other := range chosen {
 			switch {
 			case other.Region == c.Region && other.Zone == c.Zone:
@@ -229,7 +234,7 @@ func nextControl(candidates, chosen []ControlCandidate, alive bool) (best Contro
 	return best, ok
 }
 
-// containsControl reports whether candidates contain an ID.
-func containsControl(candidates []ControlCandidate, id string) bool {
-	return slices.ContainsFunc(candidates, func(c ControlCandidate) bool { return c.ID == id })
+// containsMachine reports whether one of the machines has an ID.
+func containsMachine(machines []BalancerMachine, id string) bool {
+	return slices.ContainsFunc(machines, func(c BalancerMachine) bool { return c.ID == id })
 }

@@ -15,11 +15,11 @@ import (
 )
 
 // controlCandidates reads "ID region/zone [dead] [spot]" lines, separated by commas.
-func controlCandidates(text string) (all []cloud.ControlCandidate) {
+func controlCandidates(text string) (all []cloud.BalancerMachine) {
 	for _, line := range strings.Split(text, ",") {
 		f := strings.Fields(line)
 		region, zone, _ := strings.Cut(f[1], "/")
-		all = append(all, cloud.ControlCandidate{
+		all = append(all, cloud.BalancerMachine{
 			ID: f[0], Region: service.Region("aws/" + region), Zone: zone, Alive: !slices.Contains(f, "dead"), Spot: slices.Contains(f, "spot"),
 		})
 	}
@@ -60,9 +60,9 @@ func TestChooseControlMachines(t *testing.T) {
 }
 
 // drawControl draws candidates and current members.
-func drawControl(t *rapid.T) (all []cloud.ControlCandidate, current []string) {
+func drawControl(t *rapid.T) (all []cloud.BalancerMachine, current []string) {
 	for i := range rapid.IntRange(1, 7).Draw(t, "machines") {
-		all = append(all, cloud.ControlCandidate{
+		all = append(all, cloud.BalancerMachine{
 			ID: fmt.Sprint("m", i), Region: service.Region(rapid.SampledFrom([]string{"us", "eu", "asia", "sa"}).Draw(t, "region")),
 			Zone: rapid.SampledFrom([]string{"", "1", "2"}).Draw(t, "zone"), Alive: rapid.IntRange(0, 4).Draw(t, "alive") > 0, Spot: rapid.IntRange(0, 4).Draw(t, "spot") == 0,
 		})
@@ -74,7 +74,7 @@ func drawControl(t *rapid.T) (all []cloud.ControlCandidate, current []string) {
 }
 
 // spread returns the numbers of regions and of zones of a set of candidates, as one number.
-func spread(set []cloud.ControlCandidate) int {
+func spread(set []cloud.BalancerMachine) int {
 	regions, zones := map[string]bool{}, map[string]bool{}
 	for _, c := range set {
 		regions[string(c.Region)], zones[string(c.Region)+"/"+c.Zone] = true, true
@@ -88,7 +88,7 @@ func TestChooseControlMachinesProperties(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		all, current := drawControl(t)
 		ids := cloud.ChooseControlMachines(all, current)
-		var suitable, alive, chosen, stay []cloud.ControlCandidate
+		var suitable, alive, chosen, stay []cloud.BalancerMachine
 		for _, c := range all {
 			if c.Spot {
 				continue
@@ -101,28 +101,28 @@ func TestChooseControlMachinesProperties(t *testing.T) {
 				chosen = append(chosen, c)
 			}
 		}
-		if len(suitable) < cloud.ControlNodes {
+		if len(suitable) < cloud.ControlMachineCount {
 			if len(ids) != 1 {
 				t.Fatalf("got %q, want one", ids)
 			}
 			return
 		}
-		if len(chosen) != cloud.ControlNodes || len(ids) != cloud.ControlNodes {
+		if len(chosen) != cloud.ControlMachineCount || len(ids) != cloud.ControlMachineCount {
 			t.Fatalf("got %q, want three without spot", ids)
 		}
 		for _, id := range current {
-			i := slices.IndexFunc(alive, func(c cloud.ControlCandidate) bool { return c.ID == id })
-			if i >= 0 && len(stay) < cloud.ControlNodes {
+			i := slices.IndexFunc(alive, func(c cloud.BalancerMachine) bool { return c.ID == id })
+			if i >= 0 && len(stay) < cloud.ControlMachineCount {
 				stay = append(stay, alive[i])
 				if !slices.Contains(ids, id) {
 					t.Fatalf("%s left, got %q", id, ids)
 				}
 			}
 		}
-		if dead := slices.ContainsFunc(chosen, func(c cloud.ControlCandidate) bool { return !c.Alive }); dead && len(alive) >= cloud.ControlNodes {
+		if dead := slices.ContainsFunc(chosen, func(c cloud.BalancerMachine) bool { return !c.Alive }); dead && len(alive) >= cloud.ControlMachineCount {
 			t.Fatalf("got a dead machine in %q", ids)
 		}
-		if best := bestSpread(alive, stay); len(alive) >= cloud.ControlNodes && spread(chosen) != best {
+		if best := bestSpread(alive, stay); len(alive) >= cloud.ControlMachineCount && spread(chosen) != best {
 			t.Fatalf("%q has spread %d, want %d", ids, spread(chosen), best)
 		}
 		if again := cloud.ChooseControlMachines(all, ids); !slices.Equal(again, ids) {
@@ -132,16 +132,16 @@ func TestChooseControlMachinesProperties(t *testing.T) {
 }
 
 // bestSpread returns the spread of the best set of three that contains stay: all sets are tried.
-func bestSpread(alive, stay []cloud.ControlCandidate) (best int) {
+func bestSpread(alive, stay []cloud.BalancerMachine) (best int) {
 	for bits := range 1 << len(alive) {
-		var set []cloud.ControlCandidate
+		var set []cloud.BalancerMachine
 		for i, c := range alive {
 			if bits>>i&1 == 1 {
 				set = append(set, c)
 			}
 		}
-		missing := slices.ContainsFunc(stay, func(c cloud.ControlCandidate) bool { return !slices.Contains(set, c) })
-		if len(set) == cloud.ControlNodes && !missing {
+		missing := slices.ContainsFunc(stay, func(c cloud.BalancerMachine) bool { return !slices.Contains(set, c) })
+		if len(set) == cloud.ControlMachineCount && !missing {
 			best = max(best, spread(set))
 		}
 	}
@@ -157,7 +157,7 @@ func TestControlCandidates(t *testing.T) {
 		{ID: "lb-europe-west4-0", Kind: provision.KindBalancer},
 		{ID: "lb-europe-west4-1", Kind: provision.KindBalancer}, // no longer in service.yaml
 	}
-	want := []cloud.ControlCandidate{
+	want := []cloud.BalancerMachine{
 		{ID: "lb-us-east-1-0", Region: "aws/us-east-1"},
 		{ID: "lb-us-east-1-1", Region: "aws/us-east-1", Zone: "us-east-1b", Alive: true, Spot: true},
 		{ID: "lb-europe-west4-0", Region: "gcp/europe-west4", Alive: true},

@@ -5,16 +5,16 @@ import (
 	"skyserve/provision"
 )
 
-// matchClasses sorts the numbers of serving replicas: those that match a desired class come first. missing
-// contains the class of each replica that must be launched.
-func (l *layout) matchClasses(model int, region service.Region, serve []int, counts provision.ClassCounts) (ordered []int, missing []provision.ReplicaClass) {
-	objects := make([]provision.Object, len(serve))
-	for i, n := range serve {
-		objects[i] = *l.runningObject(provision.ReplicaID(l.Spec, model, region, n)) // numbers are those of existing replicas
+// matchClasses sorts the ordinals of serving replicas: those that match a desired class come first. missing contains
+// the class of each replica that must be launched.
+func (l *layout) matchClasses(model int, region service.Region, serving []int, counts provision.ClassCounts) (ordered []int, missing []provision.ReplicaClass) {
+	objects := make([]provision.Object, len(serving))
+	for i, n := range serving {
+		objects[i] = *l.runningObject(provision.ReplicaID(l.Spec, model, region, n)) // not nil: serving contains existing replicas
 	}
 	matched, missing := counts.Match(objects)
 	var others []int
-	for i, n := range serve {
+	for i, n := range serving {
 		if _, fits := matched[i]; fits {
 			ordered = append(ordered, n)
 		} else {
@@ -24,7 +24,7 @@ func (l *layout) matchClasses(model int, region service.Region, serve []int, cou
 	return append(ordered, others...), missing
 }
 
-// preferClass moves the offerings of a class to the front. The others follow in their order as fallbacks.
+// preferClass moves the offerings of a class to the front. The others follow in their order.
 func preferClass(offers provision.Offerings, class provision.ReplicaClass) provision.Offerings {
 	var first, rest provision.Offerings
 	for _, o := range offers {

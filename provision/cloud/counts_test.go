@@ -98,12 +98,12 @@ func modelOf(c provision.Change) string {
 func numberOf(id string) string { return id[len(id)-1:] }
 
 // existingReplica is a running replica of llama of a class.
-func existingReplica(spec *service.Spec, in cloud.Input, region service.Region, n int, class provision.ReplicaClass) provision.Object {
+func existingReplica(spec *service.Spec, in cloud.LayoutInput, region service.Region, n int, class provision.ReplicaClass) provision.Object {
 	at := slices.IndexFunc(in.Offerings[region], func(o provision.Offering) bool {
 		return class.Matches(o) && (class.Capacity != "" || o.Capacity == service.CapacityOnDemand)
 	})
 	in.Counts = map[cloud.ReplicaGroup]provision.ClassCounts{{Model: "llama", Region: region}: {provision.ReplicaClass{}: n + 1}}
-	l, err := cloud.BuildLayout(cloud.Input{Spec: spec, Owner: in.Owner, Offerings: in.Offerings, UserData: in.UserData, Counts: in.Counts})
+	l, err := cloud.BuildLayout(cloud.LayoutInput{Spec: spec, Owner: in.Owner, Offerings: in.Offerings, UserData: in.UserData, Counts: in.Counts})
 	if err != nil {
 		panic(err)
 	}

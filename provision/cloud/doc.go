@@ -2,6 +2,6 @@
 // the offerings for each machine in the order of launch attempts, and the machines' firewalls and
 // identities. It only computes; the providers create the objects.
 //
-// Read layout.go first, then numbers.go (the number of replicas, and the fallback regions for a region
-// without capacity), then offers.go (the offerings of a replica).
+// Read layout.go first, then replicas.go (the desired replicas of a region, and the fallback regions for a
+// region without capacity), then offers.go (the offerings of a replica).
 package cloud

@@ -9,7 +9,7 @@ import (
 	"skyserve/provision"
 )
 
-// The ports of machines in a cloud.
+// The ports of the processes on a machine in a cloud.
 const (
 	// PortPublic is where a balancer serves clients in clear text, PortTLS with TLS.
 	PortPublic = 8000
@@ -42,9 +42,9 @@ func PublicPort(spec *service.Spec) int {
 	return PortPublic
 }
 
-// EndpointsOf returns the addresses of the units on a machine. The network of a cloud translates public
-// addresses to private ones, so units listen on the private address. A provider whose machines share an
-// address sets Object.Endpoints.
+// EndpointsOf returns the addresses of the processes on a machine. The network of a cloud translates public
+// addresses to private ones, so processes listen on the private address. A provider whose machines share an
+// IP address sets Object.Endpoints.
 func EndpointsOf(o provision.Object) provision.MachineEndpoints {
 	if o.Endpoints != (provision.MachineEndpoints{}) {
 		return o.Endpoints
@@ -56,7 +56,7 @@ func EndpointsOf(o provision.Object) provision.MachineEndpoints {
 	}
 }
 
-// addressesAt returns the addresses of a machine's units at an IP address; none for the zero address.
+// addressesAt returns the addresses of a machine's processes at an IP address; none for the zero address.
 func addressesAt(ip netip.Addr) provision.Addresses {
 	if !ip.IsValid() {
 		return provision.Addresses{}

@@ -7,5 +7,5 @@ import (
 
 // ImagesFor calls imagesFor for a layout of spec.
 func ImagesFor(spec *service.Spec, r service.Region, offers provision.Offerings) map[string]string {
-	return (&layout{Input: Input{Spec: spec}}).imagesFor(r, offers)
+	return (&layout{LayoutInput: LayoutInput{Spec: spec}}).imagesFor(r, offers)
 }

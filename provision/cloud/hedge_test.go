@@ -11,7 +11,7 @@ import (
 )
 
 // hedgedInput returns a region with two desired spot replicas and a backup.
-func hedgedInput(t *testing.T, extra int) (cloud.Input, service.Region) {
+func hedgedInput(t *testing.T, extra int) (cloud.LayoutInput, service.Region) {
 	t.Helper()
 	spec := parse(t, threeRegions)
 	spec.Models, spec.Regions = spec.Models[:1], spec.Regions[:1]

@@ -5,26 +5,26 @@ import (
 	"skyserve/provision"
 )
 
-// imagesFor returns the configured boot images of a region that a machine with some offerings can boot; nil
-// without any. Other images of the region do not concern the machine.
+// imagesFor returns the configured boot images of a region that a machine with one of the offerings would boot; nil if
+// there are none.
 func (l *layout) imagesFor(r service.Region, offers provision.Offerings) map[string]string {
-	var all map[string]string
+	var configured map[string]string
 	for _, spec := range l.Spec.Regions {
 		if spec.Name == r {
-			all = spec.Images
+			configured = spec.Images
 		}
 	}
 	var images map[string]string
 	for _, o := range offers {
 		for _, key := range provision.ImageKeys(o) {
-			if all[key] == "" {
+			if configured[key] == "" {
 				continue
 			}
 			if images == nil {
 				images = map[string]string{}
 			}
-			images[key] = all[key]
-			break // a less specific image is not used
+			images[key] = configured[key]
+			break // the keys that follow are less specific
 		}
 	}
 	return images

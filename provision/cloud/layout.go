@@ -17,56 +17,59 @@ const (
 	diskReplica  = 250
 )
 
-// The labels of objects.
+// The keys of the labels of objects.
 const (
 	labelModel = "model"
 	labelGPU   = "gpu"
-	// labelRole is the kind of the machines of a firewall or an identity.
+	// labelRole is the role of the machines that a firewall or an identity is for.
 	labelRole = "role"
 	// labelFallbackFor is the region without capacity for which a fallback replica runs in another region.
 	labelFallbackFor = "for"
 	// labelReplaces is the handle of the terminating machine that a replica replaces.
 	labelReplaces = "instead"
-	// labelExtra marks a spot replica of spot.overprovision.
-	labelExtra = "extra"
+	// labelOverprovisioned marks a spot replica that spot.overprovision adds.
+	labelOverprovisioned = "extra"
+	// labelDNSListen is the address where a name server listens, host:port.
+	labelDNSListen = "dns"
 )
 
-// GlobalPlace is the place of a cloud's global objects: aws/global.
+// GlobalPlace is written instead of a region's name for a cloud's global objects: aws/global.
 const GlobalPlace = "global"
 
 // globalAWS is the region of AWS's global objects.
 const globalAWS = service.Region(service.CloudAWS + "/" + GlobalPlace)
 
-// RoleRecords is the role of the identity at AWS with which controllers at Google change DNS records. No machine has it.
-const RoleRecords provision.Role = "records"
+// RoleDNS is the role of the identity at AWS that controllers at Google assume to change DNS records. No machine has it.
+const RoleDNS provision.Role = "records"
 
-// Input is the input of BuildLayout.
-type Input struct {
+// LayoutInput is the input of BuildLayout.
+type LayoutInput struct {
 	Spec *service.Spec
 	// Owner is the owner of the service: provision.Desired.Owner.
 	Owner string
-	// Offerings are the offerings of each rented region.
+	// Offerings are the offerings of each cloud region.
 	Offerings map[service.Region]provision.Offerings
-	// Reservations are the reservations that the service names by id; one that no cloud reports is not used.
+	// Reservations are the reservations of service.yaml as the clouds report them. Those that no cloud reports are
+	// not used.
 	Reservations Reservations
-	// Have contains the existing objects of the service in the clouds. Existing replicas above replicas.min,
-	// which a plan or an operator added, stay.
+	// Have contains the existing objects of the service in the clouds. Existing replicas above replicas.min stay:
+	// a plan or an operator added them.
 	Have []provision.Object
-	// Now is the time at which machines would be launched; zero = ends of reservations are ignored.
+	// Now is the time at which machines would be launched; zero = it is ignored when reservations end.
 	Now time.Time
 	// Shortfall is the number of replicas that recently could not be launched for lack of capacity.
 	Shortfall map[ReplicaGroup]int
 	// NeedReplacement contains the ids of replicas that need replacement, for example because their cloud
-	// interrupts them. BuildLayout adds replacements with other ids, as far as replicas.max permits both.
+	// interrupts them. BuildLayout adds replacements with other ids. Both count towards replicas.max.
 	NeedReplacement map[string]bool
-	// Ending contains those of NeedReplacement whose end is certain: they do not count towards replicas.max, so
-	// that a replacement is launched before the end.
+	// Ending contains the ids in NeedReplacement of replicas that will certainly terminate. They do not count
+	// towards replicas.max, so that their replacements can be launched before they terminate.
 	Ending map[string]bool
-	// Counts is the desired number of replicas of each class, within replicas.min and max, where it
-	// differs from the existing replicas.
+	// Counts is the desired number of replicas of each class. It is limited to replicas.min and max. For groups
+	// that it does not contain, the existing replicas are desired.
 	Counts map[ReplicaGroup]provision.ClassCounts
-	// SpotPenalty returns the number of recent interruptions and capacity errors of an offering, decayed;
-	// nil = none.
+	// SpotPenalty returns the number of recent interruptions and capacity errors of an offering, where older ones
+	// count less; nil = none.
 	SpotPenalty func(o provision.Offering) float64
 	// SpotScore returns the cloud's estimate for a spot offering: provision.CapacityAdvice.Score; nil = unknown.
 	SpotScore func(o provision.Offering) *float64
@@ -74,17 +77,17 @@ type Input struct {
 	// an offering had no capacity recently; nil = never.
 	Interrupted func(service.Region) bool
 	Exhausted   func(provision.Offering) bool
-	// ZoneID is the id of the Route 53 hosted zone of the public name in which machines at AWS write records: dns-01
-	// challenges, and those of balancers that controllers replace; empty = they write none.
-	ZoneID string
-	// HealthChecks are the ids of the health checks of the public name's records in that zone, sorted; none before it is
-	// published. Controllers that replace balancers change them.
+	// HostedZoneID is the id of the Route 53 hosted zone of the public name. Machines at AWS write records in it: for
+	// dns-01 challenges, and for balancers that controllers replace. Empty = machines write no records.
+	HostedZoneID string
+	// HealthChecks are the ids of the health checks of the public name's records in that hosted zone, sorted; none before
+	// the name is published. Controllers that replace balancers change them.
 	HealthChecks []string
-	// FederatedAccount is the unique id of the service account of balancers at Google, where machines there replace the
-	// only balancer at AWS (FederatedCloud) or change DNS records (FederatesRecords); empty = they cannot.
+	// FederatedAccount is the unique id of the service account of balancers at Google that assumes identities at AWS: to
+	// replace the only balancer there (FederatedCloud), or to change DNS records (UpdatesDNSByFederation). Empty = none.
 	FederatedAccount string
-	// Programs are the skyserve binaries in the service's own buckets, by cloud. Machines of other clouds
-	// download the binary elsewhere.
+	// Programs are the skyserve binaries in the service's own buckets, by cloud. Machines of a cloud without an entry
+	// download the binary from another URL.
 	Programs map[string]provision.Program
 	// UserData returns the cloud-init document of a machine.
 	UserData func(MachineInput) (string, error)
@@ -99,22 +102,22 @@ type ReplicaGroup struct {
 // MachineInput describes a machine for its cloud-init document.
 type MachineInput struct {
 	ID     string
-	Kind   provision.ObjectKind // KindBalancer or KindReplica
+	Kind   provision.ObjectKind // KindBalancer, KindReplica or KindNameServer
 	Region service.Region
-	Model  *service.Model // nil for a balancer
+	Model  *service.Model // nil except for a replica
 }
 
 // Layout is the desired state of a service in the clouds.
 type Layout struct {
 	Desired []provision.Desired
-	// Unplaced is the number of replicas for which no region has capacity: Input.Shortfall minus the
+	// Unplaced is the number of replicas for which no region has capacity: LayoutInput.Shortfall minus the
 	// replicas in fallback regions.
 	Unplaced map[ReplicaGroup]int
 }
 
-// ManagedRegions returns the regions where skyserve launches the machines of a service, in the order of the
-// file. In a service with regions in clouds, these are all regions except static ones. In other services
-// static regions are included, because their balancers run on this machine.
+// ManagedRegions returns the regions where skyserve launches the machines or processes of a service, in the order
+// of service.yaml. In a service with cloud regions, these are all regions except static ones. In other services
+// static regions are included, because their balancers run on this computer.
 func ManagedRegions(spec *service.Spec) []service.Region {
 	usesClouds := UsesClouds(spec)
 	var regions []service.Region
@@ -126,21 +129,21 @@ func ManagedRegions(spec *service.Spec) []service.Region {
 	return regions
 }
 
-// ProvidedRegions returns the regions in which a service has objects: ManagedRegions, and the region of global objects of
-// a cloud without machines that has an identity for them (FederatesRecords).
-func ProvidedRegions(spec *service.Spec) []service.Region {
+// RegionsWithObjects returns the regions in which a service has objects: ManagedRegions, and the region of global objects
+// at AWS if the service has only an identity there (UpdatesDNSByFederation).
+func RegionsWithObjects(spec *service.Spec) []service.Region {
 	regions := ManagedRegions(spec)
-	if FederatesRecords(spec) {
+	if UpdatesDNSByFederation(spec) {
 		regions = append(regions, globalAWS)
 	}
 	return regions
 }
 
-// UsesClouds reports whether a service has machines in clouds, which are billed.
-func UsesClouds(spec *service.Spec) bool { return len(RentedRegions(spec)) > 0 }
+// UsesClouds reports whether a service has machines in clouds.
+func UsesClouds(spec *service.Spec) bool { return len(Regions(spec)) > 0 }
 
-// RentedRegions returns a service's regions in clouds, in the order of the file.
-func RentedRegions(spec *service.Spec) []service.Region {
+// Regions returns a service's regions in clouds, in the order of service.yaml.
+func Regions(spec *service.Spec) []service.Region {
 	var regions []service.Region
 	for _, r := range spec.Regions {
 		if isCloudRegion(r.Name) {
@@ -150,23 +153,24 @@ func RentedRegions(spec *service.Spec) []service.Region {
 	return regions
 }
 
-// RunsOnThisComputer reports whether the machines of a region are processes on the operator's computer.
+// RunsOnThisComputer reports whether the balancers of a region are processes on the operator's computer. In a local
+// region the replicas are too.
 func RunsOnThisComputer(r service.Region) bool {
 	return r.Cloud() == service.CloudLocal || r.Cloud() == service.CloudStatic
 }
 
-// Clouds returns the clouds of a service's rented regions, sorted.
+// Clouds returns the clouds of a service's cloud regions, sorted.
 func Clouds(spec *service.Spec) []string {
 	var clouds []string
-	for _, r := range RentedRegions(spec) {
+	for _, r := range Regions(spec) {
 		clouds = append(clouds, r.Cloud())
 	}
 	slices.Sort(clouds)
 	return slices.Compact(clouds)
 }
 
-// NamedNetworks returns the networks of service.yaml in one cloud, by the cloud's name of the region. It
-// omits regions with the default network.
+// NamedNetworks returns the networks that service.yaml sets for the regions of a cloud. Its keys are the region names
+// without the cloud. It omits regions with the default network.
 func NamedNetworks(spec *service.Spec, cloud string) map[string]provision.Network {
 	networks := map[string]provision.Network{}
 	for _, r := range spec.Regions {
@@ -177,20 +181,20 @@ func NamedNetworks(spec *service.Spec, cloud string) map[string]provision.Networ
 	return networks
 }
 
-// GoogleAccounts returns the configured service accounts of machines in Google Cloud, by role; empty if
-// service.yaml does not set one.
+// GoogleAccounts returns the service accounts that service.yaml sets for machines at Google, by role; empty if it sets
+// none for a role.
 func GoogleAccounts(spec *service.Spec) map[provision.Role]string {
 	return map[provision.Role]string{
 		provision.RoleBalancer: spec.GCP.BalancerAccount, provision.RoleSpare: spec.GCP.SpareAccount, provision.RoleReplica: spec.GCP.ReplicaAccount,
 	}
 }
 
-// IsSingleRegion reports whether all rented machines of a service are in one region. Then balancers connect
+// IsSingleRegion reports whether all cloud machines of a service are in one region. Then balancers connect
 // to replicas only through the region's network.
-func IsSingleRegion(spec *service.Spec) bool { return len(RentedRegions(spec)) == 1 }
+func IsSingleRegion(spec *service.Spec) bool { return len(Regions(spec)) == 1 }
 
-// FirstBalancer returns the id of the first balancer of the first managed region. It is empty if there is none,
-// as while service.yaml cannot be read.
+// FirstBalancer returns the id of the first balancer of the first managed region. It is empty if there is no managed
+// region, for example if service.yaml could not be read.
 func FirstBalancer(spec *service.Spec) string {
 	managed := ManagedRegions(spec)
 	if len(managed) == 0 {
@@ -199,12 +203,13 @@ func FirstBalancer(spec *service.Spec) string {
 	return provision.BalancerID(managed[0], 0)
 }
 
-// Validate rejects a well-formed service.yaml that cannot be applied; the error is a *provision.SpecError.
+// Validate returns an error if a service cannot be launched as service.yaml describes it, although each value is valid.
+// The error is a *provision.SpecError.
 func Validate(spec *service.Spec) error {
 	places := map[string]service.Region{}
 	for i, r := range spec.Regions {
 		if r.Name.Cloud() == service.CloudLocal && UsesClouds(spec) {
-			return specError("regions[%d].name: %s is a region on this machine, which machines in a cloud cannot reach: remove it or the cloud regions", i, r.Name)
+			return specError("regions[%d].name: %s is a region on this computer, which machines in a cloud cannot reach: remove it or the cloud regions", i, r.Name)
 		}
 		if other, taken := places[r.Name.Place()]; taken {
 			return specError("regions[%d].name: the part after the slash must be unique, got %s and %s", i, other, r.Name)
@@ -212,7 +217,7 @@ func Validate(spec *service.Spec) error {
 		places[r.Name.Place()] = r.Name
 	}
 	if !UsesClouds(spec) {
-		return checkLocal(spec)
+		return checkLocalEngines(spec)
 	}
 	if spec.Balancer.Auth == nil {
 		return specError("balancer.auth is required: balancers in a cloud are reachable from the internet")
@@ -234,25 +239,26 @@ func Validate(spec *service.Spec) error {
 	return nil
 }
 
-// checkBackup rejects a place for backups that the machines with controllers cannot write to. Any of them may lead.
+// checkBackup returns an error if some machine with a controller cannot write to store.backup.to. Any of these machines
+// may become the leader, which writes the backups.
 func checkBackup(spec *service.Spec) error {
 	if spec.Store.Backup == nil {
 		return nil
 	}
-	to, next := spec.Store.Backup.To, fmt.Sprintf("run 'skyserve backup FILE --service %s' from a scheduler instead (docs/backup.md)", spec.Name)
+	to, hint := spec.Store.Backup.To, fmt.Sprintf("run 'skyserve backup FILE --service %s' from a scheduler instead (docs/backup.md)", spec.Name)
 	place, _ := backupFolder(spec)
 	if place.Folder == "" {
-		return specError("store.backup.to: must be a folder of a bucket such as s3://backups/chat or gs://backups/chat for a service in clouds, got %s: %s", to, next)
+		return specError("store.backup.to: must be a folder of a bucket such as s3://backups/chat or gs://backups/chat for a service in clouds, got %s: %s", to, hint)
 	}
 	for i, r := range spec.Regions {
 		if isCloudRegion(r.Name) && r.Name.Cloud() != place.Cloud {
-			return specError("store.backup.to: must be a bucket that the machines of every region can reach, got %s, but those of regions[%d], %s, have no identity in %s: %s", to, i, r.Name, place.Cloud, next)
+			return specError("store.backup.to: must be a bucket in the cloud of every region, got %s, but the machines of regions[%d], %s, have no identity in %s: %s", to, i, r.Name, place.Cloud, hint)
 		}
 	}
 	return nil
 }
 
-// backupFolder returns the folder of a bucket for scheduled backups; false if there is none.
+// backupFolder returns the bucket and folder of store.backup.to; ok is false if it is not in a bucket.
 func backupFolder(spec *service.Spec) (f service.FilesFolder, ok bool) {
 	if spec.Store.Backup == nil {
 		return f, false
@@ -260,8 +266,9 @@ func backupFolder(spec *service.Spec) (f service.FilesFolder, ok bool) {
 	return service.FolderOf(spec.Store.Backup.To)
 }
 
-// checkLocal rejects local regions with other engines than simulated ones.
-func checkLocal(spec *service.Spec) error {
+// checkLocalEngines returns an error if a model with another engine than the simulated one has replicas in a local
+// region.
+func checkLocalEngines(spec *service.Spec) error {
 	for i, r := range spec.Regions {
 		for j, m := range spec.Models {
 			byDefault := ""
@@ -280,20 +287,20 @@ func specError(format string, args ...any) error {
 	return &provision.SpecError{Err: fmt.Errorf(format, args...)}
 }
 
-// BuildLayout computes the desired state of a service in the clouds. An invalid configuration is a
-// *provision.SpecError, also a region without any offering for a model.
-func BuildLayout(in Input) (*Layout, error) {
+// BuildLayout computes the desired state of a service in the clouds. It returns a *provision.SpecError for an invalid
+// configuration, and for a region without any offering for a model.
+func BuildLayout(in LayoutInput) (*Layout, error) {
 	if err := Validate(in.Spec); err != nil {
 		return nil, err
 	}
-	l := &layout{Input: in, result: &Layout{Unplaced: map[ReplicaGroup]int{}}, commitments: newCommitments(in.Spec, in.Have), plannedSpot: map[string]int{}}
-	l.commitments.limitToReported(in.Reservations, in.Offerings, in.Now)
+	l := &layout{LayoutInput: in, result: &Layout{Unplaced: map[ReplicaGroup]int{}}, reserved: newReservedEntries(in.Spec, in.Have), plannedSpot: map[string]int{}}
+	l.reserved.limitToReported(in.Reservations, in.Offerings, in.Now)
 	for _, cloud := range Clouds(in.Spec) {
 		if err := l.addPrerequisites(cloud); err != nil {
 			return nil, err
 		}
 	}
-	if err := l.addRecordsIdentity(); err != nil {
+	if err := l.addDNSIdentity(); err != nil {
 		return nil, err
 	}
 	for _, r := range in.Spec.Regions {
@@ -314,9 +321,9 @@ func BuildLayout(in Input) (*Layout, error) {
 	return l.result, l.addNameServer()
 }
 
-// PeerFirewalls returns the desired firewalls that admit machines by address, as BuildLayout does.
+// PeerFirewalls returns only the firewalls of BuildLayout that admit machines by address.
 func PeerFirewalls(spec *service.Spec, owner string, have []provision.Object) ([]provision.Desired, error) {
-	l := &layout{Input: Input{Spec: spec, Owner: owner, Have: have}, result: &Layout{}}
+	l := &layout{LayoutInput: LayoutInput{Spec: spec, Owner: owner, Have: have}, result: &Layout{}}
 	for _, cloud := range Clouds(spec) {
 		if err := l.addPrerequisites(cloud); err != nil {
 			return nil, err
@@ -333,22 +340,24 @@ func isCloudRegion(r service.Region) bool {
 
 // layout is the state of one call of BuildLayout.
 type layout struct {
-	Input
+	LayoutInput
 	result      *Layout
-	commitments commitments
-	plannedSpot map[string]int // the number of new spot replicas by the zone of their first offering
+	reserved    reservedEntries
+	plannedSpot map[string]int // number of new spot replicas by the zone of their first offering
 }
 
-// addPrerequisites adds the prerequisites of the machines in a cloud.
+// addPrerequisites adds the objects that machines in a cloud need before they are launched: the skyserve binary,
+// identities and firewalls.
 func (l *layout) addPrerequisites(cloud string) error {
 	global := service.Region(cloud + "/" + GlobalPlace)
-	sessions := l.sessionGrants(cloud)
-	sessions = append(sessions, l.addProgram(cloud, global)...)
-	spares := slices.Concat([]provision.Grant{provision.GrantOperate}, l.challengeGrants(cloud), l.filesGrants(cloud), sessions)
-	balancers := slices.Concat(spares[:1:1], l.replaceGrants(cloud), l.recordsGrants(cloud), l.federatedGrants(cloud), spares[1:])
-	identities := map[provision.Role][]provision.Grant{provision.RoleBalancer: balancers, provision.RoleReplica: append(l.readGrants(cloud), sessions...)}
+	common := append(l.sessionGrants(cloud), l.addProgram(cloud, global)...) // of all machines
+	operate := []provision.Grant{provision.GrantOperate}
+	serving := slices.Concat(l.challengeGrants(cloud), l.storeGrants(cloud), common)
+	spareGrants := slices.Concat(operate, serving)
+	balancerGrants := slices.Concat(operate, l.replaceGrants(cloud), l.dnsGrants(cloud), l.federatedGrants(cloud), serving)
+	identities := map[provision.Role][]provision.Grant{provision.RoleBalancer: balancerGrants, provision.RoleReplica: append(l.readGrants(cloud), common...)}
 	if cloud == service.CloudAWS && hasSpares(l.Spec, cloud) {
-		identities[provision.RoleSpare] = spares
+		identities[provision.RoleSpare] = spareGrants
 	}
 	for role, grants := range identities {
 		w := provision.Desired{ID: fmt.Sprintf("identity-%s-%s", cloud, role), Kind: provision.KindIdentity, Region: global, Grants: grants}
@@ -362,12 +371,12 @@ func (l *layout) addPrerequisites(cloud string) error {
 		}
 		for role, rules := range map[provision.Role][]provision.FirewallRule{provision.RoleBalancer: l.balancerRules(), provision.RoleReplica: replicaRules} {
 			w := provision.Desired{ID: fmt.Sprintf("firewall-%s-%s", r.Name.Place(), role), Kind: provision.KindFirewall, Region: r.Name, Rules: rules}
-			identity := any(rules)
+			config := any(rules)
 			if slices.ContainsFunc(rules, func(r provision.FirewallRule) bool { return r.From == provision.FromPeers }) {
-				w.Peers = peersOf(l.Spec, r.Name, l.Have)
-				identity = []any{rules, w.Peers}
+				w.Peers = storePeerAddresses(l.Spec, r.Name, l.Have)
+				config = []any{rules, w.Peers}
 			}
-			if err := l.addObject(w, role, identity); err != nil {
+			if err := l.addObject(w, role, config); err != nil {
 				return err
 			}
 		}
@@ -376,14 +385,14 @@ func (l *layout) addPrerequisites(cloud string) error {
 	return nil
 }
 
-// addRecordsIdentity adds the identity with which controllers at Google change the records of the public name.
-func (l *layout) addRecordsIdentity() error {
-	if l.ZoneID == "" || l.FederatedAccount == "" || !FederatesRecords(l.Spec) {
+// addDNSIdentity adds the identity that controllers at Google assume to change the records of the public name.
+func (l *layout) addDNSIdentity() error {
+	if l.HostedZoneID == "" || l.FederatedAccount == "" || !UpdatesDNSByFederation(l.Spec) {
 		return nil
 	}
-	grants := append(l.recordsGrants(service.CloudAWS), provision.GrantFederated(l.FederatedAccount))
-	w := provision.Desired{ID: fmt.Sprintf("identity-%s-%s", service.CloudAWS, RoleRecords), Kind: provision.KindIdentity, Region: globalAWS, Grants: grants}
-	return l.addObject(w, RoleRecords, grants)
+	grants := append(l.dnsGrants(service.CloudAWS), provision.GrantFederated(l.FederatedAccount))
+	w := provision.Desired{ID: fmt.Sprintf("identity-%s-%s", service.CloudAWS, RoleDNS), Kind: provision.KindIdentity, Region: globalAWS, Grants: grants}
+	return l.addObject(w, RoleDNS, grants)
 }
 
 // sessionGrants returns a grant for each region of a cloud whose machines allow shell sessions.
@@ -397,7 +406,7 @@ func (l *layout) sessionGrants(cloud string) []provision.Grant {
 	return grants
 }
 
-// replaceGrants returns the grant with which controllers replace balancers.
+// replaceGrants returns the grants that let controllers replace balancers.
 func (l *layout) replaceGrants(cloud string) []provision.Grant {
 	switch {
 	case !ReplacesBalancersIn(l.Spec, cloud):
@@ -408,15 +417,16 @@ func (l *layout) replaceGrants(cloud string) []provision.Grant {
 	return []provision.Grant{provision.GrantReplaceBalancers}
 }
 
-// recordsGrants returns the grant with which controllers move the DNS records of balancers that they replaced.
-func (l *layout) recordsGrants(cloud string) []provision.Grant {
-	if cloud != service.CloudAWS || l.ZoneID == "" || !MovesRecords(l.Spec) {
+// dnsGrants returns the grant that lets controllers change the DNS records of balancers that they replaced.
+func (l *layout) dnsGrants(cloud string) []provision.Grant {
+	if cloud != service.CloudAWS || l.HostedZoneID == "" || !UpdatesDNS(l.Spec) {
 		return nil
 	}
-	return []provision.Grant{provision.GrantRecords(l.ZoneID, l.Spec.DNS.Name, l.HealthChecks)}
+	return []provision.Grant{provision.GrantRecords(l.HostedZoneID, l.Spec.DNS.Name, l.HealthChecks)}
 }
 
-// federatedGrants returns the grant with which machines at Google replace the only balancer at AWS.
+// federatedGrants returns the grant that lets machines at Google assume the identity of the only balancer at AWS, so that
+// they can replace it.
 func (l *layout) federatedGrants(cloud string) []provision.Grant {
 	if cloud != service.CloudAWS || l.FederatedAccount == "" || FederatedCloud(l.Spec) != cloud {
 		return nil
@@ -426,15 +436,15 @@ func (l *layout) federatedGrants(cloud string) []provision.Grant {
 
 // challengeGrants returns the grant for the dns-01 challenge record of the service's name.
 func (l *layout) challengeGrants(cloud string) []provision.Grant {
-	if cloud != service.CloudAWS || l.ZoneID == "" || !l.Spec.ObtainsCertificate(service.ChallengeDNS) {
+	if cloud != service.CloudAWS || l.HostedZoneID == "" || !l.Spec.ObtainsCertificate(service.ChallengeDNS) {
 		return nil
 	}
-	return []provision.Grant{provision.GrantChallenge(l.ZoneID, l.Spec.DNS.Name)}
+	return []provision.Grant{provision.GrantChallenge(l.HostedZoneID, l.Spec.DNS.Name)}
 }
 
-// filesGrants returns the grants for the folders of buckets in which balancers store the files of batches, and controllers
-// backups.
-func (l *layout) filesGrants(cloud string) (grants []provision.Grant) {
+// storeGrants returns the grants for the folders of buckets in store.files, where balancers store the files of batches,
+// and in store.backup.to, where controllers store backups.
+func (l *layout) storeGrants(cloud string) (grants []provision.Grant) {
 	if f, inBucket := service.FilesFolderOf(l.Spec.Store.Files, l.Spec.Name); inBucket && f.Cloud == cloud {
 		grants = append(grants, provision.GrantFiles(f.Bucket+"/"+f.Folder))
 	}
@@ -459,7 +469,7 @@ func (l *layout) readGrants(cloud string) []provision.Grant {
 	return grants
 }
 
-// replicaRules admit balancers to the engine, and to the agent, to which they deliver the configuration.
+// replicaRules admit balancers to the engine, and to the agent, because balancers deliver its configuration.
 var replicaRules = []provision.FirewallRule{{Port: PortAgent, From: provision.FromBalancers}, {Port: PortEngine, From: provision.FromBalancers}}
 
 // balancerRules returns the rules that admit clients, operators and other balancers. Operators and
@@ -482,8 +492,8 @@ func (l *layout) balancerRules() []provision.FirewallRule {
 	return rules
 }
 
-// addBalancer adds the machine of one balancer. Its capacity type is never spot, because an interruption
-// would end its streams.
+// addBalancer adds the machine of one balancer. It has only on-demand offerings, because an interruption of a spot
+// machine would break its streams.
 func (l *layout) addBalancer(r service.RegionSpec, n int) error {
 	offers := l.Offerings[r.Name].WithGPU("", 0).SortedByCapacity([]service.CapacityType{service.CapacityOnDemand})
 	if len(offers) == 0 {
@@ -504,14 +514,11 @@ func (l *layout) addNameServer() error {
 	if len(offers) == 0 {
 		return specError("dns.provider: %s has no offering for a name server", n.Region)
 	}
-	return l.addMachine(n, offers, diskBalancer, map[string]string{labelName: l.Spec.DNS.Listen})
+	return l.addMachine(n, offers, diskBalancer, map[string]string{labelDNSListen: l.Spec.DNS.Listen})
 }
 
-// labelName is where a name server listens, host:port.
-const labelName = "dns"
-
-// addMachine adds a VM. Only a change of its setup at launch requires a replacement. Changes of its
-// offering, or of configuration that is delivered later, do not.
+// addMachine adds a VM. Only a change of the configuration that it gets at launch requires a replacement. A change of
+// its offering, or of configuration that is delivered later, does not.
 func (l *layout) addMachine(n MachineInput, offers provision.Offerings, disk int, labels map[string]string) error {
 	text, err := l.UserData(n)
 	if err != nil {
@@ -529,22 +536,22 @@ func (l *layout) addMachine(n MachineInput, offers provision.Offerings, disk int
 		if w.Machine.Account = accounts[w.Machine.Role]; spare && accounts[provision.RoleSpare] != "" {
 			w.Machine.Account = accounts[provision.RoleSpare]
 		}
-		w.Machine.StoresFiles = n.Kind == provision.KindBalancer && len(l.filesGrants(service.CloudGCP)) > 0 // its access scopes are fixed at launch
+		w.Machine.StoresFiles = n.Kind == provision.KindBalancer && len(l.storeGrants(service.CloudGCP)) > 0 // its access scopes are fixed at launch
 	}
 	return l.addObject(w, w.Machine.Role, w.Machine)
 }
 
-// addObject adds an object. A change of its identity requires a replacement. So does a change of its
-// network, because an object cannot be moved between networks.
-func (l *layout) addObject(w provision.Desired, role provision.Role, identity any) error {
+// addObject adds an object. A change of config requires a replacement. So does a change of the object's network,
+// because an object cannot be moved between networks.
+func (l *layout) addObject(w provision.Desired, role provision.Role, config any) error {
 	if n, named := NamedNetworks(l.Spec, w.Region.Cloud())[w.Region.Place()]; named {
-		identity = []any{identity, n.Name}
+		config = []any{config, n.Name}
 	}
-	spec, err := provision.ConfigHash(identity)
+	hash, err := provision.ConfigHash(config)
 	if err != nil {
 		return fmt.Errorf("hashing the configuration of %s: %w", w.ID, err)
 	}
-	w.Service, w.Owner, w.SpecHash = l.Spec.Name, l.Owner, spec
+	w.Service, w.Owner, w.SpecHash = l.Spec.Name, l.Owner, hash
 	if w.Labels == nil {
 		w.Labels = map[string]string{}
 	}

@@ -62,14 +62,14 @@ func offers(spec *service.Spec) map[service.Region]provision.Offerings {
 	return all
 }
 
-func input(spec *service.Spec) cloud.Input {
-	return cloud.Input{
+func input(spec *service.Spec) cloud.LayoutInput {
+	return cloud.LayoutInput{
 		Spec: spec, Owner: "me", Offerings: offers(spec),
 		UserData: func(n cloud.MachineInput) (string, error) { return "#cloud-config\n# " + n.ID + "\n", nil },
 	}
 }
 
-func plan(t interface{ Fatal(...any) }, in cloud.Input) *cloud.Layout {
+func plan(t interface{ Fatal(...any) }, in cloud.LayoutInput) *cloud.Layout {
 	l, err := cloud.BuildLayout(in)
 	if err != nil {
 		t.Fatal(err)
@@ -184,7 +184,7 @@ func TestReplicaOfferingsOrder(t *testing.T) {
 
 // drawService draws a service in which some replicas exist, some are fallbacks, and some have no
 // capacity.
-func drawService(t *rapid.T) cloud.Input {
+func drawService(t *rapid.T) cloud.LayoutInput {
 	spec := parse(t, threeRegions)
 	in := input(spec)
 	in.Shortfall = map[cloud.ReplicaGroup]int{}
@@ -434,7 +434,7 @@ func TestOnlyControllersMoveRecords(t *testing.T) {
 		}
 		spec.Regions[0].Balancers = tt.balancers
 		in := input(spec)
-		in.ZoneID, in.HealthChecks = tt.zone, []string{"c1", "c2"}
+		in.HostedZoneID, in.HealthChecks = tt.zone, []string{"c1", "c2"}
 		for _, w := range plan(t, in).Desired {
 			if may := slices.Contains(w.Grants, provision.GrantRecords("Z1", "chat.example.com", in.HealthChecks)); may != (tt.want && w.ID == "identity-aws-balancer") {
 				t.Errorf("%+v: %s has the grants %v", tt, w.ID, w.Grants)
@@ -510,7 +510,7 @@ func TestChallengesOpenPortAndGrantRecord(t *testing.T) {
 		service.ChallengeHTTP: {port: true}, service.ChallengeTLSALPN: {}, service.ChallengeDNS: {record: true},
 	} {
 		in := input(parse(t, withObtainedCertificate(challenge)))
-		in.ZoneID = "Z1"
+		in.HostedZoneID = "Z1"
 		for _, w := range plan(t, in).Desired {
 			has := func(port int) bool {
 				return slices.Contains(w.Rules, provision.FirewallRule{Port: port, From: provision.FromWorld})
@@ -538,8 +538,8 @@ func TestBackupsInClouds(t *testing.T) {
 		{"aws/us-east-1", "backups", "store.backup.to: must be a folder of a bucket"},
 		{"aws/us-east-1", "s3://backups", "store.backup.to: must be a folder of a bucket such as s3://"},
 		{"gcp/europe-west4", "gs://backups/chat", ""},
-		{"gcp/europe-west4", "s3://backups/chat", "those of regions[0], gcp/europe-west4, have no identity in aws"},
-		{"aws/us-east-1, gcp/europe-west4", "s3://backups/chat", "those of regions[1], gcp/europe-west4, have no identity in aws"},
+		{"gcp/europe-west4", "s3://backups/chat", "the machines of regions[0], gcp/europe-west4, have no identity in aws"},
+		{"aws/us-east-1, gcp/europe-west4", "s3://backups/chat", "the machines of regions[1], gcp/europe-west4, have no identity in aws"},
 		{"local/us", "gs://backups/chat", ""},
 		{"local/us", "backups", ""},
 	} {
@@ -626,7 +626,7 @@ func TestRecordsIdentity(t *testing.T) {
 			spec.Regions = append(spec.Regions, service.RegionSpec{Name: r})
 		}
 		in := input(spec)
-		in.FederatedAccount, in.ZoneID, in.HealthChecks = "1234", "Z1", []string{"c1"}
+		in.FederatedAccount, in.HostedZoneID, in.HealthChecks = "1234", "Z1", []string{"c1"}
 		got := map[string][]provision.Grant{}
 		for _, w := range plan(t, in).Desired {
 			if w.Region.Cloud() == service.CloudAWS && slices.ContainsFunc(w.Grants, func(g provision.Grant) bool { _, _, _, ok := g.Records(); return ok }) {
@@ -637,7 +637,7 @@ func TestRecordsIdentity(t *testing.T) {
 		if want := []provision.Grant{provision.GrantRecords("Z1", "chat.example.com", []string{"c1"}), provision.GrantFederated("1234")}; tt.want != slices.Equal(records, want) || !tt.want && records != nil || tt.want && len(got) != 1 {
 			t.Errorf("%s: got %v", tt.what, got)
 		}
-		if provided := slices.Contains(cloud.ProvidedRegions(spec), "aws/global"); provided != tt.want {
+		if provided := slices.Contains(cloud.RegionsWithObjects(spec), "aws/global"); provided != tt.want {
 			t.Errorf("%s: aws/global is provided: %t", tt.what, provided)
 		}
 		in.FederatedAccount = ""

@@ -71,7 +71,7 @@ func TestLocalSSDsAreAttachedAtGoogle(t *testing.T) {
 	}
 }
 
-// At AWS, local_ssds has no effect: its machines have the local disks of their type.
+// At AWS, local_ssds is invalid: the instance type determines the local disks.
 func TestLocalSSDsAreNotAttachedAtAWS(t *testing.T) {
 	spec := parse(t, strings.Replace(twoLocalSSDs("  - name: aws/us-east-1\n"), "count: 2, local_ssds: 2", "local_ssds: 1", 1))
 	for _, w := range plan(t, input(spec)).Desired {
@@ -99,9 +99,9 @@ func TestLocalSSDConflict(t *testing.T) {
 	for _, tt := range []struct{ from, to, path, problem string }{
 		{"", "", "", ""},
 		{"local_ssds: 2", "local_ssds: 1", "models[0].gpus[0].local_ssds", "must be 2 for g2-standard-24 of Google Cloud"},
-		{"gcp/us-central1", "aws/us-east-1", "models[0].gpus[0].local_ssds", "is only valid for services with a Google Cloud region: machines of AWS have the local disks of their type"},
+		{"gcp/us-central1", "aws/us-east-1", "models[0].gpus[0].local_ssds", "is only valid for services with a Google Cloud region: the instance type determines the local disks at AWS"},
 	} {
-		path, problem := cloud.LocalSSDConflict(parse(t, strings.Replace(twoLocalSSDs(""), tt.from, tt.to, 1)))
+		path, problem := cloud.LocalSSDProblem(parse(t, strings.Replace(twoLocalSSDs(""), tt.from, tt.to, 1)))
 		if path != tt.path || problem != tt.problem {
 			t.Errorf("got %q: %q, want %q: %q", path, problem, tt.path, tt.problem)
 		}

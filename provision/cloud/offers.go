@@ -9,21 +9,21 @@ import (
 	"skyserve/provision"
 )
 
-// addReplica adds one replica, preferably of a class, with additional labels.
-func (l *layout) addReplica(model int, r service.RegionSpec, number int, class provision.ReplicaClass, extra map[string]string) error {
+// addReplica adds one replica with additional labels. The offerings of class come first; the zero class prefers none.
+func (l *layout) addReplica(model int, r service.RegionSpec, ordinal int, class provision.ReplicaClass, additional map[string]string) error {
 	m := &l.Spec.Models[model]
-	id := provision.ReplicaID(l.Spec, model, r.Name, number)
-	offers := l.hedge(preferClass(l.offeringsFor(m, r, number), class), r, id, extra)
+	id := provision.ReplicaID(l.Spec, model, r.Name, ordinal)
+	offers := l.hedgedOfferings(preferClass(l.offeringsFor(m, r, ordinal), class), r, id, additional)
 	if len(offers) == 0 {
 		return specError("models[%d].gpus: %s has no offering with %s for %s (capacity: %s)", model, r.Name, gpuList(m), m.Name, capacityList(r))
 	}
 	labels := map[string]string{labelModel: m.Name, labelGPU: offers[0].GPU}
-	maps.Copy(labels, extra)
+	maps.Copy(labels, additional)
 	if o := l.runningObject(id); o != nil && o.Labels[labelReplaces] != "" {
 		labels[labelReplaces] = o.Labels[labelReplaces]
 	}
 	if l.runningObject(id) == nil && offers[0].Capacity == service.CapacityReserved {
-		l.commitments.use(r.Name, offers[0])
+		l.reserved.useMachine(r.Name, offers[0])
 	}
 	if l.runningObject(id) == nil && offers[0].Capacity == service.CapacitySpot {
 		l.plannedSpot[offers[0].Zone]++
@@ -44,22 +44,22 @@ func (l *layout) runningObject(id string) *provision.Object {
 	return &l.Have[at]
 }
 
-// offeringsFor returns the offerings of a replica in the order of launch attempts: by the model's GPUs in
-// the order of the file, then by the region's capacity types, then by price. The availability zones are
-// rotated by the replica's number, so that the loss of a zone affects few replicas. Spot offerings follow
-// provision.Offerings.OrderSpot. The first on_demand_base replicas of a model are not spot.
-func (l *layout) offeringsFor(m *service.Model, r service.RegionSpec, number int) provision.Offerings {
+// offeringsFor returns the offerings of a replica in the order of launch attempts: by the model's GPUs in the
+// order of service.yaml, then by the region's capacity types, then by price. The availability zones are rotated
+// by the replica's ordinal, so that the loss of a zone affects few replicas. Spot offerings are then sorted by
+// provision.Offerings.OrderSpot. Replicas with an ordinal below on_demand_base have no spot offerings.
+func (l *layout) offeringsFor(m *service.Model, r service.RegionSpec, ordinal int) provision.Offerings {
 	order := r.Capacity
 	if RunsOnThisComputer(r.Name) {
 		order = []service.CapacityType{service.CapacityOnDemand}
 	}
-	if number < r.OnDemandBase {
+	if ordinal < r.OnDemandBase {
 		order = slices.DeleteFunc(slices.Clone(order), func(c service.CapacityType) bool { return c == service.CapacitySpot })
 	}
 	var all provision.Offerings
 	for _, g := range gpusOf(m) {
-		offers := l.withPrices(l.Offerings[r.Name].WithGPU(g.Type, g.Count), r, g)
-		all = append(all, rotateZones(offers.SortedByCapacity(order), number).OrderSpot(l.spotFacts)...)
+		offers := l.withPricesAndReservations(l.Offerings[r.Name].WithGPU(g.Type, g.Count), r, g)
+		all = append(all, rotateZones(offers.SortedByCapacity(order), ordinal).OrderSpot(l.spotFacts)...)
 	}
 	return all
 }
@@ -87,7 +87,7 @@ func (l *layout) spotReplicasIn(zone string) int {
 	return n
 }
 
-// gpusOf returns the GPUs of a model; one entry without a GPU for a simulated engine without gpus.
+// gpusOf returns the GPUs of a model. For a simulated engine without gpus it returns one entry without a GPU.
 func gpusOf(m *service.Model) []service.GPU {
 	if m.Engine.Kind == service.EngineSim && len(m.GPUs) == 0 {
 		return []service.GPU{{}}
@@ -95,23 +95,24 @@ func gpusOf(m *service.Model) []service.GPU {
 	return m.GPUs
 }
 
-// withPrices sets the prices and local SSDs of service.yaml on offerings, and adds the offerings of unused
-// commitments. The price of a GPU applies to the cheapest on-demand machine type with that GPU, which is the first choice.
-func (l *layout) withPrices(offers provision.Offerings, r service.RegionSpec, g service.GPU) provision.Offerings {
+// withPricesAndReservations sets the prices and local SSDs of service.yaml on offerings, and adds offerings for the
+// unused machines of regions[].reserved. The price of a GPU in service.yaml applies to the cheapest on-demand machine
+// type with this GPU, because that is launched first.
+func (l *layout) withPricesAndReservations(offers provision.Offerings, r service.RegionSpec, g service.GPU) provision.Offerings {
 	var cheapest string
 	if onDemand := offers.SortedByCapacity([]service.CapacityType{service.CapacityOnDemand}); len(onDemand) > 0 {
 		cheapest = onDemand[0].Type
 	}
 	var out provision.Offerings
 	for _, o := range offers {
-		held := l.commitments.unusedFor(r.Name, o)
-		if o.Capacity == service.CapacityReserved && held == nil && len(r.Reserved) > 0 {
-			continue // not listed, or used up: it would be billed at another price
+		entry := l.reserved.unusedFor(r.Name, o)
+		if o.Capacity == service.CapacityReserved && entry == nil && len(r.Reserved) > 0 {
+			continue // not in regions[].reserved, or all in use: it would be billed at another price
 		}
 		switch {
-		case o.Capacity == service.CapacityReserved: // service.yaml has the price of the cloud's reservations
-			if held != nil {
-				o.PricePerHour, o.PriceSource = held.entry.Price, provision.PriceOfUser
+		case o.Capacity == service.CapacityReserved: // the price of a reservation is that of service.yaml
+			if entry != nil {
+				o.PricePerHour, o.PriceSource = entry.reservation.Price, provision.PriceOfUser
 			}
 			out = append(out, o)
 			continue
@@ -119,20 +120,21 @@ func (l *layout) withPrices(offers provision.Offerings, r service.RegionSpec, g 
 			o.PricePerHour, o.PriceSource = g.Price, provision.PriceOfUser
 		}
 		out = append(out, o)
-		if held != nil && !isRepresented(offers, o) {
-			o.Capacity, o.PricePerHour, o.PriceSource = service.CapacityReserved, held.entry.Price, provision.PriceOfUser
+		if entry != nil && !hasBetterBase(offers, o) {
+			o.Capacity, o.PricePerHour, o.PriceSource = service.CapacityReserved, entry.reservation.Price, provision.PriceOfUser
 			out = append(out, o)
 		}
 	}
 	for i := range out {
 		out[i] = out[i].WithLocalSSDs(g.LocalSSDs)
 	}
-	return append(out, l.commitments.reservedOfferings(r.Name, g)...)
+	return append(out, l.reserved.reservedOfferings(r.Name, g)...)
 }
 
-// isRepresented reports whether another offering stands for the reserved machines of o's type in its zone: the
-// cloud's own reserved offering, else that on demand, else that as spot.
-func isRepresented(offers provision.Offerings, o provision.Offering) bool {
+// hasBetterBase reports whether the reserved offering for o's type and zone is derived from another offering than o.
+// It is derived from only one of them: the cloud's own reserved offering, else the on-demand one, else the spot one,
+// else the flex-start one.
+func hasBetterBase(offers provision.Offerings, o provision.Offering) bool {
 	return slices.ContainsFunc(offers, func(other provision.Offering) bool {
 		same := other.Type == o.Type && other.Zone == o.Zone
 		return same && (other.Capacity == service.CapacityReserved || other.Capacity == service.CapacityOnDemand && o.Capacity != service.CapacityOnDemand ||
@@ -140,8 +142,8 @@ func isRepresented(offers provision.Offerings, o provision.Offering) bool {
 	})
 }
 
-// rotateZones rotates each run of offerings that differ only by zone.
-func rotateZones(offers provision.Offerings, number int) provision.Offerings {
+// rotateZones rotates each sequence of offerings that differ only by zone.
+func rotateZones(offers provision.Offerings, ordinal int) provision.Offerings {
 	same := func(a, b provision.Offering) bool {
 		a.Zone, b.Zone = "", ""
 		return a == b
@@ -152,7 +154,7 @@ func rotateZones(offers provision.Offerings, number int) provision.Offerings {
 		for end < len(offers) && same(offers[begin], offers[end]) {
 			end++
 		}
-		first := begin + number%(end-begin)
+		first := begin + ordinal%(end-begin)
 		out = append(append(out, offers[first:end]...), offers[begin:first]...)
 		begin = end
 	}

@@ -6,7 +6,7 @@ import (
 )
 
 // addProgram adds the skyserve binary in the service's bucket of a cloud, and returns the grant to download
-// it; none if machines of the cloud download the binary elsewhere.
+// it; none if machines of the cloud download the binary from another URL.
 func (l *layout) addProgram(cloud string, global service.Region) []provision.Grant {
 	p, ok := l.Programs[cloud]
 	if !ok {

@@ -18,11 +18,11 @@ type QuotaKey struct {
 	Code   string
 }
 
-// QuotaNeed is the share of a quota that a service requires, with the quota's limit and current use.
+// QuotaNeed is the amount of a quota that a service requires, with the quota's limit and current use.
 type QuotaNeed struct {
-	// Region is where the quota applies; the cloud alone (gcp/) for a global quota.
+	// Region is where the quota applies; a cloud without a region (gcp/) for a global quota.
 	Region service.Region `json:"region"`
-	// Name is for people; Code is the cloud's own code.
+	// Name is the name to display, Code the cloud's own code.
 	Name string `json:"name"`
 	Code string `json:"code"`
 	// Unit is the unit of Needs, Limit and Used: vcpus, gpus, gb or addresses.
@@ -49,9 +49,9 @@ func (n QuotaNeed) IncreaseRequest() string {
 	return fmt.Sprintf("request a limit of %g for %s in %s at https://console.cloud.google.com/iam-admin/quotas", limit, n.Code, cmp.Or(n.Region.Place(), "all regions"))
 }
 
-// The quotas of Google Cloud besides those for each GPU type: GPUs and vCPUs of all regions together, for
-// machines that are not spot; the vCPUs of machines without GPUs; disks; public addresses. H100 and H200 on
-// demand count against a quota of their GPU family, which Compute Engine does not report.
+// The quotas of Google Cloud, except those for each GPU type. GPUS_ALL_REGIONS and CPUS_ALL_REGIONS are for machines
+// that are not spot. CPUS is for machines without GPUs. H100 and H200 GPUs on demand count against a quota of their
+// GPU family (GPUS_PER_GPU_FAMILY), which Compute Engine does not report.
 const (
 	quotaAllGPUs   = "GPUS_ALL_REGIONS"
 	quotaAllCPUs   = "CPUS_ALL_REGIONS"
@@ -60,16 +60,16 @@ const (
 	quotaSSD       = "SSD_TOTAL_GB"
 	quotaHyperdisk = "HDB_TOTAL_GB"
 	quotaAddresses = "IN_USE_ADDRESSES"
-	// quotaLocalSSD and quotaSpotSSD count attached local SSDs. quotaSSDFamilies limits those of a machine family
-	// too; Compute Engine does not report it.
+	// quotaLocalSSD and quotaSpotSSD count attached local SSDs. quotaSSDFamilies counts them for each machine family;
+	// Compute Engine does not report it.
 	quotaLocalSSD    = "LOCAL_SSD_TOTAL_GB"
 	quotaSpotSSD     = "PREEMPTIBLE_LOCAL_SSD_GB"
 	quotaSSDFamilies = "LOCAL_SSD_TOTAL_GB_PER_VM_FAMILY"
 )
 
-// quotasOf returns the quotas that a machine on an offering counts against, with the amounts: vCPUs in AWS;
-// GPUs, vCPUs, disk and address in Google Cloud. Reserved capacity counts like on-demand capacity,
-// except that EC2's limits of instances do not apply to blocks.
+// quotasOf returns what a machine of an offering uses of each quota: vCPUs at AWS; GPUs, vCPUs, disks and a public
+// address at Google. A reserved machine uses the same quotas as an on-demand one. A machine in an EC2 Capacity Block
+// uses none.
 func quotasOf(o provision.Offering, diskGiB int) map[QuotaKey]float64 {
 	if o.Region.Cloud() == service.CloudAWS {
 		q, known := catalogue.EC2QuotaOf(o.Type, o.Capacity == service.CapacitySpot)
@@ -117,8 +117,8 @@ func isPreemptible(c service.CapacityType) bool {
 	return c == service.CapacitySpot || c == service.CapacityFlexStart
 }
 
-// QuotaNeeds returns the minimum use of each quota by a service: its balancers, and the minimum number of
-// replicas on each region's first choice, which is the smallest machine type with the model's first GPU.
+// QuotaNeeds returns the minimum use of each quota by a service: its balancers, and replicas.min replicas on the
+// machines that are launched first, which are of the smallest machine type with the model's first GPU.
 func QuotaNeeds(spec *service.Spec) map[QuotaKey]float64 {
 	needs := quotaSum{}
 	for _, r := range spec.Regions {
@@ -144,7 +144,7 @@ func QuotaNeeds(spec *service.Spec) map[QuotaKey]float64 {
 // quotaSum is the total need of each quota.
 type quotaSum map[QuotaKey]float64
 
-// addMachines adds the needs of machines with some GPUs.
+// addMachines adds the needs of a number of machines with the GPUs of g.
 func (s quotaSum) addMachines(r service.Region, g service.GPU, capacity service.CapacityType, machines, diskGiB int) {
 	if t, known := smallestMachine(r.Cloud(), g); known && machines > 0 {
 		s.addOffering(t.Offering(r, "", capacity).WithLocalSSDs(g.LocalSSDs), machines, diskGiB)
@@ -157,7 +157,7 @@ func (s quotaSum) addOffering(o provision.Offering, machines, diskGiB int) {
 	}
 }
 
-// smallestMachine returns the smallest machine type with some GPUs.
+// smallestMachine returns the smallest machine type with the GPUs of g.
 func smallestMachine(cloud string, g service.GPU) (smallest provision.MachineType, known bool) {
 	for _, t := range provision.MachineTypes(cloud) {
 		if t.GPU == g.Type && t.GPUs == g.Count && (!known || t.VCPUs < smallest.VCPUs) {
@@ -167,9 +167,9 @@ func smallestMachine(cloud string, g service.GPU) (smallest provision.MachineTyp
 	return smallest, known
 }
 
-// QuotaNeedsOfChanges returns the use of each quota by the launches among changes, with the first offering of
-// each. Replacements do not count, because the old machine is terminated. Machines to terminate still count
-// as used, because they terminate last.
+// QuotaNeedsOfChanges returns the use of each quota by the launches among changes, if each launch gets its first
+// offering. Replacements do not count, because the old machine is terminated. Terminations free no quota, because they
+// are applied last.
 func QuotaNeedsOfChanges(changes provision.Changes) map[QuotaKey]float64 {
 	needs := quotaSum{}
 	for _, c := range launchesOf(changes) {
@@ -193,12 +193,12 @@ func CompareQuotas(needs map[QuotaKey]float64, quotas []provision.Quota) []Quota
 		if n == 0 {
 			continue
 		}
-		one := QuotaNeed{Region: key.Region, Name: key.Code, Code: key.Code, Unit: unitOf(key), Needs: n}
+		need := QuotaNeed{Region: key.Region, Name: key.Code, Code: key.Code, Unit: unitOf(key), Needs: n}
 		if i := slices.IndexFunc(quotas, func(q provision.Quota) bool { return q.Region == key.Region && q.Code == key.Code }); i >= 0 {
 			q := quotas[i]
-			one.Name, one.Unit, one.Limit, one.Used = q.Name, q.Unit, &q.Limit, &q.Used
+			need.Name, need.Unit, need.Limit, need.Used = q.Name, q.Unit, &q.Limit, &q.Used
 		}
-		all = append(all, one)
+		all = append(all, need)
 	}
 	slices.SortFunc(all, func(a, b QuotaNeed) int { return cmp.Or(cmp.Compare(a.Region, b.Region), cmp.Compare(a.Code, b.Code)) })
 	return all
@@ -216,22 +216,24 @@ func unitOf(key QuotaKey) string {
 	return "gpus"
 }
 
-// LaunchesOverQuota returns the launches among changes for which no offering is within the quotas. Launches
-// use the quotas in their order, each with the first offering that is within them. An unknown quota imposes
-// no limit.
+// LaunchesOverQuota returns the launches among changes that exceed the quotas with every offering. It considers the
+// launches in order: each uses the first offering for which the remaining quotas suffice. An unknown quota imposes no
+// limit.
 func LaunchesOverQuota(changes provision.Changes, quotas []provision.Quota) provision.Changes {
 	remaining := map[QuotaKey]float64{}
 	for _, q := range quotas {
 		remaining[QuotaKey{q.Region, q.Code}] = q.Limit - q.Used
 	}
 	return slices.DeleteFunc(launchesOf(changes), func(c provision.Change) bool {
-		return slices.ContainsFunc(c.Desired.Offerings, func(o provision.Offering) bool { return takeQuota(remaining, quotasOf(o, c.Desired.Machine.DiskGiB)) })
+		return slices.ContainsFunc(c.Desired.Offerings, func(o provision.Offering) bool {
+			return subtractQuota(remaining, quotasOf(o, c.Desired.Machine.DiskGiB))
+		})
 	})
 }
 
-// takeQuota subtracts needs from the remaining quotas. If a quota is insufficient, it subtracts nothing and
+// subtractQuota subtracts needs from the remaining quotas. If a quota is insufficient, it subtracts nothing and
 // returns false.
-func takeQuota(remaining, needs map[QuotaKey]float64) bool {
+func subtractQuota(remaining, needs map[QuotaKey]float64) bool {
 	for key, n := range needs {
 		if r, known := remaining[key]; known && r < n {
 			return false
@@ -245,9 +247,9 @@ func takeQuota(remaining, needs map[QuotaKey]float64) bool {
 	return true
 }
 
-// MachinesLeft returns how many replicas on an offering the remaining quotas allow; false if no quota that they
-// count against is known.
-func MachinesLeft(o provision.Offering, quotas []provision.Quota) (machines float64, known bool) {
+// MachinesWithinQuota returns how many further replicas of an offering the quotas allow. known is false if none of
+// the quotas that they use is known.
+func MachinesWithinQuota(o provision.Offering, quotas []provision.Quota) (machines float64, known bool) {
 	for _, q := range quotas {
 		each := quotasOf(o, diskReplica)[QuotaKey{q.Region, q.Code}]
 		if each == 0 {

@@ -12,7 +12,7 @@ import (
 // Reservations are the reservations of a service that the clouds report.
 type Reservations struct {
 	ByRegion map[service.Region][]provision.Reservation
-	// Unknown contains, by region, why its reservations could not be read.
+	// Unknown contains the error of each region whose reservations could not be read.
 	Unknown map[service.Region]error
 }
 
@@ -26,7 +26,7 @@ func (r Reservations) find(region service.Region, id string) *provision.Reservat
 	return &all[at]
 }
 
-// InOrder returns the reservations of a service, in the order of its file.
+// InOrder returns the reservations of a service, in the order of service.yaml.
 func (r Reservations) InOrder(spec *service.Spec) []provision.Reservation {
 	all := []provision.Reservation{}
 	for _, region := range spec.Regions {
@@ -39,19 +39,20 @@ func (r Reservations) InOrder(spec *service.Spec) []provision.Reservation {
 	return all
 }
 
-// ReservationIDs returns the ids of a region's reservations, in the order of the file.
+// ReservationIDs returns the ids of a region's reservations, in the order of service.yaml.
 func ReservationIDs(r service.RegionSpec) []string {
 	var ids []string
-	for _, held := range r.Reserved {
-		if held.ID != "" {
-			ids = append(ids, held.ID)
+	for _, entry := range r.Reserved {
+		if entry.ID != "" {
+			ids = append(ids, entry.ID)
 		}
 	}
 	return ids
 }
 
-// CheckReservations checks each entry of regions[].reserved that has an id at a time, with the existing objects
-// of the service. A reservation that starts later, or ends soon, is a warning.
+// CheckReservations checks whether the service can use the reservations that regions[].reserved names by id. have
+// contains the existing objects of the service, at is the current time. It warns of a reservation that has not
+// started or ends soon.
 func CheckReservations(spec *service.Spec, reported Reservations, offers map[service.Region]provision.Offerings, have []provision.Object, at time.Time) []provision.CheckResult {
 	var results []provision.CheckResult
 	for i, r := range spec.Regions {
@@ -59,12 +60,12 @@ func CheckReservations(spec *service.Spec, reported Reservations, offers map[ser
 			results = append(results, provision.CheckResult{Where: string(r.Name), Message: "reservations: " + err.Error()})
 			continue
 		}
-		for j, held := range r.Reserved {
-			if held.ID == "" {
+		for j, entry := range r.Reserved {
+			if entry.ID == "" {
 				continue
 			}
-			v := reported.find(r.Name, held.ID)
-			result := checkReservation(r.Name, held, v, offers[r.Name], machinesIn(r.Name, held.ID, have), at)
+			v := reported.find(r.Name, entry.ID)
+			result := checkReservation(r.Name, entry, v, offers[r.Name], machinesIn(r.Name, entry.ID, have), at)
 			if !result.OK && result.Hint == "" {
 				result.Hint = fmt.Sprintf("correct regions[%d].reserved[%d]", i, j)
 			}
@@ -74,37 +75,37 @@ func CheckReservations(spec *service.Spec, reported Reservations, offers map[ser
 	return results
 }
 
-// checkReservation checks one entry. A failed check without a hint requires a correction of service.yaml.
-func checkReservation(region service.Region, entry service.Reservation, v *provision.Reservation, offers provision.Offerings, ours int, at time.Time) provision.CheckResult {
+// checkReservation checks one entry. reported is the reservation as the cloud reports it, ours the number of the
+// service's machines in it. A failed check without a hint means that the entry is wrong.
+func checkReservation(region service.Region, entry service.Reservation, reported *provision.Reservation, offers provision.Offerings, ours int, at time.Time) provision.CheckResult {
 	result := provision.CheckResult{Where: string(region), Message: "reservation " + entry.ID + ": "}
-	if problem, hint := reservationProblem(region, entry, v, offers, ours); problem != "" {
+	if problem, hint := reservationProblem(region, entry, reported, offers, ours); problem != "" {
 		result.Message, result.Hint = result.Message+problem, hint
 		return result
 	}
 	result.OK = true
-	result.Message += DescribeReservation(v)
-	warning, hint := reservationWarning(v, at)
+	result.Message += DescribeReservation(reported)
+	warning, hint := reservationWarning(reported, at)
 	if result.Warning = warning != ""; result.Warning {
 		result.Message, result.Hint = result.Message+"; "+warning, hint
 	}
 	return result
 }
 
-// reservationWarning returns why a usable reservation needs attention at a time, and the next step; empty if it
-// does not.
+// reservationWarning returns the warning for a usable reservation, and the next step; empty if there is none.
 func reservationWarning(v *provision.Reservation, at time.Time) (warning, hint string) {
 	end := v.MachinesEnd()
 	switch {
 	case v.Pending:
-		return "not used while its state is " + v.State + ": until then replicas use other capacity", ""
+		return "not active yet: until then replicas use other capacity", ""
 	case v.Ends.IsZero() || at.Add(provision.WarnBeforeEnd).Before(v.Ends):
 		return "", ""
 	case v.Block && !v.AcceptsMachines(at):
-		return "new machines are not launched there: EC2 terminates its machines at " + formatTime(end), "remove it from regions[].reserved, or add another reservation"
+		return "no further machines are launched in it, because EC2 terminates its machines at " + formatTime(end), "remove it from regions[].reserved, or add another reservation"
 	case v.Block:
 		return "EC2 terminates its machines at " + formatTime(end), "buy the next block: skyserve offers blocks --region " + string(v.Region) + " --type " + v.Type
 	}
-	return "less than 24 hours are left; running machines are then billed on demand", "extend it, or add another reservation"
+	return "less than 24 hours are left; after that its machines are billed on demand", "extend it, or add another reservation"
 }
 
 func formatTime(t time.Time) string { return t.UTC().Format(time.RFC3339) }
@@ -121,27 +122,27 @@ func machinesIn(region service.Region, id string, have []provision.Object) int {
 }
 
 // reservationProblem returns why a service cannot use a reservation as configured, and the next step; empty
-// if it can. An empty hint stands for a correction of service.yaml.
-func reservationProblem(region service.Region, entry service.Reservation, v *provision.Reservation, offers provision.Offerings, ours int) (problem, hint string) {
-	if v == nil {
+// if it can. An empty hint means that the entry is wrong.
+func reservationProblem(region service.Region, entry service.Reservation, reported *provision.Reservation, offers provision.Offerings, ours int) (problem, hint string) {
+	if reported == nil {
 		return fmt.Sprintf("not found in %s; it does not exist, or another account has not shared it", region), ""
 	}
-	if !v.Active && !v.Pending {
-		return "must be active, got state " + v.State + describeTimes(v), ""
+	if !reported.Active && !reported.Pending {
+		return "must be active, got state " + reported.State + describeTimes(reported), ""
 	}
 	_, launchable := provision.MachineTypeOf(region.Cloud(), entry.Type)
 	switch {
-	case v.Type != entry.Type:
-		return fmt.Sprintf("type must be %s, got %s", v.Type, entry.Type), ""
+	case reported.Type != entry.Type:
+		return fmt.Sprintf("type must be %s, got %s", reported.Type, entry.Type), ""
 	case !launchable:
 		return entry.Type + " is not a type that skyserve launches", ""
-	case !inZone(offers, v.Zone):
-		return fmt.Sprintf("its zone %s has no subnet of the service", v.Zone), fmt.Sprintf("add a subnet in %s to regions[].subnets", v.Zone)
-	case v.Pending && v.Total >= entry.Count: // its machines are free when it starts
-	case v.Free+ours == 0:
-		return fmt.Sprintf("no free capacity: all %d machines are in use", v.Total), "terminate machines that use it, or increase its size"
-	case v.Free+ours < entry.Count:
-		return fmt.Sprintf("count is %d, but only %d of %d machines are free or used by this service", entry.Count, v.Free+ours, v.Total), ""
+	case !inZone(offers, reported.Zone):
+		return fmt.Sprintf("the service has no subnet in its zone %s", reported.Zone), fmt.Sprintf("add a subnet in %s to regions[].subnets", reported.Zone)
+	case reported.Pending && reported.Total >= entry.Count: // its machines are free when it starts
+	case reported.Free+ours == 0:
+		return fmt.Sprintf("no free capacity: all %d machines are in use", reported.Total), "terminate machines that use it, or increase its size"
+	case reported.Free+ours < entry.Count:
+		return fmt.Sprintf("count is %d, but only %d of %d machines are free or used by this service", entry.Count, reported.Free+ours, reported.Total), ""
 	}
 	return "", ""
 }
@@ -151,7 +152,7 @@ func inZone(offers provision.Offerings, zone string) bool {
 	return slices.ContainsFunc(offers, func(o provision.Offering) bool { return o.Zone == zone })
 }
 
-// DescribeReservation returns the free machines, zone, owner, state and end of a reservation as text.
+// DescribeReservation describes the free machines, zone, owner, state and end of a reservation.
 func DescribeReservation(v *provision.Reservation) string {
 	text := fmt.Sprintf("%d of %d x %s free in %s", v.Free, v.Total, v.Type, v.Zone)
 	if v.Owner != "" {
@@ -163,7 +164,7 @@ func DescribeReservation(v *provision.Reservation) string {
 	return text + describeTimes(v)
 }
 
-// describeTimes returns when a reservation starts, unless it has, and ends.
+// describeTimes describes when a reservation starts, unless it is active, and when it ends.
 func describeTimes(v *provision.Reservation) (text string) {
 	if !v.Active && !v.Starts.IsZero() {
 		text += ", starts " + formatTime(v.Starts)
@@ -174,36 +175,36 @@ func describeTimes(v *provision.Reservation) (text string) {
 	return text
 }
 
-// limitToReported limits the entries with an id to the free machines that the cloud reports, and records
-// their zones. A reservation in a zone without offerings, which has no subnet of the service, is not used, nor
-// is a block that ends soon.
-func (cs commitments) limitToReported(reported Reservations, offers map[service.Region]provision.Offerings, at time.Time) {
-	for _, c := range cs {
-		if c.entry.ID == "" {
+// limitToReported limits the entries with an id to the free machines that the cloud reports, and sets their zone
+// and the fields after it. A reservation is not used if it has another type or accepts no machines, for example because it
+// is a block that ends soon. It is not used either if the service has no subnet, and so no offerings, in its zone.
+func (es reservedEntries) limitToReported(reported Reservations, offers map[service.Region]provision.Offerings, at time.Time) {
+	for _, e := range es {
+		if e.reservation.ID == "" {
 			continue
 		}
-		v := reported.find(c.region, c.entry.ID)
-		if v == nil || !v.AcceptsMachines(at) || v.Type != c.entry.Type || !inZone(offers[c.region], v.Zone) {
-			c.unused = 0
+		v := reported.find(e.region, e.reservation.ID)
+		if v == nil || !v.AcceptsMachines(at) || v.Type != e.reservation.Type || !inZone(offers[e.region], v.Zone) {
+			e.unused = 0
 			continue
 		}
-		c.zone, c.unused = v.Zone, min(c.unused, v.Free)
-		c.block, c.ends, c.localSSDs = v.Block, v.MachinesEnd(), v.LocalSSDs
+		e.zone, e.unused = v.Zone, min(e.unused, v.Free)
+		e.block, e.ends, e.localSSDs = v.Block, v.MachinesEnd(), v.LocalSSDs
 	}
 }
 
-// reservedOfferings returns one offering for each unused reservation of a region that has an id and these
-// GPUs.
-func (cs commitments) reservedOfferings(region service.Region, g service.GPU) provision.Offerings {
+// reservedOfferings returns one offering for each entry of a region that has an id, unused machines and the GPUs
+// of g.
+func (es reservedEntries) reservedOfferings(region service.Region, g service.GPU) provision.Offerings {
 	var out provision.Offerings
-	for _, c := range cs {
-		t, launchable := provision.MachineTypeOf(region.Cloud(), c.entry.Type)
-		if c.region != region || c.entry.ID == "" || c.unused <= 0 || !launchable {
+	for _, e := range es {
+		t, launchable := provision.MachineTypeOf(region.Cloud(), e.reservation.Type)
+		if e.region != region || e.reservation.ID == "" || e.unused <= 0 || !launchable {
 			continue
 		}
-		o := t.Offering(region, c.zone, service.CapacityReserved)
-		o.Reservation, o.PricePerHour, o.PriceSource = c.entry.ID, c.entry.Price, provision.PriceOfUser
-		o.Block, o.Ends, o.LocalSSDs = c.block, c.ends, c.localSSDs
+		o := t.Offering(region, e.zone, service.CapacityReserved)
+		o.Reservation, o.PricePerHour, o.PriceSource = e.reservation.ID, e.reservation.Price, provision.PriceOfUser
+		o.Block, o.Ends, o.LocalSSDs = e.block, e.ends, e.localSSDs
 		out = append(out, o)
 	}
 	return out.WithGPU(g.Type, g.Count)

@@ -8,28 +8,33 @@ import (
 	"skyserve/provision"
 )
 
-// commitment is one entry of regions[].reserved.
-type commitment struct {
-	region service.Region
-	entry  service.Reservation
-	unused int    // the number of its machines that no replica uses
-	zone   string // of a reservation with an id, as are the fields below
-	block  bool
-	ends   time.Time // of its machines; zero = unlimited
-	// localSSDs is the number of attached local SSDs, which those of its machines must equal.
+// reservedEntry is one entry of regions[].reserved: a capacity reservation, which the entry names by id, or other
+// machines of a type that are paid in advance.
+type reservedEntry struct {
+	region      service.Region
+	reservation service.Reservation
+	unused      int // the number of its machines that no replica uses
+	// zone and the fields below are those of a reservation that the cloud reports; zero for an entry without an id.
+	// block is true for an EC2 Capacity Block. ends is the time at which the cloud terminates its machines; zero =
+	// never.
+	zone  string
+	block bool
+	ends  time.Time
+	// localSSDs is the number of local SSDs that each of its machines must attach.
 	localSSDs int
 }
 
-// commitments are the entries of all regions, in the order of the file.
-type commitments []*commitment
+// reservedEntries are the entries of all regions, in the order of service.yaml.
+type reservedEntries []*reservedEntry
 
-// newCommitments returns the entries of a service, less the machines that use them. A machine uses an entry
-// of its type, preferably one of the same price, because two entries of one type may have different prices.
-func newCommitments(spec *service.Spec, have []provision.Object) commitments {
-	var all commitments
+// newReservedEntries returns the entries of a service, and subtracts the existing machines from their unused ones. A
+// machine uses an entry of its type, preferably one with the same price, because two entries of one type may have
+// different prices.
+func newReservedEntries(spec *service.Spec, have []provision.Object) reservedEntries {
+	var all reservedEntries
 	for _, r := range spec.Regions {
-		for _, held := range r.Reserved {
-			all = append(all, &commitment{region: r.Name, entry: held, unused: held.Count})
+		for _, entry := range r.Reserved {
+			all = append(all, &reservedEntry{region: r.Name, reservation: entry, unused: entry.Count})
 		}
 	}
 	var others []provision.Object
@@ -37,8 +42,8 @@ func newCommitments(spec *service.Spec, have []provision.Object) commitments {
 		if o.TerminatedReason != "" || o.Offering == nil || o.Offering.Capacity != service.CapacityReserved {
 			continue
 		}
-		at := slices.IndexFunc(all, func(c *commitment) bool {
-			return c.unused > 0 && c.fits(o.Region, *o.Offering) && c.entry.Price == o.Offering.PricePerHour
+		at := slices.IndexFunc(all, func(e *reservedEntry) bool {
+			return e.unused > 0 && e.fits(o.Region, *o.Offering) && e.reservation.Price == o.Offering.PricePerHour
 		})
 		if at < 0 {
 			others = append(others, o)
@@ -47,29 +52,29 @@ func newCommitments(spec *service.Spec, have []provision.Object) commitments {
 		all[at].unused--
 	}
 	for _, o := range others {
-		all.use(o.Region, *o.Offering)
+		all.useMachine(o.Region, *o.Offering)
 	}
 	return all
 }
 
 // fits reports whether a reserved offering can use the entry.
-func (c *commitment) fits(region service.Region, o provision.Offering) bool {
-	return c.region == region && c.entry.Type == o.Type && c.entry.ID == o.Reservation
+func (e *reservedEntry) fits(region service.Region, o provision.Offering) bool {
+	return e.region == region && e.reservation.Type == o.Type && e.reservation.ID == o.Reservation
 }
 
-// unusedFor returns the first unused entry for a reserved offering; nil without one.
-func (cs commitments) unusedFor(region service.Region, o provision.Offering) *commitment {
-	for _, c := range cs {
-		if c.unused > 0 && c.fits(region, o) {
-			return c
+// unusedFor returns the first entry with unused machines for a reserved offering; nil if there is none.
+func (es reservedEntries) unusedFor(region service.Region, o provision.Offering) *reservedEntry {
+	for _, e := range es {
+		if e.unused > 0 && e.fits(region, o) {
+			return e
 		}
 	}
 	return nil
 }
 
-// use counts one more machine of a reserved offering.
-func (cs commitments) use(region service.Region, o provision.Offering) {
-	if c := cs.unusedFor(region, o); c != nil {
-		c.unused--
+// useMachine subtracts a machine of a reserved offering from the unused ones.
+func (es reservedEntries) useMachine(region service.Region, o provision.Offering) {
+	if e := es.unusedFor(region, o); e != nil {
+		e.unused--
 	}
 }

@@ -166,7 +166,7 @@ func TestCheckReservations(t *testing.T) {
 		"expired":      {func(r *provision.Reservation) { r.Active, r.State, r.Ends = false, "expired", ends }, nil, false, "reservation cr-0abc: must be active, got state expired, ends 2026-12-01T00:00:00Z"},
 		"failed":       {func(r *provision.Reservation) { r.Active, r.State = false, "payment-failed" }, nil, false, "reservation cr-0abc: must be active, got state payment-failed"},
 		"another type": {func(r *provision.Reservation) { r.Type = "g6.4xlarge" }, nil, false, "reservation cr-0abc: type must be g6.4xlarge, got g6.xlarge"},
-		"another zone": {func(r *provision.Reservation) { r.Zone = "us-east-1f" }, nil, false, "reservation cr-0abc: its zone us-east-1f has no subnet of the service"},
+		"another zone": {func(r *provision.Reservation) { r.Zone = "us-east-1f" }, nil, false, "reservation cr-0abc: the service has no subnet in its zone us-east-1f"},
 		"nothing free": {func(r *provision.Reservation) { r.Free = 0 }, nil, false, "reservation cr-0abc: no free capacity: all 2 machines are in use"},
 		"too few free": {func(r *provision.Reservation) { r.Free = 1 }, nil, false, "reservation cr-0abc: count is 2, but only 1 of 2 machines are free or used by this service"},
 	} {
@@ -195,13 +195,13 @@ func TestReservationWarnings(t *testing.T) {
 		want    string
 	}{
 		"far end":   {func(r *provision.Reservation) { r.Ends = reservedDay.Add(24*time.Hour + time.Second) }, false, "ends 2026-11-02T00:00:01Z"},
-		"near end":  {func(r *provision.Reservation) { r.Ends = reservedDay.Add(24 * time.Hour) }, true, "ends 2026-11-02T00:00:00Z; less than 24 hours are left; running machines are then billed on demand"},
+		"near end":  {func(r *provision.Reservation) { r.Ends = reservedDay.Add(24 * time.Hour) }, true, "ends 2026-11-02T00:00:00Z; less than 24 hours are left; after that its machines are billed on demand"},
 		"block":     {func(r *provision.Reservation) { r.Block, r.Ends = true, reservedDay.Add(24*time.Hour) }, true, "ends 2026-11-02T00:00:00Z; EC2 terminates its machines at 2026-11-01T23:30:00Z"},
-		"last hour": {func(r *provision.Reservation) { r.Block, r.Ends = true, reservedDay.Add(time.Hour) }, true, "ends 2026-11-01T01:00:00Z; new machines are not launched there: EC2 terminates its machines at 2026-11-01T00:30:00Z"},
+		"last hour": {func(r *provision.Reservation) { r.Block, r.Ends = true, reservedDay.Add(time.Hour) }, true, "ends 2026-11-01T01:00:00Z; no further machines are launched in it, because EC2 terminates its machines at 2026-11-01T00:30:00Z"},
 		"not yet": {func(r *provision.Reservation) {
 			r.Active, r.Pending, r.State, r.Free, r.Starts = false, true, "scheduled", 0, reservedDay.Add(time.Hour)
-		}, true, "state scheduled, starts 2026-11-01T01:00:00Z; not used while its state is scheduled: until then replicas use other capacity"},
-		"being paid": {func(r *provision.Reservation) { r.Active, r.Pending, r.State = false, true, "payment-pending" }, true, "state payment-pending; not used while its state is payment-pending: until then replicas use other capacity"},
+		}, true, "state scheduled, starts 2026-11-01T01:00:00Z; not active yet: until then replicas use other capacity"},
+		"being paid": {func(r *provision.Reservation) { r.Active, r.Pending, r.State = false, true, "payment-pending" }, true, "state payment-pending; not active yet: until then replicas use other capacity"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			v := provision.Reservation{ID: "cr-0abc", Region: "aws/us-east-1", Type: "g6.xlarge", Zone: "us-east-1b", State: "active", Active: true, Total: 2, Free: 2}

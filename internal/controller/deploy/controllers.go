@@ -17,10 +17,10 @@ import (
 	"skyserve/provision/cloud"
 )
 
-// controlPlane is the machines that run a controller, sorted by ID: either one or cloud.ControlNodes. Without
+// controlPlane is the machines that run a controller, sorted by ID: either one or cloud.ControlMachineCount. Without
 // store.url each also runs a store: a single one, or a member of a cluster.
 type controlPlane struct {
-	chosen    []cloud.ControlCandidate
+	chosen    []cloud.BalancerMachine
 	addressed []provision.Object // those of chosen whose machines have addresses
 }
 
@@ -33,7 +33,7 @@ func chooseControlPlane(spec *service.Spec, have []provision.Object, running []s
 		})
 	}
 	all := cloud.ControlCandidates(spec, have)
-	var members []cloud.ControlCandidate // those that can be members of a cluster, or standbys of an external store
+	var members []cloud.BalancerMachine // those that can be members of a cluster, or standbys of an external store
 	for i, c := range all {
 		o := at(c.ID)
 		all[i].Alive = c.Alive || o >= 0 && cloud.RunsOnThisComputer(c.Region) // it restarts with its disk
@@ -43,7 +43,7 @@ func chooseControlPlane(spec *service.Spec, have []provision.Object, running []s
 		}
 	}
 	var ids []string
-	if len(members) >= cloud.ControlNodes {
+	if len(members) >= cloud.ControlMachineCount {
 		ids = cloud.ChooseControlMachines(members, running)
 		missing := slices.ContainsFunc(ids, func(id string) bool { return at(id) < 0 })
 		kept := slices.DeleteFunc(slices.Clone(ids), func(id string) bool { return !slices.Contains(running, id) })
@@ -66,7 +66,7 @@ func chooseControlPlane(spec *service.Spec, have []provision.Object, running []s
 			p.addressed = append(p.addressed, have[at(c.ID)])
 		}
 	}
-	slices.SortFunc(p.chosen, func(a, b cloud.ControlCandidate) int { return cmp.Compare(a.ID, b.ID) })
+	slices.SortFunc(p.chosen, func(a, b cloud.BalancerMachine) int { return cmp.Compare(a.ID, b.ID) })
 	slices.SortFunc(p.addressed, func(a, b provision.Object) int { return cmp.Compare(a.ID, b.ID) })
 	return p
 }
@@ -81,7 +81,7 @@ func (p controlPlane) ids() (ids []string) {
 
 // clusterIDs returns the IDs of all controllers; nil if there is one.
 func (p controlPlane) clusterIDs() []string {
-	if len(p.chosen) < cloud.ControlNodes {
+	if len(p.chosen) < cloud.ControlMachineCount {
 		return nil
 	}
 	return p.ids()

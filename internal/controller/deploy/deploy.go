@@ -240,7 +240,7 @@ func (d *deploymentBuilder) balancerDeployment(o provision.Object) (agent.Deploy
 // controllers in other clouds, and for those on spares; nil without any.
 func (d *deploymentBuilder) cloudAccess(o provision.Object) *agent.CloudAccess {
 	name, spare := o.Region.Cloud(), d.isSpare(o.ID)
-	others := slices.ContainsFunc(d.control.chosen, func(c cloud.ControlCandidate) bool {
+	others := slices.ContainsFunc(d.control.chosen, func(c cloud.BalancerMachine) bool {
 		return c.Region.Cloud() != name || !spare && d.isSpare(c.ID)
 	})
 	if !others || cloud.RunsOnThisComputer(service.Region(name+"/")) {
@@ -398,7 +398,7 @@ func (d *deploymentBuilder) replicasOf(o provision.Object) []service.ReplicaConf
 			continue
 		}
 		// Adding the model's position assigns the first replicas of two models to two balancers.
-		if (at+provision.ReplicaNumber(r.ID))%len(balancers) != position {
+		if (at+provision.ReplicaOrdinal(r.ID))%len(balancers) != position {
 			continue
 		}
 		m := &d.spec.Models[at]

@@ -35,14 +35,14 @@ type Deployer struct {
 	Now func() time.Time
 
 	// NeedReplacement (machines that their cloud interrupts, or whose reservation ends), Ending (those of them that
-	// do not come back), Counts, ZoneID, HealthChecks and FederatedAccount are those of cloud.Input.
+	// do not come back), Counts, HostedZoneID, HealthChecks and FederatedAccount are those of cloud.LayoutInput.
 	NeedReplacement  map[string]bool
 	Ending           map[string]bool
 	Counts           map[cloud.ReplicaGroup]provision.ClassCounts
-	ZoneID           string
+	HostedZoneID     string
 	HealthChecks     []string
 	FederatedAccount string
-	// Programs are those of cloud.Input.
+	// Programs are those of cloud.LayoutInput.
 	Programs map[string]provision.Program
 	// Build is the hash of the binary for machines on this computer; empty = unchanged.
 	Build string
@@ -127,8 +127,8 @@ func (dp *Deployer) planWithMissing(ctx context.Context, short map[cloud.Replica
 
 // planFor returns the changes for a list of existing objects.
 func (dp *Deployer) planFor(have []provision.Object, short map[cloud.ReplicaGroup]int) (*MachinePlan, error) {
-	l, err := cloud.BuildLayout(cloud.Input{
-		Spec: dp.Spec, Owner: dp.Owner, Offerings: withKnownPrices(dp.offers, dp.prices), Reservations: dp.reservations, Have: have, Now: dp.clock()(), Shortfall: short, NeedReplacement: dp.NeedReplacement, Ending: dp.Ending, Counts: dp.Counts, ZoneID: dp.ZoneID, HealthChecks: dp.HealthChecks, FederatedAccount: dp.FederatedAccount, Programs: dp.Programs, UserData: dp.UserData,
+	l, err := cloud.BuildLayout(cloud.LayoutInput{
+		Spec: dp.Spec, Owner: dp.Owner, Offerings: withKnownPrices(dp.offers, dp.prices), Reservations: dp.reservations, Have: have, Now: dp.clock()(), Shortfall: short, NeedReplacement: dp.NeedReplacement, Ending: dp.Ending, Counts: dp.Counts, HostedZoneID: dp.HostedZoneID, HealthChecks: dp.HealthChecks, FederatedAccount: dp.FederatedAccount, Programs: dp.Programs, UserData: dp.UserData,
 		SpotPenalty: func(o provision.Offering) float64 { return dp.spotHistory().RecentEvents(o, dp.clock()()) }, SpotScore: dp.scores.scoreOf,
 		Interrupted: func(r service.Region) bool {
 			return dp.spotHistory().InterruptedSince(r, dp.clock()().Add(-fallbackWindow))

@@ -198,7 +198,7 @@ func unreportedStore(spec *service.Spec, machines []provision.Object) string {
 	switch {
 	case spec.Store.URL != "":
 		return controller.StoreExternal
-	case len(ControlMachines(spec, machines, nil)) >= cloud.ControlNodes:
+	case len(ControlMachines(spec, machines, nil)) >= cloud.ControlMachineCount:
 		return controller.StoreStarting
 	}
 	return controller.StoreNotReplicated

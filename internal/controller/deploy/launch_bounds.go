@@ -12,9 +12,9 @@ import (
 // boundsOf returns the bounds of a service's launches. Machines that are processes of this computer cost
 // nothing: their number has no bound by default.
 func boundsOf(spec *service.Spec) provision.LaunchBounds {
-	bounds := provision.LaunchBounds{PerHour: spec.LaunchesPerHour(), Budget: spec.BudgetPerHour()}
+	bounds := provision.LaunchBounds{LaunchesPerHour: spec.LaunchesPerHour(), BudgetPerHour: spec.BudgetPerHour()}
 	if spec.Autoscale.MaxLaunchesPerHour == 0 && !cloud.UsesClouds(spec) {
-		bounds.PerHour = 0
+		bounds.LaunchesPerHour = 0
 	}
 	return bounds
 }
@@ -26,7 +26,7 @@ func (dp *Deployer) LimitToBudget() {
 		return
 	}
 	dp.Gate = provision.NewLaunchGate(&provision.LaunchRecord{}, dp.clock(), cloud.RunsOnThisComputer)
-	dp.Bounds = provision.LaunchBounds{Budget: dp.Spec.BudgetPerHour()}
+	dp.Bounds = provision.LaunchBounds{BudgetPerHour: dp.Spec.BudgetPerHour()}
 }
 
 // removeHeldLaunches removes the launches of a plan that its bounds do not admit: first come replicas for

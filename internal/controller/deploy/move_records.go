@@ -53,7 +53,7 @@ func (rc *Reconciler) moveRecords(ctx context.Context, bs *bundleState, checkLea
 	case len(due) == 0:
 		rc.moved.failure = nil
 		return nil
-	case bs.recordMover == nil || !cloud.MovesRecords(bs.content.Spec):
+	case bs.recordMover == nil || !cloud.UpdatesDNS(bs.content.Spec):
 		rc.moved.failure = errNoRecordMover
 		return nil
 	case rc.now().Before(rc.moved.retryAt):

@@ -516,7 +516,7 @@ func (rc *Reconciler) connectClouds(ctx context.Context, bs *bundleState, owner 
 	}
 	dl.Attestor = LimitAttestor(attestors{home, access.Attestor, providers, bs.launchers})
 	bs.deployer = &Deployer{
-		Spec: c.Spec, Owner: owner, Provider: providers, UserData: access.UserData, ZoneID: c.Zone.ID, offers: map[service.Region]provision.Offerings{},
+		Spec: c.Spec, Owner: owner, Provider: providers, UserData: access.UserData, HostedZoneID: c.Zone.ID, offers: map[service.Region]provision.Offerings{},
 		ListObserved: func(ctx context.Context) ([]provision.Object, error) {
 			s, err := rc.observe(ctx, bs)
 			if err != nil {

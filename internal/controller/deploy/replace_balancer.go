@@ -64,7 +64,7 @@ func (rc *Reconciler) observeBalancers(ctx context.Context, bs *bundleState, s *
 }
 
 // observeBalancer updates what was observed of a balancer's machine; nil = it is not lost.
-func (rc *Reconciler) observeBalancer(ctx context.Context, bs *bundleState, s *observation, c cloud.ControlCandidate, seen map[string]AgentReport, w *watchedBalancer) *lostBalancer {
+func (rc *Reconciler) observeBalancer(ctx context.Context, bs *bundleState, s *observation, c cloud.BalancerMachine, seen map[string]AgentReport, w *watchedBalancer) *lostBalancer {
 	since := func(t *time.Time) time.Duration {
 		if t.IsZero() {
 			*t = rc.now()

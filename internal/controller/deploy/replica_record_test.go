@@ -171,7 +171,7 @@ func TestLaunchAlerts(t *testing.T) {
 	r := &replicaRecord{}
 	r.AddFailure(provision.Backoff{BackoffKey: provision.BackoffKey{Model: "m", Region: "aws/us", Type: "g6.xlarge", Capacity: "spot"}, Last: at, Reason: "not ready within 45m"}, provision.BackoffPolicy{First: time.Hour, Max: time.Hour})
 	held := []*provision.HeldError{{ID: "us-3", Region: "aws/us", Kind: provision.HeldByBudget, Reason: "its machine costs $4.00/h"}, {ID: "us-4", Kind: provision.HeldByLaunches, Reason: "20 machines were launched"}}
-	shown := r.launchesOf(provision.LaunchBounds{PerHour: 20, Budget: 40}, []provision.Object{{Handle: "h", CostPerHour: 38}}, []string{"us-3"}, at)
+	shown := r.launchesOf(provision.LaunchBounds{LaunchesPerHour: 20, BudgetPerHour: 40}, []provision.Object{{Handle: "h", CostPerHour: 38}}, []string{"us-3"}, at)
 	var got []string
 	for _, a := range launchAlerts(shown, held, map[string]seenReplica{"us-1": {UnhealthyKind: unhealthyGPU, UnhealthyReason: "fatal GPU error: Xid 79"}, "us-2": {UnhealthyReason: "not ready"}}) {
 		got = append(got, a.Line())
