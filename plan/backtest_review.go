@@ -48,7 +48,7 @@ type Backtester struct {
 // NewBacktest prepares a backtest of a service's plans over a history. It fails on a period that
 // the history does not cover.
 func NewBacktest(spec *service.Spec, h *forecast.History, o BacktestOptions) (*Backtester, error) {
-	o.Every = cmp.Or(o.Every, spec.Autoscale.Every, defaultEvery)
+	o.Every = cmp.Or(o.Every, spec.Autoscale.Every, defaultPlanInterval)
 	b := &Backtester{spec: spec, history: h, options: o, every: int64(o.Every / time.Minute)}
 	b.options.Review.Horizon = cmp.Or(o.Review.Horizon, horizonOf(o.Every))
 	wrong := func(format string, args ...any) error {
@@ -142,7 +142,7 @@ func (b *Backtester) solveReviews(out *Backtest, past *LoadTrace) ([]TargetCount
 	var targets []TargetCounts
 	var current [][][]int
 	for n, in := range b.inputs {
-		r, err := in.reviewFrom(current)
+		r, err := in.solveFrom(current)
 		if err != nil {
 			return nil, err
 		}

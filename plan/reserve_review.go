@@ -84,7 +84,7 @@ func (r *review) onDemandProblem() (*Problem, []float64) {
 // meanOnDemandPrice returns the on-demand price of a replica on an offering's GPUs, the mean over the
 // regions of its cloud.
 func (r *review) meanOnDemandPrice(k int) float64 {
-	onDemand := r.newTable()
+	onDemand := r.newPriceTable()
 	for j, region := range r.spec.Regions {
 		if region.Name.Cloud() == r.offerings[k].cloud {
 			onDemand[j][k] = r.onDemandPrice(region.Name, r.offerings[k].gpuClass)
