@@ -7,7 +7,7 @@ import (
 )
 
 // annealing searches for cheap counts that satisfy every row by simulated annealing over the
-// blocks' candidates. A broken row costs its price plus a penalty, so that the search can pass through
+// blocks' candidates. A violated row costs its price plus a penalty, so that the search can pass through
 // infeasible counts while the temperature is high. Its random numbers come from a stream with its
 // own seed: the same problem yields the same counts.
 type annealing struct {
@@ -21,7 +21,7 @@ type annealing struct {
 	movable        []int     // blocks with more than one candidate
 	random         *rand.Rand
 	cost           float64
-	brokenRows     int
+	violatedRows   int
 
 	best     []int // as candidateIndex
 	bestCost float64
@@ -49,11 +49,11 @@ const (
 	minProposals           = 20_000     // minimum number of proposals of the first annealing
 	blockProposals         = 2_500      // proposals per block of the first annealing
 	maxProposals           = 32_000_000 // maximum number of proposals of any annealing
-	brokenPenalty          = 0.1        // penalty of a broken row beyond its price
+	violationPenalty       = 0.1        // penalty of a violated row beyond its price
 )
 
 // anneal searches for counts among the candidates near the relaxation at p. Rounds differ in the
-// distance and in the penalty of broken rows.
+// distance and in the penalty of violated rows.
 func (c *integerProgram) anneal(p *point, round int) {
 	d, limit := candidateDistance*float64(1+round%3), baseCandidateLimit*(1+round%2)
 	if c.small() {
@@ -73,7 +73,7 @@ func (c *integerProgram) anneal(p *point, round int) {
 	for at := range candidates {
 		candidates[at] = c.addBest(at, c.addGrowth(p, at, candidates[at]))
 	}
-	a := c.newAnnealing(p, candidates, brokenPenalty*float64(1+round%4), uint64(round))
+	a := c.newAnnealing(p, candidates, violationPenalty*float64(1+round%4), uint64(round))
 	a.recompute()
 	a.runAnnealing(min(max(minProposals, blockProposals*len(c.blocks))<<min(round, 20), maxProposals))
 	if a.best != nil {
@@ -95,8 +95,8 @@ func (c *integerProgram) addGrowth(p *point, at int, candidates []candidate) []c
 	c.priceBlock(at, p.y)
 	best, lowest := -1, math.Inf(1)
 	for k, cl := range c.priced.classes {
-		if slope := (cl.keepCost + cl.startCost) / cl.tps; cl.tps > 0 && slope < lowest {
-			best, lowest = k, slope
+		if unitPrice := (cl.keepCost + cl.startCost) / cl.tps; cl.tps > 0 && unitPrice < lowest {
+			best, lowest = k, unitPrice
 		}
 	}
 	if best < 0 {
@@ -166,7 +166,7 @@ func (a *annealing) recompute() {
 	for r := range a.rowStates {
 		a.rowStates[r].use = 0
 	}
-	a.cost, a.brokenRows = 0, 0
+	a.cost, a.violatedRows = 0, 0
 	for at, n := range a.candidateIndex {
 		f := a.costAndUse(at, n)
 		a.cost += f[0]
@@ -177,7 +177,7 @@ func (a *annealing) recompute() {
 	}
 	for r := range a.rowStates {
 		if s := &a.rowStates[r]; s.excess(s.use) > 0 {
-			a.brokenRows++
+			a.violatedRows++
 		}
 	}
 	if a.c.p.SwitchCostUSD != nil {
@@ -221,7 +221,7 @@ func (a *annealing) runAnnealing(n int) {
 	a.recordBest()
 }
 
-// reweigh raises the penalty of broken rows and recomputes the sums.
+// reweigh raises the penalty of violated rows and recomputes the sums.
 func (a *annealing) reweigh() {
 	a.recompute() // floating-point sums drift
 	for r := range a.rowStates {
@@ -332,9 +332,9 @@ func (a *annealing) applyMove(at, to int, costChange float64) {
 		s.use += next[t+1] - from[t+1]
 		switch is := s.use > s.rhs; {
 		case is && !was:
-			a.brokenRows++
+			a.violatedRows++
 		case was && !is:
-			a.brokenRows--
+			a.violatedRows--
 		}
 	}
 	a.candidateIndex[at] = to
@@ -342,7 +342,7 @@ func (a *annealing) applyMove(at, to int, costChange float64) {
 
 // recordBest records the counts when they are feasible and the cheapest so far.
 func (a *annealing) recordBest() {
-	if a.brokenRows == 0 && a.cost < a.bestCost {
+	if a.violatedRows == 0 && a.cost < a.bestCost {
 		a.best, a.bestCost = append(a.best[:0], a.candidateIndex...), a.cost
 	}
 }

@@ -165,8 +165,8 @@ func (b *Backtester) solveReviews(out *Backtest, past *LoadTrace) ([]TargetCount
 }
 
 // trackedTargets returns the target counts of the strategy predictive, by the minute: in each region the
-// replicas that a tracker of the load requires, with the highest mean that is forecast until the next
-// plan. Each plan calibrates the tracker.
+// replicas that a tracker of the load requires. Each plan calibrates the tracker, and gives it the highest
+// value of the mean forecast until the next plan.
 func (b *Backtester) trackedTargets(past *LoadTrace) []TargetCounts {
 	var targets []TargetCounts
 	var trackers [][]*loadTracker
@@ -174,7 +174,7 @@ func (b *Backtester) trackedTargets(past *LoadTrace) []TargetCounts {
 	for m := range past.minutes() {
 		n := m / int(b.every)
 		if m%int(b.every) == 0 {
-			trackers = b.nextTrackers(n, m, past, trackers)
+			trackers = b.nextTrackers(n, past, trackers)
 		}
 		x := zeroCounts(p)
 		for i := range x {
@@ -211,7 +211,7 @@ func (p *LoadTrace) addTracked(x [][][]int, i int, trackers []*loadTracker) {
 }
 
 // nextTrackers returns the trackers with the calibration of review n, and the state of the previous ones.
-func (b *Backtester) nextTrackers(n, minute int, past *LoadTrace, previous [][]*loadTracker) [][]*loadTracker {
+func (b *Backtester) nextTrackers(n int, past *LoadTrace, previous [][]*loadTracker) [][]*loadTracker {
 	out := make([][]*loadTracker, len(past.Load))
 	for i := range out {
 		replicaTPS := firstThroughput(past.Problem.ReplicaTPS[i])

@@ -50,7 +50,8 @@ type egressCost struct {
 	loads []float64 // by window
 }
 
-// millionTokensPerHour converts a price per million tokens to one per token per second throughout the hour.
+// millionTokensPerHour is the tokens of an hour at one token per second, in millions. It converts a price per million
+// tokens to one for a token per second throughout the hour.
 const millionTokensPerHour = 3600.0 / 1e6
 
 // costAt returns the price of the load above capacity, the mean over the windows. It is convex and

@@ -23,14 +23,13 @@
 // load that several regions serve together, as the solver uses them).
 //
 // The solver: solve.go (order of the steps, and the independent subproblems), effort.go (the limit of
-// its work), integer_program.go (a
-// subproblem as blocks, each one model in one region, and the rows that couple them), block.go
-// (exact search of one block), ascent.go (the lower bound: Lagrangian relaxation with
-// subgradients), anneal.go (neighbourhood search over the candidates of candidates.go near the
-// relaxation), and join.go with models.go (the exact method: dynamic programming over the blocks of
-// each model, then over all models). redistribute.go chooses between equally cheap solutions, and
-// conflict.go names the constraints that cannot be met together. write.go writes a problem for other
-// solvers, and external.go reads and assesses their counts.
+// its work), integer_program.go (a subproblem as blocks, each one model in one region, and the rows
+// that couple them), block.go (exact search of one block), ascent.go (the lower bound: Lagrangian
+// relaxation with subgradients), anneal.go (neighbourhood search over the candidates of candidates.go
+// near the relaxation), and join.go with models.go (the exact method: dynamic programming over the
+// blocks of each model, then over all models). redistribute.go chooses between equally cheap
+// solutions, and conflict.go names the constraints that cannot be met together. write.go writes a
+// problem for other solvers, and external.go reads and assesses their counts.
 //
 // proposal.go and reason.go describe the result in text, html.go as a page. strategy.go and
 // strategy_*.go scale between two plans; tracker.go follows the load for the strategy predictive.

@@ -241,7 +241,7 @@ type bindingConstraint struct {
 
 // meanings explains constraints by the first word of their name.
 var meanings = map[string]string{
-	"local":    "a region serves its share of its own peak itself",
+	"local":    "a region must serve a minimum share of its own peak",
 	"demand":   "all regions together serve their common peak",
 	"capacity": "all capacity available there is used",
 	"survival": "all load is served after the loss of that region",

@@ -88,7 +88,7 @@ func newIntegerProgram(p *Problem, gap float64, work effort) *integerProgram {
 
 // block returns model i in region j. A class has at most the units that rows can require: as many as
 // serve all load without another class, or as many as the minimum count, whichever is more. A further
-// unit could be removed without breaking a row or raising the cost.
+// unit could be removed without violating a row or raising the cost.
 func (p *Problem) block(i, j int) block {
 	b := block{need: p.LocalDemand(i, j), min: limitOr(p.Min, i, j, 0), max: limitOr(p.Max, i, j, unlimited), egress: p.egressCostOf(i, j)}
 	all := p.GlobalDemand(i)
@@ -198,14 +198,14 @@ func (p *Problem) modelsSwitchingVMs(j, k int) []int {
 // addModelRows adds model i's rows over several regions.
 func (c *integerProgram) addModelRows(i int) {
 	p := c.p
-	meanTPS, runs := 0.0, 0
+	meanTPS, gpus := 0.0, 0
 	for _, t := range p.ReplicaTPS[i] {
 		if t > 0 {
 			meanTPS += t
-			runs++
+			gpus++
 		}
 	}
-	meanTPS = math.Max(meanTPS/math.Max(1, float64(runs)), 1e-9)
+	meanTPS = math.Max(meanTPS/math.Max(1, float64(gpus)), 1e-9)
 	capacityFactors, countFactors, negatedCounts := make([]float64, c.gpus), make([]float64, c.gpus), make([]float64, c.gpus)
 	for k, t := range p.ReplicaTPS[i] {
 		capacityFactors[k], countFactors[k], negatedCounts[k] = -t/meanTPS, 1, -1

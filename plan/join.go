@@ -20,7 +20,7 @@ type dynamicProgram struct {
 	rows              [][]int // by item: the row of each entry of its candidates' use, -1 to ignore it
 	open              []bool  // by row: later searches use it too, so that its slack is unknown
 	incomparable      bool    // costs are comparable only for complete choices
-	// lo and hi are the minimum and maximum use of each row by the items from a stage on.
+	// minUse and maxUse are the minimum and maximum use of each row by the items from a stage on.
 	minUse, maxUse [][]float64
 	last           []int // by row: the stage of its last item
 	live           []int // rows whose use partial choices record
@@ -35,8 +35,9 @@ const maxComparisons = 32
 type partial struct {
 	cost float64
 	// bound is the minimum cost of candidates and rows above the relaxation.
-	bound           float64
-	use             int32 // where its use by live row begins in the memory of its stage
+	bound float64
+	use   int32 // where its use by live row begins in the memory of its stage
+	// It extends partial choice from of the previous stage by a candidate of the stage's item; both are indexes.
 	from, candidate int32
 }
 
@@ -56,12 +57,12 @@ func (g *dynamicProgram) computeRemainingUse() {
 			if r < 0 {
 				continue
 			}
-			lo, hi := math.Inf(1), math.Inf(-1)
+			low, high := math.Inf(1), math.Inf(-1)
 			for _, o := range g.items[s] {
-				lo, hi = math.Min(lo, o.use[t]), math.Max(hi, o.use[t])
+				low, high = math.Min(low, o.use[t]), math.Max(high, o.use[t])
 			}
-			g.minUse[s][r] += lo
-			g.maxUse[s][r] += hi
+			g.minUse[s][r] += low
+			g.maxUse[s][r] += high
 			g.last[r] = max(g.last[r], s)
 		}
 	}

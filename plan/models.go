@@ -101,10 +101,10 @@ func undominated(candidates []candidate) []candidate {
 }
 
 // sharedRowUse lists the row of each entry of the use of a block's candidates; -1 for a loose row, by
-// which candidates are not compared. Where VMs can switch between models, only choices with equal counts are
-// compared, because their
-// cost is known only for complete choices. For this, each row r of running VMs gets two artificial
-// rows, len(c.rows)+r and 2*len(c.rows)+r, whose use is the count x and -x.
+// which candidates are not compared. Where VMs can switch between models, only choices with equal
+// counts are compared, because their cost is known only for complete choices. For this, each row r of
+// running VMs gets two artificial rows, len(c.rows)+r and 2*len(c.rows)+r, whose use is the count x
+// and -x.
 func (c *integerProgram) sharedRowUse(at int, candidates []candidate, loose []bool) (rows []int) {
 	for _, l := range c.links[at] {
 		if rows = append(rows, l.row); loose[l.row] {

@@ -42,7 +42,7 @@ func (p Proposal) MarshalJSON() ([]byte, error) {
 	}{plain(p), p.OverBudget})
 }
 
-// CostPerHour is the billed price of the replicas, in USD per hour, without starts.
+// CostPerHour is the billed price of the replicas, in USD per hour, without start-up costs.
 type CostPerHour struct {
 	Current *float64 `json:"now"`
 	Planned *float64 `json:"then"`
@@ -53,7 +53,7 @@ type ReplicaChange struct {
 	Model  string `json:"model"`
 	Region string `json:"region"`
 	GPU    string `json:"gpu"`
-	// CapacityType is the planned capacity type; nil for a bare problem.
+	// CapacityType is the planned capacity type; nil if unknown, as in a problem that was read from a file.
 	CapacityType *string `json:"capacity"`
 	Current      int     `json:"now"`
 	Delta        int     `json:"delta"`
@@ -97,7 +97,7 @@ func (c ReplicaChange) MarshalJSON() ([]byte, error) {
 }
 
 // ProposalContext is the part of a Proposal beyond the problem and its solution. The zero value is for a
-// bare problem.
+// problem that was read from a file.
 type ProposalContext struct {
 	At         time.Time // zero = unknown
 	Horizon    time.Duration
@@ -109,7 +109,7 @@ type ProposalContext struct {
 	// DefaultCapacityType is the capacity type of offerings without one; empty = unknown.
 	DefaultCapacityType string
 	// GPUNames is the GPU of each offering (index k), where the problem's own names also contain the capacity
-	// type. Columns with the same name and capacity type are shown as one. Nil = the problem's
+	// type. Offerings with the same name and capacity type are shown as one. Nil = the problem's
 	// names.
 	GPUNames []string
 	// Billed is the billed price of a replica in region j on GPU k, where it differs from Problem.PricePerHour;

@@ -249,7 +249,7 @@ func (p *Problem) addStackedCost(i int, x [][]int, sortPrices, reserved []float6
 		}
 	}
 	slices.Sort(loads)
-	var order []int // one column per replica
+	var order []int // the GPU of each replica
 	for j := range x {
 		for k, n := range x[j] {
 			order = append(order, slices.Repeat([]int{k}, n)...)

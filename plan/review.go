@@ -112,7 +112,7 @@ type ReviewResult struct {
 	Problem    *Problem
 	Proposal   Proposal
 	LoadCurves []LoadCurve
-	// Counts is the planned counts by the problem's model, region and GPU; nil when there are none.
+	// Counts are the planned counts by the problem's model, region and GPU; nil when there are none.
 	Counts [][][]int
 	// Forecasts are the forecasts behind the problem, by model and region in the order of service.yaml.
 	// Those without history are omitted.
@@ -330,31 +330,31 @@ func (r *review) explainMaxima(o SolveOptions) []string {
 	return out
 }
 
-// sentenceGroup merges equal sentences about several regions, in the order of their first occurrence, each with the
-// names of the regions.
-type sentenceGroup struct {
+// nameGroups groups names by a text, such as regions by the sentence that applies to them. Groups are in the order in
+// which their texts were first added.
+type nameGroups struct {
 	order []string
 	names map[string][]string
 }
 
-func (g *sentenceGroup) addSentence(sentence, name string) {
+func (g *nameGroups) addName(text, name string) {
 	if g.names == nil {
 		g.names = map[string][]string{}
 	}
-	if g.names[sentence] == nil {
-		g.order = append(g.order, sentence)
+	if g.names[text] == nil {
+		g.order = append(g.order, text)
 	}
-	g.names[sentence] = append(g.names[sentence], name)
+	g.names[text] = append(g.names[text], name)
 }
 
-// each calls f for every sentence with its names. all is the number of names that there are: if it is above three and
-// the sentence applies to all of them, names is "everywhere".
-func (g *sentenceGroup) each(all int, f func(names, sentence string)) {
-	for _, s := range g.order {
-		names := strings.Join(g.names[s], ", ")
-		if all > 3 && len(g.names[s]) == all {
+// each calls f for every text with its names. all is the number of names that there are: if it is above three and the
+// text has all of them, names is "everywhere".
+func (g *nameGroups) each(all int, f func(names, text string)) {
+	for _, text := range g.order {
+		names := strings.Join(g.names[text], ", ")
+		if all > 3 && len(g.names[text]) == all {
 			names = "everywhere"
 		}
-		f(names, s)
+		f(names, text)
 	}
 }

@@ -23,7 +23,7 @@ const (
 	// backlogHorizon is the time over which a backlog is spread: a day contains the hours of lowest load. If the
 	// deadline of a batch is later, only one day's share of the batch is planned for.
 	backlogHorizon = 24 * time.Hour
-	// backlogStep is the length of a step after the horizon of the plan, where only the height of the load matters.
+	// backlogStep is the length of a step after the horizon of the plan. The exact minute does not matter there.
 	backlogStep = 15 * time.Minute
 )
 
@@ -38,8 +38,8 @@ type backlogSlot struct {
 
 // addBacklog adds the accepted batches to problem.LoadTPS, the one with the earliest deadline first. Each is placed
 // where the load of the model is furthest below the region's own peak. If that is not enough, all peaks rise by the same
-// amount. Load above the maxima is not planned for, and reported. SageServe (section 6.2) runs deferred requests at
-// times of low load; addBacklog makes the plan provide the capacity for this.
+// amount. Load above the maxima is not planned for; an assumption states how much. SageServe (section 6.2) runs deferred
+// requests at times of low load; addBacklog makes the plan provide the capacity for this.
 func (r *review) addBacklog(f forecast.Forecaster, all []*traffic) error {
 	if len(r.options.Backlog) == 0 {
 		return nil
@@ -176,17 +176,17 @@ func (r *review) placeBacklog(i int, batches []Backlog, slots []backlogSlot) {
 			r.assume("%s cannot be completed by %s: replicas.max or the quotas of %s leave no capacity for %s of its prompt tokens", b.Batch, b.Deadline.UTC().Format(time.RFC3339), r.problem.Models[i], roundedTokens(rest))
 		}
 	}
-	soon, counted := 0.0, "1 batch"
+	inHorizon, batchCount := 0.0, "1 batch"
 	if len(batches) > 1 {
-		counted = fmt.Sprintf("%d batches", len(batches))
+		batchCount = fmt.Sprintf("%d batches", len(batches))
 	}
 	for _, c := range slots {
 		if c.minute >= 0 {
 			r.problem.LoadTPS[i][c.region][c.minute] += c.added
-			soon += c.added * 60
+			inHorizon += c.added * 60
 		}
 	}
-	r.assume("%s: includes the backlog of %s, %s uncached prompt tokens, of which %s run within %s; next deadline %s", r.problem.Models[i], counted, roundedTokens(total), roundedTokens(soon), forecast.ShortDuration(r.options.Horizon), batches[0].Deadline.UTC().Format(time.RFC3339))
+	r.assume("%s: includes the backlog of %s, %s uncached prompt tokens, of which %s run within %s; next deadline %s", r.problem.Models[i], batchCount, roundedTokens(total), roundedTokens(inHorizon), forecast.ShortDuration(r.options.Horizon), batches[0].Deadline.UTC().Format(time.RFC3339))
 }
 
 // roundedTokens formats a number of tokens with two digits.

@@ -120,7 +120,7 @@ func (r *review) offeringsOf(i, j int, gpu string, capacity service.CapacityType
 }
 
 // dropUnusedOnDemand removes the on-demand offerings, except the on-demand base, if the region uses spot first: replicas
-// above spot.on_demand_base are then launched as spot.
+// above regions[].on_demand_base are then launched as spot.
 func (r *review) dropUnusedOnDemand(j int, indexes []int) []int {
 	if !spotFirst(&r.spec.Regions[j]) {
 		return indexes

@@ -65,9 +65,9 @@ func (r *review) setLoad(h *forecast.History) error {
 }
 
 // knownHistory returns the history known at the time of the review, and the first minute of the
-// forecast. A history of only a few minutes includes the current minute, once enough of it
-// has passed to compute a rate. A short one omits its first minute as soon as another one is known: the
-// service began to count within it.
+// forecast. A history shorter than shortHistory includes the current minute, once enough of it has
+// passed to compute a rate. A history shorter than minHistoryForSteps omits its first minute if it
+// has another one: the service began to count within the first minute.
 func (r *review) knownHistory(h *forecast.History) (past *forecast.History, next int64) {
 	past, next = r.historyWithFirstMinute(h)
 	if past.Minutes > 1 && past.Minutes < int(minHistoryForSteps/time.Minute) {
@@ -212,7 +212,7 @@ func addKnown(to, values []float64, factor float64) {
 
 // forecastAll sets problem.LoadTPS and the load curves from the traffic of every model and region.
 func (r *review) forecastAll(f forecast.Forecaster, all []*traffic) error {
-	var notes sentenceGroup
+	var notes nameGroups
 	for _, t := range all {
 		name := r.problem.Regions[t.region]
 		if len(r.problem.Models) > 1 {
@@ -220,8 +220,8 @@ func (r *review) forecastAll(f forecast.Forecaster, all []*traffic) error {
 		}
 		curve := r.loadCurveOf(t)
 		if allUnknown(t.interactive) {
-			notes.addSentence("no history: assuming no interactive load", name)
-		} else if err := r.forecastTraffic(f, t, curve, func(sentence string) { notes.addSentence(sentence, name) }); err != nil {
+			notes.addName("no history: assuming no interactive load", name)
+		} else if err := r.forecastTraffic(f, t, curve, func(sentence string) { notes.addName(sentence, name) }); err != nil {
 			return err
 		}
 		loads := r.problem.LoadTPS[t.model][t.region]
@@ -229,7 +229,7 @@ func (r *review) forecastAll(f forecast.Forecaster, all []*traffic) error {
 			for w := range loads {
 				loads[w] += buffer
 			}
-			notes.addSentence("includes 10 % of the last hour's batch load", name)
+			notes.addName("includes 10 % of the last hour's batch load", name)
 		}
 	}
 	notes.each(len(all), func(names, sentence string) { r.assume("%s: %s", names, sentence) })

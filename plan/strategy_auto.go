@@ -75,12 +75,12 @@ type auto struct {
 
 // endpointState is the state kept per endpoint.
 type endpointState struct {
-	at              time.Duration
-	load            float64 // in replicas, smoothed
-	known           bool    // load has a value; never reset
-	sufficientSince time.Duration
-	minExcess       int          // the smallest excess since sufficientSince
-	lastFirstTokens *FirstTokens // at the previous step that reported them
+	at              time.Duration // when load was updated
+	load            float64       // in replicas, smoothed
+	known           bool          // load has a value; never reset
+	sufficientSince time.Duration // since when fewer replicas suffice
+	minExcess       int           // the smallest excess since sufficientSince
+	lastFirstTokens *FirstTokens  // at the previous step that reported them
 }
 
 func newAuto(o StrategyOptions) *auto {
@@ -131,7 +131,7 @@ func (s *auto) updateFillLevels(now time.Duration, in *StrategyInput) {
 		e := &in.Endpoints[i]
 		k, st := e.loadKey(), s.stateOf(now, e)
 		if s.fillLevels[k] == nil {
-			s.fillLevels[k] = &fillLevel{maxLateShare: lateAim * s.options.MaxLateShare, at: now}
+			s.fillLevels[k] = &fillLevel{targetLateShare: lateAim * s.options.MaxLateShare, at: now}
 		}
 		if e.FastFirstTokens == nil {
 			continue

@@ -27,8 +27,8 @@ const (
 	errorBlockMinutes = 60
 )
 
-// stabilizationWindows and headrooms are the candidates of a calibration: windows in minutes, headrooms as
-// multiples of the mean load.
+// stabilizationWindows and headrooms are the values that a calibration tries: windows in minutes, headrooms as in
+// Tracking.Headroom.
 var (
 	stabilizationWindows = []int{1, 5, 20, 60, maxStabilizationMinutes}
 	headrooms            = []float64{0, 1.5, 1.6, 1.7, 1.8, 1.9, 2, 2.1}
@@ -180,7 +180,7 @@ func (h *loadTrend) level(ahead int) float64 {
 
 // ruleComparison compares a tracker (own) with the threshold rule over the minutes in which the tracker decided: the
 // replicas of both, their replica-minutes, the load, and the overload, which is the load above the capacity of the ready
-// replicas.
+// replicas. After maxCalibrationMinutes it starts again from 0.
 type ruleComparison struct {
 	own, threshold                 groupState
 	ownMinutes, thresholdMinutes   int

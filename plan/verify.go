@@ -43,7 +43,7 @@ func (p *Problem) verifyCounts(i int, x [][]int) error {
 		case count < minimum || count > maximum:
 			return fmt.Errorf("%s in %s: replicas must be %d to %d, got %d", p.Models[i], p.Regions[j], minimum, maximum, count)
 		case !meetsNeed(served, p.LocalDemand(i, j)):
-			return fmt.Errorf("%s in %s: serves %g of %g tokens per second", p.Models[i], p.Regions[j], served, p.LocalDemand(i, j))
+			return fmt.Errorf("%s in %s: serves %g of the %g tokens per second that the region must serve itself", p.Models[i], p.Regions[j], served, p.LocalDemand(i, j))
 		}
 	}
 	return p.verifyTotal(i, all)

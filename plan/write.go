@@ -130,15 +130,15 @@ type variable struct {
 func (p *Problem) columns() []variable {
 	var out []variable
 	p.eachCount(func(i, j, k int) {
-		price, stay, add := p.Price(j, k), p.Current[i][j][k], -1
+		price, maxKept, maxAdded := p.Price(j, k), p.Current[i][j][k], -1
 		if p.ReplicaTPS[i][k] == 0 {
-			stay, add = 0, 0 // the model does not run there
+			maxKept, maxAdded = 0, 0 // the model does not run there
 		}
-		out = append(out, variable{columnName("s", i, j, k), price, stay, true})
+		out = append(out, variable{columnName("s", i, j, k), price, maxKept, true})
 		if p.canTakeOverVMs(i, k) {
-			out = append(out, variable{columnName("t", i, j, k), price + *p.SwitchCostUSD[i][k], add, true})
+			out = append(out, variable{columnName("t", i, j, k), price + *p.SwitchCostUSD[i][k], maxAdded, true})
 		}
-		out = append(out, variable{columnName("a", i, j, k), price + p.StartCostUSD[i][k], add, true})
+		out = append(out, variable{columnName("a", i, j, k), price + p.StartCostUSD[i][k], maxAdded, true})
 	})
 	for i := range p.Models {
 		for j := range p.Regions {
