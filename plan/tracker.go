@@ -180,7 +180,7 @@ func (h *loadTrend) level(ahead int) float64 {
 
 // ruleComparison compares a tracker (own) with the threshold rule over the minutes in which the tracker decided: the
 // replicas of both, their replica-minutes, the load, and the overload, which is the load above the capacity of the ready
-// replicas. After maxCalibrationMinutes it starts again from 0.
+// replicas. After maxCalibrationMinutes the sums start again from 0.
 type ruleComparison struct {
 	own, threshold                 groupState
 	ownMinutes, thresholdMinutes   int
