@@ -7,23 +7,23 @@ import (
 )
 
 // annealing searches for cheap counts that satisfy every row by simulated annealing over the
-// blocks' options. A broken row costs its price plus a penalty, so that the search can pass through
+// blocks' candidates. A violated row costs its price plus a penalty, so that the search can pass through
 // infeasible counts while the temperature is high. Its random numbers come from a stream with its
 // own seed: the same problem yields the same counts.
 type annealing struct {
-	c            *integerProgram
-	options      [][]option
-	optionCosts  [][]float64 // by block: for each option its cost, then its use of each link
-	state        []rowState
-	optionIndex  []int     // by block: the index of its option
-	reuseSavings []float64 // by region and GPU: the saving of taking VMs over
-	counts       []int     // the selected counts
-	movable      []int     // blocks with more than one option
-	random       *rand.Rand
-	cost         float64
-	brokenRows   int
+	c              *integerProgram
+	candidates     [][]candidate
+	costsAndUses   [][]float64 // by block: for each candidate its cost, then its use of each link
+	rowStates      []rowState
+	candidateIndex []int     // by block: the index of its candidate
+	reuseSavings   []float64 // by region and GPU: the saving of taking VMs over
+	counts         []int     // the selected counts
+	movable        []int     // blocks with more than one candidate
+	random         *rand.Rand
+	cost           float64
+	violatedRows   int
 
-	best     []int // as optionIndex
+	best     []int // as candidateIndex
 	bestCost float64
 }
 
@@ -36,73 +36,73 @@ func (r *rowState) excess(use float64) float64 { return max(0, use-r.rhs) }
 // The schedule of an annealing. Temperatures are relative to the highest price of a replica's hour or
 // start, which is 1 after scaling.
 const (
-	maxTemperature      = 0.06
-	minTemperature      = 0.0006
-	stages              = 60
-	proposalEffort      = 12 // approximate effort of a proposal
-	rowSlack            = 1e-9
-	maxPairCost         = 1.5        // maximum cost of a first move that a second one may compensate
-	optionDistance      = 2e-4       // distance of options from the relaxation, as a share of the bound
-	smallOptionDistance = 0.1        // the same with few counts
-	baseOptionLimit     = 24         // basic limit on the options of a block
-	maxGrowth           = 16         // units that addGrowth adds
-	minProposals        = 20_000     // minimum number of proposals of the first annealing
-	blockProposals      = 2_500      // proposals per block of the first annealing
-	maxProposals        = 32_000_000 // maximum number of proposals of any annealing
-	brokenPenalty       = 0.1        // penalty of a broken row beyond its price
+	maxTemperature         = 0.06
+	minTemperature         = 0.0006
+	stages                 = 60
+	proposalEffort         = 12 // approximate effort of a proposal
+	rowSlack               = 1e-9
+	maxPairCost            = 1.5        // maximum cost of a first move that a second one may compensate
+	candidateDistance      = 2e-4       // distance of candidates from the relaxation, as a share of the bound
+	smallCandidateDistance = 0.1        // the same with few counts
+	baseCandidateLimit     = 24         // basic limit on the candidates of a block
+	maxGrowth              = 16         // units that addGrowth adds
+	minProposals           = 20_000     // minimum number of proposals of the first annealing
+	blockProposals         = 2_500      // proposals per block of the first annealing
+	maxProposals           = 32_000_000 // maximum number of proposals of any annealing
+	violationPenalty       = 0.1        // penalty of a violated row beyond its price
 )
 
-// anneal searches for counts among the options near the relaxation at p. Rounds differ in the
-// distance and in the penalty of broken rows.
+// anneal searches for counts among the candidates near the relaxation at p. Rounds differ in the
+// distance and in the penalty of violated rows.
 func (c *integerProgram) anneal(p *point, round int) {
-	d, limit := optionDistance*float64(1+round%3), baseOptionLimit*(1+round%2)
+	d, limit := candidateDistance*float64(1+round%3), baseCandidateLimit*(1+round%2)
 	if c.small() {
-		d, limit = smallOptionDistance, 8*baseOptionLimit
+		d, limit = smallCandidateDistance, 8*baseCandidateLimit
 	}
 	if c.best == nil || !c.small() && round > 3 {
-		limit *= 1 + round // few nearby options may contain no feasible counts
+		limit *= 1 + round // few nearby candidates may contain no feasible counts
 	}
 	d *= math.Max(math.Abs(p.value), 1e-3)
 	if c.best != nil {
 		d = math.Min(d, c.bestCost-p.value+roundingError(c.bestCost))
 	}
-	options, _ := c.allOptions(p, d, limit)
-	if options == nil {
+	candidates, _ := c.allCandidates(p, d, limit)
+	if candidates == nil {
 		return
 	}
-	for at := range options {
-		options[at] = c.addBest(at, c.addGrowth(p, at, options[at]))
+	for at := range candidates {
+		candidates[at] = c.addBest(at, c.addGrowth(p, at, candidates[at]))
 	}
-	a := c.newAnnealing(p, options, brokenPenalty*float64(1+round%4), uint64(round))
+	a := c.newAnnealing(p, candidates, violationPenalty*float64(1+round%4), uint64(round))
 	a.recompute()
 	a.runAnnealing(min(max(minProposals, blockProposals*len(c.blocks))<<min(round, 20), maxProposals))
 	if a.best != nil {
 		flat := make([]int, len(a.counts))
 		for at, n := range a.best {
-			copy(flat[at*c.gpus:], options[at][n].x)
+			copy(flat[at*c.gpus:], candidates[at][n].x)
 		}
 		c.offerIncumbent(c.unflatten(flat))
 	}
 }
 
-// addGrowth adds to a block's options its cheapest option with more units of the class with the
-// cheapest throughput. Where many options cost the same, the listed ones alone may have too little
+// addGrowth adds to a block's candidates its cheapest candidate with more units of the class with the
+// cheapest throughput. Where many candidates cost the same, the listed ones alone may have too little
 // capacity.
-func (c *integerProgram) addGrowth(p *point, at int, options []option) []option {
-	if len(options) == 0 {
-		return options
+func (c *integerProgram) addGrowth(p *point, at int, candidates []candidate) []candidate {
+	if len(candidates) == 0 {
+		return candidates
 	}
 	c.priceBlock(at, p.y)
 	best, lowest := -1, math.Inf(1)
 	for k, cl := range c.priced.classes {
-		if slope := (cl.keepCost + cl.startCost) / cl.tps; cl.tps > 0 && slope < lowest {
-			best, lowest = k, slope
+		if unitPrice := (cl.keepCost + cl.startCost) / cl.tps; cl.tps > 0 && unitPrice < lowest {
+			best, lowest = k, unitPrice
 		}
 	}
 	if best < 0 {
-		return options
+		return candidates
 	}
-	first, count := options[0].x, 0
+	first, count := candidates[0].x, 0
 	for _, n := range first {
 		count += n
 	}
@@ -110,74 +110,74 @@ func (c *integerProgram) addGrowth(p *point, at int, options []option) []option 
 	for more := 1; more <= min(free, maxGrowth); more *= 2 {
 		x := slices.Clone(first)
 		x[best] += more
-		options = c.addOption(at, options, x)
+		candidates = c.addCandidate(at, candidates, x)
 	}
-	return options
+	return candidates
 }
 
-// addBest adds the incumbent's counts of a block to its options.
-func (c *integerProgram) addBest(at int, options []option) []option {
+// addBest adds the incumbent's counts of a block to its candidates.
+func (c *integerProgram) addBest(at int, candidates []candidate) []candidate {
 	if c.best == nil {
-		return options
+		return candidates
 	}
-	return c.addOption(at, options, slices.Clone(c.best[at/c.regions][at%c.regions]))
+	return c.addCandidate(at, candidates, slices.Clone(c.best[at/c.regions][at%c.regions]))
 }
 
-func (c *integerProgram) addOption(at int, options []option, x []int) []option {
-	if slices.ContainsFunc(options, func(o option) bool { return slices.Equal(o.x, x) }) {
-		return options
+func (c *integerProgram) addCandidate(at int, candidates []candidate, x []int) []candidate {
+	if slices.ContainsFunc(candidates, func(o candidate) bool { return slices.Equal(o.x, x) }) {
+		return candidates
 	}
-	o := option{x: x}
-	c.fillOption(at, &o)
-	return append(options, o)
+	o := candidate{x: x}
+	c.fillCandidate(at, &o)
+	return append(candidates, o)
 }
 
-func (c *integerProgram) newAnnealing(p *point, options [][]option, penalty float64, seed uint64) *annealing {
+func (c *integerProgram) newAnnealing(p *point, candidates [][]candidate, penalty float64, seed uint64) *annealing {
 	a := &annealing{
-		c: c, options: options, optionCosts: make([][]float64, len(options)), state: make([]rowState, len(c.rows)),
-		optionIndex: make([]int, len(options)), reuseSavings: make([]float64, c.regions*c.gpus), counts: make([]int, len(options)*c.gpus),
+		c: c, candidates: candidates, costsAndUses: make([][]float64, len(candidates)), rowStates: make([]rowState, len(c.rows)),
+		candidateIndex: make([]int, len(candidates)), reuseSavings: make([]float64, c.regions*c.gpus), counts: make([]int, len(candidates)*c.gpus),
 		random: rand.New(rand.NewPCG(seed, 0x706c616e)), bestCost: math.Inf(1),
 	}
 	for r, row := range c.rows {
-		a.state[r] = rowState{rhs: row.rhs + rowSlack*math.Max(1, math.Abs(row.rhs)), weight: 1.2*p.y[r] + penalty}
+		a.rowStates[r] = rowState{rhs: row.rhs + rowSlack*math.Max(1, math.Abs(row.rhs)), weight: 1.2*p.y[r] + penalty}
 		if row.runningVMs {
-			a.state[r] = rowState{rhs: math.Inf(1)}
+			a.rowStates[r] = rowState{rhs: math.Inf(1)}
 		}
 	}
-	for at := range options {
-		for _, o := range options[at] {
-			a.optionCosts[at] = append(append(a.optionCosts[at], o.cost), o.use...)
+	for at := range candidates {
+		for _, o := range candidates[at] {
+			a.costsAndUses[at] = append(append(a.costsAndUses[at], o.cost), o.use...)
 		}
-		if len(options[at]) > 1 {
+		if len(candidates[at]) > 1 {
 			a.movable = append(a.movable, at)
 		}
 	}
 	return a
 }
 
-// optionCost returns the cost of a block's option n, followed by its use of the rows.
-func (a *annealing) optionCost(at, n int) []float64 {
+// costAndUse returns the cost of a block's candidate n, followed by its use of the rows.
+func (a *annealing) costAndUse(at, n int) []float64 {
 	width := len(a.c.links[at]) + 1
-	return a.optionCosts[at][n*width : (n+1)*width]
+	return a.costsAndUses[at][n*width : (n+1)*width]
 }
 
 // recompute recomputes all sums.
 func (a *annealing) recompute() {
-	for r := range a.state {
-		a.state[r].use = 0
+	for r := range a.rowStates {
+		a.rowStates[r].use = 0
 	}
-	a.cost, a.brokenRows = 0, 0
-	for at, n := range a.optionIndex {
-		f := a.optionCost(at, n)
+	a.cost, a.violatedRows = 0, 0
+	for at, n := range a.candidateIndex {
+		f := a.costAndUse(at, n)
 		a.cost += f[0]
-		copy(a.counts[at*a.c.gpus:], a.options[at][n].x)
+		copy(a.counts[at*a.c.gpus:], a.candidates[at][n].x)
 		for t, l := range a.c.links[at] {
-			a.state[l.row].use += f[t+1]
+			a.rowStates[l.row].use += f[t+1]
 		}
 	}
-	for r := range a.state {
-		if s := &a.state[r]; s.excess(s.use) > 0 {
-			a.brokenRows++
+	for r := range a.rowStates {
+		if s := &a.rowStates[r]; s.excess(s.use) > 0 {
+			a.violatedRows++
 		}
 	}
 	if a.c.p.SwitchCostUSD != nil {
@@ -204,9 +204,9 @@ func (a *annealing) runAnnealing(n int) {
 	}
 	cool, each := math.Pow(minTemperature/maxTemperature, 1.0/stages), proposalEffort
 	if a.c.p.SwitchCostUSD != nil {
-		each *= a.c.models // each assigns the VMs anew
+		each *= a.c.models // a proposal assigns the VMs anew
 	}
-	n = min(n, int(a.c.work.remaining)/each*3/4) // a short run is better than none
+	n = min(n, int(a.c.work.remaining)/each*3/4) // with little effort left, a short run is better than none
 	temperature := maxTemperature
 	for range stages {
 		if !a.c.work.spend(n / stages * each) {
@@ -221,25 +221,25 @@ func (a *annealing) runAnnealing(n int) {
 	a.recordBest()
 }
 
-// reweigh raises the penalty of broken rows and recomputes the sums.
+// reweigh raises the penalty of violated rows and recomputes the sums.
 func (a *annealing) reweigh() {
 	a.recompute() // floating-point sums drift
-	for r := range a.state {
-		if s := &a.state[r]; s.excess(s.use) > 0 {
+	for r := range a.rowStates {
+		if s := &a.rowStates[r]; s.excess(s.use) > 0 {
 			s.weight *= 1.1
 		}
 	}
 }
 
-// propose moves one block to another of its options: always when that is cheaper, otherwise with a
+// propose moves one block to another of its candidates: always when that is cheaper, otherwise with a
 // probability that falls with the difference. When rejected, a second block of the same region or
 // model moves with it and may compensate for the use of shared rows.
 func (a *annealing) propose(temperature float64) {
 	// Drawn first, so that one number decides on both moves.
 	limit := -temperature * math.Log(1-a.random.Float64())
 	at := a.movable[a.random.IntN(len(a.movable))]
-	to := a.randomOption(at)
-	if to == a.optionIndex[at] {
+	to := a.randomCandidate(at)
+	if to == a.candidateIndex[at] {
 		return
 	}
 	change, costChange := a.moveCost(at, to)
@@ -248,27 +248,27 @@ func (a *annealing) propose(temperature float64) {
 		return
 	}
 	second := a.randomNeighbour(at)
-	next := a.randomOption(second)
-	if change > maxPairCost || second == at || next == a.optionIndex[second] {
+	next := a.randomCandidate(second)
+	if change > maxPairCost || second == at || next == a.candidateIndex[second] {
 		a.undoMove(at, to)
 		return
 	}
-	was := a.optionIndex[at]
+	previous := a.candidateIndex[at]
 	a.applyMove(at, to, costChange)
-	with, also := a.moveCost(second, next)
-	if change+with <= limit {
-		a.applyMove(second, next, also)
+	secondChange, secondCostChange := a.moveCost(second, next)
+	if change+secondChange <= limit {
+		a.applyMove(second, next, secondCostChange)
 		return
 	}
 	a.undoMove(second, next)
-	_, back := a.moveCost(at, was)
-	a.applyMove(at, was, back)
+	_, reverseCostChange := a.moveCost(at, previous)
+	a.applyMove(at, previous, reverseCostChange)
 }
 
-// randomOption returns a random option of a block; cheap options are more likely.
-func (a *annealing) randomOption(at int) int {
+// randomCandidate returns a random candidate of a block; cheap candidates are more likely.
+func (a *annealing) randomCandidate(at int) int {
 	u := a.random.Float64()
-	return int(u * u * float64(len(a.options[at])))
+	return int(u * u * float64(len(a.candidates[at])))
 }
 
 // randomNeighbour returns a random block of the same region or of the same model.
@@ -281,25 +281,26 @@ func (a *annealing) randomNeighbour(at int) int {
 	return i*c.regions + a.random.IntN(c.regions)
 }
 
-// moveCost returns the cost of a move with and without the penalties of broken rows.
+// moveCost returns the change of cost by a move with (change) and without (costChange) the penalties of
+// violated rows. It already changes counts and reuseSavings: call applyMove or undoMove next.
 func (a *annealing) moveCost(at, to int) (change, costChange float64) {
-	from, next := a.optionCost(at, a.optionIndex[at]), a.optionCost(at, to)
+	from, next := a.costAndUse(at, a.candidateIndex[at]), a.costAndUse(at, to)
 	costChange = next[0] - from[0]
 	if a.c.p.SwitchCostUSD != nil {
-		costChange -= a.updateReuseSavings(at, a.options[at][a.optionIndex[at]].x, a.options[at][to].x)
+		costChange -= a.updateReuseSavings(at, a.candidates[at][a.candidateIndex[at]].x, a.candidates[at][to].x)
 	}
 	change = costChange
 	for t, l := range a.c.links[at] {
-		s := &a.state[l.row]
+		s := &a.rowStates[l.row]
 		change += s.weight * (s.excess(s.use+next[t+1]-from[t+1]) - s.excess(s.use))
 	}
 	return change, costChange
 }
 
-// undoMove reverts the bookkeeping of moveCost for a move that is rejected.
+// undoMove reverts what moveCost changed, for a move that is rejected.
 func (a *annealing) undoMove(at, to int) {
 	if a.c.p.SwitchCostUSD != nil {
-		a.updateReuseSavings(at, a.options[at][to].x, a.options[at][a.optionIndex[at]].x)
+		a.updateReuseSavings(at, a.candidates[at][to].x, a.candidates[at][a.candidateIndex[at]].x)
 	}
 }
 
@@ -323,25 +324,25 @@ func (a *annealing) applyMove(at, to int, costChange float64) {
 	if costChange > 0 {
 		a.recordBest() // the move leaves counts that may be the best
 	}
-	from, next := a.optionCost(at, a.optionIndex[at]), a.optionCost(at, to)
+	from, next := a.costAndUse(at, a.candidateIndex[at]), a.costAndUse(at, to)
 	a.cost += costChange
 	for t, l := range a.c.links[at] {
-		s := &a.state[l.row]
+		s := &a.rowStates[l.row]
 		was := s.use > s.rhs
 		s.use += next[t+1] - from[t+1]
 		switch is := s.use > s.rhs; {
 		case is && !was:
-			a.brokenRows++
+			a.violatedRows++
 		case was && !is:
-			a.brokenRows--
+			a.violatedRows--
 		}
 	}
-	a.optionIndex[at] = to
+	a.candidateIndex[at] = to
 }
 
 // recordBest records the counts when they are feasible and the cheapest so far.
 func (a *annealing) recordBest() {
-	if a.brokenRows == 0 && a.cost < a.bestCost {
-		a.best, a.bestCost = append(a.best[:0], a.optionIndex...), a.cost
+	if a.violatedRows == 0 && a.cost < a.bestCost {
+		a.best, a.bestCost = append(a.best[:0], a.candidateIndex...), a.cost
 	}
 }

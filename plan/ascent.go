@@ -3,14 +3,14 @@ package plan
 import "math"
 
 // ascent raises the lower bound of a program with the deflected subgradient method: a step
-// continues partly in the direction of the last one (Camerini, Fratta and Maffioli). Steps have
-// Polyak's length towards a level that follows the progress.
+// continues partly in the direction of the last one (Camerini, Fratta and Maffioli). The step size
+// is Polyak's, for a target above the best bound that adapts to the progress.
 type ascent struct {
 	c              *integerProgram
 	relax          func(p *point) bool
 	current, best  *point
 	direction      []float64
-	level          float64 // how far above the best bound the next steps aim, as a share of it
+	level          float64 // distance of the target from the best bound, as a share of that bound
 	stuck          int     // steps without a better bound since the last large rise
 	reservedEffort int64   // effort reserved for other steps
 }
@@ -44,7 +44,7 @@ func (a *ascent) runAscent(n int) {
 				a.stuck = 0
 			}
 			a.best.copy(a.current)
-			a.c.fillRows(a.current)
+			a.c.repairCounts(a.current)
 		default:
 			a.stuck++
 		}
@@ -113,8 +113,9 @@ const (
 	bisections      = 50 // steps for each row: prices are then exact but for rounding
 )
 
-// bisectPrices raises the bound further, row by row: the bound is concave in the price of a row. An ascent ends near
-// the maximum of the bound. That proves an optimum only if one replica costs more than a millionth of the total.
+// bisectPrices raises the bound further, row by row: the bound is concave in the price of a row. An ascent only comes
+// near the maximum of the bound, which is not enough to prove an optimum if one replica costs less than a millionth of
+// the total.
 func (c *integerProgram) bisectPrices(best *point) {
 	if len(c.rows) > maxBisectedRows || c.best == nil { // without counts, the effort is needed to find some
 		return
@@ -131,7 +132,7 @@ func (c *integerProgram) bisectPrices(best *point) {
 			if at.value > best.value {
 				best.copy(at)
 			}
-			c.fillRows(at)
+			c.repairCounts(at)
 			if c.provesGap(best.value) {
 				return
 			}

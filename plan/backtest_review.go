@@ -48,7 +48,7 @@ type Backtester struct {
 // NewBacktest prepares a backtest of a service's plans over a history. It fails on a period that
 // the history does not cover.
 func NewBacktest(spec *service.Spec, h *forecast.History, o BacktestOptions) (*Backtester, error) {
-	o.Every = cmp.Or(o.Every, spec.Autoscale.Every, defaultEvery)
+	o.Every = cmp.Or(o.Every, spec.Autoscale.Every, defaultPlanInterval)
 	b := &Backtester{spec: spec, history: h, options: o, every: int64(o.Every / time.Minute)}
 	b.options.Review.Horizon = cmp.Or(o.Review.Horizon, horizonOf(o.Every))
 	wrong := func(format string, args ...any) error {
@@ -142,7 +142,7 @@ func (b *Backtester) solveReviews(out *Backtest, past *LoadTrace) ([]TargetCount
 	var targets []TargetCounts
 	var current [][][]int
 	for n, in := range b.inputs {
-		r, err := in.reviewFrom(current)
+		r, err := in.solveFrom(current)
 		if err != nil {
 			return nil, err
 		}
@@ -165,8 +165,8 @@ func (b *Backtester) solveReviews(out *Backtest, past *LoadTrace) ([]TargetCount
 }
 
 // trackedTargets returns the target counts of the strategy predictive, by the minute: in each region the
-// replicas that a tracker of the load requires, with the highest mean that is forecast until the next
-// plan. Each plan calibrates the tracker.
+// replicas that a tracker of the load requires. Each plan calibrates the tracker, and gives it the highest
+// value of the mean forecast until the next plan.
 func (b *Backtester) trackedTargets(past *LoadTrace) []TargetCounts {
 	var targets []TargetCounts
 	var trackers [][]*loadTracker
@@ -174,7 +174,7 @@ func (b *Backtester) trackedTargets(past *LoadTrace) []TargetCounts {
 	for m := range past.minutes() {
 		n := m / int(b.every)
 		if m%int(b.every) == 0 {
-			trackers = b.nextTrackers(n, m, past, trackers)
+			trackers = b.nextTrackers(n, past, trackers)
 		}
 		x := zeroCounts(p)
 		for i := range x {
@@ -211,7 +211,7 @@ func (p *LoadTrace) addTracked(x [][][]int, i int, trackers []*loadTracker) {
 }
 
 // nextTrackers returns the trackers with the calibration of review n, and the state of the previous ones.
-func (b *Backtester) nextTrackers(n, minute int, past *LoadTrace, previous [][]*loadTracker) [][]*loadTracker {
+func (b *Backtester) nextTrackers(n int, past *LoadTrace, previous [][]*loadTracker) [][]*loadTracker {
 	out := make([][]*loadTracker, len(past.Load))
 	for i := range out {
 		replicaTPS := firstThroughput(past.Problem.ReplicaTPS[i])

@@ -8,17 +8,17 @@ import (
 // unlimited means that a count has no upper bound.
 const unlimited = math.MaxInt32
 
-// class is one GPU in a block; a unit is one replica of the block's model on it. The first running
-// units cost keepCost each, the next switchable ones (on VMs that another model frees) keepCost +
-// switchCost, further ones keepCost + startCost. switchCost is at most startCost, or switchable is
-// 0.
+// class is one GPU in a block; a unit is one replica of the block's model on it. Every unit costs
+// keepCost. Beyond the number running, a unit also costs switchCost (on a VM that another model
+// frees, for at most the number switchable) or startCost. switchCost is at most startCost, or
+// switchable is 0.
 type class struct {
 	keepCost, switchCost, startCost, tps float64
 	running, switchable, max             int
 }
 
-// steps returns the class's runs of units at one price: the unit's cost, and the count at which the
-// run ends.
+// steps returns the price steps of the class: the cost of a unit, and the count at which the step
+// ends.
 func (c *class) steps() [3]step {
 	return [3]step{{c.keepCost, c.running}, {c.keepCost + c.switchCost, c.running + c.switchable}, {c.keepCost + c.startCost, unlimited}}
 }
@@ -50,8 +50,9 @@ type egressCost struct {
 	loads []float64 // by window
 }
 
-// egressHour converts a price per million tokens to one per token per second throughout the hour.
-const egressHour = 3600.0 / 1e6
+// millionTokensPerHour is the tokens of an hour at one token per second, in millions. It converts a price per million
+// tokens to one for a token per second throughout the hour.
+const millionTokensPerHour = 3600.0 / 1e6
 
 // costAt returns the price of the load above capacity, the mean over the windows. It is convex and
 // falls with capacity.
@@ -104,16 +105,16 @@ func (b *block) maxCapacity() (capacity float64, ok bool) {
 	return capacity, true
 }
 
-// segment is a run of units of one class, each at the same positive cost.
+// segment is a number of units of one class, each at the same positive cost.
 type segment struct {
-	class      int
-	slope, tps float64
-	count      int
+	class         int
+	unitCost, tps float64
+	count         int
 }
 
 // before orders segments by cost per capacity.
 func (s segment) before(o segment) bool {
-	a, c := s.slope*o.tps, o.slope*s.tps
+	a, c := s.unitCost*o.tps, o.unitCost*s.tps
 	return a < c || a == c && s.class < o.class
 }
 
@@ -123,16 +124,17 @@ func (s segment) before(o segment) bool {
 type blockSearch struct {
 	b        *block
 	segments []segment
-	// baseCost and baseCap are the cost and capacity of the cheapest counts, ignoring the local
-	// need, of the classes from k on.
-	baseCost, baseCap []float64
-	baseCount         []int // of each class
-	x                 []int
-	limit             float64 // counts above this cost are not visited
-	work              *effort
-	visit             func(cost, capacity float64) // called with the counts in x
-	// cornersOnly limits the last class to the counts of cornersOf: one of them is the cheapest.
-	cornersOnly bool
+	// baseCost[k] and baseCapacity[k] are the cost and capacity of the cheapest counts of the classes
+	// from k on, if the local need is ignored.
+	baseCost, baseCapacity []float64
+	baseCount              []int // of each class
+	x                      []int
+	limit                  float64 // counts above this cost are not visited
+	work                   *effort
+	visit                  func(cost, capacity float64) // called with the counts in x
+	// breakpointsOnly limits the last class to the counts of breakpointsOf: one of them is the cheapest.
+	// It is for a search of only the cheapest counts.
+	breakpointsOnly bool
 }
 
 // reset prepares a search of b and reuses the memory of the last one.
@@ -140,7 +142,7 @@ func (bs *blockSearch) reset(b *block, work *effort) {
 	g := len(b.classes)
 	if len(bs.x) != g {
 		bs.x, bs.baseCount = make([]int, g), make([]int, g)
-		bs.baseCost, bs.baseCap = make([]float64, g+1), make([]float64, g+1)
+		bs.baseCost, bs.baseCapacity = make([]float64, g+1), make([]float64, g+1)
 		bs.segments = make([]segment, 0, 3*g)
 	}
 	bs.b, bs.work, bs.limit, bs.segments = b, work, math.Inf(1), bs.segments[:0]
@@ -180,14 +182,14 @@ func (bs *blockSearch) addClass(k int) {
 	}
 	bs.baseCount[k] = count
 	bs.baseCost[k] = bs.baseCost[k+1] + cost
-	bs.baseCap[k] = bs.baseCap[k+1] + c.tps*float64(count)
+	bs.baseCapacity[k] = bs.baseCapacity[k+1] + c.tps*float64(count)
 }
 
 // lowerBound returns the minimum cost at which the classes from k on cover a need, with fractions of
-// units allowed; +Inf when they cannot.
+// units allowed; +Inf when they cannot cover it.
 func (bs *blockSearch) lowerBound(k int, need float64) float64 {
 	cost := bs.baseCost[k]
-	need -= bs.baseCap[k] + relTolerance*math.Max(1, bs.b.need)
+	need -= bs.baseCapacity[k] + relTolerance*math.Max(1, bs.b.need)
 	for i := 0; need > 0; i++ {
 		if i == len(bs.segments) {
 			return math.Inf(1)
@@ -198,9 +200,9 @@ func (bs *blockSearch) lowerBound(k int, need float64) float64 {
 		}
 		full := s.tps * float64(s.count)
 		if full >= need {
-			return cost + s.slope*need/s.tps
+			return cost + s.unitCost*need/s.tps
 		}
-		cost += s.slope * float64(s.count)
+		cost += s.unitCost * float64(s.count)
 		need -= full
 	}
 	return cost
@@ -220,8 +222,8 @@ func (bs *blockSearch) searchFrom(k int, cost, capacity float64, count int) {
 		return
 	}
 	c := &bs.b.classes[k]
-	if bs.cornersOnly && k == len(bs.x)-1 && bs.b.egress.price == 0 && c.max > maxListed {
-		for _, x := range bs.cornersOf(c, capacity, count) {
+	if bs.breakpointsOnly && k == len(bs.x)-1 && bs.b.egress.price == 0 && c.max > maxEnumeratedCount {
+		for _, x := range bs.breakpointsOf(c, capacity, count) {
 			if x >= 0 && x <= c.max && count+x <= bs.b.max {
 				bs.tryCount(k, x, cost, capacity, count)
 			}
@@ -229,15 +231,15 @@ func (bs *blockSearch) searchFrom(k int, cost, capacity float64, count int) {
 		return
 	}
 	start := max(0, min(bs.likelyCount(k, bs.b.need-capacity), c.max, bs.b.max-count))
-	first := math.Inf(1)
+	lowest := math.Inf(1)
 	for x, before := start, math.Inf(1); x <= c.max && count+x <= bs.b.max; x++ {
 		bound := bs.tryCount(k, x, cost, capacity, count)
 		if bs.work.exhausted() || bound > bs.limit && bound > before {
 			break
 		}
-		before, first = bound, min(first, bound)
+		before, lowest = bound, min(lowest, bound)
 	}
-	for x, before := start-1, first; x >= 0; x-- {
+	for x, before := start-1, lowest; x >= 0; x-- {
 		bound := bs.tryCount(k, x, cost, capacity, count)
 		if bs.work.exhausted() || bound > bs.limit && bound > before {
 			return
@@ -246,13 +248,13 @@ func (bs *blockSearch) searchFrom(k int, cost, capacity float64, count int) {
 	}
 }
 
-// maxListed is the maximum count of a class up to which all of its counts are visited: among equally cheap counts,
-// those visited first satisfy binding capacities more often than the corners.
-const maxListed = 1000
+// maxEnumeratedCount is the maximum of a class up to which cheapest visits all of its counts, not only the breakpoints.
+// Of equally cheap counts, those that it visits first satisfy binding capacities more often than the breakpoints do.
+const maxEnumeratedCount = 1000
 
-// cornersOf returns the counts of the last class at which its cost, which is linear in pieces, changes its slope or
+// breakpointsOf returns the counts at which the cost of the last class, which is piecewise linear, changes its slope or
 // ends. capacity and count are those of the other classes. Some of the counts may be outside the bounds.
-func (bs *blockSearch) cornersOf(c *class, capacity float64, count int) [7]int {
+func (bs *blockSearch) breakpointsOf(c *class, capacity float64, count int) [7]int {
 	low := max(unitsFor(bs.b.need-capacity, c.tps), bs.b.min-count)
 	return [7]int{low, low + 1, low - 1, 0, min(c.running, c.max), min(c.running+c.switchable, c.max), min(c.max, bs.b.max-count)}
 }
@@ -260,7 +262,7 @@ func (bs *blockSearch) cornersOf(c *class, capacity float64, count int) [7]int {
 // likelyCount returns the approximate number of units of class k in the cheapest cover of a need by the
 // classes from k on.
 func (bs *blockSearch) likelyCount(k int, need float64) int {
-	need -= bs.baseCap[k]
+	need -= bs.baseCapacity[k]
 	n := bs.baseCount[k]
 	for i := 0; need > 0 && i < len(bs.segments); i++ {
 		s := &bs.segments[i]
@@ -304,27 +306,27 @@ func (bs *blockSearch) cheapest(x []int) (cost float64, ok bool) {
 			copy(x, bs.x)
 		}
 	}
-	bs.cornersOnly = true
+	bs.breakpointsOnly = true
 	bs.searchFrom(0, 0, 0, 0)
-	bs.cornersOnly = false
+	bs.breakpointsOnly = false
 	return cost, ok
 }
 
-// greedyCost returns the cost of one good choice of counts, +Inf when it breaks a bound. It cuts most
-// of the search of cheapest.
+// greedyCost returns the cost of counts that a greedy method finds, +Inf when they are outside the
+// bounds. With this cost as its first limit, cheapest skips most counts.
 func (bs *blockSearch) greedyCost() float64 {
 	count := 0
 	for _, n := range bs.baseCount {
 		count += n
 	}
-	need := bs.b.need - bs.baseCap[0]
+	need := bs.b.need - bs.baseCapacity[0]
 	cost := bs.baseCost[0] + bs.b.egress.costAt(bs.b.need-relTolerance*math.Max(1, bs.b.need))
 	size := math.Abs(bs.baseCost[0]) + math.Abs(cost-bs.baseCost[0])
 	for _, s := range bs.segments {
 		u := min(s.count, unitsFor(need, s.tps))
 		need -= s.tps * float64(u)
-		cost += s.slope * float64(u)
-		size += s.slope * float64(u)
+		cost += s.unitCost * float64(u)
+		size += s.unitCost * float64(u)
 		count += u
 	}
 	if need > relTolerance*math.Max(1, bs.b.need) || count < bs.b.min || count > bs.b.max {

@@ -15,14 +15,14 @@ func (r *review) replicaBudget() float64 {
 	if budget == 0 {
 		return 0
 	}
-	return max(budget-catalogue.BalancersPerHour(r.spec), 1e-9)
+	return max(budget-catalogue.BalancersPerHour(r.spec), 1e-9) // not 0, which means no budget
 }
 
 // addition is one more replica of model i in region j on GPU k.
 type addition struct {
 	i, j, k int
-	minimum bool    // the group has fewer than its minimum without it
-	price   float64 // USD per hour, for each prompt token a second
+	minimum bool    // the replica is needed for the minimum of the model in the region
+	price   float64 // USD per hour for a throughput of one prompt token per second
 }
 
 // cutToBudget reduces counts x until they cost at most a budget in USD per hour. A budget never reduces a running
@@ -65,7 +65,7 @@ func (p *Problem) cutToBudget(x [][][]int, budget float64, cost func([][][]int) 
 	return out, p.describeCut(x, missing)
 }
 
-// additions returns the additions of models in the order in which they are granted.
+// additions returns the replicas that counts x add to models, in the order in which the budget is spent on them.
 func (p *Problem) additions(x [][][]int, models []int) []addition {
 	var all []addition
 	for _, i := range models {

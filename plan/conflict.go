@@ -55,7 +55,7 @@ func (p *Problem) relaxables() []relaxable {
 	return out
 }
 
-// withOnly returns the problem with only these constraints.
+// withOnly returns the problem with only the kept ones of its relaxable constraints.
 func (p *Problem) withOnly(kept []relaxable) *Problem {
 	q := *p
 	has := func(kind relaxableKind, a, b int) bool { return slices.Contains(kept, relaxable{kind, a, b}) }

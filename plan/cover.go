@@ -10,7 +10,7 @@ import (
 // maxReachSets bounds the number of different region sets that round-trip limits may lead to.
 const maxReachSets = 2048
 
-// regionSet is a set of regions, by bit.
+// regionSet is a set of regions as a bit set.
 type regionSet []uint64
 
 func newRegionSet(n int) regionSet            { return make(regionSet, (n+63)/64) }

@@ -25,12 +25,12 @@ func unitsFor(need, tps float64) int {
 	return int(math.Min(u, maxCount))
 }
 
-// effort is a budget of counted work, so that a bound on effort yields the same result on
-// every machine.
+// effort limits the solver's work by a number of counted operations. Unlike a time limit, it yields
+// the same result on every machine.
 type effort struct {
 	remaining     int64
 	interrupt     func() bool // the caller's interrupt, nil for none
-	nextInterrupt int64       // call interrupt again at this remainder
+	nextInterrupt int64       // the remaining work at which interrupt is called next
 	// stopped is set when the caller interrupted the work.
 	stopped bool
 }
@@ -38,7 +38,7 @@ type effort struct {
 // interruptEvery is the work between two calls of the interrupt: a few milliseconds.
 const interruptEvery = 500_000
 
-// spend uses n units and reports whether the budget still holds.
+// spend uses n units of work and reports whether it was within the limit.
 func (e *effort) spend(n int) bool {
 	e.remaining -= int64(n)
 	if e.interrupt != nil && e.remaining >= 0 && (e.nextInterrupt == 0 || e.remaining <= e.nextInterrupt) {
@@ -49,12 +49,13 @@ func (e *effort) spend(n int) bool {
 	return e.remaining >= 0
 }
 
-// split returns a budget of at most limit units of the remainder; charge subtracts its use.
+// split returns an effort of its own for a part of the work: the remaining work, but at most limit.
+// Call charge when the part is done.
 func (e *effort) split(limit int64) effort {
 	return effort{remaining: min(limit, e.remaining), interrupt: e.interrupt}
 }
 
-// charge subtracts the work of a part that began with a budget of initial.
+// charge subtracts the work of a part that began with initial units.
 func (e *effort) charge(part *effort, initial int64) {
 	e.remaining -= initial - part.remaining
 	if part.stopped {

@@ -27,7 +27,7 @@ func (p *Problem) CountsFromColumns(columns map[string]float64) ([][][]int, erro
 		}
 	}
 	var err error
-	p.eachGroup(func(i, j, k int) {
+	p.eachCount(func(i, j, k int) {
 		for _, kind := range []string{"s", "t", "a"} {
 			name := columnName(kind, i, j, k)
 			v := columns[name]
@@ -45,7 +45,8 @@ func (p *Problem) CountsFromColumns(columns map[string]float64) ([][][]int, erro
 }
 
 // AssessExternal returns the Solution of counts from another solver. bound is that solver's lower
-// bound of the cost of any counts. Rows and cost are computed from the problem itself. It fails when a row is broken.
+// bound on the cost of any counts. The cost is computed from the problem itself. It fails on counts that violate a
+// constraint.
 func (p *Problem) AssessExternal(x [][][]int, bound, gap float64) (Solution, error) {
 	if err := p.Verify(x); err != nil {
 		return Solution{}, err

@@ -40,7 +40,7 @@ type Extras struct {
 }
 
 // checkExtras checks the fields of Extras.
-func (c *checker) checkExtras(p *Problem) {
+func (c *inputChecker) checkExtras(p *Problem) {
 	if p.RegionPricePerHour != nil {
 		c.checkLength("region_alpha", len(p.RegionPricePerHour), c.regions)
 		for j, row := range p.RegionPricePerHour {
@@ -88,7 +88,7 @@ func (p *Problem) mustSurviveLossOf(j int) bool {
 
 // checkCapacityTypes checks that capacity types are known, and that a reserved one has a capacity in
 // every region.
-func (c *checker) checkCapacityTypes(p *Problem) {
+func (c *inputChecker) checkCapacityTypes(p *Problem) {
 	for k, t := range p.CapacityType {
 		switch service.CapacityType(t) {
 		case "", service.CapacityOnDemand, service.CapacitySpot, service.CapacityFlexStart:
@@ -104,8 +104,8 @@ func (c *checker) checkCapacityTypes(p *Problem) {
 	}
 }
 
-// checkReach checks the round trips and bounds the number of rows that they lead to.
-func (c *checker) checkReach(p *Problem) {
+// checkReach checks the round trips and limits the number of rows that result from them.
+func (c *inputChecker) checkReach(p *Problem) {
 	if !(p.MaxRTTMillis >= 0 && p.MaxRTTMillis <= 1e15) {
 		c.failf("max_rtt_ms: must be 0 to 1e15, got %g", p.MaxRTTMillis)
 	}
@@ -146,7 +146,7 @@ func (p *Problem) egressCostOf(i, j int) egressCost {
 	if p.Egress == nil || p.Egress[j] == 0 {
 		return egressCost{}
 	}
-	return egressCost{price: p.Egress[j] * egressHour, loads: p.LoadTPS[i][j]}
+	return egressCost{price: p.Egress[j] * millionTokensPerHour, loads: p.LoadTPS[i][j]}
 }
 
 // totalOr returns a bound over all regions, or fallback where there is none.
@@ -166,9 +166,9 @@ func (p *Problem) runningVMs(j, k int) int {
 	return sum
 }
 
-// canSwitch reports whether model i can take over VMs with GPU k at a lower cost than starting new
-// ones.
-func (p *Problem) canSwitch(i, k int) bool {
+// canTakeOverVMs reports whether model i can take over VMs with GPU k from other models, at a lower
+// cost than starting new ones.
+func (p *Problem) canTakeOverVMs(i, k int) bool {
 	return p.SwitchCostUSD != nil && p.SwitchCostUSD[i][k] != nil && *p.SwitchCostUSD[i][k] < p.StartCostUSD[i][k]
 }
 
@@ -186,9 +186,9 @@ func (p *Problem) reuseSavings(j, k int, count func(i int) int, share []int) flo
 	remaining, sum := p.runningVMs(j, k), 0.0
 	for i := range p.Models {
 		n, x := p.Current[i][j][k], count(i)
-		sum -= p.StartCostUSD[i][k] * float64(min(n, x)) // not a saving: the baseline has no start for kept replicas
+		sum -= p.StartCostUSD[i][k] * float64(min(n, x)) // kept replicas have no start cost in the baseline either: no saving
 		uses = append(uses, use{i, min(n, x), p.StartCostUSD[i][k], true})
-		if p.canSwitch(i, k) && x > n {
+		if p.canTakeOverVMs(i, k) && x > n {
 			uses = append(uses, use{i, x - n, p.StartCostUSD[i][k] - *p.SwitchCostUSD[i][k], false})
 		}
 	}
@@ -212,7 +212,7 @@ func (p *Problem) reuseSavings(j, k int, count func(i int) int, share []int) flo
 	return sum
 }
 
-// verifyTotal checks the bounds over all regions.
+// verifyTotal checks model i's count over all regions against its bounds.
 func (p *Problem) verifyTotal(i, count int) error {
 	minimum, maximum := totalOr(p.MinTotal, i, 0), totalOr(p.MaxTotal, i, unlimited)
 	if count < minimum || count > maximum {

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// Report is a capacity review as an HTML page.
+// Report is the data of an HTML page about a review.
 type Report struct {
 	Service    string
 	Proposal   Proposal
@@ -47,25 +47,25 @@ type tile struct{ Name, Value, Note string }
 // changeView is one change.
 type changeView struct {
 	ReplicaChange
-	Offering, CapacityName, Sign, Peak, Time, PlannedCapacity, UtilisationText, Money string
+	Offering, CapacityName, ChangeText, Peak, PeakTime, PlannedCapacity, UtilisationText, CostChangeText string
 }
 
 func newChangeView(c ReplicaChange) changeView {
-	r := changeView{ReplicaChange: c, Offering: c.GPU, Sign: "0", Peak: formatRate(c.PlannedPeakTPS), PlannedCapacity: formatRate(c.CapacityTPS), UtilisationText: "-", Money: "-"}
+	r := changeView{ReplicaChange: c, Offering: c.GPU, ChangeText: "0", Peak: formatRate(c.PlannedPeakTPS), PlannedCapacity: formatRate(c.CapacityTPS), UtilisationText: "-", CostChangeText: "-"}
 	if c.CapacityType != nil {
 		r.CapacityName = strings.ReplaceAll(*c.CapacityType, "_", " ")
 	}
 	if c.Delta != 0 {
-		r.Sign = fmt.Sprintf("%+d", c.Delta)
+		r.ChangeText = fmt.Sprintf("%+d", c.Delta)
 	}
 	if c.PeakAt != nil {
-		r.Time = c.PeakAt.Format("15:04")
+		r.PeakTime = c.PeakAt.Format("15:04")
 	}
 	if c.Utilisation != nil {
 		r.UtilisationText = fmt.Sprintf("%.0f %%", 100**c.Utilisation)
 	}
 	if c.CostChangePerHour != 0 {
-		r.Money = signed(c.CostChangePerHour)
+		r.CostChangeText = signed(c.CostChangePerHour)
 	}
 	return r
 }
@@ -130,7 +130,7 @@ func describeStatus(p Proposal) string {
 	return "No plan found within the effort limit."
 }
 
-// unbilled reports whether only regions without bills are planned, whose machines the plan compares by assumed prices.
+// unbilled reports whether no machine of the plan is billed. The plan then compares machines by assumed prices.
 func (p Proposal) unbilled() bool {
 	now, then := p.CostPerHour.Current, p.CostPerHour.Planned
 	return now != nil && then != nil && *now == 0 && *then == 0 && p.TotalCostUSD != nil && *p.TotalCostUSD > 0
@@ -149,11 +149,11 @@ func (p Report) headline() string {
 	case more == 0 && less == 0:
 		s = "No changes"
 	case less == 0:
-		s = fmt.Sprintf("Add %d %s", more, plural(more))
+		s = fmt.Sprintf("Add %d %s", more, replicaNoun(more))
 	case more == 0:
-		s = fmt.Sprintf("Remove %d %s", less, plural(less))
+		s = fmt.Sprintf("Remove %d %s", less, replicaNoun(less))
 	default:
-		s = fmt.Sprintf("Add %d %s and remove %d", more, plural(more), less)
+		s = fmt.Sprintf("Add %d %s and remove %d", more, replicaNoun(more), less)
 	}
 	now, then := p.Proposal.CostPerHour.Current, p.Proposal.CostPerHour.Planned
 	if p.Proposal.unbilled() {
@@ -169,7 +169,7 @@ func (p Report) headline() string {
 	return fmt.Sprintf("%s: %s %s per hour.", s, strings.TrimLeft(signed(*then-*now), "+-"), word)
 }
 
-func plural(n int) string {
+func replicaNoun(n int) string {
 	if n == 1 {
 		return "replica"
 	}
@@ -241,7 +241,7 @@ type bindingConstraint struct {
 
 // meanings explains constraints by the first word of their name.
 var meanings = map[string]string{
-	"local":    "a region serves its share of its own peak itself",
+	"local":    "a region must serve a minimum share of its own peak",
 	"demand":   "all regions together serve their common peak",
 	"capacity": "all capacity available there is used",
 	"survival": "all load is served after the loss of that region",

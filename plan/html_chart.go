@@ -8,8 +8,8 @@ import (
 	"skyserve/plan/chart"
 )
 
-// The last day takes pastShare of a chart's width and the forecast the remainder; in proportion an
-// hour would be too narrow to see.
+// The last day takes pastShare of a chart's width and the forecast the remainder: to scale, an hour
+// would be too narrow to see.
 const (
 	pastShare   = 0.6
 	pastMinutes = 24 * 60
@@ -55,7 +55,7 @@ func (p Report) chart(c LoadCurve) loadChart {
 		{Class: "divide", Points: []chart.Point{{X: 0, Y: 0}, {X: 0, Y: out.Y.High}}},
 		{Class: "past", Points: binPoints(binMeans(c.History), -float64(len(c.History)), pastBin)},
 		{Class: "current", Points: []chart.Point{{X: -pastMinutes, Y: c.CurrentCapacity}, {X: ahead, Y: c.CurrentCapacity}}},
-		{Class: "planned", Points: c.steps()},
+		{Class: "planned", Points: c.capacityOverTime()},
 		{Class: "mean", Points: binPoints(c.Planned, 0, 1)},
 	}
 	if len(c.Lo90) == len(c.Hi90) && len(c.Hi90) > 0 {
@@ -113,9 +113,9 @@ func binPoints(values []float64, from float64, step int) []chart.Point {
 	return out
 }
 
-// steps returns the capacity over time: the current one until new replicas are ready, or the lower
-// one at once; nil without a plan.
-func (c LoadCurve) steps() []chart.Point {
+// capacityOverTime returns the capacity after the plan: a higher one applies when new replicas are ready, a lower one at
+// once; nil without a plan.
+func (c LoadCurve) capacityOverTime() []chart.Point {
 	if c.PlannedCapacity == nil {
 		return nil
 	}
@@ -128,17 +128,17 @@ func (c LoadCurve) steps() []chart.Point {
 
 // summarise describes a load curve: its planned peak and its capacity.
 func (p Report) summarise(c LoadCurve) string {
-	carries := formatRate(c.CurrentCapacity)
+	capacity := formatRate(c.CurrentCapacity)
 	if c.PlannedCapacity != nil && *c.PlannedCapacity != c.CurrentCapacity {
-		carries += " → " + formatRate(*c.PlannedCapacity)
+		capacity += " → " + formatRate(*c.PlannedCapacity)
 	}
 	tps, minute := c.Peak()
 	if tps == 0 {
-		return fmt.Sprintf("no load forecast; capacity %s tokens/s", carries)
+		return fmt.Sprintf("no load forecast; capacity %s tokens/s", capacity)
 	}
 	s := fmt.Sprintf("peak %s %s", formatRate(tps), p.describeMinute(minute))
 	if c.PeakHigh > tps*1.005 {
 		s += fmt.Sprintf(", p95 %s", formatRate(c.PeakHigh))
 	}
-	return s + fmt.Sprintf("; capacity %s tokens/s", carries)
+	return s + fmt.Sprintf("; capacity %s tokens/s", capacity)
 }

@@ -114,7 +114,7 @@ func TestPageDrawsSteps(t *testing.T) {
 		now, then float64
 		from      float64 // minutes
 	}{"up": {1000, 3000, 10}, "down": {3000, 1000, 0}, "same": {2000, 2000, 0}} {
-		got := LoadCurve{CurrentCapacity: c.now, PlannedCapacity: &c.then, StartUp: 10 * time.Minute, Planned: make([]float64, 60)}.steps()
+		got := LoadCurve{CurrentCapacity: c.now, PlannedCapacity: &c.then, StartUp: 10 * time.Minute, Planned: make([]float64, 60)}.capacityOverTime()
 		want := []chart.Point{{X: 0, Y: c.now}, {X: c.from, Y: c.now}, {X: c.from, Y: c.then}, {X: 60, Y: c.then}}
 		if !slices.Equal(got, want) {
 			t.Errorf("%s: %v, want %v", name, got, want)

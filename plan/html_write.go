@@ -11,7 +11,7 @@ import (
 //go:embed page.css
 var pageStyle string
 
-// markup returns the page without its end.
+// markup returns the page; its Write method adds the end.
 func (v pageView) markup() *chart.Page {
 	p := chart.NewPage("Capacity plan of "+v.Service, pageStyle)
 	p.Put("<h1>Capacity plan of {}</h1>\n<p class=\"when\">{}</p>\n", v.Service, v.When)
@@ -70,11 +70,11 @@ func (v pageView) putChanges(p *chart.Page) {
 		p.Put(`<tr class="{}"><th scope="row">{}<small>{}</small></th>`, r.Class(), r.Region, r.Model)
 		p.Put(`<td class="text" data-name="runs on"><span>{}`, r.Offering)
 		p.PutIf(r.CapacityName != "", " <small>{}</small>", r.CapacityName)
-		p.Put(`</span></td><td data-name="current">{}</td><td class="sign" data-name="change">{}</td><td data-name="planned">{}</td>`, r.Current, r.Sign, r.Planned)
+		p.Put(`</span></td><td data-name="current">{}</td><td class="sign" data-name="change">{}</td><td data-name="planned">{}</td>`, r.Current, r.ChangeText, r.Planned)
 		p.Put(`<td data-name="peak, tokens/s"><span>{}`, r.Peak)
-		p.PutIf(r.Time != "", " <small>{}</small>", r.Time)
+		p.PutIf(r.PeakTime != "", " <small>{}</small>", r.PeakTime)
 		p.Put(`</span></td><td data-name="planned capacity, tokens/s">{}</td><td data-name="region utilisation at peak">{}</td>`, r.PlannedCapacity, r.UtilisationText)
-		p.PutIf(v.Billed, `<td data-name="$/h">{}</td>`, r.Money)
+		p.PutIf(v.Billed, `<td data-name="$/h">{}</td>`, r.CostChangeText)
 		p.Put("</tr>\n<tr class=\"{} why\"><td colspan=\"{}\">{}</td></tr>\n", r.Class(), columns, r.Reason)
 	}
 	p.Put("</tbody>\n</table></div>\n")

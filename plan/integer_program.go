@@ -6,14 +6,14 @@ import (
 	"slices"
 )
 
-// couplingConstraint couples blocks: their combined use of it is at most rhs (its right-hand side). A coverage row counts
-// served load as a negative number divided by the mean throughput of a replica, so that all rows
-// are of the magnitude of a replica.
-type couplingConstraint struct {
+// couplingRow is a row that couples blocks: the sum of their uses of the row is at most rhs (its
+// right-hand side). A coverage row counts served load as a negative number divided by the mean
+// throughput of a replica, so that all rows are of the magnitude of a replica.
+type couplingRow struct {
 	rhs   float64
 	model int // the model that the row belongs to, -1 where models share it
-	// runningVMs marks a row that counts running VMs. A block uses as many as its cheapest counts
-	// need; Cost decides which model gets which.
+	// runningVMs marks a row that counts running VMs. A block uses as many of them as its cheapest
+	// counts need; Problem.reuseSavings assigns them to models.
 	runningVMs bool
 }
 
@@ -40,7 +40,7 @@ type integerProgram struct {
 	blocks                []block // model by model, region by region
 	links                 [][]link
 	runningRows           [][]int // by block and class: the row of running VMs, -1 for none
-	rows                  []couplingConstraint
+	rows                  []couplingRow
 	maxCost               float64 // upper bound on the cost of a solution without spare units
 
 	best            [][][]int
@@ -88,13 +88,13 @@ func newIntegerProgram(p *Problem, gap float64, work effort) *integerProgram {
 
 // block returns model i in region j. A class has at most the units that rows can require: as many as
 // serve all load without another class, or as many as the minimum count, whichever is more. A further
-// unit could be removed without breaking a row or raising the cost.
+// unit could be removed without violating a row or raising the cost.
 func (p *Problem) block(i, j int) block {
 	b := block{need: p.LocalDemand(i, j), min: limitOr(p.Min, i, j, 0), max: limitOr(p.Max, i, j, unlimited), egress: p.egressCostOf(i, j)}
 	all := p.GlobalDemand(i)
 	for k := range p.GPUs {
 		c := class{keepCost: p.Price(j, k), startCost: p.StartCostUSD[i][k], tps: p.ReplicaTPS[i][k], running: p.Current[i][j][k]}
-		if p.canSwitch(i, k) && p.canSwitchVMs(j, k) {
+		if p.canTakeOverVMs(i, k) && p.anyVMCanSwitch(j, k) {
 			c.switchable, c.switchCost = p.runningVMs(j, k)-c.running, *p.SwitchCostUSD[i][k]
 		}
 		if c.tps > 0 { // otherwise the model does not run there
@@ -124,12 +124,13 @@ func (p *Problem) growsInOtherRegion(i, j, k int) bool {
 	return false
 }
 
-// addRow adds a row over some blocks: of one model, or of several (model -1).
+// addRow adds a row over blocks of one model, or of several models (model is then -1). factor is the
+// use of the row by one unit of each class.
 func (c *integerProgram) addRow(model int, rhs float64, factor []float64, blocks []int) {
 	for _, at := range blocks {
 		c.links[at] = append(c.links[at], link{len(c.rows), factor})
 	}
-	c.rows = append(c.rows, couplingConstraint{rhs: rhs, model: model})
+	c.rows = append(c.rows, couplingRow{rhs: rhs, model: model})
 }
 
 // addSharedRows adds the row of a region's capacity on a GPU where it can bind, and the row of the
@@ -144,13 +145,13 @@ func (c *integerProgram) addSharedRows(j, k int) {
 		}
 		c.addRow(-1, float64(capacity), one, blocks)
 	}
-	if !c.p.canSwitchVMs(j, k) {
+	if !c.p.anyVMCanSwitch(j, k) {
 		return
 	}
 	for i := range c.models {
 		c.runningRows[i*c.regions+j][k] = len(c.rows)
 	}
-	c.rows = append(c.rows, couplingConstraint{rhs: float64(c.p.runningVMs(j, k)), model: -1, runningVMs: true})
+	c.rows = append(c.rows, couplingRow{rhs: float64(c.p.runningVMs(j, k)), model: -1, runningVMs: true})
 }
 
 // modelsContending returns the models that together could exceed the capacity of region j on GPU k; nil when
@@ -172,10 +173,10 @@ func (p *Problem) modelsContending(j, k int) (capacity int, users []int) {
 	return capacity, users
 }
 
-// canSwitchVMs reports whether a VM in region j with GPU k can switch from one model to another.
-func (p *Problem) canSwitchVMs(j, k int) bool {
+// anyVMCanSwitch reports whether a VM in region j with GPU k can switch from one model to another.
+func (p *Problem) anyVMCanSwitch(j, k int) bool {
 	for i := range p.Models {
-		if p.canSwitch(i, k) && p.runningVMs(j, k) > p.Current[i][j][k] && p.ReplicaTPS[i][k] > 0 {
+		if p.canTakeOverVMs(i, k) && p.runningVMs(j, k) > p.Current[i][j][k] && p.ReplicaTPS[i][k] > 0 {
 			return true
 		}
 	}
@@ -187,7 +188,7 @@ func (p *Problem) canSwitchVMs(j, k int) bool {
 func (p *Problem) modelsSwitchingVMs(j, k int) []int {
 	var out []int
 	for i := range p.Models {
-		if p.Current[i][j][k] > 0 || p.canSwitch(i, k) && p.ReplicaTPS[i][k] > 0 {
+		if p.Current[i][j][k] > 0 || p.canTakeOverVMs(i, k) && p.ReplicaTPS[i][k] > 0 {
 			out = append(out, i)
 		}
 	}
@@ -197,14 +198,14 @@ func (p *Problem) modelsSwitchingVMs(j, k int) []int {
 // addModelRows adds model i's rows over several regions.
 func (c *integerProgram) addModelRows(i int) {
 	p := c.p
-	meanTPS, runs := 0.0, 0
+	meanTPS, gpus := 0.0, 0
 	for _, t := range p.ReplicaTPS[i] {
 		if t > 0 {
 			meanTPS += t
-			runs++
+			gpus++
 		}
 	}
-	meanTPS = math.Max(meanTPS/math.Max(1, float64(runs)), 1e-9)
+	meanTPS = math.Max(meanTPS/math.Max(1, float64(gpus)), 1e-9)
 	capacityFactors, countFactors, negatedCounts := make([]float64, c.gpus), make([]float64, c.gpus), make([]float64, c.gpus)
 	for k, t := range p.ReplicaTPS[i] {
 		capacityFactors[k], countFactors[k], negatedCounts[k] = -t/meanTPS, 1, -1
@@ -317,16 +318,16 @@ func (c *class) priceRunningVMs(q float64) {
 
 // point is the relaxation at one set of prices.
 type point struct {
-	y, use  []float64 // by row
-	value   float64   // the bound
-	x       []int     // by model, region and GPU
-	reduced []float64 // by block: its cost with its rows priced
+	y, use      []float64 // by row
+	value       float64   // the bound
+	x           []int     // by model, region and GPU
+	reducedCost []float64 // by block: its cost with its rows priced
 }
 
 func (c *integerProgram) newPoint() *point {
 	return &point{
 		y: make([]float64, len(c.rows)), use: make([]float64, len(c.rows)),
-		x: make([]int, len(c.blocks)*c.gpus), reduced: make([]float64, len(c.blocks)),
+		x: make([]int, len(c.blocks)*c.gpus), reducedCost: make([]float64, len(c.blocks)),
 	}
 }
 
@@ -334,7 +335,7 @@ func (p *point) copy(o *point) {
 	copy(p.y, o.y)
 	copy(p.use, o.use)
 	copy(p.x, o.x)
-	copy(p.reduced, o.reduced)
+	copy(p.reducedCost, o.reducedCost)
 	p.value = o.value
 }
 
@@ -357,7 +358,7 @@ func (c *integerProgram) relax(p *point) (ok bool) {
 			p.value = math.Inf(1)
 			return true
 		}
-		p.reduced[at] = cost
+		p.reducedCost[at] = cost
 		p.value += cost
 		c.addUse(at, x, p.use, func(int) bool { return true })
 	}
@@ -411,9 +412,10 @@ func (c *integerProgram) offerIncumbent(x [][][]int) {
 	}
 }
 
-// fillRows repairs a point's counts: it adds the units that rows lack, cheapest per gain first, and
-// passes the result to offerIncumbent. It does not repair rows whose use every unit increases.
-func (c *integerProgram) fillRows(p *point) {
+// repairCounts adds units to a point's counts until they satisfy the rows, those of the lowest cost for
+// their effect on a row first, and passes the result to offerIncumbent. It cannot repair an upper limit,
+// a row whose use every unit increases.
+func (c *integerProgram) repairCounts(p *point) {
 	x, use := slices.Clone(p.x), slices.Clone(p.use)
 	for r, row := range c.rows {
 		for !row.runningVMs && use[r] > row.rhs+relTolerance/2*math.Max(1, math.Abs(row.rhs)) {
@@ -422,7 +424,7 @@ func (c *integerProgram) fillRows(p *point) {
 				return
 			}
 			missing, b := int((use[r]-row.rhs)/-factor), &c.blocks[at].classes[k]
-			units := max(1, min(missing, b.running-x[at*c.gpus+k]), min(missing/fillSteps, c.unitsAtOnePrice(at, k, x, use)))
+			units := max(1, min(missing, b.running-x[at*c.gpus+k]), min(missing/repairSteps, c.unitsAtOnePrice(at, k, x, use)))
 			units = min(units, b.max-x[at*c.gpus+k])
 			x[at*c.gpus+k] += units
 			for _, l := range c.links[at] {
@@ -433,12 +435,12 @@ func (c *integerProgram) fillRows(p *point) {
 	c.offerIncumbent(c.unflatten(x))
 }
 
-// fillSteps is the number of steps in which fillRows adds most of what a row lacks. With fewer
-// steps, a capacity row may be exhausted before all coverage rows are satisfied.
-const fillSteps = 64
+// repairSteps is the number of steps in which repairCounts adds most of the units that a row requires.
+// With fewer steps, a capacity may be used up before all coverage rows are satisfied.
+const repairSteps = 64
 
-// unitsAtOnePrice returns how many more units of a class have the price of the next one and break neither
-// the bounds of the block nor a row whose use every unit increases.
+// unitsAtOnePrice returns how many more units of a class have the price of the next one and exceed neither
+// the bounds of the block nor an upper limit.
 func (c *integerProgram) unitsAtOnePrice(at, k int, x []int, use []float64) int {
 	b, have := &c.blocks[at], x[at*c.gpus+k]
 	free := b.max
@@ -460,8 +462,8 @@ func (c *integerProgram) unitsAtOnePrice(at, k int, x []int, use []float64) int 
 	return free
 }
 
-// cheapestUnit finds the unit that adds most to a row for its price without breaking a row whose use
-// every unit increases; at is -1 where no unit can be added.
+// cheapestUnit finds the unit with the lowest price for its effect on row r that exceeds no upper limit;
+// at is -1 where no unit can be added.
 func (c *integerProgram) cheapestUnit(r int, x []int, use []float64) (at, class int, factor float64) {
 	at = -1
 	lowest := math.Inf(1)
@@ -481,7 +483,7 @@ func (c *integerProgram) cheapestUnit(r int, x []int, use []float64) (at, class 
 			}
 			for k, f := range l.factor {
 				cl, n := &c.blocks[b].classes[k], x[b*c.gpus+k]
-				if f >= 0 || n >= cl.max || c.wouldBreakRow(b, k, use) {
+				if f >= 0 || n >= cl.max || c.wouldExceedLimit(b, k, use) {
 					continue
 				}
 				if price := (cl.cost(n+1) - cl.cost(n)) / -f; price < lowest {
@@ -493,8 +495,8 @@ func (c *integerProgram) cheapestUnit(r int, x []int, use []float64) (at, class 
 	return at, class, factor
 }
 
-// wouldBreakRow reports whether one more unit of a class breaks a row whose use every unit increases.
-func (c *integerProgram) wouldBreakRow(at, k int, use []float64) bool {
+// wouldExceedLimit reports whether one more unit of a class exceeds an upper limit.
+func (c *integerProgram) wouldExceedLimit(at, k int, use []float64) bool {
 	for _, l := range c.links[at] {
 		if l.factor[k] > 0 && use[l.row]+l.factor[k] > c.rows[l.row].rhs {
 			return true

@@ -7,25 +7,25 @@ import (
 	"slices"
 )
 
-// dynamicProgram enumerates all choices of one option per item by dynamic programming
+// dynamicProgram enumerates all choices of one candidate per item by dynamic programming
 // over the items. A partial choice is dropped when another one costs no more and uses no
-// more of any live row. It is also dropped when its options and the slack of its rows, at
+// more of any live row. It is also dropped when its candidates and the slack of its rows, at
 // their prices, exceed the limit. The items are the blocks of a model, or models.
 type dynamicProgram struct {
 	c                 *integerProgram
 	y                 []float64
-	limit             float64 // bound on the cost of options and slack above the relaxation
+	limit             float64 // bound on the cost of candidates and slack above the relaxation
 	remainingPartials int     // partial choices that may still be created
-	items             [][]option
-	rows              [][]int // by item: the row of each entry of its options' use, -1 to ignore it
+	items             [][]candidate
+	rows              [][]int // by item: the row of each entry of its candidates' use, -1 to ignore it
 	open              []bool  // by row: later searches use it too, so that its slack is unknown
 	incomparable      bool    // costs are comparable only for complete choices
-	// lo and hi are the minimum and maximum use of each row by the items from a stage on.
-	lo, hi [][]float64
-	last   []int // by row: the stage of its last item
-	live   []int // rows whose use partial choices record
-	stages [][]partial
-	memory []float64 // of the last stage
+	// minUse and maxUse are the minimum and maximum use of each row by the items from a stage on.
+	minUse, maxUse [][]float64
+	last           []int // by row: the stage of its last item
+	live           []int // rows whose use partial choices record
+	stages         [][]partial
+	memory         []float64 // of the last stage
 }
 
 // maxComparisons is the number of partial choices that another one is compared with.
@@ -34,34 +34,35 @@ const maxComparisons = 32
 // partial is a choice for the first items.
 type partial struct {
 	cost float64
-	// bound is the minimum cost of options and rows above the relaxation.
-	bound        float64
-	use          int32 // where its use by live row begins in the memory of its stage
-	from, option int32
+	// bound is the minimum cost of candidates and rows above the relaxation.
+	bound float64
+	use   int32 // where its use by live row begins in the memory of its stage
+	// It extends partial choice from of the previous stage by a candidate of the stage's item; both are indexes.
+	from, candidate int32
 }
 
-// prepare computes the remaining row use at each stage.
-func (g *dynamicProgram) prepare() {
+// computeRemainingUse sets minUse, maxUse and last.
+func (g *dynamicProgram) computeRemainingUse() {
 	n, rows := len(g.items), len(g.open)
-	g.lo, g.hi, g.last = make([][]float64, n+1), make([][]float64, n+1), make([]int, rows)
-	g.lo[n], g.hi[n] = make([]float64, rows), make([]float64, rows)
+	g.minUse, g.maxUse, g.last = make([][]float64, n+1), make([][]float64, n+1), make([]int, rows)
+	g.minUse[n], g.maxUse[n] = make([]float64, rows), make([]float64, rows)
 	for r := range g.last {
 		if g.last[r] = -1; g.open[r] {
 			g.last[r] = n
 		}
 	}
 	for s := n - 1; s >= 0; s-- {
-		g.lo[s], g.hi[s] = slices.Clone(g.lo[s+1]), slices.Clone(g.hi[s+1])
+		g.minUse[s], g.maxUse[s] = slices.Clone(g.minUse[s+1]), slices.Clone(g.maxUse[s+1])
 		for t, r := range g.rows[s] {
 			if r < 0 {
 				continue
 			}
-			lo, hi := math.Inf(1), math.Inf(-1)
+			low, high := math.Inf(1), math.Inf(-1)
 			for _, o := range g.items[s] {
-				lo, hi = math.Min(lo, o.use[t]), math.Max(hi, o.use[t])
+				low, high = math.Min(low, o.use[t]), math.Max(high, o.use[t])
 			}
-			g.lo[s][r] += lo
-			g.hi[s][r] += hi
+			g.minUse[s][r] += low
+			g.maxUse[s][r] += high
 			g.last[r] = max(g.last[r], s)
 		}
 	}
@@ -73,13 +74,14 @@ func (g *dynamicProgram) minSlack(r int, used, remaining float64) float64 {
 	return g.y[r] * math.Max(0, g.c.rows[r].rhs-used-remaining)
 }
 
-// enumerate enumerates all choices within the limit. It returns false when there are too many.
+// enumerate enumerates all choices within the limit. It returns false when there are too many or the
+// effort is spent.
 func (g *dynamicProgram) enumerate() bool {
-	g.prepare()
+	g.computeRemainingUse()
 	first := partial{}
 	for r, s := range g.last {
 		if s >= 0 && !g.open[r] {
-			first.bound += g.minSlack(r, 0, g.hi[0][r])
+			first.bound += g.minSlack(r, 0, g.maxUse[0][r])
 		}
 	}
 	g.stages = [][]partial{{first}}
@@ -94,20 +96,22 @@ func (g *dynamicProgram) enumerate() bool {
 // completeChoices returns the choices that enumerate found.
 func (g *dynamicProgram) completeChoices() []partial { return g.stages[len(g.items)] }
 
-// optionsPicked returns the option of each item in a choice.
-func (g *dynamicProgram) optionsPicked(choice int) []int {
+// candidatesPicked returns the candidate of each item in a choice.
+func (g *dynamicProgram) candidatesPicked(choice int) []int {
 	out := make([]int, len(g.items))
 	for s := len(g.items); s > 0; s-- {
 		q := &g.stages[s][choice]
-		out[s-1], choice = int(q.option), int(q.from)
+		out[s-1], choice = int(q.candidate), int(q.from)
 	}
 	return out
 }
 
-// rowPosition is a row of a stage's item: the index of its use before and after the stage, -1 for none.
+// rowPosition is a row of a stage's item: its entry in the use of the item's candidates, and its index among the live
+// rows before and after the stage, -1 for none.
 type rowPosition struct{ row, entry, before, after int }
 
-// rowsAt lists the rows of a stage's item, and the live rows after it with their index before it.
+// rowsAt lists the rows of a stage's item, the live rows after the stage, and the index (from) of each of these before
+// the stage, -1 for none.
 func (g *dynamicProgram) rowsAt(s int) (rows []rowPosition, live, from []int) {
 	for at, r := range g.live {
 		if g.last[r] > s {
@@ -128,7 +132,8 @@ func (g *dynamicProgram) rowsAt(s int) (rows []rowPosition, live, from []int) {
 	return rows, live, from
 }
 
-// extend combines the partial choices of a stage with the options of its item.
+// extend combines the partial choices of a stage with the candidates of its item. It returns false when
+// there are too many or the effort is spent.
 func (g *dynamicProgram) extend(s int) bool {
 	rows, live, from := g.rowsAt(s)
 	var memory []float64
@@ -136,15 +141,15 @@ func (g *dynamicProgram) extend(s int) bool {
 	for n := range g.stages[s] {
 		q := &g.stages[s][n]
 		for o := range g.items[s] {
-			option := &g.items[s][o]
-			if q.bound+option.excess > g.limit {
-				break // options are sorted
+			candidate := &g.items[s][o]
+			if q.bound+candidate.excess > g.limit {
+				break // candidates are sorted
 			}
 			if !g.c.work.spend(2 + len(rows)) {
 				return false
 			}
 			at := len(memory)
-			next := partial{q.cost + option.cost, q.bound + option.excess, int32(at), int32(n), int32(o)}
+			next := partial{q.cost + candidate.cost, q.bound + candidate.excess, int32(at), int32(n), int32(o)}
 			for _, before := range from {
 				if before < 0 {
 					memory = append(memory, 0)
@@ -152,7 +157,7 @@ func (g *dynamicProgram) extend(s int) bool {
 					memory = append(memory, g.memory[int(q.use)+before])
 				}
 			}
-			if !g.addOptionUse(s, q, option, rows, memory[at:], &next) {
+			if !g.addCandidateUse(s, q, candidate, rows, memory[at:], &next) {
 				memory = memory[:at]
 				continue
 			}
@@ -177,9 +182,9 @@ func (g *dynamicProgram) extend(s int) bool {
 	return true
 }
 
-// addOptionUse adds up the use of a partial choice with one more option; false when a row is broken or the
+// addCandidateUse adds up the use of a partial choice with one more candidate; false when a row is violated or the
 // limit is exceeded.
-func (g *dynamicProgram) addOptionUse(s int, q *partial, o *option, rows []rowPosition, use []float64, next *partial) bool {
+func (g *dynamicProgram) addCandidateUse(s int, q *partial, o *candidate, rows []rowPosition, use []float64, next *partial) bool {
 	for _, t := range rows {
 		used := 0.0
 		if t.before >= 0 {
@@ -193,10 +198,10 @@ func (g *dynamicProgram) addOptionUse(s int, q *partial, o *option, rows []rowPo
 			continue
 		}
 		right := g.c.rows[t.row].rhs
-		if now+g.lo[s+1][t.row] > right+1e-8*math.Max(1, math.Abs(right)) {
+		if now+g.minUse[s+1][t.row] > right+1e-8*math.Max(1, math.Abs(right)) {
 			return false
 		}
-		next.bound += g.minSlack(t.row, now, g.hi[s+1][t.row]) - g.minSlack(t.row, used, g.hi[s][t.row])
+		next.bound += g.minSlack(t.row, now, g.maxUse[s+1][t.row]) - g.minSlack(t.row, used, g.maxUse[s][t.row])
 	}
 	return next.bound <= g.limit
 }
@@ -209,11 +214,11 @@ func paretoFront(in []partial, memory []float64, live int) []partial {
 		if a.cost != b.cost {
 			return cmp.Compare(a.cost, b.cost)
 		}
-		return cmp.Or(slices.Compare(use(&a), use(&b)), cmp.Compare(a.from, b.from), cmp.Compare(a.option, b.option))
+		return cmp.Or(slices.Compare(use(&a), use(&b)), cmp.Compare(a.from, b.from), cmp.Compare(a.candidate, b.candidate))
 	})
 	out := in[:0]
 	lowest := math.Inf(1) // use of the one live row
-	beaten := func(q *partial) bool {
+	dominated := func(q *partial) bool {
 		for n := 0; n < len(out); n++ {
 			if n == maxComparisons/2 && len(out) > maxComparisons {
 				n = len(out) - maxComparisons/2
@@ -231,7 +236,7 @@ func paretoFront(in []partial, memory []float64, live int) []partial {
 			return out
 		case live == 1 && memory[q.use] >= lowest-1e-12:
 			continue
-		case live > 1 && beaten(&q):
+		case live > 1 && dominated(&q):
 			continue
 		}
 		if live == 1 {

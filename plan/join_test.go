@@ -15,7 +15,7 @@ func joinOf(r *rand.Rand, limit float64) *dynamicProgram {
 	g := &dynamicProgram{c: c, limit: limit, remainingPartials: 1 << 20, open: make([]bool, rows)}
 	g.open[rows-1] = true
 	for range rows {
-		c.rows = append(c.rows, couplingConstraint{rhs: float64(r.IntN(12) - 2)})
+		c.rows = append(c.rows, couplingRow{rhs: float64(r.IntN(12) - 2)})
 		g.y = append(g.y, float64(r.IntN(3))/2)
 	}
 	for range 1 + r.IntN(4) {
@@ -25,9 +25,9 @@ func joinOf(r *rand.Rand, limit float64) *dynamicProgram {
 				used = append(used, row)
 			}
 		}
-		var options []option
+		var candidates []candidate
 		for range 1 + r.IntN(5) {
-			o := option{excess: r.Float64(), x: []int{len(options)}}
+			o := candidate{excess: r.Float64(), x: []int{len(candidates)}}
 			o.cost = o.excess
 			for _, row := range used {
 				u := float64(r.IntN(7) - 2)
@@ -36,10 +36,10 @@ func joinOf(r *rand.Rand, limit float64) *dynamicProgram {
 					o.cost -= g.y[row] * u // cost before its rows are priced
 				}
 			}
-			options = append(options, o)
+			candidates = append(candidates, o)
 		}
-		byExcess(options)
-		g.items, g.rows = append(g.items, options), append(g.rows, used)
+		sortByExcess(candidates)
+		g.items, g.rows = append(g.items, candidates), append(g.rows, used)
 	}
 	return g
 }
@@ -106,7 +106,7 @@ func TestDynamicProgrammeEqualsBruteForce(t *testing.T) {
 		}
 		for n := range g.completeChoices() {
 			cost := 0.0
-			for item, pick := range g.optionsPicked(n) {
+			for item, pick := range g.candidatesPicked(n) {
 				cost += g.items[item][pick].cost
 			}
 			if math.Abs(cost-g.completeChoices()[n].cost) > 1e-9 {

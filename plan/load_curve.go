@@ -3,8 +3,8 @@ package plan
 import "time"
 
 // LoadCurve is the load of one model in one region over time, and the capacity that serves it. All
-// rates are uncached prompt tokens per second by minute. The time of the plan divides the past from
-// the forecast.
+// rates are uncached prompt tokens per second, by minute: History until the time of the plan, the
+// other curves from then on.
 type LoadCurve struct {
 	Model, Region string
 	// History ends at the time of the plan; NaN is unknown.
@@ -15,8 +15,9 @@ type LoadCurve struct {
 	Mean, Lo90, Hi90, Planned []float64
 	// PeakHigh is the 95 % quantile of the forecast's peak, at least the planned peak.
 	PeakHigh float64
-	// CurrentCapacity is the current throughput of the region's replicas of the model, PlannedCapacity the
-	// planned one, available StartUp after the plan; nil when there is no plan.
+	// CurrentCapacity is the throughput of the model's current replicas in the region. PlannedCapacity
+	// is that of the planned ones, of which new ones are ready after StartUp; nil when there is no
+	// plan.
 	CurrentCapacity float64
 	PlannedCapacity *float64
 	StartUp         time.Duration

@@ -2,12 +2,12 @@ package plan
 
 import "math"
 
-// Bounds of a proof by enumeration. Beyond them the enumeration stops, and the bound proven so far
-// is kept.
+// Bounds of a proof by enumeration. Beyond them the enumeration stops, and the bound proven so far is
+// kept.
 const (
-	maxBlockOptions     = 1 << 13 // options of a block
+	maxBlockCandidates  = 1 << 13 // candidates of a block
 	maxModelPartials    = 1 << 19 // partial choices of a model
-	maxModelOptions     = 1 << 15 // choices of a model that are combined with those of other models
+	maxModelChoices     = 1 << 15 // choices of a model that are combined with those of other models
 	maxAllPartials      = 1 << 21 // partial choices of all models
 	firstSearchDistance = 1e-4    // distance of the first search above the bound, as a share of the bound
 	distanceGrowth      = 2       // factor of the distance after a search without a result
@@ -15,11 +15,11 @@ const (
 
 // modelChoices are the possible counts of one model whose cost is within a distance of its lower bound.
 type modelChoices struct {
-	options []option
-	rows    []int // by entry of the options' use: a row shared between models
+	candidates []candidate
+	rows       []int // rows[t] is the shared row that entry t of a candidate's use refers to
 }
 
-// joinModelBlocks lists choices of model i, each with one option of every block (one block for each region), whose
+// joinModelBlocks lists choices of model i, each with one candidate of every block (one block for each region), whose
 // cost is at most d above the lower bound. They satisfy the model's own rows; the rows shared with other models are
 // priced. With shared, it lists every choice that no other one dominates in cost and use of shared rows; otherwise
 // only the cheapest one. ok is false if there are too many to enumerate. loose are the rows that no choice can
@@ -30,39 +30,39 @@ func (c *integerProgram) joinModelBlocks(p *point, i int, d float64, shared bool
 		g.open[r] = r >= len(c.rows) || c.rows[r].model != i
 	}
 	for at := i * c.regions; at < (i+1)*c.regions; at++ {
-		options, complete := c.options(p, at, d, maxBlockOptions)
+		candidates, complete := c.candidates(p, at, d, maxBlockCandidates)
 		if !complete {
 			return out, false
 		}
 		var rows []int
 		if shared {
-			rows = c.sharedRowUse(at, options, loose)
+			rows = c.sharedRowUse(at, candidates, loose)
 		} else {
-			rows = c.priceShared(p, at, i, options)
-			options = undominated(options)
+			rows = c.priceShared(p, at, i, candidates)
+			candidates = undominated(candidates)
 		}
-		g.items, g.rows = append(g.items, options), append(g.rows, rows)
+		g.items, g.rows = append(g.items, candidates), append(g.rows, rows)
 	}
-	if !g.enumerate() || len(g.completeChoices()) > maxModelOptions {
+	if !g.enumerate() || len(g.completeChoices()) > maxModelChoices {
 		return out, false
 	}
 	for n, q := range g.completeChoices() {
-		o := option{excess: q.bound, cost: q.cost, use: g.memory[q.use : int(q.use)+len(g.live)]}
-		for j, pick := range g.optionsPicked(n) {
+		o := candidate{excess: q.bound, cost: q.cost, use: g.memory[q.use : int(q.use)+len(g.live)]}
+		for j, pick := range g.candidatesPicked(n) {
 			o.x = append(o.x, g.items[j][pick].x...)
 		}
-		out.options = append(out.options, o)
+		out.candidates = append(out.candidates, o)
 	}
-	byExcess(out.options)
+	sortByExcess(out.candidates)
 	out.rows = g.live
 	return out, true
 }
 
-// priceShared adds the prices of shared rows to the cost of the options of a block of model i, and
+// priceShared adds the prices of shared rows to the cost of the candidates of a block of model i, and
 // removes these rows from their use. It returns the remaining rows.
-func (c *integerProgram) priceShared(p *point, at, i int, options []option) (rows []int) {
-	for n := range options {
-		o := &options[n]
+func (c *integerProgram) priceShared(p *point, at, i int, candidates []candidate) (rows []int) {
+	for n := range candidates {
+		o := &candidates[n]
 		own := o.use[:0]
 		o.cost = o.excess
 		for t, l := range c.links[at] {
@@ -81,30 +81,31 @@ func (c *integerProgram) priceShared(p *point, at, i int, options []option) (row
 	return rows
 }
 
-// undominated removes the options that another one dominates in cost and use.
-func undominated(options []option) []option {
-	if len(options) == 0 {
+// undominated removes the candidates that another one dominates in cost and use.
+func undominated(candidates []candidate) []candidate {
+	if len(candidates) == 0 {
 		return nil
 	}
-	all := make([]partial, len(options))
+	all := make([]partial, len(candidates))
 	var memory []float64
-	for n, o := range options {
-		all[n] = partial{cost: o.cost, use: int32(len(memory)), option: int32(n)}
+	for n, o := range candidates {
+		all[n] = partial{cost: o.cost, use: int32(len(memory)), candidate: int32(n)}
 		memory = append(memory, o.use...)
 	}
-	var out []option
-	for _, q := range paretoFront(all, memory, len(options[0].use)) {
-		out = append(out, options[q.option])
+	var out []candidate
+	for _, q := range paretoFront(all, memory, len(candidates[0].use)) {
+		out = append(out, candidates[q.candidate])
 	}
-	byExcess(out)
+	sortByExcess(out)
 	return out
 }
 
-// sharedRowUse lists the rows of a block by which its options are compared: those that can be broken.
-// Where VMs can switch between models only choices with equal counts are compared, because their
-// cost is known only for complete choices. For this, each row r of running VMs gets two artificial
-// rows, len(c.rows)+r and 2*len(c.rows)+r, whose use is the count x and -x.
-func (c *integerProgram) sharedRowUse(at int, options []option, loose []bool) (rows []int) {
+// sharedRowUse lists the row of each entry of the use of a block's candidates; -1 for a loose row, by
+// which candidates are not compared. Where VMs can switch between models, only choices with equal
+// counts are compared, because their cost is known only for complete choices. For this, each row r of
+// running VMs gets two artificial rows, len(c.rows)+r and 2*len(c.rows)+r, whose use is the count x
+// and -x.
+func (c *integerProgram) sharedRowUse(at int, candidates []candidate, loose []bool) (rows []int) {
 	for _, l := range c.links[at] {
 		if rows = append(rows, l.row); loose[l.row] {
 			rows[len(rows)-1] = -1
@@ -115,22 +116,22 @@ func (c *integerProgram) sharedRowUse(at int, options []option, loose []bool) (r
 			continue
 		}
 		rows = append(rows, len(c.rows)+r, 2*len(c.rows)+r)
-		for n := range options {
-			x := float64(options[n].x[k])
-			options[n].use = append(options[n].use, x, -x)
+		for n := range candidates {
+			x := float64(candidates[n].x[k])
+			candidates[n].use = append(candidates[n].use, x, -x)
 		}
 	}
 	return rows
 }
 
-// looseRows finds the rows that no options within their models' distances can break.
+// looseRows returns the shared rows that no candidates within their models' distances can violate.
 func (c *integerProgram) looseRows(p *point, d []float64) []bool {
 	maxUse := make([]float64, len(c.rows))
 	for at := range c.blocks {
-		options, complete := c.options(p, at, d[at/c.regions], maxBlockOptions)
+		candidates, complete := c.candidates(p, at, d[at/c.regions], maxBlockCandidates)
 		for t, l := range c.links[at] {
 			top := math.Inf(-1)
-			for _, o := range options {
+			for _, o := range candidates {
 				top = math.Max(top, o.use[t])
 			}
 			if !complete {
@@ -146,36 +147,36 @@ func (c *integerProgram) looseRows(p *point, d []float64) []bool {
 	return loose
 }
 
-// boundWholeModels bounds each model with its own rows satisfied and the shared rows priced. It returns
-// how far each is above its blocks' bound, passes the counts to offerIncumbent, and reports whether all
-// choices were enumerated; otherwise floors contain the bounds proven so far.
-func (c *integerProgram) boundWholeModels(p *point) (floors []float64, flat []int, all bool) {
-	floors, all = make([]float64, c.models), true
-	far := c.costLimit() - p.value
-	for i := range floors {
+// boundWholeModels bounds the cost of each model with its own rows satisfied and the shared rows priced.
+// gains is how much this raises the bound, by model. It passes the counts to offerIncumbent. all is
+// false if not all choices were enumerated; gains then contains what is proven so far.
+func (c *integerProgram) boundWholeModels(p *point) (gains []float64, flat []int, all bool) {
+	gains, all = make([]float64, c.models), true
+	maxGain := c.costLimit() - p.value
+	for i := range gains {
 		first := firstSearchDistance * math.Abs(p.value) / float64(c.models)
 		for d := math.Max(first, roundingError(p.value)); ; d *= distanceGrowth {
-			d = math.Min(d, far+roundingError(c.costLimit()))
+			d = math.Min(d, maxGain+roundingError(c.costLimit()))
 			found, ok := c.joinModelBlocks(p, i, d, false, nil)
 			if !ok {
 				all = false
 				break
 			}
-			if found.options != nil {
-				floors[i] = found.options[0].excess
-				flat = append(flat, found.options[0].x...)
+			if found.candidates != nil {
+				gains[i] = found.candidates[0].excess
+				flat = append(flat, found.candidates[0].x...)
 				break
 			}
-			if floors[i] = d; d >= far {
-				return floors, flat, true // no counts can improve the incumbent
+			if gains[i] = d; d >= maxGain {
+				return gains, flat, true // no counts can improve the incumbent
 			}
 		}
-		far -= floors[i]
+		maxGain -= gains[i]
 	}
 	if len(flat) == len(c.blocks)*c.gpus {
 		c.offerIncumbent(c.unflatten(flat))
 	}
-	return floors, flat, all
+	return gains, flat, all
 }
 
 // relaxModels solves every model at the point's prices of shared rows. Like relax it reports
@@ -184,8 +185,8 @@ func (c *integerProgram) relaxModels(p *point) bool {
 	if !c.relax(p) || math.IsInf(p.value, 1) {
 		return !c.work.exhausted()
 	}
-	floors, flat, _ := c.boundWholeModels(p)
-	for _, f := range floors {
+	gains, flat, _ := c.boundWholeModels(p)
+	for _, f := range gains {
 		p.value += f
 	}
 	if len(flat) < len(p.x) {
@@ -209,16 +210,16 @@ func (c *integerProgram) relaxModels(p *point) bool {
 // choices of all models that cost less than the incumbent. It returns the bound, and whether the
 // search is settled: the requested gap is proven, or no cheaper counts exist.
 func (c *integerProgram) enumerateAll(p *point) (bound float64, settled bool) {
-	floors, _, all := c.boundWholeModels(p)
+	gains, _, all := c.boundWholeModels(p)
 	bound = p.value
-	for _, f := range floors {
+	for _, f := range gains {
 		bound += f
 	}
 	if c.provesGap(bound) || bound > c.costLimit() {
 		return bound, true
 	}
 	var d []float64 // how far above its blocks' bound a model's choices may be
-	for _, f := range floors {
+	for _, f := range gains {
 		d = append(d, c.costLimit()-bound+f)
 	}
 	if !all {
@@ -226,20 +227,20 @@ func (c *integerProgram) enumerateAll(p *point) (bound float64, settled bool) {
 	}
 	loose := c.looseRows(p, d)
 	g := &dynamicProgram{c: c, y: p.y, limit: c.costLimit() - bound, remainingPartials: maxAllPartials, open: make([]bool, 3*len(c.rows)), incomparable: c.p.SwitchCostUSD != nil}
-	for i, floor := range floors {
+	for i, gain := range gains {
 		found, ok := c.joinModelBlocks(p, i, d[i], true, loose)
 		if !ok {
 			return bound, false
 		}
-		for n := range found.options {
-			found.options[n].excess -= floor
+		for n := range found.candidates {
+			found.candidates[n].excess -= gain
 		}
 		for t, r := range found.rows {
 			if r >= len(c.rows) {
 				found.rows[t] = -1
 			}
 		}
-		g.items, g.rows = append(g.items, found.options), append(g.rows, found.rows)
+		g.items, g.rows = append(g.items, found.candidates), append(g.rows, found.rows)
 	}
 	if !g.enumerate() {
 		return bound, false
@@ -247,7 +248,7 @@ func (c *integerProgram) enumerateAll(p *point) (bound float64, settled bool) {
 	best, cost := [][][]int(nil), math.Inf(1)
 	for n := range g.completeChoices() {
 		var flat []int
-		for i, pick := range g.optionsPicked(n) {
+		for i, pick := range g.candidatesPicked(n) {
 			flat = append(flat, g.items[i][pick].x...)
 		}
 		if x := c.unflatten(flat); c.p.Cost(x) < cost {

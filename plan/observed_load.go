@@ -7,14 +7,14 @@ import (
 	"skyserve/internal/service"
 )
 
-// ObservedMinutes is the period of a strategy's ObservedTPS: long enough to average out single requests, short enough
-// for the last 20 minutes of the hour, in which lt-ua compares the load with the plan.
+// ObservedMinutes is the period of a strategy's ObservedTPS. It is long enough to average out single requests, and much
+// shorter than the last 20 minutes of the hour, in which the strategy lt-ua compares the load with the plan.
 const ObservedMinutes = 5
 
-// ObservedLoads returns, by model and region, the mean interactive load of up to n minutes before a minute, in uncached
-// prompt tokens per second: of those since the last missing minute. The keys have no tier. The history was read from
-// the minute `from` on: where it begins later, balancers counted only a part of its first minute, which counts as
-// missing. A load whose last minute is missing is omitted.
+// ObservedLoads returns the mean interactive load of the n minutes before a minute, by model and region, in uncached
+// prompt tokens per second. If a minute is missing, only the minutes after it count; a load whose last minute is missing
+// is omitted. The keys have no tier. The history was read from the minute `from` on. If it begins later, its first
+// minute counts as missing, because balancers counted only a part of it.
 func ObservedLoads(h *forecast.History, from, before int64, n int) map[forecast.SeriesKey]float64 {
 	first := max(before-int64(n), h.First)
 	if h.First > from {

@@ -18,8 +18,8 @@ type Problem struct {
 	Models  []string `json:"models"`
 	Regions []string `json:"regions"`
 	GPUs    []string `json:"gpus"`
-	// Current is the number of replicas of model i that run in region j on GPU k now. The JSON keys from here to
-	// epsilon are the paper's letters.
+	// Current is the number of replicas of model i that run in region j on GPU k now. The JSON keys
+	// from n to epsilon are the paper's letters.
 	Current [][][]int `json:"n"`
 	// ReplicaTPS is the throughput of one replica of model i on GPU k, in prompt tokens per second; 0 =
 	// the model does not run there.
@@ -77,7 +77,7 @@ func lineOf(data []byte, err error) int {
 // Check returns the first error in the problem's shape or values, with the index and the value
 // found.
 func (p *Problem) Check() error {
-	c := checker{models: len(p.Models), regions: len(p.Regions), gpus: len(p.GPUs)}
+	c := inputChecker{models: len(p.Models), regions: len(p.Regions), gpus: len(p.GPUs)}
 	if c.models == 0 || c.regions == 0 || c.gpus == 0 {
 		return fmt.Errorf("models, regions, gpus: must not be empty, got %d, %d and %d entries", c.models, c.regions, c.gpus)
 	}
@@ -113,8 +113,8 @@ func (p *Problem) Check() error {
 	return c.err
 }
 
-// checker records the first error.
-type checker struct {
+// inputChecker checks the fields of a Problem and records the first error.
+type inputChecker struct {
 	models, regions, gpus int
 	err                   error
 }
@@ -129,19 +129,19 @@ func indexed(name string, index ...int) string {
 	return b.String()
 }
 
-func (c *checker) failf(format string, args ...any) {
+func (c *inputChecker) failf(format string, args ...any) {
 	if c.err == nil {
 		c.err = fmt.Errorf(format, args...)
 	}
 }
 
-func (c *checker) checkLength(name string, got, want int) {
+func (c *inputChecker) checkLength(name string, got, want int) {
 	if got != want {
 		c.failf("%s: must have %d entries, got %d", name, want, got)
 	}
 }
 
-func (c *checker) checkValues(name string, values []float64, want int) {
+func (c *inputChecker) checkValues(name string, values []float64, want int) {
 	c.checkLength(name, len(values), want)
 	for i, v := range values {
 		if !(v >= 0 && v <= 1e15) {
@@ -150,7 +150,7 @@ func (c *checker) checkValues(name string, values []float64, want int) {
 	}
 }
 
-func (c *checker) checkCounts(name string, values []int, want int) {
+func (c *inputChecker) checkCounts(name string, values []int, want int) {
 	c.checkLength(name, len(values), want)
 	for i, v := range values {
 		if v < 0 || v > maxCount {
@@ -159,7 +159,7 @@ func (c *checker) checkCounts(name string, values []int, want int) {
 	}
 }
 
-func (c *checker) checkLimits(name string, rows [][]*int, outer, inner int) {
+func (c *inputChecker) checkLimits(name string, rows [][]*int, outer, inner int) {
 	if rows == nil {
 		return
 	}
@@ -207,9 +207,9 @@ func (p *Problem) GlobalDemand(i int) float64 {
 	return peak
 }
 
-// Cost returns the objective at counts x: an hour's price of every replica, the start of every new
-// one (or the switch where another model frees a VM that it can use), and the egress of load served
-// by other regions.
+// Cost returns the objective at counts x: the hourly price of every replica, the start cost of every
+// new one (the switch cost where it takes over a VM that another model frees), and the egress cost
+// of load served by other regions.
 func (p *Problem) Cost(x [][][]int) float64 {
 	var cost float64
 	for i := range p.Models {

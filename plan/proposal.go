@@ -42,7 +42,7 @@ func (p Proposal) MarshalJSON() ([]byte, error) {
 	}{plain(p), p.OverBudget})
 }
 
-// CostPerHour is the billed price of the replicas, in USD per hour, without starts.
+// CostPerHour is the billed price of the replicas, in USD per hour, without start-up costs.
 type CostPerHour struct {
 	Current *float64 `json:"now"`
 	Planned *float64 `json:"then"`
@@ -53,7 +53,7 @@ type ReplicaChange struct {
 	Model  string `json:"model"`
 	Region string `json:"region"`
 	GPU    string `json:"gpu"`
-	// CapacityType is the planned capacity type; nil for a bare problem.
+	// CapacityType is the planned capacity type; nil if unknown, as in a problem that was read from a file.
 	CapacityType *string `json:"capacity"`
 	Current      int     `json:"now"`
 	Delta        int     `json:"delta"`
@@ -97,7 +97,7 @@ func (c ReplicaChange) MarshalJSON() ([]byte, error) {
 }
 
 // ProposalContext is the part of a Proposal beyond the problem and its solution. The zero value is for a
-// bare problem.
+// problem that was read from a file.
 type ProposalContext struct {
 	At         time.Time // zero = unknown
 	Horizon    time.Duration
@@ -106,11 +106,10 @@ type ProposalContext struct {
 	Donate map[string]bool
 	// Donated is the number of donated replicas by model, region and GPU; nil = none.
 	Donated [][][]int
-	// DefaultCapacityType is the capacity type of columns without one; empty = unknown. A column is one index k
-	// of the problem's GPUs.
+	// DefaultCapacityType is the capacity type of offerings without one; empty = unknown.
 	DefaultCapacityType string
-	// GPUNames is the GPU of each column, where the problem's own names also contain the capacity
-	// type. Columns with the same name and capacity type are shown as one. Nil = the problem's
+	// GPUNames is the GPU of each offering (index k), where the problem's own names also contain the capacity
+	// type. Offerings with the same name and capacity type are shown as one. Nil = the problem's
 	// names.
 	GPUNames []string
 	// Billed is the billed price of a replica in region j on GPU k, where it differs from Problem.PricePerHour;
@@ -150,8 +149,8 @@ func Propose(p *Problem, r Solution, c ProposalContext) Proposal {
 	for i := range p.Models {
 		w.flows = p.flows(r.Counts, i)
 		for j := range p.Regions {
-			for _, columns := range w.rows(i, j) {
-				out.Changes = append(out.Changes, w.changeOf(i, j, columns))
+			for _, offerings := range w.offeringGroups(i, j) {
+				out.Changes = append(out.Changes, w.changeOf(i, j, offerings))
 			}
 		}
 	}
@@ -208,7 +207,7 @@ func (c ProposalContext) price(p *Problem, j, k int) float64 {
 // regionThroughput returns the throughput of counts x of model i in region j.
 func (p *Problem) regionThroughput(x [][][]int, i, j int) float64 { return p.Throughput(i, x[i][j]) }
 
-// bindingRows names the rows that one replica fewer would break, and those that one more would break.
+// bindingRows names the constraints that one replica fewer, or one more, of model i in region j on GPU k would violate.
 func (p *Problem) bindingRows(x [][][]int, i, j, k int) []string {
 	out := []string{}
 	count, used := 0, 0

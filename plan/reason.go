@@ -18,7 +18,7 @@ type reasonWriter struct {
 	flows       []flow
 }
 
-// gpu and capacityTypeOf return the names of a column.
+// gpu returns the name of the GPU of offering k.
 func (w *reasonWriter) gpu(k int) string {
 	if w.GPUNames != nil {
 		return w.GPUNames[k]
@@ -26,6 +26,7 @@ func (w *reasonWriter) gpu(k int) string {
 	return w.Problem.GPUs[k]
 }
 
+// capacityTypeOf returns the capacity type of offering k, empty if it is unknown.
 func (w *reasonWriter) capacityTypeOf(k int) string {
 	if w.CapacityType != nil && w.CapacityType[k] != "" {
 		return w.CapacityType[k]
@@ -33,8 +34,9 @@ func (w *reasonWriter) capacityTypeOf(k int) string {
 	return w.ProposalContext.DefaultCapacityType
 }
 
-// rows groups the columns with current or planned replicas of model i in region j by name.
-func (w *reasonWriter) rows(i, j int) [][]int {
+// offeringGroups returns the offerings with current or planned replicas of model i in region j. Those with the same GPU
+// and capacity type are one group.
+func (w *reasonWriter) offeringGroups(i, j int) [][]int {
 	var out [][]int
 	for k := range w.Problem.GPUs {
 		if w.Current[i][j][k] == 0 && w.x[i][j][k] == 0 {
@@ -50,15 +52,15 @@ func (w *reasonWriter) rows(i, j int) [][]int {
 	return out
 }
 
-// changeOf returns the proposal's row for some columns of model i in region j.
-func (w *reasonWriter) changeOf(i, j int, columns []int) ReplicaChange {
+// changeOf returns the change of model i in region j on a group of offerings.
+func (w *reasonWriter) changeOf(i, j int, offerings []int) ReplicaChange {
 	p := w.Problem
 	ch := ReplicaChange{
-		Model: p.Models[i], Region: p.Regions[j], GPU: w.gpu(columns[0]), CapacityType: optional(w.capacityTypeOf(columns[0])), PlannedPeakTPS: p.RegionPeak(i, j),
+		Model: p.Models[i], Region: p.Regions[j], GPU: w.gpu(offerings[0]), CapacityType: optional(w.capacityTypeOf(offerings[0])), PlannedPeakTPS: p.RegionPeak(i, j),
 		ForwardedTPS: w.flows[j].forwarded, ReceivedTPS: w.flows[j].received, PeakAt: w.peakAt(w.flows[j].peak), Binding: []string{},
 	}
 	donated := 0
-	for _, k := range columns {
+	for _, k := range offerings {
 		n, then := p.Current[i][j][k], w.x[i][j][k]
 		ch.Current, ch.Planned = ch.Current+n, ch.Planned+then
 		ch.CapacityTPS += p.ReplicaTPS[i][k] * float64(then)
@@ -88,8 +90,8 @@ func (w *reasonWriter) changeOf(i, j int, columns []int) ReplicaChange {
 	return ch
 }
 
-// bindingCovers names the rows over some of the regions that one replica fewer would break: coverage
-// after the loss of a region, or within reach.
+// bindingCovers names the coverage rows over some of the regions that one replica fewer would violate: those for the
+// loss of a region, and those for the maximum round trip.
 func (w *reasonWriter) bindingCovers(i, j, k int) []string {
 	var out []string
 	for _, c := range w.constraints.covers[i] {
@@ -113,8 +115,8 @@ func (w *reasonWriter) bindingCovers(i, j, k int) []string {
 	return out
 }
 
-// peakAt returns the start of window number peak, nil when the plan has no time or there is no
-// peak.
+// peakAt returns the start of window number peak, nil when the time of the plan is unknown or there is
+// no peak.
 func (w *reasonWriter) peakAt(peak int) *time.Time {
 	windows := len(w.LoadTPS[0][0])
 	if w.At.IsZero() || peak < 0 || windows == 0 {
@@ -134,7 +136,7 @@ func (w *reasonWriter) reason(c ReplicaChange, i, j int) string {
 		}
 	}
 	after := formatRate(w.regionThroughput(w.x, i, j))
-	if len(w.rows(i, j)) > 1 {
+	if len(w.offeringGroups(i, j)) > 1 {
 		after += " in total"
 	}
 	var do string
@@ -157,7 +159,7 @@ func (w *reasonWriter) reason(c ReplicaChange, i, j int) string {
 	return fmt.Sprintf("%s; %s: %s%s%s", peak, w.describeCurrent(c, i, j), do, w.describeForwarding(j), why)
 }
 
-// bindingWords replaces the names of constraints in a reason.
+// bindingWords spells out the names of constraints in a reason.
 var bindingWords = strings.NewReplacer("min ", "the minimum of ", "max ", "the maximum of ", "capacity ", "the capacity of ")
 
 // describeCurrent describes the current capacity.
@@ -165,9 +167,9 @@ func (w *reasonWriter) describeCurrent(c ReplicaChange, i, j int) string {
 	has := w.regionThroughput(w.Current, i, j)
 	own := 0.0
 	if c.Current > 0 {
-		for _, k := range w.rows(i, j) {
-			if w.gpu(k[0]) == c.GPU && (c.CapacityType == nil || w.capacityTypeOf(k[0]) == *c.CapacityType) {
-				for _, k := range k {
+		for _, group := range w.offeringGroups(i, j) {
+			if w.gpu(group[0]) == c.GPU && (c.CapacityType == nil || w.capacityTypeOf(group[0]) == *c.CapacityType) {
+				for _, k := range group {
 					own += w.ReplicaTPS[i][k] * float64(w.Current[i][j][k])
 				}
 			}
@@ -182,7 +184,7 @@ func (w *reasonWriter) describeCurrent(c ReplicaChange, i, j int) string {
 	return fmt.Sprintf("all replicas there serve up to %s", formatRate(has))
 }
 
-// describeNewReplicas describes where new replicas come from when not from a new VM.
+// describeNewReplicas describes which new replicas do not need a new VM.
 func describeNewReplicas(c ReplicaChange) string {
 	s := ""
 	if c.Reclaim > 0 {

@@ -11,9 +11,10 @@ import (
 // HoursPerMonth converts hourly prices to monthly ones.
 const HoursPerMonth = 730
 
-// CommitmentComparison compares commitments for a service's past load: enough for each region's own peak,
-// enough for the peak of all regions together (SkyLB 2.2 and figure 3), or the replicas
-// whose use exceeds the break-even, with the remainder on demand.
+// CommitmentComparison compares the cost of four ways to provide the replicas for a service's past load: commit to
+// those for each region's own peak, commit to those for the peak of all regions together (SkyLB 2.2 and
+// figure 3), commit only to those whose use exceeds the break-even, or commit to none. Replicas without a
+// commitment are on demand.
 type CommitmentComparison struct {
 	From time.Time `json:"from"`
 	To   time.Time `json:"until"`
@@ -248,7 +249,7 @@ func (p *Problem) addStackedCost(i int, x [][]int, sortPrices, reserved []float6
 		}
 	}
 	slices.Sort(loads)
-	var order []int // one column per replica
+	var order []int // the GPU of each replica
 	for j := range x {
 		for k, n := range x[j] {
 			order = append(order, slices.Repeat([]int{k}, n)...)

@@ -43,19 +43,19 @@ func CompareCommitments(spec *service.Spec, h *forecast.History, from, to time.T
 	return out, nil
 }
 
-// onDemandProblem returns the problem with one column per GPU class at its on-demand price, and the
+// onDemandProblem returns the problem with each GPU class at its on-demand price, without capacity types, and the
 // committed price of a replica on each.
 func (r *review) onDemandProblem() (*Problem, []float64) {
 	p := &Problem{Models: r.problem.Models, Regions: r.problem.Regions, ReplicaTPS: make([][]float64, len(r.problem.Models))}
 	seen := map[gpuClass]bool{}
 	var reserved []float64
-	var columns []gpuClass
+	var classes []gpuClass
 	for k, o := range r.offerings {
 		if seen[o.gpuClass] {
 			continue
 		}
 		seen[o.gpuClass] = true
-		columns = append(columns, o.gpuClass)
+		classes = append(classes, o.gpuClass)
 		p.GPUs = append(p.GPUs, o.gpuClass.String())
 		p.PricePerHour = append(p.PricePerHour, r.meanOnDemandPrice(k))
 		reserved = append(reserved, r.commitmentPrice(o.gpuClass, p.PricePerHour[len(p.PricePerHour)-1]))
@@ -67,8 +67,8 @@ func (r *review) onDemandProblem() (*Problem, []float64) {
 		p.Current, p.StartCostUSD = append(p.Current, make([][]int, len(p.Regions))), append(p.StartCostUSD, make([]float64, len(p.GPUs)))
 	}
 	for j := range p.Regions {
-		row := make([]*int, len(columns))
-		for k, c := range columns {
+		row := make([]*int, len(classes))
+		for k, c := range classes {
 			if c.cloud != r.spec.Regions[j].Name.Cloud() { // a region has only the GPUs of its cloud
 				row[k] = new(int)
 			}
@@ -84,7 +84,7 @@ func (r *review) onDemandProblem() (*Problem, []float64) {
 // meanOnDemandPrice returns the on-demand price of a replica on an offering's GPUs, the mean over the
 // regions of its cloud.
 func (r *review) meanOnDemandPrice(k int) float64 {
-	onDemand := r.newTable()
+	onDemand := r.newPriceTable()
 	for j, region := range r.spec.Regions {
 		if region.Name.Cloud() == r.offerings[k].cloud {
 			onDemand[j][k] = r.onDemandPrice(region.Name, r.offerings[k].gpuClass)

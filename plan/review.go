@@ -16,14 +16,14 @@ import (
 // regions may serve the remainder, like SageServe's re-routing below 70 % utilisation.
 const DefaultLocalShare = 0.7
 
-// DefaultPeakQuantile is the default quantile of the forecast peak to plan for: the median. It is for counts that a
-// strategy corrects between plans. Counts that stay for an hour leave much more load above capacity at this level
-// than the threshold rule (`make compare-plan`): use p90 or more for them. It is not the mean, which bursts that occur
-// once a week would dominate.
+// DefaultPeakQuantile is the default quantile of the forecast peak to plan for: the median, because a strategy corrects
+// the counts between plans. If the counts stay for an hour, use p90 or more: with the median, much more load is above
+// capacity than under the threshold rule (backtest_rules.go; `make compare-plan`). The mean is not offered: bursts that
+// occur once a week would dominate it.
 const DefaultPeakQuantile = "p50"
 
-// defaultEvery is the default time between two plans.
-const defaultEvery = time.Hour
+// defaultPlanInterval is the default time between two plans (autoscale.every).
+const defaultPlanInterval = time.Hour
 
 // DefaultStep is the default interval over which load is averaged before its peak is planned for.
 const DefaultStep = time.Minute
@@ -73,12 +73,12 @@ type ReviewOptions struct {
 	// Reservations are what the clouds report about the reservations that the service names by id. One
 	// that is missing is planned for as in service.yaml.
 	Reservations []ReservationState
-	// Backlog are the accepted batches that have not ended; nil = none.
+	// Backlog is the accepted batches that have not ended; nil = none.
 	Backlog []Backlog
 	// StartUp is the time a new replica takes to become ready; 0 = the catalogue's value for its
 	// cloud.
 	StartUp time.Duration
-	// AllowSwitch allows a model to take over machines that another one frees.
+	// AllowSwitch allows a model to take over VMs that another one frees.
 	AllowSwitch bool
 	// Solve solves the problem; nil = the function of that name.
 	Solve func(*Problem, SolveOptions) (Solution, error)
@@ -89,7 +89,7 @@ type ReviewOptions struct {
 }
 
 // horizonOf returns the horizon of a plan for a planning interval.
-func horizonOf(every time.Duration) time.Duration { return max(defaultEvery, every) }
+func horizonOf(every time.Duration) time.Duration { return max(defaultPlanInterval, every) }
 
 // WithDefaults returns the options with defaults filled in.
 func (o ReviewOptions) WithDefaults(spec *service.Spec) ReviewOptions {
@@ -112,7 +112,7 @@ type ReviewResult struct {
 	Problem    *Problem
 	Proposal   Proposal
 	LoadCurves []LoadCurve
-	// Counts is the planned counts by the problem's model, region and GPU; nil when there are none.
+	// Counts are the planned counts by the problem's model, region and GPU; nil when there are none.
 	Counts [][][]int
 	// Forecasts are the forecasts behind the problem, by model and region in the order of service.yaml.
 	// Those without history are omitted.
@@ -188,9 +188,9 @@ func (in *ReviewInputs) Solve(counts []ReplicaCount) (*ReviewResult, error) {
 	return r.solveReview()
 }
 
-// reviewFrom plans from counts by the problem's model, region and GPU, with no donated replicas;
-// nil = none.
-func (in *ReviewInputs) reviewFrom(x [][][]int) (*ReviewResult, error) {
+// solveFrom is Solve from counts by the problem's model, region and GPU, without donated replicas; nil = no replica
+// runs.
+func (in *ReviewInputs) solveFrom(x [][][]int) (*ReviewResult, error) {
 	r := in.review
 	r.assumptions = slices.Clone(r.assumptions)
 	r.setCounts(nil)
@@ -200,7 +200,7 @@ func (in *ReviewInputs) reviewFrom(x [][][]int) (*ReviewResult, error) {
 	return r.solveReview()
 }
 
-// review is a Review in progress.
+// review is the state of a review.
 type review struct {
 	spec             *service.Spec
 	options          ReviewOptions
@@ -210,12 +210,12 @@ type review struct {
 	problem          Problem
 	loadCurves       []LoadCurve
 	donated          [][][]int
-	billed           [][]float64
+	billed           [][]float64 // by region and offering: the billed price of a replica
 	assumptions      []string
 	fixedAssumptions []string           // the assumptions that do not depend on the load
 	uncached         map[string]float64 // uncached share of each model's prompt tokens, by name
-	// By model and region: how the load is tracked, and the highest mean of the interactive load that
-	// is forecast, in tokens per second.
+	// By model and region: how the load is tracked, and the highest value of the mean forecast of the
+	// interactive load, in tokens per second.
 	trackings       [][]Tracking
 	means           [][]float64
 	forecasts       []EndpointForecast
@@ -330,31 +330,31 @@ func (r *review) explainMaxima(o SolveOptions) []string {
 	return out
 }
 
-// sentenceGroup merges equal sentences about several regions: sentences in order of first occurrence, each
-// after the names that it applies to.
-type sentenceGroup struct {
+// nameGroups groups names by a text, such as regions by the sentence that applies to them. Groups are in the order in
+// which their texts were first added.
+type nameGroups struct {
 	order []string
 	names map[string][]string
 }
 
-func (g *sentenceGroup) addSentence(sentence, name string) {
+func (g *nameGroups) addName(text, name string) {
 	if g.names == nil {
 		g.names = map[string][]string{}
 	}
-	if g.names[sentence] == nil {
-		g.order = append(g.order, sentence)
+	if g.names[text] == nil {
+		g.order = append(g.order, text)
 	}
-	g.names[sentence] = append(g.names[sentence], name)
+	g.names[text] = append(g.names[text], name)
 }
 
-// each calls f for every sentence with its names. "everywhere" replaces the names when there are
-// more than three and the sentence applies to all of them.
-func (g *sentenceGroup) each(all int, f func(names, sentence string)) {
-	for _, s := range g.order {
-		names := strings.Join(g.names[s], ", ")
-		if all > 3 && len(g.names[s]) == all {
+// each calls f for every text with its names. all is the number of names that there are: if it is above three and the
+// text has all of them, names is "everywhere".
+func (g *nameGroups) each(all int, f func(names, text string)) {
+	for _, text := range g.order {
+		names := strings.Join(g.names[text], ", ")
+		if all > 3 && len(g.names[text]) == all {
 			names = "everywhere"
 		}
-		f(names, s)
+		f(names, text)
 	}
 }

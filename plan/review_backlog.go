@@ -10,7 +10,7 @@ import (
 	"skyserve/forecast"
 )
 
-// Backlog is a deferred load that is already accepted: the requests of a batch for one model that have no result.
+// Backlog is deferred load that is already accepted: the requests of a batch for one model that have no result yet.
 type Backlog struct {
 	Batch string // its id
 	Model string // name or alias
@@ -20,25 +20,26 @@ type Backlog struct {
 }
 
 const (
-	// backlogHorizon is the time over which a backlog is spread: a day contains every valley of the load. If the
+	// backlogHorizon is the time over which a backlog is spread: a day contains the hours of lowest load. If the
 	// deadline of a batch is later, only one day's share of the batch is planned for.
 	backlogHorizon = 24 * time.Hour
-	// backlogStep is the length of a step after the horizon of the plan, where only the height of the load matters.
+	// backlogStep is the length of a step after the horizon of the plan. The exact minute does not matter there.
 	backlogStep = 15 * time.Minute
 )
 
 // backlogSlot is a time in a region in which a backlog can run.
 type backlogSlot struct {
-	region, minute  int // minute is -1 after the horizon of the plan
-	from, until     time.Duration
-	excess, maximum float64 // uncached prompt tokens a second: load minus the region's peak, never above 0; what can be added
-	added           float64
+	region, minute int // minute is -1 after the horizon of the plan
+	from, until    time.Duration
+	// relativeLoad is the load minus the highest load of the region, so at most 0. maxAdded is the load that the maxima
+	// allow to add, added what is added. All are uncached prompt tokens per second.
+	relativeLoad, maxAdded, added float64
 }
 
-// addBacklog adds the accepted batches to problem.LoadTPS: each is placed, the earliest deadline first, where the load
-// of the model is furthest below the region's own peak, and raises the peaks evenly when no valley is left
-// (SageServe section 6.2 defers to valleys at run time; this makes the plan keep capacity for it). What exceeds
-// the maxima is left out and reported.
+// addBacklog adds the accepted batches to problem.LoadTPS, the one with the earliest deadline first. Each is placed
+// where the load of the model is furthest below the region's own peak. If that is not enough, all peaks rise by the same
+// amount. Load above the maxima is not planned for; an assumption states how much. SageServe (section 6.2) runs deferred
+// requests at times of low load; addBacklog makes the plan provide the capacity for this.
 func (r *review) addBacklog(f forecast.Forecaster, all []*traffic) error {
 	if len(r.options.Backlog) == 0 {
 		return nil
@@ -87,7 +88,7 @@ func (r *review) backlogSlots(f forecast.Forecaster, all []*traffic, i int, unti
 		peak, first := slices.Max(loads), len(slots)
 		add := func(minute int, from, length time.Duration, load float64) {
 			peak = max(peak, load)
-			slots = append(slots, backlogSlot{region: t.region, minute: minute, from: from, until: from + length, excess: load, maximum: max(0, limit-load)})
+			slots = append(slots, backlogSlot{region: t.region, minute: minute, from: from, until: from + length, relativeLoad: load, maxAdded: max(0, limit-load)})
 		}
 		for w, load := range loads {
 			add(w, time.Duration(w)*time.Minute, time.Minute, load)
@@ -100,7 +101,7 @@ func (r *review) backlogSlots(f forecast.Forecaster, all []*traffic, i int, unti
 			add(-1, r.options.Horizon+time.Duration(at)*backlogStep, backlogStep, load)
 		}
 		for c := range slots[first:] {
-			slots[first+c].excess -= peak
+			slots[first+c].relativeLoad -= peak
 		}
 	}
 	return slots, nil
@@ -134,9 +135,9 @@ func (r *review) laterLoad(f forecast.Forecaster, t *traffic, until time.Duratio
 	return later, nil
 }
 
-// maxThroughput returns the throughput of a model in a region at the maxima of replicas and machines.
+// maxThroughput returns the throughput of a model in a region with as many replicas as capacity and max allow.
 func (r *review) maxThroughput(i, j int) float64 {
-	best, machines := 0.0, 0.0
+	best, replicas := 0.0, 0.0
 	for k, tps := range r.problem.ReplicaTPS[i] {
 		available := math.Inf(1)
 		if r.problem.Capacity != nil && r.problem.Capacity[j][k] != nil {
@@ -146,16 +147,16 @@ func (r *review) maxThroughput(i, j int) float64 {
 			best = max(best, tps)
 		}
 		if tps > 0 {
-			machines += available
+			replicas += available
 		}
 	}
 	if limit := r.problem.Max[i][j]; limit != nil {
-		machines = min(machines, float64(*limit))
+		replicas = min(replicas, float64(*limit))
 	}
-	if math.IsInf(machines, 1) {
+	if math.IsInf(replicas, 1) {
 		return math.Inf(1)
 	}
-	return machines * best
+	return replicas * best
 }
 
 // placeBacklog adds batches to the slots and to problem.LoadTPS, and reports them.
@@ -175,17 +176,17 @@ func (r *review) placeBacklog(i int, batches []Backlog, slots []backlogSlot) {
 			r.assume("%s cannot be completed by %s: replicas.max or the quotas of %s leave no capacity for %s of its prompt tokens", b.Batch, b.Deadline.UTC().Format(time.RFC3339), r.problem.Models[i], roundedTokens(rest))
 		}
 	}
-	soon, counted := 0.0, "1 batch"
+	inHorizon, batchCount := 0.0, "1 batch"
 	if len(batches) > 1 {
-		counted = fmt.Sprintf("%d batches", len(batches))
+		batchCount = fmt.Sprintf("%d batches", len(batches))
 	}
 	for _, c := range slots {
 		if c.minute >= 0 {
 			r.problem.LoadTPS[i][c.region][c.minute] += c.added
-			soon += c.added * 60
+			inHorizon += c.added * 60
 		}
 	}
-	r.assume("%s: includes the backlog of %s, %s uncached prompt tokens, of which %s run within %s; next deadline %s", r.problem.Models[i], counted, roundedTokens(total), roundedTokens(soon), forecast.ShortDuration(r.options.Horizon), batches[0].Deadline.UTC().Format(time.RFC3339))
+	r.assume("%s: includes the backlog of %s, %s uncached prompt tokens, of which %s run within %s; next deadline %s", r.problem.Models[i], batchCount, roundedTokens(total), roundedTokens(inHorizon), forecast.ShortDuration(r.options.Horizon), batches[0].Deadline.UTC().Format(time.RFC3339))
 }
 
 // roundedTokens formats a number of tokens with two digits.
@@ -199,8 +200,8 @@ func roundedTokens(n float64) string {
 	return fmt.Sprintf("%.0f", n)
 }
 
-// fillValleys adds tokens to the slots that end within a time, the lowest first, so that the highest of those
-// that are added to is as low as possible. It returns the tokens that the maxima leave over.
+// fillValleys adds tokens to the slots that end within a time, so that the highest resulting load is as low as possible
+// (water-filling). It returns the tokens that exceed the maxima.
 func fillValleys(slots []backlogSlot, within time.Duration, tokens float64) (rest float64) {
 	var usable []*backlogSlot
 	for c := range slots {
@@ -208,9 +209,9 @@ func fillValleys(slots []backlogSlot, within time.Duration, tokens float64) (res
 			usable = append(usable, &slots[c])
 		}
 	}
-	// fits returns how much can be added to a slot up to a level.
+	// fits returns how much can be added to a slot until its relative load reaches a level.
 	fits := func(c *backlogSlot, level float64) float64 {
-		return min(max(0, level-c.excess-c.added), c.maximum-c.added)
+		return min(max(0, level-c.relativeLoad-c.added), c.maxAdded-c.added)
 	}
 	filled := func(level float64) (sum float64) {
 		for _, c := range usable {
@@ -220,7 +221,7 @@ func fillValleys(slots []backlogSlot, within time.Duration, tokens float64) (res
 	}
 	low, high := 0.0, 1.0
 	for _, c := range usable {
-		low = min(low, c.excess)
+		low = min(low, c.relativeLoad)
 	}
 	for filled(high) < tokens && high < 1e12 {
 		high *= 2

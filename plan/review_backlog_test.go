@@ -60,7 +60,7 @@ func TestFillValleys(t *testing.T) {
 		cells := make([]backlogSlot, n)
 		for c := range cells {
 			from := time.Duration(rapid.IntRange(0, 59).Draw(t, "minute")) * time.Minute
-			cells[c] = backlogSlot{from: from, until: from + time.Minute, excess: rapid.Float64Range(-1000, 0).Draw(t, "excess"), maximum: rapid.Float64Range(0, 2000).Draw(t, "maximum")}
+			cells[c] = backlogSlot{from: from, until: from + time.Minute, relativeLoad: rapid.Float64Range(-1000, 0).Draw(t, "excess"), maxAdded: rapid.Float64Range(0, 2000).Draw(t, "maximum")}
 		}
 		slices.SortFunc(cells, func(a, b backlogSlot) int { return int(a.from - b.from) })
 		within := time.Duration(rapid.IntRange(1, 60).Draw(t, "within")) * time.Minute
@@ -71,9 +71,9 @@ func TestFillValleys(t *testing.T) {
 		for _, c := range cells {
 			sum += c.added * 60
 			if c.added > 0 {
-				highest = max(highest, c.excess+c.added)
+				highest = max(highest, c.relativeLoad+c.added)
 			}
-			if c.added < 0 || c.added > c.maximum+1e-9 || c.added > 0 && !usable(c) {
+			if c.added < 0 || c.added > c.maxAdded+1e-9 || c.added > 0 && !usable(c) {
 				t.Fatalf("%+v", c)
 			}
 		}
@@ -81,8 +81,8 @@ func TestFillValleys(t *testing.T) {
 			t.Fatalf("%g tokens are placed and %g left of %g", sum, rest, tokens)
 		}
 		for _, c := range cells {
-			full := c.added >= c.maximum-1e-6
-			if usable(c) && !full && (rest > 1e-3*(1+tokens) || c.excess+c.added < highest-1e-3) {
+			full := c.added >= c.maxAdded-1e-6
+			if usable(c) && !full && (rest > 1e-3*(1+tokens) || c.relativeLoad+c.added < highest-1e-3) {
 				t.Fatalf("%+v has room below the level %g, rest %g", c, highest, rest)
 			}
 		}
@@ -97,7 +97,7 @@ func TestBacklogIsShiftedIntoValleys(t *testing.T) {
 		if h < 8 {
 			load = 0
 		}
-		cells = append(cells, backlogSlot{minute: -1, from: time.Duration(h) * time.Hour, until: time.Duration(h+1) * time.Hour, excess: load, maximum: 5000})
+		cells = append(cells, backlogSlot{minute: -1, from: time.Duration(h) * time.Hour, until: time.Duration(h+1) * time.Hour, relativeLoad: load, maxAdded: 5000})
 	}
 	if rest := fillValleys(cells, 24*time.Hour, 16*3600*800); rest > 1 {
 		t.Fatal(rest)

@@ -41,16 +41,16 @@ func (r *review) setCounts(counts []ReplicaCount) {
 	var total, donated int
 	for _, c := range counts {
 		i, j := r.modelIndex(c.Model), r.regionIndex(c.Region)
-		var columns []int
+		var indexes []int
 		if i >= 0 && j >= 0 {
-			columns = r.offeringsOf(i, j, c.GPU, c.Capacity)
+			indexes = r.offeringsOf(i, j, c.GPU, c.Capacity)
 		}
-		if len(columns) == 0 {
+		if len(indexes) == 0 {
 			r.assume("the service has no %[2]s in %[3]s: %[1]d replicas are ignored", c.Replicas+c.Donated, c.Model, c.Region)
 			continue
 		}
-		r.placeReplicas(i, j, columns, c.Replicas)
-		r.donated[i][j][columns[len(columns)-1]] += c.Donated
+		r.placeReplicas(i, j, indexes, c.Replicas)
+		r.donated[i][j][indexes[len(indexes)-1]] += c.Donated
 		total, donated = total+c.Replicas, donated+c.Donated
 	}
 	if price := r.spec.Autoscale.DonatePrice; donated > 0 && price > 0 {
@@ -74,12 +74,12 @@ func (r *review) regionIndex(region service.Region) int {
 	return slices.Index(r.problem.Regions, string(region))
 }
 
-// placeReplicas assigns replicas to columns in launch order: each up to the region's capacity, the
-// remainder to the last.
-func (r *review) placeReplicas(i, j int, columns []int, replicas int) {
-	for at, k := range columns {
+// placeReplicas adds replicas to the offerings with these indexes, in launch order: to each up to the region's capacity,
+// the remainder to the last.
+func (r *review) placeReplicas(i, j int, indexes []int, replicas int) {
+	for at, k := range indexes {
 		n := replicas
-		if capacity := r.problem.Capacity[j][k]; capacity != nil && at+1 < len(columns) {
+		if capacity := r.problem.Capacity[j][k]; capacity != nil && at+1 < len(indexes) {
 			remaining := *capacity
 			for m := range r.problem.Models {
 				remaining -= r.problem.Current[m][j][k]
@@ -91,10 +91,10 @@ func (r *review) placeReplicas(i, j int, columns []int, replicas int) {
 	}
 }
 
-// offeringsOf returns the columns of a replica of model i in region j by its GPU type, in launch
-// order; none where the region has no offering for the model. A replica of another or unknown type
-// counts as the first class of r.offerings that the model can use there. Where the capacity type is
-// known, only its columns are returned.
+// offeringsOf returns the indexes of the offerings that a replica of model i in region j may run on, by its GPU type, in
+// launch order; none where the region has no offering for the model. A replica of another or unknown type counts as the
+// first class of r.offerings that the model can use there. Where the capacity type is known, only offerings of this type
+// are returned.
 func (r *review) offeringsOf(i, j int, gpu string, capacity service.CapacityType) []int {
 	var first, same []int
 	for k, o := range r.offerings {
@@ -119,13 +119,13 @@ func (r *review) offeringsOf(i, j int, gpu string, capacity service.CapacityType
 	return r.dropUnusedOnDemand(j, same)
 }
 
-// dropUnusedOnDemand removes the on-demand columns of a region that uses spot first: there, replicas above
-// spot.on_demand_base are launched as spot.
-func (r *review) dropUnusedOnDemand(j int, columns []int) []int {
+// dropUnusedOnDemand removes the on-demand offerings, except the on-demand base, if the region uses spot first: replicas
+// above regions[].on_demand_base are then launched as spot.
+func (r *review) dropUnusedOnDemand(j int, indexes []int) []int {
 	if !spotFirst(&r.spec.Regions[j]) {
-		return columns
+		return indexes
 	}
-	return slices.DeleteFunc(columns, func(k int) bool {
+	return slices.DeleteFunc(indexes, func(k int) bool {
 		return r.offerings[k].capacityType == service.CapacityOnDemand && !r.offerings[k].onDemandBase
 	})
 }

@@ -1,8 +1,8 @@
 package plan
 
-// promptBytes is the size of a prompt token on the wire, in bytes, for English text. Responses are
+// bytesPerPromptToken is the size of a prompt token on the network, for English text. Responses are
 // not counted: they are ingress of the region that pays for sending the prompts.
-const promptBytes = 4.0
+const bytesPerPromptToken = 4.0
 
 // setEgress sets the cost of load sent out of each region with an egress price. A forwarded prompt is
 // sent whole, including the tokens that hit the other region's cache. With several models the one
@@ -12,16 +12,16 @@ func (r *review) setEgress() {
 	for _, share := range r.uncached {
 		uncached = min(uncached, share)
 	}
-	stated := false
+	hasPrice := false
 	prices := make([]float64, len(r.problem.Regions))
 	for j := range r.spec.Regions {
 		perGB := r.spec.Regions[j].EgressPerGB
-		prices[j] = perGB * promptBytes * 1e6 / 1e9 / max(uncached, minUncached)
-		if stated = stated || perGB > 0; perGB > 0 {
-			r.assume("%s: egress at $%g per GB and %g bytes per prompt token: $%.2g per million forwarded tokens", r.spec.Regions[j].Name, perGB, promptBytes, prices[j])
+		prices[j] = perGB * bytesPerPromptToken * 1e6 / 1e9 / max(uncached, minUncached)
+		if hasPrice = hasPrice || perGB > 0; perGB > 0 {
+			r.assume("%s: egress at $%g per GB and %g bytes per prompt token: $%.2g per million forwarded tokens", r.spec.Regions[j].Name, perGB, bytesPerPromptToken, prices[j])
 		}
 	}
-	if stated {
+	if hasPrice {
 		r.problem.Egress = prices
 	}
 }

@@ -17,9 +17,9 @@ const (
 	// hitRateMinutes is the history from which the expected prefix hit rate is computed: a day contains
 	// every mix of traffic.
 	hitRateMinutes = 24 * 60
-	// shortHistory is the length in minutes from which the current minute is not needed.
+	// shortHistory is a number of minutes: a shorter history also uses the current minute.
 	shortHistory = 5
-	// minCurrentMinute is the part of the current minute that must have passed. Balancers
+	// minCurrentMinute is the part of the current minute that must have passed before it is used. Balancers
 	// store their counts every 10 s, so an earlier reading would show some regions without
 	// load.
 	minCurrentMinute = 15 * time.Second
@@ -49,13 +49,13 @@ func (r *review) setLoad(h *forecast.History) error {
 	if h == nil {
 		h = &forecast.History{}
 	}
-	past, now := r.knownHistory(h)
+	past, next := r.knownHistory(h)
 	r.firstMinuteOnly = past.Minutes == 1 && past.First == h.First
 	if past.Minutes == 0 {
 		r.assume("no history yet at %s: no load, scale to min", r.at.Format(time.RFC3339))
 		return r.addBacklog(f, r.groupTraffic(past, 0))
 	}
-	gap := now - past.End()
+	gap := next - past.End()
 	if time.Duration(gap)*time.Minute > maxHistoryAge {
 		return fmt.Errorf("the history ends %d minutes before %s: too old to forecast from", gap, r.at.Format(time.RFC3339))
 	}
@@ -65,19 +65,19 @@ func (r *review) setLoad(h *forecast.History) error {
 }
 
 // knownHistory returns the history known at the time of the review, and the first minute of the
-// forecast. A history of only a few minutes includes the current minute, once enough of it
-// has passed to compute a rate. A short one omits its first minute as soon as another one is known: the
-// service began to count within it.
+// forecast. A history shorter than shortHistory includes the current minute, once enough of it has
+// passed to compute a rate. A history shorter than minHistoryForSteps omits its first minute if it
+// has another one: the service began to count within the first minute.
 func (r *review) knownHistory(h *forecast.History) (past *forecast.History, next int64) {
-	past, next = r.countedHistory(h)
+	past, next = r.historyWithFirstMinute(h)
 	if past.Minutes > 1 && past.Minutes < int(minHistoryForSteps/time.Minute) {
 		past = past.Since(h.First + 1)
 	}
 	return past, next
 }
 
-// countedHistory returns what knownHistory does, with the first minute.
-func (r *review) countedHistory(h *forecast.History) (past *forecast.History, next int64) {
+// historyWithFirstMinute is knownHistory, except that it never omits the first minute.
+func (r *review) historyWithFirstMinute(h *forecast.History) (past *forecast.History, next int64) {
 	minute, passed := r.at.Unix()/60, time.Duration(r.at.Unix()%60)*time.Second
 	past = h.Before(minute)
 	begun := h.IncludingRunningMinute(minute, passed.Minutes())
@@ -164,17 +164,17 @@ func (r *review) groupTraffic(past *forecast.History, gap int) []*traffic {
 	return out
 }
 
-// regionsOf returns the service's regions that a history's region denotes: the region
-// itself, the region of that place, or, when it is unnamed, all regions.
+// regionsOf returns the indexes of the service's regions that a history's region denotes: the region itself; for a name
+// without a cloud, the one region with that name; for AnyRegion, all.
 func (r *review) regionsOf(region service.Region) []int {
 	if j := r.regionIndex(region); j >= 0 {
 		return []int{j}
 	}
-	var all, place []int
+	var all, sameName []int
 	for j, name := range r.problem.Regions {
 		all = append(all, j)
 		if service.Region(name).Place() == string(region) {
-			place = append(place, j)
+			sameName = append(sameName, j)
 		}
 	}
 	if region == service.AnyRegion {
@@ -183,8 +183,8 @@ func (r *review) regionsOf(region service.Region) []int {
 		}
 		return all
 	}
-	if len(place) == 1 {
-		return place
+	if len(sameName) == 1 {
+		return sameName
 	}
 	return nil
 }
@@ -212,7 +212,7 @@ func addKnown(to, values []float64, factor float64) {
 
 // forecastAll sets problem.LoadTPS and the load curves from the traffic of every model and region.
 func (r *review) forecastAll(f forecast.Forecaster, all []*traffic) error {
-	var notes sentenceGroup
+	var notes nameGroups
 	for _, t := range all {
 		name := r.problem.Regions[t.region]
 		if len(r.problem.Models) > 1 {
@@ -220,16 +220,16 @@ func (r *review) forecastAll(f forecast.Forecaster, all []*traffic) error {
 		}
 		curve := r.loadCurveOf(t)
 		if allUnknown(t.interactive) {
-			notes.addSentence("no history: assuming no interactive load", name)
-		} else if err := r.forecastTraffic(f, t, curve, func(sentence string) { notes.addSentence(sentence, name) }); err != nil {
+			notes.addName("no history: assuming no interactive load", name)
+		} else if err := r.forecastTraffic(f, t, curve, func(sentence string) { notes.addName(sentence, name) }); err != nil {
 			return err
 		}
 		loads := r.problem.LoadTPS[t.model][t.region]
-		if buffer := batchShare * lastHour(t.batch) / 60; buffer > 0 {
+		if buffer := batchShare * meanLastHour(t.batch) / 60; buffer > 0 {
 			for w := range loads {
 				loads[w] += buffer
 			}
-			notes.addSentence("includes 10 % of the last hour's batch load", name)
+			notes.addName("includes 10 % of the last hour's batch load", name)
 		}
 	}
 	notes.each(len(all), func(names, sentence string) { r.assume("%s: %s", names, sentence) })
@@ -274,7 +274,8 @@ func (r *review) forecastTraffic(f forecast.Forecaster, t *traffic, curve *LoadC
 	return nil
 }
 
-// calibratedTracking returns how a load is tracked.
+// calibratedTracking calibrates the tracking of a load on its history. Without a throughput it is zero: the threshold
+// rule.
 func (r *review) calibratedTracking(t *traffic) Tracking {
 	tps := firstThroughput(r.problem.ReplicaTPS[t.model])
 	if tps == 0 {
@@ -285,8 +286,8 @@ func (r *review) calibratedTracking(t *traffic) Tracking {
 	return calibrateTracking(load, startUpMinutes(r.startUpTime(service.Region(r.problem.Regions[t.region]).Cloud())), r.spec.Autoscale.OverloadTolerance)
 }
 
-// inSteps converts minutes from start on to a series of steps of several minutes; the last step
-// ends with the minutes.
+// inSteps converts values by minute, from the minute start on, to a series of steps of several
+// minutes. It omits the first minutes if they are not a whole step.
 func inSteps(start int64, minutes []float64, per int) forecast.Series {
 	if len(minutes) < int(minHistoryForSteps/time.Minute) {
 		per = 1
@@ -352,12 +353,12 @@ func perSecond(values []float64) []float64 {
 	return out
 }
 
-// peakFactor returns the factor that raises a forecast's means so that the highest equals the peak at a
-// level. A noisy load exceeds its highest mean in most hours. The shape of the means, which shows
-// when regions can help each other, is unchanged.
-func peakFactor(fc forecast.Forecast, level string) float64 {
+// peakFactor returns the factor that raises a forecast's means so that the highest equals a quantile of the
+// peak. A noisy load exceeds its highest mean in most hours. The shape of the means, which shows
+// when regions can serve each other's load, is unchanged.
+func peakFactor(fc forecast.Forecast, quantile string) float64 {
 	top := slices.Max(fc.Mean)
-	if peak, ok := fc.Peaks.At(level); ok && top > 0 && peak > top {
+	if peak, ok := fc.Peaks.At(quantile); ok && top > 0 && peak > top {
 		return peak / top
 	}
 	return 1
@@ -367,8 +368,8 @@ func allUnknown(values []float64) bool {
 	return !slices.ContainsFunc(values, func(v float64) bool { return !math.IsNaN(v) })
 }
 
-// lastHour returns the mean of the known values of the last 60 minutes, 0 for none.
-func lastHour(values []float64) float64 { return meanKnown(values[max(0, len(values)-60):]) }
+// meanLastHour returns the mean of the known values of the last 60 minutes, 0 for none.
+func meanLastHour(values []float64) float64 { return meanKnown(values[max(0, len(values)-60):]) }
 
 // meanKnown returns the mean of the known values, 0 for none.
 func meanKnown(values []float64) float64 {

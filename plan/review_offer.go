@@ -8,19 +8,19 @@ import (
 	"skyserve/internal/service"
 )
 
-// basePriceFactor is the planned price of an on_demand_base replica as a share of the spot price. The
-// base is used before spot, and must not make a plan choose other GPUs.
+// basePriceFactor is the planned price of an on_demand_base replica as a share of the spot price. It is
+// below 1 so that the base is used before spot, and near 1 so that a plan does not choose other GPUs.
 const basePriceFactor = 0.999
 
-// offering is one column of the plan: GPUs of a class with one capacity type. onDemandBase marks the
-// replicas of on_demand_base.
+// offering is a GPU class with one capacity type. onDemandBase marks the replicas of on_demand_base. The index of an
+// offering is the problem's index k.
 type offering struct {
 	gpuClass
 	capacityType service.CapacityType
 	onDemandBase bool
 }
 
-// String returns the offering's name in a problem, without the default on demand.
+// String returns the offering's name in a problem; the capacity type is omitted if it is on demand.
 func (o offering) String() string {
 	switch {
 	case o.onDemandBase:
@@ -31,8 +31,8 @@ func (o offering) String() string {
 	return fmt.Sprintf("%s (%s)", o.gpuClass, o.capacityType)
 }
 
-// findOfferings lists the columns: for each GPU class that a model can run on in a cloud, the capacity
-// types of the regions there, and the throughput of a replica.
+// findOfferings sets the offerings (for each GPU class that a model can run on in a cloud, the capacity types of the
+// regions there), and the problem's regions, GPUs, models and throughputs.
 func (r *review) findOfferings() {
 	for _, c := range r.findClasses() {
 		for _, o := range []offering{{c, service.CapacityReserved, false}, {c, service.CapacityOnDemand, true}, {c, service.CapacitySpot, false}, {c, service.CapacityFlexStart, false}, {c, service.CapacityOnDemand, false}} {
@@ -80,7 +80,7 @@ func ifFlexStart(cloud, text string) string {
 	return ""
 }
 
-// findClasses lists the GPU classes of all models in all clouds.
+// findClasses returns the GPU classes of all models in all clouds. It also sets the problem's regions.
 func (r *review) findClasses() []gpuClass {
 	var out []gpuClass
 	for _, region := range r.spec.Regions {
@@ -182,7 +182,7 @@ func (r *review) setCapacity() {
 // setPrices sets the price of replicas, the cost of starting one, and the billed price, which is 0 on
 // the operator's own machines.
 func (r *review) setPrices() {
-	onDemand, planned := r.newTable(), r.newTable() // by region and offering
+	onDemand, planned := r.newPriceTable(), r.newPriceTable() // by region and offering
 	meanOnDemand := make([]float64, len(r.offerings))
 	for k, o := range r.offerings {
 		for j, region := range r.spec.Regions {
@@ -196,16 +196,16 @@ func (r *review) setPrices() {
 	}
 	r.problem.RegionPricePerHour = r.regionalPrices(planned)
 	for range r.spec.Models {
-		sigma, swap := make([]float64, len(r.offerings)), make([]*float64, len(r.offerings))
+		startCosts, switchCosts := make([]float64, len(r.offerings)), make([]*float64, len(r.offerings))
 		for k, o := range r.offerings {
-			sigma[k] = meanOnDemand[k] * r.startUpTime(o.cloud).Hours()
+			startCosts[k] = meanOnDemand[k] * r.startUpTime(o.cloud).Hours()
 			if saved := r.startUpTime(o.cloud) - catalogue.MachineBoot; saved > 0 {
 				cost := meanOnDemand[k] * saved.Hours()
-				swap[k] = &cost
+				switchCosts[k] = &cost
 			}
 		}
-		r.problem.StartCostUSD = append(r.problem.StartCostUSD, sigma)
-		r.problem.SwitchCostUSD = append(r.problem.SwitchCostUSD, swap)
+		r.problem.StartCostUSD = append(r.problem.StartCostUSD, startCosts)
+		r.problem.SwitchCostUSD = append(r.problem.SwitchCostUSD, switchCosts)
 	}
 	if !r.options.AllowSwitch {
 		r.problem.SwitchCostUSD = nil
@@ -215,8 +215,8 @@ func (r *review) setPrices() {
 	}
 }
 
-// newTable returns zeros by region and offering.
-func (r *review) newTable() [][]float64 {
+// newPriceTable returns zeros by region and offering.
+func (r *review) newPriceTable() [][]float64 {
 	rows := make([][]float64, len(r.spec.Regions))
 	for j := range rows {
 		rows[j] = make([]float64, len(r.offerings))
@@ -261,7 +261,7 @@ func (r *review) commonPrice(prices [][]float64, k int) float64 {
 
 // regionalPrices returns prices by region where some differ from PricePerHour, else nil.
 func (r *review) regionalPrices(planned [][]float64) [][]float64 {
-	rows, differ := r.newTable(), false
+	rows, differ := r.newPriceTable(), false
 	for j, region := range r.spec.Regions {
 		for k, o := range r.offerings {
 			rows[j][k] = r.problem.PricePerHour[k]
@@ -292,7 +292,7 @@ func (r *review) billedPrices(region *service.RegionSpec, onDemand, planned []fl
 		}
 	}
 	r.reportUnusable(region)
-	r.reportEnds(region)
+	r.reportReservationStates(region)
 	committed := 0.0
 	for k, o := range r.offerings {
 		if o.capacityType == service.CapacityReserved && o.cloud == region.Name.Cloud() {

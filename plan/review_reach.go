@@ -39,14 +39,14 @@ func (r *review) setReach() error {
 		return nil
 	}
 	r.problem.MaxRTTMillis = float64(r.options.MaxRTT) / float64(time.Millisecond)
-	var unmeasured sentenceGroup // for each region, the regions to which the round trip is unknown
+	var unmeasured nameGroups // for each region, the regions to which the round trip is unknown
 	for a := range r.problem.Regions {
 		row := make([]float64, len(r.problem.Regions))
 		for b := range r.problem.Regions {
 			rtt, known := r.roundTrip(service.Region(r.problem.Regions[a]), service.Region(r.problem.Regions[b]))
 			row[b] = float64(rtt) / float64(time.Millisecond)
 			if !known && a < b {
-				unmeasured.addSentence(r.problem.Regions[a], r.problem.Regions[b])
+				unmeasured.addName(r.problem.Regions[a], r.problem.Regions[b])
 			}
 		}
 		r.problem.RTTMillis = append(r.problem.RTTMillis, row)
@@ -57,7 +57,7 @@ func (r *review) setReach() error {
 	return nil
 }
 
-// roundTrip returns the round trip between two regions: measured, else as local regions emulate it.
+// roundTrip returns the round trip between two regions: the measured one, or the one that local regions emulate.
 func (r *review) roundTrip(a, b service.Region) (rtt time.Duration, known bool) {
 	if a == b {
 		return 0, true

@@ -19,8 +19,9 @@ type ReservationState struct {
 	Ends, MachinesEnd time.Time
 }
 
-// reservedCount returns the number of machines of a commitment that the plan can use until its horizon: none of
-// a reservation that is not active, or whose machines end before. If its state is unknown, all can be used.
+// reservedCount returns the number of machines of a commitment that the plan can use until the end of its horizon: none
+// if the reservation is not active, or if the cloud terminates its machines by then. If the state is unknown, all can be
+// used.
 func (r *review) reservedCount(region service.Region, commitment service.Reservation) int {
 	f := r.reservationState(region, commitment)
 	if f != nil && (!f.Active || r.endsInHorizon(f.MachinesEnd)) {
@@ -44,8 +45,8 @@ func (r *review) endsInHorizon(at time.Time) bool {
 	return !at.IsZero() && !at.After(r.at.Add(r.options.Horizon))
 }
 
-// reportEnds reports the commitments of a region that are not active, or end within the horizon.
-func (r *review) reportEnds(region *service.RegionSpec) {
+// reportReservationStates reports the commitments of a region that are not active, or end within the horizon.
+func (r *review) reportReservationStates(region *service.RegionSpec) {
 	for _, commitment := range region.Reserved {
 		f := r.reservationState(region.Name, commitment)
 		switch {

@@ -24,12 +24,12 @@ type ReplicaTarget struct {
 }
 
 // Targets returns the plan's targets for each model and region, in the order of service.yaml. When
-// no plan is feasible, it plans each region's own peak as far as the bounds allow. There are no
+// no plan is feasible, they serve each region's own peak as far as the bounds allow. There are no
 // targets when solving ended without counts (StatusUnknown).
 func (v *ReviewResult) Targets() []EndpointTarget {
 	x := v.Counts
 	if x == nil && v.Proposal.Status == StatusInfeasible {
-		x = v.Problem.withinBounds()
+		x = v.Problem.countsWithinBounds()
 	}
 	if x == nil {
 		return nil
@@ -106,9 +106,9 @@ func firstThroughput(tps []float64) float64 {
 	return 0
 }
 
-// withinBounds returns counts that serve each region's own peak as far as min, max and capacity
+// countsWithinBounds returns counts that serve each region's own peak as far as min, max and capacity
 // allow, on the cheapest GPUs.
-func (p *Problem) withinBounds() [][][]int {
+func (p *Problem) countsWithinBounds() [][][]int {
 	x := zeroCounts(p)
 	for i := range x {
 		for j := range x[i] {

@@ -55,9 +55,9 @@ func (v *ReviewResult) Deviations(h *forecast.History, now time.Time) []forecast
 		return out
 	}
 	arrived := map[[2]string]*traffic{}
-	made := *v.review // a copy: its assumptions belong to the review
-	for _, t := range made.groupTraffic(past, 0) {
-		arrived[[2]string{made.problem.Models[t.model], made.problem.Regions[t.region]}] = t
+	reviewCopy := *v.review // groupTraffic adds assumptions, which must not appear in v.review
+	for _, t := range reviewCopy.groupTraffic(past, 0) {
+		arrived[[2]string{reviewCopy.problem.Models[t.model], reviewCopy.problem.Regions[t.region]}] = t
 	}
 	for i, l := range v.Forecasts {
 		t := arrived[[2]string{l.Model, string(l.Region)}]

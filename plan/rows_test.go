@@ -273,7 +273,7 @@ func TestNoReplicasWhereAModelDoesNotRun(t *testing.T) {
 	if fmt.Sprint(got.Counts) != "[[[3 0]]]" || got.Status != StatusOptimal {
 		t.Fatalf("%s %v, want 3 replicas on L4", got.Status, got.Counts)
 	}
-	if err := p.Verify([][][]int{{{2, 1}}}); err == nil || err.Error() != "m in us on T4: 1 replicas, the model does not run there (its throughput there is 0)" {
+	if err := p.Verify([][][]int{{{2, 1}}}); err == nil || err.Error() != "m in us on T4: 1 replicas, but the model does not run there (its throughput there is 0)" {
 		t.Fatalf("got %v", err)
 	}
 	p.ReplicaTPS[0][0] = 0

@@ -35,9 +35,9 @@ const (
 
 // Solution is the solution of a Problem.
 type Solution struct {
-	// Counts is the planned counts by model, region and GPU; nil when there are none.
+	// Counts are the planned counts by model, region and GPU; nil when there are none.
 	Counts [][][]int
-	// Objective is the cost of Counts, Bound a proven lower bound of the cost of any counts, Gap
+	// Objective is the cost of Counts, Bound a proven lower bound on the cost of any counts, Gap
 	// (Objective-Bound)/Objective.
 	Objective, Bound, Gap float64
 	Status                SolveStatus
@@ -218,7 +218,7 @@ func (p *Problem) modelSets() [][]int {
 		for k := range p.GPUs {
 			_, users := p.modelsContending(j, k)
 			join(users)
-			if p.canSwitchVMs(j, k) {
+			if p.anyVMCanSwitch(j, k) {
 				join(p.modelsSwitchingVMs(j, k))
 			}
 		}
@@ -275,27 +275,27 @@ func selected[T any](all []T, some []int) []T {
 
 // The schedule of a search.
 const (
-	shortAscentSteps = 250  // steps of the first ascent with few counts
-	longAscentSteps  = 1000 // steps of the first ascent otherwise
-	extraAscentSteps = 100  // steps of a later ascent
-	modelAscentSteps = 60   // steps of the ascent over whole models
-	modelLevel       = 2e-4 // first level of the ascent over whole models
-	modelShare       = 5    // the ascent over whole models uses 1/modelShare of the remaining effort
-	searchShare      = 0.6  // share of the effort reserved for the neighbourhood search
-	fewCounts        = 400  // models x regions x GPUs up to which whole models are solved
-	rounds           = 40   // maximum rounds of the neighbourhood search
-	firstEnumeration = 2    // rounds without a better incumbent before all counts are enumerated
-	lastEnumeration  = 7    // the same for the second and last enumeration
+	shortAscentSteps   = 250  // steps of the first ascent with few counts
+	longAscentSteps    = 1000 // steps of the first ascent otherwise
+	extraAscentSteps   = 100  // steps of a later ascent
+	modelAscentSteps   = 60   // steps of the ascent over whole models
+	modelLevel         = 2e-4 // first level of the ascent over whole models
+	modelAscentDivisor = 5    // the ascent over whole models uses 1/modelAscentDivisor of the remaining effort
+	searchEffortShare  = 0.6  // share of the effort reserved for the neighbourhood search
+	fewCounts          = 400  // models x regions x GPUs up to which whole models are solved
+	maxRounds          = 40   // maximum rounds of the neighbourhood search
+	firstEnumeration   = 2    // rounds without a better incumbent before all counts are enumerated
+	lastEnumeration    = 7    // the same for the second and last enumeration
 )
 
-// solveProgram raises the lower bound and searches for counts until they meet within the requested
-// gap, the program is proven infeasible, the effort is spent or the maximum number of rounds is
-// reached. With few counts it also bounds whole models and enumerates all counts that may cost less
+// solveProgram raises the lower bound and searches for cheaper counts until bound and cost are within
+// the requested gap, the program is proven infeasible, the effort is spent or the maximum number of
+// rounds is reached. With few counts it also bounds whole models and enumerates all counts that may cost less
 // than the incumbent, and it also ends after lastEnumeration rounds without a better incumbent.
 func (c *integerProgram) solveProgram() {
 	c.initialEffort = c.work.remaining
 	a := c.newAscent(make([]float64, len(c.rows)), firstLevel)
-	a.reservedEffort = int64(searchShare * float64(c.work.remaining))
+	a.reservedEffort = int64(searchEffortShare * float64(c.work.remaining))
 	if c.small() {
 		a.runAscent(shortAscentSteps)
 	} else {
@@ -317,7 +317,7 @@ func (c *integerProgram) solveProgram() {
 		return
 	}
 	enumeratedAt := math.Inf(1) // cost of the incumbent at the last enumeration
-	for round, idle := 0, 0; round < rounds && !c.finished(); round++ {
+	for round, idle := 0, 0; round < maxRounds && !c.finished(); round++ {
 		before := c.bestCost
 		c.anneal(a.best, round)
 		if idle++; c.bestCost < before {
@@ -342,8 +342,8 @@ func (c *integerProgram) solveProgram() {
 
 // closeGap raises the bound over whole models, then enumerates all counts.
 func (c *integerProgram) closeGap(p *point) {
-	m := c.newAscent(c.snappedPrices(p.y), modelLevel)
-	m.relax, m.reservedEffort = c.relaxModels, c.work.remaining-c.work.remaining/modelShare
+	m := c.newAscent(c.zeroSlackPrices(p.y), modelLevel)
+	m.relax, m.reservedEffort = c.relaxModels, c.work.remaining-c.work.remaining/modelAscentDivisor
 	m.runAscent(modelAscentSteps)
 	if m.best.value > c.bound-roundingError(c.bound) {
 		copy(p.y, m.best.y)
@@ -363,9 +363,9 @@ func (c *integerProgram) closeGap(p *point) {
 // raiseModelBound raises the bound by solving each model whole, and reports whether that finishes the
 // program.
 func (c *integerProgram) raiseModelBound(p *point) bool {
-	floors, _, _ := c.boundWholeModels(p)
+	gains, _, _ := c.boundWholeModels(p)
 	bound := p.value
-	for _, f := range floors {
+	for _, f := range gains {
 		bound += f
 	}
 	if c.best == nil && bound > c.costLimit() && !c.work.exhausted() {
@@ -375,9 +375,9 @@ func (c *integerProgram) raiseModelBound(p *point) bool {
 	return c.finished()
 }
 
-// snappedPrices returns prices with 0 for the shared rows that the incumbent does not use completely:
-// at an optimum these prices are 0 (complementary slackness).
-func (c *integerProgram) snappedPrices(y []float64) []float64 {
+// zeroSlackPrices returns prices y with 0 for the shared rows in which the incumbent leaves slack: at an
+// optimum these prices are 0 (complementary slackness).
+func (c *integerProgram) zeroSlackPrices(y []float64) []float64 {
 	y = slices.Clone(y)
 	if c.best == nil {
 		return y
@@ -404,8 +404,8 @@ func (c *integerProgram) finished() bool {
 // small reports whether whole models are solved.
 func (c *integerProgram) small() bool { return len(c.blocks)*c.gpus <= fewCounts }
 
-// solverResult returns the solution of p, the problem before its prices were divided by divisor, and
-// verifies it again.
+// solverResult returns the solution of p, the problem before its prices were divided by divisor. It
+// verifies the solution independently of the search.
 func (s *solver) solverResult(p *Problem, divisor float64) (Solution, error) {
 	r := Solution{Bound: s.bound * divisor, Infeasible: s.infeasible}
 	switch {

@@ -51,8 +51,8 @@ const (
 //   - it sizes for the interactive load (tokens per second over a replica's throughput), not for
 //     memory, which deferred work fills up, and adds all missing replicas at once;
 //   - a large pool is filled further than a small one, because random variation averages out in it;
-//   - the fill level is corrected by results, until the allowed share of first tokens is late: see
-//     fillLevel;
+//   - the fill level falls with each first token that is late and rises with each in time, so that the
+//     late share stays below the allowed one: see fillLevel;
 //   - each region has replicas for localShare of its load, and the remainder run where the shortfall
 //     is highest, so that three regions do not round up three times;
 //   - the forecast contributes the growth expected within forecastLead; a forecast that differs from
@@ -75,12 +75,12 @@ type auto struct {
 
 // endpointState is the state kept per endpoint.
 type endpointState struct {
-	at              time.Duration
-	load            float64 // in replicas, smoothed
-	known           bool    // load has a value; never reset
-	sufficientSince time.Duration
-	minExcess       int          // the smallest excess since sufficientSince
-	lastFirstTokens *FirstTokens // at the previous step that reported them
+	at              time.Duration // when load was updated
+	load            float64       // in replicas, smoothed
+	known           bool          // load has a value; never reset
+	sufficientSince time.Duration // since when fewer replicas suffice
+	minExcess       int           // the smallest excess since sufficientSince
+	lastFirstTokens *FirstTokens  // at the previous step that reported them
 }
 
 func newAuto(o StrategyOptions) *auto {
@@ -131,7 +131,7 @@ func (s *auto) updateFillLevels(now time.Duration, in *StrategyInput) {
 		e := &in.Endpoints[i]
 		k, st := e.loadKey(), s.stateOf(now, e)
 		if s.fillLevels[k] == nil {
-			s.fillLevels[k] = &fillLevel{maxLateShare: lateAim * s.options.MaxLateShare, at: now}
+			s.fillLevels[k] = &fillLevel{targetLateShare: lateAim * s.options.MaxLateShare, at: now}
 		}
 		if e.FastFirstTokens == nil {
 			continue
@@ -203,8 +203,8 @@ func burstsOf(now time.Duration, in *StrategyInput) map[endpointKey]bool {
 	return out
 }
 
-// recentTPS returns the load of the last minute, or the observed one if that is higher. Not ok = it or its forecast is
-// unknown.
+// recentTPS returns the load of the last minute, or the observed one if that is higher. ok is false if the load or its
+// forecast is unknown.
 func (e *ScaledEndpoint) recentTPS() (tps float64, ok bool) {
 	if _, planned := e.Target.forecastAt(0); !planned || e.ObservedTPS == nil || e.Target.ReplicaTPS <= 0 {
 		return 0, false

@@ -28,15 +28,15 @@ const (
 )
 
 // fillLevel is the fill level of a model's replicas, learned from late first tokens. Each late one
-// lowers it; each one in time raises it by the amount that balances at the allowed share. Over time
-// the late share converges to the one aimed at, whatever the load, the model or its lengths (the
-// rule of adaptive conformal inference, Gibbs and Candès 2021). The weight of one first token
-// falls with the usual rate, so that small and large models learn equally fast.
+// lowers it; each one in time raises it, by an amount at which both balance at the target share. Over
+// time the late share converges to the target, whatever the load, the model or the lengths of its
+// requests (the rule of adaptive conformal inference, Gibbs and Candès 2021). The weight of one first
+// token falls with the usual rate, so that small and large models learn equally fast.
 type fillLevel struct {
-	maxLateShare float64 // the share aimed at
-	at           time.Duration
-	usualRate    float64 // first tokens per hour, over the last hours; 0 = none so far
-	logFactor    float64 // of the factor
+	targetLateShare float64       // the late share that the level aims at
+	at              time.Duration // of the last update
+	usualRate       float64       // first tokens per hour, over the last hours; 0 = none so far
+	logFactor       float64       // natural logarithm of factor()
 }
 
 // factor returns the load per replica as a multiple of its nominal throughput.
@@ -55,7 +55,7 @@ func (l *fillLevel) update(now time.Duration, arrived FirstTokens) {
 	}
 	l.usualRate += (min(rate, maxRateJump*l.usualRate) - l.usualRate) * -math.Expm1(-hours)
 	if l.usualRate > 0 {
-		l.logFactor += fillGain * (float64(arrived.Total) - float64(arrived.Late)/l.maxLateShare) / max(l.usualRate, rate)
+		l.logFactor += fillGain * (float64(arrived.Total) - float64(arrived.Late)/l.targetLateShare) / max(l.usualRate, rate)
 		l.logFactor = min(max(l.logFactor, math.Log(minFill)), math.Log(maxFill))
 	}
 }

@@ -36,7 +36,7 @@ func TestLateShareConvergesToItsTarget(t *testing.T) {
 		"far too many": func(fill float64) float64 { return 0.2 * math.Pow(fill, 5) },
 	} {
 		for _, perHour := range []float64{500, 50_000} {
-			l := &fillLevel{maxLateShare: 0.05}
+			l := &fillLevel{targetLateShare: 0.05}
 			if got := l.hours(200, perHour, late); math.Abs(got-0.05) > 0.004 {
 				t.Errorf("%s, %g an hour: %.4f are late, want 0.05; filled %.2f times", name, perHour, got, l.factor())
 			}
@@ -48,7 +48,7 @@ func TestLateShareConvergesToItsTarget(t *testing.T) {
 // not fill them without end.
 func TestFillLevelIsBounded(t *testing.T) {
 	for share, want := range map[float64]float64{1: minFill, 0: maxFill} {
-		l := &fillLevel{maxLateShare: 0.05}
+		l := &fillLevel{targetLateShare: 0.05}
 		l.hours(100, 1000, func(float64) float64 { return share })
 		if math.Abs(l.factor()-want) > 1e-9 {
 			t.Errorf("%g are late: filled %g times, want %g", share, l.factor(), want)
@@ -61,7 +61,7 @@ func TestFillLevelIsBounded(t *testing.T) {
 func TestOneStepChangesFillLevelLittle(t *testing.T) {
 	calm := func(float64) float64 { return 0.05 }
 	for _, jump := range []FirstTokens{{1_000_000, 200_000}, {1_000_000, 0}} {
-		l := &fillLevel{maxLateShare: 0.05}
+		l := &fillLevel{targetLateShare: 0.05}
 		l.hours(10, 1000, calm)
 		before := l.factor()
 		l.update(l.at+5*time.Second, jump)

@@ -6,10 +6,11 @@ import (
 	"time"
 )
 
-// predictive follows the interactive load of each endpoint, minute by minute, like `plan backtest` does
-// under the rule 'plan'. It keeps the replicas that a loadTracker requires. The plan calibrates the tracker on the
-// history and passes the highest forecast mean until the plan's end. Queued requests and memory add replicas as
-// under auto. Until it has a plan and a known load for the first time, an endpoint loses no replica.
+// predictive follows the interactive load of each endpoint, minute by minute, like the rule predictive of
+// `plan backtest`. It keeps the replicas that a loadTracker requires. The plan calibrates the tracker on the
+// history, and gives it the highest value of the mean forecast until the plan's end. Queued requests and memory
+// utilisation add replicas as under auto. An endpoint loses no replica until it has a plan and a known load for
+// the first time.
 type predictive struct {
 	options StrategyOptions
 	states  map[endpointKey]*predictiveState
@@ -63,8 +64,8 @@ func (s *predictive) required(now time.Duration, e *ScaledEndpoint) (need int, l
 	return st.tracker.needed, st.load
 }
 
-// replicasForForecast returns the replicas for the highest mean that is forecast from a time on, 0 where
-// there is none.
+// replicasForForecast returns the replicas for the highest value of the mean forecast from a time on, 0 without
+// a forecast.
 func (t *HourlyTarget) replicasForForecast(now time.Duration) int {
 	if t == nil || len(t.ForecastTPS) == 0 || t.ForecastStep <= 0 || t.ReplicaTPS <= 0 {
 		return 0

@@ -8,26 +8,27 @@ import (
 
 const (
 	// trackedUtilisation is the share of its throughput at which a replica is planned to run: the
-	// remainder is for the rise of the load while more replicas start. It is that of the threshold rule.
+	// remainder is for the rise of the load while more replicas start. The threshold rule
+	// (backtest_rules.go) uses the same share.
 	trackedUtilisation = scaleOutThreshold
-	// calibrationMinutes is the number of past minutes with load from which a tracking is calibrated.
-	// With fewer, the threshold rule decides.
-	calibrationMinutes = 24 * 60
+	// minCalibrationMinutes is the minimum number of past minutes with load for a calibration. With
+	// fewer, the threshold rule decides.
+	minCalibrationMinutes = 24 * 60
 	// maxCalibrationMinutes bounds the past that is replayed.
 	maxCalibrationMinutes = 14 * 24 * 60
 	// maxStabilizationMinutes is the longest of stabilizationWindows.
 	maxStabilizationMinutes = 240
-	// headroomMinutes is the period of the level that the headroom multiplies.
+	// headroomMinutes is the period from which the level of the load is computed, which Tracking.Headroom multiplies.
 	headroomMinutes = 60
 	// minSaving is the share of the threshold rule's replica-hours that a tracking must save: less is not
-	// worth the risk that the load to come differs from the past.
+	// worth the risk that the future load differs from the past.
 	minSaving = 0.03
 	// errorBlockMinutes is the length of the blocks over which the standard error of past overload is computed.
 	errorBlockMinutes = 60
 )
 
-// stabilizationWindows and headrooms are the candidates of a calibration: windows in minutes, headrooms as
-// multiples of the mean load.
+// stabilizationWindows and headrooms are the values that a calibration tries: windows in minutes, headrooms as in
+// Tracking.Headroom.
 var (
 	stabilizationWindows = []int{1, 5, 20, 60, maxStabilizationMinutes}
 	headrooms            = []float64{0, 1.5, 1.6, 1.7, 1.8, 1.9, 2, 2.1}
@@ -38,9 +39,10 @@ var (
 // fewer replica-hours, and exceeds the overload of that rule on fewer series (`make compare-plan`).
 var testedLoadFactors = [...]float64{1, 1.2}
 
-// Tracking is how predictive follows a load. Without a window it is the threshold rule of `plan backtest`.
+// Tracking contains the parameters with which the strategy predictive tracks a load. If StabilizationWindow is 0, the
+// threshold rule of `plan backtest` decides instead.
 type Tracking struct {
-	// StabilizationWindow is how long replicas are kept for the highest load of a minute, like the
+	// StabilizationWindow is how long replicas are kept after the minute with the highest load, like the
 	// stabilization window of the Kubernetes HorizontalPodAutoscaler.
 	StabilizationWindow time.Duration
 	// Headroom is the minimum capacity, as a multiple of the level of the load: its mean in the last hour or, if
@@ -48,8 +50,8 @@ type Tracking struct {
 	Headroom float64
 	// StartUp is the time until a new replica is ready.
 	StartUp time.Duration
-	// OverloadTolerance is the share of the load, 0..1, that the tracking may leave above the capacity beyond what the
-	// threshold rule leaves.
+	// OverloadTolerance is how much more overload (load above capacity) than the threshold rule the tracking may have, as
+	// a share of the load, 0..1.
 	OverloadTolerance float64
 }
 
@@ -58,17 +60,17 @@ func (t Tracking) isThreshold() bool { return t.StabilizationWindow <= 0 }
 
 // loadTracker computes, minute by minute, the number of replicas that a load needs: the number that serves the
 // highest load of the window at trackedUtilisation, or that of the headroom if it is higher. Replicas are added at
-// once. The count is never above that of the threshold rule, which removes no replica above 30 % utilisation, unless
-// the load of the last minute needs more. A ledger compares the tracker with that rule from its first minute on.
-// Loads are in replicas: load divided by a replica's throughput.
+// once. The count is at most that of the threshold rule, or that for the load of the last minute if it is higher. The
+// tracker compares itself with the threshold rule from its first minute on. Loads are in replicas: load divided by a
+// replica's throughput.
 type loadTracker struct {
 	tracking  Tracking
-	threshold int
+	threshold int // the count of the threshold rule
 	needed    int // the replicas that the next minute needs
-	// recent are the loads of the longest window that are higher than all later ones; hour are the last known loads.
-	recent []trackedLoad
-	hour   loadTrend
-	ledger trackingLedger
+	// recent are the loads of the longest window that are higher than all later ones; trend is of the last known loads.
+	recent     []trackedLoad
+	trend      loadTrend
+	comparison ruleComparison
 }
 
 type trackedLoad struct {
@@ -79,32 +81,32 @@ type trackedLoad struct {
 // newLoadTracker returns a tracker whose threshold rule starts with the replicas that a load needs.
 func newLoadTracker(tracking Tracking, load float64) *loadTracker {
 	n := trackedCount(load)
-	return &loadTracker{tracking: tracking, threshold: n, needed: n, ledger: newTrackingLedger(n)}
+	return &loadTracker{tracking: tracking, threshold: n, needed: n, comparison: newRuleComparison(n)}
 }
 
 // trackedCount returns the number of replicas that serve a load at trackedUtilisation.
 func trackedCount(load float64) int { return unitsFor(load, trackedUtilisation) }
 
 // observe adds the load of a minute, NaN for an unknown one, and returns the replicas that the next minute
-// needs, where a forecast requires a number of replicas. Minutes must not go backwards.
+// needs. forecast is the number of replicas that the forecast requires. Minutes must not go backwards.
 func (t *loadTracker) observe(minute int, load float64, forecast int) int {
 	if math.IsNaN(load) {
 		return t.needed
 	}
-	t.ledger.addMinute(load)
-	t.add(minute, load)
+	t.comparison.addMinute(load)
+	t.addLoad(minute, load)
 	t.needed = t.threshold
 	startUp := startUpMinutes(t.tracking.StartUp)
 	if !t.tracking.isThreshold() {
 		s := t.state(startUp)
-		t.needed = t.ledger.limit(t.tracking.required(s, t.highest(minute, t.tracking.StabilizationWindow), forecast), t.threshold, s.last, startUp, t.tracking.OverloadTolerance)
+		t.needed = t.comparison.limit(t.tracking.required(s, t.highestLoad(minute, t.tracking.StabilizationWindow), forecast), t.threshold, s.last, startUp, t.tracking.OverloadTolerance)
 	}
-	t.ledger.scale(minute+1, startUp, t.needed, t.threshold)
+	t.comparison.scale(minute+1, startUp, t.needed, t.threshold)
 	return t.needed
 }
 
-// add adds a known load without a decision.
-func (t *loadTracker) add(minute int, load float64) {
+// addLoad adds a known load. It does not change t.needed.
+func (t *loadTracker) addLoad(minute int, load float64) {
 	t.threshold = thresholdCount(t.threshold, load)
 	n := len(t.recent)
 	for n > 0 && t.recent[n-1].load <= load {
@@ -114,11 +116,11 @@ func (t *loadTracker) add(minute int, load float64) {
 	if t.recent[0].minute <= minute-maxStabilizationMinutes {
 		t.recent = t.recent[1:]
 	}
-	t.hour.add(load)
+	t.trend.addLoad(load)
 }
 
-// highest returns the highest load of a window that ends with a minute.
-func (t *loadTracker) highest(minute int, window time.Duration) float64 {
+// highestLoad returns the highest load of a window that ends with a minute.
+func (t *loadTracker) highestLoad(minute int, window time.Duration) float64 {
 	for _, l := range t.recent {
 		if l.minute > minute-int(window/time.Minute) {
 			return l.load
@@ -127,18 +129,19 @@ func (t *loadTracker) highest(minute int, window time.Duration) float64 {
 	return t.recent[len(t.recent)-1].load
 }
 
-// trackerState is the part of a tracker's state in a minute that does not depend on its tracking: the count of the
-// threshold rule, that for the last load, and the level of the last hour.
+// trackerState is the part of a tracker's state in a minute that does not depend on its parameters: the count of the
+// threshold rule, the count for the last load, and the level of the load (see Tracking.Headroom).
 type trackerState struct {
 	threshold, last int
 	level           float64
 }
 
 func (t *loadTracker) state(startUp int) trackerState {
-	return trackerState{t.threshold, trackedCount(t.recent[len(t.recent)-1].load), t.hour.level(startUp + 1)}
+	return trackerState{t.threshold, trackedCount(t.recent[len(t.recent)-1].load), t.trend.level(startUp + 1)}
 }
 
-// required returns the replicas that are needed in a minute, after the highest load of the window.
+// required returns the replicas that are needed in a minute with state m. highest is the highest load of the
+// stabilization window, forecast the number of replicas that the forecast requires.
 func (t Tracking) required(m trackerState, highest float64, forecast int) int {
 	need := max(forecast, trackedCount(highest))
 	if t.Headroom > 0 {
@@ -153,7 +156,7 @@ type loadTrend struct {
 	sum, indexed float64
 }
 
-func (h *loadTrend) add(load float64) {
+func (h *loadTrend) addLoad(load float64) {
 	h.indexed += float64(len(h.loads)) * load
 	h.loads, h.sum = append(h.loads, load), h.sum+load
 	if len(h.loads) > headroomMinutes {
@@ -175,9 +178,10 @@ func (h *loadTrend) level(ahead int) float64 {
 	return mean + max(0, slope)*((n-1)/2+float64(ahead))
 }
 
-// trackingLedger compares a tracker with the threshold rule over the minutes in which it decided: the
-// replicas of both, their replica-minutes, the load, and the part above the capacity of the ready ones.
-type trackingLedger struct {
+// ruleComparison compares a tracker (own) with the threshold rule over the minutes in which the tracker decided: the
+// replicas of both, their replica-minutes, the load, and the overload, which is the load above the capacity of the ready
+// replicas. After maxCalibrationMinutes the sums start again from 0.
+type ruleComparison struct {
 	own, threshold                 groupState
 	ownMinutes, thresholdMinutes   int
 	ownOverload, thresholdOverload float64
@@ -185,15 +189,15 @@ type trackingLedger struct {
 	minutes                        int
 }
 
-// newTrackingLedger returns the ledger of a tracker that starts with ready replicas.
-func newTrackingLedger(replicas int) trackingLedger {
-	return trackingLedger{own: groupState{ready: replicas}, threshold: groupState{ready: replicas}}
+// newRuleComparison returns the comparison of a tracker that starts with ready replicas.
+func newRuleComparison(replicas int) ruleComparison {
+	return ruleComparison{own: groupState{ready: replicas}, threshold: groupState{ready: replicas}}
 }
 
 // addMinute adds a minute with a load.
-func (l *trackingLedger) addMinute(load float64) {
+func (l *ruleComparison) addMinute(load float64) {
 	if l.minutes++; l.minutes > maxCalibrationMinutes {
-		*l = trackingLedger{own: l.own, threshold: l.threshold}
+		*l = ruleComparison{own: l.own, threshold: l.threshold}
 	}
 	l.load += load
 	l.ownMinutes += l.own.count()
@@ -202,12 +206,11 @@ func (l *trackingLedger) addMinute(load float64) {
 	l.thresholdOverload += overloadOf(load, int32(min(l.threshold.ready, math.MaxInt32)))
 }
 
-// limit returns the required count within two limits. First: if the tracker has had more overload than the threshold
-// rule and the tolerated share of the load, the count is at least that of the rule. Otherwise it may be lower: the overload avoided so far must cover
-// what the missing replicas would have served during a start-up. It is never below the count for the last load.
-// Second: the count exceeds that of the rule by at most the replicas that the saved replica-minutes
-// pay for during a start-up.
-func (l *trackingLedger) limit(required, threshold, last, startUp int, tolerance float64) int {
+// limit limits the required count. If the tracker has had more overload than the threshold rule and the tolerance allow,
+// the count is at least that of the rule. Otherwise it is at most that of the rule minus the replicas whose load the
+// avoided overload covers during a start-up, or the count for the last load if that is higher. In both cases it exceeds
+// that of the rule by at most the replicas that the saved replica-minutes cover during a start-up.
+func (l *ruleComparison) limit(required, threshold, last, startUp int, tolerance float64) int {
 	avoided := l.thresholdOverload - l.ownOverload
 	if avoided < -relTolerance-tolerance*l.load {
 		required = max(required, threshold)
@@ -217,8 +220,8 @@ func (l *trackingLedger) limit(required, threshold, last, startUp int, tolerance
 	return min(required, threshold+max(0, l.thresholdMinutes-l.ownMinutes)/(startUp+1))
 }
 
-// scale changes the counts of a minute.
-func (l *trackingLedger) scale(minute, startUp, own, threshold int) {
+// scale sets the counts of the tracker and of the threshold rule from a minute on.
+func (l *ruleComparison) scale(minute, startUp, own, threshold int) {
 	for _, c := range []struct {
 		group *groupState
 		want  int
@@ -230,8 +233,8 @@ func (l *trackingLedger) scale(minute, startUp, own, threshold int) {
 	}
 }
 
-// thresholdCount is a minute of the threshold rule for replicas of one kind; LoadTrace.ThresholdCounts is the
-// rule for any.
+// thresholdCount returns the count of the threshold rule in the minute after a load. It is for replicas that are all
+// alike; LoadTrace.ThresholdCounts is for several GPUs.
 func thresholdCount(have int, load float64) int {
 	switch capacity := float64(have); {
 	case load > scaleOutThreshold*capacity:
@@ -242,10 +245,9 @@ func thresholdCount(have int, load float64) int {
 	return have
 }
 
-// calibrateTracking returns the tracking with the fewest replica-hours among those that follow a past
-// load with at most the overload of the threshold rule; that rule where none saves minSaving, or where too
-// little load is known. At each of testedLoadFactors, the difference in overload plus its standard error must not
-// exceed a tolerated share of the load. The load is by minute, in replicas, NaN where unknown; startUp is in minutes.
+// calibrateTracking returns the tracking that would have had the fewest replica-hours for a past load, of those that
+// notWorseThan accepts. If none saves minSaving, or too little load is known, the result is the threshold rule. The load
+// is by minute, in replicas, NaN where unknown; startUp is in minutes.
 func calibrateTracking(load []float64, startUp int, tolerance float64) Tracking {
 	none := Tracking{StartUp: time.Duration(startUp) * time.Minute, OverloadTolerance: tolerance}
 	load = load[max(0, len(load)-maxCalibrationMinutes):]
@@ -255,7 +257,7 @@ func calibrateTracking(load []float64, startUp int, tolerance float64) Tracking 
 			known++
 		}
 	}
-	if known < calibrationMinutes {
+	if known < minCalibrationMinutes {
 		return none
 	}
 	threshold := simulateThreshold(load, startUp)
@@ -286,13 +288,13 @@ func trackedMinutes(load []float64, startUp int) ([]trackerState, [][]float64) {
 	for m := 1; m < len(load); m++ {
 		states[m] = states[m-1]
 		if !math.IsNaN(load[m-1]) {
-			t.add(m-1, load[m-1])
+			t.addLoad(m-1, load[m-1])
 			states[m] = t.state(startUp)
 		}
 		for w, window := range stabilizationWindows {
 			highest[w][m] = highest[w][m-1]
 			if len(t.recent) > 0 {
-				highest[w][m] = t.highest(m-1, time.Duration(window)*time.Minute)
+				highest[w][m] = t.highestLoad(m-1, time.Duration(window)*time.Minute)
 			}
 		}
 	}
@@ -317,7 +319,7 @@ func simulateThreshold(load []float64, startUp int) trackingResult {
 	})
 }
 
-// replayCounts replays the counts of a number of minutes, and ends early at a number of replica-minutes.
+// replayCounts replays the counts of a number of minutes. It ends early when the replica-minutes reach limit.
 func replayCounts(minutes, startUp, limit int, count func(minute int) int) trackingResult {
 	out := trackingResult{ready: make([]int32, minutes)}
 	replicas := groupState{ready: count(0)}
@@ -334,8 +336,8 @@ func replayCounts(minutes, startUp, limit int, count func(minute int) int) track
 	return out
 }
 
-// notWorseThan reports whether the difference to the overload of another result, plus its standard error, exceeds a
-// share of the load at none of testedLoadFactors.
+// notWorseThan reports whether the overload is at most that of another result plus a tolerated share of the load, at
+// every one of testedLoadFactors. The standard error of the difference counts as overload.
 func (p trackingResult) notWorseThan(other trackingResult, load []float64, tolerance float64) bool {
 	total := 0.0
 	for _, v := range load {
@@ -372,5 +374,5 @@ func overloadOf(load float64, ready int32) float64 {
 	return 0
 }
 
-// startUpMinutes returns a start-up time in whole minutes, as replays count them.
+// startUpMinutes returns a start-up time in minutes, rounded up: replays have steps of a minute.
 func startUpMinutes(d time.Duration) int { return int(math.Ceil(d.Minutes())) }

@@ -51,7 +51,7 @@ func TestTrackingEqualsHighestLoadOfWindow(t *testing.T) {
 			if math.IsNaN(v) {
 				continue
 			}
-			tracker.add(m, v)
+			tracker.addLoad(m, v)
 			top := 0.0
 			for _, w := range loads[max(0, m+1-window):] {
 				if w > top {
@@ -62,7 +62,7 @@ func TestTrackingEqualsHighestLoadOfWindow(t *testing.T) {
 			hour = hour[max(0, len(hour)-60):]
 			need := max(int(math.Ceil(top/0.7)), int(math.Ceil(tracking.Headroom*levelOf(hour, startUp+1)-1e-9)), forecast)
 			want := min(need, max(tracker.threshold, int(math.Ceil(v/0.7))))
-			if got := tracking.required(tracker.state(startUp), tracker.highest(m, tracking.StabilizationWindow), forecast); got != want {
+			if got := tracking.required(tracker.state(startUp), tracker.highestLoad(m, tracking.StabilizationWindow), forecast); got != want {
 				t.Fatalf("minute %d, window %d: %d replicas, want %d", m, window, got, want)
 			}
 		}
@@ -150,7 +150,7 @@ func TestSavingCanCauseOverload(t *testing.T) {
 			continue
 		}
 		tracker.observe(m, float64(threshold), 0)
-		if l := tracker.ledger; l.thresholdOverload != 0 || l.ownOverload != float64(threshold-own) {
+		if l := tracker.comparison; l.thresholdOverload != 0 || l.ownOverload != float64(threshold-own) {
 			t.Errorf("overload %g, the threshold rule has %g, after a jump to its %d replicas with %d", l.ownOverload, l.thresholdOverload, threshold, own)
 		}
 		return
@@ -170,7 +170,7 @@ func TestCalibratedTracking(t *testing.T) {
 		return out
 	}
 	for name, load := range map[string][]float64{
-		"less than a day": noisy(calibrationMinutes - 1), "no load for days": append(make([]float64, 3*1440), noisy(calibrationMinutes-1)...),
+		"less than a day": noisy(minCalibrationMinutes - 1), "no load for days": append(make([]float64, 3*1440), noisy(minCalibrationMinutes-1)...),
 	} {
 		if got := calibrateTracking(load, 10, 0); !got.isThreshold() {
 			t.Errorf("%s: %+v", name, got)

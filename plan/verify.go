@@ -2,20 +2,20 @@ package plan
 
 import "fmt"
 
-// Verify returns the first row of the problem that counts x violate, with the names of the model,
-// region or GPU concerned. It checks the load independently of the rows that the search uses (constraint_checker.go): it
-// places every window's load in the regions that may serve it. Counts and capacity are checked by the
-// same functions as in the search.
+// Verify returns an error for the first constraint of the problem that x violates, with the names of
+// the model, region or GPU concerned. It checks the load independently of the rows that the search
+// uses (constraint_checker.go): it places every window's load in the regions that may serve it.
+// Counts and capacity are checked by the same functions as in the search.
 func (p *Problem) Verify(x [][][]int) error {
-	near := make([]regionSet, len(p.Regions))
-	for j := range near {
-		near[j] = p.withinReach(j)
+	reachable := make([]regionSet, len(p.Regions))
+	for j := range reachable {
+		reachable[j] = p.withinReach(j)
 	}
 	for i := range p.Models {
 		if err := p.verifyCounts(i, x[i]); err != nil {
 			return err
 		}
-		if err := p.verifyLoad(i, x, near); err != nil {
+		if err := p.verifyLoad(i, x, reachable); err != nil {
 			return err
 		}
 	}
@@ -33,7 +33,7 @@ func (p *Problem) verifyCounts(i int, x [][]int) error {
 			case n < 0:
 				return fmt.Errorf("%s in %s on %s: count %d is negative", p.Models[i], p.Regions[j], p.GPUs[k], n)
 			case n > 0 && p.ReplicaTPS[i][k] == 0:
-				return fmt.Errorf("%s in %s on %s: %d replicas, the model does not run there (its throughput there is 0)", p.Models[i], p.Regions[j], p.GPUs[k], n)
+				return fmt.Errorf("%s in %s on %s: %d replicas, but the model does not run there (its throughput there is 0)", p.Models[i], p.Regions[j], p.GPUs[k], n)
 			}
 			count += n
 		}
@@ -43,7 +43,7 @@ func (p *Problem) verifyCounts(i int, x [][]int) error {
 		case count < minimum || count > maximum:
 			return fmt.Errorf("%s in %s: replicas must be %d to %d, got %d", p.Models[i], p.Regions[j], minimum, maximum, count)
 		case !meetsNeed(served, p.LocalDemand(i, j)):
-			return fmt.Errorf("%s in %s: serves %g of %g tokens per second", p.Models[i], p.Regions[j], served, p.LocalDemand(i, j))
+			return fmt.Errorf("%s in %s: serves %g of the %g tokens per second that the region must serve itself", p.Models[i], p.Regions[j], served, p.LocalDemand(i, j))
 		}
 	}
 	return p.verifyTotal(i, all)
@@ -75,8 +75,8 @@ func (p *Problem) Throughput(i int, x []int) float64 {
 }
 
 // verifyLoad checks that the load of every window can be served, with all regions and after the
-// loss of each region that the plan must survive. near is the set of regions that may serve each
-// region's load.
+// loss of each region that the plan must survive. reachable is, by region, the set of regions that
+// may serve its load.
 func (p *Problem) verifyLoad(i int, x [][][]int, reachable []regionSet) error {
 	for w := range p.LoadTPS[i][0] {
 		for lost := -1; lost < len(p.Regions); lost++ {

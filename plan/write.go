@@ -8,8 +8,8 @@ import (
 	"strings"
 )
 
-// linearConstraint is one linear row of the program.
-type linearConstraint struct {
+// linearRow is a row of the program as files for other solvers state it.
+type linearRow struct {
 	name  string
 	terms []term
 	sense string // ">=" or "<="
@@ -23,12 +23,12 @@ type term struct {
 
 func formatNumber(v float64) string { return strconv.FormatFloat(v, 'g', -1, 64) }
 
-// rows lists the program's rows over the columns s_i_j_k (kept replicas, at most n), a_i_j_k
+// rows lists the program's rows over the variables s_i_j_k (kept replicas, at most n), a_i_j_k
 // (added replicas) and, where they apply, t_i_j_k (replicas on VMs taken over from another model)
-// and o_i_j_w (load sent to other regions): x = s + t + a, so max(0, delta) needs no row of its
-// own.
-func (p *Problem) rows() []linearConstraint {
-	var out []linearConstraint
+// and o_i_j_w (load sent to other regions). The count is x = s + t + a, so that the start cost is
+// linear.
+func (p *Problem) rows() []linearRow {
+	var out []linearRow
 	sets := p.reachSets()
 	for i := range p.Models {
 		out = append(out, p.modelRows(i, sets)...)
@@ -36,14 +36,14 @@ func (p *Problem) rows() []linearConstraint {
 	for j := range p.Regions {
 		for k := range p.GPUs {
 			if capacity := limitOr(p.Capacity, j, k, unlimited); capacity < unlimited {
-				r := linearConstraint{name: fmt.Sprintf("capacity_%d_%d", j, k), sense: "<=", rhs: float64(capacity)}
+				r := linearRow{name: fmt.Sprintf("capacity_%d_%d", j, k), sense: "<=", rhs: float64(capacity)}
 				for i := range p.Models {
 					r.terms = append(r.terms, p.countTerms(1, i, j, k)...)
 				}
 				out = append(out, r)
 			}
 			if p.SwitchCostUSD != nil {
-				r := linearConstraint{name: fmt.Sprintf("running_vms_%d_%d", j, k), sense: "<=", rhs: float64(p.runningVMs(j, k))}
+				r := linearRow{name: fmt.Sprintf("running_vms_%d_%d", j, k), sense: "<=", rhs: float64(p.runningVMs(j, k))}
 				for i := range p.Models {
 					all := p.countTerms(1, i, j, k)
 					r.terms = append(r.terms, all[:len(all)-1]...) // all but the added replicas
@@ -56,35 +56,35 @@ func (p *Problem) rows() []linearConstraint {
 }
 
 // modelRows lists the rows of model i alone.
-func (p *Problem) modelRows(i int, sets []regionSet) []linearConstraint {
-	var out []linearConstraint
-	carried, counted := make([][]term, len(p.Regions)), []term{}
+func (p *Problem) modelRows(i int, sets []regionSet) []linearRow {
+	var out []linearRow
+	capacityTerms, countTermsOfAll := make([][]term, len(p.Regions)), []term{}
 	for j := range p.Regions {
 		var count []term
 		for k := range p.GPUs {
-			carried[j] = append(carried[j], p.countTerms(p.ReplicaTPS[i][k], i, j, k)...)
+			capacityTerms[j] = append(capacityTerms[j], p.countTerms(p.ReplicaTPS[i][k], i, j, k)...)
 			count = append(count, p.countTerms(1, i, j, k)...)
 		}
-		counted = append(counted, count...)
-		out = append(out, linearConstraint{fmt.Sprintf("local_%d_%d", i, j), carried[j], ">=", p.LocalDemand(i, j)})
+		countTermsOfAll = append(countTermsOfAll, count...)
+		out = append(out, linearRow{fmt.Sprintf("local_%d_%d", i, j), capacityTerms[j], ">=", p.LocalDemand(i, j)})
 		out = append(out, boundRows(fmt.Sprintf("%d_%d", i, j), count, limitOr(p.Min, i, j, 0), limitOr(p.Max, i, j, unlimited))...)
 		for w, load := range p.LoadTPS[i][j] {
 			if p.egressCostOf(i, j).price > 0 {
-				out = append(out, linearConstraint{
-					fmt.Sprintf("away_%d_%d_%d", i, j, w), append([]term{{1, columnName("o", i, j, w)}}, carried[j]...), ">=", load,
+				out = append(out, linearRow{
+					fmt.Sprintf("forwarded_%d_%d_%d", i, j, w), append([]term{{1, columnName("o", i, j, w)}}, capacityTerms[j]...), ">=", load,
 				})
 			}
 		}
 	}
-	out = append(out, boundRows(fmt.Sprintf("total_%d", i), counted, totalOr(p.MinTotal, i, 0), totalOr(p.MaxTotal, i, unlimited))...)
+	out = append(out, boundRows(fmt.Sprintf("total_%d", i), countTermsOfAll, totalOr(p.MinTotal, i, 0), totalOr(p.MaxTotal, i, unlimited))...)
 	for n, c := range p.covers(i, sets) {
-		r := linearConstraint{name: fmt.Sprintf("cover_%d_%d", i, n), sense: ">=", rhs: c.need}
+		r := linearRow{name: fmt.Sprintf("cover_%d_%d", i, n), sense: ">=", rhs: c.need}
 		if c.regions.size() == len(p.Regions) {
 			r.name = fmt.Sprintf("global_%d", i)
 		}
 		for j := range p.Regions {
 			if c.regions.has(j) {
-				r.terms = append(r.terms, carried[j]...)
+				r.terms = append(r.terms, capacityTerms[j]...)
 			}
 		}
 		if len(r.terms) == 0 { // no region remains to serve it: infeasible
@@ -96,21 +96,21 @@ func (p *Problem) modelRows(i int, sets []regionSet) []linearConstraint {
 }
 
 // boundRows returns the rows that keep a count between minimum and maximum.
-func boundRows(name string, count []term, minimum, maximum int) []linearConstraint {
-	var out []linearConstraint
+func boundRows(name string, count []term, minimum, maximum int) []linearRow {
+	var out []linearRow
 	if minimum > 0 {
-		out = append(out, linearConstraint{"min_" + name, count, ">=", float64(minimum)})
+		out = append(out, linearRow{"min_" + name, count, ">=", float64(minimum)})
 	}
 	if maximum < unlimited {
-		out = append(out, linearConstraint{"max_" + name, count, "<=", float64(maximum)})
+		out = append(out, linearRow{"max_" + name, count, "<=", float64(maximum)})
 	}
 	return out
 }
 
-// countTerms returns factor times the replicas of a cell; the added ones come last.
+// countTerms returns factor times the replicas of model i in region j on GPU k; the added ones come last.
 func (p *Problem) countTerms(factor float64, i, j, k int) []term {
 	out := []term{{factor, columnName("s", i, j, k)}}
-	if p.canSwitch(i, k) {
+	if p.canTakeOverVMs(i, k) {
 		out = append(out, term{factor, columnName("t", i, j, k)})
 	}
 	return append(out, term{factor, columnName("a", i, j, k)})
@@ -129,16 +129,16 @@ type variable struct {
 // columns lists the program's columns.
 func (p *Problem) columns() []variable {
 	var out []variable
-	p.eachGroup(func(i, j, k int) {
-		price, stay, add := p.Price(j, k), p.Current[i][j][k], -1
+	p.eachCount(func(i, j, k int) {
+		price, maxKept, maxAdded := p.Price(j, k), p.Current[i][j][k], -1
 		if p.ReplicaTPS[i][k] == 0 {
-			stay, add = 0, 0 // the model does not run there
+			maxKept, maxAdded = 0, 0 // the model does not run there
 		}
-		out = append(out, variable{columnName("s", i, j, k), price, stay, true})
-		if p.canSwitch(i, k) {
-			out = append(out, variable{columnName("t", i, j, k), price + *p.SwitchCostUSD[i][k], add, true})
+		out = append(out, variable{columnName("s", i, j, k), price, maxKept, true})
+		if p.canTakeOverVMs(i, k) {
+			out = append(out, variable{columnName("t", i, j, k), price + *p.SwitchCostUSD[i][k], maxAdded, true})
 		}
-		out = append(out, variable{columnName("a", i, j, k), price + p.StartCostUSD[i][k], add, true})
+		out = append(out, variable{columnName("a", i, j, k), price + p.StartCostUSD[i][k], maxAdded, true})
 	})
 	for i := range p.Models {
 		for j := range p.Regions {
@@ -152,8 +152,8 @@ func (p *Problem) columns() []variable {
 	return out
 }
 
-// eachGroup calls f for every model, region and GPU.
-func (p *Problem) eachGroup(f func(i, j, k int)) {
+// eachCount calls f for every model, region and GPU.
+func (p *Problem) eachCount(f func(i, j, k int)) {
 	for i := range p.Models {
 		for j := range p.Regions {
 			for k := range p.GPUs {

@@ -75,7 +75,7 @@ func TestExternalSolvers(t *testing.T) {
 		{"glpsol", "-w", strings.Replace(glpk, " o ", " f ", 1), plan.StatusFeasible, 5.2, ""},
 		{"glpsol", "-w", "s mip 3 4 n 0\n", plan.StatusInfeasible, 0, ""},
 		{"glpsol", "-w", "s mip 3 4 u 0\n", plan.StatusUnknown, 0, ""},
-		{"cbc", "-solution", strings.Replace(cbc, "2.999999999", "2", 1), "", 0, "checking the solution of cbc: a in eu: serves 2000 of 2940 tokens per second"},
+		{"cbc", "-solution", strings.Replace(cbc, "2.999999999", "2", 1), "", 0, "checking the solution of cbc: a in eu: serves 2000 of the 2940 tokens per second that the region must serve itself"},
 		{"cbc", "-solution", strings.Replace(cbc, "2.999999999", "2.5", 1), "", 0, "reading the solution of cbc: a_0_1_0: must be a whole number from 0 to 1000000000, got 2.5"},
 		{"cbc", "-nothing", "", "", 0, "solving with cbc: no solution file: last word"},
 	} {

@@ -10,8 +10,8 @@ ROWS
  N cost
  G local_0_0
  G min_0_0
- G away_0_0_0
- G away_0_0_1
+ G forwarded_0_0_0
+ G forwarded_0_0_1
  G local_0_1
  L max_0_1
  G min_total_0
@@ -26,8 +26,8 @@ COLUMNS
  s_0_0_0 cost 0.8
  s_0_0_0 local_0_0 1000
  s_0_0_0 min_0_0 1
- s_0_0_0 away_0_0_0 1000
- s_0_0_0 away_0_0_1 1000
+ s_0_0_0 forwarded_0_0_0 1000
+ s_0_0_0 forwarded_0_0_1 1000
  s_0_0_0 min_total_0 1
  s_0_0_0 max_total_0 1
  s_0_0_0 cover_0_1 1000
@@ -36,8 +36,8 @@ COLUMNS
  t_0_0_0 cost 0.8200000000000001
  t_0_0_0 local_0_0 1000
  t_0_0_0 min_0_0 1
- t_0_0_0 away_0_0_0 1000
- t_0_0_0 away_0_0_1 1000
+ t_0_0_0 forwarded_0_0_0 1000
+ t_0_0_0 forwarded_0_0_1 1000
  t_0_0_0 min_total_0 1
  t_0_0_0 max_total_0 1
  t_0_0_0 cover_0_1 1000
@@ -46,8 +46,8 @@ COLUMNS
  a_0_0_0 cost 0.9
  a_0_0_0 local_0_0 1000
  a_0_0_0 min_0_0 1
- a_0_0_0 away_0_0_0 1000
- a_0_0_0 away_0_0_1 1000
+ a_0_0_0 forwarded_0_0_0 1000
+ a_0_0_0 forwarded_0_0_1 1000
  a_0_0_0 min_total_0 1
  a_0_0_0 max_total_0 1
  a_0_0_0 cover_0_1 1000
@@ -74,14 +74,14 @@ COLUMNS
  a_0_1_0 cover_0_0 1000
  M2 'MARKER' 'INTEND'
  o_0_0_0 cost 0.00018
- o_0_0_0 away_0_0_0 1
+ o_0_0_0 forwarded_0_0_0 1
  o_0_0_1 cost 0.00018
- o_0_0_1 away_0_0_1 1
+ o_0_0_1 forwarded_0_0_1 1
 RHS
  rhs local_0_0 2940
  rhs min_0_0 1
- rhs away_0_0_0 4200
- rhs away_0_0_1 0
+ rhs forwarded_0_0_0 4200
+ rhs forwarded_0_0_1 0
  rhs local_0_1 2940
  rhs max_0_1 7
  rhs min_total_0 2
