@@ -118,7 +118,7 @@ func (i *Inspector) addMissing(s *ServiceStatus) {
 	for n := range s.Regions {
 		r := &s.Regions[n]
 		for _, c := range s.Drift {
-			if c.Action != provision.ActionLaunch || c.Region != r.Name || !cloud.RunsOnThisComputer(r.Name) {
+			if c.Action != provision.ActionLaunch || c.Region != r.Name || !cloud.RunsOnThisComputer(r.Name) || c.Kind == provision.KindNameServer {
 				continue
 			}
 			m := MachineStatus{ID: c.ID, State: service.StateUnreachable, Reason: "not started; run 'skyserve up'", Desired: true}
