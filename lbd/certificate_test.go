@@ -19,7 +19,6 @@ import (
 	"time"
 
 	"skyserve/internal/service"
-	"skyserve/internal/telemetry"
 	"skyserve/internal/testkit"
 )
 
@@ -188,6 +187,6 @@ func TestPeersOnOneMachineUseTLS(t *testing.T) {
 	us.reload()
 	testkit.Eventually(t, "the peer has reported", func() bool {
 		b := us.snapshot(t).Balancer("lb-eu-0")
-		return b != nil && b.State != telemetry.BalancerUnreachable && b.RTTMillis != nil
+		return b != nil && b.Responds() && b.RTTMillis != nil
 	})
 }

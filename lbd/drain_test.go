@@ -82,7 +82,7 @@ func TestNoForwardsToDrainingBalancer(t *testing.T) {
 	cfg := config("lb-us-0", "local/us", service.ReplicaConfig{ID: "us-0", URL: busy.URL, Model: "llama"})
 	cfg.Peers = []service.PeerConfig{{ID: "lb-eu-0", Region: "local/eu", URL: ending.public}}
 	here := start(t, cfg, Options{})
-	state := func() string { return here.snapshot(t).Balancer("lb-eu-0").State }
+	state := func() service.ReplicaState { return here.snapshot(t).Balancer("lb-eu-0").State }
 	testkit.Eventually(t, "the peer is ready", func() bool { return state() == "READY" })
 	hc := client(t)
 	answers := make(chan string, 1)

@@ -191,6 +191,52 @@ func TestDashboardMetricsExist(t *testing.T) {
 	fmt.Fprintf(t.Output(), "%d metrics of %d are drawn\n", len(drawn), len(rows))
 }
 
+// The dashboard begins with the alerts, by kind, of each severity that skyserve_alerts has. No two panels overlap.
+func TestDashboardShowsAlerts(t *testing.T) {
+	text, err := os.ReadFile("../examples/observe/dashboard.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var dashboard struct {
+		Panels []struct {
+			ID      int
+			Type    string
+			GridPos struct{ X, Y, W, H int }
+			Targets []struct{ Expr, LegendFormat string }
+		}
+	}
+	if err := json.Unmarshal(text, &dashboard); err != nil {
+		t.Fatal(err)
+	}
+	ids, cells, shown := map[int]bool{}, map[[2]int]int{}, map[string]bool{}
+	for _, p := range dashboard.Panels {
+		if ids[p.ID] {
+			t.Errorf("two panels have the id %d", p.ID)
+		}
+		ids[p.ID] = true
+		for x := range p.GridPos.W {
+			for y := range p.GridPos.H {
+				cell := [2]int{p.GridPos.X + x, p.GridPos.Y + y}
+				if other := cells[cell]; other != 0 {
+					t.Errorf("the panels %d and %d overlap", other, p.ID)
+				}
+				cells[cell] = p.ID
+			}
+		}
+		for _, target := range p.Targets {
+			m := regexp.MustCompile(`^max by \(kind\) \(skyserve_alerts\{instance=~"\$instance",severity="([a-z]+)"\}\) > 0$`).FindStringSubmatch(target.Expr)
+			if m != nil && target.LegendFormat == "{{kind}}" && p.GridPos.Y == 1 {
+				shown[m[1]] = true
+			}
+		}
+	}
+	for _, severity := range []telemetry.Severity{telemetry.SeverityCritical, telemetry.SeverityWarning} {
+		if !shown[string(severity)] {
+			t.Errorf("the first row has no panel of %s alerts", severity)
+		}
+	}
+}
+
 // The metrics in the rules of Prometheus exist, and every alert has a summary and a description.
 func TestAlertRuleMetricsExist(t *testing.T) {
 	text, err := os.ReadFile("../examples/observe/alerts.yml")

@@ -15,17 +15,28 @@ var ErrCannotReload = errors.New("the object cannot reload its configuration")
 
 // PortTakenError reports that another process uses a port that an object requires.
 type PortTakenError struct {
-	Holder  string // the object that uses the port; empty = unknown
-	Addr    string // host:port
-	ID      string // the object that requires the port
-	Purpose string // the endpoint of the object: "public", "admin", "store", ...
-	Setting string // the setting of service.yaml that changes the port
+	Holder string // the object that uses the port; empty = unknown
+	// Reserved is true where that object does not use the port now, but may: such as for a controller.
+	Reserved bool
+	Addr     string // host:port
+	ID       string // the object that requires the port
+	Service  string // the service of this object; empty = unknown
+	Purpose  string // the endpoint of the object: "public", "admin", "store", ...
+	Setting  string // the setting of service.yaml that changes the port
 }
 
 // Error names the address, the object that requires it and the setting to change.
 func (e *PortTakenError) Error() string {
-	return fmt.Sprintf("%s is in use by %s and required by %s (%s); set %s in service.yaml to another port",
-		e.Addr, cmp.Or(e.Holder, "another process"), e.ID, e.Purpose, e.Setting)
+	id := e.ID
+	if e.Service != "" {
+		id += " of service " + e.Service
+	}
+	use := "in use by"
+	if e.Reserved {
+		use = "reserved for"
+	}
+	return fmt.Sprintf("%s is %s %s and required by %s (%s); set %s in service.yaml to another port",
+		e.Addr, use, cmp.Or(e.Holder, "another process"), id, e.Purpose, e.Setting)
 }
 
 // StartError reports an object that exited before it was ready.

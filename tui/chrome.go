@@ -210,7 +210,7 @@ func (s *screen) balancerLine(t *Theme, b telemetry.BalancerSnapshot) string {
 	}
 	line, _ := t.segments(max(s.width-margin, 1), "  ",
 		segment{t.text(b.ID), paint{}},
-		segment{sign + " " + t.text(b.State), t.paint(role)},
+		segment{sign + " " + t.text(string(b.State)), t.paint(role)},
 		segment{t.text(b.Endpoint), paint{}},
 		segment{rtt, t.muted},
 		segment{"seen " + maybeAge(&b.AgeMillis, s.sinceFetch), t.muted},

@@ -63,7 +63,7 @@ func (s *screen) regionText(r *telemetry.RegionSnapshot) []string {
 	}
 	for _, b := range r.Balancers {
 		lines = append(lines,
-			"balancer        "+b.ID, "  state         "+strings.TrimSuffix(b.State+": "+b.Reason, ": "),
+			"balancer        "+b.ID, "  state         "+strings.TrimSuffix(string(b.State)+": "+b.Reason, ": "),
 			"  version       "+orUnknown(b.Version), "  endpoint      "+orUnknown(b.Endpoint), "  admin         "+orUnknown(b.Admin),
 		)
 	}

@@ -140,11 +140,11 @@ var nights = []night{
 	}, []string{"1 alert", "slow us-east-1-2", "3.0 times slower", "check the GPU"}},
 	{"a dead balancer", func(s *telemetry.Snapshot, peers []health.Peer, after int) {
 		peers[1].Lost, peers[1].LostFor, peers[1].Reason = true, time.Duration(after)*time.Second, "connection refused"
-		s.Regions[1].Balancers[1].State, s.Regions[1].Balancers[1].Reason = telemetry.BalancerUnreachable, "connection refused"
+		s.Regions[1].Balancers[1].State, s.Regions[1].Balancers[1].Reason = service.StateUnreachable, "connection refused"
 	}, []string{"1 critical", "balancer lb-us-east-1-1", "no heartbeat", "skyserve status"}},
 	{"a partitioned region", func(s *telemetry.Snapshot, peers []health.Peer, after int) {
 		peers[0].Lost, peers[0].LostFor, peers[0].Reason = true, time.Duration(after)*time.Second, "i/o timeout"
-		s.Regions[0].Balancers[0].State = telemetry.BalancerUnreachable
+		s.Regions[0].Balancers[0].State = service.StateUnreachable
 	}, []string{"1 critical", "balancer lb-eu-west-1-0", "no heartbeat", "skyserve status"}},
 	{"a full queue", func(s *telemetry.Snapshot, _ []health.Peer, after int) {
 		oldest := int64(1000 * (after + 9))

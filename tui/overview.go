@@ -416,9 +416,9 @@ func (s *screen) problems() []problem {
 			all = append(all, problem{g.warning, roleBad, s.regionName(r.Name) + " has no balancer", "", "", 0})
 		}
 		for _, b := range r.Balancers {
-			if b.State != balancerReady && !alerted[b.ID] {
+			if b.State != service.StateReady && !alerted[b.ID] {
 				sign, role := g.balancerMark(b.State)
-				all = append(all, problem{sign, role, s.theme.text(b.ID) + " " + s.theme.text(b.State), s.theme.text(b.Reason), "", 0})
+				all = append(all, problem{sign, role, s.theme.text(b.ID) + " " + s.theme.text(string(b.State)), s.theme.text(b.Reason), "", 0})
 			}
 		}
 		for i := range r.Replicas {

@@ -9,14 +9,6 @@ import (
 	"skyserve/internal/telemetry"
 )
 
-// The states of a balancer: the values of telemetry.BalancerSnapshot.State.
-const (
-	balancerReady       = "READY"
-	balancerStarting    = "STARTING"
-	balancerDraining    = "DRAINING"
-	balancerUnreachable = telemetry.BalancerUnreachable
-)
-
 // staleAfter is the age from which metrics are marked as stale: ten heartbeat intervals,
 // after which a peer counts as unavailable.
 const staleAfter = time.Second
@@ -53,29 +45,29 @@ func balancersState(balancers []telemetry.BalancerSnapshot) string {
 	if len(balancers) == 0 {
 		return "NO BALANCER"
 	}
-	ready, common := 0, balancers[0].State
+	ready, common := 0, string(balancers[0].State)
 	for _, b := range balancers {
-		if b.State == balancerReady {
+		if b.State == service.StateReady {
 			ready++
 		}
-		if b.State != common {
+		if string(b.State) != common {
 			common = ""
 		}
 	}
-	if len(balancers) > 1 && (common == "" || common == balancerReady) {
+	if len(balancers) > 1 && (common == "" || common == string(service.StateReady)) {
 		return fmt.Sprintf("READY %d/%d", ready, len(balancers))
 	}
 	return common
 }
 
 // balancerMark returns the symbol of a balancer's state.
-func (g glyphs) balancerMark(state string) (string, role) {
+func (g glyphs) balancerMark(state service.ReplicaState) (string, role) {
 	switch state {
-	case balancerReady:
+	case service.StateReady:
 		return g.ready, roleGood
-	case balancerStarting, balancerDraining:
+	case service.StateProvisioning, service.StateStarting, service.StateDraining:
 		return g.starting, roleWarn
-	case balancerUnreachable:
+	case service.StateUnreachable, service.StateInterrupted:
 		return g.failed, roleBad
 	}
 	return "?", roleWarn
@@ -83,19 +75,19 @@ func (g glyphs) balancerMark(state string) (string, role) {
 
 // balancersMark returns the symbol of the worst state of a region's balancers.
 func (g glyphs) balancersMark(balancers []telemetry.BalancerSnapshot) (string, role) {
-	state := balancerReady
+	state := service.StateReady
 	for _, b := range balancers {
 		switch {
-		case b.State == balancerUnreachable:
+		case b.State == service.StateUnreachable:
 			state = b.State
-		case b.State != balancerReady && state == balancerReady:
+		case b.State != service.StateReady && state == service.StateReady:
 			state = b.State
 		}
 	}
 	switch {
 	case len(balancers) == 0:
 		return g.warning, roleBad
-	case state == balancerUnreachable && balancersState(balancers) != state:
+	case state == service.StateUnreachable && balancersState(balancers) != string(state):
 		return g.warning, roleBad
 	}
 	return g.balancerMark(state)
@@ -106,7 +98,7 @@ func (g glyphs) balancersMark(balancers []telemetry.BalancerSnapshot) (string, r
 func metricsAge(r *telemetry.RegionSnapshot) (ms int64, known bool) {
 	oldest, youngest, reachable := int64(0), int64(0), false
 	for i, b := range r.Balancers {
-		if b.State != balancerUnreachable {
+		if b.Responds() {
 			oldest, reachable = max(oldest, b.AgeMillis), true
 		}
 		if i == 0 || b.AgeMillis < youngest {

@@ -12,6 +12,7 @@ import (
 	"charm.land/lipgloss/v2"
 	"pgregory.net/rapid"
 
+	"skyserve/internal/service"
 	"skyserve/internal/telemetry"
 )
 
@@ -242,7 +243,7 @@ func TestBalancersState(t *testing.T) {
 	for _, tt := range tests {
 		var bs []telemetry.BalancerSnapshot
 		for _, s := range strings.Fields(tt.states) {
-			bs = append(bs, telemetry.BalancerSnapshot{State: s})
+			bs = append(bs, telemetry.BalancerSnapshot{State: service.ReplicaState(s)})
 		}
 		sign, _ := th.glyphs.balancersMark(bs)
 		if word := balancersState(bs); word != tt.word || sign != tt.sign {

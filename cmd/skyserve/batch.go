@@ -191,7 +191,7 @@ func batchError(ctx context.Context, doing string, err error) error {
 		case http.StatusUnauthorized:
 			hint = "pass the API key with --api-key env:NAME"
 		case http.StatusNotFound:
-			hint = "'skyserve batch list' lists the batches of this API key's tenant"
+			return notFound(fmt.Errorf("%s: %w", doing, err), "'skyserve batch list' lists the batches of this API key's tenant")
 		}
 	}
 	return failed(fmt.Errorf("%s: %w", doing, err), hint)

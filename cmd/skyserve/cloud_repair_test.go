@@ -40,7 +40,7 @@ func TestUpReplacesUnresponsiveMachine(t *testing.T) {
 			for _, id := range []string{"lb-us-east-1-1", second} {
 				wake = append(wake, e.hang(id))
 			}
-			out := e.skyserve(exitUsage, append(up, "--replace", "us-east-1-7")...)
+			out := e.skyserve(exitFailed, append(up, "--replace", "us-east-1-7")...)
 			if !strings.Contains(out, `chat has no running machine "us-east-1-7"`) || !strings.Contains(out, "hint: 'skyserve status chat' lists them") {
 				t.Errorf("replacing an unknown machine:\n%s", out)
 			}

@@ -99,7 +99,7 @@ func (o *operators) isSelf(c *x509.Certificate) (bool, error) {
 func (o *operators) revoke(who string) error {
 	certs := identity.SelectCertificates(o.certs, who)
 	if len(certs) == 0 {
-		return failed(fmt.Errorf("revoking %q: no operator of %s has that name or fingerprint", who, o.svc.Name()), "'skyserve connect --list' lists them")
+		return notFound(fmt.Errorf("revoking %q: no operator of %s has that name or fingerprint", who, o.svc.Name()), "'skyserve connect --list' lists them")
 	}
 	for _, c := range certs {
 		if name, err := identity.NameOf(c); err != nil || name.Role != identity.Operator {

@@ -122,6 +122,11 @@ func runEvents(ctx context.Context, o *eventsOptions, out, errOut io.Writer) err
 	if err != nil {
 		return err
 	}
+	if o.region != "" && len(report.Events) == 0 {
+		if err := checkEventRegion(ctx, admins, o.region); err != nil {
+			return err
+		}
+	}
 	p := &eventPrinter{out: out, errOut: errOut, format: format, shown: map[string]bool{}, zone: cmp.Or(o.zone, time.Local)}
 	if err := p.printReport(report); err != nil || !o.watch {
 		return err

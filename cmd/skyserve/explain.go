@@ -81,7 +81,7 @@ func runExplain(ctx context.Context, o *explainOptions, out io.Writer) error {
 		}
 	}
 	if !explanation.Found() {
-		return failed(errors.New(explanation.Missing(time.Local)), "'skyserve status' shows whether balancers respond; the id is the response's X-Request-ID header; a balancer keeps the records of its latest requests in memory until it restarts")
+		return notFound(errors.New(explanation.Missing(time.Local)), "'skyserve status' shows whether balancers respond; the id is the response's X-Request-ID header; a balancer keeps the records of its latest requests in memory until it restarts")
 	}
 	if format.isDocument() {
 		return nil

@@ -242,12 +242,20 @@ func (o *forecastOptions) filter(h *demand.History) error {
 		}
 	}
 	all := h.Series
+	if err := o.checkValues(all); err != nil {
+		return err
+	}
 	h.Series = slices.DeleteFunc(slices.Clone(all), func(k forecast.KeyedSeries) bool {
 		return !oneOf(o.models, k.Model) || !oneOf(o.tiers, string(k.Tier)) || !oneOf(o.regions, string(k.Region)) || !o.named(k.SeriesKey.String())
 	})
 	if len(h.Series) > 0 {
 		return nil
 	}
+	return usage(fmt.Errorf("no series of the history matches --model, --region, --tier and --series; it has %d series", len(all)), "the first series is "+all[0].SeriesKey.String())
+}
+
+// checkValues rejects a value of a flag that no series has, also where the other values match.
+func (o *forecastOptions) checkValues(all []forecast.KeyedSeries) error {
 	for _, f := range []struct {
 		flag   string
 		wanted []string
@@ -263,16 +271,18 @@ func (o *forecastOptions) filter(h *demand.History) error {
 		}
 		slices.Sort(there)
 		there = slices.Compact(there)
-		if len(f.wanted) == 0 || slices.ContainsFunc(there, func(v string) bool { return oneOf(f.wanted, v) }) {
-			continue
+		for _, value := range f.wanted {
+			if slices.ContainsFunc(there, func(v string) bool { return strings.EqualFold(v, value) }) {
+				continue
+			}
+			hint := "available: " + strings.Join(there[:min(len(there), 10)], ", ")
+			if near := service.Nearest(value, there); near != "" {
+				hint = fmt.Sprintf("did you mean %q?", near)
+			}
+			return usage(fmt.Errorf("%s %s: no series of the history matches", f.flag, value), hint)
 		}
-		hint := "available: " + strings.Join(there[:min(len(there), 10)], ", ")
-		if near := service.Nearest(f.wanted[0], there); near != "" {
-			hint = fmt.Sprintf("did you mean %q?", near)
-		}
-		return usage(fmt.Errorf("%s %s: no series of the history matches", f.flag, strings.Join(f.wanted, ",")), hint)
 	}
-	return usage(fmt.Errorf("no series of the history matches --model, --region, --tier and --series; it has %d series", len(all)), "the first series is "+all[0].SeriesKey.String())
+	return nil
 }
 
 // oneOf reports whether wanted is empty or contains value.

@@ -119,7 +119,11 @@ func machinesOfPart(name string, machines []provision.Object, part string) ([]pr
 		}
 	}
 	if len(wanted) == 0 && part != "" {
-		return nil, failed(fmt.Errorf("%s has no machine %q", name, part), "its machines: "+strings.Join(ids, ", "))
+		hint := "its machines: " + strings.Join(ids, ", ")
+		if len(ids) == 0 {
+			hint = "no machine of it is running"
+		}
+		return nil, notFound(fmt.Errorf("%s has no machine %q", name, part), hint)
 	}
 	return wanted, nil
 }

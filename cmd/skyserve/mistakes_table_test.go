@@ -70,7 +70,7 @@ var mistakes = []mistake{
 	{name: "unknown service", args: "status caht", code: exitFailed, says: []string{"service \"caht\" not found on this machine; existing services: chat", "hint: did you mean 'chat'?"}, state: map[string]string{"services/chat/service.yaml": rightFile}},
 	{name: "no service", args: "status", code: exitFailed, says: []string{"no service is running on this machine", "hint: create one: skyserve up SERVICE.yaml"}},
 	{name: "no service for logs", args: "logs", code: exitFailed, says: []string{"no service is running on this machine"}},
-	{name: "unknown replica", args: "replica drain us-9", code: exitUsage, says: []string{"the service has no replica \"us-9\"", "'skyserve replica list'"}, state: map[string]string{"services/chat/service.yaml": rightFile}},
+	{name: "unknown replica", args: "replica drain us-9", code: exitFailed, says: []string{"the service has no replica \"us-9\"", "'skyserve replica list'"}, state: map[string]string{"services/chat/service.yaml": rightFile}},
 	{name: "unknown region of replica add", args: "replica add us-west", code: exitUsage, says: []string{"the service has no region \"us-west\"", "the regions are local/us, local/eu"}, state: map[string]string{"services/chat/service.yaml": rightFile}},
 	{name: "duration of events", args: "events --since yesterday", code: exitUsage, says: []string{"--since: must be a duration such as 2h or 7d", "got \"yesterday\""}, state: map[string]string{"services/chat/service.yaml": rightFile}},
 	{name: "unreachable admin", args: "top --once --admin http://127.0.0.1:1", code: exitFailed, says: []string{"http://127.0.0.1:1/v1/snapshot", "connection refused", "--admin URL selects another balancer"}},

@@ -114,7 +114,7 @@ var stateColours = map[string]string{
 	string(service.StateNotReady):     colourRed,
 	string(service.StateInterrupted):  colourRed,
 	string(service.StateFailed):       colourRed,
-	telemetry.BalancerUnreachable:     colourRed,
+	string(service.StateUnreachable):  colourRed,
 	string(deploy.StateDegraded):      colourYellow,
 	string(deploy.StateUnknown):       colourYellow,
 	string(deploy.StateDown):          colourRed,

@@ -120,7 +120,7 @@ func TestStatesHaveColours(t *testing.T) {
 			t.Errorf("%s has no colour", state)
 		}
 	}
-	if stateColours[telemetry.BalancerUnreachable] != colourRed {
+	if stateColours[string(service.StateUnreachable)] != colourRed {
 		t.Error("an unreachable balancer is not red")
 	}
 }

@@ -52,6 +52,11 @@ func usage(err error, hint string) error { return &exitError{code: exitUsage, er
 // failed marks err as a failure (exit 1) with a hint.
 func failed(err error, hint string) error { return &exitError{code: exitFailed, err: err, hint: hint} }
 
+// notFound marks err as the error of a name or id of an object that does not exist (exit 1), such as a service, a
+// replica, a request or a batch: objects come and go. A value that service.yaml or the command defines, such as a
+// region, a model or a kind of event, is a usage error (exit 2).
+func notFound(err error, hint string) error { return failed(err, hint) }
+
 // run executes the command line and returns the process's exit code.
 func run(args []string) int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)

@@ -163,8 +163,8 @@ func (s *scaling) result(ctx context.Context, err error) error {
 	return &exitError{code: code, err: err, hint: s.afterFailure(err)}
 }
 
-// decisionError returns a usage error with a hint if err is a decision that service.yaml does not
-// allow; nil for any other error.
+// decisionError returns the error with a hint if err is a decision that service.yaml does not allow, or about a
+// replica that does not exist; nil for any other error.
 func decisionError(err error) error {
 	switch {
 	case errors.As(err, new(*deploy.BoundsError)):
@@ -173,7 +173,9 @@ func decisionError(err error) error {
 		return usage(err, "'skyserve replica drain ID' drains a replica")
 	case errors.Is(err, deploy.ErrNoManualDecisions):
 		return usage(err, "'skyserve replica remove ID' drains and deletes the VM; POST /workers/ID/drain at its balancer drains it until the balancer restarts")
-	case errors.As(err, new(*deploy.NoReplicaError)), errors.As(err, new(*deploy.ModelUnknownError)):
+	case errors.As(err, new(*deploy.NoReplicaError)):
+		return notFound(err, "'skyserve replica list' shows the service's replicas")
+	case errors.As(err, new(*deploy.ModelUnknownError)):
 		return usage(err, "'skyserve replica list' shows the service's replicas and models")
 	}
 	return nil

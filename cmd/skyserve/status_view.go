@@ -82,7 +82,7 @@ func openView(ctx context.Context, clouds *cloudFlags, svc local.Service, doing 
 	}
 	v.inspector = &deploy.Inspector{
 		Deployer: f, Listers: map[service.Region]deploy.Lister{}, ReadStatus: v.agentStatus, OperatorExpiry: v.operator.certificateExpiry(), File: svc.SpecFile(),
-		Snapshot: v.delivery(nil).Snapshot, StateError: v.problem,
+		Snapshot: v.delivery(nil).Snapshot, CheckKey: v.checkKey, StateError: v.problem,
 	}
 	if err := svc.LoadValue(noteImages, &v.inspector.Images); err != nil {
 		return nil, err
@@ -136,6 +136,12 @@ func (v *serviceView) agentStatus(ctx context.Context, have []provision.Object, 
 	}
 	h := v.delivery(have)
 	return h.AgentClient(o).Status(ctx, h.Machine(o))
+}
+
+// checkKey checks the key that a machine presents.
+func (v *serviceView) checkKey(ctx context.Context, o provision.Object, fingerprint string) error {
+	d := v.delivery(nil)
+	return d.AgentClient(o).CheckKey(ctx, d.Machine(o), fingerprint)
 }
 
 // errNoOperator is the error for machines of a service whose operator keys are missing.

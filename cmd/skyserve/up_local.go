@@ -76,10 +76,15 @@ func (u *upRun) checkPorts() error {
 	if u.clouds.localService == nil {
 		return nil
 	}
-	err := local.NewProvider(u.svc, "", "", 0).WithSpec(u.spec).CheckPorts(u.changes.Changes)
+	p := local.NewProvider(u.svc, "", "", 0).WithSpec(u.spec)
+	err := p.CheckPorts(u.changes.Changes)
 	var taken *provision.PortTakenError
 	if errors.As(err, &taken) {
-		return failed(err, fmt.Sprintf("nothing was started; change %s in %s, or stop the process that uses the port", taken.Setting, u.file))
+		example := ""
+		if port := p.FreePort(); port > 0 && taken.Setting == local.PortSetting {
+			example = fmt.Sprintf(", for example to %d", port)
+		}
+		return failed(err, fmt.Sprintf("nothing was started; change %s in %s%s, or stop the process that uses the port", taken.Setting, u.file, example))
 	}
 	return specUsage(err)
 }

@@ -60,7 +60,7 @@ func (u *upRun) handlesToReplace() (map[string]string, error) {
 		}
 		i := slices.IndexFunc(u.changes.Observed, func(o provision.Object) bool { return o.ID == id && o.Offering != nil && o.TerminatedReason == "" })
 		if i < 0 {
-			return nil, usage(fmt.Errorf("--replace: %s has no running machine %q", u.spec.Name, id), "'skyserve status "+u.spec.Name+"' lists them")
+			return nil, notFound(fmt.Errorf("--replace: %s has no running machine %q", u.spec.Name, id), "'skyserve status "+u.spec.Name+"' lists them")
 		}
 		machines[u.changes.Observed[i].Handle] = deploy.ReplacedOnRequest
 	}

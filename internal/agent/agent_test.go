@@ -367,3 +367,25 @@ func TestProxyServesOnlyBalancers(t *testing.T) {
 	}
 	testkit.Eventually(t, "nothing is in flight", func() bool { return m.agent.Status().InFlight == 0 })
 }
+
+// A machine that presents another key than the one with which it was enrolled is recognised; one that has lost only its
+// certificate is not mistaken for it.
+func TestCheckKey(t *testing.T) {
+	w, dir := newTestService(t), t.TempDir()
+	m, o := w.boot(dir, &fakeRunner{}), w.operator()
+	enrolled, err := m.publisher.read(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := o.CheckKey(t.Context(), m.Target, enrolled); err != nil {
+		t.Errorf("the same key: %v", err)
+	}
+	m.stop()
+	if err := os.Remove(filepath.Join(dir, FileKey)); err != nil {
+		t.Fatal(err)
+	}
+	m = w.boot(dir, &fakeRunner{})
+	if err := o.CheckKey(t.Context(), m.Target, enrolled); !errors.Is(err, identity.ErrPin) {
+		t.Errorf("another key: %v", err)
+	}
+}

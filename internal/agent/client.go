@@ -174,6 +174,14 @@ func (o *Client) presentedCertificate(ctx context.Context, m Target, config *tls
 	return conn.ConnectionState().PeerCertificates[0], nil
 }
 
+// CheckKey returns an *identity.PinError if a machine presents another key than the one with this fingerprint.
+func (o *Client) CheckKey(ctx context.Context, m Target, fingerprint string) error {
+	to := *o
+	to.key = fingerprint
+	_, err := to.presentedCertificate(ctx, m, o.Party.Pinned(fingerprint))
+	return err
+}
+
 func (o *Client) dial(ctx context.Context, addr string) (net.Conn, error) {
 	if o.Dial != nil {
 		return o.Dial(ctx, addr, o.key)

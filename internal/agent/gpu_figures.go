@@ -5,6 +5,7 @@ import (
 	"encoding/csv"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os/exec"
 	"strconv"
 	"strings"
@@ -25,14 +26,14 @@ const (
 // (https://docs.nvidia.com/deploy/nvidia-smi/index.html).
 var nvidiaSMI = []string{"nvidia-smi", "--query-gpu=utilization.gpu,memory.used,memory.total,temperature.gpu", "--format=csv,noheader,nounits"}
 
-// systemGPUStats reads the figures of the machine's GPUs. Without nvidia-smi there are none.
-func systemGPUStats(ctx context.Context) ([]telemetry.GPUFigures, error) {
+// gpuStats reads the figures of the machine's GPUs from nvidia-smi, a name in PATH or a path. Without it there are none.
+func gpuStats(ctx context.Context, program string) ([]telemetry.GPUFigures, error) {
 	ctx, cancel := context.WithTimeout(ctx, gpuFiguresTimeout)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, nvidiaSMI[0], nvidiaSMI[1:]...)
+	cmd := exec.CommandContext(ctx, program, nvidiaSMI[1:]...)
 	cmd.WaitDelay = time.Second
 	out, err := cmd.Output()
-	if errors.Is(err, exec.ErrNotFound) {
+	if errors.Is(err, exec.ErrNotFound) || errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
 	if err != nil {

@@ -20,14 +20,14 @@ import (
 func TestGPUFigures(t *testing.T) {
 	dir := t.TempDir()
 	t.Setenv("PATH", dir)
-	if gpus, err := systemGPUStats(t.Context()); gpus != nil || err != nil {
+	if gpus, err := gpuStats(t.Context(), "nvidia-smi"); gpus != nil || err != nil {
 		t.Errorf("without nvidia-smi: %v, %v", gpus, err)
 	}
 	script := "#!/bin/sh\necho \"$@\" > " + filepath.Join(dir, "args") + "\necho '37, 61440, 81559, 54'\necho '[N/A], 12, 23034, [Not Supported]'\n"
 	if err := os.WriteFile(filepath.Join(dir, "nvidia-smi"), []byte(script), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	gpus, err := systemGPUStats(t.Context())
+	gpus, err := gpuStats(t.Context(), "nvidia-smi")
 	if err != nil || len(gpus) != 2 {
 		t.Fatalf("got %v, %v", gpus, err)
 	}

@@ -7,6 +7,7 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"slices"
 	"sync"
 	"syscall"
@@ -51,13 +52,19 @@ func systemGPUs() *GPUWatch {
 			entries, err := os.ReadDir(nvidiaGPUs)
 			return len(entries), err == nil
 		},
-		Stats: systemGPUStats,
+		Stats: func(ctx context.Context) ([]telemetry.GPUFigures, error) { return gpuStats(ctx, nvidiaSMI[0]) },
 	}
 }
 
-// fileGPUs reads a file in place of the kernel's log: a person writes lines to it to simulate errors.
+// fileGPUs watches simulated GPUs: it reads a file in place of the kernel's log, to which a person writes lines to
+// simulate errors, and runs the program nvidia-smi in the folder of that file, if there is one.
 func fileGPUs(path string) *GPUWatch {
-	return &GPUWatch{Log: func() (io.ReadCloser, error) { return os.Open(path) }, Simulated: true}
+	program := filepath.Join(filepath.Dir(path), nvidiaSMI[0])
+	return &GPUWatch{
+		Log:       func() (io.ReadCloser, error) { return os.Open(path) },
+		Stats:     func(ctx context.Context) ([]telemetry.GPUFigures, error) { return gpuStats(ctx, program) },
+		Simulated: true,
+	}
 }
 
 // watchGPUs watches the GPUs, once a unit uses them, until ctx ends.

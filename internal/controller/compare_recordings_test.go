@@ -84,7 +84,13 @@ var recordedFaults = []recordedFault{
 		r.Kill("lb-eu-0")
 		return time.Now()
 	}, alert: telemetry.AlertBalancer, object: "lb-eu-0"},
-	{name: "partition", inject: func(r *recorder) time.Time {
+	{name: "partition", prepare: func(r *recorder) {
+		for _, program := range []string{"ss", "nft"} {
+			if _, err := exec.LookPath(program); err != nil {
+				r.t.Fatalf("the partition requires %s: %v", program, err)
+			}
+		}
+	}, inject: func(r *recorder) time.Time {
 		r.cutOff("lb-asia-0")
 		return time.Now()
 	}, alert: telemetry.AlertBalancer, object: "lb-asia-0"},
@@ -281,6 +287,7 @@ func (r *recorder) recordFault(f recordedFault) time.Time {
 	}
 	began, found := make(chan time.Time, 1), make(chan bool, 1)
 	go func() {
+		defer close(began) // also if inject fails the test
 		time.Sleep(beforeBegin)
 		began <- f.inject(r)
 	}()

@@ -10,7 +10,7 @@ import (
 )
 
 // CountReplicas counts a snapshot's replicas, sorted by model, region, GPU and capacity type. It
-// excludes replicas that are draining, shutting down, interrupted or failed.
+// excludes replicas that no balancer has, and those that are draining, shutting down, interrupted or failed.
 func CountReplicas(s *telemetry.Snapshot) []plan.ReplicaCount {
 	index := map[plan.ReplicaCount]int{}
 	out := []plan.ReplicaCount{}
@@ -25,7 +25,7 @@ func CountReplicas(s *telemetry.Snapshot) []plan.ReplicaCount {
 			switch {
 			case r.Donated || r.State == service.StateDonated:
 				c.Donated++
-			case isServing(r.State):
+			case !r.Unattached && isServing(r.State):
 				c.Replicas++
 			}
 		}

@@ -153,7 +153,7 @@ func mergeSnapshots(snapshots []*telemetry.Snapshot) *telemetry.Snapshot {
 	for _, s := range snapshots {
 		for _, region := range s.Regions {
 			for _, r := range region.Replicas {
-				if old, seen := best[r.ID]; !seen || replicaReportAge(r) < replicaReportAge(old.replica) {
+				if old, seen := best[r.ID]; !seen || isNewerReport(&r, &old.replica) {
 					best[r.ID] = report{region.Name, r}
 				}
 			}
@@ -189,7 +189,7 @@ func mergeModels(snapshots []*telemetry.Snapshot) []telemetry.RegionSnapshot {
 func balancerReportAge(r telemetry.RegionSnapshot) time.Duration {
 	oldest := time.Duration(-1)
 	for _, b := range r.Balancers {
-		if b.State != telemetry.BalancerUnreachable {
+		if b.Responds() {
 			oldest = max(oldest, time.Duration(b.AgeMillis)*time.Millisecond)
 		}
 	}
@@ -197,6 +197,15 @@ func balancerReportAge(r telemetry.RegionSnapshot) time.Duration {
 		return math.MaxInt64
 	}
 	return oldest
+}
+
+// isNewerReport reports whether a replica's report is newer than another. The report of a balancer that has it is newer
+// than that of one that lists it for the controller.
+func isNewerReport(r, old *telemetry.ReplicaSnapshot) bool {
+	if r.IsAttached() != old.IsAttached() {
+		return r.IsAttached()
+	}
+	return replicaReportAge(*r) < replicaReportAge(*old)
 }
 
 // replicaReportAge returns the age of a replica's report; the maximum where there is none.

@@ -234,7 +234,7 @@ func (s *scaler) publish(ctx context.Context, l lease, current CurrentState) err
 	next := telemetry.Scaling{
 		Token: l.Token(), Strategy: current.Spec.Autoscale.Strategy, Donations: current.donations(),
 		Events: append([]telemetry.Event{}, s.events...), Launches: current.Launches, Starts: current.Starts,
-		Machines: current.Machines,
+		Machines: current.Machines, States: current.States,
 	}
 	if reflect.DeepEqual(next, s.published) {
 		return nil

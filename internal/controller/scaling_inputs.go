@@ -61,7 +61,7 @@ func (r CurrentReplica) isDonated() bool { return r.Donation != nil && !r.Donati
 
 // idle reports whether a donated replica has no outstanding requests, because it is no longer attached
 // to a balancer.
-func (r groupReplica) idle() bool { return r.report == nil || r.report.State == service.StateDonated }
+func (r groupReplica) idle() bool { return r.report == nil }
 
 // groups returns the groups of replicas in the order of service.yaml.
 func (in *scalingInputs) groups() []replicaGroup {
@@ -69,7 +69,9 @@ func (in *scalingInputs) groups() []replicaGroup {
 	for i := range in.snapshot.Regions {
 		for k := range in.snapshot.Regions[i].Replicas {
 			r := &in.snapshot.Regions[i].Replicas[k]
-			reports[r.ID] = r
+			if r.IsAttached() {
+				reports[r.ID] = r
+			}
 		}
 	}
 	var out []replicaGroup

@@ -73,7 +73,8 @@ func (r Region) Place() string {
 	return place
 }
 
-// ReplicaState is the lifecycle state of a replica. Every state but StateReady has a reason.
+// ReplicaState is the lifecycle state of a replica, or of a balancer (see StateUnreachable). Every state but StateReady
+// has a reason.
 type ReplicaState string
 
 // The states of a replica.

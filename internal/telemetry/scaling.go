@@ -28,6 +28,8 @@ type Scaling struct {
 	Starts []ReplicaStart `json:"starts,omitempty"`
 	// Machines are the machines of replicas whose agents respond, at most MaxMachines, sorted by Replica.
 	Machines []ReplicaMachine `json:"machines,omitempty"`
+	// States are the replicas and balancers that are not ready, drained or donated, at most MaxStates, sorted by ID.
+	States []MachineState `json:"states,omitempty"`
 }
 
 // Limits of Scaling.Starts: a start has about 1 KB, and a value of the store at most 1 MB.
@@ -113,49 +115,31 @@ func (s *Snapshot) RevenuePerHour() float64 {
 	return sum
 }
 
-// AddScaling adds the scaling state to the snapshot. Donated replicas are listed in their region
-// even if no balancer reports them any more. nil changes nothing.
+// AddScaling adds the scaling state to the snapshot. Replicas that no balancer reports are listed in their region,
+// such as donated ones. nil changes nothing.
 func (s *Snapshot) AddScaling(c *Scaling) {
 	if c == nil {
 		return
 	}
 	s.Strategy, s.Launches = c.Strategy, c.Launches
 	s.Donations = append(s.Donations, c.Donations...)
+	s.addStates(c.States, c.Donations)
 	for i := range s.Regions {
 		r := &s.Regions[i]
-		for _, d := range c.Donations {
-			if d.Region == r.Name {
-				r.Replicas = withDonated(r.Replicas, d)
-			}
-		}
 		for k := range r.Replicas {
 			r.Replicas[k].addMachine(c.Machines)
 			if n := slices.IndexFunc(c.Starts, func(s ReplicaStart) bool { return s.Replica == r.Replicas[k].ID }); n >= 0 {
 				r.Replicas[k].Start = c.Starts[n].Start
 			}
 		}
-		slices.SortStableFunc(r.Replicas, func(a, b ReplicaSnapshot) int { return strings.Compare(a.ID, b.ID) })
 	}
 }
 
-// withDonated returns replicas including a donated one.
-func withDonated(replicas []ReplicaSnapshot, d Donation) []ReplicaSnapshot {
-	for i := range replicas {
-		if replicas[i].ID == d.Replica {
-			replicas[i].Donated = replicas[i].State != service.StateReady // it is draining, or was reclaimed
-			return replicas
-		}
-	}
-	return append(replicas, ReplicaSnapshot{
-		ID: d.Replica, URL: d.URL, Model: d.Model, GPU: d.GPU, State: service.StateDonated, Reason: d.reason(), Donated: true,
-	})
-}
-
-// reason describes how long a replica is donated.
-func (d Donation) reason() string {
-	donation := service.Donation{Since: d.Since}
+// donation returns the period of the donation.
+func (d Donation) donation() *service.Donation {
+	donation := &service.Donation{Since: d.Since}
 	if d.Until != nil {
 		donation.Until = *d.Until
 	}
-	return donation.String()
+	return donation
 }

@@ -14,7 +14,7 @@ func TestDonatedReplicasAreListed(t *testing.T) {
 	s := Snapshot{Regions: []RegionSnapshot{
 		{Name: "local/eu", Replicas: []ReplicaSnapshot{{ID: "eu-0", State: service.StateReady}}},
 		{Name: "local/us", Replicas: []ReplicaSnapshot{
-			{ID: "us-1", State: service.StateDraining}, {ID: "us-2", State: service.StateReady}, {ID: "us-3", State: service.StateReady},
+			{ID: "us-1", State: service.StateDraining, Outstanding: 1}, {ID: "us-2", State: service.StateReady}, {ID: "us-3", State: service.StateReady},
 		}},
 	}}
 	s.AddScaling(nil)
@@ -27,8 +27,8 @@ func TestDonatedReplicasAreListed(t *testing.T) {
 		{Replica: "us-2", Region: "local/us", Since: since}, // serves again, and the controller has not reported it yet
 	}})
 	want := []ReplicaSnapshot{
-		{ID: "us-0", Model: "m", State: service.StateDonated, Donated: true, Reason: "donated since 2026-03-01T14:00:00Z, removed at 2026-03-01T15:00:00Z unless reclaimed"},
-		{ID: "us-1", State: service.StateDraining, Donated: true},
+		{ID: "us-0", Model: "m", State: service.StateDonated, Donated: true, Unattached: true, Reason: "donated since 2026-03-01T14:00:00Z, removed at 2026-03-01T15:00:00Z unless reclaimed"},
+		{ID: "us-1", State: service.StateDraining, Outstanding: 1, Donated: true},
 		{ID: "us-2", State: service.StateReady},
 		{ID: "us-3", State: service.StateReady},
 	}

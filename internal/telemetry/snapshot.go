@@ -153,9 +153,6 @@ func (m *ModelSnapshot) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-// BalancerUnreachable is the state of a balancer that does not respond.
-const BalancerUnreachable = "UNREACHABLE"
-
 // ReasonNoReport is the reason of a balancer that responds, and whose region is not known yet.
 const ReasonNoReport = "no region snapshot received yet"
 
@@ -165,8 +162,11 @@ type BalancerSnapshot struct {
 	Endpoint string `json:"endpoint"` // public URL
 	Admin    string `json:"admin"`    // admin URL
 	Version  string `json:"version"`  // of its binary; empty if not reported
-	State    string `json:"state"`    // READY, STARTING (no replica yet), DRAINING or BalancerUnreachable
-	Reason   string `json:"reason"`
+	// State is as in service.BalancerFacts.
+	State  service.ReplicaState `json:"state"`
+	Reason string               `json:"reason"`
+	// Unresponsive is true for a balancer that does not respond in another state than StateUnreachable.
+	Unresponsive bool `json:"unresponsive"`
 	// RTTMillis is the round-trip time from the responding balancer; nil for itself.
 	RTTMillis *float64 `json:"rtt_ms"`
 	// AgeMillis is the age of the data; 0 for the responding balancer itself.
@@ -200,8 +200,9 @@ type ReplicaSnapshot struct {
 	Region service.Region `json:"region"`
 	// Capacity is the capacity type of its VM; empty = unknown, or not rented.
 	Capacity service.CapacityType `json:"capacity"`
-	State    service.ReplicaState `json:"state"`
-	Reason   string               `json:"reason"`
+	// State is as in service.ReplicaFacts.
+	State  service.ReplicaState `json:"state"`
+	Reason string               `json:"reason"`
 	// Origin is as in Worker; empty if the balancer does not report it.
 	Origin string `json:"origin"`
 	// Pending and Running are reported by the engine; nil if it does not report them.
@@ -227,6 +228,8 @@ type ReplicaSnapshot struct {
 	// unknown (not checked yet, or not reported).
 	Continuation string `json:"continuation"`
 	Donated      bool   `json:"donated"`
+	// Unattached is true for a replica that no balancer has: see IsAttached.
+	Unattached bool `json:"unattached"`
 	// Start is its start in progress, or one that ended within StartShownFor; nil = none, or unknown.
 	Start *Start `json:"start"`
 	// USDPerHour is the price of its VM, nil if unknown.

@@ -84,11 +84,11 @@ func (s *Snapshot) reportsCapacity(t PlannedCapacity) bool {
 	return hasCapacity
 }
 
-// eachReplica calls f with each replica of a target's model and region that is not donated.
+// eachReplica calls f with each replica of a target's model and region that is attached to a balancer and not donated.
 func (s *Snapshot) eachReplica(t PlannedCapacity, f func(*ReplicaSnapshot)) {
 	for i := range s.Regions {
 		for k := range s.Regions[i].Replicas {
-			if r := &s.Regions[i].Replicas[k]; cmp.Or(r.Region, s.Regions[i].Name) == t.Region && r.Model == t.Model && !r.Donated {
+			if r := &s.Regions[i].Replicas[k]; cmp.Or(r.Region, s.Regions[i].Name) == t.Region && r.Model == t.Model && !r.Donated && !r.Unattached {
 				f(r)
 			}
 		}

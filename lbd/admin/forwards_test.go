@@ -19,7 +19,7 @@ func TestBalancerThatForwardsAll(t *testing.T) {
 		name    string
 		peer    peer.Health
 		forward *bool
-		state   string
+		state   service.ReplicaState
 	}{
 		{"a peer has one", peer.Health{Reported: true, Region: region(service.StateReady)}, nil, "READY"},
 		{"its one starts", peer.Health{Reported: true, Region: region(service.StateStarting)}, nil, "STARTING"},

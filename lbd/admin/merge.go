@@ -40,7 +40,7 @@ func merge(parts []telemetry.RegionSnapshot) []telemetry.RegionSnapshot {
 }
 
 func isLive(p telemetry.RegionSnapshot) bool {
-	return p.Balancers[0].State != telemetry.BalancerUnreachable
+	return p.Balancers[0].Responds()
 }
 
 // mergeRegion sums the parts of one region. Unknown rates are ignored in a sum.

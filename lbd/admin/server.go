@@ -232,13 +232,13 @@ func (a *API) serveReady(w http.ResponseWriter, _ *http.Request) {
 	s := a.Snapshot()
 	own := s.Balancer(a.opts.Self.ID)
 	status := http.StatusServiceUnavailable
-	if own.State == string(service.StateReady) {
+	if own.State == service.StateReady {
 		status = http.StatusOK
 	}
 	writeJSON(w, status, struct {
-		State  string            `json:"state"`
-		Reason string            `json:"reason"`
-		Alerts []telemetry.Alert `json:"alerts"`
+		State  service.ReplicaState `json:"state"`
+		Reason string               `json:"reason"`
+		Alerts []telemetry.Alert    `json:"alerts"`
 	}{own.State, own.Reason, s.Alerts})
 }
 

@@ -16,13 +16,6 @@ import (
 	"skyserve/lbd/proxy"
 )
 
-// States of a balancer.
-const (
-	balancerReady    = "READY"
-	balancerStarting = "STARTING"
-	balancerDraining = "DRAINING"
-)
-
 // reasonDraining is why a balancer accepts no new requests.
 const reasonDraining = "shutting down, completing in-flight requests"
 
@@ -39,7 +32,7 @@ func (a *API) snapshot(own bool) telemetry.Snapshot {
 	parts := []telemetry.RegionSnapshot{a.Region()}
 	for _, p := range a.opts.Peers() {
 		part := peerRegion(p)
-		if own && len(part.Balancers) == 1 && part.Balancers[0].State != telemetry.BalancerUnreachable {
+		if own && len(part.Balancers) == 1 && part.Balancers[0].Responds() {
 			part.Replicas = []telemetry.ReplicaSnapshot{}
 		}
 		parts = append(parts, part)
@@ -177,7 +170,7 @@ func (a *API) self(replicas []Replica, models []core.ModelView) telemetry.Balanc
 	}
 	b := telemetry.BalancerSnapshot{
 		ID: self.ID, Endpoint: baseURL(scheme, self.Listen), Admin: baseURL(adminScheme, self.Admin),
-		Version: a.opts.Version, State: balancerReady,
+		Version: a.opts.Version, State: service.StateReady,
 	}
 	if a.opts.Certificate != nil {
 		b.Certificate = a.opts.Certificate()
@@ -191,17 +184,17 @@ func (a *API) self(replicas []Replica, models []core.ModelView) telemetry.Balanc
 	ready := func(r Replica) bool { return r.State == service.StateReady }
 	switch {
 	case a.opts.Draining != nil && a.opts.Draining():
-		b.State, b.Reason = balancerDraining, reasonDraining
+		b.State, b.Reason = service.StateDraining, reasonDraining
 	case b.Certificate != nil && b.Certificate.Waiting != "":
-		b.State, b.Reason = balancerStarting, "waiting for certificate: "+b.Certificate.Waiting
+		b.State, b.Reason = service.StateStarting, "waiting for certificate: "+b.Certificate.Waiting
 	case len(replicas) == 0 && (self.Balancer.Forward == nil || *self.Balancer.Forward) && slices.ContainsFunc(a.opts.Peers(), hasReadyReplica):
 		b.Reason = cmp.Or(b.Reason, "no replicas, forwarding all requests")
 	case !slices.ContainsFunc(replicas, ready) && startOnDemand(replicas, models):
 		b.Reason = cmp.Or(b.Reason, "no ready replica, models start at their first request")
 	case len(replicas) == 0:
-		b.State, b.Reason = balancerStarting, "no replicas"
+		b.State, b.Reason = service.StateStarting, "no replicas"
 	case !slices.ContainsFunc(replicas, ready):
-		b.State, b.Reason = balancerStarting, fmt.Sprintf("none of %d replicas is ready", len(replicas))
+		b.State, b.Reason = service.StateStarting, fmt.Sprintf("none of %d replicas is ready", len(replicas))
 	}
 	return b
 }
@@ -274,7 +267,7 @@ func peerRegion(p peer.Health) telemetry.RegionSnapshot {
 	}
 	s.Name = cmp.Or(p.Peer.Region, s.Name)
 	b := telemetry.BalancerSnapshot{
-		ID: p.Peer.ID, Endpoint: p.Peer.URL, Admin: p.Peer.Admin, State: balancerReady,
+		ID: p.Peer.ID, Endpoint: p.Peer.URL, Admin: p.Peer.Admin, State: service.StateReady,
 		AgeMillis: p.RegionAge.Milliseconds(),
 	}
 	if p.Reported {
@@ -282,11 +275,11 @@ func peerRegion(p peer.Health) telemetry.RegionSnapshot {
 	}
 	switch {
 	case lost:
-		b.State, b.Reason = telemetry.BalancerUnreachable, lostReason(p)
+		b.State, b.Reason = service.StateUnreachable, lostReason(p)
 	case p.Draining:
-		b.State, b.Reason = balancerDraining, reasonDraining
+		b.State, b.Reason = service.StateDraining, reasonDraining
 	case p.Region == nil:
-		b.State, b.Reason = balancerStarting, telemetry.ReasonNoReport
+		b.State, b.Reason = service.StateStarting, telemetry.ReasonNoReport
 	case len(p.Region.Balancers) == 1:
 		own := p.Region.Balancers[0]
 		b.State, b.Reason, b.Certificate, b.Alerts, b.Version = own.State, own.Reason, own.Certificate, own.Alerts, own.Version

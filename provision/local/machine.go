@@ -294,15 +294,20 @@ func (p *Provider) portsInUse(w provision.Desired, at provision.MachineEndpoints
 	var taken []*provision.PortTakenError
 	for _, used := range portsOf(at, w.Kind, w.Labels[labelName]) {
 		if IsPortInUse(used.addr) {
-			taken = append(taken, &provision.PortTakenError{Addr: used.addr, ID: w.ID, Purpose: used.purpose, Setting: used.setting})
+			taken = append(taken, p.portTaken(w, used, ""))
 		}
 	}
 	return taken
 }
 
+// portTaken returns the error about a port that a machine requires.
+func (p *Provider) portTaken(w provision.Desired, used usedPort, holder string) *provision.PortTakenError {
+	return &provision.PortTakenError{Addr: used.addr, Holder: holder, ID: w.ID, Service: p.svc.name, Purpose: used.purpose, Setting: used.setting}
+}
+
 // CheckPorts checks that running machines keep their ports, and that the ports of all launches are free. If
 // running machines would change ports, the error is a *provision.SpecError. If ports are in use, the error
-// contains a *provision.PortTakenError for the first one, and their number.
+// contains a *provision.PortTakenError for the first one, if possible one that a known object uses, and their number.
 func (p *Provider) CheckPorts(changes provision.Changes) error {
 	old, _ := p.svc.readSlots() // after an error the earlier ports are unknown
 	have, err := p.svc.Objects()
@@ -313,6 +318,7 @@ func (p *Provider) CheckPorts(changes provision.Changes) error {
 		return err
 	}
 	var taken []*provision.PortTakenError
+	assigned := p.svc.home.portUsers(func(name string) bool { return name != p.svc.name })
 	for _, c := range changes {
 		if c.Action != provision.ActionLaunch {
 			continue
@@ -321,7 +327,17 @@ func (p *Provider) CheckPorts(changes provision.Changes) error {
 		if err != nil {
 			return err
 		}
-		if of := p.portsInUse(c.Desired, slots.endpoints(c.ID(), c.Kind())); len(of) > 0 {
+		at := slots.endpoints(c.ID(), c.Kind())
+		of := p.portsInUse(c.Desired, at)
+		for _, used := range allPortsOf(at, c.Kind()) {
+			// The ports of a controller and of a store that is not bound yet, and of a process that starts.
+			if holder := assigned[used.addr]; holder != "" && !slices.ContainsFunc(of, func(e *provision.PortTakenError) bool { return e.Addr == used.addr }) {
+				e := p.portTaken(c.Desired, used, holder)
+				e.Reserved = !IsPortInUse(used.addr)
+				of = append(of, e)
+			}
+		}
+		if len(of) > 0 {
 			if _, runs := p.runningMachine(c.Desired); !runs { // another command launched it meanwhile; it uses its own ports
 				taken = append(taken, of...)
 			}
@@ -330,10 +346,18 @@ func (p *Provider) CheckPorts(changes provision.Changes) error {
 	if len(taken) == 0 {
 		return nil
 	}
-	first := slices.MinFunc(taken, func(a, b *provision.PortTakenError) int { return strings.Compare(a.Addr, b.Addr) })
-	first.Holder = p.svc.home.portUser(first.Addr)
-	if len(taken) == 1 {
+	users := p.svc.home.portUsers(func(string) bool { return true })
+	for _, e := range taken {
+		e.Holder = cmp.Or(e.Holder, users[e.Addr])
+	}
+	first := slices.MinFunc(taken, func(a, b *provision.PortTakenError) int {
+		return cmp.Or(cmp.Compare(min(len(b.Holder), 1), min(len(a.Holder), 1)), strings.Compare(a.Addr, b.Addr)) // a known holder first
+	})
+	switch len(taken) {
+	case 1:
 		return first
+	case 2:
+		return fmt.Errorf("%w; another port of the service is in use too", first)
 	}
 	return fmt.Errorf("%w; %d further ports of the service are in use too", first, len(taken)-1)
 }

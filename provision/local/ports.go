@@ -23,14 +23,26 @@ type usedPort struct {
 
 // portsOf returns the addresses that a machine of a kind listens on. dns is the address of a name server.
 func portsOf(at provision.MachineEndpoints, kind provision.ObjectKind, dns string) []usedPort {
-	agent := usedPort{at.Listen.Agent, "agent", portSetting}
+	agent := usedPort{at.Listen.Agent, "agent", PortSetting}
 	switch kind {
 	case provision.KindBalancer:
-		return []usedPort{{at.Listen.Public, "public", portSetting}, {at.Listen.Admin, "admin", portSetting}, agent}
+		return []usedPort{{at.Listen.Public, "public", PortSetting}, {at.Listen.Admin, "admin", PortSetting}, agent}
 	case provision.KindNameServer:
 		return []usedPort{{dns, "dns", "dns.listen"}, agent}
 	}
-	return []usedPort{{at.Engine, "engine", portSetting}, {at.Listen.Engine, "engine for balancers", portSetting}, agent}
+	return []usedPort{{at.Engine, "engine", PortSetting}, {at.Listen.Engine, "engine for balancers", PortSetting}, agent}
+}
+
+// PortSetting is the setting of service.yaml from which the ports of a service are counted.
+const PortSetting = "local.port"
+
+// allPortsOf returns portsOf with the ports of a balancer's controller and store, which run on few balancers.
+func allPortsOf(at provision.MachineEndpoints, kind provision.ObjectKind) []usedPort {
+	ports := portsOf(at, kind, "")
+	if kind == provision.KindBalancer && at.Listen.Routes != "" { // it may run a controller
+		ports = append(ports, usedPort{at.Listen.Store, "store", PortSetting}, usedPort{at.Controller, "controller", PortSetting})
+	}
+	return ports
 }
 
 // The ports of a service, as offsets from local.port. Each kind has maxSlotsPerKind ports.
@@ -47,7 +59,7 @@ const (
 	challengeOffset = 400
 	maxSlotsPerKind = 100
 	loopback        = "127.0.0.1"
-	portSetting     = "local.port"
+	maxPort         = 65535
 )
 
 // IsPortInUse reports whether a process listens on an address of this machine.
@@ -60,22 +72,53 @@ func IsPortInUse(addr string) bool {
 	return false
 }
 
-// portUser returns the object of a service on this machine that uses an address; empty if it is unknown.
-func (h Home) portUser(addr string) string {
-	names, _ := h.Services() // the result only completes an error message
+// portUsers returns the running objects of all services on this machine that use an address, such as "lb-us-0 of
+// service chat", by address. other selects the services.
+func (h Home) portUsers(other func(service string) bool) map[string]string {
+	users := map[string]string{}
+	names, _ := h.Services() // the result only completes what is known from the ports themselves
 	for _, name := range names {
 		svc, err := h.Service(name)
-		if err != nil {
+		if err != nil || !other(name) {
 			continue
 		}
 		objects, _ := svc.Objects()
 		for _, o := range objects {
-			if o.TerminatedReason == "" && slices.ContainsFunc(append(portsOf(o.Endpoints, o.Kind, ""), usedPort{addr: hostOf(o.Address)}, usedPort{addr: hostOf(o.Admin)}), func(u usedPort) bool { return u.addr == addr }) {
-				return o.ID + " of service " + name
+			if o.TerminatedReason != "" {
+				continue
+			}
+			for _, used := range append(allPortsOf(o.Endpoints, o.Kind), usedPort{addr: hostOf(o.Address)}, usedPort{addr: hostOf(o.Admin)}) {
+				if used.addr != "" {
+					users[used.addr] = o.ID + " of service " + name
+				}
 			}
 		}
 	}
-	return ""
+	return users
+}
+
+// portStep is the distance of the base ports that FreePort tries: services that far apart share no port.
+const portStep = 1000
+
+// FreePort returns a value of local.port with which the processes of the service would use no port that is in use now
+// or assigned to a running process of another service; 0 if there is none.
+func (p *Provider) FreePort() int {
+	balancers, engines := slotIDs(p.spec)
+	users := p.svc.home.portUsers(func(name string) bool { return name != p.svc.name })
+	for port := defaultPort; port+lastOffset <= maxPort; port += portStep {
+		slots := slotFile{Port: port, Balancers: assignFreeSlots(balancers, nil, nil), Engines: assignFreeSlots(engines, nil, nil)}
+		var ports []usedPort
+		for id := range slots.Balancers {
+			ports = append(ports, allPortsOf(slots.endpoints(id, provision.KindBalancer), provision.KindBalancer)...)
+		}
+		for id := range slots.Engines {
+			ports = append(ports, allPortsOf(slots.endpoints(id, provision.KindReplica), provision.KindReplica)...)
+		}
+		if !slices.ContainsFunc(ports, func(u usedPort) bool { return users[u.addr] != "" || IsPortInUse(u.addr) }) {
+			return port
+		}
+	}
+	return 0
 }
 
 // hostOf returns the host:port of a base URL.

@@ -55,7 +55,7 @@ func (s Service) assignSlots(base int, balancers, engines []string) (slotFile, e
 func (s Service) checkBase(base int, old slotFile, objects []provision.Object) error {
 	runs := slices.ContainsFunc(objects, func(o provision.Object) bool { return o.TerminatedReason == "" })
 	if runs && old.Port != 0 && old.Port != base {
-		return specError("%s: %s is running on ports from %d and cannot change to %d; run 'skyserve down' first", portSetting, s.name, old.Port, base)
+		return specError("%s: %s is running on ports from %d and cannot change to %d; run 'skyserve down' first", PortSetting, s.name, old.Port, base)
 	}
 	return nil
 }
@@ -119,8 +119,8 @@ func (s slotFile) check() error {
 			}
 		}
 	}
-	if s.Port < 1 || s.Port+lastOffset > 65535 {
-		return specError("%s: must be from 1 to %d, got %d", portSetting, 65535-lastOffset, s.Port)
+	if s.Port < 1 || s.Port+lastOffset > maxPort {
+		return specError("%s: must be from 1 to %d, got %d", PortSetting, maxPort-lastOffset, s.Port)
 	}
 	return nil
 }

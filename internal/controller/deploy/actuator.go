@@ -29,7 +29,7 @@ func (rc *Reconciler) Current() (controller.CurrentState, error) {
 		return controller.CurrentState{}, err
 	}
 	s := currentState(v, decided)
-	s.Starts, s.Machines = startsOf(v, rc.now()), machinesOf(v)
+	s.Starts, s.Machines, s.States = startsOf(v, rc.now()), machinesOf(v), statesOf(v, s.Replicas, decided)
 	rc.mu.Lock()
 	s.Launches = rc.shownLaunches
 	rc.mu.Unlock()

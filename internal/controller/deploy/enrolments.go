@@ -209,6 +209,20 @@ func dropOldestLaunches(all []balancerLaunch) []balancerLaunch {
 	return all
 }
 
+// keyOf returns the fingerprint of the key with which a balancer's machine was enrolled; empty if unknown.
+func (e *Enrolments) keyOf(o provision.Object) string {
+	if e == nil {
+		return ""
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	i := slices.IndexFunc(e.launches, func(l balancerLaunch) bool { return l.ID == o.ID && l.Handle == o.Handle })
+	if i < 0 {
+		return ""
+	}
+	return e.launches[i].Fingerprint
+}
+
 // pinKey records the first key that a machine reports. For another key it returns an
 // *identity.PinError.
 func (e *Enrolments) pinKey(o provision.Object, fingerprint string) error {

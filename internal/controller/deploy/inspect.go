@@ -41,6 +41,9 @@ type Inspector struct {
 	Listers map[service.Region]Lister
 	// ReadStatus reads the status of a machine's agent; have is all machines.
 	ReadStatus func(ctx context.Context, have []provision.Object, o provision.Object) (agent.Status, error)
+	// CheckKey returns an *identity.PinError if a machine presents another key than the one with this fingerprint; nil =
+	// not checked.
+	CheckKey func(ctx context.Context, o provision.Object, fingerprint string) error
 	// Snapshot reads a balancer's snapshot of the service; nil = not read.
 	Snapshot func(ctx context.Context, o provision.Object) (*telemetry.Snapshot, error)
 	// Decisions are the decisions about replicas on this computer, StateError is the error in the
@@ -300,6 +303,11 @@ func (i *Inspector) readStatuses(ctx context.Context, machines []provision.Objec
 		wg.Go(func() {
 			a := &responses[n]
 			a.status, a.err = i.ReadStatus(ctx, machines, o)
+			if key := i.Enrolments.keyOf(o); i.CheckKey != nil && key != "" && errors.Is(a.err, identity.ErrUntrusted) {
+				if err := i.CheckKey(ctx, o, key); errors.Is(err, identity.ErrPin) {
+					a.err = err // 'skyserve up' does not enrol it
+				}
+			}
 			a.start = startOf(o, AgentReport{a.status, a.err}, i.now())
 			if a.err != nil && ctx.Err() != nil {
 				a.err = context.Cause(ctx)

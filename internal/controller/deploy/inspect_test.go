@@ -244,3 +244,44 @@ func TestStatusShowsDrift(t *testing.T) {
 		t.Errorf("without UserData: %+v, %v", s, err)
 	}
 }
+
+// A balancer without a certificate is enrolled by `up`. If its key has changed, `up` refuses that, and the status names
+// the command that replaces the machine instead.
+func TestStatusOfBalancerWithAnotherKey(t *testing.T) {
+	const id = "lb-us-east-1-0"
+	pin := fmt.Errorf("dialling: %w", &identity.PinError{Want: "first", Found: "other"})
+	for _, tt := range []struct {
+		name, recorded string
+		presents       error
+		want           string
+	}{
+		{"it boots", "", nil, "STARTING enrolling: it has no valid certificate of the service; 'skyserve up' issues one"},
+		{"its certificate has expired", "first", nil, "STARTING enrolling: it has no valid certificate of the service; 'skyserve up' issues one"},
+		{"it has stopped responding", "first", errors.New("connection refused"), "STARTING enrolling: it has no valid certificate of the service; 'skyserve up' issues one"},
+		{"its key has changed", "first", pin, "UNREACHABLE its key has changed: 'skyserve up' gives it no certificate; find out who changed the machine or impersonates it, then run 'skyserve up --replace " + id + "'"},
+	} {
+		m, i := newInspector(t, map[string]func(context.Context) (agent.Status, error){id: func(context.Context) (agent.Status, error) {
+			return agent.Status{}, fmt.Errorf("connect: %w", identity.ErrUntrusted)
+		}})
+		notes := "["
+		for _, o := range m.Objects() {
+			if o.Kind == provision.KindBalancer {
+				notes += fmt.Sprintf(`{"id":%q,"handle":%q,"fingerprint":%q},`, o.ID, o.Handle, tt.recorded)
+			}
+		}
+		i.Enrolments = enrolments(t, memoryNotes{"balancers.json": strings.TrimSuffix(notes, ",") + "]"})
+		i.CheckKey = func(_ context.Context, o provision.Object, fingerprint string) error {
+			if o.ID != id || fingerprint != tt.recorded {
+				t.Errorf("%s: checked the key %q of %s", tt.name, fingerprint, o.ID)
+			}
+			return tt.presents
+		}
+		s, err := i.Status(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := machineState(t, s, id); got != tt.want || s.State != deploy.StateDegraded {
+			t.Errorf("%s: %s, and the service is %s", tt.name, got, s.State)
+		}
+	}
+}

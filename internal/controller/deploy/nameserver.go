@@ -76,14 +76,14 @@ func (i *Inspector) nameStatus(ctx context.Context, machines []provision.Object,
 	}
 	if n < 0 {
 		if spec.Provider == service.DNSEmbedded {
-			d.Server = &MachineStatus{ID: provision.NameServerID, State: service.ReplicaState(StateDown), Reason: "not started; run 'skyserve up'", Desired: true}
+			d.Server = &MachineStatus{ID: provision.NameServerID, State: service.StateUnreachable, Reason: "not started; run 'skyserve up'", Desired: true}
 		}
 		return d
 	}
 	m := machineStatus(i.Deployer.Spec, machines[n], responses[n])
 	m.URL, m.Endpoint, m.Desired = "", machines[n].Address, spec != nil && spec.Provider == service.DNSEmbedded
 	if m.State == service.StateFailed {
-		m.State = service.ReplicaState(StateDown)
+		m.State = service.StateUnreachable
 	}
 	if m.State == service.StateReady && m.Desired {
 		ctx, cancel := context.WithTimeout(ctx, dnsQueryTimeout)

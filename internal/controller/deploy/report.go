@@ -3,6 +3,7 @@ package deploy
 import (
 	"cmp"
 	"context"
+	"errors"
 	"slices"
 	"strings"
 	"time"
@@ -24,14 +25,20 @@ func (i *Inspector) addBalancerReports(ctx context.Context, s *ServiceStatus, ma
 		s.Problems = append(s.Problems, s.StateError)
 	}
 	var snapshots []*telemetry.Snapshot
-	reports := map[string]reported{}
+	reports, balancers := map[string]reported{}, map[string]service.StateReason{}
+	unknown := map[string]bool{}
 	for n, o := range machines {
+		var err *UnknownMachinesError
+		unknown[o.ID] = errors.As(responses[n].err, &err)
 		snapshot := responses[n].snapshot
 		if snapshot == nil {
 			continue
 		}
 		snapshots = append(snapshots, snapshot)
 		addReports(reports, o, snapshot)
+		if b := snapshot.Balancer(o.ID); b != nil {
+			balancers[o.ID] = service.StateReason{State: b.State, Reason: b.Reason}
+		}
 	}
 	i.addMissing(s)
 	if c := s.Controller; !cloud.UsesClouds(i.Deployer.Spec) && (c == nil || c.State != service.StateReady) {
@@ -39,8 +46,8 @@ func (i *Inspector) addBalancerReports(ctx context.Context, s *ServiceStatus, ma
 	}
 	for n := range s.Regions {
 		for m := range s.Regions[n].Balancers {
-			if b := &s.Regions[n].Balancers[m]; b.State == service.StateFailed && cloud.RunsOnThisComputer(s.Regions[n].Name) {
-				b.State = service.ReplicaState(StateDown)
+			if b := &s.Regions[n].Balancers[m]; !unknown[b.ID] {
+				addBalancerReport(b, balancers)
 			}
 		}
 		for m := range s.Regions[n].Replicas {
@@ -51,22 +58,58 @@ func (i *Inspector) addBalancerReports(ctx context.Context, s *ServiceStatus, ma
 	s.Cold = coldLines(snapshots, s.Regions)
 }
 
+// addBalancerReport adds what a balancer reports about itself to the state of its machine.
+func addBalancerReport(b *MachineStatus, reports map[string]service.StateReason) {
+	f := service.BalancerFacts{Machine: service.StateReason{State: b.State, Reason: b.Reason}, Reported: reports[b.ID]}
+	if f.Reported.State == "" && (b.State == service.StateReady || b.State == service.StateDraining) {
+		f.Reported = f.Machine // its agent probes it
+	}
+	state := f.State()
+	if state.State != b.State || state.Reason != "" {
+		b.State, b.Reason = state.State, state.Reason
+	}
+}
+
 // reported is a balancer's report of a replica.
 type reported struct {
-	balancer string
+	balancer string // empty = unknown
+	rank     int    // the report with the highest rank counts
 	telemetry.ReplicaSnapshot
 }
 
-// addReports adds a balancer's reports of the replicas of its own region.
+// Ranks of reports.
+const (
+	reportUnattached = iota + 1 // by the controller
+	reportOfPeer                // of a replica of another region's balancer
+	reportOwn                   // of a replica in the region of the balancer that responded
+	reportOwnReady
+)
+
+// addReports adds a balancer's reports of replicas.
 func addReports(reports map[string]reported, o provision.Object, s *telemetry.Snapshot) {
 	for _, region := range s.Regions {
 		for _, r := range region.Replicas {
-			had, has := reports[r.ID]
-			if region.Name == o.Region && (!has || r.State == service.StateReady && had.State != service.StateReady) {
-				reports[r.ID] = reported{o.ID, r}
+			one := reported{"", reportOfPeer, r}
+			switch {
+			case !r.IsAttached():
+				if one.rank = reportUnattached; !isOutOfService(r.State) {
+					continue // the state of its machine has been read since
+				}
+			case region.Name == o.Region && r.State == service.StateReady:
+				one.balancer, one.rank = o.ID, reportOwnReady
+			case region.Name == o.Region:
+				one.balancer, one.rank = o.ID, reportOwn
+			}
+			if one.rank > reports[r.ID].rank {
+				reports[r.ID] = one
 			}
 		}
 	}
+}
+
+// isOutOfService reports whether a replica in this state receives no requests because of a decision.
+func isOutOfService(s service.ReplicaState) bool {
+	return s == service.StateDraining || s == service.StateDonated || s == service.StateShuttingDown
 }
 
 // addMissing adds desired machines on this computer that do not exist, and the machines of static
@@ -75,10 +118,10 @@ func (i *Inspector) addMissing(s *ServiceStatus) {
 	for n := range s.Regions {
 		r := &s.Regions[n]
 		for _, c := range s.Drift {
-			if c.Action != provision.ActionLaunch || c.Region != r.Name || !cloud.RunsOnThisComputer(r.Name) {
+			if c.Action != provision.ActionLaunch || c.Region != r.Name || !cloud.RunsOnThisComputer(r.Name) || c.Kind == provision.KindNameServer {
 				continue
 			}
-			m := MachineStatus{ID: c.ID, State: service.ReplicaState(StateDown), Reason: "not started; run 'skyserve up'", Desired: true}
+			m := MachineStatus{ID: c.ID, State: service.StateUnreachable, Reason: "not started; run 'skyserve up'", Desired: true}
 			list := &r.Balancers
 			if c.Kind == provision.KindReplica {
 				m.State, list = service.StatePending, &r.Replicas
@@ -112,21 +155,20 @@ func (i *Inspector) addReplicaReport(r *MachineStatus, reports map[string]report
 		r.Model = models[0].Name
 	}
 	r.Drained, r.Donated = i.Decisions.IsDrained(r.ID), i.Decisions.Donation(r.ID) != nil
-	if r.State != service.StateReady && r.State != service.StateStarting {
-		return
+	report := reports[r.ID]
+	f := service.ReplicaFacts{
+		Machine: service.StateReason{State: r.State, Reason: r.Reason}, Reported: service.StateReason{State: report.State, Reason: report.Reason},
+		InFlight: report.Outstanding, Donation: i.Decisions.Donation(r.ID),
 	}
-	report, has := reports[r.ID]
-	switch d := i.Decisions.Donation(r.ID); {
-	case r.Drained:
-		r.State, r.Reason = service.StateDraining, "receives no new requests; undo with 'skyserve replica drain --undo "+r.ID+"'"
-	case d != nil && d.Draining():
-		r.State, r.Reason = service.StateShuttingDown, "receives no new requests before its removal"
-	case d != nil:
-		r.State, r.Reason = service.StateDonated, d.String()
-	case has:
-		r.Balancer, r.Model, r.GPU = report.balancer, cmp.Or(r.Model, report.Model), cmp.Or(r.GPU, report.GPU)
-		r.State, r.Reason = report.State, report.Reason
+	if r.Drained {
+		f.DrainReason = drainReason(r.ID)
 	}
+	state := f.State()
+	r.State, r.Reason = state.State, state.Reason
+	if state == f.Reported && (f.InFlight > 0 || f.DrainReason == "" && f.Donation == nil) {
+		r.Balancer = report.balancer
+	}
+	r.Model, r.GPU = cmp.Or(r.Model, report.Model), cmp.Or(r.GPU, report.GPU)
 }
 
 // addSnapshots adds plans, strategies and alerts from the balancers.

@@ -103,7 +103,7 @@ func (dl *Delivery) haveReports(ctx context.Context) bool {
 		}
 		for _, o := range dl.Machines {
 			peer := s.Balancer(o.ID)
-			if o.Kind == provision.KindBalancer && o.TerminatedReason == "" && cloud.RunsOnThisComputer(o.Region) && peer != nil && (peer.State == telemetry.BalancerUnreachable || peer.Reason == telemetry.ReasonNoReport) {
+			if o.Kind == provision.KindBalancer && o.TerminatedReason == "" && cloud.RunsOnThisComputer(o.Region) && peer != nil && (!peer.Responds() || peer.Reason == telemetry.ReasonNoReport) {
 				missing.Store(true)
 			}
 		}
@@ -170,7 +170,7 @@ func (dl *Delivery) unreadyReasons(ctx context.Context, spec *service.Spec, ids 
 		own, check := 0, readyPath
 		for _, region := range s.Regions {
 			for _, r := range region.Replicas {
-				if region.Name != b.Region || r.State == service.StateDonated { // listed, but not serving
+				if region.Name != b.Region || !r.IsAttached() { // listed, but not serving
 					continue
 				}
 				own++

@@ -261,6 +261,8 @@ func stateOf(o provision.Object, a machineReport) (service.ReplicaState, string)
 		return service.StateNotReady, ErrEarlierVersion.Error()
 	case !Reachable(o):
 		return service.StateProvisioning, "waiting for an address from the cloud"
+	case errors.Is(a.err, identity.ErrPin):
+		return service.StateFailed, "its key has changed: 'skyserve up' gives it no certificate; find out who changed the machine or impersonates it, then run 'skyserve up --replace " + o.ID + "'"
 	case errors.Is(a.err, identity.ErrUntrusted) && o.Kind == provision.KindReplica:
 		return service.StateStarting, "enrolling: it has no valid certificate of the service; the controller or 'skyserve up' issues one"
 	case errors.Is(a.err, identity.ErrUntrusted):
