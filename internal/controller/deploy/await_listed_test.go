@@ -44,7 +44,6 @@ func endReplica(t *testing.T, c *clouds, p provision.Provider, id string) string
 // A machine that ends after the clouds were observed is replaced in the same run. Without that, the run
 // would wait for its address until the timeout.
 func TestUpReplacesMachineThatEndsDuringRun(t *testing.T) {
-	clearCloudEnv(t)
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
 		defer cancel()
@@ -79,7 +78,6 @@ func TestUpReplacesMachineThatEndsDuringRun(t *testing.T) {
 
 // A machine that ends again and again is an error that names it and the reason, after a few launches.
 func TestUpStopsReplacingMachineThatKeepsEnding(t *testing.T) {
-	clearCloudEnv(t)
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
 		defer cancel()
@@ -107,7 +105,6 @@ func TestUpStopsReplacingMachineThatKeepsEnding(t *testing.T) {
 // 'plan --apply' and 'replica add' replace a machine that ends while they wait for it, and stop after a few
 // launches of one that ends each time.
 func TestScalingReplacesMachineThatEndsDuringChange(t *testing.T) {
-	clearCloudEnv(t)
 	for _, tt := range []struct {
 		name  string
 		ends  int // how often the launched machine ends

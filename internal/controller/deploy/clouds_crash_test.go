@@ -277,9 +277,7 @@ func (d *crash) decide(c testcloud.Call) testcloud.Outcome {
 func TestRerunAfterCrashInTwoClouds(t *testing.T) {
 	testkit.NotUnderRace(t, "it takes minutes under the race detector, and other tests cover the same code")
 	testkit.Slow(t)
-	clearCloudEnv(t)
-	t.Setenv("AWS_ACCESS_KEY_ID", "AKIDEXAMPLE")
-	t.Setenv("AWS_SECRET_ACCESS_KEY", "secret")
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		whole := lifecycle(t)
 		if err := runLifecycle(t, whole, 0, 0); err != nil {

@@ -3,9 +3,7 @@ package deploy_test
 import (
 	"context"
 	"fmt"
-	"os"
 	"slices"
-	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -81,17 +79,6 @@ func (c *clouds) calls() (n int) {
 	return n
 }
 
-// clearCloudEnv unsets the cloud settings of the environment.
-func clearCloudEnv(t *testing.T) {
-	for _, setting := range os.Environ() {
-		if name, _, _ := strings.Cut(setting, "="); strings.HasPrefix(name, "AWS_") {
-			t.Setenv(name, "")
-		}
-	}
-	t.Setenv("AWS_CONFIG_FILE", os.DevNull)
-	t.Setenv("AWS_SHARED_CREDENTIALS_FILE", os.DevNull)
-}
-
 const hundred = `
 name: chat
 balancer: {auth: {keys_from: env:KEYS}, insecure: true}
@@ -129,7 +116,6 @@ func throttle(limit int) func(testcloud.Call) testcloud.Outcome {
 // the clouds throttle, with a bounded number of retries.
 func TestHundredReplicasInTwoClouds(t *testing.T) {
 	testkit.Slow(t)
-	clearCloudEnv(t)
 	spec := parse(t, hundred)
 	measure := func(name string, decide func(testcloud.Call) testcloud.Outcome) (made int) {
 		synctest.Test(t, func(t *testing.T) {

@@ -137,7 +137,6 @@ balancer: {auth: {keys_from: env:KEYS}, insecure: true}
 models: [{name: org/m, engine: {kind: sim}, gpus: [{type: L4}]}]
 regions: [{name: aws/us-east-1, balancers: 2}, {name: gcp/us-central1}, {name: gcp/europe-west4}]
 `
-	t.Setenv("KEYS", "key")
 	for running, want := range map[string]map[string]string{
 		"lb-us-east-1-0 lb-us-east-1-1 lb-us-central1-0": {
 			"lb-us-east-1-0": "198.18.0.3:8420 10.0.0.2:8420", "lb-us-east-1-1": "198.18.0.3:8420 10.0.0.1:8420", "lb-us-central1-0": "198.18.0.1:8420 198.18.0.2:8420",

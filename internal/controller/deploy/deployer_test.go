@@ -3,6 +3,7 @@ package deploy_test
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"os"
 	"slices"
@@ -34,7 +35,33 @@ func TestMain(m *testing.M) {
 		return
 	}
 	testkit.CollectRarely()
+	setEnvironment()
+	flag.Parse()
+	if err := flag.Set("test.parallel", "4"); err != nil { // tests with processes wait
+		panic(err)
+	}
 	goleak.VerifyTestMain(m)
+}
+
+// setEnvironment replaces the settings of clouds that the environment has. All tests share it, so that they can be
+// parallel.
+func setEnvironment() {
+	settings := map[string]string{
+		"AWS_CONFIG_FILE": os.DevNull, "AWS_SHARED_CREDENTIALS_FILE": os.DevNull,
+		"AWS_ACCESS_KEY_ID": "AKIDEXAMPLE", "AWS_SECRET_ACCESS_KEY": "secret",
+		"KEYS":   "key",
+		"GORACE": "atexit_sleep_ms=0", // otherwise a process with the race detector ends a second later
+	}
+	for _, setting := range os.Environ() {
+		if name, _, _ := strings.Cut(setting, "="); strings.HasPrefix(name, "AWS_") && settings[name] == "" {
+			settings[name] = ""
+		}
+	}
+	for name, value := range settings {
+		if err := os.Setenv(name, value); err != nil {
+			panic(err)
+		}
+	}
 }
 
 const twoClouds = `

@@ -101,6 +101,7 @@ func listenAt(t *testing.T, addr string, p identity.Party, h http.Handler) {
 // balancer reports it ready.
 func TestReplicaDrainsAndResumes(t *testing.T) {
 	testkit.Slow(t)
+	t.Parallel()
 	authority, err := identity.NewAuthority("chat", time.Now())
 	if err != nil {
 		t.Fatal(err)
@@ -140,6 +141,7 @@ func TestReplicaDrainsAndResumes(t *testing.T) {
 // Replicas that an operator or a controller drained stay drained when `up` updates their engine.
 func TestResumeSkipsReplicasDrainedByOthers(t *testing.T) {
 	testkit.Slow(t)
+	t.Parallel()
 	authority, err := identity.NewAuthority("chat", time.Now())
 	if err != nil {
 		t.Fatal(err)

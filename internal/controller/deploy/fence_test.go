@@ -113,7 +113,7 @@ func (n *operatorWorld) lead(ctx context.Context, t *testing.T, spec *service.Sp
 // last, and whether its process notices at once or was stopped meanwhile. The next leader completes the launch,
 // and there is no second machine.
 func TestChangesEndWithTheLease(t *testing.T) {
-	clearCloudEnv(t)
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		for _, region := range []string{"aws/us-east-1", "gcp/us-central1"} {
 			bounds := "replicas: {min: 1, max: 1}}\n"

@@ -240,6 +240,7 @@ var hedgeStrategies = []struct{ name, region string }{
 // missed for no longer than a launch after an interruption, and replicas on demand end after spot is back.
 func TestSpotBackupOverDays(t *testing.T) {
 	testkit.Slow(t)
+	t.Parallel()
 	duration := time.Duration(*hedgeHours) * time.Hour
 	const seed = 3
 	results := map[string]hedgeResult{}

@@ -87,7 +87,7 @@ type localStep struct {
 // same result, and keeps the processes that should be kept.
 func TestRerunAfterLocalCrash(t *testing.T) {
 	testkit.Slow(t)
-	t.Setenv("GORACE", "atexit_sleep_ms=0") // otherwise a process with the race detector ends a second later
+	t.Parallel()
 	port := fmt.Sprintf("local: {port: %d}\n", testkit.LocalPort())
 	bring := func(spec *service.Spec, p provision.Provider) error { _, err := up(spec, p); return err }
 	remove := func(_ *service.Spec, p provision.Provider) error {

@@ -280,6 +280,7 @@ func TestReconcilerOnEndingMachineChangesNothing(t *testing.T) {
 // Replicas of a region without capacity run in another region until the first has capacity again.
 func TestReconcilerFallsBackToOtherRegions(t *testing.T) {
 	testkit.Slow(t)
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		u := newReconcilerWorld(t)
 		rc := u.reconciler()

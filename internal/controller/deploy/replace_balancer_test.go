@@ -145,6 +145,7 @@ func (n *controlWorld) party() identity.Party {
 // that its cloud lists as ended at once, one that is not listed any more after ten seconds, and one that is silent after three
 // minutes, once it is terminated. The launch is recorded before and after, so that operators accept the machine.
 func TestControllerReplacesLostBalancer(t *testing.T) {
+	t.Parallel()
 	services := map[string]struct {
 		text, id string
 		count    int
@@ -217,6 +218,7 @@ func testReplacement(t *testing.T, text, id string, count int) {
 // accept.
 func TestControllerDiesDuringReplacement(t *testing.T) {
 	testkit.Slow(t)
+	t.Parallel()
 	const id = "lb-us-west-2-0"
 	for _, lose := range []string{"ended", "silent"} {
 		for _, effect := range []bool{false, true} {
@@ -274,6 +276,7 @@ func TestStoreIsLostDuringReplacement(t *testing.T) {
 // Nothing is launched while the machine may come back, while nothing proves that it is lost, without a majority of
 // the store, without the lease, or where controllers do not replace balancers.
 func TestControllerKeepsBalancers(t *testing.T) {
+	t.Parallel()
 	const id = "lb-eu-west-1-0"
 	lost := func(n *controlWorld) { n.ChangeObject(id, nil) }
 	silent := func(n *controlWorld) { n.silent[n.balancers(id)[0].Handle] = true }
@@ -407,6 +410,7 @@ func (n *controlWorld) wantAlert(rc *deploy.Reconciler, id, text string) {
 // A launch that the cloud or a bound refuses is shown with the next step, and tried again at growing intervals; other
 // zones of the region are tried at once.
 func TestRefusedReplacementOfBalancer(t *testing.T) {
+	t.Parallel()
 	const id = "lb-eu-west-1-0"
 	denied := &provision.CredentialsError{Cloud: service.CloudAWS, Action: "ec2:RunInstances", Err: errors.New("not authorized")}
 	for name, tt := range map[string]struct {
@@ -467,6 +471,7 @@ func TestRefusedReplacementOfBalancer(t *testing.T) {
 
 // A balancer that is lost again and again is replaced at growing intervals.
 func TestBalancerIsLostRepeatedly(t *testing.T) {
+	t.Parallel()
 	const id = "lb-eu-west-1-0"
 	synctest.Test(t, func(t *testing.T) {
 		n := newControlWorld(t, threeBalancers)
@@ -488,9 +493,6 @@ func TestBalancerIsLostRepeatedly(t *testing.T) {
 // An 'up' and a controller that replace the same balancer at the same time launch one machine, although the lists of
 // both are older than the other's launch, and both record it.
 func TestUpAndControllerLaunchOneBalancer(t *testing.T) {
-	clearCloudEnv(t)
-	t.Setenv("AWS_ACCESS_KEY_ID", "AKIDEXAMPLE")
-	t.Setenv("AWS_SECRET_ACCESS_KEY", "secret")
 	synctest.Test(t, func(t *testing.T) {
 		spec := parse(t, strings.Replace(pair, "dns:", "#", 1))
 		n := newOperatorWorld(t, &testcloud.Faults{})
@@ -533,6 +535,7 @@ func TestUpAndControllerLaunchOneBalancer(t *testing.T) {
 // The firewalls of the other networks admit a replaced balancer once it has an address, and not again. What they do
 // not admit, or what DNS records do not contain, is shown until 'up' knows the machine.
 func TestReplacedBalancerIsAdmitted(t *testing.T) {
+	t.Parallel()
 	const id, group = "lb-eu-west-1-0", "firewall-us-east-1-balancer"
 	synctest.Test(t, func(t *testing.T) {
 		text := threeBalancers + "dns: {provider: route53, name: chat.example.com, zone: example.com}\n"

@@ -18,6 +18,7 @@ import (
 // replica still serves.
 func TestInterruptedReplacementIsReplaced(t *testing.T) {
 	testkit.Slow(t)
+	t.Parallel()
 	ready, advised := agent.Status{Phase: agent.PhaseReady}, agent.Status{Phase: agent.PhaseReady, RebalanceAt: time.Unix(1, 0)}
 	maintained := agent.Status{Phase: agent.PhaseInterrupted, InterruptionAt: time.Now().AddDate(100, 0, 0)}
 	for name, first := range map[string]agent.Status{"it is on a costlier offering": ready, "it has a recommendation": advised, "it is scheduled for maintenance": maintained} {

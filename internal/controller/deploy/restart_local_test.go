@@ -23,6 +23,7 @@ regions:
 // The leader starts a balancer on this computer that has ended, or whose record is gone, without a person. One that ends
 // again and again is started at growing intervals, and at once when it ends after it has run for hours.
 func TestLocalBalancersAreRestarted(t *testing.T) {
+	t.Parallel()
 	const id = "lb-eu-0"
 	for what, lose := range map[string]func(n *controlWorld){
 		"it ended": func(n *controlWorld) {

@@ -67,6 +67,7 @@ func (u *reconcilerWorld) zonesOf(r service.Region) map[string]string {
 // A spot machine that ended without a notice is counted once, before its replacement is launched, so that the
 // replacement avoids the zone. A machine that somebody terminated is not counted.
 func TestInterruptionWithoutNoticeCounts(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		u := newReconcilerWorld(t)
 		rc := u.reconciler()
@@ -92,6 +93,7 @@ func TestInterruptionWithoutNoticeCounts(t *testing.T) {
 
 // Launches follow the clouds' scores, which are read once an hour, and the log has the reason.
 func TestLaunchesFollowScores(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		u := newReconcilerWorld(t)
 		u.scores = map[string]float64{"a": 0.3, "b": 0.9}
