@@ -52,17 +52,19 @@ func (w *leaseWatch) silentSince(now time.Time) *time.Time {
 // alerts returns the conditions at this balancer that require action.
 func (b *balancer) alerts(now time.Time) []telemetry.Alert {
 	var alerts []telemetry.Alert
-	alert := telemetry.Alert{Severity: telemetry.SeverityWarning, NextStep: "run 'skyserve status' for details"}
+	alert := telemetry.Alert{
+		Severity: telemetry.SeverityWarning,
+		NextStep: fmt.Sprintf("run 'skyserve status'; if no controller is running, start it: run 'skyserve up' with the service.yaml of %s", b.cfg.Service),
+	}
 	if p := b.storeProblem(); p != nil && now.Sub(p.Since) >= storeGrace {
 		alert.Kind, alert.Object, alert.Since = telemetry.AlertStore, "store", &p.Since
-		alert.Message = fmt.Sprintf("the store is unavailable: %s; balancers keep history and usage in memory", outageCause(p.Err))
+		alert.Message = fmt.Sprintf("the store is unavailable: %s; balancers keep history and usage in memory; planning, scaling, replacement and adoption are suspended", outageCause(p.Err))
 		if b.cfg.Identity == nil { // no service that status could find
 			alert.NextStep = "check the NATS server at " + telemetry.HideCredentials(b.cfg.StoreURL)
 		}
 		alerts = append(alerts, alert)
 	} else if since := b.lease.silentSince(now); since != nil {
 		alert.Kind, alert.Object, alert.Since = telemetry.AlertController, "controller", since
-		alert.NextStep = fmt.Sprintf("run 'skyserve status'; if no controller is running, start it: run 'skyserve up' with the service.yaml of %s", b.cfg.Service)
 		alert.Message = fmt.Sprintf("no controller has renewed its lease for more than %s: planning, scaling, replacement and adoption are suspended", leaseGrace)
 		alerts = append(alerts, alert)
 	}

@@ -84,7 +84,7 @@ func TestUnavailableStoreRaisesAlert(t *testing.T) {
 		t.Errorf("at once: %v", got)
 	}
 	got := b.alerts(later)
-	if len(got) != 1 || got[0].Kind != telemetry.AlertStore || !strings.Contains(got[0].Message, "the store is unavailable: ") {
+	if len(got) != 1 || got[0].Kind != telemetry.AlertStore || !strings.Contains(got[0].Message, "the store is unavailable: ") || !strings.Contains(got[0].Message, "replacement and adoption are suspended") {
 		t.Errorf("later: %+v", got)
 	}
 }

@@ -12,9 +12,9 @@ import (
 	"time"
 
 	"skyserve/internal/controller/deploy"
+	"skyserve/internal/service"
 	"skyserve/internal/testcloud/machines"
 	"skyserve/internal/testkit"
-	"skyserve/provision"
 )
 
 // replicatedService has three balancers in two clouds, in which three controllers with a replicated store run.
@@ -114,17 +114,35 @@ func (e *emulated) loseMember(before deploy.ServiceStatus, id string) (lost stri
 // atGoogle are the regions of Google in these tests, which share a network.
 var atGoogle = []string{"europe-west4", "us-central1", "us-east4"}
 
-// routesWanted returns what routesAt should be: the addresses of all balancers in other networks.
-func (e *emulated) routesWanted() (want []string) {
-	e.t.Helper()
-	at := map[string]string{}
-	for _, r := range e.status().Regions {
-		at[r.Name.Place()] = strings.TrimSuffix(strings.TrimPrefix(r.Endpoint, "http://"), ":8000") + "/32"
+// addressesOf returns the public addresses of the balancers in a status, by ID.
+func addressesOf(s deploy.ServiceStatus) map[string]string {
+	addresses := map[string]string{}
+	for _, r := range s.Regions {
+		for _, b := range r.Balancers {
+			addresses[b.ID] = strings.TrimSuffix(strings.TrimPrefix(b.Endpoint, "http://"), ":8000")
+		}
 	}
-	for place := range at {
-		for other, address := range at {
-			if other != place && (!slices.Contains(atGoogle, other) || !slices.Contains(atGoogle, place)) {
-				want = append(want, place+" "+address)
+	return addresses
+}
+
+// routesWanted returns what routesAt should be: the addresses of all balancers in other networks.
+func (e *emulated) routesWanted() []string {
+	e.t.Helper()
+	return routesOf(e.status())
+}
+
+// routesOf is routesWanted for a status.
+func routesOf(s deploy.ServiceStatus) (want []string) {
+	addresses := addressesOf(s)
+	for _, at := range s.Regions {
+		place := at.Name.Place()
+		for _, r := range s.Regions {
+			other := r.Name.Place()
+			if other == place || slices.Contains(atGoogle, other) && slices.Contains(atGoogle, place) {
+				continue
+			}
+			for _, b := range r.Balancers {
+				want = append(want, place+" "+addresses[b.ID]+"/32")
 			}
 		}
 	}
@@ -145,17 +163,6 @@ func (e *emulated) recordOf(id string) string {
 	for _, s := range e.names.RecordSets(e.zone) {
 		if s.SetIdentifier == id && s.Type == "A" && s.ResourceRecords != nil {
 			return s.ResourceRecords.ResourceRecord[0].Value
-		}
-	}
-	return ""
-}
-
-// addressOf returns the address of a balancer by its region's endpoint.
-func (e *emulated) addressOf(id string) string {
-	e.t.Helper()
-	for _, r := range e.status().Regions {
-		if id == provision.BalancerID(r.Name, 0) {
-			return strings.TrimSuffix(strings.TrimPrefix(r.Endpoint, "http://"), ":8000")
 		}
 	}
 	return ""
@@ -182,38 +189,8 @@ func (e *emulated) runDoctorCommands(up []string) {
 // launches nothing.
 func (e *emulated) restore(up []string, lost string, machines ...string) {
 	e.t.Helper()
-	withinTime(e.t, 2*time.Minute, "a controller launches "+lost, func() error { // another leader waits for half a minute
-		if _, runs := e.RunningMachineIDs()[lost]; !runs {
-			return errors.New("it runs nowhere")
-		}
-		return nil
-	})
-	launched := e.instance(lost)
-	within(e.t, "the firewalls at AWS admit its new address", func() error {
-		if got, want := e.routesAt(), e.routesWanted(); !sameSet(atAWS(got), atAWS(want)) {
-			return fmt.Errorf("the routes admit %q, want %q", got, want)
-		}
-		return nil
-	})
-	within(e.t, "the records contain its new address", func() error {
-		if got, want := e.recordOf(lost), e.addressOf(lost); got != want {
-			return fmt.Errorf("the record of %s has the address %q, want %q", lost, got, want)
-		}
-		return nil
-	})
-	if out := e.skyserve(exitOK, e.at("status", "chat")...); strings.Contains(out, "not launched by") || strings.Contains(out, "do not contain its new address") {
-		e.t.Errorf("status takes it for a stranger, or for one without a record:\n%s", out)
-	}
+	launched := e.awaitReplacement(lost)
 	e.replicated(machines...)
-	within(e.t, "an event names who launched it", func() error {
-		out := e.skyserve(exitOK, "events", "chat", "--kind", "launch")
-		for line := range strings.Lines(out) {
-			if strings.Contains(line, "controller") && strings.Contains(line, "launched "+lost) {
-				return nil
-			}
-		}
-		return errors.New(out)
-	})
 	e.skyserve(exitOK, append(up, "--yes")...)
 	if now := e.instance(lost); now != launched {
 		e.t.Errorf("up replaced %s, which the controller had launched, by %s", launched, now)
@@ -221,6 +198,48 @@ func (e *emulated) restore(up []string, lost string, machines ...string) {
 	if out := e.skyserve(exitOK, append(up, "--yes")...); !strings.Contains(out, "no change") {
 		e.t.Errorf("up again after the replacement of %s:\n%s", lost, out)
 	}
+}
+
+// awaitReplacement waits until a controller has launched the machine of a lost balancer, which is then ready, admitted by the
+// firewalls at AWS, and has its record if the service has a name. An event names who launched it. It returns the machine.
+func (e *emulated) awaitReplacement(lost string) (launched string) {
+	e.t.Helper()
+	withinTime(e.t, 2*time.Minute, "a controller launches "+lost, func() error { // another leader waits for half a minute
+		if _, runs := e.RunningMachineIDs()[lost]; !runs {
+			return errors.New("it runs nowhere")
+		}
+		return nil
+	})
+	launched = e.instance(lost)
+	within(e.t, "the new machine serves", func() error {
+		s := e.status()
+		if state := states(s)[lost]; state != service.StateReady {
+			return fmt.Errorf("it is %s", state)
+		}
+		if got, want := e.routesAt(), routesOf(s); !sameSet(atAWS(got), atAWS(want)) {
+			return fmt.Errorf("the routes admit %q, want %q", got, want)
+		}
+		if got, want := e.recordOf(lost), addressesOf(s)[lost]; got != want && len(e.names.RecordSets(e.zone)) > 0 {
+			return fmt.Errorf("its record has the address %q, want %q", got, want)
+		}
+		return nil
+	})
+	within(e.t, "status takes it for no stranger, and for none without a record", func() error {
+		if out := e.skyserve(exitOK, e.at("status", "chat")...); strings.Contains(out, "not launched by") || strings.Contains(out, "do not contain its new address") {
+			return errors.New(out)
+		}
+		return nil
+	})
+	within(e.t, "an event names who launched it, and why", func() error {
+		out := e.skyserve(exitOK, "events", "chat", "--kind", "launch")
+		for line := range strings.Lines(out) {
+			if strings.Contains(line, "controller") && strings.Contains(line, "launched "+lost) && strings.Contains(line, "its cloud no longer lists it") {
+				return nil
+			}
+		}
+		return errors.New(out)
+	})
+	return launched
 }
 
 // Three balancers in two clouds run three controllers with a replicated store, whose members only admit each other.
@@ -368,53 +387,98 @@ func TestUpdateInCloudsKeepsStore(t *testing.T) {
 	e.downAndCheckEmpty()
 }
 
-// While no capacity is left for the machine of a lost controller, a spare balancer becomes a member of the store, and no
-// process restarts. Its identity may not launch balancers. With capacity, 'up' or the leader launches the lost one.
+// Of four balancers three are the control plane. The leading controller replaces each lost one, without a person and
+// with one launch: first the spare, then, while no capacity is left, the leader, whose place the spare takes before the
+// machine is launched, then another member, whose place the new machine may take. No process of a machine that runs restarts, and the spare's identity, which
+// may not launch balancers, stays.
 func TestSpareBalancerJoinsControlPlane(t *testing.T) {
 	testkit.Slow(t)
 	testkit.NotUnderRace(t, "takes minutes under the race detector; other tests cover the same code")
 	t.Parallel()
+	const spare = "lb-eu-west-1-1"
 	e := emulate(t)
-	up := e.upOf(strings.Replace(replicatedService, "  - name: aws/eu-west-1\n", "  - name: aws/eu-west-1\n    balancers: 2\n", 1))
+	text := strings.Replace(replicatedService, "  - name: aws/eu-west-1\n", "  - name: aws/eu-west-1\n    balancers: 2\n", 1)
+	up := e.upOf(text + "dns: {provider: route53, name: chat.example.com, zone: example.com}\n")
 	e.skyserve(exitOK, append(up, "--yes")...)
 	machines := []string{"lb-eu-west-1-0", "lb-us-central1-0", "lb-us-east-1-0"}
 	before := e.replicated(machines...)
-	all := append(slices.Clone(machines), "lb-eu-west-1-1")
-	processes := map[string][]int{}
-	for _, id := range all {
-		processes[id] = append(e.unitProcesses(id, "balancer/config.yaml"), e.unitProcesses(id, "controller/config.yaml")...)
+	all := append(slices.Clone(machines), spare)
+	launches := e.launches()
+
+	ended := e.instance(spare)
+	e.TerminateWithoutNotice(ended)
+	e.awaitReplacement(spare)
+	if now := e.replicated(machines...); now.Leadership.Term != before.Leadership.Term {
+		t.Errorf("the loss of the spare changed the leader: %+v, before %+v", now.Leadership, before.Leadership)
 	}
+	launches = e.checkLaunches(launches, 1)
+
 	// The only balancer of Google Cloud is not replaced by a spare: no other machine can tell that it has ended.
+	processes := e.processesOf(all...)
 	lost := before.Leadership.Leader
 	if lost == "lb-us-central1-0" {
 		lost = "lb-us-east-1-0"
 	}
 	e.capacityAtAWS(false)
 	e.loseMember(before, lost)
-	rest := slices.DeleteFunc(all, func(id string) bool { return id == lost })
+	rest := slices.DeleteFunc(slices.Clone(all), func(id string) bool { return id == lost })
 	withinTime(t, 90*time.Second, "the spare balancer runs a controller", func() error { // on a busy machine elections take longer
-		if l := e.status().Leadership; l == nil || !slices.Contains(l.Standbys, "lb-eu-west-1-1") {
-			return fmt.Errorf("got %+v", l)
+		if now := e.processesOf(spare)[spare]; len(now) != 2 {
+			return fmt.Errorf("it runs the processes %v", now)
 		}
 		return nil
 	})
-	e.replicated(rest...)
-	for _, id := range rest {
-		now := append(e.unitProcesses(id, "balancer/config.yaml"), e.unitProcesses(id, "controller/config.yaml")...)
+	if _, runs := e.RunningMachineIDs()[lost]; runs {
+		t.Errorf("%s runs without capacity", lost)
+	}
+	e.capacityAtAWS(true)
+	e.awaitReplacement(lost)
+	second := e.replicated(rest...) // members stay
+	launches = e.checkLaunches(launches, 1)
+	for id, now := range e.processesOf(rest...) {
 		if len(now) != 2 || !slices.Equal(now[:len(processes[id])], processes[id]) {
 			t.Errorf("%s runs the processes %v, before %v", id, now, processes[id])
 		}
 	}
-	if role := e.aws.MachineRole(e.instance("lb-eu-west-1-1")); role != "skyserve-chat-spare" {
+	if role := e.aws.MachineRole(e.instance(spare)); role != "skyserve-chat-spare" {
 		t.Errorf("the spare has the role %q", role)
 	}
-	e.capacityAtAWS(true)
-	e.skyserve(exitOK, append(up, "--yes")...)
-	if _, runs := e.RunningMachineIDs()[lost]; !runs {
-		t.Errorf("%s runs nowhere", lost)
+
+	last := "lb-eu-west-1-0" // the third machine at AWS
+	if lost == last {
+		last = "lb-us-east-1-0"
 	}
-	e.replicated(rest...) // members stay
+	e.loseMember(second, last)
+	e.awaitReplacement(last)
+	e.checkLaunches(launches, 1)
+	within(t, "three members are left", func() error {
+		s := e.status()
+		if s.StoreState == nil || !s.StoreState.Replicated || len(s.StoreState.Members) != 3 || len(s.Problems) > 0 {
+			return fmt.Errorf("the store is %+v, problems %q", s.StoreState, s.Problems)
+		}
+		return nil
+	})
 	e.downAndCheckEmpty()
+}
+
+// processesOf returns the processes of the balancers, and of the controllers, of machines.
+func (e *emulated) processesOf(ids ...string) map[string][]int {
+	e.t.Helper()
+	of := map[string][]int{}
+	for _, id := range ids {
+		of[id] = append(e.unitProcesses(id, "balancer/config.yaml"), e.unitProcesses(id, "controller/config.yaml")...)
+	}
+	return of
+}
+
+// checkLaunches checks the number of machines that were launched since an earlier number, and returns the present one.
+func (e *emulated) checkLaunches(earlier, want int) int {
+	e.t.Helper()
+	now := e.launches()
+	if now-earlier != want {
+		e.t.Errorf("%d machines were launched, want %d", now-earlier, want)
+	}
+	return now
 }
 
 // capacityAtAWS sets whether AWS has capacity for further machines.

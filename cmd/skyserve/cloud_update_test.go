@@ -2,6 +2,7 @@ package main
 
 import (
 	"errors"
+	"fmt"
 	"maps"
 	"os"
 	"path/filepath"
@@ -161,5 +162,44 @@ func testFewBalancers(t *testing.T, text string, ids []string) {
 	if out := e.skyserve(exitOK, of("ami-00000000000000003")...); !strings.Contains(out, "no change") {
 		t.Errorf("up again:\n%s", out)
 	}
+	if len(ids) > 1 {
+		e.loseFewBalancers(of("ami-00000000000000003"), ids)
+	}
 	e.downAndCheckEmpty()
+}
+
+// loseFewBalancers ends the machines of the two balancers of a service, which wait for 'up': first the one without a
+// controller, then the other one. status and top say so, with the next step.
+func (e *emulated) loseFewBalancers(up, ids []string) {
+	e.t.Helper()
+	const isLost, nextStep = "its machine is lost, and no controller can replace it: controllers launch balancers only in a service with three or more", "'skyserve up' with the service.yaml of chat"
+	for i, tt := range []struct{ status, top string }{
+		{status: isLost, top: isLost},
+		{status: "planning, scaling, replacement and adoption are suspended", top: "no balancer of aws/us-east-1 responds"},
+	} {
+		lost := ids[i]
+		e.TerminateWithoutNotice(e.instance(lost))
+		says := func(what string, command ...string) {
+			e.t.Helper()
+			within(e.t, command[0]+" says that "+lost+" waits for up", func() error {
+				out, _ := e.command(command...).CombinedOutput() // what is missing may be its exit code
+				if text := strings.Join(strings.Fields(string(out)), " "); !strings.Contains(text, what) || !strings.Contains(text, nextStep) {
+					return fmt.Errorf("no %q with %q in\n%s", what, nextStep, out)
+				}
+				return nil
+			})
+		}
+		says(tt.status, e.at("status", "chat")...)
+		says(tt.top, "top", "chat", "--once")
+		if _, runs := e.RunningMachineIDs()[lost]; runs {
+			e.t.Errorf("%s was replaced without up", lost)
+		}
+		e.skyserve(exitOK, up...)
+		within(e.t, "status no longer says so after up", func() error {
+			if out := e.skyserve(exitOK, e.at("status", "chat")...); strings.Contains(out, tt.status) {
+				return errors.New(out)
+			}
+			return nil
+		})
+	}
 }

@@ -63,7 +63,8 @@ type balancerLaunch struct {
 	Handle string `json:"handle,omitempty"`
 	// Fingerprint is the fingerprint of the first key that the machine reported; empty before.
 	Fingerprint string `json:"fingerprint,omitempty"`
-	// At is when the launch was last attempted, and Tries how often.
+	// At is when the launch was last attempted. Tries is how often: attempts in several zones, one after the other, count
+	// once.
 	At    time.Time `json:"at,omitzero"`
 	Tries int       `json:"tries,omitempty"`
 }
@@ -122,7 +123,11 @@ func (e *Enrolments) beginLaunch(id string) (label string, err error) {
 			all = dropOldestLaunches(append(all, balancerLaunch{ID: id, Label: e.newLabel(id)}))
 			at = len(all) - 1
 		}
-		all[at].At, all[at].Tries = time.Now().UTC(), all[at].Tries+1
+		now := time.Now().UTC()
+		if now.Sub(all[at].At) >= relaunchBackoff.First {
+			all[at].Tries++
+		}
+		all[at].At = now
 		label = all[at].Label
 		return all
 	})

@@ -30,7 +30,8 @@ type watchedBalancer struct {
 	object            provision.Object // as last listed
 	unlistedSince     time.Time        // since when its cloud does not list it, or does not respond; zero = it is listed
 	unresponsiveSince time.Time        // since when it does not respond; zero = it responds
-	failure           string           // why it could not be replaced; empty = it was not tried
+	failure           string           // why no controller can replace it; empty = no reason is known
+	refused           string           // why its last launch failed, which is tried again; empty = it did not fail
 }
 
 // lostBalancer is a balancer whose machine cannot return.
@@ -53,7 +54,7 @@ func (rc *Reconciler) observeBalancers(ctx context.Context, bs *bundleState, s *
 		w := rc.watched[c.ID]
 		l := rc.observeBalancer(ctx, bs, s, c, seen, &w)
 		if l == nil && w.unlistedSince.IsZero() && w.unresponsiveSince.IsZero() {
-			w.failure = ""
+			w.failure, w.refused = "", ""
 		}
 		rc.watched[c.ID] = w
 		if l != nil {
@@ -194,8 +195,9 @@ func (rc *Reconciler) replaceBalancers(ctx context.Context, bs *bundleState, s *
 		tried, failure := rc.replaceBalancer(ctx, bs, s, l, checkLeadership)
 		changed = changed || tried
 		w := rc.watched[l.id]
-		if w.failure = ""; failure != nil {
-			w.failure = failure.Error()
+		w.failure, w.refused = "", ""
+		if failure != nil {
+			w.refused = failure.Error()
 			err = errors.Join(err, fmt.Errorf("replacing %s (%s): %w; 'skyserve up' replaces it", l.id, l.reason, failure))
 		}
 		rc.watched[l.id] = w
@@ -270,10 +272,11 @@ func (rc *Reconciler) replaceBalancer(ctx context.Context, bs *bundleState, s *o
 	if err := errors.Join(checkLeadership(), rc.enrolments.rewrite()); err != nil {
 		return false, err
 	}
-	own := dp.Provider
-	dp.replaced, dp.Provider = running, bs.launchers
+	// nextLaunch determines when it is tried again: each try asks the cloud, also for offerings that replicas skip now.
+	own, skipped := dp.Provider, dp.exhausted
+	dp.replaced, dp.Provider, dp.exhausted = running, bs.launchers, provision.ExhaustedOfferings{Spot: skipped.Spot}
 	_, err = dp.Up(ctx, p, rc.recordProgress)
-	dp.replaced, dp.Provider = nil, own
+	dp.replaced, dp.Provider, dp.exhausted = nil, own, skipped
 	return true, err
 }
 
@@ -294,8 +297,11 @@ func balancerAlerts(spec *service.Spec, c DeploymentInput, have []provision.Obje
 				NextStep: fmt.Sprintf("run 'skyserve up' with the service.yaml of %s", spec.Name),
 			})
 		}
-		if w := watched[of.ID]; w.failure != "" {
+		switch w := watched[of.ID]; {
+		case w.failure != "":
 			add("its machine is lost, and no controller can replace it: %s", w.failure)
+		case w.refused != "":
+			add("its machine is lost; the controller tries again to replace it, after this failure: %s", w.refused)
 		}
 		i := slices.IndexFunc(have, func(o provision.Object) bool { return o.ID == of.ID && o.TerminatedReason == "" && c.isReplaced(o) })
 		if i < 0 {

@@ -425,13 +425,13 @@ func TestRefusedReplacementOfBalancer(t *testing.T) {
 		},
 		"no capacity in any zone": {
 			refuse: func(o provision.Offering) error {
-				return &provision.CapacityError{Offering: o, Code: "InsufficientInstanceCapacity"}
-			}, tries: [2]int{4, 100}, alert: "InsufficientInstanceCapacity",
+				return &provision.CapacityError{Offering: o, Scope: provision.ScopeZone, Code: "InsufficientInstanceCapacity"}
+			}, tries: [2]int{8, 20}, alert: "InsufficientInstanceCapacity", // in two zones
 		},
 		"no capacity in one zone": {
 			refuse: func(o provision.Offering) error {
 				if strings.HasSuffix(o.Zone, "a") {
-					return &provision.CapacityError{Offering: o}
+					return &provision.CapacityError{Offering: o, Scope: provision.ScopeZone}
 				}
 				return nil
 			}, tries: [2]int{1, 2}, running: 1,

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -51,6 +52,40 @@ func TestSpareReplacesThroughOthers(t *testing.T) {
 			t.Errorf("it asked %v", asked)
 		}
 	})
+}
+
+// A balancer that was refused for lack of capacity is launched once there is some: the tries one, three and seven minutes
+// after the first ask the cloud again in all zones, although replicas skip such an offering for ten minutes.
+func TestRefusedBalancerIsLaunchedOnceCapacityReturns(t *testing.T) {
+	const lost = "lb-eu-west-1-0"
+	for _, tt := range []struct{ without, until time.Duration }{
+		{50 * time.Second, 70 * time.Second}, {2 * time.Minute, 200 * time.Second}, {6 * time.Minute, 440 * time.Second},
+	} {
+		t.Run(tt.without.String(), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				n := newControlWorld(t, fourBalancers)
+				rc := n.controller()
+				n.reconcileFor(t, rc, time.Minute, always)
+				returns := time.Now().Add(tt.without)
+				n.refuse = func(w provision.Desired) error {
+					if time.Now().Before(returns) {
+						return &provision.CapacityError{Offering: w.Offerings[0], Scope: provision.ScopeZone, Code: "InsufficientInstanceCapacity"}
+					}
+					return nil
+				}
+				n.ChangeObject(lost, func(o *provision.Object) { o.TerminatedReason = "host failure" })
+				n.reconcileFor(t, rc, tt.without-5*time.Second, always)
+				n.wantAlert(rc, lost, "InsufficientInstanceCapacity")
+				if all := rc.Alerts(); len(all) != 1 || !strings.Contains(all[0].Message, "tries again") {
+					t.Errorf("got the alerts %+v", all)
+				}
+				n.reconcileFor(t, rc, tt.until-tt.without+5*time.Second, always)
+				if now := n.balancers(lost); len(now) != 1 || now[0].TerminatedReason != "" {
+					t.Errorf("there is %+v, alerts %+v", now, rc.Alerts())
+				}
+			})
+		})
+	}
 }
 
 // runsOn makes the controller's machine the one of a balancer.
