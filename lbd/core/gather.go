@@ -49,7 +49,8 @@ func (b *Balancer) describeTarget(now time.Duration, q *queue, t *target, c *pol
 	}
 	if !t.peer {
 		c.Available, c.Pace = t.replicaAvailable(now, &b.cfg), t.pace.Value()
-		c.Pending, c.Running, c.KV = t.stillPending(), t.running, t.kv
+		c.Pending = t.stillPending()
+		c.Running, c.KV = t.stillRunning()
 		if t.pendingSince > 0 {
 			c.PendingFor = now - t.pendingSince
 		}

@@ -78,6 +78,17 @@ func (t *target) stillPending() policy.Maybe[int] {
 	return pending
 }
 
+// stillRunning returns the running requests and the KV utilisation of a replica's last report, or zero if all of
+// those requests have ended since. With rare probes, an empty replica would otherwise seem full until the next
+// report. While some of them run, the figures remain as reported, because requests may share what they cached.
+func (t *target) stillRunning() (running policy.Maybe[int], kv policy.Maybe[float64]) {
+	running, kv = t.running, t.kv
+	if running.Value > 0 && t.outstanding-len(t.unconfirmed)+t.othersRequests-t.stillPending().Value <= 0 {
+		running.Value, kv.Value = 0, 0
+	}
+	return running, kv
+}
+
 // isComputing reports whether the first bytes of a prompt may be those of a prompt that t has not computed yet.
 func (t *target) isComputing(prompt prefix.Key, bytes int) bool {
 	last := min(bytes/prefix.BlockBytes, len(prompt)) - 1

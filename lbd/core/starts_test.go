@@ -174,3 +174,41 @@ func TestEngineWithFreeMemoryReceivesMore(t *testing.T) {
 		}
 	}
 }
+
+// Complaint: with a probe every second, a replica whose requests have all ended seems full until the next report,
+// and requests are sent to full replicas instead.
+func TestEndedRequestsFreeMemoryBeforeTheNextProbe(t *testing.T) {
+	for _, c := range []struct {
+		name             string
+		running, pending int     // in the report, of two requests sent from here and perhaps others
+		kv               float64 // in the report
+		ended            int     // since the report
+		wantRunning      int
+		wantKV           float64
+	}{
+		{"none ended", 2, 0, 0.8, 0, 2, 0.8},
+		{"one of two ended", 2, 0, 0.8, 1, 2, 0.8},
+		{"both ended", 2, 0, 0.8, 2, 0, 0},
+		{"both ended, requests of another balancer run", 4, 0, 0.8, 2, 4, 0.8},
+		{"one may still be pending", 1, 1, 0.8, 0, 1, 0.8},
+		{"none was running", 0, 2, 0.1, 2, 0, 0.1},
+	} {
+		b := start(DefaultConfig(policy.NewCost()), 1)
+		report := func(running, pending int, kv float64) {
+			b.Step(time.Second, Event{Kind: EventReplicaReport, Target: "r0", Report: &ProbeReport{
+				Ready: true, Running: policy.Known(running), Pending: policy.Known(pending), KV: policy.Known(kv),
+			}})
+		}
+		for i := range 2 {
+			ask(t, b, 0, Request{ID: fmt.Sprint(i)})
+		}
+		report(c.running, c.pending, c.kv)
+		for i := range c.ended {
+			b.Step(time.Second, Event{Kind: EventFinished, ID: fmt.Sprint(i)})
+		}
+		running, kv := b.replicas[0].stillRunning()
+		if running != policy.Known(c.wantRunning) || kv != policy.Known(c.wantKV) {
+			t.Errorf("%s: %v running, KV utilisation %v", c.name, running, kv)
+		}
+	}
+}

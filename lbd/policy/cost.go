@@ -232,6 +232,8 @@ type costTerms struct {
 	// computedPerMiss is the number of tokens computed for each uncached token: the token itself, and evicted
 	// tokens that are computed again because of it.
 	computedPerMiss float64
+	// residence is the mean residence time of the candidates, in seconds at the nominal pace; 0 = unknown.
+	residence float64
 }
 
 // requestTerms returns the parts of a request's cost that are the same for all candidates.
@@ -247,12 +249,35 @@ func (p *Cost) requestTerms(f *Facts) costTerms {
 	// needs again. Evicting such text costs nothing.
 	t.computedPerMiss = 1 / (1 - min(max(0, 2*f.EvictedShare-1), p.constants.MaxEvictedShare))
 	t.decodeSeconds = t.answerSteps * p.constants.DecodeBase
+	t.residence = meanResidence(f.Candidates)
 	t.queuedPerReplica = float64(max(0, f.Queued-1)) / float64(max(1, firstPeer(f.Candidates)))
 	t.addedDecodeSeconds = t.answerSteps * (p.constants.DecodePerRequest + p.constants.DecodePerToken*t.promptTokens)
 	if f.PromptBytes > 0 {
 		t.tokensPerByte = t.promptTokens / float64(f.PromptBytes)
 	}
 	return t
+}
+
+// meanResidence returns the mean residence time, in seconds at the nominal pace, of the candidates at which a request
+// has ended; 0 = none.
+func meanResidence(cs []Candidate) float64 {
+	sum, n := 0.0, 0
+	for i := range cs {
+		if c := &cs[i]; c.Residence > 0 {
+			sum += inSeconds(c.Residence) / c.pace()
+			n++
+		}
+	}
+	return sum / float64(max(n, 1))
+}
+
+// residenceAt returns the residence time at c. Until a request has ended there, it is the mean of the other
+// candidates, at the pace of c. Otherwise, a new replica would seem to have no waits and no cost of memory.
+func (t *costTerms) residenceAt(c *Candidate) time.Duration {
+	if c.Residence > 0 {
+		return c.Residence
+	}
+	return durationOf(t.residence * c.pace())
 }
 
 // cost returns the cost of a request at c, in seconds.
@@ -303,7 +328,7 @@ func (p *Cost) memorySeconds(t *costTerms, c *Candidate, uncached, n float64) fl
 	// more of them, however long the queue is.
 	waiting := min(float64(c.Held+c.Pending.Or(0))+t.queuedPerReplica, n)
 	taken := min(uncached, capacity) + waiting*min(uncached+t.answerSteps, capacity)
-	return over * inSeconds(c.Residence) * (p.constants.MemoryPenalty + p.constants.OccupancyWeight*taken/capacity)
+	return over * inSeconds(t.residenceAt(c)) * (p.constants.MemoryPenalty + p.constants.OccupancyWeight*taken/capacity)
 }
 
 // waitSeconds returns how long a request with this many uncached tokens waits at c before its computation starts. For
@@ -316,9 +341,9 @@ func (p *Cost) waitSeconds(t *costTerms, c *Candidate, uncached float64) float64
 	case c.Peer:
 		wait += inSeconds(c.ExpectedWait) + p.constants.PeerMarginShare*c.pace()*(t.promptTokens/p.constants.PrefillRate+t.decodeSeconds)
 	case !hasCapacity(c):
-		wait += p.holdSeconds(c)
+		wait += p.holdSeconds(t, c)
 	case !fits(c, uncached):
-		wait += inSeconds(HoldTime(c.Unconfirmed, requestsAt(c), c.Residence, c.pace()))
+		wait += inSeconds(HoldTime(c.Unconfirmed, requestsAt(c), t.residenceAt(c), c.pace()))
 	}
 	return wait
 }
@@ -339,10 +364,10 @@ func fits(c *Candidate, uncached float64) bool {
 // holdSeconds returns how long a request is held for a replica without capacity. If the replica has
 // free memory and has had pending requests only for a short time, they arrived during a step and start
 // in the next steps. Otherwise its batch or memory is full, and a request there has to end first.
-func (p *Cost) holdSeconds(c *Candidate) float64 {
+func (p *Cost) holdSeconds(t *costTerms, c *Candidate) float64 {
 	ahead := c.Held + c.Pending.Or(0)
 	pace, step := c.pace(), c.pace()*p.constants.DecodeBase
-	wait := inSeconds(HoldTime(ahead, requestsAt(c), c.Residence, pace))
+	wait := inSeconds(HoldTime(ahead, requestsAt(c), t.residenceAt(c), pace))
 	if c.KV.Known && c.KV.Value < p.constants.MemoryThreshold && inSeconds(c.PendingFor) < p.constants.TransientSteps*step {
 		wait = min(wait, float64(ahead+1)*p.constants.AdmitSteps*step)
 	}

@@ -356,3 +356,27 @@ func TestLongAnswersStayWithTheirPrefix(t *testing.T) {
 		}
 	}
 }
+
+// Complaint: replicas at which no request had ended seemed to have no waits and no cost of memory, so requests were
+// sent there although others had as much memory and fewer requests.
+func TestResidenceIsThatOfOthersUntilOneHasEnded(t *testing.T) {
+	for _, full := range []bool{false, true} {
+		cs := fleet(3)
+		for i := range cs {
+			c := &cs[i]
+			c.Pace = float64(1 + i)
+			c.Outstanding, c.ContextTokens, c.Available = 2, 16000, !full
+			c.KV, c.Running, c.Pending = Known(0.9), Known(2), Known(0)
+		}
+		cs[0].Residence, cs[2].Residence = 100*time.Second, 300*time.Second
+		known := append([]Candidate(nil), cs...)
+		known[1].Residence = 200 * time.Second // like the others, at its pace
+		NewCost().Choose(long(8000, cs))
+		NewCost().Choose(long(8000, known))
+		for i := range cs {
+			if cs[i].Score != known[i].Score {
+				t.Errorf("full %v: replica %d costs %.3f s, with a known residence time %.3f s", full, i, cs[i].Score.Value, known[i].Score.Value)
+			}
+		}
+	}
+}
