@@ -25,6 +25,10 @@ const (
 	// maxRateJump bounds the rise of the usual traffic per step: the counts of a balancer that
 	// reconnects arrive all at once.
 	maxRateJump = 10
+	// minFirstTokens is the number of first tokens from which their rate is known well enough to weigh them. Fewer
+	// wait for more, at most maxLearningWait: otherwise a single one in a short step would count as a peak of the traffic.
+	minFirstTokens  = 5
+	maxLearningWait = 1 // hours
 )
 
 // fillLevel is the fill level of a model's replicas, learned from late first tokens. Each late one
@@ -35,6 +39,8 @@ const (
 type fillLevel struct {
 	targetLateShare float64       // the late share that the level aims at
 	at              time.Duration // of the last update
+	pending         FirstTokens   // not processed yet
+	pendingHours    float64       // in which they arrived
 	usualRate       float64       // first tokens per hour, over the last hours; 0 = none so far
 	logFactor       float64       // natural logarithm of factor()
 }
@@ -42,13 +48,20 @@ type fillLevel struct {
 // factor returns the load per replica as a multiple of its nominal throughput.
 func (l *fillLevel) factor() float64 { return math.Exp(l.logFactor) }
 
-// update processes the first tokens since the previous step.
+// update processes the first tokens since the previous step. How often it is called does not matter.
 func (l *fillLevel) update(now time.Duration, arrived FirstTokens) {
-	hours := (now - l.at).Hours()
-	if hours <= 0 {
+	step := (now - l.at).Hours()
+	if step <= 0 {
 		return
 	}
 	l.at = now
+	l.pending = FirstTokens{l.pending.Total + arrived.Total, l.pending.Late + arrived.Late}
+	l.pendingHours += step
+	if l.pending.Total < minFirstTokens && l.pendingHours < maxLearningWait {
+		return
+	}
+	hours := l.pendingHours
+	arrived, l.pending, l.pendingHours = l.pending, FirstTokens{}, 0
 	rate := float64(arrived.Total) / hours
 	if l.usualRate == 0 {
 		l.usualRate = rate

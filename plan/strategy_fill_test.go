@@ -56,6 +56,25 @@ func TestFillLevelIsBounded(t *testing.T) {
 	}
 }
 
+// How far a model's replicas are filled after hours without lateness does not depend on how often the strategy is
+// stepped, nor on the traffic: an hour of the usual traffic adds fillGain.
+func TestFillLevelDoesNotDependOnTheStep(t *testing.T) {
+	for _, perHour := range []int{20, 60, 600, 50_000} {
+		for _, step := range []time.Duration{time.Second, 5 * time.Second, 15 * time.Second, time.Minute} {
+			l := &fillLevel{targetLateShare: 0.05}
+			reported := 0
+			for now := step; now <= 6*time.Hour; now += step {
+				total := int(float64(perHour) * now.Hours())
+				l.update(now, FirstTokens{Total: int64(total - reported)})
+				reported = total
+			}
+			if want := 6 * fillGain; math.Abs(l.logFactor-want) > 0.1*want {
+				t.Errorf("%d first tokens an hour, a step every %s: the level rose by %.3f in 6 hours, want %.3f", perHour, step, l.logFactor, want)
+			}
+		}
+	}
+}
+
 // A balancer that reconnects reports all counts since its start: one step must not undo what was
 // learned over hours, nor what is learned after it.
 func TestOneStepChangesFillLevelLittle(t *testing.T) {
