@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"net"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -15,7 +16,6 @@ import (
 func TestLeaseIsAcquiredAcrossRegions(t *testing.T) {
 	t.Parallel()
 	const rtt = 250 * time.Millisecond
-	c := newTestCluster(t, "a", "b", "c")
 	var distant atomic.Bool
 	network := &testkit.Network{Delay: func(string, string) time.Duration {
 		if distant.Load() {
@@ -23,21 +23,27 @@ func TestLeaseIsAcquiredAcrossRegions(t *testing.T) {
 		}
 		return 0
 	}}
+	c := newTestCluster(t, "a", "b", "c")
 	c.through = func(from, to string) string {
 		return testkit.NewProxy(t, "127.0.0.1:0", c.ports[to], to, func(net.Addr, net.Addr) string { return from }, network).Addr()
 	}
 	c.start("a", "b", "c")
 	c.waitReplicated()
+	clients := map[string]*Store{}
+	for _, n := range c.nodes { // at most one of them is where the leader of the state is
+		clients[n] = c.client(n)
+		put(t, clients[n], "opened."+n, "1")
+	}
 	distant.Store(true)
 	ctx, cancel := context.WithTimeout(t.Context(), testkit.Timeout)
 	defer cancel()
-	for _, n := range c.nodes { // at most one of them is where the leader of the state is
-		l, err := c.client(n).Acquire(ctx, "controller-"+n, n, 3*time.Second)
-		if err != nil {
-			t.Fatalf("from %s: %v", n, err)
-		}
-		if err := l.Renew(ctx); err != nil || !l.Valid() {
-			t.Errorf("from %s: %v", n, err)
-		}
+	var acquiring sync.WaitGroup
+	for n, st := range clients {
+		acquiring.Go(func() {
+			if _, err := st.Acquire(ctx, "controller-"+n, n, 3*time.Second); err != nil {
+				t.Errorf("from %s: %v", n, err)
+			}
+		})
 	}
+	acquiring.Wait()
 }
