@@ -31,7 +31,9 @@ func TestLeaseIsAcquiredAcrossRegions(t *testing.T) {
 	c.waitReplicated()
 	clients := map[string]*Store{}
 	for _, n := range c.nodes { // at most one of them is where the leader of the state is
-		clients[n] = c.client(n)
+		st := must[*Store](t)(Connect(t.Context(), "nats://"+c.clients[n], "secret", ForService("chat")))
+		t.Cleanup(st.Close) // another member, to which a client changes after failures, would be as far from the leader
+		clients[n] = st
 		put(t, clients[n], "opened."+n, "1")
 	}
 	distant.Store(true)
