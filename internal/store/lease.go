@@ -133,7 +133,7 @@ func (l *Lease) read(ctx context.Context) (value []byte, revision, base uint64, 
 	value, revision, err = l.s.Get(ctx, l.key)
 	reading.Wait()
 	if baseErr != nil {
-		return nil, 0, 0, fmt.Errorf("%w: %s", ErrUnavailable, baseErr) // never ErrNotFound, by which a record is created
+		return nil, 0, 0, fmt.Errorf("%w: %s", ErrUnavailable, baseErr.Error()) // never ErrNotFound, by which a record is created
 	}
 	return value, revision, base, err
 }
