@@ -96,7 +96,9 @@ chaos-store:
 # Kills, cuts off, stops and fills the machines of the control plane of a local service under load, one fault a
 # seed, and prints what clients saw, when another controller acted and what was lost (Linux, 30 seconds a seed; root and
 # nft for all faults). ARGS are flags of the test: make chaos-control ARGS='-control.seeds=0 -control.seed=2 -control.kills=50',
-# which kills machines 50 times by the seed 2
+# which kills machines 50 times by the seed 2, or ARGS='-control.rtt=150ms', which puts the machines into regions with a
+# round-trip time between them: they connect through proxies, which also cut the network, so that it needs no nft.
+# -control.faults=REGEXP chooses faults by name
 chaos-control: build
 	go test -tags compare -run 'TestCompareFaults$$' -v -count=1 -timeout 5h ./internal/controller -control.seeds=20 $(ARGS)
 

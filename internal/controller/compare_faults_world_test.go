@@ -15,6 +15,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -53,25 +54,41 @@ type controlWorld struct {
 	t        *testing.T
 	control  []string // machines of controllers
 	replicas []string // machines of replicas
-	disks    bool     // each store has a file system
+	disks    bool     // each store can have a file system
+	mounted  bool     // each store has one
 	cgroups  string   // path of the cgroups of the machines; empty without
 	client   *http.Client
+	network  *regionNetwork // nil = machines are connected directly
 }
 
 func newControlWorld(t *testing.T) *controlWorld {
 	t.Helper()
-	document := testkit.Quickstart(t, "../..", faultsName)
-	w := openControlWorld(t, strings.ReplaceAll(document, "replicas: {min: 2, max: 8}", "replicas: {min: 1, max: 1}"))
-	w.openCgroups()
+	document := strings.ReplaceAll(testkit.Quickstart(t, "../..", faultsName), "replicas: {min: 2, max: 8}", "replicas: {min: 1, max: 1}")
+	if *controlRTT != "" {
+		document = regexp.MustCompile(`(?m)^  rtt: .*$`).ReplaceAllString(document, "") // peers do not emulate theirs
+	}
+	w := openControlWorld(t, document)
+	if *controlRTT == "" {
+		w.openCgroups()
+	} else {
+		w.openNetwork(*controlRTT)
+	}
 	w.Run("up", w.Document)
 	w.settle()
 	w.disks = os.Getuid() == 0
-	for _, m := range w.control {
-		if w.disks {
-			w.mountStore(m)
-		}
-	}
 	return w
+}
+
+// mountStores gives the store of each control machine a file system, once.
+func (w *controlWorld) mountStores() {
+	w.t.Helper()
+	if w.mounted {
+		return
+	}
+	for _, m := range w.control {
+		w.mountStore(m)
+	}
+	w.mounted = true
 }
 
 // openControlWorld returns a world whose service is not started yet.
@@ -457,7 +474,7 @@ func (w *controlWorld) openCgroups() {
 }
 
 func (w *controlWorld) needsCuts() string {
-	if w.cgroups == "" {
+	if w.cgroups == "" && w.network == nil {
 		return "cutting the network needs root, cgroup2 and nft"
 	}
 	return ""
@@ -467,6 +484,9 @@ func (w *controlWorld) needsCuts() string {
 // opened it, and replicas in none.
 func (w *controlWorld) place() {
 	w.t.Helper()
+	if w.network != nil {
+		return
+	}
 	for _, m := range slices.Concat(w.control, w.replicas) {
 		for {
 			s := w.settle()
@@ -489,8 +509,18 @@ func (w *controlWorld) place() {
 	}
 }
 
-// cut drops all packets between a machine and others.
-func (w *controlWorld) cut(machine string, others []string) {
+// cut cuts the network between a machine and others, and returns what repairs it.
+func (w *controlWorld) cut(machine string, others []string) (repair func()) {
+	w.t.Helper()
+	if w.network != nil {
+		return w.network.cut(w.t, machine, others)
+	}
+	w.dropPackets(machine, others)
+	return w.uncut
+}
+
+// dropPackets drops all packets between a machine and others, until uncut.
+func (w *controlWorld) dropPackets(machine string, others []string) {
 	w.t.Helper()
 	var rules strings.Builder
 	match := func(m string) string {
@@ -514,7 +544,7 @@ func (w *controlWorld) cut(machine string, others []string) {
 	w.t.Cleanup(func() { _ = exec.Command("nft", "delete", "table", "inet", nftTable).Run() })
 }
 
-// uncut ends cut.
+// uncut ends dropPackets.
 func (w *controlWorld) uncut() {
 	if out, err := exec.Command("nft", "delete", "table", "inet", nftTable).CombinedOutput(); err != nil {
 		w.t.Fatalf("repairing the network: %v: %s", err, out)

@@ -8,6 +8,7 @@ import (
 	"io"
 	"log/slog"
 	"math/rand/v2"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -72,6 +73,7 @@ func newProcessCluster(t *testing.T, nodes ...string) *processCluster {
 	for _, n := range nodes {
 		c.ports[n], c.clients[n] = testkit.FreeAddr(), testkit.FreeAddr()
 	}
+	network := &testkit.Network{Delay: func(string, string) time.Duration { return *chaosRTT }}
 	for _, from := range nodes {
 		c.routes[from] = []string{c.ports[from]}
 		for _, to := range nodes {
@@ -80,7 +82,7 @@ func newProcessCluster(t *testing.T, nodes ...string) *processCluster {
 			case *chaosRTT == 0:
 				c.routes[from] = append(c.routes[from], c.ports[to])
 			default:
-				c.routes[from] = append(c.routes[from], newProxy(t, c.ports[to], *chaosRTT/2).addr())
+				c.routes[from] = append(c.routes[from], testkit.NewProxy(t, "127.0.0.1:0", c.ports[to], to, func(net.Addr, net.Addr) string { return from }, network).Addr())
 			}
 		}
 	}

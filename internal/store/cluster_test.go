@@ -7,7 +7,6 @@ import (
 	"net"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -26,6 +25,8 @@ type testCluster struct {
 	clients map[string]string            // the address of the client listener, by node
 	links   map[string]map[string]*proxy // by the nodes that dials and accepts
 	servers map[string]*Server
+	// through returns the address through which a member reaches another one; nil = their link
+	through func(from, to string) string
 
 	takeTimeout, checkEvery time.Duration // 0 = the default
 }
@@ -42,7 +43,7 @@ func newTestCluster(t *testing.T, nodes ...string) *testCluster {
 		c.links[from] = map[string]*proxy{}
 		for _, to := range nodes {
 			if from != to {
-				c.links[from][to] = newProxy(t, c.ports[to], 0)
+				c.links[from][to] = newProxy(t, c.ports[to])
 			}
 		}
 	}
@@ -56,7 +57,11 @@ func (c *testCluster) options(node string) Options {
 		Advertise: "127.0.0.1:1", // members only reach each other through proxies
 	}
 	for _, n := range c.nodes {
-		if n != node {
+		switch {
+		case n == node:
+		case c.through != nil:
+			cluster.Routes = append(cluster.Routes, c.through(node, n))
+		default:
 			cluster.Routes = append(cluster.Routes, c.links[node][n].addr())
 		}
 	}
@@ -177,9 +182,8 @@ func read(t *testing.T, s *Store, key string) (value []byte, revision uint64, er
 // proxy forwards connections to an address until it is cut: then it accepts none, and those that
 // exist carry nothing, as in a network that drops packets.
 type proxy struct {
-	l     net.Listener
-	to    string
-	delay time.Duration // of everything that it forwards, in each direction
+	l  net.Listener
+	to string
 
 	mu      sync.Mutex
 	blocked bool
@@ -187,12 +191,12 @@ type proxy struct {
 	open    sync.WaitGroup
 }
 
-func newProxy(t testing.TB, to string, delay time.Duration) *proxy {
+func newProxy(t testing.TB, to string) *proxy {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &proxy{l: l, to: to, delay: delay, conns: map[net.Conn]bool{}}
+	p := &proxy{l: l, to: to, conns: map[net.Conn]bool{}}
 	p.open.Go(p.accept)
 	t.Cleanup(func() {
 		l.Close()
@@ -235,32 +239,7 @@ func (p *proxy) keep(in, out net.Conn) bool {
 func (p *proxy) forward(from, to net.Conn) {
 	defer to.Close()
 	defer from.Close()
-	if p.delay == 0 {
-		_, _ = io.Copy(to, from)
-		return
-	}
-	type chunk struct {
-		data []byte
-		due  time.Time
-	}
-	chunks := make(chan chunk, 1<<12)
-	p.open.Go(func() {
-		for c := range chunks {
-			time.Sleep(time.Until(c.due))
-			if _, err := to.Write(c.data); err != nil {
-				to.Close()
-				from.Close() // ends the reads: nothing more is sent to chunks
-			}
-		}
-	})
-	defer close(chunks)
-	for buf := make([]byte, 64<<10); ; {
-		n, err := from.Read(buf)
-		if err != nil {
-			return
-		}
-		chunks <- chunk{slices.Clone(buf[:n]), time.Now().Add(p.delay)}
-	}
+	_, _ = io.Copy(to, from)
 }
 
 // cut closes all connections and accepts none, until it is called with false.

@@ -47,6 +47,8 @@ type Lease struct {
 	token uint64
 	// base is the token base at the acquisition: see tokenBaseKey.
 	base uint64
+	// request is the timeout of each step of an acquisition.
+	request time.Duration
 
 	// renewing is held during a write, and guards revision. mu guards the other two fields and is never
 	// held during a write: Valid returns at once while a write hangs.
@@ -78,11 +80,11 @@ func (s *Store) Acquire(ctx context.Context, name, holder string, ttl time.Durat
 	}
 	l := &Lease{s: s, key: LeaseKey(name), value: value, ttl: ttl}
 	interval := min(max(ttl/10, 5*time.Millisecond), 500*time.Millisecond)
-	// An attempt whose request was lost with the leader of a cluster must not wait for opTimeout.
-	attempt := min(max(ttl/3, time.Second), opTimeout)
+	// A request that was lost with the leader of a cluster must not wait for opTimeout.
+	l.request = min(max(ttl/3, time.Second), opTimeout)
 	var seen observation
 	for {
-		if l.tryAcquireWithin(ctx, attempt, &seen) {
+		if l.tryAcquire(ctx, &seen) {
 			return l, nil
 		}
 		_, _, next := s.connectionState()
@@ -93,59 +95,70 @@ func (s *Store) Acquire(ctx context.Context, name, holder string, ttl time.Durat
 	}
 }
 
-// tryAcquireWithin is tryAcquire with a timeout.
-func (l *Lease) tryAcquireWithin(ctx context.Context, timeout time.Duration, seen *observation) bool {
-	octx, cancel := context.WithTimeout(ctx, timeout)
-	defer cancel()
-	return l.tryAcquire(octx, seen)
-}
-
 // tryAcquire attempts to acquire the lease once, and reports whether it did. After any failure,
-// including an outage, the caller retries.
+// including an outage, the caller retries. It takes four round trips between members of a cluster if the leader of the
+// state is another one: one to read, two to write and one to check. Each of these steps has a timeout of its own.
 func (l *Lease) tryAcquire(ctx context.Context, seen *observation) bool {
-	start := l.s.now()
-	value, revision, err := l.s.Get(ctx, l.key)
+	value, revision, base, err := l.read(ctx)
 	switch {
 	case errors.Is(err, ErrNotFound):
 		revision = 0
 	case err != nil:
 		return false
 	case string(value) == string(l.value):
-		// An earlier attempt of this process was applied, but its acknowledgement was lost. Others count the ttl
-		// from that attempt, so the record is written again.
+		// An earlier attempt of this process was applied, but its acknowledgement was lost. Others count the
+		// ttl from that attempt, so the record is written again.
 	case seen.expired(revision, l.s.now(), max(l.ttl, recordTTL(value))):
 		// The clock is read after the value, and the holder counts its ttl from before its
 		// write. So the holder's lease ends before this one begins.
 	default:
 		return false
 	}
-	base, revision, err := l.write(ctx, revision)
-	if err != nil {
+	start := l.s.now()
+	if revision, err = l.write(ctx, base, revision); err != nil {
 		return false
 	}
 	l.token, l.base, l.revision, l.until = base+revision, base, revision, start.Add(l.ttl)
 	return true
 }
 
-// write writes the record if its revision is the given one, 0 = there is none, and returns its new revision and the token
-// base. It fails if a restore changed the base meanwhile, because it is then unknown to which base the revision belongs.
-func (l *Lease) write(ctx context.Context, revision uint64) (base, next uint64, err error) {
-	if base, err = l.s.tokenBase(ctx); err != nil {
-		return 0, 0, err
+// read returns the record, its revision and the token base. It reads both at once. It returns ErrNotFound
+// only if there is no record.
+func (l *Lease) read(ctx context.Context) (value []byte, revision, base uint64, err error) {
+	ctx, cancel := context.WithTimeout(ctx, l.request)
+	defer cancel()
+	var reading sync.WaitGroup
+	var baseErr error
+	reading.Go(func() { base, baseErr = l.s.tokenBase(ctx) })
+	value, revision, err = l.s.Get(ctx, l.key)
+	reading.Wait()
+	if baseErr != nil {
+		return nil, 0, 0, fmt.Errorf("%w: %s", ErrUnavailable, baseErr.Error()) // never ErrNotFound, by which a record is created
 	}
+	return value, revision, base, err
+}
+
+// write writes the record if its revision is the given one, 0 = there is none, and returns its new revision. base is the
+// token base before. It fails if a restore changed the base meanwhile, because it is then unknown to which base the revision
+// belongs.
+func (l *Lease) write(ctx context.Context, base, revision uint64) (next uint64, err error) {
+	write, cancel := context.WithTimeout(ctx, l.request)
+	defer cancel()
 	if revision == 0 {
-		next, err = l.s.Create(ctx, l.key, l.value)
+		next, err = l.s.Create(write, l.key, l.value)
 	} else {
-		next, err = l.s.CompareAndSwap(ctx, l.key, l.value, revision)
+		next, err = l.s.CompareAndSwap(write, l.key, l.value, revision)
 	}
 	if err != nil {
-		return 0, 0, err
+		return 0, err
 	}
-	after, err := l.s.tokenBase(ctx)
+	check, cancel := context.WithTimeout(ctx, l.request)
+	defer cancel()
+	after, err := l.s.tokenBase(check)
 	if err == nil && after != base {
 		err = fmt.Errorf("writing %s: %w: the store was restored", l.key, ErrConflict)
 	}
-	return base, next, err
+	return next, err
 }
 
 // recordTTL returns the ttl in a record, 0 if it is not a lease record.

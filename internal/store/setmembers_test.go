@@ -17,7 +17,7 @@ func (c *testCluster) move(node string) {
 	c.ports[node], c.clients[node] = testkit.FreeAddr(), testkit.FreeAddr()
 	for _, n := range c.nodes {
 		if n != node {
-			c.links[n][node], c.links[node][n] = newProxy(c.t, c.ports[node], 0), newProxy(c.t, c.ports[n], 0)
+			c.links[n][node], c.links[node][n] = newProxy(c.t, c.ports[node]), newProxy(c.t, c.ports[n])
 		}
 	}
 	if err := os.RemoveAll(c.options(node).Dir); err != nil {

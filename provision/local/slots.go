@@ -1,6 +1,7 @@
 package local
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -16,9 +17,12 @@ import (
 
 // slotFile is the content of slots.json. A slot is an object's index within the ports of its kind.
 type slotFile struct {
-	Port      int            `json:"port"` // local.port at that time
-	Balancers map[string]int `json:"balancers"`
-	Engines   map[string]int `json:"engines"`
+	Port int `json:"port"` // local.port at that time
+	// AdvertisedPort takes the place of Port in the addresses to which other machines connect; 0 = Port. Tests put proxies
+	// there, which delay connections.
+	AdvertisedPort int            `json:"advertised_port,omitempty"`
+	Balancers      map[string]int `json:"balancers"`
+	Engines        map[string]int `json:"engines"`
 }
 
 // assignSlots assigns a slot to every id for as long as the service exists. Adding a region or a replica does
@@ -45,7 +49,7 @@ func (s Service) assignSlots(base int, balancers, engines []string) (slotFile, e
 		return slotFile{}, err
 	}
 	return slotFile{
-		Port:      base,
+		Port: base, AdvertisedPort: old.AdvertisedPort,
 		Balancers: assignFreeSlots(balancers, old.Balancers, present),
 		Engines:   assignFreeSlots(engines, old.Engines, present),
 	}, nil
@@ -128,28 +132,34 @@ func (s slotFile) check() error {
 // endpoints returns the addresses of a machine of a kind.
 func (s slotFile) endpoints(id string, kind provision.ObjectKind) provision.MachineEndpoints {
 	at := func(offset int) string { return addrOf(s.Port + offset) }
-	e := provision.MachineEndpoints{Loopback: loopback, Controller: at(controlOffset)}
-	if kind == provision.KindBalancer {
+	e := provision.MachineEndpoints{Listen: s.addresses(s.Port, id, kind), Loopback: loopback, Controller: at(controlOffset)}
+	e.Advertised = s.addresses(cmp.Or(s.AdvertisedPort, s.Port), id, kind)
+	switch kind {
+	case provision.KindBalancer:
 		e.Controller = at(controlOffset + min(s.Balancers[id], controlSlots-1))
+	case provision.KindReplica:
+		e.Engine, e.CacheEvents = at(engineOffset+s.Engines[id]), at(eventsOffset+s.Engines[id])
 	}
+	return e
+}
+
+// addresses returns the addresses of the units of a machine with a base port.
+func (s slotFile) addresses(base int, id string, kind provision.ObjectKind) provision.Addresses {
+	at := func(offset int) string { return addrOf(base + offset) }
 	switch kind {
 	case provision.KindNameServer:
-		e.Listen = provision.Addresses{Agent: at(replicaAgentOffset + s.Engines[id])}
+		return provision.Addresses{Agent: at(replicaAgentOffset + s.Engines[id])}
 	case provision.KindBalancer:
 		n := s.Balancers[id]
-		e.Listen = provision.Addresses{
+		a := provision.Addresses{
 			Public: at(n), PublicTLS: at(n), Admin: at(adminOffset + n), Challenge: at(challengeOffset + n), Agent: at(agentOffset + n), Store: at(storeOffset + min(n, controlSlots-1)),
 		}
 		if n < controlSlots {
-			e.Listen.Routes = at(routesOffset + n)
+			a.Routes = at(routesOffset + n)
 		}
-	default:
-		n := s.Engines[id]
-		e.Listen = provision.Addresses{Agent: at(replicaAgentOffset + n), Engine: at(replicaOffset + n)}
-		e.Engine, e.CacheEvents = at(engineOffset+n), at(eventsOffset+n)
+		return a
 	}
-	e.Advertised = e.Listen
-	return e
+	return provision.Addresses{Agent: at(replicaAgentOffset + s.Engines[id]), Engine: at(replicaOffset + s.Engines[id])}
 }
 
 // specError returns an error of the configuration.
