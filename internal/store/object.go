@@ -55,7 +55,7 @@ func (s *Store) objects(ctx context.Context) (jetstream.ObjectStore, error) {
 
 func partName(name string, part int64) string { return fmt.Sprintf("%s.%d", name, part) }
 
-// ReadError is a failure of the reader that an object was written from, not of the store.
+// ReadError is a failure of the reader that an object or a backup was read from, not of the store.
 type ReadError struct{ Err error }
 
 // Error returns the cause.
