@@ -410,7 +410,8 @@ func (s *Store) restoreStreams(ctx context.Context, nc *nats.Conn, d *backupRead
 	})
 }
 
-// newerStore returns an error if streams contain messages that were stored before a backup was made.
+// newerStore returns an error if streams contain messages that were stored before a backup was made: the store may then be
+// the one that was backed up, with everything stored since. A store that replaces a lost one has only later messages.
 func newerStore(b telemetry.Backup, infos []*jetstream.StreamInfo) error {
 	e := &telemetry.NewerStoreError{Backup: b.At}
 	older := false

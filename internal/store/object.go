@@ -17,7 +17,8 @@ import (
 
 // Limits of objects, each with its reason.
 const (
-	// objectsMaxBytes limits all objects: two tenants at their limit.
+	// objectsMaxBytes limits all objects: the files of two tenants, of which each may store 4 GiB (TenantBytes in
+	// package lbd/batch/job).
 	objectsMaxBytes = 8 << 30
 	// objectPartSize is the size of the parts of an object. Each part is written and acknowledged before the
 	// next one is read, so a writer and a reader hold one part in memory, and a reader can start at any.
