@@ -25,7 +25,7 @@ type modelChoices struct {
 // only the cheapest one. ok is false if there are too many to enumerate. loose are the rows that no choice can
 // violate.
 func (c *integerProgram) joinModelBlocks(p *point, i int, d float64, shared bool, loose []bool) (out modelChoices, ok bool) {
-	g := &dynamicProgram{c: c, y: p.y, limit: d, remainingPartials: maxModelPartials, open: make([]bool, 3*len(c.rows))}
+	g := &dynamicProgram{c: c, y: p.y, limit: d, remainingPartials: maxModelPartials, open: make([]bool, 3*len(c.rows))} // with the artificial rows of sharedRowUse
 	for r := range g.open {
 		g.open[r] = r >= len(c.rows) || c.rows[r].model != i
 	}

@@ -205,7 +205,7 @@ func roundedTokens(n float64) string {
 func fillValleys(slots []backlogSlot, within time.Duration, tokens float64) (rest float64) {
 	var usable []*backlogSlot
 	for c := range slots {
-		if slots[c].until <= max(within, slots[0].until) { // the first minute is better than none
+		if slots[c].until <= max(within, slots[0].until) { // work whose deadline is past or within a minute goes into the first minute
 			usable = append(usable, &slots[c])
 		}
 	}

@@ -59,7 +59,7 @@ func (r *review) setLoad(h *forecast.History) error {
 	if time.Duration(gap)*time.Minute > maxHistoryAge {
 		return fmt.Errorf("the history ends %d minutes before %s: too old to forecast from", gap, r.at.Format(time.RFC3339))
 	}
-	r.hitRates(past)
+	r.setUncachedShares(past)
 	r.setEgress()
 	return r.forecastAll(f, r.groupTraffic(past, int(gap)))
 }
@@ -88,8 +88,8 @@ func (r *review) historyWithFirstMinute(h *forecast.History) (past *forecast.His
 	return begun, minute + 1
 }
 
-// hitRates computes the expected prefix cache hit rate of each model.
-func (r *review) hitRates(past *forecast.History) {
+// setUncachedShares sets uncached: 1 minus the expected prefix cache hit rate of each model.
+func (r *review) setUncachedShares(past *forecast.History) {
 	r.uncached = map[string]float64{}
 	for _, m := range r.problem.Models {
 		rate := r.hitRate(past, m)

@@ -146,7 +146,7 @@ func (c *chunkWriter) Write(p []byte) (int, error) {
 }
 
 // CheckBackup reads a whole backup and returns its description. It fails with a *telemetry.BackupError if the backup is
-// damaged, truncated or of a later format, or if r fails.
+// damaged, truncated or of a later format, and with a *ReadError if r fails.
 func CheckBackup(r io.Reader) (telemetry.Backup, error) {
 	d, err := openBackup(r)
 	if err != nil {
@@ -164,9 +164,23 @@ type backupReader struct {
 	in *bufio.Reader
 }
 
+// backupSource reads the file of a backup. Its errors other than the end of the file are *ReadErrors.
+type backupSource struct{ r io.Reader }
+
+// Read implements io.Reader.
+func (s backupSource) Read(p []byte) (n int, err error) {
+	switch n, err = s.r.Read(p); {
+	case err == nil, err == io.EOF: //nolint:errorlint // an error that wraps io.EOF is not the end of the file
+		return n, err
+	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
+		err = errors.New(err.Error()) // callers would take it for the end of the file
+	}
+	return n, &ReadError{err}
+}
+
 // openBackup reads the description of a backup.
 func openBackup(r io.Reader) (*backupReader, error) {
-	z, err := gzip.NewReader(r)
+	z, err := gzip.NewReader(backupSource{r})
 	if err != nil {
 		return nil, damagedBackup("it is not a backup", err)
 	}
@@ -186,12 +200,14 @@ func openBackup(r io.Reader) (*backupReader, error) {
 	return d, nil
 }
 
-// damagedBackup returns the *telemetry.BackupError of a backup that cannot be read: err if it already is one.
+// damagedBackup returns the *telemetry.BackupError for an error of decoding a backup: err if it already is one. If the file
+// could not be read, it returns the *ReadError.
 func damagedBackup(what string, err error) error {
-	var bad *telemetry.BackupError
 	switch {
-	case errors.As(err, &bad):
+	case errors.As(err, new(*telemetry.BackupError)):
 		return err
+	case errors.As(err, new(*ReadError)):
+		return fmt.Errorf("reading the backup: %w", err)
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
 		return &telemetry.BackupError{Problem: what + ": it is empty or truncated"}
 	}
@@ -226,7 +242,7 @@ func (d *backupReader) nextLine() (l backupLine, err error) {
 }
 
 // forEach calls f with each stream, whose snapshot f reads to its end. It returns a *telemetry.BackupError for a damaged or
-// truncated backup, otherwise the error of f.
+// truncated backup, a *ReadError if the file cannot be read, otherwise the error of f.
 func (d *backupReader) forEach(f func(c streamConfig, snapshot io.Reader) error) error {
 	const what = "the backup is damaged"
 	for _, name := range d.Streams {
@@ -394,7 +410,8 @@ func (s *Store) restoreStreams(ctx context.Context, nc *nats.Conn, d *backupRead
 	})
 }
 
-// newerStore returns an error if streams contain messages that were stored before a backup was made.
+// newerStore returns an error if streams contain messages that were stored before a backup was made: the store may then be
+// the one that was backed up, with everything stored since. A store that replaces a lost one has only later messages.
 func newerStore(b telemetry.Backup, infos []*jetstream.StreamInfo) error {
 	e := &telemetry.NewerStoreError{Backup: b.At}
 	older := false

@@ -7,10 +7,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/url"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+	"testing/iotest"
 	"time"
 
 	"skyserve/internal/telemetry"
@@ -203,6 +205,33 @@ func TestDamagedBackups(t *testing.T) {
 	}
 	if v, _, err := read(t, st, "desired.x"); err != nil || string(v) != "1" {
 		t.Errorf("got %q, %v", v, err)
+	}
+}
+
+// A backup that cannot be read, for example from a bucket without a connection, is not reported as a damaged one.
+func TestUnreadableBackups(t *testing.T) {
+	testkit.Slow(t)
+	t.Parallel()
+	st := chatStore(t, serve(t, t.TempDir()))
+	put(t, st, "desired.x", "1")
+	file := backup(t, st, "chat")
+	for _, cause := range []error{
+		errors.New("connection reset"),
+		&url.Error{Op: "Get", URL: "https://bucket", Err: io.EOF}, // a response without a body
+		io.ErrUnexpectedEOF,                                       // a response that is shorter than its length
+	} {
+		for _, n := range []int{0, 5, len(file) / 2, len(file)} {
+			unreadable := func() io.Reader {
+				return io.MultiReader(bytes.NewReader(file[:n]), iotest.ErrReader(cause))
+			}
+			_, checked := CheckBackup(unreadable())
+			_, restored := st.RestoreBackup(t.Context(), unreadable(), "chat", true)
+			for operation, err := range map[string]error{"checking": checked, "restoring": restored} {
+				if err == nil || errors.As(err, new(*telemetry.BackupError)) || !errors.As(err, new(*ReadError)) || !strings.Contains(err.Error(), cause.Error()) {
+					t.Errorf("%s after %d of %d bytes: got %v, want %v", operation, n, len(file), err, cause)
+				}
+			}
+		}
 	}
 }
 

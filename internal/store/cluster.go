@@ -151,7 +151,8 @@ type member struct {
 	ID string `json:"id"`
 	// Detached is set when this member alone holds all data: see Server.Detach.
 	Detached bool `json:"detached,omitempty"`
-	// DataMoved is set when another member has taken over all data: the data of this member is outdated.
+	// DataMoved is set when another member has taken over all data: the data of this member is outdated. Its key is the
+	// former name.
 	DataMoved bool `json:"left,omitempty"`
 }
 

@@ -75,7 +75,7 @@ func (m *membership) takeOverData(ctx context.Context) error {
 	if err := m.reportMoved(ctx); err != nil {
 		return err
 	}
-	return m.takeAllStreams(ctx, js)
+	return m.takeAllStreams(ctx, js) // again: clients may have created streams meanwhile, which other members hold too
 }
 
 // markDetached records in the cluster that this member takes all streams: its leader replicates none any more.

@@ -12,8 +12,9 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// Errors for callers to test with errors.Is. Every error of this package wraps one of them,
-// the error of the caller's context, or the error of NATS.
+// Errors for callers to test with errors.Is. A failed operation of the store wraps one of them, the
+// error of the caller's context, or the error of NATS. Errors about invalid arguments, files and
+// directories, and the tokens in the store do not; backups have the errors of package telemetry, too.
 var (
 	// ErrUnavailable means that the store does not respond or cannot write. A write that
 	// failed with it may have been applied: read the key before a retry.

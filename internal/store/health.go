@@ -45,8 +45,8 @@ func (o *Outage) Unwrap() error { return o.Err }
 
 // Outage returns why the store cannot write; nil while it can. After a failed write, such as
 // on a full disk, the NATS server rejects all writes to a stream until it is restarted. The
-// store restarts the server once a file can be written to the disk. Until then only reads
-// succeed, and some of them fail. In a cluster the other members continue meanwhile. While a member has no majority,
+// store restarts the server once a file can be written to the disk. Until then writes
+// fail, and some reads. In a cluster the other members continue meanwhile. While a member has no majority,
 // the outage is ErrNoQuorum; OnOutage is not called for it.
 func (s *Server) Outage() *Outage {
 	s.mu.Lock()
@@ -190,7 +190,7 @@ func stopNATS(ns *runningNATS) {
 
 // checkDisk returns why a file of minFreeBytes cannot be written to a directory.
 func checkDisk(dir string) (err error) {
-	f, err := os.CreateTemp(dir, "room.*")
+	f, err := os.CreateTemp(dir, "write-check.*")
 	if err != nil {
 		return err
 	}

@@ -11,18 +11,18 @@ import (
 )
 
 // recordDataMoved records on disk whether another member has taken over all data: see member.DataMoved.
-func (m *membership) recordDataMoved(left bool) error {
+func (m *membership) recordDataMoved(moved bool) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if left == m.dataMoved {
+	if moved == m.dataMoved {
 		return nil
 	}
 	own := m.s.member
-	own.DataMoved = left
+	own.DataMoved = moved
 	if err := own.write(m.s.opts.Dir); err != nil {
 		return fmt.Errorf("recording that another member holds all data: %w", err)
 	}
-	m.dataMoved = left
+	m.dataMoved = moved
 	return nil
 }
 

@@ -17,7 +17,8 @@ import (
 
 // Limits of objects, each with its reason.
 const (
-	// objectsMaxBytes limits all objects: two tenants at their limit.
+	// objectsMaxBytes limits all objects: the files of two tenants, of which each may store 4 GiB (TenantBytes in
+	// package lbd/batch/job).
 	objectsMaxBytes = 8 << 30
 	// objectPartSize is the size of the parts of an object. Each part is written and acknowledged before the
 	// next one is read, so a writer and a reader hold one part in memory, and a reader can start at any.
@@ -55,7 +56,7 @@ func (s *Store) objects(ctx context.Context) (jetstream.ObjectStore, error) {
 
 func partName(name string, part int64) string { return fmt.Sprintf("%s.%d", name, part) }
 
-// ReadError is a failure of the reader that an object was written from, not of the store.
+// ReadError is a failure of the reader that an object or a backup was read from, not of the store.
 type ReadError struct{ Err error }
 
 // Error returns the cause.

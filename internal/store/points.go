@@ -21,8 +21,9 @@ const (
 	// pointsDays is five weeks: four weeks for the forecasters, and one to compare with. At
 	// least this many days with points are kept, even if clocks are wrong.
 	pointsDays = 35
-	// pointsMaxBytes is the size of 35 days of about sixty series (balancer, model and tier):
-	// each minute is stored up to six times. The oldest points are dropped first. Points, events
+	// pointsMaxBytes is the size of 35 days of about sixty series (balancer, model and tier). Each
+	// minute is stored up to six times, because balancers append the counts of the current minute
+	// every 10 s. The oldest points are dropped first. Points, events
 	// and state are 2 GiB per service, so an embedded store has capacity for two services.
 	pointsMaxBytes = 1728 << 20
 	// pointsPerMessage keeps messages far below the server's limit of 1 MB.
@@ -30,8 +31,8 @@ const (
 	minutesPerDay    = 1440
 )
 
-// AppendPoints stores points durably. A point replaces the stored point with the same minute,
-// balancer, model and tier, so a repeated append changes nothing. If it fails with
+// AppendPoints stores points durably. For readers a point replaces the stored point with the same
+// minute, balancer, model and tier, so a repeated append changes nothing. If it fails with
 // ErrUnavailable, some of the points may have been stored: append all of them again.
 func (s *Store) AppendPoints(ctx context.Context, points []telemetry.Point) error {
 	octx, cancel := context.WithTimeout(ctx, opTimeout)
