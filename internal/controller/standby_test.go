@@ -180,3 +180,30 @@ func TestControlAlerts(t *testing.T) {
 		}
 	}
 }
+
+// GET /v1/state shows the store in the words of 'status'.
+func TestStateShowsTheStore(t *testing.T) {
+	replicated := telemetry.StoreState{Nodes: 3, Replicated: true, Leader: "b", Members: []telemetry.StoreMember{{Node: "a", State: "current"}, {Node: "b", State: "leader"}}}
+	degraded := replicated
+	degraded.Replicated, degraded.Problem = false, "no response from c"
+	for want, c := range map[string]struct {
+		listen  string
+		cluster *telemetry.StoreState
+	}{
+		"external":       {},
+		"not replicated": {listen: "127.0.0.1:1"},
+		"replicated (a current, b leader)":                         {"127.0.0.1:1", &replicated},
+		"not replicated: no response from c (a current, b leader)": {"127.0.0.1:1", &degraded},
+	} {
+		w := newWorld()
+		w.immutable.StoreListen = c.listen
+		if c.cluster != nil {
+			w.store.cluster = func() telemetry.StoreState { return *c.cluster }
+		}
+		w.updateView()
+		var v View
+		if _, text := w.get(t, "/v1/state"); json.Unmarshal([]byte(text), &v) != nil || v.Store != want {
+			t.Errorf("got %q, want %q", v.Store, want)
+		}
+	}
+}
