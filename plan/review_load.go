@@ -173,7 +173,7 @@ func (r *review) regionsOf(region service.Region) []int {
 	var all, sameName []int
 	for j, name := range r.problem.Regions {
 		all = append(all, j)
-		if service.Region(name).Place() == string(region) {
+		if service.Region(name).ShortName() == string(region) {
 			sameName = append(sameName, j)
 		}
 	}

@@ -51,7 +51,7 @@ func market(prices map[service.Region][2]float64) []MachinePrice {
 			{GPUs: 1, Capacity: service.CapacitySpot, USDPerHour: p[1]},
 			{GPUs: 4, Capacity: service.CapacityOnDemand, USDPerHour: 5 * p[0]},
 		} {
-			if m.Region, m.GPU, m.Source = r, "L4", "AWS price list, "+r.Place(); m.USDPerHour > 0 {
+			if m.Region, m.GPU, m.Source = r, "L4", "AWS price list, "+r.ShortName(); m.USDPerHour > 0 {
 				all = append(all, m)
 			}
 		}

@@ -66,7 +66,7 @@ func (r *review) roundTrip(a, b service.Region) (rtt time.Duration, known bool) 
 		return rtt, true
 	}
 	if a.Cloud() == service.CloudLocal && b.Cloud() == service.CloudLocal {
-		return r.spec.LocalHosts.RTTBetween(a.Place(), b.Place()), true
+		return r.spec.LocalHosts.RTTBetween(a.ShortName(), b.ShortName()), true
 	}
 	return 0, false
 }

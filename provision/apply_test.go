@@ -204,7 +204,7 @@ func TestApplyReloads(t *testing.T) {
 		var wants []provision.Desired
 		f := &fake{}
 		for i, region := range []service.Region{"local/eu", "local/us"} {
-			w := want("lb-"+region.Place()+"-0", provision.KindBalancer, region, "new")
+			w := want("lb-"+region.ShortName()+"-0", provision.KindBalancer, region, "new")
 			w.ImmutableHash = "f"
 			o := objectOf(w, i)
 			o.SpecHash = "old"

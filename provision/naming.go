@@ -19,7 +19,7 @@ const NameServerID = "nameserver"
 
 // BalancerID returns the id of the nth balancer of a region: lb-us-0.
 func BalancerID(region service.Region, n int) string {
-	return fmt.Sprintf("lb-%s-%d", region.Place(), n)
+	return fmt.Sprintf("lb-%s-%d", region.ShortName(), n)
 }
 
 // IsBalancerID reports whether an id is a balancer's.
@@ -29,7 +29,7 @@ func IsBalancerID(id string) bool { return strings.HasPrefix(id, "lb-") }
 // further models the id also contains the model's short name. model is the index in spec.Models, and ordinal is the
 // replica's number among those of the model in the region.
 func ReplicaID(spec *service.Spec, model int, region service.Region, ordinal int) string {
-	id := region.Place()
+	id := region.ShortName()
 	if model > 0 {
 		id += "-" + ShortName(&spec.Models[model])
 	}

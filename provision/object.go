@@ -196,7 +196,7 @@ func (g Grant) FederatedAccount() (uniqueID string, ok bool) {
 }
 
 // GrantRecords lets a VM change the existing records of balancers below name in a hosted zone of Route 53, by the zone's
-// id, and the targets of these health checks: what provision.RecordMover does.
+// id, and the targets of these health checks: what provision.RecordUpdater does.
 func GrantRecords(zoneID, name string, healthChecks []string) Grant {
 	return Grant(recordsGrantPrefix + strings.Join(append([]string{zoneID, name}, healthChecks...), "/"))
 }

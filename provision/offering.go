@@ -41,7 +41,7 @@ type Offering struct {
 
 // String formats an offering for display: spot g6.xlarge in us-east-1a.
 func (o Offering) String() string {
-	return fmt.Sprintf("%s %s in %s", o.Capacity, o.Type, cmp.Or(o.Zone, o.Region.Place()))
+	return fmt.Sprintf("%s %s in %s", o.Capacity, o.Type, cmp.Or(o.Zone, o.Region.ShortName()))
 }
 
 // WithLocalSSDs returns the offering with a number of local SSDs and their list price, if its type takes that number.
@@ -156,11 +156,11 @@ func exhaustedKeyFor(o Offering, scope CapacityScope) exhaustedKey {
 	k := exhaustedKey{cloud: o.Region.Cloud(), capacity: o.Capacity}
 	switch scope {
 	case ScopeZone:
-		k.region, k.zone, k.instanceType, k.reservation = o.Region.Place(), o.Zone, o.Type, o.Reservation
+		k.region, k.zone, k.instanceType, k.reservation = o.Region.ShortName(), o.Zone, o.Type, o.Reservation
 	case ScopeRegion:
-		k.region, k.instanceType = o.Region.Place(), o.Type
+		k.region, k.instanceType = o.Region.ShortName(), o.Type
 	case ScopeQuota:
-		k.region, k.gpu = o.Region.Place(), cmp.Or(o.GPU, "none")
+		k.region, k.gpu = o.Region.ShortName(), cmp.Or(o.GPU, "none")
 	case ScopeCloud:
 		k.gpu = cmp.Or(o.GPU, "none")
 	}

@@ -69,12 +69,12 @@ type DNSZone interface {
 // the result, such as eu-west-3._skyserve.chat.example.com.
 const RecordsLabel = "_skyserve."
 
-// RecordMover changes the addresses of existing records of a public name. It needs fewer permissions than DNSZone: those
+// RecordUpdater changes the addresses of existing records of a public name. It needs fewer permissions than DNSZone: those
 // of GrantRecords.
-type RecordMover interface {
-	// MoveRecords gives the existing records of a name the addresses and health check URLs of n.Records, in the hosted
+type RecordUpdater interface {
+	// UpdateRecords gives the existing records of a name the addresses and health check URLs of n.Records, in the hosted
 	// zone with an id; other records stay. It may return before all name servers have the change. Moving records again
 	// changes nothing. It creates no records: one that does not exist is an error. Errors include *OwnedError and
 	// *CredentialsError.
-	MoveRecords(ctx context.Context, zoneID string, n PublicName) error
+	UpdateRecords(ctx context.Context, zoneID string, n PublicName) error
 }

@@ -210,7 +210,7 @@ func (s *screen) describeEffect(verb Verb, actions []Action) string {
 	}
 	for _, r := range regionsOf(s.snapshot) {
 		if n := draining[r.Name]; n > 0 {
-			text += fmt.Sprintf(" %s: %d of %d ready replicas remain.", s.theme.text(r.Name.Place()), readyCount(r.Replicas)-n, readyCount(r.Replicas))
+			text += fmt.Sprintf(" %s: %d of %d ready replicas remain.", s.theme.text(r.Name.ShortName()), readyCount(r.Replicas)-n, readyCount(r.Replicas))
 		}
 	}
 	if models := s.lastReady(actions); len(models) > 0 {

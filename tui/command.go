@@ -107,7 +107,7 @@ func (s *screen) regionCommand(name string) (problem string) {
 	}
 	if s.snapshot != nil {
 		for _, r := range regionsOf(s.snapshot) {
-			if string(r.Name) == name || r.Name.Place() == name {
+			if string(r.Name) == name || r.Name.ShortName() == name {
 				s.focusOn(r.Name)
 				return ""
 			}

@@ -61,14 +61,14 @@ func (s *screen) events() []sheetRow {
 		if e.Failed() {
 			r = roleBad
 		}
-		add(e.At, e.ID, e.Actor, e.Region.Place(), e.Message, e.Reason, r)
+		add(e.At, e.ID, e.Actor, e.Region.ShortName(), e.Message, e.Reason, r)
 	}
 	for _, c := range s.observed {
 		if s.focus != "" && c.region != s.focus || c.at.After(s.snapshot.At) {
 			continue
 		}
 		what := c.describe(s.theme.glyphs)
-		add(c.at, c.at.Format(time.RFC3339Nano)+what, "observed", c.region.Place(), what, c.reason, c.stateRole(s.theme.glyphs))
+		add(c.at, c.at.Format(time.RFC3339Nano)+what, "observed", c.region.ShortName(), what, c.reason, c.stateRole(s.theme.glyphs))
 	}
 	slices.SortStableFunc(all, func(a, b event) int { return b.at.Compare(a.at) })
 	rows := make([]sheetRow, len(all))

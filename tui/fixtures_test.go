@@ -42,7 +42,7 @@ func troubled(id string, state service.ReplicaState, reason string) telemetry.Re
 
 // region is a region under load with one balancer.
 func region(name string, load float64, replicas ...telemetry.ReplicaSnapshot) telemetry.RegionSnapshot {
-	id := "lb-" + service.Region(name).Place() + "-0"
+	id := "lb-" + service.Region(name).ShortName() + "-0"
 	return telemetry.RegionSnapshot{
 		Name: service.Region(name), Replicas: replicas, Queued: int(load * 9),
 		Balancers:         []telemetry.BalancerSnapshot{{ID: id, Endpoint: "http://127.0.0.1:8001", State: "READY", RTTMillis: ptr(83.4), AgeMillis: 60}},

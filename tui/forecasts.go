@@ -166,7 +166,7 @@ func (s *screen) belowForecast(t *Theme, n int) []string {
 	}
 	p.Marks = s.scalingMarks(f)
 	p.capacity, p.capacityKnown = s.capacity(f)
-	title := s.theme.text(f.Region.Place() + ", " + shortModel(f.Model) + ", uncached prompt tok/s")
+	title := s.theme.text(f.Region.ShortName() + ", " + shortModel(f.Model) + ", uncached prompt tok/s")
 	legend := joinParts(s.plotLegend(t, f), s.width)
 	lines := []string{"", t.heading.apply(t.cut(title, s.width))}
 	lines = append(lines, p.Draw(t, s.width, n-2-len(legend))...)

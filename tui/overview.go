@@ -93,11 +93,11 @@ func (s *screen) regionName(name service.Region) string {
 		return s.theme.text(string(name))
 	}
 	for i := range s.snapshot.Regions {
-		if other := s.snapshot.Regions[i].Name; other != name && other.Place() == name.Place() {
+		if other := s.snapshot.Regions[i].Name; other != name && other.ShortName() == name.ShortName() {
 			return s.theme.text(string(name))
 		}
 	}
-	return s.theme.text(name.Place())
+	return s.theme.text(name.ShortName())
 }
 
 // regionCells returns the cells of a region.
@@ -439,7 +439,7 @@ func (s *screen) problems() []problem {
 	}
 	for _, f := range s.snapshot.Forecast {
 		if f.Deviation != "" && !kinds[telemetry.AlertForecast] {
-			all = append(all, problem{g.warning, roleWarn, s.theme.text(f.Region.Place() + " deviates from its forecast"), s.theme.text(f.Deviation), "", 1})
+			all = append(all, problem{g.warning, roleWarn, s.theme.text(f.Region.ShortName() + " deviates from its forecast"), s.theme.text(f.Deviation), "", 1})
 		}
 	}
 	if p := s.snapshot.Plan; p != nil && p.Error != "" && !kinds[telemetry.AlertPlan] {

@@ -67,7 +67,7 @@ func (s *screen) requestCells(r *RequestRow) []cellValue {
 	}
 	return []cellValue{
 		when, state,
-		textCell(s.theme.text(r.Region.Place()), roleText),
+		textCell(s.theme.text(r.Region.ShortName()), roleText),
 		textCell(orUnknown(s.theme.text(shortModel(r.Model))), roleText),
 		textCell(s.theme.text(cmp.Or(r.Tier.Word(), string(r.Tier))), roleMuted),
 		target,

@@ -200,10 +200,10 @@ func TestLbObtainsCertificateByDNSChallenge(t *testing.T) {
 	var public []string
 	for _, region := range []service.Region{"aws/us-east-1", "aws/eu-west-1", "gcp/us-central1"} {
 		cfg := service.BalancerConfig{
-			Service: "chat", ID: "lb-" + region.Place() + "-0", Region: region, Listen: c.free(), Admin: c.free(),
+			Service: "chat", ID: "lb-" + region.ShortName() + "-0", Region: region, Listen: c.free(), Admin: c.free(),
 			StoreURL: "nats://" + store, PeerToken: "token",
 			Certificate: &service.CertificateConfig{
-				Name: namedService, Dir: filepath.Join(c.dir, "certificates-"+region.Place()), Zone: "example.com", ZoneID: zone, Endpoint: amazon.URL,
+				Name: namedService, Dir: filepath.Join(c.dir, "certificates-"+region.ShortName()), Zone: "example.com", ZoneID: zone, Endpoint: amazon.URL,
 				FollowOnly: region.Cloud() != service.CloudAWS,
 			},
 		}

@@ -99,13 +99,13 @@ func reachClouds(ctx context.Context, text json.RawMessage, spec *service.Spec, 
 	for r, p := range lists {
 		reach.Listers[r] = p
 	}
-	reach.RecordMover, err = recordsInside(ctx, m, regions, cloudFlags{})
+	reach.RecordUpdater, err = recordsInside(ctx, m, regions, cloudFlags{})
 	return reach, err
 }
 
 // recordsInside returns what changes DNS records with the identity of a machine at AWS, or with the credentials of by. For
 // a machine elsewhere it uses the identity for records alone; nil without one.
-func recordsInside(ctx context.Context, m cloudAccess, regions []service.Region, by cloudFlags) (provision.RecordMover, error) {
+func recordsInside(ctx context.Context, m cloudAccess, regions []service.Region, by cloudFlags) (provision.RecordUpdater, error) {
 	if !slices.ContainsFunc(regions, func(r service.Region) bool { return r.Cloud() == service.CloudAWS }) {
 		if !m.Federation.RecordsOnly {
 			return nil, nil

@@ -135,9 +135,9 @@ func (e *emulated) routesWanted() []string {
 func routesOf(s deploy.ServiceStatus) (want []string) {
 	addresses := addressesOf(s)
 	for _, at := range s.Regions {
-		place := at.Name.Place()
+		place := at.Name.ShortName()
 		for _, r := range s.Regions {
-			other := r.Name.Place()
+			other := r.Name.ShortName()
 			if other == place || slices.Contains(atGoogle, other) && slices.Contains(atGoogle, place) {
 				continue
 			}

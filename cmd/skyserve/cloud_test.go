@@ -291,7 +291,7 @@ func TestDownWithOutdatedServiceFile(t *testing.T) {
 func testService(t *testing.T, text string, replicas, other service.Region, machine, near string) {
 	e := emulate(t)
 	up := e.upOf(text)
-	if out := e.skyserve(exitUsage, up...); !strings.Contains(out, "--yes") || !strings.Contains(out, "spot "+machine+" in "+replicas.Place()) || e.RunningAgents() != 0 {
+	if out := e.skyserve(exitUsage, up...); !strings.Contains(out, "--yes") || !strings.Contains(out, "spot "+machine+" in "+replicas.ShortName()) || e.RunningAgents() != 0 {
 		t.Fatalf("without a terminal or --yes: %d machines\n%s", e.RunningAgents(), out)
 	}
 	first := e.skyserve(exitOK, append(up, "--yes")...)
@@ -301,7 +301,7 @@ func testService(t *testing.T, text string, replicas, other service.Region, mach
 	if got := strings.Count(first, plainHTTPWarning); got != 2 { // with the changes, and with the endpoints
 		t.Errorf("up printed the plain HTTP warning %d times, want 2\n%s", got, first)
 	}
-	for _, place := range []string{replicas.Place(), other.Place()} {
+	for _, place := range []string{replicas.ShortName(), other.ShortName()} {
 		base := endpointIn(first, place)
 		if base == "" {
 			t.Fatalf("no endpoint of %s in\n%s", place, first)

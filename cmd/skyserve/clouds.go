@@ -61,7 +61,7 @@ func (c *cloudFlags) providersOf(ctx context.Context, spec *service.Spec, some .
 func (c *cloudFlags) providers(ctx context.Context, spec *service.Spec, regions []service.Region, alone bool) (provision.MultiCloud, error) {
 	of := map[string][]string{}
 	for _, r := range regions {
-		of[r.Cloud()] = append(of[r.Cloud()], r.Place())
+		of[r.Cloud()] = append(of[r.Cloud()], r.ShortName())
 	}
 	p := provision.MultiCloud{}
 	if c.localService != nil {
@@ -73,7 +73,7 @@ func (c *cloudFlags) providers(ctx context.Context, spec *service.Spec, regions 
 		}
 	}
 	if places := of[service.CloudAWS]; len(places) > 0 {
-		names := slices.DeleteFunc(places, func(place string) bool { return place == cloud.GlobalPlace })
+		names := slices.DeleteFunc(places, func(place string) bool { return place == cloud.GlobalRegion })
 		provider, err := aws.New(ctx, aws.Config{
 			Regions: names, IdentitiesOnly: len(names) == 0, Endpoint: c.endpointAWS, MachinesOnly: c.machinesOnly, Programs: c.programs && len(names) > 0, OneRegion: alone, Networks: cloud.NamedNetworks(spec, service.CloudAWS), Credentials: c.credentialsAWS,
 		})
@@ -131,7 +131,7 @@ type writableZone struct {
 // hostedZone returns the zone in which machines write records; the zero value if they write none. Errors are those of
 // dns.Route53's ZoneID and HealthChecks.
 func (c *cloudFlags) hostedZone(ctx context.Context, spec *service.Spec, owner string) (z writableZone, err error) {
-	if !spec.ObtainsCertificate(service.ChallengeDNS) && !cloud.UpdatesDNS(spec) {
+	if !spec.ObtainsCertificate(service.ChallengeDNS) && !cloud.UpdatesRecords(spec) {
 		return z, nil
 	}
 	route53, err := dns.NewRoute53(ctx, dns.Config{Endpoint: c.endpointAWS})
@@ -139,7 +139,7 @@ func (c *cloudFlags) hostedZone(ctx context.Context, spec *service.Spec, owner s
 		return z, err
 	}
 	z.Endpoint = cmp.Or(c.endpointAWS, os.Getenv(envEndpointAWS)) // machines do not have the variable
-	if z.ID, err = route53.ZoneID(ctx, spec.DNS.Zone, spec.DNS.Private); err == nil && cloud.UpdatesDNS(spec) {
+	if z.ID, err = route53.ZoneID(ctx, spec.DNS.Zone, spec.DNS.Private); err == nil && cloud.UpdatesRecords(spec) {
 		z.HealthChecks, err = route53.HealthChecks(ctx, deploy.PublicName(spec, owner, nil))
 	}
 	return z, err

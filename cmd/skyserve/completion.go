@@ -79,7 +79,7 @@ func completeLogs(cmd *cobra.Command, args []string, _ string) ([]string, cobra.
 	}
 	words = append(words, provision.ControllerID)
 	for _, r := range spec.Regions {
-		words = append(words, "lb/"+r.Name.Place())
+		words = append(words, "lb/"+r.Name.ShortName())
 	}
 	return append(words, machineIDs(name, provision.KindReplica)...), cobra.ShellCompDirectiveNoFileComp
 }

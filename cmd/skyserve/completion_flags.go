@@ -103,7 +103,7 @@ func regionsOf(spec *service.Spec) []string { return regionNames(spec) }
 
 func placesOf(spec *service.Spec) (words []string) {
 	for _, r := range spec.Regions {
-		words = append(words, r.Name.Place()+"=")
+		words = append(words, r.Name.ShortName()+"=")
 	}
 	return words
 }

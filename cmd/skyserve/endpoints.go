@@ -28,8 +28,8 @@ func runningEndpoints(name string) (map[string]string, error) {
 	}
 	endpoints := map[string]string{}
 	for _, o := range balancers {
-		if _, has := endpoints[o.Region.Place()]; !has && spec != nil {
-			endpoints[o.Region.Place()] = deploy.PublicURL(spec, o)
+		if _, has := endpoints[o.Region.ShortName()]; !has && spec != nil {
+			endpoints[o.Region.ShortName()] = deploy.PublicURL(spec, o)
 		}
 	}
 	if len(endpoints) == 0 {

@@ -30,10 +30,10 @@ func checkEventRegion(ctx context.Context, admins []*telemetry.Client, region st
 	slices.Sort(regions)
 	var names, places []string
 	for _, r := range slices.Compact(regions) {
-		if string(r) == region || r.Place() == region {
+		if string(r) == region || r.ShortName() == region {
 			return nil
 		}
-		names, places = append(names, string(r)), append(places, r.Place())
+		names, places = append(names, string(r)), append(places, r.ShortName())
 	}
 	return usage(fmt.Errorf("--region: must be one of %s, got %q", strings.Join(names, ", "), region), didYouMean(region, append(names, places...)))
 }

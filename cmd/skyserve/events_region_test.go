@@ -41,7 +41,7 @@ func TestEventsOfAnUnknownRegion(t *testing.T) {
 			}
 			region := r.URL.Query().Get("region")
 			report := telemetry.EventReport{Complete: tt.complete, Events: slices.DeleteFunc(slices.Clone(events), func(e telemetry.Event) bool {
-				return region != "" && e.Region.Place() != region && string(e.Region) != region || r.URL.Query().Has("since")
+				return region != "" && e.Region.ShortName() != region && string(e.Region) != region || r.URL.Query().Has("since")
 			})}
 			_ = json.NewEncoder(w).Encode(report)
 		}))

@@ -23,7 +23,7 @@ const noteFederation = "federation.json"
 // identityTimeout is the timeout for an identity token of the machine's own metadata server.
 const identityTimeout = 10 * time.Second
 
-// federation is how the controllers of a service act in cloud.FederatedCloud, or change DNS records (cloud.UpdatesDNSByFederation);
+// federation is how the controllers of a service act in cloud.FederatedCloud, or change DNS records (cloud.UpdatesRecordsByFederation);
 // the zero value if they do not. It contains no secrets.
 type federation struct {
 	// Role is the ARN of the IAM role that machines at Google assume, Email their service account, and Account its unique
@@ -53,7 +53,7 @@ type (
 // federationOf returns how the controllers of a service replace the only balancer of a cloud, or change DNS records. A cloud
 // that denies reading the identities is no failure: problem tells why a lost balancer then waits for `up`.
 func federationOf(ctx context.Context, spec *service.Spec, places provision.MultiCloud) (f federation, problem, err error) {
-	in, records := cloud.FederatedCloud(spec), cloud.UpdatesDNSByFederation(spec)
+	in, records := cloud.FederatedCloud(spec), cloud.UpdatesRecordsByFederation(spec)
 	atAWS, isAWS := places[service.CloudAWS].(roleNames)
 	atGoogle, isGoogle := places[service.CloudGCP].(googleIdentities)
 	if in == "" && !records || !isAWS || !isGoogle {
@@ -100,7 +100,7 @@ func accountOf(arn string) string {
 func (o *doctorOptions) findFederation(ctx context.Context, spec *service.Spec, places provision.MultiCloud) ([]provision.CheckResult, error) {
 	in, waits := cloud.FederatedCloud(spec), "a lost balancer here is replaced"
 	switch {
-	case cloud.UpdatesDNSByFederation(spec):
+	case cloud.UpdatesRecordsByFederation(spec):
 		in, waits = service.CloudAWS, "the DNS record of a replaced balancer is changed"
 	case in == "":
 		return nil, nil
@@ -136,10 +136,10 @@ func (u *upRun) useFederation(ctx context.Context) (err error) {
 func printFederation(w io.Writer, spec *service.Spec, problem error) {
 	in := cloud.FederatedCloud(spec)
 	switch {
-	case cloud.UpdatesDNSByFederation(spec) && problem != nil:
+	case cloud.UpdatesRecordsByFederation(spec) && problem != nil:
 		fmt.Fprintf(w, "the DNS record of a replaced balancer is changed by 'skyserve up' only, because the identity of balancers is unknown: %v\n", problem)
 		return
-	case cloud.UpdatesDNSByFederation(spec):
+	case cloud.UpdatesRecordsByFederation(spec):
 		fmt.Fprintln(w, "controllers at Google change the DNS records of balancers that they replace, by an IAM role at AWS for this alone (gcp.federation)")
 		return
 	case in == "":
@@ -166,10 +166,10 @@ func reachFederated(ctx context.Context, text json.RawMessage, spec *service.Spe
 	var by cloudFlags
 	var err error
 	if m.Federation.Role != "" {
-		by.credentialsAWS = m.Federation.credentialsAWS("skyserve-"+spec.Name, regions[0].Place(), m.EndpointAWS)
+		by.credentialsAWS = m.Federation.credentialsAWS("skyserve-"+spec.Name, regions[0].ShortName(), m.EndpointAWS)
 	} else if by.project = m.Federation.Google.Project; by.project == "" {
 		return nil, nil
-	} else if by.credentialsGCP, err = gcp.FederatedCredentials(m.Federation.Google, home.Place(), m.EndpointGCP, aws.MachineCredentials); err != nil {
+	} else if by.credentialsGCP, err = gcp.FederatedCredentials(m.Federation.Google, home.ShortName(), m.EndpointGCP, aws.MachineCredentials); err != nil {
 		return nil, err
 	}
 	places, lists, err := providersInside(ctx, text, regions, by)

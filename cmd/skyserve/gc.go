@@ -190,7 +190,7 @@ func readRegions(texts []string) ([]service.Region, error) {
 	var regions []service.Region
 	for _, text := range texts {
 		r := service.Region(text)
-		if c := r.Cloud(); c != service.CloudAWS && c != service.CloudGCP || r.Place() == "" || r.Place() == text {
+		if c := r.Cloud(); c != service.CloudAWS && c != service.CloudGCP || r.ShortName() == "" || r.ShortName() == text {
 			return nil, usage(fmt.Errorf("--region: must be aws/REGION or gcp/REGION, got %q", text), "")
 		}
 		regions = append(regions, r)

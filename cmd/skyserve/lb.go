@@ -237,7 +237,7 @@ func (f *lbFlags) fromFlags() (service.BalancerConfig, error) {
 		return cfg, errors.New("--region is required")
 	}
 	cfg.Region = service.Region(f.region)
-	cfg.ID = cmp.Or(cfg.ID, "lb-"+cfg.Region.Place())
+	cfg.ID = cmp.Or(cfg.ID, "lb-"+cfg.Region.ShortName())
 	if f.keysFrom != "" {
 		cfg.Balancer.Auth = &service.Auth{KeysFrom: f.keysFrom}
 	}

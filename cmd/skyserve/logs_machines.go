@@ -113,7 +113,7 @@ func machinesOfPart(name string, machines []provision.Object, part string) ([]pr
 	var ids []string
 	for _, o := range machines {
 		ids = append(ids, o.ID)
-		balancer := ofRegion && o.Kind == provision.KindBalancer && (o.Region.Place() == place || string(o.Region) == place)
+		balancer := ofRegion && o.Kind == provision.KindBalancer && (o.Region.ShortName() == place || string(o.Region) == place)
 		if part == "" || o.ID == part || balancer {
 			wanted = append(wanted, o)
 		}

@@ -189,7 +189,7 @@ func (o *replicaOptions) addReplica(ctx context.Context, s *scaling, name string
 	if o.count < 1 {
 		return usage(fmt.Errorf("--count: must be at least 1, got %d", o.count), "")
 	}
-	at := slices.IndexFunc(s.spec.Regions, func(s service.RegionSpec) bool { return string(s.Name) == name || s.Name.Place() == name })
+	at := slices.IndexFunc(s.spec.Regions, func(s service.RegionSpec) bool { return string(s.Name) == name || s.Name.ShortName() == name })
 	if at < 0 {
 		return usage(fmt.Errorf("the service has no region %q", name), "the regions are "+strings.Join(regionNames(s.spec), ", "))
 	}

@@ -109,7 +109,7 @@ func TestTopStoryMatchesExplain(t *testing.T) {
 func TestTopLoadUsesForecastUnit(t *testing.T) {
 	now := time.Unix(1_000_000*60+30, 0)
 	point := func(minute int64, region service.Region, tier service.Tier, prompt, cached int64) telemetry.Point {
-		return telemetry.Point{Minute: minute, Balancer: "lb-" + region.Place(), Region: region, Model: "llama", Tier: tier, PromptTokens: prompt, CachedTokens: cached}
+		return telemetry.Point{Minute: minute, Balancer: "lb-" + region.ShortName(), Region: region, Model: "llama", Tier: tier, PromptTokens: prompt, CachedTokens: cached}
 	}
 	admin := adminOf(t, map[string]any{"/v1/history": map[string]any{"complete": true, "points": []telemetry.Point{
 		point(999_997, "local/us", service.TierFast, 600, 60), point(999_997, "local/us", service.TierNormal, 120, 0),

@@ -61,7 +61,7 @@ func shellOf(svc local.Service, m provision.Object) (*exec.Cmd, error) {
 	case m.Handle == "":
 		return nil, fmt.Errorf("opening a shell on %s: the machine is not running", m.ID)
 	case m.Region.Cloud() == service.CloudAWS:
-		return exec.Command("aws", "ssm", "start-session", "--region", m.Region.Place(), "--target", m.Handle), nil
+		return exec.Command("aws", "ssm", "start-session", "--region", m.Region.ShortName(), "--target", m.Handle), nil
 	case m.Region.Cloud() == service.CloudGCP:
 		zone, rest, _ := strings.Cut(m.Handle, "/")
 		name, _, _ := strings.Cut(rest, "/")

@@ -27,7 +27,7 @@ func checkLocalName(spec *service.Spec) error {
 	}
 	for i, r := range spec.Regions {
 		for j, base := range r.PublicURLs {
-			record, err := dns.ParseRecord(service.NameRecord{ID: r.Name.Place(), Public: base})
+			record, err := dns.ParseRecord(service.NameRecord{ID: r.Name.ShortName(), Public: base})
 			switch {
 			case err != nil:
 				return fmt.Errorf("regions[%d].public_urls[%d]: %w", i, j, err)
@@ -169,7 +169,7 @@ func (u *upRun) plannedEndpoints() (map[string]string, error) {
 		if err != nil {
 			return nil, specUsage(err)
 		}
-		endpoints[w.Region.Place()] = scheme + addr
+		endpoints[w.Region.ShortName()] = scheme + addr
 	}
 	return endpoints, nil
 }

@@ -102,7 +102,7 @@ func (p *publisher) publish(ctx context.Context, without map[string]bool) error 
 
 // grantRecords lets controllers change the health checks of the published records, which are known only now.
 func (u *upRun) grantRecords(ctx context.Context, have []provision.Object) error {
-	if u.filter != nil || !cloud.UpdatesDNS(u.spec) {
+	if u.filter != nil || !cloud.UpdatesRecords(u.spec) {
 		return nil
 	}
 	published, err := u.clouds.hostedZone(ctx, u.spec, u.operator.owner)

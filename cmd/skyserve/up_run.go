@@ -368,7 +368,7 @@ func (u *upRun) endpoints(have []provision.Object) map[string]string {
 	endpoints := map[string]string{}
 	for _, o := range have {
 		if o.ID == provision.BalancerID(o.Region, 0) && o.PublicIP.IsValid() {
-			endpoints[o.Region.Place()] = deploy.PublicURL(u.spec, o)
+			endpoints[o.Region.ShortName()] = deploy.PublicURL(u.spec, o)
 		}
 	}
 	return endpoints
@@ -443,7 +443,7 @@ func (u *upRun) printUp(endpoints map[string]string) error {
 		fmt.Fprintf(u.out, "  %-16s %s\n", "name", first)
 	}
 	for _, r := range u.spec.Regions {
-		place := r.Name.Place()
+		place := r.Name.ShortName()
 		if endpoints[place] == "" {
 			continue
 		}

@@ -49,7 +49,7 @@ func newEarlierWorld(t *testing.T, text string) *earlierWorld {
 	m := &conformance.Memory{RegionOfferings: map[service.Region]provision.Offerings{}}
 	for _, r := range spec.Regions {
 		for _, kind := range provision.MachineTypes(r.Name.Cloud()) {
-			m.RegionOfferings[r.Name] = append(m.RegionOfferings[r.Name], kind.Offering(r.Name, r.Name.Place()+"a", service.CapacityOnDemand))
+			m.RegionOfferings[r.Name] = append(m.RegionOfferings[r.Name], kind.Offering(r.Name, r.Name.ShortName()+"a", service.CapacityOnDemand))
 		}
 	}
 	program := func(digit string) machineProgram {

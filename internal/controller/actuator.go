@@ -71,6 +71,8 @@ type CurrentReplica struct {
 	// replaced.
 	Drained bool
 	// Donation is nil unless the replica is donated or drains before its removal: see service.Donation.
+	// A donated replica receives no requests. Its machine is available to other work until the replica is
+	// reclaimed, which is faster than a launch, or removed.
 	Donation *service.Donation
 }
 

@@ -91,7 +91,7 @@ func (c *Controller) storeAlerts(now time.Time) []telemetry.Alert {
 	alert := func(severity telemetry.Severity, message, next string) telemetry.Alert {
 		return telemetry.Alert{Severity: severity, Kind: telemetry.AlertStore, Object: "store", Message: message, NextStep: next}
 	}
-	h := c.store
+	h := c.health
 	if h.writeOutage != nil {
 		outage := h.writeOutage()
 		switch {

@@ -50,7 +50,7 @@ func TestHealthReportsStoreFailures(t *testing.T) {
 		"certificates' alert": {storeHealth{}, 200, "ok\nwarning: certificate lb-us-0: it ends"},
 	} {
 		w := newWorld()
-		w.store = c.health
+		w.health = c.health
 		if strings.HasPrefix(name, "certificates") {
 			WithAlerts(func() []telemetry.Alert {
 				return []telemetry.Alert{{Severity: telemetry.SeverityWarning, Kind: telemetry.AlertCertificate, Object: "lb-us-0", Message: "it ends"}}

@@ -84,7 +84,7 @@ func (in AssignInput) distance(a, b service.Region) time.Duration {
 	if a == b {
 		return 0
 	}
-	for _, pair := range []string{a.Place() + "-" + b.Place(), b.Place() + "-" + a.Place()} {
+	for _, pair := range []string{a.ShortName() + "-" + b.ShortName(), b.ShortName() + "-" + a.ShortName()} {
 		if d, stated := in.RTT[pair]; stated {
 			return d
 		}

@@ -89,6 +89,8 @@ func (b bucketFolder) removeBackup(ctx context.Context, name string) error {
 	return store.RemoveBackupParts(ctx, b.bucket, name)
 }
 
+// removeIncomplete implements backupFolder. The first part of a backup has the backup's name and is written last, so a
+// backup without it is incomplete.
 func (b bucketFolder) removeIncomplete(ctx context.Context, service string, before time.Time) error {
 	names, err := b.bucket.PartNames(ctx, service+"-")
 	for _, part := range names {

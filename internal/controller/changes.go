@@ -45,7 +45,8 @@ func (mode scaleInMode) newDonation(now time.Time) service.Donation {
 	return d
 }
 
-// buildChange converts a strategy's decision into a change: the replicas and the actions.
+// buildChange converts a strategy's decision into a change: the replicas and the actions. The endpoints of a
+// strategy are the groups, in the same order (strategyInput).
 func (in *scalingInputs) buildChange(groups []replicaGroup, c plan.Scaling, autoscale service.Autoscale) scalingChange {
 	g := groups[c.Endpoint]
 	b := &changeBuilder{scalingInputs: in, group: g, reason: c.Reason}

@@ -248,7 +248,7 @@ func (w *skewWorld) complete(region string) (at string, err error) {
 	if err == nil && res.StatusCode != http.StatusOK {
 		err = fmt.Errorf("%s: %.200s", res.Status, body)
 	}
-	return service.Region(res.Header.Get("X-Skyserve-Region")).Place(), err
+	return service.Region(res.Header.Get("X-Skyserve-Region")).ShortName(), err
 }
 
 // checkLeaders stops the leader until a controller of each version has led and all balancers accept writes.

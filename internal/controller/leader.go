@@ -74,7 +74,7 @@ type Controller struct {
 	log              *slog.Logger
 	loop             *controlLoop // nil = no capacity management
 	options          options
-	store            storeHealth
+	health           storeHealth
 	applyImmediately func(service.ControllerConfig) error // applies changes that do not wait for a round; nil = none
 	revoked          *identity.RevokedFile                // nil without an identity
 	events           *store.EventQueue                    // nil = events are not stored

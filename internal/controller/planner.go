@@ -21,8 +21,8 @@ import (
 
 // The planner's intervals. The service's autoscale.every is the interval between reviews.
 const (
-	// firstReviewRetry is the interval at which the history is read until a review has more than the first
-	// minute of the history. Balancers store their counts at the same interval.
+	// firstReviewRetry is the interval between reviews while the history is empty or has only one minute.
+	// Balancers store their counts at the same interval.
 	firstReviewRetry = 10 * time.Second
 	// reviewRetry is the interval after a failed review. It is long because a review is expensive to compute.
 	reviewRetry = 5 * time.Minute

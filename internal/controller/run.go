@@ -40,7 +40,7 @@ func ReadConfig(path string) (service.ControllerConfig, error) {
 	return c, checkConfig(path, c)
 }
 
-// describeConfigError returns an error of the YAML parser with its place.
+// describeConfigError returns an error of the YAML parser with its line and column.
 func describeConfigError(path string, err error) error {
 	var ye yaml.Error
 	if !errors.As(err, &ye) || ye.GetToken() == nil || ye.GetToken().Position == nil {
@@ -93,7 +93,7 @@ func Run(ctx context.Context, config service.ControllerConfig, log *slog.Logger,
 	}
 	hc := adminClient(config, self)
 	c := newController(config, st, acquire, func(base string) adminAPI { return telemetry.NewClient(base, hc) }, log)
-	c.store, c.revoked, c.announcements, c.backupSource = health, revoked, st, st
+	c.health, c.revoked, c.announcements, c.backupSource = health, revoked, st, st
 	c.events = store.NewEventQueue(st, eventIDPrefix(time.Now()), log)
 	for _, o := range options {
 		o(&c.options)

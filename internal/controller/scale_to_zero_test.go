@@ -67,7 +67,7 @@ func (w *zeroWorld) launches() string {
 	var regions []string
 	for _, o := range w.actuator.orders {
 		for _, l := range o.Launch {
-			regions = append(regions, fmt.Sprintf("%s:%d", l.Region.Place(), l.Count))
+			regions = append(regions, fmt.Sprintf("%s:%d", l.Region.ShortName(), l.Count))
 		}
 	}
 	return strings.Join(regions, " ")

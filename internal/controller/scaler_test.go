@@ -67,7 +67,7 @@ func newFakeActuator(t interface {
 }
 
 func (y *fakeActuator) start(model string, region service.Region) string {
-	id := fmt.Sprintf("%s-%s-%d", region.Place(), model, y.started)
+	id := fmt.Sprintf("%s-%s-%d", region.ShortName(), model, y.started)
 	y.started++
 	y.replicas = append(y.replicas, CurrentReplica{ID: id, Model: model, Region: region, GPU: "L4", Class: provision.ReplicaClass{GPU: "L4", GPUs: 1, Capacity: service.CapacityOnDemand}})
 	return id

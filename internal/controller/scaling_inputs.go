@@ -97,7 +97,7 @@ func (in *scalingInputs) groups() []replicaGroup {
 	return out
 }
 
-// strategyInput returns the input of a strategy.
+// strategyInput returns the input of a strategy: an endpoint for each group, in the same order.
 func (in *scalingInputs) strategyInput(groups []replicaGroup) *plan.StrategyInput {
 	input := &plan.StrategyInput{FreeVMs: map[string]int{}}
 	last := in.groupsKeepingOne(groups)

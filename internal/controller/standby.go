@@ -123,10 +123,10 @@ func (c *Controller) storeState() telemetry.StoreState {
 	switch {
 	case c.immutable.StoreListen == "":
 		return telemetry.StoreState{External: true, Members: []telemetry.StoreMember{}}
-	case c.store.cluster == nil:
+	case c.health.cluster == nil:
 		return telemetry.StoreState{Nodes: 1, Members: []telemetry.StoreMember{}}
 	}
-	return c.store.cluster()
+	return c.health.cluster()
 }
 
 // controlPlaneAlerts returns the alerts about the number of controllers and of members of the store.
@@ -142,8 +142,8 @@ func (c *Controller) controlPlaneAlerts(now time.Time) (alerts []telemetry.Alert
 		})
 	}
 	s := c.storeState()
-	starting := now.Sub(c.store.started) < storeGrace && (c.store.newMember || s.Leader != "")
-	if s.External || c.store.cluster == nil || s.Replicated || starting {
+	starting := now.Sub(c.health.started) < storeGrace && (c.health.newMember || s.Leader != "")
+	if s.External || c.health.cluster == nil || s.Replicated || starting {
 		return alerts
 	}
 	a := telemetry.Alert{Severity: telemetry.SeverityWarning, Kind: telemetry.AlertStore, Object: "members", NextStep: next, Message: "the store is " + s.Line()}

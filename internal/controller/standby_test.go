@@ -105,8 +105,8 @@ func TestMemberDiskAlerts(t *testing.T) {
 	} {
 		w := newWorld()
 		w.controllers = 3
-		w.store.dir, w.store.writeOutage = "/store", func() *store.Outage { return c.outage }
-		w.store.cluster = func() telemetry.StoreState {
+		w.health.dir, w.health.writeOutage = "/store", func() *store.Outage { return c.outage }
+		w.health.cluster = func() telemetry.StoreState {
 			return telemetry.StoreState{Nodes: 3, Replicated: c.outage == nil, Leader: c.leader, Members: []telemetry.StoreMember{{Node: "a", State: "offline"}}, Problem: "a cannot write: no space left"}
 		}
 		var got []string
@@ -163,7 +163,7 @@ func TestControlAlerts(t *testing.T) {
 		w.setLease(w.lease)
 		w.termStart = time.Now().Add(-c.age)
 		if c.store != nil {
-			w.store.cluster = func() telemetry.StoreState { return *c.store }
+			w.health.cluster = func() telemetry.StoreState { return *c.store }
 		}
 		if c.standby {
 			w.standbys.seen = map[string]time.Time{"b": time.Now()}
@@ -177,6 +177,33 @@ func TestControlAlerts(t *testing.T) {
 		}
 		if controllers, members := w.controlPlaneState(w.lease, time.Now()); controllers.Leader != "a" || controllers.Term != 7 || c.store != nil && !reflect.DeepEqual(members, *c.store) {
 			t.Errorf("%s: publishes %+v, %+v", name, controllers, members)
+		}
+	}
+}
+
+// GET /v1/state shows the store in the words of 'status'.
+func TestStateShowsTheStore(t *testing.T) {
+	replicated := telemetry.StoreState{Nodes: 3, Replicated: true, Leader: "b", Members: []telemetry.StoreMember{{Node: "a", State: "current"}, {Node: "b", State: "leader"}}}
+	degraded := replicated
+	degraded.Replicated, degraded.Problem = false, "no response from c"
+	for want, c := range map[string]struct {
+		listen  string
+		cluster *telemetry.StoreState
+	}{
+		"external":                         {},
+		"not replicated":                   {listen: "127.0.0.1:1"},
+		"replicated (a current, b leader)": {"127.0.0.1:1", &replicated},
+		"not replicated: no response from c (a current, b leader)": {"127.0.0.1:1", &degraded},
+	} {
+		w := newWorld()
+		w.immutable.StoreListen = c.listen
+		if c.cluster != nil {
+			w.health.cluster = func() telemetry.StoreState { return *c.cluster }
+		}
+		w.updateView()
+		var v View
+		if _, text := w.get(t, "/v1/state"); json.Unmarshal([]byte(text), &v) != nil || v.Store != want {
+			t.Errorf("got %q, want %q", v.Store, want)
 		}
 	}
 }

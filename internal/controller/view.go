@@ -23,7 +23,7 @@ type View struct {
 	Token   uint64 `json:"token"`
 	// Standbys are the names of the other controllers that wait for the lease.
 	Standbys []string `json:"standbys"`
-	// Store is the kind of the state store: "not replicated" or "external".
+	// Store is the state of the store in one line: telemetry.StoreState.Line.
 	Store string `json:"store"`
 	// Epoch is the number of the assignment; 0 before the first one.
 	Epoch     uint64         `json:"epoch"`
@@ -50,11 +50,11 @@ type ReplicaView struct {
 	Adopted bool `json:"adopted"`
 }
 
-// The values of View.Store.
+// The states of a store without known members, as in telemetry.StoreState.Line, for deploy.ServiceStatus.
 const (
 	StoreNotReplicated = "not replicated"
 	StoreExternal      = "external"
-	StoreStarting      = "starting" // no controller has reported the state of the cluster yet; only in deploy.ServiceStatus
+	StoreStarting      = "starting" // no controller has reported the state of the cluster yet
 )
 
 // setLease records the lease in the view; nil when it has ended.
@@ -73,10 +73,7 @@ func (c *Controller) updateView() {
 	for _, r := range c.config.Replicas {
 		primaries[r.ID] = r.Primary
 	}
-	v := View{Service: c.immutable.Service, Store: StoreNotReplicated, Epoch: c.current.Epoch(), Balancers: []BalancerView{}, Replicas: []ReplicaView{}}
-	if c.immutable.StoreListen == "" {
-		v.Store = StoreExternal
-	}
+	v := View{Service: c.immutable.Service, Epoch: c.current.Epoch(), Balancers: []BalancerView{}, Replicas: []ReplicaView{}}
 	for _, b := range c.balancers {
 		v.Balancers = append(v.Balancers, BalancerView{ID: b.ID, Region: b.Region, Alive: b.alive(), FailedProbes: b.failures})
 	}
@@ -104,7 +101,8 @@ func (c *Controller) handler() http.Handler {
 		c.mu.Lock()
 		v := c.view
 		c.mu.Unlock()
-		v.Alerts, v.Standbys = c.alerts(time.Now()), c.standbys.names(c.name(), time.Now())
+		storeState := c.storeState()
+		v.Alerts, v.Standbys, v.Store = c.alerts(time.Now()), c.standbys.names(c.name(), time.Now()), storeState.Line()
 		w.Header().Set("Content-Type", "application/json")
 		_ = json.NewEncoder(w).Encode(v) // fails only when the client has disconnected
 	})

@@ -73,11 +73,11 @@ func newWeekMachines(t *testing.T, seed uint64) (*weekMachines, []service.Contro
 		balancers = append(balancers, service.ControlledBalancer{ID: id, Region: r.Name, Admin: id})
 		for _, zone := range []string{"a", "b"} {
 			for capacity, price := range map[service.CapacityType]float64{service.CapacitySpot: 0.3, service.CapacityOnDemand: 0.8} {
-				m.RegionOfferings[r.Name] = append(m.RegionOfferings[r.Name], provision.Offering{Type: "g6.xlarge", Region: r.Name, Zone: r.Name.Place() + zone, Capacity: capacity, GPU: "L4", GPUs: 1, PricePerHour: price})
+				m.RegionOfferings[r.Name] = append(m.RegionOfferings[r.Name], provision.Offering{Type: "g6.xlarge", Region: r.Name, Zone: r.Name.ShortName() + zone, Capacity: capacity, GPU: "L4", GPUs: 1, PricePerHour: price})
 			}
-			m.shifts[r.Name.Place()+zone] = 0
+			m.shifts[r.Name.ShortName()+zone] = 0
 		}
-		m.RegionOfferings[r.Name] = append(m.RegionOfferings[r.Name], provision.Offering{Type: "c7i.large", Region: r.Name, Zone: r.Name.Place() + "a", Capacity: service.CapacityOnDemand, PricePerHour: 0.1})
+		m.RegionOfferings[r.Name] = append(m.RegionOfferings[r.Name], provision.Offering{Type: "c7i.large", Region: r.Name, Zone: r.Name.ShortName() + "a", Capacity: service.CapacityOnDemand, PricePerHour: 0.1})
 	}
 	m.CapacityError = func(o provision.Offering) *provision.CapacityError {
 		if o.Capacity == service.CapacitySpot && m.short[o.Zone] {
@@ -104,7 +104,7 @@ func (m *weekMachines) running() []provision.Object {
 func (m *weekMachines) Advance(now time.Duration) (changed bool, next time.Duration) {
 	next = now + weekLife
 	for _, r := range m.spec.Regions {
-		for _, zone := range []string{r.Name.Place() + "a", r.Name.Place() + "b"} {
+		for _, zone := range []string{r.Name.ShortName() + "a", r.Name.ShortName() + "b"} {
 			if now >= m.shifts[zone] {
 				m.short[zone], m.shifts[zone] = !m.short[zone], m.later(now, weekShortage)
 			}

@@ -107,7 +107,7 @@ func newWeekWorld(balancers, replicas int, seed uint64) *weekWorld {
 	}
 	for i := range replicas {
 		b := w.config.Balancers[i%balancers]
-		r := service.ControlledReplica{ReplicaConfig: service.ReplicaConfig{ID: fmt.Sprintf("%s-%d", b.Region.Place(), i/balancers), Region: b.Region}, Primary: b.ID}
+		r := service.ControlledReplica{ReplicaConfig: service.ReplicaConfig{ID: fmt.Sprintf("%s-%d", b.Region.ShortName(), i/balancers), Region: b.Region}, Primary: b.ID}
 		w.config.Replicas = append(w.config.Replicas, r)
 		w.homes[r.ID] = b.ID
 		w.lb[b.ID].has[r.ID] = 0

@@ -360,7 +360,7 @@ func (c *checker) checkRoundTrips() {
 	places := map[string]bool{}
 	for _, r := range c.spec.Regions {
 		if r.Name.Cloud() == CloudLocal {
-			places[r.Name.Place()] = true
+			places[r.Name.ShortName()] = true
 		}
 	}
 	if !c.validRegionNames() { // the pairs may name them
@@ -413,8 +413,8 @@ func (c *checker) regionOutside(pair string) Region {
 		if r.Name.Cloud() == CloudLocal {
 			continue
 		}
-		area, _, _ := strings.Cut(r.Name.Place(), "-")
-		for _, place := range []string{r.Name.Place(), area} {
+		area, _, _ := strings.Cut(r.Name.ShortName(), "-")
+		for _, place := range []string{r.Name.ShortName(), area} {
 			if strings.HasPrefix(pair, place+"-") || strings.HasSuffix(pair, "-"+place) {
 				return r.Name
 			}

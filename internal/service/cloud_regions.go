@@ -112,11 +112,11 @@ func completeRegion(name string) string {
 // checkCloudRegion rejects a region that its cloud does not have.
 func (c *checker) checkCloudRegion(r *RegionSpec, p path) {
 	known := cloudOf(r.Name.Cloud())
-	if known == nil || slices.Contains(known.regions, r.Name.Place()) || known.mayExist(r.Name.Place()) {
+	if known == nil || slices.Contains(known.regions, r.Name.ShortName()) || known.mayExist(r.Name.ShortName()) {
 		return
 	}
 	at := p.key("name")
-	c.reportAtPath(at, Error{Problem: "is not a region of " + known.title, Found: c.describePath(at), Suggestion: known.suggestion(r.Name.Place())})
+	c.reportAtPath(at, Error{Problem: "is not a region of " + known.title, Found: c.describePath(at), Suggestion: known.suggestion(r.Name.ShortName())})
 }
 
 // Warnings returns possible mistakes in a valid service, one line each, with the key.
@@ -124,7 +124,7 @@ func (s *Spec) Warnings() []string {
 	var all []string
 	for i, r := range s.Regions {
 		known := cloudOf(r.Name.Cloud())
-		if known != nil && !slices.Contains(known.regions, r.Name.Place()) {
+		if known != nil && !slices.Contains(known.regions, r.Name.ShortName()) {
 			all = append(all, fmt.Sprintf("regions[%d].name: %s is not in the list of regions of %s (%s); check the name", i, r.Name, known.title, known.source))
 		}
 	}

@@ -64,13 +64,13 @@ func (r Region) Cloud() string {
 	return cloud
 }
 
-// Place returns the part after the slash: the cloud's own name of the region.
-func (r Region) Place() string {
-	_, place, found := strings.Cut(string(r), "/")
+// ShortName returns the part after the slash: the cloud's own name of the region.
+func (r Region) ShortName() string {
+	_, short, found := strings.Cut(string(r), "/")
 	if !found {
 		return string(r)
 	}
-	return place
+	return short
 }
 
 // ReplicaState is the lifecycle state of a replica, or of a balancer (see StateUnreachable). Every state but StateReady

@@ -177,7 +177,7 @@ func truncate(s string, limit int) string {
 func (e Event) Line(zone *time.Location) string {
 	parts := []string{e.Actor}
 	if e.Region != "" {
-		parts = append(parts, e.Region.Place())
+		parts = append(parts, e.Region.ShortName())
 	}
 	parts = append(parts, e.Message)
 	if e.Reason != "" {
@@ -220,7 +220,7 @@ type EventQuery struct {
 // Matches reports whether an event is selected.
 func (q EventQuery) Matches(e Event) bool {
 	return !e.At.Before(q.Since) && (len(q.Kinds) == 0 || slices.Contains(q.Kinds, e.Kind)) &&
-		(q.Region == "" || string(e.Region) == q.Region || e.Region.Place() == q.Region)
+		(q.Region == "" || string(e.Region) == q.Region || e.Region.ShortName() == q.Region)
 }
 
 // Select returns the selected events, the newest up to the limit, in their order. It omits repeated

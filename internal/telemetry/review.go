@@ -273,7 +273,7 @@ func (s *Snapshot) describeChanges() string {
 	}
 	var words []string
 	for _, c := range s.Plan.Changes {
-		text := fmt.Sprintf("%s %+d ", c.Region.Place(), c.Delta)
+		text := fmt.Sprintf("%s %+d ", c.Region.ShortName(), c.Delta)
 		if c.Capacity != service.CapacityOnDemand && c.Capacity != "" { // on demand is the default
 			text += string(c.Capacity) + " "
 		}
@@ -326,7 +326,7 @@ func (s *Snapshot) byRegion(describe func(LoadForecast) string) string {
 		if text == "" {
 			continue
 		}
-		where := f.Region.Place()
+		where := f.Region.ShortName()
 		if len(models) > 1 {
 			where = f.Model + " " + where
 		}

@@ -24,7 +24,7 @@ func (u Unmet) String() string {
 		gpus = fmt.Sprintf("%dx%s", u.GPUs, u.GPU)
 	}
 	on := strings.TrimSpace(string(u.Capacity) + " " + gpus)
-	return fmt.Sprintf("%s runs %d of %d on %s", u.Region.Place(), u.Running, u.Count, on)
+	return fmt.Sprintf("%s runs %d of %d on %s", u.Region.ShortName(), u.Running, u.Count, on)
 }
 
 // Unmet lists the planned replicas that do not run, by GPU and capacity type, except those of cold

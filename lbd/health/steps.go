@@ -24,5 +24,5 @@ func (o *Observation) stopSending(id string) string {
 
 // addReplica returns how to add a replica.
 func (o *Observation) addReplica() string {
-	return o.ifDeployed("add a replica with 'skyserve replica add "+o.Own.Name.Place()+"'", "add a replica with --replica, or POST /workers at the admin address")
+	return o.ifDeployed("add a replica with 'skyserve replica add "+o.Own.Name.ShortName()+"'", "add a replica with --replica, or POST /workers at the admin address")
 }

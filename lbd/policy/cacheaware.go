@@ -1,7 +1,5 @@
 package policy
 
-import "time"
-
 // CacheAwarePreset is one set of constants of SGLang's router.
 type CacheAwarePreset struct {
 	// PolicyName is the policy's name with these constants.
@@ -15,18 +13,17 @@ type CacheAwarePreset struct {
 	// FirstMatch sends a request to the first of the replicas with the longest match, regardless of
 	// load: SGLang's router uses the first key of a map. Otherwise the least loaded of them is chosen.
 	FirstMatch bool
-	// EvictionInterval is how often SGLang's router trims its prefix tree to TreeChars characters per
-	// replica. It is only documented here: the tree of lbd/prefix trims itself at every insertion, to
-	// the limit that TreeBytes returns.
-	EvictionInterval time.Duration
-	TreeChars        int
+	// TreeChars is the number of characters per replica to which SGLang's router trims its prefix tree,
+	// at intervals of one minute or more. The tree of lbd/prefix trims itself at every insertion, to the
+	// limit that TreeBytes returns.
+	TreeChars int
 }
 
 // CacheAwareSkyLB returns the constants of SGLang's router in SkyLB's evaluation (section 5).
 func CacheAwareSkyLB() CacheAwarePreset {
 	return CacheAwarePreset{
 		PolicyName: "cache-aware:skylb", Threshold: 0.5, BalanceAbs: 32, BalanceRel: 1.0001, FirstMatch: true,
-		EvictionInterval: 60 * time.Second, TreeChars: 1 << 24,
+		TreeChars: 1 << 24,
 	}
 }
 
@@ -35,7 +32,7 @@ func CacheAwareSkyLB() CacheAwarePreset {
 func CacheAwareSGLang() CacheAwarePreset {
 	return CacheAwarePreset{
 		PolicyName: "cache-aware", Threshold: 0.3, BalanceAbs: 64, BalanceRel: 1.5,
-		EvictionInterval: 120 * time.Second, TreeChars: 1 << 26,
+		TreeChars: 1 << 26,
 	}
 }
 

@@ -40,8 +40,9 @@ type CostConstants struct {
 	// MemoryPenalty is the cost of a replica whose KV memory is full, as a share of its residence
 	// time. It grows from zero at MemoryThreshold, a KV utilisation.
 	MemoryPenalty, MemoryThreshold float64
-	// OccupancyWeight is the weight of the memory that a request occupies at a replica above
-	// MemoryThreshold, as a share of the replica's KV memory. This memory has two parts. The first is
+	// OccupancyWeight is the weight of the memory that a request occupies, as a share of the replica's
+	// KV memory. It counts only while the replica's KV utilisation exceeds MemoryThreshold. This memory
+	// has two parts. The first is
 	// the uncached tokens of its prompt, which evict cached prefixes. The second is its uncached tokens
 	// and its answer, once for each request that waits there, which cannot use this memory. Without
 	// waiting requests the answer does not count, because it takes the same memory at every replica.

@@ -129,7 +129,7 @@ type Candidate struct {
 type Facts struct {
 	// ID is the request's id.
 	ID string
-	// Now is the time since the balancer's epoch.
+	// Now is the time since the balancer started.
 	Now     time.Duration
 	Model   string
 	Session string
@@ -208,7 +208,8 @@ type Policy interface {
 
 // Traits are the properties of a policy that change what the balancer does. A policy with both Peers
 // and Holds decides itself whether a peer is too busy. The balancer then marks a peer as available if
-// it reported recently, has a live replica of the model and has not just returned a request.
+// it reported recently, has a live replica of the model and has not just sent back a request that it
+// could not place.
 type Traits struct {
 	// Prefix: it uses Candidate.MatchBytes and CachedBytes, so the balancer must set them. In a Pool they
 	// are always 0.

@@ -17,7 +17,7 @@ type PoolPolicy interface {
 
 // Pool is the complete input of a PoolPolicy. It is valid only during Assign.
 type Pool struct {
-	Now   time.Duration // since the balancer's epoch
+	Now   time.Duration // since the balancer started
 	Model string
 	// Waiting is the head of the queue, in order, without the requests that are placed by Choose.
 	Waiting []WaitingRequest

@@ -222,7 +222,7 @@ func (p *Provider) retryer() aws.Retryer {
 
 // region returns the clients of a region.
 func (p *Provider) region(name service.Region) (*region, error) {
-	r := p.regions[name.Place()]
+	r := p.regions[name.ShortName()]
 	if r == nil || name.Cloud() != service.CloudAWS {
 		return nil, fmt.Errorf("finding region %q: this provider is configured for %s", name, strings.Join(p.names, ", "))
 	}

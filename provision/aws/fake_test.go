@@ -79,7 +79,7 @@ func roleFor(role provision.Role, grants ...provision.Grant) provision.Desired {
 
 func firewall(region service.Region, role provision.Role, rules ...provision.FirewallRule) provision.Desired {
 	return provision.Desired{
-		ID: "firewall-" + region.Place() + "-" + string(role), Kind: provision.KindFirewall, Service: "chat", Owner: "me", Region: region,
+		ID: "firewall-" + region.ShortName() + "-" + string(role), Kind: provision.KindFirewall, Service: "chat", Owner: "me", Region: region,
 		SpecHash: "f1", Labels: map[string]string{"role": string(role)}, Rules: rules,
 	}
 }
@@ -91,7 +91,7 @@ func machine(id string, kind provision.ObjectKind, region service.Region, capaci
 		name = "g6.xlarge"
 	}
 	known, _ := provision.MachineTypeOf(service.CloudAWS, name)
-	offer := known.Offering(region, region.Place()+"b", capacity)
+	offer := known.Offering(region, region.ShortName()+"b", capacity)
 	return provision.Desired{
 		ID: id, Kind: kind, Service: "chat", Owner: "me", Region: region, SpecHash: "m1",
 		Labels:    map[string]string{"role": string(kind), "model": "org/llama"},

@@ -145,7 +145,7 @@ func challengeStatement(zone, name, arn string) statement {
 }
 
 // recordsStatements permits changing the records of balancers below a name, and the targets of their health checks: see
-// dns.Route53.MoveRecords. Health checks are named one by one, because conditions cannot select them.
+// dns.Route53.UpdateRecords. Health checks are named one by one, because conditions cannot select them.
 func recordsStatements(zone, name string, healthChecks []string, arn string) []statement {
 	below := provision.RecordsLabel + name
 	statements := []statement{

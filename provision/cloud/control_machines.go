@@ -114,16 +114,16 @@ func hasSpares(spec *service.Spec, cloud string) bool {
 	})
 }
 
-// UpdatesDNS reports whether controllers change the DNS records of the public name when they replace a balancer. The
-// controllers at AWS do this, or those at Google if the service has no machines at AWS (UpdatesDNSByFederation).
-func UpdatesDNS(spec *service.Spec) bool {
-	return ReplacesBalancers(spec) && spec.DNS != nil && (slices.Contains(Clouds(spec), service.CloudAWS) || UpdatesDNSByFederation(spec))
+// UpdatesRecords reports whether controllers change the DNS records of the public name when they replace a balancer. The
+// controllers at AWS do this, or those at Google if the service has no machines at AWS (UpdatesRecordsByFederation).
+func UpdatesRecords(spec *service.Spec) bool {
+	return ReplacesBalancers(spec) && spec.DNS != nil && (slices.Contains(Clouds(spec), service.CloudAWS) || UpdatesRecordsByFederation(spec))
 }
 
-// UpdatesDNSByFederation reports whether controllers at Google change the DNS records of the public name by workload
+// UpdatesRecordsByFederation reports whether controllers at Google change the DNS records of the public name by workload
 // identity federation. They then assume an identity at AWS that has no other permission. This is the case if the
 // service has no machines at AWS.
-func UpdatesDNSByFederation(spec *service.Spec) bool {
+func UpdatesRecordsByFederation(spec *service.Spec) bool {
 	return ReplacesBalancersIn(spec, service.CloudGCP) && spec.DNS != nil && !slices.Contains(Clouds(spec), service.CloudAWS) && usesFederation(spec)
 }
 

@@ -33,11 +33,11 @@ const (
 	labelDNSListen = "dns"
 )
 
-// GlobalPlace is written instead of a region's name for a cloud's global objects: aws/global.
-const GlobalPlace = "global"
+// GlobalRegion is written instead of a region's name for a cloud's global objects: aws/global.
+const GlobalRegion = "global"
 
 // globalAWS is the region of AWS's global objects.
-const globalAWS = service.Region(service.CloudAWS + "/" + GlobalPlace)
+const globalAWS = service.Region(service.CloudAWS + "/" + GlobalRegion)
 
 // RoleDNS is the role of the identity at AWS that controllers at Google assume to change DNS records. No machine has it.
 const RoleDNS provision.Role = "records"
@@ -45,7 +45,7 @@ const RoleDNS provision.Role = "records"
 // LayoutInput is the input of BuildLayout.
 type LayoutInput struct {
 	Spec *service.Spec
-	// Owner is the owner of the service: provision.Desired.Owner.
+	// Owner is the fingerprint of the service's certificate authority, as in provision.Object.Owner.
 	Owner string
 	// Offerings are the offerings of each cloud region.
 	Offerings map[service.Region]provision.Offerings
@@ -84,9 +84,9 @@ type LayoutInput struct {
 	// the name is published. Controllers that replace balancers change them.
 	HealthChecks []string
 	// FederatedAccount is the unique id of the service account of balancers at Google that assumes identities at AWS: to
-	// replace the only balancer there (FederatedCloud), or to change DNS records (UpdatesDNSByFederation). Empty = none.
+	// replace the only balancer there (FederatedCloud), or to change DNS records (UpdatesRecordsByFederation). Empty = none.
 	FederatedAccount string
-	// Programs are the skyserve binaries in the service's own buckets, by cloud. Machines of a cloud without an entry
+	// Programs are the skyserve binaries (flag --program) in the service's own buckets, by cloud. Machines of a cloud without an entry
 	// download the binary from another URL.
 	Programs map[string]provision.Program
 	// UserData returns the cloud-init document of a machine.
@@ -130,10 +130,10 @@ func ManagedRegions(spec *service.Spec) []service.Region {
 }
 
 // RegionsWithObjects returns the regions in which a service has objects: ManagedRegions, and the region of global objects
-// at AWS if the service has only an identity there (UpdatesDNSByFederation).
+// at AWS if the service has only an identity there (UpdatesRecordsByFederation).
 func RegionsWithObjects(spec *service.Spec) []service.Region {
 	regions := ManagedRegions(spec)
-	if UpdatesDNSByFederation(spec) {
+	if UpdatesRecordsByFederation(spec) {
 		regions = append(regions, globalAWS)
 	}
 	return regions
@@ -175,7 +175,7 @@ func NamedNetworks(spec *service.Spec, cloud string) map[string]provision.Networ
 	networks := map[string]provision.Network{}
 	for _, r := range spec.Regions {
 		if r.Network != "" && r.Name.Cloud() == cloud {
-			networks[r.Name.Place()] = provision.Network{Name: r.Network, Subnets: r.Subnets}
+			networks[r.Name.ShortName()] = provision.Network{Name: r.Network, Subnets: r.Subnets}
 		}
 	}
 	return networks
@@ -206,15 +206,15 @@ func FirstBalancer(spec *service.Spec) string {
 // Validate returns an error if a service cannot be launched as service.yaml describes it, although each value is valid.
 // The error is a *provision.SpecError.
 func Validate(spec *service.Spec) error {
-	places := map[string]service.Region{}
+	byShortName := map[string]service.Region{}
 	for i, r := range spec.Regions {
 		if r.Name.Cloud() == service.CloudLocal && UsesClouds(spec) {
 			return specError("regions[%d].name: %s is a region on this computer, which machines in a cloud cannot reach: remove it or the cloud regions", i, r.Name)
 		}
-		if other, taken := places[r.Name.Place()]; taken {
+		if other, taken := byShortName[r.Name.ShortName()]; taken {
 			return specError("regions[%d].name: the part after the slash must be unique, got %s and %s", i, other, r.Name)
 		}
-		places[r.Name.Place()] = r.Name
+		byShortName[r.Name.ShortName()] = r.Name
 	}
 	if !UsesClouds(spec) {
 		return checkLocalEngines(spec)
@@ -246,13 +246,13 @@ func checkBackup(spec *service.Spec) error {
 		return nil
 	}
 	to, hint := spec.Store.Backup.To, fmt.Sprintf("run 'skyserve backup FILE --service %s' from a scheduler instead (docs/backup.md)", spec.Name)
-	place, _ := backupFolder(spec)
-	if place.Folder == "" {
+	folder, _ := backupFolder(spec)
+	if folder.Folder == "" {
 		return specError("store.backup.to: must be a folder of a bucket such as s3://backups/chat or gs://backups/chat for a service in clouds, got %s: %s", to, hint)
 	}
 	for i, r := range spec.Regions {
-		if isCloudRegion(r.Name) && r.Name.Cloud() != place.Cloud {
-			return specError("store.backup.to: must be a bucket in the cloud of every region, got %s, but the machines of regions[%d], %s, have no identity in %s: %s", to, i, r.Name, place.Cloud, hint)
+		if isCloudRegion(r.Name) && r.Name.Cloud() != folder.Cloud {
+			return specError("store.backup.to: must be a bucket in the cloud of every region, got %s, but the machines of regions[%d], %s, have no identity in %s: %s", to, i, r.Name, folder.Cloud, hint)
 		}
 	}
 	return nil
@@ -349,7 +349,7 @@ type layout struct {
 // addPrerequisites adds the objects that machines in a cloud need before they are launched: the skyserve binary,
 // identities and firewalls.
 func (l *layout) addPrerequisites(cloud string) error {
-	global := service.Region(cloud + "/" + GlobalPlace)
+	global := service.Region(cloud + "/" + GlobalRegion)
 	common := append(l.sessionGrants(cloud), l.addProgram(cloud, global)...) // of all machines
 	operate := []provision.Grant{provision.GrantOperate}
 	serving := slices.Concat(l.challengeGrants(cloud), l.storeGrants(cloud), common)
@@ -370,7 +370,7 @@ func (l *layout) addPrerequisites(cloud string) error {
 			continue
 		}
 		for role, rules := range map[provision.Role][]provision.FirewallRule{provision.RoleBalancer: l.balancerRules(), provision.RoleReplica: replicaRules} {
-			w := provision.Desired{ID: fmt.Sprintf("firewall-%s-%s", r.Name.Place(), role), Kind: provision.KindFirewall, Region: r.Name, Rules: rules}
+			w := provision.Desired{ID: fmt.Sprintf("firewall-%s-%s", r.Name.ShortName(), role), Kind: provision.KindFirewall, Region: r.Name, Rules: rules}
 			config := any(rules)
 			if slices.ContainsFunc(rules, func(r provision.FirewallRule) bool { return r.From == provision.FromPeers }) {
 				w.Peers = storePeerAddresses(l.Spec, r.Name, l.Have)
@@ -387,7 +387,7 @@ func (l *layout) addPrerequisites(cloud string) error {
 
 // addDNSIdentity adds the identity that controllers at Google assume to change the records of the public name.
 func (l *layout) addDNSIdentity() error {
-	if l.HostedZoneID == "" || l.FederatedAccount == "" || !UpdatesDNSByFederation(l.Spec) {
+	if l.HostedZoneID == "" || l.FederatedAccount == "" || !UpdatesRecordsByFederation(l.Spec) {
 		return nil
 	}
 	grants := append(l.dnsGrants(service.CloudAWS), provision.GrantFederated(l.FederatedAccount))
@@ -400,7 +400,7 @@ func (l *layout) sessionGrants(cloud string) []provision.Grant {
 	var grants []provision.Grant
 	for _, r := range l.Spec.Regions {
 		if r.Access == service.AccessSSM && r.Name.Cloud() == cloud {
-			grants = append(grants, provision.GrantSession(r.Name.Place()))
+			grants = append(grants, provision.GrantSession(r.Name.ShortName()))
 		}
 	}
 	return grants
@@ -419,7 +419,7 @@ func (l *layout) replaceGrants(cloud string) []provision.Grant {
 
 // dnsGrants returns the grant that lets controllers change the DNS records of balancers that they replaced.
 func (l *layout) dnsGrants(cloud string) []provision.Grant {
-	if cloud != service.CloudAWS || l.HostedZoneID == "" || !UpdatesDNS(l.Spec) {
+	if cloud != service.CloudAWS || l.HostedZoneID == "" || !UpdatesRecords(l.Spec) {
 		return nil
 	}
 	return []provision.Grant{provision.GrantRecords(l.HostedZoneID, l.Spec.DNS.Name, l.HealthChecks)}
@@ -544,7 +544,7 @@ func (l *layout) addMachine(n MachineInput, offers provision.Offerings, disk int
 // addObject adds an object. A change of config requires a replacement. So does a change of the object's network,
 // because an object cannot be moved between networks.
 func (l *layout) addObject(w provision.Desired, role provision.Role, config any) error {
-	if n, named := NamedNetworks(l.Spec, w.Region.Cloud())[w.Region.Place()]; named {
+	if n, named := NamedNetworks(l.Spec, w.Region.Cloud())[w.Region.ShortName()]; named {
 		config = []any{config, n.Name}
 	}
 	hash, err := provision.ConfigHash(config)

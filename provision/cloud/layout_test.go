@@ -54,7 +54,7 @@ func offers(spec *service.Spec) map[service.Region]provision.Offerings {
 		for _, m := range provision.MachineTypes(r.Name.Cloud()) {
 			for _, zone := range []string{"a", "b"} {
 				for _, capacity := range []service.CapacityType{service.CapacityOnDemand, service.CapacitySpot} {
-					all[r.Name] = append(all[r.Name], m.Offering(r.Name, r.Name.Place()+zone, capacity))
+					all[r.Name] = append(all[r.Name], m.Offering(r.Name, r.Name.ShortName()+zone, capacity))
 				}
 			}
 		}

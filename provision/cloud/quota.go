@@ -44,9 +44,9 @@ func (n QuotaNeed) IncreaseRequest() string {
 		limit += *n.Used
 	}
 	if n.Region.Cloud() == service.CloudAWS {
-		return fmt.Sprintf("aws service-quotas request-service-quota-increase --service-code ec2 --quota-code %s --desired-value %g --region %s", n.Code, limit, n.Region.Place())
+		return fmt.Sprintf("aws service-quotas request-service-quota-increase --service-code ec2 --quota-code %s --desired-value %g --region %s", n.Code, limit, n.Region.ShortName())
 	}
-	return fmt.Sprintf("request a limit of %g for %s in %s at https://console.cloud.google.com/iam-admin/quotas", limit, n.Code, cmp.Or(n.Region.Place(), "all regions"))
+	return fmt.Sprintf("request a limit of %g for %s in %s at https://console.cloud.google.com/iam-admin/quotas", limit, n.Code, cmp.Or(n.Region.ShortName(), "all regions"))
 }
 
 // The quotas of Google Cloud, except those for each GPU type. GPUS_ALL_REGIONS and CPUS_ALL_REGIONS are for machines

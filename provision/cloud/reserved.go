@@ -57,12 +57,13 @@ func newReservedEntries(spec *service.Spec, have []provision.Object) reservedEnt
 	return all
 }
 
-// fits reports whether a reserved offering can use the entry.
+// fits reports whether a machine of an offering's type can use the entry. The capacity type does not matter, because
+// reserved offerings are derived from offerings of other capacity types too (withPricesAndReservations).
 func (e *reservedEntry) fits(region service.Region, o provision.Offering) bool {
 	return e.region == region && e.reservation.Type == o.Type && e.reservation.ID == o.Reservation
 }
 
-// unusedFor returns the first entry with unused machines for a reserved offering; nil if there is none.
+// unusedFor returns the first entry with unused machines that an offering fits; nil if there is none.
 func (es reservedEntries) unusedFor(region service.Region, o provision.Offering) *reservedEntry {
 	for _, e := range es {
 		if e.unused > 0 && e.fits(region, o) {

@@ -61,7 +61,7 @@ func (d Distances) distanceTo(c ClientLocation, region service.Region) float64 {
 	if c.Region == region && region != "" {
 		return 0
 	}
-	for _, pair := range []string{c.Region.Place() + "-" + region.Place(), region.Place() + "-" + c.Region.Place()} {
+	for _, pair := range []string{c.Region.ShortName() + "-" + region.ShortName(), region.ShortName() + "-" + c.Region.ShortName()} {
 		if rtt, ok := d.RTT[pair]; ok {
 			return rtt.Seconds()
 		}

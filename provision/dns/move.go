@@ -11,12 +11,12 @@ import (
 	"skyserve/provision"
 )
 
-var _ provision.RecordMover = (*Route53)(nil)
+var _ provision.RecordUpdater = (*Route53)(nil)
 
-// MoveRecords implements provision.RecordMover. It changes the address of a record before the address of its health
+// UpdateRecords implements provision.RecordUpdater. It changes the address of a record before the address of its health
 // check. In between, Route 53 treats the record as failed, because the health check still has the old address: the
 // old address is never served on account of a healthy new one.
-func (z *Route53) MoveRecords(ctx context.Context, zoneID string, n provision.PublicName) error {
+func (z *Route53) UpdateRecords(ctx context.Context, zoneID string, n provision.PublicName) error {
 	at := zone{id: zoneID, name: n.Zone, private: n.Private}
 	have, err := z.readSets(ctx, at, n.Name)
 	if err != nil {

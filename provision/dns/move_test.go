@@ -29,7 +29,7 @@ func TestRecordsAreMoved(t *testing.T) {
 		return testcloud.Served
 	}
 	for range 2 {
-		if err := a.client(t).MoveRecords(t.Context(), a.zone, chat(record("lb-eu-0", "aws/eu-west-3", "203.0.113.9"))); err != nil {
+		if err := a.client(t).UpdateRecords(t.Context(), a.zone, chat(record("lb-eu-0", "aws/eu-west-3", "203.0.113.9"))); err != nil {
 			t.Fatal(err)
 		}
 		if got, want := a.end(), fresh.end(); !slices.Equal(got, want) {
@@ -62,7 +62,7 @@ func TestInterruptedMoveServesNoDeadAddress(t *testing.T) {
 		a.set(t, chat(record("lb-us-0", "aws/us-east-1", "198.51.100.1"), record("lb-eu-0", "aws/eu-west-3", dead)))
 		a.fake.SetAddressHealth(netip.MustParseAddr(dead), false)
 		a.fake.DenialCodes = map[string]string{denied: "AccessDenied"}
-		err := a.client(t).MoveRecords(t.Context(), a.zone, chat(record("lb-eu-0", "aws/eu-west-3", next)))
+		err := a.client(t).UpdateRecords(t.Context(), a.zone, chat(record("lb-eu-0", "aws/eu-west-3", next)))
 		if (err != nil) != (denied != "") {
 			t.Errorf("without %s: got %v", denied, err)
 		}
@@ -101,7 +101,7 @@ func TestMoveRejectsOtherRecords(t *testing.T) {
 		if n.Zone == "" {
 			zone = "Z404"
 		}
-		err := a.client(t).MoveRecords(t.Context(), zone, n)
+		err := a.client(t).UpdateRecords(t.Context(), zone, n)
 		if err == nil || !strings.Contains(err.Error(), tt.want) {
 			t.Errorf("%s: got %v, want %q", name, err, tt.want)
 		}

@@ -178,7 +178,7 @@ var cities = []location{
 func AWSRegionOf(region service.Region) (string, error) {
 	at, known := locateRegion(region)
 	if !known {
-		return "", specError("finding the AWS region nearest to %s: unknown location %q; name the region after its city (static/paris), or after the nearest AWS region (static/eu-west-3)", region, region.Place())
+		return "", specError("finding the AWS region nearest to %s: unknown location %q; name the region after its city (static/paris), or after the nearest AWS region (static/eu-west-3)", region, region.ShortName())
 	}
 	nearest := slices.MinFunc(awsRegions, func(a, b location) int {
 		return cmp.Or(cmp.Compare(kilometres(at, a), kilometres(at, b)), cmp.Compare(a.name, b.name))
@@ -198,7 +198,7 @@ func locateRegion(region service.Region) (location, bool) {
 		tables = [][]location{cities, awsRegions, gcpRegions}
 	}
 	for _, table := range tables {
-		if i := slices.IndexFunc(table, func(p location) bool { return p.name == region.Place() }); i >= 0 {
+		if i := slices.IndexFunc(table, func(p location) bool { return p.name == region.ShortName() }); i >= 0 {
 			return table[i], true
 		}
 	}

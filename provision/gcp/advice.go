@@ -18,7 +18,7 @@ import (
 func (p *Provider) CapacityAdvice(ctx context.Context, region service.Region, offers provision.Offerings, count int) ([]provision.CapacityAdvice, error) {
 	client, project, err := newClient(ctx, p, compute.NewAdviceRESTClient)
 	if err != nil {
-		return nil, wrapError(err, "reading the capacity advice of %s", region.Place())
+		return nil, wrapError(err, "reading the capacity advice of %s", region.ShortName())
 	}
 	var all []provision.CapacityAdvice
 	for _, o := range offers {
@@ -26,10 +26,10 @@ func (p *Provider) CapacityAdvice(ctx context.Context, region service.Region, of
 			continue
 		}
 		found, err := client.Capacity(ctx, &computepb.CapacityAdviceRpcRequest{
-			Project: project, Region: region.Place(), CapacityAdviceRequestResource: adviceRequest(o, count),
+			Project: project, Region: region.ShortName(), CapacityAdviceRequestResource: adviceRequest(o, count),
 		})
 		if err != nil {
-			return all, wrapError(err, "reading the capacity advice of %s", region.Place())
+			return all, wrapError(err, "reading the capacity advice of %s", region.ShortName())
 		}
 		if text := adviceText(found); text != "" {
 			all = append(all, provision.CapacityAdvice{Type: o.Type, Zone: o.Zone, Score: obtainabilityOf(found), Unlikely: isUnlikely(found), Text: text})

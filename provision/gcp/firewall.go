@@ -64,7 +64,7 @@ func (p *Provider) rulesFor(n note) (map[string]*computepb.Firewall, error) {
 		return &computepb.Firewall{
 			Name: new(nameOf(prefix, end)), Description: &text, Network: new("global/networks/" + p.cfg.Network),
 			Direction: new(computepb.Firewall_INGRESS.String()), Priority: &priority, Disabled: new(false),
-			TargetTags: []string{n.tag(n.Role, n.Region.Place())},
+			TargetTags: []string{n.tag(n.Role, n.Region.ShortName())},
 		}
 	}
 	rules := map[string]*computepb.Firewall{}

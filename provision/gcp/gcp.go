@@ -178,7 +178,7 @@ func handleOf(o provision.Object) (zone, name, number string, err error) {
 
 // hasRegion reports whether a region is one of the provider's; true for the region global.
 func (p *Provider) hasRegion(region service.Region) bool {
-	return len(p.cfg.Regions) == 0 || region.Place() == prerequisiteZone || slices.Contains(p.cfg.Regions, region.Place())
+	return len(p.cfg.Regions) == 0 || region.ShortName() == prerequisiteZone || slices.Contains(p.cfg.Regions, region.ShortName())
 }
 
 // regionID returns a region by Google's name for it.

@@ -88,7 +88,7 @@ func (p *Provider) instanceOf(w provision.Desired, n note, project string) (*com
 		Name:                new(machineName(n.Kind, n.Service, n.ID, key)),
 		MachineType:         new(fmt.Sprintf("zones/%s/machineTypes/%s", offer.Zone, offer.Type)),
 		Labels:              labels,
-		Tags:                &computepb.Tags{Items: []string{n.tag(n.Role, ""), n.tag(n.Role, n.Region.Place())}},
+		Tags:                &computepb.Tags{Items: []string{n.tag(n.Role, ""), n.tag(n.Role, n.Region.ShortName())}},
 		Metadata:            metadata(noteKey, text, metadataUserData, w.Machine.UserData, metadataAttributes, "TRUE", metadataStartup, startupScript, metadataDriver, installDriver(offer)),
 		Scheduling:          scheduling(offer),
 		ReservationAffinity: affinity(offer),
@@ -105,7 +105,7 @@ func (p *Provider) nic(offer provision.Offering) *computepb.NetworkInterface {
 		Network:       new("global/networks/" + p.cfg.Network),
 		AccessConfigs: []*computepb.AccessConfig{{Type: new(computepb.AccessConfig_ONE_TO_ONE_NAT.String()), Name: new("External NAT")}},
 	}
-	place := offer.Region.Place()
+	place := offer.Region.ShortName()
 	if subnet := p.cfg.Subnets[place]; subnet != "" {
 		nic.Subnetwork = new("regions/" + place + "/subnetworks/" + subnet)
 	}

@@ -179,7 +179,7 @@ func (p *Provider) launchMachine(ctx context.Context, w provision.Desired, have 
 	zones := []string{w.Offerings[0].Zone}
 	if zones[0] == "" {
 		var err error
-		if zones, err = p.listZones(ctx, w.Region.Place()); err != nil {
+		if zones, err = p.listZones(ctx, w.Region.ShortName()); err != nil {
 			return provision.Object{}, err
 		}
 	}

@@ -52,7 +52,7 @@ func (p *Provider) listZones(ctx context.Context, place string) ([]string, error
 // flex-start, at the built-in list prices; that of flex-start is unknown. Whether an offering has capacity is unknown until a launch. Reserved capacity is
 // configured by the operator in service.yaml.
 func (p *Provider) Offerings(ctx context.Context, region service.Region) (provision.Offerings, error) {
-	zones, err := p.listZones(ctx, region.Place())
+	zones, err := p.listZones(ctx, region.ShortName())
 	if err != nil {
 		return nil, err
 	}

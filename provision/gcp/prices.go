@@ -34,7 +34,7 @@ func (p *Provider) Prices(ctx context.Context, region service.Region) ([]provisi
 	if err != nil {
 		return nil, explainPrices(err)
 	}
-	return list.regionPrices(region.Place())
+	return list.regionPrices(region.ShortName())
 }
 
 // readPrices reads the list, page by page.

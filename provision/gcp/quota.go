@@ -47,7 +47,7 @@ func (p *Provider) readProject(ctx context.Context) (*computepb.Project, error) 
 // Quotas returns the project's quotas that replicas and balancers count against, in a region and in all
 // regions together. It omits quotas that the project does not have.
 func (p *Provider) Quotas(ctx context.Context, region service.Region) ([]provision.Quota, error) {
-	here, err := p.readRegion(ctx, region.Place())
+	here, err := p.readRegion(ctx, region.ShortName())
 	if err != nil {
 		return nil, err
 	}

@@ -19,7 +19,7 @@ var _ provision.ReservationReader = (*Provider)(nil)
 // Reservations implements provision.ReservationReader. A name does not contain its zone, so each zone of the
 // region is read.
 func (p *Provider) Reservations(ctx context.Context, region service.Region, ids []string) ([]provision.Reservation, error) {
-	zones, err := p.listZones(ctx, region.Place())
+	zones, err := p.listZones(ctx, region.ShortName())
 	if err != nil {
 		return nil, err
 	}

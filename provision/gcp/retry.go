@@ -141,7 +141,7 @@ func regionOfCall(r *http.Request) string {
 	for i, part := range parts[:len(parts)-1] {
 		switch part {
 		case "zones":
-			return regionOf(parts[i+1]).Place()
+			return regionOf(parts[i+1]).ShortName()
 		case "regions":
 			return parts[i+1]
 		}

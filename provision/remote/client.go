@@ -16,7 +16,7 @@ import (
 type CallFunc func(ctx context.Context, call CallKind, body []byte) ([]byte, error)
 
 // Client is the provider of a cloud through machines there. It implements provision.Provider,
-// provision.KeyAttestor, provision.Pricer and provision.RecordMover; errors of the cloud keep their types.
+// provision.KeyAttestor, provision.Pricer and provision.RecordUpdater; errors of the cloud keep their types.
 type Client struct {
 	// Cloud is its name, gcp.
 	Cloud string
@@ -33,7 +33,7 @@ var (
 	_ provision.ReservationReader    = (*Client)(nil)
 	_ provision.InterruptionReporter = (*Client)(nil)
 	_ provision.CapacityAdvisor      = (*Client)(nil)
-	_ provision.RecordMover          = (*Client)(nil)
+	_ provision.RecordUpdater        = (*Client)(nil)
 )
 
 // ErrNoMachine reports that no balancer of the service in a cloud responds.
@@ -99,8 +99,8 @@ func (c *Client) CapacityAdvice(ctx context.Context, region service.Region, offe
 	return r.Advice, err
 }
 
-// MoveRecords implements provision.RecordMover.
-func (c *Client) MoveRecords(ctx context.Context, zoneID string, n provision.PublicName) error {
+// UpdateRecords implements provision.RecordUpdater.
+func (c *Client) UpdateRecords(ctx context.Context, zoneID string, n provision.PublicName) error {
 	_, err := c.call(ctx, CallMoveRecords, request{Name: &n, Zone: zoneID})
 	return err
 }

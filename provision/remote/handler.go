@@ -29,7 +29,7 @@ type Handler struct {
 	// Balancers permits calls for balancers too, and repairs of firewalls; otherwise only calls for replicas.
 	Balancers bool
 	// Records changes the addresses of records of balancers, where Balancers is set; nil = this machine's cloud has none.
-	Records provision.RecordMover
+	Records provision.RecordUpdater
 	// Provider and Attestor call all regions of the cloud. ByRegion contains one provider per region.
 	Provider provision.Provider
 	Attestor provision.KeyAttestor
@@ -153,7 +153,7 @@ func (h *Handler) dispatch(ctx context.Context, call CallKind, in request) (out 
 			out.Advice, err = p.CapacityAdvice(ctx, in.Region, in.Offerings, in.Count)
 		}
 	case call == CallMoveRecords && in.Name != nil && in.Zone != "" && h.Records != nil:
-		err = h.Records.MoveRecords(ctx, in.Zone, *in.Name)
+		err = h.Records.UpdateRecords(ctx, in.Zone, *in.Name)
 	default:
 		err = fmt.Errorf("%w: %q", errInvalidCall, call)
 	}

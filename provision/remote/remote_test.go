@@ -305,14 +305,14 @@ func TestHandlerForBalancers(t *testing.T) {
 	}
 }
 
-// recordsOf records the calls of a RecordMover.
+// recordsOf records the calls of a RecordUpdater.
 type recordsOf struct {
 	zone string
 	name provision.PublicName
 	err  error
 }
 
-func (r *recordsOf) MoveRecords(_ context.Context, zoneID string, n provision.PublicName) error {
+func (r *recordsOf) UpdateRecords(_ context.Context, zoneID string, n provision.PublicName) error {
 	r.zone, r.name = zoneID, n
 	return r.err
 }
@@ -327,12 +327,12 @@ func TestHandlerMovesRecords(t *testing.T) {
 		Name: "chat.example.com", Zone: "example.com", Service: "chat", Owner: "o", Routing: provision.RoutingGeo,
 		Records: []provision.DNSRecord{{ID: "lb-0", Region: "aws/us-east-1", Address: netip.MustParseAddr("192.0.2.1"), Check: "http://192.0.2.1/readyz"}},
 	}
-	if err := c.MoveRecords(t.Context(), "Z1", own); err != nil || records.zone != "Z1" || !reflect.DeepEqual(records.name, own) {
+	if err := c.UpdateRecords(t.Context(), "Z1", own); err != nil || records.zone != "Z1" || !reflect.DeepEqual(records.name, own) {
 		t.Errorf("%+v arrived as %+v in zone %s: %v", own, records.name, records.zone, err)
 	}
 	records.err = &provision.CredentialsError{Cloud: "aws", Action: "route53:UpdateHealthCheck", Code: "AccessDenied", Err: errors.New("denied")}
 	var refused *provision.CredentialsError
-	if err := c.MoveRecords(t.Context(), "Z1", own); !errors.As(err, &refused) || refused.Action != "route53:UpdateHealthCheck" {
+	if err := c.UpdateRecords(t.Context(), "Z1", own); !errors.As(err, &refused) || refused.Action != "route53:UpdateHealthCheck" {
 		t.Errorf("got %v", err)
 	}
 	*records = recordsOf{}
@@ -344,7 +344,7 @@ func TestHandlerMovesRecords(t *testing.T) {
 	} {
 		h, n := *h, own
 		change(&h, &n)
-		if err := client(machine(t, &h)).MoveRecords(t.Context(), "Z1", n); err == nil || records.zone != "" {
+		if err := client(machine(t, &h)).UpdateRecords(t.Context(), "Z1", n); err == nil || records.zone != "" {
 			t.Errorf("%s: records of %+v moved: %v", name, records.name, err)
 		}
 	}

@@ -11,7 +11,7 @@ import (
 type CallKind string
 
 // The calls: the methods of provision.Provider, provision.KeyAttestor, provision.Pricer,
-// provision.ReservationReader, provision.InterruptionReporter, provision.CapacityAdvisor and provision.RecordMover.
+// provision.ReservationReader, provision.InterruptionReporter, provision.CapacityAdvisor and provision.RecordUpdater.
 const (
 	CallOfferings   CallKind = "offerings"
 	CallList        CallKind = "list"

@@ -55,5 +55,5 @@ func id(region service.Region, endpoint string) string {
 	words := strings.FieldsFunc(strings.ToLower(address), func(r rune) bool {
 		return (r < 'a' || r > 'z') && (r < '0' || r > '9')
 	})
-	return strings.Join(append([]string{region.Place()}, words...), "-")
+	return strings.Join(append([]string{region.ShortName()}, words...), "-")
 }

@@ -35,7 +35,7 @@ func newClouds(spec *service.Spec, faults *testcloud.Faults, poll time.Duration)
 	c := &clouds{faults: faults, poll: poll, gce: testcloud.NewGCE("p", faults)}
 	for _, r := range cloud.ManagedRegions(spec) {
 		if r.Cloud() == service.CloudAWS {
-			c.places = append(c.places, r.Place())
+			c.places = append(c.places, r.ShortName())
 		}
 	}
 	c.aws = testcloud.NewAWS(faults, c.places...)
@@ -136,7 +136,7 @@ func TestHundredReplicasInTwoClouds(t *testing.T) {
 				t.Errorf("%s: %d machines at AWS and %d at Google, want 63 and 42", name, a, g)
 			}
 			for _, r := range cloud.ManagedRegions(spec) {
-				if most := f.MaxCallsInFlight(r.Cloud(), r.Place()); most > provision.MaxCallsPerHost {
+				if most := f.MaxCallsInFlight(r.Cloud(), r.ShortName()); most > provision.MaxCallsPerHost {
 					t.Errorf("%s: %d calls in flight to %s, want at most %d", name, most, r, provision.MaxCallsPerHost)
 				}
 			}

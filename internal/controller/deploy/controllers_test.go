@@ -83,9 +83,9 @@ func TestControlPlane(t *testing.T) {
 		{name: "a fourth region takes the place", places: "us eu asia sa", old: "eu", want: "lb-asia-0 of lb-asia-0,lb-sa-0,lb-us-0; lb-sa-0 of lb-asia-0,lb-sa-0,lb-us-0; lb-us-0 of lb-asia-0,lb-sa-0,lb-us-0"},
 	} {
 		spec, text, have := balancersIn(t, tt.places, strings.Fields(tt.old)...)
-		have = slices.DeleteFunc(have, func(o provision.Object) bool { return slices.Contains(strings.Fields(tt.lost), o.Region.Place()) })
+		have = slices.DeleteFunc(have, func(o provision.Object) bool { return slices.Contains(strings.Fields(tt.lost), o.Region.ShortName()) })
 		for i := range have {
-			if have[i].Region.Place() == tt.dead {
+			if have[i].Region.ShortName() == tt.dead {
 				have[i].TerminatedReason = "process exited"
 			}
 		}

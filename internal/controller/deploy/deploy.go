@@ -382,7 +382,7 @@ func (d *deploymentBuilder) emulatedRTT(a, b service.Region) time.Duration {
 	if !cloud.RunsOnThisComputer(a) || !cloud.RunsOnThisComputer(b) {
 		return 0
 	}
-	return d.spec.LocalHosts.RTTBetween(a.Place(), b.Place())
+	return d.spec.LocalHosts.RTTBetween(a.ShortName(), b.ShortName())
 }
 
 // replicasOf returns a balancer's replicas: the replicas of a region are assigned to its balancers

@@ -97,7 +97,7 @@ func newCloud(spec *service.Spec) *conformance.Memory {
 		for _, kind := range provision.MachineTypes(r.Cloud()) {
 			for _, zone := range []string{"a", "b"} {
 				for _, capacity := range []service.CapacityType{service.CapacityOnDemand, service.CapacitySpot} {
-					m.RegionOfferings[r] = append(m.RegionOfferings[r], kind.Offering(r, r.Place()+zone, capacity))
+					m.RegionOfferings[r] = append(m.RegionOfferings[r], kind.Offering(r, r.ShortName()+zone, capacity))
 				}
 			}
 		}

@@ -16,8 +16,8 @@ import (
 // second.
 const moveRetry = time.Minute
 
-// errNoRecordMover means that no machine of the service has an identity that could change the records.
-var errNoRecordMover = errors.New("no machine of the service has an identity at AWS, which could change them")
+// errNoRecordUpdater means that no machine of the service has an identity that could change the records.
+var errNoRecordUpdater = errors.New("no machine of the service has an identity at AWS, which could change them")
 
 // movedRecords contains the changes that this leader made to the records of the public name.
 type movedRecords struct {
@@ -53,8 +53,8 @@ func (rc *Reconciler) moveRecords(ctx context.Context, bs *bundleState, checkLea
 	case len(due) == 0:
 		rc.moved.failure = nil
 		return nil
-	case bs.recordMover == nil || !cloud.UpdatesDNS(bs.content.Spec):
-		rc.moved.failure = errNoRecordMover
+	case bs.recordUpdater == nil || !cloud.UpdatesRecords(bs.content.Spec):
+		rc.moved.failure = errNoRecordUpdater
 		return nil
 	case rc.now().Before(rc.moved.retryAt):
 		return rc.moved.failure
@@ -63,7 +63,7 @@ func (rc *Reconciler) moveRecords(ctx context.Context, bs *bundleState, checkLea
 		return err
 	}
 	n := PublicName(bs.content.Spec, bs.deployer.Owner, due)
-	err := bs.recordMover.MoveRecords(ctx, bs.content.Zone.ID, n)
+	err := bs.recordUpdater.UpdateRecords(ctx, bs.content.Zone.ID, n)
 	if rc.moved.failure = err; err != nil {
 		rc.moved.retryAt = rc.now().Add(moveRetry)
 		rc.moved.failure = fmt.Errorf("moving records of %s: %w; 'skyserve up' moves them", n.Name, err)

@@ -37,8 +37,8 @@ func tenfoldPrices(_ context.Context, r service.Region) ([]provision.Price, erro
 	var prices []provision.Price
 	for _, m := range provision.MachineTypes(r.Cloud()) {
 		prices = append(prices,
-			provision.Price{Type: m.Type, Capacity: service.CapacityOnDemand, PerHour: 10 * m.OnDemand, Source: "costly " + r.Place()},
-			provision.Price{Type: m.Type, Capacity: service.CapacitySpot, PerHour: 4 * m.OnDemand, Source: "costly spot " + r.Place()})
+			provision.Price{Type: m.Type, Capacity: service.CapacityOnDemand, PerHour: 10 * m.OnDemand, Source: "costly " + r.ShortName()},
+			provision.Price{Type: m.Type, Capacity: service.CapacitySpot, PerHour: 4 * m.OnDemand, Source: "costly spot " + r.ShortName()})
 	}
 	return prices, nil
 }
@@ -104,7 +104,7 @@ func TestPlanUsesCloudPrices(t *testing.T) {
 		{"reported", tenfoldPrices, reported, nil},
 		{"refused", func(context.Context, service.Region) ([]provision.Price, error) { return nil, refused }, listed, []service.Region{"aws/eu-west-1", "aws/us-east-1"}},
 		{"refused in one region", func(ctx context.Context, r service.Region) ([]provision.Price, error) {
-			if r.Place() == "eu-west-1" {
+			if r.ShortName() == "eu-west-1" {
 				return nil, refused
 			}
 			return tenfoldPrices(ctx, r)

@@ -47,8 +47,8 @@ type CloudAccess struct {
 	Listers map[service.Region]Lister
 	// UserData returns the cloud-init document of a machine, as `up` does.
 	UserData func(cloud.MachineInput) (string, error)
-	// RecordMover changes the DNS records of the public name with the machine's identity; nil = its cloud has no hosted zones.
-	RecordMover provision.RecordMover
+	// RecordUpdater changes the DNS records of the public name with the machine's identity; nil = its cloud has no hosted zones.
+	RecordUpdater provision.RecordUpdater
 }
 
 // Reconciler reconciles the replicas of a service in clouds with the desired state: it launches a
@@ -133,7 +133,7 @@ type bundleState struct {
 	inspector         *Inspector
 	delivery          *Delivery
 	launchers         provision.MultiCloud         // launch and terminate balancers, and repair their firewalls
-	recordMover       provision.RecordMover        // changes the DNS records of the public name; nil = no machine can
+	recordUpdater     provision.RecordUpdater      // changes the DNS records of the public name; nil = no machine can
 	offersReadAt      map[service.Region]time.Time // when the offerings of each region were read
 	pricesRequestedAt time.Time                    // when prices were last requested
 	newPrices         chan Prices                  // the result of a price request
@@ -485,7 +485,7 @@ func (rc *Reconciler) connectClouds(ctx context.Context, bs *bundleState, owner 
 		return err
 	}
 	providers, lists := provision.MultiCloud{home: access.Provider}, maps.Clone(access.Listers)
-	bs.recordMover = access.RecordMover
+	bs.recordUpdater = access.RecordUpdater
 	for _, r := range cloud.ManagedRegions(c.Spec) {
 		if c.isDirect(r) {
 			providers[r.Cloud()] = access.Provider
@@ -499,7 +499,7 @@ func (rc *Reconciler) connectClouds(ctx context.Context, bs *bundleState, owner 
 		client := &remote.Client{Cloud: name, Machines: func() []remote.CallFunc { return rc.relaysIn(dl, name, federated) }}
 		providers[name] = client
 		if name == service.CloudAWS {
-			bs.recordMover = client
+			bs.recordUpdater = client
 		}
 		for _, r := range cloud.ManagedRegions(c.Spec) {
 			if r.Cloud() == name {
@@ -511,7 +511,7 @@ func (rc *Reconciler) connectClouds(ctx context.Context, bs *bundleState, owner 
 	if c.isSpare(c.Self) && !cloud.RunsOnThisComputer(c.controllerRegion()) {
 		client := &remote.Client{Cloud: home, Machines: func() []remote.CallFunc { return rc.relaysIn(dl, home, nil) }}
 		if bs.launchers[home] = client; home == service.CloudAWS {
-			bs.recordMover = client
+			bs.recordUpdater = client
 		}
 	}
 	dl.Attestor = LimitAttestor(attestors{home, access.Attestor, providers, bs.launchers})

@@ -57,7 +57,7 @@ type reconcilerWorld struct {
 	ended    []provision.Object
 	scores   map[string]float64
 	advised  int // requests for scores
-	records  provision.RecordMover
+	records  provision.RecordUpdater
 	noScores error
 	store    testStore
 	// refuse returns why a launch is refused; nil = none is.
@@ -133,7 +133,7 @@ func (u *reconcilerWorld) reconciler() *deploy.Reconciler {
 		for _, r := range spec.Regions {
 			lists[r.Name] = worldLister{u, r.Name}
 		}
-		return deploy.CloudAccess{Provider: u, Listers: lists, UserData: newDeployer(u.spec, u.Memory).UserData, RecordMover: u.records}, nil
+		return deploy.CloudAccess{Provider: u, Listers: lists, UserData: newDeployer(u.spec, u.Memory).UserData, RecordUpdater: u.records}, nil
 	}}
 	rc.UseRecords(u.store.nextTerm())
 	return rc

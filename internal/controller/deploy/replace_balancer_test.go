@@ -607,7 +607,7 @@ type recordMover struct {
 	err   error
 }
 
-func (m *recordMover) MoveRecords(_ context.Context, _ string, n provision.PublicName) error {
+func (m *recordMover) UpdateRecords(_ context.Context, _ string, n provision.PublicName) error {
 	m.calls, m.last = m.calls+1, n
 	return m.err
 }

@@ -25,7 +25,7 @@ func (u *reconcilerWorld) CapacityAdvice(_ context.Context, r service.Region, of
 		return nil, errors.New("the requests differ")
 	}
 	for _, o := range offers {
-		if score, known := u.scores[strings.TrimPrefix(o.Zone, r.Place())]; known {
+		if score, known := u.scores[strings.TrimPrefix(o.Zone, r.ShortName())]; known {
 			advice = append(advice, provision.CapacityAdvice{Type: o.Type, Zone: o.Zone, Score: &score})
 		}
 	}
@@ -58,7 +58,7 @@ func (u *reconcilerWorld) zonesOf(r service.Region) map[string]string {
 	zones := map[string]string{}
 	for _, o := range objectsOf(u.Objects(), r) {
 		if o.Kind == provision.KindReplica && o.Offering.Capacity == service.CapacitySpot {
-			zones[o.ID] = strings.TrimPrefix(o.Offering.Zone, r.Place())
+			zones[o.ID] = strings.TrimPrefix(o.Offering.Zone, r.ShortName())
 		}
 	}
 	return zones

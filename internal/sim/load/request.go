@@ -143,7 +143,7 @@ func (r *run) sendRequest(target Target, request workload.Request) result {
 	defer resp.Body.Close()
 	res.status = resp.StatusCode
 	if at := resp.Header.Get("X-Skyserve-Region"); at != "" {
-		res.forwarded = service.Region(at).Place() != service.Region(target.Region).Place()
+		res.forwarded = service.Region(at).ShortName() != service.Region(target.Region).ShortName()
 	}
 	if resp.StatusCode != http.StatusOK {
 		res.rejectStatus(resp)

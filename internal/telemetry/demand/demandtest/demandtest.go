@@ -52,7 +52,7 @@ func Constant(t testing.TB, minutes int, us, eu, hit float64) *forecast.History 
 	for m := end - int64(minutes); m < end; m++ {
 		for region, tps := range map[service.Region]float64{"local/us": us, "local/eu": eu} {
 			points = append(points, telemetry.Point{
-				Minute: m, Balancer: "lb-" + region.Place(), Region: region, Model: Model,
+				Minute: m, Balancer: "lb-" + region.ShortName(), Region: region, Model: Model,
 				Tier: service.TierFast, PromptTokens: int64(60 * tps), CachedTokens: int64(60 * tps * hit),
 			})
 		}
