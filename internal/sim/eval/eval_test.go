@@ -160,7 +160,7 @@ func TestCheckRejectsInvalidPlans(t *testing.T) {
 		`unknown push mode "hard"`:                        func(p *Comparison) { p.Pushes = []string{"hard"} },
 		"checking scenario fig8c: duration: must be":      func(p *Comparison) { p.Scenario.Duration = 0 },
 		`unknown layout "round": must be single or regio`: func(p *Comparison) { p.Layout = "round" },
-		"checking scenario fig8c: max_new: must be at ":   func(p *Comparison) { p.Scenario.MaxNew = 0 },
+		"checking scenario fig8c: min_max_tokens: must be at ":   func(p *Comparison) { p.Scenario.MaxNew = 0 },
 	} {
 		p := smallPlan(t)
 		spoil(&p)
