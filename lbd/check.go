@@ -190,7 +190,7 @@ func checkReplicasFile(p *problems, path string) {
 		return
 	}
 	if _, err := discover.ReadFile(path, checkReplicaURL); err != nil {
-		p.addProblem("replicas_file", fmt.Sprintf("reading %s: %v", path, err), "list one URL per line, or write []")
+		p.addProblem("replicas_file", fmt.Sprintf("reading %s: %v", path, err), "create the file with one URL per line; without replicas, it contains []")
 	}
 }
 

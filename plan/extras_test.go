@@ -203,7 +203,7 @@ func TestExtrasErrors(t *testing.T) {
 		`"max_rtt_ms":-1`:                         "max_rtt_ms: must be 0 to 1e15, got -1",
 		`"rtt_ms":[[0,1]],"max_rtt_ms":50`:        "rtt_ms[0]: must have 1 entries, got 2",
 		`"rtt_ms":[[0],[1]],"max_rtt_ms":50`:      "rtt_ms: must have 1 entries, got 2",
-		`"survive":1`:                             "cannot unmarshal number",
+		`"survive":1`:                             "survive: has the wrong type, got a JSON number",
 		`"capacity_type":["reserved"],"alpha":[]`: "alpha: must have 1 entries, got 0",
 	} {
 		text := strings.TrimSuffix(string(base), "}") + "," + extra + "}"

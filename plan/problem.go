@@ -52,7 +52,11 @@ func ReadProblem(name string, data []byte) (*Problem, error) {
 		if errors.As(err, &syntax) {
 			return nil, fmt.Errorf("reading problem %s:%d: is not valid JSON", name, lineOf(data, err))
 		}
-		return nil, fmt.Errorf("reading problem %s:%d: %w", name, lineOf(data, err), err)
+		var kind *json.UnmarshalTypeError
+		if errors.As(err, &kind) && kind.Field != "" {
+			return nil, fmt.Errorf("reading problem %s:%d: %s: has the wrong type, got a JSON %s", name, lineOf(data, err), kind.Field[strings.LastIndexByte(kind.Field, '.')+1:], kind.Value)
+		}
+		return nil, fmt.Errorf("reading problem %s:%d: must be a JSON object", name, lineOf(data, err))
 	}
 	if err := p.Check(); err != nil {
 		return nil, fmt.Errorf("reading problem %s: %w", name, err)

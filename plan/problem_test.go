@@ -31,7 +31,7 @@ func TestReadProblemErrors(t *testing.T) {
 	}
 	for name, c := range map[string]struct{ old, new, want string }{
 		"syntax":       {`"gpus":`, "\n\"gpus\" ", "reading problem p.json:2: is not valid JSON"},
-		"type":         {`"n":[[[2]]]`, `"n":"many"`, "cannot unmarshal string"},
+		"type":         {`"n":[[[2]]]`, `"n":"many"`, "reading problem p.json:1: n: has the wrong type, got a JSON string"},
 		"no models":    {`"models":["m"]`, `"models":[]`, "models, regions, gpus: must not be empty, got 0, 1 and 1"},
 		"epsilon":      {`"epsilon":0.7`, `"epsilon":0`, "epsilon: must be greater than 0 and at most 1, got 0"},
 		"n shape":      {`"n":[[[2]]]`, `"n":[[[2,3]]]`, "n[0][0]: must have 1 entries, got 2"},

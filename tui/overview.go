@@ -36,12 +36,9 @@ func (s *screen) regionSheet() sheet {
 
 // regionColumns returns the columns of the list of regions.
 func (s *screen) regionColumns(regions []*telemetry.RegionSnapshot) []sheetColumn {
-	ready, p50, p90, miss, fwd := "REPL", "TTFT50", "TTFT90", "SLO MISS", "IN/OUT"
-	if s.width > 0 && s.width < mediumWidth {
-		miss = ">SLO"
-	}
+	ready, p50, p90, fwd := "REPL", "TTFT50", "TTFT90", "IN/OUT"
 	if s.width <= 0 || s.width >= fullWidth {
-		ready, p50, p90, miss, fwd = "REPLICAS", "TTFT P50", "TTFT P90", "SLO MISS", "FWD IN/OUT"
+		ready, p50, p90, fwd = "REPLICAS", "TTFT P50", "TTFT P90", "FWD IN/OUT"
 	}
 	numberColumn := func(title string, minWidth, rank int, letter, word string) sheetColumn {
 		return sheetColumn{column{title: title, minWidth: minWidth, right: true, dropRank: rank}, letter, word, true, false}
@@ -58,9 +55,9 @@ func (s *screen) regionColumns(regions []*telemetry.RegionSnapshot) []sheetColum
 		numberColumn("QUEUE", 6, 2, "U", "queue"),
 		numberColumn("REQ/S", 5, 4, "E", "requests per second"),
 		numberColumn("TOK/S", 5, 3, "T", "tokens per second"),
-		numberColumn(p50, 6, 5, "F", "TTFT, median"),
+		numberColumn(p50, 6, 8, "F", "TTFT, median"),
 		numberColumn(p90, 6, 7, "P", "TTFT, 90th percentile"),
-		numberColumn(miss, 4, 8, "L", "SLO misses (TTFT)"),
+		numberColumn("SLO MISS", 4, 7, "L", "SLO misses (TTFT)"),
 		numberColumn("HIT", 4, 6, "H", "prefix hit rate"),
 		failed,
 		numberColumn(fwd, 7, 9, "O", "forwarded out"),

@@ -35,7 +35,7 @@ func TestReplicaCommandsInCloud(t *testing.T) {
 	replica(exitUsage, `--gpu must be a GPU of m in service.yaml (L4), got "H100"`, "add", "us-east-1", "--gpu", "H100", "--yes")
 	replica(exitUsage, `--capacity must be a capacity type of aws/us-east-1 in service.yaml (spot, on_demand), got "reserved"`, "add", "us-east-1", "--capacity", "reserved", "--yes")
 	replica(exitUsage, "--count 3: m has 1 replica in aws/us-east-1, and replicas.max in service.yaml is 3", "add", "us-east-1", "--count", "3", "--yes")
-	replica(exitUsage, "m in aws/us-east-1: replicas must be 1 to 3 (replicas.min and max of service.yaml), got 0", "remove", "us-east-1-0", "--yes")
+	replica(exitUsage, "m in aws/us-east-1: replicas must be 1 to 3 (replicas.min and max of service.yaml), would be 0", "remove", "us-east-1-0", "--yes")
 	replica(exitFailed, `the service has no replica "us-east-1-7"`, "remove", "us-east-1-7", "--yes")
 	replica(exitUsage, "pass --yes to skip confirmation", "add", "us-east-1")
 	replica(exitUsage, "'skyserve replica remove ID' drains and deletes the VM", "drain", "us-east-1-0")

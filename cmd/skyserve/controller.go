@@ -20,10 +20,9 @@ func newControllerCmd() *cobra.Command {
 		Long: `Run the controller of a service. It assigns replicas to balancers, moves the replicas
 of a dead balancer to the nearest live one and back, plans at the interval autoscale.every, lets
 autoscale.strategy change the number of replicas between plans, and serves the embedded
-store. 'skyserve up' runs one on the machine of a balancer, where it also replaces replicas
-whose VMs are gone. A service with three balancers or more has three controllers: one leads.
-Balancers keep serving while no controller runs. Only a controller that 'skyserve up' started
-can change replicas.
+store. 'skyserve up' runs one on the machine of a balancer; only such a controller can change
+replicas, and it also replaces replicas whose VMs are gone. A service with three balancers or
+more has three controllers: one leads. Balancers keep serving while no controller runs.
 
 SIGHUP, or POST /reload on its address, reloads the configuration file.`,
 		Example: `  skyserve controller --config ~/.local/state/skyserve/services/chat/controller.yaml`,

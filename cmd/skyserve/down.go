@@ -43,8 +43,9 @@ terminal the command asks for confirmation first (--yes skips the question). It 
 idempotent, also deletes a partly deployed service, and lists what it could not delete
 (exit 3).
 
-To keep the history of a service with local regions, first run 'skyserve backup',
-set store.url to a NATS server, or only stop traffic: 'skyserve replica drain'.
+The history of a service with local regions is kept if store.url is a NATS server.
+Otherwise, run 'skyserve backup' before. To stop traffic without deleting anything, run
+'skyserve replica drain' instead.
 
 Machines in static regions, which are your own, keep running: the service only stops using
 them. In clouds, after confirmation, the command deletes the public DNS name first, then

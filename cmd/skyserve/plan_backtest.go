@@ -54,7 +54,7 @@ model, region and GPU.`,
 	registerService(cmd, &o.target)
 	flags := cmd.Flags()
 	o.reviewFlags(cmd)
-	flags.StringVar(&o.from, "from", "", "start of the evaluated period, as `TIME` (default: one day plus --horizon after the start of the history, or its middle if it is shorter than twice that)")
+	flags.StringVar(&o.from, "from", "", "start of the evaluated period, as `TIME` (default: one day plus --horizon after the start of the history, or the middle of a history shorter than twice this)")
 	flags.StringVar(&o.until, "to", "", "end of the evaluated period, as `TIME` (default: the history's end)")
 	flags.DurationVar(&o.every, "every", 0, "time between two plans (default: autoscale.every, else 1h)")
 	flags.StringVar(&o.counts, "counts", "", "`FILE` with the actual counts of replicas")

@@ -85,7 +85,7 @@ seed).`,
   skyserve sim run fig10 --policy skylb
   skyserve sim run fig9 --paper
   skyserve sim run mixed-gpu failover -o html > report.html
-  skyserve sim run mine.yaml --set rate=4 --set sigma=2
+  skyserve sim run mine.yaml --set rate=4 --set length_spread=2
   skyserve sim run fig8a --trace conversation.jsonl.gz --rate-scale 2 --weights us=2,eu=1
   skyserve sim run week.yaml --trace requests.csv.gz --set engine=light --policy sageserve,least-load
   skyserve sim run fig8a --seed-base 1000 --set think=5s

@@ -49,8 +49,8 @@ If standard output is not a terminal, it prints one frame as plain text.
 
 --record writes snapshots to a file, one per line (compressed if FILE ends in .gz), and
 --replay shows them again. --ssh is for a service whose balancers can only be reached
-from another host: it runs skyserve on that host, which resolves NAME and --admin URLs
-there.`,
+from another host: it runs skyserve on that host. NAME is then a service, and --admin URL
+an address, that this host knows.`,
 		Example: `  skyserve top
   skyserve top chat --once
   skyserve top --once -o json

@@ -19,11 +19,11 @@ func microShapes() []shape {
 	}
 	all = append(all,
 		fig6("users", "users who share long prompts with each other", workload.Shared, 72, 0.1649, fittedPrompts),
-		fig6("bursts", "users with up to four calls at once", workload.Bursts, 24, 0.0707, fittedUsers),
-		fig6("programs", "users whose calls have different prompts", workload.Programs, 36, 0.0878, fittedPrompts),
+		fig6("bursts", "users with up to four requests at once", workload.Bursts, 24, 0.0707, fittedUsers),
+		fig6("programs", "users whose requests have different prompts", workload.Programs, 36, 0.0878, fittedPrompts),
 	)
 	return append(all, shape{
-		name: "sglang-groups", title: "SGLang: 64 balanced groups of calls with long prompts, 8 replicas", workload: workload.Groups,
+		name: "sglang-groups", title: "SGLang: 64 equally frequent groups of requests with long prompts, 8 replicas", workload: workload.Groups,
 		replicas: [3]int{8}, clients: [3]int{128},
 		claims: []Claim{
 			level(hitRate, "round-robin", 0.20, 0.20),
@@ -67,7 +67,7 @@ func fig9(clients int) shape {
 	const router = "cache-aware:skylb"
 	side := func(push string) Side { return Side{Policy: router, Push: push} }
 	blind, pending, bound := side(string(core.PushBlind)), side(string(core.PushPending)), side(boundFull)
-	h := pushing("fig9", "SkyLB fig. 9: when to push", router, clients)
+	h := pushing("fig9", "SkyLB fig. 9: push modes compared", router, clients)
 	h.claims = []Claim{
 		{Figure: throughput, Side: pending, Than: &blind, Min: 1.27, Max: 1.27},
 		{Figure: ttftP90, Side: blind, Than: &pending, Min: 18.47, Max: 18.47},
@@ -83,7 +83,7 @@ func fig9(clients int) shape {
 // shows the imbalance of prefix matching alone, which selective pushing is designed for (3.3). The
 // paper has no figure of it.
 func fig9Trie(clients int) shape {
-	h := pushing("fig9-trie", "SkyLB 3.3: when to push by SkyLB's own trie", "skylb", clients)
+	h := pushing("fig9-trie", "SkyLB section 3.3: push modes compared with SkyLB's own prefix tree", "skylb", clients)
 	h.note = "following prefixes leads to load imbalance, and must be combined with selective pushing (3.3); no figure shows it alone"
 	return h
 }

@@ -352,7 +352,7 @@ func TestSettingErrors(t *testing.T) {
 		{"rtt_scale", "0", `checking scenario fig8a: links: the round-trip time between us and eu must be greater than 0, got 0s`},
 		{"home", "mars", `checking scenario fig8a: home: unknown region "mars"`},
 		{"lengths", "0", `checking scenario fig8a: lengths: must be greater than 0 and at most 100, got 0`},
-		{"sigma", "11", `checking scenario fig8a: sigma: must be greater than 0 and at most 10, got 11`},
+		{"sigma", "11", `checking scenario fig8a: length_spread: must be greater than 0 and at most 10, got 11`},
 		{"rate", "-1", `checking scenario fig8a: rate: must be at least 0 and at most 100000 sessions per second, got -1`},
 		{"rate", "NaN", `setting rate: must be a number, got "NaN"`},
 		{"profile.us", "h100", `setting profile: unknown engine profile "h100"`},

@@ -86,12 +86,12 @@ func (c *checker) numbers() {
 	c.need(s.Warmup >= 0 && s.Warmup < 1, "warmup", "must be at least 0 and below 1, got %v", s.Warmup)
 	c.need(s.Interval >= time.Millisecond, "interval", "must be at least 1ms, got %s", s.Interval)
 	c.need(s.LocalRTT > 0, "local_rtt", "must be greater than 0, got %s", s.LocalRTT)
-	c.need(s.MaxNew >= 1, "max_new", "must be at least 1, got %d", s.MaxNew)
+	c.need(s.MaxNew >= 1, "min_max_tokens", "must be at least 1, got %d", s.MaxNew)
 	c.need(s.MaxContext >= workload.MinContext && s.MaxContext < s.minKV(), "max_context",
 		"must be at least %d and below the %d KV tokens of a replica, got %d", workload.MinContext, s.minKV(), s.MaxContext)
 	_, err := core.ParseOrder(string(s.Order))
 	c.need(err == nil, "order", "%v", err)
-	c.need(s.Tau >= 0, "tau", "must be at least 0, got %d", s.Tau)
+	c.need(s.Tau >= 0, "peer_queue_limit", "must be at least 0, got %d", s.Tau)
 	c.need(s.Unconfirmed >= 1, "unconfirmed", "must be at least 1, got %d", s.Unconfirmed)
 	c.need(s.MaxWait > 0, "max_wait", "must be greater than 0, got %s", s.MaxWait)
 	c.need(s.Think >= 0 && s.Think <= maxThink, "think", "must be at least 0s and at most %s, got %s", maxThink, s.Think)
@@ -104,7 +104,7 @@ func (c *checker) checkLoad() {
 	c.need(s.Trace != nil || workload.IsKnown(string(s.Workload)), "workload", "must be one of %s, got %q", kindList(), s.Workload)
 	c.need(s.Engine == FullEngine || s.Engine == LightEngine, "engine", "must be %s or %s, got %q", FullEngine, LightEngine, s.Engine)
 	c.need(s.Lengths > 0 && s.Lengths <= workload.MaxLengths, "lengths", "must be greater than 0 and at most %d, got %v", workload.MaxLengths, s.Lengths)
-	c.need(s.Sigma > 0 && s.Sigma <= workload.MaxSigma, "sigma", "must be greater than 0 and at most %d, got %v", workload.MaxSigma, s.Sigma)
+	c.need(s.Sigma > 0 && s.Sigma <= workload.MaxSigma, "length_spread", "must be greater than 0 and at most %d, got %v", workload.MaxSigma, s.Sigma)
 	c.need(s.Rate >= 0 && s.Rate <= maxRate, "rate", "must be at least 0 and at most %d sessions per second, got %v", maxRate, s.Rate)
 }
 

@@ -80,8 +80,11 @@ func (s *StoreState) Line() string {
 
 // memberStateText returns a member's state as people read it.
 func memberStateText(state string) string {
-	if state == "catching" {
+	switch state {
+	case "catching":
 		return "catching up"
+	case "current":
+		return "in sync"
 	}
 	return state
 }

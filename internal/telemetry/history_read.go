@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -79,6 +80,24 @@ type place struct {
 
 func (p place) errorf(field, rule, got string) error {
 	return fmt.Errorf("reading history %s:%d: %s %s, got %q", p.name, p.line, field, rule, got)
+}
+
+// jsonError returns the error of the decoder without the names of Go's types.
+func (p place) jsonError(err error) error {
+	var kind *json.UnmarshalTypeError
+	if !errors.As(err, &kind) {
+		return fmt.Errorf("reading history %s:%d: %w", p.name, p.line, err)
+	}
+	field := kind.Field[strings.LastIndexByte(kind.Field, '.')+1:] // without the embedded struct
+	switch {
+	case kind.Type.Kind() == reflect.Struct:
+		return fmt.Errorf("reading history %s:%d: must be an object, got a JSON %s", p.name, p.line, kind.Value)
+	case kind.Type.Kind() == reflect.String:
+		return fmt.Errorf("reading history %s:%d: %s: must be a string, got a JSON %s", p.name, p.line, field, kind.Value)
+	case kind.Type.Kind() == reflect.Int64:
+		return fmt.Errorf("reading history %s:%d: %s: must be a number, got a JSON %s", p.name, p.line, field, kind.Value)
+	}
+	return fmt.Errorf("reading history %s:%d: %s: has the wrong type, got a JSON %s", p.name, p.line, field, kind.Value)
 }
 
 // checkPoint sets defaults and validates a point.
@@ -153,7 +172,7 @@ func appendJSON(out []Point, raw json.RawMessage, at place) ([]Point, error) {
 	if raw[0] == '[' {
 		var list []jsonPoint
 		if err := json.Unmarshal(raw, &list); err != nil {
-			return nil, fmt.Errorf("reading history %s:%d: %w", at.name, at.line, err)
+			return nil, at.jsonError(err)
 		}
 		return appendPoints(out, list, at)
 	}
@@ -162,7 +181,7 @@ func appendJSON(out []Point, raw json.RawMessage, at place) ([]Point, error) {
 		Points *[]jsonPoint `json:"points"`
 	}
 	if err := json.Unmarshal(raw, &p); err != nil {
-		return nil, fmt.Errorf("reading history %s:%d: %w", at.name, at.line, err)
+		return nil, at.jsonError(err)
 	}
 	if p.Points != nil {
 		return appendPoints(out, *p.Points, at)

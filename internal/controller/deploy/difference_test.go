@@ -49,9 +49,9 @@ func TestDifference(t *testing.T) {
 		{"a donated one in the place of another", four, "us-east-1-10", provision.ClassCounts{l4: 2, h100: 1}, "reclaim us-east-1-10, give up us-east-1-2"},
 		{"one that was replaced goes first", replaced, "", provision.ClassCounts{l4: 1, h100: 1}, "give up us-east-1-0"},
 		{"the replaced one goes, others are next", replaced, "", provision.ClassCounts{h100: 2}, "replace us-east-1-1 by H100, give up us-east-1-0"},
-		{"too many", four, "", provision.ClassCounts{l4: 7}, "llama in aws/us-east-1: replicas must be 1 to 6 (replicas.min and max of service.yaml), got 7"},
-		{"too few", four, "", provision.ClassCounts{l4: 0}, "llama in aws/us-east-1: replicas must be 1 to 6 (replicas.min and max of service.yaml), got 0"},
-		{"donated ones use the capacity", four, "us-east-1-0 us-east-1-1", provision.ClassCounts{l4: 1, h100: 5}, "launch 2 H100, llama in aws/us-east-1: replicas must be 1 to 6 (replicas.min and max of service.yaml), got 8"},
+		{"too many", four, "", provision.ClassCounts{l4: 7}, "llama in aws/us-east-1: replicas must be 1 to 6 (replicas.min and max of service.yaml), would be 7"},
+		{"too few", four, "", provision.ClassCounts{l4: 0}, "llama in aws/us-east-1: replicas must be 1 to 6 (replicas.min and max of service.yaml), would be 0"},
+		{"donated ones use the capacity", four, "us-east-1-0 us-east-1-1", provision.ClassCounts{l4: 1, h100: 5}, "launch 2 H100, llama in aws/us-east-1: replicas must be 1 to 6 (replicas.min and max of service.yaml), would be 8"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			spec := &service.Spec{Models: []service.Model{{Name: "llama"}}, Regions: []service.RegionSpec{{Name: region, Replicas: service.Bounds{Min: 1, Max: 6}}}}

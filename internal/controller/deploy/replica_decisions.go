@@ -137,7 +137,7 @@ type BoundsError struct {
 
 // Error returns a message with the requested and the allowed counts.
 func (e *BoundsError) Error() string {
-	return fmt.Sprintf("%s in %s: replicas must be %d to %d (replicas.min and max of service.yaml), got %d", e.Model, e.Region, e.Min, e.Max, e.Count)
+	return fmt.Sprintf("%s in %s: replicas must be %d to %d (replicas.min and max of service.yaml), would be %d", e.Model, e.Region, e.Min, e.Max, e.Count)
 }
 
 // NoReplicaError is an ID that no replica of the service has.

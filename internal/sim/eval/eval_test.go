@@ -155,12 +155,12 @@ func TestPoliciesUseCanonicalPushAndLayout(t *testing.T) {
 
 func TestCheckRejectsInvalidPlans(t *testing.T) {
 	for want, spoil := range map[string]func(*Comparison){
-		"seeds: must be at least 1, got 0":                func(p *Comparison) { p.Seeds = 0 },
-		`unknown policy "best": must be one of`:           func(p *Comparison) { p.Policies = []string{"best"} },
-		`unknown push mode "hard"`:                        func(p *Comparison) { p.Pushes = []string{"hard"} },
-		"checking scenario fig8c: duration: must be":      func(p *Comparison) { p.Scenario.Duration = 0 },
-		`unknown layout "round": must be single or regio`: func(p *Comparison) { p.Layout = "round" },
-		"checking scenario fig8c: max_new: must be at ":   func(p *Comparison) { p.Scenario.MaxNew = 0 },
+		"seeds: must be at least 1, got 0":                     func(p *Comparison) { p.Seeds = 0 },
+		`unknown policy "best": must be one of`:                func(p *Comparison) { p.Policies = []string{"best"} },
+		`unknown push mode "hard"`:                             func(p *Comparison) { p.Pushes = []string{"hard"} },
+		"checking scenario fig8c: duration: must be":           func(p *Comparison) { p.Scenario.Duration = 0 },
+		`unknown layout "round": must be single or regio`:      func(p *Comparison) { p.Layout = "round" },
+		"checking scenario fig8c: min_max_tokens: must be at ": func(p *Comparison) { p.Scenario.MaxNew = 0 },
 	} {
 		p := smallPlan(t)
 		spoil(&p)

@@ -86,7 +86,7 @@ func (r *Report) remarks(b *strings.Builder) {
 	if r.Failed > 0 {
 		var reasons []string
 		for _, reason := range slices.Sorted(maps.Keys(r.Failures)) {
-			reasons = append(reasons, fmt.Sprintf("%s %d", reason, r.Failures[reason]))
+			reasons = append(reasons, fmt.Sprintf("%d x %s", r.Failures[reason], reason))
 		}
 		lines = append(lines, "failures: "+strings.Join(reasons, ", "))
 	}
