@@ -233,7 +233,9 @@ func (e *emulated) awaitReplacement(lost string) (launched string) {
 	within(e.t, "an event names who launched it, and why", func() error {
 		out := e.skyserve(exitOK, "events", "chat", "--kind", "launch")
 		for line := range strings.Lines(out) {
-			if strings.Contains(line, "controller") && strings.Contains(line, "launched "+lost) && strings.Contains(line, "its cloud no longer lists it") {
+			// Google lists a machine that has ended as stopped; AWS no longer lists it.
+			cause := strings.Contains(line, "gcp/") && strings.Contains(line, " stopped") || strings.Contains(line, "aws/") && strings.Contains(line, "its cloud no longer lists it")
+			if strings.Contains(line, "controller") && strings.Contains(line, "launched "+lost) && cause {
 				return nil
 			}
 		}

@@ -172,7 +172,7 @@ func (e *emulated) checkStatusOfHanging() {
 		e.t.Fatal(err)
 	}
 	of := states(s)
-	if s.State != deploy.StateDegraded || of["lb-us-east-1-0"] != service.StateNotReady || of["us-east-1-0"] != service.StateReady || of["lb-eu-west-1-0"] != service.StateReady {
+	if s.State != deploy.StateDegraded || of["lb-us-east-1-0"] != service.StateUnreachable || of["us-east-1-0"] != service.StateReady || of["lb-eu-west-1-0"] != service.StateReady {
 		e.t.Errorf("with a machine that hangs: %+v", s)
 	}
 }

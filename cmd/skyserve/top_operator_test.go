@@ -257,7 +257,7 @@ func TestActionsOnRunningService(t *testing.T) {
 		{byAddress, tui.Action{Verb: tui.VerbUndrain, Replica: "us-1"}, "us-1 receives requests again", ""},
 		{byAddress, tui.Action{Verb: tui.VerbDonate, Replica: "us-1"}, "us-1 donated", ""},
 		{byName, tui.Action{Verb: tui.VerbReclaim, Replica: "us-1"}, "us-1 reclaimed", ""},
-		{byName, tui.Action{Verb: tui.VerbDrain, Replica: "us-9"}, "", `draining us-9: the service has no replica "us-9": 'skyserve replica list' shows the service's replicas and models`},
+		{byName, tui.Action{Verb: tui.VerbDrain, Replica: "us-9"}, "", `draining us-9: the service has no replica "us-9": 'skyserve replica list' shows the service's replicas`},
 	} {
 		message, err := step.o.Perform(t.Context(), step.order)
 		if got := fmt.Sprint(err); message != step.message || step.fail == "" && err != nil || step.fail != "" && got != step.fail {
