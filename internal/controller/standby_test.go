@@ -192,8 +192,8 @@ func TestStateShowsTheStore(t *testing.T) {
 	}{
 		"external":                         {},
 		"not replicated":                   {listen: "127.0.0.1:1"},
-		"replicated (a current, b leader)": {"127.0.0.1:1", &replicated},
-		"not replicated: no response from c (a current, b leader)": {"127.0.0.1:1", &degraded},
+		"replicated (a in sync, b leader)": {"127.0.0.1:1", &replicated},
+		"not replicated: no response from c (a in sync, b leader)": {"127.0.0.1:1", &degraded},
 	} {
 		w := newWorld()
 		w.immutable.StoreListen = c.listen

@@ -96,10 +96,12 @@ func (s *Store) Acquire(ctx context.Context, name, holder string, ttl time.Durat
 }
 
 // tryAcquire attempts to acquire the lease once, and reports whether it did. After any failure,
-// including an outage, the caller retries. It takes four round trips between members of a cluster if the leader of the
-// state is another one: one to read, two to write and one to check. Each of these steps has a timeout of its own.
+// including an outage, the caller retries. It takes five round trips between members of a cluster if the leader of the
+// state is another one: one to read the record, one to read the token base, two to write and one to check. Each of these
+// steps has a timeout of its own. A candidate that waits only reads the record: the token base can be read from a
+// member that is partitioned from the others, which it must leave.
 func (l *Lease) tryAcquire(ctx context.Context, seen *observation) bool {
-	value, revision, base, err := l.read(ctx)
+	value, revision, err := l.read(ctx)
 	switch {
 	case errors.Is(err, ErrNotFound):
 		revision = 0
@@ -114,6 +116,10 @@ func (l *Lease) tryAcquire(ctx context.Context, seen *observation) bool {
 	default:
 		return false
 	}
+	base, err := l.readBase(ctx)
+	if err != nil {
+		return false
+	}
 	start := l.s.now()
 	if revision, err = l.write(ctx, base, revision); err != nil {
 		return false
@@ -122,20 +128,18 @@ func (l *Lease) tryAcquire(ctx context.Context, seen *observation) bool {
 	return true
 }
 
-// read returns the record, its revision and the token base. It reads both at once. It returns ErrNotFound
-// only if there is no record.
-func (l *Lease) read(ctx context.Context) (value []byte, revision, base uint64, err error) {
+// read returns the record and its revision. It returns ErrNotFound if there is no record.
+func (l *Lease) read(ctx context.Context) (value []byte, revision uint64, err error) {
 	ctx, cancel := context.WithTimeout(ctx, l.request)
 	defer cancel()
-	var reading sync.WaitGroup
-	var baseErr error
-	reading.Go(func() { base, baseErr = l.s.tokenBase(ctx) })
-	value, revision, err = l.s.Get(ctx, l.key)
-	reading.Wait()
-	if baseErr != nil {
-		return nil, 0, 0, fmt.Errorf("%w: %s", ErrUnavailable, baseErr.Error()) // never ErrNotFound, by which a record is created
-	}
-	return value, revision, base, err
+	return l.s.Get(ctx, l.key)
+}
+
+// readBase returns the token base.
+func (l *Lease) readBase(ctx context.Context) (uint64, error) {
+	ctx, cancel := context.WithTimeout(ctx, l.request)
+	defer cancel()
+	return l.s.tokenBase(ctx)
 }
 
 // write writes the record if its revision is the given one, 0 = there is none, and returns its new revision. base is the
@@ -152,9 +156,7 @@ func (l *Lease) write(ctx context.Context, base, revision uint64) (next uint64, 
 	if err != nil {
 		return 0, err
 	}
-	check, cancel := context.WithTimeout(ctx, l.request)
-	defer cancel()
-	after, err := l.s.tokenBase(check)
+	after, err := l.readBase(ctx)
 	if err == nil && after != base {
 		err = fmt.Errorf("writing %s: %w: the store was restored", l.key, ErrConflict)
 	}

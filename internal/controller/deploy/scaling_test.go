@@ -276,7 +276,7 @@ func TestRemoveReplica(t *testing.T) {
 		if err := s.ApplyDesired(t.Context(), w); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := s.PlanAddition(t.Context(), s.group, 1, onH100); err == nil || !strings.Contains(err.Error(), "got 4") {
+		if _, err := s.PlanAddition(t.Context(), s.group, 1, onH100); err == nil || !strings.Contains(err.Error(), "would be 4") {
 			t.Errorf("above replicas.max: %v", err)
 		}
 		p, err := s.PlanRemoval(t.Context(), "us-east-1-0")
