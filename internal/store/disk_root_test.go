@@ -75,7 +75,7 @@ func TestStoreRecoversOnRealDisk(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			dir := smallDisk(t)
 			health := make(chan *Outage, 16)
-			srv, err := Serve(t.Context(), Options{Dir: filepath.Join(dir, "store"), Listen: "127.0.0.1:0", checkEvery: 20 * time.Millisecond, OnHealth: func(p *Outage) { health <- p }})
+			srv, err := Serve(t.Context(), Options{Dir: filepath.Join(dir, "store"), Listen: "127.0.0.1:0", checkEvery: 20 * time.Millisecond, OnOutage: func(p *Outage) { health <- p }})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -160,11 +160,11 @@ func TestClusterContinuesWithFullDisk(t *testing.T) {
 				put(t, st, fmt.Sprintf("k.%d", i), value)
 			}
 			testkit.Eventually(t, "the member reports its disk", func() bool {
-				p := c.servers[full].Health()
+				p := c.servers[full].Outage()
 				return p != nil && errors.Is(p, unix.ENOSPC)
 			})
 			for _, n := range c.nodes {
-				if p := c.servers[n].Health(); n != full && p != nil {
+				if p := c.servers[n].Outage(); n != full && p != nil {
 					t.Errorf("%s reports %v", n, p)
 				}
 			}
@@ -175,7 +175,7 @@ func TestClusterContinuesWithFullDisk(t *testing.T) {
 				})
 			}
 			empty()
-			testkit.Eventually(t, "the member recovers", func() bool { return c.servers[full].Health() == nil })
+			testkit.Eventually(t, "the member recovers", func() bool { return c.servers[full].Outage() == nil })
 			c.waitReplicated()
 			for i := range 50 {
 				if v, _, err := read(t, st, fmt.Sprintf("k.%d", i)); err != nil || len(v) != len(value) {
