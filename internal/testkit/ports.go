@@ -1,10 +1,17 @@
 package testkit
 
 import (
+	"errors"
+	"fmt"
 	"net"
 	"os"
+	"path/filepath"
+	"slices"
 	"strconv"
+	"sync"
 	"sync/atomic"
+
+	"golang.org/x/sys/unix"
 )
 
 // Local services number their ports from local.port: a hundred of each kind. Tests use the first
@@ -17,23 +24,65 @@ const (
 	portBases  = portBlocks * 100 / portStep
 )
 
-// lastPortBase is the last block assigned. It starts at the process id, since other test
-// binaries run in parallel.
-var lastPortBase atomic.Int64
+// ports are the blocks of ports of this process. A block of an ended service is used again only after all others,
+// and by no other process: between two services of one test its ports are free.
+var ports struct {
+	sync.Mutex
+	last  int        // number of the last block assigned
+	mine  []int      // numbers of the blocks that this process holds, in the order in which they were assigned
+	locks []*os.File // never closed: a lock ends with the process
+}
 
-func init() { lastPortBase.Store(int64(os.Getpid())) }
+func init() { ports.last = os.Getpid() } // test binaries start far apart
 
-// LocalPort returns a local.port for the service of a test. No other test of this process uses it,
-// and the first ports of each kind are free. It allows up to 20 machines of a kind.
+// LocalPort returns a local.port for the service of a test. No other test uses it, unless this process calls it more
+// than portBases/2 times, and the first ports of each kind are free. It allows up to 20 machines of a kind.
 func LocalPort() int {
+	ports.Lock()
+	defer ports.Unlock()
 	for range portBases {
-		n := int(lastPortBase.Add(1) % portBases)
-		base := portFirst + n/(100/portStep)*portKinds*100 + n%(100/portStep)*portStep
-		if portsFree(base) {
-			return base
+		if len(ports.mine) == portBases/2 {
+			break // the others are for other processes
+		}
+		ports.last = (ports.last + 1) % portBases
+		if slices.Contains(ports.mine, ports.last) || !portsFree(portBase(ports.last)) {
+			continue
+		}
+		lock, err := lockPorts(ports.last)
+		if errors.Is(err, unix.EWOULDBLOCK) {
+			continue
+		}
+		if err != nil {
+			panic(fmt.Sprintf("testkit: locking ports: %v", err))
+		}
+		ports.mine, ports.locks = append(ports.mine, ports.last), append(ports.locks, lock)
+		return portBase(ports.last)
+	}
+	for i, n := range ports.mine {
+		if portsFree(portBase(n)) {
+			ports.mine = append(slices.Delete(ports.mine, i, i+1), n)
+			return portBase(n)
 		}
 	}
 	panic("testkit: all ports for local services are in use; stop the processes of earlier tests")
+}
+
+// portBase returns the first port of a block.
+func portBase(n int) int {
+	return portFirst + n/(100/portStep)*portKinds*100 + n%(100/portStep)*portStep
+}
+
+// lockPorts locks a block of ports until the process ends. It fails with EWOULDBLOCK if another process has locked it.
+func lockPorts(n int) (*os.File, error) {
+	f, err := os.OpenFile(filepath.Join(os.TempDir(), fmt.Sprintf("skyserve-test-ports-%d", n)), os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		f.Close()
+		return nil, err
+	}
+	return f, nil
 }
 
 // portsFree reports whether the ports of each kind that tests use most are free: the first two, and the last

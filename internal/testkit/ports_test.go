@@ -1,8 +1,12 @@
 package testkit_test
 
 import (
+	"fmt"
 	"net"
+	"os"
+	"os/exec"
 	"strconv"
+	"strings"
 	"testing"
 
 	"skyserve/internal/testkit"
@@ -21,6 +25,36 @@ func TestLocalPortsDoNotCollide(t *testing.T) {
 				}
 				owner[port] = service
 			}
+		}
+	}
+}
+
+// Between two services of a test, its ports are free, and must not be those of another process's test.
+func TestProcessesHaveDifferentPorts(t *testing.T) {
+	const services = 20
+	if os.Getenv("SKYSERVE_TEST_PRINT_PORTS") != "" {
+		for range services {
+			fmt.Println(testkit.LocalPort())
+		}
+		return
+	}
+	ours := map[string]bool{}
+	for range services {
+		ours[strconv.Itoa(testkit.LocalPort())] = true
+	}
+	other := exec.Command(os.Args[0], "-test.run", "^TestProcessesHaveDifferentPorts$")
+	other.Env = append(os.Environ(), "SKYSERVE_TEST_PRINT_PORTS=1")
+	out, err := other.Output()
+	if err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	ports := strings.Fields(string(out))
+	if len(ports) < services {
+		t.Fatalf("got %q", ports)
+	}
+	for _, port := range ports[:services] {
+		if ours[port] {
+			t.Errorf("both processes have %s", port)
 		}
 	}
 }
