@@ -12,41 +12,22 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"skyserve/internal/testkit"
 )
-
-// oneConn is a listener for one in-memory connection.
-type oneConn struct {
-	conn   chan net.Conn
-	closed chan struct{}
-	once   sync.Once
-}
-
-func (l *oneConn) Accept() (net.Conn, error) {
-	select {
-	case c := <-l.conn:
-		return c, nil
-	case <-l.closed:
-		return nil, net.ErrClosed
-	}
-}
-
-func (l *oneConn) Close() error {
-	l.once.Do(func() { close(l.closed) })
-	return nil
-}
-
-func (l *oneConn) Addr() net.Addr { return &net.UnixAddr{Name: "pipe", Net: "unix"} }
 
 // overPipe runs a test of the server behind a balancer's listeners, with a fake clock.
 func overPipe(t *testing.T, h http.HandlerFunc, test func(t *testing.T, conn net.Conn)) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &balancer{log: slog.New(slog.DiscardHandler)}
 		srv := b.server(h)
-		near, far := net.Pipe()
-		l := &oneConn{conn: make(chan net.Conn, 1), closed: make(chan struct{})}
-		l.conn <- far
+		l := testkit.NewPipes()
 		var serving sync.WaitGroup
 		serving.Go(func() { _ = srv.Serve(l) })
+		near, err := l.Dial(t.Context(), "", "")
+		if err != nil {
+			t.Fatal(err)
+		}
 		test(t, near)
 		_ = near.Close()
 		_ = srv.Close()

@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"io"
 	"log/slog"
-	"net"
 	"net/http"
 	"strings"
 	"sync"
@@ -13,28 +12,11 @@ import (
 	"time"
 
 	"skyserve/internal/service"
+	"skyserve/internal/testkit"
 	"skyserve/lbd/core"
 	"skyserve/lbd/policy"
 	"skyserve/lbd/proxy"
 )
-
-// piped is a listener for one in-memory connection, so that server and client run with fake time.
-type piped struct {
-	conn chan net.Conn
-	end  chan struct{}
-}
-
-func (p *piped) Accept() (net.Conn, error) {
-	select {
-	case c := <-p.conn:
-		return c, nil
-	case <-p.end:
-		return nil, net.ErrClosed
-	}
-}
-
-func (p *piped) Close() error   { close(p.end); return nil }
-func (p *piped) Addr() net.Addr { return &net.UnixAddr{Name: "pipe", Net: "pipe"} }
 
 // publicServer is the public listener of a balancer without replicas.
 func publicServer(t *testing.T) (*http.Server, *proxy.Runtime) {
@@ -73,11 +55,13 @@ func TestSlowClients(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				server, rt := publicServer(t)
-				listener := &piped{make(chan net.Conn), make(chan struct{})}
+				listener := testkit.NewPipes()
 				var running sync.WaitGroup
 				running.Go(func() { _ = server.Serve(listener) })
-				client, accepted := net.Pipe()
-				listener.conn <- accepted
+				client, err := listener.Dial(t.Context(), "", "")
+				if err != nil {
+					t.Fatal(err)
+				}
 				began := time.Now()
 				running.Go(func() {
 					_, err := io.WriteString(client, c.first)

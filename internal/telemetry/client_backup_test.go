@@ -1,10 +1,8 @@
 package telemetry_test
 
 import (
-	"context"
 	"errors"
 	"io"
-	"net"
 	"net/http"
 	"strings"
 	"testing"
@@ -12,28 +10,12 @@ import (
 	"time"
 
 	"skyserve/internal/telemetry"
+	"skyserve/internal/testkit"
 )
-
-// oneConnection is a listener that accepts one connection.
-type oneConnection struct {
-	conns  chan net.Conn
-	closed chan struct{}
-}
-
-func (l oneConnection) Accept() (net.Conn, error) {
-	select {
-	case c := <-l.conns:
-		return c, nil
-	case <-l.closed:
-		return nil, net.ErrClosed
-	}
-}
-func (l oneConnection) Close() error   { close(l.closed); return nil }
-func (l oneConnection) Addr() net.Addr { return &net.TCPAddr{} }
 
 // respondAfter returns the client of a server that responds that long after it has read the request.
 func respondAfter(t *testing.T, delay time.Duration, response string) *telemetry.Client {
-	l := oneConnection{make(chan net.Conn, 1), make(chan struct{})}
+	l := testkit.NewPipes()
 	srv := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if _, err := io.Copy(io.Discard, r.Body); err != nil {
 			return // the client has gone
@@ -53,11 +35,7 @@ func respondAfter(t *testing.T, delay time.Duration, response string) *telemetry
 	}()
 	hc := telemetry.SecureClient(nil)
 	transport := hc.Transport.(*http.Transport)
-	transport.DialContext = func(context.Context, string, string) (net.Conn, error) {
-		ours, theirs := net.Pipe()
-		l.conns <- theirs
-		return ours, nil
-	}
+	transport.DialContext = l.Dial
 	t.Cleanup(func() {
 		transport.CloseIdleConnections()
 		_ = srv.Close()

@@ -14,30 +14,13 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"skyserve/internal/testkit"
 )
-
-// pipes is a listener with unbuffered connections: a write blocks until the other side reads.
-type pipes struct {
-	conns chan net.Conn
-	ended chan struct{}
-	once  sync.Once
-}
-
-func (p *pipes) Accept() (net.Conn, error) {
-	select {
-	case c := <-p.conns:
-		return c, nil
-	case <-p.ended:
-		return nil, net.ErrClosed
-	}
-}
-
-func (p *pipes) Close() error   { p.once.Do(func() { close(p.ended) }); return nil }
-func (p *pipes) Addr() net.Addr { return &net.UnixAddr{Name: "pipe", Net: "pipe"} }
 
 // dial serves h to one client that has sent text.
 func dial(t *testing.T, h http.Handler, text string) net.Conn {
-	p := &pipes{conns: make(chan net.Conn, 1), ended: make(chan struct{})}
+	p := testkit.NewPipes()
 	srv := &http.Server{Handler: h, ReadHeaderTimeout: time.Second}
 	var serving sync.WaitGroup
 	serving.Go(func() {
@@ -45,8 +28,10 @@ func dial(t *testing.T, h http.Handler, text string) net.Conn {
 			t.Error(err)
 		}
 	})
-	ours, theirs := net.Pipe()
-	p.conns <- theirs
+	ours, err := p.Dial(t.Context(), "", "")
+	if err != nil {
+		t.Fatal(err)
+	}
 	t.Cleanup(func() {
 		_ = ours.Close()
 		_ = srv.Close()

@@ -13,42 +13,21 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"skyserve/internal/testkit"
 )
 
-// pipes is a listener with unbuffered in-memory connections: a write blocks until the other side
-// reads, and deadlines follow the test's clock.
-type pipes struct {
-	conns  chan net.Conn
-	closed chan struct{}
-	once   sync.Once
-}
-
-func newPipes() *pipes { return &pipes{conns: make(chan net.Conn), closed: make(chan struct{})} }
-
-func (p *pipes) dial() net.Conn {
-	near, far := net.Pipe()
-	p.conns <- far
-	return near
-}
-
-func (p *pipes) Accept() (net.Conn, error) {
-	select {
-	case c := <-p.conns:
-		return c, nil
-	case <-p.closed:
-		return nil, net.ErrClosed
+func dialPipe(t *testing.T, p *testkit.Pipes) net.Conn {
+	t.Helper()
+	conn, err := p.Dial(t.Context(), "", "")
+	if err != nil {
+		t.Fatal(err)
 	}
+	return conn
 }
-
-func (p *pipes) Close() error {
-	p.once.Do(func() { close(p.closed) })
-	return nil
-}
-
-func (p *pipes) Addr() net.Addr { return &net.UnixAddr{Name: "pipe", Net: "unix"} }
 
 // overPipes runs a test of a runtime behind pipes, with a fake clock. Its only replica is the engine.
-func overPipes(t *testing.T, o Options, e *endlessEngine, test func(t *testing.T, b *balancer, p *pipes)) {
+func overPipes(t *testing.T, o Options, e *endlessEngine, test func(t *testing.T, b *balancer, p *testkit.Pipes)) {
 	synctest.Test(t, func(t *testing.T) {
 		e.gone = make(chan struct{}, 1)
 		o.Transport = e
@@ -58,7 +37,7 @@ func overPipes(t *testing.T, o Options, e *endlessEngine, test func(t *testing.T
 		}
 		b := &balancer{Runtime: rt, t: t}
 		b.attach("us-0", "http://engine")
-		p := newPipes()
+		p := testkit.NewPipes()
 		srv := &http.Server{Handler: rt.Handler(), ReadHeaderTimeout: time.Minute, Protocols: new(http.Protocols)}
 		srv.Protocols.SetHTTP1(true)
 		srv.Protocols.SetUnencryptedHTTP2(true)
@@ -124,8 +103,8 @@ func TestStalledClientIsDisconnected(t *testing.T) {
 	o := testOptions(t)
 	o.Keys = limited(t, "concurrent=1 tokens_per_minute=100000")
 	e := &endlessEngine{}
-	overPipes(t, o, e, func(t *testing.T, b *balancer, p *pipes) {
-		conn := p.dial()
+	overPipes(t, o, e, func(t *testing.T, b *balancer, p *testkit.Pipes) {
+		conn := dialPipe(t, p)
 		defer conn.Close()
 		if _, err := io.WriteString(conn, request(streamBody, asAcme)); err != nil {
 			t.Fatal(err)
@@ -149,8 +128,8 @@ func TestStalledClientIsDisconnected(t *testing.T) {
 // A client that reads slowly but continuously is served to the end.
 func TestSlowClient(t *testing.T) {
 	e := &endlessEngine{}
-	overPipes(t, testOptions(t), e, func(t *testing.T, b *balancer, p *pipes) {
-		conn := p.dial()
+	overPipes(t, testOptions(t), e, func(t *testing.T, b *balancer, p *testkit.Pipes) {
+		conn := dialPipe(t, p)
 		if _, err := io.WriteString(conn, request(streamBody)); err != nil {
 			t.Fatal(err)
 		}
@@ -171,8 +150,8 @@ func TestSlowClient(t *testing.T) {
 // the last bytes, which the server writes itself.
 func TestClientDoesNotReadWholeResponse(t *testing.T) {
 	for _, size := range []int{10, 3000, 100_000} {
-		overPipes(t, testOptions(t), &endlessEngine{size: size}, func(t *testing.T, b *balancer, p *pipes) {
-			conn := p.dial()
+		overPipes(t, testOptions(t), &endlessEngine{size: size}, func(t *testing.T, b *balancer, p *testkit.Pipes) {
+			conn := dialPipe(t, p)
 			defer conn.Close()
 			if _, err := io.WriteString(conn, request(plainBody)); err != nil {
 				t.Fatal(err)
@@ -191,8 +170,8 @@ func TestClientDoesNotReadWholeResponse(t *testing.T) {
 // The write deadline of a request ends with the request: the connection may be idle for longer and
 // be reused.
 func TestConnectionReusedAfterDeadline(t *testing.T) {
-	overPipes(t, testOptions(t), &endlessEngine{size: 10}, func(t *testing.T, b *balancer, p *pipes) {
-		conn := p.dial()
+	overPipes(t, testOptions(t), &endlessEngine{size: 10}, func(t *testing.T, b *balancer, p *testkit.Pipes) {
+		conn := dialPipe(t, p)
 		defer conn.Close()
 		r := bufio.NewReader(conn)
 		for _, text := range []string{
@@ -214,11 +193,11 @@ func TestConnectionReusedAfterDeadline(t *testing.T) {
 
 // overHTTP2 requests a stream over HTTP/2 and passes it to the client. Unread bytes remain in a
 // window of 64 KiB.
-func overHTTP2(t *testing.T, p *pipes, read func(*http.Response)) {
+func overHTTP2(t *testing.T, p *testkit.Pipes, read func(*http.Response)) {
 	t.Helper()
 	transport := &http.Transport{
 		Protocols: new(http.Protocols), HTTP2: &http.HTTP2Config{MaxReceiveBufferPerStream: 64 << 10},
-		DialContext: func(context.Context, string, string) (net.Conn, error) { return p.dial(), nil },
+		DialContext: p.Dial,
 	}
 	transport.Protocols.SetUnencryptedHTTP2(true)
 	defer transport.CloseIdleConnections()
@@ -236,7 +215,7 @@ func overHTTP2(t *testing.T, p *pipes, read func(*http.Response)) {
 
 func TestClientStopsReadingOverHTTP2(t *testing.T) {
 	e := &endlessEngine{word: strings.Repeat("word ", 300)}
-	overPipes(t, testOptions(t), e, func(t *testing.T, b *balancer, p *pipes) {
+	overPipes(t, testOptions(t), e, func(t *testing.T, b *balancer, p *testkit.Pipes) {
 		overHTTP2(t, p, func(resp *http.Response) {
 			if resp.ProtoMajor != 2 {
 				t.Fatalf("spoke %s", resp.Proto)
@@ -254,7 +233,7 @@ func TestClientStopsReadingOverHTTP2(t *testing.T) {
 func TestSilentEngineOverHTTP2(t *testing.T) {
 	o := testOptions(t)
 	e := &endlessEngine{gap: 50 * time.Second}
-	overPipes(t, o, e, func(t *testing.T, b *balancer, p *pipes) {
+	overPipes(t, o, e, func(t *testing.T, b *balancer, p *testkit.Pipes) {
 		overHTTP2(t, p, func(resp *http.Response) {
 			if _, err := io.ReadFull(resp.Body, make([]byte, 1000)); err != nil {
 				t.Errorf("disconnected: %v", err)

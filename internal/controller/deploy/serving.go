@@ -10,7 +10,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"skyserve/internal/identity"
@@ -87,28 +86,43 @@ func (dl *Delivery) awaitReports(ctx context.Context) {
 	}
 }
 
-// haveReports reports whether every balancer on this computer has the report of every other one that it exchanges
-// reports with.
+// haveReports reads the snapshots of the balancers on this computer, and reports whether they are complete.
 func (dl *Delivery) haveReports(ctx context.Context) bool {
-	var missing atomic.Bool
+	var mu sync.Mutex
+	snapshots := map[string]*telemetry.Snapshot{}
 	dl.eachBalancer(func(b provision.Object, a adminClient) {
 		if !cloud.RunsOnThisComputer(b.Region) {
 			return
 		}
 		ctx, cancel := context.WithTimeout(ctx, adminTimeout)
 		defer cancel()
-		s, err := a.Snapshot(ctx)
-		if err != nil {
-			return
-		}
-		for _, o := range dl.Machines {
-			peer := s.Balancer(o.ID)
-			if o.Kind == provision.KindBalancer && o.TerminatedReason == "" && cloud.RunsOnThisComputer(o.Region) && peer != nil && (!peer.Responds() || peer.Reason == telemetry.ReasonNoReport) {
-				missing.Store(true)
-			}
+		if s, err := a.Snapshot(ctx); err == nil {
+			mu.Lock()
+			defer mu.Unlock()
+			snapshots[b.ID] = s
 		}
 	})
-	return !missing.Load()
+	return reportsComplete(dl.Machines, snapshots)
+}
+
+// reportsComplete reports whether each of these snapshots, by balancer, has the reports of the other balancers on this
+// computer, with the states that they have now.
+func reportsComplete(machines []provision.Object, snapshots map[string]*telemetry.Snapshot) bool {
+	for _, s := range snapshots {
+		for _, o := range machines {
+			peer := s.Balancer(o.ID)
+			if o.Kind != provision.KindBalancer || o.TerminatedReason != "" || !cloud.RunsOnThisComputer(o.Region) || peer == nil {
+				continue
+			}
+			if !peer.Responds() || peer.Reason == telemetry.ReasonNoReport {
+				return false
+			}
+			if of := snapshots[o.ID]; of != nil && of.Balancer(o.ID) != nil && of.Balancer(o.ID).State != peer.State {
+				return false
+			}
+		}
+	}
+	return true
 }
 
 // Reload makes every balancer reload its files. The error contains those that reject them;

@@ -158,3 +158,73 @@ func TestStatusAndTopShowTheSameStates(t *testing.T) {
 		}
 	}
 }
+
+// A peer's report may be older than a drain that has succeeded.
+func TestStatusShowsDrainAtOnce(t *testing.T) {
+	const home, other = "aws/us-east-1", "aws/eu-west-1"
+	machines := []provision.Object{
+		{ID: "lb-us-east-1-0", Kind: provision.KindBalancer, Region: home},
+		{ID: "us-east-1-0", Kind: provision.KindReplica, Region: home},
+		{ID: "lb-eu-west-1-0", Kind: provision.KindBalancer, Region: other},
+	}
+	for i := range machines {
+		address := netip.AddrFrom4([4]byte{192, 0, 2, byte(i)})
+		machines[i].Labels, machines[i].PublicIP, machines[i].PrivateIP = map[string]string{"model": "m"}, address, address
+	}
+	balancers := func(id string) []telemetry.BalancerSnapshot {
+		return []telemetry.BalancerSnapshot{{ID: id, State: service.StateReady}}
+	}
+	before := []telemetry.ReplicaSnapshot{{ID: "us-east-1-0", Model: "m", State: service.StateReady, Origin: "controller"}}
+	responses := []machineReport{
+		{status: agent.Status{Phase: agent.PhaseReady}, snapshot: &telemetry.Snapshot{Regions: []telemetry.RegionSnapshot{{Name: home, Balancers: balancers("lb-us-east-1-0")}}}},
+		{status: agent.Status{Phase: agent.PhaseReady}},
+		{status: agent.Status{Phase: agent.PhaseReady}, snapshot: &telemetry.Snapshot{Regions: []telemetry.RegionSnapshot{{Name: home, Balancers: balancers("lb-us-east-1-0"), Replicas: before}}}},
+	}
+	spec := &service.Spec{Models: []service.Model{{Name: "m"}}, Regions: []service.RegionSpec{{Name: home}, {Name: other}}}
+	for want, decided := range map[service.ReplicaState]ReplicaDecisions{
+		service.StateReady:    {},
+		service.StateDraining: ReplicaDecisions{}.WithDrained("us-east-1-0", true),
+	} {
+		status := &ServiceStatus{Regions: regionsOf(spec, machines, responses)}
+		inspector := &Inspector{Deployer: &Deployer{Spec: spec}, Decisions: decided}
+		inspector.addBalancerReports(t.Context(), status, machines, responses)
+		if got := status.Regions[0].Replicas[0].State; got != want {
+			t.Errorf("got %s, want %s", got, want)
+		}
+	}
+}
+
+// The first screen after up shows the states of all balancers: up waits for their reports.
+func TestReportsAreCompleteWithPresentStates(t *testing.T) {
+	machines := []provision.Object{
+		{ID: "lb-us-0", Kind: provision.KindBalancer, Region: "local/us"},
+		{ID: "lb-eu-0", Kind: provision.KindBalancer, Region: "local/eu"},
+	}
+	snapshot := func(us, eu service.StateReason) *telemetry.Snapshot {
+		return &telemetry.Snapshot{Regions: []telemetry.RegionSnapshot{
+			{Name: "local/us", Balancers: []telemetry.BalancerSnapshot{{ID: "lb-us-0", State: us.State, Reason: us.Reason}}},
+			{Name: "local/eu", Balancers: []telemetry.BalancerSnapshot{{ID: "lb-eu-0", State: eu.State, Reason: eu.Reason}}},
+		}}
+	}
+	ready := service.StateReason{State: service.StateReady}
+	starting := service.StateReason{State: service.StateStarting, Reason: "none of 2 replicas is ready"}
+	for name, tt := range map[string]struct {
+		us, eu *telemetry.Snapshot
+		want   bool
+	}{
+		"both know both":              {snapshot(ready, ready), snapshot(ready, ready), true},
+		"one starts, and both say so": {snapshot(ready, starting), snapshot(ready, starting), true},
+		"an earlier state of a peer":  {snapshot(ready, starting), snapshot(ready, ready), false},
+		"a peer does not respond":     {snapshot(ready, service.StateReason{State: service.StateUnreachable}), nil, false},
+		"a peer has not reported":     {snapshot(ready, service.StateReason{State: service.StateStarting, Reason: telemetry.ReasonNoReport}), nil, false},
+		"one is not read":             {snapshot(ready, ready), nil, true},
+	} {
+		snapshots := map[string]*telemetry.Snapshot{"lb-us-0": tt.us}
+		if tt.eu != nil {
+			snapshots["lb-eu-0"] = tt.eu
+		}
+		if got := reportsComplete(machines, snapshots); got != tt.want {
+			t.Errorf("%s: got %v", name, got)
+		}
+	}
+}

@@ -5,60 +5,19 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"io"
-	"net"
 	"net/http"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"skyserve/internal/testkit"
+
 	"go.uber.org/goleak"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
-
-// pipes is a listener with in-memory connections, so that servers and clients can run in a synctest
-// bubble.
-type pipes struct {
-	accept chan net.Conn
-	closed chan struct{}
-}
-
-func newPipes() *pipes { return &pipes{make(chan net.Conn), make(chan struct{})} }
-
-func (p *pipes) Accept() (net.Conn, error) {
-	select {
-	case c := <-p.accept:
-		return c, nil
-	case <-p.closed:
-		return nil, net.ErrClosed
-	}
-}
-
-func (p *pipes) Close() error {
-	select {
-	case <-p.closed:
-	default:
-		close(p.closed)
-	}
-	return nil
-}
-
-func (p *pipes) Addr() net.Addr { return &net.UnixAddr{Name: "pipes", Net: "pipe"} }
-
-func (p *pipes) dial(ctx context.Context, _, _ string) (net.Conn, error) {
-	client, server := net.Pipe()
-	select {
-	case p.accept <- server:
-		return client, nil
-	case <-p.closed:
-		return nil, errors.New("connection refused")
-	case <-ctx.Done():
-		return nil, ctx.Err()
-	}
-}
 
 // bench is a server in a bubble, with a client.
 type bench struct {
@@ -77,9 +36,9 @@ func bubble(t *testing.T, opts Options, test func(t *testing.T, b *bench)) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		listener := newPipes()
+		listener := testkit.NewPipes()
 		ctx, cancel := context.WithCancel(context.Background())
-		transport := &http.Transport{DialContext: listener.dial}
+		transport := &http.Transport{DialContext: listener.Dial}
 		b := &bench{t: t, server: s, client: &http.Client{Transport: transport}, stop: cancel, ended: make(chan error, 1)}
 		go func() { b.ended <- s.Run(ctx, listener) }()
 		test(t, b)

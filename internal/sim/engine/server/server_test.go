@@ -400,7 +400,7 @@ func TestRunReportsListenerErrors(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	listener := newPipes()
+	listener := testkit.NewPipes()
 	listener.Close()
 	if err := s.Run(context.Background(), listener); err == nil || errors.Is(err, ErrDied) {
 		t.Errorf("Run on a closed listener: %v", err)
