@@ -30,13 +30,13 @@ type ReplicaFacts struct {
 // State returns the state of the replica.
 func (f ReplicaFacts) State() StateReason {
 	switch {
-	case f.Machine.State == StateInterrupted:
+	case f.Machine.State == StateInterrupted, f.Machine.State == StateFailed: // its process or machine has ended: the report is older
 		return f.Machine
 	case f.Reported.State == StateReady: // it receives requests
 		return f.Reported
 	}
 	switch f.Machine.State {
-	case StatePending, StateProvisioning, StateNotReady, StateDraining, StateFailed:
+	case StatePending, StateProvisioning, StateNotReady, StateDraining:
 		return f.Machine
 	}
 	switch d := f.Donation; {
