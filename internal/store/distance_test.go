@@ -11,8 +11,8 @@ import (
 	"skyserve/internal/testkit"
 )
 
-// Complaint: with a round trip of 250 ms between the members no controller ever acquired the lease: the round trips of one
-// attempt took longer than its timeout.
+// With a round trip of 250 ms between the members, the round trips of one attempt to acquire the lease take longer than a
+// second, the timeout of one request.
 func TestLeaseIsAcquiredAcrossRegions(t *testing.T) {
 	t.Parallel()
 	const rtt = 250 * time.Millisecond
