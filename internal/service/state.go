@@ -17,6 +17,8 @@ type StateReason struct {
 type ReplicaFacts struct {
 	// Machine is the state of its machine, from the cloud and the machine's agent; zero if unknown.
 	Machine StateReason
+	// MachineIsOlder is true if Machine was read before Reported: the controller publishes it once per iteration.
+	MachineIsOlder bool
 	// Reported is the report of the balancer to which the replica is attached; zero if it is attached to none.
 	Reported StateReason
 	// InFlight is the number of requests that this balancer has sent to it and that have not ended.
@@ -30,13 +32,15 @@ type ReplicaFacts struct {
 // State returns the state of the replica.
 func (f ReplicaFacts) State() StateReason {
 	switch {
-	case f.Machine.State == StateInterrupted, f.Machine.State == StateFailed: // its process or machine has ended: the report is older
+	case f.Machine.State == StateInterrupted:
+		return f.Machine
+	case f.Machine.State == StateFailed && !f.MachineIsOlder: // its process or machine has ended since the report
 		return f.Machine
 	case f.Reported.State == StateReady: // it receives requests
 		return f.Reported
 	}
 	switch f.Machine.State {
-	case StatePending, StateProvisioning, StateNotReady, StateDraining:
+	case StatePending, StateProvisioning, StateNotReady, StateDraining, StateFailed:
 		return f.Machine
 	}
 	switch d := f.Donation; {

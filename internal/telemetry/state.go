@@ -70,7 +70,7 @@ func (s *Snapshot) addStates(states []MachineState, donations []Donation) {
 func (r *ReplicaSnapshot) addState(m MachineState) {
 	r.Donated = m.isDonated() && r.State != service.StateReady // it is draining, or was reclaimed
 	state := service.ReplicaFacts{
-		Machine: m.Machine, Reported: service.StateReason{State: r.State, Reason: r.Reason}, InFlight: r.Outstanding,
+		Machine: m.Machine, MachineIsOlder: true, Reported: service.StateReason{State: r.State, Reason: r.Reason}, InFlight: r.Outstanding,
 		DrainReason: m.DrainReason, Donation: m.Donation,
 	}.State()
 	r.State, r.Reason = state.State, state.Reason

@@ -61,7 +61,6 @@ func TestStatusAndTopShowTheSameStates(t *testing.T) {
 		{"it will be taken", replica, nil, phase(agent.PhaseInterrupted, "in 2 minutes"), ready, 0, ReplicaDecisions{}, word(service.StateInterrupted, "in 2 minutes")},
 		{"it was taken", replica, terminated("spot capacity", service.CapacitySpot), AgentReport{}, none, 0, ReplicaDecisions{}, word(service.StateInterrupted, "spot capacity")},
 		{"its machine has ended", replica, terminated("stopped", service.CapacityOnDemand), AgentReport{}, none, 0, ReplicaDecisions{}, word(service.StateFailed, "stopped")},
-		{"its machine has ended, which its balancer has not noticed", replica, terminated("stopped", service.CapacityOnDemand), AgentReport{}, ready, 0, ReplicaDecisions{}, word(service.StateFailed, "stopped")},
 		{"it cannot start", replica, nil, phase(agent.PhaseFailed, "no GPU"), word(service.StateNotReady, "connection refused"), 0, ReplicaDecisions{}, word(service.StateFailed, "no GPU")},
 		{"it is about to be drained", replica, nil, well, ready, 0, drained, ready},
 		{"it drains", replica, nil, well, finishing, 3, drained, finishing},
@@ -191,6 +190,48 @@ func TestStatusShowsDrainAtOnce(t *testing.T) {
 		inspector.addBalancerReports(t.Context(), status, machines, responses)
 		if got := status.Regions[0].Replicas[0].State; got != want {
 			t.Errorf("got %s, want %s", got, want)
+		}
+	}
+}
+
+// What the controller publishes about a machine is some seconds older than the report of the replica's balancer, and it
+// publishes nothing while up runs; what status reads from the machine itself is newer.
+func TestNewerFactPrecedesOlder(t *testing.T) {
+	const region = "local/us"
+	fails := agent.Status{Phase: agent.PhaseFailed, Reason: "exit code 2"}
+	well := agent.Status{Phase: agent.PhaseReady}
+	failed := service.StateReason{State: service.StateFailed, Reason: fails.Reason}
+	ready := service.StateReason{State: service.StateReady}
+	machines := []provision.Object{{ID: "lb-us-0", Kind: provision.KindBalancer, Region: region}, {ID: "us-0", Kind: provision.KindReplica, Region: region}}
+	for i := range machines {
+		machines[i].Labels = map[string]string{"model": "m"}
+		machines[i].Endpoints.Listen.Agent, machines[i].Endpoints.Advertised.Agent = "http://127.0.0.1:9", "http://127.0.0.1:9"
+	}
+	spec := &service.Spec{Models: []service.Model{{Name: "m"}}, Regions: []service.RegionSpec{{Name: region}}}
+	for _, tt := range []struct {
+		name                string
+		published, present  agent.Status
+		inSnapshot, inState service.StateReason
+	}{
+		{"its cause was corrected since the controller's iteration", fails, well, ready, ready},
+		{"its process has just ended", well, fails, ready, failed},
+	} {
+		view := &serviceView{spec: spec, have: machines, seen: map[string]AgentReport{"lb-us-0": {Status: well}, "us-0": {Status: tt.published}}}
+		snapshot := &telemetry.Snapshot{Regions: []telemetry.RegionSnapshot{{
+			Name: region, Balancers: []telemetry.BalancerSnapshot{{ID: "lb-us-0", State: service.StateReady}},
+			Replicas: []telemetry.ReplicaSnapshot{{ID: "us-0", Model: "m", State: service.StateReady, Origin: "controller"}},
+		}}}
+		snapshot.AddScaling(&telemetry.Scaling{States: statesOf(view, currentState(view, ReplicaDecisions{}).Replicas, ReplicaDecisions{})})
+		got := snapshot.Regions[0].Replicas[0]
+		if (service.StateReason{State: got.State, Reason: got.Reason}) != tt.inSnapshot {
+			t.Errorf("%s: the snapshot, for which up waits, has %s %q", tt.name, got.State, got.Reason)
+		}
+		responses := []machineReport{{status: well, snapshot: snapshot}, {status: tt.present}}
+		status := &ServiceStatus{Regions: regionsOf(spec, machines, responses)}
+		(&Inspector{Deployer: &Deployer{Spec: spec}}).addBalancerReports(t.Context(), status, machines, responses)
+		shown := status.Regions[0].Replicas[0]
+		if (service.StateReason{State: shown.State, Reason: shown.Reason}) != tt.inState {
+			t.Errorf("%s: status shows %s %q", tt.name, shown.State, shown.Reason)
 		}
 	}
 }
