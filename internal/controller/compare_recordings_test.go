@@ -113,7 +113,7 @@ var recordedFaults = []recordedFault{
 	}, inject: func(r *recorder) time.Time {
 		r.fillDisk(r.status().Leadership.Leader)
 		return time.Now()
-	}, alert: telemetry.AlertStore, object: "store"},
+	}, alert: telemetry.AlertStore, says: "no space left on device"},
 	{name: "infeasible-plan", change: []string{"prompt_tokens_per_second: 15000", "prompt_tokens_per_second: 10"}, inject: func(r *recorder) time.Time {
 		r.load("us=8")
 		return r.awaitPlan(time.Now(), "infeasible") // a minute after the first requests

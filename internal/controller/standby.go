@@ -147,9 +147,22 @@ func (c *Controller) controlPlaneAlerts(now time.Time) (alerts []telemetry.Alert
 		return alerts
 	}
 	a := telemetry.Alert{Severity: telemetry.SeverityWarning, Kind: telemetry.AlertStore, Object: "members", NextStep: next, Message: "the store is " + s.Line()}
+	if full := membersWithProblem(s.Members); len(full) > 0 {
+		a.NextStep = fmt.Sprintf("free disk space on %s, or repair the disk; the member then returns automatically", strings.Join(full, " and "))
+	}
 	if s.Leader == "" {
 		a.Severity = telemetry.SeverityCritical
 		a.Message = "no majority of the store's members responds: planning, scaling, replacement and adoption are suspended; " + s.Line()
 	}
 	return append(alerts, a)
+}
+
+// membersWithProblem returns the machines of the members that report why they cannot write.
+func membersWithProblem(members []telemetry.StoreMember) (nodes []string) {
+	for _, m := range members {
+		if m.Problem != "" {
+			nodes = append(nodes, m.Node)
+		}
+	}
+	return nodes
 }

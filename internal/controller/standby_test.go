@@ -141,9 +141,11 @@ func TestStandbysExpire(t *testing.T) {
 
 func TestControlAlerts(t *testing.T) {
 	replicated := telemetry.StoreState{Nodes: 3, Replicated: true, Leader: "b", Members: []telemetry.StoreMember{{Node: "a", State: "current"}, {Node: "b", State: "leader"}, {Node: "c", State: "current"}}}
-	degraded, lost := replicated, replicated
+	degraded, lost, full := replicated, replicated, replicated
 	degraded.Replicated, degraded.Problem = false, "no response from c"
 	lost.Replicated, lost.Leader = false, ""
+	full.Replicated, full.Problem = false, "c cannot write: no space left on device"
+	full.Members = append(slices.Clone(full.Members[:2]), telemetry.StoreMember{Node: "c", State: "current", Problem: "no space left on device"})
 	for name, c := range map[string]struct {
 		store       *telemetry.StoreState
 		controllers []string
@@ -156,6 +158,7 @@ func TestControlAlerts(t *testing.T) {
 		"others starting": {&replicated, []string{"a", "b", "c"}, false, time.Second, nil},
 		"no standby":      {&replicated, []string{"a", "b", "c"}, false, time.Hour, []string{"warning controller none of the other 2"}},
 		"member lost":     {&degraded, []string{"a", "b", "c"}, true, time.Hour, []string{"warning store the store is not replicated: no response from c"}},
+		"disk full":       {&full, []string{"a", "b", "c"}, true, time.Hour, []string{"warning store the store is not replicated: c cannot write: no space left on device (a in sync, b leader, c cannot write); free disk space on c, or repair the disk"}},
 		"no quorum":       {&lost, []string{"a", "b", "c"}, false, time.Hour, []string{"critical store no majority", "warning controller none of the other 2"}},
 	} {
 		w := newWorld()
@@ -170,7 +173,7 @@ func TestControlAlerts(t *testing.T) {
 		}
 		var got []string
 		for _, a := range w.alerts(time.Now()) {
-			got = append(got, fmt.Sprintf("%s %s %s", a.Severity, a.Kind, a.Message))
+			got = append(got, fmt.Sprintf("%s %s %s; %s", a.Severity, a.Kind, a.Message, a.NextStep))
 		}
 		if !slices.EqualFunc(got, c.want, strings.HasPrefix) {
 			t.Errorf("%s: got %q, want %q", name, got, c.want)

@@ -121,7 +121,7 @@ func clusterState(c store.ClusterStatus, now time.Time) telemetry.StoreState {
 	c = c.WithoutLag(now)
 	s := telemetry.StoreState{Nodes: len(c.Members), Replicated: c.Replicated(), Leader: c.Leader, Members: []telemetry.StoreMember{}, Problem: c.NotReplicatedReason()}
 	for _, m := range c.Members {
-		s.Members = append(s.Members, telemetry.StoreMember{Node: m.Node, State: string(m.State)})
+		s.Members = append(s.Members, telemetry.StoreMember{Node: m.Node, State: string(m.State), Problem: m.Problem})
 	}
 	return s
 }

@@ -51,6 +51,8 @@ type StoreMember struct {
 	Node string `json:"node"`
 	// State is leader, current, catching (up) or offline.
 	State string `json:"state"`
+	// Problem is why it cannot write, such as a full disk; empty if it can, or does not report it.
+	Problem string `json:"problem,omitempty"`
 }
 
 // Line returns the state in one line, such as "not replicated" or "replicated: lb-eu-0 leader, ...";
@@ -61,7 +63,7 @@ func (s *StoreState) Line() string {
 	}
 	var members []string
 	for _, m := range s.Members {
-		members = append(members, m.Node+" "+memberStateText(m.State))
+		members = append(members, m.Node+" "+m.text())
 	}
 	text := "not replicated"
 	switch {
@@ -78,15 +80,17 @@ func (s *StoreState) Line() string {
 	return text
 }
 
-// memberStateText returns a member's state as people read it.
-func memberStateText(state string) string {
-	switch state {
-	case "catching":
+// text returns a member's state as people read it.
+func (m StoreMember) text() string {
+	switch {
+	case m.Problem != "" && m.State != "offline":
+		return "cannot write"
+	case m.State == "catching":
 		return "catching up"
-	case "current":
+	case m.State == "current":
 		return "in sync"
 	}
-	return state
+	return m.State
 }
 
 // ControlLine returns the lines about the controllers and the store as one; empty while both are unknown.

@@ -3,7 +3,7 @@ package telemetry
 import "testing"
 
 func TestControlLine(t *testing.T) {
-	three := []StoreMember{{"lb-asia-0", "current"}, {"lb-eu-0", "leader"}, {"lb-us-0", "offline"}}
+	three := []StoreMember{{Node: "lb-asia-0", State: "current"}, {Node: "lb-eu-0", State: "leader"}, {Node: "lb-us-0", State: "offline"}}
 	for _, c := range []struct {
 		s    Snapshot
 		want string
