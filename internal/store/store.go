@@ -361,6 +361,9 @@ func (s *Store) Outage() *Outage {
 // recordResult records the result of an operation for Outage, and drops handles that may be stale. last is
 // &s.readOutage or &s.writeOutage.
 func (s *Store) recordResult(last **Outage, err error) {
+	if errors.Is(err, context.Canceled) {
+		return // the caller did not wait for the result
+	}
 	s.dropHandles(err)
 	s.mu.Lock()
 	defer s.mu.Unlock()
