@@ -51,6 +51,9 @@ func (s *serviceEvents) follow(events <-chan telemetry.Event) {
 // Record implements admin.EventLog.
 func (s *serviceEvents) Record(e telemetry.Event) { s.queue.Record(e) }
 
+// WaitStored implements admin.EventLog.
+func (s *serviceEvents) WaitStored(ctx context.Context) { s.queue.WaitStored(ctx) }
+
 // Recent implements admin.EventLog. It includes events that wait for the store.
 func (s *serviceEvents) Recent(n int) []telemetry.Event {
 	return s.inMemory(telemetry.EventQuery{Limit: n})
@@ -64,11 +67,12 @@ func (s *serviceEvents) inMemory(q telemetry.EventQuery) []telemetry.Event {
 
 // Report implements admin.EventLog.
 func (s *serviceEvents) Report(ctx context.Context, q telemetry.EventQuery) telemetry.EventReport {
+	pending := s.queue.Pending() // first: an event may be stored meanwhile
 	events, err := s.store.ReadEvents(ctx, q)
 	if err != nil {
 		return telemetry.EventReport{Problem: err.Error(), Events: s.inMemory(q)}
 	}
-	return telemetry.EventReport{Complete: true, Events: q.Select(append(events, s.queue.Pending()...))}
+	return telemetry.EventReport{Complete: true, Events: q.Select(append(events, pending...))}
 }
 
 // recordEvent records an event of this balancer, if events are recorded.

@@ -89,6 +89,39 @@ func TestEventsInMemoryAreReported(t *testing.T) {
 	(&balancer{}).recordReload(telemetry.Reload{Changed: []string{"models"}}) // without a store
 }
 
+// storingEvents is a store that stores the queued events while it is read.
+type storingEvents struct {
+	awayEvents
+	queue *store.EventQueue
+}
+
+func (s *storingEvents) AppendEvent(_ context.Context, e telemetry.Event) error {
+	s.events = append(s.events, e)
+	return nil
+}
+
+func (s *storingEvents) ReadEvents(ctx context.Context, q telemetry.EventQuery) ([]telemetry.Event, error) {
+	before, err := s.awayEvents.ReadEvents(ctx, q)
+	ended, end := context.WithCancel(ctx)
+	end()
+	s.queue.Run(ended)
+	return before, err
+}
+
+// Complaint: an event that was stored while 'skyserve events' read the store was missing from its output.
+func TestEventStoredDuringReadIsReported(t *testing.T) {
+	st := &storingEvents{}
+	b := &balancer{cfg: service.BalancerConfig{ID: "lb-us-0", Region: "local/us"}, log: slog.New(slog.DiscardHandler)}
+	b.events = newServiceEvents(st, b, time.Now())
+	st.queue = b.events.queue
+	b.recordReload(telemetry.Reload{Changed: []string{"models"}})
+	for range 2 {
+		if report := b.events.Report(t.Context(), telemetry.EventQuery{}); !report.Complete || len(report.Events) != 1 {
+			t.Errorf("got %+v", report)
+		}
+	}
+}
+
 func TestActorOfMember(t *testing.T) {
 	for want, name := range map[string]identity.Name{
 		"operator:ann@desk": {Role: identity.Operator, ID: "ann@desk"},

@@ -2,6 +2,7 @@ package controller
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -139,15 +140,19 @@ func (c *Controller) storeAlerts(now time.Time) []telemetry.Alert {
 func (c *Controller) publishAlerts(ctx context.Context, l lease) {
 	var published *telemetry.Alerts // nil at first: the first iteration replaces the alerts of an earlier leader
 	var last time.Time
+	var term uint64 // 0 until it is published
 	for {
 		now, wait := time.Now(), controlPlaneInterval
-		controllers, storeState := c.controlPlaneState(l, now)
+		controllers, storeState := c.controlPlaneState(now)
+		controllers.Term = term
 		current := &telemetry.Alerts{Token: l.Token(), Alerts: c.alerts(now), Controller: &controllers, Store: &storeState}
 		due := now.Sub(last) >= alertsInterval && !reflect.DeepEqual(current, published)
 		if due || published == nil || !sameControlPlane(current, published) {
-			err := storeValue(ctx, l, c.kv, telemetry.AlertsKey(c.immutable.Service), current)
+			err := c.storeControlPlane(ctx, l, current)
 			if published, last = current, now; err != nil {
 				published, wait = nil, alertsRetry
+			} else {
+				term = controllers.Term
 			}
 		}
 		timer := time.NewTimer(wait)
@@ -158,6 +163,24 @@ func (c *Controller) publishAlerts(ctx context.Context, l lease) {
 		case <-timer.C:
 		}
 	}
+}
+
+// storeControlPlane writes alerts and the state of the control plane. It sets the term: one more than that of the leader
+// before, which wrote the current value. No two leaders have the same, because only one of them can replace that value.
+func (c *Controller) storeControlPlane(ctx context.Context, l lease, next *telemetry.Alerts) error {
+	key := telemetry.AlertsKey(c.immutable.Service)
+	old, revision, err := c.kv.Get(ctx, key)
+	if err != nil && !isNotFound(err) {
+		return err
+	}
+	var before telemetry.Alerts
+	if json.Unmarshal(old, &before) != nil || before.Controller == nil {
+		before = telemetry.Alerts{Controller: &telemetry.ControllerState{}} // there is none, or it is damaged
+	}
+	if next.Controller.Term = before.Controller.Term; before.Token != l.Token() {
+		next.Controller.Term++
+	}
+	return swapStoreValue(ctx, l, c.kv, key, next, old, revision)
 }
 
 // sameControlPlane reports whether a and b have the same controllers and members. It ignores the texts of

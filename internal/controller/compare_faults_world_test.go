@@ -28,6 +28,7 @@ import (
 	"skyserve/internal/controller/deploy"
 	"skyserve/internal/service"
 	"skyserve/internal/sim/load"
+	"skyserve/internal/store"
 	"skyserve/internal/telemetry"
 	"skyserve/internal/testkit"
 )
@@ -371,6 +372,40 @@ func (w *controlWorld) events(since time.Time) (events []telemetry.Event) {
 		}
 	}
 	return events
+}
+
+// copyStore writes a backup of the service's store to a file, and returns a store with its content.
+func (w *controlWorld) copyStore(file string) *store.Store {
+	w.t.Helper()
+	w.Run("backup", file, "--service", faultsName, "--force")
+	server, err := store.Serve(w.t.Context(), store.Options{Dir: w.t.TempDir(), Listen: "127.0.0.1:0"})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.t.Cleanup(server.Close)
+	st, err := store.Connect(w.t.Context(), server.URL(), "", store.ForService(faultsName))
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.t.Cleanup(st.Close)
+	f, err := os.Open(file)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	defer f.Close()
+	if _, err := st.RestoreBackup(w.t.Context(), f, faultsName, true); err != nil {
+		w.t.Fatal(err)
+	}
+	return st
+}
+
+// snapshot returns the snapshot of a balancer that responds.
+func (w *controlWorld) snapshot() (s telemetry.Snapshot) {
+	w.t.Helper()
+	if err := json.Unmarshal(w.Run("top", faultsName, "--once", "-o", "json"), &s); err != nil {
+		w.t.Fatal(err)
+	}
+	return s
 }
 
 // storeDir returns the directory of a machine's store.

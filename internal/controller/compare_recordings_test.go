@@ -26,7 +26,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -95,7 +94,7 @@ var recordedFaults = []recordedFault{
 		return time.Now()
 	}, alert: telemetry.AlertBalancer, object: "lb-asia-0"},
 	{name: "full-queue", change: []string{"  policy: cost", "  queue_limit: 20\n  policy: cost", "{min: 2, max: 2}", "{min: 1, max: 1}"}, inject: func(r *recorder) time.Time {
-		r.load("us=400")
+		r.startClients("us=400")
 		return time.Now()
 	}, alert: telemetry.AlertLimited, object: "lb-us-0"},
 	{name: "certificate", change: []string{"  policy: cost", "  tls: {cert: DIR/cert.pem, key: DIR/key.pem}\n  policy: cost"}, inject: func(r *recorder) time.Time {
@@ -115,18 +114,18 @@ var recordedFaults = []recordedFault{
 		return time.Now()
 	}, alert: telemetry.AlertStore, says: "free"},
 	{name: "infeasible-plan", change: []string{"prompt_tokens_per_second: 15000", "prompt_tokens_per_second: 10"}, inject: func(r *recorder) time.Time {
-		r.load("us=8")
+		r.startClients("us=8")
 		return r.awaitPlan(time.Now(), "infeasible") // a minute after the first requests
 	}, alert: telemetry.AlertPlan, object: "plan"},
 	{name: "forecast", storedMinute: true, prepare: func(r *recorder) {
-		r.load("us=8")
+		r.startClients("us=8")
 		time.Sleep(time.Until(time.Now().Truncate(time.Minute).Add(2*time.Minute + storedAfter))) // a whole minute
 		r.addHistory(2 * 24 * time.Hour)
 		r.awaitPlan(time.Now(), "")
 	}, inject: func(r *recorder) time.Time {
 		half := 30 * time.Second
 		time.Sleep(time.Until(time.Now().Add(half).Truncate(time.Minute).Add(half)))
-		r.load("us=8")
+		r.startClients("us=8")
 		return time.Now()
 	}, alert: telemetry.AlertForecast, object: "meta-llama", says: "x the forecast"},
 	{name: "version-skew", inject: func(r *recorder) time.Time {
@@ -268,7 +267,7 @@ func (r *recorder) recordFault(f recordedFault) time.Time {
 		r.settle()
 	}
 	if f.clients != "" {
-		r.load(f.clients)
+		r.startClients(f.clients)
 		time.Sleep(30 * time.Second) // the engines' paces are known, and the first requests have ended
 	}
 	if f.says == "" { // a certificate that is about to expire has a warning
@@ -374,27 +373,11 @@ func (r *recorder) family(pid int) []int {
 	return all
 }
 
-// load starts clients, which end with the test.
-func (r *recorder) load(clients string) {
-	cmd := r.Command("load", faultsName, "--workload", "arena", "--clients", clients, "--duration", "1h", "--quiet")
-	if err := cmd.Start(); err != nil {
-		r.t.Fatal(err)
-	}
-	r.t.Cleanup(func() {
-		_ = cmd.Process.Signal(syscall.SIGKILL)
-		_ = cmd.Wait()
-	})
-}
-
 // awaitPlan waits for a plan with a status that was made after a time, and returns when it was made. An empty status
 // matches all.
 func (r *recorder) awaitPlan(since time.Time, status string) time.Time {
 	for ; ; time.Sleep(500 * time.Millisecond) {
-		var s telemetry.Snapshot
-		if err := json.Unmarshal([]byte(r.Run("top", faultsName, "--once", "-o", "json")), &s); err != nil {
-			r.t.Fatal(err)
-		}
-		if p := s.Plan; p != nil && p.Error == "" && p.Waiting == "" && p.At.After(since) && strings.Contains(p.Status, status) {
+		if p := r.snapshot().Plan; p != nil && p.Error == "" && p.Waiting == "" && p.At.After(since) && strings.Contains(p.Status, status) {
 			return p.At
 		}
 	}
@@ -404,25 +387,7 @@ func (r *recorder) awaitPlan(since time.Time, status string) time.Time {
 // load was that of the last whole minute, with random differences of up to 10 %.
 func (r *recorder) addHistory(length time.Duration) {
 	t, ctx, file := r.t, r.t.Context(), filepath.Join(r.t.TempDir(), "faults.backup")
-	r.Run("backup", file, "--service", faultsName)
-	server, err := store.Serve(ctx, store.Options{Dir: t.TempDir(), Listen: "127.0.0.1:0"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer server.Close()
-	st, err := store.Connect(ctx, server.URL(), "", store.ForService(faultsName))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer st.Close()
-	f, err := os.Open(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	if _, err := st.RestoreBackup(ctx, f, faultsName, true); err != nil {
-		t.Fatal(err)
-	}
+	st := r.copyStore(file)
 	first, whole := int64(math.MaxInt64), time.Now().Add(-storedAfter).Unix()/60-1
 	var usual []telemetry.Point
 	if err := st.ReadPoints(ctx, 0, func(p telemetry.Point) error {

@@ -34,7 +34,7 @@ func (c *Controller) record(e telemetry.Event) {
 func (c *Controller) recordLeader(l lease) {
 	c.record(telemetry.Event{
 		ID: fmt.Sprintf("leader-%d", l.Token()), Actor: telemetry.ActorController, Kind: telemetry.EventLeader, Object: c.name(),
-		Message: fmt.Sprintf("controller %s is the leader", c.name()), Reason: fmt.Sprintf("it acquired the lease; term %d", l.Token()),
+		Message: fmt.Sprintf("controller %s is the leader", c.name()), Reason: "it acquired the lease",
 	})
 }
 

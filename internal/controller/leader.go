@@ -19,8 +19,10 @@ const (
 	// roundInterval is the probe interval: other balancers adopt the replicas of a dead one after
 	// deadAfter probes.
 	roundInterval = 500 * time.Millisecond
-	// probeTimeout limits how much an unresponsive balancer delays a round.
-	probeTimeout = 400 * time.Millisecond
+	// probeWait limits how much an unresponsive balancer delays a round.
+	probeWait = 400 * time.Millisecond
+	// probeTimeout is the timeout of one probe: as long as deadAfter rounds.
+	probeTimeout = deadAfter * roundInterval
 	// changeTimeout is the timeout of one attach or detach.
 	changeTimeout = 2 * time.Second
 	// deadAfter is the number of consecutive failed probes after which a balancer is dead.
@@ -68,6 +70,7 @@ type Controller struct {
 	kv               kvStore
 	acquire          func(ctx context.Context) (lease, error)
 	balancers        []*trackedBalancer
+	probing          sync.WaitGroup // probes in progress
 	dial             func(base string) adminAPI
 	managed          map[string]bool // replicas that the controller assigns or has assigned
 	current          Assignment
@@ -241,6 +244,7 @@ func (c *Controller) runRounds(ctx context.Context, l lease) error {
 	tick := time.NewTicker(roundInterval)
 	defer tick.Stop()
 	contexts := leaseContexts{term: ctx, l: l}
+	defer c.endProbes()
 	defer contexts.stop()
 	loaded := false
 	for {

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"time"
 
 	"skyserve/internal/service"
 	"skyserve/internal/telemetry"
@@ -34,6 +35,8 @@ type trackedBalancer struct {
 	// workers are the replicas attached to it in this round; nil when it did not list them.
 	workers []telemetry.Worker
 	listed  bool // it listed its replicas in this round
+	// probe receives the result of the probe in progress; nil = there is none.
+	probe chan probeResult
 }
 
 func (b *trackedBalancer) alive() bool { return b.failures < deadAfter }
@@ -69,17 +72,29 @@ func (c *Controller) runRound(ctx context.Context, l lease) error {
 	return nil
 }
 
-// probeBalancer reads a balancer's health and its replicas.
+// probeBalancer reads a balancer's health and its replicas. A probe that takes longer than probeWait counts as failed in
+// this round and continues into the next: the first one includes a new connection, which takes several round trips.
 func (c *Controller) probeBalancer(ctx context.Context, b *trackedBalancer) {
-	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
-	defer cancel()
+	if b.probe == nil {
+		b.probe = make(chan probeResult, 1)
+		c.probing.Go(func() { b.probe <- readBalancer(ctx, b.admin) })
+	}
+	var r probeResult
+	timer := time.NewTimer(probeWait)
+	defer timer.Stop()
+	select {
+	case r = <-b.probe:
+		b.probe = nil
+	case <-timer.C:
+		r.err = errSlowProbe
+	}
 	b.listed, b.workers = false, nil
 	before := b.alive()
-	if err := b.admin.Healthy(ctx); err != nil {
+	if r.err != nil {
 		b.failures++
 		if before && !b.alive() {
-			c.recordBalancer(b, telemetry.EventDeath, "balancer "+b.ID+" does not respond", err.Error())
-			c.log.Warn("balancer does not respond; other balancers adopt its replicas", "balancer", b.ID, "err", err)
+			c.recordBalancer(b, telemetry.EventDeath, "balancer "+b.ID+" does not respond", r.err.Error())
+			c.log.Warn("balancer does not respond; other balancers adopt its replicas", "balancer", b.ID, "err", r.err)
 		}
 		return
 	}
@@ -88,12 +103,41 @@ func (c *Controller) probeBalancer(ctx context.Context, b *trackedBalancer) {
 		c.log.Info("balancer responds again; its replicas return to it", "balancer", b.ID)
 	}
 	b.failures, b.responded = 0, true
-	workers, err := b.admin.Workers(ctx)
-	c.recordResult(b, "", "listing the replicas of a balancer failed; retrying", err)
-	if err != nil {
-		return
+	c.recordResult(b, "", "listing the replicas of a balancer failed; retrying", r.listing)
+	if r.listing == nil {
+		b.workers, b.listed = r.workers, true
 	}
-	b.workers, b.listed = workers, true
+}
+
+// endProbes waits for the probes in progress, whose context has ended, and discards their results: the next term must not
+// act on them.
+func (c *Controller) endProbes() {
+	c.probing.Wait()
+	for _, b := range c.balancers {
+		b.probe = nil
+	}
+}
+
+// probeResult is the result of a probe: the error of the health check, or else the replicas, or the error of listing them.
+type probeResult struct {
+	err, listing error
+	workers      []telemetry.Worker
+}
+
+// errSlowProbe is the error of a balancer that has not answered yet.
+var errSlowProbe = fmt.Errorf("no response to %d health checks", deadAfter)
+
+// readBalancer probes a balancer. Its two requests share one round trip.
+func readBalancer(ctx context.Context, admin adminAPI) (r probeResult) {
+	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
+	defer cancel()
+	var listing sync.WaitGroup
+	listing.Go(func() { r.workers, r.listing = admin.Workers(ctx) })
+	if r.err = admin.Healthy(ctx); r.err != nil {
+		cancel()
+	}
+	listing.Wait()
+	return r
 }
 
 // forEachBalancer calls f for all balancers concurrently and returns when all calls have returned.

@@ -113,9 +113,9 @@ func (c *Controller) name() string {
 	}, holderName())
 }
 
-// controlPlaneState returns the state of the controllers and of the store, as this leader publishes it.
-func (c *Controller) controlPlaneState(l lease, now time.Time) (telemetry.ControllerState, telemetry.StoreState) {
-	return telemetry.ControllerState{Leader: c.name(), Term: l.Token(), Standbys: c.standbys.names(c.name(), now)}, c.storeState()
+// controlPlaneState returns the state of the controllers, but its term, and of the store, as this leader publishes it.
+func (c *Controller) controlPlaneState(now time.Time) (telemetry.ControllerState, telemetry.StoreState) {
+	return telemetry.ControllerState{Leader: c.name(), Standbys: c.standbys.names(c.name(), now)}, c.storeState()
 }
 
 // storeState returns the state of the store.

@@ -3,6 +3,7 @@ package controller
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -76,7 +77,7 @@ func TestStandbysAreKnown(t *testing.T) {
 		data, _, err := st.Get(t.Context(), telemetry.AlertsKey("chat"))
 		var published telemetry.Alerts
 		return err == nil && json.Unmarshal(data, &published) == nil && published.Controller != nil &&
-			published.Controller.Leader == leader && published.Controller.Term == term && len(published.Controller.Standbys) == 2 && published.Store.External
+			published.Controller.Leader == leader && published.Controller.Term == 1 && len(published.Controller.Standbys) == 2 && published.Store.External
 	})
 	first, before := leader, term
 	ends[first]()
@@ -86,8 +87,13 @@ func TestStandbysAreKnown(t *testing.T) {
 	delete(ends, first)
 	testkit.Eventually(t, "a leader with one standby", leads(1))
 	if leader == first || term <= before {
-		t.Errorf("%s leads in term %d after %s in term %d", leader, term, first, before)
+		t.Errorf("%s leads with token %d after %s with token %d", leader, term, first, before)
 	}
+	testkit.Eventually(t, "it publishes the next term", func() bool {
+		data, _, err := st.Get(t.Context(), telemetry.AlertsKey("chat"))
+		var published telemetry.Alerts
+		return err == nil && json.Unmarshal(data, &published) == nil && published.Controller.Leader == leader && published.Controller.Term == 2
+	})
 }
 
 // A member with a full disk raises a warning while the others have a majority; without one, the alert is critical.
@@ -178,7 +184,7 @@ func TestControlAlerts(t *testing.T) {
 		if !slices.EqualFunc(got, c.want, strings.HasPrefix) {
 			t.Errorf("%s: got %q, want %q", name, got, c.want)
 		}
-		if controllers, members := w.controlPlaneState(w.lease, time.Now()); controllers.Leader != "a" || controllers.Term != 7 || c.store != nil && !reflect.DeepEqual(members, *c.store) {
+		if controllers, members := w.controlPlaneState(time.Now()); controllers.Leader != "a" || c.store != nil && !reflect.DeepEqual(members, *c.store) {
 			t.Errorf("%s: publishes %+v, %+v", name, controllers, members)
 		}
 	}
@@ -207,6 +213,46 @@ func TestStateShowsTheStore(t *testing.T) {
 		var v View
 		if _, text := w.get(t, "/v1/state"); json.Unmarshal([]byte(text), &v) != nil || v.Store != want {
 			t.Errorf("got %q, want %q", v.Store, want)
+		}
+	}
+}
+
+// Each leader has the term after that of the leader before, whatever their fencing tokens are, and keeps it.
+func TestTermsCountLeaders(t *testing.T) {
+	published := func(token, term uint64) []byte {
+		text, err := json.Marshal(telemetry.Alerts{Token: token, Alerts: []telemetry.Alert{}, Controller: &telemetry.ControllerState{Term: term, Standbys: []string{}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return text
+	}
+	for name, c := range map[string]struct {
+		before []byte
+		want   uint64
+	}{
+		"the first leader":             {nil, 1},
+		"after another":                {published(17, 4), 5},
+		"it has published":             {published(40, 5), 5},
+		"after an earlier version":     {published(17, 17), 18},
+		"which published no state":     {[]byte(`{"token":17,"alerts":[]}`), 1},
+		"a damaged value":              {[]byte(`{`), 1},
+		"a later leader has published": {published(41, 6), 0},
+	} {
+		w := newWorld()
+		state := &fakeState{alerts: c.before}
+		if c.before != nil {
+			state.alertsRevision = 3
+		}
+		w.Controller.kv = state
+		next := telemetry.Alerts{Token: 40, Alerts: []telemetry.Alert{}, Controller: &telemetry.ControllerState{Standbys: []string{}}}
+		err := w.storeControlPlane(t.Context(), termLease{token: 40}, &next)
+		var stored telemetry.Alerts
+		if decoding := json.Unmarshal(state.alerts, &stored); c.want == 0 {
+			if !errors.Is(err, errSuperseded) || stored.Token != 41 {
+				t.Errorf("%s: %v, %+v", name, err, stored)
+			}
+		} else if err != nil || decoding != nil || stored.Token != 40 || stored.Controller.Term != c.want || next.Controller.Term != c.want {
+			t.Errorf("%s: %v, %v, %+v; want term %d", name, err, decoding, stored.Controller, c.want)
 		}
 	}
 }

@@ -400,7 +400,7 @@ func TestClusterReplacesMember(t *testing.T) {
 	}
 }
 
-// During a partition only the majority writes, and clients of the minority reach it; no lease has two holders.
+// During a partition only the majority writes, and clients of the minority reach it, also those that only watch; no lease has two holders.
 func TestClusterPartition(t *testing.T) {
 	t.Parallel()
 	c := newTestCluster(t, "a", "b", "c")
@@ -414,6 +414,25 @@ func TestClusterPartition(t *testing.T) {
 	testkit.Eventually(t, "the candidate is connected to the minority", func() bool {
 		return candidate.Connected() && candidate.newestConn().ConnectedAddr() == c.clients[minority]
 	})
+	watcher := c.client(minority) // it only watches, and reads the store's time, which a partitioned member knows
+	ctx, end := context.WithCancel(t.Context())
+	var reading sync.WaitGroup
+	reading.Go(func() {
+		for sleep(ctx, 200*time.Millisecond) {
+			_, _ = watcher.Time(ctx)
+		}
+	})
+	defer func() { end(); reading.Wait() }()
+	values, events := watcher.WatchReadOnly(t.Context(), "desired."), watcher.FollowEvents(t.Context())
+	if err := st.AppendEvent(t.Context(), telemetry.Event{ID: "1", At: time.Now(), Message: "before"}); err != nil {
+		t.Fatal(err)
+	}
+	if value, event := next(t, values), next(t, events); string(value.Value) != "1" || event.Message != "before" {
+		t.Errorf("the watcher received %q, %q", value.Value, event.Message)
+	}
+	testkit.Eventually(t, "the watcher is connected to the minority", func() bool {
+		return watcher.newestConn().ConnectedAddr() == c.clients[minority]
+	})
 	ttl := time.Second
 	lease := acquireSoon(t, st, "old", ttl)
 	c.isolate(minority, true)
@@ -421,13 +440,19 @@ func TestClusterPartition(t *testing.T) {
 	if majority == minority {
 		majority = c.nodes[1]
 	}
-	next := acquireSoon(t, candidate, "new", ttl)
-	if lease.Valid() || next.Token() <= lease.Token() {
-		t.Errorf("two holders: token %d is valid %t beside %d", lease.Token(), lease.Valid(), next.Token())
+	later := acquireSoon(t, candidate, "new", ttl)
+	if lease.Valid() || later.Token() <= lease.Token() {
+		t.Errorf("two holders: token %d is valid %t beside %d", lease.Token(), lease.Valid(), later.Token())
 	}
 	put(t, st, "desired.x", "2") // by way of the majority
 	if v, _, err := read(t, c.client(majority), "desired.x"); err != nil || string(v) != "2" {
 		t.Errorf("the majority has %q, %v", v, err)
+	}
+	testkit.Eventually(t, "an event is stored", func() bool {
+		return st.AppendEvent(t.Context(), telemetry.Event{ID: "2", At: time.Now(), Message: "during"}) == nil
+	})
+	if value, event := next(t, values), next(t, events); string(value.Value) != "2" || event.Message != "during" {
+		t.Errorf("the watcher received %q, %q", value.Value, event.Message)
 	}
 	c.isolate(minority, false)
 	c.waitReplicated()

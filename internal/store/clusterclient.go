@@ -148,3 +148,36 @@ func (s *Store) switchServer(err error) {
 	nc := s.nc
 	go func() { _ = nc.ForceReconnect() }() // fails only after Close
 }
+
+// memberCheck is how long a client of several servers has no answer before it reads something.
+const memberCheck = 3 * time.Second
+
+// checkMember reads from the store, until ctx ends, whenever nothing was answered for memberCheck, or a read failed. A client
+// that only watches would otherwise never leave a member that is partitioned from the others: its watches stay silent,
+// although the connection is up. The client connects to another member at most memberCheck, isolatedAfter and a second
+// after its member can no longer read, which is up to quorumTimeout after the partition.
+func (s *Store) checkMember(ctx context.Context) {
+	for sleep(ctx, time.Second) {
+		nc, err := s.conn()
+		start := s.now()
+		if err != nil || len(nc.Servers()) < 2 || !s.lacksAnswer(start) {
+			continue
+		}
+		octx, cancel := context.WithTimeout(ctx, isolatedAfter)
+		_, err = newestRevision(octx, nc, s.stateBucketName(), ">")
+		cancel()
+		if errors.Is(err, jetstream.ErrStreamNotFound) {
+			err = nil // this is an answer, too
+		}
+		if ctx.Err() == nil && nc.IsConnected() {
+			s.recordResultSince(&s.readOutage, start, err)
+		}
+	}
+}
+
+// lacksAnswer reports whether the last read failed, or no operation was answered for memberCheck.
+func (s *Store) lacksAnswer(now time.Time) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.readOutage != nil || now.Sub(s.lastAnswer) >= memberCheck
+}

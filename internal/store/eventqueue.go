@@ -48,13 +48,14 @@ type EventQueue struct {
 	sequence int64
 	recorded map[telemetry.EventKind]int64
 	dropped  int64
-	lost     int64 // dropped since the last event about dropped events
+	lost     int64         // dropped since the last event about dropped events
+	shorter  chan struct{} // closed, and replaced, when an event is removed from queued
 }
 
 // NewEventQueue returns a queue. source identifies the process in the IDs of events; it must differ
 // between processes and between runs of a process.
 func NewEventQueue(st EventStore, source string, log *slog.Logger) *EventQueue {
-	return &EventQueue{store: st, source: source, log: log, wake: make(chan struct{}, 1), recorded: map[telemetry.EventKind]int64{}}
+	return &EventQueue{store: st, source: source, log: log, wake: make(chan struct{}, 1), shorter: make(chan struct{}), recorded: map[telemetry.EventKind]int64{}}
 }
 
 // queuedEvent is an event that waits for the store.
@@ -83,7 +84,8 @@ func (q *EventQueue) enqueue(e queuedEvent) {
 	q.queued = append(q.queued, e)
 	if extra := len(q.queued) - maxQueuedEvents; extra > 0 {
 		q.queued = slices.Delete(q.queued, 0, extra)
-		q.removed, q.dropped, q.lost = q.removed+int64(extra), q.dropped+int64(extra), q.lost+int64(extra)
+		q.dropped, q.lost = q.dropped+int64(extra), q.lost+int64(extra)
+		q.countRemoved(int64(extra))
 	}
 	q.recorded[countedKind(e.Kind)]++
 	q.mu.Unlock()
@@ -188,7 +190,29 @@ func (q *EventQueue) remove(number int64) {
 		q.lost = q.dropped + number // those dropped since
 	case number >= 0 && number == q.removed && len(q.queued) > 0:
 		q.queued = slices.Delete(q.queued, 0, 1)
-		q.removed++
+		q.countRemoved(1)
+	}
+}
+
+// countRemoved counts events that were removed from the front of queued. The caller holds mu.
+func (q *EventQueue) countRemoved(n int64) {
+	q.removed += n
+	close(q.shorter)
+	q.shorter = make(chan struct{})
+}
+
+// WaitStored waits until the events that were recorded before are stored, or ctx ends.
+func (q *EventQueue) WaitStored(ctx context.Context) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for last := q.removed + int64(len(q.queued)); q.removed < last && ctx.Err() == nil; {
+		shorter := q.shorter
+		q.mu.Unlock()
+		select {
+		case <-ctx.Done():
+		case <-shorter:
+		}
+		q.mu.Lock()
 	}
 }
 

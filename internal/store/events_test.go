@@ -247,6 +247,32 @@ func TestQueueOutlivesOutage(t *testing.T) {
 	})
 }
 
+// A process can wait until its events are stored; it stops waiting when its time ends, and does not wait for later events.
+func TestWaitForStoredEvents(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		st := &memoryEvents{away: true}
+		q := runQueue(t, st, "c")
+		q.WaitStored(t.Context()) // none
+		q.Record(telemetry.Event{Kind: telemetry.EventLaunch})
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		q.WaitStored(ctx)
+		if n := len(st.stored()); ctx.Err() == nil || n != 0 {
+			t.Fatalf("the wait ended, %d stored", n)
+		}
+		waited := make(chan int)
+		go func() {
+			q.WaitStored(t.Context())
+			waited <- len(st.stored())
+		}()
+		synctest.Wait()
+		st.set(false)
+		if n := <-waited; n != 1 {
+			t.Errorf("the wait ended with %d stored", n)
+		}
+	})
+}
+
 // The events that remain at shutdown are stored, unless the store is unavailable.
 func TestQueueFlushesAtShutdown(t *testing.T) {
 	for _, away := range []bool{false, true} {

@@ -50,7 +50,7 @@ type Lease struct {
 	// request is the timeout of each step of an acquisition.
 	request time.Duration
 
-	// renewing is held during a write, and guards revision. mu guards the other two fields and is never
+	// renewing is held during a renewal, and guards revision. mu guards the other two fields and is never
 	// held during a write: Valid returns at once while a write hangs.
 	renewing sync.Mutex
 	revision uint64
@@ -213,20 +213,17 @@ func (l *Lease) isLost() bool {
 }
 
 // Renew extends the lease by a ttl from now. It fails with ErrLeaseLost if there is another
-// holder, and with ErrUnavailable if the store does not respond; then it may be retried.
+// holder, and with ErrUnavailable if the store does not respond; then it may be retried. Renew repeats a
+// request that is not answered soon, while the lease is valid: one lost request does not end the lease.
 func (l *Lease) Renew(ctx context.Context) error {
 	l.renewing.Lock()
 	defer l.renewing.Unlock()
 	if l.isLost() {
 		return fmt.Errorf("renewing %s: %w", l.key, ErrLeaseLost)
 	}
-	start := l.s.now()
-	revision, err := l.s.CompareAndSwap(ctx, l.key, l.value, l.revision)
-	conflict := errors.Is(err, ErrConflict)
-	if conflict {
-		revision, err = l.resolveConflict(ctx)
-	}
-	if err == nil && (conflict || !l.Valid()) {
+	r := renewal{Lease: l, revision: l.revision, answers: make(chan renewalAnswer)}
+	revision, start, err := r.write(ctx)
+	if err == nil && (r.conflict || !l.Valid()) {
 		err = l.checkNotRestored(ctx)
 	}
 	if err != nil {
@@ -239,6 +236,94 @@ func (l *Lease) Renew(ctx context.Context) error {
 	return nil
 }
 
+// renewal is one call of Renew: requests to write the record again, at most one of which is applied.
+type renewal struct {
+	*Lease
+	revision uint64 // of the record
+	answers  chan renewalAnswer
+	inFlight int  // requests without an answer
+	conflict bool // a request was rejected
+}
+
+// renewalAnswer is the answer to one request, and when the request was sent.
+type renewalAnswer struct {
+	revision uint64
+	start    time.Time
+	err      error
+}
+
+// write writes the record again, and returns its new revision and when that request was sent. While the lease is valid,
+// it sends another request every quarter of a ttl: a lease that is renewed each third of its ttl has two more attempts
+// before it expires. Earlier requests continue, so that a store with slow writes answers as soon as without them.
+func (r *renewal) write(ctx context.Context) (revision uint64, start time.Time, err error) {
+	octx, cancel := context.WithTimeout(ctx, opTimeout)
+	defer cancel()
+	repeat := time.NewTicker(max(r.ttl/4, time.Millisecond))
+	defer repeat.Stop()
+	r.send(octx)
+	for {
+		select {
+		case <-octx.Done():
+			err = octx.Err()
+		case a := <-r.answers:
+			r.inFlight--
+			if err = a.err; errors.Is(err, ErrConflict) {
+				err = r.resolveConflict(octx)
+				break
+			}
+			if err == nil {
+				return a.revision, a.start, nil
+			}
+			if r.inFlight > 0 {
+				err = nil
+			}
+		case <-repeat.C:
+			switch {
+			case r.Valid():
+				r.send(octx)
+			case r.inFlight == 0:
+				err = fmt.Errorf("%w: an earlier request is not answered", ErrUnavailable)
+			}
+		}
+		if err != nil {
+			return 0, start, wrap(ctx, err, "renewing %s", r.key)
+		}
+	}
+}
+
+// send sends a request.
+func (r *renewal) send(ctx context.Context) {
+	r.inFlight++
+	a := renewalAnswer{start: r.s.now()}
+	revision := r.revision
+	go func() {
+		a.revision, a.err = r.s.CompareAndSwap(ctx, r.key, r.value, revision)
+		select {
+		case r.answers <- a:
+		case <-ctx.Done():
+		}
+	}()
+}
+
+// resolveConflict resolves a conflict: it may be with an earlier request of this holder whose answer was lost, or which a
+// cluster still processes. After the former it sends another request, and after the latter it returns, to wait. It fails
+// with ErrLeaseLost if there is another holder.
+func (r *renewal) resolveConflict(ctx context.Context) error {
+	r.conflict = true
+	value, revision, err := r.s.Get(ctx, r.key)
+	switch {
+	case errors.Is(err, ErrNotFound), err == nil && string(value) != string(r.value):
+		r.markLost()
+		return ErrLeaseLost
+	case err == nil && revision != r.revision:
+		r.revision = revision
+		r.send(ctx)
+	case err != nil && r.inFlight == 0:
+		return err
+	}
+	return nil
+}
+
 // checkNotRestored marks a lease as lost if the store was restored since its acquisition: another holder may have had a
 // greater token, and the record that was renewed may be that of a backup.
 func (l *Lease) checkNotRestored(ctx context.Context) error {
@@ -248,23 +333,6 @@ func (l *Lease) checkNotRestored(ctx context.Context) error {
 		err = fmt.Errorf("renewing %s: %w", l.key, ErrLeaseLost)
 	}
 	return err
-}
-
-// resolveConflict resolves a conflict: the newer value may be from a renewal by this holder
-// whose acknowledgement was lost.
-func (l *Lease) resolveConflict(ctx context.Context) (uint64, error) {
-	value, revision, err := l.s.Get(ctx, l.key)
-	if err != nil && !errors.Is(err, ErrNotFound) {
-		return 0, err
-	}
-	if err == nil && string(value) == string(l.value) {
-		revision, err = l.s.CompareAndSwap(ctx, l.key, l.value, revision)
-		if !errors.Is(err, ErrConflict) {
-			return revision, err
-		}
-	}
-	l.markLost()
-	return 0, fmt.Errorf("renewing %s: %w", l.key, ErrLeaseLost)
 }
 
 // Release releases the lease so that the next holder does not have to wait for a ttl.

@@ -62,13 +62,15 @@ type Store struct {
 	// lastWrite is when a write last succeeded on this connection, or else when the connection was made. lastSwitch is
 	// when switchServer last ended a connection.
 	lastWrite, lastSwitch time.Time
+	// lastAnswer is when an operation was last answered on this connection, or else when the connection was made.
+	lastAnswer time.Time
 	// connectionCount is the number of connections so far. nextConnection is closed, and replaced, by the
 	// next one: this restarts all watches.
 	connectionCount uint64
 	nextConnection  chan struct{}
 
-	dialing sync.WaitGroup
-	stop    context.CancelFunc
+	background sync.WaitGroup
+	stop       context.CancelFunc
 }
 
 type config struct {
@@ -127,16 +129,20 @@ func Connect(ctx context.Context, natsURL, token string, options ...Option) (*St
 	}
 	s := &Store{
 		servers: natsURL, url: telemetry.HideCredentials(natsURL), namespace: c.namespace, log: c.log, filesBucket: c.filesBucket,
-		now: time.Now, nextConnection: make(chan struct{}), stop: func() {},
+		now: time.Now, nextConnection: make(chan struct{}),
 	}
 	opts := s.natsOptions(token, c)
+	if !c.lazy {
+		if err := s.dial(opts); err != nil {
+			return nil, wrap(ctx, err, "connecting to store %s", s.url)
+		}
+	}
+	background, stop := context.WithCancel(context.Background())
+	s.stop = stop
 	if c.lazy {
-		s.dialLater(opts)
-		return s, nil
+		s.background.Go(func() { s.dialLater(background, opts) })
 	}
-	if err := s.dial(opts); err != nil {
-		return nil, wrap(ctx, err, "connecting to store %s", s.url)
-	}
+	s.background.Go(func() { s.checkMember(background) })
 	return s, nil
 }
 
@@ -195,30 +201,24 @@ func (s *Store) dial(opts []nats.Option) error {
 	return nil
 }
 
-// dialLater connects in the background, with retries. After the first connection the NATS
+// dialLater connects, with retries, until ctx ends. After the first connection the NATS
 // client reconnects by itself.
-func (s *Store) dialLater(opts []nats.Option) {
-	ctx, cancel := context.WithCancel(context.Background())
-	s.stop = cancel
-	s.dialing.Go(func() {
-		for attempt := 1; ; attempt++ {
-			err := s.dial(opts)
-			if err == nil || ctx.Err() != nil {
-				return
-			}
-			if attempt == 1 {
-				s.mu.Lock()
-				s.log.Warn("connecting to the store failed; retrying in the background", "url", s.url, "err", err)
-				s.connectionOutage = &Outage{Since: s.now(), Err: fmt.Errorf("%w: connecting to %s: %w", ErrUnavailable, s.url, err)}
-				s.mu.Unlock()
-			}
-			select {
-			case <-ctx.Done():
-				return
-			case <-time.After(backoff(attempt)):
-			}
+func (s *Store) dialLater(ctx context.Context, opts []nats.Option) {
+	for attempt := 1; ; attempt++ {
+		err := s.dial(opts)
+		if err == nil || ctx.Err() != nil {
+			return
 		}
-	})
+		if attempt == 1 {
+			s.mu.Lock()
+			s.log.Warn("connecting to the store failed; retrying in the background", "url", s.url, "err", err)
+			s.connectionOutage = &Outage{Since: s.now(), Err: fmt.Errorf("%w: connecting to %s: %w", ErrUnavailable, s.url, err)}
+			s.mu.Unlock()
+		}
+		if !sleep(ctx, backoff(attempt)) {
+			return
+		}
+	}
 }
 
 // disconnected records the loss of the connection.
@@ -235,7 +235,7 @@ func (s *Store) connected() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.connectionCount++
-	s.lastWrite = s.now()
+	s.lastWrite, s.lastAnswer = s.now(), s.now()
 	s.state, s.points, s.events = nil, nil, nil
 	s.readOutage, s.writeOutage, s.connectionOutage = nil, nil, nil // they are of an earlier connection, maybe to another server
 	s.creation.recordResult(s.now(), nil)
@@ -254,7 +254,7 @@ func (s *Store) Close() {
 	if nc != nil {
 		nc.Close()
 	}
-	s.dialing.Wait()
+	s.background.Wait()
 }
 
 // Connected reports whether operations can succeed now.
@@ -360,18 +360,24 @@ func (s *Store) Outage() *Outage {
 
 // recordResult records the result of an operation for Outage, and drops handles that may be stale. last is
 // &s.readOutage or &s.writeOutage.
-func (s *Store) recordResult(last **Outage, err error) {
+func (s *Store) recordResult(last **Outage, err error) { s.recordResultSince(last, s.now(), err) }
+
+// recordResultSince is recordResult for an operation that has had no answer since a time.
+func (s *Store) recordResultSince(last **Outage, since time.Time, err error) {
+	if errors.Is(err, context.Canceled) {
+		return // the caller did not wait for the result
+	}
 	s.dropHandles(err)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if err == nil || !errors.Is(kindOf(err), ErrUnavailable) {
-		*last = nil
+		*last, s.lastAnswer = nil, s.now()
 		if last == &s.writeOutage {
 			s.lastWrite = s.now()
 		}
 		return
 	}
-	outage := &Outage{Since: s.now(), Err: err}
+	outage := &Outage{Since: since, Err: err}
 	if !errors.Is(err, ErrUnavailable) {
 		outage.Err = fmt.Errorf("%w: %w", ErrUnavailable, err)
 	}

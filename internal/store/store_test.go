@@ -144,13 +144,17 @@ func TestCompareAndSwapRace(t *testing.T) {
 	}
 }
 
-func next(t *testing.T, ch <-chan KeyChange) KeyChange {
+func next[T any](t *testing.T, ch <-chan T) (value T) {
 	t.Helper()
-	c, ok := <-ch
-	if !ok {
-		t.Fatal("the watch ended early")
+	ok := false
+	select {
+	case value, ok = <-ch:
+	case <-time.After(testkit.Timeout):
 	}
-	return c
+	if !ok {
+		t.Fatal("the watch ended early, or is silent")
+	}
+	return value
 }
 
 func TestWatch(t *testing.T) {

@@ -53,7 +53,9 @@ func (s *Store) stateInfo(ctx context.Context) (*jetstream.StreamInfo, error) {
 	if err == nil {
 		status, err = kv.Status(octx)
 	}
-	s.recordResult(&s.readOutage, err)
+	if nc := s.newestConn(); err != nil || nc == nil || nc.ConnectedClusterName() == "" { // a partitioned member of a cluster responds, too
+		s.recordResult(&s.readOutage, err)
+	}
 	if err != nil {
 		return nil, err
 	}

@@ -10,7 +10,8 @@ type ControllerState struct {
 	// Leader is the name of the leader: the machine that it runs on, or its host and process. It is
 	// empty while no controller renews the lease.
 	Leader string `json:"leader"`
-	// Term is the fencing token of the leader's lease, which is greater than that of every earlier one.
+	// Term counts the terms of leadership. It is one more than that of the leader before; a restore of an older backup
+	// lowers it. Fencing uses the token of the lease, not this count.
 	Term uint64 `json:"term"`
 	// Standbys are the names of the other controllers that wait for the lease, sorted.
 	Standbys []string `json:"standbys"`

@@ -34,7 +34,7 @@ func (c *Client) Events(ctx context.Context, q EventQuery) (*EventReport, error)
 }
 
 // RecordEvents records events of this operator. The balancer replaces their actor with the name in the
-// client's certificate, and stores them soon.
+// client's certificate, and responds once they are stored, at most 2 s later.
 func (c *Client) RecordEvents(ctx context.Context, events []Event) error {
 	body, err := json.Marshal(map[string]any{"events": events})
 	if err != nil {

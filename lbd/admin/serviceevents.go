@@ -16,6 +16,7 @@ import (
 const (
 	maxEventsBody  = 256 << 10       // a change of hundreds of machines
 	eventsTimeout  = 8 * time.Second // of the query of the store
+	storedTimeout  = 2 * time.Second // for storing a client's events: an election of the store, and less than clients wait
 	unknownPerson  = "unknown"       // an operator without a certificate who states no name
 	operatorPrefix = "operator:"
 )
@@ -24,6 +25,8 @@ const (
 type EventLog interface {
 	// Record queues an event; it never blocks.
 	Record(e telemetry.Event)
+	// WaitStored waits until the events that were recorded before are stored, or ctx ends.
+	WaitStored(ctx context.Context)
 	// Report returns the selected events; those in memory if the store does not respond.
 	Report(ctx context.Context, q telemetry.EventQuery) telemetry.EventReport
 	// Recent returns the last n events in memory, oldest first.
@@ -57,12 +60,24 @@ func (a *API) record(e telemetry.Event) {
 	}
 }
 
+// waitStored waits until a client's events are stored, so that 'skyserve events' after its command shows them. While the
+// store is unavailable they stay queued.
+func (a *API) waitStored(r *http.Request) {
+	if a.opts.Events == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), storedTimeout)
+	defer cancel()
+	a.opts.Events.WaitStored(ctx)
+}
+
 // recordManualChange records a change of a replica that a client made through this API.
 func (a *API) recordManualChange(r *http.Request, kind telemetry.EventKind, id, message string) {
 	a.record(telemetry.Event{
 		Actor: actorOf(r, ""), Kind: kind, Region: a.opts.Self.Region, Object: id, Message: message,
 		Reason: "requested through the admin API of " + a.opts.Self.ID,
 	})
+	a.waitStored(r)
 }
 
 // recentEvents returns the events of a snapshot.
@@ -136,5 +151,6 @@ func (a *API) recordEvents(w http.ResponseWriter, r *http.Request) {
 		e.Actor = actorOf(r, e.Actor)
 		a.record(e)
 	}
+	a.waitStored(r)
 	writeJSON(w, http.StatusAccepted, map[string]any{"recorded": len(body.Events)})
 }

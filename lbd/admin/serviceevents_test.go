@@ -6,8 +6,10 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	"skyserve/internal/service"
 	"skyserve/internal/telemetry"
 )
 
@@ -16,6 +18,16 @@ type fakeEvents struct {
 	recorded []telemetry.Event
 	asked    telemetry.EventQuery
 	report   telemetry.EventReport
+	stored   chan struct{} // closed when the events are stored; nil = they are
+}
+
+func (f *fakeEvents) WaitStored(ctx context.Context) {
+	if f.stored != nil && len(f.recorded) > 0 {
+		select {
+		case <-ctx.Done():
+		case <-f.stored:
+		}
+	}
 }
 
 func (f *fakeEvents) Record(e telemetry.Event) { f.recorded = append(f.recorded, e) }
@@ -81,6 +93,35 @@ func TestChangesByHandAreRecorded(t *testing.T) {
 	}
 	if events := a.Snapshot().Events; len(events) != 3 {
 		t.Errorf("snapshot: %+v", events)
+	}
+}
+
+// A command ends after its event is stored, and while the store is unavailable soon after its change.
+func TestCommandEndsAfterItsEventIsStored(t *testing.T) {
+	for name, takes := range map[string]time.Duration{"available": 300 * time.Millisecond, "unavailable": time.Hour} {
+		synctest.Test(t, func(t *testing.T) {
+			for _, c := range []struct{ method, target, body string }{
+				{"POST", "/v1/service/events", `{"events":[{"kind":"drain","object":"us-0","message":"drained us-0"}]}`},
+				{"POST", "/workers", `{"id":"us-7","url":"http://127.0.0.1:9","model":"m"}`},
+				{"POST", "/workers/us-0/drain", ""},
+				{"DELETE", "/workers/us-0", ""},
+			} {
+				log := &fakeEvents{stored: make(chan struct{})}
+				a := api(&balancer{}, func(o *Options) { o.Events = log })
+				start := time.Now()
+				if c.target != "/workers" {
+					if _, err := a.opts.Workers.Add(service.ReplicaConfig{ID: "us-0", URL: "http://127.0.0.1:9", Model: "m"}); err != nil {
+						t.Fatal(err)
+					}
+				}
+				time.AfterFunc(takes, func() { close(log.stored) })
+				status, body := call(a, c.method, c.target, c.body)
+				if took := time.Since(start); status/100 != 2 || took != min(takes, storedTimeout) || len(log.recorded) != 1 {
+					t.Errorf("%s: %s %s: %d %s after %s, %d events", name, c.method, c.target, status, body, took, len(log.recorded))
+				}
+				<-log.stored
+			}
+		})
 	}
 }
 
