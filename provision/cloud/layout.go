@@ -87,9 +87,9 @@ type LayoutInput struct {
 	// FederatedAccount is the unique id of the service account of balancers at Google that assumes identities at AWS: to
 	// replace the only balancer there (FederatedCloud), or to change DNS records (UpdatesRecordsByFederation). Empty = none.
 	FederatedAccount string
-	// Programs are the skyserve binaries (flag --program) in the service's own buckets, by cloud. Machines of a cloud without an entry
-	// download the binary from another URL.
-	Programs map[string]provision.Program
+	// Binaries are the skyserve binaries (flag --program) in the service's own buckets, by cloud. Machines of a cloud
+	// without an entry download the binary from another URL.
+	Binaries map[string]provision.Binary
 	// UserData returns the cloud-init document of a machine.
 	UserData func(MachineInput) (string, error)
 }
@@ -351,7 +351,7 @@ type layout struct {
 // identities and firewalls.
 func (l *layout) addPrerequisites(cloud string) error {
 	global := service.Region(cloud + "/" + GlobalRegion)
-	common := append(l.sessionGrants(cloud), l.addProgram(cloud, global)...) // of all machines
+	common := append(l.sessionGrants(cloud), l.addBinary(cloud, global)...) // of all machines
 	operate := []provision.Grant{provision.GrantOperate}
 	serving := slices.Concat(l.challengeGrants(cloud), l.storeGrants(cloud), common)
 	spareGrants := slices.Concat(operate, serving)
