@@ -21,8 +21,11 @@ type SeriesKey struct {
 	Tier   service.Tier
 }
 
-// String returns region, model and tier for tables and errors.
-func (k SeriesKey) String() string { return fmt.Sprintf("%s %s %s", k.Region, k.Model, k.Tier) }
+// String returns region, model and tier for tables and errors, with the word of the tier: us llama fast.
+func (k SeriesKey) String() string { return fmt.Sprintf("%s %s %s", k.Region, k.Model, k.Tier.Word()) }
+
+// ID returns region, model and tier for JSON, with the abbreviation of the tier: us llama IW-F.
+func (k SeriesKey) ID() string { return fmt.Sprintf("%s %s %s", k.Region, k.Model, k.Tier) }
 
 func compareKeys(a, b SeriesKey) int {
 	return cmp.Or(cmp.Compare(a.Model, b.Model), cmp.Compare(a.Region, b.Region), cmp.Compare(a.Tier, b.Tier))

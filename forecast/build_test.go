@@ -41,20 +41,20 @@ func TestBuild(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := "eu m IW-F from 100: [NaN NaN NaN 9 NaN]\nus m IW-F from 100: [36 3 NaN NaN 7]\nus n IW-F from 100: [0 1 NaN NaN 0]\n"
+	want := "eu m fast from 100: [NaN NaN NaN 9 NaN]\nus m fast from 100: [36 3 NaN NaN 7]\nus n fast from 100: [0 1 NaN NaN 0]\n"
 	if describe(got) != want {
 		t.Errorf("got\n%swant\n%s", describe(got), want)
 	}
 	notes := strings.Join(report.Notes(), "\n")
-	wantNotes := `1 duplicate sample (first: us m IW-F at 1970-01-01T01:40:00Z): the last one is used
-2 samples out of order (first: us m IW-F at 1970-01-01T01:41:00Z): sorted
-1 sample is not a number (first: eu m IW-F at 1970-01-01T01:44:00Z): treated as unknown
-2 gaps (first: us m IW-F at 1970-01-01T01:42:00Z): 4 minutes in total are unknown`
+	wantNotes := `1 duplicate sample (first: us m fast at 1970-01-01T01:40:00Z): the last one is used
+2 samples out of order (first: us m fast at 1970-01-01T01:41:00Z): sorted
+1 sample is not a number (first: eu m fast at 1970-01-01T01:44:00Z): treated as unknown
+2 gaps (first: us m fast at 1970-01-01T01:42:00Z): 4 minutes in total are unknown`
 	if notes != wantNotes || report.Samples != len(samples) {
 		t.Errorf("of %d samples\n%s\nwant\n%s", report.Samples, notes, wantNotes)
 	}
 	got, _, err = BuildSeries(samples, BuildOptions{Step: 2 * time.Minute, Unit: RequestRate, MissingIsUnknown: true})
-	want = "eu m IW-F from 100: [NaN 9 NaN]\nus m IW-F from 100: [" + fmt.Sprint((11.0+5+3)/3+20) + " NaN 7]\nus n IW-F from 100: [1 NaN NaN]\n"
+	want = "eu m fast from 100: [NaN 9 NaN]\nus m fast from 100: [" + fmt.Sprint((11.0+5+3)/3+20) + " NaN 7]\nus n fast from 100: [1 NaN NaN]\n"
 	if err != nil || describe(got) != want {
 		t.Errorf("rates: got\n%swant\n%s", describe(got), want)
 	}
@@ -67,7 +67,7 @@ func TestBuildRejectsBadSamples(t *testing.T) {
 		want    string
 	}{
 		"step":     {nil, time.Second, "building series: step: must be whole minutes, got 1s"},
-		"negative": {[]Sample{sample("us", "m", "", 60, -1)}, time.Minute, "building series us m IW-F: value at 1970-01-01T00:01:00Z: must be 0 to 1e+18, got -1"},
+		"negative": {[]Sample{sample("us", "m", "", 60, -1)}, time.Minute, "building series us m fast: value at 1970-01-01T00:01:00Z: must be 0 to 1e+18, got -1"},
 		"infinite": {[]Sample{sample("us", "m", "", 60, math.Inf(1))}, time.Minute, "got +Inf"},
 		"span":     {[]Sample{sample("us", "m", "", 60, 1), sample("us", "m", "", 400*86400+60, 1)}, time.Minute, "times must be after 1970 and within 400 days of each other"},
 		"before":   {[]Sample{sample("us", "m", "", -60, 1)}, time.Minute, "times must be after 1970"},
@@ -241,8 +241,8 @@ func TestIncreases(t *testing.T) {
 	if want := "120:10 180:10 240:10 300:3 900:1 "; b.String() != want {
 		t.Errorf("got %s, want %s", &b, want)
 	}
-	want := "1 counter reset (first: us m IW-F at 1970-01-01T00:06:00Z): counting continues from zero\n" +
-		"1 long gap between counter readings (first: us m IW-F at 1970-01-01T00:06:00Z): the increase is ignored"
+	want := "1 counter reset (first: us m fast at 1970-01-01T00:06:00Z): counting continues from zero\n" +
+		"1 long gap between counter readings (first: us m fast at 1970-01-01T00:06:00Z): the increase is ignored"
 	if notes := strings.Join(report.Notes(), "\n"); notes != want {
 		t.Errorf("notes\n%s\nwant\n%s", notes, want)
 	}
@@ -250,7 +250,7 @@ func TestIncreases(t *testing.T) {
 		"negative": {sample("us", "m", "a", 0, 1), sample("us", "m", "a", 60, -1)},
 		"infinite": {sample("us", "m", "a", 0, 1), sample("us", "m", "a", 60, math.Inf(1))},
 	} {
-		if _, _, err := CounterIncreases(bad, time.Minute); err == nil || !strings.Contains(err.Error(), "us m IW-F at 1970-01-01T00:01:00Z") {
+		if _, _, err := CounterIncreases(bad, time.Minute); err == nil || !strings.Contains(err.Error(), "us m fast at 1970-01-01T00:01:00Z") {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

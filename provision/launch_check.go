@@ -86,9 +86,9 @@ func CheckLaunches(ctx context.Context, p MultiCloud, machines []Desired) []Laun
 // checkOf returns a provider's check of a machine, a binary or an identity; nil if it has none.
 func checkerFor(p Provider, w Desired) func(context.Context, Desired) LaunchCheck {
 	switch w.Kind {
-	case KindProgram:
-		if checker, ok := p.(ProgramChecker); ok {
-			return checker.CheckProgram
+	case KindBinary:
+		if checker, ok := p.(BinaryChecker); ok {
+			return checker.CheckBinary
 		}
 	case KindIdentity:
 		if checker, ok := p.(FilesChecker); ok {
@@ -117,7 +117,7 @@ func distinctLaunches(machines []Desired) []Desired {
 	var all []Desired
 	seen := map[launchShape]bool{}
 	for _, w := range machines {
-		if w.Program != nil {
+		if w.Binary != nil {
 			all = append(all, w)
 		}
 		for _, g := range w.Grants { // each bucket is checked by itself

@@ -22,9 +22,9 @@ const (
 	// own cloud. They are created before the machines and removed after them.
 	KindFirewall ObjectKind = "firewall"
 	KindIdentity ObjectKind = "identity"
-	// KindProgram is a skyserve binary in the service's own bucket of a cloud, from which its machines
-	// download it. The bucket exists as long as it contains a binary.
-	KindProgram ObjectKind = "program"
+	// KindBinary is a skyserve binary in the service's own bucket of a cloud, from which its machines
+	// download it. The bucket exists as long as it contains a binary. The value is the word of the flag --program.
+	KindBinary ObjectKind = "program"
 )
 
 // Role selects the firewall and the identity of machines in a cloud. It is the kind of the machines, except RoleSpare.
@@ -46,7 +46,7 @@ func (k ObjectKind) IsMachine() bool {
 
 // isPrerequisite reports whether objects of this kind must exist before the machines.
 func (k ObjectKind) isPrerequisite() bool {
-	return k == KindFirewall || k == KindIdentity || k == KindProgram
+	return k == KindFirewall || k == KindIdentity || k == KindBinary
 }
 
 // Object is one thing that exists for a service: a local process or a VM in a cloud. It is read from
@@ -115,14 +115,14 @@ type Desired struct {
 	// OfferingReason is why the first offering is preferred, for display; empty = by the order of service.yaml.
 	OfferingReason string `json:",omitempty"`
 	// Machine is the setup of a machine in a cloud, Rules are the rules of a firewall, Grants the permissions
-	// of an identity, Program is the binary of a program.
+	// of an identity, Binary is the skyserve binary of an object of KindBinary.
 	Machine *MachineConfig
 	Rules   []FirewallRule
 	// Peers are the public addresses, IPv4 and sorted, of the machines that FromPeers admits besides those of the
 	// firewall's own network.
-	Peers   []netip.Addr
-	Grants  []Grant
-	Program *Program
+	Peers  []netip.Addr
+	Grants []Grant
+	Binary *Binary
 }
 
 // MachineConfig is the setup of a VM, the same in every cloud.

@@ -27,7 +27,7 @@ var columnsHelp = []columnHelp{
 	{"err%", "share of these requests that failed (429 and 5xx), last minute", []view{viewModels, viewTenants}},
 	{"slo miss", "share of streamed requests of the tier fast whose first token was later than their TTFT target, last 10 s", []view{viewOverview}},
 	{"hit", "share of prompt tokens cached (prefix hit rate)", []view{viewOverview, viewReplicas, viewModels, viewTenants}},
-	{"fwd in/out, in/out", "requests forwarded from / to other regions since the balancers started", []view{viewOverview}},
+	{"fwd in/out, forward", "requests forwarded from / to other regions since the balancers started", []view{viewOverview}},
 	{"forwarded", "requests from one region to another: per second, and in total since the sending balancers started", []view{viewOverview}},
 	{"rtt", "round-trip time from the queried balancer", []view{viewOverview}},
 	{"gpu%, vram, temp", "from nvidia-smi: GPU utilisation, memory used, highest temperature in Celsius", []view{viewReplicas, viewCost}},

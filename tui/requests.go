@@ -1,7 +1,6 @@
 package tui
 
 import (
-	"cmp"
 	"fmt"
 	"strconv"
 	"strings"
@@ -69,7 +68,7 @@ func (s *screen) requestCells(r *RequestRow) []cellValue {
 		when, state,
 		textCell(s.theme.text(r.Region.ShortName()), roleText),
 		textCell(orUnknown(s.theme.text(shortModel(r.Model))), roleText),
-		textCell(s.theme.text(cmp.Or(r.Tier.Word(), string(r.Tier))), roleMuted),
+		textCell(s.theme.text(r.Tier.Word()), roleMuted),
 		target,
 		matchCell(r),
 		numberCell(r.QueuedMillis, millis(r.QueuedMillis), queuedRole(r.QueuedMillis)),

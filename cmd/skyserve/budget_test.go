@@ -51,7 +51,7 @@ balancer: {insecure: true, auth: {keys_from: env:KEYS}}
 autoscale: {budget: {per_hour: 2}}
 `
 	r := validateFile(strings.NewReader(file), "-")
-	want := "stdin:5:32: autoscale.budget.per_hour: must be at least $3.09, the list price of the balancers and of replicas.min, got 2; raise it, or lower replicas.min"
+	want := "stdin:5:32: autoscale.budget.per_hour: must be at least $3.09, the price of the balancers and of replicas.min, got 2; raise it, or lower replicas.min"
 	if r.OK || len(r.Errors) != 1 || r.Errors[0].Message() != want {
 		t.Errorf("%+v, want %s", r.Errors, want)
 	}

@@ -75,7 +75,7 @@ func (c *cloudFlags) providers(ctx context.Context, spec *service.Spec, regions 
 	if places := of[service.CloudAWS]; len(places) > 0 {
 		names := slices.DeleteFunc(places, func(place string) bool { return place == cloud.GlobalRegion })
 		provider, err := aws.New(ctx, aws.Config{
-			Regions: names, IdentitiesOnly: len(names) == 0, Endpoint: c.endpointAWS, MachinesOnly: c.machinesOnly, Programs: c.programs && len(names) > 0, OneRegion: alone, Networks: cloud.NamedNetworks(spec, service.CloudAWS), Credentials: c.credentialsAWS,
+			Regions: names, IdentitiesOnly: len(names) == 0, Endpoint: c.endpointAWS, MachinesOnly: c.machinesOnly, Binaries: c.programs && len(names) > 0, OneRegion: alone, Networks: cloud.NamedNetworks(spec, service.CloudAWS), Credentials: c.credentialsAWS,
 		})
 		if err != nil {
 			return nil, err
@@ -91,7 +91,7 @@ func (c *cloudFlags) providers(ctx context.Context, spec *service.Spec, regions 
 // googleConfig returns the configuration of the Google Cloud provider.
 func (c *cloudFlags) googleConfig(places []string, spec *service.Spec) gcp.Config {
 	cfg := gcp.Config{
-		Regions: places, Project: c.project, Endpoint: c.endpointGCP, MachinesOnly: c.machinesOnly, Programs: c.programs, Downloads: c.downloads,
+		Regions: places, Project: c.project, Endpoint: c.endpointGCP, MachinesOnly: c.machinesOnly, Binaries: c.programs, Downloads: c.downloads,
 		Accounts: cloud.GoogleAccounts(spec), Service: spec.Name, Subnets: map[string]string{}, ReplaceBalancers: cloud.ReplacesBalancersIn(spec, service.CloudGCP), Credentials: c.credentialsGCP,
 	}
 	for place, n := range cloud.NamedNetworks(spec, service.CloudGCP) {
@@ -273,5 +273,5 @@ func operatorOf(svc local.Service, doing, hint string) (operator, error) {
 
 // newDeployer returns the deployer of a service.
 func newDeployer(spec *service.Spec, owner string, p provision.MultiCloud, program machineProgram) *deploy.Deployer {
-	return &deploy.Deployer{Spec: spec, Owner: owner, Provider: p, Programs: program.stored(), UserData: userData(spec.Name, owner, program)}
+	return &deploy.Deployer{Spec: spec, Owner: owner, Provider: p, Binaries: program.stored(), UserData: userData(spec.Name, owner, program)}
 }

@@ -133,7 +133,7 @@ func useEmulatedAWS(t *testing.T, url string) {
 // createBucket creates a bucket in us-east-1 with a binary and returns its name.
 func createBucket(t *testing.T) string {
 	t.Helper()
-	p, err := aws.New(t.Context(), aws.Config{Regions: []string{"us-east-1"}, Poll: -1, Programs: true})
+	p, err := aws.New(t.Context(), aws.Config{Regions: []string{"us-east-1"}, Poll: -1, Binaries: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -142,10 +142,10 @@ func createBucket(t *testing.T) string {
 		t.Fatal(err)
 	}
 	sum := sha256.Sum256([]byte("binary"))
-	hash, bucket := hex.EncodeToString(sum[:]), provision.ProgramBucket("chat", "me", testcloud.AWSAccount)
+	hash, bucket := hex.EncodeToString(sum[:]), provision.BinaryBucket("chat", "me", testcloud.AWSAccount)
 	if _, err := p.Launch(t.Context(), provision.Desired{
-		ID: provision.ProgramID("aws", hash), Kind: provision.KindProgram, Service: "chat", Owner: "me", Region: "aws/global",
-		SpecHash: provision.ProgramSpec(hash), Program: &provision.Program{SHA256: hash, Bucket: bucket, File: file},
+		ID: provision.BinaryID("aws", hash), Kind: provision.KindBinary, Service: "chat", Owner: "me", Region: "aws/global",
+		SpecHash: provision.BinarySpecHash(hash), Binary: &provision.Binary{SHA256: hash, Bucket: bucket, File: file},
 	}); err != nil {
 		t.Fatal(err)
 	}

@@ -238,7 +238,7 @@ func historyError(ctx context.Context, source string, err error) error {
 func (o *forecastOptions) filter(h *demand.History) error {
 	for i, name := range o.tiers {
 		if tier, err := service.ParseTier(name); err == nil {
-			o.tiers[i] = string(tier)
+			o.tiers[i] = tier.Word()
 		}
 	}
 	all := h.Series
@@ -246,7 +246,7 @@ func (o *forecastOptions) filter(h *demand.History) error {
 		return err
 	}
 	h.Series = slices.DeleteFunc(slices.Clone(all), func(k forecast.KeyedSeries) bool {
-		return !oneOf(o.models, k.Model) || !oneOf(o.tiers, string(k.Tier)) || !oneOf(o.regions, string(k.Region)) || !o.named(k.SeriesKey.String())
+		return !oneOf(o.models, k.Model) || !oneOf(o.tiers, k.Tier.Word()) || !oneOf(o.regions, string(k.Region)) || !o.named(k.SeriesKey)
 	})
 	if len(h.Series) > 0 {
 		return nil
@@ -262,7 +262,7 @@ func (o *forecastOptions) checkValues(all []forecast.KeyedSeries) error {
 		of     func(forecast.KeyedSeries) string
 	}{
 		{"--model", o.models, func(k forecast.KeyedSeries) string { return k.Model }},
-		{"--tier", o.tiers, func(k forecast.KeyedSeries) string { return string(k.Tier) }},
+		{"--tier", o.tiers, func(k forecast.KeyedSeries) string { return k.Tier.Word() }},
 		{"--region", o.regions, func(k forecast.KeyedSeries) string { return string(k.Region) }},
 	} {
 		var there []string
@@ -290,8 +290,11 @@ func oneOf(wanted []string, value string) bool {
 	return len(wanted) == 0 || slices.ContainsFunc(wanted, func(w string) bool { return strings.EqualFold(w, value) })
 }
 
-func (o *forecastOptions) named(name string) bool {
-	return len(o.series) == 0 || slices.ContainsFunc(o.series, func(part string) bool { return strings.Contains(name, part) })
+// named reports whether --series selects a series, by its name with the word of the tier or with the abbreviation.
+func (o *forecastOptions) named(k forecast.SeriesKey) bool {
+	return len(o.series) == 0 || slices.ContainsFunc(o.series, func(part string) bool {
+		return strings.Contains(k.String(), part) || strings.Contains(k.ID(), part)
+	})
 }
 
 // loadHistory reads the history of a plan; notes are its problems.

@@ -22,7 +22,7 @@ func backtested(region string, wapes ...float64) []backtestSeries {
 
 // Figures are aligned, unknown ones are dashes, and the region is omitted if no series has one.
 func TestBacktestTable(t *testing.T) {
-	for region, name := range map[string]string{"all": "m IW-F ", "eu": "eu m IW-F "} {
+	for region, name := range map[string]string{"all": "m fast ", "eu": "eu m fast "} {
 		var b bytes.Buffer
 		if err := writeBacktest(&b, outputFormat{kind: outputText}, backtested(region, 0.125, 320.5)); err != nil {
 			t.Fatal(err)

@@ -60,7 +60,7 @@ func (o *forecastOptions) runBacktest(ctx context.Context, h *demand.History, ch
 	results, runs := make([]backtestSeries, len(h.Series)), make([][]forecast.BacktestRun, len(h.Series))
 	for i, s := range h.Series {
 		results[i] = backtestSeries{
-			Series: s.SeriesKey.String(), Model: s.Model, Tier: string(s.Tier), Region: string(s.Region), Horizon: forecast.ShortDuration(o.horizon),
+			Series: s.SeriesKey.ID(), Model: s.Model, Tier: string(s.Tier), Region: string(s.Region), Horizon: forecast.ShortDuration(o.horizon),
 			StepS: int(s.Step / time.Second), Unit: string(s.Unit),
 		}
 		runs[i] = make([]forecast.BacktestRun, len(chosen))
@@ -149,10 +149,12 @@ func percentRange(lo, hi *float64) string {
 func seriesNames(results []backtestSeries) func(backtestSeries) string {
 	for _, s := range results {
 		if s.Region != string(service.AnyRegion) {
-			return func(s backtestSeries) string { return s.Series }
+			return func(s backtestSeries) string {
+				return forecast.SeriesKey{Region: service.Region(s.Region), Model: s.Model, Tier: service.Tier(s.Tier)}.String()
+			}
 		}
 	}
-	return func(s backtestSeries) string { return s.Model + " " + s.Tier }
+	return func(s backtestSeries) string { return s.Model + " " + service.Tier(s.Tier).Word() }
 }
 
 // percent formats a ratio in percent, without decimals from 1000 % on.
@@ -271,7 +273,7 @@ func (o *forecastOptions) seriesOf(s forecast.KeyedSeries, name string, fc forec
 		return out
 	}
 	return forecastSeries{
-		Series: s.SeriesKey.String(), Model: s.Model, Tier: string(s.Tier), Region: string(s.Region), Horizon: forecast.ShortDuration(o.horizon),
+		Series: s.SeriesKey.ID(), Model: s.Model, Tier: string(s.Tier), Region: string(s.Region), Horizon: forecast.ShortDuration(o.horizon),
 		Forecaster: name, Chosen: fc.Model, At: s.End(), StepS: int(s.Step / time.Second), Unit: string(s.Unit),
 		PeakTPS: s.PerSecond(mean), PeakHi90TPS: s.PerSecond(hi),
 		MeanTPS: perSecond(fc.Mean), Lo90TPS: perSecond(fc.Lo90), Hi90TPS: perSecond(fc.Hi90), Assumed: append([]string{}, fc.Assumed...),

@@ -117,7 +117,7 @@ func TestPlotsAcceptAnySeries(t *testing.T) {
 		"usual": aSeries([]float64{1, 2, math.NaN(), 4}, 3), "nothing known": aSeries([]float64{math.NaN()}, 1), "all zero": aSeries([]float64{0, 0}, 1),
 	} {
 		var first, again, image bytes.Buffer
-		if err := plotForecasts(&first, "svg", []forecastedSeries{d, d}); err != nil || !strings.Contains(first.String(), "us m IW-F") {
+		if err := plotForecasts(&first, "svg", []forecastedSeries{d, d}); err != nil || !strings.Contains(first.String(), "us m fast") {
 			t.Errorf("%s: %v", name, err)
 		}
 		if err := plotForecasts(&again, "svg", []forecastedSeries{d, d}); err != nil || !bytes.Equal(first.Bytes(), again.Bytes()) {

@@ -38,7 +38,7 @@ func rejectedLaunch(checks []provision.LaunchCheck) error {
 		var spec *provision.SpecError
 		var denied *provision.CredentialsError
 		var taken *provision.BucketTakenError
-		var missing *provision.ProgramMissingError
+		var missing *provision.BinaryMissingError
 		if errors.As(c.Err, &spec) || errors.As(c.Err, &denied) || errors.As(c.Err, &taken) || errors.As(c.Err, &missing) {
 			return fmt.Errorf("%s: %w", provision.LaunchRejected, c.Err)
 		}

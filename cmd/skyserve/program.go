@@ -28,7 +28,7 @@ type machineProgram struct {
 	URL    string `json:"url,omitempty"`
 	SHA256 string `json:"sha256"`
 	// Buckets are the service's own buckets, by cloud, from which machines download with their own identity.
-	Buckets map[string]provision.ProgramLocation `json:"buckets,omitempty"`
+	Buckets map[string]provision.BinaryLocation `json:"buckets,omitempty"`
 	// HadBucket states that the service has, or once had, a bucket.
 	HadBucket bool `json:"had_bucket,omitempty"`
 	// file is the binary on this computer; empty = the bucket contains it.
@@ -42,10 +42,10 @@ const fetchTimeout = 2 * time.Minute
 const hintProgram = "GOOS=linux GOARCH=amd64 make build && mv bin/skyserve bin/skyserve-linux && make build, then pass --program bin/skyserve-linux; or pass --program URL of a binary that VMs can download"
 
 // stored returns the binaries in buckets, by cloud.
-func (p machineProgram) stored() map[string]provision.Program {
-	stored := map[string]provision.Program{}
+func (p machineProgram) stored() map[string]provision.Binary {
+	stored := map[string]provision.Binary{}
 	for name, at := range p.Buckets {
-		stored[name] = provision.Program{SHA256: p.SHA256, Bucket: at.Bucket, File: p.file}
+		stored[name] = provision.Binary{SHA256: p.SHA256, Bucket: at.Bucket, File: p.file}
 	}
 	return stored
 }
@@ -57,11 +57,11 @@ func (p machineProgram) fromBuckets() bool { return p.HadBucket && p.URL == "" }
 func (p machineProgram) isChosen() bool { return p.URL != "" || len(p.Buckets) > 0 }
 
 // at returns where the machines of a cloud download; private states that it requires their identity.
-func (p machineProgram) at(name string) (from provision.ProgramLocation, private bool) {
+func (p machineProgram) at(name string) (from provision.BinaryLocation, private bool) {
 	if from, private = p.Buckets[name]; private {
 		return from, true
 	}
-	return provision.ProgramLocation{URL: p.URL}, false
+	return provision.BinaryLocation{URL: p.URL}, false
 }
 
 // chooseProgram returns the binary for a service's machines: the one of --program or SKYSERVE_PROGRAM, the
@@ -128,13 +128,13 @@ func (p *machineProgram) locate(ctx context.Context, places provision.MultiCloud
 			return err
 		}
 	}
-	p.Buckets = map[string]provision.ProgramLocation{} // a cloud that the service has left has none
+	p.Buckets = map[string]provision.BinaryLocation{} // a cloud that the service has left has none
 	for _, name := range cloud.Clouds(spec) {
-		store, ok := places[name].(provision.ProgramStore)
+		store, ok := places[name].(provision.BinaryStore)
 		if !ok {
 			return usage(fmt.Errorf("--program URL is required: skyserve cannot store its binary in %s", name), hintProgram)
 		}
-		at, err := store.LocateProgram(ctx, spec.Name, owner, p.SHA256)
+		at, err := store.LocateBinary(ctx, spec.Name, owner, p.SHA256)
 		if err != nil {
 			return err
 		}
@@ -152,7 +152,7 @@ func storedProgram(ctx context.Context, places provision.MultiCloud, name, owner
 	var hashes []string
 	for _, o := range have {
 		_, key, _ := strings.Cut(o.Handle, "/")
-		if hash, ok := provision.ProgramHash(key); ok && o.Kind == provision.KindProgram && o.Owner == owner {
+		if hash, ok := provision.BinaryHash(key); ok && o.Kind == provision.KindBinary && o.Owner == owner {
 			hashes = append(hashes, hash)
 		}
 	}

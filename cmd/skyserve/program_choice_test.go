@@ -38,7 +38,7 @@ func TestProgramIsChosen(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	byURL, inBucket := machineProgram{URL: url, SHA256: "a"}, machineProgram{SHA256: "b", Buckets: map[string]provision.ProgramLocation{"aws": {Bucket: "b", Region: "us-east-1", URL: "https://b.s3"}}, HadBucket: true}
+	byURL, inBucket := machineProgram{URL: url, SHA256: "a"}, machineProgram{SHA256: "b", Buckets: map[string]provision.BinaryLocation{"aws": {Bucket: "b", Region: "us-east-1", URL: "https://b.s3"}}, HadBucket: true}
 	for _, tt := range []struct {
 		name, program string
 		before        machineProgram

@@ -149,13 +149,13 @@ func (b *binder) bindStruct(n ast.Node, v reflect.Value, p path) {
 	}
 }
 
-// unknownKey reports an unknown key. Its value is hidden unless it is harmless, because it may be the secret
-// of a misspelled key.
+// unknownKey reports an unknown key. Its value is hidden if it may be the secret of a misspelled key: see hideUnknown.
 func (b *binder) unknownKey(e entry, p path, typ string, known []string) {
+	feature, reserved := unimplementedKeys[typ+"."+e.key]
 	if e.value != nil {
-		b.hideUnknown(e.value)
+		b.hideUnknown(e.value, !secretName.MatchString(e.key) && (reserved || isPlainKey(Nearest(e.key, known))))
 	}
-	if feature, ok := unimplementedKeys[typ+"."+e.key]; ok {
+	if reserved {
 		b.reportAt(e.at, p.key(e.key), Error{Problem: "is reserved for " + feature + ", which is not implemented in this version", Suggestion: "remove the key"})
 		return
 	}

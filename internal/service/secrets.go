@@ -3,6 +3,7 @@ package service
 import (
 	"regexp"
 	"strings"
+	"sync"
 
 	"github.com/goccy/go-yaml/ast"
 	"github.com/goccy/go-yaml/token"
@@ -16,6 +17,8 @@ var (
 	secretKey = regexp.MustCompile(`(?i)^(secrets?|env|keys_from|hmac|.*(password|passwd|token|api_?key))$`)
 	// secretFlag matches an engine argument whose value is a secret.
 	secretFlag = regexp.MustCompile(`(?i)^-.*(key|token|secret|passw)`)
+	// secretName matches a key that may be a misspelled key of a secret.
+	secretName = regexp.MustCompile(`(?i)(secret|env|key|hmac|token|passw|cred)`)
 	// secretInText matches text that contains a secret: --api-key=X, nats://user:X@host.
 	secretInText = regexp.MustCompile(`(?i)((key|token|secret|passw)[a-z_-]*=|://[^/]*@)`)
 )
@@ -23,28 +26,44 @@ var (
 // harmless matches values that no secret has: short numbers, durations, sizes and words of YAML.
 var harmless = regexp.MustCompile(`(?i)^(-?[0-9]{1,5}(\.[0-9]{1,3})?(ns|us|ms|s|m|h|d|%|k|m|g|ki|mi|gi|mib|gib)?|true|false|yes|no|null|~)$`)
 
-// hideUnknown hides the values below an unknown key: it may be a misspelled key of a secret. Harmless values
-// stay visible, unless their own key is one of a secret.
-func (s *source) hideUnknown(n ast.Node) {
+// plainKeys contains the keys of service.yaml that have no secret in any mapping.
+var plainKeys = sync.OnceValue(func() map[string]bool {
+	plain := map[string]bool{}
+	for name, r := range rules {
+		_, key, _ := strings.Cut(name, ".")
+		known, found := plain[key]
+		plain[key] = !r.secret && (known || !found)
+	}
+	return plain
+})
+
+// isPlainKey reports whether a key of service.yaml never has a secret.
+func isPlainKey(key string) bool { return plainKeys()[key] && !secretKey.MatchString(key) }
+
+// hideUnknown hides the values below an unknown key that may be secret: it may be a misspelled key of a secret. plain
+// means that it is similar to a key without secrets: then its own value is hidden no more than that of this key, and so
+// are the values of plain keys below it. Harmless values stay visible, unless their own key is one of a secret.
+func (s *source) hideUnknown(n ast.Node, plain bool) {
 	switch n := n.(type) {
 	case *ast.MappingNode:
 		for _, v := range n.Values {
-			s.hideUnknown(v)
+			s.hideUnknown(v, plain)
 		}
 	case *ast.MappingValueNode:
-		if secretKey.MatchString(keyText(n.Key)) {
+		key := keyText(n.Key)
+		if secretKey.MatchString(key) {
 			s.hideSecrets(n.Value, true)
 			return
 		}
-		s.hideUnknown(n.Value)
+		s.hideUnknown(n.Value, plain && isPlainKey(key))
 	case *ast.SequenceNode:
 		for _, v := range n.Values {
-			s.hideUnknown(v)
+			s.hideUnknown(v, plain)
 		}
 	case *ast.AnchorNode:
-		s.hideUnknown(n.Value)
+		s.hideUnknown(n.Value, plain)
 	case ast.ScalarNode:
-		if !harmless.MatchString(scalarText(n)) {
+		if !plain && !harmless.MatchString(scalarText(n)) {
 			s.hideSecrets(n, true)
 		}
 	default:

@@ -1,6 +1,7 @@
 package service
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -34,8 +35,8 @@ func (t Tier) MoreUrgentThan(other Tier) bool {
 // tierWords are the words for tiers, which are accepted beside SageServe's abbreviations.
 var tierWords = map[Tier]string{TierFast: "fast", TierNormal: "normal", TierDeferred: "deferred"}
 
-// Word returns the word for the tier: fast, normal or deferred.
-func (t Tier) Word() string { return tierWords[t] }
+// Word returns the word for the tier: fast, normal or deferred. It returns any other text unchanged.
+func (t Tier) Word() string { return cmp.Or(tierWords[t], string(t)) }
 
 // ParseTier parses a tier in any case, as a word or as an abbreviation. An empty string is TierFast, the default
 // tier of a request. Any other value is an error.

@@ -332,13 +332,17 @@ func noEOF(err error) error {
 }
 
 // RestoreBackup replaces the service's streams with those of a backup, which CheckBackup should have accepted
-// before. It returns a *telemetry.BackupError for the backup of another service. Without force, it returns a
-// *telemetry.NewerStoreError if the store contains data from before the backup, such as the store that was backed
-// up: the restore would discard everything stored since. While another restore runs, it returns
-// telemetry.ErrRestoreRunning. After these three errors the store is unchanged. After another error it may be
-// incomplete, and the restore has to be repeated with force. Revisions of keys continue from those of the backup and may
-// be lower than before; fencing tokens in this store are not. A holder that has renewed its lease since the backup loses
-// it, and must acquire it again. A store that replaces a lost one knows no tokens that were issued after the backup.
+// before. It returns a *telemetry.BackupError for a damaged backup, or for that of another service. Without force,
+// it returns a *telemetry.NewerStoreError if the store contains data from before the backup, such as the store that
+// was backed up: the restore would discard everything stored since. While another restore runs, it returns
+// telemetry.ErrRestoreRunning.
+//
+// The store is unchanged after a NewerStoreError, after ErrRestoreRunning, and after an error about the backup's
+// service or first line. After any other error it may be incomplete, and the restore has to be repeated with force.
+//
+// Revisions of keys continue from those of the backup and may be lower than before; fencing tokens in this store are
+// not. A holder that has renewed its lease since the backup loses it, and must acquire it again. A store that
+// replaces a lost one knows no tokens that were issued after the backup.
 func (s *Store) RestoreBackup(ctx context.Context, r io.Reader, service string, force bool) (telemetry.Backup, error) {
 	d, err := openBackup(r)
 	if err != nil {

@@ -71,9 +71,9 @@ type partsWriter struct {
 	name  string
 	id    string // of the parts after the first
 	first []byte // kept until the others are written
-	part  []byte
-	next  int
-	size  int64
+	part  []byte // the current part
+	next  int    // its number, from 0
+	size  int64  // of all parts
 }
 
 // Write implements io.Writer.
@@ -165,9 +165,9 @@ type partsReader struct {
 	ctx  context.Context //nolint:containedctx // io.Reader has no context
 	from CloudBucket
 	name string
-	id   string
-	next int
-	part []byte
+	id   string // of the parts after the first
+	next int    // the number of the next part to fetch
+	part []byte // the unread rest of the current part
 }
 
 // Read implements io.Reader.

@@ -168,7 +168,7 @@ func (b *Bucket) CompareAndSwap(ctx context.Context, key string, value []byte, r
 	return next, err
 }
 
-// Delete removes a key and everything that the store recorded about it. Removing a missing key is not an
+// Delete removes a key with its earlier values, and leaves a tombstone. Removing a missing key is not an
 // error.
 func (b *Bucket) Delete(ctx context.Context, key string) error {
 	return b.withBucket(ctx, key, "delete", func(ctx context.Context, kv jetstream.KeyValue) error {

@@ -59,7 +59,7 @@ type Cluster struct {
 	// removed. A cluster without data opens to clients once all of them have been seen.
 	Members []string
 	// Accept and Dial authenticate the other members: the TLS configuration of Listen, and of
-	// connections to Routes. Both or neither are set; neither is allowed on loopback only.
+	// connections to Routes. Set both or neither. Without them, Listen must be a loopback address.
 	Accept, Dial *tls.Config
 }
 
@@ -87,10 +87,14 @@ func (c *Cluster) validate() error {
 	if (c.Accept == nil) != (c.Dial == nil) {
 		return errors.New("starting store: the cluster requires TLS configurations for both accepting and dialling members, got one of them")
 	}
-	if _, _, err := checkListen(c.Listen, c.Accept != nil); err != nil {
-		return fmt.Errorf("route address: %w", err)
+	host, _, err := checkListen(c.Listen, true)
+	if err != nil {
+		return fmt.Errorf("starting store: the address for routes: %w", err)
 	}
-	_, err := c.routes()
+	if c.Accept == nil && !isLoopback(host) {
+		return fmt.Errorf("starting store: the address for routes: listen must be a loopback address, got %q; set Accept and Dial to listen on other addresses", c.Listen)
+	}
+	_, err = c.routes()
 	return err
 }
 
@@ -109,7 +113,7 @@ func (c *Cluster) routes() ([]*url.URL, error) {
 		urls = append(urls, u)
 	}
 	if len(urls) < 2 {
-		return nil, fmt.Errorf("starting store: a cluster requires the routes of its members, got %d", len(urls))
+		return nil, fmt.Errorf("starting store: a cluster must have the routes of at least 2 members, got %d", len(urls))
 	}
 	slices.SortFunc(urls, func(a, b *url.URL) int { return strings.Compare(a.String(), b.String()) })
 	return urls, nil

@@ -472,9 +472,10 @@ func TestClusterRefuses(t *testing.T) {
 		"must be skyserve-":        func(o *Options) { o.Cluster.Name = "chat" },
 		"a node must be":           func(o *Options) { o.Cluster.Node = "a.b" },
 		"3 members or more, got 2": func(o *Options) { o.Cluster.Members = o.Cluster.Members[:2] },
-		"loopback":                 func(o *Options) { o.Cluster.Listen = "0.0.0.0:0" },
-		"a route must be":          func(o *Options) { o.Cluster.Routes = []string{"b"} },
-		"cluster skyserve-other":   func(o *Options) { o.Dir = c.dir },
+		"starting store: the address for routes: listen must be a loopback address": func(o *Options) { o.Cluster.Listen = "0.0.0.0:0" },
+		"set Accept and Dial":    func(o *Options) { o.Cluster.Listen = ":0" },
+		"a route must be":        func(o *Options) { o.Cluster.Routes = []string{"b"} },
+		"cluster skyserve-other": func(o *Options) { o.Dir = c.dir },
 	} {
 		o := c.options("a")
 		change(&o)

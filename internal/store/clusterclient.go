@@ -17,7 +17,7 @@ import (
 // than an election, after which every member with a majority serves again.
 const isolatedAfter = electionMax + time.Second
 
-// ensureStream creates a stream, or updates those of its fields that this program sets. A cluster
+// ensureStream creates a stream, or updates those of its fields that this package sets. A cluster
 // of three or more holds Replicas of it. prepare, if not nil, completes the configuration of a new one.
 func ensureStream(ctx context.Context, nc *nats.Conn, js jetstream.JetStream, config jetstream.StreamConfig, prepare func(context.Context, jetstream.JetStream, *jetstream.StreamConfig) error) (jetstream.Stream, error) {
 	cluster := nc.ConnectedClusterName()

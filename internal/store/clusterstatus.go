@@ -65,8 +65,8 @@ func (c ClusterStatus) Replicated() bool {
 // member some milliseconds later.
 const lagGrace = 5 * time.Second
 
-// WithoutLag returns the status as reports show it at now: without streams that have lacked a copy for less than lagGrace.
-// A copy on a member that is offline is no lag: its stream is reported at once.
+// WithoutLag returns the status for display at now: without streams that have lacked a copy for less than lagGrace. If a
+// member is offline, its copies do not lag but are missing. Their streams stay in the status.
 func (c ClusterStatus) WithoutLag(now time.Time) ClusterStatus {
 	if c.online() == len(c.Members) && now.Sub(c.UnreplicatedSince) < lagGrace {
 		c.Unreplicated = nil
@@ -158,7 +158,7 @@ func (s *Server) setCluster(c ClusterStatus) {
 }
 
 // observe returns the state of the cluster at now; maintain adds the rest.
-func (m *membership) observe(now time.Time) ClusterStatus {
+func (m *maintainer) observe(now time.Time) ClusterStatus {
 	c := ClusterStatus{Clustered: true, Name: m.s.member.Cluster}
 	info, err := m.ns.Jsz(&server.JSzOptions{Accounts: true, Streams: true})
 	if err != nil {
@@ -193,7 +193,7 @@ func (m *membership) observe(now time.Time) ClusterStatus {
 
 // observeMembers returns the members, by node and peer. connected are the servers to which this one has a route: NATS
 // reports a server as offline only after several missed heartbeats.
-func (m *membership) observeMembers(now time.Time, meta *server.MetaClusterInfo, connected map[string]bool) []MemberStatus {
+func (m *maintainer) observeMembers(now time.Time, meta *server.MetaClusterInfo, connected map[string]bool) []MemberStatus {
 	own := MemberStatus{Node: m.s.member.Node, State: MemberCurrent}
 	if meta.Leader == m.s.member.serverName() {
 		own.State = MemberLeader

@@ -18,7 +18,7 @@ import (
 )
 
 const (
-	// takeTimeout is how long Detach waits until this member holds another stream alone: an election and a few requests
+	// takeTimeout is how long Detach waits for the next stream to be moved to this member: an election and a few requests
 	// take seconds.
 	takeTimeout = 30 * time.Second
 	// movedSubject is the subject of the message that a member holds all data. Each other member responds with its
@@ -36,7 +36,7 @@ const (
 // member of the cluster.
 func (s *Server) Detach(ctx context.Context) error {
 	s.mu.Lock()
-	m, clustered := s.membership, s.opts.Cluster != nil
+	m, clustered := s.maintainer, s.opts.Cluster != nil
 	s.mu.Unlock()
 	if !clustered {
 		return nil
@@ -59,7 +59,7 @@ func (s *Server) Detach(ctx context.Context) error {
 }
 
 // takeOverData moves all streams to this member alone, and informs the other members.
-func (m *membership) takeOverData(ctx context.Context) error {
+func (m *maintainer) takeOverData(ctx context.Context) error {
 	js, err := jetstream.New(m.user)
 	if err != nil {
 		return err
@@ -79,7 +79,7 @@ func (m *membership) takeOverData(ctx context.Context) error {
 }
 
 // markDetached records in the cluster that this member takes all streams: its leader replicates none any more.
-func (m *membership) markDetached(ctx context.Context, js jetstream.JetStream) error {
+func (m *maintainer) markDetached(ctx context.Context, js jetstream.JetStream) error {
 	octx, cancel := context.WithTimeout(ctx, opTimeout)
 	defer cancel()
 	mark, err := openExisting(octx, m.user, js, clusterStream)
@@ -96,7 +96,7 @@ func (m *membership) markDetached(ctx context.Context, js jetstream.JetStream) e
 
 // takeAllStreams calls takeStream for all streams in turn, until this member holds each alone. It fails if it moves no
 // stream for takeTimeout.
-func (m *membership) takeAllStreams(ctx context.Context, js jetstream.JetStream) error {
+func (m *maintainer) takeAllStreams(ctx context.Context, js jetstream.JetStream) error {
 	taken, last := map[string]bool{}, time.Now()
 	for {
 		names, missing := streamNames(ctx, js)
@@ -139,7 +139,7 @@ func streamNames(ctx context.Context, js jetstream.JetStream) (names []string, e
 }
 
 // reportMoved sends all members that respond the message that this one holds all data, until each has recorded it.
-func (m *membership) reportMoved(ctx context.Context) error {
+func (m *maintainer) reportMoved(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, movedTimeout)
 	defer cancel()
 	waiting, err := m.ping(ctx)
@@ -168,7 +168,7 @@ func (m *membership) reportMoved(ctx context.Context) error {
 // takeStream makes the next step of moving a stream to this member: it makes this member the stream's leader, and then its
 // only replica (a stream that loses replicas keeps its leader). It returns nil once this member holds the stream alone, and
 // otherwise an error that says what is missing; the caller then calls it again.
-func (m *membership) takeStream(ctx context.Context, js jetstream.JetStream, name string) error {
+func (m *maintainer) takeStream(ctx context.Context, js jetstream.JetStream, name string) error {
 	octx, cancel := context.WithTimeout(ctx, opTimeout)
 	defer cancel()
 	stream, err := js.Stream(octx, name)

@@ -73,7 +73,7 @@ func (c *testCluster) createUnreplicated(name string) (holder string) {
 	c.t.Helper()
 	s := c.servers[c.leader()]
 	s.mu.Lock()
-	m := s.membership
+	m := s.maintainer
 	s.mu.Unlock()
 	js := must[jetstream.JetStream](c.t)(jetstream.New(m.user))
 	mark := must[jetstream.Stream](c.t)(js.Stream(c.t.Context(), clusterStream)).CachedInfo().Config

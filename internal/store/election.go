@@ -7,7 +7,7 @@ import (
 
 // Times of the elections of NATS. The defaults of NATS are heartbeats each second and elections after 4 to 9
 // seconds. A standby controller must take over sooner, and NATS has no options for these times. If a version of
-// NATS renames one of the linked variables, the program cannot be built.
+// NATS renames one of the linked variables, skyserve cannot be linked.
 const (
 	// heartbeatInterval is the interval of the heartbeats that the leader of each stream sends.
 	heartbeatInterval = 250 * time.Millisecond

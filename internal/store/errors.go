@@ -92,7 +92,7 @@ const (
 // failed attempt leaks a file descriptor of the server.
 type createBackoff struct {
 	mu     sync.Mutex
-	failed error // the last failure; nil if the last attempt succeeded
+	failed error // the server's failure of the last attempt; nil if it succeeded or failed for another reason
 	wait   time.Duration
 	next   time.Time // the earliest time of the next attempt
 }

@@ -29,14 +29,14 @@ func (h *healing) isDue(now time.Time, missing bool) bool {
 	case h.since.IsZero():
 		h.since = now
 	case now.Sub(h.since) >= healAfter:
-		h.since = now // the next leader needs as long
+		h.since = now // wait for healAfter again before another step-down
 		return true
 	}
 	return false
 }
 
 // heal makes this member, the leader of the cluster, step down if streams have lacked members for healAfter.
-func (m *membership) heal(ctx context.Context, status ClusterStatus, streams []*jetstream.StreamInfo) error {
+func (m *maintainer) heal(ctx context.Context, status ClusterStatus, streams []*jetstream.StreamInfo) error {
 	if !m.healing.isDue(time.Now(), status.online() >= Replicas && lacksMember(streams)) {
 		return nil
 	}

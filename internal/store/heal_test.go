@@ -71,10 +71,10 @@ func TestClusterHealsByAnotherLeader(t *testing.T) {
 	first := c.leader()
 	srv := c.servers[first]
 	srv.mu.Lock()
-	m := srv.membership
+	m := srv.maintainer
 	srv.mu.Unlock()
 	short := []*jetstream.StreamInfo{{Config: jetstream.StreamConfig{Replicas: 3}, Cluster: &jetstream.ClusterInfo{Leader: "a"}}}
-	h := &membership{s: m.s, system: m.system, healing: healing{since: time.Now().Add(-time.Minute)}}
+	h := &maintainer{s: m.s, system: m.system, healing: healing{since: time.Now().Add(-time.Minute)}}
 	if err := h.heal(t.Context(), ClusterStatus{Members: []MemberStatus{{}, {}, {}}}, short); err != nil {
 		t.Fatal(err)
 	}

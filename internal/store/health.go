@@ -43,11 +43,11 @@ func (o *Outage) Error() string {
 // Unwrap returns the cause.
 func (o *Outage) Unwrap() error { return o.Err }
 
-// Outage returns why the store cannot write; nil while it can. After a failed write, such as
-// on a full disk, the NATS server rejects all writes to a stream until it is restarted. The
-// store restarts the server once a file can be written to the disk. Until then writes
-// fail, and some reads. In a cluster the other members continue meanwhile. While a member has no majority,
-// the outage is ErrNoQuorum; OnOutage is not called for it.
+// Outage returns why the store cannot write, or that its disk is nearly full; nil otherwise. After a failed write,
+// such as on a full disk, the NATS server rejects all writes to a stream until it is restarted. The store restarts
+// the server once a file can be written to the disk. Until then writes fail, and some reads. In a cluster the other
+// members continue meanwhile. While a member has no majority, the outage is ErrNoQuorum; OnOutage is not called for
+// it.
 func (s *Server) Outage() *Outage {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -66,7 +66,7 @@ func (s *Server) supervise(ctx context.Context, ns *runningNATS) {
 		broken, full := checkWrites(ns), checkFreeSpace(s.opts.Dir)
 		switch {
 		case full != nil:
-			s.recordOutage(full) // the server may still write, and a restart would not help
+			s.recordOutage(full) // recorded before the first write fails; a restart would not help
 			continue
 		case broken != nil:
 			s.recordOutage(broken)
@@ -82,7 +82,7 @@ func (s *Server) supervise(ctx context.Context, ns *runningNATS) {
 			ns = s.restart(ctx, ns)
 		}
 	}
-	s.leave()
+	s.stopMaintainer()
 	stopNATS(ns)
 }
 
@@ -111,11 +111,11 @@ func (s *Server) restart(ctx context.Context, ns *runningNATS) *runningNATS {
 	}
 	s.changing.Lock()
 	defer s.changing.Unlock()
-	s.leave()
+	s.stopMaintainer()
 	stopNATS(ns)
 	ns, err := startNATS(ctx, s.opts, s.member, s.host, s.port)
 	if err == nil {
-		if err = s.join(ctx, ns, map[string]time.Time{}); err != nil {
+		if err = s.startMaintainer(ctx, ns, map[string]time.Time{}); err != nil {
 			stopNATS(ns)
 		}
 	}
@@ -136,9 +136,10 @@ func checkWrites(ns *runningNATS) error {
 	return writeError(healthReport(ns, clustered), clustered, accepts)
 }
 
-// healthReport returns the problems of a server and its streams. That of a member leaves out streams that are being
-// restored: NATS marks the end of a restore without a lock (monitorStream in jetstream_cluster.go of nats-server 2.15.2),
-// and its report of all streams reads that mark. Restored streams are recognised by their Raft group.
+// healthReport returns the problems of a server and its streams. The report of a member omits streams that are being
+// restored. Otherwise there would be a data race in NATS: it marks the end of a restore without a lock (monitorStream in
+// jetstream_cluster.go of nats-server 2.15.2), and Healthz reads this mark of all streams. A stream has a Raft group once
+// it is restored.
 func healthReport(ns *runningNATS, clustered bool) []server.HealthzError {
 	report := ns.Healthz(&server.HealthzOptions{Details: true, JSMetaOnly: clustered}).Errors
 	if !clustered {
@@ -207,8 +208,8 @@ func checkDisk(dir string) (err error) {
 	return errors.Join(err, f.Close())
 }
 
-// recordOutage records why the store cannot write. The first reason is logged and passed to
-// OnOutage; a later reason only replaces it.
+// recordOutage records why the store cannot write, or that its disk is nearly full. The first reason is logged and
+// passed to OnOutage; a later reason only replaces it.
 func (s *Server) recordOutage(err error) {
 	outage := &Outage{Since: time.Now(), Err: err}
 	s.mu.Lock()

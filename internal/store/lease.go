@@ -47,8 +47,8 @@ type Lease struct {
 	token uint64
 	// base is the token base at the acquisition: see tokenBaseKey.
 	base uint64
-	// request is the timeout of each step of an acquisition.
-	request time.Duration
+	// stepTimeout is the timeout of each step of an acquisition.
+	stepTimeout time.Duration
 
 	// renewing is held during a renewal, and guards revision. mu guards the other two fields and is never
 	// held during a write: Valid returns at once while a write hangs.
@@ -81,7 +81,7 @@ func (s *Store) Acquire(ctx context.Context, name, holder string, ttl time.Durat
 	l := &Lease{s: s, key: LeaseKey(name), value: value, ttl: ttl}
 	interval := min(max(ttl/10, 5*time.Millisecond), 500*time.Millisecond)
 	// A request that was lost with the leader of a cluster must not wait for opTimeout.
-	l.request = min(max(ttl/3, time.Second), opTimeout)
+	l.stepTimeout = min(max(ttl/3, time.Second), opTimeout)
 	var seen observation
 	for {
 		if l.tryAcquire(ctx, &seen) {
@@ -130,14 +130,14 @@ func (l *Lease) tryAcquire(ctx context.Context, seen *observation) bool {
 
 // read returns the record and its revision. It returns ErrNotFound if there is no record.
 func (l *Lease) read(ctx context.Context) (value []byte, revision uint64, err error) {
-	ctx, cancel := context.WithTimeout(ctx, l.request)
+	ctx, cancel := context.WithTimeout(ctx, l.stepTimeout)
 	defer cancel()
 	return l.s.Get(ctx, l.key)
 }
 
 // readBase returns the token base.
 func (l *Lease) readBase(ctx context.Context) (uint64, error) {
-	ctx, cancel := context.WithTimeout(ctx, l.request)
+	ctx, cancel := context.WithTimeout(ctx, l.stepTimeout)
 	defer cancel()
 	return l.s.tokenBase(ctx)
 }
@@ -146,12 +146,12 @@ func (l *Lease) readBase(ctx context.Context) (uint64, error) {
 // token base before. It fails if a restore changed the base meanwhile, because it is then unknown to which base the revision
 // belongs.
 func (l *Lease) write(ctx context.Context, base, revision uint64) (next uint64, err error) {
-	write, cancel := context.WithTimeout(ctx, l.request)
+	octx, cancel := context.WithTimeout(ctx, l.stepTimeout)
 	defer cancel()
 	if revision == 0 {
-		next, err = l.s.Create(write, l.key, l.value)
+		next, err = l.s.Create(octx, l.key, l.value)
 	} else {
-		next, err = l.s.CompareAndSwap(write, l.key, l.value, revision)
+		next, err = l.s.CompareAndSwap(octx, l.key, l.value, revision)
 	}
 	if err != nil {
 		return 0, err
@@ -187,8 +187,8 @@ func (l *Lease) Valid() bool {
 	return !l.lost && l.s.now().Before(l.until)
 }
 
-// Expires returns when Valid returns false unless the lease is renewed before: no other holder
-// can acquire the lease earlier. It is the zero time once the lease is lost.
+// Expires returns the time from which Valid returns false, unless the lease is renewed before. No other
+// holder can acquire the lease earlier. It is the zero time once the lease is lost.
 func (l *Lease) Expires() time.Time {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -161,7 +161,7 @@ func TestAcquireRejectsInvalidArguments(t *testing.T) {
 // not count it from when it finds it: until then another may have waited for the whole ttl.
 func TestAcquireWritesAgainAfterLostAcknowledgement(t *testing.T) {
 	st := connect(t, serve(t, t.TempDir()))
-	l := &Lease{s: st, key: LeaseKey("controller"), value: []byte(`{"holder":"a"}`), ttl: time.Minute, request: opTimeout}
+	l := &Lease{s: st, key: LeaseKey("controller"), value: []byte(`{"holder":"a"}`), ttl: time.Minute, stepTimeout: opTimeout}
 	written := must[uint64](t)(st.Put(t.Context(), l.key, l.value)) // its acknowledgement was lost
 	var other, own observation
 	other.expired(written, st.now(), l.ttl)

@@ -53,7 +53,7 @@ func (l *logger) once(level slog.Level, text string) {
 	}
 }
 
-// Noticef logs start-up messages at debug level.
+// Noticef logs notices, such as the start of a listener or the change of a leader, at debug level.
 func (l *logger) Noticef(format string, v ...any) { l.to.Debug(fmt.Sprintf(format, v...)) }
 
 // routesUnverified is a warning of the server about members that connect to each other. It does not hold here:

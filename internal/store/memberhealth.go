@@ -74,8 +74,8 @@ func (r *receivedHealth) recentMessages(now time.Time, ttl time.Duration) map[st
 }
 
 // exchangeHealth publishes why this member cannot write, and adds the messages of the other members to status. While
-// JetStream of this member is disabled, the messages are the only source of its status.
-func (m *membership) exchangeHealth(now time.Time, status *ClusterStatus) {
+// JetStream of this member is disabled, status contains only what these messages report.
+func (m *maintainer) exchangeHealth(now time.Time, status *ClusterStatus) {
 	own := memberHealth{Node: m.s.member.Node, Leader: status.Leader}
 	if p := m.s.diskOutage(); p != nil {
 		own.Problem = p.Err.Error()

@@ -22,11 +22,11 @@ import (
 const (
 	// maintainEvery is the interval at which members observe the cluster, and the leader repairs it.
 	maintainEvery = time.Second
-	// removeAfter is how long a member that is replaced or no longer configured must be offline before it
+	// removeAfter is how long a member that is no longer configured, or whose name is unknown, must be offline before it
 	// is removed: longer than any restart of its process.
 	removeAfter = 30 * time.Second
 	// replacedAfter is the same for a member whose node responds from another disk: its machine was replaced, and
-	// does not return.
+	// its disk does not return.
 	replacedAfter = 5 * time.Second
 	// clusterStream is the stream that exists once the cluster is open. Clients create no streams before, so
 	// that a single store can be restored into an empty cluster.
@@ -45,13 +45,13 @@ const (
 	observeTimeout = 300 * time.Millisecond
 )
 
-// membership observes the cluster of one NATS server, and maintains it while this member leads it.
-type membership struct {
+// maintainer observes the cluster of one NATS server, and maintains it while this member leads it.
+type maintainer struct {
 	s      *Server
 	ns     *runningNATS
 	user   *nats.Conn      // to the account with the streams
 	system *nats.Conn      // to the system account
-	ctx    context.Context //nolint:containedctx // of the server, which outlives a membership
+	ctx    context.Context //nolint:containedctx // of the server, which outlives a maintainer
 	end    context.CancelFunc
 	done   chan struct{}
 
@@ -63,12 +63,12 @@ type membership struct {
 	dataMoved bool // as written to the directory: see member.DataMoved
 }
 
-// join starts the membership of a server. offline is that of an earlier membership, or empty.
-func (s *Server) join(ctx context.Context, ns *runningNATS, offline map[string]time.Time) error {
+// startMaintainer starts the maintainer of a server. offline is that of an earlier maintainer, or empty.
+func (s *Server) startMaintainer(ctx context.Context, ns *runningNATS, offline map[string]time.Time) error {
 	if s.opts.Cluster == nil || ns == nil {
 		return nil
 	}
-	m := &membership{s: s, ns: ns, ctx: ctx, done: make(chan struct{}), offline: offline}
+	m := &maintainer{s: s, ns: ns, ctx: ctx, done: make(chan struct{}), offline: offline}
 	var err error
 	if m.user, err = connectInProcess(ns.Server, internalUser, s.opts.secret); err != nil {
 		return err
@@ -87,29 +87,29 @@ func (s *Server) join(ctx context.Context, ns *runningNATS, offline map[string]t
 		return err
 	}
 	ctx, m.end = context.WithCancel(ctx)
-	s.setMembership(m)
-	go m.runMembership(ctx)
+	s.setMaintainer(m)
+	go m.run(ctx)
 	return nil
 }
 
-// leave stops the membership of the server, if any, and waits for it.
-func (s *Server) leave() {
+// stopMaintainer stops the maintainer of the server, if any, and waits for it.
+func (s *Server) stopMaintainer() {
 	s.mu.Lock()
-	m := s.membership
+	m := s.maintainer
 	s.mu.Unlock()
 	if m != nil {
 		m.end()
 		<-m.done
 		m.user.Close()
 		m.system.Close()
-		s.setMembership(nil)
+		s.setMaintainer(nil)
 	}
 }
 
-func (s *Server) setMembership(m *membership) {
+func (s *Server) setMaintainer(m *maintainer) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.membership = m
+	s.maintainer = m
 }
 
 // connectInProcess connects to a server without a socket.
@@ -117,7 +117,7 @@ func connectInProcess(ns *server.Server, user, secret string) (*nats.Conn, error
 	return nats.Connect("", nats.InProcessServer(ns), nats.UserInfo(user, secret), nats.Name("skyserve-"+user), nats.NoReconnect())
 }
 
-func (m *membership) runMembership(ctx context.Context) {
+func (m *maintainer) run(ctx context.Context) {
 	defer close(m.done)
 	var reported string
 	for {
@@ -140,7 +140,7 @@ func (m *membership) runMembership(ctx context.Context) {
 }
 
 // maintain makes one attempt at every repair that is due.
-func (m *membership) maintain(ctx context.Context, status *ClusterStatus) error {
+func (m *maintainer) maintain(ctx context.Context, status *ClusterStatus) error {
 	if status.Leader == "" || status.jetStreamDisabled {
 		return nil
 	}
@@ -190,7 +190,7 @@ func (m *membership) maintain(ctx context.Context, status *ClusterStatus) error 
 
 // openCluster opens a cluster without data: it restores the single store of this member, or else, on the leader,
 // waits for all members and creates an empty store if none of them has one.
-func (m *membership) openCluster(ctx context.Context, js jetstream.JetStream, status *ClusterStatus) error {
+func (m *maintainer) openCluster(ctx context.Context, js jetstream.JetStream, status *ClusterStatus) error {
 	dir := filepath.Join(m.s.opts.Dir, singleStoreDir)
 	names, err := snapshotStreams(dir)
 	if err != nil {
@@ -238,7 +238,7 @@ func (m *membership) openCluster(ctx context.Context, js jetstream.JetStream, st
 
 // removeSingleStoreSnapshot removes the snapshot of this member's single store once it has been restored. If the
 // cluster was opened by another member, the snapshot was not restored: it is renamed, and an error is logged.
-func (m *membership) removeSingleStoreSnapshot(info *jetstream.StreamInfo) error {
+func (m *maintainer) removeSingleStoreSnapshot(info *jetstream.StreamInfo) error {
 	dir := filepath.Join(m.s.opts.Dir, singleStoreDir)
 	if _, err := os.Stat(dir); err != nil {
 		return nil //nolint:nilerr // almost always: there is none
@@ -252,7 +252,7 @@ func (m *membership) removeSingleStoreSnapshot(info *jetstream.StreamInfo) error
 }
 
 // ping returns the tags of all members that respond, by node.
-func (m *membership) ping(ctx context.Context) (map[string][]string, error) {
+func (m *maintainer) ping(ctx context.Context) (map[string][]string, error) {
 	sub, err := m.system.SubscribeSync(nats.NewInbox())
 	if err != nil {
 		return nil, err
@@ -277,7 +277,7 @@ func (m *membership) ping(ctx context.Context) (map[string][]string, error) {
 }
 
 // removeReplaced removes one member that was replaced, or is no longer configured, from the cluster and its streams.
-func (m *membership) removeReplaced(ctx context.Context, status ClusterStatus) error {
+func (m *maintainer) removeReplaced(ctx context.Context, status ClusterStatus) error {
 	replaced, found := replacedMember(status.Members, m.s.members(), m.s.opts.removeAfter)
 	if !found {
 		return nil
@@ -290,9 +290,12 @@ func (m *membership) removeReplaced(ctx context.Context, status ClusterStatus) e
 	return nil
 }
 
-// replacedMember returns a member that is replaced: its node has another disk that responds, and it has not responded for
-// at least replacedAfter; or the node is not configured, and it has not responded for removeAfter. It returns none
-// while fewer than Replicas members respond, so that a majority remains.
+// replacedMember returns a member to remove, which is one of these:
+//   - Its node responds from another disk, and it has not responded for replacedAfter.
+//   - Its node is not configured, and it has not responded for removeAfter.
+//   - Its name is unknown, all configured nodes respond, and it has not responded for removeAfter.
+//
+// It returns none while fewer than Replicas nodes respond, so that a majority remains.
 func replacedMember(members []MemberStatus, configured []string, removeAfter time.Duration) (replaced MemberStatus, found bool) {
 	online := map[string]bool{}
 	for _, p := range members {
@@ -349,7 +352,7 @@ func unreplicated(streams []*jetstream.StreamInfo) (names []string) {
 
 // replicate gives each stream as many replicas as the cluster can hold. It does nothing while fewer than Replicas
 // members respond.
-func (m *membership) replicate(ctx context.Context, js jetstream.JetStream, streams []*jetstream.StreamInfo, replicas int) error {
+func (m *maintainer) replicate(ctx context.Context, js jetstream.JetStream, streams []*jetstream.StreamInfo, replicas int) error {
 	if replicas < Replicas {
 		return nil
 	}

@@ -11,7 +11,7 @@ import (
 )
 
 // recordDataMoved records on disk whether another member has taken over all data: see member.DataMoved.
-func (m *membership) recordDataMoved(moved bool) error {
+func (m *maintainer) recordDataMoved(moved bool) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if moved == m.dataMoved {
@@ -27,7 +27,7 @@ func (m *membership) recordDataMoved(moved bool) error {
 }
 
 // replyMoved responds to the message of another member that it has taken over all data, once that is recorded.
-func (m *membership) replyMoved(msg *nats.Msg) {
+func (m *maintainer) replyMoved(msg *nats.Msg) {
 	own := m.s.member
 	if string(msg.Data) == own.ID {
 		return

@@ -21,7 +21,7 @@ const (
 	// package lbd/batch/job).
 	objectsMaxBytes = 8 << 30
 	// objectPartSize is the size of the parts of an object. Each part is written and acknowledged before the
-	// next one is read, so a writer and a reader hold one part in memory, and a reader can start at any.
+	// next one is read, so a writer and a reader hold one part in memory, and a reader can start at any part.
 	objectPartSize = 1 << 20
 	// partTimeout is the timeout of reading or writing a part over a slow connection.
 	partTimeout = 30 * time.Second
@@ -66,8 +66,8 @@ func (e *ReadError) Error() string { return e.Err.Error() }
 func (e *ReadError) Unwrap() error { return e.Err }
 
 // WriteObject stores everything that r returns as the object called name, and returns its size. The object is stored
-// durably when WriteObject returns. It replaces an earlier object of this name; readers must know the new size. After an
-// error nothing remains, unless the store is unavailable. A failure of r is a *ReadError.
+// durably when WriteObject returns. It overwrites an earlier object of this name, but further parts of a longer one
+// remain: readers must not read beyond the new size. After an error nothing remains, unless the store is unavailable. A failure of r is a *ReadError.
 func (s *Store) WriteObject(ctx context.Context, name string, r io.Reader) (size int64, err error) {
 	in, buf := bufio.NewReaderSize(r, 64<<10), []byte(nil)
 	for part := int64(0); ; part++ {

@@ -28,7 +28,7 @@ const (
 	// maxStoreBytes limits disk usage: enough for state (256 MiB), history (1.7 GiB), events (64 MiB) and
 	// batches of two services. The streams of batches are created when the first file is uploaded.
 	maxStoreBytes = 4<<30 + 2*(recordsMaxBytes+resultsMaxBytes+objectsMaxBytes)
-	// maxMemoryBytes limits streams in memory, which this program does not use.
+	// maxMemoryBytes limits streams in memory, which this package does not create.
 	maxMemoryBytes = 32 << 20
 	// maxConnections is far above one connection per balancer.
 	maxConnections = 1024
@@ -47,7 +47,7 @@ type Options struct {
 	Dir string
 	// Listen is host:port; empty = DefaultListen, port 0 = any free port.
 	Listen string
-	// Token authenticates clients; empty is allowed on loopback only, and with TLS.
+	// Token authenticates clients. It may be empty only if Listen is a loopback address or TLS is set.
 	Token string
 	// TLS, if not nil, is used from the first byte and authenticates clients by
 	// certificate.
@@ -84,7 +84,7 @@ type Server struct {
 
 	mu         sync.Mutex
 	outage     *Outage     // nil while it can write
-	membership *membership // nil without a cluster, and while the server is stopped
+	maintainer *maintainer // nil without a cluster, and while the server is stopped
 	cluster    ClusterStatus
 	leaderless time.Time // since when the cluster has had no leader; zero = it has one
 }
@@ -111,7 +111,7 @@ func Serve(ctx context.Context, o Options) (*Server, error) {
 	}
 	host, port, err := checkListen(o.Listen, o.Token != "" || o.TLS != nil)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("starting store: %w", err)
 	}
 	lock, err := lockDir(o.Dir)
 	if err != nil {
@@ -134,7 +134,7 @@ func Serve(ctx context.Context, o Options) (*Server, error) {
 		s.log = slog.New(slog.DiscardHandler)
 	}
 	ctx, s.end = context.WithCancel(ctx)
-	if err := s.join(ctx, ns, map[string]time.Time{}); err != nil {
+	if err := s.startMaintainer(ctx, ns, map[string]time.Time{}); err != nil {
 		s.end()
 		stopNATS(ns)
 		lock.Close()
@@ -181,14 +181,14 @@ func (s *Server) Close() {
 func checkListen(listen string, authenticated bool) (host string, port int, err error) {
 	host, p, err := net.SplitHostPort(listen)
 	if err != nil {
-		return "", 0, fmt.Errorf("starting store: listen must be host:port, got %q: %w", listen, err)
+		return "", 0, fmt.Errorf("listen must be host:port, got %q: %w", listen, err)
 	}
 	port, err = strconv.Atoi(p)
 	if err != nil || port < 0 || port > 65535 {
-		return "", 0, fmt.Errorf("starting store: the port of listen %q must be 0 to 65535, got %q", listen, p)
+		return "", 0, fmt.Errorf("the port of listen %q must be 0 to 65535, got %q", listen, p)
 	}
 	if !authenticated && !isLoopback(host) {
-		return "", 0, fmt.Errorf("starting store: listen must be a loopback address, got %q; set a token or TLS to listen on other addresses", listen)
+		return "", 0, fmt.Errorf("listen must be a loopback address, got %q; set a token or TLS to listen on other addresses", listen)
 	}
 	return host, port, nil
 }
@@ -271,7 +271,7 @@ func natsOptions(o Options, host string, port int) *server.Options {
 	}
 }
 
-// probePort returns an error for a port in use: the NATS server would exit the process.
+// probePort returns an error for a port in use, before the NATS server opens the streams on disk.
 func probePort(host string, port int) error {
 	if port == 0 {
 		return nil

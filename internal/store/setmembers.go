@@ -15,13 +15,13 @@ import (
 
 // SetMembers changes Routes and Members of a member's Cluster while it runs, for example after the machine of another
 // member was replaced. The routes to the other members stay connected, and so do clients that authenticate with
-// certificates. Invalid routes or members change nothing. If the member cannot join the changed cluster at once, it
-// retries until it can.
+// certificates. Invalid routes or members change nothing. If the maintainer of the cluster cannot be started again at
+// once, the member retries until it can.
 func (s *Server) SetMembers(routes, members []string) error {
 	s.changing.Lock()
 	defer s.changing.Unlock()
 	s.mu.Lock()
-	before, m := s.opts.Cluster, s.membership
+	before, m := s.opts.Cluster, s.maintainer
 	s.mu.Unlock()
 	if before == nil || slices.Equal(before.Routes, routes) && slices.Equal(before.Members, members) {
 		return nil
@@ -43,16 +43,16 @@ func (s *Server) SetMembers(routes, members []string) error {
 	}
 	options := m.ns.options.Clone()
 	options.Routes = urls
-	s.leave() // a reload disconnects clients with a user name, such as the two connections of the membership
+	s.stopMaintainer() // a reload disconnects clients with a user name, such as the two connections of the maintainer
 	failure := m.ns.ReloadOptions(options)
-	if failure != nil { // the membership continues with the members from before, and the change can be made again
+	if failure != nil { // the maintainer continues with the members from before, and the change can be made again
 		s.mu.Lock()
 		s.opts.Cluster = before
 		s.mu.Unlock()
 	}
-	if err := s.join(m.ctx, m.ns, m.offline); err != nil {
-		s.recordJoinFailure(err)
-		go s.rejoin(m.ctx, m.ns, m.offline)
+	if err := s.startMaintainer(m.ctx, m.ns, m.offline); err != nil {
+		s.recordMaintainerFailure(err)
+		go s.retryMaintainer(m.ctx, m.ns, m.offline)
 	}
 	if failure != nil {
 		return fmt.Errorf("changing the members of the store's cluster: %w", failure)
@@ -60,35 +60,35 @@ func (s *Server) SetMembers(routes, members []string) error {
 	return nil
 }
 
-// rejoin starts the membership of a running server once that is possible, unless the server was restarted or its
+// retryMaintainer starts the maintainer of a running server once that is possible, unless the server was restarted or its
 // members changed again.
-func (s *Server) rejoin(ctx context.Context, ns *runningNATS, offline map[string]time.Time) {
+func (s *Server) retryMaintainer(ctx context.Context, ns *runningNATS, offline map[string]time.Time) {
 	for sleep(ctx, s.opts.maintainEvery) {
-		if s.rejoinOnce(ctx, ns, offline) {
+		if s.retryMaintainerOnce(ctx, ns, offline) {
 			return
 		}
 	}
 }
 
-// rejoinOnce makes one attempt; done means that no further one is needed.
-func (s *Server) rejoinOnce(ctx context.Context, ns *runningNATS, offline map[string]time.Time) (done bool) {
+// retryMaintainerOnce makes one attempt; done means that no further one is needed.
+func (s *Server) retryMaintainerOnce(ctx context.Context, ns *runningNATS, offline map[string]time.Time) (done bool) {
 	s.changing.Lock()
 	defer s.changing.Unlock()
 	s.mu.Lock()
-	joined := s.membership != nil
+	running := s.maintainer != nil
 	s.mu.Unlock()
-	if joined || ctx.Err() != nil || !ns.Running() { // a server that was stopped never runs again
+	if running || ctx.Err() != nil || !ns.Running() { // a server that was stopped never runs again
 		return true
 	}
-	err := s.join(ctx, ns, offline)
+	err := s.startMaintainer(ctx, ns, offline)
 	if err != nil {
-		s.recordJoinFailure(err)
+		s.recordMaintainerFailure(err)
 	}
 	return err == nil
 }
 
-// recordJoinFailure records that a member does not observe or maintain its cluster at the moment.
-func (s *Server) recordJoinFailure(err error) {
+// recordMaintainerFailure records that a member does not observe or maintain its cluster at the moment.
+func (s *Server) recordMaintainerFailure(err error) {
 	status := s.Cluster()
 	problem := fmt.Sprintf("connecting to this member's own NATS server failed, retrying: %v", err)
 	if status.Problem != problem {

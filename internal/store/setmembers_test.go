@@ -40,7 +40,7 @@ func TestMembersFollowReplacedMachine(t *testing.T) {
 		s := c.servers[n]
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		return s.membership.ns
+		return s.maintainer.ns
 	}
 	before := map[string]any{leader: running(leader), stays: running(stays)}
 	client := c.client(lost)
@@ -132,7 +132,7 @@ func TestSetMembersRejectsInvalidOnes(t *testing.T) {
 	c.waitReplicated()
 }
 
-// After a change that fails, the membership continues with the members from before, and the same change can be made
+// After a change that fails, the maintainer continues with the members from before, and the same change can be made
 // again.
 func TestFailedChangeOfMembersIsRepeated(t *testing.T) {
 	testkit.Slow(t)
@@ -144,7 +144,7 @@ func TestFailedChangeOfMembersIsRepeated(t *testing.T) {
 	routes := slices.Clone(c.options("a").Cluster.Routes)
 	slices.Reverse(routes)
 	s.mu.Lock()
-	ns := s.membership.ns
+	ns := s.maintainer.ns
 	s.mu.Unlock()
 	valid := ns.options
 	ns.options = valid.Clone()
@@ -153,10 +153,10 @@ func TestFailedChangeOfMembersIsRepeated(t *testing.T) {
 		t.Fatal("accepted")
 	}
 	s.mu.Lock()
-	member := s.membership != nil
+	member := s.maintainer != nil
 	s.mu.Unlock()
 	if got := s.members(); !member || !slices.Equal(got, before) {
-		t.Errorf("after the failure: membership %t of %q, want %q", member, got, before)
+		t.Errorf("after the failure: maintainer %t of %q, want %q", member, got, before)
 	}
 	ns.options = valid
 	if err := s.SetMembers(routes, []string{"c", "b", "a"}); err != nil {
@@ -168,7 +168,7 @@ func TestFailedChangeOfMembersIsRepeated(t *testing.T) {
 	c.waitReplicated()
 }
 
-// A member whose connection to its own server fails during a change of members has the new ones, and its membership
+// A member whose connection to its own server fails during a change of members has the new ones, and its maintainer
 // again as soon as the connection succeeds.
 func TestMembershipIsRestoredAfterChange(t *testing.T) {
 	testkit.Slow(t)
@@ -199,7 +199,7 @@ func TestMembershipIsRestoredAfterChange(t *testing.T) {
 	testkit.Eventually(t, "the member observes its cluster again", func() bool {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		return s.membership != nil && s.cluster.Problem == ""
+		return s.maintainer != nil && s.cluster.Problem == ""
 	})
 	c.waitReplicated()
 }

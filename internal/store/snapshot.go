@@ -156,7 +156,7 @@ func restoreSnapshot(ctx context.Context, nc *nats.Conn, name, dir string, repli
 	return sendSnapshot(ctx, nc, c, f, replicas)
 }
 
-// sendSnapshot creates a stream from its configuration and snapshot.
+// sendSnapshot creates a stream with the given number of replicas from its configuration and snapshot.
 func sendSnapshot(ctx context.Context, nc *nats.Conn, c streamConfig, r io.Reader, replicas int) error {
 	subject, err := beginRestore(ctx, nc, c, replicas)
 	if err != nil {
@@ -165,7 +165,8 @@ func sendSnapshot(ctx context.Context, nc *nats.Conn, c streamConfig, r io.Reade
 	return sendChunks(ctx, nc, subject, r)
 }
 
-// beginRestore returns the subject to which the snapshot of a new stream is sent.
+// beginRestore requests the creation of a stream from a snapshot, and returns the subject to which the snapshot is to be
+// sent.
 func beginRestore(ctx context.Context, nc *nats.Conn, c streamConfig, replicas int) (subject string, err error) {
 	c.Config.Replicas, c.Config.Placement = replicas, nil
 	var begun server.JSApiStreamRestoreResponse

@@ -103,5 +103,5 @@ func TestTLSAuthenticatesMembers(t *testing.T) {
 func routes(s *Server) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.membership.ns.NumRoutes()
+	return s.maintainer.ns.NumRoutes()
 }

@@ -115,7 +115,7 @@ func (p *page) writeHeader(s *Explanation, d *record.RequestRecord, again bool) 
 	} else {
 		p.writeField("model", d.Model)
 	}
-	p.writeField("tier", cmp.Or(d.Tier.Word(), string(d.Tier)))
+	p.writeField("tier", d.Tier.Word())
 	if d.Tenant != "" {
 		p.writeField("tenant", d.Tenant)
 	}

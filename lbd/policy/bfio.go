@@ -54,7 +54,7 @@ type BFIO struct {
 	jobs           []bfio.Job
 	requestOf      []int // index in the pool, by job
 	workers        []bfio.Worker
-	futures        []int64
+	futures        []int64 // predicted loads, by rank and step: the memory of bfio.Worker.Future
 	endingTokens   []int64 // context tokens of the requests that end at a step
 	endingRequests []int64 // number of these requests
 

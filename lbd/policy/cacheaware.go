@@ -70,20 +70,20 @@ func (p *CacheAware) Choose(f *Facts) Choice {
 		ties = &p.peerTies
 	}
 	s := summarize(f.Candidates[from:to])
-	local := ReasonPrefixMiss
+	replicaReason := ReasonPrefixMiss
 	eligible := func(c *Candidate) bool { return c.CachedBytes == s.leastCached }
 	switch {
 	case s.available == 0:
 		return Choice{Index: Wait, Reason: ReasonNoneAvailable}
 	case p.imbalanced(s):
-		local, eligible = ReasonImbalance, nil
+		replicaReason, eligible = ReasonImbalance, nil
 	case float64(s.longest) > p.preset.Threshold*float64(f.PromptBytes):
-		local, eligible = ReasonPrefixMatch, func(c *Candidate) bool { return c.MatchBytes == s.longest }
+		replicaReason, eligible = ReasonPrefixMatch, func(c *Candidate) bool { return c.MatchBytes == s.longest }
 		if p.preset.FirstMatch {
-			return Choice{Index: firstMatching(f.Candidates, from, to, s.longest), Reason: reason(local, peer)}
+			return Choice{Index: firstMatching(f.Candidates, from, to, s.longest), Reason: reason(replicaReason, peer)}
 		}
 	}
-	return Choice{Index: leastLoaded(f.Candidates, from, to, ties, eligible), Reason: reason(local, peer)}
+	return Choice{Index: leastLoaded(f.Candidates, from, to, ties, eligible), Reason: reason(replicaReason, peer)}
 }
 
 // firstMatching returns the index of the available candidate with the lowest id among those whose match

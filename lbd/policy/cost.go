@@ -42,11 +42,11 @@ type CostConstants struct {
 	MemoryPenalty, MemoryThreshold float64
 	// OccupancyWeight is the weight of the memory that a request occupies, as a share of the replica's
 	// KV memory. It counts only while the replica's KV utilisation exceeds MemoryThreshold. This memory
-	// has two parts. The first is
-	// the uncached tokens of its prompt, which evict cached prefixes. The second is its uncached tokens
-	// and its answer, once for each request that waits there, which cannot use this memory. Without
-	// waiting requests the answer does not count, because it takes the same memory at every replica.
-	// Cached tokens take no further memory.
+	// has two parts. The first part is the uncached tokens of the prompt, because they evict cached
+	// prefixes. The second part is the uncached tokens and the answer, multiplied by the number of
+	// requests that wait for the replica, because each of them is delayed by the lack of this memory.
+	// Without waiting requests the answer does not count, because it takes the same memory at every
+	// replica. Cached tokens take no further memory.
 	OccupancyWeight float64
 	// SupersededMatchWeight is the weight of a match with Candidate.MatchSuperseded.
 	SupersededMatchWeight float64
@@ -59,8 +59,9 @@ type CostConstants struct {
 	PeerMarginShare float64
 	// MaxHoldShare is a share of a request's maximum time in the queue (Facts.MaxWait). A request is overdue
 	// when it has waited for this time plus the time in which the whole queue is served. An overdue request
-	// is no longer held for a full replica while another replica is available. A fixed time instead of a
-	// share would, with a longer maximum wait, serve more of the long prompts but fewer requests in total.
+	// is no longer held for a full replica while another replica is available. The constant is a share, and
+	// not a fixed time, for services with a longer maximum wait: with a fixed time, they would serve more of
+	// the long prompts but fewer requests in total.
 	MaxHoldShare float64
 }
 
@@ -190,15 +191,15 @@ func (p *Cost) overdue(f *Facts) bool {
 	if f.MaxWait <= 0 || f.Waited <= maxHold {
 		return false
 	}
-	available, perSecond := false, 0.0
+	available, endsPerSecond := false, 0.0 // requests that end per second
 	for i := range f.Candidates[:firstPeer(f.Candidates)] {
 		c := &f.Candidates[i]
 		available = available || c.Available
 		if c.Residence > 0 {
-			perSecond += float64(requestsAt(c)) / inSeconds(c.Residence)
+			endsPerSecond += float64(requestsAt(c)) / inSeconds(c.Residence)
 		}
 	}
-	return available && inSeconds(f.Waited-maxHold)*perSecond >= float64(f.Queued-1)
+	return available && inSeconds(f.Waited-maxHold)*endsPerSecond >= float64(f.Queued-1)
 }
 
 // hasCapacity reports whether a request can be sent to a replica now: the push rule permits it, and no
@@ -325,8 +326,8 @@ func (p *Cost) memorySeconds(t *costTerms, c *Candidate, uncached, n float64) fl
 	if c.Peer {
 		capacity /= float64(max(c.Replicas, 1))
 	}
-	// The replica's memory could serve at most n waiting requests in the meantime, so the request delays no
-	// more of them, however long the queue is.
+	// While the request runs, about n others end there, so it delays at most n waiting requests, however long the
+	// queue is.
 	waiting := min(float64(c.Held+c.Pending.Or(0))+t.queuedPerReplica, n)
 	taken := min(uncached, capacity) + waiting*min(uncached+t.answerSteps, capacity)
 	return over * inSeconds(t.residenceAt(c)) * (p.constants.MemoryPenalty + p.constants.OccupancyWeight*taken/capacity)

@@ -6,7 +6,8 @@ const (
 	// dualMapMaxTTFT is the expected time to the first token, in seconds, above which the policy ignores the cache
 	// and balances the load. The paper uses the service's TTFT objective here, which Facts does not contain.
 	dualMapMaxTTFT = 5.0
-	// dualMapWindow is the number of requests after which all counts of prefixes are halved.
+	// dualMapWindow is the total number of counted requests at which this total and the counts of all prefixes are
+	// halved.
 	dualMapWindow = 1024
 	// dualMapSecondSeed makes the second hash of a prefix independent of the first.
 	dualMapSecondSeed = 0x9e3779b97f4a7c15
@@ -76,8 +77,8 @@ func (p *DualMap) Choose(f *Facts) Choice {
 	return Choice{Index: from + first, Reason: reason(ReasonPowerOfTwo, peer)}
 }
 
-// keyOf returns the hash of the shortest prefix, of 1, 2, 4, ... blocks, whose number of requests is at most the fair
-// share of two of n candidates. It counts the request for this prefix and all shorter ones.
+// keyOf returns the hash of the shortest prefix, of 1, 2, 4, ... blocks, whose number of requests hardly exceeds the
+// fair share of two of n candidates. It counts the request for this prefix and all shorter ones.
 func (p *DualMap) keyOf(f *Facts, n int) uint64 {
 	isNew := f.ID == "" || f.ID != p.last // Choose is called repeatedly for a waiting request
 	p.last = f.ID

@@ -32,8 +32,9 @@ func (p *LMetric) Choose(f *Facts) Choice {
 }
 
 // chooseLowest selects the available candidate of the layer with the lowest score. Ties go to the least loaded
-// candidate, then in turn. The reason is local for a replica. It does not set Candidate.Score, which is in seconds.
-func chooseLowest(f *Facts, local string, ties, peerTies *rotation, score func(*Candidate) float64) Choice {
+// candidate, then in turn. replicaReason is the reason of the choice if it is a replica: see reason. chooseLowest does
+// not set Candidate.Score, which is in seconds.
+func chooseLowest(f *Facts, replicaReason string, ties, peerTies *rotation, score func(*Candidate) float64) Choice {
 	from, to, peer := layer(f.Candidates)
 	if peer {
 		ties = peerTies
@@ -42,7 +43,7 @@ func chooseLowest(f *Facts, local string, ties, peerTies *rotation, score func(*
 	if i == none {
 		return Choice{Index: Wait, Reason: ReasonNoneAvailable}
 	}
-	return Choice{Index: i, Reason: reason(local, peer)}
+	return Choice{Index: i, Reason: reason(replicaReason, peer)}
 }
 
 // indexOfLowest returns the index of the available candidate between from and to with the lowest score, or none.

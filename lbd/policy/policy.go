@@ -65,11 +65,12 @@ type Candidate struct {
 	// with both Traits.Peers and Traits.Holds has another rule for peers, see Traits.
 	Available bool
 	// Outstanding is the number of requests that this balancer sent there and that have not ended. A
-	// request that failed early counts for a while longer, because a replica that fails every request
-	// would appear idle. ContextTokens and RemainingTokens include such requests too.
+	// request that failed early still counts for the usual residence time of a request. Otherwise, a
+	// replica that fails every request would appear idle. ContextTokens and RemainingTokens include such
+	// requests too.
 	Outstanding int
-	// Unconfirmed is the part of Outstanding without a first token that was sent too recently to be
-	// included in the figures of the last report.
+	// Unconfirmed is the number of outstanding requests without a first token that were sent after the
+	// figures of the last report were measured.
 	Unconfirmed int
 	// Pending, Running and KV are from the replica's last report. KV is the utilisation of its KV
 	// cache, 0..1. Pending excludes requests whose first token arrived after the report. A peer has
@@ -79,8 +80,8 @@ type Candidate struct {
 	KV      Maybe[float64]
 	// PendingFor is the time for which all of its reports have contained pending requests.
 	PendingFor time.Duration
-	// Queued is a peer's queue as last reported, plus the requests forwarded since then that exceed
-	// its available replicas.
+	// Queued is the length of a peer's queue: as last reported, plus the unconfirmed requests, minus one
+	// for each replica that was available there. It is at least the reported length.
 	Queued int
 	// Held is the number of queued requests that wait for this replica (Choice.Hold).
 	Held int
@@ -195,9 +196,10 @@ const (
 )
 
 // Policy chooses targets for requests. Its state (such as the position of a rotation) is its own.
-// Two policies that receive the same facts in the same order make the same choices.
+// Two instances of a policy that receive the same facts in the same order make the same choices.
 type Policy interface {
-	// Name returns the name that selects the policy in service.yaml.
+	// Name returns the policy's name, for New. All names except cache-aware:skylb are valid in
+	// service.yaml.
 	Name() string
 	// Traits returns the policy's traits; they never change.
 	Traits() Traits
@@ -300,12 +302,12 @@ func firstPeer(cs []Candidate) int {
 	return len(cs)
 }
 
-// reason returns the reason of a choice: ReasonForward for a peer, else local.
-func reason(local string, peer bool) string {
+// reason returns the reason of a choice: ReasonForward for a peer, replicaReason for a replica.
+func reason(replicaReason string, peer bool) string {
 	if peer {
 		return ReasonForward
 	}
-	return local
+	return replicaReason
 }
 
 // rotation breaks ties in turn: it selects the candidate with the next id after the last choice.

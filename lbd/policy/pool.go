@@ -4,9 +4,9 @@ import "time"
 
 // PoolPolicy is a policy that decides for many queued requests at once: for the pool, which is the head of the
 // queue. If an engine has several data-parallel ranks, the balancer collects requests for a short time before each
-// decision (core.Config.PoolInterval). Some requests are placed one by one instead, by Choose: those that failed
-// before, are pinned to a target or are suspected of crashing replicas, and the first in the queue while only peers
-// are available.
+// decision (core.Config.PoolInterval). Choose places some requests one by one instead: those that failed before, that
+// are pinned to a target, that are suspected of crashing replicas or that need an adapter which some ranks lack. While
+// only peers are available, Choose also places the first request in the queue.
 type PoolPolicy interface {
 	Policy
 	// Assign decides for a whole pool. It returns one choice for each of pool.Waiting. Its Index is an
@@ -47,7 +47,7 @@ type Rank struct {
 	// Engine identifies the engine. Its ranks wait for each other at every step. A replica without
 	// data-parallel ranks is an engine with one rank.
 	Engine string
-	// LoadTokens is the load that Assign balances. It equals Candidate.ContextTokens.
+	// LoadTokens is the load that Assign balances. The balancer sets it to Candidate.ContextTokens.
 	LoadTokens int
 	// FreeSlots is the number of further requests that may be sent there now.
 	FreeSlots int

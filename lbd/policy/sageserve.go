@@ -6,8 +6,8 @@ const regionThreshold = 0.7
 
 // SageServe is the router of the paper SageServe (arXiv 2502.14617, section 6.1). It selects the
 // region first: this one while its mean KV utilisation is below a threshold, then the nearest other
-// one below the threshold, else the one with the lowest utilisation. In this region, it selects the
-// replica with the fewest remaining tokens. KV utilisation excludes the model's weights, like the
+// one below the threshold, else the one with the lowest utilisation. If it selects this region, it
+// selects its replica with the fewest remaining tokens. KV utilisation excludes the model's weights, like the
 // paper's effective memory. Each peer counts as another region.
 //
 // If the utilisation of this region is unknown, it keeps its requests. If that of a peer is unknown,

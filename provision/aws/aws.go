@@ -50,9 +50,9 @@ type Config struct {
 	// MachinesOnly excludes firewalls and identities from changes and lists. It is for a machine of the
 	// service, because provision.GrantOperate does not include permissions for them.
 	MachinesOnly bool
-	// Programs includes the binaries in buckets (provision.KindProgram) in lists, which requires permissions
+	// Binaries includes the binaries in buckets (provision.KindBinary) in lists, which requires permissions
 	// in S3.
-	Programs bool
+	Binaries bool
 	// OneRegion states that the service has balancers in this region only. Replicas then admit only
 	// balancers of their own region, which connect through the region's network.
 	OneRegion bool
@@ -247,8 +247,8 @@ func (p *Provider) launch(ctx context.Context, w provision.Desired) (provision.O
 	if w.Kind == provision.KindIdentity {
 		return p.launchIdentity(ctx, w)
 	}
-	if w.Kind == provision.KindProgram {
-		return p.launchProgram(ctx, w)
+	if w.Kind == provision.KindBinary {
+		return p.launchBinary(ctx, w)
 	}
 	r, err := p.region(w.Region)
 	if err != nil {
@@ -271,8 +271,8 @@ func (p *Provider) terminate(ctx context.Context, o provision.Object) error {
 	if o.Kind == provision.KindIdentity {
 		return p.deleteIdentity(ctx, o)
 	}
-	if o.Kind == provision.KindProgram {
-		return p.deleteProgram(ctx, o)
+	if o.Kind == provision.KindBinary {
+		return p.deleteBinary(ctx, o)
 	}
 	r, err := p.region(o.Region)
 	if err != nil {

@@ -44,7 +44,7 @@ const (
 // config returns the configuration of a provider for a fake, without pauses.
 func config(cloud *testcloud.AWS, regions ...string) aws.Config {
 	return aws.Config{
-		Regions: regions, Transport: testcloud.HandlerTransport{Handler: cloud}, Poll: -1, Programs: true,
+		Regions: regions, Transport: testcloud.HandlerTransport{Handler: cloud}, Poll: -1, Binaries: true,
 		Credentials: credentials.NewStaticCredentialsProvider("AKIDEXAMPLE", "secret", ""),
 	}
 }

@@ -30,9 +30,9 @@ func (p *Provider) List(ctx context.Context, service string) ([]provision.Object
 			return found, p.withAlternative(wrapError("listing the IAM roles and instance profiles of AWS", err))
 		})
 	}
-	if p.cfg.Programs && !p.cfg.MachinesOnly {
+	if p.cfg.Binaries && !p.cfg.MachinesOnly {
 		calls = append(calls, func() ([]provision.Object, error) {
-			found, err := p.listPrograms(ctx, service)
+			found, err := p.listBinaries(ctx, service)
 			return found, wrapError("listing the buckets with the skyserve binary", err)
 		})
 	}

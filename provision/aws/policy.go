@@ -93,7 +93,7 @@ func policyFor(name, owner, partition string, grants []provision.Grant) (string,
 		if f, ok := g.StoredFolder(); ok {
 			statements = append(statements, filesStatements(f, "arn:"+partition+":s3:::")...)
 		}
-		if bucket, pattern, ok := g.ProgramObjects(); ok {
+		if bucket, pattern, ok := g.BinaryObjects(); ok {
 			statements = append(statements, programStatement(bucket, pattern, "arn:"+partition+":s3:::"))
 		}
 		if zone, of, ok := g.ChallengeRecord(); ok {

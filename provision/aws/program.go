@@ -27,7 +27,7 @@ import (
 // uploadTimeout is the maximum duration of the upload of a binary: 75 MB at 0.4 Mbit/s.
 const uploadTimeout = 30 * time.Minute
 
-var _ provision.ProgramStore = (*Provider)(nil)
+var _ provision.BinaryStore = (*Provider)(nil)
 
 // bucket is a bucket of this AWS account.
 type bucket struct {
@@ -53,18 +53,18 @@ func (p *Provider) accountID(ctx context.Context) (string, error) {
 	return p.account, nil
 }
 
-// LocateProgram returns the location of a binary of a service.
-func (p *Provider) LocateProgram(ctx context.Context, service, owner, sha256 string) (provision.ProgramLocation, error) {
+// LocateBinary returns the location of a binary of a service.
+func (p *Provider) LocateBinary(ctx context.Context, service, owner, sha256 string) (provision.BinaryLocation, error) {
 	doing := "finding the bucket of service " + service
 	account, err := p.accountID(ctx)
 	if err != nil {
-		return provision.ProgramLocation{}, wrapError(doing, err)
+		return provision.BinaryLocation{}, wrapError(doing, err)
 	}
-	b, _, err := p.findBucket(ctx, provision.ProgramBucket(service, owner, account))
+	b, _, err := p.findBucket(ctx, provision.BinaryBucket(service, owner, account))
 	if err != nil {
-		return provision.ProgramLocation{}, wrapError(doing, err)
+		return provision.BinaryLocation{}, wrapError(doing, err)
 	}
-	return provision.ProgramLocation{Bucket: b.name, Region: b.region, URL: p.objectURL(b, provision.ProgramKey(sha256))}, nil
+	return provision.BinaryLocation{Bucket: b.name, Region: b.region, URL: p.objectURL(b, provision.BinaryKey(sha256))}, nil
 }
 
 // objectURL returns the address of an object, which machines use.
@@ -116,13 +116,13 @@ func (p *Provider) listBuckets(ctx context.Context, prefix string) ([]bucket, er
 	return all, err
 }
 
-// launchProgram creates or repairs the bucket of a service and uploads a binary, unless the bucket contains
+// launchBinary creates or repairs the bucket of a service and uploads a binary, unless the bucket contains
 // it. Every step is idempotent.
-func (p *Provider) launchProgram(ctx context.Context, w provision.Desired) (provision.Object, error) {
-	if w.Program == nil {
-		return provision.Object{}, fmt.Errorf("reading the desired program %s: no binary", w.ID)
+func (p *Provider) launchBinary(ctx context.Context, w provision.Desired) (provision.Object, error) {
+	if w.Binary == nil {
+		return provision.Object{}, fmt.Errorf("reading the desired object %s: it has no binary", w.ID)
 	}
-	b, listed, err := p.findBucket(ctx, w.Program.Bucket)
+	b, listed, err := p.findBucket(ctx, w.Binary.Bucket)
 	if err != nil {
 		return provision.Object{}, err
 	}
@@ -130,10 +130,10 @@ func (p *Provider) launchProgram(ctx context.Context, w provision.Desired) (prov
 	if err := p.ensureBucket(ctx, w, b, listed, tags); err != nil {
 		return provision.Object{}, err
 	}
-	if err := p.uploadProgram(ctx, b, *w.Program); err != nil {
+	if err := p.uploadBinary(ctx, b, *w.Binary); err != nil {
 		return provision.Object{}, err
 	}
-	return objectOfDesired(w, b.name+"/"+provision.ProgramKey(w.Program.SHA256)), nil
+	return objectOfDesired(w, b.name+"/"+provision.BinaryKey(w.Binary.SHA256)), nil
 }
 
 // ensureBucket creates a bucket, or repairs its tags, and blocks public access. S3 itself encrypts every
@@ -219,22 +219,22 @@ func s3Tags(tags map[string]string) []s3types.Tag {
 	return all
 }
 
-// uploadProgram uploads a binary, unless the bucket contains it. The upload is one call, which S3 executes
+// uploadBinary uploads a binary, unless the bucket contains it. The upload is one call, which S3 executes
 // completely or not at all, and S3 verifies the hash.
-func (p *Provider) uploadProgram(ctx context.Context, b bucket, program provision.Program) error {
-	name, key, owner := aws.String(b.name), aws.String(provision.ProgramKey(program.SHA256)), aws.String(b.account)
+func (p *Provider) uploadBinary(ctx context.Context, b bucket, binary provision.Binary) error {
+	name, key, owner := aws.String(b.name), aws.String(provision.BinaryKey(binary.SHA256)), aws.String(b.account)
 	_, err := p.s3.HeadObject(ctx, &s3.HeadObjectInput{Bucket: name, Key: key, ExpectedBucketOwner: owner}, b.inRegion)
 	if err == nil || codeOf(err) != codeNoObject {
 		return err
 	}
-	if program.File == "" {
-		return &provision.ProgramMissingError{Bucket: b.name, SHA256: program.SHA256}
+	if binary.File == "" {
+		return &provision.BinaryMissingError{Bucket: b.name, SHA256: binary.SHA256}
 	}
-	sum, err := hex.DecodeString(program.SHA256)
+	sum, err := hex.DecodeString(binary.SHA256)
 	if err != nil {
-		return fmt.Errorf("reading the SHA-256 of %s: %w", program.File, err)
+		return fmt.Errorf("reading the SHA-256 of %s: %w", binary.File, err)
 	}
-	f, err := os.Open(program.File)
+	f, err := os.Open(binary.File)
 	if err != nil {
 		return fmt.Errorf("uploading skyserve to bucket %s: %w", b.name, err)
 	}
@@ -246,10 +246,10 @@ func (p *Provider) uploadProgram(ctx context.Context, b bucket, program provisio
 	return err
 }
 
-// listPrograms lists the binaries in the bucket of a service, or of all services. A bucket without a binary
+// listBinaries lists the binaries in the bucket of a service, or of all services. A bucket without a binary
 // is listed with the id of the binary for which it was created.
-func (p *Provider) listPrograms(ctx context.Context, service string) ([]provision.Object, error) {
-	buckets, err := p.listBuckets(ctx, provision.ProgramBucketPrefix)
+func (p *Provider) listBinaries(ctx context.Context, service string) ([]provision.Object, error) {
+	buckets, err := p.listBuckets(ctx, provision.BinaryBucketPrefix)
 	if err != nil {
 		return nil, err
 	}
@@ -263,11 +263,11 @@ func (p *Provider) listPrograms(ctx context.Context, service string) ([]provisio
 		if !exists || !owned || service != "" && o.Service != service {
 			continue
 		}
-		programs, err := p.readBucket(ctx, b, o)
+		binaries, err := p.readBucket(ctx, b, o)
 		if err != nil {
 			return nil, err
 		}
-		objects = append(objects, programs...)
+		objects = append(objects, binaries...)
 	}
 	return objects, nil
 }
@@ -285,12 +285,12 @@ func (p *Provider) readBucket(ctx context.Context, b bucket, made provision.Obje
 	}
 	var objects []provision.Object
 	for _, key := range keys {
-		hash, ours := provision.ProgramHash(key)
+		hash, ours := provision.BinaryHash(key)
 		if !ours {
 			continue
 		}
 		o := made
-		o.ID, o.SpecHash, o.Handle = provision.ProgramID(service.CloudAWS, hash), provision.ProgramSpec(hash), b.name+"/"+key
+		o.ID, o.SpecHash, o.Handle = provision.BinaryID(service.CloudAWS, hash), provision.BinarySpecHash(hash), b.name+"/"+key
 		objects = append(objects, o)
 	}
 	if len(objects) == 0 {
@@ -337,11 +337,11 @@ func (p *Provider) listKeys(ctx context.Context, b bucket) ([]string, error) {
 	return keys, nil
 }
 
-// deleteProgram deletes a binary, and the bucket once it contains no other, and returns when both are gone.
-func (p *Provider) deleteProgram(ctx context.Context, o provision.Object) error {
+// deleteBinary deletes a binary, and the bucket once it contains no other, and returns when both are gone.
+func (p *Provider) deleteBinary(ctx context.Context, o provision.Object) error {
 	name, key, _ := strings.Cut(o.Handle, "/")
-	if !strings.HasPrefix(name, provision.ProgramBucketPrefix) {
-		return fmt.Errorf("reading the handle of %s: must start with %s, got %q", o.ID, provision.ProgramBucketPrefix, o.Handle)
+	if !strings.HasPrefix(name, provision.BinaryBucketPrefix) {
+		return fmt.Errorf("reading the handle of %s: must start with %s, got %q", o.ID, provision.BinaryBucketPrefix, o.Handle)
 	}
 	b, listed, err := p.findBucket(ctx, name)
 	if err != nil {
@@ -361,13 +361,13 @@ func (p *Provider) deleteProgram(ctx context.Context, o provision.Object) error 
 		}
 	}
 	keys, err := p.listKeys(ctx, b)
-	if err != nil || slices.ContainsFunc(keys, func(key string) bool { _, ours := provision.ProgramHash(key); return ours }) {
+	if err != nil || slices.ContainsFunc(keys, func(key string) bool { _, ours := provision.BinaryHash(key); return ours }) {
 		return err
 	}
 	_, err = p.s3.DeleteBucket(ctx, &s3.DeleteBucketInput{Bucket: aws.String(name), ExpectedBucketOwner: aws.String(b.account)}, b.inRegion)
 	switch codeOf(err) {
 	case codeBucketFull:
-		if remaining, _ := p.listKeys(ctx, b); slices.ContainsFunc(remaining, func(key string) bool { _, ours := provision.ProgramHash(key); return ours }) {
+		if remaining, _ := p.listKeys(ctx, b); slices.ContainsFunc(remaining, func(key string) bool { _, ours := provision.BinaryHash(key); return ours }) {
 			return nil // another process has uploaded a binary
 		}
 		return fmt.Errorf("deleting bucket %s in %s: it contains objects that skyserve did not store there, or versions of deleted ones: delete them, then retry: %w", name, b.region, plainError(err))

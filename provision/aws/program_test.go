@@ -20,7 +20,7 @@ import (
 const firstBinary, secondBinary = "first", "second"
 
 // bucketName is the bucket of the service chat.
-var bucketName = provision.ProgramBucket("chat", "me", testcloud.AWSAccount)
+var bucketName = provision.BinaryBucket("chat", "me", testcloud.AWSAccount)
 
 // binaryDir contains the binaries of program; the name of each is its content.
 const binaryDir = "testdata"
@@ -30,9 +30,9 @@ func program(content string) provision.Desired {
 	sum := sha256.Sum256([]byte(content))
 	hash := hex.EncodeToString(sum[:])
 	return provision.Desired{
-		ID: provision.ProgramID("aws", hash), Kind: provision.KindProgram, Service: "chat", Owner: "me", Region: world,
-		SpecHash: provision.ProgramSpec(hash),
-		Program:  &provision.Program{SHA256: hash, Bucket: bucketName, File: filepath.Join(binaryDir, content)},
+		ID: provision.BinaryID("aws", hash), Kind: provision.KindBinary, Service: "chat", Owner: "me", Region: world,
+		SpecHash: provision.BinarySpecHash(hash),
+		Binary:   &provision.Binary{SHA256: hash, Bucket: bucketName, File: filepath.Join(binaryDir, content)},
 	}
 }
 
@@ -102,7 +102,7 @@ func TestChangedFileIsNotUploaded(t *testing.T) {
 	cloud := newCloud(&testcloud.Faults{})
 	p := open(t, cloud)
 	w := program(firstBinary)
-	w.Program.File = filepath.Join(binaryDir, secondBinary)
+	w.Binary.File = filepath.Join(binaryDir, secondBinary)
 	if _, err := p.Launch(t.Context(), w); err == nil || !strings.Contains(err.Error(), "BadDigest") {
 		t.Errorf("got %v", err)
 	}
@@ -114,12 +114,12 @@ func TestChangedFileIsNotUploaded(t *testing.T) {
 	}
 }
 
-// Without Config.Programs no call requires a permission in S3.
+// Without Config.Binaries no call requires a permission in S3.
 func TestProgramsAreListedOnlyIfConfigured(t *testing.T) {
 	faults := &testcloud.Faults{}
 	cloud := newCloud(faults)
 	c := config(cloud, "us-east-1")
-	c.Programs = false
+	c.Binaries = false
 	p, err := aws.New(t.Context(), c)
 	if err != nil {
 		t.Fatal(err)
@@ -135,10 +135,10 @@ func TestMachinesMayOnlyDownloadTheBinary(t *testing.T) {
 	cloud := newCloud(&testcloud.Faults{})
 	p := open(t, cloud)
 	w := program(firstBinary)
-	launch(t, p, w, roleFor(provision.RoleReplica, provision.GrantProgram(bucketName)), firewall(east, provision.RoleReplica),
+	launch(t, p, w, roleFor(provision.RoleReplica, provision.GrantBinary(bucketName)), firewall(east, provision.RoleReplica),
 		machine("us-east-1-0", provision.KindReplica, east, service.CapacityOnDemand))
 	key, _, _ := cloud.MachineCredentials(cloud.Machines()[0].ID)
-	object := "/" + provision.ProgramKey(w.Program.SHA256)
+	object := "/" + provision.BinaryKey(w.Binary.SHA256)
 	for call, want := range map[string]int{
 		"GET " + object: http.StatusOK, "PUT " + object: http.StatusForbidden, "DELETE " + object: http.StatusForbidden,
 		"GET /other": http.StatusForbidden, "GET /?list-type=2": http.StatusForbidden,

@@ -14,7 +14,7 @@ func BudgetProblem(spec *service.Spec) string {
 	if budget == 0 || minimum <= budget {
 		return ""
 	}
-	return fmt.Sprintf("must be at least $%.2f, the list price of the balancers and of replicas.min", minimum)
+	return fmt.Sprintf("must be at least $%.2f, the price of the balancers and of replicas.min", minimum)
 }
 
 // MinimumCost returns a lower bound of the cost of a service's machines, in USD per hour: the balancers, and

@@ -18,12 +18,12 @@ balancer: {insecure: true}
 autoscale: {budget: {per_hour: 3.00}}
 `
 	for _, tt := range []struct{ name, old, new, want string }{
-		{name: "too low", want: "must be at least $3.09, the list price of the balancers and of replicas.min"},
+		{name: "too low", want: "must be at least $3.09, the price of the balancers and of replicas.min"},
 		{name: "enough", old: "per_hour: 3.00", new: "per_hour: 3.10"},
 		{name: "none", old: "autoscale: {budget: {per_hour: 3.00}}", new: ""},
 		{name: "spot prices are unknown", old: "max: 9}", new: "max: 9}, capacity: [spot, on_demand]"},
-		{name: "one balancer more", old: "max: 9}", new: "max: 9}, balancers: 2", want: "must be at least $3.18, the list price of the balancers and of replicas.min"},
-		{name: "local SSDs at Google", old: "gpus: [{type: L4, price: 1.00}, {type: H100, price: 9.00}]}]\nregions: [{name: aws/us-east-1, replicas: {min: 3", new: "gpus: [{type: L4, local_ssds: 1}]}]\nregions: [{name: gcp/us-central1, replicas: {min: 4", want: "must be at least $3.06, the list price of the balancers and of replicas.min"},
+		{name: "one balancer more", old: "max: 9}", new: "max: 9}, balancers: 2", want: "must be at least $3.18, the price of the balancers and of replicas.min"},
+		{name: "local SSDs at Google", old: "gpus: [{type: L4, price: 1.00}, {type: H100, price: 9.00}]}]\nregions: [{name: aws/us-east-1, replicas: {min: 3", new: "gpus: [{type: L4, local_ssds: 1}]}]\nregions: [{name: gcp/us-central1, replicas: {min: 4", want: "must be at least $3.06, the price of the balancers and of replicas.min"},
 		{name: "no replica", old: "min: 3", new: "min: 0"},
 	} {
 		spec, err := service.Parse("service.yaml", []byte(strings.Replace(file, tt.old, tt.new, 1)))

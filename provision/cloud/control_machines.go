@@ -69,8 +69,9 @@ func ReplacesBalancers(spec *service.Spec) bool {
 }
 
 // ReplacesBalancersIn reports whether controllers replace the balancers of a service in a cloud. An attacker with root
-// on a machine that may launch balancers can become root on all of them. Spares therefore must have another identity:
-// at AWS one that `up` creates, at Google the service account gcp.spare_account, which the user must set.
+// on a machine that may launch balancers can become root on all of them. Therefore only some balancers may launch
+// others. The rest (see Spares) must have another identity: at AWS one that `up` creates, at Google the service account
+// gcp.spare_account, which the user must set.
 func ReplacesBalancersIn(spec *service.Spec, cloud string) bool {
 	return ReplacesBalancers(spec) && (cloud != service.CloudGCP || spec.GCP.SpareAccount != "" || !hasSpares(spec, cloud))
 }
@@ -124,18 +125,18 @@ func UpdatesRecords(spec *service.Spec) bool {
 // identity federation. They then assume an identity at AWS that has no other permission. This is the case if the
 // service has no machines at AWS.
 func UpdatesRecordsByFederation(spec *service.Spec) bool {
-	return ReplacesBalancersIn(spec, service.CloudGCP) && spec.DNS != nil && !slices.Contains(Clouds(spec), service.CloudAWS) && usesFederation(spec)
+	return ReplacesBalancersIn(spec, service.CloudGCP) && spec.DNS != nil && !slices.Contains(Clouds(spec), service.CloudAWS) && permitsFederation(spec)
 }
 
-// usesFederation reports whether service.yaml permits workload identity federation.
-func usesFederation(spec *service.Spec) bool {
+// permitsFederation reports whether service.yaml permits workload identity federation.
+func permitsFederation(spec *service.Spec) bool {
 	return spec.GCP.Federation == nil || *spec.GCP.Federation
 }
 
 // FederatedCloud returns the cloud in which the service has only one balancer, which no other machine there can replace.
 // Controllers in the other cloud replace it by workload identity federation. Empty = there is no such cloud.
 func FederatedCloud(spec *service.Spec) string {
-	if !ReplacesBalancersIn(spec, service.CloudGCP) || !usesFederation(spec) || len(Clouds(spec)) < 2 {
+	if !ReplacesBalancersIn(spec, service.CloudGCP) || !permitsFederation(spec) || len(Clouds(spec)) < 2 {
 		return ""
 	}
 	count := map[string]int{}
@@ -211,7 +212,7 @@ func ChooseControlMachines(candidates []BalancerMachine, current []string) []str
 }
 
 // nextControlMachine returns the candidate to add to the chosen ones: one in another region, else in another zone,
-// else any. ok is false if no candidate is left.
+// else any. It considers only candidates whose Alive is alive. ok is false if no candidate is left.
 func nextControlMachine(candidates, chosen []BalancerMachine, alive bool) (best BalancerMachine, ok bool) {
 	distance := -1
 	for _, c := range candidates {

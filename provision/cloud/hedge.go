@@ -58,8 +58,8 @@ func spotOnly(offers provision.Offerings) provision.Offerings {
 }
 
 // hedgedOfferings adapts the offerings of a replica to the hedging of its region. An overprovisioned replica has only
-// spot offerings. After a recent interruption, a new replica tries on-demand offerings first, unless it is the spot
-// replica that replaces an on-demand one.
+// spot offerings. With spot.dynamic_fallback, a new replica tries on-demand offerings first after a recent interruption,
+// unless it is the spot replica that replaces an on-demand one. (FallbackFor is about fallback regions instead.)
 func (l *layout) hedgedOfferings(offers provision.Offerings, r service.RegionSpec, id string, labels map[string]string) provision.Offerings {
 	switch {
 	case labels[labelOverprovisioned] != "":

@@ -5,8 +5,8 @@ import (
 	"skyserve/provision"
 )
 
-// imagesFor returns the configured boot images of a region that a machine with one of the offerings would boot; nil if
-// there are none.
+// imagesFor returns those of a region's configured boot images (regions[].images) that the offerings use, by the keys of
+// provision.ImageKeys. It returns nil if no offering uses one.
 func (l *layout) imagesFor(r service.Region, offers provision.Offerings) map[string]string {
 	var configured map[string]string
 	for _, spec := range l.Spec.Regions {

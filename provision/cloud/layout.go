@@ -21,7 +21,7 @@ const (
 const (
 	labelModel = "model"
 	labelGPU   = "gpu"
-	// labelRole is the role of the machines that a firewall or an identity is for.
+	// labelRole is the role of a machine, or of the machines that a firewall or an identity is for.
 	labelRole = "role"
 	// labelFallbackFor is the region without capacity for which a fallback replica runs in another region.
 	labelFallbackFor = "for"
@@ -55,15 +55,16 @@ type LayoutInput struct {
 	// Have contains the existing objects of the service in the clouds. Existing replicas above replicas.min stay:
 	// a plan or an operator added them.
 	Have []provision.Object
-	// Now is the time at which machines would be launched; zero = it is ignored when reservations end.
+	// Now is the time at which machines would be launched; zero = reservations are used regardless of their end.
 	Now time.Time
 	// Shortfall is the number of replicas that recently could not be launched for lack of capacity.
 	Shortfall map[ReplicaGroup]int
 	// NeedReplacement contains the ids of replicas that need replacement, for example because their cloud
 	// interrupts them. BuildLayout adds replacements with other ids. Both count towards replicas.max.
 	NeedReplacement map[string]bool
-	// Ending contains the ids in NeedReplacement of replicas that will certainly terminate. They do not count
-	// towards replicas.max, so that their replacements can be launched before they terminate.
+	// Ending contains those ids of NeedReplacement whose machine the cloud terminates in any case, for example because
+	// its reservation ends. They do not count towards replicas.max, so that their replacements can be launched before
+	// they end.
 	Ending map[string]bool
 	// Counts is the desired number of replicas of each class. It is limited to replicas.min and max. For groups
 	// that it does not contain, the existing replicas are desired.
@@ -86,9 +87,9 @@ type LayoutInput struct {
 	// FederatedAccount is the unique id of the service account of balancers at Google that assumes identities at AWS: to
 	// replace the only balancer there (FederatedCloud), or to change DNS records (UpdatesRecordsByFederation). Empty = none.
 	FederatedAccount string
-	// Programs are the skyserve binaries (flag --program) in the service's own buckets, by cloud. Machines of a cloud without an entry
-	// download the binary from another URL.
-	Programs map[string]provision.Program
+	// Binaries are the skyserve binaries (flag --program) in the service's own buckets, by cloud. Machines of a cloud
+	// without an entry download the binary from another URL.
+	Binaries map[string]provision.Binary
 	// UserData returns the cloud-init document of a machine.
 	UserData func(MachineInput) (string, error)
 }
@@ -107,7 +108,7 @@ type MachineInput struct {
 	Model  *service.Model // nil except for a replica
 }
 
-// Layout is the desired state of a service in the clouds.
+// Layout is the desired state of a service.
 type Layout struct {
 	Desired []provision.Desired
 	// Unplaced is the number of replicas for which no region has capacity: LayoutInput.Shortfall minus the
@@ -287,7 +288,7 @@ func specError(format string, args ...any) error {
 	return &provision.SpecError{Err: fmt.Errorf(format, args...)}
 }
 
-// BuildLayout computes the desired state of a service in the clouds. It returns a *provision.SpecError for an invalid
+// BuildLayout computes the desired state of a service. It returns a *provision.SpecError for an invalid
 // configuration, and for a region without any offering for a model.
 func BuildLayout(in LayoutInput) (*Layout, error) {
 	if err := Validate(in.Spec); err != nil {
@@ -350,7 +351,7 @@ type layout struct {
 // identities and firewalls.
 func (l *layout) addPrerequisites(cloud string) error {
 	global := service.Region(cloud + "/" + GlobalRegion)
-	common := append(l.sessionGrants(cloud), l.addProgram(cloud, global)...) // of all machines
+	common := append(l.sessionGrants(cloud), l.addBinary(cloud, global)...) // of all machines
 	operate := []provision.Grant{provision.GrantOperate}
 	serving := slices.Concat(l.challengeGrants(cloud), l.storeGrants(cloud), common)
 	spareGrants := slices.Concat(operate, serving)

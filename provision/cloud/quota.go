@@ -247,8 +247,8 @@ func subtractQuota(remaining, needs map[QuotaKey]float64) bool {
 	return true
 }
 
-// MachinesWithinQuota returns how many further replicas of an offering the quotas allow. known is false if none of
-// the quotas that they use is known.
+// MachinesWithinQuota returns how many further replicas on machines of an offering the quotas allow. known is false if
+// none of the quotas that they use is known.
 func MachinesWithinQuota(o provision.Offering, quotas []provision.Quota) (machines float64, known bool) {
 	for _, q := range quotas {
 		each := quotasOf(o, diskReplica)[QuotaKey{q.Region, q.Code}]

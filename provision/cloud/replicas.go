@@ -86,9 +86,10 @@ func (m replicaLabels) set(r service.Region, ordinal int, label, value string) {
 	m[r][ordinal] = map[string]string{label: value}
 }
 
-// splitTerminating divides existing replicas into serving and terminating ones, by ordinal. unreplaced contains
-// the handles of the terminating replicas that still require a replacement. A terminating replica requires none if
-// it is itself the replacement of a machine that is not terminating any more.
+// splitTerminating divides existing replicas into serving and terminating ones, by ordinal. Terminating replicas are
+// those in NeedReplacement: they terminate, or are terminated once a replacement is ready. unreplaced contains the
+// handles of the terminating replicas that still require a replacement. A terminating replica requires none if it is
+// itself the replacement of a machine that does not need replacement any more.
 func (l *layout) splitTerminating(model int, region service.Region, ordinals []int) (serving, terminating []int, unreplaced []string) {
 	for _, n := range ordinals {
 		id := provision.ReplicaID(l.Spec, model, region, n)

@@ -97,7 +97,7 @@ func reservationWarning(v *provision.Reservation, at time.Time) (warning, hint s
 	end := v.MachinesEnd()
 	switch {
 	case v.Pending:
-		return "not active yet: until then replicas use other capacity", ""
+		return "not active yet: until it is active, replicas use other capacity", ""
 	case v.Ends.IsZero() || at.Add(provision.WarnBeforeEnd).Before(v.Ends):
 		return "", ""
 	case v.Block && !v.AcceptsMachines(at):

@@ -200,8 +200,8 @@ func TestReservationWarnings(t *testing.T) {
 		"last hour": {func(r *provision.Reservation) { r.Block, r.Ends = true, reservedDay.Add(time.Hour) }, true, "ends 2026-11-01T01:00:00Z; no further machines are launched in it, because EC2 terminates its machines at 2026-11-01T00:30:00Z"},
 		"not yet": {func(r *provision.Reservation) {
 			r.Active, r.Pending, r.State, r.Free, r.Starts = false, true, "scheduled", 0, reservedDay.Add(time.Hour)
-		}, true, "state scheduled, starts 2026-11-01T01:00:00Z; not active yet: until then replicas use other capacity"},
-		"being paid": {func(r *provision.Reservation) { r.Active, r.Pending, r.State = false, true, "payment-pending" }, true, "state payment-pending; not active yet: until then replicas use other capacity"},
+		}, true, "state scheduled, starts 2026-11-01T01:00:00Z; not active yet: until it is active, replicas use other capacity"},
+		"being paid": {func(r *provision.Reservation) { r.Active, r.Pending, r.State = false, true, "payment-pending" }, true, "state payment-pending; not active yet: until it is active, replicas use other capacity"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			v := provision.Reservation{ID: "cr-0abc", Region: "aws/us-east-1", Type: "g6.xlarge", Zone: "us-east-1b", State: "active", Active: true, Total: 2, Free: 2}

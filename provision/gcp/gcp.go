@@ -46,9 +46,9 @@ type Config struct {
 	MachinesOnly bool
 	// FilesOnly restricts the credentials to files in buckets (Files), like the access scopes of machines.
 	FilesOnly bool
-	// Programs includes the binaries in buckets (provision.KindProgram) in lists, which requires
+	// Binaries includes the binaries in buckets (provision.KindBinary) in lists, which requires
 	// permissions in Cloud Storage.
-	Programs bool
+	Binaries bool
 	// Downloads states that machines download their binary from the service's bucket. Replicas then use
 	// the service account skyserve-SERVICE-replica of the project by default.
 	Downloads bool
@@ -103,10 +103,10 @@ func (p *Provider) List(ctx context.Context, service string) ([]provision.Object
 		return machines, err
 	}
 	prerequisites, err := p.listPrerequisites(ctx, service)
-	if err == nil && p.cfg.Programs {
-		var programs []provision.Object
-		programs, err = p.listPrograms(ctx, service)
-		prerequisites = append(programs, prerequisites...)
+	if err == nil && p.cfg.Binaries {
+		var binaries []provision.Object
+		binaries, err = p.listBinaries(ctx, service)
+		prerequisites = append(binaries, prerequisites...)
 	}
 	return append(prerequisites, machines...), err
 }
@@ -114,9 +114,9 @@ func (p *Provider) List(ctx context.Context, service string) ([]provision.Object
 // Launch creates a machine or a prerequisite. It returns an *provision.OwnedError, and creates nothing,
 // if the service has an object of another owner.
 func (p *Provider) Launch(ctx context.Context, w provision.Desired) (provision.Object, error) {
-	isProgram := w.Kind == provision.KindProgram
-	isMachine := !isProgram && w.Kind != provision.KindFirewall && w.Kind != provision.KindIdentity
-	if !isProgram && roleOf(w) == "" || isMachine && w.Machine == nil {
+	isBinary := w.Kind == provision.KindBinary
+	isMachine := !isBinary && w.Kind != provision.KindFirewall && w.Kind != provision.KindIdentity
+	if !isBinary && roleOf(w) == "" || isMachine && w.Machine == nil {
 		return provision.Object{}, fmt.Errorf("launching %s in %s: role and machine configuration are required", w.ID, w.Region)
 	}
 	machines, err := p.listMachines(ctx, w.Service)
@@ -129,8 +129,8 @@ func (p *Provider) Launch(ctx context.Context, w provision.Desired) (provision.O
 	switch {
 	case isMachine:
 		return p.launchMachine(ctx, w, machines)
-	case isProgram:
-		return p.launchProgram(ctx, w)
+	case isBinary:
+		return p.launchBinary(ctx, w)
 	}
 	prerequisites, err := p.listPrerequisites(ctx, w.Service)
 	if err != nil {
@@ -154,8 +154,8 @@ func checkOwner(w provision.Desired, have []provision.Object) error {
 
 // Terminate removes an object of List. A newer object with the same name stays.
 func (p *Provider) Terminate(ctx context.Context, o provision.Object) error {
-	if o.Kind == provision.KindProgram {
-		return p.removeProgram(ctx, o)
+	if o.Kind == provision.KindBinary {
+		return p.removeBinary(ctx, o)
 	}
 	if prefix, ok := strings.CutPrefix(o.Handle, prerequisiteZone+"/"); ok {
 		return p.removePrerequisite(ctx, o, prefix)

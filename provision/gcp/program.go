@@ -20,8 +20,8 @@ import (
 // region would multiply the objects to create, to list and to delete.
 
 var (
-	_ provision.ProgramStore   = (*Provider)(nil)
-	_ provision.ProgramChecker = (*Provider)(nil)
+	_ provision.BinaryStore   = (*Provider)(nil)
+	_ provision.BinaryChecker = (*Provider)(nil)
 )
 
 // newStorage returns a client of Cloud Storage for calls within ctx.
@@ -34,39 +34,39 @@ func newStorage(ctx context.Context, p *Provider) (*storage.Service, *session, e
 	return client, s, err
 }
 
-// LocateProgram returns the location of a binary of a service.
-func (p *Provider) LocateProgram(ctx context.Context, service, owner, sha256 string) (provision.ProgramLocation, error) {
+// LocateBinary returns the location of a binary of a service.
+func (p *Provider) LocateBinary(ctx context.Context, service, owner, sha256 string) (provision.BinaryLocation, error) {
 	s, err := p.openSession(ctx)
 	if err != nil {
-		return provision.ProgramLocation{}, wrapError(err, "finding the bucket of service %s", service)
+		return provision.BinaryLocation{}, wrapError(err, "finding the bucket of service %s", service)
 	}
-	name := provision.ProgramBucket(service, owner, s.project)
-	return provision.ProgramLocation{Bucket: name, URL: s.storage + storagePath + "b/" + name + "/o/" + provision.ProgramKey(sha256) + "?alt=media"}, nil
+	name := provision.BinaryBucket(service, owner, s.project)
+	return provision.BinaryLocation{Bucket: name, URL: s.storage + storagePath + "b/" + name + "/o/" + provision.BinaryKey(sha256) + "?alt=media"}, nil
 }
 
-// launchProgram creates or repairs the bucket of a service, lets machines read it and uploads a binary, unless
+// launchBinary creates or repairs the bucket of a service, lets machines read it and uploads a binary, unless
 // the bucket contains it. Every step is idempotent.
-func (p *Provider) launchProgram(ctx context.Context, w provision.Desired) (provision.Object, error) {
-	if w.Program == nil {
-		return provision.Object{}, fmt.Errorf("reading the desired program %s: no binary", w.ID)
+func (p *Provider) launchBinary(ctx context.Context, w provision.Desired) (provision.Object, error) {
+	if w.Binary == nil {
+		return provision.Object{}, fmt.Errorf("reading the desired object %s: it has no binary", w.ID)
 	}
 	if err := p.checkReaders(ctx, w.Service); err != nil {
 		return provision.Object{}, err
 	}
-	for _, step := range []func(context.Context, provision.Desired) error{p.ensureBucket, p.ensureReaders, p.uploadProgram} {
+	for _, step := range []func(context.Context, provision.Desired) error{p.ensureBucket, p.ensureReaders, p.uploadBinary} {
 		if err := step(ctx, w); err != nil {
-			return provision.Object{}, wrapProgramError(err, "storing the skyserve binary in bucket "+w.Program.Bucket)
+			return provision.Object{}, wrapBinaryError(err, "storing the skyserve binary in bucket "+w.Binary.Bucket)
 		}
 	}
 	o := noteOf(w, nil).Object
-	o.Handle = w.Program.Bucket + "/" + provision.ProgramKey(w.Program.SHA256)
+	o.Handle = w.Binary.Bucket + "/" + provision.BinaryKey(w.Binary.SHA256)
 	return o, nil
 }
 
-// wrapProgramError adds the attempted action to an error of Cloud Storage, unless the error names it.
-func wrapProgramError(err error, doing string) error {
+// wrapBinaryError adds the attempted action to an error of Cloud Storage, unless the error names it.
+func wrapBinaryError(err error, doing string) error {
 	var taken *provision.BucketTakenError
-	var missing *provision.ProgramMissingError
+	var missing *provision.BinaryMissingError
 	var owned *provision.OwnedError
 	if errors.As(err, &taken) || errors.As(err, &missing) || errors.As(err, &owned) {
 		return err
@@ -100,7 +100,7 @@ func (p *Provider) listBuckets(ctx context.Context, prefix string) ([]*storage.B
 
 // ensureBucket creates a bucket or repairs its settings. A bucket of another project or owner is an error.
 func (p *Provider) ensureBucket(ctx context.Context, w provision.Desired) error {
-	b, err := p.findBucket(ctx, w.Program.Bucket)
+	b, err := p.findBucket(ctx, w.Binary.Bucket)
 	if err == nil && b == nil {
 		b, err = p.createBucket(ctx, w)
 	}
@@ -129,9 +129,9 @@ func (p *Provider) createBucket(ctx context.Context, w provision.Desired) (*stor
 	if r, ok := refusalOf(err); !ok || r.status != http.StatusConflict {
 		return b, err
 	}
-	found, listErr := p.findBucket(ctx, w.Program.Bucket)
+	found, listErr := p.findBucket(ctx, w.Binary.Bucket)
 	if listErr == nil && found == nil {
-		listErr = &provision.BucketTakenError{Bucket: w.Program.Bucket, Cloud: service.CloudGCP, Err: err}
+		listErr = &provision.BucketTakenError{Bucket: w.Binary.Bucket, Cloud: service.CloudGCP, Err: err}
 	}
 	return found, listErr
 }
@@ -144,12 +144,12 @@ func (p *Provider) programPlace() string {
 	return p.cfg.Regions[0]
 }
 
-// bucketFor returns the private bucket for a desired program. Deleted binaries are not retained.
+// bucketFor returns the private bucket for a desired binary. Deleted binaries are not retained.
 func bucketFor(w provision.Desired, location string) *storage.Bucket {
 	return &storage.Bucket{
-		Name: w.Program.Bucket, Location: location, StorageClass: storageClass, IamConfiguration: privateAccess(),
+		Name: w.Binary.Bucket, Location: location, StorageClass: storageClass, IamConfiguration: privateAccess(),
 		Labels: map[string]string{
-			serviceLabel: encodeLabel(w.Service), labelOwner: encodeLabel(w.Owner), labelID: encodeLabel(w.ID), labelKind: string(provision.KindProgram),
+			serviceLabel: encodeLabel(w.Service), labelOwner: encodeLabel(w.Owner), labelID: encodeLabel(w.ID), labelKind: string(provision.KindBinary),
 		},
 		SoftDeletePolicy: &storage.BucketSoftDeletePolicy{ForceSendFields: []string{"RetentionDurationSeconds"}},
 	}
@@ -171,10 +171,10 @@ func isPrivate(b *storage.Bucket) bool {
 // objectOfBucket returns the object that the labels of a bucket describe; false if skyserve did not create it.
 func objectOfBucket(b *storage.Bucket) (provision.Object, bool) {
 	o := provision.Object{
-		ID: decodeLabel(b.Labels[labelID]), Kind: provision.KindProgram, Service: decodeLabel(b.Labels[serviceLabel]), Owner: decodeLabel(b.Labels[labelOwner]),
+		ID: decodeLabel(b.Labels[labelID]), Kind: provision.KindBinary, Service: decodeLabel(b.Labels[serviceLabel]), Owner: decodeLabel(b.Labels[labelOwner]),
 		Region: regionID(prerequisiteZone), SpecHash: "empty", Handle: b.Name,
 	}
-	return o, o.ID != "" && o.Service != "" && b.Labels[labelKind] == string(provision.KindProgram)
+	return o, o.ID != "" && o.Service != "" && b.Labels[labelKind] == string(provision.KindBinary)
 }
 
 // checkBucketOwner returns an error if a bucket is not the bucket of a service and its owner.
@@ -185,10 +185,10 @@ func checkBucketOwner(b *storage.Bucket, service, owner string) error {
 	return nil
 }
 
-// listPrograms lists the binaries in the bucket of a service, or of all services. A bucket without a binary
+// listBinaries lists the binaries in the bucket of a service, or of all services. A bucket without a binary
 // is listed with the id of the binary for which it was created.
-func (p *Provider) listPrograms(ctx context.Context, name string) ([]provision.Object, error) {
-	buckets, err := p.listBuckets(ctx, provision.ProgramBucketPrefix)
+func (p *Provider) listBinaries(ctx context.Context, name string) ([]provision.Object, error) {
+	buckets, err := p.listBuckets(ctx, provision.BinaryBucketPrefix)
 	if err != nil {
 		return nil, wrapError(err, "listing the buckets with the skyserve binary")
 	}
@@ -225,9 +225,9 @@ func (p *Provider) readBucket(ctx context.Context, b *storage.Bucket, made provi
 	}
 	all := []provision.Object{}
 	for _, key := range keys {
-		if hash, ours := provision.ProgramHash(key); ours {
+		if hash, ours := provision.BinaryHash(key); ours {
 			o := made
-			o.ID, o.SpecHash, o.Handle = provision.ProgramID(service.CloudGCP, hash), provision.ProgramSpec(hash), b.Name+"/"+key
+			o.ID, o.SpecHash, o.Handle = provision.BinaryID(service.CloudGCP, hash), provision.BinarySpecHash(hash), b.Name+"/"+key
 			all = append(all, o)
 		}
 	}
@@ -260,17 +260,17 @@ func (p *Provider) listKeys(ctx context.Context, bucket string) (keys []string, 
 	return keys, err == nil, err
 }
 
-// hasProgram reports whether a bucket contains a binary.
-func (p *Provider) hasProgram(ctx context.Context, bucket string) (bool, error) {
+// hasBinary reports whether a bucket contains a binary.
+func (p *Provider) hasBinary(ctx context.Context, bucket string) (bool, error) {
 	keys, _, err := p.listKeys(ctx, bucket)
-	return slices.ContainsFunc(keys, func(key string) bool { _, ours := provision.ProgramHash(key); return ours }), err
+	return slices.ContainsFunc(keys, func(key string) bool { _, ours := provision.BinaryHash(key); return ours }), err
 }
 
-// removeProgram deletes a binary, and the bucket once it contains no other, and returns when both are gone.
-func (p *Provider) removeProgram(ctx context.Context, o provision.Object) error {
+// removeBinary deletes a binary, and the bucket once it contains no other, and returns when both are gone.
+func (p *Provider) removeBinary(ctx context.Context, o provision.Object) error {
 	name, key, _ := strings.Cut(o.Handle, "/")
-	if !strings.HasPrefix(name, provision.ProgramBucketPrefix) {
-		return fmt.Errorf("terminating %s: handle must start with %s, got %q", o.ID, provision.ProgramBucketPrefix, o.Handle)
+	if !strings.HasPrefix(name, provision.BinaryBucketPrefix) {
+		return fmt.Errorf("terminating %s: handle must start with %s, got %q", o.ID, provision.BinaryBucketPrefix, o.Handle)
 	}
 	doing := "deleting the skyserve binary in bucket " + name
 	b, err := p.findBucket(ctx, name)
@@ -287,7 +287,7 @@ func (p *Provider) removeProgram(ctx context.Context, o provision.Object) error 
 	if err != nil && !isMissing(err) {
 		return wrapIf(err, doing)
 	}
-	if inUse, err := p.hasProgram(ctx, name); err != nil || inUse {
+	if inUse, err := p.hasBinary(ctx, name); err != nil || inUse {
 		return wrapIf(err, doing)
 	}
 	return wrapIf(p.deleteBucket(ctx, client, name), "deleting bucket "+name)
@@ -305,7 +305,7 @@ func wrapIf(err error, doing string) error {
 func (p *Provider) deleteBucket(ctx context.Context, client *storage.Service, name string) error {
 	err := client.Buckets.Delete(name).Context(ctx).Do()
 	if r, ok := refusalOf(err); ok && r.status == http.StatusConflict {
-		if inUse, listErr := p.hasProgram(ctx, name); listErr == nil && inUse {
+		if inUse, listErr := p.hasBinary(ctx, name); listErr == nil && inUse {
 			return nil // another process has uploaded a binary
 		}
 		return fmt.Errorf("it contains objects that skyserve did not store there, or versions of deleted ones: delete them, then retry: %w", err)

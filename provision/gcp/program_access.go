@@ -53,7 +53,7 @@ func (p *Provider) ensureReaders(ctx context.Context, w provision.Desired) error
 	if err != nil {
 		return err
 	}
-	bucket, readers := w.Program.Bucket, p.readersOf(w.Service, s.project)
+	bucket, readers := w.Binary.Bucket, p.readersOf(w.Service, s.project)
 	return p.pollUntil(ctx, "IAM policy of bucket "+bucket, func() (bool, error) {
 		policy, err := readPolicy(ctx, client, bucket)
 		if err != nil || slices.Equal(policyReaders(policy), readers) {
@@ -117,16 +117,16 @@ func withPrefix(prefix string, texts []string) []string {
 	return all
 }
 
-// CheckProgram checks before anything is created whether a binary can be stored: the permissions, the service
+// CheckBinary checks before anything is created whether a binary can be stored: the permissions, the service
 // accounts that read it, the name of the bucket, and the binary.
-func (p *Provider) CheckProgram(ctx context.Context, w provision.Desired) provision.LaunchCheck {
-	c := provision.LaunchCheck{CheckResult: provision.CheckResult{Where: string(w.Region), Message: "storing the skyserve binary in bucket " + w.Program.Bucket}}
-	for _, check := range []func(context.Context, provision.Desired) error{p.checkProgramPermissions, p.checkProgramReaders, p.checkBucketName, p.checkStored} {
+func (p *Provider) CheckBinary(ctx context.Context, w provision.Desired) provision.LaunchCheck {
+	c := provision.LaunchCheck{CheckResult: provision.CheckResult{Where: string(w.Region), Message: "storing the skyserve binary in bucket " + w.Binary.Bucket}}
+	for _, check := range []func(context.Context, provision.Desired) error{p.checkBinaryPermissions, p.checkBinaryReaders, p.checkBucketName, p.checkStored} {
 		err := check(ctx, w)
 		if err == nil {
 			continue
 		}
-		c.Err = wrapProgramError(err, "checking "+c.Message)
+		c.Err = wrapBinaryError(err, "checking "+c.Message)
 		c.Message += ": " + err.Error()
 		var denied *provision.CredentialsError
 		if errors.As(c.Err, &denied) {
@@ -139,9 +139,9 @@ func (p *Provider) CheckProgram(ctx context.Context, w provision.Desired) provis
 	return c
 }
 
-// checkProgramPermissions checks the caller's permissions in the project. A caller who may not test them is not
+// checkBinaryPermissions checks the caller's permissions in the project. A caller who may not test them is not
 // rejected.
-func (p *Provider) checkProgramPermissions(ctx context.Context, _ provision.Desired) error {
+func (p *Provider) checkBinaryPermissions(ctx context.Context, _ provision.Desired) error {
 	s, err := p.openSession(ctx)
 	if err != nil {
 		return err
@@ -161,13 +161,13 @@ func (p *Provider) checkProgramPermissions(ctx context.Context, _ provision.Desi
 	return nil
 }
 
-func (p *Provider) checkProgramReaders(ctx context.Context, w provision.Desired) error {
+func (p *Provider) checkBinaryReaders(ctx context.Context, w provision.Desired) error {
 	return p.checkReaders(ctx, w.Service)
 }
 
 // checkBucketName returns an error if the bucket exists and is not the service's bucket in this project.
 func (p *Provider) checkBucketName(ctx context.Context, w provision.Desired) error {
-	b, err := p.findBucket(ctx, w.Program.Bucket)
+	b, err := p.findBucket(ctx, w.Binary.Bucket)
 	if err != nil {
 		return err
 	}
@@ -178,26 +178,26 @@ func (p *Provider) checkBucketName(ctx context.Context, w provision.Desired) err
 	if err != nil {
 		return err
 	}
-	if _, err = client.Buckets.Get(w.Program.Bucket).Context(ctx).Do(); isMissing(err) {
+	if _, err = client.Buckets.Get(w.Binary.Bucket).Context(ctx).Do(); isMissing(err) {
 		return nil
 	}
 	if r, ok := refusalOf(err); err == nil || ok && r.status == http.StatusForbidden {
 		if err == nil {
 			err = errors.New("the bucket exists in another project")
 		}
-		return &provision.BucketTakenError{Bucket: w.Program.Bucket, Cloud: service.CloudGCP, Err: err}
+		return &provision.BucketTakenError{Bucket: w.Binary.Bucket, Cloud: service.CloudGCP, Err: err}
 	}
 	return err
 }
 
 // checkStored returns an error if the binary is neither in the bucket nor on this computer.
 func (p *Provider) checkStored(ctx context.Context, w provision.Desired) error {
-	if w.Program.File != "" {
+	if w.Binary.File != "" {
 		return nil
 	}
-	exists, err := p.hasObject(ctx, *w.Program)
+	exists, err := p.hasObject(ctx, *w.Binary)
 	if err == nil && !exists {
-		err = missingProgram(*w.Program)
+		err = missingBinary(*w.Binary)
 	}
 	return err
 }

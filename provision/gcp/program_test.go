@@ -20,7 +20,7 @@ import (
 // downloads returns the configuration of a provider whose machines download their binary from a bucket.
 func downloads(g *testcloud.GCE) gcp.Config {
 	c := config(g)
-	c.Programs, c.Downloads, c.Regions = true, true, []string{"us-central1"}
+	c.Binaries, c.Downloads, c.Regions = true, true, []string{"us-central1"}
 	return c
 }
 
@@ -58,13 +58,13 @@ func program(t *testing.T, content string) provision.Desired {
 		t.Fatal(err)
 	}
 	return provision.Desired{
-		ID: provision.ProgramID("gcp", hash), Kind: provision.KindProgram, Service: "chat", Owner: "Ab:12", Region: "gcp/global",
-		SpecHash: provision.ProgramSpec(hash), Program: &provision.Program{SHA256: hash, Bucket: bucketName, File: file},
+		ID: provision.BinaryID("gcp", hash), Kind: provision.KindBinary, Service: "chat", Owner: "Ab:12", Region: "gcp/global",
+		SpecHash: provision.BinarySpecHash(hash), Binary: &provision.Binary{SHA256: hash, Bucket: bucketName, File: file},
 	}
 }
 
 // bucketName is the bucket of the service chat.
-var bucketName = provision.ProgramBucket("chat", "Ab:12", "p")
+var bucketName = provision.BinaryBucket("chat", "Ab:12", "p")
 
 // converge applies the changes to the desired programs and returns the objects that exist then.
 func converge(t *testing.T, p *gcp.Provider, wants ...provision.Desired) ([]provision.Object, error) {
@@ -205,7 +205,7 @@ func TestBucketAccessIsRepaired(t *testing.T) {
 
 // Each problem is found by the check before anything is created, and by the launch, with the way out.
 func TestProgramProblems(t *testing.T) {
-	absent := func(w *provision.Desired) { w.Program.File = "" }
+	absent := func(w *provision.Desired) { w.Binary.File = "" }
 	for _, tt := range []struct {
 		name    string
 		change  func(g *testcloud.GCE)
@@ -218,7 +218,7 @@ func TestProgramProblems(t *testing.T) {
 		{name: "no permission to upload", change: func(g *testcloud.GCE) { g.DenyPermissions("storage.objects.create") }, problem: "storage.objects.create"},
 		{name: "no permission to share it", change: func(g *testcloud.GCE) { g.DenyPermissions("storage.buckets.setIamPolicy") }, problem: "storage.buckets.setIamPolicy"},
 		{name: "neither stored nor here", want: absent, problem: "pass --program FILE"},
-		{name: "a changed file", want: func(w *provision.Desired) { w.Program.SHA256 = strings.Repeat("0", 64) }, problem: "the file has changed", onlyNow: true},
+		{name: "a changed file", want: func(w *provision.Desired) { w.Binary.SHA256 = strings.Repeat("0", 64) }, problem: "the file has changed", onlyNow: true},
 		{name: "another owner", change: func(g *testcloud.GCE) {
 			other := program(t, "first")
 			other.Owner = "Cd:34"
@@ -234,7 +234,7 @@ func TestProgramProblems(t *testing.T) {
 			tt.want(&w)
 		}
 		p := gcp.New(downloads(g))
-		if c := p.CheckProgram(t.Context(), w); !tt.onlyNow && (c.OK || c.Err == nil || !strings.Contains(c.Message, tt.problem)) {
+		if c := p.CheckBinary(t.Context(), w); !tt.onlyNow && (c.OK || c.Err == nil || !strings.Contains(c.Message, tt.problem)) {
 			t.Errorf("%s: the check found %+v", tt.name, c)
 		}
 		if _, err := p.Launch(t.Context(), w); err == nil || !strings.Contains(err.Error(), tt.problem) {
@@ -249,7 +249,7 @@ func TestProgramRequiresReplicaAccount(t *testing.T) {
 	p := gcp.New(downloads(g))
 	w := program(t, "first")
 	_, err := p.Launch(t.Context(), w)
-	c := p.CheckProgram(t.Context(), w)
+	c := p.CheckBinary(t.Context(), w)
 	for _, err := range []error{err, c.Err} {
 		var denied *provision.CredentialsError
 		if !errors.As(err, &denied) || !strings.Contains(denied.Hint, "gcloud iam service-accounts create skyserve-chat-replica --project p") {
@@ -299,7 +299,7 @@ func TestMachinesMayOnlyDownloadTheBinary(t *testing.T) {
 	for _, w := range []provision.Desired{w, balancer("lb-us-central1-0"), replica("us-central1-0", "spot")} {
 		launched(t, p, w)
 	}
-	at, err := p.LocateProgram(t.Context(), "chat", "Ab:12", w.Program.SHA256)
+	at, err := p.LocateBinary(t.Context(), "chat", "Ab:12", w.Binary.SHA256)
 	if err != nil || at.Bucket != bucketName {
 		t.Fatal(at, err)
 	}
@@ -328,7 +328,7 @@ func TestMachinesMayOnlyDownloadTheBinary(t *testing.T) {
 	}
 }
 
-// Without Config.Programs no call requires a permission in Cloud Storage.
+// Without Config.Binaries no call requires a permission in Cloud Storage.
 func TestProgramsAreListedOnlyIfConfigured(t *testing.T) {
 	faults := &testcloud.Faults{}
 	if _, err := provider(newGCE(faults)).List(t.Context(), ""); err != nil || faults.CallCounts()["storage.buckets.list"] != 0 {

@@ -22,21 +22,21 @@ import (
 // succeeds at 0.3 Mbit/s or more. The upload resumes with the chunk that failed.
 const chunkSize = 2 << 20
 
-// uploadProgram uploads a binary, unless the bucket contains it. A partial upload is not visible, and Cloud
+// uploadBinary uploads a binary, unless the bucket contains it. A partial upload is not visible, and Cloud
 // Storage rejects one whose checksum differs.
-func (p *Provider) uploadProgram(ctx context.Context, w provision.Desired) error {
-	if exists, err := p.hasObject(ctx, *w.Program); err != nil || exists {
+func (p *Provider) uploadBinary(ctx context.Context, w provision.Desired) error {
+	if exists, err := p.hasObject(ctx, *w.Binary); err != nil || exists {
 		return err
 	}
-	if w.Program.File == "" {
-		return missingProgram(*w.Program)
+	if w.Binary.File == "" {
+		return missingBinary(*w.Binary)
 	}
-	f, err := os.Open(w.Program.File)
+	f, err := os.Open(w.Binary.File)
 	if err != nil {
 		return err
 	}
 	defer f.Close()
-	checksum, err := checkFile(f, w.Program.SHA256)
+	checksum, err := checkFile(f, w.Binary.SHA256)
 	if err != nil {
 		return err
 	}
@@ -44,9 +44,9 @@ func (p *Provider) uploadProgram(ctx context.Context, w provision.Desired) error
 	if err != nil {
 		return err
 	}
-	object := &storage.Object{Name: provision.ProgramKey(w.Program.SHA256), ContentType: contentType, Crc32c: checksum}
-	call := client.Objects.Insert(w.Program.Bucket, object).IfGenerationMatch(0) // an object of the name has the same content
-	call.WithRetry(nil, func(error) bool { return false })                       // retryTransport retries
+	object := &storage.Object{Name: provision.BinaryKey(w.Binary.SHA256), ContentType: contentType, Crc32c: checksum}
+	call := client.Objects.Insert(w.Binary.Bucket, object).IfGenerationMatch(0) // an object of the name has the same content
+	call.WithRetry(nil, func(error) bool { return false })                      // retryTransport retries
 	_, err = call.Media(f, googleapi.ChunkSize(chunkSize), googleapi.ContentType(contentType)).Context(ctx).Do()
 	if r, ok := refusalOf(err); ok && r.status == http.StatusPreconditionFailed {
 		return nil // another process has uploaded it
@@ -54,18 +54,18 @@ func (p *Provider) uploadProgram(ctx context.Context, w provision.Desired) error
 	return err
 }
 
-// missingProgram reports a binary that is neither in its bucket nor on this computer.
-func missingProgram(program provision.Program) error {
-	return &provision.ProgramMissingError{Bucket: program.Bucket, SHA256: program.SHA256}
+// missingBinary reports a binary that is neither in its bucket nor on this computer.
+func missingBinary(binary provision.Binary) error {
+	return &provision.BinaryMissingError{Bucket: binary.Bucket, SHA256: binary.SHA256}
 }
 
 // hasObject reports whether a bucket contains a binary.
-func (p *Provider) hasObject(ctx context.Context, program provision.Program) (bool, error) {
+func (p *Provider) hasObject(ctx context.Context, binary provision.Binary) (bool, error) {
 	client, _, err := newStorage(ctx, p)
 	if err != nil {
 		return false, err
 	}
-	_, err = client.Objects.Get(program.Bucket, provision.ProgramKey(program.SHA256)).Context(ctx).Do()
+	_, err = client.Objects.Get(binary.Bucket, provision.BinaryKey(binary.SHA256)).Context(ctx).Do()
 	if isMissing(err) {
 		return false, nil
 	}

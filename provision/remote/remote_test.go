@@ -291,7 +291,7 @@ func TestHandlerForBalancers(t *testing.T) {
 		return c.Launch(t.Context(), w)
 	}
 	own := want("us-central1-0").Owner
-	for kind, permitted := range map[provision.ObjectKind]bool{provision.KindBalancer: true, provision.KindFirewall: true, provision.KindIdentity: false, provision.KindProgram: false} {
+	for kind, permitted := range map[provision.ObjectKind]bool{provision.KindBalancer: true, provision.KindFirewall: true, provision.KindIdentity: false, provision.KindBinary: false} {
 		o, err := launch(kind, own)
 		if (err == nil) != permitted {
 			t.Errorf("launching a %s: %v", kind, err)

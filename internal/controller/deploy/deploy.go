@@ -148,7 +148,7 @@ func Deployments(c DeploymentInput, have []provision.Object) (map[string]agent.D
 				continue // it will be removed
 			}
 			one, err = d.nameServerDeployment()
-		case provision.KindController, provision.KindFirewall, provision.KindIdentity, provision.KindProgram:
+		case provision.KindController, provision.KindFirewall, provision.KindIdentity, provision.KindBinary:
 			continue
 		}
 		var hash string

@@ -42,8 +42,8 @@ type Deployer struct {
 	HostedZoneID     string
 	HealthChecks     []string
 	FederatedAccount string
-	// Programs are those of cloud.LayoutInput.
-	Programs map[string]provision.Program
+	// Binaries are those of cloud.LayoutInput.
+	Binaries map[string]provision.Binary
 	// Build is the hash of the binary for machines on this computer; empty = unchanged.
 	Build string
 	// Gate admits launches within Bounds; nil = all. Unlisted are existing objects that ListObserved omits, whose
@@ -128,7 +128,7 @@ func (dp *Deployer) planWithMissing(ctx context.Context, short map[cloud.Replica
 // planFor returns the changes for a list of existing objects.
 func (dp *Deployer) planFor(have []provision.Object, short map[cloud.ReplicaGroup]int) (*MachinePlan, error) {
 	l, err := cloud.BuildLayout(cloud.LayoutInput{
-		Spec: dp.Spec, Owner: dp.Owner, Offerings: withKnownPrices(dp.offers, dp.prices), Reservations: dp.reservations, Have: have, Now: dp.clock()(), Shortfall: short, NeedReplacement: dp.NeedReplacement, Ending: dp.Ending, Counts: dp.Counts, HostedZoneID: dp.HostedZoneID, HealthChecks: dp.HealthChecks, FederatedAccount: dp.FederatedAccount, Programs: dp.Programs, UserData: dp.UserData,
+		Spec: dp.Spec, Owner: dp.Owner, Offerings: withKnownPrices(dp.offers, dp.prices), Reservations: dp.reservations, Have: have, Now: dp.clock()(), Shortfall: short, NeedReplacement: dp.NeedReplacement, Ending: dp.Ending, Counts: dp.Counts, HostedZoneID: dp.HostedZoneID, HealthChecks: dp.HealthChecks, FederatedAccount: dp.FederatedAccount, Binaries: dp.Binaries, UserData: dp.UserData,
 		SpotPenalty: func(o provision.Offering) float64 { return dp.spotHistory().RecentEvents(o, dp.clock()()) }, SpotScore: dp.scores.scoreOf,
 		Interrupted: func(r service.Region) bool {
 			return dp.spotHistory().InterruptedSince(r, dp.clock()().Add(-fallbackWindow))

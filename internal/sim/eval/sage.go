@@ -90,7 +90,7 @@ func SageScenarios() []SageScenario {
 			sampleInterval: 15 * time.Minute, hardware: limitVMs, columns: scarceColumns,
 		},
 		{
-			Name: "sage-a100", Title: "SageServe A: the peak day on A100, 0.55 times the load, start-up times doubled, IW-F deadline 3 s",
+			Name: "sage-a100", Title: "SageServe A: the peak day on A100, 0.55 times the load, start-up times doubled, deadline of fast requests 3 s",
 			Load: "Thursday", Strategies: []string{"reactive", "lt-ua", "auto"}, models: 4, regions: 3, from: 3 * sageDay, duration: sageDay, load: 0.55,
 			sampleInterval: 15 * time.Minute, hardware: sim.UseA100, columns: dayColumns, paper: savedPaper(0.282),
 		},

@@ -224,7 +224,7 @@ func (r *SageReport) notes() []string {
 		}
 		text += fmt.Sprintf(", %.0f deferred requests remain at the end", s.Models[0].Mean.Waiting)
 		if late := r.highestLate(s); late != nil {
-			text += fmt.Sprintf(", at most %.2f%% of a model's IW-F requests late in any seed", 100**late)
+			text += fmt.Sprintf(", at most %.2f%% of a model's fast requests late in any seed", 100**late)
 		}
 		out = append(out, text)
 	}
@@ -351,11 +351,11 @@ func dayColumns(r *SageReport) []sageColumn {
 		modelColumn(), strategyColumn(head), hoursColumn(r), owedColumn(), versusFirst(r),
 		figureColumn("STARTING H", "%.2f", 1, func(f *SageFigures) *float64 { return &f.WastedInstanceHours }),
 		figureColumn("DONATED H", "%.0f", 1, func(f *SageFigures) *float64 { return &f.DonatedInstanceHours }),
-		figureColumn("IW-F TTFT P95 S", "%.2f", 1000, func(f *SageFigures) *float64 { return f.TTFTP95Fast }),
-		figureColumn("IW-F SLO MISS", "%.2f%%", 0.01, func(f *SageFigures) *float64 { return f.ViolationsFast }),
-		figureColumn("IW-N SLO MISS", "%.2f%%", 0.01, func(f *SageFigures) *float64 { return f.ViolationsNormal }),
-		figureColumn("NIW SLO MISS", "%.2f%%", 0.01, func(f *SageFigures) *float64 { return f.ViolationsDeferred }),
-		figureColumn("NIW E2E P95 H", "%.1f", 3.6e6, func(f *SageFigures) *float64 { return f.DeferredP95 }),
+		figureColumn("FAST TTFT P95 S", "%.2f", 1000, func(f *SageFigures) *float64 { return f.TTFTP95Fast }),
+		figureColumn("FAST SLO MISS", "%.2f%%", 0.01, func(f *SageFigures) *float64 { return f.ViolationsFast }),
+		figureColumn("NORMAL SLO MISS", "%.2f%%", 0.01, func(f *SageFigures) *float64 { return f.ViolationsNormal }),
+		figureColumn("DEFERRED SLO MISS", "%.2f%%", 0.01, func(f *SageFigures) *float64 { return f.ViolationsDeferred }),
+		figureColumn("DEFERRED E2E P95 H", "%.1f", 3.6e6, func(f *SageFigures) *float64 { return f.DeferredP95 }),
 		figureColumn("REROUTED", "%.1f%%", 0.01, func(f *SageFigures) *float64 { return &f.Rerouted }),
 	}
 }
@@ -366,8 +366,8 @@ func scarceColumns(r *SageReport) []sageColumn {
 		figureColumn("STARTS", "%.0f", 1, func(f *SageFigures) *float64 { return &f.Starts }),
 		figureColumn("REDEPLOYED", "%.0f", 1, func(f *SageFigures) *float64 { return &f.Redeployed }),
 		figureColumn("NEW VMS", "%.0f", 1, func(f *SageFigures) *float64 { return &f.Launched }),
-		figureColumn("IW-F TTFT P95 S", "%.2f", 1000, func(f *SageFigures) *float64 { return f.TTFTP95Fast }),
-		figureColumn("IW-F SLO MISS", "%.2f%%", 0.01, func(f *SageFigures) *float64 { return f.ViolationsFast }),
+		figureColumn("FAST TTFT P95 S", "%.2f", 1000, func(f *SageFigures) *float64 { return f.TTFTP95Fast }),
+		figureColumn("FAST SLO MISS", "%.2f%%", 0.01, func(f *SageFigures) *float64 { return f.ViolationsFast }),
 	)
 }
 
@@ -409,10 +409,10 @@ func burstColumns(r *SageReport) []sageColumn {
 		}},
 		hoursColumn(r),
 		owedColumn(),
-		figureColumn("IW-F TTFT P75 S", "%.2f", 1000, func(f *SageFigures) *float64 { return f.TTFTP75Fast }),
+		figureColumn("FAST TTFT P75 S", "%.2f", 1000, func(f *SageFigures) *float64 { return f.TTFTP75Fast }),
 		figureColumn("P95", "%.1f", 1000, func(f *SageFigures) *float64 { return f.TTFTP95Fast }),
-		figureColumn("IW-F SLO MISS", "%.1f%%", 0.01, func(f *SageFigures) *float64 { return f.ViolationsFast }),
-		figureColumn("IW-N SLO MISS", "%.1f%%", 0.01, func(f *SageFigures) *float64 { return f.ViolationsNormal }),
+		figureColumn("FAST SLO MISS", "%.1f%%", 0.01, func(f *SageFigures) *float64 { return f.ViolationsFast }),
+		figureColumn("NORMAL SLO MISS", "%.1f%%", 0.01, func(f *SageFigures) *float64 { return f.ViolationsNormal }),
 		figureColumn("REROUTED", "%.1f%%", 0.01, func(f *SageFigures) *float64 { return &f.Rerouted }),
 	}
 }
@@ -429,9 +429,9 @@ func tierColumns(r *SageReport) []sageColumn {
 	}
 	return []sageColumn{
 		strategyColumn("ORDER"),
-		beside("IW-F TTFT P75 S", "%.2f", 1000, func(f *SageFigures) *float64 { return f.TTFTP75Fast }, func(p *SagePaper) *float64 { return p.TTFTP75Fast }),
-		beside("IW-N TTFT P75 S", "%.2f", 1000, func(f *SageFigures) *float64 { return f.TTFTP75Normal }, func(p *SagePaper) *float64 { return p.TTFTP75Normal }),
-		beside("IW-F SLO MISS %", "%.1f", 0.01, func(f *SageFigures) *float64 { return f.ViolationsFast }, func(p *SagePaper) *float64 { return p.ViolationsFast }),
-		beside("IW-N SLO MISS %", "%.1f", 0.01, func(f *SageFigures) *float64 { return f.ViolationsNormal }, func(p *SagePaper) *float64 { return p.ViolationsNormal }),
+		beside("FAST TTFT P75 S", "%.2f", 1000, func(f *SageFigures) *float64 { return f.TTFTP75Fast }, func(p *SagePaper) *float64 { return p.TTFTP75Fast }),
+		beside("NORMAL TTFT P75 S", "%.2f", 1000, func(f *SageFigures) *float64 { return f.TTFTP75Normal }, func(p *SagePaper) *float64 { return p.TTFTP75Normal }),
+		beside("FAST SLO MISS %", "%.1f", 0.01, func(f *SageFigures) *float64 { return f.ViolationsFast }, func(p *SagePaper) *float64 { return p.ViolationsFast }),
+		beside("NORMAL SLO MISS %", "%.1f", 0.01, func(f *SageFigures) *float64 { return f.ViolationsNormal }, func(p *SagePaper) *float64 { return p.ViolationsNormal }),
 	}
 }

@@ -1,6 +1,7 @@
 package load
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"maps"
@@ -80,13 +81,19 @@ func (r *Report) regions(b *strings.Builder) {
 	_ = t.Flush() // a strings.Builder returns no errors
 }
 
+// reasonTexts are the reasons of failed requests, to follow a number.
+var reasonTexts = map[string]string{
+	reasonConnect: "without a response", reasonTimeout: "timed out", reasonStatus: "with an unexpected HTTP status",
+	reasonBroken: "with a broken stream", reasonError: "with an error in the stream",
+}
+
 // remarks prints optional lines.
 func (r *Report) remarks(b *strings.Builder) {
 	lines := []string{}
 	if r.Failed > 0 {
 		var reasons []string
 		for _, reason := range slices.Sorted(maps.Keys(r.Failures)) {
-			reasons = append(reasons, fmt.Sprintf("%d x %s", r.Failures[reason], reason))
+			reasons = append(reasons, fmt.Sprintf("%d %s", r.Failures[reason], cmp.Or(reasonTexts[reason], reason)))
 		}
 		lines = append(lines, "failures: "+strings.Join(reasons, ", "))
 	}

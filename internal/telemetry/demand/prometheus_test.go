@@ -76,25 +76,25 @@ func TestPrometheus(t *testing.T) {
 			response: []string{matrix(values(`"model":"m","region":"us","tier":"NIW"`, last-180, "2", "", "NaN", "1.5"), values(`"model":"m","region":"eu","tier":"niw"`, last-180, "1", "1", "+Inf", "0"))},
 			params:   "?query=my_rate%5B$window%5D",
 			query:    "my_rate[2m]",
-			want: "eu m NIW, prompt tokens by 1m from 2025-01-31T11:56: [60 60 NaN 0]\nus m NIW, prompt tokens by 1m from 2025-01-31T11:56: [120 NaN NaN 90]\n" +
-				"note: 2 samples are not numbers (first: eu m NIW at 2025-01-31T11:58:00Z): treated as unknown\n" +
-				"note: 2 gaps (first: us m NIW at 2025-01-31T11:57:00Z): 3 minutes in total are unknown\n",
+			want: "eu m deferred, prompt tokens by 1m from 2025-01-31T11:56: [60 60 NaN 0]\nus m deferred, prompt tokens by 1m from 2025-01-31T11:56: [120 NaN NaN 90]\n" +
+				"note: 2 samples are not numbers (first: eu m deferred at 2025-01-31T11:58:00Z): treated as unknown\n" +
+				"note: 2 gaps (first: us m deferred at 2025-01-31T11:57:00Z): 3 minutes in total are unknown\n",
 		},
 		"the balancers' own counters first": {
 			response: []string{matrix(values(`"model":"m"`, last, "1"))},
 			query:    "sum by (model, tier, region) (rate(skyserve_prompt_tokens_total[2m]))",
-			want:     "all m IW-F, prompt tokens by 1m from 2025-01-31T11:59: [60]\n",
+			want:     "all m fast, prompt tokens by 1m from 2025-01-31T11:59: [60]\n",
 		},
 		"then engines'": {
 			response: []string{matrix(), matrix(), matrix(values(`"model_name":"llama"`, last, "1"))},
 			query:    "sum by (model_name, tier, region) (rate(sglang:prompt_tokens_total[2m]))",
-			want:     "all llama IW-F, prompt tokens by 1m from 2025-01-31T11:59: [60]\n",
+			want:     "all llama fast, prompt tokens by 1m from 2025-01-31T11:59: [60]\n",
 		},
 		"requests": {
 			response: []string{matrix(values(`"model":"m"`, last, "0.5"))},
 			o:        Options{Requests: true},
 			query:    "sum by (model, tier, region) (rate(skyserve_requests_total[2m]))",
-			want:     "all m IW-F, requests by 1m from 2025-01-31T11:59: [30]\n",
+			want:     "all m fast, requests by 1m from 2025-01-31T11:59: [30]\n",
 		},
 		"counters that begin again, of two instances": {
 			response: []string{matrix(
@@ -102,13 +102,13 @@ func TestPrometheus(t *testing.T) {
 				values(`"__name__":"vllm:prompt_tokens_total","model_name":"m","instance":"b"`, last-240, "7", "8", "9", "10", "11"))},
 			o:     Options{PromQL: "vllm:prompt_tokens_total"},
 			query: "vllm:prompt_tokens_total",
-			want: "all m IW-F, prompt tokens by 1m from 2025-01-31T11:56: [61 31 11 6]\n" +
-				"note: 1 counter reset (first: all m IW-F at 2025-01-31T11:58:00Z): counting continues from zero\n",
+			want: "all m fast, prompt tokens by 1m from 2025-01-31T11:56: [61 31 11 6]\n" +
+				"note: 1 counter reset (first: all m fast at 2025-01-31T11:58:00Z): counting continues from zero\n",
 		},
 		"warnings": {
 			response: []string{strings.Replace(matrix(values("", last, "1")), `"data"`, `"warnings":["partial data"],"data"`, 1)},
 			query:    "sum by (model, tier, region) (rate(skyserve_prompt_tokens_total[2m]))",
-			want:     "all all IW-F, prompt tokens by 1m from 2025-01-31T11:59: [60]\nnote: Prometheus warning: partial data\n",
+			want:     "all all fast, prompt tokens by 1m from 2025-01-31T11:59: [60]\nnote: Prometheus warning: partial data\n",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -36,7 +36,7 @@ func TestHistoryGaps(t *testing.T) {
 	for _, s := range h.Series {
 		fmt.Fprintf(&got, "%s %v\n", s.SeriesKey, s.Values)
 	}
-	want := "eu m IW-F [NaN NaN NaN 9]\nus m IW-F [31 0 NaN 7]\nus n IW-F [0 1 NaN 0]\n"
+	want := "eu m fast [NaN NaN NaN 9]\nus m fast [31 0 NaN 7]\nus n fast [0 1 NaN 0]\n"
 	if got.String() != want || h.First != 100 || h.Minutes != 4 {
 		t.Fatalf("from %d, %d minutes:\n%swant\n%s", h.First, h.Minutes, &got, want)
 	}
