@@ -38,6 +38,36 @@ func TestTestsNamedInDocsExist(t *testing.T) {
 	}
 }
 
+// sourceFileName is a Go file in a package comment, such as sse.go, strategy_*.go or lbd/proxy/heldstream.go.
+var sourceFileName = regexp.MustCompile(`[A-Za-z0-9_/*]+\.go\b`)
+
+// Every file that the comment of a package names exists: a name is relative to the package, a path to the module.
+func TestFilesNamedInPackageCommentsExist(t *testing.T) {
+	checked := 0
+	for _, path := range sourceFiles(t) {
+		if filepath.Base(path) != "doc.go" {
+			continue
+		}
+		text, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, name := range sourceFileName.FindAllString(string(text), -1) {
+			pattern := name
+			if !strings.Contains(name, "/") {
+				pattern = filepath.Join(filepath.Dir(path), name)
+			}
+			checked++
+			if found, err := filepath.Glob(pattern); err != nil || len(found) == 0 {
+				t.Errorf("%s names %s, which does not exist (%v)", path, name, err)
+			}
+		}
+	}
+	if checked < 200 {
+		t.Fatalf("%d files are named: the test no longer finds them", checked)
+	}
+}
+
 // Commands of this repository in the text of a page: in backquotes, or on an indented line.
 var (
 	goTestCommand = regexp.MustCompile("(?m)(?:`|^    )(go test [^`\n]+)")

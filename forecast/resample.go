@@ -11,7 +11,7 @@ import (
 // multiple of the old one and of a minute, or when the series covers no whole step.
 func Resample(s Series, step time.Duration) (Series, error) {
 	if s.Step <= 0 || step < s.Step || step%s.Step != 0 {
-		return s, fmt.Errorf("resampling %s: step: must be a multiple of %s, got %s", s.Name, s.Step, step)
+		return s, fmt.Errorf("resampling %s: step: must be a multiple of the history's step of %s, got %s", s.Name, ShortDuration(s.Step), step)
 	}
 	if step%time.Minute != 0 {
 		return s, fmt.Errorf("resampling %s: step: must be whole minutes, got %s", s.Name, step)

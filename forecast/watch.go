@@ -159,7 +159,7 @@ func newDeviation(f Forecast, actual []float64, from, to int, step time.Duration
 	if math.IsInf(d.Ratio, 1) {
 		times = "load where none was forecast"
 	}
-	d.Message = fmt.Sprintf("%s for %s (%s)", times, ShortDuration(time.Duration(to-from)*step), d.Kind)
+	d.Message = fmt.Sprintf("%s, for %s (%s)", times, ShortDuration(time.Duration(to-from)*step), d.Kind)
 	return d
 }
 

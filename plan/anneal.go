@@ -45,7 +45,7 @@ const (
 	candidateDistance      = 2e-4       // distance of candidates from the relaxation, as a share of the bound
 	smallCandidateDistance = 0.1        // the same with few counts
 	baseCandidateLimit     = 24         // basic limit on the candidates of a block
-	maxGrowth              = 16         // units that addGrowth adds
+	maxGrowth              = 16         // units that addGrowth adds at most
 	minProposals           = 20_000     // minimum number of proposals of the first annealing
 	blockProposals         = 2_500      // proposals per block of the first annealing
 	maxProposals           = 32_000_000 // maximum number of proposals of any annealing

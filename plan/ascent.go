@@ -37,10 +37,10 @@ func (a *ascent) runAscent(n int) {
 		if a.c.work.remaining < a.reservedEffort && !math.IsInf(a.best.value, -1) || !a.relax(a.current) {
 			return
 		}
-		reached := a.current.value - a.best.value
+		rise := a.current.value - a.best.value
 		switch {
-		case math.IsInf(a.current.value, 1) || math.IsInf(a.best.value, -1) || reached > 0:
-			if reached > 0.3*a.level*math.Abs(a.best.value) {
+		case math.IsInf(a.current.value, 1) || math.IsInf(a.best.value, -1) || rise > 0:
+			if rise > 0.3*a.level*math.Abs(a.best.value) {
 				a.stuck = 0
 			}
 			a.best.copy(a.current)

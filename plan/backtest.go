@@ -33,7 +33,7 @@ const (
 	RuleHourly     = "hourly"     // the counts of each plan, kept until the next one
 	RuleConstant   = "constant"   // LoadTrace.ConstantCounts
 	RuleThreshold  = "threshold"  // LoadTrace.ThresholdCounts
-	RuleActual     = "actual"     // the actual counts of the history, if known
+	RuleActual     = "actual"     // BacktestOptions.ActualCounts, if known
 )
 
 // formerRules are the former names of rules, in the former key of RuleOutcome.Name.

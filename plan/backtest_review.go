@@ -166,7 +166,7 @@ func (b *Backtester) solveReviews(out *Backtest, past *LoadTrace) ([]TargetCount
 
 // trackedTargets returns the target counts of the strategy predictive, by the minute: in each region the
 // replicas that a tracker of the load requires. Each plan calibrates the tracker, and gives it the highest
-// value of the mean forecast until the next plan.
+// value of the mean forecast over its horizon.
 func (b *Backtester) trackedTargets(past *LoadTrace) []TargetCounts {
 	var targets []TargetCounts
 	var trackers [][]*loadTracker

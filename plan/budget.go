@@ -25,8 +25,8 @@ type addition struct {
 	price   float64 // USD per hour for a throughput of one prompt token per second
 }
 
-// cutToBudget reduces counts x until they cost at most a budget in USD per hour. A budget never reduces a running
-// fleet: if the current counts cost more, nothing is added to them. A model whose plan saves money is not cut. Other
+// cutToBudget reduces counts x until they cost at most a budget in USD per hour. A budget never reduces the running
+// replicas: if they cost more, none is added. A model whose plan saves money is not cut. Other
 // models get their additions one by one: first those needed for a minimum, then those with the lowest price per
 // throughput. A model that does not get all of its additions keeps the replicas that the plan removes. cut describes
 // the missing additions. cost returns the billed price of counts.

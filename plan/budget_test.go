@@ -104,4 +104,13 @@ func TestReviewObeysBudget(t *testing.T) {
 	if err := p.WriteTable(&table); err != nil || !strings.Contains(table.String(), "\nCut by the budget of $3.40/h for all machines:\n  - m in aws/us-east-1: 2 of 6") {
 		t.Errorf("%v\n%s", err, table.String())
 	}
+	page := htmlOf(t, Report{Service: "chat", Proposal: p, LoadCurves: got.LoadCurves})
+	for _, want := range []string{"Cut to the budget of $3.40 per hour: $", "<h2>Cut by the budget of $3.40 per hour for all machines</h2>", "m in aws/us-east-1: 2 of 6 additional L4 exceed the budget"} {
+		if !strings.Contains(page, want) {
+			t.Errorf("%q is not on the page", want)
+		}
+	}
+	if strings.Contains(page, "No plan found") {
+		t.Error("the page says that no plan was found")
+	}
 }

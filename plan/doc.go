@@ -26,8 +26,8 @@
 // its work), integer_program.go (a subproblem as blocks, each one model in one region, and the rows
 // that couple them), block.go (exact search of one block), ascent.go (the lower bound: Lagrangian
 // relaxation with subgradients), anneal.go (neighbourhood search over the candidates of candidates.go
-// near the relaxation), and join.go with models.go (the exact method: dynamic programming over the
-// blocks of each model, then over all models). redistribute.go chooses between equally cheap
+// near the relaxation), and dynamic_program.go with model_choices.go (the exact method: dynamic
+// programming over the blocks of each model, then over all models). redistribute.go chooses between equally cheap
 // solutions, and conflict.go names the constraints that cannot be met together. write.go writes a
 // problem for other solvers, and external.go reads and assesses their counts.
 //

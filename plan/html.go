@@ -120,6 +120,8 @@ func describeStatus(p Proposal) string {
 		atPrices = " at the assumed prices"
 	}
 	switch {
+	case len(p.OverBudget) > 0 && p.TotalCostUSD != nil:
+		return fmt.Sprintf("Cut to the budget of %s per hour: $%.2f for the hour%s, including start-up costs.", dollars(p.BudgetPerHour), *p.TotalCostUSD, atPrices)
 	case p.Status == StatusOptimal && p.Gap != nil && *p.Gap == 0:
 		return fmt.Sprintf("Proven to be the cheapest plan that satisfies every constraint: $%.2f for the hour%s, including start-up costs.", *p.TotalCostUSD, atPrices)
 	case (p.Status == StatusOptimal || p.Status == StatusFeasible) && p.Gap != nil && p.LowerBoundUSD != nil:

@@ -23,6 +23,7 @@ func (v pageView) markup() *chart.Page {
 	p.PutIf(v.Status != v.Headline, "<small>{}</small>", v.Status)
 	p.Put("</p>\n")
 	putList(p, "Unmet constraints", v.Proposal.Infeasible)
+	putList(p, "Cut by the budget of "+dollars(v.Proposal.BudgetPerHour)+" per hour for all machines", v.Proposal.OverBudget)
 	p.Put("<ul class=\"tiles\">\n")
 	for _, t := range v.Tiles {
 		p.Put("<li><span>{}</span><b>{}</b><span>{}</span></li>\n", t.Name, t.Value, t.Note)

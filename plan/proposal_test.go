@@ -25,7 +25,7 @@ func TestProposalGrows(t *testing.T) {
 	if c.PlannedPeakTPS != 4200 || c.CapacityTPS != 5000 || *c.Utilisation != 0.84 {
 		t.Fatalf("%+v", c)
 	}
-	want := "peak of 4200 uncached prompt tokens/s at 00:20; 2 x L4 serve up to 2000: add 3 for capacity 5000, 2 of them reclaimed; determined by demand over all regions"
+	want := "peak of 4200 uncached prompt tokens/s at 00:20; 2 x L4 serve up to 2000: add 3 for a capacity of 5000, 2 of them reclaimed; determined by demand over all regions"
 	if c.Reason != want {
 		t.Fatalf("%q, want %q", c.Reason, want)
 	}

@@ -142,7 +142,7 @@ func (w *reasonWriter) reason(c ReplicaChange, i, j int) string {
 	var do string
 	switch {
 	case c.Delta > 0:
-		do = fmt.Sprintf("add %d for capacity %s%s%s", c.Delta, after, describeNewReplicas(c), w.describeCostChange(c))
+		do = fmt.Sprintf("add %d for a capacity of %s%s%s", c.Delta, after, describeNewReplicas(c), w.describeCostChange(c))
 	case c.Delta < 0:
 		verb := "remove"
 		if c.Donate > 0 {

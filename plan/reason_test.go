@@ -22,7 +22,7 @@ func TestReasons(t *testing.T) {
 	p := twoRegions()
 	got := proposal(t, p, ProposalContext{At: time.Date(2027, 1, 15, 14, 0, 0, 0, time.UTC), Horizon: time.Hour})
 	for at, want := range []string{
-		"peak of 4000 uncached prompt tokens/s at 14:00; 2 x L4 serve up to 2000: add 1 for capacity 3000, $0.80/h more; 1000 of the peak is served by eu; determined by local demand, demand over all regions",
+		"peak of 4000 uncached prompt tokens/s at 14:00; 2 x L4 serve up to 2000: add 1 for a capacity of 3000, $0.80/h more; 1000 of the peak is served by eu; determined by local demand, demand over all regions",
 		"peak of 2000 uncached prompt tokens/s at 14:30; 2 x L4 serve up to 2000: keep 2; serves up to 1000 of us's load; determined by local demand, demand over all regions",
 	} {
 		if got.Changes[at].Reason != want {

@@ -109,7 +109,7 @@ func (r *review) commitmentPrice(c gpuClass, onDemand float64) float64 {
 		r.assume("%s in %s: $%.4g per hour reserved, as set in regions[].reserved", c, c.cloud, sum/n)
 		return sum / n
 	}
-	r.assume("%s in %s: commitment price unknown: assuming %.1f %% of on demand, the three-year price of a p5.48xlarge", c, c.cloud, 100*catalogue.ReservedShare)
+	r.assume("%s in %s: commitment price unknown: assuming %.1f %% of the on-demand price, as for a p5.48xlarge reserved for three years", c, c.cloud, 100*catalogue.ReservedShare)
 	return catalogue.ReservedShare * onDemand
 }
 

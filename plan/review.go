@@ -18,8 +18,8 @@ const DefaultLocalShare = 0.7
 
 // DefaultPeakQuantile is the default quantile of the forecast peak to plan for: the median, because a strategy corrects
 // the counts between plans. If the counts stay for an hour, use p90 or more: with the median, much more load is above
-// capacity than under the threshold rule (backtest_rules.go; `make compare-plan`). The mean is not offered: bursts that
-// occur once a week would dominate it.
+// capacity than under the threshold rule (backtest_rules.go; `make compare-plan`). The mean (expected) is no better default:
+// bursts that occur once a week dominate it.
 const DefaultPeakQuantile = "p50"
 
 // defaultPlanInterval is the default time between two plans (autoscale.every).
@@ -47,8 +47,8 @@ func isAnyRegion(name string) bool { return name == SurviveAny || name == former
 type ReviewOptions struct {
 	Horizon    time.Duration // default the time between two plans, at least an hour
 	Forecaster string        // default the service's setting, else auto
-	// PeakQuantile is the quantile of the forecast peak to plan capacity for: one of forecast.PeakQuantiles;
-	// default p50.
+	// PeakQuantile is the quantile of the forecast peak to plan capacity for, or "expected" for its mean: one of
+	// forecast.PeakQuantiles; default p50.
 	PeakQuantile string
 	// Step is the interval over which load is averaged before it is forecast and its peak planned
 	// for: whole minutes that divide the horizon; default DefaultStep. A history shorter than
@@ -323,7 +323,7 @@ func (r *review) explainMaxima(o SolveOptions) []string {
 				need += n
 			}
 			if limit := r.problem.Max[i][j]; limit != nil && need > *limit {
-				out = append(out, fmt.Sprintf("%s in %s: replicas.max is %d; without this limit the cheapest plan has %d replicas there", model, region, *limit, need))
+				out = append(out, fmt.Sprintf("%s in %s: replicas.max is %d; without such limits the cheapest plan has %d replicas there", model, region, *limit, need))
 			}
 		}
 	}

@@ -3,6 +3,7 @@ package plan
 import (
 	"fmt"
 	"slices"
+	"strings"
 
 	"skyserve/internal/catalogue"
 	"skyserve/internal/service"
@@ -63,10 +64,17 @@ func (r *review) findOfferings() {
 func (r *review) noOfferingError() error {
 	for i := range r.spec.Regions {
 		region := &r.spec.Regions[i]
-		for _, c := range r.findClasses() {
-			if c.cloud == region.Name.Cloud() && !catalogue.SellsOnDemand(c.cloud, c.gpu, c.count) && slices.Contains(region.Capacity, service.CapacityOnDemand) {
+		var missing []string // GPUs that the cloud does not rent
+		classes := slices.DeleteFunc(r.findClasses(), func(c gpuClass) bool { return c.cloud != region.Name.Cloud() })
+		for _, c := range classes {
+			if !catalogue.Rents(c.cloud, c.gpu) {
+				missing = append(missing, c.String())
+			} else if !catalogue.SellsOnDemand(c.cloud, c.gpu, c.count) && slices.Contains(region.Capacity, service.CapacityOnDemand) {
 				return fmt.Errorf("planning %s: no region has capacity that a model can run on: %s sells %s as spot%s only; add %s to regions[].capacity", r.spec.Name, region.Name, c, ifFlexStart(c.cloud, " and flex-start"), "spot"+ifFlexStart(c.cloud, " or flex_start"))
 			}
+		}
+		if len(missing) == len(classes) {
+			return fmt.Errorf("planning %s: no region has capacity that a model can run on: %s rents no machines with %s; add a GPU that it rents to models[].gpus", r.spec.Name, region.Name.Cloud(), strings.Join(missing, " or "))
 		}
 	}
 	return fmt.Errorf("planning %s: no region has capacity that a model can run on: regions[].capacity allows only reserved, and regions[].reserved has no usable machine", r.spec.Name)
@@ -199,8 +207,8 @@ func (r *review) setPrices() {
 		startCosts, switchCosts := make([]float64, len(r.offerings)), make([]*float64, len(r.offerings))
 		for k, o := range r.offerings {
 			startCosts[k] = meanOnDemand[k] * r.startUpTime(o.cloud).Hours()
-			if saved := r.startUpTime(o.cloud) - catalogue.MachineBoot; saved > 0 {
-				cost := meanOnDemand[k] * saved.Hours()
+			if afterBoot := r.startUpTime(o.cloud) - catalogue.MachineBoot; afterBoot > 0 { // a VM that is taken over has booted
+				cost := meanOnDemand[k] * afterBoot.Hours()
 				switchCosts[k] = &cost
 			}
 		}

@@ -200,9 +200,14 @@ local: {rtt: {us-eu: 100ms}}
 // A service without any usable capacity gets an error that names the settings.
 func TestReviewWithoutOfferingsFails(t *testing.T) {
 	_, err := Review(demandtest.Parse(t, fmt.Sprintf(offersYAML, "    capacity: [reserved]\n")), nil, nil, reviewAt, ReviewOptions{})
-	const want = "planning chat: no region has capacity that a model can run on: regions[].capacity allows only reserved, and regions[].reserved has no usable machine"
-	if err == nil || err.Error() != want {
-		t.Errorf("got %v, want %s", err, want)
+	const want = "planning chat: no region has capacity that a model can run on: "
+	if err == nil || err.Error() != want+"regions[].capacity allows only reserved, and regions[].reserved has no usable machine" {
+		t.Error(err)
+	}
+	other := strings.NewReplacer("type: L4", "type: A10G", "aws/us-east-1", "gcp/us-central1").Replace(fmt.Sprintf(offersYAML, ""))
+	_, err = Review(demandtest.Parse(t, other), nil, nil, reviewAt, ReviewOptions{})
+	if err == nil || err.Error() != want+"gcp rents no machines with A10G; add a GPU that it rents to models[].gpus" {
+		t.Error(err)
 	}
 }
 
@@ -247,7 +252,7 @@ func TestReviewEdgeCases(t *testing.T) {
 		says   string
 	}{
 		"no load":       {fmt.Sprintf(offersYAML, ""), 0, StatusOptimal, ""},
-		"1e9 tokens/s":  {fmt.Sprintf(offersYAML, ""), 1e9, StatusInfeasible, "m in aws/us-east-1: replicas.max is 20; without this limit the cheapest plan has 1000000 replicas there"},
+		"1e9 tokens/s":  {fmt.Sprintf(offersYAML, ""), 1e9, StatusInfeasible, "m in aws/us-east-1: replicas.max is 20; without such limits the cheapest plan has 1000000 replicas there"},
 		"no price":      {strings.Replace(fmt.Sprintf(offersYAML, ""), "aws/us-east-1", "local/us", 1), 1000, StatusOptimal, "local regions are not billed"},
 		"no offering":   {fmt.Sprintf(offersYAML, "  - name: aws/eu-west-1\n    replicas: {min: 1, max: 9}\n    capacity: [reserved]\n"), 1000, StatusInfeasible, "m in aws/eu-west-1: the minimum of 1 replicas is above what bounds and capacity allow"},
 		"unmeasured":    {strings.Replace(fmt.Sprintf(offersYAML, ""), ", tps: 1000", "", 1), 1000, StatusOptimal, "m on L4 has no measured throughput (models[].gpus[].prompt_tokens_per_second): assuming 1500 uncached prompt tokens"},

@@ -178,7 +178,7 @@ func TestReviewReportsUnmetConstraints(t *testing.T) {
 	p := reviewed(t, reviewYAML, standing(1, 1), demandtest.Constant(t, 300, 30000, 0, 0), ReviewOptions{})
 	all := strings.Join(p.Infeasible, "\n")
 	if !strings.Contains(all, "local/us: 21000 uncached prompt tokens per second must be served locally, bounds and capacity allow 12000") ||
-		!strings.Contains(all, "local/us: replicas.max is 8; without this limit the cheapest plan has 19 replicas there") {
+		!strings.Contains(all, "local/us: replicas.max is 8; without such limits the cheapest plan has 19 replicas there") {
 		t.Fatalf("%s", all)
 	}
 }
@@ -207,7 +207,7 @@ func TestReviewReportsAssumptions(t *testing.T) {
 		}},
 		"strangers": {reviewYAML, []ReplicaCount{{Model: "other", Region: "local/us", Replicas: 2}, {Model: "chat-small", Region: "local/us", GPU: "A10", Replicas: 1}}, nil, []string{
 			"the service has no other in local/us: 2 replicas are ignored",
-			"replicas of meta-llama/Llama-3.1-8B-Instruct in local/us run on A10, which the plan does not offer: counted as L4",
+			"replicas of meta-llama/Llama-3.1-8B-Instruct in local/us run on A10: counted as L4, its first GPU there",
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -29,7 +29,7 @@ type SolveStatus string
 const (
 	StatusOptimal    SolveStatus = "optimal"    // the cost is within the requested gap of the lower bound
 	StatusInfeasible SolveStatus = "infeasible" // proven: no counts satisfy the rows
-	StatusFeasible   SolveStatus = "feasible"   // counts were found, their gap is above the requested one
+	StatusFeasible   SolveStatus = "feasible"   // counts were found; their gap is above the requested one, or a budget has cut them
 	StatusUnknown    SolveStatus = "unknown"    // the search ended before any counts were found
 )
 

@@ -137,7 +137,7 @@ type Strategy interface {
 	Name() string
 	// Step returns the changes to make now; none when nothing has to change. Call it every few
 	// seconds.
-	Step(now time.Duration, f *StrategyInput) []Scaling
+	Step(now time.Duration, in *StrategyInput) []Scaling
 }
 
 // StrategyOptions are the options of all strategies.

@@ -163,7 +163,7 @@ func (p *Problem) eachCount(f func(i, j, k int)) {
 	}
 }
 
-// legend lists the name of each index, one per line.
+// legend explains the columns and lists the name of each index, one per line.
 func (p *Problem) legend(mark string) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s columns: s_i_j_k = replicas kept, a_i_j_k = replicas added\n", mark)

@@ -106,5 +106,5 @@ func waitingFor(m telemetry.ModelSnapshot, ready int, kv *float64) string {
 	case kv == nil:
 		return "unknown: no KV report"
 	}
-	return "free KV memory; sent anyway after part of the time to the deadline"
+	return "free KV memory, or the end of their maximum wait"
 }

@@ -83,14 +83,14 @@ func normal() *telemetry.Snapshot {
 		Strategy: "lt-ua",
 		Forecast: []telemetry.LoadForecast{
 			{Model: llama, Region: "aws/us-east-1", Forecaster: "auto", At: noon, StepSeconds: 300, MeanTPS: wave(12, 3000, 900), Lo90TPS: wave(12, 2400, 800), Hi90TPS: wave(12, 3700, 1000), Peak: telemetry.Peak{Mean: 4300, P95: 5100}},
-			{Model: llama, Region: "gcp/europe-west4", Forecaster: "arima", At: noon, StepSeconds: 300, MeanTPS: wave(12, 2000, 300), Lo90TPS: wave(12, 1700, 300), Hi90TPS: wave(12, 2500, 300), Peak: telemetry.Peak{Mean: 2600, P95: 2900}, Deviation: "2.1x the forecast for 12m (burst)"},
+			{Model: llama, Region: "gcp/europe-west4", Forecaster: "arima", At: noon, StepSeconds: 300, MeanTPS: wave(12, 2000, 300), Lo90TPS: wave(12, 1700, 300), Hi90TPS: wave(12, 2500, 300), Peak: telemetry.Peak{Mean: 2600, P95: 2900}, Deviation: "2.1x the forecast, for 12m (burst)"},
 		},
 		Targets: []telemetry.PlannedCapacity{{Model: llama, Region: "aws/us-east-1", Count: 5, ReplicaTPS: 1300, PeakTPS: 4500}, {Model: llama, Region: "gcp/europe-west4", Count: 1, ReplicaTPS: 2800, PeakTPS: 2700}},
 		Prices:  []telemetry.Price{{Region: "aws/us-east-1", GPU: "L4", USDPerHour: 0.8048}, {Region: "aws/us-east-1", GPU: "H100", USDPerHour: 6.88}, {Region: "gcp/europe-west4", GPU: "L4", USDPerHour: 0.7711}},
 		Plan: &telemetry.PlanSummary{
 			At: noon, Status: "optimal", CostPerHour: telemetry.PlanCost{Current: ptr(9.66), Planned: ptr(11.27)},
 			Changes: []telemetry.PlanChange{
-				{Model: llama, Region: "aws/us-east-1", GPU: "L4", Current: 2, Delta: 3, Planned: 5, Reason: "peak of 4.5k uncached prompt tokens/s at 12:40; 2 x L4 serve up to 2.6k: add 3 for capacity 6.5k, $2.41/h more; determined by local demand"},
+				{Model: llama, Region: "aws/us-east-1", GPU: "L4", Current: 2, Delta: 3, Planned: 5, Reason: "peak of 4.5k uncached prompt tokens/s at 12:40; 2 x L4 serve up to 2.6k: add 3 for a capacity of 6.5k, $2.41/h more; determined by local demand"},
 				{Model: llama, Region: "gcp/europe-west4", GPU: "L4", Current: 2, Delta: -1, Planned: 1, Reason: "peak of 2.7k uncached prompt tokens/s at 12:30; 2 x L4 serve up to 5.6k: donate 1, capacity 2.8k remains, $0.80/h less; determined by the minimum of 1"},
 			},
 			Assumed: []string{"Llama-3.1-8B-Instruct: prefix hit rate of 57 %, as in the last day"},

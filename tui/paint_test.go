@@ -55,7 +55,7 @@ func in(frame string, as func(i int) paint) string {
 func TestGoldenFramesInEveryTheme(t *testing.T) {
 	themes := ThemeNames()
 	for _, size := range [][2]int{{80, 24}, {120, 40}, {200, 60}} {
-		for _, sc := range scenes[:views] {
+		for _, sc := range scenes[:views+1] { // all views; batches has two scenes
 			name := fmt.Sprintf("%s-%dx%d", sc.name, size[0], size[1])
 			t.Run(name, func(t *testing.T) {
 				d := newDesk(t, size[0], size[1], sc.snapshot)

@@ -106,9 +106,12 @@ func (f *engineFlags) options(cmd *cobra.Command) (o server.Options, err error) 
 		}
 		o.Profile.MaxRunning = f.maxNumSeqs
 	}
-	for _, name := range []string{"model", "speed", "max-body-bytes", "grace-period", "data-parallel", "stream-interval"} {
+	if f.server.Model == "" {
+		return o, errors.New("--model: must not be empty")
+	}
+	for _, name := range []string{"speed", "max-body-bytes", "grace-period", "data-parallel", "stream-interval"} {
 		// The server reads zero as the default; on the command line it is an error.
-		if v := cmd.Flags().Lookup(name).Value.String(); v == "" || v == "0" || v == "0s" {
+		if v := cmd.Flags().Lookup(name).Value.String(); v == "0" || v == "0s" || strings.HasPrefix(v, "-") {
 			return o, fmt.Errorf("--%s: must be greater than 0, got %q", name, v)
 		}
 	}

@@ -159,8 +159,8 @@ func (o *loadOptions) checkOptions(given *pflag.FlagSet) error {
 			return usage(fmt.Errorf("--%s: must be greater than 0, got %s", name, d), "")
 		}
 	}
-	if !(o.trace.RateScale > 0) {
-		return usage(fmt.Errorf("--rate-scale: must be greater than 0, got %v", o.trace.RateScale), "")
+	if err := checkTraceFlags(o.trace); err != nil {
+		return usage(err, "")
 	}
 	only, other := []string{"clients"}, "applies to generated workloads only; "+o.workload+" is a file"
 	if workload.IsKnown(o.workload) {
@@ -170,6 +170,17 @@ func (o *loadOptions) checkOptions(given *pflag.FlagSet) error {
 		if given.Changed(name) {
 			return usage(fmt.Errorf("--%s: %s", name, other), "")
 		}
+	}
+	return nil
+}
+
+// checkTraceFlags checks the values of --rate-scale, --from and --to.
+func checkTraceFlags(o workload.TraceOptions) error {
+	switch {
+	case !(o.RateScale > 0):
+		return fmt.Errorf("--rate-scale: must be greater than 0, got %v", o.RateScale)
+	case o.To != 0 && o.To <= o.From:
+		return fmt.Errorf("--to: must be after --from (%s), got %s", o.From, o.To)
 	}
 	return nil
 }

@@ -11,8 +11,9 @@ func newSchemaCmd() *cobra.Command {
 		Use:   "schema",
 		Short: "Print the JSON schema of a service file",
 		Long: `Print the JSON schema of service.yaml. Editors with the YAML language server use it for
-completion and checks if the file starts with
-# yaml-language-server: $schema=service.schema.json`,
+completion and checks if the file starts with this line:
+
+  # yaml-language-server: $schema=service.schema.json`,
 		Example: "  skyserve schema > service.schema.json",
 		Args:    noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {

@@ -20,9 +20,6 @@ func (o *simRunOptions) runBFIO(ctx context.Context, names []string, out, errOut
 	if o.format.kind == outputHTML {
 		return usage(errors.New("-o html: is not available for scenarios of BF-IO"), "")
 	}
-	if o.seeds < 1 {
-		return usage(fmt.Errorf("--seeds: must be at least 1, got %d", o.seeds), "")
-	}
 	scenarios, err := bfioScenariosOf(names[0])
 	if err != nil {
 		return usage(err, "'skyserve sim list' lists the scenarios")

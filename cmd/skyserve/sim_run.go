@@ -145,6 +145,9 @@ func runSim(ctx context.Context, o *simRunOptions, names []string, out, errOut i
 	if o.format, err = o.output.parse(); err != nil {
 		return err
 	}
+	if o.seeds < 1 {
+		return usage(fmt.Errorf("--seeds: must be at least 1, got %d", o.seeds), "")
+	}
 	if slices.ContainsFunc(names, eval.IsSageName) {
 		return o.runSage(ctx, names, out, errOut)
 	}
@@ -237,8 +240,8 @@ func (o *simRunOptions) readTrace(s *sim.Scenario) error {
 		}
 		return nil
 	}
-	if !(o.replay.RateScale > 0) {
-		return fmt.Errorf("--rate-scale: must be greater than 0, got %v", o.replay.RateScale)
+	if err := checkTraceFlags(o.replay); err != nil {
+		return err
 	}
 	options := o.replay
 	for _, entry := range o.weights {

@@ -49,8 +49,8 @@ If standard output is not a terminal, it prints one frame as plain text.
 
 --record writes snapshots to a file, one per line (compressed if FILE ends in .gz), and
 --replay shows them again. --ssh is for a service whose balancers can only be reached
-from another host: it runs skyserve on that host. NAME is then a service, and --admin URL
-an address, that this host knows.`,
+from another host: it runs skyserve on that host, which must know the service NAME, or reach
+the URL of --admin.`,
 		Example: `  skyserve top
   skyserve top chat --once
   skyserve top --once -o json

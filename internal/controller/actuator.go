@@ -52,7 +52,8 @@ type CurrentState struct {
 	Starts []telemetry.ReplicaStart
 	// Machines are the machines of replicas, as in telemetry.Scaling.
 	Machines []telemetry.ReplicaMachine
-	// States are the replicas and balancers that are not ready, drained or donated, as in telemetry.Scaling.
+	// States are the replicas and balancers that are not ready, and drained and donated replicas, as in
+	// telemetry.Scaling.
 	States []telemetry.MachineState
 	// Unfinished is true when a recorded change is incomplete and Apply can complete it.
 	Unfinished bool

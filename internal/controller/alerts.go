@@ -130,7 +130,7 @@ func (c *Controller) storeAlerts(now time.Time) []telemetry.Alert {
 	c.mu.Unlock()
 	if slowest >= slowWrite {
 		alerts = append(alerts, alert(telemetry.SeverityWarning,
-			fmt.Sprintf("a write to the store took %s; the controller loses its lease when a write takes longer than %s", slowest.Round(100*time.Millisecond), leaseTTL), "move the store to a faster disk"))
+			fmt.Sprintf("a write to the store took %s; when a write takes longer than %s, the controller's lease expires and another controller may take over", slowest.Round(100*time.Millisecond), leaseTTL), "move the store to a faster disk"))
 	}
 	return alerts
 }

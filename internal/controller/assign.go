@@ -54,7 +54,7 @@ func Assign(in AssignInput) map[string]string {
 	owners := make(map[string]string, len(in.Replicas))
 	for _, r := range in.Replicas {
 		primary, owner := byID[r.Primary], byID[in.Owners[r.ID]]
-		if mayBoot := primary.New && owner.Alive && owner.ID != primary.ID; primary.Alive && !mayBoot {
+		if mayBeBooting := primary.New && owner.Alive && owner.ID != primary.ID; primary.Alive && !mayBeBooting {
 			owners[r.ID] = primary.ID
 			continue
 		}

@@ -64,6 +64,7 @@ func (c *Controller) runBackups(ctx context.Context, l lease) {
 
 // backUpIfDue makes a backup if one is due, and removes old ones.
 func (c *Controller) backUpIfDue(ctx context.Context, l lease, spec service.StoreBackup, now time.Time) {
+	failure := "the scheduled backup of the store failed; retrying"
 	folder, err := c.openBackupFolder(ctx, spec.To)
 	var newest time.Time
 	if err == nil {
@@ -74,7 +75,7 @@ func (c *Controller) backUpIfDue(ctx context.Context, l lease, spec service.Stor
 			err = c.writeBackup(ctx, folder, now)
 		}
 		if err == nil {
-			newest = now
+			newest, failure = now, "removing old backups of the store failed; the next backup retries it"
 			err = removeBackups(ctx, folder, c.immutable.Service, spec.Keep)
 		}
 	}
@@ -87,7 +88,7 @@ func (c *Controller) backUpIfDue(ctx context.Context, l lease, spec service.Stor
 		c.backups.since = now
 	}
 	if err != nil && (c.backups.err == nil || c.backups.err.Error() != err.Error()) {
-		c.log.Error("the scheduled backup of the store failed; retrying", "folder", spec.To, "err", err)
+		c.log.Error(failure, "folder", spec.To, "err", err)
 	}
 	c.backups.newest, c.backups.err = newest, err
 }

@@ -71,8 +71,8 @@ func (in *scalingInputs) buildChange(groups []replicaGroup, c plan.Scaling, auto
 	return b.scalingChange
 }
 
-// claimDonated returns up to n donated replicas that are not claimed in this iteration, the most recently
-// donated first, because their caches are the freshest. With idle, it only returns replicas without
+// claimDonated claims up to n donated replicas that were not claimed in this iteration, and returns them: the most
+// recently donated first, because their caches are the freshest. With idle, it only claims replicas without
 // outstanding requests.
 func (in *scalingInputs) claimDonated(g replicaGroup, n int, idle bool) []string {
 	donated := slices.DeleteFunc(slices.Clone(g.replicas), func(r groupReplica) bool {
@@ -161,8 +161,8 @@ func (in *scalingInputs) buildReplacements(groups []replicaGroup, changed map[mo
 	return out
 }
 
-// buildRemovals returns the changes that remove the donated replicas whose donation has ended and
-// that have no outstanding requests.
+// buildRemovals returns the changes that remove the donated replicas whose donation has ended, and the replicas that
+// were drained for their removal. Each must have no outstanding requests.
 func (in *scalingInputs) buildRemovals(groups []replicaGroup) []scalingChange {
 	var out []scalingChange
 	for _, g := range groups {

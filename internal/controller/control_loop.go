@@ -62,7 +62,7 @@ type controlLoop struct {
 
 	balancers atomic.Pointer[[]*telemetry.Client] // of all balancers
 
-	historyEnd int64 // the minute before which the last history ended (see settledMinute)
+	historyEnd int64 // settledMinute when the history was last read; 0 = not read in this term
 }
 
 // observation is the result of one observation of the balancers.

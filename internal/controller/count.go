@@ -11,6 +11,7 @@ import (
 
 // CountReplicas counts a snapshot's replicas, sorted by model, region, GPU and capacity type. It
 // excludes replicas that no balancer has, and those that are draining, shutting down, interrupted or failed.
+// Donated replicas are counted apart, with or without a balancer.
 func CountReplicas(s *telemetry.Snapshot) []plan.ReplicaCount {
 	index := map[plan.ReplicaCount]int{}
 	out := []plan.ReplicaCount{}

@@ -9,8 +9,8 @@
 //
 // Read assign.go first: it computes the assignment, in a pure function. Then read round.go (one
 // round: probe balancers, assign replicas, publish the assignment, correct what balancers have
-// attached), leader.go (which runs rounds while the lease is held), reload.go (which reloads the
-// list of replicas at run time) and run.go (the process).
+// attached), leader.go (which runs rounds while the lease is held), reload.go (which reloads
+// the configuration at run time) and run.go (the process).
 //
 // For capacity read control_loop.go. An iteration first runs the MachineReconciler, which makes its own
 // observation. The iteration then observes the balancers once (observe.go), and runs the planner

@@ -92,12 +92,12 @@ type Controller struct {
 	// balancer is in progress.
 	mu          sync.Mutex
 	writes      []time.Duration           // durations of the last lease renewals
-	reloaded    *service.ControllerConfig // reloaded; the next round applies it
+	reloaded    *service.ControllerConfig // the configuration of the last reload until a round applies it; nil = none
 	backupSpec  *service.StoreBackup      // nil = no scheduled backups
 	backups     backupState
 	controllers int // the number of controllers of the service
 	view        View
-	termStart   time.Time         // when the current term of leadership began; while leading
+	termStart   time.Time         // when the current term of leadership began; meaningless while not leading
 	conflicted  bool              // a balancer has a newer epoch than the current assignment
 	lastErrors  map[string]string // the last error of each balancer and replica
 }

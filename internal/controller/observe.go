@@ -153,7 +153,7 @@ func mergeSnapshots(snapshots []*telemetry.Snapshot) *telemetry.Snapshot {
 	for _, s := range snapshots {
 		for _, region := range s.Regions {
 			for _, r := range region.Replicas {
-				if old, seen := best[r.ID]; !seen || isNewerReport(&r, &old.replica) {
+				if old, seen := best[r.ID]; !seen || isPreferredReport(&r, &old.replica) {
 					best[r.ID] = report{region.Name, r}
 				}
 			}
@@ -199,9 +199,10 @@ func balancerReportAge(r telemetry.RegionSnapshot) time.Duration {
 	return oldest
 }
 
-// isNewerReport reports whether a replica's report is newer than another. The report of a balancer that has it is newer
-// than that of one that lists it for the controller.
-func isNewerReport(r, old *telemetry.ReplicaSnapshot) bool {
+// isPreferredReport reports whether a replica's report is to be used instead of another: the newer one. A report of a
+// balancer to which the replica is attached takes precedence over an entry that a balancer adds for a replica without a
+// balancer, from the state that the controller publishes (telemetry.ReplicaSnapshot.IsAttached).
+func isPreferredReport(r, old *telemetry.ReplicaSnapshot) bool {
 	if r.IsAttached() != old.IsAttached() {
 		return r.IsAttached()
 	}

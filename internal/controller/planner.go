@@ -60,7 +60,7 @@ type planner struct {
 	graceEnded  bool               // all balancers have responded in this term, or startGrace is over
 	published   telemetry.Review   // the review to publish, for balancers to display
 	unpublished bool               // published has not been written to the store
-	recorded    *telemetry.Review  // the newest review whose plan was recorded as an event; nil = none, or planning has failed since
+	recorded    *telemetry.Review  // the newest review with a plan, whose PlanEvent identifies the recorded event; nil = none, or planning has failed since
 	ended       func() bool        // reports whether the term has ended
 	ready       func()             // called when a running review completes
 	running     chan reviewResult  // nil = no review is running
@@ -183,8 +183,8 @@ func (p *planner) logError(err error) {
 }
 
 // startReview starts a review of an observation. If balancers do not respond before startGrace is over, it
-// postpones the review; it publishes this while there is no plan. If the observation failed otherwise, it
-// publishes the failure, and the last review stays in force.
+// postpones the review and, while there is no plan, publishes that planning waits for balancers. If the observation
+// failed otherwise, it publishes the failure, and the last review stays in force.
 func (p *planner) startReview(ctx context.Context, l lease, now time.Time, o observation) error {
 	unresponsive := errors.Is(o.err, ErrNoBalancerResponds) || o.err == nil && o.Failed > 0
 	if unresponsive && !p.graceEnded && now.Before(p.termStart.Add(startGrace)) {

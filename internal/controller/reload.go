@@ -28,8 +28,8 @@ type options struct {
 // Option is an option of Run.
 type Option func(*options)
 
-// WithReload enables reloading: read returns the current configuration, whose list of replicas is
-// applied.
+// WithReload enables reloading: read returns the current configuration. All of it is applied except its immutable
+// part (service.ControllerConfig.Immutable).
 func WithReload(read func() (service.ControllerConfig, error)) Option {
 	return func(o *options) { o.readConfig = read }
 }

@@ -41,8 +41,9 @@ type trackedBalancer struct {
 
 func (b *trackedBalancer) alive() bool { return b.failures < deadAfter }
 
-// runRound probes the balancers, assigns replicas to them, publishes the assignment and applies it once. It returns
-// errors of the store, and errLeaseLost; balancers that do not respond are no error.
+// runRound probes the balancers, assigns replicas to them, publishes the assignment, and attaches and detaches replicas
+// accordingly; the next round retries what failed. It returns errors of the store, and errLeaseLost; balancers that do
+// not respond are no error.
 func (c *Controller) runRound(ctx context.Context, l lease) error {
 	c.applyReload()
 	c.forEachBalancer(func(b *trackedBalancer) { c.probeBalancer(ctx, b) })

@@ -17,7 +17,7 @@ import (
 )
 
 // cooldown is the time after a change of a model in a region in which the model is not changed there again
-// (SageServe section 4). A strategy has the same cooldown for its own changes, but it is new in each term of
+// (SageServe section 4). A strategy has the same cooldown for its own changes, but starts anew in each term of
 // leadership: here the cooldown applies to the changes of the previous leader and to first replicas.
 const cooldown = 15 * time.Second
 

@@ -506,7 +506,7 @@ func TestFailedChangeIsRetriedWithOneEvent(t *testing.T) {
 		w.actuator.set(func() { w.actuator.refuse = errors.New("port 1 is taken") })
 		w.pass(2*time.Minute, 0.8)
 		e := w.published().Events
-		if len(e) != 1 || e[0].Kind != telemetry.EventFailure || !strings.Contains(e[0].Reason, "replicas not launched (requested because: KV memory 80 % used, above 70 %): port 1 is taken") {
+		if len(e) != 1 || e[0].Kind != telemetry.EventFailure || !strings.Contains(e[0].Reason, "launching replicas failed (requested because: KV memory 80 % used, above 70 %): port 1 is taken") {
 			t.Fatalf("got %+v", e)
 		}
 		w.actuator.set(func() { w.actuator.refuse = ErrBusy })

@@ -26,12 +26,20 @@ type scalingAction struct {
 	plan *time.Time
 }
 
-// actionVerbs are the verbs of actions in the messages of their events.
-var actionVerbs = map[telemetry.EventKind]string{
-	telemetry.EventLaunch: "launched", telemetry.EventReclaim: "reclaimed", telemetry.EventRedeploy: "redeployed",
-	telemetry.EventReplace: "launched replacement", telemetry.EventDonate: "donated", telemetry.EventTermination: "removed",
-	telemetry.EventDrain: "draining before removal:", telemetry.EventScaleToZero: "scaling to zero, draining",
-	telemetry.EventScaleFromZero: "scaling from zero, starting",
+// actionText describes an action in events: done is the message up to the name of the replica or model, attempt what
+// the reason of a failure says was attempted.
+type actionText struct{ done, attempt string }
+
+var actionTexts = map[telemetry.EventKind]actionText{
+	telemetry.EventLaunch:        {"launched", "launching replicas"},
+	telemetry.EventReclaim:       {"reclaimed", "reclaiming replicas"},
+	telemetry.EventRedeploy:      {"redeployed", "redeploying donated replicas"},
+	telemetry.EventReplace:       {"launched replacement", "launching a replacement"},
+	telemetry.EventDonate:        {"donated", "donating replicas"},
+	telemetry.EventTermination:   {"removed", "removing replicas"},
+	telemetry.EventDrain:         {"draining before removal:", "draining replicas"},
+	telemetry.EventScaleToZero:   {"scaling to zero, draining", "draining the last replicas"},
+	telemetry.EventScaleFromZero: {"scaling from zero, starting", "starting the first replica"},
 }
 
 // events returns an event for each replica of the action, or one for the model.
@@ -44,7 +52,7 @@ func (a scalingAction) events() []telemetry.Event {
 	for _, object := range objects {
 		out = append(out, telemetry.Event{
 			At: a.at, Actor: telemetry.ActorAutoscaler, Kind: a.kind, Region: a.region, Object: object, Model: a.model, Plan: a.plan,
-			Message: actionVerbs[a.kind] + " " + object, Reason: fmt.Sprintf("%s; replicas before: %d", a.reason, a.serving),
+			Message: actionTexts[a.kind].done + " " + object, Reason: fmt.Sprintf("%s; replicas before: %d", a.reason, a.serving),
 		})
 	}
 	return out
@@ -84,7 +92,7 @@ func (s *scaler) failureEvents(c scalingChange, err error) []telemetry.Event {
 	}
 	return []telemetry.Event{{
 		At: a.at, Actor: telemetry.ActorAutoscaler, Kind: telemetry.EventFailure, Region: a.region, Object: a.model, Model: a.model, Plan: a.plan,
-		Message: "scaling failed", Reason: fmt.Sprintf("replicas not %s (requested because: %s): %v", strings.TrimSuffix(actionVerbs[a.kind], ":"), a.reason, err),
+		Message: "scaling failed", Reason: fmt.Sprintf("%s failed (requested because: %s): %v", actionTexts[a.kind].attempt, a.reason, err),
 	}}
 }
 

@@ -32,7 +32,7 @@ type scalingInputs struct {
 // groupReplica is a replica of a group: as recorded, and as a balancer reports it.
 type groupReplica struct {
 	CurrentReplica
-	report *telemetry.ReplicaSnapshot // nil = not reported
+	report *telemetry.ReplicaSnapshot // nil = no balancer reports it as attached
 }
 
 // replicaGroup is the replicas of one model in one region: the unit that a strategy scales.
@@ -100,10 +100,10 @@ func (in *scalingInputs) groups() []replicaGroup {
 // strategyInput returns the input of a strategy: an endpoint for each group, in the same order.
 func (in *scalingInputs) strategyInput(groups []replicaGroup) *plan.StrategyInput {
 	input := &plan.StrategyInput{FreeVMs: map[string]int{}}
-	last := in.groupsKeepingOne(groups)
+	keepOne := in.groupsKeepingOne(groups)
 	for _, g := range groups {
 		e := plan.ScaledEndpoint{Model: g.model, Region: string(g.region), Min: g.bounds.Min, Max: g.bounds.Max, Utilisation: g.utilisation(), Target: in.targets[g.modelRegion]}
-		if last[g.modelRegion] {
+		if keepOne[g.modelRegion] {
 			e.Min = max(e.Min, 1)
 		}
 		if m := in.modelReport(g); m != nil {

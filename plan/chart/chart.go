@@ -1,5 +1,5 @@
 // Package chart writes HTML pages with SVG drawings: values over time (Plot), and rows of bars and
-// boxes (Rows). The caller provides the values in its own units; the package computes scales,
+// boxes (BarChart). The caller provides the values in its own units; the package computes scales,
 // marks, paths and legends, and page.css defines their style. A drawing is as wide as its
 // container: x is in percent of the width, and text keeps its size. Read page.go first. The package
 // is pure.

@@ -420,7 +420,7 @@ var sageSettings = []sim.Setting{
 	{Name: "epsilon", Meaning: "as plan --local-share"},
 	{Name: "forecaster", Meaning: "as plan --forecaster"},
 	{Name: "horizon", Meaning: "as plan --horizon"},
-	{Name: "late", Meaning: "share of first tokens that may miss their deadline (strategy auto)"},
+	{Name: "late", Meaning: "share of first tokens that may be later than their TTFT target (strategy auto)"},
 	{Name: "load", Meaning: "factor of the whole load"},
 	{Name: "max", Meaning: "maximum number of replicas per model and region"},
 	{Name: "min", Meaning: "minimum number of replicas per model and region"},
