@@ -3,6 +3,7 @@
 package controller_test
 
 import (
+	"fmt"
 	"path/filepath"
 	"reflect"
 	"slices"
@@ -31,9 +32,8 @@ local: {port: %d}
 `
 
 const (
-	// planInterval is the shortest interval of plans that are in force for longer than a minute: a plan from one minute of
-	// history, firstPlanInterval, is replaced earlier.
-	planInterval, firstPlanInterval = 2 * time.Minute, time.Minute
+	// planInterval is the shortest interval of plans from two whole minutes of history, which exist after planHistory.
+	planInterval, planHistory = 2 * time.Minute, 3 * time.Minute
 	// strategyCooldown is the time between two changes of a model in a region.
 	strategyCooldown = 15 * time.Second
 )
@@ -49,12 +49,12 @@ func TestCompareTakeover(t *testing.T) {
 	region := strings.TrimSuffix(strings.TrimPrefix(old.Leader, "lb-"), "-0")
 	others := slices.DeleteFunc([]string{"us", "eu", "asia"}, func(r string) bool { return r == region })
 	donating, loaded := others[0], others[1]
+	started := time.Now()
 	w.startClients("us=1,eu=1,asia=1", "--model", "org/m")
 	w.Run("replica", "add", donating, "--model", "org/idle", "--yes")
 	w.awaitSnapshot("a replica is donated", func(s *telemetry.Snapshot) bool { return len(s.Donations) > 0 })
-	w.awaitSnapshot("a plan is in force for more than a minute", func(s *telemetry.Snapshot) bool {
-		age := time.Since(planTime(s))
-		return age > firstPlanInterval+10*time.Second && age < planInterval*2/3
+	w.awaitSnapshot("a plan is in force for the next minute", func(s *telemetry.Snapshot) bool {
+		return planTime(s).Sub(started) >= planHistory && time.Since(planTime(s)) < planInterval/2
 	})
 	w.startClients(loaded+"=80", "--model", "org/m")
 	changes := w.awaitChanges("the strategy launches a replica", loaded, 1)
@@ -85,8 +85,13 @@ func TestCompareTakeover(t *testing.T) {
 		t.Errorf("the next leader planned %s after the plan in force", after)
 	}
 	for _, e := range w.events(killed) {
-		if e.Kind == telemetry.EventPlan {
-			t.Logf("%s: %s", e.Message, e.Reason)
+		if e.Kind != telemetry.EventPlan { // a plan with other counts than the one before
+			continue
+		}
+		t.Logf("%s: %s", e.Message, e.Reason)
+		var minutes int
+		if n, err := fmt.Sscanf(e.Reason, "forecast from %d minute", &minutes); n != 1 || !e.At.Add(-time.Duration(minutes)*time.Minute).Before(killed) {
+			t.Errorf("the history of the next leader begins after the kill: %v", err)
 		}
 	}
 	w.checkHistory(old.Leader, killed)
