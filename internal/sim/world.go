@@ -170,7 +170,7 @@ func (w *world) addNodes(phase func(time.Duration) time.Duration) error {
 		if w.scenario.Forward && len(w.nodes) > 1 {
 			w.queue.pushEvent(event{at: phase(w.scenario.Interval), kind: evHeartbeat, index: n.index})
 		}
-		if len(w.homes[n.region]) > 1 && w.setup.Layout == Regional {
+		if len(w.nodes) > 1 && w.setup.Layout == Regional {
 			w.queue.pushEvent(event{at: phase(prefixInterval), kind: evRequestPrefixes, index: n.index})
 		}
 	}
