@@ -142,7 +142,7 @@ func (c *caches) shareCacheUpdate(now time.Duration, ct *cacheTarget, tenant str
 // shareCacheLoss logs, for the neighbours, the loss of a replica's cache.
 func (c *caches) shareCacheLoss(now time.Duration, ct *cacheTarget) {
 	ct.cacheLostAt = now
-	if c.replicas.CachedBytes(ct.treeSlot) == 0 || !(c.neighbours || c.distant) {
+	if c.replicas.CachedBytes(ct.treeSlot) == 0 || (!c.neighbours && !c.distant) {
 		return
 	}
 	c.sharing.removeReplica(ct.id, now)
