@@ -6,8 +6,7 @@ import (
 	"skyserve/lbd/core"
 )
 
-// How balancers of one region exchange the observed contents of their replicas' caches, as
-// in lbd/peer.
+// How balancers exchange the observed contents of their replicas' caches, as in lbd/peer.
 const (
 	prefixInterval      = time.Second
 	prefixRetryInterval = 100 * time.Millisecond // if the previous response was incomplete
@@ -28,13 +27,13 @@ type page struct {
 	life    int // life of the requesting balancer
 }
 
-// requestPrefixes requests the entries of all neighbours. A response has the neighbour's state at the time
-// of the request: the two one-way delays inside a region are simulated as one.
+// requestPrefixes requests the entries of all other balancers. A response has the other's state at the time of the
+// request: the two one-way delays are simulated as one.
 func (w *world) requestPrefixes(n *node) {
 	again := prefixInterval
 	if !n.dead {
-		for _, from := range w.homes[n.region] {
-			if from != n && !from.dead && w.requestPrefixesFrom(n, from) {
+		for _, from := range w.nodes {
+			if from != n && !from.dead && !w.isCut(n, from) && w.requestPrefixesFrom(n, from) {
 				again = prefixRetryInterval
 			}
 		}
@@ -42,16 +41,16 @@ func (w *world) requestPrefixes(n *node) {
 	w.pushEvent(again, event{kind: evRequestPrefixes, index: n.index})
 }
 
-// requestPrefixesFrom requests one neighbour's entries and reports whether there are more. A balancer without
-// entries also gets those that the neighbour received from others.
+// requestPrefixesFrom requests one balancer's entries and reports whether there are more. A balancer without
+// entries also gets those that a neighbour in its region received from others.
 func (w *world) requestPrefixesFrom(n, from *node) (more bool) {
 	at := n.prefixes[from.index]
 	if at.life != from.lives {
 		at = prefixProgress{life: from.lives, some: at.some}
 	}
-	entries, next, more := from.core.CacheUpdates(w.now, at.next, !at.some, pageBytes)
+	entries, next, more := from.core.CacheUpdates(w.now, at.next, !at.some && n.region == from.region, pageBytes)
 	n.prefixes[from.index] = prefixProgress{life: at.life, next: next, some: !more || at.some}
-	way := 2 * w.delay[n.region][n.region]
+	way := 2 * w.delay[n.region][from.region]
 	for i := range entries {
 		entries[i].Age += way
 		entries[i].SessionAge += way

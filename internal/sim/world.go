@@ -44,11 +44,12 @@ type world struct {
 	failed    error // an external error: an unreadable trace row
 }
 
-// streamJitter separates the phases of probes, heartbeats and ticks from other random draws of a seed,
-// streamProbes the lost probes.
+// streamJitter separates the phases of probes, heartbeats and ticks from other random draws of a seed, streamDistant
+// those of requests for the cache updates of other regions, streamProbes the lost probes.
 const (
-	streamJitter = 0x6a6974746572
-	streamProbes = 0x70726f626573
+	streamDistant = 0x64697374616e74
+	streamJitter  = 0x6a6974746572
+	streamProbes  = 0x70726f626573
 )
 
 // startSpread is the period over which clients start, to avoid a simultaneous start.
@@ -164,14 +165,17 @@ func (w *world) addNodes(phase func(time.Duration) time.Duration) error {
 		}
 		w.homes = append(w.homes, w.nodes[first:])
 	}
+	distant := rand.New(rand.NewPCG(w.setup.Seed, streamDistant))
 	for _, n := range w.nodes {
 		w.addPeers(n)
 		w.queue.pushEvent(event{at: phase(w.scenario.Interval), kind: evTick, index: n.index})
 		if w.scenario.Forward && len(w.nodes) > 1 {
 			w.queue.pushEvent(event{at: phase(w.scenario.Interval), kind: evHeartbeat, index: n.index})
 		}
-		if len(w.homes[n.region]) > 1 && w.setup.Layout == Regional {
+		if w.setup.Layout == Regional && len(w.homes[n.region]) > 1 {
 			w.queue.pushEvent(event{at: phase(prefixInterval), kind: evRequestPrefixes, index: n.index})
+		} else if w.setup.Layout == Regional && w.scenario.Forward && len(w.nodes) > 1 {
+			w.queue.pushEvent(event{at: time.Duration(distant.Int64N(int64(prefixInterval))), kind: evRequestPrefixes, index: n.index})
 		}
 	}
 	return nil

@@ -17,9 +17,10 @@ type caches struct {
 	treeSlots [2]slotAllocator // of the two trees: replicas, peers
 	tenants   treeTenants
 	sharing   sharing
-	// neighbours: another balancer of this region exists. Without one, nothing is shared.
-	neighbours bool
-	matches    []int // scratch of match
+	// neighbours: another balancer of this region exists. distant: one of another region exists, which receives
+	// requests from here. Without either, nothing is shared.
+	neighbours, distant bool
+	matches             []int // scratch of match
 }
 
 // cacheTarget is the cache state of a replica or a peer. A target embeds it.
@@ -78,9 +79,13 @@ func (c *caches) removePeer(ct *cacheTarget) {
 	c.dropReportedBy(ct.id)
 }
 
-// recordSent records that a prompt is sent to a target.
-func (c *caches) recordSent(now time.Duration, ct *cacheTarget, tenant string, prompt prefix.Key) {
+// recordSent records that a prompt is sent to a target, which has matched bytes of it. Balancers of other regions
+// are told at once, not at the end of the request: meanwhile they would send the same prompt to their own replicas.
+func (c *caches) recordSent(now time.Duration, ct *cacheTarget, tenant string, prompt prefix.Key, matched int) {
 	c.tree(ct).InsertFor(c.tenants.numberFor(now, tenant), prompt, ct.treeSlot)
+	if !ct.peer && c.distant && matched < prompt.Bytes() {
+		c.shareCacheUpdate(now, ct, tenant, prompt, nil, now)
+	}
 }
 
 // recordFinished records that a prompt was served. answered is the key of the prompt with its

@@ -28,7 +28,7 @@ const (
 	EventPeerAdded        EventKind = "peer_added"       // Peer
 	EventPeerRemoved      EventKind = "peer_removed"     // Target
 	EventPeerReport       EventKind = "peer_report"      // Target, PeerReport
-	EventPeerCacheUpdates EventKind = "peer_learned"     // Target, CacheUpdates: cache updates from a peer of this region
+	EventPeerCacheUpdates EventKind = "peer_learned"     // Target, CacheUpdates: cache updates from a peer
 	EventCacheChanged     EventKind = "cache_changed"    // Target, CacheChanges: a replica's engine reports changes of its cache
 	EventTick             EventKind = "tick"             // no fields: the time has advanced
 )

@@ -44,9 +44,15 @@ func (s *sharing) searchForeign(id string) (at int, found bool) {
 	return at, at < len(s.foreign) && s.foreign[at].id == id
 }
 
-// receiveCacheUpdates processes cache updates from a peer of this region.
+// receiveCacheUpdates processes cache updates from a peer. Those from another region are about replicas that only
+// that peer can use, so they are recorded for the peer.
 func (b *Balancer) receiveCacheUpdates(now time.Duration, from string, entries []CacheUpdate) {
-	if p := findTarget(b.peers, from); p == nil || !p.sameRegion {
+	p := findTarget(b.peers, from)
+	if p == nil {
+		return
+	}
+	if !p.sameRegion {
+		b.caches.receiveDistantUpdates(now, &p.cacheTarget, entries)
 		return
 	}
 	for i := range entries {
@@ -58,6 +64,16 @@ func (b *Balancer) receiveCacheUpdates(now time.Duration, from string, entries [
 			b.caches.receiveForeignUpdate(now, from, &e)
 		} else if !t.cacheLost(now, &b.cfg) {
 			b.caches.receiveOwnUpdate(now, &t.cacheTarget, &e)
+		}
+	}
+}
+
+// receiveDistantUpdates records what a peer of another region has sent to its replicas. The peer does not report
+// which of its replicas lost its cache: the oldest prefixes are evicted, as for requests forwarded to it.
+func (c *caches) receiveDistantUpdates(now time.Duration, peer *cacheTarget, entries []CacheUpdate) {
+	for i := range entries {
+		if e, ok := localizeUpdate(now, &entries[i]); ok && !e.CacheLost {
+			c.peers.InsertFor(c.tenants.numberFor(now, e.Tenant), e.Key, peer.treeSlot)
 		}
 	}
 }

@@ -8,8 +8,9 @@ import (
 	"skyserve/lbd/prefix"
 )
 
-// Balancers of one region share the expected contents of their replicas' caches. A balancer that
-// adopts another's replicas can thus route conversations to the caches that contain them. Each
+// Balancers share the expected contents of their replicas' caches. A balancer that adopts another's replicas, in
+// the same region, can thus route conversations to the caches that contain them. A balancer of another region can
+// forward a request to the region that has its prefix, instead of computing the prefix a second time. Each
 // balancer keeps two bounded logs that CacheUpdates reads: updates of its own replicas, and updates
 // received from others, for a neighbour that restarted with empty state. Updates from others arrive
 // as EventPeerCacheUpdates (foreign.go).
@@ -141,7 +142,7 @@ func (c *caches) shareCacheUpdate(now time.Duration, ct *cacheTarget, tenant str
 // shareCacheLoss logs, for the neighbours, the loss of a replica's cache.
 func (c *caches) shareCacheLoss(now time.Duration, ct *cacheTarget) {
 	ct.cacheLostAt = now
-	if c.replicas.CachedBytes(ct.treeSlot) == 0 || !c.neighbours {
+	if c.replicas.CachedBytes(ct.treeSlot) == 0 || (!c.neighbours && !c.distant) {
 		return
 	}
 	c.sharing.removeReplica(ct.id, now)

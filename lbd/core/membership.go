@@ -47,9 +47,11 @@ func (b *Balancer) forgetCache(now time.Duration, t *target) {
 	b.caches.forgetCache(now, &t.cacheTarget)
 }
 
-// updateNeighbours records in the caches whether another balancer of this region exists.
+// updateNeighbours records in the caches whether other balancers use what this one shares: those of this region, and
+// those of other regions if the policy compares their caches with its own.
 func (b *Balancer) updateNeighbours() {
 	b.caches.neighbours = slices.ContainsFunc(b.peers, func(t *target) bool { return t.sameRegion })
+	b.caches.distant = b.cfg.Forward && b.comparesPeers() && slices.ContainsFunc(b.peers, func(t *target) bool { return !t.sameRegion })
 }
 
 // addReplica adds a replica. If it exists already, it is updated and no longer draining.

@@ -173,7 +173,7 @@ func (b *Balancer) chooseTarget(now time.Duration, q *queue, r *request) bool {
 	b.facts = policy.Facts{
 		ID: r.ID, Now: now, Model: r.Model, Session: r.Session,
 		PromptBytes: r.Prompt.Bytes(), PromptTokens: r.promptLength(), PrefixHashes: r.Prompt,
-		MaxTokens: r.MaxTokens, AnswerTokens: q.answerLengths.mean, EvictedShare: q.evictions.evictedShare(),
+		MaxTokens: r.MaxTokens, AnswerTokens: q.answerLengths.mean, EvictedShare: q.evictions.evictedShare(), CachedShare: b.hitRate.Or(0),
 		Waited: now - r.WaitingSince, MaxWait: min(b.maxWait(r), b.cfg.MaxWait), Queued: q.Len(), Candidates: b.candidates,
 	}
 	choice := b.cfg.Policy.Choose(&b.facts)
@@ -206,11 +206,14 @@ func uncached(r *request, c *policy.Candidate) int {
 // Traits.Peers and Traits.Holds decides itself whether a peer is too busy: for it, every usable peer
 // with a live replica of the model is eligible. For all other policies, peerAvailable decides.
 func (b *Balancer) peerEligible(now time.Duration, t *target, l *ModelLoad, ownQueue int) bool {
-	if b.traits.Holds && b.traits.Peers {
+	if b.comparesPeers() {
 		return l != nil && l.Replicas > 0 && t.peerUsable(now, &b.cfg)
 	}
 	return t.peerAvailable(now, &b.cfg, l, ownQueue)
 }
+
+// comparesPeers reports whether the policy weighs the queues and caches of peers itself.
+func (b *Balancer) comparesPeers() bool { return b.traits.Holds && b.traits.Peers }
 
 // mayForward reports whether r may be forwarded to peer t: once to another region, once inside each
 // region, never back to its sender.
@@ -245,7 +248,7 @@ func (b *Balancer) sendRequest(now time.Duration, r *request, t *target, d *Deci
 	t.isolate(r)
 	b.addToRank(t, r)
 	b.counts.Outstanding++
-	b.caches.recordSent(now, &t.cacheTarget, r.Tenant, r.Prompt)
+	b.caches.recordSent(now, &t.cacheTarget, r.Tenant, r.Prompt, d.MatchBytes)
 	if t.peer {
 		b.counts.ForwardedOut++
 		t.forwarded++

@@ -20,6 +20,7 @@ func (b *Balancer) Reconfigure(now time.Duration, cfg Config) []Action {
 	old, held := b.cfg, b.traits.Holds
 	cfg.TreeBytes, cfg.TreeOrder, cfg.ShareBytes = old.TreeBytes, old.TreeOrder, old.ShareBytes
 	b.cfg, b.traits = cfg, cfg.Policy.Traits()
+	b.updateNeighbours()
 	b.retries.Resize(old.RetryBurst, cfg.RetryBurst)
 	b.reconfigureBreakers(now)
 	b.reconfigurePools()

@@ -395,3 +395,52 @@ func checkSharing(t fatal, b *Balancer) {
 		}
 	}
 }
+
+// A balancer of another region learns what this one sends to its replicas while they compute it, so that a request
+// with the same prefix is forwarded instead of computed twice.
+func TestDistantBalancerLearnsPromptsThatAreBeingComputed(t *testing.T) {
+	start := func(name, other string) *Balancer {
+		p, err := policy.New(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		b := New(DefaultConfig(p))
+		b.Step(0, Event{Kind: EventPeerAdded, Peer: &PeerInfo{ID: other}})
+		attach(b, 0, "r-"+other)
+		b.Step(0, Event{Kind: EventPeerReport, Target: other, PeerReport: &PeerReport{RTT: time.Millisecond, Models: []ModelLoad{{Model: "m", Replicas: 1, Available: 1}}}})
+		return b
+	}
+	arrive := func(b *Balancer, id string) []Action {
+		return b.Step(1, Event{Kind: EventArrived, Request: &Request{ID: id, Model: "m", Prompt: letters("abcdefgh"), PromptTokens: 20_000}})
+	}
+	us, eu := start("cost", "eu"), start("cost", "us")
+	if got := arrive(us, "q1"); len(got) != 1 || got[0].Kind != ActionDispatch {
+		t.Fatalf("got %+v, want it sent to the replica", got)
+	}
+	next := tell(2, us, eu, "us", 0, false)
+	if got := arrive(eu, "q2"); len(got) != 1 || got[0].Kind != ActionForward {
+		t.Errorf("got %+v, want it forwarded to the region that computes the prompt", got)
+	}
+	// What its replicas have already is not reported again.
+	arrive(us, "q3")
+	if got, _, _ := us.CacheUpdates(3, next, false, everything); len(got) != 0 {
+		t.Errorf("reported again: %+v", got)
+	}
+	// Nor is what a failed replica had.
+	us.Step(4, Event{Kind: EventReplicaReport, Target: "r-eu", Report: &ProbeReport{Reason: "loading"}})
+	if got, _, _ := us.CacheUpdates(4, 0, false, everything); slices.ContainsFunc(got, func(e CacheUpdate) bool { return !e.CacheLost }) {
+		t.Errorf("after the replica's cache was lost: %+v", got)
+	}
+	// A policy that does not compare the caches of regions reports nothing, until it is replaced.
+	skylb := start("skylb", "eu")
+	arrive(skylb, "q1")
+	if got, _, _ := skylb.CacheUpdates(2, 0, false, everything); len(got) != 0 {
+		t.Errorf("skylb reports %+v", got)
+	}
+	skylb.Reconfigure(3, DefaultConfig(policy.NewCost()))
+	// The peer's report is stale by then, so the request stays here.
+	skylb.Step(500*time.Millisecond, Event{Kind: EventArrived, Request: &Request{ID: "q2", Model: "m", Prompt: letters("xy"), PromptTokens: 100}})
+	if got, _, _ := skylb.CacheUpdates(500*time.Millisecond, 0, false, everything); len(got) != 1 {
+		t.Errorf("with cost it reports %+v, want one prompt", got)
+	}
+}

@@ -41,9 +41,8 @@ type Options struct {
 	Self string
 	// Token is the service's peer token; it may be empty if all balancers run on one machine.
 	Token string
-	// Region is this balancer's region. The client requests the cache updates of the peers in this
-	// region, unless Keys is empty. Keys is the fingerprint of the key with which prompts are
-	// hashed.
+	// Region is this balancer's region. The client requests the cache updates of all peers, unless Keys is
+	// empty. Keys is the fingerprint of the key with which prompts are hashed.
 	Region service.Region
 	Keys   string
 	// Sink receives the reports; it is called from many goroutines and must not block.
@@ -115,7 +114,7 @@ func (c *Client) Add(cfg service.PeerConfig, transport http.RoundTripper) {
 	}
 	c.wg.Go(func() { l.beat(ctx) })
 	c.wg.Go(func() { l.watchRegion(ctx) })
-	if c.opts.Keys != "" && cfg.Region == c.opts.Region {
+	if c.opts.Keys != "" {
 		jitter := rand.New(rand.NewPCG(c.opts.Seed+1, h.Sum64()))
 		c.wg.Go(func() { l.followPrefixes(ctx, jitter) })
 	}

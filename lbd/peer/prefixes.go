@@ -16,10 +16,10 @@ import (
 
 // PathPrefixes is the path of Prefixes, the cache updates of a balancer. Its query parameters:
 // since, the last number that the client has; boot, the process that assigned this number; all=true
-// for a client that has no updates yet.
+// for a client of the same region that has no updates yet.
 const PathPrefixes = "/skyserve/v1/prefixes"
 
-// Bounds of the cache updates between balancers of one region, with reasons.
+// Bounds of the cache updates between balancers, with reasons.
 const (
 	prefixesInterval = time.Second            // updates of at most this time are lost if a balancer dies
 	moreInterval     = 100 * time.Millisecond // ten pages a second: more than 500 prompts of 32 KB
@@ -157,7 +157,7 @@ func (l *link) followPrefixes(ctx context.Context, jitter *rand.Rand) {
 // available.
 func (l *link) fetchPrefixes(ctx context.Context, f *follower) (more bool) {
 	query := url.Values{"since": {strconv.FormatUint(f.since, 10)}, "boot": {f.boot}}
-	if !f.synced {
+	if !f.synced && l.cfg.Region == l.client.opts.Region {
 		query.Set("all", "true")
 	}
 	var p Prefixes

@@ -177,14 +177,18 @@ func TestNeighbourSharesCacheUpdates(t *testing.T) {
 	})
 }
 
-func TestCacheUpdatesAreNotRequestedAcrossRegions(t *testing.T) {
+// A balancer of another region requests only the updates about the peer's own replicas: those that the peer received
+// are about replicas of its neighbours, which are peers themselves.
+func TestCacheUpdatesAcrossRegions(t *testing.T) {
 	l := learned(prompt(1))
+	l.add(entry{CacheUpdate: prompt(2), received: true})
 	far := near
 	far.Region = "local/eu"
 	following(t, &balancer{answer: through(l.boot("k"))}, far, new(bytes.Buffer), func(_ *Client, received func() []core.CacheUpdate) {
 		time.Sleep(10 * time.Second)
-		if asked, _ := l.questions(); asked != 0 || len(received()) != 0 {
-			t.Errorf("asked %d times", asked)
+		asked, whole := l.questions()
+		if got := received(); asked < 8 || whole != 0 || len(got) != 1 || !reflect.DeepEqual(got[0].Key, prompt(1).Key) {
+			t.Errorf("requested %d times, %d times everything, received %+v", asked, whole, got)
 		}
 	})
 }

@@ -178,10 +178,28 @@ func (p *Cost) Choose(f *Facts) Choice {
 		best = ties.nextTarget(f.Candidates, from, to, func(c *Candidate) bool { return c.Score.Known && math.Abs(c.Score.Value-lowest) <= costTolerance })
 	}
 	if best >= split {
+		if t.startsTooLate(&f.Candidates[best]) {
+			return Choice{Index: Wait, Reason: ReasonNoneAvailable}
+		}
 		return Choice{Index: best, Reason: ReasonForward}
 	}
 	c := &f.Candidates[best]
 	return Choice{Index: best, Hold: !hasCapacity(c), Reason: ReasonLeastCost}
+}
+
+// startsTooLate reports whether a request at a peer would start later than the requests that run there now have
+// ended, on average. It then waits here: it cannot be forwarded again, and until then any target may become the
+// better one, unless the peer has its prefix. Several regions would otherwise fill the queue of the same peer before
+// its next report.
+func (t *costTerms) startsTooLate(c *Candidate) bool {
+	if float64(c.MatchBytes) > t.localMatch {
+		return false
+	}
+	residence := t.residenceAt(c)
+	if residence <= 0 {
+		residence = NominalResidence(c.pace())
+	}
+	return c.ExpectedWait > c.RTT+residence
 }
 
 // overdue reports whether a request was passed over for too long (MaxHoldShare) and a replica is available now. A long
@@ -236,6 +254,10 @@ type costTerms struct {
 	computedPerMiss float64
 	// residence is the mean residence time of the candidates, in seconds at the nominal pace; 0 = unknown.
 	residence float64
+	// laterUses is the expected number of later requests that use a computed token of the prompt.
+	laterUses float64
+	// localMatch is the longest weighted match at a replica, in bytes.
+	localMatch float64
 }
 
 // requestTerms returns the parts of a request's cost that are the same for all candidates.
@@ -252,12 +274,25 @@ func (p *Cost) requestTerms(f *Facts) costTerms {
 	t.computedPerMiss = 1 / (1 - min(max(0, 2*f.EvictedShare-1), p.constants.MaxEvictedShare))
 	t.decodeSeconds = t.answerSteps * p.constants.DecodeBase
 	t.residence = meanResidence(f.Candidates)
+	t.laterUses = laterUses(f.CachedShare)
+	for i := range f.Candidates[:firstPeer(f.Candidates)] {
+		t.localMatch = max(t.localMatch, p.weightedMatch(&f.Candidates[i]))
+	}
 	t.queuedPerReplica = float64(max(0, f.Queued-1)) / float64(max(1, firstPeer(f.Candidates)))
 	t.addedDecodeSeconds = t.answerSteps * (p.constants.DecodePerRequest + p.constants.DecodePerToken*t.promptTokens)
 	if f.PromptBytes > 0 {
 		t.tokensPerByte = t.promptTokens / float64(f.PromptBytes)
 	}
 	return t
+}
+
+// laterUses returns how many later requests use each computed token, if engines find this share of all prompt tokens in
+// their caches.
+func laterUses(cachedShare float64) float64 {
+	if cachedShare >= 1 {
+		return math.Inf(1)
+	}
+	return cachedShare / (1 - cachedShare)
 }
 
 // meanResidence returns the mean residence time, in seconds at the nominal pace, of the candidates at which a request
@@ -292,7 +327,7 @@ func (p *Cost) cost(t *costTerms, c *Candidate) float64 {
 	if c.Peer {
 		n = float64(c.PeerOutstanding+c.Unconfirmed) / float64(max(c.Replicas, 1))
 	}
-	return p.waitSeconds(t, c, uncached) + p.memorySeconds(t, c, uncached, n) + pace*(ahead+prefill+t.decodeSeconds+t.slowdownWeight*n*(prefill+t.addedDecodeSeconds))
+	return p.waitSeconds(t, c, uncached) + p.laterSeconds(t, c) + p.memorySeconds(t, c, uncached, n) + pace*(ahead+prefill+t.decodeSeconds+t.slowdownWeight*n*(prefill+t.addedDecodeSeconds))
 }
 
 // pace returns the candidate's pace, 1 if unknown.
@@ -301,6 +336,16 @@ func (c *Candidate) pace() float64 {
 		return 1
 	}
 	return c.Pace
+}
+
+// laterSeconds returns the round-trip times that later requests would spend because a prefix is cached at a peer only, in
+// seconds. A replica here that computes the prefix saves them, so they cost at most as much as the prefix saves now.
+func (p *Cost) laterSeconds(t *costTerms, c *Candidate) float64 {
+	if !c.Peer || c.RTT <= 0 {
+		return 0
+	}
+	saved := c.pace() * t.tokensPerByte * max(0, float64(c.MatchBytes)-t.localMatch) / p.constants.PrefillRate
+	return min(saved, t.laterUses*inSeconds(c.RTT))
 }
 
 // weightedMatch returns the length of the match at c, in bytes. A match that c has probably evicted has a

@@ -380,3 +380,69 @@ func TestResidenceIsThatOfOthersUntilOneHasEnded(t *testing.T) {
 		}
 	}
 }
+
+// Complaint: in a burst, all regions forward their queues to the same peer before its next report. Its clients then wait
+// while the other regions are idle. A request that waits here can still be sent to whichever target is free first.
+func TestRequestIsNotForwardedIntoLongQueue(t *testing.T) {
+	for _, pace := range []float64{0.1, 1, 5} {
+		for _, known := range []bool{true, false} { // whether a request has ended there
+			for _, c := range []struct {
+				share float64 // the wait at the peer, relative to the time that a request stays there
+				want  Choice
+			}{
+				{0, Choice{Index: 1, Reason: ReasonForward}},
+				{0.9, Choice{Index: 1, Reason: ReasonForward}},
+				{1.1, Choice{Index: Wait, Reason: ReasonNoneAvailable}},
+				{10, Choice{Index: Wait, Reason: ReasonNoneAvailable}},
+			} {
+				residence := NominalResidence(pace)
+				cs := append(fleet(1), Candidate{ID: "eu", Peer: true, Live: true, Available: true, Replicas: 1, Pace: pace})
+				cs[1].ExpectedWait = time.Duration(c.share * float64(residence))
+				cs[0].Pace, cs[0].Available, cs[0].Outstanding, cs[0].Held, cs[0].Pending = pace, false, 1, 100, Known(1)
+				if known {
+					cs[0].Residence, cs[1].Residence = residence, residence
+				}
+				if got := NewCost().Choose(long(1000, cs)); got != c.want {
+					t.Errorf("pace %v, residence known %v, a wait of %v residence times: %+v, want %+v", pace, known, c.share, got, c.want)
+				}
+				// The peer that has the prefix remains the best: there, the request has its place in the queue.
+				cs[1].MatchBytes = 4 * 900
+				if got := NewCost().Choose(long(1000, cs)); got.Index != 1 {
+					t.Errorf("pace %v, residence known %v, the prefix after a wait of %v residence times: %+v", pace, known, c.share, got)
+				}
+			}
+		}
+	}
+}
+
+// Complaint: a region with idle replicas sends every request with a common prefix to the region that computed the prefix
+// first. Each of them pays the round trip.
+func TestPrefixThatComesAgainIsComputedHere(t *testing.T) {
+	choose := func(cachedShare float64, match int) (Choice, float64) {
+		cs := append(fleet(1), Candidate{ID: "eu", Peer: true, Live: true, Available: true, Replicas: 1, RTT: 100 * time.Millisecond, MatchBytes: 4 * match})
+		f := long(max(match, 1000), cs)
+		f.CachedShare = cachedShare
+		return NewCost().Choose(f), cs[1].Score.Value
+	}
+	for _, c := range []struct {
+		cachedShare float64
+		match       int
+		want        int
+	}{
+		{0, 1000, 1},    // no prefix has come again: the peer computes less
+		{0.9, 1000, 0},  // nine later requests would pay 0.1 s each to save 0.5 s
+		{0.9, 10000, 1}, // to save 5 s
+		{1, 10000, 0},
+	} {
+		if got, _ := choose(c.cachedShare, c.match); got.Index != c.want {
+			t.Errorf("%v of tokens cached, %d at the peer: %+v, want %d", c.cachedShare, c.match, got, c.want)
+		}
+	}
+	// A prefix never makes a peer costlier.
+	for _, share := range []float64{0, 0.5, 0.9, 1} {
+		_, with := choose(share, 1000)
+		if _, without := choose(share, 0); with > without+costTolerance {
+			t.Errorf("%v of tokens cached: %.3f s with a prefix at the peer, %.3f s without", share, with, without)
+		}
+	}
+}

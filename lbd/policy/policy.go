@@ -156,7 +156,10 @@ type Facts struct {
 	// computed before, and had evicted. If it is high, computing any prompt evicts prefixes that other
 	// requests need.
 	EvictedShare float64
-	Candidates   []Candidate
+	// CachedShare is the share, 0..1, of the prompt tokens that the engines found in their caches; 0 if no
+	// answer has ended yet.
+	CachedShare float64
+	Candidates  []Candidate
 }
 
 // Wait is the index of a choice that leaves the request in the queue.
