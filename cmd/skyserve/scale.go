@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"time"
 
@@ -80,10 +81,14 @@ func openLockedScaling(ctx context.Context, svc local.Service, in io.Reader, err
 	return s, nil
 }
 
-// deliverReplicas delivers the balancers' configuration with the plan's replicas, waits until they serve, and
-// prints a line for each fresh one.
+// deliverReplicas delivers the balancers' configuration with the plan's replicas, waits until the fresh ones serve, and
+// prints a line for each.
 func (u *upRun) deliverReplicas(ctx context.Context, p *deploy.MachinePlan, idle, fresh map[string]bool) error {
-	u.changes, u.draining = p, idle
+	u.changes, u.draining, u.onlyReplicas = p, idle, maps.Clone(fresh)
+	if fresh == nil {
+		u.onlyReplicas = map[string]bool{}
+	}
+	defer func() { u.onlyReplicas = nil }()
 	have, err := u.awaitAddresses(ctx, p)
 	if err != nil {
 		return err
