@@ -21,9 +21,6 @@ import (
 	"skyserve/provision/local"
 )
 
-// fileAdmins is the file in a service's directory with the admin URLs given to connect.
-const fileAdmins = "admins.json"
-
 // connectPoll is the polling interval of a mailbox.
 const connectPoll = 500 * time.Millisecond
 

@@ -13,6 +13,7 @@ import (
 
 	"skyserve/internal/identity"
 	"skyserve/internal/testkit"
+	"skyserve/provision/local"
 )
 
 const oneRegion = `
@@ -56,7 +57,7 @@ func (e *emulated) operators(args ...string) (all operatorsOf, errOut string) {
 // admin returns the admin URL of the first balancer, as stored by up.
 func (e *emulated) admin() string {
 	e.t.Helper()
-	text, err := os.ReadFile(filepath.Join(e.dir, "home", "services", "chat", fileAdmins))
+	text, err := os.ReadFile(filepath.Join(e.dir, "home", "services", "chat", local.FileAdmins))
 	var urls []string
 	if err == nil {
 		err = json.Unmarshal(text, &urls)

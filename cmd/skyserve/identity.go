@@ -25,7 +25,7 @@ func identityOf(svc local.Service) identity.Home {
 }
 
 // adminsFile is the file in which connect stores the admin URLs of a service.
-func adminsFile(svc local.Service) string { return filepath.Join(svc.Dir(), fileAdmins) }
+func adminsFile(svc local.Service) string { return filepath.Join(svc.Dir(), local.FileAdmins) }
 
 // adminHTTP returns the HTTP client for an admin API. It uses mTLS if the URL is https and this
 // machine's operator has a certificate of the service, otherwise the token of the environment.

@@ -5,12 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"time"
 
 	"skyserve/internal/controller/deploy"
 	"skyserve/provision"
 	"skyserve/provision/cloud"
+	"skyserve/provision/local"
 )
 
 // scaling is a change of a running service's replicas, with its progress printed to errOut.
@@ -25,19 +27,30 @@ func openScaling(ctx context.Context, name string, in io.Reader, errOut io.Write
 	if err != nil {
 		return nil, nil, err
 	}
-	spec, err := deployedSpec("", svc)
-	if err != nil {
+	// What is read before may be outdated: the command that holds the lock may deploy another service.yaml.
+	if unlock, err = svc.LockWait(ctx); err != nil {
 		return nil, nil, err
 	}
+	if s, err = openLockedScaling(ctx, svc, in, errOut, yes, clouds); err != nil {
+		svc.RemoveUnused() // another command may have deleted the service, and the lock created its directory again
+		unlock()
+		return nil, nil, err
+	}
+	return s, unlock, nil
+}
+
+// openLockedScaling is openScaling for a service whose lock is held.
+func openLockedScaling(ctx context.Context, svc local.Service, in io.Reader, errOut io.Writer, yes bool, clouds cloudFlags) (*scaling, error) {
+	spec, err := deployedSpec("", svc)
+	if err != nil {
+		return nil, err
+	}
 	if spec == nil {
-		return nil, nil, usage(fmt.Errorf("reading service.yaml of %s: it is missing or cannot be read: %s", svc.Name(), svc.SpecFile()), "run 'skyserve up' with the service.yaml, which stores it again")
+		return nil, usage(fmt.Errorf("reading service.yaml of %s: it is missing or cannot be read: %s", svc.Name(), svc.SpecFile()), "run 'skyserve up' with the service.yaml, which stores it again")
 	}
 	text, err := os.ReadFile(svc.SpecFile())
 	if err != nil {
-		return nil, nil, fmt.Errorf("reading the service: %w", err)
-	}
-	if unlock, err = svc.LockWait(ctx); err != nil {
-		return nil, nil, err
+		return nil, fmt.Errorf("reading the service: %w", err)
 	}
 	u := &upRun{
 		up: &up{upOptions: &upOptions{file: svc.SpecFile(), yes: yes, timeout: defaultTimeout(spec), clouds: clouds}, errOut: errOut, started: time.Now(), block: newTerminalBlock(errOut)},
@@ -52,10 +65,9 @@ func openScaling(ctx context.Context, name string, in io.Reader, errOut io.Write
 		err = u.openService(ctx)
 	}
 	if err != nil {
-		unlock()
-		return nil, nil, cloudError(specUsage(err))
+		return nil, cloudError(specUsage(err))
 	}
-	s = &scaling{u, &deploy.ReplicaScaler{
+	s := &scaling{u, &deploy.ReplicaScaler{
 		Deployer: u.deployer, Decisions: decided, Progress: u.progress, UpdateBalancers: u.deliverReplicas,
 		Store:     func(d deploy.ReplicaDecisions) error { return d.Write(decisionsFile(svc)) },
 		OnDrained: func(id string) { u.printLine("drained %s", id) },
@@ -66,13 +78,17 @@ func openScaling(ctx context.Context, name string, in io.Reader, errOut io.Write
 		u.printLine("draining %s", o.ID)
 		drain(ctx, o)
 	}
-	return s, unlock, nil
+	return s, nil
 }
 
-// deliverReplicas delivers the balancers' configuration with the plan's replicas, waits until they serve, and
-// prints a line for each fresh one.
+// deliverReplicas delivers the balancers' configuration with the plan's replicas, waits until the fresh ones serve, and
+// prints a line for each.
 func (u *upRun) deliverReplicas(ctx context.Context, p *deploy.MachinePlan, idle, fresh map[string]bool) error {
-	u.changes, u.draining = p, idle
+	u.changes, u.draining, u.onlyReplicas = p, idle, maps.Clone(fresh)
+	if fresh == nil {
+		u.onlyReplicas = map[string]bool{}
+	}
+	defer func() { u.onlyReplicas = nil }()
 	have, err := u.awaitAddresses(ctx, p)
 	if err != nil {
 		return err

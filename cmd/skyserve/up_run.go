@@ -58,6 +58,8 @@ type upRun struct {
 	images deploy.Images
 	// draining are the replicas that balancers must stop using.
 	draining map[string]bool
+	// onlyReplicas are the replicas to deliver to and to wait for; nil = all.
+	onlyReplicas map[string]bool
 	// starts shows the machines of clouds that start.
 	starts *startDisplay
 	// delivered records what the run has completed.

@@ -156,5 +156,5 @@ func (u *upRun) printRemainder() {
 
 // servingDelivery returns the delivery that waits until local balancers serve.
 func (u *upRun) servingDelivery(have []provision.Object) *deploy.Delivery {
-	return &deploy.Delivery{Service: u.spec.Name, Party: u.operator.party, Machines: have, BalancersOnly: u.wait == waitBalancers}
+	return &deploy.Delivery{Service: u.spec.Name, Party: u.operator.party, Machines: have, BalancersOnly: u.wait == waitBalancers, OnlyReplicas: u.onlyReplicas}
 }

@@ -10,7 +10,7 @@ import (
 func (l *layout) matchClasses(model int, region service.Region, serving []int, counts provision.ClassCounts) (ordered []int, missing []provision.ReplicaClass) {
 	objects := make([]provision.Object, len(serving))
 	for i, n := range serving {
-		objects[i] = *l.runningObject(provision.ReplicaID(l.Spec, model, region, n)) // not nil: serving contains existing replicas
+		objects[i] = *l.runningObject(l.replicaID(model, region, n)) // not nil: serving contains existing replicas
 	}
 	matched, missing := counts.Match(objects)
 	var others []int

@@ -12,7 +12,7 @@ import (
 // addReplica adds one replica with additional labels. The offerings of class come first; the zero class prefers none.
 func (l *layout) addReplica(model int, r service.RegionSpec, ordinal int, class provision.ReplicaClass, additional map[string]string) error {
 	m := &l.Spec.Models[model]
-	id := provision.ReplicaID(l.Spec, model, r.Name, ordinal)
+	id := l.replicaID(model, r.Name, ordinal)
 	offers := l.hedgedOfferings(preferClass(l.offeringsFor(m, r, ordinal), class), r, id, additional)
 	if len(offers) == 0 {
 		return specError("models[%d].gpus: %s has no offering with %s for %s (capacity: %s)", model, r.Name, gpuList(m), m.Name, capacityList(r))

@@ -92,7 +92,7 @@ func (m replicaLabels) set(r service.Region, ordinal int, label, value string) {
 // itself the replacement of a machine that does not need replacement any more.
 func (l *layout) splitTerminating(model int, region service.Region, ordinals []int) (serving, terminating []int, unreplaced []string) {
 	for _, n := range ordinals {
-		id := provision.ReplicaID(l.Spec, model, region, n)
+		id := l.replicaID(model, region, n)
 		if !l.NeedReplacement[id] {
 			serving = append(serving, n)
 			continue
@@ -114,7 +114,7 @@ func (l *layout) splitTerminating(model int, region service.Region, ordinals []i
 // countWithinMax returns how many of the replicas with these ordinals count towards replicas.max.
 func (l *layout) countWithinMax(model int, region service.Region, ordinals []int) (n int) {
 	for _, ordinal := range ordinals {
-		if !l.Ending[provision.ReplicaID(l.Spec, model, region, ordinal)] {
+		if !l.Ending[l.replicaID(model, region, ordinal)] {
 			n++
 		}
 	}
@@ -163,11 +163,17 @@ func (l *layout) replicaOrdinals(m *service.Model, region service.Region, filter
 		if o.Kind != provision.KindReplica || o.Region != region || o.TerminatedReason != "" || o.Labels[labelModel] != m.Name || !filter(o) {
 			continue
 		}
-		if n, err := strconv.Atoi(o.ID[strings.LastIndexByte(o.ID, '-')+1:]); err == nil && n >= 0 {
+		if n, ok := replicaOrdinal(o); ok {
 			found[n] = true
 		}
 	}
 	return slices.Sorted(maps.Keys(found))
+}
+
+// replicaOrdinal returns the ordinal in the id of a replica; ok is false for other ids.
+func replicaOrdinal(o provision.Object) (n int, ok bool) {
+	n, err := strconv.Atoi(o.ID[strings.LastIndexByte(o.ID, '-')+1:])
+	return n, err == nil && n >= 0
 }
 
 // fillOrdinals returns the first n of ordinals, and the lowest free ordinals if there are fewer than n. It also

@@ -21,6 +21,8 @@ const (
 	fileSpec   = "service.yaml"
 	fileTokens = "tokens.json"
 	fileSlots  = "slots.json"
+	// FileAdmins has the admin URLs of a service whose balancers are in clouds, or are operated from another machine.
+	FileAdmins = "admins.json"
 )
 
 // Service is the state of one service on this machine.
@@ -111,14 +113,20 @@ func (s Service) removeEmptyParents() {
 	_ = os.Remove(s.home.dir)
 }
 
-// RemoveUnused deletes the service's directory if the service never had a process, after an `up` that failed
-// early. Call it with the lock held.
+// RemoveUnused deletes the service's directory if the service was never deployed, after an `up` that failed
+// early. It keeps the keys of an operator who was invited to a service that another machine deployed. Call it with
+// the lock held.
 func (s Service) RemoveUnused() {
-	objects, err := s.Objects()
-	if _, missing := os.Stat(s.SpecFile()); err == nil && len(objects) == 0 && errors.Is(missing, fs.ErrNotExist) {
-		_ = os.RemoveAll(s.dir) // a remaining file is harmless
-		s.removeEmptyParents()
+	if objects, err := s.Objects(); err != nil || len(objects) > 0 {
+		return
 	}
+	for _, used := range []string{s.SpecFile(), s.configFile(FileAdmins)} {
+		if _, err := os.Stat(used); !errors.Is(err, fs.ErrNotExist) {
+			return
+		}
+	}
+	_ = os.RemoveAll(s.dir) // a remaining file is harmless
+	s.removeEmptyParents()
 }
 
 // tokens are the secrets of a service that are stored in addition to its operator's keys.

@@ -140,6 +140,13 @@ func TestRemoveUnused(t *testing.T) {
 	if err := os.Remove(svc.objectFile("us-0")); err != nil {
 		t.Fatal(err)
 	}
+	mustWrite(t, svc.configFile(FileAdmins), "[]")
+	if svc.RemoveUnused(); !exists(svc) {
+		t.Error("removed although it has the keys of an invited operator")
+	}
+	if err := os.Remove(svc.configFile(FileAdmins)); err != nil {
+		t.Fatal(err)
+	}
 	if svc.RemoveUnused(); exists(svc) {
 		t.Error("not removed although nothing was brought up")
 	}

@@ -57,6 +57,9 @@ type Delivery struct {
 	UntilDelivered bool
 	// BalancersOnly makes AwaitServing wait for balancers and the name server only.
 	BalancersOnly bool
+	// OnlyReplicas are the replicas that Deliver and AwaitServing deliver to and wait for; nil = all. A change of some
+	// replicas does not depend on the others: one that does not respond must not prevent that another one is drained.
+	OnlyReplicas map[string]bool
 	// Now is the clock for renewing certificates; nil = time.Now.
 	Now func() time.Time
 
@@ -137,6 +140,9 @@ func pollIntervalOf(o provision.Object) time.Duration {
 	return pollInterval
 }
 
+// includes reports whether a replica is one of OnlyReplicas.
+func (dl *Delivery) includes(id string) bool { return dl.OnlyReplicas == nil || dl.OnlyReplicas[id] }
+
 // replicas returns the replicas with a deployment.
 func (dl *Delivery) replicas(deployments map[string]agent.Deployment) []provision.Object {
 	return slices.DeleteFunc(slices.Clone(dl.Machines), func(o provision.Object) bool {
@@ -189,7 +195,7 @@ func (dl *Delivery) splitServing(seen map[string]AgentReport, deployments map[st
 		d, wanted := deployments[o.ID]
 		s := seen[o.ID] // an unresponsive machine has no phase
 		switch {
-		case !wanted || s.Phase == agent.PhaseInterrupted:
+		case !wanted || s.Phase == agent.PhaseInterrupted || o.Kind == provision.KindReplica && !dl.includes(o.ID):
 		case s.Phase != agent.PhaseReady:
 			others = append(others, o)
 		case s.Revision != d.Revision || s.Revoked < dl.Revoked.Number() || dl.AgentClient(o).NeedsRenewal(s.Status):

@@ -150,13 +150,13 @@ func (dl *Delivery) servingIDs(spec *service.Spec, draining map[string]bool) []s
 	var ids []string
 	if !cloud.UsesClouds(spec) { // otherwise cloud balancers have them
 		for _, r := range attachedOf(spec) {
-			if !draining[r.ID] && !dl.BalancersOnly {
+			if !draining[r.ID] && !dl.BalancersOnly && dl.includes(r.ID) {
 				ids = append(ids, r.ID)
 			}
 		}
 	}
 	for _, o := range dl.Machines {
-		if o.Kind.IsMachine() && o.TerminatedReason == "" && cloud.RunsOnThisComputer(o.Region) && !draining[o.ID] && (o.Kind != provision.KindReplica || !dl.BalancersOnly) {
+		if o.Kind.IsMachine() && o.TerminatedReason == "" && cloud.RunsOnThisComputer(o.Region) && !draining[o.ID] && (o.Kind != provision.KindReplica || !dl.BalancersOnly && dl.includes(o.ID)) {
 			ids = append(ids, o.ID)
 		}
 	}
@@ -195,8 +195,8 @@ func (dl *Delivery) unreadyReasons(ctx context.Context, spec *service.Spec, ids 
 				}
 			}
 		}
-		if own == 0 || dl.BalancersOnly {
-			check = healthPath // without replicas it may never become ready
+		if own == 0 || dl.BalancersOnly || dl.OnlyReplicas != nil {
+			check = healthPath // without ready replicas it may never become ready
 		}
 		reasons[b.ID] = cmp.Or(waitingForCertificate(s, b.ID), probeProblem(ctx, PublicURL(spec, b)+check))
 	})

@@ -1,0 +1,70 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"io"
+	"io/fs"
+	"os"
+	"strings"
+	"testing"
+
+	"skyserve/provision/local"
+)
+
+// scaledService returns a service, with this service.yaml unless it is empty.
+func scaledService(t *testing.T, text string) local.Service {
+	t.Helper()
+	t.Setenv("SKYSERVE_HOME", t.TempDir())
+	home, err := local.OpenHome()
+	if err != nil {
+		t.Fatal(err)
+	}
+	svc, err := home.Service("chat")
+	if err == nil {
+		err = os.MkdirAll(svc.Dir(), 0o700)
+	}
+	if err == nil && text != "" {
+		err = svc.StoreSpec([]byte(text))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return svc
+}
+
+// A change of replicas that waits for another command, such as 'up' with another service.yaml, reads nothing before that
+// command has ended: otherwise it would deliver the earlier configuration again.
+func TestScalingReadsServiceWithLock(t *testing.T) {
+	svc := scaledService(t, "not a service")
+	unlock, err := svc.Lock()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel() // it does not wait
+	var busy *local.BusyError
+	if _, _, err := openScaling(ctx, "chat", nil, io.Discard, true, cloudFlags{}); !errors.As(err, &busy) {
+		t.Errorf("got %v while another command changes the service", err)
+	}
+	unlock()
+	if _, _, err := openScaling(t.Context(), "chat", nil, io.Discard, true, cloudFlags{}); err == nil || errors.As(err, &busy) {
+		t.Errorf("got %v, want the errors of service.yaml", err)
+	}
+	if unlock, err = svc.Lock(); err != nil {
+		t.Errorf("the lock is held after an error: %v", err)
+	} else {
+		unlock()
+	}
+}
+
+// A change of replicas that waited until another command had deleted the service leaves no service behind.
+func TestScalingOfDeletedService(t *testing.T) {
+	svc := scaledService(t, "")
+	if _, _, err := openScaling(t.Context(), "chat", nil, io.Discard, true, cloudFlags{}); err == nil || !strings.Contains(err.Error(), svc.SpecFile()) {
+		t.Errorf("got %v, want the missing file", err)
+	}
+	if _, err := os.Stat(svc.Dir()); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("%s remains: %v", svc.Dir(), err)
+	}
+}
