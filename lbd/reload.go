@@ -131,6 +131,7 @@ func (b *balancer) applyReload(to validatedConfig, done *telemetry.Reload) {
 		report("models")
 	}
 	b.runtime.Reconfigure(to.core)
+	b.peers.FollowOtherRegions(to.core.ForwardsToCaches())
 	b.runtime.SetContinuation(continuesStreams(to.cfg))
 	b.runtime.SetSharePrefixes(to.cfg.Balancer.SharePrefixes)
 	b.runtime.SetExposeCache(to.cfg.Balancer.ExposeCache)

@@ -296,6 +296,7 @@ func (b *balancer) assemble(ctx context.Context) error {
 	b.peers = peer.NewClient(peer.Options{
 		Self: b.cfg.ID, Region: b.cfg.Region, Token: b.cfg.PeerToken, Keys: b.runtime.KeyFingerprint(), Sink: b.runtime.Step, Seed: seed.Sum64(), Logger: b.log,
 	})
+	b.peers.FollowOtherRegions(coreCfg.ForwardsToCaches())
 	b.history = newHistory(b.cfg.ID, b.runtime.History, points, b.log)
 	b.usage = newUsage(b.cfg, b.runtime, b.usageStore(), b.log)
 	b.registry = b.newRegistry()

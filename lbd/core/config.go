@@ -189,3 +189,10 @@ func DefaultConfig(p policy.Policy) Config {
 		ShareBytes:       8 << 20,                // 8 bytes per 64 of text: the caches of 32 engines with 500,000 tokens each
 	}
 }
+
+// ForwardsToCaches reports whether the policy compares the caches of peers in other regions with those of replicas. Then
+// balancers share between regions which prompts their replicas have.
+func (c *Config) ForwardsToCaches() bool {
+	t := c.Policy.Traits()
+	return c.Forward && t.Holds && t.Peers
+}

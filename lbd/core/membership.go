@@ -51,7 +51,7 @@ func (b *Balancer) forgetCache(now time.Duration, t *target) {
 // those of other regions if the policy compares their caches with its own.
 func (b *Balancer) updateNeighbours() {
 	b.caches.neighbours = slices.ContainsFunc(b.peers, func(t *target) bool { return t.sameRegion })
-	b.caches.distant = b.cfg.Forward && b.comparesPeers() && slices.ContainsFunc(b.peers, func(t *target) bool { return !t.sameRegion })
+	b.caches.distant = b.cfg.ForwardsToCaches() && slices.ContainsFunc(b.peers, func(t *target) bool { return !t.sameRegion })
 }
 
 // addReplica adds a replica. If it exists already, it is updated and no longer draining.

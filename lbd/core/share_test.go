@@ -444,3 +444,21 @@ func TestDistantBalancerLearnsPromptsThatAreBeingComputed(t *testing.T) {
 		t.Errorf("with cost it reports %+v, want one prompt", got)
 	}
 }
+
+// Other regions receive what a region has cached only if their policy uses it, and not if nothing may be forwarded.
+func TestCachesOfOtherRegionsAreUsed(t *testing.T) {
+	for name, want := range map[string]bool{"cost": true, "skylb": false, "cache-aware": false, "round-robin": false} {
+		p, err := policy.New(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		cfg := DefaultConfig(p)
+		cfg.Forward = true
+		if got := cfg.ForwardsToCaches(); got != want {
+			t.Errorf("%s: got %v", name, got)
+		}
+		if cfg.Forward = false; cfg.ForwardsToCaches() {
+			t.Errorf("%s shares with other regions, to which nothing is forwarded", name)
+		}
+	}
+}

@@ -15,6 +15,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"skyserve/internal/service"
@@ -41,8 +42,8 @@ type Options struct {
 	Self string
 	// Token is the service's peer token; it may be empty if all balancers run on one machine.
 	Token string
-	// Region is this balancer's region. The client requests the cache updates of all peers, unless Keys is
-	// empty. Keys is the fingerprint of the key with which prompts are hashed.
+	// Region is this balancer's region. The client requests the cache updates of the peers in this region, and of
+	// others with FollowOtherRegions, unless Keys is empty. Keys is the fingerprint of the key with which prompts are hashed.
 	Region service.Region
 	Keys   string
 	// Sink receives the reports; it is called from many goroutines and must not block.
@@ -64,6 +65,8 @@ type Client struct {
 	ctx    context.Context
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
+	// otherRegions is whether cache updates of other regions are requested.
+	otherRegions atomic.Bool
 
 	mu     sync.Mutex
 	links  map[string]*link
@@ -82,6 +85,9 @@ func NewClient(opts Options) *Client {
 	c.ctx, c.cancel = context.WithCancel(context.Background())
 	return c
 }
+
+// FollowOtherRegions sets whether the client requests the cache updates of peers in other regions; false at first.
+func (c *Client) FollowOtherRegions(follow bool) { c.otherRegions.Store(follow) }
 
 // Add starts to query a peer. If transport is nil, the peer has its own transport, which emulates
 // cfg.EmulateRTT. Add ignores a peer that was already added.

@@ -153,9 +153,12 @@ func (l *link) followPrefixes(ctx context.Context, jitter *rand.Rand) {
 	}
 }
 
-// fetchPrefixes requests one page and delivers the new updates. It reports whether more are
-// available.
+// fetchPrefixes requests one page and delivers the new updates; not from another region that is not followed. It reports
+// whether more are available.
 func (l *link) fetchPrefixes(ctx context.Context, f *follower) (more bool) {
+	if l.cfg.Region != l.client.opts.Region && !l.client.otherRegions.Load() {
+		return false
+	}
 	query := url.Values{"since": {strconv.FormatUint(f.since, 10)}, "boot": {f.boot}}
 	if !f.synced && l.cfg.Region == l.client.opts.Region {
 		query.Set("all", "true")

@@ -184,7 +184,12 @@ func TestCacheUpdatesAcrossRegions(t *testing.T) {
 	l.add(entry{CacheUpdate: prompt(2), received: true})
 	far := near
 	far.Region = "local/eu"
-	following(t, &balancer{answer: through(l.boot("k"))}, far, new(bytes.Buffer), func(_ *Client, received func() []core.CacheUpdate) {
+	following(t, &balancer{answer: through(l.boot("k"))}, far, new(bytes.Buffer), func(c *Client, received func() []core.CacheUpdate) {
+		time.Sleep(10 * time.Second)
+		if asked, _ := l.questions(); asked > 0 {
+			t.Errorf("requested %d times, although the policy does not use caches of other regions", asked)
+		}
+		c.FollowOtherRegions(true)
 		time.Sleep(10 * time.Second)
 		asked, whole := l.questions()
 		if got := received(); asked < 8 || whole != 0 || len(got) != 1 || !reflect.DeepEqual(got[0].Key, prompt(1).Key) {
