@@ -345,6 +345,9 @@ type layout struct {
 	result      *Layout
 	reserved    reservedEntries
 	plannedSpot map[string]int // number of new spot replicas by the zone of their first offering
+	index       *objectIndex   // of Have; nil before its first use
+	// added are the replicas in result, by id.
+	added map[string][]ReplicaGroup
 }
 
 // addPrerequisites adds the objects that machines in a cloud need before they are launched: the skyserve binary,
@@ -557,6 +560,12 @@ func (l *layout) addObject(w provision.Desired, role provision.Role, config any)
 		w.Labels = map[string]string{}
 	}
 	w.Labels[labelRole] = string(role)
+	if w.Kind == provision.KindReplica {
+		if l.added == nil {
+			l.added = map[string][]ReplicaGroup{}
+		}
+		l.added[w.ID] = append(l.added[w.ID], ReplicaGroup{w.Labels[labelModel], w.Region})
+	}
 	l.result.Desired = append(l.result.Desired, w)
 	return nil
 }

@@ -37,11 +37,12 @@ func (l *layout) addReplica(model int, r service.RegionSpec, ordinal int, class 
 
 // runningObject returns the running object of an id; nil without one.
 func (l *layout) runningObject(id string) *provision.Object {
-	at := slices.IndexFunc(l.Have, func(o provision.Object) bool { return o.ID == id && o.TerminatedReason == "" })
-	if at < 0 {
-		return nil
+	for _, o := range l.objects().byID[id] {
+		if o.TerminatedReason == "" {
+			return o
+		}
 	}
-	return &l.Have[at]
+	return nil
 }
 
 // offeringsFor returns the offerings of a replica in the order of launch attempts: by the model's GPUs in the

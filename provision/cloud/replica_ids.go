@@ -17,10 +17,7 @@ func (l *layout) replicaID(model int, region service.Region, ordinal int) string
 	m := &l.Spec.Models[model]
 	id := provision.ReplicaID(l.Spec, model, region, ordinal)
 	var running, ended []string
-	for _, o := range l.Have {
-		if n, ok := replicaOrdinal(o); !ok || n != ordinal || o.Kind != provision.KindReplica || o.Region != region || o.Labels[labelModel] != m.Name {
-			continue
-		}
+	for _, o := range l.objects().byOrdinal[replicaOrdinalOf{ReplicaGroup{m.Name, region}, ordinal}] {
 		if o.TerminatedReason == "" {
 			running = append(running, o.ID)
 		} else {
@@ -59,12 +56,39 @@ func (l *layout) replicaID(model int, region service.Region, ordinal int) string
 // isTaken reports whether a replica of another model, or in another region, has an id; with onlyRunning one that has not
 // ended.
 func (l *layout) isTaken(id string, m *service.Model, region service.Region, onlyRunning bool) bool {
-	other := func(kind provision.ObjectKind, model string, in service.Region) bool {
-		return kind == provision.KindReplica && model != "" && (model != m.Name || in != region)
+	isOther := func(g ReplicaGroup) bool { return g.Model != "" && g != ReplicaGroup{m.Name, region} }
+	return slices.ContainsFunc(l.objects().byID[id], func(o *provision.Object) bool {
+		return o.Kind == provision.KindReplica && isOther(groupOf(o)) && (o.TerminatedReason == "" || !onlyRunning)
+	}) || slices.ContainsFunc(l.added[id], isOther)
+}
+
+func groupOf(o *provision.Object) ReplicaGroup { return ReplicaGroup{o.Labels[labelModel], o.Region} }
+
+// replicaOrdinalOf is an ordinal of a model in a region.
+type replicaOrdinalOf struct {
+	ReplicaGroup
+	ordinal int
+}
+
+// objectIndex finds objects in a list of thousands, which each replica of a layout needs several times.
+type objectIndex struct {
+	byID      map[string][]*provision.Object
+	byOrdinal map[replicaOrdinalOf][]*provision.Object // replicas only
+}
+
+// objects returns the index of Have.
+func (l *layout) objects() *objectIndex {
+	if l.index != nil {
+		return l.index
 	}
-	return slices.ContainsFunc(l.Have, func(o provision.Object) bool {
-		return o.ID == id && other(o.Kind, o.Labels[labelModel], o.Region) && (o.TerminatedReason == "" || !onlyRunning)
-	}) || slices.ContainsFunc(l.result.Desired, func(w provision.Desired) bool {
-		return w.ID == id && other(w.Kind, w.Labels[labelModel], w.Region)
-	})
+	l.index = &objectIndex{byID: make(map[string][]*provision.Object, len(l.Have)), byOrdinal: map[replicaOrdinalOf][]*provision.Object{}}
+	for i := range l.Have {
+		o := &l.Have[i]
+		l.index.byID[o.ID] = append(l.index.byID[o.ID], o)
+		if n, ok := replicaOrdinal(o); ok && o.Kind == provision.KindReplica {
+			at := replicaOrdinalOf{groupOf(o), n}
+			l.index.byOrdinal[at] = append(l.index.byOrdinal[at], o)
+		}
+	}
+	return l.index
 }

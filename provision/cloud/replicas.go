@@ -163,7 +163,7 @@ func (l *layout) replicaOrdinals(m *service.Model, region service.Region, filter
 		if o.Kind != provision.KindReplica || o.Region != region || o.TerminatedReason != "" || o.Labels[labelModel] != m.Name || !filter(o) {
 			continue
 		}
-		if n, ok := replicaOrdinal(o); ok {
+		if n, ok := replicaOrdinal(&o); ok {
 			found[n] = true
 		}
 	}
@@ -171,7 +171,7 @@ func (l *layout) replicaOrdinals(m *service.Model, region service.Region, filter
 }
 
 // replicaOrdinal returns the ordinal in the id of a replica; ok is false for other ids.
-func replicaOrdinal(o provision.Object) (n int, ok bool) {
+func replicaOrdinal(o *provision.Object) (n int, ok bool) {
 	n, err := strconv.Atoi(o.ID[strings.LastIndexByte(o.ID, '-')+1:])
 	return n, err == nil && n >= 0
 }
