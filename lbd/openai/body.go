@@ -198,7 +198,11 @@ func firstInvalid(text []byte) (at int) {
 	}
 }
 
-// ModelName returns the model of the request. The error for any other value contains the value.
+// ErrNoModel is the error of a request that names no model.
+var ErrNoModel = errors.New("model is required")
+
+// ModelName returns the model of the request. Without one it fails with ErrNoModel; the error for any other value contains
+// the value.
 func (c *Call) ModelName() ([]byte, error) {
 	raw := c.model.of(c.body)
 	if c.form && len(raw) > 0 {
@@ -209,7 +213,7 @@ func (c *Call) ModelName() ([]byte, error) {
 		name, _ := text(raw, nil)
 		return name, nil
 	case 0:
-		return nil, fmt.Errorf("model is required")
+		return nil, ErrNoModel
 	}
 	return nil, fmt.Errorf("model: must be a string, got %s", Clip(raw))
 }

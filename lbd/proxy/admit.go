@@ -265,7 +265,11 @@ func (x *exchange) resolveCall(body []byte) (c openai.Call, resolved openai.Reso
 func (r *Runtime) resolveModel(c *openai.Call) (resolved openai.ResolvedModel, divided *split, refused *openai.Error) {
 	name, err := c.ModelName()
 	if err != nil {
-		return resolved, nil, r.errModel(err.Error())
+		refused = r.errModel(err.Error())
+		if refused.Status, refused.Code = http.StatusBadRequest, "invalid_type"; errors.Is(err, openai.ErrNoModel) {
+			refused.Code = "missing_required_parameter"
+		}
+		return resolved, nil, refused
 	}
 	t := r.models.Load()
 	resolved, known := t.resolve(name)

@@ -140,12 +140,18 @@ func TestMalformedBodies(t *testing.T) {
 
 func TestUnknownModels(t *testing.T) {
 	b := start(t, testOptions(t))
-	for body, found := range map[string]string{
-		`{"messages":[]}`: "model is required", `{"model":7}`: `got "7"`, `{"model":null}`: `got "null"`,
-		`{"model":"gpt-9"}`: `"gpt-9" does not exist`, `{"model":"Chat-Small"}`: "does not exist",
+	for body, want := range map[string]struct {
+		status      int
+		code, found string
+	}{
+		`{"messages":[]}`:        {400, "missing_required_parameter", "model is required"},
+		`{"model":7}`:            {400, "invalid_type", `got "7"`},
+		`{"model":null}`:         {400, "invalid_type", `got "null"`},
+		`{"model":"gpt-9"}`:      {404, "model_not_found", `"gpt-9" does not exist`},
+		`{"model":"Chat-Small"}`: {404, "model_not_found", "does not exist"},
 	} {
-		got := expect(t, b.post(chatPath, body), http.StatusNotFound, "model_not_found")
-		if message, _, _ := apiErrorOf(t, got); !contains(message, found, "available models: chat-small, "+testModel) {
+		got := expect(t, b.post(chatPath, body), want.status, want.code)
+		if message, _, _ := apiErrorOf(t, got); !contains(message, want.found, "available models: chat-small, "+testModel) {
 			t.Errorf("%s returns %q", body, message)
 		}
 	}
