@@ -73,7 +73,7 @@ func (r *review) noOfferingError() error {
 				return fmt.Errorf("planning %s: no region has capacity that a model can run on: %s sells %s as spot%s only; add %s to regions[].capacity", r.spec.Name, region.Name, c, ifFlexStart(c.cloud, " and flex-start"), "spot"+ifFlexStart(c.cloud, " or flex_start"))
 			}
 		}
-		if len(missing) == len(classes) {
+		if len(missing) > 0 && len(missing) == len(classes) {
 			return fmt.Errorf("planning %s: no region has capacity that a model can run on: %s rents no machines with %s; add a GPU that it rents to models[].gpus", r.spec.Name, region.Name.Cloud(), strings.Join(missing, " or "))
 		}
 	}

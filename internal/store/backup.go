@@ -69,7 +69,7 @@ func isServiceStream(name, namespace string) bool {
 // WriteBackup writes a backup of the service's streams and returns its description. The service may run
 // meanwhile. It writes nothing and returns an error if the store has no data of the service.
 func (s *Store) WriteBackup(ctx context.Context, w io.Writer, service, version string) (telemetry.Backup, error) {
-	nc, err := s.conn()
+	nc, err := s.awaitConn(ctx)
 	if err != nil {
 		return telemetry.Backup{}, wrap(ctx, err, "backing up the store")
 	}
@@ -356,7 +356,7 @@ func (s *Store) RestoreBackup(ctx context.Context, r io.Reader, service string, 
 			return d.Backup, &telemetry.BackupError{Problem: fmt.Sprintf("its stream %q does not belong to the service %s", name, service)}
 		}
 	}
-	nc, err := s.conn()
+	nc, err := s.awaitConn(ctx)
 	if err != nil {
 		return d.Backup, wrap(ctx, err, "restoring the store")
 	}

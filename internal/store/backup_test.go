@@ -118,6 +118,31 @@ func TestBackupIsRestoredIntoNewStore(t *testing.T) {
 	})
 }
 
+// A restore right after the start of a service waits until the balancer has reached the store.
+func TestRestoreWaitsForConnection(t *testing.T) {
+	testkit.Slow(t)
+	t.Parallel()
+	st := chatStore(t, serve(t, t.TempDir()))
+	backedUp(t, st)
+	file, want := backup(t, st, "chat"), contents(t, st)
+	addr := testkit.FreeAddr()
+	next := must[*Store](t)(Connect(t.Context(), "nats://"+addr, "secret", Lazy(), ForService("chat")))
+	t.Cleanup(next.Close)
+	restored := make(chan error)
+	go func() {
+		_, err := next.RestoreBackup(t.Context(), bytes.NewReader(file), "chat", false)
+		restored <- err
+	}()
+	srv := must[*Server](t)(Serve(t.Context(), Options{Dir: t.TempDir(), Listen: addr, Token: "secret"}))
+	t.Cleanup(srv.Close)
+	if err := <-restored; err != nil {
+		t.Fatal(err)
+	}
+	if got := contents(t, next); !slices.Equal(got, want) {
+		t.Errorf("restored %q, want %q", got, want)
+	}
+}
+
 // The running store that a backup came from is only replaced with force, and by the backup of its own service.
 func TestRestoreRefusesWhatItWouldDestroy(t *testing.T) {
 	testkit.Slow(t)

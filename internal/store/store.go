@@ -273,6 +273,24 @@ func (s *Store) conn() (*nats.Conn, error) {
 	return s.nc, nil
 }
 
+// awaitConn returns the connection, and waits for it as long as an operation may take: a backup or a restore is often the
+// first command after a start.
+func (s *Store) awaitConn(ctx context.Context) (*nats.Conn, error) {
+	ctx, cancel := context.WithTimeout(ctx, opTimeout)
+	defer cancel()
+	for {
+		_, _, next := s.connectionState()
+		nc, err := s.conn()
+		if err == nil || ctx.Err() != nil {
+			return nc, err
+		}
+		select {
+		case <-next:
+		case <-ctx.Done():
+		}
+	}
+}
+
 // newestConn returns the newest connection, even if it is lost; nil before the first.
 func (s *Store) newestConn() *nats.Conn {
 	s.mu.Lock()

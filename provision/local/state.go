@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"skyserve/internal/atomicfile"
@@ -54,11 +55,29 @@ func (s Service) objectDir() string { return filepath.Join(s.dir, dirObjects) }
 func (s Service) objectFile(id string) string { return filepath.Join(s.objectDir(), id+".json") }
 
 // BusyError reports that another command is changing the service.
-type BusyError struct{ Service string }
+type BusyError struct {
+	Service string
+	Holder  string // such as 'skyserve up' (process 71); empty if it is not known
+}
 
-// Error names the service.
+// Error names the service and the command.
 func (e *BusyError) Error() string {
+	if e.Holder != "" {
+		return fmt.Sprintf("%s is changing service %s", e.Holder, e.Service)
+	}
 	return "another skyserve command is changing service " + e.Service
+}
+
+// lockHolder describes this process to commands that wait for a lock.
+func lockHolder(args []string, pid int) string {
+	who := "another command"
+	if len(args) > 1 && !strings.HasPrefix(args[1], "-") {
+		who = "'skyserve " + args[1] + "'"
+	}
+	if who == "'skyserve node'" || who == "'skyserve controller'" {
+		who = "the controller"
+	}
+	return fmt.Sprintf("%s (process %d)", who, pid)
 }
 
 // Lock prevents other commands from changing the service until unlock is called. If another command is
@@ -71,18 +90,33 @@ func (s Service) Lock() (unlock func(), err error) {
 		f, err := lockFile(filepath.Join(s.dir, fileLock))
 		switch {
 		case errors.Is(err, errLocked):
-			return nil, &BusyError{Service: s.name}
+			return nil, &BusyError{Service: s.name, Holder: s.readHolder()}
 		case errors.Is(err, fs.ErrNotExist): // the previous holder of the lock removed the service
 			continue
 		case err != nil:
 			return nil, fmt.Errorf("locking the state of %s: %w", s.name, err)
 		}
+		if err := f.Truncate(0); err == nil {
+			_, _ = f.WriteString(lockHolder(os.Args, os.Getpid())) // without it, a message is shorter
+		}
 		return func() { f.Close() }, nil
 	}
 }
 
-// lockTimeout is longer than a change of a few replicas by the controller.
-const lockTimeout = 5 * time.Second
+// readHolder returns the description of the process that holds the lock.
+func (s Service) readHolder() string {
+	text, err := os.ReadFile(filepath.Join(s.dir, fileLock))
+	if err != nil || len(text) > maxHolder {
+		return ""
+	}
+	return string(text)
+}
+
+// maxHolder is the maximum length of the description of a process.
+const maxHolder = 100
+
+// lockTimeout is longer than an iteration of the controller in which machines do not respond.
+const lockTimeout = 20 * time.Second
 
 // LockWait is Lock for commands: it waits up to lockTimeout until another command releases the lock.
 func (s Service) LockWait(ctx context.Context) (unlock func(), err error) {

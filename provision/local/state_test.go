@@ -112,7 +112,7 @@ func TestLockIsExclusive(t *testing.T) {
 		t.Fatal(err)
 	}
 	var busy *BusyError
-	if _, err := svc.Lock(); !errors.As(err, &busy) {
+	if _, err := svc.Lock(); !errors.As(err, &busy) || err.Error() != lockHolder(os.Args, os.Getpid())+" is changing service chat" {
 		t.Errorf("got %v", err)
 	}
 	if err := svc.Remove(); err != nil { // like down, with the lock held
@@ -124,6 +124,22 @@ func TestLockIsExclusive(t *testing.T) {
 	}
 	again()
 	unlock()
+}
+
+// A command that cannot lock a service names what holds the lock.
+func TestLockHolder(t *testing.T) {
+	for want, args := range map[string][]string{
+		"'skyserve up' (process 7)":   {"skyserve", "up", "service.yaml"},
+		"the controller (process 7)":  {"/usr/bin/skyserve", "node", "--config", "x"},
+		"another command (process 7)": {"skyserve", "--yes"},
+	} {
+		if got := lockHolder(args, 7); got != want {
+			t.Errorf("%q: got %q, want %q", args, got, want)
+		}
+	}
+	if got := (&BusyError{Service: "chat"}).Error(); got != "another skyserve command is changing service chat" {
+		t.Errorf("unknown holder: %q", got)
+	}
 }
 
 func TestRemoveUnused(t *testing.T) {
