@@ -179,7 +179,7 @@ func TestPublicAPIFollowsOpenAPI(t *testing.T) {
 		{route: "GET /v1/models/{id}", path: "/v1/models/llama", status: 200},
 		{route: "GET /v1/models/{id}", path: "/v1/models/none", status: 404},
 		{route: "POST /v1/chat/completions", body: `{"model":"none","messages":[]}`, status: 404},
-		{route: "POST /v1/chat/completions", body: `{"messages":[]}`, status: 404},
+		{route: "POST /v1/chat/completions", body: `{"messages":[]}`, status: 400},
 		{route: "POST /v1/chat/completions", body: `{`, status: 400},
 		{route: "POST /v1/messages", body: `{"model":"none","max_tokens":1,"messages":[]}`, status: 404},
 		{route: "GET /v1/responses/{id}", path: "/v1/responses/resp_0", status: 404},
