@@ -41,16 +41,17 @@ func (l ModelLoad) sanitized() ModelLoad {
 	return l
 }
 
+// sanitizeCount returns unknown for values outside 0..maxCount. An unknown count has the value 0, as in a record.
 func sanitizeCount(n policy.Maybe[int]) policy.Maybe[int] {
-	if n.Value < 0 || n.Value > maxCount {
+	if !n.Known || n.Value < 0 || n.Value > maxCount {
 		return policy.Maybe[int]{}
 	}
 	return n
 }
 
-// sanitizeShare returns unknown for values outside 0..1, including NaN.
+// sanitizeShare returns unknown for values outside 0..1, including NaN. An unknown share has the value 0.
 func sanitizeShare(v policy.Maybe[float64]) policy.Maybe[float64] {
-	if !(v.Value >= 0 && v.Value <= 1) {
+	if !v.Known || !(v.Value >= 0 && v.Value <= 1) {
 		return policy.Maybe[float64]{}
 	}
 	return v
