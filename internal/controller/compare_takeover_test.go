@@ -33,7 +33,7 @@ local: {port: %d}
 
 const (
 	// planInterval is the shortest interval of plans from two whole minutes of history, which exist after planHistory.
-	planInterval, planHistory = 2 * time.Minute, 3 * time.Minute
+	planInterval, planHistory = 2 * time.Minute, 2 * time.Minute
 	// strategyCooldown is the time between two changes of a model in a region.
 	strategyCooldown = 15 * time.Second
 )
