@@ -519,7 +519,8 @@ func TestAppliedPlanStaysInForce(t *testing.T) {
 		w.trigger()
 		next := newPlannerWorld(t)
 		next.state = w.state
-		next.planner.kv, next.observed, next.perMin = w.state, w.observed, 60_000
+		next.planner.kv, next.observed, next.counted = w.state, w.observed, w.counted
+		next.trigger() // replicas were changed while it was a standby, before the plan was made
 		ctx, end := context.WithCancel(w.t.Context())
 		var wg sync.WaitGroup
 		wg.Go(func() { next.runLoop(ctx, next.lease) })
