@@ -12,8 +12,8 @@ import (
 	"skyserve/provision/local"
 )
 
-// scaledService returns a service, with this service.yaml unless it is empty.
-func scaledService(t *testing.T, text string) local.Service {
+// storedService returns a service in a directory of this machine, with this service.yaml unless it is empty.
+func storedService(t *testing.T, text string) local.Service {
 	t.Helper()
 	t.Setenv("SKYSERVE_HOME", t.TempDir())
 	home, err := local.OpenHome()
@@ -36,7 +36,7 @@ func scaledService(t *testing.T, text string) local.Service {
 // A change of replicas that waits for another command, such as 'up' with another service.yaml, reads nothing before that
 // command has ended: otherwise it would deliver the earlier configuration again.
 func TestScalingReadsServiceWithLock(t *testing.T) {
-	svc := scaledService(t, "not a service")
+	svc := storedService(t, "not a service")
 	unlock, err := svc.Lock()
 	if err != nil {
 		t.Fatal(err)
@@ -60,7 +60,7 @@ func TestScalingReadsServiceWithLock(t *testing.T) {
 
 // A change of replicas that waited until another command had deleted the service leaves no service behind.
 func TestScalingOfDeletedService(t *testing.T) {
-	svc := scaledService(t, "")
+	svc := storedService(t, "")
 	if _, _, err := openScaling(t.Context(), "chat", nil, io.Discard, true, cloudFlags{}); err == nil || !strings.Contains(err.Error(), svc.SpecFile()) {
 		t.Errorf("got %v, want the missing file", err)
 	}

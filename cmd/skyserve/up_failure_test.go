@@ -13,7 +13,6 @@ import (
 	"skyserve/internal/identity"
 	"skyserve/internal/service"
 	"skyserve/internal/testkit"
-	"skyserve/provision/local"
 )
 
 // For failures that a retry does not fix, the hint of `up` names another command.
@@ -42,19 +41,8 @@ func TestUpHintsAfterPermanentFailure(t *testing.T) {
 
 // The error for an unreadable record of balancers contains the next step.
 func TestReadEnrolmentsNamesBrokenFile(t *testing.T) {
-	t.Setenv("SKYSERVE_HOME", t.TempDir())
-	home, err := local.OpenHome()
-	if err != nil {
-		t.Fatal(err)
-	}
-	svc, err := home.Service("chat")
-	if err == nil {
-		err = os.MkdirAll(svc.Dir(), 0o700)
-	}
-	if err == nil {
-		err = os.WriteFile(filepath.Join(svc.Dir(), "balancers.json"), []byte(`[{"id":`), 0o600)
-	}
-	if err != nil {
+	svc := storedService(t, "")
+	if err := os.WriteFile(filepath.Join(svc.Dir(), "balancers.json"), []byte(`[{"id":`), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := deploy.ReadEnrolments(svc); err == nil || !strings.Contains(err.Error(), filepath.Join(svc.Dir(), "balancers.json")) || !strings.Contains(err.Error(), "remove the file") {

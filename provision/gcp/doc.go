@@ -23,6 +23,6 @@
 // service, so the service account can create, change and delete only replicas of its service, and its balancers
 // where controllers replace them (Config.ReplaceBalancers). The kind of a machine is read from its name. Its note is not trusted for that, because the machine's creator writes it.
 //
-// Read gcp.go first, then instance.go, firewall.go and program.go. errors.go classifies error responses about
+// Read gcp.go first, then instance.go, firewall.go and binary.go. errors.go classifies error responses about
 // capacity, denied.go those about credentials and permissions.
 package gcp

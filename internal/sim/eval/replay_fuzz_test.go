@@ -74,6 +74,10 @@ func randomEvent(r *rapid.T) core.Event {
 		Age: duration.Draw(r, "report age"), Ready: rapid.Bool().Draw(r, "ready"), Pending: maybe("pending"), Running: maybe("running"),
 		KV: policy.Maybe[float64]{Value: share.Draw(r, "kv"), Known: true},
 	}
+	e.CacheUpdates = []core.CacheUpdate{{
+		Replica: target.Draw(r, "cached at"), Tenant: id.Draw(r, "cached for"), Key: rapid.SliceOfN(rapid.Uint64Range(0, 3), 0, 5).Draw(r, "cached prompt"),
+		CacheLost: rapid.Bool().Draw(r, "lost"), Age: duration.Draw(r, "update age"), SessionAge: duration.Draw(r, "session age"),
+	}}
 	e.Peer = &core.PeerInfo{ID: e.Target, SameRegion: rapid.Bool().Draw(r, "same region")}
 	e.PeerReport = &core.PeerReport{Age: duration.Draw(r, "peer age"), RTT: duration.Draw(r, "rtt"), Models: []core.ModelLoad{{
 		Model: model.Draw(r, "offers"), Replicas: number.Draw(r, "replicas"), Available: number.Draw(r, "available"), Queued: number.Draw(r, "queued"),
@@ -87,7 +91,7 @@ func kinds() []core.EventKind {
 	return []core.EventKind{
 		core.EventArrived, core.EventFirstToken, core.EventProgress, core.EventFinished, core.EventFailed, core.EventCancelled, core.EventBounced,
 		core.EventReplicaAdded, core.EventReplicaRemoved, core.EventReplicaDraining, core.EventReplicaReport,
-		core.EventPeerAdded, core.EventPeerRemoved, core.EventPeerReport, core.EventTick,
+		core.EventPeerAdded, core.EventPeerRemoved, core.EventPeerReport, core.EventPeerCacheUpdates, core.EventTick,
 	}
 }
 
