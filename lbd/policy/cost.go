@@ -178,7 +178,7 @@ func (p *Cost) Choose(f *Facts) Choice {
 		best = ties.nextTarget(f.Candidates, from, to, func(c *Candidate) bool { return c.Score.Known && math.Abs(c.Score.Value-lowest) <= costTolerance })
 	}
 	if best >= split {
-		if t.startsTooLate(&f.Candidates[best]) {
+		if t.startsTooLate(f, &f.Candidates[best]) {
 			return Choice{Index: Wait, Reason: ReasonNoneAvailable}
 		}
 		return Choice{Index: best, Reason: ReasonForward}
@@ -190,9 +190,10 @@ func (p *Cost) Choose(f *Facts) Choice {
 // startsTooLate reports whether a request at a peer would start later than the requests that run there now have
 // ended, on average. It then waits here: it cannot be forwarded again, and until then any target may become the
 // better one, unless the peer has its prefix. Several regions would otherwise fill the queue of the same peer before
-// its next report.
-func (t *costTerms) startsTooLate(c *Candidate) bool {
-	if float64(c.MatchBytes) > t.localMatch {
+// its next report. It waits at most as long as it would at the peer, whose queue may always be long, and not without a
+// live replica here.
+func (t *costTerms) startsTooLate(f *Facts, c *Candidate) bool {
+	if !t.liveHere || f.Waited >= c.ExpectedWait || float64(c.MatchBytes) > t.localMatch {
 		return false
 	}
 	residence := t.residenceAt(c)
@@ -258,6 +259,8 @@ type costTerms struct {
 	laterUses float64
 	// localMatch is the longest weighted match at a replica, in bytes.
 	localMatch float64
+	// liveHere is whether a replica of this region is live.
+	liveHere bool
 }
 
 // requestTerms returns the parts of a request's cost that are the same for all candidates.
@@ -276,7 +279,7 @@ func (p *Cost) requestTerms(f *Facts) costTerms {
 	t.residence = meanResidence(f.Candidates)
 	t.laterUses = laterUses(f.CachedShare)
 	for i := range f.Candidates[:firstPeer(f.Candidates)] {
-		t.localMatch = max(t.localMatch, p.weightedMatch(&f.Candidates[i]))
+		t.localMatch, t.liveHere = max(t.localMatch, p.weightedMatch(&f.Candidates[i])), t.liveHere || f.Candidates[i].Live
 	}
 	t.queuedPerReplica = float64(max(0, f.Queued-1)) / float64(max(1, firstPeer(f.Candidates)))
 	t.addedDecodeSeconds = t.answerSteps * (p.constants.DecodePerRequest + p.constants.DecodePerToken*t.promptTokens)

@@ -415,6 +415,28 @@ func TestRequestIsNotForwardedIntoLongQueue(t *testing.T) {
 	}
 }
 
+// Complaint: clients of a region without replicas, or with slower ones than a busy peer, are never served, because the queue
+// of the peer never becomes short.
+func TestRequestDoesNotWaitForeverForShortQueue(t *testing.T) {
+	residence := NominalResidence(1)
+	choose := func(live bool, waited time.Duration) Choice {
+		cs := append(fleet(1), Candidate{ID: "eu", Peer: true, Live: true, Available: true, Replicas: 1, Pace: 1, ExpectedWait: 3 * residence})
+		cs[0].Live, cs[0].Available, cs[0].Outstanding, cs[0].Held, cs[0].Pending = live, false, 1, 100, Known(1)
+		f := long(1000, cs)
+		f.Waited, f.MaxWait = waited, 100*residence
+		return NewCost().Choose(f)
+	}
+	if got := choose(true, 2*residence); got.Index != Wait {
+		t.Errorf("before the wait at the peer has passed: %+v", got)
+	}
+	if got := choose(true, 3*residence); got.Index != 1 {
+		t.Errorf("after a wait as long as at the peer: %+v", got)
+	}
+	if got := choose(false, 0); got.Index != 1 {
+		t.Errorf("no replica here is live: %+v", got)
+	}
+}
+
 // Complaint: a region with idle replicas sends every request with a common prefix to the region that computed the prefix
 // first. Each of them pays the round trip.
 func TestPrefixThatComesAgainIsComputedHere(t *testing.T) {
