@@ -57,11 +57,10 @@ func (m mismatch) launches(g modelRegion, n int) []ReplicaLaunch {
 	return out
 }
 
-// removable returns how many of n replicas can be removed. It returns 0 while a planned class is
-// missing: replicas of other classes then serve in its place, and one of them may have more
-// capacity than a replica of the planned class.
+// removable returns how many of n replicas can be removed. It returns 0 while replicas of other classes serve
+// in place of a missing planned class: one of them may have more capacity than a replica of the planned class.
 func (m mismatch) removable(n int) int {
-	if len(m.missing) > 0 {
+	if len(m.missing) > 0 && len(m.excess) > 0 {
 		return 0
 	}
 	return n

@@ -110,3 +110,15 @@ func TestReplicasStayWithoutPlannedGPU(t *testing.T) {
 		}
 	})
 }
+
+// A reactive strategy also removes replicas where the plan has more of their class: no replica serves in place of another.
+func TestReactiveRemovesBelowThePlan(t *testing.T) {
+	testScaler(t, strings.Replace(mixedService, "lt-i", "reactive", 1), func(w *scalerWorld) {
+		w.stand(3)
+		w.wants(telemetry.TargetReplicas{GPU: "L4", GPUs: 1, Capacity: service.CapacityOnDemand, Count: 5})
+		w.pass(2*time.Minute, 0.1)
+		if got := w.actuator.kinds(); got != "L4" {
+			t.Errorf("got %q, want one L4", got)
+		}
+	})
+}
