@@ -33,7 +33,8 @@ var _ admin.EventLog = (*serviceEvents)(nil)
 
 // newServiceEvents returns the events in a store. balancer is the balancer's ID.
 func newServiceEvents(st store.EventStore, b *balancer, started time.Time) *serviceEvents {
-	return &serviceEvents{store: st, queue: store.NewEventQueue(st, b.cfg.ID+"-"+strconv.FormatInt(started.UnixNano(), 36), b.log)}
+	self := telemetry.Event{Actor: telemetry.ActorBalancer, Region: b.cfg.Region, Object: b.cfg.ID}
+	return &serviceEvents{store: st, queue: store.NewEventQueue(st, b.cfg.ID+"-"+strconv.FormatInt(started.UnixNano(), 36), self, b.log)}
 }
 
 // follow keeps the last events of a channel in memory until it is closed.

@@ -20,17 +20,26 @@ func NewRegionPair(a, b service.Region) RegionPair {
 	return RegionPair{a, b}
 }
 
+// UnknownSurvived returns the first value of ReviewOptions.Survive that is neither SurviveAny nor a region of the service.
+func UnknownSurvived(spec *service.Spec, survive []string) (name string, unknown bool) {
+	for _, name := range survive {
+		if !isAnyRegion(name) && !slices.ContainsFunc(spec.Regions, func(r service.RegionSpec) bool { return string(r.Name) == name }) {
+			return name, true
+		}
+	}
+	return "", false
+}
+
 // setReach sets the round trips between regions, and the regions whose loss the plan must survive. It
 // fails on a region that the service does not have.
 func (r *review) setReach() error {
+	if name, unknown := UnknownSurvived(r.spec, r.options.Survive); unknown {
+		return fmt.Errorf("survive: must be %q (the loss of any one region) or regions of the service (%s), got %q", SurviveAny, strings.Join(r.problem.Regions, ", "), name)
+	}
 	for _, name := range r.options.Survive {
-		if isAnyRegion(name) {
-			continue
+		if !isAnyRegion(name) {
+			r.problem.SurviveRegions = append(r.problem.SurviveRegions, name)
 		}
-		if r.regionIndex(service.Region(name)) < 0 {
-			return fmt.Errorf("survive: must be %q (the loss of any one region) or regions of the service (%s), got %q", SurviveAny, strings.Join(r.problem.Regions, ", "), name)
-		}
-		r.problem.SurviveRegions = append(r.problem.SurviveRegions, name)
 	}
 	if r.problem.Survive = len(r.options.Survive) > 0; slices.ContainsFunc(r.options.Survive, isAnyRegion) {
 		r.problem.SurviveRegions = nil

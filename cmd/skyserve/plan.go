@@ -372,6 +372,9 @@ func (o *planOptions) gatherInputs(ctx context.Context, now time.Time) (*planInp
 	if err != nil {
 		return nil, err
 	}
+	if err := o.checkSurvive(observed.Spec); err != nil {
+		return nil, err
+	}
 	if o.errOut != nil && observed.Spec != nil {
 		printWarnings(o.errOut, cmp.Or(o.target, observed.Spec.Name), observed.Spec)
 		printUnpinned(o.errOut, observed.Spec)

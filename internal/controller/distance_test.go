@@ -68,7 +68,7 @@ func TestDistantBalancersAreAlive(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w := newWorld()
 				events := &eventList{}
-				w.events = store.NewEventQueue(events, "c", w.log)
+				w.events = store.NewEventQueue(events, "c", telemetry.Event{Actor: telemetry.ActorController}, w.log)
 				for _, b := range w.balancers {
 					w.lb[b.ID].has = map[string]uint64{}
 					var stop func()

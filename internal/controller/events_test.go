@@ -55,7 +55,7 @@ func TestFailoverIsRecorded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld()
 		list := &eventList{}
-		w.events = store.NewEventQueue(list, "c", slog.New(slog.DiscardHandler))
+		w.events = store.NewEventQueue(list, "c", telemetry.Event{Actor: telemetry.ActorController}, slog.New(slog.DiscardHandler))
 		ctx, cancel := context.WithCancel(t.Context())
 		var running sync.WaitGroup
 		running.Go(func() { w.events.Run(ctx) })

@@ -93,6 +93,7 @@ type Controller struct {
 	mu          sync.Mutex
 	writes      []time.Duration           // durations of the last lease renewals
 	reloaded    *service.ControllerConfig // the configuration of the last reload until a round applies it; nil = none
+	lastRead    service.ControllerConfig  // the configuration that was read last
 	backupSpec  *service.StoreBackup      // nil = no scheduled backups
 	backups     backupState
 	controllers int // the number of controllers of the service
@@ -104,7 +105,7 @@ type Controller struct {
 
 // newController returns a controller that connects to balancers with dial.
 func newController(config service.ControllerConfig, st kvStore, acquire func(context.Context) (lease, error), dial func(base string) adminAPI, log *slog.Logger) *Controller {
-	c := &Controller{config: config, immutable: config.Immutable(), kv: st, acquire: acquire, managed: map[string]bool{}, lastErrors: map[string]string{}, controllers: len(config.Controllers), backupSpec: config.Backup, dial: dial, log: log}
+	c := &Controller{config: config, lastRead: config, immutable: config.Immutable(), kv: st, acquire: acquire, managed: map[string]bool{}, lastErrors: map[string]string{}, controllers: len(config.Controllers), backupSpec: config.Backup, dial: dial, log: log}
 	c.trackBalancers(config.Balancers)
 	for _, r := range config.Replicas {
 		c.managed[r.ID] = true

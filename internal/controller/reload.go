@@ -116,10 +116,37 @@ func (c *Controller) reload() (telemetry.Reload, error) {
 		}
 	}
 	c.mu.Lock()
-	c.reloaded, c.controllers, c.backupSpec = &next, len(next.Controllers), next.Backup
+	done.Revision, done.Changed = next.Revision, changedKeys(c.lastRead, next)
+	c.reloaded, c.lastRead, c.controllers, c.backupSpec = &next, next, len(next.Controllers), next.Backup
 	c.mu.Unlock()
-	done.Revision, done.Changed = next.Revision, append(done.Changed, "replicas")
 	return done, nil
+}
+
+// changedKeys returns the keys that differ between two configurations with the same immutable part.
+func changedKeys(before, after service.ControllerConfig) []string {
+	var membersBefore, membersAfter service.StoreCluster
+	if before.StoreCluster != nil {
+		membersBefore = *before.StoreCluster
+	}
+	if after.StoreCluster != nil {
+		membersAfter = *after.StoreCluster
+	}
+	keys := []string{}
+	for _, k := range []struct {
+		name  string
+		equal bool
+	}{
+		{"replicas", slices.EqualFunc(before.Replicas, after.Replicas, func(a, b service.ControlledReplica) bool { return reflect.DeepEqual(a, b) })},
+		{"balancers", slices.Equal(before.Balancers, after.Balancers)},
+		{"controllers", slices.Equal(before.Controllers, after.Controllers)},
+		{"backup", reflect.DeepEqual(before.Backup, after.Backup)},
+		{"store_cluster", slices.Equal(membersBefore.Members, membersAfter.Members) && slices.Equal(membersBefore.Routes, membersAfter.Routes) && slices.Equal(membersBefore.Clients, membersAfter.Clients)},
+	} {
+		if !k.equal {
+			keys = append(keys, k.name)
+		}
+	}
+	return keys
 }
 
 // reloadOnSignal reloads the configuration on every signal until ctx ends.

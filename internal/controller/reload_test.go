@@ -48,6 +48,34 @@ func (w *world) reload(t *testing.T, to service.ControllerConfig) {
 	}
 }
 
+// A reload reports the keys whose values differ from those of the configuration that was read before.
+func TestReloadReportsChanges(t *testing.T) {
+	w := newWorld()
+	w.rounds(t, 1)
+	other := w.without("us-1")
+	other.Controllers = []string{"a", "b", "c"}
+	balancers := other
+	balancers.Balancers = balancers.Balancers[1:]
+	backups := balancers
+	backups.Backup = &service.StoreBackup{To: "/backups", Every: time.Hour, Keep: 1}
+	for _, c := range []struct {
+		name string
+		to   service.ControllerConfig
+		want []string
+	}{
+		{"nothing", w.config, []string{}},
+		{"replicas and controllers", other, []string{"replicas", "controllers"}},
+		{"the same before the next round", other, []string{}},
+		{"balancers", balancers, []string{"balancers"}},
+		{"backups", backups, []string{"backup"}},
+	} {
+		w.options.readConfig = func() (service.ControllerConfig, error) { return c.to, nil }
+		if done, err := w.Controller.reload(); err != nil || !slices.Equal(done.Changed, c.want) || done.Changed == nil {
+			t.Errorf("%s: changed %q, %v, want %q", c.name, done.Changed, err, c.want)
+		}
+	}
+}
+
 func TestRemovedReplicaDrainsFirst(t *testing.T) {
 	w := newWorld()
 	w.rounds(t, 1)

@@ -94,7 +94,7 @@ func Run(ctx context.Context, config service.ControllerConfig, log *slog.Logger,
 	hc := adminClient(config, self)
 	c := newController(config, st, acquire, func(base string) adminAPI { return telemetry.NewClient(base, hc) }, log)
 	c.health, c.revoked, c.announcements, c.backupSource = health, revoked, st, st
-	c.events = store.NewEventQueue(st, eventIDPrefix(time.Now()), log)
+	c.events = store.NewEventQueue(st, eventIDPrefix(time.Now()), telemetry.Event{Actor: telemetry.ActorController, Object: c.name()}, log)
 	for _, o := range options {
 		o(&c.options)
 	}

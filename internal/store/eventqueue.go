@@ -37,6 +37,7 @@ type EventStore interface {
 type EventQueue struct {
 	store  EventStore
 	source string
+	self   telemetry.Event
 	log    *slog.Logger
 	wake   chan struct{}
 
@@ -53,9 +54,10 @@ type EventQueue struct {
 }
 
 // NewEventQueue returns a queue. source identifies the process in the IDs of events; it must differ
-// between processes and between runs of a process.
-func NewEventQueue(st EventStore, source string, log *slog.Logger) *EventQueue {
-	return &EventQueue{store: st, source: source, log: log, wake: make(chan struct{}, 1), shorter: make(chan struct{}), recorded: map[telemetry.EventKind]int64{}}
+// between processes and between runs of a process. self contains the actor, region and object of the
+// queue's own events, which are about dropped ones.
+func NewEventQueue(st EventStore, source string, self telemetry.Event, log *slog.Logger) *EventQueue {
+	return &EventQueue{store: st, source: source, self: self, log: log, wake: make(chan struct{}, 1), shorter: make(chan struct{}), recorded: map[telemetry.EventKind]int64{}}
 }
 
 // queuedEvent is an event that waits for the store.
@@ -171,10 +173,10 @@ func (q *EventQueue) front() (e queuedEvent, number int64, found bool) {
 	defer q.mu.Unlock()
 	switch {
 	case q.lost > 0:
-		return queuedEvent{Event: telemetry.Event{
-			ID: fmt.Sprintf("%s-lost-%d", q.source, q.dropped), At: time.Now().UTC(), Actor: telemetry.ActorController, Kind: telemetry.EventLost,
-			Message: fmt.Sprintf("%d events were dropped", q.lost), Reason: "the store was unavailable for too long",
-		}}, -q.dropped, true
+		e := q.self
+		e.ID, e.At, e.Kind = fmt.Sprintf("%s-lost-%d", q.source, q.dropped), time.Now().UTC(), telemetry.EventLost
+		e.Message, e.Reason = fmt.Sprintf("%d events were dropped", q.lost), "the store was unavailable for too long"
+		return queuedEvent{Event: e.Clean()}, -q.dropped, true
 	case len(q.queued) > 0:
 		return q.queued[0], q.removed, true
 	}

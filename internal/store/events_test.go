@@ -204,7 +204,7 @@ func (m *memoryEvents) stored() []telemetry.Event {
 
 // runQueue runs a queue until the test ends.
 func runQueue(t *testing.T, st EventStore, source string) *EventQueue {
-	q := NewEventQueue(st, source, slog.New(slog.DiscardHandler))
+	q := NewEventQueue(st, source, telemetry.Event{Actor: telemetry.ActorBalancer, Region: "local/us", Object: "lb-us-0"}, slog.New(slog.DiscardHandler))
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
 	go func() {
@@ -216,7 +216,7 @@ func runQueue(t *testing.T, st EventStore, source string) *EventQueue {
 }
 
 // Events that are recorded during an outage are stored afterwards, in order. The oldest are dropped,
-// counted, and an event tells their number.
+// counted, and an event tells their number and which process dropped them.
 func TestQueueOutlivesOutage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		st := &memoryEvents{away: true}
@@ -234,6 +234,9 @@ func TestQueueOutlivesOutage(t *testing.T) {
 		got := st.stored()
 		if len(got) != maxQueuedEvents+1 || got[0].Kind != telemetry.EventLost || got[0].Message != "3 events were dropped" || got[1].ID != "c-4" || got[1].Message != "launched us-0" {
 			t.Fatalf("%d stored, first %+v", len(got), got[:min(2, len(got))])
+		}
+		if e := got[0]; e.Actor != telemetry.ActorBalancer || e.Region != "local/us" || e.Object != "lb-us-0" {
+			t.Errorf("the event about dropped events names %q, %q, %q", e.Actor, e.Region, e.Object)
 		}
 		for i, e := range got[1:] {
 			if e.ID != fmt.Sprintf("c-%d", i+extra+1) {
@@ -278,7 +281,7 @@ func TestQueueFlushesAtShutdown(t *testing.T) {
 	for _, away := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
 			st := &memoryEvents{away: away}
-			q := NewEventQueue(st, "c", slog.New(slog.DiscardHandler))
+			q := NewEventQueue(st, "c", telemetry.Event{Actor: telemetry.ActorController}, slog.New(slog.DiscardHandler))
 			q.Record(telemetry.Event{Kind: telemetry.EventLaunch})
 			ctx, cancel := context.WithCancel(t.Context())
 			cancel()

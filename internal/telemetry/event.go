@@ -121,7 +121,7 @@ const (
 	ActorController = "controller" // repairs, failover, plans, and what it observed of machines
 	ActorAutoscaler = "autoscaler" // the strategy of autoscale.strategy, and scaling to and from zero
 	ActorCloud      = "cloud"      // interruptions of VMs
-	ActorBalancer   = "balancer"   // reloads its configuration and obtains certificates
+	ActorBalancer   = "balancer"   // reloads its configuration, obtains certificates, and what it dropped
 	actorOperator   = "operator:"
 )
 

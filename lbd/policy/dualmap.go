@@ -60,7 +60,11 @@ func (p *DualMap) Choose(f *Facts) Choice {
 	r := p.rings.ringFor(f.Model, peer, cs)
 	first := r.nextTarget(key, cs, func(c *Candidate) bool { return c.Available })
 	if available == 1 {
-		return Choice{Index: from + first, Reason: reason(ReasonPrefixMiss, peer)}
+		why := ReasonPowerOfTwo
+		if cs[first].MatchBytes > 0 && expectedTTFT(f, &cs[first]) <= dualMapMaxTTFT {
+			why = ReasonPrefixMatch
+		}
+		return Choice{Index: from + first, Reason: reason(why, peer)}
 	}
 	second := r.nextTarget(mix(key^dualMapSecondSeed), cs, func(c *Candidate) bool { return c.Available && c != &cs[first] })
 	a, b := &cs[first], &cs[second]

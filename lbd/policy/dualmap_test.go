@@ -64,7 +64,9 @@ func TestDualMapChoosesBetweenTheTwo(t *testing.T) {
 		{"load beyond the objective", func(a, b *Candidate) { b.MatchBytes, b.PrefillTokens = 128, seconds(6) }, "r00", ReasonPowerOfTwo},
 		{"the longer match if the other is worse", func(a, b *Candidate) { b.MatchBytes, b.PrefillTokens, a.PrefillTokens = 128, seconds(6), seconds(9) }, "r01", ReasonPowerOfTwo},
 		{"load without a match", func(a, b *Candidate) { a.PrefillTokens = seconds(1) }, "r01", ReasonPowerOfTwo},
-		{"the only available one", func(a, b *Candidate) { a.Available = false; b.PrefillTokens = seconds(9) }, "r01", ReasonPrefixMiss},
+		{"the only available one", func(a, b *Candidate) { a.Available = false; b.PrefillTokens = seconds(9) }, "r01", ReasonPowerOfTwo},
+		{"the only available one with a match", func(a, b *Candidate) { a.Available = false; b.MatchBytes = 128 }, "r01", ReasonPrefixMatch},
+		{"the only available one with a match beyond the objective", func(a, b *Candidate) { a.Available = false; b.MatchBytes, b.PrefillTokens = 128, seconds(6) }, "r01", ReasonPowerOfTwo},
 	}
 	for _, c := range cases {
 		if got, reason := facts(c.change); got.ID != c.want || reason != c.reason {
