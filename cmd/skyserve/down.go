@@ -83,19 +83,48 @@ func runDown(ctx context.Context, o *downOptions, in io.Reader, out, errOut io.W
 	if err != nil {
 		return err
 	}
+	d := &down{downOptions: o, svc: svc, out: out, errOut: errOut}
+	asksPerson := !o.yes && canPrompt(in)
+	if asksPerson { // without the lock, so that no other command waits for a person
+		if err := d.openService(ctx); err != nil {
+			return err
+		}
+		if err := d.confirm(in); err != nil {
+			return err
+		}
+	}
+	confirmed := d.have
 	unlock, err := svc.LockWait(ctx)
 	if err != nil {
 		return err
 	}
 	defer unlock()
-	d := &down{downOptions: o, svc: svc, out: out, errOut: errOut}
-	if d.spec, err = deployedSpec(o.name, svc); err != nil {
+	if err := d.openService(ctx); err != nil {
 		return err
 	}
-	if err := d.openService(ctx); err != nil {
-		return cloudError(err)
+	switch {
+	case !asksPerson:
+		err = d.confirm(in)
+	case !sameObjects(confirmed, d.have):
+		svc.RemoveUnused() // another command may have deleted the service, and the lock created its directory again
+		err = failed(fmt.Errorf("deleting %s: the service changed while the confirmation was pending; nothing was deleted", name), "run 'skyserve down "+name+"' again")
 	}
-	return d.runDown(ctx, in)
+	if err != nil {
+		return err
+	}
+	return d.runDown(ctx)
+}
+
+// sameObjects reports whether two lists contain the same objects.
+func sameObjects(a, b []provision.Object) bool {
+	names := func(have []provision.Object) (names []string) {
+		for _, o := range have {
+			names = append(names, fmt.Sprintf("%s %s %s", o.Region, o.ID, o.Handle))
+		}
+		slices.Sort(names)
+		return names
+	}
+	return slices.Equal(names(a), names(b))
 }
 
 // down is one run of `skyserve down`.
@@ -111,8 +140,16 @@ type down struct {
 	ports  map[string][]string // ports of processes that no longer have an object
 }
 
-// openService finds the service's objects.
+// openService reads the service's file and finds its objects.
 func (d *down) openService(ctx context.Context) (err error) {
+	if d.spec, err = deployedSpec(d.name, d.svc); err != nil {
+		return err
+	}
+	return cloudError(d.findObjects(ctx))
+}
+
+// findObjects finds the service's objects.
+func (d *down) findObjects(ctx context.Context) (err error) {
 	if d.spec == nil || !cloud.UsesClouds(d.spec) {
 		here := local.NewProvider(d.svc, "", "", local.DefaultGrace)
 		d.places = provision.MultiCloud{"": here} // for objects of any region
@@ -145,8 +182,8 @@ func (d *down) openService(ctx context.Context) (err error) {
 // hasVMs reports whether the service has VMs in clouds.
 func (d *down) hasVMs() bool { return d.spec != nil && cloud.UsesClouds(d.spec) }
 
-// runDown deletes the service's objects, then its state on this machine.
-func (d *down) runDown(ctx context.Context, in io.Reader) error {
+// confirm shows what is deleted, and prompts for confirmation.
+func (d *down) confirm(in io.Reader) error {
 	plan := &deploy.MachinePlan{Observed: d.have, Changes: provision.Diff(nil, d.have)}
 	if d.hasVMs() {
 		printChanges(d.errOut, d.spec.Name, plan)
@@ -154,9 +191,11 @@ func (d *down) runDown(ctx context.Context, in io.Reader) error {
 	if err := confirmBilled(in, d.errOut, plan, d.yes); err != nil {
 		return err
 	}
-	if err := d.confirmHistory(in); err != nil {
-		return err
-	}
+	return d.confirmHistory(in)
+}
+
+// runDown deletes the service's objects, then its state on this machine.
+func (d *down) runDown(ctx context.Context) error {
 	var remaining []string
 	if err := d.unpublish(ctx); err != nil && d.hasVMs() {
 		return cloudError(err)

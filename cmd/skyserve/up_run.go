@@ -497,6 +497,9 @@ func confirmAction(in io.Reader, errOut io.Writer, does string) error {
 
 // canPrompt reports whether in is a terminal, so that a person can confirm.
 func canPrompt(in io.Reader) bool {
+	if t, ok := in.(interface{ IsTerminal() bool }); ok {
+		return t.IsTerminal()
+	}
 	f, isFile := in.(*os.File)
 	return isFile && tui.IsTerminal(f)
 }
