@@ -84,8 +84,8 @@ func runDown(ctx context.Context, o *downOptions, in io.Reader, out, errOut io.W
 		return err
 	}
 	d := &down{downOptions: o, svc: svc, out: out, errOut: errOut}
-	asksPerson := !o.yes && canPrompt(in)
-	if asksPerson { // without the lock, so that no other command waits for a person
+	prompts := !o.yes && canPrompt(in)
+	if prompts { // without the lock, so that no other command waits for a person
 		if err := d.openService(ctx); err != nil {
 			return err
 		}
@@ -103,7 +103,7 @@ func runDown(ctx context.Context, o *downOptions, in io.Reader, out, errOut io.W
 		return err
 	}
 	switch {
-	case !asksPerson:
+	case !prompts:
 		err = d.confirm(in)
 	case !sameObjects(confirmed, d.have):
 		svc.RemoveUnused() // another command may have deleted the service, and the lock created its directory again

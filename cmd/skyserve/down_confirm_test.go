@@ -32,7 +32,7 @@ func (p *person) Read(b []byte) (int, error) {
 
 // While down waits for a person, other commands can change the service: down deletes what the person has confirmed, or
 // nothing.
-func TestDownAsksBeforeItLocks(t *testing.T) {
+func TestDownConfirmsBeforeItLocks(t *testing.T) {
 	const object = "objects/lb-us-0.json"
 	for name, c := range map[string]struct {
 		meanwhile func(t *testing.T, dir string)
@@ -70,7 +70,7 @@ func TestDownAsksBeforeItLocks(t *testing.T) {
 			in := &person{reply: c.reply, before: func() {
 				unlock, err := svc.Lock()
 				if err != nil {
-					t.Errorf("another command while down asks: %v", err)
+					t.Errorf("another command while down waits for a person: %v", err)
 					return
 				}
 				if c.meanwhile != nil {
@@ -81,7 +81,7 @@ func TestDownAsksBeforeItLocks(t *testing.T) {
 			var out, errOut bytes.Buffer
 			err = runDown(t.Context(), &downOptions{name: "chat", output: outputFlags{output: "text"}}, in, &out, &errOut)
 			if got := errorText(err); !strings.Contains(got, c.err) || (err != nil) != (c.err != "") || in.before != nil {
-				t.Errorf("got %q, want %q; asked: %t\n%s", got, c.err, in.before == nil, &errOut)
+				t.Errorf("got %q, want %q; prompted: %t\n%s", got, c.err, in.before == nil, &errOut)
 			}
 			for _, o := range []string{object, "objects/us-0.json"} {
 				_, err := os.Stat(filepath.Join(dir, o))
