@@ -33,6 +33,9 @@ func (r *Runtime) serveRequest(w http.ResponseWriter, req *http.Request) {
 	}
 	for i := range routes {
 		if own := &routes[i]; own.matches(path) {
+			id := requestID(req.Header.Get(headerRequestID))
+			req.Header.Set(headerRequestID, id) // a response of the route, or an error, has the same ID
+			w.Header().Set(headerRequestID, id)
 			if own.methods == nil || r.allowMethod(w, req, own.methods...) {
 				own.serve(r, w, req)
 			}
