@@ -256,18 +256,24 @@ type cluster struct {
 	dir     string
 	env     []string
 	started int
+
+	port  int // the first one of the current block
+	ports int // returned by free
 }
 
-// free returns an unused address.
+// free returns an unused address, which no other test and no outgoing connection uses. A port that the kernel chooses can be
+// chosen again before its process listens on it.
 func (c *cluster) free() string {
 	c.t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		c.t.Fatal(err)
+	if c.ports%clusterPorts == 0 {
+		c.port = testkit.LocalPort()
 	}
-	defer l.Close()
-	return l.Addr().String()
+	c.ports++
+	return fmt.Sprintf("127.0.0.1:%d", c.port+(c.ports-1)%clusterPorts)
 }
+
+// clusterPorts is the number of ports of a service that are adjacent.
+const clusterPorts = 20
 
 // start runs a process with its configuration until the test ends.
 func (c *cluster) start(verb string, config any) {
