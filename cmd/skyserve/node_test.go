@@ -123,7 +123,7 @@ func withinTime(t *testing.T, limit time.Duration, what string, ok func() error)
 // pauseAfter returns the pause after an attempt that took some time. An attempt may start a process, which reads the status
 // of many: without a pause of several times that, waiting tests use the CPU that others need.
 func pauseAfter(attempt time.Duration) time.Duration {
-	return min(max(12*attempt, 20*time.Millisecond), 1200*time.Millisecond)
+	return min(max(8*attempt, 20*time.Millisecond), 800*time.Millisecond)
 }
 
 // deploy enrols a machine that may still be booting, and waits until it is ready.

@@ -168,7 +168,7 @@ func TestUpdateInCloudsKeepsStore(t *testing.T) {
 		return append(other, "--yes")
 	}
 	earlier := e.RunningMachineIDs()
-	out := e.skyserve(exitFailed, append(of("2"), "--timeout", "25s")...)
+	out := e.skyserve(exitFailed, append(of("2"), "--timeout", "40s")...)
 	if !strings.Contains(out, "the new version did not become ready") || !strings.Contains(out, "it is back on the earlier version") || strings.Contains(out, "updated lb-") {
 		t.Errorf("up with a broken version:\n%s", out)
 	}
