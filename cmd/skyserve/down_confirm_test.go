@@ -44,7 +44,8 @@ func TestDownConfirmsBeforeItLocks(t *testing.T) {
 		"declined":        {reply: "n\n", err: "cancelled; nothing was changed", remains: []string{object}},
 		"another command launches a machine": {
 			func(t *testing.T, dir string) { writeObject(t, dir, "objects/us-0.json") },
-			"y\n", "deleting chat: the service changed while the confirmation was pending; nothing was deleted", []string{object, "objects/us-0.json"},
+			"y\n", "deleting chat: the service changed while the confirmation was pending; nothing was deleted",
+			[]string{object, "objects/us-0.json"},
 		},
 		"another command deletes the service": {
 			func(t *testing.T, dir string) {
