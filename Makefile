@@ -99,7 +99,7 @@ chaos-store:
 # which kills machines 50 times by the seed 2, or ARGS='-control.rtt=150ms', which puts the machines into regions with a
 # round-trip time between them: they connect through proxies, which also cut the network, so that it needs no nft.
 # -control.faults=REGEXP chooses faults by name. After that, it kills a leader and checks that the next one continues its
-# plan, donation, cooldown and history (about 5 minutes)
+# plan, donation, cooldown and history (about 8 minutes)
 chaos-control: build
 	go test -tags compare -run 'TestCompareTakeover$$|TestCompareFaults$$' -v -count=1 -timeout 5h ./internal/controller -control.seeds=20 $(ARGS)
 

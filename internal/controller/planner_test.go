@@ -499,7 +499,7 @@ func TestNewBatchCausesReview(t *testing.T) {
 }
 
 // A plan that a strategy applies stays in force until its end: neither the strategy's changes nor a
-// new leader cause another.
+// new leader cause another. The new leader makes the next one at that end.
 func TestAppliedPlanStaysInForce(t *testing.T) {
 	testPlanner(t, func(w *plannerWorld) {
 		w.set(func() {
@@ -531,6 +531,11 @@ func TestAppliedPlanStaysInForce(t *testing.T) {
 		}
 		if r := next.planner.current.get(); r == nil || !r.From.Equal(plan.From) {
 			t.Errorf("the new leader has not loaded the plan: %+v", r)
+		}
+		time.Sleep(time.Minute + loopInterval)
+		synctest.Wait()
+		if late := w.published().From.Sub(plan.Until); late < 0 || late > loopInterval {
+			t.Errorf("the new leader planned %s after the end of the plan in force", late)
 		}
 		end()
 		wg.Wait()
