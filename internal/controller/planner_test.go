@@ -518,15 +518,15 @@ func TestAppliedPlanStaysInForce(t *testing.T) {
 		}
 		w.trigger()
 		next := newPlannerWorld(t)
-		next.state = w.state
-		next.planner.kv, next.observed, next.counted = w.state, w.observed, w.counted
+		next.state.data, next.state.revision = w.state.data, w.state.revision // a copy: the first leader goes on in this test
+		next.observed, next.counted = w.observed, w.counted
 		next.trigger() // replicas were changed while it was a standby, before the plan was made
 		ctx, end := context.WithCancel(w.t.Context())
 		var wg sync.WaitGroup
 		wg.Go(func() { next.runLoop(ctx, next.lease) })
 		time.Sleep(time.Until(plan.Until) - time.Minute)
 		synctest.Wait()
-		if r := w.published(); !r.From.Equal(plan.From) {
+		if r := next.published(); !r.From.Equal(plan.From) {
 			t.Errorf("a new plan was made too early: %s, not %s", r.From, plan.From)
 		}
 		if r := next.planner.current.get(); r == nil || !r.From.Equal(plan.From) {
@@ -534,7 +534,7 @@ func TestAppliedPlanStaysInForce(t *testing.T) {
 		}
 		time.Sleep(time.Minute + loopInterval)
 		synctest.Wait()
-		if late := w.published().From.Sub(plan.Until); late < 0 || late > loopInterval {
+		if late := next.published().From.Sub(plan.Until); late < 0 || late > loopInterval {
 			t.Errorf("the new leader planned %s after the end of the plan in force", late)
 		}
 		end()
