@@ -74,7 +74,7 @@ type death struct {
 	alone    bool          // it was the only balancer in its region
 	orphans  int           // its requests at the time
 	decided  int           // probes by the controller until it counted as dead
-	probes   int           // until the first replica was adopted; 0 = none yet
+	probes   int           // until the first replica was adopted
 	adopted  time.Duration // until then
 	served   []time.Duration
 	adoption chan struct{} // closed at the first
@@ -255,7 +255,9 @@ func (w *world) attached(replica string) {
 			continue
 		}
 		w.mu.Lock()
-		if d.probes == 0 {
+		select {
+		case <-d.adoption:
+		default:
 			d.probes, d.adopted = s.admin.callers(), time.Since(d.at)
 			close(d.adoption)
 		}
