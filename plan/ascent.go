@@ -22,7 +22,7 @@ const (
 	maxStuck   = 12 // limit of ascent.stuck, at which the level is lowered
 )
 
-// newAscent starts from prices y.
+// newAscent starts from prices y: Lagrange multipliers, one for each row.
 func (c *integerProgram) newAscent(y []float64, level float64) *ascent {
 	a := &ascent{c: c, relax: c.relax, current: c.newPoint(), best: c.newPoint(), direction: make([]float64, len(y)), level: level}
 	copy(a.current.y, y)
@@ -62,7 +62,7 @@ func (a *ascent) runAscent(n int) {
 	}
 }
 
-// stepAscent moves the prices. It returns false when the subgradient does not move them: the bound is
+// stepAscent moves the prices of the rows. It returns false when the subgradient does not move them: the bound is
 // then at its maximum.
 func (a *ascent) stepAscent() bool {
 	var dot, norm, gradientNorm float64

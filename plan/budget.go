@@ -26,7 +26,7 @@ type addition struct {
 }
 
 // cutToBudget reduces counts x until they cost at most a budget in USD per hour. A budget never reduces the running
-// replicas: if they cost more, none is added. A model whose plan saves money is not cut. Other
+// replicas: if they cost more, none is added. A model whose plan does not raise the cost is not cut. Other
 // models get their additions one by one: first those needed for a minimum, then those with the lowest price per
 // throughput. A model that does not get all of its additions keeps the replicas that the plan removes. cut describes
 // the missing additions. cost returns the billed price of counts.

@@ -13,8 +13,9 @@ type Proposal struct {
 	At         *time.Time `json:"at"`
 	Horizon    *string    `json:"horizon"`
 	Forecaster *string    `json:"forecaster"`
-	// TotalCostUSD is the planned cost of the hour in USD, including start-up costs; LowerBoundUSD a proven lower
-	// bound of any plan's cost, Gap their relative difference.
+	// TotalCostUSD is the cost that the plan minimises (Problem.Cost), in USD for the hour: with the costs of starts,
+	// switches and egress, and without reserved capacity, which is paid anyway. LowerBoundUSD is a proven lower bound of
+	// this cost for any plan, Gap their relative difference.
 	TotalCostUSD  *float64 `json:"objective"`
 	LowerBoundUSD *float64 `json:"bound"`
 	Gap           *float64 `json:"gap"`

@@ -178,8 +178,9 @@ func (s *solver) solveSubproblems() {
 type subproblem struct{ models, regions []int }
 
 // subproblems splits the problem into independent subproblems: sets of models that share neither a
-// capacity that they could exceed together nor VMs that switch between them, in single regions
-// where each region serves its own load.
+// capacity that they could exceed together nor VMs that switch between them. If nothing couples regions
+// either (LocalShare is 1, and neither Survive nor a bound over all regions is set), each region is a
+// subproblem of its own.
 func (p *Problem) subproblems() []subproblem {
 	var all []int
 	for j := range p.Regions {

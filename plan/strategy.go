@@ -40,7 +40,8 @@ type ScaledEndpoint struct {
 	// Waiting is the number of interactive requests that wait for their first token, queued or at a
 	// replica. Nil = unknown.
 	Waiting *int
-	// FastFirstTokens counts the first tokens of IW-F requests so far. Nil = unknown.
+	// FastFirstTokens counts the first tokens of requests of the tier fast (IW-F: interactive work whose first token
+	// is due within a second) so far. Nil = unknown.
 	FastFirstTokens *FirstTokens
 	// Target is the plan in force; nil = none.
 	Target *HourlyTarget

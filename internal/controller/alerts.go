@@ -183,8 +183,8 @@ func (c *Controller) storeControlPlane(ctx context.Context, l lease, next *telem
 	return swapStoreValue(ctx, l, c.kv, key, next, old, revision)
 }
 
-// sameControlPlane reports whether a and b have the same controllers and members. It ignores the texts of
-// problems, which change every second because they contain times.
+// sameControlPlane reports whether a and b have the same controllers and members. It ignores telemetry.StoreState.Problem,
+// which changes every second because it contains times.
 func sameControlPlane(a, b *telemetry.Alerts) bool {
 	return reflect.DeepEqual(a.Controller, b.Controller) && a.Store.Replicated == b.Store.Replicated && a.Store.Leader == b.Store.Leader && reflect.DeepEqual(a.Store.Members, b.Store.Members)
 }

@@ -36,7 +36,7 @@ func WithVersion(version string) Option { return func(o *options) { o.version = 
 // first check.
 type backupState struct {
 	since  time.Time // when this controller began to check
-	newest time.Time // of the backups in the folder; zero = none
+	newest time.Time // of the backups in the folder; zero = none, or the folder could not be read
 	err    error     // of the last check
 }
 
@@ -146,7 +146,7 @@ func newestBackup(ctx context.Context, folder backupFolder, service string) (tim
 	return at, nil
 }
 
-// removeBackups removes all but the newest backups of a service.
+// removeBackups removes all but the newest keep backups of a service, and the parts of backups that were never completed.
 func removeBackups(ctx context.Context, folder backupFolder, service string, keep int) error {
 	names, err := backupsIn(ctx, folder, service)
 	for _, name := range names[:max(0, len(names)-keep)] {

@@ -21,8 +21,8 @@ const (
 	// an interruption notice; the shortest notice is 30 s. Each iteration lists the machines of each region
 	// and reads a snapshot of each balancer.
 	loopInterval = 5 * time.Second
-	// busyInterval is the interval while a change of machines is in progress. Half of it is the
-	// minimum interval while a review is due.
+	// busyInterval is the interval while a change of machines is in progress. Half of it is the minimum
+	// interval, also if a minute is complete, a review is due or a cooldown ends earlier.
 	busyInterval = time.Second
 	// observeTimeout is the timeout for querying the balancers. A later response would be too old to
 	// decide on.
@@ -48,9 +48,9 @@ type MachineReconciler interface {
 
 // controlLoop is the controller's control loop. An iteration first reconciles the machines, which
 // makes its own observation. It then observes the balancers once and runs the planner and the
-// scaler on that observation. If replicas were donated or reclaimed, it reconciles the machines
-// again. Only the failover of balancers has its own interval (see round.go). The loop runs for a
-// term of leadership.
+// scaler on that observation. If replicas were drained, donated or reclaimed, it reconciles the machines
+// again. The failover of balancers (runRounds), the alerts and the backups do not belong to it and have their own
+// intervals. The loop runs for a term of leadership.
 type controlLoop struct {
 	machines MachineReconciler   // nil = no machines are managed
 	planner  *planner            // nil = planning is disabled
@@ -94,7 +94,8 @@ func (loop *controlLoop) setBalancers(balancers []service.ControlledBalancer, hc
 	loop.balancers.Store(&admins)
 }
 
-// trigger requests a review and an immediate iteration, because replicas were changed.
+// trigger requests an immediate iteration and a review (see requestReview). It is called when a reloaded configuration is
+// applied, because its replicas may have changed.
 func (loop *controlLoop) trigger() {
 	if loop.planner != nil {
 		loop.planner.requestReview()

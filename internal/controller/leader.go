@@ -33,8 +33,8 @@ const (
 	// renewRetry is the interval of renewals after a failure.
 	renewRetry = 200 * time.Millisecond
 	// leaseMargin is the time between the cancellation of changes and the expiry of the lease. A cancelled
-	// call to a cloud or a machine returns sooner. Within a leaseTTL, the clocks of two machines drift apart
-	// by less.
+	// call to a cloud or a machine returns within this time. Within a leaseTTL, the clocks of two machines drift
+	// apart by less than this time.
 	leaseMargin = leaseTTL / 10
 	// releaseTimeout is the timeout for releasing the lease on shutdown.
 	releaseTimeout = time.Second
@@ -88,8 +88,8 @@ type Controller struct {
 	announcements announcements // nil = this controller does not announce itself
 	standbys      standbys
 
-	// mu guards the fields below. runRound also uses conflicted without mu, at times when no call to a
-	// balancer is in progress.
+	// mu guards the fields below. runRound also uses conflicted without mu, while no goroutine calls
+	// recordResult.
 	mu          sync.Mutex
 	writes      []time.Duration           // durations of the last lease renewals
 	reloaded    *service.ControllerConfig // the configuration of the last reload until a round applies it; nil = none
@@ -136,7 +136,7 @@ func (c *Controller) runController(ctx context.Context) {
 	}
 }
 
-// runTerm renews the lease and runs rounds, the control loop and the alerts until the lease or ctx
+// runTerm renews the lease and runs rounds, the control loop, the alerts and the backups until the lease or ctx
 // ends. None of them delays another, and all of them end with the term.
 func (c *Controller) runTerm(ctx context.Context, l lease) error {
 	ctx, end := context.WithCancelCause(ctx)

@@ -101,8 +101,8 @@ type balancerResponse struct {
 }
 
 // queryBalancers queries all balancers concurrently, so that a slow one delays no other, within
-// observeTimeout. Each reports its own replicas; if one does not respond, all are queried again, for the last reports of
-// other balancers' replicas.
+// observeTimeout. Each reports its own replicas. If one fails, the others are queried again, for the last reports that
+// they have of other balancers' replicas.
 func queryBalancers(ctx context.Context, admins []*telemetry.Client) []balancerResponse {
 	ctx, cancel := context.WithTimeout(ctx, observeTimeout)
 	defer cancel()
@@ -217,9 +217,9 @@ func replicaReportAge(r telemetry.ReplicaSnapshot) int64 {
 	return *r.AgeMillis
 }
 
-// History returns the points as the history that forecasts use. The points come from one balancer, which reads those of
-// the other balancers from the store. The load of the newest minute would be too low until all balancers have stored
-// it, so the minute is omitted until then. With one balancer no minute is omitted.
+// History returns the points as the history that forecasts use. While the store responds, the points come from one
+// balancer, which reads those of the other balancers from the store. The load of the newest minute would be too low until
+// all balancers have stored it, so the minute is omitted until then. With one balancer no minute is omitted.
 func (o *Observed) History(now time.Time) (*forecast.History, error) {
 	settled := settledMinute(now)
 	several := slices.ContainsFunc(o.Points, func(p telemetry.Point) bool { return p.Balancer != o.Points[0].Balancer })

@@ -30,7 +30,7 @@ const (
 	// reviewRetry.
 	observeRetry = time.Second
 	// startGrace is the time after the start of a term in which balancers that do not respond count
-	// as starting. Machines boot much faster.
+	// as starting. A machine boots in much less than this time.
 	startGrace = 2 * time.Minute
 	// changeDelay is how long balancers take to report added or removed replicas.
 	changeDelay = 10 * time.Second
@@ -206,7 +206,7 @@ func (p *planner) startReview(ctx context.Context, l lease, now time.Time, o obs
 	return nil
 }
 
-// finishReview publishes a completed review.
+// finishReview publishes a completed review, or why it failed, and schedules the next one.
 func (p *planner) finishReview(ctx context.Context, l lease, now time.Time, out reviewResult) error {
 	if out.err != nil {
 		p.next = now.Add(reviewRetry)

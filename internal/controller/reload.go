@@ -28,8 +28,8 @@ type options struct {
 // Option is an option of Run.
 type Option func(*options)
 
-// WithReload enables reloading: read returns the current configuration. All of it is applied except its immutable
-// part (service.ControllerConfig.Immutable).
+// WithReload enables reloading: read returns the current configuration. If its immutable part has changed
+// (service.ControllerConfig.Immutable), nothing of it is applied until a restart.
 func WithReload(read func() (service.ControllerConfig, error)) Option {
 	return func(o *options) { o.readConfig = read }
 }
@@ -98,8 +98,10 @@ func (c *Controller) serveReload(w http.ResponseWriter, r *http.Request) {
 	_ = json.NewEncoder(w).Encode(done) // fails only when the client has disconnected
 }
 
-// reload reloads the configuration. It changes the observed balancers and the members of the store at once; the
-// next round applies the rest. It fails if the configuration cannot be read, or the members cannot be changed.
+// reload reloads the configuration. The next round applies the replicas and the balancers to which it assigns
+// them. In effect at once are the balancers that the control loop observes, the members of the store, the number of
+// controllers and the backups. If the immutable part has changed, reload applies nothing and reports that a restart is
+// required. It fails if the configuration cannot be read, or the members cannot be changed.
 func (c *Controller) reload() (telemetry.Reload, error) {
 	done := telemetry.Reload{Changed: []string{}, Restart: []string{}, NotApplied: []string{}}
 	next, err := c.options.readConfig()
@@ -167,9 +169,9 @@ func (c *Controller) reloadOnSignal(ctx context.Context) {
 	}
 }
 
-// isLocalRequest reports whether a request comes from a program on this machine. It rejects requests of
-// web pages in a browser: those of another origin, and those with a DNS name that resolves to this
-// machine.
+// isLocalRequest reports whether a request comes from a program on this machine. The listener is at a loopback address
+// (checkConfig), so only the requests of web pages in a browser on this machine have to be rejected: those of another
+// origin, and those with a DNS name that resolves to this machine.
 func isLocalRequest(r *http.Request) bool {
 	host, _, err := net.SplitHostPort(r.Host)
 	if err != nil {

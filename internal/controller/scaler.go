@@ -36,7 +36,7 @@ type scaler struct {
 	termStart       time.Time                 // start of the term; the strategy's clock starts here
 	loaded          bool                      // the previous leader's events are loaded
 	previousEvents  map[modelRegion]time.Time // the time of the last event that the previous leader published
-	decidedAt       map[modelRegion]time.Time // the time of the strategy's last change
+	decidedAt       map[modelRegion]time.Time // the time of the strategy's last decision, whether it was applied or not
 	startedFromZero bool                      // the last step started the first replica of a model
 	servingChanged  bool                      // the last step changed which existing replicas serve
 	events          []telemetry.Event
@@ -229,7 +229,7 @@ func (s *scaler) addEvents(events []telemetry.Event) {
 	s.events = s.events[max(0, len(s.events)-telemetry.MaxScalingEvents):]
 }
 
-// publish writes the donations and events to the store, from which balancers read them.
+// publish writes the scaling state (telemetry.Scaling) to the store, from which balancers read it.
 func (s *scaler) publish(ctx context.Context, l lease, current CurrentState) error {
 	next := telemetry.Scaling{
 		Token: l.Token(), Strategy: current.Spec.Autoscale.Strategy, Donations: current.donations(),

@@ -113,7 +113,8 @@ func (c *Controller) name() string {
 	}, holderName())
 }
 
-// controlPlaneState returns the state of the controllers, but its term, and of the store, as this leader publishes it.
+// controlPlaneState returns the state of the controllers and of the store, as this leader publishes them. The caller
+// sets ControllerState.Term.
 func (c *Controller) controlPlaneState(now time.Time) (telemetry.ControllerState, telemetry.StoreState) {
 	return telemetry.ControllerState{Leader: c.name(), Standbys: c.standbys.names(c.name(), now)}, c.storeState()
 }

@@ -155,7 +155,7 @@ func (p *BFIO) groupRanks(pool *Pool) {
 	}
 }
 
-// precedes reports whether e receives a request before o, of those that remain after the quotas were
+// precedes reports whether e receives one of the remaining requests before o. Requests remain because quotas are
 // rounded down.
 func (e *engineShare) precedes(o *engineShare) bool {
 	if a, b := e.freePerRank(), o.freePerRank(); a != b {

@@ -10,8 +10,8 @@ type CacheAwarePreset struct {
 	// requests than the least loaded one, and over BalanceRel times as many.
 	BalanceAbs int
 	BalanceRel float64
-	// FirstMatch sends a request to the first of the replicas with the longest match, regardless of
-	// load: SGLang's router uses the first key of a map. Otherwise the least loaded of them is chosen.
+	// FirstMatch: if several replicas have the longest match, the first of them is chosen, not the least
+	// loaded: SGLang's router uses the first key of a map.
 	FirstMatch bool
 	// TreeChars is the number of characters per replica to which SGLang's router trims its prefix tree,
 	// at intervals of one minute or more. The tree of lbd/prefix trims itself at every insertion, to the

@@ -187,11 +187,12 @@ func (p *Cost) Choose(f *Facts) Choice {
 	return Choice{Index: best, Hold: !hasCapacity(c), Reason: ReasonLeastCost}
 }
 
-// startsTooLate reports whether a request at a peer would start later than the requests that run there now have
-// ended, on average. It then waits here: it cannot be forwarded again, and until then any target may become the
-// better one, unless the peer has its prefix. Several regions would otherwise fill the queue of the same peer before
-// its next report. It waits at most as long as it would at the peer, whose queue may always be long, and not without a
-// live replica here.
+// startsTooLate reports whether a request waits here although a peer has the lowest cost, because it would start at the
+// peer only after the requests that run there now have ended, on average. A forwarded request cannot be forwarded again,
+// and before it starts, another target may become better. Without this rule, several regions would also fill the queue of
+// the same peer before its next report. There are three exceptions, in which the request is forwarded at once: no replica
+// here is live; the peer has cached more of the prompt than the replicas here; or the request has waited for as long as
+// it would wait at the peer. Without the last exception, nothing would be forwarded to a peer whose queue is always long.
 func (t *costTerms) startsTooLate(f *Facts, c *Candidate) bool {
 	if !t.liveHere || f.Waited >= c.ExpectedWait || float64(c.MatchBytes) > t.localMatch {
 		return false
@@ -341,8 +342,9 @@ func (c *Candidate) pace() float64 {
 	return c.Pace
 }
 
-// laterSeconds returns the round-trip times that later requests would spend because a prefix is cached at a peer only, in
-// seconds. A replica here that computes the prefix saves them, so they cost at most as much as the prefix saves now.
+// laterSeconds returns the total round-trip time, in seconds, of the later requests that would be forwarded to a peer
+// because only the peer has cached their prefix. A replica here could compute the prefix instead, so this cost is at most
+// the time that the peer's cached prefix saves for the present request.
 func (p *Cost) laterSeconds(t *costTerms, c *Candidate) float64 {
 	if !c.Peer || c.RTT <= 0 {
 		return 0

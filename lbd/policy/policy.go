@@ -61,8 +61,9 @@ type Candidate struct {
 	Live bool
 	// Available: another request may be sent there now. For a replica, the service's push rule
 	// decides (core.PushRule), for example whether its engine has pending requests. A peer is
-	// available if its last report is recent and has an available replica and a short queue. A policy
-	// with both Traits.Peers and Traits.Holds has another rule for peers, see Traits.
+	// available if its last report is recent and has an available replica and a short queue, no longer than
+	// the queue here, and if it has not just sent back a request that it could not place. A policy with both
+	// Traits.Peers and Traits.Holds has another rule for peers, see Traits.
 	Available bool
 	// Outstanding is the number of requests that this balancer sent there and that have not ended. A
 	// request that failed early still counts for the usual residence time of a request. Otherwise, a

@@ -10,8 +10,8 @@ const regionThreshold = 0.7
 // selects its replica with the fewest remaining tokens. KV utilisation excludes the model's weights, like the
 // paper's effective memory. Each peer counts as another region.
 //
-// If the utilisation of this region is unknown, it keeps its requests. If that of a peer is unknown,
-// the peer counts as full.
+// If no replica of this region is available, the best peer is selected whatever the utilisation. If the utilisation of
+// this region is unknown, it keeps its requests. If that of a peer is unknown, the peer counts as full.
 type SageServe struct{ ties rotation }
 
 // NewSageServe returns the policy.
