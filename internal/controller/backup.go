@@ -36,7 +36,8 @@ func WithVersion(version string) Option { return func(o *options) { o.version = 
 // first check.
 type backupState struct {
 	since  time.Time // when this controller began to check
-	newest time.Time // of the backups in the folder; zero = none, or the folder could not be read
+	folder string    // store.backup.to of the last check
+	newest time.Time // of the backups in folder when it could last be read; zero = none, or it could never be read
 	err    error     // of the last check
 }
 
@@ -70,6 +71,7 @@ func (c *Controller) backUpIfDue(ctx context.Context, l lease, spec service.Stor
 	if err == nil {
 		newest, err = newestBackup(ctx, folder, c.immutable.Service)
 	}
+	known := err == nil
 	if err == nil && now.Sub(newest) >= spec.Every {
 		if err = leadershipCheck(ctx, l)(); err == nil {
 			err = c.writeBackup(ctx, folder, now)
@@ -90,7 +92,10 @@ func (c *Controller) backUpIfDue(ctx context.Context, l lease, spec service.Stor
 	if err != nil && (c.backups.err == nil || c.backups.err.Error() != err.Error()) {
 		c.log.Error(failure, "folder", spec.To, "err", err)
 	}
-	c.backups.newest, c.backups.err = newest, err
+	if !known && c.backups.folder == spec.To {
+		newest = c.backups.newest
+	}
+	c.backups.folder, c.backups.newest, c.backups.err = spec.To, newest, err
 }
 
 // writeBackup writes a backup: complete and checked, or not at all.

@@ -125,6 +125,40 @@ func TestScheduledBackups(t *testing.T) {
 	}
 }
 
+// A folder that cannot be read for some minutes does not count as a folder without backups.
+func TestUnreadableFolderKeepsNewestBackup(t *testing.T) {
+	folder, away := filepath.Join(t.TempDir(), "backups"), filepath.Join(t.TempDir(), "away")
+	if err := os.Mkdir(folder, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	w := newWorld()
+	w.backupSource = &fakeSource{text: backupText(t)}
+	w.backupSpec = &service.StoreBackup{To: folder, Every: time.Hour, Keep: 2}
+	w.setLease(w.lease)
+	start := time.Date(2026, 11, 26, 10, 0, 0, 0, time.UTC)
+	check := func(after time.Duration, want string) {
+		t.Helper()
+		w.backUpIfDue(t.Context(), w.lease, *w.backupSpec, start.Add(after))
+		alert := ""
+		for _, a := range w.backupAlerts(start.Add(after)) {
+			alert = strings.ReplaceAll(a.Message, w.backupSpec.To, "FOLDER")
+		}
+		if !strings.Contains(alert, want) || (alert == "") != (want == "") {
+			t.Errorf("after %s: alert %q, want %q", after, alert, want)
+		}
+	}
+	for i := range 4 {
+		check(time.Duration(i)*time.Hour, "")
+	}
+	if err := os.Rename(folder, away); err != nil {
+		t.Fatal(err)
+	}
+	check(3*time.Hour+30*time.Minute, "")
+	check(5*time.Hour, "the newest backup of the store in FOLDER is 2h0m0s old; one is due every 1h0m0s: store.backup.to: ")
+	w.backupSpec.To = folder + "-other" // which was never read
+	check(5*time.Hour, "there is no backup of the store in FOLDER; one is due every 1h0m0s: store.backup.to: ")
+}
+
 // fakeBucket is a bucket in memory; err is the error of all calls.
 type fakeBucket struct {
 	objects map[string][]byte
