@@ -9,7 +9,6 @@ import (
 	"testing"
 
 	"skyserve/provision"
-	"skyserve/provision/local"
 )
 
 // person is a terminal whose user does something before answering.
@@ -57,16 +56,8 @@ func TestDownConfirmsBeforeItLocks(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Setenv("SKYSERVE_HOME", t.TempDir())
-			home, err := local.OpenHome()
-			if err != nil {
-				t.Fatal(err)
-			}
-			svc, err := home.Service("chat")
-			if err != nil {
-				t.Fatal(err)
-			}
-			dir := filepath.Join(os.Getenv("SKYSERVE_HOME"), "services", "chat")
+			svc := storedService(t, "")
+			dir := svc.Dir()
 			writeObject(t, dir, object)
 			in := &person{reply: c.reply, before: func() {
 				unlock, err := svc.Lock()
@@ -80,7 +71,7 @@ func TestDownConfirmsBeforeItLocks(t *testing.T) {
 				unlock()
 			}}
 			var out, errOut bytes.Buffer
-			err = runDown(t.Context(), &downOptions{name: "chat", output: outputFlags{output: "text"}}, in, &out, &errOut)
+			err := runDown(t.Context(), &downOptions{name: "chat", output: outputFlags{output: "text"}}, in, &out, &errOut)
 			if got := errorText(err); !strings.Contains(got, c.err) || (err != nil) != (c.err != "") || in.before != nil {
 				t.Errorf("got %q, want %q; prompted: %t\n%s", got, c.err, in.before == nil, &errOut)
 			}

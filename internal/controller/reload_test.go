@@ -74,6 +74,12 @@ func TestReloadReportsChanges(t *testing.T) {
 			t.Errorf("%s: changed %q, %v, want %q", c.name, done.Changed, err, c.want)
 		}
 	}
+	member := func(members ...string) service.ControllerConfig {
+		return service.ControllerConfig{StoreCluster: &service.StoreCluster{Members: members}}
+	}
+	if got := changedKeys(member("a", "b", "c"), member("a", "b", "d")); !slices.Equal(got, []string{"store_cluster"}) {
+		t.Errorf("another member of the store: %q", got)
+	}
 }
 
 func TestRemovedReplicaDrainsFirst(t *testing.T) {
