@@ -113,7 +113,8 @@ func (s *Store) readEvents(ctx context.Context, q telemetry.EventQuery) ([]telem
 
 // FollowEvents sends the last stored events (at most followBacklog, 1000), and then every new one, in the order
 // in which they were stored. After an outage it continues with the events that were stored during it. It creates
-// nothing in the store, and closes the channel when ctx ends. Events that cannot be decoded are skipped.
+// nothing in the store, and closes the channel when ctx ends, or up to 10 s later if the store does not respond
+// at that moment. Events that cannot be decoded are skipped.
 func (s *Store) FollowEvents(ctx context.Context) <-chan telemetry.Event {
 	out := make(chan telemetry.Event)
 	go func() {
@@ -147,15 +148,17 @@ func (f *eventFollower) session(ctx context.Context) {
 		pause(ctx, next, bucketRetry)
 		return
 	}
+	// Next and Stop run in one goroutine: an iterator that is stopped while it creates its consumer again never ends.
+	defer it.Stop()
 	go func() {
 		select {
 		case <-sctx.Done():
 		case <-next:
+			cancel()
 		}
-		it.Stop()
 	}()
 	for {
-		msg, err := it.Next()
+		msg, err := it.Next(jetstream.NextContext(sctx))
 		if err != nil {
 			pause(ctx, next, watchRetry)
 			return
@@ -191,7 +194,10 @@ func (f *eventFollower) openEvents(ctx context.Context) (jetstream.MessagesConte
 	if f.next == 0 || f.next > last+1 {
 		f.next = last - min(last, followBacklog) + 1
 	}
-	cons, err := stream.OrderedConsumer(octx, jetstream.OrderedConsumerConfig{DeliverPolicy: jetstream.DeliverByStartSequencePolicy, OptStartSeq: f.next})
+	cons, err := stream.OrderedConsumer(octx, jetstream.OrderedConsumerConfig{
+		DeliverPolicy: jetstream.DeliverByStartSequencePolicy, OptStartSeq: f.next,
+		MaxResetAttempts: 1, // session tries again; further attempts of the consumer would not end with the context
+	})
 	if err != nil {
 		return nil, err
 	}
