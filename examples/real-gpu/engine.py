@@ -132,6 +132,8 @@ class Engine:
         self.manager.start()
         if flags.graphs:
             self.graphs_for_decode_only()
+        if flags.steps:
+            self.log_steps()
 
     def build(self):
         torch.manual_seed(self.flags.seed)
@@ -176,6 +178,19 @@ class Engine:
             return forward, graph and runner.inputs_and_outputs.num_q_tokens <= 64
 
         runner._get_forward_fn = chosen
+
+    def log_steps(self):
+        """Writes a line as each step begins: the time, its tokens, the running and waiting requests and the used KV tokens."""
+        runner = self.manager.batch_processor.model_runner
+        choose = runner._get_forward_fn
+        out = open(self.flags.steps, "a", buffering=1)  # by line: an engine is killed at the end
+
+        def logged(use_block_table):
+            running, waiting, used = self.load()
+            out.write(f"{time.monotonic():.6f},{runner.inputs_and_outputs.num_q_tokens},{running},{waiting},{used * self.blocks * self.flags.block_size:.0f}\n")
+            return choose(use_block_table)
+
+        runner._get_forward_fn = logged
 
     def forget(self):
         """Evicts every block that no request uses."""
@@ -329,6 +344,7 @@ def main():
     parser.add_argument("--chunk", type=int, default=2048, help="maximum number of tokens in a step")
     parser.add_argument("--max-running", type=int, default=64)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--steps", help="CSV file for a line per step")
     parser.add_argument("--graphs", action=argparse.BooleanOptionalAction, default=True)
     started = time.time()
     engine = Engine(parser.parse_args())

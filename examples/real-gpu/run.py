@@ -5,6 +5,7 @@ several of them slow each other down; each still has its own KV memory, batch an
 
     python3 run.py --out DIRECTORY calibrate overhead cancel continue   # two engines
     python3 run.py --out DIRECTORY policies                             # four engines: 140 GB
+    python3 run.py --out DIRECTORY --layers 8 --kv-tokens 20000 --workloads groups tot15 policies    # fast engines, little memory
 """
 import argparse
 import asyncio
@@ -24,7 +25,6 @@ import aiohttp
 
 HERE = Path(__file__).parent
 MODEL = "llama-3.1-8b-random"
-KV_TOKENS = 60_000
 flags = None
 children = []
 
@@ -49,7 +49,8 @@ class Replica:
         self.start()
 
     def start(self):
-        self.process = spawn([sys.executable, HERE / "engine.py", "--port", self.port, "--kv-tokens", KV_TOKENS], f"{self.id}.log")
+        self.process = spawn([sys.executable, HERE / "engine.py", "--port", self.port, "--kv-tokens", flags.kv_tokens, "--layers", flags.layers,
+                              "--steps", Path(flags.out) / f"{self.id}-steps.csv"], f"{self.id}.log")
 
     def kill(self):
         self.process.send_signal(signal.SIGKILL)
@@ -176,15 +177,21 @@ async def calibrate(session, replicas):
     for clients, workload, seconds in [(1, "arena", 15), (8, "arena", 30), (4, "tot15", 20), (3, "groups", 30)]:
         report_row(f"fitted to: {workload} {clients} clients", await asyncio.to_thread(load, lb.url, workload, clients, seconds, 1))
     lb.stop()
-    with open(record, "rb") as plain, gzip.open(f"{record}.gz", "wb") as packed:
-        shutil.copyfileobj(plain, packed)
-    record.unlink()
-    lb = Balancer(replicas[:1])
-    await lb.ready(session)
+    pack(record)
     for clients, workload, seconds in [(4, "arena", 30), (16, "arena", 35), (8, "groups", 35)]:
         await forget(session, replicas)
+        record = Path(flags.out) / f"held-out-{workload}-{clients}.jsonl"
+        lb = Balancer(replicas[:1], "--record", record)
+        await lb.ready(session)
         report_row(f"held out: {workload} {clients} clients", await asyncio.to_thread(load, lb.url, workload, clients, seconds, 7))
-    lb.stop()
+        lb.stop()
+        pack(record)
+
+
+def pack(path):
+    with open(path, "rb") as plain, gzip.open(f"{path}.gz", "wb") as packed:
+        shutil.copyfileobj(plain, packed)
+    path.unlink()
 
 
 async def forget(session, replicas):
@@ -288,7 +295,7 @@ POLICIES = [("round-robin",), ("least-load",), ("cache-aware",), ("skylb",), ("s
 
 async def policies(session, replicas):
     """Compares policies on the same prompts, with empty caches at the start of each."""
-    for workload, clients, seconds in [("tot15", 24, flags.seconds), ("groups", 24, flags.seconds)]:
+    for workload, clients, seconds in [(w, 24, flags.seconds) for w in flags.workloads]:
         for policy in POLICIES:
             await forget(session, replicas)
             lb = Balancer(replicas, "--policy", policy[0], *(["--push", policy[1]] if len(policy) > 1 else []))
@@ -336,6 +343,9 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("steps", nargs="+", choices=STEPS)
     parser.add_argument("--out", default=".", help="directory for logs, results.jsonl and record.jsonl.gz")
+    parser.add_argument("--layers", type=int, default=32, help="layers of the engines' model: 32 for the 8B shape, fewer for faster engines")
+    parser.add_argument("--kv-tokens", type=int, default=60_000, help="KV memory of each engine")
+    parser.add_argument("--workloads", nargs="+", default=["tot15", "groups"], help="workloads of skyserve load that compare policies")
     parser.add_argument("--seconds", type=int, default=35, help="duration of each load that compares policies")
     flags = parser.parse_args()
     os.makedirs(flags.out, exist_ok=True)
