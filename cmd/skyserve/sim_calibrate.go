@@ -42,7 +42,9 @@ e2e_time.
 A record of 'skyserve lb --record FILE'. It yields one profile per model, with constants
 instead of curves, from the times at which requests were sent, received their first token
 and ended, and from the requests that were at the replica at the same time. It requires 50
-requests with the engine's token counts, some concurrent, some alone, of different lengths.`,
+requests with the engine's token counts, some concurrent, some alone, of different lengths.
+Whether a prefill step also generates tokens of running requests (mixed_steps, as in vLLM) is
+fitted too.`,
 		Example: `  skyserve sim calibrate --from perf.csv --model llama2-70b --hardware h100-80gb > engines.yaml
   skyserve sim calibrate --from lb-us-0.jsonl --name ours --kv-tokens 180000
   skyserve sim calibrate --from lb-us-0.jsonl --speed 10 -o json`,

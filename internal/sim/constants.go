@@ -66,7 +66,8 @@ type ConstantsProfile struct {
 	ChunkTokens  int             `json:"chunk_tokens"`
 	KVTokens     int             `json:"kv_tokens"`
 	MaxRunning   int             `json:"max_running"`
-	Reserve      float64         `json:"reserve"` // share of the tokens to be generated that admission reserves memory for
+	MixedSteps   bool            `json:"mixed_steps"` // a prefill step also generates tokens of running requests
+	Reserve      float64         `json:"reserve"`     // share of the tokens to be generated that admission reserves memory for
 }
 
 // ConstantsKnot is an engine.Knot in a report.
@@ -185,7 +186,7 @@ func constantsOf(p *engine.Profile) ConstantsProfile {
 		Profile: p.Name, PrefillBase: milliseconds(p.PrefillBase), PrefillPerToken: milliseconds(p.PrefillPerToken),
 		DecodeBase: milliseconds(p.DecodeBase), DecodePerRequest: milliseconds(p.DecodePerRequest), DecodePerKVToken: milliseconds(p.DecodePerKVToken),
 		PrefillCurve: constantsKnots(p.Prefill), DecodeCurve: constantsKnots(p.Decode),
-		ChunkTokens: p.ChunkTokens, KVTokens: p.KVTokens, MaxRunning: p.MaxRunning, Reserve: float64(p.ReservePerMille) / 1000,
+		ChunkTokens: p.ChunkTokens, KVTokens: p.KVTokens, MaxRunning: p.MaxRunning, MixedSteps: p.MixedSteps, Reserve: float64(p.ReservePerMille) / 1000,
 	}
 }
 

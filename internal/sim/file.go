@@ -126,7 +126,7 @@ func (r *reader) curves(p *engine.Profile, path string) {
 	}
 }
 
-// textField, span, whole, number and curve return setters of a field.
+// The functions below return setters of a field.
 func textField[T any](field func(*T) *string) func(*T, string) error {
 	return func(to *T, v string) error { *field(to) = v; return nil }
 }
@@ -141,6 +141,10 @@ func integerField[T any](field func(*T) *int) func(*T, string) error {
 
 func numberField[T any](field func(*T) *float64) func(*T, string) error {
 	return func(to *T, v string) error { return setFloat(field(to), v) }
+}
+
+func boolField[T any](field func(*T) *bool) func(*T, string) error {
+	return func(to *T, v string) error { return setBool(field(to), v) }
 }
 
 func curveField[T any](field func(*T) *engine.Curve) func(*T, string) error {
@@ -185,6 +189,7 @@ var (
 		"chunk_tokens":        integerField(func(p *engine.Profile) *int { return &p.ChunkTokens }),
 		"kv_tokens":           integerField(func(p *engine.Profile) *int { return &p.KVTokens }),
 		"max_running":         integerField(func(p *engine.Profile) *int { return &p.MaxRunning }),
+		"mixed_steps":         boolField(func(p *engine.Profile) *bool { return &p.MixedSteps }),
 		"reserve_per_mille":   integerField(func(p *engine.Profile) *int { return &p.ReservePerMille }),
 	}
 )

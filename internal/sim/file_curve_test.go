@@ -9,9 +9,11 @@ import (
 	"skyserve/internal/sim/engine"
 )
 
-// Every built-in profile round-trips through EnginesYAML.
+// Every built-in profile round-trips through EnginesYAML, also with mixed steps.
 func TestEnginesFileRoundTrip(t *testing.T) {
-	for _, p := range engine.Profiles() {
+	mixed := engine.Profiles()[0]
+	mixed.MixedSteps = true
+	for _, p := range append(engine.Profiles(), mixed) {
 		p.Name = "own-" + p.Name
 		text := "workload: arena\nprofile: " + p.Name + "\nregions: [{name: us, replicas: 1, clients: 1}]\n" + EnginesYAML([]engine.Profile{p})
 		s, err := ParseFile("x.yaml", []byte(text))

@@ -142,8 +142,12 @@ func engineLines(profiles []engine.Profile) (lines []string) {
 		if len(p.Decode) > 0 {
 			decode = "decode_curve: " + knots(p.Decode)
 		}
-		lines = append(lines, fmt.Sprintf("name: %s, description: %s, %s, %s, decode_per_kv_token: %s, chunk_tokens: %d, kv_tokens: %d, max_running: %d, reserve_per_mille: %d",
-			quote(p.Name), quote(p.Description), prefill, decode, brief(p.DecodePerKVToken), p.ChunkTokens, p.KVTokens, p.MaxRunning, p.ReservePerMille))
+		line := fmt.Sprintf("name: %s, description: %s, %s, %s, decode_per_kv_token: %s, chunk_tokens: %d, kv_tokens: %d, max_running: %d, reserve_per_mille: %d",
+			quote(p.Name), quote(p.Description), prefill, decode, brief(p.DecodePerKVToken), p.ChunkTokens, p.KVTokens, p.MaxRunning, p.ReservePerMille)
+		if p.MixedSteps {
+			line += ", mixed_steps: true"
+		}
+		lines = append(lines, line)
 	}
 	return lines
 }

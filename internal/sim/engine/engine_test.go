@@ -181,6 +181,26 @@ func TestPrefillIsChunkedAndComesFirst(t *testing.T) {
 		101.7ms 1 finished length 2/0/3`)
 }
 
+func TestMixedStepDecodesBesidePrefill(t *testing.T) {
+	e := newEngine(t, small(func(p *Profile) { p.MixedSteps = true }), ReportTokens)
+	var log strings.Builder
+	e.Submit(0, Request{ID: 1, Prompt: numbered(0, 2), OutputLen: 3})
+	e.Submit(time.Millisecond, Request{ID: 2, Prompt: numbered(100, 20), OutputLen: 1})
+	e.Submit(time.Millisecond, Request{ID: 3, Prompt: numbered(200, 5), OutputLen: 1})
+	drain(e, &log)
+	// 12 ms for the first alone. Then 15 prompt tokens beside its next token: 10 ms + 15 ms + 2 ms + 0.3 ms for its
+	// context. Then 5 + 5 beside its last: 10 ms + 10 ms + 2 ms + 0.4 ms.
+	want(t, &log, `
+		12ms 1 token 0 cached 0
+		39.3ms 1 token 1
+		61.7ms 1 token 2
+		61.7ms 1 finished length 2/0/3
+		61.7ms 2 token 0 cached 0
+		61.7ms 2 finished length 20/0/1
+		61.7ms 3 token 0 cached 0
+		61.7ms 3 finished length 5/0/1`)
+}
+
 func TestArrivalWaitsForCurrentStep(t *testing.T) {
 	for _, d := range []ReportDetail{ReportTokens, ReportChanges} {
 		e := newEngine(t, small(), d)

@@ -22,6 +22,7 @@ func drawProfile(t *rapid.T) Profile {
 		p.KVTokens = rapid.IntRange(20, 150).Draw(t, "kv tokens")
 		p.ChunkTokens = rapid.IntRange(1, 40).Draw(t, "chunk tokens")
 		p.MaxRunning = rapid.IntRange(1, 6).Draw(t, "max running")
+		p.MixedSteps = rapid.Bool().Draw(t, "mixed steps")
 		p.ReservePerMille = rapid.SampledFrom([]int{0, 200, 1000}).Draw(t, "reserve")
 	})
 }

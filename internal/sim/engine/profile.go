@@ -10,6 +10,7 @@ import (
 // PrefillPerToken per uncached prompt token in it; a decode step takes DecodeBase plus DecodePerRequest
 // per request in it plus DecodePerKVToken per token of their context. A measured curve replaces the
 // base and the first slope: Prefill over the uncached tokens of the step, Decode over its requests.
+// A step of an engine with MixedSteps takes the time of its prefill, plus that of its decode without the base.
 type Profile struct {
 	Name        string
 	Description string // its hardware and model
@@ -23,9 +24,13 @@ type Profile struct {
 	Prefill Curve // replaces PrefillBase and PrefillPerToken unless empty
 	Decode  Curve // replaces DecodeBase and DecodePerRequest unless empty
 
-	ChunkTokens int // maximum uncached prompt tokens in a prefill step
+	ChunkTokens int // maximum uncached prompt tokens in a prefill step; with MixedSteps the generated ones count too
 	KVTokens    int // size of the KV memory in tokens, shared prefixes counted once
 	MaxRunning  int // maximum running requests (max_num_seqs)
+
+	// MixedSteps: a prefill step also generates a token of each running request, as in vLLM (chunked prefill).
+	// Otherwise running requests wait for prefill steps, as in SGLang by default.
+	MixedSteps bool
 
 	// ReservePerMille is the share, in thousandths, of the tokens still to be generated that admission
 	// reserves memory for.
@@ -166,6 +171,11 @@ func (p *Profile) prefillTime(tokens int) time.Duration {
 		return p.Prefill.at(tokens)
 	}
 	return p.PrefillBase + time.Duration(tokens)*p.PrefillPerToken
+}
+
+// mixedTime returns the time of a step that computes prompt tokens and one token for each of n requests.
+func (p *Profile) mixedTime(tokens, n, kv int) time.Duration {
+	return p.prefillTime(tokens) + p.decodeTime(1, n, kv) - p.decodeTime(1, 0, 0)
 }
 
 // decodeTime returns the time of k consecutive decode steps for n requests whose contexts have kv

@@ -13,8 +13,9 @@ const (
 	stepDecode
 )
 
-// step is the current work of the engine: one prefill step, or a run of decode steps without changes in
-// between (no request finishes, memory suffices, and no waiting request can be admitted).
+// step is the current work of the engine: one prefill step, which also decodes in an engine with MixedSteps, or a
+// run of decode steps without changes in between (no request finishes, memory suffices, and no waiting request can
+// be admitted).
 type step struct {
 	kind    stepKind
 	start   time.Duration
@@ -25,7 +26,7 @@ type step struct {
 
 	count int // decode: steps in the run
 	done  int // decode: finished steps of the run
-	n, kv int // decode: requests in each step, their context before the first
+	n, kv int // decode, or a mixed step: requests in each step, their context before the first
 
 	// ends, if set, overrides the profile's times: the end of each step of a rank that waits for the
 	// slowest (parallel.go).
@@ -51,8 +52,8 @@ func (s *step) ownTime(k int) time.Duration {
 	switch {
 	case k == 0 || (len(s.chunks) == 0 && s.n == 0):
 		return 0
-	case s.kind == stepPrefill:
-		return s.profile.prefillTime(s.tokens)
+	case s.kind == stepPrefill && len(s.chunks) > 0:
+		return s.profile.mixedTime(s.tokens, s.n, s.kv)
 	}
 	return s.profile.decodeTime(k, s.n, s.kv)
 }
@@ -130,8 +131,23 @@ func (e *Engine) plan() {
 // planPrefill starts a step with the next prompts.
 func (e *Engine) planPrefill() {
 	e.step = step{start: e.at, profile: &e.profile, chunks: e.step.chunks[:0]}
+	if e.profile.MixedSteps {
+		e.preemptForStep()
+		e.step.n, e.step.kv = e.decoding, e.context
+	}
 	e.fillChunk()
 }
+
+// preemptForStep preempts the newest requests until the memory suffices for a token of each other one.
+func (e *Engine) preemptForStep() {
+	for e.freeTokens() < e.decoding {
+		e.preempt(e.running[len(e.running)-1])
+	}
+}
+
+// chunkTokens returns the prompt tokens that the prefill step can have: at least 1, so that prompts advance
+// beside any number of running requests.
+func (e *Engine) chunkTokens() int { return max(1, e.profile.ChunkTokens-e.step.n) }
 
 // fillChunk admits requests, FCFS within a priority, until the prefill step is full or the next request
 // has to wait.
@@ -139,7 +155,7 @@ func (e *Engine) fillChunk() {
 	if e.partial != nil {
 		e.compute(e.partial)
 	}
-	for e.step.tokens < e.profile.ChunkTokens && len(e.running) < e.profile.MaxRunning {
+	for e.step.tokens < e.chunkTokens() && len(e.running) < e.profile.MaxRunning {
 		r := e.head()
 		if r == nil || !e.admit(r) {
 			return
@@ -152,14 +168,14 @@ func (e *Engine) fillChunk() {
 // admitNext adds the head of the queue to a prefill step that starts now and has capacity left.
 func (e *Engine) admitNext(now time.Duration) {
 	s := &e.step
-	if s.kind == stepPrefill && s.start >= now && s.tokens < e.profile.ChunkTokens {
+	if s.kind == stepPrefill && s.start >= now && s.tokens < e.chunkTokens() {
 		e.fillChunk()
 	}
 }
 
 // compute adds as much of a request's prompt to the prefill step as fits.
 func (e *Engine) compute(r *request) {
-	n := min(r.uncomputed, e.profile.ChunkTokens-e.step.tokens)
+	n := min(r.uncomputed, e.chunkTokens()-e.step.tokens)
 	e.step.chunks = append(e.step.chunks, chunk{r, n})
 	e.step.tokens += n
 	e.partial = nil
@@ -179,7 +195,7 @@ func (e *Engine) admit(r *request) bool {
 	e.cache.lock(node)
 	uncached := r.tokensToCompute - depth
 	toCome := r.maxNew - r.base
-	capacity := e.profile.KVTokens - e.private - e.cache.locked
+	capacity := e.freeTokens() - e.step.n // a mixed step also needs memory for the tokens that it generates
 	reserve := e.profile.ReservePerMille * (toCome + e.maxRemaining)
 	if 1000*uncached+reserve > 1000*capacity || uncached+1 > capacity {
 		e.cache.unlock(node)
@@ -212,7 +228,12 @@ func (e *Engine) finishPrefills() {
 	s := &e.step
 	e.load.BusyTime += s.end(1) - s.start
 	e.load.PrefillSteps++
-	e.at, s.kind = s.end(1), stepNone
+	e.at = s.end(1)
+	if s.n > 0 {
+		e.generate(1)
+	}
+	s.kind = stepNone
+	e.finishRequests()
 	for _, c := range s.chunks {
 		if c.r == nil {
 			continue
@@ -269,9 +290,7 @@ func (e *Engine) emitToken(r *request, n int, at time.Duration) {
 // planDecode starts a run of decode steps until the next change: the first request finishes or memory
 // is used up. If memory does not suffice for a single step, it preempts the newest requests.
 func (e *Engine) planDecode() {
-	for e.freeTokens() < e.decoding {
-		e.preempt(e.running[len(e.running)-1])
-	}
+	e.preemptForStep()
 	count := e.freeTokens() / e.decoding
 	for _, r := range e.running {
 		count = min(count, r.outputLen-e.emitted(r))
@@ -290,10 +309,15 @@ func (e *Engine) decode(k int) {
 	}
 	s := &e.step
 	e.load.BusyTime += s.end(s.done+k) - s.end(s.done)
+	e.generate(k)
+	s.done += k
+}
+
+// generate adds the tokens of the next k steps to the decoding requests.
+func (e *Engine) generate(k int) {
 	if e.detail == ReportTokens {
 		e.emitTokens(k)
 	}
-	s.done += k
 	e.steps += k
 	added := k * e.decoding
 	e.context += added
@@ -314,10 +338,15 @@ func (e *Engine) emitTokens(k int) {
 	}
 }
 
-// finishRun ends a run of decode steps and finishes the requests that have all their tokens.
+// finishRun ends a run of decode steps.
 func (e *Engine) finishRun() {
 	s := &e.step
 	e.at, s.kind = s.end(s.done), stepNone
+	e.finishRequests()
+}
+
+// finishRequests finishes the requests that have all their tokens.
+func (e *Engine) finishRequests() {
 	for i := 0; i < len(e.running); {
 		r := e.running[i]
 		if r.decoding && e.emitted(r) == r.outputLen {

@@ -65,6 +65,7 @@ type CalibratedEngine struct {
 	ChunkTokens      int              `json:"chunk_tokens"`
 	KVTokens         int              `json:"kv_tokens"`
 	MaxRunning       int              `json:"max_running"`
+	MixedSteps       bool             `json:"mixed_steps"`
 	Reserve          float64          `json:"reserve"`
 
 	Runs     int                `json:"runs"`     // measurements or requests used for the fit
@@ -226,7 +227,7 @@ func calibratedEngine(p *engine.Profile) CalibratedEngine {
 		PrefillBase: toMillis(p.PrefillBase), PrefillPerToken: toMillis(p.PrefillPerToken), PrefillCurve: calibratedKnots(p.Prefill),
 		DecodeBase: toMillis(p.DecodeBase), DecodePerRequest: toMillis(p.DecodePerRequest), DecodeCurve: calibratedKnots(p.Decode),
 		DecodePerKVToken: toMillis(p.DecodePerKVToken),
-		ChunkTokens:      p.ChunkTokens, KVTokens: p.KVTokens, MaxRunning: p.MaxRunning, Reserve: float64(p.ReservePerMille) / 1000,
+		ChunkTokens:      p.ChunkTokens, KVTokens: p.KVTokens, MaxRunning: p.MaxRunning, MixedSteps: p.MixedSteps, Reserve: float64(p.ReservePerMille) / 1000,
 	}
 }
 
@@ -293,7 +294,7 @@ func (f *recordFit) profile(p *engine.Profile, kv int) {
 	}
 	p.PrefillBase, p.PrefillPerToken = d(f.prefillBase, time.Microsecond), d(f.prefillPerToken, time.Nanosecond)
 	p.DecodeBase, p.DecodePerRequest = d(f.decodeBase, time.Microsecond), d(f.decodePerRequest, time.Nanosecond)
-	p.DecodePerKVToken, p.KVTokens = d(f.decodePerKV, time.Nanosecond), kv
+	p.DecodePerKVToken, p.KVTokens, p.MixedSteps = d(f.decodePerKV, time.Nanosecond), kv, f.mixed
 }
 
 // foreignShare is the share of reported requests from other sources above which the result notes them.
@@ -307,6 +308,12 @@ func (s *attemptLog) assumptions(f *recordFit, o *CalibrateOptions, p *engine.Pr
 		notes = append(notes, "KV memory is the maximum context that one replica ran at once; set the real size with --kv-tokens")
 	}
 	notes = append(notes, fmt.Sprintf("a prefill step computes at most %d tokens (--chunk)", p.ChunkTokens))
+	kinds := [2]string{"running requests wait for prefill steps", "a prefill step also generates a token of each running request"}
+	chosen, other := kinds[0], kinds[1]
+	if f.mixed {
+		chosen, other = other, chosen
+	}
+	notes = append(notes, fmt.Sprintf("%s: the fit then misses first tokens by %.0f %%, and by %.0f %% if %s", chosen, 100*f.ttftError, 100*f.otherError, other))
 	if s.reported > 0 && s.foreign > foreignShare*s.reported {
 		notes = append(notes, fmt.Sprintf("the replicas reported %.0f %% more requests than this balancer sent: other clients use them, and the fit attributes their cost to the engine", 100*s.foreign/(s.reported-s.foreign)))
 	}

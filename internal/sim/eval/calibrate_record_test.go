@@ -209,7 +209,10 @@ func checkConstants(t *testing.T, c *Calibration, want *engine.Profile, within f
 
 // The fit recovers the constants of engines from a record, under light and heavy load.
 func TestCalibrateRecoversConstants(t *testing.T) {
-	for _, p := range []engine.Profile{engine.Profiles()[0], engine.Profiles()[2]} {
+	l4, h100 := engine.Profiles()[0], engine.Profiles()[2]
+	l4Mixed, h100Mixed := l4, h100
+	l4Mixed.MixedSteps, h100Mixed.MixedSteps = true, true
+	for _, p := range []engine.Profile{l4, h100, l4Mixed, h100Mixed} {
 		p.KVTokens = 1_000_000
 		for _, clients := range []int{6, 40} {
 			w := newSimulatedRecord(t, p, 2, clients)
@@ -217,6 +220,9 @@ func TestCalibrateRecoversConstants(t *testing.T) {
 			checkConstants(t, c, &p, 0.015)
 			if e := c.Engines[0].Errors; e[1].Quantity != "decode step" || e[1].Mean > 0.01 || e[0].N == 0 || e[0].Median > 0.1 {
 				t.Errorf("%s, %d clients: errors are %+v", p.Name, clients, e)
+			}
+			if got := c.Engines[0].Profile.MixedSteps; got != p.MixedSteps {
+				t.Errorf("%s, %d clients: mixed steps %t, want %t", p.Name, clients, got, p.MixedSteps)
 			}
 			if got := c.Engines[0]; got.KVTokens != 5 || got.Name != "recorded-llama" || got.MaxRunning != 256 || c.Format != CalibratedRecord {
 				t.Errorf("options became %+v", got)

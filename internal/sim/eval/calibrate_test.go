@@ -69,7 +69,7 @@ func TestCalibrationJSON(t *testing.T) {
 		`{"source":"r.jsonl","format":"measurements","engines":[{"name":"ours","description":"Big on gpu, tensor parallel 8, `,
 		`"prefill_base_ms":0,"prefill_per_token_ms":0,"prefill_curve":[{"at":100,"ms":10.002},`,
 		`"decode_curve":[{"at":1,"ms":21},{"at":2,"ms":22},`,
-		`"decode_per_kv_token_ms":0,"chunk_tokens":2048,"kv_tokens":16176,"max_running":256,"reserve":0.2,"runs":75,"repeated":0,"waited":0,"errors":[{"held_out":"one run in five","quantity":"prefill","n":75,`,
+		`"decode_per_kv_token_ms":0,"chunk_tokens":2048,"kv_tokens":16176,"max_running":256,"mixed_steps":false,"reserve":0.2,"runs":75,"repeated":0,"waited":0,"errors":[{"held_out":"one run in five","quantity":"prefill","n":75,`,
 		`"assumed":["KV memory is the largest measured batch; set the real size with --kv-tokens"]`,
 	} {
 		if !strings.Contains(string(b), want) {

@@ -13,6 +13,7 @@ type timing struct {
 	prefillBase, prefillPerToken              float64
 	decodeBase, decodePerRequest, decodePerKV float64
 	overhead                                  float64
+	mixed                                     bool // prefill steps also decode: engine.Profile.MixedSteps
 }
 
 func (m *timing) prefill(steps, tokens float64) float64 {
@@ -27,6 +28,18 @@ func (m *timing) decode(n, context float64) float64 {
 type prefillStep struct {
 	end           float64 // seconds of the record
 	steps, tokens float64
+	// running and context are the requests that were decoding, and their context, in the timeline that was
+	// computed last.
+	running, context float64
+}
+
+// stepTime returns the time of a prefill step, and of the tokens that it generates beside if steps are mixed.
+func (m *timing) stepTime(p *prefillStep) float64 {
+	t := m.prefill(p.steps, p.tokens)
+	if m.mixed {
+		t += p.steps * (m.decode(p.running, p.context) - m.decodeBase)
+	}
+	return t
 }
 
 // sums are integrals over the decode and prefill steps of a replica up to a time. The difference of two
@@ -47,6 +60,7 @@ type timeline struct {
 	prefills   []prefillStep
 	positions  map[*attempt]*attemptPosition
 	maxContext float64 // maximum context that ran at once
+	together   float64 // tokens within so many seconds of each other are of one step
 }
 
 // attemptPosition is the position of an attempt on its timeline.
@@ -58,6 +72,16 @@ type attemptPosition struct {
 	alone bool
 	// running and context are the running requests and their context at its dispatch.
 	running, context float64
+}
+
+// promptSteps returns how many steps compute that many prompt tokens. With mixed steps, the tokens generated beside count
+// towards a step's limit.
+func (m *timing) promptSteps(tokens, running float64, chunk int) float64 {
+	limit := float64(chunk)
+	if m.mixed {
+		limit = max(1, limit-running)
+	}
+	return math.Ceil(tokens / limit)
 }
 
 // timelines returns the timeline of each replica.
@@ -82,18 +106,20 @@ func timelines(all []*attempt) []*timeline {
 // compute computes the timeline. First tokens within together of each other end the same prefill step;
 // chunk is the token limit of a step.
 func (l *timeline) compute(m *timing, together float64, chunk int) {
+	l.together = together
 	l.positions = make(map[*attempt]*attemptPosition, len(l.attempts))
 	for _, s := range l.attempts {
 		l.positions[s] = &attemptPosition{}
 	}
-	l.groupPrefills(together, chunk)
+	l.groupPrefills(m, chunk)
 	l.findAlone()
 	l.integrate(m)
 }
 
 // groupPrefills finds the prefill steps from the first tokens at their ends.
-func (l *timeline) groupPrefills(together float64, chunk int) {
-	l.prefills = l.prefills[:0]
+func (l *timeline) groupPrefills(m *timing, chunk int) {
+	former := l.prefills
+	l.prefills = nil
 	var begun []*attempt
 	for _, s := range l.attempts {
 		if s.first > 0 {
@@ -103,7 +129,7 @@ func (l *timeline) groupPrefills(together float64, chunk int) {
 	slices.SortStableFunc(begun, func(a, b *attempt) int { return cmp.Compare(a.first, b.first) })
 	for _, s := range begun {
 		at := s.first.Seconds()
-		if n := len(l.prefills); n == 0 || at-l.prefills[n-1].end > together {
+		if n := len(l.prefills); n == 0 || at-l.prefills[n-1].end > l.together {
 			l.prefills = append(l.prefills, prefillStep{end: at})
 		}
 		l.positions[s].step = len(l.prefills) - 1
@@ -111,7 +137,10 @@ func (l *timeline) groupPrefills(together float64, chunk int) {
 	}
 	for i := range l.prefills {
 		p := &l.prefills[i]
-		p.steps = math.Ceil(p.tokens / float64(chunk))
+		if i < len(former) { // the same steps: groups do not depend on the timing
+			p.running, p.context = former[i].running, former[i].context
+		}
+		p.steps = m.promptSteps(p.tokens, p.running, chunk)
 	}
 }
 
@@ -135,10 +164,11 @@ type timelineMark struct {
 
 type markKind int
 
-// Marks at the same moment apply in this order: finished requests leave first, and a prefill ends
-// before its requests begin to decode.
+// Marks at the same moment apply in this order: requests that end with a mixed step are part of it, finished
+// requests leave before the next step, and a prefill ends before its requests begin to decode.
 const (
-	markEnd markKind = iota
+	markMixed markKind = iota // markPrefilled of a mixed step
+	markEnd
 	markSent
 	markStall
 	markPrefilled
@@ -148,12 +178,15 @@ const (
 // marks lists the changes in order of time.
 func (l *timeline) marks(m *timing) []timelineMark {
 	var marks []timelineMark
-	before := 0.0
+	before, prefilled := 0.0, markPrefilled
+	if m.mixed {
+		prefilled = markMixed
+	}
 	for i := range l.prefills {
 		p := &l.prefills[i]
-		begin := max(before, p.end-m.prefill(p.steps, p.tokens))
+		begin := max(before, p.end-m.stepTime(p))
 		before = p.end
-		marks = append(marks, timelineMark{begin, markStall, nil, i}, timelineMark{p.end, markPrefilled, nil, i})
+		marks = append(marks, timelineMark{begin, markStall, nil, i}, timelineMark{p.end, prefilled, nil, i})
 	}
 	for _, s := range l.attempts {
 		if s.first == 0 {
@@ -163,12 +196,25 @@ func (l *timeline) marks(m *timing) []timelineMark {
 		// Requests of one step start decoding together: the differences between their first tokens are
 		// network time.
 		begin := l.prefills[l.positions[s].step].end
-		if end := s.end.Seconds(); end > begin { // otherwise it ended with its first token
+		if end := l.stepEnd(m, s.end.Seconds()); end > begin { // otherwise it ended with its first token
 			marks = append(marks, timelineMark{begin, markFirst, s, 0}, timelineMark{end, markEnd, s, 0})
 		}
 	}
 	slices.SortStableFunc(marks, func(a, b timelineMark) int { return cmp.Or(cmp.Compare(a.at, b.at), cmp.Compare(a.kind, b.kind)) })
 	return marks
+}
+
+// stepEnd returns the end of the step that generated a last token at a time. If it was a mixed step, that is the time
+// of the step's first tokens: the difference is network time.
+func (l *timeline) stepEnd(m *timing, at float64) float64 {
+	if !m.mixed {
+		return at
+	}
+	i, _ := slices.BinarySearchFunc(l.prefills, at-l.together, func(p prefillStep, at float64) int { return cmp.Compare(p.end, at) })
+	if i < len(l.prefills) && l.prefills[i].end <= at+l.together {
+		return l.prefills[i].end
+	}
+	return at
 }
 
 // integrate computes the sums along the timeline and stores them at each attempt's first
@@ -191,10 +237,18 @@ func (l *timeline) integrate(m *timing) {
 		switch k.kind {
 		case markStall:
 			stalled++
-		case markPrefilled:
+		case markPrefilled, markMixed:
 			stalled--
-			now.prefills += l.prefills[k.step].steps
-			now.prefilled += l.prefills[k.step].tokens
+			p := &l.prefills[k.step]
+			p.running, p.context = running, context
+			now.prefills += p.steps
+			now.prefilled += p.tokens
+			if m.mixed {
+				now.steps += p.steps
+				now.requests += p.steps * running
+				now.context += p.steps * context
+				context += p.steps * running
+			}
 		case markSent:
 			l.positions[k.attempt].running, l.positions[k.attempt].context = running, context
 		case markFirst:

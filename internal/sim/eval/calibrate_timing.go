@@ -41,6 +41,9 @@ type recordFit struct {
 	fitted, heldOut int
 	maxContext      float64   // maximum context that ran at once at a replica
 	ttft, tpot      []float64 // absolute relative errors on held-out requests
+	// ttftError and tpotError are the means of these errors on the fitted requests. otherError is ttftError of the kind
+	// of engine that was not chosen: with or without mixed steps.
+	ttftError, tpotError, otherError float64
 }
 
 // fitAttempts fits a timing to the attempts of one model.
@@ -51,8 +54,10 @@ type recordFit struct {
 // counts. The position of the steps depends on the constants, so the fit alternates between
 // computing timelines and solving. The first tokens of requests that arrived alone
 // determine the overhead besides their prefill: the network and the balancer.
+//
+// In an engine with mixed steps, running requests get a token in each prefill step. The record does not contain the
+// kind of engine: fitAttempts fits both, and returns the likelier one.
 func fitAttempts(all []*attempt, chunk int) (*recordFit, error) {
-	f := &recordFit{}
 	var whole []*attempt
 	for _, s := range all {
 		if s.usable && s.end > s.first && s.output > 1 && s.first > s.sent {
@@ -63,9 +68,31 @@ func fitAttempts(all []*attempt, chunk int) (*recordFit, error) {
 		return nil, fmt.Errorf("must contain at least %d requests with 2 output tokens or more and token counts from the engine, got %d of %d", minAttempts, len(whole), len(all))
 	}
 	fitted, held := splitAttempts(whole)
-	f.fitted, f.heldOut = len(fitted), len(held)
+	var fits [2]*recordFit
+	for i, mixed := range []bool{false, true} {
+		f, timelineOf, err := fitTiming(all, fitted, chunk, mixed)
+		if err != nil {
+			return nil, err
+		}
+		f.fitted, f.heldOut = len(fitted), len(held)
+		for _, s := range held {
+			f.checkAttempt(s, timelineOf[s])
+		}
+		fits[i] = f
+	}
+	best, other := fits[0], fits[1]
+	// The product is the lower the likelier the fit, if neither deviation is known.
+	if other.ttftError*other.tpotError < best.ttftError*best.tpotError {
+		best, other = other, best
+	}
+	best.otherError = other.ttftError
+	return best, nil
+}
+
+// fitTiming fits one kind of engine to the attempts fitted. It also returns the timeline of each of all attempts.
+func fitTiming(all, fitted []*attempt, chunk int, mixed bool) (*recordFit, map[*attempt]*timeline, error) {
 	pace := medianPace(fitted)
-	f.timing = timing{decodeBase: pace}
+	f := &recordFit{timing: timing{decodeBase: pace, mixed: mixed}}
 	ls := timelines(all)
 	at := map[*attempt]*timeline{}
 	for _, l := range ls {
@@ -80,17 +107,20 @@ func fitAttempts(all []*attempt, chunk int) (*recordFit, error) {
 			l.compute(&f.timing, pace/4, chunk)
 		}
 		if err := f.refit(fitted, at, chunk); err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 	}
 	for _, l := range ls {
 		l.compute(&f.timing, pace/4, chunk)
 		f.maxContext = max(f.maxContext, l.maxContext)
 	}
-	for _, s := range held {
-		f.checkAttempt(s, at[s])
+	var check recordFit
+	check.timing = f.timing
+	for _, s := range fitted {
+		check.checkAttempt(s, at[s])
 	}
-	return f, nil
+	f.ttftError, f.tpotError = mean(check.ttft), mean(check.tpot)
+	return f, at, nil
 }
 
 // splitAttempts holds out one in five.
@@ -119,7 +149,7 @@ func (f *recordFit) refit(fitted []*attempt, at map[*attempt]*timeline, chunk in
 	var equations []equation
 	stalled, alone := false, false
 	for _, s := range fitted {
-		c := decodeColumns(s, at[s])
+		c := f.decodeColumns(s, at[s])
 		stalled = stalled || c[byPrefill] > 0
 		equations = append(equations, equation{c, s.decode().Seconds()})
 	}
@@ -144,6 +174,7 @@ func (f *recordFit) refit(fitted []*attempt, at map[*attempt]*timeline, chunk in
 		return fmt.Errorf("the record does not determine all constants: missing for %s", missingData[lost[0]])
 	}
 	f.timing = timing{
+		mixed:      f.mixed,
 		decodeBase: x[byStep], decodePerRequest: x[byRequest], decodePerKV: x[byContext],
 		prefillBase: x[byPrefill], prefillPerToken: x[byPrefillToken],
 	}
@@ -158,7 +189,7 @@ func (f *recordFit) refit(fitted []*attempt, at map[*attempt]*timeline, chunk in
 
 // decodeColumns returns the columns for the time between an attempt's first token and its end. The number
 // of steps is known, one per token; the timeline contains their requests.
-func decodeColumns(s *attempt, l *timeline) []float64 {
+func (m *timing) decodeColumns(s *attempt, l *timeline) []float64 {
 	at := l.positions[s]
 	between := at.end.minus(at.first)
 	steps := float64(s.output - 1)
@@ -171,12 +202,15 @@ func decodeColumns(s *attempt, l *timeline) []float64 {
 		c[byRequest], c[byContext] = steps, steps*(float64(s.prompt)+1+(steps-1)/2)
 	}
 	c[byPrefill], c[byPrefillToken] = between.prefills, between.prefilled
+	if m.mixed {
+		c[byStep] = max(0, steps-between.prefills)
+	}
 	return c
 }
 
 // checkAttempt adds the errors of the predictions for a held-out attempt.
 func (f *recordFit) checkAttempt(s *attempt, l *timeline) {
-	columns := decodeColumns(s, l)[:byFirstToken]
+	columns := f.decodeColumns(s, l)[:byFirstToken]
 	x := []float64{f.decodeBase, f.decodePerRequest, f.decodePerKV, f.prefillBase, f.prefillPerToken}
 	f.tpot = append(f.tpot, math.Abs(predict(columns, x)/s.decode().Seconds()-1))
 	if took, waited := f.firstToken(s, l); !waited {
@@ -190,10 +224,11 @@ func (f *recordFit) checkAttempt(s *attempt, l *timeline) {
 // do not determine that wait.
 func (f *recordFit) firstToken(s *attempt, l *timeline) (took float64, waited bool) {
 	sent, first := s.sent.Seconds(), s.first.Seconds()
-	prefill := 0.0
-	for i := l.positions[s].step; i >= 0 && l.prefills[i].end > sent; i-- {
-		p := l.prefills[i]
-		prefill += min(f.prefill(p.steps, p.tokens), p.end-sent)
+	own := l.positions[s].step
+	prefill := f.stepTime(&l.prefills[own])
+	for i := own - 1; i >= 0 && l.prefills[i].end > sent; i-- {
+		p := &l.prefills[i]
+		prefill += min(f.stepTime(p), p.end-sent) // it may have begun before
 	}
 	took = f.overhead + prefill
 	if at := l.positions[s]; at.running > 0 && first-sent > prefill {
