@@ -8,7 +8,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
@@ -58,9 +57,6 @@ type maintainer struct {
 	offline  map[string]time.Time // by peer: when it was first observed to be offline
 	received receivedHealth
 	healing  healing
-
-	mu        sync.Mutex
-	dataMoved bool // as written to the directory: see member.DataMoved
 }
 
 // startMaintainer starts the maintainer of a server. offline is that of an earlier maintainer, or empty.

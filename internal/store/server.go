@@ -82,6 +82,9 @@ type Server struct {
 	member    member // the zero value without a cluster
 	detaching atomic.Bool
 
+	movedMu   sync.Mutex
+	dataMoved bool // as written to the directory, which starts without it: see member.DataMoved
+
 	mu         sync.Mutex
 	outage     *Outage     // nil while it can write
 	maintainer *maintainer // nil without a cluster, and while the server is stopped
