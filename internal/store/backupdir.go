@@ -22,7 +22,8 @@ import (
 // BackupDir writes a backup of a service from the directory of a store that is not running, and leaves the
 // directory unchanged. The directory may belong to a member of a cluster whose other members are lost with their
 // disks. The backup then contains the writes that this member had applied; the last acknowledged writes may be
-// missing. BackupDir needs as much free space in dir as the data occupies. It fails while a store runs there.
+// missing. BackupDir needs as much free space in dir as the data occupies. It fails while a store runs there, and if a
+// later version wrote the directory.
 func BackupDir(ctx context.Context, dir string, w io.Writer, service, version string) (err error) {
 	if _, err := os.Stat(filepath.Join(dir, server.JetStreamStoreDir)); err != nil {
 		return fmt.Errorf("%s is not the directory of a store: %w", dir, err)
@@ -32,6 +33,9 @@ func BackupDir(ctx context.Context, dir string, w io.Writer, service, version st
 		return err
 	}
 	defer lock.Close()
+	if _, err := readFormat(dir); err != nil {
+		return err
+	}
 	temporary, err := os.MkdirTemp(dir, "backup.*")
 	if err != nil {
 		return err
