@@ -13,7 +13,8 @@ import (
 )
 
 // format is the format of a store's directory. It is incremented with every change that earlier versions would
-// misread; a version opens its own format and all before it. A directory of format 1 may lack the file that names it.
+// misread; a version opens its own format and all before it. A directory without the file FORMAT has
+// format 1: earlier versions did not write this file.
 const format = 1
 
 const formatFile = "FORMAT"
