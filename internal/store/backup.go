@@ -23,7 +23,7 @@ import (
 )
 
 const (
-	// backupFormat is the version of the format of backups. A later one is refused.
+	// backupFormat is the newest format of backups that this version reads, and the one that it writes.
 	backupFormat = 1
 	// maxBackupLine is the maximum length of a line of a backup in bytes: configurations of streams are
 	// shorter.
@@ -58,16 +58,17 @@ type (
 	}
 )
 
-// isServiceStream reports whether a stream belongs to a namespace.
-func isServiceStream(name, namespace string) bool {
+// isNamespaceStream reports whether a stream belongs to a namespace.
+func isNamespaceStream(name, namespace string) bool {
 	for _, prefix := range []string{"KV_", "OBJ_"} {
 		name = strings.TrimPrefix(name, prefix)
 	}
 	return strings.HasPrefix(name, namespace+"_")
 }
 
-// WriteBackup writes a backup of the service's streams and returns its description. The service may run
-// meanwhile. It writes nothing and returns an error if the store has no data of the service.
+// WriteBackup writes a backup of the streams of the client's service (ForService) and returns its description, which
+// contains service, the name of that service, and version, the version of this program. The service may run meanwhile. It
+// writes nothing and returns an error if the store has no data of the service.
 func (s *Store) WriteBackup(ctx context.Context, w io.Writer, service, version string) (telemetry.Backup, error) {
 	nc, err := s.awaitConn(ctx)
 	if err != nil {
@@ -84,7 +85,7 @@ func writeBackup(ctx context.Context, nc *nats.Conn, w io.Writer, b telemetry.Ba
 		return b, err
 	}
 	if len(infos) == 0 {
-		return b, fmt.Errorf("the store has no data of the service %s; a cluster that starts has it within seconds", b.Service)
+		return b, fmt.Errorf("the store has no data of the service %s; if its cluster has just started, try again in a few seconds", b.Service)
 	}
 	b.Format, b.At, b.Streams = backupFormat, time.Now().UTC().Round(0), []string{}
 	for _, info := range infos {
@@ -123,7 +124,7 @@ func namespaceStreams(ctx context.Context, nc *nats.Conn, namespace string) ([]*
 	octx, cancel := context.WithTimeout(ctx, opTimeout)
 	defer cancel()
 	infos, err := listStreams(octx, js)
-	infos = slices.DeleteFunc(infos, func(i *jetstream.StreamInfo) bool { return !isServiceStream(i.Config.Name, namespace) })
+	infos = slices.DeleteFunc(infos, func(i *jetstream.StreamInfo) bool { return !isNamespaceStream(i.Config.Name, namespace) })
 	slices.SortFunc(infos, func(x, y *jetstream.StreamInfo) int { return strings.Compare(x.Config.Name, y.Config.Name) })
 	return infos, err
 }
@@ -200,8 +201,8 @@ func openBackup(r io.Reader) (*backupReader, error) {
 	return d, nil
 }
 
-// damagedBackup returns the *telemetry.BackupError for an error of decoding a backup: err if it already is one. If the file
-// could not be read, it returns the *ReadError.
+// damagedBackup returns the *telemetry.BackupError for an error of decoding a backup: err if it already is one. If the
+// file could not be read, it returns the *ReadError.
 func damagedBackup(what string, err error) error {
 	switch {
 	case errors.As(err, new(*telemetry.BackupError)):
@@ -241,8 +242,8 @@ func (d *backupReader) nextLine() (l backupLine, err error) {
 	return l, err
 }
 
-// forEach calls f with each stream, whose snapshot f reads to its end. It returns a *telemetry.BackupError for a damaged or
-// truncated backup, a *ReadError if the file cannot be read, otherwise the error of f.
+// forEach calls f with each stream. f must read the snapshot to its end. forEach returns a *telemetry.BackupError for a
+// damaged or truncated backup, a *ReadError if the file cannot be read, otherwise the error of f.
 func (d *backupReader) forEach(f func(c streamConfig, snapshot io.Reader) error) error {
 	const what = "the backup is damaged"
 	for _, name := range d.Streams {
@@ -342,7 +343,7 @@ func noEOF(err error) error {
 //
 // Revisions of keys continue from those of the backup and may be lower than before; fencing tokens in this store are
 // not. A holder that has renewed its lease since the backup loses it, and must acquire it again. A store that
-// replaces a lost one knows no tokens that were issued after the backup.
+// replaces a lost one does not know the tokens that were issued after the backup, and may issue them again.
 func (s *Store) RestoreBackup(ctx context.Context, r io.Reader, service string, force bool) (telemetry.Backup, error) {
 	d, err := openBackup(r)
 	if err != nil {
@@ -352,7 +353,7 @@ func (s *Store) RestoreBackup(ctx context.Context, r io.Reader, service string, 
 		return d.Backup, &telemetry.BackupError{Problem: fmt.Sprintf("it is a backup of the service %s, not of %s", d.Service, service)}
 	}
 	for _, name := range d.Streams {
-		if !isServiceStream(name, s.namespace) {
+		if !isNamespaceStream(name, s.namespace) {
 			return d.Backup, &telemetry.BackupError{Problem: fmt.Sprintf("its stream %q does not belong to the service %s", name, service)}
 		}
 	}
@@ -414,8 +415,9 @@ func (s *Store) restoreStreams(ctx context.Context, nc *nats.Conn, d *backupRead
 	})
 }
 
-// newerStore returns an error if streams contain messages that were stored before a backup was made: the store may then be
-// the one that was backed up, with everything stored since. A store that replaces a lost one has only later messages.
+// newerStore returns an error if streams contain messages that were stored before a backup was made: the store may then
+// be the one that was backed up, with everything stored since. A store that replaces a lost one has only later
+// messages.
 func newerStore(b telemetry.Backup, infos []*jetstream.StreamInfo) error {
 	e := &telemetry.NewerStoreError{Backup: b.At}
 	older := false

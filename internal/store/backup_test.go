@@ -144,7 +144,7 @@ func TestRestoreWaitsForConnection(t *testing.T) {
 }
 
 // The running store that a backup came from is only replaced with force, and by the backup of its own service.
-func TestRestoreRefusesWhatItWouldDestroy(t *testing.T) {
+func TestRestoreKeepsNewerDataUnlessForced(t *testing.T) {
 	testkit.Slow(t)
 	t.Parallel()
 	st := chatStore(t, serve(t, t.TempDir()))
@@ -187,7 +187,7 @@ func unzip(file []byte) []byte {
 	return text
 }
 
-// A damaged or truncated backup is found, whichever byte it is.
+// A backup with any one damaged byte, or truncated at any byte, is rejected.
 func TestDamagedBackups(t *testing.T) {
 	testkit.Slow(t)
 	t.Parallel()
@@ -289,7 +289,7 @@ func TestBackupIsRestoredIntoCluster(t *testing.T) {
 	}
 }
 
-// FuzzBackup checks that no input is read as a backup without its end, or panics.
+// FuzzBackup checks that no input makes CheckBackup panic, and that an input without the end of a backup is an error.
 func FuzzBackup(f *testing.F) {
 	var good bytes.Buffer
 	z := gzip.NewWriter(&good)
@@ -307,7 +307,8 @@ func FuzzBackup(f *testing.F) {
 	})
 }
 
-// Two of three members are lost with their disks: the data is backed up from the third one's, and restored into a new store.
+// Two of three members are lost with their disks: the data is backed up from the third one's, and restored into a new
+// store.
 func TestBackupOfLastDisk(t *testing.T) {
 	testkit.Slow(t)
 	t.Parallel()

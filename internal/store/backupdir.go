@@ -19,10 +19,11 @@ import (
 	"skyserve/internal/telemetry"
 )
 
-// BackupDir writes a backup of a service from the directory of a store that is not running, and leaves the
-// directory unchanged. The directory may belong to a member of a cluster whose other members are lost with their
-// disks. The backup then contains the writes that this member had applied; the last acknowledged writes may be
-// missing. BackupDir needs as much free space in dir as the data occupies. It fails while a store runs there.
+// BackupDir writes a backup of a service from the directory of a store that is not running, and leaves the directory
+// unchanged. The directory may belong to a member of a cluster whose other members are lost with their disks. The
+// backup then contains the writes that this member had applied; the last acknowledged writes may be missing. BackupDir
+// needs as much free space in dir as the data occupies. It fails while a store runs there, and if a later version wrote
+// the directory. service and version are as in WriteBackup.
 func BackupDir(ctx context.Context, dir string, w io.Writer, service, version string) (err error) {
 	if _, err := os.Stat(filepath.Join(dir, server.JetStreamStoreDir)); err != nil {
 		return fmt.Errorf("%s is not the directory of a store: %w", dir, err)
@@ -32,6 +33,9 @@ func BackupDir(ctx context.Context, dir string, w io.Writer, service, version st
 		return err
 	}
 	defer lock.Close()
+	if _, err := readFormat(dir); err != nil {
+		return err
+	}
 	temporary, err := os.MkdirTemp(dir, "backup.*")
 	if err != nil {
 		return err
@@ -49,7 +53,7 @@ func BackupDir(ctx context.Context, dir string, w io.Writer, service, version st
 	})
 }
 
-// copyStreams copies the streams of a store, each as the only replica.
+// copyStreams copies the streams of a store, and sets their number of replicas to 1.
 func copyStreams(from, to string) error {
 	streams := filepath.Join(server.JetStreamStoreDir, server.DEFAULT_GLOBAL_ACCOUNT, "streams")
 	for _, name := range streamsOnDisk(from) {
@@ -80,7 +84,7 @@ func copyStream(from, to, name string) error {
 	if text, err = json.Marshal(config); err != nil {
 		return err
 	}
-	key := sha256.Sum256([]byte(name)) // as NATS does
+	key := sha256.Sum256([]byte(name)) // NATS verifies the file with this key
 	sum, err := highwayhash.New64(key[:])
 	if err != nil {
 		return err

@@ -14,7 +14,8 @@ import (
 	"skyserve/internal/telemetry"
 )
 
-// WriteBackupFile writes a backup to a file (mode 0600), which it replaces once the backup is complete and checked.
+// WriteBackupFile writes the backup that write produces to a file (mode 0600), and returns its description. An existing
+// file is replaced once the backup is complete and checked.
 func WriteBackupFile(file string, write func(io.Writer) error) (b telemetry.Backup, err error) {
 	err = atomicfile.Write(file, 0o600, func(w io.Writer) error {
 		b, err = writeChecked(w, write)
@@ -30,8 +31,8 @@ func writeChecked(w io.Writer, write func(io.Writer) error) (b telemetry.Backup,
 	go func() {
 		var err error
 		b, err = CheckBackup(check)
-		_, rest := io.Copy(io.Discard, check)
-		checked <- errors.Join(err, rest)
+		_, drainErr := io.Copy(io.Discard, check)
+		checked <- errors.Join(err, drainErr)
 	}()
 	err = write(io.MultiWriter(w, feed))
 	feed.CloseWithError(err)
@@ -41,9 +42,10 @@ func writeChecked(w io.Writer, write func(io.Writer) error) (b telemetry.Backup,
 	return b, err
 }
 
-// WriteBackupParts writes a backup to a bucket and returns its size. The first part has the given name. It is written last,
-// once the backup is complete and checked: until then an earlier backup of this name stays. Further parts, of a backup
-// beyond 8 MiB, have the names of backupPartName. Joined in order, the parts are the file that WriteBackupFile writes.
+// WriteBackupParts writes the backup that write produces to a bucket, and returns its description and its size in bytes.
+// The first part has the given name. It is written last, once the backup is complete and checked: until then an earlier
+// backup of this name remains valid. A backup of more than 8 MiB has further parts, with the names of backupPartName.
+// Joined in order, the parts are the file that WriteBackupFile writes.
 func WriteBackupParts(ctx context.Context, to CloudBucket, name string, write func(io.Writer) error) (b telemetry.Backup, size int64, err error) {
 	w := &partsWriter{ctx: ctx, to: to, name: name, part: make([]byte, 0, cloudPartSize)}
 	b, err = writeChecked(w, write)
@@ -51,7 +53,7 @@ func WriteBackupParts(ctx context.Context, to CloudBucket, name string, write fu
 		err = w.flush()
 	}
 	switch {
-	case err != nil && w.next > 1: // parts after the first may have been written
+	case err != nil && w.number > 1: // parts after the first may have been written
 		remove := removeParts(context.WithoutCancel(ctx), to, name, func(id string) bool { return id == w.id })
 		return b, w.size, errors.Join(err, remove)
 	case err != nil:
@@ -66,14 +68,14 @@ func WriteBackupParts(ctx context.Context, to CloudBucket, name string, write fu
 
 // partsWriter divides what is written to it into parts.
 type partsWriter struct {
-	ctx   context.Context //nolint:containedctx // io.Writer has no context
-	to    CloudBucket
-	name  string
-	id    string // of the parts after the first
-	first []byte // kept until the others are written
-	part  []byte // the current part
-	next  int    // its number, from 0
-	size  int64  // of all parts
+	ctx    context.Context //nolint:containedctx // io.Writer has no context
+	to     CloudBucket
+	name   string
+	id     string // of the parts after the first
+	first  []byte // kept until the others are written
+	part   []byte // the current part
+	number int    // its number, from 0
+	size   int64  // of all parts
 }
 
 // Write implements io.Writer.
@@ -93,12 +95,12 @@ func (w *partsWriter) Write(p []byte) (n int, err error) {
 
 // flush writes the current part, unless it is the first one.
 func (w *partsWriter) flush() error {
-	defer func() { w.next++ }()
-	if w.next == 0 {
+	defer func() { w.number++ }()
+	if w.number == 0 {
 		w.first, w.part, w.id = w.part, make([]byte, 0, cloudPartSize), partsID(w.part)
 		return nil
 	}
-	err := w.put(backupPartName(w.name, w.id, w.next), w.part)
+	err := w.put(backupPartName(w.name, w.id, w.number), w.part)
 	w.part = w.part[:0]
 	return err
 }
@@ -122,8 +124,8 @@ func backupPartName(name, id string, part int) string { return fmt.Sprintf("%s.%
 // partNameRE matches the names of backupPartName.
 var partNameRE = regexp.MustCompile(`^(.+)\.([0-9a-f]{16})\.[1-9][0-9]*$`)
 
-// BackupOfPart returns the name of the backup that an object of a cloud's bucket is a part of, by the object's name.
-// ok is false for the first part, which has the name of the backup, and for other objects.
+// BackupOfPart parses the name of an object in a cloud's bucket, and returns the name of the backup that it is a part of.
+// ok is false for the first part, which has the name of the backup itself, and for objects that belong to no backup.
 func BackupOfPart(part string) (name string, ok bool) {
 	if m := partNameRE.FindStringSubmatch(part); m != nil {
 		return m[1], true
@@ -141,7 +143,7 @@ func RemoveBackupParts(ctx context.Context, from CloudBucket, name string) error
 	return removeParts(ctx, from, name, func(string) bool { return true })
 }
 
-// removeParts removes the parts after the first of the backups of a name, if matches accepts the id in the part's name.
+// removeParts removes all parts except the first of every backup called name whose id (see partsID) matches accepts.
 func removeParts(ctx context.Context, from CloudBucket, name string, matches func(id string) bool) error {
 	ctx, cancel := context.WithTimeout(ctx, sweepTimeout)
 	defer cancel()

@@ -36,7 +36,8 @@ const (
 	// resultsMaxBytes limits the results of batches that have not ended: 50 batches of 50,000 answers of
 	// 1 KB.
 	resultsMaxBytes = 3 << 30
-	// MaxBucketValue is the maximum size of a value: NATS's default for a message is 1 MB.
+	// MaxBucketValue is the maximum size of a value in bytes, which callers must observe: NATS's default maximum of a
+	// message is 1 MB.
 	MaxBucketValue = 900 << 10
 )
 
@@ -64,8 +65,8 @@ func (s *Store) BatchResults() *Bucket {
 	return s.newBucket("results", "results of batches", resultsMaxBytes)
 }
 
-// openRetry is the interval of attempts to open a bucket while the store's cluster is not open yet, as after the start of a
-// service.
+// openRetry is the interval of attempts to open a bucket while the store's cluster is not open yet, which takes seconds
+// after the start of a service.
 const openRetry = 100 * time.Millisecond
 
 // open opens the bucket and creates it on first use of a connection.
@@ -93,7 +94,7 @@ func (b *Bucket) open(ctx context.Context) (jetstream.KeyValue, error) {
 		if !errors.Is(err, ErrUnavailable) || ctx.Err() != nil || !nc.IsConnected() {
 			break
 		}
-		pause(ctx, nil, openRetry) // the cluster opens
+		pause(ctx, nil, openRetry) // until the cluster is open
 	}
 	if err == nil {
 		err = retryRead(ctx, nc, func(ctx context.Context) (err error) {
@@ -168,7 +169,7 @@ func (b *Bucket) CompareAndSwap(ctx context.Context, key string, value []byte, r
 	return next, err
 }
 
-// Delete removes a key with its earlier values, and leaves a tombstone. Removing a missing key is not an
+// Delete removes a key. It leaves a tombstone, from which watches learn of the removal. Removing a missing key is not an
 // error.
 func (b *Bucket) Delete(ctx context.Context, key string) error {
 	return b.withBucket(ctx, key, "delete", func(ctx context.Context, kv jetstream.KeyValue) error {
@@ -176,7 +177,8 @@ func (b *Bucket) Delete(ctx context.Context, key string) error {
 	})
 }
 
-// Clear removes all keys below prefix, which must end with a dot, immediately. It leaves no tombstones.
+// Clear removes all keys below prefix, which must end with a dot. It leaves no tombstones, so watches do not learn of the
+// removal.
 func (b *Bucket) Clear(ctx context.Context, prefix string) error {
 	return b.withBucket(ctx, prefix+"all", "clear", func(ctx context.Context, _ jetstream.KeyValue) error {
 		nc, err := b.s.conn()
@@ -253,8 +255,8 @@ func (b *Bucket) list(ctx context.Context, prefix string, options ...jetstream.W
 	return entries, wrap(ctx, err, "listing keys %q of bucket %s", strings.TrimSuffix(prefix, "."), b.name)
 }
 
-// lagTimeout is how long a list waits for the newest change that the stream's leader knew. The list then starts again,
-// because a later change may have replaced that one.
+// lagTimeout is how long a list waits, after the last change that it received, for the newest change that the stream's
+// leader knew. Then the list starts again: a later change may have replaced the one that it waits for.
 const lagTimeout = time.Second
 
 // listEntries returns the keys of a pattern that have a value, sorted by key. The list contains every write that was
@@ -273,7 +275,8 @@ func listEntries(ctx context.Context, nc *nats.Conn, kv jetstream.KeyValue, patt
 	}
 }
 
-// newestRevision returns the revision of the newest change of the keys of a pattern, by the leader of the stream; 0 = none.
+// newestRevision returns the revision of the newest change of the keys of a pattern that the leader of the stream knows;
+// 0 = none.
 func newestRevision(ctx context.Context, nc *nats.Conn, bucket, pattern string) (revision uint64, err error) {
 	js, err := jetstream.New(nc)
 	if err != nil {

@@ -6,8 +6,8 @@ import (
 	"slices"
 )
 
-// CloudBucket is a bucket of a cloud (such as S3), or a folder of one. It stores the parts of objects and backups, each as
-// an object of the cloud. It is safe for concurrent use.
+// CloudBucket is a bucket of a cloud (such as S3), or a folder of one. It stores the parts of objects and backups, each
+// as an object of the cloud. It is safe for concurrent use.
 type CloudBucket interface {
 	// PutPart stores a part durably, in place of one of the same name.
 	PutPart(ctx context.Context, name string, part []byte) error
@@ -19,11 +19,11 @@ type CloudBucket interface {
 	PartNames(ctx context.Context, prefix string) ([]string, error)
 }
 
-// cloudPartSize is the size of the parts of objects in a CloudBucket. A file of 1 GiB has 128 of them; a writer and a
-// reader hold one in memory.
+// cloudPartSize is the size of the parts of objects and backups in a CloudBucket, in bytes. A file of 1 GiB has 128
+// parts. A writer or a reader holds one part in memory; the writer of a backup also holds the first part.
 const cloudPartSize = 8 << 20
 
-// FilesIn stores objects in a bucket of a cloud; nil = in NATS.
+// FilesIn stores objects (WriteObject), such as the files of batches, in a bucket of a cloud; nil = in NATS.
 func FilesIn(parts CloudBucket) Option { return func(c *config) { c.filesBucket = parts } }
 
 // partBytes returns the size of all parts of an object except the last.

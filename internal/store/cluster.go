@@ -46,17 +46,18 @@ type Cluster struct {
 	// Name is the name of the cluster, from ClusterName. Members of a cluster of another name are
 	// refused.
 	Name string
-	// Node is the name of this machine: letters, digits, dashes and underscores, unique in the cluster.
+	// Node is the name of this machine: 1 to 64 letters, digits, dashes and underscores, unique in the cluster.
 	Node string
 	// Listen is the host:port for routes of other members.
 	Listen string
 	// Advertise is the host:port at which other members reach Listen; empty = Listen.
 	Advertise string
-	// Routes are the addresses of the members: host:port or nats-route://host:port. This member's own
+	// Routes are the addresses of the members, two or more: host:port or nats-route://host:port. This member's own
 	// may be among them.
 	Routes []string
-	// Members are the Nodes of all members. A node that is not among them and does not respond is
-	// removed. A cluster without data opens to clients once all of them have been seen.
+	// Members are the Nodes of all members, three or more. A node that is not among them and does not respond is
+	// removed. A cluster without data opens to clients once all of them respond, or once one of them has restored
+	// its single store.
 	Members []string
 	// Accept and Dial authenticate the other members: the TLS configuration of Listen, and of
 	// connections to Routes. Set both or neither. Without them, Listen must be a loopback address.
@@ -155,8 +156,8 @@ type member struct {
 	ID string `json:"id"`
 	// Detached is set when this member alone holds all data: see Server.Detach.
 	Detached bool `json:"detached,omitempty"`
-	// DataMoved is set when another member has taken over all data: the data of this member is outdated. Its key is the
-	// former name.
+	// DataMoved is set when another member has taken over all data: the data of this member is outdated. The
+	// field was called left once, which files on disk still contain.
 	DataMoved bool `json:"left,omitempty"`
 }
 
@@ -204,8 +205,9 @@ func IsMember(dir string) (bool, error) {
 	return m.ID != "" && !m.DataMoved, err
 }
 
-// openMember returns the identity of a directory for a cluster, and creates it in a directory that
-// never was a member. It refuses the directory of another cluster or node.
+// openMember returns the identity of a directory for a member of a cluster, or the zero value for a single store (c is
+// nil). It chooses a new identity for a directory that has none or whose data was moved; prepareMember stores it. It
+// refuses the directory of another cluster or node, and for a single store that of a member that was not detached.
 func openMember(dir string, c *Cluster) (member, error) {
 	m, err := readMember(dir)
 	if err != nil {

@@ -23,7 +23,7 @@ type testCluster struct {
 	nodes   []string
 	ports   map[string]string            // the address of the route listener, by node
 	clients map[string]string            // the address of the client listener, by node
-	links   map[string]map[string]*proxy // by the nodes that dials and accepts
+	links   map[string]map[string]*proxy // by the node that dials and the node that accepts
 	servers map[string]*Server
 	// through returns the address through which a member reaches another one; nil = their link
 	through func(from, to string) string
@@ -255,7 +255,7 @@ func (p *proxy) cut(blocked bool) {
 	}
 }
 
-// A cluster of three replicates everything; with one member gone it still writes and reads.
+// A cluster of three replicates everything; with one member offline it still writes and reads.
 func TestClusterReplicates(t *testing.T) {
 	t.Parallel()
 	c := newTestCluster(t, "a", "b", "c")
@@ -400,7 +400,8 @@ func TestClusterReplacesMember(t *testing.T) {
 	}
 }
 
-// During a partition only the majority writes, and clients of the minority reach it, also those that only watch; no lease has two holders.
+// During a partition only the majority writes, and clients of the minority reach it, also those that only watch; no
+// lease has two holders.
 func TestClusterPartition(t *testing.T) {
 	t.Parallel()
 	c := newTestCluster(t, "a", "b", "c")
@@ -497,14 +498,14 @@ func TestClusterRefuses(t *testing.T) {
 	}
 }
 
-func TestGoneMember(t *testing.T) {
+func TestMembersToRemove(t *testing.T) {
 	online := func(nodes ...string) (members []MemberStatus) {
 		for _, n := range nodes {
 			members = append(members, MemberStatus{Node: n, State: MemberCurrent})
 		}
 		return members
 	}
-	gone := func(node string, since time.Duration) MemberStatus {
+	offline := func(node string, since time.Duration) MemberStatus {
 		return MemberStatus{Node: node, State: MemberOffline, OfflineFor: since, peer: "old"}
 	}
 	configured := []string{"a", "b", "c"}
@@ -513,16 +514,16 @@ func TestGoneMember(t *testing.T) {
 		want    bool
 	}{
 		"all respond":                         {online("a", "b", "c"), false},
-		"one is gone, nobody replaces it":     {append(online("a", "b"), gone("c", time.Hour)), false},
-		"its node has a new disk":             {append(online("a", "b", "c"), gone("c", time.Minute)), true},
-		"its new disk just responds":          {append(online("a", "b", "c"), gone("c", 2*time.Second)), false},
-		"its new disk responds for a while":   {append(online("a", "b", "c"), gone("c", 6*time.Second)), true},
-		"not configured for a while":          {append(online("a", "b", "c"), gone("d", 6*time.Second)), false},
-		"its node is not configured":          {append(online("a", "b", "c"), gone("d", time.Minute)), true},
-		"not configured, but needed":          {append(online("a", "b"), gone("d", time.Hour)), false},
-		"it may restart":                      {append(online("a", "b", "c"), gone("d", time.Second)), false},
-		"its name is unknown, all respond":    {append(online("a", "b", "c"), gone("", time.Minute)), true},
-		"its name is unknown, one is missing": {append(online("a", "b", "d"), gone("", time.Minute)), false},
+		"one is offline, nobody replaces it":  {append(online("a", "b"), offline("c", time.Hour)), false},
+		"its node has a new disk":             {append(online("a", "b", "c"), offline("c", time.Minute)), true},
+		"its new disk just responds":          {append(online("a", "b", "c"), offline("c", 2*time.Second)), false},
+		"its new disk responds for a while":   {append(online("a", "b", "c"), offline("c", 6*time.Second)), true},
+		"not configured for a while":          {append(online("a", "b", "c"), offline("d", 6*time.Second)), false},
+		"its node is not configured":          {append(online("a", "b", "c"), offline("d", time.Minute)), true},
+		"not configured, but needed":          {append(online("a", "b"), offline("d", time.Hour)), false},
+		"it may restart":                      {append(online("a", "b", "c"), offline("d", time.Second)), false},
+		"its name is unknown, all respond":    {append(online("a", "b", "c"), offline("", time.Minute)), true},
+		"its name is unknown, one is missing": {append(online("a", "b", "d"), offline("", time.Minute)), false},
 	} {
 		if _, got := replacedMember(c.members, configured, time.Minute); got != c.want {
 			t.Errorf("%s: got %t, want %t", name, got, c.want)

@@ -13,8 +13,8 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// isolatedAfter is how long no write, or no read, succeeds before a client connects to another member. It is longer
-// than an election, after which every member with a majority serves again.
+// isolatedAfter is the time without a successful write, or with only failed reads, after which a client connects to
+// another member. It is longer than an election: a member with a majority can write again before it ends.
 const isolatedAfter = electionMax + time.Second
 
 // ensureStream creates a stream, or updates those of its fields that this package sets. A cluster
@@ -86,8 +86,8 @@ func withReplicas(nc *nats.Conn, create func(replicas int) error) error {
 // readAttempt is the timeout of one attempt to read from a cluster: far longer than a round trip.
 const readAttempt = time.Second
 
-// retryRead calls f, which only reads, until ctx ends or f does not time out. The members of a cluster do not respond
-// to requests that they receive while a stream has no leader.
+// retryRead calls f, which only reads, again if it times out, until ctx ends or the connection is lost: the members of a
+// cluster do not respond to requests that they receive while a stream has no leader. With a single store it calls f once.
 func retryRead(ctx context.Context, nc *nats.Conn, f func(context.Context) error) error {
 	if nc == nil || nc.ConnectedClusterName() == "" {
 		return f(ctx)
@@ -149,13 +149,14 @@ func (s *Store) switchServer(err error) {
 	go func() { _ = nc.ForceReconnect() }() // fails only after Close
 }
 
-// memberCheck is how long a client of several servers has no answer before it reads something.
+// memberCheck is the time without an answer after which a client with several servers checks the server by a read.
 const memberCheck = 3 * time.Second
 
-// checkMember reads from the store, until ctx ends, whenever nothing was answered for memberCheck, or a read failed. A client
-// that only watches would otherwise never leave a member that is partitioned from the others: its watches stay silent,
-// although the connection is up. The client connects to another member at most memberCheck, isolatedAfter and a second
-// after its member can no longer read, which is up to quorumTimeout after the partition.
+// checkMember checks the server of a client that has several, until ctx ends. It reads from the store whenever no
+// operation was answered for memberCheck, or the last read failed. A client that only watches would otherwise never
+// leave a member that is partitioned from the others: its watches stay silent, although the connection is up. The
+// client connects to another member at most memberCheck, isolatedAfter and a second after its member can no longer
+// read, which is up to quorumTimeout after the partition.
 func (s *Store) checkMember(ctx context.Context) {
 	for sleep(ctx, time.Second) {
 		nc, err := s.conn()

@@ -16,8 +16,8 @@ type MemberState string
 // States of a member.
 const (
 	MemberLeader     MemberState = "leader"   // it places streams, and maintains the cluster
-	MemberCurrent    MemberState = "current"  // it responds and has all changes
-	MemberCatchingUp MemberState = "catching" // it responds and lacks changes
+	MemberCurrent    MemberState = "current"  // it responds; in the status of the leader it also has all changes
+	MemberCatchingUp MemberState = "catching" // it responds and lacks changes, which only the leader observes
 	MemberOffline    MemberState = "offline"  // it does not respond
 )
 
@@ -65,8 +65,8 @@ func (c ClusterStatus) Replicated() bool {
 // member some milliseconds later.
 const lagGrace = 5 * time.Second
 
-// WithoutLag returns the status for display at now: without streams that have lacked a copy for less than lagGrace. If a
-// member is offline, its copies do not lag but are missing. Their streams stay in the status.
+// WithoutLag returns the status for display at now: without streams that have lacked a copy for less than lagGrace. While
+// a member is offline, all streams stay in the status: their copies on this member do not lag but are missing.
 func (c ClusterStatus) WithoutLag(now time.Time) ClusterStatus {
 	if c.online() == len(c.Members) && now.Sub(c.UnreplicatedSince) < lagGrace {
 		c.Unreplicated = nil

@@ -21,8 +21,8 @@ const (
 	// takeTimeout is how long Detach waits for the next stream to be moved to this member: an election and a few requests
 	// take seconds.
 	takeTimeout = 30 * time.Second
-	// movedSubject is the subject of the message that a member holds all data. Each other member responds with its
-	// node.
+	// movedSubject is the subject of the message with which a member reports that it holds all data. Each other member
+	// responds with its node.
 	movedSubject = "skyserve_moved"
 	// movedTimeout limits the wait for their responses.
 	movedTimeout = 10 * time.Second
@@ -33,7 +33,7 @@ const (
 //
 // Detach fails if the cluster has no majority, if ctx ends, or if no stream could be moved for takeTimeout, for example
 // because the members that hold it do not respond. It may then be called again, or the member may be started again as a
-// member of the cluster.
+// member of the cluster. For a single store Detach does nothing.
 func (s *Server) Detach(ctx context.Context) error {
 	s.mu.Lock()
 	m, clustered := s.maintainer, s.opts.Cluster != nil
@@ -67,7 +67,7 @@ func (m *maintainer) takeOverData(ctx context.Context) error {
 	if err := m.markDetached(ctx, js); err != nil {
 		return err
 	}
-	// Until the leader and clients have seen the mark, they may still replicate or create streams.
+	// Until the leader has seen the mark, it may still replicate streams.
 	sleep(ctx, 2*m.s.opts.maintainEvery)
 	if err := m.takeAllStreams(ctx, js); err != nil {
 		return err
@@ -78,7 +78,7 @@ func (m *maintainer) takeOverData(ctx context.Context) error {
 	return m.takeAllStreams(ctx, js) // again: clients may have created streams meanwhile, which other members hold too
 }
 
-// markDetached records in the cluster that this member takes all streams: its leader replicates none any more.
+// markDetached records in the cluster that this member takes over all streams, so that the leader stops replicating them.
 func (m *maintainer) markDetached(ctx context.Context, js jetstream.JetStream) error {
 	octx, cancel := context.WithTimeout(ctx, opTimeout)
 	defer cancel()
@@ -165,9 +165,9 @@ func (m *maintainer) reportMoved(ctx context.Context) error {
 	return nil
 }
 
-// takeStream makes the next step of moving a stream to this member: it makes this member the stream's leader, and then its
-// only replica (a stream that loses replicas keeps its leader). It returns nil once this member holds the stream alone, and
-// otherwise an error that says what is missing; the caller then calls it again.
+// takeStream makes the next step of moving a stream to this member: it makes this member the stream's leader, and then
+// its only replica (a stream that loses replicas keeps its leader). It returns nil once this member holds the stream
+// alone, and otherwise an error that says what is missing; the caller then calls it again.
 func (m *maintainer) takeStream(ctx context.Context, js jetstream.JetStream, name string) error {
 	octx, cancel := context.WithTimeout(ctx, opTimeout)
 	defer cancel()

@@ -55,7 +55,8 @@ func TestDetachFailsWithoutMemberOfStream(t *testing.T) {
 	}
 }
 
-// detach detaches a member, which ends by itself: the limit guards against hanging. Each stream that moves extends the wait.
+// detach detaches a member, which ends by itself: the limit guards against hanging. Each stream that moves extends the
+// wait.
 func detach(t *testing.T, s *Server) error {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 3*testkit.Timeout)
@@ -67,8 +68,8 @@ func detach(t *testing.T, s *Server) error {
 	return err
 }
 
-// createUnreplicated creates a stream that only one member holds, which it returns. As while another member takes all
-// streams, the leader does not replicate it.
+// createUnreplicated creates a stream that only one member holds, and returns this member. It pretends that another
+// member takes over all streams, so that the leader does not replicate the stream.
 func (c *testCluster) createUnreplicated(name string) (holder string) {
 	c.t.Helper()
 	s := c.servers[c.leader()]

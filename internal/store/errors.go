@@ -13,8 +13,8 @@ import (
 )
 
 // Errors for callers to test with errors.Is. A failed operation of the store wraps one of them, the
-// error of the caller's context, or the error of NATS. Errors about invalid arguments, files and
-// directories, and the tokens in the store do not; backups have the errors of package telemetry, too.
+// error of the caller's context, or the error of NATS. Errors about invalid arguments, about files and
+// directories, and about stored data that cannot be decoded do not. Backups also have the errors of package telemetry.
 var (
 	// ErrUnavailable means that the store does not respond or cannot write. A write that
 	// failed with it may have been applied: read the key before a retry.
@@ -23,7 +23,7 @@ var (
 	ErrNotFound = errors.New("key not found")
 	// ErrConflict means that the key was written by another client first.
 	ErrConflict = errors.New("revision conflict")
-	// ErrLeaseLost means that the lease has another holder, or none.
+	// ErrLeaseLost means that the lease has another holder, or none, or that a backup was restored since.
 	ErrLeaseLost = errors.New("lease lost")
 )
 

@@ -13,7 +13,7 @@ var (
 	descEventsPending  = prometheus.NewDesc("skyserve_service_events_pending", "Events of the service that wait for the store.", nil, nil)
 )
 
-// EventMetrics exports the counts of a queue.
+// EventMetrics is a Prometheus collector of the counts of a queue.
 type EventMetrics struct{ Queue *EventQueue }
 
 // Describe implements prometheus.Collector.

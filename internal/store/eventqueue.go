@@ -22,7 +22,7 @@ const (
 	eventRetryMax = 5 * time.Second
 	// eventFlushTimeout is the timeout for the last events at shutdown.
 	eventFlushTimeout = time.Second
-	// statesWindow is the time in which the last states of objects are read: see RecordState.
+	// statesWindow is how far back events are read to find the last states of objects: see RecordState.
 	statesWindow = 7 * 24 * time.Hour
 )
 
@@ -66,12 +66,12 @@ type queuedEvent struct {
 	state bool // see RecordState
 }
 
-// Record queues an event. It sets At and ID unless they are set: an event that several processes can
-// record has the same ID in all of them.
+// Record queues an event. It sets At and ID unless the caller has set them. The caller must set ID if several processes
+// can record the event: the store keeps only one event of an ID.
 func (q *EventQueue) Record(e telemetry.Event) { q.enqueue(queuedEvent{Event: e}) }
 
-// RecordState queues an event about the state of its object, which a new leader observes again: it is
-// not stored if the last such event of the object has the same kind.
+// RecordState queues an event about the state of its object, which a new leader observes again. The event is not stored
+// if the last event of the object about its state (see keepState) has the same kind and is at most statesWindow old.
 func (q *EventQueue) RecordState(e telemetry.Event) { q.enqueue(queuedEvent{e, true}) }
 
 func (q *EventQueue) enqueue(e queuedEvent) {
@@ -124,7 +124,7 @@ func (q *EventQueue) Counts() (recorded map[telemetry.EventKind]int64, dropped i
 	return maps.Clone(q.recorded), q.dropped
 }
 
-// Run stores events until ctx ends, and then those that remain for up to eventFlushTimeout.
+// Run stores events until ctx ends. Then it tries for up to eventFlushTimeout to store those that remain.
 func (q *EventQueue) Run(ctx context.Context) {
 	for ctx.Err() == nil {
 		q.flush(ctx)
@@ -203,7 +203,7 @@ func (q *EventQueue) countRemoved(n int64) {
 	q.shorter = make(chan struct{})
 }
 
-// WaitStored waits until the events that were recorded before are stored, or ctx ends.
+// WaitStored waits until the events that were recorded before are stored or dropped, or ctx ends.
 func (q *EventQueue) WaitStored(ctx context.Context) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -243,7 +243,7 @@ func (q *EventQueue) storeEvent(ctx context.Context, e queuedEvent) error {
 	return nil
 }
 
-// keepState records the last state of an event's object.
+// keepState keeps the kind of an event as the last state of its object, if it is one of the kinds that report a state.
 func (q *EventQueue) keepState(e telemetry.Event) {
 	switch e.Kind {
 	case telemetry.EventDeath, telemetry.EventRecovery, telemetry.EventLaunch, telemetry.EventReplace, telemetry.EventTermination:

@@ -16,15 +16,15 @@ const (
 	// eventsMaxBytes is the size of 160,000 events of 400 bytes: 4,500 a day for 35 days. Events are kept as
 	// long as points (pointsDays). The oldest events are dropped first.
 	eventsMaxBytes = 64 << 20
-	// eventsDuplicates is the time in which the server recognises a repeated event. Readers recognise
-	// older ones.
+	// eventsDuplicates is the time in which the server recognises a repeated event by its ID. Later ones are stored, and
+	// telemetry.EventQuery.Select omits them.
 	eventsDuplicates = time.Hour
 	// followBacklog is the number of stored events that FollowEvents sends first.
 	followBacklog = 1000
 )
 
-// AppendEvent stores an event durably. An event with the ID of a stored one is not stored again, so
-// that it can be appended again after ErrUnavailable.
+// AppendEvent stores an event durably. An event with the ID of one that was stored in the last hour (eventsDuplicates) is
+// not stored again, so that it can be appended again after ErrUnavailable.
 func (s *Store) AppendEvent(ctx context.Context, e telemetry.Event) error {
 	octx, cancel := context.WithTimeout(ctx, opTimeout)
 	defer cancel()
@@ -114,7 +114,7 @@ func (s *Store) readEvents(ctx context.Context, q telemetry.EventQuery) ([]telem
 // FollowEvents sends the last stored events (at most followBacklog, 1000), and then every new one, in the order
 // in which they were stored. After an outage it continues with the events that were stored during it. It creates
 // nothing in the store, and closes the channel when ctx ends, or up to 10 s later if the store does not respond
-// at that moment. Events that cannot be decoded are skipped.
+// at that moment. Events that cannot be decoded are skipped. An ID may repeat: see eventsDuplicates.
 func (s *Store) FollowEvents(ctx context.Context) <-chan telemetry.Event {
 	out := make(chan telemetry.Event)
 	go func() {

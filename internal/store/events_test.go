@@ -69,7 +69,7 @@ func TestEventsAreStored(t *testing.T) {
 	}
 }
 
-// Days older than 35 days are removed at the first event of a later day, younger ones stay. Of a service whose events are
+// Days older than 35 days are removed at the first event of a later day, younger ones stay. If events are
 // rare, the 36 newest days with events stay, however old they are: a clock that is years ahead must not remove all.
 func TestOldEventsAreRemoved(t *testing.T) {
 	for name, c := range map[string]struct {
@@ -96,7 +96,7 @@ func TestOldEventsAreRemoved(t *testing.T) {
 }
 
 // As time passes, an event is kept for 35 days and removed after them.
-func TestEventIsKeptForItsTime(t *testing.T) {
+func TestEventsAreKeptFor35Days(t *testing.T) {
 	st := connect(t, serve(t, t.TempDir()))
 	base := time.Now()
 	st.now = func() time.Time { return base }
@@ -250,7 +250,8 @@ func TestQueueOutlivesOutage(t *testing.T) {
 	})
 }
 
-// A process can wait until its events are stored; it stops waiting when its time ends, and does not wait for later events.
+// A process can wait until its events are stored; it stops waiting when its time ends, and does not wait for later
+// events.
 func TestWaitForStoredEvents(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		st := &memoryEvents{away: true}

@@ -9,14 +9,15 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// healAfter is how long streams lack members, although enough members respond, before the cluster's leader steps down.
+// healAfter is how long streams have fewer members than replicas, although enough members of the cluster respond, before
+// the cluster's leader steps down.
 const healAfter = 10 * time.Second
 
-// healing decides when the leader of a cluster whose streams lack members steps down. NATS gives a stream another member
-// when one of its members is removed, when a new member has joined and first reports, and when a leader is elected
-// (reconcilePeerAssignments in jetstream_cluster.go of nats-server 2.15.2). It chooses among the members that respond at that
-// moment, and does not try again when another one responds later. The streams would then lack a copy until the leader
-// changes, and the loss of another copy would stop writes.
+// healing decides when the leader of a cluster whose streams lack members steps down. NATS gives a stream another
+// member when one of its members is removed, when a new member has joined and first reports, and when a leader is
+// elected (reconcilePeerAssignments in jetstream_cluster.go of nats-server 2.15.2). NATS chooses among the members of
+// the cluster that respond at that moment, and does not try again when another one responds later. The streams would
+// then lack a copy until the leader changes, and the loss of another copy would stop writes.
 type healing struct {
 	since time.Time // when members were first missing; zero = none is missing
 }

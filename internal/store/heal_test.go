@@ -34,8 +34,9 @@ func TestStreamsThatLackMembers(t *testing.T) {
 	}
 }
 
-// Complaint: after the second of two replacements within 20 s, the streams kept two members for minutes, although
-// three responded, and an update of three balancers did not end.
+// The leader steps down if streams lack members for healAfter, and again if that did not help. Otherwise, after the
+// second of two replacements within 20 s, streams would keep two members although three respond, and an update of three
+// balancers would not end.
 func TestLeaderStepsDownForMissingMembers(t *testing.T) {
 	var h healing
 	at := time.Unix(1000, 0)

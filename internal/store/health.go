@@ -24,8 +24,9 @@ const (
 	// restartMax is the maximum backoff between restarts: the first is immediate, then the
 	// backoff doubles.
 	restartMax = 30 * time.Second
-	// minFreeBytes is the free space required for a restart: with less space the disk would
-	// soon be full again. It is the size of one block of a stream on disk.
+	// minFreeBytes is the free space that the store requires: with less it reports an outage before the first write
+	// fails, and does not restart the server, because the disk would soon be full again. It is the size of one block of a
+	// stream on disk.
 	minFreeBytes = 8 << 20
 )
 
@@ -46,7 +47,7 @@ func (o *Outage) Unwrap() error { return o.Err }
 // Outage returns why the store cannot write, or that its disk is nearly full; nil otherwise. After a failed write,
 // such as on a full disk, the NATS server rejects all writes to a stream until it is restarted. The store restarts
 // the server once a file can be written to the disk. Until then writes fail, and some reads. In a cluster the other
-// members continue meanwhile. While a member has no majority, the outage is ErrNoQuorum; OnOutage is not called for
+// members continue meanwhile. While a member has no majority, the outage wraps ErrNoQuorum; OnOutage is not called for
 // it.
 func (s *Server) Outage() *Outage {
 	s.mu.Lock()

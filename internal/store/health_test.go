@@ -51,7 +51,7 @@ func TestBusyMachineIsNoOutage(t *testing.T) {
 
 // A client reports why it cannot write until a write succeeds. A successful read does not clear the
 // problem.
-func TestProblemReportsStoreFailure(t *testing.T) {
+func TestOutageLastsUntilAWriteSucceeds(t *testing.T) {
 	testkit.Slow(t)
 	t.Parallel()
 	srv := serve(t, t.TempDir())
@@ -115,7 +115,7 @@ func TestStreamCreationBacksOff(t *testing.T) {
 	}
 }
 
-func TestProblemKeepsFirstTime(t *testing.T) {
+func TestOutageText(t *testing.T) {
 	p := &Outage{Since: time.Date(2026, 11, 22, 20, 3, 12, 0, time.UTC), Err: errors.New("no space left on device")}
 	if got := p.Error(); got != "the store has been unavailable since 2026-11-22 20:03:12 UTC: no space left on device" {
 		t.Errorf("got %q", got)
@@ -173,7 +173,7 @@ func TestNoWarningAboutUnverifiedRoutes(t *testing.T) {
 	}
 }
 
-// A write reaches the last member after the others: a stream that lacks a copy for a moment is no news.
+// A write reaches the last member after the others: a stream that lacks a copy for a moment is not reported.
 func TestLagIsReportedOnlyIfItLasts(t *testing.T) {
 	members := []MemberStatus{{Node: "a", State: MemberLeader}, {Node: "b", State: MemberCurrent}, {Node: "c", State: MemberCurrent}}
 	since := time.Unix(1_800_000_000, 0)
@@ -222,8 +222,8 @@ func TestRepeatedErrorsAreLoggedOnce(t *testing.T) {
 	}
 }
 
-// A member that rejoined under its name with an empty disk has none of the data: its former self is offline until it leaves,
-// and reports say at once that streams lack a copy. Only current members may lag.
+// A member that rejoined under its name with an empty disk has none of the data: its old identity is offline until it is
+// removed, and the status reports at once that streams lack a copy. Only members that respond may lag.
 func TestOfflineMemberIsNoLag(t *testing.T) {
 	since := time.Unix(1000, 0)
 	members := []MemberStatus{{Node: "a", State: MemberLeader}, {Node: "b", State: MemberCurrent}, {Node: "c", State: MemberCurrent}}

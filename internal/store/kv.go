@@ -37,9 +37,9 @@ func (s *Store) withStateBucket(ctx context.Context, key, operation string, f fu
 	return wrap(ctx, err, "%s store key %q", operation, key)
 }
 
-// Get returns the value of a key and its revision. It fails with ErrNotFound or ErrUnavailable. The value includes
-// every write that was acknowledged before, with one exception: a member of a cluster that is partitioned from the
-// majority may return an older value for up to quorumTimeout. Base decisions on a compare-and-swap or a lease.
+// Get returns the value of a key and its revision. It fails with ErrNotFound or ErrUnavailable. It sees every write that
+// was acknowledged before, with one exception: a member of a cluster that is partitioned from the majority may return an
+// older value for up to quorumTimeout (3 s). Base decisions on a compare-and-swap or a lease.
 func (s *Store) Get(ctx context.Context, key string) (value []byte, revision uint64, err error) {
 	err = s.withStateBucket(ctx, key, readOperation, func(ctx context.Context, kv jetstream.KeyValue) error {
 		return retryRead(ctx, s.newestConn(), func(ctx context.Context) error {
@@ -126,12 +126,12 @@ type KeyChange struct {
 // watchRetry is the backoff of a watch that failed while connected.
 const watchRetry = 200 * time.Millisecond
 
-// bucketRetry is the interval at which a watch checks whether a missing bucket exists.
+// bucketRetry is the interval at which a watch checks whether a missing bucket, or the stream of events, exists.
 const bucketRetry = time.Second
 
-// Watch sends the current value of every key with the given prefix, and then every change. It
-// closes the channel when ctx ends. After an outage it sends the changes made during it. It
-// may skip values of a key that changes quickly, but never the newest value.
+// Watch sends the current value of every key with the given prefix, and then every change. Keys that were deleted
+// earlier may be sent at first, too, as Deleted. Watch closes the channel when ctx ends. After an outage it sends the
+// changes made during it. It may skip values of a key that changes quickly, but never the newest value.
 func (s *Store) Watch(ctx context.Context, prefix string) <-chan KeyChange {
 	return s.watchBucket(ctx, prefix, s.openStateBucket)
 }

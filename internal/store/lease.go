@@ -14,7 +14,7 @@ import (
 type leaseRecord struct {
 	Holder string `json:"holder"`
 	// Term is unique to one acquisition: it identifies the holder's own write if the
-	// acknowledgement of that write was lost. Its key is the former name.
+	// acknowledgement of that write was lost. The field was called tenure once, which stored records still contain.
 	Term string `json:"tenure"`
 	// TTLMillis is the holder's ttl; others wait at least this long.
 	TTLMillis int64 `json:"ttl_ms"`
@@ -50,7 +50,7 @@ type Lease struct {
 	// stepTimeout is the timeout of each step of an acquisition.
 	stepTimeout time.Duration
 
-	// renewing is held during a renewal, and guards revision. mu guards the other two fields and is never
+	// renewing is held during a renewal, and guards revision. mu guards until and lost, and is never
 	// held during a write: Valid returns at once while a write hangs.
 	renewing sync.Mutex
 	revision uint64
@@ -66,10 +66,10 @@ const LeasePrefix = "lease."
 // LeaseKey returns the key of the lease called name.
 func LeaseKey(name string) string { return LeasePrefix + name }
 
-// Acquire waits until holder holds the lease called name. It acquires a lease that has no
-// holder, that its holder releases, or that its holder has not renewed for a ttl. The ttl is
-// measured by this process's monotonic clock. It retries during outages of the store, and returns only the
-// lease or the error of ctx. Renew the lease about three times per ttl.
+// Acquire waits until holder holds the lease called name. It acquires a lease that has no holder, that its holder
+// releases, or that its holder has not renewed for the longer of the two holders' ttls. That time is measured by this
+// process's monotonic clock. Acquire fails at once for an invalid name or ttl. It retries during outages of the store,
+// and otherwise returns only the lease or the error of ctx. Renew the lease about three times per ttl.
 func (s *Store) Acquire(ctx context.Context, name, holder string, ttl time.Duration) (*Lease, error) {
 	if !keyRE.MatchString(name) || ttl <= 0 {
 		return nil, fmt.Errorf("acquiring lease %q for %s: the name must be letters, digits and _ / = - . and the ttl above 0, got ttl %s", name, holder, ttl)
@@ -95,11 +95,11 @@ func (s *Store) Acquire(ctx context.Context, name, holder string, ttl time.Durat
 	}
 }
 
-// tryAcquire attempts to acquire the lease once, and reports whether it did. After any failure,
-// including an outage, the caller retries. It takes five round trips between members of a cluster if the leader of the
-// state is another one: one to read the record, one to read the token base, two to write and one to check. Each of these
-// steps has a timeout of its own. A candidate that waits only reads the record: the token base can be read from a
-// member that is partitioned from the others, which it must leave.
+// tryAcquire attempts to acquire the lease once, and reports whether it did. After any failure, including an outage,
+// the caller retries. It takes five round trips between members of a cluster if the leader of the state is another one:
+// one to read the record, one to read the token base, two to write and one to check. Each of these steps has a timeout
+// of its own. A candidate that waits reads only the record. It does not read the token base, because a member that is
+// partitioned from the others answers that read, although the client has to leave this member.
 func (l *Lease) tryAcquire(ctx context.Context, seen *observation) bool {
 	value, revision, err := l.read(ctx)
 	switch {
@@ -142,9 +142,9 @@ func (l *Lease) readBase(ctx context.Context) (uint64, error) {
 	return l.s.tokenBase(ctx)
 }
 
-// write writes the record if its revision is the given one, 0 = there is none, and returns its new revision. base is the
-// token base before. It fails if a restore changed the base meanwhile, because it is then unknown to which base the revision
-// belongs.
+// write writes the record if its revision is the given one, 0 = there is none, and returns its new revision. base is
+// the token base before. It fails if a restore changed the base meanwhile, because it is then unknown to which base the
+// revision belongs.
 func (l *Lease) write(ctx context.Context, base, revision uint64) (next uint64, err error) {
 	octx, cancel := context.WithTimeout(ctx, l.stepTimeout)
 	defer cancel()
@@ -173,8 +173,8 @@ func recordTTL(value []byte) time.Duration {
 }
 
 // Token returns the fencing token: it is greater than that of every earlier holder, also after a restore of an older
-// backup into the same store, and constant through renewals. Receivers of the holder's requests must reject a token smaller
-// than the greatest that they have received.
+// backup into the same store, and constant through renewals. Receivers of the holder's requests must reject a token
+// smaller than the greatest that they have received.
 func (l *Lease) Token() uint64 { return l.token }
 
 // Valid reports whether the lease is still held: it is not lost, and was renewed less than a
@@ -212,9 +212,10 @@ func (l *Lease) isLost() bool {
 	return l.lost
 }
 
-// Renew extends the lease by a ttl from now. It fails with ErrLeaseLost if there is another
-// holder, and with ErrUnavailable if the store does not respond; then it may be retried. Renew repeats a
-// request that is not answered soon, while the lease is valid: one lost request does not end the lease.
+// Renew extends the lease by a ttl from now. It fails with ErrLeaseLost if there is another holder or none, or if it
+// finds that a backup was restored since Acquire. It fails with ErrUnavailable if the store does not respond; then it
+// may be retried. While the lease is valid, Renew repeats a request that is not answered soon: one lost request does
+// not end the lease.
 func (l *Lease) Renew(ctx context.Context) error {
 	l.renewing.Lock()
 	defer l.renewing.Unlock()
@@ -236,7 +237,8 @@ func (l *Lease) Renew(ctx context.Context) error {
 	return nil
 }
 
-// renewal is one call of Renew: requests to write the record again, at most one of which is applied.
+// renewal is one call of Renew: requests to write the record again. At most one of those with the same revision is
+// applied.
 type renewal struct {
 	*Lease
 	revision uint64 // of the record
@@ -254,7 +256,7 @@ type renewalAnswer struct {
 
 // write writes the record again, and returns its new revision and when that request was sent. While the lease is valid,
 // it sends another request every quarter of a ttl: a lease that is renewed each third of its ttl has two more attempts
-// before it expires. Earlier requests continue, so that a store with slow writes answers as soon as without them.
+// before it expires. Earlier requests continue: repetitions do not delay the answer of a store with slow writes.
 func (r *renewal) write(ctx context.Context) (revision uint64, start time.Time, err error) {
 	octx, cancel := context.WithTimeout(ctx, opTimeout)
 	defer cancel()
@@ -305,9 +307,9 @@ func (r *renewal) send(ctx context.Context) {
 	}()
 }
 
-// resolveConflict resolves a conflict: it may be with an earlier request of this holder whose answer was lost, or which a
-// cluster still processes. After the former it sends another request, and after the latter it returns, to wait. It fails
-// with ErrLeaseLost if there is another holder.
+// resolveConflict resolves a conflict: it may be with an earlier request of this holder whose answer was lost, or which
+// a cluster still processes. In the first case it sends another request. In the second it returns nil, and the caller
+// waits. It fails with ErrLeaseLost if there is another holder or none.
 func (r *renewal) resolveConflict(ctx context.Context) error {
 	r.conflict = true
 	value, revision, err := r.s.Get(ctx, r.key)
@@ -335,8 +337,8 @@ func (l *Lease) checkNotRestored(ctx context.Context) error {
 	return err
 }
 
-// Release releases the lease so that the next holder does not have to wait for a ttl.
-// Releasing a lost lease is not an error.
+// Release releases the lease so that the next holder does not have to wait for a ttl. Afterwards the lease is lost to
+// this holder. Releasing a lost lease is not an error. After another error the lease is still held.
 func (l *Lease) Release(ctx context.Context) error {
 	l.renewing.Lock()
 	defer l.renewing.Unlock()

@@ -11,7 +11,8 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// delayedBucket is a state bucket with one record of a cluster, which rejects a write to a key while it processes another.
+// delayedBucket is a state bucket with one record of a cluster, which rejects a write to a key while it processes
+// another.
 type delayedBucket struct {
 	jetstream.KeyValue
 	status  jetstream.KeyValueStatus
@@ -102,8 +103,8 @@ type delayedEntry struct {
 func (e delayedEntry) Value() []byte    { return e.value }
 func (e delayedEntry) Revision() uint64 { return e.revision }
 
-// A lost or slow request does not end a lease of which a later request is answered, and the lease never counts from later
-// than the request that was applied.
+// A lost or slow request does not end a lease if a later request is answered. The lease counts at the latest from the
+// request that was applied.
 func TestRenewalIsRepeatedWhileLeaseIsValid(t *testing.T) {
 	st := connect(t, serve(t, t.TempDir()))
 	kv := must[jetstream.KeyValue](t)(st.openStateBucket(t.Context()))
@@ -165,7 +166,7 @@ func TestRenewalIsRepeatedWhileLeaseIsValid(t *testing.T) {
 	}
 }
 
-// A caller that does not wait for the answer says nothing about the store: its outage continues.
+// A write that its caller cancels tells nothing about the store: a recorded outage continues.
 func TestCancelledWriteIsNoAnswer(t *testing.T) {
 	st := connect(t, serve(t, t.TempDir()))
 	st.recordResult(&st.writeOutage, errOutage)

@@ -24,7 +24,7 @@ const (
 	// memberHealthSubject is the subject to which members publish why they cannot write. It belongs to the system
 	// account, which a member with a full disk still serves.
 	memberHealthSubject = "skyserve.member.health"
-	// memberHealthTTL is how long such a message is valid, in multiples of maintainEvery.
+	// memberHealthTTL is how long a received memberHealth is valid, in multiples of maintainEvery.
 	memberHealthTTL = 5
 )
 
@@ -109,7 +109,8 @@ func (s *Server) diskOutage() *Outage {
 	return s.outage
 }
 
-// quorumOutage returns since when a member has had no majority; nil while it has one. The caller holds mu.
+// quorumOutage returns since when a member has had no majority; nil while it has one, and for the first quorumGrace
+// without. The caller holds mu.
 func (s *Server) quorumOutage(now time.Time) *Outage {
 	if s.leaderless.IsZero() || now.Sub(s.leaderless) < quorumGrace {
 		return nil

@@ -8,7 +8,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
@@ -28,7 +27,7 @@ const (
 	// replacedAfter is the same for a member whose node responds from another disk: its machine was replaced, and
 	// its disk does not return.
 	replacedAfter = 5 * time.Second
-	// clusterStream is the stream that exists once the cluster is open. Clients create no streams before, so
+	// clusterStream is the stream that marks an open cluster. Clients create no streams before it exists, so
 	// that a single store can be restored into an empty cluster.
 	clusterStream = "skyserve_cluster"
 	// originKey is the key in the metadata of clusterStream for the member that opened the cluster, with the data
@@ -37,7 +36,7 @@ const (
 	// detachedKey is the key in the metadata of clusterStream for the member that takes over all data: see
 	// Server.Detach.
 	detachedKey = "skyserve_detached"
-	// singleStoreDir is where the directory of a member contains the snapshot of the single store that it was before.
+	// singleStoreDir is the directory, inside that of a member, with the snapshot of the single store that it was before.
 	singleStoreDir = "single"
 	// singleStoreTag is the tag of a member with such a snapshot.
 	singleStoreTag = "skyserve:single"
@@ -58,9 +57,6 @@ type maintainer struct {
 	offline  map[string]time.Time // by peer: when it was first observed to be offline
 	received receivedHealth
 	healing  healing
-
-	mu        sync.Mutex
-	dataMoved bool // as written to the directory: see member.DataMoved
 }
 
 // startMaintainer starts the maintainer of a server. offline is that of an earlier maintainer, or empty.
@@ -168,7 +164,7 @@ func (m *maintainer) maintain(ctx context.Context, status *ClusterStatus) error 
 		}
 	}
 	if config.Metadata[detachedKey] == m.s.member.ID && !m.s.detaching.Load() {
-		delete(config.Metadata, detachedKey) // it was started as a member again
+		delete(config.Metadata, detachedKey) // its Detach failed, or it was started as a member again
 		if _, err := js.UpdateStream(octx, config); err != nil {
 			return fmt.Errorf("updating stream %s: %w", clusterStream, err)
 		}

@@ -12,17 +12,18 @@ import (
 
 // recordDataMoved records on disk whether another member has taken over all data: see member.DataMoved.
 func (m *maintainer) recordDataMoved(moved bool) error {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if moved == m.dataMoved {
+	s := m.s
+	s.movedMu.Lock()
+	defer s.movedMu.Unlock()
+	if moved == s.dataMoved {
 		return nil
 	}
-	own := m.s.member
+	own := s.member
 	own.DataMoved = moved
-	if err := own.write(m.s.opts.Dir); err != nil {
-		return fmt.Errorf("recording that another member holds all data: %w", err)
+	if err := own.write(s.opts.Dir); err != nil {
+		return fmt.Errorf("recording whether another member holds all data: %w", err)
 	}
-	m.dataMoved = moved
+	s.dataMoved = moved
 	return nil
 }
 

@@ -23,7 +23,7 @@ const (
 	// objectPartSize is the size of the parts of an object. Each part is written and acknowledged before the
 	// next one is read, so a writer and a reader hold one part in memory, and a reader can start at any part.
 	objectPartSize = 1 << 20
-	// partTimeout is the timeout of reading or writing a part over a slow connection.
+	// partTimeout is the timeout of reading, writing or removing one part. It allows for a slow connection.
 	partTimeout = 30 * time.Second
 	// maxChunkBackoff is the longest of the waits for a chunk that a member does not have yet. The waits take about a
 	// second in total.
@@ -67,7 +67,8 @@ func (e *ReadError) Unwrap() error { return e.Err }
 
 // WriteObject stores everything that r returns as the object called name, and returns its size. The object is stored
 // durably when WriteObject returns. It overwrites an earlier object of this name, but further parts of a longer one
-// remain: readers must not read beyond the new size. After an error nothing remains, unless the store is unavailable. A failure of r is a *ReadError.
+// remain: readers must not read beyond the new size. After an error WriteObject removes the object, also an earlier one
+// of this name; if the store is unavailable, parts of it may remain. A failure of r is a *ReadError.
 func (s *Store) WriteObject(ctx context.Context, name string, r io.Reader) (size int64, err error) {
 	in, buf := bufio.NewReaderSize(r, 64<<10), []byte(nil)
 	for part := int64(0); ; part++ {
@@ -86,9 +87,9 @@ func (s *Store) WriteObject(ctx context.Context, name string, r io.Reader) (size
 	}
 }
 
-// writePart reads the next part from in into buf, and stores it. partTimeout does not include the time of reading, because
-// clients may be slow. A part that is being stored is completed even if ctx ends: otherwise the client of NATS would leave
-// its chunks behind.
+// writePart reads the next part from in into buf, and stores it. partTimeout does not include the time of reading,
+// because clients may be slow. A part that is being stored is completed even if ctx ends: otherwise the client of NATS
+// would leave its chunks behind.
 func (s *Store) writePart(ctx context.Context, name string, in io.Reader, buf []byte) (int64, error) {
 	n := 0
 	for n < len(buf) {
@@ -139,8 +140,8 @@ func (s *Store) DeleteObject(ctx context.Context, name string) error {
 	}
 }
 
-// ReadObject returns a reader of length bytes of an object from offset. The range must be inside the object. It reads one part
-// at a time; a missing part is ErrNotFound.
+// ReadObject returns a reader of length bytes of an object from offset. The range must be inside the object. It reads
+// one part at a time; a missing part is ErrNotFound.
 func (s *Store) ReadObject(ctx context.Context, name string, offset, length int64) io.Reader {
 	return &objectReader{ctx: ctx, s: s, name: name, next: offset, end: offset + length}
 }
@@ -205,8 +206,8 @@ func (r *objectReader) readPart(ctx context.Context, name string) ([]byte, error
 }
 
 // getPartFromNATS appends a part to buf. It does not use jetstream.ObjectStore.Get, which leaves a goroutine behind
-// when ctx ends or the connection is lost at the wrong moment. Chunks are read one by one: a consumer for each part would cost
-// a cluster two writes to the disks of its members.
+// when ctx ends or the connection is lost at the wrong moment. Chunks are read one by one: a consumer for each part
+// would cost a cluster two writes to the disks of its members.
 func (s *Store) getPartFromNATS(ctx context.Context, o jetstream.ObjectStore, name string, buf *bytes.Buffer) error {
 	part, err := o.GetInfo(ctx, name)
 	if err != nil || part.Size == 0 {
@@ -241,7 +242,8 @@ func (s *Store) getPartFromNATS(ctx context.Context, o jetstream.ObjectStore, na
 	return nil
 }
 
-// nextChunk returns the first message of a subject from a sequence number on. The member that answers may not have it yet.
+// nextChunk returns the first message of a subject from a sequence number on. The member that answers may not have it
+// yet.
 func nextChunk(ctx context.Context, stream jetstream.Stream, from uint64, subject string) (*jetstream.RawStreamMsg, error) {
 	for backoff := time.Millisecond; ; backoff *= 2 {
 		m, err := stream.GetMsg(ctx, from, jetstream.WithGetMsgSubject(subject))

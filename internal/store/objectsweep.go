@@ -12,12 +12,13 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// sweepTimeout is the timeout of SweepObjects.
+// sweepTimeout is the timeout of SweepObjects, and of deleting all parts of an object or a backup in a CloudBucket.
 const sweepTimeout = 5 * time.Minute
 
 // SweepObjects removes objects and chunks that nothing refers to after a crash. It passes the sorted names of all
 // objects, complete or not, to orphans, which returns the names of those to remove. It also removes the metadata
-// of deleted objects, and chunks of at least minAge whose writer crashed before their part was complete.
+// of deleted objects, and chunks of at least minAge whose writer crashed before their part was complete. In a CloudBucket
+// there are no such chunks.
 func (s *Store) SweepObjects(ctx context.Context, minAge time.Duration, orphans func(names []string) ([]string, error)) error {
 	if s.filesBucket != nil {
 		return s.sweepCloudParts(ctx, orphans)

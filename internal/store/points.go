@@ -116,8 +116,9 @@ func (s *Store) pointSubject(day int64) string {
 }
 
 // ReadPoints calls yield with every stored point whose minute is sinceMinute or later, in
-// order of minute, region, balancer, model and tier. It ends at the first error of yield and
-// returns that error. It loads one day at a time into memory.
+// order of minute, region, balancer, model and tier. sinceMinute is in minutes since the Unix epoch. ReadPoints ends at
+// the first error of yield and returns that error. It fails with ErrUnavailable, and for a point that cannot be decoded.
+// It loads one day at a time into memory.
 func (s *Store) ReadPoints(ctx context.Context, sinceMinute int64, yield func(telemetry.Point) error) error {
 	days, stream, err := s.pointDays(ctx, sinceMinute/minutesPerDay)
 	s.recordResult(&s.readOutage, err)
@@ -164,7 +165,7 @@ func (s *Store) pointDays(ctx context.Context, first int64) ([]storedDay, jetstr
 	return days, stream, nil
 }
 
-// daysOf returns the days of which a stream of points or events has messages, in order.
+// daysOf returns the days for which a stream of points or events has messages, in order.
 func daysOf(info *jetstream.StreamInfo) (days []storedDay) {
 	for subject, n := range info.State.Subjects {
 		_, number, _ := strings.Cut(subject, ".")

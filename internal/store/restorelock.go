@@ -10,8 +10,8 @@ import (
 	"skyserve/internal/telemetry"
 )
 
-// The lock of restores is a key beside the token floor, whose bucket no restore replaces. Its value is empty, or
-// identifies the restore that runs.
+// The lock of restores is a key in the bucket of the token floor, which no restore replaces. Its value identifies the
+// restore that runs; empty = none.
 const (
 	restoreLockKey = "restore"
 	// restoreLockRenewal is the interval at which a running restore writes the key again.
@@ -75,7 +75,8 @@ func renewRestoreLock(ctx context.Context, b *Bucket, id []byte, revision uint64
 	return current, err
 }
 
-// acquireRestoreLock writes the lock and returns its revision.
+// acquireRestoreLock writes the lock and returns its revision. It fails with telemetry.ErrRestoreRunning or ErrConflict
+// if another restore holds the lock.
 func (s *Store) acquireRestoreLock(ctx context.Context, b *Bucket, id []byte, ttl time.Duration) (revision uint64, err error) {
 	var seen observation
 	for first := uint64(0); ; {

@@ -83,8 +83,8 @@ func TestConcurrentRestoresExcludeEachOther(t *testing.T) {
 	}
 }
 
-// Of restores that begin at the same time one at least succeeds, the others succeed after it or are rejected, and the
-// store has the contents of the backup.
+// If restores begin at the same time, at least one succeeds. The others succeed after it or are rejected. The store then
+// has the contents of the backup.
 func TestRestoresAtTheSameTime(t *testing.T) {
 	testkit.Slow(t)
 	t.Parallel()

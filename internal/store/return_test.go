@@ -11,8 +11,8 @@ import (
 	"skyserve/internal/testkit"
 )
 
-// A member that was away for a month, in which all that its disk knows of was changed or removed, returns: it takes over the
-// state of the others before it is a member of any majority, and brings nothing of its own back.
+// A member returns after a month in which everything on its disk was changed or removed by the others. It takes over
+// their state before it counts for a majority, and restores nothing of its own.
 func TestClusterMemberReturnsAfterLongAbsence(t *testing.T) {
 	t.Parallel()
 	c := newTestCluster(t, "a", "b", "c")
@@ -59,7 +59,7 @@ func TestClusterReplacedMemberReturns(t *testing.T) {
 	c.start("a")
 	c.waitMembers("a", "b", "c")
 	last := changeEverything(t, st)
-	for _, n := range []string{"b", "c"} { // for some minutes they know in memory whom they removed
+	for _, n := range []string{"b", "c"} { // in memory they remember for some minutes which member they removed
 		c.servers[n].Close()
 		c.start(n)
 		c.waitReplicated()

@@ -26,7 +26,7 @@ const (
 	// DefaultListen is the address of the embedded store of a local service.
 	DefaultListen = "127.0.0.1:8301"
 	// maxStoreBytes limits disk usage: enough for state (256 MiB), history (1.7 GiB), events (64 MiB) and
-	// batches of two services. The streams of batches are created when the first file is uploaded.
+	// batches of two services. The first balancer whose batch worker starts creates the streams of batches.
 	maxStoreBytes = 4<<30 + 2*(recordsMaxBytes+resultsMaxBytes+objectsMaxBytes)
 	// maxMemoryBytes limits streams in memory, which this package does not create.
 	maxMemoryBytes = 32 << 20
@@ -49,21 +49,21 @@ type Options struct {
 	Listen string
 	// Token authenticates clients. It may be empty only if Listen is a loopback address or TLS is set.
 	Token string
-	// TLS, if not nil, is used from the first byte and authenticates clients by
-	// certificate.
+	// TLS, if not nil, is used from the first byte. Without a Token it must require and verify the certificates of
+	// clients (ClientAuth).
 	TLS *tls.Config
 	// Cluster makes the store a member of a cluster; nil = a single store.
 	Cluster *Cluster
 	// Logger receives the server's logs; nil discards them.
 	Logger *slog.Logger
-	// OnOutage, if not nil, is called with the problem when the store can no longer write, and
-	// with nil when it can write again. Calls never overlap.
+	// OnOutage, if not nil, is called with the problem when the store can no longer write or its disk is nearly full,
+	// and with nil when that has ended. Calls never overlap.
 	OnOutage func(*Outage)
 
 	// Tests set these; 0 = the constant of the same name.
 	checkEvery, maintainEvery, removeAfter, takeTimeout time.Duration
 
-	secret string // of the server's connections to itself
+	secret string // the password of the server's connections to itself
 }
 
 // Server is an embedded store that runs until its context ends or Close.
@@ -82,8 +82,11 @@ type Server struct {
 	member    member // the zero value without a cluster
 	detaching atomic.Bool
 
+	movedMu   sync.Mutex
+	dataMoved bool // as written to the directory, which starts without it: see member.DataMoved
+
 	mu         sync.Mutex
-	outage     *Outage     // nil while it can write
+	outage     *Outage     // why it cannot write, or that its disk is nearly full; nil otherwise
 	maintainer *maintainer // nil without a cluster, and while the server is stopped
 	cluster    ClusterStatus
 	leaderless time.Time // since when the cluster has had no leader; zero = it has one
@@ -91,14 +94,17 @@ type Server struct {
 
 // Serve starts an embedded store: JetStream in o.Dir, which syncs each write to disk before it
 // acknowledges it. It returns once clients can connect. It fails if the port is in use, or if o.Dir is in
-// use by another store, is not a directory, contains damaged streams, or was written by a later version.
-// It also fails for an address beyond loopback without a token or TLS. If the disk becomes full later, the
-// store cannot write until space is free again: see Server.Outage.
+// use by another store, is not a directory, or was written by a later version.
+// It also fails if o.Listen is not a loopback address and there is neither a token nor TLS. If the disk becomes full
+// later, the store cannot write until space is free again: see Server.Outage.
 //
-// With o.Cluster it returns before the cluster has a majority: see Server.Cluster. The data of a single
-// store in o.Dir is restored into the cluster, unless that already has data. It fails if
-// o.Dir belongs to another cluster or node; without o.Cluster, if o.Dir belongs to a member that
-// was not detached.
+// Without o.Cluster, Serve fails if o.Dir contains damaged streams, or belongs to a member that was not detached.
+//
+// With o.Cluster, Serve returns before the cluster has a majority: see Server.Cluster. The other members repair damaged
+// streams. The data of a single store in o.Dir is restored into the cluster, unless the cluster already has data. Serve
+// fails if o.Dir belongs to another cluster or node.
+//
+// If another member has taken over the data of the cluster (Server.Detach), Serve deletes the outdated data in o.Dir.
 func Serve(ctx context.Context, o Options) (*Server, error) {
 	if o.Listen == "" {
 		o.Listen = DefaultListen
@@ -155,7 +161,7 @@ func startStore(ctx context.Context, o Options, host string, port int) (m member
 	if o.Cluster == nil {
 		ns, err = startNATS(ctx, o, member{}, host, port)
 		if err == nil && m.Detached {
-			err = os.Remove(filepath.Join(o.Dir, memberFile)) // no member any more: a single store accepts writes alone
+			err = os.Remove(filepath.Join(o.Dir, memberFile)) // it is no longer a member: from now on it has writes that the other members lack
 		}
 	} else {
 		if err = prepareMember(ctx, o, m); err != nil {
@@ -176,8 +182,7 @@ func (s *Server) Close() {
 	<-s.done
 }
 
-// checkListen splits the address. It rejects an address beyond loopback for a store without
-// authentication.
+// checkListen splits the address. For a store without authentication it accepts only a loopback address.
 func checkListen(listen string, authenticated bool) (host string, port int, err error) {
 	host, p, err := net.SplitHostPort(listen)
 	if err != nil {

@@ -16,7 +16,7 @@ import (
 // SetMembers changes Routes and Members of a member's Cluster while it runs, for example after the machine of another
 // member was replaced. The routes to the other members stay connected, and so do clients that authenticate with
 // certificates. Invalid routes or members change nothing. If the maintainer of the cluster cannot be started again at
-// once, the member retries until it can.
+// once, the member retries until it can. For a single store SetMembers does nothing.
 func (s *Server) SetMembers(routes, members []string) error {
 	s.changing.Lock()
 	defer s.changing.Unlock()

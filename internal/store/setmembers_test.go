@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"errors"
 	"net/url"
 	"os"
 	"slices"
@@ -170,7 +171,7 @@ func TestFailedChangeOfMembersIsRepeated(t *testing.T) {
 
 // A member whose connection to its own server fails during a change of members has the new ones, and its maintainer
 // again as soon as the connection succeeds.
-func TestMembershipIsRestoredAfterChange(t *testing.T) {
+func TestMaintainerReturnsAfterFailedStart(t *testing.T) {
 	testkit.Slow(t)
 	t.Parallel()
 	c := newTestCluster(t, "a", "b", "c")
@@ -202,4 +203,29 @@ func TestMembershipIsRestoredAfterChange(t *testing.T) {
 		return s.maintainer != nil && s.cluster.Problem == ""
 	})
 	c.waitReplicated()
+}
+
+// A detachment by another member was given up, and the maintainer was started again since this member recorded it: the
+// member forgets it. Otherwise its next start would delete its data.
+func TestFailedDetachIsForgottenAfterMaintainerRestarts(t *testing.T) {
+	testkit.Slow(t)
+	t.Parallel()
+	c := newTestCluster(t, "a", "b", "c")
+	c.start("a", "b", "c")
+	c.waitReplicated()
+	s := c.servers["a"]
+	s.changing.Lock()
+	s.mu.Lock()
+	m := s.maintainer
+	s.mu.Unlock()
+	s.stopMaintainer()
+	err := errors.Join(m.recordDataMoved(true), s.startMaintainer(m.ctx, m.ns, m.offline))
+	s.changing.Unlock()
+	if err != nil {
+		t.Fatal(err)
+	}
+	testkit.Eventually(t, "the directory no longer says that another member holds all data", func() bool {
+		own, err := readMember(c.options("a").Dir)
+		return err == nil && own.ID == s.member.ID && !own.DataMoved
+	})
 }

@@ -34,16 +34,16 @@ const (
 	stateMaxBytes = 256 << 20
 )
 
-// Store is a client of the store of one service. It keeps reconnecting; while it is not
-// connected every operation fails at once with ErrUnavailable. It is safe for concurrent
-// use.
+// Store is a client of the store of one service. It keeps reconnecting. While it is not connected, operations fail at
+// once with ErrUnavailable, with these exceptions: Acquire, watches and FollowEvents wait, WriteBackup and RestoreBackup
+// wait up to opTimeout, and objects in a bucket of a cloud (FilesIn) need no connection. It is safe for concurrent use.
 type Store struct {
 	namespace   string
 	log         *slog.Logger
 	now         func() time.Time
 	filesBucket CloudBucket // where objects are stored; nil = in NATS
 
-	creation createBackoff // of the state bucket and the streams of points and events
+	creation createBackoff // the backoff of creating the state bucket and the streams of points and events
 
 	mu               sync.Mutex
 	servers          string  // the URLs of Connect
@@ -55,17 +55,17 @@ type Store struct {
 	state            jetstream.KeyValue
 	points           jetstream.Stream
 	events           jetstream.Stream
-	// pointsCleanupDay and eventsCleanupDay are the days of the points and events that were being stored when
-	// expired ones were last removed.
+	// pointsCleanupDay is the day of the points that were stored last before expired ones were removed, in days since
+	// the Unix epoch; eventsCleanupDay is the same for events.
 	pointsCleanupDay, eventsCleanupDay int64
 	closed                             bool
-	// lastWrite is when a write last succeeded on this connection, or else when the connection was made. lastSwitch is
-	// when switchServer last ended a connection.
+	// lastWrite is when the server last answered a write on this connection, also with a revision conflict, or else when
+	// the connection was made. lastSwitch is when switchServer last ended a connection.
 	lastWrite, lastSwitch time.Time
 	// lastAnswer is when an operation was last answered on this connection, or else when the connection was made.
 	lastAnswer time.Time
-	// connectionCount is the number of connections so far. nextConnection is closed, and replaced, by the
-	// next one: this restarts all watches.
+	// connectionCount is the number of connections so far. nextConnection is closed and replaced when the next
+	// connection is made, which restarts all watches.
 	connectionCount uint64
 	nextConnection  chan struct{}
 
@@ -89,9 +89,9 @@ type Option func(*config)
 // requests must not wait for the store.
 func Lazy() Option { return func(c *config) { c.lazy = true } }
 
-// ForService prefixes all names with the service's name (letters, digits, dashes and
-// underscores), so that several services can share a NATS cluster. An empty name adds no
-// prefix.
+// ForService prefixes all names in the store with "skyserve_" and the service's name, so that several services can
+// share a NATS cluster. The name may contain letters, digits and dashes. It must not contain an underscore: a backup of
+// service a would contain the data of service a_b. With an empty name, the prefix is "skyserve".
 func ForService(name string) Option {
 	return func(c *config) {
 		if name != "" {
@@ -106,16 +106,20 @@ func ClientName(name string) Option { return func(c *config) { c.name = name } }
 // Secure uses TLS from the first byte, as Options.TLS does; nil has no effect.
 func Secure(t *tls.Config) Option { return func(c *config) { c.tls = t } }
 
-// Logger sets the logger of connection changes; the default discards them.
+// Logger sets the logger, for example of connection changes and of stored data that cannot be decoded. The default
+// discards all logs.
 func Logger(l *slog.Logger) Option { return func(c *config) { c.log = l } }
 
 var namespaceRE = regexp.MustCompile(`^[A-Za-z0-9_-]+$`)
 
 // Connect connects to the store at a NATS URL (nats://host:port, several separated by
-// commas). It uses the first server that responds. It changes to another server when the connection is lost, or
-// when the server can no longer read or write, for example because it is partitioned from the others. List the
+// commas). The client uses the first server that responds. It changes to another server when the connection is lost,
+// or when the server can no longer read or write, for example because it is partitioned from the others. List the
 // server on this machine first. Without Lazy, Connect fails with ErrUnavailable if no server responds; with Lazy
-// it fails only on an invalid URL or option. ctx limits only the first attempt; call Close to disconnect.
+// it fails only on an invalid URL or option.
+//
+// The end of ctx does not interrupt Connect, which waits up to dialTimeout (2 s) for each server. If it fails after ctx
+// has ended, its error is that of ctx. The end of ctx does not disconnect the client either: call Close.
 func Connect(ctx context.Context, natsURL, token string, options ...Option) (*Store, error) {
 	c := config{namespace: "skyserve", name: "skyserve", log: slog.New(slog.DiscardHandler)}
 	for _, o := range options {
@@ -153,7 +157,9 @@ func (s *Store) natsOptions(token string, c config) []nats.Option {
 		nats.PingInterval(5 * time.Second), nats.MaxPingsOutstanding(2),
 		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) { s.disconnected(err) }),
 		nats.ReconnectHandler(func(*nats.Conn) { s.connected() }),
-		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { s.log.Debug("store client failed", "err", err) }),
+		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) {
+			s.log.Debug("the connection to the store reported an error", "err", err)
+		}),
 	}
 	if token != "" {
 		opts = append(opts, nats.Token(token))
@@ -257,7 +263,7 @@ func (s *Store) Close() {
 	s.background.Wait()
 }
 
-// Connected reports whether operations can succeed now.
+// Connected reports whether there is a connection to a server. Operations may fail nevertheless: see Outage.
 func (s *Store) Connected() bool {
 	_, err := s.conn()
 	return err == nil
@@ -273,8 +279,8 @@ func (s *Store) conn() (*nats.Conn, error) {
 	return s.nc, nil
 }
 
-// awaitConn returns the connection, and waits for it as long as an operation may take: a backup or a restore is often the
-// first command after a start.
+// awaitConn returns the connection, and waits up to opTimeout for one: a backup or a restore is often the first command
+// after a start.
 func (s *Store) awaitConn(ctx context.Context) (*nats.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, opTimeout)
 	defer cancel()
@@ -380,7 +386,7 @@ func (s *Store) Outage() *Outage {
 // &s.readOutage or &s.writeOutage.
 func (s *Store) recordResult(last **Outage, err error) { s.recordResultSince(last, s.now(), err) }
 
-// recordResultSince is recordResult for an operation that has had no answer since a time.
+// recordResultSince is recordResult for an operation that began at a time: the outage has lasted since then.
 func (s *Store) recordResultSince(last **Outage, since time.Time, err error) {
 	if errors.Is(err, context.Canceled) {
 		return // the caller did not wait for the result

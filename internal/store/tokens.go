@@ -21,8 +21,8 @@ const (
 	// tokenFloorMaxBytes limits the bucket of the token floor, which has one key.
 	tokenFloorMaxBytes = 1 << 20
 	// maxWritesDuringRestore is the maximum number of writes to the state bucket between the start of a restore and the
-	// deletion of the bucket's stream: four per second for an hour. In this time the restore replaces other streams, which
-	// have gigabytes.
+	// deletion of the bucket's stream: four per second for an hour. In this time the restore replaces other streams,
+	// which have gigabytes.
 	maxWritesDuringRestore = 1 << 14
 )
 
@@ -53,7 +53,7 @@ func (s *Store) stateInfo(ctx context.Context) (*jetstream.StreamInfo, error) {
 	if err == nil {
 		status, err = kv.Status(octx)
 	}
-	if nc := s.newestConn(); err != nil || nc == nil || nc.ConnectedClusterName() == "" { // a partitioned member of a cluster responds, too
+	if nc := s.newestConn(); err != nil || nc == nil || nc.ConnectedClusterName() == "" { // in a cluster, an answer may be that of a partitioned member
 		s.recordResult(&s.readOutage, err)
 	}
 	if err != nil {

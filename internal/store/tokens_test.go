@@ -13,8 +13,9 @@ import (
 	"skyserve/internal/testkit"
 )
 
-// A restore of an older backup into the same store takes revisions back. Fencing tokens still increase, at each restore, and a
-// holder of before does not return with a token below that of its successor, though the backup contains its lease.
+// A restore of an older backup into the same store lowers revisions. Fencing tokens still increase at each restore. The
+// holder at the time of the backup does not get its lease back, although the backup contains it: its token is below that
+// of its successor.
 func TestTokensIncreaseAfterForcedRestore(t *testing.T) {
 	testkit.Slow(t)
 	t.Parallel()

@@ -57,7 +57,7 @@ func earlierStore(t *testing.T) string {
 // A store of an earlier version keeps its keys, history and fencing tokens, and accepts writes.
 func TestStoreOfEarlierVersionOpens(t *testing.T) {
 	dir := earlierStore(t)
-	for range 2 { // the second time it is this version's
+	for range 2 { // the second time, this version has written it
 		srv, err := Serve(t.Context(), Options{Dir: dir, Listen: "127.0.0.1:0", Token: "secret"})
 		if err != nil {
 			t.Fatal(err)
@@ -110,13 +110,13 @@ func TestLeaseOfEarlierVersionEnds(t *testing.T) {
 	}
 }
 
-// A store of a later version is refused before anything in it changes.
+// A store of a later version is neither started nor backed up, and nothing in it changes.
 func TestStoreOfLaterVersionIsRefused(t *testing.T) {
 	for _, c := range []struct{ text, want string }{
 		{"2\n", "has format 2, this version knows formats up to 1: a later version of skyserve wrote it; install that version again"},
-		{"x", "FORMAT: must be the number of a format from 1, got \"x\""},
-		{"", "must be the number of a format from 1, got \"\""},
-		{"-1", "must be the number"},
+		{"x", "FORMAT: must be a format number of 1 or more, got \"x\""},
+		{"", "must be a format number of 1 or more, got \"\""},
+		{"-1", "must be a format number"},
 	} {
 		dir := earlierStore(t)
 		path := filepath.Join(dir, formatFile)
@@ -129,6 +129,9 @@ func TestStoreOfLaterVersionIsRefused(t *testing.T) {
 		}
 		if err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%q: %v, want %q", c.text, err, c.want)
+		}
+		if err := BackupDir(t.Context(), dir, io.Discard, "chat", "v1"); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("backing up %q: %v, want %q", c.text, err, c.want)
 		}
 		if text, _ := os.ReadFile(path); string(text) != c.text {
 			t.Errorf("%q became %q", c.text, text)

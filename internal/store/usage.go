@@ -50,7 +50,7 @@ func parseUsageKey(key string) (p UsagePart, ok bool) {
 	return UsagePart{Month: parts[0], Balancer: string(id), Shard: shard}, err == nil && err2 == nil
 }
 
-// ReadUsage returns a part and its revision, 0 if it was never written. It fails with
+// ReadUsage returns a part and its revision, 0 if it does not exist. It fails with
 // ErrUnavailable, or if the rows cannot be decoded.
 func (s *Store) ReadUsage(ctx context.Context, part UsagePart) ([]telemetry.UsageRow, uint64, error) {
 	value, revision, err := s.Get(ctx, part.key())
@@ -67,7 +67,7 @@ func (s *Store) ReadUsage(ctx context.Context, part UsagePart) ([]telemetry.Usag
 	return rows, revision, nil
 }
 
-// WriteUsage replaces a part if its revision is the given one, 0 if it was never written,
+// WriteUsage replaces a part if its revision is the given one, 0 if it does not exist,
 // and returns the new revision. It fails with ErrConflict if the revision differs, and with
 // ErrUnavailable, after which it may have been written: read it before retrying.
 func (s *Store) WriteUsage(ctx context.Context, part UsagePart, rows []telemetry.UsageRow, revision uint64) (next uint64, err error) {

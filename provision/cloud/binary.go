@@ -6,7 +6,8 @@ import (
 )
 
 // addBinary adds the skyserve binary in the service's bucket of a cloud, and returns the grant to download
-// it; none if machines of the cloud download the binary from another URL.
+// it; none if machines of the cloud download the binary from another URL. global is the region of the cloud's global
+// objects.
 func (l *layout) addBinary(cloud string, global service.Region) []provision.Grant {
 	p, ok := l.Binaries[cloud]
 	if !ok {

@@ -7,7 +7,8 @@ import (
 	"skyserve/internal/service"
 )
 
-// BudgetProblem returns the problem with an autoscale.budget below MinimumCost; empty if there is none.
+// BudgetProblem returns why autoscale.budget is too low, that is, below MinimumCost. The text does not contain the key. It
+// is empty if the budget is high enough, or if there is none.
 func BudgetProblem(spec *service.Spec) string {
 	budget := spec.BudgetPerHour()
 	minimum := MinimumCost(spec)
@@ -19,8 +20,8 @@ func BudgetProblem(spec *service.Spec) string {
 
 // MinimumCost returns a lower bound of the cost of a service's machines, in USD per hour: the balancers, and
 // replicas.min in regions whose only capacity type is on demand, at the prices of service.yaml or else the list
-// prices. Spot and reserved machines count as free, because their prices are known only at launch. Machines
-// without a known price count as free too.
+// prices. Replicas in other regions count as free, because the capacity type and price of a machine are known only at
+// launch. Machines without a known price count as free too.
 func MinimumCost(spec *service.Spec) float64 {
 	usd := catalogue.BalancersPerHour(spec)
 	for _, r := range spec.Regions {

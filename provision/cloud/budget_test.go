@@ -9,7 +9,7 @@ import (
 )
 
 // A budget below the smallest service is a conflict where the prices are known.
-func TestBudgetConflict(t *testing.T) {
+func TestBudgetProblem(t *testing.T) {
 	const file = `
 name: chat
 models: [{name: m, engine: {kind: vllm}, gpus: [{type: L4, price: 1.00}, {type: H100, price: 9.00}]}]

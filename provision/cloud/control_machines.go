@@ -9,7 +9,7 @@ import (
 )
 
 // ControlMachineCount is the number of machines that run a controller and a member of the store's cluster. With
-// three, a majority is left when one is lost. A service with fewer suitable balancers has one such machine.
+// three, a majority remains if one is lost. A service with fewer suitable balancers has one such machine.
 const ControlMachineCount = 3
 
 // maxControlCandidates is the maximum number of balancers that may run a controller. Firewalls admit them by address,
@@ -71,7 +71,8 @@ func ReplacesBalancers(spec *service.Spec) bool {
 // ReplacesBalancersIn reports whether controllers replace the balancers of a service in a cloud. An attacker with root
 // on a machine that may launch balancers can become root on all of them. Therefore only some balancers may launch
 // others. The rest (see Spares) must have another identity: at AWS one that `up` creates, at Google the service account
-// gcp.spare_account, which the user must set.
+// gcp.spare_account. If a service has spares at Google and the user has not set this account, controllers
+// replace no balancer at Google.
 func ReplacesBalancersIn(spec *service.Spec, cloud string) bool {
 	return ReplacesBalancers(spec) && (cloud != service.CloudGCP || spec.GCP.SpareAccount != "" || !hasSpares(spec, cloud))
 }
@@ -122,19 +123,20 @@ func UpdatesRecords(spec *service.Spec) bool {
 }
 
 // UpdatesRecordsByFederation reports whether controllers at Google change the DNS records of the public name by workload
-// identity federation. They then assume an identity at AWS that has no other permission. This is the case if the
-// service has no machines at AWS.
+// identity federation. They then assume an identity at AWS that has no other permission. They do so only if the service
+// has no machines at AWS, and service.yaml permits federation.
 func UpdatesRecordsByFederation(spec *service.Spec) bool {
 	return ReplacesBalancersIn(spec, service.CloudGCP) && spec.DNS != nil && !slices.Contains(Clouds(spec), service.CloudAWS) && permitsFederation(spec)
 }
 
-// permitsFederation reports whether service.yaml permits workload identity federation.
+// permitsFederation reports whether service.yaml permits workload identity federation, as it does by default.
 func permitsFederation(spec *service.Spec) bool {
 	return spec.GCP.Federation == nil || *spec.GCP.Federation
 }
 
-// FederatedCloud returns the cloud in which the service has only one balancer, which no other machine there can replace.
-// Controllers in the other cloud replace it by workload identity federation. Empty = there is no such cloud.
+// FederatedCloud returns the cloud in which the service has only one balancer, so that no other machine of this cloud can
+// replace it. Controllers in the other cloud replace it by workload identity federation. Empty = there is no such cloud,
+// or service.yaml does not permit federation.
 func FederatedCloud(spec *service.Spec) string {
 	if !ReplacesBalancersIn(spec, service.CloudGCP) || !permitsFederation(spec) || len(Clouds(spec)) < 2 {
 		return ""
@@ -157,8 +159,8 @@ func SharesNetwork(a, b service.Region) bool {
 	return a == b || a.Cloud() == service.CloudGCP && b.Cloud() == service.CloudGCP
 }
 
-// storePeerAddresses returns the public addresses of the machines that may run a member of the store's cluster and are
-// not in the network of a region, sorted.
+// storePeerAddresses returns the public addresses, sorted, of the machines that may run a member of the store's cluster
+// and that a region does not reach at private addresses (SharesNetwork).
 func storePeerAddresses(spec *service.Spec, region service.Region, have []provision.Object) []netip.Addr {
 	candidates := ControlCandidates(spec, nil)
 	var peers []netip.Addr
@@ -177,8 +179,8 @@ func storePeerAddresses(spec *service.Spec, region service.Region, have []provis
 //
 // A machine of current stays while it is alive and suitable. A dead one stays until another machine can take its place,
 // so that the number of members does not fall when machines are lost. New machines are preferred in regions without a
-// member, then in zones without a member, then in the order of the candidates. The result begins with the machines of
-// current that stay, in their order.
+// member, then in zones without a member, then in the order of the candidates. The result contains first the live
+// machines of current, then the new ones, and last the dead ones that stay.
 func ChooseControlMachines(candidates []BalancerMachine, current []string) []string {
 	suitable := slices.DeleteFunc(slices.Clone(candidates), func(c BalancerMachine) bool { return c.Spot })
 	want := ControlMachineCount
@@ -212,7 +214,7 @@ func ChooseControlMachines(candidates []BalancerMachine, current []string) []str
 }
 
 // nextControlMachine returns the candidate to add to the chosen ones: one in another region, else in another zone,
-// else any. It considers only candidates whose Alive is alive. ok is false if no candidate is left.
+// else any. It considers only live candidates, or with alive = false only dead ones. ok is false if no candidate is left.
 func nextControlMachine(candidates, chosen []BalancerMachine, alive bool) (best BalancerMachine, ok bool) {
 	distance := -1
 	for _, c := range candidates {

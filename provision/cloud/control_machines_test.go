@@ -44,8 +44,8 @@ func TestChooseControlMachines(t *testing.T) {
 		"members stay":                      {"a us/1, b us/1, c us/1, d eu, e asia", "c b a", "c b a"},
 		"a member that is spot now leaves":  {"a us spot, b us, c eu, d asia", "a c d", "c d b"},
 		"a dead member is replaced":         {"a us dead, b eu, c asia, d us", "a b c", "b c d"},
-		"the only spare is in its region":   {"a us, b eu dead, c asia, d asia", "a b c", "a c d"},
-		"a dead member without a spare":     {"a us dead, b eu, c asia", "a b c", "b c a"},
+		"only one machine can replace it":   {"a us, b eu dead, c asia, d asia", "a b c", "a c d"},
+		"nothing can replace a dead member": {"a us dead, b eu, c asia", "a b c", "b c a"},
 		"two dead members":                  {"a us dead, b eu dead, c asia", "a b c", "c a b"},
 		"all dead":                          {"a us dead, b eu dead, c asia dead", "", "a b c"},
 		"from one to three":                 {"a us, b eu, c asia", "b", "b a c"},
@@ -82,8 +82,8 @@ func spread(set []cloud.BalancerMachine) int {
 	return 10*len(regions) + len(zones)
 }
 
-// The choice has the right size, keeps the members that may stay, has no dead machine where a live one could
-// stand in, is as spread as the members that stay allow, and does not change when it is made again.
+// The choice has the right size, keeps the members that may stay, has no dead machine if a live one could replace it, has
+// machines in as many regions and zones as the members that stay allow, and does not change when it is made again.
 func TestChooseControlMachinesProperties(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		all, current := drawControl(t)

@@ -5,8 +5,9 @@ import (
 	"skyserve/provision"
 )
 
-// matchClasses sorts the ordinals of serving replicas: those that match a desired class (provision.ReplicaClass: GPUs
-// and capacity type) come first. missing contains the class of each replica that must be launched.
+// matchClasses returns the ordinals of serving replicas: first those that counts assigns to a desired class
+// (provision.ReplicaClass: GPUs and capacity type), then the others. missing contains the class of each replica that must
+// be launched.
 func (l *layout) matchClasses(model int, region service.Region, serving []int, counts provision.ClassCounts) (ordered []int, missing []provision.ReplicaClass) {
 	objects := make([]provision.Object, len(serving))
 	for i, n := range serving {

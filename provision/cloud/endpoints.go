@@ -24,8 +24,9 @@ const (
 	// the service.
 	PortAgent = 8200
 	// PortStore is where the controller's store serves balancers, authenticated by certificates of the
-	// service; PortController, on loopback, is where the controller serves its status.
-	PortStore      = 8400
+	// service.
+	PortStore = 8400
+	// PortController is where the controller serves its status, on loopback only.
 	PortController = 8410
 	// PortRoutes is where the controller's store accepts the other members of its cluster, authenticated by
 	// certificates of controllers.

@@ -8,9 +8,9 @@ import (
 )
 
 // Spot replicas are hedged as in SpotHedge (Mao et al., "SkyServe: Serving AI Models across Regions and Clouds with
-// Spot Instances", EuroSys 2025). First, spot.overprovision adds spot replicas to the desired number. Second, after an
-// interruption the replacement is an on-demand replica. Later the reconciler replaces it by a spot replica: see
-// deploy.Reconciler.
+// Spot Instances", EuroSys 2025). First, spot.overprovision adds spot replicas to the desired number. Second, with
+// spot.dynamic_fallback, the replacement after an interruption is an on-demand replica if one can be launched. Later the
+// reconciler replaces it by a spot replica: see deploy.Reconciler.
 
 // IsOverprovisioned reports whether a replica was added by spot.overprovision. It does not count towards the desired
 // number of replicas.
@@ -45,7 +45,7 @@ func (l *layout) addOverprovisioned(model int, r service.RegionSpec, ordinals ma
 	}
 }
 
-// hasSpot reports whether some spot offering of a model in a region had no capacity error recently.
+// hasSpot reports whether a model has a spot offering in a region without a recent capacity error.
 func (l *layout) hasSpot(m *service.Model, r service.RegionSpec) bool {
 	return slices.ContainsFunc(spotOnly(l.offeringsFor(m, r, r.OnDemandBase)), func(o provision.Offering) bool {
 		return l.Exhausted == nil || !l.Exhausted(o)
@@ -59,7 +59,8 @@ func spotOnly(offers provision.Offerings) provision.Offerings {
 
 // hedgedOfferings adapts the offerings of a replica to the hedging of its region. An overprovisioned replica has only
 // spot offerings. With spot.dynamic_fallback, a new replica tries on-demand offerings first after a recent interruption,
-// unless it is the spot replica that replaces an on-demand one. (FallbackFor is about fallback regions instead.)
+// unless it is the spot replica that replaces an on-demand one. This fallback to on demand is not the fallback to another
+// region (FallbackFor).
 func (l *layout) hedgedOfferings(offers provision.Offerings, r service.RegionSpec, id string, labels map[string]string) provision.Offerings {
 	switch {
 	case labels[labelOverprovisioned] != "":

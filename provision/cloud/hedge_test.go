@@ -10,7 +10,7 @@ import (
 	"skyserve/provision/cloud"
 )
 
-// hedgedInput returns a region with two desired spot replicas and a backup.
+// hedgedInput returns a region with two desired spot replicas and a number of overprovisioned ones (extra).
 func hedgedInput(t *testing.T, extra int) (cloud.LayoutInput, service.Region) {
 	t.Helper()
 	spec := parse(t, threeRegions)
@@ -56,9 +56,9 @@ func TestOverprovisionedReplicas(t *testing.T) {
 	}
 }
 
-// A machine that its cloud takes soon does not count towards replicas.max, whether it is an extra replica or a desired one.
-// Others that terminate count.
-func TestEndingMachinesLeaveRoom(t *testing.T) {
+// A machine that its cloud terminates soon (Ending) does not count towards replicas.max, whether it is an extra replica
+// or a desired one. Other terminating machines count.
+func TestEndingMachinesDoNotCountTowardsMax(t *testing.T) {
 	const all = "us-east-1-0 us-east-1-1 us-east-1-2"
 	for _, tt := range []struct {
 		name, ending, terminating string
@@ -99,8 +99,8 @@ func TestEndingMachinesLeaveRoom(t *testing.T) {
 	}
 }
 
-// After an interruption a new replica is on demand first. A replica that returns the region to spot, existing
-// replicas and extra ones are not, and regions without dynamic fallback keep their order.
+// After an interruption a new replica tries on-demand offerings first. A spot replica that replaces an on-demand one,
+// existing replicas and extra ones do not. Without dynamic fallback the order does not change.
 func TestReplacementIsOnDemandFirst(t *testing.T) {
 	in, r := hedgedInput(t, 1)
 	in.Have = []provision.Object{runs(plan(t, in).Desired, "us-east-1-0", "spot")}

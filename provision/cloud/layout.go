@@ -52,15 +52,15 @@ type LayoutInput struct {
 	// Reservations are the reservations of service.yaml as the clouds report them. Those that no cloud reports are
 	// not used.
 	Reservations Reservations
-	// Have contains the existing objects of the service in the clouds. Existing replicas above replicas.min stay:
-	// a plan or an operator added them.
+	// Have contains the existing objects of the service in the clouds. Without Counts, existing replicas above
+	// replicas.min stay, up to replicas.max: a plan or an operator added them.
 	Have []provision.Object
 	// Now is the time at which machines would be launched; zero = reservations are used regardless of their end.
 	Now time.Time
 	// Shortfall is the number of replicas that recently could not be launched for lack of capacity.
 	Shortfall map[ReplicaGroup]int
 	// NeedReplacement contains the ids of replicas that need replacement, for example because their cloud
-	// interrupts them. BuildLayout adds replacements with other ids. Both count towards replicas.max.
+	// interrupts them. BuildLayout adds replacements with other ids. Both count towards replicas.max, except for Ending.
 	NeedReplacement map[string]bool
 	// Ending contains those ids of NeedReplacement whose machine the cloud terminates in any case, for example because
 	// its reservation ends. They do not count towards replicas.max, so that their replacements can be launched before
@@ -84,8 +84,9 @@ type LayoutInput struct {
 	// HealthChecks are the ids of the health checks of the public name's records in that hosted zone, sorted; none before
 	// the name is published. Controllers that replace balancers change them.
 	HealthChecks []string
-	// FederatedAccount is the unique id of the service account of balancers at Google that assumes identities at AWS: to
-	// replace the only balancer there (FederatedCloud), or to change DNS records (UpdatesRecordsByFederation). Empty = none.
+	// FederatedAccount is the unique id of the service account of balancers at Google that assumes identities at AWS:
+	// to replace the only balancer there (FederatedCloud), or to change DNS records (UpdatesRecordsByFederation). Empty means
+	// none.
 	FederatedAccount string
 	// Binaries are the skyserve binaries (flag --program) in the service's own buckets, by cloud. Machines of a cloud
 	// without an entry download the binary from another URL.
@@ -111,8 +112,8 @@ type MachineInput struct {
 // Layout is the desired state of a service.
 type Layout struct {
 	Desired []provision.Desired
-	// Unplaced is the number of replicas for which no region has capacity: LayoutInput.Shortfall minus the
-	// replicas in fallback regions.
+	// Unplaced is the number of desired replicas for which no region has capacity: those that neither exist nor can be
+	// launched in their region (LayoutInput.Shortfall), minus the replicas in fallback regions.
 	Unplaced map[ReplicaGroup]int
 }
 
@@ -154,8 +155,8 @@ func Regions(spec *service.Spec) []service.Region {
 	return regions
 }
 
-// RunsOnThisComputer reports whether the balancers of a region are processes on the operator's computer. In a local
-// region the replicas are too.
+// RunsOnThisComputer reports whether the balancers of a region are processes on the operator's computer, as in local and
+// static regions. In a local region the replicas are too.
 func RunsOnThisComputer(r service.Region) bool {
 	return r.Cloud() == service.CloudLocal || r.Cloud() == service.CloudStatic
 }
@@ -288,8 +289,8 @@ func specError(format string, args ...any) error {
 	return &provision.SpecError{Err: fmt.Errorf(format, args...)}
 }
 
-// BuildLayout computes the desired state of a service. It returns a *provision.SpecError for an invalid
-// configuration, and for a region without any offering for a model.
+// BuildLayout computes the desired state of a service. It returns a *provision.SpecError for an invalid configuration,
+// and for a region without any offering for one of its machines. It also fails if UserData fails.
 func BuildLayout(in LayoutInput) (*Layout, error) {
 	if err := Validate(in.Spec); err != nil {
 		return nil, err
@@ -322,7 +323,7 @@ func BuildLayout(in LayoutInput) (*Layout, error) {
 	return l.result, l.addNameServer()
 }
 
-// PeerFirewalls returns only the firewalls of BuildLayout that admit machines by address.
+// PeerFirewalls returns those firewalls of a service that admit machines by address, as BuildLayout would compute them.
 func PeerFirewalls(spec *service.Spec, owner string, have []provision.Object) ([]provision.Desired, error) {
 	l := &layout{LayoutInput: LayoutInput{Spec: spec, Owner: owner, Have: have}, result: &Layout{}}
 	for _, cloud := range Clouds(spec) {
@@ -421,7 +422,7 @@ func (l *layout) replaceGrants(cloud string) []provision.Grant {
 	return []provision.Grant{provision.GrantReplaceBalancers}
 }
 
-// dnsGrants returns the grant that lets controllers change the DNS records of balancers that they replaced.
+// dnsGrants returns the grant at AWS that lets controllers change the DNS records of balancers that they replaced.
 func (l *layout) dnsGrants(cloud string) []provision.Grant {
 	if cloud != service.CloudAWS || l.HostedZoneID == "" || !UpdatesRecords(l.Spec) {
 		return nil
@@ -458,8 +459,8 @@ func (l *layout) storeGrants(cloud string) (grants []provision.Grant) {
 	return grants
 }
 
-// readGrants returns the grants for the buckets from which replicas in a cloud download model weights and
-// adapters.
+// readGrants returns the grants for the buckets at AWS from which replicas download model weights and adapters; none in
+// another cloud.
 func (l *layout) readGrants(cloud string) []provision.Grant {
 	var grants []provision.Grant
 	for _, m := range l.Spec.Models {
@@ -521,8 +522,8 @@ func (l *layout) addNameServer() error {
 	return l.addMachine(n, offers, diskBalancer, map[string]string{labelDNSListen: l.Spec.DNS.Listen})
 }
 
-// addMachine adds a VM. Only a change of the configuration that it gets at launch requires a replacement. A change of
-// its offering, or of configuration that is delivered later, does not.
+// addMachine adds a machine. Only a change of the configuration that it gets at launch requires a replacement. A change
+// of its offering, or of configuration that is delivered later, does not.
 func (l *layout) addMachine(n MachineInput, offers provision.Offerings, disk int, labels map[string]string) error {
 	text, err := l.UserData(n)
 	if err != nil {

@@ -125,8 +125,6 @@ func TestLayoutObjects(t *testing.T) {
 	}
 }
 
-// The first offerings of each replica: GPUs in the order of the file, capacity types in the order of the
-// region, another zone first for each number.
 // A machine with another Google service account must be replaced; machines of other clouds have none.
 func TestGoogleServiceAccounts(t *testing.T) {
 	spec := parse(t, threeRegions)
@@ -154,6 +152,8 @@ func TestGoogleServiceAccounts(t *testing.T) {
 	}
 }
 
+// The first offerings of each replica: GPUs in the order of service.yaml, capacity types in the order of the region, and
+// another zone first for each ordinal.
 func TestReplicaOfferingsOrder(t *testing.T) {
 	l := plan(t, input(parse(t, threeRegions)))
 	for id, want := range map[string][]string{
@@ -323,8 +323,8 @@ func TestAnotherNetworkChangesSpecHash(t *testing.T) {
 	}
 }
 
-// Regions with session access grant it to the machines of both roles, and replicas may read models and
-// adapters in buckets of AWS. There are no other grants: in Google Cloud the IAM roles of service accounts set the permissions of
+// Regions with session access grant it to the machines of both roles, and replicas may read models and adapters in
+// buckets of AWS. There are no other grants: in Google Cloud the IAM roles of service accounts set the permissions of
 // machines.
 func TestLayoutGrants(t *testing.T) {
 	text := strings.Replace(threeRegions, "  - name: aws/us-east-1\n", "  - name: aws/us-east-1\n    access: ssm\n", 1)
@@ -348,8 +348,8 @@ func TestLayoutGrants(t *testing.T) {
 	}
 }
 
-// The machines of balancers may launch balancers where three or more can run a controller: those that may run one at first,
-// and no others, because root on such a machine can become root on all.
+// The machines of balancers may launch balancers where three or more can run a controller: those that may run one at
+// first, and no others, because root on such a machine can become root on all.
 func TestSparesMayNotLaunchBalancers(t *testing.T) {
 	const separate = "gcp: {spare_account: spare@p.iam.gserviceaccount.com}\n"
 	for _, tt := range []struct {
@@ -418,9 +418,9 @@ func balancerIDs(name service.Region, from, to int) (ids []string) {
 	return ids
 }
 
-// Machines at AWS may move the records of balancers where controllers replace balancers, with the health checks that are
+// Machines at AWS may change the records of balancers where controllers replace balancers, with the health checks that are
 // published.
-func TestOnlyControllersMoveRecords(t *testing.T) {
+func TestOnlyControllersChangeRecords(t *testing.T) {
 	const named = "dns: {provider: route53, name: chat.example.com, zone: example.com}\n"
 	for _, tt := range []struct {
 		balancers int

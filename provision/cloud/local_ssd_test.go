@@ -95,7 +95,7 @@ func TestReservedMachinesHaveTheirLocalSSDs(t *testing.T) {
 	}
 }
 
-func TestLocalSSDConflict(t *testing.T) {
+func TestLocalSSDProblem(t *testing.T) {
 	for _, tt := range []struct{ from, to, path, problem string }{
 		{"", "", "", ""},
 		{"local_ssds: 2", "local_ssds: 1", "models[0].gpus[0].local_ssds", "must be 2 for g2-standard-24 of Google Cloud"},

@@ -9,7 +9,8 @@ import (
 	"skyserve/provision"
 )
 
-// addReplica adds one replica with additional labels. The offerings of class come first; the zero class prefers none.
+// addReplica adds one replica, with the additional labels. The offerings of its class come first; the zero class prefers
+// none.
 func (l *layout) addReplica(model int, r service.RegionSpec, ordinal int, class provision.ReplicaClass, additional map[string]string) error {
 	m := &l.Spec.Models[model]
 	id := l.replicaID(model, r.Name, ordinal)
@@ -77,7 +78,8 @@ func (l *layout) spotFacts(o provision.Offering) provision.SpotFacts {
 	return f
 }
 
-// spotReplicasIn returns the number of running and planned spot replicas in a zone.
+// spotReplicasIn returns the number of spot replicas in a zone that run or are planned, without those that need
+// replacement.
 func (l *layout) spotReplicasIn(zone string) int {
 	n := l.plannedSpot[zone]
 	for _, o := range l.Have {

@@ -12,7 +12,8 @@ import (
 	"skyserve/provision"
 )
 
-// QuotaKey identifies a quota in a region.
+// QuotaKey identifies a quota. Region and Code are as in provision.Quota: Region is only the cloud (gcp/) for a global
+// quota, and Code is the cloud's own (L-DB2E81BA, NVIDIA_L4_GPUS).
 type QuotaKey struct {
 	Region service.Region
 	Code   string
@@ -50,8 +51,8 @@ func (n QuotaNeed) IncreaseRequest() string {
 }
 
 // The quotas of Google Cloud, except those for each GPU type. GPUS_ALL_REGIONS and CPUS_ALL_REGIONS are for machines
-// that are not spot. CPUS is for machines without GPUs. H100 and H200 GPUs on demand count against a quota of their
-// GPU family (GPUS_PER_GPU_FAMILY), which Compute Engine does not report.
+// that are neither spot nor flex-start. CPUS is for machines without GPUs. H100 and H200 GPUs on demand count against a
+// quota of their GPU family (GPUS_PER_GPU_FAMILY), which Compute Engine does not report.
 const (
 	quotaAllGPUs   = "GPUS_ALL_REGIONS"
 	quotaAllCPUs   = "CPUS_ALL_REGIONS"
@@ -110,15 +111,17 @@ func quotasAtGoogle(o provision.Offering, diskGiB int) map[QuotaKey]float64 {
 	return needs
 }
 
-// isPreemptible reports whether machines of a capacity type count against Google's quotas of preemptible GPUs, as
-// those of flex-start do (https://cloud.google.com/blog/products/compute/introducing-flex-start-vms-for-the-compute-engine-instance-api,
-// read in November 2026).
+// isPreemptible reports whether machines of a capacity type count against Google's quotas of preemptible GPUs, as those
+// of flex-start do
+// (https://cloud.google.com/blog/products/compute/introducing-flex-start-vms-for-the-compute-engine-instance-api, read
+// in November 2026).
 func isPreemptible(c service.CapacityType) bool {
 	return c == service.CapacitySpot || c == service.CapacityFlexStart
 }
 
-// QuotaNeeds returns the minimum use of each quota by a service: its balancers, and replicas.min replicas on the
-// machines that are launched first, which are of the smallest machine type with the model's first GPU.
+// QuotaNeeds returns the minimum use of each quota by a service: its balancers, and replicas.min replicas. It assumes
+// that replicas are launched on the machine type with the fewest vCPUs that has the model's first GPU, with the
+// region's first capacity type.
 func QuotaNeeds(spec *service.Spec) map[QuotaKey]float64 {
 	needs := quotaSum{}
 	for _, r := range spec.Regions {
@@ -157,7 +160,7 @@ func (s quotaSum) addOffering(o provision.Offering, machines, diskGiB int) {
 	}
 }
 
-// smallestMachine returns the smallest machine type with the GPUs of g.
+// smallestMachine returns the machine type with the fewest vCPUs that has the GPUs of g.
 func smallestMachine(cloud string, g service.GPU) (smallest provision.MachineType, known bool) {
 	for _, t := range provision.MachineTypes(cloud) {
 		if t.GPU == g.Type && t.GPUs == g.Count && (!known || t.VCPUs < smallest.VCPUs) {
@@ -185,8 +188,8 @@ func launchesOf(changes provision.Changes) provision.Changes {
 	})
 }
 
-// CompareQuotas combines needs with the quotas that the clouds reported, sorted by region and code. It omits
-// needs of zero.
+// CompareQuotas returns needs together with the quotas that the clouds reported, sorted by region and code. Limit and
+// Used are nil for a quota that no cloud reported. It omits needs of zero.
 func CompareQuotas(needs map[QuotaKey]float64, quotas []provision.Quota) []QuotaNeed {
 	var all []QuotaNeed
 	for key, n := range needs {
@@ -216,9 +219,9 @@ func unitOf(key QuotaKey) string {
 	return "gpus"
 }
 
-// LaunchesOverQuota returns the launches among changes that exceed the quotas with every offering. It considers the
-// launches in order: each uses the first offering for which the remaining quotas suffice. An unknown quota imposes no
-// limit.
+// LaunchesOverQuota returns those launches among changes for which the remaining quotas suffice with none of the
+// offerings. It considers the launches in order: each uses the first offering for which the remaining quotas suffice.
+// An unknown quota imposes no limit.
 func LaunchesOverQuota(changes provision.Changes, quotas []provision.Quota) provision.Changes {
 	remaining := map[QuotaKey]float64{}
 	for _, q := range quotas {
@@ -248,7 +251,7 @@ func subtractQuota(remaining, needs map[QuotaKey]float64) bool {
 }
 
 // MachinesWithinQuota returns how many further replicas on machines of an offering the quotas allow. known is false if
-// none of the quotas that they use is known.
+// quotas contains none of the quotas that such a machine uses.
 func MachinesWithinQuota(o provision.Offering, quotas []provision.Quota) (machines float64, known bool) {
 	for _, q := range quotas {
 		each := quotasOf(o, diskReplica)[QuotaKey{q.Region, q.Code}]

@@ -10,14 +10,15 @@ import (
 	"skyserve/provision"
 )
 
-// replicaID returns the id of the replica of a model with an ordinal in a region. provision.ReplicaID depends on the order
-// of the models and on their names, which may change while replicas run. Therefore an existing replica keeps its id, and a
-// new one gets no id of a replica of another model: nothing would launch it, and the other one would be taken for it.
+// replicaID returns the id of the replica of a model with an ordinal in a region. provision.ReplicaID depends on the
+// order of the models and on their names, which may change while replicas run. Therefore an existing replica keeps its
+// id. A new replica does not get the id of an existing replica of another model: that one would be taken for the new
+// one, which would then not be launched.
 func (l *layout) replicaID(model int, region service.Region, ordinal int) string {
 	m := &l.Spec.Models[model]
 	id := provision.ReplicaID(l.Spec, model, region, ordinal)
 	var running, ended []string
-	for _, o := range l.objects().byOrdinal[replicaOrdinalOf{ReplicaGroup{m.Name, region}, ordinal}] {
+	for _, o := range l.objects().byOrdinal[ordinalKey{ReplicaGroup{m.Name, region}, ordinal}] {
 		if o.TerminatedReason == "" {
 			running = append(running, o.ID)
 		} else {
@@ -53,8 +54,8 @@ func (l *layout) replicaID(model int, region service.Region, ordinal int) string
 	return fmt.Sprintf("%s-%s-%08x-%d", region.ShortName(), short, h.Sum32(), ordinal)
 }
 
-// isTaken reports whether a replica of another model, or in another region, has an id; with onlyRunning one that has not
-// ended.
+// isTaken reports whether an id belongs to a replica of another model or in another region. With onlyRunning it ignores
+// replicas that have ended.
 func (l *layout) isTaken(id string, m *service.Model, region service.Region, onlyRunning bool) bool {
 	isOther := func(g ReplicaGroup) bool { return g.Model != "" && g != ReplicaGroup{m.Name, region} }
 	return slices.ContainsFunc(l.objects().byID[id], func(o *provision.Object) bool {
@@ -64,8 +65,8 @@ func (l *layout) isTaken(id string, m *service.Model, region service.Region, onl
 
 func groupOf(o *provision.Object) ReplicaGroup { return ReplicaGroup{o.Labels[labelModel], o.Region} }
 
-// replicaOrdinalOf is an ordinal of a model in a region.
-type replicaOrdinalOf struct {
+// ordinalKey identifies a replica by its model, region and ordinal.
+type ordinalKey struct {
 	ReplicaGroup
 	ordinal int
 }
@@ -73,7 +74,7 @@ type replicaOrdinalOf struct {
 // objectIndex finds objects in a list of thousands, which each replica of a layout needs several times.
 type objectIndex struct {
 	byID      map[string][]*provision.Object
-	byOrdinal map[replicaOrdinalOf][]*provision.Object // replicas only
+	byOrdinal map[ordinalKey][]*provision.Object // replicas only
 }
 
 // objects returns the index of Have.
@@ -81,12 +82,12 @@ func (l *layout) objects() *objectIndex {
 	if l.index != nil {
 		return l.index
 	}
-	l.index = &objectIndex{byID: make(map[string][]*provision.Object, len(l.Have)), byOrdinal: map[replicaOrdinalOf][]*provision.Object{}}
+	l.index = &objectIndex{byID: make(map[string][]*provision.Object, len(l.Have)), byOrdinal: map[ordinalKey][]*provision.Object{}}
 	for i := range l.Have {
 		o := &l.Have[i]
 		l.index.byID[o.ID] = append(l.index.byID[o.ID], o)
 		if n, ok := replicaOrdinal(o); ok && o.Kind == provision.KindReplica {
-			at := replicaOrdinalOf{groupOf(o), n}
+			at := ordinalKey{groupOf(o), n}
 			l.index.byOrdinal[at] = append(l.index.byOrdinal[at], o)
 		}
 	}

@@ -10,15 +10,15 @@ import (
 	"skyserve/provision"
 )
 
-// addReplicas adds the desired replicas of a model in every managed region. Their number is that of Counts or,
-// without Counts, of the existing replicas, but at least replicas.min and at most replicas.max. Terminating and
-// overprovisioned replicas are added too. They do not count towards replicas.min. They count towards replicas.max,
-// except terminating replicas that are in Ending.
+// addReplicas adds the desired replicas of a model in every managed region except static ones. Their number is that of
+// Counts or, without Counts, of the existing replicas, but at least replicas.min and at most replicas.max. Terminating
+// and overprovisioned replicas are added too. They do not count towards replicas.min. They count towards replicas.max,
+// except those in Ending.
 //
 // If a region has no capacity for some replicas, they are placed in fallback regions until the region has capacity
 // again. Fallback regions are the next regions with capacity in service.yaml; after the last region comes the first.
 //
-// A replica is identified by its ordinal in the region, as in a StatefulSet.
+// A replica is identified by its model, its region and its ordinal among the replicas of both, as in a StatefulSet.
 func (l *layout) addReplicas(model int) error {
 	m := &l.Spec.Models[model]
 	ordinals := map[service.Region][]int{}
@@ -79,6 +79,7 @@ func (l *layout) addReplicas(model int) error {
 // replicaLabels are additional labels of replicas, by region and ordinal.
 type replicaLabels map[service.Region]map[int]map[string]string
 
+// set makes a label the only additional label of a replica.
 func (m replicaLabels) set(r service.Region, ordinal int, label, value string) {
 	if m[r] == nil {
 		m[r] = map[int]map[string]string{}
@@ -88,8 +89,8 @@ func (m replicaLabels) set(r service.Region, ordinal int, label, value string) {
 
 // splitTerminating divides existing replicas into serving and terminating ones, by ordinal. Terminating replicas are
 // those in NeedReplacement: they terminate, or are terminated once a replacement is ready. unreplaced contains the
-// handles of the terminating replicas that still require a replacement. A terminating replica requires none if it is
-// itself the replacement of a machine that does not need replacement any more.
+// handles of the terminating replicas that still require a replacement. A terminating replica requires none if it was
+// launched to replace a machine that no longer needs replacement.
 func (l *layout) splitTerminating(model int, region service.Region, ordinals []int) (serving, terminating []int, unreplaced []string) {
 	for _, n := range ordinals {
 		id := l.replicaID(model, region, n)
@@ -122,7 +123,8 @@ func (l *layout) countWithinMax(model int, region service.Region, ordinals []int
 }
 
 // placeFallback places one replica of a region, spec.regions[from], in a fallback region. It prefers an existing
-// fallback replica to launching another one. It returns false if no region has capacity.
+// fallback replica to launching another one. It returns false if no other region has capacity and fewer replicas than its
+// replicas.max.
 func (l *layout) placeFallback(model, from int, ordinals map[service.Region][]int, labels replicaLabels) bool {
 	m, regions := &l.Spec.Models[model], l.Spec.Regions
 	home := regions[from].Name

@@ -75,8 +75,9 @@ func CheckReservations(spec *service.Spec, reported Reservations, offers map[ser
 	return results
 }
 
-// checkReservation checks one entry. reported is the reservation as the cloud reports it, ours the number of the
-// service's machines in it. A failed check without a hint means that the entry is wrong.
+// checkReservation checks one entry. reported is the reservation as the cloud reports it, nil if it does not. offers
+// are the offerings of the region, and ours is the number of the service's machines in the reservation. A failed check
+// without a hint means that the entry is wrong.
 func checkReservation(region service.Region, entry service.Reservation, reported *provision.Reservation, offers provision.Offerings, ours int, at time.Time) provision.CheckResult {
 	result := provision.CheckResult{Where: string(region), Message: "reservation " + entry.ID + ": "}
 	if problem, hint := reservationProblem(region, entry, reported, offers, ours); problem != "" {
@@ -105,7 +106,7 @@ func reservationWarning(v *provision.Reservation, at time.Time) (warning, hint s
 	case v.Block:
 		return "EC2 terminates its machines at " + formatTime(end), "buy the next block: skyserve offers blocks --region " + string(v.Region) + " --type " + v.Type
 	}
-	return "less than 24 hours are left; after that its machines are billed on demand", "extend it, or add another reservation"
+	return "less than 24 hours are left; after the end its machines are billed on demand", "extend it, or add another reservation"
 }
 
 func formatTime(t time.Time) string { return t.UTC().Format(time.RFC3339) }
@@ -175,9 +176,10 @@ func describeTimes(v *provision.Reservation) (text string) {
 	return text
 }
 
-// limitToReported limits the entries with an id to the free machines that the cloud reports, and sets their zone
-// and the fields after it. A reservation is not used if it has another type or accepts no machines, for example because it
-// is a block that ends soon. It is not used either if the service has no subnet, and so no offerings, in its zone.
+// limitToReported limits the entries with an id to the free machines that the cloud reports, and sets zone and the
+// following fields of reservedEntry. A reservation is not used if it has another type or accepts no machines, for
+// example because it is a block that ends soon. It is not used either if the service has no subnet, and so no
+// offerings, in its zone.
 func (es reservedEntries) limitToReported(reported Reservations, offers map[service.Region]provision.Offerings, at time.Time) {
 	for _, e := range es {
 		if e.reservation.ID == "" {

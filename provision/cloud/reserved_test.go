@@ -56,8 +56,8 @@ func soldOffers(spec *service.Spec) map[service.Region]provision.Offerings {
 	return all
 }
 
-// Replicas use commitments in the order of the file, each at its own price and up to its count.
-func TestReplicasUseCommitments(t *testing.T) {
+// Replicas use reserved machines in the order of service.yaml, each entry at its own price and up to its count.
+func TestReplicasUseReservedMachines(t *testing.T) {
 	for name, c := range map[string]struct {
 		gpu, region, lines string
 		want               []string
@@ -195,7 +195,7 @@ func TestReservationWarnings(t *testing.T) {
 		want    string
 	}{
 		"far end":   {func(r *provision.Reservation) { r.Ends = reservedDay.Add(24*time.Hour + time.Second) }, false, "ends 2026-11-02T00:00:01Z"},
-		"near end":  {func(r *provision.Reservation) { r.Ends = reservedDay.Add(24 * time.Hour) }, true, "ends 2026-11-02T00:00:00Z; less than 24 hours are left; after that its machines are billed on demand"},
+		"near end":  {func(r *provision.Reservation) { r.Ends = reservedDay.Add(24 * time.Hour) }, true, "ends 2026-11-02T00:00:00Z; less than 24 hours are left; after the end its machines are billed on demand"},
 		"block":     {func(r *provision.Reservation) { r.Block, r.Ends = true, reservedDay.Add(24*time.Hour) }, true, "ends 2026-11-02T00:00:00Z; EC2 terminates its machines at 2026-11-01T23:30:00Z"},
 		"last hour": {func(r *provision.Reservation) { r.Block, r.Ends = true, reservedDay.Add(time.Hour) }, true, "ends 2026-11-01T01:00:00Z; no further machines are launched in it, because EC2 terminates its machines at 2026-11-01T00:30:00Z"},
 		"not yet": {func(r *provision.Reservation) {

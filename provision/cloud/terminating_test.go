@@ -76,7 +76,7 @@ func TestTerminatingReplicasAreReplaced(t *testing.T) {
 	}
 }
 
-func TestControllerMachine(t *testing.T) {
+func TestFirstBalancerAndStorePort(t *testing.T) {
 	spec := parse(t, threeRegions)
 	if got := cloud.FirstBalancer(spec); got != "lb-us-east-1-0" {
 		t.Errorf("got %s", got)
