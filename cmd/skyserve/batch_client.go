@@ -13,7 +13,9 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
+	"time"
 
 	"skyserve/lbd/batch/job"
 )
@@ -39,9 +41,37 @@ type apiError struct {
 // Error returns the message of the API.
 func (e *apiError) Error() string { return e.message }
 
-// do sends a request to the first balancer that can be reached. body returns the body anew for each attempt; nil =
-// none.
+// maxBatchRetries and maxBatchRetryAfter limit repetitions of a request, as OpenAI's clients do.
+const (
+	maxBatchRetries    = 2
+	maxBatchRetryAfter = 10 * time.Second
+)
+
+// do sends a request like send, and repeats reads and uploads that a balancer asks to repeat later, as while its store is
+// not connected right after the start of a service. Other requests may have been carried out.
 func (c *batchClient) do(ctx context.Context, method, path, contentType string, body func() io.Reader) (*http.Response, error) {
+	repeatable := method == http.MethodGet || path == "/v1/files"
+	for retries := 0; ; retries++ {
+		res, err := c.send(ctx, method, path, contentType, body)
+		if err == nil || res == nil || res.StatusCode != http.StatusServiceUnavailable || !repeatable || retries == maxBatchRetries {
+			return res, err
+		}
+		seconds, parseErr := strconv.Atoi(res.Header.Get("Retry-After"))
+		after := time.Duration(seconds) * time.Second
+		if parseErr != nil || after < 0 || after > maxBatchRetryAfter {
+			return res, err
+		}
+		select {
+		case <-ctx.Done():
+			return res, err
+		case <-time.After(after):
+		}
+	}
+}
+
+// send sends a request to the first balancer that can be reached. body returns the body anew for each attempt; nil =
+// none. An error response is returned with its error and a closed body.
+func (c *batchClient) send(ctx context.Context, method, path, contentType string, body func() io.Reader) (*http.Response, error) {
 	var first error
 	for _, base := range c.bases {
 		var reader io.Reader
