@@ -36,3 +36,28 @@ func TestStatusShowsEveryAlert(t *testing.T) {
 		}
 	}
 }
+
+// The row of the controller repeats none of the alerts that the status shows above, and has its reason otherwise.
+func TestControllerRowRepeatsNoAlerts(t *testing.T) {
+	alert := telemetry.Alert{Severity: telemetry.SeverityWarning, Kind: telemetry.AlertStore, Object: "members", Message: "the store is not replicated", NextStep: "run 'skyserve up'"}
+	for name, tt := range map[string]struct {
+		state  service.ReplicaState
+		reason string
+		alerts []telemetry.Alert
+	}{
+		"ready, with alerts":           {service.StateReady, alert.Line(), []telemetry.Alert{alert}},
+		"ready, no balancer reachable": {service.StateReady, alert.Line(), nil},
+		"starting":                     {service.StateStarting, "waiting for the store", []telemetry.Alert{alert}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			status := &deploy.ServiceStatus{Service: "chat", Alerts: tt.alerts, Controller: &deploy.ControllerStatus{ID: "controller", Machine: "lb-us-0", State: tt.state, Reason: tt.reason}}
+			var text bytes.Buffer
+			if err := (&serviceView{svc: local.Service{}, spec: &service.Spec{Name: "chat"}}).writeStatus(&text, status, outputFormat{kind: outputText}); err != nil {
+				t.Fatal(err)
+			}
+			if got := strings.Count(text.String(), tt.reason); got != 1 || !strings.Contains(text.String(), "runs on the machine of lb-us-0") {
+				t.Errorf("the reason occurs %d times, want once:\n%s", got, &text)
+			}
+		})
+	}
+}

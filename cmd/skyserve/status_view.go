@@ -205,7 +205,7 @@ func (v *serviceView) writeStatus(w io.Writer, s *deploy.ServiceStatus, format o
 		machines.rows = append(machines.rows, listRow{name: d.Server.ID, cells: []string{"", "nameserver", d.Server.ID, string(d.Server.State), d.Server.Endpoint, "", reasonText(d.Server.Reason, d.Server.Desired), "", ""}, wide: make([]string, len(machines.wide))})
 	}
 	if c := s.Controller; c != nil {
-		machines.rows = append(machines.rows, listRow{name: c.ID, cells: []string{"", "controller", c.ID, string(c.State), c.Admin, "", strings.TrimSuffix("runs on the machine of "+c.Machine+": "+c.Reason, ": "), "", ""}, wide: make([]string, len(machines.wide))})
+		machines.rows = append(machines.rows, listRow{name: c.ID, cells: []string{"", "controller", c.ID, string(c.State), c.Admin, "", controllerReason(c, s.Alerts), "", ""}, wide: make([]string, len(machines.wide))})
 	}
 	format.addRows(t, machines)
 	if len(s.Drift) > 0 {
@@ -295,3 +295,13 @@ const decisionsName = "decisions.json"
 
 // decisionsFile is the file of the decisions about a local service's replicas.
 func decisionsFile(svc local.Service) string { return filepath.Join(svc.Dir(), decisionsName) }
+
+// controllerReason returns the reason of the controller's row. The reason of a controller that is ready consists of its
+// alerts, which the status shows above its table.
+func controllerReason(c *deploy.ControllerStatus, shown []telemetry.Alert) string {
+	machine := "runs on the machine of " + c.Machine
+	if c.Reason == "" || c.State == service.StateReady && len(shown) > 0 {
+		return machine
+	}
+	return machine + ": " + c.Reason
+}
