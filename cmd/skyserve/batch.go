@@ -205,7 +205,7 @@ func (o *batchOptions) submit(ctx context.Context, file string, out, errOut io.W
 	path := o.url
 	if path == "" {
 		if path, err = firstURL(file); err != nil {
-			return usage(err, "docs/batches.md shows a line")
+			return usage(err, "docs/batches.md shows an example")
 		}
 	}
 	info, err := os.Stat(file)
