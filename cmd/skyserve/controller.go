@@ -22,7 +22,8 @@ of a dead balancer to the nearest live one until the balancer responds again, pl
 interval autoscale.every, lets autoscale.strategy change the number of replicas between plans,
 and serves the embedded store. 'skyserve up' starts it on the machine of a balancer, with
 files beside --config by which it adds, removes and replaces replicas; without these files it
-changes no replicas. A service with three balancers or more has three controllers: one leads. Balancers keep serving while no controller runs.
+changes no replicas. A service with three balancers or more has three controllers: one leads.
+Balancers keep serving while no controller runs.
 
 SIGHUP, or POST /reload on its address, reloads the configuration file.`,
 		Example: `  skyserve controller --config ~/.local/state/skyserve/services/chat/controller.yaml`,
