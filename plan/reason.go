@@ -179,7 +179,11 @@ func (w *reasonWriter) describeCurrent(c ReplicaChange, i, j int) string {
 	case has == 0:
 		return "0 running"
 	case own == has:
-		return fmt.Sprintf("%d x %s serve up to %s", c.Current, c.GPU, formatRate(has))
+		verb := "serve"
+		if c.Current == 1 {
+			verb = "serves"
+		}
+		return fmt.Sprintf("%d x %s %s up to %s", c.Current, c.GPU, verb, formatRate(has))
 	}
 	return fmt.Sprintf("all replicas there serve up to %s", formatRate(has))
 }

@@ -10,9 +10,9 @@ import (
 
 // commitmentOptions describes the values of CommitmentCost.Option.
 var commitmentOptions = map[string]string{
-	"own_peaks":   "commit for each region's own peak",
-	"global_peak": "commit for the peak of all regions",
-	"mixed":       "commit up to break-even, remainder on demand",
+	"own_peaks":   "reserve for each region's own peak",
+	"global_peak": "reserve for the peak of all regions",
+	"mixed":       "reserve up to break-even, remainder on demand",
 	"on_demand":   "all on demand, scaled without delay",
 }
 
@@ -33,24 +33,24 @@ func (r *CommitmentComparison) WriteTable(w io.Writer) error {
 	}
 	writeAligned(&b, rows)
 	if len(r.Rows) > 0 {
-		fmt.Fprintln(&b, "\nReplicas to commit to:")
-		rows = [][]string{{"MODEL", "REGION", "GPU", "FOR OWN PEAK", "FOR GLOBAL PEAK"}}
+		fmt.Fprintln(&b, "\nReplicas to reserve:")
+		rows = [][]string{{"MODEL", "REGION", "GPU", "FOR OWN PEAK", "FOR PEAK OF ALL"}}
 		for _, x := range r.Rows {
 			rows = append(rows, []string{x.Model, x.Region, x.GPU, strconv.Itoa(x.OwnPeak), strconv.Itoa(x.GlobalPeak)})
 		}
 		writeAligned(&b, rows)
 	}
 	fmt.Fprintln(&b)
-	rows = [][]string{{"OPTION", "COMMITTED", "ON DEMAND UP TO", "$/H", "$/MONTH"}}
+	rows = [][]string{{"OPTION", "RESERVED", "ON DEMAND UP TO", "$/H", "$/MONTH"}}
 	for _, c := range r.Costs {
 		rows = append(rows, []string{commitmentOptions[c.Option], strconv.Itoa(c.Committed), strconv.Itoa(c.OnDemand), fmt.Sprintf("%.2f", c.CostPerHour), fmt.Sprintf("%.0f", c.CostPerMonth)})
 	}
 	writeAligned(&b, rows)
 	if r.Saving != nil {
-		fmt.Fprintf(&b, "\nCommitting for the peak of all regions costs %.1f %% less than for each region's own.\n", 100**r.Saving)
+		fmt.Fprintf(&b, "\nReserving for the peak of all regions costs %.1f %% less than for each region's own.\n", 100**r.Saving)
 	}
 	for _, e := range r.BreakEven {
-		fmt.Fprintf(&b, "%s in %s: $%.4g/h reserved, $%.4g/h on demand: a commitment pays off from %.0f of %d hours of use per month.\n", e.GPU, strings.Join(e.Regions, ", "), e.ReservedPerHour, e.OnDemandPerHour, e.HoursPerMonth, HoursPerMonth)
+		fmt.Fprintf(&b, "%s in %s: $%.4g/h reserved, $%.4g/h on demand: a reservation pays off from %.0f of %d hours of use per month.\n", e.GPU, strings.Join(e.Regions, ", "), e.ReservedPerHour, e.OnDemandPerHour, e.HoursPerMonth, HoursPerMonth)
 	}
 	if len(r.Assumed) > 0 {
 		fmt.Fprintln(&b, "\nAssumed:")

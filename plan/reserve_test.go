@@ -118,7 +118,7 @@ func TestReserveMixes(t *testing.T) {
 	if err := r.WriteTable(&b); err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"all regions", "commit up to break-even, remainder on demand          1                3", "H100 in a: $50/h reserved, $98.32/h on demand: a commitment pays off from 371 of 730 hours of use per month."} {
+	for _, want := range []string{"all regions", "reserve up to break-even, remainder on demand         1                3", "H100 in a: $50/h reserved, $98.32/h on demand: a reservation pays off from 371 of 730 hours of use per month."} {
 		if !strings.Contains(b.String(), want) {
 			t.Errorf("%q is not in\n%s", want, b.String())
 		}

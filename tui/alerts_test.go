@@ -18,17 +18,18 @@ func TestEveryAlertIsShown(t *testing.T) {
 			d.poll(time.Second)
 			lines := strings.Split(d.frame(), "\n")
 			sign, _, _ := strings.Cut(count, " ")
+			subject := d.fetch.snapshot.Alerts[0].Subject()
 			if !strings.Contains(lines[0], count) {
 				t.Errorf("%s, %s: the header is\n%s", kind, severity, lines[0])
 			}
 			panel := strings.Join(lines[1:], "\n")
-			for _, want := range []string{sign + " " + kind + " its-object", "the message of " + kind, "the next step"} {
+			for _, want := range []string{sign + " " + subject, "the message of " + kind, "the next step"} {
 				if !strings.Contains(panel, want) {
 					t.Errorf("%s, %s: the panel has no %q:\n%s", kind, severity, want, panel)
 				}
 			}
 			d.press("2")
-			if line := string(severity) + ": " + kind + " its-object: the message of " + kind; !strings.Contains(d.frame(), line) {
+			if line := string(severity) + ": " + subject + ": the message of " + kind; !strings.Contains(d.frame(), line) {
 				t.Errorf("%s, %s: another view has no %q:\n%s", kind, severity, line, d.frame())
 			}
 		}

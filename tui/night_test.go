@@ -23,7 +23,7 @@ var recordedFaults = map[string][]string{
 	"slow":            {"slow us-1", "times slower", "check the GPU"},
 	"dead-balancer":   {"balancer lb-eu-0", "no heartbeat", "skyserve status"},
 	"partition":       {"balancer lb-asia-0", "no heartbeat", "skyserve status"},
-	"full-queue":      {"limited lb-us-0", "rejected with 429", "skyserve usage"},
+	"full-queue":      {"rejected requests lb-us-0", "rejected with 429", "skyserve usage"},
 	"certificate":     {"certificate lb-us-0 public", "expired on", "balancer.tls"},
 	"full-disk":       {"store", "the disk of", "MiB free", "free disk space"},
 	"interruption":    {"interruption us-east-1-0", "the cloud interrupts", "skyserve events"},

@@ -280,8 +280,8 @@ func (s *screen) flowRate(from service.Region, f telemetry.Flow) float64 {
 	return 0
 }
 
-// flowTitle is the title of the flows. Balancers count from their start.
-const flowTitle = "FORWARDED (total since start)"
+// flowTitle is the title of the flows. Balancers count the total from their start.
+const flowTitle = "FORWARDED"
 
 // flowLines draws the flows between regions in at most n lines.
 func (s *screen) flowLines(t *Theme, w, n int) []string {

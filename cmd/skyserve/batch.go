@@ -205,7 +205,7 @@ func (o *batchOptions) submit(ctx context.Context, file string, out, errOut io.W
 	path := o.url
 	if path == "" {
 		if path, err = firstURL(file); err != nil {
-			return usage(err, "docs/batches.md shows a line")
+			return usage(err, "docs/batches.md shows an example")
 		}
 	}
 	info, err := os.Stat(file)
@@ -388,7 +388,7 @@ func (o *batchOptions) endError(b *batchAnswer) error {
 	if !o.wait || b.Status == job.Completed {
 		return nil
 	}
-	return failed(fmt.Errorf("the batch %s is %s", b.ID, b.Status), "'skyserve batch download "+b.ID+" --errors' writes the requests that failed")
+	return failed(fmt.Errorf("the batch %s ended with the status %s", b.ID, b.Status), "'skyserve batch download "+b.ID+" --errors' writes the requests that failed")
 }
 
 func (o *batchOptions) cancel(ctx context.Context, id string, out io.Writer) error {
@@ -420,7 +420,7 @@ func (o *batchOptions) download(ctx context.Context, id string, out, errOut io.W
 		if !b.Status.Final() {
 			other = "wait for its end: skyserve batch show " + b.ID + " --wait"
 		}
-		return failed(fmt.Errorf("the batch %s is %s and has no %s", b.ID, b.Status, what), other)
+		return failed(fmt.Errorf("the batch %s has the status %s and no %s", b.ID, b.Status, what), other)
 	}
 	if o.file != "" {
 		f, err := os.OpenFile(o.file, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)

@@ -130,7 +130,7 @@ func providersInside(ctx context.Context, text json.RawMessage, regions []servic
 		clouds.localService = &svc
 		text, err := os.ReadFile(svc.SpecFile())
 		if err != nil {
-			return nil, nil, fmt.Errorf("reading the service: %w", err)
+			return nil, nil, fmt.Errorf("reading the service file: %w", err)
 		}
 		if spec, err = service.ParseDeployed(svc.SpecFile(), text); err != nil {
 			return nil, nil, err

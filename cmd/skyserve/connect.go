@@ -84,7 +84,7 @@ whose certificate was revoked.`,
 func runConnect(cmd *cobra.Command, f connectFlags) error {
 	switch {
 	case !strings.HasPrefix(f.url, "https://"):
-		return usage(fmt.Errorf("URL: must be the https URL of a balancer's admin address, got %q", f.url), "")
+		return usage(fmt.Errorf("URL: must be the https URL of a balancer's admin address, got %q", f.url), "balancers of a service also accept https:// on an admin address that 'skyserve status -o json' shows with http://")
 	case f.invite == (f.code != ""):
 		return usage(errors.New("requires either --invite or --code"), "run 'skyserve connect URL --invite' on the machine from which the service was deployed, then 'skyserve connect URL --code CODE' here")
 	case f.invite:

@@ -18,11 +18,12 @@ func newControllerCmd() *cobra.Command {
 		Use:   "controller --config FILE",
 		Short: "Run the controller of a service",
 		Long: `Run the controller of a service. It assigns replicas to balancers, moves the replicas
-of a dead balancer to the nearest live one and back, plans at the interval autoscale.every, lets
-autoscale.strategy change the number of replicas between plans, and serves the embedded
-store. 'skyserve up' runs one on the machine of a balancer; only such a controller can change
-replicas, and it also replaces replicas whose VMs are gone. A service with three balancers or
-more has three controllers: one leads. Balancers keep serving while no controller runs.
+of a dead balancer to the nearest live one until the balancer responds again, plans at the
+interval autoscale.every, lets autoscale.strategy change the number of replicas between plans,
+and serves the embedded store. 'skyserve up' starts it on the machine of a balancer, with
+files beside --config by which it adds, removes and replaces replicas; without these files it
+changes no replicas. A service with three balancers or more has three controllers: one leads.
+Balancers keep serving while no controller runs.
 
 SIGHUP, or POST /reload on its address, reloads the configuration file.`,
 		Example: `  skyserve controller --config ~/.local/state/skyserve/services/chat/controller.yaml`,

@@ -83,7 +83,7 @@ func runDoctor(ctx context.Context, o *doctorOptions, out io.Writer) error {
 	}
 	text, err := os.ReadFile(o.file)
 	if err != nil {
-		return usage(fmt.Errorf("reading the service: %w", err), "'skyserve init' prints a starter service.yaml")
+		return usage(fmt.Errorf("reading the service file: %w", err), "'skyserve init' prints a starter service.yaml")
 	}
 	spec, err := service.Parse(o.file, text)
 	if err != nil {

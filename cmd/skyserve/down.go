@@ -325,7 +325,7 @@ func deployedSpec(arg string, svc local.Service) (*service.Spec, error) {
 		return nil, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("reading the service: %w", err)
+		return nil, fmt.Errorf("reading the service file: %w", err)
 	}
 	spec, err := service.ParseDeployed(file, text)
 	if err == nil {

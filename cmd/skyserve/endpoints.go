@@ -120,9 +120,9 @@ func findService(name string) (local.Service, error) {
 	var which *local.SeveralServicesError
 	switch {
 	case errors.As(err, &none):
-		return svc, notFound(err, cmp.Or(didYouMean(none.Name, none.Exist), "create one: skyserve up SERVICE.yaml; or connect to an existing one: skyserve connect URL"))
+		return svc, notFound(err, cmp.Or(didYouMean(none.Name, none.Exist), "create one: skyserve up SERVICE.yaml; or connect to an existing one: skyserve connect URL --code CODE"))
 	case errors.As(err, &which):
-		return svc, usage(err, "pass its name")
+		return svc, usage(err, "pass --service NAME")
 	}
 	return svc, err
 }

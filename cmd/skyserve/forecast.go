@@ -87,10 +87,10 @@ A history is one of these, plain or gzipped, in a file or at a URL:
   - a request trace: Azure 2023 and 2024, Mooncake, BurstGPT, Qwen-Bailian, SageServe;
     it is aggregated per minute
   - ServeGen's request rates, per client or in total, in requests per second
-  - Prometheus: prometheus+http://host:9090, with ?query=... or --promql for a rate per
-    second by model, tier and region ($window is replaced by the rate's window), or for
-    counters whose names end in _total. Without a query, the counters of the balancers,
-    vLLM or SGLang are used. Credentials are the URL's user and password, its password
+  - Prometheus: prometheus+http://host:9090, with a query as ?query=... or --promql.
+    The query returns tokens (or requests) per second by model, tier and region, and may
+    contain $window for the window of a rate; or it selects counters whose names end in
+    _total. Without a query, the counters of the balancers, vLLM or SGLang are used. Credentials are the URL's user and password, its password
     alone (a bearer token) or ` + envPrometheusAuth + `.
 
 Problems of a history (gaps, duplicates, late rows, counter resets) are repaired or

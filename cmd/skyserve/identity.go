@@ -44,7 +44,7 @@ func adminHTTP(name, url string) (*http.Client, error) {
 		return byToken, nil
 	}
 	if err != nil {
-		return nil, usage(err, "pass its name")
+		return nil, usage(err, "pass --service NAME")
 	}
 	self, err := identityOf(svc).OperatorParty(operatorName(), time.Now())
 	if errors.Is(err, fs.ErrNotExist) {

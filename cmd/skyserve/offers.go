@@ -97,7 +97,7 @@ func (o *offersOptions) selectRegions() (*service.Spec, []service.Region, error)
 	if o.file != "" {
 		text, err := os.ReadFile(o.file)
 		if err != nil {
-			return nil, nil, usage(fmt.Errorf("reading the service: %w", err), "'skyserve init' prints a starter service.yaml")
+			return nil, nil, usage(fmt.Errorf("reading the service file: %w", err), "'skyserve init' prints a starter service.yaml")
 		}
 		if spec, err = service.Parse(o.file, text); err != nil {
 			return nil, nil, usage(err, "")

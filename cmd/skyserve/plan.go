@@ -58,7 +58,7 @@ func newPlanCmd() *cobra.Command {
 		Short: "Forecast the load and plan the cheapest replicas for it",
 		Long: `Forecast the load and compute the cheapest replicas that serve it: counts per model,
 region, GPU and capacity type, with the reason for each. Without --apply nothing is
-changed. With --apply, new replicas are added; when they are ready, others are drained
+changed. With --apply, new replicas are added; when they are ready, excess ones are drained
 and stopped, within replicas.min and replicas.max. Changes are stored with the service, and
 'skyserve up' keeps them. If a zone has no capacity, --apply tries the next zone, capacity
 type, GPU and region, as 'skyserve up' does.
@@ -435,7 +435,7 @@ func (o *planOptions) observeService(ctx context.Context, since int64) (*control
 	}
 	text, err := os.ReadFile(o.target)
 	if err != nil {
-		return nil, usage(fmt.Errorf("reading the service: %w", err), "'skyserve init' prints a starter service.yaml")
+		return nil, usage(fmt.Errorf("reading the service file: %w", err), "'skyserve init' prints a starter service.yaml")
 	}
 	spec, err := service.Parse(o.target, text)
 	if err != nil {

@@ -76,7 +76,7 @@ func runRehearsal(ctx context.Context, o *doctorOptions, in io.Reader, out, errO
 	}
 	text, err := os.ReadFile(o.file)
 	if err != nil {
-		return usage(fmt.Errorf("reading the service: %w", err), "'skyserve init' prints a starter service.yaml")
+		return usage(fmt.Errorf("reading the service file: %w", err), "'skyserve init' prints a starter service.yaml")
 	}
 	spec, err := service.Parse(o.file, text)
 	if err != nil {

@@ -50,7 +50,7 @@ func openLockedScaling(ctx context.Context, svc local.Service, in io.Reader, err
 	}
 	text, err := os.ReadFile(svc.SpecFile())
 	if err != nil {
-		return nil, fmt.Errorf("reading the service: %w", err)
+		return nil, fmt.Errorf("reading the service file: %w", err)
 	}
 	u := &upRun{
 		up: &up{upOptions: &upOptions{file: svc.SpecFile(), yes: yes, timeout: defaultTimeout(spec), clouds: clouds}, errOut: errOut, started: time.Now(), block: newTerminalBlock(errOut)},

@@ -31,8 +31,8 @@ func newSimFuzzCmd() *cobra.Command {
 throughput and P90 TTFT are printed relative to the best other policy: the median, the
 worst, and the scenarios with the lowest throughput ratios with the commands that repeat
 them. Scenarios vary in workload and its lengths, regions, replicas, the engines' speed and
-memory, round-trip times, the probe interval, even and 10:1 loads of regions, and closed
-and open loops with 0.5 to 1.3 times the estimated capacity. cache-aware:skylb is SGLang's
+memory, round-trip times, the probe interval, equal or 10:1 loads of the regions, and
+closed and open loops with 0.5 to 1.3 times the estimated capacity. cache-aware:skylb is SGLang's
 router as in SkyLB's evaluation.
 
 Each scenario runs once, so ratios vary by some percent between seeds, and the best other

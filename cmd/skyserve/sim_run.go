@@ -207,7 +207,7 @@ func scenariosOf(name string) ([]sim.Scenario, error) {
 	}
 	s, err := sim.ParseFile(name, data)
 	if err != nil {
-		return nil, err
+		return nil, usage(err, "'skyserve sim list -o yaml NAME' prints a scenario file to start from")
 	}
 	return []sim.Scenario{*s}, nil
 }

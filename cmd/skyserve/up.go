@@ -190,7 +190,7 @@ func runUp(ctx context.Context, o *upOptions, in io.Reader, out, errOut io.Write
 	}
 	text, err := os.ReadFile(o.file)
 	if err != nil {
-		return usage(fmt.Errorf("reading the service: %w", err), "'skyserve init' prints a starter service.yaml")
+		return usage(fmt.Errorf("reading the service file: %w", err), "'skyserve init' prints a starter service.yaml")
 	}
 	u := &up{upOptions: o, out: out, errOut: errOut, started: time.Now(), block: newTerminalBlock(errOut)}
 	spec, err := parseService(o.file, text)

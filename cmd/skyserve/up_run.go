@@ -459,7 +459,11 @@ func (u *upRun) printUp(endpoints map[string]string) error {
 		if d := u.spec.DNS; d != nil && d.Provider == service.DNSEmbedded {
 			fmt.Fprintf(u.out, "  %s\n", digCommand(d))
 		}
-		_, err := fmt.Fprintf(u.out, "  skyserve load\n  skyserve top\n  skyserve plan\n  skyserve down %s\n", u.spec.Name)
+		load := "skyserve load"
+		if u.spec.Balancer.Auth != nil {
+			load += " --api-key env:SKYSERVE_KEY"
+		}
+		_, err := fmt.Fprintf(u.out, "  %s\n  skyserve top\n  skyserve plan\n  skyserve down %s\n", load, u.spec.Name)
 		return err
 	}
 	_, err := fmt.Fprintf(u.out, "\nTry next:\n  %s\n  skyserve status %s\n  skyserve down %s\n", curlCommand(u.spec, first), u.spec.Name, u.spec.Name)

@@ -88,7 +88,7 @@ func (u *upRun) copyStore(ctx context.Context, from, to provision.Object) error 
 	for attempt := 1; ; attempt++ {
 		b, err := copyBackup(ctx, localBackup(filepath.Join(dir, "copied.backup")), at(from), at(to))
 		if err == nil {
-			u.printLine("copied the store of %s to its new machine: %d messages", from.ID, b.Messages)
+			u.printLine("copied the store of %s to its new machine: %d entries", from.ID, b.Messages)
 			return nil
 		}
 		if attempt == copyAttempts || ctx.Err() != nil {

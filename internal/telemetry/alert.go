@@ -76,12 +76,20 @@ type Alert struct {
 	NextStep string `json:"next_step"`
 }
 
-// Subject returns the alert's kind and, if it differs, its object.
+// Subject returns what the alert is about: its kind and, if it differs, its object. "failed lb-us-0" would
+// read as if the balancer had failed: the requests of clients do.
 func (a Alert) Subject() string {
-	if a.Object == a.Kind || a.Object == "" {
-		return a.Kind
+	kind := a.Kind
+	switch kind {
+	case AlertFailed:
+		kind = "failed requests"
+	case AlertLimited:
+		kind = "rejected requests"
 	}
-	return a.Kind + " " + a.Object
+	if a.Object == a.Kind || a.Object == "" {
+		return kind
+	}
+	return kind + " " + a.Object
 }
 
 // Line returns the alert in one line, such as "warning: certificate lb-us-0: expires

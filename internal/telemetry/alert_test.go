@@ -19,3 +19,16 @@ func TestMergeAlertsSortsBySeverity(t *testing.T) {
 		t.Errorf("got %q", got)
 	}
 }
+
+func TestAlertSubject(t *testing.T) {
+	for want, a := range map[string]Alert{
+		"store":                     {Kind: AlertStore, Object: "store"},
+		"slow us-0":                 {Kind: AlertSlow, Object: "us-0"},
+		"failed requests lb-us-0":   {Kind: AlertFailed, Object: "lb-us-0"}, // "failed lb-us-0" is a balancer that has failed
+		"rejected requests lb-us-0": {Kind: AlertLimited, Object: "lb-us-0"},
+	} {
+		if got := a.Subject(); got != want {
+			t.Errorf("%s %s: got %q, want %q", a.Kind, a.Object, got, want)
+		}
+	}
+}

@@ -175,8 +175,8 @@ func TestRoutes(t *testing.T) {
 		want               string // part of the answer
 	}{
 		{"GET", "/healthz", "", 200, `"ok"`},
-		{"GET", "/nothing", "", 404, "the admin API has no GET /nothing"},
-		{"POST", "/v1/snapshot", "", 404, "the admin API has no POST /v1/snapshot"},
+		{"GET", "/nothing", "", 404, "the admin API has no GET /nothing; docs/openapi-admin.yaml describes it"},
+		{"POST", "/v1/snapshot", "", 404, "the admin API has no POST /v1/snapshot; docs/openapi-admin.yaml describes it"},
 		{"GET", "/v1/service", "", 404, "without a service.yaml"},
 		{"GET", "/v1/decisions/req/1", "", 200, `"request":"req/1"`},
 		{"GET", "/v1/decisions", "", 200, `{"balancer":"lb-us-0","region":"local/us","recorded":1,"limit":4096,"since":"2023-11-14T22:13:20Z","remembered":1}`},
@@ -411,7 +411,7 @@ func TestSnapshotOfOwnRegion(t *testing.T) {
 
 func TestBalancerWithoutReadyReplica(t *testing.T) {
 	b := &balancer{}
-	if got := api(b, nil).Region().Balancers[0]; got.State != "STARTING" || got.Reason != "no replicas" {
+	if got := api(b, nil).Region().Balancers[0]; got.State != "STARTING" || got.Reason != "no attached replicas" {
 		t.Errorf("got %+v", got)
 	}
 	b.replicas = []Replica{{State: service.StateNotReady}, {State: service.StateDraining}}

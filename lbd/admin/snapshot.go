@@ -188,11 +188,11 @@ func (a *API) self(replicas []Replica, models []core.ModelView) telemetry.Balanc
 	case b.Certificate != nil && b.Certificate.Waiting != "":
 		b.State, b.Reason = service.StateStarting, "waiting for certificate: "+b.Certificate.Waiting
 	case len(replicas) == 0 && (self.Balancer.Forward == nil || *self.Balancer.Forward) && slices.ContainsFunc(a.opts.Peers(), hasReadyReplica):
-		b.Reason = cmp.Or(b.Reason, "no replicas, forwarding all requests")
+		b.Reason = cmp.Or(b.Reason, "no attached replicas, forwarding all requests")
 	case !slices.ContainsFunc(replicas, ready) && startOnDemand(replicas, models):
 		b.Reason = cmp.Or(b.Reason, "no ready replica, models start at their first request")
 	case len(replicas) == 0:
-		b.State, b.Reason = service.StateStarting, "no replicas"
+		b.State, b.Reason = service.StateStarting, "no attached replicas"
 	case !slices.ContainsFunc(replicas, ready):
 		b.State, b.Reason = service.StateStarting, fmt.Sprintf("none of %d replicas is ready", len(replicas))
 	}

@@ -306,7 +306,7 @@ func TestWhy(t *testing.T) {
 	}{
 		{telemetry.RequestSummary{State: "queued", Policy: "skylb"}, "no capacity"},
 		{telemetry.RequestSummary{State: "queued", Policy: "cost"}, "no capacity, or waiting for a full replica was expected to be faster"},
-		{telemetry.RequestSummary{State: "queued", Policy: "cost", Target: "us-3"}, "waiting for us-3 (full) was expected to be faster than another target"},
+		{telemetry.RequestSummary{State: "queued", Policy: "cost", Target: "us-3"}, "waiting for us-3 (full) was expected to be faster than any other target"},
 		{telemetry.RequestSummary{State: "sent", Policy: "skylb", Target: "us-0", Reason: policy.ReasonPrefixMatch}, "longest cached prefix"},
 		{telemetry.RequestSummary{State: "finished", Policy: "skylb", Target: "eu", Forwarded: true, Reason: policy.ReasonForward}, "no local replica available; this peer has capacity"},
 		{telemetry.RequestSummary{State: "finished", Policy: "consistent-hash", Target: "us-0", Reason: "of_tomorrow"}, `"of_tomorrow"`},

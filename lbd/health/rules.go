@@ -134,7 +134,7 @@ func excludedReplicas(_ *Watch, o *Observation) (found []condition) {
 		switch {
 		case r.State == service.StateInterrupted:
 			found = append(found, o.raise(telemetry.SeverityWarning, telemetry.AlertInterruption, r.ID, "the cloud interrupts its machine: "+reason(r.Reason),
-				o.ifDeployed("none: a replacement starts ('skyserve events' shows it)", o.addReplica())))
+				o.ifDeployed("no action is needed: a replacement starts ('skyserve events' shows it)", o.addReplica())))
 		case r.State == service.StateNotReady && strings.HasPrefix(r.Reason, "ejected "):
 			found = append(found, o.raise(telemetry.SeverityWarning, telemetry.AlertEjection, r.ID, reason(r.Reason),
 				o.readLog(r.ID)))
@@ -397,7 +397,7 @@ func forecasts(_ *Watch, o *Observation) (found []condition) {
 			continue
 		}
 		c := o.raise(telemetry.SeverityWarning, telemetry.AlertForecast, f.Model, "the load deviates from its forecast: "+f.Deviation,
-			"the strategy lt-ua reacts by itself; else run 'skyserve plan --apply'")
+			"run 'skyserve plan --apply' (not needed with the strategy lt-ua)")
 		c.Region = f.Region
 		found = append(found, c)
 	}

@@ -357,9 +357,9 @@ func (p *Provider) CheckPorts(changes provision.Changes) error {
 	case 1:
 		return first
 	case 2:
-		return fmt.Errorf("%w; another port of the service is in use too", first)
+		return fmt.Errorf("%w; another required port is in use too", first)
 	}
-	return fmt.Errorf("%w; %d further ports of the service are in use too", first, len(taken)-1)
+	return fmt.Errorf("%w; %d further required ports are in use too", first, len(taken)-1)
 }
 
 // Fingerprint returns the fingerprint of a machine's key, as its agent published it in a directory that

@@ -46,7 +46,7 @@ func TestPortsOfTwoServices(t *testing.T) {
 			t.Errorf("%+d: got %v", delta, err)
 			continue
 		}
-		if want := fmt.Sprintf("%s is reserved for %s and required by %s of service other (%s); set local.port", taken.Addr, taken.Holder, taken.ID, taken.Purpose); !strings.HasPrefix(err.Error(), want) {
+		if want := fmt.Sprintf("%s is reserved for %s and required by %s of service other (%s port); set local.port", taken.Addr, taken.Holder, taken.ID, taken.Purpose); !strings.HasPrefix(err.Error(), want) {
 			t.Errorf("%+d: got %q, want %q", delta, err, want)
 		}
 		spec.LocalHosts.Port = second.FreePort()
@@ -64,7 +64,7 @@ func TestPortsOfTwoServices(t *testing.T) {
 	}
 	defer ln.Close()
 	err = NewProvider(other, "", "", 0).WithSpec(spec).CheckPorts(provision.Changes{changes[0]})
-	if want := portAt(500) + " is reserved for lb-us-0 of service chat and required by lb-us-0 of service other (admin); set local.port in service.yaml to another port; another port of the service is in use too"; err == nil || err.Error() != want {
+	if want := portAt(500) + " is reserved for lb-us-0 of service chat and required by lb-us-0 of service other (admin port); set local.port in service.yaml to another port; another required port is in use too"; err == nil || err.Error() != want {
 		t.Errorf("got %v, want %s", err, want)
 	}
 }

@@ -34,7 +34,7 @@ func TestLaunchAlertTexts(t *testing.T) {
 		},
 		"capacity": {
 			held: held(provision.HeldByCapacity, "InsufficientInstanceCapacity"),
-			want: []string{"warning: launch aws/us-east-1: cannot launch us-1: InsufficientInstanceCapacity; none: launches are repeated every 10 minutes"},
+			want: []string{"warning: launch aws/us-east-1: cannot launch us-1: InsufficientInstanceCapacity; launches are repeated every 10 minutes"},
 		},
 		"held by its backoff": {held: held(provision.HeldByBackoff, "next try 03:05")},
 		"backoff": {

@@ -18,7 +18,7 @@ func interruptionAlerts(have []provision.Object, seen map[string]AgentReport) (a
 		if interruptedIDs[o.ID] {
 			alerts = append(alerts, telemetry.Alert{
 				Severity: telemetry.SeverityWarning, Kind: telemetry.AlertInterruption, Region: o.Region, Object: o.ID,
-				Message: "the cloud interrupts its machine: " + seen[o.ID].Reason, NextStep: "none: a replacement starts ('skyserve events' shows it)",
+				Message: "the cloud interrupts its machine: " + seen[o.ID].Reason, NextStep: "no action is needed: a replacement starts ('skyserve events' shows it)",
 			})
 		}
 	}
@@ -77,7 +77,7 @@ func refusedByRegion(held []*provision.HeldError) (all []refusedLaunches) {
 		}
 		at := slices.IndexFunc(all, func(r refusedLaunches) bool { return r.region == h.Region })
 		if at < 0 {
-			next := "none: launches are repeated every 10 minutes; or list another capacity type, GPU or region in service.yaml"
+			next := "launches are repeated every 10 minutes; or list another capacity type, GPU or region in service.yaml"
 			if h.Kind == provision.HeldByQuota {
 				next = "raise the quota at the cloud ('skyserve offers' shows it), or list another capacity type, GPU or region in service.yaml"
 			}

@@ -161,7 +161,7 @@ func TestInterruptionAlerts(t *testing.T) {
 	have := []provision.Object{{ID: "us-0", Kind: provision.KindReplica, Region: "aws/us"}, {ID: "us-1", Kind: provision.KindReplica, Region: "aws/us"}, {ID: "lb-us-0", Kind: provision.KindBalancer, Region: "aws/us"}}
 	taken := AgentReport{Status: agent.Status{Phase: agent.PhaseInterrupted, Reason: "interruption at 03:02:00 UTC"}}
 	alerts := interruptionAlerts(have, map[string]AgentReport{"us-0": taken, "us-1": {Status: agent.Status{Phase: agent.PhaseReady}}, "us-9": taken})
-	if len(alerts) != 1 || alerts[0].Region != "aws/us" || alerts[0].Line() != "warning: interruption us-0: the cloud interrupts its machine: interruption at 03:02:00 UTC; none: a replacement starts ('skyserve events' shows it)" {
+	if len(alerts) != 1 || alerts[0].Region != "aws/us" || alerts[0].Line() != "warning: interruption us-0: the cloud interrupts its machine: interruption at 03:02:00 UTC; no action is needed: a replacement starts ('skyserve events' shows it)" {
 		t.Errorf("got %+v", alerts)
 	}
 }
