@@ -7,8 +7,8 @@ import (
 )
 
 // annealing searches for cheap counts that satisfy every row by simulated annealing over the
-// blocks' candidates. A violated row costs its price plus a penalty, so that the search can pass through
-// infeasible counts while the temperature is high. Its random numbers come from a stream with its
+// blocks' candidates. Each unit by which counts exceed a row costs 1.2 times the row's price plus a penalty, so
+// that the search can pass through infeasible counts while the temperature is high. Its random numbers come from a stream with its
 // own seed: the same problem yields the same counts.
 type annealing struct {
 	c              *integerProgram
@@ -49,7 +49,7 @@ const (
 	minProposals           = 20_000     // minimum number of proposals of the first annealing
 	blockProposals         = 2_500      // proposals per block of the first annealing
 	maxProposals           = 32_000_000 // maximum number of proposals of any annealing
-	violationPenalty       = 0.1        // penalty of a violated row beyond its price
+	violationPenalty       = 0.1        // penalty per unit above a row, beyond 1.2 times the row's price
 )
 
 // anneal searches for counts among the candidates near the relaxation at p. Rounds differ in the
@@ -85,9 +85,9 @@ func (c *integerProgram) anneal(p *point, round int) {
 	}
 }
 
-// addGrowth adds to a block's candidates its cheapest candidate with more units of the class with the
-// cheapest throughput. Where many candidates cost the same, the listed ones alone may have too little
-// capacity.
+// addGrowth adds copies of a block's cheapest candidate to its candidates, with 1, 2, 4, ... more units of the
+// class whose throughput has the lowest price. Where many candidates cost the same, the listed ones alone may
+// have too little capacity.
 func (c *integerProgram) addGrowth(p *point, at int, candidates []candidate) []candidate {
 	if len(candidates) == 0 {
 		return candidates

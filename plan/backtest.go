@@ -43,7 +43,7 @@ var formerRules = map[string]string{RulePredictive: "plan", RuleThreshold: "reac
 type RuleOutcome struct {
 	// Name is the rule, one of the Rule constants.
 	Name string `json:"name"`
-	// CostUSD is the billed price of all replicas, from launch to stop.
+	// CostUSD is the billed price of all replicas, from launch to stop, and of reserved capacity all the time.
 	CostUSD      float64 `json:"cost_usd"`
 	ReplicaHours float64 `json:"replica_hours"`
 	// MaxReplicas is the highest count at a time, including starting replicas.
@@ -293,7 +293,7 @@ func (rp *replay) replayResult() RuleOutcome {
 }
 
 // Backtest is the cost and overload of following plans over a past period, compared with other
-// rules.
+// rules. Every and Horizon are durations as text, such as 1h. Assumed lists the assumptions.
 type Backtest struct {
 	Service    string         `json:"service"`
 	From       time.Time      `json:"from"`

@@ -11,7 +11,7 @@ import (
 	"skyserve/internal/service"
 )
 
-// maxBacktestReviews bounds a backtest: three months of hourly reviews.
+// maxBacktestReviews bounds a backtest: 100 days of hourly reviews.
 const maxBacktestReviews = 2400
 
 // BacktestOptions configures a backtest; a zero field means its default.

@@ -93,7 +93,7 @@ func (p *LoadTrace) scaleByThreshold(x [][][]int, i, j int, load float64) bool {
 }
 
 // addReplicas adds replicas of model i in region j, the cheapest per throughput first, until they serve a
-// load and reach the minimum.
+// load and reach the minimum, or until there are limit replicas or no GPU has free capacity.
 func (p *LoadTrace) addReplicas(x [][][]int, i, j int, load float64, limit int) {
 	minimum := limitOr(p.Problem.Min, i, j, 0)
 	for sumCounts(x[i][j]) < limit && (!meetsNeed(p.Problem.regionThroughput(x, i, j), load) || sumCounts(x[i][j]) < minimum) {

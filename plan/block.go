@@ -312,8 +312,8 @@ func (bs *blockSearch) cheapest(x []int) (cost float64, ok bool) {
 	return cost, ok
 }
 
-// greedyCost returns the cost of counts that a greedy method finds, +Inf when they are outside the
-// bounds. With this cost as its first limit, cheapest skips most counts.
+// greedyCost returns the cost of counts that a greedy method finds, +Inf when they do not cover the need or are
+// outside the bounds. With this cost as its first limit, cheapest skips most counts.
 func (bs *blockSearch) greedyCost() float64 {
 	count := 0
 	for _, n := range bs.baseCount {

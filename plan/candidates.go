@@ -17,7 +17,7 @@ type candidate struct {
 
 // candidates lists the counts of a block whose reduced cost, at the point's prices, is at most d above
 // the minimum, cheapest first. complete is false when there are more than limit or the effort is
-// spent; the list then contains the cheapest of those found.
+// spent; the list then contains those found that rank first (weight).
 func (c *integerProgram) candidates(p *point, at int, d float64, limit int) (out []candidate, complete bool) {
 	c.priceBlock(at, p.y)
 	bs, floor := &c.search, p.reducedCost[at]

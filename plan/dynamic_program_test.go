@@ -72,7 +72,7 @@ func bruteJoin(g *dynamicProgram, item int, cost, bound float64, used []float64,
 
 // The dynamic program finds every choice within its rows and its limit, except those that another
 // one dominates in cost and in the use of the open row.
-func TestDynamicProgrammeEqualsBruteForce(t *testing.T) {
+func TestDynamicProgramEqualsBruteForce(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		r := rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "seed"), 13))
 		g := joinOf(r, rapid.SampledFrom([]float64{1, 4, math.Inf(1)}).Draw(t, "limit"))

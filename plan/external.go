@@ -45,8 +45,8 @@ func (p *Problem) CountsFromColumns(columns map[string]float64) ([][][]int, erro
 }
 
 // AssessExternal returns the Solution of counts from another solver. bound is that solver's lower
-// bound on the cost of any counts. The cost is computed from the problem itself. It fails on counts that violate a
-// constraint.
+// bound on the cost of any counts; the status is optimal if the relative gap between cost and bound is at most gap.
+// The cost is computed from the problem itself. It fails on counts that violate a constraint.
 func (p *Problem) AssessExternal(x [][][]int, bound, gap float64) (Solution, error) {
 	if err := p.Verify(x); err != nil {
 		return Solution{}, err

@@ -65,10 +65,10 @@ func (c *inputChecker) checkExtras(p *Problem) {
 		}
 	}
 	if p.MinTotal != nil {
-		c.checkLimits("min_total", [][]*int{p.MinTotal}, 1, c.models)
+		c.checkLimitRow("min_total", p.MinTotal, c.models)
 	}
 	if p.MaxTotal != nil {
-		c.checkLimits("max_total", [][]*int{p.MaxTotal}, 1, c.models)
+		c.checkLimitRow("max_total", p.MaxTotal, c.models)
 	}
 	if p.Egress != nil {
 		c.checkValues("egress", p.Egress, c.regions)

@@ -14,7 +14,7 @@ const (
 	pastShare   = 0.6
 	pastMinutes = 24 * 60
 	pastBin     = 5 // minutes whose mean is one point
-	yMarks      = 4
+	yTicks      = 4
 )
 
 // chartLegend is the legend of a load curve's lines and areas.
@@ -43,7 +43,7 @@ func (p Report) chart(c LoadCurve) loadChart {
 	out.Height = 150
 	out.X = chart.Scale{Low: -pastMinutes, High: ahead, Middle: 0, Share: pastShare}
 	out.Y = chart.Scale{High: scaleTop(c)}
-	out.YTicks = out.Y.Ticks(yMarks, formatRate)
+	out.YTicks = out.Y.Ticks(yTicks, formatRate)
 	for _, at := range []float64{-pastMinutes, -pastMinutes / 2, 0, ahead / 2, ahead} {
 		label := fmt.Sprintf("%+.0fm", at)
 		if p.Proposal.At != nil {

@@ -11,7 +11,7 @@ type LoadCurve struct {
 	History []float64
 	// Mean is the forecast with its 90 % prediction interval; nil without a forecast. Planned is
 	// the load planned for: Mean raised to the planned peak, plus the planned share of batch
-	// load.
+	// load and the backlog of accepted batches.
 	Mean, Lo90, Hi90, Planned []float64
 	// PeakHigh is the 95 % quantile of the forecast's peak, at least the planned peak.
 	PeakHigh float64

@@ -148,7 +148,8 @@ func (c *integerProgram) looseRows(p *point, d []float64) []bool {
 }
 
 // boundWholeModels bounds the cost of each model with its own rows satisfied and the shared rows priced.
-// gains is how much this raises the bound, by model. It passes the counts to offerIncumbent. all is
+// gains is how much this raises the bound, by model; flat are the counts of the models' cheapest choices, in the order
+// of the models. A model without a choice is missing in flat. Complete counts are passed to offerIncumbent. all is
 // false if not all choices were enumerated; gains then contains what is proven so far.
 func (c *integerProgram) boundWholeModels(p *point) (gains []float64, flat []int, all bool) {
 	gains, all = make([]float64, c.models), true

@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// maxCount bounds every count, so that sums of costs stay exact to a cent.
+// maxCount bounds every count, so that at usual prices sums of costs stay exact to a cent.
 const maxCount = 1_000_000_000
 
 // Problem is one scaling problem. Index i runs over models, j over regions, k over GPUs and w over
@@ -43,8 +43,8 @@ type Problem struct {
 	Extras
 }
 
-// ReadProblem parses a problem from JSON and checks it. Errors contain the line, or the field with its
-// index, and the value found there.
+// ReadProblem parses a problem from JSON and checks it. The error of invalid JSON contains the line, and the
+// field if its type is wrong; the error of an invalid value contains the field with its index, and the value.
 func ReadProblem(name string, data []byte) (*Problem, error) {
 	var p Problem
 	if err := json.Unmarshal(data, &p); err != nil {
@@ -169,11 +169,15 @@ func (c *inputChecker) checkLimits(name string, rows [][]*int, outer, inner int)
 	}
 	c.checkLength(name, len(rows), outer)
 	for i, row := range rows {
-		c.checkLength(indexed(name, i), len(row), inner)
-		for j, v := range row {
-			if v != nil && (*v < 0 || *v > maxCount) {
-				c.failf("%s: must be 0 to %d, got %d", indexed(name, i, j), maxCount, *v)
-			}
+		c.checkLimitRow(indexed(name, i), row, inner)
+	}
+}
+
+func (c *inputChecker) checkLimitRow(name string, row []*int, want int) {
+	c.checkLength(name, len(row), want)
+	for i, v := range row {
+		if v != nil && (*v < 0 || *v > maxCount) {
+			c.failf("%s: must be 0 to %d, got %d", indexed(name, i), maxCount, *v)
 		}
 	}
 }

@@ -43,7 +43,8 @@ func (p Proposal) MarshalJSON() ([]byte, error) {
 	}{plain(p), p.OverBudget})
 }
 
-// CostPerHour is the billed price of the replicas, in USD per hour, without start-up costs.
+// CostPerHour is the billed price of the replicas, in USD per hour, without start-up costs. Reserved capacity is
+// included whether used or not.
 type CostPerHour struct {
 	Current *float64 `json:"now"`
 	Planned *float64 `json:"then"`
@@ -60,7 +61,8 @@ type ReplicaChange struct {
 	Delta        int     `json:"delta"`
 	Planned      int     `json:"then"`
 	// PlannedPeakTPS is the peak load of the model in the region that the plan provides for, in uncached prompt
-	// tokens a second: the chosen quantile of the forecast peak, plus the planned share of batch load.
+	// tokens a second: the chosen quantile of the forecast peak, plus the planned share of batch load and the backlog
+	// of accepted batches.
 	PlannedPeakTPS float64 `json:"forecast_peak_tps"`
 	// CapacityTPS is the planned throughput of the row's replicas.
 	CapacityTPS float64 `json:"capacity_tps"`
@@ -113,8 +115,8 @@ type ProposalContext struct {
 	// type. Offerings with the same name and capacity type are shown as one. Nil = the problem's
 	// names.
 	GPUNames []string
-	// Billed is the billed price of a replica in region j on GPU k, where it differs from Problem.PricePerHour;
-	// nil = PricePerHour everywhere.
+	// Billed is the billed price of a replica in region j on GPU k, in USD per hour, where it differs from the
+	// problem's; nil = Problem.RegionPricePerHour, or else PricePerHour.
 	Billed  [][]float64
 	Assumed []string
 	// Budget and OverBudget are Proposal.BudgetPerHour and Proposal.OverBudget.

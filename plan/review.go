@@ -12,8 +12,9 @@ import (
 	"skyserve/internal/service"
 )
 
-// DefaultLocalShare is the default share of its own peak that each region must be able to serve. Other
-// regions may serve the remainder, like SageServe's re-routing below 70 % utilisation.
+// DefaultLocalShare is the default share of its own peak that each region must be able to serve: epsilon in
+// SageServe's section 5, which states no value. Other regions may serve the remainder. 0.7 is the memory utilisation
+// from which SageServe routes requests to other regions (section 6.1).
 const DefaultLocalShare = 0.7
 
 // DefaultPeakQuantile is the default quantile of the forecast peak to plan for: the median, because a strategy corrects
@@ -291,11 +292,14 @@ func (r *review) donatingRegions() map[string]bool {
 	return out
 }
 
-// withCapacities returns the load curves with their current and planned capacity.
+// withCapacities returns the load curves with their current and planned capacity. It raises PeakHigh to the planned
+// peak, to which batches were added after the forecast.
 func (r *review) withCapacities(x [][][]int) []LoadCurve {
 	out := slices.Clone(r.loadCurves)
 	for at := range out {
 		c := &out[at]
+		peak, _ := c.Peak()
+		c.PeakHigh = max(c.PeakHigh, peak)
 		i, j := r.modelIndex(c.Model), r.regionIndex(service.Region(c.Region))
 		c.CurrentCapacity = r.problem.Throughput(i, r.problem.Current[i][j])
 		if x != nil {

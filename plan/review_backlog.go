@@ -135,7 +135,8 @@ func (r *review) laterLoad(f forecast.Forecaster, t *traffic, until time.Duratio
 	return later, nil
 }
 
-// maxThroughput returns the throughput of a model in a region with as many replicas as capacity and max allow.
+// maxThroughput returns an upper bound of the throughput of a model in a region: as many replicas as capacity and max
+// allow, each on the GPU with the highest throughput.
 func (r *review) maxThroughput(i, j int) float64 {
 	best, replicas := 0.0, 0.0
 	for k, tps := range r.problem.ReplicaTPS[i] {

@@ -53,6 +53,20 @@ func TestReviewPlansForBacklogWithoutHistory(t *testing.T) {
 	}
 }
 
+// The upper end of a peak in a load curve is at least the planned peak, whatever batches add to it.
+func TestPeakHighIncludesBacklog(t *testing.T) {
+	backlog := []Backlog{{"batch_a", "chat-small", 4 * 1500 * 3600, reviewAt.Add(time.Hour)}}
+	r, err := Review(demandtest.Parse(t, reviewYAML), standing(1, 1), demandtest.Constant(t, 300, 10, 0, 0), reviewAt, ReviewOptions{Backlog: backlog})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range r.LoadCurves {
+		if peak, _ := c.Peak(); peak < 100 || c.PeakHigh < peak {
+			t.Errorf("%s: peak %g, upper end %g", c.Region, peak, c.PeakHigh)
+		}
+	}
+}
+
 // Filling valleys wastes and loses nothing, respects maxima and deadlines, and leaves no lower place unused.
 func TestFillValleys(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {

@@ -93,8 +93,8 @@ func (r *review) placeReplicas(i, j int, indexes []int, replicas int) {
 
 // offeringsOf returns the indexes of the offerings that a replica of model i in region j may run on, by its GPU type, in
 // launch order; none where the region has no offering for the model. A replica of another or unknown type counts as the
-// first class of r.offerings that the model can use there. Where the capacity type is known, only offerings of this type
-// are returned.
+// first class of r.offerings that the model can use there. Where the class is offered with the replica's capacity type,
+// only these offerings are returned.
 func (r *review) offeringsOf(i, j int, gpu string, capacity service.CapacityType) []int {
 	var first, same []int
 	for k, o := range r.offerings {

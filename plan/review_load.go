@@ -287,7 +287,8 @@ func (r *review) calibratedTracking(t *traffic) Tracking {
 }
 
 // inSteps converts values by minute, from the minute start on, to a series of steps of several
-// minutes. It omits the first minutes if they are not a whole step.
+// minutes. It omits the first minutes if they are not a whole step. With less than minHistoryForSteps, the steps are
+// minutes.
 func inSteps(start int64, minutes []float64, per int) forecast.Series {
 	if len(minutes) < int(minHistoryForSteps/time.Minute) {
 		per = 1

@@ -35,6 +35,9 @@ func (o offering) String() string {
 // findOfferings sets the offerings (for each GPU class that a model can run on in a cloud, the capacity types of the
 // regions there), and the problem's regions, GPUs, models and throughputs.
 func (r *review) findOfferings() {
+	for _, region := range r.spec.Regions {
+		r.problem.Regions = append(r.problem.Regions, string(region.Name))
+	}
 	for _, c := range r.findClasses() {
 		for _, o := range []offering{{c, service.CapacityReserved, false}, {c, service.CapacityOnDemand, true}, {c, service.CapacitySpot, false}, {c, service.CapacityFlexStart, false}, {c, service.CapacityOnDemand, false}} {
 			if slices.ContainsFunc(r.spec.Regions, func(region service.RegionSpec) bool { return r.maxReplicas(&region, o) != 0 }) {
@@ -88,11 +91,10 @@ func ifFlexStart(cloud, text string) string {
 	return ""
 }
 
-// findClasses returns the GPU classes of all models in all clouds. It also sets the problem's regions.
+// findClasses returns the GPU classes of all models in all clouds.
 func (r *review) findClasses() []gpuClass {
 	var out []gpuClass
 	for _, region := range r.spec.Regions {
-		r.problem.Regions = append(r.problem.Regions, string(region.Name))
 		for i := range r.spec.Models {
 			for _, g := range r.gpusOf(&r.spec.Models[i]) {
 				if c := (gpuClass{region.Name.Cloud(), g.Type, max(1, g.Count)}); !slices.Contains(out, c) {
@@ -285,7 +287,7 @@ func (r *review) regionalPrices(planned [][]float64) [][]float64 {
 }
 
 // billedPrices returns the billed price of a replica on each offering in a region, given the on-demand and
-// the planned prices.
+// the planned prices. It also adds the assumptions about the region's commitments and capacity types.
 func (r *review) billedPrices(region *service.RegionSpec, onDemand, planned []float64) []float64 {
 	row := make([]float64, len(r.offerings))
 	for k, o := range r.offerings {

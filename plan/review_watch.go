@@ -37,7 +37,8 @@ func (l *EndpointForecast) TargetStep() time.Duration {
 // PerSecond converts a value of the forecast to tokens per second.
 func (l *EndpointForecast) PerSecond(value float64) float64 { return value / l.step.Seconds() }
 
-// MeanRates returns the means of the forecast's values over steps, in tokens per second.
+// MeanRates returns the means of values of the forecast, such as its means or its upper limits, over steps of TargetStep,
+// in tokens per second.
 func (l *EndpointForecast) MeanRates(values []float64) []float64 {
 	out := []float64{}
 	for part := range slices.Chunk(values, l.stepsPerTarget()) {

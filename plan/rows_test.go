@@ -234,7 +234,7 @@ func wrongOf(p *Problem, maximum int, o SolveOptions, got Solution) string {
 }
 
 // Verify accepts exactly the feasible counts, and Cost returns their cost.
-func TestVerifyAndCostEqualTheProgramme(t *testing.T) {
+func TestVerifyAndCostEqualTheProgram(t *testing.T) {
 	kept, broken := 0, 0
 	for seed := range uint64(4000) {
 		r := rand.New(rand.NewPCG(seed, 22))

@@ -64,8 +64,8 @@ type HourlyTarget struct {
 	From, Until time.Duration
 	// ReplicaTPS is the throughput of one replica, in uncached prompt tokens per second; 0 = unknown.
 	ReplicaTPS float64
-	// PeakTPS is the load planned for, in uncached prompt tokens per second, including the planned
-	// share of batch load.
+	// PeakTPS is the peak of the load planned for, in uncached prompt tokens per second, including the planned
+	// share of batch load and the backlog of accepted batches.
 	PeakTPS float64
 	// ForecastTPS is the forecast of the interactive load in steps of ForecastStep from From on, in uncached
 	// prompt tokens per second; empty = unknown.
@@ -112,7 +112,7 @@ type Scaling struct {
 	Reason string
 }
 
-// RedeployedVMs is a number of donated VMs that switch to another model.
+// RedeployedVMs is a number of donated VMs that switch to another endpoint, normally to another model.
 type RedeployedVMs struct {
 	From  int // the endpoint that donated the VMs, an index in StrategyInput.Endpoints
 	Count int

@@ -58,15 +58,15 @@ const (
 //   - the forecast contributes the growth expected within forecastLead; a forecast that differs from
 //     the load by more than maxForecastRatio is ignored immediately, not only in the last 20 minutes of the
 //     hour;
-//   - a load of a model above burstRatio times its forecast is a burst: its last minute counts, not a mean of several,
-//     and replicas run at burstUtilisation, whatever the fill level;
+//   - a load of a model above burstRatio times its forecast is a burst: its last minute counts if it is above the mean of
+//     several, and replicas run at burstUtilisation if the fill level requires fewer;
 //   - queued requests mean that past load was not served and has to be worked off in addition to
 //     new load: the count grows by half, once the previously requested replicas have started;
 //   - replicas are removed after scaleInDelay in which they were not needed.
 //
-// Memory is the safety net: above maxMemoryUtilisation replicas are added in any case. An endpoint is sized by
-// memory and queues only until it has both a plan and a known load for the first time. Later, while
-// one of them is missing, its last load stays in use.
+// Memory is the safety net: above maxMemoryUtilisation replicas are added in any case. Until an endpoint has both a plan
+// and a known load for the first time, only memory and queues determine its size. Later, while one of them is missing,
+// its last load stays in use.
 type auto struct {
 	options    StrategyOptions
 	states     map[endpointKey]*endpointState
@@ -260,7 +260,8 @@ func (e *ScaledEndpoint) countForMemory(share float64) int {
 	return int(math.Ceil(*e.Utilisation * float64(e.Ready) / share))
 }
 
-// clampNeed bounds a need by queues, memory and the endpoint's limits, and returns the deciding reason.
+// clampNeed bounds a need by queues, memory and the endpoint's limits, and returns the deciding reason. While memory
+// utilisation is unknown, no replica is removed.
 func (e *ScaledEndpoint) clampNeed(need int, load float64) (int, string) {
 	have, why := e.count(), fmt.Sprintf("load needs %.1f replicas", load)
 	if rescue := have + int(math.Ceil(queueGrowth*float64(have))); e.hasQueue() && rescue > need {

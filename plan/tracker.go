@@ -59,8 +59,8 @@ type Tracking struct {
 func (t Tracking) isThreshold() bool { return t.StabilizationWindow <= 0 }
 
 // loadTracker computes, minute by minute, the number of replicas that a load needs: the number that serves the
-// highest load of the window at trackedUtilisation, or that of the headroom if it is higher. Replicas are added at
-// once. The count is at most that of the threshold rule, or that for the load of the last minute if it is higher. The
+// highest load of the window at trackedUtilisation, or that of the headroom or of the forecast if it is higher. Replicas
+// are added at once. The count is at most that of the threshold rule, or that for the load of the last minute if it is higher. The
 // tracker compares itself with the threshold rule from its first minute on. Loads are in replicas: load divided by a
 // replica's throughput.
 type loadTracker struct {
@@ -178,7 +178,7 @@ func (h *loadTrend) level(ahead int) float64 {
 	return mean + max(0, slope)*((n-1)/2+float64(ahead))
 }
 
-// ruleComparison compares a tracker (own) with the threshold rule over the minutes in which the tracker decided: the
+// ruleComparison compares a tracker (own) with the threshold rule over the minutes with a known load: the
 // replicas of both, their replica-minutes, the load, and the overload, which is the load above the capacity of the ready
 // replicas. After maxCalibrationMinutes the sums start again from 0.
 type ruleComparison struct {

@@ -105,7 +105,7 @@ func TestAssignGivesEveryReplicaALiveOwner(t *testing.T) {
 	})
 }
 
-func TestAssignPrefersHomeThenNearest(t *testing.T) {
+func TestAssignPrefersPrimaryThenNearest(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		f := drawFleet(t)
 		owners, balancers := Assign(f), f.byID()
@@ -115,7 +115,7 @@ func TestAssignPrefersHomeThenNearest(t *testing.T) {
 		for _, r := range f.Replicas {
 			if balancers[r.Primary].Alive {
 				if owners[r.ID] != r.Primary {
-					t.Fatalf("%s: got %s, want home", r.ID, owners[r.ID])
+					t.Fatalf("%s: got %s, want its primary balancer", r.ID, owners[r.ID])
 				}
 				continue
 			}
@@ -181,7 +181,7 @@ func TestAssignSpreadsReplicasOfDeadBalancer(t *testing.T) {
 	}
 }
 
-func TestAssignAdoptsReplicaOfUnknownHome(t *testing.T) {
+func TestAssignAdoptsReplicaOfUnknownPrimary(t *testing.T) {
 	f := AssignInput{
 		Balancers: []BalancerHealth{{ID: "lb-us-0", Region: "local/us", Alive: true}, {ID: "lb-eu-0", Region: "local/eu", Alive: true}},
 		Replicas:  []service.ControlledReplica{{ReplicaConfig: service.ReplicaConfig{ID: "us-0", Region: "local/us"}, Primary: "lb-us-9"}},

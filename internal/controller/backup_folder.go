@@ -69,9 +69,18 @@ func (d directory) removeBackup(_ context.Context, name string) error {
 	return os.Remove(filepath.Join(string(d), name))
 }
 
-// removeIncomplete does nothing: an interrupted write leaves a temporary file with another name, which the next
-// write replaces.
-func (directory) removeIncomplete(context.Context, string, time.Time) error { return nil }
+// removeIncomplete implements backupFolder. A crash during a write leaves a temporary file: the backup's name between a
+// dot and a random suffix (atomicfile.Write).
+func (d directory) removeIncomplete(ctx context.Context, service string, before time.Time) error {
+	names, err := d.files(ctx, "."+service+"-")
+	for _, temporary := range names {
+		name := strings.TrimSuffix(temporary[1:], filepath.Ext(temporary))
+		if at, ok := timeOfBackup(name, service); ok && at.Before(before) {
+			err = errors.Join(err, d.removeBackup(ctx, temporary))
+		}
+	}
+	return err
+}
 
 // bucketFolder is a folder of a bucket with backups.
 type bucketFolder struct{ bucket store.CloudBucket }

@@ -194,6 +194,42 @@ func (b *fakeBucket) PartNames(_ context.Context, prefix string) (names []string
 	return names, b.err
 }
 
+// A backup that a crash interrupted leaves a temporary file. It is removed once a later backup is complete; that of a
+// backup with a later time may still be written.
+func TestInterruptedBackupIsRemoved(t *testing.T) {
+	folder, source := t.TempDir(), &fakeSource{text: backupText(t)}
+	start := time.Date(2026, 11, 26, 10, 0, 0, 0, time.UTC)
+	crash := func(at time.Time) {
+		name := backupName("chat", at)
+		_, err := store.WriteBackupFile(filepath.Join(folder, name), func(w io.Writer) error {
+			_, err := source.WriteBackup(t.Context(), w, "chat", "v1")
+			files, failed := filepath.Glob(filepath.Join(folder, "."+name+".*"))
+			if err = errors.Join(err, failed); err != nil || len(files) != 1 {
+				t.Fatal(files, err)
+			}
+			return errors.Join(os.Link(files[0], files[0]+"0"), errors.New("crash")) // the link is what a crash leaves
+		})
+		if err == nil {
+			t.Fatal("the backup is complete")
+		}
+	}
+	crash(start)
+	crash(start.Add(24 * time.Hour))
+	w := newWorld()
+	w.backupSource = source
+	w.backupSpec = &service.StoreBackup{To: folder, Every: time.Hour, Keep: 2}
+	w.setLease(w.lease)
+	w.backUpIfDue(t.Context(), w.lease, *w.backupSpec, start.Add(time.Hour))
+	entries, err := os.ReadDir(folder)
+	var names []string
+	for _, e := range entries {
+		names = append(names, e.Name())
+	}
+	if err != nil || len(names) != 2 || !strings.HasPrefix(names[0], "."+backupName("chat", start.Add(24*time.Hour))) || names[1] != backupName("chat", start.Add(time.Hour)) {
+		t.Errorf("got %q, %v", names, err)
+	}
+}
+
 // Backups are written to a folder of a bucket as to one of this computer, and the oldest are removed with all their parts.
 // Without access, an alert names the bucket, the reason and the permissions.
 func TestScheduledBackupsInBucket(t *testing.T) {

@@ -76,7 +76,7 @@ type observation struct {
 	from    int64
 }
 
-// newControlLoop returns a loop that observes a service through the admin APIs of the balancers of setBalancers.
+// newControlLoop returns a loop that observes a service through the admin APIs of balancers. setBalancers sets them.
 func newControlLoop(log *slog.Logger) *controlLoop {
 	loop := &controlLoop{log: log, wake: make(chan struct{}, 1)}
 	loop.observe = func(ctx context.Context, since int64, history bool) (*Observed, error) {

@@ -58,7 +58,7 @@ func withoutOverprovision(spec *service.Spec, counts []plan.ReplicaCount) []plan
 	return slices.DeleteFunc(counts, func(c plan.ReplicaCount) bool { return c.Replicas == 0 && c.Donated == 0 })
 }
 
-// isServing reports whether a replica in this state is ready or becoming ready.
+// isServing reports whether a replica in this state is ready, becoming ready, or fails its health check for now.
 func isServing(s service.ReplicaState) bool {
 	switch s {
 	case service.StatePending, service.StateProvisioning, service.StateStarting, service.StateReady, service.StateNotReady:

@@ -58,4 +58,13 @@ func TestRoundTrips(t *testing.T) {
 	if fmt.Sprint(got) != fmt.Sprint(want) {
 		t.Errorf("%v, want %v", got, want)
 	}
+	// A balancer that has never reported has no round-trip time either.
+	s := snapshot("aws/a", map[service.Region]float64{"aws/b": 80})
+	silent := telemetry.BalancerSnapshot{ID: "gcp/c", State: service.StateUnreachable}
+	s.Regions = append(s.Regions, telemetry.RegionSnapshot{Name: "gcp/c", Balancers: []telemetry.BalancerSnapshot{silent}})
+	got = roundTrips([]*telemetry.Snapshot{s})
+	want = map[plan.RegionPair]time.Duration{plan.NewRegionPair("aws/a", "aws/b"): 80 * time.Millisecond}
+	if fmt.Sprint(got) != fmt.Sprint(want) {
+		t.Errorf("with a silent balancer: %v, want %v", got, want)
+	}
 }

@@ -19,6 +19,7 @@
 //   - mismatch.go: the difference between the running replicas and the plan
 //   - scale_to_zero.go: the start of the first replica of a model without a minimum, and the removal of the last ones
 //   - changes.go: the changes that it decides on. An Actuator applies them.
+//   - scaling_action.go: the events about these changes
 //
 // Package deploy implements MachineReconciler and Actuator.
 //

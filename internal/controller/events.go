@@ -13,8 +13,8 @@ import (
 
 // EventRecording is an optional interface of a MachineReconciler that records events of the service.
 type EventRecording interface {
-	// RecordEventsWith sets the function that records an event; it never blocks. It is called before the
-	// first Reconcile.
+	// RecordEventsWith sets the function that records an event; the function never blocks. RecordEventsWith is
+	// called before the first Reconcile.
 	RecordEventsWith(record func(telemetry.Event))
 }
 

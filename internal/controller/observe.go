@@ -250,7 +250,7 @@ func (o *Observed) addHistory(ctx context.Context, admins []*telemetry.Client, s
 
 // ReadHistory returns the points of a service from sinceMinute on, in minutes since the Unix epoch. They
 // are complete if a balancer can read them from the store; otherwise they are collected from every
-// balancer's memory. failures are the errors of balancers that did not respond.
+// balancer's memory. failures are the errors of the balancers that did not return their history.
 func ReadHistory(ctx context.Context, admins []*telemetry.Client, sinceMinute int64) (points []telemetry.Point, complete bool, failures []error) {
 	for _, admin := range admins {
 		some, complete, err := admin.History(ctx, sinceMinute)

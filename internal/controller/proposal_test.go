@@ -15,7 +15,7 @@ import (
 )
 
 // A restored proposal leads to the same counts as the original, whatever the load.
-func TestRestoreReturnsOriginalProposal(t *testing.T) {
+func TestRebuildReturnsOriginalProposal(t *testing.T) {
 	spec := demandtest.Parse(t, demandtest.Service)
 	rapid.Check(t, func(r *rapid.T) {
 		counts := standing(rapid.IntRange(0, 8).Draw(r, "us"), rapid.IntRange(0, 8).Draw(r, "eu"))
@@ -49,7 +49,7 @@ func counted(p plan.Proposal) []string {
 	return out
 }
 
-func TestRestoreRejectsChangedCounts(t *testing.T) {
+func TestRebuildRejectsChangedCounts(t *testing.T) {
 	const model = demandtest.Model
 	more := telemetry.PlanChange{Model: model, Region: "local/us", GPU: "L4", Current: 1, Delta: 2, Planned: 3}
 	for name, c := range map[string]struct {

@@ -9,14 +9,15 @@ import (
 )
 
 // roundTrips returns the round-trip times between regions that balancers measured. If a pair was measured several
-// times, the shortest time counts. In a snapshot, the balancers of its own region have no round-trip time.
+// times, the shortest time counts. The snapshot's own balancer has no round-trip time, and neither has one that has never
+// reported, which is unreachable.
 func roundTrips(snapshots []*telemetry.Snapshot) map[plan.RegionPair]time.Duration {
 	out := map[plan.RegionPair]time.Duration{}
 	for _, s := range snapshots {
 		var own service.Region
 		for _, region := range s.Regions {
 			for _, b := range region.Balancers {
-				if b.RTTMillis == nil {
+				if b.RTTMillis == nil && b.State != service.StateUnreachable {
 					own = region.Name
 				}
 			}

@@ -247,7 +247,7 @@ func openStore(ctx context.Context, config service.ControllerConfig, self *ident
 	return st, health, func() { st.Close(); closeServer() }, nil
 }
 
-// holderName identifies the process that holds the lease, for display.
+// holderName identifies this process by host name and process ID, as the holder of the lease and in the IDs of events.
 func holderName() string {
 	host, err := os.Hostname()
 	if err != nil {

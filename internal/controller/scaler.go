@@ -139,7 +139,7 @@ func (s *scaler) stepScaler(ctx context.Context, l lease, now time.Time, o obser
 	return errors.Join(err, s.publish(ctx, l, current))
 }
 
-// selectStrategy creates the strategy of service.yaml, unless it is already running.
+// selectStrategy creates the strategy of service.yaml, unless it is already running with the same options.
 func (s *scaler) selectStrategy(autoscale service.Autoscale) error {
 	if autoscale.Strategy == s.autoscale.Strategy && autoscale.Donate == s.autoscale.Donate && autoscale.TTFTMissTarget == s.autoscale.TTFTMissTarget {
 		s.autoscale = autoscale

@@ -132,7 +132,7 @@ func (in *scalingInputs) strategyInput(groups []replicaGroup) *plan.StrategyInpu
 			e.LastMinuteTPS = &load
 		}
 		if g.region.Cloud() != service.CloudStatic {
-			input.FreeVMs[e.Region] += g.bounds.Max // never the limit in a cloud: the strategy checks Max itself
+			input.FreeVMs[e.Region] += g.bounds.Max // not a limit: the strategy checks Max itself. Static regions have no free VMs.
 		}
 		input.Endpoints = append(input.Endpoints, e)
 	}

@@ -5,8 +5,8 @@ import (
 	"encoding/json"
 )
 
-// storeValue writes a value to a key of the store, from which balancers read it, unless a later leader
-// wrote the current value. The field token of a value contains the fencing token of its writer.
+// storeValue writes a value to a key of the store. It returns errSuperseded if a later leader wrote the current value,
+// and errLeaseLost if the lease is about to expire. The field token of a value contains the fencing token of its writer.
 func storeValue(ctx context.Context, l lease, st kvStore, key string, value any) error {
 	if err := leadershipCheck(ctx, l)(); err != nil {
 		return err
@@ -18,7 +18,8 @@ func storeValue(ctx context.Context, l lease, st kvStore, key string, value any)
 	return swapStoreValue(ctx, l, st, key, value, old, revision)
 }
 
-// swapStoreValue replaces the value that a key had at a revision; revision is 0 where it had none.
+// swapStoreValue replaces old, the value that a key had at a revision; revision is 0 where it had none. Its errors are
+// those of storeValue, or store.ErrConflict if the key has another revision now.
 func swapStoreValue(ctx context.Context, l lease, st kvStore, key string, value any, old []byte, revision uint64) error {
 	if err := leadershipCheck(ctx, l)(); err != nil {
 		return err

@@ -167,7 +167,7 @@ type BalancerSnapshot struct {
 	Reason string               `json:"reason"`
 	// Unresponsive is true for a balancer that does not respond in another state than StateUnreachable.
 	Unresponsive bool `json:"unresponsive"`
-	// RTTMillis is the round-trip time from the responding balancer; nil for itself.
+	// RTTMillis is the round-trip time from the responding balancer; nil for itself, and for one that has never reported.
 	RTTMillis *float64 `json:"rtt_ms"`
 	// AgeMillis is the age of the data; 0 for the responding balancer itself.
 	AgeMillis int64 `json:"age_ms"`

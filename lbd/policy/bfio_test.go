@@ -273,7 +273,7 @@ func TestBFIOPlacesOneRequestAsAPoolOfOne(t *testing.T) {
 	})
 }
 
-func TestBFIOOffloadsOnlyWithoutCapacity(t *testing.T) {
+func TestBFIOForwardsOnlyWithoutCapacity(t *testing.T) {
 	peer := Candidate{ID: "eu", Peer: true, Live: true, Available: true}
 	full := Candidate{ID: "r", Live: true}
 	p := NewBFIO(DefaultBFIO())

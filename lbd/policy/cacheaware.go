@@ -19,7 +19,8 @@ type CacheAwarePreset struct {
 	TreeChars int
 }
 
-// CacheAwareSkyLB returns the constants of SGLang's router in SkyLB's evaluation (section 5).
+// CacheAwareSkyLB returns the default constants of SGLang's router at the time of SkyLB's evaluation, which names the
+// router (section 5) but no constants.
 func CacheAwareSkyLB() CacheAwarePreset {
 	return CacheAwarePreset{
 		PolicyName: "cache-aware:skylb", Threshold: 0.5, BalanceAbs: 32, BalanceRel: 1.0001, FirstMatch: true,

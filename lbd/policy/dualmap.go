@@ -94,8 +94,8 @@ func (p *DualMap) keyOf(f *Facts, n int) uint64 {
 		if isNew {
 			p.counts[key]++
 		}
-		// With few requests, shares vary by chance. Therefore the count may exceed the fair share by the binary
-		// length of n.
+		// With few requests, shares vary by chance. Therefore the count may exceed the fair share by the number
+		// of bits of n.
 		if fair := 2 * float64(p.total) / float64(max(n, 1)); float64(p.counts[key]) <= fair+float64(bits.Len(uint(n))) || length >= len(f.PrefixHashes) {
 			return key
 		}

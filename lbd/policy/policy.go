@@ -180,23 +180,23 @@ type Choice struct {
 	Reason string // one of the Reason constants
 }
 
-// Reasons of a choice: short, stable codes that label metrics and headers.
+// Reasons of a choice: short, stable codes that label metrics and headers. Each says what the target is.
 const (
-	ReasonNoneAvailable = "none_available"
-	ReasonRotation      = "rotation"
-	ReasonLeastLoad     = "least_load"
-	ReasonPrefixMatch   = "prefix_match"
-	ReasonPrefixMiss    = "prefix_miss"
-	ReasonForward       = "offload" // a forward to a peer; not the KV cache offloading of engines
-	ReasonPowerOfTwo    = "power_of_two"
-	ReasonSession       = "session"
-	ReasonImbalance     = "imbalance"
-	ReasonRemaining     = "fewest_remaining"
-	ReasonLeastCost     = "least_cost"
-	ReasonLowestProduct = "lowest_product"
-	ReasonLowestTTFT    = "lowest_ttft"
-	ReasonScorerSum     = "scorer_sum"
-	ReasonSaturated     = "saturated"
+	ReasonNoneAvailable = "none_available"   // there is none: the request waits
+	ReasonRotation      = "rotation"         // the next in turn
+	ReasonLeastLoad     = "least_load"       // the one with the fewest outstanding requests
+	ReasonPrefixMatch   = "prefix_match"     // the one with the longest match
+	ReasonPrefixMiss    = "prefix_miss"      // the one with the least load or the smallest tree: no match is long enough
+	ReasonForward       = "offload"          // a peer; not the KV cache offloading of engines
+	ReasonPowerOfTwo    = "power_of_two"     // the better of two: by load of two drawn at random, by TTFT of two hashed
+	ReasonSession       = "session"          // that of the session on the hash ring
+	ReasonImbalance     = "imbalance"        // the least loaded one, whatever the matches: loads differ too much
+	ReasonRemaining     = "fewest_remaining" // the one with the fewest remaining tokens
+	ReasonLeastCost     = "least_cost"       // the one with the lowest cost: see Cost
+	ReasonLowestProduct = "lowest_product"   // the one with the lowest product: see LMetric
+	ReasonLowestTTFT    = "lowest_ttft"      // the one with the lowest expected time to the first token
+	ReasonScorerSum     = "scorer_sum"       // the one with the highest sum of scores: see ScorerSum
+	ReasonSaturated     = "saturated"        // the least loaded one, because every candidate is saturated
 )
 
 // Policy chooses targets for requests. Its state (such as the position of a rotation) is its own.

@@ -4,7 +4,7 @@ import "time"
 
 // PoolPolicy is a policy that decides for many queued requests at once: for the pool, which is the head of the
 // queue. If an engine has several data-parallel ranks, the balancer collects requests for a short time before each
-// decision (core.Config.PoolInterval). Choose places some requests one by one instead: those that failed before, that
+// decision (core.Config.PoolInterval), unless many slots are free. Choose places some requests one by one instead: those that failed before, that
 // are pinned to a target, that are suspected of crashing replicas or that need an adapter which some ranks lack. While
 // only peers are available, Choose also places the first request in the queue.
 type PoolPolicy interface {

@@ -13,7 +13,7 @@ const (
 	ringPoints = 1024
 	// A ring may keep as many removed targets as it has current ones, plus ringSlack.
 	ringSlack = 16
-	// maxRings is the maximum number of rings: two per model.
+	// maxRings is the maximum number of rings of all models. A model has at most two, one for each layer.
 	maxRings = 256
 )
 

@@ -10,7 +10,7 @@ type SkyLB struct {
 	ties, peerTies rotation
 }
 
-// NewSkyLB returns the policy with the paper's constant: a MinMatch of one half.
+// NewSkyLB returns the policy with a MinMatch of one half, as in the paper's evaluation (section 5.1: "< 50%").
 func NewSkyLB() *SkyLB { return &SkyLB{MinMatch: 0.5} }
 
 // Name returns skylb.

@@ -1,6 +1,6 @@
 // Package chart writes HTML pages with SVG drawings: values over time (Plot), and rows of bars and
 // boxes (BarChart). The caller provides the values in its own units; the package computes scales,
-// marks, paths and legends, and page.css defines their style. A drawing is as wide as its
+// ticks, paths and legends, and page.css defines their style. A drawing is as wide as its
 // container: x is in percent of the width, and text keeps its size. Read page.go first. The package
 // is pure.
 package chart
@@ -20,11 +20,11 @@ type Scale struct {
 
 // minLogRatio is the ratio of the largest to the smallest value from which a scale is logarithmic:
 // below it, a linear one still shows the smallest. maxLogRatio is the maximum ratio of a logarithmic
-// scale, and maxMarkedDecades the number of decades up to which marks between the powers of ten fit.
+// scale, and maxTickedDecades the number of decades up to which ticks between the powers of ten fit.
 const (
 	minLogRatio      = 30
 	maxLogRatio      = 1e6
-	maxMarkedDecades = 2.5
+	maxTickedDecades = 2.5
 )
 
 // FitScale returns a scale for values from low to high: linear from 0, or logarithmic where they are far
@@ -63,26 +63,26 @@ type Tick struct {
 // Ticks returns round values: on a linear scale up to n+1 multiples from 0, on a logarithmic one
 // powers of ten, and 2 and 5 times these where they fit.
 func (s Scale) Ticks(n int, text func(float64) string) []Tick {
-	var marks []Tick
+	var ticks []Tick
 	if !s.Log {
 		step := roundStep(s.High / float64(n))
 		for i := 0; float64(i)*step <= s.High; i++ {
-			marks = append(marks, Tick{float64(i) * step, text(float64(i) * step)})
+			ticks = append(ticks, Tick{float64(i) * step, text(float64(i) * step)})
 		}
-		return marks
+		return ticks
 	}
 	steps := []float64{1, 2, 5}
-	if math.Log10(s.High/s.Low) > maxMarkedDecades {
+	if math.Log10(s.High/s.Low) > maxTickedDecades {
 		steps = steps[:1]
 	}
 	for decade := math.Pow(10, math.Floor(math.Log10(s.Low))); decade <= s.High; decade *= 10 {
 		for _, m := range steps {
 			if v := m * decade; v >= s.Low && v <= s.High {
-				marks = append(marks, Tick{v, text(v)})
+				ticks = append(ticks, Tick{v, text(v)})
 			}
 		}
 	}
-	return marks
+	return ticks
 }
 
 // roundStep returns the smallest of 1, 2, 5, 10, ... that is not below a step above 0.

@@ -13,7 +13,7 @@ import (
 
 func plain(v float64) string { return fmt.Sprint(v) }
 
-func TestMarks(t *testing.T) {
+func TestTicks(t *testing.T) {
 	for _, c := range []struct {
 		scale Scale
 		n     int

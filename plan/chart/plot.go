@@ -11,7 +11,7 @@ import (
 // Plot is a drawing of values over time. Elements are drawn in this order, later ones on top.
 type Plot struct {
 	Title          string  // description as text
-	Height         float64 // pixels between its axes
+	Height         float64 // of the plot area in pixels, without the labels below it
 	X, Y           Scale
 	XTicks, YTicks []Tick
 	Spans          []Span
@@ -49,7 +49,7 @@ const (
 	labelHeight   = 20 // below the axis
 	markRowHeight = 12
 	minWidth      = 300
-	grid          = 1000 // steps of paths in both directions
+	grid          = 1000 // not pixels: steps of paths in both directions
 )
 
 // Put adds the drawing to a page.
