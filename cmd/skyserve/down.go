@@ -84,47 +84,18 @@ func runDown(ctx context.Context, o *downOptions, in io.Reader, out, errOut io.W
 		return err
 	}
 	d := &down{downOptions: o, svc: svc, out: out, errOut: errOut}
-	prompts := !o.yes && canPrompt(in)
-	if prompts { // without the lock, so that no other command waits for a person
-		if err := d.openService(ctx); err != nil {
-			return err
-		}
-		if err := d.confirm(in); err != nil {
-			return err
-		}
-	}
-	confirmed := d.have
-	unlock, err := svc.LockWait(ctx)
+	lock, err := lockService(ctx, svc)
 	if err != nil {
 		return err
 	}
-	defer unlock()
+	defer lock.release()
 	if err := d.openService(ctx); err != nil {
 		return err
 	}
-	switch {
-	case !prompts:
-		err = d.confirm(in)
-	case !sameObjects(confirmed, d.have):
-		svc.RemoveUnused() // another command may have deleted the service, and the lock created its directory again
-		err = failed(fmt.Errorf("deleting %s: the service changed while the confirmation was pending; nothing was deleted", name), "run 'skyserve down "+name+"' again")
-	}
-	if err != nil {
+	if err := d.confirm(lock.input(ctx, in, d.listObjects)); err != nil {
 		return err
 	}
 	return d.runDown(ctx)
-}
-
-// sameObjects reports whether two lists contain the same objects.
-func sameObjects(a, b []provision.Object) bool {
-	names := func(have []provision.Object) (names []string) {
-		for _, o := range have {
-			names = append(names, fmt.Sprintf("%s %s %s", o.Region, o.ID, o.Handle))
-		}
-		slices.Sort(names)
-		return names
-	}
-	return slices.Equal(names(a), names(b))
 }
 
 // down is one run of `skyserve down`.
@@ -169,7 +140,7 @@ func (d *down) findObjects(ctx context.Context) (err error) {
 			return err
 		}
 	}
-	if d.have, err = d.places.List(ctx, d.svc.Name()); err != nil {
+	if d.have, err = d.listObjects(ctx); err != nil {
 		return err
 	}
 	d.ports = d.svc.Ports()
@@ -177,6 +148,11 @@ func (d *down) findObjects(ctx context.Context) (err error) {
 		delete(d.ports, o.ID)
 	}
 	return nil
+}
+
+// listObjects lists the objects of the service.
+func (d *down) listObjects(ctx context.Context) ([]provision.Object, error) {
+	return d.places.List(ctx, d.svc.Name())
 }
 
 // hasVMs reports whether the service has VMs in clouds.

@@ -31,7 +31,7 @@ func (p *person) Read(b []byte) (int, error) {
 
 // While down waits for a person, other commands can change the service: down deletes what the person has confirmed, or
 // nothing.
-func TestDownConfirmsBeforeItLocks(t *testing.T) {
+func TestDownConfirmsWithoutLock(t *testing.T) {
 	const object = "objects/lb-us-0.json"
 	for name, c := range map[string]struct {
 		meanwhile func(t *testing.T, dir string)
@@ -43,7 +43,7 @@ func TestDownConfirmsBeforeItLocks(t *testing.T) {
 		"declined":        {reply: "n\n", err: "cancelled; nothing was changed", remains: []string{object}},
 		"another command launches a machine": {
 			func(t *testing.T, dir string) { writeObject(t, dir, "objects/us-0.json") },
-			"y\n", "deleting chat: the service changed while the confirmation was pending; nothing was deleted",
+			"y\n", "chat changed while the confirmation was pending; the confirmed change was not made",
 			[]string{object, "objects/us-0.json"},
 		},
 		"another command deletes the service": {
@@ -52,7 +52,7 @@ func TestDownConfirmsBeforeItLocks(t *testing.T) {
 					t.Error(err)
 				}
 			},
-			"y\n", "deleting chat: the service changed while the confirmation was pending; nothing was deleted", nil,
+			"y\n", "chat changed while the confirmation was pending; the confirmed change was not made", nil,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

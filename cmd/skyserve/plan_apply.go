@@ -34,7 +34,7 @@ func (o *planOptions) applyProposal(ctx context.Context, p plan.Proposal, in io.
 		return err
 	}
 	defer unlock()
-	if err := o.guardPlan(ctx, guard{o.force, in, o.errOut}, s.svc, p); err != nil {
+	if err := o.guardPlan(ctx, guard{o.force, s.in, o.errOut}, s.svc, p); err != nil {
 		return err
 	}
 	if err := s.applyPlan(ctx, p, cmp.Or(o.reason, "skyserve plan --apply")); err != nil {

@@ -186,7 +186,7 @@ func (r *rehearsal) runSteps(ctx context.Context) error {
 	defer cancel(nil)
 	r.up = newUpObserver(func(u *upRun) error {
 		began := time.Now()
-		err := r.confirmRehearsal(r.in, u)
+		err := r.confirmRehearsal(u.in, u)
 		r.prompted = time.Since(began)
 		if err == nil {
 			err = r.svc.StoreValue(noteRehearsal, rehearsalNote{Of: r.of.Name, Started: time.Now()})

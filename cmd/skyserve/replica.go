@@ -150,7 +150,7 @@ func (o *replicaOptions) verb(cmd *cobra.Command, on func(id string) decision) *
 					return nil
 				}
 				asked = true
-				return o.guardReplicas(ctx, guard{o.force, cmd.InOrStdin(), cmd.ErrOrStderr()}, args)
+				return o.guardReplicas(ctx, guard{o.force, s.in, cmd.ErrOrStderr()}, args)
 			}
 			for i, id := range args {
 				if err := on(id)(ctx, s); err != nil {

@@ -21,22 +21,24 @@ type scaling struct {
 	*deploy.ReplicaScaler
 }
 
-// openScaling locks a service and reads its desired state.
+// openScaling locks a service and reads its desired state. Prompts that read from the in of s do not hold the lock.
 func openScaling(ctx context.Context, name string, in io.Reader, errOut io.Writer, yes bool, clouds cloudFlags) (s *scaling, unlock func(), err error) {
 	svc, err := findService(name)
 	if err != nil {
 		return nil, nil, err
 	}
 	// What is read before may be outdated: the command that holds the lock may deploy another service.yaml.
-	if unlock, err = svc.LockWait(ctx); err != nil {
+	lock, err := lockService(ctx, svc)
+	if err != nil {
 		return nil, nil, err
 	}
 	if s, err = openLockedScaling(ctx, svc, in, errOut, yes, clouds); err != nil {
-		svc.RemoveUnused() // another command may have deleted the service, and the lock created its directory again
-		unlock()
+		lock.removeUnused() // another command may have deleted the service, and the lock created its directory again
+		lock.release()
 		return nil, nil, err
 	}
-	return s, unlock, nil
+	s.in = lock.input(ctx, in, s.upRun.listObjects)
+	return s, lock.release, nil
 }
 
 // openLockedScaling is openScaling for a service whose lock is held.

@@ -54,7 +54,7 @@ func (u *upRun) delivery(have []provision.Object) (*deploy.Delivery, map[string]
 	deployments, err := deploy.Deployments(content, have)
 	h := &deploy.Delivery{
 		Service: u.spec.Name, Party: u.operator.party, Authority: u.operator.authority, Enrolments: u.enrolments, Revoked: u.operator.revoked, Attestor: u.attestor, Machines: have,
-		OnlyReplicas: u.onlyReplicas, Awaited: u.awaited(), UntilDelivered: u.wait == waitNone && cloud.UsesClouds(u.spec),
+		OnlyReplicas: u.onlyReplicas, Awaited: u.awaited(), Launched: u.isChanged, UntilDelivered: u.wait == waitNone && cloud.UsesClouds(u.spec),
 		OnChange: func(id string, s agent.Status) {
 			u.delivered.record(id, s)
 			u.observer.recordStatus(id, s)

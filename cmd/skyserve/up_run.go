@@ -82,17 +82,18 @@ func deployService(ctx context.Context, u *up, in io.Reader, spec *service.Spec,
 	if !cloud.UsesClouds(spec) {
 		c.clouds.localService = &svc
 	}
-	unlock, err := svc.LockWait(ctx)
+	lock, err := lockService(ctx, svc)
 	if err != nil {
 		return err
 	}
-	defer unlock()
+	defer lock.release()
 	if err := c.openService(ctx); err != nil {
-		svc.RemoveUnused()
+		lock.removeUnused()
 		return cloudError(specUsage(err))
 	}
+	c.in = lock.input(ctx, in, c.listObjects)
 	if u.dryRun {
-		svc.RemoveUnused()
+		lock.removeUnused()
 		return c.printResult(nil, false)
 	}
 	confirm := c.confirm
@@ -100,10 +101,15 @@ func deployService(ctx context.Context, u *up, in io.Reader, spec *service.Spec,
 		confirm = func() error { return u.observer.awaitApproval(ctx, c) }
 	}
 	if err := confirm(); err != nil {
-		svc.RemoveUnused()
+		lock.removeUnused()
 		return err
 	}
 	return c.applyRecorded(ctx)
+}
+
+// listObjects lists the objects of the service.
+func (u *upRun) listObjects(ctx context.Context) ([]provision.Object, error) {
+	return u.places.List(ctx, u.spec.Name)
 }
 
 // earlierVersionError returns an error if an earlier version of skyserve launched machines under names
@@ -483,11 +489,19 @@ func confirmBilled(in io.Reader, errOut io.Writer, p *deploy.MachinePlan, yes bo
 }
 
 // confirmAction prompts for confirmation of an action, which does describes. It returns an
-// error if there is no terminal or the user declines.
+// error if there is no terminal, the user declines, or the service has changed meanwhile.
 func confirmAction(in io.Reader, errOut io.Writer, does string) error {
 	if !canPrompt(in) {
 		return usage(fmt.Errorf("confirmation is required: this command %s, and stdin is not a terminal", does), "pass --yes to skip confirmation")
 	}
+	if locked, ok := in.(*lockedInput); ok {
+		return locked.withoutLock(func() error { return promptPerson(locked.Reader, errOut) })
+	}
+	return promptPerson(in, errOut)
+}
+
+// promptPerson asks a person at a terminal whether to proceed.
+func promptPerson(in io.Reader, errOut io.Writer) error {
 	fmt.Fprint(errOut, "Proceed? [y/N] ")
 	reply, err := readLine(in)
 	if err != nil && !errors.Is(err, io.EOF) {

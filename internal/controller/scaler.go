@@ -202,22 +202,34 @@ func (s *scaler) applyChanges(ctx context.Context, l lease, changes []scalingCha
 	checkLeadership := leadershipCheck(ctx, l)
 	for _, c := range changes {
 		launched, failed := s.actuator.Apply(ctx, c.change, checkLeadership)
+		if failed == nil || len(launched) > 0 {
+			s.recordStart(c, nil)
+			s.recordActions(c.actionsAfter(launched), failed != nil)
+		}
 		if errors.Is(failed, errLeaseLost) || errors.Is(failed, ErrBusy) || ctx.Err() != nil {
 			return errors.Join(err, failed)
 		}
-		s.recordStart(c, failed)
+		s.servingChanged = s.servingChanged || len(c.change.Drain)+len(c.change.Reclaim) > 0 // also if a later part has failed
 		if failed != nil {
+			if len(launched) == 0 {
+				s.recordStart(c, failed)
+			}
 			err = errors.Join(err, failed)
 			s.addEvents(s.failureEvents(c, failed))
-			continue
-		}
-		s.servingChanged = s.servingChanged || len(c.change.Drain)+len(c.change.Reclaim) > 0
-		for _, a := range c.actionsAfter(launched) {
-			s.log.Info("replicas scaled", "strategy", s.autoscale.Strategy, "action", a.kind, "region", a.region, "model", a.model, "replicas", strings.Join(a.replicas, ","), "reason", a.reason)
-			s.addEvents(a.events())
 		}
 	}
 	return err
+}
+
+// recordActions records the actions of a change. Of one that is incomplete, only launches are known to have been made.
+func (s *scaler) recordActions(actions []scalingAction, incomplete bool) {
+	for _, a := range actions {
+		if incomplete && (!a.launches() || len(a.replicas) == 0) {
+			continue
+		}
+		s.log.Info("replicas scaled", "strategy", s.autoscale.Strategy, "action", a.kind, "region", a.region, "model", a.model, "replicas", strings.Join(a.replicas, ","), "reason", a.reason)
+		s.addEvents(a.events())
+	}
 }
 
 // addEvents records events and appends them to the published ones.

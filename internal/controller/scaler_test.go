@@ -39,6 +39,7 @@ type fakeActuator struct {
 	down         map[string]bool // replicas that are not ready
 	unresponsive error
 	refuse       error                   // of Apply
+	incomplete   error                   // of Apply, after it has made the change
 	lacks        provision.ReplicaClass  // the class without capacity
 	full         map[service.Region]bool // regions in which no replica can be launched
 	half         bool
@@ -133,7 +134,7 @@ func (y *fakeActuator) Apply(_ context.Context, o CapacityChange, checkLeadershi
 		y.replicas = slices.DeleteFunc(y.replicas, func(s CurrentReplica) bool { return s.ID == r.ID }) // its replacement serves
 	}
 	y.check()
-	return launched, err
+	return launched, errors.Join(err, y.incomplete)
 }
 
 func (y *fakeActuator) at(id string) *CurrentReplica {
@@ -520,6 +521,44 @@ func TestFailedChangeIsRetriedWithOneEvent(t *testing.T) {
 			t.Errorf("ErrBusy must not create an event: got %+v", e)
 		}
 	})
+}
+
+// What a change has done before it failed is recorded, and balancers receive it at once.
+func TestIncompleteChangeIsRecorded(t *testing.T) {
+	for name, tt := range map[string]struct {
+		change  scalingChange
+		events  []telemetry.EventKind
+		serving bool // the serving replicas changed
+	}{
+		"launch": {
+			scalingChange{change: CapacityChange{Launch: []ReplicaLaunch{{Model: "m", Region: "local/us", Count: 1}}}, actions: []scalingAction{{kind: telemetry.EventLaunch, model: "m", region: "local/us"}}},
+			[]telemetry.EventKind{telemetry.EventLaunch, telemetry.EventFailure}, false,
+		},
+		"drain": {
+			scalingChange{change: CapacityChange{Drain: []ReplicaDrain{{ID: "us-m-0"}}}, actions: []scalingAction{{kind: telemetry.EventDonate, model: "m", region: "local/us", replicas: []string{"us-m-0"}}}},
+			[]telemetry.EventKind{telemetry.EventFailure}, true,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			actuator := newFakeActuator(t, reactiveService)
+			actuator.start("m", "local/us")
+			actuator.incomplete = errors.New("the disk is full")
+			s := newScaler(service.ControllerConfig{Service: "chat"}, &fakeState{}, actuator, new(currentReview), slog.New(slog.DiscardHandler))
+			if err := s.applyChanges(t.Context(), &fakeLease{}, []scalingChange{tt.change}); !errors.Is(err, actuator.incomplete) {
+				t.Errorf("got %v", err)
+			}
+			var kinds []telemetry.EventKind
+			for _, e := range s.events {
+				kinds = append(kinds, e.Kind)
+			}
+			if !slices.Equal(kinds, tt.events) || s.servingChanged != tt.serving {
+				t.Errorf("got the events %v, want %v; the serving replicas changed: %t, want %t", kinds, tt.events, s.servingChanged, tt.serving)
+			}
+			if launched := s.events[0]; tt.events[0] == telemetry.EventLaunch && launched.Object != "us-m-2" {
+				t.Errorf("the launched replica is not named: %+v", launched)
+			}
+		})
+	}
 }
 
 func TestUnfinishedChangeIsCompleted(t *testing.T) {

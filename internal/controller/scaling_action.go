@@ -58,6 +58,15 @@ func (a scalingAction) events() []telemetry.Event {
 	return out
 }
 
+// launches reports whether the replicas of an applied action are new ones.
+func (a scalingAction) launches() bool {
+	switch a.kind {
+	case telemetry.EventRedeploy, telemetry.EventLaunch, telemetry.EventReplace, telemetry.EventScaleFromZero:
+		return true
+	}
+	return false
+}
+
 // actionsAfter returns the actions of an applied change, with the launched replicas. The first launched replicas
 // belong to redeployments: there they take the place of the removed replicas.
 func (c scalingChange) actionsAfter(launched []string) []scalingAction {

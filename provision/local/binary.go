@@ -113,7 +113,7 @@ func (p *Provider) programFor(w provision.Desired) (program, error) {
 	return earlier, nil
 }
 
-func (h Home) lockPath() string { return filepath.Join(h.dir, fileLock) }
+func (h Home) lockPath() string { return filepath.Join(h.dir, FileLock) }
 
 // copyExecutable copies a file atomically.
 func copyExecutable(from, to string) error {

@@ -15,7 +15,8 @@ const (
 	envHome     = "SKYSERVE_HOME"
 	dirServices = "services"
 	dirBin      = "bin"
-	fileLock    = "lock"
+	// FileLock is the lock in the directory of a service, and in the state directory.
+	FileLock = "lock"
 
 	dirMode  = 0o700
 	fileMode = 0o600

@@ -87,7 +87,7 @@ func (s Service) Lock() (unlock func(), err error) {
 		if err := os.MkdirAll(s.dir, dirMode); err != nil {
 			return nil, fmt.Errorf("locking the state of %s: %w", s.name, err)
 		}
-		f, err := lockFile(filepath.Join(s.dir, fileLock))
+		f, err := lockFile(filepath.Join(s.dir, FileLock))
 		switch {
 		case errors.Is(err, errLocked):
 			return nil, &BusyError{Service: s.name, Holder: s.readHolder()}
@@ -105,7 +105,7 @@ func (s Service) Lock() (unlock func(), err error) {
 
 // readHolder returns the description of the process that holds the lock.
 func (s Service) readHolder() string {
-	text, err := os.ReadFile(filepath.Join(s.dir, fileLock))
+	text, err := os.ReadFile(filepath.Join(s.dir, FileLock))
 	if err != nil || len(text) > maxHolder {
 		return ""
 	}

@@ -55,6 +55,8 @@ type Delivery struct {
 	// UntilDelivered makes Deliver wait until the awaited machines that do not serve yet have their
 	// deployment, instead of until they are ready.
 	UntilDelivered bool
+	// Launched selects the machines that the caller has launched; nil = all. See Deliver.
+	Launched func(id string) bool
 	// BalancersOnly makes AwaitServing wait for balancers and the name server only.
 	BalancersOnly bool
 	// OnlyReplicas are the replicas that Deliver and AwaitServing deliver to and wait for; nil = all. A change of some
@@ -75,24 +77,49 @@ type Delivery struct {
 // Deliver delivers each machine's deployment and returns when all are ready (or those of Awaited), or when
 // ctx ends, with an error that contains the missing step of each machine. New machines and those that are
 // not ready receive their deployments immediately, replicas through balancers. Serving machines receive
-// theirs one after the other, balancers first; Deliver stops at the first machine that does not
-// become ready again. A replica is drained before its delivery and resumed afterwards. A replica that has
+// theirs one after the other, balancers first, once the others are ready, so that a configuration that does not work reaches
+// none of them; they do not wait for replicas that were not Launched, which have stopped working before. Deliver stops at
+// the first serving machine that does not become ready again. A replica is drained before its delivery and resumed afterwards. A replica that has
 // failed permanently is not awaited any longer: once all others are ready, the error contains a
 // *ReplicaFailedError for each, see FailedReplicas.
 func (dl *Delivery) Deliver(ctx context.Context, deployments map[string]agent.Deployment) error {
-	seen := dl.ReadStatuses(ctx)
+	return dl.deliverFrom(ctx, dl.ReadStatuses(ctx), deployments)
+}
+
+// deliverFrom is Deliver with the statuses of the machines.
+func (dl *Delivery) deliverFrom(ctx context.Context, seen map[string]AgentReport, deployments map[string]agent.Deployment) error {
 	serving, others := dl.splitServing(seen, deployments)
 	awaited, left := dl.splitAwaited(others)
-	if err := dl.deliverEach(awaited, func(o provision.Object) error {
-		return dl.deliverUntil(ctx, o, deployments[o.ID], pollIntervalOf(o), 0, func(s agent.Status) bool {
-			return dl.UntilDelivered || s.Phase == agent.PhaseReady
+	stuck, launched := dl.splitStuck(awaited)
+	awaitEach := func(ctx context.Context, machines []provision.Object) error {
+		return dl.deliverEach(machines, func(o provision.Object) error {
+			return dl.deliverUntil(ctx, o, deployments[o.ID], pollIntervalOf(o), 0, func(s agent.Status) bool {
+				return dl.UntilDelivered || s.Phase == agent.PhaseReady
+			})
 		})
-	}); err != nil {
+	}
+	stuckCtx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	recovered := make(chan error, 1)
+	go func() { recovered <- awaitEach(stuckCtx, stuck) }()
+	if err := awaitEach(ctx, launched); err != nil {
+		return errors.Join(err, <-recovered)
+	}
+	err := dl.deliverEach(left, func(o provision.Object) error { return dl.deliverOnce(ctx, o, deployments[o.ID]) })
+	if err == nil {
+		err = dl.deliverServing(ctx, seen, serving, deployments)
+	}
+	if err != nil {
+		cancel()
+		<-recovered
 		return err
 	}
-	if err := dl.deliverEach(left, func(o provision.Object) error { return dl.deliverOnce(ctx, o, deployments[o.ID]) }); err != nil {
-		return err
-	}
+	return <-recovered
+}
+
+// deliverServing delivers the deployments of serving machines one after the other, and stops at the first that does not
+// become ready again.
+func (dl *Delivery) deliverServing(ctx context.Context, seen map[string]AgentReport, serving []provision.Object, deployments map[string]agent.Deployment) error {
 	defer dl.Resume(context.WithoutCancel(ctx), dl.replicas(deployments)) // including those that an earlier run drained and did not resume
 	for _, o := range serving {
 		if o.Kind == provision.KindReplica && seen[o.ID].Revision != deployments[o.ID].Revision {
@@ -119,6 +146,18 @@ func (dl *Delivery) splitAwaited(all []provision.Object) (awaited, left []provis
 		}
 	}
 	return awaited, left
+}
+
+// splitStuck separates the replicas that were not Launched from other machines that are not ready.
+func (dl *Delivery) splitStuck(all []provision.Object) (stuck, launched []provision.Object) {
+	for _, o := range all {
+		if o.Kind == provision.KindReplica && dl.Launched != nil && !dl.Launched(o.ID) {
+			stuck = append(stuck, o)
+		} else {
+			launched = append(launched, o)
+		}
+	}
+	return stuck, launched
 }
 
 // deliverEach calls do for each machine concurrently, and joins the errors.
