@@ -49,16 +49,16 @@ func (c *Controller) recordBalancer(b *trackedBalancer, kind telemetry.EventKind
 // recordMoves records the replicas that a published assignment moves to another balancer. The IDs of
 // the events contain the epoch: two controllers never record one move twice.
 func (c *Controller) recordMoves(before, after Assignment) {
-	primaries := map[string]string{}
-	for _, r := range c.config.Replicas {
-		primaries[r.ID] = r.Primary
-	}
+	primaries := primaryBalancers(c.config)
 	for _, id := range slices.Sorted(maps.Keys(after.Owners)) {
 		from, to, primary := before.Owners[id], after.Owners[id], primaries[id]
 		e := telemetry.Event{ID: fmt.Sprintf("assignment-%d-%s", after.Epoch(), id), Actor: telemetry.ActorController, Object: id}
 		switch {
 		case from == to, from == "" && to == primary:
 			continue
+		case to == primary && c.reassigned[id]:
+			delete(c.reassigned, id)
+			e.Kind, e.Message, e.Reason = telemetry.EventAttach, fmt.Sprintf("%s moves from %s to %s", id, from, to), "the configuration names this balancer"
 		case to == primary:
 			e.Kind, e.Message, e.Reason = telemetry.EventReturn, fmt.Sprintf("%s returns to %s", id, to), primary+" responds again"
 		default:

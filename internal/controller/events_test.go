@@ -13,6 +13,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"skyserve/internal/service"
 	"skyserve/internal/store"
 	"skyserve/internal/telemetry"
 	"skyserve/plan"
@@ -91,6 +92,75 @@ func TestFailoverIsRecorded(t *testing.T) {
 		cancel()
 		running.Wait()
 	})
+}
+
+// A reload that changes the primary balancer of a replica moves it: no balancer failed, and none recovered. The move may
+// wait for the first response of the new balancer. A replica whose adopter becomes its primary balancer does not move.
+func TestMoveByReloadIsRecorded(t *testing.T) {
+	const configured = ": the configuration names this balancer"
+	for _, c := range []struct {
+		name    string
+		primary string   // the primary balancer of us-0 and us-1 after the reload
+		dead    []string // balancers that do not respond when the configuration is reloaded
+		want    []string // the events of moves after the reload, then those after lb-us-0 and the new balancer respond
+		later   []string
+	}{
+		{"a live balancer", "lb-eu-0", nil, []string{
+			"attach us-0: us-0 moves from lb-us-0 to lb-eu-0" + configured, "attach us-1: us-1 moves from lb-us-0 to lb-eu-0" + configured,
+		}, nil},
+		{"a balancer that boots", "lb-new-0", []string{"lb-new-0"}, nil, []string{
+			"attach us-0: us-0 moves from lb-us-0 to lb-new-0" + configured, "attach us-1: us-1 moves from lb-us-0 to lb-new-0" + configured,
+		}},
+		{"the adopter", "lb-eu-0", []string{"lb-us-0"}, nil, nil},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld()
+				list := &eventList{}
+				w.events = store.NewEventQueue(list, "c", telemetry.Event{Actor: telemetry.ActorController}, slog.New(slog.DiscardHandler))
+				ctx, cancel := context.WithCancel(t.Context())
+				var running sync.WaitGroup
+				running.Go(func() { w.events.Run(ctx) })
+				defer running.Wait()
+				defer cancel()
+				// moves runs rounds and returns the events of replicas that they record.
+				moves := func(rounds int) []string {
+					*list = eventList{}
+					w.rounds(t, rounds)
+					synctest.Wait()
+					return slices.DeleteFunc(list.lines(), func(l string) bool { return !strings.Contains(l, " us-") })
+				}
+				w.lb["lb-new-0"] = &fakeBalancer{has: map[string]uint64{}}
+				for _, id := range c.dead {
+					w.lb[id].set(true)
+				}
+				moves(deadAfter)
+				next := w.without()
+				next.Balancers = append(slices.Clone(next.Balancers), service.ControlledBalancer{ID: "lb-new-0", Region: "local/us", Admin: "lb-new-0"})
+				for i, r := range next.Replicas {
+					if r.Region == "local/us" {
+						next.Replicas[i].Primary = c.primary
+					}
+				}
+				w.reload(t, next)
+				if got := moves(1); !slices.Equal(got, c.want) {
+					t.Errorf("after the reload:\ngot  %q\nwant %q", got, c.want)
+				}
+				for _, id := range c.dead {
+					w.lb[id].set(false)
+				}
+				if got := moves(1); !slices.Equal(got, c.later) {
+					t.Errorf("after all balancers respond:\ngot  %q\nwant %q", got, c.later)
+				}
+				w.lb[c.primary].set(true)
+				moves(deadAfter)
+				w.lb[c.primary].set(false)
+				if got := moves(1); len(got) != 2 || !strings.HasSuffix(got[0], "us-0 returns to "+c.primary+": "+c.primary+" responds again") {
+					t.Errorf("after %s failed and recovered: got %q", c.primary, got)
+				}
+			})
+		})
+	}
 }
 
 // Every strategy action has an event of its kind with the plan that required it.
