@@ -181,17 +181,41 @@ func TestActionsNameKindAndPlan(t *testing.T) {
 	}
 }
 
-// A computed plan has an event with its time and cost.
+// A computed plan has an event with its time and cost. A result without a plan says what could not be met, and no cost.
 func TestPlanIsRecorded(t *testing.T) {
 	now, then := 1.5, 2.25
 	at := time.Date(2026, 11, 24, 12, 0, 0, 0, time.UTC)
-	e := planEvent(&telemetry.PlanSummary{At: at, Status: "optimal", CostPerHour: telemetry.PlanCost{Current: &now, Planned: &then}, Changes: make([]telemetry.PlanChange, 2)}, 90)
-	if e.Kind != telemetry.EventPlan || !e.Plan.Equal(at) || e.ID != "plan-2026-11-24T12:00:00Z" || e.Message != "plan computed: 2 changes, $1.50/h -> $2.25/h" || e.Reason != "forecast from 90 minutes of traffic, status optimal" {
-		t.Errorf("got %+v", e)
-	}
-	e = planEvent(&telemetry.PlanSummary{At: at, Changes: make([]telemetry.PlanChange, 1)}, 1)
-	if e.Message != "plan computed: 1 change, unknown cost -> unknown cost" || !strings.HasPrefix(e.Reason, "forecast from 1 minute of traffic") {
-		t.Errorf("got %+v", e)
+	current := telemetry.PlanCost{Current: &now}
+	for _, c := range []struct {
+		plan            telemetry.PlanSummary
+		minutes         int
+		message, reason string
+	}{
+		{
+			telemetry.PlanSummary{Status: "optimal", CostPerHour: telemetry.PlanCost{Current: &now, Planned: &then}, Changes: make([]telemetry.PlanChange, 2)}, 90,
+			"plan computed: 2 changes, $1.50/h -> $2.25/h", "forecast from 90 minutes of traffic, status optimal",
+		},
+		{
+			telemetry.PlanSummary{Status: "infeasible", CostPerHour: current, Infeasible: []string{"local/us has a capacity of 2 L4; m needs at least 3 there", "x has no GPU"}}, 1,
+			"no plan satisfies all constraints; current cost $1.50/h",
+			"local/us has a capacity of 2 L4; m needs at least 3 there; x has no GPU; forecast from 1 minute of traffic, status infeasible",
+		},
+		{
+			telemetry.PlanSummary{Status: "unknown", CostPerHour: current}, 0,
+			"no plan found within the effort limit; current cost $1.50/h",
+			"forecast from 0 minutes of traffic, status unknown",
+		},
+		{
+			telemetry.PlanSummary{Status: "infeasible", CostPerHour: telemetry.PlanCost{Current: new(float64)}, Infeasible: []string{"x has no GPU"}}, 2,
+			"no plan satisfies all constraints; current cost $0.00/h",
+			"x has no GPU; forecast from 2 minutes of traffic, status infeasible",
+		},
+	} {
+		c.plan.At = at
+		e := planEvent(&c.plan, c.minutes)
+		if e.Kind != telemetry.EventPlan || !e.Plan.Equal(at) || e.ID != "plan-2026-11-24T12:00:00Z" || e.Message != c.message || e.Reason != c.reason {
+			t.Errorf("%s:\ngot  %+v\nwant %s: %s", c.plan.Status, e, c.message, c.reason)
+		}
 	}
 }
 
