@@ -1,12 +1,12 @@
 package plan
 
-// bytesPerPromptToken is the size of a prompt token on the network, for English text. Responses are
-// not counted: they are ingress of the region that pays for sending the prompts.
+// bytesPerPromptToken is the size of a prompt token on the network, for English text.
 const bytesPerPromptToken = 4.0
 
 // setEgress sets the cost of load sent out of each region with an egress price. A forwarded prompt is
 // sent whole, including the tokens that hit the other region's cache. With several models the one
-// with the highest hit rate decides, so that the cost is never underestimated.
+// with the highest hit rate decides, so that the cost of prompts is never underestimated. Responses are not counted, and
+// the plan says so: they are egress of the region that serves them, and the cost depends only on the origin.
 func (r *review) setEgress() {
 	uncached := 1.0
 	for _, share := range r.uncached {
@@ -23,6 +23,7 @@ func (r *review) setEgress() {
 	}
 	if hasPrice {
 		r.problem.Egress = prices
+		r.assume("the cost of egress is that of forwarded prompts: responses, which leave the region that serves them, are not counted")
 	}
 }
 

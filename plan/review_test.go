@@ -446,4 +446,9 @@ func TestReviewIncludesEgressCost(t *testing.T) {
 	if !slices.ContainsFunc(near.Proposal.Assumed, func(s string) bool { return strings.Contains(s, "local/us: egress at $100 per GB") }) {
 		t.Errorf("got %q", near.Proposal.Assumed)
 	}
+	const omitted = "the cost of egress is that of forwarded prompts: responses, which leave the region that serves them, are not counted"
+	if !slices.Contains(near.Proposal.Assumed, omitted) {
+		t.Errorf("with an egress price: assumed %q", near.Proposal.Assumed)
+	}
+
 }

@@ -5,6 +5,7 @@ import (
 	"maps"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"skyserve/internal/telemetry"
@@ -49,16 +50,16 @@ func (c *Controller) recordBalancer(b *trackedBalancer, kind telemetry.EventKind
 // recordMoves records the replicas that a published assignment moves to another balancer. The IDs of
 // the events contain the epoch: two controllers never record one move twice.
 func (c *Controller) recordMoves(before, after Assignment) {
-	primaries := map[string]string{}
-	for _, r := range c.config.Replicas {
-		primaries[r.ID] = r.Primary
-	}
+	primaries := primaryBalancers(c.config)
 	for _, id := range slices.Sorted(maps.Keys(after.Owners)) {
 		from, to, primary := before.Owners[id], after.Owners[id], primaries[id]
 		e := telemetry.Event{ID: fmt.Sprintf("assignment-%d-%s", after.Epoch(), id), Actor: telemetry.ActorController, Object: id}
 		switch {
 		case from == to, from == "" && to == primary:
 			continue
+		case to == primary && c.reassigned[id]:
+			delete(c.reassigned, id)
+			e.Kind, e.Message, e.Reason = telemetry.EventAttach, fmt.Sprintf("%s moves from %s to %s", id, from, to), "the configuration names this balancer"
 		case to == primary:
 			e.Kind, e.Message, e.Reason = telemetry.EventReturn, fmt.Sprintf("%s returns to %s", id, to), primary+" responds again"
 		default:
@@ -93,13 +94,25 @@ func sameCapacity(recorded, r *telemetry.Review) bool {
 	})
 }
 
-// planEvent returns the event of a computed plan.
+// planEvent returns the event of a computed plan. If planning found no plan, the event names the constraints that
+// cannot be met.
 func planEvent(p *telemetry.PlanSummary, minutes int) telemetry.Event {
+	current, planned := p.CostPerHour.Current, p.CostPerHour.Planned
+	message := "no plan found within the effort limit"
+	switch {
+	case p.Status == string(plan.StatusInfeasible):
+		message = "no plan satisfies all constraints"
+	case current != nil && planned != nil:
+		message = fmt.Sprintf("plan computed: %s, $%.2f/h -> $%.2f/h", countText(len(p.Changes), "change"), *current, *planned)
+	}
+	if planned == nil && current != nil {
+		message += fmt.Sprintf("; current cost $%.2f/h", *current)
+	}
+	basis := fmt.Sprintf("forecast from %s of traffic, status %s", countText(minutes, "minute"), p.Status)
 	return telemetry.Event{
 		ID: "plan-" + p.At.Format(time.RFC3339Nano), Actor: telemetry.ActorController, Kind: telemetry.EventPlan,
 		Object: p.At.Format(time.RFC3339), Plan: &p.At,
-		Message: fmt.Sprintf("plan computed: %s, %s -> %s", countText(len(p.Changes), "change"), costText(p.CostPerHour.Current), costText(p.CostPerHour.Planned)),
-		Reason:  fmt.Sprintf("forecast from %s of traffic, status %s", countText(minutes, "minute"), p.Status),
+		Message: message, Reason: strings.Join(append(slices.Clone(p.Infeasible), basis), "; "),
 	}
 }
 
@@ -109,12 +122,4 @@ func countText(n int, noun string) string {
 		noun += "s"
 	}
 	return fmt.Sprintf("%d %s", n, noun)
-}
-
-// costText formats a cost in USD per hour; nil is unknown.
-func costText(usd *float64) string {
-	if usd == nil {
-		return "unknown cost"
-	}
-	return fmt.Sprintf("$%.2f/h", *usd)
 }

@@ -13,6 +13,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"skyserve/internal/service"
 	"skyserve/internal/store"
 	"skyserve/internal/telemetry"
 	"skyserve/plan"
@@ -93,6 +94,75 @@ func TestFailoverIsRecorded(t *testing.T) {
 	})
 }
 
+// A reload that changes the primary balancer of a replica moves it: no balancer failed, and none recovered. The move may
+// wait for the first response of the new balancer. A replica whose adopter becomes its primary balancer does not move.
+func TestMoveByReloadIsRecorded(t *testing.T) {
+	const configured = ": the configuration names this balancer"
+	for _, c := range []struct {
+		name    string
+		primary string   // the primary balancer of us-0 and us-1 after the reload
+		dead    []string // balancers that do not respond when the configuration is reloaded
+		want    []string // the events of moves after the reload, then those after lb-us-0 and the new balancer respond
+		later   []string
+	}{
+		{"a live balancer", "lb-eu-0", nil, []string{
+			"attach us-0: us-0 moves from lb-us-0 to lb-eu-0" + configured, "attach us-1: us-1 moves from lb-us-0 to lb-eu-0" + configured,
+		}, nil},
+		{"a balancer that boots", "lb-new-0", []string{"lb-new-0"}, nil, []string{
+			"attach us-0: us-0 moves from lb-us-0 to lb-new-0" + configured, "attach us-1: us-1 moves from lb-us-0 to lb-new-0" + configured,
+		}},
+		{"the adopter", "lb-eu-0", []string{"lb-us-0"}, nil, nil},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld()
+				list := &eventList{}
+				w.events = store.NewEventQueue(list, "c", telemetry.Event{Actor: telemetry.ActorController}, slog.New(slog.DiscardHandler))
+				ctx, cancel := context.WithCancel(t.Context())
+				var running sync.WaitGroup
+				running.Go(func() { w.events.Run(ctx) })
+				defer running.Wait()
+				defer cancel()
+				// moves runs rounds and returns the events of replicas that they record.
+				moves := func(rounds int) []string {
+					*list = eventList{}
+					w.rounds(t, rounds)
+					synctest.Wait()
+					return slices.DeleteFunc(list.lines(), func(l string) bool { return !strings.Contains(l, " us-") })
+				}
+				w.lb["lb-new-0"] = &fakeBalancer{has: map[string]uint64{}}
+				for _, id := range c.dead {
+					w.lb[id].set(true)
+				}
+				moves(deadAfter)
+				next := w.without()
+				next.Balancers = append(slices.Clone(next.Balancers), service.ControlledBalancer{ID: "lb-new-0", Region: "local/us", Admin: "lb-new-0"})
+				for i, r := range next.Replicas {
+					if r.Region == "local/us" {
+						next.Replicas[i].Primary = c.primary
+					}
+				}
+				w.reload(t, next)
+				if got := moves(1); !slices.Equal(got, c.want) {
+					t.Errorf("after the reload:\ngot  %q\nwant %q", got, c.want)
+				}
+				for _, id := range c.dead {
+					w.lb[id].set(false)
+				}
+				if got := moves(1); !slices.Equal(got, c.later) {
+					t.Errorf("after all balancers respond:\ngot  %q\nwant %q", got, c.later)
+				}
+				w.lb[c.primary].set(true)
+				moves(deadAfter)
+				w.lb[c.primary].set(false)
+				if got := moves(1); len(got) != 2 || !strings.HasSuffix(got[0], "us-0 returns to "+c.primary+": "+c.primary+" responds again") {
+					t.Errorf("after %s failed and recovered: got %q", c.primary, got)
+				}
+			})
+		})
+	}
+}
+
 // Every strategy action has an event of its kind with the plan that required it.
 func TestActionsNameKindAndPlan(t *testing.T) {
 	at := time.Date(2026, 11, 24, 12, 0, 0, 0, time.UTC)
@@ -111,17 +181,41 @@ func TestActionsNameKindAndPlan(t *testing.T) {
 	}
 }
 
-// A computed plan has an event with its time and cost.
+// A computed plan has an event with its time and cost. A result without a plan says what could not be met, and no cost.
 func TestPlanIsRecorded(t *testing.T) {
 	now, then := 1.5, 2.25
 	at := time.Date(2026, 11, 24, 12, 0, 0, 0, time.UTC)
-	e := planEvent(&telemetry.PlanSummary{At: at, Status: "optimal", CostPerHour: telemetry.PlanCost{Current: &now, Planned: &then}, Changes: make([]telemetry.PlanChange, 2)}, 90)
-	if e.Kind != telemetry.EventPlan || !e.Plan.Equal(at) || e.ID != "plan-2026-11-24T12:00:00Z" || e.Message != "plan computed: 2 changes, $1.50/h -> $2.25/h" || e.Reason != "forecast from 90 minutes of traffic, status optimal" {
-		t.Errorf("got %+v", e)
-	}
-	e = planEvent(&telemetry.PlanSummary{At: at, Changes: make([]telemetry.PlanChange, 1)}, 1)
-	if e.Message != "plan computed: 1 change, unknown cost -> unknown cost" || !strings.HasPrefix(e.Reason, "forecast from 1 minute of traffic") {
-		t.Errorf("got %+v", e)
+	current := telemetry.PlanCost{Current: &now}
+	for _, c := range []struct {
+		plan            telemetry.PlanSummary
+		minutes         int
+		message, reason string
+	}{
+		{
+			telemetry.PlanSummary{Status: "optimal", CostPerHour: telemetry.PlanCost{Current: &now, Planned: &then}, Changes: make([]telemetry.PlanChange, 2)}, 90,
+			"plan computed: 2 changes, $1.50/h -> $2.25/h", "forecast from 90 minutes of traffic, status optimal",
+		},
+		{
+			telemetry.PlanSummary{Status: "infeasible", CostPerHour: current, Infeasible: []string{"local/us has a capacity of 2 L4; m needs at least 3 there", "x has no GPU"}}, 1,
+			"no plan satisfies all constraints; current cost $1.50/h",
+			"local/us has a capacity of 2 L4; m needs at least 3 there; x has no GPU; forecast from 1 minute of traffic, status infeasible",
+		},
+		{
+			telemetry.PlanSummary{Status: "unknown", CostPerHour: current}, 0,
+			"no plan found within the effort limit; current cost $1.50/h",
+			"forecast from 0 minutes of traffic, status unknown",
+		},
+		{
+			telemetry.PlanSummary{Status: "infeasible", CostPerHour: telemetry.PlanCost{Current: new(float64)}, Infeasible: []string{"x has no GPU"}}, 2,
+			"no plan satisfies all constraints; current cost $0.00/h",
+			"x has no GPU; forecast from 2 minutes of traffic, status infeasible",
+		},
+	} {
+		c.plan.At = at
+		e := planEvent(&c.plan, c.minutes)
+		if e.Kind != telemetry.EventPlan || !e.Plan.Equal(at) || e.ID != "plan-2026-11-24T12:00:00Z" || e.Message != c.message || e.Reason != c.reason {
+			t.Errorf("%s:\ngot  %+v\nwant %s: %s", c.plan.Status, e, c.message, c.reason)
+		}
 	}
 }
 

@@ -73,6 +73,7 @@ type Controller struct {
 	probing          sync.WaitGroup // probes in progress
 	dial             func(base string) adminAPI
 	managed          map[string]bool // replicas that the controller assigns or has assigned
+	reassigned       map[string]bool // replicas that a reload assigns to another primary balancer, to which they have not moved yet
 	current          Assignment
 	log              *slog.Logger
 	loop             *controlLoop // nil = no capacity management
@@ -105,7 +106,7 @@ type Controller struct {
 
 // newController returns a controller that connects to balancers with dial.
 func newController(config service.ControllerConfig, st kvStore, acquire func(context.Context) (lease, error), dial func(base string) adminAPI, log *slog.Logger) *Controller {
-	c := &Controller{config: config, lastRead: config, immutable: config.Immutable(), kv: st, acquire: acquire, managed: map[string]bool{}, lastErrors: map[string]string{}, controllers: len(config.Controllers), backupSpec: config.Backup, dial: dial, log: log}
+	c := &Controller{config: config, lastRead: config, immutable: config.Immutable(), kv: st, acquire: acquire, managed: map[string]bool{}, reassigned: map[string]bool{}, lastErrors: map[string]string{}, controllers: len(config.Controllers), backupSpec: config.Backup, dial: dial, log: log}
 	c.trackBalancers(config.Balancers)
 	for _, r := range config.Replicas {
 		c.managed[r.ID] = true

@@ -52,15 +52,32 @@ func (c *Controller) applyReload() {
 	if next == nil {
 		return
 	}
+	primaries := primaryBalancers(c.config)
 	c.config = *next
 	c.trackBalancers(next.Balancers)
 	for _, r := range next.Replicas {
 		c.managed[r.ID] = true
+		switch before := primaries[r.ID]; {
+		case before == "":
+			delete(c.reassigned, r.ID)
+		case before != r.Primary:
+			owner := c.current.Owners[r.ID]
+			c.reassigned[r.ID] = owner != "" && owner != r.Primary
+		}
 	}
 	c.log.Info("configuration applied", "balancers", len(next.Balancers), "replicas", len(next.Replicas))
 	if c.loop != nil {
 		c.loop.trigger()
 	}
+}
+
+// primaryBalancers returns the primary balancer of each replica of a configuration, by ID.
+func primaryBalancers(config service.ControllerConfig) map[string]string {
+	primaries := make(map[string]string, len(config.Replicas))
+	for _, r := range config.Replicas {
+		primaries[r.ID] = r.Primary
+	}
+	return primaries
 }
 
 // trackBalancers sets the balancers of the next round. A balancer that is unchanged in the configuration keeps the

@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"log/slog"
@@ -215,8 +216,15 @@ func (x *exchange) readBody(mem *quota.MemoryUse) (*buffer.Buffer, error) {
 		return nil, err
 	}
 	_ = x.ctl.SetReadDeadline(time.Time{}) // otherwise the client would count as disconnected at the deadline
+	if rest, marked := bytes.CutPrefix(buf.B, []byte(byteOrderMark)); marked && !x.endpoint.Form {
+		buf.B = append(buf.B[:0], rest...) // in place: the buffer keeps its capacity
+	}
 	return buf, mem.Set(int64(cap(buf.B)))
 }
+
+// byteOrderMark may begin a JSON body in UTF-8 (RFC 8259, section 8.1, lets a parser ignore it). vLLM and SGLang ignore
+// it; other engines reject it, so it is not forwarded.
+const byteOrderMark = "\xef\xbb\xbf"
 
 // readEncoded is readBody for a body with a content encoding.
 func (x *exchange) readEncoded(encoding string, limit int64, mem *quota.MemoryUse) (*buffer.Buffer, error) {

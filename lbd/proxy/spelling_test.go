@@ -49,6 +49,20 @@ func TestEngineKeysAreForwarded(t *testing.T) {
 	}
 }
 
+// A byte order mark before a body is accepted, as by vLLM, and not forwarded: other engines reject it.
+func TestByteOrderMarkIsNotForwarded(t *testing.T) {
+	b := start(t, testOptions(t))
+	bodies := make(chan string, 1)
+	b.attach("us-0", engine(t, asked(bodies, chunk("a")+doneEvent)))
+	res := b.post(chatPath, "\xef\xbb\xbf"+plainBody)
+	if text := read(t, res); res.StatusCode != http.StatusOK {
+		t.Fatalf("got %d %s", res.StatusCode, text)
+	}
+	if got := <-bodies; got != plainBody {
+		t.Errorf("the engine got %q, want %q", got, plainBody)
+	}
+}
+
 // Below the top level escapes are allowed, because schemas and templates contain keys of their users;
 // they are decoded normally.
 func TestNestedKeysMatchDecoders(t *testing.T) {

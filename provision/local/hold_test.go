@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -77,7 +78,7 @@ func TestObjectIsGoneAfterRelease(t *testing.T) {
 	testkit.Slow(t)
 	svc := newService(t, "chat")
 	release := holdObject(t, svc, provision.Object{ID: "us-0", Kind: provision.KindReplica, SpecHash: "s"}, nil)
-	if o := only(t, svc); o.TerminatedReason != "" || o.SpecHash != "s" || o.Service != "chat" || o.Handle == "" || o.Started.IsZero() {
+	if o := only(t, svc); o.TerminatedReason != "" || o.SpecHash != "s" || o.Service != "chat" || o.Handle == "" || o.Started.IsZero() || o.Labels["pid"] != strconv.Itoa(os.Getpid()) {
 		t.Errorf("held: got %+v", o)
 	}
 	if _, err := holdFile(svc.objectFile("us-0"), fakeRecord(t, provision.Object{ID: "us-0"}), time.Second, nil); err == nil || !strings.Contains(err.Error(), "another process has locked it") {
@@ -85,7 +86,7 @@ func TestObjectIsGoneAfterRelease(t *testing.T) {
 	}
 	release()
 	release() // a second call has no effect
-	if o := only(t, svc); !strings.Contains(o.TerminatedReason, "process exited") || o.SpecHash != "s" {
+	if o := only(t, svc); !strings.Contains(o.TerminatedReason, "process exited") || o.SpecHash != "s" || o.Labels["pid"] != "" {
 		t.Errorf("released: got %+v", o)
 	}
 }

@@ -63,7 +63,7 @@ func (s Service) objectFromRecord(id string, rec record, alive bool, err error) 
 	if rec.PID != 0 && o.Handle == "" { // an earlier version without machines wrote it
 		o.Handle = strconv.Itoa(rec.PID)
 	}
-	if rec.PID != 0 {
+	if rec.PID != 0 && alive { // another process may have the number of one that has ended
 		o.Labels = maps.Clone(o.Labels)
 		if o.Labels == nil {
 			o.Labels = map[string]string{}

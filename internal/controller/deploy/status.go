@@ -181,7 +181,7 @@ type MachineStatus struct {
 	CostPerHour float64             `json:"cost_per_hour"`
 	// Balancer is the balancer that reports a replica; empty when none does.
 	Balancer string `json:"balancer,omitempty"`
-	// PID is the process of a machine on this computer.
+	// PID is the process ID of a machine on this computer; empty unless the process runs.
 	PID string `json:"pid,omitempty"`
 	// Desired is false for machines that service.yaml no longer requires.
 	Desired bool `json:"desired"`

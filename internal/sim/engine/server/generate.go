@@ -107,8 +107,11 @@ func (s *Server) jobOf(r *http.Request, b *body, chat bool) (*job, error) {
 	if err != nil {
 		return nil, err
 	}
-	if b.N != nil && *b.N != 1 {
-		return nil, malformed("n", fmt.Sprintf("n: must be 1, got %d", *b.N))
+	switch {
+	case b.N != nil && *b.N < 1:
+		return nil, malformed("n", fmt.Sprintf("n: must be at least 1, got %d", *b.N))
+	case b.N != nil && *b.N > 1:
+		return nil, malformed("n", fmt.Sprintf("n: the simulated engine returns one choice: must be 1, got %d", *b.N))
 	}
 	read, prefix := b.completionPrompt, "cmpl"
 	if chat {
