@@ -531,7 +531,10 @@ func TestIncompleteChangeIsRecorded(t *testing.T) {
 		serving bool // the serving replicas changed
 	}{
 		"launch": {
-			scalingChange{change: CapacityChange{Launch: []ReplicaLaunch{{Model: "m", Region: "local/us", Count: 1}}}, actions: []scalingAction{{kind: telemetry.EventLaunch, model: "m", region: "local/us"}}},
+			scalingChange{
+				change:  CapacityChange{Launch: []ReplicaLaunch{{Model: "m", Region: "local/us", Count: 1}}},
+				actions: []scalingAction{{kind: telemetry.EventLaunch, model: "m", region: "local/us"}},
+			},
 			[]telemetry.EventKind{telemetry.EventLaunch, telemetry.EventFailure}, false,
 		},
 		"drain": {

@@ -100,10 +100,12 @@ func (dl *Delivery) deliverFrom(ctx context.Context, seen map[string]AgentReport
 	}
 	stuckCtx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	recovered := make(chan error, 1)
-	go func() { recovered <- awaitEach(stuckCtx, stuck) }()
+	var waiting sync.WaitGroup
+	var stuckErr error
+	waiting.Go(func() { stuckErr = awaitEach(stuckCtx, stuck) })
 	if err := awaitEach(ctx, launched); err != nil {
-		return errors.Join(err, <-recovered)
+		waiting.Wait()
+		return errors.Join(err, stuckErr)
 	}
 	err := dl.deliverEach(left, func(o provision.Object) error { return dl.deliverOnce(ctx, o, deployments[o.ID]) })
 	if err == nil {
@@ -111,10 +113,11 @@ func (dl *Delivery) deliverFrom(ctx context.Context, seen map[string]AgentReport
 	}
 	if err != nil {
 		cancel()
-		<-recovered
+		waiting.Wait()
 		return err
 	}
-	return <-recovered
+	waiting.Wait()
+	return stuckErr
 }
 
 // deliverServing delivers the deployments of serving machines one after the other, and stops at the first that does not
