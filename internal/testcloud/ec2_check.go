@@ -16,8 +16,13 @@ const (
 	maxTagValue = 256
 )
 
+// lazyPattern compiles a regular expression at its first use: the commands that tests start contain this package.
+func lazyPattern(expr string) func() *regexp.Regexp {
+	return sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(expr) })
+}
+
 // iamTagPattern matches the characters IAM allows in a tag's key or value.
-var iamTagPattern = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[\p{L}\p{Z}\p{N}_.:/=+\-@]*$`) })
+var iamTagPattern = lazyPattern(`^[\p{L}\p{Z}\p{N}_.:/=+\-@]*$`)
 
 // validate rejects tags that no service of AWS accepts; with iam set, also those that only IAM rejects.
 func (t awsTags) validate(iam bool) error {
