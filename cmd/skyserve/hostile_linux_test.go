@@ -12,7 +12,7 @@ import (
 // A terminal receives only the control sequences that commands draw with.
 func TestTerminalReceivesOnlyOwnSequences(t *testing.T) {
 	testkit.Slow(t)
-	good := hostileServer(t, hostileAdmin)
+	good := hostileServer(t, hostileAdmin())
 	hostileService(t, good)
 	for _, c := range []struct {
 		args    []string

@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 	"unicode/utf8"
@@ -56,27 +57,29 @@ func poison(v any, key string, kept []string) any {
 }
 
 // hostileAdmin has the responses of a balancer and a controller, with hostile text wherever possible.
-var hostileAdmin = map[string]string{
-	"/v1/snapshot": poisoned(`{"at":"2026-11-21T10:00:00Z","service":"chat","regions":[{"name":"local/us",
-		"balancers":[{"id":"lb-us-0","region":"local/us","policy":"cost","version":"v"}],
-		"replicas":[{"id":"us-0","model":"m","state":"READY","reason":"r","gpu":"g","balancer":"lb-us-0","url":"u"}],
-		"models":[{"model":"m"}],"forwarded_to":[{"region":"local/eu","requests":1}]}],
-		"forecast":[{"model":"m","region":"local/us","forecaster":"arima"}],"donations":[{"replica":"us-0","region":"local/us","model":"m"}],
-		"controller":{"leader":"lb-us-0","term":3,"standbys":["lb-eu-0"]},"store":{"nodes":3,"leader":"l","members":[{"node":"lb-us-0","state":"current"}],"problem":"p"},
-		"plan":{"status":"optimal","reason":"r","problem":"p"},"targets":[],"prices":[],"strategy":"auto",
-		"events":[{"at":"2026-11-21T10:00:00Z","kind":"k","model":"m","region":"local/us","reason":"r","message":"x"}]}`, "service", "name", "id"),
-	"/v1/state":          poisoned(`{"service":"chat","leading":true,"store":"not replicated","balancers":[{"id":"lb-us-0","region":"local/us","alive":true}],"replicas":[]}`, "id"),
-	"/v1/usage":          poisoned(november),
-	"/v1/service/events": poisoned(`{"complete":false,"problem":"p","events":[{"id":"1","at":"2026-11-21T10:00:00Z","actor":"a","kind":"k","region":"local/us","object":"o","message":"m","reason":"r"}]}`),
-	"/v1/decisions":      poisoned(`{"balancer":"lb-us-0","region":"local/us","recorded":1,"limit":2}`),
-	"/v1/decisions/a": poisoned(`{"request":"a","at":"2026-11-21T10:00:00Z","balancer":"lb-us-0","region":"local/us","model":"m","tier":"IW-F","state":"finished","status":200,
-		"tries":[{"kind":"dispatch","target":"us-0","reason":"cheapest","failure":"f","error":"e",
-		"decision":{"policy":"cost","reason":"cheapest","considered":[{"id":"us-0","available":true}]}}],"error":"x"}`, "request", "tier", "kind"),
-	"/v1/history": `{"points":[],"complete":true}`,
-	"/readyz":     "ok",
-	"/healthz":    "ok",
-	"/v1/models":  poisoned(`{"data":[{"id":"m"}]}`),
-}
+var hostileAdmin = sync.OnceValue(func() map[string]string { // at its first use: this binary is also the command in scripts
+	return map[string]string{
+		"/v1/snapshot": poisoned(`{"at":"2026-11-21T10:00:00Z","service":"chat","regions":[{"name":"local/us",
+			"balancers":[{"id":"lb-us-0","region":"local/us","policy":"cost","version":"v"}],
+			"replicas":[{"id":"us-0","model":"m","state":"READY","reason":"r","gpu":"g","balancer":"lb-us-0","url":"u"}],
+			"models":[{"model":"m"}],"forwarded_to":[{"region":"local/eu","requests":1}]}],
+			"forecast":[{"model":"m","region":"local/us","forecaster":"arima"}],"donations":[{"replica":"us-0","region":"local/us","model":"m"}],
+			"controller":{"leader":"lb-us-0","term":3,"standbys":["lb-eu-0"]},"store":{"nodes":3,"leader":"l","members":[{"node":"lb-us-0","state":"current"}],"problem":"p"},
+			"plan":{"status":"optimal","reason":"r","problem":"p"},"targets":[],"prices":[],"strategy":"auto",
+			"events":[{"at":"2026-11-21T10:00:00Z","kind":"k","model":"m","region":"local/us","reason":"r","message":"x"}]}`, "service", "name", "id"),
+		"/v1/state":          poisoned(`{"service":"chat","leading":true,"store":"not replicated","balancers":[{"id":"lb-us-0","region":"local/us","alive":true}],"replicas":[]}`, "id"),
+		"/v1/usage":          poisoned(november),
+		"/v1/service/events": poisoned(`{"complete":false,"problem":"p","events":[{"id":"1","at":"2026-11-21T10:00:00Z","actor":"a","kind":"k","region":"local/us","object":"o","message":"m","reason":"r"}]}`),
+		"/v1/decisions":      poisoned(`{"balancer":"lb-us-0","region":"local/us","recorded":1,"limit":2}`),
+		"/v1/decisions/a": poisoned(`{"request":"a","at":"2026-11-21T10:00:00Z","balancer":"lb-us-0","region":"local/us","model":"m","tier":"IW-F","state":"finished","status":200,
+			"tries":[{"kind":"dispatch","target":"us-0","reason":"cheapest","failure":"f","error":"e",
+			"decision":{"policy":"cost","reason":"cheapest","considered":[{"id":"us-0","available":true}]}}],"error":"x"}`, "request", "tier", "kind"),
+		"/v1/history": `{"points":[],"complete":true}`,
+		"/readyz":     "ok",
+		"/healthz":    "ok",
+		"/v1/models":  poisoned(`{"data":[{"id":"m"}]}`),
+	}
+})
 
 // hostileServer serves hostileAdmin, and a hostile error for other paths.
 func hostileServer(t *testing.T, responses map[string]string) string {
@@ -139,7 +142,7 @@ func write(t *testing.T, path, text string) {
 
 // No command prints a control character from logs, responses, files or errors.
 func TestCommandsEscapeControlSequences(t *testing.T) {
-	good, bad := hostileServer(t, hostileAdmin), hostileServer(t, nil)
+	good, bad := hostileServer(t, hostileAdmin()), hostileServer(t, nil)
 	hostileService(t, good)
 	dir := t.TempDir()
 	file := func(name, text string) string {

@@ -8,6 +8,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"skyserve/internal/atomicfile"
@@ -138,20 +139,26 @@ func (d rehearsalReport) summary() string {
 	return fmt.Sprintf("rehearsal of %s: all %d steps passed", d.Service, len(d.Steps))
 }
 
-// privateText are the patterns of text that a report must not contain, with their replacements.
-var privateText = []struct {
+// privateText are the patterns of text that a report must not contain, with their replacements. They are
+// compiled at their first use, not in every command.
+var privateText = sync.OnceValue(func() []privatePattern {
+	return []privatePattern{
+		{regexp.MustCompile(`\b(AKIA|ASIA|AROA|AIDA)[A-Z0-9]{8,}`), "[access key]"},
+		{regexp.MustCompile(`(?i)\b(bearer|token|signature|password)([ =:]+)\S+`), "$1$2[secret]"},
+		{regexp.MustCompile(`[A-Za-z0-9._+-]+@[A-Za-z0-9-]+(\.[A-Za-z0-9-]+)+`), "[email]"},
+		{regexp.MustCompile(`(https?://[^\s"'?#]+)[?#][^\s"']*`), "$1"},
+		{regexp.MustCompile(`(https?://)[^\s"'/@]+@`), "$1"},
+		{regexp.MustCompile(`\b(projects?[/ =:"']+)[a-z0-9][a-z0-9:.-]*`), "$1[project]"},
+		{regexp.MustCompile(`\b[0-9]{12}\b`), "[account]"},
+		{regexp.MustCompile(`\b[0-9]{1,3}(\.[0-9]{1,3}){3}\b`), "[address]"},
+		{regexp.MustCompile(`\[[0-9a-fA-F:]*:[0-9a-fA-F:]+\]`), "[address]"},
+	}
+})
+
+// privatePattern is a pattern of private text, with its replacement.
+type privatePattern struct {
 	pattern *regexp.Regexp
 	with    string
-}{
-	{regexp.MustCompile(`\b(AKIA|ASIA|AROA|AIDA)[A-Z0-9]{8,}`), "[access key]"},
-	{regexp.MustCompile(`(?i)\b(bearer|token|signature|password)([ =:]+)\S+`), "$1$2[secret]"},
-	{regexp.MustCompile(`[A-Za-z0-9._+-]+@[A-Za-z0-9-]+(\.[A-Za-z0-9-]+)+`), "[email]"},
-	{regexp.MustCompile(`(https?://[^\s"'?#]+)[?#][^\s"']*`), "$1"},
-	{regexp.MustCompile(`(https?://)[^\s"'/@]+@`), "$1"},
-	{regexp.MustCompile(`\b(projects?[/ =:"']+)[a-z0-9][a-z0-9:.-]*`), "$1[project]"},
-	{regexp.MustCompile(`\b[0-9]{12}\b`), "[account]"},
-	{regexp.MustCompile(`\b[0-9]{1,3}(\.[0-9]{1,3}){3}\b`), "[address]"},
-	{regexp.MustCompile(`\[[0-9a-fA-F:]*:[0-9a-fA-F:]+\]`), "[address]"},
 }
 
 // sanitize removes account ids, names of accounts and projects, addresses and secrets from a message.
@@ -162,7 +169,7 @@ func (r *rehearsal) sanitize(text string) string {
 			text = strings.ReplaceAll(text, known.text, known.with)
 		}
 	}
-	for _, p := range privateText {
+	for _, p := range privateText() {
 		text = p.pattern.ReplaceAllString(text, p.with)
 	}
 	for _, name := range slices.Compact([]string{r.o.clouds.project, os.Getenv("GOOGLE_CLOUD_PROJECT")}) {

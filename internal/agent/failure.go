@@ -6,6 +6,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 )
 
 // FailureKind is the kind of a failed start of an engine.
@@ -75,7 +76,7 @@ const (
 	maxLineBytes    = 500
 )
 
-// failureRule recognises the cause of a failure.
+// failureRule recognises the cause of a failure. The rules are compiled at their first use, not in every command.
 type failureRule struct {
 	kind    FailureKind
 	pattern *regexp.Regexp
@@ -84,24 +85,28 @@ type failureRule struct {
 // prepareRules recognise errors of pulls and downloads, in the order of their precedence. The messages
 // are those of registries' API (docs.docker.com/reference/api/registry, 2026) and of this package; those of
 // Docker itself were not looked up again.
-var prepareRules = []failureRule{
-	{FailureNoSpace, regexp.MustCompile(`(?i)no space left on device|disk quota exceeded`)},
-	{FailureImageNotFound, regexp.MustCompile(`(?i)docker (pull|run): .*(manifest unknown|manifest for \S+ not found|: not found|invalid reference format|no matching manifest)`)},
-	{FailureImageDenied, regexp.MustCompile(`(?i)docker (pull|run): .*(pull access denied|no basic auth credentials|unauthorized|: denied|403 forbidden|insufficient_scope|authentication required)`)},
-	{FailureWeightsDenied, regexp.MustCompile(`(?i)(listing|downloading|adapter) .*HTTP status 40[13]`)},
-	{FailureWeightsNotFound, regexp.MustCompile(`(?i)(listing|downloading|adapter) .*(HTTP status 404|no objects found)|contains no adapter_config\.json`)},
-}
+var prepareRules = sync.OnceValue(func() []failureRule {
+	return []failureRule{
+		{FailureNoSpace, regexp.MustCompile(`(?i)no space left on device|disk quota exceeded`)},
+		{FailureImageNotFound, regexp.MustCompile(`(?i)docker (pull|run): .*(manifest unknown|manifest for \S+ not found|: not found|invalid reference format|no matching manifest)`)},
+		{FailureImageDenied, regexp.MustCompile(`(?i)docker (pull|run): .*(pull access denied|no basic auth credentials|unauthorized|: denied|403 forbidden|insufficient_scope|authentication required)`)},
+		{FailureWeightsDenied, regexp.MustCompile(`(?i)(listing|downloading|adapter) .*HTTP status 40[13]`)},
+		{FailureWeightsNotFound, regexp.MustCompile(`(?i)(listing|downloading|adapter) .*(HTTP status 404|no objects found)|contains no adapter_config\.json`)},
+	}
+})
 
 // logRules recognise causes in the logs of engines, in the order of their precedence: a gated repository
 // is also reported as not found. Looked up in public issue threads (2026): memory errors of vLLM and SGLang,
 // and gated repositories of huggingface_hub. The others, of PyTorch and boto3 too, are assumed.
-var logRules = []failureRule{
-	{FailureNoSpace, regexp.MustCompile(`(?i)no space left on device|not enough free disk space|disk quota exceeded`)},
-	{FailureWeightsDenied, regexp.MustCompile(`(?i)gated repo|is gated|GatedRepoError|invalid user token|invalid credentials in authorization header|\((AccessDenied|403|InvalidAccessKeyId|ExpiredToken|SignatureDoesNotMatch)\) when calling|unable to locate credentials`)},
-	{FailureWeightsNotFound, regexp.MustCompile(`(?i)repository not found|RepositoryNotFoundError|revision not found|not a valid model identifier|is not a local folder|\((NoSuchBucket|NoSuchKey|404)\) when calling|cannot find any model weights|entry not found for url: \S+/config\.json`)},
-	{FailureWeightsDenied, regexp.MustCompile(`(?i)40[13] client error.*huggingface\.co`)},
-	{FailureGPUMemory, regexp.MustCompile(`(?i)cuda out of memory|cuda error: out of memory|hip out of memory|OutOfMemoryError|no available memory for the cache blocks|larger than the available kv cache memory|larger than the maximum number of tokens that can be stored in kv cache|less than desired gpu memory utilization|not enough memory\. please try to increase --mem-fraction-static`)},
-}
+var logRules = sync.OnceValue(func() []failureRule {
+	return []failureRule{
+		{FailureNoSpace, regexp.MustCompile(`(?i)no space left on device|not enough free disk space|disk quota exceeded`)},
+		{FailureWeightsDenied, regexp.MustCompile(`(?i)gated repo|is gated|GatedRepoError|invalid user token|invalid credentials in authorization header|\((AccessDenied|403|InvalidAccessKeyId|ExpiredToken|SignatureDoesNotMatch)\) when calling|unable to locate credentials`)},
+		{FailureWeightsNotFound, regexp.MustCompile(`(?i)repository not found|RepositoryNotFoundError|revision not found|not a valid model identifier|is not a local folder|\((NoSuchBucket|NoSuchKey|404)\) when calling|cannot find any model weights|entry not found for url: \S+/config\.json`)},
+		{FailureWeightsDenied, regexp.MustCompile(`(?i)40[13] client error.*huggingface\.co`)},
+		{FailureGPUMemory, regexp.MustCompile(`(?i)cuda out of memory|cuda error: out of memory|hip out of memory|OutOfMemoryError|no available memory for the cache blocks|larger than the available kv cache memory|larger than the maximum number of tokens that can be stored in kv cache|less than desired gpu memory utilization|not enough memory\. please try to increase --mem-fraction-static`)},
+	}
+})
 
 // hints are the next steps of failures.
 var hints = map[FailureKind]string{
@@ -132,13 +137,13 @@ func ClassifyFailure(e Evidence) *Failure {
 // causeOf returns the kind of a failure, except a crash loop, with its message.
 func causeOf(e Evidence) (FailureKind, string) {
 	if e.PrepareError != "" {
-		for _, r := range prepareRules {
+		for _, r := range prepareRules() {
 			if r.pattern.MatchString(e.PrepareError) {
 				return r.kind, shorten(e.PrepareError)
 			}
 		}
 	} else {
-		for _, r := range logRules {
+		for _, r := range logRules() {
 			for _, line := range slices.Backward(e.Lines) {
 				if r.pattern.MatchString(line) {
 					return r.kind, shorten(strings.TrimSpace(line))
@@ -167,7 +172,7 @@ func crashMessage(e Evidence) string {
 }
 
 // errorWords occur in the lines in which programs report why they exit.
-var errorWords = regexp.MustCompile(`(?i)\b(\w*error|\w*exception|fatal|panic)\b`)
+var errorWords = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`(?i)\b(\w*error|\w*exception|fatal|panic)\b`) })
 
 // errorLine returns the last line of a log that reports an error, else the last line.
 func errorLine(lines []string) string {
@@ -175,7 +180,7 @@ func errorLine(lines []string) string {
 		return ""
 	}
 	for _, line := range slices.Backward(lines[max(0, len(lines)-failureLines):]) {
-		if errorWords.MatchString(line) {
+		if errorWords().MatchString(line) {
 			return strings.TrimSpace(line)
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 )
 
 // masked replaces secrets in log lines and errors.
@@ -14,17 +15,20 @@ const masked = "[masked]"
 // any text and protect nothing.
 const minSecret = 6
 
-// secretPatterns match credentials by their form; the groups are kept.
-var secretPatterns = []*regexp.Regexp{
-	regexp.MustCompile(`(?i)((?:proxy-)?authorization["']?\s*[:=]\s*["']?(?:bearer |basic |aws4-hmac-sha256 )?)[^\s"',;][^"'\r\n]*`),
-	regexp.MustCompile(`(?i)(\bbearer )[A-Za-z0-9._~+/=-]{8,}`),
-	regexp.MustCompile(`()\bhf_[A-Za-z0-9]{8,}`),
-	regexp.MustCompile(`()\bsk-[A-Za-z0-9_-]{16,}`),
-	regexp.MustCompile(`()\b(?:AKIA|ASIA)[A-Z0-9]{16}\b`),
-	regexp.MustCompile(`(?i)([?&](?:x-amz-(?:signature|security-token|credential)|x-goog-(?:signature|credential)|sig|signature|token|key)=)[^&\s"']+`),
-	regexp.MustCompile(`(?i)((?:api[-_]?key|password|secret(?:[-_]access[-_]key)?|access[-_]token)["']?\s*[:=]\s*["']?)[^\s"',)}]{4,}`),
-	regexp.MustCompile(`(://[^/\s:@]+:)[^/\s@]+(@)`),
-}
+// secretPatterns match credentials by their form; the groups are kept. They are compiled at their first use,
+// not in every command.
+var secretPatterns = sync.OnceValue(func() []*regexp.Regexp {
+	return []*regexp.Regexp{
+		regexp.MustCompile(`(?i)((?:proxy-)?authorization["']?\s*[:=]\s*["']?(?:bearer |basic |aws4-hmac-sha256 )?)[^\s"',;][^"'\r\n]*`),
+		regexp.MustCompile(`(?i)(\bbearer )[A-Za-z0-9._~+/=-]{8,}`),
+		regexp.MustCompile(`()\bhf_[A-Za-z0-9]{8,}`),
+		regexp.MustCompile(`()\bsk-[A-Za-z0-9_-]{16,}`),
+		regexp.MustCompile(`()\b(?:AKIA|ASIA)[A-Z0-9]{16}\b`),
+		regexp.MustCompile(`(?i)([?&](?:x-amz-(?:signature|security-token|credential)|x-goog-(?:signature|credential)|sig|signature|token|key)=)[^&\s"']+`),
+		regexp.MustCompile(`(?i)((?:api[-_]?key|password|secret(?:[-_]access[-_]key)?|access[-_]token)["']?\s*[:=]\s*["']?)[^\s"',)}]{4,}`),
+		regexp.MustCompile(`(://[^/\s:@]+:)[^/\s@]+(@)`),
+	}
+})
 
 // maskSecrets masks the values of a unit's secrets, and whatever has the form of a credential.
 func (u Unit) maskSecrets(text string) string {
@@ -46,7 +50,7 @@ func MaskSecrets(text string, secrets []string) string {
 	for _, value := range values {
 		text = strings.ReplaceAll(text, value, masked)
 	}
-	for _, p := range secretPatterns {
+	for _, p := range secretPatterns() {
 		text = p.ReplaceAllString(text, "${1}"+masked+"${2}")
 	}
 	return text

@@ -60,7 +60,7 @@ func NewKey() (*ecdsa.PrivateKey, error) { return ecdsa.GenerateKey(elliptic.P25
 
 // NewAuthority creates the authority of a service. It does not store the authority: see Home.
 func NewAuthority(service string, now time.Time) (*Authority, error) {
-	if !serviceForm.MatchString(service) {
+	if !isServiceName(service) {
 		return nil, fmt.Errorf("creating a certificate authority: the service must be lower-case letters, digits and dashes, got %q", service)
 	}
 	key, err := NewKey()

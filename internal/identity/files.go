@@ -67,7 +67,7 @@ func (h Home) Authority() (*Authority, error) {
 		return nil, fmt.Errorf("opening the certificate authority: %w", err)
 	}
 	service, ok := strings.CutPrefix(chain[0].Subject.CommonName, authorityTitle)
-	if len(chain) != 1 || !chain[0].IsCA || !ok || !serviceForm.MatchString(service) {
+	if len(chain) != 1 || !chain[0].IsCA || !ok || !isServiceName(service) {
 		return nil, fmt.Errorf("opening the certificate authority: %s must contain one CA certificate of a service and its key", h.path(fileAuthority))
 	}
 	return &Authority{service: service, key: key, chain: chain}, nil

@@ -153,7 +153,7 @@ func (b *binder) bindStruct(n ast.Node, v reflect.Value, p path) {
 func (b *binder) unknownKey(e entry, p path, typ string, known []string) {
 	feature, reserved := unimplementedKeys[typ+"."+e.key]
 	if e.value != nil {
-		b.hideUnknown(e.value, !secretName.MatchString(e.key) && (reserved || isPlainKey(Nearest(e.key, known))))
+		b.hideUnknown(e.value, !secretName().MatchString(e.key) && (reserved || isPlainKey(Nearest(e.key, known))))
 	}
 	if reserved {
 		b.reportAt(e.at, p.key(e.key), Error{Problem: "is reserved for " + feature + ", which is not implemented in this version", Suggestion: "remove the key"})

@@ -33,7 +33,7 @@ type limits struct {
 type form struct {
 	expr        string
 	description string
-	compiled    func() *regexp.Regexp // at its first use: to compile all takes 3 ms of every command
+	compiled    func() *regexp.Regexp
 }
 
 // exprBucket matches a bucket or a folder of one.
@@ -45,7 +45,12 @@ func IsBucket(folder string) bool {
 }
 
 func newForm(expr, description string) *form {
-	return &form{expr, description, sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(expr) })}
+	return &form{expr, description, lazyPattern(expr)}
+}
+
+// lazyPattern compiles a regular expression at its first use: to compile all takes milliseconds of every command.
+func lazyPattern(expr string) func() *regexp.Regexp {
+	return sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(expr) })
 }
 
 func (f *form) matches(text string) bool { return f.compiled().MatchString(text) }

@@ -1,7 +1,6 @@
 package service
 
 import (
-	"regexp"
 	"strings"
 	"sync"
 
@@ -14,17 +13,17 @@ import (
 
 var (
 	// secretKey matches a key whose value may be secret in any mapping.
-	secretKey = regexp.MustCompile(`(?i)^(secrets?|env|keys_from|hmac|.*(password|passwd|token|api_?key))$`)
+	secretKey = lazyPattern(`(?i)^(secrets?|env|keys_from|hmac|.*(password|passwd|token|api_?key))$`)
 	// secretFlag matches an engine argument whose value is a secret.
-	secretFlag = regexp.MustCompile(`(?i)^-.*(key|token|secret|passw)`)
+	secretFlag = lazyPattern(`(?i)^-.*(key|token|secret|passw)`)
 	// secretName matches a key that may be a misspelled key of a secret.
-	secretName = regexp.MustCompile(`(?i)(secret|env|key|hmac|token|passw|cred)`)
+	secretName = lazyPattern(`(?i)(secret|env|key|hmac|token|passw|cred)`)
 	// secretInText matches text that contains a secret: --api-key=X, nats://user:X@host.
-	secretInText = regexp.MustCompile(`(?i)((key|token|secret|passw)[a-z_-]*=|://[^/]*@)`)
+	secretInText = lazyPattern(`(?i)((key|token|secret|passw)[a-z_-]*=|://[^/]*@)`)
 )
 
 // harmless matches values that no secret has: short numbers, durations, sizes and words of YAML.
-var harmless = regexp.MustCompile(`(?i)^(-?[0-9]{1,5}(\.[0-9]{1,3})?(ns|us|ms|s|m|h|d|%|k|m|g|ki|mi|gi|mib|gib)?|true|false|yes|no|null|~)$`)
+var harmless = lazyPattern(`(?i)^(-?[0-9]{1,5}(\.[0-9]{1,3})?(ns|us|ms|s|m|h|d|%|k|m|g|ki|mi|gi|mib|gib)?|true|false|yes|no|null|~)$`)
 
 // plainKeys contains the keys of service.yaml that have no secret in any mapping.
 var plainKeys = sync.OnceValue(func() map[string]bool {
@@ -38,7 +37,7 @@ var plainKeys = sync.OnceValue(func() map[string]bool {
 })
 
 // isPlainKey reports whether a key of service.yaml never has a secret.
-func isPlainKey(key string) bool { return plainKeys()[key] && !secretKey.MatchString(key) }
+func isPlainKey(key string) bool { return plainKeys()[key] && !secretKey().MatchString(key) }
 
 // hideUnknown hides the values below an unknown key that may be secret: it may be a misspelled key of a secret. plain
 // means that it is similar to a key without secrets: then its own value is hidden no more than that of this key, and so
@@ -51,7 +50,7 @@ func (s *source) hideUnknown(n ast.Node, plain bool) {
 		}
 	case *ast.MappingValueNode:
 		key := keyText(n.Key)
-		if secretKey.MatchString(key) {
+		if secretKey().MatchString(key) {
 			s.hideSecrets(n.Value, true)
 			return
 		}
@@ -63,7 +62,7 @@ func (s *source) hideUnknown(n ast.Node, plain bool) {
 	case *ast.AnchorNode:
 		s.hideUnknown(n.Value, plain)
 	case ast.ScalarNode:
-		if !plain && !harmless.MatchString(scalarText(n)) {
+		if !plain && !harmless().MatchString(scalarText(n)) {
 			s.hideSecrets(n, true)
 		}
 	default:
@@ -79,10 +78,10 @@ func (s *source) hideSecrets(n ast.Node, secret bool) {
 			s.hideSecrets(v, secret)
 		}
 	case *ast.MappingValueNode:
-		s.hideSecrets(n.Value, secret || secretKey.MatchString(keyText(n.Key)))
+		s.hideSecrets(n.Value, secret || secretKey().MatchString(keyText(n.Key)))
 	case *ast.SequenceNode:
 		for i, v := range n.Values {
-			s.hideSecrets(v, secret || i > 0 && secretFlag.MatchString(scalarText(n.Values[i-1])))
+			s.hideSecrets(v, secret || i > 0 && secretFlag().MatchString(scalarText(n.Values[i-1])))
 		}
 	case *ast.AnchorNode:
 		s.hideSecrets(n.Value, secret)
@@ -91,7 +90,7 @@ func (s *source) hideSecrets(n ast.Node, secret bool) {
 	case *ast.AliasNode, nil: // the target of an alias is hidden where it is defined
 	default:
 		text := scalarText(n)
-		if secret && !formRef.matches(text) || secretInText.MatchString(text) {
+		if secret && !formRef.matches(text) || secretInText().MatchString(text) {
 			s.hideNode(n)
 		}
 	}
@@ -134,11 +133,11 @@ func (s *source) nearSecrets(line int) bool {
 		} else if in < indent {
 			indent = in
 		}
-		if secretWord.MatchString(text) {
+		if secretWord().MatchString(text) {
 			return true
 		}
 	}
 	return false
 }
 
-var secretWord = regexp.MustCompile(`(?i)(secret|env|key|hmac|token|passw|args|://)`)
+var secretWord = lazyPattern(`(?i)(secret|env|key|hmac|token|passw|args|://)`)

@@ -67,18 +67,21 @@ type Cluster struct {
 // ClusterName returns the name of the cluster of a service.
 func ClusterName(service string) string { return clusterPrefix + service }
 
-var nodeRE = regexp.MustCompile(`^[A-Za-z0-9_-]{1,64}$`)
+var nodeRE = regexp.MustCompile(`^[A-Za-z0-9_-]+$`)
+
+// isNode reports whether a machine may have a name.
+func isNode(name string) bool { return len(name) <= 64 && nodeRE.MatchString(name) }
 
 // validate returns an error for the first invalid field.
 func (c *Cluster) validate() error {
 	if c == nil {
 		return nil
 	}
-	if !strings.HasPrefix(c.Name, clusterPrefix) || !nodeRE.MatchString(c.Name) {
+	if !strings.HasPrefix(c.Name, clusterPrefix) || !isNode(c.Name) {
 		return fmt.Errorf("starting store: the cluster's name must be %s and the name of the service, got %q", clusterPrefix, c.Name)
 	}
 	for _, n := range append([]string{c.Node}, c.Members...) {
-		if !nodeRE.MatchString(n) {
+		if !isNode(n) {
 			return fmt.Errorf("starting store: a node must be 1 to 64 letters, digits, dashes and underscores, got %q", n)
 		}
 	}

@@ -472,6 +472,7 @@ func TestClusterRefuses(t *testing.T) {
 	for name, change := range map[string]func(*Options){
 		"must be skyserve-":        func(o *Options) { o.Cluster.Name = "chat" },
 		"a node must be":           func(o *Options) { o.Cluster.Node = "a.b" },
+		"a node must be 1 to 64":   func(o *Options) { o.Cluster.Node = strings.Repeat("a", 65) },
 		"3 members or more, got 2": func(o *Options) { o.Cluster.Members = o.Cluster.Members[:2] },
 		"starting store: the address for routes: listen must be a loopback address": func(o *Options) { o.Cluster.Listen = "0.0.0.0:0" },
 		"set Accept and Dial":    func(o *Options) { o.Cluster.Listen = ":0" },

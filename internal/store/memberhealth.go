@@ -49,7 +49,7 @@ type receivedMessage struct {
 // receive records the message of another member.
 func (r *receivedHealth) receive(msg *nats.Msg) {
 	var h memberHealth
-	if json.Unmarshal(msg.Data, &h) != nil || !nodeRE.MatchString(h.Node) {
+	if json.Unmarshal(msg.Data, &h) != nil || !isNode(h.Node) {
 		return
 	}
 	r.mu.Lock()

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"regexp"
 	"strconv"
 	"strings"
 	"sync"
@@ -147,14 +146,14 @@ func (c awsCall) reads() bool {
 }
 
 // credentialScope matches the access key, region and service of a signature.
-var credentialScope = regexp.MustCompile(`Credential=([^/]+)/\d+/([^/]+)/([^/]+)/aws4_request`)
+var credentialScope = lazyPattern(`Credential=([^/]+)/\d+/([^/]+)/([^/]+)/aws4_request`)
 
 // maxAWSBody limits a request: its largest part is 16 KiB of user data in base64.
 const maxAWSBody = 1 << 20
 
 func readAWSCall(r *http.Request) (awsCall, error) {
 	var c awsCall
-	scope := credentialScope.FindStringSubmatch(cmp.Or(r.Header.Get("Authorization"), presignedScope(r.URL.Query())))
+	scope := credentialScope().FindStringSubmatch(cmp.Or(r.Header.Get("Authorization"), presignedScope(r.URL.Query())))
 	if scope == nil && r.Method == http.MethodPost && r.URL.Path == "/" {
 		return readUnsignedCall(r)
 	}

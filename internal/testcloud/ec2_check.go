@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"regexp"
 	"strings"
+	"sync"
 	"unicode/utf8"
 )
 
@@ -15,8 +16,13 @@ const (
 	maxTagValue = 256
 )
 
+// lazyPattern compiles a regular expression at its first use: the commands that tests start contain this package.
+func lazyPattern(expr string) func() *regexp.Regexp {
+	return sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(expr) })
+}
+
 // iamTagPattern matches the characters IAM allows in a tag's key or value.
-var iamTagPattern = regexp.MustCompile(`^[\p{L}\p{Z}\p{N}_.:/=+\-@]*$`)
+var iamTagPattern = lazyPattern(`^[\p{L}\p{Z}\p{N}_.:/=+\-@]*$`)
 
 // validate rejects tags that no service of AWS accepts; with iam set, also those that only IAM rejects.
 func (t awsTags) validate(iam bool) error {
@@ -31,7 +37,7 @@ func (t awsTags) validate(iam bool) error {
 			return fmt.Errorf("tag values have up to %d characters: %q", maxTagValue, value)
 		case strings.HasPrefix(strings.ToLower(key), "aws:"):
 			return fmt.Errorf("tag keys beginning with aws: are for internal use: %q", key)
-		case iam && (!iamTagPattern.MatchString(key) || !iamTagPattern.MatchString(value)):
+		case iam && (!iamTagPattern().MatchString(key) || !iamTagPattern().MatchString(value)):
 			return fmt.Errorf("tags of IAM have letters, digits, spaces and _.:/=+-@: %q", key+"="+value)
 		}
 	}

@@ -3,7 +3,6 @@ package testcloud
 import (
 	"cmp"
 	"net/http"
-	"regexp"
 )
 
 // GCEFirewall is a firewall rule of the project.
@@ -30,7 +29,7 @@ type GCEProtocol struct {
 	Ports    []string `json:"ports,omitempty"`
 }
 
-var gceName = regexp.MustCompile(`^[a-z]([-a-z0-9]{0,61}[a-z0-9])?$`)
+var gceName = lazyPattern(`^[a-z]([-a-z0-9]{0,61}[a-z0-9])?$`)
 
 // readFirewall decodes and validates a rule, and sets the defaults of omitted fields.
 func (g *GCE) readFirewall(r *http.Request) (f GCEFirewall, fail *gceError) {
@@ -41,15 +40,15 @@ func (g *GCE) readFirewall(r *http.Request) (f GCEFirewall, fail *gceError) {
 	switch {
 	case fail != nil:
 		return f, fail
-	case !gceName.MatchString(f.Name):
-		return f, newGCEError(http.StatusBadRequest, "invalid", "Invalid value for field 'resource.name': '%s'. Must be a match of regex '%s'", f.Name, gceName)
+	case !gceName().MatchString(f.Name):
+		return f, newGCEError(http.StatusBadRequest, "invalid", "Invalid value for field 'resource.name': '%s'. Must be a match of regex '%s'", f.Name, gceName())
 	case len(f.Description) > 2048:
 		return f, newGCEError(http.StatusBadRequest, "invalid", "Invalid value for field 'resource.description': the value is too long")
 	case (len(f.Allowed) == 0) == (len(f.Denied) == 0):
 		return f, newGCEError(http.StatusBadRequest, "invalid", "Exactly one of 'allowed' and 'denied' must be specified")
 	}
 	for _, tag := range append(append([]string{}, f.SourceTags...), f.TargetTags...) {
-		if !gceName.MatchString(tag) {
+		if !gceName().MatchString(tag) {
 			return f, newGCEError(http.StatusBadRequest, "invalid", "Invalid value for a tag: '%s'", tag)
 		}
 	}

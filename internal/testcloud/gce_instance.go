@@ -5,7 +5,6 @@ import (
 	"maps"
 	"net/http"
 	"path"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -176,8 +175,8 @@ func (i GCEInstance) field(name string) (string, bool) {
 }
 
 var (
-	gceLabelKey   = regexp.MustCompile(`^[a-z][a-z0-9_-]{0,62}$`)
-	gceLabelValue = regexp.MustCompile(`^[a-z0-9_-]{0,63}$`)
+	gceLabelKey   = lazyPattern(`^[a-z][a-z0-9_-]{0,62}$`)
+	gceLabelValue = lazyPattern(`^[a-z0-9_-]{0,63}$`)
 )
 
 // checkInstance validates a requested instance.
@@ -186,7 +185,7 @@ func (g *GCE) checkInstance(zone string, i *GCEInstance) *gceError {
 		return newGCEError(http.StatusBadRequest, "invalid", "Invalid value for field 'resource.%s': '%v'.", field, value)
 	}
 	switch {
-	case !gceName.MatchString(i.Name):
+	case !gceName().MatchString(i.Name):
 		return invalid("name", i.Name)
 	case i.MachineType != fmt.Sprintf("zones/%s/machineTypes/%s", zone, path.Base(i.MachineType)):
 		return invalid("machineType", i.MachineType)
@@ -207,11 +206,11 @@ func (g *GCE) checkInstance(zone string, i *GCEInstance) *gceError {
 		return fail
 	}
 	for k, v := range i.Labels {
-		if !gceLabelKey.MatchString(k) || !gceLabelValue.MatchString(v) {
+		if !gceLabelKey().MatchString(k) || !gceLabelValue().MatchString(v) {
 			return invalid("labels", k+"="+v)
 		}
 	}
-	if k := slices.IndexFunc(i.Tags.Items, func(tag string) bool { return !gceName.MatchString(tag) }); k >= 0 {
+	if k := slices.IndexFunc(i.Tags.Items, func(tag string) bool { return !gceName().MatchString(tag) }); k >= 0 {
 		return invalid("tags.items", i.Tags.Items[k])
 	}
 	return g.attachInterface(zone, &i.NetworkInterfaces[0])

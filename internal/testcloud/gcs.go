@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"maps"
 	"net/http"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -117,9 +116,9 @@ type gcsBinding struct {
 
 // The rules of names, labels and locations.
 var (
-	gcsBucketName = regexp.MustCompile(`^[a-z0-9][a-z0-9._-]{1,61}[a-z0-9]$`)
-	gcsLabelKey   = regexp.MustCompile(`^[a-z][a-z0-9_-]{0,62}$`)
-	gcsLabelValue = regexp.MustCompile(`^[a-z0-9_-]{0,63}$`)
+	gcsBucketName = lazyPattern(`^[a-z0-9][a-z0-9._-]{1,61}[a-z0-9]$`)
+	gcsLabelKey   = lazyPattern(`^[a-z][a-z0-9_-]{0,62}$`)
+	gcsLabelValue = lazyPattern(`^[a-z0-9_-]{0,63}$`)
 )
 
 // gcsDefaultRetention is the soft delete retention of a bucket without a policy: 7 days.
@@ -233,14 +232,14 @@ func (g *GCE) checkBucket(b gcsBucket) *gceError {
 	invalid := func(format string, args ...any) *gceError {
 		return newGCEError(http.StatusBadRequest, "invalid", format, args...)
 	}
-	if !gcsBucketName.MatchString(b.Name) || strings.HasPrefix(b.Name, "goog") || strings.Contains(b.Name, "google") {
+	if !gcsBucketName().MatchString(b.Name) || strings.HasPrefix(b.Name, "goog") || strings.Contains(b.Name, "google") {
 		return invalid("Invalid bucket name: '%s'", b.Name)
 	}
 	if !slices.ContainsFunc(slices.Collect(maps.Keys(gceZones)), func(region string) bool { return strings.EqualFold(region, b.Location) }) {
 		return invalid("The specified location constraint is not valid.")
 	}
 	for key, value := range b.Labels {
-		if !gcsLabelKey.MatchString(key) || !gcsLabelValue.MatchString(value) {
+		if !gcsLabelKey().MatchString(key) || !gcsLabelValue().MatchString(value) {
 			return invalid("Invalid label: %s=%s", key, value)
 		}
 	}

@@ -14,7 +14,6 @@ import (
 	"mime/multipart"
 	"net/http"
 	"net/url"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -132,7 +131,7 @@ func (s *gcsUploadSession) checkPrecondition(b *gcsBucket) *gceError {
 	return nil
 }
 
-var gcsRange = regexp.MustCompile(`^bytes (\d+)-(\d+)/(\d+|\*)$`)
+var gcsRange = lazyPattern(`^bytes (\d+)-(\d+)/(\d+|\*)$`)
 
 // receivePart serves one part of a resumable upload. Bytes that were received before are ignored.
 func (g *GCE) receivePart(r *http.Request, b *gcsBucket, id string) (any, *gceError) {
@@ -147,7 +146,7 @@ func (g *GCE) receivePart(r *http.Request, b *gcsBucket, id string) (any, *gceEr
 	if err != nil {
 		return nil, newGCEError(http.StatusBadRequest, "badRequest", "%v", err)
 	}
-	m := gcsRange.FindStringSubmatch(r.Header.Get("Content-Range"))
+	m := gcsRange().FindStringSubmatch(r.Header.Get("Content-Range"))
 	if m == nil {
 		return nil, newGCEError(http.StatusBadRequest, "badRequest", "Failed to parse Content-Range header.")
 	}

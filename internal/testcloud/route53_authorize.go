@@ -9,7 +9,7 @@ import (
 // authorize rejects a machine's call that the policies of its role do not allow: resources and condition keys are those of
 // the Service Authorization Reference of Route 53.
 func (r *Route53) authorize(c route53Call, action string) error {
-	scope := credentialScope.FindStringSubmatch(c.Header.Get("Authorization"))
+	scope := credentialScope().FindStringSubmatch(c.Header.Get("Authorization"))
 	if r.Machines == nil || scope == nil {
 		return nil
 	}

@@ -11,7 +11,6 @@ import (
 	"maps"
 	"net/http"
 	"net/url"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -40,7 +39,7 @@ type s3Call struct {
 	request     *http.Request
 }
 
-var s3Host = regexp.MustCompile(`^([a-z0-9.-]+)\.s3[.-][a-z0-9.-]*amazonaws\.com(\.cn)?$`)
+var s3Host = lazyPattern(`^([a-z0-9.-]+)\.s3[.-][a-z0-9.-]*amazonaws\.com(\.cn)?$`)
 
 // s3Actions are the emulated actions, by method, number of path elements and subresource.
 var s3Actions = map[string]string{
@@ -53,7 +52,7 @@ var s3Actions = map[string]string{
 func readS3Call(r *http.Request, c awsCall) s3Call {
 	call := s3Call{awsCall: c, query: r.URL.Query(), header: r.Header, request: r}
 	path := strings.TrimPrefix(r.URL.Path, "/")
-	if host := s3Host.FindStringSubmatch(cmp.Or(r.Host, r.URL.Host)); host != nil {
+	if host := s3Host().FindStringSubmatch(cmp.Or(r.Host, r.URL.Host)); host != nil {
 		path = strings.TrimSuffix(host[1]+"/"+path, "/")
 	}
 	call.bucket, call.key, _ = strings.Cut(path, "/")

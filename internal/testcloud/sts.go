@@ -142,7 +142,7 @@ func (r *iamRole) trusts(principal string, context iamContext) (bool, error) {
 func (a *AWS) VerifyCallerIdentity(r *http.Request) (arn, account string, err error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	scope := credentialScope.FindStringSubmatch(r.Header.Get("Authorization"))
+	scope := credentialScope().FindStringSubmatch(r.Header.Get("Authorization"))
 	q := r.URL.Query()
 	if scope == nil || scope[3] != "sts" || q.Get("Action") != "GetCallerIdentity" || q.Get("Version") != "2011-06-15" {
 		return "", "", badRequest("InvalidAction", "not a signed GetCallerIdentity: %s", r.URL)

@@ -2,6 +2,7 @@ package gcp
 
 import (
 	"regexp"
+	"sync"
 	"time"
 )
 
@@ -148,8 +149,12 @@ const (
 // Google publishes no rule for descriptions: the patterns are assumed from the list. That flex-start is listed as
 // DWS Defined Duration, on demand, is from public scripts that read the list (November 2026).
 var (
-	describesMachine = regexp.MustCompile(`(?i)^(spot preemptible |dws defined duration )?(e2|g2|a2|a3|a3ultra) (?:instances? )?(core|ram) running in `)
-	describesGPU     = regexp.MustCompile(`(?i)^(?:nvidia )?(?:tesla )?(l4|a100|h100(?: 80gb)?|h200(?: 141gb)?) gpu (attached to spot preemptible vms |attached to dws defined duration vms )?running in `)
+	describesMachine = sync.OnceValue(func() *regexp.Regexp {
+		return regexp.MustCompile(`(?i)^(spot preemptible |dws defined duration )?(e2|g2|a2|a3|a3ultra) (?:instances? )?(core|ram) running in `)
+	})
+	describesGPU = sync.OnceValue(func() *regexp.Regexp {
+		return regexp.MustCompile(`(?i)^(?:nvidia )?(?:tesla )?(l4|a100|h100(?: 80gb)?|h200(?: 141gb)?) gpu (attached to spot preemptible vms |attached to dws defined duration vms )?running in `)
+	})
 )
 
 // flexMachine and flexGPU are the words for flex-start in describesMachine and describesGPU.

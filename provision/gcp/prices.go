@@ -133,9 +133,9 @@ func (l *priceList) add(sku *cloudbilling.Sku) {
 // SKUs.
 func partOf(sku *cloudbilling.Sku) (what string, capacity service.CapacityType, ok bool) {
 	var model string
-	if m := describesMachine.FindStringSubmatch(sku.Description); m != nil {
+	if m := describesMachine().FindStringSubmatch(sku.Description); m != nil {
 		what, model = strings.ToLower(m[2]+" "+m[3]), m[1]
-	} else if m := describesGPU.FindStringSubmatch(sku.Description); m != nil {
+	} else if m := describesGPU().FindStringSubmatch(sku.Description); m != nil {
 		what, model = strings.TrimSuffix(strings.TrimSuffix(strings.ToLower(m[1]), " 80gb"), " 141gb"), m[2] // an A100 with 80 GB is another part
 	}
 	usage := usageOnDemand

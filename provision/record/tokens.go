@@ -3,19 +3,22 @@ package record
 import (
 	"regexp"
 	"strings"
+	"sync"
 )
 
 // plainForms match texts that look random and are no secrets: ids, times, hosts and addresses. A reader needs
 // them to relate the calls.
-var plainForms = regexp.MustCompile(strings.Join([]string{
-	`\b[a-z]{1,20}-[0-9a-f]{17}\b`,                                              // ids of EC2: i-0a1b2c3d4e5f60718
-	`\b[a-z]{1,20}-[0-9a-f]{8}\b`,                                               // ids of EC2, older
-	`\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b`,          // UUIDs
-	`/hostedzone/Z[A-Z0-9]{1,31}`,                                               // Route 53
-	`\b\d{4}-?\d{2}-?\d{2}T\d{2}:?\d{2}:?\d{2}(?:\.\d+)?(?:Z|[+-]\d{2}:?\d{2})`, // times
-	`REDACTED-\d+`,
-	`\bskyserve-[a-z]{2,10}-[a-z0-9-]{1,60}`, // names of skyserve's own resources, which end with a hash
-}, "|"))
+var plainForms = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(strings.Join([]string{
+		`\b[a-z]{1,20}-[0-9a-f]{17}\b`,                                              // ids of EC2: i-0a1b2c3d4e5f60718
+		`\b[a-z]{1,20}-[0-9a-f]{8}\b`,                                               // ids of EC2, older
+		`\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b`,          // UUIDs
+		`/hostedzone/Z[A-Z0-9]{1,31}`,                                               // Route 53
+		`\b\d{4}-?\d{2}-?\d{2}T\d{2}:?\d{2}:?\d{2}(?:\.\d+)?(?:Z|[+-]\d{2}:?\d{2})`, // times
+		`REDACTED-\d+`,
+		`\bskyserve-[a-z]{2,10}-[a-z0-9-]{1,60}`, // names of skyserve's own resources, which end with a hash
+	}, "|"))
+})
 
 const (
 	// minRandom is the minimum length of a text that is judged by its look, in characters.
@@ -34,7 +37,7 @@ func (r *Redactor) tokens(text string) string {
 	var out strings.Builder
 	for text != "" {
 		end, next := len(text), len(text)
-		if at := plainForms.FindStringIndex(text); at != nil {
+		if at := plainForms().FindStringIndex(text); at != nil {
 			end, next = at[0], at[1]
 		}
 		part := r.replaceRuns(text[:end])

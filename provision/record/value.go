@@ -103,7 +103,7 @@ func (r *Redactor) value(text string, depth int) string {
 		}
 	}
 	text = r.known.Replace(text)
-	for _, p := range patterns {
+	for _, p := range patterns() {
 		text = p.ReplaceAllStringFunc(text, func(found string) string {
 			if ownAccount.MatchString(found) {
 				return found
@@ -119,19 +119,21 @@ func (r *Redactor) value(text string, depth int) string {
 }
 
 // patterns match secrets by their form, from the documentation of those who issue them. With a group, only the
-// group is secret.
-var patterns = []*regexp.Regexp{
-	regexp.MustCompile(`(?s)-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|$)`),
-	regexp.MustCompile(`(?i)\b(?:bearer|basic) +([A-Za-z0-9+/=_.~-]{6,})`),
-	regexp.MustCompile(`\b(?:AKIA|ASIA|ABIA|ACCA|AIDA|AROA|AIPA|AGPA|ANPA|ANVA|APKA|ASCA)[A-Z0-9]{12,}`),        // AWS: ids of keys, users, roles
-	regexp.MustCompile(`\beyJ[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+(?:\.[A-Za-z0-9_-]*)?`),                              // JSON web tokens
-	regexp.MustCompile(`\bya29\.[A-Za-z0-9_.-]+`),                                                               // Google: access tokens
-	regexp.MustCompile(`\b1//[A-Za-z0-9_-]{10,}`),                                                               // Google: refresh tokens
-	regexp.MustCompile(`\bAIza[A-Za-z0-9_-]{10,}`),                                                              // Google: API keys
-	regexp.MustCompile(`\b(?:hf|ghp|gho|ghs|ghu|github_pat|glpat|sk|pk|rk|npm|dckr_pat)[_-][A-Za-z0-9_-]{12,}`), // tokens with a prefix
-	regexp.MustCompile(`[A-Za-z0-9._%+-]+@[A-Za-z0-9.-]+\.[A-Za-z]{2,}`),
-	regexp.MustCompile(`(?i)(?:password|passwd|passphrase|secret|(?:access|api|private|ssh)[_-]?key|token|signature|credential|authorization|cookie|user[_-]?data)[A-Za-z0-9_.-]*["']?\s*[=:]\s*["']?([^\s"'&,;<>]+)`),
-}
+// group is secret. They are compiled at their first use, not in every command.
+var patterns = sync.OnceValue(func() []*regexp.Regexp {
+	return []*regexp.Regexp{
+		regexp.MustCompile(`(?s)-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|$)`),
+		regexp.MustCompile(`(?i)\b(?:bearer|basic) +([A-Za-z0-9+/=_.~-]{6,})`),
+		regexp.MustCompile(`\b(?:AKIA|ASIA|ABIA|ACCA|AIDA|AROA|AIPA|AGPA|ANPA|ANVA|APKA|ASCA)[A-Z0-9]{12,}`),        // AWS: ids of keys, users, roles
+		regexp.MustCompile(`\beyJ[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+(?:\.[A-Za-z0-9_-]*)?`),                              // JSON web tokens
+		regexp.MustCompile(`\bya29\.[A-Za-z0-9_.-]+`),                                                               // Google: access tokens
+		regexp.MustCompile(`\b1//[A-Za-z0-9_-]{10,}`),                                                               // Google: refresh tokens
+		regexp.MustCompile(`\bAIza[A-Za-z0-9_-]{10,}`),                                                              // Google: API keys
+		regexp.MustCompile(`\b(?:hf|ghp|gho|ghs|ghu|github_pat|glpat|sk|pk|rk|npm|dckr_pat)[_-][A-Za-z0-9_-]{12,}`), // tokens with a prefix
+		regexp.MustCompile(`[A-Za-z0-9._%+-]+@[A-Za-z0-9.-]+\.[A-Za-z]{2,}`),
+		regexp.MustCompile(`(?i)(?:password|passwd|passphrase|secret|(?:access|api|private|ssh)[_-]?key|token|signature|credential|authorization|cookie|user[_-]?data)[A-Za-z0-9_.-]*["']?\s*[=:]\s*["']?([^\s"'&,;<>]+)`),
+	}
+})
 
 // ownAccount matches the service account of a service at Google. It is no person's address, and machines are
 // launched with it. The project in it is replaced.
