@@ -450,5 +450,4 @@ func TestReviewIncludesEgressCost(t *testing.T) {
 	if !slices.Contains(near.Proposal.Assumed, omitted) {
 		t.Errorf("with an egress price: assumed %q", near.Proposal.Assumed)
 	}
-
 }

@@ -192,21 +192,25 @@ func TestPlanIsRecorded(t *testing.T) {
 		message, reason string
 	}{
 		{
-			telemetry.PlanSummary{Status: "optimal", CostPerHour: telemetry.PlanCost{Current: &now, Planned: &then}, Changes: make([]telemetry.PlanChange, 2)}, 90,
+			telemetry.PlanSummary{Status: "optimal", CostPerHour: telemetry.PlanCost{Current: &now, Planned: &then}, Changes: make([]telemetry.PlanChange, 2)},
+			90,
 			"plan computed: 2 changes, $1.50/h -> $2.25/h", "forecast from 90 minutes of traffic, status optimal",
 		},
 		{
-			telemetry.PlanSummary{Status: "infeasible", CostPerHour: current, Infeasible: []string{"local/us has a capacity of 2 L4; m needs at least 3 there", "x has no GPU"}}, 1,
+			telemetry.PlanSummary{Status: "infeasible", CostPerHour: current, Infeasible: []string{"local/us has a capacity of 2 L4; m needs at least 3 there", "x has no GPU"}},
+			1,
 			"no plan satisfies all constraints; current cost $1.50/h",
 			"local/us has a capacity of 2 L4; m needs at least 3 there; x has no GPU; forecast from 1 minute of traffic, status infeasible",
 		},
 		{
-			telemetry.PlanSummary{Status: "unknown", CostPerHour: current}, 0,
+			telemetry.PlanSummary{Status: "unknown", CostPerHour: current},
+			0,
 			"no plan found within the effort limit; current cost $1.50/h",
 			"forecast from 0 minutes of traffic, status unknown",
 		},
 		{
-			telemetry.PlanSummary{Status: "infeasible", CostPerHour: telemetry.PlanCost{Current: new(float64)}, Infeasible: []string{"x has no GPU"}}, 2,
+			telemetry.PlanSummary{Status: "infeasible", CostPerHour: telemetry.PlanCost{Current: new(float64)}, Infeasible: []string{"x has no GPU"}},
+			2,
 			"no plan satisfies all constraints; current cost $0.00/h",
 			"x has no GPU; forecast from 2 minutes of traffic, status infeasible",
 		},

@@ -535,11 +535,13 @@ func TestIncompleteChangeIsRecorded(t *testing.T) {
 				change:  CapacityChange{Launch: []ReplicaLaunch{{Model: "m", Region: "local/us", Count: 1}}},
 				actions: []scalingAction{{kind: telemetry.EventLaunch, model: "m", region: "local/us"}},
 			},
-			[]telemetry.EventKind{telemetry.EventLaunch, telemetry.EventFailure}, false,
+			[]telemetry.EventKind{telemetry.EventLaunch, telemetry.EventFailure},
+			false,
 		},
 		"drain": {
 			scalingChange{change: CapacityChange{Drain: []ReplicaDrain{{ID: "us-m-0"}}}, actions: []scalingAction{{kind: telemetry.EventDonate, model: "m", region: "local/us", replicas: []string{"us-m-0"}}}},
-			[]telemetry.EventKind{telemetry.EventFailure}, true,
+			[]telemetry.EventKind{telemetry.EventFailure},
+			true,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
