@@ -22,7 +22,7 @@ func TestStatusShowsEveryAlert(t *testing.T) {
 			if err := (&serviceView{svc: local.Service{}, spec: &service.Spec{Name: "chat"}}).writeStatus(&text, status, outputFormat{kind: outputText}); err != nil {
 				t.Fatal(err)
 			}
-			if want := "\n" + string(severity) + ": " + kind + " its-object: the message; the next step\n"; !strings.Contains(text.String(), want) {
+			if want := "\n" + string(severity) + ": " + alert.Subject() + ": the message; the next step\n"; !strings.Contains(text.String(), want) {
 				t.Errorf("%q is missing in\n%s", want, text.String())
 			}
 			data, err := json.Marshal(status)
