@@ -79,11 +79,11 @@ type Server struct {
 
 	changing sync.Mutex // held while the server restarts or its members change
 
-	member    member // the zero value without a cluster
+	member    member // not used without a cluster
 	detaching atomic.Bool
 
 	movedMu   sync.Mutex
-	dataMoved bool // as written to the directory, which starts without it: see member.DataMoved
+	dataMoved bool // member.DataMoved in the directory; false at first, because Serve removes moved data
 
 	mu         sync.Mutex
 	outage     *Outage     // why it cannot write, or that its disk is nearly full; nil otherwise
