@@ -132,12 +132,13 @@ func (b *Bucket) withBucket(ctx context.Context, key, operation string, f func(c
 // Get returns the value of a key and its revision.
 func (b *Bucket) Get(ctx context.Context, key string) (value []byte, revision uint64, err error) {
 	err = b.withBucket(ctx, key, readOperation, func(ctx context.Context, kv jetstream.KeyValue) error {
-		e, err := kv.Get(ctx, key)
-		if err != nil {
+		return retryRead(ctx, b.s.newestConn(), func(ctx context.Context) error {
+			e, err := kv.Get(ctx, key)
+			if err == nil {
+				value, revision = e.Value(), e.Revision()
+			}
 			return err
-		}
-		value, revision = e.Value(), e.Revision()
-		return nil
+		})
 	})
 	return value, revision, err
 }

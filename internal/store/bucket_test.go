@@ -1,9 +1,11 @@
 package store
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/nats-io/nats.go/jetstream"
@@ -69,5 +71,38 @@ func TestBucketReadsSeeAcknowledgedWrites(t *testing.T) {
 			}
 			return err == nil
 		})
+	}
+}
+
+// stalledOnce is a bucket whose first read is lost.
+type stalledOnce struct {
+	jetstream.KeyValue
+	reads atomic.Int32
+}
+
+func (b *stalledOnce) Get(ctx context.Context, key string) (jetstream.KeyValueEntry, error) {
+	if b.reads.Add(1) == 1 {
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}
+	return b.KeyValue.Get(ctx, key)
+}
+
+// A read of a bucket in a cluster is sent again if it is not answered, as a read of Store is.
+func TestBucketReadIsRetried(t *testing.T) {
+	t.Parallel()
+	c := newTestCluster(t, "a", "b", "c")
+	c.start("a", "b", "c")
+	b := c.client("a").BatchRecords()
+	testkit.Eventually(t, "a write succeeds", func() bool {
+		_, err := b.Put(t.Context(), "file.x", []byte("1"))
+		return err == nil
+	})
+	b.mu.Lock()
+	b.kv = &stalledOnce{KeyValue: b.kv}
+	b.mu.Unlock()
+	value, _, err := b.Get(t.Context(), "file.x")
+	if err != nil || string(value) != "1" {
+		t.Errorf("got %q, %v after a lost read", value, err)
 	}
 }

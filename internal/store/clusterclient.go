@@ -13,7 +13,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// isolatedAfter is the time without a successful write, or with only failed reads, after which a client connects to
+// isolatedAfter is the time without an answer to a write, or with only failed reads, after which a client connects to
 // another member. It is longer than an election: a member with a majority can write again before it ends.
 const isolatedAfter = electionMax + time.Second
 
@@ -133,8 +133,8 @@ func lacksServers(err error) bool {
 	return false
 }
 
-// switchServer connects to another member after a failed operation, if no write has succeeded for isolatedAfter, or all
-// reads have failed for as long: the present member may be partitioned from the others. Reads count too, because a
+// switchServer connects to another member after a failed operation, if the last write failed and the server has answered
+// no write for isolatedAfter, or all reads have failed for as long: the present member may be partitioned from the others. Reads count too, because a
 // candidate only reads the lease that it waits for. The caller holds mu.
 func (s *Store) switchServer(err error) {
 	now := s.now()

@@ -2,6 +2,10 @@ package store
 
 import (
 	"context"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -82,4 +86,42 @@ func (c *testCluster) createUnreplicated(name string) (holder string) {
 	must[jetstream.Stream](c.t)(js.UpdateStream(c.t.Context(), mark))
 	stream := must[jetstream.Stream](c.t)(js.CreateStream(c.t.Context(), jetstream.StreamConfig{Name: name, Replicas: 1}))
 	return nodeOf(stream.CachedInfo().Cluster.Leader)
+}
+
+// removeOnLog removes a file as soon as anything is logged.
+type removeOnLog struct {
+	slog.Handler
+	path string
+}
+
+func (removeOnLog) Enabled(context.Context, slog.Level) bool { return true }
+
+func (h removeOnLog) WithAttrs([]slog.Attr) slog.Handler { return h }
+
+func (h removeOnLog) Handle(context.Context, slog.Record) error {
+	_ = os.Remove(h.path) // it is missing after the first record
+	return nil
+}
+
+// If the identity of a detached member cannot be removed, its server does not start: no NATS server keeps the port.
+func TestFailedDetachedStartStopsServer(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	if err := (member{Cluster: "chat", Node: "a", ID: "x", Detached: true}).write(dir); err != nil {
+		t.Fatal(err)
+	}
+	l := must[net.Listener](t)(net.Listen("tcp", "127.0.0.1:0"))
+	address := l.Addr().String()
+	l.Close()
+	log := slog.New(removeOnLog{slog.DiscardHandler, filepath.Join(dir, memberFile)})
+	s, err := Serve(t.Context(), Options{Dir: dir, Listen: address, Logger: log})
+	if err == nil {
+		s.Close()
+		t.Fatal("it started although the identity of the member could not be removed")
+	}
+	l, err = net.Listen("tcp", address)
+	if err != nil {
+		t.Fatalf("the server still runs: %v", err)
+	}
+	l.Close()
 }

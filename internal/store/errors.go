@@ -19,7 +19,7 @@ var (
 	// ErrUnavailable means that the store does not respond or cannot write. A write that
 	// failed with it may have been applied: read the key before a retry.
 	ErrUnavailable = errors.New("store unavailable")
-	// ErrNotFound means that a key has no value.
+	// ErrNotFound means that a key has no value, or that a part of an object is missing.
 	ErrNotFound = errors.New("key not found")
 	// ErrConflict means that the key was written by another client first.
 	ErrConflict = errors.New("revision conflict")

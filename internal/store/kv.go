@@ -146,7 +146,7 @@ func (s *Store) watchBucket(ctx context.Context, prefix string, open func(contex
 	out := make(chan KeyChange)
 	go func() {
 		defer close(out)
-		w := watch{s: s, open: open, prefix: prefix, seen: map[string]uint64{}, out: out}
+		w := watch{s: s, open: open, prefix: prefix, sent: map[string]sentEntry{}, out: out}
 		for ctx.Err() == nil {
 			w.session(ctx)
 		}
@@ -159,8 +159,15 @@ type watch struct {
 	s      *Store
 	open   func(context.Context) (jetstream.KeyValue, error) // the bucket
 	prefix string
-	seen   map[string]uint64 // newest revision sent, by key
+	sent   map[string]sentEntry // the newest entry sent, by key
 	out    chan<- KeyChange
+}
+
+// sentEntry identifies an entry. The revision alone does not: a restore lowers the revisions, so that another value may
+// have the same one.
+type sentEntry struct {
+	revision uint64
+	created  int64 // in nanoseconds since the Unix epoch
 }
 
 // session watches until the current connection or the watch ends.
@@ -218,7 +225,8 @@ func (w *watch) pattern() string {
 
 // sendEntry sends an entry unless it was sent before; false if ctx ended.
 func (w *watch) sendEntry(ctx context.Context, e jetstream.KeyValueEntry) bool {
-	if !strings.HasPrefix(e.Key(), w.prefix) || w.seen[e.Key()] == e.Revision() {
+	id := sentEntry{e.Revision(), e.Created().UnixNano()}
+	if !strings.HasPrefix(e.Key(), w.prefix) || w.sent[e.Key()] == id {
 		return true
 	}
 	c := KeyChange{Key: e.Key(), Revision: e.Revision(), Deleted: e.Operation() != jetstream.KeyValuePut}
@@ -227,7 +235,7 @@ func (w *watch) sendEntry(ctx context.Context, e jetstream.KeyValueEntry) bool {
 	}
 	select {
 	case w.out <- c:
-		w.seen[c.Key] = c.Revision
+		w.sent[c.Key] = id
 		return true
 	case <-ctx.Done():
 		return false

@@ -37,7 +37,7 @@ func (m *maintainer) replyMoved(msg *nats.Msg) {
 		m.s.log.Error("leaving the store's cluster failed", "err", err)
 		return
 	}
-	_ = msg.Respond([]byte(own.Node)) // without a response the other member repeats its message
+	_ = msg.Respond([]byte(own.Node)) // without a response, Detach of the other member fails; it may be called again
 }
 
 // removeMovedData removes the outdated data of a member whose cluster's data another member has taken over.

@@ -79,11 +79,11 @@ type Server struct {
 
 	changing sync.Mutex // held while the server restarts or its members change
 
-	member    member // the zero value without a cluster
+	member    member // not used without a cluster
 	detaching atomic.Bool
 
 	movedMu   sync.Mutex
-	dataMoved bool // as written to the directory, which starts without it: see member.DataMoved
+	dataMoved bool // member.DataMoved in the directory; false at first, because Serve removes moved data
 
 	mu         sync.Mutex
 	outage     *Outage     // why it cannot write, or that its disk is nearly full; nil otherwise
@@ -161,7 +161,11 @@ func startStore(ctx context.Context, o Options, host string, port int) (m member
 	if o.Cluster == nil {
 		ns, err = startNATS(ctx, o, member{}, host, port)
 		if err == nil && m.Detached {
-			err = os.Remove(filepath.Join(o.Dir, memberFile)) // it is no longer a member: from now on it has writes that the other members lack
+			// It is no longer a member: from now on it has writes that the other members lack.
+			if err = os.Remove(filepath.Join(o.Dir, memberFile)); err != nil {
+				stopNATS(ns)
+				return m, nil, fmt.Errorf("starting store in %s: removing the identity of the detached member: %w", o.Dir, err)
+			}
 		}
 	} else {
 		if err = prepareMember(ctx, o, m); err != nil {

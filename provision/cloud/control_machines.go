@@ -180,7 +180,8 @@ func storePeerAddresses(spec *service.Spec, region service.Region, have []provis
 // A machine of current stays while it is alive and suitable. A dead one stays until another machine can take its place,
 // so that the number of members does not fall when machines are lost. New machines are preferred in regions without a
 // member, then in zones without a member, then in the order of the candidates. The result contains first the live
-// machines of current, then the new ones, and last the dead ones that stay.
+// machines of current, and then new live ones. If these are too few, the dead ones of current follow, and then other dead
+// candidates.
 func ChooseControlMachines(candidates []BalancerMachine, current []string) []string {
 	suitable := slices.DeleteFunc(slices.Clone(candidates), func(c BalancerMachine) bool { return c.Spot })
 	want := ControlMachineCount

@@ -45,7 +45,7 @@ func (l *layout) addOverprovisioned(model int, r service.RegionSpec, ordinals ma
 	}
 }
 
-// hasSpot reports whether a model has a spot offering in a region without a recent capacity error.
+// hasSpot reports whether one of the spot offerings of a model in a region had no recent capacity error.
 func (l *layout) hasSpot(m *service.Model, r service.RegionSpec) bool {
 	return slices.ContainsFunc(spotOnly(l.offeringsFor(m, r, r.OnDemandBase)), func(o provision.Offering) bool {
 		return l.Exhausted == nil || !l.Exhausted(o)

@@ -29,7 +29,7 @@ type QuotaNeed struct {
 	// Unit is the unit of Needs, Limit and Used: vcpus, gpus, gb or addresses.
 	Unit  string  `json:"unit"`
 	Needs float64 `json:"needs"`
-	// Limit and Used apply to the AWS account or Google Cloud project; nil = unknown.
+	// Limit and Used apply to the AWS account or Google Cloud project; nil = unknown. Both are nil or neither is.
 	Limit *float64 `json:"limit"`
 	Used  *float64 `json:"used"`
 }
@@ -121,7 +121,7 @@ func isPreemptible(c service.CapacityType) bool {
 
 // QuotaNeeds returns the minimum use of each quota by a service: its balancers, and replicas.min replicas. It assumes
 // that replicas are launched on the machine type with the fewest vCPUs that has the model's first GPU, with the
-// region's first capacity type.
+// region's first capacity type. If that is spot or flex-start, replicas of on_demand_base count as on demand.
 func QuotaNeeds(spec *service.Spec) map[QuotaKey]float64 {
 	needs := quotaSum{}
 	for _, r := range spec.Regions {
