@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"net"
 	"os"
@@ -110,16 +111,14 @@ func TestFailedDetachedStartStopsServer(t *testing.T) {
 	if err := (member{Cluster: "chat", Node: "a", ID: "x", Detached: true}).write(dir); err != nil {
 		t.Fatal(err)
 	}
-	l := must[net.Listener](t)(net.Listen("tcp", "127.0.0.1:0"))
-	address := l.Addr().String()
-	l.Close()
+	address := fmt.Sprintf("127.0.0.1:%d", testkit.LocalPort())
 	log := slog.New(removeOnLog{slog.DiscardHandler, filepath.Join(dir, memberFile)})
 	s, err := Serve(t.Context(), Options{Dir: dir, Listen: address, Logger: log})
 	if err == nil {
 		s.Close()
 		t.Fatal("it started although the identity of the member could not be removed")
 	}
-	l, err = net.Listen("tcp", address)
+	l, err := net.Listen("tcp", address)
 	if err != nil {
 		t.Fatalf("the server still runs: %v", err)
 	}
