@@ -308,12 +308,7 @@ func (s *attemptLog) assumptions(f *recordFit, o *CalibrateOptions, p *engine.Pr
 		notes = append(notes, "KV memory is the maximum context that one replica ran at once; set the real size with --kv-tokens")
 	}
 	notes = append(notes, fmt.Sprintf("a prefill step computes at most %d tokens (--chunk)", p.ChunkTokens))
-	kinds := [2]string{"running requests wait for prefill steps", "a prefill step also generates a token of each running request"}
-	chosen, other := kinds[0], kinds[1]
-	if f.mixed {
-		chosen, other = other, chosen
-	}
-	notes = append(notes, fmt.Sprintf("%s: the fit then misses first tokens by %.0f %%, and by %.0f %% if %s", chosen, 100*f.ttftError, 100*f.otherError, other))
+	notes = append(notes, f.kindNote())
 	if s.reported > 0 && s.foreign > foreignShare*s.reported {
 		notes = append(notes, fmt.Sprintf("the replicas reported %.0f %% more requests than this balancer sent: other clients use them, and the fit attributes their cost to the engine", 100*s.foreign/(s.reported-s.foreign)))
 	}
@@ -330,4 +325,17 @@ func (s *attemptLog) assumptions(f *recordFit, o *CalibrateOptions, p *engine.Pr
 		notes = append(notes, fmt.Sprintf("a first token takes %.1f ms besides its prefill, in the network and the balancer: not part of the profile", 1000*f.overhead))
 	}
 	return notes
+}
+
+// kindNote states the kind of engine that was fitted, and how the other kind compares.
+func (f *recordFit) kindNote() string {
+	kinds := map[bool]string{
+		false: "running requests wait for prefill steps",
+		true:  "a prefill step also generates a token of each running request",
+	}
+	note := kinds[f.mixed]
+	if f.other != nil && !math.IsNaN(f.ttftError) && !math.IsNaN(f.other.ttftError) {
+		note += fmt.Sprintf(": the fit then misses first tokens by %.0f %%, and by %.0f %% if %s", 100*f.ttftError, 100*f.other.ttftError, kinds[f.other.mixed])
+	}
+	return note
 }

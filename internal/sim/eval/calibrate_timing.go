@@ -41,9 +41,10 @@ type recordFit struct {
 	fitted, heldOut int
 	maxContext      float64   // maximum context that ran at once at a replica
 	ttft, tpot      []float64 // absolute relative errors on held-out requests
-	// ttftError and tpotError are the means of these errors on the fitted requests. otherError is ttftError of the kind
-	// of engine that was not chosen: with or without mixed steps.
-	ttftError, tpotError, otherError float64
+	// ttftError and tpotError are the means of these errors on the fitted requests; NaN = there are none, because all
+	// requests waited.
+	ttftError, tpotError float64
+	other                *recordFit // of the other kind of engine, with or without mixed steps; nil if the record determines none
 }
 
 // fitAttempts fits a timing to the attempts of one model.
@@ -68,25 +69,39 @@ func fitAttempts(all []*attempt, chunk int) (*recordFit, error) {
 		return nil, fmt.Errorf("must contain at least %d requests with 2 output tokens or more and token counts from the engine, got %d of %d", minAttempts, len(whole), len(all))
 	}
 	fitted, held := splitAttempts(whole)
-	var fits [2]*recordFit
-	for i, mixed := range []bool{false, true} {
+	var best, other *recordFit
+	var firstErr error
+	for _, mixed := range []bool{false, true} {
 		f, timelineOf, err := fitTiming(all, fitted, chunk, mixed)
 		if err != nil {
-			return nil, err
+			if firstErr == nil {
+				firstErr = err
+			}
+			continue
 		}
 		f.fitted, f.heldOut = len(fitted), len(held)
 		for _, s := range held {
 			f.checkAttempt(s, timelineOf[s])
 		}
-		fits[i] = f
+		if best == nil || f.likelier(best) {
+			f, best = best, f
+		}
+		other = f
 	}
-	best, other := fits[0], fits[1]
-	// The product is the lower the likelier the fit, if neither deviation is known.
-	if other.ttftError*other.tpotError < best.ttftError*best.tpotError {
-		best, other = other, best
+	if best == nil {
+		return nil, firstErr
 	}
-	best.otherError = other.ttftError
+	best.other = other
 	return best, nil
+}
+
+// likelier reports whether a fit explains the fitted requests better than another. If neither deviation is known, a fit is
+// the likelier the lower the product of the errors. Without first tokens to compare, decode times decide.
+func (f *recordFit) likelier(than *recordFit) bool {
+	if math.IsNaN(f.ttftError) || math.IsNaN(than.ttftError) {
+		return f.tpotError < than.tpotError
+	}
+	return f.ttftError*f.tpotError < than.ttftError*than.tpotError
 }
 
 // fitTiming fits one kind of engine to the attempts fitted. It also returns the timeline of each of all attempts.
@@ -119,7 +134,10 @@ func fitTiming(all, fitted []*attempt, chunk int, mixed bool) (*recordFit, map[*
 	for _, s := range fitted {
 		check.checkAttempt(s, at[s])
 	}
-	f.ttftError, f.tpotError = mean(check.ttft), mean(check.tpot)
+	f.ttftError, f.tpotError = math.NaN(), mean(check.tpot)
+	if len(check.ttft) > 0 {
+		f.ttftError = mean(check.ttft)
+	}
 	return f, at, nil
 }
 
