@@ -237,7 +237,7 @@ func (o *deskOperator) Requests(context.Context, int) ([]RequestRow, error) {
 	}
 	done := row("req-2", "finished", "us-1", "lowest estimated latency", 3*time.Second, 0.4)
 	done.Status, done.TTFTMillis, done.E2EMillis, done.PromptTokens, done.CachedTokens, done.OutputTokens = 200, ptr(182.0), ptr(2410.0), ptr(512), ptr(384), ptr(64)
-	otherCloud := row("req-3", "sent", "lb-europe-west4-0", "no local replica available; this peer has capacity", 2*time.Second, 1240)
+	otherCloud := row("req-3", "sent", "lb-europe-west4-0", "no local replica available; forwarded to a peer with capacity", 2*time.Second, 1240)
 	otherCloud.Forwarded, otherCloud.Tenant = true, "acme"
 	refused := row("req-1", "rejected", "", "no capacity within the maximum queue time", 9*time.Second, 60000)
 	refused.Status, refused.Tier = 503, "NIW"

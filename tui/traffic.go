@@ -168,7 +168,7 @@ func (s *screen) tenantSheet() sheet {
 			tenant = textCell(unknown, roleMuted)
 		}
 		cells := []cellValue{tenant, textCell(s.theme.text(k.Key), roleText)}
-		sh.rows = append(sh.rows, sheetRow{id: keyID(k), cells: append(cells, trafficCells(&k.Traffic)...), details: []string{s.theme.text(trafficDetails("key "+k.Key, &k.Traffic))}})
+		sh.rows = append(sh.rows, sheetRow{id: keyID(k), cells: append(cells, trafficCells(&k.Traffic)...), details: []string{s.theme.text(trafficDetails("key or user "+k.Key, &k.Traffic))}})
 	}
 	return sh
 }

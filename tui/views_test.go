@@ -642,7 +642,7 @@ func TestModelsAndTenants(t *testing.T) {
 	d := deskIn(t, 200, 40, normal(), "9", "j")
 	d.wants("5/9", "31", "4%", "357ms", "1.07s", "2.86s", "PROMPT TOK/S", "5.3k", "60%", "1.9k", "5.29", "1764 requests served, 3 rejected (429), 69 failed (5xx)")
 	d = deskIn(t, 120, 40, normal(), "0", "j")
-	d.wants("ana@example.com", "acme", "batch-jobs", "17%", "0.60", "key ana@example.com, last 60 s: 504 requests served")
+	d.wants("ana@example.com", "acme", "batch-jobs", "17%", "0.60", "key or user ana@example.com, last 60 s: 504 requests served")
 	d.press("tab", "tab") // us-east-1 only
 	d.lacks("ana@example.com")
 	older := normal()

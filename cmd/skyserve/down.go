@@ -45,7 +45,7 @@ idempotent, also deletes a partly deployed service, and lists what it could not 
 
 The history of a service with local regions is kept if store.url is a NATS server.
 Otherwise, run 'skyserve backup' before. To stop traffic without deleting anything, run
-'skyserve replica drain' instead.
+'skyserve replica drain' instead (not available with cloud regions).
 
 Machines in static regions, which are your own, keep running: the service only stops using
 them. In clouds, after confirmation, the command deletes the public DNS name first, then

@@ -116,6 +116,14 @@ func TestEventsWithoutAStore(t *testing.T) {
 	if err := runEvents(t.Context(), none, &out, &errOut); err == nil || !strings.Contains(err.Error(), "fetching the events: ") {
 		t.Errorf("got %v", err)
 	}
+	// A balancer that answers says itself what to do.
+	for status, want := range map[int]string{http.StatusInternalServerError: "'skyserve status' shows whether the service is running", http.StatusNotFound: ""} {
+		var e *exitError
+		o := &eventsOptions{admins: []string{(&eventServer{status: status}).serve(t)}, limit: 50, list: outputFlags{output: "text"}}
+		if err := runEvents(t.Context(), o, &out, &errOut); !errors.As(err, &e) || e.hint != want {
+			t.Errorf("status %d: got %#v", status, err)
+		}
+	}
 }
 
 func TestEventsFlags(t *testing.T) {

@@ -81,7 +81,7 @@ func TestTopRequestsOfAllBalancers(t *testing.T) {
 		if err != nil || !slices.Equal(got, want) {
 			t.Errorf("limit %d: got %q, %v; want %q", limit, got, err, want)
 		}
-		if len(rows) == 4 && (rows[3].Why != "no local replica available; this peer has capacity" || rows[2].From != "lb-us-0") {
+		if len(rows) == 4 && (rows[3].Why != "no local replica available; forwarded to a peer with capacity" || rows[2].From != "lb-us-0") {
 			t.Errorf("got %+v", rows[2:])
 		}
 	}

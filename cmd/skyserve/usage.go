@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
 	"slices"
 	"strconv"
 	"strings"
@@ -194,9 +195,19 @@ func fetchReport[R any](what string, admins []*telemetry.Client, fetch func(*tel
 		}
 	}
 	if best == nil {
-		return nil, failed(fmt.Errorf("fetching the %s: %w", what, errors.Join(failures...)), "'skyserve status' shows whether the service is running")
+		hint := "'skyserve status' shows whether the service is running"
+		if !slices.ContainsFunc(failures, isNotAnswered) {
+			hint = "" // the answers say what to do
+		}
+		return nil, failed(fmt.Errorf("fetching the %s: %w", what, errors.Join(failures...)), hint)
 	}
 	return best, nil
+}
+
+// isNotAnswered reports whether an error is not the answer of a running balancer that it lacks the path.
+func isNotAnswered(err error) bool {
+	var status *telemetry.StatusError
+	return !errors.As(err, &status) || status.Status != http.StatusNotFound
 }
 
 // groupBy groups the usage by columns, sorted.

@@ -22,7 +22,7 @@ type BackupStore interface {
 }
 
 // errNoBackup is the error of a balancer without a store.
-const errNoBackup = "this balancer has no store: set store_url"
+const errNoBackup = "this balancer has no store: set store_url in its configuration or --store, or run the service with 'skyserve up'"
 
 // serveBackup responds with a backup of the store. After the first part, a failure closes the connection; clients
 // detect a truncated backup by its missing end.

@@ -308,7 +308,7 @@ func TestWhy(t *testing.T) {
 		{telemetry.RequestSummary{State: "queued", Policy: "cost"}, "no capacity, or waiting for a full replica was expected to be faster"},
 		{telemetry.RequestSummary{State: "queued", Policy: "cost", Target: "us-3"}, "waiting for us-3 (full) was expected to be faster than any other target"},
 		{telemetry.RequestSummary{State: "sent", Policy: "skylb", Target: "us-0", Reason: policy.ReasonPrefixMatch}, "longest cached prefix"},
-		{telemetry.RequestSummary{State: "finished", Policy: "skylb", Target: "eu", Forwarded: true, Reason: policy.ReasonForward}, "no local replica available; this peer has capacity"},
+		{telemetry.RequestSummary{State: "finished", Policy: "skylb", Target: "eu", Forwarded: true, Reason: policy.ReasonForward}, "no local replica available; forwarded to a peer with capacity"},
 		{telemetry.RequestSummary{State: "finished", Policy: "consistent-hash", Target: "us-0", Reason: "of_tomorrow"}, `"of_tomorrow"`},
 		{telemetry.RequestSummary{State: "rejected", Reason: core.RejectQueueFull}, "the queue was full"},
 		{telemetry.RequestSummary{State: "failed", Policy: "skylb", Target: "us-0", Reason: core.RejectFailed}, "its replica failed after part of the response was sent"},
