@@ -207,7 +207,7 @@ func TestReviewReportsAssumptions(t *testing.T) {
 		}},
 		"strangers": {reviewYAML, []ReplicaCount{{Model: "other", Region: "local/us", Replicas: 2}, {Model: "chat-small", Region: "local/us", GPU: "A10", Replicas: 1}}, nil, []string{
 			"the service has no other in local/us: 2 replicas are ignored",
-			"replicas of meta-llama/Llama-3.1-8B-Instruct in local/us run on A10: counted as L4, its first GPU there",
+			"replicas of meta-llama/Llama-3.1-8B-Instruct in local/us run on A10: counted as L4, the first of the model's gpus in this region",
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {

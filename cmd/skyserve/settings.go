@@ -97,9 +97,18 @@ func readConfig() (values map[string]string, err error) {
 	}
 	values, err = parseConfig(text)
 	if err != nil {
-		return nil, usage(fmt.Errorf("reading %s: %w", path, err), "'skyserve config' lists the keys")
+		return nil, usage(fmt.Errorf("reading %s: %w", path, err), "the keys are "+strings.Join(settingKeys(), ", "))
 	}
 	return values, nil
+}
+
+// settingKeys returns the keys of the settings, sorted.
+func settingKeys() []string {
+	keys := make([]string, len(settings))
+	for i, s := range settings {
+		keys[i] = s.key
+	}
+	return keys
 }
 
 // parseConfig parses a configuration file and checks its keys and values.
@@ -112,10 +121,7 @@ func parseConfig(text []byte) (map[string]string, error) {
 	if err := flatten("", content, values); err != nil {
 		return nil, err
 	}
-	keys := make([]string, len(settings))
-	for i, s := range settings {
-		keys[i] = s.key
-	}
+	keys := settingKeys()
 	for _, key := range sortedKeys(values) {
 		at := slices.Index(keys, key)
 		if at < 0 {

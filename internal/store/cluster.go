@@ -78,25 +78,25 @@ func (c *Cluster) validate() error {
 		return nil
 	}
 	if !strings.HasPrefix(c.Name, clusterPrefix) || !isNode(c.Name) {
-		return fmt.Errorf("starting store: the cluster's name must be %s and the name of the service, got %q", clusterPrefix, c.Name)
+		return fmt.Errorf("the cluster's name must be %s and the name of the service, got %q", clusterPrefix, c.Name)
 	}
 	for _, n := range append([]string{c.Node}, c.Members...) {
 		if !isNode(n) {
-			return fmt.Errorf("starting store: a node must be 1 to 64 letters, digits, dashes and underscores, got %q", n)
+			return fmt.Errorf("a node must be 1 to 64 letters, digits, dashes and underscores, got %q", n)
 		}
 	}
 	if len(c.Members) < Replicas {
-		return fmt.Errorf("starting store: a cluster must have %d members or more, got %d; start the store without a cluster", Replicas, len(c.Members))
+		return fmt.Errorf("a cluster must have %d members or more, got %d; start the store without a cluster", Replicas, len(c.Members))
 	}
 	if (c.Accept == nil) != (c.Dial == nil) {
-		return errors.New("starting store: the cluster requires TLS configurations for both accepting and dialling members, got one of them")
+		return errors.New("the cluster requires TLS configurations for both accepting and dialling members, got one of them")
 	}
 	host, _, err := checkListen(c.Listen, true)
 	if err != nil {
-		return fmt.Errorf("starting store: the address for routes: %w", err)
+		return fmt.Errorf("the address for routes: %w", err)
 	}
 	if c.Accept == nil && !isLoopback(host) {
-		return fmt.Errorf("starting store: the address for routes: listen must be a loopback address, got %q; set Accept and Dial to listen on other addresses", c.Listen)
+		return fmt.Errorf("the address for routes: listen must be a loopback address, got %q; set Accept and Dial to listen on other addresses", c.Listen)
 	}
 	_, err = c.routes()
 	return err
@@ -112,12 +112,12 @@ func (c *Cluster) routes() ([]*url.URL, error) {
 		}
 		u, err := url.Parse(r)
 		if err != nil || u.Port() == "" {
-			return nil, fmt.Errorf("starting store: a route must be host:port, got %q", r)
+			return nil, fmt.Errorf("a route must be host:port, got %q", r)
 		}
 		urls = append(urls, u)
 	}
 	if len(urls) < 2 {
-		return nil, fmt.Errorf("starting store: a cluster must have the routes of at least 2 members, got %d", len(urls))
+		return nil, fmt.Errorf("a cluster must have the routes of at least 2 members, got %d", len(urls))
 	}
 	slices.SortFunc(urls, func(a, b *url.URL) int { return strings.Compare(a.String(), b.String()) })
 	return urls, nil
@@ -134,7 +134,7 @@ func (c *Cluster) apply(o *server.Options, m member) error {
 	}
 	routes, err := c.routes()
 	if err != nil {
-		return err
+		return fmt.Errorf("starting store: %w", err)
 	}
 	o.ServerName, o.Routes = m.serverName(), routes
 	o.Cluster = server.ClusterOpts{

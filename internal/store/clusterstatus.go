@@ -16,8 +16,8 @@ type MemberState string
 // States of a member.
 const (
 	MemberLeader     MemberState = "leader"   // it places streams, and maintains the cluster
-	MemberCurrent    MemberState = "current"  // it responds; in the status of the leader it also has all changes
-	MemberCatchingUp MemberState = "catching" // it responds and lacks changes, which only the leader observes
+	MemberCurrent    MemberState = "current"  // it responds; in the status of the leader it also knows all streams, but may lack messages (Unreplicated)
+	MemberCatchingUp MemberState = "catching" // it responds and does not know all streams yet, which only the leader observes
 	MemberOffline    MemberState = "offline"  // it does not respond
 )
 
@@ -65,8 +65,8 @@ func (c ClusterStatus) Replicated() bool {
 // member some milliseconds later.
 const lagGrace = 5 * time.Second
 
-// WithoutLag returns the status for display at now: without streams that have lacked a copy for less than lagGrace. While
-// a member is offline, all streams stay in the status: their copies on this member do not lag but are missing.
+// WithoutLag returns the status for display at now: without Unreplicated if that list began less than lagGrace ago. While
+// a member is offline the list stays: the copies on that member do not lag but are missing.
 func (c ClusterStatus) WithoutLag(now time.Time) ClusterStatus {
 	if c.online() == len(c.Members) && now.Sub(c.UnreplicatedSince) < lagGrace {
 		c.Unreplicated = nil
@@ -130,7 +130,8 @@ func (c ClusterStatus) online() (n int) {
 // replicas returns how many replicas of a stream the cluster can hold.
 func (c ClusterStatus) replicas() int { return min(Replicas, max(c.online(), 1)) }
 
-// Cluster returns the state of the cluster, as observed in the last second.
+// Cluster returns the state of the cluster as last observed: usually in the last second, earlier while requests to the
+// cluster hang or a single store is restored into it.
 func (s *Server) Cluster() ClusterStatus {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -13,7 +13,8 @@ import (
 )
 
 // Errors for callers to test with errors.Is. A failed operation of the store wraps one of them, the
-// error of the caller's context, or the error of NATS. Errors about invalid arguments, about files and
+// error of the caller's context, or the error of NATS; one on an object may also wrap the error of the CloudBucket or a
+// *ReadError. Errors about invalid arguments, about files and
 // directories, and about stored data that cannot be decoded do not. Backups also have the errors of package telemetry.
 var (
 	// ErrUnavailable means that the store does not respond or cannot write. A write that

@@ -169,8 +169,8 @@ func (f *eventFollower) session(ctx context.Context) {
 	}
 }
 
-// openEvents returns the events from f.next on. If the stream was created again, it returns the last
-// followBacklog events, as at the first session.
+// openEvents returns the events from f.next on. If the stream ends before f.next, because it was created again or a backup
+// was restored, it returns the last followBacklog events, as at the first session.
 func (f *eventFollower) openEvents(ctx context.Context) (jetstream.MessagesContext, error) {
 	nc, err := f.s.conn()
 	if err != nil {

@@ -223,7 +223,7 @@ func (s *Server) recordOutage(err error) {
 	if !first {
 		return
 	}
-	s.log.Error("the store cannot write; it restarts once its directory is writable: free space or repair the disk", "dir", s.opts.Dir, "err", err)
+	s.log.Error("the store cannot write, or its disk is nearly full: free space or repair the disk; the store then recovers by itself", "dir", s.opts.Dir, "err", err)
 	if s.opts.OnOutage != nil {
 		s.opts.OnOutage(outage)
 	}

@@ -98,8 +98,7 @@ func (s *Store) Acquire(ctx context.Context, name, holder string, ttl time.Durat
 // tryAcquire attempts to acquire the lease once, and reports whether it did. After any failure, including an outage,
 // the caller retries. It takes five round trips between members of a cluster if the leader of the state is another one:
 // one to read the record, one to read the token base, two to write and one to check. Each of these steps has a timeout
-// of its own. A candidate that waits reads only the record. It does not read the token base, because a member that is
-// partitioned from the others answers that read, although the client has to leave this member.
+// of its own. A candidate that waits reads only the record: it needs the token base only once the lease is free.
 func (l *Lease) tryAcquire(ctx context.Context, seen *observation) bool {
 	value, revision, err := l.read(ctx)
 	switch {
@@ -338,7 +337,8 @@ func (l *Lease) checkNotRestored(ctx context.Context) error {
 }
 
 // Release releases the lease so that the next holder does not have to wait for a ttl. Afterwards the lease is lost to
-// this holder. Releasing a lost lease is not an error. After another error the lease is still held.
+// this holder. Releasing a lost lease is not an error. After an error the holder must stop acting, too: the lease may have
+// been released (ErrUnavailable), or else expires after its ttl.
 func (l *Lease) Release(ctx context.Context) error {
 	l.renewing.Lock()
 	defer l.renewing.Unlock()

@@ -35,7 +35,7 @@ type memberHealth struct {
 	Leader  string `json:"leader"`  // the leader that it observes; empty = none
 }
 
-// receivedHealth contains the last message of each other member.
+// receivedHealth contains the last message of each member, also of this one.
 type receivedHealth struct {
 	mu    sync.Mutex
 	nodes map[string]receivedMessage
@@ -46,7 +46,7 @@ type receivedMessage struct {
 	at time.Time
 }
 
-// receive records the message of another member.
+// receive records the message of a member.
 func (r *receivedHealth) receive(msg *nats.Msg) {
 	var h memberHealth
 	if json.Unmarshal(msg.Data, &h) != nil || !isNode(h.Node) {

@@ -44,7 +44,8 @@ const (
 	observeTimeout = 300 * time.Millisecond
 )
 
-// maintainer observes the cluster of one NATS server, and maintains it while this member leads it.
+// maintainer observes the cluster that a NATS server belongs to. It restores this member's single store into the cluster,
+// and repairs the cluster while this member leads it.
 type maintainer struct {
 	s      *Server
 	ns     *runningNATS

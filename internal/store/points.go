@@ -19,7 +19,7 @@ import (
 // Limits of the history, each with its reason.
 const (
 	// pointsDays is five weeks: four weeks to forecast from, and one week to compare the forecasts with in a
-	// backtest. At least this many days with points are kept, even if clocks are wrong.
+	// backtest. Points of the newest 35 days are not removed for their age, even if clocks are wrong.
 	pointsDays = 35
 	// pointsMaxBytes is the size of 35 days of about sixty series (balancer, model and tier). Each
 	// minute is stored up to six times, because balancers append the counts of the current minute

@@ -113,7 +113,7 @@ func Serve(ctx context.Context, o Options) (*Server, error) {
 	o.removeAfter, o.takeTimeout = cmp.Or(o.removeAfter, removeAfter), cmp.Or(o.takeTimeout, takeTimeout)
 	o.secret = rand.Text()
 	if err := o.Cluster.validate(); err != nil {
-		return nil, err
+		return nil, fmt.Errorf("starting store: %w", err)
 	}
 	host, port, err := checkListen(o.Listen, o.Token != "" || o.TLS != nil)
 	if err != nil {

@@ -29,7 +29,7 @@ func (s *Server) SetMembers(routes, members []string) error {
 	next := *before
 	next.Routes, next.Members = routes, members
 	if err := next.validate(); err != nil {
-		return err
+		return fmt.Errorf("changing the members of the store's cluster: %w", err)
 	}
 	s.mu.Lock()
 	s.opts.Cluster = &next

@@ -55,8 +55,9 @@ type Store struct {
 	state            jetstream.KeyValue
 	points           jetstream.Stream
 	events           jetstream.Stream
-	// pointsCleanupDay is the day of the points that were stored last before expired ones were removed, in days since
-	// the Unix epoch; eventsCleanupDay is the same for events.
+	// pointsCleanupDay is the newest day in the last append of points, in days since the Unix epoch: an append with
+	// another day removes expired points. eventsCleanupDay is the latest day of an appended event: a later day removes
+	// expired events.
 	pointsCleanupDay, eventsCleanupDay int64
 	closed                             bool
 	// lastWrite is when the server last answered a write on this connection, also with a revision conflict, or else when

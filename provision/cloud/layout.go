@@ -502,7 +502,7 @@ func (l *layout) balancerRules() []provision.FirewallRule {
 func (l *layout) addBalancer(r service.RegionSpec, n int) error {
 	offers := l.Offerings[r.Name].WithGPU("", 0).SortedByCapacity([]service.CapacityType{service.CapacityOnDemand})
 	if len(offers) == 0 {
-		return specError("regions: %s has no offering for a balancer", r.Name)
+		return specError("regions: %s has no on-demand machine type for a balancer; use another region", r.Name)
 	}
 	id := provision.BalancerID(r.Name, n)
 	return l.addMachine(MachineInput{ID: id, Kind: provision.KindBalancer, Region: r.Name}, offers, diskBalancer, nil)

@@ -1,6 +1,7 @@
 package cloud
 
 import (
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -16,7 +17,7 @@ func (l *layout) addReplica(model int, r service.RegionSpec, ordinal int, class 
 	id := l.replicaID(model, r.Name, ordinal)
 	offers := l.hedgedOfferings(preferClass(l.offeringsFor(m, r, ordinal), class), r, id, additional)
 	if len(offers) == 0 {
-		return specError("models[%d].gpus: %s has no offering with %s for %s (capacity: %s)", model, r.Name, gpuList(m), m.Name, capacityList(r))
+		return specError("models[%d].gpus: %s has no offering with %s for %s (capacity: %s); change gpus or the capacity of the region, or remove the region", model, r.Name, gpuList(m), m.Name, capacityList(r))
 	}
 	labels := map[string]string{labelModel: m.Name, labelGPU: offers[0].GPU}
 	maps.Copy(labels, additional)
@@ -170,6 +171,8 @@ func gpuList(m *service.Model) string {
 		name := g.Type
 		if name == "" {
 			name = "no GPU"
+		} else if g.Count > 1 {
+			name = fmt.Sprintf("%d x %s", g.Count, g.Type)
 		}
 		names = append(names, name)
 	}

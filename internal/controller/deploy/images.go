@@ -134,7 +134,7 @@ func ResolveImages(ctx context.Context, spec *service.Spec, recorded Images, whi
 
 // String returns the problem in a line: its place, image, cause and next step.
 func (p ImageProblem) String() string {
-	next := "run 'skyserve up' again when the registry can be reached"
+	next := "run the command again when the registry can be reached"
 	switch {
 	case errors.Is(p.Err, registry.ErrDenied):
 		next = "run 'docker login' on this computer, or set NAME:TAG@sha256:DIGEST"
