@@ -94,7 +94,7 @@ func (p *LoadTrace) Replay(rule string, targets []TargetCounts) (RuleOutcome, er
 		rp.now = m
 		for next < len(targets) && targets[next].Minute <= m {
 			if targets[next].Minute < m {
-				return RuleOutcome{}, fmt.Errorf("replaying %s: target counts are not sorted: minute %d is after %d", rule, targets[next].Minute, m)
+				return RuleOutcome{}, fmt.Errorf("replaying %s: target counts must be sorted by minute: %d follows %d", rule, targets[next].Minute, m)
 			}
 			rp.setTargets(targets[next].Counts)
 			next++

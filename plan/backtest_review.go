@@ -101,7 +101,7 @@ func (b *Backtester) Forecast(n int) error {
 // no forecast or cannot be solved.
 func (b *Backtester) Report() (*Backtest, error) {
 	if slices.Contains(b.inputs, nil) {
-		return nil, fmt.Errorf("backtesting %s: some plans have no forecast", b.spec.Name)
+		return nil, fmt.Errorf("backtesting %s: some reviews have no forecast: call Forecast for each before Report", b.spec.Name)
 	}
 	first := b.inputs[0]
 	past := b.loadTrace(first)

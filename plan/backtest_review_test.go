@@ -116,7 +116,7 @@ func TestBacktestUsesNoFutureLoad(t *testing.T) {
 func TestBacktestWithoutFeasiblePlan(t *testing.T) {
 	b := backtested(t, days(t, 2, func(_ int, tps float64) float64 { return 20 * tps }), BacktestOptions{})
 	var table strings.Builder
-	if err := b.WriteTable(&table); err != nil || !strings.Contains(table.String(), "times: the counts did not change.") {
+	if err := b.WriteTable(&table); err != nil || !strings.Contains(table.String(), "times: the counts did not change (at the first time: those of constant).") {
 		t.Errorf("%s %v", table.String(), err)
 	}
 }
@@ -142,7 +142,7 @@ func TestBacktestRejectsBadPeriods(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := b.Report(); err == nil || err.Error() != "backtesting chat: some plans have no forecast" {
+	if _, err := b.Report(); err == nil || err.Error() != "backtesting chat: some reviews have no forecast: call Forecast for each before Report" {
 		t.Error(err)
 	}
 }

@@ -57,7 +57,7 @@ func (r *review) setLoad(h *forecast.History) error {
 	}
 	gap := next - past.End()
 	if time.Duration(gap)*time.Minute > maxHistoryAge {
-		return fmt.Errorf("the history ends %d minutes before %s: too old to forecast from", gap, r.at.Format(time.RFC3339))
+		return fmt.Errorf("the history ends %.0f days before %s: must be at most %.0f days; provide a newer history", float64(gap)/(24*60), r.at.Format(time.RFC3339), maxHistoryAge.Hours()/24)
 	}
 	r.setUncachedShares(past)
 	r.setEgress()

@@ -73,14 +73,14 @@ func (r *review) noOfferingError() error {
 			if !catalogue.Rents(c.cloud, c.gpu) {
 				missing = append(missing, c.String())
 			} else if !catalogue.SellsOnDemand(c.cloud, c.gpu, c.count) && slices.Contains(region.Capacity, service.CapacityOnDemand) {
-				return fmt.Errorf("planning %s: no region has capacity that a model can run on: %s sells %s as spot%s only; add %s to regions[].capacity", r.spec.Name, region.Name, c, ifFlexStart(c.cloud, " and flex-start"), "spot"+ifFlexStart(c.cloud, " or flex_start"))
+				return fmt.Errorf("planning %s: no region has capacity that a model can run on: %s sells %s as spot%s only; list %s before on_demand in regions[].capacity", r.spec.Name, region.Name, c, ifFlexStart(c.cloud, " and flex-start"), "spot"+ifFlexStart(c.cloud, " or flex_start"))
 			}
 		}
 		if len(missing) > 0 && len(missing) == len(classes) {
 			return fmt.Errorf("planning %s: no region has capacity that a model can run on: %s rents no machines with %s; add a GPU that it rents to models[].gpus", r.spec.Name, region.Name.Cloud(), strings.Join(missing, " or "))
 		}
 	}
-	return fmt.Errorf("planning %s: no region has capacity that a model can run on: regions[].capacity allows only reserved, and regions[].reserved has no usable machine", r.spec.Name)
+	return fmt.Errorf("planning %s: no region has capacity that a model can run on: regions[].capacity allows only reserved, and regions[].reserved has no usable machine; add on_demand or spot to regions[].capacity, or a machine that fits models[].gpus to regions[].reserved", r.spec.Name)
 }
 
 // ifFlexStart returns a text for clouds that sell flex-start, else an empty one.

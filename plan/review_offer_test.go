@@ -201,7 +201,7 @@ local: {rtt: {us-eu: 100ms}}
 func TestReviewWithoutOfferingsFails(t *testing.T) {
 	_, err := Review(demandtest.Parse(t, fmt.Sprintf(offersYAML, "    capacity: [reserved]\n")), nil, nil, reviewAt, ReviewOptions{})
 	const want = "planning chat: no region has capacity that a model can run on: "
-	if err == nil || err.Error() != want+"regions[].capacity allows only reserved, and regions[].reserved has no usable machine" {
+	if err == nil || err.Error() != want+"regions[].capacity allows only reserved, and regions[].reserved has no usable machine; add on_demand or spot to regions[].capacity, or a machine that fits models[].gpus to regions[].reserved" {
 		t.Error(err)
 	}
 	other := strings.NewReplacer("type: L4", "type: A10G", "aws/us-east-1", "gcp/us-central1").Replace(fmt.Sprintf(offersYAML, ""))

@@ -24,7 +24,7 @@ regions:
 		"flex-start alone":      {"    capacity: [flex_start]\n", "optimal: flex_start:0+4", ""},
 		"reserved":              {"    capacity: [reserved, on_demand]\n    reserved: [{type: a3-highgpu-1g, count: 5, price: 3}]\n", "optimal: reserved:0+4", ""},
 		"flex-start last":       {"    capacity: [on_demand, flex_start]\n", "", "gcp/us-central1 sells H100 as spot and flex-start only"},
-		"on demand is not sold": {"", "", "gcp/us-central1 sells H100 as spot and flex-start only; add spot or flex_start to"},
+		"on demand is not sold": {"", "", "gcp/us-central1 sells H100 as spot and flex-start only; list spot or flex_start before on_demand in"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			history := loaded(t, 300, "m", map[service.Region]float64{"gcp/us-central1": 4000})

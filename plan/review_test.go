@@ -332,7 +332,7 @@ func TestReviewRejectsBadOptions(t *testing.T) {
 		"horizon":    {reviewAt, ReviewOptions{Horizon: time.Second}, "horizon: must be 1m to 168h, got 1s"},
 		"forecaster": {reviewAt, ReviewOptions{Forecaster: "oracle"}, `unknown forecaster "oracle"`},
 		"peak":       {reviewAt, ReviewOptions{PeakQuantile: "p42"}, `peak quantile: must be one of p50, p90, p95, p99, expected, got "p42"`},
-		"stale":      {reviewAt.Add(40 * 24 * time.Hour), ReviewOptions{}, "the history ends 57600 minutes before"},
+		"stale":      {reviewAt.Add(40 * 24 * time.Hour), ReviewOptions{}, "the history ends 40 days before"},
 		"short":      {reviewAt, ReviewOptions{Forecaster: "seasonal-naive"}, "requires 1 day of history, got 9 minutes"},
 	} {
 		if _, err := Review(spec, nil, old, c.at, c.o); err == nil || !strings.Contains(err.Error(), c.want) || !strings.HasPrefix(err.Error(), "planning chat: ") {

@@ -63,7 +63,7 @@ sends its next request after the response to the previous one.
   wildchat  conversations with the longer lengths of WildChat
   groups    single requests that share one of 64 long prompts, all equally frequent
   shared    single requests that share long prompts; a few prompts are much more frequent
-  bursts    per user, up to eight concurrent requests with the user's own long prompt
+  bursts    per user, up to four concurrent requests with the user's own long prompt
   programs  per user, up to four concurrent requests, each with a different shared long prompt
 
 A FILE is a trace and is replayed as an open loop: requests are sent at the recorded

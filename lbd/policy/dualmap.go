@@ -3,8 +3,8 @@ package policy
 import "math/bits"
 
 const (
-	// dualMapMaxTTFT is the expected time to the first token, in seconds, above which the policy ignores the cache
-	// and balances the load. The paper uses the service's TTFT objective here, which Facts does not contain.
+	// dualMapMaxTTFT is the expected time to the first token, in seconds, above which the policy no longer
+	// prefers the candidate with the longer match, but the one with the lower expected time. The paper uses the service's TTFT objective here, which Facts does not contain.
 	dualMapMaxTTFT = 5.0
 	// dualMapWindow is the total number of counted requests at which this total and the counts of all prefixes are
 	// halved.

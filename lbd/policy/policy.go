@@ -188,7 +188,7 @@ const (
 	ReasonPrefixMatch   = "prefix_match"     // the one with the longest match
 	ReasonPrefixMiss    = "prefix_miss"      // the one with the least load or the smallest tree: no match is long enough
 	ReasonForward       = "offload"          // a peer; not the KV cache offloading of engines
-	ReasonPowerOfTwo    = "power_of_two"     // the better of two: by load of two drawn at random, by TTFT of two hashed
+	ReasonPowerOfTwo    = "power_of_two"     // the better of two candidates: PowerOfTwo draws them at random, DualMap hashes the prefix
 	ReasonSession       = "session"          // that of the session on the hash ring
 	ReasonImbalance     = "imbalance"        // the least loaded one, whatever the matches: loads differ too much
 	ReasonRemaining     = "fewest_remaining" // the one with the fewest remaining tokens
