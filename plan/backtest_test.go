@@ -50,7 +50,7 @@ func TestReplay(t *testing.T) {
 func TestReplayRejectsBadTargetCounts(t *testing.T) {
 	for want, orders := range map[string][]TargetCounts{
 		"replaying x: the first target counts must be for minute 0":           nil,
-		"replaying x: target counts must be sorted by minute: 1 follows 2":      {{0, counts(1)}, {2, counts(1)}, {1, counts(1)}},
+		"replaying x: target counts must be sorted by minute: 1 follows 2":    {{0, counts(1)}, {2, counts(1)}, {1, counts(1)}},
 		"replaying x: the first target counts must be for minute 0\x00second": {{1, counts(1)}},
 	} {
 		want, _, _ = strings.Cut(want, "\x00")
