@@ -159,8 +159,8 @@ type member struct {
 	ID string `json:"id"`
 	// Detached is set when this member alone holds all data: see Server.Detach.
 	Detached bool `json:"detached,omitempty"`
-	// DataMoved is set when another member has taken over all data: the data of this member is outdated. The
-	// field was called left once, which files on disk still contain.
+	// DataMoved is set when another member has taken over all data: the data of this member is outdated. Files on
+	// disk contain it under a former name.
 	DataMoved bool `json:"left,omitempty"`
 }
 

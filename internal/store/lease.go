@@ -14,7 +14,7 @@ import (
 type leaseRecord struct {
 	Holder string `json:"holder"`
 	// Term is unique to one acquisition: it identifies the holder's own write if the
-	// acknowledgement of that write was lost. The field was called tenure once, which stored records still contain.
+	// acknowledgement of that write was lost. Stored records contain it under a former name.
 	Term string `json:"tenure"`
 	// TTLMillis is the holder's ttl; others wait at least this long.
 	TTLMillis int64 `json:"ttl_ms"`
