@@ -394,8 +394,7 @@ func checkLimits(p *problems, a *service.Auth) {
 	}
 }
 
-// apiKeys reads the keys that clients must present, with service.ParseKeys. A source without keys is
-// an error, because the service would not be protected as configured.
+// apiKeys reads the keys that clients must present.
 func apiKeys(cfg service.BalancerConfig) ([]service.APIKey, error) {
 	auth := cfg.Balancer.Auth
 	if auth == nil || auth.KeysFrom == "" {
@@ -405,12 +404,9 @@ func apiKeys(cfg service.BalancerConfig) ([]service.APIKey, error) {
 	if err != nil {
 		return nil, &ConfigError{Key: "balancer.auth.keys_from", Problem: err.Error()}
 	}
-	keys, err := service.ParseKeys(text, auth.Limits)
+	keys, err := auth.ReadKeys(text)
 	if err != nil {
-		return nil, &ConfigError{Key: "balancer.auth.keys_from", Problem: fmt.Sprintf("reading %s: %v", auth.KeysFrom, err)}
-	}
-	if len(keys) == 0 {
-		return nil, &ConfigError{Key: "balancer.auth.keys_from", Problem: fmt.Sprintf("%s contains no key", auth.KeysFrom)}
+		return nil, &ConfigError{Key: "balancer.auth.keys_from", Problem: err.Error()}
 	}
 	if err := checkKeyBudgets(keys, cfg.Models); err != nil {
 		return nil, err

@@ -39,16 +39,16 @@ const (
 	maxTemperature         = 0.06
 	minTemperature         = 0.0006
 	stages                 = 60
-	proposalEffort         = 12 // approximate effort of a proposal
+	moveEffort             = 12 // approximate effort of a move
 	rowSlack               = 1e-9
 	maxPairCost            = 1.5        // maximum cost of a first move that a second one may compensate
 	candidateDistance      = 2e-4       // distance of candidates from the relaxation, as a share of the bound
 	smallCandidateDistance = 0.1        // the same with few counts
 	baseCandidateLimit     = 24         // basic limit on the candidates of a block
 	maxGrowth              = 16         // units that addGrowth adds at most
-	minProposals           = 20_000     // minimum number of proposals of the first annealing
-	blockProposals         = 2_500      // proposals per block of the first annealing
-	maxProposals           = 32_000_000 // maximum number of proposals of any annealing
+	minMoves               = 20_000     // minimum number of moves of the first annealing
+	blockMoves             = 2_500      // moves per block of the first annealing
+	maxMoves               = 32_000_000 // maximum number of moves of any annealing
 	violationPenalty       = 0.1        // penalty per unit above a row, beyond 1.2 times the row's price
 )
 
@@ -75,7 +75,7 @@ func (c *integerProgram) anneal(p *point, round int) {
 	}
 	a := c.newAnnealing(p, candidates, violationPenalty*float64(1+round%4), uint64(round))
 	a.recompute()
-	a.runAnnealing(min(max(minProposals, blockProposals*len(c.blocks))<<min(round, 20), maxProposals))
+	a.runAnnealing(min(max(minMoves, blockMoves*len(c.blocks))<<min(round, 20), maxMoves))
 	if a.best != nil {
 		flat := make([]int, len(a.counts))
 		for at, n := range a.best {
@@ -196,15 +196,15 @@ func (a *annealing) reuseSaving(cell int) float64 {
 	return c.p.reuseSavings(j, k, func(i int) int { return a.counts[(i*c.regions+j)*c.gpus+k] }, nil)
 }
 
-// runAnnealing makes n proposals from the highest to the lowest temperature.
+// runAnnealing tries n moves from the highest to the lowest temperature.
 func (a *annealing) runAnnealing(n int) {
 	if len(a.movable) == 0 {
 		a.recordBest()
 		return
 	}
-	cool, each := math.Pow(minTemperature/maxTemperature, 1.0/stages), proposalEffort
+	cool, each := math.Pow(minTemperature/maxTemperature, 1.0/stages), moveEffort
 	if a.c.p.SwitchCostUSD != nil {
-		each *= a.c.models // a proposal assigns the VMs anew
+		each *= a.c.models // a move assigns the VMs anew
 	}
 	n = min(n, int(a.c.work.remaining)/each*3/4) // with little effort left, a short run is better than none
 	temperature := maxTemperature
@@ -319,7 +319,7 @@ func (a *annealing) updateReuseSavings(at int, from, to []int) float64 {
 	return more
 }
 
-// applyMove applies a proposal with the given change of cost, penalties excluded.
+// applyMove applies a move with the given change of cost, penalties excluded.
 func (a *annealing) applyMove(at, to int, costChange float64) {
 	if costChange > 0 {
 		a.recordBest() // the move leaves counts that may be the best

@@ -172,14 +172,14 @@ func TestReadCounts(t *testing.T) {
 }
 
 // Regions with peaks at different times need less together; prices are those of the service's
-// commitments where it has one.
+// reservations where it has one.
 func TestReserve(t *testing.T) {
 	yaml := strings.NewReplacer("local/us", "aws/us-east-1", "local/eu", "aws/eu-west-1", "autoscale: {donate: true}", "    reserved: [{type: g6.xlarge, count: 2, price: 0.5}]").Replace(reviewYAML)
 	h := days(t, 2, same)
 	for at := range h.Series {
 		h.Series[at].Region = map[service.Region]service.Region{"local/us": "aws/us-east-1", "local/eu": "aws/eu-west-1"}[h.Series[at].Region]
 	}
-	r, err := CompareCommitments(demandtest.Parse(t, yaml), h, time.Time{}, time.Time{}, ReviewOptions{})
+	r, err := CompareReservations(demandtest.Parse(t, yaml), h, time.Time{}, time.Time{}, ReviewOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -187,11 +187,11 @@ func TestReserve(t *testing.T) {
 	if own.Committed != 14 || global.Committed != 10 || math.Abs(own.CostPerHour-7) > 1e-9 || r.BreakEven[0].ReservedPerHour != 0.5 {
 		t.Errorf("%+v %+v", r.Costs, r.BreakEven)
 	}
-	if r, err = CompareCommitments(demandtest.Parse(t, yaml), h, time.Time{}, time.Unix((h.First+30)*60, 0), ReviewOptions{}); err != nil || r.To.Sub(r.From) != 30*time.Minute {
+	if r, err = CompareReservations(demandtest.Parse(t, yaml), h, time.Time{}, time.Unix((h.First+30)*60, 0), ReviewOptions{}); err != nil || r.To.Sub(r.From) != 30*time.Minute {
 		t.Errorf("%+v %v", r, err)
 	}
-	_, err = CompareCommitments(demandtest.Parse(t, yaml), &forecast.History{}, time.Time{}, time.Time{}, ReviewOptions{})
-	if err == nil || !strings.HasPrefix(err.Error(), "comparing commitments for chat: the history has less than 5m0s between ") {
+	_, err = CompareReservations(demandtest.Parse(t, yaml), &forecast.History{}, time.Time{}, time.Time{}, ReviewOptions{})
+	if err == nil || !strings.HasPrefix(err.Error(), "comparing reservations for chat: the history has less than 5m0s between ") {
 		t.Error(err)
 	}
 }

@@ -16,7 +16,7 @@
 // review_reach.go the round trips, review_egress.go the cost of forwarded load. budget.go cuts a plan
 // to the budget, review_targets.go returns its targets, and review_watch.go compares its forecast
 // with actual load. backtest_review.go repeats reviews over a past period and backtest.go replays
-// them; reserve_review.go and reserve.go compare commitments.
+// them; reserve_review.go and reserve.go compare reservations.
 //
 // For the integer program read problem.go and extras.go first (its statement), then verify.go
 // (the conditions for a feasible solution), then cover.go and constraint_checker.go (the rows for

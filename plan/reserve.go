@@ -11,19 +11,19 @@ import (
 // HoursPerMonth converts hourly prices to monthly ones.
 const HoursPerMonth = 730
 
-// CommitmentComparison compares the cost of four ways to provide the replicas for a service's past load: commit to
+// ReservedComparison compares the cost of four ways to provide the replicas for a service's past load: commit to
 // those for each region's own peak, commit to those for the peak of all regions together (SkyLB 2.2 and
 // figure 3), commit only to those whose use exceeds the break-even, or commit to none. Replicas without a
-// commitment are on demand.
-type CommitmentComparison struct {
+// reservation are on demand.
+type ReservedComparison struct {
 	From time.Time `json:"from"`
 	To   time.Time `json:"until"`
 	// StepSeconds is the interval over which the load was averaged.
-	StepSeconds float64          `json:"step_s"`
-	Loads       []CommitmentLoad `json:"loads"`
-	Rows        []CommitmentRow  `json:"rows"`
-	Costs       []CommitmentCost `json:"costs"`
-	BreakEven   []BreakEven      `json:"break_even"`
+	StepSeconds float64        `json:"step_s"`
+	Loads       []ReservedLoad `json:"loads"`
+	Rows        []ReservedRow  `json:"rows"`
+	Costs       []ReservedCost `json:"costs"`
+	BreakEven   []BreakEven    `json:"break_even"`
 	// Saving is the relative saving of committing for the peak of all regions instead of for each
 	// region's own; nil when there is no load.
 	Saving *float64 `json:"saving"`
@@ -31,10 +31,10 @@ type CommitmentComparison struct {
 	Assumed []string `json:"assumed"`
 }
 
-// CommitmentLoad is a model's load in one region, or, when Region is nil, in all together. PeakTPS
+// ReservedLoad is a model's load in one region, or, when Region is nil, in all together. PeakTPS
 // and MinTPS are uncached prompt tokens per second; PeakOverMin is nil where MinTPS is
 // 0.
-type CommitmentLoad struct {
+type ReservedLoad struct {
 	Model       string    `json:"model"`
 	Region      *string   `json:"region"`
 	PeakTPS     float64   `json:"peak_tps"`
@@ -44,8 +44,8 @@ type CommitmentLoad struct {
 }
 
 // MarshalJSON adds the former keys of MinTPS and PeakOverMin.
-func (l CommitmentLoad) MarshalJSON() ([]byte, error) {
-	type plain CommitmentLoad
+func (l ReservedLoad) MarshalJSON() ([]byte, error) {
+	type plain ReservedLoad
 	return json.Marshal(struct {
 		plain
 		OldMinTPS      float64  `json:"least_tps"`
@@ -53,9 +53,9 @@ func (l CommitmentLoad) MarshalJSON() ([]byte, error) {
 	}{plain(l), l.MinTPS, l.PeakOverMin})
 }
 
-// CommitmentRow is the number of replicas to commit to: for the region's own peak, and for the peak
+// ReservedRow is the number of replicas to commit to: for the region's own peak, and for the peak
 // of all regions.
-type CommitmentRow struct {
+type ReservedRow struct {
 	Model      string `json:"model"`
 	Region     string `json:"region"`
 	GPU        string `json:"gpu"`
@@ -63,10 +63,10 @@ type CommitmentRow struct {
 	GlobalPeak int    `json:"global_peak"`
 }
 
-// CommitmentCost is the cost in USD of one option of providing the replicas, for a mean hour and
+// ReservedCost is the cost in USD of one option of providing the replicas, for a mean hour and
 // for a month. Committed replicas are billed all the time; OnDemand is the number of additional
 // ones in the busiest step.
-type CommitmentCost struct {
+type ReservedCost struct {
 	Option       string  `json:"option"` // own_peaks, global_peak, mixed or on_demand
 	Committed    int     `json:"committed"`
 	OnDemand     int     `json:"on_demand"`
@@ -75,15 +75,15 @@ type CommitmentCost struct {
 }
 
 // MarshalJSON adds the former key of Option.
-func (c CommitmentCost) MarshalJSON() ([]byte, error) {
-	type plain CommitmentCost
+func (c ReservedCost) MarshalJSON() ([]byte, error) {
+	type plain ReservedCost
 	return json.Marshal(struct {
 		plain
 		OldOption string `json:"way"`
 	}{plain(c), c.Option})
 }
 
-// BreakEven is the number of hours of use a month from which a commitment to a GPU pays off.
+// BreakEven is the number of hours of use a month from which reserving a GPU pays off.
 type BreakEven struct {
 	GPU string `json:"gpu"`
 	// Regions are the regions that have it.
@@ -93,11 +93,11 @@ type BreakEven struct {
 	HoursPerMonth   float64  `json:"hours_per_month"`
 }
 
-// compareCommitments compares commitments for the load of p, whose windows are steps of a past that
+// compareReservations compares reservations for the load of p, whose windows are steps of a past that
 // began at from. PricePerHour is the on-demand price of a replica, reserved its committed price. Running
 // replicas and start-up costs are ignored. For the peak of all regions, each region serves
 // LocalShare of its own peak. It fails on a problem that Check rejects or that is infeasible.
-func compareCommitments(p *Problem, reserved []float64, from time.Time, step time.Duration, o SolveOptions) (*CommitmentComparison, error) {
+func compareReservations(p *Problem, reserved []float64, from time.Time, step time.Duration, o SolveOptions) (*ReservedComparison, error) {
 	q := *p
 	q.Extras, q.Max = Extras{}, nil
 	q.PricePerHour = reserved
@@ -120,8 +120,8 @@ func compareCommitments(p *Problem, reserved []float64, from time.Time, step tim
 	if err != nil {
 		return nil, err
 	}
-	r := &CommitmentComparison{
-		From: from, To: from.Add(time.Duration(len(p.LoadTPS[0][0])) * step), StepSeconds: step.Seconds(), Rows: []CommitmentRow{}, Assumed: []string{},
+	r := &ReservedComparison{
+		From: from, To: from.Add(time.Duration(len(p.LoadTPS[0][0])) * step), StepSeconds: step.Seconds(), Rows: []ReservedRow{}, Assumed: []string{},
 	}
 	r.addLoads(p, step)
 	r.addRows(p, own.Counts, global.Counts)
@@ -154,7 +154,7 @@ func solveFor(p *Problem, what string, o SolveOptions) (Solution, error) {
 }
 
 // addLoads adds the variation of each model's load, by region and over all.
-func (r *CommitmentComparison) addLoads(p *Problem, step time.Duration) {
+func (r *ReservedComparison) addLoads(p *Problem, step time.Duration) {
 	for i, model := range p.Models {
 		sum := make([]float64, len(p.LoadTPS[i][0]))
 		for j, region := range p.Regions {
@@ -167,8 +167,8 @@ func (r *CommitmentComparison) addLoads(p *Problem, step time.Duration) {
 	}
 }
 
-func (r *CommitmentComparison) addLoad(model string, region *string, values []float64, step time.Duration) {
-	l := CommitmentLoad{Model: model, Region: region, PeakAt: r.From}
+func (r *ReservedComparison) addLoad(model string, region *string, values []float64, step time.Duration) {
+	l := ReservedLoad{Model: model, Region: region, PeakAt: r.From}
 	if len(values) > 0 {
 		l.PeakTPS, l.MinTPS = slices.Max(values), slices.Min(values)
 		l.PeakAt = r.From.Add(time.Duration(slices.Index(values, l.PeakTPS)) * step)
@@ -180,12 +180,12 @@ func (r *CommitmentComparison) addLoad(model string, region *string, values []fl
 	r.Loads = append(r.Loads, l)
 }
 
-func (r *CommitmentComparison) addRows(p *Problem, own, global [][][]int) {
+func (r *ReservedComparison) addRows(p *Problem, own, global [][][]int) {
 	for i := range p.Models {
 		for j := range p.Regions {
 			for k := range p.GPUs {
 				if own[i][j][k] > 0 || global[i][j][k] > 0 {
-					r.Rows = append(r.Rows, CommitmentRow{p.Models[i], p.Regions[j], p.GPUs[k], own[i][j][k], global[i][j][k]})
+					r.Rows = append(r.Rows, ReservedRow{p.Models[i], p.Regions[j], p.GPUs[k], own[i][j][k], global[i][j][k]})
 				}
 			}
 		}
@@ -193,7 +193,7 @@ func (r *CommitmentComparison) addRows(p *Problem, own, global [][][]int) {
 }
 
 // addCosts adds the cost of each option, the saving and the break-even.
-func (r *CommitmentComparison) addCosts(p *Problem, reserved []float64, own, global Solution) {
+func (r *ReservedComparison) addCosts(p *Problem, reserved []float64, own, global Solution) {
 	for k, gpu := range p.GPUs {
 		b := BreakEven{GPU: gpu, Regions: []string{}, OnDemandPerHour: p.PricePerHour[k], ReservedPerHour: reserved[k]}
 		for j, region := range p.Regions {
@@ -212,7 +212,7 @@ func (r *CommitmentComparison) addCosts(p *Problem, reserved []float64, own, glo
 		saving := 1 - global.Objective/own.Objective
 		r.Saving = &saving
 	}
-	var mixed, rented CommitmentCost
+	var mixed, rented ReservedCost
 	for i := range p.Models {
 		p.addStackedCost(i, global.Counts[i], reserved, reserved, &mixed)
 		p.addStackedCost(i, global.Counts[i], p.PricePerHour, nil, &rented)
@@ -221,8 +221,8 @@ func (r *CommitmentComparison) addCosts(p *Problem, reserved []float64, own, glo
 	r.addCost("on_demand", 0, rented.OnDemand, rented.CostPerHour)
 }
 
-func (r *CommitmentComparison) addCost(option string, committed, onDemand int, perHour float64) {
-	r.Costs = append(r.Costs, CommitmentCost{option, committed, onDemand, perHour, HoursPerMonth * perHour})
+func (r *ReservedComparison) addCost(option string, committed, onDemand int, perHour float64) {
+	r.Costs = append(r.Costs, ReservedCost{option, committed, onDemand, perHour, HoursPerMonth * perHour})
 }
 
 func sumAll(x [][][]int) int {
@@ -240,8 +240,8 @@ func sumAll(x [][][]int) int {
 // addStackedCost adds to cost the cost of serving model i's load with replicas x. In every step the load fills the
 // replicas in the order of their price (sortPrices) per throughput, the cheapest first. A replica is committed to
 // when that is cheaper than on demand for the time that it is needed. reserved are the committed prices; nil = no
-// commitments.
-func (p *Problem) addStackedCost(i int, x [][]int, sortPrices, reserved []float64, cost *CommitmentCost) {
+// reservations.
+func (p *Problem) addStackedCost(i int, x [][]int, sortPrices, reserved []float64, cost *ReservedCost) {
 	loads := make([]float64, len(p.LoadTPS[i][0]))
 	for j := range p.Regions {
 		for w, v := range p.LoadTPS[i][j] {

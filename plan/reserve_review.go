@@ -12,10 +12,10 @@ import (
 // reserveStep is the interval over which load is averaged before its peak is computed.
 const reserveStep = 5 * time.Minute
 
-// CompareCommitments compares commitments for the load of a history between two times; a zero time is the
+// CompareReservations compares reservations for the load of a history between two times; a zero time is the
 // history's first or last. The options provide LocalShare, Gap, Effort, prices and notes. It fails when the history
 // has no data in that period.
-func CompareCommitments(spec *service.Spec, h *forecast.History, from, to time.Time, o ReviewOptions) (*CommitmentComparison, error) {
+func CompareReservations(spec *service.Spec, h *forecast.History, from, to time.Time, o ReviewOptions) (*ReservedComparison, error) {
 	r := review{spec: spec, options: o.WithDefaults(spec), assumptions: append([]string(nil), o.Notes...)}
 	r.findOfferings()
 	first, end := h.First, h.End()
@@ -26,17 +26,17 @@ func CompareCommitments(spec *service.Spec, h *forecast.History, from, to time.T
 		end = min(end, to.Unix()/60)
 	}
 	if steps := (end - first) * int64(time.Minute) / int64(reserveStep); steps < 1 {
-		return nil, fmt.Errorf("comparing commitments for %s: the history has less than %s between %s and %s", spec.Name, reserveStep, formatMinute(first), formatMinute(end))
+		return nil, fmt.Errorf("comparing reservations for %s: the history has less than %s between %s and %s", spec.Name, reserveStep, formatMinute(first), formatMinute(end))
 	}
 	p, reserved := r.onDemandProblem()
 	load := r.averageLoads(h, first, end)
 	if len(load[0][0]) == 0 {
-		return nil, fmt.Errorf("comparing commitments for %s: the history has no data for its models and regions between %s and %s", spec.Name, formatMinute(first), formatMinute(end))
+		return nil, fmt.Errorf("comparing reservations for %s: the history has no data for its models and regions between %s and %s", spec.Name, formatMinute(first), formatMinute(end))
 	}
 	p.LoadTPS, p.LocalShare = load, r.options.LocalShare
-	out, err := compareCommitments(p, reserved, time.Unix(first*60, 0).UTC(), reserveStep, SolveOptions{Gap: r.options.Gap, Effort: r.options.Effort})
+	out, err := compareReservations(p, reserved, time.Unix(first*60, 0).UTC(), reserveStep, SolveOptions{Gap: r.options.Gap, Effort: r.options.Effort})
 	if err != nil {
-		return nil, fmt.Errorf("comparing commitments for %s: %w", spec.Name, err)
+		return nil, fmt.Errorf("comparing reservations for %s: %w", spec.Name, err)
 	}
 	r.assume("each region serves at least %.0f %% of its own peak; maxima are ignored", 100*r.options.LocalShare)
 	out.Assumed = append(out.Assumed, r.assumptions...)
@@ -58,7 +58,7 @@ func (r *review) onDemandProblem() (*Problem, []float64) {
 		classes = append(classes, o.gpuClass)
 		p.GPUs = append(p.GPUs, o.gpuClass.String())
 		p.PricePerHour = append(p.PricePerHour, r.meanOnDemandPrice(k))
-		reserved = append(reserved, r.commitmentPrice(o.gpuClass, p.PricePerHour[len(p.PricePerHour)-1]))
+		reserved = append(reserved, r.reservationPrice(o.gpuClass, p.PricePerHour[len(p.PricePerHour)-1]))
 		for i := range r.problem.Models {
 			p.ReplicaTPS[i] = append(p.ReplicaTPS[i], r.problem.ReplicaTPS[i][k])
 		}
@@ -93,9 +93,9 @@ func (r *review) meanOnDemandPrice(k int) float64 {
 	return r.commonPrice(onDemand, k)
 }
 
-// commitmentPrice returns the mean price of the service's commitments to a class, else a share of its
+// reservationPrice returns the mean price of the service's reservations of a class, else a share of its
 // on-demand price.
-func (r *review) commitmentPrice(c gpuClass, onDemand float64) float64 {
+func (r *review) reservationPrice(c gpuClass, onDemand float64) float64 {
 	var sum, n float64
 	for j := range r.spec.Regions {
 		region := &r.spec.Regions[j]
@@ -109,7 +109,7 @@ func (r *review) commitmentPrice(c gpuClass, onDemand float64) float64 {
 		r.assume("%s in %s: $%.4g per hour reserved, as set in regions[].reserved", c, c.cloud, sum/n)
 		return sum / n
 	}
-	r.assume("%s in %s: commitment price unknown: assuming %.1f %% of the on-demand price, as for a p5.48xlarge reserved for three years", c, c.cloud, 100*catalogue.ReservedShare)
+	r.assume("%s in %s: reserved price unknown: assuming %.1f %% of the on-demand price, as for a p5.48xlarge reserved for three years", c, c.cloud, 100*catalogue.ReservedShare)
 	return catalogue.ReservedShare * onDemand
 }
 

@@ -8,8 +8,8 @@ import (
 	"strings"
 )
 
-// commitmentOptions describes the values of CommitmentCost.Option.
-var commitmentOptions = map[string]string{
+// reservationOptions describes the values of ReservedCost.Option.
+var reservationOptions = map[string]string{
 	"own_peaks":   "reserve for each region's own peak",
 	"global_peak": "reserve for the peak of all regions",
 	"mixed":       "reserve up to break-even, remainder on demand",
@@ -17,7 +17,7 @@ var commitmentOptions = map[string]string{
 }
 
 // WriteTable writes the comparison for people.
-func (r *CommitmentComparison) WriteTable(w io.Writer) error {
+func (r *ReservedComparison) WriteTable(w io.Writer) error {
 	var b bytes.Buffer
 	fmt.Fprintf(&b, "Load from %s to %s, means of %gs:\n", r.From.Format("2006-01-02 15:04"), r.To.Format("2006-01-02 15:04 MST"), r.StepSeconds)
 	rows := [][]string{{"MODEL", "REGION", "PEAK TOK/S", "PEAK AT", "MIN TOK/S", "PEAK/MIN"}}
@@ -43,7 +43,7 @@ func (r *CommitmentComparison) WriteTable(w io.Writer) error {
 	fmt.Fprintln(&b)
 	rows = [][]string{{"OPTION", "RESERVED", "ON DEMAND UP TO", "$/H", "$/MONTH"}}
 	for _, c := range r.Costs {
-		rows = append(rows, []string{commitmentOptions[c.Option], strconv.Itoa(c.Committed), strconv.Itoa(c.OnDemand), fmt.Sprintf("%.2f", c.CostPerHour), fmt.Sprintf("%.0f", c.CostPerMonth)})
+		rows = append(rows, []string{reservationOptions[c.Option], strconv.Itoa(c.Committed), strconv.Itoa(c.OnDemand), fmt.Sprintf("%.2f", c.CostPerHour), fmt.Sprintf("%.0f", c.CostPerMonth)})
 	}
 	writeAligned(&b, rows)
 	if r.Saving != nil {

@@ -36,9 +36,9 @@ func reserving(rho [][]float64, theta float64) *Problem {
 
 var reserveFrom = time.Date(2027, 1, 11, 0, 0, 0, 0, time.UTC)
 
-func reservation(t *testing.T, p *Problem, reserved ...float64) *CommitmentComparison {
+func reservation(t *testing.T, p *Problem, reserved ...float64) *ReservedComparison {
 	t.Helper()
-	r, err := compareCommitments(p, reserved, reserveFrom, 5*time.Minute, SolveOptions{})
+	r, err := compareReservations(p, reserved, reserveFrom, 5*time.Minute, SolveOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -134,7 +134,7 @@ func TestReserveEdges(t *testing.T) {
 	}
 	p := reserving([][]float64{{5, 6}}, 1000)
 	p.Capacity = [][]*int{{ptr(0)}}
-	if _, err := compareCommitments(p, []float64{1}, reserveFrom, time.Minute, SolveOptions{}); err == nil || !strings.Contains(err.Error(), "planning for the peak of all regions: infeasible: m in a: 0.6") {
+	if _, err := compareReservations(p, []float64{1}, reserveFrom, time.Minute, SolveOptions{}); err == nil || !strings.Contains(err.Error(), "planning for the peak of all regions: infeasible: m in a: 0.6") {
 		t.Error(err)
 	}
 }

@@ -149,14 +149,14 @@ func beforeOnDemand(region *service.RegionSpec, c service.CapacityType) bool {
 	return at >= 0 && (demand < 0 || at < demand)
 }
 
-// reservedReplicas returns the number of replicas of a class that a region's commitments can run. A machine
+// reservedReplicas returns the number of replicas of a class that a region's reservations can run. A machine
 // counts for one class: of those that fit, the one with the most GPUs per replica.
 func (r *review) reservedReplicas(region *service.RegionSpec, c gpuClass) int {
 	sum := 0
-	for _, commitment := range region.Reserved {
-		m, known := catalogue.Find(region.Name.Cloud(), commitment.Type)
+	for _, reservation := range region.Reserved {
+		m, known := catalogue.Find(region.Name.Cloud(), reservation.Type)
 		if known && c.gpu == m.GPU && c.count == r.gpusPerReplica(m) {
-			sum += r.reservedCount(region.Name, commitment) * (m.GPUs / c.count)
+			sum += r.reservedCount(region.Name, reservation) * (m.GPUs / c.count)
 		}
 	}
 	return sum
@@ -287,7 +287,7 @@ func (r *review) regionalPrices(planned [][]float64) [][]float64 {
 }
 
 // billedPrices returns the billed price of a replica on each offering in a region, given the on-demand and
-// the planned prices. It also adds the assumptions about the region's commitments and capacity types.
+// the planned prices. It also adds the assumptions about the region's reservations and capacity types.
 func (r *review) billedPrices(region *service.RegionSpec, onDemand, planned []float64) []float64 {
 	row := make([]float64, len(r.offerings))
 	for k, o := range r.offerings {
@@ -310,7 +310,7 @@ func (r *review) billedPrices(region *service.RegionSpec, onDemand, planned []fl
 		}
 	}
 	if committed > 0 {
-		r.assume("%s: commitments of $%.2f per hour are billed in any case: included in the cost per hour, not in the total", region.Name, committed)
+		r.assume("%s: reservations of $%.2f per hour are billed in any case: included in the cost per hour, not in the total", region.Name, committed)
 	}
 	for _, c := range []service.CapacityType{service.CapacitySpot, service.CapacityFlexStart} {
 		if slices.Contains(region.Capacity, c) && !beforeOnDemand(region, c) {
@@ -353,15 +353,15 @@ func (v *ReviewResult) Prices() []ReplicaPrice {
 }
 
 // regionReservedPrice returns the price of a reserved replica of a class in a region, the mean over its
-// commitments.
+// reservations.
 func (r *review) regionReservedPrice(region *service.RegionSpec, c gpuClass) float64 {
 	var sum, replicas float64
-	for _, commitment := range region.Reserved {
-		if m, known := catalogue.Find(region.Name.Cloud(), commitment.Type); known && c.gpu == m.GPU && c.count == r.gpusPerReplica(m) {
-			sum += float64(commitment.Count) * commitment.Price
-			replicas += float64(commitment.Count * (m.GPUs / c.count))
-			if commitment.Price == 0 {
-				r.assume("%s: the commitment to %d x %s has no price: assuming $0 per hour", region.Name, commitment.Count, commitment.Type)
+	for _, reservation := range region.Reserved {
+		if m, known := catalogue.Find(region.Name.Cloud(), reservation.Type); known && c.gpu == m.GPU && c.count == r.gpusPerReplica(m) {
+			sum += float64(reservation.Count) * reservation.Price
+			replicas += float64(reservation.Count * (m.GPUs / c.count))
+			if reservation.Price == 0 {
+				r.assume("%s: the reservation of %d x %s has no price: assuming $0 per hour", region.Name, reservation.Count, reservation.Type)
 			}
 		}
 	}
@@ -371,14 +371,14 @@ func (r *review) regionReservedPrice(region *service.RegionSpec, c gpuClass) flo
 	return sum / replicas
 }
 
-// reportUnusable reports the commitments of a region that no model can use.
+// reportUnusable reports the reservations of a region that no model can use.
 func (r *review) reportUnusable(region *service.RegionSpec) {
-	for _, commitment := range region.Reserved {
-		switch m, known := catalogue.Find(region.Name.Cloud(), commitment.Type); {
+	for _, reservation := range region.Reserved {
+		switch m, known := catalogue.Find(region.Name.Cloud(), reservation.Type); {
 		case !known:
-			r.assume("%s: the GPUs of %s are unknown: the commitment is ignored", region.Name, commitment.Type)
+			r.assume("%s: the GPUs of %s are unknown: the reservation is ignored", region.Name, reservation.Type)
 		case r.gpusPerReplica(m) == 0:
-			r.assume("%s: no model runs on %s (%d x %s): the commitment is ignored", region.Name, commitment.Type, m.GPUs, m.GPU)
+			r.assume("%s: no model runs on %s (%d x %s): the reservation is ignored", region.Name, reservation.Type, m.GPUs, m.GPU)
 		}
 	}
 }

@@ -66,16 +66,16 @@ func TestReviewPlansCapacityTypes(t *testing.T) {
 		"spot that had none": {region: "    capacity: [spot, on_demand]\n", stands: 1, load: 2000, want: "optimal: spot:0+2 on_demand:1-1", bill: 2 * 0.4 * 0.8048, paid: service.CapacityOnDemand},
 		"spot that is so":    {region: "    capacity: [spot, on_demand]\n    on_demand_base: 1\n", stands: 1, load: 2000, want: "optimal: spot:1+0 on_demand:0+1", bill: 1.4 * 0.8048, paid: service.CapacitySpot},
 		"on demand":          {"", 2, 4000, "optimal: on_demand:2+2", 4 * 0.8048, "", ""},
-		"reserved first":     {"    reserved: [{type: g6.xlarge, count: 3, price: 0.42}]\n", 2, 5000, "optimal: reserved:2+1 on_demand:0+2", 3*0.42 + 2*0.8048, "commitments of $1.26 per hour are billed in any case", ""},
+		"reserved first":     {"    reserved: [{type: g6.xlarge, count: 3, price: 0.42}]\n", 2, 5000, "optimal: reserved:2+1 on_demand:0+2", 3*0.42 + 2*0.8048, "reservations of $1.26 per hour are billed in any case", ""},
 		"reserved idle":      {"    reserved: [{type: g6.xlarge, count: 3, price: 0.42}]\n", 3, 100, "optimal: reserved:3-2", 3 * 0.42, "", ""},
 		"big machine":        {"    reserved: [{type: g6.12xlarge, count: 1, price: 2}]\n", 0, 3000, "optimal: reserved:0+3", 2, "", ""},
 		"spot":               {"    capacity: [spot, on_demand]\n", 1, 3000, "optimal: spot:1+2", 3 * 0.4 * 0.8048, "L4 in aws on spot: 40 % of the on-demand price", ""},
 		"spot with base":     {"    capacity: [spot, on_demand]\n    on_demand_base: 2\n", 1, 3000, "optimal: spot:0+1 on_demand:1+1", 2*0.8048 + 0.4*0.8048, "replicas of on_demand_base are planned at the spot price", ""},
 		"spot behind":        {"    capacity: [on_demand, spot]\n", 1, 3000, "optimal: on_demand:1+2", 3 * 0.8048, "spot is listed after on_demand", ""},
 		"only reserved":      {"    capacity: [reserved]\n    reserved: [{type: g6.xlarge, count: 3, price: 0.42}]\n", 0, 9000, "infeasible: ", 3 * 0.42, "", ""},
-		"unknown type":       {"    reserved: [{type: z9.huge, count: 3, price: 0.42}]\n", 1, 1000, "optimal: on_demand:1+0", 0.8048, "the GPUs of z9.huge are unknown: the commitment is ignored", ""},
+		"unknown type":       {"    reserved: [{type: z9.huge, count: 3, price: 0.42}]\n", 1, 1000, "optimal: on_demand:1+0", 0.8048, "the GPUs of z9.huge are unknown: the reservation is ignored", ""},
 		"wrong GPU":          {"    reserved: [{type: p5.4xlarge, count: 1, price: 3}]\n", 1, 1000, "optimal: on_demand:1+0", 0.8048, "no model runs on p5.4xlarge (1 x H100)", ""},
-		"no price":           {"    reserved: [{type: g6.xlarge, count: 1}]\n", 1, 1000, "optimal: reserved:1+0", 0, "the commitment to 1 x g6.xlarge has no price", ""},
+		"no price":           {"    reserved: [{type: g6.xlarge, count: 1}]\n", 1, 1000, "optimal: reserved:1+0", 0, "the reservation of 1 x g6.xlarge has no price", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			counts := []ReplicaCount{{Model: "m", Region: "aws/us-east-1", GPU: "L4", Capacity: c.paid, Replicas: c.stands}}

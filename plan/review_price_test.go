@@ -59,7 +59,7 @@ func market(prices map[service.Region][2]float64) []MachinePrice {
 	return all
 }
 
-// A plan uses and bills each region's current cloud price; prices and commitments in the file take
+// A plan uses and bills each region's current cloud price; prices and reservations in the file take
 // precedence, and list prices replace missing ones.
 func TestReviewUsesRegionalPrices(t *testing.T) {
 	const east, west = "aws/us-east-1", "aws/eu-west-1"
@@ -78,7 +78,7 @@ func TestReviewUsesRegionalPrices(t *testing.T) {
 		{"spot that nobody prices", "", spot, spot, map[service.Region][2]float64{east: {0.9, 0}, west: {1.1, 0.5}}, [2]float64{0.36, 0.5}, "L4 in aws on spot: 40 % of the on-demand price", ""},
 		{"the file's price", ", price: 0.7", "", "", both, [2]float64{0.7, 0.7}, "L4: $0.7 per hour, as set for m", "AWS price list"},
 		{"the file's price and spot", ", price: 0.7", spot, "", both, [2]float64{0.3, 0.7}, "L4: $0.7 per hour, as set for m", ""},
-		{"reserved", "", "    reserved: [{type: g6.xlarge, count: 1, price: 0.42}]", "", both, [2]float64{0, 1.1}, "commitments of $0.42 per hour are billed in any case", ""},
+		{"reserved", "", "    reserved: [{type: g6.xlarge, count: 1, price: 0.42}]", "", both, [2]float64{0, 1.1}, "reservations of $0.42 per hour are billed in any case", ""},
 		{"one region does not respond", "", "", "", map[service.Region][2]float64{west: {1.1, 0.5}}, [2]float64{0.8048, 1.1}, "L4 in aws/us-east-1: $0.8048 per hour (g6.xlarge in us-east-1, on demand)", "every region"},
 		{"a region without prices", "", "", "", map[service.Region][2]float64{east: {0, 0}, west: {1.1, 0.5}}, [2]float64{0.8048, 1.1}, "L4 in aws/us-east-1: $0.8048 per hour (g6.xlarge in us-east-1, on demand)", ""},
 		{"four GPUs", ", count: 4", "", "", both, [2]float64{4.5, 5.5}, "4xL4 in aws/us-east-1: $4.5 per hour", ""},

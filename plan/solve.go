@@ -279,11 +279,11 @@ const (
 	shortAscentSteps   = 250  // steps of the first ascent with few counts
 	longAscentSteps    = 1000 // steps of the first ascent otherwise
 	extraAscentSteps   = 100  // steps of a later ascent
-	modelAscentSteps   = 60   // steps of the ascent over whole models
-	modelLevel         = 2e-4 // first level of the ascent over whole models
-	modelAscentDivisor = 5    // the ascent over whole models uses 1/modelAscentDivisor of the remaining effort
+	modelAscentSteps   = 60   // steps of the ascent that solves each model over all its regions (relaxModels)
+	modelLevel         = 2e-4 // first level of that ascent
+	modelAscentDivisor = 5    // that ascent uses 1/modelAscentDivisor of the remaining effort
 	searchEffortShare  = 0.6  // share of the effort reserved for the neighbourhood search
-	fewCounts          = 400  // models x regions x GPUs up to which whole models are solved
+	fewCounts          = 400  // models x regions x GPUs up to which that ascent is used
 	maxRounds          = 40   // maximum rounds of the neighbourhood search
 	firstEnumeration   = 2    // rounds without a better incumbent before all counts are enumerated
 	lastEnumeration    = 7    // the same for the second and last enumeration
@@ -376,7 +376,7 @@ func (c *integerProgram) raiseModelBound(p *point) bool {
 	return c.finished()
 }
 
-// zeroSlackPrices returns prices y with 0 for the shared rows in which the incumbent leaves slack: at an
+// zeroSlackPrices returns row prices y (see integerProgram) with 0 for the shared rows in which the incumbent leaves slack: at an
 // optimum these prices are 0 (complementary slackness).
 func (c *integerProgram) zeroSlackPrices(y []float64) []float64 {
 	y = slices.Clone(y)

@@ -271,6 +271,23 @@ func operatorOf(svc local.Service, doing, hint string) (operator, error) {
 	return o, err
 }
 
+// checkObservable returns an error on a machine that joined a service by `skyserve connect` and cannot observe its machines:
+// those in clouds cannot be found without the service's file, and local ones run on the machine that deployed them. spec is nil
+// without a file.
+func checkObservable(svc local.Service, spec *service.Spec) error {
+	o, err := openOperator(svc, false)
+	switch {
+	case err != nil || o.authority != nil: // deployed from this machine, or a failure that others report
+		return nil
+	case spec == nil:
+		return usage(fmt.Errorf("%s was deployed from another machine, and its service.yaml is not on this one", svc.Name()),
+			"for a service in clouds, 'skyserve up SERVICE.yaml' with its file stores it here; 'skyserve top' needs no file, and 'skyserve down --purge' only deletes this machine's certificate")
+	case !cloud.UsesClouds(spec):
+		return usage(fmt.Errorf("%s runs on the machine from which it was deployed", svc.Name()), "run the command on that machine; 'skyserve top' shows the service here")
+	}
+	return nil
+}
+
 // newDeployer returns the deployer of a service.
 func newDeployer(spec *service.Spec, owner string, p provision.MultiCloud, program machineProgram) *deploy.Deployer {
 	return &deploy.Deployer{Spec: spec, Owner: owner, Provider: p, Binaries: program.stored(), UserData: userData(spec.Name, owner, program)}

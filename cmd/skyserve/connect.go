@@ -74,7 +74,7 @@ whose certificate was revoked.`,
 	flags.StringVar(&f.code, "code", "", "the `CODE` printed by --invite")
 	flags.StringVar(&f.service, "service", "", "`NAME` of the service (default: the one in config.yaml, else the only one)")
 	flags.StringVar(&f.as, "as", "", "`NAME` of the new operator (default user@host)")
-	flags.BoolVar(&f.list, "list", false, "list the operators and controllers of a service that was deployed from this machine, and the intermediate CAs by which controllers certify new machines")
+	flags.BoolVar(&f.list, "list", false, "list the operators and controllers of a service that was deployed from this machine, and the delegated authorities with which controllers certify new machines")
 	flags.StringVar(&f.revoke, "revoke", "", "revoke the operator or controller `NAME|FINGERPRINT`")
 	f.out.registerList(cmd)
 	f.clouds.registerFlags(flags)

@@ -172,7 +172,7 @@ func operatorTable(rows []operatorRow) list {
 // roleText returns the role of a certificate as people read it.
 func roleText(role string) string {
 	if role == "issuer" {
-		return "intermediate CA"
+		return "delegated authority"
 	}
 	return role
 }

@@ -138,6 +138,19 @@ func TestConnect(t *testing.T) {
 	if out, errOut, exit := c.runs(second, "top", "--once", "-o", "json"); exit != exitOK || !strings.Contains(out, `"admin":"`+url+`"`) {
 		t.Errorf("exit %d: %s%s", exit, out, errOut)
 	}
+	// Without the service's file its machines cannot be found: the service is neither shown as down nor deleted.
+	for _, command := range []string{"status", "replica list", "logs", "down --yes"} {
+		if out, errOut, exit := c.runs(second, strings.Fields(command)...); exit != exitUsage || !strings.Contains(errOut, "chat was deployed from another machine, and its service.yaml is not on this one") {
+			t.Errorf("%s: exit %d: %s%s", command, exit, out, errOut)
+		}
+	}
+	file := filepath.Join(second, "here.yaml")
+	if err := os.WriteFile(file, []byte("name: chat\nmodels: [{name: m, engine: {kind: sim}}]\nregions: [{name: local/us}]\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if out, errOut, exit := c.runs(second, "down", "--yes", file); exit != exitUsage || !strings.Contains(errOut, "chat runs on the machine from which it was deployed") {
+		t.Errorf("exit %d: %s%s", exit, out, errOut)
+	}
 	// A code works once.
 	if _, errOut, exit := c.runs(t.TempDir(), "connect", url, "--code", text); exit != exitFailed || !strings.Contains(errOut, "the invitation was already used") {
 		t.Errorf("exit %d: %s", exit, errOut)

@@ -64,7 +64,7 @@ tags and waits until each is gone.`,
 	registerService(cmd, &o.name)
 	flags := cmd.Flags()
 	flags.BoolVar(&o.yes, "yes", false, "skip confirmation")
-	flags.BoolVar(&o.purge, "purge", false, "delete the service's state even if a process could not be stopped")
+	flags.BoolVar(&o.purge, "purge", false, "delete the service's state even if a process could not be stopped, or cannot be stopped from this machine")
 	o.output.registerResult(cmd)
 	o.clouds.registerFlags(flags)
 	return cmd
@@ -113,7 +113,10 @@ type down struct {
 
 // openService reads the service's file and finds its objects.
 func (d *down) openService(ctx context.Context) (err error) {
-	if d.spec, err = deployedSpec(d.name, d.svc); err != nil {
+	if d.spec, err = deployedSpec(d.name, d.svc); err == nil && !d.purge {
+		err = checkObservable(d.svc, d.spec)
+	}
+	if err != nil {
 		return err
 	}
 	return cloudError(d.findObjects(ctx))

@@ -33,7 +33,7 @@ func TestEveryJSONKeyIsDocumented(t *testing.T) {
 		load.Report{},
 		plan.Proposal{},
 		plan.Problem{},
-		plan.CommitmentComparison{},
+		plan.ReservedComparison{},
 		plan.Backtest{},
 		forecastSeries{},
 		backtestSeries{},

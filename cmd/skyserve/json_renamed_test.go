@@ -32,8 +32,8 @@ func TestFormerJSONKeysHaveTheSameValues(t *testing.T) {
 		{record.RequestRecord{HeldFor: "us-1"}, map[string]string{"held_for": "kept_for"}},
 		{record.Attempt{HeldFor: "us-1"}, map[string]string{"held_for": "kept_for"}},
 		{plan.ReplicaChange{ReceivedTPS: 12, ForwardedTPS: 7}, map[string]string{"received_tps": "taken_tps", "forwarded_tps": "sent_tps"}},
-		{plan.CommitmentLoad{MinTPS: 3, PeakOverMin: &ratio}, map[string]string{"min_tps": "least_tps", "peak_over_min": "peak_over_least"}},
-		{plan.CommitmentCost{Option: "mixed"}, map[string]string{"option": "way"}},
+		{plan.ReservedLoad{MinTPS: 3, PeakOverMin: &ratio}, map[string]string{"min_tps": "least_tps", "peak_over_min": "peak_over_least"}},
+		{plan.ReservedCost{Option: "mixed"}, map[string]string{"option": "way"}},
 		{plan.RuleOutcome{Name: plan.RuleHourly, MaxReplicas: 4, OverloadMinutes: 3, OverloadTokens: 90, OverloadShare: &ratio, ForwardedTokens: 8}, map[string]string{
 			"name": "rule", "max_replicas": "most_replicas", "overload_minutes": "minutes_above", "overload_tokens": "tokens_above",
 			"overload_share": "share_above", "forwarded_tokens": "tokens_sent",

@@ -261,7 +261,7 @@ func addLogOnlyMachines(svc local.Service, machines []provision.Object) ([]provi
 		if slices.ContainsFunc(machines, func(o provision.Object) bool { return o.ID == id }) {
 			continue
 		}
-		o := provision.Object{ID: id, Kind: provision.KindReplica, TerminatedReason: "terminated"}
+		o := provision.Object{ID: id, Kind: provision.KindReplica, Region: service.CloudLocal, TerminatedReason: "terminated"} // its place is unknown
 		if provision.IsBalancerID(id) {
 			place := strings.TrimPrefix(id, "lb-")
 			place = place[:max(0, strings.LastIndexByte(place, '-'))]

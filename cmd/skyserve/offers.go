@@ -262,7 +262,7 @@ func (o *offersOptions) selects(offer provision.Offering) bool {
 // rowOf returns the row of an offering.
 func rowOf(o provision.Offering, quotas []provision.Quota, advice []provision.CapacityAdvice) offerRow {
 	row := offerRow{GPU: o.GPU, GPUs: o.GPUs, Type: o.Type, Region: o.Region, Zone: o.Zone, Capacity: o.Capacity}
-	if o.PricePerHour > 0 && o.Capacity != service.CapacityReserved { // clouds do not report the price of commitments
+	if o.PricePerHour > 0 && o.Capacity != service.CapacityReserved { // clouds do not report the price of reservations
 		row.PricePerHour, row.PriceFrom = &o.PricePerHour, &o.PriceSource
 	}
 	if left, known := cloud.MachinesWithinQuota(o, quotas); known {

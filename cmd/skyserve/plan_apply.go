@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
+	"strings"
 
 	"skyserve/internal/controller/deploy"
 	"skyserve/plan"
@@ -40,7 +42,7 @@ func (o *planOptions) applyProposal(ctx context.Context, p plan.Proposal, in io.
 	if err := s.applyPlan(ctx, p, cmp.Or(o.reason, "skyserve plan --apply")); err != nil {
 		return err
 	}
-	fmt.Fprintln(o.errOut, applied(s.spec.Name, s.Changed))
+	fmt.Fprintln(o.errOut, s.applied(p))
 	if !s.Changed {
 		return nil
 	}
@@ -56,10 +58,16 @@ func (s *scaling) applyPlan(ctx context.Context, p plan.Proposal, reason string)
 	return s.result(ctx, err)
 }
 
-// applied returns the message after a plan was applied.
-func applied(name string, changed bool) string {
-	if changed {
-		return name + ": plan applied"
+// applied returns the message after a plan was applied. A plan counts drained replicas as missing, because they serve nothing,
+// while those that exist are counted to apply it: the message says so if nothing was added for this reason.
+func (s *scaling) applied(p plan.Proposal) string {
+	adds := slices.ContainsFunc(p.Changes, func(c plan.ReplicaChange) bool { return c.Delta > 0 })
+	drained := s.Decisions.Drained
+	switch {
+	case s.Changed:
+		return s.spec.Name + ": plan applied"
+	case adds && len(drained) > 0:
+		return fmt.Sprintf("%s: no change: drained replicas count too (%s); 'skyserve replica drain %s --undo' lets %s serve", s.spec.Name, strings.Join(drained, ", "), drained[0], drained[0])
 	}
-	return name + ": no change"
+	return s.spec.Name + ": no change"
 }

@@ -23,7 +23,7 @@ func (o *planOptions) printReservation(ctx context.Context, out io.Writer) error
 	if o.at != "" {
 		until = g.at
 	}
-	r, err := plan.CompareCommitments(g.Spec, g.history, time.Time{}, until, o.review)
+	r, err := plan.CompareReservations(g.Spec, g.history, time.Time{}, until, o.review)
 	if err != nil {
 		return usage(err, "")
 	}

@@ -38,7 +38,10 @@ type serviceView struct {
 func openView(ctx context.Context, clouds *cloudFlags, svc local.Service, doing string) (*serviceView, error) {
 	v := &serviceView{svc: svc}
 	var err error
-	if v.spec, err = deployedSpec("", svc); err != nil {
+	if v.spec, err = deployedSpec("", svc); err == nil {
+		err = checkObservable(svc, v.spec)
+	}
+	if err != nil {
 		return nil, err
 	}
 	if v.spec == nil {

@@ -69,31 +69,34 @@ func (o *topOperator) applyPlan(ctx context.Context, p *telemetry.PlanSummary) (
 	if err != nil {
 		return "", o.withCommand(err, doing, "plan "+o.serviceName()+" --apply")
 	}
-	changed, err := o.applySummary(ctx, svc.Name(), p)
+	message, err := o.applySummary(ctx, svc.Name(), p)
 	if err != nil {
 		return "", fmt.Errorf("%s: %w", doing, withHint(err))
 	}
-	return applied(svc.Name(), changed), nil
+	return message, nil
 }
 
-// applySummary applies the displayed plan while it holds the service's lock.
-func (o *topOperator) applySummary(ctx context.Context, name string, shown *telemetry.PlanSummary) (changed bool, err error) {
+// applySummary applies the displayed plan while it holds the service's lock, and returns what to display.
+func (o *topOperator) applySummary(ctx context.Context, name string, shown *telemetry.PlanSummary) (message string, err error) {
 	s, unlock, err := openScaling(ctx, name, nil, io.Discard, true, o.clouds)
 	if err != nil {
-		return false, err
+		return "", err
 	}
 	defer unlock()
 	observed, err := controller.Observe(ctx, o.admins, 0, false)
 	if err != nil {
-		return false, err
+		return "", err
 	}
 	p, err := controller.RebuildProposal(s.spec, observed.Counts, shown)
 	var other *controller.StalePlanError
 	if errors.As(err, &other) {
-		return false, failed(err, "wait for the next plan, which takes the change into account")
+		return "", failed(err, "wait for the next plan, which takes the change into account")
+	}
+	if err == nil {
+		err = s.applyPlan(ctx, p, "skyserve top")
 	}
 	if err != nil {
-		return false, err
+		return "", err
 	}
-	return s.Changed, s.applyPlan(ctx, p, "skyserve top")
+	return s.applied(p), nil
 }

@@ -135,7 +135,7 @@ func (u *upRun) confirm() error {
 	if err := u.checkSecrets(); err != nil {
 		return err
 	}
-	if err := u.checkLocalKeys(); err != nil {
+	if err := u.checkLocalSecrets(); err != nil {
 		return err
 	}
 	printChanges(u.errOut, u.spec.Name, u.shownPlan())
@@ -152,48 +152,6 @@ func (u *upRun) confirm() error {
 		return err
 	}
 	return confirmBilled(u.in, u.errOut, u.changes, u.yes)
-}
-
-// checkSecrets checks that the variables and files that the service refers to exist.
-func (u *upRun) checkSecrets() error {
-	if err := deploy.CheckSecrets(u.spec, deploy.LocalSecrets); err != nil {
-		return usage(fmt.Errorf("reading secrets referenced by %s: %w", u.file, err), "export the variables and create the files that it references")
-	}
-	return nil
-}
-
-// checkLocalKeys rejects API keys from an environment variable that balancers on this computer would not have, before they
-// stop serving: a balancer has the environment of the command that started it.
-func (u *upRun) checkLocalKeys() error {
-	auth := u.spec.Balancer.Auth
-	if cloud.UsesClouds(u.spec) || auth == nil || !strings.HasPrefix(auth.KeysFrom, "env:") {
-		return nil
-	}
-	starts, reloads := false, false
-	for _, c := range slices.Concat(u.changes.Changes, u.reloads) {
-		if c.Kind() == provision.KindBalancer {
-			starts = starts || c.Action == provision.ActionLaunch || c.Action == provision.ActionReplace
-			reloads = reloads || c.Action == provision.ActionReload
-		}
-	}
-	if starts {
-		if _, err := deploy.LocalSecrets(auth.KeysFrom); err != nil {
-			return usage(fmt.Errorf("balancer.auth.keys_from: %w", err), "export the variable; nothing was changed")
-		}
-	}
-	if !reloads {
-		return nil
-	}
-	text, err := os.ReadFile(u.svc.SpecFile())
-	if err != nil {
-		return err
-	}
-	last, err := service.ParseDeployed(u.svc.SpecFile(), text)
-	if err == nil && (last.Balancer.Auth == nil || last.Balancer.Auth.KeysFrom != auth.KeysFrom) {
-		return usage(fmt.Errorf("balancer.auth.keys_from: running balancers have the environment of the command that started them, perhaps without %s", strings.TrimPrefix(auth.KeysFrom, "env:")),
-			"use file:PATH, or first run 'skyserve down "+u.spec.Name+"'; nothing was changed")
-	}
-	return nil
 }
 
 // openService loads this machine's operator of the service and computes the changes.

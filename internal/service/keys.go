@@ -85,6 +85,19 @@ func ParseKeys(text string, defaults KeyLimits) ([]APIKey, error) {
 	return keys, nil
 }
 
+// ReadKeys parses text, the value of KeysFrom, with ParseKeys and the limits of the service. A text without keys is an
+// error, because the service would not be protected as configured. Errors contain the source and the line, never a key.
+func (a *Auth) ReadKeys(text string) ([]APIKey, error) {
+	keys, err := ParseKeys(text, a.Limits)
+	if err != nil {
+		return nil, fmt.Errorf("reading %s: %w", a.KeysFrom, err)
+	}
+	if len(keys) == 0 {
+		return nil, fmt.Errorf("%s contains no key", a.KeysFrom)
+	}
+	return keys, nil
+}
+
 // findConflict returns the conflict of key with the keys above it, and the name of the conflicting
 // key.
 func findConflict(above []APIKey, key APIKey) (name string, err error) {

@@ -317,7 +317,7 @@ func (m Memory) withDefaults() Memory {
 
 // Auth configures how clients authenticate: with API keys, with identity tokens, or with either.
 type Auth struct {
-	// KeysFrom is the source of the API keys (env:NAME or file:PATH), which ParseKeys parses; empty =
+	// KeysFrom is the source of the API keys (env:NAME or file:PATH), which ReadKeys parses; empty =
 	// none.
 	KeysFrom string `yaml:"keys_from,omitempty" json:"keys_from,omitempty"`
 	// OIDC are the issuers of identity tokens that clients may present.

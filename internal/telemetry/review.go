@@ -260,7 +260,7 @@ func (s *Snapshot) PlanLine(zone *time.Location) string {
 		text += "; not added because of the budget: " + strings.Join(p.OverBudget, ", ")
 	}
 	if p.Error != "" {
-		text += "; planning failed since: " + p.Error
+		text += "; later planning failed: " + strings.Join(strings.Fields(p.Error), " ")
 	}
 	return fmt.Sprintf("plan %s: %s", p.At.In(zone).Format("15:04"), text)
 }

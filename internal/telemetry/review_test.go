@@ -25,7 +25,7 @@ func TestPlanLine(t *testing.T) {
 		{"several models", &PlanSummary{At: at, Status: "optimal", Changes: []PlanChange{us, other}}, "plan 01:00: m us +2 L4, big eu +1 H100"},
 		{"infeasible", &PlanSummary{At: at, Status: "infeasible", Infeasible: []string{"m in us: needs more"}}, "plan 01:00: infeasible: m in us: needs more"},
 		{"unknown", &PlanSummary{At: at, Status: "unknown"}, "plan 01:00: unknown"},
-		{"old", &PlanSummary{At: at, Status: "optimal", Error: "no balancer responds"}, "plan 01:00: no change; planning failed since: no balancer responds"},
+		{"old", &PlanSummary{At: at, Status: "optimal", Error: "no balancer responds: GET a\nGET b"}, "plan 01:00: no change; later planning failed: no balancer responds: GET a GET b"},
 		{"failed from the first", &PlanSummary{At: at, Error: "no balancer responds"}, "plan: no balancer responds"},
 	}
 	for _, tt := range tests {

@@ -373,7 +373,7 @@ func plans(_ *Watch, o *Observation) (found []condition) {
 	p := o.Review.Plan
 	switch {
 	case p.Error != "":
-		add("planning", "planning failed: "+p.Error, "read 'skyserve logs "+o.Service+" controller'; replicas stay as they are", 0)
+		add("plan", "planning failed: "+p.Error, "read 'skyserve logs "+o.Service+" controller'; replicas stay as they are", 0)
 	case p.Status == "infeasible":
 		add("plan", "no plan satisfies the bounds: "+strings.Join(p.Infeasible, "; "), "raise replicas.max, quotas or the budget, or add a region; 'skyserve plan' shows the binding limits", 0)
 	}

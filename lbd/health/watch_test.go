@@ -113,7 +113,7 @@ var faults = []fault{
 	}, telemetry.AlertPlan, "plan", telemetry.SeverityWarning, "quota of L4", 0},
 	{"planning fails", func(o *Observation, _ int) {
 		o.Review = &telemetry.Review{Plan: &telemetry.PlanSummary{Error: "no history"}}
-	}, telemetry.AlertPlan, "planning", telemetry.SeverityWarning, "no history", 0},
+	}, telemetry.AlertPlan, "plan", telemetry.SeverityWarning, "no history", 0},
 	{"plan not carried out", func(o *Observation, _ int) {
 		o.Review = &telemetry.Review{Plan: &telemetry.PlanSummary{Status: "optimal"}}
 		o.Unmet = []telemetry.Unmet{{Model: "m", Region: "aws/us-east-1", TargetReplicas: telemetry.TargetReplicas{GPU: "L4", Count: 4}, Running: 3}}

@@ -109,11 +109,20 @@ func readBundle(dir string, earlier DeploymentInput) (c DeploymentInput, otherCl
 	return c, held.OtherClouds, nil
 }
 
-// CheckSecrets returns an error that lists the unreadable secrets of a service, one per line; nil if
-// all can be read.
+// CheckSecrets returns an error that lists the unreadable secrets of a service, one per line, or says why balancers would
+// reject its API keys; nil if all secrets can be read.
 func CheckSecrets(spec *service.Spec, secrets Secrets) error {
-	_, err := secretsOf(DeploymentInput{Spec: spec, Secrets: secrets})
-	return err
+	all, err := secretsOf(DeploymentInput{Spec: spec, Secrets: secrets})
+	auth := spec.Balancer.Auth
+	if err != nil || auth == nil {
+		return err
+	}
+	if keys, given := all[auth.KeysFrom]; given {
+		if _, err := auth.ReadKeys(keys); err != nil {
+			return fmt.Errorf("balancer.auth.keys_from: %w", err)
+		}
+	}
+	return nil
 }
 
 // secretsOf returns all secrets of a service, by their reference. Errors contain the keys that

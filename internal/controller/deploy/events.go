@@ -1,6 +1,7 @@
 package deploy
 
 import (
+	"cmp"
 	"fmt"
 	"time"
 
@@ -8,6 +9,7 @@ import (
 	"skyserve/internal/controller"
 	"skyserve/internal/telemetry"
 	"skyserve/provision"
+	"skyserve/provision/cloud"
 )
 
 // failureInterval is the minimum interval between two recorded failures of reconciling: errors may
@@ -46,13 +48,13 @@ func (rc *Reconciler) recordFailure(text string) {
 }
 
 // ChangeEvents returns the events of a completed change of a machine: a launch that replaces a dead
-// machine is preceded by its death.
+// machine is preceded by its death, and the deletion of a dead one on this computer is its death.
 func ChangeEvents(c provision.Change) []telemetry.Event {
 	if !c.Kind().IsMachine() {
 		return nil
 	}
 	e := telemetry.Event{
-		Actor: telemetry.ActorController, Region: c.Region(), Object: c.ID(), Reason: c.Reason, Model: c.Desired.Labels["model"],
+		Actor: telemetry.ActorController, Region: c.Region(), Object: c.ID(), Reason: c.Reason, Model: cmp.Or(c.Desired.Labels["model"], c.Observed.Labels["model"]),
 	}
 	died := e
 	died.Kind, died.Message, died.Reason = telemetry.EventDeath, e.Object+" ended", c.Observed.TerminatedReason
@@ -62,7 +64,11 @@ func ChangeEvents(c provision.Change) []telemetry.Event {
 	case provision.ActionReplace:
 		e.Kind, e.Message = telemetry.EventReplace, "replaced "+e.Object
 	case provision.ActionTerminate:
-		if died.Reason != "" { // the machine had ended before: only its remaining resources are deleted
+		switch {
+		case died.Reason == "":
+		case cloud.RunsOnThisComputer(c.Observed.Region): // it died, and its ID is not used again
+			return []telemetry.Event{died}
+		default: // clouds still list machines that were deleted before: only their remaining resources are deleted
 			return nil
 		}
 		e.Kind, e.Message = telemetry.EventTermination, "removed "+e.Object

@@ -23,6 +23,7 @@ func summary(events []telemetry.Event) string {
 func TestEventsOfChanges(t *testing.T) {
 	want := provision.Desired{Kind: provision.KindReplica, ID: "us-0", Region: "local/us"}
 	died := provision.Object{Kind: provision.KindReplica, ID: "us-0", Region: "local/us", TerminatedReason: "process exited (pid 7)"}
+	ended := provision.Object{Kind: provision.KindReplica, ID: "us-0", Region: "aws/us-east-1", TerminatedReason: "terminated: User initiated"}
 	runs := provision.Object{Kind: provision.KindReplica, ID: "us-0", Region: "local/us"}
 	for name, c := range map[string]struct {
 		change provision.Change
@@ -32,7 +33,8 @@ func TestEventsOfChanges(t *testing.T) {
 		"after its death":       {provision.Change{Action: provision.ActionLaunch, Desired: want, Observed: died, Reason: "restarted"}, "death us-0 by controller: process exited (pid 7); launch us-0 by controller: restarted"},
 		"replaced":              {provision.Change{Action: provision.ActionReplace, Desired: want, Observed: runs, Reason: "image changed"}, "replace us-0 by controller: image changed"},
 		"removed":               {provision.Change{Action: provision.ActionTerminate, Observed: runs, Reason: "excess"}, "termination us-0 by controller: excess"},
-		"rest of a dead one":    {provision.Change{Action: provision.ActionTerminate, Observed: died}, ""},
+		"dead, ID not reused":   {provision.Change{Action: provision.ActionTerminate, Observed: died, Reason: "excess"}, "death us-0 by controller: process exited (pid 7)"},
+		"listed after deletion": {provision.Change{Action: provision.ActionTerminate, Observed: ended}, ""},
 		"reload":                {provision.Change{Action: provision.ActionReload, Desired: want, Observed: runs}, ""},
 		"firewall, no machine":  {provision.Change{Action: provision.ActionLaunch, Desired: provision.Desired{Kind: provision.KindFirewall, ID: "fw"}}, ""},
 		"balancer of a new one": {provision.Change{Action: provision.ActionLaunch, Desired: provision.Desired{Kind: provision.KindBalancer, ID: "lb-us-0"}, Reason: "new"}, "launch lb-us-0 by controller: new"},
