@@ -276,8 +276,9 @@ func operatorOf(svc local.Service, doing, hint string) (operator, error) {
 // without a file.
 func checkObservable(svc local.Service, spec *service.Spec) error {
 	o, err := openOperator(svc, false)
+	joined := err == nil && o.authority == nil // an error is reported by what needs the certificate
 	switch {
-	case err != nil || o.authority != nil: // deployed from this machine, or a failure that others report
+	case !joined:
 		return nil
 	case spec == nil:
 		return usage(fmt.Errorf("%s was deployed from another machine, and its service.yaml is not on this one", svc.Name()),
