@@ -48,7 +48,7 @@ func (e *emulated) replicated(machines ...string) (s deploy.ServiceStatus) {
 		}
 		return nil
 	})
-	within(e.t, "the store is replicated", func() error {
+	withinTime(e.t, 90*time.Second, "the store is replicated", func() error {
 		if s = e.status(); s.Leadership == nil || s.StoreState == nil || !s.StoreState.Replicated {
 			return fmt.Errorf("leadership %+v, store %+v", s.Leadership, s.StoreState)
 		}
