@@ -5,16 +5,22 @@ import (
 	"time"
 )
 
+// StepError is the error of a step that does not suit a series.
+type StepError struct{ Problem string }
+
+// Error returns the problem.
+func (e *StepError) Error() string { return "step: " + e.Problem }
+
 // Resample returns the series in longer steps, which begin at multiples of their length since the
 // Unix epoch: counts are summed, rates averaged. A step with any unknown part is unknown; a step at
-// either end that the series covers only partly is omitted. It fails when the new step is not a
-// multiple of the old one and of a minute, or when the series covers no whole step.
+// either end that the series covers only partly is omitted. It fails with a *StepError when the new step is not a
+// multiple of the old one and of a minute, and when the series covers no whole step.
 func Resample(s Series, step time.Duration) (Series, error) {
 	if s.Step <= 0 || step < s.Step || step%s.Step != 0 {
-		return s, fmt.Errorf("resampling %s: step: must be a multiple of the history's step of %s, got %s", s.Name, ShortDuration(s.Step), step)
+		return s, &StepError{fmt.Sprintf("must be a multiple of the history's step of %s, got %s", ShortDuration(s.Step), step)}
 	}
 	if step%time.Minute != 0 {
-		return s, fmt.Errorf("resampling %s: step: must be whole minutes, got %s", s.Name, step)
+		return s, &StepError{fmt.Sprintf("must be whole minutes, got %s", step)}
 	}
 	parts := int(step / s.Step)
 	skip := 0 // to the first multiple of the new step

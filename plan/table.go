@@ -113,9 +113,9 @@ func (p Proposal) writeCosts(b *bytes.Buffer) {
 	}
 	fmt.Fprintf(b, "Plan: %s", p.Status)
 	if p.TotalCostUSD != nil && p.LowerBoundUSD != nil && p.Gap != nil {
-		fmt.Fprintf(b, ", total $%.2f including start-up costs, lower bound $%.2f (gap %.2g %%)", *p.TotalCostUSD, *p.LowerBoundUSD, 100**p.Gap)
+		fmt.Fprintf(b, ", cost $%.2f for one hour, including start-up costs, lower bound $%.2f (gap %.2g %%)", *p.TotalCostUSD, *p.LowerBoundUSD, 100**p.Gap)
 		if t := p.CostPerHour.Planned; t != nil && *t == 0 && *p.TotalCostUSD > 0 {
-			b.WriteString("; these are assumed prices: none of the machines is billed")
+			b.WriteString("; at list prices, although none of the machines is billed")
 		}
 	}
 	if p.SolveMillis > 0 {

@@ -2,6 +2,7 @@ package tui
 
 import (
 	"fmt"
+	"slices"
 
 	"skyserve/internal/service"
 	"skyserve/internal/telemetry"
@@ -212,6 +213,9 @@ func (s *screen) aboveCost() []string {
 	}
 	t := &s.theme
 	total := "replicas: price unknown"
+	if !slices.ContainsFunc(s.shownRegions(), func(r *telemetry.RegionSnapshot) bool { return r.Name.Cloud() != service.CloudLocal }) {
+		total = "replicas: not billed (local regions)"
+	}
 	if sum.priced > 0 {
 		total = fmt.Sprintf("replicas $%.2f/h", sum.usdPerHour)
 		if sum.unpriced > 0 {

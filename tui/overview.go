@@ -344,7 +344,16 @@ func (s *screen) alertLines(t *Theme, w, n int) []string {
 		spare -= len(drawn) - 1
 		lines = append(lines, drawn...)
 		if ownLine {
-			lines = append(lines, t.muted.apply(t.cut("  "+t.glyphs.arrow+" "+p.next, w)))
+			for i, line := range wrap(p.next, w-4) {
+				mark := t.glyphs.arrow
+				if i > 0 {
+					mark = strings.Repeat(" ", width(mark))
+					if spare--; spare < 0 {
+						break
+					}
+				}
+				lines = append(lines, t.muted.apply(t.cut("  "+mark+" "+line, w)))
+			}
 		}
 	}
 	if hidden := len(problems) - shown; hidden > 0 {

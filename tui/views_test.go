@@ -661,4 +661,14 @@ func TestModelsAndTenants(t *testing.T) {
 func TestCostAndSaturation(t *testing.T) {
 	d := deskIn(t, 120, 40, normal(), "$")
 	d.wants("replicas $16.11/h and 3 without a known price", "58% of the ready capacity used", "14.56", "0.79", "1.5k", "1.1k", "revenue of donations $0.30/h")
+
+	local := normal()
+	for i := range local.Regions {
+		r := &local.Regions[i]
+		r.Name = service.Region("local/" + r.Name.ShortName())
+		for j := range r.Replicas {
+			r.Replicas[j].USDPerHour = nil
+		}
+	}
+	deskIn(t, 120, 40, local, "$").wants("replicas: not billed (local regions)")
 }

@@ -122,6 +122,12 @@ func runInvite(cmd *cobra.Command, f connectFlags) error {
 	if err != nil {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(cmd.Context()), closeTimeout)
 		defer cancel()
+		if cmd.Context().Err() != nil {
+			if err := api.CloseInvite(ctx, invite.Mailbox()); err != nil {
+				printMessage(cmd.ErrOrStderr(), labelWarning, "the code works until it expires: closing the invitation: %v", err)
+			}
+			return fmt.Errorf("inviting to %s: %w", svc.Name(), context.Canceled)
+		}
 		return failed(errors.Join(fmt.Errorf("inviting to %s: %w", svc.Name(), err), api.CloseInvite(ctx, invite.Mailbox())), "retry with --invite")
 	}
 	recordOperator(cmd.Context(), svc, cmd.ErrOrStderr(), who.ID, fmt.Sprintf("%s is an operator until %s", who.ID, ends.UTC().Format(time.DateOnly)))

@@ -204,10 +204,11 @@ func (d *down) confirmHistory(in io.Reader) error {
 	if d.hasVMs() || !hasStore || d.spec != nil && d.spec.Store.URL != "" {
 		return nil
 	}
-	fmt.Fprintf(d.errOut, "deleting the history, usage, events and batches of %[1]s on this machine; 'skyserve backup FILE --service %[1]s' keeps a copy\n", d.svc.Name())
+	fmt.Fprintf(d.errOut, "deleting the history, usage, events and batches of %s on this machine\n", d.svc.Name())
 	if d.yes || !canPrompt(in) {
 		return nil
 	}
+	fmt.Fprintf(d.errOut, "to keep a copy, decline and run 'skyserve backup FILE --service %s'\n", d.svc.Name())
 	return confirmAction(in, d.errOut, "")
 }
 

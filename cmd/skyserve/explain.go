@@ -81,7 +81,7 @@ func runExplain(ctx context.Context, o *explainOptions, out io.Writer) error {
 		}
 	}
 	if !explanation.Found() {
-		return notFound(errors.New(explanation.Missing(time.Local)), "'skyserve status' shows whether balancers respond; the id is the response's X-Request-ID header; a balancer keeps the records of its latest requests in memory until it restarts")
+		return notFound(errors.New(explanation.Missing(time.Local)), strings.Join(notRecordedHints, "; "))
 	}
 	if format.isDocument() {
 		return nil
@@ -119,4 +119,11 @@ func explainColumns(out io.Writer) int {
 		}
 	}
 	return explainWidth
+}
+
+// notRecordedHints are the next steps for a request that no balancer has a record of.
+var notRecordedHints = []string{
+	"'skyserve status' shows whether balancers respond",
+	"the id is the response's X-Request-ID header",
+	"a balancer keeps the records of its latest requests in memory until it restarts",
 }

@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -71,8 +72,8 @@ time-varying coefficients, hmm a hidden Markov model, and auto a combination of 
 forecasters with the lowest past errors.
 
 --backtest evaluates each forecaster out of sample: every --backtest-step it forecasts the
-next --horizon from the data before. Each series has one row per forecaster and two for
-baselines, seasonal-naive and zero (which expects no load); all rows cover the same
+next --horizon from the data before. Each series has one row per forecaster, and the row
+zero, which expects no load. Zero and seasonal-naive are baselines. All rows cover the same
 windows. The winner has the lowest WAPE (sum of absolute errors / sum of the load) with
 95 % confidence by a seeded bootstrap over the windows. If none has, the backtest lists
 the forecasters that it cannot tell apart.
@@ -225,9 +226,12 @@ func withPrometheus(o demand.Options) demand.Options {
 
 // historyError marks the error of a file as a usage error, and that of a URL as a failure.
 func historyError(ctx context.Context, source string, err error) error {
+	var step *forecast.StepError
 	switch {
 	case ctx.Err() != nil:
 		return ctx.Err()
+	case errors.As(err, &step):
+		return usage(fmt.Errorf("--step: %s", step.Problem), "")
 	case demand.IsURL(source):
 		return failed(err, "check that the server of the URL is running; 'skyserve forecast --help' lists the kinds of histories")
 	}

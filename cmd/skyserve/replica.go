@@ -155,7 +155,7 @@ func (o *replicaOptions) verb(cmd *cobra.Command, on func(id string) decision) *
 			for i, id := range args {
 				if err := on(id)(ctx, s); err != nil {
 					if rest := args[i+1:]; len(rest) > 0 && ctx.Err() == nil {
-						fmt.Fprintf(s.errOut, "%s failed, see the error below; not tried: %s\n", id, strings.Join(rest, ", "))
+						fmt.Fprintf(s.errOut, "%s: see the error below; not tried: %s\n", id, strings.Join(rest, ", "))
 					}
 					return err
 				}

@@ -84,7 +84,7 @@ func (o *topOperator) Explain(ctx context.Context, request string, width int) (s
 		return "", err
 	}
 	if !explanation.Found() {
-		return "", errors.New(strings.ReplaceAll(explanation.Missing(time.Local), "\n ", ";"))
+		return explanation.Missing(time.Local) + "\n\n" + strings.Join(notRecordedHints, "\n") + "\n", nil
 	}
 	var page strings.Builder
 	err := explanation.WriteText(&page, width, time.Local)

@@ -101,8 +101,9 @@ func TestTopStoryMatchesExplain(t *testing.T) {
 	if err != nil || !strings.Contains(page, "sent to replica us-0") || strings.Contains(page, "\x1b") {
 		t.Errorf("got %q, %v", page, err)
 	}
-	if _, err := o.Explain(t.Context(), "r2", 60); err == nil || err.Error() != `request "r2" not found on any reachable balancer; lb-us-0 in local/us: none recorded yet` {
-		t.Errorf("got %v", err)
+	page, err = o.Explain(t.Context(), "r2", 60)
+	if want := "request \"r2\" not found on any reachable balancer\n  lb-us-0 in local/us: none recorded yet\n\n'skyserve status' shows whether balancers respond\n"; err != nil || !strings.HasPrefix(page, want) {
+		t.Errorf("got %q, %v", page, err)
 	}
 }
 

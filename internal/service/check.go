@@ -373,7 +373,7 @@ func (c *checker) checkRoundTrips() {
 		if !ok {
 			problem, suggestion := c.roundTripProblem(places)
 			if other := c.regionOutside(key); other != "" {
-				problem, suggestion = fmt.Sprintf("names %s, which is not a region on this machine", other), "remove this line: only round trips between local regions are emulated"
+				problem, suggestion = fmt.Sprintf("names %s, which is not a local region", other), "remove this entry: only round trips between local regions are emulated"
 			}
 			c.reportAtPath(p, Error{Problem: problem, Suggestion: suggestion})
 			continue

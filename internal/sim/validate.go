@@ -121,7 +121,7 @@ func (c *checker) regions() {
 	}
 	c.need(replicas > 0, "regions", "must have at least one replica, got none")
 	c.need(clients > 0 || c.s.Trace != nil, "regions", "must have at least one client, got none")
-	c.need(c.s.region(c.s.Home) >= 0, "home", "%v", c.s.unknownRegion(c.s.Home))
+	c.need(len(c.s.Regions) == 0 || c.s.region(c.s.Home) >= 0, "home", "%v", c.s.unknownRegion(c.s.Home))
 }
 
 // links checks that all regions are connected.

@@ -84,7 +84,7 @@ var eventKinds = []struct {
 	{EventRedeploy, "a donated replica was restarted with another model"},
 	{EventScaleFromZero, "the first replica of a model starts"},
 	{EventScaleToZero, "the last replicas of a model drain"},
-	{EventPlan, "a plan with another capacity was computed"},
+	{EventPlan, "a plan was computed whose counts differ from those of the plan before"},
 	{EventApply, "an operator applied a plan"},
 	{EventRolloutBegin, "up or down began to change the service"},
 	{EventRolloutEnd, "up ended its changes of the service"},

@@ -273,12 +273,12 @@ func backupFolder(spec *service.Spec) (f service.FilesFolder, ok bool) {
 func checkLocalEngines(spec *service.Spec) error {
 	for i, r := range spec.Regions {
 		for j, m := range spec.Models {
-			byDefault := ""
+			origin := ""
 			if m.Engine.Kind == service.EngineVLLM {
-				byDefault = ", the default"
+				origin = " (given or by default)"
 			}
 			if r.Name.Cloud() == service.CloudLocal && m.Engine.Kind != service.EngineSim && spec.BoundsFor(m.Name, r.Name).Max > 0 {
-				return specError("models[%d].engine.kind: must be %q in the local region %s, got %q%s; write engine: {kind: sim}, or name regions in clouds or of your own machines", j, service.EngineSim, spec.Regions[i].Name, m.Engine.Kind, byDefault)
+				return specError("models[%d].engine.kind: must be %q in the local region %s, got %q%s; write engine: {kind: sim}, or name regions in clouds or of your own machines", j, service.EngineSim, spec.Regions[i].Name, m.Engine.Kind, origin)
 			}
 		}
 	}

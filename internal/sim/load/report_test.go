@@ -161,7 +161,7 @@ region  ok  rejected  failed  cancelled  req/s  tok/s  TTFT p50  TTFT p90  TPOT 
 asia     0         0       0          0    0.0      0         -         -         -      -          0
 us      12         3       4          1    0.2   1234      1.00      12.3      0.10  87.6%          2
 
-failures: 3 without a response, 1 with a broken stream
+failures: 3 requests without a response, 1 request with a broken stream
 first error: status 429: slow down
 omitted: 4 rows whose prompt exceeds the limit
 delayed: 2 rows waited for an in-flight slot

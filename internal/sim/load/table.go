@@ -81,7 +81,7 @@ func (r *Report) regions(b *strings.Builder) {
 	_ = t.Flush() // a strings.Builder returns no errors
 }
 
-// reasonTexts are the reasons of failed requests, to follow a number.
+// reasonTexts are the reasons of failed requests, to follow a number of requests.
 var reasonTexts = map[string]string{
 	reasonConnect: "without a response", reasonTimeout: "timed out", reasonStatus: "with an unexpected HTTP status",
 	reasonBroken: "with a broken stream", reasonError: "with an error in the stream",
@@ -93,7 +93,11 @@ func (r *Report) remarks(b *strings.Builder) {
 	if r.Failed > 0 {
 		var reasons []string
 		for _, reason := range slices.Sorted(maps.Keys(r.Failures)) {
-			reasons = append(reasons, fmt.Sprintf("%d %s", r.Failures[reason], cmp.Or(reasonTexts[reason], reason)))
+			what := "requests"
+			if r.Failures[reason] == 1 {
+				what = "request"
+			}
+			reasons = append(reasons, fmt.Sprintf("%d %s %s", r.Failures[reason], what, cmp.Or(reasonTexts[reason], reason)))
 		}
 		lines = append(lines, "failures: "+strings.Join(reasons, ", "))
 	}

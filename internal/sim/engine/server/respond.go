@@ -220,6 +220,8 @@ func (s *Server) conversationOf(b *responseBody) (messages []message, err error)
 	case '"':
 		return append(messages, message{Role: "user", Content: b.Input}), nil
 	case '[':
+	case 0:
+		return nil, malformed("input", "input: is required, a string or an array of items")
 	default:
 		return nil, malformed("input", "input: must be a string or an array of items, got "+excerpt(b.Input))
 	}

@@ -90,7 +90,7 @@ func TestResponseErrors(t *testing.T) {
 			`{"input":"x","previous_response_id":"resp_9"}`:                     `404 "resp_9\" not found`,
 			fmt.Sprintf(`{"input":"x","previous_response_id":%q}`, unstored.ID): "404 not found",
 			`{"model":"gpt-9","input":"x"}`:                                     "404 does not exist",
-			`{}`:                                                                "400 input: must be a string or an array of items, got ",
+			`{}`:                                                                "400 input: is required, a string or an array of items",
 			`{"input":7}`:                                                       "400 got 7",
 			`{"input":[7]}`:                                                     "400 must be an object",
 			`{"input":[{"type":"computer_call"}]}`:                              `400 input[0].type: must be message, function_call or function_call_output, got \"computer_call`,
