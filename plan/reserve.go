@@ -3,6 +3,7 @@ package plan
 import (
 	"cmp"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -140,15 +141,21 @@ func zeroCounts(p *Problem) [][][]int {
 	return out
 }
 
+// The errors of a comparison of reservations for which no counts were found.
+var (
+	ErrInfeasible = errors.New("infeasible")
+	ErrNoCounts   = errors.New("no counts found within the effort limit")
+)
+
 func solveFor(p *Problem, what string, o SolveOptions) (Solution, error) {
 	r, err := Solve(p, o)
 	switch {
 	case err != nil:
 		return r, err
 	case r.Status == StatusInfeasible:
-		return r, fmt.Errorf("planning for %s: infeasible: %s", what, r.Infeasible[0])
+		return r, fmt.Errorf("planning for %s: %w: %s; add a GPU that the region's cloud rents to models[].gpus", what, ErrInfeasible, r.Infeasible[0])
 	case r.Counts == nil:
-		return r, fmt.Errorf("planning for %s: no counts found within the effort limit", what)
+		return r, fmt.Errorf("planning for %s: %w", what, ErrNoCounts)
 	}
 	return r, nil
 }

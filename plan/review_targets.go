@@ -96,7 +96,7 @@ func (v *ReviewResult) forecastFor(model string, region service.Region) *Endpoin
 	return nil
 }
 
-// firstThroughput returns the throughput of a replica on the first GPU that the model runs on.
+// firstThroughput returns the throughput of a replica on the first GPU of the problem that the model runs on.
 func firstThroughput(tps []float64) float64 {
 	for _, v := range tps {
 		if v > 0 {

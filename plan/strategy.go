@@ -54,7 +54,7 @@ type FirstTokens struct {
 	Total, Late int64
 }
 
-// HourlyTarget is the hourly plan for an endpoint, and its forecast.
+// HourlyTarget is the plan for an endpoint, and its forecast.
 type HourlyTarget struct {
 	Count int
 	// Replicas is the count by GPU and capacity type; nil = any.
@@ -165,7 +165,7 @@ func StrategyNames() []string {
 	return []string{"reactive", "lt-i", "lt-u", "lt-ua", "predictive", "auto"}
 }
 
-// UsesPlan reports whether a strategy uses the hourly plan.
+// UsesPlan reports whether a strategy uses the plan.
 func UsesPlan(strategy string) bool { return strategy != "reactive" }
 
 // NewStrategy returns a new strategy by name. For an unknown name the error lists the valid names.
