@@ -97,7 +97,7 @@ type BreakEven struct {
 // compareReservations compares reservations for the load of p, whose windows are steps of a past that
 // began at from. PricePerHour is the on-demand price of a replica, reserved its committed price. Running
 // replicas and start-up costs are ignored. For the peak of all regions, each region serves
-// LocalShare of its own peak. It fails on a problem that Check rejects or that is infeasible.
+// LocalShare of its own peak. It fails on a problem that Check rejects, or with ErrInfeasible or ErrNoCounts.
 func compareReservations(p *Problem, reserved []float64, from time.Time, step time.Duration, o SolveOptions) (*ReservedComparison, error) {
 	q := *p
 	q.Extras, q.Max = Extras{}, nil

@@ -14,7 +14,7 @@ const reserveStep = 5 * time.Minute
 
 // CompareReservations compares reservations for the load of a history between two times; a zero time is the
 // history's first or last. The options provide LocalShare, Gap, Effort, prices and notes. It fails when the history
-// has no data in that period.
+// has no data in that period, and with ErrInfeasible or ErrNoCounts.
 func CompareReservations(spec *service.Spec, h *forecast.History, from, to time.Time, o ReviewOptions) (*ReservedComparison, error) {
 	r := review{spec: spec, options: o.WithDefaults(spec), assumptions: append([]string(nil), o.Notes...)}
 	r.findOfferings()

@@ -4,8 +4,7 @@ import (
 	"skyserve/internal/service"
 )
 
-// maxTargetSteps is the maximum number of steps in a target's forecast: strategies and operators do
-// not require values by the minute, and every snapshot of a balancer contains them.
+// maxTargetSteps is the maximum number of steps in a target's forecast.
 const maxTargetSteps = 12
 
 // EndpointTarget is a plan's target for one model in one region.

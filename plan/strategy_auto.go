@@ -50,9 +50,8 @@ const (
 //
 //   - it sizes for the interactive load (tokens per second over a replica's throughput), not for
 //     memory, which deferred work fills up, and adds all missing replicas at once;
-//   - a large pool is filled further than a small one, because random variation averages out in it;
-//   - the fill level falls with each first token that is late and rises with each in time, so that the
-//     late share stays below the allowed one: see fillLevel;
+//   - many replicas are filled further than few, because random variation averages out (pooledReplicas);
+//   - the fill level falls with each first token that is late and rises with each in time: see fillLevel;
 //   - each region has replicas for localShare of its load, and the remainder run where the shortfall
 //     is highest, so that three regions do not round up three times;
 //   - the forecast contributes the growth expected within forecastLead; a forecast that differs from
