@@ -7,9 +7,8 @@ import (
 )
 
 // annealing searches for cheap counts that satisfy every row by simulated annealing over the
-// blocks' candidates. Each unit by which counts exceed a row costs 1.2 times the row's price plus a penalty, so
-// that the search can pass through infeasible counts while the temperature is high. Its random numbers come from a stream with its
-// own seed: the same problem yields the same counts.
+// blocks' candidates. Counts may exceed a row, at a penalty, so that the search can pass through infeasible counts. Its
+// random numbers come from a stream with its own seed: the same problem yields the same counts.
 type annealing struct {
 	c              *integerProgram
 	candidates     [][]candidate
@@ -43,7 +42,7 @@ const (
 	rowSlack               = 1e-9
 	maxPairCost            = 1.5        // maximum cost of a first move that a second one may compensate
 	candidateDistance      = 2e-4       // distance of candidates from the relaxation, as a share of the bound
-	smallCandidateDistance = 0.1        // the same with few counts
+	smallCandidateDistance = 0.1        // the same for a small problem
 	baseCandidateLimit     = 24         // basic limit on the candidates of a block
 	maxGrowth              = 16         // units that addGrowth adds at most
 	minMoves               = 20_000     // minimum number of moves of the first annealing

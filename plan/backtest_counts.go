@@ -15,11 +15,14 @@ import (
 
 // ReadCounts reads actual counts over time from CSV. The header must contain minute (since 1970) or
 // at (RFC 3339), model, region and replicas; gpu is optional. A count applies until the next one of
-// its model, region and gpu. Errors contain file, line, column and the value found.
+// its model, region and gpu.
 func ReadCounts(name string, in io.Reader) ([]ReplicaCountAt, error) {
 	r := csv.NewReader(in)
 	r.TrimLeadingSpace = true
 	header, err := r.Read()
+	if errors.Is(err, io.EOF) {
+		return nil, fmt.Errorf("reading counts %s: is empty: must begin with a header such as minute,model,region,replicas", name)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("reading counts %s: %w", name, err)
 	}
@@ -43,10 +46,13 @@ func ReadCounts(name string, in io.Reader) ([]ReplicaCountAt, error) {
 		if errors.Is(err, io.EOF) {
 			break
 		}
-		if err != nil {
+		if err != nil && !errors.Is(err, csv.ErrFieldCount) {
 			return nil, fmt.Errorf("reading counts %s: %w", name, err)
 		}
 		line, _ := r.FieldPos(0)
+		if len(record) != len(header) {
+			return nil, fmt.Errorf("reading counts %s:%d: must have %d fields like the header, got %d", name, line, len(header), len(record))
+		}
 		c, err := readCount(record, columns)
 		if err != nil {
 			return nil, fmt.Errorf("reading counts %s:%d: %w", name, line, err)

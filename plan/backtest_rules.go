@@ -32,8 +32,7 @@ func (p *LoadTrace) ConstantCounts() [][][]int {
 
 // ThresholdCounts returns the target counts of a rule without a forecast. Every minute it compares the
 // load of the previous minute with the capacity of all replicas, starting ones included. It starts
-// replicas above 70 % of it and stops one below 30 %, within min and max. The strategy
-// reactive decides by memory utilisation instead.
+// replicas above 70 % of it and stops one below 30 %, within min and max.
 func (p *LoadTrace) ThresholdCounts() []TargetCounts {
 	x := zeroCounts(p.Problem)
 	for i := range x {

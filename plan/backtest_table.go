@@ -34,7 +34,7 @@ func (t *Backtest) WriteTable(w io.Writer) error {
 		}
 	}
 	if failed > 0 {
-		fmt.Fprintf(&b, "No plan was found at %d of %d times: the counts did not change (at the first time: those of constant).\n", failed, len(t.Reviews))
+		fmt.Fprintf(&b, "No plan was found in %d of %d reviews: the rule hourly kept its counts (in the first review: those of constant).\n", failed, len(t.Reviews))
 	}
 	if len(t.Assumed) > 0 {
 		fmt.Fprintln(&b, "\nAssumed:")

@@ -17,13 +17,13 @@ func pastOf(load ...float64) *LoadTrace {
 
 func counts(n int) [][][]int { return [][][]int{{{n}}} }
 
-// Replicas are billed from their order on, and serve from their start on.
+// Replicas are billed from their launch on, and serve when they are ready.
 func TestReplay(t *testing.T) {
 	nan := math.NaN()
 	for name, c := range map[string]struct {
-		load   []float64
-		orders []TargetCounts
-		want   RuleOutcome
+		load    []float64
+		targets []TargetCounts
+		want    RuleOutcome
 	}{
 		"enough":          {[]float64{1000, 2000}, []TargetCounts{{0, counts(2)}}, RuleOutcome{CostUSD: 0.4, MaxReplicas: 2}},
 		"short":           {[]float64{1500}, []TargetCounts{{0, counts(1)}}, RuleOutcome{CostUSD: 0.1, MaxReplicas: 1, OverloadMinutes: 1, OverloadTokens: 30_000}},
@@ -32,7 +32,7 @@ func TestReplay(t *testing.T) {
 		"stops the late":  {[]float64{0, 0, 2000, 2000}, []TargetCounts{{0, counts(1)}, {1, counts(3)}, {2, counts(2)}}, RuleOutcome{CostUSD: 0.8, MaxReplicas: 3, OverloadMinutes: 1, OverloadTokens: 60_000, Started: 2, Stopped: 1}},
 		"unknown minutes": {[]float64{nan, 500}, []TargetCounts{{0, counts(0)}}, RuleOutcome{OverloadMinutes: 1, OverloadTokens: 30_000}},
 	} {
-		f, err := pastOf(c.load...).Replay("x", c.orders)
+		f, err := pastOf(c.load...).Replay("x", c.targets)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -48,20 +48,20 @@ func TestReplay(t *testing.T) {
 }
 
 func TestReplayRejectsBadTargetCounts(t *testing.T) {
-	for want, orders := range map[string][]TargetCounts{
+	for want, targets := range map[string][]TargetCounts{
 		"replaying x: the first target counts must be for minute 0":           nil,
 		"replaying x: target counts must be sorted by minute: 1 follows 2":    {{0, counts(1)}, {2, counts(1)}, {1, counts(1)}},
 		"replaying x: the first target counts must be for minute 0\x00second": {{1, counts(1)}},
 	} {
 		want, _, _ = strings.Cut(want, "\x00")
-		if _, err := pastOf(1, 2, 3, 4).Replay("x", orders); err == nil || err.Error() != want {
+		if _, err := pastOf(1, 2, 3, 4).Replay("x", targets); err == nil || err.Error() != want {
 			t.Errorf("got %v, want %s", err, want)
 		}
 	}
 }
 
 // Over random pasts a replay equals a simple one that lists every replica by the minute of its
-// order.
+// launch.
 func TestReplayEqualsSimpleReplay(t *testing.T) {
 	rng := rand.New(rand.NewPCG(3, 3))
 	for n := range 200 {
@@ -70,17 +70,17 @@ func TestReplayEqualsSimpleReplay(t *testing.T) {
 			load[m] = float64(rng.IntN(5000))
 		}
 		p := pastOf(load...)
-		orders := []TargetCounts{{0, counts(rng.IntN(5))}}
+		targets := []TargetCounts{{0, counts(rng.IntN(5))}}
 		for m := 1; m < len(load); m++ {
 			if rng.IntN(3) == 0 {
-				orders = append(orders, TargetCounts{m, counts(rng.IntN(6))})
+				targets = append(targets, TargetCounts{m, counts(rng.IntN(6))})
 			}
 		}
-		f, err := p.Replay("x", orders)
+		f, err := p.Replay("x", targets)
 		if err != nil {
 			t.Fatal(err)
 		}
-		cost, above := twin(load, orders)
+		cost, above := twin(load, targets)
 		if math.Abs(f.CostUSD-cost) > 1e-9 || f.OverloadTokens != above {
 			t.Fatalf("%d: %g and %g, the twin has %g and %g", n, f.CostUSD, f.OverloadTokens, cost, above)
 		}
@@ -88,10 +88,10 @@ func TestReplayEqualsSimpleReplay(t *testing.T) {
 }
 
 // twin keeps the minutes at which replicas are ready; the last one is stopped first.
-func twin(load []float64, orders []TargetCounts) (cost, above float64) {
+func twin(load []float64, targets []TargetCounts) (cost, above float64) {
 	var fleet []int
 	for m, v := range load {
-		for _, o := range orders {
+		for _, o := range targets {
 			if o.Minute != m {
 				continue
 			}
@@ -132,26 +132,26 @@ func TestRules(t *testing.T) {
 	if err != nil || constant.OverloadMinutes != 0 || constant.MaxReplicas != 6 {
 		t.Errorf("%+v %v", constant, err)
 	}
-	orders := p.ThresholdCounts()
-	for _, o := range orders {
+	targets := p.ThresholdCounts()
+	for _, o := range targets {
 		if n := o.Counts[0][0][0]; n < 2 || n > 9 {
 			t.Fatalf("minute %d: %d replicas", o.Minute, n)
 		}
 	}
-	threshold, err := p.Replay("threshold", orders)
+	threshold, err := p.Replay("threshold", targets)
 	if err != nil || threshold.Started == 0 || threshold.Stopped == 0 || threshold.CostUSD >= 1.5*constant.CostUSD {
 		t.Errorf("%+v %v", threshold, err)
 	}
 	for m := range load {
 		load[m] = 3400
 	}
-	if orders := p.ThresholdCounts(); len(orders) != 1 || orders[0].Counts[0][0][0] != 5 {
-		t.Errorf("constant load: %v", orders)
+	if targets := p.ThresholdCounts(); len(targets) != 1 || targets[0].Counts[0][0][0] != 5 {
+		t.Errorf("constant load: %v", targets)
 	}
 }
 
-// When replicas move between regions, the old ones stay until the new ones are ready; an order in
-// between starts from the current counts.
+// When replicas move between regions, the old ones stay until the new ones are ready; target counts in
+// between start from the current counts.
 func TestReplayMovesReplicasWithoutAGap(t *testing.T) {
 	p := pastOf(1000, 1000, 1000, 1000)
 	q := p.Problem

@@ -132,8 +132,8 @@ type blockSearch struct {
 	limit                  float64 // counts above this cost are not visited
 	work                   *effort
 	visit                  func(cost, capacity float64) // called with the counts in x
-	// breakpointsOnly limits the last class to the counts of breakpointsOf: one of them is the cheapest.
-	// It is for a search of only the cheapest counts.
+	// breakpointsOnly limits the last class to the counts of breakpointsOf, one of which is the cheapest, if it has
+	// more than maxEnumeratedCount units and the block has no egress cost.
 	breakpointsOnly bool
 }
 
@@ -248,7 +248,7 @@ func (bs *blockSearch) searchFrom(k int, cost, capacity float64, count int) {
 	}
 }
 
-// maxEnumeratedCount is the maximum of a class up to which cheapest visits all of its counts, not only the breakpoints.
+// maxEnumeratedCount is the number of units of a class up to which cheapest visits all of its counts, not only the breakpoints.
 // Of equally cheap counts, those that it visits first satisfy binding capacities more often than the breakpoints do.
 const maxEnumeratedCount = 1000
 

@@ -25,11 +25,11 @@ type addition struct {
 	price   float64 // USD per hour for a throughput of one prompt token per second
 }
 
-// cutToBudget reduces counts x until they cost at most a budget in USD per hour. A budget never reduces the running
-// replicas: if they cost more, none is added. A model whose plan does not raise the cost is not cut. Other
-// models get their additions one by one: first those needed for a minimum, then those with the lowest price per
-// throughput. A model that does not get all of its additions keeps the replicas that the plan removes. cut describes
-// the missing additions. cost returns the billed price of counts.
+// cutToBudget removes additions from counts x so that they cost at most a budget in USD per hour. The budget does not
+// limit the running replicas. A model whose plan does not raise the cost is not cut. Other models get their additions
+// one by one: first those needed for a minimum, then those with the lowest price per throughput. A model that does not
+// get all of its additions keeps the replicas that the plan removes. cut describes the missing additions. cost returns
+// the billed price of counts.
 func (p *Problem) cutToBudget(x [][][]int, budget float64, cost func([][][]int) float64) (out [][][]int, cut []string) {
 	if budget == 0 || cost(x) <= budget {
 		return x, nil

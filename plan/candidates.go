@@ -17,7 +17,7 @@ type candidate struct {
 
 // candidates lists the counts of a block whose reduced cost, at the point's prices, is at most d above
 // the minimum, cheapest first. complete is false when there are more than limit or the effort is
-// spent; the list then contains those found that rank first (weight).
+// spent; the list then contains those of lowest weight of the ones found.
 func (c *integerProgram) candidates(p *point, at int, d float64, limit int) (out []candidate, complete bool) {
 	c.priceBlock(at, p.y)
 	bs, floor := &c.search, p.reducedCost[at]
@@ -63,7 +63,7 @@ func (o *candidate) weight() float64 {
 	return o.excess + replicaWeight*float64(count)
 }
 
-// cheapestCandidates returns the limit candidates of lowest weight, sorted by excess cost.
+// cheapestCandidates returns at most limit candidates, those of lowest weight, sorted by excess cost.
 func cheapestCandidates(out []candidate, limit int) []candidate {
 	if len(out) > limit {
 		slices.SortFunc(out, func(a, b candidate) int {

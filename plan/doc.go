@@ -1,5 +1,5 @@
-// Package plan decides how many replicas of each model run on each GPU in each region for the next
-// hour. It forecasts load from a history, builds the integer program of SageServe (arXiv 2502.14617,
+// Package plan decides how many replicas of each model run on each GPU in each region, by default for the
+// next hour. It forecasts load from a history, builds the integer program of SageServe (arXiv 2502.14617,
 // section 5), solves it, and returns the result as text for people and as targets for scaling
 // strategies. The package is pure: it reads no clock and does no I/O, random numbers come only from
 // streams with a stated seed, and the solver's effort is limited by a number of operations, not by
@@ -9,8 +9,7 @@
 // is a GPU type and count with one capacity type in one cloud; the program has an index k for each. A
 // row is a linear constraint of the program.
 //
-// Read review.go first: Review is the only path from a history to targets, for `skyserve plan`, the
-// controller, `plan backtest` and simulated fleets alike. review_load.go computes the forecast,
+// Read review.go first: it makes a plan from a history. review_load.go computes the forecast,
 // review_backlog.go adds accepted batches, review_count.go counts the running replicas,
 // review_offer.go, review_price.go and review_reserved.go list the offerings and their costs,
 // review_reach.go the round trips, review_egress.go the cost of forwarded load. budget.go cuts a plan

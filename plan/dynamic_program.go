@@ -28,7 +28,7 @@ type dynamicProgram struct {
 	memory         []float64 // of the last stage
 }
 
-// maxComparisons is the number of partial choices that another one is compared with.
+// maxComparisons is the maximum number of partial choices that another one is compared with.
 const maxComparisons = 32
 
 // partial is a choice for the first items.
@@ -207,7 +207,8 @@ func (g *dynamicProgram) addCandidateUse(s int, q *partial, o *candidate, rows [
 }
 
 // paretoFront removes the partial choices that another one dominates in cost and in the use of every live
-// row. With many live rows each is compared with only some.
+// row. If several rows are live and more than maxComparisons choices are kept, each choice is compared only with the
+// first and the last of these.
 func paretoFront(in []partial, memory []float64, live int) []partial {
 	use := func(q *partial) []float64 { return memory[q.use : int(q.use)+live] }
 	slices.SortFunc(in, func(a, b partial) int {

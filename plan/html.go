@@ -70,7 +70,7 @@ func newChangeView(c ReplicaChange) changeView {
 	return r
 }
 
-// Class returns the CSS class of a row: more, less or same.
+// Class returns the CSS class of the change: more, less or same.
 func (r changeView) Class() string {
 	switch {
 	case r.Delta > 0:

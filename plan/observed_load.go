@@ -8,7 +8,7 @@ import (
 )
 
 // ObservedMinutes is the period of a strategy's ObservedTPS. It is long enough to average out single requests, and much
-// shorter than the last 20 minutes of the hour, in which the strategy lt-ua compares the load with the plan.
+// shorter than loadRatioWindow.
 const ObservedMinutes = 5
 
 // ObservedLoads returns the mean interactive load of the n minutes before a minute, by model and region, in uncached

@@ -50,7 +50,7 @@ type CostPerHour struct {
 	Planned *float64 `json:"then"`
 }
 
-// ReplicaChange is the change of one model in one region on one GPU.
+// ReplicaChange is the change of one model in one region on one GPU and capacity type.
 type ReplicaChange struct {
 	Model  string `json:"model"`
 	Region string `json:"region"`
@@ -64,13 +64,13 @@ type ReplicaChange struct {
 	// tokens a second: the chosen quantile of the forecast peak, plus the planned share of batch load and the backlog
 	// of accepted batches.
 	PlannedPeakTPS float64 `json:"forecast_peak_tps"`
-	// CapacityTPS is the planned throughput of the row's replicas.
+	// CapacityTPS is the planned throughput of the replicas of this change.
 	CapacityTPS float64 `json:"capacity_tps"`
 	// Utilisation is the region's peak divided by its whole capacity for the model. Above 1, the
 	// excess goes to other regions. Nil without capacity.
 	Utilisation *float64 `json:"utilisation"`
-	// Donate is the number of replicas that are donated to other work: those of static regions, and of local ones
-	// where autoscale.donate is set. Reclaim is the number of new replicas that were donated and are reclaimed.
+	// Donate is the number of replicas that are donated to other work instead of removed. Reclaim is the number of new
+	// replicas that were donated and are reclaimed.
 	Donate  int `json:"donate"`
 	Reclaim int `json:"reclaim"`
 	// SwitchedVMs is the number of new replicas on VMs that other models free.
@@ -81,7 +81,7 @@ type ReplicaChange struct {
 	// serves for others; both over all its replicas of the model.
 	ForwardedTPS float64 `json:"forwarded_tps"`
 	ReceivedTPS  float64 `json:"received_tps"`
-	// CostChangePerHour is the change of the billed price of the row's replicas, in USD per hour; below 0
+	// CostChangePerHour is the change of the billed price of these replicas, in USD per hour; below 0
 	// for a saving.
 	CostChangePerHour float64 `json:"cost_change_per_hour"`
 	// Binding names the constraints that keep the count from being lower, or higher.

@@ -53,8 +53,8 @@ func TestReservedIsBilledInWhole(t *testing.T) {
 	}
 }
 
-// Columns of one name and capacity type are one row.
-func TestColumnsWithOneNameShareARow(t *testing.T) {
+// Offerings with the same name and capacity type are one change.
+func TestOfferingsWithOneNameAreOneChange(t *testing.T) {
 	p := twoRegions()
 	p.GPUs, p.ReplicaTPS, p.PricePerHour, p.StartCostUSD = []string{"L4 (base)", "L4"}, [][]float64{{1000, 1000}}, []float64{0.3, 0.8}, [][]float64{{0, 0}}
 	p.Current, p.Capacity = [][][]int{{{1, 1}, {0, 2}}}, [][]*int{{ptr(1), nil}, {ptr(1), nil}}

@@ -3,6 +3,7 @@ package plan
 import (
 	"cmp"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -96,7 +97,7 @@ type BreakEven struct {
 // compareReservations compares reservations for the load of p, whose windows are steps of a past that
 // began at from. PricePerHour is the on-demand price of a replica, reserved its committed price. Running
 // replicas and start-up costs are ignored. For the peak of all regions, each region serves
-// LocalShare of its own peak. It fails on a problem that Check rejects or that is infeasible.
+// LocalShare of its own peak. It fails on a problem that Check rejects, or with ErrInfeasible or ErrNoCounts.
 func compareReservations(p *Problem, reserved []float64, from time.Time, step time.Duration, o SolveOptions) (*ReservedComparison, error) {
 	q := *p
 	q.Extras, q.Max = Extras{}, nil
@@ -140,15 +141,21 @@ func zeroCounts(p *Problem) [][][]int {
 	return out
 }
 
+// The errors of a comparison of reservations for which no counts were found.
+var (
+	ErrInfeasible = errors.New("infeasible")
+	ErrNoCounts   = errors.New("no counts found within the effort limit")
+)
+
 func solveFor(p *Problem, what string, o SolveOptions) (Solution, error) {
 	r, err := Solve(p, o)
 	switch {
 	case err != nil:
 		return r, err
 	case r.Status == StatusInfeasible:
-		return r, fmt.Errorf("planning for %s: infeasible: %s", what, r.Infeasible[0])
+		return r, fmt.Errorf("planning for %s: %w: %s; add a GPU that the region's cloud rents to models[].gpus", what, ErrInfeasible, r.Infeasible[0])
 	case r.Counts == nil:
-		return r, fmt.Errorf("planning for %s: no counts found within the effort limit", what)
+		return r, fmt.Errorf("planning for %s: %w", what, ErrNoCounts)
 	}
 	return r, nil
 }

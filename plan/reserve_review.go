@@ -14,7 +14,7 @@ const reserveStep = 5 * time.Minute
 
 // CompareReservations compares reservations for the load of a history between two times; a zero time is the
 // history's first or last. The options provide LocalShare, Gap, Effort, prices and notes. It fails when the history
-// has no data in that period.
+// has no data in that period, and with ErrInfeasible or ErrNoCounts.
 func CompareReservations(spec *service.Spec, h *forecast.History, from, to time.Time, o ReviewOptions) (*ReservedComparison, error) {
 	r := review{spec: spec, options: o.WithDefaults(spec), assumptions: append([]string(nil), o.Notes...)}
 	r.findOfferings()
@@ -26,12 +26,12 @@ func CompareReservations(spec *service.Spec, h *forecast.History, from, to time.
 		end = min(end, to.Unix()/60)
 	}
 	if steps := (end - first) * int64(time.Minute) / int64(reserveStep); steps < 1 {
-		return nil, fmt.Errorf("comparing reservations for %s: the history has less than %s between %s and %s", spec.Name, reserveStep, formatMinute(first), formatMinute(end))
+		return nil, fmt.Errorf("comparing reservations for %s: history: must have at least %s between %s and %s; provide a longer history", spec.Name, forecast.ShortDuration(reserveStep), formatMinute(first), formatMinute(end))
 	}
 	p, reserved := r.onDemandProblem()
 	load := r.averageLoads(h, first, end)
 	if len(load[0][0]) == 0 {
-		return nil, fmt.Errorf("comparing reservations for %s: the history has no data for its models and regions between %s and %s", spec.Name, formatMinute(first), formatMinute(end))
+		return nil, fmt.Errorf("comparing reservations for %s: the history has no data for its models and regions between %s and %s; provide a history of this service", spec.Name, formatMinute(first), formatMinute(end))
 	}
 	p.LoadTPS, p.LocalShare = load, r.options.LocalShare
 	out, err := compareReservations(p, reserved, time.Unix(first*60, 0).UTC(), reserveStep, SolveOptions{Gap: r.options.Gap, Effort: r.options.Effort})

@@ -2,6 +2,7 @@ package plan
 
 import (
 	"encoding/json"
+	"errors"
 	"math"
 	"math/rand/v2"
 	"strings"
@@ -134,7 +135,10 @@ func TestReserveEdges(t *testing.T) {
 	}
 	p := reserving([][]float64{{5, 6}}, 1000)
 	p.Capacity = [][]*int{{ptr(0)}}
-	if _, err := compareReservations(p, []float64{1}, reserveFrom, time.Minute, SolveOptions{}); err == nil || !strings.Contains(err.Error(), "planning for the peak of all regions: infeasible: m in a: 0.6") {
+	if _, err := compareReservations(p, []float64{1}, reserveFrom, time.Minute, SolveOptions{}); err == nil || !strings.HasPrefix(err.Error(), "planning for the peak of all regions: infeasible: m in a: 0.6") || !strings.HasSuffix(err.Error(), "; add a GPU that the region's cloud rents to models[].gpus") {
+		t.Error(err)
+	}
+	if _, err := compareReservations(reserving([][]float64{{5, 6}}, 1000), []float64{1}, reserveFrom, time.Minute, SolveOptions{Effort: 1}); !errors.Is(err, ErrNoCounts) {
 		t.Error(err)
 	}
 }

@@ -58,8 +58,7 @@ type ReviewOptions struct {
 	LocalShare float64 // default DefaultLocalShare
 	Gap        float64 // relative gap at which solving stops, default 0
 	Effort     int64   // default DefaultEffort
-	// Interrupt, when not nil, is called from time to time; true stops solving with the best result
-	// so far.
+	// Interrupt is SolveOptions.Interrupt.
 	Interrupt func() bool
 	// Survive requires that all load is served after the loss of a region: SurviveAny, or the
 	// names of the regions, any one of which may be lost; empty = none.
@@ -126,7 +125,7 @@ type ReviewResult struct {
 // from the history before at (nil = none), subtracts expected prefix cache hits, and solves the
 // scaling problem from the current counts. The proposal lists every assumption as text. Review
 // fails on an invalid option, on a service without capacity that a model can run on, and on a
-// history that ends long before at. A service without a feasible plan is not an error but has the status infeasible.
+// history that ends long before at. Without a feasible plan, it returns a result with StatusInfeasible.
 func Review(spec *service.Spec, counts []ReplicaCount, h *forecast.History, at time.Time, o ReviewOptions) (*ReviewResult, error) {
 	in, err := ForecastInputs(spec, h, at, o)
 	if err != nil {

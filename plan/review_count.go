@@ -110,7 +110,7 @@ func (r *review) offeringsOf(i, j int, gpu string, capacity service.CapacityType
 	}
 	if len(same) == 0 && len(first) > 0 {
 		same = first
-		r.assume("replicas of %s in %s run on %s: counted as %s, the first of the model's gpus in this region", r.problem.Models[i], r.problem.Regions[j], cmp.Or(gpu, "an unknown GPU"), r.offerings[first[0]].gpuClass)
+		r.assume("replicas of %s in %s run on %s: counted as %s", r.problem.Models[i], r.problem.Regions[j], cmp.Or(gpu, "an unknown GPU"), r.offerings[first[0]].gpuClass)
 	}
 	sameType := slices.DeleteFunc(slices.Clone(same), func(k int) bool { return r.offerings[k].capacityType != capacity })
 	if len(sameType) > 0 {

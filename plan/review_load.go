@@ -19,9 +19,8 @@ const (
 	hitRateMinutes = 24 * 60
 	// shortHistory is a number of minutes: a shorter history also uses the current minute.
 	shortHistory = 5
-	// minCurrentMinute is the part of the current minute that must have passed before it is used. Balancers
-	// store their counts every 10 s, so an earlier reading would show some regions without
-	// load.
+	// minCurrentMinute is the part of the current minute that must have passed before it is used. Earlier,
+	// the counts of some regions may be missing.
 	minCurrentMinute = 15 * time.Second
 	// loadCurveMinutes is the length of the past in a load curve, in minutes.
 	loadCurveMinutes = 24 * 60

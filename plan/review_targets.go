@@ -4,8 +4,7 @@ import (
 	"skyserve/internal/service"
 )
 
-// maxTargetSteps is the maximum number of steps in a target's forecast: strategies and operators do
-// not require values by the minute, and every snapshot of a balancer contains them.
+// maxTargetSteps is the maximum number of steps in a target's forecast.
 const maxTargetSteps = 12
 
 // EndpointTarget is a plan's target for one model in one region.
@@ -96,7 +95,7 @@ func (v *ReviewResult) forecastFor(model string, region service.Region) *Endpoin
 	return nil
 }
 
-// firstThroughput returns the throughput of a replica on the first GPU that the model runs on.
+// firstThroughput returns the throughput of a replica on the first GPU of the problem that the model runs on.
 func firstThroughput(tps []float64) float64 {
 	for _, v := range tps {
 		if v > 0 {

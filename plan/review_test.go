@@ -207,7 +207,7 @@ func TestReviewReportsAssumptions(t *testing.T) {
 		}},
 		"strangers": {reviewYAML, []ReplicaCount{{Model: "other", Region: "local/us", Replicas: 2}, {Model: "chat-small", Region: "local/us", GPU: "A10", Replicas: 1}}, nil, []string{
 			"the service has no other in local/us: 2 replicas are ignored",
-			"replicas of meta-llama/Llama-3.1-8B-Instruct in local/us run on A10: counted as L4, the first of the model's gpus in this region",
+			"replicas of meta-llama/Llama-3.1-8B-Instruct in local/us run on A10: counted as L4",
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -419,7 +419,7 @@ func TestReviewSaysWhatHappensToExcessReplicas(t *testing.T) {
 // The cost of egress is weighed against replicas where the load is.
 func TestReviewIncludesEgressCost(t *testing.T) {
 	expensive := strings.ReplaceAll(reviewYAML, "replicas: {min: 1, max: 8}", "replicas: {min: 1, max: 8}\n    egress_per_gb: 100")
-	h := demandtest.Constant(t, 120, 7000, 100, 0) // eu has room for 1400 of us
+	h := demandtest.Constant(t, 120, 7000, 100, 0) // eu has free capacity for 1400 tokens/s of us
 	near, err := Review(demandtest.Parse(t, expensive), nil, h, reviewAt, ReviewOptions{LocalShare: 0.1})
 	if err != nil {
 		t.Fatal(err)

@@ -17,8 +17,7 @@ type SolveOptions struct {
 	// Effort bounds the counted work, which is the same on every machine; 0 = DefaultEffort.
 	Effort int64
 	// Interrupt, when not nil, is called from time to time; true stops the search with the best
-	// result so far. A time limit is up to the caller because it makes results differ between
-	// machines.
+	// result so far.
 	Interrupt func() bool
 }
 
@@ -45,11 +44,9 @@ type Solution struct {
 	Infeasible []string
 }
 
-// Solve finds the cheapest counts: it minimises the sum of PricePerHour*x + StartCostUSD*max(0, x-Current). Extras
-// change prices and add costs and rows (constraints); Cost is the complete objective.
-// Every region must serve LocalShare of its own peak, every model its peak over all regions,
-// and counts must be within capacity, min and max. It fails on a problem that Check rejects and on an
-// invalid gap. The rows and the cost of the result are computed again from the problem itself.
+// Solve finds the cheapest counts: it minimises Cost. Every region must serve LocalShare of its own peak, every model
+// its peak over all regions, and counts must be within capacity, min and max; Extras add constraints. It fails on a
+// problem that Check rejects and on an invalid gap.
 func Solve(p *Problem, o SolveOptions) (Solution, error) {
 	if err := p.Check(); err != nil {
 		return Solution{}, err
@@ -120,7 +117,7 @@ func divided(values []float64, by float64) []float64 {
 	return out
 }
 
-// solver is the state of one Solve, whose prices are scaled.
+// solver is the state of one Solve. The prices of p are scaled.
 type solver struct {
 	p           *Problem
 	gap         float64
@@ -276,14 +273,14 @@ func selected[T any](all []T, some []int) []T {
 
 // The schedule of a search.
 const (
-	shortAscentSteps   = 250  // steps of the first ascent with few counts
+	fewCounts          = 400  // models x regions x GPUs up to which a problem is small: see integerProgram.small
+	shortAscentSteps   = 250  // steps of the first ascent of a small problem
 	longAscentSteps    = 1000 // steps of the first ascent otherwise
 	extraAscentSteps   = 100  // steps of a later ascent
-	modelAscentSteps   = 60   // steps of the ascent that solves each model over all its regions (relaxModels)
-	modelLevel         = 2e-4 // first level of that ascent
-	modelAscentDivisor = 5    // that ascent uses 1/modelAscentDivisor of the remaining effort
+	modelAscentSteps   = 60   // steps of the ascent over whole models (relaxModels)
+	modelLevel         = 2e-4 // first level of the ascent over whole models
+	modelAscentDivisor = 5    // the ascent over whole models uses 1/modelAscentDivisor of the remaining effort
 	searchEffortShare  = 0.6  // share of the effort reserved for the neighbourhood search
-	fewCounts          = 400  // models x regions x GPUs up to which that ascent is used
 	maxRounds          = 40   // maximum rounds of the neighbourhood search
 	firstEnumeration   = 2    // rounds without a better incumbent before all counts are enumerated
 	lastEnumeration    = 7    // the same for the second and last enumeration
@@ -291,7 +288,7 @@ const (
 
 // solveProgram raises the lower bound and searches for cheaper counts until bound and cost are within
 // the requested gap, the program is proven infeasible, the effort is spent or the maximum number of
-// rounds is reached. With few counts it also bounds whole models and enumerates all counts that may cost less
+// rounds is reached. For a small problem it also bounds whole models and enumerates all counts that may cost less
 // than the incumbent, and it also ends after lastEnumeration rounds without a better incumbent.
 func (c *integerProgram) solveProgram() {
 	c.initialEffort = c.work.remaining
@@ -341,7 +338,7 @@ func (c *integerProgram) solveProgram() {
 	}
 }
 
-// closeGap raises the bound over whole models, then enumerates all counts.
+// closeGap raises the bound over whole models, then enumerates all counts that may cost less than the incumbent.
 func (c *integerProgram) closeGap(p *point) {
 	m := c.newAscent(c.zeroSlackPrices(p.y), modelLevel)
 	m.relax, m.reservedEffort = c.relaxModels, c.work.remaining-c.work.remaining/modelAscentDivisor
@@ -402,7 +399,7 @@ func (c *integerProgram) finished() bool {
 	return c.work.exhausted() || c.infeasible != nil || c.provesGap(c.bound)
 }
 
-// small reports whether whole models are solved.
+// small reports whether the problem has few counts.
 func (c *integerProgram) small() bool { return len(c.blocks)*c.gpus <= fewCounts }
 
 // solverResult returns the solution of p, the problem before its prices were divided by divisor. It

@@ -54,7 +54,7 @@ type FirstTokens struct {
 	Total, Late int64
 }
 
-// HourlyTarget is the hourly plan for an endpoint, and its forecast.
+// HourlyTarget is the plan for an endpoint, and its forecast.
 type HourlyTarget struct {
 	Count int
 	// Replicas is the count by GPU and capacity type; nil = any.
@@ -64,8 +64,7 @@ type HourlyTarget struct {
 	From, Until time.Duration
 	// ReplicaTPS is the throughput of one replica, in uncached prompt tokens per second; 0 = unknown.
 	ReplicaTPS float64
-	// PeakTPS is the peak of the load planned for, in uncached prompt tokens per second, including the planned
-	// share of batch load and the backlog of accepted batches.
+	// PeakTPS is the peak of the load planned for, in uncached prompt tokens per second, including batch load.
 	PeakTPS float64
 	// ForecastTPS is the forecast of the interactive load in steps of ForecastStep from From on, in uncached
 	// prompt tokens per second; empty = unknown.
@@ -165,7 +164,7 @@ func StrategyNames() []string {
 	return []string{"reactive", "lt-i", "lt-u", "lt-ua", "predictive", "auto"}
 }
 
-// UsesPlan reports whether a strategy uses the hourly plan.
+// UsesPlan reports whether a strategy uses the plan.
 func UsesPlan(strategy string) bool { return strategy != "reactive" }
 
 // NewStrategy returns a new strategy by name. For an unknown name the error lists the valid names.

@@ -50,16 +50,14 @@ const (
 //
 //   - it sizes for the interactive load (tokens per second over a replica's throughput), not for
 //     memory, which deferred work fills up, and adds all missing replicas at once;
-//   - a large pool is filled further than a small one, because random variation averages out in it;
-//   - the fill level falls with each first token that is late and rises with each in time, so that the
-//     late share stays below the allowed one: see fillLevel;
+//   - many replicas are filled further than few, because random variation averages out (pooledReplicas);
+//   - the fill level falls with each first token that is late and rises with each in time: see fillLevel;
 //   - each region has replicas for localShare of its load, and the remainder run where the shortfall
 //     is highest, so that three regions do not round up three times;
 //   - the forecast contributes the growth expected within forecastLead; a forecast that differs from
-//     the load by more than maxForecastRatio is ignored immediately, not only in the last 20 minutes of the
-//     hour;
+//     the load by more than maxForecastRatio is ignored at any time, not only at the end of the planned period;
 //   - a load of a model above burstRatio times its forecast is a burst: its last minute counts if it is above the mean of
-//     several, and replicas run at burstUtilisation if the fill level requires fewer;
+//     several, and there are at least enough replicas to run at burstUtilisation;
 //   - queued requests mean that past load was not served and has to be worked off in addition to
 //     new load: the count grows by half, once the previously requested replicas have started;
 //   - replicas are removed after scaleInDelay in which they were not needed.
@@ -112,8 +110,9 @@ func (s *auto) Step(now time.Duration, in *StrategyInput) []Scaling {
 	al := newAllocator(in, s.options)
 	for i := range in.Endpoints {
 		e := &in.Endpoints[i]
-		need, why := e.clampNeed(needs[i], loads[i])
-		if n := s.states[e.endpointKey()].replicasToAdd(now, e.count()-need); n != 0 {
+		st := s.states[e.endpointKey()]
+		need, why := e.clampNeed(needs[i], e.describeNeed(loads[i], st.known))
+		if n := st.replicasToAdd(now, e.count()-need); n != 0 {
 			al.request(i, n, fmt.Sprintf("%s: %d required, %d current", why, need, e.count()))
 		}
 	}
@@ -260,10 +259,21 @@ func (e *ScaledEndpoint) countForMemory(share float64) int {
 	return int(math.Ceil(*e.Utilisation * float64(e.Ready) / share))
 }
 
+// describeNeed returns the reason of a need: the load in replicas, or what decides until a load is known.
+func (e *ScaledEndpoint) describeNeed(load float64, known bool) string {
+	switch {
+	case known:
+		return fmt.Sprintf("load needs %.1f replicas", load)
+	case e.Utilisation != nil:
+		return "plan or load unknown, " + describeMemory(*e.Utilisation)
+	}
+	return "plan or load unknown"
+}
+
 // clampNeed bounds a need by queues, memory and the endpoint's limits, and returns the deciding reason. While memory
 // utilisation is unknown, no replica is removed.
-func (e *ScaledEndpoint) clampNeed(need int, load float64) (int, string) {
-	have, why := e.count(), fmt.Sprintf("load needs %.1f replicas", load)
+func (e *ScaledEndpoint) clampNeed(need int, why string) (int, string) {
+	have := e.count()
 	if rescue := have + int(math.Ceil(queueGrowth*float64(have))); e.hasQueue() && rescue > need {
 		need, why = rescue, fmt.Sprintf("%d requests wait for their first token", *e.Waiting)
 	}

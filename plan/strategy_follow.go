@@ -8,16 +8,17 @@ import (
 
 // The constants of LT-UA (SageServe section 6.4).
 const (
-	// loadRatioWindow is the end of the hour in which load is compared with the planned load.
+	// loadRatioWindow is the part of the planned period, at its end, in which load is compared with the planned load.
+	// In the paper, the period is an hour.
 	loadRatioWindow = 20 * time.Minute
 	// underestimated and overestimated are ratios of observed to planned load.
 	underestimated = 5.0
 	overestimated  = 0.5
 )
 
-// planFollower follows the hourly plan (SageServe section 6.4). LT-I scales to the planned count at once.
+// planFollower follows the plan (SageServe section 6.4). LT-I scales to the planned count at once.
 // LT-U scales to it one replica at a time, and only as memory utilisation requires: up above 70 %,
-// down below 30 %. LT-UA does the same, but in the last 20 minutes of the hour traffic takes precedence
+// down below 30 %. LT-UA does the same, but within loadRatioWindow traffic takes precedence
 // over memory: at 5 times the planned load or more it scales beyond the planned count, and at
 // half of it or less it scales down. It changes one replica at a time, at most to the plan
 // times that ratio. Where traffic requires no change, memory decides.
@@ -42,7 +43,7 @@ func (s *planFollower) Step(now time.Duration, in *StrategyInput) []Scaling {
 		}
 		if s.name == "lt-i" {
 			if n := e.Target.Count - e.count(); n != 0 {
-				al.request(i, n, fmt.Sprintf("%d planned for the hour, %d current", e.Target.Count, e.count()))
+				al.request(i, n, fmt.Sprintf("%d planned, %d current", e.Target.Count, e.count()))
 			}
 			continue
 		}

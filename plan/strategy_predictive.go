@@ -8,7 +8,7 @@ import (
 
 // predictive follows the interactive load of each endpoint, minute by minute, like the rule predictive of
 // `plan backtest`. It keeps the replicas that a loadTracker requires. The plan calibrates the tracker on the
-// history, and gives it the highest value of the rest of its mean forecast. Queued requests and memory
+// history, and gives it the highest value of the remainder of its mean forecast. Queued requests and memory
 // utilisation add replicas as under auto. An endpoint loses no replica until it has a plan and a known load for
 // the first time.
 type predictive struct {
@@ -33,8 +33,7 @@ func (s *predictive) Step(now time.Duration, in *StrategyInput) []Scaling {
 	al := newAllocator(in, s.options)
 	for i := range in.Endpoints {
 		e := &in.Endpoints[i]
-		need, load := s.required(now, e)
-		need, why := e.clampNeed(need, load)
+		need, why := e.clampNeed(s.required(now, e))
 		if n := need - e.count(); n != 0 {
 			al.request(i, n, fmt.Sprintf("%s: %d required, %d current", why, need, e.count()))
 		}
@@ -42,8 +41,8 @@ func (s *predictive) Step(now time.Duration, in *StrategyInput) []Scaling {
 	return al.out
 }
 
-// required returns the replicas that an endpoint's load and forecast require, and the load in replicas.
-func (s *predictive) required(now time.Duration, e *ScaledEndpoint) (need int, load float64) {
+// required returns the replicas that an endpoint's load and forecast require, and the reason.
+func (s *predictive) required(now time.Duration, e *ScaledEndpoint) (need int, why string) {
 	st := s.states[e.endpointKey()]
 	if st == nil {
 		st = &predictiveState{next: now}
@@ -58,10 +57,9 @@ func (s *predictive) required(now time.Duration, e *ScaledEndpoint) (need int, l
 		st.tracker.observe(int(now/time.Minute), st.load, e.Target.replicasForForecast(now))
 	}
 	if st.tracker == nil {
-		need = max(e.count(), e.countForMemory(targetMemoryUtilisation))
-		return need, float64(need)
+		return max(e.count(), e.countForMemory(targetMemoryUtilisation)), e.describeNeed(0, false)
 	}
-	return st.tracker.needed, st.load
+	return st.tracker.needed, e.describeNeed(st.load, true)
 }
 
 // replicasForForecast returns the replicas for the highest value of the mean forecast from a time on, 0 without

@@ -256,8 +256,8 @@ func (c *closedFleet) vms() (n int) {
 	return n
 }
 
-// No strategy leaves the bounds, loses a VM or depends on anything but its inputs; paced ones
-// follow the plan and the cooldown.
+// No strategy leaves the bounds, loses a VM or depends on anything but its inputs. The paper's strategies also stay
+// within the plan or observe the cooldown, see checkChange.
 func TestStrategiesRespectBounds(t *testing.T) {
 	testkit.Slow(t)
 	for _, name := range StrategyNames() {

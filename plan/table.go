@@ -49,7 +49,7 @@ func writeList(b *bytes.Buffer, lines []string) {
 
 func (p Proposal) writeChanges(w io.Writer) error {
 	t := printable.NewTable(w)
-	t.Fit(printable.Fitting{Optional: []string{"DONATE", "RECLAIM", "CAPACITY TOK/S", "PEAK TOK/S"}}) // the reasons below name these figures
+	t.Fit(printable.Fitting{Optional: []string{"DONATE", "RECLAIM", "CAPACITY TOK/S", "PEAK TOK/S"}}) // the reasons name these figures, or their totals in the region
 	t.Row("MODEL", "REGION", "GPU", "CURRENT", "CHANGE", "PLANNED", "PEAK TOK/S", "CAPACITY TOK/S", "UTILISATION", "DONATE", "RECLAIM")
 	for _, c := range p.Changes {
 		used := "-"

@@ -87,8 +87,9 @@ func levelOf(loads []float64, ahead int) float64 {
 }
 
 // Whatever the load and the tracking, a tracker has used at most the replica-minutes of the threshold rule. While it
-// has had more overload than that rule and the tolerated share of the load, it has at least its replicas, and it never
-// has more by more than the replicas that it had fewer at a time, overloaded for one start-up.
+// has had more overload than that rule and the tolerated share of the load, it has at least the replicas of that rule.
+// Its overload is at most that of the rule plus the tolerance plus n for each minute of a start-up, where n is the
+// largest number of replicas by which it was below the rule.
 func TestTrackerUsesNoMoreThanThreshold(t *testing.T) {
 	rng := rand.New(rand.NewPCG(11, 11))
 	for i := range 100 {

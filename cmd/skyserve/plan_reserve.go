@@ -24,7 +24,12 @@ func (o *planOptions) printReservation(ctx context.Context, out io.Writer) error
 		until = g.at
 	}
 	r, err := plan.CompareReservations(g.Spec, g.history, time.Time{}, until, o.review)
-	if err != nil {
+	switch {
+	case errors.Is(err, plan.ErrNoCounts):
+		return failed(err, "retry with a larger --gap")
+	case errors.Is(err, plan.ErrInfeasible):
+		return failed(err, "")
+	case err != nil:
 		return usage(err, "")
 	}
 	return o.writeOutput(out, func(w io.Writer) error {

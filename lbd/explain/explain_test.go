@@ -315,6 +315,8 @@ func TestWhy(t *testing.T) {
 		{telemetry.RequestSummary{State: "bounced", From: "lb-us-0"}, "no live replica here"},
 		{telemetry.RequestSummary{State: "cancelled"}, "client disconnected while queued"},
 		{telemetry.RequestSummary{State: "cancelled", Policy: "skylb", Target: "us-0", Reason: policy.ReasonLeastLoad}, "fewest outstanding requests"},
+		{telemetry.RequestSummary{State: "sent", Policy: "power-of-two", Target: "us-0", Reason: policy.ReasonPowerOfTwo}, "better of two candidates"},
+		{telemetry.RequestSummary{State: "sent", Policy: "dualmap", Target: "us-0", Reason: policy.ReasonPowerOfTwo}, "better of two candidates"},
 	} {
 		if got := Why(c.row); got != c.want {
 			t.Errorf("%+v: %q, want %q", c.row, got, c.want)

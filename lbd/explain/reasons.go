@@ -15,7 +15,7 @@ var chosenBecause = map[string]string{
 	policy.ReasonPrefixMatch:   "longest cached prefix",
 	policy.ReasonPrefixMiss:    "no sufficient prefix match; most free capacity",
 	policy.ReasonForward:       "no local replica available; forwarded to a peer with capacity",
-	policy.ReasonPowerOfTwo:    "less loaded of two random candidates",
+	policy.ReasonPowerOfTwo:    "better of two candidates",
 	policy.ReasonSession:       "session affinity (hash ring)",
 	policy.ReasonImbalance:     "load too imbalanced for prefix routing; least loaded",
 	policy.ReasonRemaining:     "fewest remaining tokens",

@@ -43,7 +43,7 @@ func DefaultBFIO() BFIOOptions {
 // an imbalance.
 //
 // The order of the queue decides which requests are in the pool. BF-IO may place the requests of a
-// pool in any order. Requests without a free slot at this balancer go to peers.
+// pool in any order.
 type BFIO struct {
 	options BFIOOptions
 	solver  bfio.Solver

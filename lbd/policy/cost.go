@@ -126,8 +126,7 @@ func HoldTime(ahead, n int, residence time.Duration, pace float64) time.Duration
 // (queueing, network, computing uncached tokens, the answer) plus the time by which it delays the
 // requests already there. Load and locality are thus compared in one unit. If a full replica costs less
 // than every available one, including the wait for it, the request is held for it, and the requests
-// behind it proceed. The policy combines SkyLB's selective pushing with the measured load and speed of
-// each replica. Unlike SkyLB, it compares replicas with peers directly.
+// behind it proceed. Unlike SkyLB, the policy compares replicas with peers directly.
 type Cost struct {
 	constants      CostConstants
 	ties, peerTies rotation
@@ -188,8 +187,8 @@ func (p *Cost) Choose(f *Facts) Choice {
 }
 
 // startsTooLate reports whether a request waits here although a peer has the lowest cost, because it would start at the
-// peer only after the requests that run there now have ended, on average. A forwarded request cannot be forwarded again,
-// and before it starts, another target may become better. Without this rule, several regions would also fill the queue of
+// peer only after the requests that run there now have ended, on average. A request is forwarded to another region only
+// once, and before it starts, another target may become better. Without this rule, several regions would also fill the queue of
 // the same peer before its next report. There are three exceptions, in which the request is forwarded at once: no replica
 // here is live; the peer has cached more of the prompt than the replicas here; or the request has waited for as long as
 // it would wait at the peer. Without the last exception, nothing would be forwarded to a peer whose queue is always long.

@@ -204,7 +204,7 @@ func TestCostSpreadsShortAnswersToLongPrompts(t *testing.T) {
 	if got := choose(10, 2000); got != 0 {
 		t.Errorf("with more prompts waiting there, chose %d", got)
 	}
-	// A long answer, and those that follow it in its session, keep the shorter way.
+	// A request with a long answer stays: the margin of a peer grows with the duration of the request.
 	if got := choose(1000, 0); got != 0 {
 		t.Errorf("for a long answer, chose %d", got)
 	}
@@ -251,8 +251,8 @@ func TestCostKeepsPrefixesIfCachesAreFull(t *testing.T) {
 	}
 }
 
-// In a queue that takes longer than MaxHold, a request that waits as long as all others is still held for the
-// replica that is best for it. One that was passed over is not, in time for its own maximum wait.
+// In a queue that takes longer than MaxHoldShare of the maximum wait, a request that waits as long as all others is still
+// held for the replica that is best for it. One that was passed over is not held any more.
 func TestCostHoldsInLongQueues(t *testing.T) {
 	holds := func(queued int, waited, maxWait time.Duration) bool {
 		cs := fleet(2)

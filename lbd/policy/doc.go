@@ -4,7 +4,7 @@
 // simulator run the same code.
 //
 // Candidates are in two layers, as in the paper SkyLB (arXiv 2505.24095): the replicas of this
-// balancer, and its peers, which are the other balancers of the service, normally in other regions. Most policies
+// balancer, and its peers, which are the other balancers of the service. Most policies
 // choose in one layer: among the replicas while any is available, else among the peers.
 //
 // Read policy.go first, and pool.go for policies that decide for many requests at once. Every

@@ -3,8 +3,8 @@ package policy
 import "math/bits"
 
 const (
-	// dualMapMaxTTFT is the expected time to the first token, in seconds, above which the policy no longer
-	// prefers the candidate with the longer match, but the one with the lower expected time. The paper uses the service's TTFT objective here, which Facts does not contain.
+	// dualMapMaxTTFT is the expected time to the first token, in seconds, up to which the policy prefers the
+	// candidate with the longer match. The paper uses the service's TTFT objective, which Facts does not contain.
 	dualMapMaxTTFT = 5.0
 	// dualMapWindow is the total number of counted requests at which this total and the counts of all prefixes are
 	// halved.
@@ -81,8 +81,9 @@ func (p *DualMap) Choose(f *Facts) Choice {
 	return Choice{Index: from + first, Reason: reason(ReasonPowerOfTwo, peer)}
 }
 
-// keyOf returns the hash of the shortest prefix, of 1, 2, 4, ... blocks, whose number of requests hardly exceeds the
-// fair share of two of n candidates. It counts the request for this prefix and all shorter ones.
+// keyOf returns the hash of the shortest prefix, of 1, 2, 4, ... blocks, whose number of requests is at most the fair
+// share of two of n candidates plus a tolerance; if there is none, of all blocks. It counts the request for this prefix
+// and all shorter ones.
 func (p *DualMap) keyOf(f *Facts, n int) uint64 {
 	isNew := f.ID == "" || f.ID != p.last // Choose is called repeatedly for a waiting request
 	p.last = f.ID

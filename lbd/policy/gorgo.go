@@ -1,13 +1,13 @@
 package policy
 
-// gorgoRunningWeight is the weight of the context tokens of running requests, because some of them are already
-// computed. It is the default of GORGO's published router.
+// gorgoRunningWeight is the weight of the tokens at a candidate that are already computed. It is the default of
+// GORGO's published router.
 const gorgoRunningWeight = 0.5
 
 // GORGO is the router of the paper GORGO (arXiv 2602.11688) in its second version, whose cost includes load. It
 // selects the candidate with the lowest expected time to the first token (TTFT): the round-trip time plus the prefill
-// time. The prefill time counts the uncached tokens of this request and of all waiting requests, and half of the other
-// tokens of running requests.
+// time. The prefill time counts the uncached tokens of this request and of all requests without a first token, and half
+// of the other tokens at the candidate.
 //
 // There are two differences from the paper. GORGO's time per token is a constant measured on its hardware; here it is
 // that of the nominal replica, multiplied by the replica's pace. GORGO assumes that a peer has no load; here peers

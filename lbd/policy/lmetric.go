@@ -4,9 +4,9 @@ import "math"
 
 // LMetric is the router of the paper LMetric (arXiv 2603.15202). It multiplies two figures of each candidate and
 // selects the lowest product. One is the number of prompt tokens to compute there before the request's first token,
-// the other the number of requests there (at a peer, only those that this balancer sent). Both include the request itself: otherwise the product of an idle replica
-// would be zero, and the replica would be selected whatever the others have cached. Ties go to the least loaded
-// candidate, then in turn.
+// the other the number of requests there (at a peer, only those that this balancer sent). Both include the request
+// itself: otherwise the product of an idle replica would be zero, whatever the others have cached. Ties go to the least
+// loaded candidate, then in turn.
 type LMetric struct{ ties, peerTies rotation }
 
 // NewLMetric returns the policy.

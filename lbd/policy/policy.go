@@ -60,22 +60,19 @@ type Candidate struct {
 	// Live: it reported ready recently and is not draining or ejected. It may still have no capacity.
 	Live bool
 	// Available: another request may be sent there now. For a replica, the service's push rule
-	// decides (core.PushRule), for example whether its engine has pending requests. A peer is
-	// available if its last report is recent and has an available replica and a short queue, no longer than
-	// the queue here, and if it has not just sent back a request that it could not place. A policy with both
-	// Traits.Peers and Traits.Holds has another rule for peers, see Traits.
+	// decides (core.PushRule). A peer must have reported an available replica and a queue no longer than
+	// the queue here. A policy with both Traits.Peers and Traits.Holds has another rule for peers, see Traits.
 	Available bool
 	// Outstanding is the number of requests that this balancer sent there and that have not ended. A
-	// request that failed early still counts for the usual residence time of a request. Otherwise, a
-	// replica that fails every request would appear idle. ContextTokens and RemainingTokens include such
-	// requests too.
+	// request that failed early still counts for some time, also in ContextTokens and RemainingTokens.
+	// Otherwise, a replica that fails every request would appear idle.
 	Outstanding int
 	// Unconfirmed is the number of outstanding requests without a first token that were sent after the
 	// figures of the last report were measured.
 	Unconfirmed int
 	// Pending, Running and KV are from the replica's last report. KV is the utilisation of its KV
-	// cache, 0..1. Pending excludes requests whose first token arrived after the report. A peer has
-	// only KV: the mean over its replicas.
+	// cache, 0..1. Requests that have started or ended since may lower them. A peer has only KV: the mean
+	// over its replicas.
 	Pending Maybe[int]
 	Running Maybe[int]
 	KV      Maybe[float64]
@@ -135,15 +132,17 @@ type Facts struct {
 	Now     time.Duration
 	Model   string
 	Session string
-	// PromptBytes is the length of the prompt. PromptTokens is an estimate.
-	PromptBytes  int
+	// PromptBytes is the length of the prompt in whole blocks (prefix.BlockBytes), like MatchBytes; 0 if
+	// the prompt is shorter than a block.
+	PromptBytes int
+	// PromptTokens is an estimate.
 	PromptTokens int
-	// PrefixHashes[i] is the hash of the first i+1 blocks of the prompt, each of prefix.BlockBytes. Two
+	// PrefixHashes[i] is the hash of the first i+1 blocks of the prompt. Two
 	// prompts with equal hashes at i have these blocks in common.
 	PrefixHashes []uint64
 	// MaxTokens is the client's limit on the answer; 0 = no limit.
 	MaxTokens int
-	// AnswerTokens is the mean length of the model's answers; 0 = no answer has ended yet.
+	// AnswerTokens is the mean length of the model's answers; 0 = unknown.
 	AnswerTokens float64
 	// Waited is the time since the request arrived, or since its stream broke. It includes failed
 	// attempts.
@@ -157,8 +156,8 @@ type Facts struct {
 	// computed before, and had evicted. If it is high, computing any prompt evicts prefixes that other
 	// requests need.
 	EvictedShare float64
-	// CachedShare is the share, 0..1, of the prompt tokens that the engines found in their caches; 0 if no
-	// answer has ended yet.
+	// CachedShare is the recent share, 0..1, of the prompt tokens of all models that engines found in their
+	// caches; 0 until an engine has reported it.
 	CachedShare float64
 	Candidates  []Candidate
 }
@@ -224,8 +223,8 @@ type Traits struct {
 	// peers even while a replica of this balancer is available.
 	Peers bool
 	// Holds: it may hold a request for one full replica while requests behind it are sent. It also
-	// changes the queue: requests of equal priority are sorted by the start of their session instead of
-	// by arrival. A session's start moves a request forward by at most core.Config.SessionLead.
+	// changes the queue: of two requests with equal priority, that of the older session is first, within
+	// limits (core.Config.SessionLead).
 	Holds bool
 }
 
@@ -251,13 +250,11 @@ var constructors = map[string]func() Policy{
 	"cache-aware:skylb": func() Policy { return NewCacheAware(CacheAwareSkyLB()) },
 }
 
-// pushesSelectively contains the policies that are designed to queue requests at the balancer.
+// pushesSelectively contains the policies whose CanonicalPush is pending.
 var pushesSelectively = map[string]bool{"skylb": true, "skylb-ch": true, "longest-prefix": true, "cost": true}
 
-// CanonicalPush returns the push rule (core.PushRule) of the paper or project that a policy comes
-// from, for comparisons. It is pending for SkyLB's policies, longest-prefix and cost, and blind for
-// the others, which send every request immediately. For an unknown name it is pending. Services do
-// not use it: their default is pending for every policy.
+// CanonicalPush returns the push rule (core.PushRule) with which comparisons run a policy: that of its paper or
+// project, if it has one. For an unknown name it is pending. Services do not use it.
 func CanonicalPush(name string) string {
 	if _, known := constructors[name]; known && !pushesSelectively[name] {
 		return "blind"

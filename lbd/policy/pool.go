@@ -3,10 +3,8 @@ package policy
 import "time"
 
 // PoolPolicy is a policy that decides for many queued requests at once: for the pool, which is the head of the
-// queue. If an engine has several data-parallel ranks, the balancer collects requests for a short time before each
-// decision (core.Config.PoolInterval), unless many slots are free. Choose places some requests one by one instead: those that failed before, that
-// are pinned to a target, that are suspected of crashing replicas or that need an adapter which some ranks lack. While
-// only peers are available, Choose also places the first request in the queue.
+// queue. The balancer may collect requests for a short time before each decision (core.Config.PoolInterval). Choose
+// places the requests that not every rank may receive, such as those that are pinned to a target, and those for peers.
 type PoolPolicy interface {
 	Policy
 	// Assign decides for a whole pool. It returns one choice for each of pool.Waiting. Its Index is an
@@ -19,7 +17,7 @@ type PoolPolicy interface {
 type Pool struct {
 	Now   time.Duration // since the balancer started
 	Model string
-	// Waiting is the head of the queue, in order, without the requests that are placed by Choose.
+	// Waiting is the pool, in order.
 	Waiting []WaitingRequest
 	// Ranks are the live replicas of the model, grouped by engine. Those that may not receive a
 	// request now are included, with FreeSlots 0.

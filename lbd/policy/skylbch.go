@@ -3,8 +3,7 @@ package policy
 // SkyLBCH is the consistent-hashing policy of the paper SkyLB (arXiv 2505.24095, section 3.2,
 // Algorithm 1, lines 23-26). It hashes sessions onto a ring of replicas or, if none is available, of
 // peers. Unavailable targets are skipped. The policy does not compare prefixes, because the requests
-// of a session share theirs. Only the push rule limits the load of a target. Requests without a
-// session go to the candidates in turn.
+// of a session share theirs. Requests without a session go to the candidates in turn.
 type SkyLBCH struct{ affinity affinity }
 
 // NewSkyLBCH returns the policy.
