@@ -257,11 +257,11 @@ func runRestore(ctx context.Context, o *restoreOptions, out io.Writer) error {
 	switch {
 	case errors.Is(err, telemetry.ErrConflict):
 		errors.As(err, &status)
-		return failed(fmt.Errorf("restoring %s: %s", o.name, status.Message), "nothing was changed; --force discards everything stored since the backup")
+		return failed(fmt.Errorf("restoring %s: %s", o.name, status.Message), "nothing was changed; --force discards everything stored since the backup, or completes an interrupted restore")
 	case errors.As(err, &status) && status.Status == http.StatusLocked:
 		return failed(fmt.Errorf("restoring %s: %s", o.name, status.Message), "nothing was changed; wait until the other restore has ended")
 	case errors.As(err, &status):
-		return failed(fmt.Errorf("restoring %s: %s", o.name, status.Message), "the store may be incomplete: run the command again with --force")
+		return failed(fmt.Errorf("restoring %s: %s", o.name, status.Message), "the store may be incomplete: run the command again")
 	}
-	return failed(fmt.Errorf("restoring %s: %w", o.name, err), "'skyserve status' shows whether the service is running; if the restore had begun, run it again with --force")
+	return failed(fmt.Errorf("restoring %s: %w", o.name, err), "'skyserve status' shows whether the service is running; if it is, run the command again")
 }

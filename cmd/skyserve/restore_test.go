@@ -38,9 +38,9 @@ func TestRejectedRestores(t *testing.T) {
 		t.Fatal(err)
 	}
 	for status, hint := range map[int]string{
-		http.StatusConflict:           "nothing was changed; --force discards everything stored since the backup",
+		http.StatusConflict:           "nothing was changed; --force discards everything stored since the backup, or completes an interrupted restore",
 		http.StatusLocked:             "nothing was changed; wait until the other restore has ended",
-		http.StatusServiceUnavailable: "the store may be incomplete: run the command again with --force",
+		http.StatusServiceUnavailable: "the store may be incomplete: run the command again",
 	} {
 		srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if r.Method == http.MethodPost {

@@ -66,9 +66,9 @@ func isNamespaceStream(name, namespace string) bool {
 	return strings.HasPrefix(name, namespace+"_")
 }
 
-// WriteBackup writes a backup of the streams of the client's service (ForService) and returns its description, which
-// contains service, the name of that service, and version, the version of this program. The service may run meanwhile. It
-// writes nothing and returns an error if the store has no data of the service.
+// WriteBackup writes a backup of the streams of the client's service (ForService) and returns its description. service is
+// the name of that service, version the version of this program; the description contains both. The service may run
+// meanwhile. If the store has no data of the service, WriteBackup writes nothing and returns an error.
 func (s *Store) WriteBackup(ctx context.Context, w io.Writer, service, version string) (telemetry.Backup, error) {
 	nc, err := s.awaitConn(ctx)
 	if err != nil {
@@ -339,7 +339,8 @@ func noEOF(err error) error {
 // telemetry.ErrRestoreRunning.
 //
 // The store is unchanged after a NewerStoreError, after ErrRestoreRunning, and after an error about the backup's
-// service or first line. After any other error it may be incomplete, and the restore has to be repeated with force.
+// service or first line. After any other error it may be incomplete: repeat the restore. If it then fails with a
+// NewerStoreError, part of the store was replaced before, or the store has newer data: decide, and repeat it with force.
 //
 // Revisions of keys continue from those of the backup and may be lower than before; fencing tokens in this store are
 // not. A holder that has renewed its lease since the backup loses it, and must acquire it again. A store that

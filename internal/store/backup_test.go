@@ -307,6 +307,16 @@ func FuzzBackup(f *testing.F) {
 	})
 }
 
+// The error about the directory of a running store is about the backup: nothing starts.
+func TestBackupDirOfRunningStore(t *testing.T) {
+	dir := t.TempDir()
+	put(t, chatStore(t, serve(t, dir)), "desired.x", "1")
+	err := BackupDir(t.Context(), dir, io.Discard, "chat", "v1")
+	if err == nil || !strings.HasPrefix(err.Error(), "locking directory "+dir+": ") || !strings.HasSuffix(err.Error(), "; stop any other store that uses it") {
+		t.Errorf("got %v", err)
+	}
+}
+
 // Two of three members are lost with their disks: the data is backed up from the third one's, and restored into a new
 // store.
 func TestBackupOfLastDisk(t *testing.T) {

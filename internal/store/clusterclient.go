@@ -154,9 +154,7 @@ const memberCheck = 3 * time.Second
 
 // checkMember checks the server of a client that has several, until ctx ends. It reads from the store whenever no
 // operation was answered for memberCheck, or the last read failed. A client that only watches would otherwise never
-// leave a member that is partitioned from the others: its watches stay silent, although the connection is up. The
-// client connects to another member at most memberCheck, isolatedAfter and a second after its member can no longer
-// read, which is up to quorumTimeout after the partition.
+// leave a member that is partitioned from the others: its watches stay silent, although the connection is up.
 func (s *Store) checkMember(ctx context.Context) {
 	for sleep(ctx, time.Second) {
 		nc, err := s.conn()

@@ -33,7 +33,8 @@ type MemberStatus struct {
 
 // ClusterStatus is the state of a cluster as one of its members observes it.
 type ClusterStatus struct {
-	// Clustered is false for a single store; then all other fields have their zero values.
+	// Clustered is false for a single store, and for a member before its first observation. Then all other fields are
+	// zero.
 	Clustered bool
 	Name      string
 	// Leader is the node of the leader; empty = no majority responds, so that nothing can be written.
@@ -138,6 +139,7 @@ func (s *Server) Cluster() ClusterStatus {
 	return s.cluster
 }
 
+// setCluster records a complete status.
 func (s *Server) setCluster(c ClusterStatus) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -149,6 +151,21 @@ func (s *Server) setCluster(c ClusterStatus) {
 	default:
 		c.UnreplicatedSince = s.cluster.UnreplicatedSince
 	}
+	s.replaceCluster(c)
+}
+
+// setObserved records what observe returned. The fields that maintain sets keep their last values: maintain may take
+// minutes.
+func (s *Server) setObserved(c ClusterStatus) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	last := &s.cluster
+	c.Open, c.Unreplicated, c.UnreplicatedSince, c.Problem = last.Open, last.Unreplicated, last.UnreplicatedSince, cmp.Or(c.Problem, last.Problem)
+	s.replaceCluster(c)
+}
+
+// replaceCluster sets cluster and leaderless. The caller holds mu.
+func (s *Server) replaceCluster(c ClusterStatus) {
 	s.cluster = c
 	switch {
 	case c.Leader != "":
@@ -158,7 +175,7 @@ func (s *Server) setCluster(c ClusterStatus) {
 	}
 }
 
-// observe returns the state of the cluster at now; maintain adds the rest.
+// observe returns the state of the cluster at now, without the fields that maintain sets.
 func (m *maintainer) observe(now time.Time) ClusterStatus {
 	c := ClusterStatus{Clustered: true, Name: m.s.member.Cluster}
 	info, err := m.ns.Jsz(&server.JSzOptions{Accounts: true, Streams: true})

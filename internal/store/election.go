@@ -15,7 +15,8 @@ const (
 	// votes: several round trips half a world away, and a disk that takes a second to sync.
 	electionMin = 1500 * time.Millisecond
 	electionMax = 3 * time.Second
-	// quorumTimeout is how long a leader without a majority remains one.
+	// quorumTimeout is the time without responses of a majority after which a leader steps down. The leader checks it
+	// each third of this time.
 	quorumTimeout = 3 * time.Second
 )
 

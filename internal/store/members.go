@@ -1,6 +1,7 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -121,6 +122,7 @@ func (m *maintainer) run(ctx context.Context) {
 		now := time.Now()
 		status := m.observe(now)
 		m.exchangeHealth(now, &status)
+		m.s.setObserved(status)
 		problem := ""
 		if err := m.maintain(ctx, &status); err != nil && ctx.Err() == nil {
 			status.Problem, problem = err.Error(), err.Error()
@@ -279,11 +281,12 @@ func (m *maintainer) removeReplaced(ctx context.Context, status ClusterStatus) e
 	if !found {
 		return nil
 	}
+	node := cmp.Or(replaced.Node, "(unknown name)")
 	var response server.JSApiMetaServerRemoveResponse
 	if err := call(ctx, m.system, server.JSApiRemoveServer, server.JSApiMetaServerRemoveRequest{Peer: replaced.peer}, &response); err != nil {
-		return fmt.Errorf("removing member %s: %w", replaced.Node, err)
+		return fmt.Errorf("removing member %s: %w", node, err)
 	}
-	m.s.log.Info("a member of the store that was replaced has been removed", "node", replaced.Node, "offline", replaced.OfflineFor.Round(time.Second))
+	m.s.log.Info("a member was removed from the store's cluster: it was replaced or is no longer configured", "node", node, "offline", replaced.OfflineFor.Round(time.Second))
 	return nil
 }
 

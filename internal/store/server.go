@@ -121,7 +121,7 @@ func Serve(ctx context.Context, o Options) (*Server, error) {
 	}
 	lock, err := lockDir(o.Dir)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("starting store: %w", err)
 	}
 	if err := openFormat(o.Dir); err != nil {
 		lock.Close()
@@ -213,14 +213,14 @@ func isLoopback(host string) bool {
 // lockDir creates dir and locks it for this process.
 func lockDir(dir string) (*os.File, error) {
 	if dir == "" {
-		return nil, errors.New("starting store: a directory is required")
+		return nil, errors.New("a directory is required")
 	}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return nil, fmt.Errorf("starting store: creating directory %s: %w", dir, err)
+		return nil, fmt.Errorf("creating directory %s: %w", dir, err)
 	}
 	lock, err := lockFile(filepath.Join(dir, "LOCK"))
 	if err != nil {
-		return nil, fmt.Errorf("starting store: locking directory %s: %w; stop any other store that uses it", dir, err)
+		return nil, fmt.Errorf("locking directory %s: %w; stop any other store that uses it", dir, err)
 	}
 	return lock, nil
 }
