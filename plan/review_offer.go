@@ -9,8 +9,8 @@ import (
 	"skyserve/internal/service"
 )
 
-// basePriceFactor is the planned price of an on_demand_base replica as a share of the spot price. It is
-// below 1 so that the base is used before spot, and near 1 so that a plan does not choose other GPUs.
+// basePriceFactor is the planned price of an on_demand_base replica as a share of the price of spot or flex-start. It is
+// below 1 so that the base is used first, and near 1 so that a plan does not choose other GPUs.
 const basePriceFactor = 0.999
 
 // offering is a GPU class with one capacity type. onDemandBase marks the replicas of on_demand_base. The index of an
@@ -121,11 +121,11 @@ func (r *review) maxReplicas(region *service.RegionSpec, o offering) int {
 	case o.capacityType == service.CapacityReserved:
 		return r.reservedReplicas(region, o.gpuClass)
 	case o.onDemandBase:
-		return ifOffered(spotFirst(region) && catalogue.SellsOnDemand(cloud, o.gpu, o.count), region.OnDemandBase)
+		return ifOffered((spotFirst(region) || flexStartFirst(region)) && catalogue.SellsOnDemand(cloud, o.gpu, o.count), region.OnDemandBase)
 	case o.capacityType == service.CapacitySpot:
 		return ifOffered(spotFirst(region), noLimit)
 	case o.capacityType == service.CapacityFlexStart:
-		return ifOffered(beforeOnDemand(region, service.CapacityFlexStart) && catalogue.SellsFlexStart(cloud), noLimit)
+		return ifOffered(flexStartFirst(region), noLimit)
 	}
 	allowed := len(region.Capacity) == 0 || slices.Contains(region.Capacity, service.CapacityOnDemand)
 	return ifOffered(allowed && catalogue.SellsOnDemand(cloud, o.gpu, o.count), noLimit)
@@ -142,6 +142,11 @@ func ifOffered(offered bool, n int) int {
 // spotFirst reports whether a region uses spot before on demand. After on demand, spot is a
 // fallback for a lack of on-demand capacity, which no plan anticipates.
 func spotFirst(region *service.RegionSpec) bool { return beforeOnDemand(region, service.CapacitySpot) }
+
+// flexStartFirst is spotFirst for flex-start.
+func flexStartFirst(region *service.RegionSpec) bool {
+	return beforeOnDemand(region, service.CapacityFlexStart) && catalogue.SellsFlexStart(region.Name.Cloud())
+}
 
 // beforeOnDemand reports whether a region uses a capacity type before on demand.
 func beforeOnDemand(region *service.RegionSpec, c service.CapacityType) bool {
@@ -198,7 +203,7 @@ func (r *review) setPrices() {
 		for j, region := range r.spec.Regions {
 			if region.Name.Cloud() == o.cloud {
 				onDemand[j][k] = r.onDemandPrice(region.Name, o.gpuClass)
-				planned[j][k] = r.plannedPrice(region.Name, o, onDemand[j][k])
+				planned[j][k] = r.plannedPrice(&region, o, onDemand[j][k])
 			}
 		}
 		meanOnDemand[k] = r.commonPrice(onDemand, k)
@@ -236,17 +241,31 @@ func (r *review) newPriceTable() [][]float64 {
 
 // plannedPrice returns the planned price of a replica on an offering in a region, given its on-demand
 // price.
-func (r *review) plannedPrice(region service.Region, o offering, onDemand float64) float64 {
+func (r *review) plannedPrice(region *service.RegionSpec, o offering, onDemand float64) float64 {
 	switch {
 	case o.onDemandBase:
-		r.assume("%s in %s: replicas of on_demand_base are planned at the spot price and billed on demand", o.gpuClass, o.cloud)
-		return basePriceFactor * r.spotPrice(region, o.gpuClass, onDemand)
+		return basePriceFactor * r.basePrice(region, o.gpuClass, onDemand)
 	case o.capacityType == service.CapacitySpot:
-		return r.spotPrice(region, o.gpuClass, onDemand)
+		return r.spotPrice(region.Name, o.gpuClass, onDemand)
 	case o.capacityType == service.CapacityFlexStart:
-		return r.flexStartPrice(region, o.gpuClass, onDemand)
+		return r.flexStartPrice(region.Name, o.gpuClass, onDemand)
 	}
 	return onDemand
+}
+
+// basePrice returns the lower price of spot and flex-start, of those that a region uses before on demand.
+func (r *review) basePrice(region *service.RegionSpec, c gpuClass, onDemand float64) float64 {
+	name, price := "spot", 0.0
+	if spotFirst(region) || !flexStartFirst(region) {
+		price = r.spotPrice(region.Name, c, onDemand)
+	}
+	if flexStartFirst(region) {
+		if flex := r.flexStartPrice(region.Name, c, onDemand); price == 0 || flex < price {
+			name, price = "flex-start", flex
+		}
+	}
+	r.assume("%s in %s: replicas of on_demand_base are planned at the %s price and billed on demand", c, c.cloud, name)
+	return price
 }
 
 // commonPrice returns the price of an offering where all regions of its cloud have the same, else the

@@ -41,3 +41,33 @@ regions:
 		})
 	}
 }
+
+// Replicas of on_demand_base are planned on demand, whichever capacity type precedes it.
+func TestReviewPlansOnDemandBase(t *testing.T) {
+	const text = `name: chat
+models:
+  - name: m
+    gpus: [{type: L4, tps: 1000}]
+regions:
+  - name: gcp/us-central1
+    replicas: {min: 1, max: 20}
+    on_demand_base: 2
+    capacity: CAPACITY
+`
+	price := func(c service.CapacityType, usd float64) MachinePrice {
+		return MachinePrice{Region: "gcp/us-central1", GPU: "L4", GPUs: 1, Capacity: c, USDPerHour: usd, Source: "test"}
+	}
+	prices := []MachinePrice{price(service.CapacityOnDemand, 0.8), price(service.CapacityFlexStart, 0.4), price(service.CapacitySpot, 0.3)}
+	for capacity, want := range map[string]string{
+		"[spot, on_demand]":             "optimal: on_demand:0+2 spot:0+1",
+		"[flex_start, on_demand]":       "optimal: on_demand:0+2 flex_start:0+1",
+		"[flex_start, spot, on_demand]": "optimal: on_demand:0+2 spot:0+1",
+		"[on_demand, flex_start]":       "optimal: on_demand:0+3",
+	} {
+		history := loaded(t, 300, "m", map[service.Region]float64{"gcp/us-central1": 3000})
+		p := reviewed(t, strings.Replace(text, "CAPACITY", capacity, 1), nil, history, ReviewOptions{Prices: prices})
+		if got := capacities(p); got != want {
+			t.Errorf("%s: got %q, want %q", capacity, got, want)
+		}
+	}
+}

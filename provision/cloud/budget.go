@@ -2,26 +2,27 @@ package cloud
 
 import (
 	"fmt"
+	"math"
 
 	"skyserve/internal/catalogue"
 	"skyserve/internal/service"
 )
 
-// BudgetProblem returns why autoscale.budget is too low, that is, below MinimumCost. The text does not contain the key. It
-// is empty if the budget is high enough, or if there is none.
+// BudgetProblem returns why autoscale.budget is below MinimumCost, without naming the key; empty if it is not, or if there
+// is no budget.
 func BudgetProblem(spec *service.Spec) string {
 	budget := spec.BudgetPerHour()
 	minimum := MinimumCost(spec)
-	if budget == 0 || minimum <= budget {
+	cents := math.Ceil(100*minimum-1e-6) / 100 // without the rounding errors of the sum
+	if budget == 0 || budget >= min(minimum, cents) {
 		return ""
 	}
-	return fmt.Sprintf("must be at least $%.2f, the price of the balancers and of replicas.min", minimum)
+	return fmt.Sprintf("must be at least $%.2f, the price of the balancers and of replicas.min", cents)
 }
 
 // MinimumCost returns a lower bound of the cost of a service's machines, in USD per hour: the balancers, and
 // replicas.min in regions whose only capacity type is on demand, at the prices of service.yaml or else the list
-// prices. Replicas in other regions count as free, because the capacity type and price of a machine are known only at
-// launch. Machines without a known price count as free too.
+// prices. Other replicas, and machines without a known price, count as free.
 func MinimumCost(spec *service.Spec) float64 {
 	usd := catalogue.BalancersPerHour(spec)
 	for _, r := range spec.Regions {

@@ -17,7 +17,7 @@ func (l *layout) addReplica(model int, r service.RegionSpec, ordinal int, class 
 	id := l.replicaID(model, r.Name, ordinal)
 	offers := l.hedgedOfferings(preferClass(l.offeringsFor(m, r, ordinal), class), r, id, additional)
 	if len(offers) == 0 {
-		return specError("models[%d].gpus: %s has no offering with %s for %s (capacity: %s); change gpus or the capacity of the region, or remove the region", model, r.Name, gpuList(m), m.Name, capacityList(r))
+		return specError("models[%d].gpus: %s has no offering with %s for %s (capacity: %s); change gpus or the capacity of the region, or remove the region", model, r.Name, gpuList(m), m.Name, capacityList(capacityFor(r, ordinal)))
 	}
 	labels := map[string]string{labelModel: m.Name, labelGPU: offers[0].GPU}
 	maps.Copy(labels, additional)
@@ -48,23 +48,28 @@ func (l *layout) runningObject(id string) *provision.Object {
 }
 
 // offeringsFor returns the offerings of a replica in the order of launch attempts: by the model's GPUs in the
-// order of service.yaml, then by the region's capacity types, then by price. The availability zones are rotated
-// by the replica's ordinal, so that the loss of a zone affects few replicas. Spot offerings are then sorted by
-// provision.Offerings.OrderSpot. Replicas with an ordinal below on_demand_base have no spot offerings.
+// order of service.yaml, then by capacityFor, then by price. The availability zones are rotated by the replica's
+// ordinal, so that the loss of a zone affects few replicas. Spot offerings are then sorted by
+// provision.Offerings.OrderSpot.
 func (l *layout) offeringsFor(m *service.Model, r service.RegionSpec, ordinal int) provision.Offerings {
-	order := r.Capacity
-	if RunsOnThisComputer(r.Name) {
-		order = []service.CapacityType{service.CapacityOnDemand}
-	}
-	if ordinal < r.OnDemandBase {
-		order = slices.DeleteFunc(slices.Clone(order), func(c service.CapacityType) bool { return c == service.CapacitySpot })
-	}
 	var all provision.Offerings
 	for _, g := range gpusOf(m) {
 		offers := l.withPricesAndReservations(l.Offerings[r.Name].WithGPU(g.Type, g.Count), r, g)
-		all = append(all, rotateZones(offers.SortedByCapacity(order), ordinal).OrderSpot(l.spotFacts)...)
+		all = append(all, rotateZones(offers.SortedByCapacity(capacityFor(r, ordinal)), ordinal).OrderSpot(l.spotFacts)...)
 	}
 	return all
+}
+
+// capacityFor returns the capacity types of a replica in the order of preference. They contain neither spot nor
+// flex-start if its ordinal is below on_demand_base.
+func capacityFor(r service.RegionSpec, ordinal int) []service.CapacityType {
+	switch {
+	case RunsOnThisComputer(r.Name):
+		return []service.CapacityType{service.CapacityOnDemand}
+	case ordinal < r.OnDemandBase:
+		return slices.DeleteFunc(slices.Clone(r.Capacity), isPreemptible)
+	}
+	return r.Capacity
 }
 
 // spotFacts returns what is known about a spot offering.
@@ -179,9 +184,9 @@ func gpuList(m *service.Model) string {
 	return strings.Join(names, " or ")
 }
 
-func capacityList(r service.RegionSpec) string {
+func capacityList(capacity []service.CapacityType) string {
 	var names []string
-	for _, c := range r.Capacity {
+	for _, c := range capacity {
 		names = append(names, string(c))
 	}
 	return strings.Join(names, ", ")

@@ -131,13 +131,13 @@ func QuotaNeeds(spec *service.Spec) map[QuotaKey]float64 {
 		needs.addMachines(r.Name, service.GPU{}, service.CapacityOnDemand, r.Balancers, diskBalancer)
 		for i := range spec.Models {
 			m := &spec.Models[i]
-			replicas, spot := spec.BoundsFor(m.Name, r.Name).Min, 0
+			replicas, preemptible := spec.BoundsFor(m.Name, r.Name).Min, 0
 			if isPreemptible(r.Capacity[0]) {
-				spot = max(0, replicas-r.OnDemandBase)
+				preemptible = max(0, replicas-r.OnDemandBase)
 			}
 			for _, g := range gpusOf(m)[:min(1, len(gpusOf(m)))] {
-				needs.addMachines(r.Name, g, service.CapacityOnDemand, replicas-spot, diskReplica)
-				needs.addMachines(r.Name, g, r.Capacity[0], spot, diskReplica)
+				needs.addMachines(r.Name, g, service.CapacityOnDemand, replicas-preemptible, diskReplica)
+				needs.addMachines(r.Name, g, r.Capacity[0], preemptible, diskReplica)
 			}
 		}
 	}

@@ -1,6 +1,7 @@
 package cloud_test
 
 import (
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -50,6 +51,53 @@ func TestQuotaNeeds(t *testing.T) {
 		if got := cloud.QuotaNeedsOfChanges(provision.Changes{c}); len(got) > 0 {
 			t.Errorf("replacing %s needs %v more", c.ID(), got)
 		}
+	}
+}
+
+// Replicas of on_demand_base are launched on demand and count so, whichever capacity type precedes it.
+func TestOnDemandBaseBeforeOtherCapacity(t *testing.T) {
+	const text = `
+name: chat
+balancer: {auth: {keys_from: env:KEYS}, insecure: true}
+models: [{name: llama, engine: {kind: vllm}, gpus: [{type: L4}]}]
+regions: [{name: gcp/us-central1, replicas: {min: 2, max: 4}, on_demand_base: 1, capacity: CAPACITY}]
+`
+	for capacity, second := range map[string]service.CapacityType{
+		"[spot, on_demand]":             service.CapacitySpot,
+		"[flex_start, on_demand]":       service.CapacityFlexStart,
+		"[flex_start, spot, on_demand]": service.CapacityFlexStart,
+		"[on_demand, flex_start]":       service.CapacityOnDemand,
+	} {
+		t.Run(capacity, func(t *testing.T) {
+			in := input(parse(t, strings.Replace(text, "CAPACITY", capacity, 1)))
+			for region, all := range in.Offerings {
+				for _, o := range all {
+					if o.Capacity == service.CapacitySpot {
+						o.Capacity = service.CapacityFlexStart
+						in.Offerings[region] = append(in.Offerings[region], o)
+					}
+				}
+			}
+			desired := plan(t, in).Desired
+			for _, w := range desired {
+				switch w.ID {
+				case "us-central1-0":
+					for _, o := range w.Offerings {
+						if o.Capacity != service.CapacityOnDemand {
+							t.Errorf("the first replica may be launched as %s", o.Capacity)
+						}
+					}
+				case "us-central1-1":
+					if got := w.Offerings[0].Capacity; got != second {
+						t.Errorf("the second replica is launched as %s, want %s", got, second)
+					}
+				}
+			}
+			needs, launched := cloud.QuotaNeeds(in.Spec), cloud.QuotaNeedsOfChanges(provision.Diff(desired, nil))
+			if !maps.Equal(needs, launched) {
+				t.Errorf("the service needs %v, its launches %v", needs, launched)
+			}
+		})
 	}
 }
 
