@@ -41,13 +41,11 @@ const (
 // storeHealth is how the controller observes its store, and changes the store's members.
 type storeHealth struct {
 	dir string // of an embedded store; empty = external
-	// writeOutage returns the error of the embedded store's writes, or nil while they succeed; the
-	// function is nil for an external store.
+	// writeOutage is store.Server.Outage; nil for an external store.
 	writeOutage func() *store.Outage
 	// free returns the free space of the store's disk; nil for an external store.
 	free func() (bytes uint64, known bool)
-	// clientOutage returns the error of the controller's own reads and writes, or nil while they
-	// succeed.
+	// clientOutage is store.Store.Outage of the controller's own client.
 	clientOutage func() *store.Outage
 	// setMembers changes the members to those of a reloaded configuration.
 	setMembers func(service.ControllerConfig) error
@@ -100,12 +98,12 @@ func (c *Controller) storeAlerts(now time.Time) []telemetry.Alert {
 		case errors.Is(outage, store.ErrNoQuorum):
 			return nil // controlPlaneAlerts reports it
 		case h.cluster != nil && h.cluster().Leader != "":
-			a := alert(telemetry.SeverityWarning, fmt.Sprintf("writing to %s on the controller's machine failed: %v; the other members continue; if another one fails, the store stops", h.dir, outage.Err),
+			a := alert(telemetry.SeverityWarning, fmt.Sprintf("the store in %s on the controller's machine cannot write, or its disk is nearly full: %v; the other members continue; if another one fails, the store stops", h.dir, outage.Err),
 				"free disk space there, or repair the disk; the member then returns automatically")
 			a.Since = &outage.Since
 			return []telemetry.Alert{a}
 		default:
-			a := alert(telemetry.SeverityCritical, fmt.Sprintf("writing to %s on the controller's machine failed: %v; planning, scaling, replacement and adoption are suspended", h.dir, outage.Err),
+			a := alert(telemetry.SeverityCritical, fmt.Sprintf("the store in %s on the controller's machine cannot write, or its disk is nearly full: %v; while writes fail, planning, scaling, replacement and adoption are suspended", h.dir, outage.Err),
 				"free disk space there, or repair the disk; the store then recovers automatically")
 			a.Since = &outage.Since
 			return []telemetry.Alert{a}
@@ -165,8 +163,8 @@ func (c *Controller) publishAlerts(ctx context.Context, l lease) {
 	}
 }
 
-// storeControlPlane writes alerts and the state of the control plane. It sets the term: one more than that of the leader
-// before, which wrote the current value. No two leaders have the same, because only one of them can replace that value.
+// storeControlPlane writes alerts and the state of the control plane. It sets the term: that of the current value, or one
+// more if another leader wrote that value.
 func (c *Controller) storeControlPlane(ctx context.Context, l lease, next *telemetry.Alerts) error {
 	key := telemetry.AlertsKey(c.immutable.Service)
 	old, revision, err := c.kv.Get(ctx, key)
@@ -189,8 +187,8 @@ func sameControlPlane(a, b *telemetry.Alerts) bool {
 	return reflect.DeepEqual(a.Controller, b.Controller) && a.Store.Replicated == b.Store.Replicated && a.Store.Leader == b.Store.Leader && reflect.DeepEqual(a.Store.Members, b.Store.Members)
 }
 
-// serveHealth serves GET /healthz: 503 with the reason while reads from or writes to the store fail;
-// otherwise "ok", followed by the alerts, one per line.
+// serveHealth serves GET /healthz: 503 with the critical alerts about the store; without one, "ok", followed by the other
+// alerts. Each alert has a line.
 func (c *Controller) serveHealth(w http.ResponseWriter, _ *http.Request) {
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	var broken, lines []string

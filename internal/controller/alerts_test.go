@@ -40,7 +40,7 @@ func TestHealthReportsStoreFailures(t *testing.T) {
 		want   string
 	}{
 		"healthy":             {storeHealth{}, 200, "ok"},
-		"a full disk":         {storeHealth{dir: "/d", writeOutage: func() *store.Outage { return full }}, 503, "writing to /d on the controller's machine failed: no space left on device; planning, scaling, replacement and adoption are suspended"},
+		"a full disk":         {storeHealth{dir: "/d", writeOutage: func() *store.Outage { return full }}, 503, "the store in /d on the controller's machine cannot write, or its disk is nearly full: no space left on device; while writes fail, planning, scaling, replacement and adoption are suspended"},
 		"the cause":           {storeHealth{writeOutage: func() *store.Outage { return full }}, 503, "no space left on device"},
 		"no response":         {storeHealth{clientOutage: func() *store.Outage { return full }}, 503, "the store does not respond to the controller: no space left on device; planning, scaling, replacement and adoption are suspended"},
 		"no response for now": {storeHealth{clientOutage: func() *store.Outage { return &store.Outage{Since: time.Now(), Err: syscall.EPIPE} }}, 200, "ok"},

@@ -15,8 +15,8 @@ type Assignment struct {
 	Owners map[string]string `json:"owners"`
 	// Token is the fencing token of the controller that made the assignment.
 	Token uint64 `json:"token"`
-	// Base plus the revision is the epoch. Base is 0 unless the store was lost while balancers kept
-	// the epochs of the old store.
+	// Base plus the revision is the epoch. Base is 0 until a balancer has a newer epoch, for example because the store
+	// was lost or an older backup was restored.
 	Base uint64 `json:"base,omitempty"`
 
 	revision uint64 // of the stored key; 0 = not stored

@@ -72,11 +72,10 @@ func (in *scalingInputs) buildChange(groups []replicaGroup, c plan.Scaling, auto
 }
 
 // claimDonated claims up to n donated replicas that were not claimed in this iteration, and returns them: the most
-// recently donated first, because their caches are the freshest. With idle, it only claims replicas without
-// outstanding requests.
+// recently donated first, because their caches are the freshest. With idle, it only claims idle replicas.
 func (in *scalingInputs) claimDonated(g replicaGroup, n int, idle bool) []string {
 	donated := slices.DeleteFunc(slices.Clone(g.replicas), func(r groupReplica) bool {
-		return !r.isDonated() || idle && !r.idle() || in.claimed[r.ID]
+		return !r.isDonated() || idle && !in.idle(r) || in.claimed[r.ID]
 	})
 	slices.SortStableFunc(donated, func(a, b groupReplica) int { return b.Donation.Since.Compare(a.Donation.Since) })
 	ids := idsOf(donated[:min(n, len(donated))])
@@ -121,9 +120,8 @@ func (b *changeBuilder) drain(ids []string, mode scaleInMode, kind telemetry.Eve
 	}
 }
 
-// redeployDonated replaces up to n donated replicas of another model with replicas of this group's model,
-// and returns how many. It replaces only replicas without outstanding requests. It returns 0 if the first
-// GPUs of the two models differ.
+// redeployDonated replaces up to n idle donated replicas of another model with replicas of this group's model, and returns
+// how many. It returns 0 if the first GPUs of the two models differ.
 func (b *changeBuilder) redeployDonated(from replicaGroup, n int) int {
 	if from.gpu != b.group.gpu {
 		return 0
@@ -162,12 +160,12 @@ func (in *scalingInputs) buildReplacements(groups []replicaGroup, changed map[mo
 }
 
 // buildRemovals returns the changes that remove the donated replicas whose donation has ended, and the replicas that
-// were drained for their removal. Each must have no outstanding requests.
+// were drained for their removal. Each must be idle.
 func (in *scalingInputs) buildRemovals(groups []replicaGroup) []scalingChange {
 	var out []scalingChange
 	for _, g := range groups {
 		ended := slices.DeleteFunc(slices.Clone(g.replicas), func(r groupReplica) bool {
-			return r.Donation == nil || !r.Donation.Ended(in.now) || !r.idle() || in.claimed[r.ID]
+			return r.Donation == nil || !r.Donation.Ended(in.now) || !in.idle(r) || in.claimed[r.ID]
 		})
 		if len(ended) == 0 {
 			continue

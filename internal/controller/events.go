@@ -94,8 +94,8 @@ func sameCapacity(recorded, r *telemetry.Review) bool {
 	})
 }
 
-// planEvent returns the event of a computed plan. If planning found no plan, the event names the constraints that
-// cannot be met.
+// planEvent returns the event of a computed plan. If no plan satisfies all constraints, the event names those that cannot
+// be met.
 func planEvent(p *telemetry.PlanSummary, minutes int) telemetry.Event {
 	current, planned := p.CostPerHour.Current, p.CostPerHour.Planned
 	message := "no plan found within the effort limit"

@@ -94,7 +94,7 @@ type Controller struct {
 	mu          sync.Mutex
 	writes      []time.Duration           // durations of the last lease renewals
 	reloaded    *service.ControllerConfig // the configuration of the last reload until a round applies it; nil = none
-	lastRead    service.ControllerConfig  // the configuration that was read last
+	lastRead    service.ControllerConfig  // the configuration of the last successful reload; at first that of the start
 	backupSpec  *service.StoreBackup      // nil = no scheduled backups
 	backups     backupState
 	controllers int // the number of controllers of the service

@@ -98,7 +98,7 @@ func (p *planner) startTerm(ctx context.Context, ready func()) {
 	p.next = time.Time{} // due now: meanwhile another controller may have planned from other counts
 	p.termStart, p.graceEnded, p.retry, p.running, p.ready = time.Now(), false, 0, nil, ready
 	p.logError(p.loadStoredReview(ctx))
-	p.replan.Store(false) // changes during the time as a standby: a review is due now, or the plan in force is newer
+	p.replan.Store(false) // a review is due now, or a strategy applies the plan in force: see requestReview
 }
 
 // untilNextReview returns the time until the next review; reviewRetry while a review is running.

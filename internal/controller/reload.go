@@ -182,6 +182,8 @@ func (c *Controller) reloadOnSignal(ctx context.Context) {
 			c.log.Error("reloading the configuration failed", "err", err)
 		case len(done.Restart) > 0:
 			c.log.Error("the configuration was not reloaded: restart the controller to apply it", "changed", done.Restart)
+		default:
+			c.log.Info("configuration reloaded", "changed", done.Changed)
 		}
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -195,6 +196,8 @@ func TestReloadRejectsInvalidRequests(t *testing.T) {
 
 func TestSignalReloads(t *testing.T) {
 	w := newWorld()
+	var log strings.Builder
+	w.log = slog.New(slog.NewTextHandler(&log, nil))
 	hangups := make(chan os.Signal)
 	results := make(chan error, 2)
 	w.options.reloadSignals = hangups
@@ -210,6 +213,9 @@ func TestSignalReloads(t *testing.T) {
 	end()
 	close(results)
 	reloading.Wait()
+	if text := log.String(); !strings.Contains(text, `msg="reloading the configuration failed" err="line 3"`) || !strings.Contains(text, `msg="configuration reloaded" changed=[replicas]`) {
+		t.Errorf("logged: %s", text)
+	}
 	w.applyReload()
 	if len(w.config.Replicas) != 3 {
 		t.Errorf("%d replicas were applied, want 3", len(w.config.Replicas))

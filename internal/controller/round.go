@@ -126,7 +126,7 @@ type probeResult struct {
 }
 
 // errSlowProbe is the error of a balancer that has not answered yet.
-var errSlowProbe = fmt.Errorf("no response to %d health checks", deadAfter)
+var errSlowProbe = errors.New("no response to a health check")
 
 // readBalancer probes a balancer. Its two requests share one round trip.
 func readBalancer(ctx context.Context, admin adminAPI) (r probeResult) {

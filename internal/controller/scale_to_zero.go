@@ -8,9 +8,9 @@ import (
 	"skyserve/plan"
 )
 
-// Models that scale to zero (service.Spec.ScalesToZero) get their first replica because of waiting
-// requests, and lose their last ones after a time without requests. Both are decided here, for all
-// regions of a model together; the strategy scales such a model between one replica and its maximum.
+// Models that scale to zero (service.Spec.ScalesToZero) get their first replica when requests wait, and lose their last
+// ones after a time without requests. Both are decided here, for all regions of a model together. The strategy decides
+// the rest, and also starts a first replica for a planned load (loadPlanned).
 
 // failedStartDelay is the time for which a region in which a first replica could not be launched is
 // avoided, if there is another one: capacity rarely returns within seconds.
@@ -43,7 +43,7 @@ func (in *scalingInputs) scaleToZeroModels(groups []replicaGroup) (all []modelGr
 // scaleToZeroChanges returns the changes of the models that scale to zero: they start first replicas and
 // drain last ones. handled contains the models that the strategy must not change in this iteration: those
 // with such a change, and those that stay without replicas because no request waits and no load is planned.
-func (s *scaler) scaleToZeroChanges(in *scalingInputs, groups []replicaGroup, unresponsive int) (changes []scalingChange, handled map[string]bool) {
+func (s *scaler) scaleToZeroChanges(in *scalingInputs, groups []replicaGroup) (changes []scalingChange, handled map[string]bool) {
 	handled = map[string]bool{}
 	for _, m := range in.scaleToZeroModels(groups) {
 		var own []scalingChange
@@ -51,7 +51,7 @@ func (s *scaler) scaleToZeroChanges(in *scalingInputs, groups []replicaGroup, un
 		case m.serving() == 0:
 			own = s.firstReplica(in, m)
 			handled[m.model] = len(own) > 0 || !in.loadPlanned(m)
-		case unresponsive == 0: // otherwise an unreported request may be in flight
+		case in.unresponsive == 0: // otherwise an unreported request may be in flight
 			own = s.lastReplicas(in, m)
 			handled[m.model] = len(own) > 0
 		}

@@ -321,9 +321,9 @@ func TestPlannedLoadKeepsAndStartsReplica(t *testing.T) {
 				w.report()
 				current, _ := y.Current()
 				seen, _ := y.observe(t.Context(), 0, false)
-				return s.decideChanges(&scalingInputs{now: now, current: current, snapshot: seen.Snapshot, targets: map[modelRegion]*plan.HourlyTarget{
+				return s.decideChanges(&scalingInputs{now: now, current: current, snapshot: seen.Snapshot, unresponsive: unresponsive, targets: map[modelRegion]*plan.HourlyTarget{
 					{"m", "local/us"}: &c.target, {"m", "local/eu"}: {Until: time.Hour},
-				}}, unresponsive)
+				}})
 			}
 			if launched, want := len(decide(0)) == 1, c.kept && c.strategy == "lt-i"; launched != want {
 				t.Errorf("without replicas: launched %v, want %v", launched, want)

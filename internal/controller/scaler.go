@@ -127,8 +127,8 @@ func (s *scaler) stepScaler(ctx context.Context, l lease, now time.Time, o obser
 	if o.history != nil {
 		s.loads, s.lastMinute = observedLoads(o.history, o.from, now, plan.ObservedMinutes), observedLoads(o.history, o.from, now, 1)
 	}
-	in := &scalingInputs{now: now, current: current, snapshot: o.Snapshot, loads: s.loads, lastMinute: s.lastMinute, targets: targetsAt(s.review.get(), now, s.termStart), review: s.review.get()}
-	if changes := s.decideChanges(in, o.Failed); len(changes) > 0 {
+	in := &scalingInputs{now: now, current: current, snapshot: o.Snapshot, unresponsive: o.Failed, loads: s.loads, lastMinute: s.lastMinute, targets: targetsAt(s.review.get(), now, s.termStart), review: s.review.get()}
+	if changes := s.decideChanges(in); len(changes) > 0 {
 		err = s.applyChanges(ctx, l, changes)
 		after, failed := s.actuator.Current()
 		if failed != nil {
@@ -157,20 +157,17 @@ func (s *scaler) selectStrategy(autoscale service.Autoscale) error {
 	return nil
 }
 
-// decideChanges returns the changes for an observation. unresponsive is the number of balancers that did not
-// respond. Donated replicas are reclaimed before those whose donation has ended are removed.
-func (s *scaler) decideChanges(in *scalingInputs, unresponsive int) (changes []scalingChange) {
+// decideChanges returns the changes for an observation. Donated replicas are reclaimed before those whose donation has
+// ended are removed.
+func (s *scaler) decideChanges(in *scalingInputs) (changes []scalingChange) {
 	groups := in.groups()
 	in.claimed = map[string]bool{}
 	if s.strategy != nil {
 		var handled map[string]bool
-		changes, handled = s.scaleToZeroChanges(in, groups, unresponsive)
+		changes, handled = s.scaleToZeroChanges(in, groups)
 		changes = append(changes, s.strategyChanges(in, groups, handled)...)
 	}
-	if unresponsive == 0 { // otherwise an unreported replica may have requests
-		changes = append(changes, in.buildRemovals(groups)...)
-	}
-	return changes
+	return append(changes, in.buildRemovals(groups)...)
 }
 
 // strategyChanges returns the strategy's changes and completes unfinished ones. It omits changes of

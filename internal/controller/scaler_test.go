@@ -38,6 +38,7 @@ type fakeActuator struct {
 	stale        bool
 	down         map[string]bool // replicas that are not ready
 	unresponsive error
+	failed       int                     // the number of balancers without a snapshot
 	refuse       error                   // of Apply
 	incomplete   error                   // of Apply, after it has made the change
 	lacks        provision.ReplicaClass  // the class without capacity
@@ -173,7 +174,7 @@ func (y *fakeActuator) observe(_ context.Context, since int64, history bool) (*O
 	if y.unresponsive != nil {
 		return nil, y.unresponsive
 	}
-	o := &Observed{Spec: y.spec, Snapshot: &telemetry.Snapshot{Regions: slices.Clone(y.held)}}
+	o := &Observed{Spec: y.spec, Failed: y.failed, Snapshot: &telemetry.Snapshot{Regions: slices.Clone(y.held)}}
 	age := int64(100)
 	if y.stale {
 		age = 60_000
@@ -586,13 +587,17 @@ autoscale: {strategy: reactive, donate: true}
 `
 
 // A donated replica of another model on the same GPU is redeployed; otherwise a new replica is
-// launched.
+// launched. While a balancer does not respond, the donated replica may have requests, and is not redeployed.
 func TestRedeployBeforeLaunch(t *testing.T) {
-	for donated, want := range map[string]telemetry.EventKind{"n": telemetry.EventRedeploy, "h": telemetry.EventLaunch} {
-		t.Run(donated, func(t *testing.T) {
+	for name, want := range map[string]telemetry.EventKind{"n": telemetry.EventRedeploy, "h": telemetry.EventLaunch, "n, a balancer does not respond": telemetry.EventLaunch} {
+		t.Run(name, func(t *testing.T) {
 			testScaler(t, twoModels, func(w *scalerWorld) {
 				full, calm, id := 0.9, 0.5, ""
+				donated, _, silent := strings.Cut(name, ",")
 				w.actuator.set(func() {
+					if silent {
+						w.actuator.failed = 1
+					}
 					id = w.actuator.start(donated, "local/us")
 					w.actuator.at(id).Donation = &service.Donation{Since: time.Now()}
 					for _, r := range w.actuator.replicas {
@@ -607,9 +612,9 @@ func TestRedeployBeforeLaunch(t *testing.T) {
 				if len(e) != 1 || e[0].Kind != want || !strings.HasPrefix(e[0].Object, "us-m-") {
 					t.Fatalf("got %+v", e)
 				}
-				_, donated := w.actuator.counts(donated, "local/us")
-				if redeployed := strings.Contains(e[0].Reason, "replaces "+id); redeployed != (want == telemetry.EventRedeploy) || redeployed != (donated == 0) {
-					t.Errorf("got %q, %d donated", e[0].Reason, donated)
+				_, left := w.actuator.counts(donated, "local/us")
+				if redeployed := strings.Contains(e[0].Reason, "replaces "+id); redeployed != (want == telemetry.EventRedeploy) || redeployed != (left == 0) {
+					t.Errorf("got %q, %d donated", e[0].Reason, left)
 				}
 			})
 		})
@@ -648,7 +653,7 @@ func TestScalingInvariants(t *testing.T) {
 			current, _ := y.Current()
 			seen, _ := y.observe(context.Background(), 0, false)
 			at := &scalingInputs{now: now, current: current, snapshot: seen.Snapshot, loads: loads, lastMinute: loads, targets: targetsAt(&review, now, s.termStart)}
-			if err := s.applyChanges(context.Background(), &fakeLease{}, s.decideChanges(at, 0)); err != nil {
+			if err := s.applyChanges(context.Background(), &fakeLease{}, s.decideChanges(at)); err != nil {
 				t.Fatal(err)
 			}
 		}

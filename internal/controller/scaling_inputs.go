@@ -27,6 +27,8 @@ type scalingInputs struct {
 	targets    map[modelRegion]*plan.HourlyTarget
 	review     *telemetry.Review // in force; nil before the first
 	claimed    map[string]bool   // donated replicas that are claimed in this iteration
+	// unresponsive is the number of balancers that did not respond.
+	unresponsive int
 }
 
 // groupReplica is a replica of a group: as recorded, and as a balancer reports it.
@@ -59,9 +61,9 @@ func (r groupReplica) hasFreshReport() bool {
 // isDonated reports whether a replica can be reclaimed.
 func (r CurrentReplica) isDonated() bool { return r.Donation != nil && !r.Donation.Draining() }
 
-// idle reports whether a donated replica has no outstanding requests, because it is no longer attached
-// to a balancer.
-func (r groupReplica) idle() bool { return r.report == nil }
+// idle reports whether a donated or drained replica has no outstanding requests: all balancers respond, and none reports
+// it as attached.
+func (in *scalingInputs) idle(r groupReplica) bool { return r.report == nil && in.unresponsive == 0 }
 
 // groups returns the groups of replicas in the order of service.yaml.
 func (in *scalingInputs) groups() []replicaGroup {

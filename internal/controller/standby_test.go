@@ -105,8 +105,8 @@ func TestMemberDiskAlerts(t *testing.T) {
 		want   []string
 	}{
 		"healthy":         {nil, "b", nil},
-		"its disk":        {full, "b", []string{"warning store the store is not replicated: a cannot write", "warning store writing to /store on the controller's machine failed: no space left; the other members"}},
-		"and no majority": {full, "", []string{"critical store no majority", "critical store writing to /store"}},
+		"its disk":        {full, "b", []string{"warning store the store in /store on the controller's machine cannot write, or its disk is nearly full: no space left; the other members", "warning store the store is not replicated: a cannot write"}},
+		"and no majority": {full, "", []string{"critical store no majority", "critical store the store in /store"}},
 		"no majority":     {&store.Outage{Err: store.ErrNoQuorum}, "", []string{"critical store no majority"}},
 	} {
 		w := newWorld()

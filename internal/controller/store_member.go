@@ -73,7 +73,7 @@ func serveStore(ctx context.Context, config service.ControllerConfig, self *iden
 	if member {
 		former, err := readCluster(path)
 		if err != nil {
-			return nil, fmt.Errorf("starting store: reading its former cluster %s: %w", path, err)
+			return nil, fmt.Errorf("starting store: reading its former cluster %s: %w; restore the file, or set store_cluster again to start it as a member", path, err)
 		}
 		if err := detachStore(ctx, o, clusterOptions(config, self, former)); err != nil {
 			return nil, err
