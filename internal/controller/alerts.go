@@ -51,8 +51,8 @@ type storeHealth struct {
 	setMembers func(service.ControllerConfig) error
 	// cluster returns the state of an embedded cluster; nil without one.
 	cluster func() telemetry.StoreState
-	// newMember is true if the store's directory belonged to no cluster before this process: the member may
-	// wait for others that start later. started is when the member started.
+	// newMember is true if the store was no member of a cluster before this process: it may wait for members that start
+	// later. started is when the member started.
 	newMember bool
 	started   time.Time
 }

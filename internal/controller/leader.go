@@ -27,7 +27,7 @@ const (
 	changeTimeout = 2 * time.Second
 	// deadAfter is the number of consecutive failed probes after which a balancer is dead.
 	deadAfter = 3
-	// leaseTTL is how long the service may be without a controller after a crash; the lease is
+	// leaseTTL is the time after the last renewal at which another controller may acquire the lease. The lease is
 	// renewed at a third of it.
 	leaseTTL = 3 * time.Second
 	// renewRetry is the interval of renewals after a failure.

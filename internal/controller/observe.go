@@ -47,7 +47,7 @@ var ErrNoBalancerResponds = errors.New("no balancer responds")
 // epoch. Observe reads the replicas from all balancers, because each has the newest reports of its
 // own region. It reads service.yaml and the history from the first balancer that responds; without
 // the store it collects the history from every balancer's memory. It returns ErrNoBalancerResponds
-// when no balancer responds, and another error when their service.yaml is invalid.
+// when no balancer responds, and another error when those that respond return errors or an invalid service.yaml.
 func Observe(ctx context.Context, admins []*telemetry.Client, sinceMinute int64, history bool) (*Observed, error) {
 	if len(admins) == 0 {
 		return nil, errors.New("observing the service: it has no balancers")

@@ -19,8 +19,7 @@ import (
 	"skyserve/internal/telemetry"
 )
 
-// BackupDir writes a backup of a service from the directory of a store that is not running, and leaves the directory
-// unchanged. The directory may belong to a member of a cluster whose other members are lost with their disks. The
+// BackupDir writes a backup of a service from the directory of a store that is not running. The directory may belong to a member of a cluster whose other members are lost with their disks. The
 // backup then contains the writes that this member had applied; the last acknowledged writes may be missing. BackupDir
 // needs as much free space in dir as the data occupies. It fails while a store runs there, and if a later version wrote
 // the directory. service and version are as in WriteBackup.

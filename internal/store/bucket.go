@@ -215,7 +215,7 @@ func (b *Bucket) Keys(ctx context.Context, prefix string) ([]Entry, error) {
 	return b.list(ctx, prefix, jetstream.MetaOnly())
 }
 
-// listTimeout is the timeout of a list of the largest bucket.
+// listTimeout is the timeout of a list, also of the largest bucket.
 const listTimeout = 30 * time.Second
 
 // cancelWhenLost calls cancel when the connection is lost: NATS's client would wait for the next one.

@@ -14,7 +14,7 @@ import (
 )
 
 // isolatedAfter is the time without an answer to a write, or with only failed reads, after which a client connects to
-// another member. It is longer than an election: a member with a majority can write again before it ends.
+// another member. It is longer than an election, during which no member can write.
 const isolatedAfter = electionMax + time.Second
 
 // ensureStream creates a stream, or updates those of its fields that this package sets. A cluster
@@ -133,9 +133,9 @@ func lacksServers(err error) bool {
 	return false
 }
 
-// switchServer connects to another member after a failed operation, if the last write failed and the server has answered
-// no write for isolatedAfter, or all reads have failed for as long: the present member may be partitioned from the others. Reads count too, because a
-// candidate only reads the lease that it waits for. The caller holds mu.
+// switchServer connects to another member after a failed operation: the present one may be partitioned from the others.
+// It does so if the last write failed and no write was answered for isolatedAfter, or if all reads have failed for as
+// long. Reads count, because a candidate only reads the lease that it waits for. The caller holds mu.
 func (s *Store) switchServer(err error) {
 	now := s.now()
 	cannotWrite := s.writeOutage != nil && now.Sub(s.lastWrite) >= isolatedAfter

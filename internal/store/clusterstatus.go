@@ -37,7 +37,7 @@ type ClusterStatus struct {
 	// zero.
 	Clustered bool
 	Name      string
-	// Leader is the node of the leader; empty = no majority responds, so that nothing can be written.
+	// Leader is the node of the leader; empty = there is none, so that nothing can be written, or none is known.
 	Leader string
 	// Open reports whether the cluster accepts clients; before that they cannot create anything.
 	Open    bool

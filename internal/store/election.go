@@ -9,7 +9,7 @@ import (
 // seconds. A standby controller must take over sooner, and NATS has no options for these times. If a version of
 // NATS renames one of the linked variables, skyserve cannot be linked.
 const (
-	// heartbeatInterval is the interval of the heartbeats that the leader of each stream sends.
+	// heartbeatInterval is the interval of the heartbeats of each leader.
 	heartbeatInterval = 250 * time.Millisecond
 	// electionMin and electionMax limit how long a member waits for a heartbeat before it asks for
 	// votes: several round trips half a world away, and a disk that takes a second to sync.

@@ -12,10 +12,10 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// Errors for callers to test with errors.Is. A failed operation of the store wraps one of them, the
-// error of the caller's context, or the error of NATS; one on an object may also wrap the error of the CloudBucket or a
-// *ReadError. Errors about invalid arguments, about files and
-// directories, and about stored data that cannot be decoded do not. Backups also have the errors of package telemetry.
+// Errors for callers to test with errors.Is. The error of an operation wraps one of them, the error of the caller's
+// context or that of NATS. The error of an object may also wrap that of the CloudBucket or a *ReadError, the error of a
+// backup one of package telemetry. Errors about invalid arguments, files, directories and stored data that cannot be
+// decoded wrap none of these.
 var (
 	// ErrUnavailable means that the store does not respond or cannot write. A write that
 	// failed with it may have been applied: read the key before a retry.

@@ -71,8 +71,8 @@ type queuedEvent struct {
 func (q *EventQueue) Record(e telemetry.Event) { q.enqueue(queuedEvent{Event: e}) }
 
 // RecordState queues an event about the state of its object, which a new leader observes again. The event is not stored
-// if the last event of the object about its state (see keepState) has the same kind. At the first such event, and after
-// each change of the leader, the last events of statesWindow are read from the store for it, at most telemetry.MaxEvents.
+// if the last event of the object about its state (see keepState) has the same kind. The last events of statesWindow are
+// read from the store for it, at most telemetry.MaxEvents: once, and again after this process became the leader.
 func (q *EventQueue) RecordState(e telemetry.Event) { q.enqueue(queuedEvent{e, true}) }
 
 func (q *EventQueue) enqueue(e queuedEvent) {

@@ -113,7 +113,7 @@ func (s *Store) readEvents(ctx context.Context, q telemetry.EventQuery) ([]telem
 
 // FollowEvents sends the last stored events (at most followBacklog, 1000), and then every new one, in the order
 // in which they were stored. After an outage it continues with the events that were stored during it. It creates
-// nothing in the store, and closes the channel when ctx ends, or up to 10 s later if the store does not respond
+// nothing in the store, and closes the channel when ctx ends, or seconds later if the store does not respond
 // at that moment. Events that cannot be decoded are skipped. An ID may repeat: see eventsDuplicates.
 func (s *Store) FollowEvents(ctx context.Context) <-chan telemetry.Event {
 	out := make(chan telemetry.Event)

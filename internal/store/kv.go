@@ -53,8 +53,8 @@ func (s *Store) Get(ctx context.Context, key string) (value []byte, revision uin
 	return value, revision, err
 }
 
-// Put writes a key unconditionally and returns its new revision. All keys of the service
-// share one sequence of revisions, which increases until a backup is restored.
+// Put writes a key unconditionally and returns its new revision. All keys share one sequence of revisions, which
+// increases until a backup is restored.
 func (s *Store) Put(ctx context.Context, key string, value []byte) (revision uint64, err error) {
 	err = s.withStateBucket(ctx, key, "write", func(ctx context.Context, kv jetstream.KeyValue) (err error) {
 		revision, err = kv.Put(ctx, key, value)

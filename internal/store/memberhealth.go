@@ -102,7 +102,7 @@ func (m *maintainer) exchangeHealth(now time.Time, status *ClusterStatus) {
 	}
 }
 
-// diskOutage returns why this server's disk cannot be written; nil if it can.
+// diskOutage is Outage, except that it ignores a missing majority.
 func (s *Server) diskOutage() *Outage {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -26,7 +26,7 @@ const (
 	// DefaultListen is the address of the embedded store of a local service.
 	DefaultListen = "127.0.0.1:8301"
 	// maxStoreBytes limits disk usage: enough for state (256 MiB), history (1.7 GiB), events (64 MiB) and
-	// batches of two services. The first balancer whose batch worker starts creates the streams of batches.
+	// batches of two services.
 	maxStoreBytes = 4<<30 + 2*(recordsMaxBytes+resultsMaxBytes+objectsMaxBytes)
 	// maxMemoryBytes limits streams in memory, which this package does not create.
 	maxMemoryBytes = 32 << 20

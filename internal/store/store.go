@@ -86,8 +86,7 @@ type config struct {
 // Option configures Connect.
 type Option func(*config)
 
-// Lazy makes Connect return at once and connect in the background. Balancers use it: their
-// requests must not wait for the store.
+// Lazy makes Connect return at once and connect in the background.
 func Lazy() Option { return func(c *config) { c.lazy = true } }
 
 // ForService prefixes all names in the store with "skyserve_" and the service's name, so that several services can
