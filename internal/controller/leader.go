@@ -40,7 +40,7 @@ const (
 	releaseTimeout = time.Second
 )
 
-// errLeaseLost is the error that ends a term of leadership.
+// errLeaseLost means that the lease is lost or about to expire.
 var errLeaseLost = errors.New("lease lost")
 
 // errSuperseded means that a later leader has written to the store.
