@@ -24,7 +24,7 @@ func (t *Backtest) WriteTable(w io.Writer) error {
 		})
 	}
 	writeAligned(&b, rows)
-	fmt.Fprintln(&b, "\nOverload: load above the capacity of the ready replicas of all regions. The rule predictive follows the load; each plan sets its minimum and how")
+	fmt.Fprintln(&b, "\nOverload: load above the capacity of the ready replicas of all regions. The rule predictive follows the load; each plan sets the minimum capacity and how")
 	fmt.Fprintln(&b, "long replicas are kept after a peak. hourly keeps the planned counts until the next plan. constant is sized with hindsight for each region's peak.")
 	fmt.Fprintln(&b, "threshold starts replicas above 70 % of the current capacity and stops one below 30 %, each minute.")
 	failed := 0

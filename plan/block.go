@@ -8,7 +8,7 @@ import (
 // unlimited means that a count has no upper bound.
 const unlimited = math.MaxInt32
 
-// class is one GPU in a block; a unit is one replica of the block's model on it. Every unit costs
+// class is one of Problem.GPUs in a block; a unit is one replica of the block's model on it. Every unit costs
 // keepCost. Beyond the number running, a unit also costs switchCost (on a VM that another model
 // frees, for at most the number switchable) or startCost. switchCost is at most startCost, or
 // switchable is 0.
@@ -249,7 +249,7 @@ func (bs *blockSearch) searchFrom(k int, cost, capacity float64, count int) {
 }
 
 // maxEnumeratedCount is the number of units of a class up to which cheapest visits all of its counts, not only the breakpoints.
-// Of equally cheap counts, those that it visits first satisfy binding capacities more often than the breakpoints do.
+// Then the counts that it returns satisfy binding capacities more often.
 const maxEnumeratedCount = 1000
 
 // breakpointsOf returns the counts at which the cost of the last class, which is piecewise linear, changes its slope or

@@ -9,7 +9,7 @@ import (
 
 // dynamicProgram enumerates all choices of one candidate per item by dynamic programming
 // over the items. A partial choice is dropped when another one costs no more and uses no
-// more of any live row. It is also dropped when its candidates and the slack of its rows, at
+// more of any live row, that is, a row that items before and after it use. It is also dropped when its candidates and the slack of its rows, at
 // their prices, exceed the limit. The items are the blocks of a model, or models.
 type dynamicProgram struct {
 	c                 *integerProgram
@@ -23,7 +23,7 @@ type dynamicProgram struct {
 	// minUse and maxUse are the minimum and maximum use of each row by the items from a stage on.
 	minUse, maxUse [][]float64
 	last           []int // by row: the stage of its last item
-	live           []int // rows whose use partial choices record
+	live           []int // the live rows at the present stage, whose use partial choices record
 	stages         [][]partial
 	memory         []float64 // of the last stage
 }
@@ -34,10 +34,10 @@ const maxComparisons = 32
 // partial is a choice for the first items.
 type partial struct {
 	cost float64
-	// bound is the minimum cost of candidates and rows above the relaxation.
+	// bound is the minimum by which the cost of the candidates and of the slack exceeds the relaxation.
 	bound float64
 	use   int32 // where its use by live row begins in the memory of its stage
-	// It extends partial choice from of the previous stage by a candidate of the stage's item; both are indexes.
+	// from is the index of the choice of the previous stage that this one extends, candidate that of the added candidate.
 	from, candidate int32
 }
 
@@ -208,7 +208,7 @@ func (g *dynamicProgram) addCandidateUse(s int, q *partial, o *candidate, rows [
 
 // paretoFront removes the partial choices that another one dominates in cost and in the use of every live
 // row. If several rows are live and more than maxComparisons choices are kept, each choice is compared only with the
-// first and the last of these.
+// first and the last maxComparisons/2 of these.
 func paretoFront(in []partial, memory []float64, live int) []partial {
 	use := func(q *partial) []float64 { return memory[q.use : int(q.use)+live] }
 	slices.SortFunc(in, func(a, b partial) int {

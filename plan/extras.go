@@ -186,7 +186,7 @@ func (p *Problem) reuseSavings(j, k int, count func(i int) int, share []int) flo
 	remaining, sum := p.runningVMs(j, k), 0.0
 	for i := range p.Models {
 		n, x := p.Current[i][j][k], count(i)
-		sum -= p.StartCostUSD[i][k] * float64(min(n, x)) // kept replicas have no start cost in the baseline either: no saving
+		sum -= p.StartCostUSD[i][k] * float64(min(n, x)) // the baseline has no start cost for kept replicas
 		uses = append(uses, use{i, min(n, x), p.StartCostUSD[i][k], true})
 		if p.canTakeOverVMs(i, k) && x > n {
 			uses = append(uses, use{i, x - n, p.StartCostUSD[i][k] - *p.SwitchCostUSD[i][k], false})

@@ -24,7 +24,7 @@ func (c gpuClass) String() string {
 	return c.gpu
 }
 
-// defaultGPU is the GPU that is assumed for a model if service.yaml names none, or an unknown one.
+// defaultGPU is the GPU of a model for which service.yaml names none. Its throughput is also assumed for unknown GPUs.
 const defaultGPU = "L4"
 
 // gpusOf returns the GPUs that a model can run on. The default is the GPU of its simulated profile,

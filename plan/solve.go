@@ -424,7 +424,7 @@ func (s *solver) solverResult(p *Problem, divisor float64) (Solution, error) {
 // assessed returns the result for counts with a proven lower bound.
 func (p *Problem) assessed(x [][][]int, bound, gap float64) Solution {
 	r := Solution{Counts: x, Objective: p.Cost(x), Bound: bound, Status: StatusFeasible}
-	// A cost this small next to the prices is rounding of 0.
+	// For a cost near 0, the tolerance is a share of the prices instead of the cost.
 	if slack := costTolerance * math.Max(r.Objective, 1e-3*p.greatestPrice()); r.Bound >= r.Objective-slack {
 		r.Bound = r.Objective // the difference is rounding
 	}

@@ -15,8 +15,7 @@ const (
 	// localShare is the share of a region's load that its own replicas serve; the remainder may be
 	// served by any replica with free capacity.
 	localShare = 0.7
-	// forecastLead is the forecast's lead time: replicas requested now are ready by then, reclaimed or
-	// redeployed.
+	// forecastLead is the forecast's lead time: the time in which a reclaimed or redeployed replica is ready.
 	forecastLead = 10 * time.Minute
 	// maxGrowthFactor bounds the growth that the forecast may add to the current load.
 	maxGrowthFactor = 1.5

@@ -25,8 +25,8 @@ const (
 	// maxRateJump bounds the rise of the usual traffic per step: the counts of a balancer that
 	// reconnects arrive all at once.
 	maxRateJump = 10
-	// minFirstTokens is the number of first tokens from which their rate is known well enough to weigh them. Fewer
-	// wait for more, at most maxLearningWait: otherwise a single one in a short step would count as a peak of the traffic.
+	// minFirstTokens is the number of first tokens from which their rate is known well enough to weigh them. If
+	// there are fewer, update waits for others, at most maxLearningWait: one first token in a short step is no peak.
 	minFirstTokens  = 5
 	maxLearningWait = 1 // hours
 )

@@ -17,7 +17,7 @@ type CostConstants struct {
 	DecodeBase       float64
 	DecodePerRequest float64
 	DecodePerToken   float64
-	// DecodeSteps is the expected number of decode steps of an answer until the first answer of the
+	// DecodeSteps is the assumed number of decode steps of an answer. It is used until the first answer of the
 	// model has ended. The request's own limit of tokens applies if it is lower.
 	DecodeSteps float64
 	// AdmitSteps is the number of decode steps after which an engine with free memory starts the next
@@ -106,8 +106,8 @@ func NominalPrefill(tokens int) time.Duration {
 // durationOf returns s seconds.
 func durationOf(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
 
-// NominalResidence returns the expected residence time at a replica with this pace (Candidate.Pace). It is
-// used until the first request there has ended.
+// NominalResidence returns the expected residence time at a replica with this pace (Candidate.Pace),
+// for use where none has been measured.
 func NominalResidence(pace float64) time.Duration {
 	return time.Duration(pace * float64(DefaultCostConstants().Residence))
 }
@@ -229,8 +229,8 @@ func hasCapacity(c *Candidate) bool { return c.Available && c.Held == 0 }
 // balancer's own if others send requests there too.
 func requestsAt(c *Candidate) int { return max(c.Outstanding, c.Running.Or(0)+c.Pending.Or(0)) }
 
-// slowdownWeight returns the weight of the delay of other requests. The more requests are queued,
-// the more of them a slower replica affects.
+// slowdownWeight returns the weight of the delay of other requests. It increases with the number of queued requests,
+// because they wait for the delayed ones.
 func (p *Cost) slowdownWeight(f *Facts) float64 {
 	outstanding := 0
 	for i := range f.Candidates {
@@ -312,7 +312,7 @@ func meanResidence(cs []Candidate) float64 {
 }
 
 // residenceAt returns the residence time at c. Until a request has ended there, it is the mean of the other
-// candidates, at the pace of c. Otherwise, a new replica would seem to have no waits and no cost of memory.
+// candidates, at the pace of c; 0 if none has one.
 func (t *costTerms) residenceAt(c *Candidate) time.Duration {
 	if c.Residence > 0 {
 		return c.Residence

@@ -119,8 +119,8 @@ type Candidate struct {
 	RemainingTokens int
 	// Age is the age of its last report, or more if its engine updates its metrics rarely.
 	Age time.Duration
-	// Score is set by Choose to explain the choice: the expected cost in seconds, lower is better.
-	// It is unknown if the policy has no scores or excluded the candidate.
+	// Score is the expected cost of the request there in seconds. Cost sets it to explain its choice; it is unknown
+	// with other policies, and for a candidate that Cost excluded.
 	Score Maybe[float64]
 }
 
@@ -185,7 +185,7 @@ const (
 	ReasonRotation      = "rotation"         // the next in turn
 	ReasonLeastLoad     = "least_load"       // the one with the fewest outstanding requests
 	ReasonPrefixMatch   = "prefix_match"     // the one with the longest match
-	ReasonPrefixMiss    = "prefix_miss"      // the one with the least load or the smallest tree: no match is long enough
+	ReasonPrefixMiss    = "prefix_miss"      // the one with the least load or, with CacheAware, the fewest cached bytes: no match is long enough
 	ReasonForward       = "offload"          // a peer; not the KV cache offloading of engines
 	ReasonPowerOfTwo    = "power_of_two"     // the better of two candidates: PowerOfTwo draws them at random, DualMap hashes the prefix
 	ReasonSession       = "session"          // that of the session on the hash ring

@@ -4,7 +4,7 @@ import "time"
 
 // PoolPolicy is a policy that decides for many queued requests at once: for the pool, which is the head of the
 // queue. The balancer may collect requests for a short time before each decision (core.Config.PoolInterval). Choose
-// places the requests that not every rank may receive, such as those that are pinned to a target, and those for peers.
+// places the other requests: those that only some ranks (see Rank) may receive, and those that go to a peer.
 type PoolPolicy interface {
 	Policy
 	// Assign decides for a whole pool. It returns one choice for each of pool.Waiting. Its Index is an
