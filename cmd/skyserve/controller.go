@@ -22,8 +22,8 @@ of a dead balancer to the nearest live one until the balancer responds again, pl
 interval autoscale.every, lets autoscale.strategy change the number of replicas between plans,
 and serves the embedded store. 'skyserve up' starts it on the machine of a balancer, and writes
 files beside the configuration file that it needs to add, remove and replace replicas. Without
-them it changes no replicas. A service with three balancers or more has three controllers: one leads.
-Balancers keep serving while no controller runs.
+them it changes no replicas. A service with three balancers or more has three controllers:
+one leads. Balancers keep serving while no controller runs.
 
 SIGHUP, or POST /reload on its address, reloads the configuration file.`,
 		Example: `  skyserve controller --config ~/.local/state/skyserve/services/chat/controller.yaml`,

@@ -30,10 +30,10 @@ func newSimFuzzCmd() *cobra.Command {
 		Long: `Generate random scenarios, and run the policy under test and others on each. The policy's
 throughput and P90 TTFT are divided by those of the best other policy. The output has the
 median and the worst of these ratios, and the scenarios with the lowest throughput ratios,
-each with the command that repeats it. Scenarios vary in workload and its lengths, regions, replicas, the engines' speed and
-memory, round-trip times, the probe interval, equal or 10:1 loads of the regions, and
-closed and open loops with 0.5 to 1.3 times the estimated capacity. cache-aware:skylb is SGLang's
-router as in SkyLB's evaluation.
+each with the command that repeats it. Scenarios vary in workload and its lengths, regions,
+replicas, the engines' speed and memory, round-trip times, the probe interval, equal or 10:1
+loads of the regions, and closed and open loops with 0.5 to 1.3 times the estimated capacity.
+cache-aware:skylb is SGLang's router as in SkyLB's evaluation.
 
 Each scenario runs once, so ratios vary by some percent between seeds, and the best other
 policy may have won by chance: --seeds N compares the means of N runs. A single

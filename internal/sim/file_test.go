@@ -91,8 +91,7 @@ bad.yaml:6:15: regions[0].replicas: must be an integer, got "many"
 bad.yaml:7:5: regions[0].clints: unknown key: must be one of balancers, clients, name, profile, profiles, replicas
 bad.yaml:10:25: links[0].rtt: must be a duration such as 100ms or 90s, got "100"
 bad.yaml:11:1: speed: unknown key: must be one of balancers, balancers.REGION, cache_events, client_timeout, clients,`},
-		{"missing home region", "workload: arena\n", `bad.yaml:1:1: home: unknown region "us"
-bad.yaml:1:1: regions: must have at least one client, got none
+		{"missing regions", "workload: arena\n", `bad.yaml:1:1: regions: must have at least one client, got none
 bad.yaml:1:1: regions: must have at least one replica, got none`},
 		{"inside a list", `
 regions:
