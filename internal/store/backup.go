@@ -115,7 +115,8 @@ func writeBackup(ctx context.Context, nc *nats.Conn, w io.Writer, b telemetry.Ba
 	return b, errors.Join(out.Encode(backupEnd{End: true}), z.Close())
 }
 
-// namespaceStreams returns the streams of a namespace, sorted by name.
+// namespaceStreams returns the streams of a namespace, sorted by name. It fails with ErrUnavailable if the leader of one does
+// not respond, for example during an election: a backup without this stream would look complete.
 func namespaceStreams(ctx context.Context, nc *nats.Conn, namespace string) ([]*jetstream.StreamInfo, error) {
 	js, err := jetstream.New(nc)
 	if err != nil {
@@ -124,9 +125,18 @@ func namespaceStreams(ctx context.Context, nc *nats.Conn, namespace string) ([]*
 	octx, cancel := context.WithTimeout(ctx, opTimeout)
 	defer cancel()
 	infos, err := listStreams(octx, js)
+	if err != nil {
+		return nil, err
+	}
 	infos = slices.DeleteFunc(infos, func(i *jetstream.StreamInfo) bool { return !isNamespaceStream(i.Config.Name, namespace) })
 	slices.SortFunc(infos, func(x, y *jetstream.StreamInfo) int { return strings.Compare(x.Config.Name, y.Config.Name) })
-	return infos, err
+	list := js.StreamNames(octx)
+	for name := range list.Name() {
+		if isNamespaceStream(name, namespace) && !slices.ContainsFunc(infos, func(i *jetstream.StreamInfo) bool { return i.Config.Name == name }) {
+			err = errors.Join(err, fmt.Errorf("%w: the leader of stream %s does not respond", ErrUnavailable, name))
+		}
+	}
+	return infos, errors.Join(list.Err(), err)
 }
 
 // chunkWriter writes each chunk after a line with its length.

@@ -321,12 +321,16 @@ func replacedMember(members []MemberStatus, configured []string, removeAfter tim
 	return replaced, false
 }
 
-// listStreams returns all streams, as their leaders see them.
+// listStreams returns the streams whose leaders respond, as these see them.
 func listStreams(ctx context.Context, js jetstream.JetStream) ([]*jetstream.StreamInfo, error) {
 	var streams []*jetstream.StreamInfo
+	listed := map[string]bool{} // a list that lacks a stream contains another one twice
 	list := js.ListStreams(ctx)
 	for info := range list.Info() {
-		streams = append(streams, info)
+		if !listed[info.Config.Name] {
+			streams = append(streams, info)
+		}
+		listed[info.Config.Name] = true
 	}
 	return streams, list.Err()
 }
