@@ -92,7 +92,7 @@ func RunBacktest(s Series, f Forecaster, horizon, originStep int, now func() tim
 		first = min(first, max(1, n/2))
 	}
 	if n < first+horizon {
-		return BacktestRun{}, fmt.Errorf("backtesting %s: %s of history is too short for a horizon of %s", s.Name, s.formatSteps(n), s.formatSteps(horizon))
+		return BacktestRun{}, fmt.Errorf("backtesting series %q: %s of history is too short for a horizon of %s", s.Name, s.formatSteps(n), s.formatSteps(horizon))
 	}
 	r := BacktestRun{forecaster: f.Name(), timed: now != nil, overlap: (horizon + originStep - 1) / originStep}
 	scales := naiveScales(s)

@@ -58,7 +58,7 @@ func NewBacktest(spec *service.Spec, h *forecast.History, o BacktestOptions) (*B
 	case b.every < 1 || o.Every%time.Minute != 0:
 		return nil, wrong("every: must be whole minutes, at least 1m, got %s", o.Every)
 	case h.Minutes < 2:
-		return nil, wrong("history: must have at least 2 minutes, got %d", h.Minutes)
+		return nil, wrong("history: must have at least 2 minutes, got %d; wait until it has more, or pass --history FILE", h.Minutes)
 	}
 	warm := 24*60 + int64(b.options.Review.Horizon/time.Minute) // the history that daily forecasts need
 	b.from, b.to = h.First+warm, h.End()

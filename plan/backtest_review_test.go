@@ -135,7 +135,7 @@ func TestBacktestRejectsBadPeriods(t *testing.T) {
 			t.Errorf("got %v, want %s", err, want)
 		}
 	}
-	if _, err := NewBacktest(spec, &forecast.History{}, BacktestOptions{}); err == nil || err.Error() != "backtesting chat: history: must have at least 2 minutes, got 0" {
+	if _, err := NewBacktest(spec, &forecast.History{}, BacktestOptions{}); err == nil || err.Error() != "backtesting chat: history: must have at least 2 minutes, got 0; wait until it has more, or pass --history FILE" {
 		t.Error(err)
 	}
 	b, err := NewBacktest(spec, h, BacktestOptions{})

@@ -203,7 +203,7 @@ func (p Report) tiles() []tile {
 	if p.Proposal.Status != StatusInfeasible {
 		out = append(out, tile{"Replicas", fmt.Sprintf("%d → %d", now, then), fmt.Sprintf("capacity %s → %s tokens/s", formatRate(before), formatRate(capacity))})
 	}
-	load := tile{"Planned peak of uncached prompt tokens, all regions", formatRate(peak) + " tokens/s", "no load forecast"}
+	load := tile{"Planned peak of uncached prompt tokens, all regions", formatRate(peak) + " tokens/s", "forecast load 0"}
 	if peak > 0 {
 		load.Note = p.describeMinute(at)
 		if capacity > 0 {

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net"
 	"os"
 	"strings"
 	"time"
@@ -192,7 +193,11 @@ func runAccept(cmd *cobra.Command, f connectFlags) error {
 	}
 	chain, err := requestCertificate(cmd.Context(), f, invite, key)
 	if err != nil {
-		return failed(fmt.Errorf("connecting to %s: %w", f.url, err), "request another invitation: a code works once, for 15 minutes, at one balancer")
+		hint := "request another invitation: a code works once, for 15 minutes, at one balancer"
+		if errors.As(err, new(*net.OpError)) {
+			hint = "check the URL: 'skyserve status -o json' on the machine from which the service was deployed shows the admin URL of each balancer"
+		}
+		return failed(fmt.Errorf("connecting to %s: %w", f.url, err), hint)
 	}
 	who, err := invite.VerifyChain(chain, key, time.Now())
 	if err != nil {

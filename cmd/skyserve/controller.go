@@ -20,10 +20,10 @@ func newControllerCmd() *cobra.Command {
 		Long: `Run the controller of a service. It assigns replicas to balancers, moves the replicas
 of a dead balancer to the nearest live one until the balancer responds again, plans at the
 interval autoscale.every, lets autoscale.strategy change the number of replicas between plans,
-and serves the embedded store. 'skyserve up' starts it on the machine of a balancer, and writes
-files beside the configuration file that it needs to add, remove and replace replicas. Without
-them it changes no replicas. A service with three balancers or more has three controllers:
-one leads. Balancers keep serving while no controller runs.
+and serves the embedded store. 'skyserve up' starts it on the machine of a balancer. Beside
+the configuration file it writes further files, which the controller needs to add, remove and
+replace replicas; without them it changes no replicas. A service with three balancers or more
+has three controllers: one leads. Balancers keep serving while no controller runs.
 
 SIGHUP, or POST /reload on its address, reloads the configuration file.`,
 		Example: `  skyserve controller --config ~/.local/state/skyserve/services/chat/controller.yaml`,

@@ -257,7 +257,7 @@ func firstModel(ctx context.Context, c load.Config) (string, error) {
 	if status := (*load.StatusError)(nil); errors.As(first, &status) && status.Status == http.StatusUnauthorized {
 		return "", failed(first, "pass the API key with --api-key env:NAME")
 	}
-	return "", failed(first, "check the URL of --target, or with 'skyserve status' that the service is running; --model NAME only skips listing the models")
+	return "", failed(first, "check the URL of --target, or with 'skyserve status' that the service is running; with --model NAME the models are not listed")
 }
 
 // preparedLoad is a load that is ready to run.
@@ -279,7 +279,7 @@ func (o *loadOptions) prepareClients(targets []load.Target) (preparedLoad, error
 	if len(o.clients) > 0 {
 		var err error
 		if counts, err = load.ParseClients(o.clients, targets); err != nil {
-			return preparedLoad{}, usage(err, "name the regions of the targets, as in --clients us=40,eu=20; the region of a --target URL without a name is default")
+			return preparedLoad{}, usage(err, "name the regions of the targets, as in --clients us=40,eu=20; a --target URL without REGION= has the region \"default\"")
 		}
 	}
 	clients, err := load.Clients(workload.Kind(o.workload), targets, counts, o.seed)

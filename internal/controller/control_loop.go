@@ -21,8 +21,8 @@ const (
 	// an interruption notice; the shortest notice is 30 s. Each iteration lists the machines of each region
 	// and reads a snapshot of each balancer.
 	loopInterval = 5 * time.Second
-	// busyInterval is the interval while a change of machines is in progress. Half of it is the minimum
-	// interval, also if a minute is complete, a review is due or a cooldown ends earlier.
+	// busyInterval is the interval while a change of machines is in progress. Half of it is the
+	// shortest wait for the end of a minute, a review or the end of a cooldown.
 	busyInterval = time.Second
 	// observeTimeout is the timeout for querying the balancers. A later response would be too old to
 	// decide on.
@@ -70,10 +70,9 @@ type observation struct {
 	*Observed
 	// err is why the observation failed; the other fields are then zero.
 	err error
-	// history is the traffic since from, in minutes since the Unix epoch; nil in most iterations,
-	// which do not read it.
+	// history is the traffic from the minute from on; nil in most iterations, which do not read it.
 	history *forecast.History
-	from    int64
+	from    int64 // in minutes since the Unix epoch
 }
 
 // newControlLoop returns a loop that observes a service through the admin APIs of balancers. setBalancers sets them.

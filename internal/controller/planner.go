@@ -51,19 +51,19 @@ type planner struct {
 	record  func(telemetry.Event) // records an event of the service
 	replan  atomic.Bool           // review soon, because the running replicas have changed
 
-	newest      *plan.ReviewResult // the newest review of this controller; nil before the first, and while a stored review is in force
-	every       time.Duration      // autoscale.every at the last review
-	backlog     map[string]bool    // the batches in the last review
-	next        time.Time          // when the next review is due
-	retry       time.Duration      // the last interval after a failure to observe; 0 = no failure
-	termStart   time.Time          // start of this term
-	graceEnded  bool               // all balancers have responded in this term, or startGrace is over
-	published   telemetry.Review   // the review to publish, for balancers to display
-	unpublished bool               // published has not been written to the store
-	recorded    *telemetry.Review  // the newest review with a plan, whose PlanEvent identifies the recorded event; nil = none, or planning has failed since
-	ended       func() bool        // reports whether the term has ended
-	ready       func()             // called when a running review completes
-	running     chan reviewResult  // nil = no review is running
+	newest     *plan.ReviewResult // the newest review of this controller; nil before the first, and while a stored review is in force
+	every      time.Duration      // autoscale.every at the last review
+	backlog    map[string]bool    // the batches in the last review
+	next       time.Time          // when the next review is due
+	retry      time.Duration      // the last interval after a failure to observe; 0 = no failure
+	termStart  time.Time          // start of this term
+	graceEnded bool               // all balancers have responded in this term, or startGrace is over
+	shown      telemetry.Review   // the review that balancers are to display
+	pending    bool               // shown has not been written to the store
+	recorded   *telemetry.Review  // the newest review with a plan, whose PlanEvent identifies the recorded event; nil = none, or planning has failed since
+	ended      func() bool        // reports whether the term has ended
+	ready      func()             // called when a running review completes
+	running    chan reviewResult  // nil = no review is running
 }
 
 // reviewResult is the result of a review.
@@ -171,7 +171,7 @@ func (p *planner) loadStoredReview(ctx context.Context) error {
 	if !isAutomatic(r.Strategy) || !time.Now().Before(r.Until) {
 		return nil
 	}
-	p.published, p.unpublished, p.newest, p.next = r, false, nil, r.Until
+	p.shown, p.pending, p.newest, p.next = r, false, nil, r.Until
 	p.current.set(r)
 	return nil
 }
@@ -219,7 +219,7 @@ func (p *planner) finishReview(ctx context.Context, l lease, now time.Time, out 
 	}
 	p.log.Info("plan computed", "status", review.Proposal.Status, "changes", review.Proposal.Changed(), "solve_ms", review.Proposal.SolveMillis)
 	summary := summaryOfReview(review)
-	continueForecasts(summary.Forecast, p.published.Forecast)
+	continueForecasts(summary.Forecast, p.shown.Forecast)
 	summary.Strategy, summary.From, summary.Until = out.observed.Spec.Autoscale.Strategy, out.at.UTC(), p.next.UTC()
 	if summary.PlanEvent = summary.Plan.At; sameCapacity(p.recorded, &summary) {
 		summary.PlanEvent = p.recorded.PlanEvent
@@ -252,36 +252,36 @@ func (p *planner) scheduleObserve(now time.Time) {
 
 // publishWaiting publishes that the first plan waits for balancers. It does not replace a published plan.
 func (p *planner) publishWaiting(ctx context.Context, l lease, now time.Time) error {
-	if p.published.Plan != nil && !p.unpublished {
+	if p.shown.Plan != nil && !p.pending {
 		return nil
 	}
-	if p.published.Plan == nil {
+	if p.shown.Plan == nil {
 		p.log.Info("planning postponed until balancers respond")
-		p.published.Plan = emptyPlan(now)
-		p.published.Plan.Waiting = "waiting for balancers"
+		p.shown.Plan = emptyPlan(now)
+		p.shown.Plan.Waiting = "waiting for balancers"
 	}
-	return p.publishReview(ctx, l, p.published)
+	return p.publishReview(ctx, l, p.shown)
 }
 
 // clearWaiting removes the published state of publishWaiting.
 func (p *planner) clearWaiting(ctx context.Context, l lease) error {
-	if p.published.Plan == nil || p.published.Plan.Waiting == "" {
+	if p.shown.Plan == nil || p.shown.Plan.Waiting == "" {
 		return nil
 	}
-	p.published.Plan = nil
-	return p.publishReview(ctx, l, p.published)
+	p.shown.Plan = nil
+	return p.publishReview(ctx, l, p.shown)
 }
 
 // publishFailure publishes why there is no newer plan.
 func (p *planner) publishFailure(ctx context.Context, l lease, now time.Time, err error) error {
-	shown := p.published
+	shown := p.shown
 	if shown.Plan == nil {
 		shown.Plan = emptyPlan(now)
 	} else {
 		old := *shown.Plan
 		shown.Plan = &old
 	}
-	if shown.Plan.Waiting == "" && shown.Plan.Error == err.Error() && !p.unpublished {
+	if shown.Plan.Waiting == "" && shown.Plan.Error == err.Error() && !p.pending {
 		return err
 	}
 	if shown.Plan.Error != err.Error() {
@@ -314,14 +314,14 @@ func (p *planner) computeReview(o observation, now time.Time) {
 
 // checkForecasts compares the load since the review with its forecast and publishes deviations.
 func (p *planner) checkForecasts(ctx context.Context, l lease, now time.Time, o observation) error {
-	if p.unpublished {
-		return p.publishReview(ctx, l, p.published)
+	if p.pending {
+		return p.publishReview(ctx, l, p.shown)
 	}
 	if p.newest == nil || len(p.newest.Forecasts) == 0 || o.history == nil || o.from > p.newest.Proposal.At.Unix()/60 {
 		return o.err
 	}
-	next := p.published
-	next.Forecast = append([]telemetry.LoadForecast{}, p.published.Forecast...)
+	next := p.shown
+	next.Forecast = append([]telemetry.LoadForecast{}, p.shown.Forecast...)
 	changed := false
 	for i, d := range p.newest.Deviations(o.history, now.Add(-minuteDelay)) {
 		if next.Forecast[i].Deviation == d.Message {
@@ -341,11 +341,11 @@ func (p *planner) checkForecasts(ctx context.Context, l lease, now time.Time, o 
 // publishReview writes a review to the store, from which balancers read it.
 func (p *planner) publishReview(ctx context.Context, l lease, r telemetry.Review) error {
 	r.Token = l.Token()
-	p.published, p.unpublished = r, true
+	p.shown, p.pending = r, true
 	if err := storeValue(ctx, l, p.kv, telemetry.ReviewKey(p.service), r); err != nil {
 		return fmt.Errorf("publishing the plan: %w", err)
 	}
-	p.unpublished = false
+	p.pending = false
 	return nil
 }
 

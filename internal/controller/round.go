@@ -32,7 +32,7 @@ type trackedBalancer struct {
 	failures int // consecutive failed probes
 	// responded reports whether any probe has succeeded.
 	responded bool
-	// workers are the replicas attached to it in this round; nil when it did not list them.
+	// workers are the replicas that are attached to it, as listed in this round; nil when it did not list them.
 	workers []telemetry.Worker
 	listed  bool // it listed its replicas in this round
 	// probe receives the result of the probe in progress; nil = there is none.

@@ -26,8 +26,8 @@ type scalingAction struct {
 	plan *time.Time
 }
 
-// actionText describes an action in events: done is the message up to the name of the replica or model, attempt what
-// the reason of a failure says was attempted.
+// actionText describes an action in events: done begins the message of a completed action, attempt the reason of a failed
+// one.
 type actionText struct{ done, attempt string }
 
 var actionTexts = map[telemetry.EventKind]actionText{

@@ -18,7 +18,8 @@ import (
 )
 
 // clusterFileName is the name of the file that records a store's cluster. It lies beside the store's directory.
-// A store that is no longer a member joins the recorded cluster once more, to take over all data.
+// When the controller's configuration no longer has store_cluster, its store joins the recorded cluster once more, to take
+// over all data.
 const clusterFileName = "store-cluster.yaml"
 
 // detachRetry is the interval between two attempts to take over the data of a former cluster, whose members may be
@@ -54,7 +55,7 @@ func storeURL(member *store.Server, c service.StoreCluster) string {
 // serveStore serves the embedded store with options. The store continues after ctx ends, so that the controller
 // can still release its lease; the caller closes it.
 //
-// A store that is no longer a member of a cluster first takes over all data. That requires a majority of the
+// A store whose configuration no longer has a cluster first takes over all data. That requires a majority of the
 // former members; without one, serveStore waits until ctx ends.
 func serveStore(ctx context.Context, config service.ControllerConfig, self *identity.Party, o store.Options) (*store.Server, error) {
 	path := clusterFilePath(config)

@@ -158,7 +158,7 @@ func (s *source) fromParser(err error) *Error {
 var syntaxExplanations = []struct{ message, explanation string }{
 	{"'\t'", "a tab before the text; indent with spaces"},
 	{"non-map value is specified", "a line without a colon among lines with keys; write KEY: VALUE"},
-	{"mapping value is not allowed", "a second colon in the line, or more indentation than in the line above; quote a value that contains a colon, and start keys of one mapping in the same column"},
+	{"mapping value is not allowed", "a second colon in the line, or other indentation than in the line before or after it; quote a value that contains a colon, and start keys of one mapping in the same column"},
 	{"value is not allowed in this context", "the indentation differs from the lines above; keys of one mapping start in the same column"},
 	{"could not find flow map content", "a value that starts with { must be quoted, unless it is a mapping"},
 	{"end character of double-quoted", "the closing double quote is missing"},

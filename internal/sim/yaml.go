@@ -179,7 +179,7 @@ func (r *reader) scalar(p pair, path string, set func(string) error) {
 		value = strings.Join(parts, ",")
 	}
 	if !ok {
-		r.addError(p.value, path, "must be a text, a number, a duration or a list of texts")
+		r.addError(p.value, path, "must be a single value or a list of texts")
 		return
 	}
 	if err := set(value); err != nil {

@@ -88,6 +88,8 @@ func (c ClusterStatus) NotReplicatedReason() string {
 		switch node := cmp.Or(m.Node, "a member"); {
 		case m.Problem != "":
 			problems = append(problems, fmt.Sprintf("%s cannot write: %s", node, m.Problem))
+		case m.State == MemberOffline && m.OfflineFor < time.Second:
+			problems = append(problems, "no response from "+node)
 		case m.State == MemberOffline:
 			problems = append(problems, fmt.Sprintf("no response from %s for %s", node, m.OfflineFor.Round(time.Second)))
 		}

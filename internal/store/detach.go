@@ -42,7 +42,7 @@ func (s *Server) Detach(ctx context.Context) error {
 		return nil
 	}
 	s.detaching.Store(true)
-	err := errors.New("its server is not running")
+	err := errors.New("this member's NATS server is not running: wait for its restart, or free space on its disk")
 	if m != nil {
 		err = m.takeOverData(ctx)
 	}
@@ -138,7 +138,7 @@ func streamNames(ctx context.Context, js jetstream.JetStream) (names []string, e
 	return names, nil
 }
 
-// reportMoved sends all members that respond the message that this one holds all data, until each has recorded it.
+// reportMoved informs all members that respond that this one holds all data, until each has recorded it.
 func (m *maintainer) reportMoved(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, movedTimeout)
 	defer cancel()

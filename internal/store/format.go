@@ -35,7 +35,7 @@ func readFormat(dir string) (found int, err error) {
 		return 0, fmt.Errorf("%s: must be a format number of 1 or more, got %.20q", path, text)
 	}
 	if found > format {
-		return 0, fmt.Errorf("%s has format %d, this version knows formats up to %d: a later version of skyserve wrote it; install that version again, or restore the backup made before the upgrade", dir, found, format)
+		return 0, fmt.Errorf("%s has format %d, this version knows formats up to %d: a later version of skyserve wrote it; install that version again, or move the directory away and restore the backup that was made before the upgrade", dir, found, format)
 	}
 	return found, nil
 }

@@ -283,7 +283,7 @@ func (r *renewal) write(ctx context.Context) (revision uint64, start time.Time, 
 			case r.Valid():
 				r.send(octx)
 			case r.inFlight == 0:
-				err = fmt.Errorf("%w: an earlier request is not answered", ErrUnavailable)
+				err = fmt.Errorf("%w: a request of an earlier renewal may still be in progress", ErrUnavailable)
 			}
 		}
 		if err != nil {

@@ -24,7 +24,7 @@ const (
 )
 
 // errRestoreLockLost ends a restore that was suspended, or had no connection, while another one began.
-var errRestoreLockLost = errors.New("another restore has begun, because this one did not write for " + restoreLockTTL.String())
+var errRestoreLockLost = errors.New("another restore has begun, because this one did not write for " + restoreLockTTL.String() + "; when that one has ended, repeat this one if its backup is the right one")
 
 // lockRestore excludes other restores until unlock is called. The returned context ends when another restore took the
 // lock because this one did not renew it. lockRestore fails with telemetry.ErrRestoreRunning while another restore renews

@@ -361,7 +361,7 @@ func checkRecovered(ns *server.Server, onDisk []string) error {
 	}
 	for _, name := range onDisk {
 		if !served[name] {
-			return fmt.Errorf("stream %s is damaged and was not recovered; restore the directory from a backup, or move it away to start with an empty store", name)
+			return fmt.Errorf("stream %s is damaged and was not recovered; move the directory away to start with an empty store, then restore the last backup with 'skyserve restore'", name)
 		}
 	}
 	return nil

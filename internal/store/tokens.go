@@ -16,7 +16,7 @@ const (
 	// tokenBaseKey is the key of the token base in the metadata of a stream; missing = 0.
 	tokenBaseKey = "skyserve.token-base"
 	// tokenFloorKey is the key of the token floor in its bucket: the base of a new stream, above all earlier tokens. A
-	// restore raises it before it deletes anything, and does not replace it.
+	// restore raises it before it deletes anything, and ignores the floor in the backup.
 	tokenFloorKey = "floor"
 	// tokenFloorMaxBytes limits the bucket of the token floor, which has one key.
 	tokenFloorMaxBytes = 1 << 20

@@ -155,8 +155,8 @@ func Regions(spec *service.Spec) []service.Region {
 	return regions
 }
 
-// RunsOnThisComputer reports whether the balancers of a region are processes on the operator's computer, as in local and
-// static regions. In a local region the replicas are too.
+// RunsOnThisComputer reports whether a region is local or static: its processes, if it has any, run on the operator's
+// computer.
 func RunsOnThisComputer(r service.Region) bool {
 	return r.Cloud() == service.CloudLocal || r.Cloud() == service.CloudStatic
 }

@@ -67,7 +67,7 @@ func capacityFor(r service.RegionSpec, ordinal int) []service.CapacityType {
 	case RunsOnThisComputer(r.Name):
 		return []service.CapacityType{service.CapacityOnDemand}
 	case ordinal < r.OnDemandBase:
-		return slices.DeleteFunc(slices.Clone(r.Capacity), isPreemptible)
+		return slices.DeleteFunc(slices.Clone(r.Capacity), isInterruptible)
 	}
 	return r.Capacity
 }

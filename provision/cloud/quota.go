@@ -93,15 +93,15 @@ func quotasAtGoogle(o provision.Offering, diskGiB int) map[QuotaKey]float64 {
 	switch {
 	case o.GPU == "":
 		needs[QuotaKey{o.Region, quotaCPUs}] = float64(o.VCPUs)
-	case isPreemptible(o.Capacity):
+	case isInterruptible(o.Capacity):
 		needs[QuotaKey{o.Region, gpu.SpotQuota}] = float64(o.GPUs)
 	default:
 		needs[QuotaKey{o.Region, metric}], needs[QuotaKey{allRegions, quotaAllGPUs}] = float64(o.GPUs), float64(o.GPUs)
 	}
-	if !isPreemptible(o.Capacity) {
+	if !isInterruptible(o.Capacity) {
 		needs[QuotaKey{allRegions, quotaAllCPUs}] = float64(o.VCPUs)
 	}
-	if gb := float64(o.LocalSSDs) * catalogue.LocalSSDGB; gb > 0 && isPreemptible(o.Capacity) {
+	if gb := float64(o.LocalSSDs) * catalogue.LocalSSDGB; gb > 0 && isInterruptible(o.Capacity) {
 		needs[QuotaKey{o.Region, quotaSpotSSD}] = gb
 	} else if gb > 0 {
 		family, _, _ := strings.Cut(o.Type, "-")
@@ -111,11 +111,11 @@ func quotasAtGoogle(o provision.Offering, diskGiB int) map[QuotaKey]float64 {
 	return needs
 }
 
-// isPreemptible reports whether machines of a capacity type count against Google's quotas of preemptible GPUs, as those
-// of flex-start do
+// isInterruptible reports whether a cloud may end machines of a capacity type. At Google, these also count against the quotas
+// of preemptible GPUs, those of flex-start too
 // (https://cloud.google.com/blog/products/compute/introducing-flex-start-vms-for-the-compute-engine-instance-api, read
 // in November 2026).
-func isPreemptible(c service.CapacityType) bool {
+func isInterruptible(c service.CapacityType) bool {
 	return c == service.CapacitySpot || c == service.CapacityFlexStart
 }
 
@@ -132,7 +132,7 @@ func QuotaNeeds(spec *service.Spec) map[QuotaKey]float64 {
 		for i := range spec.Models {
 			m := &spec.Models[i]
 			replicas, preemptible := spec.BoundsFor(m.Name, r.Name).Min, 0
-			if isPreemptible(r.Capacity[0]) {
+			if isInterruptible(r.Capacity[0]) {
 				preemptible = max(0, replicas-r.OnDemandBase)
 			}
 			for _, g := range gpusOf(m)[:min(1, len(gpusOf(m)))] {

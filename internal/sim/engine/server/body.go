@@ -189,7 +189,10 @@ func firstByte(raw json.RawMessage) byte {
 // excerpt returns the start of a value, for error messages.
 func excerpt(raw json.RawMessage) string {
 	const limit = 40
-	if len(raw) <= limit {
+	switch {
+	case len(raw) == 0:
+		return "nothing"
+	case len(raw) <= limit:
 		return string(raw)
 	}
 	return string(bytes.ToValidUTF8(raw[:limit], nil)) + "..."
