@@ -94,14 +94,14 @@ type ListenError struct {
 	Err  error
 }
 
-// Error returns the address, its flag and the cause.
+// Error returns the address and the cause.
 func (e *ListenError) Error() string {
 	cause := e.Err
 	var op *net.OpError
 	if errors.As(cause, &op) && op.Err != nil {
 		cause = op.Err
 	}
-	return fmt.Sprintf("listening on %s (--%s): %s", e.Addr, e.Flag, strings.TrimPrefix(cause.Error(), "bind: "))
+	return fmt.Sprintf("listening on %s: %s", e.Addr, strings.TrimPrefix(cause.Error(), "bind: "))
 }
 
 // Unwrap returns the cause.

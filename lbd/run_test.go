@@ -375,8 +375,8 @@ func TestPortsInUse(t *testing.T) {
 	defer ln.Close()
 	taken := ln.Addr().String()
 	for _, c := range []struct{ listen, admin, want string }{
-		{taken, "127.0.0.1:0", "listening on " + taken + " (--listen): address already in use"},
-		{"127.0.0.1:0", taken, "listening on " + taken + " (--admin): address already in use"},
+		{taken, "127.0.0.1:0", "listening on " + taken + ": address already in use"},
+		{"127.0.0.1:0", taken, "listening on " + taken + ": address already in use"},
 	} {
 		cfg := config("lb-us-0", "local/us")
 		cfg.Listen, cfg.Admin = c.listen, c.admin

@@ -39,8 +39,8 @@ func TestLbTakenPort(t *testing.T) {
 	} {
 		var stderr bytes.Buffer
 		code := runLbCommand(t.Context(), &stderr, append(args, "--region", "us")...)
-		want := fmt.Sprintf("error: listening on %s (%s): address already in use\n", taken, flag)
-		if got := strings.Replace(stderr.String(), "bind: ", "", 1); code != exitFailed || !strings.HasPrefix(got, want) || !strings.Contains(got, "hint: ") {
+		want := fmt.Sprintf("error: listening on %s: address already in use\nhint: ", taken)
+		if got := strings.Replace(stderr.String(), "bind: ", "", 1); code != exitFailed || !strings.HasPrefix(got, want) || !strings.Contains(got, "choose another with "+flag) {
 			t.Errorf("exit %d, stderr %q, want %q", code, got, want)
 		}
 	}

@@ -11,6 +11,7 @@ import (
 	"skyserve/internal/agent"
 	"skyserve/internal/controller/deploy"
 	"skyserve/provision"
+	"skyserve/provision/local"
 )
 
 const (
@@ -103,8 +104,8 @@ func (u *upRun) observeStart(have []provision.Object) func(id string, s agent.St
 	}
 }
 
-// printFailedReplicas prints why replicas failed: their last log lines and the next step.
-func (u *upRun) printFailedReplicas(failed []*deploy.ReplicaFailedError) {
+// printFailedStarts prints why machines failed: their last log lines and the next step.
+func (u *upRun) printFailedStarts(failed []*deploy.StartFailedError) {
 	for _, f := range failed {
 		fmt.Fprintf(u.errOut, "%v\n", f)
 		lines := f.Failure.Lines
@@ -115,39 +116,66 @@ func (u *upRun) printFailedReplicas(failed []*deploy.ReplicaFailedError) {
 	}
 }
 
-// failedCode returns the exit code of a run in which replicas failed: 1 if these are all replicas of the
-// service, else 3.
-func failedCode(failed []*deploy.ReplicaFailedError, wants []provision.Desired) int {
-	all := 0
-	for _, w := range wants {
-		if w.Kind == provision.KindReplica {
-			all++
-		}
+// failedCode returns the exit code of a run in which machines failed: 1 if all replicas of the service
+// did, else 3.
+func failedCode(failed []*deploy.StartFailedError, wants []provision.Desired) int {
+	replicas, hasReplicas := wantedReplicas(wants), false
+	for _, f := range failed {
+		hasReplicas = hasReplicas || replicas[f.ID]
+		delete(replicas, f.ID)
 	}
-	if len(failed) >= all {
+	if hasReplicas && len(replicas) == 0 {
 		return exitFailed
 	}
 	return exitPartial
 }
 
-// failedReplicasError prints the failed replicas of an error and returns what the command returns for it;
-// nil if no replica failed.
-func (u *upRun) failedReplicasError(err error) error {
-	failed := deploy.FailedReplicas(err)
+// wantedReplicas returns the IDs of the replicas in wants.
+func wantedReplicas(wants []provision.Desired) map[string]bool {
+	replicas := map[string]bool{}
+	for _, w := range wants {
+		if w.Kind == provision.KindReplica {
+			replicas[w.ID] = true
+		}
+	}
+	return replicas
+}
+
+// failedStartsError prints the failed machines of an error and returns what the command returns for it;
+// nil if none failed.
+func (u *upRun) failedStartsError(err error) error {
+	failed := deploy.FailedStarts(err)
 	if len(failed) == 0 {
 		return nil
 	}
-	u.printFailedReplicas(failed)
+	u.printFailedStarts(failed)
+	replicas, hint := wantedReplicas(u.changes.Desired), u.afterFailure(err)
+	what := "replicas"
 	causes := make([]string, len(failed))
 	for i, f := range failed {
 		causes[i] = f.ID + ": " + f.Failure.String()
+		if !replicas[f.ID] {
+			what = "balancers and replicas"
+		}
+		if f.Failure.Kind == agent.FailurePortInUse && u.clouds.localService != nil {
+			hint = u.portHint()
+		}
 	}
 	slices.Sort(causes)
-	failure := fmt.Errorf("starting %s: these replicas will not become ready without a change: %s", u.spec.Name, strings.Join(causes, "; "))
+	failure := fmt.Errorf("starting %s: these %s will not become ready without a change: %s", u.spec.Name, what, strings.Join(causes, "; "))
 	if len(failed) < countErrors(err) { // others were not ready at the timeout
 		failure = err
 	}
-	return &exitError{code: failedCode(failed, u.changes.Desired), err: failure, hint: u.afterFailure(err)}
+	return &exitError{code: failedCode(failed, u.changes.Desired), err: failure, hint: hint}
+}
+
+// portHint returns the hint after a local machine could not listen on a port. The ports of a service that ran before
+// cannot be changed without deleting it.
+func (u *upRun) portHint() string {
+	if len(u.changes.Observed) > 0 {
+		return "stop the process that uses the port, then: skyserve up " + u.file
+	}
+	return fmt.Sprintf("stop the process that uses the port, or run 'skyserve down %s' and choose another %s in %s; then: skyserve up %s", u.spec.Name, local.PortSetting, u.file, u.file)
 }
 
 // countErrors returns the number of joined errors.

@@ -14,6 +14,7 @@ import (
 	"skyserve/internal/service"
 	"skyserve/internal/telemetry"
 	"skyserve/provision"
+	"skyserve/provision/local"
 )
 
 var launchedAt = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
@@ -149,8 +150,9 @@ func TestTerminalBlockIsRedrawn(t *testing.T) {
 // Exit 1 if all replicas of the service failed, 3 if others serve.
 func TestFailedReplicasEndUp(t *testing.T) {
 	failure := func(id string) error {
-		return &deploy.ReplicaFailedError{ID: id, Failure: agent.Failure{Kind: agent.FailureImageNotFound, Message: "manifest unknown", Lines: []string{"one", "two"}, Hint: "correct models[].engine.image"}}
+		return &deploy.StartFailedError{ID: id, Failure: agent.Failure{Kind: agent.FailureImageNotFound, Message: "manifest unknown", Lines: []string{"one", "two"}, Hint: "correct models[].engine.image"}}
 	}
+	portInUse := &deploy.StartFailedError{ID: "lb-us-0", Failure: agent.Failure{Kind: agent.FailurePortInUse, Message: "listening on 127.0.0.1:45102: address already in use"}}
 	for _, tt := range []struct {
 		name string
 		err  error
@@ -160,17 +162,30 @@ func TestFailedReplicasEndUp(t *testing.T) {
 		{"another error", errors.New("no network"), 0, nil},
 		{"one of two", failure("us-0"), exitPartial, []string{"us-0 failed: image_not_found: manifest unknown\n  | one\n  | two\n  next step: correct models[].engine.image\n  log: skyserve logs chat us-0\n"}},
 		{"both", errors.Join(failure("us-1"), failure("us-0")), exitFailed, []string{"us-0 failed", "us-1 failed"}},
+		{"a balancer's port", portInUse, exitPartial, []string{"lb-us-0 failed: port_in_use: listening on 127.0.0.1:45102: address already in use\n"}},
 		{"and a timeout", errors.Join(failure("us-0"), errors.New("waiting for us-1: not ready within 30m0s")), exitPartial, []string{"us-0 failed"}},
 	} {
 		var out bytes.Buffer
 		u := &upRun{up: &up{upOptions: &upOptions{file: "chat.yaml"}, errOut: &out}, spec: &service.Spec{Name: "chat"}, changes: &deploy.MachinePlan{}}
+		u.clouds.localService = &local.Service{}
+		u.changes.Desired = append(u.changes.Desired, provision.Desired{ID: "lb-us-0", Kind: provision.KindBalancer})
 		for _, id := range []string{"us-0", "us-1"} {
 			u.changes.Desired = append(u.changes.Desired, provision.Desired{ID: id, Kind: provision.KindReplica})
 		}
-		err := u.failedReplicasError(tt.err)
+		err := u.failedStartsError(tt.err)
 		var coded *exitError
 		if errors.As(err, &coded) != (tt.code != 0) || coded != nil && (coded.code != tt.code || coded.hint == "") {
 			t.Errorf("%s: %+v (%v), want exit %d", tt.name, coded, err, tt.code)
+		}
+		if tt.err == portInUse && (err.Error() != "starting chat: these balancers and replicas will not become ready without a change: lb-us-0: port_in_use: listening on 127.0.0.1:45102: address already in use" ||
+			coded.hint != "stop the process that uses the port, or run 'skyserve down chat' and choose another local.port in chat.yaml; then: skyserve up chat.yaml") {
+			t.Errorf("%s: %v; hint %q", tt.name, err, coded.hint)
+		}
+		if tt.err == portInUse {
+			u.changes.Observed = []provision.Object{{ID: "us-0"}} // it ran before: it keeps its history and its ports
+			if err := u.failedStartsError(tt.err); !errors.As(err, &coded) || coded.hint != "stop the process that uses the port, then: skyserve up chat.yaml" {
+				t.Errorf("of a running service: hint %q", coded.hint)
+			}
 		}
 		for _, want := range tt.want {
 			if !strings.Contains(out.String(), want) {

@@ -188,10 +188,10 @@ func (e *replacementError) Unwrap() error { return e.error }
 // replicaError prints the failed replicas of an error and returns what the command returns for it; nil if none failed.
 func (u *upRun) replicaError(err error) error {
 	if is := new(replacementError); !errors.As(err, &is) {
-		return u.failedReplicasError(err)
+		return u.failedStartsError(err)
 	}
-	if replicas := deploy.FailedReplicas(err); len(replicas) > 0 {
-		u.printFailedReplicas(replicas)
+	if replicas := deploy.FailedStarts(err); len(replicas) > 0 {
+		u.printFailedStarts(replicas)
 	}
 	return failed(err, fmt.Sprintf("the machines that were not replaced run the earlier version; run 'skyserve up %s' again with a version that becomes ready", u.file))
 }
@@ -209,6 +209,9 @@ func (u *upRun) drain(ctx context.Context, o provision.Object) {
 // rollBack launches the earlier version of a balancer whose new one failed. It always returns an error.
 func (u *upRun) rollBack(ctx context.Context, c provision.Change, failure error, apply func(...provision.Change) ([]provision.Object, error)) error {
 	failure = fmt.Errorf("updating %s: the new version did not become ready: %w", c.ID(), failure)
+	if len(deploy.FailedStarts(failure)) > 0 {
+		failure = errors.New(failure.Error()) // the hint is that of the update, not that of a first start
+	}
 	u.printLine("%v; returning to the earlier version", failure)
 	back, err := u.toEarlier(ctx, c)
 	var have []provision.Object

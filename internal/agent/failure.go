@@ -20,6 +20,7 @@ const (
 	FailureWeightsDenied   FailureKind = "weights_denied"    // the machine or its token may not read the weights
 	FailureWeightsNotFound FailureKind = "weights_not_found" // the bucket, folder or repository does not exist
 	FailureGPUMemory       FailureKind = "out_of_gpu_memory" // the model and its KV cache do not fit
+	FailurePortInUse       FailureKind = "port_in_use"       // another process listens on a port
 	FailureCrashLoop       FailureKind = "crash_loop"        // the engine exits repeatedly, with another cause
 	FailureUnknown         FailureKind = "unknown"           // anything else, such as a network error
 )
@@ -59,7 +60,8 @@ type Evidence struct {
 }
 
 const (
-	// crashLoopRestarts is the number of restarts that make a crash loop.
+	// crashLoopRestarts is the number of restarts that make a crash loop. A port that is in use is permanent after
+	// as many: an earlier process may still be ending.
 	crashLoopRestarts = 3
 	// minAttempts is the number of attempts after which a failure with a known cause is permanent: one
 	// failure may be chance.
@@ -105,6 +107,7 @@ var logRules = sync.OnceValue(func() []failureRule {
 		{FailureWeightsNotFound, regexp.MustCompile(`(?i)repository not found|RepositoryNotFoundError|revision not found|not a valid model identifier|is not a local folder|\((NoSuchBucket|NoSuchKey|404)\) when calling|cannot find any model weights|entry not found for url: \S+/config\.json`)},
 		{FailureWeightsDenied, regexp.MustCompile(`(?i)40[13] client error.*huggingface\.co`)},
 		{FailureGPUMemory, regexp.MustCompile(`(?i)cuda out of memory|cuda error: out of memory|hip out of memory|OutOfMemoryError|no available memory for the cache blocks|larger than the available kv cache memory|larger than the maximum number of tokens that can be stored in kv cache|less than desired gpu memory utilization|not enough memory\. please try to increase --mem-fraction-static`)},
+		{FailurePortInUse, regexp.MustCompile(`(?i)address already in use`)},
 	}
 })
 
@@ -116,6 +119,7 @@ var hints = map[FailureKind]string{
 	FailureWeightsDenied:   "grant the machine's identity access to the bucket; for the Hugging Face hub set secrets: {HF_TOKEN: env:HF_TOKEN} with a token that may read the repository",
 	FailureWeightsNotFound: "correct the model's name or engine.weights; a private repository of the Hugging Face hub also requires secrets: {HF_TOKEN: env:HF_TOKEN}",
 	FailureGPUMemory:       "use more or larger GPUs (models[].gpus), or reduce the context in engine.args: --max-model-len of vLLM, --context-length of SGLang",
+	FailurePortInUse:       "stop the process that uses the port; the machine retries",
 	FailureCrashLoop:       "correct the cause that the log shows, often engine.args or engine.image",
 	FailureUnknown:         "none if the error is temporary: the machine retries",
 }
@@ -126,7 +130,9 @@ func ClassifyFailure(e Evidence) *Failure {
 		return nil
 	}
 	f := &Failure{Attempts: e.Attempts, Lines: lastFailureLines(e.Lines)}
-	f.Kind, f.Message = causeOf(e)
+	if f.Kind, f.Message = causeOf(e); f.Kind == FailurePortInUse {
+		f.Lines = slices.DeleteFunc(f.Lines, isHint) // about flags that only the agent sets
+	}
 	if e.PrepareError == "" && f.Kind == FailureUnknown && e.Attempts >= crashLoopRestarts {
 		f.Kind = FailureCrashLoop
 	}
@@ -146,7 +152,7 @@ func causeOf(e Evidence) (FailureKind, string) {
 		for _, r := range logRules() {
 			for _, line := range slices.Backward(e.Lines) {
 				if r.pattern.MatchString(line) {
-					return r.kind, shorten(strings.TrimSpace(line))
+					return r.kind, shorten(messageOf(line))
 				}
 			}
 		}
@@ -174,18 +180,32 @@ func crashMessage(e Evidence) string {
 // errorWords occur in the lines in which programs report why they exit.
 var errorWords = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`(?i)\b(\w*error|\w*exception|fatal|panic)\b`) })
 
-// errorLine returns the last line of a log that reports an error, else the last line.
+// errorLine returns the last line of a log that reports an error, else lastLine.
 func errorLine(lines []string) string {
-	if len(lines) == 0 {
-		return ""
-	}
 	for _, line := range slices.Backward(lines[max(0, len(lines)-failureLines):]) {
-		if errorWords().MatchString(line) {
-			return strings.TrimSpace(line)
+		if errorWords().MatchString(line) && !isHint(line) {
+			return messageOf(line)
 		}
 	}
-	return strings.TrimSpace(lines[len(lines)-1])
+	return lastLine(lines)
 }
+
+// lastLine returns the last line of a log, without the hint that follows an error; empty if there is none.
+func lastLine(lines []string) string {
+	for _, line := range slices.Backward(lines) {
+		if !isHint(line) {
+			return messageOf(line)
+		}
+	}
+	return ""
+}
+
+// isHint reports whether a line is the hint of a skyserve command: it is about the flags of that command, which the
+// agent started, and which an operator does not call.
+func isHint(line string) bool { return strings.HasPrefix(line, "hint: ") }
+
+// messageOf returns a line without the label of an error of a skyserve command.
+func messageOf(line string) string { return strings.TrimPrefix(strings.TrimSpace(line), "error: ") }
 
 // isPermanentFailure reports whether further attempts would fail in the same way.
 func isPermanentFailure(kind FailureKind, e Evidence) bool {
@@ -194,6 +214,8 @@ func isPermanentFailure(kind FailureKind, e Evidence) bool {
 		return false
 	case FailureCrashLoop:
 		return true
+	case FailurePortInUse:
+		return e.Attempts >= crashLoopRestarts
 	case FailureImageDenied, FailureWeightsDenied:
 		if e.PrepareError != "" {
 			return e.Attempts >= minDeniedAttempts

@@ -50,13 +50,15 @@ func TestFailuresInEngineLogs(t *testing.T) {
 
 		{"ValueError: Unknown quantization method: awqq. Must be one of ['aqlm', 'awq']", FailureCrashLoop},
 		{"vllm: error: unrecognized arguments: --max-model-length", FailureCrashLoop},
+		{"error: listening on 127.0.0.1:45102: address already in use", FailurePortInUse},
+		{"OSError: [Errno 98] Address already in use", FailurePortInUse},
 		{"requests.exceptions.ConnectionError: HTTPSConnectionPool(host='huggingface.co', port=443): Max retries exceeded", FailureCrashLoop},
 	} {
 		f := ClassifyFailure(Evidence{Lines: traceback(tt.cause), Attempts: 3})
 		if f.Kind != tt.want || !f.Permanent || f.Hint == "" || len(f.Lines) != 20 {
 			t.Errorf("%s: %+v, want %s", tt.cause, f, tt.want)
 		}
-		if tt.want != FailureCrashLoop && !strings.HasSuffix(f.Message, tt.cause) {
+		if tt.want != FailureCrashLoop && !strings.HasSuffix(f.Message, strings.TrimPrefix(tt.cause, "error: ")) {
 			t.Errorf("%s: message %q", tt.cause, f.Message)
 		}
 	}
@@ -95,6 +97,7 @@ func TestFailuresOfPreparation(t *testing.T) {
 // A failure is permanent after as many attempts as its cause requires.
 func TestAttemptsOfPermanentFailures(t *testing.T) {
 	oom := []string{"torch.OutOfMemoryError: CUDA out of memory."}
+	port := []string{"listening on 127.0.0.1:45102: address already in use"}
 	full, free := uint64(1<<20), uint64(1<<40)
 	for _, tt := range []struct {
 		name      string
@@ -108,6 +111,8 @@ func TestAttemptsOfPermanentFailures(t *testing.T) {
 		{"a first exit", Evidence{ExitReason: "exited", ExitCode: 1}, FailureUnknown, false},
 		{"out of memory once", Evidence{Attempts: 1, Lines: oom}, FailureGPUMemory, false},
 		{"out of memory again", Evidence{Attempts: 2, Lines: oom}, FailureGPUMemory, true},
+		{"a port in use twice", Evidence{Attempts: 2, Lines: port}, FailurePortInUse, false},
+		{"a port in use again", Evidence{Attempts: 3, Lines: port}, FailurePortInUse, true},
 		{"new permissions", Evidence{Attempts: 2, PrepareError: "listing s3://m/a: HTTP status 403"}, FailureWeightsDenied, false},
 		{"no permissions", Evidence{Attempts: 8, PrepareError: "listing s3://m/a: HTTP status 403"}, FailureWeightsDenied, true},
 		{"no network", Evidence{Attempts: 100, PrepareError: "docker pull: i/o timeout"}, FailureUnknown, false},
@@ -125,8 +130,10 @@ func TestAttemptsOfPermanentFailures(t *testing.T) {
 	if want := "container restarting, exit code 1: last"; crash.Message != want || !slices.Equal(crash.Lines, []string{"a", "last"}) {
 		t.Errorf("%+v, want the message %q", crash, want)
 	}
-	if f := ClassifyFailure(Evidence{Attempts: 1, Lines: []string{"ValueError: no", "", "hint: see --help"}}); f.Message != "the engine restarted: ValueError: no" {
-		t.Errorf("the message is %q", f.Message)
+	for _, lines := range [][]string{{"ValueError: no", "", "hint: see --help"}, {"error: ValueError: no", "hint: see the error in the log"}, {"ValueError: no", "hint: see the log"}} {
+		if f := ClassifyFailure(Evidence{Attempts: 1, Lines: lines}); f.Message != "the engine restarted: ValueError: no" {
+			t.Errorf("%q: the message is %q", lines, f.Message)
+		}
 	}
 	if long := ClassifyFailure(Evidence{ExitReason: "exited", Lines: []string{strings.Repeat("é", 1000)}}); len(long.Lines[0]) > maxLineBytes+3 || !strings.HasSuffix(long.Lines[0], "é...") {
 		t.Errorf("a long line: %q", long.Lines[0])

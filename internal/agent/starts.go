@@ -110,15 +110,14 @@ func (a *Agent) reportProgress(p Progress) {
 
 // recordUnitStart records that a unit was started and loads.
 func (a *Agent) recordUnitStart(name string) {
-	if !a.recordsStarts() {
-		return
-	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	now := a.opts.Now()
-	a.starts.begin(now)
-	a.version, a.versionRead = "", false
-	a.starts.timer.setRunning(now, Step{Name: telemetry.StartLoad})
+	if a.recordsStarts() {
+		now := a.opts.Now()
+		a.starts.begin(now)
+		a.version, a.versionRead = "", false
+		a.starts.timer.setRunning(now, Step{Name: telemetry.StartLoad})
+	}
 	a.starts.failure = nil
 	a.starts.unit, a.starts.lastRestarts, a.starts.baseRestarts, a.starts.hasBaseline = name, 0, 0, true
 }
@@ -139,9 +138,6 @@ func (a *Agent) recordFailedStart(message string, attempts int) {
 
 // recordCheck records a check of the units; u is the first that is not ready. The caller holds the lock.
 func (a *Agent) recordCheck(phase Phase, u observedUnit) {
-	if !a.recordsStarts() {
-		return
-	}
 	s, now := &a.starts, a.opts.Now()
 	if phase == PhaseReady {
 		if s.timer != nil && s.timer.ready.IsZero() {
@@ -162,11 +158,21 @@ func (a *Agent) recordCheck(phase Phase, u observedUnit) {
 			s.timer.setRunning(now, Step{Name: telemetry.StartLoad})
 		}
 	}
+	if !a.recordsStarts() && !isPortInUse(u.state.Lines) { // the other causes are those of engines
+		s.failure = nil
+		return
+	}
 	e := Evidence{Attempts: restarts, Lines: u.state.Lines, DiskFree: a.diskFree()}
 	if !u.state.Running {
 		e.ExitReason, e.ExitCode = u.state.Reason, u.state.ExitCode
 	}
 	s.failure = keepCause(s.failure, ClassifyFailure(e), u.state.Running)
+}
+
+// isPortInUse reports whether the last error of a log is that of a port that is in use.
+func isPortInUse(lines []string) bool {
+	kind, _ := causeOf(Evidence{Lines: []string{errorLine(lines)}})
+	return kind == FailurePortInUse
 }
 
 // keepCause returns the newer failure. If it has no known cause, it keeps the earlier one's: the log of

@@ -1,8 +1,10 @@
 package agent
 
 import (
+	"context"
 	"errors"
 	"os/exec"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -63,6 +65,56 @@ func TestAgentReportsPhases(t *testing.T) {
 	clock(510)
 	if got, want := a.check(PhaseReady, UnitState{}).Start.Summary(), "ready in 10s: load 10s"; got != want {
 		t.Errorf("another start: %q, want %q", got, want)
+	}
+}
+
+// stateRunner is a runner whose units have one state.
+type stateRunner struct {
+	fakeRunner
+	state UnitState
+}
+
+func (r *stateRunner) Inspect(context.Context, Unit, int) (UnitState, error) { return r.state, nil }
+
+// The reason of a program that exits is its error, not the hint or the lines around it.
+func TestReasonIsTheError(t *testing.T) {
+	port := []string{"level=INFO msg=starting", "error: listening on 127.0.0.1:45102: address already in use", "hint: choose another with --admin"}
+	for name, tt := range map[string]struct {
+		state UnitState
+		want  string
+	}{
+		"exited":                {UnitState{Reason: "exit status 1", Restarts: 1, Lines: port}, "exit status 1, restart count 1: listening on 127.0.0.1:45102: address already in use"},
+		"starts again":          {UnitState{Running: true, Restarts: 1, Lines: port}, "no response to the readiness probe, restart count 1: listening on 127.0.0.1:45102: address already in use"},
+		"only a hint":           {UnitState{Reason: "exit status 2", Lines: []string{"unknown model", "hint: see --help"}}, "exit status 2: unknown model"},
+		"loads after its start": {UnitState{Running: true, Lines: append(port, "loading")}, "no response to the readiness probe: loading"},
+		"no log":                {UnitState{Reason: "exit status 1"}, "exit status 1"},
+	} {
+		a, _ := startingAgent(t)
+		a.opts.Runner = &stateRunner{state: tt.state}
+		if s, _, _ := a.checkUnit(t.Context(), Unit{Name: "balancer", ReadinessURL: "http://127.0.0.1:1/readyz"}); s.Reason != tt.want {
+			t.Errorf("%s: got %q, want %q", name, s.Reason, tt.want)
+		}
+	}
+}
+
+// A balancer whose port is in use reports a permanent failure after a few restarts, and no other failure: it has no
+// engine.
+func TestBalancerReportsPortInUse(t *testing.T) {
+	a, _ := startingAgent(t)
+	a.opts.Name.Role = identity.Balancer
+	port := []string{"error: listening on 127.0.0.1:45102: address already in use", "hint: choose another with --admin"}
+	a.recordUnitStart("balancer")
+	for restarts, permanent := range []bool{false, false, false, true} {
+		s := a.check(PhaseFailed, UnitState{Reason: "exited", Restarts: restarts, Lines: port})
+		if f := s.Failure; f == nil || f.Kind != FailurePortInUse || f.Permanent != permanent || f.Attempts != restarts || s.Start != nil || !slices.Equal(f.Lines, port[:1]) {
+			t.Errorf("after %d restarts: %+v", restarts, s)
+		}
+	}
+	if s := a.check(PhaseStarting, UnitState{Restarts: 5, Lines: []string{"error: no such file"}}); s.Failure != nil {
+		t.Errorf("another failure: %+v", s.Failure)
+	}
+	if s := a.check(PhaseReady, UnitState{}); s.Failure != nil {
+		t.Errorf("ready: %+v", s.Failure)
 	}
 }
 

@@ -238,8 +238,12 @@ func (a *Agent) checkUnit(ctx context.Context, u Unit) (s UnitStatus, phase Phas
 	if state.Restarts > 0 {
 		s.Reason += fmt.Sprintf(", restart count %d", state.Restarts)
 	}
-	if len(state.Lines) > 0 {
-		s.Reason = strings.TrimPrefix(s.Reason+": "+state.Lines[len(state.Lines)-1], ": ")
+	line := lastLine(state.Lines)
+	if !state.Running {
+		line = errorLine(state.Lines)
+	}
+	if line != "" {
+		s.Reason = strings.TrimPrefix(s.Reason+": "+line, ": ")
 	}
 	return s, phase, state
 }

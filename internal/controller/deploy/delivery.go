@@ -79,9 +79,9 @@ type Delivery struct {
 // not ready receive their deployments immediately, replicas through balancers. Serving machines receive
 // theirs one after the other, balancers first, once the others are ready, so that a configuration that does not work reaches
 // none of them; they do not wait for replicas that were not Launched, which have stopped working before. Deliver stops at
-// the first serving machine that does not become ready again. A replica is drained before its delivery and resumed afterwards. A replica that has
+// the first serving machine that does not become ready again. A replica is drained before its delivery and resumed afterwards. A machine that has
 // failed permanently is not awaited any longer: once all others are ready, the error contains a
-// *ReplicaFailedError for each, see FailedReplicas.
+// *StartFailedError for each, see FailedStarts.
 func (dl *Delivery) Deliver(ctx context.Context, deployments map[string]agent.Deployment) error {
 	return dl.deliverFrom(ctx, dl.ReadStatuses(ctx), deployments)
 }

@@ -89,25 +89,25 @@ func (rc *Reconciler) storeFailures(dl *Delivery, seen map[string]AgentReport) {
 	rc.failures = alerts
 }
 
-// ReplicaFailedError is the error of a replica that does not become ready until an operator changes
+// StartFailedError is the error of a machine that does not become ready until an operator changes
 // something.
-type ReplicaFailedError struct {
+type StartFailedError struct {
 	ID      string
 	Failure agent.Failure
 }
 
-// Error returns the replica and its failure.
-func (e *ReplicaFailedError) Error() string { return fmt.Sprintf("%s failed: %s", e.ID, &e.Failure) }
+// Error returns the machine and its failure.
+func (e *StartFailedError) Error() string { return fmt.Sprintf("%s failed: %s", e.ID, &e.Failure) }
 
-// FailedReplicas returns the failed replicas in an error of Deliver.
-func FailedReplicas(err error) (failed []*ReplicaFailedError) {
-	var one *ReplicaFailedError
+// FailedStarts returns the failed machines in an error of Deliver.
+func FailedStarts(err error) (failed []*StartFailedError) {
+	var one *StartFailedError
 	switch joined := err.(type) { //nolint:errorlint // walks the tree of errors
-	case *ReplicaFailedError:
+	case *StartFailedError:
 		return append(failed, joined)
 	case interface{ Unwrap() []error }:
 		for _, e := range joined.Unwrap() {
-			failed = append(failed, FailedReplicas(e)...)
+			failed = append(failed, FailedStarts(e)...)
 		}
 	default:
 		if errors.As(err, &one) {
@@ -117,7 +117,7 @@ func FailedReplicas(err error) (failed []*ReplicaFailedError) {
 	return failed
 }
 
-// failureWatch decides when a delivery to a replica has failed. An agent reports its last failure until
+// failureWatch decides when a delivery to a machine has failed. An agent reports its last failure until
 // the next attempt succeeds: a failure counts only if an attempt failed during this delivery, since the
 // operator may have corrected the cause before it.
 type failureWatch struct {
@@ -125,12 +125,9 @@ type failureWatch struct {
 	before      int // attempts that had failed at the first status
 }
 
-// check returns the failure of a replica that further attempts will not resolve; nil = go on.
+// check returns the failure of a machine that further attempts will not resolve; nil = go on.
 func (w *failureWatch) check(o provision.Object, s agent.Status) error {
 	f := s.Failure
-	if o.Kind != provision.KindReplica {
-		return nil
-	}
 	if f == nil {
 		*w = failureWatch{hasBaseline: true}
 		return nil
@@ -139,7 +136,7 @@ func (w *failureWatch) check(o provision.Object, s agent.Status) error {
 		*w = failureWatch{hasBaseline: true, before: f.Attempts}
 	}
 	if f.Permanent && f.Attempts > w.before {
-		return &ReplicaFailedError{o.ID, *f}
+		return &StartFailedError{o.ID, *f}
 	}
 	return nil
 }

@@ -59,6 +59,7 @@ func TestDeliveryEndsWithFailures(t *testing.T) {
 		{"a temporary failure", map[string]script{"a": {{0, loads}, {time.Minute, fails(temporary)}, {3 * time.Minute, ready}}}, nil, nil, 3 * time.Minute, false},
 		{"a failure from before this run, then corrected", map[string]script{"a": {{0, fails(permanent(9))}, {time.Minute, loads}, {3 * time.Minute, ready}}}, nil, nil, 3 * time.Minute, false},
 		{"a failure from before this run, which repeats", map[string]script{"a": {{0, fails(permanent(9))}, {time.Minute, fails(permanent(10))}}}, nil, []string{"a"}, time.Minute, false},
+		{"a balancer whose port is in use", map[string]script{"lb": {{0, loads}, {time.Minute, fails(permanent(3))}}, "a": {{0, ready}}}, nil, []string{"lb"}, time.Minute, false},
 		{"a failed replica is not awaited", map[string]script{"a": {{0, loads}, {time.Minute, fails(permanent(2))}}, "lb": {{0, ready}}}, func(o provision.Object) bool { return o.Kind == provision.KindBalancer }, nil, 0, false},
 		{"only the timeout ends it", map[string]script{"a": {{0, loads}, {time.Minute, fails(temporary)}}}, nil, nil, 30 * time.Minute, true},
 	} {
@@ -83,7 +84,7 @@ func TestDeliveryEndsWithFailures(t *testing.T) {
 				defer cancel()
 				err := dl.Deliver(ctx, deployments)
 				var failed []string
-				for _, f := range FailedReplicas(err) {
+				for _, f := range FailedStarts(err) {
 					failed = append(failed, f.ID)
 				}
 				slices.Sort(failed)

@@ -270,7 +270,7 @@ func stateOf(o provision.Object, a machineReport) (service.ReplicaState, string)
 	case a.err != nil:
 		return service.StateNotReady, a.err.Error()
 	}
-	if f := a.status.Failure; f != nil && f.Permanent && a.status.Phase != agent.PhaseInterrupted {
+	if f := a.status.Failure; f != nil && f.Permanent && a.status.Phase != agent.PhaseInterrupted && !lacksController(a.status.Units) {
 		return service.StateFailed, f.String()
 	}
 	switch a.status.Phase {
