@@ -208,6 +208,10 @@ func (o *batchOptions) submit(ctx context.Context, file string, out, errOut io.W
 			return usage(err, "docs/batches.md shows an example")
 		}
 	}
+	params := job.Params{Endpoint: path, CompletionWindow: o.window, Metadata: o.metadata}
+	if err := o.checkParams(params, file); err != nil {
+		return err
+	}
 	info, err := os.Stat(file)
 	if err != nil {
 		return usage(err, "")
@@ -218,7 +222,8 @@ func (o *batchOptions) submit(ctx context.Context, file string, out, errOut io.W
 	if err != nil {
 		return batchError(ctx, "uploading "+file, err)
 	}
-	b, err := c.callBatch(ctx, http.MethodPost, "/v1/batches", job.Params{InputFileID: f.ID, Endpoint: path, CompletionWindow: o.window, Metadata: o.metadata})
+	params.InputFileID = f.ID
+	b, err := c.callBatch(ctx, http.MethodPost, "/v1/batches", params)
 	if err != nil {
 		return batchError(ctx, "creating the batch", err)
 	}
@@ -237,6 +242,21 @@ func (o *batchOptions) submit(ctx context.Context, file string, out, errOut io.W
 		return batchError(ctx, "waiting for "+b.ID, err)
 	}
 	return o.printBatch(&b, out)
+}
+
+// checkParams returns a usage error for a value that the API would reject after the upload. It names the flag.
+func (o *batchOptions) checkParams(p job.Params, file string) error {
+	p.InputFileID = "not uploaded yet"
+	_, err := p.Check()
+	var e *job.ParamError
+	if !errors.As(err, &e) {
+		return err
+	}
+	source := map[string]string{"endpoint": "--url", "completion_window": "--window", "metadata": "--metadata"}[e.Param]
+	if e.Param == "endpoint" && o.url == "" {
+		source = file + ":1: url"
+	}
+	return usage(fmt.Errorf("%s: %s", source, strings.TrimPrefix(e.Message, e.Param+": ")), "")
 }
 
 // firstURL returns the url of the first line of a file.

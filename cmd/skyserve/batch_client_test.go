@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -61,5 +62,34 @@ func TestBatchRequestsAreRepeated(t *testing.T) {
 				t.Errorf("%d requests, %v; want %d, failed: %t", requests, err, tt.requests, tt.fails)
 			}
 		})
+	}
+}
+
+// A wrong parameter of a batch is a usage error that names its flag, and nothing is sent.
+func TestBatchParametersAreChecked(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "requests.jsonl")
+	if err := os.WriteFile(file, []byte(`{"custom_id":"a","method":"POST","url":"/v1/foo","body":{}}`+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	srv := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { t.Errorf("sent %s %s", r.Method, r.URL) }))
+	defer srv.Close()
+	const url = "/v1/chat/completions"
+	for name, tt := range map[string]struct {
+		url, window string
+		metadata    map[string]string
+		want        string
+	}{
+		"window too short":    {url, "1s", nil, `--window: must be a duration from 1m to 720h such as 24h, got "1s"`},
+		"window without unit": {url, "24", nil, `--window: must be a duration from 1m to 720h such as 24h, got "24"`},
+		"url":                 {"/v1/foo", "24h", nil, `--url: must be one of /v1/chat/completions, `},
+		"url of the file":     {"", "24h", nil, file + `:1: url: must be one of /v1/chat/completions, `},
+		"metadata":            {url, "24h", map[string]string{"k": strings.Repeat("v", 600)}, `--metadata: keys must have at most `},
+	} {
+		o := batchOptions{target: srv.URL, url: tt.url, window: tt.window, metadata: tt.metadata}
+		err := o.submit(t.Context(), file, io.Discard, io.Discard)
+		var coded *exitError
+		if !errors.As(err, &coded) || coded.code != exitUsage || !strings.HasPrefix(err.Error(), tt.want) {
+			t.Errorf("%s: got %v, want exit %d and %q", name, err, exitUsage, tt.want)
+		}
 	}
 }
