@@ -392,6 +392,8 @@ func (o *planOptions) gatherInputs(ctx context.Context, now time.Time) (*planInp
 		return nil, err
 	}
 	switch {
+	case !at.IsZero() && h.Minutes > 0 && at.Unix() < h.First*60:
+		return nil, usage(fmt.Errorf("--at: must not be before the history, which begins at %s, got %q", time.Unix(h.First*60, 0).UTC().Format(time.RFC3339), o.at), "")
 	case !at.IsZero():
 	case o.history != "" && h.Minutes > 0:
 		at = time.Unix(h.End()*60, 0)
