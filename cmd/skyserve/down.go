@@ -38,10 +38,10 @@ func newDownCmd() *cobra.Command {
 		SuggestFor: []string{"delete", "destroy", "stop", "rm"},
 		Short:      "Delete a service and wait for the deletion",
 		Long: `Stop every process of a service, wait until each has ended, and delete the service's
-state and history from this machine. NAME is optional if only one service exists. On a
-terminal the command asks for confirmation first (--yes skips the question). It is
-idempotent, also deletes a partly deployed service, and lists what it could not delete
-(exit 3).
+state and history from this machine. On a terminal, NAME is optional if only one service
+exists, and the command asks for confirmation first (--yes skips the question). Without a
+terminal, NAME or --yes is required. The command is idempotent, also deletes a partly
+deployed service, and lists what it could not delete (exit 3).
 
 The history of a service with local regions is kept if store.url is a NATS server.
 Otherwise, run 'skyserve backup' before. To stop traffic without deleting anything, run
@@ -83,6 +83,9 @@ func runDown(ctx context.Context, o *downOptions, in io.Reader, out, errOut io.W
 	if err != nil {
 		return err
 	}
+	if name == "" && !o.yes && !canPrompt(in) {
+		return unnamedError(svc.Name())
+	}
 	d := &down{downOptions: o, svc: svc, out: out, errOut: errOut}
 	lock, err := lockService(ctx, svc)
 	if err != nil {
@@ -96,6 +99,15 @@ func runDown(ctx context.Context, o *downOptions, in io.Reader, out, errOut io.W
 		return err
 	}
 	return d.runDown(ctx)
+}
+
+// unnamedError is the error of a script that would delete a service which it does not name.
+func unnamedError(service string) error {
+	which := "the only service on this machine"
+	if chosen, err := defaultService(); err == nil && chosen != "" {
+		which = "the service of your settings"
+	}
+	return usage(fmt.Errorf("confirmation is required: this command deletes %s, %s, and stdin is not a terminal", service, which), fmt.Sprintf("name the service: skyserve down %s; or pass --yes", service))
 }
 
 // down is one run of `skyserve down`.
