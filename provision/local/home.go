@@ -90,26 +90,40 @@ func (h Home) Find(name string) (Service, error) {
 	case name != "" && slices.Contains(names, name):
 		return h.Service(name)
 	case name != "" || len(names) == 0:
-		return Service{}, &NoServiceError{Name: name, Exist: names}
+		return Service{}, &NoServiceError{Name: name, Exist: names, MissingHome: h.missing()}
 	case len(names) > 1:
 		return Service{}, &SeveralServicesError{Exist: names}
 	}
 	return h.Service(names[0])
 }
 
+// missing returns the state directory if SKYSERVE_HOME selects it and it does not exist; else empty.
+func (h Home) missing() string {
+	if _, err := os.Stat(h.dir); os.Getenv(envHome) != "" && errors.Is(err, fs.ErrNotExist) {
+		return h.dir
+	}
+	return ""
+}
+
 // NoServiceError reports that a service does not exist on this machine.
 type NoServiceError struct {
 	Name  string   // empty when any service would match
 	Exist []string // the existing services
+	// MissingHome is the directory that SKYSERVE_HOME selects, if it does not exist; else empty.
+	MissingHome string
 }
 
 // Error names the missing service and the existing ones.
 func (e *NoServiceError) Error() string {
+	cause := ""
+	if e.MissingHome != "" {
+		cause = fmt.Sprintf(": the directory %s, which %s selects, does not exist", e.MissingHome, envHome)
+	}
 	switch {
 	case e.Name == "":
-		return "no service is running on this machine"
+		return "no service is running on this machine" + cause
 	case len(e.Exist) == 0:
-		return fmt.Sprintf("service %q not found on this machine; no services exist here", e.Name)
+		return fmt.Sprintf("service %q not found on this machine; no services exist here%s", e.Name, cause)
 	}
 	return fmt.Sprintf("service %q not found on this machine; existing services: %s", e.Name, strings.Join(e.Exist, ", "))
 }

@@ -52,6 +52,28 @@ func TestFind(t *testing.T) {
 	}
 }
 
+// Where no service is found, the error names a state directory that was chosen and does not exist: it may be misspelled.
+func TestFindNamesMissingHome(t *testing.T) {
+	dir := t.TempDir()
+	missing := filepath.Join(dir, "nowhere")
+	for name, tt := range map[string]struct{ home, state, service, want string }{
+		"missing":         {missing, dir, "", "no service is running on this machine: the directory " + missing + ", which SKYSERVE_HOME selects, does not exist"},
+		"missing, named":  {missing, dir, "chat", `service "chat" not found on this machine; no services exist here: the directory ` + missing + `, which SKYSERVE_HOME selects, does not exist`},
+		"empty directory": {dir, dir, "", "no service is running on this machine"},
+		"not set":         {"", missing, "", "no service is running on this machine"},
+	} {
+		t.Setenv(envHome, tt.home)
+		t.Setenv("XDG_STATE_HOME", tt.state)
+		h, err := OpenHome()
+		if err == nil {
+			_, err = h.Find(tt.service)
+		}
+		if err == nil || err.Error() != tt.want {
+			t.Errorf("%s: got %v, want %s", name, err, tt.want)
+		}
+	}
+}
+
 // exists reports whether a service has a directory.
 func exists(svc Service) bool {
 	_, err := os.Stat(svc.Dir())
