@@ -379,12 +379,12 @@ func (o *planOptions) gatherInputs(ctx context.Context, now time.Time) (*planInp
 		printWarnings(o.errOut, cmp.Or(o.target, observed.Spec.Name), observed.Spec)
 		printUnpinned(o.errOut, observed.Spec)
 	}
-	o.review.Notes, o.review.RTT = observed.Notes, observed.RTT
+	o.review.Notes, o.review.RTT = slices.Concat(observed.Notes, drainedNotes(observed)), observed.RTT
 	var h *forecast.History
 	if o.history != "" {
 		var notes []string
 		h, notes, err = loadHistory(ctx, o.history, from.Add(-planLookback))
-		o.review.Notes = slices.Concat(observed.Notes, notes)
+		o.review.Notes = append(o.review.Notes, notes...)
 	} else {
 		h, err = observed.History(now)
 	}

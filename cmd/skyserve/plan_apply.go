@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 
+	"skyserve/internal/controller"
 	"skyserve/internal/controller/deploy"
 	"skyserve/plan"
 )
@@ -70,4 +71,24 @@ func (s *scaling) applied(p plan.Proposal) string {
 		return fmt.Sprintf("%s: no change: drained replicas count too (%s); 'skyserve replica drain %s --undo' lets %s serve", s.spec.Name, strings.Join(drained, ", "), drained[0], drained[0])
 	}
 	return s.spec.Name + ": no change"
+}
+
+// drainedNotes returns a note about the drained replicas of a running service that was deployed from this machine: the
+// plan adds others for them, and an operator may prefer that they serve again.
+func drainedNotes(o *controller.Observed) []string {
+	if o.Spec == nil || o.Snapshot == nil {
+		return nil
+	}
+	svc, err := findService(o.Spec.Name)
+	if err != nil {
+		return nil // it runs elsewhere
+	}
+	decided, err := deploy.ReadReplicaDecisions(decisionsFile(svc))
+	switch {
+	case err != nil:
+		return []string{"the drained replicas are unknown: " + oneLine(err)}
+	case len(decided.Drained) == 0:
+		return nil
+	}
+	return []string{fmt.Sprintf("drained replicas are not counted as running: %s; 'skyserve replica drain %s --undo' lets them serve", strings.Join(decided.Drained, ", "), strings.Join(decided.Drained, " "))}
 }
