@@ -94,7 +94,7 @@ func (u *upRun) checkPorts() error {
 func (u *upRun) awaitServing(ctx context.Context, have []provision.Object, fresh func(id string) bool) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, u.timeout, fmt.Errorf("not ready within %s", u.timeout))
 	defer cancel()
-	return u.servingDelivery(have).AwaitServing(ctx, u.spec, u.draining, func(id string) {
+	return u.servingDelivery(u.withoutRemoved(have)).AwaitServing(ctx, u.spec, u.draining, func(id string) {
 		if fresh(id) {
 			u.printLine("ready %s", id)
 		}
