@@ -232,6 +232,7 @@ func (u *upRun) openService(ctx context.Context) (err error) {
 	if err := u.replaceDead(ctx); err != nil {
 		return err
 	}
+	u.replaceNotServingFirst(ctx)
 	u.planInterim()
 	if err := u.findReloads(ctx); err != nil {
 		return err
