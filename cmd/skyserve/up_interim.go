@@ -26,6 +26,7 @@ type interimRun struct {
 	final           *service.Spec
 	finalText       []byte
 	active          bool // the interim service is being applied
+	launched        provision.Changes
 }
 
 // The reasons for terminating replicas of models that service.yaml does not contain any more.
@@ -98,6 +99,39 @@ func (u *upRun) useInterim() {
 	u.interim.active = true
 	u.useSpec(u.interim.Spec, u.interim.Text)
 	u.changes.Changes = slices.DeleteFunc(slices.Clone(u.changes.Changes), u.isLate)
+}
+
+// launchForInterim launches the replicas of the new models before controllers receive the interim service, in which these
+// models lack aliases: a controller would launch them under other IDs, which contain the alias.
+func (u *upRun) launchForInterim(ctx context.Context) error {
+	if u.interim == nil || !u.interim.active {
+		return nil
+	}
+	var launches, rest provision.Changes
+	for _, c := range u.changes.Changes {
+		isPrerequisite := !c.Kind().IsMachine() && c.Action != provision.ActionTerminate
+		if isPrerequisite || c.Kind() == provision.KindReplica && c.Action == provision.ActionLaunch {
+			launches = append(launches, c)
+		} else {
+			rest = append(rest, c)
+		}
+	}
+	p := *u.changes
+	p.Changes = launches
+	_, err := u.deployer.Up(ctx, &p, u.progress)
+	if err == nil {
+		_, err = u.awaitAddresses(ctx, &p)
+	}
+	u.interim.launched, u.changes.Changes = launches, rest
+	return err
+}
+
+// interimLaunches returns the changes of launchForInterim.
+func (u *upRun) interimLaunches() provision.Changes {
+	if u.interim == nil {
+		return nil
+	}
+	return u.interim.launched
 }
 
 // useSpec makes the run apply another service.yaml.

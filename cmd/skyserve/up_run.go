@@ -285,6 +285,9 @@ func (u *upRun) applyChanges(ctx context.Context) error {
 	if err := u.storeDesiredState(); err != nil {
 		return err
 	}
+	if err := u.launchForInterim(ctx); err != nil {
+		return u.applyError(ctx, err)
+	}
 	if err := u.informControllers(ctx); err != nil {
 		return u.applyError(ctx, err)
 	}
