@@ -33,6 +33,8 @@ type Change struct {
 	// Stage is the position in the order of execution. The changes of one stage may run concurrently. A
 	// stage starts when the previous stage is done.
 	Stage int
+
+	isFirst bool // see ReplaceFirst
 }
 
 // ID returns the id of the changed object.
@@ -86,6 +88,15 @@ func Diff(want []Desired, have []Object) Changes {
 	}
 	sortIntoStages(changes, have)
 	return changes
+}
+
+// ReplaceFirst reorders changes so that replicas that isDown selects, which do not serve, are replaced before others: while the
+// others are replaced, these serve again. have are the objects that Diff received.
+func (cs Changes) ReplaceFirst(have []Object, isDown func(Object) bool) {
+	for i, c := range cs {
+		cs[i].isFirst = c.group() == groupReplicas && isDown(c.Observed)
+	}
+	sortIntoStages(cs, have)
 }
 
 // diffObject compares a desired object with all objects that have its id.
@@ -183,6 +194,7 @@ func sortIntoStages(changes Changes, have []Object) {
 	slices.SortFunc(changes, func(a, b Change) int {
 		return cmp.Or(
 			cmp.Compare(a.group(), b.group()),
+			compareFirst(a, b),
 			cmp.Compare(a.Region(), b.Region()),
 			cmp.Compare(a.ID(), b.ID()),
 			cmp.Compare(a.Observed.Handle, b.Observed.Handle),
@@ -216,6 +228,17 @@ func sortIntoStages(changes Changes, have []Object) {
 	}
 	compactStages(changes)
 	slices.SortStableFunc(changes, func(a, b Change) int { return cmp.Compare(a.Stage, b.Stage) })
+}
+
+// compareFirst sorts changes of ReplaceFirst before others.
+func compareFirst(a, b Change) int {
+	switch {
+	case a.isFirst == b.isFirst:
+		return 0
+	case a.isFirst:
+		return -1
+	}
+	return 1
 }
 
 // modelInRegion is the replicas of a model in a region.

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
@@ -148,6 +149,36 @@ func TestDiffStages(t *testing.T) {
 	}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("got  %q\nwant %q", got, want)
+	}
+}
+
+// Replicas that do not serve are replaced first, in all regions: otherwise a model may have none that serves.
+func TestReplicasThatDoNotServeAreReplacedFirst(t *testing.T) {
+	for _, tt := range []struct {
+		name, ids, down, want string
+	}{
+		{"all serve", "us-0 us-1", "", "0 us-0 1 us-1 2 lb-us-0"},
+		{"one does not", "us-0 us-1", "us-1", "0 us-1 1 us-0 2 lb-us-0"},
+		{"in another region", "eu-0 us-0", "us-0", "0 us-0 1 eu-0 2 lb-us-0"},
+		{"one in each region", "eu-0 eu-1 us-0 us-1", "eu-1 us-1", "0 eu-1 1 us-1 1 eu-0 2 us-0 3 lb-us-0"},
+		{"only replicas have turns", "us-0 us-1", "lb-us-0", "0 us-0 1 us-1 2 lb-us-0"},
+	} {
+		wants := []provision.Desired{want("lb-us-0", provision.KindBalancer, "local/us", "new")}
+		exists := []provision.Object{have("lb-us-0", provision.KindBalancer, "local/us", "old", "")}
+		for id := range strings.FieldsSeq(tt.ids) {
+			w, o := want(id, provision.KindReplica, service.Region("local/"+id[:2]), "new"), have(id, provision.KindReplica, service.Region("local/"+id[:2]), "old", "")
+			w.Labels, o.Labels = map[string]string{"model": "m"}, map[string]string{"model": "m"}
+			wants, exists = append(wants, w), append(exists, o)
+		}
+		changes := provision.Diff(wants, exists)
+		changes.ReplaceFirst(exists, func(o provision.Object) bool { return slices.Contains(strings.Fields(tt.down), o.ID) })
+		var got []string
+		for _, c := range changes {
+			got = append(got, fmt.Sprint(c.Stage, " ", c.ID()))
+		}
+		if text := strings.Join(got, " "); text != tt.want {
+			t.Errorf("%s: got %s, want %s", tt.name, text, tt.want)
+		}
 	}
 }
 

@@ -1,6 +1,8 @@
 package main
 
 import (
+	"bytes"
+	"errors"
 	"testing"
 
 	"skyserve/internal/controller/deploy"
@@ -45,5 +47,42 @@ func TestGuards(t *testing.T) {
 		if got := removesWhileDown(tt.p, all); got != tt.want {
 			t.Errorf("plan %v: got %q, want %q", tt.p.Changes, got, tt.want)
 		}
+	}
+}
+
+// A command that changes several replicas says which ones it changed before one failed or was declined.
+func TestChangeEach(t *testing.T) {
+	failure := errors.New("no response")
+	for name, c := range map[string]struct {
+		err       error
+		at        string // the replica with the error
+		code      int
+		text, out string
+	}{
+		"all":             {},
+		"declined first":  {err: errDeclined, at: "a", code: exitFailed, text: "cancelled; nothing was changed"},
+		"declined second": {err: errDeclined, at: "b", code: exitPartial, text: "cancelled; changed before: a; not changed: b, c"},
+		"failed":          {err: failure, at: "b", code: exitFailed, text: "no response", out: "b: see the error below; not tried: c\n"},
+		"failed last":     {err: failure, at: "c", code: exitFailed, text: "no response"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var out bytes.Buffer
+			err := changeEach(t.Context(), &out, []string{"a", "b", "c"}, func(id string) error {
+				if id == c.at {
+					return c.err
+				}
+				return nil
+			})
+			text, code := "", 0
+			if err != nil {
+				text, code = err.Error(), exitFailed
+			}
+			if coded := new(exitError); errors.As(err, &coded) {
+				code = coded.code
+			}
+			if text != c.text || code != c.code || out.String() != c.out || !errors.Is(err, c.err) {
+				t.Errorf("error %q, code %d, output %q", text, code, out.String())
+			}
+		})
 	}
 }

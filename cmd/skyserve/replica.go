@@ -152,18 +152,29 @@ func (o *replicaOptions) verb(cmd *cobra.Command, on func(id string) decision) *
 				asked = true
 				return o.guardReplicas(ctx, guard{o.force, s.in, cmd.ErrOrStderr()}, args)
 			}
-			for i, id := range args {
-				if err := on(id)(ctx, s); err != nil {
-					if rest := args[i+1:]; len(rest) > 0 && ctx.Err() == nil {
-						fmt.Fprintf(s.errOut, "%s: see the error below; not tried: %s\n", id, strings.Join(rest, ", "))
-					}
-					return err
-				}
-			}
-			return nil
+			return changeEach(ctx, s.errOut, args, func(id string) error { return on(id)(ctx, s) })
 		})
 	}
 	return cmd
+}
+
+// changeEach changes replicas one after the other. It stops at the first that fails or that a person declines.
+func changeEach(ctx context.Context, errOut io.Writer, ids []string, change func(id string) error) error {
+	for i, id := range ids {
+		err := change(id)
+		if err == nil {
+			continue
+		}
+		if errors.Is(err, errDeclined) && i > 0 {
+			text := fmt.Sprintf("cancelled; changed before: %s; not changed: %s", strings.Join(ids[:i], ", "), strings.Join(ids[i:], ", "))
+			return &exitError{code: exitPartial, err: &shortenedError{error: err, text: text}}
+		}
+		if rest := ids[i+1:]; len(rest) > 0 && ctx.Err() == nil && !errors.Is(err, errDeclined) {
+			fmt.Fprintf(errOut, "%s: see the error below; not tried: %s\n", id, strings.Join(rest, ", "))
+		}
+		return err
+	}
+	return nil
 }
 
 // applyDecision applies a decision.

@@ -51,7 +51,7 @@ func (u *upRun) delivery(have []provision.Object) (*deploy.Delivery, map[string]
 		return nil, nil, err
 	}
 	have = provision.OnePerID(u.changes.Desired, have) // the controller will remove the second machine of an id
-	deployments, err := deploy.Deployments(content, have)
+	deployments, err := u.interim.deployments(content, have)
 	h := &deploy.Delivery{
 		Service: u.spec.Name, Party: u.operator.party, Authority: u.operator.authority, Enrolments: u.enrolments, Revoked: u.operator.revoked, Attestor: u.attestor, Machines: have,
 		OnlyReplicas: u.onlyReplicas, Awaited: u.awaited(), Launched: u.isChanged, UntilDelivered: u.wait == waitNone && cloud.UsesClouds(u.spec),

@@ -94,7 +94,7 @@ func (u *upRun) checkPorts() error {
 func (u *upRun) awaitServing(ctx context.Context, have []provision.Object, fresh func(id string) bool) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, u.timeout, fmt.Errorf("not ready within %s", u.timeout))
 	defer cancel()
-	return u.servingDelivery(have).AwaitServing(ctx, u.spec, u.draining, func(id string) {
+	return u.servingDelivery(u.withoutRemoved(have)).AwaitServing(ctx, u.spec, u.draining, func(id string) {
 		if fresh(id) {
 			u.printLine("ready %s", id)
 		}
@@ -103,7 +103,7 @@ func (u *upRun) awaitServing(ctx context.Context, have []provision.Object, fresh
 
 // isChanged reports whether this run changes a machine.
 func (u *upRun) isChanged(id string) bool {
-	return slices.ContainsFunc(u.changes.Changes, func(c provision.Change) bool { return c.ID() == id })
+	return slices.ContainsFunc(slices.Concat(u.changes.Changes, u.interimLaunches()), func(c provision.Change) bool { return c.ID() == id })
 }
 
 // findReloads finds the local machines that keep running and reload another configuration.
@@ -141,7 +141,7 @@ func (u *upRun) findReloads(ctx context.Context) error {
 // shownPlan returns the plan to print: its changes and the reloads.
 func (u *upRun) shownPlan() *deploy.MachinePlan {
 	p := *u.changes
-	p.Changes = slices.Concat(p.Changes, u.reloads)
+	p.Changes = slices.Concat(u.interimLaunches(), p.Changes, u.reloads)
 	return &p
 }
 

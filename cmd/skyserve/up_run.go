@@ -66,6 +66,8 @@ type upRun struct {
 	delivered delivered
 	// reloads are the machines that reload their configuration.
 	reloads provision.Changes
+	// interim is what the run does for names that belong to other models now; nil without any.
+	interim *interimRun
 }
 
 // deployService creates or updates a service.
@@ -141,6 +143,7 @@ func (u *upRun) confirm() error {
 	printChanges(u.errOut, u.spec.Name, u.shownPlan())
 	printBudget(u.errOut, u.spec)
 	printImages(u.errOut, u.shownImages())
+	u.interim.print(u.errOut)
 	if err := checkBudget(u.spec, u.changes); err != nil {
 		return err
 	}
@@ -229,6 +232,8 @@ func (u *upRun) openService(ctx context.Context) (err error) {
 	if err := u.replaceDead(ctx); err != nil {
 		return err
 	}
+	u.replaceNotServingFirst(ctx)
+	u.planInterim()
 	if err := u.findReloads(ctx); err != nil {
 		return err
 	}
@@ -273,11 +278,15 @@ func (u *upRun) applyChanges(ctx context.Context) error {
 		u.svc.RemoveUnused()
 		return err
 	}
+	u.useInterim()
 	if err := u.svc.StoreSpec(u.text); err != nil {
 		return err
 	}
 	if err := u.storeDesiredState(); err != nil {
 		return err
+	}
+	if err := u.launchForInterim(ctx); err != nil {
+		return u.applyError(ctx, err)
 	}
 	if err := u.informControllers(ctx); err != nil {
 		return u.applyError(ctx, err)
@@ -308,6 +317,9 @@ func (u *upRun) applyChanges(ctx context.Context) error {
 	}
 	if err == nil && u.wait != waitNone {
 		err = u.awaitServing(ctx, have, u.isChanged)
+	}
+	if err == nil {
+		err = u.applyFinal(ctx, have)
 	}
 	if err != nil {
 		return u.applyError(ctx, err)
@@ -408,6 +420,7 @@ func (u *upRun) printResult(have []provision.Object, ready bool) error {
 		printChanges(u.out, u.spec.Name, u.shownPlan())
 		printBudget(u.out, u.spec)
 		printImages(u.out, u.shownImages())
+		u.interim.print(u.out)
 		printPlainHTTP(u.out, u.spec)
 		printFederation(u.out, u.spec, u.federationProblem)
 		printLaunchChecks(u.out, u.launches)

@@ -87,6 +87,21 @@ func (u *upRun) updateBalancers(ctx context.Context) (remaining *deploy.MachineP
 	return &rest, nil
 }
 
+// replaceNotServingFirst reorders the changes so that replicas that do not serve are replaced before others.
+func (u *upRun) replaceNotServingFirst(ctx context.Context) {
+	replaced := slices.DeleteFunc(slices.Clone(u.changes.Changes), func(c provision.Change) bool {
+		return c.Kind() != provision.KindReplica || c.Action != provision.ActionReplace
+	})
+	if len(replaced) < 2 {
+		return
+	}
+	h := deploy.Delivery{Service: u.spec.Name, Party: u.operator.party, Machines: u.changes.Observed}
+	seen := h.ReadStatuses(ctx)
+	u.changes.Changes.ReplaceFirst(u.changes.Observed, func(o provision.Object) bool {
+		return seen[o.ID].Err != nil || seen[o.ID].Phase != agent.PhaseReady
+	})
+}
+
 // hasID selects a machine.
 func hasID(id string) func(provision.Object) bool {
 	return func(o provision.Object) bool { return o.ID == id }

@@ -151,6 +151,26 @@ func TestFallbackByCause(t *testing.T) {
 	}
 }
 
+// When a model gets another name, requests that wait for its last replica with the earlier name are served under the new one
+// once that replica is removed.
+func TestRequestsForEarlierNameAreServed(t *testing.T) {
+	b, renamed := startFallback(t), &recording{}
+	b.attachModel("big-0", "big", engine(t, pricedProvider), 9) // it admits no request
+	done := make(chan *http.Response)
+	go func() { done <- b.post(chatPath, bigBody) }()
+	b.until(func() bool { return b.View().Counts.Queued == 1 })
+	b.attachModel("new-0", "new", engine(t, renamed.with(pricedProvider)), 0)
+	b.SetModels([]service.BalancerModel{{Name: "new", Aliases: []string{"big"}}})
+	if _, err := b.RemoveReplica("big-0", 0); err != nil {
+		t.Fatal(err)
+	}
+	expect(t, <-done, http.StatusOK, "")
+	if got := renamed.all(); len(got) != 1 || got[0].model != "new" {
+		t.Errorf("the model with the new name received %+v", got)
+	}
+	lawful(t, b.View().Counts)
+}
+
 // Requests that another model must not serve get the response of their own model.
 func TestNoFallback(t *testing.T) {
 	for name, c := range map[string]struct {

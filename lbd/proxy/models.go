@@ -16,7 +16,8 @@ type modelTable struct {
 	prices map[string]*service.TokenPrice  // by model; nil if no model has a price
 	// splits are the names that are divided among models; nil if there is none.
 	splits map[string]*split
-	// fallbacks are the fallbacks of models that have any; nil if none has.
+	// fallbacks are the fallbacks of models that have any. Those of a model that is not declared are the models that have
+	// its name as an alias.
 	fallbacks map[string]fallbackRule
 }
 
@@ -91,14 +92,16 @@ func (r *Runtime) rebuildModels() {
 		}
 		t.splits[s.Name], t.names = sp, append(t.names, s.Name)
 	}
+	t.fallbacks = map[string]fallbackRule{}
 	for _, m := range r.declared {
-		if len(m.Fallback) == 0 {
-			continue
+		for _, alias := range m.Aliases { // of a model that was renamed, whose replicas are being removed
+			t.fallbacks[alias] = fallbackRule{[]string{m.Name}, minFallbackWait}
 		}
-		if t.fallbacks == nil {
-			t.fallbacks = map[string]fallbackRule{}
+	}
+	for _, m := range r.declared {
+		if len(m.Fallback) > 0 {
+			t.fallbacks[m.Name] = fallbackRule{m.Fallback, cmp.Or(m.FallbackAfter, service.DefaultFallbackAfter)}
 		}
-		t.fallbacks[m.Name] = fallbackRule{m.Fallback, cmp.Or(m.FallbackAfter, service.DefaultFallbackAfter)}
 	}
 	slices.Sort(t.names)
 	r.models.Store(t)
