@@ -9,8 +9,8 @@ import (
 
 // dynamicProgram enumerates all choices of one candidate per item by dynamic programming
 // over the items. A partial choice is dropped when another one costs no more and uses no
-// more of any live row, that is, a row that items before and after it use. It is also dropped when its candidates and the slack of its rows, at
-// their prices, exceed the limit. The items are the blocks of a model, or models.
+// more of any live row, that is, a row that items before and after it use. It is also dropped when the excess cost of its candidates plus the slack
+// of its rows, at the prices of the rows, is above the limit. The items are the blocks of a model, or models.
 type dynamicProgram struct {
 	c                 *integerProgram
 	y                 []float64

@@ -129,7 +129,7 @@ func describeStatus(p Proposal) string {
 	case p.Status == StatusInfeasible:
 		return "No plan satisfies every constraint."
 	}
-	return "No plan found within the effort limit."
+	return "No plan found: the solver reached its limit of work."
 }
 
 // unbilled reports whether no machine of the plan is billed. The plan then compares machines by assumed prices.

@@ -215,7 +215,8 @@ func (c *integerProgram) addModelRows(i int) {
 		all = append(all, i*c.regions+j)
 	}
 	for _, cv := range c.constraints.covers[i] {
-		// The tolerance of covers must not make the row require one more replica.
+		// Coverage is checked with a tolerance (meetsNeed). Without half of it here, rounding could require one more
+		// replica.
 		need := roundUpNeed(cv.need, p.ReplicaTPS[i])
 		need -= relTolerance / 2 * math.Max(1, need)
 		var blocks []int

@@ -144,7 +144,7 @@ func zeroCounts(p *Problem) [][][]int {
 // The errors of a comparison of reservations for which no counts were found.
 var (
 	ErrInfeasible = errors.New("infeasible")
-	ErrNoCounts   = errors.New("no counts found within the effort limit")
+	ErrNoCounts   = errors.New("no counts found: the solver reached its limit of work")
 )
 
 func solveFor(p *Problem, what string, o SolveOptions) (Solution, error) {

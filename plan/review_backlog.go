@@ -174,7 +174,7 @@ func (r *review) placeBacklog(i int, batches []Backlog, slots []backlogSlot) {
 			tokens *= float64(backlogHorizon) / float64(left)
 		}
 		if rest := fillValleys(slots, left, tokens); rest > 0.01*tokens {
-			r.assume("%s cannot be completed by %s: replicas.max or the capacity of the regions of %s is too low for %s of its prompt tokens", b.Batch, b.Deadline.UTC().Format(time.RFC3339), r.problem.Models[i], roundedTokens(rest))
+			r.assume("%s cannot be completed by %s: replicas.max or the capacity of the regions of %s is too low for %s of its uncached prompt tokens", b.Batch, b.Deadline.UTC().Format(time.RFC3339), r.problem.Models[i], roundedTokens(rest))
 		}
 	}
 	inHorizon, batchCount := 0.0, "1 batch"

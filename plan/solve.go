@@ -416,7 +416,7 @@ func (s *solver) solverResult(p *Problem, divisor float64) (Solution, error) {
 	}
 	s.redistribute()
 	if err := p.Verify(s.best); err != nil {
-		return Solution{}, fmt.Errorf("solving: the solution violates a constraint: %w", err)
+		return Solution{}, fmt.Errorf("solving: the result of the solver violates a constraint, which is a defect of skyserve: %w; report it with the output of 'skyserve plan -o lp'", err)
 	}
 	return p.assessed(s.best, r.Bound, s.gap), nil
 }

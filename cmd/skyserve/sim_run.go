@@ -62,8 +62,9 @@ engine=light keeps only the lengths of prompts and responses, which is several t
 faster, for policies that do not use prefixes.
 
 A policy uses the push mode and layout of the paper or project that it comes from, unless
-the scenario, --push or --layout override them. Policies with blind push run as one
-balancer in the US for all replicas, the others as one balancer per region.
+the scenario, --push or --layout override them. Policies whose source pushes
+blindly and has no regions run as one balancer in the US for all replicas, the others as one
+balancer per region.
 cache-aware:skylb is SGLang's router as in SkyLB's evaluation.
 
 --set overrides a setting of a scenario; 'skyserve sim list -o yaml NAME' prints the

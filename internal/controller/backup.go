@@ -179,9 +179,9 @@ func (c *Controller) backupAlerts(now time.Time) []telemetry.Alert {
 	if now.Sub(last) < backupLate*s.Every {
 		return nil
 	}
-	message := fmt.Sprintf("the newest backup of the store in %s is %s old; one is due every %s", s.To, now.Sub(b.newest).Round(time.Minute), s.Every)
+	message := fmt.Sprintf("the newest backup in %s is %s old; one is due every %s", s.To, now.Sub(b.newest).Round(time.Minute), s.Every)
 	if b.newest.IsZero() {
-		message = fmt.Sprintf("there is no backup of the store in %s; one is due every %s", s.To, s.Every)
+		message = fmt.Sprintf("there is no backup in %s; one is due every %s", s.To, s.Every)
 	}
 	if b.err != nil {
 		message += ": " + b.err.Error()

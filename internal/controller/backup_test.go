@@ -80,8 +80,8 @@ func TestScheduledBackups(t *testing.T) {
 		{time.Hour, nil, false, "10:00 11:00", ""},
 		{2 * time.Hour, nil, false, "11:00 12:00", ""},
 		{3 * time.Hour, errors.New("no space left"), false, "11:00 12:00", ""},
-		{4 * time.Hour, errors.New("no space left"), false, "11:00 12:00", "the newest backup of the store in FOLDER is 2h0m0s old; one is due every 1h0m0s: writing FOLDER/chat-20261126T140000Z.backup: no space left"},
-		{4*time.Hour + time.Minute, nil, true, "11:00 12:00", "the newest backup of the store in FOLDER is 2h1m0s old; one is due every 1h0m0s: lease lost"},
+		{4 * time.Hour, errors.New("no space left"), false, "11:00 12:00", "the newest backup in FOLDER is 2h0m0s old; one is due every 1h0m0s: writing FOLDER/chat-20261126T140000Z.backup: no space left"},
+		{4*time.Hour + time.Minute, nil, true, "11:00 12:00", "the newest backup in FOLDER is 2h1m0s old; one is due every 1h0m0s: lease lost"},
 		{4*time.Hour + 2*time.Minute, nil, false, "12:00 14:02", ""},
 	}
 	for _, s := range steps {
@@ -154,9 +154,9 @@ func TestUnreadableFolderKeepsNewestBackup(t *testing.T) {
 		t.Fatal(err)
 	}
 	check(3*time.Hour+30*time.Minute, "")
-	check(5*time.Hour, "the newest backup of the store in FOLDER is 2h0m0s old; one is due every 1h0m0s: store.backup.to: ")
+	check(5*time.Hour, "the newest backup in FOLDER is 2h0m0s old; one is due every 1h0m0s: store.backup.to: ")
 	w.backupSpec.To = folder + "-other" // which was never read
-	check(5*time.Hour, "there is no backup of the store in FOLDER; one is due every 1h0m0s: store.backup.to: ")
+	check(5*time.Hour, "there is no backup in FOLDER; one is due every 1h0m0s: store.backup.to: ")
 }
 
 // fakeBucket is a bucket in memory; err is the error of all calls.

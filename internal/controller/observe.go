@@ -218,8 +218,9 @@ func replicaReportAge(r telemetry.ReplicaSnapshot) int64 {
 }
 
 // History returns the points as the history that forecasts use. While the store responds, the points come from one
-// balancer, which reads those of the other balancers from the store. The load of the newest minute would be too low until
-// all balancers have stored it, so the minute is omitted until then. With one balancer no minute is omitted.
+// balancer, which reads those of the other balancers from the store. Shortly after the end of a minute its load would be
+// too low, because not all balancers have stored it: until then this minute and the running one are omitted. With one
+// balancer no minute is omitted.
 func (o *Observed) History(now time.Time) (*forecast.History, error) {
 	settled := settledMinute(now)
 	several := slices.ContainsFunc(o.Points, func(p telemetry.Point) bool { return p.Balancer != o.Points[0].Balancer })

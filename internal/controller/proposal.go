@@ -31,7 +31,7 @@ func (e *StalePlanError) Error() string {
 func RebuildProposal(spec *service.Spec, counts []plan.ReplicaCount, s *telemetry.PlanSummary) (plan.Proposal, error) {
 	status := plan.SolveStatus(s.Status)
 	if status != plan.StatusOptimal && status != plan.StatusFeasible {
-		return plan.Proposal{}, fmt.Errorf("there is no plan for %s to apply: %s", spec.Name, cmp.Or(s.Error, strings.Join(s.Infeasible, "; "), s.Status))
+		return plan.Proposal{}, fmt.Errorf("there is no plan for %s to apply: %s; wait for the next one, or run 'skyserve plan'", spec.Name, cmp.Or(s.Error, strings.Join(s.Infeasible, "; "), s.Status))
 	}
 	in, err := plan.ForecastInputs(spec, nil, s.At, plan.ReviewOptions{})
 	if err != nil {

@@ -65,7 +65,7 @@ func TestRebuildRejectsChangedCounts(t *testing.T) {
 		"none any more":       {standing(0, 2), "optimal", []telemetry.PlanChange{more}, "the plan was made from 1, but there are 0 now"},
 		"the first, but late": {standing(1, 2), "optimal", []telemetry.PlanChange{{Model: model, Region: "local/us", GPU: "L4", Delta: 3, Planned: 3}}, "the plan was made from 0, but there are 1 now"},
 		"twice the same":      {standing(1, 2), "optimal", []telemetry.PlanChange{more, more}, "the plan was made from 1"},
-		"no plan":             {standing(1, 1), "infeasible", nil, "there is no plan for chat to apply: infeasible"},
+		"no plan":             {standing(1, 1), "infeasible", nil, "there is no plan for chat to apply: infeasible; wait for the next one, or run 'skyserve plan'"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p, err := RebuildProposal(demandtest.Parse(t, demandtest.Service), c.counts, &telemetry.PlanSummary{At: demandtest.Now, Status: c.status, Changes: c.changes})

@@ -30,14 +30,14 @@ func (c *currentReview) get() *telemetry.Review {
 	return c.review
 }
 
-// budgetAlerts returns the alert of a plan that the budget has cut.
+// budgetAlerts returns an alert while the plan in force omits replicas because of autoscale.budget.
 func (c *currentReview) budgetAlerts() []telemetry.Alert {
 	r := c.get()
 	if r == nil || r.Plan == nil || len(r.Plan.OverBudget) == 0 || !r.Current(time.Now()) {
 		return nil
 	}
 	return []telemetry.Alert{{
-		Severity: telemetry.SeverityWarning, Kind: telemetry.AlertBudget, Object: "plan", Message: "the plan needs more than the budget: " + strings.Join(r.Plan.OverBudget, ", "),
+		Severity: telemetry.SeverityWarning, Kind: telemetry.AlertBudget, Object: "plan", Message: "the budget is too low for the planned load: the plan omits " + strings.Join(r.Plan.OverBudget, ", "),
 		NextStep: "raise autoscale.budget",
 	}}
 }

@@ -15,7 +15,7 @@ func TestReducedPlanRaisesBudgetAlert(t *testing.T) {
 		until time.Time
 		want  string
 	}{
-		"reduced": {[]string{"2 of m on L4 in aws/us-east-1"}, now.Add(time.Hour), "warning: budget plan: the plan needs more than the budget: 2 of m on L4 in aws/us-east-1; raise autoscale.budget"},
+		"reduced": {[]string{"2 of m on L4 in aws/us-east-1"}, now.Add(time.Hour), "warning: budget plan: the budget is too low for the planned load: the plan omits 2 of m on L4 in aws/us-east-1; raise autoscale.budget"},
 		"within":  {nil, now.Add(time.Hour), ""},
 		"expired": {[]string{"2 of m"}, now.Add(-2 * time.Hour), ""},
 	} {

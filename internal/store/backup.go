@@ -129,14 +129,23 @@ func namespaceStreams(ctx context.Context, nc *nats.Conn, namespace string) ([]*
 		return nil, err
 	}
 	infos = slices.DeleteFunc(infos, func(i *jetstream.StreamInfo) bool { return !isNamespaceStream(i.Config.Name, namespace) })
-	slices.SortFunc(infos, func(x, y *jetstream.StreamInfo) int { return strings.Compare(x.Config.Name, y.Config.Name) })
-	list := js.StreamNames(octx)
+	nctx, cancelNames := context.WithTimeout(ctx, opTimeout)
+	defer cancelNames()
+	list := js.StreamNames(nctx)
 	for name := range list.Name() {
-		if isNamespaceStream(name, namespace) && !slices.ContainsFunc(infos, func(i *jetstream.StreamInfo) bool { return i.Config.Name == name }) {
-			err = errors.Join(err, fmt.Errorf("%w: the leader of stream %s does not respond", ErrUnavailable, name))
+		if !isNamespaceStream(name, namespace) || slices.ContainsFunc(infos, func(i *jetstream.StreamInfo) bool { return i.Config.Name == name }) {
+			continue
+		}
+		// It was created after the list, or its leader did not respond.
+		switch stream, err := js.Stream(nctx, name); {
+		case err == nil:
+			infos = append(infos, stream.CachedInfo())
+		case !errors.Is(err, jetstream.ErrStreamNotFound):
+			return nil, fmt.Errorf("%w: the leader of stream %s does not respond: %w", ErrUnavailable, name, err)
 		}
 	}
-	return infos, errors.Join(list.Err(), err)
+	slices.SortFunc(infos, func(x, y *jetstream.StreamInfo) int { return strings.Compare(x.Config.Name, y.Config.Name) })
+	return infos, list.Err()
 }
 
 // chunkWriter writes each chunk after a line with its length.
@@ -426,9 +435,8 @@ func (s *Store) restoreStreams(ctx context.Context, nc *nats.Conn, d *backupRead
 	})
 }
 
-// newerStore returns an error if streams contain messages that were stored before a backup was made: the store may then
-// be the one that was backed up, with everything stored since. A store that replaces a lost one has only later
-// messages.
+// newerStore returns a *telemetry.NewerStoreError if the store may be the one that was backed up, with newer data. The sign is
+// a message from before the backup: a store that replaces a lost one has only later messages.
 func newerStore(b telemetry.Backup, infos []*jetstream.StreamInfo) error {
 	e := &telemetry.NewerStoreError{Backup: b.At}
 	older := false

@@ -69,7 +69,7 @@ func ClusterName(service string) string { return clusterPrefix + service }
 
 var nodeRE = regexp.MustCompile(`^[A-Za-z0-9_-]+$`)
 
-// isNode reports whether a machine may have a name.
+// isNode reports whether name is a valid name of a node.
 func isNode(name string) bool { return len(name) <= 64 && nodeRE.MatchString(name) }
 
 // validate returns an error for the first invalid field.
@@ -210,7 +210,8 @@ func IsMember(dir string) (bool, error) {
 
 // openMember returns the identity of a directory for a member of a cluster, or the zero value for a single store (c is
 // nil). It chooses a new identity for a directory that has none or whose data was moved; prepareMember stores it. It
-// refuses the directory of another cluster or node, and for a single store that of a member that was not detached.
+// refuses the directory of another cluster or node. For a single store it also refuses the directory of a member that was
+// not detached.
 func openMember(dir string, c *Cluster) (member, error) {
 	m, err := readMember(dir)
 	if err != nil {

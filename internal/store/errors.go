@@ -28,7 +28,8 @@ var (
 	ErrLeaseLost = errors.New("lease lost")
 )
 
-// wrap adds the operation to an error, and the error of this package that corresponds to it.
+// wrap adds the operation to an error, and the error of this package that corresponds to it. Once ctx has ended, it returns
+// the error of ctx instead of err.
 func wrap(ctx context.Context, err error, format string, args ...any) error {
 	if err == nil {
 		return nil

@@ -96,7 +96,7 @@ func (s *Store) Acquire(ctx context.Context, name, holder string, ttl time.Durat
 }
 
 // tryAcquire attempts to acquire the lease once, and reports whether it did. After any failure, including an outage,
-// the caller retries. It takes five round trips between members of a cluster if the leader of the state is another one:
+// the caller retries. It takes five round trips between members of a cluster if the client's member does not lead the state stream:
 // one to read the record, one to read the token base, two to write and one to check. Each of these steps has a timeout
 // of its own. A candidate that waits reads only the record: it needs the token base only once the lease is free.
 func (l *Lease) tryAcquire(ctx context.Context, seen *observation) bool {

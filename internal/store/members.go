@@ -244,7 +244,7 @@ func (m *maintainer) removeSingleStoreSnapshot(info *jetstream.StreamInfo) error
 	}
 	if origin := info.Config.Metadata[originKey]; origin != m.s.member.ID {
 		kept := fmt.Sprintf("%s.kept-%s", dir, m.s.member.ID)
-		m.s.log.Error("the cluster already has data, so the single store of this member was not restored; remove its snapshot if it is not needed", "snapshot", kept)
+		m.s.log.Error("the cluster already has data, so the single store of this member was not restored; no command restores it: keep its snapshot to inspect it, or remove it", "snapshot", kept)
 		return atomicfile.Rename(dir, kept)
 	}
 	return os.RemoveAll(dir)

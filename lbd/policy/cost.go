@@ -226,7 +226,7 @@ func (p *Cost) overdue(f *Facts) bool {
 func hasCapacity(c *Candidate) bool { return c.Available && c.Held == 0 }
 
 // requestsAt returns the number of requests at a replica. The engine's count is higher than the
-// balancer's own if others send requests there too.
+// balancer's own if the replica also has requests that this balancer did not send.
 func requestsAt(c *Candidate) int { return max(c.Outstanding, c.Running.Or(0)+c.Pending.Or(0)) }
 
 // slowdownWeight returns the weight of the delay of other requests. It increases with the number of queued requests,
@@ -369,8 +369,8 @@ func (p *Cost) memorySeconds(t *costTerms, c *Candidate, uncached, n float64) fl
 	if over <= 0 {
 		return 0
 	}
-	// capacity is the number of tokens that fill the memory. A prefix that requests share is counted for each
-	// of them, so this is an upper bound.
+	// capacity is about the number of tokens that fill the memory. It is too high if requests share a prefix, which is
+	// counted for each of them, and too low if the replica has requests that this balancer did not send.
 	capacity := float64(max(c.ContextTokens, 1)) / c.KV.Value
 	if c.Peer {
 		capacity /= float64(max(c.Replicas, 1))
@@ -400,9 +400,9 @@ func (p *Cost) waitSeconds(t *costTerms, c *Candidate, uncached float64) float64
 }
 
 // fits reports whether the free memory of a replica suffices for a request with this many uncached tokens, in addition
-// to the requests that were sent there and do not run yet. It returns true if the free memory is unknown. Requests of
-// other balancers are assumed to need as much as the mean request of this balancer. A prefix that requests share is
-// counted for each of them, so the free memory is an upper bound.
+// to the requests that were sent there and do not run yet. It returns true if the free memory is unknown. Requests
+// that this balancer did not send are assumed to need as much as the mean request that it sent. A prefix that requests
+// share is counted for each of them, so the free memory is an upper bound.
 func fits(c *Candidate, uncached float64) bool {
 	running := float64(c.Running.Or(0))
 	if c.KV.Or(0) <= 0 || running <= 0 || c.Outstanding == 0 {

@@ -10,7 +10,7 @@ import (
 	"skyserve/provision"
 )
 
-// The sizes of disks, in GiB. A balancer's disk contains its store. A replica's disk contains its container
+// The sizes of disks, in GiB. A balancer's machine may have a member of the store. A replica's disk contains its container
 // image (20 GiB with CUDA) and the weights of models of up to 70 billion parameters.
 const (
 	diskBalancer = 30
@@ -517,7 +517,7 @@ func (l *layout) addNameServer() error {
 	n := MachineInput{ID: provision.NameServerID, Kind: provision.KindNameServer, Region: ManagedRegions(l.Spec)[0]}
 	offers := l.Offerings[n.Region].WithGPU("", 0).SortedByCapacity([]service.CapacityType{service.CapacityOnDemand})
 	if len(offers) == 0 {
-		return specError("dns.provider: %s has no offering for a name server", n.Region)
+		return specError("dns.provider: %s has no on-demand machine type for a name server; use another first region, or another dns.provider", n.Region)
 	}
 	return l.addMachine(n, offers, diskBalancer, map[string]string{labelDNSListen: l.Spec.DNS.Listen})
 }

@@ -57,7 +57,7 @@ func CheckReservations(spec *service.Spec, reported Reservations, offers map[ser
 	var results []provision.CheckResult
 	for i, r := range spec.Regions {
 		if err := reported.Unknown[r.Name]; err != nil && len(ReservationIDs(r)) > 0 {
-			results = append(results, provision.CheckResult{Where: string(r.Name), Message: "reservations: " + err.Error()})
+			results = append(results, provision.CheckResult{Where: string(r.Name), Message: "reservations: " + err.Error(), Hint: "permit this identity to read reservations, or remove the ids from regions[].reserved"})
 			continue
 		}
 		for j, entry := range r.Reserved {

@@ -45,7 +45,7 @@ func ParseClients(entries []string, targets []Target) (map[string]int, error) {
 	err := perRegion("clients", entries, targets, func(region, text string) error {
 		n, err := strconv.Atoi(text)
 		if err != nil || n < 0 || n > 1e6 {
-			return fmt.Errorf("must be a number of clients, got %q", text)
+			return fmt.Errorf("must be a number of clients from 0 to 1000000, got %q", text)
 		}
 		counts[region] = n
 		total += n

@@ -47,8 +47,8 @@ func TestParseClientsAndWeights(t *testing.T) {
 		{[]string{"7"}, "map[eu:7 us:7]", ""},
 		{[]string{"fr=1"}, "", `--clients fr=1: unknown region "fr": must be one of us, eu`},
 		{[]string{"us=1", "us=2"}, "", `--clients us=2: duplicate region "us"`},
-		{[]string{"us=many"}, "", `--clients us=many: must be a number of clients, got "many"`},
-		{[]string{"us=-1"}, "", `--clients us=-1: must be a number of clients, got "-1"`},
+		{[]string{"us=many"}, "", `--clients us=many: must be a number of clients from 0 to 1000000, got "many"`},
+		{[]string{"us=-1"}, "", `--clients us=-1: must be a number of clients from 0 to 1000000, got "-1"`},
 		{[]string{"us=0"}, "", "--clients: must be at least 1"},
 	} {
 		got, err := ParseClients(c.entries, targets)
