@@ -13,6 +13,7 @@ import (
 	"github.com/goccy/go-yaml"
 	"github.com/goccy/go-yaml/ast"
 	"github.com/goccy/go-yaml/parser"
+	"github.com/goccy/go-yaml/token"
 
 	"skyserve/internal/service"
 )
@@ -50,9 +51,12 @@ func parseConfig(file string, data []byte) (cfg service.BalancerConfig, err erro
 		return cfg, fmt.Errorf("reading %s: the file is empty", file)
 	}
 	var ye yaml.Error
+	var duration *durationError
 	switch {
 	case err == nil:
 		return cfg, nil
+	case errors.As(err, &duration):
+		return service.BalancerConfig{}, fmt.Errorf("reading %s: %w", duration.position(file, data), duration)
 	case !errors.As(err, &ye):
 		return service.BalancerConfig{}, fmt.Errorf("reading %s: %w", file, err)
 	}
@@ -88,6 +92,44 @@ func (r keyRenamer) Visit(n ast.Node) ast.Visitor {
 	return r
 }
 
+// durationError is the error of a text that is no duration. The decoder does not add its position.
+type durationError struct{ text string }
+
+// Error names the text.
+func (e *durationError) Error() string {
+	return fmt.Sprintf("must be a duration such as 110ms or 5s, got %q", e.text)
+}
+
+// position returns the file with the line and column of the first value with this text.
+func (e *durationError) position(file string, data []byte) string {
+	doc, err := parser.ParseBytes(data, 0)
+	if err != nil || len(doc.Docs) == 0 || doc.Docs[0].Body == nil {
+		return file
+	}
+	f := valueFinder{text: e.text}
+	ast.Walk(&f, doc.Docs[0].Body)
+	if f.found == nil {
+		return file
+	}
+	return fmt.Sprintf("%s:%d:%d", file, f.found.Line, f.found.Column)
+}
+
+// valueFinder finds the first value of a key with a text.
+type valueFinder struct {
+	text  string
+	found *token.Position
+}
+
+// Visit implements ast.Visitor.
+func (f *valueFinder) Visit(n ast.Node) ast.Visitor {
+	if pair, ok := n.(*ast.MappingValueNode); ok && f.found == nil {
+		if t := pair.Value.GetToken(); t != nil && t.Value == f.text {
+			f.found = t.Position
+		}
+	}
+	return f
+}
+
 // readDuration parses a duration such as 110ms or, as encoded in JSON, a number of nanoseconds.
 func readDuration(d *time.Duration, raw []byte) error {
 	text := strings.Trim(strings.TrimSpace(string(raw)), `"'`)
@@ -97,7 +139,7 @@ func readDuration(d *time.Duration, raw []byte) error {
 	}
 	parsed, err := time.ParseDuration(text)
 	if err != nil {
-		return fmt.Errorf("must be a duration such as 110ms or 5s, got %q", text)
+		return &durationError{text}
 	}
 	*d = parsed
 	return nil

@@ -76,7 +76,7 @@ func TestReadConfigErrors(t *testing.T) {
 		{"unknown key", "id: lb-us-0\nreplcas: []\npeer_token: hunter2\n", `:2:1: unknown key "replcas"`},
 		{"unknown key deep", "id: lb-us-0\npeers:\n  - id: eu\n    uri: http://h\n", `:4:5: unknown key "uri"`},
 		{"wrong type", "id: lb-us-0\nreplicas: hunter2\n", ":2:11: "},
-		{"wrong duration", "peers:\n  - emulate_rtt: soon\n", `: must be a duration such as 110ms or 5s, got "soon"`},
+		{"wrong duration", "peers:\n  - emulate_rtt: soon\n", `:2:18: must be a duration such as 110ms or 5s, got "soon"`},
 		{"empty", "", ": the file is empty"},
 		{"invalid YAML", "id: [\npeer_token: hunter2", ":"},
 	} {
