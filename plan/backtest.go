@@ -36,7 +36,7 @@ const (
 	RuleActual     = "actual"     // BacktestOptions.ActualCounts, if known
 )
 
-// formerRules are the former names of rules, in the former key of RuleOutcome.Name.
+// formerRules are the former names of rules. JSON contains them beside the names, in a former key.
 var formerRules = map[string]string{RulePredictive: "plan", RuleThreshold: "reactive", RuleActual: "real"}
 
 // RuleOutcome is the cost and overload of replaying one rule's target counts over a past load.

@@ -227,25 +227,25 @@ func (b *Backtester) nextTrackers(n int, past *LoadTrace, previous [][]*loadTrac
 	return out
 }
 
-// stepOf returns a review's forecast and the actual load.
+// stepOf returns a review's status, cost and planned load, and the actual load.
 func (b *Backtester) stepOf(n int, r *ReviewResult, past *LoadTrace) BacktestStep {
 	s := BacktestStep{At: time.Unix(b.minuteOf(n)*60, 0).UTC(), Status: r.Proposal.Status}
 	if then := r.Proposal.CostPerHour.Planned; then != nil {
 		s.CostPerHour = *then
 	}
 	for w := range int(b.options.Review.Horizon / time.Minute) {
-		var expected, arrived float64
+		var planned, arrived float64
 		known := false
 		for i := range r.Problem.Models {
 			for j := range r.Problem.Regions {
-				expected += r.Problem.LoadTPS[i][j][w]
+				planned += r.Problem.LoadTPS[i][j][w]
 				if at := int(b.minuteOf(n)-b.from) + w; at < len(past.Load[i][j]) && !math.IsNaN(past.Load[i][j][at]) {
 					known = true
 					arrived += past.Load[i][j][at]
 				}
 			}
 		}
-		s.PlannedPeakTPS = max(s.PlannedPeakTPS, expected)
+		s.PlannedPeakTPS = max(s.PlannedPeakTPS, planned)
 		if known && (s.PeakTPS == nil || arrived > *s.PeakTPS) {
 			s.PeakTPS = &arrived
 		}

@@ -7,10 +7,10 @@ import (
 	"slices"
 )
 
-// dynamicProgram enumerates all choices of one candidate per item by dynamic programming
-// over the items. A partial choice is dropped when another one costs no more and uses no
-// more of any live row, that is, a row that items before and after it use. It is also dropped when the excess cost of its candidates plus the slack
-// of its rows, at the prices of the rows, is above the limit. The items are the blocks of a model, or models.
+// dynamicProgram enumerates all choices of one candidate per item by dynamic programming over the items, which are the
+// blocks of a model, or models. A row is live at a stage if both an earlier and a later item use it. A partial choice is
+// dropped when another one costs no more and uses no more of any live row. A choice is also dropped when the excess cost
+// of its candidates plus the slack of its rows, at the prices of the rows, is above the limit.
 type dynamicProgram struct {
 	c                 *integerProgram
 	y                 []float64
@@ -19,7 +19,7 @@ type dynamicProgram struct {
 	items             [][]candidate
 	rows              [][]int // by item: the row of each entry of its candidates' use, -1 to ignore it
 	open              []bool  // by row: later searches use it too, so that its slack is unknown
-	incomparable      bool    // costs are comparable only for complete choices
+	incomparable      bool    // partial choices are not compared, because costs are comparable only for complete ones
 	// minUse and maxUse are the minimum and maximum use of each row by the items from a stage on.
 	minUse, maxUse [][]float64
 	last           []int // by row: the stage of its last item

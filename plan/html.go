@@ -129,7 +129,7 @@ func describeStatus(p Proposal) string {
 	case p.Status == StatusInfeasible:
 		return "No plan satisfies every constraint."
 	}
-	return "No plan found: the solver reached its limit of work."
+	return "No plan found: the solver reached its limit of work. Retry with a larger --gap."
 }
 
 // unbilled reports whether no machine of the plan is billed. The plan then compares machines by assumed prices.
@@ -203,7 +203,7 @@ func (p Report) tiles() []tile {
 	if p.Proposal.Status != StatusInfeasible {
 		out = append(out, tile{"Replicas", fmt.Sprintf("%d → %d", now, then), fmt.Sprintf("capacity %s → %s tokens/s", formatRate(before), formatRate(capacity))})
 	}
-	load := tile{"Planned peak of uncached prompt tokens, all regions", formatRate(peak) + " tokens/s", "forecast load 0"}
+	load := tile{"Planned peak of uncached prompt tokens, all regions", formatRate(peak) + " tokens/s", "planned load 0"}
 	if peak > 0 {
 		load.Note = p.describeMinute(at)
 		if capacity > 0 {

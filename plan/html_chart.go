@@ -134,7 +134,7 @@ func (p Report) summarise(c LoadCurve) string {
 	}
 	tps, minute := c.Peak()
 	if tps == 0 {
-		return fmt.Sprintf("forecast load 0; capacity %s tokens/s", capacity)
+		return fmt.Sprintf("planned load 0; capacity %s tokens/s", capacity)
 	}
 	s := fmt.Sprintf("peak %s %s", formatRate(tps), p.describeMinute(minute))
 	if c.PeakHigh > tps*1.005 {

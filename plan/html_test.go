@@ -51,7 +51,7 @@ func TestPageShowsTheReview(t *testing.T) {
 		"Capacity plan of chat", "for 1h from Friday, 15 January 2027, 14:00 UTC, forecast by auto", "Add 1 replica: $0.80 more per hour.",
 		"Proven to be the cheapest plan that satisfies every constraint: $4.10 for the hour, including start-up costs.", "$3.20 → $4.00", "+$584.00 per month at this rate",
 		"4 → 5", "1000 of the peak is served by eu", "peak 3944 at 14:59, p95 4400; capacity 2000 → 3000 tokens/s", "(above current capacity)",
-		"forecast load 0; capacity 2000 tokens/s", "a &lt;price&gt; &amp; more", "all regions together serve their common peak",
+		"planned load 0; capacity 2000 tokens/s", "a &lt;price&gt; &amp; more", "all regions together serve their common peak",
 	} {
 		if !strings.Contains(text, want) {
 			t.Errorf("%q is not on the page", want)

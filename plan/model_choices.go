@@ -58,9 +58,9 @@ func (c *integerProgram) joinModelBlocks(p *point, i int, d float64, shared bool
 	return out, true
 }
 
-// priceShared sets the cost of the candidates of a block of model i to their excess without the prices of the model's own
-// rows, so that it includes the prices of shared rows, and removes the shared rows from their use. It returns the
-// remaining rows.
+// priceShared prepares the candidates of a block of model i for a search with the model's own rows. The prices of own rows are
+// subtracted from the excess cost, those of shared rows remain in it, and shared rows are removed from the use. It returns
+// the own rows.
 func (c *integerProgram) priceShared(p *point, at, i int, candidates []candidate) (rows []int) {
 	for n := range candidates {
 		o := &candidates[n]

@@ -28,7 +28,7 @@ type Problem struct {
 	PricePerHour []float64 `json:"alpha"`
 	// StartCostUSD is the cost of starting a replica of model i on GPU k, in USD.
 	StartCostUSD [][]float64 `json:"sigma"`
-	// LoadTPS is the forecast load of model i in region j in window w, in prompt tokens per second.
+	// LoadTPS is the load to plan for, of model i in region j in window w, in prompt tokens per second.
 	LoadTPS [][][]float64 `json:"rho"`
 	// LocalShare is the share of its own peak that a region must be able to serve itself, above 0 and
 	// at most 1. Other regions may serve the remainder.

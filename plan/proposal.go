@@ -75,7 +75,7 @@ type ReplicaChange struct {
 	Reclaim int `json:"reclaim"`
 	// SwitchedVMs is the number of new replicas on VMs that other models free.
 	SwitchedVMs int `json:"switched"`
-	// PeakAt is the time of the forecast peak; nil when unknown.
+	// PeakAt is the time of the planned peak; nil when unknown.
 	PeakAt *time.Time `json:"peak_at"`
 	// ForwardedTPS is the part of its peak that the region sends to others, ReceivedTPS the maximum that it
 	// serves for others; both over all its replicas of the model.

@@ -128,7 +128,7 @@ func (w *reasonWriter) peakAt(peak int) *time.Time {
 
 // reason returns a sentence on why the count changes or stays.
 func (w *reasonWriter) reason(c ReplicaChange, i, j int) string {
-	peak := "forecast load 0"
+	peak := "planned load 0"
 	if c.PlannedPeakTPS > 0 {
 		peak = fmt.Sprintf("peak of %s uncached prompt tokens/s", formatRate(c.PlannedPeakTPS))
 		if c.PeakAt != nil {

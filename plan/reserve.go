@@ -12,10 +12,9 @@ import (
 // HoursPerMonth converts hourly prices to monthly ones.
 const HoursPerMonth = 730
 
-// ReservedComparison compares the cost of four ways to provide the replicas for a service's past load: commit to
-// those for each region's own peak, commit to those for the peak of all regions together (SkyLB 2.2 and
-// figure 3), commit only to those whose use exceeds the break-even, or commit to none. Replicas without a
-// reservation are on demand.
+// ReservedComparison compares the cost of four ways to provide the replicas for a service's past load: reserve
+// those for each region's own peak, reserve those for the peak of all regions together (SkyLB 2.2 and
+// figure 3), reserve only those whose use exceeds the break-even, or reserve none. The others are on demand.
 type ReservedComparison struct {
 	From time.Time `json:"from"`
 	To   time.Time `json:"until"`
@@ -25,7 +24,7 @@ type ReservedComparison struct {
 	Rows        []ReservedRow  `json:"rows"`
 	Costs       []ReservedCost `json:"costs"`
 	BreakEven   []BreakEven    `json:"break_even"`
-	// Saving is the relative saving of committing for the peak of all regions instead of for each
+	// Saving is the relative saving of reserving for the peak of all regions instead of for each
 	// region's own; nil when there is no load.
 	Saving *float64 `json:"saving"`
 	// Assumed lists the assumptions for unknown values.
@@ -54,7 +53,7 @@ func (l ReservedLoad) MarshalJSON() ([]byte, error) {
 	}{plain(l), l.MinTPS, l.PeakOverMin})
 }
 
-// ReservedRow is the number of replicas to commit to: for the region's own peak, and for the peak
+// ReservedRow is the number of replicas to reserve: for the region's own peak, and for the peak
 // of all regions.
 type ReservedRow struct {
 	Model      string `json:"model"`
@@ -65,7 +64,7 @@ type ReservedRow struct {
 }
 
 // ReservedCost is the cost in USD of one option of providing the replicas, for a mean hour and
-// for a month. Committed replicas are billed all the time; OnDemand is the number of additional
+// for a month. Committed is the number of reserved replicas, which are billed all the time; OnDemand is the number of additional
 // ones in the busiest step.
 type ReservedCost struct {
 	Option       string  `json:"option"` // own_peaks, global_peak, mixed or on_demand
@@ -95,7 +94,7 @@ type BreakEven struct {
 }
 
 // compareReservations compares reservations for the load of p, whose windows are steps of a past that
-// began at from. PricePerHour is the on-demand price of a replica, reserved its committed price. Running
+// began at from. PricePerHour is the on-demand price of a replica, reserved its reserved price. Running
 // replicas and start-up costs are ignored. For the peak of all regions, each region serves
 // LocalShare of its own peak. It fails on a problem that Check rejects, or with ErrInfeasible or ErrNoCounts.
 func compareReservations(p *Problem, reserved []float64, from time.Time, step time.Duration, o SolveOptions) (*ReservedComparison, error) {
@@ -245,8 +244,8 @@ func sumAll(x [][][]int) int {
 }
 
 // addStackedCost adds to cost the cost of serving model i's load with replicas x. In every step the load fills the
-// replicas in the order of their price (sortPrices) per throughput, the cheapest first. A replica is committed to
-// when that is cheaper than on demand for the time that it is needed. reserved are the committed prices; nil = no
+// replicas in the order of their price (sortPrices) per throughput, the cheapest first. A replica is reserved
+// when that is cheaper than on demand for the time that it is needed. reserved are the reserved prices; nil = no
 // reservations.
 func (p *Problem) addStackedCost(i int, x [][]int, sortPrices, reserved []float64, cost *ReservedCost) {
 	loads := make([]float64, len(p.LoadTPS[i][0]))

@@ -44,7 +44,7 @@ func CompareReservations(spec *service.Spec, h *forecast.History, from, to time.
 }
 
 // onDemandProblem returns the problem with each GPU class at its on-demand price, without capacity types, and the
-// committed price of a replica on each.
+// reserved price of a replica on each.
 func (r *review) onDemandProblem() (*Problem, []float64) {
 	p := &Problem{Models: r.problem.Models, Regions: r.problem.Regions, ReplicaTPS: make([][]float64, len(r.problem.Models))}
 	seen := map[gpuClass]bool{}

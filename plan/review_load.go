@@ -28,8 +28,8 @@ const (
 	maxHistoryAge = 35 * 24 * time.Hour
 )
 
-// setLoad sets problem.LoadTPS: for every model and region the forecast of uncached prompt tokens per second, by
-// minute.
+// setLoad sets problem.LoadTPS: for every model and region the load to plan for, in uncached prompt tokens per second, by
+// minute. It is the forecast, raised to the peak quantile, and batch load.
 func (r *review) setLoad(h *forecast.History) error {
 	minutes := int(r.options.Horizon / time.Minute)
 	f, err := forecast.ForecasterByName(r.options.Forecaster)
@@ -235,8 +235,8 @@ func (r *review) forecastAll(f forecast.Forecaster, all []*traffic) error {
 	return r.addBacklog(f, all)
 }
 
-// forecastTraffic adds the expected interactive traffic to problem.LoadTPS and the load curve, and reports its
-// assumptions.
+// forecastTraffic adds the interactive load to plan for to problem.LoadTPS and its forecast to the load curve, and reports
+// its assumptions.
 func (r *review) forecastTraffic(f forecast.Forecaster, t *traffic, curve *LoadCurve, addNote func(sentence string)) error {
 	loads := r.problem.LoadTPS[t.model][t.region]
 	s := inSteps(t.start, t.interactive, int(r.options.Step/time.Minute))

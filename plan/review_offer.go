@@ -117,7 +117,7 @@ func (r *review) maxReplicas(region *service.RegionSpec, o offering) int {
 	case o.cloud != cloud || !catalogue.Rents(cloud, o.gpu):
 		return 0
 	case cloud == service.CloudStatic:
-		return ifOffered(o.capacityType == service.CapacityOnDemand && !o.onDemandBase, len(region.Endpoints))
+		return ifOffered(o.capacityType == service.CapacityOnDemand && !o.onDemandBase, len(region.Endpoints)) // one replica each
 	case o.capacityType == service.CapacityReserved:
 		return r.reservedReplicas(region, o.gpuClass)
 	case o.onDemandBase:
@@ -322,14 +322,14 @@ func (r *review) billedPrices(region *service.RegionSpec, onDemand, planned []fl
 	}
 	r.reportUnusable(region)
 	r.reportReservationStates(region)
-	committed := 0.0
+	reservedUSD := 0.0
 	for k, o := range r.offerings {
 		if o.capacityType == service.CapacityReserved && o.cloud == region.Name.Cloud() {
-			committed += row[k] * float64(r.reservedReplicas(region, o.gpuClass))
+			reservedUSD += row[k] * float64(r.reservedReplicas(region, o.gpuClass))
 		}
 	}
-	if committed > 0 {
-		r.assume("%s: reservations of $%.2f per hour are billed in any case: included in the cost per hour, not in the total", region.Name, committed)
+	if reservedUSD > 0 {
+		r.assume("%s: reservations of $%.2f per hour are billed in any case: included in the cost per hour, not in the plan's cost for one hour", region.Name, reservedUSD)
 	}
 	for _, c := range []service.CapacityType{service.CapacitySpot, service.CapacityFlexStart} {
 		if slices.Contains(region.Capacity, c) && !beforeOnDemand(region, c) {

@@ -209,9 +209,9 @@ func (l *ruleComparison) addMinute(load float64) {
 // limit limits the required count. If the tracker has had more overload than the threshold rule and the tolerance allow,
 // the count is at least that of the rule. Otherwise the tracker uses the overload that it has avoided so far to save
 // replicas: n replicas fewer than the rule cause an overload of at most n in each minute until others are ready. With the
-// largest n that the avoided overload permits, the count is at most that of the rule minus n, or the count for the last
-// load if that is higher. In both cases the saved replica-minutes limit how far the count exceeds that of the rule: n replicas more use n
-// of them in each minute of a start-up.
+// largest n that the avoided overload permits, the count is at most that of the rule minus n, except that it may
+// be as high as the count for the last load. The saved replica-minutes limit how far a count exceeds that of the rule: n
+// replicas more use n of them in each minute of a start-up.
 func (l *ruleComparison) limit(required, threshold, last, startUp int, tolerance float64) int {
 	avoided := l.thresholdOverload - l.ownOverload
 	if avoided < -relTolerance-tolerance*l.load {

@@ -23,7 +23,7 @@ type term struct {
 
 func formatNumber(v float64) string { return strconv.FormatFloat(v, 'g', -1, 64) }
 
-// rows lists the program's rows over the variables s_i_j_k (kept replicas, at most n), a_i_j_k
+// rows lists the program's rows over the variables s_i_j_k (kept replicas, at most Problem.Current), a_i_j_k
 // (added replicas) and, where they apply, t_i_j_k (replicas on VMs taken over from another model)
 // and o_i_j_w (load sent to other regions). The count is x = s + t + a, so that the start cost is
 // linear.

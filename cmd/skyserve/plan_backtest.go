@@ -31,8 +31,8 @@ applying the plans: replicas are ready after their start-up time and billed from
 The rows are:
 
   predictive  autoscale.strategy predictive, which follows the load between plans
-  hourly      the planned counts (for --peak-quantile), kept until the next plan (the name is
-              that of the default of --every)
+  hourly      the planned counts (for --peak-quantile), kept until the next plan; the row has
+              this name for every --every
   constant    constant counts, sized with hindsight for each region's peak
   threshold   without a forecast: adds replicas when the load of the previous minute is
               above 70 % of the capacity, and removes one below 30 %
@@ -55,7 +55,7 @@ model, region and GPU.`,
 	registerService(cmd, &o.target)
 	flags := cmd.Flags()
 	o.reviewFlags(cmd)
-	flags.StringVar(&o.from, "from", "", "start of the evaluated period, as `TIME` (default: one day plus --horizon after the start of the history, or the middle of a history shorter than twice this)")
+	flags.StringVar(&o.from, "from", "", "start of the evaluated period, as `TIME` (default: one day plus --horizon after the start of the history, or its middle, whichever is earlier)")
 	flags.StringVar(&o.until, "to", "", "end of the evaluated period, as `TIME` (default: the history's end)")
 	flags.DurationVar(&o.every, "every", 0, "time between two plans (default: autoscale.every, else 1h)")
 	flags.StringVar(&o.counts, "counts", "", "`FILE` with the actual counts of replicas")

@@ -6,9 +6,9 @@ import (
 )
 
 // timerSlack is how much later than requested Linux may wake a thread of the tests' processes, in nanoseconds, instead of
-// 50 µs. It is the resolution of Go's own timers. Go's monitor thread otherwise wakes many times during each of the short
-// bursts of work of an idle service: a quarter of the CPU time of one.
-const timerSlack = "1000000"
+// 50 µs: much less than the intervals of heartbeats and probes. Go's monitor thread otherwise wakes many times during each
+// of the short bursts of work of an idle service, which costs a third of its CPU time.
+const timerSlack = "5000000"
 
 func init() { relaxTimers = relaxThreads }
 

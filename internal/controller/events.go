@@ -83,7 +83,7 @@ func recordedReview(r telemetry.Review) *telemetry.Review {
 }
 
 // sameCapacity reports whether a plan needs no event of its own: it has the same replicas by GPU and capacity type as
-// the recorded one, and both or none satisfy the bounds.
+// the recorded one, and both or neither satisfy all constraints.
 func sameCapacity(recorded, r *telemetry.Review) bool {
 	infeasible := func(r *telemetry.Review) bool { return r.Plan.Status == string(plan.StatusInfeasible) }
 	if recorded == nil || infeasible(recorded) != infeasible(r) {

@@ -218,8 +218,8 @@ func replicaReportAge(r telemetry.ReplicaSnapshot) int64 {
 }
 
 // History returns the points as the history that forecasts use. While the store responds, the points come from one
-// balancer, which reads those of the other balancers from the store. Shortly after the end of a minute its load would be
-// too low, because not all balancers have stored it: until then this minute and the running one are omitted. With one
+// balancer, which reads those of the other balancers from the store. For a short time after the end of a minute, not
+// all balancers have stored it, and its load would be too low: it and the running minute are then omitted. With one
 // balancer no minute is omitted.
 func (o *Observed) History(now time.Time) (*forecast.History, error) {
 	settled := settledMinute(now)

@@ -304,7 +304,7 @@ func (c *Controller) releaseReplica(ctx context.Context, b *trackedBalancer, r t
 }
 
 // missingReplicas returns the replicas that a balancer should have but does not have, or has from an older
-// assignment, at another address, with other ranks or with another MaxNumSeqs. It returns none for a balancer that did not
+// assignment, at another address, with another number of data-parallel ranks or with another MaxNumSeqs. It returns none for a balancer that did not
 // list its replicas.
 func (c *Controller) missingReplicas(b *trackedBalancer) []service.ReplicaConfig {
 	if !b.listed {

@@ -9,8 +9,8 @@ import (
 )
 
 // roundTrips returns the round-trip times between regions that balancers measured. If a pair was measured several
-// times, the shortest time counts. The snapshot's own balancer has no round-trip time, and neither has one that has never
-// reported, which is unreachable.
+// times, the shortest time counts. The snapshot's own balancer has no round-trip time. Neither has a balancer that has
+// never reported; its state is unreachable.
 func roundTrips(snapshots []*telemetry.Snapshot) map[plan.RegionPair]time.Duration {
 	out := map[plan.RegionPair]time.Duration{}
 	for _, s := range snapshots {

@@ -59,7 +59,7 @@ func checkConfig(path string, c service.ControllerConfig) error {
 	case err != nil:
 		return fmt.Errorf("reading %s: listen must be host:port: %w", path, err)
 	case net.ParseIP(host) == nil || !net.ParseIP(host).IsLoopback():
-		return fmt.Errorf("reading %s: listen must be a loopback address, got %q: this listener has no authentication", path, c.Listen)
+		return fmt.Errorf("reading %s: listen must be a loopback IP address such as 127.0.0.1:8410, got %q: this listener has no authentication", path, c.Listen)
 	case (c.StoreListen == "") == (c.StoreURL == ""):
 		return fmt.Errorf("reading %s: exactly one of store_listen and store_url is required", path)
 	case c.StoreListen != "" && c.StoreDir == "":

@@ -42,7 +42,7 @@ func (in *scalingInputs) scaleToZeroModels(groups []replicaGroup) (all []modelGr
 
 // scaleToZeroChanges returns the changes of the models that scale to zero: they start first replicas and
 // drain last ones. handled contains the models that the strategy must not change in this iteration: those
-// with such a change, and those that stay without replicas because no request waits and no load is planned.
+// with such a change, and those without replicas for which no load is planned.
 func (s *scaler) scaleToZeroChanges(in *scalingInputs, groups []replicaGroup) (changes []scalingChange, handled map[string]bool) {
 	handled = map[string]bool{}
 	for _, m := range in.scaleToZeroModels(groups) {

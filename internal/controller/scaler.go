@@ -17,8 +17,8 @@ import (
 )
 
 // cooldown is the time after a change of a model in a region in which the model is not changed there again
-// (SageServe section 4). A strategy has the same cooldown for its own changes, but starts anew in each term of
-// leadership: here the cooldown applies to the changes of the previous leader and to first replicas.
+// (SageServe section 4). A strategy has the same cooldown for its own changes, but forgets them when a term of
+// leadership ends. The scaler therefore applies it to the changes of the previous leader, and to first replicas.
 const cooldown = 15 * time.Second
 
 // scaler runs the service's strategy on observations and applies its decisions. The state of a

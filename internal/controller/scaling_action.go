@@ -58,7 +58,7 @@ func (a scalingAction) events() []telemetry.Event {
 	return out
 }
 
-// launches reports whether the replicas of an applied action are new ones.
+// launches reports whether an action may launch replicas.
 func (a scalingAction) launches() bool {
 	switch a.kind {
 	case telemetry.EventRedeploy, telemetry.EventLaunch, telemetry.EventReplace, telemetry.EventScaleFromZero:
@@ -68,7 +68,7 @@ func (a scalingAction) launches() bool {
 }
 
 // actionsAfter returns the actions of an applied change, with the launched replicas. The first launched replicas
-// belong to redeployments: there they take the place of the removed replicas.
+// belong to redeployments: in these actions they replace the removed replicas.
 func (c scalingChange) actionsAfter(launched []string) []scalingAction {
 	actions := slices.Clone(c.actions)
 	for i := range actions {

@@ -27,7 +27,7 @@ type scalingInputs struct {
 	targets    map[modelRegion]*plan.HourlyTarget
 	review     *telemetry.Review // in force; nil before the first
 	claimed    map[string]bool   // donated replicas that are claimed in this iteration
-	// unresponsive is the number of balancers that did not respond.
+	// unresponsive is the number of balancers without a snapshot: see Observed.Failed.
 	unresponsive int
 }
 

@@ -38,7 +38,7 @@ func (i Invite) Text() string {
 func ParseInvite(text string) (i Invite, err error) {
 	data, err := encoding.DecodeString(strings.ToUpper(strings.TrimSpace(text)))
 	if err != nil || len(data) != len(i.secret)+len(i.owner) {
-		return i, fmt.Errorf("reading the invitation: the code must be 77 letters and digits, got %d characters", len(strings.TrimSpace(text)))
+		return i, fmt.Errorf("reading the invitation: the code must be 77 letters and digits, got %d characters; pass the whole code that 'skyserve connect URL --invite' printed", len(strings.TrimSpace(text)))
 	}
 	copy(i.secret[:], data)
 	copy(i.owner[:], data[len(i.secret):])

@@ -159,7 +159,13 @@ func (b *binder) unknownKey(e entry, p path, typ string, known []string) {
 		b.reportAt(e.at, p.key(e.key), Error{Problem: "is reserved for " + feature + ", which is not implemented in this version", Suggestion: "remove the key"})
 		return
 	}
-	b.reportAt(e.at, p.key(e.key), Error{Problem: "unknown key", Suggestion: didYouMean(e.key, known, "valid keys:")})
+	suggestion := didYouMean(e.key, known, "valid keys:")
+	// A key of a section is often written above it. Deeper down, another section is rarely meant.
+	isHigh := typ == "Spec" || typ == "Model" || typ == "RegionSpec"
+	if place := placeOf(e.key); isHigh && place != "" && Nearest(e.key, known) == "" {
+		suggestion = "set " + place + " instead"
+	}
+	b.reportAt(e.at, p.key(e.key), Error{Problem: "unknown key", Suggestion: suggestion})
 }
 
 func (b *binder) hideAll(n ast.Node) {

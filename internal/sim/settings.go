@@ -41,7 +41,7 @@ var settings = map[string]scenarioSetting{
 	"home":             {"region of the balancer in the layout single", func(s *Scenario, v string) error { s.Home = v; return nil }},
 	"cache_events":     {"whether engines publish changes of their caches: true or false", func(s *Scenario, v string) error { return setBool(&s.CacheEvents, v) }},
 	"forward":          {"whether balancers forward to peers: true or false", func(s *Scenario, v string) error { return setBool(&s.Forward, v) }},
-	"min_max_tokens":   {"minimum max_tokens of a request, also if its response is shorter", func(s *Scenario, v string) error { return setInt(&s.MaxNew, v) }},
+	"min_max_tokens":   {"lower bound of the max_tokens of requests, even if responses are shorter", func(s *Scenario, v string) error { return setInt(&s.MaxNew, v) }},
 	"max_context":      {"maximum tokens of a prompt with its response", func(s *Scenario, v string) error { return setInt(&s.MaxContext, v) }},
 	"order":            {"queue order, as lb --order", setOrder},
 	"peer_queue_limit": {"queued requests above which a peer receives no forwarded ones, as balancer.peer_queue_limit in service.yaml", func(s *Scenario, v string) error { return setInt(&s.Tau, v) }},

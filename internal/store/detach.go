@@ -158,7 +158,7 @@ func (m *maintainer) reportMoved(ctx context.Context) error {
 		}
 		msg, err := sub.NextMsgWithContext(ctx)
 		if err != nil {
-			return fmt.Errorf("waiting for %s to leave the cluster: %w", strings.Join(slices.Sorted(maps.Keys(waiting)), ", "), err)
+			return fmt.Errorf("waiting for %s to leave the cluster: %w; check that they run and can write to their disks", strings.Join(slices.Sorted(maps.Keys(waiting)), ", "), err)
 		}
 		delete(waiting, string(msg.Data))
 	}

@@ -14,7 +14,7 @@ import (
 const healAfter = 10 * time.Second
 
 // healing decides when the leader of a cluster whose streams lack members steps down. NATS gives a stream another
-// member when one of its members is removed, when a new member has joined and first reports, and when a leader is
+// member when one of its members is removed, when a new member sends its first status, and when a leader is
 // elected (reconcilePeerAssignments in jetstream_cluster.go of nats-server 2.15.2). NATS chooses among the members of
 // the cluster that respond at that moment, and does not try again when another one responds later. The streams would
 // then lack a copy until the leader changes, and the loss of another copy would stop writes.

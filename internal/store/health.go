@@ -30,15 +30,15 @@ const (
 	minFreeBytes = 8 << 20
 )
 
-// Outage is why a store is unavailable, and since when.
+// Outage is why a store cannot read or write, or that its disk is nearly full, and since when.
 type Outage struct {
 	Since time.Time
 	Err   error
 }
 
-// Error returns since when the store has been unavailable, and why.
+// Error returns since when there is an outage, and why.
 func (o *Outage) Error() string {
-	return fmt.Sprintf("the store has been unavailable since %s: %v", o.Since.UTC().Format("2006-01-02 15:04:05 UTC"), o.Err)
+	return fmt.Sprintf("outage of the store since %s: %v", o.Since.UTC().Format("2006-01-02 15:04:05 UTC"), o.Err)
 }
 
 // Unwrap returns the cause.

@@ -117,7 +117,7 @@ func TestStreamCreationBacksOff(t *testing.T) {
 
 func TestOutageText(t *testing.T) {
 	p := &Outage{Since: time.Date(2026, 11, 22, 20, 3, 12, 0, time.UTC), Err: errors.New("no space left on device")}
-	if got := p.Error(); got != "the store has been unavailable since 2026-11-22 20:03:12 UTC: no space left on device" {
+	if got := p.Error(); got != "outage of the store since 2026-11-22 20:03:12 UTC: no space left on device" {
 		t.Errorf("got %q", got)
 	}
 }

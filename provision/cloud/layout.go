@@ -508,8 +508,8 @@ func (l *layout) addBalancer(r service.RegionSpec, n int) error {
 	return l.addMachine(MachineInput{ID: id, Kind: provision.KindBalancer, Region: r.Name}, offers, diskBalancer, nil)
 }
 
-// addNameServer adds the machine that serves DNS for the service's name, if dns.provider is embedded. It is
-// a separate machine, so that DNS is available when balancers or the controller fail.
+// addNameServer adds the process that serves DNS for the service's name, if dns.provider is embedded. It is
+// a separate one, so that DNS is available when balancers or the controller fail.
 func (l *layout) addNameServer() error {
 	if d := l.Spec.DNS; d == nil || d.Provider != service.DNSEmbedded {
 		return nil
