@@ -63,13 +63,11 @@ func (u *upRun) planInterim() {
 	}
 }
 
-// interimProblem returns why this run cannot wait until the replicas of new models are ready; nil if it can.
+// interimProblem returns why there can be no interim service; nil if there can. In clouds a controller may not list a new
+// machine yet, and would launch another one for the model that is being renamed.
 func (u *upRun) interimProblem(last *service.Spec) error {
-	switch {
-	case cloud.UsesClouds(u.spec) && u.wait != waitReplicas:
-		return fmt.Errorf("--wait %s does not wait for them", u.wait)
-	case cloud.UsesClouds(u.spec) != cloud.UsesClouds(last):
-		return errors.New("the service moves between this computer and clouds")
+	if cloud.UsesClouds(u.spec) || cloud.UsesClouds(last) {
+		return errors.New("in clouds, the earlier model cannot serve meanwhile; to avoid this, first run 'skyserve up' with both models")
 	}
 	return nil
 }
