@@ -28,7 +28,7 @@ func (u *upRun) applyError(ctx context.Context, err error) error {
 			return printing
 		}
 	}
-	u.printInterim(err)
+	u.printInterim()
 	if failure := u.replicaError(err); failure != nil {
 		return failure
 	}

@@ -50,14 +50,14 @@ func (u *upRun) planInterim() {
 		return
 	}
 	if i.problem = u.interimProblem(last); i.problem == nil {
-		i.Interim, i.problem = deploy.NewInterim(u.spec, last, u.changes.Observed, deploy.LocalSecrets)
+		i.Interim, i.problem = deploy.NewInterim(u.spec, last, u.changes.Observed)
 	}
 	u.interim = i
 	for at := range u.changes.Changes {
 		switch c := &u.changes.Changes[at]; {
 		case u.isLate(*c):
 			c.Reason = reasonModelReplaced
-		case i.Interim == nil && c.Action == provision.ActionTerminate && c.Kind() == provision.KindReplica && !hasModel(u.spec, c.Observed.Labels["model"]):
+		case i.Interim == nil && c.Action == provision.ActionTerminate && c.Kind() == provision.KindReplica && deploy.ModelNamed(u.spec, c.Observed.Labels["model"]) == nil:
 			c.Reason = reasonModelRemoved
 		}
 	}
@@ -67,14 +67,9 @@ func (u *upRun) planInterim() {
 // machine yet, and would launch another one for the model that is being renamed.
 func (u *upRun) interimProblem(last *service.Spec) error {
 	if cloud.UsesClouds(u.spec) || cloud.UsesClouds(last) {
-		return errors.New("in clouds, the earlier model cannot serve meanwhile; to avoid this, first run 'skyserve up' with both models")
+		return errors.New("in clouds, the earlier model cannot serve meanwhile; to avoid this, first run 'skyserve up' with both models, and remove the earlier one when clients use the new name")
 	}
 	return nil
-}
-
-// hasModel reports whether a service has a model with a name, which is not an alias.
-func hasModel(spec *service.Spec, name string) bool {
-	return slices.ContainsFunc(spec.Models, func(m service.Model) bool { return m.Name == name })
 }
 
 // isLate reports whether a change terminates a replica that serves until the replicas of new models are ready.
@@ -107,8 +102,7 @@ func (u *upRun) launchForInterim(ctx context.Context) error {
 	}
 	var launches, rest provision.Changes
 	for _, c := range u.changes.Changes {
-		isPrerequisite := !c.Kind().IsMachine() && c.Action != provision.ActionTerminate
-		if isPrerequisite || c.Kind() == provision.KindReplica && c.Action == provision.ActionLaunch {
+		if c.Kind() == provision.KindReplica && c.Action == provision.ActionLaunch {
 			launches = append(launches, c)
 		} else {
 			rest = append(rest, c)
@@ -194,7 +188,7 @@ func (u *upRun) isRetained(o provision.Object) bool {
 }
 
 // printInterim prints, after a failure, that the earlier models still serve.
-func (u *upRun) printInterim(err error) {
+func (u *upRun) printInterim() {
 	if u.interim == nil || !u.interim.active || len(u.interim.Removed) == 0 {
 		return
 	}
@@ -202,9 +196,5 @@ func (u *upRun) printInterim(err error) {
 	for _, m := range u.interim.Removed {
 		names = append(names, m.Name)
 	}
-	next := ""
-	if missing := new(deploy.MissingReplicasError); errors.As(err, &missing) {
-		next = "; if the new models need their machines, first run 'skyserve up' with replicas.min: 0 for the new ones, which stops the earlier ones"
-	}
-	u.printLine("replicas of models that %s does not contain still serve: %s%s", u.file, strings.Join(names, ", "), next)
+	u.printLine("replicas of models that %s does not contain still serve: %s", u.file, strings.Join(names, ", "))
 }

@@ -315,7 +315,7 @@ func (u *upRun) applyChanges(ctx context.Context) error {
 	if err == nil {
 		err = u.reloadBalancers(ctx, have)
 	}
-	if err == nil && u.wait != waitNone {
+	if err == nil && (u.wait != waitNone || u.interim != nil) { // names move only to models that serve
 		err = u.awaitServing(ctx, have, u.isChanged)
 	}
 	if err == nil {

@@ -2,7 +2,6 @@ package deploy
 
 import (
 	"errors"
-	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -50,7 +49,7 @@ func ownersOf(spec *service.Spec) map[string]string {
 
 // NewInterim returns the interim service between last and next; have are its objects. It returns an error where no such
 // service is possible.
-func NewInterim(next, last *service.Spec, have []provision.Object, secrets Secrets) (*Interim, error) {
+func NewInterim(next, last *service.Spec, have []provision.Object) (*Interim, error) {
 	if slices.ContainsFunc(next.Regions, func(r service.RegionSpec) bool { return r.Name.Cloud() == service.CloudStatic }) {
 		return nil, errors.New("service.yaml does not state which models the machines of static regions serve")
 	}
@@ -59,12 +58,12 @@ func NewInterim(next, last *service.Spec, have []provision.Object, secrets Secre
 	for i := range s.Models {
 		m := &s.Models[i]
 		m.Aliases = slices.DeleteFunc(slices.Clone(m.Aliases), func(alias string) bool { return owners[alias] != "" })
-		if before := modelNamed(last, m.Name); before != nil {
+		if before := ModelNamed(last, m.Name); before != nil {
 			m.Aliases = append(m.Aliases, before.Aliases...)
 		}
 	}
 	for _, m := range last.Models {
-		if modelNamed(next, m.Name) != nil {
+		if ModelNamed(next, m.Name) != nil {
 			continue
 		}
 		running := false
@@ -85,9 +84,6 @@ func NewInterim(next, last *service.Spec, have []provision.Object, secrets Secre
 	if in.Spec, err = service.ParseDeployed("interim", in.Text); err != nil {
 		return nil, err
 	}
-	if err := CheckSecrets(in.Spec, secrets); err != nil {
-		return nil, fmt.Errorf("reading the secrets of the earlier models: %w", err)
-	}
 	return in, nil
 }
 
@@ -97,8 +93,8 @@ func (in *Interim) Retains(o provision.Object) bool {
 		slices.ContainsFunc(in.Removed, func(m service.Model) bool { return m.Name == o.Labels["model"] })
 }
 
-// modelNamed returns the model with a name, which is not an alias; nil without one.
-func modelNamed(spec *service.Spec, name string) *service.Model {
+// ModelNamed returns the model with a name, which is not an alias; nil without one.
+func ModelNamed(spec *service.Spec, name string) *service.Model {
 	if i := slices.IndexFunc(spec.Models, func(m service.Model) bool { return m.Name == name }); i >= 0 {
 		return &spec.Models[i]
 	}

@@ -55,7 +55,7 @@ func TestInterim(t *testing.T) {
 			ended := replica("us-2", "local/us")
 			ended.TerminatedReason = "crashed"
 			have := []provision.Object{replica("us-0", "local/us"), replica("us-1", "local/us"), ended, replica("eu-0", "local/eu")}
-			in, err := NewInterim(next, last, have, LocalSecrets)
+			in, err := NewInterim(next, last, have)
 			if c.problem != "" {
 				if err == nil || !strings.Contains(err.Error(), c.problem) {
 					t.Errorf("error %v, want %q", err, c.problem)
@@ -68,7 +68,7 @@ func TestInterim(t *testing.T) {
 			if got := outlineOf(in.Spec); got != c.interim {
 				t.Errorf("the interim service has %q, want %q", got, c.interim)
 			}
-			removed := modelNamed(next, "a") == nil
+			removed := ModelNamed(next, "a") == nil
 			if kept := []bool{in.Retains(have[0]), in.Retains(ended), in.Retains(have[3])}; kept[0] != removed || kept[1] || kept[2] {
 				t.Errorf("retains a running, an ended one, and one in a region that is removed: %v", kept)
 			}
