@@ -136,45 +136,25 @@ func (m *Model) confirmAction(verb Verb, replicas []string) {
 		return
 	}
 	var allowed []Action
+	var ids []string
 	var refusal string
 	for _, id := range replicas {
-		if why := s.refusal(verb, id); why != "" {
+		if why := s.refusal(verb, id, ids); why != "" {
 			refusal = why
 			continue
 		}
-		allowed = append(allowed, Action{Verb: verb, Replica: id})
+		allowed, ids = append(allowed, Action{Verb: verb, Replica: id}), append(ids, id)
 	}
 	if len(allowed) == 0 {
 		m.showToast(string(verb)+": "+refusal, true)
 		return
 	}
-	ids := make([]string, len(allowed))
-	for i, a := range allowed {
-		ids[i] = s.theme.text(a.Replica)
+	for i := range ids {
+		ids[i] = s.theme.text(ids[i])
 	}
 	s.dialog = dialog{actions: allowed, lines: []string{
 		strings.ToUpper(string(verb)[:1]) + string(verb)[1:] + " " + strings.Join(ids, ", ") + "?", s.describeEffect(verb, allowed),
 	}}
-}
-
-// refusal returns why a verb does not apply to a replica; empty if it applies.
-func (s *screen) refusal(verb Verb, id string) string {
-	r := s.replica(id)
-	switch {
-	case r == nil && verb == VerbUndrain:
-		return ""
-	case r == nil:
-		return id + " no longer exists"
-	case verb == VerbDrain && r.State == service.StateDraining:
-		return id + " is already draining"
-	case verb == VerbUndrain && r.State != service.StateDraining:
-		return id + " is not draining"
-	case verb == VerbDonate && (r.Donated || r.State == service.StateDonated):
-		return id + " is already donated"
-	case verb == VerbReclaim && !r.Donated && r.State != service.StateDonated:
-		return id + " is not donated"
-	}
-	return ""
 }
 
 // replica returns the replica of that id; nil if there is none.
@@ -250,6 +230,8 @@ func (m *Model) confirmPlan() {
 		m.showToast("apply: no plan yet", true)
 	case len(p.Changes) == 0:
 		m.showToast("apply: the plan has no changes", true)
+	case !s.data.deployment.isHere():
+		m.showToast("apply: "+s.otherMachine(Action{Verb: VerbApply}), true)
 	default:
 		s.dialog = dialog{actions: []Action{{Verb: VerbApply, Plan: p}}, lines: []string{
 			"Apply the plan from " + p.At.In(s.snapshot.At.Location()).Format("15:04") + "?", s.summarizePlan(p),
@@ -263,7 +245,7 @@ func (s *screen) summarizePlan(p *telemetry.PlanSummary) string {
 	for _, c := range p.Changes {
 		more, fewer = more+max(c.Delta, 0), fewer+max(-c.Delta, 0)
 	}
-	text := fmt.Sprintf("Adds %d replicas and removes %d.", more, fewer)
+	text := fmt.Sprintf("Adds %s and removes %d.", Count(more, "replica"), fewer)
 	if c := p.CostPerHour; c.Current != nil && c.Planned != nil {
 		text += fmt.Sprintf(" $%.2f/h %s $%.2f/h.", *c.Current, s.theme.glyphs.arrow, *c.Planned)
 	}

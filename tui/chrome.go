@@ -281,7 +281,7 @@ func (s *screen) filterCounts() string {
 	return strconv.Itoa(shown) + " of " + strconv.Itoa(n)
 }
 
-// hints returns the most useful keys of the current view or panel.
+// hints returns the most useful keys of the current view or panel: those that work for the selected row.
 func (s *screen) hints() []string {
 	if s.panel.open() {
 		return []string{"esc close", "j/k scroll", "/ filter", "q quit"}
@@ -294,17 +294,45 @@ func (s *screen) hints() []string {
 	case viewOverview:
 		return append(hints, "enter replicas", "< history", "p pause")
 	case viewReplicas:
-		return append(hints, "d describe", "l logs", "s shell", "x drain", "o donate", "tab region")
+		return append(append(hints, s.replicaHints()...), "tab region")
 	case viewRequests:
 		return append(hints, "enter explain", "tab region", "p pause")
 	case viewPlan:
-		return append(hints, "a apply", "enter details")
+		if s.accepts(VerbApply) {
+			hints = append(hints, "a apply")
+		}
+		return append(hints, "enter details")
 	case viewDonations:
-		return append(hints, "c reclaim", "enter replica")
+		if s.accepts(VerbReclaim) {
+			hints = append(hints, "c reclaim")
+		}
+		return append(hints, "enter replica")
 	case viewModels, viewCost:
 		return append(hints, "enter replicas", "tab region", "p pause")
 	}
 	return append(hints, "tab region", "z sort", "p pause")
+}
+
+// replicaHints returns the keys that work for the selected or marked replicas.
+func (s *screen) replicaHints() []string {
+	var hints []string
+	if _, ok := s.pane().selection(); !ok {
+		hints = append(hints, "j/k select")
+	} else {
+		hints = append(hints, "d describe")
+		if !s.readOnly && s.data.deployment.isHere() {
+			hints = append(hints, "l logs", "s shell")
+		}
+	}
+	for _, h := range []struct {
+		verb Verb
+		hint string
+	}{{VerbDrain, "x drain"}, {VerbUndrain, "u undrain"}, {VerbDonate, "o donate"}, {VerbReclaim, "c reclaim"}} {
+		if s.accepts(h.verb) {
+			hints = append(hints, h.hint)
+		}
+	}
+	return hints
 }
 
 // connecting returns the lines shown before the first snapshot.

@@ -7,12 +7,15 @@ import (
 	"time"
 
 	tea "charm.land/bubbletea/v2"
+
+	"skyserve/internal/service"
 )
 
 // How much data the views fetch from the operator, and how often.
 const (
 	requestLimit = 200
 	loadEvery    = 30 * time.Second // the load is counted per minute
+	deployEvery  = 30 * time.Second // another 'skyserve up' may change the service
 	logLines     = 500
 )
 
@@ -25,6 +28,11 @@ type (
 	}
 	loadMsg struct {
 		load []LoadSeries
+		err  error
+		at   time.Time
+	}
+	deploymentMsg struct {
+		spec *service.Spec
 		err  error
 		at   time.Time
 	}
@@ -44,8 +52,10 @@ type operatorData struct {
 	load        []LoadSeries
 	loadErr     string
 	loadAt      time.Time
+	deployment  deployment
+	deployedAt  time.Time // when the deployment was read
 
-	fetchingRequests, fetchingLoad, fetchingText bool
+	fetchingRequests, fetchingLoad, fetchingText, fetchingDeployment bool
 }
 
 // fetchViewData fetches what the current view shows beyond the snapshot; nil if nothing is due.
@@ -67,6 +77,13 @@ func (m *Model) fetchViewData() tea.Cmd {
 		cmds = append(cmds, m.operatorCmd(func(ctx context.Context) tea.Msg {
 			load, err := op.Load(ctx)
 			return loadMsg{load, err, m.cfg.Now()}
+		}))
+	}
+	if !s.data.fetchingDeployment && (s.data.deployedAt.IsZero() || m.cfg.Now().Sub(s.data.deployedAt) >= deployEvery) {
+		s.data.fetchingDeployment = true
+		cmds = append(cmds, m.operatorCmd(func(ctx context.Context) tea.Msg {
+			spec, err := op.Deployed(ctx)
+			return deploymentMsg{spec, err, m.cfg.Now()}
 		}))
 	}
 	if s.panel.kind == panelLogs && !s.data.fetchingText {
@@ -108,6 +125,14 @@ func (m *Model) receiveLoad(msg loadMsg) {
 		return
 	}
 	a.load = msg.load
+}
+
+// receiveDeployment handles a response with the deployment of the service. After an error it is unknown: an action then
+// fails with the reason.
+func (m *Model) receiveDeployment(msg deploymentMsg) {
+	a := &m.screen.data
+	a.fetchingDeployment, a.deployedAt = false, msg.at
+	a.deployment = deployment{msg.err == nil, msg.spec}
 }
 
 // receiveText handles a response with the text of a panel, if that panel is still open.

@@ -2,39 +2,12 @@ package tui
 
 import (
 	"fmt"
-	"math"
-	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"skyserve/internal/telemetry"
 )
-
-// watch sends a dashboard two minutes of snapshots of a service with growing traffic.
-func watch(d *desk, s *telemetry.Snapshot) {
-	for i := range 24 {
-		copied := *s
-		copied.Regions = append([]telemetry.RegionSnapshot(nil), s.Regions...)
-		copied.At = s.At.Add(time.Duration(i-23) * 5 * time.Second)
-		for k := range copied.Regions {
-			r := &copied.Regions[k]
-			r.ForwardedTo, r.Models = slices.Clone(r.ForwardedTo), slices.Clone(r.Models)
-			for m := range r.Models {
-				r.Models[m].FirstTokens -= int64((23 - i) * 50)
-				r.Models[m].SLOMisses -= int64((23 - i) * (k + 1) * 2)
-			}
-			for f := range r.ForwardedTo {
-				r.ForwardedTo[f].Requests -= int64((23 - i) * (f + 1) * 7)
-			}
-			if v := copied.Regions[k].OutputTokensPerSecond; v != nil {
-				copied.Regions[k].OutputTokensPerSecond = ptr(*v * (0.6 + 0.4*math.Sin(float64(i)/4+float64(k))))
-			}
-		}
-		d.fetch.snapshot = &copied
-		d.poll(5 * time.Second)
-	}
-}
 
 // scenes are the screens that golden files cover.
 var scenes = []struct {
@@ -47,7 +20,7 @@ var scenes = []struct {
 	{"requests", normal(), func(d *desk) { d.run(d.press("3")); d.press("j", "j") }},
 	{"forecast", normal(), func(d *desk) { d.run(d.press("4")) }},
 	{"plan", normal(), func(d *desk) { d.press("5", "j") }},
-	{"donations", normal(), func(d *desk) { d.press("6") }},
+	{"donations", ownMachines(), func(d *desk) { d.press("6", "j") }},
 	{"queues", normal(), func(d *desk) { d.press("7") }},
 	{"batches", withBatches(), func(d *desk) { d.press("7", "j", "j") }},
 	{"events", normal(), func(d *desk) { d.press("8", "j") }},
@@ -57,9 +30,9 @@ var scenes = []struct {
 	{"empty", &telemetry.Snapshot{At: noon, Service: "chat"}, func(*desk) {}},
 	{"lost", normal(), func(d *desk) { d.fetch.err = errRefused; d.poll(12 * time.Second) }},
 	{"many", crowd(20, 50), func(d *desk) { d.press("2", "pgdown", "pgdown", "pgdown") }},
-	{"filter", normal(), func(d *desk) { d.press("2", "/", "h100") }},
+	{"filter", normal(), func(d *desk) { d.press("2", "/", "us- ready") }},
 	{"focus", normal(), func(d *desk) { d.press("2", "tab", "j", "j") }},
-	{"confirm", normal(), func(d *desk) { d.press("2", "j", "j", "j", "j", "space", "space", "x") }},
+	{"confirm", ownMachines(), func(d *desk) { d.press("2", "j", "j", "j", "space", "space", "x") }},
 	{"details", normal(), func(d *desk) { d.run(d.press("2", "j", "enter")) }},
 	{"help", normal(), func(d *desk) { d.press("?") }},
 	{"connecting", normal(), nil},

@@ -82,7 +82,11 @@ func (s *screen) helpLines() []string {
 		for i, k := range g.Keys {
 			items[i] = [2]string{k.Help().Key, k.Help().Desc}
 		}
-		blocks = append(blocks, helpBlock(g.Title, items))
+		block := helpBlock(g.Title, items)
+		for _, note := range g.Notes {
+			block = append(block, helpLine{note, false})
+		}
+		blocks = append(blocks, block)
 	}
 	columns := helpBlock("Columns of "+viewNames[s.view], columnsOf(s.view)) // long lines: not beside others
 	sort := helpBlock("Sort "+viewNames[s.view]+" (repeat to reverse)", append([][2]string{{s.keys.Sort.Help().Key, s.keys.Sort.Help().Desc}}, s.pane().sortHelp()...))

@@ -67,17 +67,20 @@ func NewKeyMap() KeyMap {
 // Groups returns the keys in the groups of the help.
 func (k KeyMap) Groups() []KeyGroup {
 	return []KeyGroup{
-		{"Views", k.View[:]},
-		{"Navigation", []key.Binding{k.Up, k.Down, k.PageUp, k.PageDown, k.Top, k.Bottom, k.Open, k.Back}},
-		{"Display", []key.Binding{k.NextRegion, k.PreviousRegion, k.Filter, k.Command, k.Describe, k.YAML, k.Logs, k.Shell}},
-		{"Time", []key.Binding{k.Pause, k.Earlier, k.Later, k.MuchEarlier, k.MuchLater, k.Refresh}},
-		{"Actions (y confirms)", []key.Binding{k.Mark, k.Drain, k.Undrain, k.Donate, k.Reclaim, k.Apply}},
-		{"General", []key.Binding{k.Theme, k.Mouse, k.Help, k.Suspend, k.Quit}},
+		{"Views", k.View[:], nil},
+		{"Navigation", []key.Binding{k.Up, k.Down, k.PageUp, k.PageDown, k.Top, k.Bottom, k.Open, k.Back}, nil},
+		{"Display", []key.Binding{k.NextRegion, k.PreviousRegion, k.Filter, k.Command, k.Describe, k.YAML, k.Logs, k.Shell}, nil},
+		{"Time", []key.Binding{k.Pause, k.Earlier, k.Later, k.MuchEarlier, k.MuchLater, k.Refresh}, nil},
+		{"Actions (y confirms)", []key.Binding{k.Mark, k.Drain, k.Undrain, k.Donate, k.Reclaim, k.Apply}, []string{
+			"x, u, o, c: replicas in views 2 and 6,", "not in a service with cloud regions;", "all: where the service was deployed",
+		}},
+		{"General", []key.Binding{k.Theme, k.Mouse, k.Help, k.Suspend, k.Quit}, nil},
 	}
 }
 
-// KeyGroup is a titled list of keys.
+// KeyGroup is a titled list of keys, with notes on where they apply.
 type KeyGroup struct {
 	Title string
 	Keys  []key.Binding
+	Notes []string
 }

@@ -136,6 +136,8 @@ func (m *Model) update(msg tea.Msg) tea.Cmd {
 		m.receiveRequests(msg)
 	case loadMsg:
 		m.receiveLoad(msg)
+	case deploymentMsg:
+		m.receiveDeployment(msg)
 	case textMsg:
 		m.receiveText(msg)
 	case actionDoneMsg:

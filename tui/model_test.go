@@ -24,7 +24,7 @@ type desk struct {
 // newDesk opens a dashboard of that size without a snapshot.
 func newDesk(t *testing.T, w, h int, s *telemetry.Snapshot) *desk {
 	t.Helper()
-	d := &desk{t: t, fetch: &script{snapshot: s}, op: new(deskOperator), now: noon}
+	d := &desk{t: t, fetch: &script{snapshot: s}, op: &deskOperator{spec: deployedFrom(s)}, now: noon}
 	d.model = New(context.Background(), Config{
 		Fetcher: d.fetch, Operator: d.op, Interval: time.Second, Theme: mustTheme(NewTheme(ThemePlain, false)), Now: func() time.Time { return d.now },
 	})
@@ -52,6 +52,9 @@ func (d *desk) poll(after time.Duration) {
 	d.t.Helper()
 	d.now = d.now.Add(after)
 	d.send(d.model.fetch()())
+	if d.model.screen.data.fetchingDeployment {
+		d.send(deploymentMsg{d.op.spec, d.op.err, d.now})
+	}
 }
 
 // press sends keystrokes: names of keys, or characters.
@@ -250,14 +253,14 @@ func TestQuit(t *testing.T) {
 func TestFilterAppliesWhileTyping(t *testing.T) {
 	d := replicasDesk(t, 120, 40, normal())
 	d.poll(0)
-	d.press("/", "h100 READY")
-	d.wants("us-1", "/h100 READY", "1 replica  enter keep, esc clear")
+	d.press("/", "us-1 READY")
+	d.wants("us-1", "/us-1 READY", "1 replica  enter keep, esc clear")
 	d.lacks("us-0", "eu-1")
 	if c := d.model.View().Cursor; c == nil || c.X != 11 || c.Y != 39 {
 		t.Errorf("the cursor is at %+v, want after the text", c)
 	}
 	d.press("enter")
-	d.wants("filter: h100 READY (1 of 9)")
+	d.wants("filter: us-1 READY (1 of 9)")
 	d.press("/", "ctrl+u", "nothing like it")
 	d.wants("0 replicas")
 	d.press("esc")
@@ -333,10 +336,10 @@ func TestSorting(t *testing.T) {
 	d.poll(0)
 	tests := []struct{ key, want string }{
 		{"", "ap-0 ap-1 ap-2 us-0 us-1 us-3 us-10 eu-0 eu-1"},
-		{"K", "ap-0 ap-1 ap-2 us-1 us-3 us-0 us-10 eu-0 eu-1"},
-		{"K", "ap-0 ap-1 ap-2 us-10 us-0 us-3 us-1 eu-1 eu-0"}, // unknown stays last
-		{"S", "ap-2 ap-1 ap-0 us-3 us-10 us-0 us-1 eu-0 eu-1"},
-		{"U", "ap-0 ap-1 ap-2 us-1 us-3 us-0 us-10 eu-0 eu-1"},
+		{"K", "ap-0 ap-1 ap-2 us-1 us-0 us-3 us-10 eu-0 eu-1"},
+		{"K", "ap-0 ap-1 ap-2 us-3 us-0 us-1 us-10 eu-1 eu-0"}, // unknown stays last
+		{"S", "ap-2 ap-1 ap-0 us-10 us-3 us-0 us-1 eu-0 eu-1"},
+		{"U", "ap-0 ap-1 ap-2 us-0 us-1 us-3 us-10 eu-0 eu-1"},
 		{"N", "ap-0 ap-1 ap-2 us-0 us-1 us-3 us-10 eu-0 eu-1"},
 		{"N", "ap-2 ap-1 ap-0 us-10 us-3 us-1 us-0 eu-1 eu-0"},
 	}
@@ -430,7 +433,7 @@ func TestDetailShowsTruncatedText(t *testing.T) {
 	d := replicasDesk(t, 80, 24, normal())
 	d.poll(0)
 	d.press("j", "j", "j")
-	d.wants("NOT_READY: GET http://10.0.2.2:8000/v1/models: connection refused")
+	d.wants("NOT_READY: GET http://10.2.0.12:8000/v1/models: connection refused")
 }
 
 func TestStateChangesAreShown(t *testing.T) {
@@ -500,6 +503,7 @@ func TestHelpListsEveryKey(t *testing.T) {
 			d.wants(k.Help().Key + " ")
 			d.wants(k.Help().Desc)
 		}
+		d.wants(g.Notes...)
 	}
 	d.lacks("us-0")
 	d.press("s") // sorts nothing behind the help

@@ -22,6 +22,9 @@ type Operator interface {
 	Load(ctx context.Context) ([]LoadSeries, error)
 	// Spec returns the service.yaml that the service was deployed from.
 	Spec(ctx context.Context) (string, error)
+	// Deployed returns the service.yaml if the service was deployed from this machine, and nil if it was deployed from
+	// another one: then the service accepts no action, and there are no logs and shells.
+	Deployed(ctx context.Context) (*service.Spec, error)
 	// Logs returns the last lines of the log of a replica or balancer.
 	Logs(ctx context.Context, id string, lines int) ([]string, error)
 	// Shell returns the command that opens a shell on the machine of a replica or balancer.

@@ -73,7 +73,7 @@ func (s *screen) abovePlan() []string {
 		status = roleWarn
 	}
 	hint := ""
-	if len(p.Changes) > 0 && !s.readOnly {
+	if s.accepts(VerbApply) {
 		hint = "press a to apply"
 	}
 	line, _ := t.segments(s.width, "  ",
@@ -133,7 +133,7 @@ func (s *screen) donationSheet() sheet {
 		{column{title: "UNTIL", minWidth: 5, right: true, dropRank: 5}, "I", "end", false, false},
 		{column{title: "REVENUE $/H", minWidth: 5, right: true, dropRank: 2}, "E", "revenue per hour", true, false},
 		{column{title: "REVENUE", minWidth: 7, right: true, dropRank: 2}, "D", "revenue so far", true, false},
-	}, empty: []string{"No donated replicas", "press o on a replica to donate it; scaling strategies donate excess replicas in static regions, and in local ones if autoscale.donate is set"}}
+	}, empty: s.emptyDonations()}
 	for _, d := range s.snapshot.Donations {
 		if s.focus != "" && d.Region != s.focus {
 			continue
@@ -151,6 +151,14 @@ func (s *screen) donationSheet() sheet {
 		}})
 	}
 	return sh
+}
+
+// emptyDonations returns why no donations are listed.
+func (s *screen) emptyDonations() []string {
+	if s.usesClouds() {
+		return []string{"No donated replicas", "a service with cloud regions donates none: the controller drains excess replicas and returns their machines"}
+	}
+	return []string{"No donated replicas", "press o on a replica in view 2 to donate it; scaling strategies donate excess replicas in static regions, and in local ones if autoscale.donate is set"}
 }
 
 // aboveDonations returns the totals of the donations, with the recent changes.

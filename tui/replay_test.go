@@ -18,7 +18,7 @@ import (
 func recordLine(t testing.TB, seconds float64) string {
 	t.Helper()
 	line, err := json.Marshal(telemetry.Snapshot{
-		At: noon.Add(time.Duration(seconds * float64(time.Second))), Service: "chat", Regions: []telemetry.RegionSnapshot{region("local/us", 0.5)},
+		At: noon.Add(time.Duration(seconds * float64(time.Second))), Service: "chat", Regions: []telemetry.RegionSnapshot{region("local/us", replica("us-0", "L4", 0.5))},
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -184,7 +184,7 @@ func TestUnknownValuesSortLast(t *testing.T) {
 			continue // always known
 		}
 		for _, reverse := range []bool{false, true} {
-			s := &telemetry.Snapshot{Regions: []telemetry.RegionSnapshot{region("a/b", 1, costless("a"), replica("b", "L4", 0))}}
+			s := &telemetry.Snapshot{Regions: []telemetry.RegionSnapshot{region("a/b", costless("a"), replica("b", "L4", 0))}}
 			rows := selectRows(regionsOf(s), "", "", sortOrder{key, reverse}, someCosts)
 			if rows[0].replica.ID != "b" {
 				t.Errorf("%s, reverse %t: an unknown value comes first", sortWords[key], reverse)

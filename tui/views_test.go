@@ -122,9 +122,9 @@ func TestFailedFetchIsShownAndRetried(t *testing.T) {
 
 func TestForecastShowsHistoryIntervalAndCapacity(t *testing.T) {
 	d := deskIn(t, 120, 40, normal(), "4")
-	d.wants("3.7k", "2.4k-3.7k", "5.1k", "2.6k", "196%", "2.1x the forecast", "us-east-1, Llama-3.1-8B-Instruct", "█", "░", "•", "╌", "12:00")
+	d.wants("2.7k", "2.4k-3.7k", "5.1k", "2.6k", "196%", "2.1x the forecast", "us-east-1, Llama-3.1-8B-Instruct", "█", "░", "•", "╌", "12:00")
 	d.press("j", "j")
-	d.wants("europe-west4, Llama-3.1-8B-Instruct, uncached", "52%")
+	d.wants("europe-west4, Llama-3.1-8B-Instruct, uncached", "96%")
 }
 
 func TestCapacityFarAboveLoadIsNotPlotted(t *testing.T) {
@@ -142,20 +142,24 @@ func TestActionsRequireConfirmation(t *testing.T) {
 		want  []Action
 	}{
 		{[]string{"2", "x"}, []string{"drain: select a replica,"}, nil},
-		{[]string{"2", "j", "j", "j", "j", "x"}, []string{"Drain us-0?", "us-east-1: 1 of 2 ready replicas remain"}, []Action{{Verb: VerbDrain, Replica: "us-0"}}},
-		{[]string{"2", "G", "o"}, []string{"Donate eu-1?", "keeps running for other work until you reclaim it", "europe-west4: 1 of 2 ready"}, []Action{{Verb: VerbDonate, Replica: "eu-1"}}},
-		{[]string{"2", "G", "c"}, []string{"reclaim: eu-1 is not donated"}, nil},
+		{[]string{"2", "j", "j", "j", "x"}, []string{"Drain us-0?", "us: 1 of 2 ready replicas remain"}, []Action{{Verb: VerbDrain, Replica: "us-0"}}},
+		{[]string{"2", "j", "j", "o"}, []string{"Donate eu-1?", "keeps running for other work until you reclaim it", "eu: 1 of 2 ready"}, []Action{{Verb: VerbDonate, Replica: "eu-1"}}},
+		{[]string{"2", "j", "j", "c"}, []string{"reclaim: eu-1 is not donated"}, nil},
 		{[]string{"6", "j", "c"}, []string{"Reclaim us-10?", "It serves again at once"}, []Action{{Verb: VerbReclaim, Replica: "us-10"}}},
-		{[]string{"2", "j", "j", "j", "j", "j", "j", "u"}, []string{"Undrain us-3?"}, []Action{{Verb: VerbUndrain, Replica: "us-3"}}},
-		{[]string{"2", "j", "j", "j", "j", "space", "space", "x"}, []string{"Drain us-0, us-1?", "us-east-1: 0 of 2 ready replicas remain"}, []Action{{Verb: VerbDrain, Replica: "us-0"}, {Verb: VerbDrain, Replica: "us-1"}}},
-		{[]string{"5", "a"}, []string{"Apply the plan from 12:00?", "Adds 3 replicas and removes 1. $9.66/h → $11.27/h. It removes replicas of Llama-3.1-8B-Instruct while ap-2 is NOT_READY"}, []Action{{Verb: VerbApply}}},
-		{[]string{":", "drain us-0 us-1 ap-0 eu-0 eu-1", "enter"}, []string{"No other replica of Llama-3.1-8B-Instruct is ready."}, []Action{{Verb: VerbDrain, Replica: "us-0"}, {Verb: VerbDrain, Replica: "us-1"}, {Verb: VerbDrain, Replica: "ap-0"}, {Verb: VerbDrain, Replica: "eu-0"}, {Verb: VerbDrain, Replica: "eu-1"}}},
+		{[]string{"2", "j", "j", "j", "j", "j", "u"}, []string{"Undrain us-3?"}, []Action{{Verb: VerbUndrain, Replica: "us-3"}}},
+		{[]string{"2", "j", "j", "j", "space", "space", "x"}, []string{"Drain us-0, us-1?", "us: 0 of 2 ready replicas remain"}, []Action{{Verb: VerbDrain, Replica: "us-0"}, {Verb: VerbDrain, Replica: "us-1"}}},
+		{[]string{"5", "a"}, []string{"Apply the plan from 12:00?", "Adds 1 replica and removes 1. $7.46/h → $7.10/h. It removes replicas of Llama-3.1-8B-Instruct while ap-2 is NOT_READY"}, []Action{{Verb: VerbApply}}},
+		{[]string{":", "drain us-0 us-1 eu-0 eu-1", "enter"}, []string{"No other replica of Llama-3.1-8B-Instruct is ready."}, []Action{{Verb: VerbDrain, Replica: "us-0"}, {Verb: VerbDrain, Replica: "us-1"}, {Verb: VerbDrain, Replica: "eu-0"}, {Verb: VerbDrain, Replica: "eu-1"}}},
 		{[]string{":", "drain eu-0", "enter"}, []string{"Drain eu-0?"}, []Action{{Verb: VerbDrain, Replica: "eu-0"}}},
 		{[]string{":", "undrain gone-1", "enter"}, []string{"Undrain gone-1?"}, []Action{{Verb: VerbUndrain, Replica: "gone-1"}}},
 	}
 	for _, tt := range tests {
 		for _, yes := range []bool{false, true} {
-			d := deskIn(t, 120, 40, normal(), tt.keys...)
+			s := ownMachines()
+			if tt.keys[0] == "5" {
+				s = normal()
+			}
+			d := deskIn(t, 120, 40, s, tt.keys...)
 			d.wants(tt.shows...)
 			if len(tt.want) == 0 {
 				continue
@@ -193,7 +197,7 @@ func TestConfirmedPlanIsApplied(t *testing.T) {
 }
 
 func TestRejectedActionsShowTheReason(t *testing.T) {
-	d := deskIn(t, 120, 40, normal(), "2", "G", "x")
+	d := deskIn(t, 120, 40, ownMachines(), "2", "j", "j", "x")
 	d.op.err = errors.New("eu-1: it is the last one of its region")
 	d.run(d.press("y"))
 	d.wants("drain eu-1: eu-1: it is the last one of its region")
@@ -382,11 +386,11 @@ func TestLogsFollowTheirEndUntilScrolled(t *testing.T) {
 func TestYAMLOfSelection(t *testing.T) {
 	d := deskIn(t, 120, 60, normal(), "2", "j", "j", "j", "j")
 	d.press("y")
-	d.wants("id: us-0", "gpu: L4", "state: READY", "outstanding: 28")
+	d.wants("id: us-0", "gpu: L4", "state: READY", "outstanding: 47")
 	d.press("esc", "esc", "5", "j")
 	d.press("y")
-	d.wants("status: optimal", "delta: 3")
-	for view, wants := range map[string]string{"9": "output_tokens: 112896", "0": "key: ana@example.com", "$": "deferred: 0"} {
+	d.wants("status: optimal", "delta: 1")
+	for view, wants := range map[string]string{"9": "output_tokens: 329280", "0": "key: ana@example.com", "$": "deferred: 0"} {
 		deskIn(t, 120, 60, normal(), view, "j", "y").wants(wants)
 	}
 	d = deskIn(t, 120, 60, normal(), "y")
@@ -437,7 +441,7 @@ func TestChangedCellsAreMarkedBySign(t *testing.T) {
 
 func TestEventsShowScalingAndObservedChanges(t *testing.T) {
 	d := deskIn(t, 140, 40, normal(), "8")
-	d.wants("donated us-10", "KV memory 21 % used, below 30 %, 3 replicas planned; replicas before: 4", "no spot capacity of g6.xlarge")
+	d.wants("removed us-2", "KV memory 21 % used, below 30 %, 2 replicas planned; replicas before: 3", "no spot capacity of g6.xlarge")
 	s := normal()
 	s.At = noon.Add(time.Minute)
 	s.Regions[0].Replicas[0].State, s.Regions[0].Replicas[0].Reason = service.StateFailed, "CUDA error"
@@ -608,7 +612,6 @@ func TestEscReturnsThroughAllLevels(t *testing.T) {
 		{"1", 2, []string{"[2 replicas]", "us-0", "us-1"}, "eu-0"},
 		{"9", 1, []string{"[2 replicas]", "us-0", "eu-0"}, ""},
 		{"$", 2, []string{"[2 replicas]", "us-0"}, "eu-0"},
-		{"6", 1, []string{"[2 replicas]", "us-10"}, ""},
 	}
 	for _, tt := range tests {
 		d := deskIn(t, 120, 40, normal(), tt.view)
@@ -640,11 +643,21 @@ func TestEscReturnsThroughAllLevels(t *testing.T) {
 
 func TestModelsAndTenants(t *testing.T) {
 	d := deskIn(t, 200, 40, normal(), "9", "j")
-	d.wants("5/9", "31", "4%", "357ms", "1.07s", "2.86s", "PROMPT TOK/S", "5.3k", "60%", "1.9k", "5.29", "1764 requests served, 3 rejected (429), 69 failed (5xx)")
+	d.wants("5/9", "86", "1%", "324ms", "1.56s", "3.64s", "PROMPT TOK/S", "15k", "66%", "5.5k", "15.43", "5145 requests served, 9 rejected (429), 33 failed (5xx)")
 	d = deskIn(t, 120, 40, normal(), "0", "j")
-	d.wants("ana@example.com", "acme", "batch-jobs", "17%", "0.60", "key or user ana@example.com, last 60 s: 504 requests served")
+	d.wants("ana@example.com", "acme", "checkout", "3%", "1.22", "key or user ana@example.com, last 60 s: 408 requests served")
 	d.press("tab", "tab") // us-east-1 only
 	d.lacks("ana@example.com")
+	free := normal() // its model has no price
+	for i := range free.Regions {
+		for k := range free.Regions[i].Keys {
+			u := &free.Regions[i].Keys[k].Traffic.Usage
+			u.PricedRequests, u.Cost = 0, 0
+		}
+	}
+	d = deskIn(t, 120, 40, free, "0", "j")
+	d.wants("ana@example.com", "408 requests served")
+	d.lacks("1.22")
 	older := normal()
 	for i := range older.Regions {
 		older.Regions[i].Keys = nil
@@ -660,7 +673,12 @@ func TestModelsAndTenants(t *testing.T) {
 // known capacity does not count, nor a capacity without a known load.
 func TestCostAndSaturation(t *testing.T) {
 	d := deskIn(t, 120, 40, normal(), "$")
-	d.wants("replicas $16.11/h and 3 without a known price", "58% of the ready capacity used", "14.56", "0.79", "1.5k", "1.1k", "revenue of donations $0.30/h")
+	d.wants("replicas $8.26/h", "$0.11 per million tokens", "81% of the ready capacity used", "3.22", "0.09", "2.7k", "639", "105%")
+
+	partly := normal()
+	partly.Prices, partly.Targets = partly.Prices[:2], partly.Targets[:1]
+	deskIn(t, 120, 40, partly, "$").wants("replicas $4.76/h and 3 without a known price", "105% of the ready capacity used")
+	deskIn(t, 120, 40, ownMachines(), "$").wants("revenue of donations $0.30/h")
 
 	local := normal()
 	for i := range local.Regions {

@@ -10,8 +10,8 @@ import (
 // A reason that is cut continues on lines that no row needs, and a click on them selects its row.
 func TestReasonsContinueOnFreeLines(t *testing.T) {
 	d := deskIn(t, 80, 24, normal(), "5")
-	d.wants("peak of 4.5k uncached prompt", "tokens/s at 12:40; 2 x L4 serve", "local demand")
-	for y, want := range map[int]string{6: "aws/us-east-1", 7: "aws/us-east-1", 10: "aws/us-east-1", 11: "gcp/europe-west4", 12: "gcp/europe-west4"} {
+	d.wants("peak of 5.1k uncached prompt", "tokens/s at 12:15; 3 x L4 serve", "local demand")
+	for y, want := range map[int]string{6: "aws/us-east-1", 7: "aws/us-east-1", 10: "aws/us-east-1", 11: "aws/ap-northeast-1", 12: "aws/ap-northeast-1"} {
 		d := deskIn(t, 80, 24, normal(), "5")
 		d.run(d.send(tea.MouseClickMsg{X: 10, Y: y, Button: tea.MouseLeft}))
 		if r, ok := d.model.screen.lists[viewPlan].current(); !ok || !strings.HasPrefix(r.id, want) {

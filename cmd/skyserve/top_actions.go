@@ -23,8 +23,7 @@ func (o *topOperator) Perform(ctx context.Context, order tui.Action) (string, er
 	}
 	svc, err := o.localService()
 	if err != nil {
-		words := fmt.Sprintf(verb.command, order.Replica)
-		return "", o.withCommand(err, fmt.Sprintf(verb.doing, order.Replica), withServiceFlag(words, o.serviceName()))
+		return "", o.withCommand(err, fmt.Sprintf(verb.doing, order.Replica), order.CommandLine(o.serviceName()))
 	}
 	changed, err := applyDecision(ctx, svc.Name(), nil, io.Discard, false, "skyserve top", o.clouds, verb.decision(order.Replica))
 	switch {
@@ -40,23 +39,14 @@ func (o *topOperator) Perform(ctx context.Context, order tui.Action) (string, er
 type replicaAction struct {
 	decision func(id string) decision
 	doing    string // format of the action in progress, for errors
-	command  string // format of the equivalent command line
 	done     string // past participle of the action, for the result
 }
 
 var replicaActions = map[tui.Verb]replicaAction{
-	tui.VerbDrain:   {func(id string) decision { return drainDecision(id, true) }, "draining %s", "replica drain %s", "drained"},
-	tui.VerbUndrain: {func(id string) decision { return drainDecision(id, false) }, "undraining %s", "replica drain %s --undo", "receives requests again"},
-	tui.VerbDonate:  {donateDecision, "donating %s", "replica donate %s", "donated"},
-	tui.VerbReclaim: {reclaimDecision, "reclaiming %s", "replica reclaim %s", "reclaimed"},
-}
-
-// withServiceFlag appends --service to a command if the service's name is known.
-func withServiceFlag(command, name string) string {
-	if name == "" {
-		return command
-	}
-	return command + " --service " + name
+	tui.VerbDrain:   {func(id string) decision { return drainDecision(id, true) }, "draining %s", "drained"},
+	tui.VerbUndrain: {func(id string) decision { return drainDecision(id, false) }, "undraining %s", "receives requests again"},
+	tui.VerbDonate:  {donateDecision, "donating %s", "donated"},
+	tui.VerbReclaim: {reclaimDecision, "reclaiming %s", "reclaimed"},
 }
 
 // applyPlan applies the plan that the user confirmed, not the one that the planner would compute now.
@@ -67,7 +57,7 @@ func (o *topOperator) applyPlan(ctx context.Context, p *telemetry.PlanSummary) (
 	}
 	svc, err := o.localService()
 	if err != nil {
-		return "", o.withCommand(err, doing, "plan "+o.serviceName()+" --apply")
+		return "", o.withCommand(err, doing, tui.Action{Verb: tui.VerbApply}.CommandLine(o.serviceName()))
 	}
 	message, err := o.applySummary(ctx, svc.Name(), p)
 	if err != nil {

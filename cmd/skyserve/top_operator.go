@@ -147,6 +147,22 @@ func (o *topOperator) Spec(ctx context.Context) (string, error) {
 	return "", fmt.Errorf("reading service.yaml: %w", errors.Join(errs...))
 }
 
+// Deployed returns the service.yaml in this machine's state directory if the service was deployed from here.
+func (o *topOperator) Deployed(context.Context) (*service.Spec, error) {
+	svc, err := o.localService()
+	switch {
+	case errors.Is(err, errNotDeployedHere):
+		return nil, nil
+	case err != nil:
+		return nil, err
+	}
+	spec, err := deployedSpec("", svc)
+	if err == nil && spec == nil {
+		err = fmt.Errorf("reading %s: it is missing or invalid", svc.SpecFile())
+	}
+	return spec, err
+}
+
 // Logs returns the last log lines of a machine of the service.
 func (o *topOperator) Logs(ctx context.Context, id string, lines int) ([]string, error) {
 	if id == "" {

@@ -172,6 +172,9 @@ func TestActionsNameCommandForOtherMachine(t *testing.T) {
 	if _, err := o.Logs(t.Context(), "us-1", 5); err == nil || err.Error() != "reading the log of us-1"+there+"logs chat us-1"+onIt {
 		t.Errorf("got %v", err)
 	}
+	if spec, err := o.Deployed(t.Context()); spec != nil || err != nil {
+		t.Errorf("deployed here: %v, %v", spec, err)
+	}
 	o.snapshot = func() *telemetry.Snapshot { return nil }
 	if _, err := o.Perform(t.Context(), tui.Action{Verb: tui.VerbApply}); err == nil || err.Error() != "applying the plan: there is no plan yet" {
 		t.Errorf("got %v", err)
@@ -270,6 +273,9 @@ func TestActionsOnRunningService(t *testing.T) {
 	}
 	if _, err := byName.Logs(t.Context(), "us-9", 3); err == nil || !strings.Contains(err.Error(), "orders has no machine \"us-9\": its machines: lb-us-0, ") {
 		t.Errorf("a missing log: %v", err)
+	}
+	if deployed, err := byAddress.Deployed(t.Context()); err != nil || deployed == nil || deployed.BoundsFor("org/m", "local/us") != (service.Bounds{Min: 1, Max: 3}) {
+		t.Errorf("the deployed service: %+v, %v", deployed, err)
 	}
 	if text, err := byName.Spec(t.Context()); err != nil || text != spec {
 		t.Errorf("the service.yaml: %q, %v", text, err)
