@@ -56,11 +56,12 @@ func (s *screen) forecastCells(f *telemetry.LoadForecast) []cellValue {
 	if v, known := s.latestLoad(f); known {
 		now = numberCell(v, rate(&v), roleText)
 	}
-	if len(f.MeanTPS) > 0 {
-		next = numberCell(f.MeanTPS[0], rate(&f.MeanTPS[0]), roleText)
+	step := nextStep(f, s.snapshot.At)
+	if step < len(f.MeanTPS) {
+		next = numberCell(f.MeanTPS[step], rate(&f.MeanTPS[step]), roleText)
 	}
-	if len(f.Lo90TPS) > 0 && len(f.Hi90TPS) > 0 {
-		interval = numberCell(f.Hi90TPS[0], rate(&f.Lo90TPS[0])+"-"+rate(&f.Hi90TPS[0]), roleMuted)
+	if step < len(f.Lo90TPS) && step < len(f.Hi90TPS) {
+		interval = numberCell(f.Hi90TPS[step], rate(&f.Lo90TPS[step])+"-"+rate(&f.Hi90TPS[step]), roleMuted)
 	}
 	capacity, known := s.capacity(f)
 	carries := unknownCell()
@@ -82,6 +83,14 @@ func (s *screen) forecastCells(f *telemetry.LoadForecast) []cellValue {
 		textCell(s.regionName(f.Region), roleAccent), textCell(s.theme.text(shortModel(f.Model)), roleText), now, next, interval,
 		numberCell(f.Peak.P95, rate(&f.Peak.P95), roleText), carries, used, textCell(s.theme.text(f.Forecaster), roleMuted), deviation,
 	}
+}
+
+// nextStep returns the index of the first step of a forecast that has not ended at a time.
+func nextStep(f *telemetry.LoadForecast, at time.Time) int {
+	if f.StepSeconds <= 0 {
+		return 0
+	}
+	return max(int(at.Sub(f.At).Seconds()/f.StepSeconds), 0)
 }
 
 // forecastDetails returns the details of a forecast.
@@ -164,10 +173,11 @@ func (s *screen) belowForecast(t *Theme, n int) []string {
 		Past: s.loadOf(f), PastWidthShare: pastWidthShare, Earlier: earlierMeans(f), Mean: f.MeanTPS, Lo: f.Lo90TPS, Hi: f.Hi90TPS,
 		From: f.At, Step: time.Duration(f.StepSeconds * float64(time.Second)), Zone: s.snapshot.At.Location(),
 	}
-	p.Marks = s.scalingMarks(f)
+	begin := p.columns(s.width - axisWidth - 1)[0].at
+	p.Marks = slices.DeleteFunc(s.scalingMarks(f), func(m PlotMark) bool { return m.At.Before(begin) })
 	p.capacity, p.capacityKnown = s.capacity(f)
 	title := s.theme.text(f.Region.ShortName() + ", " + shortModel(f.Model) + ", uncached prompt tok/s")
-	legend := joinParts(s.plotLegend(t, f), s.width)
+	legend := joinParts(s.plotLegend(t, f, p.Marks), s.width)
 	lines := []string{"", t.heading.apply(t.cut(title, s.width))}
 	lines = append(lines, p.Draw(t, s.width, n-2-len(legend))...)
 	for _, line := range legend {
@@ -229,8 +239,8 @@ func earlierMeans(f *telemetry.LoadForecast) []float64 {
 	return means
 }
 
-// plotLegend returns the parts of the plot's legend.
-func (s *screen) plotLegend(t *Theme, f *telemetry.LoadForecast) []string {
+// plotLegend returns the parts of the legend of a plot with marks.
+func (s *screen) plotLegend(t *Theme, f *telemetry.LoadForecast, marks []PlotMark) []string {
 	parts := []string{t.PlotLegend("actual", "forecast", "90% interval")}
 	if tps, known := s.capacity(f); known {
 		parts = append(parts, t.glyphs.dash+" ready capacity: "+rate(&tps))
@@ -241,7 +251,6 @@ func (s *screen) plotLegend(t *Theme, f *telemetry.LoadForecast) []string {
 	case s.loadOf(f) == nil && s.readOnly:
 		parts = append(parts, "(recordings do not contain the load)")
 	}
-	marks := s.scalingMarks(f)
 	for _, l := range scalingLegend {
 		if slices.ContainsFunc(marks, func(m PlotMark) bool { return m.Sign == l[:1] }) {
 			parts = append(parts, l)

@@ -72,6 +72,9 @@ func TestForecastShowsScaling(t *testing.T) {
 	if len(marks) != 2 || marks[0].Sign != "+" || marks[1].Sign != "a" {
 		t.Errorf("got %+v", marks)
 	}
+	// An event before the plotted time is neither drawn nor explained.
+	s.Events = []telemetry.Event{{At: noon.Add(-90 * time.Minute), Kind: telemetry.EventTermination, Region: "aws/us-east-1", Model: llama}}
+	deskIn(t, 120, 40, s, "4").lacks("drained or removed")
 	s.Events = nil
 	d = deskIn(t, 120, 40, s, "4")
 	d.lacks("+ added")

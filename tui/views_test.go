@@ -127,6 +127,23 @@ func TestForecastShowsHistoryIntervalAndCapacity(t *testing.T) {
 	d.wants("europe-west4, Llama-3.1-8B-Instruct, uncached", "96%")
 }
 
+// A forecast is made with each plan, every hour: the next step is the one that has not passed since.
+func TestNextStepFollowsTheClock(t *testing.T) {
+	for _, tt := range []struct {
+		after      time.Duration
+		next, span string
+	}{{0, "1.0k", "0-2.0k"}, {4 * time.Minute, "1.0k", "0-2.0k"}, {5 * time.Minute, "5.0k", "4.0k-6.0k"}, {10 * time.Minute, "-", "-"}, {-time.Minute, "1.0k", "0-2.0k"}} {
+		s := normal()
+		f := &s.Forecast[0]
+		f.MeanTPS, f.Lo90TPS, f.Hi90TPS = []float64{1000, 5000}, []float64{0, 4000}, []float64{2000, 6000}
+		s.At = f.At.Add(tt.after)
+		row := deskIn(t, 120, 40, s, "4").model.screen.lists[viewForecast].sheet.rows[0]
+		if next, span := row.cells[3].textFor(20), row.cells[4].textFor(20); next != tt.next || span != tt.span {
+			t.Errorf("%s after the forecast: next %s, interval %s; want %s, %s", tt.after, next, span, tt.next, tt.span)
+		}
+	}
+}
+
 func TestCapacityFarAboveLoadIsNotPlotted(t *testing.T) {
 	s := normal()
 	s.Targets[0].ReplicaTPS = 1e6
