@@ -123,7 +123,7 @@ func (s *screen) refusal(verb Verb, id string, earlier []string) string {
 
 // otherMachine returns why an action is rejected on a machine from which the service was not deployed.
 func (s *screen) otherMachine(a Action) string {
-	return "not deployed from this machine; there run 'skyserve " + s.theme.text(a.CommandLine(s.snapshot.Service)) + "'"
+	return "deployed from another machine; run there: skyserve " + a.CommandLine(s.snapshot.Service)
 }
 
 // belowMinimum returns why a replica cannot be donated because of replicas.min, after earlier ones were donated; empty if it

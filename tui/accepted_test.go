@@ -6,6 +6,8 @@ import (
 	"testing"
 	"time"
 
+	tea "charm.land/bubbletea/v2"
+
 	"skyserve/internal/service"
 	"skyserve/internal/telemetry"
 )
@@ -117,7 +119,7 @@ func TestActionsOnOtherMachineShowTheCommand(t *testing.T) {
 	d.wants("d describe")
 	for key, command := range map[string]string{"x": "replica drain us-0 --service chat", "o": "replica donate us-0 --service chat"} {
 		d.press(key)
-		d.wants("not deployed from this machine; there run 'skyserve " + command + "'")
+		d.wants("deployed from another machine; run there: skyserve " + command)
 		d.press("esc")
 	}
 	s := normal()
@@ -127,7 +129,7 @@ func TestActionsOnOtherMachineShowTheCommand(t *testing.T) {
 	d.run(d.press("5"))
 	d.lacks("a apply", "press a to apply")
 	d.press("a")
-	d.wants("apply: not deployed from this machine; there run 'skyserve plan chat --apply'")
+	d.wants("apply: deployed from another machine; run there: skyserve plan chat --apply")
 	// Unknown: the action itself tells why it fails.
 	d = newDesk(t, 140, 40, ownMachines())
 	d.op.err = errors.New("permission denied")
@@ -156,6 +158,39 @@ func TestDonationsKeepTheMinimum(t *testing.T) {
 	d.lacks("o donate")
 	d.press("o")
 	d.wants("donate: replicas.min of eu is 2, and 1 would serve; lower it in service.yaml, then 'skyserve up'")
+}
+
+// A reason that is longer than a line continues on the next ones, so that the next step is readable at 80 columns; a click still
+// selects the row below it.
+func TestReasonsOfKeysAreReadable(t *testing.T) {
+	d := newDesk(t, 80, 24, ownMachines())
+	d.op.spec = nil
+	d.poll(0)
+	d.run(d.press("2"))
+	d.selectReplica("us-10")
+	d.press("o")
+	words := strings.Join(strings.Fields(d.frame()), " ")
+	if want := "deployed from another machine; run there: skyserve replica donate us-10 --service chat"; !strings.Contains(words, want) {
+		t.Errorf("%q is not readable:\n%s", want, d.frame())
+	}
+	for y, line := range strings.Split(d.frame(), "\n") {
+		if strings.Contains(line, " us-1 ") {
+			d.run(d.send(tea.MouseClickMsg{X: 10, Y: y, Button: tea.MouseLeft}))
+			break
+		}
+	}
+	if id, _ := d.model.screen.table.selection(); id != "us-1" {
+		t.Errorf("a click selects %s", id)
+	}
+	d.op.err = errors.New(strings.Repeat("long ", 200))
+	d.send(actionDoneMsg{Action{Verb: VerbDrain, Replica: "us-0"}, "", d.op.err, nil})
+	d.wants("REPLICA", "us-10") // the list stays
+	small := newDesk(t, 80, 12, normal())
+	small.poll(0)
+	small.run(small.press("2"))
+	small.selectReplica("us-0")
+	small.press("x")
+	small.wants("'skyserve replica remove us-0'")
 }
 
 // Without a selection, in a recording and in the past the footer offers no key that needs one or changes something.

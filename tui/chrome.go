@@ -118,7 +118,11 @@ func (s *screen) note() []string {
 		if s.toast.bad {
 			p = s.theme.alarm
 		}
-		return []string{p.apply(s.fit(s.theme.text(s.toast.text)))}
+		lines := s.toastLines()
+		for i := range lines {
+			lines[i] = p.apply(s.fit(lines[i]))
+		}
+		return lines
 	}
 	notes := append([]segment{s.alertNote(), s.changeNote()}, s.planNotes()...)
 	line, _ := s.theme.segments(s.width, " "+s.theme.glyphs.separator+" ", append(notes, s.donationNote(), s.eventNote(), segment{s.theme.text(s.snapshot.ControlLine()), s.theme.muted})...)
@@ -126,6 +130,22 @@ func (s *screen) note() []string {
 		return nil
 	}
 	return []string{line}
+}
+
+// maxToastLines is the maximum number of lines of a message.
+const maxToastLines = 3
+
+// toastLines returns the lines of the message, more than one only if it is shown on a screen that is high enough.
+func (s *screen) toastLines() []string {
+	text := s.theme.text(s.toast.text)
+	if s.height < aboveFrom || s.link.err != "" {
+		return []string{text}
+	}
+	lines := wrap(text, s.width)
+	if len(lines) > maxToastLines {
+		lines = append(lines[:maxToastLines-1], strings.Join(lines[maxToastLines-1:], " "))
+	}
+	return lines
 }
 
 // fit truncates text to the screen's width.

@@ -96,7 +96,7 @@ func (s *screen) layout() layout {
 		l.footer = 1
 	}
 	if s.height >= noteFrom {
-		l.note = 1
+		l.note = len(s.toastLines())
 	}
 	if s.height >= tabsFrom && s.interactive {
 		l.tabs = 1
@@ -196,7 +196,7 @@ func (s *screen) Render() string {
 		lines = append(lines, s.tabs())
 	}
 	if l.note > 0 {
-		lines = append(append(lines, s.note()...), "")[:len(lines)+1]
+		lines = append(append(lines, s.note()...), "")[:len(lines)+l.note]
 	}
 	lines = append(lines, s.body(l)...)
 	available := max(s.height-l.dialog-l.footer, 0)
