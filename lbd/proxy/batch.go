@@ -77,9 +77,8 @@ type batchOrigin struct{}
 func (r *Runtime) ServeBatchRequest(ctx context.Context, b BatchRequest) BatchResponse {
 	o := &origin{tenant: b.Caller.Tenant, tier: service.TierDeferred, age: b.Age, due: b.Due, keysRequired: r.RequiresKeys()}
 	if b.Caller.Key != "" {
-		if o.account = r.accountOf(b.Caller); o.account == nil {
-			refused := errUnauthorized()
-			refused.Message = fmt.Sprintf("the API key %q that created the batch was removed", b.Caller.Key)
+		var refused *openai.Error
+		if o.account, refused = r.accountOf(b.Caller); refused != nil {
 			return BatchResponse{Status: refused.Status, Body: refused.Body()}
 		}
 	}
@@ -104,14 +103,14 @@ func (r *Runtime) ServeBatchRequest(ctx context.Context, b BatchRequest) BatchRe
 	return w.response()
 }
 
-// accountOf returns the account of an API key that exists, or of a user; nil if there is none.
-func (r *Runtime) accountOf(c Caller) *quota.Account {
+// accountOf returns the account of the API key or user that created a batch.
+func (r *Runtime) accountOf(c Caller) (*quota.Account, *openai.Error) {
 	if c.IsUser {
-		a, err := r.ledger.OpenUser(service.APIKey{Name: c.Key, Tenant: c.Tenant, Tier: service.TierDeferred}, r.Elapsed())
+		a, err := r.ledger.UserWithoutToken(c.Key, c.Tenant, r.Elapsed())
 		if err != nil {
-			return nil
+			return nil, errManyUsers("user that created the batch: ", err)
 		}
-		return a
+		return a, nil
 	}
 	ring := r.keys.Load()
 	names := r.keyNames.Load()
@@ -123,7 +122,13 @@ func (r *Runtime) accountOf(c Caller) *quota.Account {
 		}
 		r.keyNames.Store(names)
 	}
-	return names.accounts[c.Key]
+	a := names.accounts[c.Key]
+	if a == nil {
+		refused := errUnauthorized()
+		refused.Message = fmt.Sprintf("the API key %q that created the batch was removed: create the batch again with another key", c.Key)
+		return nil, refused
+	}
+	return a, nil
 }
 
 // keyNames are the accounts of a keyring by name.

@@ -63,10 +63,7 @@ func (t *tokens) account(ctx context.Context, hash [sha256.Size]byte, token stri
 	}
 	a, err := t.ledger.OpenUser(id.User, t.elapsed())
 	if err != nil {
-		return nil, &openai.Error{
-			Status: http.StatusServiceUnavailable, Kind: openai.TypeServer, Code: "too_many_users", RetryAfter: 60,
-			Message: "identity token: " + err.Error(),
-		}
+		return nil, errManyUsers("identity token: ", err)
 	}
 	t.remember(hash, verifiedToken{a, id.Expires, stamp})
 	return a, nil
@@ -98,6 +95,14 @@ func (t *tokens) remember(hash [sha256.Size]byte, v verifiedToken) {
 		t.earlier, t.recent = t.recent, map[[sha256.Size]byte]verifiedToken{}
 	}
 	t.recent[hash] = v
+}
+
+// errManyUsers returns the error for a user for whom there is no account. subject begins its message.
+func errManyUsers(subject string, err error) *openai.Error {
+	return &openai.Error{
+		Status: http.StatusServiceUnavailable, Kind: openai.TypeServer, Code: "too_many_users", RetryAfter: 60,
+		Message: subject + err.Error(),
+	}
 }
 
 // errToken returns the error for a rejected token. It contains the reason and never the token.
