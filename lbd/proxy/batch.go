@@ -184,9 +184,7 @@ func (w *responseBuffer) response() BatchResponse {
 
 // AcceptsModel reports whether a name can be requested.
 func (r *Runtime) AcceptsModel(name string) bool {
-	t := r.models.Load()
-	_, known := t.resolve([]byte(name))
-	return known || t.splits[name] != nil
+	return r.models.Load().accepts(name)
 }
 
 // ModelPrice returns the model that a requested name denotes, and its price for clients, nil if it has none; false for a name of no

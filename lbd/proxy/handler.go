@@ -189,7 +189,7 @@ type modelObject struct {
 	Object  string `json:"object"`
 	Created int64  `json:"created"`
 	OwnedBy string `json:"owned_by"`
-	Root    string `json:"root"` // the target of an alias
+	Root    string `json:"root"` // the model that an alias stands for, else the name itself
 	// Parent is the model of an adapter; null for a model.
 	Parent *string `json:"parent"`
 	// MaxModelLen is the maximum number of tokens of a request, prompt and response; 0 = unknown.
@@ -204,7 +204,7 @@ func (r *Runtime) serveModels(w http.ResponseWriter, req *http.Request) {
 	}
 	t, lens := r.models.Load(), r.maxModelLens()
 	if name, one := strings.CutPrefix(req.URL.Path, "/v1/models/"); one {
-		if _, known := t.resolve([]byte(name)); !known {
+		if !t.accepts(name) {
 			r.refuseRequest(w, req, r.errModel("model: "+openai.Clip([]byte(name))+" does not exist"))
 			return
 		}
@@ -221,7 +221,7 @@ func (r *Runtime) serveModels(w http.ResponseWriter, req *http.Request) {
 // modelObject returns the model object of a name in the table. lens is as in maxModelLens.
 func (r *Runtime) modelObject(t *modelTable, lens map[string]int, name string) modelObject {
 	resolved := t.byName[name]
-	o := modelObject{ID: name, Object: "model", Created: r.startedAt.Unix(), OwnedBy: "skyserve", Root: resolved.Model, MaxModelLen: lens[resolved.Model]}
+	o := modelObject{ID: name, Object: "model", Created: r.startedAt.Unix(), OwnedBy: "skyserve", Root: cmp.Or(resolved.Model, name), MaxModelLen: lens[resolved.Model]}
 	if resolved.Adapter != "" {
 		o.Root, o.Parent = name, &resolved.Model
 	}

@@ -30,6 +30,12 @@ func (t *modelTable) resolve(name []byte) (openai.ResolvedModel, bool) {
 	return m, ok
 }
 
+// accepts reports whether a name can be requested.
+func (t *modelTable) accepts(name string) bool {
+	_, known := t.resolve([]byte(name))
+	return known || t.splits[name] != nil
+}
+
 // SetModels declares the models of the service, with their aliases and adapters. The models of
 // replicas and peers, and the adapters that they list, are usable in addition to these.
 func (r *Runtime) SetModels(models []service.BalancerModel) {

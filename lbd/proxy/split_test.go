@@ -100,6 +100,9 @@ func TestSplitServesChosenModel(t *testing.T) {
 	if _, list := b.get("/v1/models"); !strings.Contains(list, `"chat"`) {
 		t.Errorf("the split is not listed: %s", list)
 	}
+	if status, model := b.get("/v1/models/chat"); status != http.StatusOK || !strings.Contains(model, `"root":"chat"`) {
+		t.Errorf("the split as a model: %d %s", status, model)
+	}
 	sessions := map[string]string{} // chosen model by session
 	names := map[string]bool{}
 	for i := range 60 {
