@@ -73,7 +73,7 @@ const maxBatchResponse = 64 << 20
 // batchOrigin is the key of a context that contains the origin of a batch's request.
 type batchOrigin struct{}
 
-// ServeBatchRequest serves a request of a batch and returns its response, until ctx ends.
+// ServeBatchRequest serves a request of a batch and returns its response; an error if ctx ends before.
 func (r *Runtime) ServeBatchRequest(ctx context.Context, b BatchRequest) BatchResponse {
 	o := &origin{tenant: b.Caller.Tenant, tier: service.TierDeferred, age: b.Age, due: b.Due, keysRequired: r.RequiresKeys()}
 	if b.Caller.Key != "" {
@@ -187,8 +187,8 @@ func (r *Runtime) AcceptsModel(name string) bool {
 	return r.models.Load().accepts(name)
 }
 
-// ModelPrice returns the model that a requested name denotes, and its price for clients, nil if it has none; false for a name of no
-// single model.
+// ModelPrice returns the model of a requested name, and its price for clients, nil if it has none. known is
+// false for an unknown name and for a split.
 func (r *Runtime) ModelPrice(name string) (model string, price *service.TokenPrice, known bool) {
 	t := r.models.Load()
 	resolved, known := t.resolve([]byte(name))
@@ -196,13 +196,20 @@ func (r *Runtime) ModelPrice(name string) (model string, price *service.TokenPri
 }
 
 // ReadyReplicas returns the number of ready replicas of this balancer that serve a requested name. For a
-// split it is that of all models.
+// split it is that of its models, and for an unknown name that of all models.
 func (r *Runtime) ReadyReplicas(name string) int {
 	t := r.models.Load()
 	resolved, known := t.resolve([]byte(name))
+	serves := func(model string) bool { return !known || model == resolved.Model }
+	if s := t.splits[name]; s != nil {
+		serves = func(model string) bool {
+			_, part := s.modelOf(model)
+			return part
+		}
+	}
 	n := 0
 	for _, rep := range r.View().Replicas {
-		if rep.Ready && !rep.Draining && (rep.Model == resolved.Model || !known) {
+		if rep.Ready && !rep.Draining && serves(rep.Model) {
 			n++
 		}
 	}
