@@ -200,30 +200,30 @@ func TestVerifiedTokensAreRemembered(t *testing.T) {
 	b := start(t, o)
 	token := i.Sign("alice", time.Now().Add(time.Hour))
 	hash := sha256.Sum256([]byte(token))
-	_, _ = b.tokens.account(t.Context(), hash, token) // the keys of the issuer are there now
-	a, refused := b.tokens.account(t.Context(), hash, token)
-	if refused != nil || b.tokens.find(hash) != a {
+	_, _ = b.identityTokens.account(t.Context(), hash, token) // the keys of the issuer are there now
+	a, refused := b.identityTokens.account(t.Context(), hash, token)
+	if refused != nil || b.identityTokens.find(hash) != a {
 		t.Fatalf("got %v", refused)
 	}
 	for n := range 2*maxVerifiedTokens - 1 { // other tokens push it out of recent, not of earlier
-		b.tokens.remember(sha256.Sum256([]byte{byte(n), byte(n >> 8), byte(n >> 16)}), verifiedToken{})
+		b.identityTokens.remember(sha256.Sum256([]byte{byte(n), byte(n >> 8), byte(n >> 16)}), verifiedToken{})
 		if n == maxVerifiedTokens {
-			first, second := b.tokens.find(hash), b.tokens.find(hash) // the first moves it to recent
+			first, second := b.identityTokens.find(hash), b.identityTokens.find(hash) // the first moves it to recent
 			if first != a || second != a {
 				t.Error("a token that is used was forgotten")
 			}
 		}
 	}
-	if len(b.tokens.recent) > maxVerifiedTokens || len(b.tokens.earlier) > maxVerifiedTokens {
-		t.Errorf("%d and %d tokens are remembered", len(b.tokens.recent), len(b.tokens.earlier))
+	if len(b.identityTokens.recent) > maxVerifiedTokens || len(b.identityTokens.earlier) > maxVerifiedTokens {
+		t.Errorf("%d and %d tokens are remembered", len(b.identityTokens.recent), len(b.identityTokens.earlier))
 	}
-	b.tokens.remember(hash, verifiedToken{account: a, expires: time.Now().Add(-time.Second), stamp: b.tokens.stamp()})
-	if b.tokens.find(hash) != nil {
+	b.identityTokens.remember(hash, verifiedToken{account: a, expires: time.Now().Add(-time.Second), stamp: b.identityTokens.stamp()})
+	if b.identityTokens.find(hash) != nil {
 		t.Error("an expired token is accepted")
 	}
-	b.tokens.remember(hash, verifiedToken{account: a, expires: time.Now().Add(time.Hour), stamp: b.tokens.stamp()})
+	b.identityTokens.remember(hash, verifiedToken{account: a, expires: time.Now().Add(time.Hour), stamp: b.identityTokens.stamp()})
 	o.Tokens.Configure(nil, service.KeyLimits{})
-	if b.tokens.find(hash) != nil || b.RequiresKeys() {
+	if b.identityTokens.find(hash) != nil || b.RequiresKeys() {
 		t.Error("a token outlives its issuer")
 	}
 }
