@@ -128,8 +128,8 @@ func writeText(w http.ResponseWriter, status int, s string) {
 	_, _ = w.Write([]byte(s)) // an error means that the client disconnected
 }
 
-// serveReady reports whether a request could be served now: engines and load balancers use /health and
-// /ping in that sense. It requires no key, and names no machine.
+// serveReady reports whether a request could be served now. Engines serve /health and /ping with this meaning,
+// and load balancers query them. It requires no key, and names no machine.
 func (r *Runtime) serveReady(w http.ResponseWriter, _ *http.Request) {
 	if reason := r.notReady(); reason != "" {
 		w.Header().Set("Retry-After", "1")

@@ -176,7 +176,7 @@ func (x *exchange) updateTrust(status int) {
 	switch {
 	case c == nil:
 	case status == http.StatusOK:
-		if !c.trusted.Load() { // not a write per request to a line that other cores read
+		if !c.trusted.Load() { // a write for each request would slow down other CPUs that read it
 			c.trusted.Store(true)
 		}
 		x.countContradicted()
