@@ -20,7 +20,7 @@ func (r *Runtime) serveRequest(w http.ResponseWriter, req *http.Request) {
 	path := req.URL.Path
 	e := openai.EndpointAt(path)
 	if e == nil || req.ProtoMajor == 1 { // an exchange over HTTP/2 sets its own deadline; see guardHTTP2Write
-		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(r.limits.StallTimeout)) // a writer without deadlines may block
+		r.setWriteDeadline(w)
 	}
 	if origins := r.origins.Load(); origins != nil && origins.serve(w, req) {
 		return
@@ -43,6 +43,11 @@ func (r *Runtime) serveRequest(w http.ResponseWriter, req *http.Request) {
 		}
 	}
 	r.refuseRequest(w, req, errNoPath(req))
+}
+
+// setWriteDeadline sets the time within which the client must read what is written next.
+func (r *Runtime) setWriteDeadline(w http.ResponseWriter) {
+	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(r.limits.StallTimeout)) // a writer without deadlines may block
 }
 
 // route is a path of the public API that is not one of an engine. docs/openapi.yaml describes it.
@@ -103,6 +108,7 @@ func (r *Runtime) allowMethod(w http.ResponseWriter, req *http.Request, methods 
 // refuseRequest rejects a request to a path without inference.
 func (r *Runtime) refuseRequest(w http.ResponseWriter, req *http.Request, e *openai.Error) {
 	r.finishBody(w, req)
+	r.setWriteDeadline(w) // that of serveRequest may have passed
 	w.Header().Set(headerRegion, string(r.self.Region))
 	writeError(w, req.URL.Path, requestID(req.Header.Get(headerRequestID)), e)
 }

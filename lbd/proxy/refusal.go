@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"slices"
 	"strconv"
+	"time"
 
 	"skyserve/lbd/core"
 	"skyserve/lbd/openai"
@@ -222,6 +223,7 @@ func (x *exchange) forwardRefusal() {
 	x.setLimitHeaders(h)
 	h["Content-Length"] = []string{strconv.Itoa(len(f.body))}
 	x.headerSent = true
+	x.extendWriteDeadline(time.Now())
 	x.w.WriteHeader(f.status)
 	_, _ = x.w.Write(f.body) // an error means that the client disconnected
 }
