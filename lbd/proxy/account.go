@@ -76,7 +76,7 @@ func (x *exchange) finalize(status int, state string) {
 
 // countTokens adds the tokens of a request to points and metrics. Points contain the tokens of the client's
 // request: the engine's counts if it reported any, otherwise the estimate and the tokens in the stream.
-// Metrics contain the tokens that engines computed.
+// Metrics contain the tokens of requests that engines served, cached ones included.
 func (x *exchange) countTokens(used telemetry.Usage) {
 	r, u := x.rt, &x.answer.Usage
 	output := x.outputTokens()

@@ -47,7 +47,8 @@ type origin struct {
 	account      *quota.Account // of the key that a client presented; nil if no key is required
 }
 
-// maxPeerDuration limits the session age and the wait that a peer may send. No queue uses longer times.
+// maxPeerDuration limits the session age and the wait that a peer may send. A deferred request
+// with a later deadline waits at most this long at a peer.
 const maxPeerDuration = 24 * time.Hour
 
 // parseMillis parses headerSessionAge and headerWait. It returns 0 if the header is missing or

@@ -73,13 +73,12 @@ const maxBatchResponse = 64 << 20
 // batchOrigin is the key of a context that contains the origin of a batch's request.
 type batchOrigin struct{}
 
-// ServeBatchRequest serves a request of a batch and returns its response, until ctx ends.
+// ServeBatchRequest serves a request of a batch and returns its response; an error if ctx ends before.
 func (r *Runtime) ServeBatchRequest(ctx context.Context, b BatchRequest) BatchResponse {
 	o := &origin{tenant: b.Caller.Tenant, tier: service.TierDeferred, age: b.Age, due: b.Due, keysRequired: r.RequiresKeys()}
 	if b.Caller.Key != "" {
-		if o.account = r.accountOf(b.Caller); o.account == nil {
-			refused := errUnauthorized()
-			refused.Message = fmt.Sprintf("the API key %q that created the batch was removed", b.Caller.Key)
+		var refused *openai.Error
+		if o.account, refused = r.accountOf(b.Caller); refused != nil {
 			return BatchResponse{Status: refused.Status, Body: refused.Body()}
 		}
 	}
@@ -104,14 +103,14 @@ func (r *Runtime) ServeBatchRequest(ctx context.Context, b BatchRequest) BatchRe
 	return w.response()
 }
 
-// accountOf returns the account of an API key that exists, or of a user; nil if there is none.
-func (r *Runtime) accountOf(c Caller) *quota.Account {
+// accountOf returns the account of the API key or user that created a batch.
+func (r *Runtime) accountOf(c Caller) (*quota.Account, *openai.Error) {
 	if c.IsUser {
-		a, err := r.ledger.OpenUser(service.APIKey{Name: c.Key, Tenant: c.Tenant, Tier: service.TierDeferred}, r.Elapsed())
+		a, err := r.ledger.UserWithoutToken(c.Key, c.Tenant, r.Elapsed())
 		if err != nil {
-			return nil
+			return nil, errManyUsers("user that created the batch: ", err)
 		}
-		return a
+		return a, nil
 	}
 	ring := r.keys.Load()
 	names := r.keyNames.Load()
@@ -123,7 +122,13 @@ func (r *Runtime) accountOf(c Caller) *quota.Account {
 		}
 		r.keyNames.Store(names)
 	}
-	return names.accounts[c.Key]
+	a := names.accounts[c.Key]
+	if a == nil {
+		refused := errUnauthorized()
+		refused.Message = fmt.Sprintf("the API key %q that created the batch was removed: create the batch again with another key", c.Key)
+		return nil, refused
+	}
+	return a, nil
 }
 
 // keyNames are the accounts of a keyring by name.
@@ -179,13 +184,11 @@ func (w *responseBuffer) response() BatchResponse {
 
 // AcceptsModel reports whether a name can be requested.
 func (r *Runtime) AcceptsModel(name string) bool {
-	t := r.models.Load()
-	_, known := t.resolve([]byte(name))
-	return known || t.splits[name] != nil
+	return r.models.Load().accepts(name)
 }
 
-// ModelPrice returns the model that a requested name denotes, and its price for clients, nil if it has none; false for a name of no
-// single model.
+// ModelPrice returns the model of a requested name, and its price for clients, nil if it has none. known is
+// false for an unknown name and for a split.
 func (r *Runtime) ModelPrice(name string) (model string, price *service.TokenPrice, known bool) {
 	t := r.models.Load()
 	resolved, known := t.resolve([]byte(name))
@@ -193,13 +196,20 @@ func (r *Runtime) ModelPrice(name string) (model string, price *service.TokenPri
 }
 
 // ReadyReplicas returns the number of ready replicas of this balancer that serve a requested name. For a
-// split it is that of all models.
+// split it is that of its models, and for an unknown name that of all models.
 func (r *Runtime) ReadyReplicas(name string) int {
 	t := r.models.Load()
 	resolved, known := t.resolve([]byte(name))
+	serves := func(model string) bool { return !known || model == resolved.Model }
+	if s := t.splits[name]; s != nil {
+		serves = func(model string) bool {
+			_, part := s.modelOf(model)
+			return part
+		}
+	}
 	n := 0
 	for _, rep := range r.View().Replicas {
-		if rep.Ready && !rep.Draining && (rep.Model == resolved.Model || !known) {
+		if rep.Ready && !rep.Draining && serves(rep.Model) {
 			n++
 		}
 	}

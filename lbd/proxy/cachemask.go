@@ -5,8 +5,9 @@ import (
 )
 
 // The number of cached prompt tokens reveals which prompts other clients sent. Clients with an API key
-// receive it only if the operator allows it; otherwise the figures in their responses are 0. They are
-// replaced in place, so nothing else in a response changes, not even its length.
+// receive it only if the operator allows it; otherwise the figures in their responses are 0. In the
+// Messages API, input_tokens does not include cached tokens. It becomes the length of the whole prompt, or 0 in data
+// that is not parsed.
 
 // hidesCache reports whether cached token counts are hidden from the client.
 func (r *Runtime) hidesCache(o *origin) bool { return o.account != nil && !r.exposeCache.Load() }
@@ -21,8 +22,8 @@ func (x *exchange) hasCacheFigures(event []byte) bool {
 	return x.hidesCache && !x.masking && !x.answer.OnlyText && openai.MentionsCache(event)
 }
 
-// startMasking starts to mask the cache figures in data that is forwarded without being parsed: a response or an event that is
-// too large to buffer.
+// startMasking starts to mask the cache figures in data that is forwarded without being parsed: a response or an
+// event that is too large to buffer.
 func (x *exchange) startMasking() { x.masking, x.mask.Uncached = x.hidesCache, x.endpoint.Messages }
 
 // withoutCache returns a complete response without cache figures.

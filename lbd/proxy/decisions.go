@@ -33,7 +33,7 @@ func (g *ring) addDecision(d *record.RequestRecord) {
 	g.next = (g.next + 1) % len(g.slots)
 }
 
-// oldest returns the entry that is overwritten next, nil when the ring is empty.
+// oldest returns the oldest entry, nil when the ring is empty.
 func (g *ring) oldest() *record.RequestRecord {
 	if d := g.slots[g.next]; d != nil {
 		return d
@@ -75,9 +75,9 @@ type subscribers struct {
 
 func (s *subscribers) hasAny() bool { return s.count.Load() > 0 }
 
-// Subscribe returns a channel that receives every decision when it is made, each as a Request in JSON.
-// A reader that is too slow misses decisions (counted in skyserve_events_dropped_total). cancel ends
-// the subscription and closes the channel.
+// Subscribe returns a channel that receives every decision when it is made, each as a
+// record.RequestRecord in JSON. A reader that is too slow misses decisions (counted in
+// skyserve_events_dropped_total). cancel ends the subscription and closes the channel.
 func (r *Runtime) Subscribe() (events <-chan json.RawMessage, cancel func()) {
 	ch := make(chan json.RawMessage, r.limits.SubscriberBuffer)
 	s := &r.subs

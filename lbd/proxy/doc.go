@@ -7,24 +7,28 @@
 //
 // Clients authenticate with API keys if any are configured; such a key is not forwarded. Without keys,
 // a client's Authorization and X-Api-Key headers are for the engine and are forwarded. Headers named
-// X-Skyserve-* are never forwarded in either direction, except between balancers that have the peer
-// token.
+// X-Skyserve-* are never forwarded in either direction, except between balancers: those that have the
+// peer token or, without API keys and peer token, those on the same machine.
 //
 // lbd/openai interprets bodies, responses and streams, and lbd/quota enforces the limits of tenants.
 // This package handles the exchange, one request between its client and a replica or a peer, and its
 // accounting.
 //
 // Read runtime.go first (the lock and what happens under it), then exchange.go (the life of one
-// request: admit, submit, run), handler.go (the HTTP routes) and limits.go (every limit, with its
-// reason). admit.go identifies the sender of a request, upstream.go sends it to a target, relay.go
-// forwards the response, eventview.go changes its events for the client, refusal.go handles targets
-// that reject requests, and resume.go continues a stream on another target if its target fails
-// midway and proof.go has proven that the other engine can. inflight.go contains the runtime's state
-// of a request, requestbody.go its memory, and quota.go its reservation.
+// request: admit, submit, run), handler.go (the HTTP routes) and limits.go (the limits, with the
+// reason of each default). admit.go identifies the sender of a request, upstream.go sends it to a
+// target, relay.go forwards the response, eventview.go changes its events for the client, refusal.go
+// handles targets that reject requests, and resume.go continues a stream on another target if its target
+// fails midway and proof.go has proven that the other engine can. inflight.go contains the runtime's
+// state of a request, requestbody.go its memory, and quota.go its reservation.
 //
+// keys.go and identitytokens.go authenticate clients, cors.go admits web pages, upgrade.go and socket.go
+// handle WebSockets, and batch.go serves the requests of batches. models.go and split.go resolve model
+// names. fallback.go retries a rejected request at other models, and provider.go at external APIs.
 // heldstream.go keeps the connection of a client alive whose request waits for a replica to start.
 //
-// stored.go, locate.go, storedrequest.go and hasresponse.go handle responses that engines store. targets.go and
-// ranks.go handle replicas and peers. record.go writes the record, decisions.go and requests.go store
-// decisions, and gauges.go, metrics.go, stats.go, window.go and points.go count.
+// stored.go, locate.go, storedrequest.go and hasresponse.go handle responses that engines store.
+// targets.go and ranks.go handle replicas and peers, and silent.go replicas that do not respond. record.go
+// writes the record, decisions.go and requests.go store decisions, trace.go traces requests, and
+// gauges.go, metrics.go, stats.go, traffic.go, window.go and points.go count.
 package proxy

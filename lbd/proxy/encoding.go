@@ -18,11 +18,11 @@ import (
 // receives the decoded body, because not every engine decodes bodies, and retries and edits need it.
 const acceptedEncodings = "gzip, zstd"
 
-// Memory of the decoders, each with its reason.
+// Memory of the decoders.
 const (
-	gzipMemory    = 64 << 10 // the window and the tables of DEFLATE
-	maxZstdWindow = 8 << 20  // which RFC 8878 recommends to support; higher levels of compression are rare
-	zstdMemory    = maxZstdWindow + 1<<20
+	gzipMemory    = 64 << 10              // the window and the tables of DEFLATE
+	maxZstdWindow = 8 << 20               // the minimum that RFC 8878 recommends; only rare, high compression levels exceed it
+	zstdMemory    = maxZstdWindow + 1<<20 // the window and the tables
 )
 
 var gzipReaders sync.Pool // of *gzip.Reader
@@ -33,7 +33,7 @@ type decodedBody struct {
 	encoding  string
 	encoded   countedReader
 	decoder   io.Reader // nil until the first byte is needed
-	remaining int64     // bytes below the limit
+	remaining int64     // bytes until the limit
 	limit     int64
 	close     func()
 }

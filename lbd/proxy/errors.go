@@ -74,7 +74,7 @@ var rejections = map[string]openai.Error{
 	},
 	core.RejectKills: {
 		Status: http.StatusBadRequest, Kind: openai.TypeInvalid, // official clients retry 5xx
-		Message: "engines crashed while serving this request or an identical one: it is not retried",
+		Message: "engines crashed while serving this request or an identical one: it is not retried; change the request, or report its id to the operator",
 	},
 	core.RejectPinnedGone: errNoHolder,
 	core.RejectDuplicate: {

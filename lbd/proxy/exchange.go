@@ -38,7 +38,7 @@ type exchange struct {
 	decoded          bool        // the client sent the body with a content encoding
 
 	promptTokens     int  // estimated
-	countedPrompt    int  // the part of promptTokens that is in points since the arrival
+	countedPrompt    int  // promptTokens if Runtime.points counted them at the arrival, else 0
 	maxOutput        int  // maximum tokens of the response; 0 = no limit
 	parallelAnswers  int  // number of responses generated in parallel; 0 = none
 	maxGenerated     int  // maximum number of tokens that any attempt generated
@@ -49,7 +49,7 @@ type exchange struct {
 	countsRequested  bool // the usage so far was requested from the current target
 	namesMaxTokens   bool // the client sent max_tokens, possibly as null
 	showsUsage       bool // the client receives the number of tokens of the response
-	countMatters     bool // the number of sent tokens limits the remaining response, or the client receives it
+	countMatters     bool // the number of output tokens must be exact: the client receives it, or has set a limit for it
 	hidesCache       bool // cached token counts are hidden from the client
 	unparsed         bool // a non-streamed response was forwarded without being parsed
 	masking          bool // everything sent to the client passes through mask
@@ -78,7 +78,7 @@ type exchange struct {
 	servedBy      rank                // the rank that generates the response; no replica if that is a peer
 	lastFailure   *failure            // failure of the latest failed attempt
 	hadFault      bool                // an attempt failed for a reason other than a rejection
-	unconfirmed   *action             // the attempt whose client error waits for a second opinion; nil if there is none
+	unconfirmed   *action             // the attempt whose client error another target must confirm; nil if there is none
 	fallback      *fallback           // of a request that its own model could not serve; else nil
 	peerKills     int                 // engines of the current peer that crashed serving the request, from killsComment
 	startedAt     time.Time
@@ -87,7 +87,7 @@ type exchange struct {
 // serveInference serves a request to an inference endpoint.
 func (r *Runtime) serveInference(w http.ResponseWriter, req *http.Request, e *openai.Endpoint) {
 	x := &exchange{rt: r, w: w, req: req, endpoint: e, ctl: http.NewResponseController(w), startedAt: time.Now()}
-	x.deadlineDue = x.startedAt.Add(r.limits.StallTimeout / 8) // as in extendWriteDeadline: serve has set the first deadline
+	x.deadlineDue = x.startedAt.Add(r.limits.StallTimeout / 8) // as in extendWriteDeadline; serveRequest has set the first deadline
 	defer x.recoverPanic()
 	defer x.setFinalWriteDeadline()
 	x.inFlight.id = requestID(req.Header.Get(headerRequestID))
@@ -253,7 +253,7 @@ func (x *exchange) receiveWindow() int64 {
 	return window
 }
 
-// applyEdits applies the declared edits to a body in place and takes ownership of it. It returns an
+// applyEdits applies the edits of c.Changes to a body in place and takes ownership of it. It returns an
 // error if there is no memory for a larger body. It overwrites the memory from which c was parsed.
 func (x *exchange) applyEdits(c *openai.Call, resolved openai.ResolvedModel, buf *buffer.Buffer, mem *quota.MemoryUse) error {
 	ch := c.Changes(x.endpoint, resolved)
@@ -372,7 +372,7 @@ func (x *exchange) endUnserved() {
 }
 
 // endCancelled ends a request whose client has disconnected, or that core aborted. After an abort the
-// client receives an error.
+// client receives an error, or its connection is closed if the header was already sent.
 func (x *exchange) endCancelled() {
 	if x.splice != nil {
 		x.countContinuation(continuedCancelled)
@@ -427,7 +427,7 @@ func (x *exchange) reportFailure(f *failure) {
 	retryable := !x.headerSent || x.splice != nil
 	level := slog.LevelWarn
 	if f.unconfirmed {
-		level = slog.LevelDebug // most client errors are those of clients
+		level = slog.LevelDebug // most 4xx responses are caused by the client, not by the target
 	} else {
 		x.current.countFailure(f.kind)
 	}

@@ -18,8 +18,8 @@ type fallbackRule struct {
 	after  time.Duration // time in the queue after which a request goes to the next one
 }
 
-// minFallbackWait is the time in a fallback's queue of a request that has waited for the whole maximum
-// time before: as long as a replica takes to admit a request when one is available.
+// minFallbackWait is the time that a request may wait in a fallback's queue even if it has already waited for
+// the maximum time. A replica that is available admits a request within this time.
 const minFallbackWait = time.Second
 
 // fallback is the state of a request that its model could not serve. Other requests have none, so that it
@@ -157,8 +157,8 @@ func (x *exchange) submitFallback(rule fallbackRule, to string) bool {
 	return true
 }
 
-// remainingWait returns the maximum time in the queue of a fallback: the time in queues counts once. A
-// deferred request may wait until its deadline.
+// remainingWait returns the maximum time in the queue of a fallback: core's maximum minus the time since the
+// request arrived. A deferred request may wait until its deadline: 0.
 func (x *exchange) remainingWait(rule fallbackRule, now time.Duration) time.Duration {
 	if x.tier == service.TierDeferred {
 		return 0

@@ -14,7 +14,7 @@ type failureKind int
 
 const (
 	failureUnreachable    failureKind = iota // the connection could not be opened, or the target was removed
-	failureTimeout                           // timeout
+	failureTimeout                           // the target did not respond in time
 	failureDisconnected                      // the connection failed
 	failureStatus                            // a status that indicates a fault of the target
 	failureErrorResponse                     // an error within the stream
@@ -28,8 +28,8 @@ func (w failureKind) String() string {
 	return [failureKinds]string{"unreachable", "timeout", "disconnected", "status", "error_response", "cannot_continue", "bounced"}[w]
 }
 
-// targetCount counts the attempts at a replica or a peer since it was added, and its failures. It is
-// kept when the target's address changes.
+// targetCount counts the attempts at a replica or a peer since it was added, and its failures. An
+// update of the target keeps it; another URL or number of ranks starts a new one.
 type targetCount struct {
 	sent   atomic.Int64
 	failed [failureKinds]atomic.Int64

@@ -20,7 +20,7 @@ func (r *Runtime) serveRequest(w http.ResponseWriter, req *http.Request) {
 	path := req.URL.Path
 	e := openai.EndpointAt(path)
 	if e == nil || req.ProtoMajor == 1 { // an exchange over HTTP/2 sets its own deadline; see guardHTTP2Write
-		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(r.limits.StallTimeout)) // a writer without deadlines may block
+		r.setWriteDeadline(w)
 	}
 	if origins := r.origins.Load(); origins != nil && origins.serve(w, req) {
 		return
@@ -43,6 +43,11 @@ func (r *Runtime) serveRequest(w http.ResponseWriter, req *http.Request) {
 		}
 	}
 	r.refuseRequest(w, req, errNoPath(req))
+}
+
+// setWriteDeadline sets the time within which the client must read what is written next.
+func (r *Runtime) setWriteDeadline(w http.ResponseWriter) {
+	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(r.limits.StallTimeout)) // a writer without deadlines may block
 }
 
 // route is a path of the public API that is not one of an engine. docs/openapi.yaml describes it.
@@ -103,6 +108,7 @@ func (r *Runtime) allowMethod(w http.ResponseWriter, req *http.Request, methods 
 // refuseRequest rejects a request to a path without inference.
 func (r *Runtime) refuseRequest(w http.ResponseWriter, req *http.Request, e *openai.Error) {
 	r.finishBody(w, req)
+	r.setWriteDeadline(w) // that of serveRequest may have passed
 	w.Header().Set(headerRegion, string(r.self.Region))
 	writeError(w, req.URL.Path, requestID(req.Header.Get(headerRequestID)), e)
 }
@@ -128,8 +134,8 @@ func writeText(w http.ResponseWriter, status int, s string) {
 	_, _ = w.Write([]byte(s)) // an error means that the client disconnected
 }
 
-// serveReady reports whether a request could be served now: engines and load balancers use /health and
-// /ping in that sense. It requires no key, and names no machine.
+// serveReady reports whether a request could be served now. Engines serve /health and /ping with this meaning,
+// and load balancers query them. It requires no key, and names no machine.
 func (r *Runtime) serveReady(w http.ResponseWriter, _ *http.Request) {
 	if reason := r.notReady(); reason != "" {
 		w.Header().Set("Retry-After", "1")
@@ -189,7 +195,7 @@ type modelObject struct {
 	Object  string `json:"object"`
 	Created int64  `json:"created"`
 	OwnedBy string `json:"owned_by"`
-	Root    string `json:"root"` // the target of an alias
+	Root    string `json:"root"` // the model that an alias stands for, else the name itself
 	// Parent is the model of an adapter; null for a model.
 	Parent *string `json:"parent"`
 	// MaxModelLen is the maximum number of tokens of a request, prompt and response; 0 = unknown.
@@ -204,7 +210,7 @@ func (r *Runtime) serveModels(w http.ResponseWriter, req *http.Request) {
 	}
 	t, lens := r.models.Load(), r.maxModelLens()
 	if name, one := strings.CutPrefix(req.URL.Path, "/v1/models/"); one {
-		if _, known := t.resolve([]byte(name)); !known {
+		if !t.accepts(name) {
 			r.refuseRequest(w, req, r.errModel("model: "+openai.Clip([]byte(name))+" does not exist"))
 			return
 		}
@@ -221,7 +227,7 @@ func (r *Runtime) serveModels(w http.ResponseWriter, req *http.Request) {
 // modelObject returns the model object of a name in the table. lens is as in maxModelLens.
 func (r *Runtime) modelObject(t *modelTable, lens map[string]int, name string) modelObject {
 	resolved := t.byName[name]
-	o := modelObject{ID: name, Object: "model", Created: r.startedAt.Unix(), OwnedBy: "skyserve", Root: resolved.Model, MaxModelLen: lens[resolved.Model]}
+	o := modelObject{ID: name, Object: "model", Created: r.startedAt.Unix(), OwnedBy: "skyserve", Root: cmp.Or(resolved.Model, name), MaxModelLen: lens[resolved.Model]}
 	if resolved.Adapter != "" {
 		o.Root, o.Parent = name, &resolved.Model
 	}

@@ -97,7 +97,7 @@ func copyHeaders(dst, src http.Header) {
 		if hopByHop(name) || strings.HasPrefix(name, ownPrefix) || strings.HasPrefix(name, corsPrefix) || (len(named) > 0 && namedIn(named, name)) {
 			continue
 		}
-		// Of originRules.serve. A peer has added it too.
+		// originRules.serve has set Vary. A peer has set it too, so it is not added twice.
 		if prior := dst[name]; len(prior) > 0 && name == "Vary" && !slices.Equal(prior, values[:min(len(prior), len(values))]) {
 			values = slices.Concat(prior, values)
 		}

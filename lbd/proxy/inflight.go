@@ -13,7 +13,7 @@ import (
 	"skyserve/lbd/record"
 )
 
-// errAborted is the cause if core aborts an exchange with a target.
+// errAborted is the cause if core aborts a request.
 var errAborted = errors.New("the balancer aborted the request")
 
 // maxRequestID is the maximum length of a request id.
@@ -34,17 +34,17 @@ type action struct {
 	peer       *peer          // of a forward; nil if it was removed
 }
 
-// inFlight is a request between its arrival and its end. Its fields do not change once it is in
-// Runtime.inFlight, except entry, which is guarded by the runtime's lock.
+// inFlight is a request between its arrival and its end. Once it is in Runtime.inFlight, only these change:
+// the record in entry, and model, under the runtime's lock, and currentAttempt, which is atomic.
 type inFlight struct {
 	id      string
 	arrived time.Duration
 	entry   *record.RequestRecord
-	model   string // the fallback that core places it for; empty = the requested model. Guarded like entry
+	model   string // the fallback that core places it for; empty = the requested model
 	// actions never becomes full: core makes a new decision about a request only after the request's
 	// goroutine has reported the outcome of the previous one.
 	actions        chan action
-	cancel         context.CancelCauseFunc // cancels the exchange with a target
+	cancel         context.CancelCauseFunc // cancels the request and its current attempt
 	currentAttempt stoppableAttempt
 	reservation    *quota.Reservation // nil if its client has no key
 }

@@ -26,7 +26,7 @@ func (r *Runtime) SetTenants(limits map[string]service.KeyLimits) {
 }
 
 // RequiresKeys reports whether clients must present an API key or an identity token.
-func (r *Runtime) RequiresKeys() bool { return len(r.keyring()) > 0 || r.tokens.enabled() }
+func (r *Runtime) RequiresKeys() bool { return len(r.keyring()) > 0 || r.identityTokens.enabled() }
 
 // keyring returns the current API keys.
 func (r *Runtime) keyring() quota.Keyring { return *r.keys.Load() }
@@ -35,7 +35,7 @@ func (r *Runtime) keyring() quota.Keyring { return *r.keys.Load() }
 // do not need one.
 func (r *Runtime) authenticate(ctx context.Context, h http.Header) (*quota.Account, *openai.Error) {
 	keys := r.keyring()
-	if len(keys) == 0 && !r.tokens.enabled() {
+	if len(keys) == 0 && !r.identityTokens.enabled() {
 		return nil, nil
 	}
 	credential, ok := bearer(h)
@@ -46,10 +46,10 @@ func (r *Runtime) authenticate(ctx context.Context, h http.Header) (*quota.Accou
 	if a, ok := keys.Find(hash); ok {
 		return a, nil
 	}
-	if !r.tokens.enabled() || !oidc.LooksLikeToken(credential) {
+	if !r.identityTokens.enabled() || !oidc.LooksLikeToken(credential) {
 		return nil, errUnauthorized()
 	}
-	return r.tokens.account(ctx, hash, credential)
+	return r.identityTokens.account(ctx, hash, credential)
 }
 
 // peerAllowed reports whether a request is from a balancer of this service: it has the peer token or,

@@ -79,8 +79,8 @@ type Limits struct {
 func DefaultLimits() Limits {
 	return Limits{
 		MaxBody:      16 << 20,        // a 4 M-token text, or a dozen inlined images
-		MaxForm:      25<<20 + 64<<10, // an audio file of 25 MiB, the limit of OpenAI and of vLLM, and its fields; a buffer for it fits the smallest TenantMemory
-		Memory:       1 << 30,         // half of a balancer's default memory (service.Memory): 64 of the largest bodies, or 250,000 prompts of 1,000 tokens
+		MaxForm:      25<<20 + 64<<10, // an audio file of 25 MiB, the limit of OpenAI and of vLLM, and its fields; a buffer for it fits service.MinTenantMemory
+		Memory:       1 << 30,         // half of a balancer's default memory (service.Memory): 64 bodies of MaxBody, or 250,000 prompts of 1,000 tokens
 		TenantMemory: 256 << 20,       // a quarter: three tenants at their limit do not block others
 		StreamWindow: 256 << 10,       // 20 Mbit/s over 100 ms; net/http's default is four times as much
 
@@ -107,11 +107,11 @@ func DefaultLimits() Limits {
 		MaxTenantLookups:   16,              // a quarter: three tenants at their limit do not block others
 		LookupTimeout:      time.Second,     // three round trips of half a world
 		MaxMisses:          4096,            // 1 MB
-		MissTTL:            2 * time.Second, // every second lookup of a polling client is sent to the peers; a peer that was unreachable is queried again soon
-		MaxDecisions:       4096,
-		HistoryMinutes:     8 * 24 * 60, // a week, the longest season that forecasts use, and a day
-		RecordBuffer:       8192,        // one second of full traffic while a disk stalls
-		SubscriberBuffer:   256,         // the number that a terminal shows per second
+		MissTTL:            2 * time.Second, // a client that polls each second causes a lookup every 2 seconds; a peer that was unreachable is queried again soon
+		MaxDecisions:       4096,            // those of 7 minutes at 10 requests per second
+		HistoryMinutes:     8 * 24 * 60,     // a week, the longest season that forecasts use, and a day
+		RecordBuffer:       8192,            // one second of full traffic while a disk stalls
+		SubscriberBuffer:   256,             // the number that a terminal shows per second
 	}
 }
 

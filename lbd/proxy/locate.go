@@ -97,7 +97,7 @@ func (l *lookups) dropMiss(response responseID) {
 func errManyLookups() *openai.Error {
 	return &openai.Error{
 		Status: http.StatusServiceUnavailable, Kind: openai.TypeServer, Code: "too_many_lookups", RetryAfter: 1,
-		Message: "too many lookups of stored responses are in flight",
+		Message: "too many lookups of stored responses are in flight: retry later",
 	}
 }
 

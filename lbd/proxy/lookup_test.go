@@ -143,6 +143,65 @@ func TestHolderResponses(t *testing.T) {
 	expect(t, b.about("GET", id), 404, "response_not_found") // the engine is not queried again
 }
 
+// A holder that rejects the balancer's key is an error of the service that names the key, not of the client.
+func TestHolderRejectsKey(t *testing.T) {
+	for _, status := range []int{http.StatusUnauthorized, http.StatusForbidden} {
+		b := start(t, roundRobin(t))
+		give := responder("us-0")
+		b.attachKeyed("us-0", engine(t, func(w http.ResponseWriter, req *http.Request) {
+			if req.Method == http.MethodPost {
+				give(w, req)
+				return
+			}
+			w.WriteHeader(status)
+		}), "sk-engine")
+		id, _ := b.respond("", false)
+		message, _, _ := apiErrorOf(t, expect(t, b.about("GET", id), http.StatusBadGateway, "replica_failed"))
+		if want := fmt.Sprintf("us-0, which holds the response, rejects the API key that the balancer has for it (%d)", status); message != want {
+			t.Errorf("got %q, want %q", message, want)
+		}
+	}
+}
+
+// A peer that rejects the peer token is such an error too. The status with which its engine rejects the client's own
+// key is forwarded.
+func TestHolderAtPeerRejects(t *testing.T) {
+	for _, replica := range []string{"", "eu-0"} {
+		us, _ := pair(t, "secret")
+		us.AddPeer(service.PeerConfig{ID: "lb-eu-1", Region: "local/eu", URL: engine(t, func(w http.ResponseWriter, req *http.Request) {
+			if req.URL.Path == PathHasResponse {
+				w.WriteHeader(http.StatusNoContent)
+				return
+			}
+			if replica != "" {
+				w.Header().Set(headerReplica, replica)
+			}
+			w.WriteHeader(http.StatusUnauthorized)
+		})}, nil)
+		resp := us.about("GET", "resp_1")
+		if replica != "" {
+			expect(t, resp, http.StatusUnauthorized, "")
+			continue
+		}
+		message, _, _ := apiErrorOf(t, expect(t, resp, http.StatusBadGateway, "replica_failed"))
+		if want := "lb-eu-1, which holds the response, rejects the peer token of the balancer (401)"; message != want {
+			t.Errorf("got %q, want %q", message, want)
+		}
+	}
+}
+
+// A request about a response with a body that is too large is rejected with the limit.
+func TestLookupBodyIsTooLarge(t *testing.T) {
+	b := start(t, roundRobin(t))
+	b.attachHolder("us-0")
+	id, _ := b.respond("", false)
+	body := strings.Repeat("x", maxStoredRequestBody+1)
+	message, _, _ := apiErrorOf(t, expect(t, b.post(pathResponses+id+"/cancel", body), http.StatusRequestEntityTooLarge, "request_too_large"))
+	if !strings.Contains(message, "at most 65536 bytes") {
+		t.Errorf("the limit is missing: %q", message)
+	}
+}
+
 // A stored response belongs to its tenant, and peers need their token.
 func TestLookupsOfOtherTenants(t *testing.T) {
 	o := roundRobin(t)

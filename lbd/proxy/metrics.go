@@ -25,31 +25,31 @@ var (
 // request them.
 const (
 	nativeFactor  = 1.1 // the error of a quantile is at most 5 %
-	nativeBuckets = 160 // from a millisecond to an hour at that width
+	nativeBuckets = 160 // from a millisecond to 17 minutes: the actual factor is 2^(1/8)
 	nativeReset   = time.Hour
 )
 
 // metrics counts events as they happen; gauges are read from core at each scrape. The number of label
 // values is bounded: known models, tiers, HTTP statuses, core's reasons.
 type metrics struct {
-	requests    *prometheus.CounterVec // model, tier, outcome, status
-	ttft        *prometheus.HistogramVec
-	e2e         *prometheus.HistogramVec
-	queued      *prometheus.HistogramVec
+	requests    *prometheus.CounterVec   // model, tier, outcome, status
+	ttft        *prometheus.HistogramVec // model, tier
+	e2e         *prometheus.HistogramVec // model, tier
+	queued      *prometheus.HistogramVec // model, tier
 	itl         *prometheus.HistogramVec // model
 	step        prometheus.Histogram
 	decisions   *prometheus.CounterVec // kind, policy, reason
 	retries     prometheus.Counter
-	fallbacks   *prometheus.CounterVec // model, to, reason
-	skipped     *prometheus.CounterVec // to
+	fallbacks   *prometheus.CounterVec // model, fallback, reason
+	skipped     *prometheus.CounterVec // fallback
 	providerUSD *prometheus.CounterVec // provider
 	continued   *prometheus.CounterVec // outcome
 	forwarded   *prometheus.CounterVec // direction
 	matchBytes  prometheus.Counter
 	promptBytes prometheus.Counter
 	prompt      *prometheus.CounterVec // model, tier
-	cached      *prometheus.CounterVec
-	output      *prometheus.CounterVec
+	cached      *prometheus.CounterVec // model, tier
+	output      *prometheus.CounterVec // model, tier
 	cost        *prometheus.CounterVec // model, tier
 }
 
@@ -62,7 +62,7 @@ func newMetrics() *metrics {
 		itl:         prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "skyserve_itl_seconds", Help: "Time between two tokens of a stream.", Buckets: itlBuckets}, []string{"model"}),
 		step:        prometheus.NewHistogram(prometheus.HistogramOpts{Name: "skyserve_step_seconds", Help: "Time to decide on one event.", Buckets: stepBuckets}),
 		decisions:   counters("skyserve_decisions_total", "Decisions by kind, policy and reason.", "kind", "policy", "reason"),
-		fallbacks:   counters("skyserve_fallbacks_total", "Requests that went to a fallback because their model could not serve them, by the rejection of the model.", "model", "fallback", "reason"),
+		fallbacks:   counters("skyserve_fallbacks_total", "Requests that went to a fallback because their model could not serve them, by model, fallback and the reason why the model rejected them.", "model", "fallback", "reason"),
 		skipped:     counters("skyserve_fallbacks_skipped_total", "Requests that did not go to a provider because of its limits.", "fallback"),
 		providerUSD: counters("skyserve_provider_usd_total", "Cost of requests at a provider in USD, by the configured prices.", "provider"),
 		retries:     counter("skyserve_retries_total", "Attempts after the first of a request."),

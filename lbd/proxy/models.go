@@ -16,18 +16,24 @@ type modelTable struct {
 	prices map[string]*service.TokenPrice  // by model; nil if no model has a price
 	// splits are the names that are divided among models; nil if there is none.
 	splits map[string]*split
-	// fallbacks are the fallbacks of models that have any. Those of a model that is not declared are the models that have
-	// its name as an alias.
+	// fallbacks are the fallbacks of models that have any. A model that was renamed, so that its name is an alias
+	// now, falls back to the model with this alias.
 	fallbacks map[string]fallbackRule
 }
 
-// price returns the price of a model; unknown if it has none.
+// price returns the price of a model; nil if it has none.
 func (t *modelTable) price(model string) *service.TokenPrice { return t.prices[model] }
 
 // resolve returns the model that a name refers to.
 func (t *modelTable) resolve(name []byte) (openai.ResolvedModel, bool) {
 	m, ok := t.byName[string(name)]
 	return m, ok
+}
+
+// accepts reports whether a name can be requested.
+func (t *modelTable) accepts(name string) bool {
+	_, known := t.resolve([]byte(name))
+	return known || t.splits[name] != nil
 }
 
 // SetModels declares the models of the service, with their aliases and adapters. The models of
@@ -41,8 +47,8 @@ func (r *Runtime) SetModels(models []service.BalancerModel) {
 }
 
 // rebuildModels builds a new table; the lock must be held. A model's own name has precedence over
-// an equal alias, an alias over an adapter, and earlier declarations over later ones. An adapter that is
-// only listed by engines is the last.
+// an equal alias, an alias over an adapter, and earlier declarations over later ones. An adapter that
+// only engines list comes next, and the name of a split last.
 func (r *Runtime) rebuildModels() {
 	t := &modelTable{byName: map[string]openai.ResolvedModel{}}
 	add := func(name string, resolved openai.ResolvedModel) {
@@ -94,7 +100,7 @@ func (r *Runtime) rebuildModels() {
 	}
 	t.fallbacks = map[string]fallbackRule{}
 	for _, m := range r.declared {
-		for _, alias := range m.Aliases { // of a model that was renamed, whose replicas are being removed
+		for _, alias := range m.Aliases { // of a model that was renamed: replicas with its former name may still serve
 			t.fallbacks[alias] = fallbackRule{[]string{m.Name}, minFallbackWait}
 		}
 	}

@@ -14,14 +14,14 @@ import (
 type points struct {
 	balancer   string
 	region     service.Region
-	maxMinutes int64 // minutes
+	maxMinutes int64 // number of minutes in done and current
 
 	mu      sync.Mutex
 	models  []string           // declared models: a minute without their requests is a zero, not a gap
 	done    []telemetry.Point  // of complete minutes, oldest first
-	minute  int64              // the current one
+	minute  int64              // the current one, as in minuteOf
 	current []telemetry.Point  // of the current minute, sorted by model and tier
-	owed    map[pointKey]tally // what the current minutes could not contain
+	owed    map[pointKey]tally // amounts to add in later minutes; see addTally
 }
 
 // pointKey identifies the points of a model and tier.
@@ -42,7 +42,8 @@ type tally struct{ requests, prompt, cached, output int64 }
 
 // addTally counts in the current minute. Prompts are counted with their estimate when they arrive; the difference
 // from the engine's count, the cached part and the output are counted when they are known, which may be minutes
-// later. What would make a count negative, or more tokens cached than there are, is owed by later minutes.
+// later. A minute never has fewer than 0 prompt tokens, or more cached than prompt tokens: the rest is added to later
+// minutes.
 func (p *points) addTally(model string, tier service.Tier, t tally) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -85,7 +85,7 @@ func errDenied(d *quota.Denial) *openai.Error {
 // were admitted.
 func (r *Runtime) KeyUsage() []telemetry.KeyUsage { return r.ledger.Usage() }
 
-// TenantUsage returns the usage of each tenant with limits, as KeyUsage that of keys.
+// TenantUsage returns the usage of each tenant that has limits, counted as in KeyUsage.
 func (r *Runtime) TenantUsage() map[string]telemetry.Usage { return r.ledger.TenantUsage() }
 
 // SetTenantQuota sets the usage of a tenant over all balancers. A tenant without limits is ignored.

@@ -32,9 +32,9 @@ func (r *Runtime) header() record.Header {
 type recorder struct {
 	out     *recordWriter
 	lines   chan queuedLine
-	pending int64 // lines dropped since the last line; guarded by the runtime's lock
+	pending int64 // lines dropped since the last queued line; guarded by the runtime's lock
 	dropped atomic.Int64
-	missed  int64 // lines since the last one that were rejected by out
+	missed  int64 // lines that out rejected since it accepted one
 }
 
 // newRecorder returns a recorder and writes its header; nil when w is nil.
@@ -64,7 +64,7 @@ func (c *recorder) recordConfig(now time.Duration, cfg *core.Config, actions []c
 }
 
 // recordCrash writes the event whose step panicked. It returns once this line and all previous lines are
-// in the file. run must be running.
+// in the file. runRecorder must be running.
 func (c *recorder) recordCrash(now time.Duration, ev core.Event, cause string) {
 	if c == nil {
 		return
@@ -157,8 +157,8 @@ func (c *recorder) encodeLine(line record.Line) {
 	}
 }
 
-// finish writes the remaining lines: the steps since the end of run, and a gap at the end. The
-// caller must hold the runtime's lock, and run must have ended.
+// finish writes the remaining lines: the steps since the end of runRecorder, and a gap
+// at the end. The caller must hold the runtime's lock.
 func (c *recorder) finish(now time.Duration) {
 	if c == nil {
 		return

@@ -9,8 +9,8 @@ import (
 
 // Limits of a recordWriter.
 const (
-	recordWriteSize     = 64 << 10    // written at once while more lines arrive
-	maxRecordBuffer     = 1 << 20     // kept in memory while writes to the file fail
+	recordWriteSize     = 64 << 10    // size of the buffer at which it is written although more lines are queued
+	maxRecordBuffer     = 1 << 20     // maximum size of the buffer while writes to the file fail
 	recordRetryInterval = time.Second // between attempts to write to the file
 )
 

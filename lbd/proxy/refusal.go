@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"slices"
 	"strconv"
+	"time"
 
 	"skyserve/lbd/core"
 	"skyserve/lbd/openai"
@@ -176,7 +177,7 @@ func (x *exchange) updateTrust(status int) {
 	switch {
 	case c == nil:
 	case status == http.StatusOK:
-		if !c.trusted.Load() { // not a write per request to a line that other cores read
+		if !c.trusted.Load() { // a write for each request would slow down other CPUs that read it
 			c.trusted.Store(true)
 		}
 		x.countContradicted()
@@ -222,6 +223,7 @@ func (x *exchange) forwardRefusal() {
 	x.setLimitHeaders(h)
 	h["Content-Length"] = []string{strconv.Itoa(len(f.body))}
 	x.headerSent = true
+	x.extendWriteDeadline(time.Now())
 	x.w.WriteHeader(f.status)
 	_, _ = x.w.Write(f.body) // an error means that the client disconnected
 }

@@ -165,7 +165,7 @@ func (r *streamRelay) bufferRest(rest []byte) {
 	case len(rest) > 0 && r.pending == nil:
 		r.pending = buffer.Get(len(rest))
 		r.pending.B = append(r.pending.B, rest...)
-		_ = r.memory.Set(int64(cap(r.pending.B))) // if this fails, the next piece is rejected
+		_ = r.memory.Set(int64(cap(r.pending.B))) // after an error, Write tries it again before it buffers more
 	case len(rest) > 0:
 		r.pending.B = r.pending.B[:copy(r.pending.B, rest)]
 	}
@@ -208,7 +208,8 @@ func (x *exchange) forwardEvents(resp *http.Response, b []byte, events *openai.S
 	return rest, result
 }
 
-// forwardUnchanged forwards events unchanged, without data that the client did not request.
+// forwardUnchanged forwards events of a response that has had only one target. It only removes data that the
+// client did not request or must not see.
 func (x *exchange) forwardUnchanged(resp *http.Response, b []byte, events *openai.Splitter, limit int, now time.Time) (rest []byte, result forwardResult) {
 	var out *buffer.Buffer // the data for the client, if it differs from b
 	defer func() {

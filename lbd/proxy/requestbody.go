@@ -11,9 +11,9 @@ import (
 	"skyserve/lbd/quota"
 )
 
-// minBodyMemory is the memory that is allocated for a declared body length. More memory is allocated only
-// for received bytes.
-const minBodyMemory = 64 << 10
+// maxDeclaredMemory is the maximum memory that is allocated because of a declared body length alone. More is
+// allocated only for received bytes.
+const maxDeclaredMemory = 64 << 10
 
 // sharedBody is a request body that several attempts may be reading: a transport may continue to read
 // it after its round trip failed. Its memory is reused when all attempts have released it.
@@ -21,7 +21,7 @@ type sharedBody struct {
 	buf    *buffer.Buffer
 	refs   atomic.Int32
 	memory quota.MemoryUse
-	counts openai.Edit // requests the usage so far in each event; its text is empty if no edit does
+	counts openai.Edit // the edit that requests the usage so far in each event; With is empty if there is none
 }
 
 // newSharedBody takes ownership of a buffer and its accounted memory.
@@ -104,14 +104,14 @@ func (r *bodyReader) Close() error {
 // edits.
 const bodySlack = 256
 
-// bodyBuffer returns a buffer for a body of a declared length, -1 if it is unknown. For a declared
-// length alone, it allocates at most the memory of a small body.
+// bodyBuffer returns a buffer for a body of a declared length, -1 if it is unknown. It
+// allocates at most about maxDeclaredMemory.
 func bodyBuffer(declared int64) *buffer.Buffer {
-	return buffer.Get(max(buffer.UsualSize, int(min(max(declared, 0), minBodyMemory))+bodySlack))
+	return buffer.Get(max(buffer.UsualSize, int(min(max(declared, 0), maxDeclaredMemory))+bodySlack))
 }
 
 // nextBodySize returns the next buffer size for a body that has filled a buffer of size bytes: twice the
-// size, but at most the size of the body.
+// size, but at most the declared length and bodySlack; a quarter more if the length is unknown.
 func nextBodySize(size int, declared int64) int {
 	if declared < 0 {
 		return size + size/4

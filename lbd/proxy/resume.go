@@ -14,7 +14,7 @@ import (
 
 // Outcomes of a stream whose target failed after the client had received part of it.
 const (
-	continuedWhole     = "whole"     // completed; the client had only a delay
+	continuedWhole     = "whole"     // completed; the client noticed only a delay
 	continuedBroken    = "broken"    // other targets failed too
 	continuedCancelled = "cancelled" // its client disconnected meanwhile
 	continuedRefused   = "refused"   // it could not be continued
@@ -156,8 +156,7 @@ func (x *exchange) prepareContinuation() bool {
 	return true
 }
 
-// resetAttempt resets the end of the previous attempt, and its content if the client has not received any of
-// it.
+// resetAttempt clears how the previous attempt ended, and its text if the client has not received any of it.
 func (x *exchange) resetAttempt() {
 	x.answer.BeginTry()
 	x.sentToken, x.peerKills = false, 0

@@ -62,7 +62,7 @@ type Options struct {
 	// Tracer traces requests; nil = no traces.
 	Tracer Tracer
 	// Suspect is called with the id of a replica whose engine may have crashed (core.Outcome.EngineMayHaveDied),
-	// so that its next probes check its health; nil = none.
+	// or that rejected the balancer's API key, so that its next probes check its health; nil = none.
 	Suspect func(replica string)
 	// Version is the version of the binary, for /version.
 	Version string
@@ -77,18 +77,18 @@ type Options struct {
 
 // Runtime runs one core.Balancer in real time. All its methods are safe for concurrent use.
 type Runtime struct {
-	self          service.BalancerConfig
-	limits        Limits
-	log           *slog.Logger
-	transport     http.RoundTripper
-	mtlsTransport http.RoundTripper // nil if no replica uses mTLS
-	keys          atomic.Pointer[quota.Keyring]
-	keyNames      atomic.Pointer[keyNames] // of accountOf; nil = not needed yet
-	batches       atomic.Pointer[BatchHandler]
-	tokens        *tokens
-	ledger        *quota.Ledger
-	seed          uint64 // seed of prefix keys; see keySeed and seedOf
-	startedAt     time.Time
+	self           service.BalancerConfig
+	limits         Limits
+	log            *slog.Logger
+	transport      http.RoundTripper
+	mtlsTransport  http.RoundTripper // nil if no replica uses mTLS
+	keys           atomic.Pointer[quota.Keyring]
+	keyNames       atomic.Pointer[keyNames] // of accountOf; nil = not needed yet
+	batches        atomic.Pointer[BatchHandler]
+	identityTokens *identityTokens
+	ledger         *quota.Ledger
+	seed           uint64 // seed of prefix keys; see keySeed and seedOf
+	startedAt      time.Time
 	// noContinue is Options.NoContinue until SetContinuation is called.
 	noContinue         atomic.Bool
 	checksContinuation bool        // Options.CheckContinuation
@@ -165,7 +165,7 @@ func New(o Options) (*Runtime, error) {
 	if r.transport == nil {
 		r.transport = NewTransport(nil)
 	}
-	r.tokens = newTokens(o.Tokens, r.ledger, r.Elapsed)
+	r.identityTokens = newIdentityTokens(o.Tokens, r.ledger, r.Elapsed)
 	r.SetKeys(o.Keys)
 	r.SetContinuation(!o.NoContinue)
 	r.checksContinuation = o.CheckContinuation
@@ -373,7 +373,7 @@ func (r *Runtime) StoppedRequests() []core.StoppedFingerprint {
 }
 
 // Drain stops accepting requests (readyz returns 503, new requests are rejected) and waits until those
-// in flight have ended. If ctx ends first, WebSockets are closed, which takes up to closeGrace more,
+// in flight have ended. If ctx ends first, WebSockets are closed, which takes up to 2 * closeGrace more,
 // and the error contains the number of remaining requests, which continue.
 func (r *Runtime) Drain(ctx context.Context) error {
 	r.mu.Lock()

@@ -67,6 +67,31 @@ func TestListedAdapterDecidesPlacement(t *testing.T) {
 	lawful(t, b.settled())
 }
 
+// A WebSocket for an adapter reaches only replicas that serve it.
+func TestListedAdapterDecidesPlacementOfWebSocket(t *testing.T) {
+	o := roundRobin(t)
+	o.Self.Models[0].LoRA = []string{"sql"}
+	b := start(t, o)
+	h, accepted := realtimeEngine(t)
+	for i, adapters := range [][]string{{"sql"}, nil, nil} {
+		id := fmt.Sprint("us-", i)
+		b.attach(id, engine(t, h))
+		b.SetServedModels(id, listed(0, adapters...))
+	}
+	for range 6 {
+		_, resp, err := b.dial(realtime+"?model=sql", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := resp.Header.Get(headerReplica); got != "us-0" {
+			t.Errorf("it reaches %s", got)
+		}
+		u := <-accepted
+		close(u.done)
+	}
+	b.settled()
+}
+
 // A replica that rejects an adapter as unknown receives no further request for it, even without a list. It
 // is no failure of the replica: it still serves its model.
 func TestRejectedAdapterIsNoLongerListed(t *testing.T) {

@@ -12,7 +12,7 @@ import (
 // A replica whose host has disappeared, or whose engine hangs, closes no connection: it sends nothing. The
 // usual timeout for a token is far too long in this case. If a replica does not respond to probes and sends
 // no token of any response for Limits.SilenceTimeout, its requests are stopped immediately and retried at
-// other replicas, as if their connections had failed. A busy engine still does one of the two. The time is
+// other replicas, as if their connections had failed. Even a busy engine does one of the two. The time is
 // counted in ticks, because no probes are sent while this process itself is paused.
 
 // stoppableAttempt lets another goroutine stop the current attempt of a request.

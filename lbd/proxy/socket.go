@@ -14,8 +14,8 @@ import (
 	"skyserve/lbd/core"
 )
 
-// closeGrace is the time for which a client may respond to a close frame of the balancer, and for which
-// the rest of a frame may arrive before it.
+// closeGrace is the time after which the balancer closes a WebSocket that it ends: until then, the rest of the
+// engine's frame may arrive, and the client may respond to the close frame.
 const closeGrace = time.Second
 
 // socket connects a client's WebSocket with that of a target. It forwards bytes unchanged. Its frames are
@@ -39,8 +39,8 @@ type socket struct {
 var errSocketClosed = errors.New("the balancer closed the connection")
 
 // relay forwards bytes in both directions until one of them ends, and closes both connections. engineEnded
-// reports that the engine's direction ended first; clean that its side, or the client, sent a close
-// frame or that the balancer did.
+// reports that the engine's direction ended first, and clean that the engine or the balancer sent a close
+// frame.
 func (s *socket) relay() (engineEnded, clean bool) {
 	s.idle = time.AfterFunc(s.idleFor, func() { s.shutDown(closeIdle, "idle") })
 	ended := make(chan struct{})

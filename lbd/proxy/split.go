@@ -38,7 +38,7 @@ func newSplit(s service.Split, models map[string]openai.ResolvedModel) *split {
 	return out
 }
 
-// choose returns the model of a session: the one with the highest score of weighted rendezvous hashing.
+// choose returns the model of a session by weighted rendezvous hashing, where the lowest score wins.
 // All balancers choose the same one, the shares of many sessions are those of the weights, and a change of
 // a weight moves sessions only to or from that model.
 func (s *split) choose(session string) openai.ResolvedModel {

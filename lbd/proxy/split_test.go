@@ -100,6 +100,15 @@ func TestSplitServesChosenModel(t *testing.T) {
 	if _, list := b.get("/v1/models"); !strings.Contains(list, `"chat"`) {
 		t.Errorf("the split is not listed: %s", list)
 	}
+	if status, model := b.get("/v1/models/chat"); status != http.StatusOK || !strings.Contains(model, `"root":"chat"`) {
+		t.Errorf("the split as a model: %d %s", status, model)
+	}
+	b.attachModel("c-0", "c", engine(t, speak("fine")), 0)
+	for name, want := range map[string]int{"chat": 2, "a": 1, "a-ft": 1, "c": 1} {
+		if got := b.ReadyReplicas(name); got != want {
+			t.Errorf("%d replicas serve %s, want %d", got, name, want)
+		}
+	}
 	sessions := map[string]string{} // chosen model by session
 	names := map[string]bool{}
 	for i := range 60 {

@@ -53,16 +53,25 @@ func overPipes(t *testing.T, o Options, e *endlessEngine, test func(t *testing.T
 // endlessEngine is an engine that streams until its request is cancelled, which it reports; without
 // streaming it responds with a body of the given size.
 type endlessEngine struct {
-	size int
-	gone chan struct{}
-	word string        // streamed repeatedly
-	gap  time.Duration // between two words; 0 = one second
+	size   int
+	status int // of a response with a size; 0 = 200
+	gone   chan struct{}
+	word   string        // streamed repeatedly
+	gap    time.Duration // between two words; 0 = one second
+	delay  time.Duration // before the response
 }
 
 func (e *endlessEngine) RoundTrip(req *http.Request) (*http.Response, error) {
-	_, _ = io.Copy(io.Discard, req.Body)
-	_ = req.Body.Close()
-	resp := &http.Response{StatusCode: http.StatusOK, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1, Request: req, Header: http.Header{}}
+	if req.Body != nil {
+		_, _ = io.Copy(io.Discard, req.Body)
+		_ = req.Body.Close()
+	}
+	select {
+	case <-time.After(e.delay):
+	case <-req.Context().Done():
+		return nil, req.Context().Err()
+	}
+	resp := &http.Response{StatusCode: cmp.Or(e.status, http.StatusOK), Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1, Request: req, Header: http.Header{}}
 	if e.size > 0 {
 		resp.Header.Set("Content-Type", "application/json")
 		resp.Body = io.NopCloser(strings.NewReader(`{"choices":[],"pad":"` + strings.Repeat("x", e.size) + `"}`))
@@ -189,6 +198,40 @@ func TestConnectionReusedAfterDeadline(t *testing.T) {
 			time.Sleep(2 * b.limits.StallTimeout)
 		}
 	})
+}
+
+// A response that begins later than StallTimeout after its request reaches the client, an error too.
+func TestLateResponse(t *testing.T) {
+	const stored = "GET /v1/responses/resp_1 HTTP/1.1\r\nHost: b\r\n\r\n"
+	for _, c := range []struct {
+		name, request string
+		engine        endlessEngine
+		status        int
+	}{
+		{"a response", request(plainBody), endlessEngine{size: 10}, http.StatusOK},
+		{"a rejection by the engine", request(plainBody), endlessEngine{size: 10, status: http.StatusTooManyRequests}, http.StatusTooManyRequests},
+		{"a client error", request(plainBody), endlessEngine{size: 10, status: http.StatusBadRequest}, http.StatusBadRequest},
+		{"the timeout of a stored response", stored, endlessEngine{delay: time.Hour}, http.StatusGatewayTimeout},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			o := testOptions(t)
+			c.engine.delay = max(c.engine.delay, 2*DefaultLimits().StallTimeout)
+			overPipes(t, o, &c.engine, func(t *testing.T, b *balancer, p *testkit.Pipes) {
+				b.storedResponses.putResponse(storedAt{response: responseID{id: "resp_1"}, target: "us-0", url: "http://engine"})
+				conn := dialPipe(t, p)
+				defer conn.Close()
+				if _, err := io.WriteString(conn, c.request); err != nil {
+					t.Fatal(err)
+				}
+				resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
+				if err != nil {
+					t.Errorf("no response: %v", err)
+				} else if resp.StatusCode != c.status {
+					t.Errorf("status %d, want %d", resp.StatusCode, c.status)
+				}
+			})
+		})
+	}
 }
 
 // overHTTP2 requests a stream over HTTP/2 and passes it to the client. Unread bytes remain in a

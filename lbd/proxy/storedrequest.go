@@ -3,6 +3,7 @@ package proxy
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"net/url"
@@ -145,7 +146,7 @@ func (q *storedRequest) forwardRequest() *openai.Error {
 	}
 	out, transport, err := q.outgoing(ctx)
 	if err != nil {
-		return openai.Invalid("", "incomplete_body", "reading the request body: "+err.Error())
+		return errBody(err)
 	}
 	if transport == nil {
 		return errNoResponse() // the target was removed meanwhile
@@ -155,13 +156,32 @@ func (q *storedRequest) forwardRequest() *openai.Error {
 		return q.holderError(ctx)
 	}
 	defer resp.Body.Close()
-	if (q.peer != nil || q.usesEngineKey) && (resp.StatusCode == http.StatusUnauthorized || resp.StatusCode == http.StatusForbidden) {
-		return q.holderError(ctx) // it rejects this balancer's credentials, not the client's
+	if q.rejectsBalancer(resp) {
+		return q.errHolderRejects(resp.StatusCode)
 	}
 	q.reservation.Settle(q.holder.model, telemetry.Usage{Requests: 1}.Priced(q.rt.models.Load().price(q.holder.model)), q.rt.Elapsed())
 	q.forgetIfDeleted(resp.StatusCode)
 	q.forwardResponse(resp, silence)
 	return nil
+}
+
+// rejectsBalancer reports whether the holder rejects this balancer's credentials, not the client's. A response of a
+// peer's engine names the replica.
+func (q *storedRequest) rejectsBalancer(resp *http.Response) bool {
+	denied := resp.StatusCode == http.StatusUnauthorized || resp.StatusCode == http.StatusForbidden
+	return denied && (q.usesEngineKey || q.peer != nil && resp.Header.Get(headerReplica) == "")
+}
+
+// errHolderRejects returns the error for a holder that rejects this balancer's credentials.
+func (q *storedRequest) errHolderRejects(status int) *openai.Error {
+	credential := "the API key that the balancer has for it"
+	if q.peer != nil {
+		credential = "the peer token of the balancer"
+	}
+	return &openai.Error{
+		Status: http.StatusBadGateway, Kind: openai.TypeServer, Code: "replica_failed",
+		Message: fmt.Sprintf("%s, which holds the response, rejects %s (%d)", q.holder.target, credential, status),
+	}
 }
 
 // holderError returns the error for a holder that did not respond.

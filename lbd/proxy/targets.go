@@ -45,7 +45,7 @@ func (r *replica) authorize(h http.Header) {
 type replicaCount struct {
 	targetCount
 	tokens      []atomic.Int64 // tokens streamed since the last tick, by rank
-	silentTicks int            // ticks since its last response; guarded by the runtime's lock
+	silentTicks int            // ticks since it responded to a probe or sent a token; guarded by the runtime's lock
 	rate        rateWindow
 	hits        hitWindow
 	proof       proof // that its engine continues messages
@@ -76,9 +76,9 @@ func baseURL(raw string) (*url.URL, error) {
 }
 
 // AddReplica adds a replica. It receives requests once a report finds it ready. A known id is
-// updated. With another URL it is another process, so everything learned about the old one is
-// discarded. AddReplica returns ErrOlderEpoch if this id already had a newer epoch. It returns other
-// errors if the URL is invalid, no model is set, or mTLS is required but not possible. An empty id is
+// updated. With another URL or number of ranks it is another process, so everything learned about
+// the old one is discarded. AddReplica returns ErrOlderEpoch if this id already had a newer epoch. It returns other
+// errors if cfg is invalid, or requires mTLS that this balancer does not have. An empty id is
 // replaced by the URL's host.
 func (r *Runtime) AddReplica(cfg service.ReplicaConfig) (added bool, err error) {
 	base, err := baseURL(cfg.URL)

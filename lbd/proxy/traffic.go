@@ -26,8 +26,8 @@ type trafficTable[K comparable] struct {
 	windows map[K]*trafficWindow
 }
 
-// window returns the window of a name. Of too many names, one without requests for a minute is replaced;
-// without such a name, the window of other is returned.
+// window returns the window of a name. If there are too many, those without requests for a minute are removed
+// first. If there is still no space for the name, it returns the window of other.
 func (t *trafficTable[K]) window(now time.Duration, name, other K) *trafficWindow {
 	t.mu.Lock()
 	defer t.mu.Unlock()

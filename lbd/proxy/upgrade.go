@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -126,10 +127,7 @@ func (x *exchange) admitUpgrade() (*core.Request, *openai.Error) {
 		resolved = x.resolveSplit(divided, "")
 	}
 	x.streamWanted = true
-	x.model, x.upgradeModel = resolved.Model, resolved.Model
-	if resolved.Adapter != "" {
-		x.upgradeModel = resolved.Adapter
-	}
+	x.model, x.adapter, x.upgradeModel = resolved.Model, resolved.Adapter, cmp.Or(resolved.Adapter, resolved.Model)
 	if x.fingerprint == 0 {
 		x.fingerprint = c.Fingerprint(x.endpoint, resolved)
 	}

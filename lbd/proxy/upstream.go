@@ -33,7 +33,7 @@ func NewTransport(allow func(netip.Addr) error) *wire.Transport {
 type failure struct {
 	cause       string
 	err         error       // for the log; nil when the cause is complete
-	kind        failureKind // its kind
+	kind        failureKind // its cause in metrics
 	unreachable bool        // the connection could not be opened
 	timedOut    bool        // the target did not respond in time
 	broken      bool        // see core.Outcome.EngineMayHaveDied

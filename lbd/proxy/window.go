@@ -20,7 +20,7 @@ type rateWindow struct {
 	seconds [rateSeconds + 2]struct{ at, n int64 }
 }
 
-// addCount counts n at a time that is at most a second before the latest one.
+// addCount counts n events at a time. Calls may be out of order by a second.
 func (w *rateWindow) addCount(at time.Duration, n int64) {
 	second := int64(at / time.Second)
 	w.mu.Lock()

@@ -26,16 +26,34 @@ func (l *Ledger) OpenUser(k service.APIKey, now time.Duration) (*Account, error)
 	defer l.mu.Unlock()
 	a := l.accounts[k.Name]
 	if a == nil {
-		if err := l.makeRoom(k.Tenant, now); err != nil {
-			return nil, err
-		}
-		a = l.newAccount(k.Name, holderUser)
-		l.serial++
-		a.serial, a.tenant = l.serial, k.Tenant
-		l.accounts[k.Name] = a
-		l.users++
-		l.byTenant[k.Tenant]++
+		return l.addUser(k, now)
 	}
+	a.configure(k, l.tenants[k.Tenant], now)
+	return a, nil
+}
+
+// UserWithoutToken returns the account of a user whose token, and so whose limits, are not known here. An account
+// that exists is not changed. A new one has no limits of its own until OpenUser sets them.
+func (l *Ledger) UserWithoutToken(name, tenant string, now time.Duration) (*Account, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if a := l.accounts[name]; a != nil {
+		return a, nil
+	}
+	return l.addUser(service.APIKey{Name: name, Tenant: tenant, Tier: service.TierDeferred}, now)
+}
+
+// addUser adds the account of a user; the lock must be held.
+func (l *Ledger) addUser(k service.APIKey, now time.Duration) (*Account, error) {
+	if err := l.makeRoom(k.Tenant, now); err != nil {
+		return nil, err
+	}
+	a := l.newAccount(k.Name, holderUser)
+	l.serial++
+	a.serial, a.tenant = l.serial, k.Tenant
+	l.accounts[k.Name] = a
+	l.users++
+	l.byTenant[k.Tenant]++
 	a.configure(k, l.tenants[k.Tenant], now)
 	return a, nil
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"crypto/sha256"
 	"encoding/json"
+	"fmt"
 	"log/slog"
 	"net/http"
 	"strings"
@@ -136,6 +137,62 @@ func TestIssuerIsDown(t *testing.T) {
 	expect(t, b.post(chatPath, plainBody, as("sk-1")), 200, "")
 }
 
+// A batch of a user changes neither the limits nor the tiers of the user's other requests.
+func TestBatchKeepsLimitsOfUser(t *testing.T) {
+	i := testkit.NewIssuer(t)
+	b := start(t, tokenOptions(t, i, func(s *service.OIDC) {
+		s.Limits, s.MaxTier = service.KeyLimits{RequestsPerMinute: 4}, service.TierNormal
+	}))
+	b.attach("us-0", engine(t, whole(plainReply)))
+	token := as(i.Sign("alice", time.Now().Add(time.Hour)))
+	for range 2 { // the first one loads the keys of the issuer, and the second token is remembered
+		expect(t, b.post(chatPath, plainBody, token), 200, "")
+	}
+	b.settled()
+	alice := Caller{Tenant: "corp", Key: b.KeyUsage()[0].Key, IsUser: true}
+	request := BatchRequest{ID: "b-1", Path: chatPath, Body: []byte(plainBody), Caller: alice, Due: time.Hour}
+	if r := b.ServeBatchRequest(t.Context(), request); r.Status != 200 {
+		t.Fatalf("the batch receives %d %s", r.Status, r.Body)
+	}
+	expect(t, b.post(chatPath, plainBody, token, "X-Skyserve-Tier: IW-F"), http.StatusForbidden, "tier_not_allowed")
+	resp := b.post(chatPath, plainBody, token)
+	expect(t, resp, 200, "")
+	if got := resp.Header.Get("X-Ratelimit-Remaining-Requests"); got != "0" {
+		t.Errorf("%q requests remain, want 0", got)
+	}
+	if r := b.ServeBatchRequest(t.Context(), request); r.Status != http.StatusTooManyRequests {
+		t.Errorf("the batch receives %d beyond the limit", r.Status)
+	}
+}
+
+// A batch of a user waits while the balancer has no account for the user. That of a removed key fails.
+func TestBatchWithoutAccount(t *testing.T) {
+	b := start(t, testOptions(t))
+	for n := 0; ; n++ {
+		a, err := b.ledger.OpenUser(service.APIKey{Name: fmt.Sprint("user", n), Tenant: "corp"}, b.Elapsed())
+		if err != nil {
+			break
+		}
+		if _, denied := a.Admit(b.Elapsed()); denied != nil { // a request in flight keeps the account
+			t.Fatal(denied)
+		}
+	}
+	for _, c := range []struct {
+		caller        Caller
+		status        int
+		code, message string
+	}{
+		{Caller{Tenant: "corp", Key: "alice~1", IsUser: true}, http.StatusServiceUnavailable, "too_many_users", "users of this tenant used this service this month"},
+		{Caller{Tenant: "corp", Key: "sk-1"}, http.StatusUnauthorized, "invalid_api_key", `the API key "sk-1" that created the batch was removed`},
+	} {
+		r := b.ServeBatchRequest(t.Context(), BatchRequest{ID: "b-1", Path: chatPath, Body: []byte(plainBody), Caller: c.caller})
+		message, _, code := apiErrorOf(t, string(r.Body))
+		if r.Status != c.status || code != c.code || !strings.Contains(message, c.message) {
+			t.Errorf("%s: %d %s", c.caller.Key, r.Status, r.Body)
+		}
+	}
+}
+
 // A verified token is found again by its hash, until the configuration or the keys change.
 func TestVerifiedTokensAreRemembered(t *testing.T) {
 	i := testkit.NewIssuer(t)
@@ -143,30 +200,30 @@ func TestVerifiedTokensAreRemembered(t *testing.T) {
 	b := start(t, o)
 	token := i.Sign("alice", time.Now().Add(time.Hour))
 	hash := sha256.Sum256([]byte(token))
-	_, _ = b.tokens.account(t.Context(), hash, token) // the keys of the issuer are there now
-	a, refused := b.tokens.account(t.Context(), hash, token)
-	if refused != nil || b.tokens.find(hash) != a {
+	_, _ = b.identityTokens.account(t.Context(), hash, token) // the keys of the issuer are there now
+	a, refused := b.identityTokens.account(t.Context(), hash, token)
+	if refused != nil || b.identityTokens.find(hash) != a {
 		t.Fatalf("got %v", refused)
 	}
 	for n := range 2*maxVerifiedTokens - 1 { // other tokens push it out of recent, not of earlier
-		b.tokens.remember(sha256.Sum256([]byte{byte(n), byte(n >> 8), byte(n >> 16)}), verifiedToken{})
+		b.identityTokens.remember(sha256.Sum256([]byte{byte(n), byte(n >> 8), byte(n >> 16)}), verifiedToken{})
 		if n == maxVerifiedTokens {
-			first, second := b.tokens.find(hash), b.tokens.find(hash) // the first moves it to recent
+			first, second := b.identityTokens.find(hash), b.identityTokens.find(hash) // the first moves it to recent
 			if first != a || second != a {
 				t.Error("a token that is used was forgotten")
 			}
 		}
 	}
-	if len(b.tokens.recent) > maxVerifiedTokens || len(b.tokens.earlier) > maxVerifiedTokens {
-		t.Errorf("%d and %d tokens are remembered", len(b.tokens.recent), len(b.tokens.earlier))
+	if len(b.identityTokens.recent) > maxVerifiedTokens || len(b.identityTokens.earlier) > maxVerifiedTokens {
+		t.Errorf("%d and %d tokens are remembered", len(b.identityTokens.recent), len(b.identityTokens.earlier))
 	}
-	b.tokens.remember(hash, verifiedToken{account: a, expires: time.Now().Add(-time.Second), stamp: b.tokens.stamp()})
-	if b.tokens.find(hash) != nil {
+	b.identityTokens.remember(hash, verifiedToken{account: a, expires: time.Now().Add(-time.Second), stamp: b.identityTokens.stamp()})
+	if b.identityTokens.find(hash) != nil {
 		t.Error("an expired token is accepted")
 	}
-	b.tokens.remember(hash, verifiedToken{account: a, expires: time.Now().Add(time.Hour), stamp: b.tokens.stamp()})
+	b.identityTokens.remember(hash, verifiedToken{account: a, expires: time.Now().Add(time.Hour), stamp: b.identityTokens.stamp()})
 	o.Tokens.Configure(nil, service.KeyLimits{})
-	if b.tokens.find(hash) != nil || b.RequiresKeys() {
+	if b.identityTokens.find(hash) != nil || b.RequiresKeys() {
 		t.Error("a token outlives its issuer")
 	}
 }

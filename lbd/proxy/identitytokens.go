@@ -14,13 +14,12 @@ import (
 	"skyserve/lbd/quota"
 )
 
-// retryIssuer is how many seconds later a client may retry if the issuer of its token does not respond: a
-// few attempts to reach the issuer.
+// retryIssuer is the Retry-After in seconds while the issuer of a token does not respond.
 const retryIssuer = 5
 
-// tokens finds the account of the user of an identity token. A token that was verified is remembered until
-// it expires: then it costs as much as an API key.
-type tokens struct {
+// identityTokens finds the account of the user of an identity token. A verified token is remembered until it
+// expires. A later request with it costs as little as one with an API key.
+type identityTokens struct {
 	verifier *oidc.Verifier
 	ledger   *quota.Ledger
 	elapsed  func() time.Duration
@@ -34,25 +33,25 @@ type tokens struct {
 type verifiedToken struct {
 	account *quota.Account
 	expires time.Time
-	stamp   uint64 // tokens.stamp when it was verified
+	stamp   uint64 // identityTokens.stamp when it was verified
 }
 
 // maxVerifiedTokens is the maximum size of each of the two maps: 5 MB, and more than one balancer's
 // users of an hour.
 const maxVerifiedTokens = 1 << 15
 
-func newTokens(v *oidc.Verifier, l *quota.Ledger, elapsed func() time.Duration) *tokens {
-	return &tokens{verifier: v, ledger: l, elapsed: elapsed, recent: map[[sha256.Size]byte]verifiedToken{}}
+func newIdentityTokens(v *oidc.Verifier, l *quota.Ledger, elapsed func() time.Duration) *identityTokens {
+	return &identityTokens{verifier: v, ledger: l, elapsed: elapsed, recent: map[[sha256.Size]byte]verifiedToken{}}
 }
 
 // enabled reports whether clients may present identity tokens.
-func (t *tokens) enabled() bool { return t.verifier.Enabled() }
+func (t *identityTokens) enabled() bool { return t.verifier.Enabled() }
 
 // stamp changes whenever a verified token may belong to another account, or may no longer be valid.
-func (t *tokens) stamp() uint64 { return t.verifier.Generation() + t.ledger.Dropped() }
+func (t *identityTokens) stamp() uint64 { return t.verifier.Generation() + t.ledger.Dropped() }
 
 // account returns the account of a token's user. hash is the hash of the token.
-func (t *tokens) account(ctx context.Context, hash [sha256.Size]byte, token string) (*quota.Account, *openai.Error) {
+func (t *identityTokens) account(ctx context.Context, hash [sha256.Size]byte, token string) (*quota.Account, *openai.Error) {
 	if a := t.find(hash); a != nil {
 		return a, nil
 	}
@@ -63,17 +62,14 @@ func (t *tokens) account(ctx context.Context, hash [sha256.Size]byte, token stri
 	}
 	a, err := t.ledger.OpenUser(id.User, t.elapsed())
 	if err != nil {
-		return nil, &openai.Error{
-			Status: http.StatusServiceUnavailable, Kind: openai.TypeServer, Code: "too_many_users", RetryAfter: 60,
-			Message: "identity token: " + err.Error(),
-		}
+		return nil, errManyUsers("identity token: ", err)
 	}
 	t.remember(hash, verifiedToken{a, id.Expires, stamp})
 	return a, nil
 }
 
 // find returns the account of a token that was verified and is still valid; nil if there is none.
-func (t *tokens) find(hash [sha256.Size]byte) *quota.Account {
+func (t *identityTokens) find(hash [sha256.Size]byte) *quota.Account {
 	t.mu.RLock()
 	v, known := t.recent[hash]
 	old := !known
@@ -91,13 +87,21 @@ func (t *tokens) find(hash [sha256.Size]byte) *quota.Account {
 }
 
 // remember stores a verified token.
-func (t *tokens) remember(hash [sha256.Size]byte, v verifiedToken) {
+func (t *identityTokens) remember(hash [sha256.Size]byte, v verifiedToken) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if len(t.recent) >= maxVerifiedTokens {
 		t.earlier, t.recent = t.recent, map[[sha256.Size]byte]verifiedToken{}
 	}
 	t.recent[hash] = v
+}
+
+// errManyUsers returns the error for a user for whom there is no account. subject begins its message.
+func errManyUsers(subject string, err error) *openai.Error {
+	return &openai.Error{
+		Status: http.StatusServiceUnavailable, Kind: openai.TypeServer, Code: "too_many_users", RetryAfter: 60,
+		Message: subject + err.Error(),
+	}
 }
 
 // errToken returns the error for a rejected token. It contains the reason and never the token.
