@@ -209,7 +209,7 @@ func (a *annealing) runAnnealing(n int) {
 	temperature := maxTemperature
 	for range stages {
 		if !a.c.work.spend(n / stages * each) {
-			return
+			break
 		}
 		for range n / stages {
 			a.propose(temperature)
@@ -320,9 +320,7 @@ func (a *annealing) updateReuseSavings(at int, from, to []int) float64 {
 
 // applyMove applies a move with the given change of cost, penalties excluded.
 func (a *annealing) applyMove(at, to int, costChange float64) {
-	if costChange > 0 {
-		a.recordBest() // the move leaves counts that may be the best
-	}
+	a.recordBest() // the move leaves counts that may be the best, also for cheaper ones that are infeasible
 	from, next := a.costAndUse(at, a.candidateIndex[at]), a.costAndUse(at, to)
 	a.cost += costChange
 	for t, l := range a.c.links[at] {
