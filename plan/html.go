@@ -140,23 +140,10 @@ func (p Proposal) unbilled() bool {
 
 // headline summarises the changes and their cost in a sentence.
 func (p Report) headline() string {
-	more, less := 0, 0
-	for _, c := range p.Proposal.Changes {
-		more, less = more+max(0, c.Delta), less+max(0, -c.Delta)
-	}
-	var s string
-	switch {
-	case p.Proposal.Status == StatusInfeasible || p.Proposal.CostPerHour.Planned == nil:
+	if p.Proposal.Status == StatusInfeasible || p.Proposal.CostPerHour.Planned == nil {
 		return describeStatus(p.Proposal)
-	case more == 0 && less == 0:
-		s = "No changes"
-	case less == 0:
-		s = fmt.Sprintf("Add %d %s", more, replicaNoun(more))
-	case more == 0:
-		s = fmt.Sprintf("Remove %d %s", less, replicaNoun(less))
-	default:
-		s = fmt.Sprintf("Add %d %s and remove %d", more, replicaNoun(more), less)
 	}
+	s := p.describeChanges()
 	now, then := p.Proposal.CostPerHour.Current, p.Proposal.CostPerHour.Planned
 	if p.Proposal.unbilled() {
 		return s + "; not billed."
@@ -169,6 +156,34 @@ func (p Report) headline() string {
 		word = "less"
 	}
 	return fmt.Sprintf("%s: %s %s per hour.", s, strings.TrimLeft(signed(*then-*now), "+-"), word)
+}
+
+// describeChanges returns how many replicas are added, removed and donated.
+func (p Report) describeChanges() string {
+	var added, removed, donated int
+	for _, c := range p.Proposal.Changes {
+		added, removed, donated = added+max(0, c.Delta), removed+max(0, -c.Delta)-c.Donate, donated+c.Donate
+	}
+	var parts []string
+	for _, c := range []struct {
+		verb  string
+		count int
+	}{{"add", added}, {"remove", removed}, {"donate", donated}} {
+		switch {
+		case c.count > 0 && len(parts) == 0:
+			parts = append(parts, fmt.Sprintf("%s%s %d %s", strings.ToUpper(c.verb[:1]), c.verb[1:], c.count, replicaNoun(c.count)))
+		case c.count > 0:
+			parts = append(parts, fmt.Sprintf("%s %d", c.verb, c.count))
+		}
+	}
+	if len(parts) == 0 {
+		return "No changes"
+	}
+	last := len(parts) - 1
+	if last == 0 {
+		return parts[0]
+	}
+	return strings.Join(parts[:last], ", ") + " and " + parts[last]
 }
 
 func replicaNoun(n int) string {

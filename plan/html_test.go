@@ -147,3 +147,24 @@ func TestDollars(t *testing.T) {
 		}
 	}
 }
+
+// The headline tells added, removed and donated replicas apart.
+func TestHeadline(t *testing.T) {
+	change := func(delta, donate int) ReplicaChange { return ReplicaChange{Delta: delta, Donate: donate} }
+	for want, changes := range map[string][]ReplicaChange{
+		"No changes; no change in cost.":                            {change(0, 0)},
+		"Add 1 replica; no change in cost.":                         {change(1, 0)},
+		"Remove 2 replicas; no change in cost.":                     {change(-2, 0)},
+		"Donate 2 replicas; no change in cost.":                     {change(-2, 2)},
+		"Add 3 replicas and remove 1; no change in cost.":           {change(3, 0), change(-1, 0)},
+		"Add 3 replicas, remove 1 and donate 2; no change in cost.": {change(3, 0), change(-1, 0), change(-2, 2)},
+		"Remove 1 replica and donate 2; no change in cost.":         {change(-1, 0), change(-2, 2)},
+	} {
+		then := 1.0
+		p := Proposal{Status: StatusOptimal, Changes: changes}
+		p.CostPerHour.Current, p.CostPerHour.Planned = &then, &then
+		if got := (Report{Proposal: p}).headline(); got != want {
+			t.Errorf("got %q, want %q", got, want)
+		}
+	}
+}
