@@ -119,10 +119,10 @@ func (r *review) offeringsOf(i, j int, gpu string, capacity service.CapacityType
 	return r.dropUnusedOnDemand(j, same)
 }
 
-// dropUnusedOnDemand removes the on-demand offerings, except the on-demand base, if the region uses spot first: replicas
-// above regions[].on_demand_base are then launched as spot.
+// dropUnusedOnDemand removes the on-demand offerings, except the on-demand base, if launches in the region try spot or
+// flex-start first: only replicas up to regions[].on_demand_base are then launched on demand.
 func (r *review) dropUnusedOnDemand(j int, indexes []int) []int {
-	if !spotFirst(&r.spec.Regions[j]) {
+	if !interruptibleFirst(&r.spec.Regions[j]) {
 		return indexes
 	}
 	return slices.DeleteFunc(indexes, func(k int) bool {

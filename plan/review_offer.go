@@ -121,11 +121,9 @@ func (r *review) maxReplicas(region *service.RegionSpec, o offering) int {
 	case o.capacityType == service.CapacityReserved:
 		return r.reservedReplicas(region, o.gpuClass)
 	case o.onDemandBase:
-		return ifOffered((spotFirst(region) || flexStartFirst(region)) && catalogue.SellsOnDemand(cloud, o.gpu, o.count), region.OnDemandBase)
-	case o.capacityType == service.CapacitySpot:
-		return ifOffered(spotFirst(region), noLimit)
-	case o.capacityType == service.CapacityFlexStart:
-		return ifOffered(flexStartFirst(region), noLimit)
+		return ifOffered(interruptibleFirst(region) && catalogue.SellsOnDemand(cloud, o.gpu, o.count), region.OnDemandBase)
+	case o.capacityType == service.CapacitySpot, o.capacityType == service.CapacityFlexStart:
+		return ifOffered(o.capacityType == firstCapacityType(region), noLimit)
 	}
 	allowed := len(region.Capacity) == 0 || slices.Contains(region.Capacity, service.CapacityOnDemand)
 	return ifOffered(allowed && catalogue.SellsOnDemand(cloud, o.gpu, o.count), noLimit)
@@ -139,19 +137,25 @@ func ifOffered(offered bool, n int) int {
 	return 0
 }
 
-// spotFirst reports whether a region uses spot before on demand. After on demand, spot is a
-// fallback for a lack of on-demand capacity, which no plan anticipates.
-func spotFirst(region *service.RegionSpec) bool { return beforeOnDemand(region, service.CapacitySpot) }
-
-// flexStartFirst is spotFirst for flex-start.
-func flexStartFirst(region *service.RegionSpec) bool {
-	return beforeOnDemand(region, service.CapacityFlexStart) && catalogue.SellsFlexStart(region.Name.Cloud())
+// firstCapacityType returns the capacity type that launches in a region try first when no reservation has a free machine;
+// empty where there is none. Plans use it even if a later one is cheaper: regions[].capacity is the order of
+// preference. Spot and flex-start after another type are a fallback for a lack of capacity, which no plan anticipates.
+func firstCapacityType(region *service.RegionSpec) service.CapacityType {
+	if len(region.Capacity) == 0 {
+		return service.CapacityOnDemand
+	}
+	for _, t := range region.Capacity {
+		if t != service.CapacityReserved && (t != service.CapacityFlexStart || catalogue.SellsFlexStart(region.Name.Cloud())) {
+			return t
+		}
+	}
+	return ""
 }
 
-// beforeOnDemand reports whether a region uses a capacity type before on demand.
-func beforeOnDemand(region *service.RegionSpec, c service.CapacityType) bool {
-	at, demand := slices.Index(region.Capacity, c), slices.Index(region.Capacity, service.CapacityOnDemand)
-	return at >= 0 && (demand < 0 || at < demand)
+// interruptibleFirst reports whether launches in a region try spot or flex-start first.
+func interruptibleFirst(region *service.RegionSpec) bool {
+	t := firstCapacityType(region)
+	return t == service.CapacitySpot || t == service.CapacityFlexStart
 }
 
 // reservedReplicas returns the number of replicas of a class that a region's reservations can run. A machine
@@ -253,19 +257,14 @@ func (r *review) plannedPrice(region *service.RegionSpec, o offering, onDemand f
 	return onDemand
 }
 
-// basePrice returns the lower price of spot and flex-start, of those that a region uses before on demand.
+// basePrice returns the price of the capacity type that a region uses beside on_demand_base: spot or flex-start.
 func (r *review) basePrice(region *service.RegionSpec, c gpuClass, onDemand float64) float64 {
-	name, price := "spot", 0.0
-	if spotFirst(region) || !flexStartFirst(region) {
-		price = r.spotPrice(region.Name, c, onDemand)
-	}
-	if flexStartFirst(region) {
-		if flex := r.flexStartPrice(region.Name, c, onDemand); price == 0 || flex < price {
-			name, price = "flex-start", flex
-		}
+	name, price := "spot", r.spotPrice
+	if firstCapacityType(region) == service.CapacityFlexStart {
+		name, price = "flex-start", r.flexStartPrice
 	}
 	r.assume("%s in %s: replicas of on_demand_base are planned at the %s price and billed on demand", c, c.cloud, name)
-	return price
+	return price(region.Name, c, onDemand)
 }
 
 // commonPrice returns the price of an offering where all regions of its cloud have the same, else the
@@ -331,9 +330,10 @@ func (r *review) billedPrices(region *service.RegionSpec, onDemand, planned []fl
 	if reservedUSD > 0 {
 		r.assume("%s: reservations of $%.2f per hour are billed in any case: included in the cost per hour, not in the plan's cost for one hour", region.Name, reservedUSD)
 	}
-	for _, c := range []service.CapacityType{service.CapacitySpot, service.CapacityFlexStart} {
-		if slices.Contains(region.Capacity, c) && !beforeOnDemand(region, c) {
-			r.assume("%s: %s is listed after on_demand: it is a fallback for missing on-demand capacity and not planned for", region.Name, c)
+	first := firstCapacityType(region)
+	for _, t := range []service.CapacityType{service.CapacitySpot, service.CapacityFlexStart} {
+		if t != first && slices.Contains(region.Capacity, t) {
+			r.assume("%s: %s is listed after %s: it is a fallback for missing capacity and not planned for", region.Name, t, first)
 		}
 	}
 	return row

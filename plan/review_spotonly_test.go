@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"math"
 	"strings"
 	"testing"
 
@@ -61,7 +62,8 @@ regions:
 	for capacity, want := range map[string]string{
 		"[spot, on_demand]":             "optimal: on_demand:0+2 spot:0+1",
 		"[flex_start, on_demand]":       "optimal: on_demand:0+2 flex_start:0+1",
-		"[flex_start, spot, on_demand]": "optimal: on_demand:0+2 spot:0+1",
+		"[flex_start, spot, on_demand]": "optimal: on_demand:0+2 flex_start:0+1",
+		"[spot, flex_start, on_demand]": "optimal: on_demand:0+2 spot:0+1",
 		"[on_demand, flex_start]":       "optimal: on_demand:0+3",
 	} {
 		history := loaded(t, 300, "m", map[service.Region]float64{"gcp/us-central1": 3000})
@@ -69,5 +71,48 @@ regions:
 		if got := capacities(p); got != want {
 			t.Errorf("%s: got %q, want %q", capacity, got, want)
 		}
+	}
+}
+
+// A plan uses the capacity type that launches try first, also if a later one is cheaper. The later one is a fallback, and
+// its replicas count as those of the first.
+func TestReviewPlansTheFirstCapacityType(t *testing.T) {
+	const text = `name: chat
+models:
+  - name: m
+    gpus: [{type: L4, tps: 1000}]
+regions:
+  - name: gcp/us-central1
+    replicas: {min: 1, max: 20}
+    capacity: CAPACITY
+`
+	price := func(c service.CapacityType, usd float64) MachinePrice {
+		return MachinePrice{Region: "gcp/us-central1", GPU: "L4", GPUs: 1, Capacity: c, USDPerHour: usd, Source: "test"}
+	}
+	prices := []MachinePrice{price(service.CapacityOnDemand, 0.8), price(service.CapacityFlexStart, 0.4), price(service.CapacitySpot, 0.3)}
+	counts := []ReplicaCount{{Model: "m", Region: "gcp/us-central1", GPU: "L4", Capacity: service.CapacitySpot, Replicas: 1}}
+	for _, c := range []struct {
+		capacity, want string
+		costPerHour    float64
+		says           string
+	}{
+		{"[flex_start, spot, on_demand]", "optimal: flex_start:1+2", 3 * 0.4, "gcp/us-central1: spot is listed after flex_start: it is a fallback for missing capacity and not planned for"},
+		{"[flex_start, spot]", "optimal: flex_start:1+2", 3 * 0.4, "gcp/us-central1: spot is listed after flex_start: it is a fallback"},
+		{"[spot, flex_start, on_demand]", "optimal: spot:1+2", 3 * 0.3, "gcp/us-central1: flex_start is listed after spot: it is a fallback"},
+		{"[on_demand, spot]", "optimal: on_demand:1+2", 3 * 0.8, "gcp/us-central1: spot is listed after on_demand: it is a fallback for missing capacity and not planned for"},
+	} {
+		t.Run(c.capacity, func(t *testing.T) {
+			history := loaded(t, 300, "m", map[service.Region]float64{"gcp/us-central1": 3000})
+			p := reviewed(t, strings.Replace(text, "CAPACITY", c.capacity, 1), counts, history, ReviewOptions{Prices: prices})
+			if got := capacities(p); got != c.want {
+				t.Errorf("got %q, want %q", got, c.want)
+			}
+			if got := *p.CostPerHour.Planned; math.Abs(got-c.costPerHour) > 1e-9 {
+				t.Errorf("planned $%g per hour, want $%g", got, c.costPerHour)
+			}
+			if all := strings.Join(p.Assumed, "\n"); !strings.Contains(all, c.says) {
+				t.Errorf("%q is not in\n%s", c.says, all)
+			}
+		})
 	}
 }

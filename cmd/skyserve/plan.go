@@ -69,8 +69,8 @@ the service of SERVICE.yaml is not running, the plan starts from zero replicas.
 
 Prices come from service.yaml, otherwise from the clouds (with your credentials),
 otherwise from the built-in list. Reserved capacity (regions[].reserved) adds no cost. Spot
-is planned only if regions[].capacity lists it before on_demand. -o html writes a single
-self-contained page.
+and flex-start are planned only if they are the first type of regions[].capacity besides
+reserved, which launches try first. -o html writes a single self-contained page.
 
 --survive any serves all load even after the loss of any one region, --survive A,B after
 the loss of A or B.
