@@ -93,30 +93,39 @@ func (r *review) placeReplicas(i, j int, indexes []int, replicas int) {
 
 // offeringsOf returns the indexes of the offerings that a replica of model i in region j may run on, by its GPU type, in
 // launch order; none where the region has no offering for the model. A replica of another or unknown type counts as the
-// first class of r.offerings that the model can use there. Where the class is offered with the replica's capacity type,
+// model's first GPU class that is offered there. Where the class is offered with the replica's capacity type,
 // only these offerings are returned.
-func (r *review) offeringsOf(i, j int, gpu string, capacity service.CapacityType) []int {
-	var first, same []int
-	for k, o := range r.offerings {
-		if r.problem.ReplicaTPS[i][k] == 0 || r.problem.Capacity[j][k] != nil && *r.problem.Capacity[j][k] == 0 {
-			continue
+func (r *review) offeringsOf(i, j int, gpu string, capacityType service.CapacityType) []int {
+	same := r.offeringsOfClass(i, j, func(c gpuClass) bool { return c.gpu == gpu })
+	if len(same) == 0 {
+		if same = r.offeringsOfClass(i, j, func(gpuClass) bool { return true }); len(same) == 0 {
+			return nil
 		}
-		if len(first) == 0 || r.offerings[first[0]].gpuClass == o.gpuClass {
-			first = append(first, k)
-		}
-		if o.gpu == gpu && (len(same) == 0 || r.offerings[same[0]].gpuClass == o.gpuClass) {
-			same = append(same, k)
-		}
+		r.assume("replicas of %s in %s run on %s: counted as %s", r.problem.Models[i], r.problem.Regions[j], cmp.Or(gpu, "an unknown GPU"), r.offerings[same[0]].gpuClass)
 	}
-	if len(same) == 0 && len(first) > 0 {
-		same = first
-		r.assume("replicas of %s in %s run on %s: counted as %s", r.problem.Models[i], r.problem.Regions[j], cmp.Or(gpu, "an unknown GPU"), r.offerings[first[0]].gpuClass)
-	}
-	sameType := slices.DeleteFunc(slices.Clone(same), func(k int) bool { return r.offerings[k].capacityType != capacity })
+	sameType := slices.DeleteFunc(slices.Clone(same), func(k int) bool { return r.offerings[k].capacityType != capacityType })
 	if len(sameType) > 0 {
 		return sameType
 	}
 	return r.dropUnusedOnDemand(j, same)
+}
+
+// offeringsOfClass returns the indexes of the offerings of the model's first GPU class, in the order of service.yaml, that
+// matches and that region j offers; nil for none.
+func (r *review) offeringsOfClass(i, j int, matches func(gpuClass) bool) []int {
+	for _, g := range r.gpusOf(&r.spec.Models[i]) {
+		var indexes []int
+		for k, o := range r.offerings {
+			limit := limitOr(r.problem.Capacity, j, k, unlimited)
+			if limit > 0 && o.gpu == g.Type && o.count == max(1, g.Count) && matches(o.gpuClass) {
+				indexes = append(indexes, k)
+			}
+		}
+		if indexes != nil {
+			return indexes
+		}
+	}
+	return nil
 }
 
 // dropUnusedOnDemand removes the on-demand offerings, except the on-demand base, if launches in the region try spot or

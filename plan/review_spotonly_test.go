@@ -2,6 +2,7 @@ package plan
 
 import (
 	"math"
+	"slices"
 	"strings"
 	"testing"
 
@@ -114,5 +115,30 @@ regions:
 				t.Errorf("%q is not in\n%s", c.says, all)
 			}
 		})
+	}
+}
+
+// A replica whose GPU is unknown counts as the first GPU of its model, which launches try first.
+func TestReviewCountsUnknownGPUsByModel(t *testing.T) {
+	const yaml = `name: chat
+models:
+  - name: a
+    gpus: [{type: L4, tps: 1000}]
+  - name: b
+    gpus: [{type: H100, tps: 9000}, {type: L4, tps: 1000}]
+regions:
+  - name: aws/us-east-1
+    replicas: {min: 1, max: 20}
+`
+	counts := []ReplicaCount{{Model: "b", Region: "aws/us-east-1", Replicas: 2}}
+	p := reviewed(t, yaml, counts, nil, ReviewOptions{})
+	for _, c := range p.Changes {
+		if c.Model == "b" && c.Current > 0 && (c.GPU != "H100" || c.Current != 2) {
+			t.Errorf("%d replicas of b count as %s, want 2 as H100", c.Current, c.GPU)
+		}
+	}
+	const says = "replicas of b in aws/us-east-1 run on an unknown GPU: counted as H100"
+	if !slices.Contains(p.Assumed, says) {
+		t.Errorf("%q is not in %q", says, p.Assumed)
 	}
 }
