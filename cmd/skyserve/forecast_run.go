@@ -297,16 +297,29 @@ func forecastTable(results []forecastedSeries) list {
 	return t
 }
 
-// writeForecastNotes prints the assumptions and the omitted forecasts.
+// writeForecastNotes prints each assumption once, with its forecasts, and the omitted forecasts.
 func writeForecastNotes(out io.Writer, results []forecastedSeries) error {
-	heading := "\nAssumed:\n"
+	var order []string
+	names, all := map[string][]string{}, 0 // by assumption: the forecasts
 	for _, d := range results {
 		for i, fc := range d.forecasts {
+			all++
 			for _, a := range fc.Assumed {
-				fmt.Fprintf(out, "%s  - %s, %s: %s\n", heading, d.SeriesKey, d.names[i], a)
-				heading = ""
+				if names[a] == nil {
+					order = append(order, a)
+				}
+				names[a] = append(names[a], fmt.Sprintf("%s, %s", d.SeriesKey, d.names[i]))
 			}
 		}
+	}
+	heading := "\nAssumed:\n"
+	for _, a := range order {
+		forecasts := strings.Join(names[a], "; ")
+		if all > 1 && len(names[a]) == all {
+			forecasts = "all forecasts"
+		}
+		fmt.Fprintf(out, "%s  - %s: %s\n", heading, forecasts, a)
+		heading = ""
 	}
 	heading = "\nOmitted:\n"
 	for _, d := range results {

@@ -18,6 +18,7 @@ import (
 	"gonum.org/v1/plot/vg/vgimg"
 
 	"skyserve/forecast"
+	"skyserve/internal/service"
 	"skyserve/tui"
 )
 
@@ -188,5 +189,30 @@ func TestTimeTicks(t *testing.T) {
 		if len(ticks) == 0 || len(ticks) > maxTicks+1 || ticks[0].Label != c.want {
 			t.Errorf("%g to %g: %v", c.from, c.to, ticks)
 		}
+	}
+}
+
+// Each assumption is printed once, with the forecasts that it is about.
+func TestForecastNotes(t *testing.T) {
+	in := func(region service.Region, assumed ...string) forecastedSeries {
+		s := aSeries([]float64{1, 2}, 1)
+		s.Region, s.forecasts[0].Assumed = region, assumed
+		return s
+	}
+	for name, tt := range map[string]struct {
+		results []forecastedSeries
+		want    string
+	}{
+		"one":        {[]forecastedSeries{in("us", "a")}, "\nAssumed:\n  - us m fast, x: a\n"},
+		"everywhere": {[]forecastedSeries{in("us", "a", "b"), in("eu", "a")}, "\nAssumed:\n  - all forecasts: a\n  - us m fast, x: b\n"},
+		"some":       {[]forecastedSeries{in("us", "a"), in("eu", "a"), in("asia")}, "\nAssumed:\n  - us m fast, x; eu m fast, x: a\n"},
+		"none":       {[]forecastedSeries{in("us")}, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var out bytes.Buffer
+			if err := writeForecastNotes(&out, tt.results); err != nil || out.String() != tt.want {
+				t.Errorf("got %q, %v, want %q", &out, err, tt.want)
+			}
+		})
 	}
 }
