@@ -104,6 +104,9 @@ applying failed and 3 if the plan was partly applied.`,
 			if err := setService(&o.target, args, "NAME|SERVICE.yaml"); err != nil {
 				return err
 			}
+			if err := checkPositive(cmd, "horizon", "step", "max-rtt"); err != nil {
+				return err
+			}
 			o.errOut = cmd.ErrOrStderr()
 			return runPlan(cmd.Context(), &o, cmd.InOrStdin(), cmd.OutOrStdout())
 		},
@@ -185,6 +188,16 @@ func runPlan(ctx context.Context, o *planOptions, in io.Reader, out io.Writer) e
 	return o.exitCode(r.Proposal)
 }
 
+// checkPositive rejects durations of 0 or less of flags that are set. Without a flag, 0 stands for its default.
+func checkPositive(cmd *cobra.Command, names ...string) error {
+	for _, name := range names {
+		if d, err := cmd.Flags().GetDuration(name); err != nil || cmd.Flags().Changed(name) && d <= 0 {
+			return cmp.Or(err, usage(fmt.Errorf("--%s: must be greater than 0, got %s", name, d), ""))
+		}
+	}
+	return nil
+}
+
 // checkOptions rejects invalid flags and invalid combinations of them.
 func (o *planOptions) checkOptions() error {
 	var err error
@@ -196,8 +209,6 @@ func (o *planOptions) checkOptions() error {
 		return usage(errors.New("-o html: cannot be combined with --problem"), "")
 	case o.reserve && o.format.kind != outputText && !o.format.isDocument():
 		return usage(fmt.Errorf("-o %s: must be text, json, yaml or jsonpath=PATH with --compare-reserved", o.format.kind), "")
-	case o.review.MaxRTT < 0:
-		return usage(fmt.Errorf("--max-rtt: must be at least 0, got %s", o.review.MaxRTT), "")
 	case !(o.review.LocalShare > 0 && o.review.LocalShare <= 1):
 		return usage(fmt.Errorf("--local-share: must be greater than 0 and at most 1, got %g", o.review.LocalShare), "")
 	case !(o.review.Gap >= 0 && o.review.Gap < 1):

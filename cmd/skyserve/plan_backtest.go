@@ -49,6 +49,9 @@ model, region and GPU.`,
 			if err := setService(&o.target, args, "NAME|SERVICE.yaml"); err != nil {
 				return err
 			}
+			if err := checkPositive(cmd, "horizon", "step", "max-rtt", "every"); err != nil {
+				return err
+			}
 			return o.runBacktest(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
 	}
