@@ -45,11 +45,12 @@ func IsBucket(folder string) bool {
 }
 
 func newForm(expr, description string) *form {
-	return &form{expr, description, lazyPattern(expr)}
+	return &form{expr, description, LazyPattern(expr)}
 }
 
-// lazyPattern compiles a regular expression at its first use: to compile all takes milliseconds of every command.
-func lazyPattern(expr string) func() *regexp.Regexp {
+// LazyPattern returns a function that compiles a regular expression at its first use: to compile all takes milliseconds
+// of every command.
+func LazyPattern(expr string) func() *regexp.Regexp {
 	return sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(expr) })
 }
 

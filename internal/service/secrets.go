@@ -13,17 +13,17 @@ import (
 
 var (
 	// secretKey matches a key whose value may be secret in any mapping.
-	secretKey = lazyPattern(`(?i)^(secrets?|env|keys_from|hmac|.*(password|passwd|token|api_?key))$`)
+	secretKey = LazyPattern(`(?i)^(secrets?|env|keys_from|hmac|.*(password|passwd|token|api_?key))$`)
 	// secretFlag matches an engine argument whose value is a secret.
-	secretFlag = lazyPattern(`(?i)^-.*(key|token|secret|passw)`)
+	secretFlag = LazyPattern(`(?i)^-.*(key|token|secret|passw)`)
 	// secretName matches a key that may be a misspelled key of a secret.
-	secretName = lazyPattern(`(?i)(secret|env|key|hmac|token|passw|cred)`)
+	secretName = LazyPattern(`(?i)(secret|env|key|hmac|token|passw|cred)`)
 	// secretInText matches text that contains a secret: --api-key=X, nats://user:X@host.
-	secretInText = lazyPattern(`(?i)((key|token|secret|passw)[a-z_-]*=|://[^/]*@)`)
+	secretInText = LazyPattern(`(?i)((key|token|secret|passw)[a-z_-]*=|://[^/]*@)`)
 )
 
 // harmless matches values that no secret has: short numbers, durations, sizes and words of YAML.
-var harmless = lazyPattern(`(?i)^(-?[0-9]{1,5}(\.[0-9]{1,3})?(ns|us|ms|s|m|h|d|%|k|m|g|ki|mi|gi|mib|gib)?|true|false|yes|no|null|~)$`)
+var harmless = LazyPattern(`(?i)^(-?[0-9]{1,5}(\.[0-9]{1,3})?(ns|us|ms|s|m|h|d|%|k|m|g|ki|mi|gi|mib|gib)?|true|false|yes|no|null|~)$`)
 
 // plainKeys contains the keys of service.yaml that have no secret in any mapping.
 var plainKeys = sync.OnceValue(func() map[string]bool {
@@ -140,4 +140,4 @@ func (s *source) nearSecrets(line int) bool {
 	return false
 }
 
-var secretWord = lazyPattern(`(?i)(secret|env|key|hmac|token|passw|args|://)`)
+var secretWord = LazyPattern(`(?i)(secret|env|key|hmac|token|passw|args|://)`)

@@ -11,6 +11,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"skyserve/internal/service"
 )
 
 // AWS emulates in memory the parts of Amazon Web Services that skyserve calls: EC2, IAM, STS, Service Quotas
@@ -146,7 +148,7 @@ func (c awsCall) reads() bool {
 }
 
 // credentialScope matches the access key, region and service of a signature.
-var credentialScope = lazyPattern(`Credential=([^/]+)/\d+/([^/]+)/([^/]+)/aws4_request`)
+var credentialScope = service.LazyPattern(`Credential=([^/]+)/\d+/([^/]+)/([^/]+)/aws4_request`)
 
 // maxAWSBody limits a request: its largest part is 16 KiB of user data in base64.
 const maxAWSBody = 1 << 20

@@ -3,10 +3,10 @@ package testcloud
 import (
 	"fmt"
 	"net/http"
-	"regexp"
 	"strings"
-	"sync"
 	"unicode/utf8"
+
+	"skyserve/internal/service"
 )
 
 // The limits of tags: their number per resource, and the lengths of keys and values.
@@ -16,13 +16,8 @@ const (
 	maxTagValue = 256
 )
 
-// lazyPattern compiles a regular expression at its first use: the commands that tests start contain this package.
-func lazyPattern(expr string) func() *regexp.Regexp {
-	return sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(expr) })
-}
-
 // iamTagPattern matches the characters IAM allows in a tag's key or value.
-var iamTagPattern = lazyPattern(`^[\p{L}\p{Z}\p{N}_.:/=+\-@]*$`)
+var iamTagPattern = service.LazyPattern(`^[\p{L}\p{Z}\p{N}_.:/=+\-@]*$`)
 
 // validate rejects tags that no service of AWS accepts; with iam set, also those that only IAM rejects.
 func (t awsTags) validate(iam bool) error {

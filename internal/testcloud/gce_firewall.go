@@ -3,6 +3,8 @@ package testcloud
 import (
 	"cmp"
 	"net/http"
+
+	"skyserve/internal/service"
 )
 
 // GCEFirewall is a firewall rule of the project.
@@ -29,7 +31,7 @@ type GCEProtocol struct {
 	Ports    []string `json:"ports,omitempty"`
 }
 
-var gceName = lazyPattern(`^[a-z]([-a-z0-9]{0,61}[a-z0-9])?$`)
+var gceName = service.LazyPattern(`^[a-z]([-a-z0-9]{0,61}[a-z0-9])?$`)
 
 // readFirewall decodes and validates a rule, and sets the defaults of omitted fields.
 func (g *GCE) readFirewall(r *http.Request) (f GCEFirewall, fail *gceError) {

@@ -9,6 +9,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"skyserve/internal/service"
 )
 
 // The states of an instance, and the provisioning model that may be interrupted.
@@ -175,8 +177,8 @@ func (i GCEInstance) field(name string) (string, bool) {
 }
 
 var (
-	gceLabelKey   = lazyPattern(`^[a-z][a-z0-9_-]{0,62}$`)
-	gceLabelValue = lazyPattern(`^[a-z0-9_-]{0,63}$`)
+	gceLabelKey   = service.LazyPattern(`^[a-z][a-z0-9_-]{0,62}$`)
+	gceLabelValue = service.LazyPattern(`^[a-z0-9_-]{0,63}$`)
 )
 
 // checkInstance validates a requested instance.

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"skyserve/internal/service"
 )
 
 // This file emulates the buckets of Cloud Storage's JSON API, v1, by its reference and discovery document
@@ -116,9 +118,9 @@ type gcsBinding struct {
 
 // The rules of names, labels and locations.
 var (
-	gcsBucketName = lazyPattern(`^[a-z0-9][a-z0-9._-]{1,61}[a-z0-9]$`)
-	gcsLabelKey   = lazyPattern(`^[a-z][a-z0-9_-]{0,62}$`)
-	gcsLabelValue = lazyPattern(`^[a-z0-9_-]{0,63}$`)
+	gcsBucketName = service.LazyPattern(`^[a-z0-9][a-z0-9._-]{1,61}[a-z0-9]$`)
+	gcsLabelKey   = service.LazyPattern(`^[a-z][a-z0-9_-]{0,62}$`)
+	gcsLabelValue = service.LazyPattern(`^[a-z0-9_-]{0,63}$`)
 )
 
 // gcsDefaultRetention is the soft delete retention of a bucket without a policy: 7 days.

@@ -17,6 +17,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"skyserve/internal/service"
 )
 
 // This file emulates the objects of Cloud Storage's JSON API: multipart and resumable uploads, by "Resumable
@@ -131,7 +133,7 @@ func (s *gcsUploadSession) checkPrecondition(b *gcsBucket) *gceError {
 	return nil
 }
 
-var gcsRange = lazyPattern(`^bytes (\d+)-(\d+)/(\d+|\*)$`)
+var gcsRange = service.LazyPattern(`^bytes (\d+)-(\d+)/(\d+|\*)$`)
 
 // receivePart serves one part of a resumable upload. Bytes that were received before are ignored.
 func (g *GCE) receivePart(r *http.Request, b *gcsBucket, id string) (any, *gceError) {

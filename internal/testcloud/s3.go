@@ -14,6 +14,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"skyserve/internal/service"
 )
 
 // This file emulates the part of S3 that skyserve calls, by the Amazon S3 API Reference (November 2026):
@@ -39,7 +41,7 @@ type s3Call struct {
 	request     *http.Request
 }
 
-var s3Host = lazyPattern(`^([a-z0-9.-]+)\.s3[.-][a-z0-9.-]*amazonaws\.com(\.cn)?$`)
+var s3Host = service.LazyPattern(`^([a-z0-9.-]+)\.s3[.-][a-z0-9.-]*amazonaws\.com(\.cn)?$`)
 
 // s3Actions are the emulated actions, by method, number of path elements and subresource.
 var s3Actions = map[string]string{
