@@ -85,7 +85,7 @@ func (c *integerProgram) anneal(p *point, round int) {
 }
 
 // addGrowth adds copies of a block's cheapest candidate to its candidates, with 1, 2, 4, ... more units of the
-// class whose throughput has the lowest price. Where many candidates cost the same, the listed ones alone may
+// offering whose throughput has the lowest price. Where many candidates cost the same, the listed ones alone may
 // have too little capacity.
 func (c *integerProgram) addGrowth(p *point, at int, candidates []candidate) []candidate {
 	if len(candidates) == 0 {
@@ -93,8 +93,8 @@ func (c *integerProgram) addGrowth(p *point, at int, candidates []candidate) []c
 	}
 	c.priceBlock(at, p.y)
 	best, lowest := -1, math.Inf(1)
-	for k, cl := range c.priced.classes {
-		if unitPrice := (cl.keepCost + cl.startCost) / cl.tps; cl.tps > 0 && unitPrice < lowest {
+	for k, bo := range c.priced.offerings {
+		if unitPrice := (bo.keepCost + bo.startCost) / bo.tps; bo.tps > 0 && unitPrice < lowest {
 			best, lowest = k, unitPrice
 		}
 	}
@@ -105,7 +105,7 @@ func (c *integerProgram) addGrowth(p *point, at int, candidates []candidate) []c
 	for _, n := range first {
 		count += n
 	}
-	free := min(c.priced.classes[best].max-first[best], c.priced.max-count)
+	free := min(c.priced.offerings[best].max-first[best], c.priced.max-count)
 	for more := 1; more <= min(free, maxGrowth); more *= 2 {
 		x := slices.Clone(first)
 		x[best] += more

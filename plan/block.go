@@ -8,19 +8,19 @@ import (
 // unlimited means that a count has no upper bound.
 const unlimited = math.MaxInt32
 
-// class is one of Problem.GPUs in a block; a unit is one replica of the block's model on it. Every unit costs
+// blockOffering is one of Problem.GPUs in a block; a unit is one replica of the block's model on it. Every unit costs
 // keepCost. Beyond the number running, a unit also costs switchCost (on a VM that another model
 // frees, for at most the number switchable) or startCost. switchCost is at most startCost, or
 // switchable is 0.
-type class struct {
+type blockOffering struct {
 	keepCost, switchCost, startCost, tps float64
 	running, switchable, max             int
 }
 
-// steps returns the price steps of the class: the cost of a unit, and the count at which the step
+// steps returns the price steps of the offering: the cost of a unit, and the count at which the step
 // ends.
-func (c *class) steps() [3]step {
-	return [3]step{{c.keepCost, c.running}, {c.keepCost + c.switchCost, c.running + c.switchable}, {c.keepCost + c.startCost, unlimited}}
+func (o *blockOffering) steps() [3]step {
+	return [3]step{{o.keepCost, o.running}, {o.keepCost + o.switchCost, o.running + o.switchable}, {o.keepCost + o.startCost, unlimited}}
 }
 
 type step struct {
@@ -29,16 +29,16 @@ type step struct {
 }
 
 // cost returns the price of x units.
-func (c *class) cost(x int) float64 {
-	return c.keepCost*float64(x) + c.switchCost*float64(min(max(0, x-c.running), c.switchable)) + c.startCost*float64(max(0, x-c.running-c.switchable))
+func (o *blockOffering) cost(x int) float64 {
+	return o.keepCost*float64(x) + o.switchCost*float64(min(max(0, x-o.running), o.switchable)) + o.startCost*float64(max(0, x-o.running-o.switchable))
 }
 
-// block is one model in one region: a count of every class such that the local need is covered and
+// block is one model in one region: a count of every offering such that the local need is covered and
 // the total is between min and max.
 type block struct {
-	classes  []class
-	need     float64
-	min, max int
+	offerings []blockOffering
+	need      float64
+	min, max  int
 	// egress prices the load above the block's capacity, which other regions serve.
 	egress egressCost
 }
@@ -70,8 +70,8 @@ func (a *egressCost) costAt(capacity float64) float64 {
 // capacity returns the throughput of counts x.
 func (b *block) capacity(x []int) float64 {
 	var sum float64
-	for k, c := range b.classes {
-		sum += c.tps * float64(x[k])
+	for k, o := range b.offerings {
+		sum += o.tps * float64(x[k])
 	}
 	return sum
 }
@@ -80,34 +80,34 @@ func (b *block) capacity(x []int) float64 {
 // within them.
 func (b *block) maxCapacity() (capacity float64, ok bool) {
 	count, limit := 0, 0
-	order := make([]int, len(b.classes))
-	for k, c := range b.classes {
+	order := make([]int, len(b.offerings))
+	for k, o := range b.offerings {
 		order[k] = k
-		limit = min(unlimited, limit+c.max)
+		limit = min(unlimited, limit+o.max)
 	}
 	if limit < b.min || b.min > b.max {
 		return 0, false
 	}
 	slices.SortStableFunc(order, func(p, q int) int {
 		switch {
-		case b.classes[p].tps > b.classes[q].tps:
+		case b.offerings[p].tps > b.offerings[q].tps:
 			return -1
-		case b.classes[p].tps < b.classes[q].tps:
+		case b.offerings[p].tps < b.offerings[q].tps:
 			return 1
 		}
 		return 0
 	})
 	for _, k := range order {
-		add := min(b.classes[k].max, b.max-count)
-		capacity += b.classes[k].tps * float64(add)
+		add := min(b.offerings[k].max, b.max-count)
+		capacity += b.offerings[k].tps * float64(add)
 		count += add
 	}
 	return capacity, true
 }
 
-// segment is a number of units of one class, each at the same positive cost.
+// segment is a number of units of one offering, each at the same positive cost.
 type segment struct {
-	class         int
+	offering      int
 	unitCost, tps float64
 	count         int
 }
@@ -115,31 +115,31 @@ type segment struct {
 // before orders segments by cost per capacity.
 func (s segment) before(o segment) bool {
 	a, c := s.unitCost*o.tps, o.unitCost*s.tps
-	return a < c || a == c && s.class < o.class
+	return a < c || a == c && s.offering < o.offering
 }
 
-// blockSearch finds counts of a block by depth-first branch and bound over its classes. Its lower
+// blockSearch finds counts of a block by depth-first branch and bound over its offerings. Its lower
 // bound covers the remaining need with the cheapest segments, allowing fractions of units. Costs
 // may be negative because they include the prices of coupling rows.
 type blockSearch struct {
 	b        *block
 	segments []segment
-	// baseCost[k] and baseCapacity[k] are the cost and capacity of the cheapest counts of the classes
+	// baseCost[k] and baseCapacity[k] are the cost and capacity of the cheapest counts of the offerings
 	// from k on, if the local need is ignored.
 	baseCost, baseCapacity []float64
-	baseCount              []int // of each class
+	baseCount              []int // of each offering
 	x                      []int
 	limit                  float64 // counts above this cost are not visited
 	work                   *effort
 	visit                  func(cost, capacity float64) // called with the counts in x
-	// breakpointsOnly limits the last class to the counts of breakpointsOf, one of which is the cheapest, if it has
+	// breakpointsOnly limits the last offering to the counts of breakpointsOf, one of which is the cheapest, if it has
 	// more than maxEnumeratedCount units and the block has no egress cost.
 	breakpointsOnly bool
 }
 
 // reset prepares a search of b and reuses the memory of the last one.
 func (bs *blockSearch) reset(b *block, work *effort) {
-	g := len(b.classes)
+	g := len(b.offerings)
 	if len(bs.x) != g {
 		bs.x, bs.baseCount = make([]int, g), make([]int, g)
 		bs.baseCost, bs.baseCapacity = make([]float64, g+1), make([]float64, g+1)
@@ -148,7 +148,7 @@ func (bs *blockSearch) reset(b *block, work *effort) {
 	bs.b, bs.work, bs.limit, bs.segments = b, work, math.Inf(1), bs.segments[:0]
 	work.spend(8 * g) // the work of preparing and sorting
 	for k := g - 1; k >= 0; k-- {
-		bs.addClass(k)
+		bs.addOffering(k)
 	}
 	for i := 1; i < len(bs.segments); i++ { // few and nearly sorted: insertion sort
 		s := bs.segments[i]
@@ -160,14 +160,14 @@ func (bs *blockSearch) reset(b *block, work *effort) {
 	}
 }
 
-// addClass adds class k's cheapest counts to the base and its units of positive cost to the
+// addOffering adds offering k's cheapest counts to the base and its units of positive cost to the
 // segments.
-func (bs *blockSearch) addClass(k int) {
-	c := &bs.b.classes[k]
+func (bs *blockSearch) addOffering(k int) {
+	o := &bs.b.offerings[k]
 	var cost float64
 	from, count := 0, 0
-	for _, s := range c.steps() {
-		units := min(s.end, c.max) - from
+	for _, s := range o.steps() {
+		units := min(s.end, o.max) - from
 		if units <= 0 {
 			continue
 		}
@@ -176,16 +176,16 @@ func (bs *blockSearch) addClass(k int) {
 		case s.cost <= 0:
 			cost += s.cost * float64(units)
 			count += units
-		case c.tps > 0:
-			bs.segments = append(bs.segments, segment{k, s.cost, c.tps, units})
+		case o.tps > 0:
+			bs.segments = append(bs.segments, segment{k, s.cost, o.tps, units})
 		}
 	}
 	bs.baseCount[k] = count
 	bs.baseCost[k] = bs.baseCost[k+1] + cost
-	bs.baseCapacity[k] = bs.baseCapacity[k+1] + c.tps*float64(count)
+	bs.baseCapacity[k] = bs.baseCapacity[k+1] + o.tps*float64(count)
 }
 
-// lowerBound returns the minimum cost at which the classes from k on cover a need, with fractions of
+// lowerBound returns the minimum cost at which the offerings from k on cover a need, with fractions of
 // units allowed; +Inf when they cannot cover it.
 func (bs *blockSearch) lowerBound(k int, need float64) float64 {
 	cost := bs.baseCost[k]
@@ -195,7 +195,7 @@ func (bs *blockSearch) lowerBound(k int, need float64) float64 {
 			return math.Inf(1)
 		}
 		s := &bs.segments[i]
-		if s.class < k {
+		if s.offering < k {
 			continue
 		}
 		full := s.tps * float64(s.count)
@@ -208,8 +208,8 @@ func (bs *blockSearch) lowerBound(k int, need float64) float64 {
 	return cost
 }
 
-// searchFrom enumerates the classes from k on; the first k have the given cost, capacity and count. For
-// each class the bound is convex in its count: the search starts near the minimum and stops in each
+// searchFrom enumerates the offerings from k on; the first k have the given cost, capacity and count. For
+// each offering the bound is convex in its count: the search starts near the minimum and stops in each
 // direction where the bound rises above the limit.
 func (bs *blockSearch) searchFrom(k int, cost, capacity float64, count int) {
 	if k == len(bs.x) {
@@ -221,18 +221,18 @@ func (bs *blockSearch) searchFrom(k int, cost, capacity float64, count int) {
 		}
 		return
 	}
-	c := &bs.b.classes[k]
-	if bs.breakpointsOnly && k == len(bs.x)-1 && bs.b.egress.price == 0 && c.max > maxEnumeratedCount {
-		for _, x := range bs.breakpointsOf(c, capacity, count) {
-			if x >= 0 && x <= c.max && count+x <= bs.b.max {
+	o := &bs.b.offerings[k]
+	if bs.breakpointsOnly && k == len(bs.x)-1 && bs.b.egress.price == 0 && o.max > maxEnumeratedCount {
+		for _, x := range bs.breakpointsOf(o, capacity, count) {
+			if x >= 0 && x <= o.max && count+x <= bs.b.max {
 				bs.tryCount(k, x, cost, capacity, count)
 			}
 		}
 		return
 	}
-	start := max(0, min(bs.likelyCount(k, bs.b.need-capacity), c.max, bs.b.max-count))
+	start := max(0, min(bs.likelyCount(k, bs.b.need-capacity), o.max, bs.b.max-count))
 	lowest := math.Inf(1)
-	for x, before := start, math.Inf(1); x <= c.max && count+x <= bs.b.max; x++ {
+	for x, before := start, math.Inf(1); x <= o.max && count+x <= bs.b.max; x++ {
 		bound := bs.tryCount(k, x, cost, capacity, count)
 		if bs.work.exhausted() || bound > bs.limit && bound > before {
 			break
@@ -248,28 +248,28 @@ func (bs *blockSearch) searchFrom(k int, cost, capacity float64, count int) {
 	}
 }
 
-// maxEnumeratedCount is the number of units of a class up to which cheapest visits all of its counts, not only the breakpoints.
+// maxEnumeratedCount is the number of units of an offering up to which cheapest visits all of its counts, not only the breakpoints.
 // Then the counts that it returns satisfy binding capacities more often.
 const maxEnumeratedCount = 1000
 
-// breakpointsOf returns the counts at which the cost of the last class, which is piecewise linear, changes its slope or
-// ends. capacity and count are those of the other classes. Some of the counts may be outside the bounds.
-func (bs *blockSearch) breakpointsOf(c *class, capacity float64, count int) [7]int {
-	low := max(unitsFor(bs.b.need-capacity, c.tps), bs.b.min-count)
-	return [7]int{low, low + 1, low - 1, 0, min(c.running, c.max), min(c.running+c.switchable, c.max), min(c.max, bs.b.max-count)}
+// breakpointsOf returns the counts at which the cost of the last offering, which is piecewise linear, changes its slope or
+// ends. capacity and count are those of the other offerings. Some of the counts may be outside the bounds.
+func (bs *blockSearch) breakpointsOf(o *blockOffering, capacity float64, count int) [7]int {
+	low := max(unitsFor(bs.b.need-capacity, o.tps), bs.b.min-count)
+	return [7]int{low, low + 1, low - 1, 0, min(o.running, o.max), min(o.running+o.switchable, o.max), min(o.max, bs.b.max-count)}
 }
 
-// likelyCount returns the approximate number of units of class k in the cheapest cover of a need by the
-// classes from k on.
+// likelyCount returns the approximate number of units of offering k in the cheapest cover of a need by the
+// offerings from k on.
 func (bs *blockSearch) likelyCount(k int, need float64) int {
 	need -= bs.baseCapacity[k]
 	n := bs.baseCount[k]
 	for i := 0; need > 0 && i < len(bs.segments); i++ {
 		s := &bs.segments[i]
-		if s.class < k {
+		if s.offering < k {
 			continue
 		}
-		if s.class == k {
+		if s.offering == k {
 			n += min(s.count, int(need/s.tps))
 		}
 		need -= s.tps * float64(s.count)
@@ -277,14 +277,14 @@ func (bs *blockSearch) likelyCount(k int, need float64) int {
 	return n
 }
 
-// tryCount sets x units of class k, and searches the classes after it where the bound, which it
+// tryCount sets x units of offering k, and searches the offerings after it where the bound, which it
 // returns, allows.
 func (bs *blockSearch) tryCount(k, x int, cost, capacity float64, count int) (bound float64) {
 	if !bs.work.spend(1 + len(bs.segments)/2) { // the work of computing the bound
 		return math.Inf(1)
 	}
-	c := &bs.b.classes[k]
-	cost, capacity = cost+c.cost(x), capacity+c.tps*float64(x)
+	o := &bs.b.offerings[k]
+	cost, capacity = cost+o.cost(x), capacity+o.tps*float64(x)
 	if bound = cost + bs.lowerBound(k+1, bs.b.need-capacity); bound <= bs.limit {
 		bs.x[k] = x
 		bs.searchFrom(k+1, cost, capacity, count+x)

@@ -50,7 +50,7 @@ func (c *integerProgram) candidates(p *point, at int, d float64, limit int) (out
 }
 
 // replicaWeight is the cost added for each replica when candidates are ranked, as a share of the
-// highest price. It breaks ties: where row prices offset the price of a class, all counts have equal
+// highest price. It breaks ties: where row prices offset the price of an offering, all counts have equal
 // reduced cost, and small counts are preferred.
 const replicaWeight = 1e-4
 
@@ -89,8 +89,8 @@ func sortByExcess(out []candidate) {
 func (c *integerProgram) fillCandidate(at int, o *candidate) {
 	b := &c.blocks[at]
 	for k, n := range o.x {
-		cl := &b.classes[k]
-		o.cost += cl.keepCost*float64(n) + cl.startCost*float64(max(0, n-cl.running))
+		bo := &b.offerings[k]
+		o.cost += bo.keepCost*float64(n) + bo.startCost*float64(max(0, n-bo.running))
 	}
 	o.cost += b.egress.costAt(b.capacity(o.x))
 	for _, l := range c.links[at] {

@@ -17,7 +17,7 @@ type couplingRow struct {
 	runningVMs bool
 }
 
-// link is the use of a row by one unit of each class of a block.
+// link is the use of a row by one unit of each offering of a block.
 type link struct {
 	row    int
 	factor []float64
@@ -39,7 +39,7 @@ type integerProgram struct {
 	models, regions, gpus int
 	blocks                []block // model by model, region by region
 	links                 [][]link
-	runningRows           [][]int // by block and class: the row of running VMs, -1 for none
+	runningRows           [][]int // by block and offering: the row of running VMs, -1 for none
 	rows                  []couplingRow
 	maxCost               float64 // upper bound on the cost of a solution without spare units
 
@@ -60,16 +60,16 @@ func newIntegerProgram(p *Problem, gap float64, work effort) *integerProgram {
 		p: p, gap: gap, work: work, constraints: newConstraintChecker(p), bestCost: math.Inf(1),
 		models: len(p.Models), regions: len(p.Regions), gpus: len(p.GPUs),
 	}
-	c.priced.classes = make([]class, c.gpus)
+	c.priced.offerings = make([]blockOffering, c.gpus)
 	for i := range p.Models {
 		for j := range p.Regions {
 			b := p.block(i, j)
 			c.blocks = append(c.blocks, b)
 			c.maxCost += b.egress.costAt(0)
 			none := make([]int, c.gpus)
-			for k, cl := range b.classes {
+			for k, bo := range b.offerings {
 				none[k] = -1
-				c.maxCost += float64(cl.max) * (cl.keepCost + cl.startCost)
+				c.maxCost += float64(bo.max) * (bo.keepCost + bo.startCost)
 			}
 			c.runningRows = append(c.runningRows, none)
 		}
@@ -86,25 +86,25 @@ func newIntegerProgram(p *Problem, gap float64, work effort) *integerProgram {
 	return c
 }
 
-// block returns model i in region j. A class has at most the units that rows can require: as many as
-// serve all load without another class, or as many as the minimum count, whichever is more. A further
+// block returns model i in region j. An offering has at most the units that rows can require: as many as
+// serve all load without another offering, or as many as the minimum count, whichever is more. A further
 // unit could be removed without violating a row or raising the cost.
 func (p *Problem) block(i, j int) block {
 	b := block{need: p.LocalDemand(i, j), min: limitOr(p.Min, i, j, 0), max: limitOr(p.Max, i, j, unlimited), egress: p.egressCostOf(i, j)}
 	all := p.GlobalDemand(i)
 	for k := range p.GPUs {
-		c := class{keepCost: p.Price(j, k), startCost: p.StartCostUSD[i][k], tps: p.ReplicaTPS[i][k], running: p.Current[i][j][k]}
+		o := blockOffering{keepCost: p.Price(j, k), startCost: p.StartCostUSD[i][k], tps: p.ReplicaTPS[i][k], running: p.Current[i][j][k]}
 		if p.canTakeOverVMs(i, k) && p.anyVMCanSwitch(j, k) {
-			c.switchable, c.switchCost = p.runningVMs(j, k)-c.running, *p.SwitchCostUSD[i][k]
+			o.switchable, o.switchCost = p.runningVMs(j, k)-o.running, *p.SwitchCostUSD[i][k]
 		}
-		if c.tps > 0 { // otherwise the model does not run there
-			useful := max(unitsFor(math.Max(b.need, all), c.tps), b.min, totalOr(p.MinTotal, i, 0))
+		if o.tps > 0 { // otherwise the model does not run there
+			useful := max(unitsFor(math.Max(b.need, all), o.tps), b.min, totalOr(p.MinTotal, i, 0))
 			if p.growsInOtherRegion(i, j, k) {
-				useful = max(min(c.running+c.switchable, useful), unitsFor(b.need, c.tps), b.min)
+				useful = max(min(o.running+o.switchable, useful), unitsFor(b.need, o.tps), b.min)
 			}
-			c.max = min(useful, limitOr(p.Capacity, j, k, unlimited), b.max)
+			o.max = min(useful, limitOr(p.Capacity, j, k, unlimited), b.max)
 		}
-		b.classes = append(b.classes, c)
+		b.offerings = append(b.offerings, o)
 	}
 	return b
 }
@@ -125,7 +125,7 @@ func (p *Problem) growsInOtherRegion(i, j, k int) bool {
 }
 
 // addRow adds a row over blocks of one model, or of several models (model is then -1). factor is the
-// use of the row by one unit of each class.
+// use of the row by one unit of each offering.
 func (c *integerProgram) addRow(model int, rhs float64, factor []float64, blocks []int) {
 	for _, at := range blocks {
 		c.links[at] = append(c.links[at], link{len(c.rows), factor})
@@ -162,7 +162,7 @@ func (p *Problem) modelsContending(j, k int) (capacity int, users []int) {
 	}
 	wanted := 0
 	for i := range p.Models {
-		if hi := p.block(i, j).classes[k].max; hi > 0 {
+		if hi := p.block(i, j).offerings[k].max; hi > 0 {
 			wanted += hi
 			users = append(users, i)
 		}
@@ -291,29 +291,29 @@ func (c *integerProgram) explainInfeasibleModel(i int) string {
 func (c *integerProgram) priceBlock(at int, y []float64) {
 	b, q := &c.blocks[at], &c.priced
 	q.need, q.min, q.max, q.egress = b.need, b.min, b.max, b.egress
-	for k := range b.classes {
-		cl := b.classes[k]
+	for k := range b.offerings {
+		bo := b.offerings[k]
 		for _, l := range c.links[at] {
-			cl.keepCost += y[l.row] * l.factor[k]
+			bo.keepCost += y[l.row] * l.factor[k]
 		}
 		if r := c.runningRows[at][k]; r >= 0 && y[r] > 0 {
-			cl.priceRunningVMs(y[r])
+			bo.priceRunningVMs(y[r])
 		}
-		q.classes[k] = cl
+		q.offerings[k] = bo
 	}
 	c.search.reset(q, &c.work)
 }
 
 // priceRunningVMs adds a price to the units on running VMs. Units for which a new VM is then cheaper
 // count as new.
-func (c *class) priceRunningVMs(q float64) {
+func (o *blockOffering) priceRunningVMs(q float64) {
 	switch {
-	case q >= c.startCost:
-		c.keepCost, c.startCost, c.running, c.switchable = c.keepCost+c.startCost, 0, 0, 0
-	case q+c.switchCost >= c.startCost:
-		c.keepCost, c.startCost, c.switchable = c.keepCost+q, c.startCost-q, 0
+	case q >= o.startCost:
+		o.keepCost, o.startCost, o.running, o.switchable = o.keepCost+o.startCost, 0, 0, 0
+	case q+o.switchCost >= o.startCost:
+		o.keepCost, o.startCost, o.switchable = o.keepCost+q, o.startCost-q, 0
 	default:
-		c.keepCost, c.startCost = c.keepCost+q, c.startCost-q
+		o.keepCost, o.startCost = o.keepCost+q, o.startCost-q
 	}
 }
 
@@ -376,7 +376,7 @@ func (c *integerProgram) addUse(at int, x []int, use []float64, some func(row in
 	}
 	for k, r := range c.runningRows[at] {
 		if r >= 0 {
-			use[r] += float64(min(x[k], c.priced.classes[k].running+c.priced.classes[k].switchable))
+			use[r] += float64(min(x[k], c.priced.offerings[k].running+c.priced.offerings[k].switchable))
 		}
 	}
 }
@@ -424,7 +424,7 @@ func (c *integerProgram) repairCounts(p *point) {
 			if at < 0 {
 				return
 			}
-			missing, b := int((use[r]-row.rhs)/-factor), &c.blocks[at].classes[k]
+			missing, b := int((use[r]-row.rhs)/-factor), &c.blocks[at].offerings[k]
 			units := max(1, min(missing, b.running-x[at*c.gpus+k]), min(missing/repairSteps, c.unitsAtOnePrice(at, k, x, use)))
 			units = min(units, b.max-x[at*c.gpus+k])
 			x[at*c.gpus+k] += units
@@ -440,7 +440,7 @@ func (c *integerProgram) repairCounts(p *point) {
 // With fewer steps, a capacity may be used up before all coverage rows are satisfied.
 const repairSteps = 64
 
-// unitsAtOnePrice returns how many more units of a class have the price of the next one and exceed neither
+// unitsAtOnePrice returns how many more units of an offering have the price of the next one and exceed neither
 // the bounds of the block nor an upper limit.
 func (c *integerProgram) unitsAtOnePrice(at, k int, x []int, use []float64) int {
 	b, have := &c.blocks[at], x[at*c.gpus+k]
@@ -448,8 +448,8 @@ func (c *integerProgram) unitsAtOnePrice(at, k int, x []int, use []float64) int 
 	for _, n := range x[at*c.gpus : (at+1)*c.gpus] {
 		free -= n
 	}
-	free = min(free, b.classes[k].max-have)
-	for _, s := range b.classes[k].steps() {
+	free = min(free, b.offerings[k].max-have)
+	for _, s := range b.offerings[k].steps() {
 		if s.end > have {
 			free = min(free, s.end-have)
 			break
@@ -465,7 +465,7 @@ func (c *integerProgram) unitsAtOnePrice(at, k int, x []int, use []float64) int 
 
 // cheapestUnit finds the unit with the lowest price for its effect on row r that exceeds no upper limit;
 // at is -1 where no unit can be added.
-func (c *integerProgram) cheapestUnit(r int, x []int, use []float64) (at, class int, factor float64) {
+func (c *integerProgram) cheapestUnit(r int, x []int, use []float64) (at, offering int, factor float64) {
 	at = -1
 	lowest := math.Inf(1)
 	i := c.rows[r].model
@@ -483,20 +483,20 @@ func (c *integerProgram) cheapestUnit(r int, x []int, use []float64) (at, class 
 				continue
 			}
 			for k, f := range l.factor {
-				cl, n := &c.blocks[b].classes[k], x[b*c.gpus+k]
-				if f >= 0 || n >= cl.max || c.wouldExceedLimit(b, k, use) {
+				bo, n := &c.blocks[b].offerings[k], x[b*c.gpus+k]
+				if f >= 0 || n >= bo.max || c.wouldExceedLimit(b, k, use) {
 					continue
 				}
-				if price := (cl.cost(n+1) - cl.cost(n)) / -f; price < lowest {
-					at, class, factor, lowest = b, k, f, price
+				if price := (bo.cost(n+1) - bo.cost(n)) / -f; price < lowest {
+					at, offering, factor, lowest = b, k, f, price
 				}
 			}
 		}
 	}
-	return at, class, factor
+	return at, offering, factor
 }
 
-// wouldExceedLimit reports whether one more unit of a class exceeds an upper limit.
+// wouldExceedLimit reports whether one more unit of an offering exceeds an upper limit.
 func (c *integerProgram) wouldExceedLimit(at, k int, use []float64) bool {
 	for _, l := range c.links[at] {
 		if l.factor[k] > 0 && use[l.row]+l.factor[k] > c.rows[l.row].rhs {
