@@ -54,21 +54,21 @@ type egressCost struct {
 // tokens to one for a token per second throughout the hour.
 const millionTokensPerHour = 3600.0 / 1e6
 
-// costAt returns the price of the load above capacity, the mean over the windows. It is convex and
-// falls with capacity.
-func (a *egressCost) costAt(capacity float64) float64 {
+// costAt returns the price of the load above a capacity, the mean over the windows. It is convex and
+// falls with the capacity.
+func (a *egressCost) costAt(capacityTPS float64) float64 {
 	if a.price == 0 || len(a.loads) == 0 {
 		return 0
 	}
 	var sum float64
 	for _, v := range a.loads {
-		sum += max(0, v-capacity)
+		sum += max(0, v-capacityTPS)
 	}
 	return a.price * sum / float64(len(a.loads))
 }
 
-// capacity returns the throughput of counts x.
-func (b *block) capacity(x []int) float64 {
+// capacityTPS returns the throughput of counts x.
+func (b *block) capacityTPS(x []int) float64 {
 	var sum float64
 	for k, o := range b.offerings {
 		sum += o.tps * float64(x[k])
@@ -76,9 +76,9 @@ func (b *block) capacity(x []int) float64 {
 	return sum
 }
 
-// maxCapacity returns the highest capacity of counts within the bounds; ok is false when no counts are
+// maxCapacityTPS returns the highest capacity of counts within the bounds; ok is false when no counts are
 // within them.
-func (b *block) maxCapacity() (capacity float64, ok bool) {
+func (b *block) maxCapacityTPS() (capacityTPS float64, ok bool) {
 	count, limit := 0, 0
 	order := make([]int, len(b.offerings))
 	for k, o := range b.offerings {
@@ -99,10 +99,10 @@ func (b *block) maxCapacity() (capacity float64, ok bool) {
 	})
 	for _, k := range order {
 		add := min(b.offerings[k].max, b.max-count)
-		capacity += b.offerings[k].tps * float64(add)
+		capacityTPS += b.offerings[k].tps * float64(add)
 		count += add
 	}
-	return capacity, true
+	return capacityTPS, true
 }
 
 // segment is a number of units of one offering, each at the same positive cost.
@@ -124,14 +124,14 @@ func (s segment) before(o segment) bool {
 type blockSearch struct {
 	b        *block
 	segments []segment
-	// baseCost[k] and baseCapacity[k] are the cost and capacity of the cheapest counts of the offerings
+	// baseCost[k] and baseCapacityTPS[k] are the cost and capacity of the cheapest counts of the offerings
 	// from k on, if the local need is ignored.
-	baseCost, baseCapacity []float64
-	baseCount              []int // of each offering
-	x                      []int
-	limit                  float64 // counts above this cost are not visited
-	work                   *effort
-	visit                  func(cost, capacity float64) // called with the counts in x
+	baseCost, baseCapacityTPS []float64
+	baseCount                 []int // of each offering
+	x                         []int
+	limit                     float64 // counts above this cost are not visited
+	work                      *effort
+	visit                     func(cost, capacityTPS float64) // called with the counts in x
 	// breakpointsOnly limits the last offering to the counts of breakpointsOf, one of which is the cheapest, if it has
 	// more than maxEnumeratedCount units and the block has no egress cost.
 	breakpointsOnly bool
@@ -142,7 +142,7 @@ func (bs *blockSearch) reset(b *block, work *effort) {
 	g := len(b.offerings)
 	if len(bs.x) != g {
 		bs.x, bs.baseCount = make([]int, g), make([]int, g)
-		bs.baseCost, bs.baseCapacity = make([]float64, g+1), make([]float64, g+1)
+		bs.baseCost, bs.baseCapacityTPS = make([]float64, g+1), make([]float64, g+1)
 		bs.segments = make([]segment, 0, 3*g)
 	}
 	bs.b, bs.work, bs.limit, bs.segments = b, work, math.Inf(1), bs.segments[:0]
@@ -182,14 +182,14 @@ func (bs *blockSearch) addOffering(k int) {
 	}
 	bs.baseCount[k] = count
 	bs.baseCost[k] = bs.baseCost[k+1] + cost
-	bs.baseCapacity[k] = bs.baseCapacity[k+1] + o.tps*float64(count)
+	bs.baseCapacityTPS[k] = bs.baseCapacityTPS[k+1] + o.tps*float64(count)
 }
 
 // lowerBound returns the minimum cost at which the offerings from k on cover a need, with fractions of
 // units allowed; +Inf when they cannot cover it.
 func (bs *blockSearch) lowerBound(k int, need float64) float64 {
 	cost := bs.baseCost[k]
-	need -= bs.baseCapacity[k] + relTolerance*math.Max(1, bs.b.need)
+	need -= bs.baseCapacityTPS[k] + relTolerance*math.Max(1, bs.b.need)
 	for i := 0; need > 0; i++ {
 		if i == len(bs.segments) {
 			return math.Inf(1)
@@ -211,36 +211,36 @@ func (bs *blockSearch) lowerBound(k int, need float64) float64 {
 // searchFrom enumerates the offerings from k on; the first k have the given cost, capacity and count. For
 // each offering the bound is convex in its count: the search starts near the minimum and stops in each
 // direction where the bound rises above the limit.
-func (bs *blockSearch) searchFrom(k int, cost, capacity float64, count int) {
+func (bs *blockSearch) searchFrom(k int, cost, capacityTPS float64, count int) {
 	if k == len(bs.x) {
 		if bs.b.egress.price > 0 {
-			cost += bs.b.egress.costAt(capacity)
+			cost += bs.b.egress.costAt(capacityTPS)
 		}
-		if count >= bs.b.min && meetsNeed(capacity, bs.b.need) && cost <= bs.limit {
-			bs.visit(cost, capacity)
+		if count >= bs.b.min && meetsNeed(capacityTPS, bs.b.need) && cost <= bs.limit {
+			bs.visit(cost, capacityTPS)
 		}
 		return
 	}
 	o := &bs.b.offerings[k]
 	if bs.breakpointsOnly && k == len(bs.x)-1 && bs.b.egress.price == 0 && o.max > maxEnumeratedCount {
-		for _, x := range bs.breakpointsOf(o, capacity, count) {
+		for _, x := range bs.breakpointsOf(o, capacityTPS, count) {
 			if x >= 0 && x <= o.max && count+x <= bs.b.max {
-				bs.tryCount(k, x, cost, capacity, count)
+				bs.tryCount(k, x, cost, capacityTPS, count)
 			}
 		}
 		return
 	}
-	start := max(0, min(bs.likelyCount(k, bs.b.need-capacity), o.max, bs.b.max-count))
+	start := max(0, min(bs.likelyCount(k, bs.b.need-capacityTPS), o.max, bs.b.max-count))
 	lowest := math.Inf(1)
 	for x, before := start, math.Inf(1); x <= o.max && count+x <= bs.b.max; x++ {
-		bound := bs.tryCount(k, x, cost, capacity, count)
+		bound := bs.tryCount(k, x, cost, capacityTPS, count)
 		if bs.work.exhausted() || bound > bs.limit && bound > before {
 			break
 		}
 		before, lowest = bound, min(lowest, bound)
 	}
 	for x, before := start-1, lowest; x >= 0; x-- {
-		bound := bs.tryCount(k, x, cost, capacity, count)
+		bound := bs.tryCount(k, x, cost, capacityTPS, count)
 		if bs.work.exhausted() || bound > bs.limit && bound > before {
 			return
 		}
@@ -253,16 +253,16 @@ func (bs *blockSearch) searchFrom(k int, cost, capacity float64, count int) {
 const maxEnumeratedCount = 1000
 
 // breakpointsOf returns the counts at which the cost of the last offering, which is piecewise linear, changes its slope or
-// ends. capacity and count are those of the other offerings. Some of the counts may be outside the bounds.
-func (bs *blockSearch) breakpointsOf(o *blockOffering, capacity float64, count int) [7]int {
-	low := max(unitsFor(bs.b.need-capacity, o.tps), bs.b.min-count)
+// ends. capacityTPS and count are those of the other offerings. Some of the counts may be outside the bounds.
+func (bs *blockSearch) breakpointsOf(o *blockOffering, capacityTPS float64, count int) [7]int {
+	low := max(unitsFor(bs.b.need-capacityTPS, o.tps), bs.b.min-count)
 	return [7]int{low, low + 1, low - 1, 0, min(o.running, o.max), min(o.running+o.switchable, o.max), min(o.max, bs.b.max-count)}
 }
 
 // likelyCount returns the approximate number of units of offering k in the cheapest cover of a need by the
 // offerings from k on.
 func (bs *blockSearch) likelyCount(k int, need float64) int {
-	need -= bs.baseCapacity[k]
+	need -= bs.baseCapacityTPS[k]
 	n := bs.baseCount[k]
 	for i := 0; need > 0 && i < len(bs.segments); i++ {
 		s := &bs.segments[i]
@@ -279,15 +279,15 @@ func (bs *blockSearch) likelyCount(k int, need float64) int {
 
 // tryCount sets x units of offering k, and searches the offerings after it where the bound, which it
 // returns, allows.
-func (bs *blockSearch) tryCount(k, x int, cost, capacity float64, count int) (bound float64) {
+func (bs *blockSearch) tryCount(k, x int, cost, capacityTPS float64, count int) (bound float64) {
 	if !bs.work.spend(1 + len(bs.segments)/2) { // the work of computing the bound
 		return math.Inf(1)
 	}
 	o := &bs.b.offerings[k]
-	cost, capacity = cost+o.cost(x), capacity+o.tps*float64(x)
-	if bound = cost + bs.lowerBound(k+1, bs.b.need-capacity); bound <= bs.limit {
+	cost, capacityTPS = cost+o.cost(x), capacityTPS+o.tps*float64(x)
+	if bound = cost + bs.lowerBound(k+1, bs.b.need-capacityTPS); bound <= bs.limit {
 		bs.x[k] = x
-		bs.searchFrom(k+1, cost, capacity, count+x)
+		bs.searchFrom(k+1, cost, capacityTPS, count+x)
 	}
 	return bound
 }
@@ -296,12 +296,12 @@ func (bs *blockSearch) tryCount(k, x int, cost, capacity float64, count int) (bo
 // is false when no counts satisfy the bounds.
 func (bs *blockSearch) cheapest(x []int) (cost float64, ok bool) {
 	cost = math.Inf(1)
-	capacity := 0.0
+	capacityTPS := 0.0
 	bs.limit = bs.greedyCost()
 	bs.visit = func(r, c float64) {
 		tol := roundingError(r)
-		if r < cost-tol || r <= cost+tol && c > capacity {
-			cost, capacity, ok = math.Min(r, cost), c, true
+		if r < cost-tol || r <= cost+tol && c > capacityTPS {
+			cost, capacityTPS, ok = math.Min(r, cost), c, true
 			bs.limit = math.Min(bs.limit, cost+tol)
 			copy(x, bs.x)
 		}
@@ -319,7 +319,7 @@ func (bs *blockSearch) greedyCost() float64 {
 	for _, n := range bs.baseCount {
 		count += n
 	}
-	need := bs.b.need - bs.baseCapacity[0]
+	need := bs.b.need - bs.baseCapacityTPS[0]
 	cost := bs.baseCost[0] + bs.b.egress.costAt(bs.b.need-relTolerance*math.Max(1, bs.b.need))
 	size := math.Abs(bs.baseCost[0]) + math.Abs(cost-bs.baseCost[0])
 	for _, s := range bs.segments {

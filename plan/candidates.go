@@ -92,7 +92,7 @@ func (c *integerProgram) fillCandidate(at int, o *candidate) {
 		bo := &b.offerings[k]
 		o.cost += bo.keepCost*float64(n) + bo.startCost*float64(max(0, n-bo.running))
 	}
-	o.cost += b.egress.costAt(b.capacity(o.x))
+	o.cost += b.egress.costAt(b.capacityTPS(o.x))
 	for _, l := range c.links[at] {
 		o.use = append(o.use, rowUse(l.factor, o.x))
 	}

@@ -133,17 +133,17 @@ func (c *integerProgram) addRow(model int, rhs float64, factor []float64, blocks
 	c.rows = append(c.rows, couplingRow{rhs: rhs, model: model})
 }
 
-// addSharedRows adds the row of a region's capacity on a GPU where it can bind, and the row of the
+// addSharedRows adds the row of a region's limit of replicas on a GPU where it can bind, and the row of the
 // VMs there that models can take over from each other.
 func (c *integerProgram) addSharedRows(j, k int) {
-	if capacity, users := c.p.modelsContending(j, k); users != nil {
+	if limit, users := c.p.modelsContending(j, k); users != nil {
 		one := make([]float64, c.gpus)
 		one[k] = 1
 		var blocks []int
 		for _, i := range users {
 			blocks = append(blocks, i*c.regions+j)
 		}
-		c.addRow(-1, float64(capacity), one, blocks)
+		c.addRow(-1, float64(limit), one, blocks)
 	}
 	if !c.p.anyVMCanSwitch(j, k) {
 		return
@@ -154,11 +154,11 @@ func (c *integerProgram) addSharedRows(j, k int) {
 	c.rows = append(c.rows, couplingRow{rhs: float64(c.p.runningVMs(j, k)), model: -1, runningVMs: true})
 }
 
-// modelsContending returns the models that together could exceed the capacity of region j on GPU k; nil when
+// modelsContending returns the limit of replicas in region j on GPU k, and the models that together could exceed it; nil when
 // they cannot.
-func (p *Problem) modelsContending(j, k int) (capacity int, users []int) {
-	if capacity = limitOr(p.Capacity, j, k, unlimited); capacity == unlimited {
-		return capacity, nil
+func (p *Problem) modelsContending(j, k int) (limit int, users []int) {
+	if limit = limitOr(p.Capacity, j, k, unlimited); limit == unlimited {
+		return limit, nil
 	}
 	wanted := 0
 	for i := range p.Models {
@@ -167,10 +167,10 @@ func (p *Problem) modelsContending(j, k int) (capacity int, users []int) {
 			users = append(users, i)
 		}
 	}
-	if wanted <= capacity {
-		return capacity, nil
+	if wanted <= limit {
+		return limit, nil
 	}
-	return capacity, users
+	return limit, users
 }
 
 // anyVMCanSwitch reports whether a VM in region j with GPU k can switch from one model to another.
@@ -272,7 +272,7 @@ func (c *integerProgram) explainInfeasibleModel(i int) string {
 	var all float64
 	for j, region := range c.p.Regions {
 		b := &c.blocks[i*c.regions+j]
-		reach, ok := b.maxCapacity()
+		reach, ok := b.maxCapacityTPS()
 		switch {
 		case !ok:
 			return fmt.Sprintf("in %s: the minimum of %d replicas is above what bounds and capacity allow", region, b.min)

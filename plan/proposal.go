@@ -239,8 +239,8 @@ func (p *Problem) bindingRows(x [][][]int, i, j, k int) []string {
 	if maximum := limitOr(p.Max, i, j, unlimited); count >= maximum {
 		out = append(out, fmt.Sprintf("max %d", maximum))
 	}
-	if capacity := limitOr(p.Capacity, j, k, unlimited); used >= capacity {
-		out = append(out, fmt.Sprintf("capacity %d", capacity))
+	if limit := limitOr(p.Capacity, j, k, unlimited); used >= limit {
+		out = append(out, fmt.Sprintf("capacity %d", limit))
 	}
 	return out
 }

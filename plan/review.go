@@ -167,7 +167,7 @@ func ForecastInputs(spec *service.Spec, h *forecast.History, at time.Time, o Rev
 	}
 	r.setPrices()
 	r.setBounds()
-	r.setCapacity()
+	r.setLimits()
 	err := r.setReach()
 	r.fixedAssumptions = slices.Clip(r.assumptions)
 	if err == nil {

@@ -79,8 +79,8 @@ func (r *review) regionIndex(region service.Region) int {
 func (r *review) placeReplicas(i, j int, indexes []int, replicas int) {
 	for at, k := range indexes {
 		n := replicas
-		if capacity := r.problem.Capacity[j][k]; capacity != nil && at+1 < len(indexes) {
-			remaining := *capacity
+		if limit := r.problem.Capacity[j][k]; limit != nil && at+1 < len(indexes) {
+			remaining := *limit
 			for m := range r.problem.Models {
 				remaining -= r.problem.Current[m][j][k]
 			}

@@ -185,8 +185,8 @@ func (r *review) gpusPerReplica(m catalogue.Machine) int {
 	return best
 }
 
-// setCapacity sets the capacity of each region.
-func (r *review) setCapacity() {
+// setLimits sets problem.Capacity: the maximum number of replicas by region and offering.
+func (r *review) setLimits() {
 	for j := range r.spec.Regions {
 		row := make([]*int, len(r.offerings))
 		for k, o := range r.offerings {

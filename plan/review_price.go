@@ -92,9 +92,9 @@ type MachinePrice struct {
 
 // cheapestMachine returns the lowest price of a class in a region for one capacity type; false where none
 // is known.
-func (r *review) cheapestMachine(region service.Region, c gpuClass, capacity service.CapacityType) (p MachinePrice, known bool) {
+func (r *review) cheapestMachine(region service.Region, c gpuClass, capacityType service.CapacityType) (p MachinePrice, known bool) {
 	for _, o := range r.options.Prices {
-		if o.Region == region && o.GPU == c.gpu && o.GPUs == c.count && o.Capacity == capacity && (!known || o.USDPerHour < p.USDPerHour) {
+		if o.Region == region && o.GPU == c.gpu && o.GPUs == c.count && o.Capacity == capacityType && (!known || o.USDPerHour < p.USDPerHour) {
 			p, known = o, true
 		}
 	}

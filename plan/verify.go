@@ -57,8 +57,8 @@ func (p *Problem) verifyCapacity(x [][][]int) error {
 			for i := range p.Models {
 				used += x[i][j][k]
 			}
-			if capacity := limitOr(p.Capacity, j, k, unlimited); used > capacity {
-				return fmt.Errorf("%s on %s: %d replicas, capacity is %d", p.Regions[j], p.GPUs[k], used, capacity)
+			if limit := limitOr(p.Capacity, j, k, unlimited); used > limit {
+				return fmt.Errorf("%s on %s: %d replicas, capacity is %d", p.Regions[j], p.GPUs[k], used, limit)
 			}
 		}
 	}

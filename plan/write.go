@@ -35,8 +35,8 @@ func (p *Problem) rows() []linearRow {
 	}
 	for j := range p.Regions {
 		for k := range p.GPUs {
-			if capacity := limitOr(p.Capacity, j, k, unlimited); capacity < unlimited {
-				r := linearRow{name: fmt.Sprintf("capacity_%d_%d", j, k), sense: "<=", rhs: float64(capacity)}
+			if limit := limitOr(p.Capacity, j, k, unlimited); limit < unlimited {
+				r := linearRow{name: fmt.Sprintf("capacity_%d_%d", j, k), sense: "<=", rhs: float64(limit)}
 				for i := range p.Models {
 					r.terms = append(r.terms, p.countTerms(1, i, j, k)...)
 				}
