@@ -20,10 +20,10 @@ const (
 // chartLegend is the legend of a load curve's lines and areas.
 var chartLegend = []chart.LegendEntry{
 	{Class: "past", Text: "the last day, means of 5 minutes"},
-	{Class: "mean", Text: "planned load"},
+	{Class: "load", Text: "planned load"},
 	{Class: "band", Area: true, Text: "forecast, 90 % prediction interval"},
-	{Class: "current", Text: "current capacity"},
-	{Class: "planned", Text: "planned capacity"},
+	{Class: "current-capacity", Text: "current capacity"},
+	{Class: "planned-capacity", Text: "planned capacity"},
 	{Class: "divide", Text: "time of the plan; wider scale after it"},
 }
 
@@ -54,9 +54,9 @@ func (p Report) chart(c LoadCurve) loadChart {
 	out.Lines = []chart.Line{
 		{Class: "divide", Points: []chart.Point{{X: 0, Y: 0}, {X: 0, Y: out.Y.High}}},
 		{Class: "past", Points: binPoints(binMeans(c.History), -float64(len(c.History)), pastBin)},
-		{Class: "current", Points: []chart.Point{{X: -pastMinutes, Y: c.CurrentCapacity}, {X: ahead, Y: c.CurrentCapacity}}},
-		{Class: "planned", Points: c.capacityOverTime()},
-		{Class: "mean", Points: binPoints(c.Planned, 0, 1)},
+		{Class: "current-capacity", Points: []chart.Point{{X: -pastMinutes, Y: c.CurrentCapacity}, {X: ahead, Y: c.CurrentCapacity}}},
+		{Class: "planned-capacity", Points: c.capacityOverTime()},
+		{Class: "load", Points: binPoints(c.Planned, 0, 1)},
 	}
 	if len(c.Lo90) == len(c.Hi90) && len(c.Hi90) > 0 {
 		band := chart.Line{Class: "band", Points: binPoints(c.Hi90, 0, 1), Lower: binPoints(c.Lo90, 0, 1)}
