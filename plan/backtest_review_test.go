@@ -184,7 +184,7 @@ func TestReserve(t *testing.T) {
 		t.Fatal(err)
 	}
 	own, global := r.Costs[0], r.Costs[1]
-	if own.Committed != 14 || global.Committed != 10 || math.Abs(own.CostPerHour-7) > 1e-9 || r.BreakEven[0].ReservedPerHour != 0.5 {
+	if own.Reserved != 14 || global.Reserved != 10 || math.Abs(own.CostPerHour-7) > 1e-9 || r.BreakEven[0].ReservedPerHour != 0.5 {
 		t.Errorf("%+v %+v", r.Costs, r.BreakEven)
 	}
 	if r, err = CompareReservations(demandtest.Parse(t, yaml), h, time.Time{}, time.Unix((h.First+30)*60, 0), ReviewOptions{}); err != nil || r.To.Sub(r.From) != 30*time.Minute {

@@ -10,7 +10,7 @@ type LoadCurve struct {
 	// History ends at the time of the plan; NaN is unknown.
 	History []float64
 	// Mean is the forecast with its 90 % prediction interval; nil without a forecast. Planned is
-	// the load planned for: Mean raised to the planned peak, plus the planned share of batch
+	// the planned load: Mean raised to the planned peak, plus the planned share of batch
 	// load and the backlog of accepted batches.
 	Mean, Lo90, Hi90, Planned []float64
 	// PeakHigh is the 95 % quantile of the forecast's peak, at least the planned peak.
@@ -23,7 +23,7 @@ type LoadCurve struct {
 	StartUp         time.Duration
 }
 
-// Peak returns the highest load planned for and its minute; 0, 0 for none.
+// Peak returns the highest planned load and its minute; 0, 0 for none.
 func (c LoadCurve) Peak() (tps float64, minute int) {
 	for w, v := range c.Planned {
 		if v > tps {

@@ -64,11 +64,11 @@ type ReservedRow struct {
 }
 
 // ReservedCost is the cost in USD of one option of providing the replicas, for a mean hour and
-// for a month. Committed is the number of reserved replicas, which are billed all the time; OnDemand is the number of additional
-// ones in the busiest step.
+// for a month. Reserved is the number of reserved replicas, which are billed all the time; OnDemand is the number of
+// additional ones in the busiest step.
 type ReservedCost struct {
 	Option       string  `json:"option"` // own_peaks, global_peak, mixed or on_demand
-	Committed    int     `json:"committed"`
+	Reserved     int     `json:"committed"`
 	OnDemand     int     `json:"on_demand"`
 	CostPerHour  float64 `json:"cost_per_hour"`
 	CostPerMonth float64 `json:"cost_per_month"`
@@ -223,12 +223,12 @@ func (r *ReservedComparison) addCosts(p *Problem, reserved []float64, own, globa
 		p.addStackedCost(i, global.Counts[i], reserved, reserved, &mixed)
 		p.addStackedCost(i, global.Counts[i], p.PricePerHour, nil, &rented)
 	}
-	r.addCost("mixed", mixed.Committed, mixed.OnDemand, mixed.CostPerHour)
+	r.addCost("mixed", mixed.Reserved, mixed.OnDemand, mixed.CostPerHour)
 	r.addCost("on_demand", 0, rented.OnDemand, rented.CostPerHour)
 }
 
-func (r *ReservedComparison) addCost(option string, committed, onDemand int, perHour float64) {
-	r.Costs = append(r.Costs, ReservedCost{option, committed, onDemand, perHour, HoursPerMonth * perHour})
+func (r *ReservedComparison) addCost(option string, reserved, onDemand int, perHour float64) {
+	r.Costs = append(r.Costs, ReservedCost{option, reserved, onDemand, perHour, HoursPerMonth * perHour})
 }
 
 func sumAll(x [][][]int) int {
@@ -271,7 +271,7 @@ func (p *Problem) addStackedCost(i int, x [][]int, sortPrices, reserved []float6
 		onDemand := p.PricePerHour[k] * float64(len(loads)-idle) / float64(max(1, len(loads)))
 		switch {
 		case reserved != nil && reserved[k] <= onDemand:
-			cost.Committed++
+			cost.Reserved++
 			cost.CostPerHour += reserved[k]
 		case idle < len(loads):
 			cost.OnDemand++

@@ -43,7 +43,7 @@ func (r *ReservedComparison) WriteTable(w io.Writer) error {
 	fmt.Fprintln(&b)
 	rows = [][]string{{"OPTION", "RESERVED", "ON DEMAND UP TO", "$/H", "$/MONTH"}}
 	for _, c := range r.Costs {
-		rows = append(rows, []string{reservationOptions[c.Option], strconv.Itoa(c.Committed), strconv.Itoa(c.OnDemand), fmt.Sprintf("%.2f", c.CostPerHour), fmt.Sprintf("%.0f", c.CostPerMonth)})
+		rows = append(rows, []string{reservationOptions[c.Option], strconv.Itoa(c.Reserved), strconv.Itoa(c.OnDemand), fmt.Sprintf("%.2f", c.CostPerHour), fmt.Sprintf("%.0f", c.CostPerMonth)})
 	}
 	writeAligned(&b, rows)
 	if r.Saving != nil {

@@ -47,7 +47,7 @@ func reservation(t *testing.T, p *Problem, reserved ...float64) *ReservedCompari
 }
 
 // Figure 3 of SkyLB: regions whose load varies severalfold add up to a load that hardly varies.
-// Commitments sized for the sum cost about 40 % less (the paper: 40.5 % over five regions), and on
+// Reservations sized for the sum cost about 40 % less (the paper: 40.5 % over five regions), and on
 // demand, even scaled without delay, costs about twice as much (the paper: 2.2 times).
 func TestReserveForTheGlobalPeak(t *testing.T) {
 	r := reservation(t, reserving(diurnal([]float64{0, 7, 16}, []float64{100_000, 90_000, 80_000}, 0.03), 500), 37.56)
@@ -77,7 +77,7 @@ func TestReserveWhenRegionsPeakTogether(t *testing.T) {
 }
 
 // The global peak never needs more than the regions' own peaks, the mixed option never costs more
-// than all committed or all on demand, and every replica is in one of the rows.
+// than all reserved or all on demand, and every replica is in one of the rows.
 func TestReserveProperties(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 1))
 	for n := range 60 {
@@ -98,18 +98,18 @@ func TestReserveProperties(t *testing.T) {
 		for _, row := range r.Rows {
 			a, b = a+row.OwnPeak, b+row.GlobalPeak
 		}
-		if a != own.Committed || b != global.Committed {
+		if a != own.Reserved || b != global.Reserved {
 			t.Fatalf("%d: rows have %d and %d, costs %+v", n, a, b, r.Costs)
 		}
 	}
 }
 
-// A replica is committed to when it is needed for longer than its price is worth.
+// A replica is reserved when it is needed for longer than its price is worth.
 func TestReserveMixes(t *testing.T) {
 	rho := [][]float64{{500, 500, 500, 500, 500, 500, 500, 500, 500, 4000}}
 	p := reserving(rho, 1000)
 	r := reservation(t, p, 50)
-	if m := r.Costs[2]; m.Committed != 1 || m.OnDemand != 3 || math.Abs(m.CostPerHour-(50+3*98.32/10)) > 1e-9 {
+	if m := r.Costs[2]; m.Reserved != 1 || m.OnDemand != 3 || math.Abs(m.CostPerHour-(50+3*98.32/10)) > 1e-9 {
 		t.Errorf("mixed: %+v", m)
 	}
 	if d := r.Costs[3]; d.OnDemand != 4 || math.Abs(d.CostPerHour-(98.32+3*98.32/10)) > 1e-9 {

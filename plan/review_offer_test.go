@@ -51,7 +51,7 @@ func capacities(p Proposal) string {
 	return string(p.Status) + ": " + strings.Join(out, " ")
 }
 
-// Commitments are used first and billed whole, then capacity types in their order, with the
+// Reservations are used first and billed whole, then capacity types in their order, with the
 // on-demand base.
 func TestReviewPlansCapacityTypes(t *testing.T) {
 	for name, c := range map[string]struct {

@@ -64,7 +64,7 @@ type HourlyTarget struct {
 	From, Until time.Duration
 	// ReplicaTPS is the throughput of one replica, in uncached prompt tokens per second; 0 = unknown.
 	ReplicaTPS float64
-	// PeakTPS is the peak of the load planned for, in uncached prompt tokens per second, including batch load.
+	// PeakTPS is the peak of the planned load, in uncached prompt tokens per second, including batch load.
 	PeakTPS float64
 	// ForecastTPS is the forecast of the interactive load in steps of ForecastStep from From on, in uncached
 	// prompt tokens per second; empty = unknown.
