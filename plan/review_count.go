@@ -12,8 +12,8 @@ type ReplicaCount struct {
 	Model  string
 	Region service.Region
 	GPU    string
-	// Capacity is the capacity type of their machines; empty = unknown.
-	Capacity service.CapacityType
+	// CapacityType is the capacity type of their machines; empty = unknown.
+	CapacityType service.CapacityType
 	// Replicas are ready or starting; Donated run other work until they are reclaimed.
 	Replicas, Donated int
 }
@@ -43,7 +43,7 @@ func (r *review) setCounts(counts []ReplicaCount) {
 		i, j := r.modelIndex(c.Model), r.regionIndex(c.Region)
 		var indexes []int
 		if i >= 0 && j >= 0 {
-			indexes = r.offeringsOf(i, j, c.GPU, c.Capacity)
+			indexes = r.offeringsOf(i, j, c.GPU, c.CapacityType)
 		}
 		if len(indexes) == 0 {
 			r.assume("the service has no %[2]s in %[3]s: %[1]d replicas are ignored", c.Replicas+c.Donated, c.Model, c.Region)

@@ -78,7 +78,7 @@ func TestReviewPlansCapacityTypes(t *testing.T) {
 		"no price":           {"    reserved: [{type: g6.xlarge, count: 1}]\n", 1, 1000, "optimal: reserved:1+0", 0, "the reservation of 1 x g6.xlarge has no price", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			counts := []ReplicaCount{{Model: "m", Region: "aws/us-east-1", GPU: "L4", Capacity: c.paid, Replicas: c.stands}}
+			counts := []ReplicaCount{{Model: "m", Region: "aws/us-east-1", GPU: "L4", CapacityType: c.paid, Replicas: c.stands}}
 			p := reviewed(t, fmt.Sprintf(offersYAML, c.region), counts, loaded(t, 300, "m", map[service.Region]float64{"aws/us-east-1": c.load}), ReviewOptions{})
 			slices.SortStableFunc(p.Changes, func(a, b ReplicaChange) int { return -strings.Compare(*a.CapacityType, *b.CapacityType) })
 			if got := capacities(p); got != c.want {

@@ -81,10 +81,10 @@ func (r *review) configuredPrice(c gpuClass) float64 {
 
 // MachinePrice is a cloud's price of a machine in a region for one capacity type.
 type MachinePrice struct {
-	Region   service.Region
-	GPU      string
-	GPUs     int
-	Capacity service.CapacityType
+	Region       service.Region
+	GPU          string
+	GPUs         int
+	CapacityType service.CapacityType
 	// USDPerHour is the price of the whole machine, above 0; Source is its source, as text.
 	USDPerHour float64
 	Source     string
@@ -94,7 +94,7 @@ type MachinePrice struct {
 // is known.
 func (r *review) cheapestMachine(region service.Region, c gpuClass, capacityType service.CapacityType) (p MachinePrice, known bool) {
 	for _, o := range r.options.Prices {
-		if o.Region == region && o.GPU == c.gpu && o.GPUs == c.count && o.Capacity == capacityType && (!known || o.USDPerHour < p.USDPerHour) {
+		if o.Region == region && o.GPU == c.gpu && o.GPUs == c.count && o.CapacityType == capacityType && (!known || o.USDPerHour < p.USDPerHour) {
 			p, known = o, true
 		}
 	}

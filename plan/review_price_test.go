@@ -46,10 +46,10 @@ func market(prices map[service.Region][2]float64) []MachinePrice {
 	var all []MachinePrice
 	for r, p := range prices {
 		for _, m := range []MachinePrice{
-			{GPUs: 1, Capacity: service.CapacityOnDemand, USDPerHour: 2 * p[0]},
-			{GPUs: 1, Capacity: service.CapacityOnDemand, USDPerHour: p[0]},
-			{GPUs: 1, Capacity: service.CapacitySpot, USDPerHour: p[1]},
-			{GPUs: 4, Capacity: service.CapacityOnDemand, USDPerHour: 5 * p[0]},
+			{GPUs: 1, CapacityType: service.CapacityOnDemand, USDPerHour: 2 * p[0]},
+			{GPUs: 1, CapacityType: service.CapacityOnDemand, USDPerHour: p[0]},
+			{GPUs: 1, CapacityType: service.CapacitySpot, USDPerHour: p[1]},
+			{GPUs: 4, CapacityType: service.CapacityOnDemand, USDPerHour: 5 * p[0]},
 		} {
 			if m.Region, m.GPU, m.Source = r, "L4", "AWS price list, "+r.ShortName(); m.USDPerHour > 0 {
 				all = append(all, m)

@@ -57,7 +57,7 @@ regions:
     capacity: CAPACITY
 `
 	price := func(c service.CapacityType, usd float64) MachinePrice {
-		return MachinePrice{Region: "gcp/us-central1", GPU: "L4", GPUs: 1, Capacity: c, USDPerHour: usd, Source: "test"}
+		return MachinePrice{Region: "gcp/us-central1", GPU: "L4", GPUs: 1, CapacityType: c, USDPerHour: usd, Source: "test"}
 	}
 	prices := []MachinePrice{price(service.CapacityOnDemand, 0.8), price(service.CapacityFlexStart, 0.4), price(service.CapacitySpot, 0.3)}
 	for capacity, want := range map[string]string{
@@ -88,10 +88,10 @@ regions:
     capacity: CAPACITY
 `
 	price := func(c service.CapacityType, usd float64) MachinePrice {
-		return MachinePrice{Region: "gcp/us-central1", GPU: "L4", GPUs: 1, Capacity: c, USDPerHour: usd, Source: "test"}
+		return MachinePrice{Region: "gcp/us-central1", GPU: "L4", GPUs: 1, CapacityType: c, USDPerHour: usd, Source: "test"}
 	}
 	prices := []MachinePrice{price(service.CapacityOnDemand, 0.8), price(service.CapacityFlexStart, 0.4), price(service.CapacitySpot, 0.3)}
-	counts := []ReplicaCount{{Model: "m", Region: "gcp/us-central1", GPU: "L4", Capacity: service.CapacitySpot, Replicas: 1}}
+	counts := []ReplicaCount{{Model: "m", Region: "gcp/us-central1", GPU: "L4", CapacityType: service.CapacitySpot, Replicas: 1}}
 	for _, c := range []struct {
 		capacity, want string
 		costPerHour    float64

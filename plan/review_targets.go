@@ -17,9 +17,9 @@ type EndpointTarget struct {
 
 // ReplicaTarget is a plan's target number of replicas on one GPU and capacity type.
 type ReplicaTarget struct {
-	GPU      service.GPU          // type and count; zero where the model sets none
-	Capacity service.CapacityType // empty where nothing is rented
-	Count    int
+	GPU          service.GPU          // type and count; zero where the model sets none
+	CapacityType service.CapacityType // empty where nothing is rented
+	Count        int
 }
 
 // Targets returns the plan's targets for each model and region, in the order of service.yaml. When
@@ -68,7 +68,7 @@ func (r *review) replicaTarget(model int, o offering, n int) ReplicaTarget {
 		t.GPU = service.GPU{Type: o.gpu, Count: o.count}
 	}
 	if !ownMachines(o.cloud) {
-		t.Capacity = o.capacityType
+		t.CapacityType = o.capacityType
 	}
 	return t
 }
@@ -77,7 +77,7 @@ func (r *review) replicaTarget(model int, o offering, n int) ReplicaTarget {
 // beyond it are one.
 func mergeReplicaTarget(all []ReplicaTarget, t ReplicaTarget) []ReplicaTarget {
 	for i := range all {
-		if all[i].GPU == t.GPU && all[i].Capacity == t.Capacity {
+		if all[i].GPU == t.GPU && all[i].CapacityType == t.CapacityType {
 			all[i].Count += t.Count
 			return all
 		}

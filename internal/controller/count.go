@@ -17,7 +17,7 @@ func CountReplicas(s *telemetry.Snapshot) []plan.ReplicaCount {
 	out := []plan.ReplicaCount{}
 	for _, region := range s.Regions {
 		for _, r := range region.Replicas {
-			key := plan.ReplicaCount{Model: r.Model, Region: region.Name, GPU: r.GPU, Capacity: r.Capacity}
+			key := plan.ReplicaCount{Model: r.Model, Region: region.Name, GPU: r.GPU, CapacityType: r.Capacity}
 			if _, ok := index[key]; !ok {
 				index[key] = len(out)
 				out = append(out, key)
@@ -33,7 +33,7 @@ func CountReplicas(s *telemetry.Snapshot) []plan.ReplicaCount {
 	}
 	out = slices.DeleteFunc(out, func(c plan.ReplicaCount) bool { return c.Replicas == 0 && c.Donated == 0 })
 	slices.SortFunc(out, func(a, b plan.ReplicaCount) int {
-		return cmp.Or(cmp.Compare(a.Model, b.Model), cmp.Compare(a.Region, b.Region), cmp.Compare(a.GPU, b.GPU), cmp.Compare(a.Capacity, b.Capacity))
+		return cmp.Or(cmp.Compare(a.Model, b.Model), cmp.Compare(a.Region, b.Region), cmp.Compare(a.GPU, b.GPU), cmp.Compare(a.CapacityType, b.CapacityType))
 	})
 	return out
 }
@@ -48,7 +48,7 @@ func withoutOverprovision(spec *service.Spec, counts []plan.ReplicaCount) []plan
 		for i := range spec.Models {
 			for k := 0; r.Spot != nil && k < len(counts); k++ {
 				c := &counts[k]
-				if c.Region == r.Name && c.Model == spec.Models[i].Name && c.Capacity == service.CapacitySpot {
+				if c.Region == r.Name && c.Model == spec.Models[i].Name && c.CapacityType == service.CapacitySpot {
 					c.Replicas -= min(c.Replicas, r.Spot.Overprovision)
 					break // subtracted from the first GPU type only: spot replicas of a model rarely have several
 				}

@@ -17,7 +17,7 @@ func TestPlanIgnoresOverprovision(t *testing.T) {
 		},
 	}
 	of := func(model string, region service.Region, capacity service.CapacityType, n int) plan.ReplicaCount {
-		return plan.ReplicaCount{Model: model, Region: region, GPU: "L4", Capacity: capacity, Replicas: n}
+		return plan.ReplicaCount{Model: model, Region: region, GPU: "L4", CapacityType: capacity, Replicas: n}
 	}
 	in := []plan.ReplicaCount{
 		of("a", "aws/eu-west-1", service.CapacitySpot, 3), of("a", "aws/us-east-1", service.CapacityOnDemand, 1),

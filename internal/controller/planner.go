@@ -403,7 +403,7 @@ func MachinePrices(offerings map[service.Region]provision.Offerings) []plan.Mach
 	for _, region := range slices.Sorted(maps.Keys(offerings)) {
 		for _, o := range offerings[region] {
 			if o.PricePerHour > 0 {
-				out = append(out, plan.MachinePrice{Region: region, GPU: o.GPU, GPUs: o.GPUs, Capacity: o.Capacity, USDPerHour: o.PricePerHour, Source: o.PriceSource})
+				out = append(out, plan.MachinePrice{Region: region, GPU: o.GPU, GPUs: o.GPUs, CapacityType: o.Capacity, USDPerHour: o.PricePerHour, Source: o.PriceSource})
 			}
 		}
 	}

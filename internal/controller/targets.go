@@ -49,7 +49,7 @@ func publishedTargets(v *plan.ReviewResult) []telemetry.PlannedCapacity {
 	for _, t := range v.Targets() {
 		p := telemetry.PlannedCapacity{Model: t.Model, Region: t.Region, Count: t.Count, ReplicaTPS: t.ReplicaTPS, PeakTPS: t.PeakTPS, Replicas: []telemetry.TargetReplicas{}, StabilizationSeconds: t.StabilizationWindow.Seconds(), Headroom: t.Headroom, StartUpSeconds: t.StartUp.Seconds(), OverloadTolerance: t.OverloadTolerance}
 		for _, r := range t.Replicas {
-			p.Replicas = append(p.Replicas, telemetry.TargetReplicas{GPU: r.GPU.Type, GPUs: r.GPU.Count, Capacity: r.Capacity, Count: r.Count})
+			p.Replicas = append(p.Replicas, telemetry.TargetReplicas{GPU: r.GPU.Type, GPUs: r.GPU.Count, Capacity: r.CapacityType, Count: r.Count})
 		}
 		out = append(out, p)
 	}
@@ -97,7 +97,7 @@ func targetsAt(r *telemetry.Review, now, base time.Time) map[modelRegion]*plan.H
 			},
 		}
 		for _, n := range t.Replicas {
-			target.Replicas = append(target.Replicas, plan.ReplicaTarget{GPU: service.GPU{Type: n.GPU, Count: n.GPUs}, Capacity: n.Capacity, Count: n.Count})
+			target.Replicas = append(target.Replicas, plan.ReplicaTarget{GPU: service.GPU{Type: n.GPU, Count: n.GPUs}, CapacityType: n.Capacity, Count: n.Count})
 		}
 		out[modelRegion{t.Model, t.Region}] = target
 	}
