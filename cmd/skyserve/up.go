@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"net/netip"
-	"os"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -67,7 +66,7 @@ func newUpCmd() *cobra.Command {
 	var o upOptions
 	cmd := &cobra.Command{
 		Use:        "up SERVICE.yaml",
-		SuggestFor: []string{"apply", "deploy", "create", "start", "launch"},
+		SuggestFor: []string{"apply", "deploy", "create", "start", "restart", "launch"},
 		Short:      "Create or update a service from its service file",
 		Long: `Deploy the service that a service file describes, wait until it is ready and print
 its endpoints. The command is idempotent: a second run changes only what differs and
@@ -188,9 +187,9 @@ func runUp(ctx context.Context, o *upOptions, in io.Reader, out, errOut io.Write
 	if o.format, err = o.output.parse(); err != nil {
 		return err
 	}
-	text, err := os.ReadFile(o.file)
+	text, err := readServiceFile(o.file)
 	if err != nil {
-		return usage(fmt.Errorf("reading the service file: %w", err), "'skyserve init' prints a starter service.yaml")
+		return err
 	}
 	u := &up{upOptions: o, out: out, errOut: errOut, started: time.Now(), block: newTerminalBlock(errOut)}
 	spec, err := parseService(o.file, text)
