@@ -270,6 +270,26 @@ func digCommand(d *service.DNS) string {
 	return fmt.Sprintf("dig @%s -p %d %s", at.Addr(), at.Port(), d.Name)
 }
 
+// credentialVariable returns the environment variable for the credential of a client in proposed commands: an API key,
+// or an identity token if the service accepts only tokens; empty without authentication.
+func credentialVariable(spec *service.Spec) string {
+	switch auth := spec.Balancer.Auth; {
+	case !auth.Required():
+		return ""
+	case auth.KeysFrom == "":
+		return "SKYSERVE_TOKEN"
+	}
+	return "SKYSERVE_KEY"
+}
+
+// loadCommand returns a command that generates load for the service.
+func loadCommand(spec *service.Spec) string {
+	if variable := credentialVariable(spec); variable != "" {
+		return "skyserve load --api-key env:" + variable
+	}
+	return "skyserve load"
+}
+
 // curlCommand returns a curl command that sends a request to the service.
 func curlCommand(spec *service.Spec, endpoint string) string {
 	m := spec.Models[0]
@@ -278,8 +298,8 @@ func curlCommand(spec *service.Spec, endpoint string) string {
 		model = m.Aliases[0]
 	}
 	auth := ""
-	if spec.Balancer.Auth != nil {
-		auth = ` -H "Authorization: Bearer $SKYSERVE_KEY"`
+	if variable := credentialVariable(spec); variable != "" {
+		auth = ` -H "Authorization: Bearer $` + variable + `"`
 	}
 	return fmt.Sprintf(`curl %s/v1/chat/completions%s -H 'Content-Type: application/json' -d '{"model":"%s","max_tokens":32,"messages":[{"role":"user","content":"Hello"}]}'`,
 		endpoint, auth, model)
