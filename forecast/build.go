@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strings"
 	"time"
 
 	"skyserve/internal/service"
@@ -21,8 +22,18 @@ type SeriesKey struct {
 	Tier   service.Tier
 }
 
-// String returns region, model and tier for tables and errors, with the word of the tier: us llama fast.
-func (k SeriesKey) String() string { return fmt.Sprintf("%s %s %s", k.Region, k.Model, k.Tier.Word()) }
+// String returns region, model and tier for tables and errors, with the word of the tier: us llama fast. Without the
+// region if the history has no regions, and without the model if it has no models.
+func (k SeriesKey) String() string {
+	parts := []string{string(k.Region), k.Model, k.Tier.Word()}
+	if k.Model == service.AnyModel {
+		parts = slices.Delete(parts, 1, 2)
+	}
+	if k.Region == service.AnyRegion {
+		parts = parts[1:]
+	}
+	return strings.Join(parts, " ")
+}
 
 // ID returns region, model and tier for JSON, with the abbreviation of the tier: us llama IW-F.
 func (k SeriesKey) ID() string { return fmt.Sprintf("%s %s %s", k.Region, k.Model, k.Tier) }

@@ -31,8 +31,9 @@ type backupOptions struct {
 func newBackupCmd() *cobra.Command {
 	var o backupOptions
 	cmd := &cobra.Command{
-		Use:   "backup FILE",
-		Short: "Back up the store of a service to a file",
+		Use:        "backup FILE",
+		SuggestFor: []string{"export", "dump"},
+		Short:      "Back up the store of a service to a file",
 		Long: `Back up the store of a service to one compressed file: history, events, plans,
 drained and donated replicas, usage, batches and their files. The service keeps running.
 The file contains prompts and responses of batches, and no certificates, keys or secrets of

@@ -63,7 +63,7 @@ Exit codes: 0 success, 1 failed, 2 usage, 130 interrupted.`,
 	flags := cmd.PersistentFlags()
 	flags.StringVar(&o.service, "service", "", "`NAME` of the service (default: the one in config.yaml, else the only one)")
 	flags.StringVar(&o.target, "target", "", "`URL` of a balancer (default: those of the running service)")
-	flags.StringVar(&o.apiKey, "api-key", "", "source of the API key to send, as `env:NAME`")
+	flags.StringVar(&o.apiKey, "api-key", "", "source of the API key or identity token to send, as `env:NAME`")
 	cmd.AddCommand(newBatchSubmitCmd(&o), newBatchListCmd(&o), newBatchShowCmd(&o), newBatchCancelCmd(&o), newBatchDownloadCmd(&o))
 	return cmd
 }
@@ -106,7 +106,7 @@ func newBatchListCmd(o *batchOptions) *cobra.Command {
 
 func newBatchShowCmd(o *batchOptions) *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "show ID", Short: "Show a batch", Args: argsBetween(1, 1, "ID"),
+		Use: "show ID", SuggestFor: []string{"status", "get", "describe"}, Short: "Show a batch", Args: argsBetween(1, 1, "ID"),
 		Example: "  skyserve batch show batch_1a2b --wait",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return o.show(cmd.Context(), args[0], cmd.OutOrStdout(), cmd.ErrOrStderr())
@@ -131,7 +131,7 @@ func newBatchCancelCmd(o *batchOptions) *cobra.Command {
 
 func newBatchDownloadCmd(o *batchOptions) *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "download ID", Short: "Write the results of a batch", Args: argsBetween(1, 1, "ID"),
+		Use: "download ID", SuggestFor: []string{"results", "result", "output"}, Short: "Write the results of a batch", Args: argsBetween(1, 1, "ID"),
 		Example: `  skyserve batch download batch_1a2b > results.jsonl
   skyserve batch download batch_1a2b --errors`,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -189,7 +189,7 @@ func batchError(ctx context.Context, doing string, err error) error {
 	if errors.As(err, &e) {
 		switch hint = ""; e.status {
 		case http.StatusUnauthorized:
-			hint = "pass the API key with --api-key env:NAME"
+			hint = "pass the API key or identity token with --api-key env:NAME"
 		case http.StatusNotFound:
 			return notFound(fmt.Errorf("%s: %w", doing, err), "'skyserve batch list' lists the batches of this API key's tenant")
 		}
@@ -273,8 +273,15 @@ func firstURL(file string) (string, error) {
 	var first struct {
 		URL string `json:"url"`
 	}
-	if json.Unmarshal(line, &first) != nil || first.URL == "" {
-		return "", fmt.Errorf("%s:1: must be a JSON object with custom_id, method, url and body", file)
+	text := strings.TrimSpace(string(line))
+	const form = "must be a JSON object with custom_id, method, url and body"
+	switch {
+	case text == "":
+		return "", fmt.Errorf("%s: the first line is empty: %s", file, form)
+	case json.Unmarshal(line, &first) != nil:
+		return "", fmt.Errorf("%s:1: %s, got %.40q", file, form, text)
+	case first.URL == "":
+		return "", fmt.Errorf("%s:1: %s: url is missing", file, form)
 	}
 	return first.URL, nil
 }

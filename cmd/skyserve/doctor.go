@@ -7,7 +7,6 @@ import (
 	"io"
 	"io/fs"
 	"maps"
-	"os"
 	"slices"
 	"strings"
 
@@ -81,9 +80,9 @@ func runDoctor(ctx context.Context, o *doctorOptions, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	text, err := os.ReadFile(o.file)
+	text, err := readServiceFile(o.file)
 	if err != nil {
-		return usage(fmt.Errorf("reading the service file: %w", err), "'skyserve init' prints a starter service.yaml")
+		return err
 	}
 	spec, err := service.Parse(o.file, text)
 	if err != nil {

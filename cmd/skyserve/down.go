@@ -104,7 +104,7 @@ func runDown(ctx context.Context, o *downOptions, in io.Reader, out, errOut io.W
 // unnamedError is the error of a script that would delete a service which it does not name.
 func unnamedError(service string) error {
 	which := "the only service on this machine"
-	if chosen, err := defaultService(); err == nil && chosen != "" {
+	if chosen, _, err := defaultService(); err == nil && chosen != "" {
 		which = "the service of your settings"
 	}
 	return usage(fmt.Errorf("confirmation is required: this command deletes %s, %s, and stdin is not a terminal", service, which), fmt.Sprintf("name the service: skyserve down %s; or pass --yes", service))

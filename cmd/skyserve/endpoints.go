@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"path/filepath"
 	"strconv"
 	"strings"
 
@@ -105,9 +106,10 @@ func runningBalancers(name string) (local.Service, []provision.Object, error) {
 // findService finds a service by name. If name is empty, it is the service of the configuration file, else the
 // only service.
 func findService(name string) (local.Service, error) {
+	source := ""
 	if name == "" {
 		var err error
-		if name, err = defaultService(); err != nil {
+		if name, source, err = defaultService(); err != nil {
 			return local.Service{}, err
 		}
 	}
@@ -120,11 +122,23 @@ func findService(name string) (local.Service, error) {
 	var which *local.SeveralServicesError
 	switch {
 	case errors.As(err, &none):
-		return svc, notFound(err, cmp.Or(didYouMean(none.Name, none.Exist), "create one: skyserve up SERVICE.yaml; or connect to an existing one: skyserve connect URL --code CODE"))
+		return svc, serviceNotFound(none, source)
 	case errors.As(err, &which):
 		return svc, usage(err, "pass --service NAME")
 	}
 	return svc, err
+}
+
+// serviceNotFound returns the error of a service that does not exist. source is the setting that names it, if any.
+func serviceNotFound(none *local.NoServiceError, source string) error {
+	similar, ext := didYouMean(none.Name, none.Exist), filepath.Ext(none.Name)
+	switch {
+	case source != "":
+		return notFound(fmt.Errorf("%s: %w", source, none), strings.TrimSpace(similar+" correct or unset "+source))
+	case ext == ".yaml" || ext == ".yml":
+		return notFound(none, "pass the name of the service, which its file contains, instead of the path")
+	}
+	return notFound(none, cmp.Or(similar, "create one: skyserve up SERVICE.yaml; or connect to an existing one: skyserve connect URL --code CODE"))
 }
 
 func noBalancer(svc local.Service) error {

@@ -42,8 +42,9 @@ type eventsOptions struct {
 func newEventsCmd() *cobra.Command {
 	var o eventsOptions
 	cmd := &cobra.Command{
-		Use:   "events [NAME]",
-		Short: "Show who or what changed a service, when and why",
+		Use:        "events [NAME]",
+		SuggestFor: []string{"history", "audit"},
+		Short:      "Show who or what changed a service, when and why",
 		Long: `Show the events of a service, oldest first: launches, terminations and failures of
 machines, interruptions by the cloud, plans, changes by the autoscaler and by operators,
 rollouts, reloads of the configuration, certificates, and changes of the leader. Events

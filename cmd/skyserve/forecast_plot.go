@@ -186,10 +186,9 @@ func (p *picture) addHistory(c plotData, step float64) error {
 // plotBacktest draws the WAPE of every forecaster on every series.
 func plotBacktest(w io.Writer, format string, results []backtestSeries) error {
 	p := newPicture("forecast error, horizon "+results[0].Horizon, "WAPE, %")
-	name := seriesNames(results)
 	var names []string
 	for _, s := range results {
-		names = append(names, name(s))
+		names = append(names, s.name())
 	}
 	tall := barLimit(results)
 	var cut plotter.XYLabels

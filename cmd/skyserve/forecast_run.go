@@ -94,11 +94,10 @@ func (o *forecastOptions) runBacktest(ctx context.Context, h *demand.History, ch
 // backtestTable returns the table of the results.
 func backtestTable(results []backtestSeries) list {
 	t := list{titles: []string{"SERIES", "FORECASTER", "MAPE", "WAPE", "WAPE 95 %", "MASE", "RMSE", "COVERAGE", "PEAK COV", "FIT", "WINDOWS"}, fitting: printable.Fitting{Optional: []string{"FIT", "RMSE", "MASE", "MAPE", "PEAK COV", "WINDOWS"}, Whole: []string{"FORECASTER"}}}
-	name := seriesNames(results)
 	for _, s := range results {
 		for _, r := range s.Rows {
-			t.rows = append(t.rows, listRow{name: name(s) + "/" + r.Forecaster, cells: []string{
-				name(s), r.Forecaster, percent(r.MAPE), percent(r.WAPE), percentRange(r.WAPELo95, r.WAPEHi95), orDash(r.MASE, 1, "%.2f"), thousands(r.RMSE),
+			t.rows = append(t.rows, listRow{name: s.name() + "/" + r.Forecaster, cells: []string{
+				s.name(), r.Forecaster, percent(r.MAPE), percent(r.WAPE), percentRange(r.WAPELo95, r.WAPEHi95), orDash(r.MASE, 1, "%.2f"), thousands(r.RMSE),
 				percent(r.Coverage90), percent(r.PeakCoverage90), orDash(r.FitMillis, 1, "%.1f ms"), strconv.Itoa(r.Windows),
 			}})
 		}
@@ -111,10 +110,9 @@ func writeBacktest(out io.Writer, format outputFormat, results []backtestSeries)
 	if err := format.write(out, nil, backtestTable(results)); err != nil {
 		return err
 	}
-	name := seriesNames(results)
 	fmt.Fprintln(out, "\nLowest WAPE, with 95 % confidence:")
 	for _, s := range results {
-		fmt.Fprintf(out, "  - %s: %s\n", name(s), describeWinner(s.BacktestReport))
+		fmt.Fprintf(out, "  - %s: %s\n", s.name(), describeWinner(s.BacktestReport))
 	}
 	_, err := fmt.Fprintf(out, "\nAll rows of a series are computed from the same windows; those without windows had insufficient history.\n"+
 		"RMSE is in %s per step of %s.\nCOVERAGE and PEAK COV are the shares of steps and of peaks inside the 90 %% prediction interval.\n",
@@ -144,17 +142,9 @@ func percentRange(lo, hi *float64) string {
 	return strings.TrimSuffix(percent(lo), "%") + "-" + percent(hi)
 }
 
-// seriesNames returns the names of series for tables and images, without the region if no series of
-// the history has one.
-func seriesNames(results []backtestSeries) func(backtestSeries) string {
-	for _, s := range results {
-		if s.Region != string(service.AnyRegion) {
-			return func(s backtestSeries) string {
-				return forecast.SeriesKey{Region: service.Region(s.Region), Model: s.Model, Tier: service.Tier(s.Tier)}.String()
-			}
-		}
-	}
-	return func(s backtestSeries) string { return s.Model + " " + service.Tier(s.Tier).Word() }
+// name returns the name of the series for tables and images.
+func (s backtestSeries) name() string {
+	return forecast.SeriesKey{Region: service.Region(s.Region), Model: s.Model, Tier: service.Tier(s.Tier)}.String()
 }
 
 // percent formats a ratio in percent, without decimals from 1000 % on.

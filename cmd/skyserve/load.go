@@ -102,7 +102,7 @@ func (o *loadOptions) flags(f *pflag.FlagSet) {
 	f.Uint64Var(&o.seed, "seed", 1, "random seed")
 	f.StringVar(&o.model, "model", "", "model `NAME` (default: the first that the target lists)")
 	f.StringVar(&o.tier, "tier", "", "tier of requests without one: fast, normal or deferred (fast and normal are interactive)")
-	f.StringVar(&o.apiKey, "api-key", "", "source of the API key to send, as `env:NAME`")
+	f.StringVar(&o.apiKey, "api-key", "", "source of the API key or identity token to send, as `env:NAME`")
 	f.BoolVar(&o.ignoreEOS, "ignore-eos", true, "request responses of exactly the workload's length")
 	f.Float64Var(&o.trace.RateScale, "rate-scale", 1, "with FILE: scale the request rate, 2 = twice the rate")
 	f.IntVar(&o.trace.MaxInput, "max-input", 0, "with FILE: skip rows whose prompts have more tokens, and report how many (default: unlimited)")
@@ -255,7 +255,7 @@ func firstModel(ctx context.Context, c load.Config) (string, error) {
 		return "", &exitError{code: exitInterrupted, err: errors.New("interrupted")}
 	}
 	if status := (*load.StatusError)(nil); errors.As(first, &status) && status.Status == http.StatusUnauthorized {
-		return "", failed(first, "pass the API key with --api-key env:NAME")
+		return "", failed(first, "pass the API key or identity token with --api-key env:NAME")
 	}
 	return "", failed(first, "check the URL of --target, or with 'skyserve status' that the service is running; with --model NAME the models are not listed")
 }

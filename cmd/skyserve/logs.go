@@ -2,12 +2,14 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 
 	"github.com/spf13/cobra"
 
 	"skyserve/internal/agent"
+	"skyserve/provision/local"
 )
 
 // logsOptions are the flags of `skyserve logs`.
@@ -48,7 +50,11 @@ text are escaped (\u202e), also when the output is a pipe.`,
 			case len(args) == 1:
 				o.name = args[0]
 				if _, err := findService(o.name); err != nil {
-					if _, err := findService(""); err == nil { // the argument names a process of the only service
+					_, err := findService("")
+					if set, _, unset := defaultService(); err != nil && unset == nil && set != "" {
+						return err
+					}
+					if err == nil { // the argument names a process of the only service
 						o.name, o.part = "", args[0]
 					}
 				}
@@ -57,6 +63,9 @@ text are escaped (\u202e), also when the output is a pipe.`,
 					return err
 				}
 				o.part = args[1]
+				if err := checkFirstArgument(&o); err != nil {
+					return err
+				}
 			}
 			if o.since != "" && !cmd.Flags().Changed("tail") {
 				o.tail = agent.MaxLogLines
@@ -70,6 +79,16 @@ text are escaped (\u202e), also when the output is a pipe.`,
 	cmd.Flags().StringVar(&o.since, "since", "", "start of the period: a duration such as 10m or 2d, or a time such as 2026-11-24T12:00:00Z (default: all)")
 	o.clouds.registerFlags(cmd.Flags())
 	return cmd
+}
+
+// checkFirstArgument returns an error if the first of two arguments names no service: it may be meant as a process.
+func checkFirstArgument(o *logsOptions) error {
+	var none *local.NoServiceError
+	_, err := findService(o.name)
+	if errors.As(err, &none) && len(none.Exist) > 0 && didYouMean(none.Name, none.Exist) == "" {
+		return notFound(none, fmt.Sprintf("with two arguments, the first one is the service: skyserve logs %s %s", none.Exist[0], o.part))
+	}
+	return err
 }
 
 func runLogs(ctx context.Context, o *logsOptions, out, errOut io.Writer) error {

@@ -44,6 +44,8 @@ type mistake struct {
 	base string
 	// state are files of the state directory, by path.
 	state map[string]string
+	// env are environment variables.
+	env map[string]string
 	// args are the arguments; FILE stands for the path of the file. Default: validate FILE.
 	args string
 	// code is the exit code, and says are texts that the error contains: the place, the found value, the rule
@@ -74,6 +76,9 @@ func TestMistakesAreExplained(t *testing.T) {
 			t.Setenv("AWS_SHARED_CREDENTIALS_FILE", filepath.Join(dir, "none"))
 			t.Setenv("HOME", dir)
 			t.Setenv("KEYS", "key-of-a-client")
+			for name, value := range m.env {
+				t.Setenv(name, value)
+			}
 			for name, text := range m.state {
 				write(t, filepath.Join(home, filepath.FromSlash(name)), text)
 			}

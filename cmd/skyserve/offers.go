@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"maps"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -95,9 +94,9 @@ func (o *offersOptions) selectRegions() (*service.Spec, []service.Region, error)
 	spec := &service.Spec{Name: "offers"}
 	var regions []service.Region
 	if o.file != "" {
-		text, err := os.ReadFile(o.file)
+		text, err := readServiceFile(o.file)
 		if err != nil {
-			return nil, nil, usage(fmt.Errorf("reading the service file: %w", err), "'skyserve init' prints a starter service.yaml")
+			return nil, nil, err
 		}
 		if spec, err = service.Parse(o.file, text); err != nil {
 			return nil, nil, usage(err, "")

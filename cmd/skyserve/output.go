@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -107,14 +108,15 @@ func (f *outputFlags) parse() (outputFormat, error) {
 	if err != nil {
 		return outputFormat{}, usage(fmt.Errorf("-o jsonpath=%s: %w", expression, err), hintPath)
 	}
-	return outputFormat{kind: outputPath, path: path, noHeaders: f.noHeaders}, nil
+	return outputFormat{kind: outputPath, path: path, expression: expression, noHeaders: f.noHeaders}, nil
 }
 
 // outputFormat is the parsed output format of a command that lists things.
 type outputFormat struct {
-	kind      string
-	path      *jsonpath.Path // of outputPath
-	noHeaders bool
+	kind       string
+	path       *jsonpath.Path // of outputPath
+	expression string         // the path as written
+	noHeaders  bool
 }
 
 // isDocument reports whether the format prints the document instead of a table or names.
@@ -131,7 +133,11 @@ func (f outputFormat) writeResult(w io.Writer, name string, document any) error 
 		_, err := fmt.Fprintln(w, printable.Line(name))
 		return err
 	}
-	return f.writeDocument(w, document)
+	err := f.writeDocument(w, document)
+	if unknown := (*unknownKeyError)(nil); errors.As(err, &unknown) {
+		return failed(unknown, "the action itself is done; "+unknown.hint())
+	}
+	return err
 }
 
 // writeItem prints one of several documents: in YAML as a document of its own.
@@ -245,6 +251,9 @@ func (f outputFormat) writeDocument(w io.Writer, document any) error {
 	var value any
 	if err := decoder.Decode(&value); err != nil {
 		return fmt.Errorf("encoding the output: %w", err)
+	}
+	if unknown := (*unknownKeyError)(nil); errors.As(checkKeys(f.expression, f.path, document, value), &unknown) {
+		return usage(unknown, unknown.hint())
 	}
 	for _, selected := range f.path.Select(value) {
 		line, isText := selected.(string)

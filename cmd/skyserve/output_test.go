@@ -3,10 +3,14 @@ package main
 import (
 	"bytes"
 	"context"
+	"errors"
+	"fmt"
+	"io"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -21,14 +25,13 @@ func TestDocumentFormats(t *testing.T) {
 		Regions []map[string]any `json:"regions"`
 	}{[]map[string]any{{"name": "us", "count": 12345678}, {"name": "eu", "count": 2, "empty": nil}}}
 	for format, want := range map[string]string{
-		"json":                            `{"regions":[{"count":12345678,"name":"us"},{"count":2,"empty":null,"name":"eu"}]}` + "\n",
-		"yaml":                            "regions:\n- count: 12345678\n  name: us\n- count: 2\n  empty: null\n  name: eu\n",
-		"jsonpath={.regions[*].name}":     "us\neu\n",
-		"jsonpath=$.regions[*].name":      "us\neu\n",
-		"jsonpath={.regions[0]}":          `{"count":12345678,"name":"us"}` + "\n",
-		"jsonpath=.regions[0].count":      "12345678\n",
-		"jsonpath=$.regions[?@.count>5]":  `{"count":12345678,"name":"us"}` + "\n",
-		"jsonpath={.regions[*].nonsense}": "",
+		"json":                           `{"regions":[{"count":12345678,"name":"us"},{"count":2,"empty":null,"name":"eu"}]}` + "\n",
+		"yaml":                           "regions:\n- count: 12345678\n  name: us\n- count: 2\n  empty: null\n  name: eu\n",
+		"jsonpath={.regions[*].name}":    "us\neu\n",
+		"jsonpath=$.regions[*].name":     "us\neu\n",
+		"jsonpath={.regions[0]}":         `{"count":12345678,"name":"us"}` + "\n",
+		"jsonpath=.regions[0].count":     "12345678\n",
+		"jsonpath=$.regions[?@.count>5]": `{"count":12345678,"name":"us"}` + "\n",
 	} {
 		f, err := (&outputFlags{output: format}).parse()
 		if err != nil {
@@ -44,6 +47,89 @@ func TestDocumentFormats(t *testing.T) {
 		if _, err := (&outputFlags{output: bad}).parse(); err == nil {
 			t.Errorf("-o %s is accepted", bad)
 		}
+	}
+}
+
+// encodedByItself is a type with an encoder that prints a former key too.
+type encodedByItself struct {
+	Cost float64 `json:"cost"`
+}
+
+func (e encodedByItself) MarshalJSON() ([]byte, error) {
+	return fmt.Appendf(nil, `{"cost":%g,"cost_per_hour":%g}`, e.Cost, e.Cost), nil
+}
+
+// A path with a key that no document of the command has is an error, which lists the keys. A key that is absent now
+// selects nothing.
+func TestUnknownKeysOfPathsAreErrors(t *testing.T) {
+	type replica struct {
+		ID     string     `json:"id"`
+		Reason string     `json:"reason,omitempty"`
+		Since  *time.Time `json:"since,omitempty"`
+	}
+	type status struct {
+		Name     string             `json:"name"`
+		Replicas []replica          `json:"replicas"`
+		Leader   *replica           `json:"leader,omitempty"`
+		Prices   map[string]float64 `json:"prices,omitempty"`
+		Rows     []encodedByItself  `json:"rows"`
+		Any      any                `json:"any,omitempty"`
+	}
+	full := status{Name: "chat", Replicas: []replica{{ID: "us-0"}}, Rows: []encodedByItself{{2}}}
+	for _, c := range []struct {
+		document  any
+		path      string
+		want, err string
+	}{
+		{full, "{.replicas[*].reason}", "", ""},
+		{full, "{.leader.id}", "", ""},
+		{full, "{.prices.H100}", "", ""},
+		{full, "{.replicas[7].id}", "", ""},
+		{full, "{.any.thing}", "", ""},
+		{full, "{.replicas[*].since}", "", ""},
+		{full, "{.rows[*].cost_per_hour}", "2\n", ""},
+		{status{}, "{.rows[*].cost_per_hour}", "", ""},
+		{status{}, "{.replicas[*].id}", "", ""},
+		{full, "{.replicas[?@.id=='eu-0'].reason}", "", ""},
+		{full, "$..id", "us-0\n", ""},
+		{[]replica{}, "{[*].reason}", "", ""},
+		{map[string]any{"service": "chat", "files": []replica{}}, "{.files[*].id}", "", ""},
+
+		{full, "{.replica}", "", "replica: unknown key: must be one of any, leader, name, prices, replicas, rows"},
+		{full, "{.replicas[*].state}", "", "state: unknown key: must be one of id, reason, since"},
+		{&status{}, "{.replicas[*].state}", "", "state: unknown key: must be one of id, reason, since"},
+		{full, "$['replicas'][0]['id','state']", "", "state: unknown key: must be one of id, reason, since"},
+		{full, "{.leader.state}", "", "state: unknown key: must be one of id, reason, since"},
+		{full, "{.rows[*].cots}", "", "cots: unknown key: must be one of cost, cost_per_hour"},
+		{full, "{.replicas.id}", "", "id: a list or a value has no keys; [*] selects all elements of a list"},
+		{full, "{.name.first}", "", "first: a list or a value has no keys"},
+		{full, "{.replicas[?@.id=='us-0'].state}", "", "state: unknown key"},
+		{[]replica{}, "{.id}", "", "id: a list or a value has no keys"},
+		{map[string]any{"service": "chat", "files": []replica{}}, "{.stopped}", "", "stopped: unknown key: must be one of files, service"},
+		{map[string]any{"service": "chat", "files": []replica{}}, "{.files[*].state}", "", "state: unknown key: must be one of id, reason, since"},
+	} {
+		f, err := (&outputFlags{output: outputPath + c.path}).parse()
+		if err != nil {
+			t.Errorf("%s: %v", c.path, err)
+			continue
+		}
+		var out bytes.Buffer
+		var exit *exitError
+		err = f.writeDocument(&out, c.document)
+		switch {
+		case c.err == "" && err != nil, out.String() != c.want:
+			t.Errorf("%s: got %q, %v, want %q", c.path, out.String(), err, c.want)
+		case c.err != "" && (!errors.As(err, &exit) || exit.code != exitUsage || !strings.HasPrefix(err.Error(), "-o jsonpath="+c.path+": "+c.err)):
+			t.Errorf("%s: got %v, want %s", c.path, err, c.err)
+		}
+	}
+	f, err := (&outputFlags{output: "jsonpath={.stoped}"}).parse()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var exit *exitError // after an action, exit code 2 would claim that nothing was changed
+	if err := f.writeResult(io.Discard, "chat", map[string]any{"stopped": 3}); !errors.As(err, &exit) || exit.code != exitFailed || exit.hint != "the action itself is done; did you mean 'stopped'?" {
+		t.Errorf("the result of an action: %v", err)
 	}
 }
 

@@ -446,9 +446,9 @@ func (o *planOptions) observeService(ctx context.Context, since int64) (*control
 		}
 		return observed, nil
 	}
-	text, err := os.ReadFile(o.target)
+	text, err := readServiceFile(o.target)
 	if err != nil {
-		return nil, usage(fmt.Errorf("reading the service file: %w", err), "'skyserve init' prints a starter service.yaml")
+		return nil, err
 	}
 	spec, err := service.Parse(o.target, text)
 	if err != nil {

@@ -74,9 +74,9 @@ func runRehearsal(ctx context.Context, o *doctorOptions, in io.Reader, out, errO
 	if err != nil {
 		return err
 	}
-	text, err := os.ReadFile(o.file)
+	text, err := readServiceFile(o.file)
 	if err != nil {
-		return usage(fmt.Errorf("reading the service file: %w", err), "'skyserve init' prints a starter service.yaml")
+		return err
 	}
 	spec, err := service.Parse(o.file, text)
 	if err != nil {

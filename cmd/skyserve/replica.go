@@ -114,9 +114,10 @@ func newReplicaAddCmd(o *replicaOptions) *cobra.Command {
 
 func newReplicaRemoveCmd(o *replicaOptions) *cobra.Command {
 	cmd := o.verb(&cobra.Command{
-		Use:     "remove ID...",
-		Short:   "Drain replicas, then stop them",
-		Example: "  skyserve replica remove us-1 us-2",
+		Use:        "remove ID...",
+		SuggestFor: []string{"delete", "rm", "stop", "terminate"},
+		Short:      "Drain replicas, then stop them",
+		Example:    "  skyserve replica remove us-1 us-2",
 	}, func(id string) decision {
 		return func(ctx context.Context, s *scaling) error { return s.removeReplica(ctx, id) }
 	})

@@ -113,10 +113,27 @@ func checkCommand(root *cobra.Command, args []string) error {
 func unknownCommand(parent *cobra.Command, name string) error {
 	hint := "run '" + parent.CommandPath() + " --help' to list the commands"
 	parent.SuggestionsMinimumDistance = min(2, len(name)/2) // any two words of three letters are similar at a distance of 2
-	if similar := parent.SuggestionsFor(name); len(similar) > 0 {
+	if similar := suggestions(parent, name); len(similar) > 0 {
 		hint = "did you mean '" + strings.Join(similar, "' or '") + "'?"
 	}
 	return usage(fmt.Errorf("unknown command %q", name), hint)
+}
+
+// suggestions returns the commands that other tools call name, else those with a similar name.
+func suggestions(parent *cobra.Command, name string) []string {
+	if parent.Name() == "replica" && slices.Contains([]string{"undrain", "uncordon", "resume"}, name) {
+		return []string{"drain ID --undo"}
+	}
+	var same []string
+	for _, c := range parent.Commands() {
+		if slices.Contains(c.SuggestFor, name) {
+			same = append(same, c.Name())
+		}
+	}
+	if len(same) > 0 {
+		return same
+	}
+	return parent.SuggestionsFor(name)
 }
 
 // didYouMean returns a hint with the value that is most similar to name; empty if none is.

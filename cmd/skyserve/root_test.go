@@ -14,7 +14,7 @@ func TestUnknownCommands(t *testing.T) {
 	}{
 		{[]string{"stattus"}, "error: unknown command \"stattus\"\nhint: did you mean 'status'?\n"},
 		{[]string{"--no-color", "xyzzy"}, "error: unknown command \"xyzzy\"\nhint: run 'skyserve --help' to list the commands\n"},
-		{[]string{"completion", "tcsh"}, "error: unknown command \"tcsh\"\nhint: did you mean 'bash' or 'zsh' or 'fish'?\n"},
+		{[]string{"completion", "tcsh"}, "error: unknown command \"tcsh\"\nhint: did you mean 'bash' or 'fish' or 'zsh'?\n"},
 		{[]string{"version", "extra"}, "error: accepts no arguments; received \"extra\"\nhint: run 'skyserve version --help' for an example\n"},
 		{[]string{"engine", "extra"}, "error: accepts no arguments; received \"extra\"\nhint: run 'skyserve engine --help' for an example\n"},
 	} {

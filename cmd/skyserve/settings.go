@@ -168,6 +168,9 @@ func sortedKeys(values map[string]string) []string {
 	return keys
 }
 
+// sourceFile is the source of a setting in the configuration file.
+const sourceFile = "file"
+
 // effective returns the value of a setting without its flag, and where it comes from; empty = not set.
 func (s setting) effective(file map[string]string) (value, source string) {
 	if value = os.Getenv(s.env); value != "" {
@@ -177,7 +180,7 @@ func (s setting) effective(file map[string]string) (value, source string) {
 		return value, s.env
 	}
 	if value, set := file[s.key]; set {
-		return value, "file"
+		return value, sourceFile
 	}
 	return "", ""
 }
@@ -209,13 +212,24 @@ func applySettings(cmd *cobra.Command) error {
 	return nil
 }
 
-// defaultService returns the service of commands without a name; empty if none is set.
-func defaultService() (string, error) {
+// defaultService returns the service of commands without a name, and what sets it, such as SKYSERVE_SERVICE; both are
+// empty if none is set.
+func defaultService() (name, source string, err error) {
 	file, err := readConfig()
 	if err != nil {
-		return "", err
+		return "", "", err
 	}
 	i := slices.IndexFunc(settings, func(s setting) bool { return s.key == "service" })
-	name, _ := settings[i].effective(file)
-	return strings.TrimSpace(name), nil
+	name, source = settings[i].effective(file)
+	if name = strings.TrimSpace(name); name == "" {
+		return "", "", nil
+	}
+	if source == sourceFile {
+		path, err := configFile()
+		if err != nil {
+			return "", "", err
+		}
+		source = "service in " + path
+	}
+	return name, source, nil
 }

@@ -197,10 +197,21 @@ func (o *simRunOptions) plans(names []string) ([]eval.Comparison, error) {
 	return plans, nil
 }
 
+// hintScenarioFile follows an error of a scenario file.
+const hintScenarioFile = "'skyserve sim list -o yaml NAME' prints a scenario file to start from"
+
 // scenariosOf returns the scenarios of a name, or the scenario in a file.
 func scenariosOf(name string) ([]sim.Scenario, error) {
 	if !strings.HasSuffix(name, ".yaml") && !strings.HasSuffix(name, ".yml") {
-		return findScenarios(name)
+		found, err := findScenarios(name)
+		if info, missing := os.Stat(name); err != nil && missing == nil {
+			problem := "the name of a scenario file must end in .yaml"
+			if info.IsDir() {
+				problem = "is a directory, not a scenario file"
+			}
+			err = usage(fmt.Errorf("%s: %s", name, problem), hintScenarioFile)
+		}
+		return found, err
 	}
 	data, err := os.ReadFile(name)
 	if err != nil {
@@ -208,7 +219,7 @@ func scenariosOf(name string) ([]sim.Scenario, error) {
 	}
 	s, err := sim.ParseFile(name, data)
 	if err != nil {
-		return nil, usage(err, "'skyserve sim list -o yaml NAME' prints a scenario file to start from")
+		return nil, usage(err, hintScenarioFile)
 	}
 	return []sim.Scenario{*s}, nil
 }

@@ -40,7 +40,7 @@ func newTopCmd() *cobra.Command {
 	var o topOptions
 	cmd := &cobra.Command{
 		Use:        "top [NAME]",
-		SuggestFor: []string{"dashboard", "ui"},
+		SuggestFor: []string{"dashboard", "ui", "metrics", "monitor"},
 		Short:      "Show a live dashboard of a running service",
 		Long: `Show a live dashboard of a running service: each region's balancers, queue, traffic,
 latency and prefix hits, and each replica's state and load. Press ? for the keys.

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"net/netip"
-	"os"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -67,7 +66,7 @@ func newUpCmd() *cobra.Command {
 	var o upOptions
 	cmd := &cobra.Command{
 		Use:        "up SERVICE.yaml",
-		SuggestFor: []string{"apply", "deploy", "create", "start", "launch"},
+		SuggestFor: []string{"apply", "deploy", "create", "start", "restart", "launch"},
 		Short:      "Create or update a service from its service file",
 		Long: `Deploy the service that a service file describes, wait until it is ready and print
 its endpoints. The command is idempotent: a second run changes only what differs and
@@ -188,9 +187,9 @@ func runUp(ctx context.Context, o *upOptions, in io.Reader, out, errOut io.Write
 	if o.format, err = o.output.parse(); err != nil {
 		return err
 	}
-	text, err := os.ReadFile(o.file)
+	text, err := readServiceFile(o.file)
 	if err != nil {
-		return usage(fmt.Errorf("reading the service file: %w", err), "'skyserve init' prints a starter service.yaml")
+		return err
 	}
 	u := &up{upOptions: o, out: out, errOut: errOut, started: time.Now(), block: newTerminalBlock(errOut)}
 	spec, err := parseService(o.file, text)
@@ -271,6 +270,26 @@ func digCommand(d *service.DNS) string {
 	return fmt.Sprintf("dig @%s -p %d %s", at.Addr(), at.Port(), d.Name)
 }
 
+// credentialVariable returns the environment variable for the credential of a client in proposed commands: an API key,
+// or an identity token if the service accepts only tokens; empty without authentication.
+func credentialVariable(spec *service.Spec) string {
+	switch auth := spec.Balancer.Auth; {
+	case !auth.Required():
+		return ""
+	case auth.KeysFrom == "":
+		return "SKYSERVE_TOKEN"
+	}
+	return "SKYSERVE_KEY"
+}
+
+// loadCommand returns a command that generates load for the service.
+func loadCommand(spec *service.Spec) string {
+	if variable := credentialVariable(spec); variable != "" {
+		return "skyserve load --api-key env:" + variable
+	}
+	return "skyserve load"
+}
+
 // curlCommand returns a curl command that sends a request to the service.
 func curlCommand(spec *service.Spec, endpoint string) string {
 	m := spec.Models[0]
@@ -279,8 +298,8 @@ func curlCommand(spec *service.Spec, endpoint string) string {
 		model = m.Aliases[0]
 	}
 	auth := ""
-	if spec.Balancer.Auth != nil {
-		auth = ` -H "Authorization: Bearer $SKYSERVE_KEY"`
+	if variable := credentialVariable(spec); variable != "" {
+		auth = ` -H "Authorization: Bearer $` + variable + `"`
 	}
 	return fmt.Sprintf(`curl %s/v1/chat/completions%s -H 'Content-Type: application/json' -d '{"model":"%s","max_tokens":32,"messages":[{"role":"user","content":"Hello"}]}'`,
 		endpoint, auth, model)

@@ -473,11 +473,7 @@ func (u *upRun) printUp(endpoints map[string]string) error {
 		if d := u.spec.DNS; d != nil && d.Provider == service.DNSEmbedded {
 			fmt.Fprintf(u.out, "  %s\n", digCommand(d))
 		}
-		load := "skyserve load"
-		if u.spec.Balancer.Auth != nil {
-			load += " --api-key env:SKYSERVE_KEY"
-		}
-		_, err := fmt.Fprintf(u.out, "  %s\n  skyserve top\n  skyserve plan\n  skyserve down %s\n", load, u.spec.Name)
+		_, err := fmt.Fprintf(u.out, "  %s\n  skyserve top\n  skyserve plan\n  skyserve down %s\n", loadCommand(u.spec), u.spec.Name)
 		return err
 	}
 	_, err := fmt.Fprintf(u.out, "\nTry next:\n  %s\n  skyserve status %s\n  skyserve down %s\n", curlCommand(u.spec, first), u.spec.Name, u.spec.Name)

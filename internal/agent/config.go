@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -57,7 +58,13 @@ func ReadConfig(path string) (Config, error) {
 	}
 	dec := json.NewDecoder(bytes.NewReader(text))
 	dec.DisallowUnknownFields()
-	if err := dec.Decode(&c); err != nil {
+	var syntax *json.SyntaxError
+	switch err := dec.Decode(&c); {
+	case errors.Is(err, io.EOF):
+		return c, fmt.Errorf("reading %s: the file is empty", path)
+	case errors.As(err, &syntax), errors.Is(err, io.ErrUnexpectedEOF):
+		return c, fmt.Errorf("reading %s: is not a machine's configuration in JSON", path)
+	case err != nil:
 		return c, fmt.Errorf("reading %s: %w", path, err)
 	}
 	if _, err := c.Options(); err != nil {

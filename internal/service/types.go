@@ -59,6 +59,9 @@ type Region string
 // AnyRegion is the region of a history without regions.
 const AnyRegion Region = "all"
 
+// AnyModel is the model of a history without models.
+const AnyModel = "all"
+
 // Cloud returns the part before the slash: aws, gcp, static or local.
 func (r Region) Cloud() string {
 	cloud, _, _ := strings.Cut(string(r), "/")

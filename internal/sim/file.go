@@ -28,6 +28,9 @@ func ParseFile(file string, data []byte) (*Scenario, error) {
 	s := Default()
 	s.Name = strings.TrimSuffix(strings.TrimSuffix(file[strings.LastIndexAny(file, `/\`)+1:], ".yaml"), ".yml")
 	top := r.mapping(root, "")
+	if i := slices.IndexFunc(top, func(p pair) bool { return p.key == "models" }); i >= 0 {
+		return nil, r.serviceFile(top[i])
+	}
 	// The file's profiles come first because other keys refer to them.
 	slices.SortStableFunc(top, func(a, b pair) int { return keyOrder(a.key) - keyOrder(b.key) })
 	for _, p := range top {
@@ -49,6 +52,14 @@ func ParseFile(file string, data []byte) (*Scenario, error) {
 		return nil, r.errorsInOrder()
 	}
 	return &s, nil
+}
+
+// serviceFile returns the error of a service file that is passed as a scenario by mistake: only that has the key models.
+// A list of its unknown keys would not say so.
+func (r *reader) serviceFile(models pair) error {
+	r.errs = nil
+	r.addError(models.at, models.key, "this is a service file, not a scenario; 'skyserve up "+r.file+"' deploys it")
+	return r.errs
 }
 
 // keyOrder orders keys before those that refer to them.

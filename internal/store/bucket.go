@@ -121,12 +121,18 @@ func (b *Bucket) withBucket(ctx context.Context, key, operation string, f func(c
 	if err == nil {
 		err = f(octx, kv)
 	}
-	if err != nil && isOutage(err) {
-		b.mu.Lock()
-		b.kv = nil // the stream may be missing
-		b.mu.Unlock()
-	}
+	b.dropHandle(err)
 	return wrap(ctx, err, "%s key %q of bucket %s", operation, key, b.name)
+}
+
+// dropHandle drops the cached handle after an error that may be due to a missing stream.
+func (b *Bucket) dropHandle(err error) {
+	if err == nil || !isOutage(err) {
+		return
+	}
+	b.mu.Lock()
+	b.kv = nil
+	b.mu.Unlock()
 }
 
 // Get returns the value of a key and its revision.
@@ -253,6 +259,7 @@ func (b *Bucket) list(ctx context.Context, prefix string, options ...jetstream.W
 	if _, lost := b.s.conn(); err != nil && lost != nil && ctx.Err() == nil {
 		err = lost
 	}
+	b.dropHandle(err)
 	return entries, wrap(ctx, err, "listing keys %q of bucket %s", strings.TrimSuffix(prefix, "."), b.name)
 }
 
@@ -340,5 +347,5 @@ func listUpTo(ctx context.Context, kv jetstream.KeyValue, pattern string, newest
 
 // Watch is Store.Watch for the keys of the bucket.
 func (b *Bucket) Watch(ctx context.Context, prefix string) <-chan KeyChange {
-	return b.s.watchBucket(ctx, prefix, b.open)
+	return b.s.watchBucket(ctx, prefix, b.open, b.dropHandle)
 }

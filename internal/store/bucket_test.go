@@ -106,3 +106,33 @@ func TestBucketReadIsRetried(t *testing.T) {
 		t.Errorf("got %q, %v after a lost read", value, err)
 	}
 }
+
+// A watch or a list creates a missing stream: that of the store's keys, and that of a bucket.
+func TestMissingStreamIsCreated(t *testing.T) {
+	t.Parallel()
+	st := connect(t, serve(t, t.TempDir()))
+	b := st.BatchRecords()
+	js := must[jetstream.JetStream](t)(jetstream.New(st.newestConn()))
+	for name, of := range map[string]struct {
+		stream string
+		put    func(context.Context, string, []byte) (uint64, error)
+		use    func(context.Context)
+	}{
+		"watch of the store":  {"KV_" + st.stateBucketName(), st.Put, func(ctx context.Context) { st.Watch(ctx, "") }},
+		"list of the store":   {"KV_" + st.stateBucketName(), st.Put, func(ctx context.Context) { _, _ = st.Keys(ctx, "file.") }},
+		"watch of the bucket": {"KV_" + b.name, b.Put, func(ctx context.Context) { b.Watch(ctx, "") }},
+		"list of the bucket":  {"KV_" + b.name, b.Put, func(ctx context.Context) { _, _ = b.List(ctx, "file.") }},
+	} {
+		must[uint64](t)(of.put(t.Context(), "file.x", []byte("1")))
+		if err := js.DeleteStream(t.Context(), of.stream); err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		testkit.Eventually(t, name+": the stream exists", func() bool {
+			of.use(ctx)
+			_, err := js.Stream(t.Context(), of.stream)
+			return err == nil
+		})
+		cancel()
+	}
+}

@@ -65,7 +65,7 @@ var outageErrors = []error{
 	nats.ErrConnectionClosed, nats.ErrConnectionReconnecting, nats.ErrReconnectBufExceeded, nats.ErrTimeout,
 	nats.ErrNoServers, nats.ErrNoResponders, nats.ErrDisconnected, nats.ErrConnectionDraining,
 	jetstream.ErrNoStreamResponse, jetstream.ErrJetStreamNotEnabled, jetstream.ErrStreamNotFound,
-	jetstream.ErrBucketNotFound, context.DeadlineExceeded,
+	nats.ErrStreamNotFound /* of a watch */, jetstream.ErrBucketNotFound, context.DeadlineExceeded,
 }
 
 func isOutage(err error) bool {

@@ -16,6 +16,7 @@ import (
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"skyserve/internal/identity"
 	"skyserve/internal/testkit"
 )
 
@@ -162,14 +163,39 @@ func (l *logged) lines() int {
 	return strings.Count(l.text.String(), "\n")
 }
 
-// The server warns of TLS without its own verification. Members are verified by role, so the warning would mislead.
-func TestNoWarningAboutUnverifiedRoutes(t *testing.T) {
-	var text logged
-	l := newLogger(slog.New(slog.NewTextHandler(&text, nil)))
-	l.Warnf("TLS certificate chain and hostname of solicited routes will not be verified. DO NOT USE IN PRODUCTION!")
-	l.Warnf("another warning")
-	if got := text.text.String(); strings.Contains(got, "PRODUCTION") || !strings.Contains(got, "another warning") {
-		t.Errorf("logged %s", got)
+// Warnings of every healthy store are logged at a lower level: that members are not verified, which would mislead, as
+// they are verified by role; and, while a cluster starts, that the other members do not run yet. Other warnings remain.
+func TestWarningsOfHealthyStoresAreLowered(t *testing.T) {
+	for text, levels := range map[string][2]slog.Level{ // at the start, and later
+		"TLS certificate chain and hostname of solicited routes will not be verified. DO NOT USE IN PRODUCTION!": {slog.LevelDebug, slog.LevelDebug},
+		"Waiting for routing to be established...":                                                               {slog.LevelInfo, slog.LevelWarn},
+		"JetStream has not established contact with a meta leader":                                               {slog.LevelInfo, slog.LevelWarn},
+		"another warning": {slog.LevelWarn, slog.LevelWarn},
+	} {
+		for i, after := range []time.Duration{0, startTime} {
+			var logs logged
+			l := newLogger(slog.New(slog.NewTextHandler(&logs, &slog.HandlerOptions{Level: slog.LevelDebug})))
+			l.now = func() time.Time { return l.started.Add(after) }
+			l.Warnf("%s", text)
+			if got := logs.text.String(); !strings.Contains(got, "level="+levels[i].String()) {
+				t.Errorf("after %s: not logged at level %s: %s", after, levels[i], got)
+			}
+		}
+	}
+}
+
+// A store that is configured as that of a service starts without a warning.
+func TestHealthyStoreLogsNoWarning(t *testing.T) {
+	t.Parallel()
+	var logs logged
+	ours := must[*identity.Authority](t)(identity.NewAuthority("chat", time.Now()))
+	srv := must[*Server](t)(Serve(t.Context(), Options{
+		Dir: t.TempDir(), Listen: "127.0.0.1:0", TLS: party(t, ours, identity.Controller).Server(identity.Balancer),
+		Logger: slog.New(slog.NewTextHandler(&logs, &slog.HandlerOptions{Level: slog.LevelDebug})),
+	}))
+	srv.Close()
+	if got := logs.text.String(); !strings.Contains(got, "TLS Handshake First") || strings.Contains(got, "level=WARN") {
+		t.Errorf("the store logged\n%s", got)
 	}
 }
 

@@ -133,20 +133,20 @@ const bucketRetry = time.Second
 // earlier may be sent at first, too, as Deleted. Watch closes the channel when ctx ends. After an outage it sends the
 // changes made during it. It may skip values of a key that changes quickly, but never the newest value.
 func (s *Store) Watch(ctx context.Context, prefix string) <-chan KeyChange {
-	return s.watchBucket(ctx, prefix, s.openStateBucket)
+	return s.watchBucket(ctx, prefix, s.openStateBucket, s.dropHandles)
 }
 
 // WatchReadOnly is Watch for clients that only read: it creates nothing in the store, and waits
 // until the bucket exists.
 func (s *Store) WatchReadOnly(ctx context.Context, prefix string) <-chan KeyChange {
-	return s.watchBucket(ctx, prefix, s.openExistingStateBucket)
+	return s.watchBucket(ctx, prefix, s.openExistingStateBucket, s.dropHandles)
 }
 
-func (s *Store) watchBucket(ctx context.Context, prefix string, open func(context.Context) (jetstream.KeyValue, error)) <-chan KeyChange {
+func (s *Store) watchBucket(ctx context.Context, prefix string, open func(context.Context) (jetstream.KeyValue, error), drop func(error)) <-chan KeyChange {
 	out := make(chan KeyChange)
 	go func() {
 		defer close(out)
-		w := watch{s: s, open: open, prefix: prefix, sent: map[string]sentEntry{}, out: out}
+		w := watch{s: s, open: open, drop: drop, prefix: prefix, sent: map[string]sentEntry{}, out: out}
 		for ctx.Err() == nil {
 			w.session(ctx)
 		}
@@ -158,6 +158,7 @@ func (s *Store) watchBucket(ctx context.Context, prefix string, open func(contex
 type watch struct {
 	s      *Store
 	open   func(context.Context) (jetstream.KeyValue, error) // the bucket
+	drop   func(error)                                       // drops the handle of the bucket if it may be stale
 	prefix string
 	sent   map[string]sentEntry // the newest entry sent, by key
 	out    chan<- KeyChange
@@ -181,7 +182,7 @@ func (w *watch) session(ctx context.Context) {
 	defer cancel()
 	kv, err := w.open(sctx)
 	if err != nil {
-		w.s.dropHandles(err)
+		w.drop(err)
 		wait := watchRetry
 		if errors.Is(err, jetstream.ErrBucketNotFound) {
 			wait = bucketRetry
@@ -191,7 +192,7 @@ func (w *watch) session(ctx context.Context) {
 	}
 	kw, err := kv.Watch(sctx, w.pattern())
 	if err != nil {
-		w.s.dropHandles(err)
+		w.drop(err)
 		pause(ctx, next, watchRetry)
 		return
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -14,6 +15,7 @@ import (
 type logger struct {
 	to         *slog.Logger
 	now        func() time.Time
+	started    time.Time
 	mu         sync.Mutex
 	fatal      error
 	lastLogged map[string]time.Time // when each warning or error was last logged
@@ -32,7 +34,7 @@ func newLogger(to *slog.Logger) *logger {
 	if to == nil {
 		to = slog.New(slog.DiscardHandler)
 	}
-	return &logger{to: to.With("component", "store"), now: time.Now, lastLogged: map[string]time.Time{}}
+	return &logger{to: to.With("component", "store"), now: time.Now, started: time.Now(), lastLogged: map[string]time.Time{}}
 }
 
 // once logs a message unless it was logged recently.
@@ -56,18 +58,36 @@ func (l *logger) once(level slog.Level, text string) {
 // Noticef logs notices, such as the start of a listener or the change of a leader, at debug level.
 func (l *logger) Noticef(format string, v ...any) { l.to.Debug(fmt.Sprintf(format, v...)) }
 
-// routesUnverified is a warning of the server about members that connect to each other. It does not hold here:
-// the TLS configuration verifies their certificates itself (identity.Party), by role instead of by host name.
-const routesUnverified = "TLS certificate chain and hostname of solicited routes will not be verified"
+// expectedWarnings are the beginnings of warnings that do not apply to a store of this package. They are logged at debug
+// level.
+var expectedWarnings = []string{
+	// The TLS configuration verifies the members' certificates itself (identity.Party), by role instead of by host name.
+	"TLS certificate chain and hostname of solicited routes will not be verified",
+	// All clients of the store use this option.
+	`Clients that are not using "TLS Handshake First" option will fail to connect`,
+}
+
+// startWarnings are the beginnings of warnings that every cluster logs while its members start one after the other. They
+// are logged at info level for startTime.
+var startWarnings = []string{"Waiting for routing to be established", "JetStream has not established contact with a meta leader"}
+
+// startTime is the time that the start of a cluster takes: some seconds, and more on a busy machine.
+const startTime = 30 * time.Second
 
 // Warnf logs a warning.
 func (l *logger) Warnf(format string, v ...any) {
 	text := fmt.Sprintf(format, v...)
-	if strings.HasPrefix(text, routesUnverified) {
-		l.to.Debug("members verify each other by the role in their certificates")
-		return
+	isOneOf := func(beginnings []string) bool {
+		return slices.ContainsFunc(beginnings, func(b string) bool { return strings.HasPrefix(text, b) })
 	}
-	l.once(slog.LevelWarn, text)
+	switch {
+	case isOneOf(expectedWarnings):
+		l.once(slog.LevelDebug, text)
+	case isOneOf(startWarnings) && l.now().Sub(l.started) < startTime:
+		l.to.Info(text)
+	default:
+		l.once(slog.LevelWarn, text)
+	}
 }
 
 // Errorf logs an error.

@@ -166,5 +166,7 @@ var ErrNoManualDecisions = errors.New("replicas of a service with cloud regions 
 
 // isRunning reports whether a replica's machine is among objects.
 func isRunning(have []provision.Object, id string) bool {
-	return slices.ContainsFunc(have, func(o provision.Object) bool { return o.ID == id && o.TerminatedReason == "" })
+	return slices.ContainsFunc(have, func(o provision.Object) bool {
+		return o.ID == id && o.Kind == provision.KindReplica && o.TerminatedReason == ""
+	})
 }

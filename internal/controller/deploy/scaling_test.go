@@ -353,8 +353,10 @@ func TestDonateReplica(t *testing.T) {
 			t.Errorf("drained %t: %+v, %v", drained, s.Decisions, err)
 		}
 	}
-	if err := s.Drain(t.Context(), "us-7", true); err == nil {
-		t.Error("an unknown replica is drained")
+	for _, id := range []string{"us-7", "lb-us-0"} {
+		if err := s.Drain(t.Context(), id, true); err == nil || err.Error() != fmt.Sprintf("the service has no replica %q", id) {
+			t.Errorf("%s, which is no replica, is drained: %v", id, err)
+		}
 	}
 }
 

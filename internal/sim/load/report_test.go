@@ -138,7 +138,7 @@ func TestWriteTable(t *testing.T) {
 	}
 	figures := ClientFigures{
 		Requests: 20, OK: 12, Rejected: 3, Failed: 4, Cancelled: 1, DurationSeconds: 60, RequestsPerSecond: 0.2, OutputTokensPerSecond: 1234.5,
-		TTFT: set(1), TPOT: set(0.1), E2E: set(10), PrefixHitRate: &hits, PromptTokens: 5000, OutputTokens: 900, Forwarded: 2,
+		TTFT: set(1), TPOT: set(0.1), ITL: set(0.004), E2E: set(10), PrefixHitRate: &hits, PromptTokens: 5000, OutputTokens: 900, Forwarded: 2,
 		Failures: map[string]int{"stream_broken": 1, "connect": 3},
 	}
 	r := Report{
@@ -150,12 +150,13 @@ rates      0.2 requests/s, 1234 output tokens/s over 60.0 s
 tokens     5000 prompt, 900 output; prefix hits 87.6%
 forwarded  2
 
-ms    mean   p50   p90   p99    max
-TTFT  1.23  1.00  12.3   123   1234
-TPOT  0.12  0.10  1.23  12.3    123
-ITL      -     -     -     -      -
-E2E   12.3  10.0   123  1234  12345
+ms     mean    p50   p90   p99    max
+TTFT   1.23   1.00  12.3   123   1234
+TPOT   0.12   0.10  1.23  12.3    123
+ITL   <0.01  <0.01  0.05  0.49   4.94
+E2E    12.3   10.0   123  1234  12345
 TTFT: to the first token; TPOT: per output token after it; ITL: between two tokens; E2E: to the end of the response
+ITL p50 is below 0.01 ms: most tokens arrived together with the token before them; TPOT is the mean time of a token
 
 region  ok  rejected  failed  cancelled  req/s  tok/s  TTFT p50  TTFT p90  TPOT p50   hits  forwarded
 asia     0         0       0          0    0.0      0         -         -         -      -          0

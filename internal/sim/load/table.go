@@ -44,6 +44,9 @@ func (r *Report) latencies(b *strings.Builder) {
 	}
 	_ = t.Flush() // a strings.Builder returns no errors
 	b.WriteString("TTFT: to the first token; TPOT: per output token after it; ITL: between two tokens; E2E: to the end of the response\n")
+	if r.ITL != nil && r.ITL.P50 < minFigure {
+		fmt.Fprintf(b, "ITL p50 is below %g ms: most tokens arrived together with the token before them; TPOT is the mean time of a token\n", minFigure)
+	}
 }
 
 // columns returns the values of a percentile set for the table.
@@ -58,9 +61,15 @@ func columns(p *telemetry.Percentiles) []string {
 	return out
 }
 
-// figure formats milliseconds with three significant digits.
+// minFigure is the smallest time that the table shows, in milliseconds. Tokens that arrive in one read are microseconds
+// apart, which is the time to parse them.
+const minFigure = 0.01
+
+// figure formats milliseconds with up to three significant digits.
 func figure(ms float64) string {
 	switch {
+	case ms < minFigure:
+		return fmt.Sprintf("<%g", minFigure)
 	case ms < 10:
 		return fmt.Sprintf("%.2f", ms)
 	case ms < 100:

@@ -21,9 +21,6 @@ import (
 	"skyserve/internal/telemetry"
 )
 
-// AnyModel is the model of a source without model names.
-const AnyModel = "all"
-
 // Options selects what to read from a source. The zero value is prompt tokens in the
 // source's own step.
 type Options struct {
@@ -189,7 +186,7 @@ func keyOf(region service.Region, model string, tier service.Tier) forecast.Seri
 		region = service.AnyRegion
 	}
 	if model == "" {
-		model = AnyModel
+		model = service.AnyModel
 	}
 	if tier == "" {
 		tier = service.TierFast

@@ -66,42 +66,42 @@ func TestRead(t *testing.T) {
 			`{"minute":100,"balancer":"a","model":"m","prompt_tokens":5}` + "\n" + `{"minute":103,"balancer":"a","model":"m","prompt_tokens":6}` + "\n" +
 				`{"minute":101,"balancer":"a","model":"m","prompt_tokens":7}` + "\n" + `{"minute":100,"balancer":"a","model":"m","prompt_tokens":8}` + "\n",
 			Options{},
-			"all m fast, prompt tokens by 1m from 1970-01-01T01:40: [8 7 NaN 6]\n" +
-				"note: 1 duplicate sample (first: all m fast at 1970-01-01T01:40:00Z): the last one is used\n" +
-				"note: 1 sample out of order (first: all m fast at 1970-01-01T01:41:00Z): sorted\n" +
-				"note: 1 gap (first: all m fast at 1970-01-01T01:42:00Z): 1 minute in total are unknown\n",
+			"m fast, prompt tokens by 1m from 1970-01-01T01:40: [8 7 NaN 6]\n" +
+				"note: 1 duplicate sample (first: m fast at 1970-01-01T01:40:00Z): the last one is used\n" +
+				"note: 1 sample out of order (first: m fast at 1970-01-01T01:41:00Z): sorted\n" +
+				"note: 1 gap (first: m fast at 1970-01-01T01:42:00Z): 1 minute in total are unknown\n",
 		},
 		"requests": {
 			"minute,model,tier,prompt_tokens,requests\n0,m,IW,5,2\n1,m,IW,6,3\n",
 			Options{Requests: true, Step: 2 * time.Minute},
-			"all m IW, requests by 2m from 1970-01-01T00:00: [5]\n",
+			"m IW, requests by 2m from 1970-01-01T00:00: [5]\n",
 		},
 		"no requests": {"minute,model,prompt_tokens\n0,m,5\n", Options{Requests: true}, "reading history h: the source contains no request counts"},
 		"azure 2023": {
 			"t_s,input_tokens,output_tokens\n0,10,1\n59,20,1\n130,30,1\n200,40,1\n",
 			Options{},
-			"all all fast, prompt tokens by 1m from 1970-01-01T00:00: [30 0 30]\n" + partlyOne,
+			"fast, prompt tokens by 1m from 1970-01-01T00:00: [30 0 30]\n" + partlyOne,
 		},
 		"azure 2024": {
 			"TIMESTAMP,ContextTokens,GeneratedTokens\n2024-05-12 00:00:30.5+00:00,1,3\n2024-05-12 00:01:00+00:00,18,0\n2024-05-12 02:02:10+02:00,2,0\n",
 			Options{Requests: true},
-			"all all fast, requests by 1m from 2024-05-12T00:01: [1]\n" + partlyTwo,
+			"fast, requests by 1m from 2024-05-12T00:01: [1]\n" + partlyTwo,
 		},
 		"mooncake": {
 			`{"timestamp": 0, "input_length": 6, "output_length": 5, "hash_ids": [0]}` + "\n" + `{"timestamp": 61000, "input_length": 7, "output_length": 5, "hash_ids": [0]}` + "\n",
 			Options{},
-			"all all fast, prompt tokens by 1m from 1970-01-01T00:00: [6]\n" + partlyOne,
+			"fast, prompt tokens by 1m from 1970-01-01T00:00: [6]\n" + partlyOne,
 		},
 		"bailian": {
 			`{"chat_id": 1, "parent_chat_id": -1, "timestamp": 0.5, "input_length": 40, "output_length": 2, "type": "text", "turn": 1, "hash_ids": [1]}` + "\n" +
 				`{"chat_id": 2, "parent_chat_id": -1, "timestamp": 60, "input_length": 16, "output_length": 1, "type": "text", "turn": 1, "hash_ids": [4]}` + "\n",
 			Options{},
-			"all all fast, prompt tokens by 1m from 1970-01-01T00:00: [40]\n" + partlyOne,
+			"fast, prompt tokens by 1m from 1970-01-01T00:00: [40]\n" + partlyOne,
 		},
 		"burstgpt": {
 			"Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type\n0,ChatGPT,4,1,5,x\n45,GPT-4,5,1,6,x\n110,ChatGPT,6,1,7,x\n120,GPT-4,9,1,9,x\n",
 			Options{},
-			"all ChatGPT fast, prompt tokens by 1m from 1970-01-01T00:00: [4 6]\nall GPT-4 fast, prompt tokens by 1m from 1970-01-01T00:00: [5 0]\n" + partlyOne,
+			"ChatGPT fast, prompt tokens by 1m from 1970-01-01T00:00: [4 6]\nGPT-4 fast, prompt tokens by 1m from 1970-01-01T00:00: [5 0]\n" + partlyOne,
 		},
 		"sageserve": {
 			"request_id,sla,regions,model_type,workload_type,arrival_timestamp,prompt_size,token_size\n0,10,eu,A,prod,0,100,20\n1,9999,us,A,dev,65,50,1\n2,10,eu,A,prod,130,7,1\n",
@@ -111,21 +111,21 @@ func TestRead(t *testing.T) {
 		"servegen, all clients": {
 			"model,t_s,total_rps,active_clients\nm,0,2,1\nm,600,4,1\nn,0,5,1\nn,1200,5,1\n",
 			Options{Requests: true},
-			"all m fast, requests/s by 10m from 1970-01-01T00:00: [2 4 NaN]\nall n fast, requests/s by 10m from 1970-01-01T00:00: [5 NaN 5]\n" +
-				"note: 1 gap (first: all n fast at 1970-01-01T00:10:00Z): 10 minutes in total are unknown\n",
+			"m fast, requests/s by 10m from 1970-01-01T00:00: [2 4 NaN]\nn fast, requests/s by 10m from 1970-01-01T00:00: [5 NaN 5]\n" +
+				"note: 1 gap (first: n fast at 1970-01-01T00:10:00Z): 10 minutes in total are unknown\n",
 		},
 		"servegen by client": {
 			"model,client,t_s,rate_rps,cv,dist,p1,p2\nm,0,0,2,1,,,\nm,1,0,3,1,,,\nm,1,600,4,1,,,\nn,0,1200,1,1,,,\nn,0,1800,3,1,,,\n",
 			Options{Step: 20 * time.Minute},
-			"all m fast, requests/s by 20m from 1970-01-01T00:00: [4.5 0]\nall n fast, requests/s by 20m from 1970-01-01T00:00: [0 2]\n" +
+			"m fast, requests/s by 20m from 1970-01-01T00:00: [4.5 0]\nn fast, requests/s by 20m from 1970-01-01T00:00: [0 2]\n" +
 				"note: the source contains only request rates: the series are requests per second, not prompt tokens\n",
 		},
 		"counters": {
 			"at,model,prompt_tokens_total,instance\n2025-01-31T12:00:00Z,m,100,a\n2025-01-31T12:00:30Z,m,110,a\n2025-01-31T13:01:00+01:00,m,120,a\n" +
 				"2025-01-31T12:02:00Z,m,7,a\n2025-01-31T12:00:00Z,m,5,b\n2025-01-31T12:01:00Z,m,6,b\n",
 			Options{},
-			"all m fast, prompt tokens by 1m from 2025-01-31T12:00: [21 7]\n" +
-				"note: 1 counter reset (first: all m fast at 2025-01-31T12:02:00Z): counting continues from zero\n",
+			"m fast, prompt tokens by 1m from 2025-01-31T12:00: [21 7]\n" +
+				"note: 1 counter reset (first: m fast at 2025-01-31T12:02:00Z): counting continues from zero\n",
 		},
 		"counters without a time":  {"minute,model,prompt_tokens_total\n1,m,1\n", Options{}, `reading history h:1: header must contain the column at, got "minute,model,prompt_tokens_total"`},
 		"a counter's bad time":     {"at,model,prompt_tokens_total\nnoon,m,1\n", Options{}, `reading history h:2: at must be a time with its offset`},
@@ -229,7 +229,7 @@ func TestLoadURLs(t *testing.T) {
 	defer srv.Close()
 	for source, want := range map[string]string{
 		srv.URL: "us m deferred, prompt tokens by 1m from 1970-01-01T00:07: [3]\nnote: the store does not respond: the history contains only the minutes that one balancer has in memory\n",
-		strings.Replace(srv.URL, "//", "//me:hush@", 1) + "/trace.csv?sig=hush": "all all fast, prompt tokens by 1m from 1970-01-01T00:00: [10]\n" + partlyOne,
+		strings.Replace(srv.URL, "//", "//me:hush@", 1) + "/trace.csv?sig=hush": "fast, prompt tokens by 1m from 1970-01-01T00:00: [10]\n" + partlyOne,
 	} {
 		h, err := Load(t.Context(), source, Options{})
 		if err != nil || describe(h) != want {

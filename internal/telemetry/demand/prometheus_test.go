@@ -83,18 +83,18 @@ func TestPrometheus(t *testing.T) {
 		"the balancers' own counters first": {
 			response: []string{matrix(values(`"model":"m"`, last, "1"))},
 			query:    "sum by (model, tier, region) (rate(skyserve_prompt_tokens_total[2m]))",
-			want:     "all m fast, prompt tokens by 1m from 2025-01-31T11:59: [60]\n",
+			want:     "m fast, prompt tokens by 1m from 2025-01-31T11:59: [60]\n",
 		},
 		"then engines'": {
 			response: []string{matrix(), matrix(), matrix(values(`"model_name":"llama"`, last, "1"))},
 			query:    "sum by (model_name, tier, region) (rate(sglang:prompt_tokens_total[2m]))",
-			want:     "all llama fast, prompt tokens by 1m from 2025-01-31T11:59: [60]\n",
+			want:     "llama fast, prompt tokens by 1m from 2025-01-31T11:59: [60]\n",
 		},
 		"requests": {
 			response: []string{matrix(values(`"model":"m"`, last, "0.5"))},
 			o:        Options{Requests: true},
 			query:    "sum by (model, tier, region) (rate(skyserve_requests_total[2m]))",
-			want:     "all m fast, requests by 1m from 2025-01-31T11:59: [30]\n",
+			want:     "m fast, requests by 1m from 2025-01-31T11:59: [30]\n",
 		},
 		"counters that begin again, of two instances": {
 			response: []string{matrix(
@@ -102,13 +102,13 @@ func TestPrometheus(t *testing.T) {
 				values(`"__name__":"vllm:prompt_tokens_total","model_name":"m","instance":"b"`, last-240, "7", "8", "9", "10", "11"))},
 			o:     Options{PromQL: "vllm:prompt_tokens_total"},
 			query: "vllm:prompt_tokens_total",
-			want: "all m fast, prompt tokens by 1m from 2025-01-31T11:56: [61 31 11 6]\n" +
-				"note: 1 counter reset (first: all m fast at 2025-01-31T11:58:00Z): counting continues from zero\n",
+			want: "m fast, prompt tokens by 1m from 2025-01-31T11:56: [61 31 11 6]\n" +
+				"note: 1 counter reset (first: m fast at 2025-01-31T11:58:00Z): counting continues from zero\n",
 		},
 		"warnings": {
 			response: []string{strings.Replace(matrix(values("", last, "1")), `"data"`, `"warnings":["partial data"],"data"`, 1)},
 			query:    "sum by (model, tier, region) (rate(skyserve_prompt_tokens_total[2m]))",
-			want:     "all all fast, prompt tokens by 1m from 2025-01-31T11:59: [60]\nnote: Prometheus warning: partial data\n",
+			want:     "fast, prompt tokens by 1m from 2025-01-31T11:59: [60]\nnote: Prometheus warning: partial data\n",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
