@@ -164,9 +164,9 @@ func (a *applier) reportProgress(c Change, p ChangePhase, err error) {
 	a.opt.Progress(c, p, err)
 }
 
-// applyChange executes one change. After an interrupted replacement there is either no object or two
-// objects with one id: the next Diff launches the missing one or terminates one of the two. A reload
-// that is not possible becomes a replacement.
+// applyChange executes one change. A reload that is not possible becomes a replacement. After an
+// interrupted replacement there is no object, which the next Diff launches, or there are two: with one id,
+// the next Diff terminates one of them; with two ids, the next Apply continues (Replacement.Running).
 func (a *applier) applyChange(ctx context.Context, c *Change) error {
 	if err := ctx.Err(); err != nil {
 		return err

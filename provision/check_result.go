@@ -2,7 +2,7 @@ package provision
 
 import "encoding/json"
 
-// CheckResult is the result of one check of `skyserve doctor`, which runs before anything is created.
+// CheckResult is the result of one check, of `skyserve doctor` or before anything is created.
 type CheckResult struct {
 	// Where is the cloud or the region: gcp, gcp/us-central1.
 	Where string `json:"where"`

@@ -64,7 +64,7 @@ func (cs Changes) CostPerHour() float64 {
 // Prerequisites of machines (firewalls, identities) are created and repaired first, and terminated
 // last. Then all missing objects are launched at once. Then objects that differ are replaced in a rolling update:
 // first replicas, the first one of a model alone, then one per region at a time (the only replicas of a model in
-// several regions are replaced one after the other); then balancers, one at a time; then the controller. Balancers
+// several regions are replaced one after the other); then balancers, one at a time; then the controller and the name server. Balancers
 // also reload one at a time: a configuration that the first one rejects does not reach the others. Excess objects are
 // terminated at the end, when no other object refers to them.
 func Diff(want []Desired, have []Object) Changes {
@@ -201,8 +201,8 @@ func sortIntoStages(changes Changes, have []Object) {
 		)
 	})
 	inRegion := map[service.Region]int{}
-	turns := rollingPositions{running: map[modelInRegion]int{}, positions: map[string]map[int]bool{}, first: map[string]int{}}
-	turns.countRunning(have)
+	positions := rollingPositions{running: map[modelInRegion]int{}, positions: map[string]map[int]bool{}, first: map[string]int{}}
+	positions.countRunning(have)
 	rolling, balancers := 0, 0
 	for i := range changes {
 		c := &changes[i]
@@ -211,7 +211,7 @@ func sortIntoStages(changes Changes, have []Object) {
 		case groupLaunch:
 			c.Stage = 1
 		case groupReplicas:
-			at := turns.position(c.Observed, inRegion[c.Region()]+1)
+			at := positions.position(c.Observed, inRegion[c.Region()]+1)
 			inRegion[c.Region()] = at
 			c.Stage = 1 + at
 			rolling = max(rolling, at)
@@ -247,7 +247,7 @@ type modelInRegion struct {
 	region service.Region
 }
 
-// replicaTurns gives replicas their positions in a rolling update. The first one of a model has its position alone, so that a
+// rollingPositions gives replicas their positions in a rolling update. The first one of a model has its position alone, so that a
 // version that does not become ready affects no other replica. Replicas that are the only one of their model in their
 // region have different positions, so that the model's replicas in other regions serve in the meantime.
 type rollingPositions struct {
@@ -256,7 +256,7 @@ type rollingPositions struct {
 	first     map[string]int          // the position of the first replica, by model
 }
 
-// count counts the running replicas.
+// countRunning counts the running replicas.
 func (r rollingPositions) countRunning(have []Object) {
 	for _, o := range have {
 		if o.Kind == KindReplica && o.TerminatedReason == "" {

@@ -2,8 +2,8 @@ package provision
 
 import "skyserve/internal/service"
 
-// Addresses are the host:port pairs of the processes on a machine; empty for a unit that does not run
-// there, or while the machine has no address.
+// Addresses are the host:port pairs of the processes on a machine; empty for a process that does not
+// run there, or while the machine has no address.
 type Addresses struct {
 	// Public is where a balancer serves clients in clear text, PublicTLS with TLS.
 	Public    string `json:"public,omitempty"`

@@ -20,7 +20,7 @@ type LaunchChecker interface {
 
 // FilesChecker is a Provider that checks before a launch whether machines could store files in a bucket.
 type FilesChecker interface {
-	// CheckFiles checks the bucket of w's grant of GrantFiles, and changes nothing.
+	// CheckFiles checks the bucket of w's single grant, of GrantFiles or GrantBackups, and changes nothing.
 	CheckFiles(ctx context.Context, w Desired) LaunchCheck
 }
 
@@ -83,7 +83,7 @@ func CheckLaunches(ctx context.Context, p MultiCloud, machines []Desired) []Laun
 	return checks
 }
 
-// checkOf returns a provider's check of a machine, a binary or an identity; nil if it has none.
+// checkerFor returns a provider's check of a machine, a binary or an identity; nil if it has none.
 func checkerFor(p Provider, w Desired) func(context.Context, Desired) LaunchCheck {
 	switch w.Kind {
 	case KindBinary:

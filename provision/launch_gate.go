@@ -24,10 +24,14 @@ type HoldKind string
 const (
 	HeldByLaunches HoldKind = "launches" // autoscale.max_launches_per_hour
 	HeldByBudget   HoldKind = "budget"   // autoscale.budget
+	HeldByPrice    HoldKind = "price"    // an unknown price, with autoscale.budget
 	HeldByBackoff  HoldKind = "backoff"  // earlier failures
 	HeldByQuota    HoldKind = "quota"    // the cloud refused it: a quota is exhausted
 	HeldByCapacity HoldKind = "capacity" // the cloud refused it: no offering has capacity
 )
+
+// NextStepUnknownPrice is the next step for a launch that is held by HeldByPrice.
+const NextStepUnknownPrice = "set models[].gpus[].price (on demand), select another GPU or capacity type, or remove autoscale.budget"
 
 // HeldError reports an object that may not be launched now. Nothing was created.
 type HeldError struct {
@@ -42,8 +46,8 @@ func (e *HeldError) Error() string {
 	return fmt.Sprintf("launching %s in %s: held: %s", e.ID, e.Region, e.Reason)
 }
 
-// LaunchGate admits launches within bounds. Every launch of a controller passes it. It is safe for
-// concurrent use.
+// LaunchGate admits launches within bounds. All launches of a controller pass it, except those in place of
+// an object that was terminated for them. It is safe for concurrent use.
 type LaunchGate struct {
 	// Balancers bounds the launches of balancers too; otherwise only those of replicas. It is set before use.
 	Balancers bool
@@ -168,7 +172,7 @@ func (g *LaunchGate) hold(w Desired, n int, spent float64) *HeldError {
 	}
 	switch {
 	case w.CostPerHour == 0 && offer.Capacity != service.CapacityReserved:
-		return held(HeldByBudget, "the price of %s is unknown, and autoscale.budget is set", offer)
+		return held(HeldByPrice, "the price of %s is unknown, so it cannot be compared with autoscale.budget", offer)
 	case exceeds(spent+w.CostPerHour, g.bounds.BudgetPerHour):
 		return held(HeldByBudget, "its machine costs $%.2f/h, the others $%.2f/h, and the budget is $%.2f/h (autoscale.budget)", w.CostPerHour, spent, g.bounds.BudgetPerHour)
 	}

@@ -54,7 +54,7 @@ func TestGateHolds(t *testing.T) {
 		"launches fit":   {record: full, bounds: provision.LaunchBounds{LaunchesPerHour: 3}, want: replicaOn("x", 1)},
 		"budget":         {provision.LaunchRecord{}, provision.LaunchBounds{BudgetPerHour: 10}, replicaOn("x", 4.5), provision.HeldByBudget, "its machine costs $4.50/h, the others $6.00/h, and the budget is $10.00/h (autoscale.budget)"},
 		"budget is met":  {bounds: provision.LaunchBounds{BudgetPerHour: 10}, want: replicaOn("x", 4)},
-		"unknown price":  {provision.LaunchRecord{}, provision.LaunchBounds{BudgetPerHour: 10}, replicaOn("x", 0), provision.HeldByBudget, "the price of on_demand type0 in us-east-1 is unknown"},
+		"unknown price":  {provision.LaunchRecord{}, provision.LaunchBounds{BudgetPerHour: 10}, replicaOn("x", 0), provision.HeldByPrice, "the price of on_demand type0 in us-east-1 is unknown, so it cannot be compared with autoscale.budget"},
 		"backoff":        {backed, provision.LaunchBounds{}, replicaOn("x", 1), provision.HeldByBackoff, "m on on_demand type0 in aws/us-east-1 failed once; next try at 2026-11-24 22:05:00 UTC; last failure: not ready within 45m"},
 		"not a replica":  {record: full, bounds: provision.LaunchBounds{LaunchesPerHour: 1, BudgetPerHour: 1}, want: provision.Desired{ID: "lb", Kind: provision.KindBalancer, CostPerHour: 9}},
 		"not this model": {record: backed, want: func() provision.Desired { w := replicaOn("x", 1); w.Labels = map[string]string{"model": "n"}; return w }()},

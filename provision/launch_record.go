@@ -80,9 +80,9 @@ func (r *LaunchRecord) CostPerHour(have []Object, now time.Time) (usd float64) {
 	return usd
 }
 
-// AddFailure records that an object failed; of contains everything but the number of failures and the
-// next try. A model that fails on a second key, without a success in between, also waits as a whole: its
-// configuration is then more likely the cause than one offering.
+// AddFailure records that an object failed; failure contains everything but Failures and Next. A model
+// that fails on a second key, without a success in between, also waits as a whole: its configuration is then
+// more likely the cause than one offering.
 func (r *LaunchRecord) AddFailure(failure Backoff, policy BackoffPolicy) {
 	others := slices.ContainsFunc(r.Backoffs, func(b Backoff) bool {
 		return b.Model == failure.Model && b.BackoffKey != failure.BackoffKey && b.Config == failure.Config

@@ -27,7 +27,8 @@ const (
 	KindBinary ObjectKind = "program"
 )
 
-// Role selects the firewall and the identity of machines in a cloud. It is the kind of the machines, except RoleSpare.
+// Role selects the firewall and the identity of machines in a cloud. It is the kind of the machines, except RoleSpare and
+// cloud.RoleDNS.
 type Role string
 
 // The roles.
@@ -49,8 +50,9 @@ func (k ObjectKind) isPrerequisite() bool {
 	return k == KindFirewall || k == KindIdentity || k == KindBinary
 }
 
-// Object is one thing that exists for a service: a local process or a VM in a cloud. It is read from
-// the actual state (lock files, tags), never from a separate inventory.
+// Object is one thing that exists for a service: a local process, or a VM, a firewall, an identity or a
+// stored binary in a cloud. It is read from the actual state (lock files, tags), never from a separate
+// inventory.
 type Object struct {
 	// ID is unique in the service (us-0, lb-us-0, controller), except when a crash left two objects
 	// with the same id; Handle distinguishes those.
@@ -84,7 +86,7 @@ type Object struct {
 	Labels map[string]string `json:"labels,omitempty"`
 	// Handle is the provider's own id: a process or instance id.
 	Handle string `json:"handle,omitempty"`
-	// Started is the start time by the clock of its own host; displayed, never compared.
+	// Started is the start time by the clock of its cloud or of its own host; zero = unknown.
 	Started time.Time `json:"started,omitzero"`
 	// TerminatedReason is the reason why the object does not run although its record still exists; empty
 	// while it runs.
@@ -127,7 +129,7 @@ type Desired struct {
 
 // MachineConfig is the setup of a VM, the same in every cloud.
 type MachineConfig struct {
-	// Role selects the machine's firewall and identity: RoleBalancer or RoleReplica.
+	// Role is the kind of the machine. It selects the machine's firewall and, unless Spare is set, its identity.
 	Role Role
 	// UserData is its cloud-init document. It must not contain secrets, because everybody who may
 	// describe the VM can read it.
@@ -169,7 +171,7 @@ type Grant string
 
 // The grants.
 const (
-	// GrantOperate lets a balancer launch, list and terminate objects with the tags of its service, and
+	// GrantOperate lets a balancer launch, list and terminate replicas with the tags of its service, and
 	// nothing else.
 	GrantOperate Grant = "operate"
 	// GrantReplaceBalancers lets a balancer launch, list and terminate balancers too.
@@ -196,7 +198,7 @@ func (g Grant) FederatedAccount() (uniqueID string, ok bool) {
 }
 
 // GrantRecords lets a VM change the existing records of balancers below name in a hosted zone of Route 53, by the zone's
-// id, and the targets of these health checks: what provision.RecordUpdater does.
+// id, and the targets of these health checks: what RecordUpdater does.
 func GrantRecords(zoneID, name string, healthChecks []string) Grant {
 	return Grant(recordsGrantPrefix + strings.Join(append([]string{zoneID, name}, healthChecks...), "/"))
 }
@@ -295,8 +297,8 @@ func (g Grant) SessionRegion() (place string, ok bool) {
 // Provider creates and removes objects in one cloud or on one machine. Its methods are safe for
 // concurrent use and idempotent.
 type Provider interface {
-	// Offerings returns the offerings of a region, with known prices; none for a region without rented
-	// machines.
+	// Offerings returns the offerings of a region, with their prices if known; none for a region without
+	// rented machines.
 	Offerings(ctx context.Context, region service.Region) (Offerings, error)
 	// List returns every object of a service, including those that no longer run while a record of them
 	// exists. In a cloud it filters by tags, in every region of the provider. An empty name lists the
@@ -313,8 +315,8 @@ type Provider interface {
 	Terminate(ctx context.Context, o Object) error
 }
 
-// KeyAttestor reads a machine's attestation of its own key, over a channel that only the machine can
-// write. Only its AWS account or Google Cloud project can read it.
+// KeyAttestor reads a machine's attestation of its own key, over a channel that only the machine and the
+// owner of its AWS account or Google Cloud project can write, and that only this account or project can read.
 type KeyAttestor interface {
 	// Fingerprint returns the fingerprint of a machine's key as its agent published it; empty until the
 	// agent has done so, one or two minutes after the launch.

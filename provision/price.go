@@ -10,7 +10,7 @@ import (
 // Price is a cloud's published price of a machine type in a region.
 type Price struct {
 	Type string `json:"type"`
-	// Capacity is on demand or spot. The user configures the price of reserved capacity.
+	// Capacity is on demand, spot or flex-start. Clouds publish no price of reserved capacity.
 	Capacity service.CapacityType `json:"capacity"`
 	// PerHour is in USD for the whole machine without its disks; above 0.
 	PerHour float64 `json:"per_hour"`
@@ -35,7 +35,8 @@ const maxPrice = 1000
 func IsValidPrice(usd float64) bool { return usd > 0 && usd <= maxPrice }
 
 // WithPrices returns the offerings with the published prices of their types. An offering without a published
-// price keeps its own. Reserved capacity gets the on-demand price.
+// price keeps its own. Reserved capacity gets the on-demand price; package cloud then sets that of
+// regions[].reserved.
 func (os Offerings) WithPrices(prices []Price) Offerings {
 	priced := slices.Clone(os)
 	for i, o := range priced {

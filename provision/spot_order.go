@@ -72,7 +72,7 @@ func compareScores(a, b *float64) int {
 	return cmp.Compare(*b, *a)
 }
 
-// compareWeights compares weights. Differences of less than a hundredth of an event do not count.
+// compareWeights compares weights, rounded to hundredths of an event.
 func compareWeights(a, b float64) int {
 	const step = 0.01
 	return int(math.Round(a/step)) - int(math.Round(b/step))

@@ -9,6 +9,7 @@ import (
 
 	"skyserve/internal/controller/deploy"
 	"skyserve/internal/service"
+	"skyserve/provision"
 	"skyserve/provision/cloud"
 )
 
@@ -56,6 +57,8 @@ func checkBudget(spec *service.Spec, p *deploy.MachinePlan) error {
 	switch {
 	case budget == 0:
 		return nil
+	case len(p.Held) > 0 && p.Held[0].Kind == provision.HeldByPrice:
+		return usage(p.Held[0], provision.NextStepUnknownPrice+"; nothing was changed")
 	case len(p.Held) > 0:
 		return usage(p.Held[0], next)
 	case then > budget+1e-6 && then > now:

@@ -2,6 +2,8 @@ package main
 
 import (
 	"bytes"
+	"cmp"
+	"errors"
 	"strings"
 	"testing"
 
@@ -13,6 +15,7 @@ import (
 // Changes beyond the budget are refused before anything is launched; a running service is never refused.
 func TestCheckBudget(t *testing.T) {
 	spec := &service.Spec{Autoscale: service.Autoscale{Budget: &service.Budget{PerHour: 10}}}
+	unpriced := []*provision.HeldError{{ID: "us-3", Region: "aws/us-east-1", Kind: provision.HeldByPrice, Reason: "unknown price"}}
 	held := []*provision.HeldError{{ID: "us-3", Region: "aws/us-east-1", Kind: provision.HeldByBudget, Reason: "too costly"}}
 	for _, tt := range []struct {
 		name      string
@@ -20,18 +23,24 @@ func TestCheckBudget(t *testing.T) {
 		held      []*provision.HeldError
 		spec      *service.Spec
 		want      string
+		hint      string // the start of the next step; empty = to raise the budget
 	}{
 		{name: "within", now: 4, more: 6, spec: spec},
 		{name: "beyond", now: 4, more: 6.5, spec: spec, want: "the changes cost $10.50/h, and the budget is $10.00/h (autoscale.budget)"},
 		{name: "running", now: 12, spec: spec},
 		{name: "cheaper", now: 12, more: -1, spec: spec},
 		{name: "held", now: 9, held: held, spec: spec, want: "launching us-3 in aws/us-east-1: held: too costly"},
+		{name: "unknown price", now: 9, held: unpriced, spec: spec, want: "launching us-3 in aws/us-east-1: held: unknown price", hint: "set models[].gpus[].price"},
 		{name: "no budget", now: 4, more: 60, spec: &service.Spec{}},
 	} {
 		p := &deploy.MachinePlan{Observed: []provision.Object{{CostPerHour: tt.now}}, Changes: provision.Changes{{CostPerHour: tt.more}}, Held: tt.held}
 		err := checkBudget(tt.spec, p)
 		if tt.want == "" && err != nil || tt.want != "" && (err == nil || !strings.Contains(err.Error(), tt.want)) {
 			t.Errorf("%s: %v, want %q", tt.name, err, tt.want)
+		}
+		var exit *exitError
+		if tt.want != "" && (!errors.As(err, &exit) || !strings.HasPrefix(exit.hint, cmp.Or(tt.hint, "raise autoscale.budget.per_hour"))) {
+			t.Errorf("%s: %+v", tt.name, exit)
 		}
 	}
 	var out bytes.Buffer

@@ -57,7 +57,7 @@ func TestFormerJSONKeysHaveTheSameValues(t *testing.T) {
 		{agent.Status{InterruptionAt: at, RebalanceAt: at}, map[string]string{"interruption_at": "gone_at", "rebalance_at": "advised_at"}},
 		{sim.Constants{ClientTimeout: 5000}, map[string]string{"client_timeout_ms": "patience_ms"}},
 		{eval.Claim{Claim: sim.Claim{Min: 0.3, Max: 0.5}}, map[string]string{"min": "least", "max": "most"}},
-		{record.Config{RetryWaitMax: time.Second, EjectMax: time.Minute}, map[string]string{"retry_wait_max_ns": "retry_wait_most_ns", "eject_max_ns": "eject_most_ns"}},
+		{record.Config{MaxRetryBackoff: time.Second, MaxEjectTime: time.Minute}, map[string]string{"retry_wait_max_ns": "retry_wait_most_ns", "eject_max_ns": "eject_most_ns"}},
 	} {
 		data, err := json.Marshal(c.document)
 		if err != nil {
@@ -91,7 +91,7 @@ func TestFormerJSONKeysAreRead(t *testing.T) {
 		{`{"remembered":5}`, &telemetry.DecisionMemory{}, &telemetry.DecisionMemory{Recorded: 5}},
 		{`{"gone_at":"2026-11-24T12:00:00Z","advised_at":"2026-11-24T12:00:00Z"}`, &agent.Status{}, &agent.Status{InterruptionAt: at, RebalanceAt: at}},
 		{`{"left":["us-9"]}`, &telemetry.Reload{}, &telemetry.Reload{NotApplied: []string{"us-9"}}},
-		{`{"retry_wait_most_ns":5,"eject_most_ns":9}`, &record.Config{}, &record.Config{RetryWaitMax: 5, EjectMax: 9}},
+		{`{"retry_wait_most_ns":5,"eject_most_ns":9}`, &record.Config{}, &record.Config{MaxRetryBackoff: 5, MaxEjectTime: 9}},
 	} {
 		if err := json.Unmarshal([]byte(c.former), c.read); err != nil || !reflect.DeepEqual(c.read, c.want) {
 			t.Errorf("%s is read as %+v (%v), want %+v", c.former, c.read, err, c.want)

@@ -113,8 +113,8 @@ type hubRepo struct {
 	client      *http.Client
 }
 
-// list returns the files of the newest commit of the branch main. fetchAll lists the folder NAME/ of the
-// owner's repositories, hence the prefix of the keys.
+// list returns the files of the newest commit of the branch main. For fetchAll,
+// hf://ORG/NAME is the folder NAME/ of a bucket ORG, so the keys begin with prefix, NAME/.
 func (b *hubRepo) list(ctx context.Context, prefix string) ([]object, error) {
 	resp, err := b.get(ctx, "/api/models/"+b.name+"/revision/main?blobs=true", http.Header{})
 	if err != nil {

@@ -69,7 +69,7 @@ type Options struct {
 	// CheckInterval is the interval at which units are checked; default 2 s. ReadyCheckInterval is the interval
 	// while all of them are ready; 0 = CheckInterval.
 	CheckInterval, ReadyCheckInterval time.Duration
-	// Now is the clock for certificates; nil = time.Now.
+	// Now is the clock for certificates and starts; nil = time.Now.
 	Now func() time.Time
 	// Logger logs events, without secrets; nil = no logging.
 	Logger *slog.Logger
@@ -279,7 +279,8 @@ func (a *Agent) Run(ctx context.Context) error {
 }
 
 // publish publishes the key's fingerprint: every publishInterval until the machine is enrolled, and
-// every republishInterval afterwards. An expired certificate is renewed with it.
+// every republishInterval afterwards. An operator or the controller reads it again to replace an
+// expired certificate.
 func (a *Agent) publish(ctx context.Context) {
 	var last time.Time
 	a.repeat(ctx, publishInterval, func() (done bool) {

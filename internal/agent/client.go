@@ -21,13 +21,13 @@ import (
 // ErrNoFingerprint means that a machine has not published the fingerprint of its key: it is booting.
 var ErrNoFingerprint = errors.New("the machine has not published the fingerprint of its key yet: it may still be booting")
 
-// Target is a machine's address for an operator.
+// Target is a machine whose agent a Client calls.
 type Target struct {
 	Name identity.Name
 	// Address is host:port of its agent.
 	Address string
 	// Fingerprint reads the published fingerprint through the machine's cloud. It returns
-	// ErrNoFingerprint while there is none. It is only called until the machine is enrolled.
+	// ErrNoFingerprint while there is none. It is only called for a machine without a valid certificate.
 	Fingerprint func(ctx context.Context) (string, error)
 }
 
@@ -47,7 +47,7 @@ type Client struct {
 	// Kept are connections for reading statuses, also those that Dial opens; nil = each request has a connection of its own.
 	Kept *Connections
 
-	key string // fingerprint of the key of the machine that is being enrolled; otherwise empty
+	key string // the fingerprint that Dial gets
 }
 
 // dialTimeout is the timeout for connecting to a distant machine, including the handshake.
@@ -195,7 +195,7 @@ func (o *Client) Revoke(ctx context.Context, m Target) error {
 	return o.put(ctx, m, o.Party.To(m.Name), pathRevoked, revocation{List: string(o.Revoked.Text())})
 }
 
-// Status reads a machine's status; it returns identity.ErrUntrusted if the machine is not enrolled.
+// Status reads a machine's status; it returns identity.ErrUntrusted if the machine has no valid certificate.
 func (o *Client) Status(ctx context.Context, m Target) (Status, error) {
 	var s Status
 	var body []byte
@@ -214,8 +214,8 @@ func (o *Client) Status(ctx context.Context, m Target) (Status, error) {
 	return s, nil
 }
 
-// readKept reads a machine's status over its kept connection. A relay that hangs does not show that the machine does:
-// if there is no response over an earlier connection after half of the time, another one is opened.
+// readKept reads a machine's status over its kept connection. A relay may hang although the machine does not: without a
+// response over an earlier connection after half of the time, another connection is opened.
 func (o *Client) readKept(ctx context.Context, m Target) ([]byte, error) {
 	transport, earlier := o.Kept.transport(o, m)
 	half, cancel := ctx, context.CancelFunc(func() {})

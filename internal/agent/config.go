@@ -118,7 +118,7 @@ func (c Config) Options() (Options, error) {
 }
 
 // cloudPolls returns the functions that poll the machine's cloud; nil = none. Only replicas poll for
-// maintenance, because only they can be replaced.
+// maintenance, because only they are replaced before it.
 func (c Config) cloudPolls() (InterruptionPoller, RebalancePoller, error) {
 	replica := c.Role == identity.Replica
 	switch c.PollCloud {

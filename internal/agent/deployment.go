@@ -105,7 +105,7 @@ const (
 	PhasePreparing   Phase = "preparing"   // checks the prerequisites of units, such as the GPU driver
 	PhaseImage       Phase = "image"       // an image is being pulled
 	PhaseStarting    Phase = "starting"    // units are running, but not ready
-	PhaseWeights     Phase = "weights"     // an engine is downloading or loading its weights
+	PhaseWeights     Phase = "weights"     // weights are being downloaded, or loaded by an engine
 	PhaseReady       Phase = "ready"       // all units are ready
 	PhaseFailed      Phase = "failed"      // needs intervention, or fails repeatedly
 	PhaseDraining    Phase = "draining"    // accepts no new requests
@@ -118,11 +118,11 @@ type Status struct {
 	Phase    Phase        `json:"phase"`
 	Reason   string       `json:"reason,omitempty"`
 	Enrolled bool         `json:"enrolled"`
-	Revision string       `json:"revision,omitempty"` // of the deployment in force
+	Revision string       `json:"revision,omitempty"` // of the deployment that it received last
 	Units    []UnitStatus `json:"units,omitempty"`
 	// Start is the record of a replica's last start; nil if the agent has observed none.
 	Start *telemetry.Start `json:"start,omitempty"`
-	// Failure is why a replica is not ready; nil while nothing has failed.
+	// Failure is why a replica is not ready, or a balancer whose port is in use; nil while nothing has failed.
 	Failure *Failure `json:"failure,omitempty"`
 	// InFlight is the number of requests in flight at the machine's proxy.
 	InFlight int `json:"in_flight"`

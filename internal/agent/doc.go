@@ -1,5 +1,5 @@
-// Package agent contains the agent that runs on every machine of a service in a cloud, and its
-// client, Client.
+// Package agent contains the agent that runs on every machine of a service, in a cloud or emulated on
+// the operator's computer, and its client, Client.
 //
 // A machine boots without secrets: it only has its name and the fingerprint of its service's CA. It
 // generates a key and publishes the key's fingerprint. Only the machine and the owner of its AWS

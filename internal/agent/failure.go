@@ -17,7 +17,7 @@ const (
 	FailureImageNotFound   FailureKind = "image_not_found"   // the registry does not have the image
 	FailureImageDenied     FailureKind = "image_denied"      // the registry requires credentials
 	FailureNoSpace         FailureKind = "no_space"          // the disk is full
-	FailureWeightsDenied   FailureKind = "weights_denied"    // the machine or its token may not read the weights
+	FailureWeightsDenied   FailureKind = "weights_denied"    // the machine has no identity, or it or its token may not read the weights
 	FailureWeightsNotFound FailureKind = "weights_not_found" // the bucket, folder or repository does not exist
 	FailureGPUMemory       FailureKind = "out_of_gpu_memory" // the model and its KV cache do not fit
 	FailurePortInUse       FailureKind = "port_in_use"       // another process listens on a port
@@ -82,6 +82,7 @@ const (
 type failureRule struct {
 	kind    FailureKind
 	pattern *regexp.Regexp
+	hint    string // empty = that of the kind
 }
 
 // prepareRules recognise errors of pulls and downloads, in the order of their precedence. The messages
@@ -89,11 +90,12 @@ type failureRule struct {
 // Docker itself were not looked up again.
 var prepareRules = sync.OnceValue(func() []failureRule {
 	return []failureRule{
-		{FailureNoSpace, regexp.MustCompile(`(?i)no space left on device|disk quota exceeded`)},
-		{FailureImageNotFound, regexp.MustCompile(`(?i)docker (pull|run): .*(manifest unknown|manifest for \S+ not found|: not found|invalid reference format|no matching manifest)`)},
-		{FailureImageDenied, regexp.MustCompile(`(?i)docker (pull|run): .*(pull access denied|no basic auth credentials|unauthorized|: denied|403 forbidden|insufficient_scope|authentication required)`)},
-		{FailureWeightsDenied, regexp.MustCompile(`(?i)(listing|downloading|adapter) .*HTTP status 40[13]`)},
-		{FailureWeightsNotFound, regexp.MustCompile(`(?i)(listing|downloading|adapter) .*(HTTP status 404|no objects found)|contains no adapter_config\.json`)},
+		{kind: FailureNoSpace, pattern: regexp.MustCompile(`(?i)no space left on device|disk quota exceeded`)},
+		{kind: FailureImageNotFound, pattern: regexp.MustCompile(`(?i)docker (pull|run): .*(manifest unknown|manifest for \S+ not found|: not found|invalid reference format|no matching manifest)`)},
+		{kind: FailureImageDenied, pattern: regexp.MustCompile(`(?i)docker (pull|run): .*(pull access denied|no basic auth credentials|unauthorized|: denied|403 forbidden|insufficient_scope|authentication required)`)},
+		{FailureWeightsDenied, regexp.MustCompile(`(?i)getting the machine's credentials: .*HTTP status 40[134]`), "give the machine an identity that may read the bucket: at AWS run 'skyserve up', at Google set gcp.replica_account"},
+		{kind: FailureWeightsDenied, pattern: regexp.MustCompile(`(?i)(listing|downloading|adapter) .*HTTP status 40[13]`)},
+		{kind: FailureWeightsNotFound, pattern: regexp.MustCompile(`(?i)(listing|downloading|adapter) .*(HTTP status 404|no objects found)|contains no adapter_config\.json`)},
 	}
 })
 
@@ -102,12 +104,12 @@ var prepareRules = sync.OnceValue(func() []failureRule {
 // and gated repositories of huggingface_hub. The others, of PyTorch and boto3 too, are assumed.
 var logRules = sync.OnceValue(func() []failureRule {
 	return []failureRule{
-		{FailureNoSpace, regexp.MustCompile(`(?i)no space left on device|not enough free disk space|disk quota exceeded`)},
-		{FailureWeightsDenied, regexp.MustCompile(`(?i)gated repo|is gated|GatedRepoError|invalid user token|invalid credentials in authorization header|\((AccessDenied|403|InvalidAccessKeyId|ExpiredToken|SignatureDoesNotMatch)\) when calling|unable to locate credentials`)},
-		{FailureWeightsNotFound, regexp.MustCompile(`(?i)repository not found|RepositoryNotFoundError|revision not found|not a valid model identifier|is not a local folder|\((NoSuchBucket|NoSuchKey|404)\) when calling|cannot find any model weights|entry not found for url: \S+/config\.json`)},
-		{FailureWeightsDenied, regexp.MustCompile(`(?i)40[13] client error.*huggingface\.co`)},
-		{FailureGPUMemory, regexp.MustCompile(`(?i)cuda out of memory|cuda error: out of memory|hip out of memory|OutOfMemoryError|no available memory for the cache blocks|larger than the available kv cache memory|larger than the maximum number of tokens that can be stored in kv cache|less than desired gpu memory utilization|not enough memory\. please try to increase --mem-fraction-static`)},
-		{FailurePortInUse, regexp.MustCompile(`(?i)address already in use`)},
+		{kind: FailureNoSpace, pattern: regexp.MustCompile(`(?i)no space left on device|not enough free disk space|disk quota exceeded`)},
+		{kind: FailureWeightsDenied, pattern: regexp.MustCompile(`(?i)gated repo|is gated|GatedRepoError|invalid user token|invalid credentials in authorization header|\((AccessDenied|403|InvalidAccessKeyId|ExpiredToken|SignatureDoesNotMatch)\) when calling|unable to locate credentials`)},
+		{kind: FailureWeightsNotFound, pattern: regexp.MustCompile(`(?i)repository not found|RepositoryNotFoundError|revision not found|not a valid model identifier|is not a local folder|\((NoSuchBucket|NoSuchKey|404)\) when calling|cannot find any model weights|entry not found for url: \S+/config\.json`)},
+		{kind: FailureWeightsDenied, pattern: regexp.MustCompile(`(?i)40[13] client error.*huggingface\.co`)},
+		{kind: FailureGPUMemory, pattern: regexp.MustCompile(`(?i)cuda out of memory|cuda error: out of memory|hip out of memory|OutOfMemoryError|no available memory for the cache blocks|larger than the available kv cache memory|larger than the maximum number of tokens that can be stored in kv cache|less than desired gpu memory utilization|not enough memory\. please try to increase --mem-fraction-static`)},
+		{kind: FailurePortInUse, pattern: regexp.MustCompile(`(?i)address already in use`)},
 	}
 })
 
@@ -121,7 +123,7 @@ var hints = map[FailureKind]string{
 	FailureGPUMemory:       "use more or larger GPUs (models[].gpus), or reduce the context in engine.args: --max-model-len of vLLM, --context-length of SGLang",
 	FailurePortInUse:       "stop the process that uses the port; the machine retries",
 	FailureCrashLoop:       "correct the cause that the log shows, often engine.args or engine.image",
-	FailureUnknown:         "none if the error is temporary: the machine retries",
+	FailureUnknown:         "wait: the machine retries; if the same error remains, correct its cause",
 }
 
 // ClassifyFailure returns why a start fails; nil if nothing has failed yet.
@@ -130,38 +132,39 @@ func ClassifyFailure(e Evidence) *Failure {
 		return nil
 	}
 	f := &Failure{Attempts: e.Attempts, Lines: lastFailureLines(e.Lines)}
-	if f.Kind, f.Message = causeOf(e); f.Kind == FailurePortInUse {
+	if f.Kind, f.Message, f.Hint = causeOf(e); f.Kind == FailurePortInUse {
 		f.Lines = slices.DeleteFunc(f.Lines, isHint) // about flags that only the agent sets
 	}
 	if e.PrepareError == "" && f.Kind == FailureUnknown && e.Attempts >= crashLoopRestarts {
 		f.Kind = FailureCrashLoop
 	}
-	f.Permanent, f.Hint = isPermanentFailure(f.Kind, e), hints[f.Kind]
+	f.Permanent, f.Hint = isPermanentFailure(f.Kind, e), cmp.Or(f.Hint, hints[f.Kind])
 	return f
 }
 
-// causeOf returns the kind of a failure, except a crash loop, with its message.
-func causeOf(e Evidence) (FailureKind, string) {
+// causeOf returns the kind of a failure, except a crash loop, with its message. hint is the next step; empty = that of
+// the kind.
+func causeOf(e Evidence) (kind FailureKind, message, hint string) {
 	if e.PrepareError != "" {
 		for _, r := range prepareRules() {
 			if r.pattern.MatchString(e.PrepareError) {
-				return r.kind, shorten(e.PrepareError)
+				return r.kind, shorten(e.PrepareError), r.hint
 			}
 		}
 	} else {
 		for _, r := range logRules() {
 			for _, line := range slices.Backward(e.Lines) {
 				if r.pattern.MatchString(line) {
-					return r.kind, shorten(messageOf(line))
+					return r.kind, shorten(messageOf(line)), r.hint
 				}
 			}
 		}
 	}
-	kind := FailureUnknown
+	kind = FailureUnknown
 	if e.DiskFree != nil && *e.DiskFree < minDiskFree {
 		kind = FailureNoSpace
 	}
-	return kind, shorten(cmp.Or(e.PrepareError, crashMessage(e)))
+	return kind, shorten(cmp.Or(e.PrepareError, crashMessage(e))), ""
 }
 
 // crashMessage describes an engine that exited without a known cause. It is the same for each attempt,

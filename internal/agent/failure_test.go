@@ -78,6 +78,8 @@ func TestFailuresOfPreparation(t *testing.T) {
 		{"starting engine: docker pull: exit status 1: write /var/lib/docker/tmp/GetImageBlob1: no space left on device", FailureNoSpace},
 		{"starting engine: listing s3://models/llama: /models returned HTTP status 403: AccessDenied: Access Denied", FailureWeightsDenied},
 		{"starting engine: downloading gs://models/llama/a: /storage/v1/b/models/o/a returned HTTP status 401: Unauthorized", FailureWeightsDenied},
+		{"starting engine: listing s3://models/llama: getting the machine's credentials: /latest/meta-data/iam/security-credentials/ returned HTTP status 404: the machine has no IAM role; run 'skyserve up' to repair it", FailureWeightsDenied},
+		{"starting engine: adapter a: listing gs://models/llama: getting the machine's credentials: /computeMetadata/v1/instance/service-accounts/default/token returned HTTP status 404: the machine has no service account; set gcp.replica_account", FailureWeightsDenied},
 		{"starting engine: listing s3://models/llama: /models returned HTTP status 404: NoSuchBucket: The specified bucket does not exist", FailureWeightsNotFound},
 		{"starting engine: listing s3://models/llama: no objects found; correct the folder in service.yaml or upload the files to it", FailureWeightsNotFound},
 
@@ -91,6 +93,19 @@ func TestFailuresOfPreparation(t *testing.T) {
 		if f.Kind != tt.want || f.Permanent != (tt.want != FailureUnknown) || f.Message != tt.err || f.Hint == "" {
 			t.Errorf("%s: %+v, want %s", tt.err, f, tt.want)
 		}
+	}
+}
+
+// A machine without an identity needs one: neither a permission of its identity nor another folder helps.
+func TestHintWithoutIdentity(t *testing.T) {
+	const missing = "starting engine: listing s3://models/llama: getting the machine's credentials: /latest/meta-data/iam/security-credentials/ returned HTTP status 404"
+	f := ClassifyFailure(Evidence{PrepareError: missing, Attempts: 1})
+	if want := "give the machine an identity that may read the bucket: at AWS run 'skyserve up', at Google set gcp.replica_account"; f.Hint != want {
+		t.Errorf("the hint is %q, want %q", f.Hint, want)
+	}
+	kept := keepCause(f, ClassifyFailure(Evidence{Attempts: 2}), false)
+	if kept.Hint != f.Hint {
+		t.Errorf("the kept hint is %q", kept.Hint)
 	}
 }
 

@@ -62,7 +62,7 @@ func parseGPUStats(text string) ([]telemetry.GPUFigures, error) {
 	return gpus, nil
 }
 
-// parseBounded parses a number from 0 to most; nil for anything else.
+// parseBounded parses a number from 0 to limit; nil for anything else.
 func parseBounded(text string, limit float64) *float64 {
 	v, err := strconv.ParseFloat(strings.TrimSpace(text), 64)
 	if err != nil || !(v >= 0 && v <= limit) {

@@ -14,7 +14,7 @@ import (
 const (
 	// drainBefore is how long before its interruption a machine starts to drain: most responses
 	// complete within it. Until then the machine serves requests, since its replacement may not be
-	// ready yet. A client that has a replacement requests the drain earlier.
+	// ready yet. The controller requests the drain once a replacement is ready.
 	drainBefore = time.Minute
 	// withdrawnAfter is the number of consecutive polls without a notice after which a notice is
 	// considered withdrawn: a restarted metadata server may omit it once.
@@ -25,8 +25,8 @@ const (
 )
 
 // watchNotices polls for interruptions and drains the machine before them, until ctx ends. A
-// restarted agent loads the first notice that the agent before it stored: a notice without a time
-// counts from its arrival.
+// restarted agent loads the stored time: Google's notices contain none, so their time is computed once,
+// when they arrive.
 func (a *Agent) watchNotices(ctx context.Context) {
 	a.loadNotice()
 	withoutNotice, lastError := 0, ""

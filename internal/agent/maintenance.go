@@ -57,7 +57,7 @@ func (t *imdsTime) UnmarshalJSON(text []byte) error {
 }
 
 // PollMaintenanceAWS polls for the scheduled events of an AWS instance, with IMDSv2. It reports the
-// first one that begins within an hour or has not ended; base is only set in tests.
+// first one that has begun or begins within an hour, and has not ended; base is only set in tests.
 func PollMaintenanceAWS(base string) InterruptionPoller {
 	base = baseURLOr(base, awsMetadata)
 	return func(ctx context.Context) (at time.Time, announced bool, err error) {
@@ -78,7 +78,7 @@ func PollMaintenanceAWS(base string) InterruptionPoller {
 	}
 }
 
-// isCurrent reports whether an event begins within maintenanceNotice and has not ended.
+// isCurrent reports whether an event has begun or begins within maintenanceNotice, and has not ended.
 func (e maintenanceEvent) isCurrent(now time.Time) bool {
 	end := e.NotAfter.Time
 	if end.IsZero() {

@@ -22,13 +22,13 @@ type timedPhase struct {
 	bytes               *telemetry.ByteCount
 }
 
-// newStartTimer begins a start. arrived is when the agent of a machine that is enrolled for this start
-// began to run; zero for later starts.
-func newStartTimer(now, arrived time.Time) *startTimer {
+// newStartTimer begins a start. agentStartedAt is startState.agentStartedAt: zero, except for the first start after
+// the enrolment.
+func newStartTimer(now, agentStartedAt time.Time) *startTimer {
 	t := &startTimer{begun: now}
-	if !arrived.IsZero() && !arrived.After(now) {
-		t.begun = arrived
-		t.phases = []timedPhase{{name: telemetry.StartEnrolment, begun: arrived, elapsed: now.Sub(arrived)}}
+	if !agentStartedAt.IsZero() && !agentStartedAt.After(now) {
+		t.begun = agentStartedAt
+		t.phases = []timedPhase{{name: telemetry.StartEnrolment, begun: agentStartedAt, elapsed: now.Sub(agentStartedAt)}}
 	}
 	return t
 }

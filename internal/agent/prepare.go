@@ -36,7 +36,7 @@ func (s *System) prepare(ctx context.Context, u Unit, report func(Progress)) (ar
 	return s.rankArgs(u)
 }
 
-// runTogether runs steps at the same time. It returns the first error, after which it cancels the others,
+// runTogether runs steps at the same time. After the first error it cancels the others. It returns that error
 // once all have ended.
 func runTogether(ctx context.Context, steps []func(context.Context) error) error {
 	ctx, cancel := context.WithCancelCause(ctx)

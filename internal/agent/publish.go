@@ -56,8 +56,8 @@ func (c Console) Publish(_ context.Context, name identity.Name, fingerprint stri
 	return err
 }
 
-// GuestAttributes publishes as a guest attribute of a machine at Google, which only the machine
-// can write. The instance's metadata must have enable-guest-attributes.
+// GuestAttributes publishes as a guest attribute of a machine at Google, which is written from inside
+// the machine only. The instance's metadata must have enable-guest-attributes.
 type GuestAttributes struct {
 	// Base is the metadata server's URL; empty = Google's.
 	Base string

@@ -16,7 +16,7 @@ import (
 const noSpaceMessage = "no space left on device"
 
 // pull pulls an image unless it exists. If the disk is full, it removes unused images, such as that
-// of an earlier deployment, and retries once. begun is called before, progress with the bytes of the layers that
+// of an earlier deployment, and retries once. begun is called before the pull, progress with the bytes of the layers that
 // have been downloaded, if the registry reports their sizes.
 func (s *System) pull(ctx context.Context, image string, begun func(), progress func(telemetry.ByteCount)) error {
 	if _, err := s.call(ctx, "docker", "image", "inspect", "--format", "{{.Id}}", image); err == nil {
@@ -107,7 +107,7 @@ func layerID(digest string) string {
 
 // layerProgress counts the bytes of the layers that `docker pull` reports as downloaded.
 type layerProgress struct {
-	left  map[string]int64 // the sizes of the other layers, by id
+	left  map[string]int64 // the sizes of the layers that are not downloaded yet, by id
 	bytes telemetry.ByteCount
 }
 

@@ -19,7 +19,7 @@ import (
 )
 
 const (
-	stopGrace   = 30 * time.Second // twice the drain time of a balancer
+	stopGrace   = 30 * time.Second // three times the drain timeout of a balancer
 	maxBackoff  = 30 * time.Second
 	maxLogSize  = 1 << 20 // of a unit's log; a larger one is truncated at the next start
 	firstTail   = 4 << 10 // bytes of a log that are read first for its last lines

@@ -171,7 +171,7 @@ func (a *Agent) recordCheck(phase Phase, u observedUnit) {
 
 // isPortInUse reports whether the last error of a log is that of a port that is in use.
 func isPortInUse(lines []string) bool {
-	kind, _ := causeOf(Evidence{Lines: []string{errorLine(lines)}})
+	kind, _, _ := causeOf(Evidence{Lines: []string{errorLine(lines)}})
 	return kind == FailurePortInUse
 }
 

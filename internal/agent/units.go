@@ -23,8 +23,8 @@ const (
 	readyTimeout  = 5 * time.Second // an engine that is loading a model responds slowly
 	retryInterval = 15 * time.Second
 	tailLines     = 5 // shown of a failed program, and read for the phase of an engine
-	// repairDelay is how long a unit may be lost before the agent restarts it: an operator can read
-	// the reason meanwhile, and Docker itself may be restarting.
+	// repairDelay is how long a unit that does not restart by itself may be lost before the agent starts it: an
+	// operator can read the reason meanwhile, and Docker itself may be restarting.
 	repairDelay = 30 * time.Second
 )
 
@@ -185,8 +185,8 @@ func (a *Agent) startUnit(ctx context.Context, u Unit) error {
 	return err
 }
 
-// checkUnits updates the status of the units. ready is true if all are ready, lost if one of them does not
-// restart by itself.
+// checkUnits updates the status of the units. ready is true if all are ready, lost if one of them must be
+// started (UnitState.NeedsStart).
 func (a *Agent) checkUnits(ctx context.Context, d Deployment) (ready, lost bool) {
 	units := make([]UnitStatus, len(d.Units))
 	phase, reason := PhaseReady, ""

@@ -43,7 +43,8 @@ const (
 	credentialsMargin = 5 * time.Minute
 )
 
-// bucket reads objects with the identity of the machine. Both methods may be called concurrently.
+// bucket is a source of objects: a bucket, which is read with the identity of the machine, or a hubRepo. Both
+// methods may be called concurrently.
 type bucket interface {
 	// list returns all objects below a prefix.
 	list(ctx context.Context, prefix string) ([]object, error)
@@ -51,8 +52,8 @@ type bucket interface {
 	open(ctx context.Context, o object, from, size int64) (io.ReadCloser, error)
 }
 
-// object is an object in a bucket. Generation identifies its version, if the cloud reports one;
-// empty = the current one when it is read.
+// object is an object in a bucket. Generation identifies its version; empty where the cloud reports none, so
+// that the version of the time of reading is read.
 type object struct {
 	Key          string
 	Size         int64
@@ -222,8 +223,8 @@ func (f fetcher) retry(ctx context.Context, do func() error) error {
 	return err
 }
 
-// isPermanent reports whether a retry would fail again: all errors but failures of the connection or
-// of the object store, and its rate limit.
+// isPermanent reports whether a retry would fail again: the object is encoded, or the HTTP status is below
+// 500, except 408 and 429.
 func isPermanent(err error) bool {
 	var response *httpStatusError
 	return errors.Is(err, errEncoded) || errors.As(err, &response) && response.status < http.StatusInternalServerError &&

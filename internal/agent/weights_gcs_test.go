@@ -26,7 +26,7 @@ func (s gcsStore) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	switch {
 	case !isMetadata:
 		s.serveBucket(w, r)
-	case s.noAccount || r.Header.Get("Metadata-Flavor") != "Google":
+	case s.noIdentity || r.Header.Get("Metadata-Flavor") != "Google":
 		w.WriteHeader(http.StatusNotFound)
 	case about == "email":
 		fmt.Fprint(w, "me@p.iam.gserviceaccount.com")

@@ -147,6 +147,9 @@ func (b *s3Bucket) credentials(ctx context.Context) (awsCredentials, string, err
 	if err == nil {
 		text, err = read(ctx, roles+strings.TrimSpace(role))
 	}
+	if isNotFound(err) {
+		err = fmt.Errorf("%w: the machine has no IAM role; run 'skyserve up' to repair it", err)
+	}
 	if err == nil {
 		err = json.Unmarshal([]byte(text), &b.keys)
 	}

@@ -42,6 +42,10 @@ func (s s3Store) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		fmt.Fprint(w, "token")
 		return
 	case metadataPath + "iam/security-credentials/":
+		if s.noIdentity {
+			http.NotFound(w, r)
+			return
+		}
 		fmt.Fprint(w, "skyserve-chat-replica\n")
 		return
 	case metadataPath + "iam/security-credentials/skyserve-chat-replica":

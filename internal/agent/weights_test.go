@@ -28,7 +28,7 @@ type fakeStore struct {
 	broken            func(requested string, times int) bool
 	encoded           string // the Content-Encoding of all objects at Google
 	firstTokenInvalid bool   // at Google: the first token is rejected
-	noAccount         bool   // at Google: the machine has no service account
+	noIdentity        bool   // the machine has no IAM role or service account
 	tokens            int    // at Google: number of issued tokens
 	tokenSeconds      string // at Google: lifetime of a token in seconds
 }
@@ -211,7 +211,10 @@ func TestFetchErrors(t *testing.T) {
 		"downloading gs://models/llama/config.json: unexpected EOF":                                         {"models", "gs://models/llama", breaks},
 		"listing gs://models/llama: llama/: the object must be stored without a Content-Encoding, got gzip": {"models", "gs://models/llama", func(s *fakeStore) { s.encoded = "gzip" }},
 		"listing gs://models/llama: getting the machine's credentials: /computeMetadata/v1/instance/service-accounts/default/token returned HTTP status 404: the machine has no service account; set gcp.replica_account": {
-			"models", "gs://models/llama", func(s *fakeStore) { s.noAccount = true },
+			"models", "gs://models/llama", func(s *fakeStore) { s.noIdentity = true },
+		},
+		"listing s3://models/llama: getting the machine's credentials: /latest/meta-data/iam/security-credentials/ returned HTTP status 404: the machine has no IAM role; run 'skyserve up' to repair it": {
+			"models", "s3://models/llama", func(s *fakeStore) { s.noIdentity = true },
 		},
 	} {
 		s, f := fakeStores[tt.from[:2]](t, tt.bucket)

@@ -4,8 +4,8 @@ import (
 	"skyserve/lbd/policy"
 )
 
-// EngineFigures are the figures of an engine's metrics page. A figure that is missing or implausible is
-// unknown.
+// EngineFigures are the figures of an engine's metrics page or load endpoint. A figure that is missing or
+// implausible is unknown.
 type EngineFigures struct {
 	// Pending and Running count requests: waiting for the running batch, and in it.
 	Pending policy.Maybe[int]
@@ -18,7 +18,8 @@ type EngineFigures struct {
 	QueryTokens policy.Maybe[float64]
 	// HitRate is the engine's own recent rate, 0..1 (SGLang, older vLLM, TensorRT-LLM).
 	HitRate policy.Maybe[float64]
-	// Beat changes whenever the engine updates its gauges (SGLang, TensorRT-LLM): their speed.
+	// Beat is a gauge that differs after nearly every update of the gauges: SGLang's generation throughput,
+	// TensorRT-LLM's iteration latency.
 	Beat policy.Maybe[float64]
 	// Asleep: the engine has released its memory and cannot serve requests (vLLM).
 	Asleep bool
@@ -53,8 +54,8 @@ func (f family) updatesRarely() bool { return f == sglang || f == tensorRT }
 // longer than a probe while the engine serves requests.
 func (f family) mayBeSlow() bool { return f == llamaCPP || f == tensorRT }
 
-// The figures that a page may contain, as indices of figures. Each metric has its own, except for
-// those that replace one another.
+// The figures that a page may contain, as indices of figures. Metrics of different engines with the same
+// meaning share one. The older name of a metric has its own, because a page may contain both.
 const (
 	figureWaiting = iota
 	figureSwapped

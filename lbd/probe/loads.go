@@ -7,8 +7,8 @@ import "skyserve/lbd/policy"
 var loadPaths = [...]string{"/v1/loads?include=core", "/get_load"}
 
 // parseLoads parses a response of SGLang's load endpoints into the counts and KV utilisation of the
-// ranks. If there is only one rank, it receives the sum of all. It returns false if the response is
-// not a list of loads. Both responses contain an object per data-parallel rank:
+// ranks. If there is only one, it receives the sums of the counts and the mean KV utilisation. It returns
+// false if the response is not a list of loads. Both responses contain an object per data-parallel rank:
 //
 //	/v1/loads: {"loads": [{"dp_rank": 0, "num_running_reqs": 3, "num_waiting_reqs": 1, "token_usage": 0.5, ...}]}
 //	/get_load: [{"dp_rank": 0, "num_reqs": 4, "num_waiting_reqs": 1, ...}], where num_reqs includes the waiting ones

@@ -84,7 +84,7 @@ func newModelList(models []listedModel, model string) ModelList {
 	return l
 }
 
-// defaultModel returns the name of the model of a list, the first one that is not an adapter.
+// defaultModel returns the first name of a list that is not an adapter's, or the first one if all are.
 func defaultModel(models []listedModel) string {
 	for i := range models {
 		if !models[i].isAdapter() {
@@ -94,8 +94,8 @@ func defaultModel(models []listedModel) string {
 	return models[0].ID
 }
 
-// verify requests the engine's model list and checks that it contains the replica's model; if none
-// is configured, it uses the first one listed.
+// verify requests the engine's model list and checks that it contains the replica's model. If none is
+// configured, it identifies the model: the one identified before if it is still listed, else defaultModel.
 func (w *watch) verify(ctx context.Context) error {
 	w.planNextList()
 	w.doubted.Store(false)

@@ -22,7 +22,7 @@ import (
 const (
 	defaultInterval = 100 * time.Millisecond // ten probes a second: about the duration of a prefill on an L4
 	defaultTimeout  = time.Second            // the core marks a replica lost after a second without reports
-	aliveInterval   = time.Second            // for what tells no load, so that it is requested less often: /health of engines without metrics, pages without figures or beside a load endpoint
+	aliveInterval   = time.Second            // for requests that do not return the load: /health of engines without metrics, pages without figures, and pages of engines whose load endpoint is read
 	suspicionTime   = time.Second            // time for which probes request /health after a failed request: ten probes
 	healthTimeout   = 250 * time.Millisecond // SGLang's /health generates a token, which may take over a second: the core needs reports meanwhile; also for load endpoints and pages that wait for an engine's step
 	listInterval    = 3 * time.Second        // an adapter loaded at run time is usable within seconds; a list costs as much as a few probes
@@ -51,7 +51,7 @@ type Options struct {
 	ListInterval time.Duration
 	// Interval is the time between two probes of a replica; default 100 ms.
 	Interval time.Duration
-	// Timeout is the timeout of one probe; default 1 s.
+	// Timeout is the timeout of each request of a probe; default 1 s.
 	Timeout time.Duration
 	// Seed seeds the jitter.
 	Seed uint64
@@ -175,7 +175,7 @@ func (p *Prober) Close() {
 // ReplicaStatus is the state of a replica according to its probes. core.ReplicaView is its state in
 // the balancer.
 type ReplicaStatus struct {
-	// Replica is the configuration at the start, with the identified model and kind.
+	// Replica is the configuration passed to Start, with the identified model and kind.
 	Replica service.ReplicaConfig
 	// Ready: the last probe found it ready.
 	Ready bool

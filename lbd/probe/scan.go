@@ -8,7 +8,7 @@ type scanner struct {
 	at int
 }
 
-// next skips white space and returns the next byte; 0 at the end.
+// next skips white space and returns the next byte without reading it; 0 at the end.
 func (s *scanner) next() byte {
 	for s.at < len(s.b) {
 		switch c := s.b[s.at]; c {

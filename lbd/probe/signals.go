@@ -24,10 +24,10 @@ type signals struct {
 	page  int  // index in metricPaths
 	// loads are SGLang's load endpoints. While one responds, figures come from it, and the page is
 	// read only every aliveInterval.
-	loads    [len(loadPaths)]endpoint
-	live     bool
-	slots    policy.Maybe[int] // llama.cpp's, if it has no metrics
-	askSlots bool              // they were requested
+	loads     [len(loadPaths)]endpoint
+	live      bool
+	slots     policy.Maybe[int] // llama.cpp's, if it has no metrics
+	slotsRead bool              // they were requested
 }
 
 // endpoint is the state of an endpoint that may not exist.
@@ -75,8 +75,8 @@ type rankFigures struct {
 	currentAt     time.Time     // when the reported figures were current; zero if they are unknown
 }
 
-// setPaged sets the figures of a page. If the engine updates it rarely, an unchanged page tells
-// nothing new, and the figures are as old as they were.
+// setPaged sets the figures of a page. If the engine updates it rarely, an unchanged page
+// contains nothing new, and the figures are as old as they were.
 func (r *rankFigures) setPaged(f EngineFigures, now time.Time, rarely bool) {
 	if rarely && !r.currentAt.IsZero() && f.sameGauges(&r.paged) {
 		return
@@ -150,7 +150,7 @@ func (w *watch) skipSlowPage(ctx context.Context, e *endpoint, err error) error 
 	return nil
 }
 
-// setPage takes over the figures of a page.
+// setPage parses a page and uses its figures.
 func (w *watch) setPage(i int, body []byte) error {
 	if f, some, isList := parseIterations(body); isList {
 		w.setIterations(i, f, some)
@@ -188,8 +188,8 @@ func (w *watch) setPaged(rank int, f EngineFigures) {
 	}
 }
 
-// setIterations takes over TensorRT-LLM's figures in JSON, some of which may be new. They are used only
-// if there is no page: each step is in one response only, so other readers take some of them.
+// setIterations uses TensorRT-LLM's figures in JSON, if there is no page: each step is in one response only,
+// so other readers take some of them. some is false if the list contains no step.
 func (w *watch) setIterations(i int, f EngineFigures, some bool) {
 	w.page.family = tensorRT
 	if other := &w.signals.pages[len(metricPaths)-1]; !other.absent {
@@ -203,9 +203,8 @@ func (w *watch) setIterations(i int, f EngineFigures, some bool) {
 	}
 }
 
-// readLoads reads SGLang's load endpoint, if it exists. It does without --enable-metrics too, which
-// enables the page. A response that takes too long is ignored: a scheduler may respond only between two
-// steps.
+// readLoads reads SGLang's load endpoint, if it exists, which does not depend on --enable-metrics. If it takes
+// too long, because a scheduler may respond only between two steps, the next probes read the page.
 func (w *watch) readLoads(ctx context.Context) error {
 	i := firstDue(w.signals.loads[:], w.probeAt)
 	if i < 0 {
@@ -234,7 +233,7 @@ func (w *watch) readLoads(ctx context.Context) error {
 	return nil
 }
 
-// setLoads takes over the figures of a load endpoint. It returns false if there are none.
+// setLoads uses the figures of a load endpoint. It returns false if there are none.
 func (w *watch) setLoads(body []byte) bool {
 	found := parseLoads(body, w.ranks)
 	for i := range w.ranks {
@@ -251,13 +250,13 @@ func (w *watch) setLoads(body []byte) bool {
 	return found
 }
 
-// readSlots reads once how many requests an engine without metrics runs at a time, if it tells
+// readSlots reads once how many requests an engine without metrics runs at a time, if it reports that
 // (llama.cpp).
 func (w *watch) readSlots(ctx context.Context) error {
-	if w.signals.askSlots || !w.signals.noPages() {
+	if w.signals.slotsRead || !w.signals.noPages() {
 		return nil
 	}
-	w.signals.askSlots = true
+	w.signals.slotsRead = true
 	status, body, err := w.get(ctx, "/props")
 	if err == nil && status == http.StatusOK {
 		w.signals.slots = slotsOf(body)

@@ -46,8 +46,8 @@ type watch struct {
 	tick  chan struct{}
 	group *group // guarded by its Prober's lock
 
-	// suspectedAt is the time of the last call of Suspect in Unix nanoseconds; 0 = probes do not
-	// request /health.
+	// suspectedAt is the time of the last call of Suspect in Unix nanoseconds; 0 = the replica is not
+	// suspected.
 	suspectedAt atomic.Int64
 
 	// doubted: the engine rejected a name since the model list was last requested.

@@ -38,18 +38,18 @@ type Self struct {
 }
 
 // Config is core.Config in JSON: the policy by its name, the push rule in the format of
-// core.ParsePush.
+// core.ParsePush. Some keys are former names of the fields.
 type Config struct {
-	Policy  string             `json:"policy"`
-	Push    string             `json:"push"`
-	Order   core.QueueOrder    `json:"order"`
-	Targets core.TierDeadlines `json:"targets"`
-	// ModelTargets contains the targets by model.
-	ModelTargets     map[string]core.TierDeadlines `json:"model_targets,omitempty"`
-	TauN             time.Duration                 `json:"tau_n_ns"`
-	TauP             time.Duration                 `json:"tau_p_ns"`
+	Policy    string             `json:"policy"`
+	Push      string             `json:"push"`
+	Order     core.QueueOrder    `json:"order"`
+	Deadlines core.TierDeadlines `json:"targets"`
+	// ModelDeadlines contains the deadlines by model.
+	ModelDeadlines   map[string]core.TierDeadlines `json:"model_targets,omitempty"`
+	SevereAfter      time.Duration                 `json:"tau_n_ns"`
+	UrgentBefore     time.Duration                 `json:"tau_p_ns"`
 	Forward          bool                          `json:"forward"`
-	Tau              int                           `json:"tau"`
+	PeerQueueLimit   int                           `json:"tau"`
 	QueueLimit       int                           `json:"queue_limit"`
 	MaxWait          time.Duration                 `json:"max_wait_ns"`
 	ScaleToZero      map[string]bool               `json:"scale_to_zero,omitempty"`
@@ -61,51 +61,51 @@ type Config struct {
 	OutstandingLimit int                           `json:"outstanding_limit"`
 	SessionLead      time.Duration                 `json:"session_lead_ns"`
 	PoolLimit        int                           `json:"pool_limit"`
-	BatchInterval    time.Duration                 `json:"batch_interval_ns"`
+	PoolInterval     time.Duration                 `json:"batch_interval_ns"`
 	Deferred         core.DeferredRule             `json:"deferred"`
-	MaxTries         int                           `json:"max_tries"`
-	PeerPause        time.Duration                 `json:"peer_pause_ns"`
+	MaxAttempts      int                           `json:"max_tries"`
+	PeerBackoff      time.Duration                 `json:"peer_pause_ns"`
 	TreeBytes        int                           `json:"tree_bytes"`
 	TreeOrder        prefix.Order                  `json:"tree_order"`
 	ShareBytes       int                           `json:"share_bytes"`
 	RetryShare       float64                       `json:"retry_share"`
 	RetryBurst       int                           `json:"retry_burst"` // 0 = no bound
-	RetryWait        time.Duration                 `json:"retry_wait_ns"`
-	RetryWaitMax     time.Duration                 `json:"retry_wait_max_ns"`
+	RetryBackoff     time.Duration                 `json:"retry_wait_ns"`
+	MaxRetryBackoff  time.Duration                 `json:"retry_wait_max_ns"`
 	EjectAfter       int                           `json:"eject_after"` // 0 = never
 	EjectTime        time.Duration                 `json:"eject_time_ns"`
-	EjectMax         time.Duration                 `json:"eject_max_ns"`
+	MaxEjectTime     time.Duration                 `json:"eject_max_ns"`
 	EjectShare       float64                       `json:"eject_share"`
-	KillAfter        int                           `json:"kill_after"` // 0 = never
-	KillWait         time.Duration                 `json:"kill_wait_ns"`
-	KillMemory       time.Duration                 `json:"kill_memory_ns"`
-	KillLimit        int                           `json:"kill_limit"`
+	StopAfterDeaths  int                           `json:"kill_after"` // 0 = never
+	KillProbeTime    time.Duration                 `json:"kill_wait_ns"`
+	KillTTL          time.Duration                 `json:"kill_memory_ns"`
+	MaxKillSuspects  int                           `json:"kill_limit"`
 }
 
-// MarshalJSON adds the former keys of RetryWaitMax and EjectMax.
+// MarshalJSON adds the former keys of MaxRetryBackoff and MaxEjectTime.
 func (c Config) MarshalJSON() ([]byte, error) {
 	type plain Config
 	return json.Marshal(struct {
 		plain
-		OldRetryWaitMax time.Duration `json:"retry_wait_most_ns"`
-		OldEjectMax     time.Duration `json:"eject_most_ns"`
-	}{plain(c), c.RetryWaitMax, c.EjectMax})
+		OldMaxRetryBackoff time.Duration `json:"retry_wait_most_ns"`
+		OldMaxEjectTime    time.Duration `json:"eject_most_ns"`
+	}{plain(c), c.MaxRetryBackoff, c.MaxEjectTime})
 }
 
-// UnmarshalJSON also reads the former keys of RetryWaitMax and EjectMax, for older records.
+// UnmarshalJSON also reads the former keys of MaxRetryBackoff and MaxEjectTime, for older records.
 func (c *Config) UnmarshalJSON(data []byte) error {
 	type plain Config
 	var read struct {
 		plain
-		OldRetryWaitMax time.Duration `json:"retry_wait_most_ns"`
-		OldEjectMax     time.Duration `json:"eject_most_ns"`
+		OldMaxRetryBackoff time.Duration `json:"retry_wait_most_ns"`
+		OldMaxEjectTime    time.Duration `json:"eject_most_ns"`
 	}
 	if err := json.Unmarshal(data, &read); err != nil {
 		return err
 	}
 	*c = Config(read.plain)
-	c.RetryWaitMax = cmp.Or(c.RetryWaitMax, read.OldRetryWaitMax)
-	c.EjectMax = cmp.Or(c.EjectMax, read.OldEjectMax)
+	c.MaxRetryBackoff = cmp.Or(c.MaxRetryBackoff, read.OldMaxRetryBackoff)
+	c.MaxEjectTime = cmp.Or(c.MaxEjectTime, read.OldMaxEjectTime)
 	return nil
 }
 
@@ -125,16 +125,16 @@ type Line struct {
 // NewConfig converts a configuration for a record's header.
 func NewConfig(c *core.Config) Config {
 	return Config{
-		Policy: c.Policy.Name(), Push: c.Push.String(), Order: c.Order, Targets: c.Deadlines, ModelTargets: c.ModelDeadlines,
-		TauN: c.SevereAfter, TauP: c.UrgentBefore, Forward: c.Forward, Tau: c.PeerQueueLimit,
+		Policy: c.Policy.Name(), Push: c.Push.String(), Order: c.Order, Deadlines: c.Deadlines, ModelDeadlines: c.ModelDeadlines,
+		SevereAfter: c.SevereAfter, UrgentBefore: c.UrgentBefore, Forward: c.Forward, PeerQueueLimit: c.PeerQueueLimit,
 		QueueLimit: c.QueueLimit, MaxWait: c.MaxWait, ScaleToZero: c.ScaleToZero, MaxColdWait: c.MaxColdWait, ProbeInterval: c.ProbeInterval,
 		StaleIntervals: c.StaleIntervals, LostIntervals: c.LostIntervals,
 		UnconfirmedLimit: c.UnconfirmedLimit,
-		OutstandingLimit: c.OutstandingLimit, SessionLead: c.SessionLead, PoolLimit: c.PoolLimit, BatchInterval: c.PoolInterval,
-		Deferred: c.Deferred, MaxTries: c.MaxAttempts, PeerPause: c.PeerBackoff, TreeBytes: c.TreeBytes, TreeOrder: c.TreeOrder, ShareBytes: c.ShareBytes,
-		RetryShare: c.RetryShare, RetryBurst: c.RetryBurst, RetryWait: c.RetryBackoff, RetryWaitMax: c.MaxRetryBackoff,
-		EjectAfter: c.EjectAfter, EjectTime: c.EjectTime, EjectMax: c.MaxEjectTime, EjectShare: c.EjectShare,
-		KillAfter: c.StopAfterDeaths, KillWait: c.KillProbeTime, KillMemory: c.KillTTL, KillLimit: c.MaxKillSuspects,
+		OutstandingLimit: c.OutstandingLimit, SessionLead: c.SessionLead, PoolLimit: c.PoolLimit, PoolInterval: c.PoolInterval,
+		Deferred: c.Deferred, MaxAttempts: c.MaxAttempts, PeerBackoff: c.PeerBackoff, TreeBytes: c.TreeBytes, TreeOrder: c.TreeOrder, ShareBytes: c.ShareBytes,
+		RetryShare: c.RetryShare, RetryBurst: c.RetryBurst, RetryBackoff: c.RetryBackoff, MaxRetryBackoff: c.MaxRetryBackoff,
+		EjectAfter: c.EjectAfter, EjectTime: c.EjectTime, MaxEjectTime: c.MaxEjectTime, EjectShare: c.EjectShare,
+		StopAfterDeaths: c.StopAfterDeaths, KillProbeTime: c.KillProbeTime, KillTTL: c.KillTTL, MaxKillSuspects: c.MaxKillSuspects,
 	}
 }
 
@@ -154,13 +154,13 @@ func (c *Config) Core() (core.Config, error) {
 		return core.Config{}, fmt.Errorf("config.order: %w", err)
 	}
 	return core.Config{
-		Policy: p, Push: push, Order: order, Deadlines: c.Targets, ModelDeadlines: c.ModelTargets, SevereAfter: c.TauN, UrgentBefore: c.TauP, Forward: c.Forward, PeerQueueLimit: c.Tau, QueueLimit: c.QueueLimit, MaxWait: c.MaxWait, ScaleToZero: c.ScaleToZero, MaxColdWait: c.MaxColdWait,
+		Policy: p, Push: push, Order: order, Deadlines: c.Deadlines, ModelDeadlines: c.ModelDeadlines, SevereAfter: c.SevereAfter, UrgentBefore: c.UrgentBefore, Forward: c.Forward, PeerQueueLimit: c.PeerQueueLimit, QueueLimit: c.QueueLimit, MaxWait: c.MaxWait, ScaleToZero: c.ScaleToZero, MaxColdWait: c.MaxColdWait,
 		ProbeInterval: c.ProbeInterval, StaleIntervals: c.StaleIntervals, LostIntervals: c.LostIntervals,
 		UnconfirmedLimit: c.UnconfirmedLimit,
-		OutstandingLimit: c.OutstandingLimit, SessionLead: c.SessionLead, PoolLimit: c.PoolLimit, PoolInterval: c.BatchInterval,
-		Deferred: c.Deferred, MaxAttempts: c.MaxTries, PeerBackoff: c.PeerPause, TreeBytes: c.TreeBytes, TreeOrder: c.TreeOrder, ShareBytes: c.ShareBytes,
-		RetryShare: c.RetryShare, RetryBurst: c.RetryBurst, RetryBackoff: c.RetryWait, MaxRetryBackoff: c.RetryWaitMax,
-		EjectAfter: c.EjectAfter, EjectTime: c.EjectTime, MaxEjectTime: c.EjectMax, EjectShare: c.EjectShare,
-		StopAfterDeaths: c.KillAfter, KillProbeTime: c.KillWait, KillTTL: c.KillMemory, MaxKillSuspects: c.KillLimit,
+		OutstandingLimit: c.OutstandingLimit, SessionLead: c.SessionLead, PoolLimit: c.PoolLimit, PoolInterval: c.PoolInterval,
+		Deferred: c.Deferred, MaxAttempts: c.MaxAttempts, PeerBackoff: c.PeerBackoff, TreeBytes: c.TreeBytes, TreeOrder: c.TreeOrder, ShareBytes: c.ShareBytes,
+		RetryShare: c.RetryShare, RetryBurst: c.RetryBurst, RetryBackoff: c.RetryBackoff, MaxRetryBackoff: c.MaxRetryBackoff,
+		EjectAfter: c.EjectAfter, EjectTime: c.EjectTime, MaxEjectTime: c.MaxEjectTime, EjectShare: c.EjectShare,
+		StopAfterDeaths: c.StopAfterDeaths, KillProbeTime: c.KillProbeTime, KillTTL: c.KillTTL, MaxKillSuspects: c.MaxKillSuspects,
 	}, nil
 }

@@ -38,7 +38,8 @@ type RequestRecord struct {
 	HeldFor string `json:"held_for,omitempty"`
 	// Attempts lists all decisions about it, oldest first.
 	Attempts []Attempt `json:"tries"`
-	// State is queued, sent, finished, rejected, cancelled, bounced or failed.
+	// State is queued, sent, finished, rejected, cancelled, bounced (returned to the peer that forwarded it)
+	// or failed.
 	State string `json:"state"`
 	// Status is the HTTP status of the response, 0 before it.
 	Status int `json:"status"`
@@ -76,8 +77,8 @@ type Attempt struct {
 	Engines []string `json:"engines,omitempty"`
 	// Model is the fallback that the attempt is for; empty = the requested model.
 	Model string `json:"model,omitempty"`
-	// Failure is the cause of the next attempt; it is empty if there is none. EndedMillis is the
-	// time of the failure since the request arrived, null without a failure.
+	// Failure is why this attempt failed; empty if it did not. EndedMillis is the time of the failure
+	// since the request arrived; nil without a failure.
 	Failure     string   `json:"failure,omitempty"`
 	EndedMillis *float64 `json:"ended_ms,omitempty"`
 }
@@ -100,7 +101,7 @@ func (d *RequestRecord) Failed(cause string, at time.Duration) {
 	}
 }
 
-// States of a Request.
+// The values of RequestRecord.State.
 const (
 	StateQueued    = "queued"
 	StateSent      = "sent"

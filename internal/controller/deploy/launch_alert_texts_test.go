@@ -24,6 +24,10 @@ func TestLaunchAlertTexts(t *testing.T) {
 			held: held(provision.HeldByBudget, "$3.20/h of $3.00/h"),
 			want: []string{"warning: budget: the budget blocks launches: us-1: $3.20/h of $3.00/h; raise autoscale.budget, or lower replicas.min or max"},
 		},
+		"unknown price": {
+			held: held(provision.HeldByPrice, "the price of on_demand p5.48xlarge in us-east-1a is unknown"),
+			want: []string{"warning: budget: the budget blocks launches: us-1: the price of on_demand p5.48xlarge in us-east-1a is unknown; set models[].gpus[].price (on demand), select another GPU or capacity type, or remove autoscale.budget"},
+		},
 		"launches": {
 			held: held(provision.HeldByLaunches, "20 launches in the last hour"),
 			want: []string{"warning: launch max_launches_per_hour: 20 launches in the last hour; find out why so many machines are launched"},

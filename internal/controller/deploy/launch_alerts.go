@@ -39,6 +39,8 @@ func launchAlerts(l *telemetry.Launches, held []*provision.HeldError, unhealthy 
 		switch h.Kind {
 		case provision.HeldByBudget:
 			add(telemetry.AlertBudget, telemetry.AlertBudget, "the budget blocks launches: "+h.ID+": "+h.Reason, "raise autoscale.budget, or lower replicas.min or max")
+		case provision.HeldByPrice:
+			add(telemetry.AlertBudget, telemetry.AlertBudget, "the budget blocks launches: "+h.ID+": "+h.Reason, provision.NextStepUnknownPrice)
 		case provision.HeldByLaunches:
 			add(telemetry.AlertLaunch, "max_launches_per_hour", h.Reason, "find out why so many machines are launched; or raise autoscale.max_launches_per_hour")
 		case provision.HeldByBackoff, provision.HeldByQuota, provision.HeldByCapacity: // see below
