@@ -26,7 +26,7 @@ replace replicas; without them it changes no replicas. A service with three bala
 has three controllers: one leads. Balancers keep serving while no controller runs.
 
 SIGHUP, or POST /reload on its address, reloads the configuration file.`,
-		Example: `  skyserve controller --config ~/.local/state/skyserve/services/chat/controller.yaml`,
+		Example: `  skyserve controller --config controller.yaml`,
 		Args:    noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if config == "" {

@@ -40,8 +40,9 @@ func newDownCmd() *cobra.Command {
 		Long: `Stop every process of a service, wait until each has ended, and delete the service's
 state and history from this machine. On a terminal, NAME is optional if only one service
 exists, and the command asks for confirmation first (--yes skips the question). Without a
-terminal, NAME or --yes is required. The command is idempotent, also deletes a partly
-deployed service, and lists what it could not delete (exit 3).
+terminal, NAME or --yes is required. The command also deletes a partly deployed service, and
+lists what it could not delete (exit 3). After an interruption, run it again. A service that
+does not exist is an error (exit 1).
 
 The history of a service with local regions is kept if store.url is a NATS server.
 Otherwise, run 'skyserve backup' before. To stop traffic without deleting anything, run
@@ -70,6 +71,9 @@ tags and waits until each is gone.`,
 	return cmd
 }
 
+// hintNothingToDelete follows the error of a service that does not exist.
+const hintNothingToDelete = "it is deleted already, or was deployed from another machine; 'skyserve gc --region CLOUD/REGION --dry-run' lists what services that this machine does not know have left in a cloud"
+
 func runDown(ctx context.Context, o *downOptions, in io.Reader, out, errOut io.Writer) error {
 	var err error
 	if o.format, err = o.output.parse(); err != nil {
@@ -80,6 +84,9 @@ func runDown(ctx context.Context, o *downOptions, in io.Reader, out, errOut io.W
 		return usage(err, "'skyserve down NAME' accepts the service's name instead of its file")
 	}
 	svc, err := findService(name)
+	if none := (*local.NoServiceError)(nil); errors.As(err, &none) && none.Name == name && didYouMean(name, none.Exist) == "" {
+		return notFound(none, hintNothingToDelete)
+	}
 	if err != nil {
 		return err
 	}
