@@ -132,6 +132,13 @@ func describeStatus(p Proposal) string {
 	return "No plan found: the solver reached its limit of work. Retry with a larger --gap."
 }
 
+// costsLessThanBilled reports whether the plan's cost, with start-up costs, is lower than what is billed per hour: the plan
+// does not count what it cannot change, and counts replicas of on_demand_base at the price of the others.
+func (p Proposal) costsLessThanBilled() bool {
+	planned := p.CostPerHour.Planned
+	return planned != nil && p.TotalCostUSD != nil && *p.TotalCostUSD < *planned-0.005
+}
+
 // unbilled reports whether no machine of the plan is billed. The plan then compares machines by assumed prices.
 func (p Proposal) unbilled() bool {
 	now, then := p.CostPerHour.Current, p.CostPerHour.Planned

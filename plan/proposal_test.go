@@ -95,3 +95,17 @@ func TestTable(t *testing.T) {
 	}
 	golden(t, "table-infeasible.txt", []byte(b.String()))
 }
+
+// A plan's cost below what is billed per hour is explained where both are printed.
+func TestTableExplainsCostBelowBilled(t *testing.T) {
+	const text = "the cost per hour is higher: Assumed has the reason"
+	for cost, says := range map[float64]bool{1.39: true, 1.61: false, 1.7: false} {
+		billed, gap := 1.61, 0.0
+		p := Proposal{Status: StatusOptimal, TotalCostUSD: &cost, LowerBoundUSD: &cost, Gap: &gap}
+		p.CostPerHour.Current, p.CostPerHour.Planned = &billed, &billed
+		var b strings.Builder
+		if err := p.WriteTable(&b); err != nil || strings.Contains(b.String(), text) != says {
+			t.Errorf("cost $%g: %v, %s", cost, err, &b)
+		}
+	}
+}

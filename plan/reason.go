@@ -160,7 +160,7 @@ func (w *reasonWriter) reason(c ReplicaChange, i, j int) string {
 }
 
 // bindingWords spells out the names of constraints in a reason.
-var bindingWords = strings.NewReplacer("min ", "the minimum of ", "max ", "the maximum of ", "capacity ", "the capacity of ")
+var bindingWords = strings.NewReplacer("min ", "the minimum of ", "max ", "the maximum of ", "capacity ", "the offering's limit of ")
 
 // describeCurrent describes the current capacity.
 func (w *reasonWriter) describeCurrent(c ReplicaChange, i, j int) string {

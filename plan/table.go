@@ -116,6 +116,8 @@ func (p Proposal) writeCosts(b *bytes.Buffer) {
 		fmt.Fprintf(b, ", cost $%.2f for one hour, including start-up costs, lower bound $%.2f (gap %.2g %%)", *p.TotalCostUSD, *p.LowerBoundUSD, 100**p.Gap)
 		if t := p.CostPerHour.Planned; t != nil && *t == 0 && *p.TotalCostUSD > 0 {
 			b.WriteString("; at the assumed prices: none of the machines is billed")
+		} else if p.costsLessThanBilled() {
+			b.WriteString("; the cost per hour is higher: Assumed has the reason")
 		}
 	}
 	if p.SolveMillis > 0 {

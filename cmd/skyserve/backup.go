@@ -18,6 +18,9 @@ import (
 	"skyserve/internal/telemetry"
 )
 
+// hintStoreDir follows an error of --dir.
+const hintStoreDir = "pass the directory that contains jetstream, such as /var/lib/skyserve/controller/store on the machine of a controller"
+
 // backupOptions are the flags of `skyserve backup`.
 type backupOptions struct {
 	name   string
@@ -74,7 +77,7 @@ func runBackup(ctx context.Context, o *backupOptions, out io.Writer) error {
 	}
 	if o.dir != "" {
 		if _, err := os.Stat(filepath.Join(o.dir, "jetstream")); err != nil {
-			return usage(fmt.Errorf("--dir: %s is not the directory of a store: %w", o.dir, err), "")
+			return usage(fmt.Errorf("--dir: %s is not the directory of a store: %w", o.dir, err), hintStoreDir)
 		}
 	}
 	var admins []*telemetry.Client

@@ -31,8 +31,8 @@ applying the plans: replicas are ready after their start-up time and billed from
 The rows are:
 
   predictive  autoscale.strategy predictive, which follows the load between plans
-  hourly      the planned counts (for --peak-quantile), kept until the next plan; the row has
-              this name for every --every
+  hourly      the planned counts (for --peak-quantile), kept until the next plan; the row is
+              called hourly whatever --every is
   constant    constant counts, sized with hindsight for each region's peak
   threshold   without a forecast: adds replicas when the load of the previous minute is
               above 70 % of the capacity, and removes one below 30 %

@@ -178,7 +178,7 @@ func (b *binder) bindList(n ast.Node, v reflect.Value, p path, ruleKey string) {
 	seq, ok := n.(*ast.SequenceNode)
 	if !ok {
 		e := Error{Problem: "must be a list", Found: b.describeNode(n)}
-		if text := scalarText(n); e.Found != "" && text != "" {
+		if text := scalarText(n); e.Found != "" && text != "" && v.Type().Elem().Kind() != reflect.Struct {
 			e.Suggestion = fmt.Sprintf("write [%s]", shorten(text))
 		}
 		b.reportAt(n, p, e)

@@ -256,11 +256,11 @@ func (h *csvHistory) checkHeader(header []string) error {
 	has := func(c string) bool { _, ok := h.columns[c]; return ok }
 	columns := strings.Join(header, ",")
 	if !has("minute") && !has("at") {
-		return at.errorf("header", "must contain the column minute or at", columns)
+		return at.errorf("header", `must contain the column "minute" or "at"`, columns)
 	}
 	for _, c := range []string{"model", "prompt_tokens"} {
 		if !has(c) {
-			return at.errorf("header", "must contain the column "+c, columns)
+			return at.errorf("header", "must contain the column "+strconv.Quote(c), columns)
 		}
 	}
 	return nil

@@ -65,8 +65,8 @@ func TestReadHistoryErrors(t *testing.T) {
 	const head = "minute,region,model,tier,prompt_tokens,cached_tokens\n"
 	for name, c := range map[string]struct{ text, want string }{
 		"empty":       {"  \n", "h.csv: the file is empty"},
-		"no minute":   {"model,prompt_tokens\nm,1\n", `h.csv:1: header must contain the column minute or at, got "model,prompt_tokens"`},
-		"no tokens":   {"minute,model\n1,m\n", `h.csv:1: header must contain the column prompt_tokens`},
+		"no minute":   {"model,prompt_tokens\nm,1\n", `h.csv:1: header must contain the column "minute" or "at", got "model,prompt_tokens"`},
+		"no tokens":   {"minute,model\n1,m\n", `h.csv:1: header must contain the column "prompt_tokens"`},
 		"bad minute":  {head + "1,us,m,IW-F,5,0\nx,us,m,IW-F,5,0\n", `h.csv:3: minute must be a whole number of minutes since 1970, got "x"`},
 		"bad time":    {"at,model,prompt_tokens\nyesterday,m,1\n", `h.csv:2: at must be a time`},
 		"bad count":   {head + "1,us,m,IW-F,many,0\n", `h.csv:2: prompt_tokens must be a count, got "many"`},

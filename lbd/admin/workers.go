@@ -151,7 +151,7 @@ func ReplicaURL(raw string) (*url.URL, error) {
 	case raw == "":
 		return nil, errors.New("url: is required")
 	case err != nil:
-		return nil, errors.New("url: invalid URL")
+		return nil, errors.New("url: must be a URL such as http://10.0.0.7:8000")
 	case u.User != nil:
 		return nil, errors.New("url: must not contain a user or password")
 	case u.Scheme != "http" && u.Scheme != "https":

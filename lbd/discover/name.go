@@ -66,7 +66,7 @@ func parseName(raw string) (name, error) {
 	n := name{services: strings.HasPrefix(raw, prefixServices)}
 	u, err := url.Parse(raw[len(prefixAddresses):])
 	if err != nil {
-		return n, errors.New("url: invalid URL")
+		return n, errors.New("url: must be a URL such as dns+http://replicas.example.com:8000")
 	}
 	n.scheme, n.host, n.port, n.path = u.Scheme, u.Hostname(), u.Port(), strings.TrimRight(u.Path, "/")
 	_, notName := netip.ParseAddr(n.host)

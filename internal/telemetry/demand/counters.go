@@ -38,7 +38,7 @@ func readCounters(name string, in io.Reader) (*found, error) {
 	c := counterFile{columnsOf(strings.Join(head, ","))}
 	for _, column := range []string{"at", "model"} {
 		if !slices.Contains(c.columns, column) {
-			return nil, fmt.Errorf("reading history %s:1: header must contain the column %s, got %q", name, column, strings.Join(head, ","))
+			return nil, fmt.Errorf("reading history %s:1: header must contain the column %q, got %q", name, column, strings.Join(head, ","))
 		}
 	}
 	var readings []forecast.Sample

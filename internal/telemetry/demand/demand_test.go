@@ -127,7 +127,7 @@ func TestRead(t *testing.T) {
 			"m fast, prompt tokens by 1m from 2025-01-31T12:00: [21 7]\n" +
 				"note: 1 counter reset (first: m fast at 2025-01-31T12:02:00Z): counting continues from zero\n",
 		},
-		"counters without a time":  {"minute,model,prompt_tokens_total\n1,m,1\n", Options{}, `reading history h:1: header must contain the column at, got "minute,model,prompt_tokens_total"`},
+		"counters without a time":  {"minute,model,prompt_tokens_total\n1,m,1\n", Options{}, `reading history h:1: header must contain the column "at", got "minute,model,prompt_tokens_total"`},
 		"a counter's bad time":     {"at,model,prompt_tokens_total\nnoon,m,1\n", Options{}, `reading history h:2: at must be a time with its offset`},
 		"a counter that is none":   {"at,model,prompt_tokens_total\n2025-01-31T12:00:00Z,m,-1\n", Options{}, `reading history h:2: prompt_tokens_total must be a count of 0 to 1e18, got "-1"`},
 		"a counter of no model":    {"at,model,prompt_tokens_total\n2025-01-31T12:00:00Z,,1\n", Options{}, `reading history h:2: model must not be empty, got ""`},
@@ -139,7 +139,7 @@ func TestRead(t *testing.T) {
 		"odd windows":              {"t_s,total_rps\n0,1\n90,1\n", Options{}, "reading history h: t_s must have steps of whole minutes, got 1m30s"},
 		"bad row":                  {"t_s,input_tokens,output_tokens\n0,x,1\n", Options{}, `reading h:2: input_tokens: must be an integer from 0 to 4194304, got "x"`},
 		"bad rate":                 {"t_s,total_rps\n0,x\n", Options{}, `reading h:2: total_rps: must be a number from 0 to 1e+06, got "x"`},
-		"unknown header":           {"a,b\n1,2\n", Options{}, `reading history h:1: header must contain the column minute or at, got "a,b"`},
+		"unknown header":           {"a,b\n1,2\n", Options{}, `reading history h:1: header must contain the column "minute" or "at", got "a,b"`},
 		"naive time":               {"at,model,prompt_tokens\n2025-03-30 02:30:00,m,1\n", Options{}, `reading history h:2: at must be a time with its offset from UTC`},
 		"before 1970":              {"t_s,input_tokens,output_tokens\n-120,1,1\n0,1,1\n", Options{}, "times must be after 1970"},
 		"broken gzip":              {"\x1f\x8bnonsense", Options{}, "reading history h: unpacking gzip: gzip: invalid header"},
