@@ -63,10 +63,10 @@ func (cs Changes) CostPerHour() float64 {
 //
 // Prerequisites of machines (firewalls, identities) are created and repaired first, and terminated
 // last. Then all missing objects are launched at once. Then objects that differ are replaced in a rolling update:
-// first replicas, the first one of a model alone, then one per region at a time (the only replicas of a model in
-// several regions are replaced one after the other); then balancers, one at a time; then the controller and the name server. Balancers
-// also reload one at a time: a configuration that the first one rejects does not reach the others. Excess objects are
-// terminated at the end, when no other object refers to them.
+// first replicas; then balancers, one at a time; then the controller and the name server. Of the replicas of a model, the
+// first one is replaced before the others, then one per region at a time; if several regions have only one replica of the
+// model, these are replaced one after the other. Balancers also reload one at a time: a configuration that the first one
+// rejects does not reach the others. Excess objects are terminated at the end, when no other object refers to them.
 func Diff(want []Desired, have []Object) Changes {
 	byID := map[string][]Object{}
 	for _, o := range have {
@@ -247,9 +247,9 @@ type modelInRegion struct {
 	region service.Region
 }
 
-// rollingPositions gives replicas their positions in a rolling update. The first one of a model has its position alone, so that a
-// version that does not become ready affects no other replica. Replicas that are the only one of their model in their
-// region have different positions, so that the model's replicas in other regions serve in the meantime.
+// rollingPositions gives replicas their positions in a rolling update. No other replica of a model has the position of its
+// first one, so that a version that does not become ready affects only that one. Replicas that are the only one of their
+// model in their region have different positions, so that the model's replicas in other regions serve in the meantime.
 type rollingPositions struct {
 	running   map[modelInRegion]int
 	positions map[string]map[int]bool // taken by replicas that are the only one of their model in their region, by model

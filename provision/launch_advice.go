@@ -3,6 +3,7 @@ package provision
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 
@@ -43,7 +44,7 @@ func AdviseLaunches(ctx context.Context, p MultiCloud, machines []Desired) []Lau
 		c := LaunchCheck{CheckResult: CheckResult{Where: string(k.region), OK: true}}
 		switch best := bestAdvice(advice); {
 		case err != nil:
-			c.Message, c.Warning = fmt.Sprintf("%s: unknown: %v", what, err), true
+			c.Message, c.Warning, c.Hint = fmt.Sprintf("%s: unknown: %v", what, err), true, hintOf(err)
 		case best == nil:
 			continue
 		default:
@@ -56,6 +57,19 @@ func AdviseLaunches(ctx context.Context, p MultiCloud, machines []Desired) []Lau
 		checks = append(checks, c)
 	}
 	return checks
+}
+
+// hintOf returns the next step of an error of CapacityAdvice; empty if it has none.
+func hintOf(err error) string {
+	var limit *AdviceLimitError
+	var denied *CredentialsError
+	switch {
+	case errors.As(err, &limit):
+		return limit.Hint
+	case errors.As(err, &denied):
+		return denied.Hint
+	}
+	return ""
 }
 
 // bestAdvice returns the advice with the highest score, the first of equal ones; nil without any score.

@@ -43,13 +43,16 @@ func TestAdviseLaunches(t *testing.T) {
 		asked    []int
 		message  string // empty = no result
 		warning  bool
+		hint     string
 	}{
-		{"the best zone", []provision.Desired{spot, spot}, &advisor{advice: []provision.CapacityAdvice{advice("a", 0.1, true), advice("b", 0.9, false)}}, []int{2}, "capacity of 2 g6.xlarge (spot): score of b in b", false},
-		{"unlikely everywhere", []provision.Desired{spot}, &advisor{advice: []provision.CapacityAdvice{advice("a", 0.1, true)}}, []int{1}, "capacity of 1 g6.xlarge (spot): score of a in a, the best zone: a launch is unlikely", true},
-		{"unknown", []provision.Desired{spot}, &advisor{err: errors.New("denied")}, []int{1}, "capacity of 1 g6.xlarge (spot): unknown: denied", true},
-		{"no advice", []provision.Desired{spot}, &advisor{}, []int{1}, "", false},
-		{"on demand first", []provision.Desired{machine(at("a", service.CapacityOnDemand), at("a", service.CapacitySpot))}, &advisor{}, nil, "", false},
-		{"no machine", []provision.Desired{{Region: "aws/us-east-1"}}, &advisor{}, nil, "", false},
+		{"the best zone", []provision.Desired{spot, spot}, &advisor{advice: []provision.CapacityAdvice{advice("a", 0.1, true), advice("b", 0.9, false)}}, []int{2}, "capacity of 2 g6.xlarge (spot): score of b in b", false, ""},
+		{"unlikely everywhere", []provision.Desired{spot}, &advisor{advice: []provision.CapacityAdvice{advice("a", 0.1, true)}}, []int{1}, "capacity of 1 g6.xlarge (spot): score of a in a, the best zone: a launch is unlikely", true, "add capacity types, GPUs or regions; 'skyserve offers' compares them"},
+		{"unknown", []provision.Desired{spot}, &advisor{err: errors.New("denied")}, []int{1}, "capacity of 1 g6.xlarge (spot): unknown: denied", true, ""},
+		{"out of requests", []provision.Desired{spot}, &advisor{err: &provision.AdviceLimitError{Err: errors.New("limit"), Hint: "wait"}}, []int{1}, "capacity of 1 g6.xlarge (spot): unknown: limit", true, "wait"},
+		{"permission denied", []provision.Desired{spot}, &advisor{err: &provision.CredentialsError{Cloud: "aws", Action: "ec2:GetSpotPlacementScores", Err: errors.New("no"), Hint: "grant it"}}, []int{1}, "capacity of 1 g6.xlarge (spot): unknown: calling aws: permission denied for ec2:GetSpotPlacementScores: no", true, "grant it"},
+		{"no advice", []provision.Desired{spot}, &advisor{}, []int{1}, "", false, ""},
+		{"on demand first", []provision.Desired{machine(at("a", service.CapacityOnDemand), at("a", service.CapacitySpot))}, &advisor{}, nil, "", false, ""},
+		{"no machine", []provision.Desired{{Region: "aws/us-east-1"}}, &advisor{}, nil, "", false, ""},
 	} {
 		got := provision.AdviseLaunches(t.Context(), provision.MultiCloud{"aws": tt.cloud}, tt.machines)
 		if !slices.Equal(tt.cloud.asked, tt.asked) {
@@ -61,8 +64,8 @@ func TestAdviseLaunches(t *testing.T) {
 			}
 			continue
 		}
-		if len(got) != 1 || !got[0].OK || got[0].Message != tt.message || got[0].Warning != tt.warning || got[0].Where != "aws/us-east-1" {
-			t.Errorf("%s: got %+v, want %q", tt.name, got, tt.message)
+		if len(got) != 1 || !got[0].OK || got[0].Message != tt.message || got[0].Warning != tt.warning || got[0].Hint != tt.hint || got[0].Where != "aws/us-east-1" {
+			t.Errorf("%s: got %+v, want %q with hint %q", tt.name, got, tt.message, tt.hint)
 		}
 	}
 }

@@ -29,8 +29,9 @@ type LaunchCheck struct {
 	CheckResult
 	// Image is the boot image that the launch would use.
 	Image string `json:"image,omitempty"`
-	// Err is why the cloud would reject the launch: a *SpecError or a *CredentialsError, which no other
-	// offering avoids, a *CapacityError, or another error, which proves nothing about the launch. nil if OK.
+	// Err is why the cloud would reject the launch: a *SpecError, *CredentialsError, *BucketTakenError or
+	// *BinaryMissingError, which no other offering avoids, a *CapacityError, or another error, which proves
+	// nothing about the launch. nil if OK.
 	Err error `json:"-"`
 }
 

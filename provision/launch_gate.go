@@ -68,8 +68,8 @@ func NewLaunchGate(record *LaunchRecord, now func() time.Time, free func(service
 	return &LaunchGate{record: record, now: now, isFree: free}
 }
 
-// Observe sets the bounds and the existing objects from which the cost is computed. It ends the reservations
-// of RemoveHeld.
+// Observe sets the bounds and the existing objects from which the cost is computed. It forgets the costs
+// of the launches that RemoveHeld kept.
 func (g *LaunchGate) Observe(bounds LaunchBounds, have []Object) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

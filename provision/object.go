@@ -35,8 +35,8 @@ type Role string
 const (
 	RoleBalancer = Role(KindBalancer)
 	RoleReplica  = Role(KindReplica)
-	// RoleSpare selects the identity of balancers that have no permission to launch other balancers (cloud.Spares). Their
-	// firewall is that of RoleBalancer.
+	// RoleSpare selects the identity of spares: balancers that serve like the others, but have no permission to launch
+	// balancers (cloud.Spares). Their firewall is that of RoleBalancer.
 	RoleSpare Role = "spare"
 )
 

@@ -115,8 +115,8 @@ const exhaustedFor = 10 * time.Minute
 // ExhaustedOfferings records which offerings had no capacity, so that the next launch skips them. The
 // zero value is empty. It is not safe for concurrent use; Apply serializes its own calls.
 type ExhaustedOfferings struct {
-	// Spot records the lack of spot capacity beyond the time for which an offering is skipped, and the
-	// interruptions that the caller adds; nil = not recorded.
+	// Spot also records each lack of spot capacity in a zone, and remembers it longer than an offering is
+	// skipped; nil = not recorded.
 	Spot  *SpotHistory
 	until map[exhaustedKey]time.Time
 }

@@ -23,7 +23,7 @@ type Reservation struct {
 	// Block is true for an EC2 Capacity Block: its machines are launched with a market type of their own,
 	// and terminated before its end.
 	Block bool `json:"block,omitempty"`
-	// Total and Free are numbers of machines. Free excludes those of this service too.
+	// Total and Free are numbers of machines. Free does not include those in use, by this service or others.
 	Total int `json:"total"`
 	Free  int `json:"free"`
 	// LocalSSDs is the number of local SSDs of each machine, besides those that the type has in any case.

@@ -113,8 +113,8 @@ func (h *SpotHistory) InterruptedSince(r service.Region, since time.Time) bool {
 	return known && !last.Before(since)
 }
 
-// RecentEvents returns the number of recent events of a spot offering's zone, each halved every two hours; 0 for
-// other offerings.
+// RecentEvents returns the number of recent events of spot machines with the offering's GPUs in its zone, each halved
+// every two hours; 0 for offerings that are not spot.
 func (h *SpotHistory) RecentEvents(o Offering, now time.Time) float64 {
 	if h == nil || o.Capacity != service.CapacitySpot {
 		return 0

@@ -58,8 +58,8 @@ type DNSZone interface {
 	// nothing. The records of n may be omitted. Errors include *SpecError, for a hosted zone that does
 	// not exist or is ambiguous, *OwnedError and *CredentialsError.
 	Check(ctx context.Context, n PublicName) error
-	// Set creates or updates a name to match n, including health checks, and returns when all name
-	// servers have the change or will have it soon. A name without records is removed completely.
+	// Set creates or updates a name to match n, including health checks, and returns once all name
+	// servers have the change. A name without records is removed completely.
 	// Errors include *OwnedError, for a name that belongs to another owner or was created by hand, and
 	// *CredentialsError.
 	Set(ctx context.Context, n PublicName) error
@@ -73,8 +73,7 @@ const RecordsLabel = "_skyserve."
 // of GrantRecords.
 type RecordUpdater interface {
 	// UpdateRecords gives the existing records of a name the addresses and health check URLs of n.Records, in the hosted
-	// zone with an id; other records stay. It may return before all name servers have the change. Moving records again
-	// changes nothing. It creates no records: one that does not exist is an error. Errors include *OwnedError and
-	// *CredentialsError.
+	// zone with an id; other records stay. It may return before all name servers have the change. It is idempotent.
+	// It creates no records: one that does not exist is an error. Errors include *OwnedError and *CredentialsError.
 	UpdateRecords(ctx context.Context, zoneID string, n PublicName) error
 }

@@ -31,7 +31,7 @@ type Target struct {
 	Fingerprint func(ctx context.Context) (string, error)
 }
 
-// Client is the client of agents: of an operator, or of a controller with a delegated CA.
+// Client calls agents. An operator uses it, or a controller with a delegated CA.
 type Client struct {
 	// Party presents a certificate with its whole chain. Authority signs certificates of machines;
 	// nil = no machine can be enrolled and no certificate renewed.
@@ -44,7 +44,8 @@ type Client struct {
 	Dial func(ctx context.Context, addr, fingerprint string) (net.Conn, error)
 	// Now is the clock; nil = time.Now.
 	Now func() time.Time
-	// Kept are connections for reading statuses, also those that Dial opens; nil = each request has a connection of its own.
+	// Kept keeps the connections open over which statuses are read, whether or not Dial opened them; nil =
+	// each request opens one.
 	Kept *Connections
 
 	key string // the fingerprint that Dial gets

@@ -35,7 +35,8 @@ type Config struct {
 	// that run this binary run inside the agent's process).
 	Runner string `json:"runner,omitempty"`
 	// KernelLog is a file that stands for the kernel's log on a machine with simulated GPUs: lines that are
-	// appended to it are read like the driver's messages. Empty = the kernel's own log, on replicas.
+	// appended to it are read like the driver's messages. Empty = the kernel's own log, on replicas with the
+	// runner system.
 	KernelLog string `json:"kernel_log,omitempty"`
 }
 

@@ -37,7 +37,7 @@ type keptKey struct {
 // keptConnection is the transport of one agent; it has one connection, or one per simultaneous request.
 type keptConnection struct {
 	transport *http.Transport
-	opened    time.Time // or earlier, so that connections do not end at the same time
+	opened    time.Time // minus a random time, so that connections do not end at the same time
 }
 
 // transport returns the transport for reading the status of m, and whether it was used before. Connections end after

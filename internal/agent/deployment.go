@@ -77,8 +77,8 @@ type Unit struct {
 	Secrets map[string]string `json:"secrets,omitempty"`
 	// Files are file contents by their paths inside the agent's directory.
 	Files map[string]string `json:"files,omitempty"`
-	// ImmutableHash is the hash of everything whose change requires a restart. If only other Files change,
-	// the unit reloads them at SIGHUP. Empty = any change requires a restart.
+	// ImmutableHash is the hash of everything whose change requires a restart. If only Files change that it
+	// does not cover, the agent sends SIGHUP and the unit reloads them. Empty = any change requires a restart.
 	ImmutableHash string `json:"fixed,omitempty"`
 	// ReadinessURL is the URL of the unit's readiness probe on this machine, which returns 200 when the
 	// unit is ready; empty = the unit is ready when it runs.
@@ -107,7 +107,7 @@ const (
 	PhaseStarting    Phase = "starting"    // units are running, but not ready
 	PhaseWeights     Phase = "weights"     // weights are being downloaded, or loaded by an engine
 	PhaseReady       Phase = "ready"       // all units are ready
-	PhaseFailed      Phase = "failed"      // needs intervention, or fails repeatedly
+	PhaseFailed      Phase = "failed"      // a unit could not be started or is not running; the agent retries (see Failure.Permanent)
 	PhaseDraining    Phase = "draining"    // accepts no new requests
 	PhaseInterrupted Phase = "interrupted" // an interruption is announced; the machine drains a minute before it, or on request
 )
@@ -122,7 +122,8 @@ type Status struct {
 	Units    []UnitStatus `json:"units,omitempty"`
 	// Start is the record of a replica's last start; nil if the agent has observed none.
 	Start *telemetry.Start `json:"start,omitempty"`
-	// Failure is why a replica is not ready, or a balancer whose port is in use; nil while nothing has failed.
+	// Failure is why a replica is not ready, or, on other machines, that a port is in use; nil while nothing has
+	// failed.
 	Failure *Failure `json:"failure,omitempty"`
 	// InFlight is the number of requests in flight at the machine's proxy.
 	InFlight int `json:"in_flight"`

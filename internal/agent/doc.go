@@ -10,5 +10,6 @@
 //
 // Read deployment.go first, then agent.go, serve.go and units.go (the agent), and client.go (the
 // client). run_*.go run units. proxy.go is the proxy through which balancers use an engine.
-// publish.go, interruption.go and maintenance.go call the cloud's metadata server.
+// publish.go, notice.go, maintenance.go, advice.go, weights_s3.go and weights_gcs.go call the cloud's
+// metadata server.
 package agent

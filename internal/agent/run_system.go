@@ -247,9 +247,9 @@ const maxProcesses = 32768
 // gpuArgs are the arguments of docker for a container with GPUs. The ranks of an engine exchange tensors
 // in shared memory (NCCL and the engines' message queues): --ipc host gives /dev/shm half of the
 // machine's memory; --shm-size would need a size for each machine type.
-// Nothing else runs in that namespace but the agent. The limits are those with which
-// NVIDIA's PyTorch images are commonly started: pinned memory, 64 MiB stacks, and, as for programs, enough
-// files for a socket for each rank and request.
+// Nothing else runs in that namespace but the agent. Memory may be pinned and stacks have 64 MiB, as
+// NVIDIA's PyTorch images are commonly started. The limit of files is that of our systemd units: enough for
+// a socket for each rank and request.
 var gpuArgs = []string{"--gpus", "all", "--ipc", "host", "--ulimit", "memlock=-1", "--ulimit", "stack=67108864", "--ulimit", "nofile=1048576"}
 
 // runArgs returns the arguments of docker that start a container. Its port is published on loopback
@@ -302,8 +302,8 @@ func (s *System) Reload(ctx context.Context, name string) error {
 	return err
 }
 
-// Stop stops the program or container of a unit, and removes its unit file and the files with its
-// secrets.
+// Stop stops the program or container of a unit, and removes its unit file, environment file and
+// startedFile. Agent.removeStale removes Unit.Files.
 func (s *System) Stop(ctx context.Context, name string) error {
 	if s.isProgram(name) {
 		if _, err := s.call(ctx, "systemctl", "disable", "--now", unitPrefix+name); err != nil {

@@ -17,8 +17,8 @@ type startState struct {
 	agentStartedAt time.Time
 	timer          *startTimer // nil before the first start
 	failure        *Failure
-	// unit is the unit whose restarts are counted. lastRestarts is its count at the last check, baseRestarts its
-	// count when it was last ready or started; hasBaseline is false while that is unknown.
+	// unit is the unit whose restarts are counted. lastRestarts is its count at the last check, baseRestarts that
+	// at its start, or at the first check after it was last ready; hasBaseline is false until then.
 	unit                       string
 	lastRestarts, baseRestarts int
 	hasBaseline                bool
@@ -61,8 +61,8 @@ func (s *startState) forgetFailure() {
 	}
 }
 
-// countRestarts returns the restarts of a unit since it was last ready or started. Those before the agent
-// first saw the unit are unknown and do not count.
+// countRestarts returns the restarts of a unit since its start, or since the first check after it was last
+// ready. Those before the agent first saw the unit do not count.
 func (s *startState) countRestarts(name string, restarts int) int {
 	switch {
 	case s.unit != name || !s.hasBaseline:

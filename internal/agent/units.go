@@ -23,7 +23,7 @@ const (
 	readyTimeout  = 5 * time.Second // an engine that is loading a model responds slowly
 	retryInterval = 15 * time.Second
 	tailLines     = 5 // shown of a failed program, and read for the phase of an engine
-	// repairDelay is how long a unit that does not restart by itself may be lost before the agent starts it: an
+	// repairDelay is how long a unit that does not restart by itself stays stopped before the agent starts it: an
 	// operator can read the reason meanwhile, and Docker itself may be restarting.
 	repairDelay = 30 * time.Second
 )

@@ -52,8 +52,8 @@ type bucket interface {
 	open(ctx context.Context, o object, from, size int64) (io.ReadCloser, error)
 }
 
-// object is an object in a bucket. Generation identifies its version; empty where the cloud reports none, so
-// that the version of the time of reading is read.
+// object is an object in a bucket. Generation identifies its version; empty where the store reports none:
+// each request then reads the newest version.
 type object struct {
 	Key          string
 	Size         int64

@@ -75,26 +75,25 @@ func isPCIAddress(text string) bool {
 // returned one. Errors of applications (13 graphics engine exception, 31 MMU fault, 43 reset channel, 45
 // preemptive cleanup) are not fatal: the engine is restarted. Nor is 63, a retired page or remapped row: the
 // GPU keeps working until its next reset; 64 is fatal, because the retirement failed. 94 is contained to the
-// engine, but its GPU needs a reset to remap the row. 154 states the driver's own judgement: see isFatal. 46, 92,
-// 110 and 136 are not verified against the catalogue.
+// engine, but its GPU needs a reset to remap the row. 154 is not listed: isFatal reads its action. 46, 92, 110 and
+// 136 are not verified against the catalogue.
 var fatalXids = map[int]string{
-	46:                "GPU stopped processing",
-	48:                "double bit ECC error",
-	62:                "internal micro-controller halt",
-	64:                "ECC page retirement or row remapping failed",
-	74:                "NVLink error",
-	79:                "GPU has fallen off the bus",
-	92:                "high single-bit ECC error rate",
-	94:                "contained memory error",
-	95:                "uncontained memory error",
-	109:               "context switch timeout",
-	110:               "security fault",
-	119:               "GSP RPC timeout",
-	120:               "GSP error",
-	136:               "event link training failed",
-	140:               "unrecovered ECC error",
-	143:               "GPU initialization failure",
-	xidRecoveryAction: "the driver requires a reset",
+	46:  "GPU stopped processing",
+	48:  "double bit ECC error",
+	62:  "internal micro-controller halt",
+	64:  "ECC page retirement or row remapping failed",
+	74:  "NVLink error",
+	79:  "GPU has fallen off the bus",
+	92:  "high single-bit ECC error rate",
+	94:  "contained memory error",
+	95:  "uncontained memory error",
+	109: "context switch timeout",
+	110: "security fault",
+	119: "GSP RPC timeout",
+	120: "GSP error",
+	136: "event link training failed",
+	140: "unrecovered ECC error",
+	143: "GPU initialization failure",
 }
 
 // xidRecoveryAction reports a changed recovery action of a GPU: "GPU recovery action changed from 0x0 (None)
@@ -108,9 +107,8 @@ var recoveryActions = map[string]bool{"0x1": true, "0x2": true, "0x4": true}
 
 // isFatal reports whether the GPU or its machine must be reset or replaced.
 func (x xid) isFatal() bool {
-	_, listed := fatalXids[x.code]
 	if x.code != xidRecoveryAction {
-		return listed
+		return fatalXids[x.code] != ""
 	}
 	_, after, _ := strings.Cut(x.text, " to ")
 	action, _, _ := strings.Cut(after, " ")
@@ -119,8 +117,11 @@ func (x xid) isFatal() bool {
 
 // String returns the error for people: Xid 79 on 0000:65:00: GPU has fallen off the bus.
 func (x xid) String() string {
-	text := fmt.Sprintf("Xid %d on %s", x.code, x.gpu)
-	if meaning := fatalXids[x.code]; meaning != "" {
+	text, meaning := fmt.Sprintf("Xid %d on %s", x.code, x.gpu), fatalXids[x.code]
+	if x.code == xidRecoveryAction && !strings.ContainsFunc(x.text, func(r rune) bool { return r < ' ' || r > '~' }) {
+		meaning = x.text // it names the action
+	}
+	if meaning != "" {
 		text += ": " + meaning
 	}
 	return text

@@ -256,8 +256,8 @@ func (all *figures) read() EngineFigures {
 	return f
 }
 
-// countWith returns the sum of a count and of those of further that the page contains. It is unknown
-// if one of them is.
+// countWith returns the sum of a figure's count and the counts of the figures in further that the page
+// contains. It is unknown if one of these counts is.
 func (all *figures) countWith(figure int, further ...int) policy.Maybe[int] {
 	sum := all[figure].count()
 	for _, i := range further {

@@ -52,8 +52,8 @@ func (h *hitWindow) addFigures(now time.Time, f EngineFigures) {
 	h.samples = append(h.samples, s)
 }
 
-// rate returns the share of prompt tokens that came from the cache; unknown if there were no
-// prompts.
+// rate returns the share of prompt tokens in the window that came from the cache, or the engine's own
+// rate if it has no counters; unknown if there were no prompts.
 func (h *hitWindow) rate() policy.Maybe[float64] {
 	if len(h.samples) == 0 {
 		return h.engineRate

@@ -13,7 +13,7 @@ type labels struct {
 	isCopy bool
 	// part: the series is only a part of another one: of one priority (SGLang).
 	part  bool
-	other bool // it is not the series of the figure
+	other bool // a state that is not counted: any of vllm:engine_sleep_state but awake
 }
 
 // readLabels reads the label set at the start of b, including its braces, and returns its length; all

@@ -132,11 +132,14 @@ func (w *watch) readList(ctx context.Context) error {
 	w.planNextList()
 	doubted := w.doubted.Swap(false) // a later rejection needs a later list
 	status, body, err := w.source.get(ctx, "/v1/models", w.listedAt.Add(min(listTimeout, w.prober.opts.Timeout)))
-	if err != nil || status != http.StatusOK {
-		return nil //nolint:nilerr // see above
+	var models []listedModel
+	if err == nil && status == http.StatusOK {
+		models, err = parseModels(body)
 	}
-	models, err := parseModels(body)
-	if err != nil {
+	if err != nil || status != http.StatusOK {
+		if doubted {
+			w.doubted.Store(true) // until a list is read
+		}
 		return nil //nolint:nilerr // see above
 	}
 	return w.applyModels(models, doubted)

@@ -154,6 +154,26 @@ func TestRecheckReadsListSoon(t *testing.T) {
 	})
 }
 
+// If the list cannot be read after a rejection, the first one that can be read is reported.
+func TestRecheckOutlastsAFailedRequest(t *testing.T) {
+	listing(t, vllmList, func(t *testing.T, p *Prober, e *engine, _ *reports, l *lists) {
+		time.Sleep(200 * time.Millisecond)
+		l.drain()
+		before := e.count("/v1/models")
+		e.set(func(e *engine) { e.status["/v1/models"] = 500 })
+		p.Recheck("us-0")
+		time.Sleep(500 * time.Millisecond)
+		if got := l.drain(); len(got) != 0 || e.count("/v1/models") != before+1 {
+			t.Errorf("got %+v after %d requests", got, e.count("/v1/models")-before)
+		}
+		e.set(func(e *engine) { delete(e.status, "/v1/models") })
+		time.Sleep(time.Second)
+		if got := l.drain(); len(got) != 1 || e.count("/v1/models") != before+2 {
+			t.Errorf("got %+v after %d requests", got, e.count("/v1/models")-before)
+		}
+	})
+}
+
 // An engine that does not list adapters is asked in the usual interval: its list cannot show that an adapter
 // is missing.
 func TestRecheckWithoutParents(t *testing.T) {

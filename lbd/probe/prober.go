@@ -41,11 +41,12 @@ type Options struct {
 	// pointers are valid only during the call.
 	Sink func(core.Event)
 	// Identified is called with the model of a replica that was started without one, and with its kind if
-	// it was not given and its metrics show it. They may be identified again after a failure. Each call
-	// precedes the next ready report of the replica.
+	// it was not given and its metrics or load endpoint show it. They may be identified again after a
+	// failure. Each call precedes the next ready report of the replica.
 	Identified func(service.ReplicaConfig)
 	// Listed is called with the model list of a replica when it is verified, when the list changes,
-	// and with the first list after Recheck. Each call precedes the next ready report of the replica.
+	// and with the first list that is read after Recheck. Each call precedes the next ready report of the
+	// replica.
 	Listed func(id string, list ModelList)
 	// ListInterval is the time between two readings of a replica's model list; default 3 s.
 	ListInterval time.Duration
@@ -142,9 +143,9 @@ func (p *Prober) Suspect(id string) {
 	}
 }
 
-// Recheck makes the next probe of a replica read its model list, because the replica rejected a name. It
-// does so at most once a second, and only in the usual interval if the engine does not list its
-// adapters. An unknown id is ignored.
+// Recheck makes a probe of a replica read its model list soon, because the replica rejected a name. Two
+// readings are at least a second apart. If the engine does not list its adapters, the list is read at its
+// usual time. An unknown id is ignored.
 func (p *Prober) Recheck(id string) {
 	p.mu.Lock()
 	w := p.watches[id]

@@ -25,7 +25,7 @@ type signals struct {
 	// loads are SGLang's load endpoints. While one responds, figures come from it, and the page is
 	// read only every aliveInterval.
 	loads     [len(loadPaths)]endpoint
-	live      bool
+	live      bool              // the last request to one returned figures
 	slots     policy.Maybe[int] // llama.cpp's, if it has no metrics
 	slotsRead bool              // they were requested
 }

@@ -330,6 +330,25 @@ func TestBusyLlamaCPPStaysReady(t *testing.T) {
 	})
 }
 
+// The reason of a replica that is not ready has the timeout of the request that failed.
+func TestReasonHasTheTimeoutOfTheRequest(t *testing.T) {
+	e := served(map[string]string{"/metrics": "llamacpp:requests_processing 4\nllamacpp:requests_deferred 2\n"})
+	probingEngine(t, e, func(t *testing.T, p *Prober, _ *reports) {
+		time.Sleep(time.Second)
+		e.set(func(e *engine) { e.slow = map[string]time.Duration{"/metrics": time.Hour, "/health": time.Hour} })
+		for range 60 {
+			time.Sleep(50 * time.Millisecond)
+			if s := p.Status()[0]; !s.Ready {
+				if s.Reason != "no response within 250ms" {
+					t.Errorf("reason %q", s.Reason)
+				}
+				return
+			}
+		}
+		t.Error("a silent engine is ready")
+	})
+}
+
 func TestTensorRTIsReadFromEitherPage(t *testing.T) {
 	const step = `[{"numActiveRequests": 5, "numQueuedRequests": 3}]`
 	e := served(map[string]string{"/metrics": step})

@@ -25,7 +25,7 @@ type watch struct {
 	jitter *rand.Rand
 
 	model    string             // config.Model, or the identified model
-	kind     service.EngineKind // config.Kind, or the engine identified by its metrics
+	kind     service.EngineKind // config.Kind, or the engine identified by its responses
 	verified bool               // the model was listed, and no probe has failed since
 	probeAt  time.Time          // when the last probe began
 	aliveAt  time.Time
@@ -50,7 +50,7 @@ type watch struct {
 	// suspected.
 	suspectedAt atomic.Int64
 
-	// doubted: the engine rejected a name since the model list was last requested.
+	// doubted: the engine rejected a name since the model list was last read.
 	doubted atomic.Bool
 
 	mu     sync.Mutex
@@ -141,7 +141,7 @@ func (w *watch) probe(ctx context.Context) {
 		w.reportRanks(report)
 		return
 	}
-	reason, timedOut := explain(err, w.prober.opts.Timeout)
+	reason, timedOut := explain(err)
 	reason += w.explainKey(err)
 	w.verified, w.kind = false, w.config.Kind // another engine may replace it
 	w.signals, w.hits = signals{}, hitWindow{}
@@ -200,7 +200,7 @@ func (w *watch) health(ctx context.Context) (status int, timedOut bool, err erro
 	timeout := min(healthTimeout, w.prober.opts.Timeout)
 	status, _, err = w.source.get(ctx, "/health", time.Now().Add(timeout))
 	if err != nil && ctx.Err() == nil {
-		if _, timedOut = explain(err, timeout); timedOut {
+		if isTimeout(err) {
 			return 0, true, nil
 		}
 	}
@@ -245,12 +245,15 @@ func (w *watch) get(ctx context.Context, path string) (status int, body []byte, 
 	return w.getWithin(ctx, path, w.prober.opts.Timeout)
 }
 
-// getWithin is get with a timeout.
+// getWithin is get with a timeout. Its errors include *timeoutError.
 func (w *watch) getWithin(ctx context.Context, path string, timeout time.Duration) (status int, body []byte, err error) {
 	began := time.Now()
 	status, body, err = w.source.get(ctx, path, began.Add(timeout))
-	if err == nil {
+	switch {
+	case err == nil:
 		w.halfRTT = time.Since(began) / 2
+	case isTimeout(err):
+		err = &timeoutError{after: timeout, err: err}
 	}
 	return status, body, err
 }
@@ -300,6 +303,16 @@ func (e *statusError) Error() string {
 	return fmt.Sprintf("GET %s returned %d %s", e.path, e.status, http.StatusText(e.status))
 }
 
+// timeoutError reports that a request had no response within its timeout.
+type timeoutError struct {
+	after time.Duration
+	err   error
+}
+
+func (e *timeoutError) Error() string { return fmt.Sprintf("no response within %s", e.after) }
+
+func (e *timeoutError) Unwrap() error { return e.err }
+
 // isTimeout reports whether an error is a timeout.
 func isTimeout(err error) bool {
 	var ne net.Error
@@ -307,9 +320,10 @@ func isTimeout(err error) bool {
 }
 
 // explain returns a short description of an error, and whether the error is a timeout.
-func explain(err error, timeout time.Duration) (reason string, timedOut bool) {
-	if isTimeout(err) {
-		return fmt.Sprintf("no response within %s", timeout), true
+func explain(err error) (reason string, timedOut bool) {
+	var late *timeoutError
+	if errors.As(err, &late) {
+		return late.Error(), true
 	}
 	if errors.Is(err, syscall.ECONNREFUSED) {
 		return "connection refused", false

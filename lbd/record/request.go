@@ -15,7 +15,8 @@ type RequestRecord struct {
 	Balancer string         `json:"balancer"`
 	Region   service.Region `json:"region"` // the balancer's
 	Model    string         `json:"model"`
-	// Split is the requested name, if its sessions are divided among models of which Model is one.
+	// Split is the requested name, if service.yaml divides its sessions among several models. Model is
+	// the selected one.
 	Split  string       `json:"split,omitempty"`
 	Tier   service.Tier `json:"tier"`
 	Tenant string       `json:"tenant,omitempty"`
@@ -27,7 +28,7 @@ type RequestRecord struct {
 	PromptBytes    int      `json:"prompt_bytes"`
 	PromptEstimate int      `json:"prompt_tokens_estimate"`
 	From           string   `json:"from,omitempty"` // the peer that forwarded it here
-	Hop            core.Hop `json:"hop,omitempty"`  // the connection that it arrived on
+	Hop            core.Hop `json:"hop,omitempty"`  // how it was forwarded before it arrived here
 	// Kind, Target, Reason and Decision are those of the last attempt.
 	Kind     core.ActionKind `json:"kind"`
 	Target   string          `json:"target,omitempty"`
