@@ -16,7 +16,7 @@ import (
 // queuedLine is a line to be written.
 type queuedLine struct {
 	record.Line
-	written chan struct{} // closed once the line is in the file; may be nil
+	written chan struct{} // closed after an attempt to write the line to the file; may be nil
 }
 
 // header returns the header of the record for this runtime.
@@ -63,8 +63,8 @@ func (c *recorder) recordConfig(now time.Duration, cfg *core.Config, actions []c
 	}
 }
 
-// recordCrash writes the event whose step panicked. It returns once this line and all previous lines are
-// in the file. runRecorder must be running.
+// recordCrash writes the event whose step panicked. It returns after an attempt to write this line and all
+// previous lines to the file. runRecorder must be running.
 func (c *recorder) recordCrash(now time.Duration, ev core.Event, cause string) {
 	if c == nil {
 		return
@@ -135,7 +135,7 @@ func (c *recorder) runRecorder(ctx context.Context) {
 func (c *recorder) writeLine(line queuedLine) {
 	c.encodeLine(line.Line)
 	if len(c.lines) == 0 || line.written != nil {
-		c.out.flush(false)
+		c.out.flush(line.written != nil)
 	}
 	if line.written != nil {
 		close(line.written)

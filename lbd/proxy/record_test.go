@@ -215,6 +215,23 @@ func (w *fullWriter) Write(p []byte) (int, error) {
 	return n, nil
 }
 
+// The line of a crash is the last one: a write that failed shortly before does not delay it.
+func TestCrashIsWrittenRightAfterFailedWrite(t *testing.T) {
+	w := &fullWriter{}
+	c := newRecorder(w, record.Header{Record: record.Version}, 4, slog.New(slog.DiscardHandler)) // its header is not written
+	w.room = 1 << 20
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() { c.runRecorder(ctx); close(ended) }()
+	c.recordCrash(1, core.Event{Kind: core.EventTick}, "the cause")
+	atReturn := w.room
+	stop()
+	<-ended
+	if _, lines := readRecord(t, bytes.NewReader(w.Bytes())); atReturn == 1<<20 || len(lines) != 1 || lines[0].Panic != "the cause" {
+		t.Errorf("recorded %v with %d bytes of space, want the crash", lines, atReturn)
+	}
+}
+
 // If a disk is full for a while, the lines that fit into memory are written later, and the others
 // become a gap. No line is split, and every step is in the record or in a gap.
 func TestRecordResumesWhenDiskHasSpace(t *testing.T) {
