@@ -185,8 +185,8 @@ func sessionName(tenant string, cacheKey []byte, header string, user []byte, cli
 	return strconv.FormatUint(hash, 16)
 }
 
-// errBody returns the error for a body that could not be read.
-func errBody(err error) *openai.Error {
+// errBody returns the error for a body that could not be read within timeout.
+func errBody(err error, timeout time.Duration) *openai.Error {
 	var tooLarge *http.MaxBytesError
 	var decoded *decodedTooLargeError
 	if errors.As(err, &tooLarge) {
@@ -208,7 +208,7 @@ func errBody(err error) *openai.Error {
 	if errors.Is(err, os.ErrDeadlineExceeded) {
 		return &openai.Error{
 			Status: http.StatusRequestTimeout, Kind: openai.TypeInvalid, Code: "request_timeout",
-			Message: "reading the request body: not received in time",
+			Message: fmt.Sprintf("reading the request body: not received within %v: send a smaller body, or use a faster connection", timeout),
 		}
 	}
 	return openai.Invalid("", "incomplete_body", "reading the request body: "+err.Error())

@@ -189,6 +189,28 @@ func TestBodyOfRejectedRequest(t *testing.T) {
 	}
 }
 
+// A body that does not arrive within Limits.BodyTimeout is rejected.
+func TestBodyTimeout(t *testing.T) {
+	o := testOptions(t)
+	o.Limits.BodyTimeout = 100 * time.Millisecond
+	b := start(t, o)
+	b.responderAt("us-0")
+	id, _ := b.respond("", false)
+	for _, path := range []string{chatPath, responsesPath + "/" + id + "/cancel"} {
+		conn, err := net.Dial("tcp", strings.TrimPrefix(b.url, "http://"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = conn.SetDeadline(time.Now().Add(5 * time.Second)) // only to end a failing test
+		_, _ = io.WriteString(conn, "POST "+path+" HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n{")
+		answer, _ := io.ReadAll(conn)
+		if !strings.HasPrefix(string(answer), "HTTP/1.1 408") || !strings.Contains(string(answer), "not received within 100ms: send a smaller body, or use a faster connection") {
+			t.Errorf("%s: got %q, want 408 and the limit", path, answer)
+		}
+		conn.Close()
+	}
+}
+
 func TestTooLargeBody(t *testing.T) {
 	testkit.Slow(t)
 	b := start(t, testOptions(t))

@@ -170,7 +170,7 @@ func FuzzEncodedBodies(f *testing.F) {
 			if err == nil && len(out) > limit {
 				t.Fatalf("%d bytes pass a limit of %d", len(out), limit)
 			}
-			if err != nil && errBody(err).Status == 0 {
+			if err != nil && errBody(err, 0).Status == 0 {
 				t.Fatalf("%v has no status", err)
 			}
 			if in != string(encoded) && len(text) <= limit && (err != nil || string(out) != string(text)) {

@@ -136,7 +136,7 @@ func (x *exchange) admit() (*core.Request, *openai.Error) {
 	mem := x.useMemory()
 	buf, err := x.readBody(&mem)
 	if err != nil {
-		return nil, errBody(err)
+		return nil, errBody(err, x.rt.limits.BodyTimeout)
 	}
 	release := func() {
 		buf.Release()
@@ -253,8 +253,8 @@ func (x *exchange) receiveWindow() int64 {
 	return window
 }
 
-// applyEdits applies the edits of c.Changes to a body in place and takes ownership of it. It returns an
-// error if there is no memory for a larger body. It overwrites the memory from which c was parsed.
+// applyEdits applies the edits of c.Changes to a body in place and takes ownership of it, unless it returns
+// an error: there is no memory for a larger body. It overwrites the memory from which c was parsed.
 func (x *exchange) applyEdits(c *openai.Call, resolved openai.ResolvedModel, buf *buffer.Buffer, mem *quota.MemoryUse) error {
 	ch := c.Changes(x.endpoint, resolved)
 	x.streamWanted, x.hideUsage = ch.Stream, ch.HideUsage

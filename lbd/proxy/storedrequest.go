@@ -146,7 +146,7 @@ func (q *storedRequest) forwardRequest() *openai.Error {
 	}
 	out, transport, err := q.outgoing(ctx)
 	if err != nil {
-		return errBody(err)
+		return errBody(err, q.rt.limits.BodyTimeout)
 	}
 	if transport == nil {
 		return errNoResponse() // the target was removed meanwhile
@@ -195,11 +195,13 @@ func (q *storedRequest) holderError(ctx context.Context) *openai.Error {
 
 // outgoing returns the request to send to the holder. transport is nil if the target was removed.
 func (q *storedRequest) outgoing(ctx context.Context) (out *http.Request, transport http.RoundTripper, err error) {
-	r := q.rt
+	r, ctl := q.rt, http.NewResponseController(q.w)
+	_ = ctl.SetReadDeadline(time.Now().Add(r.limits.BodyTimeout)) // a reader without deadlines may block
 	body, err := io.ReadAll(http.MaxBytesReader(q.w, q.req.Body, maxStoredRequestBody))
 	if err != nil {
 		return nil, nil, err
 	}
+	_ = ctl.SetReadDeadline(time.Time{}) // otherwise the client would count as disconnected at the deadline
 	h := make(http.Header, len(q.req.Header)+8)
 	copyHeaders(h, q.req.Header)
 	h.Del("Accept-Encoding") // the response is forwarded unchanged
