@@ -47,8 +47,8 @@ func (x *exchange) recordFirstToken(now time.Time) func(*record.RequestRecord) {
 	return func(d *record.RequestRecord) { d.TTFTMillis = &ttft }
 }
 
-// countStreamed adds n tokens to the counts of the target that generated them and of this balancer's own
-// clients.
+// countStreamed adds n tokens to the counts of the replica that generated them, unless a peer has it, and
+// of this balancer's own clients.
 func (x *exchange) countStreamed(n int) {
 	if x.servedBy.replica != nil {
 		x.servedBy.tokens().Add(int64(n))

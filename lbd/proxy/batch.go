@@ -50,7 +50,7 @@ func (r *Runtime) serveBatches(w http.ResponseWriter, req *http.Request) {
 	}
 }
 
-// BatchRequest is a request of a batch. It is served like a client's request of tier NIW.
+// BatchRequest is a request of a batch. It is served like a client's request of the deferred tier (NIW).
 type BatchRequest struct {
 	ID     string
 	Path   string // of its endpoint
@@ -73,7 +73,7 @@ const maxBatchResponse = 64 << 20
 // batchOrigin is the key of a context that contains the origin of a batch's request.
 type batchOrigin struct{}
 
-// ServeBatchRequest serves a request of a batch and returns its response; an error if ctx ends before.
+// ServeBatchRequest serves a request of a batch and returns its response: a 502 if ctx ends before.
 func (r *Runtime) ServeBatchRequest(ctx context.Context, b BatchRequest) BatchResponse {
 	o := &origin{tenant: b.Caller.Tenant, tier: service.TierDeferred, age: b.Age, due: b.Due, keysRequired: r.RequiresKeys()}
 	if b.Caller.Key != "" {

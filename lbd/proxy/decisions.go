@@ -41,8 +41,8 @@ func (g *ring) oldest() *record.RequestRecord {
 	return g.slots[0]
 }
 
-// DecisionMemory returns the number of decisions that this balancer stores, and the time of the
-// oldest.
+// DecisionMemory returns the number of requests whose decisions this balancer stores, and the time of the
+// oldest request.
 func (r *Runtime) DecisionMemory() telemetry.DecisionMemory {
 	r.mu.Lock()
 	defer r.mu.Unlock()

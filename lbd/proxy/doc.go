@@ -2,8 +2,8 @@
 // actions that core returns, and streams responses back. It makes no placement decisions.
 //
 // Runtime runs one core.Balancer behind one mutex. A request is read, parsed and hashed before the
-// lock is acquired. Only the step and the delivery of its actions to waiting goroutines happen under
-// the lock.
+// lock is acquired. A step, the delivery of its actions to waiting goroutines and the queueing of its
+// record line happen under the lock.
 //
 // Clients authenticate with API keys if any are configured; such a key is not forwarded. Without keys,
 // a client's Authorization and X-Api-Key headers are for the engine and are forwarded. Headers named
@@ -19,7 +19,7 @@
 // reason of each default). admit.go identifies the sender of a request, upstream.go sends it to a
 // target, relay.go forwards the response, eventview.go changes its events for the client, refusal.go
 // handles targets that reject requests, and resume.go continues a stream on another target if its target
-// fails midway and proof.go has proven that the other engine can. inflight.go contains the runtime's
+// fails midway, and proof.go checks which engines can continue a chat. inflight.go contains the runtime's
 // state of a request, requestbody.go its memory, and quota.go its reservation.
 //
 // keys.go and identitytokens.go authenticate clients, cors.go admits web pages, upgrade.go and socket.go

@@ -84,7 +84,7 @@ var rejections = map[string]openai.Error{
 }
 
 // rejection returns the response to a rejected request whose last failure was last. If that was a
-// target that timed out, the status is 504.
+// target that timed out, 504 replaces 502.
 func rejection(reason string, last *failure) *openai.Error {
 	e, ok := rejections[reason]
 	if !ok {
@@ -114,7 +114,7 @@ func (x *exchange) rejection() *openai.Error {
 func errNoAdapter(model, adapter string) *openai.Error {
 	return &openai.Error{
 		Status: http.StatusNotFound, Kind: openai.TypeInvalid, Param: "model", Code: "model_not_found",
-		Message: fmt.Sprintf("model: %q does not exist: no replica of %q serves this adapter", adapter, model),
+		Message: fmt.Sprintf("model: %q does not exist: no replica of %q serves this adapter: use another name from GET /v1/models", adapter, model),
 	}
 }
 

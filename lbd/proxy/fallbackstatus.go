@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// FallbackStatus is a model whose requests are being served by other models or by external APIs: see
+// FallbackStatus is a model whose requests go to other models or to external APIs: see
 // service.Model.Fallback.
 type FallbackStatus struct {
 	Model  string
@@ -18,7 +18,7 @@ type FallbackStatus struct {
 	Last   time.Time
 }
 
-// fallbackMemory is how long after its latest fallback a model counts as served by fallbacks.
+// fallbackMemory is how long after its latest fallback a model is in Fallbacks.
 const fallbackMemory = time.Minute
 
 // fallbackStatuses contains the latest fallback of each model.
@@ -43,7 +43,7 @@ func (r *Runtime) countFallback(model, to, reason string) {
 	s.byModel[model] = FallbackStatus{Model: model, To: to, Reason: reason, Since: since, Last: now}
 }
 
-// Fallbacks returns the models of which another model or an external API served a request in the minute before
+// Fallbacks returns the models of which a request went to another model or an external API in the minute before
 // now, sorted by name.
 func (r *Runtime) Fallbacks(now time.Time) []FallbackStatus {
 	s := &r.fallbackStatuses

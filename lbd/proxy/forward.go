@@ -5,7 +5,7 @@ import (
 	"strconv"
 )
 
-// markForwarded sets the headers that describe the request and its hops to a peer.
+// markForwarded sets the headers that tell a peer what the request is and which hops it has made.
 func (x *exchange) markForwarded(h http.Header) {
 	r := x.rt
 	h[headerHop] = []string{string(x.current.hop)}

@@ -17,7 +17,7 @@ const (
 	failureTimeout                           // the target did not respond in time
 	failureDisconnected                      // the connection failed
 	failureStatus                            // a status that indicates a fault of the target
-	failureErrorResponse                     // an error within the stream
+	failureErrorResponse                     // an error in the response, or an invalid response
 	failureCannotContinue                    // the target cannot continue the response of another one
 	failureBounced                           // a peer bounced the request
 	failureKinds
@@ -73,14 +73,14 @@ var (
 	descOldest   = desc("skyserve_queue_oldest_seconds", "Time that the oldest queued request has waited.")
 	descInFlight = desc("skyserve_in_flight", "Requests that have arrived and have not ended.")
 	descDraining = desc("skyserve_draining", "1 when the balancer accepts no new requests.")
-	descEnded    = desc("skyserve_ended_total", "Requests that ended at the balancer, forwarded ones included, by outcome: finished, rejected, cancelled or bounced (returned to the forwarding peer); how is the former name of the label.", "outcome", "how")
+	descEnded    = desc("skyserve_ended_total", "Requests that ended at the balancer, forwarded ones included, by outcome: finished, rejected, cancelled or bounced (returned to the forwarding peer); the label 'how' is the former name of 'outcome'.", "outcome", "how")
 	descRefused  = desc("skyserve_retries_refused_total", "Requests that ended because the retry budget was exhausted.")
 	descEjected  = desc("skyserve_ejections_total", "Outlier ejections: times that a replica was excluded because it failed its requests.")
 	descStopped  = desc("skyserve_requests_stopped_total", "Requests stopped or rejected because engines crashed while serving the same or an identical request.")
 	descTree     = desc("skyserve_prefix_tree_bytes", "Memory of the prefix trees.")
 	descNodes    = desc("skyserve_prefix_tree_nodes", "Nodes of the prefix trees.")
 	descMemory   = desc("skyserve_request_bytes", "Bytes of balancer.memory.requests that requests and responses use.")
-	descNoMemory = desc("skyserve_memory_refused_total", "Requests rejected, and retry buffers denied, because of a memory limit, by limit: requests (balancer.memory.requests) or tenant (balancer.memory.tenant); bound is the former name of the label.", "limit", "bound")
+	descNoMemory = desc("skyserve_memory_refused_total", "Requests rejected, and retry buffers denied, because of a memory limit, by limit: requests (balancer.memory.requests) or tenant (balancer.memory.tenant); the label 'bound' is the former name of 'limit'.", "limit", "bound")
 	descRecord   = desc("skyserve_record_dropped_total", "Events and decisions that could not be written to the --record file.")
 	descEvents   = desc("skyserve_events_dropped_total", "Decisions dropped because a subscriber was too slow.")
 
@@ -100,10 +100,10 @@ var (
 	descRunning         = desc("skyserve_replica_running", "Requests running in the engine, as it reports; missing if it does not report them.", "replica")
 	descKV              = desc("skyserve_replica_kv_usage_ratio", "KV utilisation, 0 to 1, as the engine reports; missing if it does not report it.", "replica")
 	descAge             = desc("skyserve_replica_report_age_seconds", "Age of a replica's last probe result.", "replica")
-	descPace            = desc("skyserve_replica_pace_ratio", "Time between two tokens in the streams of the last seconds, relative to the nominal replica; missing if few tokens were streamed in the last 10 s.", "replica")
+	descPace            = desc("skyserve_replica_pace_ratio", "Time between two tokens in the streams of the last seconds, relative to the nominal replica (one L4 GPU with a model of 8 billion parameters); missing if few tokens were streamed in the last 10 s.", "replica")
 	descTokens          = desc("skyserve_replica_tokens_total", "Tokens that a replica generated.", "replica")
 	descSent            = desc("skyserve_replica_sent_total", "Attempts sent to a replica.", "replica")
-	descFailures        = desc("skyserve_replica_failures_total", "Attempts that failed at a replica: unreachable, timeout, disconnected, status (5xx, 429, 401, 403, 404 for the model, or a client error of a request that another replica served), error_response (an error in the body), cannot_continue (the stream of another replica).", "replica", "cause")
+	descFailures        = desc("skyserve_replica_failures_total", "Attempts that failed at a replica: unreachable, timeout, disconnected, status (5xx, 429, 401, 403, 404 for the model, 402 of a provider, a redirect, no content, or a client error of a request that another replica served), error_response (an error in the body, or an invalid response), cannot_continue (the stream of another replica).", "replica", "cause")
 	descContinues       = desc("skyserve_replica_continues_streams", "1 when the replica's engine is proven to continue the chat of another replica, 0 when it would begin a new response; missing before it was checked.", "replica")
 	descRepPrompt       = desc("skyserve_replica_prompt_tokens_total", "Prompt tokens of those responses of a replica that also report cached tokens.", "replica")
 	descRepCached       = desc("skyserve_replica_cached_tokens_total", "Prompt tokens that a replica read from its cache.", "replica")

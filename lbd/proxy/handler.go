@@ -105,7 +105,7 @@ func (r *Runtime) allowMethod(w http.ResponseWriter, req *http.Request, methods 
 	return false
 }
 
-// refuseRequest rejects a request to a path without inference.
+// refuseRequest rejects a request that has no exchange: its path is not an engine's, or its method is wrong.
 func (r *Runtime) refuseRequest(w http.ResponseWriter, req *http.Request, e *openai.Error) {
 	r.finishBody(w, req)
 	r.setWriteDeadline(w) // that of serveRequest may have passed

@@ -36,8 +36,8 @@ type verifiedToken struct {
 	stamp   uint64 // identityTokens.stamp when it was verified
 }
 
-// maxVerifiedTokens is the maximum size of each of the two maps: 5 MB, and more than one balancer's
-// users of an hour.
+// maxVerifiedTokens is the maximum size of each of the two maps: 5 MB. A balancer has fewer users in
+// an hour.
 const maxVerifiedTokens = 1 << 15
 
 func newIdentityTokens(v *oidc.Verifier, l *quota.Ledger, elapsed func() time.Duration) *identityTokens {
@@ -100,7 +100,7 @@ func (t *identityTokens) remember(hash [sha256.Size]byte, v verifiedToken) {
 func errManyUsers(subject string, err error) *openai.Error {
 	return &openai.Error{
 		Status: http.StatusServiceUnavailable, Kind: openai.TypeServer, Code: "too_many_users", RetryAfter: 60,
-		Message: subject + err.Error(),
+		Message: subject + err.Error() + ": ask the operator for an API key, or retry later",
 	}
 }
 

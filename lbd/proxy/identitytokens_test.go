@@ -182,7 +182,7 @@ func TestBatchWithoutAccount(t *testing.T) {
 		status        int
 		code, message string
 	}{
-		{Caller{Tenant: "corp", Key: "alice~1", IsUser: true}, http.StatusServiceUnavailable, "too_many_users", "users of this tenant used this service this month"},
+		{Caller{Tenant: "corp", Key: "alice~1", IsUser: true}, http.StatusServiceUnavailable, "too_many_users", "the maximum of a balancer: ask the operator for an API key, or retry later"},
 		{Caller{Tenant: "corp", Key: "sk-1"}, http.StatusUnauthorized, "invalid_api_key", `the API key "sk-1" that created the batch was removed`},
 	} {
 		r := b.ServeBatchRequest(t.Context(), BatchRequest{ID: "b-1", Path: chatPath, Body: []byte(plainBody), Caller: c.caller})

@@ -90,12 +90,12 @@ func DefaultLimits() Limits {
 		ResponseTimeout:   10 * time.Minute,  // nothing arrives before the last token: 16,000 tokens at 27 per second
 		SocketIdleTimeout: 5 * time.Minute,   // engines send a ping every 20 seconds, so one of both sides has disappeared
 		SilenceTimeout:    5 * time.Second,   // five probes at one per second: the host has disappeared, like an interrupted spot VM
-		StallTimeout:      30 * time.Second,  // the connection's own buffers contain minutes of text before that
+		StallTimeout:      30 * time.Second,  // starts when the connection's buffers, which hold minutes of text, are full
 
 		HeartbeatDelay:    5 * time.Second,  // most clients wait longer for a header, and a reclaimed replica is ready by then
 		HeartbeatInterval: 10 * time.Second, // a sixth of the shortest idle timeout of common proxies, 60 s
 
-		MaxEvent:            1 << 20, // inlined audio; a token is 300 bytes
+		MaxEvent:            1 << 20, // inlined audio; an event with a token has 300 bytes
 		MaxBufferedResponse: 1 << 20, // 50 times a long response
 		MaxKeyedResponse:    1 << 18, // 64,000 tokens, longer than any response of an engine
 

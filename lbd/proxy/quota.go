@@ -51,15 +51,15 @@ func (x *exchange) computeUsage(status int, state string) telemetry.Usage {
 	output := x.outputTokens()
 	counted := u.Prompt.Known || u.Output.Known
 	served := state == record.StateFinished && status == http.StatusOK || status == http.StatusSwitchingProtocols
-	remaining := state == record.StateCancelled && x.current.target != ""
-	if remaining || state == record.StateFailed {
+	cancelledAtTarget := state == record.StateCancelled && x.current.target != ""
+	if cancelledAtTarget || state == record.StateFailed {
 		output = max(output, x.maxGenerated)
 	}
 	switch {
-	case counted || output > 0 || ((served || remaining) && x.endpoint.EstimatesTokens()):
+	case counted || output > 0 || ((served || cancelledAtTarget) && x.endpoint.EstimatesTokens()):
 		prompt, cached := x.promptUsed()
 		return telemetry.Usage{Requests: 1, PromptTokens: int64(prompt), CachedTokens: int64(cached), OutputTokens: int64(output)}.Priced(x.price)
-	case served || remaining:
+	case served || cancelledAtTarget:
 		return telemetry.Usage{Requests: 1}.Priced(x.price)
 	}
 	return telemetry.Usage{}

@@ -140,8 +140,8 @@ func errNoEndpoint(path, model string) *openai.Error {
 
 // needsConfirmation reports whether a client error is forwarded only if another target confirms it. One
 // replica of several may reject valid requests, because of its version or its flags. A target whose
-// latest request was served is trusted once, so that most client errors need no second request. It is
-// not trusted if it lacks the endpoint: it may serve all others.
+// latest request was served is trusted once, so that most client errors need no second request. A target
+// that lacks the endpoint is not trusted: its trust comes from requests to other endpoints.
 func (x *exchange) needsConfirmation(status int, lacksEndpoint bool) bool {
 	c := x.current.targetCounts()
 	if status/100 != 4 || x.headerSent || x.pinned || x.unconfirmed != nil || c == nil {
@@ -194,7 +194,7 @@ func (x *exchange) countContradicted() {
 		return
 	}
 	x.unconfirmed.countFailure(failureStatus)
-	x.rt.log.Warn("replica rejected a request that another one serves", "request", x.inFlight.id, "target", x.unconfirmed.target, "served_by", x.current.target)
+	x.rt.log.Warn("a target rejected a request that another one serves: compare their engine versions and flags", "request", x.inFlight.id, "target", x.unconfirmed.target, "served_by", x.current.target)
 	x.unconfirmed = nil
 }
 

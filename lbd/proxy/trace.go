@@ -124,7 +124,7 @@ func (p *requestSpans) setFailure(cause string) {
 	}
 }
 
-// endAttempt ends the current attempt's span: the request is decided again.
+// endAttempt ends the current attempt's span. If the request has not ended, core decides again.
 func (p *requestSpans) endAttempt() {
 	if p.attempt == nil {
 		return

@@ -38,7 +38,7 @@ type failure struct {
 	timedOut    bool        // the target did not respond in time
 	broken      bool        // see core.Outcome.EngineMayHaveDied
 	kills       int         // engines of a peer that crashed serving the request
-	refusal     *refusal    // nil if it is not forwarded
+	refusal     *refusal    // for the client if every target rejects the request; nil if the attempt failed otherwise
 	unproven    bool        // the target is not proven to continue streams
 	lacksModel  bool        // see core.Outcome.LacksModel
 	unconfirmed bool        // a client error that another target has to confirm: core.Outcome.FaultUnclear
