@@ -75,7 +75,7 @@ whose certificate was revoked.`,
 	flags.StringVar(&f.code, "code", "", "the `CODE` printed by --invite")
 	flags.StringVar(&f.service, "service", "", "`NAME` of the service (default: the one in config.yaml, else the only one)")
 	flags.StringVar(&f.as, "as", "", "`NAME` of the new operator (default user@host)")
-	flags.BoolVar(&f.list, "list", false, "list the operators and controllers of a service that was deployed from this machine, and the delegated authorities with which controllers certify new machines")
+	flags.BoolVar(&f.list, "list", false, "list the operators and controllers of a service that was deployed from this machine, and the certificate authorities of the controllers, which sign the certificates of new machines")
 	flags.StringVar(&f.revoke, "revoke", "", "revoke the operator or controller `NAME|FINGERPRINT`")
 	f.out.registerList(cmd)
 	f.clouds.registerFlags(flags)
@@ -85,7 +85,7 @@ whose certificate was revoked.`,
 func runConnect(cmd *cobra.Command, f connectFlags) error {
 	switch {
 	case !strings.HasPrefix(f.url, "https://"):
-		return usage(fmt.Errorf("URL: must be the https URL of a balancer's admin address, got %q", f.url), "balancers of a service also accept https:// on an admin address that 'skyserve status -o json' shows with http://")
+		return usage(fmt.Errorf("URL: must be the https URL of a balancer's admin address, got %q", f.url), "take the admin URL of a balancer from 'skyserve status -o json' on the machine from which the service was deployed; if it starts with http://, write https:// instead")
 	case f.invite == (f.code != ""):
 		return usage(errors.New("requires either --invite or --code"), "run 'skyserve connect URL --invite' on the machine from which the service was deployed, then 'skyserve connect URL --code CODE' here")
 	case f.invite:

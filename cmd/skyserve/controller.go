@@ -20,9 +20,9 @@ func newControllerCmd() *cobra.Command {
 		Long: `Run the controller of a service. It assigns replicas to balancers, moves the replicas
 of a dead balancer to the nearest live one until the balancer responds again, plans at the
 interval autoscale.every, lets autoscale.strategy change the number of replicas between plans,
-and serves the embedded store. 'skyserve up' starts it on the machine of a balancer. Beside
-the configuration file it writes further files, which the controller needs to add, remove and
-replace replicas; without them it changes no replicas. A service with three balancers or more
+and serves the embedded store. 'skyserve up' starts the controller on the machine of a
+balancer, and writes further files beside the configuration file. Without these files the
+controller does not add, remove or replace replicas. A service with three balancers or more
 has three controllers: one leads. Balancers keep serving while no controller runs.
 
 SIGHUP, or POST /reload on its address, reloads the configuration file.`,

@@ -72,7 +72,7 @@ tags and waits until each is gone.`,
 }
 
 // hintNothingToDelete follows the error of a service that does not exist.
-const hintNothingToDelete = "it is deleted already, or was deployed from another machine; 'skyserve gc --region CLOUD/REGION --dry-run' lists what services that this machine does not know have left in a cloud"
+const hintNothingToDelete = "it is deleted already, or was deployed from another machine; 'skyserve gc --region CLOUD/REGION --dry-run' finds the resources of such services in a cloud"
 
 func runDown(ctx context.Context, o *downOptions, in io.Reader, out, errOut io.Writer) error {
 	var err error

@@ -38,13 +38,15 @@ are not copied.`,
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := checkExclusive(cmd, "from", "cloud"); err != nil {
+				return err
+			}
 			o.name = strings.Join(args, "")
 			return runInit(cmd, o)
 		},
 	}
 	cmd.Flags().StringVar(&o.from, "from", "", "convert this `FILE` of SkyPilot's SkyServe; - = standard input")
 	cmd.Flags().StringVar(&o.cloud, "cloud", templates.Clouds()[0], "where the service runs: "+strings.Join(templates.Clouds(), ", ")+" (local = simulated engines on this machine, static = your own machines)")
-	cmd.MarkFlagsMutuallyExclusive("from", "cloud")
 	return cmd
 }
 

@@ -257,7 +257,7 @@ func firstModel(ctx context.Context, c load.Config) (string, error) {
 	if status := (*load.StatusError)(nil); errors.As(first, &status) && status.Status == http.StatusUnauthorized {
 		return "", failed(first, "pass the API key or identity token with --api-key env:NAME")
 	}
-	return "", failed(first, "check the URL of --target, or with 'skyserve status' that the service is running; with --model NAME the models are not listed")
+	return "", failed(first, "check the URL of --target, or run 'skyserve status' to see whether the service is running; --model NAME skips this request")
 }
 
 // preparedLoad is a load that is ready to run.

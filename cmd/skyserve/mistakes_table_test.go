@@ -67,6 +67,8 @@ var mistakes = []mistake{
 	{name: "doctor of a local service", args: "doctor FILE", code: exitOK, says: []string{"nothing to check: the service has no cloud regions"}, never: []string{"FAIL"}},
 	{name: "empty zone", args: "gc --dns-zone=", code: exitUsage, says: []string{"--dns-zone: must be a domain such as example.com"}},
 	{name: "zone without AWS credentials", args: "gc --dns-zone example.com", code: exitCredentials, says: []string{"no valid credentials: none in the environment, in the files of ~/.aws, or from a role of this machine"}, never: []string{"IMDS"}},
+	{name: "help for an unknown command", args: "help stauts", code: exitUsage, says: []string{"unknown command \"stauts\"", "did you mean 'status'?"}},
+	{name: "flags that exclude each other", args: "plan --apply --compare-reserved", code: exitUsage, says: []string{"error: --apply: cannot be combined with --compare-reserved"}},
 	{name: "misspelled subcommand", args: "replica lst", code: exitUsage, says: []string{"unknown command \"lst\"", "did you mean 'list'?"}},
 	{name: "no file", args: "up", code: exitUsage, says: []string{"requires 1 argument: SERVICE.yaml; received 0", "run 'skyserve up --help'"}},
 	{name: "unknown format", args: "status -o yml", code: exitUsage, says: []string{"-o yml: must be one of", "did you mean 'yaml'?"}},

@@ -104,7 +104,9 @@ applying failed and 3 if the plan was partly applied.`,
 			if err := setService(&o.target, args, "NAME|SERVICE.yaml"); err != nil {
 				return err
 			}
-			if err := checkPositive(cmd, "horizon", "step", "max-rtt"); err != nil {
+			err := cmp.Or(checkPositive(cmd, "horizon", "step", "max-rtt"),
+				checkExclusive(cmd, "problem", "history", "at", "compare-reserved"), checkExclusive(cmd, "apply", "compare-reserved"))
+			if err != nil {
 				return err
 			}
 			o.errOut = cmd.ErrOrStderr()
@@ -128,10 +130,6 @@ applying failed and 3 if the plan was partly applied.`,
 	o.list.registerList(cmd, planFormats...)
 	flags.StringVar(&o.file, "out", "", "write to `FILE` instead of standard output")
 	cmd.AddCommand(newPlanBacktestCmd())
-	cmd.MarkFlagsMutuallyExclusive("problem", "history")
-	cmd.MarkFlagsMutuallyExclusive("problem", "at")
-	cmd.MarkFlagsMutuallyExclusive("problem", "compare-reserved")
-	cmd.MarkFlagsMutuallyExclusive("apply", "compare-reserved")
 	return cmd
 }
 

@@ -26,7 +26,7 @@ func newPlanBacktestCmd() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "backtest [NAME|SERVICE.yaml]",
 		Short: "Backtest plans on a history: cost and overload",
-		Long: `Compute a plan at every --every of a history, using only earlier data, and simulate
+		Long: `Compute a plan for each interval --every of a history, using only earlier data, and simulate
 applying the plans: replicas are ready after their start-up time and billed from their launch.
 The rows are:
 

@@ -101,12 +101,25 @@ func checkCommand(root *cobra.Command, args []string) error {
 	}
 	root.InitDefaultHelpCmd()
 	root.InitDefaultCompletionCmd(args...)
+	if len(args) > 0 && args[0] == "help" { // cobra's own command accepts any name
+		args = args[1:]
+	}
 	parent, rest, err := root.Find(args)
 	at := slices.IndexFunc(rest, func(a string) bool { return !strings.HasPrefix(a, "-") })
 	if err == nil && (parent == root || parent.Runnable() || at < 0) {
 		return nil
 	}
 	return unknownCommand(parent, rest[at])
+}
+
+// checkExclusive rejects a flag that is set together with one of the others.
+func checkExclusive(cmd *cobra.Command, name string, others ...string) error {
+	for _, other := range others {
+		if cmd.Flags().Changed(name) && cmd.Flags().Changed(other) {
+			return usage(fmt.Errorf("--%s: cannot be combined with --%s", name, other), "")
+		}
+	}
+	return nil
 }
 
 // unknownCommand returns the error of a name that is no command of parent, with the most similar ones.

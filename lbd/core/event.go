@@ -174,9 +174,11 @@ type ProbeReport struct {
 	Age time.Duration `json:"age_ns"`
 	// MetricsAge is the age of the figures when the report was made: more than 0 for an engine that updates
 	// them less often than it is probed.
-	MetricsAge time.Duration         `json:"lag_ns,omitempty"`
-	Ready      bool                  `json:"ready"`
-	Reason     string                `json:"reason,omitempty"` // why it is not ready
+	MetricsAge time.Duration `json:"lag_ns,omitempty"`
+	Ready      bool          `json:"ready"`
+	Reason     string        `json:"reason,omitempty"` // why it is not ready
+	// NoResponse: the network did not reach the replica's host, so this failed probe is no response of the replica.
+	NoResponse bool                  `json:"no_response,omitempty"`
 	Pending    policy.Maybe[int]     `json:"pending"`
 	Running    policy.Maybe[int]     `json:"running"`
 	KV         policy.Maybe[float64] `json:"kv"`

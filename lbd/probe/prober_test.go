@@ -458,6 +458,20 @@ func TestOverTheWire(t *testing.T) {
 	}
 }
 
+// A network that does not find the host is no sign of life of the replica; a refused connection is.
+func TestUnreachableHostDoesNotRespond(t *testing.T) {
+	for err, silent := range map[error]bool{syscall.EHOSTUNREACH: true, syscall.ENETUNREACH: true, syscall.EHOSTDOWN: true, syscall.ECONNREFUSED: false, io.EOF: false} {
+		e := newEngine()
+		e.err = &net.OpError{Op: "dial", Net: "tcp", Err: err}
+		probing(t, service.ReplicaConfig{Model: "llama"}, e, Options{}, func(t *testing.T, _ *Prober, r *reports) {
+			time.Sleep(time.Second)
+			if got := r.drain(); len(got) == 0 || got[0].Ready || got[0].NoResponse != silent {
+				t.Errorf("%v: got %+v", err, got)
+			}
+		})
+	}
+}
+
 func TestDeadOverTheWire(t *testing.T) {
 	addr := testkit.FreeAddr()
 	got := make(chan core.ProbeReport, 100)

@@ -151,7 +151,7 @@ func (w *watch) probe(ctx context.Context) {
 	}
 	w.failures++
 	clear(w.ranks)
-	w.reportRanks(core.ProbeReport{Age: w.halfRTT, Reason: reason})
+	w.reportRanks(core.ProbeReport{Age: w.halfRTT, Reason: reason, NoResponse: isUnreachable(err)})
 }
 
 // checkReplica verifies that the model is served and reads the engine's figures.
@@ -317,6 +317,12 @@ func (e *timeoutError) Unwrap() error { return e.err }
 func isTimeout(err error) bool {
 	var ne net.Error
 	return errors.Is(err, context.DeadlineExceeded) || (errors.As(err, &ne) && ne.Timeout())
+}
+
+// isUnreachable reports whether an error means that the network did not reach the host. Unlike a timeout, it is reported,
+// so that the replica is not ready at once.
+func isUnreachable(err error) bool {
+	return errors.Is(err, syscall.EHOSTUNREACH) || errors.Is(err, syscall.ENETUNREACH) || errors.Is(err, syscall.EHOSTDOWN)
 }
 
 // explain returns a short description of an error, and whether the error is a timeout.

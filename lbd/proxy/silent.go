@@ -27,10 +27,10 @@ func (l *stoppableAttempt) stop() {
 	}
 }
 
-// recordReport records that the replica of an event responded; the lock must be held. A rejected
-// probe counts too: engines that complete their last requests reject probes.
+// recordReport records that the replica of an event responded to a probe; the lock must be held. A failed
+// probe counts too, unless the host did not respond: engines that complete their last requests reject probes.
 func (r *Runtime) recordReport(ev *core.Event) {
-	if k := r.ranks[ev.Target]; k.replica != nil && ev.Kind == core.EventReplicaReport {
+	if k := r.ranks[ev.Target]; k.replica != nil && ev.Kind == core.EventReplicaReport && !ev.Report.NoResponse {
 		k.count.proof.recordReport(ev.Report.Ready, k.count.silentTicks >= restartTicks)
 		k.count.silentTicks = 0
 	}

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"skyserve/internal/service"
+	"skyserve/lbd/core"
 )
 
 // hostTransport is a transport to engines in memory, by host.
@@ -86,12 +87,14 @@ func TestVanishedReplicaIsAbandoned(t *testing.T) {
 		want          string
 		tries         int
 		after, limit  time.Duration
+		unreachable   bool // its probes fail because the network does not reach its host
 	}{
-		"within a stream":                  {streamBody, speaking(events, 0, chunk("a"), ""), rest, false, false, "a b", 2, 5 * time.Second, 6 * time.Second},
-		"before a stream":                  {streamBody, vanishedReplica, rest, false, false, " b", 2, 5 * time.Second, 6 * time.Second},
-		"before a response":                {plainBody, vanishedReplica, speaking(json, 0, plainReply), false, false, plainReply, 2, 5 * time.Second, 6 * time.Second},
-		"busy, probes succeed":             {streamBody, speaking(events, 20*time.Second, chunk("a"), chunk(" b")+end), rest, true, false, "a b", 1, 40 * time.Second, 41 * time.Second},
-		"busy, another response continues": {plainBody, speaking(json, 20*time.Second, plainReply), rest, false, true, plainReply, 1, 20 * time.Second, 21 * time.Second},
+		"within a stream":                  {streamBody, speaking(events, 0, chunk("a"), ""), rest, false, false, "a b", 2, 5 * time.Second, 6 * time.Second, false},
+		"no route to its host":             {streamBody, speaking(events, 0, chunk("a"), ""), rest, false, false, "a b", 2, 5 * time.Second, 6 * time.Second, true},
+		"before a stream":                  {streamBody, vanishedReplica, rest, false, false, " b", 2, 5 * time.Second, 6 * time.Second, false},
+		"before a response":                {plainBody, vanishedReplica, speaking(json, 0, plainReply), false, false, plainReply, 2, 5 * time.Second, 6 * time.Second, false},
+		"busy, probes succeed":             {streamBody, speaking(events, 20*time.Second, chunk("a"), chunk(" b")+end), rest, true, false, "a b", 1, 40 * time.Second, 41 * time.Second, false},
+		"busy, another response continues": {plainBody, speaking(json, 20*time.Second, plainReply), rest, false, true, plainReply, 1, 20 * time.Second, 21 * time.Second, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -123,6 +126,9 @@ func TestVanishedReplicaIsAbandoned(t *testing.T) {
 						b.report("next")
 						if c.probed {
 							b.report("old")
+						}
+						if c.unreachable {
+							b.Step(core.Event{Kind: core.EventReplicaReport, Target: "old", Report: &core.ProbeReport{Reason: "no route to host", NoResponse: true}})
 						}
 						if c.talks {
 							rt.mu.Lock()
