@@ -82,7 +82,31 @@ func TestReady(t *testing.T) {
 	if !b.DrainReplica("us-0") || b.DrainReplica("us-9") {
 		t.Error("draining does not distinguish a known replica from an unknown one")
 	}
-	want(503, "draining")
+	want(503, "every replica is draining")
+	if _, err := b.AddReplica(replicaAt("us-1", "http://127.0.0.1:1")); err != nil {
+		t.Fatal(err)
+	}
+	want(503, "no replica is ready and no peer can serve\n")
+}
+
+// A replica with a key of its own receives no credential of the client, also from a service without keys, which
+// forwards them to other engines.
+func TestEngineKeyReplacesCredentials(t *testing.T) {
+	b := start(t, testOptions(t))
+	headers := make(chan http.Header, 1)
+	cfg := replicaAt("us-0", engine(t, func(w http.ResponseWriter, r *http.Request) {
+		headers <- r.Header.Clone()
+		asked(make(chan string, 1), chunk("a")+doneEvent)(w, r)
+	}))
+	cfg.Key = "engine-key"
+	if _, err := b.AddReplica(cfg); err != nil {
+		t.Fatal(err)
+	}
+	b.report("us-0")
+	read(t, b.post(chatPath, plainBody, "Authorization: Bearer theirs", "X-Api-Key: theirs"))
+	if h := <-headers; h.Get("Authorization") != "Bearer engine-key" || h.Get("X-Api-Key") != "" {
+		t.Errorf("the engine got %v", h)
+	}
 }
 
 // The version is visible to everyone who may use the service.

@@ -181,7 +181,7 @@ func (r *Runtime) notReady() string {
 	if len(v.Replicas) == 0 {
 		return "no replica is attached and no peer can serve"
 	}
-	if v.Replicas[0].Draining {
+	if !slices.ContainsFunc(v.Replicas, func(rep core.ReplicaView) bool { return !rep.Draining }) {
 		return "every replica is draining and no peer can serve"
 	}
 	// The names of the replicas and their reasons contain names of machines, so only the admin API

@@ -38,6 +38,7 @@ type replica struct {
 func (r *replica) authorize(h http.Header) {
 	if r.authorization != nil {
 		h["Authorization"] = r.authorization
+		delete(h, headerAPIKey)
 	}
 }
 
