@@ -164,9 +164,10 @@ func (a *applier) reportProgress(c Change, p ChangePhase, err error) {
 	a.opt.Progress(c, p, err)
 }
 
-// applyChange executes one change. A reload that is not possible becomes a replacement. After an
-// interrupted replacement there is no object, which the next Diff launches, or there are two: with one id,
-// the next Diff terminates one of them; with two ids, the next Apply continues (Replacement.Running).
+// applyChange executes one change. A reload that is not possible becomes a replacement. An interrupted
+// replacement may leave no object, or two. If there is none, the next Diff plans a launch. If two have the
+// same id, it plans to terminate one of them. If they have different ids, the next Apply continues the
+// replacement (Replacement.Running).
 func (a *applier) applyChange(ctx context.Context, c *Change) error {
 	if err := ctx.Err(); err != nil {
 		return err

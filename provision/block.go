@@ -49,7 +49,7 @@ type BlockMarket interface {
 	BlockOfferings(ctx context.Context, region service.Region, q BlockQuery) ([]BlockOffering, error)
 	// BuyBlock buys an offering, which is billed at once and cannot be cancelled, and returns the
 	// reservation. An offering that was bought before with BuyBlock is not bought again: bought is
-	// false then. An offering that is no longer sold is a *BlockGoneError. Errors include
+	// false then. An offering that is not for sale is a *BlockGoneError. Errors include
 	// *CredentialsError.
 	BuyBlock(ctx context.Context, region service.Region, id string) (r Reservation, bought bool, err error)
 	// BoughtBlock returns the reservation of an offering that was bought with BuyBlock; a *BlockGoneError
@@ -57,7 +57,7 @@ type BlockMarket interface {
 	BoughtBlock(ctx context.Context, region service.Region, id string) (Reservation, error)
 }
 
-// BlockGoneError is an offering of a block that the cloud does not sell: unknown, expired, or sold.
+// BlockGoneError is an offering of a block that is not for sale: unknown, expired, or already sold.
 type BlockGoneError struct {
 	ID     string
 	Region service.Region
@@ -66,7 +66,7 @@ type BlockGoneError struct {
 
 // Error returns the offering and the cloud's error.
 func (e *BlockGoneError) Error() string {
-	text := fmt.Sprintf("offering %s is not sold in %s: unknown, expired or sold", e.ID, e.Region)
+	text := fmt.Sprintf("offering %s is not for sale in %s: unknown, expired or already sold", e.ID, e.Region)
 	if e.Err != nil {
 		text += ": " + e.Err.Error()
 	}

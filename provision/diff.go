@@ -63,7 +63,7 @@ func (cs Changes) CostPerHour() float64 {
 //
 // Prerequisites of machines (firewalls, identities) are created and repaired first, and terminated
 // last. Then all missing objects are launched at once. Then objects that differ are replaced in a rolling update:
-// first replicas; then balancers, one at a time; then the controller and the name server. Of the replicas of a model, the
+// first replicas; then balancers, one at a time; then the name server. Of the replicas of a model, the
 // first one is replaced before the others, then one per region at a time; if several regions have only one replica of the
 // model, these are replaced one after the other. Balancers also reload one at a time: a configuration that the first one
 // rejects does not reach the others. Excess objects are terminated at the end, when no other object refers to them.
@@ -90,8 +90,8 @@ func Diff(want []Desired, have []Object) Changes {
 	return changes
 }
 
-// ReplaceFirst reorders changes so that replicas that isDown selects, which do not serve, are replaced before others: while the
-// others are replaced, these serve again. have are the objects that Diff received.
+// ReplaceFirst reorders changes so that replicas for which isDown is true are replaced before other replicas. They do not
+// serve now; their replacements serve while the others are replaced. have are the objects that Diff received.
 func (cs Changes) ReplaceFirst(have []Object, isDown func(Object) bool) {
 	for i, c := range cs {
 		cs[i].isFirst = c.group() == groupReplicas && isDown(c.Observed)
@@ -295,7 +295,7 @@ const (
 	groupLaunch
 	groupReplicas
 	groupBalancers
-	groupController
+	groupController // only the name server: the controller is not an object
 	groupTerminate
 	groupTerminatePrerequisites
 )

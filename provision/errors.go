@@ -16,7 +16,8 @@ var ErrCannotReload = errors.New("the object cannot reload its configuration")
 // PortTakenError reports that another process uses a port that an object requires.
 type PortTakenError struct {
 	Holder string // the object that uses the port; empty = unknown
-	// Reserved is true where that object does not use the port now, but may: such as for a controller.
+	// Reserved is true if Holder does not use the port now but may use it later, such as a balancer's port for a
+	// controller.
 	Reserved bool
 	Addr     string // host:port
 	ID       string // the object that requires the port
@@ -152,8 +153,8 @@ func (e *NoCapacityError) Error() string {
 	return text
 }
 
-// PlainCredentialsError returns the error of AWS's tools for missing credentials without the attempts at the
-// metadata server, which only machines in AWS have.
+// PlainCredentialsError replaces the AWS SDK's long error about missing credentials, which describes failed calls to
+// the metadata server (EC2 IMDS), by a short one. It returns other errors unchanged.
 func PlainCredentialsError(err error) error {
 	if strings.Contains(err.Error(), "EC2 IMDS") {
 		return errors.New("none in the environment, in the files of ~/.aws, or from a role of this machine")

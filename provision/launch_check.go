@@ -29,9 +29,9 @@ type LaunchCheck struct {
 	CheckResult
 	// Image is the boot image that the launch would use.
 	Image string `json:"image,omitempty"`
-	// Err is why the cloud would reject the launch: a *SpecError, *CredentialsError, *BucketTakenError or
-	// *BinaryMissingError, which no other offering avoids, a *CapacityError, or another error, which proves
-	// nothing about the launch. nil if OK.
+	// Err is the error of the check; nil if OK. A *SpecError, *CredentialsError, *BucketTakenError or
+	// *BinaryMissingError would also occur with every other offering. After a *CapacityError another
+	// offering may succeed. Any other error proves nothing: the launch may succeed.
 	Err error `json:"-"`
 }
 

@@ -11,7 +11,7 @@ import (
 	"skyserve/internal/service"
 )
 
-// ControllerID is the id of a service's controller.
+// ControllerID is the name of a service's controller in commands and in the status.
 const ControllerID = "controller"
 
 // NameServerID is the id of the machine that serves DNS for a service's public name.

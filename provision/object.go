@@ -16,7 +16,7 @@ type ObjectKind string
 const (
 	KindBalancer   ObjectKind = "balancer"
 	KindReplica    ObjectKind = "replica"
-	KindController ObjectKind = "controller"
+	KindController ObjectKind = "controller" // of earlier versions only: controllers now run on balancers' machines
 	KindNameServer ObjectKind = "nameserver" // serves DNS for the service's public name
 	// Prerequisites of machines in a cloud: firewall rules, and the permissions of machines in their
 	// own cloud. They are created before the machines and removed after them.
@@ -54,7 +54,7 @@ func (k ObjectKind) isPrerequisite() bool {
 // stored binary in a cloud. It is read from the actual state (lock files, tags), never from a separate
 // inventory.
 type Object struct {
-	// ID is unique in the service (us-0, lb-us-0, controller), except when a crash left two objects
+	// ID is unique in the service (us-0, lb-us-0, nameserver), except when a crash left two objects
 	// with the same id; Handle distinguishes those.
 	ID      string     `json:"id"`
 	Kind    ObjectKind `json:"kind"`
@@ -120,7 +120,7 @@ type Desired struct {
 	// of an identity, Binary is the skyserve binary of an object of KindBinary.
 	Machine *MachineConfig
 	Rules   []FirewallRule
-	// Peers are the public addresses, IPv4 and sorted, of the machines that FromPeers admits besides those of the
+	// Peers are the public IPv4 addresses, sorted, that rules with FromPeers admit in addition to the machines in the
 	// firewall's own network.
 	Peers  []netip.Addr
 	Grants []Grant

@@ -75,9 +75,9 @@ func (os Offerings) WithGPU(gpu string, count int) Offerings {
 	return with
 }
 
-// SortedByCapacity sorts offerings by the index of their capacity type in order (others are removed), then by
-// price with unknown prices last, then by type and zone. The result does not depend on the order of the
-// input.
+// SortedByCapacity returns the offerings of some capacity types, those that the argument order contains. They are
+// sorted by the position of their capacity type there, then by price with unknown prices last, then by type, zone
+// and reservation. The result does not depend on the order of the input.
 func (os Offerings) SortedByCapacity(order []service.CapacityType) Offerings {
 	var in Offerings
 	for _, o := range os {

@@ -39,7 +39,7 @@ func poolOf(o Offering) spotPool {
 	return spotPool{o.Region, o.Zone, fmt.Sprintf("%dx%s", o.GPUs, o.GPU)}
 }
 
-// spotWeight is the decayed number of events at a time.
+// spotWeight is the decayed number of events at the time of the last one.
 type spotWeight struct {
 	events float64
 	at     time.Time

@@ -30,8 +30,8 @@ func (f SpotFacts) weight() float64 { return f.Events + runningWeight*float64(f.
 // OrderSpot orders the spot offerings of a region among themselves: those with the fewest recent events first,
 // then those with the best score, unknown ones last, then the cheapest. Once an offering has had an event,
 // each replica of a zone counts as half an event: otherwise all replicas would be launched in the zone with the
-// fewest events, and its next interruption would affect all of them. Equal offerings, other capacity types and the
-// order of capacity types keep their places.
+// fewest events, and its next interruption would affect all of them. Equal offerings keep their order.
+// Offerings of other capacity types keep their positions.
 func (os Offerings) OrderSpot(facts func(Offering) SpotFacts) Offerings {
 	out := slices.Clone(os)
 	for begin := 0; begin < len(out); {

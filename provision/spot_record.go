@@ -13,7 +13,7 @@ import (
 type SpotRecord struct {
 	// Version is spotRecordVersion; a record of another version is ignored.
 	Version int `json:"version"`
-	// Pools are the spot machines with the same GPUs in a zone, with the number of recent events at a time.
+	// Pools are the spot machines with the same GPUs in a zone, each with its number of recent events.
 	Pools []SpotPoolRecord `json:"pools"`
 	// Seen are the interrupted machines that were counted.
 	Seen []SpotSeen `json:"seen"`
@@ -29,9 +29,9 @@ func (r SpotRecord) Empty() bool { return len(r.Pools) == 0 && len(r.Seen) == 0 
 type SpotPoolRecord struct {
 	Region service.Region `json:"region"`
 	Zone   string         `json:"zone"`
-	GPUs   string         `json:"gpus"` // 1xL4; the instance type of machines without GPUs
-	Events float64        `json:"events"`
-	At     time.Time      `json:"at"`
+	GPUs   string         `json:"gpus"`   // 1xL4; the instance type of machines without GPUs
+	Events float64        `json:"events"` // as of At
+	At     time.Time      `json:"at"`     // the time of the last event
 }
 
 // SpotSeen is an interrupted machine, by its cloud's id.

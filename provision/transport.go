@@ -20,7 +20,7 @@ func LimitCallsPerHost(next http.RoundTripper) http.RoundTripper {
 
 // LimitCallsByKey returns a transport with at most MaxCallsPerHost requests of the same key in flight,
 // for a cloud that has one host for all regions. Keys are never evicted, so use few. All calls to the clouds
-// pass through this transport, so it also records them, if this process does (see package provision/record).
+// pass through this transport, so it also records them if this process records calls (see package provision/record).
 func LimitCallsByKey(next http.RoundTripper, key func(*http.Request) string) http.RoundTripper {
 	return &callLimit{next: record.Transport(next), key: key, slots: map[string]chan struct{}{}}
 }

@@ -87,8 +87,8 @@ func TestOffersBuy(t *testing.T) {
 		change func(*blocksOptions)
 		want   string
 	}{
-		"unknown id":  {"cb-0none", func(*blocksOptions) {}, "offering cb-0none is not sold in aws/us-east-2"},
-		"another day": {"cb-0dear", func(o *blocksOptions) { o.days = 3 }, "offering cb-0dear is not sold in aws/us-east-2"},
+		"unknown id":  {"cb-0none", func(*blocksOptions) {}, "offering cb-0none is not for sale in aws/us-east-2"},
+		"another day": {"cb-0dear", func(o *blocksOptions) { o.days = 3 }, "offering cb-0dear is not for sale in aws/us-east-2"},
 		"two regions": {"cb-0dear", func(o *blocksOptions) { o.regions = append(o.regions, "aws/us-east-1") }, "--region must be given once"},
 		"google":      {"cb-0dear", func(o *blocksOptions) { o.regions = []string{"gcp/us-central1"} }, "must be a region of AWS"},
 		"no type":     {"cb-0dear", func(o *blocksOptions) { o.kind = "" }, "--type is required"},

@@ -41,7 +41,7 @@ const (
 	noticeInterval       = 2 * time.Second  // AWS recommends 5 s at most; a notice arrives 2 min ahead on AWS, 30 s on GCP
 	headerTimeout        = 10 * time.Second // a request header fits one packet
 	requestTimeout       = 30 * time.Second // a deployment over a slow line
-	closeTimeout         = 10 * time.Second // for requests in flight when the agent ends
+	closeTimeout         = 10 * time.Second // for requests in flight through the engine proxy when it is closed
 )
 
 // Options are the options of an agent.

@@ -44,8 +44,8 @@ type Client struct {
 	Dial func(ctx context.Context, addr, fingerprint string) (net.Conn, error)
 	// Now is the clock; nil = time.Now.
 	Now func() time.Time
-	// Kept keeps the connections open over which statuses are read, whether or not Dial opened them; nil =
-	// each request opens one.
+	// Kept keeps the connections for reading statuses open, with or without Dial; nil = each status is read over
+	// a new connection.
 	Kept *Connections
 
 	key string // the fingerprint that Dial gets

@@ -255,8 +255,8 @@ var gpuArgs = []string{"--gpus", "all", "--ipc", "host", "--ulimit", "memlock=-1
 // runArgs returns the arguments of docker that start a container. Its port is published on loopback
 // only, its log is limited, and it has none of the capabilities that root has in a container by
 // default. vLLM and SGLang need none: they do not change their user and write only files of that
-// user. They may log warnings that they cannot bind memory to NUMA nodes: that requires a capability
-// that Docker never grants.
+// user. They may log warnings that they cannot bind memory to NUMA nodes: that requires CAP_SYS_NICE,
+// which containers do not have by default either.
 func (s *System) runArgs(u Unit) []string {
 	port := strconv.Itoa(u.Port)
 	args := []string{

@@ -7,8 +7,8 @@
 // the LoRA adapters that the engine serves; it is read again every few seconds.
 //
 // Replicas are probed in groups, each group at one moment, and each replica over its own
-// connection: a probe is one write, one check of the connection and one read, and allocates
-// nothing.
+// connection. Over http, a probe usually is one request, and allocates nothing. Probes over TLS, and
+// those that also read the model list or a second endpoint, cost more.
 //
 // An engine is recognised by what it responds: its figures come from the metrics page or the load
 // endpoint that it has. docs/metrics.md lists them.

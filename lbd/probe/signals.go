@@ -84,7 +84,7 @@ func (r *rankFigures) setPaged(f EngineFigures, now time.Time, rarely bool) {
 	r.EngineFigures, r.paged, r.currentAt = f, f, now
 }
 
-var errAsleep = errors.New("the engine is asleep (vllm:engine_sleep_state)")
+var errAsleep = errors.New("the engine is asleep (vllm:engine_sleep_state): wake it with POST /wake_up, or restart it")
 
 // readSignals reads the engine's figures from what it offers. An engine that offers nothing has unknown
 // figures.
@@ -203,8 +203,9 @@ func (w *watch) setIterations(i int, f EngineFigures, some bool) {
 	}
 }
 
-// readLoads reads SGLang's load endpoint, if it exists, which does not depend on --enable-metrics. If it takes
-// too long, because a scheduler may respond only between two steps, the next probes read the page.
+// readLoads reads one of SGLang's load endpoints, if there is one; they do not depend on --enable-metrics.
+// After a timeout (a scheduler may respond only between two steps) or a status 5xx, that endpoint is not
+// requested for aliveInterval: meanwhile, figures come from the other load endpoint, if it exists, or the page.
 func (w *watch) readLoads(ctx context.Context) error {
 	i := firstDue(w.signals.loads[:], w.probeAt)
 	if i < 0 {

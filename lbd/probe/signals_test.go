@@ -216,7 +216,7 @@ func TestSleepingEngineIsNotReady(t *testing.T) {
 		}
 		e.set(func(e *engine) { e.pages["/metrics"] = page + "0" })
 		time.Sleep(2 * time.Second)
-		const reason = "the engine is asleep (vllm:engine_sleep_state)"
+		const reason = "the engine is asleep (vllm:engine_sleep_state): wake it with POST /wake_up, or restart it"
 		if got := r.last(t); got.Ready || got.Reason != reason || p.Status()[0].Reason != reason {
 			t.Errorf("asleep: %+v, %+v", got, p.Status()[0])
 		}

@@ -30,7 +30,7 @@ type watch struct {
 	probeAt  time.Time          // when the last probe began
 	aliveAt  time.Time
 	halfRTT  time.Duration // half of the last round trip
-	failures int           // probes that failed since the last good one, without timeouts
+	failures int           // probes that failed since the last good one; timeouts are not counted
 	source   source
 	signals  signals
 	page     Page
