@@ -90,8 +90,10 @@ var (
 	descModelAvailable   = desc("skyserve_model_replicas_available", "Replicas of a model to which the push mode allows another request to be sent.", "model")
 	descModelWait        = desc("skyserve_model_wait_seconds", "Expected queue time of a request for a model that arrives now.", "model")
 
-	descInfo            = desc("skyserve_replica_info", "1; the labels describe the replica.", "replica", "model", "region", "gpu", "kind")
-	descReady           = desc("skyserve_replica_ready", "1 when the replica responds and is not ejected.", "replica")
+	// The label replica is core's target id, which may be that of a rank, from descReady to descTokens (see
+	// scrape.replica), else the id of the replica (see scrape.proxyCounts).
+	descInfo            = desc("skyserve_replica_info", "1; the labels describe the replica. The ranks of an engine (us-0/0) have no series of their own.", "replica", "model", "region", "gpu", "kind")
+	descReady           = desc("skyserve_replica_ready", "1 when the replica, or a data-parallel rank of it (us-0/0), responds and is not ejected.", "replica")
 	descAvailable       = desc("skyserve_replica_available", "1 when the push mode allows another request to be sent to the replica.", "replica")
 	descReplicaDraining = desc("skyserve_replica_draining", "1 when the replica is draining: it finishes its requests and receives no new ones.", "replica")
 	descOutstanding     = desc("skyserve_replica_outstanding", "Requests sent to a replica that have not ended.", "replica")

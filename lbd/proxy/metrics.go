@@ -55,7 +55,7 @@ type metrics struct {
 
 func newMetrics() *metrics {
 	return &metrics{
-		requests:    counters("skyserve_requests_total", "Requests of this balancer's clients by outcome: finished, rejected, cancelled, failed (after a part of the response was sent), or refused before a decision (status 499: the client disconnected).", "model", "tier", "outcome", "status"),
+		requests:    counters("skyserve_requests_total", "Requests of this balancer's clients by outcome: finished, rejected, cancelled (status 499 if the client disconnected), failed (after a part of the response was sent), or refused (before a decision).", "model", "tier", "outcome", "status"),
 		ttft:        histograms("skyserve_ttft_seconds", "Time from arrival to the first token of a stream.", ttftBuckets, "model", "tier"),
 		e2e:         histograms("skyserve_e2e_seconds", "Time from arrival to the end of requests that were served.", e2eBuckets, "model", "tier"),
 		queued:      histograms("skyserve_queue_seconds", "Time that requests were queued before they were first sent; a forwarded request is counted at each balancer.", queueBuckets, "model", "tier"),
