@@ -20,8 +20,8 @@ import (
 	"skyserve/lbd/quota"
 )
 
-// origin describes the sender of a request.
-type origin struct {
+// sender describes the sender of a request, and what the request's headers say.
+type sender struct {
 	from    string   // the peer that forwarded it, empty for a client's request
 	hop     core.Hop // the forwards before this balancer
 	tenant  string
@@ -41,8 +41,8 @@ type origin struct {
 	// of the response, so only an engine that can continue a response may serve it.
 	continueOff, continued bool
 	requestedCounts        string // headerCounts of the peer: countsExact, countsAny or empty
-	// keysRequired: clients had to present keys when the request arrived, so its Authorization header
-	// contains a key of this service.
+	// keysRequired: clients had to present keys when the request arrived. Its Authorization and X-Api-Key
+	// headers may contain a key or an identity token for this service, so they are not forwarded.
 	keysRequired bool
 	account      *quota.Account // of the key that a client presented; nil if no key is required
 }
@@ -90,8 +90,8 @@ func errTier(requested, limit service.Tier) *openai.Error {
 
 // identify distinguishes requests of peers from those of clients and parses their headers. Headers
 // reserved for balancers are ignored in other requests.
-func (r *Runtime) identify(req *http.Request) (o origin, refused *openai.Error) {
-	if o, ok := req.Context().Value(batchOrigin{}).(*origin); ok {
+func (r *Runtime) identify(req *http.Request) (o sender, refused *openai.Error) {
+	if o, ok := req.Context().Value(batchSender{}).(*sender); ok {
 		return *o, nil
 	}
 	var err error
@@ -136,7 +136,7 @@ func (r *Runtime) identify(req *http.Request) (o origin, refused *openai.Error) 
 }
 
 // applyKey applies the tenant and the tiers of a key.
-func (o *origin) applyKey(a *quota.Account) {
+func (o *sender) applyKey(a *quota.Account) {
 	if a == nil {
 		return
 	}
@@ -149,9 +149,9 @@ func validHop(h core.Hop) bool {
 }
 
 // setSession sets the conversation or client of a request. It is a hash, so its length is bounded, and
-// decisions and records contain no user names. Sessions of different tenants never have the same hash.
-// The session from a peer is already a hash.
-func (o *origin) setSession(req *http.Request, e *openai.Endpoint, c *openai.Call) {
+// decisions and records contain no user names. The hash depends on the tenant, so that equal names of different
+// tenants are different sessions. The session from a peer is already a hash.
+func (o *sender) setSession(req *http.Request, e *openai.Endpoint, c *openai.Call) {
 	given := req.Header.Get(headerSession)
 	if o.from != "" && given != "" {
 		o.session = given[:min(len(given), maxRequestID)]
@@ -185,7 +185,8 @@ func sessionName(tenant string, cacheKey []byte, header string, user []byte, cli
 	return strconv.FormatUint(hash, 16)
 }
 
-// errBody returns the error for a body that could not be read within timeout.
+// errBody returns the error for a body that could not be read. timeout is the limit to name if it did not arrive
+// in time.
 func errBody(err error, timeout time.Duration) *openai.Error {
 	var tooLarge *http.MaxBytesError
 	var decoded *decodedTooLargeError

@@ -70,12 +70,12 @@ type BatchResponse struct {
 // maxBatchResponse is the maximum size of a response: an embedding of 1,000 inputs has 60 MB.
 const maxBatchResponse = 64 << 20
 
-// batchOrigin is the key of a context that contains the origin of a batch's request.
-type batchOrigin struct{}
+// batchSender is the key of a context that contains the sender of a batch's request.
+type batchSender struct{}
 
 // ServeBatchRequest serves a request of a batch and returns its response: a 502 if ctx ends before.
 func (r *Runtime) ServeBatchRequest(ctx context.Context, b BatchRequest) BatchResponse {
-	o := &origin{tenant: b.Caller.Tenant, tier: service.TierDeferred, age: b.Age, due: b.Due, keysRequired: r.RequiresKeys()}
+	o := &sender{tenant: b.Caller.Tenant, tier: service.TierDeferred, age: b.Age, due: b.Due, keysRequired: r.RequiresKeys()}
 	if b.Caller.Key != "" {
 		var refused *openai.Error
 		if o.account, refused = r.accountOf(b.Caller); refused != nil {
@@ -83,7 +83,7 @@ func (r *Runtime) ServeBatchRequest(ctx context.Context, b BatchRequest) BatchRe
 		}
 	}
 	w := &responseBuffer{header: http.Header{}}
-	req, err := http.NewRequestWithContext(context.WithValue(ctx, batchOrigin{}, o), http.MethodPost, b.Path, bytes.NewReader(b.Body))
+	req, err := http.NewRequestWithContext(context.WithValue(ctx, batchSender{}, o), http.MethodPost, b.Path, bytes.NewReader(b.Body))
 	if err != nil {
 		return BatchResponse{Status: http.StatusBadRequest, Body: openai.Invalid("url", "invalid_url", err.Error()).Body()}
 	}
@@ -173,7 +173,7 @@ func (w *responseBuffer) response() BatchResponse {
 	var failure *openai.Error
 	switch {
 	case w.tooLarge:
-		failure = openai.Invalid("", "response_too_large", fmt.Sprintf("the response must have at most %d bytes in a batch", maxBatchResponse))
+		failure = openai.Invalid("", "response_too_large", fmt.Sprintf("the response must have at most %d bytes in a batch: use fewer inputs or answers in this request, or send it outside of a batch", maxBatchResponse))
 	case w.broken || w.status == 0:
 		failure = &openai.Error{Status: http.StatusBadGateway, Kind: openai.TypeServer, Code: "incomplete_response", Message: "the response of the replica is incomplete"}
 	default:
@@ -221,7 +221,7 @@ const maxDeadline = 30 * 24 * time.Hour
 
 // setDeadline parses the header X-Skyserve-Deadline of a deferred request: a duration such as 4h, or a
 // time (RFC 3339).
-func (o *origin) setDeadline(h http.Header, now time.Time) *openai.Error {
+func (o *sender) setDeadline(h http.Header, now time.Time) *openai.Error {
 	value := strings.TrimSpace(h.Get(headerDeadline))
 	if value == "" {
 		return nil

@@ -10,7 +10,7 @@ import (
 // that is not parsed.
 
 // hidesCache reports whether cached token counts are hidden from the client.
-func (r *Runtime) hidesCache(o *origin) bool { return o.account != nil && !r.exposeCache.Load() }
+func (r *Runtime) hidesCache(o *sender) bool { return o.account != nil && !r.exposeCache.Load() }
 
 // SetExposeCache sets whether clients with API keys receive the number of cached prompt tokens. It
 // applies to responses that start later.

@@ -44,9 +44,9 @@ func eventRequest(ev *core.Event) string {
 	return ev.ID
 }
 
-// withLock calls do under the lock and returns the decisions made. A panic in do ends the
+// withLock calls do under the lock and returns the request records that it changed. A panic in do ends the
 // process.
-func (r *Runtime) withLock(do func()) (decisions []record.RequestRecord) {
+func (r *Runtime) withLock(do func()) (records []record.RequestRecord) {
 	r.mu.Lock()
 	defer func() {
 		if cause := recover(); cause != nil {
@@ -54,9 +54,9 @@ func (r *Runtime) withLock(do func()) (decisions []record.RequestRecord) {
 		}
 	}()
 	do()
-	decisions = r.takeDecisions()
+	records = r.takeRecords()
 	r.mu.Unlock()
-	return decisions
+	return records
 }
 
 // recoverPanic ends a request whose handler panicked outside of the lock: core receives a

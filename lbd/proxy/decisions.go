@@ -24,7 +24,7 @@ func newRing(n int) ring {
 	return ring{slots: make([]*record.RequestRecord, n), byID: make(map[string]*record.RequestRecord)}
 }
 
-func (g *ring) addDecision(d *record.RequestRecord) {
+func (g *ring) addRecord(d *record.RequestRecord) {
 	if old := g.slots[g.next]; old != nil && g.byID[old.Request] == old {
 		delete(g.byID, old.Request)
 	}
@@ -54,7 +54,7 @@ func (r *Runtime) DecisionMemory() telemetry.DecisionMemory {
 	return m
 }
 
-// Decision returns the record of a request, if it is still stored.
+// Decision returns the request record of a request, if it is still stored: the request and the decisions about it.
 func (r *Runtime) Decision(id string) (record.RequestRecord, bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -65,7 +65,7 @@ func (r *Runtime) Decision(id string) (record.RequestRecord, bool) {
 	return d.Snapshot(), true
 }
 
-// subscribers sends decisions to all subscribers.
+// subscribers sends request records to all subscribers.
 type subscribers struct {
 	count   atomic.Int32
 	mu      sync.Mutex
@@ -75,9 +75,8 @@ type subscribers struct {
 
 func (s *subscribers) hasAny() bool { return s.count.Load() > 0 }
 
-// Subscribe returns a channel that receives every decision when it is made, each as a
-// record.RequestRecord in JSON. A reader that is too slow misses decisions (counted in
-// skyserve_events_dropped_total). cancel ends the subscription and closes the channel.
+// Subscribe returns a channel that receives, after every decision, the record.RequestRecord of its request
+// in JSON. A reader that is too slow misses some (counted in skyserve_events_dropped_total). cancel ends the subscription and closes the channel.
 func (r *Runtime) Subscribe() (events <-chan json.RawMessage, cancel func()) {
 	ch := make(chan json.RawMessage, r.limits.SubscriberBuffer)
 	s := &r.subs
@@ -97,10 +96,10 @@ func (r *Runtime) Subscribe() (events <-chan json.RawMessage, cancel func()) {
 	})
 }
 
-// publish sends decisions to every subscriber whose buffer is not full.
-func (s *subscribers) publish(decisions []record.RequestRecord) {
-	for i := range decisions {
-		line, err := json.Marshal(&decisions[i])
+// publish sends request records to every subscriber whose buffer is not full.
+func (s *subscribers) publish(records []record.RequestRecord) {
+	for i := range records {
+		line, err := json.Marshal(&records[i])
 		if err != nil {
 			s.dropped.Add(1)
 			continue

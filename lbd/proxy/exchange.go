@@ -21,43 +21,44 @@ import (
 )
 
 // exchange is one request of a client or peer, from its arrival to its end. It belongs to one
-// goroutine. Other goroutines use only its inFlight.
+// goroutine. Other goroutines use only its inFlight, its bodies (transports read them) and, in the timer of
+// guardHTTP2Write, ctl.
 type exchange struct {
 	rt       *Runtime
 	w        http.ResponseWriter
 	req      *http.Request
 	endpoint *openai.Endpoint
-	origin
+	sender
 	inFlight         inFlight
 	model            string
 	split            string      // the split that the client requested; empty = it requested the model itself
 	adapter          string      // core.Request.Adapter
-	body             *sharedBody // as first sent; nil once the request cannot be retried
+	body             *sharedBody // without a continuation; nil once the request cannot be retried
 	continuationBody *sharedBody // as sent for a continuation; nil before that
 	upgradeModel     string      // name of the model at the engine, for a WebSocket
 	decoded          bool        // the client sent the body with a content encoding
 
-	promptTokens     int  // estimated
-	countedPrompt    int  // promptTokens if Runtime.points counted them at the arrival, else 0
-	maxOutput        int  // maximum tokens of the response; 0 = no limit
-	parallelAnswers  int  // number of responses generated in parallel; 0 = none
-	maxGenerated     int  // maximum number of tokens that any attempt generated
-	pinned           bool // only one target can serve the request: core.Request.PinnedTo
-	streamWanted     bool // the client requested a stream
-	hideUsage        bool // the balancer requested the usage from the engine, and the client did not
-	hideCounts       bool // the same for the usage so far in each event
-	countsRequested  bool // the usage so far was requested from the current target
-	namesMaxTokens   bool // the client sent max_tokens, possibly as null
-	showsUsage       bool // the client receives the number of tokens of the response
-	countMatters     bool // the number of output tokens must be exact: the client receives it, or has set a limit for it
-	hidesCache       bool // cached token counts are hidden from the client
-	unparsed         bool // a non-streamed response was forwarded without being parsed
-	masking          bool // everything sent to the client passes through mask
-	mask             openai.CacheMask
-	answer           openai.Answer
-	transcript       openai.Transcript // answer.Transcript points here if there is one
-	transcriptMemory quota.MemoryUse   // memory of its text
-	splice           *openai.Splice    // nil until another target continues the response
+	promptTokens        int  // estimated
+	countedPrompt       int  // promptTokens if Runtime.points counted them at the arrival (see telemetry.Point), else 0
+	maxOutput           int  // maximum tokens of the response; 0 = no limit
+	parallelAnswers     int  // number of responses generated in parallel; 0 = none
+	maxGenerated        int  // maximum number of tokens that any attempt generated
+	pinned              bool // only one target can serve the request: core.Request.PinnedTo
+	streamWanted        bool // the client requested a stream
+	hideUsage           bool // the balancer requested the usage from the engine, and the client did not
+	hideUsageSoFar      bool // the same for the usage so far in each event: see tokencounts.go
+	usageSoFarRequested bool // the usage so far was requested from the current target
+	namesMaxTokens      bool // the client sent max_tokens, possibly as null
+	showsUsage          bool // the client receives the number of tokens of the response
+	countMatters        bool // the number of output tokens must be exact: the client receives it, or has set a limit for it
+	hidesCache          bool // cached token counts are hidden from the client
+	unparsed            bool // a non-streamed response was forwarded without being parsed
+	masking             bool // everything sent to the client passes through mask
+	mask                openai.CacheMask
+	answer              openai.Answer
+	transcript          openai.Transcript // answer.Transcript points here if there is one
+	transcriptMemory    quota.MemoryUse   // memory of its text
+	splice              *openai.Splice    // nil until another target continues the response
 
 	latestAction  action       // the latest action
 	current       action       // the action of the current attempt
@@ -111,7 +112,7 @@ func (r *Runtime) serveInference(w http.ResponseWriter, req *http.Request, e *op
 		return
 	}
 	x.runExchange(ctx)
-	x.endHeldStream()
+	x.endEarlyStream()
 }
 
 // admitAny admits a request of any kind and returns it as a core.Request.
@@ -124,12 +125,12 @@ func (x *exchange) admitAny() (*core.Request, *openai.Error) {
 
 // admit reads a request with a body.
 func (x *exchange) admit() (*core.Request, *openai.Error) {
-	origin, refused := x.rt.identify(x.req)
-	x.origin = origin
+	from, refused := x.rt.identify(x.req)
+	x.sender = from
 	if refused != nil {
 		return nil, refused
 	}
-	x.hidesCache = x.rt.hidesCache(&x.origin)
+	x.hidesCache = x.rt.hidesCache(&x.sender)
 	if refused := x.admitByQuota(); refused != nil {
 		return nil, refused
 	}
@@ -145,7 +146,7 @@ func (x *exchange) admit() (*core.Request, *openai.Error) {
 	c, resolved, divided, refused := x.resolveCall(buf.B)
 	var holder storedAt
 	if refused == nil && x.endpoint.Continues {
-		holder, refused = x.rt.holderOf(x.req.Context(), &c, &x.origin)
+		holder, refused = x.rt.holderOf(x.req.Context(), &c, &x.sender)
 	}
 	if refused != nil {
 		release()
@@ -253,12 +254,13 @@ func (x *exchange) receiveWindow() int64 {
 	return window
 }
 
-// applyEdits applies the edits of c.Changes to a body in place and takes ownership of it, unless it returns
-// an error: there is no memory for a larger body. It overwrites the memory from which c was parsed.
+// applyEdits applies the edits of c.Changes to a body in place and takes ownership of the body. If there is no
+// memory for a larger body, it returns an error, and the caller keeps the body. applyEdits overwrites the
+// memory from which c was parsed.
 func (x *exchange) applyEdits(c *openai.Call, resolved openai.ResolvedModel, buf *buffer.Buffer, mem *quota.MemoryUse) error {
 	ch := c.Changes(x.endpoint, resolved)
 	x.streamWanted, x.hideUsage = ch.Stream, ch.HideUsage
-	x.hideCounts = x.requestedCounts == "" && !ch.CountsRequested
+	x.hideUsageSoFar = x.requestedCounts == "" && !ch.CountsRequested
 	x.namesMaxTokens = ch.NamesMaxTokens
 	x.showsUsage = !x.hideUsage && x.requestedCounts != countsAny
 	x.countMatters = x.showsUsage || ch.SetsBounds
@@ -371,7 +373,7 @@ func (x *exchange) endUnserved() {
 	}
 }
 
-// endCancelled ends a request whose client has disconnected, or that core aborted. After an abort the
+// endCancelled ends a request whose client has disconnected, or that the balancer aborted. After an abort the
 // client receives an error, or its connection is closed if the header was already sent.
 func (x *exchange) endCancelled() {
 	if x.splice != nil {

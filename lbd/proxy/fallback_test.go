@@ -387,7 +387,7 @@ func TestFallbackWaitCountsOnce(t *testing.T) {
 		{limit, 2, service.TierFast, time.Second},
 		{10 * time.Second, 2, service.TierDeferred, 0},
 	} {
-		x := &exchange{rt: b.Runtime, origin: origin{tier: c.tier}, fallback: &fallback{next: c.next}}
+		x := &exchange{rt: b.Runtime, sender: sender{tier: c.tier}, fallback: &fallback{next: c.next}}
 		if got := x.remainingWait(rule, c.waited); got != c.want {
 			t.Errorf("after %s, before fallback %d, %s: %s, want %s", c.waited, c.next, c.tier, got, c.want)
 		}

@@ -28,7 +28,7 @@ func (x *exchange) markForwarded(h http.Header) {
 	if x.isContinuation() {
 		h[headerContinued] = []string{"1"}
 	}
-	if x.countsRequested {
+	if x.usageSoFarRequested {
 		h[headerCounts] = []string{countsAny}
 		if x.showsUsage {
 			h[headerCounts] = []string{countsExact}

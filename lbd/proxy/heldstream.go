@@ -17,12 +17,12 @@ import (
 // heartbeatComment is the comment that keeps the connection of a waiting client alive.
 const heartbeatComment = ": waiting for a replica\n\n"
 
-// maxHeldError is the maximum size in bytes of an engine's error that is sent as an event.
-const maxHeldError = 64 << 10
+// maxEventError is the maximum size in bytes of an engine's error that is sent as an event.
+const maxEventError = 64 << 10
 
-// heldStream is the http.ResponseWriter of an exchange whose header was sent before there was a
+// earlyStream is the http.ResponseWriter of an exchange whose header was sent before there was a
 // response. It writes the events of a stream unchanged, and any other response as one event.
-type heldStream struct {
+type earlyStream struct {
 	to         http.ResponseWriter
 	header     http.Header                          // of the response; not sent
 	errorEvent func(status int, body []byte) []byte // returns an error response as the last event
@@ -32,13 +32,13 @@ type heldStream struct {
 }
 
 // Header returns the header of the response, which the client does not receive.
-func (h *heldStream) Header() http.Header { return h.header }
+func (h *earlyStream) Header() http.Header { return h.header }
 
 // Unwrap returns the original writer, for http.ResponseController.
-func (h *heldStream) Unwrap() http.ResponseWriter { return h.to }
+func (h *earlyStream) Unwrap() http.ResponseWriter { return h.to }
 
 // WriteHeader records the status of the response.
-func (h *heldStream) WriteHeader(status int) {
+func (h *earlyStream) WriteHeader(status int) {
 	h.status = status
 	h.framed = status != http.StatusOK || !isStream(&http.Response{Header: h.header})
 	if h.framed && status == http.StatusOK {
@@ -47,12 +47,12 @@ func (h *heldStream) WriteHeader(status int) {
 }
 
 // Write writes a part of the response.
-func (h *heldStream) Write(p []byte) (int, error) {
+func (h *earlyStream) Write(p []byte) (int, error) {
 	switch {
 	case !h.framed:
 		return h.to.Write(p)
 	case h.status != http.StatusOK:
-		h.body.Write(p[:min(len(p), maxHeldError-h.body.Len())])
+		h.body.Write(p[:min(len(p), maxEventError-h.body.Len())])
 	default:
 		if _, err := h.to.Write(bytes.ReplaceAll(p, []byte("\n"), []byte("\ndata: "))); err != nil {
 			return 0, err
@@ -62,7 +62,7 @@ func (h *heldStream) Write(p []byte) (int, error) {
 }
 
 // end ends the response.
-func (h *heldStream) end() {
+func (h *earlyStream) end() {
 	switch {
 	case h.framed && h.status == http.StatusOK:
 		_, _ = h.to.Write([]byte("\n\n")) // an error means that the client disconnected
@@ -71,9 +71,9 @@ func (h *heldStream) end() {
 	}
 }
 
-// endHeldStream ends a response whose header was sent early.
-func (x *exchange) endHeldStream() {
-	if h, held := x.w.(*heldStream); held {
+// endEarlyStream ends a response whose header was sent early.
+func (x *exchange) endEarlyStream() {
+	if h, early := x.w.(*earlyStream); early {
 		x.extendWriteDeadline(time.Now())
 		h.end()
 		_ = x.ctl.Flush() // an error means that the client disconnected
@@ -83,7 +83,7 @@ func (x *exchange) endHeldStream() {
 // awaitAction waits for core's next action about the request. It returns false if the request has to
 // end, because ctx has ended.
 func (x *exchange) awaitAction(ctx context.Context) bool {
-	if x.rt.sendsHeartbeats.Load() && x.mayHoldStream() {
+	if x.rt.sendsHeartbeats.Load() && x.receivesHeartbeats() {
 		return x.awaitWithHeartbeats(ctx)
 	}
 	select {
@@ -94,9 +94,9 @@ func (x *exchange) awaitAction(ctx context.Context) bool {
 	}
 }
 
-// mayHoldStream reports whether the client would receive heartbeats. A peer receives none: its own
-// balancer sends them.
-func (x *exchange) mayHoldStream() bool {
+// receivesHeartbeats reports whether the client would receive heartbeats. A peer receives none: it sends them
+// to its client itself.
+func (x *exchange) receivesHeartbeats() bool {
 	return x.streamWanted && x.endpoint.Streams() && x.from == "" && !x.headerSent
 }
 
@@ -117,7 +117,7 @@ func (x *exchange) awaitWithHeartbeats(ctx context.Context) bool {
 		case x.latestAction = <-x.inFlight.actions:
 			return true
 		case <-timer.C:
-			if _, held := x.w.(*heldStream); (held || x.rt.isCold(x.placedModel())) && !x.sendHeartbeat() {
+			if _, early := x.w.(*earlyStream); (early || x.rt.isCold(x.placedModel())) && !x.sendHeartbeat() {
 				x.headerSent = true // the client has disconnected
 				x.inFlight.abort()
 				return false
@@ -132,7 +132,7 @@ func (x *exchange) awaitWithHeartbeats(ctx context.Context) bool {
 func (x *exchange) sendHeartbeat() bool {
 	x.extendWriteDeadline(time.Now())
 	defer x.stopStallTimer()
-	if _, held := x.w.(*heldStream); !held {
+	if _, early := x.w.(*earlyStream); !early {
 		h := x.w.Header()
 		h.Set("Content-Type", "text/event-stream; charset=utf-8")
 		h.Set("Cache-Control", "no-cache")
@@ -141,11 +141,11 @@ func (x *exchange) sendHeartbeat() bool {
 		h.Set(headerRegion, string(x.rt.self.Region))
 		x.setLimitHeaders(h)
 		x.w.WriteHeader(http.StatusOK)
-		x.w = &heldStream{to: x.w, header: http.Header{}, errorEvent: func(status int, body []byte) []byte {
+		x.w = &earlyStream{to: x.w, header: http.Header{}, errorEvent: func(status int, body []byte) []byte {
 			return x.endpoint.ErrorResponseEvent(status, body, x.inFlight.id)
 		}}
 	}
-	if _, err := fmt.Fprint(x.w.(*heldStream).to, heartbeatComment); err != nil {
+	if _, err := fmt.Fprint(x.w.(*earlyStream).to, heartbeatComment); err != nil {
 		return false
 	}
 	return x.ctl.Flush() == nil

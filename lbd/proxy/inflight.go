@@ -13,7 +13,7 @@ import (
 	"skyserve/lbd/record"
 )
 
-// errAborted is the cause if core aborts a request.
+// errAborted is the cause if the balancer aborts a request: see inFlight.abort and inFlight.deliver.
 var errAborted = errors.New("the balancer aborted the request")
 
 // maxRequestID is the maximum length of a request id.
@@ -59,7 +59,7 @@ func (f *inFlight) deliver(v action) {
 
 func (f *inFlight) abort() { f.cancel(errAborted) }
 
-// recordAction writes an action to the request's record.
+// recordAction writes an action to the request record.
 func (f *inFlight) recordAction(now time.Duration, a *core.Action) {
 	e := f.entry
 	cold := e.State == record.StateQueued && e.Reason == core.QueuedForStart
@@ -72,7 +72,7 @@ func (f *inFlight) recordAction(now time.Duration, a *core.Action) {
 	case core.ActionBounce:
 		e.State = record.StateBounced
 	case core.ActionAbort:
-		return // the end is recorded by the event that caused the abort
+		return // finalize or abandonInFlight records the end
 	}
 	e.Attempts = append(e.Attempts, record.Attempt{
 		AtMillis: millis(now - f.arrived), Kind: a.Kind, Target: a.Target, Reason: a.Reason, Decision: a.Decision, HeldFor: e.HeldFor, Cold: cold,
@@ -96,7 +96,7 @@ func (r *Runtime) submitRequest(f *inFlight, req *core.Request, entry *record.Re
 		f.arrived, f.entry = r.Elapsed(), entry
 		req.ID, entry.Request = f.id, f.id
 		r.inFlight[f.id] = f
-		r.ring.addDecision(entry)
+		r.ring.addRecord(entry)
 		r.stepCore(core.Event{Kind: core.EventArrived, Request: req})
 	}))
 	return accepted
@@ -112,7 +112,7 @@ func (r *Runtime) uniqueID(want string) string {
 	return id
 }
 
-// stepFor is Step for an event of a request in flight. change edits its record under the same lock,
+// stepFor is Step for an event of a request in flight. change edits the request record under the same lock,
 // before the step.
 func (r *Runtime) stepFor(f *inFlight, ev core.Event, change func(*record.RequestRecord)) {
 	ev.ID = f.id
@@ -124,7 +124,7 @@ func (r *Runtime) stepFor(f *inFlight, ev core.Event, change func(*record.Reques
 	}))
 }
 
-// endInFlight removes a request that has ended in core. change edits its record.
+// endInFlight removes a request that has ended in core. change edits the request record.
 func (r *Runtime) endInFlight(f *inFlight, change func(*record.RequestRecord)) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

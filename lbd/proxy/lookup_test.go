@@ -157,7 +157,7 @@ func TestHolderRejectsKey(t *testing.T) {
 		}), "sk-engine")
 		id, _ := b.respond("", false)
 		message, _, _ := apiErrorOf(t, expect(t, b.about("GET", id), http.StatusBadGateway, "replica_failed"))
-		if want := fmt.Sprintf("us-0, which holds the response, rejects the API key that the balancer has for it (%d)", status); message != want {
+		if want := fmt.Sprintf("us-0, which holds the response, rejects the API key that the balancer has for it (%d): ask the operator to correct it", status); message != want {
 			t.Errorf("got %q, want %q", message, want)
 		}
 	}
@@ -184,7 +184,7 @@ func TestHolderAtPeerRejects(t *testing.T) {
 			continue
 		}
 		message, _, _ := apiErrorOf(t, expect(t, resp, http.StatusBadGateway, "replica_failed"))
-		if want := "lb-eu-1, which holds the response, rejects the peer token of the balancer (401)"; message != want {
+		if want := "lb-eu-1, which holds the response, rejects the peer token of the balancer (401): ask the operator to correct it"; message != want {
 			t.Errorf("got %q, want %q", message, want)
 		}
 	}

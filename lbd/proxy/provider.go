@@ -179,7 +179,7 @@ func (p *provider) reserveUSD(usd float64) error {
 	defer p.mu.Unlock()
 	p.startDay()
 	if p.perDay > 0 && p.spent+p.reserved+usd > p.perDay {
-		return fmt.Errorf("the budget of %g USD per day is used", p.perDay)
+		return fmt.Errorf("the request may cost more than what remains of the budget of %g USD per day", p.perDay)
 	}
 	p.reserved += usd
 	return nil
@@ -215,7 +215,7 @@ func (x *exchange) outgoingExternal(ctx context.Context) *http.Request {
 	rep := x.servedBy.replica
 	header := http.Header{"Content-Type": {"application/json"}, headerIdempotency: nil} // as in outgoing
 	rep.authorize(header)
-	x.countsRequested, x.answer.AskedForCounts = false, false
+	x.usageSoFarRequested, x.answer.AskedForCounts = false, false
 	body := x.body
 	out := &http.Request{
 		Method: x.req.Method, Header: header, Host: rep.base.Host,

@@ -43,7 +43,7 @@ func (x *exchange) failureOf(resp *http.Response) *failure {
 	case f.kills > 0:
 		return f
 	case x.rejectsKey(status):
-		f.cause, f.keyRejected = fmt.Sprintf("%s rejects the API key that the balancer has for it (%d)", x.current.target, status), true
+		f.cause, f.keyRejected = fmt.Sprintf("%s rejects the API key that the balancer has for it (%d): ask the operator to correct it", x.current.target, status), true
 		if !x.headerSent {
 			f.refusal = refusalOf(&openai.Error{Status: http.StatusBadGateway, Kind: openai.TypeServer, Code: core.RejectRefused, Message: f.cause})
 		}

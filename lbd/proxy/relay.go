@@ -325,7 +325,7 @@ func (x *exchange) inspect(event []byte, first bool) (seen eventView) {
 	x.rememberHolder()
 	seen.hide = f.UsageOnly && x.hideUsage
 	seen.fault = x.answer.Faulty && (x.mayContinue() || (first && !x.headerSent))
-	if x.countsRequested && x.hideCounts {
+	if x.usageSoFarRequested && x.hideUsageSoFar {
 		seen.counts = f.Counts
 	}
 	seen.masked = x.hasCacheFigures(event)

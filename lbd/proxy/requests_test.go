@@ -80,7 +80,7 @@ func TestNewestRequestsComeFirst(t *testing.T) {
 		for range rapid.IntRange(0, 20).Draw(t, "came") {
 			d := &record.RequestRecord{Request: rapid.StringMatching("[a-c]").Draw(t, "id")}
 			all = append(all, d)
-			g.addDecision(d)
+			g.addRecord(d)
 		}
 		limit := rapid.IntRange(0, size).Draw(t, "limit")
 		slices.Reverse(all)

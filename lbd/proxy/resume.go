@@ -12,13 +12,17 @@ import (
 	"skyserve/lbd/record"
 )
 
+// To continue the response of a chat, an engine has to continue the assistant's last message instead of
+// beginning a new one. Not every engine does so: see proof.go. Every engine can continue a text completion
+// (openai.Endpoint.AnyEngine), because its prompt is plain text.
+
 // Outcomes of a stream whose target failed after the client had received part of it.
 const (
 	continuedWhole     = "whole"     // completed; the client noticed only a delay
 	continuedBroken    = "broken"    // other targets failed too
 	continuedCancelled = "cancelled" // its client disconnected meanwhile
 	continuedRefused   = "refused"   // it could not be continued
-	continuedUnproven  = "unproven"  // no available engine was proven to continue a message
+	continuedUnproven  = "unproven"  // no available engine was proven to continue the chat
 )
 
 // startTranscript starts recording the text of the response in case its target fails.
@@ -50,8 +54,8 @@ func (x *exchange) isContinuation() bool {
 	return x.continued || (x.splice != nil && x.splice.TokensInPrompt > 0)
 }
 
-// proveContinuationHere returns nil unless the request is the continuation of a message and the current
-// replica is not proven to continue messages.
+// proveContinuationHere returns nil unless the request is a continuation of a chat and the current replica is
+// not proven to continue one.
 func (x *exchange) proveContinuationHere(ctx context.Context) error {
 	switch {
 	case !x.isContinuation():
@@ -144,7 +148,7 @@ func (x *exchange) prepareContinuation() bool {
 	if !x.endpoint.AnyEngine {
 		next.GuardRestart(soFar)
 	}
-	next.HidesCounts, next.Prompt = x.hideCounts, x.answer.Usage.Prompt
+	next.HidesCounts, next.Prompt = x.hideUsageSoFar, x.answer.Usage.Prompt
 	if x.splice != nil && !next.Prompt.Known {
 		next.Prompt = x.splice.Prompt
 	}
@@ -241,5 +245,8 @@ const codeBroken = "replica_failed"
 // errorEvent returns the last event of an interrupted stream.
 func (x *exchange) errorEvent(cause, code string) []byte {
 	e := openai.Error{Kind: openai.TypeServer, Code: code, Message: "the response was interrupted: " + cause}
+	if code == codeBroken {
+		e.Message += "; send the request again"
+	}
 	return x.endpoint.ErrorEvent(&e, x.inFlight.id)
 }

@@ -37,7 +37,8 @@ type Options struct {
 	Tokens *oidc.Verifier
 	// Record receives every event and action as JSON lines; nil = none.
 	Record io.Writer
-	// Logger receives failures; nil = none.
+	// Logger receives the log of the balancer, such as failures, fallbacks and the access log (see AccessLog);
+	// nil = none.
 	Logger *slog.Logger
 	// Transport sends requests to replicas, and to peers that were added without their own transport;
 	// nil = NewTransport(nil).
@@ -69,8 +70,8 @@ type Options struct {
 	// Recheck is called with the id of a replica that does not serve a requested name, so that its model
 	// list is read again; nil = none.
 	Recheck func(replica string)
-	// Sent is called with each prompt of a chat or a completion that is being sent to a replica with
-	// cache events, on the request's path; nil = none.
+	// Sent is called with each prompt of a chat or a completion, before it is sent to a replica with cache
+	// events; nil = none. The request waits until Sent returns, so it must be fast.
 	Sent   func(*SentPrompt)
 	Limits Limits
 }
@@ -126,7 +127,7 @@ type Runtime struct {
 	served        map[string]ServedModels           // by replica; missing = unknown
 	peerAdapters  map[string][]openai.ResolvedModel // adapters by peer, as last reported
 	ring          ring
-	newDecisions  []record.RequestRecord // decisions of the current step, for subscribers
+	newRecords    []record.RequestRecord // request records that the current step changed, for subscribers
 	idle          chan struct{}          // closed when the last request ends; nil unless draining
 	ticks         int
 
@@ -147,7 +148,7 @@ type Runtime struct {
 }
 
 // New returns a runtime without replicas, peers or requests. It serves requests as soon as replicas
-// are added and reported ready. Start starts its clock. New returns an error if no policy is set.
+// are added and reported ready. Start starts its ticks. New returns an error if no policy is set.
 func New(o Options) (*Runtime, error) {
 	if o.Core.Policy == nil {
 		return nil, fmt.Errorf("creating balancer %q: policy is required", o.Self.ID)
@@ -285,18 +286,18 @@ func (r *Runtime) deliverAction(now time.Duration, a *core.Action) {
 		r.stats.retries.Add(1)
 	}
 	if r.subs.hasAny() {
-		r.newDecisions = append(r.newDecisions, f.entry.Snapshot())
+		r.newRecords = append(r.newRecords, f.entry.Snapshot())
 	}
 	if a.Kind != core.ActionAbort {
 		f.deliver(v)
 	}
 }
 
-// takeDecisions returns the decisions of the last step.
-func (r *Runtime) takeDecisions() []record.RequestRecord {
-	decisions := r.newDecisions
-	r.newDecisions = nil
-	return decisions
+// takeRecords returns the request records that the last step changed.
+func (r *Runtime) takeRecords() []record.RequestRecord {
+	records := r.newRecords
+	r.newRecords = nil
+	return records
 }
 
 // tickUntil runs ticks until ctx ends.

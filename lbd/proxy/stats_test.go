@@ -222,13 +222,13 @@ func TestSubscribe(t *testing.T) {
 func TestRingForgetsTheOldest(t *testing.T) {
 	g := newRing(2)
 	a, b, c := &record.RequestRecord{Request: "a"}, &record.RequestRecord{Request: "b"}, &record.RequestRecord{Request: "a", Status: 2}
-	g.addDecision(a)
-	g.addDecision(b)
-	g.addDecision(c) // replaces the first a, and its entry by id
+	g.addRecord(a)
+	g.addRecord(b)
+	g.addRecord(c) // replaces the first a, and its entry by id
 	if g.byID["a"] != c || g.byID["b"] != b || len(g.byID) != 2 {
 		t.Errorf("the ring knows %v", g.byID)
 	}
-	g.addDecision(&record.RequestRecord{Request: "d"})
+	g.addRecord(&record.RequestRecord{Request: "d"})
 	if g.byID["b"] != nil || len(g.byID) != 2 {
 		t.Errorf("the ring knows %v, want a and d", g.byID)
 	}

@@ -85,7 +85,7 @@ func (s *responses) find(response responseID) (at storedAt, known bool) {
 // holderOf returns where the response is stored that a call continues from; no target if the call starts
 // a new conversation. For a client's request, it looks up an unknown response at the peers:
 // the client may have used another region or balancer before.
-func (r *Runtime) holderOf(ctx context.Context, c *openai.Call, o *origin) (at storedAt, refused *openai.Error) {
+func (r *Runtime) holderOf(ctx context.Context, c *openai.Call, o *sender) (at storedAt, refused *openai.Error) {
 	id, given, refused := c.PreviousResponse()
 	if !given || refused != nil {
 		return storedAt{}, refused

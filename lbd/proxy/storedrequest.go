@@ -35,7 +35,7 @@ type storedRequest struct {
 	req           *http.Request
 	path          string // below pathResponses, as sent to the engine
 	id            string // id of the response
-	origin        origin
+	sender        sender
 	holder        storedAt
 	reservation   quota.Reservation // of the client's key; inactive if it has none
 	peer          *peer             // the peer that holds the response; nil if a replica holds it
@@ -73,11 +73,11 @@ func (r *Runtime) serveStored(w http.ResponseWriter, req *http.Request) {
 // serveStored admits the request like any other request of its key, and serves it. Its error is for the
 // client.
 func (q *storedRequest) serveStored() (refused *openai.Error) {
-	if q.origin, refused = q.rt.identify(q.req); refused != nil {
+	if q.sender, refused = q.rt.identify(q.req); refused != nil {
 		return refused
 	}
-	if q.origin.account != nil {
-		reservation, denied := q.origin.account.Admit(q.rt.Elapsed())
+	if q.sender.account != nil {
+		reservation, denied := q.sender.account.Admit(q.rt.Elapsed())
 		if denied != nil {
 			return errDenied(denied)
 		}
@@ -92,8 +92,8 @@ func (q *storedRequest) serveStored() (refused *openai.Error) {
 
 // setLimitHeaders writes the remaining limits of the key to the response's header.
 func (q *storedRequest) setLimitHeaders() {
-	if q.origin.account != nil {
-		q.origin.account.WriteHeaders(q.w.Header(), q.rt.Elapsed())
+	if q.sender.account != nil {
+		q.sender.account.WriteHeaders(q.w.Header(), q.rt.Elapsed())
 	}
 }
 
@@ -108,15 +108,15 @@ func errNoResponse() *openai.Error {
 // findHolder determines the holder of the response. For a peer's request it considers only this balancer's
 // own replicas, so that the request is not forwarded twice.
 func (q *storedRequest) findHolder() *openai.Error {
-	response := responseID{q.origin.tenant, q.id}
+	response := responseID{q.sender.tenant, q.id}
 	at, known := q.rt.storedResponses.find(response)
 	switch {
-	case known && q.origin.from != "":
+	case known && q.sender.from != "":
 		known = q.rt.servesItself(at)
 	case known:
 		known = q.rt.urlOf(at.target) == at.url
 	}
-	if !known && q.origin.from == "" && len(q.id) <= maxResponseID && q.rt.forwards() {
+	if !known && q.sender.from == "" && len(q.id) <= maxResponseID && q.rt.forwards() {
 		var refused *openai.Error
 		if at, refused = q.rt.locateResponse(q.req.Context(), response); refused != nil {
 			return refused
@@ -137,7 +137,7 @@ func (q *storedRequest) forwardRequest() *openai.Error {
 	defer cancel(nil)
 	silence := time.AfterFunc(storedRequestTimeout, func() { cancel(errSilent) })
 	defer silence.Stop()
-	mem := q.rt.memory.Use(q.origin.tenant)
+	mem := q.rt.memory.Use(q.sender.tenant)
 	defer mem.Release()
 	if q.req.ContentLength != 0 {
 		if err := mem.Set(maxStoredRequestBody); err != nil {
@@ -180,7 +180,7 @@ func (q *storedRequest) errHolderRejects(status int) *openai.Error {
 	}
 	return &openai.Error{
 		Status: http.StatusBadGateway, Kind: openai.TypeServer, Code: "replica_failed",
-		Message: fmt.Sprintf("%s, which holds the response, rejects %s (%d)", q.holder.target, credential, status),
+		Message: fmt.Sprintf("%s, which holds the response, rejects %s (%d): ask the operator to correct it", q.holder.target, credential, status),
 	}
 }
 
@@ -205,7 +205,7 @@ func (q *storedRequest) outgoing(ctx context.Context) (out *http.Request, transp
 	h := make(http.Header, len(q.req.Header)+8)
 	copyHeaders(h, q.req.Header)
 	h.Del("Accept-Encoding") // the response is forwarded unchanged
-	if q.origin.keysRequired {
+	if q.sender.keysRequired {
 		dropKeys(h)
 	}
 	h[headerRequestID] = []string{requestID(q.req.Header.Get(headerRequestID))}
@@ -247,8 +247,8 @@ func (q *storedRequest) markForwarded(h http.Header) {
 	if q.rt.self.PeerToken != "" {
 		h[headerPeerToken] = []string{q.rt.self.PeerToken}
 	}
-	if q.origin.tenant != "" {
-		h[headerTenant] = []string{q.origin.tenant}
+	if q.sender.tenant != "" {
+		h[headerTenant] = []string{q.sender.tenant}
 	}
 }
 
@@ -259,7 +259,7 @@ func (q *storedRequest) forgetIfDeleted(status int) {
 	gone := q.req.Method == http.MethodGet && status == http.StatusNotFound
 	deleted := q.req.Method == http.MethodDelete && status == http.StatusOK
 	if plain && (gone || deleted) {
-		q.rt.storedResponses.dropResponse(responseID{q.origin.tenant, q.id})
+		q.rt.storedResponses.dropResponse(responseID{q.sender.tenant, q.id})
 	}
 }
 
@@ -281,7 +281,7 @@ func (q *storedRequest) forwardResponse(resp *http.Response, silence *time.Timer
 	}
 	q.w.WriteHeader(resp.StatusCode)
 	ctl, buf := http.NewResponseController(q.w), make([]byte, 32<<10)
-	hides, mask := q.rt.hidesCache(&q.origin), openai.CacheMask{}
+	hides, mask := q.rt.hidesCache(&q.sender), openai.CacheMask{}
 	for {
 		silence.Reset(q.rt.limits.IdleTimeout)
 		n, err := resp.Body.Read(buf)

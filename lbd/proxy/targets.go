@@ -49,7 +49,7 @@ type replicaCount struct {
 	silentTicks int            // ticks since it responded to a probe or sent a token; guarded by the runtime's lock
 	rate        rateWindow
 	hits        hitWindow
-	proof       proof // that its engine continues messages
+	proof       proof // that its engine can continue a chat
 	// prompt and cached are the tokens of responses that report both.
 	prompt, cached atomic.Int64
 	// notCached and notExpected are the tokens of countMismatch.
@@ -103,7 +103,7 @@ func (r *Runtime) AddReplica(cfg service.ReplicaConfig) (added bool, err error) 
 	case base.Scheme != "https":
 		return false, fmt.Errorf("adding replica %q: mtls: requires a URL that starts with https://, got %q", cfg.ID, cfg.URL)
 	case r.mtlsTransport == nil:
-		return false, fmt.Errorf("adding replica %q: mtls: this balancer has no identity certificate of its service", cfg.ID)
+		return false, fmt.Errorf("adding replica %q: mtls: this balancer has no identity certificate of its service: run 'skyserve up', which gives it one, or attach the replica without mtls", cfg.ID)
 	default:
 		rep.transport = r.mtlsTransport
 	}

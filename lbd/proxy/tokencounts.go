@@ -118,7 +118,7 @@ func (x *exchange) shouldRequestCounts(body *sharedBody) bool {
 // refusesCounts reports whether a response is an engine's error about the request for the usage so
 // far. It is not requested from that engine again.
 func (x *exchange) refusesCounts(resp *http.Response) bool {
-	if !x.countsRequested || x.current.rank.replica == nil || resp.StatusCode != http.StatusBadRequest && resp.StatusCode != http.StatusUnprocessableEntity {
+	if !x.usageSoFarRequested || x.current.rank.replica == nil || resp.StatusCode != http.StatusBadRequest && resp.StatusCode != http.StatusUnprocessableEntity {
 		return false
 	}
 	const limit = 64 << 10 // of an error's text

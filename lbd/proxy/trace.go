@@ -74,9 +74,9 @@ func (p *requestSpans) endQueue(v *action) {
 		return
 	}
 	now := time.Now()
-	held := p.request.StartChild("queue", false, p.waitingSince)
-	held.SetAttribute(keyReason, v.reason)
-	held.End(now)
+	queueSpan := p.request.StartChild("queue", false, p.waitingSince)
+	queueSpan.SetAttribute(keyReason, v.reason)
+	queueSpan.End(now)
 }
 
 // startAttempt starts the span of an attempt.

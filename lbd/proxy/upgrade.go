@@ -102,14 +102,14 @@ func (x *exchange) admitUpgrade() (*core.Request, *openai.Error) {
 	if x.rt.RequiresKeys() {
 		x.req = withKeyHeader(x.req)
 	}
-	origin, refused := x.rt.identify(x.req)
-	if x.origin = origin; refused != nil {
+	from, refused := x.rt.identify(x.req)
+	if x.sender = from; refused != nil {
 		return nil, refused
 	}
 	if refused := x.refuseOrigin(); refused != nil {
 		return nil, refused
 	}
-	x.hidesCache = x.rt.hidesCache(&x.origin)
+	x.hidesCache = x.rt.hidesCache(&x.sender)
 	if refused := x.admitByQuota(); refused != nil {
 		return nil, refused
 	}

@@ -28,8 +28,8 @@ func NewTransport(allow func(netip.Addr) error) *wire.Transport {
 	return wire.NewTransport(wire.Options{Allow: allow})
 }
 
-// failure is a failed attempt. Its cause may be shown to clients: it contains no address, and no part
-// of the request or the response.
+// failure is a failed attempt. Its cause may be shown to clients: it names the target by its id, which is
+// HOST:PORT if a replica was added without one, and contains no part of the request or the response.
 type failure struct {
 	cause       string
 	err         error       // for the log; nil when the cause is complete
@@ -198,15 +198,15 @@ func (x *exchange) outgoing(ctx context.Context, base *url.URL) *http.Request {
 	if x.continuationBody != nil {
 		body = x.continuationBody
 	}
-	x.countsRequested = x.shouldRequestCounts(body)
-	x.answer.AskedForCounts = x.countsRequested
-	counts := x.countsRequested && x.current.peer == nil
+	x.usageSoFarRequested = x.shouldRequestCounts(body)
+	x.answer.AskedForCounts = x.usageSoFarRequested
+	withUsageSoFar := x.usageSoFarRequested && x.current.peer == nil
 	out := &http.Request{
 		Method: in.Method, Header: header, Host: base.Host,
 		URL:  &url.URL{Scheme: base.Scheme, Host: base.Host, Path: strings.TrimSuffix(base.Path, "/") + x.endpoint.Path, RawQuery: in.URL.RawQuery},
-		Body: body.open(counts), ContentLength: body.size(counts),
+		Body: body.open(withUsageSoFar), ContentLength: body.size(withUsageSoFar),
 	}
-	out.GetBody = func() (io.ReadCloser, error) { return body.open(counts), nil }
+	out.GetBody = func() (io.ReadCloser, error) { return body.open(withUsageSoFar), nil }
 	return out.WithContext(ctx)
 }
 
