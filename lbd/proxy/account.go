@@ -37,7 +37,7 @@ func (x *exchange) recordTokens(now time.Time, n int) {
 	x.countStreamed(n)
 }
 
-// recordFirstToken returns an edit of the request's record that stores the time of the first token; nil when an
+// recordFirstToken returns an edit of the request record that stores the time of the first token; nil when an
 // earlier target sent one.
 func (x *exchange) recordFirstToken(now time.Time) func(*record.RequestRecord) {
 	if !x.firstTokenAt.IsZero() {
@@ -47,8 +47,8 @@ func (x *exchange) recordFirstToken(now time.Time) func(*record.RequestRecord) {
 	return func(d *record.RequestRecord) { d.TTFTMillis = &ttft }
 }
 
-// countStreamed adds n tokens to the counts of the replica that generated them, unless a peer has it, and
-// of this balancer's own clients.
+// countStreamed counts n tokens for the replica that generated them, unless it is a peer's, and for this
+// balancer's clients if the request is from one of them.
 func (x *exchange) countStreamed(n int) {
 	if x.servedBy.replica != nil {
 		x.servedBy.tokens().Add(int64(n))

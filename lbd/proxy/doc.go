@@ -7,8 +7,9 @@
 //
 // Clients authenticate with API keys if any are configured; such a key is not forwarded. Without keys,
 // a client's Authorization and X-Api-Key headers are for the engine and are forwarded. Headers named
-// X-Skyserve-* are never forwarded in either direction, except between balancers: those that have the
-// peer token or, without API keys and peer token, those on the same machine.
+// X-Skyserve-* are not copied in either direction: balancers set and read their own. In requests, those
+// between balancers are read only if the sender has the peer token or, if neither API keys nor a peer token
+// are configured, is on the same machine.
 //
 // lbd/openai interprets bodies, responses and streams, and lbd/quota enforces the limits of tenants.
 // This package handles the exchange, one request between its client and a replica or a peer, and its
@@ -25,10 +26,13 @@
 // keys.go and identitytokens.go authenticate clients, cors.go admits web pages, upgrade.go and socket.go
 // handle WebSockets, and batch.go serves the requests of batches. models.go and split.go resolve model
 // names. fallback.go retries a rejected request at other models, and provider.go at external APIs.
-// heldstream.go keeps the connection of a client alive whose request waits for a replica to start.
+// heldstream.go sends the header of a stream early, to keep the connection of a client alive whose request
+// waits for a replica to start.
 //
 // stored.go, locate.go, storedrequest.go and hasresponse.go handle responses that engines store.
 // targets.go and ranks.go handle replicas and peers, and silent.go replicas that do not respond. record.go
-// writes the record, decisions.go and requests.go store decisions, trace.go traces requests, and
-// gauges.go, metrics.go, stats.go, traffic.go, window.go and points.go count.
+// writes every event and its actions to the --record file. A request record (record.RequestRecord) is one
+// request with the decisions about it: decisions.go stores the request records and sends them to subscribers,
+// and requests.go summarizes them. trace.go traces requests, and gauges.go, metrics.go,
+// stats.go, traffic.go, window.go and points.go count.
 package proxy

@@ -27,7 +27,7 @@ const (
 
 var gzipReaders sync.Pool // of *gzip.Reader
 
-// decodedBody reads a compressed request body decoded. It stops at the limit, so a small body cannot
+// decodedBody decodes a compressed request body while it is read. It stops at the limit, so a small body cannot
 // become a large one.
 type decodedBody struct {
 	encoding  string

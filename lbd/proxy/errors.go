@@ -83,8 +83,8 @@ var rejections = map[string]openai.Error{
 	},
 }
 
-// rejection returns the response to a rejected request whose last failure was last. If that was a
-// target that timed out, 504 replaces 502.
+// rejection returns the response to a rejected request. last is its last failure, nil if it had none. If its
+// target timed out, 504 replaces 502.
 func rejection(reason string, last *failure) *openai.Error {
 	e, ok := rejections[reason]
 	if !ok {

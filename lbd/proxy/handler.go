@@ -50,7 +50,7 @@ func (r *Runtime) setWriteDeadline(w http.ResponseWriter) {
 	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(r.limits.StallTimeout)) // a writer without deadlines may block
 }
 
-// route is a path of the public API that is not one of an engine. docs/openapi.yaml describes it.
+// route is a path of the public API that is not an inference endpoint. docs/openapi.yaml describes it.
 type route struct {
 	path string
 	// below: it includes the paths below.
@@ -105,7 +105,8 @@ func (r *Runtime) allowMethod(w http.ResponseWriter, req *http.Request, methods 
 	return false
 }
 
-// refuseRequest rejects a request that has no exchange: its path is not an engine's, or its method is wrong.
+// refuseRequest rejects a request that has no exchange: one to a route, to an unknown path, or with a wrong
+// method.
 func (r *Runtime) refuseRequest(w http.ResponseWriter, req *http.Request, e *openai.Error) {
 	r.finishBody(w, req)
 	r.setWriteDeadline(w) // that of serveRequest may have passed
@@ -184,8 +185,8 @@ func (r *Runtime) notReady() string {
 	if !slices.ContainsFunc(v.Replicas, func(rep core.ReplicaView) bool { return !rep.Draining }) {
 		return "every replica is draining and no peer can serve"
 	}
-	// The names of the replicas and their reasons contain names of machines, so only the admin API
-	// returns them.
+	// This path needs no key, and the reasons of the replicas may contain names of machines, so only the
+	// admin API returns them.
 	return "no replica is ready and no peer can serve"
 }
 

@@ -46,8 +46,8 @@ type Limits struct {
 	// MaxBufferedResponse is the maximum size in bytes of a non-streamed response that is buffered until it
 	// is complete. A longer one can no longer be retried.
 	MaxBufferedResponse int
-	// MaxKeyedResponse is the maximum number of bytes of a response that are added to the prefix
-	// key.
+	// MaxKeyedResponse is the maximum number of bytes of a response that are added to the prefix key
+	// (prefix.Key: the hashes by which core finds a prompt in the caches of engines).
 	MaxKeyedResponse int
 	// MaxContinuedText is the maximum number of bytes of a stream's text that are kept, so that
 	// another replica can continue it. MaxContinuedBody is the maximum size of a request body that
@@ -65,13 +65,14 @@ type Limits struct {
 	LookupTimeout    time.Duration
 	MaxMisses        int
 	MissTTL          time.Duration
-	// MaxDecisions is the maximum number of requests whose decisions are stored.
+	// MaxDecisions is the maximum number of stored request records: requests with the decisions about them.
 	MaxDecisions int
-	// HistoryMinutes is the number of minutes of points in memory.
+	// HistoryMinutes is the number of minutes whose points (telemetry.Point: requests and tokens by model and
+	// tier) are kept in memory.
 	HistoryMinutes int
 	// RecordBuffer is the maximum number of steps queued for the record.
 	RecordBuffer int
-	// SubscriberBuffer is the maximum number of decisions queued for one subscriber.
+	// SubscriberBuffer is the maximum number of request records queued for one subscriber.
 	SubscriberBuffer int
 }
 

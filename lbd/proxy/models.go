@@ -16,8 +16,8 @@ type modelTable struct {
 	prices map[string]*service.TokenPrice  // by model; nil if no model has a price
 	// splits are the names that are divided among models; nil if there is none.
 	splits map[string]*split
-	// fallbacks are the fallbacks of models that have any. A model that was renamed, so that its name is an alias
-	// now, falls back to the model with this alias.
+	// fallbacks are the fallbacks of models that have any. An alias is also a key: it may be the former name of a
+	// renamed model that replicas still serve, and falls back to the model under its new name.
 	fallbacks map[string]fallbackRule
 }
 

@@ -12,8 +12,8 @@ import (
 // A client is charged for the generated part of an incomplete response. In a stream its tokens are counted.
 // For a response that is not streamed, core estimates them from the time at the target.
 
-// coreAnswers converts a number of parallel responses to core.Request.Completions, where 0 is the usual one and
-// -1 is none.
+// coreAnswers converts a number of parallel responses to core.Request.Completions, where 0 means one response and
+// -1 means none.
 func coreAnswers(n int) int {
 	switch n {
 	case 0:

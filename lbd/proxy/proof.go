@@ -16,7 +16,7 @@ import (
 	"skyserve/lbd/openai"
 )
 
-// A chat is continued only by an engine that was proven to continue a message: see openai.CheckBody.
+// A chat is continued only by an engine that was proven to do so: see openai.CheckBody.
 // Each replica's process is checked once, with two requests of at most openai.CheckTokens output
 // tokens: after it became ready if Options.CheckContinuation is set, else before the first
 // continuation that it would receive. Several continuations wait for one check.
@@ -25,8 +25,9 @@ import (
 const (
 	checkTimeout  = 30 * time.Second // of both requests together; a busy engine queues them
 	maxCheckBytes = 64 << 10         // of a response: a few tokens
-	// checkBackoff is the time between two checks of a replica if the first had no result. It doubles up
-	// to maxDoublings times while no request needs the check.
+	// checkBackoff is the minimum time between a check without a result and the next one that a request causes,
+	// unless the request has a key for the engine that the check lacked. For startChecks it doubles with each
+	// such check, at most maxDoublings times.
 	checkBackoff = 10 * time.Second
 	maxDoublings = 6
 	// checkTicks is the number of ticks between two searches for unchecked replicas.
@@ -164,7 +165,7 @@ func (p *proof) result(now time.Duration, key []string) (known bool, err error) 
 	return false, nil
 }
 
-// proveContinuation returns nil if the replica is proven to continue messages. If that is not known, it
+// proveContinuation returns nil if the replica is proven to continue a chat. If that is not known, it
 // runs the check, or waits for the one in progress. key is the Authorization header for the engine, nil
 // if there is none. The error is an errNoProof unless ctx ended.
 func (r *Runtime) proveContinuation(ctx context.Context, rep *replica, key []string) error {

@@ -28,8 +28,8 @@ func (r *Runtime) Reconfigure(cfg core.Config) (changed bool) {
 	return changed
 }
 
-// SetContinuation sets whether another replica continues a stream whose replica failed. It applies to
-// requests that arrive later.
+// SetContinuation sets whether another replica continues a stream whose replica failed. Turned on, it applies
+// to requests that arrive later; turned off, also to chats in flight whose replica fails later.
 func (r *Runtime) SetContinuation(on bool) { r.noContinue.Store(!on) }
 
 // sameConfig compares two configurations; policies are compared by name.

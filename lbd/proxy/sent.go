@@ -29,7 +29,8 @@ type SentPrompt struct {
 var pathsToTokenize = map[string]bool{"/v1/chat/completions": true, "/v1/completions": true}
 
 // reportSent reports the prompt of an attempt to Options.Sent, if the replica has cache events. Prompts of
-// tenants whose prefix keys have their own seed are not reported: engines do not separate the blocks of tenants.
+// tenants with their own seed (see seedOf) are not reported: cache events do not tell to which tenant a KV block
+// belongs.
 func (x *exchange) reportSent() {
 	rep := x.current.rank.replica
 	if rep == nil || rep.cfg.CacheEvents == "" || x.rt.sent == nil || rep.external != nil || x.body == nil || x.isContinuation() || !pathsToTokenize[x.endpoint.Path] || x.rt.seedOf(x.tenant) != x.rt.seedOf("") {

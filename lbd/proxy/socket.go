@@ -115,7 +115,8 @@ func (s *socket) forward(b []byte) (n int, err error) {
 	return n, nil
 }
 
-// writeClient writes to the client within the time for one that does not read; the lock must be held.
+// writeClient writes to the client. It fails if the client does not read for Limits.StallTimeout. The lock must
+// be held.
 func (s *socket) writeClient(b []byte) (int, error) {
 	_ = s.client.SetWriteDeadline(time.Now().Add(s.stall)) // it fails only if the connection has failed
 	return s.client.Write(b)

@@ -21,7 +21,8 @@ type TrafficStats struct {
 	PrefixHitRate *float64
 	// TTFT is in milliseconds since the arrival at this balancer, over the last 60 s.
 	TTFT *telemetry.Percentiles
-	// Outcomes counts the requests of the balancer's clients since it started.
+	// Outcomes counts the requests of the balancer's clients since it started. Its Retries include those of
+	// requests that peers forwarded.
 	Outcomes telemetry.Outcomes
 	// Models is the traffic of models with requests in the last minute, Keys that of API keys and users, sorted.
 	// TrafficSeconds is the time that both cover.
@@ -41,14 +42,16 @@ type ReplicaTrafficStats struct {
 	Sent, Failed int64
 }
 
-// stats counts the traffic of this balancer's own clients.
+// stats counts the traffic of this balancer's own clients, except retries, which also counts requests that
+// peers forwarded.
 type stats struct {
 	arrivals rateWindow
 	tokens   atomic.Int64 // tokens streamed since the last tick
 	output   rateWindow
 	hits     hitWindow
 	ttft     latencyWindow
-	// outcomes of the requests of this balancer's clients
+	// served, limited and failed are the outcomes of the requests of this balancer's clients. retries are those
+	// of all requests.
 	served, limited, failed, retries atomic.Int64
 	models                           trafficTable[string]
 	keys                             trafficTable[clientKey]
