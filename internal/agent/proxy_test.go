@@ -42,7 +42,11 @@ func TestProxyForwardsEarlyResponses(t *testing.T) {
 
 	body, send := io.Pipe()
 	defer send.Close()
-	go func() { _, _ = io.WriteString(send, "first ") }()
+	begun := make(chan struct{})
+	go func() {
+		defer close(begun)
+		_, _ = io.WriteString(send, "first ")
+	}()
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, proxy.URL, body)
 	if err != nil {
 		t.Fatal(err)
@@ -58,6 +62,7 @@ func TestProxyForwardsEarlyResponses(t *testing.T) {
 	if _, err := io.ReadFull(resp.Body, got); err != nil || string(got) != early {
 		t.Fatalf("before the end of the request: %q (%v)", got, err)
 	}
+	<-begun
 	if _, err := io.WriteString(send, "second"); err != nil {
 		t.Fatal(err)
 	}
