@@ -44,7 +44,7 @@ func AdviseLaunches(ctx context.Context, p MultiCloud, machines []Desired) []Lau
 		c := LaunchCheck{CheckResult: CheckResult{Where: string(k.region), OK: true}}
 		switch best := bestAdvice(advice); {
 		case err != nil:
-			c.Message, c.Warning, c.Hint = fmt.Sprintf("%s: unknown: %v", what, err), true, hintOf(err)
+			c.Message, c.Warning, c.Hint = fmt.Sprintf("%s: unknown: %v", what, err), true, HintOf(err)
 		case best == nil:
 			continue
 		default:
@@ -59,8 +59,8 @@ func AdviseLaunches(ctx context.Context, p MultiCloud, machines []Desired) []Lau
 	return checks
 }
 
-// hintOf returns the next step of an error of CapacityAdvice; empty if it has none.
-func hintOf(err error) string {
+// HintOf returns the next step of an error about credentials or of CapacityAdvice; empty if it has none.
+func HintOf(err error) string {
 	var limit *AdviceLimitError
 	var denied *CredentialsError
 	switch {

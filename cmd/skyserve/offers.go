@@ -202,16 +202,11 @@ type offersFinder struct {
 // warn adds a warning with the next step, where the error has one.
 func (f *offersFinder) warn(text string, err error) {
 	line := text + oneLine(err)
-	var rejected *provision.CredentialsError
-	var limit *provision.AdviceLimitError
-	if errors.As(err, &rejected) {
-		if f.rejected == nil {
-			f.rejected = err
-		}
-		line = strings.TrimSpace(line + " (" + rejected.Hint + ")")
+	if hint := provision.HintOf(err); hint != "" {
+		line += " (" + hint + ")"
 	}
-	if errors.As(err, &limit) {
-		line += " (" + limit.Hint + ")"
+	if rejected := (*provision.CredentialsError)(nil); f.rejected == nil && errors.As(err, &rejected) {
+		f.rejected = err
 	}
 	if !slices.Contains(f.listing.Warnings, line) {
 		f.listing.Warnings = append(f.listing.Warnings, line)

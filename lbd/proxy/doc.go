@@ -5,11 +5,11 @@
 // lock is acquired. A step, the delivery of its actions to waiting goroutines and the queueing of its
 // record line happen under the lock.
 //
-// Clients authenticate with API keys if any are configured; such a key is not forwarded. Without keys,
-// a client's Authorization and X-Api-Key headers are for the engine and are forwarded. Headers named
-// X-Skyserve-* are not copied in either direction: balancers set and read their own. In requests, those
-// between balancers are read only if the sender has the peer token or, if neither API keys nor a peer token
-// are configured, is on the same machine.
+// Clients authenticate with API keys if any are configured; such a key is not forwarded. Without keys, a
+// client's Authorization and X-Api-Key headers are for the engine and are forwarded, unless the balancer has
+// a key for the engine, which replaces both. Headers named X-Skyserve-* are not copied in either direction:
+// balancers set and read their own. In requests, those between balancers are read only if the sender has the
+// peer token or, if neither API keys nor a peer token are configured, is on the same machine.
 //
 // lbd/openai interprets bodies, responses and streams, and lbd/quota enforces the limits of tenants.
 // This package handles the exchange, one request between its client and a replica or a peer, and its
