@@ -18,7 +18,7 @@ import (
 // Origins of replicas that were not discovered. The origin of a discovered replica is that of its source
 // (package discover).
 const (
-	originConfig     = "config"     // the balancer's configuration
+	originConfig     = telemetry.OriginConfig
 	originController = "controller" // an assignment of the controller
 	originAPI        = "api"        // POST /add_worker or POST /workers
 )

@@ -46,6 +46,8 @@ type fakeBalancer struct {
 	busy  map[string]int    // requests outstanding at a replica
 	drain map[string]bool
 	url   map[string]string // of each replica, as attached
+	// configured are the replicas of its configuration, while no controller has attached them.
+	configured map[string]bool
 }
 
 func (b *fakeBalancer) set(dead bool) {
@@ -91,6 +93,9 @@ func (b *fakeBalancer) Workers(context.Context) ([]telemetry.Worker, error) {
 		w := telemetry.Worker{ReplicaConfig: service.ReplicaConfig{ID: id, URL: b.url[id], Epoch: b.has[id]}, State: service.StateReady, Outstanding: b.busy[id]}
 		if b.drain[id] {
 			w.State = service.StateDraining
+		}
+		if b.configured[id] && b.has[id] == 0 {
+			w.Origin = "config"
 		}
 		workers = append(workers, w)
 	}
@@ -375,6 +380,36 @@ func TestOnlyManagedReplicasAreDetached(t *testing.T) {
 	w.lb["lb-eu-0"].has["old-3"] = 2   // of an old assignment: drained, then detached
 	w.rounds(t, 2)
 	w.check(t, map[string][]string{"lb-eu-0": {"by-hand", "eu-0"}, "lb-us-0": {"us-0", "us-1"}})
+}
+
+// A balancer may receive its configuration before the controller does. A new replica there can have the ID of an
+// earlier one, and serves until the controller knows it too.
+func TestNewReplicaOfBalancerConfigIsKept(t *testing.T) {
+	w := newWorld()
+	w.rounds(t, 1)
+	with := w.config
+	without := with
+	without.Replicas = slices.DeleteFunc(slices.Clone(with.Replicas), func(r service.ControlledReplica) bool { return r.ID == "us-1" })
+	w.reloaded = &without
+	w.rounds(t, 2)
+	w.check(t, map[string][]string{"lb-us-0": {"us-0"}})
+
+	us := w.lb["lb-us-0"]
+	us.configured = map[string]bool{"us-1": true}
+	us.has["us-1"] = 0
+	w.rounds(t, 2)
+	w.check(t, map[string][]string{"lb-us-0": {"us-0", "us-1"}})
+	w.reloaded = &with
+	w.rounds(t, 1)
+	if us.has["us-1"] == 0 {
+		t.Error("the controller did not attach the replica once its configuration had it")
+	}
+
+	// At a balancer that is not its own, a configured replica is removed.
+	w.lb["lb-eu-0"].configured = map[string]bool{"us-1": true}
+	w.lb["lb-eu-0"].has["us-1"] = 0
+	w.rounds(t, 2)
+	w.check(t, map[string][]string{"lb-eu-0": {"eu-0"}, "lb-us-0": {"us-0", "us-1"}})
 }
 
 func TestReplicaIsNotAttachedBeforeDetach(t *testing.T) {

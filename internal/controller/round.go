@@ -270,11 +270,16 @@ func (c *Controller) recordResult(b *trackedBalancer, replica, failure string, e
 }
 
 // excessReplicas returns the managed replicas that a balancer has but should not have. Replicas that an
-// operator attached manually are not managed.
+// operator attached manually are not managed. A replica that the balancer's configuration contains and this
+// controller's does not is no excess: the balancer may have received its configuration first, with a new
+// replica that has the ID of an earlier one. If that replica was removed, the balancer's next configuration
+// removes it.
 func (c *Controller) excessReplicas(b *trackedBalancer) []telemetry.Worker {
 	var excess []telemetry.Worker
 	for _, r := range b.workers {
-		if (c.managed[r.ID] || r.Epoch > 0) && c.current.Owners[r.ID] != b.ID {
+		owner, known := c.current.Owners[r.ID]
+		unassigned := r.Epoch == 0 && (!c.managed[r.ID] || !known && r.Origin == telemetry.OriginConfig)
+		if owner != b.ID && !unassigned {
 			excess = append(excess, r)
 		}
 	}

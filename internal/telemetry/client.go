@@ -70,6 +70,9 @@ type Worker struct {
 	Origin string `json:"origin,omitempty"`
 }
 
+// OriginConfig is the Worker.Origin of a replica in the balancer's configuration.
+const OriginConfig = "config"
+
 // The values of Worker.DrainedBy.
 const (
 	DrainedByUp         = "up"         // before its engine restarts or its VM is deleted
