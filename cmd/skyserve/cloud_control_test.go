@@ -84,23 +84,26 @@ func (e *emulated) routesAt() (admitted []string) {
 	return admitted
 }
 
-// loseLeader ends the machine of the leader of a status, and waits until another controller leads and the loss is shown.
+// loseLeader is loseMember for the leader of a status.
 func (e *emulated) loseLeader(before deploy.ServiceStatus) (lost string) {
 	e.t.Helper()
 	return e.loseMember(before, before.Leadership.Leader)
 }
 
-// loseMember ends the machine of a controller without notice, and waits until another controller leads.
+// loseMember ends the machine of a controller without notice, and waits until another controller leads and the loss is
+// shown, or the machine is replaced already.
 func (e *emulated) loseMember(before deploy.ServiceStatus, id string) (lost string) {
 	e.t.Helper()
 	lost = id
-	e.TerminateWithoutNotice(e.instance(lost))
+	ended := e.instance(lost)
+	e.TerminateWithoutNotice(ended)
 	within(e.t, "another controller leads", func() error {
 		s := e.status()
 		if l := s.Leadership; l == nil || l.Leader == lost || lost == before.Leadership.Leader && l.Term <= before.Leadership.Term || len(l.Standbys) == 0 {
 			return fmt.Errorf("got %+v, store %s", l, s.Store)
 		}
-		if !strings.Contains(s.Store, lost+" offline") {
+		runs, replaced := e.RunningMachineIDs()[lost]
+		if replaced = replaced && runs != ended; !replaced && !strings.Contains(s.Store, lost+" offline") {
 			return errors.New(s.Store)
 		}
 		return nil

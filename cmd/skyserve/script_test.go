@@ -98,7 +98,7 @@ type patient struct{ m *testing.M }
 var relaxTimers = func() error { return nil }
 
 func (p patient) Run() int {
-	const atOnce = 8
+	const atOnce = 10
 	testkit.CollectRarely()
 	// For the processes that tests start: most of them live for milliseconds, and the others mostly wait.
 	for name, value := range map[string]string{envGOGC: "400", envGOMAXPROCS: "1"} {

@@ -115,6 +115,7 @@ func (c *mutedConn) Write(b []byte) (int, error) {
 // Statuses that are read through a relay share a connection too. After the relay has closed it, or when the relay hangs,
 // another one is opened, and no read fails.
 func TestRelayedStatusesShareAConnection(t *testing.T) {
+	t.Parallel()
 	w := newTestService(t)
 	m := w.boot(t.TempDir(), &fakeRunner{})
 	if _, err := w.operator().Ensure(t.Context(), m.Target, sampleDeployment("1")); err != nil {

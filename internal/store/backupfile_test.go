@@ -83,6 +83,7 @@ func TestBackupParts(t *testing.T) {
 // A backup that fails, at any time, keeps the earlier one of its name, and leaves no parts of its own unless the write of
 // its first part fails: that may have been written.
 func TestFailedBackupKeepsTheEarlierOne(t *testing.T) {
+	t.Parallel()
 	text, later := bigBackup(t, cloudPartSize+2<<20), bigBackup(t, cloudPartSize+2<<20)
 	const name = "chat.backup"
 	bucket := &memoryParts{parts: map[string][]byte{}}

@@ -20,6 +20,7 @@ import (
 // member responds again, Detach succeeds.
 func TestDetachFailsWithoutMemberOfStream(t *testing.T) {
 	testkit.Slow(t)
+	t.Parallel()
 	for how, lose := range map[string]struct{ lose, find func(*testCluster, string) }{
 		"stopped": {
 			func(c *testCluster, node string) { c.servers[node].Close() },

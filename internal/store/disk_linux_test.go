@@ -149,6 +149,7 @@ func get(ctx context.Context, st *Store, key string) ([]byte, uint64, error) {
 // and restarts the server once there is free space. No acknowledged write is lost.
 func TestStoreRecoversWhenDiskHasSpace(t *testing.T) {
 	testkit.Slow(t)
+	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, os.Args[0], "-test.run=^$")

@@ -126,6 +126,7 @@ func TestEventsAreKeptFor35Days(t *testing.T) {
 
 // A follower gets the stored events and then every new one, across a restart of the server.
 func TestFollowEvents(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	srv := serve(t, dir)
 	st := connect(t, srv)

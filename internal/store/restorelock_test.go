@@ -117,6 +117,7 @@ func TestRestoresAtTheSameTime(t *testing.T) {
 
 // The lock of a process that ended within a restore expires. A process that was suspended for longer loses its lock.
 func TestRestoreLockExpires(t *testing.T) {
+	t.Parallel()
 	st := chatStore(t, serve(t, t.TempDir()))
 	crashed, crash := context.WithCancel(t.Context())
 	if _, _, err := st.lockRestore(crashed, time.Hour); err != nil {

@@ -185,6 +185,7 @@ func TestWatch(t *testing.T) {
 // A read-only watch creates no bucket, and receives later writes.
 func TestWatchReadOnlyCreatesNothing(t *testing.T) {
 	testkit.Slow(t)
+	t.Parallel()
 	url := serve(t, t.TempDir())
 	reader, writer := connect(t, url), connect(t, url)
 	ch := reader.WatchReadOnly(t.Context(), "a.")

@@ -98,6 +98,7 @@ func TestUsageIsDecodedAsEncoded(t *testing.T) {
 
 func TestStoreTime(t *testing.T) {
 	testkit.Slow(t)
+	t.Parallel()
 	srv := serve(t, t.TempDir())
 	st := connect(t, srv)
 	before := time.Now()

@@ -79,7 +79,7 @@ func TestListedAdapterDecidesPlacementOfWebSocket(t *testing.T) {
 		b.SetServedModels(id, listed(0, adapters...))
 	}
 	for range 6 {
-		_, resp, err := b.dial(realtime+"?model=sql", nil)
+		conn, resp, err := b.dial(realtime+"?model=sql", nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -87,6 +87,7 @@ func TestListedAdapterDecidesPlacementOfWebSocket(t *testing.T) {
 			t.Errorf("it reaches %s", got)
 		}
 		u := <-accepted
+		_ = conn.CloseNow()
 		close(u.done)
 	}
 	b.settled()
