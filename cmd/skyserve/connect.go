@@ -74,7 +74,7 @@ whose certificate was revoked.`,
 	flags.BoolVar(&f.invite, "invite", false, "invite an operator: print a code, wait, and sign the certificate")
 	flags.StringVar(&f.code, "code", "", "the `CODE` printed by --invite")
 	flags.StringVar(&f.service, "service", "", "`NAME` of the service (default: the one in config.yaml, else the only one)")
-	flags.StringVar(&f.as, "as", "", "`NAME` of the new operator (default user@host)")
+	flags.StringVar(&f.as, "as", "", "with --code: `NAME` of the new operator (default user@host of this machine)")
 	flags.BoolVar(&f.list, "list", false, "list the operators and controllers of a service that was deployed from this machine, and the certificate authorities of the controllers, which sign the certificates of new machines")
 	flags.StringVar(&f.revoke, "revoke", "", "revoke the operator or controller `NAME|FINGERPRINT`")
 	f.out.registerList(cmd)

@@ -40,12 +40,12 @@ func newDownCmd() *cobra.Command {
 		Long: `Stop every process of a service, wait until each has ended, and delete the service's
 state and history from this machine. On a terminal, NAME is optional if only one service
 exists, and the command asks for confirmation first (--yes skips the question). Without a
-terminal, NAME or --yes is required. The command also deletes a partly deployed service, and
-lists what it could not delete (exit 3). After an interruption, run it again. A service that
-does not exist is an error (exit 1).
+terminal, a service with VMs requires --yes, and any other service NAME or --yes. The command
+also deletes a partly deployed service, and lists what it could not delete (exit 3). After an
+interruption, run it again. A service that does not exist is an error (exit 1).
 
-The history of a service with local regions is kept if store.url is a NATS server.
-Otherwise, run 'skyserve backup' before. To stop traffic without deleting anything, run
+The history is kept only if store.url is a NATS server. Otherwise, to keep a copy, run
+'skyserve backup' before. To stop traffic without deleting anything, run
 'skyserve replica drain' instead (not available with cloud regions).
 
 Machines in static regions, which are your own, keep running: the service only stops using

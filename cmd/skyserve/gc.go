@@ -38,10 +38,10 @@ func newGCCmd() *cobra.Command {
 		Use:   "gc [--region CLOUD/REGION]... [--dns-zone DOMAIN]...",
 		Short: "Delete orphaned cloud resources",
 		Long: `Find orphaned resources: VMs, firewalls, identities and buckets with the tags of a service
-that was not deployed from this machine, and the DNS names of such services in hosted zones of
-Route 53. Show them with their hourly cost and delete them after confirmation, DNS names
-together with their health checks. Resources without such tags are ignored. At least one
---region or --dns-zone is required.
+that this machine neither deployed nor joined with 'skyserve connect', and the DNS names of
+such services in hosted zones of Route 53. Show them with their hourly cost and delete them
+after confirmation, DNS names together with their health checks. Resources without such tags
+are ignored. At least one --region or --dns-zone is required.
 
 Services of other operators in this account look the same as orphaned resources. Read
 the list before you confirm.`,

@@ -80,7 +80,8 @@ replicas.max.
 Local regions run simulated engines in the background on this machine. Static regions
 are machines that you already have: their endpoints are attached to a balancer on this
 machine or, if the service has cloud regions too, to the first balancer in a cloud.
-Neither is billed, and neither needs confirmation.
+Balancers on this machine listen on loopback only. Neither kind of region is billed, and
+neither needs confirmation.
 
 In regions of AWS and Google Cloud, skyserve rents one VM per balancer and per replica,
 and creates firewalls and least-privilege identities, all tagged with the service. It
