@@ -14,7 +14,7 @@ var mistakes = []mistake{
 	{name: "wrong indentation", edit: [2]string{"    aliases:", "   aliases:"}, code: exitUsage, says: []string{"service.yaml:4:4", "the indentation differs", "start in the same column"}},
 	{name: "duplicate key", edit: [2]string{"balancer:", "name: other\nbalancer:"}, code: exitUsage, says: []string{"service.yaml:13:1: name: duplicate key, first set on line 1", "keep one of them"}},
 	{name: "two documents", edit: [2]string{"balancer:", "---\nbalancer:"}, code: exitUsage, says: []string{"service.yaml:14:1", "must be one YAML document"}},
-	{name: "empty file", base: "\n", code: exitUsage, says: []string{"the file is empty", "run 'skyserve init'"}},
+	{name: "empty file", base: "\n", code: exitUsage, says: []string{"the file is empty", "'skyserve init' prints"}},
 	{name: "a list", base: "- name: chat\n", code: exitUsage, says: []string{"service.yaml:1:1", "got a list", "remove the dash before the first key"}},
 	{name: "json with a trailing comma", base: `{"name": "chat", "models": [],}`, code: exitUsage, says: []string{"models: must contain at least one element", "regions: is required"}},
 	{name: "a template", edit: [2]string{"name: chat", "name: {{ .Values.name }}"}, code: exitUsage, says: []string{"service.yaml:1:8", "a value that starts with { must be quoted"}},

@@ -111,7 +111,11 @@ func (b *binder) resolve(n ast.Node, p path) (ast.Node, bool) {
 }
 
 func (b *binder) bindStruct(n ast.Node, v reflect.Value, p path) {
-	entries, ok := b.entries(n, p)
+	want := "a mapping of keys"
+	if f, short := shorthandOf(v.Type()); short {
+		want = fmt.Sprintf("a %s or a mapping of keys", f.key)
+	}
+	entries, ok := b.entries(n, p, want)
 	if !ok {
 		return
 	}
@@ -218,7 +222,7 @@ func (b *binder) checkRepeats(list reflect.Value, p path) {
 }
 
 func (b *binder) bindMap(n ast.Node, v reflect.Value, p path, ruleKey string) {
-	entries, ok := b.entries(n, p)
+	entries, ok := b.entries(n, p, "a mapping of keys")
 	if !ok || len(entries) == 0 {
 		return
 	}

@@ -262,7 +262,7 @@ func (c *checker) checkEndpoints() {
 				p = p.key("url")
 			}
 			if e.URL != "" && c.valid(p) && !validURL(e.URL) {
-				c.reportProblem(p, "must be %s", formReplica.description)
+				c.reportProblem(p, "%s", urlProblem(e.URL, formReplica))
 			}
 			if first, duplicate := claimed[e.URL]; duplicate && e.URL != "" {
 				c.reportProblem(p, "duplicates %s", first)
@@ -271,7 +271,7 @@ func (c *checker) checkEndpoints() {
 		}
 	}
 	if p := path("store").key("url"); c.spec.Store.URL != "" && c.valid(p) && !validURL(c.spec.Store.URL) {
-		c.reportProblem(p, "must be %s", formStore.description)
+		c.reportProblem(p, "%s", urlProblem(c.spec.Store.URL, formStore))
 	}
 	c.checkFiles()
 }
@@ -287,6 +287,14 @@ func (c *checker) checkOrigins() {
 			c.reportProblem(p, "%s", problem)
 		}
 	}
+}
+
+// urlProblem describes why a URL is invalid that matches its form: its port or, for other reasons, what the form requires.
+func urlProblem(text string, f *form) string {
+	if u, err := url.Parse(text); err == nil && u.Hostname() != "" {
+		return "the port must be from 1 to 65535"
+	}
+	return "must be " + f.description
 }
 
 // validURL reports whether text is an absolute URL with a host and, where it has one, a valid port.

@@ -27,7 +27,7 @@ func (c *checker) checkAdapters(m *Model, p path) {
 		case strings.Contains(a.Name, "="):
 			c.reportProblem(c.adapterName(at), "must be a name without a path, because the adapter has a source")
 		case a.InBucket():
-			c.checkBucket(m, a.Source, at.key("source"))
+			c.checkBucket(m, p.parent(), a.Source, at.key("source"))
 		}
 	}
 }

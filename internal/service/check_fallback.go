@@ -48,7 +48,7 @@ func (c *checker) checkProviders() {
 		if at := p.key("url"); pr.URL != "" && c.valid(at) {
 			switch {
 			case !validURL(pr.URL):
-				c.reportProblem(at, "must be %s", formEndpoint.description)
+				c.reportProblem(at, "%s", urlProblem(pr.URL, formEndpoint))
 			case !SafeProviderURL(pr.URL):
 				c.reportProblem(at, "must start with https://: prompts and the API key leave the machine")
 			}

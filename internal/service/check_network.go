@@ -57,11 +57,11 @@ func (c *checker) checkWeights(m *Model, p path) {
 		c.reportProblem(at, "is only valid for kinds vllm and sglang, but the kind is %s", kind)
 		return
 	}
-	c.checkBucket(m, m.Engine.Weights, at)
+	c.checkBucket(m, p.parent(), m.Engine.Weights, at)
 }
 
-// checkBucket checks that all machines of a model can download a folder of a bucket.
-func (c *checker) checkBucket(m *Model, folder string, at path) {
+// checkBucket checks that all machines of a model, whose path is model, can download a folder of a bucket.
+func (c *checker) checkBucket(m *Model, model path, folder string, at path) {
 	bucketCloud, otherCloud, title := CloudAWS, CloudGCP, "AWS"
 	if strings.HasPrefix(folder, "gs://") {
 		bucketCloud, otherCloud, title = CloudGCP, CloudAWS, "Google Cloud"
@@ -69,7 +69,7 @@ func (c *checker) checkBucket(m *Model, folder string, at path) {
 	if i := c.firstRegionWith(m, otherCloud); i >= 0 {
 		c.reportAtPath(at, Error{
 			Problem: fmt.Sprintf("requires machines on %s to download it, but regions[%d] is %s", title, i, c.spec.Regions[i].Name),
-			Found:   c.describePath(at), Suggestion: fmt.Sprintf("set max: 0 for the model in %s", c.spec.Regions[i].Name),
+			Found:   c.describePath(at), Suggestion: fmt.Sprintf("set %s to {min: 0, max: 0}", model.key("regions").key(string(c.spec.Regions[i].Name))),
 		})
 		return
 	}

@@ -16,11 +16,11 @@ type entry struct {
 }
 
 // entries returns the keys of a mapping in order; merged keys come last and do not override the
-// mapping's own.
-func (b *binder) entries(n ast.Node, p path) ([]entry, bool) {
+// mapping's own. want describes the values that are accepted at n, for the error of another kind of node.
+func (b *binder) entries(n ast.Node, p path, want string) ([]entry, bool) {
 	pairs, ok := pairsOf(n)
 	if !ok {
-		b.reportAt(n, p, Error{Problem: "must be a mapping of keys", Found: b.describeNode(n), Suggestion: mappingFor(p, n)})
+		b.reportAt(n, p, Error{Problem: "must be " + want, Found: b.describeNode(n), Suggestion: mappingFor(p, n)})
 		return nil, false
 	}
 	var own []entry

@@ -46,7 +46,7 @@ func readYAML(file string, data []byte) (*document, *Error) {
 	}
 	switch {
 	case len(docs) == 0:
-		return nil, &Error{File: file, Line: 1, Column: 1, Problem: "the file is empty", Suggestion: "run 'skyserve init' to create one"}
+		return nil, &Error{File: file, Line: 1, Column: 1, Problem: "the file is empty", Suggestion: "'skyserve init' prints a starter service.yaml"}
 	case len(docs) > 1:
 		line, col := position(docs[1])
 		return nil, src.syntaxError(line, col, "must be one YAML document, but a second one starts here")
