@@ -26,7 +26,7 @@ func (s *screen) queueSheet() sheet {
 		numberColumn("INTERACTIVE", 2, "I", "queued interactive requests"),
 		numberColumn("READY", 3, "Y", "ready replicas"),
 		{column{title: "KV", minWidth: 8, maxWidth: barWidth + 1 + percentWidth, dropRank: 4}, "K", "mean KV utilisation", true, false},
-		{column{title: "WAITING FOR", minWidth: 12, maxWidth: 60, dropRank: 1}, "L", "waiting for", false, false},
+		{column{title: "DEFERRED WAIT FOR", minWidth: 17, maxWidth: 60, dropRank: 1}, "L", "what deferred requests wait for", false, false},
 	}, empty: []string{"No models are served yet"}}
 	known := false
 	for _, r := range regionsOf(s.snapshot) {

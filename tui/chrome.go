@@ -216,7 +216,7 @@ func (s *screen) donationNote() segment {
 	}
 	text := Count(n, "replica") + " donated"
 	if earns := s.snapshot.RevenuePerHour(); earns > 0 {
-		text += fmt.Sprintf(", $%.2f/h", earns)
+		text += fmt.Sprintf(", revenue $%.2f/h", earns)
 	}
 	return segment{text, s.theme.muted}
 }

@@ -14,7 +14,7 @@ type columnHelp struct {
 // columnsHelp explains the columns of the views.
 var columnsHelp = []columnHelp{
 	{"-", "unknown: not reported", nil},
-	{"state", "of the balancers: READY 1/2 = one of two is ready", []view{viewOverview}},
+	{"balancers", "their state; READY 1/2 = one of two is ready", []view{viewOverview}},
 	{"replicas, repl", "ready replicas / all replicas", []view{viewOverview, viewModels, viewCost}},
 	{"queue", "requests queued at the balancers", []view{viewOverview, viewModels}},
 	{"pending, pend", "requests waiting in the engine", []view{viewReplicas, viewCost}},
@@ -49,7 +49,7 @@ var columnsHelp = []columnHelp{
 	{"revenue", "autoscale.donate_price x time donated", []view{viewDonations}},
 	{"due in, ends in", "time to the deadline of a batch; expected time to its end", []view{viewBatches}},
 	{"deferred, interactive", "queued requests: those of the tier deferred, and all others", []view{viewBatches}},
-	{"waiting for", "what releases deferred requests; their maximum wait is balancer.deferred_wait_percent of the time to their deadline", []view{viewBatches}},
+	{"deferred wait for", "what releases deferred requests; their maximum wait is balancer.deferred_wait_percent of the time to their deadline", []view{viewBatches}},
 	{"prompt/s, output/s", "prompt and output tokens per second, last minute", []view{viewModels, viewTenants}},
 	{"usage $/h", "what the usage costs tenants per hour by models[].price, at the rates of the last minute", []view{viewModels, viewTenants}},
 	{"$/h", "price of the replicas' machines", []view{viewReplicas, viewCost}},

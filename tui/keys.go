@@ -72,7 +72,7 @@ func (k KeyMap) Groups() []KeyGroup {
 		{"Display", []key.Binding{k.NextRegion, k.PreviousRegion, k.Filter, k.Command, k.Describe, k.YAML, k.Logs, k.Shell}, nil},
 		{"Time", []key.Binding{k.Pause, k.Earlier, k.Later, k.MuchEarlier, k.MuchLater, k.Refresh}, nil},
 		{"Actions (y confirms)", []key.Binding{k.Mark, k.Drain, k.Undrain, k.Donate, k.Reclaim, k.Apply}, []string{
-			"x, u, o, c: replicas in views 2 and 6,", "not in a service with cloud regions;", "all: where the service was deployed",
+			"x, u, o, c: replicas in views 2 and 6,", "not in a service with cloud regions;", "all actions: only on the machine", "that ran 'skyserve up'",
 		}},
 		{"General", []key.Binding{k.Theme, k.Mouse, k.Help, k.Suspend, k.Quit}, nil},
 	}

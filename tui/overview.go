@@ -50,7 +50,7 @@ func (s *screen) regionColumns(regions []*telemetry.RegionSnapshot) []sheetColum
 	}
 	columns := []sheetColumn{
 		{column{title: "REGION", minWidth: 20, maxWidth: 28}, "N", "name", false, false},
-		{column{title: "STATE", minWidth: 13, maxWidth: 24}, "S", "state", false, false},
+		{column{title: "BALANCERS", minWidth: 13, maxWidth: 24}, "S", "state of the balancers", false, false},
 		numberColumn(ready, 4, 1, "R", "ready replicas"),
 		numberColumn("QUEUE", 6, 2, "U", "queue"),
 		numberColumn("REQ/S", 5, 4, "E", "requests per second"),

@@ -45,7 +45,8 @@ func newTopCmd() *cobra.Command {
 		Long: `Show a live dashboard of a running service: each region's balancers, queue, traffic,
 latency and prefix hits, and each replica's state and load. Press ? for the keys.
 
-If standard output is not a terminal, it prints one frame as plain text.
+If standard output is not a terminal, it prints one frame as plain text. In printed
+frames SLO MISS is -, and ERR% counts since the balancers started.
 
 --record writes snapshots to a file, one per line (compressed if FILE ends in .gz), and
 --replay shows them again. --ssh is for a service whose balancers can only be reached

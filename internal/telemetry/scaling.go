@@ -88,7 +88,7 @@ func (d *Donation) UnmarshalJSON(data []byte) error {
 }
 
 // DonationLine returns the donated replicas and their earnings in one line, such as "2
-// replicas donated (us-1, us-2), $0.60/h"; empty if there are none.
+// replicas donated (us-1, us-2), revenue $0.60/h"; empty if there are none.
 func (s *Snapshot) DonationLine() string {
 	if len(s.Donations) == 0 {
 		return ""
@@ -102,7 +102,7 @@ func (s *Snapshot) DonationLine() string {
 		text = "1 replica donated (" + ids[0] + ")"
 	}
 	if earns := s.RevenuePerHour(); earns > 0 {
-		text += fmt.Sprintf(", $%.2f/h", earns)
+		text += fmt.Sprintf(", revenue $%.2f/h", earns)
 	}
 	return text
 }

@@ -43,7 +43,7 @@ func TestDonatedReplicasAreListed(t *testing.T) {
 	if len(s.Regions[0].Replicas) != 1 {
 		t.Errorf("got %+v", s.Regions[0].Replicas)
 	}
-	if got := s.DonationLine(); got != "3 replicas donated (us-0, us-1, us-2), $0.60/h" {
+	if got := s.DonationLine(); got != "3 replicas donated (us-0, us-1, us-2), revenue $0.60/h" {
 		t.Errorf("got %q", got)
 	}
 }
