@@ -259,7 +259,7 @@ type costTerms struct {
 	laterUses float64
 	// localMatch is the longest weighted match at a replica, in bytes.
 	localMatch float64
-	// liveHere is whether a replica of this region is live.
+	// liveHere is whether a replica of this balancer is live.
 	liveHere bool
 }
 

@@ -85,7 +85,7 @@ func (p *DualMap) Choose(f *Facts) Choice {
 // share of two of n candidates plus a tolerance; if there is none, of all blocks. It counts the request for this prefix
 // and all shorter ones.
 func (p *DualMap) keyOf(f *Facts, n int) uint64 {
-	isNew := f.ID == "" || f.ID != p.last // Choose is called repeatedly for a waiting request
+	isNew := f.ID == "" || f.ID != p.last // false if the last request is sent again after a failure
 	p.last = f.ID
 	if isNew {
 		p.countRequest()

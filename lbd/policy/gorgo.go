@@ -23,7 +23,7 @@ func (*GORGO) Name() string { return "gorgo" }
 // Traits returns that the policy uses prefixes and compares replicas with peers.
 func (*GORGO) Traits() Traits { return Traits{Prefix: true, Peers: true} }
 
-// Choose selects the available candidate with the lowest cost, here or in another region.
+// Choose selects the available candidate with the lowest cost, among replicas and peers.
 func (p *GORGO) Choose(f *Facts) Choice {
 	split := firstPeer(f.Candidates)
 	i := indexOfLowest(f, 0, len(f.Candidates), &p.ties, func(c *Candidate) float64 { return expectedTTFT(f, c) })

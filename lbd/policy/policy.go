@@ -52,8 +52,9 @@ func (m *Maybe[T]) UnmarshalJSON(b []byte) error {
 	return json.Unmarshal(b, &m.Value)
 }
 
-// Candidate is a possible target of a request: a replica of this balancer, or a peer. Candidates
-// are sorted: replicas first, then peers, each by id.
+// Candidate is a possible target of a request: a replica of this balancer, or a peer. Of a replica with
+// data-parallel ranks, each rank is a candidate (see Rank). Candidates are sorted: replicas first, then
+// peers, each by id.
 type Candidate struct {
 	ID   string
 	Peer bool
@@ -198,7 +199,8 @@ const (
 	ReasonSaturated     = "saturated"        // the least loaded one, because every candidate is saturated
 )
 
-// Policy chooses targets for requests. Its state (such as the position of a rotation) is its own.
+// Policy chooses targets for requests. Its state (such as the position of a rotation) is its own. A
+// balancer has one instance for all models and never calls it concurrently.
 // Two instances of a policy that receive the same facts in the same order make the same choices.
 type Policy interface {
 	// Name returns the policy's name, for New. All names except cache-aware:skylb are valid in
