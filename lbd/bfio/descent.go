@@ -98,21 +98,21 @@ func (s *Solver) bestSize(life int) float64 {
 		return s.others[0] - s.own[0]
 	}
 	want := s.weightSums[life] / s.scale
-	lifted, size := 0.0, math.Inf(-1)
-	for lifted < want {
+	weightAbove, size := 0.0, math.Inf(-1)
+	for weightAbove < want {
 		next, weight := math.Inf(1), 0.0
 		for h := range life {
-			lift := s.others[h] - s.own[h] - s.drift[h]
-			if lift > size && lift < next {
-				next, weight = lift, s.weights[h]
-			} else if lift == next {
+			reach := s.others[h] - s.own[h] - s.drift[h] // size at which the worker reaches the others
+			if reach > size && reach < next {
+				next, weight = reach, s.weights[h]
+			} else if reach == next {
 				weight += s.weights[h]
 			}
 		}
 		if math.IsInf(next, 1) {
 			return size
 		}
-		lifted += weight
+		weightAbove += weight
 		size = next
 	}
 	return size

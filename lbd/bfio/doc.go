@@ -1,6 +1,10 @@
 // Package bfio decides, once per decode step, which waiting requests start on
-// which worker of a barrier-synchronised fleet: BF-IO, "Balance a Short Future
-// with Integer Optimisation" (section 4 of the BF-IO paper).
+// which worker of a barrier-synchronised fleet: BF-IO, "Balance Future with Integer
+// Optimization" (section 4 of the paper "A Universal Load Balancing Principle and Its
+// Application to Large Language Model Serving").
+//
+// The words are the paper's. In lbd/policy, a fleet is an engine, a worker is one of its
+// data-parallel ranks, and a job is a request.
 //
 // All workers of such a fleet wait for the slowest one at every step. The waste of a step
 // is its imbalance, equation (2) of the paper:

@@ -11,7 +11,7 @@ const Unplaced = -1
 // decay is the default weight of a step over the weight of the step before it.
 const decay = 0.9
 
-// Worker is one rank of the barrier in its state before a decision.
+// Worker is the state of a worker before a decision.
 type Worker struct {
 	// Load is the number of tokens resident now, without the jobs to place.
 	Load int64
@@ -36,7 +36,7 @@ func (w *Worker) loadAt(h int) int64 {
 type Job struct {
 	// Prefill is the number of tokens that the job adds to its worker.
 	Prefill int64
-	// Waited is the number of steps since the job arrived.
+	// Waited is how long the job has waited, in steps or in another unit of time; WaitBound has the same unit.
 	Waited int
 	// Remaining is the predicted number of steps until the job ends. 0 means unknown; the solver
 	// then assumes that the job runs longer than the window.
@@ -52,10 +52,11 @@ type Options struct {
 	// Drift is the number of tokens by which a placed job grows per step: 1 in decoding, 0 if the load
 	// is constant (section 5.1 of the paper).
 	Drift int64
-	// WaitBound is the number of steps after which a waiting job precedes all that waited less; 0
+	// WaitBound is the value of Job.Waited from which a waiting job precedes all that waited less; 0
 	// means no bound.
 	WaitBound int
-	// Passes is the maximum number of improvement rounds after the seed.
+	// Passes is the maximum number of improvement rounds after the seed, and again after each change of the
+	// skyline (lift.go).
 	Passes int
 }
 
@@ -182,7 +183,7 @@ func (in *Instance) checkWait(assignment []int) error {
 		}
 	}
 	if unplaced != Unplaced && placed != Unplaced && in.Jobs[placed].Waited < in.Jobs[unplaced].Waited {
-		return fmt.Errorf("checking an assignment: job %d waited %d steps, more than the bound of %d, but is not placed while job %d (%d steps) is",
+		return fmt.Errorf("checking an assignment: job %d waited %d, at least the bound of %d, but is not placed while job %d, which waited %d, is",
 			unplaced, in.Jobs[unplaced].Waited, bound, placed, in.Jobs[placed].Waited)
 	}
 	return nil

@@ -45,7 +45,8 @@ func (s *Solver) totalCost() float64 {
 }
 
 // slackPerWorker returns the mean distance of an open worker's load from the skyline, in
-// tokens. total is the result of totalCost, which omits the closed workers' part of J.
+// tokens. total is the result of totalCost. It includes the highest load once for each closed worker,
+// which is subtracted here.
 func (s *Solver) slackPerWorker(total float64) float64 {
 	closed := s.scale - float64(len(s.open))
 	for h, weight := range s.weights {

@@ -9,9 +9,9 @@ import (
 // Solver solves (IO) approximately. It starts with a longest-first seed over the oldest
 // jobs (seed.go). Then it replaces placed jobs by the best waiting one (exact for one
 // slot, descent.go) and exchanges jobs between workers (swap.go), in several rounds. It
-// repeats both under a lowered skyline (lift.go). A Solver reuses its buffers, so that
-// steady use allocates nothing. The zero Solver is ready to use, by one goroutine at a
-// time.
+// repeats these rounds after it has replaced jobs under a lowered skyline (lift.go). A
+// Solver reuses its buffers, so that steady use allocates nothing. The zero Solver is ready
+// to use, by one goroutine at a time.
 //
 // A decision depends only on its instance. Among equal choices the older job is
 // preferred, and workers that differ only in their index are ordered by it.
@@ -23,7 +23,8 @@ type Solver struct {
 	drift      []float64 // growth of a job until each step
 	weightSums []float64 // weightSums[n]: the sum of the first n weights
 
-	// Jobs by rank, oldest first.
+	// Jobs by rank. In this package, rank is the index of a job in the order of age, 0 for the oldest; it is
+	// no data-parallel rank.
 	byAge   []int32
 	jobs    []rankedJob
 	placed  int // number of jobs to place
