@@ -88,6 +88,8 @@ func runConnect(cmd *cobra.Command, f connectFlags) error {
 		return usage(fmt.Errorf("URL: must be the https URL of a balancer's admin address, got %q", f.url), "take the admin URL of a balancer from 'skyserve status -o json' on the machine from which the service was deployed; if it starts with http://, write https:// instead")
 	case f.invite == (f.code != ""):
 		return usage(errors.New("requires either --invite or --code"), "run 'skyserve connect URL --invite' on the machine from which the service was deployed, then 'skyserve connect URL --code CODE' here")
+	case f.invite && f.as != "":
+		return usage(errors.New("--as: valid only with --code"), "the new operator passes --as with --code on the other machine")
 	case f.invite:
 		return runInvite(cmd, f)
 	}

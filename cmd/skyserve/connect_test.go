@@ -179,6 +179,7 @@ func TestConnectRejectsInvalidInput(t *testing.T) {
 		"truncated code":  {[]string{url, "--code", unknown[:40]}, exitUsage, "the code must be 77 letters and digits, got 40"},
 		"http URL":        {[]string{"http://127.0.0.1:1", "--code", unknown}, exitUsage, "must be the https URL"},
 		"no service":      {[]string{url, "--invite"}, exitFailed, "no service"},
+		"name of inviter": {[]string{url, "--invite", "--as", "bob"}, exitUsage, "--as: valid only with --code"},
 	} {
 		_, errOut, exit := c.runs(t.TempDir(), append([]string{"connect"}, tt.args...)...)
 		if exit != tt.code || !strings.Contains(errOut, tt.want) {
