@@ -147,9 +147,27 @@ var longScripts = map[string]func(*testing.T){
 
 func TestControlPlaneScript(t *testing.T)        { runLongScript(t, "control_plane") }
 func TestControlPlaneResizedScript(t *testing.T) { runLongScript(t, "control_plane_resized") }
-func TestControlPlaneUpdatedScript(t *testing.T) { runLongScript(t, "control_plane_updated") }
-func TestScaleToZeroScript(t *testing.T)         { runLongScript(t, "scale_to_zero") }
-func TestStrategyScript(t *testing.T)            { runLongScript(t, "strategy") }
+func TestControlPlaneUpdatedScript(t *testing.T) {
+	needsControlPlaneFlag(t)
+	runLongScript(t, "control_plane_updated")
+}
+func TestScaleToZeroScript(t *testing.T) { runLongScript(t, "scale_to_zero") }
+func TestStrategyScript(t *testing.T)    { runLongScript(t, "strategy") }
+
+// controlPlane runs the tests that update and lose whole control planes, as CI does (make control-plane): each takes one to
+// two minutes, in which several services with three controllers run. go test runs those that take half a minute.
+var controlPlane = flag.Bool("control-plane", false, "run the tests of control planes that take minutes, too")
+
+// needsControlPlaneFlag skips a test without -control-plane.
+func needsControlPlaneFlag(t *testing.T) {
+	t.Helper()
+	if !strings.HasPrefix(t.Name(), "TestControlPlane") {
+		t.Fatal("make control-plane runs tests whose names begin with TestControlPlane")
+	}
+	if !*controlPlane {
+		t.Skip("takes minutes: make control-plane runs it")
+	}
+}
 
 // runLongScript runs a script in the test itself, not in a subtest.
 func runLongScript(t *testing.T, name string) {

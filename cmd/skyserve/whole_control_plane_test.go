@@ -29,6 +29,7 @@ func TestFewBalancersInCloudAreUpdatedWithoutGap(t *testing.T) {
 // After the loss of a machine, that of the leader too, another controller leads with the same store and replaces it.
 func TestControlPlaneInClouds(t *testing.T) {
 	testkit.Slow(t)
+	needsControlPlaneFlag(t)
 	testkit.NotUnderRace(t, "takes minutes under the race detector; other tests cover the same code")
 	t.Parallel()
 	e := emulate(t)
@@ -65,8 +66,9 @@ func TestControlPlaneInClouds(t *testing.T) {
 // with one launch: first the spare, then, while no capacity is left, the leader, whose place the spare takes before the
 // machine is launched, then another member, whose place the new machine may take. No process of a machine that runs restarts, and the spare's identity, which
 // may not launch balancers, stays.
-func TestSpareBalancerJoinsControlPlane(t *testing.T) {
+func TestControlPlaneTakesSpareBalancer(t *testing.T) {
 	testkit.Slow(t)
+	needsControlPlaneFlag(t)
 	testkit.NotUnderRace(t, "takes minutes under the race detector; other tests cover the same code")
 	t.Parallel()
 	const spare = "lb-eu-west-1-1"
@@ -137,8 +139,9 @@ func TestSpareBalancerJoinsControlPlane(t *testing.T) {
 
 // A new binary replaces the machines of three controllers one at a time: their store keeps its history, although every disk
 // is new afterwards. One whose first machine does not become healthy returns to the earlier binary by itself.
-func TestUpdateInCloudsKeepsStore(t *testing.T) {
+func TestControlPlaneUpdateInCloudsKeepsStore(t *testing.T) {
 	testkit.Slow(t)
+	needsControlPlaneFlag(t)
 	testkit.NotUnderRace(t, "takes minutes under the race detector; other tests cover the same code")
 	t.Parallel()
 	broken := filepath.Join(t.TempDir(), "skyserve")

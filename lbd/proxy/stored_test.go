@@ -6,10 +6,14 @@ import (
 	"io"
 	"math/rand/v2"
 	"net/http"
+	"net/http/httptest"
 	"regexp"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"skyserve/internal/service"
 )
@@ -81,6 +85,51 @@ func TestResponseContinuesAtItsHolder(t *testing.T) {
 			lawful(t, b.settled())
 		})
 	}
+}
+
+// slowBody is a body that arrives after a time.
+type slowBody struct {
+	after time.Duration
+	io.Reader
+}
+
+func (b *slowBody) Read(p []byte) (int, error) {
+	time.Sleep(b.after)
+	b.after = 0
+	return b.Reader.Read(p)
+}
+
+// answering is a transport to an engine that answers at once.
+type answering struct{}
+
+func (answering) RoundTrip(req *http.Request) (*http.Response, error) {
+	if err := req.Context().Err(); err != nil {
+		return nil, err
+	}
+	return &http.Response{StatusCode: http.StatusOK, Header: http.Header{}, ContentLength: 2, Body: io.NopCloser(strings.NewReader("{}")), Request: req}, nil
+}
+
+// The time in which a client sends its body does not count as a time in which the engine does not respond.
+func TestSlowBodyIsNoSilenceOfHolder(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := testOptions(t)
+		o.Transport = answering{}
+		rt, err := New(o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		const url = "http://127.0.0.1:1"
+		if _, err := rt.AddReplica(service.ReplicaConfig{ID: "us-0", URL: url, Model: testModel}); err != nil {
+			t.Fatal(err)
+		}
+		rt.storedResponses.putResponse(storedAt{responseID{"", "resp_1"}, "us-0", url, testModel})
+		req := httptest.NewRequest(http.MethodPost, responsesPath+"/resp_1/cancel", &slowBody{rt.limits.BodyTimeout - time.Second, strings.NewReader("{}")})
+		w := httptest.NewRecorder()
+		rt.Handler().ServeHTTP(w, req)
+		if w.Code != http.StatusOK {
+			t.Errorf("got %d: %s", w.Code, w.Body)
+		}
+	})
 }
 
 func TestUnknownResponse(t *testing.T) {

@@ -22,7 +22,7 @@ const pathResponses = "/v1/responses/"
 
 // Limits of a request about a stored response. The engine does not run the model for it.
 const (
-	storedRequestTimeout = 30 * time.Second // until the first byte; an engine looks the response up in memory
+	storedRequestTimeout = 30 * time.Second // from sending the request until the first byte; an engine looks the response up in memory
 	maxStoredRequestBody = 64 << 10         // such requests need no body
 )
 
@@ -135,8 +135,6 @@ func (q *storedRequest) findHolder() *openai.Error {
 func (q *storedRequest) forwardRequest() *openai.Error {
 	ctx, cancel := context.WithCancelCause(q.req.Context())
 	defer cancel(nil)
-	silence := time.AfterFunc(storedRequestTimeout, func() { cancel(errSilent) })
-	defer silence.Stop()
 	mem := q.rt.memory.Use(q.sender.tenant)
 	defer mem.Release()
 	if q.req.ContentLength != 0 {
@@ -151,6 +149,8 @@ func (q *storedRequest) forwardRequest() *openai.Error {
 	if transport == nil {
 		return errNoResponse() // the target was removed meanwhile
 	}
+	silence := time.AfterFunc(storedRequestTimeout, func() { cancel(errSilent) }) // the time of the body is the client's
+	defer silence.Stop()
 	resp, err := transport.RoundTrip(out)
 	if err != nil {
 		return q.holderError(ctx)
