@@ -7,8 +7,8 @@
 // the keys of all targets. Every node has the set of targets that hold it, a subset of its parent's
 // set.
 //
-// Read key.go first, then tree.go for the operations, descend.go for the walk and shape.go for how
-// nodes are added, split, merged and removed. The other files manage memory: nodes of one cache
+// Read key.go first, then tree.go and trim.go for the operations, descend.go for the walk and shape.go
+// for how nodes are added, split, merged and removed. The other files manage memory: nodes of one cache
 // line (node.go), the sets of targets and the lists that make their removal cheap (targets.go), the
 // hashes of the edges (edges.go), the index (index.go), the eviction order (order.go) and the
 // owners' shares of a full tree (owners.go). Everything is stored in few large allocations without

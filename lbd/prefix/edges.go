@@ -37,22 +37,22 @@ func (e *edges) words(at uint32, n int) []uint64 {
 
 func (e *edges) header(at uint32) *uint64 { return &e.chunks[at>>edgeBits][at&edgeMask] }
 
-func pieceHeader(size int, owner int32) uint64 { return uint64(size)<<32 | uint64(uint32(owner)) }
+func pieceHeader(size int, id int32) uint64 { return uint64(size)<<32 | uint64(uint32(id)) }
 
-// setOwner sets the owner of the piece at position at to node id.
-func (e *edges) setOwner(at uint32, id int32) {
+// setNode sets the node of the piece at position at to id.
+func (e *edges) setNode(at uint32, id int32) {
 	h := e.header(at)
 	*h = *h>>32<<32 | uint64(uint32(id))
 }
 
-// appendPiece writes a piece of node owner and returns its position.
-func (e *edges) appendPiece(words []uint64, owner int32) uint32 {
+// appendPiece writes a piece of node id and returns its position.
+func (e *edges) appendPiece(words []uint64, id int32) uint32 {
 	size := len(words) + 1
 	if len(e.chunks) == 0 || e.fill[e.head]+size > edgeChunk {
 		e.openChunk()
 	}
 	at := e.head<<edgeBits | uint32(e.fill[e.head])
-	*e.header(at) = pieceHeader(size, owner)
+	*e.header(at) = pieceHeader(size, id)
 	copy(e.words(at+1, len(words)), words)
 	e.fill[e.head] += size
 	e.live[e.head] += size
@@ -77,7 +77,7 @@ func (e *edges) openChunk() {
 
 // free frees the piece at position at.
 func (e *edges) free(at uint32) {
-	e.setOwner(at, 0)
+	e.setNode(at, 0)
 	e.markDead(at>>edgeBits, int(*e.header(at)>>32))
 }
 
@@ -121,7 +121,7 @@ func (e *edges) splitPiece(at uint32, length, k int, up, low int32) uint32 {
 // compact rewrites chunks while too many words are dead. It calls moved with the new position of
 // each moved edge. Every chunk that it selects has dead words, so their number falls and compact
 // terminates.
-func (e *edges) compact(moved func(owner int32, at uint32)) {
+func (e *edges) compact(moved func(id int32, at uint32)) {
 	for 3*e.dead > e.used+edgeChunk {
 		worst := e.mostDeadChunk()
 		if worst == e.head {
@@ -144,12 +144,12 @@ func (e *edges) mostDeadChunk() uint32 {
 }
 
 // rewrite moves every used piece of a chunk to another chunk and releases the chunk.
-func (e *edges) rewrite(chunk uint32, moved func(owner int32, at uint32)) {
+func (e *edges) rewrite(chunk uint32, moved func(id int32, at uint32)) {
 	for from := 0; from < e.fill[chunk]; {
 		h := e.chunks[chunk][from]
-		size, owner := int(h>>32), int32(uint32(h))
-		if owner != 0 {
-			moved(owner, e.appendPiece(e.chunks[chunk][from+1:from+size], owner))
+		size, id := int(h>>32), int32(uint32(h))
+		if id != 0 {
+			moved(id, e.appendPiece(e.chunks[chunk][from+1:from+size], id))
 		}
 		from += size
 	}

@@ -72,7 +72,7 @@ func (s *edgesReference) own(id int32) {
 	s.last++
 	edge, at := s.edge[id], s.at[id]
 	if hasInner(len(edge)) {
-		s.edges.setOwner(at, s.last)
+		s.edges.setNode(at, s.last)
 	}
 	delete(s.edge, id)
 	delete(s.at, id)
@@ -83,11 +83,11 @@ func (s *edgesReference) own(id int32) {
 // clean compacts the edges. It fails if an unknown edge is moved, or more than all edges.
 func (s *edgesReference) clean() {
 	words := s.edges.used
-	s.edges.compact(func(owner int32, at uint32) {
-		if _, known := s.edge[owner]; !known || !hasInner(len(s.edge[owner])) {
-			s.t.Fatalf("an edge of node %d moved, which has none", owner)
+	s.edges.compact(func(id int32, at uint32) {
+		if _, known := s.edge[id]; !known || !hasInner(len(s.edge[id])) {
+			s.t.Fatalf("an edge of node %d moved, which has none", id)
 		}
-		s.at[owner] = at
+		s.at[id] = at
 	})
 	if s.edges.used != words {
 		s.t.Fatalf("%d words were in use before cleaning, %d after", words, s.edges.used)
@@ -124,7 +124,7 @@ func (s *edgesReference) check() {
 	}
 }
 
-// After random additions, cuts, frees and changes of owner, every edge has its contents and owner,
+// After random additions, cuts, frees and changes of node, every edge has its contents and node,
 // and compaction ends with few dead words.
 func TestEdgesEqualAMap(t *testing.T) {
 	for seed := range uint64(12) {

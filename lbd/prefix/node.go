@@ -34,7 +34,7 @@ type node struct {
 	parent       int32
 	child        int32  // first child
 	left, right  int32  // siblings
-	newer, older int32  // neighbours in the tree's order
+	newer, older int32  // neighbours in the age order of its owner
 	edge         uint32 // position of the hashes between first and last, if there are any
 	length       uint16 // hashes of the edge, 1 to maxEdge
 	tags         uint16 // see below
@@ -185,7 +185,7 @@ func (t *Tree) moveNode(from, to int32) {
 	t.clearTargets(from)
 	t.eachTarget(to, func(target int) { t.addMember(to, target) })
 	if hasInner(int(n.length)) {
-		t.edges.setOwner(n.edge, to)
+		t.edges.setNode(n.edge, to)
 	}
 	t.index.replace(n.first, n.parent, from, to)
 	if n.left == none {

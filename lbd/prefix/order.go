@@ -29,9 +29,9 @@ func (t *Tree) linkNewest(id int32) {
 	t.relink(id)
 }
 
-// linkBefore inserts id into the age order directly after other, as the next newer node. Both must
-// have the same owner.
-func (t *Tree) linkBefore(id, other int32) {
+// linkNewer inserts id into the age order as the next newer node after other. Both must have the
+// same owner.
+func (t *Tree) linkNewer(id, other int32) {
 	n := t.node(id)
 	n.newer, n.older = t.node(other).newer, other
 	t.relink(id)

@@ -5,10 +5,11 @@ import (
 	"time"
 )
 
-// Owners are the owners of prompts in a tree: small integers from 0 that the caller assigns. A node
-// belongs to the owner that last inserted a key through it. Each owner's nodes have their own age
-// order, and a full tree evicts the oldest leaf of an owner above its share, so that the prompts of
-// one owner cannot evict all others. A released owner has no share: its nodes are evicted first.
+// An owner is a party whose prompts are in a tree (in lbd/core: a tenant), as a small integer from 0
+// that the caller assigns. A node belongs to the owner that last inserted a key through it. Each
+// owner's nodes have their own age order, and a full tree evicts the oldest leaf of an owner above
+// its share, so that the prompts of one owner cannot evict all others. A released owner has no
+// share: its nodes are evicted first.
 //
 // While everything inserted belongs to owner 0, a tree does not track owners.
 
@@ -142,8 +143,9 @@ func (t *Tree) transfer(id int32, owner int) {
 }
 
 // victim returns the leaf to evict next: of a released owner, else of the inserting owner if it
-// exceeds its share, else of the owner with the highest weight. The most recent insert is kept,
-// unless its owner exceeds its share and no other owner does.
+// exceeds its share, else of the owner that had the highest weight when heaviestOwner was last called.
+// That owner is chosen again while it exceeds its share. The most recent insert is kept, unless its
+// owner exceeds its share and no other owner does.
 func (t *Tree) victim() int32 {
 	if t.ownerOfNode == nil {
 		return t.owners[0].oldest
@@ -201,9 +203,8 @@ func (t *Tree) oldestLeaf(owner int) int32 {
 	}
 }
 
-// giveToChildOwner transfers node id, and its ancestors of the same owner, to the owner of its
-// first child. They become the newest nodes of that owner, so that a parent stays newer than its
-// children.
+// giveToChildOwner transfers node id to the owner of its first child. The node and its ancestors of
+// that owner become the owner's newest nodes, so that a parent stays newer than its children.
 func (t *Tree) giveToChildOwner(id int32) {
 	heir := t.ownerOf(t.node(id).child)
 	for at := id; at != 0; at = t.node(at).parent {

@@ -65,7 +65,7 @@ func (t *Tree) split(id int32, k int) int32 {
 	t.addChild(up, id)
 	t.copyTargets(id, up)
 	t.eachTarget(up, func(target int) { t.countTarget(up, target) })
-	t.linkBefore(up, id)
+	t.linkNewer(up, id)
 	return up
 }
 
@@ -107,7 +107,7 @@ func (t *Tree) mergeChild(id int32) {
 	t.setEdge(c, t.scratch)
 	t.addChild(n.parent, c)
 	t.eachTarget(id, t.uncountTarget)
-	t.linkBefore(c, id)
+	t.linkNewer(c, id)
 	t.unlink(id)
 	t.freeNode(id)
 }

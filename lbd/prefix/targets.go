@@ -145,7 +145,7 @@ func (t *Tree) countTarget(id int32, target int) {
 
 // addMember appends node id to target's list. The list makes removal cheap, because it contains
 // target's nodes and few others. Nodes that target no longer has stay in the list until they are
-// half of it.
+// half of it, or two thirds of it if no nodes are added (see uncountTarget).
 func (t *Tree) addMember(id int32, target int) {
 	if len(t.members[target]) > 2*t.counts[target]+32 {
 		t.compactMembers(target)

@@ -38,12 +38,12 @@ type Tree struct {
 	weight         int     // sum of the owners' weights
 	active         int     // owners that have a node and are not released
 	released       []int32 // released owners
-	heaviest       int     // the owner of the leaf that was evicted last
+	heaviest       int     // the last result of heaviestOwner, see victim
 	insertingOwner int     // the owner of the current insert
 	protectedNode  int32   // the end of the inserted key
 
-	scratch []uint64 // of growEdge and mergeChild
-	moved   func(owner int32, at uint32)
+	scratch []uint64                  // of growEdge and mergeChild
+	moved   func(id int32, at uint32) // for edges.compact
 }
 
 // maxTreeBytes keeps the numbers of nodes and words within 32 bits: 16 GB.
@@ -56,7 +56,7 @@ func NewTree(maxBytes int) *Tree { return NewTreeWithOrder(maxBytes, LeastRecent
 // NewTreeWithOrder is NewTree with another eviction order.
 func NewTreeWithOrder(maxBytes int, order Order) *Tree {
 	t := &Tree{owners: []ownerState{{newest: none, oldest: none}}, maxBytes: min(maxBytes, maxTreeBytes), order: order}
-	t.moved = func(owner int32, at uint32) { t.node(owner).edge = at }
+	t.moved = func(id int32, at uint32) { t.node(id).edge = at }
 	root := t.allocNode()
 	*t.node(root) = node{parent: none, child: none, left: none, right: none, newer: none, older: none}
 	t.count = 0
@@ -87,7 +87,7 @@ func (t *Tree) CachedBytes(target int) int {
 // Found is the result of matching a key.
 type Found struct {
 	Bytes        int           // longest leading part of the key that any target holds, a multiple of BlockBytes
-	SessionStart time.Duration // start of the session of the deepest answer on the matched path, by the owner's clock
+	SessionStart time.Duration // start of the session of the deepest answer on the matched path, by the caller's clock
 	Answered     bool          // whether there is such an answer; without one, SessionStart is 0
 	latest       int           // 1 + the target of Latest; 0 = unknown
 }
@@ -153,7 +153,7 @@ func (t *Tree) writeDepths(id, next int32, depth int, out []int) {
 func (t *Tree) Insert(key Key, target int) { t.insert(0, key, target, 0, false) }
 
 // InsertAnswer is Insert for a prompt together with its answer: the end of key is marked as the end
-// of an answer of a session that began at start, by the owner's clock. A later mark at the same
+// of an answer of a session that began at start, by the caller's clock. A later mark at the same
 // point replaces the earlier one, even if its start is earlier.
 //
 // A mark exists as long as its node. That node is not merged with the one below it, even if an
