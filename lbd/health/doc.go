@@ -1,4 +1,8 @@
 // Package health turns what a balancer observes into alerts: failing and slow replicas, unreachable balancers,
 // rejected and late requests, full queues and KV memory, plans that are not carried out. The thresholds and
-// their reasons are in the table of docs/alerts.md. Observations come from the shell; nothing here reads a clock.
+// their reasons are the constants of rules.go and slow.go; docs/alerts.md lists the conditions. The caller passes
+// the observations with their time; nothing here reads a clock.
+//
+// Other alerts of docs/alerts.md, such as those about the store, launches and identity certificates, are made in
+// lbd and internal/controller (search for the constants telemetry.Alert...).
 package health

@@ -16,13 +16,18 @@ const (
 	suddenWindow = 5 * time.Second
 	shortWindow  = 10 * time.Second
 	longWindow   = time.Minute
-	// minFailures is the number of failures that are no accident.
+	// minFailures is the number of failures, rejections or retries that are no accident.
 	minFailures = 5
-	// sudden is the share of failures within shortWindow, lasting the share within longWindow, from which
-	// requests fail. A replica whose machine is healthy fails far fewer than 1 %.
-	sudden, lasting = 0.25, 0.1
-	// failing is the share from which a failure is critical.
-	failing = 0.25
+	// suddenErrors is the share of a replica's requests that fail within suddenWindow or shortWindow, lastingErrors
+	// the share within longWindow, from which there is an alert. A replica whose machine is healthy fails far fewer
+	// than 1 %.
+	suddenErrors, lastingErrors = 0.25, 0.1
+	// criticalErrors is the share from which that alert is critical.
+	criticalErrors = 0.25
+	// failedWarning and failedCritical are shares of the clients' requests that fail, limitedWarning of those that
+	// are rejected with 429.
+	failedWarning, failedCritical = 0.01, 0.1
+	limitedWarning                = 0.1
 	// maxMissShare is the share of first tokens after their target that SageServe allows (section 2.2): its
 	// targets are for the 95th percentile. burn rate 1 uses up exactly this share.
 	maxMissShare = 0.05
@@ -44,6 +49,8 @@ const (
 	fullKVAfter = 30 * time.Second
 	// staleReport is the age of a load report of a ready replica: it is probed ten times a second.
 	staleReport = 3 * time.Second
+	// notReadyAfter is how long a replica may fail its health checks.
+	notReadyAfter = 3 * time.Second
 	// lostPeer is how long a balancer may be silent: a restart takes about a second.
 	lostPeer = 3 * time.Second
 	// newPeer is lostPeer for a balancer that never responded: its machine may still boot.
@@ -58,10 +65,10 @@ const (
 // condition is an alert that is raised once it has held for a time.
 type condition struct {
 	telemetry.Alert
-	lasting time.Duration
+	after time.Duration
 }
 
-// rules are all rules. Each returns the conditions that hold.
+// rules are all rules of this package. Each returns the conditions that hold.
 var rules = []func(*Watch, *Observation) []condition{
 	replicaErrors, slowReplicas, excludedReplicas, saturatedReplicas, staleReplicas,
 	lostBalancers, versions, certificates,
@@ -85,7 +92,8 @@ func severityIf(critical bool) telemetry.Severity {
 // share returns part of whole as text.
 func share(part, whole int64) string { return fmt.Sprintf("%.0f %%", 100*float64(part)/float64(whole)) }
 
-// exceeds reports whether a counter's growth, of the growth of another, is a fault: within a window.
+// exceeds reports whether part is a fault: at least minFailures, and at least the share limit of whole. Both are the
+// growth of a counter within a window.
 func exceeds(part, whole int64, limit float64) bool {
 	return whole > 0 && part >= minFailures && float64(part) >= limit*float64(whole)
 }
@@ -96,7 +104,7 @@ func replicaErrors(w *Watch, o *Observation) (found []condition) {
 		for _, window := range []struct {
 			length time.Duration
 			limit  float64
-		}{{suddenWindow, sudden}, {shortWindow, sudden}, {longWindow, lasting}} {
+		}{{suddenWindow, suddenErrors}, {shortWindow, suddenErrors}, {longWindow, lastingErrors}} {
 			old := w.before(window.length).replicas[r.ID]
 			sent, failed := r.Sent-old.sent, r.Failed-old.failed
 			if sent < 0 || failed < 0 { // it was attached again
@@ -106,7 +114,7 @@ func replicaErrors(w *Watch, o *Observation) (found []condition) {
 			if sent = max(sent, failed); !exceeds(failed, sent, window.limit) {
 				continue
 			}
-			found = append(found, o.raise(severityIf(float64(failed) >= failing*float64(sent)), telemetry.AlertErrors, r.ID,
+			found = append(found, o.raise(severityIf(float64(failed) >= criticalErrors*float64(sent)), telemetry.AlertErrors, r.ID,
 				fmt.Sprintf("failed %d of %d requests (%s) in the last %s; they were retried on other replicas", failed, sent, share(failed, sent), span(window.length)),
 				o.readLog(r.ID)+"; "+o.stopSending(r.ID)))
 			break
@@ -141,7 +149,7 @@ func excludedReplicas(_ *Watch, o *Observation) (found []condition) {
 		case r.State == service.StateNotReady:
 			c := o.raise(telemetry.SeverityWarning, telemetry.AlertReplica, r.ID, "fails its health checks: "+reason(r.Reason),
 				o.readLog(r.ID)+o.ifDeployed("; the controller replaces a VM or local process that is gone", ""))
-			c.lasting = lostPeer
+			c.after = notReadyAfter
 			found = append(found, c)
 		}
 	}
@@ -164,7 +172,7 @@ func saturatedReplicas(_ *Watch, o *Observation) (found []condition) {
 		}
 		c := o.raise(telemetry.SeverityWarning, telemetry.AlertKV, r.ID, fmt.Sprintf("KV memory is %.0f %% full: the engine evicts running requests", 100**r.KV),
 			o.addReplica()+", or lower "+o.ifDeployed("engine.max_num_seqs", "the engine's limit of running requests"))
-		c.lasting = fullKVAfter
+		c.after = fullKVAfter
 		found = append(found, c)
 	}
 	return found
@@ -259,12 +267,12 @@ func (w *Watch) grown(window time.Duration, now telemetry.Outcomes) telemetry.Ou
 	return telemetry.Outcomes{Served: now.Served - old.Served, Limited: now.Limited - old.Limited, Failed: now.Failed - old.Failed, Retries: now.Retries - old.Retries}
 }
 
-// failedRequests finds a balancer that answers many of its clients with 5xx.
+// failedRequests finds a balancer that answers its clients with 5xx, or with errors within a stream.
 func failedRequests(w *Watch, o *Observation) []condition {
 	for _, window := range []time.Duration{shortWindow, longWindow} {
 		d := w.grown(window, o.Own.Outcomes)
-		if all := d.Served + d.Failed; exceeds(d.Failed, all, 0.01) {
-			return []condition{o.raise(severityIf(float64(d.Failed) >= lasting*float64(all)), telemetry.AlertFailed, o.Balancer,
+		if all := d.Served + d.Failed; exceeds(d.Failed, all, failedWarning) {
+			return []condition{o.raise(severityIf(float64(d.Failed) >= failedCritical*float64(all)), telemetry.AlertFailed, o.Balancer,
 				fmt.Sprintf("%d of %d requests (%s) failed with 5xx in the last %s", d.Failed, all, share(d.Failed, all), span(window)),
 				"'skyserve top', view 3 shows them with their reasons; 'skyserve explain ID' explains one")}
 		}
@@ -276,7 +284,7 @@ func failedRequests(w *Watch, o *Observation) []condition {
 func limitedRequests(w *Watch, o *Observation) []condition {
 	for _, window := range []time.Duration{shortWindow, longWindow} {
 		d := w.grown(window, o.Own.Outcomes)
-		if all := d.Served + d.Failed + d.Limited; exceeds(d.Limited, all, lasting) {
+		if all := d.Served + d.Failed + d.Limited; exceeds(d.Limited, all, limitedWarning) {
 			return []condition{o.raise(telemetry.SeverityWarning, telemetry.AlertLimited, o.Balancer,
 				fmt.Sprintf("%d of %d requests (%s) were rejected with 429 in the last %s", d.Limited, all, share(d.Limited, all), span(window)),
 				"'skyserve usage' shows the keys and their limits; raise a limit, or balancer.queue_limit if the queue is full")}
@@ -367,7 +375,7 @@ func plans(_ *Watch, o *Observation) (found []condition) {
 	}
 	add := func(object, message, next string, after time.Duration) {
 		c := o.raise(telemetry.SeverityWarning, telemetry.AlertPlan, object, message, next)
-		c.Region, c.lasting = "", after
+		c.Region, c.after = "", after
 		found = append(found, c)
 	}
 	p := o.Review.Plan

@@ -60,7 +60,7 @@ type identity struct {
 	region       service.Region
 }
 
-// maxWindow is the longest window. Beyond longWindow one sample a minute is kept, with the counters of models only.
+// maxWindow is the longest window. Beyond longWindow one sample a minute is kept, without the counters of replicas.
 const (
 	maxWindow      = 6 * time.Hour
 	sampleInterval = time.Minute
@@ -107,7 +107,7 @@ func (w *Watch) Observe(o Observation) {
 			started = o.At
 		}
 		since[id] = started
-		if o.At.Sub(started) < c.lasting {
+		if o.At.Sub(started) < c.after {
 			continue
 		}
 		began := started
