@@ -43,11 +43,11 @@ func (u *usage) reportQuotas(now time.Time) {
 	}
 	for name, q := range quotas {
 		q.At = now
-		u.keys.SetKeyQuota(name, q)
+		u.keys.SetKeyQuotaUsage(name, q)
 		u.reported[name] = true
 	}
 	for name, q := range tenants {
-		u.keys.SetTenantQuota(name, q)
+		u.keys.SetTenantQuotaUsage(name, q)
 	}
 }
 

@@ -102,8 +102,8 @@ type ledgerAccounts struct{ *quota.Ledger }
 
 func (l ledgerAccounts) RequiresKeys() bool             { return true }
 func (l ledgerAccounts) KeyUsage() []telemetry.KeyUsage { return l.Usage() }
-func (l ledgerAccounts) SetKeyQuota(name string, q telemetry.KeyQuota) {
-	l.SetQuota(name, q)
+func (l ledgerAccounts) SetKeyQuotaUsage(name string, q telemetry.KeyQuota) {
+	l.SetQuotaUsage(name, q)
 }
 
 // The budget of a tenant covers its keys and users at all balancers, and survives restarts.

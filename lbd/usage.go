@@ -51,10 +51,10 @@ type keyAccounts interface {
 	// store is not used.
 	RequiresKeys() bool
 	KeyUsage() []telemetry.KeyUsage
-	SetKeyQuota(name string, q telemetry.KeyQuota)
-	// TenantUsage and SetTenantQuota are the same for the tenants that have limits.
+	SetKeyQuotaUsage(name string, q telemetry.KeyQuota)
+	// TenantUsage and SetTenantQuotaUsage are the same for the tenants that have limits.
 	TenantUsage() map[string]telemetry.Usage
-	SetTenantQuota(name string, q telemetry.KeyQuota)
+	SetTenantQuotaUsage(name string, q telemetry.KeyQuota)
 	// TenantOf returns the tenant of a key or user; empty if it is unknown.
 	TenantOf(key string) string
 }

@@ -189,7 +189,7 @@ func (s *fakeAccounts) KeyUsage() []telemetry.KeyUsage {
 	return list
 }
 
-func (s *fakeAccounts) SetKeyQuota(name string, q telemetry.KeyQuota) {
+func (s *fakeAccounts) SetKeyQuotaUsage(name string, q telemetry.KeyQuota) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.quotas[name] = q
@@ -197,7 +197,7 @@ func (s *fakeAccounts) SetKeyQuota(name string, q telemetry.KeyQuota) {
 
 func (s *fakeAccounts) TenantUsage() map[string]telemetry.Usage { return nil }
 
-func (s *fakeAccounts) SetTenantQuota(string, telemetry.KeyQuota) {}
+func (s *fakeAccounts) SetTenantQuotaUsage(string, telemetry.KeyQuota) {}
 
 func (s *fakeAccounts) TenantOf(string) string { return "" }
 

@@ -88,9 +88,9 @@ func (r *Runtime) KeyUsage() []telemetry.KeyUsage { return r.ledger.Usage() }
 // TenantUsage returns the usage of each tenant that has limits, counted as in KeyUsage.
 func (r *Runtime) TenantUsage() map[string]telemetry.Usage { return r.ledger.TenantUsage() }
 
-// SetTenantQuota sets the usage of a tenant over all balancers. A tenant without limits is ignored.
-func (r *Runtime) SetTenantQuota(name string, q telemetry.KeyQuota) {
-	r.ledger.SetTenantQuota(name, q)
+// SetTenantQuotaUsage sets the usage of a tenant over all balancers. A tenant without limits is ignored.
+func (r *Runtime) SetTenantQuotaUsage(name string, q telemetry.KeyQuota) {
+	r.ledger.SetTenantQuotaUsage(name, q)
 }
 
 // TenantOf returns the tenant of a key or user; empty if it is unknown.
@@ -99,5 +99,7 @@ func (r *Runtime) TenantOf(key string) string { return r.ledger.TenantOf(key) }
 // Limited returns the users and the tenants that have quotas or budgets.
 func (r *Runtime) Limited() []telemetry.LimitedName { return r.ledger.Limited() }
 
-// SetKeyQuota sets the usage of a key over all balancers. A name without a key is ignored.
-func (r *Runtime) SetKeyQuota(name string, q telemetry.KeyQuota) { r.ledger.SetQuota(name, q) }
+// SetKeyQuotaUsage sets the usage of a key over all balancers. A name without a key is ignored.
+func (r *Runtime) SetKeyQuotaUsage(name string, q telemetry.KeyQuota) {
+	r.ledger.SetQuotaUsage(name, q)
+}

@@ -49,7 +49,7 @@ func TestBudget(t *testing.T) {
 			t.Error("two tokens are reserved where one is left")
 		}
 		v.Release(0)
-		a.setQuota(telemetry.KeyQuota{At: time.Now(), Day: telemetry.Usage{Cost: 99_001}, Month: telemetry.Usage{Cost: 1e9}, Own: a.total})
+		a.setQuotaUsage(telemetry.KeyQuota{At: time.Now(), Day: telemetry.Usage{Cost: 99_001}, Month: telemetry.Usage{Cost: 1e9}, Own: a.total})
 		if _, e := a.Admit(0); e == nil || !strings.Contains(e.Message, "1 USD per month") || e.RetryAfter != 31*24*60*60 {
 			t.Errorf("the month's budget was spent at other balancers: %+v", e)
 		}

@@ -51,7 +51,7 @@ func quotaReached(h holder, unit string, limit int, p period, now time.Time) *De
 
 // budgetReached returns the denial of a request over a budget in US dollars.
 func budgetReached(h holder, usd float64, p period, now time.Time) *Denial {
-	return overQuota(p, now, "budget reached: the limit of this %s is %s USD per %s, and requests in flight reserve their maximum cost", h, strconv.FormatFloat(usd, 'f', -1, 64), p)
+	return overQuota(p, now, "budget reached: the limit of this %s is %s USD per %s, and requests in flight reserve their expected cost", h, strconv.FormatFloat(usd, 'f', -1, 64), p)
 }
 
 // overQuota returns the denial of a request over a quota or budget of a period.

@@ -14,8 +14,8 @@ import (
 )
 
 // Ledger contains an account for each name of an API key, for each user with identity tokens, and for
-// each tenant with limits of its own. An account survives changes of the keys, so that they do not reset
-// its limits.
+// each tenant with limits of its own. An account survives changes of the keys: they set its limits, and do not
+// reset its usage.
 type Ledger struct {
 	mu       sync.Mutex
 	accounts map[string]*Account
@@ -152,9 +152,10 @@ func (a *Account) deny(limit string, d *Denial) *Denial {
 	return d
 }
 
-// overQuota returns a denial if a number of further requests and tokens with their cost would exceed a
-// quota, else nil. With 0 tokens, it returns a denial if none remain. The lock must be held.
-func (a *Account) overQuota(requests, tokens int64, cost service.NanoUSD) (limit string, d *Denial) {
+// overQuota returns a denial if one request with a number of tokens and their cost would exceed a
+// quota, else nil. With 0 tokens, it returns a denial if none remain. counted is 1 if inFlight
+// includes the request already, else 0. The lock must be held.
+func (a *Account) overQuota(counted, tokens int64, cost service.NanoUSD) (limit string, d *Denial) {
 	l := a.limits
 	if l.RequestsPerDay|l.TokensPerDay|l.RequestsPerMonth|l.TokensPerMonth == 0 && a.budgets == (budgets{}) {
 		return "", nil
@@ -163,7 +164,7 @@ func (a *Account) overQuota(requests, tokens int64, cost service.NanoUSD) (limit
 	now := time.Now()
 	day, month := a.quota.By(now)
 	day, month = day.Plus(own), month.Plus(own)
-	others := int64(a.inFlight) - requests // the current request is already in flight
+	others := int64(a.inFlight) - counted
 	for _, q := range []struct {
 		unit   string
 		limit  int
@@ -210,16 +211,16 @@ func (l *Ledger) Usage() []telemetry.KeyUsage {
 	return list
 }
 
-// SetQuota sets the usage of a key at all balancers together. An unknown name is ignored.
-func (l *Ledger) SetQuota(name string, q telemetry.KeyQuota) {
+// SetQuotaUsage sets the usage of a key at all balancers together. An unknown name is ignored.
+func (l *Ledger) SetQuotaUsage(name string, q telemetry.KeyQuota) {
 	l.mu.Lock()
 	a := l.accounts[name]
 	l.mu.Unlock()
-	a.setQuota(q)
+	a.setQuotaUsage(q)
 }
 
-// setQuota sets the usage at all balancers; a may be nil.
-func (a *Account) setQuota(q telemetry.KeyQuota) {
+// setQuotaUsage sets the usage at all balancers; a may be nil.
+func (a *Account) setQuotaUsage(q telemetry.KeyQuota) {
 	if a != nil {
 		a.mu.Lock()
 		a.quota = q
@@ -266,8 +267,8 @@ func (a *Account) WriteHeaders(h http.Header, now time.Duration) {
 	}
 }
 
-// MaxLabelled is how many API keys have series of their own; with 10 models and 4 series each that
-// is 8,000. The others are summed as labelOther.
+// MaxLabelled is how many API keys and users have series of their own; with 10 models and 4 series
+// each that is 8,000. The others are summed as labelOther.
 const (
 	MaxLabelled = 200
 	labelOther  = "other"

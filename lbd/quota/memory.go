@@ -19,7 +19,7 @@ type MemoryLedger struct {
 	refusedTenant int64            // and because of tenantMax
 }
 
-// NewMemory returns a Memory with bounds for the total and for each tenant.
+// NewMemory returns a MemoryLedger with bounds for the total and for each tenant.
 func NewMemory(max, tenantMax int64) *MemoryLedger {
 	return &MemoryLedger{max: max, tenantMax: tenantMax, byTenant: map[string]int64{}}
 }

@@ -45,12 +45,12 @@ func (l *Ledger) TenantUsage() map[string]telemetry.Usage {
 	return used
 }
 
-// SetTenantQuota sets the usage of a tenant at all balancers together. A tenant without limits is ignored.
-func (l *Ledger) SetTenantQuota(name string, q telemetry.KeyQuota) {
+// SetTenantQuotaUsage sets the usage of a tenant at all balancers together. A tenant without limits is ignored.
+func (l *Ledger) SetTenantQuotaUsage(name string, q telemetry.KeyQuota) {
 	l.mu.Lock()
 	a := l.tenants[name]
 	l.mu.Unlock()
-	a.setQuota(q)
+	a.setQuotaUsage(q)
 }
 
 // TenantOf returns the tenant of a key or user; empty if it is unknown.

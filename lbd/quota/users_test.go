@@ -50,7 +50,7 @@ func TestDroppedUserRegainsNothing(t *testing.T) {
 			t.Errorf("%d users, %v, want 3", l.users, l.byTenant)
 		}
 		// The store has the usage, and a new month begins.
-		spender.setQuota(telemetry.KeyQuota{At: time.Now(), Month: spender.total, Own: spender.total})
+		spender.setQuotaUsage(telemetry.KeyQuota{At: time.Now(), Month: spender.total, Own: spender.total})
 		time.Sleep(32 * 24 * time.Hour)
 		l.mu.Lock()
 		l.dropIdleUsers(now())
