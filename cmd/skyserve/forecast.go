@@ -91,8 +91,9 @@ A history is one of these, plain or gzipped, in a file or at a URL:
   - Prometheus: prometheus+http://host:9090, with a query as ?query=... or --promql.
     The query returns tokens (or requests) per second by model, tier and region, and may
     contain $window for the window of a rate; or it selects counters whose names end in
-    _total. Without a query, the counters of the balancers, vLLM or SGLang are used. Credentials are the URL's user and password, its password
-    alone (a bearer token) or ` + envPrometheusAuth + `.
+    _total. Without a query, the counters of the balancers, vLLM or SGLang are used.
+    Credentials are the URL's user and password, its password alone (a bearer token), or
+    those in ` + envPrometheusAuth + `: user:password or a bearer token.
 
 Problems of a history (gaps, duplicates, late rows, counter resets) are repaired or
 omitted, and reported on standard error.`,

@@ -39,8 +39,8 @@ func newOffersCmd() *cobra.Command {
 		Short: "List GPU machine types of the clouds with prices and quotas",
 		Long: `List the GPU machine types that the clouds offer, with zone, capacity type, price per hour
 and its source, remaining quota, and the cloud's estimate of spot capacity. The regions
-are those of SERVICE.yaml, else those of --region, else all known regions of AWS and
-Google Cloud.
+are those of --region, else all known regions of AWS and Google Cloud. With SERVICE.yaml,
+they are its cloud regions, or those of them that --region names.
 
 A listed type may have no capacity: clouds report a lack of capacity only at a launch.
 

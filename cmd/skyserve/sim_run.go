@@ -73,8 +73,9 @@ values of its settings. .REGION limits a setting to one region.
 ` + settingsHelp(sim.AllSettings()) + `
 
 The sage-... scenarios are SageServe's evaluation: replicas are autoscaled, --strategy
-compares scaling strategies. The demand file given by --trace has the columns minute,
-model, tier, prompt_tokens. --set accepts these settings:
+compares scaling strategies. The demand file given by --trace is CSV with the columns
+minute (0 = Monday 00:00, not a Unix time), model, tier (IW or NIW) and prompt_tokens. --set
+accepts these settings:
 
 ` + settingsHelp(eval.AllSageSettings()) + `
 
