@@ -71,14 +71,14 @@ var (
 // keyWithoutSpace matches a key whose colon is not followed by a space.
 var keyWithoutSpace = regexp.MustCompile(`^[a-z_]+:[^ /]`)
 
-// keyOf returns the text of a key and rejects keys that are not plain text.
+// keyOf returns the text of a key and rejects keys that are not names, such as aliases, null and "? key".
 func (b *binder) keyOf(kv *ast.MappingValueNode, p path) (string, bool) {
 	switch kv.Key.(type) {
 	case *ast.StringNode, *ast.IntegerNode, *ast.FloatNode, *ast.BoolNode:
 		return keyText(kv.Key), true
 	}
 	b.hideAll(kv.Value)
-	b.reportAt(kv.Key, p, Error{Problem: "must have only keys of plain text"})
+	b.reportAt(kv.Key, p, Error{Problem: "must have only names as keys, written as NAME: VALUE"})
 	return "", false
 }
 

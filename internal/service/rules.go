@@ -91,7 +91,7 @@ var (
 	formInstance    = newForm(`^[a-z0-9][a-z0-9.-]{0,63}$`, "an instance type such as g6.xlarge")
 	formVPC         = newForm(`^[a-z]([a-z0-9-]{0,61}[a-z0-9])?$`, "the id or name of a network such as vpc-0a1b2c3d4e5f60718")
 	formSubnet      = newForm(`^[a-z]([a-z0-9-]{0,61}[a-z0-9])?$`, "the id or name of a subnet such as subnet-0a1b2c3d4e5f60718")
-	formAccount     = newForm(`^[a-z0-9][a-z0-9.-]*@[a-z0-9.-]+\.iam\.gserviceaccount\.com$`, "the e-mail address of a user-created service account, not a default one, such as balancer@my-project.iam.gserviceaccount.com")
+	formAccount     = newForm(`^[a-z0-9][a-z0-9.-]*@[a-z0-9.-]+\.iam\.gserviceaccount\.com$`, "the e-mail address of a user-created service account such as balancer@my-project.iam.gserviceaccount.com, not of a default service account")
 	formHost        = newForm(`^([a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?\.)+[a-z]([a-z0-9-]{0,61}[a-z0-9])?$`, "a host name such as chat.example.com")
 	formListen      = newForm(`^(\[[0-9A-Fa-f:.]+\]|[0-9.]+):[0-9]{1,5}$`, "an address and port such as 127.0.0.1:5300")
 	formNetwork     = newForm(`^[0-9A-Fa-f:.]+/[0-9]{1,3}$`, "a network such as 10.1.0.0/16")

@@ -22,7 +22,11 @@ var (
 // bindScalar stores one text, number, duration, size or boolean.
 func (b *binder) bindScalar(n ast.Node, v reflect.Value, p path, ruleKey string) {
 	if _, null := n.(*ast.NullNode); null {
-		b.reportAt(n, p, Error{Problem: "has no value", Suggestion: "set a value or remove the key"})
+		e := Error{Problem: "has no value", Suggestion: "set a value or remove the key"}
+		if rules[ruleKey].required {
+			e.Suggestion = "set a value"
+		}
+		b.reportAt(n, p, e)
 		return
 	}
 	switch {
