@@ -70,7 +70,7 @@ func openCSV(name string, in *bufio.Reader, first string, o TraceOptions) (strin
 		s, err := openRates(r, *f, o)
 		return f.name, s, err
 	}
-	return "", nil, unknownFormat(name, first)
+	return "", nil, unknownFormat(name, first, Formats())
 }
 
 // requests returns the request format of the header, nil if there is none.

@@ -62,7 +62,7 @@ func openJSONL(name string, in *bufio.Reader, first string) (string, source, err
 		t.unit, t.block = time.Millisecond, mooncakeBlock
 		return formatMooncake, t, nil
 	}
-	return "", nil, unknownFormat(name, first)
+	return "", nil, unknownFormat(name, first, Formats())
 }
 
 // jsonlFormat detects the format from the first line; "" if it is unknown.

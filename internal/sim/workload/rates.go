@@ -126,7 +126,7 @@ func ReadRates(name string, in io.Reader) (rates []Rate, window time.Duration, e
 	}
 	f := r.rates()
 	if f == nil {
-		return nil, 0, unknownFormat(name, first)
+		return nil, 0, unknownFormat(name, first, []string{formatRates, formatTotalRates})
 	}
 	return r.readRates(*f)
 }

@@ -20,7 +20,7 @@ func TestReadRates(t *testing.T) {
 	}
 	for text, want := range map[string]string{
 		"":                       "reading r:1: the first line is empty",
-		azure2023Text:            "reading r:1: unknown trace format",
+		azure2023Text:            "reading r:1: the first line must have the columns or JSON keys of a trace format (servegen-rates, servegen-total), got ",
 		"t_s,total_rps\n0,x\n":   `reading r:2: total_rps: must be a number from 0 to 1e+06, got "x"`,
 		"t_s,total_rps\n0,1,2\n": "reading r:2: row: must have 2 fields",
 	} {

@@ -267,10 +267,10 @@ func firstLine(name string, in *bufio.Reader) (string, error) {
 	return "", fmt.Errorf("reading %s:1: the first line is empty: must be a header or a JSON object", name)
 }
 
-// unknownFormat returns the error for a first line of no known format.
-func unknownFormat(name, first string) error {
-	return fmt.Errorf("reading %s:1: unknown trace format %s: must be one of %s",
-		name, excerpt(first), strings.Join(Formats(), ", "))
+// unknownFormat returns the error for a first line of none of the formats.
+func unknownFormat(name, first string, formats []string) error {
+	return fmt.Errorf("reading %s:1: the first line must have the columns or JSON keys of a trace format (%s), got %s",
+		name, strings.Join(formats, ", "), excerpt(first))
 }
 
 // excerpt quotes a value, shortened.
