@@ -54,7 +54,7 @@ func TestShortPrefixMissesSpread(t *testing.T) {
 
 // A replica with the prefix is chosen even if it has a higher load than the others, by every policy
 // that uses prefixes.
-func TestImbalanceKeepsLocality(t *testing.T) {
+func TestMatchOutweighsHigherLoad(t *testing.T) {
 	for _, name := range Names() {
 		p, _ := New(name)
 		if !p.Traits().Prefix || name == "cost" || name == "lmetric" || name == "gorgo" || name == "dualmap" { // they weigh load against prefixes, or map prefixes to replicas

@@ -14,8 +14,8 @@ type BFIOOptions struct {
 	// Window is the number of decode steps to look ahead; 0 = no lookahead. BFIO also does not look ahead
 	// while answers are very short.
 	Window int
-	// MaxPoolWait is the time in the pool after which a request is placed before all newer ones. Without
-	// it, long prompts would starve.
+	// MaxPoolWait is the time in the pool after which a request is placed before all newer ones that are
+	// assigned to the same engine. Without it, long prompts would starve.
 	MaxPoolWait time.Duration
 }
 
@@ -33,7 +33,7 @@ func DefaultBFIO() BFIOOptions {
 // extends it in three ways. First, it supports several engines, which do not wait for each other.
 // Each receives a part of the pool proportional to its free slots. Requests are assigned, in queue
 // order, to the engine with the fewest tokens per rank. Second, the imbalance at h steps ahead has
-// the weight 0.9^h. Third, a request is passed over for at most MaxPoolWait.
+// the weight 0.9^h. Third, an engine passes over a request for newer ones only until MaxPoolWait.
 //
 // The end of a request is predicted only from its own limit of tokens. The mean length of other
 // answers is no better than chance at predicting which request ends soon.

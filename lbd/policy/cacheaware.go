@@ -14,8 +14,8 @@ type CacheAwarePreset struct {
 	// loaded: SGLang's router uses the first key of a map.
 	FirstMatch bool
 	// TreeChars is the number of characters per replica to which SGLang's router trims its prefix tree,
-	// at intervals of one minute or more. The tree of lbd/prefix trims itself at every insertion, to the
-	// limit that TreeBytes returns.
+	// at intervals of one minute or more. It does not limit the balancer's tree, which trims itself at every
+	// insertion, to core.Config.TreeBytes.
 	TreeChars int
 }
 
@@ -37,8 +37,8 @@ func CacheAwareSGLang() CacheAwarePreset {
 	}
 }
 
-// TreeBytes returns the memory limit of a prefix tree that stores TreeChars characters of prompts
-// per replica, if the replicas share no prefixes. The tree needs 12 bytes for each block of 64
+// TreeBytes returns the value of core.Config.TreeBytes with which the balancer's tree stores TreeChars
+// characters of prompts per replica, if the replicas share no prefixes. The tree needs 12 bytes for each block of 64
 // characters, and a node of 104 bytes for each prompt of 4,096 characters.
 func (p CacheAwarePreset) TreeBytes(replicas int) int {
 	return replicas * (p.TreeChars/64*12 + p.TreeChars/4096*104)

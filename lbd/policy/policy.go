@@ -61,8 +61,9 @@ type Candidate struct {
 	// Live: it reported ready recently and is not draining or ejected. It may still have no capacity.
 	Live bool
 	// Available: another request may be sent there now. For a replica, the service's push rule
-	// decides (core.PushRule). A peer must have reported an available replica and a queue no longer than
-	// the queue here. A policy with both Traits.Peers and Traits.Holds has another rule for peers, see Traits.
+	// decides (core.PushRule). A peer must have reported an available replica, and its queue (Queued) must be
+	// no longer than core.Config.PeerQueueLimit and the queue here. A policy with both Traits.Peers and
+	// Traits.Holds has another rule for peers, see Traits.
 	Available bool
 	// Outstanding is the number of requests that this balancer sent there and that have not ended. A
 	// request that failed early still counts for some time, also in ContextTokens and RemainingTokens.
@@ -82,7 +83,8 @@ type Candidate struct {
 	// Queued is the length of a peer's queue: as last reported, plus the unconfirmed requests, minus one
 	// for each replica that was available there. It is at least the reported length.
 	Queued int
-	// Held is the number of queued requests that wait for this replica (Choice.Hold).
+	// Held is the number of queued requests that wait for this replica (Choice.Hold), without the request
+	// that Choose is called for, even if it was held before.
 	Held int
 	// Residence is the mean time from sending a request there to its end; 0 = unknown. A peer reports
 	// it as the mean over its replicas.
@@ -118,7 +120,8 @@ type Candidate struct {
 	// RemainingTokens is the estimated number of tokens still to be processed: of the prompts and
 	// answers of the requests sent there.
 	RemainingTokens int
-	// Age is the age of its last report, or more if its engine updates its metrics rarely.
+	// Age is the age of a replica's figures, which are older than its last report if the engine updates
+	// its metrics rarely. For a peer, it is the age of the last report.
 	Age time.Duration
 	// Score is the expected cost of the request there in seconds. Cost sets it to explain its choice; it is unknown
 	// with other policies, and for a candidate that Cost excluded.
@@ -163,7 +166,9 @@ type Facts struct {
 	Candidates  []Candidate
 }
 
-// Wait is the index of a choice that leaves the request in the queue.
+// Wait is the index of a choice that leaves the request in the queue. After Choose has returned it, the
+// model's requests behind this one wait too, unless the policy has Traits.Holds, or this request may be
+// sent to fewer targets than others, for example after a failure.
 const Wait = -1
 
 // none is the result of a search among candidates that finds nothing. It equals Wait, because the
@@ -182,7 +187,7 @@ type Choice struct {
 
 // Reasons of a choice: short, stable codes that label metrics and headers. Each says what the target is.
 const (
-	ReasonNoneAvailable = "none_available"   // there is none: the request waits
+	ReasonNoneAvailable = "none_available"   // none: the reason of every Wait
 	ReasonRotation      = "rotation"         // the next in turn
 	ReasonLeastLoad     = "least_load"       // the one with the fewest outstanding requests
 	ReasonPrefixMatch   = "prefix_match"     // the one with the longest match
@@ -218,8 +223,8 @@ type Policy interface {
 // it reported recently, has a live replica of the model and has not just sent back a request that it
 // could not place.
 type Traits struct {
-	// Prefix: it uses Candidate.MatchBytes and CachedBytes, so the balancer must set them. In a Pool they
-	// are always 0.
+	// Prefix: it uses Candidate.MatchBytes, MatchSuperseded or CachedBytes, so the balancer must set them.
+	// In a Pool they are never set.
 	Prefix bool
 	// Peers: it compares this balancer's replicas with the peers itself, so it must receive the
 	// peers even while a replica of this balancer is available.

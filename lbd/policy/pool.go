@@ -29,8 +29,8 @@ type WaitingRequest struct {
 	PromptTokens int
 	// MaxTokens is the client's limit on the answer; 0 = no limit.
 	MaxTokens int
-	// ExpectedTokens is the expected length of the answer: the mean of the model's answers so far,
-	// at most MaxTokens; 0 = unknown.
+	// ExpectedTokens is the expected length of the answer: the mean of the model's answers so far, or a
+	// default before the first one has ended; at most MaxTokens.
 	ExpectedTokens int
 	// Waited is the time as in Facts.Waited.
 	Waited time.Duration
