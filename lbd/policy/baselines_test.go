@@ -127,10 +127,6 @@ func TestCacheAwarePresetsMatchSGLang(t *testing.T) {
 	if got := NewCacheAware(CacheAwareSkyLB()).Choose(f); got != (Choice{Index: 0, Reason: ReasonPrefixMiss}) {
 		t.Errorf("SkyLB's baseline at a match of .4: %+v", got)
 	}
-	// 2^24 characters of 4 KB prompts without common prefixes.
-	if got := CacheAwareSkyLB().TreeBytes(2); got != 2*4096*(64*12+104) {
-		t.Errorf("a tree of %d bytes", got)
-	}
 }
 
 func TestCanonicalPush(t *testing.T) {

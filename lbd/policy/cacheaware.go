@@ -13,10 +13,6 @@ type CacheAwarePreset struct {
 	// FirstMatch: if several replicas have the longest match, the first of them is chosen, not the least
 	// loaded: SGLang's router uses the first key of a map.
 	FirstMatch bool
-	// TreeChars is the number of characters per replica to which SGLang's router trims its prefix tree,
-	// at intervals of one minute or more. It does not limit the balancer's tree, which trims itself at every
-	// insertion, to core.Config.TreeBytes.
-	TreeChars int
 }
 
 // CacheAwareSkyLB returns the default constants of SGLang's router at the time of SkyLB's evaluation, which names the
@@ -24,7 +20,6 @@ type CacheAwarePreset struct {
 func CacheAwareSkyLB() CacheAwarePreset {
 	return CacheAwarePreset{
 		PolicyName: "cache-aware:skylb", Threshold: 0.5, BalanceAbs: 32, BalanceRel: 1.0001, FirstMatch: true,
-		TreeChars: 1 << 24,
 	}
 }
 
@@ -33,15 +28,7 @@ func CacheAwareSkyLB() CacheAwarePreset {
 func CacheAwareSGLang() CacheAwarePreset {
 	return CacheAwarePreset{
 		PolicyName: "cache-aware", Threshold: 0.3, BalanceAbs: 64, BalanceRel: 1.5,
-		TreeChars: 1 << 26,
 	}
-}
-
-// TreeBytes returns the value of core.Config.TreeBytes with which the balancer's tree stores TreeChars
-// characters of prompts per replica, if the replicas share no prefixes. The tree needs 12 bytes for each block of 64
-// characters, and a node of 104 bytes for each prompt of 4,096 characters.
-func (p CacheAwarePreset) TreeBytes(replicas int) int {
-	return replicas * (p.TreeChars/64*12 + p.TreeChars/4096*104)
 }
 
 // CacheAware is SGLang's cache-aware router. If the load is imbalanced, it selects the least
