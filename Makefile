@@ -118,7 +118,7 @@ record-faults: build
 	go test -tags compare -run 'TestRecordFaults$$' -v -count=1 -timeout 60m ./internal/controller $(ARGS)
 
 # Repeats programs that crash after each of their changes to two clouds, with current and with lagging lists, where go test
-# has every third of these crashes, and at every call to AWS, where it crashes after changes only (2 minutes of CPU).
+# has every sixth of these crashes, and at every call to AWS, where it crashes after changes only (2 minutes of CPU).
 crashes:
 	go test -run '^TestRerunAfterCrashInTwoClouds$$' -count=1 ./internal/controller/deploy -crash-every-change
 	go test -run '^TestRecoversFromCrashAtAnyCall$$' -count=1 ./provision/aws -crash-every-call

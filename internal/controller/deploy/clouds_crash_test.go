@@ -27,7 +27,7 @@ import (
 var everyCall = flag.Bool("crash-every-call", false, "crash after calls that change nothing, too")
 
 // everyChange crashes after every change, with current and with lagging lists, as CI does (make crashes): 45 s of CPU.
-// Otherwise every third change is followed by a crash, with both kinds of lists in turn.
+// Otherwise every sixth change is followed by a crash, with both kinds of lists in turn.
 var everyChange = flag.Bool("crash-every-change", false, "crash after every change, with current and with lagging lists")
 
 const pair = `
@@ -296,7 +296,7 @@ func TestRerunAfterCrashInTwoClouds(t *testing.T) {
 			var lives sync.WaitGroup
 			atOnce := make(chan struct{}, 4)
 			for at := 1; at <= most; at++ {
-				if !*everyChange && at%6 != lag*3/2 {
+				if !*everyChange && at%12 != lag*3 {
 					continue
 				}
 				crashes++
