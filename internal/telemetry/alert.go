@@ -38,7 +38,6 @@ const (
 	AlertEjection     = "ejection"     // a replica is ejected because its requests fail
 	AlertInterruption = "interruption" // the cloud interrupts the machine of a replica
 	AlertKV           = "kv"           // the KV memory of a replica stays full
-	AlertStale        = "stale"        // the load reports of a ready replica are old
 	AlertBalancer     = "balancer"     // a balancer does not respond
 	AlertVersion      = "version"      // balancers run different versions
 	AlertFailed       = "failed"       // clients receive 5xx
@@ -55,7 +54,7 @@ func AlertKinds() []string {
 	return []string{
 		AlertAdapter, AlertBalancer, AlertBudget, AlertCertificate, AlertController, AlertDiscovery, AlertEjection, AlertErrors, AlertFailed, AlertFallback,
 		AlertForecast, AlertGPU, AlertInterruption, AlertIssuer, AlertKV, AlertLaunch, AlertLimited, AlertPlan, AlertQueue, AlertReplica, AlertRetries, AlertSLO,
-		AlertSlow, AlertStale, AlertStore, AlertVersion,
+		AlertSlow, AlertStore, AlertVersion,
 	}
 }
 

@@ -47,8 +47,6 @@ const (
 	// seconds.
 	fullKV      = 0.95
 	fullKVAfter = 30 * time.Second
-	// staleReport is the age of a load report of a ready replica: it is probed ten times a second.
-	staleReport = 3 * time.Second
 	// notReadyAfter is how long a replica may fail its health checks.
 	notReadyAfter = 3 * time.Second
 	// lostPeer is how long a balancer may be silent: a restart takes about a second.
@@ -70,7 +68,7 @@ type condition struct {
 
 // rules are all rules of this package. Each returns the conditions that hold.
 var rules = []func(*Watch, *Observation) []condition{
-	replicaErrors, slowReplicas, excludedReplicas, saturatedReplicas, staleReplicas,
+	replicaErrors, slowReplicas, excludedReplicas, saturatedReplicas,
 	lostBalancers, versions, certificates,
 	failedRequests, limitedRequests, retriedRequests, lateFirstTokens, queuedRequests,
 	plans, forecasts,
@@ -174,18 +172,6 @@ func saturatedReplicas(_ *Watch, o *Observation) (found []condition) {
 			o.addReplica()+", or lower "+o.ifDeployed("engine.max_num_seqs", "the engine's limit of running requests"))
 		c.after = fullKVAfter
 		found = append(found, c)
-	}
-	return found
-}
-
-// staleReplicas finds ready replicas whose load reports are old.
-func staleReplicas(_ *Watch, o *Observation) (found []condition) {
-	for _, r := range o.Own.Replicas {
-		if r.State == service.StateReady && r.AgeMillis != nil && *r.AgeMillis >= staleReport.Milliseconds() {
-			found = append(found, o.raise(telemetry.SeverityWarning, telemetry.AlertStale, r.ID,
-				fmt.Sprintf("its last load report is %.0f s old; the balancer uses its own counts", float64(*r.AgeMillis)/1000),
-				"check whether the engine responds to GET /metrics; "+o.readLog(r.ID)))
-		}
 	}
 	return found
 }

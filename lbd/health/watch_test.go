@@ -23,8 +23,8 @@ func healthy(second int) Observation {
 		Models: []telemetry.ModelSnapshot{{Model: "m", FirstTokens: 3 * n}}, Outcomes: telemetry.Outcomes{Served: 3 * n},
 	}}
 	for _, id := range []string{"us-0", "us-1", "us-2"} {
-		age, kv := int64(50), 0.5
-		o.Own.Replicas = append(o.Own.Replicas, telemetry.ReplicaSnapshot{ID: id, Model: "m", GPU: "L4", State: service.StateReady, Sent: n, Pace: &pace, AgeMillis: &age, KV: &kv})
+		kv := 0.5
+		o.Own.Replicas = append(o.Own.Replicas, telemetry.ReplicaSnapshot{ID: id, Model: "m", GPU: "L4", State: service.StateReady, Sent: n, Pace: &pace, KV: &kv})
 	}
 	for _, id := range []string{"lb-eu-0", "lb-us-1"} {
 		region := service.Region("aws/eu-west-1")
@@ -72,9 +72,6 @@ var faults = []fault{
 		o.Own.Replicas[0].State, o.Own.Replicas[0].Reason = service.StateInterrupted, "interruption at 03:02"
 	}, telemetry.AlertInterruption, "us-0", telemetry.SeverityWarning, "03:02", 0},
 	{"full KV memory", func(o *Observation, _ int) { o.Own.Replicas[0].KV = number(0.97) }, telemetry.AlertKV, "us-0", telemetry.SeverityWarning, "97 % full", 30},
-	{"stale probes", func(o *Observation, after int) {
-		o.Own.Replicas[0].AgeMillis = number(int64(1000 * after))
-	}, telemetry.AlertStale, "us-0", telemetry.SeverityWarning, "load report", 3},
 	{"dead balancer", func(o *Observation, after int) {
 		o.Peers[1].Lost, o.Peers[1].LostFor, o.Peers[1].Reason = true, time.Duration(after)*time.Second, "connection refused"
 	}, telemetry.AlertBalancer, "lb-us-1", telemetry.SeverityCritical, "connection refused", 3},
@@ -319,7 +316,7 @@ func TestKindsAreDocumented(t *testing.T) {
 		tested[f.kind] = true
 	}
 	for _, kind := range []string{
-		telemetry.AlertErrors, telemetry.AlertSlow, telemetry.AlertEjection, telemetry.AlertInterruption, telemetry.AlertKV, telemetry.AlertStale, telemetry.AlertBalancer,
+		telemetry.AlertErrors, telemetry.AlertSlow, telemetry.AlertEjection, telemetry.AlertInterruption, telemetry.AlertKV, telemetry.AlertBalancer,
 		telemetry.AlertVersion, telemetry.AlertFailed, telemetry.AlertLimited, telemetry.AlertRetries, telemetry.AlertSLO, telemetry.AlertQueue, telemetry.AlertPlan, telemetry.AlertForecast,
 	} {
 		if !tested[kind] {
