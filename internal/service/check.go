@@ -209,7 +209,7 @@ func (c *checker) checkRegion(r *RegionSpec, p path) {
 // checkStaticRegion validates a region of existing machines.
 func (c *checker) checkStaticRegion(r *RegionSpec, p path) {
 	if file := p.key("endpoints_file"); r.EndpointsFile != "" && slices.ContainsFunc(c.spec.Regions, func(r RegionSpec) bool { return r.Name.rented() }) {
-		c.reportProblem(file, "requires that all balancers run on this computer, but the service has cloud regions: use endpoints")
+		c.reportAtPath(file, Error{Problem: "requires that all balancers run on this computer, but the service has cloud regions", Suggestion: "use endpoints"})
 	}
 	if len(r.Endpoints) == 0 && r.EndpointsFile == "" && c.valid(p.key("endpoints"), p.key("endpoints_file")) {
 		c.reportAtPath(p.key("endpoints"), Error{Problem: "is required in a static region", Suggestion: `list the URLs of its engines, for example endpoints: ["http://10.0.0.7:8000"]`})
@@ -243,7 +243,7 @@ func (c *checker) checkCapacity(r *RegionSpec, p path) {
 		c.reportAtPath(p.key("capacity").index(i), Error{Problem: fmt.Sprintf("flex_start exists in %s regions only, but the region is %s", CloudGCP, r.Name)})
 	}
 	if base := p.key("on_demand_base"); r.OnDemandBase > 0 && !slices.Contains(r.Capacity, CapacityOnDemand) {
-		c.reportProblem(base, "requires on_demand in capacity")
+		c.reportProblem(base, "must be 0 unless capacity contains on_demand")
 	} else if r.OnDemandBase > r.Replicas.Max && c.valid(p.key("replicas"), p.key("replicas").key("max")) {
 		c.reportProblem(base, "must be at most replicas.max, which is %d", r.Replicas.Max)
 	}

@@ -1,6 +1,9 @@
 package service
 
-import "slices"
+import (
+	"fmt"
+	"slices"
+)
 
 // maxOverprovision is the maximum of spot.overprovision. SpotHedge (EuroSys 2025, section 3.2) uses a few.
 const maxOverprovision = 16
@@ -30,7 +33,8 @@ func (c *checker) checkSpot(r *RegionSpec, p path) {
 			field = "dynamic_fallback"
 		}
 		if room > 0 {
-			c.reportProblem(key.key(field), "requires replicas.max of at least %d (replicas.min + overprovision, + 1 with dynamic_fallback)", r.Replicas.Min+room)
+			c.reportAtPath(key.key(field), Error{Problem: fmt.Sprintf("requires replicas.max of at least %d (replicas.min + overprovision, + 1 with dynamic_fallback), but replicas.max is %d",
+				r.Replicas.Min+room, r.Replicas.Max)})
 		}
 	}
 }
