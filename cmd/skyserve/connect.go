@@ -44,10 +44,10 @@ address of any of its balancers.
 
 On the machine from which the service was deployed, run 'connect URL --invite' and pass the
 printed code to the new operator; the command waits up to 15 minutes for the other machine
-and signs its certificate. On the other machine, run 'connect URL --code CODE'. A code
-works once. The code identifies the service's certificate authority, which prevents
-man-in-the-middle attacks. The certificate is valid for 90 days; to renew it, repeat both
-commands with a new code.
+and signs its certificate. On the other machine, run 'connect URL --code CODE' with a URL of
+the same balancer: no other one knows the code. A code works once. The code identifies the
+service's certificate authority, which prevents man-in-the-middle attacks. The certificate
+is valid for 90 days; to renew it, repeat both commands with a new code.
 
 On the machine from which the service was deployed, 'connect --list' shows the certificates
 of operators and controllers, and 'connect --revoke NAME|FINGERPRINT' revokes one: all

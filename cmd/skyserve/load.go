@@ -110,7 +110,7 @@ func (o *loadOptions) flags(f *pflag.FlagSet) {
 	f.DurationVar(&o.trace.From, "from", 0, "with FILE: start at this time of the trace")
 	f.DurationVar(&o.trace.To, "to", 0, "with FILE: end at this time of the trace (default: its end)")
 	f.BoolVar(&o.quiet, "quiet", false, "hide progress")
-	f.IntVar(&o.maxFailed, "max-failed", -1, "exit 1 if more requests than this fail; -1 = unlimited")
+	f.IntVar(&o.maxFailed, "max-failed", -1, "exit 1 if more requests than this fail (429 and 503 count as rejected, not as failed); -1 = unlimited")
 }
 
 // runLoad runs the load and prints its report.
