@@ -35,7 +35,7 @@ type node struct {
 	child        int32  // first child
 	left, right  int32  // siblings
 	newer, older int32  // neighbours in the age order of its owner
-	edge         uint32 // position of the hashes between first and last, if there are any
+	edge         uint32 // position of the piece with the hashes between first and last, if there are any
 	length       uint16 // hashes of the edge, 1 to maxEdge
 	tags         uint16 // see below
 }
@@ -176,7 +176,8 @@ func (t *Tree) compact(limit int) {
 	}
 }
 
-// moveNode moves a node from number from to number to and updates everything that refers to it.
+// moveNode moves a node from number from to number to and updates everything that refers to it,
+// except walked, which the caller invalidates, and protectedNode, which is not used after evict.
 func (t *Tree) moveNode(from, to int32) {
 	n := t.node(to)
 	*n = *t.node(from)

@@ -8,8 +8,9 @@ import (
 // An owner is a party whose prompts are in a tree (in lbd/core: a tenant), as a small integer from 0
 // that the caller assigns. A node belongs to the owner that last inserted a key through it. Each
 // owner's nodes have their own age order, and a full tree evicts the oldest leaf of an owner above
-// its share, so that the prompts of one owner cannot evict all others. A released owner has no
-// share: its nodes are evicted first.
+// its share, so that the prompts of one owner cannot evict all others. All shares are equal: the
+// weight of the tree divided by the number of active owners. A released owner has no share: its
+// nodes are evicted first.
 //
 // While everything inserted belongs to owner 0, a tree does not track owners.
 
@@ -20,7 +21,8 @@ type ownerState struct {
 	released       bool
 }
 
-// MaxOwners bounds the owners' numbers.
+// MaxOwners is the number of owners that a tree can distinguish: nodes store an owner in 16 bits.
+// The tree does not check it; callers must use lower numbers.
 const MaxOwners = 1 << 16
 
 // InsertFor is Insert for an owner; Insert is for owner 0.
@@ -143,9 +145,10 @@ func (t *Tree) transfer(id int32, owner int) {
 }
 
 // victim returns the leaf to evict next: of a released owner, else of the inserting owner if it
-// exceeds its share, else of the owner that had the highest weight when heaviestOwner was last called.
-// That owner is chosen again while it exceeds its share. The most recent insert is kept, unless its
-// owner exceeds its share and no other owner does.
+// exceeds its share, else of the owner that heaviestOwner returned last. heaviestOwner is called
+// again when that owner does not exceed its share or has only the most recent insert. The most
+// recent insert is kept, unless its owner exceeds its share and no other owner does, or nothing else
+// can be evicted.
 func (t *Tree) victim() int32 {
 	if t.ownerOfNode == nil {
 		return t.owners[0].oldest

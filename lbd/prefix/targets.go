@@ -5,8 +5,9 @@ import (
 	"slices"
 )
 
-// The targets of a node are a set of bits. The first 64 are in the node, the others in extra words
-// per chunk. A chunk has only as many extra words as one of its nodes needs.
+// The targets of a node are a set of bits. The first 64 are in the node, the others in extra
+// words, which are stored by chunk. All nodes of a chunk have the same number of extra words: as many
+// as one of them has needed.
 
 // stride returns the number of extra words per node in id's chunk.
 func (t *Tree) stride(id int32) int { return len(t.extraTargets[id>>chunkBits]) >> chunkBits }

@@ -7,7 +7,7 @@ import (
 
 // Tree maps prefixes to the targets that hold them. Targets are small integers from 0 that the
 // caller assigns. Memory stays under the bound passed to NewTree: the oldest leaves by the tree's
-// Order are evicted first. Leaves of owners above their share (see InsertFor) are evicted before
+// Order are evicted first. Leaves of owners above their share (see owners.go) are evicted before
 // others.
 //
 // Invariants: a node's targets are a non-empty subset of its parent's; a node is at least as new as
@@ -40,7 +40,7 @@ type Tree struct {
 	released       []int32 // released owners
 	heaviest       int     // the last result of heaviestOwner, see victim
 	insertingOwner int     // the owner of the current insert
-	protectedNode  int32   // the end of the inserted key
+	protectedNode  int32   // the end of the inserted key, none = no protection; only valid during evict
 
 	scratch []uint64                  // of growEdge and mergeChild
 	moved   func(id int32, at uint32) // for edges.compact
