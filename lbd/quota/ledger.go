@@ -90,14 +90,14 @@ type Account struct {
 	requests     bucket
 	tokens       bucket
 	inFlight     int
-	reserved     int64           // tokens that requests in flight may still use
+	reserved     int64           // tokens of prompts and expected answers in flight; falls only when a request is settled or released
 	reservedCost service.NanoUSD // of these tokens
 	meanAnswer   float64         // mean tokens per answer of recent requests
 	label        string          // in metrics; empty until the account is used
 	used         map[string]*telemetry.Usage
 	total        telemetry.Usage // of all models
 	denied       map[string]int64
-	quota        telemetry.KeyQuota
+	quota        telemetry.KeyQuota // the usage at all balancers; the quotas themselves are in limits
 }
 
 // holder is who an account belongs to, as denials name it.

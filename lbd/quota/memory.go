@@ -94,7 +94,7 @@ func (m *MemoryLedger) Refusals() (full, over int64) {
 // Use returns a MemoryUse for a tenant; empty = no tenant.
 func (m *MemoryLedger) Use(tenant string) MemoryUse { return MemoryUse{memory: m, tenant: tenant} }
 
-// MemoryUse is the memory of one user, such as a request. It belongs to one goroutine at a time.
+// MemoryUse is the memory of one request or buffer. It belongs to one goroutine at a time.
 // The zero value uses nothing and is not accounted for.
 type MemoryUse struct {
 	memory *MemoryLedger
