@@ -36,7 +36,7 @@ const (
 	// burnHour and burnHours are burn rates within an hour and within six: misses that never last a minute, or
 	// are too few for burnWarning, and still use up the allowed share.
 	burnHour, burnHours = 1.5, 1.0
-	// retried is the share of requests that need another attempt. A retry costs a client time, and engines the
+	// retried is the number of retries per request. A retry costs a client time, and engines the
 	// work of the first attempt; healthy services need nearly none.
 	retried = 0.1
 	// minFirstTokens is the number of first tokens from which a share of them means something.
@@ -74,7 +74,8 @@ var rules = []func(*Watch, *Observation) []condition{
 	plans, forecasts,
 }
 
-// raise returns an alert about an object of the balancer's region.
+// raise returns a condition about an object of the balancer's region. It becomes an alert at once, unless the caller
+// sets after.
 func (o *Observation) raise(severity telemetry.Severity, kind, object, message, next string) condition {
 	return condition{Alert: telemetry.Alert{Severity: severity, Kind: kind, Region: o.Own.Name, Object: object, Message: message, NextStep: next}}
 }
@@ -108,8 +109,8 @@ func replicaErrors(w *Watch, o *Observation) (found []condition) {
 			if sent < 0 || failed < 0 { // it was attached again
 				sent, failed = r.Sent, r.Failed
 			}
-			failed = min(failed, max(sent, failed)) // attempts of the window before may fail in this one
-			if sent = max(sent, failed); !exceeds(failed, sent, window.limit) {
+			sent = max(sent, failed) // attempts that were sent before the window may fail in it
+			if !exceeds(failed, sent, window.limit) {
 				continue
 			}
 			found = append(found, o.raise(severityIf(float64(failed) >= criticalErrors*float64(sent)), telemetry.AlertErrors, r.ID,
@@ -354,7 +355,7 @@ func queuedRequests(_ *Watch, o *Observation) []condition {
 		o.addReplica()+o.ifDeployed("; 'skyserve plan' shows how many are missing", ""))}
 }
 
-// plans finds plans that fail, that satisfy no bounds, or whose replicas are missing.
+// plans finds planning that fails, bounds that no plan satisfies, and plans whose replicas are missing.
 func plans(_ *Watch, o *Observation) (found []condition) {
 	if o.Review == nil || o.Review.Plan == nil {
 		return nil
@@ -376,7 +377,7 @@ func plans(_ *Watch, o *Observation) (found []condition) {
 		unmet = append(unmet, u.String())
 	}
 	if len(unmet) > 0 {
-		add("targets", "replicas of the plan are missing for 10 minutes: "+strings.Join(unmet, ", "), "'skyserve events' and 'skyserve status' show failed launches; with autoscale.strategy: manual run 'skyserve plan --apply'", unmetAfter)
+		add("targets", fmt.Sprintf("replicas of the plan are missing for %.0f minutes: %s", unmetAfter.Minutes(), strings.Join(unmet, ", ")), "'skyserve events' and 'skyserve status' show failed launches; with autoscale.strategy: manual run 'skyserve plan --apply'", unmetAfter)
 	}
 	return found
 }

@@ -14,7 +14,8 @@ const (
 	// ones with random load stay below it (TestHealthyReplicasAreNotSlow in internal/sim).
 	slowPace = 2.0
 	// minOwnPaces is the number of observations with streams, one a second, from which the own past of a replica
-	// means something. maxOwnPaces bounds it, so that a replica that becomes slower within an hour is noticed.
+	// means something. maxOwnPaces limits their number in the mean: the mean follows changes that take many hours, and
+	// a replica that suddenly becomes slower is noticed.
 	minOwnPaces, maxOwnPaces = 30, 3600
 )
 
