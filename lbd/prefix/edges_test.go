@@ -159,7 +159,7 @@ func TestEdgesEqualAMap(t *testing.T) {
 }
 
 // All dead words are in the chunk being written, and the others have none.
-func TestEdgesCleanWhenOnlyTheHeadHasDeadWords(t *testing.T) {
+func TestEdgesCompactWhenOnlyTheHeadHasDeadWords(t *testing.T) {
 	s := &edgesReference{t: t, rng: rand.New(rand.NewPCG(1, 2)), edge: map[int32][]uint64{}, at: map[int32]uint32{}}
 	for range edgeChunk / (maxEdge - 1) { // a full chunk, all live
 		s.put(maxEdge)

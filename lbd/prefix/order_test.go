@@ -98,7 +98,7 @@ func TestEvictionMatchesReferenceInBothOrders(t *testing.T) {
 
 // Prefixes with common beginnings under a bound: the invariants hold in both orders for any
 // evictions, and the latest insert is present.
-func TestSharedEvictionKeepsInvariants(t *testing.T) {
+func TestEvictionKeepsInvariantsWithCommonPrefixes(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		const bound = 8 * nodeBytes
 		tree := NewTreeWithOrder(bound, drawOrder(rt))
