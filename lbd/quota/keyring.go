@@ -7,7 +7,9 @@ import (
 	"skyserve/internal/service"
 )
 
-// Keyring finds the account of an API key by the key's hash; empty = authentication is disabled.
+// Keyring finds the account of an API key by the key's hash. If it is empty, and no issuers of
+// identity tokens are configured, clients need no authentication.
+//
 // The duration of a lookup reveals at most something about a hash. That is no help to an attacker,
 // who cannot create keys with similar hashes.
 type Keyring map[[sha256.Size]byte]*Account

@@ -133,7 +133,8 @@ func (a *Account) configure(k service.APIKey, shared *Account, now time.Duration
 	}
 }
 
-// Reasons of denials, label values of metrics.
+// The limits by which denials are counted, values of the label limit in metrics. admit, reserve and
+// overQuota return one of them with a Denial.
 const (
 	deniedRequests   = "requests"
 	deniedTokens     = "tokens"

@@ -59,8 +59,8 @@ func (a *Account) admit(c *claim, now time.Duration) (shared *Account, limit str
 	if limit, d := a.overQuota(0, 0, 0); d != nil {
 		return nil, limit, d
 	}
-	if limit := a.limits.Concurrent; limit > 0 && a.inFlight >= limit {
-		return nil, deniedConcurrent, OverRate("requests", time.Second, "%d requests of this %s are in flight, the limit is %d", a.inFlight, a.holder, limit)
+	if allowed := a.limits.Concurrent; allowed > 0 && a.inFlight >= allowed {
+		return nil, deniedConcurrent, OverRate("requests", time.Second, "%d requests of this %s are in flight, the limit is %d", a.inFlight, a.holder, allowed)
 	}
 	if wait, _, ok := a.requests.take(1, now); !ok {
 		return nil, deniedRequests, OverRate("requests", wait, "the limit of this %s is %d requests per minute", a.holder, a.requests.limit)
