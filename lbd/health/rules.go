@@ -53,6 +53,8 @@ const (
 	lostPeer = 3 * time.Second
 	// newPeer is lostPeer for a balancer that never responded: its machine may still boot.
 	newPeer = 3 * time.Minute
+	// notReadyAfter is how long a replica may fail its health checks.
+	notReadyAfter = 3 * time.Second
 	// certificateBefore is how long before its expiry a public certificate must have been renewed: ACME
 	// renews after two thirds of 90 days.
 	certificateBefore = 14 * 24 * time.Hour
@@ -60,7 +62,7 @@ const (
 	unmetAfter = 10 * time.Minute
 )
 
-// condition is an alert that is raised once it has held for a time.
+// condition is an alert that is raised once it has held for the time after.
 type condition struct {
 	telemetry.Alert
 	after time.Duration
