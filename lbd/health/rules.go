@@ -53,8 +53,6 @@ const (
 	lostPeer = 3 * time.Second
 	// newPeer is lostPeer for a balancer that never responded: its machine may still boot.
 	newPeer = 3 * time.Minute
-	// notReadyAfter is how long a replica may fail its health checks.
-	notReadyAfter = 3 * time.Second
 	// certificateBefore is how long before its expiry a public certificate must have been renewed: ACME
 	// renews after two thirds of 90 days.
 	certificateBefore = 14 * 24 * time.Hour
