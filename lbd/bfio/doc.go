@@ -1,10 +1,11 @@
-// Package bfio decides, once per decode step, which waiting requests start on
-// which worker of a barrier-synchronised fleet: BF-IO, "Balance Future with Integer
+// Package bfio decides which waiting requests start on which worker of a
+// barrier-synchronised fleet: BF-IO, "Balance Future with Integer
 // Optimization" (section 4 of the paper "A Universal Load Balancing Principle and Its
 // Application to Large Language Model Serving").
 //
 // The words are the paper's. In lbd/policy, a fleet is an engine, a worker is one of its
-// data-parallel ranks, and a job is a request.
+// data-parallel ranks, and a job is a request. The paper decides once per decode step. A
+// balancer does not see these steps: core.Config.PoolInterval says when it decides.
 //
 // All workers of such a fleet wait for the slowest one at every step. The waste of a step
 // is its imbalance, equation (2) of the paper:
