@@ -151,7 +151,8 @@ type Facts struct {
 	// Waited is the time since the request arrived, or since its stream broke. It includes failed
 	// attempts.
 	Waited time.Duration
-	// MaxWait is the value of Waited at which an interactive request is rejected; 0 = unknown.
+	// MaxWait is the value of Waited at which an interactive request is rejected; 0 = unknown. If the model scales to
+	// zero, the request may be rejected later: the time for which the model was cold counts in Waited only.
 	MaxWait time.Duration
 	// Queued is the number of requests in the queue of the model, including this one. It excludes
 	// deferred requests that are parked until there is capacity for them (core.DeferredRule).
