@@ -74,8 +74,9 @@ type RegionSnapshot struct {
 	// TTFT is the distribution for requests that arrived at this region's balancers in the last
 	// 60 s.
 	TTFT *Percentiles `json:"ttft_ms"`
-	// QueueOldestMillis is how long the oldest queued request has waited, without deferred ones that wait for
-	// spare memory; nil if no request is queued or a balancer does not report it.
+	// QueueOldestMillis is how long the oldest queued request has waited, without the time for which a model that
+	// scales to zero had no replica, and without deferred ones that wait for spare memory; nil if none waits or a
+	// balancer does not report it.
 	QueueOldestMillis *int64 `json:"queue_oldest_ms"`
 	// Outcomes counts requests of the balancers' clients since they started.
 	Outcomes Outcomes `json:"outcomes"`

@@ -57,6 +57,37 @@ func TestColdRequestsAreServedInOrder(t *testing.T) {
 	})
 }
 
+// Requests for a model that starts from zero replicas are not late, however long its machine takes.
+func TestColdStartIsNoLongQueue(t *testing.T) {
+	p, err := policy.New("round-robin")
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg := DefaultConfig(p)
+	cfg.ScaleToZero = map[string]bool{"m": true}
+	w := newWorld(cfg)
+	w.step(t, Event{Kind: EventTick})
+	w.step(t, Event{Kind: EventArrived, Request: &Request{ID: "q1", Model: "m"}})
+	oldest := func(after time.Duration, want time.Duration) {
+		t.Helper()
+		for range after / time.Second {
+			w.now += time.Second
+			w.step(t, Event{Kind: EventTick})
+		}
+		if got := w.b.Snapshot(w.now).OldestActiveWait; got != want {
+			t.Errorf("the oldest request waits for %v, want %v", got, want)
+		}
+	}
+	oldest(5*time.Minute, 0)
+	w.step(t, Event{Kind: EventReplicaAdded, Replica: &ReplicaInfo{ID: "r0", Model: "m"}})
+	w.step(t, Event{Kind: EventReplicaReport, Target: "r0", Report: &ProbeReport{Ready: true, Pending: policy.Known(1), Running: policy.Known(1)}})
+	w.step(t, Event{Kind: EventTick})
+	w.now += time.Second
+	if got := w.b.Snapshot(w.now).OldestActiveWait; got < time.Second || got > 2*time.Second {
+		t.Errorf("a second after the start it waits for %v, want 1s and the time since the last tick", got)
+	}
+}
+
 // The time without use starts after the last request, and again when a replica becomes ready.
 func TestIdleTimeOfAModel(t *testing.T) {
 	p, err := policy.New("round-robin")

@@ -477,7 +477,8 @@ type BalancerView struct {
 	Peers    []PeerView    // sorted by id
 	// OldestWait is the longest time that a queued request has waited.
 	OldestWait time.Duration
-	// OldestActiveWait is OldestWait without parked requests, which wait for spare memory.
+	// OldestActiveWait is OldestWait without parked requests, which wait for spare memory, and without the time
+	// for which a model that scales to zero had no replica.
 	OldestActiveWait time.Duration
 	TreeBytes        int
 	TreeNodes        int
@@ -495,7 +496,8 @@ func (b *Balancer) Snapshot(now time.Duration) BalancerView {
 	v.Counts.Queued = b.queued
 	v.Models = b.modelViews(now)
 	for _, q := range b.queues {
-		v.OldestWait, v.OldestActiveWait = max(v.OldestWait, q.OldestWait(now)), max(v.OldestActiveWait, q.OldestActiveWait(now))
+		v.OldestWait = max(v.OldestWait, q.OldestWait(now))
+		v.OldestActiveWait = max(v.OldestActiveWait, min(q.OldestActiveWait(now), now-q.coldAt)) // see waited
 	}
 	for _, t := range b.replicas {
 		limit := policy.Maybe[int]{}
