@@ -4,7 +4,7 @@ package prefix
 // written from front to back. Freed pieces become dead words. When a quarter of all words are dead,
 // the live words of the chunks with the most dead words are copied to other chunks. So the memory
 // is proportional to the contents for any lengths of edges, the garbage collector has no work, and
-// a word costs at most wordBytes.
+// a word costs about wordBytes at most.
 //
 // A piece is a header (its size including the header in the upper half, its node in the lower; node
 // 0 means none) and the words after it.
@@ -23,8 +23,8 @@ const (
 	edgeChunk = 4096
 	edgeMask  = edgeChunk - 1
 	edgeBits  = 12
-	// wordBytes is the maximum memory of a word: a quarter of all words are dead, and the end of each
-	// chunk is too short for a piece of maxEdge.
+	// wordBytes is the approximate maximum memory of a word (8 * 4/3 * 4096/3586 = 12.2): a quarter of
+	// all words are dead, and the end of each chunk is too short for a piece of maxEdge.
 	wordBytes = 12
 )
 

@@ -23,10 +23,10 @@ const (
 	unused = int32(-2) // the parent of a node that is not in use
 )
 
-// node is one edge of the tree with the point it leads to. Its size is one cache line, so that a
-// step down costs one cache miss. The hashes between the edge's first and last are stored
-// separately. A hash identifies all text before it, so a walk that finds an equal last hash does
-// not need them.
+// node is one edge of the tree with the point it leads to. Its size is one cache line, so that
+// reading it costs one cache miss; a step down also reads the index. The hashes between the edge's
+// first and last are stored separately. A hash identifies all text before it, so a walk that finds
+// an equal last hash does not need them.
 type node struct {
 	first, last  uint64
 	start        time.Duration // when the marked answer's session began

@@ -118,7 +118,7 @@ func TestEvictionKeepsInvariantsWithCommonPrefixes(t *testing.T) {
 	})
 }
 
-func TestOrderDecidesValueOfRepeatedPrefix(t *testing.T) {
+func TestOrderDecidesWhetherRepeatedPrefixIsEvicted(t *testing.T) {
 	for order, gone := range map[Order]string{LeastRecent: "b", EarliestInserted: "a"} {
 		tree := NewTreeWithOrder(3*(nodeBytes+memberBytes), order)
 		for _, k := range []string{"a", "b", "c", "a", "d"} { // a is sent twice

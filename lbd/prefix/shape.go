@@ -87,7 +87,8 @@ func (t *Tree) growEdge(id int32, by []uint64) {
 
 // mergeChild merges a node with its only child if both have the same targets, so that a shrinking
 // tree does not become fragmented. A marked node is not merged; see InsertAnswer. The child keeps
-// its number, so that its own children need no update.
+// its number, so that its own children need no update. It also keeps its mark and its latest target,
+// which then applies to the text of the upper node too; it gets the upper node's age and owner.
 func (t *Tree) mergeChild(id int32) {
 	n, c := t.node(id), t.node(id).child
 	if c == none || t.node(c).right != none || n.marked() || int(n.length)+int(t.node(c).length) > maxEdge || !t.sameTargets(id, c) {

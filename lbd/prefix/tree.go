@@ -10,11 +10,11 @@ import (
 // Order are evicted first. Leaves of owners above their share (see owners.go) are evicted before
 // others.
 //
-// Invariants: a node's targets are a non-empty subset of its parent's; a node is at least as new as
-// its children of the same owner; every node but the root, which is node 0, is in index by its
-// parent and the first hash of its edge, and no two children of a node have the same first hash;
-// heldBytes[i] is the sum of the edges of target i and counts[i] their number; every node of target
-// i is in members[i].
+// Invariants: the root, which is node 0, has no targets; every other node has at least one, a subset
+// of its parent's if the parent is not the root; a node is at least as new as its children of the same
+// owner; every node but the root is in index by its parent and the first hash of its edge, and no two
+// children of a node have the same first hash; heldBytes[i] is the sum of the edges of target i and
+// counts[i] their number; every node of target i is in members[i].
 type Tree struct {
 	chunks       []*[chunkSize]node // the nodes, which refer to each other by number
 	extraTargets [][]uint64         // targets from 64 on, by chunk
@@ -39,7 +39,7 @@ type Tree struct {
 	active         int     // owners that have a node and are not released
 	released       []int32 // released owners
 	heaviest       int     // the last result of heaviestOwner, see victim
-	insertingOwner int     // the owner of the current insert
+	insertingOwner int     // the owner of the current insert; during RemoveBelow, of the last one
 	protectedNode  int32   // the end of the inserted key, none = no protection; only valid during evict
 
 	scratch []uint64                  // of growEdge and mergeChild
@@ -94,7 +94,8 @@ type Found struct {
 
 // Latest returns the target to which the text at the end of the match was sent most recently. Of
 // the targets that hold the text, its engine is the least likely to have evicted it. The target is
-// unknown without a match and after it was removed.
+// unknown without a match and after it was removed. After nodes were merged it may be an earlier
+// one, or unknown, see mergeChild.
 func (f Found) Latest() (target int, known bool) { return f.latest - 1, f.latest > 0 }
 
 // Match sets out[i] to the number of leading bytes of key that target i holds, a multiple of

@@ -115,7 +115,7 @@ func TestMemoryStaysBoundedUnderChurn(t *testing.T) {
 	check(t, tree)
 }
 
-func TestEvictionIsLeastRecentlyInserted(t *testing.T) {
+func TestDefaultOrderEvictsLeastRecent(t *testing.T) {
 	const one = nodeBytes + memberBytes
 	tree := NewTree(3 * one)
 	for _, k := range []string{"a", "b", "c", "a", "d"} { // b is the oldest when d is inserted
