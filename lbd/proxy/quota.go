@@ -81,8 +81,8 @@ func errDenied(d *quota.Denial) *openai.Error {
 }
 
 // KeyUsage returns each API key's usage of each model since this balancer started, sorted by name and
-// model. Requests are counted at the balancer that received them from the client, and only if they
-// were admitted.
+// model. Requests are counted at the balancer that received them from the client. A request that no
+// engine served is not counted.
 func (r *Runtime) KeyUsage() []telemetry.KeyUsage { return r.ledger.Usage() }
 
 // TenantUsage returns the usage of each tenant that has limits, counted as in KeyUsage.

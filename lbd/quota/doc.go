@@ -9,5 +9,7 @@
 // (memory.go) accounts for bytes, with a MemoryUse for each request or buffer. bucket.go is the token
 // bucket of the limits per minute.
 //
+// External providers have accounts too, by their names, in a Ledger of their own (lbd/proxy/provider.go).
+//
 // Times are durations since the balancer's start, except for quotas, which follow the UTC calendar.
 package quota

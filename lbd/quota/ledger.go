@@ -161,7 +161,7 @@ func (a *Account) overQuota(counted, tokens int64, cost service.NanoUSD) (limit 
 	if l.RequestsPerDay|l.TokensPerDay|l.RequestsPerMonth|l.TokensPerMonth == 0 && a.budgets == (budgets{}) {
 		return "", nil
 	}
-	own := a.total.Minus(a.quota.Own) // usage that other balancers do not have yet
+	own := a.total.Minus(a.quota.Own) // usage that a.quota does not include yet
 	now := time.Now()
 	day, month := a.quota.By(now)
 	day, month = day.Plus(own), month.Plus(own)
@@ -192,7 +192,7 @@ func (a *Account) overQuota(counted, tokens int64, cost service.NanoUSD) (limit 
 }
 
 // Usage returns the usage of each key, user and model, sorted by name and model. Requests count at
-// the balancer that their client is connected to, and only if admitted.
+// the balancer that their client is connected to. A request that no engine served is not counted.
 func (l *Ledger) Usage() []telemetry.KeyUsage {
 	var list []telemetry.KeyUsage
 	for _, a := range l.list() {
@@ -268,8 +268,8 @@ func (a *Account) WriteHeaders(h http.Header, now time.Duration) {
 	}
 }
 
-// MaxLabelled is how many API keys and users have series of their own; with 10 models and 4 series
-// each that is 8,000. The others are summed as labelOther.
+// MaxLabelled is how many API keys and users have series of their own; with 10 models and 5
+// series for each model, that is 10,000, and a few more for each key. The others are summed as labelOther.
 const (
 	MaxLabelled = 200
 	labelOther  = "other"

@@ -11,7 +11,8 @@ import (
 // The maximum number of users with identity tokens, each with its reason. The account of a user who used
 // anything in the current month is never dropped: a new account would start without usage.
 const (
-	// maxUsers is 50 MB of accounts, and half a megabyte in each store.UsagePart of their usage.
+	// maxUsers is 50 MB of accounts, and half a megabyte in each store.UsagePart of their usage,
+	// which is one message of at most 1 MB.
 	maxUsers = 50_000
 	// maxTenantUsers is a quarter: three tenants at their limit do not block others.
 	maxTenantUsers = maxUsers / 4
