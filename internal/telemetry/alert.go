@@ -44,7 +44,7 @@ const (
 	AlertLimited      = "limited"      // clients receive 429
 	AlertRetries      = "retries"      // many requests need several attempts
 	AlertSLO          = "slo"          // first tokens miss their target
-	AlertQueue        = "queue"        // interactive requests wait long
+	AlertQueue        = "queue"        // requests wait long in the queue
 	AlertPlan         = "plan"         // planning fails, or no plan satisfies the bounds, or its replicas are missing
 	AlertForecast     = "forecast"     // the load deviates from its forecast
 )

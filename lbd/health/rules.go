@@ -36,12 +36,14 @@ const (
 	// burnHour and burnHours are burn rates within an hour and within six: misses that never last a minute, or
 	// are too few for burnWarning, and still use up the allowed share.
 	burnHour, burnHours = 1.5, 1.0
-	// retried is the number of retries per request. A retry costs a client time, and engines the
-	// work of the first attempt; healthy services need nearly none.
+	// retried is the number of retries per request of the balancer's clients. The retries include those of requests
+	// that peers forwarded. A retry costs a client time, and engines the work of the first attempt; healthy
+	// services need nearly none.
 	retried = 0.1
 	// minFirstTokens is the number of first tokens from which a share of them means something.
 	minFirstTokens = 20
-	// longQueue and endlessQueue are waits of interactive requests: clients give up after about 30 s.
+	// longQueue and endlessQueue are waits in the queue: clients give up after about 30 s. The waits of deferred
+	// requests for spare memory do not count.
 	longQueue, endlessQueue = 10 * time.Second, 30 * time.Second
 	// fullKV is the KV utilisation from which engines evict the memory of running requests; it is normal for
 	// seconds.
@@ -114,7 +116,7 @@ func replicaErrors(w *Watch, o *Observation) (found []condition) {
 				continue
 			}
 			found = append(found, o.raise(severityIf(float64(failed) >= criticalErrors*float64(sent)), telemetry.AlertErrors, r.ID,
-				fmt.Sprintf("failed %d of %d requests (%s) in the last %s; they were retried on other replicas", failed, sent, share(failed, sent), span(window.length)),
+				fmt.Sprintf("failed %d of %d requests (%s) in the last %s; they are retried on other replicas where possible", failed, sent, share(failed, sent), span(window.length)),
 				o.readLog(r.ID)+"; "+o.stopSending(r.ID)))
 			break
 		}
@@ -323,7 +325,7 @@ func (w *Watch) burn(m telemetry.ModelSnapshot, window time.Duration) (rate floa
 	return float64(late) / float64(all) / maxMissShare, all, late, true
 }
 
-// lateFirstTokens finds models whose first tokens miss the target of their tier.
+// lateFirstTokens finds models whose streamed IW-F requests miss the TTFT target.
 func lateFirstTokens(w *Watch, o *Observation) (found []condition) {
 	for _, m := range o.Own.Models {
 		for _, window := range burnWindows {
@@ -344,7 +346,7 @@ func lateFirstTokens(w *Watch, o *Observation) (found []condition) {
 	return found
 }
 
-// queuedRequests finds interactive requests that wait long.
+// queuedRequests finds requests that wait long in the queue, except deferred ones that wait for spare memory.
 func queuedRequests(_ *Watch, o *Observation) []condition {
 	if o.Own.QueueOldestMillis == nil || *o.Own.QueueOldestMillis < longQueue.Milliseconds() {
 		return nil

@@ -51,7 +51,7 @@ type sample struct {
 // attempts are the attempts at a replica since it was attached.
 type attempts struct{ sent, failed int64 }
 
-// firstTokens are the first tokens of a model's interactive streams, and those after the target.
+// firstTokens are the first tokens of a model's streamed IW-F requests, and those after the target.
 type firstTokens struct{ all, late int64 }
 
 // identity identifies an alert.
