@@ -157,7 +157,7 @@ func TestPoliciesMatchServiceYAML(t *testing.T) {
 
 // SGLang's router sends equal matches to one replica until the fleet is imbalanced; the later
 // preset balances them.
-func TestEqualMatchesGoToTheFirstID(t *testing.T) {
+func TestCacheAwareSkyLBSendsEqualMatchesToTheFirstID(t *testing.T) {
 	const n = 32
 	for name, want := range map[string]int{"cache-aware:skylb": n, "cache-aware": n / 4} {
 		p, _ := New(name)

@@ -111,8 +111,9 @@ type Candidate struct {
 	RTT time.Duration
 	// MatchBytes is the number of bytes of the prompt that the candidate is expected to have cached.
 	MatchBytes int
-	// MatchSuperseded: another replica received the matched text later than this one did. This
-	// replica's engine is then more likely to have evicted the text.
+	// MatchSuperseded: another replica was the last one to receive the longest match of all replicas. If
+	// this replica has that match too, its engine is more likely to have evicted it. With a shorter match
+	// the field is also true, even if this replica received its own match later.
 	MatchSuperseded bool
 	// CachedBytes is the total number of bytes of prefixes that the candidate is expected to have
 	// cached. Like MatchBytes, it is 0 for policies that do not use prefixes.
@@ -262,7 +263,8 @@ var constructors = map[string]func() Policy{
 var pushesSelectively = map[string]bool{"skylb": true, "skylb-ch": true, "longest-prefix": true, "cost": true}
 
 // CanonicalPush returns the push rule (core.PushRule) with which comparisons run a policy: that of its paper or
-// project, if it has one. For an unknown name it is pending. Services do not use it.
+// project, if it has one. An exception is bf-io: it is blind, although its paper limits the requests at each rank. For
+// an unknown name it is pending. Services do not use it.
 func CanonicalPush(name string) string {
 	if _, known := constructors[name]; known && !pushesSelectively[name] {
 		return "blind"

@@ -252,7 +252,7 @@ func TestPoliciesChooseOnlyAvailable(t *testing.T) {
 	})
 }
 
-func TestUnavailableCandidateChangesNothing(t *testing.T) {
+func TestDeadReplicaChangesNothing(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		name := rapid.SampledFrom(Names()).Draw(rt, "policy")
 		with, _ := New(name)

@@ -34,8 +34,8 @@ type WaitingRequest struct {
 	ExpectedTokens int
 	// Waited is the time as in Facts.Waited.
 	Waited time.Duration
-	// InPool is the time since the request was first in a pool. A long Waited may mean a long queue; a
-	// long InPool means that other requests were preferred.
+	// InPool is the time since the request was first in a pool. Unlike Waited, it excludes the time
+	// before that, such as the time in which too many requests were ahead in the queue.
 	InPool time.Duration
 }
 

@@ -4,7 +4,7 @@ import "math/rand/v2"
 
 // PowerOfTwo draws two different available candidates at random and selects the less loaded one
 // (Mitzenmacher, The Power of Two Choices in Randomized Load Balancing, 2001): it balances nearly
-// as well as least-load, with two comparisons.
+// as well as least-load, but compares only two candidates.
 type PowerOfTwo struct{ rng *rand.Rand }
 
 // powerOfTwoSeed is the seed of every PowerOfTwo, so that a replay draws the same candidates.
