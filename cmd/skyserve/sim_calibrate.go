@@ -62,7 +62,7 @@ fitted too.`,
 	flags.IntVar(&o.fit.Fit.KVTokens, "kv-tokens", 0, "size of the KV cache in tokens (default: the maximum observed)")
 	flags.IntVar(&o.fit.Fit.ChunkTokens, "chunk", defaults.ChunkTokens, "maximum number of prompt tokens per prefill step")
 	flags.IntVar(&o.fit.Fit.MaxRunning, "max-num-seqs", defaults.MaxRunning, "maximum number of running requests")
-	flags.Float64Var(&o.fit.Speed, "speed", 1, "with a record: speed of its simulated engines relative to real time (10 for a local service)")
+	flags.Float64Var(&o.fit.Speed, "speed", 1, "with a record: speed of its simulated engines relative to real time (for a local service: engine.speed in its service.yaml)")
 	o.output.register(cmd, []string{outputYAML, outputJSON, outputPath + "PATH"})
 	return cmd
 }

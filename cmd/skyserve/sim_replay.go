@@ -57,7 +57,7 @@ cache-aware:skylb is SGLang's router as in SkyLB's evaluation.`,
 	flags.StringSliceVar(&o.policies, "policy", nil, "alternative policies, comma-separated: "+strings.Join(policy.Names(), ", ")+"; docs/service-yaml.md explains them")
 	flags.StringVar(&o.push, "push", "", "alternative push mode: pending, outstanding:N, blind; see skyserve lb --help (default: the recorded one)")
 	flags.StringVar(&o.profile, "profile", engine.Profiles()[0].Name, "engine profile of the simulated replicas")
-	flags.Float64Var(&o.speed, "speed", 1, "speed of the simulated replicas relative to real time (10 for a local service)")
+	flags.Float64Var(&o.speed, "speed", 1, "speed of the simulated replicas relative to real time (for a local service: engine.speed in its service.yaml)")
 	flags.IntVar(&o.seeds, "seeds", 1, "simulate seeds 1 to `N`")
 	o.output.registerDocument(cmd)
 	return cmd
