@@ -45,9 +45,9 @@ func TestMaxTierLimitsDefaultTier(t *testing.T) {
 func TestParseKeysRejectsInvalidLines(t *testing.T) {
 	for _, c := range []struct{ text, want string }{
 		{"sk-a\nsk-b do_not_show", "line 2: word 2 must be ATTRIBUTE=VALUE (it is not shown, because it may be a key)"},
-		{"sk-a name=", "line 1: name: must be letters, digits"},
+		{"sk-a name=", "line 1: name: must be ASCII letters, digits"},
 		{"sk-a name=other", `line 1: name: must not be "other"`},
-		{"sk-a tenant=a|b", `line 1: tenant: must be letters, digits and . _ @ / -, at most 64 characters, got "a|b"`},
+		{"sk-a tenant=a|b", `line 1: tenant: must be ASCII letters, digits and . _ @ / -, at most 64 characters, starting with a letter or digit, got "a|b"`},
 		{"sk-a tier=gold", "line 1: tier: "},
 		{"sk-a max_tier=gold", "line 1: max_tier: unknown tier"},
 		{"sk-a max_tier=", "line 1: max_tier: is empty: must be fast (IW-F), normal (IW-N) or deferred (NIW)"},

@@ -70,8 +70,8 @@ func durationRange(minimum, maximum time.Duration) *limits {
 
 // The formats of text.
 var (
-	formName     = newForm(`^[a-z]([a-z0-9-]{0,38}[a-z0-9])?$`, "lower-case letters, digits and dashes, at most 40, starting with a letter")
-	formModel    = newForm(`^[A-Za-z0-9][A-Za-z0-9._:/@+-]{0,199}$`, "letters, digits and . _ : / @ + -, at most 200 characters")
+	formName     = newForm(`^[a-z]([a-z0-9-]{0,38}[a-z0-9])?$`, "lower-case letters a-z, digits and dashes, at most 40 characters, starting with a letter, not ending with a dash")
+	formModel    = newForm(`^[A-Za-z0-9][A-Za-z0-9._:/@+-]{0,199}$`, "ASCII letters, digits and . _ : / @ + -, at most 200 characters, starting with a letter or digit")
 	formFallback = newForm(`^[A-Za-z0-9][A-Za-z0-9._:/@+-]{0,240}$`, "the name of a model, or PROVIDER/MODEL")
 	formImage    = newForm(`^[A-Za-z0-9][A-Za-z0-9._:/@-]{0,254}$`, "a container image such as vllm/vllm-openai:v0.33.0")
 	formAdapter  = newForm(`^([A-Za-z0-9][A-Za-z0-9_.-]{0,95}/[A-Za-z0-9][A-Za-z0-9_.-]{0,95}|s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/[A-Za-z0-9_.=@+-]+)+|gs://[a-z0-9][a-z0-9._-]{1,220}[a-z0-9](/[A-Za-z0-9_.=@+-]+)+)$`, "a repository of the Hugging Face hub such as org/name, or a folder of a bucket such as s3://models/sql or gs://models/sql")
@@ -103,7 +103,7 @@ var (
 	formPush        = newForm(`^(pending|blind|outstanding:[1-9][0-9]{0,4})$`, "pending, blind or outstanding:N with N from 1 to 99999")
 	formPair        = newForm(`^[a-z0-9]([a-z0-9-]*[a-z0-9])?-[a-z0-9]([a-z0-9-]*[a-z0-9])?$`, "the names of two local regions joined by a dash, such as us-eu")
 	formSomeText    = newForm(`\S`, "a non-empty string")
-	formKeyName     = newForm(`^[A-Za-z0-9][A-Za-z0-9._@/-]{0,63}$`, "letters, digits and . _ @ / -, at most 64 characters")
+	formKeyName     = newForm(`^[A-Za-z0-9][A-Za-z0-9._@/-]{0,63}$`, "ASCII letters, digits and . _ @ / -, at most 64 characters, starting with a letter or digit")
 	formBackups     = newForm(`^([^:]+|`+exprBucket+`)$`, "a folder on this computer, or one of a bucket such as s3://backups/chat or gs://backups/chat")
 	formDuration    = newForm(`^([0-9]+(\.[0-9]+)?(ns|us|µs|ms|s|m|h))+$`, "a duration such as 500ms, 60s or 1h30m")
 	formImageKey    = newForm(`^(gpu|cpu|[A-Z][A-Z0-9-]{0,31})$`, "gpu, cpu or a GPU type such as H100")
