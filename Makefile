@@ -126,7 +126,7 @@ crashes:
 # Updates and loses the control planes of emulated services, with the tests that take one to two minutes each and that go test
 # skips (2 minutes).
 control-plane:
-	go test -run '^TestControlPlane' -count=1 ./cmd/skyserve -control-plane
+	go test -run '^TestControlPlane' -skip '^TestControlPlane(Resized)?Script$$' -count=1 ./cmd/skyserve -control-plane
 
 # Simulates weeks of random faults of balancers, controllers and the store; the same together with interruptions of the
 # replicas' machines and controllers that die during launches; and days of the spot market with crashes of the controller

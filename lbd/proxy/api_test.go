@@ -192,24 +192,32 @@ func TestPreviousResponse(t *testing.T) {
 	}
 }
 
-// If a request is rejected and its client sends nothing of the declared body, the connection is
+// sendPartOfBody sends one byte of a body of nine, and returns everything that the balancer sends until it closes the
+// connection.
+func (b *balancer) sendPartOfBody(path string) (answer string, err error) {
+	b.t.Helper()
+	conn, err := net.Dial("tcp", strings.TrimPrefix(b.url, "http://"))
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	defer conn.Close()
+	_ = conn.SetDeadline(time.Now().Add(5 * time.Second)) // only to end a failing test
+	_, _ = io.WriteString(conn, "POST "+path+" HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n{")
+	all, err := io.ReadAll(conn)
+	return string(all), err
+}
+
+// If a request is rejected and its client sends no more of the declared body, the connection is
 // closed.
 func TestBodyOfRejectedRequest(t *testing.T) {
 	o := testOptions(t)
 	o.Keys, o.Limits.BodyTimeout = apiKeys("sk"), 20*time.Millisecond
 	b := start(t, o)
 	for path, status := range map[string]string{chatPath: "401", "/v1/models/x": "405", "/v1/files": "401", "/none": "404"} {
-		conn, err := net.Dial("tcp", strings.TrimPrefix(b.url, "http://"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		_ = conn.SetDeadline(time.Now().Add(5 * time.Second)) // only to end a failing test
-		_, _ = io.WriteString(conn, "POST "+path+" HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n{")
-		answer, err := io.ReadAll(conn)
-		if err != nil || !strings.HasPrefix(string(answer), "HTTP/1.1 "+status) {
+		answer, err := b.sendPartOfBody(path)
+		if err != nil || !strings.HasPrefix(answer, "HTTP/1.1 "+status) {
 			t.Errorf("%s: got %q, %v", path, answer, err)
 		}
-		conn.Close()
 	}
 }
 
@@ -221,17 +229,10 @@ func TestBodyTimeout(t *testing.T) {
 	b.responderAt("us-0")
 	id, _ := b.respond("", false)
 	for _, path := range []string{chatPath, responsesPath + "/" + id + "/cancel"} {
-		conn, err := net.Dial("tcp", strings.TrimPrefix(b.url, "http://"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		_ = conn.SetDeadline(time.Now().Add(5 * time.Second)) // only to end a failing test
-		_, _ = io.WriteString(conn, "POST "+path+" HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n{")
-		answer, _ := io.ReadAll(conn)
-		if !strings.HasPrefix(string(answer), "HTTP/1.1 408") || !strings.Contains(string(answer), "not received within 100ms: send a smaller body, or use a faster connection") {
+		answer, _ := b.sendPartOfBody(path)
+		if !strings.HasPrefix(answer, "HTTP/1.1 408") || !strings.Contains(answer, "not received within 100ms: send a smaller body, or use a faster connection") {
 			t.Errorf("%s: got %q, want 408 and the limit", path, answer)
 		}
-		conn.Close()
 	}
 }
 
