@@ -45,7 +45,7 @@ func newStatusCmd() *cobra.Command {
 		SuggestFor: []string{"get", "ps", "ls", "list", "describe", "show"},
 		Short:      "Show the status of a service",
 		Long: `Show the regions of a service with their balancers, replicas, endpoints and cost. A
-process that does not respond within a second is shown with the reason.
+process that does not respond within 2 s is shown with the reason.
 
 For regions in clouds, status lists their resources (timeout 10 s), queries the agent of
 every VM (timeout 2 s), and shows drift: what 'skyserve up' would change, such as missing
