@@ -39,10 +39,11 @@ func newDownCmd() *cobra.Command {
 		Short:      "Delete a service and wait for the deletion",
 		Long: `Stop every process of a service, wait until each has ended, and delete the service's
 state and history from this machine. On a terminal, NAME is optional if only one service
-exists, and the command asks for confirmation first (--yes skips the question). Without a
-terminal, a service with VMs requires --yes; any other service requires NAME or --yes. The
-command also deletes a partly deployed service, and lists what it could not delete (exit 3).
-After an interruption, run it again. A service that does not exist is an error (exit 1).
+exists, and the command asks for confirmation before it deletes VMs or a history (--yes skips
+the question). Without a terminal, a service with VMs requires --yes; any other service
+requires NAME or --yes. The command also deletes a partly deployed service, and lists what it
+could not delete (exit 3). After an interruption, run it again. A service that does not exist
+is an error (exit 1).
 
 The history is kept only if store.url is a NATS server. Otherwise, to keep a copy, run
 'skyserve backup' before. To stop traffic without deleting anything, run
