@@ -28,8 +28,8 @@ changed or returned.
 The block is not bought twice: a second run prints the reservation of the first. After the
 purchase, add the printed lines to service.yaml. Machines are launched once the block starts.
 
-Exit codes: 0 bought (now or earlier), 1 failed, 2 usage error or not confirmed, 4 AWS
-rejects the credentials.`,
+Exit codes: 0 bought (now or earlier), 1 failed or declined, 2 usage error, 4 AWS rejects the
+credentials.`,
 		Example: `  skyserve offers buy cb-0123456789abcdef0 --type p5.48xlarge --count 2 --days 7 --region aws/us-east-2`,
 		Args:    argsBetween(1, 1, "ID"),
 		RunE: func(cmd *cobra.Command, args []string) error {
