@@ -110,7 +110,7 @@ clouds the controller then starts the replicas; the output lists what needs anot
 
 While VMs start, the command shows the phase of each: boot, enrolment (it receives its
 certificate), image, weights (download), load (into GPU memory), warmup. It does not wait
-for a replica that cannot become ready, for example because its image does not exist: when
+for a replica that cannot become ready, for example because its weights do not exist: when
 all others are ready, it prints the last log lines and the next step (exit 3, or 1 if every
 replica has failed).
 
