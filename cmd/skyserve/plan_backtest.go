@@ -58,6 +58,7 @@ model, region and GPU.`,
 	registerService(cmd, &o.target)
 	flags := cmd.Flags()
 	o.reviewFlags(cmd)
+	flags.Lookup("horizon").Usage = "length of the planned period (default: --every, at least 1h)"
 	flags.StringVar(&o.from, "from", "", "start of the evaluated period, as `TIME` (default: one day plus --horizon after the start of the history, or its middle, whichever is earlier)")
 	flags.StringVar(&o.until, "to", "", "end of the evaluated period, as `TIME` (default: the history's end)")
 	flags.DurationVar(&o.every, "every", 0, "time between two plans (default: autoscale.every, else 1h)")
