@@ -61,8 +61,8 @@ those of 'skyserve load'. The file is streamed and may have any length. --set
 engine=light keeps only the lengths of prompts and responses, which is several times
 faster, for policies that do not use prefixes.
 
-A policy uses the push mode and layout of the paper or project that it comes from, unless
-the scenario, --push or --layout override them. Policies whose source pushes
+A policy uses the push mode and layout of the paper or project that it comes from (bf-io:
+blind), unless the scenario, --push or --layout override them. Policies whose source pushes
 blindly and has no regions run as one balancer in the US for all replicas, the others as one
 balancer per region.
 cache-aware:skylb is SGLang's router as in SkyLB's evaluation.
