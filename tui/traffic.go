@@ -156,7 +156,7 @@ func (s *screen) tenantSheet() sheet {
 		{column{title: "KEY OR USER", minWidth: 8, maxWidth: 24, dropRank: 1}, "K", "API key or user", false, false},
 	}
 	sh := sheet{noun: "key", columns: append(columns, s.trafficColumns()...), empty: []string{
-		"No API key was used within the last minute", "requests without a key are counted by model only: view 9; 'skyserve usage' shows earlier usage",
+		"No API key or identity token was used within the last minute", "requests without one are counted by model only: view 9; 'skyserve usage' shows earlier usage",
 	}}
 	known := slices.ContainsFunc(s.shownRegions(), func(r *telemetry.RegionSnapshot) bool { return r.Keys != nil })
 	if !known && len(s.snapshot.Regions) > 0 {

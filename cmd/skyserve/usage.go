@@ -270,7 +270,7 @@ func (u *usageReport) writeTable(w io.Writer, format outputFormat, lines []usage
 		printMessage(w, labelIncomplete, "the store is unreachable; showing the usage recorded by one balancer")
 	}
 	if len(lines) == 0 {
-		fmt.Fprintln(w, "no usage recorded; requests are counted only with API keys")
+		fmt.Fprintln(w, "no usage recorded; requests are counted only with an API key or identity token")
 	} else {
 		fmt.Fprintln(w)
 		if err := format.write(w, u, usageTable(lines, by)); err != nil {
