@@ -39,7 +39,7 @@ var columnsHelp = []columnHelp{
 	{"match", "share of the prompt expected to be cached at the target", []view{viewRequests}},
 	{"tier", "fast, normal: interactive; deferred: not interactive (IW-F, IW-N, NIW in JSON, metrics and traces)", []view{viewRequests}},
 	{"e2e", "time from the arrival of a request to its end", []view{viewRequests, viewModels, viewTenants}},
-	{"now", "load of the last minute, in uncached prompt tok/s", []view{viewForecast}},
+	{"now", "load of the last minute without deferred requests, in uncached prompt tok/s", []view{viewForecast}},
 	{"next, 90% interval", "forecast of the next step, and its prediction interval", []view{viewForecast}},
 	{"peak p95", "highest load of the forecast period, 95th percentile", []view{viewForecast}},
 	{"capacity, used at peak", "load that the ready replicas can serve; peak / capacity", []view{viewForecast}},
