@@ -51,7 +51,7 @@ read the results. The file has one JSON object per line, as for OpenAI's Batch A
 
   {"custom_id":"a-1","method":"POST","url":"/v1/chat/completions","body":{"model":"m","messages":[...]}}
 
-docs/batches.md describes batches.
+With cloud regions, --target is required. docs/batches.md describes batches.
 
 Exit codes: 0 success, 1 failed, 2 usage, 130 interrupted.`,
 		Example: `  skyserve batch submit requests.jsonl --wait

@@ -142,7 +142,7 @@ func serviceNotFound(none *local.NoServiceError, source string) error {
 }
 
 func noBalancer(svc local.Service) error {
-	return failed(fmt.Errorf("no balancer of %s is running", svc.Name()),
+	return failed(fmt.Errorf("no balancer of %s is running on this machine", svc.Name()),
 		"repair it: skyserve up "+svc.SpecFile())
 }
 

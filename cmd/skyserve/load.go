@@ -71,8 +71,8 @@ times, independent of responses. The formats Mooncake, Qwen-Bailian, Azure 2023 
 BurstGPT, SageServe and ServeGen (rates) are detected from the first line; gzip is
 decompressed.
 
-The default target is the running service. At the end, in-flight requests drain for 5 s
-and then count as cancelled.
+The default target is the running service; with cloud regions, --target is required. At the
+end, in-flight requests drain for 5 s and then count as cancelled.
 
 Exit codes: 0 at least one request succeeded, 1 failed, 2 usage, 130 interrupted.`,
 		Example: `  skyserve load
