@@ -58,7 +58,8 @@ func (m *Maybe[T]) UnmarshalJSON(b []byte) error {
 type Candidate struct {
 	ID   string
 	Peer bool
-	// Live: it reported ready recently and is not draining or ejected. It may still have no capacity.
+	// Live: it reported ready recently, no connection to it has failed since, and it is not draining or
+	// ejected. It may still have no capacity.
 	Live bool
 	// Available: another request may be sent there now. For a replica, the service's push rule
 	// decides (core.PushRule). A peer must have reported an available replica, and its queue (Queued) must be
