@@ -33,7 +33,7 @@ func CacheAwareSGLang() CacheAwarePreset {
 
 // CacheAware is SGLang's cache-aware router. If the load is imbalanced, it selects the least
 // loaded replica. Otherwise it selects the longest match if that covers enough of the prompt, else
-// the replica with the smallest tree, which has the most free memory. Ties go to the least loaded
+// the replica with the fewest cached bytes, which has the most free memory. Ties go to the least loaded
 // candidate, then in turn; FirstMatch changes this for matches. SGLang's router considers all
 // candidates that are alive, this one only those that the push rule permits.
 type CacheAware struct {
