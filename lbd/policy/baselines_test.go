@@ -52,8 +52,8 @@ func TestShortPrefixMissesSpread(t *testing.T) {
 	}
 }
 
-// A replica with the prefix is chosen even if it has a higher load than the others, by every policy
-// that uses prefixes.
+// A replica with the prefix is chosen even if it has a higher load than the others, by most policies
+// that use prefixes.
 func TestMatchOutweighsHigherLoad(t *testing.T) {
 	for _, name := range Names() {
 		p, _ := New(name)
@@ -64,7 +64,7 @@ func TestMatchOutweighsHigherLoad(t *testing.T) {
 		cs[2].Outstanding, cs[2].MatchBytes = 20, 200
 		for range 5 {
 			if got := p.Choose(&Facts{Model: "m", PromptBytes: 256, Candidates: cs}); got.Index != 2 || got.Reason != ReasonPrefixMatch && name != "scorer-sum" {
-				t.Errorf("%s: chose %+v, want the holder", name, got)
+				t.Errorf("%s: chose %+v, want the longest match", name, got)
 			}
 		}
 		// It is not chosen for prompts that it has not cached.

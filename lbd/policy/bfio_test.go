@@ -130,7 +130,7 @@ func workersOf(choices []Choice) []int {
 	return workers
 }
 
-// tinyPool returns a pool that is small enough to enumerate all assignments.
+// tinyPool is a pool that is small enough to enumerate all assignments.
 type tinyPool struct {
 	pool    *Pool
 	options BFIOOptions
@@ -224,7 +224,7 @@ func TestBFIOStarvesNoRequest(t *testing.T) {
 }
 
 // Engines do not wait for each other: each receives a share by its free slots. If these are equal,
-// the one with fewer tokens per rank receives the longer prompts.
+// the one with fewer tokens per rank receives the first request.
 func TestBFIOSplitsPoolBetweenEngines(t *testing.T) {
 	pool := &Pool{Ranks: []Rank{
 		{Engine: "a", LoadTokens: 100, FreeSlots: 4},
@@ -252,7 +252,7 @@ func TestBFIOSplitsPoolBetweenEngines(t *testing.T) {
 	}
 }
 
-// A single request is sent to the same rank as in a pool.
+// A single request causes the same imbalance as in a pool.
 func TestBFIOPlacesOneRequestAsAPoolOfOne(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		pool := drawPool(t, 1, 0)
@@ -312,7 +312,7 @@ func steadyPool(ranks int) *Pool {
 	return p
 }
 
-// BenchmarkAssign measures one decision for a pool of 128, with a free slot at every second rank.
+// BenchmarkAssign measures one decision for a pool of 128, with a free slot at about half of the ranks.
 func BenchmarkAssign(b *testing.B) {
 	for _, ranks := range []int{16, 64, 256} {
 		for _, window := range []int{0, 4, 8, 16, 20} {

@@ -26,7 +26,7 @@ func leaves(n int) int {
 func TestCostWeighsLocalityAgainstLoad(t *testing.T) {
 	short, middle, much := leaves(200), leaves(2000), leaves(8000)
 	if short < 1 || middle <= 1 || much < middle || much > 20 {
-		t.Errorf("200, 2,000 and 8,000 tokens leave their holder at %d, %d and %d outstanding", short, middle, much)
+		t.Errorf("200, 2,000 and 8,000 tokens leave the match at %d, %d and %d outstanding", short, middle, much)
 	}
 	// Nothing is cached: the least loaded replica is chosen.
 	cs := fleet(3)
@@ -304,7 +304,7 @@ func TestLongQueuesDoNotKeepReplicasIdle(t *testing.T) {
 
 // Complaint: a question about a long context is sent to an engine that has not enough memory left for it, and waits
 // there until a request ends, although another engine can start it at once.
-func TestPromptThatDoesNotFitIntoMemoryWaits(t *testing.T) {
+func TestPromptGoesWhereItFitsIntoMemory(t *testing.T) {
 	const capacity = 14800 // tokens
 	for _, c := range []struct {
 		name    string

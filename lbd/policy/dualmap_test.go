@@ -21,7 +21,7 @@ func TestDualMapUsesTwoReplicasPerPrefix(t *testing.T) {
 	load := make([]int, replicas)
 	for i := range 4 * dualMapWindow {
 		conversation := i * 7 % conversations
-		// All prompts begin with the same system prompt of eight blocks.
+		// All prompts begin with the same system prompt of nine blocks.
 		prompt := "system..." + fmt.Sprintf("%02d", conversation)
 		got := p.Choose(&Facts{ID: fmt.Sprint(i), Model: "m", PromptTokens: 100, PrefixHashes: prefixesOf(prompt), Candidates: cs})
 		load[got.Index]++
@@ -75,10 +75,10 @@ func TestDualMapChoosesBetweenTheTwo(t *testing.T) {
 	}
 }
 
-// A waiting request is mapped each time that capacity changes. It counts once.
+// A request that is sent again after a failure is mapped again. It counts once.
 func TestDualMapCountsRequestsOnce(t *testing.T) {
 	p, cs := NewDualMap(), fleet(4)
-	f := &Facts{ID: "waits", Model: "m", PrefixHashes: prefixesOf("ab"), Candidates: cs}
+	f := &Facts{ID: "again", Model: "m", PrefixHashes: prefixesOf("ab"), Candidates: cs}
 	for range 100 {
 		p.Choose(f)
 	}

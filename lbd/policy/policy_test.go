@@ -61,10 +61,10 @@ func TestChoices(t *testing.T) {
 			{[]Candidate{replica("a", 0, 0), replica("b", 9, 499)}, "a", ReasonPrefixMiss},
 			{[]Candidate{replica("a", 0, 0), replica("b", 9, 500)}, "b", ReasonPrefixMatch},
 		}},
-		{"a full holder is passed over", "skylb", []round{
+		{"a full replica with a match is passed over", "skylb", []round{
 			{[]Candidate{replica("a", 3, 0), full(replica("b", 9, 900))}, "a", ReasonPrefixMiss},
 		}},
-		{"among equal holders the least loaded", "skylb", []round{
+		{"among equal matches the least loaded", "skylb", []round{
 			{[]Candidate{replica("a", 3, 900), replica("b", 1, 900)}, "b", ReasonPrefixMatch},
 		}},
 		{"peers only when no replica is available", "skylb", []round{
@@ -127,7 +127,7 @@ func TestChoices(t *testing.T) {
 			{[]Candidate{waiting(replica("a", 0, 0), 0), waiting(replica("b", 0, 600), 4)}, "a", ReasonScorerSum}, // 2 > 1.8
 			{[]Candidate{waiting(replica("a", 0, 0), 4), waiting(replica("b", 9, 1), 4)}, "b", ReasonScorerSum},   // equal queues
 		}},
-		{"the holder until it is saturated", "sticky", []round{
+		{"the longest match until it is saturated", "sticky", []round{
 			{[]Candidate{replica("a", 0, 0), waiting(replica("b", 60, 64), 4)}, "b", ReasonPrefixMatch},
 			{[]Candidate{replica("a", 3, 0), waiting(replica("b", 0, 64), 5), replica("c", 2, 0)}, "c", ReasonPrefixMiss},
 			{[]Candidate{replica("a", 3, 32), kv(replica("b", 0, 64), 80), replica("c", 2, 0)}, "a", ReasonPrefixMatch},
@@ -151,7 +151,7 @@ func TestChoices(t *testing.T) {
 			{[]Candidate{kv(replica("a", 0, 0), 80), kv(at(peer("asia", 0, 0), 9), 80), at(peer("eu", 0, 0), 5)}, "a", ReasonRemaining},
 			{[]Candidate{full(replica("a", 0, 0)), at(peer("asia", 2, 0), 5), at(peer("eu", 1, 0), 5)}, "eu", ReasonForward},
 		}},
-		{"a session has no place without a name", "skylb-ch", []round{
+		{"requests without a session rotate", "skylb-ch", []round{
 			{[]Candidate{replica("a", 9, 0), replica("b", 0, 0)}, "a", ReasonRotation},
 			{[]Candidate{replica("a", 9, 0), replica("b", 0, 0)}, "b", ReasonRotation},
 			{[]Candidate{full(replica("a", 9, 0)), peer("eu", 0, 0)}, "eu", ReasonForward},

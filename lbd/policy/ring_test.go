@@ -149,7 +149,7 @@ func TestBothLayersHashSessions(t *testing.T) {
 	}
 }
 
-func TestRingChoiceDoesNotAllocate(t *testing.T) {
+func TestChoiceDoesNotAllocate(t *testing.T) {
 	cs := fleet(64)
 	for i := range 40 {
 		cs[i].Available = false
