@@ -113,7 +113,7 @@ func TestOlderOfEqualJobsGoesFirst(t *testing.T) {
 	}
 }
 
-func TestLookaheadReservesFutureCapacity(t *testing.T) {
+func TestLookaheadPrefersLoadThatEndsSoon(t *testing.T) {
 	// Worker 0 has the higher load now, but nearly all of it is about to end.
 	in := Instance{
 		Workers: []Worker{{Load: 1000, Free: 1, Future: []int64{100, 100, 100}}, {Load: 900, Free: 1, Future: []int64{900, 900, 900}}},
@@ -207,7 +207,7 @@ func TestTopLoadsMatchFullScan(t *testing.T) {
 			s.findTopLoads()
 			for h := range kept {
 				if kept[h].load != s.top[h].load {
-					t.Fatalf("step %d: %v, survey %v", h, kept[h], s.top[h])
+					t.Fatalf("step %d: %v, full scan %v", h, kept[h], s.top[h])
 				}
 			}
 			copy(s.top, kept)

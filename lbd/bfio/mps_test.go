@@ -103,7 +103,7 @@ func columns(p programme, in Instance, answer []int) (map[string]float64, bool) 
 	return values, true
 }
 
-// Every assignment, valid or not, has the same cost in the file and here.
+// The file and Check accept the same assignments. Each has the same cost in the file and here.
 func TestMPSMatchesInstance(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		in := instance(drawRapid(t), 3, 4)
