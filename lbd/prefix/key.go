@@ -18,8 +18,8 @@ type Key []uint64
 func (k Key) Bytes() int { return len(k) * BlockBytes }
 
 // Hasher converts a stream of bytes to a Key. The key is the same whether a prompt is written in
-// one piece or many, so an answer can be appended to its prompt as it streams. The zero Hasher is
-// not usable; see NewHasher.
+// one piece or many, so an answer can be appended to its prompt as it streams. The zero Hasher has
+// the seed 0; see NewHasher.
 type Hasher struct {
 	chain uint64
 	key   Key
