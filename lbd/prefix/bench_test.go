@@ -11,7 +11,7 @@ import (
 )
 
 // traffic creates prompts that begin like one of several conversations and continue with new text.
-// On average half of each prompt is shared, and conversations diverge at any block.
+// The new text begins in the second or third quarter, on average in the middle.
 type traffic struct {
 	rng           *rand.Rand
 	conversations uint64
@@ -89,7 +89,7 @@ func BenchmarkMatchInsert(b *testing.B) {
 }
 
 // BenchmarkOwners is BenchmarkMatchInsert for prompts of several owners, one of which
-// sends half of them.
+// sends more than half of them.
 func BenchmarkOwners(b *testing.B) {
 	for _, owners := range []int{1, 2, 50, 1000} {
 		b.Run(fmt.Sprintf("owners=%d", owners), func(b *testing.B) {
@@ -194,7 +194,7 @@ func BenchmarkBound(b *testing.B) {
 }
 
 // BenchmarkRemoveTarget removes a target that holds one in a hundred nodes of a
-// tree whose root has as many children as the tree has prompts.
+// tree whose root has about half of all nodes as children.
 func BenchmarkRemoveTarget(b *testing.B) {
 	for _, nodes := range []int{10_000, 100_000, 1_000_000} {
 		b.Run(fmt.Sprintf("nodes=%d", nodes), func(b *testing.B) {

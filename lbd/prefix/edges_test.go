@@ -48,7 +48,7 @@ func (s *edgesReference) free(id int32) {
 	s.ids = slices.DeleteFunc(s.ids, func(x int32) bool { return x == id })
 }
 
-// cut assigns the upper part of id's edge to a new node, or drops the lower part.
+// cut assigns the upper part of id's edge to a new node, and may drop the lower part.
 func (s *edgesReference) cut(id int32) {
 	edge := s.edge[id]
 	if len(edge) < 2 {
@@ -80,7 +80,8 @@ func (s *edgesReference) own(id int32) {
 	s.edge[s.last], s.at[s.last] = edge, at
 }
 
-// clean compacts the edges. It fails if an unknown edge is moved, or more than all edges.
+// clean compacts the edges. It fails if an unknown edge is moved, the words in use change, or too
+// many stay dead.
 func (s *edgesReference) clean() {
 	words := s.edges.used
 	s.edges.compact(func(id int32, at uint32) {

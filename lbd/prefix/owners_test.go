@@ -119,7 +119,7 @@ func TestSingleOwnerTreeTracksNoOwners(t *testing.T) {
 		tree.Insert(own(0, fmt.Sprint(i)), i%3)
 	}
 	if tree.ownerOfNode != nil || len(tree.owners) != 1 {
-		t.Errorf("%d owners, and a list of whose nodes are", len(tree.owners))
+		t.Errorf("%d owners, and the owner of each node is stored: %v", len(tree.owners), tree.ownerOfNode != nil)
 	}
 	check(t, tree)
 }

@@ -53,7 +53,7 @@ func (w *twin) dropMarks() {
 	})
 }
 
-// removeBelow shortens every key of target that continues the first keep blocks of key alike.
+// removeBelow shortens every key of target that has more than keep leading blocks in common with key.
 func (w *twin) removeBelow(key Key, keep, target int) {
 	if keep >= len(key) {
 		return
