@@ -262,7 +262,7 @@ func failedRequests(w *Watch, o *Observation) []condition {
 		d := w.grown(window, o.Own.Outcomes)
 		if all := d.Served + d.Failed; exceeds(d.Failed, all, failedWarning) {
 			return []condition{o.raise(severityIf(float64(d.Failed) >= failedCritical*float64(all)), telemetry.AlertFailed, o.Balancer,
-				fmt.Sprintf("%d of %d requests (%s) failed with 5xx in the last %s", d.Failed, all, share(d.Failed, all), span(window)),
+				fmt.Sprintf("%d of %d requests (%s) failed with 5xx or within the stream in the last %s", d.Failed, all, share(d.Failed, all), span(window)),
 				"'skyserve top', view 3 shows them with their reasons; 'skyserve explain ID' explains one")}
 		}
 	}
@@ -379,7 +379,7 @@ func plans(_ *Watch, o *Observation) (found []condition) {
 		unmet = append(unmet, u.String())
 	}
 	if len(unmet) > 0 {
-		add("targets", fmt.Sprintf("replicas of the plan are missing for %.0f minutes: %s", unmetAfter.Minutes(), strings.Join(unmet, ", ")), "'skyserve events' and 'skyserve status' show failed launches; with autoscale.strategy: manual run 'skyserve plan --apply'", unmetAfter)
+		add("targets", fmt.Sprintf("replicas of the plan have been missing for at least %.0f minutes: %s", unmetAfter.Minutes(), strings.Join(unmet, ", ")), "'skyserve events' and 'skyserve status' show failed launches; with autoscale.strategy: manual run 'skyserve plan --apply'", unmetAfter)
 	}
 	return found
 }
