@@ -55,7 +55,7 @@ var faults = []fault{
 	{"half of the requests fail", func(o *Observation, after int) {
 		o.Own.Replicas[1].Failed = int64(5 * (after + 1))
 	}, telemetry.AlertErrors, "us-1", telemetry.SeverityCritical, "15 of 50 requests (30 %) in the last 5 s", 3},
-	{"a tenth of the requests fail", func(o *Observation, after int) {
+	{"15 % of the requests fail", func(o *Observation, after int) {
 		o.Own.Replicas[1].Failed = int64(1.5 * float64(after+1))
 	}, telemetry.AlertErrors, "us-1", telemetry.SeverityWarning, "in the last minute", 60},
 	{"slow", func(o *Observation, _ int) { o.Own.Replicas[2].Pace = number(2.5) }, telemetry.AlertSlow, "us-2", telemetry.SeverityWarning, "2.5 times slower", 0},
@@ -91,7 +91,7 @@ var faults = []fault{
 	{"requests fail", func(o *Observation, after int) {
 		o.Own.Outcomes.Failed = int64(2 * (after + 1))
 	}, telemetry.AlertFailed, "lb-us-0", telemetry.SeverityWarning, "5xx", 5},
-	{"every request fails", func(o *Observation, after int) {
+	{"half of the clients' requests fail", func(o *Observation, after int) {
 		o.Own.Outcomes.Failed = int64(30 * (after + 1))
 	}, telemetry.AlertFailed, "lb-us-0", telemetry.SeverityCritical, "5xx", 5},
 	{"requests are limited", func(o *Observation, after int) {
