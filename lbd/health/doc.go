@@ -1,5 +1,5 @@
 // Package health turns what a balancer observes into alerts: failing and slow replicas, unreachable balancers,
-// rejected and late requests, full queues and KV memory, plans that are not carried out. The thresholds and
+// rejected, late and long queued requests, full KV memory, plans that are not carried out. The thresholds and
 // their reasons are the constants of rules.go and slow.go; docs/alerts.md lists the conditions. The caller passes
 // the observations with their time; nothing here reads a clock.
 //

@@ -43,7 +43,7 @@ const (
 	// minFirstTokens is the number of first tokens from which a share of them means something.
 	minFirstTokens = 20
 	// longQueue and endlessQueue are waits in the queue: clients give up after about 30 s. The waits of deferred
-	// requests for spare memory do not count.
+	// requests for spare memory, and of any requests for a cold model, do not count.
 	longQueue, endlessQueue = 10 * time.Second, 30 * time.Second
 	// fullKV is the KV utilisation from which engines evict the memory of running requests; it is normal for
 	// seconds.
@@ -346,7 +346,7 @@ func lateFirstTokens(w *Watch, o *Observation) (found []condition) {
 	return found
 }
 
-// queuedRequests finds requests that wait long in the queue, except deferred ones that wait for spare memory.
+// queuedRequests finds requests that wait long in the queue; see longQueue for the waits that do not count.
 func queuedRequests(_ *Watch, o *Observation) []condition {
 	if o.Own.QueueOldestMillis == nil || *o.Own.QueueOldestMillis < longQueue.Milliseconds() {
 		return nil
