@@ -51,7 +51,7 @@ func (l *Ledger) newAccount(name string, h holder) *Account {
 	return &Account{ledger: l, name: name, holder: h, used: map[string]*telemetry.Usage{}, denied: map[string]int64{}}
 }
 
-// list returns all accounts, sorted by name.
+// list returns the accounts of keys and users, sorted by name.
 func (l *Ledger) list() []*Account {
 	l.mu.Lock()
 	defer l.mu.Unlock()
