@@ -79,7 +79,7 @@ func TestBudgetRequiresPrice(t *testing.T) {
 	}
 }
 
-// All keys of a tenant share its limits; a denial takes nothing from the key's own.
+// All keys of a tenant share its limits; a denied request leaves nothing reserved in the key's account.
 func TestTenantLimits(t *testing.T) {
 	l := NewLedger()
 	l.SetTenants(map[string]service.KeyLimits{"corp": {Concurrent: 2, USDPerDay: 0.0001}}, 0)

@@ -56,8 +56,8 @@ func TestQuota(t *testing.T) {
 	})
 }
 
-// A balancer receives the new day's quota shortly after the day began. Until then, usage
-// of the old day does not count, and no request is denied until the next day.
+// A balancer receives the new day's usage shortly after the day began. Until then, usage
+// of the old day does not count, so that it denies no request on the new day.
 func TestQuotaResetsAtPeriodStart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := NewLedger()
