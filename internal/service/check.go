@@ -208,7 +208,7 @@ func (c *checker) checkRegion(r *RegionSpec, p path) {
 
 // checkStaticRegion validates a region of existing machines.
 func (c *checker) checkStaticRegion(r *RegionSpec, p path) {
-	if file := p.key("endpoints_file"); r.EndpointsFile != "" && slices.ContainsFunc(c.spec.Regions, func(r RegionSpec) bool { return r.Name.rented() }) {
+	if file := p.key("endpoints_file"); r.EndpointsFile != "" && slices.ContainsFunc(c.spec.Regions, func(r RegionSpec) bool { return r.Name.Rented() }) {
 		c.reportAtPath(file, Error{Problem: "requires that all balancers run on this computer, but the service has cloud regions", Suggestion: "use endpoints"})
 	}
 	if len(r.Endpoints) == 0 && r.EndpointsFile == "" && c.valid(p.key("endpoints"), p.key("endpoints_file")) {
@@ -239,7 +239,7 @@ func (c *checker) checkCapacity(r *RegionSpec, p path) {
 	if len(r.Capacity) == 0 || !c.valid(p.key("capacity")) {
 		return
 	}
-	if i := slices.Index(r.Capacity, CapacityFlexStart); i >= 0 && r.Name.rented() && r.Name.Cloud() != CloudGCP {
+	if i := slices.Index(r.Capacity, CapacityFlexStart); i >= 0 && r.Name.Rented() && r.Name.Cloud() != CloudGCP {
 		c.reportAtPath(p.key("capacity").index(i), Error{Problem: fmt.Sprintf("flex_start exists in %s regions only, but the region is %s", CloudGCP, r.Name)})
 	}
 	if base := p.key("on_demand_base"); r.OnDemandBase > 0 && !slices.Contains(r.Capacity, CapacityOnDemand) {

@@ -42,7 +42,7 @@ func (c *checker) checkDNS() {
 // checkNameServer validates the configuration of an embedded name server.
 func (c *checker) checkNameServer(d *DNS) {
 	for i, r := range c.spec.Regions {
-		if r.Name.rented() {
+		if r.Name.Rented() {
 			c.reportProblem("dns.provider", "embedded supports only local and static regions, but regions[%d] is %s", i, r.Name)
 			break
 		}
@@ -89,7 +89,7 @@ func (c *checker) checkPublic(r *RegionSpec, p path) {
 	if c.at[at] == nil || !c.valid(at) {
 		return
 	}
-	if r.Name.rented() {
+	if r.Name.Rented() {
 		c.reportAtPath(at, Error{Problem: fmt.Sprintf("is only valid for local and static regions, but the region is %s", r.Name), Suggestion: "remove it: the cloud assigns the addresses of balancers"})
 		return
 	}

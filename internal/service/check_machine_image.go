@@ -24,7 +24,7 @@ var (
 // checkMachineImages validates the boot images of a cloud region's machines.
 func (c *checker) checkMachineImages(r *RegionSpec, p path) {
 	at := p.key("images")
-	if !r.Name.rented() || !c.valid(at) {
+	if !r.Name.Rented() || !c.valid(at) {
 		return
 	}
 	form := formImageAWS

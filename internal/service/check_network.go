@@ -15,13 +15,13 @@ var (
 
 // checkNetwork validates the network of a cloud region's machines.
 func (c *checker) checkNetwork(r *RegionSpec, p path) {
-	if !r.Name.rented() {
+	if !r.Name.Rented() {
 		c.rejectUnlessRented(r, p, "network", "subnets", "images")
 	}
 	if access := p.key("access"); r.Name.Cloud() != CloudAWS && c.at[access] != nil {
 		c.reportAtPath(access, Error{Problem: fmt.Sprintf("is only valid for AWS regions, but the region is %s", r.Name)})
 	}
-	if !r.Name.rented() {
+	if !r.Name.Rented() {
 		return
 	}
 	subnets := p.key("subnets")

@@ -14,7 +14,7 @@ func (r *RegionSpec) HasFallback() bool { return r.Spot != nil && r.Spot.Dynamic
 // checkSpot checks that a region's backup of spot replicas can take effect.
 func (c *checker) checkSpot(r *RegionSpec, p path) {
 	key := p.key("spot")
-	if r.Spot == nil || !r.Name.rented() || !c.valid(p.key("capacity"), key, key.key("overprovision"), key.key("dynamic_fallback")) {
+	if r.Spot == nil || !r.Name.Rented() || !c.valid(p.key("capacity"), key, key.key("overprovision"), key.key("dynamic_fallback")) {
 		return
 	}
 	spot, onDemand := slices.Index(r.Capacity, CapacitySpot), slices.Index(r.Capacity, CapacityOnDemand)

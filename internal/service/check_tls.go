@@ -53,7 +53,7 @@ func (c *checker) checkChallenge(a *ACME, p path) {
 	cloud := func(name string) func(RegionSpec) bool {
 		return func(r RegionSpec) bool { return r.Name.Cloud() == name }
 	}
-	rented := slices.ContainsFunc(regions, func(r RegionSpec) bool { return r.Name.rented() })
+	rented := slices.ContainsFunc(regions, func(r RegionSpec) bool { return r.Name.Rented() })
 	others := "http-01 or tls-alpn-01"
 	switch {
 	case a.Challenge == ChallengeDNS && c.spec.DNS.Provider != DNSRoute53:
@@ -82,7 +82,7 @@ func (c *checker) checkPlainHTTP() {
 		return
 	}
 	b := c.spec.Balancer
-	i := slices.IndexFunc(c.spec.Regions, func(r RegionSpec) bool { return r.Name.rented() })
+	i := slices.IndexFunc(c.spec.Regions, func(r RegionSpec) bool { return r.Name.Rented() })
 	switch {
 	case i >= 0 && !c.valid(path("regions").index(i), path("regions").index(i).key("name")):
 	case i < 0 && b.Insecure && !c.validRegionNames(): // one of them may be meant to be in a cloud

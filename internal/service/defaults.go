@@ -222,7 +222,7 @@ func (r *RegionSpec) fillDefaults(has func(path) bool, at path) {
 	if !has(p.key("max")) {
 		b.Max = max(b.Min, count)
 	}
-	if len(r.Capacity) == 0 && r.Name.rented() {
+	if len(r.Capacity) == 0 && r.Name.Rented() {
 		r.Capacity = []CapacityType{CapacityOnDemand}
 		if len(r.Reserved) > 0 {
 			r.Capacity = []CapacityType{CapacityReserved, CapacityOnDemand}

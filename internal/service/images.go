@@ -26,6 +26,6 @@ func (e *Engine) InContainer() bool { return e.Kind != EngineSim }
 // RentsContainers reports whether rented machines may run a model's engine in a container.
 func (s *Spec) RentsContainers(m *Model) bool {
 	return m.Engine.InContainer() && slices.ContainsFunc(s.Regions, func(r RegionSpec) bool {
-		return r.Name.rented() && s.BoundsFor(m.Name, r.Name).Max > 0
+		return r.Name.Rented() && s.BoundsFor(m.Name, r.Name).Max > 0
 	})
 }

@@ -38,7 +38,7 @@ func genSpec(t *rapid.T) *Spec {
 		})
 		s.GCP = GCPSpec{BalancerAccount: "lb@my-project.iam.gserviceaccount.com", ReplicaAccount: "replica@my-project.iam.gserviceaccount.com", SpareAccount: "spare@my-project.iam.gserviceaccount.com"}
 	}
-	s.Balancer.Insecure = s.Balancer.TLS == nil && slices.ContainsFunc(s.Regions, func(r RegionSpec) bool { return r.Name.rented() })
+	s.Balancer.Insecure = s.Balancer.TLS == nil && slices.ContainsFunc(s.Regions, func(r RegionSpec) bool { return r.Name.Rented() })
 	if s.DNS != nil && s.Balancer.TLS != nil && rapid.Bool().Draw(t, "has acme") && genACME(t, s) {
 		s.Balancer.TLS.Cert, s.Balancer.TLS.Key = "", ""
 	}
@@ -87,7 +87,7 @@ func genACME(t *rapid.T, s *Spec) bool {
 
 func genDNS(t *rapid.T, regions []RegionSpec) *DNS {
 	d := &DNS{Provider: DNSRoute53, Name: "a.b.example.com", Zone: "example.com", Routing: "geo", TTL: time.Second}
-	if slices.ContainsFunc(regions, func(r RegionSpec) bool { return r.Name.rented() }) || rapid.Bool().Draw(t, "route53") {
+	if slices.ContainsFunc(regions, func(r RegionSpec) bool { return r.Name.Rented() }) || rapid.Bool().Draw(t, "route53") {
 		d.Private = rapid.Bool().Draw(t, "private")
 		return d
 	}

@@ -38,7 +38,7 @@ func (c *checker) checkFiles() {
 	}
 	f, _ := FilesFolderOf(c.spec.Store.Files, c.spec.Name)
 	for i := range c.spec.Regions {
-		if r := &c.spec.Regions[i]; r.Name.rented() && r.Name.Cloud() != f.Cloud {
+		if r := &c.spec.Regions[i]; r.Name.Rented() && r.Name.Cloud() != f.Cloud {
 			c.reportAtPath(at, Error{
 				Problem:    fmt.Sprintf("must be a bucket in the cloud of every region, but the machines of regions[%d], %s, have no identity in %s", i, r.Name, f.Cloud),
 				Found:      c.describePath(at),

@@ -103,8 +103,8 @@ const (
 	CloudLocal  = "local"  // processes on this machine
 )
 
-// rented reports whether the region's machines are billed by the hour.
-func (r Region) rented() bool { return r.Cloud() == CloudAWS || r.Cloud() == CloudGCP }
+// Rented reports whether the region's machines are billed by the hour.
+func (r Region) Rented() bool { return r.Cloud() == CloudAWS || r.Cloud() == CloudGCP }
 
 // Donates reports whether an excess replica of a region is donated to other work, not removed. Machines of
 // static regions are always kept, and rented ones are always returned to the cloud.

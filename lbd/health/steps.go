@@ -1,6 +1,11 @@
 package health
 
-import "fmt"
+import (
+	"fmt"
+	"slices"
+
+	"skyserve/internal/service"
+)
 
 // The next steps of alerts. Commands that need a deployed service do not work for a standalone balancer.
 
@@ -17,12 +22,26 @@ func (o *Observation) readLog(id string) string {
 	return o.ifDeployed(fmt.Sprintf("read 'skyserve logs %s %s'", o.Service, id), "read the log of its engine")
 }
 
-// stopSending returns how to stop sending requests to a replica.
+// stopSending returns how to stop sending requests to a replica. `skyserve replica drain` is rejected for a service with
+// rented machines.
 func (o *Observation) stopSending(id string) string {
-	return o.ifDeployed(fmt.Sprintf("'skyserve replica drain %s'", id), fmt.Sprintf("POST /workers/%s/drain at the admin address", id)) + " stops sending it requests"
+	step := fmt.Sprintf("POST /workers/%s/drain at the admin address", id)
+	if !o.Standalone && !o.anyRented() {
+		step = fmt.Sprintf("'skyserve replica drain %s'", id)
+	}
+	return step + " stops sending it requests"
+}
+
+// anyRented reports whether a region of the service has rented machines.
+func (o *Observation) anyRented() bool {
+	return o.Own.Name.Rented() || slices.ContainsFunc(o.Peers, func(p Peer) bool { return p.Region.Rented() })
 }
 
 // addReplica returns how to add a replica.
 func (o *Observation) addReplica() string {
-	return o.ifDeployed("add a replica with 'skyserve replica add "+o.Own.Name.ShortName()+"'", "add a replica with --replica, or POST /workers at the admin address")
+	deployed := "add a replica with 'skyserve replica add " + o.Own.Name.ShortName() + "'"
+	if o.Own.Name.Cloud() == service.CloudStatic {
+		deployed = "add a machine to service.yaml and run 'skyserve up'"
+	}
+	return o.ifDeployed(deployed, "add a replica with --replica, or POST /workers at the admin address")
 }

@@ -160,6 +160,29 @@ func testMixedHardware(t *testing.T, region service.Region, gpu string) {
 	}
 }
 
+// `skyserve replica drain` works only for a service without regions in clouds, and `skyserve replica add` for no region of existing machines.
+func TestStepsWorkInTheirRegion(t *testing.T) {
+	for _, c := range []struct {
+		own, other         service.Region
+		stop, add, without string
+	}{
+		{"local/us", "local/eu", "skyserve replica drain us-1", "skyserve replica add us'", "POST"},
+		{"static/paris", "static/rome", "skyserve replica drain us-1", "add a machine to service.yaml", "replica add"},
+		{"static/paris", "gcp/us-central1", "POST /workers/us-1/drain", "add a machine to service.yaml", "skyserve replica"},
+		{"aws/us-east-1", "aws/eu-west-1", "POST /workers/us-1/drain", "skyserve replica add us-east-1'", "replica drain"},
+	} {
+		o := healthy(90)
+		o.Own.Name = c.own
+		for i := range o.Peers {
+			o.Peers[i].Region = c.other
+		}
+		steps := o.stopSending("us-1") + ", " + o.addReplica()
+		if !strings.Contains(steps, c.stop) || !strings.Contains(steps, c.add) || strings.Contains(steps, c.without) {
+			t.Errorf("%s beside %s: %s", c.own, c.other, steps)
+		}
+	}
+}
+
 // The next steps of a balancer that was started by hand name no command that needs a deployed service.
 func TestStandaloneStepsWork(t *testing.T) {
 	for _, f := range faults {

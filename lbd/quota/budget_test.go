@@ -130,6 +130,29 @@ func TestTenantLimits(t *testing.T) {
 	}
 }
 
+// A request that the tenant denies does not count for the key's own limit of requests.
+func TestDenialOfTenantLeavesRequestsOfKey(t *testing.T) {
+	l := NewLedger()
+	l.SetTenants(map[string]service.KeyLimits{"corp": {Concurrent: 1}}, 0)
+	open := func(name, line string) *Account {
+		key := limited(t, line)[0]
+		key.Name = name
+		return l.Open(key, 0)
+	}
+	a, b := open("a", "tenant=corp requests_per_minute=1"), open("b", "tenant=corp")
+	other, denial := b.Admit(0)
+	if denial != nil {
+		t.Fatal(denial)
+	}
+	if _, denial := a.Admit(0); denial == nil || !strings.Contains(denial.Message, "of this tenant are in flight") {
+		t.Fatalf("beside a request of the tenant: %+v", denial)
+	}
+	other.Release(0)
+	if _, denial := a.Admit(0); denial != nil {
+		t.Errorf("the key's first request: %v", denial)
+	}
+}
+
 // Over random histories, what is spent never exceeds a budget by more than the excess of requests over their
 // reservations, what is reserved returns to zero, and the sum over keys is the sum over models.
 func TestBudgetIsNeverExceeded(t *testing.T) {

@@ -43,7 +43,7 @@ func (a *Account) Admit(now time.Duration) (Reservation, *Denial) {
 	}
 	v.shared = &claim{}
 	if _, limit, d = shared.admit(v.shared, now); d != nil {
-		v.own.release(now)
+		v.own.cancel(now)
 		return Reservation{}, a.deny(limit, d)
 	}
 	return v, nil
@@ -68,6 +68,15 @@ func (a *Account) admit(c *claim, now time.Duration) (shared *Account, limit str
 	a.inFlight++
 	c.account, c.budget = a, a.budgets != (budgets{})
 	return a.shared, "", nil
+}
+
+// cancel undoes admit.
+func (c *claim) cancel(now time.Duration) {
+	c.release(now)
+	a := c.account
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.requests.giveBack(1, now)
 }
 
 // SetPrice sets the price of the requested model. It returns false if the price is unknown and the key
