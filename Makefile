@@ -8,7 +8,7 @@ PURE         := forecast internal/catalogue internal/printable internal/service 
                 lbd/openai lbd/policy lbd/prefix lbd/record plan plan/chart
 CONCURRENT    = $(filter-out skyserve $(PURE:%=skyserve/%),$(shell go list ./...)) # skyserve itself reads files only
 
-.PHONY: test short build vet lint race bench bench-batch chaos chaos-store chaos-batch chaos-control skew chaos-weeks crashes control-plane record-faults compare-batch compare-proxy compare-bursts compare-solver compare-forecast compare-plan day judge-clouds disk examples openai-clients real-engine real-gpu snapshot release-check release-files image ci
+.PHONY: test short build vet lint race bench bench-batch chaos chaos-store chaos-batch chaos-control skew chaos-weeks crashes long record-faults compare-batch compare-proxy compare-bursts compare-solver compare-forecast compare-plan day judge-clouds disk examples openai-clients real-engine real-gpu snapshot release-check release-files image ci
 
 test:
 	go test ./...
@@ -123,10 +123,10 @@ crashes:
 	go test -run '^TestRerunAfterCrashInTwoClouds$$' -count=1 ./internal/controller/deploy -crash-every-change
 	go test -run '^TestRecoversFromCrashAtAnyCall$$' -count=1 ./provision/aws -crash-every-call
 
-# Updates and loses the control planes of emulated services, with the tests that take one to two minutes each and that go test
-# skips (2 minutes).
-control-plane:
-	go test -run '^TestControlPlane' -skip '^TestControlPlane(Resized)?Script$$' -count=1 ./cmd/skyserve -control-plane
+# Updates, loses and replaces machines of emulated services, mostly of whole control planes, with the tests that take
+# minutes and that go test skips (3 minutes).
+long:
+	go test -run '^TestLong' -count=1 ./cmd/skyserve -long
 
 # Simulates weeks of random faults of balancers, controllers and the store; the same together with interruptions of the
 # replicas' machines and controllers that die during launches; and days of the spot market with crashes of the controller

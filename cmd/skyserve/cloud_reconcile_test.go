@@ -142,7 +142,8 @@ func chatting(base string) (stop func() error) {
 // The controller replaces a spot machine before its interruption, without failed requests, and one
 // that terminates without notice, also after the controller was killed. Another balancer serves the
 // replicas of a terminated one.
-func TestControllerReconcilesCloudService(t *testing.T) {
+func TestLongControllerReconcilesCloudService(t *testing.T) {
+	needsLongFlag(t)
 	testkit.Slow(t)
 	t.Parallel()
 	e := emulate(t)

@@ -26,7 +26,8 @@ func (e *emulated) hang(id string) (wake func()) {
 
 // The controller's machine runs but does not respond: up replaces it, since another machine responds.
 // If none does, up prints the command that replaces it, and that command does so.
-func TestUpReplacesUnresponsiveMachine(t *testing.T) {
+func TestLongUpReplacesUnresponsiveMachine(t *testing.T) {
+	needsLongFlag(t)
 	testkit.Slow(t)
 	t.Parallel()
 	e := emulate(t)

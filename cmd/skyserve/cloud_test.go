@@ -317,6 +317,9 @@ func testService(t *testing.T, text string, replicas, other service.Region, mach
 	if out := e.skyserve(exitOK, append(up, "--yes")...); !strings.Contains(out, "no change") {
 		t.Errorf("up again:\n%s", out)
 	}
+	if out := e.skyserve(exitUsage, "load", "chat"); !strings.Contains(out, "run on machines in clouds") || !strings.Contains(out, "pass --target") {
+		t.Errorf("load without targets:\n%s", out)
+	}
 	if replicas.Cloud() == service.CloudAWS {
 		e.repairManualChanges(up)
 	}

@@ -83,12 +83,12 @@ func TestReplicaUpdateInCloudHasHealthGate(t *testing.T) {
 var fewBalancersService = strings.Replace(updatedService, "gpu: ami-00000000000000001", "cpu: IMAGE", 1) +
 	"dns: {provider: route53, name: chat.example.com, zone: example.com, ttl: 1s}\n"
 
-// TestFewBalancersInCloudAreUpdatedWithoutGap for a service with one balancer.
+// TestLongFewBalancersAreUpdatedWithoutGap for a service with one balancer.
 func TestOneBalancerInCloudIsUpdatedWithoutGap(t *testing.T) {
 	testFewBalancers(t, fewBalancersService, []string{"lb-us-east-1-0"})
 }
 
-// testFewBalancers is TestFewBalancersInCloudAreUpdatedWithoutGap for a service with balancers, in the order of their
+// testFewBalancers is TestLongFewBalancersAreUpdatedWithoutGap for a service with balancers, in the order of their
 // replacement.
 func testFewBalancers(t *testing.T, text string, ids []string) {
 	t.Helper()

@@ -13,6 +13,7 @@ import (
 	"skyserve/internal/controller/deploy"
 	"skyserve/internal/telemetry"
 	"skyserve/provision"
+	"skyserve/provision/cloud"
 	"skyserve/provision/local"
 )
 
@@ -32,6 +33,10 @@ func runningEndpoints(name string) (map[string]string, error) {
 		if _, has := endpoints[o.Region.ShortName()]; !has && spec != nil {
 			endpoints[o.Region.ShortName()] = deploy.PublicURL(spec, o)
 		}
+	}
+	if len(endpoints) == 0 && spec != nil && cloud.UsesClouds(spec) {
+		return nil, usage(fmt.Errorf("the balancers of %s run on machines in clouds", svc.Name()),
+			fmt.Sprintf("pass --target with the URLs that 'skyserve status %s' shows", svc.Name()))
 	}
 	if len(endpoints) == 0 {
 		return nil, noBalancer(svc)

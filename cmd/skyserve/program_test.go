@@ -85,7 +85,8 @@ func (e *emulated) checkStored(aws, google int) []string {
 
 // Without --program, up stores its own binary in a private bucket of each cloud, from which machines download it
 // with their own identity. Another binary replaces the machines and the stored one, and down deletes the buckets.
-func TestUpStoresItsOwnProgram(t *testing.T) {
+func TestLongUpStoresItsOwnProgram(t *testing.T) {
+	needsLongFlag(t)
 	testkit.Slow(t)
 	testkit.NotUnderRace(t, "runs a binary of its own; other tests cover the same code")
 	t.Parallel()

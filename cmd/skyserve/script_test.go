@@ -139,33 +139,36 @@ func (p patient) Run() int {
 // last, and run alone at the end.
 var longScripts = map[string]func(*testing.T){
 	"control_plane":         TestControlPlaneScript,
-	"control_plane_resized": TestControlPlaneResizedScript,
-	"control_plane_updated": TestControlPlaneUpdatedScript,
+	"control_plane_resized": TestLongControlPlaneResizedScript,
+	"control_plane_updated": TestLongControlPlaneUpdatedScript,
 	"scale_to_zero":         TestScaleToZeroScript,
 	"strategy":              TestStrategyScript,
 }
 
 func TestControlPlaneScript(t *testing.T)        { runLongScript(t, "control_plane") }
-func TestControlPlaneResizedScript(t *testing.T) { runLongScript(t, "control_plane_resized") }
-func TestControlPlaneUpdatedScript(t *testing.T) {
-	needsControlPlaneFlag(t)
+func TestLongControlPlaneResizedScript(t *testing.T) {
+	needsLongFlag(t)
+	runLongScript(t, "control_plane_resized")
+}
+func TestLongControlPlaneUpdatedScript(t *testing.T) {
+	needsLongFlag(t)
 	runLongScript(t, "control_plane_updated")
 }
 func TestScaleToZeroScript(t *testing.T) { runLongScript(t, "scale_to_zero") }
 func TestStrategyScript(t *testing.T)    { runLongScript(t, "strategy") }
 
-// controlPlane runs the tests that update and lose whole control planes, as CI does (make control-plane): each takes one to
-// two minutes, in which several services with three controllers run. go test runs those that take half a minute.
-var controlPlane = flag.Bool("control-plane", false, "run the tests of control planes that take minutes, too")
+// long runs the tests that take a minute or more of waiting, or many seconds of both processors, as CI does (make long):
+// updates and losses of machines in emulated clouds, mostly of whole control planes with three controllers.
+var long = flag.Bool("long", false, "run the tests that take minutes, too")
 
-// needsControlPlaneFlag skips a test without -control-plane.
-func needsControlPlaneFlag(t *testing.T) {
+// needsLongFlag skips a test without -long.
+func needsLongFlag(t *testing.T) {
 	t.Helper()
-	if !strings.HasPrefix(t.Name(), "TestControlPlane") {
-		t.Fatal("make control-plane runs tests whose names begin with TestControlPlane")
+	if !strings.HasPrefix(t.Name(), "TestLong") {
+		t.Fatal("make long runs tests whose names begin with TestLong")
 	}
-	if !*controlPlane {
-		t.Skip("takes minutes: make control-plane runs it")
+	if !*long {
+		t.Skip("takes minutes: make long runs it")
 	}
 }
 

@@ -20,16 +20,17 @@ import (
 // Another boot image replaces the balancers of a service with one controller and store: each old machine is terminated once
 // the new one serves, with the history, and the service's name has its address. With an image that does not boot, the old
 // machines go on. Of two balancers, the one without the controller is replaced first.
-func TestFewBalancersInCloudAreUpdatedWithoutGap(t *testing.T) {
+func TestLongFewBalancersAreUpdatedWithoutGap(t *testing.T) {
+	needsLongFlag(t)
 	text := strings.Replace(fewBalancersService, "balancer:\n", "  - {name: aws/eu-west-1, replicas: {min: 0, max: 1}, images: {cpu: IMAGE}}\nbalancer:\n", 1)
 	testFewBalancers(t, text, []string{"lb-eu-west-1-0", "lb-us-east-1-0"})
 }
 
 // Three balancers in two clouds run three controllers with a replicated store, whose members only admit each other.
 // After the loss of a machine, that of the leader too, another controller leads with the same store and replaces it.
-func TestControlPlaneInClouds(t *testing.T) {
+func TestLongControlPlaneInClouds(t *testing.T) {
 	testkit.Slow(t)
-	needsControlPlaneFlag(t)
+	needsLongFlag(t)
 	testkit.NotUnderRace(t, "takes minutes under the race detector; other tests cover the same code")
 	t.Parallel()
 	e := emulate(t)
@@ -66,9 +67,9 @@ func TestControlPlaneInClouds(t *testing.T) {
 // with one launch: first the spare, then, while no capacity is left, the leader, whose place the spare takes before the
 // machine is launched, then another member, whose place the new machine may take. No process of a machine that runs restarts, and the spare's identity, which
 // may not launch balancers, stays.
-func TestControlPlaneTakesSpareBalancer(t *testing.T) {
+func TestLongControlPlaneTakesSpareBalancer(t *testing.T) {
 	testkit.Slow(t)
-	needsControlPlaneFlag(t)
+	needsLongFlag(t)
 	testkit.NotUnderRace(t, "takes minutes under the race detector; other tests cover the same code")
 	t.Parallel()
 	const spare = "lb-eu-west-1-1"
@@ -139,9 +140,9 @@ func TestControlPlaneTakesSpareBalancer(t *testing.T) {
 
 // A new binary replaces the machines of three controllers one at a time: their store keeps its history, although every disk
 // is new afterwards. One whose first machine does not become healthy returns to the earlier binary by itself.
-func TestControlPlaneUpdateInCloudsKeepsStore(t *testing.T) {
+func TestLongControlPlaneUpdateKeepsStore(t *testing.T) {
 	testkit.Slow(t)
-	needsControlPlaneFlag(t)
+	needsLongFlag(t)
 	testkit.NotUnderRace(t, "takes minutes under the race detector; other tests cover the same code")
 	t.Parallel()
 	broken := filepath.Join(t.TempDir(), "skyserve")

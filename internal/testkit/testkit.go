@@ -1,7 +1,7 @@
 // Package testkit selects which tests run when. `go test -short ./...` skips tests that call
 // Slow, for quick feedback between edits. `make race` runs all tests under the race detector
 // except those that call NotUnderRace. Plain `go test ./...` skips only tests that need a flag of
-// their own: see `make control-plane`. LocalPort and Eventually are helpers for tests of concurrent
+// their own: see `make long`. LocalPort and Eventually are helpers for tests of concurrent
 // programs.
 package testkit
 
