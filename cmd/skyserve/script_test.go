@@ -145,11 +145,12 @@ var longScripts = map[string]func(*testing.T){
 	"strategy":              TestStrategyScript,
 }
 
-func TestControlPlaneScript(t *testing.T)        { runLongScript(t, "control_plane") }
+func TestControlPlaneScript(t *testing.T) { runLongScript(t, "control_plane") }
 func TestLongControlPlaneResizedScript(t *testing.T) {
 	needsLongFlag(t)
 	runLongScript(t, "control_plane_resized")
 }
+
 func TestLongControlPlaneUpdatedScript(t *testing.T) {
 	needsLongFlag(t)
 	runLongScript(t, "control_plane_updated")
