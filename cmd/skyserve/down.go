@@ -264,7 +264,11 @@ func (d *down) deleteObjects(ctx context.Context) (stopped int, err error) {
 
 // deleteState deletes the service's state on this machine and returns what it could not delete.
 func (d *down) deleteState(ctx context.Context) (remaining []string) {
-	if err := d.svc.Remove(); err != nil {
+	err := identityOf(d.svc).Delete()
+	if err == nil {
+		err = d.svc.Remove()
+	}
+	if err != nil {
 		remaining = append(remaining, err.Error())
 	}
 	remaining = append(remaining, local.WaitPortsFree(ctx, d.ports)...)

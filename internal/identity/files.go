@@ -45,6 +45,19 @@ type Home struct{ Dir string }
 
 func (h Home) path(name string) string { return filepath.Join(h.Dir, name) }
 
+// Delete deletes the directory. The operator's certificate is first: where it is left without the authority, this machine
+// would seem to have joined a service of another one, and an interrupted deletion could not be repeated.
+func (h Home) Delete() error {
+	err := os.Remove(h.path(fileOperator))
+	if err == nil || errors.Is(err, fs.ErrNotExist) {
+		err = os.RemoveAll(h.Dir)
+	}
+	if err != nil {
+		return fmt.Errorf("deleting the operator's keys: %w", err)
+	}
+	return nil
+}
+
 // Create opens the service's authority, or creates it if there is none. It is idempotent.
 func (h Home) Create(service string, now time.Time) (*Authority, error) {
 	a, err := h.Authority()

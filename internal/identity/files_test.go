@@ -47,6 +47,41 @@ func TestServiceHasOneAuthority(t *testing.T) {
 	}
 }
 
+// A deletion that ends early leaves no certificate without its authority: that would be a machine which joined a service.
+func TestInterruptedDeletionKeepsNoCertificate(t *testing.T) {
+	h := Home{t.TempDir()}
+	if _, err := h.Create("chat", time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := h.OperatorParty("ann", time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	inUse := h.path(fileOperator)
+	if err := os.Rename(inUse, inUse+".kept"); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.MkdirAll(filepath.Join(inUse, "in use"), 0o700); err != nil { // cannot be deleted
+		t.Fatal(err)
+	}
+	if err := h.Delete(); err == nil {
+		t.Fatal("the certificate was deleted")
+	}
+	if _, err := h.Authority(); err != nil {
+		t.Errorf("the authority was deleted before the certificate: %v", err)
+	}
+	if err := os.RemoveAll(inUse); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 { // also without a certificate, and without a directory
+		if err := h.Delete(); err != nil {
+			t.Error(err)
+		}
+	}
+	if _, err := os.Stat(h.Dir); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("after the deletion: %v", err)
+	}
+}
+
 func TestOperatorCertificateIsRenewed(t *testing.T) {
 	h := Home{t.TempDir()}
 	if _, err := h.OperatorParty("ann", start); !errors.Is(err, fs.ErrNotExist) {
