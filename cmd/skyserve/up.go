@@ -95,7 +95,7 @@ tags contain neither. skyserve uses the credentials of the clouds' own command-l
 In each cloud, up uploads its own binary to a private bucket of the service, from which
 VMs download it with their own identity. If this binary does not run on VMs (Linux on
 amd64, built without cgo), pass --program FILE. With --program URL, VMs download the
-binary from there. If the binary has changed, the VMs are replaced one at a time.
+binary from there. If the binary has changed, all VMs are replaced as described above.
 
 The environment variable ` + envAdminToken + ` sets the token of the balancers'
 admin APIs. The token is stored with the service, so other shells do not need it; an
