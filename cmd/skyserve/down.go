@@ -115,7 +115,7 @@ func unnamedError(service string) error {
 	if chosen, _, err := defaultService(); err == nil && chosen != "" {
 		which = "the service of your settings"
 	}
-	return usage(fmt.Errorf("confirmation is required: this command deletes %s, %s, and stdin is not a terminal", service, which), fmt.Sprintf("name the service: skyserve down %s; or pass --yes", service))
+	return usage(fmt.Errorf("confirmation is required: this command deletes %s, %s, and stdin is not a terminal", service, which), fmt.Sprintf("pass --yes; or, for a service without VMs, name it: skyserve down %s", service))
 }
 
 // down is one run of `skyserve down`.
