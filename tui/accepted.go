@@ -38,9 +38,9 @@ func (a Action) CommandLine(name string) string {
 // cloudRefusals are why a service with cloud regions rejects the actions on replicas, with the next step: decisions about
 // single replicas are not delivered to its controller.
 var cloudRefusals = map[Verb]string{
-	VerbDrain:   "not available with cloud regions; 'skyserve replica remove %s' drains and deletes it",
+	VerbDrain:   "not available with cloud regions; 'skyserve replica remove %s' drains and deletes a VM",
 	VerbUndrain: "not available with cloud regions; a restart of its balancer undrains %s",
-	VerbDonate:  "not available with cloud regions; 'skyserve replica remove %s' drains and deletes it",
+	VerbDonate:  "not available with cloud regions; 'skyserve replica remove %s' drains and deletes a VM",
 	VerbReclaim: "not available with cloud regions; 'skyserve replica add' adds replicas",
 }
 

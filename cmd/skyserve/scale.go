@@ -188,7 +188,7 @@ func decisionError(err error) error {
 	case errors.As(err, new(*deploy.BoundsError)):
 		return usage(err, "change the bounds in service.yaml, then run 'skyserve up'")
 	case errors.Is(err, deploy.ErrNotManaged):
-		return usage(err, "'skyserve replica drain ID' drains a replica")
+		return usage(err, "change regions[].endpoints in service.yaml, then run 'skyserve up'")
 	case errors.Is(err, deploy.ErrNoManualDecisions):
 		return usage(err, "'skyserve replica remove ID' drains and deletes the VM; POST /workers/ID/drain at its balancer drains it until the balancer restarts")
 	case errors.As(err, new(*deploy.NoReplicaError)):

@@ -157,7 +157,7 @@ func (e *ModelUnknownError) Error() string {
 
 // ErrNotManaged means that skyserve does not create a region's machines, so that none can be added or
 // removed.
-var ErrNotManaged = errors.New("machines of static regions are listed in service.yaml; they can be drained, but not added or removed")
+var ErrNotManaged = errors.New("machines of static regions are listed in service.yaml, and cannot be added or removed otherwise")
 
 // ErrNoManualDecisions means that decisions about single replicas are not stored: the controller of a cloud
 // service runs on another machine than the file of decisions, and each operator has a separate
