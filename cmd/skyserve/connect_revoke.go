@@ -110,7 +110,7 @@ func (o *operators) revoke(who string) error {
 			return err
 		}
 		if self {
-			return usage(fmt.Errorf("revoking %q: this machine's own certificate cannot be revoked, it signs the others", who), "if several share the name, pass a fingerprint: skyserve connect --list")
+			return usage(fmt.Errorf("revoking %q: this machine's own certificate cannot be revoked: this machine signs the others", who), "if several share the name, pass a fingerprint: skyserve connect --list")
 		}
 	}
 	var err error
@@ -184,7 +184,7 @@ func (o *operators) distributeRevocations(ctx context.Context, clouds *cloudFlag
 		return err
 	}
 	if spec == nil {
-		return failed(fmt.Errorf("sending the revocation list to the machines of %s: its service.yaml has no cloud region", o.svc.Name()),
+		return failed(fmt.Errorf("sending the revocation list to the machines of %s: its service.yaml is missing or invalid", o.svc.Name()),
 			"set identity.revoked in the balancers' configurations to this file: "+o.home.RevokedFile())
 	}
 	v, err := openView(ctx, clouds, o.svc, "revoking certificates")
