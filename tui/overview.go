@@ -134,8 +134,8 @@ func ttftCell(p *telemetry.Percentiles, of func(*telemetry.Percentiles) float64)
 // targets are for the 95th percentile (section 2.2).
 const maxMissShare = 0.05
 
-// missCell returns the share of interactive first tokens that missed the TTFT target in
-// the last seconds.
+// missCell returns the share of the first tokens of streamed IW-F requests that missed
+// the TTFT target in the last seconds.
 func (s *screen) missCell(r *telemetry.RegionSnapshot) cellValue {
 	before := findRegion(s.rateBase.snapshot, r.Name)
 	if before == nil {
@@ -240,7 +240,7 @@ func (s *screen) ageCell(r *telemetry.RegionSnapshot) cellValue {
 // flow is the traffic that one region forwards to another.
 type flow struct {
 	from, to service.Region
-	rate     float64 // requests per second; NaN while unknown
+	rate     float64 // requests per second; 0 while unknown
 	total    int64
 }
 
