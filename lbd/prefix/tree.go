@@ -134,8 +134,8 @@ func (t *Tree) latest(id int32) int {
 	return -1
 }
 
-// writeDepths writes the depth of the targets that have node id but not its child next, or any
-// child if next is none.
+// writeDepths writes the depth of the targets that have node id but not its child next; of all that
+// have id if next is none.
 func (t *Tree) writeDepths(id, next int32, depth int, out []int) {
 	for w := 0; w <= t.stride(id) && w*64 < len(out); w++ {
 		m := t.word(id, w)
