@@ -96,8 +96,8 @@ func TestEvictionMatchesReferenceInBothOrders(t *testing.T) {
 	})
 }
 
-// Prefixes with common beginnings under a bound: the invariants hold in both orders for any
-// evictions, and the latest insert is present.
+// Prefixes with common beginnings under a bound: the invariants and the bound hold in both orders
+// for any evictions.
 func TestEvictionKeepsInvariantsWithCommonPrefixes(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		const bound = 8 * nodeBytes
