@@ -141,7 +141,7 @@ func testMixedHardware(t *testing.T, region service.Region, gpu string) {
 		w.Observe(o)
 		return w.Alerts()
 	}
-	for s := range 120 { // the older machine is four times slower, more and less under load
+	for s := range 120 { // the older machine is four to six times slower, as its load changes
 		if found := observe(s, 1, 4+float64(s%3)); len(found) > 0 {
 			t.Fatalf("after %d s: %+v", s, found)
 		}
