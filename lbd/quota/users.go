@@ -78,7 +78,7 @@ func (l *Ledger) makeRoom(tenant string, now time.Duration) error {
 // among them.
 func (l *Ledger) Dropped() uint64 { return l.dropped.Load() }
 
-// dropIdleUsers drops the accounts of users that are as new; the lock must be held.
+// dropIdleUsers drops the accounts of users for which asNew is true; the lock must be held.
 func (l *Ledger) dropIdleUsers(now time.Duration) {
 	dropped := l.dropped.Load() + 1
 	for name, a := range l.accounts {
