@@ -192,7 +192,7 @@ func (a *Account) overQuota(counted, tokens int64, cost service.NanoUSD) (limit 
 }
 
 // Usage returns the usage of each key, user and model, sorted by name and model. Requests count at
-// the balancer that their client is connected to. A request that no engine served is not counted.
+// the balancer that their client is connected to. Requests that no engine or provider served do not.
 func (l *Ledger) Usage() []telemetry.KeyUsage {
 	var list []telemetry.KeyUsage
 	for _, a := range l.list() {
