@@ -100,7 +100,7 @@ type Candidate struct {
 	// model, or 1. 0 counts as 1.
 	Pace float64
 	// ContextTokens is the number of tokens in the contexts of the requests sent there: prompts, and
-	// answers so far. A peer reports it for all requests at its replicas, whichever balancer sent them.
+	// answers so far. A peer reports it for all requests that it sent to its replicas.
 	ContextTokens int
 	// Replicas, PeerOutstanding and ExpectedWait are from a peer's last report: the number of its live
 	// replicas, the number of requests outstanding there, and the expected time in its queue for a
