@@ -163,8 +163,8 @@ type Facts struct {
 	// computed before, and had evicted. If it is high, computing any prompt evicts prefixes that other
 	// requests need.
 	EvictedShare float64
-	// CachedShare is the recent share, 0..1, of the prompt tokens of all models that engines found in their
-	// caches; 0 until an engine has reported it.
+	// CachedShare is the mean share, 0..1, of a prompt that engines found in their caches, over the recent
+	// requests of all models; 0 until an engine has reported it.
 	CachedShare float64
 	Candidates  []Candidate
 }
