@@ -138,8 +138,8 @@ type Facts struct {
 	Now     time.Duration
 	Model   string
 	Session string
-	// PromptBytes is the length of the prompt in whole blocks (prefix.BlockBytes), like MatchBytes; 0 if
-	// the prompt is shorter than a block.
+	// PromptBytes is the number of bytes in the whole blocks (prefix.BlockBytes) of the prompt, like
+	// MatchBytes; 0 if the prompt is shorter than a block.
 	PromptBytes int
 	// PromptTokens is an estimate.
 	PromptTokens int
