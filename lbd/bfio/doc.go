@@ -12,9 +12,9 @@
 //
 //	Imbalance = sum over g of (max over g' of L_g' - L_g) = G * max L - sum L
 //
-// with L_g the tokens resident on worker g. A decision minimises the objective of the
-// paper's integer programme (IO): the imbalance over a window of H steps, here with a
-// weight per step:
+// with L_g the tokens resident on worker g. A decision approximately minimises the
+// objective of the paper's integer programme (IO): the imbalance over a window of H steps,
+// here with a weight per step:
 //
 //	J = sum over h = 0..H of w_h * (G * max over g of L_g(h) - sum over g of L_g(h))
 //
