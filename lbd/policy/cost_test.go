@@ -129,7 +129,7 @@ func TestCostLeavesRegionOnlyIfMuchCheaper(t *testing.T) {
 }
 
 // The choice follows from the scores.
-func TestCostScoresEveryCandidate(t *testing.T) {
+func TestCostScoresLiveCandidates(t *testing.T) {
 	cs := fleet(3)
 	cs[0].Outstanding, cs[1].Live, cs[1].Available = 3, false, false
 	got := NewCost().Choose(long(1000, cs))
@@ -138,8 +138,8 @@ func TestCostScoresEveryCandidate(t *testing.T) {
 	}
 }
 
-// If all replicas are twice as slow, or all waits twice as long on hardware twice as slow, the
-// cheapest candidate stays the same.
+// If all replicas are slower and all waits longer by the same factor, the cheapest candidate stays
+// the same.
 func TestScalingAllDurationsKeepsTheChoice(t *testing.T) {
 	at := func(pace float64) int {
 		cs := fleet(3)
@@ -210,8 +210,8 @@ func TestCostSpreadsShortAnswersToLongPrompts(t *testing.T) {
 	}
 }
 
-// A request that is briefly pending at a replica with free memory is admitted with the next step:
-// its prefix is worth that wait. A request that stays pending means that the batch is full.
+// A request that is briefly pending at a replica with free memory is admitted in the next steps: a
+// prefix cached there is worth that wait. A request that stays pending means that the batch is full.
 func TestCostIgnoresTransientPending(t *testing.T) {
 	choose := func(pendingFor time.Duration, kv float64) Choice {
 		cs := fleet(2)
