@@ -75,7 +75,7 @@ func TestDualMapChoosesBetweenTheTwo(t *testing.T) {
 	}
 }
 
-// A request that is sent again after a failure is mapped again. It counts once.
+// A request that is sent again, with no other in between, is mapped again. It counts once.
 func TestDualMapCountsRequestsOnce(t *testing.T) {
 	p, cs := NewDualMap(), fleet(4)
 	f := &Facts{ID: "again", Model: "m", PrefixHashes: prefixesOf("ab"), Candidates: cs}

@@ -43,8 +43,8 @@ func TestChoices(t *testing.T) {
 			{[]Candidate{replica("a", 9, 0), replica("b", 0, 0), replica("c", 0, 0)}, "b", ReasonRotation},
 			{[]Candidate{replica("a", 9, 0), replica("b", 0, 0), full(replica("c", 0, 0))}, "a", ReasonRotation},
 		}},
-		{"nothing available waits", "round-robin", []round{{[]Candidate{full(replica("a", 0, 0))}, "", ReasonNoneAvailable}}},
-		{"nothing at all waits", "skylb", []round{{nil, "", ReasonNoneAvailable}}},
+		{"waits if nothing is available", "round-robin", []round{{[]Candidate{full(replica("a", 0, 0))}, "", ReasonNoneAvailable}}},
+		{"waits without candidates", "skylb", []round{{nil, "", ReasonNoneAvailable}}},
 		{"least outstanding", "least-load", []round{
 			{[]Candidate{replica("a", 2, 0), replica("b", 1, 0), replica("c", 3, 0)}, "b", ReasonLeastLoad},
 		}},

@@ -131,7 +131,7 @@ func TestBoundedLoadMovesOverflow(t *testing.T) {
 	}
 }
 
-func TestBothLayersHashSessions(t *testing.T) {
+func TestSessionsAreHashedToPeers(t *testing.T) {
 	for _, p := range ringPolicies() {
 		cs := []Candidate{full(replica("a", 0, 0)), peer("asia", 0, 0), peer("eu", 0, 0), peer("sa", 0, 0)}
 		seen := map[int]bool{}
