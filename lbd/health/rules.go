@@ -90,6 +90,16 @@ func severityIf(critical bool) telemetry.Severity {
 	return telemetry.SeverityWarning
 }
 
+// mostSevere returns the first critical one of the conditions of several windows, else the first one, if there is one.
+func mostSevere(windows []condition) []condition {
+	for i := range windows {
+		if windows[i].Severity == telemetry.SeverityCritical {
+			return windows[i : i+1]
+		}
+	}
+	return windows[:min(len(windows), 1)]
+}
+
 // share returns part of whole as text.
 func share(part, whole int64) string { return fmt.Sprintf("%.0f %%", 100*float64(part)/float64(whole)) }
 
@@ -102,6 +112,7 @@ func exceeds(part, whole int64, limit float64) bool {
 // replicaErrors finds replicas that fail many of their requests.
 func replicaErrors(w *Watch, o *Observation) (found []condition) {
 	for _, r := range o.Own.Replicas {
+		var windows []condition
 		for _, window := range []struct {
 			length time.Duration
 			limit  float64
@@ -115,11 +126,11 @@ func replicaErrors(w *Watch, o *Observation) (found []condition) {
 			if !exceeds(failed, sent, window.limit) {
 				continue
 			}
-			found = append(found, o.raise(severityIf(float64(failed) >= criticalErrors*float64(sent)), telemetry.AlertErrors, r.ID,
+			windows = append(windows, o.raise(severityIf(float64(failed) >= criticalErrors*float64(sent)), telemetry.AlertErrors, r.ID,
 				fmt.Sprintf("failed %d of %d requests (%s) in the last %s; they are retried on other replicas where possible", failed, sent, share(failed, sent), span(window.length)),
 				o.readLog(r.ID)+"; "+o.stopSending(r.ID)))
-			break
 		}
+		found = append(found, mostSevere(windows)...)
 	}
 	return found
 }
@@ -257,16 +268,16 @@ func (w *Watch) grown(window time.Duration, now telemetry.Outcomes) telemetry.Ou
 }
 
 // failedRequests finds a balancer that answers its clients with 5xx, or with errors within a stream.
-func failedRequests(w *Watch, o *Observation) []condition {
+func failedRequests(w *Watch, o *Observation) (windows []condition) {
 	for _, window := range []time.Duration{shortWindow, longWindow} {
 		d := w.grown(window, o.Own.Outcomes)
 		if all := d.Served + d.Failed; exceeds(d.Failed, all, failedWarning) {
-			return []condition{o.raise(severityIf(float64(d.Failed) >= failedCritical*float64(all)), telemetry.AlertFailed, o.Balancer,
+			windows = append(windows, o.raise(severityIf(float64(d.Failed) >= failedCritical*float64(all)), telemetry.AlertFailed, o.Balancer,
 				fmt.Sprintf("%d of %d requests (%s) failed with 5xx or within the stream in the last %s", d.Failed, all, share(d.Failed, all), span(window)),
-				"'skyserve top', view 3 shows them with their reasons; 'skyserve explain ID' explains one")}
+				"'skyserve top', view 3 shows them with their reasons; 'skyserve explain ID' explains one"))
 		}
 	}
-	return nil
+	return mostSevere(windows)
 }
 
 // limitedRequests finds a balancer that rejects many requests with 429.
@@ -328,6 +339,7 @@ func (w *Watch) burn(m telemetry.ModelSnapshot, window time.Duration) (rate floa
 // lateFirstTokens finds models whose streamed IW-F requests miss the TTFT target.
 func lateFirstTokens(w *Watch, o *Observation) (found []condition) {
 	for _, m := range o.Own.Models {
+		var windows []condition
 		for _, window := range burnWindows {
 			if window.control > longWindow && !w.covers(window.control) {
 				continue
@@ -337,11 +349,11 @@ func lateFirstTokens(w *Watch, o *Observation) (found []condition) {
 			if !known || !enough || now < window.limit || burn < window.limit {
 				continue
 			}
-			found = append(found, o.raise(severityIf(window.length <= longWindow && burn >= burnCritical), telemetry.AlertSLO, m.Model,
+			windows = append(windows, o.raise(severityIf(window.length <= longWindow && burn >= burnCritical), telemetry.AlertSLO, m.Model,
 				fmt.Sprintf("%s of first tokens in %s missed the TTFT target in the last %s: burn rate %.1f (1 = the %.0f %% that are allowed)", share(late, all), o.Own.Name, span(window.length), burn, 100*maxMissShare),
 				o.ifDeployed("'skyserve plan' shows whether capacity is missing; ", "")+"'skyserve top' shows slow replicas and queues"))
-			break
 		}
+		found = append(found, mostSevere(windows)...)
 	}
 	return found
 }

@@ -160,6 +160,32 @@ func testMixedHardware(t *testing.T, region service.Region, gpu string) {
 	}
 }
 
+// An alert remains critical while the last minute is, also when its last seconds are better.
+func TestCriticalMinuteIsNotHiddenByBetterSeconds(t *testing.T) {
+	var w Watch
+	var o Observation
+	for s := range 150 {
+		o = healthy(s)
+		bad, better := max(0, min(s, 139)-89), max(0, s-139) // 50 seconds, then 10
+		o.Own.Replicas[1].Failed = int64(5*bad + better)     // of 10 a second
+		o.Own.Outcomes.Failed = int64(15*bad + 2*better)     // besides 30 a second
+		o.Own.Models[0].SLOMisses = int64(18*bad + 7*better) // of 30 a second
+		w.Observe(o)
+	}
+	want := map[string]string{telemetry.AlertErrors: "43 %", telemetry.AlertFailed: "30 %", telemetry.AlertSLO: "54 %"}
+	for _, a := range w.Alerts() {
+		if part, ok := want[a.Kind]; ok {
+			delete(want, a.Kind)
+			if a.Severity != telemetry.SeverityCritical || !strings.Contains(a.Message, part) || !strings.Contains(a.Message, "last minute") {
+				t.Errorf("%s %s: %s", a.Severity, a.Kind, a.Message)
+			}
+		}
+	}
+	if len(want) > 0 {
+		t.Errorf("no alerts of %v in %+v", want, w.Alerts())
+	}
+}
+
 // `skyserve replica drain` works only for a service without regions in clouds, and `skyserve replica add` for no region of existing machines.
 func TestStepsWorkInTheirRegion(t *testing.T) {
 	for _, c := range []struct {
