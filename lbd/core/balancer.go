@@ -35,6 +35,8 @@ type request struct {
 	failedAt    time.Duration
 	// waitsFor is the replica that the request is held for; nil if it waits for any target.
 	waitsFor *target
+	// heldInRound is the queue's holdRound in which the request was counted in waitsFor.heldRequests.
+	heldInRound int
 	// nextSortTime is its sort time (Item.SortTime) after its queue is reordered.
 	nextSortTime time.Duration
 	evaluated    bool // since it was queued; only for a policy that holds requests
@@ -518,7 +520,9 @@ func (b *Balancer) waitingRequests(q *queue) []*request {
 }
 
 func (b *Balancer) dequeue(r *request) {
-	b.queue(r.Model).removeRequest(r)
+	q := b.queue(r.Model)
+	q.releaseHold(r)
+	q.removeRequest(r)
 	b.queued--
 }
 

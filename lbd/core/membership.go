@@ -60,6 +60,7 @@ func (b *Balancer) addReplica(now time.Duration, info *ReplicaInfo) {
 		former := t.model
 		if former != info.Model {
 			b.queue(info.Model).activeAt = now
+			b.releaseHoldsFor(t)
 		}
 		if t.model != info.Model || t.process != info.Process {
 			b.forgetCache(now, t)

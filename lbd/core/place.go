@@ -71,7 +71,7 @@ func (b *Balancer) placeWithHolds(now time.Duration, q *queue) {
 	}
 	again := available || peersChanged // evaluate all requests again
 	if again {
-		b.clearHolds(q.model)
+		b.clearHolds(q)
 	}
 	b.scratchRequests = q.First(b.scratchRequests[:0], now, b.cfg.PoolLimit)
 	gathered := false // whether the gathered candidates are those of an unrestricted request with this adapter
@@ -84,7 +84,8 @@ func (b *Balancer) placeWithHolds(now time.Duration, q *queue) {
 			gathered, adapter = false, r.Adapter
 		}
 		if available && !peersChanged && r.evaluated && gathered && !b.anyCandidateAvailable() {
-			b.holdFor(r, r.waitsFor)
+			b.holdFor(q, r, r.waitsFor)
+			b.updateHeld(r.waitsFor)
 			continue
 		}
 		q.markEvaluated(r)
@@ -112,11 +113,29 @@ func (b *Balancer) anyCandidateAvailable() bool {
 	return false
 }
 
+// updateHeld sets the number of requests held for t in the gathered candidates.
+func (b *Balancer) updateHeld(t *target) {
+	for i, other := range b.targets[:b.firstPeer] {
+		if other == t {
+			b.candidates[i].Held = t.heldRequests
+		}
+	}
+}
+
 // holdFor holds r for t; if t is nil, r waits for any target.
-func (b *Balancer) holdFor(r *request, t *target) {
+func (b *Balancer) holdFor(q *queue, r *request, t *target) {
 	if r.waitsFor = t; t != nil {
 		t.heldRequests++
+		r.heldInRound = q.holdRound
 	}
+}
+
+// releaseHold ends the hold of r, if there is one.
+func (q *queue) releaseHold(r *request) {
+	if r.waitsFor != nil && r.heldInRound == q.holdRound {
+		r.waitsFor.heldRequests--
+	}
+	r.waitsFor = nil
 }
 
 // waitsForID returns the id of the replica that r is held for; empty if it waits for any target.
@@ -127,10 +146,22 @@ func (r *request) waitsForID() string {
 	return r.waitsFor.id
 }
 
-// clearHolds resets the number of requests held for each replica of a model.
-func (b *Balancer) clearHolds(model string) {
+// releaseHoldsFor ends the holds for t, whose model changes.
+func (b *Balancer) releaseHoldsFor(t *target) {
+	for _, r := range b.requests {
+		if r.waitsFor == t {
+			r.waitsFor = nil
+		}
+	}
+	t.heldRequests = 0
+}
+
+// clearHolds ends all holds of a model's requests. They keep waitsFor: those that are not evaluated again are held for the
+// same replica.
+func (b *Balancer) clearHolds(q *queue) {
+	q.holdRound++
 	for _, t := range b.replicas {
-		if t.model == model {
+		if t.model == q.model {
 			t.heldRequests = 0
 		}
 	}
@@ -168,7 +199,7 @@ func (b *Balancer) placeRequest(now time.Duration, q *queue, r *request) bool {
 // chooseTarget is placeRequest for the candidates that were already gathered. Afterwards they are
 // up to date again.
 func (b *Balancer) chooseTarget(now time.Duration, q *queue, r *request) bool {
-	r.waitsFor = nil
+	q.releaseHold(r)
 	b.fillMatches(r)
 	b.facts = policy.Facts{
 		ID: r.ID, Now: now, Model: r.Model, Session: r.Session,
@@ -181,8 +212,8 @@ func (b *Balancer) chooseTarget(now time.Duration, q *queue, r *request) bool {
 	case choice.Index == policy.Wait:
 		return false
 	case choice.Hold:
-		b.holdFor(r, b.targets[choice.Index])
-		b.candidates[choice.Index].Held = r.waitsFor.heldRequests
+		b.holdFor(q, r, b.targets[choice.Index])
+		b.updateHeld(r.waitsFor)
 		return false
 	}
 	b.dequeue(r)

@@ -24,17 +24,47 @@ type world struct {
 	served  map[string][]string // the latest list of each replica; none = unknown
 	refused map[string][]string // the adapters that a replica rejected since then
 	b       *Balancer
-	now     time.Duration
-	next    int
-	at      map[string]string // request -> target, "" = queued
-	log     []Event
-	ended   map[string]string
-	asked   int
-	events  [][]byte
+	// wrongHolds is set if the policy was told a wrong number of held requests.
+	wrongHolds string
+	now        time.Duration
+	next       int
+	at         map[string]string // request -> target, "" = queued
+	log        []Event
+	ended      map[string]string
+	asked      int
+	events     [][]byte
 }
 
 func newWorld(cfg Config) *world {
-	return &world{b: New(cfg), holders: map[string]string{}, adapter: map[string]string{}, served: map[string][]string{}, refused: map[string][]string{}, at: map[string]string{}, ended: map[string]string{}}
+	w := &world{b: New(cfg), holders: map[string]string{}, adapter: map[string]string{}, served: map[string][]string{}, refused: map[string][]string{}, at: map[string]string{}, ended: map[string]string{}}
+	if cfg.Policy.Traits().Holds {
+		w.b.cfg.Policy = &holdChecker{cfg.Policy, w}
+	}
+	return w
+}
+
+// holdChecker is a policy that compares the candidates' numbers of held requests with those of the replicas.
+type holdChecker struct {
+	policy.Policy
+	w *world
+}
+
+func (h *holdChecker) Choose(f *policy.Facts) policy.Choice {
+	for i := range f.Candidates {
+		c := &f.Candidates[i]
+		if held := h.w.holdsFor(c.ID); !c.Peer && c.Held != held {
+			h.w.wrongHolds = fmt.Sprintf("%s: told that %d requests are held for %s, not %d", f.ID, c.Held, c.ID, held)
+		}
+	}
+	return h.Policy.Choose(f)
+}
+
+// holdsFor returns the number of requests that are counted as held for a replica.
+func (w *world) holdsFor(id string) int {
+	if t := findTarget(w.b.replicas, id); t != nil {
+		return t.heldRequests
+	}
+	return 0
 }
 
 func drawConfig(rt *rapid.T) Config {
@@ -297,6 +327,20 @@ func (w *world) checkCounts(t fatal) {
 	if total > c.Outstanding {
 		t.Fatalf("replicas carry %d, counted %d", total, c.Outstanding)
 	}
+	if w.wrongHolds != "" {
+		t.Fatalf("%s", w.wrongHolds)
+	}
+	for _, replica := range w.b.replicas {
+		waiting := 0 // requests that may be held for it
+		for _, r := range w.b.requests {
+			if r.target == nil && r.waitsFor == replica {
+				waiting++
+			}
+		}
+		if replica.heldRequests < 0 || replica.heldRequests > waiting {
+			t.Fatalf("%d requests are held for %s, and %d wait for it", replica.heldRequests, replica.id, waiting)
+		}
+	}
 	byModel := 0
 	for _, q := range w.b.queues {
 		byModel += q.outstanding
@@ -340,6 +384,20 @@ func (w *world) checkModels(t fatal) {
 			t.Fatalf("told %+v, want %+v", m, want[m.Model])
 		}
 	}
+}
+
+// A policy that holds requests knows at each decision how many are held for each replica. One that is sent, rejected or
+// cancelled is no longer held.
+func TestHeldRequestsAreCounted(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		cfg := drawConfig(rt)
+		cfg.Policy, cfg.Push = policy.NewCost(), PushRule{Mode: PushPending}
+		w := newWorld(cfg)
+		for range rapid.IntRange(50, 200).Draw(rt, "events") {
+			w.step(rt, w.draw(rt))
+			w.checkCounts(rt)
+		}
+	})
 }
 
 // Every request ends exactly once and is counted at every moment. When traffic ends, every counter

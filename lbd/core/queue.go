@@ -24,6 +24,8 @@ type queue struct {
 	// unevaluated counts the requests that were not evaluated since they were queued.
 	evaluatedSinceReport bool
 	unevaluated          int
+	// holdRound counts the evaluations that began by ending all holds.
+	holdRound int
 	// detachedAt is when the last replica of the model, here or at a peer, was removed or lost; detached is false
 	// before: see awaitsReport.
 	detachedAt time.Duration
