@@ -20,8 +20,9 @@ var mixtureRegions = []string{"us", "eu", "asia", "sa", "af", "au"}
 // Mixture draws a scenario that no policy was tuned for: the workload and its lengths, 1 to 6 regions
 // with 1 to 64 replicas, engines of 0.3 to 3 times the speed and 0.3 to 2 times the memory of a
 // built-in profile, round-trip times up to 3 times the common ones, probes every 50 ms to 1 s, even or
-// 10:1 loads of regions, and a closed or open loop with 0.5 to 1.3 times the estimated capacity. The
-// same seed yields the same scenario.
+// 10:1 loads of regions, and a closed or open loop with 0.5 to 1.3 times the estimated capacity. A run takes
+// at least a minute and ten times as long as a request at a full replica, but at most an hour. The same seed yields the
+// same scenario.
 func Mixture(seed uint64) Scenario {
 	m := mixture{rand.New(rand.NewPCG(seed, streamMixture)), common}
 	s := &m.Scenario
@@ -51,11 +52,14 @@ func (m *mixture) between(low, high float64) float64 {
 	return low * math.Pow(high/low, m.Float64())
 }
 
-// Limits of a drawn run: long enough for a steady state, short enough to take a second.
+// Limits of a drawn run. It is long enough that most of it is no start from empty caches and batches: a full service
+// could serve that many times the requests that it runs at once. It is not much longer, because of what a run costs.
 const (
-	mixtureSeconds     = 90 // of the nominal engine
-	mixtureMinDuration = 60 * time.Second
-	mixtureMaxDuration = 300 * time.Second
+	mixtureSeconds      = 90 // of the nominal engine
+	mixtureMinDuration  = 60 * time.Second
+	mixtureLongDuration = 300 * time.Second // suffices for most
+	mixtureResidences   = 10
+	mixtureMaxDuration  = time.Hour
 )
 
 // drawEngines draws the scenario's profile: half of them L4, most of the others H100.
@@ -73,7 +77,7 @@ func (m *mixture) drawEngines() {
 	m.Profile, m.Engines = p, []engine.Profile{p}
 	m.MaxContext = min(workload.DefaultMaxContext, max(workload.MinContext, p.KVTokens*3/4))
 	m.Duration = time.Duration(mixtureSeconds * 20 * float64(p.StepTime(8, 8*500)))
-	m.Duration = min(max(m.Duration, mixtureMinDuration), mixtureMaxDuration).Truncate(time.Second)
+	m.Duration = min(max(m.Duration, mixtureMinDuration), mixtureLongDuration).Truncate(time.Second)
 }
 
 // drawRegions draws the regions, their replicas and links, and the shares of their clients.
@@ -128,6 +132,7 @@ func (m *mixture) drawLoad(seed uint64) {
 			concurrent, perSecond = concurrent+n, perSecond+rate
 		}
 	}
+	m.lengthen(concurrent / perSecond)
 	shares := 0
 	for _, r := range m.Regions {
 		shares += r.Clients
@@ -140,6 +145,12 @@ func (m *mixture) drawLoad(seed uint64) {
 	if m.IntN(2) == 0 {
 		m.Rate = math.Round(1e4*load*perSecond/demand.requests) / 1e4
 	}
+}
+
+// lengthen makes a run long enough, if a request stays this many seconds at a full replica, on average.
+func (m *mixture) lengthen(residence float64) {
+	enough := time.Duration(mixtureResidences * residence * float64(time.Second))
+	m.Duration = max(m.Duration, min(enough, mixtureMaxDuration).Truncate(time.Second))
 }
 
 // maxMixtureClients limits the clients of a drawn scenario, and so the cost of a run.

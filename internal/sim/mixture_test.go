@@ -11,7 +11,7 @@ import (
 // Drawn scenarios are valid, differ, stay within the documented ranges and survive a file. The same
 // seed draws the same scenario.
 func TestMixture(t *testing.T) {
-	kinds, regions, loops := map[workload.Kind]bool{}, map[int]bool{}, map[bool]bool{}
+	kinds, regions, loops, lengthened := map[workload.Kind]bool{}, map[int]bool{}, map[bool]bool{}, 0
 	for seed := range uint64(150) {
 		s := Mixture(seed)
 		if err := s.Validate(); err != nil {
@@ -24,8 +24,11 @@ func TestMixture(t *testing.T) {
 		for _, r := range s.Regions {
 			replicas += r.Replicas
 		}
-		if replicas < 1 || replicas > 64 || s.Interval > time.Second || s.Duration > 5*time.Minute {
+		if replicas < 1 || replicas > 64 || s.Interval > time.Second || s.Duration < time.Minute || s.Duration > time.Hour {
 			t.Errorf("seed %d drew %d replicas, probes every %s, %s", seed, replicas, s.Interval, s.Duration)
+		}
+		if s.Duration > 5*time.Minute { // its requests take long
+			lengthened++
 		}
 		kinds[s.Workload], regions[len(s.Regions)], loops[s.Rate > 0] = true, true, true
 		file, err := ParseFile("drawn.yaml", []byte(s.YAML()))
@@ -35,6 +38,9 @@ func TestMixture(t *testing.T) {
 		if !reflect.DeepEqual(file.Constants(), s.Constants()) {
 			t.Errorf("seed %d: the file has constants\n%+v\nwant\n%+v", seed, file.Constants(), s.Constants())
 		}
+	}
+	if lengthened == 0 || lengthened > 75 {
+		t.Errorf("%d of 150 runs take more than five minutes", lengthened)
 	}
 	if len(kinds) != len(workload.Kinds()) || len(regions) != 6 || len(loops) != 2 {
 		t.Errorf("150 draws have %d workloads, %d numbers of regions and %d loops", len(kinds), len(regions), len(loops))

@@ -11,7 +11,7 @@ import (
 // The number of concurrent draws does not affect a search, and each draw equals the one that its seed
 // repeats.
 func TestFuzzRepeats(t *testing.T) {
-	f := PolicyFuzz{Policy: "least-load", Others: []string{"round-robin"}, Draws: 3, SeedBase: 40, Workers: 3}
+	f := PolicyFuzz{Policy: "least-load", Others: []string{"round-robin"}, Draws: 3, SeedBase: 33, Workers: 3}
 	search := func() *FuzzReport {
 		r, err := RunFuzz(t.Context(), f)
 		if err != nil {
@@ -20,28 +20,28 @@ func TestFuzzRepeats(t *testing.T) {
 		return r
 	}
 	all := search()
-	f.Draws, f.SeedBase, f.Workers = 1, 41, 1
+	f.Draws, f.SeedBase, f.Workers = 1, 34, 1
 	if one := search(); !reflect.DeepEqual(one.Draws[0], all.Draws[1]) {
-		t.Errorf("seed 42 yields\n%+v\nalone, and\n%+v\nas the second of three", one.Draws[0], all.Draws[1])
+		t.Errorf("seed 35 yields\n%+v\nalone, and\n%+v\nas the second of three", one.Draws[0], all.Draws[1])
 	}
 }
 
 // With several seeds, a draw has the means of the runs that each seed gives alone.
 func TestFuzzSeeds(t *testing.T) {
 	search := func(base uint64, seeds int) FuzzDraw {
-		d, err := (&PolicyFuzz{Policy: "least-load", Others: []string{"round-robin"}, Draws: 1, SeedBase: base, Seeds: seeds}).draw(t.Context(), 42)
+		d, err := (&PolicyFuzz{Policy: "least-load", Others: []string{"round-robin"}, Draws: 1, SeedBase: base, Seeds: seeds}).draw(t.Context(), 34)
 		if err != nil {
 			t.Fatal(err)
 		}
 		return d
 	}
-	one, three := search(41, 0), search(41, 3)
+	one, three := search(33, 0), search(33, 3)
 	if len(three.Rows) != 6 || len(three.Summary) != 2 || !reflect.DeepEqual(three.Rows[0], one.Rows[0]) || !reflect.DeepEqual(three.Rows[3], one.Rows[1]) {
 		t.Fatalf("three seeds yield\n%+v\none\n%+v", three, one)
 	}
 	rows := three.Rows
 	want := (rows[0].OutputTokensPerSecond + rows[1].OutputTokensPerSecond + rows[2].OutputTokensPerSecond) / (rows[3].OutputTokensPerSecond + rows[4].OutputTokensPerSecond + rows[5].OutputTokensPerSecond)
-	if math.Abs(*three.Throughput-want) > 1e-12 || rows[0].Seed != 42 || rows[2].Seed != 44 {
+	if math.Abs(*three.Throughput-want) > 1e-12 || rows[0].Seed != 34 || rows[2].Seed != 36 {
 		t.Errorf("the ratio is %g, that of the sums %g", *three.Throughput, want)
 	}
 	f := PolicyFuzz{Policy: "cost", Draws: 1, Seeds: -1}
