@@ -83,8 +83,12 @@ func (s *screen) aboveBatches() []string {
 			late++
 		}
 	}
+	open := "1 open batch"
+	if n := len(s.snapshot.Batches); n != 1 {
+		open = fmt.Sprintf("%d open batches", n)
+	}
 	parts := []segment{
-		{fmt.Sprintf("%d open batches", len(s.snapshot.Batches)), s.theme.title},
+		{open, s.theme.title},
 		{Count(left, "request") + " left", paint{}},
 	}
 	if late > 0 {

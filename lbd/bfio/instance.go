@@ -156,8 +156,8 @@ func Check(in Instance, assignment []int) error {
 		placed++
 	}
 	for g, n := range taken {
-		if n > max(in.Workers[g].Free, 0) {
-			return fmt.Errorf("checking an assignment: worker %d must have at most %d jobs, got %d", g, in.Workers[g].Free, n)
+		if free := max(in.Workers[g].Free, 0); n > free {
+			return fmt.Errorf("checking an assignment: worker %d must have at most %d jobs, got %d", g, free, n)
 		}
 	}
 	if want := in.Places(); placed != want {
