@@ -74,7 +74,7 @@ func TestReleasedOwnerIsEvictedFirst(t *testing.T) {
 }
 
 // For random inserts: an owner within its share loses nothing, unless it was released or inserts
-// itself. The latest insert stays if it is within its owner's share.
+// itself. With LeastRecent, the latest insert stays if it is within its owner's share.
 func TestOwnersKeepTheirShare(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		tree := NewTreeWithOrder(rapid.IntRange(5, 60).Draw(rt, "room")*nodeBytes, drawOrder(rt))
