@@ -9,7 +9,7 @@ import (
 
 var specKey = regexp.MustCompile(`\b(?:balancer|autoscale|local|slo)\.([a-z_]+)`)
 
-// The keys of service.yaml that next steps name exist.
+// The keys that specKey finds in rules.go exist in service.yaml.
 func TestNextStepsNameExistingKeys(t *testing.T) {
 	rules, err := os.ReadFile("rules.go")
 	if err != nil {

@@ -120,8 +120,8 @@ var faults = []fault{
 	}, telemetry.AlertForecast, "m", telemetry.SeverityWarning, "1.5x the forecast", 0},
 }
 
-// Replicas without a known GPU, and those of static regions, may have different ones: one that was always slower than the others is not called slow,
-// and one that becomes slower than the others and than it was is.
+// Replicas without a known GPU, and those of static regions, may have different ones: a replica is called slow
+// only if it is slower than the others and has become slower than it was.
 func TestMixedHardwareIsNotSlow(t *testing.T) {
 	for region, gpu := range map[service.Region]string{"aws/us-east-1": "", "static/paris": "L4"} {
 		t.Run(string(region), func(t *testing.T) { testMixedHardware(t, region, gpu) })
@@ -186,7 +186,7 @@ func TestCriticalMinuteIsNotHiddenByBetterSeconds(t *testing.T) {
 	}
 }
 
-// `skyserve replica drain` works only for a service without regions in clouds, and `skyserve replica add` for no region of existing machines.
+// `skyserve replica drain` works only for a service without regions in clouds, `skyserve replica add` only outside static regions.
 func TestStepsWorkInTheirRegion(t *testing.T) {
 	for _, c := range []struct {
 		own, other         service.Region
