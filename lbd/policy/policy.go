@@ -193,7 +193,7 @@ const (
 	ReasonNoneAvailable = "none_available"   // none: the reason of every Wait
 	ReasonRotation      = "rotation"         // the next in turn
 	ReasonLeastLoad     = "least_load"       // the one with the fewest outstanding requests
-	ReasonPrefixMatch   = "prefix_match"     // the one with the longest match
+	ReasonPrefixMatch   = "prefix_match"     // the one with the longest match; with DualMap, of its two candidates
 	ReasonPrefixMiss    = "prefix_miss"      // the one with the least load or, with CacheAware, the fewest cached bytes: no match is long enough
 	ReasonForward       = "offload"          // a peer; not the KV cache offloading of engines
 	ReasonPowerOfTwo    = "power_of_two"     // the better of two candidates: PowerOfTwo draws them at random, DualMap hashes the prefix
