@@ -54,8 +54,8 @@ type CostConstants struct {
 	// needs and computes again. A higher limit keeps more prefixes cached, but more requests wait for the replica
 	// that has their prefix.
 	MaxEvictedShare float64
-	// PeerMarginShare is a share of the request's duration at an idle replica. A peer is chosen only if
-	// its cost is lower than that of every replica by at least this time.
+	// PeerMarginShare is a share of the request's duration at an idle replica. This time is added to the
+	// cost of a peer.
 	PeerMarginShare float64
 	// MaxHoldShare is a share of a request's maximum time in the queue (Facts.MaxWait). A request is overdue
 	// when it has waited for this time plus the time in which the whole queue is served. An overdue request
