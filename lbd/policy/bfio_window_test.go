@@ -8,8 +8,8 @@ import (
 	"skyserve/internal/sim/barrier"
 )
 
-// imbalance runs an engine of 16 ranks that never lacks requests, and returns the tokens that the others have
-// less than the fullest rank, summed over the second half of the steps. Clients bound their answers exactly.
+// imbalance runs an engine of 16 ranks that never lacks requests, and returns how many fewer tokens the others
+// have than the fullest rank, summed over the second half of the steps. Clients bound their answers exactly.
 func imbalance(window int, mean float64, steps int) int {
 	const ranks, slots = 16, 72
 	rng := rand.New(rand.NewPCG(7, 7))

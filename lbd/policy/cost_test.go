@@ -160,8 +160,8 @@ func TestScalingAllDurationsKeepsTheChoice(t *testing.T) {
 		}
 		return 1000
 	}
-	// A prefix at a replica with pending requests is worth the same wait, measured in its steps: a brief
-	// one, and one that is as long as a request stays there, which is not known yet.
+	// A prefix at a replica with pending requests is worth the same wait, measured in its steps, whether
+	// these are transient or stay until other requests end. The residence time is unknown.
 	holdsFor := func(pace float64, steps time.Duration) int {
 		for load := range 1000 {
 			cs := fleet(2)
@@ -230,8 +230,8 @@ func TestCostIgnoresTransientPending(t *testing.T) {
 	}
 }
 
-// If engines compute again what they evicted, a request stays longer with the replica that has its
-// prefix: each other one would evict the prefix of another request for it.
+// If engines compute again what they evicted, a request stays with the replica that has its prefix up
+// to a higher load: any other replica would evict the prefix of another request for it.
 func TestCostKeepsPrefixesIfCachesAreFull(t *testing.T) {
 	leavesAt := func(displaced float64) int {
 		for load := range 1000 {
