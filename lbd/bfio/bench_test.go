@@ -42,7 +42,7 @@ func BenchmarkSolve(b *testing.B) {
 
 // benchmarkSolve cycles through instances of one run, so that no single instance dominates.
 func benchmarkSolve(b *testing.B, workers, reveal, h int) {
-	const window = 8
+	const cycle = 8
 	free := max(4, workers*72/255) // slots that fall free per step at 255 tokens an answer
 	if reveal == 0 {
 		reveal = 4 * free
@@ -50,7 +50,7 @@ func benchmarkSolve(b *testing.B, workers, reveal, h int) {
 	var instances []bfio.Instance
 	solver := new(bfio.Solver)
 	sim, in := steady(b, workers, reveal, h, 300, 1)
-	for range window {
+	for range cycle {
 		instances = append(instances, clone(in))
 		sim.Apply(solver.Solve(in))
 		in = sim.Decision()
@@ -62,7 +62,7 @@ func benchmarkSolve(b *testing.B, workers, reveal, h int) {
 	b.ReportAllocs()
 	b.ResetTimer()
 	for i := 0; b.Loop(); i++ {
-		in := instances[i%window]
+		in := instances[i%cycle]
 		solver.Solve(in)
 		placed += in.Places()
 	}

@@ -15,7 +15,7 @@ import (
 // constant as coefficient. Workers without a free slot have no variables of their own. The bound on
 // the wait, as in Check, is part of the rows of the jobs.
 func WriteMPS(w io.Writer, in Instance) error {
-	p := program{w: bufio.NewWriter(w), in: in}
+	p := mpsWriter{w: bufio.NewWriter(w), in: in}
 	p.prepare()
 	p.rows()
 	p.columns()
@@ -36,8 +36,8 @@ func WriteMPS(w io.Writer, in Instance) error {
 	return nil
 }
 
-// program is one instance that is being written as MPS. bufio keeps the first error.
-type program struct {
+// mpsWriter is one instance that is being written as MPS. bufio keeps the first error.
+type mpsWriter struct {
 	w      *bufio.Writer
 	in     Instance
 	open   []int
@@ -47,9 +47,9 @@ type program struct {
 	placed, stay int
 }
 
-func (p *program) printf(format string, args ...any) { fmt.Fprintf(p.w, format, args...) }
+func (p *mpsWriter) printf(format string, args ...any) { fmt.Fprintf(p.w, format, args...) }
 
-func (p *program) prepare() {
+func (p *mpsWriter) prepare() {
 	for g, w := range p.in.Workers {
 		if w.Free > 0 {
 			p.open = append(p.open, g)
@@ -64,7 +64,7 @@ func (p *program) prepare() {
 
 // settle applies the bound: all jobs over it are placed or, if there are too many, only the oldest
 // of them. Of equally old ones, any may be placed.
-func (p *program) settle(bound int) {
+func (p *mpsWriter) settle(bound int) {
 	var waits []int
 	for _, job := range p.in.Jobs {
 		waits = append(waits, job.Waited)
@@ -78,12 +78,12 @@ func (p *program) settle(bound int) {
 }
 
 // must reports whether the wait bound requires a job to be placed, or to stay.
-func (p *program) must(job int) (placed, stays bool) {
+func (p *mpsWriter) must(job int) (placed, stays bool) {
 	waited := p.in.Jobs[job].Waited
 	return waited >= p.placed, waited < p.stay
 }
 
-func (p *program) rows() {
+func (p *mpsWriter) rows() {
 	p.printf("NAME bfio\nROWS\n N cost\n E places\n")
 	for job := range p.in.Jobs {
 		sense := "L"
@@ -104,7 +104,7 @@ func (p *program) rows() {
 
 // columns writes each x with its place in every row, then the peak loads m. Their rows state that
 // the jobs' tokens on worker g, minus m, are at most minus its own load.
-func (p *program) columns() {
+func (p *mpsWriter) columns() {
 	p.printf("COLUMNS\n M1 'MARKER' 'INTORG'\n")
 	for job := range p.in.Jobs {
 		total := 0.0
@@ -131,7 +131,7 @@ func (p *program) columns() {
 	p.printf(" one cost %.17g\n", constant)
 }
 
-func (p *program) rightHandSides() {
+func (p *mpsWriter) rightHandSides() {
 	p.printf("RHS\n RHS places %d\n", p.places)
 	for job := range p.in.Jobs {
 		if _, stays := p.must(job); !stays {
