@@ -153,6 +153,29 @@ func TestDenialOfTenantLeavesRequestsOfKey(t *testing.T) {
 	}
 }
 
+// A request whose usage is counted counts once for a quota of requests, also before its handler ends.
+func TestSettledRequestCountsOnce(t *testing.T) {
+	l := NewLedger()
+	a := l.Open(limited(t, "requests_per_day=2")[0], 0)
+	first, denial := a.Admit(0)
+	if denial != nil {
+		t.Fatal(denial)
+	}
+	first.Settle("m", telemetry.Usage{Requests: 1, OutputTokens: 7}, 0)
+	second, denial := a.Admit(0)
+	if denial != nil {
+		t.Fatalf("the second of two: %+v", denial)
+	}
+	first.Release(0)
+	if _, denial := a.Admit(0); denial == nil || denial.Code != "insufficient_quota" {
+		t.Errorf("the third of two: %+v", denial)
+	}
+	second.Release(0)
+	if _, denial := a.Admit(0); denial != nil {
+		t.Errorf("the second was not served: %+v", denial)
+	}
+}
+
 // Over random histories, what is spent never exceeds a budget by more than the excess of requests over their
 // reservations, what is reserved returns to zero, and the sum over keys is the sum over models.
 func TestBudgetIsNeverExceeded(t *testing.T) {

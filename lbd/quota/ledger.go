@@ -90,6 +90,7 @@ type Account struct {
 	requests     bucket
 	tokens       bucket
 	inFlight     int
+	settled      int             // of those in flight; total includes them
 	reserved     int64           // tokens of prompts and expected answers in flight; falls only when a request is settled or released
 	reservedCost service.NanoUSD // of these tokens
 	meanAnswer   float64         // mean tokens per answer of recent requests
@@ -165,7 +166,7 @@ func (a *Account) overQuota(counted, tokens int64, cost service.NanoUSD) (limit 
 	now := time.Now()
 	day, month := a.quota.By(now)
 	day, month = day.Plus(own), month.Plus(own)
-	others := int64(a.inFlight) - counted
+	others := int64(a.inFlight-a.settled) - counted
 	for _, q := range []struct {
 		unit   string
 		limit  int

@@ -180,6 +180,7 @@ func (c *claim) settle(model string, used telemetry.Usage, now time.Duration) {
 		return
 	}
 	c.settled = true
+	a.settled++
 	a.tokens.giveBack(c.reserved-used.Tokens(), now)
 	a.reserved -= c.reserved
 	a.reservedCost -= c.cost
@@ -215,7 +216,9 @@ func (c *claim) release(now time.Duration) {
 		return
 	}
 	a.inFlight--
-	if !c.settled {
+	if c.settled {
+		a.settled--
+	} else {
 		a.tokens.giveBack(c.reserved, now)
 		a.reserved -= c.reserved
 		a.reservedCost -= c.cost
