@@ -315,7 +315,7 @@ func (d *FuzzDraw) write(w io.Writer) error {
 		if r.PrefixHitRate != nil {
 			hit = fmt.Sprintf("%.1f%%", 100**r.PrefixHitRate)
 		}
-		t.Row(s.Policy, s.Push, string(s.Layout), fmt.Sprintf("%.0f", r.OutputTokensPerSecond), p50, p90, hit, fmt.Sprint(r.Completed), fmt.Sprint(r.Rejected))
+		t.Row(s.Policy, s.Push, string(s.Layout), fmt.Sprintf("%.0f", r.OutputTokensPerSecond), p50, p90, hit, fmt.Sprintf("%.0f", r.Completed), fmt.Sprintf("%.0f", r.Rejected))
 	}
 	return t.Flush()
 }
