@@ -50,9 +50,9 @@ machines, interruptions by the cloud, plans, changes by the autoscaler and by op
 rollouts, reloads of the configuration, certificates, and changes of the leader. Events
 are kept for 35 days.
 
-ACTOR is operator:NAME, with the name of the operator's certificate, or controller,
-autoscaler, cloud or balancer. The newest --limit events are shown. --watch prints new
-events until Ctrl-C.
+ACTOR is operator:NAME, with the name of the operator's certificate (user@host in a local
+service), or controller, autoscaler, cloud or balancer. The newest --limit events are shown.
+--watch prints new events until Ctrl-C.
 
 Kinds of events:
 
