@@ -72,7 +72,7 @@ machines authenticate each other with ` + envPeerToken + `. None of these is log
 
 SIGHUP, or POST /reload on the admin address, reloads the configuration file, the keys
 and the certificate without interrupting streams. Settings that need a restart
-(addresses, store, tokens, record) are reported and not applied. An invalid file changes
+(such as addresses, tokens, memory) are reported and not applied. An invalid file changes
 nothing. Without --config, only the keys are reloaded.`,
 		Example: `  skyserve engine --listen 127.0.0.1:8201 &
   skyserve lb --region us --listen 127.0.0.1:8000 --admin 127.0.0.1:8100 \
