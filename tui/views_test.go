@@ -600,6 +600,7 @@ func TestEveryTextIsDrawnSafely(t *testing.T) {
 
 func TestEveryViewFitsEverySize(t *testing.T) {
 	testkit.Slow(t)
+	testkit.NotUnderRace(t, "draws frames in one goroutine")
 	for name, s := range map[string]*telemetry.Snapshot{"normal": normal(), "hostile": hostile(), "crowd": crowd(12, 30), "empty": {}} {
 		t.Run(name, func(t *testing.T) {
 			d := deskIn(t, 120, 40, s)
