@@ -124,7 +124,7 @@ crashes:
 	go test -run '^TestRecoversFromCrashAtAnyCall$$' -count=1 ./provision/aws -crash-every-call
 
 # Updates, loses and replaces machines of emulated services, mostly of whole control planes, with the tests that take
-# minutes and that go test skips (3 minutes).
+# minutes and that go test skips (2 minutes).
 long:
 	go test -run '^TestLong' -count=1 ./cmd/skyserve -long
 
