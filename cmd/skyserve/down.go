@@ -262,9 +262,13 @@ func (d *down) deleteObjects(ctx context.Context) (stopped int, err error) {
 	return stopped, err
 }
 
-// deleteState deletes the service's state on this machine and returns what it could not delete.
+// deleteState deletes the service's state on this machine and returns what it could not delete. The operator's keys are
+// last, because another down after an interruption needs them.
 func (d *down) deleteState(ctx context.Context) (remaining []string) {
-	err := identityOf(d.svc).Delete()
+	err := d.svc.RemoveExcept(dirIdentity)
+	if err == nil {
+		err = identityOf(d.svc).Delete()
+	}
 	if err == nil {
 		err = d.svc.Remove()
 	}

@@ -131,6 +131,20 @@ func (s Service) LockWait(ctx context.Context) (unlock func(), err error) {
 	}
 }
 
+// RemoveExcept deletes all files and directories of the service's directory except one. Call it like Remove.
+func (s Service) RemoveExcept(kept string) error {
+	entries, err := os.ReadDir(s.dir)
+	for _, e := range entries {
+		if err == nil && e.Name() != kept {
+			err = os.RemoveAll(filepath.Join(s.dir, e.Name()))
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("removing the state of %s: %w", s.name, err)
+	}
+	return nil
+}
+
 // Remove deletes the service's directory with its content. Call it with the lock held, when no object
 // remains.
 func (s Service) Remove() error {
