@@ -157,7 +157,7 @@ func (o *deskOperator) Requests(context.Context, int) ([]RequestRow, error) {
 	otherCloud.Forwarded, otherCloud.Tenant = true, "acme"
 	refused := row("req-1", "rejected", "", "no capacity within the maximum queue time", 9*time.Second, 60000)
 	refused.Status, refused.Tier = 503, "NIW"
-	waits := row("req-4", "queued", "us-0", "waiting for us-0 (full) was expected to be faster than any other target", time.Second, 820)
+	waits := row("req-4", "queued", "us-0", "us-0, though full, was expected to be faster than any other target", time.Second, 820)
 	return []RequestRow{waits, otherCloud, done, refused}, o.err
 }
 

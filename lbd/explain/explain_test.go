@@ -193,7 +193,7 @@ func TestUnsuccessfulRequests(t *testing.T) {
 		{"was kept", base(func(d *record.RequestRecord) {
 			d.Attempts = origin().Attempts[1:]
 			d.Attempts[0].HeldFor = "us-0"
-		}), []string{"Queued for 220 ms: waiting for us-0 (full) was expected to be faster than"}},
+		}), []string{"Queued for 220 ms: us-0, though full, was expected to be faster than"}},
 		{"waits again", base(func(d *record.RequestRecord) {
 			d.State, d.Status, d.E2EMillis, d.Attempts = "sent", 0, nil, origin().Attempts[:1]
 		}), []string{"Failed after 40 ms: us-1 answered 500.", "still queued"}},
@@ -306,7 +306,7 @@ func TestWhy(t *testing.T) {
 	}{
 		{telemetry.RequestSummary{State: "queued", Policy: "skylb"}, "no capacity"},
 		{telemetry.RequestSummary{State: "queued", Policy: "cost"}, "no capacity, or waiting for a full replica was expected to be faster"},
-		{telemetry.RequestSummary{State: "queued", Policy: "cost", Target: "us-3"}, "waiting for us-3 (full) was expected to be faster than any other target"},
+		{telemetry.RequestSummary{State: "queued", Policy: "cost", Target: "us-3"}, "us-3, though full, was expected to be faster than any other target"},
 		{telemetry.RequestSummary{State: "sent", Policy: "skylb", Target: "us-0", Reason: policy.ReasonPrefixMatch}, "longest cached prefix"},
 		{telemetry.RequestSummary{State: "finished", Policy: "skylb", Target: "eu", Forwarded: true, Reason: policy.ReasonForward}, "no local replica available; forwarded to a peer with capacity"},
 		{telemetry.RequestSummary{State: "finished", Policy: "consistent-hash", Target: "us-0", Reason: "of_tomorrow"}, `"of_tomorrow"`},

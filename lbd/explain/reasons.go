@@ -77,7 +77,7 @@ func whyWaiting(policyName, keptFor string, cold bool) string {
 		return waitsForStart
 	}
 	if keptFor != "" {
-		return "waiting for " + keptFor + " (full) was expected to be faster than any other target"
+		return keptFor + ", though full, was expected to be faster than any other target"
 	}
 	if traits(policyName).Holds {
 		return "no capacity, or waiting for a full replica was expected to be faster"
