@@ -186,7 +186,7 @@ func (s *screen) describeEffect(verb Verb, actions []Action) string {
 	}
 	text := "In-flight requests complete; no new ones are sent."
 	if verb == VerbDonate {
-		text = "In-flight requests complete, then the replica is donated: it keeps running for other work until you reclaim it. After autoscale.donate_for it is removed, except in static regions."
+		text = "In-flight requests complete, then the replica is donated: it keeps running for other work until it is reclaimed. After autoscale.donate_for it is removed, except in static regions."
 	}
 	for _, r := range regionsOf(s.snapshot) {
 		if n := draining[r.Name]; n > 0 {

@@ -160,7 +160,7 @@ func TestActionsRequireConfirmation(t *testing.T) {
 	}{
 		{[]string{"2", "x"}, []string{"drain: select a replica,"}, nil},
 		{[]string{"2", "j", "j", "j", "x"}, []string{"Drain us-0?", "us: 1 of 2 ready replicas remain"}, []Action{{Verb: VerbDrain, Replica: "us-0"}}},
-		{[]string{"2", "j", "j", "o"}, []string{"Donate eu-1?", "keeps running for other work until you reclaim it", "eu: 1 of 2 ready"}, []Action{{Verb: VerbDonate, Replica: "eu-1"}}},
+		{[]string{"2", "j", "j", "o"}, []string{"Donate eu-1?", "keeps running for other work until it is reclaimed", "eu: 1 of 2 ready"}, []Action{{Verb: VerbDonate, Replica: "eu-1"}}},
 		{[]string{"2", "j", "j", "c"}, []string{"reclaim: eu-1 is not donated"}, nil},
 		{[]string{"6", "j", "c"}, []string{"Reclaim us-10?", "It serves again at once"}, []Action{{Verb: VerbReclaim, Replica: "us-10"}}},
 		{[]string{"2", "j", "j", "j", "j", "j", "u"}, []string{"Undrain us-3?"}, []Action{{Verb: VerbUndrain, Replica: "us-3"}}},
