@@ -28,10 +28,10 @@ func newLogsCmd() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "logs [NAME] [lb/REGION|REPLICA|controller]",
 		Short: "Show logs of replicas and balancers",
-		Long: `Show the last log lines of all processes of a service except the controller, of the
-balancers of one region (lb/us), of one replica (us-0) or of the controller. NAME is optional
-if only one service exists. Logs of cloud VMs are fetched from their agents; -f polls them
-every second.
+		Long: `Show the last log lines of the balancers of one region (lb/us), of one replica (us-0), of the
+controller or, by default, of all processes except the controller. NAME is optional if only
+one service exists. Logs of cloud VMs are fetched from their agents; -f polls them every
+second.
 
 --since prints the retained lines since that time (at most 10,000); --tail limits them if it
 is set. A line without a time belongs to the line before it.

@@ -33,7 +33,7 @@ median and the worst of these ratios, and the scenarios with the lowest throughp
 each with the command that repeats it. Scenarios vary in workload and its lengths, regions,
 replicas, the engines' speed and memory, round-trip times, the probe interval, equal or 10:1
 loads of the regions, and closed and open loops with 0.5 to 1.3 times the estimated capacity.
-A run is ten times as long as a request stays at a full replica, or longer, up to an hour.
+A run is at least ten times as long as a request stays at a full replica, at most an hour.
 cache-aware:skylb is SGLang's router as in SkyLB's evaluation.
 
 Each scenario runs once, so ratios vary by some percent between seeds, and the best other
