@@ -166,7 +166,7 @@ func Check(in Instance, assignment []int) error {
 	return in.checkWait(assignment)
 }
 
-// checkWait returns an error if a job over the bound is not placed while one that waited less is.
+// checkWait returns an error if a job that has reached the bound is not placed while one that waited less is.
 func (in *Instance) checkWait(assignment []int) error {
 	bound := in.Options.WaitBound
 	if bound <= 0 {

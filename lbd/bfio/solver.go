@@ -28,7 +28,7 @@ type Solver struct {
 	byAge   []int32
 	jobs    []rankedJob
 	placed  int // number of jobs to place
-	overdue int // jobs with a lower rank exceed the bound on the wait
+	overdue int // jobs with a lower rank have reached the bound on the wait
 
 	// Jobs sorted by (life, size, rank), and which of them wait.
 	pool     []int32 // rank at a position
@@ -65,8 +65,8 @@ type slot struct {
 }
 
 // Solve returns for each job its worker's index, or Unplaced. The slice belongs to the solver and
-// is valid until the next call. Exactly in.Places() jobs are placed: first those that exceed the
-// bound on the wait, oldest first, then others.
+// is valid until the next call. Exactly in.Places() jobs are placed: first those that have
+// reached the bound on the wait, oldest first, then others.
 func (s *Solver) Solve(in Instance) []int {
 	s.reset(in)
 	if s.placed > 0 {
