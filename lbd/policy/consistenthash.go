@@ -6,7 +6,7 @@ const loadFactor = 1.25
 
 // ConsistentHash sends every session to its target on a hash ring, like Envoy's ring hash. If that
 // target is unavailable or overloaded, it uses the next on the ring. Requests without a session go to
-// the candidates in turn.
+// the candidates that are not overloaded, in turn.
 type ConsistentHash struct{ affinity affinity }
 
 // NewConsistentHash returns the policy.
