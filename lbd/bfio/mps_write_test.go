@@ -62,8 +62,8 @@ func (p *mpsWriter) prepare() {
 	}
 }
 
-// settle applies the bound: all jobs over it are placed or, if there are too many, only the oldest
-// of them. Of equally old ones, any may be placed.
+// settle applies the bound: all jobs that have reached it are placed or, if there are too many,
+// only the oldest of them. Of equally old ones, any may be placed.
 func (p *mpsWriter) settle(bound int) {
 	var waits []int
 	for _, job := range p.in.Jobs {
