@@ -146,14 +146,14 @@ func (*Cost) Traits() Traits { return Traits{Prefix: true, Peers: true, Holds: t
 const costTolerance = 1e-6
 
 // Choose selects the candidate with the lowest cost. For an overdue request, it considers only available
-// candidates.
+// candidates, and no peer at which the request would start too late.
 func (p *Cost) Choose(f *Facts) Choice {
 	t := p.requestTerms(f)
 	overdue := p.overdue(f)
 	best, lowest, equals := none, math.Inf(1), 0
 	for i := range f.Candidates {
 		c := &f.Candidates[i]
-		if !c.Live || (!c.Available && (c.Peer || overdue)) {
+		if !c.Live || (!c.Available && (c.Peer || overdue)) || (overdue && c.Peer && t.startsTooLate(f, c)) {
 			continue
 		}
 		cost := p.cost(&t, c)

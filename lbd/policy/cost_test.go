@@ -437,6 +437,23 @@ func TestRequestDoesNotWaitForeverForShortQueue(t *testing.T) {
 	}
 }
 
+// Complaint: a request is rejected after its maximum wait although a replica here was idle for all this time, because a
+// faster peer with a long queue had the lowest cost.
+func TestOverdueRequestTakesIdleReplica(t *testing.T) {
+	choose := func(waited time.Duration) Choice {
+		cs := append(fleet(1), Candidate{ID: "eu", Peer: true, Live: true, Available: true, Replicas: 1, Pace: 0.1, ExpectedWait: 65 * time.Second})
+		f := long(1000, cs)
+		f.AnswerTokens, f.Waited, f.MaxWait = 1500, waited, time.Minute
+		return NewCost().Choose(f)
+	}
+	if got := choose(time.Second); got.Index != Wait {
+		t.Errorf("a request that is not overdue: %+v", got)
+	}
+	if got := choose(59 * time.Second); got.Index != 0 || got.Hold {
+		t.Errorf("one second before its maximum wait: %+v", got)
+	}
+}
+
 // Complaint: a region with idle replicas sends every request with a common prefix to the region that computed the prefix
 // first. Each of them pays the round trip.
 func TestPrefixThatComesAgainIsComputedHere(t *testing.T) {
