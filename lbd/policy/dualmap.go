@@ -6,8 +6,8 @@ const (
 	// dualMapMaxTTFT is the expected time to the first token, in seconds, up to which the policy prefers the
 	// candidate with the longer match. The paper uses the service's TTFT objective, which Facts does not contain.
 	dualMapMaxTTFT = 5.0
-	// dualMapWindow is the total number of counted requests at which this total and the counts of all prefixes are
-	// halved.
+	// dualMapWindow is the total number of counted requests for a model at which this total and the counts of the
+	// model's prefixes are halved.
 	dualMapWindow = 1024
 	// dualMapSecondSeed makes the second hash of a prefix independent of the first.
 	dualMapSecondSeed = 0x9e3779b97f4a7c15
@@ -18,22 +18,28 @@ const (
 // expected time to the first token (TTFT) is at most dualMapMaxTTFT, else the one with the lower expected TTFT. An
 // unavailable candidate is replaced by the next one on the ring.
 //
-// The length of the hashed prefix adapts to the traffic. If a prefix has more requests than the fair share of two
-// candidates, a prefix of twice the length is hashed. Requests with a common system prompt are therefore spread, while
-// those of a conversation stay together. Prompts shorter than one block go to the least loaded candidate.
+// The length of the hashed prefix adapts to the traffic. If a prefix has more of the model's requests than the
+// fair share of two candidates, a prefix of twice the length is hashed. Requests with a common system prompt are
+// therefore spread, while those of a conversation stay together. Prompts shorter than one block go to the least loaded
+// candidate.
 //
 // The paper also moves waiting requests between their two candidates. Here requests wait in the balancer's queue and
 // are mapped when they are sent.
 type DualMap struct {
 	rings          rings
 	ties, peerTies rotation
-	counts         map[uint64]int // number of requests by the hash of a prefix
-	total          int            // number of requests in counts
-	last           string         // ID of the request that was last counted
+	models         map[string]*prefixCounts
+	last           string // ID of the request that was last counted
+}
+
+// prefixCounts counts the requests for a model.
+type prefixCounts struct {
+	total    int
+	byPrefix map[uint64]int // by the hash of a prefix
 }
 
 // NewDualMap returns the policy.
-func NewDualMap() *DualMap { return &DualMap{counts: map[uint64]int{}} }
+func NewDualMap() *DualMap { return &DualMap{models: map[string]*prefixCounts{}} }
 
 // Name returns dualmap.
 func (*DualMap) Name() string { return "dualmap" }
@@ -87,33 +93,38 @@ func (p *DualMap) Choose(f *Facts) Choice {
 func (p *DualMap) keyOf(f *Facts, n int) uint64 {
 	isNew := f.ID == "" || f.ID != p.last // false if the last request is sent again after a failure
 	p.last = f.ID
+	counts := p.models[f.Model]
+	if counts == nil {
+		counts = &prefixCounts{byPrefix: map[uint64]int{}}
+		p.models[f.Model] = counts
+	}
 	if isNew {
-		p.countRequest()
+		counts.countRequest()
 	}
 	for length := 1; ; length *= 2 {
 		key := f.PrefixHashes[min(length, len(f.PrefixHashes))-1]
 		if isNew {
-			p.counts[key]++
+			counts.byPrefix[key]++
 		}
 		// With few requests, shares vary by chance. Therefore the count may exceed the fair share by the number
 		// of bits of n.
-		if fair := 2 * float64(p.total) / float64(max(n, 1)); float64(p.counts[key]) <= fair+float64(bits.Len(uint(n))) || length >= len(f.PrefixHashes) {
+		if fair := 2 * float64(counts.total) / float64(max(n, 1)); float64(counts.byPrefix[key]) <= fair+float64(bits.Len(uint(n))) || length >= len(f.PrefixHashes) {
 			return key
 		}
 	}
 }
 
 // countRequest adds a request to the total, and halves all counts at the end of a window.
-func (p *DualMap) countRequest() {
-	if p.total++; p.total < dualMapWindow {
+func (c *prefixCounts) countRequest() {
+	if c.total++; c.total < dualMapWindow {
 		return
 	}
-	p.total /= 2
-	for key, n := range p.counts {
+	c.total /= 2
+	for key, n := range c.byPrefix {
 		if n /= 2; n == 0 {
-			delete(p.counts, key)
+			delete(c.byPrefix, key)
 		} else {
-			p.counts[key] = n
+			c.byPrefix[key] = n
 		}
 	}
 }

@@ -45,6 +45,25 @@ func TestDualMapUsesTwoReplicasPerPrefix(t *testing.T) {
 	}
 }
 
+// Complaint: a model with a tenth of a service's requests stays at two replicas, because one system prompt of it has
+// less than the fair share of the requests for all models.
+func TestDualMapCountsEachModelAlone(t *testing.T) {
+	p, cs, used := NewDualMap(), fleet(16), map[int]bool{}
+	for i := range 2 * dualMapWindow {
+		model, prompt := "large", fmt.Sprintf("%04d", i)
+		if i%10 == 0 {
+			model, prompt = "small", "s"+prompt
+		}
+		got := p.Choose(&Facts{ID: fmt.Sprint(i), Model: model, PromptTokens: 100, PrefixHashes: prefixesOf(prompt), Candidates: cs})
+		if model == "small" {
+			used[got.Index] = true
+		}
+	}
+	if len(used) < 8 {
+		t.Errorf("the smaller model used %d of %d replicas", len(used), len(cs))
+	}
+}
+
 func TestDualMapChoosesBetweenTheTwo(t *testing.T) {
 	prefixes := prefixesOf("abcd")
 	facts := func(change func(a, b *Candidate)) (chosen Candidate, why string) {
@@ -82,7 +101,7 @@ func TestDualMapCountsRequestsOnce(t *testing.T) {
 	for range 100 {
 		p.Choose(f)
 	}
-	if got := p.counts[f.PrefixHashes[0]]; got != 1 {
+	if got := p.models[f.Model].byPrefix[f.PrefixHashes[0]]; got != 1 {
 		t.Errorf("counted %d times", got)
 	}
 }
