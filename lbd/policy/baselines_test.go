@@ -75,6 +75,16 @@ func TestMatchOutweighsHigherLoad(t *testing.T) {
 	}
 }
 
+// With equal costs, an idle replica precedes a peer whose queue is not empty.
+func TestTieGoesToTargetWithoutQueue(t *testing.T) {
+	p := NewGORGO()
+	for range 4 {
+		if got := p.Choose(&Facts{Model: "m", PromptTokens: 100, Candidates: append(fleet(1), peer("us", 3, 0))}); got.Index != 0 {
+			t.Errorf("chose %+v", got)
+		}
+	}
+}
+
 func TestPowerOfTwoIsNearlyAsEvenAsLeastLoad(t *testing.T) {
 	spread := func(got []int) int {
 		lo, hi := math.MaxInt, 0

@@ -41,10 +41,10 @@ func leastLoaded(cs []Candidate, from, to int, ties *rotation, eligible func(*Ca
 	return ties.nextTarget(cs, from, to, func(c *Candidate) bool { return selectable(c) && !lessLoaded(lightest, c) })
 }
 
-// lessLoaded reports whether a has strictly less load than b. Peers are compared by queue,
+// lessLoaded reports whether a has strictly less load than b. If one is a peer, they are compared by queue,
 // then by round-trip time, then by outstanding requests.
 func lessLoaded(a, b *Candidate) bool {
-	if a.Peer {
+	if a.Peer || b.Peer {
 		if a.Queued != b.Queued {
 			return a.Queued < b.Queued
 		}
