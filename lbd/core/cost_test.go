@@ -225,6 +225,46 @@ func TestEvictedPromptsAreMeasured(t *testing.T) {
 	}
 }
 
+// How much of a prefix engines keep, if another one was the last to receive it, follows from what they report.
+func TestSupersededMatchesAreMeasured(t *testing.T) {
+	measure := func(cached, requests int) policy.Maybe[float64] {
+		b := start(DefaultConfig(matchBlind{&policy.LeastLoad{}}), 2)
+		for i := range requests {
+			b.Step(0, idle("r0"))
+			b.Step(0, idle("r1"))
+			id := fmt.Sprint(i)
+			ask(t, b, 0, Request{ID: id, Prompt: letters("abcd"), PromptTokens: 100})
+			found := 100
+			if i >= 2 { // both replicas have received it, in turn
+				found = cached
+			}
+			b.Step(0, Event{Kind: EventFinished, ID: id, Outcome: &Outcome{CachedTokens: policy.Known(found)}})
+		}
+		return b.queue("m").evictions.supersededShare()
+	}
+	if got := measure(0, 2); got.Known {
+		t.Errorf("%v is known before a request with such a match has ended", got)
+	}
+	for _, c := range []struct {
+		cached   int // of 100 tokens
+		low, top float64
+	}{{0, 0, 0.02}, {50, 0.48, 0.52}, {100, 0.98, 1}} {
+		if got := measure(c.cached, 100); !got.Known || got.Value < c.low || got.Value > c.top {
+			t.Errorf("%d of 100 tokens found: share %+v", c.cached, got)
+		}
+	}
+	// A single response says little.
+	once, assumed := measure(100, 3), policy.DefaultCostConstants().SupersededMatchWeight
+	if !once.Known || once.Value <= assumed || once.Value > assumed+0.1 {
+		t.Errorf("after one response: %+v, assumed %v", once, assumed)
+	}
+}
+
+// matchBlind is a policy that sends requests in turn but receives their matches.
+type matchBlind struct{ policy.Policy }
+
+func (matchBlind) Traits() policy.Traits { return policy.Traits{Prefix: true} }
+
 // Two branches of a tree of thoughts arrive together and both compute the text that they share. Nothing was
 // evicted.
 func TestPromptsComputedTogetherAreNotEvicted(t *testing.T) {

@@ -1,12 +1,20 @@
 package core
 
-import "skyserve/lbd/core/pace"
+import (
+	"skyserve/lbd/core/pace"
+	"skyserve/lbd/policy"
+)
+
+// supersededWeight is the weight of each response in the share of superseded matches that were still cached. The share
+// starts at the value that the policy assumes: a single response says little.
+const supersededWeight = 0.05
 
 // evictions measures which share of the computed prompt tokens had been cached before and was evicted. Such text
 // was sent to the same target before, and its engine did not find it in the cache. A prompt sent while
 // its engine was still computing the same text is not measured: branches of a tree of thoughts arrive together.
 type evictions struct {
 	evicted, computed pace.Mean // tokens per request
+	superseded        policy.Maybe[float64]
 }
 
 // addPrompt adds the prompt of r, which was served.
@@ -20,7 +28,14 @@ func (e *evictions) addPrompt(r *request, out *Outcome) {
 	computed := prompt - min(prompt, float64(max(0, out.CachedTokens.Value)))
 	e.computed.Add(computed, hitWeight)
 	e.evicted.Add(max(0, computed-expected), hitWeight)
+	if match := prompt - expected; r.superseded && match >= 1 {
+		mean := e.superseded.Or(policy.DefaultCostConstants().SupersededMatchWeight)
+		e.superseded = policy.Known(mean + supersededWeight*(min(1, (prompt-computed)/match)-mean))
+	}
 }
+
+// supersededShare returns the share of superseded matches that were still cached.
+func (e *evictions) supersededShare() policy.Maybe[float64] { return e.superseded }
 
 // evictedShare returns the share of computed tokens that had been evicted.
 func (e *evictions) evictedShare() float64 {

@@ -48,7 +48,8 @@ type CostConstants struct {
 	// Without waiting requests the answer does not count, because it takes the same memory at every
 	// replica. Cached tokens take no further memory.
 	OccupancyWeight float64
-	// SupersededMatchWeight is the weight of a match with Candidate.MatchSuperseded.
+	// SupersededMatchWeight is the weight of a match with Candidate.MatchSuperseded until engines have shown how much
+	// of such matches they still have cached (Facts.SupersededShare).
 	SupersededMatchWeight float64
 	// MaxEvictedShare limits the share of uncached tokens that are assumed to evict a prefix which another request
 	// needs and computes again. A higher limit keeps more prefixes cached, but more requests wait for the replica
@@ -83,7 +84,7 @@ func DefaultCostConstants() CostConstants {
 		PrefillQueueWeight:    1,
 		MemoryPenalty:         0.2,
 		MemoryThreshold:       0.6,
-		OccupancyWeight:       6,
+		OccupancyWeight:       3,
 		SupersededMatchWeight: 0.3,
 		MaxEvictedShare:       0.3,
 		PeerMarginShare:       0.03, // every later turn of the conversation pays the round trip again
@@ -257,6 +258,8 @@ type costTerms struct {
 	residence float64
 	// laterUses is the expected number of later requests that use a computed token of the prompt.
 	laterUses float64
+	// supersededWeight is the weight of a match with Candidate.MatchSuperseded.
+	supersededWeight float64
 	// localMatch is the longest weighted match at a replica, in bytes.
 	localMatch float64
 	// liveHere is whether a replica of this balancer is live.
@@ -278,8 +281,9 @@ func (p *Cost) requestTerms(f *Facts) costTerms {
 	t.decodeSeconds = t.answerSteps * p.constants.DecodeBase
 	t.residence = meanResidence(f.Candidates)
 	t.laterUses = laterUses(f.CachedShare)
+	t.supersededWeight = f.SupersededShare.Or(p.constants.SupersededMatchWeight)
 	for i := range f.Candidates[:firstPeer(f.Candidates)] {
-		t.localMatch, t.liveHere = max(t.localMatch, p.weightedMatch(&f.Candidates[i])), t.liveHere || f.Candidates[i].Live
+		t.localMatch, t.liveHere = max(t.localMatch, t.weightedMatch(&f.Candidates[i])), t.liveHere || f.Candidates[i].Live
 	}
 	t.queuedPerReplica = float64(max(0, f.Queued-1)) / float64(max(1, firstPeer(f.Candidates)))
 	t.addedDecodeSeconds = t.answerSteps * (p.constants.DecodePerRequest + p.constants.DecodePerToken*t.promptTokens)
@@ -323,7 +327,7 @@ func (t *costTerms) residenceAt(c *Candidate) time.Duration {
 // cost returns the cost of a request at c, in seconds.
 func (p *Cost) cost(t *costTerms, c *Candidate) float64 {
 	pace := c.pace()
-	uncached := t.promptTokens - t.tokensPerByte*p.weightedMatch(c)
+	uncached := t.promptTokens - t.tokensPerByte*t.weightedMatch(c)
 	prefill := uncached / p.constants.PrefillRate * t.computedPerMiss
 	ahead := p.constants.PrefillQueueWeight * float64(c.PrefillTokens) / p.constants.PrefillRate
 	n := float64(requestsAt(c))
@@ -354,9 +358,9 @@ func (p *Cost) laterSeconds(t *costTerms, c *Candidate) float64 {
 
 // weightedMatch returns the length of the match at c, in bytes. A match that c has probably evicted has a
 // lower weight.
-func (p *Cost) weightedMatch(c *Candidate) float64 {
+func (t *costTerms) weightedMatch(c *Candidate) float64 {
 	if c.MatchSuperseded {
-		return p.constants.SupersededMatchWeight * float64(c.MatchBytes)
+		return t.supersededWeight * float64(c.MatchBytes)
 	}
 	return float64(c.MatchBytes)
 }

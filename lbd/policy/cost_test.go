@@ -437,6 +437,31 @@ func TestRequestDoesNotWaitForeverForShortQueue(t *testing.T) {
 	}
 }
 
+// Complaint: requests with a common prefix that all replicas still have cached go to the replica that was the last to
+// receive it, so that the loads become uneven.
+func TestPrefixThatAllReplicasKeepDoesNotBind(t *testing.T) {
+	for _, c := range []struct {
+		share Maybe[float64]
+		want  int
+	}{
+		{Maybe[float64]{}, 0}, // assumed: the other replica has probably evicted it
+		{Known(0.2), 0},
+		{Known(0.95), 1},
+		{Known(1.0), 1},
+	} {
+		cs := fleet(2)
+		for i := range cs {
+			cs[i].MatchBytes, cs[i].MatchSuperseded = 4*900, i == 1
+		}
+		cs[0].Outstanding = 3
+		f := long(1000, cs)
+		f.SupersededShare = c.share
+		if got := NewCost().Choose(f); got.Index != c.want {
+			t.Errorf("share %v: %+v by costs of %.2f s and %.2f s", c.share, got, cs[0].Score.Value, cs[1].Score.Value)
+		}
+	}
+}
+
 // Complaint: a request is rejected after its maximum wait although a replica here was idle for all this time, because a
 // faster peer with a long queue had the lowest cost.
 func TestOverdueRequestTakesIdleReplica(t *testing.T) {

@@ -163,6 +163,9 @@ type Facts struct {
 	// computed before, and had evicted. If it is high, computing any prompt evicts prefixes that other
 	// requests need.
 	EvictedShare float64
+	// SupersededShare is the share, 0..1, of a match with Candidate.MatchSuperseded that the model's engines still
+	// had in their caches, over recent requests; unknown until a request with such a match has ended.
+	SupersededShare Maybe[float64]
 	// CachedShare is the mean share, 0..1, of a prompt that engines found in their caches, over the recent
 	// requests of all models; 0 until an engine has reported it.
 	CachedShare float64
