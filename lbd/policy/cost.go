@@ -215,7 +215,7 @@ func (p *Cost) overdue(f *Facts) bool {
 	for i := range f.Candidates[:firstPeer(f.Candidates)] {
 		c := &f.Candidates[i]
 		available = available || c.Available
-		if c.Residence > 0 {
+		if c.Live && c.Residence > 0 {
 			endsPerSecond += float64(requestsAt(c)) / inSeconds(c.Residence)
 		}
 	}
@@ -235,7 +235,7 @@ func requestsAt(c *Candidate) int { return max(c.Outstanding, c.Running.Or(0)+c.
 func (p *Cost) slowdownWeight(f *Facts) float64 {
 	outstanding := 0
 	for i := range f.Candidates {
-		if c := &f.Candidates[i]; !c.Peer {
+		if c := &f.Candidates[i]; c.Live && !c.Peer {
 			outstanding += requestsAt(c)
 		}
 	}
@@ -250,17 +250,17 @@ type costTerms struct {
 	answerSteps        float64 // expected number of decode steps of its answer
 	decodeSeconds      float64 // total base duration of these steps
 	slowdownWeight     float64
-	queuedPerReplica   float64 // queued requests per replica
+	queuedPerReplica   float64 // queued requests per live replica
 	// computedPerMiss is the number of tokens computed for each uncached token: the token itself, and evicted
 	// tokens that are computed again because of it.
 	computedPerMiss float64
-	// residence is the mean residence time of the candidates, in seconds at the nominal pace; 0 = unknown.
+	// residence is the mean residence time of the live candidates, in seconds at the nominal pace; 0 = unknown.
 	residence float64
 	// laterUses is the expected number of later requests that use a computed token of the prompt.
 	laterUses float64
 	// supersededWeight is the weight of a match with Candidate.MatchSuperseded.
 	supersededWeight float64
-	// localMatch is the longest weighted match at a replica, in bytes.
+	// localMatch is the longest weighted match at a live replica, in bytes.
 	localMatch float64
 	// liveHere is whether a replica of this balancer is live.
 	liveHere bool
@@ -282,10 +282,15 @@ func (p *Cost) requestTerms(f *Facts) costTerms {
 	t.residence = meanResidence(f.Candidates)
 	t.laterUses = laterUses(f.CachedShare)
 	t.supersededWeight = f.SupersededShare.Or(p.constants.SupersededMatchWeight)
+	live := 0
 	for i := range f.Candidates[:firstPeer(f.Candidates)] {
-		t.localMatch, t.liveHere = max(t.localMatch, t.weightedMatch(&f.Candidates[i])), t.liveHere || f.Candidates[i].Live
+		if c := &f.Candidates[i]; c.Live {
+			live++
+			t.localMatch = max(t.localMatch, t.weightedMatch(c))
+		}
 	}
-	t.queuedPerReplica = float64(max(0, f.Queued-1)) / float64(max(1, firstPeer(f.Candidates)))
+	t.liveHere = live > 0
+	t.queuedPerReplica = float64(max(0, f.Queued-1)) / float64(max(1, live))
 	t.addedDecodeSeconds = t.answerSteps * (p.constants.DecodePerRequest + p.constants.DecodePerToken*t.promptTokens)
 	if f.PromptBytes > 0 {
 		t.tokensPerByte = t.promptTokens / float64(f.PromptBytes)
@@ -302,12 +307,12 @@ func laterUses(cachedShare float64) float64 {
 	return cachedShare / (1 - cachedShare)
 }
 
-// meanResidence returns the mean residence time, in seconds at the nominal pace, of the candidates at which a request
-// has ended; 0 = none.
+// meanResidence returns the mean residence time, in seconds at the nominal pace, of the live candidates at which a
+// request has ended; 0 = none.
 func meanResidence(cs []Candidate) float64 {
 	sum, n := 0.0, 0
 	for i := range cs {
-		if c := &cs[i]; c.Residence > 0 {
+		if c := &cs[i]; c.Live && c.Residence > 0 {
 			sum += inSeconds(c.Residence) / c.pace()
 			n++
 		}
@@ -315,7 +320,7 @@ func meanResidence(cs []Candidate) float64 {
 	return sum / float64(max(n, 1))
 }
 
-// residenceAt returns the residence time at c. Until a request has ended there, it is the mean of the other
+// residenceAt returns the residence time at c. Until a request has ended there, it is the mean of the other live
 // candidates, at the pace of c; 0 if none has one.
 func (t *costTerms) residenceAt(c *Candidate) time.Duration {
 	if c.Residence > 0 {

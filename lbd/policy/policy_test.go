@@ -252,26 +252,42 @@ func TestPoliciesChooseOnlyAvailable(t *testing.T) {
 	})
 }
 
+// Requests, a prefix and measured times at a replica that receives nothing say nothing about the others. (Its requests
+// end or fail, and are then requests that wait.)
 func TestDeadReplicaChangesNothing(t *testing.T) {
-	rapid.Check(t, func(rt *rapid.T) {
-		name := rapid.SampledFrom(Names()).Draw(rt, "policy")
-		with, _ := New(name)
-		without, _ := New(name)
-		for range 5 {
-			cs := drawCandidates(rt)
-			dead := append([]Candidate{{ID: "a-dead", MatchBytes: 256}}, cs...)
-			f := drawFacts(rt, cs)
-			b := without.Choose(f)
-			f.Candidates = dead
-			a := with.Choose(f)
-			if a.Index != Wait {
-				a.Index--
-			}
-			if a != b {
-				rt.Fatalf("%s: %+v with a dead replica, %+v without", name, a, b)
+	for _, name := range Names() {
+		t.Run(name, rapid.MakeCheck(func(rt *rapid.T) { checkDeadReplica(rt, name) }))
+	}
+}
+
+func checkDeadReplica(rt *rapid.T, name string) {
+	seconds := func(label string) time.Duration {
+		return time.Duration(rapid.IntRange(0, 100).Draw(rt, label)) * time.Second
+	}
+	with, _ := New(name)
+	without, _ := New(name)
+	for range 5 {
+		cs := drawCandidates(rt)
+		for i := range cs {
+			cs[i].Residence, cs[i].ContextTokens = seconds("residence"), 1000*cs[i].Outstanding
+			if cs[i].Peer {
+				cs[i].ExpectedWait, cs[i].Replicas, cs[i].RTT = seconds("wait"), 1, seconds("rtt")/100
 			}
 		}
-	})
+		dead := append([]Candidate{{ID: "a-dead", MatchBytes: 256, Outstanding: rapid.IntRange(0, 50).Draw(rt, "outstanding there"), Residence: seconds("residence there")}}, cs...)
+		f := drawFacts(rt, cs)
+		f.PromptTokens, f.Queued = 1000, rapid.IntRange(1, 20).Draw(rt, "queued")
+		f.Waited, f.MaxWait, f.CachedShare = seconds("waited"), time.Minute, 0.5
+		b := without.Choose(f)
+		f.Candidates = dead
+		a := with.Choose(f)
+		if a.Index != Wait {
+			a.Index--
+		}
+		if a != b {
+			rt.Fatalf("%s: %+v with a dead replica, %+v without", name, a, b)
+		}
+	}
 }
 
 func TestMaybeIsNullWhenUnknown(t *testing.T) {
