@@ -28,11 +28,12 @@ func newSimFuzzCmd() *cobra.Command {
 		Use:   "fuzz-policy",
 		Short: "Search for scenarios in which a policy performs worse than others",
 		Long: `Generate random scenarios, and run the policy under test and others on each. The policy's
-throughput and P90 TTFT are divided by those of the best other policy. The output has the
-median and the worst of these ratios, and the scenarios with the lowest throughput ratios,
-each with the command that repeats it. Scenarios vary in workload and its lengths, regions,
-replicas, the engines' speed and memory, round-trip times, the probe interval, equal or 10:1
-loads of the regions, and closed and open loops with 0.5 to 1.3 times the estimated capacity.
+throughput and P90 TTFT are divided by those of the other policy with the highest throughput,
+and by those of skylb. The output has the median and the worst of these ratios, and the
+scenarios with the lowest throughput ratios, each with the command that repeats it. Scenarios
+vary in workload and its lengths, regions, replicas, the engines' speed and memory, round-trip
+times, the probe interval, equal or 10:1 loads of the regions, and closed and open loops with
+0.5 to 1.3 times the estimated capacity.
 A run is at least ten times as long as a request stays at a full replica, at most an hour.
 cache-aware:skylb is SGLang's router as in SkyLB's evaluation.
 

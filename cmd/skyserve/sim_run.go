@@ -63,8 +63,8 @@ faster, for policies that do not use prefixes.
 
 A policy uses the push mode and layout of the paper or project that it comes from (bf-io:
 blind), unless the scenario, --push or --layout override them. Policies whose source pushes
-blindly and has no regions run as one balancer in the US for all replicas, the others as one
-balancer per region.
+blindly and has no regions run as one balancer for all replicas, in the region home (see
+below), the others as one balancer per region.
 cache-aware:skylb is SGLang's router as in SkyLB's evaluation.
 
 --set overrides a setting of a scenario; 'skyserve sim list -o yaml NAME' prints the
