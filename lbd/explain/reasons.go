@@ -13,7 +13,7 @@ var chosenBecause = map[string]string{
 	policy.ReasonRotation:      "next in rotation",
 	policy.ReasonLeastLoad:     "fewest outstanding requests",
 	policy.ReasonPrefixMatch:   "longest cached prefix",
-	policy.ReasonPrefixMiss:    "no sufficient prefix match; most free capacity",
+	policy.ReasonPrefixMiss:    "no sufficient prefix match; least loaded (cache-aware: smallest cache)",
 	policy.ReasonForward:       "no local replica available; forwarded to a peer with capacity",
 	policy.ReasonPowerOfTwo:    "better of two candidates",
 	policy.ReasonSession:       "session affinity (hash ring)",
