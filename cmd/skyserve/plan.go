@@ -58,10 +58,10 @@ func newPlanCmd() *cobra.Command {
 		Short: "Forecast the load and plan the cheapest replicas for it",
 		Long: `Forecast the load and compute the cheapest replicas that serve it: counts per model,
 region, GPU and capacity type, with the reason for each. Without --apply nothing is
-changed. With --apply, new replicas are added; when they are ready, excess ones are drained
-and stopped, within replicas.min and replicas.max. Changes are stored with the service, and
-'skyserve up' keeps them. If a zone has no capacity, --apply tries the next zone, capacity
-type, GPU and region, as 'skyserve up' does.
+changed. With --apply, new replicas are added; when they are ready, excess ones are drained,
+then stopped or donated, within replicas.min and replicas.max. Changes are stored with the
+service, and 'skyserve up' keeps them. If a zone has no capacity, --apply tries the next zone,
+capacity type, GPU and region, as 'skyserve up' does.
 
 The plan uses the history of the running service, or --history FILE or URL (see
 skyserve forecast --help). Assumptions about unknown values are listed in the output. If
