@@ -56,7 +56,7 @@ func because(sentences map[string]string, reason string) string {
 // whyChosen describes why a policy chose its target.
 func whyChosen(policyName, reason string) string {
 	if reason == policy.ReasonForward && traits(policyName).Peers {
-		return "this peer is preferred over all local replicas"
+		return "no local replica available, or this peer is preferred"
 	}
 	return because(chosenBecause, reason)
 }
