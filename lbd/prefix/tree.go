@@ -100,7 +100,7 @@ func (f Found) Latest() (target int, known bool) { return f.latest - 1, f.latest
 
 // Match sets out[i] to the number of leading bytes of key that target i holds, a multiple of
 // BlockBytes. Targets beyond len(out) are ignored. An answer counts only if key matches down to its
-// end. Match does not change the tree's contents and does not allocate.
+// end. Match does not change the tree's contents, and allocates only for the longest path so far.
 func (t *Tree) Match(key Key, out []int) (found Found) {
 	clear(out)
 	t.descend(key)
