@@ -97,9 +97,9 @@ func (r *Runtime) openProviders(list []ProviderAccess) {
 			p = &provider{name: c.Name}
 			r.providers[c.Name] = p
 		}
-		p.account = r.providerLedger.Open(service.APIKey{Name: c.Name, Limits: service.KeyLimits{
+		p.account = r.providerLedger.OpenProvider(c.Name, service.KeyLimits{
 			Concurrent: c.Concurrent, RequestsPerMinute: c.RequestsPerMinute, TokensPerMinute: c.TokensPerMinute,
-		}}, r.Elapsed())
+		}, r.Elapsed())
 		p.mu.Lock()
 		p.perDay = c.USDPerDay
 		p.mu.Unlock()

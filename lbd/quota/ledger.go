@@ -35,11 +35,20 @@ func NewLedger() *Ledger {
 
 // Open returns the account of a key, created if needed, with the key's limits.
 func (l *Ledger) Open(k service.APIKey, now time.Duration) *Account {
+	return l.open(k, holderKey, now)
+}
+
+// OpenProvider is Open for a provider of external models. A ledger has either keys or providers.
+func (l *Ledger) OpenProvider(name string, limits service.KeyLimits, now time.Duration) *Account {
+	return l.open(service.APIKey{Name: name, Limits: limits}, holderProvider, now)
+}
+
+func (l *Ledger) open(k service.APIKey, h holder, now time.Duration) *Account {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	a := l.accounts[k.Name]
 	if a == nil {
-		a = l.newAccount(k.Name, holderKey)
+		a = l.newAccount(k.Name, h)
 		l.accounts[k.Name] = a
 	}
 	a.configure(k, l.tenants[k.Tenant], now)
@@ -105,9 +114,10 @@ type Account struct {
 type holder string
 
 const (
-	holderKey    holder = "key"
-	holderUser   holder = "user"
-	holderTenant holder = "tenant"
+	holderKey      holder = "key"
+	holderUser     holder = "user"
+	holderTenant   holder = "tenant"
+	holderProvider holder = "provider"
 )
 
 // budgets are the limits in money; 0 = none.

@@ -58,6 +58,22 @@ func TestQuota(t *testing.T) {
 
 // A balancer receives the new day's usage shortly after the day began. Until then, usage
 // of the old day does not count, so that it denies no request on the new day.
+// Complaint: an operator whose fallbacks are skipped looks for the limit at a key, but it is that of the provider.
+func TestDenialNamesHolderOfLimit(t *testing.T) {
+	limits := service.KeyLimits{RequestsPerMinute: 1}
+	for holder, a := range map[string]*Account{
+		"key":      NewLedger().Open(service.APIKey{Name: "a", Limits: limits}, 0),
+		"provider": NewLedger().OpenProvider("a", limits, 0),
+	} {
+		if _, d := a.Admit(0); d != nil {
+			t.Fatal(d)
+		}
+		if _, d := a.Admit(0); d == nil || !strings.Contains(d.Message, "the limit of this "+holder+" is 1 requests per minute") {
+			t.Errorf("%s: %+v", holder, d)
+		}
+	}
+}
+
 func TestQuotaResetsAtPeriodStart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := NewLedger()
