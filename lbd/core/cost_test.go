@@ -240,7 +240,7 @@ func TestSupersededMatchesAreMeasured(t *testing.T) {
 			}
 			b.Step(0, Event{Kind: EventFinished, ID: id, Outcome: &Outcome{CachedTokens: policy.Known(found)}})
 		}
-		return b.queue("m").evictions.supersededShare()
+		return b.queue("m").evictions.superseded
 	}
 	if got := measure(0, 2); got.Known {
 		t.Errorf("%v is known before a request with such a match has ended", got)

@@ -14,7 +14,8 @@ const supersededWeight = 0.05
 // its engine was still computing the same text is not measured: branches of a tree of thoughts arrive together.
 type evictions struct {
 	evicted, computed pace.Mean // tokens per request
-	superseded        policy.Maybe[float64]
+	// superseded is the mean share of a superseded match (policy.Candidate.MatchSuperseded) that was still cached.
+	superseded policy.Maybe[float64]
 }
 
 // addPrompt adds the prompt of r, which was served.
@@ -33,9 +34,6 @@ func (e *evictions) addPrompt(r *request, out *Outcome) {
 		e.superseded = policy.Known(mean + supersededWeight*(min(1, (prompt-computed)/match)-mean))
 	}
 }
-
-// supersededShare returns the share of superseded matches that were still cached.
-func (e *evictions) supersededShare() policy.Maybe[float64] { return e.superseded }
 
 // evictedShare returns the share of computed tokens that had been evicted.
 func (e *evictions) evictedShare() float64 {

@@ -204,9 +204,9 @@ func (b *Balancer) chooseTarget(now time.Duration, q *queue, r *request) bool {
 	b.facts = policy.Facts{
 		ID: r.ID, Now: now, Model: r.Model, Session: r.Session,
 		PromptBytes: r.Prompt.Bytes(), PromptTokens: r.promptLength(), PrefixHashes: r.Prompt,
-		MaxTokens: r.MaxTokens, AnswerTokens: q.answerLengths.mean, EvictedShare: q.evictions.evictedShare(), SupersededShare: q.evictions.supersededShare(),
-		CachedShare: b.hitRate.Or(0),
-		Waited:      now - r.WaitingSince, MaxWait: min(b.maxWait(r), b.cfg.MaxWait), Queued: q.Len(), Candidates: b.candidates,
+		MaxTokens: r.MaxTokens, AnswerTokens: q.answerLengths.mean, CachedShare: b.hitRate.Or(0),
+		EvictedShare: q.evictions.evictedShare(), SupersededShare: q.evictions.superseded,
+		Waited: now - r.WaitingSince, MaxWait: min(b.maxWait(r), b.cfg.MaxWait), Queued: q.Len(), Candidates: b.candidates,
 	}
 	choice := b.cfg.Policy.Choose(&b.facts)
 	switch {
