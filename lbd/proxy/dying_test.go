@@ -16,24 +16,32 @@ import (
 )
 
 // attachAs attaches a replica with an engine of a kind. vLLM and SGLang are proven to continue a message,
-// other engines are known to begin a new one.
+// other engines are known to begin a new one. Both are known before the replica is ready: a continuation
+// that waits for it would start a check.
 func (b *balancer) attachAs(id, url string, kind service.EngineKind) {
 	b.t.Helper()
-	p := b.attachUnchecked(id, url, kind)
+	p := b.attachUnready(id, url, kind)
 	p.mu.Lock()
-	defer p.mu.Unlock()
 	if p.state = ContinuationProven; kind != service.EngineVLLM && kind != service.EngineSGLang {
 		p.state, p.cause = ContinuationUnproven, errRestarted
 	}
+	p.mu.Unlock()
+	b.report(id)
 }
 
 // attachUnchecked attaches a replica of which nothing is known.
-func (b *balancer) attachUnchecked(id, url string, kind service.EngineKind) *proof {
+func (b *balancer) attachUnchecked(id, url string, kind service.EngineKind) {
+	b.t.Helper()
+	b.attachUnready(id, url, kind)
+	b.report(id)
+}
+
+// attachUnready attaches a replica that has not reported yet and returns its proof.
+func (b *balancer) attachUnready(id, url string, kind service.EngineKind) *proof {
 	b.t.Helper()
 	if _, err := b.AddReplica(service.ReplicaConfig{ID: id, URL: url, Model: testModel, Kind: kind}); err != nil {
 		b.t.Fatal(err)
 	}
-	b.report(id)
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return &b.replicas[id].count.proof
