@@ -56,8 +56,6 @@ func TestQuota(t *testing.T) {
 	})
 }
 
-// A balancer receives the new day's usage shortly after the day began. Until then, usage
-// of the old day does not count, so that it denies no request on the new day.
 // Complaint: an operator whose fallbacks are skipped looks for the limit at a key, but it is that of the provider.
 func TestDenialNamesHolderOfLimit(t *testing.T) {
 	limits := service.KeyLimits{RequestsPerMinute: 1}
@@ -74,6 +72,8 @@ func TestDenialNamesHolderOfLimit(t *testing.T) {
 	}
 }
 
+// A balancer receives the new day's usage shortly after the day began. Until then, usage
+// of the old day does not count, so that it denies no request on the new day.
 func TestQuotaResetsAtPeriodStart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := NewLedger()
