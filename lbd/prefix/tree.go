@@ -19,7 +19,7 @@ type Tree struct {
 	chunks       []*[chunkSize]node // the nodes, which refer to each other by number
 	extraTargets [][]uint64         // targets from 64 on, by chunk
 	holes        []int32            // node numbers that are not in use; those from end on are ignored
-	end          int32              // one more than the highest number in use
+	end          int32              // above all numbers in use
 	count        int                // nodes in use, without the root
 	width        int                // maximum number of extra words that any node has had
 
