@@ -6,8 +6,8 @@ import (
 	"github.com/zeebo/xxh3"
 )
 
-// BlockBytes is the number of bytes per hash of a Key. Smaller blocks find shorter matches and cost
-// more memory; 64 bytes are about 16 tokens, the size of a KV block of engines.
+// BlockBytes is the number of bytes per hash of a Key. Smaller blocks would also find shorter matches,
+// but cost more memory; 64 bytes are about 16 tokens, the size of a KV block of engines.
 const BlockBytes = 64
 
 // Key is a prompt as chain hashes, one per full block: Key[i] depends on every byte of blocks 0..i.
