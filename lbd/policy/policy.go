@@ -61,10 +61,10 @@ type Candidate struct {
 	// Live: it reported ready recently, no connection to it has failed since, and it is not draining or
 	// ejected. It may still have no capacity.
 	Live bool
-	// Available: another request may be sent there now. For a replica, the service's push rule
-	// decides (core.PushRule). A peer must have reported an available replica, and its queue (Queued) must be
-	// no longer than core.Config.PeerQueueLimit and the queue here. A policy with both Traits.Peers and
-	// Traits.Holds has another rule for peers, see Traits.
+	// Available: another request may be sent there now. For a live replica, the service's push rule
+	// (core.PushRule), its circuit breaker and core.ReplicaInfo.MaxOutstanding decide. A peer must have
+	// reported an available replica, and its queue (Queued) must be no longer than core.Config.PeerQueueLimit
+	// and the queue here. A policy with both Traits.Peers and Traits.Holds has another rule for peers, see Traits.
 	Available bool
 	// Outstanding is the number of requests that this balancer sent there and that have not ended. A
 	// request that failed early still counts for some time, also in ContextTokens and RemainingTokens.
