@@ -146,8 +146,8 @@ func (*Cost) Traits() Traits { return Traits{Prefix: true, Peers: true, Holds: t
 // costTolerance is the difference, in seconds, below which two costs count as equal.
 const costTolerance = 1e-6
 
-// Choose selects the candidate with the lowest cost. For an overdue request, it considers only available
-// candidates, and no peer at which the request would start too late.
+// Choose selects the candidate with the lowest cost, or Wait if that is a peer at which the request would start too
+// late. For an overdue request, it considers only available candidates, and no such peer.
 func (p *Cost) Choose(f *Facts) Choice {
 	t := p.requestTerms(f)
 	overdue := p.overdue(f)
