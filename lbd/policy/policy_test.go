@@ -253,7 +253,7 @@ func TestPoliciesChooseOnlyAvailable(t *testing.T) {
 }
 
 // Requests, a prefix and measured times at a replica that receives nothing say nothing about the others. (Its requests
-// end or fail, and are then requests that wait.)
+// end, or fail and wait in the queue again.)
 func TestDeadReplicaChangesNothing(t *testing.T) {
 	for _, name := range Names() {
 		t.Run(name, rapid.MakeCheck(func(rt *rapid.T) { checkDeadReplica(rt, name) }))
