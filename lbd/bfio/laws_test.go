@@ -216,7 +216,7 @@ func TestTopLoadsMatchFullScan(t *testing.T) {
 }
 
 // FuzzSolve reads an instance out of bytes: extreme loads, negative ones, huge
-// and negative counts of slots, windows and predictions of any length.
+// and negative counts of slots, windows of at most 14 steps, predictions shorter or longer than them.
 func FuzzSolve(f *testing.F) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	for n := range 20 {
