@@ -206,7 +206,7 @@ type StoreMoveError struct{ Err error }
 
 // Error describes the failure.
 func (e *StoreMoveError) Error() string {
-	return "moving the store before its members are stopped: " + e.Err.Error()
+	return "copying the data of store members that are to be stopped: " + e.Err.Error()
 }
 
 // Unwrap returns the cause.
