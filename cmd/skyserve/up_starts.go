@@ -197,7 +197,7 @@ func (v *startView) rows(now time.Time) []string {
 	}
 	last := fmt.Sprintf("%d of %d machines ready, slowest: %s", settled, len(v.machines), machines[0].ID)
 	if hidden := len(machines) - len(shown); hidden > 0 {
-		last += fmt.Sprintf(" (%d more start)", hidden)
+		last += fmt.Sprintf(" (%d more not shown)", hidden)
 	}
 	return append(rows, last)
 }

@@ -113,7 +113,7 @@ func TestStartRows(t *testing.T) {
 	for n := range 20 {
 		v.observe(after(60), launched(fmt.Sprintf("more-%02d", n)), running(telemetry.StartPhase{Name: telemetry.StartLoad}))
 	}
-	if got := v.rows(after(65)); len(got) != maxRows+1 || got[maxRows] != "1 of 24 machines ready, slowest: us-2 (10 more start)" {
+	if got := v.rows(after(65)); len(got) != maxRows+1 || got[maxRows] != "1 of 24 machines ready, slowest: us-2 (10 more not shown)" {
 		t.Errorf("got\n%s", strings.Join(got, "\n"))
 	}
 }
