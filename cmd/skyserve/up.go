@@ -117,8 +117,8 @@ replica has failed).
 --wait balancers ends with exit 0 once every balancer responds, its certificate has been
 obtained and the DNS name is published. --wait none does not wait for balancers either: it
 ends once every balancer has its configuration. In both cases the controller starts the
-replicas: follow with 'skyserve status -w'. Without cloud regions, both also start the local
-processes and wait for them, which takes seconds.
+replicas: follow with 'skyserve status -w'. Without cloud regions, up starts all processes
+and waits for them in every case, which takes seconds.
 
 In clouds, engines run in containers. up reads the digest of each image from its registry,
 with the credentials of 'docker login', and records it with the service: all replicas
