@@ -252,10 +252,10 @@ func buildCoreConfig(p *problems, cfg service.BalancerConfig) core.Config {
 	c.Push, err = core.ParsePush(b.Push)
 	fail("balancer.push", err)
 	if b.TauN < 0 || b.TauP < 0 {
-		p.addProblem("balancer", fmt.Sprintf("tau_n and tau_p must be at least 0, got %s and %s", b.TauN, b.TauP), "")
+		p.addProblem("balancer", fmt.Sprintf("dpa_severe_after and dpa_urgent_before must be at least 0, got %s and %s", b.TauN, b.TauP), "")
 	}
 	if b.Tau < 0 || b.QueueLimit < 0 || b.MaxWait < 0 || b.MaxColdWait < 0 {
-		p.addProblem("balancer", fmt.Sprintf("tau, queue_limit, max_wait and max_cold_wait must be at least 0, got %d, %d, %s and %s", b.Tau, b.QueueLimit, b.MaxWait, b.MaxColdWait), "")
+		p.addProblem("balancer", fmt.Sprintf("peer_queue_limit, queue_limit, max_wait and max_cold_wait must be at least 0, got %d, %d, %s and %s", b.Tau, b.QueueLimit, b.MaxWait, b.MaxColdWait), "")
 	}
 	c.Forward, c.PeerQueueLimit, c.QueueLimit, c.MaxWait = *b.Forward, b.Tau, b.QueueLimit, b.MaxWait
 	c.ScaleToZero, c.MaxColdWait = modelsToZero(cfg.Models), b.MaxColdWait

@@ -92,10 +92,10 @@ func TestCheck(t *testing.T) {
 		{"negative target", func(c *service.BalancerConfig, _ *Options) {
 			c.Models = []service.BalancerModel{{Name: "m", SLO: map[service.Tier]service.SLO{service.TierFast: {TTFT: -1}}}}
 		}, "models[0].slo: times must be at least 0"},
-		{"negative threshold", balancer(service.BalancerSpec{TauN: -1}), "balancer: tau_n and tau_p must be at least 0"},
+		{"negative threshold", balancer(service.BalancerSpec{TauN: -1}), "balancer: dpa_severe_after and dpa_urgent_before must be at least 0"},
 		{"unknown push", balancer(service.BalancerSpec{Push: "outstanding:0"}), "balancer.push: "},
-		{"negative wait", balancer(service.BalancerSpec{MaxWait: -time.Second}), "balancer: tau, queue_limit, max_wait and max_cold_wait must be at least 0"},
-		{"negative cold wait", balancer(service.BalancerSpec{MaxColdWait: -time.Second}), "balancer: tau, queue_limit, max_wait and max_cold_wait must be at least 0"},
+		{"negative wait", balancer(service.BalancerSpec{MaxWait: -time.Second}), "balancer: peer_queue_limit, queue_limit, max_wait and max_cold_wait must be at least 0"},
+		{"negative cold wait", balancer(service.BalancerSpec{MaxColdWait: -time.Second}), "balancer: peer_queue_limit, queue_limit, max_wait and max_cold_wait must be at least 0"},
 		{"certificate without key", balancer(service.BalancerSpec{TLS: &service.TLS{Cert: "c"}}), "balancer.tls: requires both cert and key"},
 		{"acme", acmeOf(service.CertificateConfig{Name: "chat.example.com", Dir: "d"}, ""), ""},
 		{"acme without a name", acmeOf(service.CertificateConfig{Dir: "d"}, ""), "certificate: requires name and dir"},
