@@ -69,7 +69,7 @@ var eventKinds = []struct {
 }{
 	{EventLaunch, "a machine was launched, or a replica was added"},
 	{EventTermination, "a machine was deleted"},
-	{EventReplace, "a replica was launched to replace another one"},
+	{EventReplace, "a machine was launched to replace another one"},
 	{EventDeath, "a machine, engine or balancer failed"},
 	{EventRecovery, "a failed machine, engine or balancer works again"},
 	{EventInterruption, "the cloud announced that it will terminate a VM"},
@@ -87,7 +87,7 @@ var eventKinds = []struct {
 	{EventPlan, "a plan was computed whose counts differ from those of the plan before"},
 	{EventApply, "an operator applied a plan"},
 	{EventRolloutBegin, "'skyserve up' or 'skyserve down' began to change the service"},
-	{EventRolloutEnd, "'skyserve up' finished changing the service"},
+	{EventRolloutEnd, "'skyserve up' ended, or failed"},
 	{EventReload, "a configuration was reloaded"},
 	{EventKeys, "API keys of clients or engines changed"},
 	{EventCertificate, "a certificate was obtained or renewed"},
