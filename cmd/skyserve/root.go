@@ -211,7 +211,7 @@ func report(ctx context.Context, w io.Writer, err error) int {
 		if name == decisionsName {
 			then = "drained and donated replicas then serve again"
 		}
-		printMessage(w, labelHint, "restore %s from a backup, or move it away: %s", name, then)
+		printMessage(w, labelHint, "restore %s from a copy of the file, or move it away: %s", name, then)
 	}
 	return exitFailed
 }
