@@ -13,7 +13,7 @@ type columnHelp struct {
 
 // columnsHelp explains the columns of the views.
 var columnsHelp = []columnHelp{
-	{"-", "unknown: not reported", nil},
+	{"-", "unknown or none", nil},
 	{"balancers", "their state; READY 1/2 = one of two is ready", []view{viewOverview}},
 	{"replicas, repl", "ready replicas / all replicas", []view{viewOverview, viewModels, viewCost}},
 	{"queue", "requests queued at the balancers", []view{viewOverview, viewModels}},
