@@ -212,7 +212,7 @@ var scalingSigns = map[telemetry.EventKind]string{
 }
 
 // scalingLegend explains the signs that are drawn.
-var scalingLegend = []string{"+ added", "- drained or removed", "o donated", "a applied", "x failed or interrupted", "! attempt failed"}
+var scalingLegend = []string{"+ added or undrained", "- drained or removed", "o donated", "a applied", "x failed or interrupted", "! attempt failed"}
 
 // scalingMarks returns the marks of the scaling of a forecast's model and region within the plotted past, oldest first.
 func (s *screen) scalingMarks(f *telemetry.LoadForecast) (marks []PlotMark) {

@@ -66,7 +66,7 @@ func TestForecastShowsScaling(t *testing.T) {
 		{At: noon.Add(-5 * time.Minute), Kind: telemetry.EventReload, Region: "aws/us-east-1"},
 	}
 	d := deskIn(t, 120, 40, s, "4")
-	d.wants("+ added  a applied")
+	d.wants("+ added or undrained  a applied")
 	d.lacks("x lost")
 	marks := d.model.screen.scalingMarks(&s.Forecast[0])
 	if len(marks) != 2 || marks[0].Sign != "+" || marks[1].Sign != "a" {
