@@ -3,7 +3,7 @@ package bfio
 // skylineLifts are the changes of the skyline (the peak load of each step) under which liftAll
 // replaces jobs, in units of a worker's mean slack. They are negative: the skyline is lowered.
 // Lowering the load of a single worker gains nothing while others have the peak load, so the rounds
-// after the seed keep its skyline. That skyline is bad if the oldest jobs are those that were too
+// after the seed stay near its skyline. That skyline is bad if the oldest jobs are those that were too
 // large to be placed by earlier decisions. With a lowered skyline, the loads of all workers can
 // fall together. On 16 workers with H = 20, the mean gap to the optimum falls from 0.8 % to 0.001 %.
 // Further lifts, including positive ones, found no better solution.
