@@ -78,8 +78,8 @@ func DefaultCostConstants() CostConstants {
 		TransientSteps:   9,
 		Residence:        10 * time.Second,
 
-		// Chosen by simulating the scenarios, and loads that differ much from them. None is critical:
-		// halving or doubling any one changes throughput by less than 2 %.
+		// Chosen by simulating the scenarios, and loads that differ much from them. Halving one has
+		// changed the throughput of a single load by 3 %, but not the mean (docs/results.md).
 		SlowdownWeight:        0.45,
 		PrefillQueueWeight:    1,
 		MemoryPenalty:         0.2,
