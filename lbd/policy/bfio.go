@@ -6,7 +6,7 @@ import (
 	"skyserve/lbd/bfio"
 )
 
-// ReasonBalance is the reason of a choice that balances the ranks of an engine.
+// ReasonBalance is the reason of every choice of a rank (see Rank) by BFIO.
 const ReasonBalance = "balance"
 
 // BFIOOptions contains the parameters of BF-IO.
