@@ -287,7 +287,7 @@ func limitedRequests(w *Watch, o *Observation) []condition {
 		if all := d.Served + d.Failed + d.Limited; exceeds(d.Limited, all, limitedWarning) {
 			return []condition{o.raise(telemetry.SeverityWarning, telemetry.AlertLimited, o.Balancer,
 				fmt.Sprintf("%d of %d requests (%s) were rejected with 429 in the last %s", d.Limited, all, share(d.Limited, all), span(window)),
-				"'skyserve usage' shows the keys and their limits; raise a limit, or balancer.queue_limit if the queue is full")}
+				"'skyserve usage' shows usage and quotas by key; raise a limit, or balancer.queue_limit if the queue is full")}
 		}
 	}
 	return nil
