@@ -46,7 +46,7 @@ type request struct {
 	answerWork int
 	// matchInProgress: uncached assumes a match with a prompt that the target may still have been computing.
 	matchInProgress bool
-	superseded      bool // uncached assumes a match that was superseded (policy.Candidate.MatchSuperseded)
+	superseded      int // bytes of the match that uncached assumes (policy.Candidate.SupersededBytes)
 	// At the current or last target: the time of the first token, and the load at that time.
 	firstTokenAt          time.Duration
 	firstTokenOutstanding int

@@ -20,7 +20,7 @@ type caches struct {
 	// neighbours: another balancer of this region exists. distant: one of another region exists, which receives
 	// requests from here. Without either, nothing is shared.
 	neighbours, distant bool
-	matches             []int // scratch of match
+	matches, superseded []int // scratch of match
 }
 
 // cacheTarget is the cache state of a replica or a peer. A target embeds it.
@@ -122,16 +122,17 @@ func (c *caches) sessionStart(prompt prefix.Key) (start time.Duration, known boo
 	return found.SessionStart, found.Answered
 }
 
-// match returns the number of bytes of a prompt that each replica, or peer, has cached. matches is
-// indexed by slot, up to highest; latest is the slot of the target to which the text at the end of
-// the longest match was sent last. The result is valid until the next call.
-func (c *caches) match(tree *prefix.Tree, prompt prefix.Key, highest int) (matches []int, latest int, known bool) {
+// match returns the number of bytes of a prompt that each replica, or peer, has cached, and for replicas how many of them
+// are superseded (prefix.Tree.Superseded). Both are indexed by slot, up to highest, and valid until the next call.
+func (c *caches) match(tree *prefix.Tree, prompt prefix.Key, highest int) (matches, superseded []int, found prefix.Found) {
 	for len(c.matches) <= highest {
-		c.matches = append(c.matches, 0)
+		c.matches, c.superseded = append(c.matches, 0), append(c.superseded, 0)
 	}
-	found := tree.Match(prompt, c.matches[:highest+1])
-	latest, known = found.Latest()
-	return c.matches, latest, known
+	found = tree.Match(prompt, c.matches[:highest+1])
+	if tree == c.replicas {
+		tree.Superseded(prompt, c.superseded[:highest+1])
+	}
+	return c.matches, c.superseded, found
 }
 
 // tick removes foreign replicas without recent updates, and tenants without prompts.

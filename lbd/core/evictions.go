@@ -5,7 +5,7 @@ import (
 	"skyserve/lbd/policy"
 )
 
-// supersededWeight is the weight of each response in the share of superseded matches that were still cached. The share
+// supersededWeight is the weight of each response in the share of superseded text that was still cached. The share
 // starts at the value that the policy assumes: a single response says little.
 const supersededWeight = 0.05
 
@@ -14,7 +14,7 @@ const supersededWeight = 0.05
 // its engine was still computing the same text is not measured: branches of a tree of thoughts arrive together.
 type evictions struct {
 	evicted, computed pace.Mean // tokens per request
-	// superseded is the mean share of a superseded match (policy.Candidate.MatchSuperseded) that was still cached.
+	// superseded is the mean share of superseded text (policy.Candidate.SupersededBytes) that was still cached.
 	superseded policy.Maybe[float64]
 }
 
@@ -29,9 +29,9 @@ func (e *evictions) addPrompt(r *request, out *Outcome) {
 	computed := prompt - min(prompt, float64(max(0, out.CachedTokens.Value)))
 	e.computed.Add(computed, hitWeight)
 	e.evicted.Add(max(0, computed-expected), hitWeight)
-	if match := prompt - expected; r.superseded && match >= 1 {
+	if superseded := prompt * float64(r.superseded) / float64(max(1, r.Prompt.Bytes())); superseded >= 1 {
 		mean := e.superseded.Or(policy.DefaultCostConstants().SupersededMatchWeight)
-		e.superseded = policy.Known(mean + supersededWeight*(min(1, (prompt-computed)/match)-mean))
+		e.superseded = policy.Known(mean + supersededWeight*(min(1, (prompt-computed)/superseded)-mean))
 	}
 }
 

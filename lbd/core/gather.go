@@ -75,27 +75,33 @@ func (t *target) unconfirmedPrefill() int {
 }
 
 // fillMatches sets the candidates' prefix matches for r's prompt and their cache sizes, and clears
-// their scores for the previous request. It does nothing for a policy without Traits.Prefix. A peer
-// has several engines, so it never has Candidate.MatchSuperseded.
-func (b *Balancer) fillMatches(r *request) {
-	if b.traits.Prefix {
-		b.fillMatchesFrom(b.caches.replicas, r, 0, b.firstPeer)
-		b.fillMatchesFrom(b.caches.peers, r, b.firstPeer, len(b.candidates))
+// their scores for the previous request. It reports whether the longest match of the replicas branches
+// (policy.Facts.MatchBranches). It does nothing for a policy without Traits.Prefix.
+func (b *Balancer) fillMatches(r *request) (branches bool) {
+	if !b.traits.Prefix {
+		return false
 	}
+	b.fillMatchesFrom(b.caches.peers, r, b.firstPeer, len(b.candidates))
+	return b.fillMatchesFrom(b.caches.replicas, r, 0, b.firstPeer).Branches
 }
 
-func (b *Balancer) fillMatchesFrom(tree *prefix.Tree, r *request, from, to int) {
+// fillMatchesFrom is fillMatches for the candidates of a tree. A peer has several engines, so its matches are never
+// superseded.
+func (b *Balancer) fillMatchesFrom(tree *prefix.Tree, r *request, from, to int) (found prefix.Found) {
 	if from == to {
-		return
+		return found
 	}
 	highest := 0
 	for _, t := range b.targets[from:to] {
 		highest = max(highest, t.treeSlot)
 	}
-	matches, latest, known := b.caches.match(tree, r.Prompt, highest)
+	matches, superseded, found := b.caches.match(tree, r.Prompt, highest)
 	for i := from; i < to; i++ {
 		slot, c := b.targets[i].treeSlot, &b.candidates[i]
 		c.MatchBytes, c.CachedBytes, c.Score = matches[slot], tree.CachedBytes(slot), policy.Maybe[float64]{}
-		c.MatchSuperseded = known && slot != latest && !c.Peer
+		if !c.Peer {
+			c.SupersededBytes = superseded[slot]
+		}
 	}
+	return found
 }

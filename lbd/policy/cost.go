@@ -48,13 +48,13 @@ type CostConstants struct {
 	// Without waiting requests the answer does not count, because it takes the same memory at every
 	// replica. Cached tokens take no further memory.
 	OccupancyWeight float64
-	// SupersededMatchWeight is the weight of a match with Candidate.MatchSuperseded until engines have shown how much
-	// of such matches they still have cached (Facts.SupersededShare).
+	// SupersededMatchWeight is the weight of Candidate.SupersededBytes until engines have shown how much
+	// of such text they still have cached (Facts.SupersededShare).
 	SupersededMatchWeight float64
-	// MaxEvictedShare limits the share of uncached tokens that are assumed to evict a prefix which another request
-	// needs and computes again. A higher limit keeps more prefixes cached, but more requests wait for the replica
-	// that has their prefix.
-	MaxEvictedShare float64
+	// MinEvictedShare and MaxEvictedShare are values of Facts.EvictedShare between which a copy of a shared prefix is
+	// assumed to evict prefixes that other requests need. Below the minimum, most of the cached text is needed by nobody
+	// and is evicted first. The maximum limits the cost of a copy.
+	MinEvictedShare, MaxEvictedShare float64
 	// PeerMarginShare is a share of the request's duration at an idle replica. This time is added to the
 	// cost of a peer.
 	PeerMarginShare float64
@@ -86,7 +86,8 @@ func DefaultCostConstants() CostConstants {
 		MemoryThreshold:       0.6,
 		OccupancyWeight:       3,
 		SupersededMatchWeight: 0.3,
-		MaxEvictedShare:       0.3,
+		MinEvictedShare:       0.5,
+		MaxEvictedShare:       0.9,
 		PeerMarginShare:       0.03, // every later turn of the conversation pays the round trip again
 		MaxHoldShare:          0.5,
 	}
@@ -251,14 +252,13 @@ type costTerms struct {
 	decodeSeconds      float64 // total base duration of these steps
 	slowdownWeight     float64
 	queuedPerReplica   float64 // queued requests per live replica
-	// computedPerMiss is the number of tokens computed for each uncached token: the token itself, and evicted
-	// tokens that are computed again because of it.
-	computedPerMiss float64
+	// evictedPerCopy is the number of evicted tokens that are computed again for each token of a copy.
+	evictedPerCopy float64
 	// residence is the mean residence time of the live candidates, in seconds at the nominal pace; 0 = unknown.
 	residence float64
 	// laterUses is the expected number of later requests that use a computed token of the prompt.
 	laterUses float64
-	// supersededWeight is the weight of a match with Candidate.MatchSuperseded.
+	// supersededWeight is the weight of Candidate.SupersededBytes.
 	supersededWeight float64
 	// localMatch is the longest weighted match at a live replica, in bytes.
 	localMatch float64
@@ -275,9 +275,12 @@ func (p *Cost) requestTerms(f *Facts) costTerms {
 	if f.MaxTokens > 0 {
 		t.answerSteps = min(t.answerSteps, float64(f.MaxTokens))
 	}
-	// If less than half of the computed tokens had been evicted before, caches still contain text that no request
-	// needs again. Evicting such text costs nothing.
-	t.computedPerMiss = 1 / (1 - min(max(0, 2*f.EvictedShare-1), p.constants.MaxEvictedShare))
+	// A copy of a prefix that several requests share takes memory in addition. A copy of a conversation does not,
+	// because nobody needs the first one again.
+	if f.MatchBranches && f.EvictedShare > p.constants.MinEvictedShare {
+		evicted := min(f.EvictedShare, p.constants.MaxEvictedShare)
+		t.evictedPerCopy = evicted / (1 - evicted) // including those evicted by tokens that are computed again
+	}
 	t.decodeSeconds = t.answerSteps * p.constants.DecodeBase
 	t.residence = meanResidence(f.Candidates)
 	t.laterUses = laterUses(f.CachedShare)
@@ -332,8 +335,10 @@ func (t *costTerms) residenceAt(c *Candidate) time.Duration {
 // cost returns the cost of a request at c, in seconds.
 func (p *Cost) cost(t *costTerms, c *Candidate) float64 {
 	pace := c.pace()
-	uncached := t.promptTokens - t.tokensPerByte*t.weightedMatch(c)
-	prefill := uncached / p.constants.PrefillRate * t.computedPerMiss
+	match := t.weightedMatch(c)
+	uncached := t.promptTokens - t.tokensPerByte*match
+	copied := t.tokensPerByte * max(0, t.localMatch-match)
+	prefill := (uncached + t.evictedPerCopy*copied) / p.constants.PrefillRate
 	ahead := p.constants.PrefillQueueWeight * float64(c.PrefillTokens) / p.constants.PrefillRate
 	n := float64(requestsAt(c))
 	if c.Peer {
@@ -361,13 +366,10 @@ func (p *Cost) laterSeconds(t *costTerms, c *Candidate) float64 {
 	return min(saved, t.laterUses*inSeconds(c.RTT))
 }
 
-// weightedMatch returns the length of the match at c, in bytes. A match that c has probably evicted has a
+// weightedMatch returns the length of the match at c, in bytes. Text that c has probably evicted has a
 // lower weight.
 func (t *costTerms) weightedMatch(c *Candidate) float64 {
-	if c.MatchSuperseded {
-		return t.supersededWeight * float64(c.MatchBytes)
-	}
-	return float64(c.MatchBytes)
+	return float64(c.MatchBytes) - (1-t.supersededWeight)*float64(c.SupersededBytes)
 }
 
 // memorySeconds returns the cost, in seconds, of a replica whose memory is nearly full: the request

@@ -230,15 +230,16 @@ func TestCostIgnoresTransientPending(t *testing.T) {
 	}
 }
 
-// If engines compute again what they evicted, a request stays with the replica that has its prefix up
-// to a higher load: any other replica would evict the prefix of another request for it.
+// If engines compute again what they evicted, a request with a prefix that others share stays with the replica that has
+// it up to a higher load: any other replica would evict the prefix of another request for it. A conversation moves, and
+// leaves nothing behind that anybody needs.
 func TestCostKeepsPrefixesIfCachesAreFull(t *testing.T) {
-	leavesAt := func(displaced float64) int {
+	leavesAt := func(evicted float64, shared bool) int {
 		for load := range 1000 {
 			cs := fleet(2)
 			cs[0].Outstanding, cs[0].MatchBytes = load, 4*1800
 			f := long(2000, cs)
-			f.EvictedShare = displaced
+			f.EvictedShare, f.MatchBranches = evicted, shared
 			if NewCost().Choose(f).Index != 0 {
 				return load
 			}
@@ -246,8 +247,23 @@ func TestCostKeepsPrefixesIfCachesAreFull(t *testing.T) {
 		return 1000
 	}
 	// While most of what engines compute is new, prefixes do not compete for memory.
-	if none, few, most, all := leavesAt(0), leavesAt(0.4), leavesAt(0.6), leavesAt(1); none != few || few >= most || most > all || all > 2*none {
+	none, few, most, all := leavesAt(0, true), leavesAt(0.4, true), leavesAt(0.6, true), leavesAt(1, true)
+	if none != few || few >= most || most >= all || all == 1000 {
 		t.Errorf("leaves at %d, %d, %d and %d outstanding requests", none, few, most, all)
+	}
+	if got := leavesAt(1, false); got != none {
+		t.Errorf("a conversation leaves at %d outstanding requests, want %d as long as nothing is evicted", got, none)
+	}
+}
+
+// Complaint: questions about the same text follow the last question with the same words to a replica that has not
+// received the text for long, and has evicted it.
+func TestCostFollowsLastReceiverOfText(t *testing.T) {
+	cs := fleet(2)
+	cs[0].MatchBytes, cs[0].SupersededBytes = 4*1000, 4*900 // the whole prompt, most of which the other one received later
+	cs[1].MatchBytes = 4 * 900
+	if got := NewCost().Choose(long(1000, cs)); got.Index != 1 {
+		t.Errorf("%+v by costs of %.2f s and %.2f s", got, cs[0].Score.Value, cs[1].Score.Value)
 	}
 }
 
@@ -451,7 +467,8 @@ func TestPrefixThatAllReplicasKeepDoesNotBind(t *testing.T) {
 	} {
 		cs := fleet(2)
 		for i := range cs {
-			cs[i].MatchBytes, cs[i].MatchSuperseded = 4*900, i == 1
+			cs[i].MatchBytes = 4 * 900
+			cs[i].SupersededBytes = i * cs[i].MatchBytes
 		}
 		cs[0].Outstanding = 3
 		f := long(1000, cs)

@@ -112,10 +112,9 @@ type Candidate struct {
 	RTT time.Duration
 	// MatchBytes is the number of bytes of the prompt that the candidate is expected to have cached.
 	MatchBytes int
-	// MatchSuperseded: another replica was the last one to receive the longest match of all replicas. If
-	// this replica has that match too, its engine is more likely to have evicted it. With a shorter match
-	// the field is also true, even if this replica received its own match later.
-	MatchSuperseded bool
+	// SupersededBytes is the number of leading bytes of the match that another replica received later. The engine
+	// of this replica is more likely to have evicted them. It is 0 for a peer.
+	SupersededBytes int
 	// CachedBytes is the total number of bytes of prefixes that the candidate is expected to have
 	// cached. Like MatchBytes, it is 0 for policies that do not use prefixes.
 	CachedBytes int
@@ -163,9 +162,12 @@ type Facts struct {
 	// computed before, and had evicted. If it is high, computing any prompt evicts prefixes that other
 	// requests need.
 	EvictedShare float64
-	// SupersededShare is the share, 0..1, of a match with Candidate.MatchSuperseded that the model's engines still
+	// SupersededShare is the share, 0..1, of Candidate.SupersededBytes that the model's engines still
 	// had in their caches, over recent requests; unknown until a request with such a match has ended.
 	SupersededShare Maybe[float64]
+	// MatchBranches: earlier prompts or answers continue the longest match of the replicas in another way. So several
+	// requests share it, and more will probably come. The match of the next turn of a conversation does not branch.
+	MatchBranches bool
 	// CachedShare is the mean share, 0..1, of a prompt that engines found in their caches, over the recent
 	// requests of all models; 0 until an engine has reported it.
 	CachedShare float64
@@ -229,7 +231,7 @@ type Policy interface {
 // it reported recently, has a live replica of the model and has not just sent back a request that it
 // could not place.
 type Traits struct {
-	// Prefix: it uses Candidate.MatchBytes, MatchSuperseded or CachedBytes, so the balancer must set them.
+	// Prefix: it uses Candidate.MatchBytes, SupersededBytes or CachedBytes, so the balancer must set them.
 	// In a Pool they are never set.
 	Prefix bool
 	// Peers: it compares this balancer's replicas with the peers itself, so it must receive the

@@ -89,14 +89,8 @@ type Found struct {
 	Bytes        int           // longest leading part of the key that any target holds, a multiple of BlockBytes
 	SessionStart time.Duration // start of the session of the deepest answer on the matched path, by the caller's clock
 	Answered     bool          // whether there is such an answer; without one, SessionStart is 0
-	latest       int           // 1 + the target of Latest; 0 = unknown
+	Branches     bool          // whether the tree holds text that follows the leading part of Bytes
 }
-
-// Latest returns the target to which the text at the end of the match was sent most recently. Of
-// the targets that hold the text, its engine is the least likely to have evicted it. The target is
-// unknown without a match and after it was removed. After nodes were merged it may be an earlier
-// one, or unknown, see mergeChild.
-func (f Found) Latest() (target int, known bool) { return f.latest - 1, f.latest > 0 }
 
 // Match sets out[i] to the number of leading bytes of key that target i holds, a multiple of
 // BlockBytes. Targets beyond len(out) are ignored. An answer counts only if key matches down to its
@@ -118,20 +112,51 @@ func (t *Tree) Match(key Key, out []int) (found Found) {
 		t.writeDepths(d.tip, none, d.depth, out)
 	}
 	found.Bytes = d.depth * BlockBytes
-	found.latest = t.latest(d.after(len(d.path)-1)) + 1
+	found.Branches = d.depth > 0 && (d.tip != none || t.node(d.end()).child != none)
 	return found
 }
 
-// latest returns the target to which the prefix of node id was sent last; if id is none, that of
-// the end of the walked path. It returns -1 if that target no longer holds the prefix.
-func (t *Tree) latest(id int32) int {
-	if id == none {
-		id = t.walked.end()
+// Superseded sets out[i] to the number of leading bytes of target i's match with key that were sent to another
+// target later, a multiple of BlockBytes. Of several targets that hold a text, the engine of the last one that
+// received it is the least likely to have evicted it. Text does not count as superseded if the target that
+// received it last is unknown, as after the removal of that target. After nodes were merged, that target may be an
+// earlier one, see mergeChild. Targets beyond len(out) are ignored. Superseded does not change the tree's contents.
+func (t *Tree) Superseded(key Key, out []int) {
+	clear(out)
+	t.descend(key)
+	d := &t.walked
+	newest := -1 // the only target below for which nothing is written yet: it received all text below last
+	below, depth := none, d.pathDepth
+	if d.tip != none {
+		newest, below = t.writeSuperseded(d.tip, below, newest, d.depth, out)
 	}
-	if target := t.node(id).latest(); target >= 0 && t.hasTarget(id, target) {
-		return target
+	for i := len(d.path) - 1; i >= 0; i-- { // from the end, so that each target is written once
+		newest, below = t.writeSuperseded(d.path[i], below, newest, depth, out)
+		depth -= int(t.node(d.path[i]).length)
 	}
-	return -1
+}
+
+// writeSuperseded writes the depth of node id for all targets that hold it, except for those that hold the node below, but
+// for newest, and except for the one that received id last, which becomes the newest. It writes nothing if that one
+// is unknown or no longer holds id.
+func (t *Tree) writeSuperseded(id, below int32, newest, depth int, out []int) (int, int32) {
+	latest := t.node(id).latest()
+	if latest < 0 || !t.hasTarget(id, latest) {
+		return newest, below
+	}
+	if newest >= 0 && newest != latest {
+		if newest < len(out) {
+			out[newest] = depth * BlockBytes
+		}
+		newest = -1
+	}
+	t.writeDepths(id, below, depth, out)
+	if below == none || !t.hasTarget(below, latest) {
+		if newest = latest; latest < len(out) {
+			out[latest] = 0
+		}
+	}
+	return newest, id
 }
 
 // writeDepths writes the depth of the targets that have node id but not its child next; of all that
