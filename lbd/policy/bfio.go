@@ -59,7 +59,8 @@ type BFIO struct {
 	endingRequests []int64 // number of these requests
 
 	ties, peerTies rotation
-	offset         int // index of the rank and engine to prefer among equals; one more for each pool
+	pools          map[string]int // number of pools, by model
+	offset         int            // index of the rank and engine to prefer among equals in this pool
 }
 
 // engineShare contains the ranks of one engine and its part of the pool.
@@ -73,7 +74,7 @@ type engineShare struct {
 
 // NewBFIO returns the policy.
 func NewBFIO(o BFIOOptions) *BFIO {
-	return &BFIO{options: o, endingTokens: make([]int64, o.Window+1), endingRequests: make([]int64, o.Window+1)}
+	return &BFIO{options: o, pools: map[string]int{}, endingTokens: make([]int64, o.Window+1), endingRequests: make([]int64, o.Window+1)}
 }
 
 // Name returns bf-io.
@@ -88,7 +89,7 @@ func (*BFIO) Traits() Traits { return Traits{} }
 func (p *BFIO) Choose(f *Facts) Choice {
 	from, to, peer := layer(f.Candidates)
 	if peer {
-		if i := leastLoaded(f.Candidates, from, to, &p.peerTies, nil); i != none {
+		if i := leastLoaded(f, from, to, &p.peerTies, nil); i != none {
 			return Choice{Index: i, Reason: ReasonForward}
 		}
 		return Choice{Index: Wait, Reason: ReasonNoneAvailable}
@@ -100,7 +101,7 @@ func (p *BFIO) Choose(f *Facts) Choice {
 		}
 	}
 	tokens := f.Candidates[lightest].ContextTokens
-	i := p.ties.nextTarget(f.Candidates, from, to, func(c *Candidate) bool { return c.Available && c.ContextTokens == tokens })
+	i := p.ties.nextTarget(f, from, to, func(c *Candidate) bool { return c.Available && c.ContextTokens == tokens })
 	return Choice{Index: i, Reason: ReasonBalance}
 }
 
@@ -110,6 +111,8 @@ func (p *BFIO) Assign(pool *Pool) []Choice {
 	for range pool.Waiting {
 		p.choices = append(p.choices, Choice{Index: Wait, Reason: ReasonNoneAvailable})
 	}
+	p.offset = p.pools[pool.Model]
+	p.pools[pool.Model]++
 	p.groupRanks(pool)
 	p.assignToEngines(pool)
 	for e := range p.engines {
@@ -117,7 +120,6 @@ func (p *BFIO) Assign(pool *Pool) []Choice {
 			p.assignToRanks(pool, e)
 		}
 	}
-	p.offset++
 	return p.choices
 }
 

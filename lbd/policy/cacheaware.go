@@ -71,7 +71,7 @@ func (p *CacheAware) Choose(f *Facts) Choice {
 			return Choice{Index: firstMatching(f.Candidates, from, to, s.longest), Reason: reason(replicaReason, peer)}
 		}
 	}
-	return Choice{Index: leastLoaded(f.Candidates, from, to, ties, eligible), Reason: reason(replicaReason, peer)}
+	return Choice{Index: leastLoaded(f, from, to, ties, eligible), Reason: reason(replicaReason, peer)}
 }
 
 // firstMatching returns the index of the available candidate with the lowest id among those whose match

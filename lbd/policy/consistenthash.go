@@ -58,7 +58,7 @@ func (a *affinity) choose(f *Facts, from, to int, peer bool, eligible func(*Cand
 		if peer {
 			turn = &a.peerTurn
 		}
-		return Choice{Index: turn.nextTarget(f.Candidates, from, to, eligible), Reason: reason(ReasonRotation, peer)}
+		return Choice{Index: turn.nextTarget(f, from, to, eligible), Reason: reason(ReasonRotation, peer)}
 	}
 	i := a.rings.ringFor(f.Model, peer, cs).nextTarget(mix(hashKey(f.Session)), cs, eligible)
 	return Choice{Index: from + i, Reason: reason(ReasonSession, peer)}

@@ -151,7 +151,7 @@ const costTolerance = 1e-6
 // late. For an overdue request, it considers only available candidates, and no such peer.
 func (p *Cost) Choose(f *Facts) Choice {
 	t := p.requestTerms(f)
-	overdue := p.overdue(f)
+	overdue := p.overdue(f, &t)
 	best, lowest, equals := none, math.Inf(1), 0
 	for i := range f.Candidates {
 		c := &f.Candidates[i]
@@ -176,7 +176,7 @@ func (p *Cost) Choose(f *Facts) Choice {
 		ties, from, to = &p.peerTies, split, len(f.Candidates)
 	}
 	if equals > 1 {
-		best = ties.nextTarget(f.Candidates, from, to, func(c *Candidate) bool { return c.Score.Known && math.Abs(c.Score.Value-lowest) <= costTolerance })
+		best = ties.nextTarget(f, from, to, func(c *Candidate) bool { return c.Score.Known && math.Abs(c.Score.Value-lowest) <= costTolerance })
 	}
 	if best >= split {
 		if t.startsTooLate(f, &f.Candidates[best]) {
@@ -198,16 +198,12 @@ func (t *costTerms) startsTooLate(f *Facts, c *Candidate) bool {
 	if !t.liveHere || f.Waited >= c.ExpectedWait || float64(c.MatchBytes) > t.localMatch {
 		return false
 	}
-	residence := t.residenceAt(c)
-	if residence <= 0 {
-		residence = NominalResidence(c.pace())
-	}
-	return c.ExpectedWait > c.RTT+residence
+	return c.ExpectedWait > c.RTT+t.expectedResidence(c)
 }
 
 // overdue reports whether a request was passed over for too long (MaxHoldShare) and a replica is available now. A long
 // queue alone makes no request overdue: the time in which the whole queue is served is allowed in addition.
-func (p *Cost) overdue(f *Facts) bool {
+func (p *Cost) overdue(f *Facts, t *costTerms) bool {
 	maxHold := time.Duration(p.constants.MaxHoldShare * float64(f.MaxWait))
 	if f.MaxWait <= 0 || f.Waited <= maxHold {
 		return false
@@ -216,8 +212,8 @@ func (p *Cost) overdue(f *Facts) bool {
 	for i := range f.Candidates[:firstPeer(f.Candidates)] {
 		c := &f.Candidates[i]
 		available = available || c.Available
-		if c.Live && c.Residence > 0 {
-			endsPerSecond += float64(requestsAt(c)) / inSeconds(c.Residence)
+		if c.Live {
+			endsPerSecond += float64(requestsAt(c)) / inSeconds(t.expectedResidence(c))
 		}
 	}
 	return available && inSeconds(f.Waited-maxHold)*endsPerSecond >= float64(f.Queued-1)
@@ -330,6 +326,14 @@ func (t *costTerms) residenceAt(c *Candidate) time.Duration {
 		return c.Residence
 	}
 	return durationOf(t.residence * c.pace())
+}
+
+// expectedResidence is residenceAt, but NominalResidence until a request of the model has ended.
+func (t *costTerms) expectedResidence(c *Candidate) time.Duration {
+	if residence := t.residenceAt(c); residence > 0 {
+		return residence
+	}
+	return NominalResidence(c.pace())
 }
 
 // cost returns the cost of a request at c, in seconds.

@@ -60,7 +60,7 @@ func (p *DualMap) Choose(f *Facts) Choice {
 		if peer {
 			ties = &p.peerTies
 		}
-		return Choice{Index: leastLoaded(f.Candidates, from, to, ties, nil), Reason: reason(ReasonLeastLoad, peer)}
+		return Choice{Index: leastLoaded(f, from, to, ties, nil), Reason: reason(ReasonLeastLoad, peer)}
 	}
 	key := p.keyOf(f, len(cs))
 	r := p.rings.ringFor(f.Model, peer, cs)

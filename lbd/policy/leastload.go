@@ -17,7 +17,7 @@ func (p *LeastLoad) Choose(f *Facts) Choice {
 	if peer {
 		ties = &p.peerTies
 	}
-	i := leastLoaded(f.Candidates, from, to, ties, nil)
+	i := leastLoaded(f, from, to, ties, nil)
 	if i == none {
 		return Choice{Index: Wait, Reason: ReasonNoneAvailable}
 	}
@@ -26,8 +26,8 @@ func (p *LeastLoad) Choose(f *Facts) Choice {
 
 // leastLoaded returns the index of the least loaded candidate that is available and eligible (nil =
 // all are eligible), or none. Ties are broken in turn.
-func leastLoaded(cs []Candidate, from, to int, ties *rotation, eligible func(*Candidate) bool) int {
-	best := none
+func leastLoaded(f *Facts, from, to int, ties *rotation, eligible func(*Candidate) bool) int {
+	best, cs := none, f.Candidates
 	selectable := func(c *Candidate) bool { return c.Available && (eligible == nil || eligible(c)) }
 	for i := from; i < to; i++ {
 		if selectable(&cs[i]) && (best == none || lessLoaded(&cs[i], &cs[best])) {
@@ -38,7 +38,7 @@ func leastLoaded(cs []Candidate, from, to int, ties *rotation, eligible func(*Ca
 		return none
 	}
 	lightest := &cs[best]
-	return ties.nextTarget(cs, from, to, func(c *Candidate) bool { return selectable(c) && !lessLoaded(lightest, c) })
+	return ties.nextTarget(f, from, to, func(c *Candidate) bool { return selectable(c) && !lessLoaded(lightest, c) })
 }
 
 // lessLoaded reports whether a has strictly less load than b. If one is a peer, they are compared by queue,

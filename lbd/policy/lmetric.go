@@ -54,5 +54,5 @@ func indexOfLowest(f *Facts, from, to int, ties *rotation, score func(*Candidate
 			lowest = min(lowest, score(c))
 		}
 	}
-	return leastLoaded(f.Candidates, from, to, ties, func(c *Candidate) bool { return score(c) <= lowest })
+	return leastLoaded(f, from, to, ties, func(c *Candidate) bool { return score(c) <= lowest })
 }

@@ -71,7 +71,7 @@ type Candidate struct {
 	// Otherwise, a replica that fails every request would appear idle.
 	Outstanding int
 	// Unconfirmed is the number of outstanding requests without a first token that were sent after the
-	// figures of the last report were measured.
+	// figures of the last report were measured. At a peer, only those for the model of the request count.
 	Unconfirmed int
 	// Pending, Running and KV are from the replica's last report. KV is the utilisation of its KV
 	// cache, 0..1. Requests that have started or ended since may lower them. A peer has only KV: the mean
@@ -327,27 +327,31 @@ func reason(replicaReason string, peer bool) string {
 	return replicaReason
 }
 
-// rotation breaks ties in turn: it selects the candidate with the next id after the last choice.
-type rotation struct{ last string }
+// rotation breaks ties in turn: it selects the candidate with the next id after the last choice for the model. With one
+// turn for all models, a model whose requests alternate with those of another would use a part of its replicas only.
+type rotation struct{ last map[string]string } // the id of the last choice, by model
 
 // nextTarget returns the index of an eligible candidate: the first whose id is after the last choice,
 // else the first. It returns none if no candidate is eligible.
-func (r *rotation) nextTarget(cs []Candidate, from, to int, eligible func(*Candidate) bool) int {
-	first := none
+func (r *rotation) nextTarget(f *Facts, from, to int, eligible func(*Candidate) bool) int {
+	next, last, cs := none, r.last[f.Model], f.Candidates
 	for i := from; i < to; i++ {
 		if !eligible(&cs[i]) {
 			continue
 		}
-		if cs[i].ID > r.last {
-			r.last = cs[i].ID
-			return i
+		if cs[i].ID > last {
+			next = i
+			break
 		}
-		if first == none {
-			first = i
+		if next == none {
+			next = i
 		}
 	}
-	if first != none {
-		r.last = cs[first].ID
+	if next != none {
+		if r.last == nil {
+			r.last = map[string]string{}
+		}
+		r.last[f.Model] = cs[next].ID
 	}
-	return first
+	return next
 }

@@ -252,6 +252,35 @@ func TestPoliciesChooseOnlyAvailable(t *testing.T) {
 	})
 }
 
+// Complaint: of two models whose requests arrive in turn, each uses only one of its idle replicas.
+func TestEveryModelUsesAllItsIdleReplicas(t *testing.T) {
+	for _, name := range Names() {
+		p, _ := New(name)
+		chosen := map[string]int{}
+		for range 20 {
+			for _, model := range []string{"a", "b"} {
+				f := Facts{Model: model, PromptTokens: 10, Candidates: []Candidate{replica(model+"1", 0, 0), replica(model+"2", 0, 0)}}
+				if choice := p.Choose(&f); choice.Index != Wait {
+					chosen[f.Candidates[choice.Index].ID]++
+				}
+			}
+		}
+		if len(chosen) != 4 {
+			t.Errorf("%s: requests by replica: %v", name, chosen)
+		}
+	}
+	p, chosen := NewBFIO(DefaultBFIO()), map[string]int{}
+	for range 4 {
+		for _, model := range []string{"a", "b"} {
+			pool := Pool{Model: model, Waiting: make([]WaitingRequest, 1), Ranks: []Rank{{Candidate: replica(model+"1", 0, 0), FreeSlots: 1}, {Candidate: replica(model+"2", 0, 0), FreeSlots: 1}}}
+			chosen[pool.Ranks[p.Assign(&pool)[0].Index].ID]++
+		}
+	}
+	if len(chosen) != 4 {
+		t.Errorf("pools: requests by rank: %v", chosen)
+	}
+}
+
 // Requests, a prefix and measured times at a replica that receives nothing say nothing about the others. (Its requests
 // end, or fail and wait in the queue again.)
 func TestDeadReplicaChangesNothing(t *testing.T) {

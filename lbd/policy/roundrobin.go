@@ -17,7 +17,7 @@ func (p *RoundRobin) Choose(f *Facts) Choice {
 	if peer {
 		turn = &p.peerTurn
 	}
-	i := turn.nextTarget(f.Candidates, from, to, func(c *Candidate) bool { return c.Available })
+	i := turn.nextTarget(f, from, to, func(c *Candidate) bool { return c.Available })
 	if i == none {
 		return Choice{Index: Wait, Reason: ReasonNoneAvailable}
 	}

@@ -40,7 +40,7 @@ func (p *SageServe) Choose(f *Facts) Choice {
 	if peer != none && local.Known && local.Value >= regionThreshold && peerKV(&cs[peer]) < local.Value {
 		return Choice{Index: peer, Reason: ReasonForward}
 	}
-	return Choice{Index: p.fewestRemaining(cs[:split]), Reason: ReasonRemaining}
+	return Choice{Index: p.fewestRemaining(f), Reason: ReasonRemaining}
 }
 
 // peerKV returns a peer's KV utilisation, 1 if it is unknown.
@@ -90,13 +90,13 @@ func preferred(a, b *Candidate) bool {
 
 // fewestRemaining returns the index of the available replica with the fewest remaining tokens. Ties are broken in
 // turn.
-func (p *SageServe) fewestRemaining(cs []Candidate) int {
-	fewest := none
+func (p *SageServe) fewestRemaining(f *Facts) int {
+	fewest, cs := none, f.Candidates[:firstPeer(f.Candidates)]
 	for i := range cs {
 		if cs[i].Available && (fewest == none || cs[i].RemainingTokens < cs[fewest].RemainingTokens) {
 			fewest = i
 		}
 	}
 	lowest := cs[fewest].RemainingTokens
-	return p.ties.nextTarget(cs, 0, len(cs), func(c *Candidate) bool { return c.Available && c.RemainingTokens == lowest })
+	return p.ties.nextTarget(f, 0, len(cs), func(c *Candidate) bool { return c.Available && c.RemainingTokens == lowest })
 }

@@ -33,10 +33,10 @@ func (p *SkyLB) Choose(f *Facts) Choice {
 		}
 	}
 	if longest > 0 && float64(longest) >= p.MinMatch*float64(f.PromptBytes) {
-		i := leastLoaded(f.Candidates, from, to, ties, func(c *Candidate) bool { return c.MatchBytes == longest })
+		i := leastLoaded(f, from, to, ties, func(c *Candidate) bool { return c.MatchBytes == longest })
 		return Choice{Index: i, Reason: reason(ReasonPrefixMatch, peer)}
 	}
-	i := leastLoaded(f.Candidates, from, to, ties, nil)
+	i := leastLoaded(f, from, to, ties, nil)
 	if i == none {
 		return Choice{Index: Wait, Reason: ReasonNoneAvailable}
 	}

@@ -35,13 +35,13 @@ func (p *Sticky) Choose(f *Facts) Choice {
 		}
 	}
 	hasLongest := func(c *Candidate) bool { return longest > 0 && c.MatchBytes == longest && !saturated(c) }
-	if i := leastLoaded(f.Candidates, from, to, ties, hasLongest); i != none {
+	if i := leastLoaded(f, from, to, ties, hasLongest); i != none {
 		return Choice{Index: i, Reason: reason(ReasonPrefixMatch, peer)}
 	}
-	if i := leastLoaded(f.Candidates, from, to, ties, func(c *Candidate) bool { return !saturated(c) }); i != none {
+	if i := leastLoaded(f, from, to, ties, func(c *Candidate) bool { return !saturated(c) }); i != none {
 		return Choice{Index: i, Reason: reason(ReasonPrefixMiss, peer)}
 	}
-	if i := leastLoaded(f.Candidates, from, to, ties, nil); i != none {
+	if i := leastLoaded(f, from, to, ties, nil); i != none {
 		return Choice{Index: i, Reason: reason(ReasonSaturated, peer)}
 	}
 	return Choice{Index: Wait, Reason: ReasonNoneAvailable}
