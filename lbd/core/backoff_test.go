@@ -93,6 +93,29 @@ func TestRetryToOtherTargetIsImmediate(t *testing.T) {
 	})
 }
 
+// Complaint: a request waits although a replica of its model is idle at a peer, because requests for another model were
+// just sent there.
+func TestForwardsOfOtherModelsTakeNoCapacity(t *testing.T) {
+	everyPolicy(t, func(t *testing.T, cfg Config) {
+		b := start(cfg, 0)
+		b.Step(0, Event{Kind: EventPeerAdded, Peer: &PeerInfo{ID: "eu"}})
+		b.Step(0, Event{Kind: EventPeerReport, Target: "eu", PeerReport: &PeerReport{Models: []ModelLoad{
+			{Model: "a", Replicas: 1, Available: 1}, {Model: "b", Replicas: 20, Available: 20},
+		}}})
+		arrive := func(id, model string) string {
+			return placeOf(b.Step(0, Event{Kind: EventArrived, Request: &Request{ID: id, Model: model}}), id)
+		}
+		for i := range 10 {
+			if got := arrive(fmt.Sprint(i), "b"); got != "eu" {
+				t.Fatalf("request %d for b went to %q", i, got)
+			}
+		}
+		if got := arrive("q", "a"); got != "eu" {
+			t.Errorf("the request for a went to %q", got)
+		}
+	})
+}
+
 // A request in backoff does not delay others, and does not exceed its maximum wait.
 func TestRequestInBackoffDoesNotBlockQueue(t *testing.T) {
 	everyPolicy(t, func(t *testing.T, cfg Config) {

@@ -57,21 +57,14 @@ func (b *Balancer) describeTarget(now time.Duration, q *queue, t *target, c *pol
 		return
 	}
 	l := t.modelLoad(q.model)
+	sent, uncached := t.unconfirmedFor(q.model)
+	c.Unconfirmed = sent
 	c.Available, c.RTT, c.Queued = b.peerEligible(now, t, l, q.Len()), t.rtt, t.queuedAt(l)
 	c.KV, c.Replicas, c.Residence = l.KV, l.Replicas, l.Residence
 	c.Pace, c.PeerOutstanding, c.ContextTokens = b.peerPace(l), l.Outstanding, l.ContextTokens
 	// HoldTime counts one request more than its first argument.
-	c.ExpectedWait = l.ExpectedWait + policy.HoldTime(max(0, len(t.unconfirmed)-l.Available)-1, l.Outstanding, l.Residence, c.Pace)
-	c.PrefillTokens = l.MinPrefillTokens + t.unconfirmedPrefill()/max(1, l.Replicas)
-}
-
-// unconfirmedPrefill returns the number of uncached prompt tokens of the unconfirmed requests at t.
-func (t *target) unconfirmedPrefill() int {
-	sum := 0
-	for _, r := range t.unconfirmed {
-		sum += r.uncached
-	}
-	return sum
+	c.ExpectedWait = l.ExpectedWait + policy.HoldTime(max(0, sent-l.Available)-1, l.Outstanding, l.Residence, c.Pace)
+	c.PrefillTokens = l.MinPrefillTokens + uncached/max(1, l.Replicas)
 }
 
 // fillMatches sets the candidates' prefix matches for r's prompt and their cache sizes, and clears

@@ -142,7 +142,19 @@ func (t *target) modelLoad(model string) *ModelLoad {
 // queuedAt returns the length of the peer's queue for a model, including requests sent since its
 // last report that exceed the capacity of its available replicas.
 func (t *target) queuedAt(l *ModelLoad) int {
-	return l.Queued + max(0, len(t.unconfirmed)-l.Available)
+	sent, _ := t.unconfirmedFor(l.Model)
+	return l.Queued + max(0, sent-l.Available)
+}
+
+// unconfirmedFor returns the number of unconfirmed requests for a model, and the number of uncached tokens of their
+// prompts. Those for other models of a peer say nothing about its replicas of this one.
+func (t *target) unconfirmedFor(model string) (n, uncached int) {
+	for _, r := range t.unconfirmed {
+		if r.Model == model {
+			n, uncached = n+1, uncached+r.uncached
+		}
+	}
+	return n, uncached
 }
 
 // peerUsable reports whether a peer's last report is still valid and no bounce has paused it.
