@@ -94,7 +94,7 @@ type Outcomes struct {
 	Served  int64 `json:"served"`
 	Limited int64 `json:"limited"`
 	Failed  int64 `json:"failed"`
-	// Retries are attempts after the first of a request.
+	// Retries are attempts after the first of requests that were served or failed.
 	Retries int64 `json:"retries"`
 }
 

@@ -36,9 +36,8 @@ const (
 	// burnHour and burnHours are burn rates within an hour and within six: misses that never last a minute, or
 	// are too few for burnWarning, and still use up the allowed share.
 	burnHour, burnHours = 1.5, 1.0
-	// retried is the number of retries per request of the balancer's clients. The retries include those of requests
-	// that peers forwarded. A retry costs a client time, and engines the work of the first attempt; healthy
-	// services need nearly none.
+	// retried is the number of retries per request of the balancer's clients. A retry costs a client time, and
+	// engines the work of the first attempt; healthy services need nearly none.
 	retried = 0.1
 	// minFirstTokens is the number of first tokens from which a share of them means something.
 	minFirstTokens = 20
@@ -303,7 +302,7 @@ func retriedRequests(w *Watch, o *Observation) []condition {
 		d := w.grown(window, o.Own.Outcomes)
 		if all := d.Served + d.Failed; exceeds(d.Retries, all, retried) {
 			return []condition{o.raise(telemetry.SeverityWarning, telemetry.AlertRetries, o.Balancer,
-				fmt.Sprintf("%d retries, including those of requests from peers, for %d clients' requests (%s) in the last %s", d.Retries, all, share(d.Retries, all), span(window)),
+				fmt.Sprintf("%d retries for %d clients' requests (%s) in the last %s", d.Retries, all, share(d.Retries, all), span(window)),
 				"'skyserve top', view 2 shows the replicas with errors (ERR%); 'skyserve explain ID' shows the attempts of a request")}
 		}
 	}

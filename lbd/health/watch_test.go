@@ -99,7 +99,7 @@ var faults = []fault{
 	}, telemetry.AlertLimited, "lb-us-0", telemetry.SeverityWarning, "429", 5},
 	{"requests are retried", func(o *Observation, after int) {
 		o.Own.Outcomes.Retries = int64(20 * (after + 1))
-	}, telemetry.AlertRetries, "lb-us-0", telemetry.SeverityWarning, "retries", 5},
+	}, telemetry.AlertRetries, "lb-us-0", telemetry.SeverityWarning, " retries for ", 5},
 	{"late first tokens", func(o *Observation, after int) { o.Own.Models[0].SLOMisses = int64(10 * (after + 1)) }, telemetry.AlertSLO, "m", telemetry.SeverityWarning, "burn rate", 5},
 	{"all first tokens late", func(o *Observation, after int) { o.Own.Models[0].SLOMisses = int64(30 * (after + 1)) }, telemetry.AlertSLO, "m", telemetry.SeverityCritical, "burn rate", 10},
 	{"full queue", func(o *Observation, after int) {

@@ -67,7 +67,6 @@ func (x *exchange) finalize(status int, state string) {
 	e2e := millis(time.Since(x.startedAt))
 	x.rt.endInFlight(&x.inFlight, func(d *record.RequestRecord) {
 		d.State, d.Status, d.E2EMillis = state, status, &e2e
-		x.retries = max(len(d.Attempts)-1, 0)
 		u := &x.answer.Usage
 		d.PromptTokens, d.CachedTokens, d.OutputTokens = u.Prompt.Ptr(), u.Cached.Ptr(), u.Output.Ptr()
 	})

@@ -75,7 +75,6 @@ type exchange struct {
 	price         *service.TokenPrice // of the model, when the request arrived
 	cost          *service.NanoUSD    // once the request has ended; nil if it is unknown
 	used          telemetry.Usage     // once the request has ended
-	retries       int                 // attempts after the first, once the request has ended
 	servedBy      rank                // the rank that generates the response; no replica if that is a peer
 	lastFailure   *failure            // failure of the latest failed attempt
 	hadFault      bool                // an attempt failed for a reason other than a rejection

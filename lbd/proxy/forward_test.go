@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+	"time"
 
 	"skyserve/internal/service"
 	"skyserve/lbd/core"
@@ -104,6 +105,46 @@ func TestBouncedRequestIsRetried(t *testing.T) {
 	d, _ := us.Decision("r1")
 	if len(d.Attempts) != 2 || d.Attempts[0].Kind != core.ActionForward || d.Attempts[1].Kind != core.ActionDispatch {
 		t.Errorf("attempts %+v, want a forward and a dispatch", d.Attempts)
+	}
+}
+
+// The retries of a forwarded request are no retries of the clients of the balancer that serves it, as the request is
+// none of theirs. The metric counts both.
+func TestRetriesCountAtOriginOnly(t *testing.T) {
+	us, eu := pair(t, "secret")
+	eu.attach("eu-0", refusing(t))
+	eu.attach("eu-1", engine(t, whole(plainReply)))
+	us.receiveReport("lb-eu-0")
+	expect(t, us.post(chatPath, plainBody), http.StatusOK, "")
+	us.settled()
+	eu.settled()
+	retries := func() (clients int64, all float64) {
+		return eu.TrafficStats().Outcomes.Retries, eu.gathered()["skyserve_retries_total{}"]
+	}
+	if clients, all := retries(); clients != 0 || all != 1 {
+		t.Errorf("a forwarded request: %d retries of clients and %v in total, want 0 and 1", clients, all)
+	}
+	eu.report("eu-0")
+	expect(t, eu.post(chatPath, plainBody), http.StatusOK, "")
+	eu.settled()
+	if clients, all := retries(); clients != 1 || all != 2 {
+		t.Errorf("a client's request: %d retries of clients and %v in total, want 1 and 2", clients, all)
+	}
+}
+
+// A rejection is no attempt.
+func TestRejectionIsNoRetry(t *testing.T) {
+	o := roundRobin(t)
+	o.Core.MaxWait = time.Millisecond
+	b := start(t, o)
+	b.attach("us-0", refusing(t))
+	if resp := b.post(chatPath, plainBody); resp.StatusCode < http.StatusInternalServerError {
+		t.Errorf("status %d", resp.StatusCode)
+	}
+	b.settled()
+	s := b.TrafficStats()
+	if got := s.Models[testModel].Outcomes; got != s.Outcomes || got.Failed != 1 || got.Retries != 0 {
+		t.Errorf("got %+v for the model and %+v in total, want a failure without retries", got, s.Outcomes)
 	}
 }
 

@@ -35,12 +35,13 @@ type action struct {
 }
 
 // inFlight is a request between its arrival and its end. Once it is in Runtime.inFlight, only these change:
-// the record in entry, and model, under the runtime's lock, and currentAttempt, which is atomic.
+// the record in entry, model and retries, under the runtime's lock, and currentAttempt, which is atomic.
 type inFlight struct {
 	id      string
 	arrived time.Duration
 	entry   *record.RequestRecord
 	model   string // the fallback that core places it for; empty = the requested model
+	retries int64  // attempts after the first
 	// actions never becomes full: core makes a new decision about a request only after the request's
 	// goroutine has reported the outcome of the previous one.
 	actions        chan action

@@ -128,7 +128,7 @@ func (x *exchange) countEnded(status int, outcome string) {
 	if x.from != "" {
 		return // it is counted at the balancer to which its client is connected
 	}
-	counted := outcomeOf(status, outcome)
+	counted := outcomeOf(status, outcome, x.inFlight.retries)
 	x.rt.stats.countOutcome(counted)
 	x.countTraffic(counted, outcome)
 	m := x.rt.metrics

@@ -283,7 +283,7 @@ func (r *Runtime) deliverAction(now time.Duration, a *core.Action) {
 	f.recordAction(now, a)
 	r.metrics.countDecision(a, r.coreCfg.Policy.Name(), f.entry)
 	if a.Decision != nil && a.Decision.Attempt > 0 {
-		r.stats.retries.Add(1)
+		f.retries++
 	}
 	if r.subs.hasAny() {
 		r.newRecords = append(r.newRecords, f.entry.Snapshot())

@@ -21,8 +21,7 @@ type TrafficStats struct {
 	PrefixHitRate *float64
 	// TTFT is in milliseconds since the arrival at this balancer, over the last 60 s.
 	TTFT *telemetry.Percentiles
-	// Outcomes counts the requests of the balancer's clients since it started. Its Retries include those of
-	// requests that peers forwarded.
+	// Outcomes counts the requests of the balancer's clients since it started.
 	Outcomes telemetry.Outcomes
 	// Models is the traffic of models with requests in the last minute, Keys that of API keys and users, sorted.
 	// TrafficSeconds is the time that both cover.
@@ -42,16 +41,14 @@ type ReplicaTrafficStats struct {
 	Sent, Failed int64
 }
 
-// stats counts the traffic of this balancer's own clients, except retries, which also counts requests that
-// peers forwarded.
+// stats counts the traffic of this balancer's own clients.
 type stats struct {
 	arrivals rateWindow
 	tokens   atomic.Int64 // tokens streamed since the last tick
 	output   rateWindow
 	hits     hitWindow
 	ttft     latencyWindow
-	// served, limited and failed are the outcomes of the requests of this balancer's clients. retries are those
-	// of all requests.
+	// served, limited, failed and retries are those of telemetry.Outcomes.
 	served, limited, failed, retries atomic.Int64
 	models                           trafficTable[string]
 	keys                             trafficTable[clientKey]
@@ -62,20 +59,22 @@ func (s *stats) countOutcome(o telemetry.Outcomes) {
 	s.served.Add(o.Served)
 	s.limited.Add(o.Limited)
 	s.failed.Add(o.Failed)
+	s.retries.Add(o.Retries)
 }
 
 // outcomeOf returns the count of one request of a client by its response. Errors of the client count as served:
-// the service answered them. A request that its client cancelled is not counted.
-func outcomeOf(status int, outcome string) telemetry.Outcomes {
+// the service answered them. A request that its client cancelled is not counted. Neither are the retries of one with
+// 429: retries are compared with the requests that were served or failed.
+func outcomeOf(status int, outcome string, retries int64) telemetry.Outcomes {
 	switch {
 	case outcome == record.StateCancelled:
 		return telemetry.Outcomes{}
 	case status == http.StatusTooManyRequests:
 		return telemetry.Outcomes{Limited: 1}
 	case status >= http.StatusInternalServerError || outcome == record.StateFailed:
-		return telemetry.Outcomes{Failed: 1}
+		return telemetry.Outcomes{Failed: 1, Retries: retries}
 	}
-	return telemetry.Outcomes{Served: 1}
+	return telemetry.Outcomes{Served: 1, Retries: retries}
 }
 
 // collectTokens adds the tokens since the last tick to the window.

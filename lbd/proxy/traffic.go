@@ -132,7 +132,6 @@ func (x *exchange) countTraffic(o telemetry.Outcomes, outcome string) {
 	if outcome == record.StateFinished {
 		e2e = time.Since(x.startedAt)
 	}
-	o.Retries = int64(x.retries)
 	if x.model != "" {
 		x.rt.stats.models.window(now, x.model, otherTraffic).addRequest(now, o, x.used, ttft, e2e)
 	}
