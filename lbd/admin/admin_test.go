@@ -390,7 +390,7 @@ func TestSnapshotOfOwnRegion(t *testing.T) {
 		stats: proxy.TrafficStats{
 			RequestsPerSecond: ptr(1.5), TrafficSeconds: 30, Keys: []telemetry.KeyTraffic{},
 			Models:    map[string]telemetry.Traffic{"llama": {Outcomes: telemetry.Outcomes{Served: 7, Failed: 1}, Usage: telemetry.Usage{Requests: 7, PromptTokens: 700, CachedTokens: 64, OutputTokens: 70, PricedRequests: 7, Cost: 5000}}},
-			ByReplica: map[string]proxy.ReplicaTrafficStats{"us-0": {OutputTokensPerSecond: ptr(20.0), PrefixHitRate: ptr(0.75), Continuation: proxy.ContinuationProven}},
+			ByReplica: map[string]proxy.ReplicaTrafficStats{"us-0": {OutputTokensPerSecond: ptr(20.0), PrefixHitRate: ptr(0.75), Continuation: proxy.ContinuationProven, Attachment: 7}},
 		},
 	}
 	_, body := call(api(b, nil), "GET", "/v1/snapshot", "")
@@ -406,6 +406,9 @@ func TestSnapshotOfOwnRegion(t *testing.T) {
 		`"forecast":[],"donations":[],"plan":null,"targets":[],"prices":[],"strategy":"","events":[],"launches":null,"alerts":[],"controller":null,"store":null,"balancer_launches":null,"batches":[]}`
 	if got := strings.TrimSpace(body); got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
+	}
+	if got := api(b, nil).Region().Replicas[0].Attachment; got != 7 {
+		t.Errorf("alerts see the attachment %d, want 7", got)
 	}
 }
 

@@ -117,10 +117,10 @@ func replicaErrors(w *Watch, o *Observation) (found []condition) {
 			limit  float64
 		}{{suddenWindow, suddenErrors}, {shortWindow, suddenErrors}, {longWindow, lastingErrors}} {
 			old := w.before(window.length).replicas[r.ID]
-			sent, failed := r.Sent-old.sent, r.Failed-old.failed
-			if sent < 0 || failed < 0 { // it was attached again
-				sent, failed = r.Sent, r.Failed
+			if old.attachment != r.Attachment { // its counts began at 0 within the window
+				old = attempts{}
 			}
+			sent, failed := r.Sent-old.sent, r.Failed-old.failed
 			sent = max(sent, failed) // attempts that were sent before the window may fail in it
 			if !exceeds(failed, sent, window.limit) {
 				continue

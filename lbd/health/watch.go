@@ -48,8 +48,11 @@ type sample struct {
 	outcomes telemetry.Outcomes
 }
 
-// attempts are the attempts at a replica since it was attached.
-type attempts struct{ sent, failed int64 }
+// attempts are the attempts at a replica since the attachment with this number.
+type attempts struct {
+	attachment   uint64
+	sent, failed int64
+}
 
 // firstTokens are the first tokens of a model's streamed IW-F requests, and those after the target.
 type firstTokens struct{ all, late int64 }
@@ -121,7 +124,7 @@ func (w *Watch) Observe(o Observation) {
 func sampleOf(o Observation) sample {
 	s := sample{at: o.At, replicas: map[string]attempts{}, models: map[string]firstTokens{}, outcomes: o.Own.Outcomes}
 	for _, r := range o.Own.Replicas {
-		s.replicas[r.ID] = attempts{r.Sent, r.Failed}
+		s.replicas[r.ID] = attempts{r.Attachment, r.Sent, r.Failed}
 	}
 	for _, m := range o.Own.Models {
 		s.models[m.Model] = firstTokens{m.FirstTokens, m.SLOMisses}

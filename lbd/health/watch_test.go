@@ -340,12 +340,30 @@ func TestCountersMayStartAgain(t *testing.T) {
 		o := healthy(s)
 		o.Own.Replicas[0].Failed = 1
 		if s >= 10 {
-			o.Own.Replicas[0].Sent, o.Own.Replicas[0].Failed = int64(s-9), 0
+			o.Own.Replicas[0].Attachment, o.Own.Replicas[0].Sent, o.Own.Replicas[0].Failed = 1, int64(s-9), 0
 			o.Own.Models[0].FirstTokens, o.Own.Outcomes = 0, telemetry.Outcomes{}
 		}
 		if w.Observe(o); len(w.Alerts()) > 0 {
 			t.Fatalf("%d s: %+v", s, w.Alerts())
 		}
+	}
+}
+
+// A replica that is attached again is judged by its attempts since then, also when it has more than before.
+func TestReattachedReplicaIsJudgedAnew(t *testing.T) {
+	var w Watch
+	for s := range 61 {
+		o := healthy(s)
+		r := &o.Own.Replicas[0]
+		r.Attachment, r.Sent = 1, 59
+		if s > 30 { // two requests a second, of which a tenth fails
+			r.Attachment, r.Sent, r.Failed = 2, int64(2*(s-30)), int64((s-30)/5)
+		}
+		w.Observe(o)
+	}
+	found := w.Alerts()
+	if len(found) != 1 || found[0].Severity != telemetry.SeverityWarning || !strings.Contains(found[0].Message, "failed 6 of 60 requests (10 %) in the last minute") {
+		t.Errorf("got %+v", found)
 	}
 }
 

@@ -11,7 +11,6 @@ import (
 	"net/url"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"skyserve/internal/service"
@@ -108,7 +107,7 @@ func (r *Runtime) openProviders(list []ProviderAccess) {
 
 // storeExternal adds or replaces a provider's model; the lock must be held.
 func (r *Runtime) storeExternal(rep *replica) {
-	rep.count = &replicaCount{tokens: make([]atomic.Int64, rep.cfg.Ranks())}
+	rep.count = r.newReplicaCount(rep.cfg.Ranks())
 	if old := r.replicas[rep.cfg.ID]; old != nil {
 		if old.cfg.URL == rep.cfg.URL {
 			rep.count = old.count

@@ -121,6 +121,7 @@ type Runtime struct {
 	peers         map[string]*peer
 	providers     map[string]*provider
 	removedEpochs map[string]uint64 // epochs of replicas that were removed
+	attachments   uint64            // number of replicaCounts that were created
 	declared      []service.BalancerModel
 	splits        []service.Split
 	peerModels    map[string][]string               // models by peer, as last reported

@@ -37,8 +37,10 @@ type ReplicaTrafficStats struct {
 	Continuation          ContinuationState
 	OutputTokensPerSecond *float64
 	PrefixHitRate         *float64
-	// Sent counts the attempts since the replica was attached, Failed those that failed.
+	// Sent counts the attempts since the replica was attached, Failed those that failed. Attachment is another
+	// number after each attachment.
 	Sent, Failed int64
+	Attachment   uint64
 }
 
 // stats counts the traffic of this balancer's own clients.
@@ -107,6 +109,7 @@ func (r *Runtime) TrafficStats() TrafficStats {
 			PrefixHitRate:         rep.count.hits.rate(now),
 			Sent:                  rep.count.sent.Load(),
 			Failed:                rep.count.failures(),
+			Attachment:            rep.count.attachment,
 		}
 	}
 	return s

@@ -251,6 +251,25 @@ func TestStatsByOrigin(t *testing.T) {
 	}
 }
 
+// The counts of a replica begin at 0 with another attachment number, and only then.
+func TestAttachmentNumbersCounts(t *testing.T) {
+	b := start(t, testOptions(t))
+	attached := func(url string) uint64 {
+		if _, err := b.AddReplica(replicaAt("us-0", url)); err != nil {
+			t.Fatal(err)
+		}
+		return b.TrafficStats().ByReplica["us-0"].Attachment
+	}
+	first, again := attached("http://127.0.0.1:1"), attached("http://127.0.0.1:1")
+	moved := attached("http://127.0.0.1:2")
+	if _, err := b.RemoveReplica("us-0", 0); err != nil {
+		t.Fatal(err)
+	}
+	if last := attached("http://127.0.0.1:2"); first == 0 || again != first || moved == first || last == moved || last == first {
+		t.Errorf("attachments %d, %d, %d and %d", first, again, moved, last)
+	}
+}
+
 // A minute without requests has a zero point. If it were a gap, forecasts would continue to expect
 // the earlier load.
 func TestSilentMinutesAreZero(t *testing.T) {

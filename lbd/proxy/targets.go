@@ -45,6 +45,7 @@ func (r *replica) authorize(h http.Header) {
 // replicaCount contains the counts of a replica's responses.
 type replicaCount struct {
 	targetCount
+	attachment  uint64         // telemetry.ReplicaSnapshot.Attachment
 	tokens      []atomic.Int64 // tokens streamed since the last tick, by rank
 	silentTicks int            // ticks since it responded to a probe or sent a token; guarded by the runtime's lock
 	rate        rateWindow
@@ -132,7 +133,7 @@ func (r *Runtime) storeReplica(rep *replica) (bool, error) {
 		return false, fmt.Errorf("adding replica %q: epoch %d, current %d: %w", cfg.ID, cfg.Epoch, held, ErrOlderEpoch)
 	}
 	delete(r.removedEpochs, cfg.ID)
-	rep.count = &replicaCount{tokens: make([]atomic.Int64, cfg.Ranks())}
+	rep.count = r.newReplicaCount(cfg.Ranks())
 	if old != nil {
 		if old.cfg.URL == cfg.URL && old.cfg.Ranks() == cfg.Ranks() {
 			rep.count = old.count
@@ -146,6 +147,12 @@ func (r *Runtime) storeReplica(rep *replica) (bool, error) {
 	}
 	r.addRanks(rep)
 	return old == nil, nil
+}
+
+// newReplicaCount returns a count that begins at 0; the lock must be held.
+func (r *Runtime) newReplicaCount(ranks int) *replicaCount {
+	r.attachments++
+	return &replicaCount{attachment: r.attachments, tokens: make([]atomic.Int64, ranks)}
 }
 
 // RemoveReplica removes a replica; its outstanding requests continue. Epoch 0 always removes it.
