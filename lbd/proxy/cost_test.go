@@ -63,6 +63,30 @@ func TestCostOfRequests(t *testing.T) {
 	}
 }
 
+// A key with a budget opens WebSockets only to models with a price. The cost of one is unknown, as its tokens are.
+func TestWebSocketNeedsPriceWithBudget(t *testing.T) {
+	o := testOptions(t)
+	o.Self.Models, o.Keys = priced(), limited(t, "usd_per_day=1")
+	h, accepted := realtimeEngine(t)
+	b := start(t, o)
+	b.attach("us-0", engine(t, h))
+	if _, resp, err := b.dial(realtime+"?model=unpriced", nil, asAcme); err == nil {
+		t.Error("a model without a price is accepted")
+	} else if body := read(t, resp); resp.StatusCode != http.StatusForbidden || !strings.Contains(body, "model_not_priced") {
+		t.Errorf("got %d %s", resp.StatusCode, body)
+	}
+	conn, _, err := b.dial(realtime+"?model="+testModel, nil, asAcme)
+	if err != nil {
+		t.Fatal(err)
+	}
+	close((<-accepted).done)
+	_ = conn.CloseNow()
+	b.isIdle("acme")
+	if u := b.usedBy("acme"); u.Requests != 1 || u.CostUSD() != nil {
+		t.Errorf("got %+v, want a request of unknown cost", u)
+	}
+}
+
 // The cost of a request without a price is unknown, never zero.
 func TestUnpricedRequestHasNoCost(t *testing.T) {
 	o := testOptions(t)

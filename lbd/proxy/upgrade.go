@@ -132,10 +132,11 @@ func (x *exchange) admitUpgrade() (*core.Request, *openai.Error) {
 		x.fingerprint = c.Fingerprint(x.endpoint, resolved)
 	}
 	x.answer.Rendering = openai.Render(x.rt.seedOf(x.tenant), x.endpoint, &c, resolved)
-	if refused := errDenied(x.reservation.Reserve(0, 0, 0, x.rt.Elapsed())); refused != nil {
+	if refused := x.reserveQuota(); refused != nil {
 		x.release()
 		return nil, refused
 	}
+	x.price = nil // the tokens of a WebSocket are not counted, so its cost is unknown and not 0
 	return x.coreRequest(""), nil
 }
 
