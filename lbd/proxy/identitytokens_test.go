@@ -7,11 +7,13 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
 
 	"skyserve/internal/service"
+	"skyserve/internal/telemetry"
 	"skyserve/internal/testkit"
 	"skyserve/lbd/oidc"
 )
@@ -190,6 +192,33 @@ func TestBatchWithoutAccount(t *testing.T) {
 		if r.Status != c.status || code != c.code || !strings.Contains(message, c.message) {
 			t.Errorf("%s: %d %s", c.caller.Key, r.Status, r.Body)
 		}
+	}
+}
+
+// The account of a user that is dropped between its look-up and the request's admission is opened again.
+func TestDroppedAccountIsOpenedAgain(t *testing.T) {
+	i := testkit.NewIssuer(t)
+	b := start(t, tokenOptions(t, i, func(*service.OIDC) {}))
+	req := httptest.NewRequest(http.MethodPost, chatPath, nil)
+	req.Header.Set("Authorization", "Bearer "+i.Sign("alice", time.Now().Add(time.Hour)))
+	o, refused := b.identify(req)
+	if refused != nil {
+		t.Fatal(refused)
+	}
+	found := o.account
+	for n := 0; b.ledger.Dropped() == 0; n++ {
+		if _, err := b.ledger.OpenUser(service.APIKey{Name: fmt.Sprint("user", n), Tenant: "corp"}, b.Elapsed()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	v, refused := b.admitByQuota(&o)
+	if refused != nil || o.account == found {
+		t.Fatalf("the account was replaced: %t, %v", o.account != found, refused)
+	}
+	v.Settle(testModel, telemetry.Usage{Requests: 1}, b.Elapsed())
+	v.Release(b.Elapsed())
+	if used := b.KeyUsage(); len(used) != 1 || !strings.HasPrefix(used[0].Key, "alice~") || used[0].Requests != 1 {
+		t.Errorf("the usage is %+v, want the request", used)
 	}
 }
 

@@ -11,12 +11,25 @@ import (
 
 // admitByQuota checks a client's request against the limits of its key.
 func (x *exchange) admitByQuota() (refused *openai.Error) {
-	if x.account == nil {
-		return nil
+	x.reservation, refused = x.rt.admitByQuota(&x.sender)
+	return refused
+}
+
+// admitByQuota is exchange.admitByQuota for a sender. It replaces the sender's account if that was dropped since it
+// was found. The reservation of a sender without an account is inactive.
+func (r *Runtime) admitByQuota(o *sender) (quota.Reservation, *openai.Error) {
+	for o.account != nil {
+		reservation, denied := o.account.Admit(r.Elapsed())
+		if denied != quota.Dropped {
+			return reservation, errDenied(denied)
+		}
+		a, err := r.ledger.Reopen(o.account, r.Elapsed())
+		if err != nil {
+			return quota.Reservation{}, errManyUsers("user: ", err)
+		}
+		o.account = a
 	}
-	reservation, denied := x.account.Admit(x.rt.Elapsed())
-	x.reservation = reservation
-	return errDenied(denied)
+	return quota.Reservation{}, nil
 }
 
 // reserveQuota reserves the expected tokens of the request and their cost.

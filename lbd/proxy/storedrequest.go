@@ -76,14 +76,10 @@ func (q *storedRequest) serveStored() (refused *openai.Error) {
 	if q.sender, refused = q.rt.identify(q.req); refused != nil {
 		return refused
 	}
-	if q.sender.account != nil {
-		reservation, denied := q.sender.account.Admit(q.rt.Elapsed())
-		if denied != nil {
-			return errDenied(denied)
-		}
-		q.reservation = reservation
-		defer func() { q.reservation.Release(q.rt.Elapsed()) }()
+	if q.reservation, refused = q.rt.admitByQuota(&q.sender); refused != nil {
+		return refused
 	}
+	defer func() { q.reservation.Release(q.rt.Elapsed()) }()
 	if refused = q.findHolder(); refused != nil {
 		return refused
 	}

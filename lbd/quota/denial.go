@@ -38,6 +38,10 @@ type Denial struct {
 	RetryAfter int // seconds; 0 = the request can never be admitted
 }
 
+// Dropped is the denial of every request by an account that was dropped after it was found. Clients do not receive
+// it: Ledger.Reopen returns the account that may admit the request.
+var Dropped = &Denial{Kind: "requests", Code: codeRateLimit, Message: "the account of this user was dropped", RetryAfter: 1}
+
 // OverRate returns the denial of a request over a rate limit; kind is OpenAI's name of the
 // resource. A wait of 0 means that the request can never be admitted.
 func OverRate(kind string, wait time.Duration, format string, args ...any) *Denial {

@@ -90,6 +90,7 @@ type Account struct {
 	serial int64 // distinguishes accounts of a user that was dropped and opened again; 0 for keys
 
 	mu           sync.Mutex
+	dropped      bool     // it is no longer in the ledger, and admits nothing
 	shared       *Account // of the tenant, if it has limits of its own
 	tenant       string
 	tier         service.Tier

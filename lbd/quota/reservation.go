@@ -31,14 +31,17 @@ type claim struct {
 // Active reports whether the reservation belongs to an account.
 func (v *Reservation) Active() bool { return v.own.account != nil }
 
-// Admit admits a request, or returns a Denial. Release must be called at the end of the request.
+// Admit admits a request, or returns a Denial, which is Dropped if another account must admit it. Release must be
+// called at the end of the request.
 func (a *Account) Admit(now time.Duration) (Reservation, *Denial) {
 	var v Reservation
 	shared, limit, d := a.admit(&v.own, now)
-	if d != nil {
+	switch {
+	case d == Dropped:
+		return Reservation{}, d // no limit was reached, so it is not counted
+	case d != nil:
 		return Reservation{}, a.deny(limit, d)
-	}
-	if shared == nil {
+	case shared == nil:
 		return v, nil
 	}
 	v.shared = &claim{}
@@ -53,6 +56,9 @@ func (a *Account) Admit(now time.Duration) (Reservation, *Denial) {
 func (a *Account) admit(c *claim, now time.Duration) (shared *Account, limit string, d *Denial) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	if a.dropped {
+		return nil, "", Dropped
+	}
 	if a.label == "" && a.holder != holderTenant {
 		a.label = a.ledger.label(a.name)
 	}

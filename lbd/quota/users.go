@@ -36,12 +36,30 @@ func (l *Ledger) OpenUser(k service.APIKey, now time.Duration) (*Account, error)
 // UserWithoutToken returns the account of a user whose token, and so whose limits, are not known here. An account
 // that exists is not changed. A new one has no limits of its own until OpenUser sets them.
 func (l *Ledger) UserWithoutToken(name, tenant string, now time.Duration) (*Account, error) {
+	return l.findUser(service.APIKey{Name: name, Tenant: tenant, Tier: service.TierDeferred}, now)
+}
+
+// Reopen returns the account that replaces a dropped one. If there is none yet, it has the limits and rights of the
+// dropped one. Reopen fails as OpenUser does.
+func (l *Ledger) Reopen(dropped *Account, now time.Duration) (*Account, error) {
+	return l.findUser(dropped.key(), now)
+}
+
+// findUser returns the account of a user as it is, created if needed with the limits and rights of k.
+func (l *Ledger) findUser(k service.APIKey, now time.Duration) (*Account, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if a := l.accounts[name]; a != nil {
+	if a := l.accounts[k.Name]; a != nil {
 		return a, nil
 	}
-	return l.addUser(service.APIKey{Name: name, Tenant: tenant, Tier: service.TierDeferred}, now)
+	return l.addUser(k, now)
+}
+
+// key returns the account's name, limits and rights.
+func (a *Account) key() service.APIKey {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return service.APIKey{Name: a.name, Tenant: a.tenant, Tier: a.tier, MaxTier: a.maxTier, Limits: a.limits}
 }
 
 // addUser adds the account of a user; the lock must be held.
@@ -75,14 +93,15 @@ func (l *Ledger) makeRoom(tenant string, now time.Duration) error {
 }
 
 // Dropped returns how many times accounts were dropped. An account that was found before may have been
-// among them.
+// among them; then it denies all requests.
 func (l *Ledger) Dropped() uint64 { return l.dropped.Load() }
 
-// dropIdleUsers drops the accounts of users for which asNew is true; the lock must be held.
+// dropIdleUsers drops the accounts of users for which asNew is true; the lock must be held. A request that found such
+// an account before is denied by it, with Dropped: its usage would not be counted.
 func (l *Ledger) dropIdleUsers(now time.Duration) {
 	dropped := l.dropped.Load() + 1
 	for name, a := range l.accounts {
-		if a.holder != holderUser || !a.asNew(now) {
+		if a.holder != holderUser || !a.drop(now) {
 			continue
 		}
 		delete(l.accounts, name)
@@ -94,11 +113,17 @@ func (l *Ledger) dropIdleUsers(now time.Duration) {
 	}
 }
 
-// asNew reports whether a new account would have the same limits left: nothing is in flight, the limits
-// per minute are full, and nothing was used in the current month at any balancer.
-func (a *Account) asNew(now time.Duration) bool {
+// drop makes the account deny all requests if asNew is true for it, and returns asNew.
+func (a *Account) drop(now time.Duration) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	a.dropped = a.asNew(now)
+	return a.dropped
+}
+
+// asNew reports whether a new account would have the same limits left: nothing is in flight, the limits
+// per minute are full, and nothing was used in the current month at any balancer. The lock must be held.
+func (a *Account) asNew(now time.Duration) bool {
 	a.requests.fill(now)
 	a.tokens.fill(now)
 	_, month := a.quota.By(time.Now())

@@ -64,6 +64,44 @@ func TestDroppedUserRegainsNothing(t *testing.T) {
 	})
 }
 
+// An account that was dropped after a request had found it admits nothing: its usage would be lost.
+func TestDroppedAccountAdmitsNothing(t *testing.T) {
+	l := NewLedger()
+	alice, err := l.OpenUser(service.APIKey{Name: "alice", Tenant: "corp", Tier: service.TierNormal, Limits: service.KeyLimits{RequestsPerMinute: 1}}, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.mu.Lock()
+	l.dropIdleUsers(0)
+	l.mu.Unlock()
+	v, d := alice.Admit(0)
+	if d != Dropped {
+		v.Settle("m", telemetry.Usage{Requests: 1}, 0)
+		t.Fatalf("got %+v, and the usage is %+v", d, l.Usage())
+	}
+	again, err := l.Reopen(alice, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if other, err := l.Reopen(alice, 0); other != again || err != nil {
+		t.Errorf("opened twice, or %v", err)
+	}
+	if tenant, tier, _ := again.Rights(); tenant != "corp" || tier != service.TierNormal {
+		t.Errorf("it has the tenant %q and the tier %s", tenant, tier)
+	}
+	if v, d = again.Admit(0); d != nil {
+		t.Fatal(d)
+	}
+	v.Settle("m", telemetry.Usage{Requests: 1}, 0)
+	v.Release(0)
+	if used := l.Usage(); len(used) != 1 || used[0].Requests != 1 {
+		t.Errorf("the usage is %+v", used)
+	}
+	if _, d := again.Admit(0); d == nil || d == Dropped {
+		t.Errorf("a second request in the minute: %+v", d)
+	}
+}
+
 func TestUsersAreBounded(t *testing.T) {
 	l := NewLedger()
 	use := func(tenant string, i int) error {
