@@ -2,6 +2,7 @@ package quota
 
 import (
 	"cmp"
+	"maps"
 	"net/http"
 	"slices"
 	"strconv"
@@ -25,12 +26,15 @@ type Ledger struct {
 	nextDrop time.Duration       // when accounts may be dropped again
 	dropped  atomic.Uint64       // how many times accounts were dropped
 	serial   int64               // of the newest account of a user
-	labels   atomic.Int64        // number of accounts that requested a metric label
+	past     keySums             // of accounts that were dropped
+
+	labelMu  sync.Mutex
+	labelled map[string]bool // names with a metric label of their own
 }
 
 // NewLedger returns a ledger without accounts.
 func NewLedger() *Ledger {
-	return &Ledger{accounts: map[string]*Account{}, tenants: map[string]*Account{}, byTenant: map[string]int{}}
+	return &Ledger{accounts: map[string]*Account{}, tenants: map[string]*Account{}, byTenant: map[string]int{}, past: keySums{}, labelled: map[string]bool{}}
 }
 
 // Open returns the account of a key, created if needed, with the key's limits.
@@ -73,11 +77,14 @@ func (l *Ledger) list() []*Account {
 }
 
 // label returns the metric label of an account: its own name for the first MaxLabelled that are
-// used, so that a series never changes its meaning.
+// used, so that a series never changes its meaning. The name of a dropped account keeps its label.
 func (l *Ledger) label(name string) string {
-	if l.labels.Add(1) > MaxLabelled {
+	l.labelMu.Lock()
+	defer l.labelMu.Unlock()
+	if !l.labelled[name] && len(l.labelled) >= MaxLabelled {
 		return labelOther
 	}
+	l.labelled[name] = true
 	return name
 }
 
@@ -295,20 +302,34 @@ type KeyTotals struct {
 	ReservedCost       service.NanoUSD
 }
 
-// Totals returns the sums of the used accounts by label.
+// Totals returns the sums of the used accounts by label, including dropped ones: a counter never falls.
 func (l *Ledger) Totals() map[string]*KeyTotals {
-	sums := map[string]*KeyTotals{}
-	for _, a := range l.list() {
-		a.mu.Lock()
-		if a.label != "" {
-			if sums[a.label] == nil {
-				sums[a.label] = &KeyTotals{Used: map[string]telemetry.Usage{}, Denied: map[string]int64{}}
-			}
-			sums[a.label].add(a)
-		}
-		a.mu.Unlock()
+	l.mu.Lock() // meanwhile no account is dropped, which would count twice or not at all
+	defer l.mu.Unlock()
+	sums := make(keySums, len(l.past))
+	for label, t := range l.past {
+		sums[label] = &KeyTotals{Used: maps.Clone(t.Used), Denied: maps.Clone(t.Denied)} // nothing of them is in flight
+	}
+	for _, a := range l.accounts {
+		sums.add(a)
 	}
 	return sums
+}
+
+// keySums are the sums of accounts by label.
+type keySums map[string]*KeyTotals
+
+// add adds an account, if it was used.
+func (s keySums) add(a *Account) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.label == "" {
+		return
+	}
+	if s[a.label] == nil {
+		s[a.label] = &KeyTotals{Used: map[string]telemetry.Usage{}, Denied: map[string]int64{}}
+	}
+	s[a.label].add(a)
 }
 
 // add adds an account, whose lock is held.

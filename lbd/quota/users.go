@@ -104,6 +104,7 @@ func (l *Ledger) dropIdleUsers(now time.Duration) {
 		if a.holder != holderUser || !a.drop(now) {
 			continue
 		}
+		l.past.add(a)
 		delete(l.accounts, name)
 		l.dropped.Store(dropped)
 		l.users--

@@ -2,6 +2,7 @@ package quota
 
 import (
 	"fmt"
+	"reflect"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -100,6 +101,55 @@ func TestDroppedAccountAdmitsNothing(t *testing.T) {
 	if _, d := again.Admit(0); d == nil || d == Dropped {
 		t.Errorf("a second request in the minute: %+v", d)
 	}
+}
+
+// The sums of metrics include dropped accounts, and an account that is opened again continues the series of its user.
+func TestTotalsKeepDroppedAccounts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := NewLedger()
+		began := time.Now()
+		use := func(i int) {
+			now := time.Since(began)
+			a, err := l.OpenUser(service.APIKey{Name: fmt.Sprintf("user-%03d", i), Tenant: "corp", Limits: service.KeyLimits{Concurrent: 1}}, now)
+			if err != nil {
+				t.Fatal(err)
+			}
+			v, d := a.Admit(now)
+			if d != nil {
+				t.Fatal(d)
+			}
+			if _, d = a.Admit(now); d == nil {
+				t.Fatal("two requests are in flight")
+			}
+			v.Settle("m", telemetry.Usage{Requests: 1}, now)
+			v.Release(now)
+			a.setQuotaUsage(telemetry.KeyQuota{At: time.Now(), Month: a.total, Own: a.total})
+		}
+		const users = MaxLabelled + 2
+		for i := range users {
+			use(i)
+		}
+		want := l.Totals()
+		time.Sleep(32 * 24 * time.Hour)
+		l.mu.Lock()
+		l.dropIdleUsers(time.Since(began))
+		l.mu.Unlock()
+		if got := l.Totals(); l.users != 0 || !reflect.DeepEqual(got, want) {
+			t.Errorf("%d users remain, and %d labels of %d", l.users, len(got), len(want))
+		}
+		for i := range users + 1 { // the last one is new
+			use(i)
+		}
+		got := l.Totals()
+		if len(got) != MaxLabelled+1 {
+			t.Errorf("%d labels", len(got))
+		}
+		for label, n := range map[string]int64{"user-000": 2, "user-199": 2, labelOther: 5} {
+			if sum := got[label]; sum == nil || sum.Used["m"].Requests != n || sum.Denied[deniedConcurrent] != n || sum.InFlight != 0 {
+				t.Errorf("%s: got %+v, want %d requests and denials", label, sum, n)
+			}
+		}
+	})
 }
 
 func TestUsersAreBounded(t *testing.T) {
