@@ -28,7 +28,7 @@ const (
 	AlertFallback    = "fallback" // requests for a model are served by its fallback
 	AlertAdapter     = "adapter"
 	AlertDiscovery   = "discovery"
-	AlertReplica     = "replica" // a replica cannot become ready until an operator changes something
+	AlertReplica     = "replica" // a replica fails its health checks, or cannot become ready until an operator changes something
 	AlertLaunch      = "launch"  // replicas that never become ready, or too many launches
 	AlertBudget      = "budget"  // the budget blocks launches
 	AlertGPU         = "gpu"     // a machine has a fatal GPU error
