@@ -1,8 +1,9 @@
 package forecast
 
 import (
-	"strings"
 	"time"
+
+	"skyserve/internal/service"
 )
 
 // ShortDuration formats a duration without trailing zero units: 1h for 1h0m0s. A duration of 0 is
@@ -11,12 +12,5 @@ func ShortDuration(d time.Duration) string {
 	if d == 0 {
 		return ""
 	}
-	s := d.String()
-	if strings.HasSuffix(s, "m0s") {
-		s = strings.TrimSuffix(s, "0s")
-	}
-	if strings.HasSuffix(s, "h0m") {
-		s = strings.TrimSuffix(s, "0m")
-	}
-	return s
+	return service.FormatDuration(d)
 }

@@ -158,7 +158,7 @@ func (c *checker) checkGPUs(gpus []GPU, p path) {
 
 func (c *checker) checkSLO(s SLO, p path) {
 	if s.TTFT > 0 && s.E2E > 0 && s.TTFT > s.E2E && c.valid(p.key("ttft"), p.key("e2e")) {
-		c.reportProblem(p.key("ttft"), "must be at most e2e, which is %s", formatDuration(s.E2E))
+		c.reportProblem(p.key("ttft"), "must be at most e2e, which is %s", FormatDuration(s.E2E))
 	}
 }
 

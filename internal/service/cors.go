@@ -28,7 +28,7 @@ func (c *CORS) Check() error {
 			return fmt.Errorf("origins[%d]: %s, got %q", i, problem, origin)
 		}
 	}
-	show := func(x float64) string { return formatDuration(time.Duration(x)) }
+	show := func(x float64) string { return FormatDuration(time.Duration(x)) }
 	if problem := rules["CORS.max_age"].limit.problem(float64(c.MaxAge), show); c.MaxAge != 0 && problem != "" {
 		return fmt.Errorf("max_age: %s, got %s", problem, c.MaxAge)
 	}

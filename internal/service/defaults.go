@@ -111,7 +111,7 @@ func DefaultOf(key string) (Default, bool) {
 func yamlValue(v any) any {
 	switch v := v.(type) {
 	case time.Duration:
-		return formatDuration(v)
+		return FormatDuration(v)
 	case EngineKind:
 		return string(v)
 	case Size:
@@ -120,8 +120,8 @@ func yamlValue(v any) any {
 	return v
 }
 
-// formatDuration formats 1h0m0s as 1h.
-func formatDuration(d time.Duration) string {
+// FormatDuration formats a duration without trailing zero units: 1h for 1h0m0s.
+func FormatDuration(d time.Duration) string {
 	s := d.String()
 	if strings.HasSuffix(s, "m0s") {
 		s = strings.TrimSuffix(s, "0s")

@@ -131,7 +131,7 @@ func (w *yamlWriter) isEmpty(v reflect.Value) bool {
 func (w *yamlWriter) scalar(v reflect.Value) string {
 	switch {
 	case v.Type() == durationType:
-		return formatDuration(time.Duration(v.Int()))
+		return FormatDuration(time.Duration(v.Int()))
 	case v.Type() == sizeType:
 		return w.text(Size(v.Int()).String())
 	case v.Kind() == reflect.Int:

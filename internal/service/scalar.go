@@ -93,7 +93,7 @@ func (b *binder) bindDuration(n ast.Node, v reflect.Value, p path, ruleKey strin
 		return
 	}
 	v.SetInt(int64(d))
-	b.checkLimits(n, float64(d), p, ruleKey, func(x float64) string { return formatDuration(time.Duration(x)) })
+	b.checkLimits(n, float64(d), p, ruleKey, func(x float64) string { return FormatDuration(time.Duration(x)) })
 }
 
 func (b *binder) bindSize(n ast.Node, v reflect.Value, p path, ruleKey string) {

@@ -299,8 +299,7 @@ func (s *Snapshot) PeakLine() string {
 	}
 	f := s.Forecast[0]
 	ahead := time.Duration(f.StepSeconds * float64(len(f.MeanTPS)) * float64(time.Second))
-	text := strings.TrimSuffix(strings.TrimSuffix(ahead.Round(time.Minute).String(), "0s"), "0m")
-	return fmt.Sprintf("forecast for the next %s: expected peak %s uncached prompt tok/s", cmp.Or(text, "0m"), peaks)
+	return fmt.Sprintf("forecast for the next %s: expected peak %s uncached prompt tok/s", service.FormatDuration(ahead.Round(time.Minute)), peaks)
 }
 
 // DeviationLine returns the loads that deviate from their forecasts in one line; empty if none

@@ -2,6 +2,7 @@ package telemetry
 
 import (
 	"slices"
+	"strings"
 	"testing"
 	"time"
 )
@@ -60,6 +61,15 @@ func TestPeakAndDeviationLines(t *testing.T) {
 				t.Errorf("got %q, want %q", got, tt.left)
 			}
 		})
+	}
+}
+
+func TestPeakLineShowsTheWholeHorizon(t *testing.T) {
+	for steps, want := range map[int]string{0: "0s", 6: "30m", 12: "1h", 18: "1h30m", 26: "2h10m", 120: "10h"} {
+		s := &Snapshot{Forecast: []LoadForecast{{Model: "m", Region: "aws/us", StepSeconds: 300, MeanTPS: make([]float64, steps)}}}
+		if got := s.PeakLine(); !strings.HasPrefix(got, "forecast for the next "+want+": ") {
+			t.Errorf("%d steps of 5m: got %q, want %s", steps, got, want)
+		}
 	}
 }
 
