@@ -251,26 +251,15 @@ func buildCoreConfig(p *problems, cfg service.BalancerConfig) core.Config {
 	c.Order = order
 	c.Push, err = core.ParsePush(b.Push)
 	fail("balancer.push", err)
-	if b.TauN < 0 || b.TauP < 0 {
-		p.addProblem("balancer", fmt.Sprintf("dpa_severe_after and dpa_urgent_before must be at least 0, got %s and %s", b.TauN, b.TauP), "")
-	}
-	if b.Tau < 0 || b.QueueLimit < 0 || b.MaxWait < 0 || b.MaxColdWait < 0 {
-		p.addProblem("balancer", fmt.Sprintf("peer_queue_limit, queue_limit, max_wait and max_cold_wait must be at least 0, got %d, %d, %s and %s", b.Tau, b.QueueLimit, b.MaxWait, b.MaxColdWait), "")
-	}
+	checkNumbers(p, b)
 	c.Forward, c.PeerQueueLimit, c.QueueLimit, c.MaxWait = *b.Forward, b.Tau, b.QueueLimit, b.MaxWait
 	c.ScaleToZero, c.MaxColdWait = modelsToZero(cfg.Models), b.MaxColdWait
 	c.SevereAfter, c.UrgentBefore = b.TauN, b.TauP
-	if b.DeferredMemoryPercent <= deferredStep || b.DeferredMemoryPercent > 100 || b.DeferredWaitPercent < 1 || b.DeferredWaitPercent > 100 {
-		p.addProblem("balancer", fmt.Sprintf("deferred_memory_percent must be from %d to 100 and deferred_wait_percent from 1 to 100, got %d and %d", deferredStep+1, b.DeferredMemoryPercent, b.DeferredWaitPercent), "")
-	}
 	c.Deferred = core.DeferredRule{}
 	if *b.HoldDeferred {
 		c.Deferred = core.DeferredRule{
 			ReleaseOneBelow: float64(b.DeferredMemoryPercent) / 100, ReleaseTwoBelow: float64(b.DeferredMemoryPercent-deferredStep) / 100, MaxParkedShare: float64(b.DeferredWaitPercent) / 100, MaxPerReplica: core.DefaultDeferredPerReplica,
 		}
-	}
-	if b.MaxTries < 0 || b.RetryPercent < 0 || b.EjectAfter < 0 || b.EjectTime < 0 {
-		p.addProblem("balancer", fmt.Sprintf("max_tries, retry_percent, eject_after and eject_time must be at least 0, got %d, %d, %d and %s", b.MaxTries, b.RetryPercent, b.EjectAfter, b.EjectTime), "")
 	}
 	for _, name := range b.AllowParameters {
 		fail("balancer.allow_parameters", service.CheckValue("BalancerSpec.allow_parameters", name))
@@ -289,6 +278,32 @@ func buildCoreConfig(p *problems, cfg service.BalancerConfig) core.Config {
 		c.ModelDeadlines[m.Name] = t
 	}
 	return c
+}
+
+// checkNumbers checks the ranges of the numbers and times of the balancer section.
+func checkNumbers(p *problems, b service.BalancerSpec) {
+	notNegative := func(key string, negative bool, got any) {
+		if negative {
+			p.addProblem("balancer."+key, fmt.Sprintf("must be at least 0, got %v", got), "")
+		}
+	}
+	percent := func(key string, got, lowest int) {
+		if got < lowest || got > 100 {
+			p.addProblem("balancer."+key, fmt.Sprintf("must be from %d to 100, got %d", lowest, got), "")
+		}
+	}
+	notNegative("dpa_severe_after", b.TauN < 0, b.TauN)
+	notNegative("dpa_urgent_before", b.TauP < 0, b.TauP)
+	notNegative("peer_queue_limit", b.Tau < 0, b.Tau)
+	notNegative("queue_limit", b.QueueLimit < 0, b.QueueLimit)
+	notNegative("max_wait", b.MaxWait < 0, b.MaxWait)
+	notNegative("max_cold_wait", b.MaxColdWait < 0, b.MaxColdWait)
+	percent("deferred_memory_percent", b.DeferredMemoryPercent, deferredStep+1)
+	percent("deferred_wait_percent", b.DeferredWaitPercent, 1)
+	notNegative("max_tries", b.MaxTries < 0, b.MaxTries)
+	notNegative("retry_percent", b.RetryPercent < 0, b.RetryPercent)
+	notNegative("eject_after", b.EjectAfter < 0, b.EjectAfter)
+	notNegative("eject_time", b.EjectTime < 0, b.EjectTime)
 }
 
 // modelsToZero returns the models that scale to zero; nil where none does.

@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -92,10 +93,10 @@ func TestCheck(t *testing.T) {
 		{"negative target", func(c *service.BalancerConfig, _ *Options) {
 			c.Models = []service.BalancerModel{{Name: "m", SLO: map[service.Tier]service.SLO{service.TierFast: {TTFT: -1}}}}
 		}, "models[0].slo: times must be at least 0"},
-		{"negative threshold", balancer(service.BalancerSpec{TauN: -1}), "balancer: dpa_severe_after and dpa_urgent_before must be at least 0"},
+		{"negative threshold", balancer(service.BalancerSpec{TauN: -1}), "balancer.dpa_severe_after: must be at least 0, got -1ns"},
 		{"unknown push", balancer(service.BalancerSpec{Push: "outstanding:0"}), "balancer.push: "},
-		{"negative wait", balancer(service.BalancerSpec{MaxWait: -time.Second}), "balancer: peer_queue_limit, queue_limit, max_wait and max_cold_wait must be at least 0"},
-		{"negative cold wait", balancer(service.BalancerSpec{MaxColdWait: -time.Second}), "balancer: peer_queue_limit, queue_limit, max_wait and max_cold_wait must be at least 0"},
+		{"negative wait", balancer(service.BalancerSpec{MaxWait: -time.Second}), "balancer.max_wait: must be at least 0, got -1s"},
+		{"negative cold wait", balancer(service.BalancerSpec{MaxColdWait: -time.Second}), "balancer.max_cold_wait: must be at least 0, got -1s"},
 		{"certificate without key", balancer(service.BalancerSpec{TLS: &service.TLS{Cert: "c"}}), "balancer.tls: requires both cert and key"},
 		{"acme", acmeOf(service.CertificateConfig{Name: "chat.example.com", Dir: "d"}, ""), ""},
 		{"acme without a name", acmeOf(service.CertificateConfig{Dir: "d"}, ""), "certificate: requires name and dir"},
@@ -132,6 +133,29 @@ func TestCheck(t *testing.T) {
 				t.Errorf("got %v, want %s", err, c.want)
 			}
 		})
+	}
+}
+
+func TestEachNumberOutOfRangeIsAProblem(t *testing.T) {
+	cfg := service.BalancerConfig{ID: "lb-us-0", Region: "local/us", Listen: "127.0.0.1:8000", Admin: "127.0.0.1:8100"}
+	cfg.Balancer = service.BalancerSpec{
+		TauN: -1, TauP: -2, Tau: -3, QueueLimit: -4, MaxWait: -5, MaxColdWait: -6, DeferredMemoryPercent: 10, DeferredWaitPercent: 101,
+		MaxTries: -7, RetryPercent: -8, EjectAfter: -9, EjectTime: -10,
+	}
+	var got []string
+	for _, problem := range checkAll(cfg, Options{}) {
+		got = append(got, problem.Error())
+	}
+	want := []string{
+		"balancer.dpa_severe_after: must be at least 0, got -1ns", "balancer.dpa_urgent_before: must be at least 0, got -2ns",
+		"balancer.peer_queue_limit: must be at least 0, got -3", "balancer.queue_limit: must be at least 0, got -4",
+		"balancer.max_wait: must be at least 0, got -5ns", "balancer.max_cold_wait: must be at least 0, got -6ns",
+		"balancer.deferred_memory_percent: must be from 11 to 100, got 10", "balancer.deferred_wait_percent: must be from 1 to 100, got 101",
+		"balancer.max_tries: must be at least 0, got -7", "balancer.retry_percent: must be at least 0, got -8",
+		"balancer.eject_after: must be at least 0, got -9", "balancer.eject_time: must be at least 0, got -10ns",
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
 	}
 }
 

@@ -266,7 +266,7 @@ func TestInvalidConfigurationsChangeNothing(t *testing.T) {
 		"malformed":               {"id: [", []string{"lb.yaml:1"}},
 		"unknown key":             {string(good) + "polcy: cost\n", []string{`unknown key "polcy"`}},
 		"replica, model and keys": {string(good) + "replicas: [{url: 'ftp://x'}]\nmodels: [{aliases: [a]}]\n", []string{"replicas[0].url: must be http://HOST:PORT", "models[0].name: is required"}},
-		"policy and push":         {strings.Replace(string(good), "balancer:\n", "balancer:\n  policy: best\n  push: hard\n  tau: -1\n", 1), []string{"balancer.policy: ", `balancer.push: unknown push mode "hard"`, "balancer: tau"}},
+		"policy and push":         {strings.Replace(string(good), "balancer:\n", "balancer:\n  policy: best\n  push: hard\n  tau: -1\n", 1), []string{"balancer.policy: ", `balancer.push: unknown push mode "hard"`, "balancer.peer_queue_limit: must be at least 0, got -1"}},
 		"public by mistake":       {strings.Replace(string(good), "127.0.0.1:0", "0.0.0.0:0", 2), []string{"no admin token is set"}},
 	} {
 		if write(t, f.file, c.text); c.text == "" {

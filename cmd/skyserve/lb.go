@@ -54,7 +54,7 @@ type lbFlags struct {
 // with --config.
 var lbConfigFlags = []string{
 	"region", "id", "service", "listen", "admin", "replica", "replica-key", "replicas-file", "peer", "model", "lora", "policy", "push", "order", "max-wait",
-	"no-forward", "keys-from", "record", "store", "access-log", "traces", "memory",
+	"no-forward", "keys-from", "record", "store", "allow-parameter", "access-log", "traces", "memory",
 }
 
 func newLbCmd() *cobra.Command {
@@ -373,7 +373,8 @@ func parseModels(aliases, adapters []string) ([]service.BalancerModel, error) {
 var flagOfConfigKey = map[string]string{
 	"id": "--id", "region": "--region", "listen": "--listen", "admin": "--admin",
 	"replicas": "--replica", "replicas_file": "--replicas-file", "replica_key": "--replica-key", "peers": "--peer", "models": "--model", "record": "--record", "store_url": "--store",
-	"balancer.policy": "--policy", "balancer.push": "--push", "balancer.order": "--order", "balancer.auth.keys_from": "--keys-from", "balancer.traces": "--traces", "balancer": "--max-wait",
+	"balancer.policy": "--policy", "balancer.push": "--push", "balancer.order": "--order", "balancer.auth.keys_from": "--keys-from", "balancer.traces": "--traces",
+	"balancer.max_wait": "--max-wait", "balancer.memory.total": "--memory", "balancer.allow_parameters": "--allow-parameter",
 }
 
 // flagOf returns the flag that sets a configuration key, or the key if there is none.

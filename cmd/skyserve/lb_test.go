@@ -9,10 +9,13 @@ import (
 	"net"
 	"reflect"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/spf13/pflag"
 
 	"skyserve/internal/service"
 )
@@ -158,5 +161,27 @@ func TestLbFlags(t *testing.T) {
 	}
 	if !reflect.DeepEqual(cfg, want) {
 		t.Errorf("got  %+v\nwant %+v", cfg, want)
+	}
+}
+
+func TestConfigFileRejectsFlagsOfItsSettings(t *testing.T) {
+	beside := []string{"config", "allow-replicas", "insecure-no-auth", "log-level", "log-format"} // no configuration file has these settings
+	newLbCmd().Flags().VisitAll(func(flag *pflag.Flag) {
+		if slices.Contains(lbConfigFlags, flag.Name) == slices.Contains(beside, flag.Name) {
+			t.Errorf("--%s must be either in lbConfigFlags or a flag beside --config", flag.Name)
+		}
+	})
+}
+
+func TestLbErrorsNameTheFlagOfTheValue(t *testing.T) {
+	for _, c := range [][]string{
+		{"--max-wait=-1s", "--max-wait: must be at least 0, got -1s"},
+		{"--allow-parameter=nonsense", "--allow-parameter: "},
+		{"--memory=1MiB", "--memory: must be at least 256MiB"},
+	} {
+		var stderr bytes.Buffer
+		if code := runLbCommand(t.Context(), &stderr, "--region", "us", c[0]); code != exitUsage || !strings.HasPrefix(stderr.String(), "error: "+c[1]) {
+			t.Errorf("%s: exit code %d, %q, want %q", c[0], code, stderr.String(), c[1])
+		}
 	}
 }
