@@ -45,6 +45,7 @@ var columnsHelp = []columnHelp{
 	{"capacity, used at peak", "load that the ready replicas can serve; peak / capacity", []view{viewForecast}},
 	{"deviation", "load / earlier forecast, for how long; burst: at least 2x; drift up: more than 1x; drift down: less than 1x", []view{viewForecast}},
 	{"actor", "who or what made the change, as in 'skyserve events'; observed: a state change that this dashboard saw", []view{viewEvents}},
+	{"capacity", "capacity type, such as on_demand or spot; screens narrower than 150 columns show it if the rows differ", []view{viewPlan}},
 	{"determined by", "the limits that prevent fewer or more replicas; local demand: the part of its load that a region must serve itself", []view{viewPlan}},
 	{"revenue", "autoscale.donate_price x time donated", []view{viewDonations}},
 	{"due in, ends in", "time to the deadline of a batch; expected time to its end", []view{viewBatches}},

@@ -3,11 +3,12 @@ package tui
 import (
 	"fmt"
 	"strconv"
+	"strings"
 
 	"skyserve/internal/telemetry"
 )
 
-// planSheet has one row per replica count that the last plan changes.
+// planSheet has one row per replica count that the last plan changes: by region, model, GPU and capacity type.
 func (s *screen) planSheet() sheet {
 	numberColumn := func(title string, rank int, letter, word string) sheetColumn {
 		return sheetColumn{column{title: title, minWidth: 4, right: true, dropRank: rank}, letter, word, true, false}
@@ -16,6 +17,7 @@ func (s *screen) planSheet() sheet {
 		{column{title: "REGION", minWidth: 10, maxWidth: 28}, "R", "region", false, false},
 		{column{title: "MODEL", minWidth: 8, maxWidth: 28, dropRank: 5}, "M", "model", false, true},
 		{column{title: "GPU", minWidth: 4, maxWidth: 10, dropRank: 2}, "U", "GPU", false, false},
+		{column{title: "CAPACITY", minWidth: 8, maxWidth: 10, dropRank: 2}, "P", "capacity type", false, true},
 		numberColumn("CURRENT", 1, "W", "current"),
 		numberColumn("CHANGE", 0, "C", "change"),
 		numberColumn("PLANNED", 1, "T", "planned"),
@@ -35,9 +37,9 @@ func (s *screen) planSheet() sheet {
 		}
 		why := s.theme.text(c.Reason)
 		sh.rows = append(sh.rows, sheetRow{
-			id: string(c.Region) + " " + c.Model + " " + c.GPU, details: []string{why},
+			id: strings.TrimSuffix(strings.Join([]string{string(c.Region), c.Model, c.GPU, string(c.Capacity)}, " "), " "), details: []string{why},
 			cells: []cellValue{
-				textCell(s.regionName(c.Region), roleAccent), textCell(s.theme.text(shortModel(c.Model)), roleText), textCell(s.theme.text(c.GPU), roleMuted),
+				textCell(s.regionName(c.Region), roleAccent), textCell(s.theme.text(shortModel(c.Model)), roleText), textCell(s.theme.text(c.GPU), roleMuted), s.namedCell(string(c.Capacity)),
 				numberCell(float64(c.Current), strconv.Itoa(c.Current), roleText), numberCell(float64(c.Delta), fmt.Sprintf("%+d", c.Delta), r),
 				numberCell(float64(c.Planned), strconv.Itoa(c.Planned), roleText), textCell(why, roleMuted),
 			},

@@ -179,8 +179,8 @@ func addPlan(s *telemetry.Snapshot) {
 	s.Plan = &telemetry.PlanSummary{
 		At: noon, Status: "optimal", CostPerHour: telemetry.PlanCost{Current: ptr(7.4582), Planned: ptr(7.0958)},
 		Changes: []telemetry.PlanChange{
-			{Model: llama, Region: us, GPU: "L4", Current: 3, Delta: 1, Planned: 4, Reason: "peak of 5.1k uncached prompt tokens/s at 12:15; 3 x L4 serve up to 3.9k: add 1 for a capacity of 5.2k, $0.80/h more; determined by local demand"},
-			{Model: llama, Region: ap, GPU: "L4", Current: 3, Delta: -1, Planned: 2, Reason: "peak of 1.1k uncached prompt tokens/s at 12:15; 3 x L4 serve up to 3.9k: remove 1, capacity 2.6k remains, $1.17/h less; determined by the minimum of 2"},
+			{Model: llama, Region: us, GPU: "L4", Capacity: service.CapacityOnDemand, Current: 3, Delta: 1, Planned: 4, Reason: "peak of 5.1k uncached prompt tokens/s at 12:15; 3 x L4 serve up to 3.9k: add 1 for a capacity of 5.2k, $0.80/h more; determined by local demand"},
+			{Model: llama, Region: ap, GPU: "L4", Capacity: service.CapacityOnDemand, Current: 3, Delta: -1, Planned: 2, Reason: "peak of 1.1k uncached prompt tokens/s at 12:15; 3 x L4 serve up to 3.9k: remove 1, capacity 2.6k remains, $1.17/h less; determined by the minimum of 2"},
 		},
 		Assumed: []string{"Llama-3.1-8B-Instruct: prefix hit rate of 64 %, as in the last day"},
 	}

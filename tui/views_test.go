@@ -708,3 +708,19 @@ func TestCostAndSaturation(t *testing.T) {
 	}
 	deskIn(t, 120, 40, local, "$").wants("replicas: not billed (local regions)")
 }
+
+func TestPlanRowsDifferByCapacityType(t *testing.T) {
+	s := normal()
+	add := s.Plan.Changes[0]
+	add.Capacity, s.Plan.Changes[0].Capacity = service.CapacitySpot, service.CapacityOnDemand
+	s.Plan.Changes[0].Delta = -1
+	s.Plan.Changes = append(s.Plan.Changes, add)
+	d := deskIn(t, 80, 24, s, "5", "j", "j", "j")
+	d.poll(time.Second)
+	if r, ok := d.model.screen.lists[viewPlan].current(); !ok || !strings.HasSuffix(r.id, "spot") || d.model.screen.lists[viewPlan].selected != 2 {
+		t.Errorf("after a poll, row %d is selected (%q), want the last one", d.model.screen.lists[viewPlan].selected, r.id)
+	}
+	d.wants("CAPACITY", "spot", "on_demand", "CURRENT", "PLANNED", "REASON")
+	d = deskIn(t, 80, 24, normal(), "5")
+	d.lacks("CAPACITY") // one capacity type does not tell rows apart
+}
