@@ -3,6 +3,8 @@ package tui
 import (
 	"slices"
 	"time"
+
+	"skyserve/internal/telemetry"
 )
 
 // observedChange is a change of a replica that the dashboard observed.
@@ -41,18 +43,15 @@ func (s *screen) eventSheet() sheet {
 	return sh
 }
 
-// events returns the rows of the events.
-func (s *screen) events() []sheetRow {
-	type event struct {
-		at  time.Time
-		row sheetRow
-	}
-	var all []event
-	add := func(at time.Time, id, by, region, what, why string, r role) {
-		all = append(all, event{at, sheetRow{id: id, details: []string{s.theme.text(why)}, cells: []cellValue{
-			textCell(s.eventTime(at), roleMuted), textCell(s.theme.text(by), roleText), textCell(s.theme.text(region), roleAccent), textCell(s.theme.text(what), r), textCell(s.theme.text(why), roleMuted),
-		}}})
-	}
+// listedEvent is an event of the list.
+type listedEvent struct {
+	telemetry.Event
+	role role // of its message
+}
+
+// listedEvents returns the events of the list, newest first.
+func (s *screen) listedEvents() []listedEvent {
+	var all []listedEvent
 	for _, e := range s.snapshot.Events {
 		if s.focus != "" && e.Region != s.focus {
 			continue
@@ -61,19 +60,30 @@ func (s *screen) events() []sheetRow {
 		if e.Failed() {
 			r = roleBad
 		}
-		add(e.At, e.ID, e.Actor, e.Region.ShortName(), e.Message, e.Reason, r)
+		all = append(all, listedEvent{e, r})
 	}
 	for _, c := range s.observed {
 		if s.focus != "" && c.region != s.focus || c.at.After(s.snapshot.At) {
 			continue
 		}
 		what := c.describe(s.theme.glyphs)
-		add(c.at, c.at.Format(time.RFC3339Nano)+what, "observed", c.region.ShortName(), what, c.reason, c.stateRole(s.theme.glyphs))
+		all = append(all, listedEvent{telemetry.Event{
+			ID: c.at.Format(time.RFC3339Nano) + what, At: c.at, Actor: "observed", Region: c.region, Object: c.replica, Message: what, Reason: c.reason,
+		}, c.stateRole(s.theme.glyphs)})
 	}
-	slices.SortStableFunc(all, func(a, b event) int { return b.at.Compare(a.at) })
-	rows := make([]sheetRow, len(all))
-	for i, e := range all {
-		rows[i] = e.row
+	slices.SortStableFunc(all, func(a, b listedEvent) int { return b.At.Compare(a.At) })
+	return all
+}
+
+// events returns the rows of the events.
+func (s *screen) events() []sheetRow {
+	var rows []sheetRow
+	for _, e := range s.listedEvents() {
+		why := s.theme.text(e.Reason)
+		rows = append(rows, sheetRow{id: e.ID, details: []string{why}, cells: []cellValue{
+			textCell(s.eventTime(e.At), roleMuted), textCell(s.theme.text(e.Actor), roleText), textCell(s.theme.text(e.Region.ShortName()), roleAccent),
+			textCell(s.theme.text(e.Message), e.role), textCell(why, roleMuted),
+		}})
 	}
 	return rows
 }

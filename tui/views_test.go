@@ -414,6 +414,22 @@ func TestYAMLOfSelection(t *testing.T) {
 	d.wants("service.yaml", "name: llama")
 }
 
+func TestYAMLOfBatchesAndEvents(t *testing.T) {
+	d := deskIn(t, 120, 60, withBatches(), "7", "j", "y")
+	d.wants("id: batch_019ab3f2c01k3m9qzp4xt7w", "total: 20000", "completed: 15500")
+	deskIn(t, 120, 60, normal(), "7", "j", "y").wants("deferred: ", "slo_misses: ") // the queue of a model
+	d = deskIn(t, 120, 60, ownMachines(), "8", "j", "y")
+	d.wants("actor: operator:alice", "kind: drain", "object: us-3", "reason: skyserve replica drain")
+	changed := ownMachines()
+	changed.At = noon.Add(time.Second)
+	changed.Regions[0].Replicas[0].State, changed.Regions[0].Replicas[0].Reason = service.StateFailed, "CUDA error"
+	d = deskIn(t, 120, 60, ownMachines(), "8")
+	d.fetch.snapshot = changed
+	d.poll(time.Second)
+	d.press("home", "y") // a change that the dashboard observed
+	d.wants("actor: observed", "object: us-0", "reason: CUDA error")
+}
+
 func TestTheMouse(t *testing.T) {
 	click := func(d *desk, x, y int) { d.run(d.send(tea.MouseClickMsg{X: x, Y: y, Button: tea.MouseLeft})) }
 	d := deskIn(t, 120, 40, normal())

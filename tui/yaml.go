@@ -70,12 +70,31 @@ func (s *screen) selectedValue(id string) any {
 			}
 		}
 	case viewCost:
-		region, model, _ := strings.Cut(id, " ")
-		if r := findRegion(s.snapshot, service.Region(region)); r != nil {
-			for _, m := range modelsOf(r) {
-				if m.Model == model {
-					return m
-				}
+		return s.modelIn(id)
+	case viewBatches:
+		for i := range s.snapshot.Batches {
+			if s.snapshot.Batches[i].ID == id {
+				return &s.snapshot.Batches[i]
+			}
+		}
+		return s.modelIn(id) // without batches, the view lists the queues of models
+	case viewEvents:
+		for _, e := range s.listedEvents() {
+			if e.ID == id {
+				return e.Event
+			}
+		}
+	}
+	return nil
+}
+
+// modelIn returns the model in a region of a row with the id "REGION MODEL"; nil if there is none.
+func (s *screen) modelIn(id string) any {
+	region, model, _ := strings.Cut(id, " ")
+	if r := findRegion(s.snapshot, service.Region(region)); r != nil {
+		for _, m := range modelsOf(r) {
+			if m.Model == model {
+				return m
 			}
 		}
 	}
