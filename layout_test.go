@@ -63,7 +63,7 @@ var mayImport = map[string][]string{
 	"lbd/buffer":    {},
 	"lbd/oidc":      {"internal/service"},
 	"lbd/openai":    {"internal/service", "lbd/buffer", "lbd/policy", "lbd/prefix"},
-	"lbd/quota":     {"internal/service", "internal/telemetry"},
+	"lbd/quota":     {"internal/printable", "internal/service", "internal/telemetry"},
 	// ZeroMQ's protocol, for engines' cache events and for the simulated engine that publishes them
 	"internal/zmtp":   {},
 	"lbd/cacheevents": {"internal/zmtp"},
@@ -104,7 +104,7 @@ var mayImport = map[string][]string{
 	"provision/static":               {"internal/service", "provision"},
 
 	"internal/controller/deploy": {"internal/atomicfile", "internal/controller", "internal/printable", "internal/identity", "internal/agent", "internal/registry", "internal/service", "internal/telemetry", "plan", "provision", "provision/cloud", "provision/dns", "provision/remote", "provision/static"},
-	"internal/controller":        {"internal/atomicfile", "internal/catalogue", "internal/identity", "internal/service", "internal/store", "internal/telemetry", "internal/telemetry/demand", "provision", "provision/local", "provision/static", "forecast", "plan", "templates"},
+	"internal/controller":        {"internal/atomicfile", "internal/catalogue", "internal/identity", "internal/printable", "internal/service", "internal/store", "internal/telemetry", "internal/telemetry/demand", "provision", "provision/local", "provision/static", "forecast", "plan", "templates"},
 	"tui":                        {"internal/printable", "internal/service", "internal/telemetry"},
 	"cmd/skyserve":               {"*"},
 }

@@ -9,6 +9,7 @@ import (
 	"charm.land/bubbles/v2/key"
 	tea "charm.land/bubbletea/v2"
 
+	"skyserve/internal/printable"
 	"skyserve/internal/service"
 	"skyserve/internal/telemetry"
 )
@@ -245,7 +246,7 @@ func (s *screen) summarizePlan(p *telemetry.PlanSummary) string {
 	for _, c := range p.Changes {
 		more, fewer = more+max(c.Delta, 0), fewer+max(-c.Delta, 0)
 	}
-	text := fmt.Sprintf("Adds %s and removes %d.", Count(more, "replica"), fewer)
+	text := fmt.Sprintf("Adds %s and removes %d.", printable.Count(more, "replica"), fewer)
 	if c := p.CostPerHour; c.Current != nil && c.Planned != nil {
 		text += fmt.Sprintf(" $%.2f/h %s $%.2f/h.", *c.Current, s.theme.glyphs.arrow, *c.Planned)
 	}

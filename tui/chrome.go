@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"skyserve/internal/printable"
 	"skyserve/internal/service"
 	"skyserve/internal/telemetry"
 )
@@ -61,7 +62,7 @@ func (s *screen) header() []string {
 		segment{"queued " + count(int64(t.queued)), paint{}},
 		segment{rate(t.requests) + " req/s", paint{}},
 		segment{rate(t.tokens) + " output tok/s", paint{}},
-		segment{Count(len(s.snapshot.Regions), "region"), s.theme.muted},
+		segment{printable.Count(len(s.snapshot.Regions), "region"), s.theme.muted},
 	)
 	if s.width <= 0 {
 		return []string{left + "  " + clock.paint.apply(clock.text)}
@@ -85,7 +86,7 @@ func (s *screen) alertCount() segment {
 	case critical > 0:
 		return segment{fmt.Sprintf("%s %d critical", s.theme.glyphs.failed, critical), s.theme.alarm}
 	case n > 0:
-		return segment{s.theme.glyphs.warning + " " + Count(n, "alert"), s.theme.warn}
+		return segment{s.theme.glyphs.warning + " " + printable.Count(n, "alert"), s.theme.warn}
 	}
 	return segment{}
 }
@@ -214,7 +215,7 @@ func (s *screen) donationNote() segment {
 	if n == 0 {
 		return segment{}
 	}
-	text := Count(n, "replica") + " donated"
+	text := printable.Count(n, "replica") + " donated"
 	if earns := s.snapshot.RevenuePerHour(); earns > 0 {
 		text += fmt.Sprintf(", revenue $%.2f/h", earns)
 	}

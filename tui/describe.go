@@ -8,6 +8,7 @@ import (
 
 	tea "charm.land/bubbletea/v2"
 
+	"skyserve/internal/printable"
 	"skyserve/internal/service"
 	"skyserve/internal/telemetry"
 )
@@ -59,7 +60,7 @@ func (s *screen) refreshReplica() {
 func (s *screen) regionText(r *telemetry.RegionSnapshot) []string {
 	lines := []string{
 		fmt.Sprintf("replicas        %d of %d ready", readyCount(r.Replicas), len(r.Replicas)),
-		fmt.Sprintf("queued          %d requests", r.Queued), "",
+		"queued          " + printable.Count(r.Queued, "request"), "",
 	}
 	for _, b := range r.Balancers {
 		lines = append(lines,
@@ -114,9 +115,9 @@ func (s *screen) replicaText(r row) []string {
 		"GPU             " + orUnknown(rep.GPU),
 		"replica URL     " + url,
 		"state           " + strings.TrimSuffix(string(rep.State)+": "+reasonOf(rep), ": "),
-		"pending         " + maybeCount(rep.Pending) + " requests waiting in the engine",
-		"running         " + maybeCount(rep.Running) + " requests in the engine's batch",
-		fmt.Sprintf("outstanding     %d requests sent by the balancer, not finished", rep.Outstanding),
+		"pending         " + maybeRequests(rep.Pending) + " waiting in the engine",
+		"running         " + maybeRequests(rep.Running) + " in the engine's batch",
+		"outstanding     " + printable.Count(rep.Outstanding, "request") + " sent by the balancer, not finished",
 		"KV utilisation  " + percent(rep.KV),
 		"prefix hit rate " + percent(rep.PrefixHitRate),
 		"output rate     " + rate(rep.OutputTokensPerSecond) + " tok/s",
@@ -211,4 +212,12 @@ func (m *Model) receiveShellEnd(msg shellDoneMsg) {
 		return
 	}
 	m.showToast("shell on "+m.screen.theme.text(msg.id)+" closed", false)
+}
+
+// maybeRequests formats a number of requests that may be unknown.
+func maybeRequests(n *int) string {
+	if n == nil {
+		return unknown + " requests"
+	}
+	return printable.Count(*n, "request")
 }

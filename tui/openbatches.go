@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"time"
 
+	"skyserve/internal/printable"
 	"skyserve/internal/telemetry"
 )
 
@@ -89,7 +90,7 @@ func (s *screen) aboveBatches() []string {
 	}
 	parts := []segment{
 		{open, s.theme.title},
-		{Count(left, "request") + " left", paint{}},
+		{printable.Count(left, "request") + " left", paint{}},
 	}
 	if late > 0 {
 		text := "1 batch expected to miss its deadline"
@@ -104,7 +105,7 @@ func (s *screen) aboveBatches() []string {
 			deferred += m.Deferred
 		}
 		if deferred > 0 {
-			parts = append(parts, segment{fmt.Sprintf("%s queued in %s", Count(deferred, "deferred request"), s.regionName(r.Name)), s.theme.muted})
+			parts = append(parts, segment{fmt.Sprintf("%s queued in %s", printable.Count(deferred, "deferred request"), s.regionName(r.Name)), s.theme.muted})
 		}
 	}
 	line, _ := s.theme.segments(s.width, "  ", parts...)

@@ -5,6 +5,7 @@ import (
 	"strconv"
 	"strings"
 
+	"skyserve/internal/printable"
 	"skyserve/internal/telemetry"
 )
 
@@ -179,7 +180,7 @@ func (s *screen) aboveDonations() []string {
 		earned += d.RevenuePerHour * max(s.snapshot.At.Sub(d.Since), 0).Hours()
 	}
 	line, _ := s.theme.segments(s.width, "  ",
-		segment{Count(len(s.snapshot.Donations), "replica") + " donated", s.theme.title},
+		segment{printable.Count(len(s.snapshot.Donations), "replica") + " donated", s.theme.title},
 		segment{fmt.Sprintf("revenue $%.2f/h", s.snapshot.RevenuePerHour()), paint{}},
 		segment{fmt.Sprintf("$%.2f so far", earned), s.theme.good},
 		segment{fmt.Sprintf("recent events: %d donated, %d reclaimed", donated, back), s.theme.muted},

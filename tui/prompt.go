@@ -6,6 +6,8 @@ import (
 	"unicode"
 
 	tea "charm.land/bubbletea/v2"
+
+	"skyserve/internal/printable"
 )
 
 // prompt is the input line for a filter or a command.
@@ -142,10 +144,10 @@ func (s *screen) promptHint() (string, paint) {
 	case s.prompt.kind == ':':
 		return strings.Join(firstWords(s.completions(s.prompt.value()), maxCompletions), " "), s.theme.muted
 	case s.panel.open():
-		return Count(len(s.panel.matchingLines()), "line") + "  enter keep, esc clear", s.theme.muted
+		return printable.Count(len(s.panel.matchingLines()), "line") + "  enter keep, esc clear", s.theme.muted
 	}
 	shown, _ := s.pane().counts()
-	return Count(shown, s.pane().noun()) + "  enter keep, esc clear", s.theme.muted
+	return printable.Count(shown, s.pane().noun()) + "  enter keep, esc clear", s.theme.muted
 }
 
 // promptView returns the visible part of the line around the cursor, and the cursor's cell.

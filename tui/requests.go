@@ -5,6 +5,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"skyserve/internal/printable"
 )
 
 // requestSheet has one row per request that the balancers keep in memory, newest first.
@@ -138,7 +140,7 @@ func (s *screen) requestDetails(r *RequestRow) []string {
 	if r.Tenant != "" {
 		line += ", tenant " + r.Tenant
 	}
-	line += fmt.Sprintf(", policy %s, %s", orUnknown(r.Policy), Count(r.Tries, "attempt"))
+	line += fmt.Sprintf(", policy %s, %s", orUnknown(r.Policy), printable.Count(r.Tries, "attempt"))
 	if r.PromptTokens != nil {
 		line += fmt.Sprintf(", %d prompt tokens", *r.PromptTokens)
 		if r.CachedTokens != nil {

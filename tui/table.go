@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"skyserve/internal/printable"
 	"skyserve/internal/service"
 	"skyserve/internal/telemetry"
 )
@@ -223,7 +224,7 @@ func hasColdModel(r *telemetry.RegionSnapshot) bool {
 func (t *table) heading(th *Theme, r *telemetry.RegionSnapshot, continued bool) string {
 	name, note := th.text(string(r.Name)), "no replicas"
 	if n := len(r.Replicas); n > 0 {
-		note = Count(n, "replica") + ", " + strconv.Itoa(readyCount(r.Replicas)) + " ready"
+		note = printable.Count(n, "replica") + ", " + strconv.Itoa(readyCount(r.Replicas)) + " ready"
 	}
 	if len(r.Replicas) == 0 && hasColdModel(r) {
 		note += ", models start at their first request"

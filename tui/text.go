@@ -221,14 +221,6 @@ func shortModel(name string) string {
 	return name
 }
 
-// Count returns n with its noun, which has an s unless n is 1.
-func Count(n int, noun string) string {
-	if n == 1 {
-		return "1 " + noun
-	}
-	return strconv.Itoa(n) + " " + noun + "s"
-}
-
 // naturalLess orders names naturally: us-2 before us-10.
 func naturalLess(a, b string) bool {
 	x, y := a, b

@@ -12,6 +12,7 @@ import (
 	"charm.land/lipgloss/v2"
 	"pgregory.net/rapid"
 
+	"skyserve/internal/printable"
 	"skyserve/internal/service"
 	"skyserve/internal/telemetry"
 )
@@ -54,8 +55,8 @@ func TestNumberFormats(t *testing.T) {
 		{shortModel("a/b/c"), "c"},
 		{shortModel("c"), "c"},
 		{shortModel("a/"), "a/"},
-		{Count(1, "region"), "1 region"},
-		{Count(0, "region"), "0 regions"},
+		{printable.Count(1, "region"), "1 region"},
+		{printable.Count(0, "region"), "0 regions"},
 		{sparkSpan(9), "LAST 45s"},
 		{sparkSpan(24), "LAST 2m"},
 		{sparkSpan(91), "LAST 7.5m"},

@@ -17,7 +17,6 @@ import (
 	"skyserve/internal/service"
 	"skyserve/provision/cloud"
 	"skyserve/provision/local"
-	"skyserve/tui"
 )
 
 // replicaOptions are the flags of `skyserve replica` and its subcommands.
@@ -234,7 +233,7 @@ func (o *replicaOptions) additionError(err error) error {
 	if free := bounds.Max - running; free > 0 {
 		next = fmt.Sprintf("pass --count %d, or ", free)
 	}
-	return usage(fmt.Errorf("--count %d: %s has %s in %s, and replicas.max in service.yaml is %d", o.count, bounds.Model, tui.Count(running, "replica"), bounds.Region, bounds.Max),
+	return usage(fmt.Errorf("--count %d: %s has %s in %s, and replicas.max in service.yaml is %d", o.count, bounds.Model, printable.Count(running, "replica"), bounds.Region, bounds.Max),
 		next+"raise replicas.max in service.yaml, then run 'skyserve up'")
 }
 

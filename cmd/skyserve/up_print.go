@@ -20,11 +20,7 @@ func printChanges(w io.Writer, name string, p *deploy.MachinePlan) {
 		return
 	}
 	now, then := p.CostPerHour()
-	plural := "s"
-	if len(p.Changes) == 1 {
-		plural = ""
-	}
-	fmt.Fprintf(w, "%s: %d change%s, cost $%.2f/h -> $%.2f/h\n", name, len(p.Changes), plural, now, then)
+	fmt.Fprintf(w, "%s: %s, cost $%.2f/h -> $%.2f/h\n", name, printable.Count(len(p.Changes), "change"), now, then)
 	t := printable.NewTable(w)
 	t.HideTitles(titleChange)
 	for _, c := range p.Changes {
@@ -99,7 +95,7 @@ func formatMachine(c provision.Change) string {
 	}
 	text := offers[0].String()
 	if len(offers) > 1 {
-		text += fmt.Sprintf(", or %d others", len(offers)-1)
+		text += ", or " + printable.Count(len(offers)-1, "other")
 	}
 	return text
 }

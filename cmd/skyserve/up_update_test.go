@@ -125,3 +125,13 @@ regions: [{name: aws/us-east-1, replicas: {min: 0, max: 1}}]
 		})
 	}
 }
+
+func TestMachineNamesTheNumberOfAlternatives(t *testing.T) {
+	offer := provision.Offering{Type: "g6.xlarge", Region: "aws/us-east-1", Capacity: service.CapacitySpot}
+	for n, want := range map[int]string{1: offer.String(), 2: offer.String() + ", or 1 other", 3: offer.String() + ", or 2 others"} {
+		c := provision.Change{Desired: provision.Desired{Region: "aws/us-east-1", Offerings: slices.Repeat([]provision.Offering{offer}, n)}}
+		if got := formatMachine(c); got != want {
+			t.Errorf("%d offerings: got %q, want %q", n, got, want)
+		}
+	}
+}

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"skyserve/internal/printable"
 	"skyserve/internal/telemetry"
 	"skyserve/plan"
 )
@@ -103,23 +104,15 @@ func planEvent(p *telemetry.PlanSummary, minutes int) telemetry.Event {
 	case p.Status == string(plan.StatusInfeasible):
 		message = "no plan satisfies all constraints"
 	case current != nil && planned != nil:
-		message = fmt.Sprintf("plan computed: %s, $%.2f/h -> $%.2f/h", countText(len(p.Changes), "change"), *current, *planned)
+		message = fmt.Sprintf("plan computed: %s, $%.2f/h -> $%.2f/h", printable.Count(len(p.Changes), "change"), *current, *planned)
 	}
 	if planned == nil && current != nil {
 		message += fmt.Sprintf("; current cost $%.2f/h", *current)
 	}
-	basis := fmt.Sprintf("forecast from %s of traffic, status %s", countText(minutes, "minute"), p.Status)
+	basis := fmt.Sprintf("forecast from %s of traffic, status %s", printable.Count(minutes, "minute"), p.Status)
 	return telemetry.Event{
 		ID: "plan-" + p.At.Format(time.RFC3339Nano), Actor: telemetry.ActorController, Kind: telemetry.EventPlan,
 		Object: p.At.Format(time.RFC3339), Plan: &p.At,
 		Message: message, Reason: strings.Join(append(slices.Clone(p.Infeasible), basis), "; "),
 	}
-}
-
-// countText returns a number with its noun, such as "2 changes".
-func countText(n int, noun string) string {
-	if n != 1 {
-		noun += "s"
-	}
-	return fmt.Sprintf("%d %s", n, noun)
 }

@@ -256,6 +256,14 @@ func TestBytes(t *testing.T) {
 	}
 }
 
+func TestCountHasTheFormOfItsNumber(t *testing.T) {
+	for n, want := range map[int64]string{0: "0 requests", 1: "1 request", 2: "2 requests", 10_000: "10000 requests"} {
+		if got := printable.Count(n, "request"); got != want {
+			t.Errorf("%d: got %q, want %q", n, got, want)
+		}
+	}
+}
+
 // screen is a terminal with a number of columns.
 type screen struct {
 	strings.Builder

@@ -134,6 +134,14 @@ func shows(r rune) bool {
 	return unicode.IsPrint(r) || unicode.Is(unicode.Zs, r)
 }
 
+// Count returns n with its noun, which has an s unless n is 1.
+func Count[T int | int64](n T, noun string) string {
+	if n != 1 {
+		noun += "s"
+	}
+	return fmt.Sprintf("%d %s", n, noun)
+}
+
 // Bytes formats a number of bytes in its largest unit, such as 512 B or 16.1 GB; 1 kB has 1000 bytes.
 func Bytes[T int | int64 | uint64](n T) string {
 	if n < 1000 {

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"skyserve/internal/printable"
 	"skyserve/internal/service"
 	simulated "skyserve/internal/sim/engine/server"
 	"skyserve/lbd/core"
@@ -258,7 +259,7 @@ func checkRecord(t *testing.T, b *balancer, id string, after, tokens int) {
 	if after == tokens {
 		return
 	}
-	want := fmt.Sprintf("dying closed the connection early after %d %s", after, plural(after, "token"))
+	want := "dying closed the connection early after " + printable.Count(after, "token")
 	if len(d.Attempts) != 2 || d.Attempts[0].Failure != want || d.Attempts[1].Target != "healthy" || d.Attempts[1].Decision.Attempt != 1 || d.OutputTokens == nil {
 		t.Errorf("%s: attempts %+v, want one that failed with %q and one that continued", id, d.Attempts, want)
 	}

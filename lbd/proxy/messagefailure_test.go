@@ -76,7 +76,7 @@ func TestMessagesErrors(t *testing.T) {
 		"unknown path":   {free, "POST", messagesPath + "/batches", messageBody, nil, 404, "not_found_error", "unknown request URL"},
 		"method":         {free, "GET", messagesPath, "", nil, 405, "invalid_request_error", "use POST"},
 		"large body":     {free, "POST", messagesPath, strings.Replace(messageBody, "hello", strings.Repeat("x", 1<<10), 1), nil, 413, "request_too_large", "at most 1024 bytes"},
-		"rate":           {limitedTo("requests_per_minute=1"), "POST", messagesPath, messageBody, []string{"x-api-key: sk"}, 429, "rate_limit_error", "requests per minute"},
+		"rate":           {limitedTo("requests_per_minute=1"), "POST", messagesPath, messageBody, []string{"x-api-key: sk"}, 429, "rate_limit_error", "1 request per minute"},
 		"no replica":     {none, "POST", messagesPath, messageBody, nil, 503, "overloaded_error", "no ready replica"},
 		"failed replica": {failing(status(500)), "POST", messagesPath, messageBody, nil, 502, "api_error", "returned 500"},
 	} {

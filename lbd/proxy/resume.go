@@ -2,10 +2,10 @@ package proxy
 
 import (
 	"context"
-	"fmt"
 	"net/http"
 	"time"
 
+	"skyserve/internal/printable"
 	"skyserve/lbd/buffer"
 	"skyserve/lbd/core"
 	"skyserve/lbd/openai"
@@ -82,7 +82,7 @@ func (x *exchange) tokensDelivered() int { return max(x.answer.Tokens, x.answer.
 // not, another target will continue it.
 func (x *exchange) handleStreamFailure(f *failure) (ended bool) {
 	if n := x.tokensDelivered(); n > 0 {
-		f.cause += fmt.Sprintf(" after %d %s", n, plural(n, "token"))
+		f.cause += " after " + printable.Count(n, "token")
 	}
 	switch {
 	case !x.headerSent:
@@ -108,13 +108,6 @@ func (x *exchange) refusedOutcome() string {
 		return continuedUnproven
 	}
 	return continuedRefused
-}
-
-func plural(n int, noun string) string {
-	if n == 1 {
-		return noun
-	}
-	return noun + "s"
 }
 
 // prepareContinuation prepares the request for the remainder of the response. It returns false if

@@ -97,7 +97,7 @@ func TestTenantLimits(t *testing.T) {
 	if e != nil {
 		t.Fatal(e)
 	}
-	if _, e := b.Admit(0); e == nil || e.Message != "rate limit reached: 2 requests of this tenant are in flight, the limit is 2" {
+	if _, e := b.Admit(0); e == nil || e.Message != "rate limit reached: this tenant has 2 requests in flight, the limit is 2" {
 		t.Errorf("a third request of the tenant: %+v", e)
 	}
 	if _, e := c.Admit(0); e != nil {
@@ -144,7 +144,7 @@ func TestDenialOfTenantLeavesRequestsOfKey(t *testing.T) {
 	if denial != nil {
 		t.Fatal(denial)
 	}
-	if _, denial := a.Admit(0); denial == nil || !strings.Contains(denial.Message, "of this tenant are in flight") {
+	if _, denial := a.Admit(0); denial == nil || !strings.Contains(denial.Message, "this tenant has 1 request in flight") {
 		t.Fatalf("beside a request of the tenant: %+v", denial)
 	}
 	other.Release(0)

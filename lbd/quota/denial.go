@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"strconv"
 	"time"
+
+	"skyserve/internal/printable"
 )
 
 // period is the period of a quota, by the UTC calendar.
@@ -50,7 +52,7 @@ func OverRate(kind string, wait time.Duration, format string, args ...any) *Deni
 
 // quotaReached returns the denial of a request over a quota.
 func quotaReached(h holder, unit string, limit int, p period, now time.Time) *Denial {
-	return overQuota(p, now, "quota reached: the limit of this %s is %d %s per %s", h, limit, unit, p)
+	return overQuota(p, now, "quota reached: the limit of this %s is %s per %s", h, printable.Count(limit, unit), p)
 }
 
 // budgetReached returns the denial of a request over a budget in US dollars.

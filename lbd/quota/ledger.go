@@ -191,10 +191,10 @@ func (a *Account) overQuota(counted, tokens int64, cost service.NanoUSD) (limit 
 		used   int64
 		period period
 	}{
-		{"requests", l.RequestsPerDay, day.Requests + others + 1, oneDay},
-		{"requests", l.RequestsPerMonth, month.Requests + others + 1, oneMonth},
-		{"tokens", l.TokensPerDay, day.Tokens() + a.reserved + max(tokens, 1), oneDay},
-		{"tokens", l.TokensPerMonth, month.Tokens() + a.reserved + max(tokens, 1), oneMonth},
+		{"request", l.RequestsPerDay, day.Requests + others + 1, oneDay},
+		{"request", l.RequestsPerMonth, month.Requests + others + 1, oneMonth},
+		{"token", l.TokensPerDay, day.Tokens() + a.reserved + max(tokens, 1), oneDay},
+		{"token", l.TokensPerMonth, month.Tokens() + a.reserved + max(tokens, 1), oneMonth},
 	} {
 		if q.limit > 0 && q.used > int64(q.limit) {
 			return deniedQuota, quotaReached(a.holder, q.unit, q.limit, q.period, now)

@@ -66,8 +66,32 @@ func TestDenialNamesHolderOfLimit(t *testing.T) {
 		if _, d := a.Admit(0); d != nil {
 			t.Fatal(d)
 		}
-		if _, d := a.Admit(0); d == nil || !strings.Contains(d.Message, "the limit of this "+holder+" is 1 requests per minute") {
+		if _, d := a.Admit(0); d == nil || !strings.Contains(d.Message, "the limit of this "+holder+" is 1 request per minute") {
 			t.Errorf("%s: %+v", holder, d)
+		}
+	}
+}
+
+func TestDenialsOfOneRequestAreSingular(t *testing.T) {
+	for line, want := range map[string]string{
+		"concurrent=1":        "rate limit reached: this key has 1 request in flight, the limit is 1",
+		"concurrent=2":        "rate limit reached: this key has 2 requests in flight, the limit is 2",
+		"requests_per_day=1":  "quota reached: the limit of this key is 1 request per day",
+		"tokens_per_month=20": "quota reached: the limit of this key is 20 tokens per month",
+	} {
+		a := NewLedger().Open(limited(t, line)[0], 0)
+		var denied *Denial
+		for range 3 {
+			v, d := a.Admit(0)
+			if d == nil {
+				d = v.Reserve(1, 20, 1, 0)
+			}
+			if d != nil {
+				denied = d
+			}
+		}
+		if denied == nil || denied.Message != want {
+			t.Errorf("%s: got %+v, want %q", line, denied, want)
 		}
 	}
 }

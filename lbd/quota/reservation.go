@@ -4,6 +4,7 @@ import (
 	"math"
 	"time"
 
+	"skyserve/internal/printable"
 	"skyserve/internal/service"
 	"skyserve/internal/telemetry"
 )
@@ -66,10 +67,10 @@ func (a *Account) admit(c *claim, now time.Duration) (shared *Account, limit str
 		return nil, limit, d
 	}
 	if allowed := a.limits.Concurrent; allowed > 0 && a.inFlight >= allowed {
-		return nil, deniedConcurrent, OverRate("requests", time.Second, "%d requests of this %s are in flight, the limit is %d", a.inFlight, a.holder, allowed)
+		return nil, deniedConcurrent, OverRate("requests", time.Second, "this %s has %s in flight, the limit is %d", a.holder, printable.Count(a.inFlight, "request"), allowed)
 	}
 	if wait, _, ok := a.requests.take(1, now); !ok {
-		return nil, deniedRequests, OverRate("requests", wait, "the limit of this %s is %d requests per minute", a.holder, a.requests.limit)
+		return nil, deniedRequests, OverRate("requests", wait, "the limit of this %s is %s per minute", a.holder, printable.Count(a.requests.limit, "request"))
 	}
 	a.inFlight++
 	c.account, c.budget = a, a.budgets != (budgets{})
