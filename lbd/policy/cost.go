@@ -23,8 +23,8 @@ type CostConstants struct {
 	// AdmitSteps is the number of decode steps after which an engine with free memory starts the next
 	// pending request.
 	AdmitSteps float64
-	// TransientSteps is a number of decode steps. Requests that are pending for less probably only
-	// arrived during a step; otherwise the batch or the memory is full.
+	// TransientSteps is a number of decode steps. Requests that are pending for less, not counting the time to compute
+	// the prompts there, probably only arrived during a step; otherwise the batch or the memory is full.
 	TransientSteps float64
 	// Residence is the residence time that NominalResidence assumes.
 	Residence time.Duration
@@ -427,14 +427,16 @@ func fits(c *Candidate, uncached float64) bool {
 	return uncached <= perRequest*(running/c.KV.Value-float64(requestsAt(c)))
 }
 
-// holdSeconds returns how long a request is held for a replica without capacity. If the replica has
-// free memory and has had pending requests only for a short time, they arrived during a step and start
-// in the next steps. Otherwise its batch or memory is full, and a request there has to end first.
+// holdSeconds returns how long a request is held for a replica without capacity. If the replica has free
+// memory and has had pending requests only for a short time, they arrived during a step, or wait for the prompts that
+// it computes, and start in the next steps. Otherwise its batch or memory is full, and a request there has to end
+// first.
 func (p *Cost) holdSeconds(t *costTerms, c *Candidate) float64 {
 	ahead := c.Held + c.Pending.Or(0)
 	pace, step := c.pace(), c.pace()*p.constants.DecodeBase
 	wait := inSeconds(HoldTime(ahead, requestsAt(c), t.residenceAt(c), pace))
-	if c.KV.Known && c.KV.Value < p.constants.MemoryThreshold && inSeconds(c.PendingFor) < p.constants.TransientSteps*step {
+	transient := p.constants.TransientSteps*step + pace*float64(c.PrefillTokens)/p.constants.PrefillRate
+	if c.KV.Known && c.KV.Value < p.constants.MemoryThreshold && inSeconds(c.PendingFor) < transient {
 		wait = min(wait, float64(ahead+1)*p.constants.AdmitSteps*step)
 	}
 	return wait

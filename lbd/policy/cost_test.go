@@ -213,8 +213,10 @@ func TestCostSpreadsShortAnswersToLongPrompts(t *testing.T) {
 // A request that is briefly pending at a replica with free memory is admitted in the next steps: a
 // prefix cached there is worth that wait. A request that stays pending means that the batch is full.
 func TestCostIgnoresTransientPending(t *testing.T) {
+	computed := 0 // prompt tokens that are still to be computed, at both
 	choose := func(pendingFor time.Duration, kv float64) Choice {
 		cs := fleet(2)
+		cs[0].PrefillTokens, cs[1].PrefillTokens = computed, computed
 		cs[0].Available, cs[0].Pending, cs[0].PendingFor, cs[0].KV = false, Known(1), pendingFor, Known(kv)
 		cs[0].Outstanding, cs[1].Outstanding, cs[0].Residence, cs[0].MatchBytes = 3, 3, 10*time.Second, 4*900
 		return NewCost().Choose(long(1000, cs))
@@ -227,6 +229,13 @@ func TestCostIgnoresTransientPending(t *testing.T) {
 	}
 	if got := choose(100*time.Millisecond, 0.95); got.Index != 1 {
 		t.Errorf("memory full: %+v", got)
+	}
+	computed = 2 * int(DefaultCostConstants().PrefillRate) // two seconds
+	if got := choose(time.Second, 0.3); got.Index != 0 || !got.Hold {
+		t.Errorf("for a second, while prompts are computed: %+v", got)
+	}
+	if got := choose(3*time.Second, 0.3); got.Index != 1 {
+		t.Errorf("for longer than the prompts take: %+v", got)
 	}
 }
 
