@@ -51,9 +51,9 @@ type CostConstants struct {
 	// SupersededMatchWeight is the weight of Candidate.SupersededBytes until engines have shown how much
 	// of such text they still have cached (Facts.SupersededShare).
 	SupersededMatchWeight float64
-	// MinEvictedShare and MaxEvictedShare are values of Facts.EvictedShare between which a copy of a shared prefix is
-	// assumed to evict prefixes that other requests need. Below the minimum, most of the cached text is needed by nobody
-	// and is evicted first. The maximum limits the cost of a copy.
+	// MinEvictedShare is the value of Facts.EvictedShare above which a copy of a shared prefix is assumed to evict
+	// prefixes that other requests need. Below it, most of the cached text is needed by nobody and is evicted first.
+	// MaxEvictedShare is the highest value that counts, which limits the cost of a copy.
 	MinEvictedShare, MaxEvictedShare float64
 	// PeerMarginShare is a share of the request's duration at an idle replica. This time is added to the
 	// cost of a peer.
