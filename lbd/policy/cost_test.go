@@ -265,8 +265,8 @@ func TestCostKeepsPrefixesIfCachesAreFull(t *testing.T) {
 	}
 }
 
-// Complaint: questions about the same text follow the last question with the same words to a replica that has not
-// received the text for long, and has evicted it.
+// Complaint: questions about the same text follow the last question with the same words to a replica that
+// received the text long ago, and has evicted it.
 func TestCostFollowsLastReceiverOfText(t *testing.T) {
 	cs := fleet(2)
 	cs[0].MatchBytes, cs[0].SupersededBytes = 4*1000, 4*900 // the whole prompt, most of which the other one received later
@@ -302,7 +302,7 @@ func TestCostHoldsInLongQueues(t *testing.T) {
 		{201, 40 * time.Second, time.Minute, true},
 		{201, 90 * time.Second, time.Minute, false},
 	} {
-		// Four requests a second end. As many are expected to end before the first one has ended.
+		// Four requests a second end. Without a known residence time, as many are expected to.
 		for _, residence := range []time.Duration{10 * time.Second, 0} {
 			if got := holds(c.queued, c.waited, c.maxWait, residence); got != c.want {
 				t.Errorf("%d requests, waited %v of %v, residence %v: held %v", c.queued, c.waited, c.maxWait, residence, got)
