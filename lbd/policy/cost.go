@@ -73,13 +73,13 @@ func DefaultCostConstants() CostConstants {
 		DecodeBase:       54e-3,
 		DecodePerRequest: 0.25e-3,
 		DecodePerToken:   0.44e-6,
-		DecodeSteps:      150, // the mean of chat traffic
+		DecodeSteps:      150, // about the median answer of Chatbot Arena
 		AdmitSteps:       2.8,
 		TransientSteps:   9,
 		Residence:        10 * time.Second,
 
-		// Chosen by simulating the scenarios, and loads that differ much from them. Halving one has
-		// changed the throughput of a single load by 3 %, but not the mean (docs/results.md).
+		// Chosen by simulating the scenarios, and loads that differ much from them. Halving
+		// OccupancyWeight has changed the throughput of one load by 3 %, but not the mean.
 		SlowdownWeight:        0.45,
 		PrefillQueueWeight:    1,
 		MemoryPenalty:         0.2,
