@@ -89,7 +89,7 @@ type Found struct {
 	Bytes        int           // longest leading part of the key that any target holds, a multiple of BlockBytes
 	SessionStart time.Duration // start of the session of the deepest answer on the matched path, by the caller's clock
 	Answered     bool          // whether there is such an answer; without one, SessionStart is 0
-	Branches     bool          // whether the tree holds text that follows the leading part of Bytes
+	Branches     bool          // whether the tree holds text that follows these bytes; false if Bytes is 0
 }
 
 // Match sets out[i] to the number of leading bytes of key that target i holds, a multiple of
@@ -136,9 +136,9 @@ func (t *Tree) Superseded(key Key, out []int) {
 	}
 }
 
-// writeSuperseded writes the depth of node id for all targets that hold it, except for those that hold the node below, but
-// for newest, and except for the one that received id last, which becomes the newest. It writes nothing if that one
-// is unknown or no longer holds id.
+// writeSuperseded writes the depth of node id for the targets that hold id but not the node below, and for newest. It
+// omits the target that received id last; if nothing is written for that one yet, it is the new newest. It writes nothing
+// if that target is unknown or no longer holds id.
 func (t *Tree) writeSuperseded(id, below int32, newest, depth int, out []int) (int, int32) {
 	latest := t.node(id).latest()
 	if latest < 0 || !t.hasTarget(id, latest) {
@@ -215,7 +215,7 @@ func (t *Tree) insert(owner int, key Key, target int, start time.Duration, answe
 }
 
 // insertNodes adds key's nodes, leaves them in the walked path, and adds target to each. It reports
-// whether any is new to target.
+// whether any of key is new to target.
 func (t *Tree) insertNodes(key Key, target int) (changed bool) {
 	t.descend(key)
 	d := &t.walked
