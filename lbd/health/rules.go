@@ -243,7 +243,7 @@ func certificates(_ *Watch, o *Observation) (found []condition) {
 				"the certificate expires on "+c.ExpiresAt.UTC().Format(time.DateOnly)+problemOf(c), nextOfCertificate))
 		case c.Problem != "":
 			found = append(found, o.raise(telemetry.SeverityWarning, telemetry.AlertCertificate, b.ID+" public",
-				"a newer certificate cannot be used: "+c.Problem, nextOfCertificate))
+				"the certificate cannot be renewed: "+c.Problem, nextOfCertificate))
 		}
 	}
 	return found
