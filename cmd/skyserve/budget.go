@@ -62,7 +62,7 @@ func checkBudget(spec *service.Spec, p *deploy.MachinePlan) error {
 	case len(p.Held) > 0:
 		return usage(p.Held[0], next)
 	case then > budget+1e-6 && then > now:
-		return usage(fmt.Errorf("the changes cost $%.2f/h, and the budget is $%.2f/h (autoscale.budget)", then, budget), next)
+		return usage(fmt.Errorf("the service would cost $%.2f/h, and the budget is $%.2f/h (autoscale.budget)", then, budget), next)
 	}
 	return nil
 }

@@ -26,7 +26,7 @@ func TestCheckBudget(t *testing.T) {
 		hint      string // the start of the next step; empty = to raise the budget
 	}{
 		{name: "within", now: 4, more: 6, spec: spec},
-		{name: "beyond", now: 4, more: 6.5, spec: spec, want: "the changes cost $10.50/h, and the budget is $10.00/h (autoscale.budget)"},
+		{name: "beyond", now: 4, more: 6.5, spec: spec, want: "the service would cost $10.50/h, and the budget is $10.00/h (autoscale.budget)"},
 		{name: "running", now: 12, spec: spec},
 		{name: "cheaper", now: 12, more: -1, spec: spec},
 		{name: "held", now: 9, held: held, spec: spec, want: "launching us-3 in aws/us-east-1: held: too costly"},
