@@ -70,7 +70,7 @@ func (l *Launches) Lines() []string {
 		lines = append(lines, "held: "+held)
 	}
 	for _, b := range l.Backoffs {
-		lines = append(lines, "given up: "+b.Line)
+		lines = append(lines, "backoff: "+b.Line)
 	}
 	return lines
 }

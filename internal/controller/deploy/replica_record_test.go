@@ -186,7 +186,7 @@ func TestLaunchAlerts(t *testing.T) {
 		t.Errorf("got  %s\nwant %s", strings.Join(got, "\n     "), strings.Join(want, "\n     "))
 	}
 	lines := shown.Lines()
-	if len(lines) != 3 || lines[0] != "budget: $38.00/h of $40.00/h" || lines[1] != "held: us-3" || !strings.HasPrefix(lines[2], "given up: m on spot g6.xlarge in aws/us failed once") {
+	if len(lines) != 3 || lines[0] != "budget: $38.00/h of $40.00/h" || lines[1] != "held: us-3" || !strings.HasPrefix(lines[2], "backoff: m on spot g6.xlarge in aws/us failed once") {
 		t.Errorf("lines %q", lines)
 	}
 	if len(launchAlerts(nil, nil, nil)) != 0 {
