@@ -88,9 +88,10 @@ and creates firewalls and least-privilege identities, all tagged with the servic
 shows the changes with their hourly price and prompts for confirmation. If a zone has no
 capacity, it tries the next zone, then the next capacity type and GPU in the order of
 the file, then the other regions of the service. It replaces a VM that is running but
-does not respond, provided that another VM responds. Each VM generates its own key, is
-enrolled once, and receives its configuration and secrets over mutual TLS; user data and
-tags contain neither. skyserve uses the credentials of the clouds' own command-line tools.
+does not respond, provided that another balancer responds (for a replica, one of its
+region). Each VM generates its own key, is enrolled once, and receives its configuration
+and secrets over mutual TLS; user data and tags contain neither. skyserve uses the
+credentials of the clouds' own command-line tools.
 
 In each cloud, up uploads its own binary to a private bucket of the service, from which
 VMs download it with their own identity. If this binary does not run on VMs (Linux on
@@ -125,8 +126,8 @@ with the credentials of 'docker login', and records it with the service: all rep
 pull this digest, also those that the controller launches later, until engine.image
 changes. With --resolve-image always, up reads the digests again and replaces the engines
 whose tag has moved; with --resolve-image never, it reads no digest. If a registry does not
-respond, machines pull the tag, and a warning says so. An image that does not exist is an
-error (exit 2).
+respond, machines pull the recorded digest, else the tag, and a warning says so. An image
+that does not exist is an error (exit 2).
 
 Local processes that run keep the binary that they were started with. --upgrade replaces
 those that run a different binary.
