@@ -30,9 +30,9 @@ func at(c Candidate, distance time.Duration) Candidate { c.RTT = distance; retur
 
 func TestChoices(t *testing.T) {
 	type round struct {
-		facts  []Candidate
-		want   string // id, "" = wait
-		reason string
+		candidates []Candidate
+		want       string // id, "" = wait
+		reason     string
 	}
 	cases := []struct {
 		name, policy string
@@ -167,10 +167,10 @@ func TestChoices(t *testing.T) {
 				t.Fatal(err)
 			}
 			for i, r := range c.rounds {
-				got := p.Choose(&Facts{PromptBytes: 1000, PromptTokens: 250, Candidates: r.facts})
+				got := p.Choose(&Facts{PromptBytes: 1000, PromptTokens: 250, Candidates: r.candidates})
 				id := ""
 				if got.Index != Wait {
-					id = r.facts[got.Index].ID
+					id = r.candidates[got.Index].ID
 				}
 				if id != r.want || got.Reason != r.reason {
 					t.Errorf("round %d: chose %q because %s, want %q because %s", i, id, got.Reason, r.want, r.reason)
