@@ -405,7 +405,7 @@ func forecasts(_ *Watch, o *Observation) (found []condition) {
 			continue
 		}
 		c := o.raise(telemetry.SeverityWarning, telemetry.AlertForecast, f.Model, "the load deviates from its forecast: "+f.Deviation,
-			"run 'skyserve plan --apply' (not needed with the strategy lt-ua)")
+			"run 'skyserve plan --apply' (not needed with the strategy reactive, predictive or auto)")
 		c.Region = f.Region
 		found = append(found, c)
 	}
