@@ -44,8 +44,8 @@ func newReplicaCmd() *cobra.Command {
 		Short:      "List, add, remove, drain, donate and reclaim replicas",
 		Long: `List, add, remove, drain, donate and reclaim replicas of a running service, within
 replicas.min and replicas.max of its service.yaml. Changes are stored with the service:
-'skyserve up' keeps them, 'skyserve plan --apply' may replace them, and an
-autoscale.strategy other than manual continues from them.
+'skyserve up' keeps them; 'skyserve plan --apply', and an autoscale.strategy other than
+manual, may undo them.
 
 Replicas of local and cloud regions can be added and removed. In clouds this changes the
 bill and requires confirmation (--yes skips it). Replicas of static regions (your own

@@ -60,7 +60,7 @@ func applyDecision(ctx context.Context, name string, in io.Reader, errOut io.Wri
 	case !s.Changed:
 		fmt.Fprintf(errOut, "%s: no change\n", s.spec.Name)
 	case strategy != "" && strategy != service.StrategyManual:
-		fmt.Fprintf(errOut, "autoscale.strategy is %s: it continues from this number of replicas\n", strategy)
+		fmt.Fprintf(errOut, "autoscale.strategy is %s: it may change this number of replicas again\n", strategy)
 	}
 	return s.Changed, nil
 }
