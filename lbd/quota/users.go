@@ -85,9 +85,9 @@ func (l *Ledger) makeRoom(tenant string, now time.Duration) error {
 	}
 	switch {
 	case l.users >= maxUsers:
-		return fmt.Errorf("%d users used this service this month, the maximum of a balancer", l.users)
+		return fmt.Errorf("%d users have accounts, the maximum of a balancer", l.users)
 	case l.byTenant[tenant] >= maxTenantUsers:
-		return fmt.Errorf("%d users of this tenant used this service this month, the maximum of a balancer", l.byTenant[tenant])
+		return fmt.Errorf("%d users of this tenant have accounts, the maximum of a balancer", l.byTenant[tenant])
 	}
 	return nil
 }

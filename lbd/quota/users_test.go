@@ -186,3 +186,17 @@ func TestUsersAreBounded(t *testing.T) {
 		t.Error("more users than the maximum")
 	}
 }
+
+// A user has an account from the first token on, so the message about too many of them does not claim that they used
+// anything.
+func TestTooManyUsersNamesAccountsNotUsage(t *testing.T) {
+	l := NewLedger()
+	l.nextDrop = dropInterval // accounts without usage stay until then
+	var err error
+	for i := 0; err == nil; i++ {
+		_, err = l.OpenUser(service.APIKey{Name: fmt.Sprint(i), Tenant: "flood"}, 0)
+	}
+	if want := fmt.Sprintf("%d users of this tenant have accounts, the maximum of a balancer", maxTenantUsers); err.Error() != want {
+		t.Errorf("got %q, want %q", err, want)
+	}
+}
