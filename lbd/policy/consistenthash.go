@@ -1,7 +1,8 @@
 package policy
 
-// loadFactor is the multiple of the mean load above which consistent-hash skips a candidate (Mirrokni
-// et al., Consistent Hashing with Bounded Loads, 2018; its authors deployed 1.25).
+// loadFactor is the multiple of the mean load above which consistent-hash skips a candidate: the parameter c of
+// Mirrokni et al., Consistent Hashing with Bounded Loads, 2018. A lower factor evens out loads, a higher one moves fewer
+// sessions. The value is our choice.
 const loadFactor = 1.25
 
 // ConsistentHash sends every session to its target on a hash ring, like Envoy's ring hash. If that
