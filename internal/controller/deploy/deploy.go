@@ -138,7 +138,7 @@ func Deployments(c DeploymentInput, have []provision.Object) (map[string]agent.D
 			one, err = d.balancerDeployment(o)
 			one.Revision = inputHash + "."
 		case provision.KindReplica:
-			m := c.Spec.ModelByName(o.Labels["model"])
+			m := ModelNamed(c.Spec, o.Labels["model"])
 			if m == nil {
 				continue // its model is no longer in the file: it will be removed
 			}

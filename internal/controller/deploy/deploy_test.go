@@ -283,11 +283,14 @@ func balancersOfReplicas(t *testing.T, all map[string]agent.Deployment) map[stri
 	return at
 }
 
-// A replica whose model was removed from the file will be terminated.
+// A replica whose model was removed from the file will be terminated, also if the model's name is now an alias of another
+// model, whose engine it must not start.
 func TestReplicaOfRemovedModelIsOmitted(t *testing.T) {
-	all := deployAll(t, append(testMachines(), machineAt("us-east-1-mistral-0", provision.KindReplica, "aws/us-east-1", "org/mistral", "15", 1)))
-	if _, there := all["us-east-1-mistral-0"]; there || len(all) != 6 || strings.Contains(all["lb-us-east-1-0"].Units[0].Files["balancer/config.yaml"], "10.0.0.15") {
-		t.Errorf("got deployments of %d machines", len(all))
+	for _, model := range []string{"org/mistral", "small"} {
+		all := deployAll(t, append(testMachines(), machineAt("us-east-1-removed-0", provision.KindReplica, "aws/us-east-1", model, "15", 1)))
+		if _, there := all["us-east-1-removed-0"]; there || len(all) != 6 || strings.Contains(all["lb-us-east-1-0"].Units[0].Files["balancer/config.yaml"], "10.0.0.15") {
+			t.Errorf("%s: got deployments of %d machines", model, len(all))
+		}
 	}
 }
 
