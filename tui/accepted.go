@@ -1,8 +1,10 @@
 package tui
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
+	"strings"
 
 	"skyserve/internal/service"
 )
@@ -44,6 +46,12 @@ var cloudRefusals = map[Verb]string{
 	VerbReclaim: "not available with cloud regions; 'skyserve replica add' adds replicas",
 }
 
+// staticRefusals are cloudRefusals of a replica of a static region, which no command removes.
+var staticRefusals = map[Verb]string{
+	VerbDrain:  "not available with cloud regions; POST /workers/%s/drain at its balancer drains it until the balancer restarts",
+	VerbDonate: "not available with cloud regions; change regions[].endpoints in service.yaml, then 'skyserve up'",
+}
+
 // usesClouds reports whether the service has regions in clouds.
 func (s *screen) usesClouds() bool {
 	if s.data.deployment.spec != nil {
@@ -71,10 +79,10 @@ func (s *screen) refusal(verb Verb, id string, earlier []string) string {
 		return id + " no longer exists"
 	case s.usesClouds():
 		text := cloudRefusals[verb]
-		if verb == VerbReclaim {
-			return text
+		if region, _ := s.regionOfReplica(id); r != nil && cmp.Or(r.Region, region).Cloud() == service.CloudStatic {
+			text = cmp.Or(staticRefusals[verb], text)
 		}
-		return fmt.Sprintf(text, id)
+		return strings.ReplaceAll(text, "%s", id)
 	case !s.data.deployment.isHere():
 		return s.otherMachine(Action{Verb: verb, Replica: id})
 	case r == nil: // a drained replica may no longer be shown

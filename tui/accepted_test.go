@@ -96,8 +96,14 @@ func TestCloudServiceRejectsActionsOnOwnMachines(t *testing.T) {
 	d := deskIn(t, 140, 40, s, "2")
 	d.selectReplica("paris-0")
 	d.lacks("x drain", "o donate")
-	d.press("x")
-	d.wants("drain: not available with cloud regions")
+	for key, why := range map[string]string{ // 'replica remove' rejects these machines
+		"x": "drain: not available with cloud regions; POST /workers/paris-0/drain at its balancer drains it until the balancer restarts",
+		"o": "donate: not available with cloud regions; change regions[].endpoints in service.yaml, then 'skyserve up'",
+	} {
+		d.press(key)
+		d.wants(why)
+		d.press("esc")
+	}
 	// The regions of service.yaml count, also before their machines exist.
 	d = deskIn(t, 140, 40, ownMachines())
 	d.op.spec.Regions = append(d.op.spec.Regions, service.RegionSpec{Name: "aws/us-east-1"})

@@ -189,6 +189,8 @@ func decisionError(err error) error {
 		return usage(err, "change the bounds in service.yaml, then run 'skyserve up'")
 	case errors.Is(err, deploy.ErrNotManaged):
 		return usage(err, "change regions[].endpoints in service.yaml, then run 'skyserve up'")
+	case errors.Is(err, deploy.ErrNoStaticDecisions):
+		return usage(err, "POST /workers/ID/drain at its balancer drains it until the balancer restarts; to stop using it, change regions[].endpoints in service.yaml, then run 'skyserve up'")
 	case errors.Is(err, deploy.ErrNoManualDecisions):
 		return usage(err, "'skyserve replica remove ID' drains and deletes the VM; POST /workers/ID/drain at its balancer drains it until the balancer restarts")
 	case errors.As(err, new(*deploy.NoReplicaError)):

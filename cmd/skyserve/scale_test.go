@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"skyserve/internal/controller/deploy"
 	"skyserve/provision/local"
 )
 
@@ -66,5 +67,13 @@ func TestScalingOfDeletedService(t *testing.T) {
 	}
 	if _, err := os.Stat(svc.Dir()); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("%s remains: %v", svc.Dir(), err)
+	}
+}
+
+// Commands reject to remove a machine of a static region, so no hint names 'replica remove' for one.
+func TestHintForStaticReplicaInCloudService(t *testing.T) {
+	var coded *exitError
+	if !errors.As(decisionError(deploy.ErrNoStaticDecisions), &coded) || strings.Contains(coded.hint, "remove") || !strings.Contains(coded.hint, "regions[].endpoints") {
+		t.Errorf("got %+v", coded)
 	}
 }

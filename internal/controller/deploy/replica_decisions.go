@@ -164,6 +164,9 @@ var ErrNotManaged = errors.New("machines of static regions are listed in service
 // file.
 var ErrNoManualDecisions = errors.New("replicas of a service with cloud regions cannot be drained or donated manually, because such decisions are not delivered to the controller")
 
+// ErrNoStaticDecisions is ErrNoManualDecisions for a replica of a static region, which no command removes either.
+var ErrNoStaticDecisions = fmt.Errorf("%w", ErrNoManualDecisions)
+
 // isRunning reports whether a replica's machine is among objects.
 func isRunning(have []provision.Object, id string) bool {
 	return slices.ContainsFunc(have, func(o provision.Object) bool {

@@ -306,6 +306,8 @@ func (s *ReplicaScaler) checkStorable(ctx context.Context, id string) error {
 		return err
 	case !isAttached(s.Spec, id) && !isRunning(have, id):
 		return &NoReplicaError{ID: id}
+	case cloud.UsesClouds(s.Spec) && isAttached(s.Spec, id):
+		return fmt.Errorf("%s: %w", id, ErrNoStaticDecisions)
 	case cloud.UsesClouds(s.Spec):
 		return fmt.Errorf("%s: %w", id, ErrNoManualDecisions)
 	}
@@ -488,7 +490,7 @@ func (s *ReplicaScaler) scaleStatic(ctx context.Context, more map[cloud.ReplicaG
 			g := cloud.ReplicaGroup{Model: s.Spec.Models[i].Name, Region: r.Name}
 			delta := more[g]
 			if delta < 0 && cloud.UsesClouds(s.Spec) {
-				errs = append(errs, fmt.Errorf("%s in %s: remove %d: %w", g.Model, g.Region, -delta, ErrNoManualDecisions))
+				errs = append(errs, fmt.Errorf("%s in %s: remove %d: %w", g.Model, g.Region, -delta, ErrNoStaticDecisions))
 				continue
 			}
 			replicas := static.Replicas(s.Spec, r)
