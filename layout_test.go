@@ -74,7 +74,7 @@ var mayImport = map[string][]string{
 	"lbd/wire":        {},
 	"lbd/discover":    {"internal/service"},
 	"lbd/trace":       {"lbd/proxy"},
-	"lbd/health":      {"internal/service", "internal/telemetry"},
+	"lbd/health":      {"internal/printable", "internal/service", "internal/telemetry"},
 	"lbd/peer":        {"internal/service", "internal/telemetry", "lbd/core", "lbd/policy", "lbd/wire"},
 	"lbd/admin":       {"internal/service", "internal/telemetry", "lbd/core", "lbd/policy", "lbd/proxy", "lbd/peer", "lbd/record"},
 	"lbd": {

@@ -148,8 +148,8 @@ var nights = []night{
 	}, []string{"1 critical", "balancer lb-eu-west-1-0", "no heartbeat", "skyserve status"}},
 	{"a full queue", func(s *telemetry.Snapshot, _ []health.Peer, after int) {
 		oldest := int64(1000 * (after + 9))
-		s.Regions[1].Queued, s.Regions[1].QueueOldestMillis = 200, &oldest
-	}, []string{"1 alert", "queue lb-us-east-1-0", "200 requests are queued", "skyserve replica add us-east-1"}},
+		s.Regions[1].Queued, s.Regions[1].Models[0].Queued, s.Regions[1].QueueOldestMillis = 200, 200, &oldest
+	}, []string{"1 alert", "queue lb-us-east-1-0", "200 requests queued for up to", "skyserve replica add us-east-1"}},
 	{"a quota exhausted", func(s *telemetry.Snapshot, _ []health.Peer, _ int) {
 		s.Alerts = []telemetry.Alert{{Severity: telemetry.SeverityWarning, Kind: telemetry.AlertLaunch, Object: "m aws/us-east-1", Message: "VcpuLimitExceeded, next try 03:05", NextStep: "read the log lines of the last failure in 'skyserve status'"}}
 	}, []string{"1 alert", "launch m aws/us-east-1", "VcpuLimitExceeded", "skyserve status"}},

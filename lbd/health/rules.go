@@ -5,6 +5,7 @@ import (
 	"strings"
 	"time"
 
+	"skyserve/internal/printable"
 	"skyserve/internal/service"
 	"skyserve/internal/telemetry"
 )
@@ -364,8 +365,27 @@ func queuedRequests(_ *Watch, o *Observation) []condition {
 	}
 	oldest := time.Duration(*o.Own.QueueOldestMillis) * time.Millisecond
 	return []condition{o.raise(severityIf(oldest >= endlessQueue), telemetry.AlertQueue, o.Balancer,
-		fmt.Sprintf("%d requests are queued, the oldest for %s", o.Own.Queued, oldest.Round(time.Second)),
-		o.addReplica()+o.ifDeployed("; 'skyserve plan' shows how many are missing", ""))}
+		queueMessage(o.Own.Models, oldest), o.addReplica()+o.ifDeployed("; 'skyserve plan' shows how many are missing", ""))}
+}
+
+// queueMessage describes queues whose oldest request has waited for a time. It omits cold models, whose waits do not count
+// (see longQueue). It names deferred requests apart, because it is unknown how many of them wait for spare memory.
+func queueMessage(models []telemetry.ModelSnapshot, oldest time.Duration) string {
+	interactive, deferred := 0, 0
+	for _, m := range models {
+		if !m.Cold {
+			interactive, deferred = interactive+m.Queued, deferred+m.Deferred
+		}
+	}
+	wait := fmt.Sprintf(" queued for up to %s", oldest.Round(time.Second))
+	if deferred == 0 {
+		return printable.Count(interactive, "request") + wait
+	}
+	text := printable.Count(deferred, "deferred request") + wait + "; waits of deferred requests for spare memory do not count"
+	if interactive > 0 {
+		text = printable.Count(interactive, "request") + " and " + text
+	}
+	return text
 }
 
 // plans finds planning that fails, bounds that no plan satisfies, and plans whose replicas are missing.

@@ -103,8 +103,8 @@ var faults = []fault{
 	{"late first tokens", func(o *Observation, after int) { o.Own.Models[0].SLOMisses = int64(10 * (after + 1)) }, telemetry.AlertSLO, "m", telemetry.SeverityWarning, "burn rate", 5},
 	{"all first tokens late", func(o *Observation, after int) { o.Own.Models[0].SLOMisses = int64(30 * (after + 1)) }, telemetry.AlertSLO, "m", telemetry.SeverityCritical, "burn rate", 10},
 	{"full queue", func(o *Observation, after int) {
-		o.Own.Queued, o.Own.QueueOldestMillis = 80, number(int64(1000*(after+8)))
-	}, telemetry.AlertQueue, "lb-us-0", telemetry.SeverityWarning, "80 requests are queued", 5},
+		o.Own.Queued, o.Own.Models[0].Queued, o.Own.QueueOldestMillis = 80, 80, number(int64(1000*(after+8)))
+	}, telemetry.AlertQueue, "lb-us-0", telemetry.SeverityWarning, "80 requests queued for up to 1", 5},
 	{"plan that cannot be met", func(o *Observation, _ int) {
 		o.Review = &telemetry.Review{Plan: &telemetry.PlanSummary{Status: "infeasible", Infeasible: []string{"m: quota of L4"}}}
 	}, telemetry.AlertPlan, "plan", telemetry.SeverityWarning, "quota of L4", 0},
@@ -388,6 +388,28 @@ func TestKindsAreDocumented(t *testing.T) {
 	} {
 		if !tested[kind] {
 			t.Errorf("no fault of the kind %q is injected", kind)
+		}
+	}
+}
+
+// The wait in the alert leaves out deferred requests that wait for spare memory, and models without a ready replica. Their
+// requests are not counted like those that wait for a replica.
+func TestQueueAlertCountsWhatItsAgeCovers(t *testing.T) {
+	for _, c := range []struct {
+		models []telemetry.ModelSnapshot
+		want   string
+	}{
+		{[]telemetry.ModelSnapshot{{Queued: 1}}, "1 request queued for up to 12s"},
+		{[]telemetry.ModelSnapshot{{Queued: 3}, {Queued: 50, Cold: true}, {Queued: 2, Deferred: 7}}, "5 requests and 7 deferred requests queued for up to 12s; waits of deferred requests for spare memory do not count"},
+		{[]telemetry.ModelSnapshot{{Deferred: 1}}, "1 deferred request queued for up to 12s; waits of deferred requests for spare memory do not count"},
+	} {
+		o := healthy(0)
+		o.Own.Models, o.Own.QueueOldestMillis = c.models, number(int64(12_000))
+		for _, m := range c.models {
+			o.Own.Queued += m.Queued + m.Deferred
+		}
+		if got := queuedRequests(nil, &o); len(got) != 1 || got[0].Message != c.want {
+			t.Errorf("got %+v, want %q", got, c.want)
 		}
 	}
 }
