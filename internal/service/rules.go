@@ -345,7 +345,7 @@ var rules = map[string]rule{
 	"Autoscale.donate_for":         {text: "How long a donated replica is kept before it is removed, unless it is reclaimed; in a static region it is kept forever.", limit: durationRange(time.Second, 30*24*time.Hour)},
 	"Autoscale.donate_price":       {text: "Revenue of a donated replica in USD per hour. Default: 0.", limit: numberRange(0, 10_000)},
 	"Autoscale.ttft_miss_target":   {text: "auto only: the tolerated share of IW-F requests that miss the tier's TTFT target; auto adds replicas above it and removes replicas below it.", limit: numberRange(0.001, 0.5)},
-	"Autoscale.overload_tolerance": {text: "predictive and plan backtest only: the share of the load that may arrive above the capacity beyond what the threshold rule leaves there. Default: 0.", limit: numberRange(0, 0.05)},
+	"Autoscale.overload_tolerance": {text: "predictive and plan backtest only: how much more of the load may exceed the capacity than with the rule threshold, as a share of the load. Default: 0.", limit: numberRange(0, 0.05)},
 	"Autoscale.max_rtt":            {text: "The longest round trip over which a plan routes load to another region. Default: any.", limit: durationRange(time.Millisecond, 10*time.Second)},
 
 	"Autoscale.max_launches_per_hour": {text: "The maximum number of machines that the controller launches within an hour. Default: twice the sum of replicas.max, at least 20.", limit: numberRange(1, maxReplicas)},

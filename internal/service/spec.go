@@ -443,8 +443,8 @@ type Autoscale struct {
 	// TTFTMissTarget is the share of IW-F requests, 0..1, whose first token may miss the tier's target under
 	// the strategy auto.
 	TTFTMissTarget float64 `yaml:"late,omitempty" json:"late,omitempty" key:"ttft_miss_target"`
-	// OverloadTolerance is the share of the load, 0..1, that the strategy predictive may leave above the capacity beyond
-	// what the threshold rule leaves.
+	// OverloadTolerance is how much more of the load may exceed the capacity with the strategy predictive than with the
+	// rule threshold, as a share of the load, 0..1.
 	OverloadTolerance float64 `yaml:"overload_tolerance,omitempty" json:"overload_tolerance,omitempty"`
 	// MaxRTT is the longest round trip over which a plan may route load; 0 = any.
 	MaxRTT time.Duration `yaml:"max_rtt,omitempty" json:"max_rtt,omitempty"`
