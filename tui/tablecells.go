@@ -112,7 +112,7 @@ func (t *table) fails() bool {
 // without an earlier snapshot; nil without requests.
 func (t *table) errorShare(of row) *float64 {
 	sent, failed := of.replica.Sent, of.replica.Failed
-	if was := replicaIn(t.base, of); was != nil && was.Sent <= sent && was.Failed <= failed {
+	if was := replicaIn(t.base, of); was != nil && was.Attachment == of.replica.Attachment {
 		sent, failed = sent-was.Sent, failed-was.Failed
 	}
 	if sent <= 0 && failed <= 0 {

@@ -46,3 +46,16 @@ func TestSortLettersHaveNoOtherMeaning(t *testing.T) {
 		}
 	}
 }
+
+// ERR% compares with the earlier counts of the same attachment only: those of an earlier one began at another 0, also if
+// they are lower.
+func TestErrorShareComparesWithinAttachment(t *testing.T) {
+	now := region("local/us", telemetry.ReplicaSnapshot{ID: "us-0", Sent: 20, Failed: 8, Attachment: 7})
+	for attachment, want := range map[uint64]float64{7: 0.8, 6: 0.4} {
+		earlier := region("local/us", telemetry.ReplicaSnapshot{ID: "us-0", Sent: 10, Attachment: attachment})
+		view := table{base: &telemetry.Snapshot{Regions: []telemetry.RegionSnapshot{earlier}}}
+		if got := view.errorShare(row{region: &now, replica: &now.Replicas[0]}); *got != want {
+			t.Errorf("with attachment %d before: got %v, want %v", attachment, *got, want)
+		}
+	}
+}

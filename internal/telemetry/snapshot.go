@@ -217,8 +217,8 @@ type ReplicaSnapshot struct {
 	// Sent counts the attempts at the replica since it was attached, Failed those that failed.
 	Sent   int64 `json:"sent"`
 	Failed int64 `json:"failed"`
-	// Attachment is another number whenever Sent and Failed begin at 0 again. Only the balancer itself needs it.
-	Attachment uint64 `json:"-"`
+	// Attachment is another number whenever Sent and Failed begin at 0 again, also after a restart of the balancer.
+	Attachment uint64 `json:"attachment"`
 	// Pace is the time between two tokens relative to the nominal replica; nil until enough were seen.
 	Pace *float64 `json:"pace"`
 	// KV is the KV utilisation, 0..1.

@@ -270,6 +270,20 @@ func TestAttachmentNumbersCounts(t *testing.T) {
 	}
 }
 
+// Readers of snapshots compare counts before and after the restart of a balancer, too.
+func TestAttachmentNumbersDifferAfterRestart(t *testing.T) {
+	number := func() uint64 {
+		b := start(t, testOptions(t))
+		if _, err := b.AddReplica(replicaAt("us-0", "http://127.0.0.1:1")); err != nil {
+			t.Fatal(err)
+		}
+		return b.TrafficStats().ByReplica["us-0"].Attachment
+	}
+	if first, second := number(), number(); first == second || second > 1<<53 {
+		t.Errorf("attachments %d and %d", first, second)
+	}
+}
+
 // A minute without requests has a zero point. If it were a gap, forecasts would continue to expect
 // the earlier load.
 func TestSilentMinutesAreZero(t *testing.T) {

@@ -149,10 +149,11 @@ func (r *Runtime) storeReplica(rep *replica) (bool, error) {
 	return old == nil, nil
 }
 
-// newReplicaCount returns a count that begins at 0; the lock must be held.
+// newReplicaCount returns a count that begins at 0; the lock must be held. Attachments are numbered from the time of the
+// start, so that the next process of this balancer has other numbers. JSON readers with floats keep its microseconds.
 func (r *Runtime) newReplicaCount(ranks int) *replicaCount {
 	r.attachments++
-	return &replicaCount{attachment: r.attachments, tokens: make([]atomic.Int64, ranks)}
+	return &replicaCount{attachment: uint64(r.startedAt.UnixMicro()) + r.attachments, tokens: make([]atomic.Int64, ranks)}
 }
 
 // RemoveReplica removes a replica; its outstanding requests continue. Epoch 0 always removes it.
