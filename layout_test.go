@@ -30,7 +30,7 @@ var mayImport = map[string][]string{
 	"internal/registry":   {},
 	"internal/skypilot":   {"internal/service"},
 	"internal/telemetry":  {"internal/printable", "internal/service"},
-	"internal/store":      {"internal/atomicfile", "internal/service", "internal/telemetry"},
+	"internal/store":      {"internal/atomicfile", "internal/printable", "internal/service", "internal/telemetry"},
 	"internal/acme":       {"internal/identity", "internal/service", "internal/store"},
 	// a certificate authority, imported only by tests
 	"internal/acme/testca": {},
@@ -78,7 +78,7 @@ var mayImport = map[string][]string{
 	"lbd/peer":        {"internal/service", "internal/telemetry", "lbd/core", "lbd/policy", "lbd/wire"},
 	"lbd/admin":       {"internal/service", "internal/telemetry", "lbd/core", "lbd/policy", "lbd/proxy", "lbd/peer", "lbd/record"},
 	"lbd": {
-		"internal/acme", "internal/identity", "internal/service", "internal/store", "internal/telemetry", "lbd/admin", "lbd/batch", "lbd/cacheevents", "lbd/cachemap", "lbd/core", "lbd/discover", "lbd/health", "lbd/oidc", "lbd/peer", "lbd/policy",
+		"internal/acme", "internal/identity", "internal/printable", "internal/service", "internal/store", "internal/telemetry", "lbd/admin", "lbd/batch", "lbd/cacheevents", "lbd/cachemap", "lbd/core", "lbd/discover", "lbd/health", "lbd/oidc", "lbd/peer", "lbd/policy",
 		"lbd/prefix", "lbd/probe", "lbd/proxy", "lbd/trace", "lbd/wire",
 	},
 
@@ -86,7 +86,7 @@ var mayImport = map[string][]string{
 	"plan/chart": {},
 	"plan":       {"plan/chart", "internal/catalogue", "internal/printable", "internal/service", "forecast"},
 
-	"provision":                      {"internal/catalogue", "internal/service", "provision/record"},
+	"provision":                      {"internal/catalogue", "internal/printable", "internal/service", "provision/record"},
 	"provision/record":               {},
 	"internal/testcloud/conformance": {"internal/service", "provision"},
 	"internal/testcloud":             {"internal/service"},

@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"skyserve/internal/identity"
+	"skyserve/internal/printable"
 	"skyserve/internal/service"
 	"skyserve/internal/telemetry"
 	"skyserve/lbd/core"
@@ -148,11 +149,11 @@ func (b *balancer) applyReload(to validatedConfig, done *telemetry.Reload) {
 			}
 		})
 	if from, into := tenantLimits(was), tenantLimits(to.cfg); !maps.Equal(from, into) {
-		report("balancer.auth.tenants: limits of %d tenants", len(into))
+		report("balancer.auth.tenants: limits of %s", printable.Count(len(into), "tenant"))
 		b.runtime.SetTenants(into)
 	}
 	if from, into := tokenSettings(was), tokenSettings(to.cfg); !reflect.DeepEqual(from, into) {
-		report("balancer.auth.oidc: %d issuers of identity tokens", len(into.OIDC))
+		report("balancer.auth.oidc: %s of identity tokens", printable.Count(len(into.OIDC), "issuer"))
 		b.configureTokens(to.cfg)
 	}
 	if !slices.Equal(b.keys, to.keys) {
@@ -350,7 +351,7 @@ func describeKeyChange(was, is []service.APIKey) string {
 			removed++
 		}
 	}
-	text := fmt.Sprintf("%d keys, %d added, %d removed", len(is), added, removed)
+	text := fmt.Sprintf("%s, %d added, %d removed", printable.Count(len(is), "key"), added, removed)
 	if changed > 0 {
 		text += fmt.Sprintf(", %d with changed limits or attributes", changed)
 	}

@@ -300,7 +300,7 @@ func TestInvalidConfigurationsChangeNothing(t *testing.T) {
 		t.Errorf("metric %q", got)
 	}
 	write(t, keys, "key-two\n")
-	if done := f.reload(); !slices.Equal(done.Changed, []string{"balancer.auth: 1 keys, 1 added, 1 removed"}) {
+	if done := f.reload(); !slices.Equal(done.Changed, []string{"balancer.auth: 1 key, 1 added, 1 removed"}) {
 		t.Errorf("reload did %+v", done)
 	}
 	if got := ask(t, hc, f.public, "llama", "Authorization", "Bearer key-one"); got.status != http.StatusUnauthorized {

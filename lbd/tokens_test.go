@@ -45,7 +45,7 @@ func TestTokensAreReloaded(t *testing.T) {
 		a.Tenants = map[string]service.KeyLimits{"corp": {RequestsPerDay: 2}}
 	})
 	done := f.reload()
-	if text := strings.Join(done.Changed, "; "); len(done.Restart) > 0 || text != "balancer.auth.tenants: limits of 1 tenants; balancer.auth.oidc: 1 issuers of identity tokens" {
+	if text := strings.Join(done.Changed, "; "); len(done.Restart) > 0 || text != "balancer.auth.tenants: limits of 1 tenant; balancer.auth.oidc: 1 issuer of identity tokens" {
 		t.Errorf("changed %q, restart %q", text, done.Restart)
 	}
 	testkit.Eventually(t, "the token is accepted", func() bool { return status(token) == http.StatusOK })

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"skyserve/internal/printable"
 )
 
 // Effort of the search for conflicts: of one proof, and of all.
@@ -157,9 +159,9 @@ func (p *Problem) describeConflict(set []relaxable) string {
 		case capacityRelaxable:
 			limits = append(limits, fmt.Sprintf("%s has a capacity of %d %s", p.Regions[d.a], *p.Capacity[d.a][d.b], p.GPUs[d.b]))
 		case maxRelaxable:
-			limits = append(limits, fmt.Sprintf("%s is limited to %d replicas in %s", p.Models[d.a], *p.Max[d.a][d.b], p.Regions[d.b]))
+			limits = append(limits, fmt.Sprintf("%s is limited to %s in %s", p.Models[d.a], printable.Count(*p.Max[d.a][d.b], "replica"), p.Regions[d.b]))
 		case maxTotalRelaxable:
-			limits = append(limits, fmt.Sprintf("%s is limited to %d replicas over all regions", p.Models[d.a], *p.MaxTotal[d.a]))
+			limits = append(limits, fmt.Sprintf("%s is limited to %s over all regions", p.Models[d.a], printable.Count(*p.MaxTotal[d.a], "replica")))
 		}
 	}
 	verb := "need"

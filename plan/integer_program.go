@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"math"
 	"slices"
+
+	"skyserve/internal/printable"
 )
 
 // couplingRow is a row that couples blocks: the sum of their uses of the row is at most rhs (its
@@ -275,7 +277,7 @@ func (c *integerProgram) explainInfeasibleModel(i int) string {
 		reach, ok := b.maxCapacityTPS()
 		switch {
 		case !ok:
-			return fmt.Sprintf("in %s: the minimum of %d replicas is above what bounds and capacity allow", region, b.min)
+			return fmt.Sprintf("in %s: the minimum of %s is above what bounds and capacity allow", region, printable.Count(b.min, "replica"))
 		case !meetsNeed(reach, b.need):
 			return fmt.Sprintf("in %s: %.6g uncached prompt tokens per second must be served locally, bounds and capacity allow %.6g", region, b.need, reach)
 		}

@@ -9,6 +9,7 @@ import (
 
 	"skyserve/forecast"
 	"skyserve/internal/catalogue"
+	"skyserve/internal/printable"
 	"skyserve/internal/service"
 )
 
@@ -326,7 +327,7 @@ func (r *review) explainMaxima(o SolveOptions) []string {
 				need += n
 			}
 			if limit := r.problem.Max[i][j]; limit != nil && need > *limit {
-				out = append(out, fmt.Sprintf("%s in %s: replicas.max is %d; without such limits the cheapest plan has %d replicas there", model, region, *limit, need))
+				out = append(out, fmt.Sprintf("%s in %s: replicas.max is %d; without such limits the cheapest plan has %s there", model, region, *limit, printable.Count(need, "replica")))
 			}
 		}
 	}

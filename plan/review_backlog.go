@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"skyserve/forecast"
+	"skyserve/internal/printable"
 )
 
 // Backlog is deferred load that is already accepted: the requests of a batch for one model that have no result yet.
@@ -177,17 +178,14 @@ func (r *review) placeBacklog(i int, batches []Backlog, slots []backlogSlot) {
 			r.assume("%s cannot be completed by %s: replicas.max or the capacity of the regions of %s is too low for %s of its uncached prompt tokens", b.Batch, b.Deadline.UTC().Format(time.RFC3339), r.problem.Models[i], roundedTokens(rest))
 		}
 	}
-	inHorizon, batchCount := 0.0, "1 batch"
-	if len(batches) > 1 {
-		batchCount = fmt.Sprintf("%d batches", len(batches))
-	}
+	inHorizon := 0.0
 	for _, c := range slots {
 		if c.minute >= 0 {
 			r.problem.LoadTPS[i][c.region][c.minute] += c.added
 			inHorizon += c.added * 60
 		}
 	}
-	r.assume("%s: includes the backlog of %s, %s uncached prompt tokens, of which %s run within %s; next deadline %s", r.problem.Models[i], batchCount, roundedTokens(total), roundedTokens(inHorizon), forecast.ShortDuration(r.options.Horizon), batches[0].Deadline.UTC().Format(time.RFC3339))
+	r.assume("%s: includes the backlog of %s, %s uncached prompt tokens, of which %s run within %s; next deadline %s", r.problem.Models[i], printable.Count(len(batches), "batch"), roundedTokens(total), roundedTokens(inHorizon), forecast.ShortDuration(r.options.Horizon), batches[0].Deadline.UTC().Format(time.RFC3339))
 }
 
 // roundedTokens formats a number of tokens with two digits.

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"slices"
 
+	"skyserve/internal/printable"
 	"skyserve/internal/service"
 )
 
@@ -46,7 +47,7 @@ func (r *review) setCounts(counts []ReplicaCount) {
 			indexes = r.offeringsOf(i, j, c.GPU, c.CapacityType)
 		}
 		if len(indexes) == 0 {
-			r.assume("the service has no %[2]s in %[3]s: %[1]d replicas are ignored", c.Replicas+c.Donated, c.Model, c.Region)
+			r.assume("the service has no %s in %s: %s ignored", c.Model, c.Region, printable.Count(c.Replicas+c.Donated, "replica"))
 			continue
 		}
 		r.placeReplicas(i, j, indexes, c.Replicas)
@@ -54,7 +55,7 @@ func (r *review) setCounts(counts []ReplicaCount) {
 		total, donated = total+c.Replicas, donated+c.Donated
 	}
 	if price := r.spec.Autoscale.DonatePrice; donated > 0 && price > 0 {
-		r.assume("%d donated replicas earn $%.2f per hour, not included in the cost", donated, price*float64(donated))
+		r.assume("the cost does not include the revenue of %s, $%.2f per hour", printable.Count(donated, "donated replica"), price*float64(donated))
 	}
 	if total == 0 {
 		r.assume("no replica is running: all are counted as new")

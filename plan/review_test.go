@@ -206,7 +206,7 @@ func TestReviewReportsAssumptions(t *testing.T) {
 			"meta-llama/Llama-3.1-8B-Instruct has no models[].gpus: assuming one L4 per replica",
 		}},
 		"strangers": {reviewYAML, []ReplicaCount{{Model: "other", Region: "local/us", Replicas: 2}, {Model: "chat-small", Region: "local/us", GPU: "A10", Replicas: 1}}, nil, []string{
-			"the service has no other in local/us: 2 replicas are ignored",
+			"the service has no other in local/us: 2 replicas ignored",
 			"replicas of meta-llama/Llama-3.1-8B-Instruct in local/us run on A10: counted as L4",
 		}},
 	} {
@@ -347,7 +347,7 @@ func TestReviewReportsDonationEarnings(t *testing.T) {
 	counts[0].Donated = 2
 	yaml := strings.Replace(reviewYAML, "donate: true", "donate: true, donate_price: 0.3", 1)
 	p := reviewed(t, yaml, counts, demandtest.Constant(t, 300, 600, 0, 0), ReviewOptions{})
-	if !slices.Contains(p.Assumed, "2 donated replicas earn $0.60 per hour, not included in the cost") {
+	if !slices.Contains(p.Assumed, "the cost does not include the revenue of 2 donated replicas, $0.60 per hour") {
 		t.Errorf("got %q", p.Assumed)
 	}
 }

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"math"
 	"time"
+
+	"skyserve/internal/printable"
 )
 
 // Parameters of auto, tuned on Monday to Wednesday of a generated week and of SageServe's
@@ -274,7 +276,7 @@ func (e *ScaledEndpoint) describeNeed(load float64, known bool) string {
 func (e *ScaledEndpoint) clampNeed(need int, why string) (int, string) {
 	have := e.count()
 	if rescue := have + int(math.Ceil(queueGrowth*float64(have))); e.hasQueue() && rescue > need {
-		need, why = rescue, fmt.Sprintf("%d requests wait for their first token", *e.Waiting)
+		need, why = rescue, printable.Count(*e.Waiting, "request")+" without a first token"
 	}
 	switch {
 	case e.Utilisation == nil:

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"math"
 	"time"
+
+	"skyserve/internal/printable"
 )
 
 // The constants of LT-UA (SageServe section 6.4).
@@ -58,7 +60,7 @@ func (s *planFollower) Step(now time.Duration, in *StrategyInput) []Scaling {
 func (s *planFollower) changeFor(now time.Duration, e *ScaledEndpoint) (n int, reason string) {
 	if ratio, known := s.loadRatio(now, e); known {
 		if n := e.stepForTraffic(ratio); n != 0 {
-			return n, fmt.Sprintf("load %.1f times the planned load, %d replicas planned", ratio, e.Target.Count)
+			return n, fmt.Sprintf("load %.1f times the planned load, %s planned", ratio, printable.Count(e.Target.Count, "replica"))
 		}
 	}
 	if e.Utilisation == nil {
@@ -66,9 +68,9 @@ func (s *planFollower) changeFor(now time.Duration, e *ScaledEndpoint) (n int, r
 	}
 	switch u := *e.Utilisation; {
 	case u > scaleOutAbove && e.count() < e.Target.Count:
-		return 1, fmt.Sprintf("%s, %d replicas planned", aboveThreshold(u), e.Target.Count)
+		return 1, fmt.Sprintf("%s, %s planned", aboveThreshold(u), printable.Count(e.Target.Count, "replica"))
 	case u < scaleInBelow && e.count() > e.Target.Count:
-		return -1, fmt.Sprintf("%s, %d replicas planned", belowThreshold(u), e.Target.Count)
+		return -1, fmt.Sprintf("%s, %s planned", belowThreshold(u), printable.Count(e.Target.Count, "replica"))
 	}
 	return 0, ""
 }

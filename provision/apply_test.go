@@ -342,7 +342,7 @@ func TestErrorsNameObjectAndLocation(t *testing.T) {
 		},
 		{&provision.PortTakenError{Addr: "a", Holder: "us-0 of the service chat"}, []string{"us-0 of the service chat"}},
 		{&provision.StartError{ID: "us-0", Err: errCrash, Log: []string{"panic: no"}, File: "us-0.log"}, []string{"us-0", "crashed", "panic: no", "us-0.log"}},
-		{&provision.RemainingError{Service: "chat", Remaining: []string{"us-0, process 7"}}, []string{"chat", "us-0, process 7"}},
+		{&provision.RemainingError{Service: "chat", Remaining: []string{"us-0, process 7"}}, []string{"chat", "us-0, process 7", "1 object left"}},
 		{&provision.SpecError{Err: errCrash}, []string{"crashed"}},
 	}
 	for _, tt := range tests {

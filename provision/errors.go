@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 
+	"skyserve/internal/printable"
 	"skyserve/internal/service"
 )
 
@@ -71,7 +72,7 @@ type RemainingError struct {
 
 // Error lists the remaining objects.
 func (e *RemainingError) Error() string {
-	return fmt.Sprintf("removing %s: %d objects remain:\n  %s", e.Service, len(e.Remaining), strings.Join(e.Remaining, "\n  "))
+	return fmt.Sprintf("removing %s: %s left:\n  %s", e.Service, printable.Count(len(e.Remaining), "object"), strings.Join(e.Remaining, "\n  "))
 }
 
 // SpecError reports a well-formed service.yaml that cannot be applied.

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"skyserve/internal/printable"
 	"skyserve/internal/service"
 )
 
@@ -165,7 +166,7 @@ func (g *LaunchGate) hold(w Desired, n int, spent float64) *HeldError {
 	}
 	if g.bounds.LaunchesPerHour > 0 && n >= g.bounds.LaunchesPerHour {
 		_, next := g.record.LastHour(now)
-		return held(HeldByLaunches, "%d machines were launched in the last hour, the maximum (autoscale.max_launches_per_hour); next launch at %s UTC", n, next.UTC().Format(time.TimeOnly))
+		return held(HeldByLaunches, "%s launched in the last hour, the maximum (autoscale.max_launches_per_hour); next launch at %s UTC", printable.Count(n, "machine"), next.UTC().Format(time.TimeOnly))
 	}
 	if g.bounds.BudgetPerHour == 0 || g.isFree(w.Region) {
 		return nil

@@ -50,7 +50,7 @@ func TestGateHolds(t *testing.T) {
 		text   string
 	}{
 		"unlimited":      {want: replicaOn("x", 9)},
-		"launches":       {full, provision.LaunchBounds{LaunchesPerHour: 2}, replicaOn("x", 1), provision.HeldByLaunches, "2 machines were launched in the last hour, the maximum (autoscale.max_launches_per_hour); next launch at 22:01:00 UTC"},
+		"launches":       {full, provision.LaunchBounds{LaunchesPerHour: 2}, replicaOn("x", 1), provision.HeldByLaunches, "2 machines launched in the last hour, the maximum (autoscale.max_launches_per_hour); next launch at 22:01:00 UTC"},
 		"launches fit":   {record: full, bounds: provision.LaunchBounds{LaunchesPerHour: 3}, want: replicaOn("x", 1)},
 		"budget":         {provision.LaunchRecord{}, provision.LaunchBounds{BudgetPerHour: 10}, replicaOn("x", 4.5), provision.HeldByBudget, "its machine costs $4.50/h, the others $6.00/h, and the budget is $10.00/h (autoscale.budget)"},
 		"budget is met":  {bounds: provision.LaunchBounds{BudgetPerHour: 10}, want: replicaOn("x", 4)},

@@ -58,7 +58,7 @@ func (s *screen) openBatchRow(b *telemetry.BatchState) sheetRow {
 			numberCell(left.Seconds(), age(left), roleText), finish, optionalCell(b.CostUSD, func(usd *float64) string { return "$" + dollars(*usd) }),
 		},
 		details: []string{
-			s.theme.text(b.ID) + ": " + fmt.Sprintf("%d of %d requests completed, %d failed", b.Completed, b.Total, b.Failed),
+			s.theme.text(b.ID) + ": " + fmt.Sprintf("%d of %s completed, %d failed", b.Completed, printable.Count(b.Total, "request"), b.Failed),
 			"created " + s.clock(b.CreatedAt) + ", deadline " + s.clock(b.Deadline) + ", expected end " + end,
 		},
 	}
@@ -84,12 +84,8 @@ func (s *screen) aboveBatches() []string {
 			late++
 		}
 	}
-	open := "1 open batch"
-	if n := len(s.snapshot.Batches); n != 1 {
-		open = fmt.Sprintf("%d open batches", n)
-	}
 	parts := []segment{
-		{open, s.theme.title},
+		{printable.Count(len(s.snapshot.Batches), "open batch"), s.theme.title},
 		{printable.Count(left, "request") + " left", paint{}},
 	}
 	if late > 0 {

@@ -142,7 +142,7 @@ func (s *screen) requestDetails(r *RequestRow) []string {
 	}
 	line += fmt.Sprintf(", policy %s, %s", orUnknown(r.Policy), printable.Count(r.Tries, "attempt"))
 	if r.PromptTokens != nil {
-		line += fmt.Sprintf(", %d prompt tokens", *r.PromptTokens)
+		line += ", " + printable.Count(*r.PromptTokens, "prompt token")
 		if r.CachedTokens != nil {
 			line += fmt.Sprintf(", %d cached", *r.CachedTokens)
 		}

@@ -336,3 +336,11 @@ func BenchmarkFrame(b *testing.B) {
 		})
 	}
 }
+
+func TestTrafficOfOneRequestIsSingular(t *testing.T) {
+	one := telemetry.Traffic{Seconds: 60, Outcomes: telemetry.Outcomes{Served: 1, Retries: 1}, Usage: telemetry.Usage{PromptTokens: 1, OutputTokens: 1}}
+	want := "m, last 60 s: 1 request served, 0 rejected (429), 0 failed (5xx), 1 retry; 1 prompt token, of which 0 cached; 1 output token"
+	if got := trafficDetails("m", &one); got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 
+	"skyserve/internal/printable"
 	"skyserve/internal/telemetry"
 )
 
@@ -80,8 +81,9 @@ func trafficDetails(name string, t *telemetry.Traffic) string {
 		return name + ": traffic unknown, no reachable balancer reports it"
 	}
 	o, u := t.Outcomes, t.Usage
-	return fmt.Sprintf("%s, last %.0f s: %d requests served, %d rejected (429), %d failed (5xx), %d retries; %d prompt tokens, of which %d cached; %d output tokens",
-		name, t.Seconds, o.Served, o.Limited, o.Failed, o.Retries, u.PromptTokens, u.CachedTokens, u.OutputTokens)
+	return fmt.Sprintf("%s, last %.0f s: %s served, %d rejected (429), %d failed (5xx), %s; %s, of which %d cached; %s", name, t.Seconds,
+		printable.Count(o.Served, "request"), o.Limited, o.Failed, printable.Count(o.Retries, "retry"),
+		printable.Count(u.PromptTokens, "prompt token"), u.CachedTokens, printable.Count(u.OutputTokens, "output token"))
 }
 
 // addTraffic adds traffic to a sum; unknown traffic adds nothing.

@@ -103,7 +103,7 @@ func runBackup(ctx context.Context, o *backupOptions, out io.Writer) error {
 		}
 		b, size, err := file.write(ctx, write)
 		if err == nil {
-			if err := reportBackup(out, format, o.file, b, size, "backed up %s to %s: %d entries, %s in the store, %s in the file\n"); err != nil || format.isResult() {
+			if err := reportBackup(out, format, o.file, b, size, "backed up %s to %s: %s, %s in the store, %s in the file\n"); err != nil || format.isResult() {
 				return err
 			}
 			return printRestoreStep(out, o)
@@ -160,7 +160,7 @@ func reportBackup(out io.Writer, format outputFormat, file string, b telemetry.B
 	if format.isResult() {
 		return format.writeResult(out, file, backupReport{b, file, size})
 	}
-	_, err := fmt.Fprintf(out, text, b.Service, file, b.Messages, printable.Bytes(b.Bytes), printable.Bytes(uint64(size)))
+	_, err := fmt.Fprintf(out, text, b.Service, file, printable.Count(b.Messages, "entry"), printable.Bytes(b.Bytes), printable.Bytes(uint64(size)))
 	return err
 }
 
@@ -252,7 +252,7 @@ func runRestore(ctx context.Context, o *restoreOptions, out io.Writer) error {
 		b, err = c.Restore(ctx, size, o.force)
 		_ = f.Close() // it was read
 		if err == nil {
-			text := "restored %s from %s, made at " + b.At.Format(time.DateTime) + " UTC: %d entries, %s in the store, %s in the file\n"
+			text := "restored %s from %s, made at " + b.At.Format(time.DateTime) + " UTC: %s, %s in the store, %s in the file\n"
 			return reportBackup(out, format, o.file, b, size.n, text)
 		}
 		break // a restore that has begun is not repeated elsewhere

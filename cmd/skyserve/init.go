@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"skyserve/internal/printable"
 	"skyserve/internal/service"
 	"skyserve/internal/skypilot"
 	"skyserve/templates"
@@ -83,7 +84,7 @@ func convertService(cmd *cobra.Command, o initOptions) error {
 	if _, err := cmd.OutOrStdout().Write(text); err != nil {
 		return err
 	}
-	fmt.Fprintf(cmd.ErrOrStderr(), "converted %s: check the %d points in the comments at the top\n", file, checks)
+	fmt.Fprintf(cmd.ErrOrStderr(), "converted %s: check the %s in the comments at the top\n", file, printable.Count(checks, "point"))
 	return nil
 }
 

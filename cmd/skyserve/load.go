@@ -16,6 +16,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"skyserve/internal/printable"
 	"skyserve/internal/service"
 	"skyserve/internal/sim/load"
 	"skyserve/internal/sim/workload"
@@ -345,9 +346,9 @@ func (o *loadOptions) resultError(r *load.Report) error {
 	case r.Requests == 0:
 		return failed(errors.New("no request was sent: no row of the trace matches"), "check --from, --to and --max-input")
 	case r.OK == 0:
-		return failed(fmt.Errorf("none of %d requests succeeded: %s", r.Requests, r.FirstError), "")
+		return failed(fmt.Errorf("none of %s succeeded: %s", printable.Count(r.Requests, "request"), r.FirstError), "")
 	case o.maxFailed >= 0 && r.Failed > o.maxFailed:
-		return failed(fmt.Errorf("%d requests failed, --max-failed is %d: %s", r.Failed, o.maxFailed, r.FirstError), "")
+		return failed(fmt.Errorf("%s failed, --max-failed is %d: %s", printable.Count(r.Failed, "request"), o.maxFailed, r.FirstError), "")
 	}
 	return nil
 }

@@ -13,6 +13,7 @@ import (
 
 	"skyserve/internal/agent"
 	"skyserve/internal/controller/deploy"
+	"skyserve/internal/printable"
 	"skyserve/internal/service"
 	"skyserve/provision"
 	"skyserve/provision/cloud"
@@ -295,7 +296,7 @@ func (r *rehearsal) verifyNothingIsLeft(ctx context.Context) error {
 		remaining = append(remaining, "DNS name "+n.Name)
 	}
 	if len(remaining) > 0 {
-		return fmt.Errorf("%d objects remain:\n  %s", len(remaining), strings.Join(remaining, "\n  "))
+		return fmt.Errorf("%s left:\n  %s", printable.Count(len(remaining), "object"), strings.Join(remaining, "\n  "))
 	}
 	return nil
 }

@@ -284,7 +284,7 @@ func TestRehearsalReportsRefusedDeletion(t *testing.T) {
 	e := emulate(t)
 	e.deny("ec2:TerminateInstances", "UnauthorizedOperation")
 	out := e.skyserve(exitCredentials, e.inAWS("-o", "json")...)
-	for _, want := range []string{"permission denied for ec2:TerminateInstances", "objects remain", "balancer lb-us-east-1-0 in aws/us-east-1", "resources remain and are billed", "skyserve down chat-rehearsal"} {
+	for _, want := range []string{"permission denied for ec2:TerminateInstances", "objects left", "balancer lb-us-east-1-0 in aws/us-east-1", "resources remain and are billed", "skyserve down chat-rehearsal"} {
 		if !strings.Contains(out, want) {
 			t.Errorf("no %q in\n%s", want, out)
 		}

@@ -87,7 +87,7 @@ func execute(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 func reportRecording(w io.Writer) {
 	path, calls, err := record.Finish()
 	if path != "" {
-		fmt.Fprintf(w, "recorded %d cloud calls in %s\n", calls, path)
+		fmt.Fprintf(w, "recorded %s in %s\n", printable.Count(calls, "cloud call"), path)
 	}
 	if err != nil {
 		printMessage(w, labelWarning, "the recording is incomplete: %v", err)

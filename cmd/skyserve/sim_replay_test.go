@@ -40,7 +40,7 @@ func TestReplayOfTruncatedRecord(t *testing.T) {
 	if err := runReplay(context.Background(), &simReplayOptions{profile: "l4-llama3.1-8b", speed: 1, seeds: 1, output: outputFlags{output: "table"}}, file, &out, &errOut); err != nil {
 		t.Fatal(err)
 	}
-	if !strings.Contains(out.String(), "1 steps replayed") || !strings.Contains(errOut.String(), "ends in the middle of a line") {
+	if !strings.Contains(out.String(), "1 step replayed") || !strings.Contains(errOut.String(), "ends in the middle of a line") {
 		t.Errorf("printed %q to stdout, %q to stderr", out.String(), errOut.String())
 	}
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"skyserve/internal/printable"
 	"skyserve/internal/sim"
 	"skyserve/internal/sim/eval"
 	"skyserve/internal/sim/workload"
@@ -307,5 +308,5 @@ func (o *simRunOptions) runPlan(ctx context.Context, plan eval.Comparison, more 
 // simSpeed returns how fast the simulation ran.
 func simSpeed(r *eval.SimReport) string {
 	seconds := r.WallMillis / 1000
-	return fmt.Sprintf("%d requests in %.1f s: %.0f per second", r.Issued, seconds, float64(r.Issued)/seconds)
+	return fmt.Sprintf("%s in %.1f s: %.0f per second", printable.Count(r.Issued, "request"), seconds, float64(r.Issued)/seconds)
 }

@@ -12,6 +12,7 @@ import (
 	"skyserve/internal/agent"
 	"skyserve/internal/controller/deploy"
 	"skyserve/internal/identity"
+	"skyserve/internal/printable"
 	"skyserve/internal/telemetry"
 	"skyserve/provision"
 )
@@ -88,7 +89,7 @@ func (u *upRun) copyStore(ctx context.Context, from, to provision.Object) error 
 	for attempt := 1; ; attempt++ {
 		b, err := copyBackup(ctx, localBackup(filepath.Join(dir, "copied.backup")), at(from), at(to))
 		if err == nil {
-			u.printLine("copied the store of %s to its new machine: %d entries", from.ID, b.Messages)
+			u.printLine("copied the store of %s to its new machine: %s", from.ID, printable.Count(b.Messages, "entry"))
 			return nil
 		}
 		if attempt == copyAttempts || ctx.Err() != nil {

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"time"
 
+	"skyserve/internal/printable"
 	"skyserve/internal/telemetry"
 	"skyserve/plan"
 )
@@ -95,12 +96,7 @@ func (s *scaler) firstReplica(in *scalingInputs, m modelGroups) []scalingChange 
 	return []scalingChange{b.scalingChange}
 }
 
-func waitingReason(n int) string {
-	if n == 1 {
-		return "no replica, 1 request waits"
-	}
-	return fmt.Sprintf("no replica, %d requests wait", n)
-}
+func waitingReason(n int) string { return "no replica, " + printable.Count(n, "queued request") }
 
 // firstReplicaGroup returns the group that gets the first replica; nil if no region may have a replica now.
 // It prefers regions in which no start failed recently, then a group with a donated replica, which is ready

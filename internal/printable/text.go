@@ -2,6 +2,7 @@ package printable
 
 import (
 	"fmt"
+	"strings"
 	"unicode"
 	"unicode/utf16"
 	"unicode/utf8"
@@ -134,12 +135,23 @@ func shows(r rune) bool {
 	return unicode.IsPrint(r) || unicode.Is(unicode.Zs, r)
 }
 
-// Count returns n with its noun, which has an s unless n is 1.
-func Count[T int | int64](n T, noun string) string {
+// Count returns n with its noun, which has the regular plural of English unless n is 1.
+func Count[T int | int64 | uint64](n T, noun string) string {
 	if n != 1 {
-		noun += "s"
+		noun = pluralOf(noun)
 	}
 	return fmt.Sprintf("%d %s", n, noun)
+}
+
+// pluralOf returns the regular plural of a noun: entries, keys, batches, requests.
+func pluralOf(noun string) string {
+	switch stem, y := strings.CutSuffix(noun, "y"); {
+	case y && !strings.HasSuffix(stem, "e"):
+		return stem + "ies"
+	case strings.HasSuffix(noun, "ch"), strings.HasSuffix(noun, "s"):
+		return noun + "es"
+	}
+	return noun + "s"
 }
 
 // Bytes formats a number of bytes in its largest unit, such as 512 B or 16.1 GB; 1 kB has 1000 bytes.

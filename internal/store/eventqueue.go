@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"skyserve/internal/printable"
 	"skyserve/internal/telemetry"
 )
 
@@ -176,7 +177,7 @@ func (q *EventQueue) front() (e queuedEvent, number int64, found bool) {
 	case q.lost > 0:
 		e := q.self
 		e.ID, e.At, e.Kind = fmt.Sprintf("%s-lost-%d", q.source, q.dropped), time.Now().UTC(), telemetry.EventLost
-		e.Message, e.Reason = fmt.Sprintf("%d events were dropped", q.lost), "the store was unavailable for too long"
+		e.Message, e.Reason = printable.Count(q.lost, "event")+" dropped", "the store was unavailable for too long"
 		return queuedEvent{Event: e.Clean()}, -q.dropped, true
 	case len(q.queued) > 0:
 		return q.queued[0], q.removed, true

@@ -233,7 +233,7 @@ func TestQueueOutlivesOutage(t *testing.T) {
 		st.set(false)
 		time.Sleep(eventRetryMax)
 		got := st.stored()
-		if len(got) != maxQueuedEvents+1 || got[0].Kind != telemetry.EventLost || got[0].Message != "3 events were dropped" || got[1].ID != "c-4" || got[1].Message != "launched us-0" {
+		if len(got) != maxQueuedEvents+1 || got[0].Kind != telemetry.EventLost || got[0].Message != "3 events dropped" || got[1].ID != "c-4" || got[1].Message != "launched us-0" {
 			t.Fatalf("%d stored, first %+v", len(got), got[:min(2, len(got))])
 		}
 		if e := got[0]; e.Actor != telemetry.ActorBalancer || e.Region != "local/us" || e.Object != "lb-us-0" {

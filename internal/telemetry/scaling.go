@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"skyserve/internal/printable"
 	"skyserve/internal/service"
 )
 
@@ -97,10 +98,7 @@ func (s *Snapshot) DonationLine() string {
 	for _, d := range s.Donations {
 		ids = append(ids, d.Replica)
 	}
-	text := fmt.Sprintf("%d replicas donated (%s)", len(ids), strings.Join(ids, ", "))
-	if len(ids) == 1 {
-		text = "1 replica donated (" + ids[0] + ")"
-	}
+	text := fmt.Sprintf("%s donated (%s)", printable.Count(len(ids), "replica"), strings.Join(ids, ", "))
 	if earns := s.RevenuePerHour(); earns > 0 {
 		text += fmt.Sprintf(", revenue $%.2f/h", earns)
 	}

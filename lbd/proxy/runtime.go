@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"skyserve/internal/printable"
 	"skyserve/internal/service"
 	"skyserve/lbd/core"
 	"skyserve/lbd/oidc"
@@ -404,5 +405,5 @@ func (r *Runtime) Drain(ctx context.Context) error {
 	r.mu.Lock()
 	remaining := len(r.inFlight)
 	r.mu.Unlock()
-	return fmt.Errorf("draining balancer %q: %d requests are still in flight: %w", r.self.ID, remaining, context.Cause(ctx))
+	return fmt.Errorf("draining balancer %q: %s still in flight: %w", r.self.ID, printable.Count(remaining, "request"), context.Cause(ctx))
 }

@@ -1,11 +1,11 @@
 package deploy
 
 import (
-	"fmt"
 	"maps"
 	"slices"
 	"strings"
 
+	"skyserve/internal/printable"
 	"skyserve/internal/service"
 	"skyserve/internal/telemetry"
 )
@@ -43,10 +43,8 @@ func coldLines(snapshots []*telemetry.Snapshot, regions []RegionStatus) []string
 func coldLine(model string, n int, starting []string) string {
 	line := model + ": no ready replica"
 	switch {
-	case n == 1:
-		line += ", 1 request waits"
-	case n > 1:
-		line += fmt.Sprintf(", %d requests wait", n)
+	case n > 0:
+		line += ", " + printable.Count(n, "queued request")
 	case len(starting) == 0:
 		return line + ", one starts at the first request"
 	}

@@ -29,8 +29,8 @@ func TestColdModelsAreListed(t *testing.T) {
 		"nothing is reported": {nil, regions, []string{}},
 		"nobody waits":        {[]*telemetry.Snapshot{seen(0, 0)}, nil, []string{"a: no ready replica, one starts at the first request", "c: no ready replica, one starts at the first request"}},
 		"started in advance":  {[]*telemetry.Snapshot{seen(0, 0)}, regions, []string{"a: no ready replica; starting us-0, us-1", "c: no ready replica, one starts at the first request"}},
-		"requests wait":       {[]*telemetry.Snapshot{seen(1, 2), seen(0, 2)}, regions, []string{"a: no ready replica, 3 requests wait; starting us-0, us-1", "c: no ready replica, 3 requests wait"}},
-		"one waits":           {[]*telemetry.Snapshot{seen(0, 1)}, nil, []string{"a: no ready replica, 1 request waits", "c: no ready replica, 1 request waits"}},
+		"requests wait":       {[]*telemetry.Snapshot{seen(1, 2), seen(0, 2)}, regions, []string{"a: no ready replica, 3 queued requests; starting us-0, us-1", "c: no ready replica, 3 queued requests"}},
+		"one waits":           {[]*telemetry.Snapshot{seen(0, 1)}, nil, []string{"a: no ready replica, 1 queued request", "c: no ready replica, 1 queued request"}},
 	} {
 		if got := coldLines(c.snapshots, c.regions); !slices.Equal(got, c.want) {
 			t.Errorf("%s: got %q, want %q", name, got, c.want)

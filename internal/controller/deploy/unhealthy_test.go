@@ -213,7 +213,7 @@ func TestLaunchesPerHourAreLimited(t *testing.T) {
 		if !slices.Contains(u.replicas(), "us-east-1-1") {
 			t.Error("the other replica was removed")
 		}
-		if lines := fmt.Sprint(rc.Alerts()); !strings.Contains(lines, "6 machines were launched in the last hour") {
+		if lines := fmt.Sprint(rc.Alerts()); !strings.Contains(lines, "6 machines launched in the last hour") {
 			t.Errorf("alerts %s", lines)
 		}
 	})

@@ -31,9 +31,9 @@ func (c *Calibration) WriteTable(w io.Writer) error {
 			}
 			t.Row(cells...)
 		}
-		fitted := fmt.Sprintf("%d runs", e.Runs)
+		fitted := printable.Count(e.Runs, "run")
 		if c.Format == CalibratedRecord {
-			fitted = fmt.Sprintf("%d requests", e.Runs)
+			fitted = printable.Count(e.Runs, "request")
 		}
 		name := e.Name
 		for from := 0; from < len(e.Errors); {

@@ -67,7 +67,7 @@ func TestReplayAcrossConfigChange(t *testing.T) {
 		t.Errorf("row %+v, want the request that waited for the change", row)
 	}
 	var table bytes.Buffer
-	if err := report.WriteTable(&table); err != nil || !strings.Contains(table.String(), "the configuration changed 1 times") {
+	if err := report.WriteTable(&table); err != nil || !strings.Contains(table.String(), "the configuration changed 1 time;") {
 		t.Errorf("%v\n%s", err, table.String())
 	}
 

@@ -18,10 +18,10 @@ func (r *ReplayReport) WriteTable(out io.Writer) error {
 	if d := r.Replay.Difference; d != nil {
 		d.writeDifference(out)
 	} else {
-		fmt.Fprintf(out, "%d steps replayed: all actions identical\n", r.Replay.Steps)
+		fmt.Fprintf(out, "%s replayed: all actions identical\n", printable.Count(r.Replay.Steps, "step"))
 	}
 	if n := r.Replay.Reconfigured; n > 0 {
-		fmt.Fprintf(out, "the configuration changed %d times; the first is shown\n", n)
+		fmt.Fprintf(out, "the configuration changed %s; the first is shown\n", printable.Count(n, "time"))
 	}
 	w := printable.NewTable(out)
 	w.Rowf("RUN\tSEED\tPOLICY\tPUSH\tTOK/S\tTTFT P50\tTTFT P90\tTPOT P50\tE2E P90\tHIT\tFORWARDED\tMAX WAIT\tMAX/MIN\tDONE\tREJECTED")
