@@ -1,8 +1,10 @@
 package proxy
 
 import (
+	"bytes"
 	"fmt"
 	"io"
+	"log/slog"
 	"net/http"
 	"strings"
 	"testing"
@@ -143,10 +145,14 @@ func TestHolderResponses(t *testing.T) {
 	expect(t, b.about("GET", id), 404, "response_not_found") // the engine is not queried again
 }
 
-// A holder that rejects the balancer's key is an error of the service that names the key, not of the client.
+// A holder that rejects the balancer's key is an error of the service that names the key, not of the client. It is
+// logged, because only the operator can correct it.
 func TestHolderRejectsKey(t *testing.T) {
 	for _, status := range []int{http.StatusUnauthorized, http.StatusForbidden} {
-		b := start(t, roundRobin(t))
+		var log bytes.Buffer
+		o := roundRobin(t)
+		o.Logger = slog.New(slog.NewTextHandler(&log, nil))
+		b := start(t, o)
 		give := responder("us-0")
 		b.attachKeyed("us-0", engine(t, func(w http.ResponseWriter, req *http.Request) {
 			if req.Method == http.MethodPost {
@@ -159,6 +165,11 @@ func TestHolderRejectsKey(t *testing.T) {
 		message, _, _ := apiErrorOf(t, expect(t, b.about("GET", id), http.StatusBadGateway, "replica_failed"))
 		if want := fmt.Sprintf("us-0, which holds the response, rejects the API key that the balancer has for it (%d): ask the operator to correct it", status); message != want {
 			t.Errorf("got %q, want %q", message, want)
+		}
+		for _, want := range []string{"level=WARN", "target=us-0", "request=", fmt.Sprintf("(%d)", status)} {
+			if !strings.Contains(log.String(), want) {
+				t.Errorf("the log lacks %s: %s", want, log.String())
+			}
 		}
 	}
 }

@@ -153,7 +153,9 @@ func (q *storedRequest) forwardRequest() *openai.Error {
 	}
 	defer resp.Body.Close()
 	if q.rejectsBalancer(resp) {
-		return q.errHolderRejects(resp.StatusCode)
+		refused := q.errHolderRejects(resp.StatusCode)
+		q.rt.log.Warn("request about a stored response failed", "request", out.Header.Get(headerRequestID), "target", q.holder.target, "cause", refused.Message)
+		return refused
 	}
 	q.reservation.Settle(q.holder.model, telemetry.Usage{Requests: 1}.Priced(q.rt.models.Load().price(q.holder.model)), q.rt.Elapsed())
 	q.forgetIfDeleted(resp.StatusCode)
