@@ -47,9 +47,7 @@ func (c *checker) checkNameServer(d *DNS) {
 			break
 		}
 	}
-	if _, err := netip.ParseAddrPort(d.Listen); err != nil && c.valid("dns.listen") {
-		c.reportProblem("dns.listen", "must be %s", formListen.description)
-	}
+	c.checkAddress(d.Listen, "dns.listen")
 	first := map[netip.Prefix]int{}
 	for i, client := range d.Clients {
 		p := path("dns.clients").index(i)
@@ -62,6 +60,18 @@ func (c *checker) checkNameServer(d *DNS) {
 			first[network] = i
 		}
 		c.checkDNSClient(client, p)
+	}
+}
+
+// checkAddress validates an IP address with a port.
+func (c *checker) checkAddress(address string, p path) {
+	if !c.valid(p) {
+		return
+	}
+	if base := "udp://" + address; !validURL(base) {
+		c.reportProblem(p, "%s", urlProblem(base, formListen))
+	} else if _, err := netip.ParseAddrPort(address); err != nil {
+		c.reportProblem(p, "must be %s", formListen.description)
 	}
 }
 
@@ -97,7 +107,12 @@ func (c *checker) checkPublic(r *RegionSpec, p path) {
 		c.reportAtPath(at, Error{Problem: fmt.Sprintf("must have %d URLs, one per balancer of the region, got %d", r.Balancers, len(r.PublicURLs))})
 	}
 	for i, base := range r.PublicURLs {
-		if e := at.index(i); c.valid(e) && !validPublic(base) {
+		e := at.index(i)
+		switch {
+		case !c.valid(e) || validPublic(base):
+		case !validURL(base):
+			c.reportProblem(e, "%s", urlProblem(base, formPublic))
+		default:
 			c.reportProblem(e, "must be %s", formPublic.description)
 		}
 	}

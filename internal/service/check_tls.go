@@ -42,6 +42,11 @@ func (c *checker) checkACME(a *ACME, p path) {
 	if at := p.key("resolvers"); d != nil && d.Private && a.Challenge == ChallengeDNS && len(a.Resolvers) == 0 && c.valid(at, "dns", "dns.private", p.key("challenge")) {
 		c.reportAtPath(at, Error{Problem: "is required with dns.private: the name servers of a private hosted zone cannot be queried", Suggestion: `in an AWS network set resolvers: ["169.254.169.253:53"]`})
 	}
+	if at := p.key("resolvers"); c.valid(at) {
+		for i, resolver := range a.Resolvers {
+			c.checkAddress(resolver, at.index(i))
+		}
+	}
 	if d != nil && c.valid("dns", "dns.provider", p.key("challenge")) {
 		c.checkChallenge(a, p.key("challenge"))
 	}

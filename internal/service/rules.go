@@ -93,7 +93,7 @@ var (
 	formSubnet      = newForm(`^[a-z]([a-z0-9-]{0,61}[a-z0-9])?$`, "the id or name of a subnet such as subnet-0a1b2c3d4e5f60718")
 	formAccount     = newForm(`^[a-z0-9][a-z0-9.-]*@[a-z0-9.-]+\.iam\.gserviceaccount\.com$`, "the e-mail address of a user-created service account such as balancer@my-project.iam.gserviceaccount.com, not of a default service account")
 	formHost        = newForm(`^([a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?\.)+[a-z]([a-z0-9-]{0,61}[a-z0-9])?$`, "a host name such as chat.example.com")
-	formListen      = newForm(`^(\[[0-9A-Fa-f:.]+\]|[0-9.]+):[0-9]{1,5}$`, "an address and port such as 127.0.0.1:5300")
+	formListen      = newForm(`^(\[[0-9A-Fa-f:.]+\]|[0-9.]+):[0-9]{1,5}$`, "an IP address and port such as 127.0.0.1:5300")
 	formNetwork     = newForm(`^[0-9A-Fa-f:.]+/[0-9]{1,3}$`, "a network such as 10.1.0.0/16")
 	formPublic      = newForm(`^https?://(\[[0-9A-Fa-f:.]+\]|[0-9.]+)(:[0-9]{1,5})?$`, "an http or https URL with an address, such as http://203.0.113.7:8001")
 	formIssuer      = newForm(`^(https://[A-Za-z0-9.:_\[\]-]+|http://(localhost|127\.0\.0\.1|\[::1\])(:[0-9]{1,5})?)(/[^?#\s]*)?$`, "an https URL such as https://login.example.com, or http on this machine, without user, query or fragment")
