@@ -24,7 +24,10 @@ const (
 
 // Home is the state directory of this user. It contains the services on this machine, and the binaries that
 // they run.
-type Home struct{ dir string }
+type Home struct {
+	dir     string
+	existed bool // before this process; then it may be the user's own directory, and stays when it is empty
+}
 
 // OpenHome returns the state directory: $SKYSERVE_HOME, else skyserve in the XDG state directory. It
 // creates nothing.
@@ -45,7 +48,8 @@ func OpenHome() (Home, error) {
 	if err != nil {
 		return Home{}, fmt.Errorf("finding the state directory %s: %w", dir, err)
 	}
-	return Home{dir: abs}, nil
+	_, err = os.Stat(abs)
+	return Home{dir: abs, existed: !errors.Is(err, fs.ErrNotExist)}, nil
 }
 
 // Dir returns the path of the state directory.

@@ -155,10 +155,13 @@ func (s Service) Remove() error {
 	return nil
 }
 
-// removeEmptyParents removes the parent directories of a service's directory if they are empty.
+// removeEmptyParents removes the parent directories of a service's directory if they are empty. A state directory that
+// existed before this process stays.
 func (s Service) removeEmptyParents() {
 	_ = os.Remove(filepath.Dir(s.dir))
-	_ = os.Remove(s.home.dir)
+	if !s.home.existed {
+		_ = os.Remove(s.home.dir)
+	}
 }
 
 // RemoveUnused deletes the service's directory if the service was never deployed, after an `up` that failed
@@ -267,5 +270,5 @@ func (s Service) LoadValue(name string, v any) error {
 
 // ServiceAt returns the service with this directory.
 func ServiceAt(dir string) Service {
-	return Service{home: Home{filepath.Dir(filepath.Dir(dir))}, name: filepath.Base(dir), dir: dir}
+	return Service{home: Home{dir: filepath.Dir(filepath.Dir(dir)), existed: true}, name: filepath.Base(dir), dir: dir}
 }

@@ -3,6 +3,7 @@ package local
 import (
 	"context"
 	"errors"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -187,6 +188,34 @@ func TestRemoveUnused(t *testing.T) {
 	}
 	if svc.RemoveUnused(); exists(svc) {
 		t.Error("not removed although nothing was brought up")
+	}
+}
+
+// A state directory that existed before is not removed, also if nothing else is in it.
+func TestRemoveUnusedKeepsExistingHome(t *testing.T) {
+	existing := t.TempDir()
+	for _, dir := range []string{existing, filepath.Join(t.TempDir(), "new")} {
+		t.Setenv(envHome, dir)
+		home, err := OpenHome()
+		if err != nil {
+			t.Fatal(err)
+		}
+		svc, err := home.Service("chat")
+		if err != nil {
+			t.Fatal(err)
+		}
+		unlock, err := svc.Lock()
+		if err != nil {
+			t.Fatal(err)
+		}
+		svc.RemoveUnused()
+		unlock()
+		if _, err := os.Stat(filepath.Join(dir, dirServices)); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("%s has a directory of services: %v", dir, err)
+		}
+		if _, err := os.Stat(dir); (err == nil) != (dir == existing) {
+			t.Errorf("%s: %v", dir, err)
+		}
 	}
 }
 
