@@ -140,14 +140,19 @@ func (f outputFormat) writeResult(w io.Writer, name string, document any) error 
 	return err
 }
 
-// writeItem prints one of several documents: in YAML as a document of its own.
+// writeItem prints one of several documents: in YAML as a document of its own. A path is applied to each.
 func (f outputFormat) writeItem(w io.Writer, name string, document any) error {
 	if f.kind == outputYAML {
 		if _, err := fmt.Fprintln(w, "---"); err != nil {
 			return err
 		}
 	}
-	return f.writeResult(w, name, document)
+	err := f.writeResult(w, name, document)
+	unknown := (*unknownKeyError)(nil)
+	if path := strings.Replace(f.expression, "[*]", "", 1); errors.As(err, &unknown) && strings.HasPrefix(strings.TrimLeft(f.expression, " {$"), "[*]") {
+		return usage(unknown, fmt.Sprintf("the path is applied to each document: write jsonpath='%s'", path))
+	}
+	return err
 }
 
 // isTable reports whether the format is a table for people.

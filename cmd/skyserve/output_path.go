@@ -161,17 +161,23 @@ func addFields(byKey map[string]reflect.Value, v reflect.Value) {
 	}
 }
 
-// addEncodedKeys adds the keys that a type's own encoder adds to its fields, such as the former names of keys.
+// addEncodedKeys adds the keys that a type's own encoder adds to its fields, such as the former names of keys. A text
+// or a number, such as a time, has none.
 func addEncodedKeys(byKey map[string]reflect.Value, v reflect.Value) error {
 	text, err := json.Marshal(v.Interface())
-	var encoded map[string]any
-	if err != nil || json.Unmarshal(text, &encoded) != nil || encoded == nil {
+	var encoded any
+	if err != nil || json.Unmarshal(text, &encoded) != nil {
 		return errUnknownKeys
 	}
-	for key := range encoded {
-		if _, isField := byKey[key]; !isField {
-			byKey[key] = reflect.ValueOf(encoded).MapIndex(reflect.ValueOf(key))
+	switch encoded := encoded.(type) {
+	case map[string]any:
+		for key := range encoded {
+			if _, isField := byKey[key]; !isField {
+				byKey[key] = reflect.ValueOf(encoded).MapIndex(reflect.ValueOf(key))
+			}
 		}
+	case nil, []any:
+		return errUnknownKeys
 	}
 	return nil
 }

@@ -59,6 +59,27 @@ func (e encodedByItself) MarshalJSON() ([]byte, error) {
 	return fmt.Appendf(nil, `{"cost":%g,"cost_per_hour":%g}`, e.Cost, e.Cost), nil
 }
 
+// Commands that print one document per thing apply the path to each. A path that is written as for a list is an error
+// that says so.
+func TestPathOfListIsErrorForItems(t *testing.T) {
+	for path, want := range map[string]string{"{.kind}": "launch\n", "{[*].kind}": ""} {
+		f, err := (&outputFlags{output: outputPath + path}).parse()
+		if err != nil {
+			t.Fatal(err)
+		}
+		var out bytes.Buffer
+		p := &eventPrinter{out: &out, format: f, shown: map[string]bool{}}
+		err = p.printReport(&telemetry.EventReport{Events: []telemetry.Event{{ID: "1", Kind: telemetry.EventLaunch}}, Complete: true})
+		if out.String() != want {
+			t.Errorf("%s: got %q, want %q", path, out.String(), want)
+		}
+		var exit *exitError
+		if want == "" && (!errors.As(err, &exit) || exit.code != exitUsage || exit.hint != "the path is applied to each document: write jsonpath='{.kind}'") {
+			t.Errorf("%s: got %+v", path, err)
+		}
+	}
+}
+
 // A path with a key that no document of the command has is an error, which lists the keys. A key that is absent now
 // selects nothing.
 func TestUnknownKeysOfPathsAreErrors(t *testing.T) {
@@ -103,6 +124,8 @@ func TestUnknownKeysOfPathsAreErrors(t *testing.T) {
 		{full, "{.rows[*].cots}", "", "cots: unknown key: must be one of cost, cost_per_hour"},
 		{full, "{.replicas.id}", "", "id: a list or a value has no keys; [*] selects all elements of a list"},
 		{full, "{.name.first}", "", "first: a list or a value has no keys"},
+		{full, "{.replicas[*].since.id}", "", "id: a list or a value has no keys"},
+		{replica{}, "{[*].id}", "", "id: a list or a value has no keys"},
 		{full, "{.replicas[?@.id=='us-0'].state}", "", "state: unknown key"},
 		{[]replica{}, "{.id}", "", "id: a list or a value has no keys"},
 		{map[string]any{"service": "chat", "files": []replica{}}, "{.stopped}", "", "stopped: unknown key: must be one of files, service"},
