@@ -30,6 +30,9 @@ const (
 	// long during an outage of hours.
 	reconnectMin = 50 * time.Millisecond
 	reconnectMax = 5 * time.Second
+	// startGrace is for how long a client that has never connected logs no warning: the server may be starting at the same
+	// time, for which it takes less than a second.
+	startGrace = 3 * time.Second
 	// stateMaxBytes limits the state bucket: thousands of replicas of 10 KB each.
 	stateMaxBytes = 256 << 20
 )
@@ -208,19 +211,23 @@ func (s *Store) dial(opts []nats.Option) error {
 }
 
 // dialLater connects, with retries, until ctx ends. After the first connection the NATS
-// client reconnects by itself.
+// client reconnects by itself. It logs failures of more than startGrace, once.
 func (s *Store) dialLater(ctx context.Context, opts []nats.Option) {
+	began, warned := s.now(), false
 	for attempt := 1; ; attempt++ {
 		err := s.dial(opts)
 		if err == nil || ctx.Err() != nil {
 			return
 		}
+		s.mu.Lock()
 		if attempt == 1 {
-			s.mu.Lock()
-			s.log.Warn("connecting to the store failed; retrying in the background", "url", s.url, "err", err)
 			s.connectionOutage = &Outage{Since: s.now(), Err: fmt.Errorf("%w: connecting to %s: %w", ErrUnavailable, s.url, err)}
-			s.mu.Unlock()
 		}
+		if !warned && s.now().Sub(began) >= startGrace {
+			warned = true
+			s.log.Warn("connecting to the store failed; retrying in the background", "url", s.url, "err", err)
+		}
+		s.mu.Unlock()
 		if !sleep(ctx, backoff(attempt)) {
 			return
 		}

@@ -14,6 +14,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
@@ -336,6 +337,22 @@ func TestServicesAreIsolated(t *testing.T) {
 	must[uint64](t)(a.Put(t.Context(), "k", []byte("v")))
 	if _, _, err := b.Get(t.Context(), "k"); !errors.Is(err, ErrNotFound) {
 		t.Fatalf("b reads the key of a: %v", err)
+	}
+}
+
+// A store that is still starting is no warning. One that stays away is, once.
+func TestStoreThatStartsLaterIsNoWarning(t *testing.T) {
+	for after, want := range map[time.Duration]string{startGrace - time.Second: "", 10 * startGrace: "WARN"} {
+		synctest.Test(t, func(t *testing.T) {
+			var log bytes.Buffer
+			s := &Store{servers: "nats://127.0.0.1:1", url: "nats://127.0.0.1:1", now: time.Now, log: slog.New(slog.NewTextHandler(&log, nil))}
+			ctx, cancel := context.WithTimeout(t.Context(), after)
+			defer cancel()
+			s.dialLater(ctx, s.natsOptions("", config{}))
+			if got := strings.Count(log.String(), "level=WARN"); got != len(want)/len("WARN") || s.Outage() == nil {
+				t.Errorf("after %s: %d warnings, outage %v: %s", after, got, s.Outage(), &log)
+			}
+		})
 	}
 }
 

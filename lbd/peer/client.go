@@ -34,6 +34,7 @@ const (
 	jitterShare     = 0.1                    // spreads the heartbeats of many balancers
 	maxHeartbeat    = 1 << 20                // thousands of models
 	maxRegion       = 8 << 20                // thousands of replicas
+	startGrace      = 3 * time.Second        // without a warning for a new peer, which may be starting at the same time
 )
 
 // Options configure a Client. Self and Sink are required.
@@ -229,6 +230,7 @@ type link struct {
 	receivedAt time.Time
 	rtts       []time.Duration // the last rttWindow, oldest first
 	reason     string
+	warned     string // the reason that was last logged; empty since the newest response
 	region     *telemetry.RegionSnapshot
 	regionAt   time.Time // when its figures were measured
 }
@@ -315,7 +317,7 @@ func (l *link) recordResponse(sent time.Time, trip time.Duration, draining bool)
 		l.sent, l.draining = sent, draining
 	}
 	back := l.reason != "" || l.receivedAt.IsZero()
-	l.receivedAt, l.reason = time.Now(), ""
+	l.receivedAt, l.reason, l.warned = time.Now(), "", ""
 	if len(l.rtts) == rttWindow {
 		l.rtts = append(l.rtts[:0], l.rtts[1:]...)
 	}
@@ -336,16 +338,20 @@ func (l *link) recordResponse(sent time.Time, trip time.Duration, draining bool)
 }
 
 // recordFailure records a failed heartbeat. It ignores one that was sent before the newest
-// heartbeat with a response.
+// heartbeat with a response. It logs no failure of a new peer within startGrace.
 func (l *link) recordFailure(sent time.Time, err error) {
 	reason := explain(err, l.client.opts.Timeout)
 	l.mu.Lock()
-	changed := l.reason != reason && !sent.Before(l.sent)
-	if changed {
+	newest, starting := !sent.Before(l.sent), l.receivedAt.IsZero() && time.Since(l.added) < startGrace
+	warns := newest && !starting && l.warned != reason
+	if newest {
 		l.reason = reason
 	}
+	if warns {
+		l.warned = reason
+	}
 	l.mu.Unlock()
-	if changed {
+	if warns {
 		l.client.opts.Logger.Warn("peer heartbeat failed", "peer", l.cfg.ID, "region", l.cfg.Region, "reason", reason)
 	}
 }

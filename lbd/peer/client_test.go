@@ -1,9 +1,11 @@
 package peer
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"io"
+	"log/slog"
 	"math"
 	"net/http"
 	"net/http/httptest"
@@ -174,6 +176,36 @@ func TestHeartbeatsAreReported(t *testing.T) {
 		if !s.Reported || s.Silence > 120*time.Millisecond || s.RTT != 10*time.Millisecond || s.Reason != "" {
 			t.Errorf("status %+v", s)
 		}
+	})
+}
+
+// A peer that starts a moment later is no warning. One that stays away, or is lost, is.
+func TestPeerThatStartsLaterIsNoWarning(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log bytes.Buffer
+		c := NewClient(Options{Self: "lb-us-0", Sink: func(core.Event) {}, Logger: slog.New(slog.NewTextHandler(&log, nil))})
+		defer c.Close()
+		refuse := func(*http.Request) (int, string, error) { return 0, "", errors.New("connection refused") }
+		late := &balancer{rtt: time.Millisecond, answer: refuse}
+		c.Add(eu, late)
+		warnings := func(want int, when string) {
+			t.Helper()
+			synctest.Wait()
+			if got := strings.Count(log.String(), "level=WARN"); got != want {
+				t.Errorf("%s: %d warnings, want %d: %s", when, got, want, &log)
+			}
+		}
+		time.Sleep(startGrace - time.Second)
+		warnings(0, "while it starts")
+		late.set(func(b *balancer) { b.answer = healthy })
+		time.Sleep(time.Second)
+		warnings(0, "after its start")
+		late.set(func(b *balancer) { b.answer = refuse })
+		time.Sleep(time.Second)
+		warnings(1, "after its loss")
+		c.Add(service.PeerConfig{ID: "ap", Region: "local/ap", URL: "http://ap:1/"}, &balancer{rtt: time.Millisecond, answer: refuse})
+		time.Sleep(10 * startGrace)
+		warnings(2, "of a peer that never starts")
 	})
 }
 
