@@ -215,6 +215,25 @@ func TestTimeoutReportsNothing(t *testing.T) {
 	})
 }
 
+// A host that drops connections is named with its address, the limit and what to check. The limit of the first probes is
+// that of connecting, also where a request may take longer.
+func TestUnacceptedConnectionIsNamed(t *testing.T) {
+	for timeout, limit := range map[time.Duration]string{5 * time.Second: "1s", 100 * time.Millisecond: "100ms"} {
+		e := newEngine()
+		e.err = &net.OpError{Op: "dial", Net: "tcp", Err: os.ErrDeadlineExceeded}
+		probing(t, service.ReplicaConfig{Model: "llama"}, e, Options{Timeout: timeout}, func(t *testing.T, p *Prober, r *reports) {
+			time.Sleep(time.Second)
+			if got := r.drain(); len(got) > 0 {
+				t.Errorf("a silent replica was reported: %+v", got)
+			}
+			want := "engine:1 accepts no connection within " + limit + ": check that the engine listens there and that firewalls allow it"
+			if s := p.Status()[0]; s.Ready || s.Reason != want {
+				t.Errorf("got %q, want %q", s.Reason, want)
+			}
+		})
+	}
+}
+
 func TestNotReady(t *testing.T) {
 	for _, c := range []struct {
 		name, model string

@@ -253,7 +253,7 @@ func (w *watch) getWithin(ctx context.Context, path string, timeout time.Duratio
 	case err == nil:
 		w.halfRTT = time.Since(began) / 2
 	case isTimeout(err):
-		err = &timeoutError{after: timeout, err: err}
+		err = &timeoutError{url: w.config.URL, after: timeout, err: err}
 	}
 	return status, body, err
 }
@@ -305,11 +305,18 @@ func (e *statusError) Error() string {
 
 // timeoutError reports that a request had no response within its timeout.
 type timeoutError struct {
+	url   string // of the replica
 	after time.Duration
 	err   error
 }
 
-func (e *timeoutError) Error() string { return fmt.Sprintf("no response within %s", e.after) }
+func (e *timeoutError) Error() string {
+	var op *net.OpError
+	if u, err := url.Parse(e.url); err == nil && errors.As(e.err, &op) && op.Op == "dial" {
+		return fmt.Sprintf("%s accepts no connection within %s: check that the engine listens there and that firewalls allow it", u.Host, min(e.after, dialTimeout))
+	}
+	return fmt.Sprintf("no response within %s", e.after)
+}
 
 func (e *timeoutError) Unwrap() error { return e.err }
 
