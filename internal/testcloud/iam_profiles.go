@@ -122,3 +122,17 @@ func (a *AWS) deleteProfile(f awsForm) (any, error) {
 	delete(a.profiles, p.name)
 	return struct{}{}, nil
 }
+
+// DetachRole removes the role from an instance profile, like a user in the console.
+func (a *AWS) DetachRole(profile string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.profiles[profile].role = ""
+}
+
+// DeleteProfile deletes an instance profile, like a user in the console.
+func (a *AWS) DeleteProfile(profile string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	delete(a.profiles, profile)
+}

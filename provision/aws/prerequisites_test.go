@@ -24,6 +24,8 @@ func TestPrerequisitesAreRepaired(t *testing.T) {
 		"a role may suddenly do a thing": func(c *testcloud.AWS) {
 			c.SetRolePolicy("skyserve-chat-replica", "skyserve", `{"Statement":[]}`)
 		},
+		"a profile has no role": func(c *testcloud.AWS) { c.DetachRole("skyserve-chat-balancer") },
+		"a profile was deleted": func(c *testcloud.AWS) { c.DeleteProfile("skyserve-chat-replica") },
 	} {
 		t.Run(name, func(t *testing.T) {
 			cloud := newCloud(nil)
