@@ -38,7 +38,7 @@ func TestTestsNamedInDocsExist(t *testing.T) {
 	}
 }
 
-// sourceFileName is a Go file in a package comment, such as sse.go, strategy_*.go or lbd/proxy/heldstream.go.
+// sourceFileName is a Go file in a package comment, such as sse.go, strategy_*.go or lbd/proxy/earlystream.go.
 var sourceFileName = regexp.MustCompile(`[A-Za-z0-9_/*]+\.go\b`)
 
 // Every file that the comment of a package names exists: a name is relative to the package, a path to the module.

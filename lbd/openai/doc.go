@@ -18,7 +18,7 @@
 // remainder, and Splice (splice.go) makes the remainder part of the same stream. prove.go checks that
 // an engine continues an answer, restart.go that it does not begin it anew. The stream
 // contains no notice for the client, not even a comment, because some clients treat every line as
-// data. Comments precede a stream only while a model has no replica (lbd/proxy/heldstream.go).
+// data. Comments precede a stream only while a model has no replica (lbd/proxy/earlystream.go).
 //
 // errors.go contains errors in OpenAI's format, notfound.go interprets an engine's 404.
 //

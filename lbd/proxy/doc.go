@@ -26,7 +26,7 @@
 // keys.go and identitytokens.go authenticate clients, cors.go admits web pages, upgrade.go and socket.go
 // handle WebSockets, and batch.go serves the requests of batches. models.go and split.go resolve model
 // names. fallback.go retries a rejected request at other models, and provider.go at external APIs.
-// heldstream.go sends the header of a stream early, to keep the connection of a client alive whose request
+// earlystream.go sends the header of a stream early, to keep the connection of a client alive whose request
 // waits for a replica to start.
 //
 // stored.go, locate.go, storedrequest.go and hasresponse.go handle responses that engines store.

@@ -101,7 +101,7 @@ type Runtime struct {
 	exposeCache atomic.Bool
 	// allowedParameters is Options.AllowParameters until SetAllowedParameters is called.
 	allowedParameters atomic.Uint32
-	// sendsHeartbeats: a model scales to zero, see heldstream.go.
+	// sendsHeartbeats: a model scales to zero, see earlystream.go.
 	sendsHeartbeats atomic.Bool
 	// origins is set by SetCORS; nil = none.
 	origins   atomic.Pointer[originRules]

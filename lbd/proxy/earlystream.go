@@ -12,7 +12,7 @@ import (
 // Its client then receives the header of a stream and comments, so that neither the client nor a proxy
 // between them times out. Comments are ignored by clients that follow the SSE standard, such as
 // OpenAI's. Nothing of a response was sent, so the request can still be retried: exchange.headerSent stays
-// false, and only heldStream, the http.ResponseWriter of the exchange, knows that a header was sent.
+// false, and only earlyStream, the http.ResponseWriter of the exchange, knows that a header was sent.
 
 // heartbeatComment is the comment that keeps the connection of a waiting client alive.
 const heartbeatComment = ": waiting for a replica\n\n"
