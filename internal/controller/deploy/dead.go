@@ -123,7 +123,7 @@ func (dp *Deployer) PlanReplacing(p *MachinePlan, machines map[string]string) (*
 			}
 		}
 	}
-	return dp.planFor(p.Observed, nil)
+	return dp.planAfterRun(p.Observed, nil)
 }
 
 // ReplacedOnRequest is the reason for replacing a machine that the operator selected with --replace.

@@ -118,8 +118,19 @@ func (dp *Deployer) planWithMissing(ctx context.Context, short map[cloud.Replica
 	if err != nil {
 		return nil, err
 	}
-	if dp.NeedReplacement == nil && dp.Counts == nil { // an earlier run may have ended before it deleted a replaced replica
+	return dp.planAfterRun(have, short)
+}
+
+// planAfterRun is planFor after an earlier run, which may have ended before it deleted a replaced replica. One that
+// PlanReplacing replaces gets another machine under its own ID, and needs no replacement with another ID.
+func (dp *Deployer) planAfterRun(have []provision.Object, short map[cloud.ReplicaGroup]int) (*MachinePlan, error) {
+	if dp.NeedReplacement == nil && dp.Counts == nil {
 		dp.NeedReplacement = withReplacement(have)
+		for _, o := range have {
+			if _, replaced := dp.replaced[o.Handle]; replaced {
+				delete(dp.NeedReplacement, o.ID)
+			}
+		}
 		defer func() { dp.NeedReplacement = nil }()
 	}
 	return dp.planFor(have, short)

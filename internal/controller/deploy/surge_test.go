@@ -101,6 +101,12 @@ func (w *rollingWorld) replicas() (ids []string) {
 	return ids
 }
 
+// handleOf returns the handle of a machine.
+func (w *rollingWorld) handleOf(id string) string {
+	objects := w.clouds.Objects()
+	return objects[slices.IndexFunc(objects, func(o provision.Object) bool { return o.ID == id })].Handle
+}
+
 // unchanged checks that another up changes nothing.
 func (w *rollingWorld) unchanged() {
 	w.t.Helper()
@@ -159,11 +165,10 @@ func TestReplacementThatFailsIsTerminated(t *testing.T) {
 	w.unchanged()
 }
 
-// After an interrupted up, the next one waits for the replacement that exists, launches no other, and deletes the old one.
-func TestInterruptedReplacementContinues(t *testing.T) {
-	w := newRollingWorld(t)
-	w.program = "2"
-	ctx, stop := context.WithCancel(t.Context())
+// interrupted runs an up that ends while the replacement of us-east-1-0, which is us-east-1-2, starts.
+func (w *rollingWorld) interrupted() {
+	w.t.Helper()
+	ctx, stop := context.WithCancel(w.t.Context())
 	w.waitReady = func(o provision.Object) error {
 		if o.ID == "us-east-1-2" {
 			stop()
@@ -172,9 +177,39 @@ func TestInterruptedReplacementContinues(t *testing.T) {
 		return nil
 	}
 	if err := w.up(ctx); !errors.Is(err, context.Canceled) || !slices.Contains(w.replicas(), "us-east-1-0") || !slices.Contains(w.replicas(), "us-east-1-2") {
-		t.Fatalf("interrupted: %v, %q run", err, w.replicas())
+		w.t.Fatalf("interrupted: %v, %q run", err, w.replicas())
 	}
 	w.log, w.waitReady = nil, nil
+}
+
+// A plan that also replaces a machine knows the replacement that an interrupted up launched: replicas.min replicas run after
+// it, also where replicas.max is lower than before.
+func TestPlanReplacingKnowsEarlierReplacement(t *testing.T) {
+	for _, id := range []string{"us-east-1-0", "us-east-1-1", "us-east-1-2", "lb-us-east-1-0"} {
+		w := newRollingWorld(t)
+		w.program = "2"
+		w.interrupted()
+		w.spec.Regions[0].Replicas.Max = 2
+		dp := w.deployer()
+		p, err := dp.Plan(t.Context())
+		if err == nil {
+			p, err = dp.PlanReplacing(p, map[string]string{w.handleOf(id): "no response"})
+		}
+		if err == nil {
+			_, err = dp.Up(t.Context(), p, nil)
+		}
+		if got := w.replicas(); err != nil || len(got) != 3 { // one of them in europe-west4
+			t.Errorf("after replacing %s: %v, %q run; did %q", id, err, got, w.log)
+		}
+		w.unchanged()
+	}
+}
+
+// After an interrupted up, the next one waits for the replacement that exists, launches no other, and deletes the old one.
+func TestInterruptedReplacementContinues(t *testing.T) {
+	w := newRollingWorld(t)
+	w.program = "2"
+	w.interrupted()
 	if err := w.up(t.Context()); err != nil {
 		t.Fatal(err)
 	}
