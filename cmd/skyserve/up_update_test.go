@@ -1,10 +1,19 @@
 package main
 
 import (
+	"crypto/tls"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
+	"skyserve/internal/agent"
+	"skyserve/internal/controller/deploy"
+	"skyserve/internal/identity"
 	"skyserve/internal/service"
 	"skyserve/internal/testcloud/conformance"
 	"skyserve/provision"
@@ -123,6 +132,45 @@ regions: [{name: aws/us-east-1, replicas: {min: 0, max: 1}}]
 				t.Errorf("the machine downloads another program:\n%s", document)
 			}
 		})
+	}
+}
+
+// The replica that does not respond is replaced before the one that is ready, which has the lower ID.
+func TestReplicasThatDoNotServeAreReplacedFirst(t *testing.T) {
+	authority, err := identity.NewAuthority("chat", time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	party := func(role identity.Role, id string) identity.Party {
+		key, err := identity.NewKey()
+		if err != nil {
+			t.Fatal(err)
+		}
+		chain, err := authority.Certify(key.Public(), identity.Name{Service: "chat", Role: role, ID: id}, time.Now(), time.Hour)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return identity.NewParty(chain, key)
+	}
+	ready := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		_ = json.NewEncoder(w).Encode(agent.Status{Phase: agent.PhaseReady})
+	}))
+	ready.Listener = tls.NewListener(ready.Listener, party(identity.Replica, "us-0").Server(identity.Operator))
+	ready.Start()
+	defer ready.Close()
+	silent := httptest.NewServer(nil)
+	silent.Close() // nothing listens there any more
+	u := &upRun{up: &up{}, spec: &service.Spec{Name: "chat"}, operator: operator{party: party(identity.Operator, "ops")}, changes: &deploy.MachinePlan{}}
+	for i, server := range []*httptest.Server{ready, silent} {
+		id := fmt.Sprint("us-", i)
+		o := provision.Object{ID: id, Kind: provision.KindReplica, Region: "local/us", Handle: id}
+		o.Endpoints.Listen.Agent = server.Listener.Addr().String()
+		u.changes.Observed = append(u.changes.Observed, o)
+		u.changes.Changes = append(u.changes.Changes, provision.Change{Action: provision.ActionReplace, Desired: provision.Desired{ID: id, Kind: o.Kind, Region: o.Region}, Observed: o})
+	}
+	u.replaceNotServingFirst(t.Context())
+	if got := []string{u.changes.Changes[0].ID(), u.changes.Changes[1].ID()}; !slices.Equal(got, []string{"us-1", "us-0"}) {
+		t.Errorf("replaced in the order %q", got)
 	}
 }
 
