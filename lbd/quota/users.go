@@ -11,8 +11,8 @@ import (
 // The maximum number of users with identity tokens, each with its reason. The account of a user who used
 // anything in the current month is never dropped: a new account would start without usage.
 const (
-	// maxUsers is 50 MB of accounts, and half a megabyte in each store.UsagePart of their usage,
-	// which is one message of at most 1 MB.
+	// maxUsers is 50 MB of accounts. Their usage is half a megabyte in each store.UsagePart, a message of
+	// at most 1 MB.
 	maxUsers = 50_000
 	// maxTenantUsers is a quarter: three tenants at their limit do not block others.
 	maxTenantUsers = maxUsers / 4
@@ -29,8 +29,19 @@ func (l *Ledger) OpenUser(k service.APIKey, now time.Duration) (*Account, error)
 	if a == nil {
 		return l.addUser(k, now)
 	}
+	if a.holder == holderUser && a.tenant != k.Tenant {
+		l.leaveTenant(a.tenant)
+		l.byTenant[k.Tenant]++
+	}
 	a.configure(k, l.tenants[k.Tenant], now)
 	return a, nil
+}
+
+// leaveTenant counts a user less in a tenant; the lock must be held.
+func (l *Ledger) leaveTenant(tenant string) {
+	if l.byTenant[tenant]--; l.byTenant[tenant] == 0 {
+		delete(l.byTenant, tenant)
+	}
 }
 
 // UserWithoutToken returns the account of a user whose token, and so whose limits, are not known here. An account
@@ -108,9 +119,7 @@ func (l *Ledger) dropIdleUsers(now time.Duration) {
 		delete(l.accounts, name)
 		l.dropped.Store(dropped)
 		l.users--
-		if l.byTenant[a.tenant]--; l.byTenant[a.tenant] == 0 {
-			delete(l.byTenant, a.tenant)
-		}
+		l.leaveTenant(a.tenant)
 	}
 }
 
