@@ -262,7 +262,7 @@ func TestCountHasTheFormOfItsNumber(t *testing.T) {
 			t.Errorf("%d: got %q, want %q", n, got, want)
 		}
 	}
-	for noun, want := range map[string]string{"key": "2 keys", "entry": "2 entries", "batch": "2 batches", "address": "2 addresses"} {
+	for noun, want := range map[string]string{"key": "2 keys", "entry": "2 entries", "batch": "2 batches", "day": "2 days", "address": "2 addresses"} {
 		if got := printable.Count(2, noun); got != want {
 			t.Errorf("%s: got %q, want %q", noun, got, want)
 		}

@@ -143,10 +143,10 @@ func Count[T int | int64 | uint64](n T, noun string) string {
 	return fmt.Sprintf("%d %s", n, noun)
 }
 
-// pluralOf returns the regular plural of a noun: entries, keys, batches, requests.
+// pluralOf returns the regular plural of a noun: entries, days, batches, requests.
 func pluralOf(noun string) string {
 	switch stem, y := strings.CutSuffix(noun, "y"); {
-	case y && !strings.HasSuffix(stem, "e"):
+	case y && stem != "" && !strings.ContainsRune("aeou", rune(stem[len(stem)-1])):
 		return stem + "ies"
 	case strings.HasSuffix(noun, "ch"), strings.HasSuffix(noun, "s"):
 		return noun + "es"

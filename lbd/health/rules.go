@@ -403,7 +403,7 @@ func plans(_ *Watch, o *Observation) (found []condition) {
 	case p.Error != "":
 		add("plan", "planning failed: "+p.Error, "read 'skyserve logs "+o.Service+" controller'; replicas stay as they are", 0)
 	case p.Status == "infeasible":
-		add("plan", "no plan satisfies the bounds: "+strings.Join(p.Infeasible, "; "), "raise replicas.max, quotas or the budget, or add a region; 'skyserve plan' shows the binding limits", 0)
+		add("plan", "no plan satisfies the bounds: "+strings.Join(p.Infeasible, "; "), "raise replicas.max or a quota of the cloud, or add a region; 'skyserve plan' shows the binding limits", 0)
 	}
 	var unmet []string
 	for _, u := range o.Unmet {

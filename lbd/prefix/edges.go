@@ -1,7 +1,7 @@
 package prefix
 
-// edges stores the hashes between the first and the last of every edge, in chunks that are only
-// written from front to back. Freed pieces become dead words. When a quarter of all words are dead,
+// edges stores the hashes between the first and the last of every edge, in chunks that are
+// filled from front to back. Freed pieces become dead words. When a quarter of all words are dead,
 // the live words of the chunks with the most dead words are copied to other chunks. So the memory
 // is proportional to the contents for any lengths of edges, the garbage collector has no work, and
 // a word costs about wordBytes at most.

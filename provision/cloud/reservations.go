@@ -141,7 +141,7 @@ func reservationProblem(region service.Region, entry service.Reservation, report
 		return fmt.Sprintf("the service has no subnet in its zone %s", reported.Zone), fmt.Sprintf("add a subnet in %s to regions[].subnets", reported.Zone)
 	case reported.Pending && reported.Total >= entry.Count: // its machines are free when it starts
 	case reported.Free+ours == 0:
-		return fmt.Sprintf("no free capacity: machines in use: %d of %d", reported.Total, reported.Total), "terminate machines that use it, or increase its size"
+		return fmt.Sprintf("no free capacity: %d of %d machines are in use", reported.Total, reported.Total), "terminate machines that use it, or increase its size"
 	case reported.Free+ours < entry.Count:
 		return fmt.Sprintf("count is %d, but only %d of %d machines are free or used by this service", entry.Count, reported.Free+ours, reported.Total), ""
 	}

@@ -167,7 +167,7 @@ func TestCheckReservations(t *testing.T) {
 		"failed":       {func(r *provision.Reservation) { r.Active, r.State = false, "payment-failed" }, nil, false, "reservation cr-0abc: must be active, got state payment-failed"},
 		"another type": {func(r *provision.Reservation) { r.Type = "g6.4xlarge" }, nil, false, "reservation cr-0abc: type must be g6.4xlarge, got g6.xlarge"},
 		"another zone": {func(r *provision.Reservation) { r.Zone = "us-east-1f" }, nil, false, "reservation cr-0abc: the service has no subnet in its zone us-east-1f"},
-		"nothing free": {func(r *provision.Reservation) { r.Free = 0 }, nil, false, "reservation cr-0abc: no free capacity: machines in use: 2 of 2"},
+		"nothing free": {func(r *provision.Reservation) { r.Free = 0 }, nil, false, "reservation cr-0abc: no free capacity: 2 of 2 machines are in use"},
 		"too few free": {func(r *provision.Reservation) { r.Free = 1 }, nil, false, "reservation cr-0abc: count is 2, but only 1 of 2 machines are free or used by this service"},
 	} {
 		t.Run(name, func(t *testing.T) {
