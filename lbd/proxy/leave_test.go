@@ -57,7 +57,7 @@ func TestDrain(t *testing.T) {
 	b.until(func() bool { return b.View().Counts.Outstanding == 1 })
 	gone, cancel := context.WithCancel(context.Background())
 	cancel()
-	if err := b.Drain(gone); err == nil || !strings.Contains(err.Error(), "1 requests") {
+	if err := b.Drain(gone); err == nil || !strings.Contains(err.Error(), "1 request still") {
 		t.Errorf("draining without time: %v", err)
 	}
 	if code, why := b.get("/readyz"); code != http.StatusServiceUnavailable || why != "shutting down\n" {
