@@ -60,7 +60,7 @@ type BFIO struct {
 
 	ties, peerTies rotation
 	pools          map[string]int // number of pools, by model
-	offset         int            // index of the rank and engine to prefer among equals in this pool
+	offset         int            // rank and engine to prefer among equals in this pool, modulo their number
 }
 
 // engineShare contains the ranks of one engine and its part of the pool.
