@@ -61,7 +61,7 @@ type CostConstants struct {
 	// MaxHoldShare is a share of a request's maximum time in the queue (Facts.MaxWait). A request is overdue
 	// when it has waited for this time plus the time in which the whole queue is served. An overdue request
 	// is no longer held for a full replica while another replica is available. It is a share because
-	// maximum times differ: with a fixed time, a service with a long one would have more overdue requests, and
+	// maximum times differ: with a fixed time, a service with a long maximum would have more overdue requests, and
 	// serve more long prompts but fewer requests in total.
 	MaxHoldShare float64
 }
