@@ -49,7 +49,7 @@ type Solver struct {
 	skylineLift float64 // tokens by which the skyline is raised, lift.go
 
 	own, others []float64 // scratch rows, per step
-	maxGain     []float64 // bound on the gain of a swap, per step
+	maxGain     []float64 // bound on the gain of a swap, from each step on
 	answer      []int
 }
 
