@@ -7,13 +7,13 @@ import (
 	"pgregory.net/rapid"
 )
 
-// record is one prefix of the reference for eviction, oldest first in its list.
+// record is one prefix of the reference for eviction.
 type record struct {
 	letter  string
 	targets []int
 }
 
-// ledger is that reference: prefixes of one block each, without common parts, in a list.
+// ledger is that reference: prefixes of one block each, without common parts, oldest first.
 type ledger struct {
 	order    Order
 	maxBytes int
