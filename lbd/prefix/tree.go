@@ -119,8 +119,9 @@ func (t *Tree) Match(key Key, out []int) (found Found) {
 // Superseded sets out[i] to the number of leading bytes of target i's match with key that were sent to another
 // target later, a multiple of BlockBytes. Of several targets that hold a text, the engine of the last one that
 // received it is the least likely to have evicted it. Text does not count as superseded if the target that
-// received it last is unknown, as after the removal of that target. After nodes were merged, that target may be an
-// earlier one, see mergeChild. Targets beyond len(out) are ignored. Superseded does not change the tree's contents.
+// received it last is unknown, as after the removal of that target. After nodes were merged, an earlier receiver
+// may count as the last one, see mergeChild. Targets beyond len(out) are ignored. Superseded does not change the tree's
+// contents.
 func (t *Tree) Superseded(key Key, out []int) {
 	clear(out)
 	t.descend(key)
