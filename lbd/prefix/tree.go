@@ -137,9 +137,9 @@ func (t *Tree) Superseded(key Key, out []int) {
 	}
 }
 
-// writeSuperseded writes the depth of node id for the targets that hold id but not the node below, and for newest. It
-// omits the target that received id last; if nothing is written for that one yet, it is the new newest. It writes nothing
-// if that target is unknown or no longer holds id.
+// writeSuperseded writes the depth of node id for the targets that hold id but not its descendant below, and for
+// newest. It omits the target that received id last; if nothing is written for that one yet, it is the new newest. It
+// writes nothing if that target is unknown or no longer holds id.
 func (t *Tree) writeSuperseded(id, below int32, newest, depth int, out []int) (int, int32) {
 	latest := t.node(id).latest()
 	if latest < 0 || !t.hasTarget(id, latest) {
@@ -160,8 +160,8 @@ func (t *Tree) writeSuperseded(id, below int32, newest, depth int, out []int) (i
 	return newest, id
 }
 
-// writeDepths writes the depth of the targets that have node id but not its child next; of all that
-// have id if next is none.
+// writeDepths writes the depth of the targets that have node id but not its descendant next; of all
+// that have id if next is none.
 func (t *Tree) writeDepths(id, next int32, depth int, out []int) {
 	for w := 0; w <= t.stride(id) && w*64 < len(out); w++ {
 		m := t.word(id, w)
