@@ -153,7 +153,7 @@ func (a *Account) configure(k service.APIKey, shared *Account, now time.Duration
 }
 
 // The limits by which denials are counted, values of the label limit in metrics. admit, reserve and
-// overQuota return one of them with a Denial.
+// overQuota return one of them with a Denial other than Dropped.
 const (
 	deniedRequests   = "requests"
 	deniedTokens     = "tokens"
