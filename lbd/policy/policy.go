@@ -84,8 +84,8 @@ type Candidate struct {
 	// Queued is the length of a peer's queue: as last reported, plus the unconfirmed requests, minus one
 	// for each replica that was available there. It is at least the reported length.
 	Queued int
-	// Held is the number of queued requests that wait for this replica (Choice.Hold). When the queue is evaluated
-	// again, only those before the request that Choose is called for count.
+	// Held is the number of other queued requests that wait for this replica (Choice.Hold). When the queue is
+	// evaluated again, only those before the request that Choose is called for count.
 	Held int
 	// Residence is the mean time from sending a request there to its end; 0 = unknown. A peer reports
 	// it as the mean over its replicas.

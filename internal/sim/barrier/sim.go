@@ -7,7 +7,7 @@ import (
 )
 
 // Scenario is the decode fleet of section 6.2 of the paper. It is overloaded (the queue is filled up to
-// Reveal requests before every decision, and the run is measured in steps) or, with a Rate, open:
+// VisibleRequests requests before every decision, and the run is measured in steps) or, with a Rate, open:
 // requests arrive independently of the policy, and the run is measured in seconds, so that all policies
 // get the same requests.
 type Scenario struct {
@@ -18,7 +18,7 @@ type Scenario struct {
 	Warmup          int // decode steps before the measurement
 	// Rate is the arrival rate in requests per second, a Poisson process; 0 = overload.
 	Rate float64
-	// Duration and Settle are the measured seconds of an open fleet, and the seconds before.
+	// Duration and WarmupSeconds are the measured seconds of an open fleet, and the seconds before.
 	Duration, WarmupSeconds float64
 	// OnArrival binds each request to a worker at the first decision after its arrival: it waits in that
 	// worker's own FIFO queue (section 7.3).
