@@ -46,7 +46,7 @@ func TestLongUpReplacesUnresponsiveMachine(t *testing.T) {
 				t.Errorf("replacing an unknown machine:\n%s", out)
 			}
 			out = e.skyserve(exitPartial, append(up, "--timeout", "100ms")...)
-			if !strings.Contains(out, "no other machine responds") || !strings.Contains(out, "--replace lb-us-east-1-0") || e.instance("lb-us-east-1-0") != dead {
+			if !strings.Contains(out, "no other balancer responds") || !strings.Contains(out, "--replace lb-us-east-1-0") || e.instance("lb-us-east-1-0") != dead {
 				t.Errorf("without a responding machine:\n%s", out)
 			}
 			up = append(up, "--replace", "lb-us-east-1-0", "--replace", "lb-us-east-1-1", "--replace", second)

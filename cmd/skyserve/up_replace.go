@@ -32,7 +32,7 @@ func (u *upRun) replaceDead(ctx context.Context) error {
 		}
 		unsure = slices.DeleteFunc(unsure, func(id string) bool { return slices.Contains(u.replace, id) })
 		if len(unsure) > 0 {
-			u.printLine("%s: not responding, and no other machine responds, so the network may be at fault; if it is not: skyserve up %s --replace %s",
+			u.printLine("%s: not responding, and no other balancer responds, so the network may be at fault; if it is not: skyserve up %s --replace %s",
 				strings.Join(unsure, ", "), u.file, strings.Join(unsure, " --replace "))
 		}
 		for handle, why := range dead {
