@@ -134,10 +134,10 @@ var errOverQuota = errors.New("the plan needs more VMs than the account's quotas
 // checkFits returns an error for a plan that exceeds the quotas, or whose reservations cannot be used, unless the user can be prompted.
 func (v quotaView) checkFits(in io.Reader, yes bool) error {
 	if len(v.unusable()) > 0 && (yes || !canPrompt(in)) {
-		return failed(errUnusableReservations, "correct or remove the entries in regions[].reserved; to use other capacity instead, run 'skyserve up' without --yes and confirm")
+		return failed(errUnusableReservations, "correct or remove the entries in regions[].reserved; to use other capacity instead, run the command without --yes and confirm")
 	}
 	if v.fits || !yes && canPrompt(in) {
 		return nil
 	}
-	return failed(errOverQuota, "request an increase as shown above, or reduce regions[].replicas; to try anyway, run 'skyserve up' without --yes and confirm")
+	return failed(errOverQuota, "request an increase as shown above, or reduce regions[].replicas; to try anyway, run the command without --yes and confirm")
 }
