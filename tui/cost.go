@@ -162,7 +162,7 @@ func (s *screen) costSheet() sheet {
 		{column{title: "REGION", minWidth: 10, maxWidth: 28}, "R", "region", false, false},
 		{column{title: "MODEL", minWidth: 8, maxWidth: 32, dropRank: 5}, "M", "model", false, true},
 		numberColumn("REPL", 4, "Y", "ready replicas"),
-		numberColumn("$/H", 1, "C", "price of all replicas per hour, also of those not ready"),
+		numberColumn("$/H", 1, "C", "price per hour of all replicas except donated ones"),
 		numberColumn("$/1M TOK", 1, "T", "price of the replicas per million tokens"),
 		numberColumn("LOAD", 6, "L", "load, uncached prompt tokens per second"),
 		numberColumn("USED", 0, "U", "share of the ready capacity used"),
