@@ -137,5 +137,5 @@ type SeveralServicesError struct{ Exist []string }
 
 // Error lists the services.
 func (e *SeveralServicesError) Error() string {
-	return "several services are running on this machine; select one of " + strings.Join(e.Exist, ", ")
+	return "several services exist on this machine; select one of " + strings.Join(e.Exist, ", ")
 }
