@@ -41,7 +41,7 @@ func (a Action) CommandLine(name string) string {
 // single replicas are not delivered to its controller.
 var cloudRefusals = map[Verb]string{
 	VerbDrain:   "not available with cloud regions; 'skyserve replica remove %s' drains and deletes a VM",
-	VerbUndrain: "not available with cloud regions; a restart of its balancer undrains %s",
+	VerbUndrain: "not available with cloud regions; a drain by POST /workers/%s/drain ends when its balancer restarts",
 	VerbDonate:  "not available with cloud regions; 'skyserve replica remove %s' drains and deletes a VM",
 	VerbReclaim: "not available with cloud regions; 'skyserve replica add' adds replicas",
 }

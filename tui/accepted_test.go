@@ -61,7 +61,7 @@ func TestActionsOfferedWhereAccepted(t *testing.T) {
 			"x": "drain: not available with cloud regions; 'skyserve replica remove us-0' drains", "o": "donate: not available with cloud regions; 'skyserve replica remove us-0'",
 			"u": "undrain: not available with cloud regions", "c": "reclaim: not available with cloud regions; 'skyserve replica add'",
 		}},
-		{"clouds, draining", normal(), "us-3", "", map[string]string{"u": "a restart of its balancer undrains us-3"}},
+		{"clouds, draining", normal(), "us-3", "", map[string]string{"u": "a drain by POST /workers/us-3/drain ends when its balancer restarts"}},
 	}
 	hints := map[string]string{"x": "x drain", "u": "u undrain", "o": "o donate", "c": "c reclaim"}
 	for _, tt := range tests {
