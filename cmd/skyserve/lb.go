@@ -64,7 +64,7 @@ func newLbCmd() *cobra.Command {
 		Short: "Run a balancer",
 		Long: `Run one balancer. It accepts requests from nearby clients, sends each to the best of
 its replicas or forwards it to a peer in another region, and streams the response back.
-It can start without replicas and is ready when one responds.
+It can start without replicas and is ready when a replica or a peer can serve.
 
 Listening on a non-loopback address requires API keys (--keys-from) for the public
 address and ` + envAdminToken + ` for the admin address. Balancers on different
