@@ -150,7 +150,7 @@ func parseSnapshot(line []byte) (*telemetry.Snapshot, error) {
 	case s.Record != nil:
 		return nil, errors.New("this is the record of a balancer; use 'skyserve sim replay'")
 	case s.At.IsZero() || s.Regions == nil:
-		return nil, errors.New("must be a snapshot with at and regions")
+		return nil, errors.New("must be a snapshot with the keys at and regions")
 	}
 	return &s.Snapshot, nil
 }
