@@ -306,8 +306,8 @@ func laterUses(cachedShare float64) float64 {
 	return cachedShare / (1 - cachedShare)
 }
 
-// meanResidence returns the mean residence time, in seconds at the nominal pace, of the live candidates at which a
-// request has ended; 0 = none.
+// meanResidence returns the mean residence time, in seconds at the nominal pace, of the live candidates that have
+// served a request; 0 = none.
 func meanResidence(cs []Candidate) float64 {
 	sum, n := 0.0, 0
 	for i := range cs {
@@ -319,7 +319,7 @@ func meanResidence(cs []Candidate) float64 {
 	return sum / float64(max(n, 1))
 }
 
-// residenceAt returns the residence time at c. Until a request has ended there, it is the mean of the other live
+// residenceAt returns the residence time at c. Until a request was served there, it is the mean of the other live
 // candidates, at the pace of c; 0 if none has one.
 func (t *costTerms) residenceAt(c *Candidate) time.Duration {
 	if c.Residence > 0 {
@@ -328,7 +328,7 @@ func (t *costTerms) residenceAt(c *Candidate) time.Duration {
 	return durationOf(t.residence * c.pace())
 }
 
-// expectedResidence is residenceAt, but NominalResidence until a request of the model has ended.
+// expectedResidence is residenceAt, but NominalResidence until a request of the model was served.
 func (t *costTerms) expectedResidence(c *Candidate) time.Duration {
 	if residence := t.residenceAt(c); residence > 0 {
 		return residence

@@ -87,8 +87,8 @@ type Candidate struct {
 	// Held is the number of other queued requests that wait for this replica (Choice.Hold). When the queue is
 	// evaluated again, only those before the request that Choose is called for count.
 	Held int
-	// Residence is the mean time from sending a request there to its end; 0 = unknown. A peer reports
-	// it as the mean over its replicas.
+	// Residence is the mean time from the send to the end of requests served there; 0 = unknown. A peer
+	// reports it as the mean over its replicas.
 	Residence time.Duration
 	// PrefillTokens is the number of uncached prompt tokens that are still to be computed, of all
 	// requests sent there. For a peer, it is the lowest value among its replicas in the last report,
@@ -96,7 +96,7 @@ type Candidate struct {
 	PrefillTokens int
 	// Pace is the time per output token there, divided by the time per output token of the nominal
 	// replica (NominalStep) under the same load. A larger pace is slower: 2 = half as fast. It is
-	// learned from responses. Before the first response, it is the pace of the fastest replica of the
+	// learned from streamed answers. Before the first, it is the pace of the fastest replica of the
 	// model, or 1. 0 counts as 1.
 	Pace float64
 	// ContextTokens is the number of tokens in the contexts of the requests sent there: prompts, and
