@@ -22,8 +22,8 @@
 // as many jobs as it has free slots, and exactly min(jobs, free slots) jobs are placed. The paper
 // has w_h = 1. The default here is 0.9^h, because predicted loads exclude the jobs that will fill
 // the slots that become free in between. If every waiting job is placed, the second term of J is
-// constant. Then J is minimal where the sum of w_h
-// * max L_g(h) is minimal; Evaluate reports this sum as Cost.Peak.
+// constant. Then J is minimal where the sum of w_h * max L_g(h)
+// is minimal; Evaluate reports this sum as Cost.Peak.
 //
 // Read instance.go for the problem and its objective, then solver.go for the stages:
 // seed.go, descent.go, swap.go, lift.go. The paper's evaluation is in
