@@ -392,8 +392,8 @@ func TestKindsAreDocumented(t *testing.T) {
 	}
 }
 
-// The wait in the alert leaves out deferred requests that wait for spare memory, and models without a ready replica. Their
-// requests are not counted like those that wait for a replica.
+// The wait in the alert leaves out deferred requests that wait for spare memory, and cold models. So the message counts
+// deferred requests apart, and omits those for cold models.
 func TestQueueAlertCountsWhatItsAgeCovers(t *testing.T) {
 	for _, c := range []struct {
 		models []telemetry.ModelSnapshot
