@@ -231,7 +231,7 @@ func (l *Ledger) Usage() []telemetry.KeyUsage {
 	return list
 }
 
-// SetQuotaUsage sets the usage of a key at all balancers together. An unknown name is ignored.
+// SetQuotaUsage sets the usage of a key, summed over all balancers. An unknown name is ignored.
 func (l *Ledger) SetQuotaUsage(name string, q telemetry.KeyQuota) {
 	l.mu.Lock()
 	a := l.accounts[name]
@@ -239,7 +239,7 @@ func (l *Ledger) SetQuotaUsage(name string, q telemetry.KeyQuota) {
 	a.setQuotaUsage(q)
 }
 
-// setQuotaUsage sets the usage at all balancers; a may be nil.
+// setQuotaUsage sets the sum of the usage over all balancers; a may be nil.
 func (a *Account) setQuotaUsage(q telemetry.KeyQuota) {
 	if a != nil {
 		a.mu.Lock()

@@ -45,7 +45,7 @@ func (l *Ledger) TenantUsage() map[string]telemetry.Usage {
 	return used
 }
 
-// SetTenantQuotaUsage sets the usage of a tenant at all balancers together. A tenant without limits is ignored.
+// SetTenantQuotaUsage sets the usage of a tenant, summed over all balancers. A tenant without limits is ignored.
 func (l *Ledger) SetTenantQuotaUsage(name string, q telemetry.KeyQuota) {
 	l.mu.Lock()
 	a := l.tenants[name]
