@@ -222,7 +222,7 @@ func TestNothingOfferedWithoutTarget(t *testing.T) {
 
 // The view of donations says where donations are possible, and offers c only on a selected one.
 func TestDonationsSayWhereTheyApply(t *testing.T) {
-	deskIn(t, 140, 40, normal(), "6").wants("No donated replicas", "a service with cloud regions donates none")
+	deskIn(t, 140, 40, normal(), "6").wants("No donated replicas", "replicas in clouds are not donated")
 	none := ownMachines()
 	none.Donations, none.Regions[0].Replicas = nil, none.Regions[0].Replicas[:3]
 	deskIn(t, 140, 40, none, "6").wants("No donated replicas", "press o on a replica in view 2")

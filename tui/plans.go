@@ -159,7 +159,7 @@ func (s *screen) donationSheet() sheet {
 // emptyDonations returns why no donations are listed.
 func (s *screen) emptyDonations() []string {
 	if s.usesClouds() {
-		return []string{"No donated replicas", "a service with cloud regions donates none: the controller drains excess replicas and returns their machines"}
+		return []string{"No donated replicas", "replicas in clouds are not donated: the controller drains excess ones and returns their machines"}
 	}
 	return []string{"No donated replicas", "press o on a replica in view 2 to donate it; scaling strategies donate excess replicas in static regions, and in local ones if autoscale.donate is set"}
 }
