@@ -98,9 +98,9 @@ VMs download it with their own identity. If this binary does not run on VMs (Lin
 amd64, built without cgo), pass --program FILE. With --program URL, VMs download the
 binary from there. If the binary has changed, all VMs are replaced as described above.
 
-The environment variable ` + envAdminToken + ` sets the token of the balancers'
-admin APIs. The token is stored with the service, so other shells do not need it; an
-empty value removes it.
+Without cloud regions, the environment variable ` + envAdminToken + ` sets the token of
+the balancers' admin APIs. The token is stored with the service, so other shells do not need
+it; an empty value removes it.
 
 The command waits up to --timeout. The default is 1 minute for processes on this machine,
 10 minutes if the service obtains a certificate, and 30 minutes if there are VMs, which must
