@@ -182,7 +182,7 @@ func saturatedReplicas(_ *Watch, o *Observation) (found []condition) {
 		if r.KV == nil || *r.KV < fullKV || r.State != service.StateReady {
 			continue
 		}
-		c := o.raise(telemetry.SeverityWarning, telemetry.AlertKV, r.ID, fmt.Sprintf("KV memory is %.0f %% full: the engine evicts running requests", 100**r.KV),
+		c := o.raise(telemetry.SeverityWarning, telemetry.AlertKV, r.ID, fmt.Sprintf("KV memory is %.0f %% full: the engine may evict running requests", 100**r.KV),
 			o.addReplica()+", or lower "+o.ifDeployed("engine.max_num_seqs", "the engine's limit of running requests"))
 		c.after = fullKVAfter
 		found = append(found, c)
