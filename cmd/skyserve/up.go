@@ -102,12 +102,14 @@ Without cloud regions, the environment variable ` + envAdminToken + ` sets the t
 the balancers' admin APIs. The token is stored with the service, so other shells do not need
 it; an empty value removes it.
 
-The command waits up to --timeout. The default is 1 minute for processes on this machine,
-10 minutes if the service obtains a certificate, and 30 minutes if there are VMs, which must
-boot, pull container images and load weights. After a timeout, everything that was started
-keeps running, and the public DNS name points to the balancers that respond (exit 3). In
-clouds the controller then starts the replicas; the output lists what needs another
-'skyserve up' run.
+--timeout limits each wait: for addresses, ready machines and certificates, and for each
+replacement. The default is 1 minute for processes on this machine, 10 minutes if the
+service obtains a certificate, and 30 minutes if there are VMs, which must boot, pull
+container images and load weights. After a timeout, everything that was started keeps
+running, and the public DNS name points to the balancers that respond (exit 3). In clouds
+the controller then starts the replicas; the output lists what needs another 'skyserve up'
+run. A replacement that is not ready in time may be terminated (exit 1); docs/upgrades.md
+describes updates.
 
 While VMs start, the command shows the phase of each: boot, enrolment (it receives its
 certificate), image, weights (download), load (into GPU memory), warmup. It does not wait
@@ -160,7 +162,7 @@ credentials, 130 interrupted (run it again to continue).`,
 	registerWaitFlag(cmd, &o.wait)
 	flags.BoolVar(&o.upgrade, "upgrade", false, "also replace local processes that run a different binary")
 	registerResolveFlag(cmd, &o.resolve)
-	flags.DurationVar(&o.timeout, "timeout", 0, "how long to wait until the service is ready (default 1m; 10m if the service obtains a certificate, 30m if it has VMs)")
+	flags.DurationVar(&o.timeout, "timeout", 0, "limit of each wait, such as until machines are ready (default 1m; 10m if the service obtains a certificate, 30m if it has VMs)")
 	o.output.registerResult(cmd)
 	flags.StringVar(&o.programURL, "program", "", "skyserve binary for VMs (Linux, amd64): `FILE` to upload to a bucket, or URL from which VMs download it; append #sha256=HASH if this machine cannot download it to compute the hash (default: "+envProgram+", then the last URL used, then this binary)")
 	flags.StringArrayVar(&o.replace, "replace", nil, "replace the machine named `ID`, such as lb-us-0, by a new one (repeatable)")
