@@ -57,15 +57,17 @@ the clients.
 
 A generated workload is a closed loop: each region has a number of clients, and a client
 sends its next request after the response to the previous one.
-  tot15     Tree of Thoughts, 15 requests per question; siblings in the tree are sent concurrently
-  tot30     the same with two requests per node, 30 per question
-  mixed     Tree of Thoughts, 85 requests per question in the US (else in the first region), 15 in others
-  arena     conversations with the lengths of Chatbot Arena
-  wildchat  conversations with the longer lengths of WildChat
-  groups    single requests that share one of 64 long prompts, all equally frequent
-  shared    single requests that share long prompts; a few prompts are much more frequent
-  bursts    per user, up to four concurrent requests with the user's own long prompt
-  programs  per user, up to four concurrent requests, each with a different shared long prompt
+  tot15       Tree of Thoughts, 15 requests per question; siblings in the tree are sent concurrently
+  tot30       the same with two requests per node, 30 per question
+  mixed       Tree of Thoughts, 85 requests per question in the US (else in the first region), 15 in others
+  arena       conversations with the lengths of Chatbot Arena
+  wildchat    conversations with the longer lengths of WildChat
+  groups      single requests that share one of 64 long prompts, all equally frequent
+  shared      single requests that share long prompts; a few prompts are much more frequent
+  bursts      per user, up to four concurrent requests with the user's own long prompt
+  programs    per user, up to four concurrent requests, each with a different shared long prompt
+  completion  single requests with long prompts that share nothing, and short responses
+  contexts    single requests with a question about one of 150 long contexts
 
 A FILE is a trace and is replayed as an open loop: requests are sent at the recorded
 times, independent of responses. The formats Mooncake, Qwen-Bailian, Azure 2023 and 2024,
@@ -306,7 +308,7 @@ func (o *loadOptions) prepareTrace(targets []load.Target) (preparedLoad, error) 
 	}
 	file, err := os.Open(o.workload)
 	if err != nil {
-		hint := "the generated workloads are tot15, tot30, mixed, arena, wildchat, groups, shared, bursts and programs"
+		hint := "the generated workloads are tot15, tot30, mixed, arena, wildchat, groups, shared, bursts, programs, completion and contexts"
 		if errors.Is(err, fs.ErrNotExist) {
 			return preparedLoad{}, usage(fmt.Errorf("unknown workload %q: neither a file nor a generated workload", o.workload), hint)
 		}

@@ -29,7 +29,7 @@ var settings = map[string]scenarioSetting{
 	"policies":         {"as --policy", func(s *Scenario, v string) error { s.Policies = split(v); return nil }},
 	"pushes":           {"as --push", func(s *Scenario, v string) error { s.Pushes = split(v); return nil }},
 	"layout":           {"as --layout", func(s *Scenario, v string) error { return setLayout(s, v) }},
-	"workload":         {"as load --workload; or completion (long prompts that share nothing, short responses) or contexts (questions about 150 long contexts)", func(s *Scenario, v string) error { s.Workload = workload.Kind(v); return nil }},
+	"workload":         {"as load --workload", func(s *Scenario, v string) error { s.Workload = workload.Kind(v); return nil }},
 	"lengths":          {"factor of the median lengths of prompts and responses", func(s *Scenario, v string) error { return setFloat(&s.Lengths, v) }},
 	"length_spread":    {"factor of the spread (standard deviation of the logarithm) of the lengths of prompts and responses", func(s *Scenario, v string) error { return setFloat(&s.Sigma, v) }},
 	"rate":             {"sessions that start per second (open loop); 0 = closed loop", func(s *Scenario, v string) error { return setFloat(&s.Rate, v) }},
