@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"skyserve/internal/telemetry"
+	"skyserve/internal/testkit"
 )
 
 // scenes are the screens that golden files cover.
@@ -39,6 +40,7 @@ var scenes = []struct {
 }
 
 func TestGoldenFrames(t *testing.T) {
+	testkit.NotUnderRace(t, "draws frames in one goroutine")
 	for _, size := range [][2]int{{80, 24}, {120, 40}, {200, 60}} {
 		for _, sc := range scenes {
 			name := fmt.Sprintf("%s-%dx%d", sc.name, size[0], size[1])

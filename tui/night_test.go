@@ -13,6 +13,7 @@ import (
 
 	"skyserve/internal/service"
 	"skyserve/internal/telemetry"
+	"skyserve/internal/testkit"
 	"skyserve/lbd/health"
 )
 
@@ -41,6 +42,7 @@ const recordingsDir = "../docs/recordings/faults"
 
 // Recorded faults are named on the first screen of 80x24 in time, with the next step, and not before.
 func TestRecordedFaultsAreNamedOnFirstScreen(t *testing.T) {
+	testkit.NotUnderRace(t, "draws frames in one goroutine")
 	text, err := os.ReadFile(filepath.Join(recordingsDir, "begins.json"))
 	if err != nil {
 		t.Fatal(err)

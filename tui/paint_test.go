@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 
+	"skyserve/internal/testkit"
+
 	"github.com/charmbracelet/x/ansi"
 )
 
@@ -53,6 +55,7 @@ func in(frame string, as func(i int) paint) string {
 // Frames of different themes differ only in their colours, and the golden frames contain
 // the role of every colour.
 func TestGoldenFramesInEveryTheme(t *testing.T) {
+	testkit.NotUnderRace(t, "draws frames in one goroutine")
 	themes := ThemeNames()
 	for _, size := range [][2]int{{80, 24}, {120, 40}, {200, 60}} {
 		for _, sc := range scenes[:views+1] { // all views; batches has two scenes

@@ -589,6 +589,7 @@ func evil[T any](t *testing.T, v T) (out T) {
 
 // No view writes a control character from outside to the terminal: send checks every frame.
 func TestEveryTextIsDrawnSafely(t *testing.T) {
+	testkit.NotUnderRace(t, "draws frames in one goroutine")
 	requests, err := new(deskOperator).Requests(t.Context(), 0)
 	if err != nil {
 		t.Fatal(err)

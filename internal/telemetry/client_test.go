@@ -14,6 +14,7 @@ import (
 
 	"skyserve/internal/service"
 	"skyserve/internal/telemetry"
+	"skyserve/internal/testkit"
 )
 
 // exchange is the expected request and the response of the scripted server.
@@ -101,6 +102,7 @@ func TestHistory(t *testing.T) {
 // Weeks of a service with many balancers are longer than any other response. The text is as long as theirs, with spaces
 // in place of points.
 func TestLongHistory(t *testing.T) {
+	testkit.NotUnderRace(t, "reads one response in one goroutine")
 	hc := &http.Client{Transport: transportFunc(func(*http.Request) (*http.Response, error) {
 		body := io.MultiReader(strings.NewReader(`{"later":[1],"points":[{"minute":7},`), io.LimitReader(spaces{}, 200<<20), strings.NewReader(`{"minute":8}],"complete":true}`))
 		return &http.Response{StatusCode: http.StatusOK, Body: io.NopCloser(body)}, nil

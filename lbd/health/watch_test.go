@@ -8,6 +8,7 @@ import (
 
 	"skyserve/internal/service"
 	"skyserve/internal/telemetry"
+	"skyserve/internal/testkit"
 )
 
 // start is the time of the first observation.
@@ -291,6 +292,7 @@ func TestEveryFaultIsNamedInTime(t *testing.T) {
 // Misses that are too few for a minute use up the allowed share within hours. The alert ends with them, long before
 // they leave the window.
 func TestSlowBurn(t *testing.T) {
+	testkit.NotUnderRace(t, "observes in one goroutine")
 	for _, tt := range []struct {
 		name  string
 		share float64 // of first tokens that are late, from the start

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"skyserve/internal/testcloud/replay"
+	"skyserve/internal/testkit"
 	"skyserve/provision/record"
 )
 
@@ -50,6 +51,7 @@ func recordedUp(t *testing.T) []record.Call {
 // The emulated clouds respond to a recorded up and down as they did when it was recorded, although names were
 // redacted, ids are generated again, requests overlapped and each process numbered its placeholders.
 func TestRecordedUpHasNoDifferences(t *testing.T) {
+	testkit.NotUnderRace(t, "calls one after the other")
 	calls := recordedUp(t)
 	differences, err := replay.Compare(calls, emulators(calls))
 	if err != nil {
@@ -65,6 +67,7 @@ func TestRecordedUpHasNoDifferences(t *testing.T) {
 
 // Real differences in responses of a recorded up and down are found, and no others with them.
 func TestDifferencesInRecordedUpAreFound(t *testing.T) {
+	testkit.NotUnderRace(t, "calls one after the other")
 	injected := []struct {
 		operation, from, to string // of the first response of the operation that has the text
 		status              int    // 0 = as recorded

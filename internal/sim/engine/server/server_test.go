@@ -225,6 +225,7 @@ func TestErrors(t *testing.T) {
 
 func TestLargeBody(t *testing.T) {
 	testkit.Slow(t)
+	testkit.NotUnderRace(t, "two large requests, one after the other")
 	bubble(t, Options{}, func(t *testing.T, b *bench) {
 		status, text := b.post(chatPath, chat(strings.Repeat("0123456789 ", 2_000_000), ""))
 		if e := errorOf(t, text); status != 400 || e.Code == nil || *e.Code != "context_length_exceeded" {
