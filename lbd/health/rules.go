@@ -2,6 +2,7 @@ package health
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -154,7 +155,7 @@ func excludedReplicas(_ *Watch, o *Observation) (found []condition) {
 		switch {
 		case r.State == service.StateInterrupted:
 			found = append(found, o.raise(telemetry.SeverityWarning, telemetry.AlertInterruption, r.ID, "the cloud interrupts its machine: "+reason(r.Reason),
-				o.ifDeployed("no action is needed: a replacement starts ('skyserve events' shows it)", o.addReplica())))
+				o.ifDeployed("no action is needed: a replacement starts ('skyserve events' shows it)", o.addReplica(r.Model))))
 		case r.State == service.StateNotReady && strings.HasPrefix(r.Reason, "ejected "):
 			found = append(found, o.raise(telemetry.SeverityWarning, telemetry.AlertEjection, r.ID, reason(r.Reason),
 				o.readLog(r.ID)))
@@ -183,7 +184,7 @@ func saturatedReplicas(_ *Watch, o *Observation) (found []condition) {
 			continue
 		}
 		c := o.raise(telemetry.SeverityWarning, telemetry.AlertKV, r.ID, fmt.Sprintf("KV memory is %.0f %% full: the engine may evict running requests", 100**r.KV),
-			o.addReplica()+", or lower "+o.ifDeployed("engine.max_num_seqs", "the engine's limit of running requests"))
+			o.addReplica(r.Model)+", or lower "+o.ifDeployed("engine.max_num_seqs", "the engine's limit of running requests"))
 		c.after = fullKVAfter
 		found = append(found, c)
 	}
@@ -365,7 +366,19 @@ func queuedRequests(_ *Watch, o *Observation) []condition {
 	}
 	oldest := time.Duration(*o.Own.QueueOldestMillis) * time.Millisecond
 	return []condition{o.raise(severityIf(oldest >= endlessQueue), telemetry.AlertQueue, o.Balancer,
-		queueMessage(o.Own.Models, oldest), o.addReplica()+o.ifDeployed("; 'skyserve plan' shows how many are missing", ""))}
+		queueMessage(o.Own.Models, oldest), o.addReplica(mostQueued(o.Own.Models))+o.ifDeployed("; 'skyserve plan' shows how many are missing", ""))}
+}
+
+// mostQueued returns the model with the most queued requests of those that queueMessage counts; of these, deferred
+// requests count only where no others wait.
+func mostQueued(models []telemetry.ModelSnapshot) string {
+	most, longest := "", [2]int{-1}
+	for _, m := range models {
+		if length := [2]int{m.Queued, m.Deferred}; !m.Cold && slices.Compare(length[:], longest[:]) > 0 {
+			most, longest = m.Model, length
+		}
+	}
+	return most
 }
 
 // queueMessage describes queues whose oldest request has waited for a time. It omits cold models, whose waits do not count

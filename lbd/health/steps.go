@@ -37,9 +37,13 @@ func (o *Observation) anyRented() bool {
 	return o.Own.Name.Rented() || slices.ContainsFunc(o.Peers, func(p Peer) bool { return p.Region.Rented() })
 }
 
-// addReplica returns how to add a replica.
-func (o *Observation) addReplica() string {
-	deployed := "add a replica with 'skyserve replica add " + o.Own.Name.ShortName() + "'"
+// addReplica returns how to add a replica of a model. `skyserve replica add` requires --model if there are several.
+func (o *Observation) addReplica(model string) string {
+	command := "skyserve replica add " + o.Own.Name.ShortName()
+	if len(o.Own.Models) > 1 {
+		command += " --model " + model
+	}
+	deployed := "add a replica with '" + command + "'"
 	if o.Own.Name.Cloud() == service.CloudStatic {
 		deployed = "add a machine to service.yaml and run 'skyserve up'"
 	}

@@ -203,9 +203,42 @@ func TestStepsWorkInTheirRegion(t *testing.T) {
 		for i := range o.Peers {
 			o.Peers[i].Region = c.other
 		}
-		steps := o.stopSending("us-1") + ", " + o.addReplica()
+		steps := o.stopSending("us-1") + ", " + o.addReplica("m")
 		if !strings.Contains(steps, c.stop) || !strings.Contains(steps, c.add) || strings.Contains(steps, c.without) {
 			t.Errorf("%s beside %s: %s", c.own, c.other, steps)
+		}
+	}
+}
+
+// `skyserve replica add` requires the model if the service has several.
+func TestStepsNameTheModelOfSeveral(t *testing.T) {
+	full := 0.97
+	for _, c := range []struct {
+		models []telemetry.ModelSnapshot
+		want   string
+	}{
+		{[]telemetry.ModelSnapshot{{Model: "a", Queued: 1}}, "replica add us'"},
+		{[]telemetry.ModelSnapshot{{Model: "a", Queued: 1}, {Model: "b", Queued: 2}, {Model: "c", Queued: 3, Cold: true}}, "replica add us --model b'"},
+		{[]telemetry.ModelSnapshot{{Model: "a", Queued: 1}, {Model: "b", Deferred: 2}}, "replica add us --model a'"},
+		{[]telemetry.ModelSnapshot{{Model: "a"}, {Model: "b", Deferred: 2}}, "replica add us --model b'"},
+	} {
+		oldest := time.Minute.Milliseconds()
+		var w Watch
+		for s := range 90 {
+			o := healthy(s)
+			o.Own.Name, o.Own.Models, o.Own.QueueOldestMillis = "local/us", c.models, &oldest
+			o.Own.Replicas[0].Model, o.Own.Replicas[0].KV = "a", &full
+			w.Observe(o)
+		}
+		steps := map[string]string{}
+		for _, a := range w.Alerts() {
+			steps[a.Kind] = a.NextStep
+		}
+		if step := steps[telemetry.AlertQueue]; !strings.Contains(step, c.want) {
+			t.Errorf("queue alert with %+v: got %q, want %q", c.models, step, c.want)
+		}
+		if step, several := steps[telemetry.AlertKV], len(c.models) > 1; step == "" || strings.Contains(step, "--model a'") != several {
+			t.Errorf("kv alert with %+v: got %q", c.models, step)
 		}
 	}
 }
