@@ -58,8 +58,8 @@ var mayImport = map[string][]string{
 	"lbd/proxy": {
 		"internal/printable", "internal/service", "internal/telemetry", "lbd/buffer", "lbd/core", "lbd/oidc", "lbd/openai", "lbd/policy", "lbd/prefix", "lbd/quota", "lbd/record", "lbd/wire",
 	},
-	"lbd/batch":     {"internal/store", "internal/telemetry", "lbd/batch/job", "lbd/openai"},
-	"lbd/batch/job": {},
+	"lbd/batch":     {"internal/service", "internal/store", "internal/telemetry", "lbd/batch/job", "lbd/openai"},
+	"lbd/batch/job": {"internal/service"},
 	"lbd/buffer":    {},
 	"lbd/oidc":      {"internal/service"},
 	"lbd/openai":    {"internal/service", "lbd/buffer", "lbd/policy", "lbd/prefix"},

@@ -6,12 +6,14 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"reflect"
 	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"skyserve/internal/service"
 	"skyserve/internal/testkit"
 	"skyserve/lbd/batch/job"
 )
@@ -250,6 +252,20 @@ func TestStoppedBalancerReleasesClaims(t *testing.T) {
 	next := startNode(t, srv, newEngine(nil), Options{heartbeat: time.Hour})
 	if b = next.await(Caller{}, b.ID, job.Completed); b.RequestCounts.Completed != 10 {
 		t.Errorf("%+v", b.RequestCounts)
+	}
+}
+
+// A worker of another process sends the requests of a user with the limits that the user had at the creation.
+func TestWorkerSendsLimitsOfUser(t *testing.T) {
+	srv := serveStore(t)
+	alice := Caller{Tenant: "corp", Key: "alice~1", IsUser: true, Limits: &service.KeyLimits{RequestsPerMinute: 3, TokensPerDay: 1000, Concurrent: 2}}
+	b := startNode(t, srv, nil, Options{}).submit(alice, "24h", lines(1)...)
+	e := newEngine(nil)
+	startNode(t, srv, e, Options{}).await(alice, b.ID, job.Completed)
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if !reflect.DeepEqual(e.caller, alice) {
+		t.Errorf("the caller is %+v, want %+v", e.caller, alice)
 	}
 }
 

@@ -160,7 +160,7 @@ func (s *Service) createBatch(w http.ResponseWriter, req *http.Request, c Caller
 	}
 	now := s.now()
 	r := job.New(newID("batch_", now), p, window, c.Tenant, c.Key, now)
-	r.KeyIsUser = c.IsUser
+	r.KeyIsUser, r.UserLimits = c.IsUser, c.Limits
 	r.Load = s.firstLoad(ctx, &f, p.Endpoint)
 	if _, err := s.records.Create(ctx, batchKey(c.Tenant, r.Batch.ID), encode(r)); err != nil {
 		return s.errStore(req, err)

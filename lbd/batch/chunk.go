@@ -209,7 +209,7 @@ func (x *execution) sendUntilResult(ctx context.Context, line *job.Line, index i
 		now := x.w.s.now()
 		response := x.w.s.opts.Sender.Send(ctx, Request{
 			ID: id, Endpoint: x.batch.Batch.Endpoint, Body: line.Body,
-			Caller: Caller{x.batch.Tenant, x.batch.Key, x.batch.KeyIsUser},
+			Caller: Caller{x.batch.Tenant, x.batch.Key, x.batch.KeyIsUser, x.batch.UserLimits},
 			Age:    max(0, now.Sub(x.batch.Created())), Due: max(time.Second, x.batch.Deadline().Sub(now)),
 		})
 		if ctx.Err() != nil { // its response may be that to the cancellation

@@ -43,6 +43,7 @@ func serveStore(t testing.TB) *store.Server {
 type engine struct {
 	mu     sync.Mutex
 	sent   map[string]int // by prompt
+	caller Caller         // of the last request
 	answer func(ctx context.Context, prompt string, attempt int) Response
 	models map[string]int // replicas by model
 }
@@ -60,6 +61,7 @@ func (e *engine) Send(ctx context.Context, r Request) Response {
 	_ = json.Unmarshal(r.Body, &body)
 	e.mu.Lock()
 	e.sent[body.Prompt]++
+	e.caller = r.Caller
 	attempt := e.sent[body.Prompt]
 	e.mu.Unlock()
 	if e.answer == nil {

@@ -18,6 +18,7 @@ import (
 	"strings"
 	"time"
 
+	"skyserve/internal/service"
 	"skyserve/internal/store"
 	"skyserve/lbd/batch/job"
 	"skyserve/lbd/openai"
@@ -34,6 +35,9 @@ type Caller struct {
 	Tenant string
 	Key    string // name of its API key or user; empty if clients need none
 	IsUser bool   // Key is a user with identity tokens
+	// Limits are the limits of the user, as of the token that the user presented; nil for an API key, and if they are
+	// unknown.
+	Limits *service.KeyLimits
 }
 
 // Options configures a Service.

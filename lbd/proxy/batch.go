@@ -18,6 +18,9 @@ type Caller struct {
 	Tenant string
 	Key    string // the name of its API key or user; empty if clients need none
 	IsUser bool   // Key is a user with identity tokens
+	// Limits are the limits of the user, as of the token that the user presented; nil for an API key, and if they are
+	// unknown.
+	Limits *service.KeyLimits
 }
 
 // BatchHandler serves files and batches.
@@ -42,7 +45,10 @@ func (r *Runtime) serveBatches(w http.ResponseWriter, req *http.Request) {
 		var c Caller
 		if account != nil {
 			c.Tenant, _, _ = account.Rights()
-			c.Key, c.IsUser = account.Name()
+			if c.Key, c.IsUser = account.Name(); c.IsUser {
+				limits := account.Limits()
+				c.Limits = &limits
+			}
 		}
 		w.Header().Set(headerRegion, string(r.self.Region))
 		w.Header().Set(headerRequestID, requestID(req.Header.Get(headerRequestID)))
@@ -78,7 +84,7 @@ func (r *Runtime) ServeBatchRequest(ctx context.Context, b BatchRequest) BatchRe
 	o := &sender{tenant: b.Caller.Tenant, tier: service.TierDeferred, age: b.Age, due: b.Due, keysRequired: r.RequiresKeys()}
 	if b.Caller.Key != "" {
 		var refused *openai.Error
-		if o.account, refused = r.accountOf(b.Caller); refused != nil {
+		if o.account, refused = r.accountOf(b.Caller, time.Now().Add(-b.Age)); refused != nil {
 			return BatchResponse{Status: refused.Status, Body: refused.Body()}
 		}
 	}
@@ -103,10 +109,10 @@ func (r *Runtime) ServeBatchRequest(ctx context.Context, b BatchRequest) BatchRe
 	return w.response()
 }
 
-// accountOf returns the account of the API key or user that created a batch.
-func (r *Runtime) accountOf(c Caller) (*quota.Account, *openai.Error) {
+// accountOf returns the account of the API key or user that created a batch at a time.
+func (r *Runtime) accountOf(c Caller, created time.Time) (*quota.Account, *openai.Error) {
 	if c.IsUser {
-		a, err := r.ledger.UserWithoutToken(c.Key, c.Tenant, r.Elapsed())
+		a, err := r.ledger.UserOfBatch(c.Key, c.Tenant, c.Limits, created, r.Elapsed())
 		if err != nil {
 			return nil, errManyUsers("user that created the batch: ", err)
 		}

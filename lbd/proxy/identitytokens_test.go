@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -164,6 +165,43 @@ func TestBatchKeepsLimitsOfUser(t *testing.T) {
 	}
 	if r := b.ServeBatchRequest(t.Context(), request); r.Status != http.StatusTooManyRequests {
 		t.Errorf("the batch receives %d beyond the limit", r.Status)
+	}
+}
+
+// A balancer that has seen no token of the user, such as one that was restarted, applies the limits of the token with
+// which the batch was created.
+func TestBatchHasLimitsOfUserAtOtherBalancer(t *testing.T) {
+	for name, limits := range map[string]service.KeyLimits{
+		"requests per minute": {RequestsPerMinute: 1},
+		"tokens per minute":   {TokensPerMinute: 1},
+		"tokens per day":      {TokensPerDay: 1},
+		"concurrent":          {Concurrent: 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			i := testkit.NewIssuer(t)
+			creator := make(chan Caller, 1)
+			accepting := start(t, tokenOptions(t, i, func(s *service.OIDC) { s.Limits = limits }))
+			accepting.SetBatches(func(_ http.ResponseWriter, _ *http.Request, c Caller) { creator <- c })
+			expect(t, accepting.post("/v1/batches", "{}", as(i.Sign("alice", time.Now().Add(time.Hour)))), 200, "")
+			request := BatchRequest{ID: "b-1", Path: chatPath, Body: []byte(plainBody), Caller: <-creator, Due: time.Hour}
+
+			executing := start(t, testOptions(t))
+			statuses := make(chan int, 2)
+			var nested atomic.Bool
+			executing.attach("us-0", engine(t, func(w http.ResponseWriter, req *http.Request) {
+				if nested.CompareAndSwap(false, true) { // the second request arrives while the first is in flight
+					statuses <- executing.ServeBatchRequest(t.Context(), request).Status
+				}
+				whole(plainReply)(w, req)
+			}))
+			statuses <- executing.ServeBatchRequest(t.Context(), request).Status
+			for range len(statuses) {
+				if <-statuses == http.StatusTooManyRequests {
+					return
+				}
+			}
+			t.Error("no request of the batch is denied")
+		})
 	}
 }
 

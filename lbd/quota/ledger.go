@@ -103,6 +103,7 @@ type Account struct {
 	tier         service.Tier
 	maxTier      service.Tier // empty = any
 	limits       service.KeyLimits
+	granted      time.Time // of a user: when the limits were granted, by a token or a batch; zero = unknown
 	budgets      budgets
 	requests     bucket
 	tokens       bucket
@@ -143,13 +144,19 @@ const (
 func (a *Account) configure(k service.APIKey, shared *Account, now time.Duration) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.tenant, a.tier, a.maxTier, a.limits, a.shared = k.Tenant, k.Tier, k.MaxTier, k.Limits, shared
-	a.budgets = budgets{service.NanoUSDOf(k.Limits.USDPerDay), service.NanoUSDOf(k.Limits.USDPerMonth)}
-	a.requests.set(int64(k.Limits.RequestsPerMinute), now)
-	a.tokens.set(int64(k.Limits.TokensPerMinute), now)
+	a.tenant, a.tier, a.maxTier, a.shared = k.Tenant, k.Tier, k.MaxTier, shared
+	a.setLimits(k.Limits, now)
 	if a.meanAnswer == 0 {
 		a.meanAnswer = firstAnswer
 	}
+}
+
+// setLimits sets the limits; the lock must be held.
+func (a *Account) setLimits(limits service.KeyLimits, now time.Duration) {
+	a.limits = limits
+	a.budgets = budgets{service.NanoUSDOf(limits.USDPerDay), service.NanoUSDOf(limits.USDPerMonth)}
+	a.requests.set(int64(limits.RequestsPerMinute), now)
+	a.tokens.set(int64(limits.TokensPerMinute), now)
 }
 
 // The limits by which denials are counted, values of the label limit in metrics. admit, reserve and
@@ -257,6 +264,13 @@ func (a *Account) Rights() (tenant string, tier, maxTier service.Tier) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.tenant, a.tier, a.maxTier
+}
+
+// Limits returns an account's limits.
+func (a *Account) Limits() service.KeyLimits {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.limits
 }
 
 // The names of OpenAI's headers: limit, remaining and reset, of requests and of tokens.

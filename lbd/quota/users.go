@@ -27,12 +27,13 @@ func (l *Ledger) OpenUser(k service.APIKey, now time.Duration) (*Account, error)
 	defer l.mu.Unlock()
 	a := l.accounts[k.Name]
 	if a == nil {
-		return l.addUser(k, now)
+		return l.addUser(k, time.Now(), now)
 	}
 	if a.holder == holderUser && a.tenant != k.Tenant {
 		l.leaveTenant(a.tenant)
 		l.byTenant[k.Tenant]++
 	}
+	a.grant(time.Now()) // before the limits: limits that a batch sets meanwhile are replaced
 	a.configure(k, l.tenants[k.Tenant], now)
 	return a, nil
 }
@@ -44,43 +45,71 @@ func (l *Ledger) leaveTenant(tenant string) {
 	}
 }
 
-// UserWithoutToken returns the account of a user whose token, and so whose limits, are not known here. An account
-// that exists is not changed. A new one has no limits of its own until OpenUser sets them.
-func (l *Ledger) UserWithoutToken(name, tenant string, now time.Duration) (*Account, error) {
-	return l.findUser(service.APIKey{Name: name, Tenant: tenant, Tier: service.TierDeferred}, now)
+// UserOfBatch returns the account of the user who created a batch. limits are those of the user's token at that time;
+// nil = unknown, so that a new account has none. They do not replace limits that were granted later, by a token or
+// with another batch. Tenant and tiers of an account that exists are not changed.
+func (l *Ledger) UserOfBatch(name, tenant string, limits *service.KeyLimits, created time.Time, now time.Duration) (*Account, error) {
+	k := service.APIKey{Name: name, Tenant: tenant, Tier: service.TierDeferred}
+	if limits == nil {
+		return l.findUser(k, time.Time{}, now)
+	}
+	k.Limits = *limits
+	a, err := l.findUser(k, created, now)
+	if err == nil {
+		a.renewLimits(k.Limits, created, now)
+	}
+	return a, err
+}
+
+// renewLimits sets limits that were granted later than those of the account.
+func (a *Account) renewLimits(limits service.KeyLimits, granted time.Time, now time.Duration) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if granted.After(a.granted) {
+		a.granted = granted
+		a.setLimits(limits, now)
+	}
+}
+
+// grant records when the account's limits were granted.
+func (a *Account) grant(at time.Time) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.granted = at
 }
 
 // Reopen returns the account that replaces a dropped one. If there is none yet, it has the limits and rights of the
 // dropped one. Reopen fails as OpenUser does.
 func (l *Ledger) Reopen(dropped *Account, now time.Duration) (*Account, error) {
-	return l.findUser(dropped.key(), now)
+	k, granted := dropped.key()
+	return l.findUser(k, granted, now)
 }
 
 // findUser returns the account of a user as it is, created if needed with the limits and rights of k.
-func (l *Ledger) findUser(k service.APIKey, now time.Duration) (*Account, error) {
+func (l *Ledger) findUser(k service.APIKey, granted time.Time, now time.Duration) (*Account, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if a := l.accounts[k.Name]; a != nil {
 		return a, nil
 	}
-	return l.addUser(k, now)
+	return l.addUser(k, granted, now)
 }
 
-// key returns the account's name, limits and rights.
-func (a *Account) key() service.APIKey {
+// key returns the account's name, limits and rights, and when the limits were granted.
+func (a *Account) key() (k service.APIKey, granted time.Time) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return service.APIKey{Name: a.name, Tenant: a.tenant, Tier: a.tier, MaxTier: a.maxTier, Limits: a.limits}
+	return service.APIKey{Name: a.name, Tenant: a.tenant, Tier: a.tier, MaxTier: a.maxTier, Limits: a.limits}, a.granted
 }
 
 // addUser adds the account of a user; the lock must be held.
-func (l *Ledger) addUser(k service.APIKey, now time.Duration) (*Account, error) {
+func (l *Ledger) addUser(k service.APIKey, granted time.Time, now time.Duration) (*Account, error) {
 	if err := l.makeRoom(k.Tenant, now); err != nil {
 		return nil, err
 	}
 	a := l.newAccount(k.Name, holderUser)
 	l.serial++
-	a.serial, a.tenant = l.serial, k.Tenant
+	a.serial, a.tenant, a.granted = l.serial, k.Tenant, granted
 	l.accounts[k.Name] = a
 	l.users++
 	l.byTenant[k.Tenant]++

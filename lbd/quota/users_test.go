@@ -201,6 +201,58 @@ func TestTooManyUsersNamesAccountsNotUsage(t *testing.T) {
 	}
 }
 
+// A user has the limits that were granted last, by a token or with a batch, also in an account that is opened again.
+func TestNewestGrantLimitsUser(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := NewLedger()
+		began := time.Now()
+		var a *Account
+		batch := func(limit int, age time.Duration) {
+			var err error
+			if a, err = l.UserOfBatch("alice", "corp", &service.KeyLimits{Concurrent: limit}, time.Now().Add(-age), time.Since(began)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		check := func(step string, want int) {
+			t.Helper()
+			if got := a.Limits().Concurrent; got != want {
+				t.Errorf("%s: the limit is %d, want %d", step, got, want)
+			}
+		}
+		batch(1, time.Hour)
+		check("a batch opens the account", 1)
+		batch(2, time.Minute)
+		check("a later batch", 2)
+		batch(1, time.Hour)
+		check("the first batch again", 2)
+		time.Sleep(time.Second)
+		token := service.APIKey{Name: "alice", Tenant: "corp", Tier: service.TierFast, Limits: service.KeyLimits{Concurrent: 3}}
+		if _, err := l.OpenUser(token, time.Since(began)); err != nil {
+			t.Fatal(err)
+		}
+		batch(2, time.Minute)
+		check("a batch from before the token", 3)
+		if _, err := l.UserOfBatch("alice", "corp", nil, time.Now(), time.Since(began)); err != nil {
+			t.Fatal(err)
+		}
+		check("a batch with unknown limits", 3)
+		l.mu.Lock()
+		l.dropIdleUsers(time.Since(began))
+		l.mu.Unlock()
+		if _, err := l.Reopen(a, time.Since(began)); err != nil {
+			t.Fatal(err)
+		}
+		batch(2, time.Minute)
+		check("the account is opened again", 3)
+		time.Sleep(time.Second)
+		batch(4, 0)
+		check("a batch from after the token", 4)
+		if _, tier, _ := a.Rights(); tier != service.TierFast {
+			t.Errorf("the batch changed the tier to %s", tier)
+		}
+	})
+}
+
 // A user whose tokens name another tenant from now on counts there, and no longer in the former one.
 func TestUserCountsInTheTenantOfTheLastToken(t *testing.T) {
 	l := NewLedger()

@@ -3,6 +3,8 @@ package job
 import (
 	"errors"
 	"time"
+
+	"skyserve/internal/service"
 )
 
 // Chunk is a range of consecutive lines: what a balancer claims.
@@ -27,6 +29,10 @@ type Record struct {
 	Tenant    string `json:"tenant"`
 	Key       string `json:"key"`            // name of the API key or user that created it; empty without keys
 	KeyIsUser bool   `json:"user,omitempty"` // Key is a user with identity tokens
+	// UserLimits are the limits of the user's token when the batch was created: a balancer that has not seen the token
+	// does not know them. They are nil for an API key, whose limits balancers know, and unknown in a record of an earlier
+	// version.
+	UserLimits *service.KeyLimits `json:"user_limits,omitempty"`
 	// WindowMillis is the completion window.
 	WindowMillis int64 `json:"window_ms"`
 	// CreatedMillis is Batch.CreatedAt in milliseconds.

@@ -1,12 +1,16 @@
 package job
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
+
+	"skyserve/internal/service"
 )
 
 var start = time.Date(2026, 3, 2, 10, 0, 0, 0, time.UTC)
@@ -82,6 +86,32 @@ func TestStates(t *testing.T) {
 		}
 		if got != want {
 			t.Errorf("%q: %s, want %s", path, got, want)
+		}
+	}
+}
+
+// The record carries the limits of a user. One of an earlier version has none, which is not the same as no limits.
+func TestRecordCarriesUserLimits(t *testing.T) {
+	for name, c := range map[string]struct {
+		limits *service.KeyLimits
+		member string
+	}{
+		"limits":    {&service.KeyLimits{RequestsPerMinute: 6, TokensPerDay: 7, USDPerMonth: 0.5}, `"user_limits":{"requests_per_minute":6,"tokens_per_day":7,"usd_per_month":0.5}`},
+		"unlimited": {&service.KeyLimits{}, `"user_limits":{}`},
+		"unknown":   {nil, ""},
+	} {
+		r := newRecord(time.Hour)
+		r.KeyIsUser, r.UserLimits = true, c.limits
+		text, err := json.Marshal(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var back Record
+		if err := json.Unmarshal(text, &back); err != nil || !reflect.DeepEqual(back, r) {
+			t.Errorf("%s: %+v, %v, want %+v", name, back, err, r)
+		}
+		if got := string(text); !strings.Contains(got, c.member) || c.limits == nil && strings.Contains(got, "user_limits") {
+			t.Errorf("%s: %s, want %s", name, got, c.member)
 		}
 	}
 }
