@@ -14,6 +14,7 @@ import (
 	"skyserve/internal/service"
 	"skyserve/provision"
 	"skyserve/provision/cloud"
+	"skyserve/provision/gcp"
 	"skyserve/provision/local"
 )
 
@@ -35,7 +36,14 @@ func (o *topOperator) Shell(ctx context.Context, id string) (*exec.Cmd, error) {
 	machines := listing.Machines()
 	at := slices.IndexFunc(machines, func(m provision.Object) bool { return m.ID == id })
 	if at >= 0 {
-		return shellOf(svc, machines[at])
+		m := machines[at]
+		project := ""
+		if m.Region.Cloud() == service.CloudGCP {
+			if project, err = gcp.New(o.clouds.googleConfig([]string{m.Region.ShortName()}, view.spec)).Project(ctx); err != nil {
+				return nil, withHint(cloudError(err))
+			}
+		}
+		return shellOf(svc, m, project)
 	}
 	if s := o.snapshot(); s != nil {
 		for _, r := range s.Regions {
@@ -50,8 +58,8 @@ func (o *topOperator) Shell(ctx context.Context, id string) (*exec.Cmd, error) {
 }
 
 // shellOf returns the command for a machine: on this computer a shell in the machine's directory, otherwise the
-// command line of its cloud.
-func shellOf(svc local.Service, m provision.Object) (*exec.Cmd, error) {
+// command line of its cloud. project is that of the machine in Google Cloud.
+func shellOf(svc local.Service, m provision.Object, project string) (*exec.Cmd, error) {
 	switch {
 	case cloud.RunsOnThisComputer(m.Region):
 		cmd := exec.Command(cmp.Or(os.Getenv("SHELL"), "/bin/sh"))
@@ -65,7 +73,7 @@ func shellOf(svc local.Service, m provision.Object) (*exec.Cmd, error) {
 	case m.Region.Cloud() == service.CloudGCP:
 		zone, rest, _ := strings.Cut(m.Handle, "/")
 		name, _, _ := strings.Cut(rest, "/")
-		return exec.Command("gcloud", "compute", "ssh", name, "--zone", zone), nil
+		return exec.Command("gcloud", "compute", "ssh", name, "--zone", zone, "--project", project), nil
 	}
 	return nil, fmt.Errorf("opening a shell on %s: region %s has no command for it", m.ID, m.Region)
 }

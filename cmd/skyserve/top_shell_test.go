@@ -27,10 +27,10 @@ func TestShellCommands(t *testing.T) {
 	}{
 		{provision.Object{ID: "us-0", Region: "local/us"}, []string{"/bin/zsh"}},
 		{provision.Object{ID: "us-0", Region: "aws/us-east-1", Handle: "i-0abc"}, []string{"aws", "ssm", "start-session", "--region", "us-east-1", "--target", "i-0abc"}},
-		{provision.Object{ID: "eu-0", Region: "gcp/europe-west4", Handle: "europe-west4-a/chat-eu-0/17"}, []string{"gcloud", "compute", "ssh", "chat-eu-0", "--zone", "europe-west4-a"}},
+		{provision.Object{ID: "eu-0", Region: "gcp/europe-west4", Handle: "europe-west4-a/chat-eu-0/17"}, []string{"gcloud", "compute", "ssh", "chat-eu-0", "--zone", "europe-west4-a", "--project", "my-project"}},
 		{provision.Object{ID: "us-1", Region: "aws/us-east-1"}, nil},
 	} {
-		cmd, err := shellOf(svc, c.machine)
+		cmd, err := shellOf(svc, c.machine, "my-project")
 		if c.want == nil {
 			if err == nil {
 				t.Errorf("%s: got %v", c.machine.ID, cmd.Args)
@@ -41,7 +41,7 @@ func TestShellCommands(t *testing.T) {
 			t.Errorf("%s: got %v, %v, want %v", c.machine.Region, cmd, err, c.want)
 		}
 	}
-	cmd, err := shellOf(svc, provision.Object{ID: "us-0", Region: "local/us"})
+	cmd, err := shellOf(svc, provision.Object{ID: "us-0", Region: "local/us"}, "")
 	if err != nil || filepath.Base(cmd.Dir) != "us-0" {
 		t.Errorf("the shell of a local machine runs in %q, %v", cmd.Dir, err)
 	}

@@ -108,7 +108,11 @@ func TestProjectID(t *testing.T) {
 			TokenProvider:     token{value: "t"},
 			ProjectIDProvider: auth.CredentialsPropertyFunc(func(context.Context) (string, error) { return tt.credentials, nil }),
 		})
-		_, err := gcp.New(cfg).List(t.Context(), "chat")
+		p := gcp.New(cfg)
+		_, err := p.List(t.Context(), "chat")
+		if project, _ := p.Project(t.Context()); tt.want == "" && project != "p" {
+			t.Errorf("%+v: the project is %q, want p", tt, project)
+		}
 		got := ""
 		if err != nil {
 			got = err.Error()

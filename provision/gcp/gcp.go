@@ -84,6 +84,15 @@ func New(cfg Config) *Provider {
 	return &Provider{cfg: cfg}
 }
 
+// Project returns the id of the project, see Config. Errors include *provision.CredentialsError.
+func (p *Provider) Project(ctx context.Context) (string, error) {
+	s, err := p.openSession(ctx)
+	if err != nil {
+		return "", err
+	}
+	return s.project, nil
+}
+
 // sleep blocks for a duration, or until the context ends.
 func sleep(ctx context.Context, d time.Duration) error {
 	t := time.NewTimer(d)
