@@ -1,10 +1,13 @@
 package main
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
 	"slices"
+	"strings"
 
 	"github.com/spf13/pflag"
 
@@ -24,9 +27,15 @@ const rehearsalModel = "rehearsal"
 // envRehearsalKey is the environment variable of this process with the API key of a rehearsal.
 const envRehearsalKey = "SKYSERVE_REHEARSAL_KEY"
 
-// rehearsalName returns the name of the service that rehearses another.
+// rehearsalName returns the name of the service that rehearses another. A name that is too long is truncated and has a
+// hash, as the names of roles and service accounts have: no two services share a rehearsal.
 func rehearsalName(name string) string {
-	return name[:min(len(name), maxServiceName-len(rehearsalSuffix))] + rehearsalSuffix
+	const maxLength, digits = maxServiceName - len(rehearsalSuffix), 6
+	if len(name) <= maxLength {
+		return name + rehearsalSuffix
+	}
+	sum := sha256.Sum256([]byte(name))
+	return strings.TrimRight(name[:maxLength-1-digits], "-") + "-" + hex.EncodeToString(sum[:])[:digits] + rehearsalSuffix
 }
 
 // rehearsalRegions returns the rented regions of a service that a rehearsal uses: the first of each

@@ -62,6 +62,26 @@ func TestRehearsalIsDerivedFromService(t *testing.T) {
 	}
 }
 
+// Two services never share a rehearsal, and each name is one of a service.
+func TestRehearsalNamesAreUnique(t *testing.T) {
+	long := "a-service-with-a-long-name-"     // 27 letters
+	dashed := "its-23rd-letter-is-the-ninth-" // it is cut at a dash
+	names := map[string]string{}
+	for _, name := range []string{"chat", "c", long + "abc", long + "abcd", long + "abcde", long + "1", long + "1-eu", long + "1-us", dashed + "eu", dashed + "us"} {
+		got := rehearsalName(name)
+		if other, taken := names[got]; taken {
+			t.Errorf("%s and %s share the rehearsal %s", name, other, got)
+		}
+		names[got] = name
+		if len(got) > maxServiceName || strings.Contains(got, "--") || !strings.HasSuffix(got, "-rehearsal") {
+			t.Errorf("%s has the rehearsal %s", name, got)
+		}
+		if len(name) <= 30 && got != name+"-rehearsal" {
+			t.Errorf("%s is shortened to %s", name, got)
+		}
+	}
+}
+
 // Invalid combinations of flags and services that cannot be rehearsed are usage errors.
 func TestRehearsalRejectsInvalidUse(t *testing.T) {
 	dir := t.TempDir()
