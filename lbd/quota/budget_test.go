@@ -23,7 +23,7 @@ func TestBudget(t *testing.T) {
 		if e != nil || !v.SetPrice(dollar) {
 			t.Fatal(e)
 		}
-		if e := v.Reserve(50, 60, 1, 0); e == nil || e.Code != "insufficient_quota" || e.RetryAfter != 24*60*60 || !strings.Contains(e.Message, "the limit of this key is 0.0001 USD per day") {
+		if e := v.Reserve(50, 60, 1, 0); e == nil || e.Code != "insufficient_quota" || e.RetryAfter != 0 || !strings.Contains(e.Message, "the limit of this key is 0.0001 USD per day") {
 			t.Errorf("110 of 100 tokens: %+v", e)
 		}
 		if e := v.Reserve(40, 50, 1, 0); e != nil {

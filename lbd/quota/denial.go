@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"skyserve/internal/printable"
+	"skyserve/internal/service"
 )
 
 // period is the period of a quota, by the UTC calendar.
@@ -57,8 +58,27 @@ func quotaReached(h holder, unit string, limit int, p period, now time.Time) *De
 
 // budgetReached returns the denial of a request over a budget in US dollars.
 func budgetReached(h holder, usd float64, p period, now time.Time) *Denial {
-	return overQuota(p, now, "budget reached: the limit of this %s is %s USD per %s, and requests in flight reserve their expected cost", h, strconv.FormatFloat(usd, 'f', -1, 64), p)
+	return overQuota(p, now, "budget reached: the limit of this %s is %s USD per %s, and requests in flight reserve their expected cost", h, dollars(usd), p)
 }
+
+// largerThanQuota returns the denial of a request that alone exceeds a quota.
+func largerThanQuota(h holder, tokens int64, limit int, p period) *Denial {
+	return neverAdmitted("quota: it may use %d tokens, and the limit of this %s is %d per %s", tokens, h, limit, p)
+}
+
+// largerThanBudget returns the denial of a request that alone exceeds a budget in US dollars.
+func largerThanBudget(h holder, cost service.NanoUSD, usd float64, p period) *Denial {
+	return neverAdmitted("budget: it may cost %s USD, and the limit of this %s is %s USD per %s", dollars(cost.USD()), h, dollars(usd), p)
+}
+
+// neverAdmitted returns the denial of a request that is larger than a limit, however long the client waits.
+func neverAdmitted(format string, args ...any) *Denial {
+	message := "the request is larger than the " + fmt.Sprintf(format, args...) + "; shorten it or set a lower max_tokens"
+	return &Denial{Kind: codeQuota, Code: codeQuota, Message: message}
+}
+
+// dollars formats an amount without rounding.
+func dollars(usd float64) string { return strconv.FormatFloat(usd, 'f', -1, 64) }
 
 // overQuota returns the denial of a request over a quota or budget of a period.
 func overQuota(p period, now time.Time, format string, args ...any) *Denial {

@@ -187,6 +187,9 @@ func (a *Account) overQuota(counted, tokens int64, cost service.NanoUSD) (limit 
 	if l.RequestsPerDay|l.TokensPerDay|l.RequestsPerMonth|l.TokensPerMonth == 0 && a.budgets == (budgets{}) {
 		return "", nil
 	}
+	if limit, d := a.neverFits(tokens, cost); d != nil {
+		return limit, d
+	}
 	own := a.total.Minus(a.quota.Own) // usage that a.quota does not include yet
 	now := time.Now()
 	day, month := a.quota.By(now)
@@ -213,6 +216,27 @@ func (a *Account) overQuota(counted, tokens int64, cost service.NanoUSD) (limit 
 		return deniedBudget, budgetReached(a.holder, l.USDPerDay, oneDay, now)
 	case a.budgets.month > 0 && month.Cost+further > a.budgets.month:
 		return deniedBudget, budgetReached(a.holder, l.USDPerMonth, oneMonth, now)
+	}
+	return "", nil
+}
+
+// neverFits returns a denial if one request alone exceeds a quota or budget, else nil. The lock must be held.
+func (a *Account) neverFits(tokens int64, cost service.NanoUSD) (limit string, d *Denial) {
+	for _, q := range []struct {
+		tokens int
+		usd    float64
+		budget service.NanoUSD
+		period period
+	}{
+		{a.limits.TokensPerDay, a.limits.USDPerDay, a.budgets.day, oneDay},
+		{a.limits.TokensPerMonth, a.limits.USDPerMonth, a.budgets.month, oneMonth},
+	} {
+		switch {
+		case q.tokens > 0 && tokens > int64(q.tokens):
+			return deniedQuota, largerThanQuota(a.holder, tokens, q.tokens, q.period)
+		case q.budget > 0 && cost > q.budget:
+			return deniedBudget, largerThanBudget(a.holder, cost, q.usd, q.period)
+		}
 	}
 	return "", nil
 }

@@ -24,14 +24,14 @@ func TestQuota(t *testing.T) {
 		if e != nil {
 			t.Fatal(e)
 		}
-		if e := v.Reserve(50, 60, 1, now()); e == nil || e.Code != "insufficient_quota" || e.RetryAfter != 24*60*60 {
+		if e := v.Reserve(50, 60, 1, now()); e == nil || e.Code != "insufficient_quota" || e.RetryAfter != 0 {
 			t.Errorf("110 of 100 tokens: %+v", e)
 		}
 		if e := v.Reserve(40, 50, 1, now()); e != nil {
 			t.Error(e)
 		}
 		other, _ := a.Admit(now())
-		if e := other.Reserve(1, 10, 1, now()); e == nil {
+		if e := other.Reserve(1, 10, 1, now()); e == nil || e.RetryAfter != 24*60*60 {
 			t.Error("the tokens of a request in flight are given away twice")
 		}
 		other.Release(now())
@@ -84,7 +84,7 @@ func TestDenialsOfOneRequestAreSingular(t *testing.T) {
 		for range 3 {
 			v, d := a.Admit(0)
 			if d == nil {
-				d = v.Reserve(1, 20, 1, 0)
+				d = v.Reserve(1, 10, 1, 0)
 			}
 			if d != nil {
 				denied = d
@@ -92,6 +92,34 @@ func TestDenialsOfOneRequestAreSingular(t *testing.T) {
 		}
 		if denied == nil || denied.Message != want {
 			t.Errorf("%s: got %+v, want %q", line, denied, want)
+		}
+	}
+}
+
+// A request that alone exceeds a quota or budget gets an error that says so, also where the period's is used up: waiting
+// does not help.
+func TestRequestLargerThanQuotaHasNoRetryAfter(t *testing.T) {
+	const fewer = "; shorten it or set a lower max_tokens"
+	for line, want := range map[string]string{
+		"tokens_per_day=100":                      "the request is larger than the quota: it may use 110 tokens, and the limit of this key is 100 per day" + fewer,
+		"tokens_per_month=100 requests_per_day=1": "the request is larger than the quota: it may use 110 tokens, and the limit of this key is 100 per month" + fewer,
+		"usd_per_day=0.0001":                      "the request is larger than the budget: it may cost 0.00011 USD, and the limit of this key is 0.0001 USD per day" + fewer,
+		"usd_per_month=0.0001 tokens_per_day=150": "the request is larger than the budget: it may cost 0.00011 USD, and the limit of this key is 0.0001 USD per month" + fewer,
+	} {
+		a := NewLedger().Open(limited(t, line)[0], 0)
+		v, d := a.Admit(0)
+		if d != nil {
+			t.Fatal(d)
+		}
+		v.SetPrice(dollar)
+		a.mu.Lock()
+		a.total = telemetry.Usage{Requests: 9, PromptTokens: 99}.Priced(dollar)
+		a.mu.Unlock()
+		if d := v.Reserve(50, 60, 1, 0); d == nil || d.Kind != "insufficient_quota" || d.Code != "insufficient_quota" || d.RetryAfter != 0 || d.Message != want {
+			t.Errorf("%s: got %+v, want %q", line, d, want)
+		}
+		if d := v.Reserve(10, 10, 1, 0); d == nil || d.RetryAfter == 0 {
+			t.Errorf("%s: a request that fits tomorrow gets %+v", line, d)
 		}
 	}
 }
