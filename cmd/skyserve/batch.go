@@ -231,8 +231,8 @@ func (o *batchOptions) submit(ctx context.Context, file string, out, errOut io.W
 		printMessage(errOut, labelWarning, "%s is expected to end %s, after its deadline %s: requests without a result by then expire", printable.Line(b.ID), batchTime(*b.Estimate.FinishAt), batchTime(b.ExpiresAt))
 	}
 	if !o.wait {
-		if o.format.isDocument() {
-			return o.format.writeDocument(out, b)
+		if o.format.isResult() {
+			return o.format.writeResult(out, b.ID, b)
 		}
 		_, err = fmt.Fprintln(out, printable.Line(b.ID))
 		return err
@@ -241,7 +241,7 @@ func (o *batchOptions) submit(ctx context.Context, file string, out, errOut io.W
 	if b, err = c.awaitEnd(ctx, b, progress); err != nil {
 		return batchError(ctx, "waiting for "+b.ID, err)
 	}
-	return o.printBatch(&b, out)
+	return afterAction(o.printBatch(&b, out))
 }
 
 // checkParams returns a usage error for a value that the API would reject after the upload. It names the flag.
@@ -369,7 +369,7 @@ func (o *batchOptions) show(ctx context.Context, id string, out, errOut io.Write
 // printBatch prints a batch. If the command waited for its end, another end than completed is an error.
 func (o *batchOptions) printBatch(b *batchAnswer, out io.Writer) error {
 	if o.format.isResult() {
-		if err := o.format.writeResult(out, b.ID, b); err != nil {
+		if err := o.format.writeNamed(out, b.ID, b); err != nil {
 			return err
 		}
 		return o.endError(b)
@@ -427,7 +427,7 @@ func (o *batchOptions) cancel(ctx context.Context, id string, out io.Writer) err
 	if err != nil {
 		return batchError(ctx, "cancelling "+id, err)
 	}
-	return o.printBatch(&b, out)
+	return afterAction(o.printBatch(&b, out))
 }
 
 func (o *batchOptions) download(ctx context.Context, id string, out, errOut io.Writer) (err error) {

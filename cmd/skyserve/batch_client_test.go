@@ -93,3 +93,30 @@ func TestBatchParametersAreChecked(t *testing.T) {
 		}
 	}
 }
+
+// An unknown key of a path exits with 1 after a batch was submitted or cancelled: exit code 2 would claim that nothing
+// was changed.
+func TestUnknownKeyAfterBatchActionFails(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "requests.jsonl")
+	if err := os.WriteFile(file, []byte("{}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body)
+		fmt.Fprint(w, `{"id":"batch_1","status":"completed"}`)
+	}))
+	defer srv.Close()
+	o := batchOptions{target: srv.URL, url: "/v1/completions", window: "24h", output: outputFlags{output: outputPath + "{.stats}"}}
+	waits := o
+	waits.wait = true
+	for name, err := range map[string]error{
+		"submit":        o.submit(t.Context(), file, io.Discard, io.Discard),
+		"submit --wait": waits.submit(t.Context(), file, io.Discard, io.Discard),
+		"cancel":        o.cancel(t.Context(), "batch_1", io.Discard),
+	} {
+		var coded *exitError
+		if !errors.As(err, &coded) || coded.code != exitFailed || coded.hint != "the action itself is done; did you mean 'status'?" {
+			t.Errorf("%s: got %+v", name, err)
+		}
+	}
+}

@@ -129,11 +129,21 @@ func (f outputFormat) isResult() bool { return f.isDocument() || f.kind == outpu
 
 // writeResult prints the result of an action: the document, or the name of what was changed.
 func (f outputFormat) writeResult(w io.Writer, name string, document any) error {
+	return afterAction(f.writeNamed(w, name, document))
+}
+
+// writeNamed prints a document, or its name.
+func (f outputFormat) writeNamed(w io.Writer, name string, document any) error {
 	if f.kind == outputName {
 		_, err := fmt.Fprintln(w, printable.Line(name))
 		return err
 	}
-	err := f.writeDocument(w, document)
+	return f.writeDocument(w, document)
+}
+
+// afterAction returns the error of printing the result of an action. Exit code 2 for an unknown key would claim that
+// nothing was changed.
+func afterAction(err error) error {
 	if unknown := (*unknownKeyError)(nil); errors.As(err, &unknown) {
 		return failed(unknown, "the action itself is done; "+unknown.hint())
 	}
@@ -147,7 +157,7 @@ func (f outputFormat) writeItem(w io.Writer, name string, document any) error {
 			return err
 		}
 	}
-	err := f.writeResult(w, name, document)
+	err := f.writeNamed(w, name, document)
 	unknown := (*unknownKeyError)(nil)
 	if path := strings.Replace(f.expression, "[*]", "", 1); errors.As(err, &unknown) && strings.HasPrefix(strings.TrimLeft(f.expression, " {$"), "[*]") {
 		return usage(unknown, fmt.Sprintf("the path is applied to each document: write jsonpath='%s'", path))

@@ -80,6 +80,24 @@ func TestPathOfListIsErrorForItems(t *testing.T) {
 	}
 }
 
+// An unknown key of a command that changes nothing is an error of usage, without a word about an action.
+func TestUnknownKeyOfItemNamesNoAction(t *testing.T) {
+	f, err := (&outputFlags{output: outputPath + "{.kinds}"}).parse()
+	if err != nil {
+		t.Fatal(err)
+	}
+	event, batch := telemetry.Event{ID: "1", Kind: telemetry.EventLaunch}, &batchAnswer{}
+	for command, err := range map[string]error{
+		"events":     (&eventPrinter{out: io.Discard, format: f, shown: map[string]bool{}}).printReport(&telemetry.EventReport{Events: []telemetry.Event{event}, Complete: true}),
+		"batch show": (&batchOptions{format: f}).printBatch(batch, io.Discard),
+	} {
+		var exit *exitError
+		if !errors.As(err, &exit) || exit.code != exitUsage || !strings.Contains(err.Error(), "kinds: unknown key") || strings.Contains(exit.hint, "action") {
+			t.Errorf("%s: got %+v", command, err)
+		}
+	}
+}
+
 // A path with a key that no document of the command has is an error, which lists the keys. A key that is absent now
 // selects nothing.
 func TestUnknownKeysOfPathsAreErrors(t *testing.T) {
