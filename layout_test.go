@@ -66,17 +66,17 @@ var mayImport = map[string][]string{
 	"lbd/quota":     {"internal/printable", "internal/service", "internal/telemetry"},
 	// ZeroMQ's protocol, for engines' cache events and for the simulated engine that publishes them
 	"internal/zmtp":   {},
-	"lbd/cacheevents": {"internal/zmtp"},
+	"lbd/cacheevents": {"internal/printable", "internal/zmtp"},
 	"lbd/cachemap":    {"lbd/prefix"},
 	"lbd/record":      {"internal/service", "lbd/core", "lbd/policy", "lbd/prefix"},
 	"lbd/explain":     {"internal/printable", "internal/service", "internal/telemetry", "lbd/core", "lbd/policy", "lbd/record"},
 	"lbd/probe":       {"internal/service", "lbd/core", "lbd/policy", "lbd/wire"},
 	"lbd/wire":        {},
-	"lbd/discover":    {"internal/service"},
+	"lbd/discover":    {"internal/printable", "internal/service"},
 	"lbd/trace":       {"lbd/proxy"},
 	"lbd/health":      {"internal/printable", "internal/service", "internal/telemetry"},
 	"lbd/peer":        {"internal/service", "internal/telemetry", "lbd/core", "lbd/policy", "lbd/wire"},
-	"lbd/admin":       {"internal/service", "internal/telemetry", "lbd/core", "lbd/policy", "lbd/proxy", "lbd/peer", "lbd/record"},
+	"lbd/admin":       {"internal/printable", "internal/service", "internal/telemetry", "lbd/core", "lbd/policy", "lbd/proxy", "lbd/peer", "lbd/record"},
 	"lbd": {
 		"internal/acme", "internal/identity", "internal/printable", "internal/service", "internal/store", "internal/telemetry", "lbd/admin", "lbd/batch", "lbd/cacheevents", "lbd/cachemap", "lbd/core", "lbd/discover", "lbd/health", "lbd/oidc", "lbd/peer", "lbd/policy",
 		"lbd/prefix", "lbd/probe", "lbd/proxy", "lbd/trace", "lbd/wire",
@@ -93,8 +93,8 @@ var mayImport = map[string][]string{
 	"internal/testcloud/replay":      {"provision/record"},
 	"internal/testcloud/machines":    {"internal/identity", "internal/agent", "internal/testcloud"},
 	"examples/clouds/emulator":       {"internal/testcloud", "internal/testcloud/machines"},
-	"provision/aws":                  {"internal/catalogue", "internal/identity", "internal/agent", "internal/service", "provision"}, // the line in which an agent publishes its key
-	"provision/gcp":                  {"internal/catalogue", "internal/service", "provision"},
+	"provision/aws":                  {"internal/catalogue", "internal/identity", "internal/agent", "internal/printable", "internal/service", "provision"}, // the line in which an agent publishes its key
+	"provision/gcp":                  {"internal/catalogue", "internal/printable", "internal/service", "provision"},
 	"provision/dns":                  {"internal/service", "provision"},
 	"provision/cloud":                {"internal/catalogue", "internal/service", "provision"},
 	"provision/remote":               {"internal/service", "provision"},

@@ -142,14 +142,14 @@ type NoCapacityError struct {
 
 // Error lists the attempted offerings.
 func (e *NoCapacityError) Error() string {
-	text := fmt.Sprintf("launching %s in %s: none of %d offerings has capacity", e.ID, e.Region, len(e.Attempted)+len(e.Skipped))
+	text := fmt.Sprintf("launching %s in %s: none of %s has capacity", e.ID, e.Region, printable.Count(len(e.Attempted)+len(e.Skipped), "offering"))
 	separator := ":" // and semicolons: the text is readable in one line, too
 	for _, t := range e.Attempted {
 		text += fmt.Sprintf("%s\n  %s: %s", separator, t.Offering, t.Code)
 		separator = ";"
 	}
 	if len(e.Skipped) > 0 {
-		text += fmt.Sprintf("%s\n  %d more were skipped: they had no capacity in the last %.0f min", separator, len(e.Skipped), exhaustedFor.Minutes())
+		text += fmt.Sprintf("%s\n  %d more skipped, without capacity in the last %.0f min", separator, len(e.Skipped), exhaustedFor.Minutes())
 	}
 	return text
 }

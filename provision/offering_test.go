@@ -127,7 +127,7 @@ func TestLaunchFallsBackToNextOffering(t *testing.T) {
 		err   []string
 	}{
 		{[]string{"us-east-1c"}, []string{"us-east-1a", "us-east-1b", "us-east-1c", "us-east-1c", "us-east-1c"}, nil},
-		{nil, []string{"us-east-1a", "us-east-1b", "us-east-1c"}, []string{"us-0", "aws/us-east-1", "spot g6.xlarge in us-east-1b: InsufficientInstanceCapacity", "us-2", "3 more were skipped"}},
+		{nil, []string{"us-east-1a", "us-east-1b", "us-east-1c"}, []string{"us-0", "aws/us-east-1", "spot g6.xlarge in us-east-1b: InsufficientInstanceCapacity", "us-2", "3 more skipped, without capacity"}},
 	} {
 		s := &limitedCapacity{zones: tt.zones}
 		_, err := provision.Apply(context.Background(), provision.Diff(wants, nil), s, provision.ApplyOptions{Parallel: 1})
@@ -293,5 +293,18 @@ func TestCatalogueIsConsistent(t *testing.T) {
 	}
 	if _, ok := provision.MachineTypeOf("aws", "z9.huge"); ok {
 		t.Error("z9.huge is in it")
+	}
+}
+
+// A machine with one offering, or one that was skipped, is reported in the singular.
+func TestNoCapacityOfOneIsSingular(t *testing.T) {
+	one := offer("g6.xlarge", "us-east-1a", spot, 0.4)
+	for want, e := range map[string]*provision.NoCapacityError{
+		"launching us-0 in aws/us-east-1: none of 1 offering has capacity:\n  spot g6.xlarge in us-east-1a: No":                    {ID: "us-0", Region: "aws/us-east-1", Attempted: []*provision.CapacityError{{Offering: one, Code: "No"}}},
+		"launching us-0 in aws/us-east-1: none of 1 offering has capacity:\n  1 more skipped, without capacity in the last 10 min": {ID: "us-0", Region: "aws/us-east-1", Skipped: provision.Offerings{one}},
+	} {
+		if got := e.Error(); got != want {
+			t.Errorf("got %q, want %q", got, want)
+		}
 	}
 }

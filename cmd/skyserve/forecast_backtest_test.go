@@ -58,3 +58,17 @@ func TestBarLimit(t *testing.T) {
 		t.Errorf("the bar that is cut off has no label (%v)", err)
 	}
 }
+
+// The shares of a backtest, and the speed of a simulation, have the singular for one.
+func TestWindowsAndRequestsAreCounted(t *testing.T) {
+	winner := "naive"
+	for got, want := range map[string]string{
+		describeWinner(forecast.BacktestReport{WithLoad: 1, Windows: 1, Winner: &winner}): "naive (load in 1 of 1 window)",
+		describeWinner(forecast.BacktestReport{WithLoad: 0, Windows: 2}):                  "no result, load in 0 of 2 windows",
+		simSpeed(1, 500): "1 request in 0.5 s: 2 per second",
+	} {
+		if got != want {
+			t.Errorf("got %q, want %q", got, want)
+		}
+	}
+}

@@ -122,7 +122,7 @@ func writeBacktest(out io.Writer, format outputFormat, results []backtestSeries)
 
 // describeWinner names the winner of a series, or the forecasters that its windows do not tell apart.
 func describeWinner(r forecast.BacktestReport) string {
-	share := fmt.Sprintf("%d of %d windows have load", r.WithLoad, r.Windows)
+	share := fmt.Sprintf("load in %d of %s", r.WithLoad, printable.Count(r.Windows, "window"))
 	switch {
 	case r.WithLoad == 0:
 		return "no result, " + share

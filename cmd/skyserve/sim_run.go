@@ -301,12 +301,12 @@ func (o *simRunOptions) runPlan(ctx context.Context, plan eval.Comparison, more 
 	if err := report.WriteTable(out); err != nil {
 		return nil, err
 	}
-	_, err = fmt.Fprintln(errOut, simSpeed(report))
+	_, err = fmt.Fprintln(errOut, simSpeed(report.Issued, report.WallMillis))
 	return report, err
 }
 
-// simSpeed returns how fast the simulation ran.
-func simSpeed(r *eval.SimReport) string {
-	seconds := r.WallMillis / 1000
-	return fmt.Sprintf("%s in %.1f s: %.0f per second", printable.Count(r.Issued, "request"), seconds, float64(r.Issued)/seconds)
+// simSpeed returns how fast a simulation of a number of requests ran.
+func simSpeed(requests int, wallMillis float64) string {
+	seconds := wallMillis / 1000
+	return fmt.Sprintf("%s in %.1f s: %.0f per second", printable.Count(requests, "request"), seconds, float64(requests)/seconds)
 }

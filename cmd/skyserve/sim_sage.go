@@ -120,8 +120,7 @@ func (o *simRunOptions) runSagePlan(ctx context.Context, p eval.SageComparison, 
 	}
 	report.WallMillis = float64(time.Since(began)) / float64(time.Millisecond)
 	if o.format.isTable() {
-		seconds := report.WallMillis / 1000
-		fmt.Fprintf(errOut, "%d requests in %.1f s: %.0f per second\n", report.Requests, seconds, float64(report.Requests)/seconds)
+		fmt.Fprintln(errOut, simSpeed(report.Requests, report.WallMillis))
 	}
 	return report, nil
 }

@@ -415,8 +415,11 @@ func TestBalancerWithoutReadyReplica(t *testing.T) {
 		t.Errorf("got %+v", got)
 	}
 	b.replicas = []Replica{{State: service.StateNotReady}, {State: service.StateDraining}}
-	if got := api(b, nil).Region().Balancers[0]; got.State != "STARTING" || got.Reason != "none of 2 replicas is ready" {
-		t.Errorf("got %+v", got)
+	for n, want := range map[int]string{1: "none of 1 replica is ready", 2: "none of 2 replicas is ready"} {
+		b := &balancer{replicas: b.replicas[:n]}
+		if got := api(b, nil).Region().Balancers[0]; got.State != "STARTING" || got.Reason != want {
+			t.Errorf("got %+v, want %q", got, want)
+		}
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"skyserve/internal/printable"
 	"skyserve/internal/service"
 	"skyserve/internal/telemetry"
 	"skyserve/lbd/core"
@@ -194,7 +195,7 @@ func (a *API) self(replicas []Replica, models []core.ModelView) telemetry.Balanc
 	case len(replicas) == 0:
 		b.State, b.Reason = service.StateStarting, "no attached replicas"
 	case !slices.ContainsFunc(replicas, ready):
-		b.State, b.Reason = service.StateStarting, fmt.Sprintf("none of %d replicas is ready", len(replicas))
+		b.State, b.Reason = service.StateStarting, fmt.Sprintf("none of %s is ready", printable.Count(len(replicas), "replica"))
 	}
 	return b
 }

@@ -4,6 +4,8 @@ import (
 	"fmt"
 
 	"github.com/zeebo/xxh3"
+
+	"skyserve/internal/printable"
 )
 
 // sequence follows the numbers of an engine's messages, which increase by one.
@@ -46,5 +48,5 @@ func (s *sequence) accept(seq uint64, payload []byte) {
 
 // missing describes the messages between the last one and seq.
 func (s *sequence) missing(seq uint64) string {
-	return fmt.Sprintf("%d messages are missing before message %d", seq-s.last-1, seq)
+	return fmt.Sprintf("%s lost before message %d", printable.Count(seq-s.last-1, "message"), seq)
 }

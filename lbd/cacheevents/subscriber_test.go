@@ -313,3 +313,13 @@ func TestInvalidMessage(t *testing.T) {
 	f.raw(2, pack(list{1.0, list{list{"BlockRemoved", list{7}}}}))
 	l.want(t, "+ 0 ! 7")
 }
+
+// The reason of a reset has the singular for one message.
+func TestMissingMessagesAreCounted(t *testing.T) {
+	s := sequence{started: true, last: 4}
+	for seq, want := range map[uint64]string{6: "1 message lost before message 6", 7: "2 messages lost before message 7"} {
+		if got := s.missing(seq); got != want {
+			t.Errorf("got %q, want %q", got, want)
+		}
+	}
+}

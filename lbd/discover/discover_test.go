@@ -1,6 +1,7 @@
 package discover
 
 import (
+	"errors"
 	"maps"
 	"path/filepath"
 	"reflect"
@@ -92,5 +93,19 @@ func TestSplit(t *testing.T) {
 	static, names := Split([]service.ReplicaConfig{{URL: "http://a:1"}, {URL: "dns+http://b:1"}, {URL: "srv+http://c"}})
 	if !reflect.DeepEqual(urls(static), []string{"http://a:1"}) || !reflect.DeepEqual(urls(names), []string{"dns+http://b:1", "srv+http://c"}) {
 		t.Errorf("got %v and %v", static, names)
+	}
+}
+
+// The message about a source that fails has the singular for one replica.
+func TestProblemCountsReplicas(t *testing.T) {
+	for have, want := range map[int][2]string{
+		1: {"the last valid list with 1 entry stays in effect", "the last answer with 1 address stays in effect"},
+		2: {"the last valid list with 2 entries stays in effect", "the last answer with 2 addresses stays in effect"},
+	} {
+		for i, s := range []source{&fileSource{}, &nameSource{}} {
+			if message, _ := s.problem(errors.New("no"), have); !strings.HasSuffix(message, want[i]) {
+				t.Errorf("got %q, want %q", message, want[i])
+			}
+		}
 	}
 }

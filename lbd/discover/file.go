@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 
+	"skyserve/internal/printable"
 	"skyserve/internal/service"
 )
 
@@ -73,6 +74,6 @@ func sameVersion(a, b os.FileInfo) bool {
 }
 
 func (s *fileSource) problem(err error, have int) (message, nextStep string) {
-	return fmt.Sprintf("reading the replicas in %s failed: %v; the last valid list with %d entries stays in effect", s.path, err, have),
+	return fmt.Sprintf("reading the replicas in %s failed: %v; the last valid list with %s stays in effect", s.path, err, printable.Count(have, "entry")),
 		fmt.Sprintf("correct %s; to remove all of its replicas, write []", s.path)
 }

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"time"
 
+	"skyserve/internal/printable"
 	"skyserve/internal/service"
 )
 
@@ -212,6 +213,6 @@ func (s *nameSource) problem(err error, have int) (message, nextStep string) {
 	if errors.As(err, &de) {
 		cause = cmp.Or(de.Err, cause)
 	}
-	return fmt.Sprintf("resolving %s failed: %s; the last answer with %d addresses stays in effect", s.template.URL, cause, have),
+	return fmt.Sprintf("resolving %s failed: %s; the last answer with %s stays in effect", s.template.URL, cause, printable.Count(have, "address")),
 		fmt.Sprintf("check the DNS records of %s and the name servers of this machine", s.name.host)
 }

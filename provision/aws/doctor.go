@@ -11,6 +11,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/iam"
 	"github.com/aws/aws-sdk-go-v2/service/sts"
 
+	"skyserve/internal/printable"
 	"skyserve/internal/service"
 	"skyserve/provision"
 )
@@ -79,7 +80,7 @@ func (r *region) doctor(ctx context.Context) []provision.CheckResult {
 	if err != nil {
 		return []provision.CheckResult{failedFinding(where, "network", err)}
 	}
-	findings := []provision.CheckResult{{Where: where, OK: true, Message: fmt.Sprintf("network: %s with subnets in %d availability zones", n.vpc, len(n.subnets))}}
+	findings := []provision.CheckResult{{Where: where, OK: true, Message: fmt.Sprintf("network: %s with subnets in %s", n.vpc, printable.Count(len(n.subnets), "availability zone"))}}
 	return append(findings, r.checkLaunch(ctx, n), r.checkFirewall(ctx, n))
 }
 

@@ -151,3 +151,19 @@ func TestDoctor(t *testing.T) {
 		})
 	}
 }
+
+// A network with one subnet has one availability zone.
+func TestDoctorCountsOneZone(t *testing.T) {
+	cloud := newCloud(nil)
+	for _, zone := range []string{"us-east-1b", "us-east-1c"} {
+		cloud.RemoveDefaultSubnet("us-east-1", zone)
+	}
+	p, err := aws.New(t.Context(), config(cloud, "us-east-1"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	const want = "network: vpc-us-east-1 with subnets in 1 availability zone"
+	if found := p.Doctor(t.Context()); !slices.ContainsFunc(found, func(f provision.CheckResult) bool { return f.Message == want }) {
+		t.Errorf("got %+v, want %q", found, want)
+	}
+}

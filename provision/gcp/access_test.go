@@ -3,6 +3,9 @@ package gcp_test
 import (
 	"context"
 	"errors"
+	"io"
+	"net/http"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -254,5 +257,24 @@ func TestDoctor(t *testing.T) {
 	all := gcp.New(cfg).Doctor(t.Context())
 	if last := all[len(all)-1]; last.OK || last.Where != "gcp/mars-1" {
 		t.Errorf("got %+v", last)
+	}
+}
+
+// A region with one zone has one zone.
+func TestDoctorCountsOneZone(t *testing.T) {
+	g := newGCE(nil)
+	cfg := config(g)
+	cfg.Regions = []string{"us-central1"}
+	cfg.Transport = testcloud.HandlerTransport{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if strings.HasSuffix(r.URL.Path, "/regions/us-central1") {
+			w.Header().Set("Content-Type", "application/json")
+			_, _ = io.WriteString(w, `{"name":"us-central1","zones":["http://gce/zones/us-central1-a"]}`)
+			return
+		}
+		g.ServeHTTP(w, r)
+	})}
+	found := gcp.New(cfg).Doctor(t.Context())
+	if !slices.ContainsFunc(found, func(f provision.CheckResult) bool { return f.Message == "region exists with 1 zone" }) {
+		t.Errorf("got %+v", found)
 	}
 }

@@ -11,6 +11,7 @@ import (
 	compute "cloud.google.com/go/compute/apiv1"
 	"cloud.google.com/go/compute/apiv1/computepb"
 
+	"skyserve/internal/printable"
 	"skyserve/internal/service"
 	"skyserve/provision"
 )
@@ -107,5 +108,5 @@ func (p *Provider) checkRegion(ctx context.Context, place string) provision.Chec
 	if err != nil {
 		return failedFinding(where, err)
 	}
-	return provision.CheckResult{Where: where, OK: true, Message: fmt.Sprintf("region exists with %d zones", len(region.GetZones()))}
+	return provision.CheckResult{Where: where, OK: true, Message: "region exists with " + printable.Count(len(region.GetZones()), "zone")}
 }

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"time"
 
+	"skyserve/internal/printable"
 	"skyserve/internal/sim/engine"
 )
 
@@ -270,7 +271,7 @@ func calibrateRecord(ctx context.Context, name string, in io.Reader, o Calibrate
 		return nil, fmt.Errorf("reading %s: fitting %s: %w", name, model, err)
 	}
 	f.profile(&p, cmp.Or(o.Fit.KVTokens, int(math.Ceil(f.maxContext))))
-	p.Description = fmt.Sprintf("%s as balancer %s recorded it, fitted to %d requests", model, r.header.Self.ID, f.fitted)
+	p.Description = fmt.Sprintf("%s as balancer %s recorded it, fitted to %s", model, r.header.Self.ID, printable.Count(f.fitted, "request"))
 	if err := p.Validate(); err != nil {
 		return nil, fmt.Errorf("reading %s: %w", name, err)
 	}
@@ -313,13 +314,13 @@ func (s *attemptLog) assumptions(f *recordFit, o *CalibrateOptions, p *engine.Pr
 		notes = append(notes, fmt.Sprintf("the replicas reported %.0f %% more requests than this balancer sent: other clients use them, and the fit attributes their cost to the engine", 100*s.foreign/(s.reported-s.foreign)))
 	}
 	if waited := f.heldOut - len(f.ttft); waited > 0 {
-		notes = append(notes, fmt.Sprintf("%d of the %d held-out requests waited for KV memory: excluded from the first-token check", waited, f.heldOut))
+		notes = append(notes, fmt.Sprintf("%d of %s waited for KV memory: excluded from the first-token check", waited, printable.Count(f.heldOut, "held-out request")))
 	}
 	if s.uncounted > 0 {
-		notes = append(notes, fmt.Sprintf("%d responses without token counts from the engine count as load only", s.uncounted))
+		notes = append(notes, printable.Count(s.uncounted, "response")+" without token counts from the engine, counted as load only")
 	}
 	if s.failed > 0 {
-		notes = append(notes, fmt.Sprintf("%d failed, cancelled or unfinished requests count as load only", s.failed))
+		notes = append(notes, printable.Count(s.failed, "failed, cancelled or unfinished request")+", counted as load only")
 	}
 	if f.overhead > 0 {
 		notes = append(notes, fmt.Sprintf("a first token takes %.1f ms besides its prefill, in the network and the balancer: not part of the profile", 1000*f.overhead))

@@ -58,7 +58,7 @@ func (c *Calibration) WriteTable(w io.Writer) error {
 	for i := range c.Engines {
 		e := &c.Engines[i]
 		if e.Repeated > 0 || e.Waited > 0 {
-			fmt.Fprintf(w, "%s: excluded %d duplicate rows and %d batches that did not fit and were computed in parts\n", e.Name, e.Repeated, e.Waited)
+			fmt.Fprintf(w, "%s: excluded %s, and %s that did not fit and ran in parts\n", e.Name, printable.Count(e.Repeated, "duplicate row"), printable.Count(e.Waited, "batch"))
 		}
 	}
 	for _, a := range c.Assumed {

@@ -15,6 +15,7 @@ import (
 
 	"skyserve/internal/sim"
 	"skyserve/internal/sim/engine"
+	"skyserve/internal/sim/workload"
 )
 
 // benchmarkTable is a small table of two machines: 0.1 ms of prefill per token, and decode steps of 20
@@ -172,6 +173,44 @@ func TestSolveRelativeNamesUndeterminedUnknowns(t *testing.T) {
 	for name, equations := range map[string][]equation{"none": none, "twins": twins} {
 		if x, lost := solveRelative(equations, 2); !reflect.DeepEqual(lost, []int{1}) {
 			t.Errorf("%s: solved as %v, lost %v", name, x, lost)
+		}
+	}
+}
+
+// The notes about a fit and a replay, and the table, have the singular for one.
+func TestNotesOfOneAreSingular(t *testing.T) {
+	f := &recordFit{heldOut: 1}
+	s := &attemptLog{uncounted: 1, failed: 1}
+	notes := s.assumptions(f, &CalibrateOptions{}, &engine.Profile{ChunkTokens: 512})
+	c := Calibration{Engines: []CalibratedEngine{{Name: "e", Repeated: 1, Waited: 1}}}
+	var table bytes.Buffer
+	if err := c.WriteTable(&table); err != nil {
+		t.Fatal(err)
+	}
+	l := newRecordedLoad()
+	l.peerReplicas["far"] = map[string]int{"m": 1}
+	row := func(tokens int) workload.TraceRow { return workload.TraceRow{InputTokens: tokens, OutputTokens: 7} }
+	l.requests = []replayRequest{
+		{model: "m", row: row(10), outputKnown: true}, {model: "m", row: row(10)}, {model: "m", row: row(99), outputKnown: true}, {model: "other", row: row(1)},
+	}
+	scenario := sim.Scenario{MaxContext: 50, Profile: engine.Profile{Name: "small"}}
+	l.addRegions(&scenario, &ReplayConstants{}, l.mainModel(&notes), &notes)
+	if err := l.addRows(&scenario, "here", "m", &notes); err != nil {
+		t.Fatal(err)
+	}
+	text := strings.Join(notes, "\n") + table.String()
+	for _, want := range []string{
+		"1 of 1 held-out request waited for KV memory",
+		"1 response without token counts from the engine, counted as load only",
+		"1 failed, cancelled or unfinished request, counted as load only",
+		"e: excluded 1 duplicate row, and 1 batch that did not fit and ran in parts",
+		"omitted: 1 request for models other than m",
+		"peer far has 1 replica, as it reported",
+		"1 request without a recorded response, taken to have the mean output of the others, 7 tokens",
+		"omitted: 1 request above the 50 tokens of small",
+	} {
+		if !strings.Contains(text, want) {
+			t.Errorf("%q is missing in\n%s", want, text)
 		}
 	}
 }

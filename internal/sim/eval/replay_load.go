@@ -9,6 +9,7 @@ import (
 	"slices"
 	"time"
 
+	"skyserve/internal/printable"
 	"skyserve/internal/sim"
 	"skyserve/internal/sim/engine"
 	"skyserve/internal/sim/workload"
@@ -152,7 +153,7 @@ func (l *recordedLoad) mainModel(assumed *[]string) string {
 	models := slices.Sorted(maps.Keys(requests))
 	largest := slices.MaxFunc(models, func(a, b string) int { return cmp.Compare(requests[a], requests[b]) })
 	if others := len(l.requests) - requests[largest]; others > 0 {
-		*assumed = append(*assumed, fmt.Sprintf("%d requests for models other than %s are omitted", others, largest))
+		*assumed = append(*assumed, fmt.Sprintf("omitted: %s for models other than %s", printable.Count(others, "request"), largest))
 	}
 	return largest
 }
@@ -170,7 +171,7 @@ func (l *recordedLoad) addRegions(s *sim.Scenario, c *ReplayConstants, model str
 			s.Links = append(s.Links, sim.Link{A: r.Name, B: peer, RTT: away})
 		}
 		s.Regions = append(s.Regions, sim.Region{Name: peer, Replicas: l.peerReplicas[peer][model]})
-		*assumed = append(*assumed, fmt.Sprintf("peer %s has %d replicas, as it reported, and no clients of its own: the record does not contain them", peer, l.peerReplicas[peer][model]))
+		*assumed = append(*assumed, fmt.Sprintf("peer %s has %s, as it reported, and no clients of its own: the record does not contain them", peer, printable.Count(l.peerReplicas[peer][model], "replica")))
 	}
 }
 
@@ -211,10 +212,10 @@ func (l *recordedLoad) addRows(s *sim.Scenario, region, model string, assumed *[
 		return fmt.Errorf("every prompt in the record exceeds the %d tokens that fit into the KV memory of %s", s.MaxContext, s.Profile.Name)
 	}
 	if guessed > 0 {
-		*assumed = append(*assumed, fmt.Sprintf("%d requests without a recorded response get the mean output of the others, %d tokens", guessed, response))
+		*assumed = append(*assumed, fmt.Sprintf("%s without a recorded response, taken to have the mean output of the others, %s", printable.Count(guessed, "request"), printable.Count(response, "token")))
 	}
 	if leftOut > 0 {
-		*assumed = append(*assumed, fmt.Sprintf("%d requests that exceed the %d tokens of %s are omitted", leftOut, s.MaxContext, s.Profile.Name))
+		*assumed = append(*assumed, fmt.Sprintf("omitted: %s above the %d tokens of %s", printable.Count(leftOut, "request"), s.MaxContext, s.Profile.Name))
 	}
 	*assumed = append(*assumed, "a response repeated in a later prompt counts as uncached there: the record contains no text")
 	return nil

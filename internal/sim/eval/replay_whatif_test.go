@@ -75,7 +75,7 @@ func TestWhatIfSimulatesRecordedRequests(t *testing.T) {
 	if c == nil || len(c.Regions) != 2 || c.Regions[0].Replicas != 2 || c.Regions[1].Replicas != 3 || len(c.Links) != 1 || c.Links[0].RTT != 80 || c.MaxNew != 64 || c.Trace.Requests != 30 {
 		t.Errorf("simulated %+v", c)
 	}
-	for _, want := range []string{"peer far has 3 replicas, as it reported,", "2 requests without a recorded response get the mean output of the others, 20 tokens"} {
+	for _, want := range []string{"peer far has 3 replicas, as it reported,", "2 requests without a recorded response, taken to have the mean output of the others, 20 tokens"} {
 		if !strings.Contains(strings.Join(report.Assumed, "\n"), want) {
 			t.Errorf("assumptions lack %q: %q", want, report.Assumed)
 		}
