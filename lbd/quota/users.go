@@ -21,7 +21,7 @@ const (
 )
 
 // OpenUser returns the account of a user with an identity token, created if needed, with the limits and
-// rights of k. It fails if there are too many users, in total or in the tenant.
+// rights of k. It fails if there are too many users, in total or in the tenant. A name is always of the same tenant.
 func (l *Ledger) OpenUser(k service.APIKey, now time.Duration) (*Account, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -29,20 +29,9 @@ func (l *Ledger) OpenUser(k service.APIKey, now time.Duration) (*Account, error)
 	if a == nil {
 		return l.addUser(k, time.Now(), now)
 	}
-	if a.holder == holderUser && a.tenant != k.Tenant {
-		l.leaveTenant(a.tenant)
-		l.byTenant[k.Tenant]++
-	}
 	a.grant(time.Now()) // before the limits: limits that a batch sets meanwhile are replaced
 	a.configure(k, l.tenants[k.Tenant], now)
 	return a, nil
-}
-
-// leaveTenant counts a user less in a tenant; the lock must be held.
-func (l *Ledger) leaveTenant(tenant string) {
-	if l.byTenant[tenant]--; l.byTenant[tenant] == 0 {
-		delete(l.byTenant, tenant)
-	}
 }
 
 // UserOfBatch returns the account of the user who created a batch. limits are those of the user's token at that time;
@@ -148,7 +137,9 @@ func (l *Ledger) dropIdleUsers(now time.Duration) {
 		delete(l.accounts, name)
 		l.dropped.Store(dropped)
 		l.users--
-		l.leaveTenant(a.tenant)
+		if l.byTenant[a.tenant]--; l.byTenant[a.tenant] == 0 {
+			delete(l.byTenant, a.tenant)
+		}
 	}
 }
 

@@ -252,20 +252,3 @@ func TestNewestGrantLimitsUser(t *testing.T) {
 		}
 	})
 }
-
-// A user whose tokens name another tenant from now on counts there, and no longer in the former one.
-func TestUserCountsInTheTenantOfTheLastToken(t *testing.T) {
-	l := NewLedger()
-	for _, tenant := range []string{"first", "second"} {
-		if _, err := l.OpenUser(service.APIKey{Name: "u", Tenant: tenant}, 0); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if want := map[string]int{"second": 1}; !reflect.DeepEqual(l.byTenant, want) {
-		t.Errorf("users by tenant %v, want %v", l.byTenant, want)
-	}
-	l.dropIdleUsers(0)
-	if len(l.byTenant) != 0 {
-		t.Errorf("users by tenant %v after all were dropped", l.byTenant)
-	}
-}
