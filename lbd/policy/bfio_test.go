@@ -76,7 +76,7 @@ func TestBFIOFillsExactlyTheFreeSlots(t *testing.T) {
 }
 
 // instance returns BF-IO's problem for a pool of one engine, derived from the paper's definition:
-// it predicts an end only at a request's bound.
+// it predicts an end only at a request's limit of tokens.
 func instance(pool *Pool, o BFIOOptions) bfio.Instance {
 	in := bfio.Instance{Options: bfio.Defaults(o.Window)}
 	in.Options.WaitBound = int(o.MaxPoolWait / time.Millisecond)

@@ -51,9 +51,9 @@ type CostConstants struct {
 	// SupersededMatchWeight is the weight of Candidate.SupersededBytes until engines have shown how much
 	// of such text they still have cached (Facts.SupersededShare).
 	SupersededMatchWeight float64
-	// MinEvictedShare is the value of Facts.EvictedShare above which a copy of a shared prefix is assumed to evict
-	// prefixes that other requests need. Below it, most of the cached text is needed by nobody and is evicted first.
-	// MaxEvictedShare is the highest value that counts, which limits the cost of a copy.
+	// MinEvictedShare is the value of Facts.EvictedShare above which a copy of a shared prefix (one that another
+	// replica here has cached already) is assumed to evict prefixes that other requests need. Below it, most of the
+	// cached text is needed by nobody and is evicted first. MaxEvictedShare is the highest value that counts, which limits the cost of a copy.
 	MinEvictedShare, MaxEvictedShare float64
 	// PeerMarginShare is a share of the request's duration at an idle replica. This time is added to the
 	// cost of a peer.
@@ -79,7 +79,7 @@ func DefaultCostConstants() CostConstants {
 		Residence:        10 * time.Second,
 
 		// Chosen by simulating the scenarios, and loads that differ much from them. Halving
-		// OccupancyWeight has changed the throughput of one load by 3 %, but not the mean.
+		// OccupancyWeight has changed the throughput of one load by 3 %, but not the mean of many loads.
 		SlowdownWeight:        0.45,
 		PrefillQueueWeight:    1,
 		MemoryPenalty:         0.2,

@@ -10,8 +10,8 @@ func long(n int, cs []Candidate) *Facts {
 	return &Facts{Model: "m", PromptBytes: 4 * n, PromptTokens: n, Queued: 1, MaxWait: time.Minute, Candidates: cs}
 }
 
-// leaves returns the number of outstanding requests from which a prompt of n tokens, half of them
-// cached at a replica, is sent to an idle one.
+// leaves returns the lowest number of outstanding requests at which a replica that has cached half of a prompt of n
+// tokens does not receive it. All other replicas are idle and have cached nothing.
 func leaves(n int) int {
 	for load := range 1000 {
 		cs := fleet(4)
@@ -337,7 +337,7 @@ func TestPromptGoesWhereItFitsIntoMemory(t *testing.T) {
 	for _, c := range []struct {
 		name    string
 		context int  // of the only request at the first replica
-		others  int  // requests there that another balancer sent, with as many tokens in total
+		others  int  // requests there that another balancer sent; all of them together have as many tokens as the first one
 		cached  int  // tokens of the prompt at the first replica
 		unknown bool // the engines do not report their memory
 		want    int
@@ -433,7 +433,7 @@ func TestRequestIsNotForwardedIntoLongQueue(t *testing.T) {
 				if got := NewCost().Choose(long(1000, cs)); got != c.want {
 					t.Errorf("pace %v, residence known %v, a wait of %v residence times: %+v, want %+v", pace, known, c.share, got, c.want)
 				}
-				// The peer that has the prefix remains the best: there, the request has its place in the queue.
+				// A peer that has the prefix stays the best target, so the request is forwarded at once and queued there.
 				cs[1].MatchBytes = 4 * 900
 				if got := NewCost().Choose(long(1000, cs)); got.Index != 1 {
 					t.Errorf("pace %v, residence known %v, the prefix after a wait of %v residence times: %+v", pace, known, c.share, got)

@@ -63,8 +63,8 @@ type Candidate struct {
 	Live bool
 	// Available: another request may be sent there now. For a live replica, the service's push rule
 	// (core.PushRule), its circuit breaker and core.ReplicaInfo.MaxOutstanding decide. A peer must have
-	// reported an available replica, and its queue (Queued) must be no longer than core.Config.PeerQueueLimit
-	// and the queue here. A policy with both Traits.Peers and Traits.Holds has another rule for peers, see Traits.
+	// reported an available replica, and its queue (Queued) must exceed neither core.Config.PeerQueueLimit
+	// nor the queue here. A policy with both Traits.Peers and Traits.Holds has another rule for peers, see Traits.
 	Available bool
 	// Outstanding is the number of requests that this balancer sent there and that have not ended. A
 	// request that failed early still counts for some time, also in ContextTokens and RemainingTokens.
@@ -74,8 +74,8 @@ type Candidate struct {
 	// figures of the last report were measured. At a peer, only those for the model of the request count.
 	Unconfirmed int
 	// Pending, Running and KV are from the replica's last report. KV is the utilisation of its KV
-	// cache, 0..1. Requests that have started or ended since may lower them. A peer has only KV: the mean
-	// over its replicas.
+	// cache, 0..1. The balancer lowers Pending if requests have started since, and sets Running and KV to zero
+	// if all running ones have ended. A peer has only KV: the mean over its replicas.
 	Pending Maybe[int]
 	Running Maybe[int]
 	KV      Maybe[float64]
@@ -84,8 +84,8 @@ type Candidate struct {
 	// Queued is the length of a peer's queue: as last reported, plus the unconfirmed requests, minus one
 	// for each replica that was available there. It is at least the reported length.
 	Queued int
-	// Held is the number of other queued requests that wait for this replica (Choice.Hold). When the queue is
-	// evaluated again, only those before the request that Choose is called for count.
+	// Held is the number of other queued requests that wait for this replica (Choice.Hold). While the queue is
+	// evaluated again, it excludes those behind the request that Choose is called for.
 	Held int
 	// Residence is the mean time from the send to the end of requests served there; 0 = unknown. A peer
 	// reports it as the mean over its replicas.
@@ -153,7 +153,8 @@ type Facts struct {
 	// attempts.
 	Waited time.Duration
 	// MaxWait is the value of Waited at which an interactive request is rejected; 0 = unknown. If the model scales to
-	// zero, the request may be rejected later: the time for which the model was cold counts in Waited only.
+	// zero, the request may be rejected later: Waited includes the time for which the model was cold, and that time
+	// does not count towards MaxWait.
 	MaxWait time.Duration
 	// Queued is the number of requests in the queue of the model, including this one. It excludes
 	// deferred requests that are parked until there is capacity for them (core.DeferredRule).
@@ -270,7 +271,7 @@ var pushesSelectively = map[string]bool{"skylb": true, "skylb-ch": true, "longes
 
 // CanonicalPush returns the push rule (core.PushRule) with which comparisons run a policy: that of its paper or
 // project, if it has one. An exception is bf-io: it is blind, although its paper limits the requests at each rank. For
-// an unknown name it is pending. Services do not use it.
+// an unknown name it is pending. Services do not use CanonicalPush.
 func CanonicalPush(name string) string {
 	if _, known := constructors[name]; known && !pushesSelectively[name] {
 		return "blind"

@@ -281,8 +281,8 @@ func TestEveryModelUsesAllItsIdleReplicas(t *testing.T) {
 	}
 }
 
-// Requests, a prefix and measured times at a replica that receives nothing say nothing about the others. (Its requests
-// end, or fail and wait in the queue again.)
+// A dead replica (not Live) receives no requests. Its outstanding requests, its match and its measured times do not
+// affect the choice among the other candidates. (Its requests end, or fail and are queued again.)
 func TestDeadReplicaChangesNothing(t *testing.T) {
 	for _, name := range Names() {
 		t.Run(name, rapid.MakeCheck(func(rt *rapid.T) { checkDeadReplica(rt, name) }))
