@@ -47,7 +47,8 @@ func TestGapToExactOnTinyInstances(t *testing.T) {
 }
 
 // recorded is a steady-state decision of 16 workers, with its optimum as proven by an integer
-// optimiser to within 0.01 % from the output of WriteMPS.
+// optimiser to within 0.01 % from the output of WriteMPS. The name of its file begins with the number of waiting jobs:
+// r256 has 256.
 type recorded struct {
 	H       int
 	Optimum float64

@@ -56,7 +56,7 @@ type Options struct {
 	// means no bound.
 	WaitBound int
 	// Passes is the maximum number of improvement rounds after the seed, and again after each change of the
-	// skyline (lift.go).
+	// skyline, which is the peak load of each step (lift.go).
 	Passes int
 }
 

@@ -11,9 +11,9 @@ import (
 
 // WriteMPS writes an instance as a mixed-integer programme in free MPS, so that the solver can be
 // compared with any integer optimiser. Its objective is Cost.Imbalance. Its variables are xG_J (job
-// J is placed on worker G, 0 or 1), mH (the highest load at step H) and one, which is 1 and has the
-// constant as coefficient. Workers without a free slot have no variables of their own. The bound on
-// the wait, as in Check, is part of the rows of the jobs.
+// J is placed on worker G, 0 or 1), mH (the highest load at step H) and one, which is always 1 and
+// has the constant part of the objective as coefficient. Workers without a free slot have no
+// variables of their own. The bound on the wait, as in Check, is part of the rows of the jobs.
 func WriteMPS(w io.Writer, in Instance) error {
 	p := mpsWriter{w: bufio.NewWriter(w), in: in}
 	p.prepare()
@@ -42,8 +42,8 @@ type mpsWriter struct {
 	in     Instance
 	open   []int
 	places int
-	// Jobs that waited for at least placed steps must be placed, those that waited
-	// for fewer than stay must not.
+	// Values of Job.Waited: a job must be placed if its value is at least placed, and must stay in
+	// the queue if it is less than stay.
 	placed, stay int
 }
 

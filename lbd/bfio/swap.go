@@ -5,7 +5,7 @@ package bfio
 type partner struct {
 	slot   int
 	worker int32
-	gain   float64 // decrease of the weighted sum of the peaks: that of J, divided by the number of workers
+	gain   float64 // decrease of the weighted sum of the peaks, which is the decrease of J divided by the number of workers
 }
 
 // swapAll exchanges jobs between workers. The set of placed jobs, and thus the sum of the loads,
