@@ -152,7 +152,7 @@ func solveFor(p *Problem, what string, o SolveOptions) (Solution, error) {
 	case err != nil:
 		return r, err
 	case r.Status == StatusInfeasible:
-		return r, fmt.Errorf("planning for %s: %w: %s; add a GPU that the region's cloud rents to models[].gpus", what, ErrInfeasible, r.Infeasible[0])
+		return r, fmt.Errorf("planning for %s: %w: %s; add to models[].gpus a GPU that the region's cloud rents", what, ErrInfeasible, r.Infeasible[0])
 	case r.Counts == nil:
 		return r, fmt.Errorf("planning for %s: %w", what, ErrNoCounts)
 	}

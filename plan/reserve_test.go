@@ -135,7 +135,7 @@ func TestReserveEdges(t *testing.T) {
 	}
 	p := reserving([][]float64{{5, 6}}, 1000)
 	p.Capacity = [][]*int{{ptr(0)}}
-	if _, err := compareReservations(p, []float64{1}, reserveFrom, time.Minute, SolveOptions{}); err == nil || !strings.HasPrefix(err.Error(), "planning for the peak of all regions: infeasible: m in a: 0.6") || !strings.HasSuffix(err.Error(), "; add a GPU that the region's cloud rents to models[].gpus") {
+	if _, err := compareReservations(p, []float64{1}, reserveFrom, time.Minute, SolveOptions{}); err == nil || !strings.HasPrefix(err.Error(), "planning for the peak of all regions: infeasible: m in a: 0.6") || !strings.HasSuffix(err.Error(), "; add to models[].gpus a GPU that the region's cloud rents") {
 		t.Error(err)
 	}
 	if _, err := compareReservations(reserving([][]float64{{5, 6}}, 1000), []float64{1}, reserveFrom, time.Minute, SolveOptions{Effort: 1}); !errors.Is(err, ErrNoCounts) {

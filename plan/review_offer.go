@@ -77,7 +77,7 @@ func (r *review) noOfferingError() error {
 			}
 		}
 		if len(missing) > 0 && len(missing) == len(classes) {
-			return fmt.Errorf("planning %s: no region has capacity that a model can run on: %s rents no machines with %s; add a GPU that it rents to models[].gpus", r.spec.Name, region.Name.Cloud(), strings.Join(missing, " or "))
+			return fmt.Errorf("planning %s: no region has capacity that a model can run on: %s rents no machines with %s; add to models[].gpus a GPU that it rents", r.spec.Name, region.Name.Cloud(), strings.Join(missing, " or "))
 		}
 	}
 	return fmt.Errorf("planning %s: no region has capacity that a model can run on: regions[].capacity allows only reserved, and regions[].reserved has no usable machine; add on_demand or spot to regions[].capacity, or a machine that fits models[].gpus to regions[].reserved", r.spec.Name)

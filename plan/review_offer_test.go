@@ -206,7 +206,7 @@ func TestReviewWithoutOfferingsFails(t *testing.T) {
 	}
 	other := strings.NewReplacer("type: L4", "type: A10G", "aws/us-east-1", "gcp/us-central1").Replace(fmt.Sprintf(offersYAML, ""))
 	_, err = Review(demandtest.Parse(t, other), nil, nil, reviewAt, ReviewOptions{})
-	if err == nil || err.Error() != want+"gcp rents no machines with A10G; add a GPU that it rents to models[].gpus" {
+	if err == nil || err.Error() != want+"gcp rents no machines with A10G; add to models[].gpus a GPU that it rents" {
 		t.Error(err)
 	}
 }
