@@ -68,7 +68,7 @@ func (s *scaling) applied(p plan.Proposal) string {
 	case s.Changed:
 		return s.spec.Name + ": plan applied"
 	case adds && len(drained) > 0:
-		return fmt.Sprintf("%s: no change: drained replicas count too (%s); 'skyserve replica drain %s --undo' lets %s serve", s.spec.Name, strings.Join(drained, ", "), drained[0], drained[0])
+		return fmt.Sprintf("%s: no change: drained replicas count as existing when a plan is applied (%s); 'skyserve replica drain %s --undo' lets %s serve", s.spec.Name, strings.Join(drained, ", "), drained[0], drained[0])
 	}
 	return s.spec.Name + ": no change"
 }
