@@ -196,5 +196,5 @@ func (u *upRun) printInterim() {
 	for _, m := range u.interim.Removed {
 		names = append(names, m.Name)
 	}
-	u.printLine("replicas of models that %s does not contain still serve: %s", u.file, strings.Join(names, ", "))
+	u.printLine("these models are not in %s, and their replicas still serve: %s", u.file, strings.Join(names, ", "))
 }
