@@ -122,7 +122,7 @@ func scenarioFile(scenarios []sim.Scenario, fleets []listedFleet, out io.Writer)
 		return usage(fmt.Errorf("-o yaml: requires the name of one scenario, got %d scenarios", n), "'skyserve sim list' lists the scenarios")
 	}
 	if len(fleets) > 0 {
-		return usage(fmt.Errorf("-o yaml: %s cannot be printed as a file", fleets[0].Name), "'skyserve sim list' lists the scenarios")
+		return usage(fmt.Errorf("-o yaml: is not available for bfio-... and sage-... scenarios, got %s", fleets[0].Name), "'skyserve sim list' lists the scenarios")
 	}
 	_, err := io.WriteString(out, scenarios[0].YAML())
 	return err
