@@ -53,7 +53,8 @@ type CostConstants struct {
 	SupersededMatchWeight float64
 	// MinEvictedShare is the value of Facts.EvictedShare above which a copy of a shared prefix (one that another
 	// replica here has cached already) is assumed to evict prefixes that other requests need. Below it, most of the
-	// cached text is needed by nobody and is evicted first. MaxEvictedShare is the highest value that counts, which limits the cost of a copy.
+	// cached text is needed by nobody and is evicted first. MaxEvictedShare is the highest value that counts, which
+	// limits the cost of a copy.
 	MinEvictedShare, MaxEvictedShare float64
 	// PeerMarginShare is a share of the request's duration at an idle replica. This time is added to the
 	// cost of a peer.
