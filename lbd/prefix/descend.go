@@ -76,9 +76,9 @@ func (t *Tree) followEdge(id int32, key Key) bool {
 	return true
 }
 
-// commonHashes returns the number of equal leading hashes of n's edge and rest. The first known
-// hashes must be equal. A hash identifies all text before it, so all equal hashes precede the
-// different ones and bisection finds their end.
+// commonHashes returns the number of equal leading hashes of n's edge and rest; known is how many
+// of them the caller has already found equal. A hash identifies all text before it, so all equal
+// hashes precede the different ones and bisection finds their end.
 func (t *Tree) commonHashes(n *node, rest []uint64, known int) int {
 	length := min(int(n.length), len(rest))
 	if t.hash(n, length-1) == rest[length-1] {

@@ -11,8 +11,8 @@
 // for how nodes are added, split, merged and removed. The other files manage memory: nodes of one cache
 // line (node.go), the sets of targets and the lists that make their removal cheap (targets.go), the
 // hashes of the edges (edges.go), the index (index.go), the eviction order (order.go) and the
-// owners' shares of a full tree (owners.go). Everything is stored in few large allocations without
-// pointers, so that the number of nodes costs the garbage collector nothing.
+// shares of a full tree for its owners, such as tenants (owners.go). Everything is stored in few large
+// allocations without pointers, so that the number of nodes costs the garbage collector nothing.
 //
 // The package is not safe for concurrent use; the caller must serialise access.
 package prefix

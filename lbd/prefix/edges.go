@@ -6,8 +6,8 @@ package prefix
 // is proportional to the contents for any lengths of edges, the garbage collector has no work, and
 // a word costs about wordBytes at most.
 //
-// A piece is a header (its size including the header in the upper half, its node in the lower; node
-// 0 means none) and the words after it.
+// A piece is a header and the words after it. The upper half of the header is the size of the piece,
+// header included; the lower half is its node, or 0 if the piece was freed.
 type edges struct {
 	chunks     []*[edgeChunk]uint64
 	fill       []int              // words written, by chunk

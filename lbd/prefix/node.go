@@ -116,8 +116,8 @@ func (t *Tree) dropEdge(id int32) {
 }
 
 // allocNode returns the number of a free node; the caller sets its fields. It extends the end only
-// if there is no hole, so takeHole has discarded the holes beyond the end before they become part
-// of the tree again.
+// when the list of holes is empty. So no number beyond the end is still in that list when it is used
+// again.
 func (t *Tree) allocNode() int32 {
 	t.count++
 	if id := t.takeHole(); id != none {

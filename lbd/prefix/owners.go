@@ -7,7 +7,7 @@ import (
 
 // An owner is a party whose prompts are in a tree (in lbd/core: a tenant), as a small integer from 0
 // that the caller assigns. A node belongs to the owner that last inserted a key through it; with
-// EarliestInserted, only keys count that their target did not hold yet. When a parent would be evicted
+// EarliestInserted, a key that its target held already does not count. When a parent would be evicted
 // before its children, the owner of a child gets it (giveToChildOwner). Each owner's nodes have their
 // own age order, and a full tree evicts the oldest leaf of an owner above its share, so that the
 // prompts of one owner cannot evict all others. All shares are equal: the weight of the tree divided

@@ -69,12 +69,12 @@ func (t *Tree) split(id int32, k int) int32 {
 	return up
 }
 
-// canGrow reports whether the edge of node at can be extended, so that no new leaf of target is
+// canGrow reports whether the edge of node id can be extended, so that no new leaf of target is
 // needed: the node is a leaf, only target has it, and no answer ends there. The leaf would be as
 // new as the node, so eviction would not tell them apart.
-func (t *Tree) canGrow(at int32, target int) bool {
-	n := t.node(at)
-	return at != 0 && n.child == none && !n.marked() && int(n.length) < maxEdge && t.hasOnlyTarget(at, target)
+func (t *Tree) canGrow(id int32, target int) bool {
+	n := t.node(id)
+	return id != 0 && n.child == none && !n.marked() && int(n.length) < maxEdge && t.hasOnlyTarget(id, target)
 }
 
 // growEdge extends node id's edge.

@@ -21,7 +21,7 @@ type Tree struct {
 	holes        []int32            // node numbers that are not in use; those from end on are ignored
 	end          int32              // above all numbers in use
 	count        int                // nodes in use, without the root
-	width        int                // maximum number of extra words that any node has had
+	width        int                // maximum number of words of extraTargets that any node has had
 
 	index    index
 	edges    edges
@@ -93,8 +93,9 @@ type Found struct {
 }
 
 // Match sets out[i] to the number of leading bytes of key that target i holds, a multiple of
-// BlockBytes. Targets beyond len(out) are ignored. An answer counts only if key matches down to its
-// end. Match does not change the tree's contents, and allocates only for the longest path so far.
+// BlockBytes. Targets beyond len(out) are ignored. An answer counts only if key matches up to the end
+// of that answer. Match does not change the tree's contents, and allocates only if its path is longer
+// than all before.
 func (t *Tree) Match(key Key, out []int) (found Found) {
 	clear(out)
 	t.descend(key)
@@ -126,7 +127,9 @@ func (t *Tree) Superseded(key Key, out []int) {
 	clear(out)
 	t.descend(key)
 	d := &t.walked
-	newest := -1 // the only target below for which nothing is written yet: it received all text below last
+	// newest is the target that was the last to receive every visited node that it holds, so that nothing is written
+	// for it yet; -1 = none.
+	newest := -1
 	below, depth := none, d.pathDepth
 	if d.tip != none {
 		newest, below = t.writeSuperseded(d.tip, below, newest, d.depth, out)
