@@ -26,7 +26,7 @@ func (a *audit) children(id int32) {
 		n := tree.node(c)
 		a.nodes++
 		if n.parent != id || n.left != left {
-			a.t.Fatalf("node %d hangs under %d after %d but says %d after %d", c, id, left, n.parent, n.left)
+			a.t.Fatalf("node %d is a child of %d after the sibling %d, but its fields name the parent %d and the left sibling %d", c, id, left, n.parent, n.left)
 		}
 		if got := tree.findChild(id, n.first); got != c {
 			a.t.Fatalf("the index says %d for node %d", got, c)
@@ -46,7 +46,7 @@ func (a *audit) children(id int32) {
 func (a *audit) piece(id int32, n *node) {
 	h := *a.tree.edges.header(n.edge)
 	if size := int(h >> 32); int32(uint32(h)) != id || size < int(n.length)-1 || size > int(n.length) {
-		a.t.Fatalf("the edge of node %d with %d hashes is a piece of %d words that says %d", id, n.length, size, uint32(h))
+		a.t.Fatalf("the edge of node %d with %d hashes is a piece of %d words whose header names node %d", id, n.length, size, uint32(h))
 	}
 	a.words += int(h >> 32)
 }
@@ -126,7 +126,7 @@ func (a *audit) order() {
 			a.t.Fatalf("owner %d has nodes of %d bytes and is said to have %d, released %v", owner, own, o.weight, o.released)
 		}
 		if slices.Contains(tree.released, int32(owner)) != o.released {
-			a.t.Fatalf("owner %d: released %v, and %v are", owner, o.released, tree.released)
+			a.t.Fatalf("owner %d: released is %v, but the list of released owners is %v", owner, o.released, tree.released)
 		}
 		weight += own
 		if own > 0 && !o.released {

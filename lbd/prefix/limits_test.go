@@ -36,7 +36,7 @@ func TestMegabytePrompt(t *testing.T) {
 	for _, cut := range []int{1, maxEdge - 1, maxEdge, maxEdge + 1, size - 1} {
 		part := append(slices.Clone(key[:cut]), 1)
 		if found := tree.Match(part, out); found.Bytes != cut*BlockBytes || found.Answered {
-			t.Errorf("found %+v of a prompt that leaves after %d blocks", found, cut)
+			t.Errorf("found %+v of a prompt that diverges after %d blocks", found, cut)
 		}
 		tree.Insert(part, 0)
 		check(t, tree)
@@ -45,14 +45,17 @@ func TestMegabytePrompt(t *testing.T) {
 
 // A key that does not fit completely is stored from its beginning.
 func TestOversizedPromptKeepsBeginning(t *testing.T) {
-	const bound = 64 << 10
+	const (
+		bound   = 64 << 10
+		minHeld = bound / 4 / 8 * BlockBytes // a quarter of the memory, with 8 bytes per hash
+	)
 	tree, out := NewTree(bound), make([]int, 1)
 	key := newTraffic(1<<20, 1).next()
 	tree.Insert(key, 0)
 	check(t, tree)
 	tree.Match(key, out)
-	if tree.Bytes() > bound || out[0] < bound/2/8*BlockBytes/2 {
-		t.Errorf("%d bytes of the prompt are kept in %d bytes", out[0], tree.Bytes())
+	if tree.Bytes() > bound || out[0] < minHeld {
+		t.Errorf("a tree of %d bytes holds %d bytes of the prompt, want at most %d and at least %d", tree.Bytes(), out[0], bound, minHeld)
 	}
 }
 
@@ -182,7 +185,7 @@ func TestTargetsUpTo1023(t *testing.T) {
 		}
 	}
 	if found.Bytes != 4*BlockBytes || tree.CachedBytes(5000) != 0 {
-		t.Errorf("found %+v, a stranger holds %d", found, tree.CachedBytes(5000))
+		t.Errorf("found %+v, an unknown target holds %d", found, tree.CachedBytes(5000))
 	}
 	for target := range 1024 {
 		tree.RemoveTarget(target)

@@ -73,8 +73,8 @@ func TestReleasedOwnerIsEvictedFirst(t *testing.T) {
 	check(t, tree)
 }
 
-// For random inserts: an owner within its share loses nothing, unless it was released or inserts
-// itself. With LeastRecent, the latest insert stays if it is within its owner's share.
+// For random inserts: an owner within its share loses nothing, unless it was released or the
+// insert is its own. With LeastRecent, the latest insert stays if it is within its owner's share.
 func TestOwnersKeepTheirShare(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		tree := NewTreeWithOrder(rapid.IntRange(5, 60).Draw(rt, "room")*nodeBytes, drawOrder(rt))

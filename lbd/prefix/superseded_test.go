@@ -73,7 +73,8 @@ func TestSupersededMatchesReference(t *testing.T) {
 	})
 }
 
-// A text that a target received last is superseded where another one received its beginning later.
+// Of a text that a target was the last to receive, the beginning is superseded if another target received that
+// beginning later.
 func TestSupersededBeginning(t *testing.T) {
 	tree, out := NewTree(1<<20), make([]int, 3)
 	tree.Insert(blocks("abcd"), 0)
