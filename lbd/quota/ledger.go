@@ -15,8 +15,8 @@ import (
 )
 
 // Ledger contains an account for each name of an API key, for each user with identity tokens, and for
-// each tenant with limits of its own. An account survives changes of the keys: they set its limits, and do not
-// reset its usage.
+// each tenant with limits of its own; a ledger of external providers has one for each provider instead. An account
+// survives changes of the keys: they set its limits, and do not reset its usage.
 type Ledger struct {
 	mu       sync.Mutex
 	accounts map[string]*Account
@@ -88,8 +88,8 @@ func (l *Ledger) label(name string) string {
 	return name
 }
 
-// Account contains the limits and the usage of one API key, of one user with identity tokens, or of a
-// tenant with limits of its own, at this balancer.
+// Account contains the limits and the usage of one API key, of one user with identity tokens, of a tenant
+// with limits of its own, or of an external provider, at this balancer.
 type Account struct {
 	ledger *Ledger
 	name   string

@@ -93,8 +93,8 @@ func (v *Reservation) SetPrice(p *service.TokenPrice) (ok bool) {
 	return p != nil || !v.own.budget && (v.shared == nil || !v.shared.budget)
 }
 
-// Reserve reserves the expected tokens of a request: its prompt, and bound tokens for each of its
-// answers. If bound is 0, the expected length of each is the mean of the key's recent answers.
+// Reserve reserves the expected tokens of a request: its prompt, and as many tokens as bound for
+// each of its answers. If bound is 0, the expected length of each is the mean of the key's recent answers.
 func (v *Reservation) Reserve(prompt, bound, answers int, now time.Duration) *Denial {
 	a := v.own.account
 	if a == nil {

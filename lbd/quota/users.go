@@ -8,11 +8,11 @@ import (
 	"skyserve/internal/telemetry"
 )
 
-// The maximum number of users with identity tokens, each with its reason. The account of a user who used
+// Bounds of the accounts of users with identity tokens, with the reason of each bound. The account of a user who used
 // anything in the current month is never dropped: a new account would start without usage.
 const (
-	// maxUsers is 50 MB of accounts. Their usage is half a megabyte in each store.UsagePart, a message of
-	// at most 1 MB.
+	// maxUsers keeps the accounts within 50 MB. The usage of so many users takes half a megabyte in each
+	// store.UsagePart, which has to fit into a message of 1 MB.
 	maxUsers = 50_000
 	// maxTenantUsers is a quarter: three tenants at their limit do not block others.
 	maxTenantUsers = maxUsers / 4
