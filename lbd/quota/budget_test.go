@@ -12,7 +12,7 @@ import (
 	"skyserve/internal/telemetry"
 )
 
-// A dollar per million tokens: a token costs a thousand billionths.
+// A dollar per million tokens: a token costs 1000 service.NanoUSD.
 var dollar = (&service.Price{Input: 1, Output: 1}).PerToken()
 
 func TestBudget(t *testing.T) {

@@ -151,7 +151,7 @@ func TestQuotaResetsAtPeriodStart(t *testing.T) {
 		a.quota = telemetry.KeyQuota{At: time.Now().Add(-time.Millisecond), Month: telemetry.Usage{PromptTokens: 100}}
 		a.mu.Unlock()
 		if e := may(); e != nil {
-			t.Errorf("of January's quota nothing was left, in February: %+v", e)
+			t.Errorf("in February, a request was denied because January's quota was used up: %+v", e)
 		}
 	})
 }
@@ -283,7 +283,7 @@ func TestSeveralAnswersAreReserved(t *testing.T) {
 	v.Settle("m", telemetry.Usage{Requests: 1, OutputTokens: 4 * firstAnswer}, 0)
 	v.Release(0)
 	if got := reserved(0, 1); got != 10+firstAnswer {
-		t.Errorf("after four answers of %d tokens in one request one is taken for %d", firstAnswer, got-10)
+		t.Errorf("after a request with four answers of %d tokens, the next answer is expected to have %d", firstAnswer, got-10)
 	}
 }
 
