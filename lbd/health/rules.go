@@ -304,7 +304,7 @@ func retriedRequests(w *Watch, o *Observation) []condition {
 		d := w.grown(window, o.Own.Outcomes)
 		if all := d.Served + d.Failed; exceeds(d.Retries, all, retried) {
 			return []condition{o.raise(telemetry.SeverityWarning, telemetry.AlertRetries, o.Balancer,
-				fmt.Sprintf("%d retries for %d clients' requests (%s) in the last %s", d.Retries, all, share(d.Retries, all), span(window)),
+				fmt.Sprintf("%d retries for %d requests of clients (%s) in the last %s", d.Retries, all, share(d.Retries, all), span(window)),
 				"'skyserve top', view 2 shows the replicas with errors (ERR%); 'skyserve explain ID' shows the attempts of a request")}
 		}
 	}

@@ -47,5 +47,5 @@ func (o *Observation) addReplica(model string) string {
 	if o.Own.Name.Cloud() == service.CloudStatic {
 		deployed = "add a machine to service.yaml and run 'skyserve up'"
 	}
-	return o.ifDeployed(deployed, "add a replica with --replica, or POST /workers at the admin address")
+	return o.ifDeployed(deployed, "add a replica with 'skyserve lb --replica', or POST /workers at the admin address")
 }
