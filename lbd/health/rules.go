@@ -14,7 +14,7 @@ import (
 // The thresholds of the alerts, with their reasons.
 const (
 	// shortWindow shows a sudden fault within seconds, longWindow a slow one. The errors of a replica are also
-	// counted in suddenWindow, which forgets its good requests before the fault sooner.
+	// counted in suddenWindow: soon after a fault begins, it contains no successful requests from before.
 	suddenWindow = 5 * time.Second
 	shortWindow  = 10 * time.Second
 	longWindow   = time.Minute
@@ -35,8 +35,8 @@ const (
 	maxMissShare = 0.05
 	// burnWarning and burnCritical are burn rates of the SLO within shortWindow and longWindow.
 	burnWarning, burnCritical = 2.0, 10.0
-	// burnHour and burnHours are burn rates within an hour and within six: misses that never last a minute, or
-	// are too few for burnWarning, and still use up the allowed share.
+	// burnHour and burnHours are burn rates within an hour and within six. They find misses that never last a
+	// minute, or are too few for burnWarning, and still use up the allowed share.
 	burnHour, burnHours = 1.5, 1.0
 	// retried is the number of retries per request of the balancer's clients. A retry costs a client time, and
 	// engines the work of the first attempt; healthy services need nearly none.
@@ -369,8 +369,8 @@ func queuedRequests(_ *Watch, o *Observation) []condition {
 		queueMessage(o.Own.Models, oldest), o.addReplica(mostQueued(o.Own.Models))+o.ifDeployed("; 'skyserve plan' shows how many are missing", ""))}
 }
 
-// mostQueued returns the model with the most queued requests of those that queueMessage counts; of these, deferred
-// requests count only where no others wait.
+// mostQueued returns the model with the most queued requests that are not deferred. Of models with equally many, it
+// returns the one with the most deferred requests. Like queueMessage, it omits cold models.
 func mostQueued(models []telemetry.ModelSnapshot) string {
 	most, longest := "", [2]int{-1}
 	for _, m := range models {

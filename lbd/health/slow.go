@@ -10,12 +10,13 @@ import (
 )
 
 const (
-	// slowPace is how much slower than the other replicas of its model and GPU a replica generates: simulated healthy
-	// ones with random load stay below it (TestHealthyReplicasAreNotSlow in internal/sim).
+	// slowPace is the factor from which a replica counts as slow, compared with the other replicas of its model and GPU,
+	// or with its own past. Simulated healthy replicas with random load stay below it (TestHealthyReplicasAreNotSlow in
+	// internal/sim).
 	slowPace = 2.0
-	// minOwnPaces is the number of observations with streams, one a second, from which the own past of a replica
-	// means something. maxOwnPaces limits their number in the mean: the mean follows changes that take many hours, and
-	// a replica that suddenly becomes slower is noticed.
+	// minOwnPaces is the number of observed paces from which a replica is compared with its own past: at most one a
+	// second, and none while it has no streams. maxOwnPaces limits their number in the mean: the mean follows changes
+	// that take many hours, and a replica that suddenly becomes slower is noticed.
 	minOwnPaces, maxOwnPaces = 30, 3600
 )
 
@@ -28,8 +29,8 @@ type ownPace struct {
 // isSlow reports whether a pace is that of a replica that has become slow.
 func (p ownPace) isSlow(pace float64) bool { return p.n >= minOwnPaces && pace >= slowPace*p.mean }
 
-// isHardwareKnown reports whether the GPU of a replica is that of its machine. In static regions, it is declared for all
-// machines of a model.
+// isHardwareKnown reports whether r.GPU is known to be the GPU of the replica's machine. In static regions, it is only
+// declared, once for all machines of a model.
 func isHardwareKnown(o *Observation, r *telemetry.ReplicaSnapshot) bool {
 	return r.GPU != "" && cmp.Or(r.Region, o.Own.Name).Cloud() != service.CloudStatic
 }
