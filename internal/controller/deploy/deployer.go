@@ -78,7 +78,8 @@ type MachinePlan struct {
 	// built-in list prices are used for them.
 	Unpriced map[service.Region]error
 
-	replaced []replacedReplica // see useReplacements, in order
+	replaced []replacedReplica                            // see useReplacements, in order
+	counts   map[cloud.ReplicaGroup]provision.ClassCounts // Deployer.Counts when the plan was made
 }
 
 // CostPerHour returns the hourly cost of the machines in USD, before and after the changes.
@@ -155,7 +156,7 @@ func (dp *Deployer) planFor(have []provision.Object, short map[cloud.ReplicaGrou
 		}
 	}
 	p := &MachinePlan{
-		Observed: have, Desired: l.Desired, Changes: provision.Diff(l.Desired, dp.clearReplacedHashes(have)), Missing: l.Unplaced, Unpriced: dp.prices.Unknown,
+		Observed: have, Desired: l.Desired, Changes: provision.Diff(l.Desired, dp.clearReplacedHashes(have)), Missing: l.Unplaced, Unpriced: dp.prices.Unknown, counts: dp.Counts,
 	}
 	for i, c := range p.Changes {
 		if reason, ok := dp.replacementReason(c); ok {

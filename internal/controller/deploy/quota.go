@@ -9,6 +9,9 @@ import (
 // offerings where the first ones exceed a quota, and with replicas in other regions. An unknown quota is
 // no limit.
 func (dp *Deployer) FitsQuotas(p *MachinePlan, quotas []provision.Quota) (bool, error) {
+	// Preview has restored Counts: without those of the plan, no replica beyond the existing ones would be missing.
+	defer func(counts map[cloud.ReplicaGroup]provision.ClassCounts) { dp.Counts = counts }(dp.Counts)
+	dp.Counts = p.counts
 	short := map[cloud.ReplicaGroup]int{}
 	for {
 		over := cloud.LaunchesOverQuota(p.Changes, quotas)

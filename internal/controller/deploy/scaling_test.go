@@ -259,6 +259,24 @@ func TestPreview(t *testing.T) {
 	})
 }
 
+// A preview of one more replica is compared with the quotas: its region has no other capacity, and no other region exists.
+func TestFitsQuotasCountsPreviewed(t *testing.T) {
+	s := newScaledService(t, "aws/us-east-1", "")
+	p, _, err := s.Preview(t.Context(), deploy.DesiredReplicas{Counts: map[cloud.ReplicaGroup]provision.ClassCounts{s.group: {onL4: 3}}})
+	if err != nil || len(p.Changes) != 1 {
+		t.Fatalf("%d changes, %v", len(p.Changes), err)
+	}
+	for limit, want := range map[float64]bool{0: false, 64: true} {
+		quotas := []provision.Quota{{Region: s.group.Region, Code: "L-DB2E81BA", Limit: limit}}
+		for _, others := range []string{"L-3819A6DF", "L-417A185B", "L-C4BD4855", "L-7212CCBC"} {
+			quotas = append(quotas, provision.Quota{Region: s.group.Region, Code: others})
+		}
+		if fits, err := s.FitsQuotas(p, quotas); fits != want || err != nil {
+			t.Errorf("limit %v: fits %t, %v", limit, fits, err)
+		}
+	}
+}
+
 // Operators can remove replicas within the bounds of service.yaml.
 func TestRemoveReplica(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
