@@ -83,10 +83,22 @@ func (o *topOperator) applySummary(ctx context.Context, name string, shown *tele
 		return "", failed(err, "wait for the next plan, which takes the change into account")
 	}
 	if err == nil {
-		err = s.applyPlan(ctx, p, "skyserve top")
+		err = hintAtPlan(s.applyPlan(ctx, p, "skyserve top"), name)
 	}
 	if err != nil {
 		return "", err
 	}
 	return s.applied(p), nil
+}
+
+// hintAtPlan replaces a hint about what a command printed and what it asks: the dashboard prints no quotas and has no
+// prompt, and the command of the same name has both.
+func hintAtPlan(err error, service string) error {
+	for _, refusal := range []error{errOverQuota, errUnusableReservations} {
+		if errors.Is(err, refusal) {
+			command := tui.Action{Verb: tui.VerbApply}.CommandLine(service)
+			return failed(refusal, "run 'skyserve "+command+"' in a shell: it shows the quotas and reservations, and asks whether to apply the plan anyway")
+		}
+	}
+	return err
 }

@@ -281,3 +281,30 @@ func TestActionsOnRunningService(t *testing.T) {
 		t.Errorf("the service.yaml: %q, %v", text, err)
 	}
 }
+
+// The dashboard shows no quotas and has no prompt: over quota, its error names the command that has both.
+func TestTopNamesCommandOverQuota(t *testing.T) {
+	testkit.Slow(t)
+	e := emulate(t)
+	for _, pair := range e.command().Env {
+		name, value, _ := strings.Cut(pair, "=")
+		t.Setenv(name, value)
+	}
+	e.skyserve(exitOK, append(e.upOf(keptService), "--yes")...)
+	e.awaitStates(map[string]service.ReplicaState{"us-east-1-0": service.StateReady})
+	e.aws.Configure(func() {
+		e.aws.QuotaLimits = map[string]float64{"L-DB2E81BA": 0, "L-3819A6DF": 0, "L-1216C47A": 64, "L-34B43A08": 0}
+	})
+	name, admins, err := findAdmins("chat", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := newTopOperator(name, false, admins, func() *telemetry.Snapshot { return nil })
+	o.clouds = cloudFlags{endpointAWS: e.url, endpointGCP: e.google}
+	more := telemetry.PlanChange{Model: "m", Region: "aws/us-east-1", GPU: "L4", Capacity: service.CapacitySpot, Current: 1, Delta: 1, Planned: 2}
+	_, err = o.Perform(t.Context(), tui.Action{Verb: tui.VerbApply, Plan: &telemetry.PlanSummary{At: time.Now(), Status: "optimal", Changes: []telemetry.PlanChange{more}}})
+	const want = "applying the plan: the plan needs more VMs than the account's quotas allow: run 'skyserve plan chat --apply' in a shell: it shows the quotas and reservations, and asks whether to apply the plan anyway"
+	if got := errorText(err); got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
