@@ -66,8 +66,8 @@ sends its next request after the response to the previous one.
   shared      single requests that share long prompts; a few prompts are much more frequent
   bursts      per user, up to four concurrent requests with the user's own long prompt
   programs    per user, up to four concurrent requests, each with a different shared long prompt
-  completion  single requests with long prompts that share nothing, and short responses
-  contexts    single requests with a question about one of 150 long contexts
+  completion  single requests with long prompts that share nothing, and short responses, as in code completion
+  contexts    single requests with one of five questions about one of 150 long contexts, all equally frequent
 
 A FILE is a trace and is replayed as an open loop: requests are sent at the recorded
 times, independent of responses. The formats Mooncake, Qwen-Bailian, Azure 2023 and 2024,
@@ -308,7 +308,7 @@ func (o *loadOptions) prepareTrace(targets []load.Target) (preparedLoad, error) 
 	}
 	file, err := os.Open(o.workload)
 	if err != nil {
-		hint := "the generated workloads are tot15, tot30, mixed, arena, wildchat, groups, shared, bursts, programs, completion and contexts"
+		hint := "a generated workload must be " + workload.KindList()
 		if errors.Is(err, fs.ErrNotExist) {
 			return preparedLoad{}, usage(fmt.Errorf("unknown workload %q: neither a file nor a generated workload", o.workload), hint)
 		}

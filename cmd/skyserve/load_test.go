@@ -15,6 +15,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"skyserve/internal/sim/workload"
 )
 
 // chatServer responds to every chat with two tokens, or with the status that reject
@@ -99,6 +101,23 @@ func TestLoadRunsClientsAndPrintsATable(t *testing.T) {
 	for _, want := range []string{"requests ", " 0 failed", "prefix hits 40.0%", "TTFT", "\nus  "} {
 		if !strings.Contains(stdout, want) {
 			t.Errorf("the table lacks %q:\n%s", want, stdout)
+		}
+	}
+}
+
+// The help describes every generated workload, and the hint about an unknown one lists them.
+func TestLoadNamesEveryWorkload(t *testing.T) {
+	_, err := (&loadOptions{workload: "complete"}).prepare(nil)
+	var unknown *exitError
+	if !errors.As(err, &unknown) {
+		t.Fatalf("got %v", err)
+	}
+	for _, kind := range workload.Kinds() {
+		if !strings.Contains(newLoadCmd().Long, "\n  "+string(kind)+" ") {
+			t.Errorf("the help does not describe %s", kind)
+		}
+		if !strings.Contains(unknown.hint, string(kind)) {
+			t.Errorf("no %s in the hint %q", kind, unknown.hint)
 		}
 	}
 }

@@ -132,7 +132,7 @@ func NewClient(kind Kind, o Options) (Client, error) {
 	case Contexts:
 		return newBatch(base, contextsShape), nil
 	}
-	return nil, fmt.Errorf("unknown workload %q: must be %s", kind, kindList())
+	return nil, fmt.Errorf("unknown workload %q: must be %s", kind, KindList())
 }
 
 // scale applies the factors to a length.
@@ -143,7 +143,8 @@ func (o *Options) scale(l logNormal) logNormal {
 // IsKnown reports whether name is a generated workload.
 func IsKnown(name string) bool { return slices.Contains(Kinds(), Kind(name)) }
 
-func kindList() string {
+// KindList returns the names of the generated workloads for an error message.
+func KindList() string {
 	var names []string
 	for _, k := range Kinds() {
 		names = append(names, string(k))
