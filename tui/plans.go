@@ -166,13 +166,13 @@ func (s *screen) emptyDonations() []string {
 
 // aboveDonations returns the totals of the donations, with the recent changes.
 func (s *screen) aboveDonations() []string {
-	donated, back := 0, 0
+	donated, reclaimed := 0, 0
 	for _, e := range s.snapshot.Events {
 		switch e.Kind {
 		case telemetry.EventDonate:
 			donated++
-		case telemetry.EventReclaim, telemetry.EventRedeploy:
-			back++
+		case telemetry.EventReclaim:
+			reclaimed++
 		}
 	}
 	earned := 0.0
@@ -183,7 +183,7 @@ func (s *screen) aboveDonations() []string {
 		segment{printable.Count(len(s.snapshot.Donations), "replica") + " donated", s.theme.title},
 		segment{fmt.Sprintf("revenue $%.2f/h", s.snapshot.RevenuePerHour()), paint{}},
 		segment{fmt.Sprintf("$%.2f so far", earned), s.theme.good},
-		segment{fmt.Sprintf("recent events: %d donated, %d reclaimed", donated, back), s.theme.muted},
+		segment{fmt.Sprintf("recent events: %d donated, %d reclaimed", donated, reclaimed), s.theme.muted},
 	)
 	return []string{line, ""}
 }

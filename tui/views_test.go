@@ -41,6 +41,18 @@ func TestEveryViewHasAKeyATabAndACommand(t *testing.T) {
 	}
 }
 
+// A redeploy removes the donated replica, which then does not serve again.
+func TestRedeployIsNotCountedAsReclaimed(t *testing.T) {
+	s := ownMachines()
+	redeploy, reclaim := s.Events[0], s.Events[0]
+	redeploy.ID, redeploy.Kind = "redeploy", telemetry.EventRedeploy
+	reclaim.ID, reclaim.Kind = "reclaim", telemetry.EventReclaim
+	s.Events = append(s.Events, redeploy)
+	deskIn(t, 120, 40, s, "6").wants("recent events: 1 donated, 0 reclaimed")
+	s.Events = append(s.Events, reclaim)
+	deskIn(t, 120, 40, s, "6").wants("recent events: 1 donated, 1 reclaimed")
+}
+
 func TestRequestsShowTheDecisionAndItsReason(t *testing.T) {
 	d := deskIn(t, 200, 40, normal(), "3")
 	d.wants("queued", "in flight", "finished", "rejected 503", "→ lb-europe-west4-0", "75%", "1.24s", "182ms", "no capacity within the maximum queue time")
