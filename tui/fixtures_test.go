@@ -17,6 +17,9 @@ import (
 
 	"skyserve/internal/service"
 	"skyserve/internal/telemetry"
+	"skyserve/lbd/core"
+	"skyserve/lbd/explain"
+	"skyserve/lbd/policy"
 )
 
 var update = flag.Bool("update", false, "write the golden frames anew")
@@ -145,19 +148,20 @@ type deskOperator struct {
 }
 
 func (o *deskOperator) Requests(context.Context, int) ([]RequestRow, error) {
-	row := func(id, state, target, why string, at time.Duration, queued float64) RequestRow {
-		return RequestRow{telemetry.RequestSummary{
+	row := func(id, state, target, reason string, at time.Duration, queued float64) RequestRow {
+		r := telemetry.RequestSummary{
 			Request: id, At: noon.Add(-at), Balancer: "lb-us-east-1-0", Region: "aws/us-east-1", Model: llama, Tier: "IW-F", State: state,
-			Target: target, Policy: "cost", Tries: 1, MatchBytes: 1536, PromptBytes: 2048, QueuedMillis: queued,
-		}, why}
+			Target: target, Policy: "cost", Reason: reason, Tries: 1, MatchBytes: 1536, PromptBytes: 2048, QueuedMillis: queued,
+		}
+		return RequestRow{r, explain.Why(r)}
 	}
-	done := row("req-2", "finished", "us-1", "lowest estimated latency", 3*time.Second, 0.4)
+	done := row("req-2", "finished", "us-1", policy.ReasonLeastCost, 3*time.Second, 0.4)
 	done.Status, done.TTFTMillis, done.E2EMillis, done.PromptTokens, done.CachedTokens, done.OutputTokens = 200, ptr(182.0), ptr(2410.0), ptr(512), ptr(384), ptr(64)
-	otherCloud := row("req-3", "sent", "lb-europe-west4-0", "no local replica available; forwarded to a peer with capacity", 2*time.Second, 1240)
+	otherCloud := row("req-3", "sent", "lb-europe-west4-0", policy.ReasonForward, 2*time.Second, 1240)
 	otherCloud.Forwarded, otherCloud.Tenant = true, "acme"
-	refused := row("req-1", "rejected", "", "no capacity within the maximum queue time", 9*time.Second, 60000)
+	refused := row("req-1", "rejected", "", core.RejectWaitExceeded, 9*time.Second, 60000)
 	refused.Status, refused.Tier = 503, "NIW"
-	waits := row("req-4", "queued", "us-0", "us-0, though full, was expected to be faster than any other target", time.Second, 820)
+	waits := row("req-4", "queued", "us-0", "", time.Second, 820)
 	return []RequestRow{waits, otherCloud, done, refused}, o.err
 }
 
