@@ -328,11 +328,25 @@ func reason(replicaReason string, peer bool) string {
 	return replicaReason
 }
 
-// rotation breaks ties in turn: it selects the candidate with the next id after the last choice for the model. With one
-// turn for all models, a model whose requests alternate with those of another would use a part of its replicas only.
-type rotation struct{ last map[string]string } // the id of the last choice, by model
+// rotation breaks ties in turn: it selects the next candidate after the last choice for the model. With one turn for all
+// models, a model whose requests alternate with those of another would use a part of its replicas only.
+type rotation struct{ last map[string]turn } // the last choice, by model
 
-// nextTarget returns the index of an eligible candidate: the first whose id is after the last choice,
+// turn is the position of a candidate in the order of Facts.Candidates, also if the candidate is no longer one of them.
+type turn struct {
+	peer bool
+	id   string
+}
+
+// isBefore reports whether c follows the candidate of t.
+func (t turn) isBefore(c *Candidate) bool {
+	if c.Peer != t.peer {
+		return c.Peer
+	}
+	return c.ID > t.id
+}
+
+// nextTarget returns the index of an eligible candidate: the first after the last choice,
 // else the first. It returns none if no candidate is eligible.
 func (r *rotation) nextTarget(f *Facts, from, to int, eligible func(*Candidate) bool) int {
 	next, last, cs := none, r.last[f.Model], f.Candidates
@@ -340,7 +354,7 @@ func (r *rotation) nextTarget(f *Facts, from, to int, eligible func(*Candidate) 
 		if !eligible(&cs[i]) {
 			continue
 		}
-		if cs[i].ID > last {
+		if last.isBefore(&cs[i]) {
 			next = i
 			break
 		}
@@ -350,9 +364,9 @@ func (r *rotation) nextTarget(f *Facts, from, to int, eligible func(*Candidate) 
 	}
 	if next != none {
 		if r.last == nil {
-			r.last = map[string]string{}
+			r.last = map[string]turn{}
 		}
-		r.last[f.Model] = cs[next].ID
+		r.last[f.Model] = turn{cs[next].Peer, cs[next].ID}
 	}
 	return next
 }

@@ -122,6 +122,12 @@ func TestChoices(t *testing.T) {
 			{[]Candidate{context(replica("a", 0, 0), 300), at(peer("b", 0, 0), 50*time.Millisecond)}, "b", ReasonForward},
 			{[]Candidate{context(replica("a", 0, 0), 300), at(peer("b", 0, 0), 80*time.Millisecond)}, "a", ReasonLowestTTFT},
 		}},
+		{"equal replicas and peers take turns, whatever their ids", "gorgo", []round{
+			{[]Candidate{replica("b", 0, 0), peer("a", 0, 0), peer("c", 0, 0)}, "b", ReasonLowestTTFT},
+			{[]Candidate{replica("b", 0, 0), peer("a", 0, 0), peer("c", 0, 0)}, "a", ReasonForward},
+			{[]Candidate{replica("b", 0, 0), peer("a", 0, 0), peer("c", 0, 0)}, "c", ReasonForward},
+			{[]Candidate{replica("b", 0, 0), peer("a", 0, 0), peer("c", 0, 0)}, "b", ReasonLowestTTFT},
+		}},
 		{"three times the match and twice the queue", "scorer-sum", []round{
 			{[]Candidate{waiting(replica("a", 0, 0), 0), waiting(replica("b", 0, 700), 4)}, "b", ReasonScorerSum}, // 2 < 2.1
 			{[]Candidate{waiting(replica("a", 0, 0), 0), waiting(replica("b", 0, 600), 4)}, "a", ReasonScorerSum}, // 2 > 1.8
