@@ -11,7 +11,7 @@ import (
 // modelCost is the cost and the saturation of a model, in one region or several.
 type modelCost struct {
 	ready, all       int     // replicas
-	priced, unpriced int     // replicas that cost: all but the donated ones
+	priced, unpriced int     // replicas that cost: all but donated and terminated ones
 	usdPerHour       float64 // of the priced ones
 	traffic          *telemetry.Traffic
 	// capacity is that of the ready replicas, and load the traffic of the last minute, in uncached prompt tokens
@@ -34,8 +34,8 @@ func (c *modelCost) add(s *screen, r *telemetry.RegionSnapshot, m telemetry.Mode
 			continue
 		}
 		c.all++
-		if rep.State == service.StateDonated {
-			continue // a donated replica earns
+		if rep.State == service.StateDonated || rep.Terminated {
+			continue // a donated replica earns, and a terminated machine is not billed
 		}
 		if usd, known := s.prices.priceOf(row{region: r, replica: rep}); known {
 			c.usdPerHour += usd
@@ -162,7 +162,7 @@ func (s *screen) costSheet() sheet {
 		{column{title: "REGION", minWidth: 10, maxWidth: 28}, "R", "region", false, false},
 		{column{title: "MODEL", minWidth: 8, maxWidth: 32, dropRank: 5}, "M", "model", false, true},
 		numberColumn("REPL", 4, "Y", "ready replicas"),
-		numberColumn("$/H", 1, "C", "price per hour of all replicas except donated ones"),
+		numberColumn("$/H", 1, "C", "price per hour of all replicas except donated and terminated ones"),
 		numberColumn("$/1M TOK", 1, "T", "price of the replicas per million tokens"),
 		numberColumn("LOAD", 6, "L", "load, uncached prompt tokens per second"),
 		numberColumn("USED", 0, "U", "share of the ready capacity used"),

@@ -27,8 +27,11 @@ func pricesOf(s *telemetry.Snapshot) prices {
 	return p
 }
 
-// priceOf returns the price of a replica; known is false if it was not reported.
+// priceOf returns the price of a replica; known is false if it was not reported, and after its machine was terminated.
 func (p prices) priceOf(r row) (usd float64, known bool) {
+	if r.replica.Terminated {
+		return 0, false
+	}
 	if usd := r.replica.USDPerHour; usd != nil {
 		return *usd, true
 	}

@@ -727,6 +727,13 @@ func TestCostAndSaturation(t *testing.T) {
 	deskIn(t, 120, 40, partly, "$").wants("replicas $4.76/h and 3 without a known price", "105% of the ready capacity used")
 	deskIn(t, 120, 40, ownMachines(), "$").wants("revenue of donations $0.30/h")
 
+	ended := normal()
+	failed := &ended.Regions[0].Replicas[1]
+	failed.State, failed.USDPerHour = service.StateFailed, ptr(100.0)
+	deskIn(t, 120, 40, ended, "$").wants("replicas $107")
+	failed.Terminated = true // it is not billed
+	deskIn(t, 120, 40, ended, "$").wants("replicas $7.46/h")
+
 	local := normal()
 	for i := range local.Regions {
 		r := &local.Regions[i]

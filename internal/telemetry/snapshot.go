@@ -233,6 +233,8 @@ type ReplicaSnapshot struct {
 	Donated      bool   `json:"donated"`
 	// Unattached is true for a replica that no balancer has: see IsAttached.
 	Unattached bool `json:"unattached"`
+	// Terminated is as in MachineState; false also if unknown.
+	Terminated bool `json:"terminated"`
 	// Start is its start in progress, or one that ended within StartShownFor; nil = none, or unknown.
 	Start *Start `json:"start"`
 	// USDPerHour is the price of its VM, nil if unknown.

@@ -20,6 +20,8 @@ type MachineState struct {
 	Machine     service.StateReason `json:"machine"`
 	DrainReason string              `json:"drain_reason,omitempty"`
 	Donation    *service.Donation   `json:"donation,omitempty"`
+	// Terminated is true for a machine that its cloud has terminated or stopped, or a process that has ended: it is not billed.
+	Terminated bool `json:"terminated,omitempty"`
 }
 
 // MaxStates is the maximum number of Scaling.States: one has about 400 bytes, and a value of the store at most 1 MB.
@@ -74,6 +76,7 @@ func (r *ReplicaSnapshot) addState(m MachineState) {
 		DrainReason: m.DrainReason, Donation: m.Donation,
 	}.State()
 	r.State, r.Reason = state.State, state.Reason
+	r.Terminated = m.Terminated && r.State != service.StateReady // a machine that serves was launched after the observation
 }
 
 // isDonated reports whether a replica is donated, not removed.
@@ -83,7 +86,7 @@ func (m MachineState) isDonated() bool { return m.Donation != nil && !m.Donation
 func (m MachineState) unattached() ReplicaSnapshot {
 	state := service.ReplicaFacts{Machine: m.Machine, DrainReason: m.DrainReason, Donation: m.Donation}.State()
 	return ReplicaSnapshot{
-		ID: m.ID, URL: m.URL, Model: m.Model, GPU: m.GPU, State: state.State, Reason: state.Reason, Donated: m.isDonated(), Unattached: true,
+		ID: m.ID, URL: m.URL, Model: m.Model, GPU: m.GPU, State: state.State, Reason: state.Reason, Donated: m.isDonated(), Unattached: true, Terminated: m.Terminated,
 	}
 }
 

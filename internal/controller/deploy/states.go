@@ -29,7 +29,7 @@ func statesOf(v *serviceView, replicas []controller.CurrentReplica, decided Repl
 		if o.Kind != provision.KindBalancer && o.Kind != provision.KindReplica || o.Kind == provision.KindReplica && runs[o.ID] || o.TerminatedReason != "" && runs[o.ID] {
 			continue // replicas that run follow
 		}
-		m := telemetry.MachineState{ID: o.ID, Region: o.Region, Balancer: o.Kind == provision.KindBalancer, Model: o.Labels["model"], GPU: gpuTypeOf(o), Machine: machineState(v, o)}
+		m := telemetry.MachineState{ID: o.ID, Region: o.Region, Balancer: o.Kind == provision.KindBalancer, Model: o.Labels["model"], GPU: gpuTypeOf(o), Machine: machineState(v, o), Terminated: o.TerminatedReason != ""}
 		if m.Machine.State != service.StateReady {
 			states = append(states, m)
 		}

@@ -61,6 +61,7 @@ func TestStatusAndTopShowTheSameStates(t *testing.T) {
 		{"it will be taken", replica, nil, phase(agent.PhaseInterrupted, "in 2 minutes"), ready, 0, ReplicaDecisions{}, word(service.StateInterrupted, "in 2 minutes")},
 		{"it was taken", replica, terminated("spot capacity", service.CapacitySpot), AgentReport{}, none, 0, ReplicaDecisions{}, word(service.StateInterrupted, "spot capacity")},
 		{"its machine has ended", replica, terminated("stopped", service.CapacityOnDemand), AgentReport{}, none, 0, ReplicaDecisions{}, word(service.StateFailed, "stopped")},
+		{"its machine has ended, its balancer lists it", replica, terminated("stopped", service.CapacityOnDemand), AgentReport{}, word(service.StateNotReady, "connection refused"), 0, ReplicaDecisions{}, word(service.StateFailed, "stopped")},
 		{"it cannot start", replica, nil, phase(agent.PhaseFailed, "no GPU"), word(service.StateNotReady, "connection refused"), 0, ReplicaDecisions{}, word(service.StateFailed, "no GPU")},
 		{"it is about to be drained", replica, nil, well, ready, 0, drained, ready},
 		{"it drains", replica, nil, well, finishing, 3, drained, finishing},
@@ -129,6 +130,9 @@ func TestStatusAndTopShowTheSameStates(t *testing.T) {
 		for _, r := range top.Regions[0].Replicas {
 			if r.ID == tt.of {
 				inTop = word(r.State, r.Reason)
+				if terminated := machines[2].TerminatedReason != ""; r.Terminated != terminated {
+					t.Errorf("%s: terminated %t, want %t", name, r.Terminated, terminated)
+				}
 			}
 		}
 		if b := top.Balancer(tt.of); b != nil {
