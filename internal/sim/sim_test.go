@@ -360,7 +360,7 @@ func TestSettingErrors(t *testing.T) {
 		{"engine", "steam", `checking scenario fig8a: engine: must be full or light, got "steam"`},
 		{"order", "alphabetic", `setting order: unknown `},
 		{"balancers", "65", `checking scenario fig8a: regions[0].balancers: must be at least 0 and at most 64, got 65`},
-		{"workload", "poetry", `checking scenario fig8a: workload: must be one of tot15, `},
+		{"workload", "poetry", `checking scenario fig8a: workload: must be tot15, `},
 	} {
 		s := short(t, "fig8a", time.Second)
 		err := s.Set(c.name, c.value)

@@ -2,7 +2,6 @@ package sim
 
 import (
 	"fmt"
-	"strings"
 	"time"
 
 	"skyserve/internal/sim/engine"
@@ -58,14 +57,6 @@ func (s *Scenario) Problems() []SettingProblem {
 	return c.found
 }
 
-func kindList() string {
-	var names []string
-	for _, k := range workload.Kinds() {
-		names = append(names, string(k))
-	}
-	return strings.Join(names, ", ")
-}
-
 // checker collects the problems of a scenario.
 type checker struct {
 	s     *Scenario
@@ -101,7 +92,7 @@ func (c *checker) numbers() {
 // checkLoad checks the load parameters.
 func (c *checker) checkLoad() {
 	s := c.s
-	c.need(s.Trace != nil || workload.IsKnown(string(s.Workload)), "workload", "must be one of %s, got %q", kindList(), s.Workload)
+	c.need(s.Trace != nil || workload.IsKnown(string(s.Workload)), "workload", "must be %s, got %q", workload.KindList(), s.Workload)
 	c.need(s.Engine == FullEngine || s.Engine == LightEngine, "engine", "must be %s or %s, got %q", FullEngine, LightEngine, s.Engine)
 	c.need(s.Lengths > 0 && s.Lengths <= workload.MaxLengths, "lengths", "must be greater than 0 and at most %d, got %v", workload.MaxLengths, s.Lengths)
 	c.need(s.Sigma > 0 && s.Sigma <= workload.MaxSigma, "length_spread", "must be greater than 0 and at most %d, got %v", workload.MaxSigma, s.Sigma)
