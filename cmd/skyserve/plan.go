@@ -83,7 +83,8 @@ reserved capacity up to break-even, the remainder on demand; all capacity on dem
 theta[i][k], alpha[k], sigma[i][k], rho[i][j][w], epsilon, capacity[j][k], min[i][j] and
 max[i][j]; each of the last three may be null. For model i in region j on GPU k, n is the
 number of replicas, theta the tokens per second of one, alpha its cost per hour, and sigma
-the cost of adding one; rho is the load in tokens per second in window w. The solution is
+the cost of adding one; rho is the load in tokens per second in window w, and epsilon the
+share of its own peak that each region must serve itself (see --local-share). The solution is
 delta[i][j][k], the changes of n that minimise sum alpha[k]*(n+delta) + sum
 sigma[i][k]*max(0,delta). docs/json.md describes all fields.
 -o lp and -o mps export the problem for another solver; --solver runs an installed

@@ -34,7 +34,7 @@ scenarios with the lowest throughput ratios, each with the command that repeats 
 vary in workload and its lengths, regions, replicas, the engines' speed and memory, round-trip
 times, the probe interval, equal or 10:1 loads of the regions, and closed and open loops with
 0.5 to 1.3 times the estimated capacity.
-A run is at least ten times as long as a request stays at a full replica, at most an hour.
+A run lasts at least ten times as long as one request at a full replica, but at most an hour.
 cache-aware:skylb is SGLang's router as in SkyLB's evaluation.
 
 Each scenario runs once, so ratios vary by some percent between seeds, and the best other

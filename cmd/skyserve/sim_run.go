@@ -64,8 +64,8 @@ faster, for policies that do not use prefixes.
 
 A policy uses the push mode and layout of the paper or project that it comes from (bf-io:
 blind), unless the scenario, --push or --layout override them. Policies whose source pushes
-blindly and has no regions run as one balancer for all replicas, in the region home (see
-below), the others as one balancer per region.
+blindly and has no regions run as one balancer for all replicas, in the region that the
+setting home names, the others as one balancer per region.
 cache-aware:skylb is SGLang's router as in SkyLB's evaluation.
 
 --set overrides a setting of a scenario; 'skyserve sim list -o yaml NAME' prints the
@@ -75,8 +75,8 @@ values of its settings. .REGION limits a setting to one region.
 
 The sage-... scenarios are SageServe's evaluation: replicas are autoscaled, --strategy
 compares scaling strategies. The demand file given by --trace is CSV with the columns
-minute (0 = Monday 00:00, not a Unix time), model, tier (IW or NIW) and prompt_tokens. --set
-accepts these settings:
+minute (0 = Monday 00:00, not a Unix time), model, tier (IW = fast and normal together, or NIW)
+and prompt_tokens. --set accepts these settings:
 
 ` + settingsHelp(eval.AllSageSettings()) + `
 
@@ -122,7 +122,7 @@ seed).`,
 	flags.DurationVar(&o.replay.To, "to", 0, "with --trace: end at this time of the trace (default: its end)")
 	flags.Float64Var(&o.replay.RateScale, "rate-scale", 1, "with --trace: scale the request rate, 2 = twice the rate")
 	flags.StringSliceVar(&o.strategies, "strategy", nil, "with sage-...: scaling strategies to compare, comma-separated: "+strings.Join(plan.StrategyNames(), ", ")+"; docs/service-yaml.md explains them")
-	flags.StringVar(&o.regionMix, "region-mix", "", "with sage-... and --trace: CSV `FILE` with the columns tenant, tier and requests_in_sample; a tenant belongs to the region that its name ends with")
+	flags.StringVar(&o.regionMix, "region-mix", "", "with sage-... and --trace: how the load is distributed over the regions (default: as SageServe published), from a CSV `FILE` with the columns tenant, tier and requests_in_sample; a tenant belongs to the region that its name ends with")
 	flags.StringSliceVar(&o.weights, "weights", nil, "with --trace: regions' shares of the requests, as `REGION=W,...` (default: by clients)")
 	return cmd
 }

@@ -88,8 +88,8 @@ and creates firewalls and least-privilege identities, all tagged with the servic
 shows the changes with their hourly price and prompts for confirmation. If a zone has no
 capacity, it tries the next zone, then the next capacity type and GPU in the order of
 the file, then the other regions of the service. It replaces a VM that is running but
-does not respond, provided that another balancer responds (for a replica, one of its
-region). Each VM generates its own key, is enrolled once, and receives its configuration
+does not respond: a balancer if another balancer responds, a replica if a balancer of its
+region responds. Each VM generates its own key, is enrolled once, and receives its configuration
 and secrets over mutual TLS; user data and tags contain neither. skyserve uses the
 credentials of the clouds' own command-line tools.
 

@@ -81,7 +81,7 @@ var eventKinds = []struct {
 	{EventDetach, "a replica was removed from a balancer by an operator"},
 	{EventDonate, "a replica was donated to other work"},
 	{EventReclaim, "a donated replica serves again"},
-	{EventRedeploy, "a replica replaced a donated one of another model"},
+	{EventRedeploy, "a donated replica was replaced by a replica of another model"},
 	{EventScaleFromZero, "the first replica of a model starts"},
 	{EventScaleToZero, "the last replicas of a model drain"},
 	{EventPlan, "a plan was computed whose counts differ from those of the plan before"},
