@@ -22,7 +22,7 @@ var columnsHelp = []columnHelp{
 	{"outstanding, outst", "requests sent to the replica, not finished", []view{viewReplicas}},
 	{"req/s, tok/s", "arriving requests and output tokens per second, last 10 s", []view{viewOverview, viewReplicas}},
 	{"ttft p50, p90", "time to first token, last minute", []view{viewOverview, viewModels, viewTenants}},
-	{"err%", "share of failures, last 10 s; of a region: clients' requests with 429 or 5xx; of a replica: all failed attempts", []view{viewOverview, viewReplicas}},
+	{"err%", "share of failures, last 10 s; of a region: 429 and 5xx to clients; of a replica: failed attempts", []view{viewOverview, viewReplicas}},
 	{"req/s", "requests that ended per second, last minute", []view{viewModels, viewTenants}},
 	{"err%", "share of these requests that failed (429 and 5xx), last minute", []view{viewModels, viewTenants}},
 	{"slo miss", "share of streamed requests of the tier fast whose first token was later than their TTFT target, last 10 s", []view{viewOverview}},

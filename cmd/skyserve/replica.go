@@ -127,7 +127,7 @@ func newReplicaRemoveCmd(o *replicaOptions) *cobra.Command {
 
 // addForce adds --force to a command that takes replicas out of service.
 func (o *replicaOptions) addForce(cmd *cobra.Command) {
-	cmd.Flags().BoolVar(&o.force, "force", false, "skip confirmation for the last ready replica of a model; required without a terminal")
+	cmd.Flags().BoolVar(&o.force, "force", false, "for the last ready replica of a model: skip the confirmation; required without a terminal")
 }
 
 // addYes adds --yes to a command that can change the bill.
