@@ -30,9 +30,9 @@ type CostConstants struct {
 	Residence time.Duration
 
 	// SlowdownWeight is the weight of the time by which a request delays the requests already there,
-	// relative to its own time. The ratio of queued to outstanding requests is added to it, up to a sum
-	// of 1.
-	SlowdownWeight float64
+	// relative to its own time. SharedSlowdownWeight replaces it for a request whose prefix other requests share
+	// (Facts.MatchBranches). The ratio of queued to outstanding requests is added, up to a sum of 1.
+	SlowdownWeight, SharedSlowdownWeight float64
 	// PrefillQueueWeight is the weight of the time to compute the uncached prompt tokens of other
 	// requests at a replica (Candidate.PrefillTokens): they are computed before or together with
 	// those of the request.
@@ -82,6 +82,7 @@ func DefaultCostConstants() CostConstants {
 		// Chosen by simulating the scenarios, and loads that differ much from them. Halving
 		// OccupancyWeight has changed the throughput of one load by 3 %, but not the mean of many loads.
 		SlowdownWeight:        0.45,
+		SharedSlowdownWeight:  0.7,
 		PrefillQueueWeight:    1,
 		MemoryPenalty:         0.2,
 		MemoryThreshold:       0.6,
@@ -237,7 +238,11 @@ func (p *Cost) slowdownWeight(f *Facts) float64 {
 			outstanding += requestsAt(c)
 		}
 	}
-	return min(1, p.constants.SlowdownWeight+float64(max(0, f.Queued-1))/float64(max(outstanding, 1)))
+	weight := p.constants.SlowdownWeight
+	if f.MatchBranches {
+		weight = p.constants.SharedSlowdownWeight
+	}
+	return min(1, weight+float64(max(0, f.Queued-1))/float64(max(outstanding, 1)))
 }
 
 // costTerms contains the parts of a request's cost that are the same for all candidates.
@@ -249,6 +254,8 @@ type costTerms struct {
 	decodeSeconds      float64 // total base duration of these steps
 	slowdownWeight     float64
 	queuedPerReplica   float64 // queued requests per live replica
+	// sharedPrefix is Facts.MatchBranches.
+	sharedPrefix bool
 	// evictedPerCopy is the number of evicted tokens that are computed again for each token of a copy.
 	evictedPerCopy float64
 	// residence is the mean residence time of the live candidates, in seconds at the nominal pace; 0 = unknown.
@@ -265,7 +272,7 @@ type costTerms struct {
 
 // requestTerms returns the parts of a request's cost that are the same for all candidates.
 func (p *Cost) requestTerms(f *Facts) costTerms {
-	t := costTerms{promptTokens: float64(f.PromptTokens), answerSteps: p.constants.DecodeSteps, slowdownWeight: p.slowdownWeight(f)}
+	t := costTerms{promptTokens: float64(f.PromptTokens), answerSteps: p.constants.DecodeSteps, slowdownWeight: p.slowdownWeight(f), sharedPrefix: f.MatchBranches}
 	if f.AnswerTokens > 0 {
 		t.answerSteps = f.AnswerTokens
 	}
@@ -379,7 +386,9 @@ func (t *costTerms) weightedMatch(c *Candidate) float64 {
 
 // memorySeconds returns the cost, in seconds, of a replica whose memory is nearly full: the request
 // may have to wait for memory, and the memory that it occupies is not available to the requests
-// that wait for the replica.
+// that wait for the replica. If the request would be held for the replica (holdSeconds), that wait is counted already. So
+// only its uncached tokens count here if other requests share its prefix: at another replica, a copy of the prefix would
+// take memory too. A conversation only moves, and is sent to a replica with free memory.
 func (p *Cost) memorySeconds(t *costTerms, c *Candidate, uncached, n float64) float64 {
 	over := (c.KV.Or(0) - p.constants.MemoryThreshold) / (1 - p.constants.MemoryThreshold)
 	if over <= 0 {
@@ -391,11 +400,15 @@ func (p *Cost) memorySeconds(t *costTerms, c *Candidate, uncached, n float64) fl
 	if c.Peer {
 		capacity /= float64(max(c.Replicas, 1))
 	}
+	fullSeconds := over * inSeconds(t.residenceAt(c))
+	if t.sharedPrefix && !c.Peer && !hasCapacity(c) {
+		return fullSeconds * p.constants.OccupancyWeight * min(uncached, capacity) / capacity
+	}
 	// While the request runs, about n others end there, so it delays at most n waiting requests, however long the
 	// queue is.
 	waiting := min(float64(c.Held+c.Pending.Or(0))+t.queuedPerReplica, n)
 	taken := min(uncached, capacity) + waiting*min(uncached+t.answerSteps, capacity)
-	return over * inSeconds(t.residenceAt(c)) * (p.constants.MemoryPenalty + p.constants.OccupancyWeight*taken/capacity)
+	return fullSeconds * (p.constants.MemoryPenalty + p.constants.OccupancyWeight*taken/capacity)
 }
 
 // waitSeconds returns how long a request with this many uncached tokens waits at c before its computation starts. For

@@ -260,8 +260,34 @@ func TestCostKeepsPrefixesIfCachesAreFull(t *testing.T) {
 	if none != few || few >= most || most >= all || all == 1000 {
 		t.Errorf("leaves at %d, %d, %d and %d outstanding requests", none, few, most, all)
 	}
-	if got := leavesAt(1, false); got != none {
-		t.Errorf("a conversation leaves at %d outstanding requests, want %d as long as nothing is evicted", got, none)
+	if got, want := leavesAt(1, false), leavesAt(0, false); got != want {
+		t.Errorf("a conversation leaves at %d outstanding requests, want %d as long as nothing is evicted", got, want)
+	}
+}
+
+// While the memory of a replica is full, a request with a prefix that others share waits for it longer than a conversation
+// does, and longer the more requests a copy elsewhere would delay: the copy would take memory there and delay them.
+func TestSharedPrefixWaitsForItsReplica(t *testing.T) {
+	leavesAt := func(shared bool, others int) int {
+		for held := range 1000 {
+			cs := fleet(2)
+			for i := range cs {
+				cs[i].Residence, cs[i].Running, cs[i].ContextTokens = 20*time.Second, Known(16), 16*2500
+			}
+			cs[0].Available, cs[0].Pending, cs[0].Held, cs[0].KV = false, Known(1), held, Known(0.95)
+			cs[0].Outstanding, cs[0].MatchBytes = 17, 4*2000
+			cs[1].Outstanding, cs[1].Running, cs[1].KV = others, Known(others), Known(0.5)
+			f := long(2300, cs)
+			f.MatchBranches = shared
+			if NewCost().Choose(f).Index != 0 {
+				return held
+			}
+		}
+		return 1000
+	}
+	conversation, few, many := leavesAt(false, 8), leavesAt(true, 8), leavesAt(true, 12)
+	if conversation >= few || few >= many || many == 1000 {
+		t.Errorf("a conversation leaves at %d held requests, a shared prefix at %d and %d", conversation, few, many)
 	}
 }
 
