@@ -21,6 +21,10 @@
 // A failed or bounced request returns to its previous place in the queue. At all times: arrived =
 // finished + rejected + cancelled + bounced + queued + outstanding.
 //
+// A policy may hold a queued request: it waits for one full replica, while requests behind it are sent. A
+// deferred request (NIW) may be parked: it waits outside the order of the queue until replicas have spare KV
+// memory or its deadline is near.
+//
 // Reading order; the first four items are the decision path, about 1,500 lines:
 //
 //  1. event.go: inputs and outputs.
@@ -47,7 +51,7 @@
 //     streams.go: the speed in the last seconds, for display and alerts. prefilled.go, evictions.go: the
 //     prompt tokens that engines have computed, and the share that had been cached before.
 //   - caches.go: which target has cached which prefix, with a share of the tree per tenant
-//     (treetenants.go). gossip.go and foreign.go: how balancers of one region share this. cachechange.go: changes that
+//     (treetenants.go). gossip.go and foreign.go: how balancers share this. cachechange.go: changes that
 //     engines report.
 //   - pool.go: policies that decide for a whole pool. reconfigure.go: a new configuration while
 //     requests are in flight. sanitize.go: reports with impossible figures.

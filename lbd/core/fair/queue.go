@@ -8,8 +8,9 @@
 // replaces a higher one. With one tenant, the order alone decides.
 //
 // Read queue.go first, then tenants.go (accounts of the tokens served to tenants) and parked.go
-// (parked deferred requests). round.go lists many next requests at once, sorted.go is the
-// underlying tree. The queue does not depend on tiers, prompts or replicas.
+// (parked requests: deferred ones that wait outside the order until the balancer releases them).
+// round.go lists many next requests at once, sorted.go is the underlying tree. The queue does not
+// depend on tiers, prompts or replicas.
 package fair
 
 import "time"
