@@ -7,8 +7,8 @@ import (
 )
 
 // caches contains the expected cache contents of replicas and peers, and the state about them that
-// balancers of a region share (gossip.go, foreign.go). It deals with targets, tenants and keys, not
-// with requests, loads or queues.
+// balancers share (gossip.go, foreign.go). It deals with targets, tenants and keys, not with
+// requests, loads or queues.
 type caches struct {
 	// Two trees (SkyLB 3.2): the expected caches of the replicas, and those of the peers, derived from
 	// forwarded requests.

@@ -8,12 +8,12 @@ import (
 	"skyserve/lbd/prefix"
 )
 
-// Balancers share the expected contents of their replicas' caches. A balancer that adopts another's replicas, in
-// the same region, can thus route conversations to the caches that contain them. A balancer of another region can
-// forward a request to the region that has its prefix, instead of computing the prefix a second time. Each
-// balancer keeps two bounded logs that CacheUpdates reads: updates of its own replicas, and updates
-// received from others, for a neighbour that restarted with empty state. Updates from others arrive
-// as EventPeerCacheUpdates (foreign.go).
+// Balancers share the expected contents of their replicas' caches. A neighbour (another balancer of the same
+// region) that adopts the replicas can thus route conversations to the caches that contain them. A balancer of
+// another region can forward a request to the region that has its prefix, instead of computing the prefix a
+// second time. Each balancer keeps two bounded logs that CacheUpdates reads: updates of its own replicas, and
+// updates received from neighbours, for one that restarted with empty state. Updates from others arrive as
+// EventPeerCacheUpdates (foreign.go).
 
 const (
 	// maxSharedHashes bounds the hashes of one entry: a context of 128k tokens. Further hashes are
@@ -97,11 +97,11 @@ func (l *cacheUpdateLog) removeReplica(replica string, until time.Duration) {
 	l.dropped = 0
 }
 
-// sharing is the state that a balancer shares with the others of its region.
+// sharing contains the cache updates that a balancer shares with others, and the replicas of its neighbours.
 type sharing struct {
 	own, received cacheUpdateLog
 	seq           uint64            // of the last entry of either
-	foreign       []*foreignReplica // replicas of others, sorted by id
+	foreign       []*foreignReplica // replicas of neighbours, sorted by id
 }
 
 func newSharing(limit int) sharing {
@@ -121,8 +121,8 @@ func (s *sharing) removeReplica(replica string, until time.Duration) {
 	s.received.removeReplica(replica, until)
 }
 
-// shareCacheUpdate logs, for the neighbours, the cache contents of a replica after a finished
-// request.
+// shareCacheUpdate logs, for other balancers, the cache contents of a replica after a request was sent or
+// finished.
 func (c *caches) shareCacheUpdate(now time.Duration, ct *cacheTarget, tenant string, prompt, answered prefix.Key, sessionStart time.Duration) {
 	key, whole := prompt, false
 	if answered != nil {
@@ -139,7 +139,7 @@ func (c *caches) shareCacheUpdate(now time.Duration, ct *cacheTarget, tenant str
 	c.sharing.addUpdate(&c.sharing.own, localCacheUpdate{CacheUpdate: e, updatedAt: now, sessionStart: sessionStart})
 }
 
-// shareCacheLoss logs, for the neighbours, the loss of a replica's cache.
+// shareCacheLoss logs, for other balancers, the loss of a replica's cache.
 func (c *caches) shareCacheLoss(now time.Duration, ct *cacheTarget) {
 	ct.cacheLostAt = now
 	if c.replicas.CachedBytes(ct.treeSlot) == 0 || (!c.neighbours && !c.distant) {
