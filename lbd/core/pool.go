@@ -8,9 +8,9 @@ import (
 	"skyserve/lbd/policy"
 )
 
-// poolPlacement is the state for a policy that assigns the head of a model's queue to all of its replicas at once
-// (policy.PoolPolicy). Requests that some ranks may not serve (fillPool) are placed one by one, and so are forwards
-// to peers.
+// poolPlacement is the state for a policy that distributes the requests at the head of a model's queue among its
+// replicas in one call (policy.PoolPolicy). Requests that some ranks may not serve (fillPool) are placed one by
+// one, and so are forwards to peers.
 type poolPlacement struct {
 	policy   policy.PoolPolicy // nil: the policy decides request by request
 	pool     policy.Pool
@@ -271,13 +271,13 @@ func (b *Balancer) describeRanks(now time.Duration, q *queue) {
 	for i, t := range x.ranks {
 		rank := &x.pool.Ranks[i]
 		rank.Candidate = *b.addCandidate(now, q, t)
-		rank.OutstandingRequests = t.appendRunning(rank.OutstandingRequests[:0])
+		rank.OutstandingRequests = t.appendOutstanding(rank.OutstandingRequests[:0])
 	}
 	b.firstPeer = len(b.candidates)
 }
 
-// appendRunning appends the outstanding requests of t.
-func (t *target) appendRunning(into []policy.OutstandingRequest) []policy.OutstandingRequest {
+// appendOutstanding appends the outstanding requests of t.
+func (t *target) appendOutstanding(into []policy.OutstandingRequest) []policy.OutstandingRequest {
 	for _, r := range t.requests {
 		streamed := t.generatedFor(r)
 		remaining := 0

@@ -107,7 +107,7 @@ func TestProgressIsSplitAmongStreams(t *testing.T) {
 	if got["x"] != 15 || got["y"] != 5 || got["z"] != 0 {
 		t.Errorf("streamed %v, want 15, 5 and 0", got)
 	}
-	running := rank.appendRunning(nil)
+	running := rank.appendOutstanding(nil)
 	slices.SortFunc(running, func(a, b policy.OutstandingRequest) int { return a.Tokens - b.Tokens })
 	want := []policy.OutstandingRequest{{Tokens: 100, Remaining: 50}, {Tokens: 105, Remaining: 45}, {Tokens: 115, Remaining: 35}}
 	if !slices.Equal(running, want) {
