@@ -79,7 +79,7 @@ type Config struct {
 	MaxWait    time.Duration
 	// ScaleToZero contains the models that get a replica when a request arrives and there is none.
 	// MaxColdWait is the maximum time of a request in the queue until that replica is ready; then
-	// MaxWait begins. A request with its own Request.MaxWait has no more than that.
+	// MaxWait begins. A request with its own Request.MaxWait waits for at most that time in total.
 	ScaleToZero map[string]bool
 	MaxColdWait time.Duration
 	// ProbeInterval is the time between two reports of one target. After StaleIntervals without new
@@ -101,7 +101,7 @@ type Config struct {
 	// earlier, for a policy that holds requests.
 	SessionLead time.Duration
 	// PoolLimit is the maximum size of a pool: the requests at the head of a queue that are considered
-	// together. A policy that decides for one request at a time receives at most these, too.
+	// together. With a policy that decides for one request at a time, requests behind these are not tried either.
 	PoolLimit int
 	// PoolInterval is the minimum time between two decisions for a whole pool, for a policy that
 	// decides for pools. It applies only to a model whose replicas share engines (ReplicaInfo.Engine),
@@ -138,8 +138,8 @@ type Config struct {
 	// when they are full.
 	TreeBytes int
 	TreeOrder prefix.Order
-	// ShareBytes bounds the memory of cache updates kept for the other balancers of the region, and
-	// again of those received from them. 0 = nothing is shared.
+	// ShareBytes bounds the memory of cache updates kept for other balancers, and separately of those
+	// received from balancers of this region. 0 = nothing is shared.
 	ShareBytes int
 }
 
@@ -150,8 +150,8 @@ func DefaultConfig(p policy.Policy) Config {
 		Push:           PushRule{Mode: PushPending}, // SkyLB 5.2: 1.27x the throughput of blind pushing near saturation
 		Order:          OrderFCFS,                   // the order that clients expect
 		Deadlines:      DefaultDeadlines(),
-		SevereAfter:    5 * time.Second, // 5 s after the target, the client is usually still connected; later it is likely to disconnect
-		UrgentBefore:   time.Second,     // the whole target of the tier interactive fast, so that such a request is urgent on arrival
+		SevereAfter:    5 * time.Second, // 5 s after the deadline, the client is usually still connected; later it is likely to disconnect
+		UrgentBefore:   time.Second,     // the whole time to the deadline of an IW-F request, so that it is urgent on arrival
 		Forward:        true,
 		PeerQueueLimit: 10, // SkyLB's buffer for newly arriving requests
 

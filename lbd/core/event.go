@@ -24,7 +24,7 @@ const (
 	EventReplicaRemoved   EventKind = "replica_removed"  // Target
 	EventReplicaDraining  EventKind = "replica_draining" // Target
 	EventReplicaReport    EventKind = "replica_report"   // Target, Report
-	EventReplicaNames     EventKind = "replica_names"    // Target, Names: the names that the replica serves; none = unknown
+	EventReplicaNames     EventKind = "replica_names"    // Target, Names: the names of models and adapters that the replica serves; none = unknown
 	EventPeerAdded        EventKind = "peer_added"       // Peer
 	EventPeerRemoved      EventKind = "peer_removed"     // Target
 	EventPeerReport       EventKind = "peer_report"      // Target, PeerReport
@@ -91,8 +91,8 @@ type Request struct {
 	PinnedTo string `json:"holder,omitempty"`
 	// MaxWait bounds the time in the queue; 0 = Config.MaxWait.
 	MaxWait time.Duration `json:"wait_ns,omitempty"`
-	// TimeToDeadline is the time from the arrival of a deferred request (NIW) to its deadline; 0 = the tier's target.
-	// Age is the time between its creation and its arrival.
+	// TimeToDeadline is the time from the arrival of a deferred request (NIW) to its deadline; 0 = the deadline of
+	// its tier. Age is the time between its creation and its arrival.
 	TimeToDeadline time.Duration `json:"due_ns,omitempty"`
 	Age            time.Duration `json:"age_ns,omitempty"`
 	// Fallback: its own model could not serve the request, and Model is another one.
@@ -113,9 +113,9 @@ type Outcome struct {
 	PromptTokens policy.Maybe[int] `json:"prompt_tokens"`
 	CachedTokens policy.Maybe[int] `json:"cached_tokens"`
 	OutputTokens policy.Maybe[int] `json:"output_tokens"`
-	// UnstreamedTokens is the part of OutputTokens that arrived in no stream: of a response without one, or of
-	// events with several tokens. They are part of the next progress event, and say nothing about the pace of
-	// streams.
+	// UnstreamedTokens is the part of OutputTokens that is counted only at the end: of a response without a
+	// stream, or of events with several tokens. They are part of the next progress event, and say nothing about
+	// the pace of streams.
 	UnstreamedTokens int `json:"unstreamed_tokens,omitempty"`
 	// Key is the key of the prompt with its answer: the start of the prompt of the conversation's
 	// next turn. nil = unknown.
@@ -177,7 +177,8 @@ type ProbeReport struct {
 	MetricsAge time.Duration `json:"lag_ns,omitempty"`
 	Ready      bool          `json:"ready"`
 	Reason     string        `json:"reason,omitempty"` // why it is not ready
-	// NoResponse: the network did not reach the replica's host, so this failed probe is no response of the replica.
+	// NoResponse: the probe failed because the network did not reach the replica's host. Any other failed
+	// probe counts as a response of the replica.
 	NoResponse bool                  `json:"no_response,omitempty"`
 	Pending    policy.Maybe[int]     `json:"pending"`
 	Running    policy.Maybe[int]     `json:"running"`
@@ -189,8 +190,8 @@ type ProbeReport struct {
 // PeerInfo describes a peer that is added.
 type PeerInfo struct {
 	ID string `json:"id"`
-	// SameRegion: the peer is a balancer of this balancer's own region. It sends cache updates, and
-	// Hop limits forwards to it separately.
+	// SameRegion: the peer is a balancer of this balancer's own region. Its cache updates are
+	// recorded for each of its replicas, and Hop limits forwards to it separately.
 	SameRegion bool `json:"same_region,omitempty"`
 }
 
@@ -249,14 +250,14 @@ const (
 
 // Reasons of a rejection: short, stable codes.
 const (
-	RejectDuplicate        = "duplicate_id"   // a request with this id has not ended
-	RejectNoReplica        = "no_replica"     // no replica of this balancer and no peer serves the model
-	RejectNoAdapter        = "no_adapter"     // no target serves Request.Adapter
-	RejectQueueFull        = "queue_full"     // Config.QueueLimit requests are queued already
-	RejectWaitExceeded     = "wait_exceeded"  // it reached its maximum time in the queue
-	RejectStartExceeded    = "start_exceeded" // no replica of its model became ready within Config.MaxColdWait
-	RejectFailed           = "replica_failed" // its target failed and it cannot be retried
-	RejectRetriesExhausted = "retries_exhausted"
+	RejectDuplicate        = "duplicate_id"          // a request with this id has not ended
+	RejectNoReplica        = "no_replica"            // no replica of this balancer and no peer serves the model
+	RejectNoAdapter        = "no_adapter"            // no target serves Request.Adapter
+	RejectQueueFull        = "queue_full"            // Config.QueueLimit requests are queued already
+	RejectWaitExceeded     = "wait_exceeded"         // it reached its maximum time in the queue
+	RejectStartExceeded    = "start_exceeded"        // no replica of its model became ready within Config.MaxColdWait
+	RejectFailed           = "replica_failed"        // its target failed and it cannot be retried
+	RejectRetriesExhausted = "retries_exhausted"     // it failed Config.MaxAttempts times
 	RejectRetryBudget      = "retry_budget"          // the retry budget is exhausted
 	RejectPinnedGone       = "holder_gone"           // Request.PinnedTo was removed, or serves another model
 	RejectRefused          = "engines_refused"       // every target that could serve it rejected it (Outcome.Refused)

@@ -17,7 +17,7 @@ const (
 // streams measures a replica's recent pace, by the tokens that its streams receive between ticks.
 type streams struct {
 	answers    int   // the answers of outstanding requests with a first token
-	unstreamed int   // tokens of ended answers that arrived in no stream; they are part of the next progress
+	unstreamed int   // tokens of ended answers that were counted only at the end; they are part of the next progress
 	counted    int64 // target.tokens at the last tick
 	atLastTick int   // running answers at the last tick
 	since      time.Duration
