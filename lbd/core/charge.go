@@ -49,7 +49,7 @@ func (q *queue) chargeServed(r *request, out *Outcome) {
 }
 
 // chargeUnserved charges for a request that failed or was cancelled: for its prompt and the
-// generated tokens, or for those of an earlier attempt if there were more. generated is the estimate
+// generated tokens, or for those of an earlier attempt, whichever is more. generated is the estimate
 // for an out without a count. The charge stays while the request waits for a retry, so that failing
 // requests are not free; the next attempt is not charged in addition. A retryable attempt for which
 // out counts no generated tokens is not charged.

@@ -54,7 +54,7 @@ type killSuspect struct {
 	mustIsolate      bool   // its requests must be isolated from now on
 	stopped          bool
 	fromPeer         bool          // a peer stopped it, not this balancer
-	lastKillAt       time.Duration // of the last kill; without one, of its addition or of the peer's stop
+	lastKillAt       time.Duration // when it last killed; if it never did, when it was added or a peer stopped it
 	servedAt         time.Duration // 0 = never
 	diedIDs          []string      // ids of the first Config.StopAfterDeaths replicas that died, or peers whose replicas died
 }
@@ -149,7 +149,8 @@ func (ks *killSuspects) recordServed(fingerprint uint64) {
 	p.times = min(p.times+1, maxExtraDeaths)
 }
 
-// suspected reports whether r must be placed separately.
+// suspected reports whether a replica may have died of r, or of a request with its fingerprint. Then r is placed
+// by itself: see restricted and fillPool.
 func (r *request) suspected() bool { return r.suspect != nil || r.Kills > 0 }
 
 // findSuspect sets the suspect of an arriving request.

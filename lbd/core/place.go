@@ -156,8 +156,8 @@ func (b *Balancer) releaseHoldsFor(t *target) {
 	t.heldRequests = 0
 }
 
-// clearHolds ends all holds of a model's requests. They keep waitsFor: those that are not evaluated again are held for the
-// same replica.
+// clearHolds ends all holds of a model's requests. They keep waitsFor, so that those that are not evaluated
+// again can be held for the same replica again.
 func (b *Balancer) clearHolds(q *queue) {
 	q.holdRound++
 	for _, t := range b.replicas {

@@ -136,8 +136,8 @@ func (r *request) initItem(seq uint64, now time.Duration) {
 // that tenants alternate.
 func (r *request) sendCharge() int64 { return int64(max(1, r.promptLength())) }
 
-// recordSent charges r's tenant for its prompt, or for the tokens of an earlier attempt if there
-// were more.
+// recordSent charges r's tenant for its prompt or for the tokens of an earlier attempt, whichever is
+// more.
 func (q *queue) recordSent(r *request) {
 	q.outstanding++
 	if r.Tier == service.TierDeferred {

@@ -120,8 +120,8 @@ func (t *target) usesOutstandingLimit(now time.Duration, c *Config) bool {
 	return c.Push.Mode == PushPending && (!t.pending.Known || t.stale(now, c))
 }
 
-// outstandingLimit returns the limit of the outstanding requests at a replica that is limited: the
-// number that its engine reports to run at once, or else the learned one.
+// outstandingLimit returns the limit of the outstanding requests at a replica for which
+// usesOutstandingLimit is true: the number that its engine reports to run at once, or else the learned one.
 func (t *target) outstandingLimit(c *Config) int {
 	if t.slots.Known {
 		return t.slots.Value
@@ -204,7 +204,7 @@ func (t *target) confirm(r *request) {
 }
 
 // confirmByReport removes the unconfirmed requests that a report of this age includes: those that
-// reached the target before the figures were measured, lag before the report.
+// reached the target before the figures were measured. lag is the time from that to the report.
 func (t *target) confirmByReport(now, age, lag time.Duration) {
 	n := 0
 	for n < len(t.unconfirmed) && t.unconfirmed[n].sentAt <= now-2*age-lag {
