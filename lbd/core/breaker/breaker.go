@@ -74,7 +74,7 @@ func (k *Breaker) Ended(request uint64) {
 	}
 }
 
-// Eject ejects the replica for the duration first, doubled for each consecutive ejection, up to
+// Eject ejects the replica. The first ejection lasts for first, each consecutive one twice as long, up to
 // longest.
 func (k *Breaker) Eject(now, first, longest time.Duration) {
 	k.ejectedUntil = now + min(longest, first<<min(k.ejections, 16))

@@ -12,8 +12,8 @@
 package concurrency
 
 const (
-	// A period lasts minFirstTokens first tokens and turnovers more for each request that streams, so that
-	// each slot serves several requests in it.
+	// A period lasts minFirstTokens first tokens, plus turnovers first tokens for each request that streams, so
+	// that each slot serves several requests in it.
 	minFirstTokens = 8
 	turnovers      = 3
 	// A lower limit is tried if more than 1/excessDivisor of the outstanding requests would not have been needed.
@@ -25,7 +25,7 @@ const (
 	minRaise     = 2
 	gainDivisor  = 4
 	// After a trial that failed, the next one begins after 2, 4, 8 ... periods, up to maxBackoff: with an
-	// engine that does not change, one period of 32 is a trial.
+	// engine that does not change, one period in 32 is a trial.
 	firstBackoff = 2
 	maxBackoff   = 32
 	// At most 1/briefDivisor of the requests of a period that lowers a limit may be brief: end together
@@ -56,7 +56,7 @@ type Limit struct {
 // baseline is the last period before a trial.
 type baseline struct {
 	limit          int
-	minOutstanding int // at least, while it was counted
+	minOutstanding int // lowest number of outstanding requests while it was counted
 	maxStreaming   int // requests that streamed at once
 }
 
@@ -75,7 +75,7 @@ type period struct {
 	firstTokens    int // first tokens
 	atLimit        int // of those, the ones with as many requests outstanding as the limit allows
 	maxStreaming   int // requests that streamed at once
-	minOutstanding int // at least, at those first tokens
+	minOutstanding int // lowest number of outstanding requests at those first tokens
 	ended          int
 	brief          int // of those that ended
 }

@@ -25,7 +25,7 @@ type parkedRequests[R any] struct {
 	requests sorted[Item[R]]    // in order of arrival
 	accounts sorted[account[R]] // those with parked requests, the fewest served tokens first
 	bySize   sorted[account[R]] // the same, the most requests first
-	floor    int64              // served tokens of the tenant that released a request last
+	floor    int64              // served tokens of the tenant whose request was released last; never lowered
 }
 
 // parkedAccount contains the parked requests of an account.
