@@ -65,7 +65,7 @@ type CurrentReplica struct {
 	Model  string // empty where only the replica itself reports it
 	Region service.Region
 	GPU    string
-	// Class is the class of its machine; the zero class where it is unknown.
+	// Class is the class of its machine: GPU, number of GPUs and capacity type. It is the zero class where that is unknown.
 	Class provision.ReplicaClass
 	URL   string
 	// Drained replicas receive no requests: they were drained by an operator, interrupted or

@@ -110,7 +110,7 @@ func (loop *controlLoop) trigger() {
 func (loop *controlLoop) runLoop(ctx context.Context, l lease) {
 	loop.historyEnd = 0
 	if loop.planner != nil {
-		loop.planner.startTerm(ctx, func() { // publishes a completed plan immediately
+		loop.planner.startTerm(ctx, func() { // the next iteration starts now, and publishes the completed plan
 			select {
 			case loop.wake <- struct{}{}:
 			default:

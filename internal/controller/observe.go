@@ -199,9 +199,9 @@ func balancerReportAge(r telemetry.RegionSnapshot) time.Duration {
 	return oldest
 }
 
-// isPreferredReport reports whether a replica's report is to be used instead of another: the newer one. A report of a
-// balancer to which the replica is attached takes precedence over an entry that a balancer adds for a replica without a
-// balancer, from the state that the controller publishes (telemetry.ReplicaSnapshot.IsAttached).
+// isPreferredReport reports whether a replica's report is to be used instead of another: the newer one. Balancers also
+// list replicas that no balancer has, because the controller publishes them (telemetry.ReplicaSnapshot.IsAttached). The
+// report of a balancer that has the replica takes precedence over such an entry.
 func isPreferredReport(r, old *telemetry.ReplicaSnapshot) bool {
 	if r.IsAttached() != old.IsAttached() {
 		return r.IsAttached()

@@ -270,9 +270,9 @@ func (c *Controller) recordResult(b *trackedBalancer, replica, failure string, e
 }
 
 // excessReplicas returns the managed replicas that a balancer has but should not have. Replicas that an
-// operator attached manually are not managed. A replica that the balancer's configuration contains and this
-// controller's does not is no excess: the balancer may have received its configuration first, with a new
-// replica that has the ID of an earlier one. If that replica was removed, the balancer's next configuration
+// operator attached manually are not managed. A replica that is in the balancer's configuration, but not in this
+// controller's, is not excess: it may be new, with the ID of an earlier one, and the balancer received its
+// configuration first. If instead the replica was removed from the service, the balancer's next configuration
 // removes it.
 func (c *Controller) excessReplicas(b *trackedBalancer) []telemetry.Worker {
 	var excess []telemetry.Worker
@@ -299,7 +299,7 @@ func (c *Controller) releaseReplica(ctx context.Context, b *trackedBalancer, r t
 	ctx, cancel := context.WithTimeout(ctx, changeTimeout)
 	defer cancel()
 	err := b.admin.DrainWorker(ctx, r.ID, telemetry.DrainedByController)
-	if errors.Is(err, telemetry.ErrNotFound) { // its model is unknown, so it has no requests
+	if errors.Is(err, telemetry.ErrNotFound) { // the balancer does not know its model yet, so it has no requests
 		return c.detachReplica(ctx, b, r.ID)
 	}
 	if err == nil {
