@@ -90,7 +90,7 @@ func regionOf(svc local.Service, spec *service.Spec, id string) service.Region {
 			return o.Region
 		}
 	}
-	for _, r := range deploy.AttachedReplicas(spec) {
+	for _, r := range deploy.StaticReplicas(spec) {
 		if r.ID == id {
 			return r.Region
 		}

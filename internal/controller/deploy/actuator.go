@@ -58,7 +58,7 @@ func currentState(v *serviceView, decided ReplicaDecisions) controller.CurrentSt
 		}
 		s.Replicas = append(s.Replicas, r)
 	}
-	for _, c := range attachedOf(v.spec) {
+	for _, c := range staticReplicas(v.spec) {
 		s.Replicas = append(s.Replicas, controller.CurrentReplica{
 			ID: c.ID, Model: c.Model, Region: c.Region, GPU: c.GPU, URL: c.URL, Drained: decided.IsDrained(c.ID), Donation: decided.Donation(c.ID),
 		})
@@ -164,23 +164,23 @@ func (rc *Reconciler) storeDecisions(ctx context.Context, spec *service.Spec, ha
 	for _, id := range change.Reclaim {
 		next = next.Reclaimed(id)
 	}
-	next = next.onlyExisting(func(id string) bool { return isRunning(have, id) || isAttached(spec, id) })
+	next = next.onlyExisting(func(id string) bool { return isRunning(have, id) || isStaticReplica(spec, id) })
 	if was.equal(next) {
 		return nil
 	}
 	return rc.writeDecisions(ctx, next)
 }
 
-// isAttached reports whether a replica is a machine of a static region.
-func isAttached(spec *service.Spec, id string) bool {
-	return slices.ContainsFunc(attachedOf(spec), func(c service.ReplicaConfig) bool { return c.ID == id })
+// isStaticReplica reports whether a replica is a machine of a static region.
+func isStaticReplica(spec *service.Spec, id string) bool {
+	return slices.ContainsFunc(staticReplicas(spec), func(c service.ReplicaConfig) bool { return c.ID == id })
 }
 
-// AttachedReplicas returns the replicas of static regions.
-func AttachedReplicas(spec *service.Spec) []service.ReplicaConfig { return attachedOf(spec) }
+// StaticReplicas returns the replicas of static regions.
+func StaticReplicas(spec *service.Spec) []service.ReplicaConfig { return staticReplicas(spec) }
 
-// attachedOf returns the replicas of static regions.
-func attachedOf(spec *service.Spec) []service.ReplicaConfig {
+// staticReplicas returns the replicas of static regions.
+func staticReplicas(spec *service.Spec) []service.ReplicaConfig {
 	var all []service.ReplicaConfig
 	for _, r := range spec.Regions {
 		if r.Name.Cloud() == service.CloudStatic {

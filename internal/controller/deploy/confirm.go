@@ -19,7 +19,7 @@ import (
 // other regions receive the state of the new replica only with the next heartbeat of its balancer.
 
 // withConfirmedReadiness returns the statuses of machines with one change: a replica counts as starting until
-// every balancer reports it ready. It queries the balancers only while a replica may be drained in favour of
+// confirmReady confirms it. It queries the balancers only while a replica may be drained in favour of
 // another. Replicas that balancers stop using are unchanged.
 func (rc *Reconciler) withConfirmedReadiness(ctx context.Context, dl *Delivery, draining map[string]bool, seen map[string]AgentReport) map[string]AgentReport {
 	if !anyInReplacement(dl.Machines, seen) {
@@ -48,7 +48,8 @@ func (rc *Reconciler) confirmedReady(own, everywhere map[string]bool) (confirmed
 
 // confirmReady returns the replicas that all balancers report ready, and those that have been ready at their own
 // balancer for knownEverywhereTimeout. own are the replicas that are ready at their own balancers, everywhere those
-// that all balancers report ready, ownSince those of own at the last call with the time since when; it returns the next.
+// that all balancers report ready. ownSince contains the time since which each replica has been in own, up to the last
+// call; next is its value for the next call.
 func confirmReady(ownSince map[string]time.Time, now time.Time, own, everywhere map[string]bool) (confirmed map[string]bool, next map[string]time.Time) {
 	confirmed, next = map[string]bool{}, map[string]time.Time{}
 	for id := range own {
@@ -116,8 +117,9 @@ func withoutUnused(have []provision.Object, seen map[string]AgentReport, used, d
 }
 
 // readyAtBalancers returns the replicas that their own balancer reports ready, and those that every balancer reports
-// ready, also as the replica of a peer. It omits balancers whose agents did not respond. One that does not respond on a
-// machine that does confirms nothing: it may be slow, and reject requests for a replica that it does not know.
+// ready, also as the replica of a peer. It omits balancers whose agents did not respond. If the agent responds and the
+// balancer does not, no replica is in everywhere: the balancer may be slow, and reject requests for a replica that it does
+// not know.
 func (dl *Delivery) readyAtBalancers(ctx context.Context, seen map[string]AgentReport) (own, everywhere map[string]bool) {
 	ctx, cancel := context.WithTimeout(ctx, adminTimeout)
 	defer cancel()

@@ -139,7 +139,7 @@ func (p controlPlane) storeCluster(machine provision.Object) *service.StoreClust
 			c.Routes = append(c.Routes, to.Advertised.Routes)
 		}
 	}
-	for len(c.Routes) < 2 { // the machines of the others are lost
+	for len(c.Routes) < 2 { // the machines of others are lost: the member's own address completes the two routes that a cluster must have
 		c.Routes = append(c.Routes, at.Listen.Routes)
 	}
 	return c

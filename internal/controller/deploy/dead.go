@@ -141,8 +141,9 @@ func (dp *Deployer) clearReplacedHashes(have []provision.Object) []provision.Obj
 	return have
 }
 
-// replacementReason reports whether a change replaces a machine that must be deleted first, since both
-// have the same identity in their cloud.
+// replacementReason returns why PlanReplacing replaces the machine of a change; ok is false for any other change. Such a
+// machine must be terminated before its replacement is launched: if both have the same ID and configuration,
+// provision.Provider.Launch returns the machine that still runs.
 func (dp *Deployer) replacementReason(c provision.Change) (reason string, ok bool) {
 	reason, ok = dp.replaced[c.Observed.Handle]
 	return reason, ok && c.Action == provision.ActionReplace

@@ -88,7 +88,7 @@ type DeploymentInput struct {
 	// Enrolled are the handles (IDs in their cloud) of balancer machines that operators launched, by machine ID; other
 	// machines with the tags of a balancer are ignored. nil = all are accepted.
 	Enrolled map[string][]string
-	// Launched are the handles of those that a controller launched since Enrolled was delivered, in a controller.
+	// Launched are the handles of those that a controller launched since Enrolled was delivered. Only controllers set it.
 	Launched map[string][]string
 	// Draining are the IDs of replicas that balancers stop using.
 	Draining map[string]bool
@@ -237,7 +237,8 @@ func (d *deploymentBuilder) balancerDeployment(o provision.Object) (agent.Deploy
 }
 
 // cloudAccess returns the configuration for a balancer that calls the API of its cloud for
-// controllers in other clouds, and for those on spares; nil without any.
+// controllers in other clouds, and for those on spares (balancers whose identity may not launch balancers:
+// cloud.Spares); nil without any.
 func (d *deploymentBuilder) cloudAccess(o provision.Object) *agent.CloudAccess {
 	name, spare := o.Region.Cloud(), d.isSpare(o.ID)
 	others := slices.ContainsFunc(d.control.chosen, func(c cloud.BalancerMachine) bool {
@@ -386,8 +387,8 @@ func (d *deploymentBuilder) emulatedRTT(a, b service.Region) time.Duration {
 }
 
 // replicasOf returns a balancer's replicas: the replicas of a region are assigned to its balancers
-// by number, so that none moves when another is added or removed. Machines of static regions belong
-// to the first balancer.
+// by number, so that none moves when another is added or removed. For machines of static regions see
+// staticReplicasOf.
 func (d *deploymentBuilder) replicasOf(o provision.Object) []service.ReplicaConfig {
 	balancers := d.machinesOf(provision.KindBalancer, o.Region)
 	position := slices.IndexFunc(balancers, func(b provision.Object) bool { return b.ID == o.ID })
@@ -409,7 +410,7 @@ func (d *deploymentBuilder) replicasOf(o provision.Object) []service.ReplicaConf
 			Model: m.Name, Kind: m.Engine.Kind, GPU: gpuTypeOf(r), Capacity: capacityOf(r), USDPerHour: r.CostPerHour, DataParallel: m.Engine.DataParallel, MaxNumSeqs: m.Engine.MaxNumSeqs,
 		})
 	}
-	return append(replicas, d.attachedTo(o, balancers)...)
+	return append(replicas, d.staticReplicasOf(o, balancers)...)
 }
 
 // gpuTypeOf returns the actual GPU of a replica. The label contains the first choice, which may have had no
@@ -421,9 +422,9 @@ func gpuTypeOf(o provision.Object) string {
 	return o.Labels["gpu"]
 }
 
-// attachedTo returns a balancer's replicas of static regions. The replicas of a region with balancers
+// staticReplicasOf returns a balancer's replicas of static regions. The replicas of a region with balancers
 // are distributed over them in turn; all others belong to the service's first balancer.
-func (d *deploymentBuilder) attachedTo(o provision.Object, balancers []provision.Object) []service.ReplicaConfig {
+func (d *deploymentBuilder) staticReplicasOf(o provision.Object, balancers []provision.Object) []service.ReplicaConfig {
 	var replicas []service.ReplicaConfig
 	for _, region := range d.spec.Regions {
 		if region.Name.Cloud() != service.CloudStatic {
@@ -538,7 +539,7 @@ func gpuCountOf(o provision.Object) int {
 // unitOf returns the unit of an engine on a machine with a number of GPUs, and its base URL. at
 // contains the loopback address of the machine; a container has its own loopback address.
 func unitOf(m *service.Model, gpus int, at provision.MachineEndpoints) (u agent.Unit, base string) {
-	if at.Engine != "" { // several share the loopback address
+	if at.Engine != "" { // engines on this computer share the loopback address: each has its own port, which is also its seed
 		args := slices.Insert(provision.SimEngineArgs(m, at), simSeedAt, "--seed", strings.TrimLeft(at.Engine[strings.LastIndexByte(at.Engine, ':')+1:], "0"))
 		return agent.Unit{Args: append([]string{program}, args...)}, "http://" + at.Engine
 	}

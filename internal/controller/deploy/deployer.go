@@ -122,8 +122,9 @@ func (dp *Deployer) planWithMissing(ctx context.Context, short map[cloud.Replica
 	return dp.planAfterRun(have, short)
 }
 
-// planAfterRun is planFor after an earlier run, which may have ended before it deleted a replaced replica. One that
-// PlanReplacing replaces gets another machine under its own ID, and needs no replacement with another ID.
+// planAfterRun is planFor after an earlier run, which may have ended before it deleted a replaced replica. The plan keeps
+// the replacement of such a replica, which has another ID. A replica that PlanReplacing replaces needs none: it gets
+// another machine with its own ID.
 func (dp *Deployer) planAfterRun(have []provision.Object, short map[cloud.ReplicaGroup]int) (*MachinePlan, error) {
 	if dp.NeedReplacement == nil && dp.Counts == nil {
 		dp.NeedReplacement = withReplacement(have)

@@ -46,7 +46,7 @@ type Enrolments struct {
 	LabelKey string
 
 	documents DocumentStore
-	// enrolled are the handles of the machines that are recorded elsewhere, by machine ID.
+	// enrolled is DeploymentInput.Enrolled, in a controller: handles by machine ID.
 	enrolled map[string][]string
 
 	mu       sync.Mutex
@@ -146,7 +146,7 @@ func (e *Enrolments) newLabel(id string) string {
 	}
 	for _, l := range e.launches {
 		if l.ID == id && l.Handle != "" && !slices.Contains(known, l.Handle) {
-			last = l.Handle // launched after the others were recorded elsewhere
+			last = l.Handle // launched after enrolled was delivered
 		}
 	}
 	mac := hmac.New(sha256.New, []byte(e.LabelKey))

@@ -46,7 +46,7 @@ type Inspector struct {
 	CheckKey func(ctx context.Context, o provision.Object, fingerprint string) error
 	// Snapshot reads a balancer's snapshot of the service; nil = not read.
 	Snapshot func(ctx context.Context, o provision.Object) (*telemetry.Snapshot, error)
-	// Decisions are the decisions about replicas on this computer, StateError is the error in the
+	// Decisions are the decisions about replicas that this computer stores, StateError is the error in the
 	// service's local state; empty = none.
 	Decisions  ReplicaDecisions
 	StateError string

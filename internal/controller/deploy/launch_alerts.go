@@ -70,8 +70,8 @@ type refusedLaunches struct {
 }
 
 // refusedByRegion returns the refused launches of each region, one entry per region, with the sorted IDs and every
-// reason: of launches at the same time, each attempts the offerings that no other one has found without capacity. Balancers
-// have alerts of their own: balancerAlerts.
+// reason. Concurrent launches have different reasons: each attempts only the offerings that no other launch has found
+// without capacity. Balancers have alerts of their own: balancerAlerts.
 func refusedByRegion(held []*provision.HeldError) (all []refusedLaunches) {
 	for _, h := range held {
 		if !isRefused(h) || provision.IsBalancerID(h.ID) {

@@ -29,8 +29,8 @@ func (dp *Deployer) LimitToBudget() {
 	dp.Bounds = provision.LaunchBounds{BudgetPerHour: dp.Spec.BudgetPerHour()}
 }
 
-// removeHeldLaunches removes the launches of a plan that its bounds do not admit: first come replicas for
-// replicas.min, then the others, each in the order of service.yaml.
+// removeHeldLaunches removes the launches of a plan that its bounds do not admit. Replicas for replicas.min are
+// admitted first, then the others, each in the order of service.yaml.
 func (dp *Deployer) removeHeldLaunches(p *MachinePlan) {
 	if dp.Gate == nil {
 		return

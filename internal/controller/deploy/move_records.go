@@ -17,7 +17,7 @@ import (
 const moveRetry = time.Minute
 
 // errNoRecordUpdater means that no machine of the service has an identity that could change the records.
-var errNoRecordUpdater = errors.New("no machine of the service has an identity at AWS, which could change them")
+var errNoRecordUpdater = errors.New("no machine of the service has an identity at AWS that may change DNS records")
 
 // movedRecords contains the changes that this leader made to the records of the public name.
 type movedRecords struct {

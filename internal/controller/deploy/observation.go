@@ -196,8 +196,9 @@ func (r regionLister) List(ctx context.Context, service string) ([]provision.Obj
 // isSpare reports whether a balancer's machine may not launch balancers.
 func (c DeploymentInput) isSpare(id string) bool { return slices.Contains(cloud.Spares(c.Spec), id) }
 
-// attestors attests keys in the controller's own cloud directly, and in other clouds through
-// machines there; those of balancers through what launches balancers.
+// attestors reads the fingerprints of machines' keys: in the controller's own cloud directly, and in other clouds
+// through machines there. A controller on a spare reads those of balancers in its own cloud through other balancers
+// there (bundleState.launchers).
 type attestors struct {
 	home      string
 	own       provision.KeyAttestor
@@ -216,9 +217,9 @@ func (w attestors) Fingerprint(ctx context.Context, o provision.Object) (string,
 	return w.other.Fingerprint(ctx, o)
 }
 
-// relaysIn returns the machines of a cloud that call its API for the controller: its balancers, those
-// that responded to the last observation first and spares last, and after those that responded the controller itself by
-// workload identity federation, where federated is not nil.
+// relaysIn returns the ways to call a cloud's API, in the order of attempts: through balancers there that responded to
+// the last observation; by federated, from the controller itself with workload identity federation (nil = not possible);
+// through balancers there that did not respond. In both groups of balancers, spares are last.
 func (rc *Reconciler) relaysIn(dl *Delivery, name string, federated remote.CallFunc) []remote.CallFunc {
 	var balancers []provision.Object
 	for _, o := range dl.Machines {

@@ -54,7 +54,8 @@ type CloudAccess struct {
 // Reconciler reconciles the replicas of a service in clouds with the desired state: it launches a
 // replacement where a machine no longer exists or is about to be interrupted, delivers deployments to new
 // machines, and updates balancers; and it applies the changes of strategies (see Apply). It changes
-// replicas, and replaces lost balancers where every balancer's machine runs a controller. It reads the existing objects from the clouds' tags each time, so that it can
+// replicas, replaces lost balancers in a service in clouds with three or more (cloud.ReplacesBalancers), and restarts
+// balancers on this computer. It reads the existing objects from the clouds' tags each time, so that it can
 // be stopped at any moment. It calls its own cloud directly and other clouds through balancers there.
 // It changes nothing in a region that does not respond.
 type Reconciler struct {
@@ -222,7 +223,7 @@ func (rc *Reconciler) reconcileOnce(ctx context.Context, checkLeadership func() 
 		return false, err
 	}
 	if isEnding(s.have, bs.content.Self) {
-		return true, nil // its next observations are as old as its configuration: the next leader makes all changes
+		return true, nil // this controller's machine ends and receives no newer configuration: the next leader makes all changes
 	}
 	if err := rc.storeDecisions(ctx, s.spec, s.knownObjects(), controller.CapacityChange{}); err != nil {
 		return false, err

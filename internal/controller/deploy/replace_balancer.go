@@ -164,7 +164,7 @@ func (rc *Reconciler) responds(ctx context.Context, bs *bundleState, machine pro
 
 // Why a lost balancer waits for `up`.
 const (
-	notReplaced   = "controllers launch balancers only in a service with three or more"
+	notReplaced   = "controllers launch balancers only in a service with three or more balancers"
 	spareAccounts = "gcp.spare_account is not set, so all balancers at Google have the same permissions, and these do not include launching balancers"
 )
 

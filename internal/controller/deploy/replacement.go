@@ -17,8 +17,8 @@ import (
 const costlierInterval = 10 * time.Minute
 
 // replaceCostlier tries to move one replica to a cheaper, preferred offering (for example from on demand to spot).
-// It runs only while no other change is due. The replica serves until its replacement is ready. It is then deleted like a
-// replica with a rebalance recommendation, and like that one does not count towards replicas.max.
+// It runs only while no other change is due, and where replicas.max allows another replica. The replica serves until its
+// replacement is ready. It is then deleted like a replica with a rebalance recommendation.
 // Without capacity nothing changes, and no error is returned.
 func (rc *Reconciler) replaceCostlier(ctx context.Context, bs *bundleState, s *observation, seen map[string]AgentReport, checkLeadership func() error) (changed bool, err error) {
 	if inTransition(s.have, seen) || time.Since(rc.costlierTriedAt) < costlierInterval {

@@ -131,7 +131,7 @@ func (i *Inspector) addMissing(s *ServiceStatus) {
 			}
 		}
 	}
-	for _, c := range attachedOf(i.Deployer.Spec) {
+	for _, c := range staticReplicas(i.Deployer.Spec) {
 		n := slices.IndexFunc(s.Regions, func(r RegionStatus) bool { return r.Name == c.Region })
 		if n < 0 {
 			s.Regions = append(s.Regions, RegionStatus{Name: c.Region, Balancers: []MachineStatus{}, Replicas: []MachineStatus{}})

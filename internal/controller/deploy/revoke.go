@@ -13,8 +13,8 @@ import (
 )
 
 // revokeTimeout is the timeout for delivering the list to one machine: a revocation takes effect
-// within a minute, and a machine that does not respond in that time receives the list with the next
-// `up`.
+// within a minute, and a machine that does not respond in that time receives the list later, from the
+// controller (see DeliverDue) or with the next `up`.
 const revokeTimeout = 20 * time.Second
 
 // Revoke delivers the revocation list to all machines concurrently. It returns the number of

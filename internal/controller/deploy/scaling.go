@@ -197,7 +197,7 @@ func (s *ReplicaScaler) PlanAddition(ctx context.Context, g cloud.ReplicaGroup, 
 
 // PlanRemoval returns the plan of removing one replica, which the caller applies. It calls BeforeRemoval.
 func (s *ReplicaScaler) PlanRemoval(ctx context.Context, id string) (*MachinePlan, error) {
-	if isAttached(s.Spec, id) {
+	if isStaticReplica(s.Spec, id) {
 		return nil, fmt.Errorf("%s: %w", id, ErrNotManaged)
 	}
 	have, err := s.listForChange(ctx)
@@ -278,7 +278,7 @@ func (s *ReplicaScaler) Reclaim(ctx context.Context, id string) error {
 func (s *ReplicaScaler) withDonated(d ReplicaDecisions, id string) ReplicaDecisions {
 	now := time.Now().UTC().Round(0)
 	donation := service.Donation{Since: now, Until: now.Add(s.Spec.Autoscale.DonateFor)}
-	if isAttached(s.Spec, id) {
+	if isStaticReplica(s.Spec, id) {
 		donation.Until = time.Time{}
 	}
 	return d.WithDonated(id, donation)
@@ -304,9 +304,9 @@ func (s *ReplicaScaler) checkStorable(ctx context.Context, id string) error {
 	switch {
 	case err != nil:
 		return err
-	case !isAttached(s.Spec, id) && !isRunning(have, id):
+	case !isStaticReplica(s.Spec, id) && !isRunning(have, id):
 		return &NoReplicaError{ID: id}
-	case cloud.UsesClouds(s.Spec) && isAttached(s.Spec, id):
+	case cloud.UsesClouds(s.Spec) && isStaticReplica(s.Spec, id):
 		return fmt.Errorf("%s: %w", id, ErrNoStaticDecisions)
 	case cloud.UsesClouds(s.Spec):
 		return fmt.Errorf("%s: %w", id, ErrNoManualDecisions)
@@ -338,16 +338,16 @@ func groupOf(spec *service.Spec, have []provision.Object, id string) (g cloud.Re
 			return g, ids, nil
 		}
 	}
-	attached := attachedOf(spec)
-	i := slices.IndexFunc(attached, func(c service.ReplicaConfig) bool { return c.ID == id })
+	listed := staticReplicas(spec)
+	i := slices.IndexFunc(listed, func(c service.ReplicaConfig) bool { return c.ID == id })
 	switch {
 	case i < 0:
 		return g, nil, &NoReplicaError{ID: id}
-	case attached[i].Model == "":
+	case listed[i].Model == "":
 		return g, nil, &ModelUnknownError{ID: id}
 	}
-	g = cloud.ReplicaGroup{Model: attached[i].Model, Region: attached[i].Region}
-	for _, c := range attached {
+	g = cloud.ReplicaGroup{Model: listed[i].Model, Region: listed[i].Region}
+	for _, c := range listed {
 		if c.Model == g.Model && c.Region == g.Region {
 			ids = append(ids, c.ID)
 		}

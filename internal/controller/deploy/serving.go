@@ -144,12 +144,12 @@ func (dl *Delivery) Reload(ctx context.Context) error {
 	return errors.Join(all...)
 }
 
-// servingIDs returns the sorted IDs of everything that should serve on this computer or is attached to
-// it.
+// servingIDs returns the sorted IDs of everything that should serve on this computer, and of the replicas of static
+// regions that its balancers use.
 func (dl *Delivery) servingIDs(spec *service.Spec, draining map[string]bool) []string {
 	var ids []string
 	if !cloud.UsesClouds(spec) { // otherwise cloud balancers have them
-		for _, r := range attachedOf(spec) {
+		for _, r := range staticReplicas(spec) {
 			if !draining[r.ID] && !dl.BalancersOnly && dl.includes(r.ID) {
 				ids = append(ids, r.ID)
 			}

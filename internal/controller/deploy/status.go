@@ -44,8 +44,8 @@ type ServiceStatus struct {
 	// Leadership is which controller leads; nil where no balancer reports it.
 	Leadership *telemetry.ControllerState `json:"leadership"`
 	// Store is the state of the store in one line: controller.StoreNotReplicated,
-	// controller.StoreExternal, controller.StoreStarting, or the members of a cluster. StoreState is the same in detail; nil where
-	// no balancer reports it.
+	// controller.StoreExternal, controller.StoreStarting, the members of a cluster, or "unknown" if the controller on this
+	// computer does not respond. StoreState is the same in detail; nil where no balancer reports it.
 	Store      string                `json:"store"`
 	StoreState *telemetry.StoreState `json:"store_state"`
 	// Images are the container images of the models.

@@ -10,9 +10,10 @@ import (
 )
 
 // surge returns the replacement that runs beside a machine in a cloud until it serves; nil where the machine is terminated
-// first. A balancer's has the same ID, because two of them are harmless. A replica's has another one, like that of a
-// machine which its cloud interrupts: balancers use both, and if this program ends, the controller drains and deletes the
-// old one once the new one serves. It is nil where replicas.max or the budget does not allow both.
+// first. The replacement of a balancer has the same ID, because two such machines are harmless. The replacement of a
+// replica has another ID, as if the cloud interrupted the old one: balancers use both, and if this program ends, the
+// controller drains and deletes the old one once the new one serves. It is nil where replicas.max or the budget does not
+// allow both.
 func (dp *Deployer) surge(ctx context.Context, p *MachinePlan, c provision.Change) (*provision.Replacement, error) {
 	if _, dead := dp.replacementReason(c); dead || cloud.RunsOnThisComputer(c.Region()) { // two machines with one ID cannot coexist here
 		return nil, nil
