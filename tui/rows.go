@@ -147,7 +147,7 @@ func selectRows(regions []*telemetry.RegionSnapshot, focus service.Region, filte
 	for _, region := range focused(regions, focus) {
 		first := len(rows)
 		for i := range region.Replicas {
-			if r := &region.Replicas[i]; len(f) == 0 || f.matches(r.ID, string(region.Name), string(r.State), r.Model, r.GPU, r.Reason) {
+			if r := &region.Replicas[i]; len(f) == 0 || f.matches(r.ID, string(region.Name), string(r.State), r.Model, r.GPU, reasonOf(r)) {
 				rows = append(rows, row{region, r, i})
 			}
 		}
