@@ -3,7 +3,8 @@ package tui
 import "strings"
 
 // filter is a parsed filter. A row matches if all clauses hold: word occurs in the row,
-// !word does not, and the letters of ~word occur in this order with any others between.
+// !word does not, the letters of ~word occur in this order with any others between, and
+// =word is the whole text of one of its fields.
 type filter []clause
 
 // clause is one word of a filter, in lower case.
@@ -11,9 +12,10 @@ type clause struct {
 	word    string
 	inverse bool
 	fuzzy   bool
+	exact   bool
 }
 
-// parseFilter parses a filter. A ! or ~ without a word is ignored, so that the list does
+// parseFilter parses a filter. A !, ~ or = without a word is ignored, so that the list does
 // not become empty while the user types.
 func parseFilter(text string) filter {
 	var f filter
@@ -21,11 +23,23 @@ func parseFilter(text string) filter {
 		t := clause{word: word}
 		t.word, t.inverse = strings.CutPrefix(t.word, "!")
 		t.word, t.fuzzy = strings.CutPrefix(t.word, "~")
+		if !t.fuzzy {
+			t.word, t.exact = strings.CutPrefix(t.word, "=")
+		}
 		if t.word != "" {
 			f = append(f, t)
 		}
 	}
 	return f
+}
+
+// exactFilter returns the filter for rows with a field of that text. A text of several words, which
+// the filter would separate, is only searched for.
+func exactFilter(text string) string {
+	if len(strings.Fields(text)) != 1 {
+		return text
+	}
+	return "=" + text
 }
 
 // matches reports whether a row with these texts matches the filter.
@@ -45,10 +59,13 @@ func (f filter) matches(texts ...string) bool {
 	return true
 }
 
-// occursIn reports whether the word occurs in a text, ignoring case.
+// occursIn reports whether the clause's word occurs in a text, or is the text, ignoring case.
 func (t clause) occursIn(text string) bool {
 	text = strings.ToLower(text)
-	if !t.fuzzy {
+	switch {
+	case t.exact:
+		return text == t.word
+	case !t.fuzzy:
 		return strings.Contains(text, t.word)
 	}
 	word := []rune(t.word)

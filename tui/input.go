@@ -264,10 +264,10 @@ func (m *Model) openSelection() tea.Cmd {
 			return m.openExplanation(r.Request)
 		}
 	case viewModels:
-		return m.openReplicas(s.focus, id)
+		return m.openReplicas(s.focus, exactFilter(id))
 	case viewCost:
 		region, model, _ := strings.Cut(id, " ")
-		return m.openReplicas(service.Region(region), model)
+		return m.openReplicas(service.Region(region), exactFilter(model))
 	case viewDonations:
 		s.table.selectID(id)
 		return m.openReplicas("", "")

@@ -33,7 +33,7 @@ func NewKeyMap() KeyMap {
 		Back:           bind("esc", "back", "esc"),
 		NextRegion:     bind("tab", "show only the next region", "tab"),
 		PreviousRegion: bind("shift+tab", "show only the previous region", "shift+tab"),
-		Filter:         bind("/", "filter (text, !exclude, ~fuzzy)", "/"),
+		Filter:         bind("/", "filter (text, !exclude, ~fuzzy, =exact)", "/"),
 		Command:        bind(":", "command (tab completes)", ":"),
 		Sort:           bind("z", "next column", "z"),
 		Mark:           bind("space", "mark / unmark", "space"),

@@ -387,6 +387,10 @@ func TestFilterGrammar(t *testing.T) {
 		{"!", "anything", true},
 		{"~", "anything", true},
 		{"~é界", "caféß界", true},
+		{"=ready", "us-0 READY", true},
+		{"=us", "us-0 READY", false},
+		{"!=us", "us-0 READY", true},
+		{"=", "anything", true},
 	}
 	for _, tt := range tests {
 		if got := parseFilter(tt.filter).matches(strings.Fields(tt.text)...); got != tt.want {
@@ -759,4 +763,24 @@ func TestPlanRowsDifferByCapacityType(t *testing.T) {
 	d.wants("CAPACITY", "spot", "on_demand", "CURRENT", "PLANNED", "REASON")
 	d = deskIn(t, 80, 24, normal(), "5")
 	d.lacks("CAPACITY") // one capacity type does not tell rows apart
+}
+
+// A model whose name contains the name of another one is not opened with it.
+func TestEnterOnAModelShowsOnlyItsReplicas(t *testing.T) {
+	s := normal()
+	us := &s.Regions[0]
+	us.Replicas[1].Model = llama + "-large"
+	us.Models = append(us.Models, telemetry.ModelSnapshot{Model: llama + "-large"})
+	for _, view := range []string{"9", "$"} {
+		d := deskIn(t, 120, 40, s, view)
+		rows := &d.model.screen.lists[d.model.screen.view]
+		for range rows.sheet.rows {
+			if d.press("j"); rows.id == llama || rows.id == string(us.Name)+" "+llama {
+				break
+			}
+		}
+		d.run(d.press("enter"))
+		d.wants(us.Replicas[0].ID)
+		d.lacks(us.Replicas[1].ID)
+	}
 }
