@@ -84,15 +84,15 @@ func (s *screen) helpLines() []string {
 		for i, k := range g.Keys {
 			items[i] = [2]string{k.Help().Key, k.Help().Desc}
 		}
-		block := helpBlock(g.Title, items)
+		block := s.helpBlock(g.Title, items)
 		for _, note := range g.Notes {
 			block = append(block, helpLine{note, false})
 		}
 		blocks = append(blocks, block)
 	}
-	columns := helpBlock("Columns of "+viewNames[s.view], columnsOf(s.view)) // long lines: not beside others
-	sort := helpBlock("Sort "+viewNames[s.view]+" (repeat to reverse)", append([][2]string{{s.keys.Sort.Help().Key, s.keys.Sort.Help().Desc}}, s.pane().sortHelp()...))
-	return slices.Concat(s.inColumns(blocks), s.inColumns([][]helpLine{columns}), s.inColumns([][]helpLine{sort, helpBlock("Symbols", s.symbolHelp())}))
+	columns := s.helpBlock("Columns of "+viewNames[s.view], columnsOf(s.view)) // long lines: not beside others
+	sort := s.helpBlock("Sort "+viewNames[s.view]+" (repeat to reverse)", append([][2]string{{s.keys.Sort.Help().Key, s.keys.Sort.Help().Desc}}, s.pane().sortHelp()...))
+	return slices.Concat(s.inColumns(blocks), s.inColumns([][]helpLine{columns}), s.inColumns([][]helpLine{sort, s.helpBlock("Symbols", s.symbolHelp())}))
 }
 
 // helpWindow returns the visible part of the help.
@@ -135,15 +135,20 @@ func (s *screen) symbolHelp() [][2]string {
 	}
 }
 
-// helpBlock returns a titled list of keys or symbols and their meanings.
-func helpBlock(title string, items [][2]string) []helpLine {
+// helpBlock returns a titled list of keys or symbols and their meanings. Meanings that do not fit on
+// the screen continue on the next line.
+func (s *screen) helpBlock(title string, items [][2]string) []helpLine {
 	keys := 0
 	for _, it := range items {
 		keys = max(keys, width(it[0]))
 	}
 	lines := []helpLine{{title, true}}
 	for _, it := range items {
-		lines = append(lines, helpLine{pad(it[0], keys, false) + "  " + it[1], false})
+		head := it[0]
+		for _, part := range wrap(it[1], s.width-keys-2) {
+			lines = append(lines, helpLine{pad(head, keys, false) + "  " + part, false})
+			head = ""
+		}
 	}
 	return lines
 }

@@ -46,3 +46,16 @@ func TestLongLinesOfPanelsContinue(t *testing.T) {
 		t.Errorf("at the end: %q", lines)
 	}
 }
+
+// Explanations of columns that are wider than the screen continue on the next line.
+func TestHelpOfColumnsIsNotCut(t *testing.T) {
+	for v, name := range viewNames {
+		d := deskIn(t, 80, 24, normal(), viewKeys[v])
+		text := strings.Join(strings.Fields(strings.Join(d.model.screen.helpLines(), " ")), " ")
+		for _, c := range columnsOf(view(v)) {
+			if !strings.Contains(text, c[0]+" "+c[1]) {
+				t.Errorf("the help of %s lacks the end of %q", name, c[1])
+			}
+		}
+	}
+}
