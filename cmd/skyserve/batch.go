@@ -415,7 +415,19 @@ func (o *batchOptions) endError(b *batchAnswer) error {
 	if !o.wait || b.Status == job.Completed {
 		return nil
 	}
-	return failed(fmt.Errorf("the batch %s ended with the status %s", b.ID, b.Status), "'skyserve batch download "+b.ID+" --errors' writes the requests that failed")
+	return failed(fmt.Errorf("the batch %s ended with the status %s", b.ID, b.Status), failureHint(b))
+}
+
+// failureHint returns the command that shows why requests of a batch failed, or the batch; empty if nothing has failed.
+// A batch whose input cannot be read has no file of errors.
+func failureHint(b *batchAnswer) string {
+	switch {
+	case b.ErrorFileID != nil:
+		return "'skyserve batch download " + b.ID + " --errors' writes the requests that failed"
+	case b.Status == job.Failed:
+		return "'skyserve batch show " + b.ID + "' shows why it failed"
+	}
+	return ""
 }
 
 func (o *batchOptions) cancel(ctx context.Context, id string, out io.Writer) error {
@@ -439,15 +451,16 @@ func (o *batchOptions) download(ctx context.Context, id string, out, errOut io.W
 	if err != nil {
 		return batchError(ctx, "reading "+id, err)
 	}
-	file, what, other := b.OutputFileID, "results", "'skyserve batch download "+b.ID+" --errors' writes the requests that failed"
+	file, what := b.OutputFileID, "results"
 	if o.errors {
-		file, what, other = b.ErrorFileID, "failed requests", ""
+		file, what = b.ErrorFileID, "failed requests"
 	}
 	if file == nil {
+		hint := failureHint(&b)
 		if !b.Status.Final() {
-			other = "wait for its end: skyserve batch show " + b.ID + " --wait"
+			hint = "wait for its end: skyserve batch show " + b.ID + " --wait"
 		}
-		return failed(fmt.Errorf("the batch %s has the status %s and no %s", b.ID, b.Status, what), other)
+		return failed(fmt.Errorf("the batch %s has the status %s and no %s", b.ID, b.Status, what), hint)
 	}
 	if o.file != "" {
 		f, err := os.OpenFile(o.file, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)

@@ -120,3 +120,32 @@ func TestUnknownKeyAfterBatchActionFails(t *testing.T) {
 		}
 	}
 }
+
+// A batch whose input file was deleted has no file of errors: its cause is in the batch itself.
+func TestFailedBatchWithoutErrorFileNamesShow(t *testing.T) {
+	batch := `{"id":"batch_1","status":"failed","errors":{"data":[{"message":"the input file was deleted"}]}`
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, batch+"}") }))
+	defer srv.Close()
+	o := batchOptions{target: srv.URL, wait: true}
+	failures := o
+	failures.errors = true
+	checkHints := func(want string) {
+		t.Helper()
+		for name, err := range map[string]error{
+			"download": o.download(t.Context(), "batch_1", io.Discard, io.Discard),
+			"show":     o.show(t.Context(), "batch_1", io.Discard, io.Discard),
+		} {
+			var coded *exitError
+			if !errors.As(err, &coded) || coded.hint != want {
+				t.Errorf("%s: got %+v, want the hint %s", name, err, want)
+			}
+		}
+	}
+	checkHints("'skyserve batch show batch_1' shows why it failed")
+	var coded *exitError
+	if err := failures.download(t.Context(), "batch_1", io.Discard, io.Discard); !errors.As(err, &coded) || coded.hint != "'skyserve batch show batch_1' shows why it failed" {
+		t.Errorf("download --errors: got %+v", err)
+	}
+	batch += `,"error_file_id":"file_1"`
+	checkHints("'skyserve batch download batch_1 --errors' writes the requests that failed")
+}
