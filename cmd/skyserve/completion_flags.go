@@ -156,9 +156,10 @@ func completeReplaced(_ *cobra.Command, args []string, _ string) ([]string, cobr
 func completeScenarios(_ *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 	var names []string
 	for _, s := range sim.Scenarios() {
-		if !slices.Contains(args, s.Name) {
-			names = append(names, s.Name)
-		}
+		names = append(names, s.Name)
 	}
-	return names, cobra.ShellCompDirectiveDefault
+	for _, f := range listedFleets() {
+		names = append(names, f.Name)
+	}
+	return slices.DeleteFunc(names, func(name string) bool { return slices.Contains(args, name) }), cobra.ShellCompDirectiveDefault
 }

@@ -226,6 +226,19 @@ func TestCompletions(t *testing.T) {
 	}
 }
 
+// The scenarios that 'sim list' lists are completed, those of BF-IO and SageServe too.
+func TestListedScenariosAreCompleted(t *testing.T) {
+	var listed, out, errOut bytes.Buffer
+	execute(context.Background(), []string{"sim", "list", "-o", "name"}, &listed, &errOut)
+	execute(context.Background(), []string{"__complete", "sim", "run", "fig8a", ""}, &out, &errOut)
+	completed := strings.Fields(out.String())
+	for _, name := range strings.Fields(listed.String()) {
+		if slices.Contains(completed, name) != (name != "fig8a") {
+			t.Errorf("after fig8a, %s is completed: %t\n%s", name, name == "fig8a", errOut.String())
+		}
+	}
+}
+
 // Every command that takes the region of a cloud completes it, and a flag that names a service completes it everywhere.
 func TestCompletionsAreComplete(t *testing.T) {
 	for _, cmd := range commandsOf(newRoot()) {
