@@ -64,12 +64,13 @@ func (o *upObserver) recordEnd(err error) {
 	o.update(func() { o.ended, o.err = true, err })
 }
 
-// awaitApproval checks what `up` checks before its confirmation, reports the planned changes, and
-// returns when they are approved and released.
+// awaitApproval shows the quotas and checks what `up` checks before its confirmation, reports the
+// planned changes, and returns when they are approved and released.
 func (o *upObserver) awaitApproval(ctx context.Context, u *upRun) error {
 	if err := u.checkSecrets(); err != nil {
 		return err
 	}
+	u.quotas.printQuotas(u.errOut) // the hint of checkFits refers to them
 	if err := u.quotas.checkFits(u.in, true); err != nil {
 		return err
 	}

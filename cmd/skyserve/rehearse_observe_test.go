@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"net"
@@ -16,6 +17,7 @@ import (
 	"skyserve/internal/service"
 	"skyserve/internal/testkit"
 	"skyserve/provision"
+	"skyserve/provision/cloud"
 	"skyserve/provision/local"
 )
 
@@ -53,6 +55,22 @@ func TestUpObserverEndsSteps(t *testing.T) {
 				t.Errorf("got %q, want %q", got, tt.want)
 			}
 		})
+	}
+}
+
+// A rehearsal over quota ends with the hint to request an increase as shown above: it is shown.
+func TestRehearsalOverQuotaShowsTheQuotas(t *testing.T) {
+	limit, used := 0.0, 0.0
+	need := cloud.QuotaNeed{Region: "aws/us-east-1", Name: "G and VT instances as spot", Code: "L-3819A6DF", Unit: "vcpus", Needs: 4, Limit: &limit, Used: &used}
+	var shown bytes.Buffer
+	u := &upRun{up: &up{errOut: &shown}, spec: &service.Spec{}, quotas: quotaView{needs: []cloud.QuotaNeed{need}}}
+	err := newUpObserver(nil).awaitApproval(t.Context(), u)
+	var coded *exitError
+	if !errors.Is(err, errOverQuota) || !errors.As(err, &coded) || !strings.Contains(coded.hint, "as shown above") {
+		t.Fatalf("got %v", err)
+	}
+	if want := "to increase L-3819A6DF: " + need.IncreaseRequest(); !strings.Contains(shown.String(), want) {
+		t.Errorf("no %q in\n%s", want, shown.String())
 	}
 }
 
