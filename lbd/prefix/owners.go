@@ -6,7 +6,8 @@ import (
 )
 
 // An owner is a party whose prompts are in a tree (in lbd/core: a tenant), as a small integer from 0
-// that the caller assigns. A node belongs to the owner that last inserted a key through it; with
+// that the caller assigns. It must be below 1 << 16, which the tree does not check: nodes store their
+// owner in 16 bits. A node belongs to the owner that last inserted a key through it; with
 // EarliestInserted, a key that its target held already does not count. When a parent would be evicted
 // before its children, the owner of a child gets it (giveToChildOwner). Each owner's nodes have their
 // own age order, and a full tree evicts the oldest leaf of an owner above its share, so that the
@@ -21,10 +22,6 @@ type ownerState struct {
 	weight         int   // approximate bytes of its nodes
 	released       bool
 }
-
-// MaxOwners is the number of owners that a tree can distinguish: nodes store an owner in 16 bits.
-// The tree does not check it; callers must use lower numbers.
-const MaxOwners = 1 << 16
 
 // InsertFor is Insert for an owner; Insert is for owner 0.
 func (t *Tree) InsertFor(owner int, key Key, target int) { t.insert(owner, key, target, 0, false) }
