@@ -59,7 +59,7 @@ A generated workload is a closed loop: each region has a number of clients, and 
 sends its next request after the response to the previous one.
   tot15       Tree of Thoughts, 15 requests per question; siblings in the tree are sent concurrently
   tot30       the same with two requests per node, 30 per question
-  mixed       Tree of Thoughts, 85 requests per question in the first region named us or us-... (if there is none, in the first region), 15 in others
+  mixed       Tree of Thoughts, 85 requests per question in the first region named [CLOUD/]us or [CLOUD/]us-... (if there is none, in the first region), 15 in others
   arena       conversations with the lengths of Chatbot Arena
   wildchat    conversations with the longer lengths of WildChat
   groups      single requests that share one of 64 long prompts, all equally frequent

@@ -153,10 +153,10 @@ func KindList() string {
 }
 
 // HeavyRegion returns the region whose trees branch four ways in Mixed: the first one in the US,
-// otherwise the first one.
+// with or without its cloud, otherwise the first one.
 func HeavyRegion(regions []string) string {
 	for _, r := range regions {
-		if r == "us" || strings.HasPrefix(r, "us-") {
+		if name := service.Region(r).ShortName(); name == "us" || strings.HasPrefix(name, "us-") {
 			return r
 		}
 	}
