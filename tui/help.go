@@ -45,6 +45,7 @@ var columnsHelp = []columnHelp{
 	{"capacity, used at peak", "load that the ready replicas can serve; peak / capacity", []view{viewForecast}},
 	{"deviation", "load / earlier forecast, for how long; burst: at least 2x; drift up: above; drift down: below", []view{viewForecast}},
 	{"actor", "who or what made the change, as in 'skyserve events'; observed: a state change that this dashboard saw", []view{viewEvents}},
+	{"current, $/h", "without replicas that are draining, shutting down, interrupted or failed, which plans do not count", []view{viewPlan}},
 	{"capacity", "capacity type, such as on_demand or spot; screens narrower than 150 columns show it if the rows differ", []view{viewPlan}},
 	{"determined by", "the limits that prevent fewer or more replicas; local demand: load that a region must serve itself", []view{viewPlan}},
 	{"revenue", "autoscale.donate_price x time donated", []view{viewDonations}},

@@ -59,3 +59,16 @@ func TestHelpOfColumnsIsNotCut(t *testing.T) {
 		}
 	}
 }
+
+// A plan does not count a draining replica, which the overview counts and the cost includes: the help says so.
+func TestHelpOfThePlanSaysWhatCurrentCounts(t *testing.T) {
+	s := normal()
+	current := s.Plan.Changes[0].Current
+	if all := len(findRegion(s, s.Plan.Changes[0].Region).Replicas); all != current+1 {
+		t.Fatalf("the plan counts %d of %d replicas, want all but the draining one", current, all)
+	}
+	text := strings.Join(deskIn(t, 120, 40, s, "5").model.screen.helpLines(), "\n")
+	if want := "current, $/h   without replicas that are draining"; !strings.Contains(text, want) {
+		t.Errorf("the help lacks %q:\n%s", want, text)
+	}
+}
