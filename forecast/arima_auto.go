@@ -22,8 +22,8 @@ const (
 // the KPSS test and, with a season, from the season's strength. The other orders come from the
 // stepwise search of Hyndman and Khandakar (2008), the one of R's auto.arima, with each model
 // fitted by exact maximum likelihood; models with a season longer than 30 steps are compared by
-// conditional likelihood. season is in steps, 0 for none; differences is the maximum of both kinds
-// together, 2 in R; x are regressors as in ARIMASpec. A constant series yields a model
+// conditional likelihood. season is in steps, 0 for none; differences is the maximum number of
+// differences, seasonal ones included; x are regressors as in ARIMASpec. A constant series yields a model
 // without terms. It fails when no value is known or when regressors do not fit.
 func AutoARIMA(y []float64, season, differences int, x [][]float64) (*ARIMA, error) {
 	s := &orderSearch{y: y, x: x, season: season, differences: differences}
@@ -79,7 +79,7 @@ func (s *orderSearch) difference() error {
 	if s.season > 1 {
 		s.maxOrders.sp = min(maxSeasonalTerms, have/3/s.season)
 		if s.comparesConditionally() {
-			s.maxOrders.sp = min(1, s.maxOrders.sp) // a week of days cannot distinguish two terms, and they double the state
+			s.maxOrders.sp = min(1, s.maxOrders.sp) // with a daily season, a week of history cannot distinguish two seasonal terms, which double the state
 		}
 		s.maxOrders.sq = s.maxOrders.sp
 		s.maxOrders.p, s.maxOrders.q = min(s.maxOrders.p, s.season-1), min(s.maxOrders.q, s.season-1)
@@ -252,8 +252,8 @@ func (m *ARIMA) rootsAwayFromUnitCircle() bool {
 	return rootsBeyond(m.AR, minRoot) && rootsBeyond(negated(m.MA), minRoot) && rootsBeyond(m.SAR, minRoot) && rootsBeyond(negated(m.SMA), minRoot)
 }
 
-// searchVariables returns the search variables that correspond to the model's coefficients; nil when they are
-// at its boundary.
+// searchVariables returns the search variables (see likelihood.coefficients) that correspond to the model's
+// coefficients; nil when these are at the boundary of the stationary or invertible ones.
 func (m *ARIMA) searchVariables() []float64 {
 	out := []float64{}
 	for _, factor := range [][]float64{m.AR, negated(m.MA), m.SAR, negated(m.SMA)} {

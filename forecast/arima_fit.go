@@ -10,7 +10,7 @@ const (
 	// minVariance is the minimum variance of the shocks relative to that of the series, so that a
 	// series without noise has a maximum likelihood.
 	minVariance = 1e-24
-	// impossibleValue is the value of coefficients that no process has.
+	// impossibleValue is what likelihood.value returns for coefficients that no process can have.
 	impossibleValue = 1e10
 )
 

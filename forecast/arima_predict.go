@@ -30,7 +30,7 @@ func (m *ARIMA) paths(z []float64, origins []int, horizon int) [][]float64 {
 	return out
 }
 
-// path continues the process without shocks from the state after the values last, as many as
+// path continues the process without shocks from a state. `last` are the values before it, at least as many as
 // differencing needs.
 func (m *ARIMA) path(state, last, delta []float64, horizon int) []float64 {
 	state = append([]float64(nil), state...)

@@ -19,8 +19,8 @@ const (
 	weightExponent = 20
 	// maxCombined is the maximum number of combined candidates.
 	maxCombined = 4
-	// priorWindows is the weight, in windows, of a prior record equal to the moving average's, so that
-	// luck on a few windows has little effect.
+	// priorWindows is the number of additional windows in which each candidate is assumed to have had the
+	// error of the moving average, so that luck on a few windows has little effect.
 	priorWindows = 3
 )
 
@@ -29,8 +29,8 @@ type auto struct{ candidates []Forecaster }
 // Auto combines the models with the lowest absolute error in the days before the series' end, each
 // past window being forecast from the values before it. It takes the median of up to four models,
 // weighted by a power of their inverse errors, which fade with age. It is a median because the
-// models are compared by absolute error: where they disagree on whether there will be any load, it
-// does not average the two. Its intervals are learned from the past forecasts of the combination
+// models are compared by absolute error: where some forecast load and others none, it does not
+// average them. Its intervals are learned from the past forecasts of the combination
 // itself. With too little history for a comparison it uses the moving average and reports that.
 // Comparing by absolute error favours the median where traffic is skewed; use Forecast.Peaks for
 // planning capacity.
@@ -68,8 +68,8 @@ func (a auto) Forecast(s Series, horizon int) (Forecast, error) {
 	return f, nil
 }
 
-// combine combines the candidates' forecasts of the horizon. The horizon begins after the series and the number
-// `late` of unknown values that follow it: see Series.untilKnown.
+// combine combines the candidates' forecasts of the horizon. Between the series and the horizon there are `late`
+// steps with unknown values: see Series.untilKnown.
 func (a auto) combine(s Series, late, horizon int, weights []float64) (Forecast, error) {
 	var parts []string
 	all := make([][]float64, len(weights))
@@ -106,9 +106,10 @@ func combineMeans(means [][]float64, weights []float64, horizon int) []float64 {
 	return out
 }
 
-// weightedMedian returns the value at half of the weight on the line through the middles of the
-// values' own weights, so that it changes smoothly with them: of two values it is between their
-// mean and the heavier one. It sorts values, which must not be empty.
+// weightedMedian returns the value at half of the total weight. On the axis of cumulative weight, each
+// value is at the middle of its own weight, and values between are interpolated linearly, so that the
+// result changes smoothly with the weights: for two values it is between their mean and the heavier
+// one. It sorts values, which must not be empty.
 func weightedMedian(values []weighted) float64 {
 	slices.SortFunc(values, func(a, b weighted) int { return cmp.Compare(a.value, b.value) })
 	var half float64
@@ -142,8 +143,8 @@ func meansOf(f Forecaster, s Series, horizon int) ([]float64, error) {
 	return fc.Mean, err
 }
 
-// pastErrors is the past forecasts of all candidates, made without the last steps (`late` of them), and their
-// errors.
+// pastErrors is the past forecasts of all candidates and their errors. The `late` steps before an origin were hidden
+// from its forecast.
 type pastErrors struct {
 	s             Series
 	late, horizon int
@@ -192,7 +193,7 @@ func (r pastErrors) weights(at int) []float64 {
 }
 
 // relativeError returns a candidate's error relative to the first candidate's, over the windows that it
-// could forecast among the first `past` ones; ok is false where it cannot forecast now.
+// could forecast among the first `past` ones; ok is false if it could forecast none of them.
 func (r pastErrors) relativeError(m, past, at int) (ratio float64, ok bool) {
 	fade := float64(r.s.steps(weightFade))
 	var own, yardstick, weight float64

@@ -31,8 +31,7 @@ func flat(v float64, horizon int) []float64 {
 	return out
 }
 
-// lastKnown returns the window's known values, or, when it has none, those of a window that ends
-// with the last known value.
+// lastKnown returns the known values of the window that ends with the last known value.
 func lastKnown(values []float64, window int) []float64 {
 	end := len(values)
 	for end > 0 && math.IsNaN(values[end-1]) {

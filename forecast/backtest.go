@@ -76,9 +76,9 @@ func (zero) fit(Series, int) predictor {
 
 // RunBacktest evaluates a forecaster out of sample, in windows of horizon steps. Every originStep
 // steps it makes a forecast from the values before and compares it with the actual values. The first
-// origin is a day after the series' start, or its middle when the series is shorter than a day and
-// minResampled windows. now measures the forecasts; nil omits FitMillis. It fails when there is no
-// window.
+// origin is a day after the series' start. If fewer than minResampled windows fit after that day, it is the
+// middle of the series, if that is earlier. now measures the forecasts; nil omits FitMillis. It fails when there
+// is no window.
 func RunBacktest(s Series, f Forecaster, horizon, originStep int, now func() time.Duration) (BacktestRun, error) {
 	if err := s.checkHorizon(horizon); err != nil {
 		return BacktestRun{}, err

@@ -46,7 +46,7 @@ type bfgs struct {
 	inverse    []float64
 	isIdentity bool
 
-	lastStep           []float64 // the last step of x
+	lastStep           []float64 // the direction of the search, then the last step of x
 	trial              []float64 // the next x to evaluate
 	lastGradient       []float64 // the gradient before the last step
 	inverseTimesChange []float64 // inverse times the change of the gradient
@@ -133,7 +133,7 @@ func (b *bfgs) iterate() bool {
 	return true
 }
 
-// direction sets move and returns the slope along it.
+// direction sets lastStep to the direction of the search and returns the slope along it.
 func (b *bfgs) direction() (downhill float64) {
 	for i := range b.n {
 		b.lastStep[i] = -dot(b.inverse[i*b.n:(i+1)*b.n], b.grad)
@@ -142,8 +142,8 @@ func (b *bfgs) direction() (downhill float64) {
 	return downhill
 }
 
-// lineSearch cuts the step along move until the decrease is sufficient, and leaves the point in next; ok
-// is false when no step suffices.
+// lineSearch cuts the step along the direction in lastStep until the decrease is sufficient, and leaves the point
+// in trial; ok is false when no step suffices.
 func (b *bfgs) lineSearch(downhill float64) (value float64, ok bool) {
 	var largest float64
 	for _, m := range b.lastStep {

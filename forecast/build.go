@@ -47,8 +47,8 @@ type Sample struct {
 	SeriesKey
 	// Source identifies who counted. Sources of one series add up.
 	Source string
-	// At is in seconds since the Unix epoch: a moment within Value's step, or, for Increases, the
-	// moment when a counter was read.
+	// At is in seconds since the Unix epoch: a moment within Value's step, or, for CounterIncreases,
+	// the moment when a counter was read.
 	At int64
 	// Value is the count since the previous sample, the mean rate, or a counter's reading. NaN =
 	// unknown to the source.
@@ -101,7 +101,7 @@ type builder struct {
 	report      BuildReport
 }
 
-// source groups the samples of one origin.
+// source identifies the samples of one series from one sender.
 type source struct {
 	SeriesKey
 	name string

@@ -5,8 +5,9 @@ const tailShare = 0.05
 
 // learnCorrelation sets the correlation of large errors of one period. Many values of a few periods
 // determine an interval less well than as many values of many periods, if a period errs as a whole: six hours
-// ahead, one busy afternoon is in the errors of six forecasts. The correlation is the intraclass correlation
-// of being among the highest tailShare errors, and of being among the lowest, in the mean; none is below 0.
+// ahead, one busy afternoon is in the errors of six forecasts. There are two intraclass
+// correlations: of being among the highest tailShare errors, and of being among the lowest. The correlation is their
+// mean, at least 0.
 func (c *calibration) learnCorrelation() {
 	n := len(c.byError)
 	tail := int(tailShare * float64(n))

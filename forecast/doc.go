@@ -9,4 +9,7 @@
 // hmm.go, and arima.go with its filter kalman.go and its application to traffic,
 // arima_forecaster.go. backtest.go evaluates them, watch.go detects a load that deviates from its
 // forecast.
+//
+// The origin of a forecast is the first step that it covers; it uses only the values before its origin.
+// Past forecasts are evaluated on windows: the window of an origin is the horizon that begins there.
 package forecast

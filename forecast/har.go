@@ -12,7 +12,7 @@ const (
 	harPast = 14 * day
 	// harGroups is the maximum number of parts of a horizon with separate coefficients.
 	harGroups = 12
-	// harRidge is the weight, in rows, of the penalty that shrinks coefficients to zero: without them the
+	// harRidge is the weight, in rows, of the penalty that shrinks coefficients to zero: if all are zero, the
 	// forecast is a constant level.
 	harRidge = 3
 	// harFloor keeps logarithms of small loads finite: a share of the level.

@@ -65,7 +65,7 @@ func (h *History) IncludingRunningMinute(minute int64, share float64) *History {
 	return out
 }
 
-// Before returns the history of the minutes before the given one, which is known at its start. The
+// Before returns the history of the minutes before the given one: what is known when that minute starts. The
 // series share memory with h.
 func (h *History) Before(minute int64) *History {
 	n := int(min(max(minute-h.First, 0), int64(h.Minutes)))
@@ -89,7 +89,7 @@ func (h *History) Since(minute int64) *History {
 }
 
 // HitRate returns the share of a model's prompt tokens that hit prefix caches, 0..1, over the last
-// given minutes; ok is false when no prompt token is known there.
+// `minutes` minutes; ok is false when no prompt token is known there.
 func (h *History) HitRate(model string, minutes int) (rate float64, ok bool) {
 	var prompt, cached float64
 	from := max(h.Minutes-minutes, 0)

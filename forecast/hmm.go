@@ -227,8 +227,8 @@ func (r *regimes) forecastAt(p []float64, offset float64, origin, ahead int) []f
 	return out
 }
 
-// pastError returns the sum of |actual - forecast| from every block on for which both variants have a
-// day of history.
+// pastError returns the sum of |actual - forecast| over past forecasts: one from each block at which both variants
+// have a day of history.
 func (r *regimes) pastError(ahead int) float64 {
 	n := len(r.values)
 	var sum float64

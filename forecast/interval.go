@@ -12,8 +12,8 @@ const (
 	// horizonBins is the number of parts of a horizon whose errors are learned separately, because
 	// errors grow with distance.
 	horizonBins = 6
-	// similarShare is the share of past errors that apply to a forecast: those at the most similar
-	// levels, because a quiet night is no evidence for noon.
+	// similarShare is the share of past errors that apply to a forecast: those of the forecasts of the most
+	// similar size, because a quiet night is no evidence for noon.
 	similarShare = 0.4
 	// nearZero is the share of the mean below which a lower end is near zero.
 	nearZero = 0.1
@@ -22,8 +22,8 @@ const (
 	// levelPast is the history whose mean is the level at an origin: a whole day, so that it
 	// changes between days and not within them.
 	levelPast = day
-	// minSimilarSteps and minSimilarPeaks are the minimum numbers of errors that apply, of steps and of peaks.
-	// A horizon has one peak.
+	// minSimilarSteps is the minimum number of past errors that apply to the forecast of a step, minSimilarPeaks of
+	// those that apply to the forecast of a peak. A horizon has one peak.
 	minSimilarSteps = 100
 	minSimilarPeaks = 100
 )
@@ -44,8 +44,8 @@ type powers struct{ mean, level float64 }
 // scales are the units to try: no error grows faster than the load.
 var scales = []powers{{0, 0}, {0.5, 0}, {1, 0}, {0, 0.5}, {0.5, 0.5}}
 
-// calibration uses past outcomes to measure new forecasts: split conformal prediction, with scaled
-// errors from forecasts of similar size.
+// calibration learns the intervals of new forecasts from past outcomes: split conformal prediction, with
+// scaled errors from forecasts of similar size.
 type calibration struct {
 	outcomes []outcome // by mean
 	byError  []scaledError
@@ -168,8 +168,8 @@ func (c calibration) errors(mean float64) errorSample {
 	return out
 }
 
-// errorSample is past errors, sorted, with weights that sum to 1; it is equivalent to count equally
-// weighted, independent ones (Kish 1965: a sample of clusters).
+// errorSample is past errors, sorted, with weights that sum to 1. count is the equivalent number of
+// independent errors of equal weight (Kish 1965: a sample of clusters).
 type errorSample struct {
 	values []weighted
 	count  float64
@@ -177,8 +177,8 @@ type errorSample struct {
 
 type weighted struct{ value, weight float64 }
 
-// quantile returns the q-quantile of the errors, rounded away from the median: among count past errors and
-// the next one, every order is equally likely.
+// quantile returns the q-quantile of the errors, rounded away from the median: among the past errors (`count`
+// of them) and the next one, every order is equally likely.
 func (e errorSample) quantile(q float64) float64 {
 	if q < 0.5 {
 		return -e.upper(1-q, -1)
@@ -242,7 +242,8 @@ func (c calibration) below(mean, value float64) float64 {
 	return under / all
 }
 
-// score returns the mean interval score on outcomes, at only a few levels of forecast.
+// score returns the mean interval score on newer outcomes. To save time, it computes the quantiles of the errors for
+// a few sizes of forecast only, and uses the nearest of these for each outcome.
 func (c calibration) score(newer []outcome) float64 {
 	if len(c.outcomes) == 0 {
 		return 0
@@ -348,7 +349,7 @@ func (f *Forecast) learnIntervalsOrSpread(t pastTrack, s Series) {
 
 // spread returns half the 90 % range of a normal distribution with the standard deviation of the
 // last `past` known values, for series without past errors: a longer horizon uses more of the past.
-// For a single value the range is as wide as the value.
+// For a single value it is that value.
 func spread(s Series, past int) float64 {
 	values := lastKnown(s.Values, past)
 	n := float64(len(values))

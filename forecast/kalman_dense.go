@@ -137,7 +137,7 @@ func (k *covarianceFilter) predictCovariance() {
 	k.setGain()
 }
 
-// stepState writes T state to out.
+// stepState writes to out the next state without shocks: the transition matrix T times the state.
 func (k *covarianceFilter) stepState(state, out []float64) {
 	r := len(k.phi)
 	for j := range r {

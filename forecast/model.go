@@ -111,8 +111,8 @@ func (s Series) maxKnown() float64 {
 	return highest
 }
 
-// lastMean returns the mean of the last hour's known values, or of as many steps before where the
-// last hour has none; 0 where nothing is known.
+// lastMean returns the mean of the known values in the hour that ends with the last known value; 0 where
+// nothing is known.
 func (s Series) lastMean() float64 {
 	recent := lastKnown(s.Values, s.steps(averageWindow))
 	if len(recent) == 0 {

@@ -14,7 +14,8 @@ func (e *StepError) Error() string { return "step: " + e.Problem }
 // Resample returns the series in longer steps, which begin at multiples of their length since the
 // Unix epoch: counts are summed, rates averaged. A step with any unknown part is unknown; a step at
 // either end that the series covers only partly is omitted. It fails with a *StepError when the new step is not a
-// multiple of the old one and of a minute, and when the series covers no whole step.
+// multiple of the old one and of a minute, and with another error when the steps do not align or the series covers no
+// whole step.
 func Resample(s Series, step time.Duration) (Series, error) {
 	if s.Step <= 0 || step < s.Step || step%s.Step != 0 {
 		return s, &StepError{fmt.Sprintf("must be a multiple of the history's step of %s, got %s", ShortDuration(s.Step), step)}

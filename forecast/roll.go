@@ -49,17 +49,18 @@ const (
 	minPast = 10
 )
 
-// pastTrack is the past forecasts of a forecaster: at every origin the means of the next horizon steps,
-// made without the last steps before it, `late` of them: see Series.untilKnown. Origins and means are parallel, oldest first.
+// pastTrack is the past forecasts of a forecaster: at every origin the means of the next horizon steps. The `late`
+// steps before an origin were hidden from its forecast: see Series.untilKnown. Origins and means are parallel, oldest
+// first.
 type pastTrack struct {
 	late    int
 	origins []int
 	means   [][]float64
 }
 
-// rollRecent rolls a forecaster through the last week of a series, at most maxOrigins times; fewer
-// origins than a model needs give an empty track. The forecasts ignore the last `late` steps, see
-// rollThrough.
+// rollRecent rolls a forecaster through the last week of a series, at most maxOrigins times. For a
+// series that is too short for the model, the track is empty. The forecasts ignore the `late` steps
+// before their origin, see rollThrough.
 func rollRecent(f Forecaster, s Series, late, horizon int) pastTrack {
 	first := minPast
 	if m, ok := f.(forecaster); ok {
@@ -101,8 +102,8 @@ func (f *Forecast) noteLate(s Series, late int) {
 }
 
 // pastOrigins returns at most maxOrigins steps of the last week before the series' end and at or
-// after first. They are equally spaced and, unless that is too rare, by whole blocks, which lets
-// models in blocks share their work.
+// after first. They are equally spaced. To let models that work in blocks share their work, the distance
+// is rounded up to whole blocks, unless that at least doubles it.
 func pastOrigins(s Series, first int) []int {
 	n := len(s.Values)
 	first = max(first, n-s.steps(errorLookback))
@@ -123,8 +124,8 @@ func pastOrigins(s Series, first int) []int {
 	return out
 }
 
-// rollThrough rolls a forecaster through origins, refitting it every refitEvery or sooner. At each
-// origin it hides the last late steps. Origins that it cannot forecast are skipped.
+// rollThrough rolls a forecaster through origins, refitting it every refitEvery or sooner. It hides the
+// `late` steps before each origin. Origins that it cannot forecast are skipped.
 func rollThrough(f Forecaster, s Series, origins []int, late, horizon int) pastTrack {
 	t := pastTrack{late: late}
 	visible := make([]int, len(origins)) // the length of the visible series at each

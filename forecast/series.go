@@ -39,7 +39,8 @@ type Forecast struct {
 	// Assumed lists assumptions for missing data.
 	Assumed []string
 
-	// earlier and level, the mean of the day before, define the usual deviations for DetectDeviation.
+	// earlier are past forecasts, and level is the mean of the day before this one. They define the usual
+	// deviations for DetectDeviation.
 	earlier []pastForecast
 	level   float64
 }

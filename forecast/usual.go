@@ -35,16 +35,15 @@ func (f *Forecast) recordPast(t pastTrack, s Series, levels []float64) {
 	}
 }
 
-// isUsual reports whether the load in a window of w steps deviates no more than it does at some
-// time after nearly every past forecast. It is split conformal: a forecast's score is the
-// greatest deviation of any of its windows. The limit is a quantile of these scores: a
-// further forecast of the same kind exceeds it in falseAlarms of cases, however often it is
-// checked. Of watchScales it uses the one that would have reported the most past windows if
-// LT-UA's factor or a stronger one had been applied to them.
+// isUsual reports whether the deviation in a window of w steps is within a limit that is learned by split
+// conformal prediction: the score of a past forecast is the greatest deviation of any of its windows, and
+// the limit is a quantile of these scores. A further forecast of the same kind exceeds it in falseAlarms
+// of cases, however often it is checked. Of watchScales it uses the one that would have reported the most
+// past windows if their load had been multiplied by 2 or 5 (for less load than forecast, by 0.5 or 0).
 func (f Forecast) isUsual(s windowErrors, w int) bool {
-	side, factors := 1.0, []float64{watchBurstRatio, burstRatio}
+	side, factors := 1.0, []float64{watchBurstRatio, ltuaBurstRatio}
 	if s.excess < 0 {
-		side, factors = -1, []float64{lullRatio, 0}
+		side, factors = -1, []float64{ltuaLullRatio, 0}
 	}
 	undisturbed, disturbed := f.windows(side, w), f.disturbedWindows(side, w, factors)
 	floor := f.floor()

@@ -10,11 +10,11 @@ import (
 const (
 	// watchWindow is the compared period: SageServe's LT-UA uses the last 20 minutes (section 6.4).
 	watchWindow = 20 * time.Minute
-	// burstRatio and lullRatio are LT-UA's thresholds on the ratio of the window's load to its
-	// forecast. They apply while there are too few past forecasts for a learned limit,
-	// which should detect such loads too.
-	burstRatio = 5
-	lullRatio  = 0.5
+	// ltuaBurstRatio and ltuaLullRatio are LT-UA's thresholds on the ratio of the window's load to its
+	// forecast. They apply while there are too few past forecasts for a learned limit. A learned limit
+	// should detect such loads too.
+	ltuaBurstRatio = 5
+	ltuaLullRatio  = 0.5
 	// watchMinKnown is the minimum number of known steps in a window.
 	watchMinKnown = 3
 	// watchBurstRatio is the ratio from which a load above its forecast is a burst instead of a drift.
@@ -49,13 +49,14 @@ type Deviation struct {
 // DetectDeviation compares actual values, in steps of the given length, with an earlier forecast of the same
 // steps. It reports a deviation when the last 20 minutes, without the single most extreme step,
 // deviate more than nearly all past forecasts of this load did: at most 3 % of forecasts of an
-// unchanged load are reported. With fewer than forty past forecasts SageServe's thresholds apply: 5
+// unchanged load are reported, or 5 % with fewer than 66 past forecasts. With fewer than forty past forecasts SageServe's thresholds apply: 5
 // and 0.5 times the load forecast for 20 minutes. NaN is unknown; fewer than three known values
 // (two where a step lasts ten minutes) are not enough to decide.
 //
 // Measured with auto's forecasts of half hours (make compare-forecast): the share in which a
 // deviation is reported for an unchanged load (x1), and when its last 20 minutes are multiplied. A and B are models
-// of SageServe's week, m-large and m-mid models of ServeGen's rates.
+// of the week of requests that SageServe published, m-large and m-mid models of the request rates
+// published with ServeGen.
 //
 //	           x1    x1.5   x2     x3     x5     x8    x0.5  x0.25    x0
 //	A IW       0 %   42 %   88 %  100 %  100 %  100 %  88 %  100 %  100 %  by the minute, steady
@@ -74,7 +75,7 @@ func DetectDeviation(f Forecast, actual []float64, step time.Duration) Deviation
 	if d.known < minKnownOf(w) || math.Abs(d.excess) <= watchMinShare*d.expected {
 		return Deviation{}
 	}
-	deviates := n >= w && (d.ratio() >= burstRatio || d.ratio() <= lullRatio)
+	deviates := n >= w && (d.ratio() >= ltuaBurstRatio || d.ratio() <= ltuaLullRatio)
 	if len(f.earlier) >= minPastForecasts {
 		deviates = !f.isUsual(d, w)
 	}
@@ -126,8 +127,8 @@ func (s windowErrors) beyond(side float64) float64 {
 	return max(0, out)
 }
 
-// onset returns the step of the last w at which the load changed: two levels of the error, zero
-// before it and another after it, fit best there by least squares.
+// onset returns the step at which the load changed, one of the last w. By least squares, an error that is zero
+// before that step and constant from it on fits best.
 func onset(means, actual []float64, w int) int {
 	n := len(actual)
 	first := max(0, n-w)

@@ -59,7 +59,7 @@ type HourlyTarget struct {
 	Count int
 	// Replicas is the count by GPU and capacity type; nil = any.
 	Replicas []ReplicaTarget
-	// From and Until are the planned period, on the clock of Step. A strategy applies the target as
+	// From and Until are the planned period, on the clock of Strategy.Step. A strategy applies the target as
 	// long as its input contains it, also after Until.
 	From, Until time.Duration
 	// ReplicaTPS is the throughput of one replica, in uncached prompt tokens per second; 0 = unknown.
@@ -92,8 +92,8 @@ func (e *ScaledEndpoint) endpointKey() endpointKey { return endpointKey{e.Model,
 // count returns the number of replicas that bounds and targets refer to.
 func (e *ScaledEndpoint) count() int { return e.Ready + e.Starting }
 
-// Scaling is a change of one endpoint. Reclaim, Redeploy and Launch add replicas, Donate or Remove
-// reduce them, never both.
+// Scaling is a change of one endpoint. It either adds replicas (Reclaim, Redeploy and Launch) or reduces
+// them (Donate or Remove).
 type Scaling struct {
 	// Endpoint is an index in StrategyInput.Endpoints.
 	Endpoint int

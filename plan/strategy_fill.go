@@ -31,8 +31,8 @@ const (
 	maxLearningWait = 1 // hours
 )
 
-// fillLevel is the fill level of a model's replicas, learned from late first tokens. Each late one
-// lowers it; each one in time raises it, by an amount at which both balance at the target share. Over
+// fillLevel is the fill level of a model's replicas: their load as a multiple of their nominal throughput (see
+// factor), learned from late first tokens. Each late one lowers it; each one in time raises it, by an amount at which both balance at the target share. Over
 // time the late share converges to the target, whatever the load, the model or the lengths of its
 // requests (the rule of adaptive conformal inference, Gibbs and Candès 2021). The weight of one first
 // token falls with the usual rate, so that small and large models learn equally fast.

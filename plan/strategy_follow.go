@@ -22,8 +22,8 @@ const (
 // LT-U scales to it one replica at a time, and only as memory utilisation requires: up above 70 %,
 // down below 30 %. LT-UA does the same, but within loadRatioWindow traffic takes precedence
 // over memory: at 5 times the planned load or more it scales beyond the planned count, and at
-// half of it or less it scales down. It changes one replica at a time, at most to the plan
-// times that ratio. Where traffic requires no change, memory decides.
+// half of it or less it scales down. It changes one replica at a time, at most to the planned
+// count times the ratio of load to planned load. Where traffic requires no change, memory decides.
 type planFollower struct {
 	name    string
 	options StrategyOptions

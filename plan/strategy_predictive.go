@@ -8,7 +8,7 @@ import (
 
 // predictive follows the interactive load of each endpoint, minute by minute, like the rule predictive of
 // `plan backtest`. It keeps the replicas that a loadTracker requires. The plan calibrates the tracker on the
-// history, and gives it the highest value of the remainder of its mean forecast. Queued requests and memory
+// history, and gives it the highest value of the mean forecast from now until its end. Queued requests and memory
 // utilisation add replicas as under auto. An endpoint loses no replica until it has a plan and a known load for
 // the first time.
 type predictive struct {

@@ -211,7 +211,7 @@ func (l *ruleComparison) addMinute(load float64) {
 // replicas: n replicas fewer than the rule cause an overload of at most n in each minute until others are ready. With the
 // largest n that the avoided overload permits, the count is at most that of the rule minus n, except that it may
 // be as high as the count for the last load. The saved replica-minutes limit how far a count exceeds that of the rule: n
-// replicas more use n of them in each minute of a start-up.
+// replicas more use n replica-minutes in each minute of a start-up.
 func (l *ruleComparison) limit(required, threshold, last, startUp int, tolerance float64) int {
 	avoided := l.thresholdOverload - l.ownOverload
 	if avoided < -relTolerance-tolerance*l.load {
