@@ -17,7 +17,8 @@ const (
 	harRidge = 3
 	// harFloor keeps logarithms of small loads finite: a share of the level.
 	harFloor = 0.01
-	// harClip bounds a regressor, in logarithms.
+	// harClip is the upper bound of a regressor and of a forecast, in logarithms; -2*harClip is the lower bound of a
+	// regressor.
 	harClip = 2
 )
 

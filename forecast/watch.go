@@ -50,8 +50,8 @@ type Deviation struct {
 // steps. It reports a deviation when the last 20 minutes, without the single most extreme step,
 // deviate more than nearly all past forecasts of this load did: at most 3 % of forecasts of an
 // unchanged load are reported, or 5 % with fewer than 66 past forecasts. With fewer than forty past
-// forecasts SageServe's thresholds apply: 5 and 0.5 times the load forecast for 20 minutes. NaN is unknown; fewer than three known values
-// (two where a step lasts ten minutes) are not enough to decide.
+// forecasts SageServe's thresholds apply: 5 and 0.5 times the load forecast for 20 minutes. NaN is unknown;
+// fewer than three known values (two where a step lasts ten minutes) are not enough to decide.
 //
 // Measured with auto's forecasts of half hours (make compare-forecast): the share in which a
 // deviation is reported for an unchanged load (x1), and when its last 20 minutes are multiplied. A and B are models
