@@ -277,14 +277,14 @@ func (c *integerProgram) explainInfeasibleModel(i int) string {
 		reach, ok := b.maxCapacityTPS()
 		switch {
 		case !ok:
-			return fmt.Sprintf("in %s: the minimum of %s is above what max and capacity allow", region, printable.Count(b.min, "replica"))
+			return fmt.Sprintf("in %s: the minimum of %s is above what the maximum and capacity allow", region, printable.Count(b.min, "replica"))
 		case !meetsNeed(reach, b.need):
-			return fmt.Sprintf("in %s: %.6g uncached prompt tokens per second must be served locally, max and capacity allow %.6g", region, b.need, reach)
+			return fmt.Sprintf("in %s: %.6g uncached prompt tokens per second must be served locally, the maximum and capacity allow %.6g", region, b.need, reach)
 		}
 		all += reach
 	}
 	if need := c.p.GlobalDemand(i); !meetsNeed(all, need) {
-		return fmt.Sprintf("over all regions: %.6g uncached prompt tokens per second must be served, max and capacity allow %.6g", need, all)
+		return fmt.Sprintf("over all regions: %.6g uncached prompt tokens per second must be served, the maximum and capacity allow %.6g", need, all)
 	}
 	return ""
 }

@@ -254,7 +254,7 @@ func TestReviewEdgeCases(t *testing.T) {
 		"no load":       {fmt.Sprintf(offersYAML, ""), 0, StatusOptimal, ""},
 		"1e9 tokens/s":  {fmt.Sprintf(offersYAML, ""), 1e9, StatusInfeasible, "m in aws/us-east-1: replicas.max is 20; without such limits the cheapest plan has 1000000 replicas there"},
 		"no price":      {strings.Replace(fmt.Sprintf(offersYAML, ""), "aws/us-east-1", "local/us", 1), 1000, StatusOptimal, "local regions are not billed"},
-		"no offering":   {fmt.Sprintf(offersYAML, "  - name: aws/eu-west-1\n    replicas: {min: 1, max: 9}\n    capacity: [reserved]\n"), 1000, StatusInfeasible, "m in aws/eu-west-1: the minimum of 1 replica is above what max and capacity allow"},
+		"no offering":   {fmt.Sprintf(offersYAML, "  - name: aws/eu-west-1\n    replicas: {min: 1, max: 9}\n    capacity: [reserved]\n"), 1000, StatusInfeasible, "m in aws/eu-west-1: the minimum of 1 replica is above what the maximum and capacity allow"},
 		"unmeasured":    {strings.Replace(fmt.Sprintf(offersYAML, ""), ", tps: 1000", "", 1), 1000, StatusOptimal, "m on L4 has no measured throughput (models[].gpus[].prompt_tokens_per_second): assuming 1500 uncached prompt tokens"},
 		"survives none": {fmt.Sprintf(offersYAML, ""), 1000, StatusInfeasible, "after the loss of any one region"},
 	} {

@@ -177,7 +177,7 @@ func TestReviewOmitsFirstMinute(t *testing.T) {
 func TestReviewReportsUnmetConstraints(t *testing.T) {
 	p := reviewed(t, reviewYAML, standing(1, 1), demandtest.Constant(t, 300, 30000, 0, 0), ReviewOptions{})
 	all := strings.Join(p.Infeasible, "\n")
-	if !strings.Contains(all, "local/us: 21000 uncached prompt tokens per second must be served locally, max and capacity allow 12000") ||
+	if !strings.Contains(all, "local/us: 21000 uncached prompt tokens per second must be served locally, the maximum and capacity allow 12000") ||
 		!strings.Contains(all, "local/us: replicas.max is 8; without such limits the cheapest plan has 19 replicas there") {
 		t.Fatalf("%s", all)
 	}

@@ -254,11 +254,11 @@ func TestSmallProblemsByHand(t *testing.T) {
 		"different hours": {base: two, status: StatusOptimal, cost: 6*0.8 + 4*0.1, x: "[[[3] [3]]]"},
 		"max": {
 			base: one(), edit: func(p *Problem) { p.Max = [][]*int{{ptr(2)}} }, status: StatusInfeasible,
-			wrong: "m in us: 2940 uncached prompt tokens per second must be served locally, max and capacity allow 2000",
+			wrong: "m in us: 2940 uncached prompt tokens per second must be served locally, the maximum and capacity allow 2000",
 		},
 		"capacity": {
 			base: one(), edit: func(p *Problem) { p.Capacity = [][]*int{{ptr(4)}} }, status: StatusInfeasible,
-			wrong: "m over all regions: 4200 uncached prompt tokens per second must be served, max and capacity allow 4000",
+			wrong: "m over all regions: 4200 uncached prompt tokens per second must be served, the maximum and capacity allow 4000",
 		},
 		"crossed": {
 			base: one(), edit: func(p *Problem) { p.Min, p.Max = [][]*int{{ptr(3)}}, [][]*int{{ptr(2)}} }, status: StatusInfeasible,
