@@ -51,14 +51,16 @@ type CostConstants struct {
 	// SupersededMatchWeight is the weight of Candidate.SupersededBytes until engines have shown how much
 	// of such text they still have cached (Facts.SupersededShare).
 	SupersededMatchWeight float64
-	// MinEvictedShare is the value of Facts.EvictedShare above which a copy of a shared prefix (one that another
-	// replica here has cached already) is assumed to evict prefixes that other requests need. Below it, most of the
-	// cached text is needed by nobody and is evicted first. MaxEvictedShare is the highest value that counts, which
-	// limits the cost of a copy.
-	MinEvictedShare, MaxEvictedShare float64
+	// MaxEvictedShare is the highest value of Facts.EvictedShare that counts. It limits the cost of a copy of a shared
+	// prefix (one that another replica here has cached already).
+	MaxEvictedShare float64
 	// PeerMarginShare is a share of the request's duration at an idle replica. This time is added to the
 	// cost of a peer.
 	PeerMarginShare float64
+	// PeerLoadLifetime is a share of a peer's residence time. After this time, a load below the mean in the peer's
+	// last report has approached the mean by the factor 1 - 1/e: other regions see the same low load, and send
+	// requests there too.
+	PeerLoadLifetime float64
 	// MaxHoldShare is a share of a request's maximum time in the queue (Facts.MaxWait). A request is overdue
 	// when it has waited for this time plus the time in which the whole queue is served. An overdue request
 	// is no longer held for a full replica while another replica is available. It is a share because
@@ -88,9 +90,9 @@ func DefaultCostConstants() CostConstants {
 		MemoryThreshold:       0.6,
 		OccupancyWeight:       3,
 		SupersededMatchWeight: 0.3,
-		MinEvictedShare:       0.5,
 		MaxEvictedShare:       0.9,
 		PeerMarginShare:       0.03, // every later turn of the conversation pays the round trip again
+		PeerLoadLifetime:      1.0 / 3,
 		MaxHoldShare:          0.5,
 	}
 }
@@ -258,6 +260,9 @@ type costTerms struct {
 	sharedPrefix bool
 	// evictedPerCopy is the number of evicted tokens that are computed again for each token of a copy.
 	evictedPerCopy float64
+	// meanRequests and meanPrefillTokens are the means over the live replicas here and at peers: requests, and prompt
+	// tokens that are still to be computed.
+	meanRequests, meanPrefillTokens float64
 	// residence is the mean residence time of the live candidates, in seconds at the nominal pace; 0 = unknown.
 	residence float64
 	// laterUses is the expected number of later requests that use a computed token of the prompt.
@@ -281,12 +286,13 @@ func (p *Cost) requestTerms(f *Facts) costTerms {
 	}
 	// A copy of a prefix that several requests share takes memory in addition. A copy of a conversation does not,
 	// because nobody needs the first one again.
-	if f.MatchBranches && f.EvictedShare > p.constants.MinEvictedShare {
+	if f.MatchBranches {
 		evicted := min(f.EvictedShare, p.constants.MaxEvictedShare)
 		t.evictedPerCopy = evicted / (1 - evicted) // including those evicted by tokens that are computed again
 	}
 	t.decodeSeconds = t.answerSteps * p.constants.DecodeBase
 	t.residence = meanResidence(f.Candidates)
+	t.meanRequests, t.meanPrefillTokens = meanLoad(f.Candidates)
 	t.laterUses = laterUses(f.CachedShare)
 	t.supersededWeight = f.SupersededShare.Or(p.constants.SupersededMatchWeight)
 	live := 0
@@ -351,12 +357,44 @@ func (p *Cost) cost(t *costTerms, c *Candidate) float64 {
 	uncached := t.promptTokens - t.tokensPerByte*match
 	copied := t.tokensPerByte * max(0, t.localMatch-match)
 	prefill := (uncached + t.evictedPerCopy*copied) / p.constants.PrefillRate
-	ahead := p.constants.PrefillQueueWeight * float64(c.PrefillTokens) / p.constants.PrefillRate
-	n := float64(requestsAt(c))
+	n, prefillTokens := float64(requestsAt(c)), float64(c.PrefillTokens)
 	if c.Peer {
-		n = float64(c.PeerOutstanding+c.Unconfirmed) / float64(max(c.Replicas, 1))
+		n, prefillTokens = p.peerLoad(t, c)
 	}
+	ahead := p.constants.PrefillQueueWeight * prefillTokens / p.constants.PrefillRate
 	return p.waitSeconds(t, c, uncached) + p.laterSeconds(t, c) + p.memorySeconds(t, c, uncached, n) + pace*(ahead+prefill+t.decodeSeconds+t.slowdownWeight*n*(prefill+t.addedDecodeSeconds))
+}
+
+// requestsPerReplica returns the number of requests at a peer, as last reported, plus those that were sent there since.
+func requestsPerReplica(c *Candidate) float64 {
+	return float64(c.PeerOutstanding+c.Unconfirmed) / float64(max(c.Replicas, 1))
+}
+
+// meanLoad returns the means over the live replicas here and at peers: requests, and prompt tokens that are still to be
+// computed.
+func meanLoad(cs []Candidate) (requests, prefillTokens float64) {
+	replicas := 0.0
+	for i := range cs {
+		c := &cs[i]
+		if !c.Live {
+			continue
+		}
+		count, n := 1.0, float64(requestsAt(c))
+		if c.Peer {
+			count, n = float64(max(c.Replicas, 1)), requestsPerReplica(c)
+		}
+		replicas, requests, prefillTokens = replicas+count, requests+count*n, prefillTokens+count*float64(c.PrefillTokens)
+	}
+	return requests / max(1, replicas), prefillTokens / max(1, replicas)
+}
+
+// peerLoad returns the expected requests per replica of a peer, and the prompt tokens that are still to be computed there.
+// If its last report has less than the mean, they rise with the age of the report (PeerLoadLifetime).
+func (p *Cost) peerLoad(t *costTerms, c *Candidate) (requests, prefillTokens float64) {
+	requests, prefillTokens = requestsPerReplica(c), float64(c.PrefillTokens)
+	lifetime := p.constants.PeerLoadLifetime * inSeconds(t.expectedResidence(c))
+	risen := 1 - math.Exp(-inSeconds(c.Age+c.RTT/2)/lifetime)
+	return requests + risen*max(0, t.meanRequests-requests), prefillTokens + risen*max(0, t.meanPrefillTokens-prefillTokens)
 }
 
 // pace returns the candidate's pace, 1 if unknown.
