@@ -71,7 +71,9 @@ func (o *upObserver) awaitApproval(ctx context.Context, u *upRun) error {
 		return err
 	}
 	u.quotas.printQuotas(u.errOut) // the hint of checkFits refers to them
-	if err := u.quotas.checkFits(u.in, true); err != nil {
+	if err := u.quotas.checkFits(u.in, true); errors.Is(err, errOverQuota) {
+		return failed(errOverQuota, "request an increase as shown above") // it cannot be confirmed as for up
+	} else if err != nil {
 		return err
 	}
 	if err := o.approve(u); err != nil {

@@ -66,7 +66,7 @@ func TestRehearsalOverQuotaShowsTheQuotas(t *testing.T) {
 	u := &upRun{up: &up{errOut: &shown}, spec: &service.Spec{}, quotas: quotaView{needs: []cloud.QuotaNeed{need}}}
 	err := newUpObserver(nil).awaitApproval(t.Context(), u)
 	var coded *exitError
-	if !errors.Is(err, errOverQuota) || !errors.As(err, &coded) || !strings.Contains(coded.hint, "as shown above") {
+	if !errors.Is(err, errOverQuota) || !errors.As(err, &coded) || coded.hint != "request an increase as shown above" {
 		t.Fatalf("got %v", err)
 	}
 	if want := "to increase L-3819A6DF: " + need.IncreaseRequest(); !strings.Contains(shown.String(), want) {
