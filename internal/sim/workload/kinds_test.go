@@ -464,7 +464,10 @@ func TestRegionsAndCounts(t *testing.T) {
 		regions []string
 		want    string
 	}{
-		{nil, ""}, {[]string{"eu", "us"}, "us"}, {[]string{"eu", "us-east-1"}, "us-east-1"}, {[]string{"eu", "russia"}, "eu"},
+		{nil, ""},
+		{[]string{"eu", "us"}, "us"},
+		{[]string{"eu", "us-east-1"}, "us-east-1"},
+		{[]string{"eu", "russia"}, "eu"},
 		{[]string{"gcp/europe-west4", "aws/us-east-1", "gcp/us-central1"}, "aws/us-east-1"},
 	} {
 		if got := HeavyRegion(c.regions); got != c.want {
