@@ -57,9 +57,9 @@ type CostConstants struct {
 	// PeerMarginShare is a share of the request's duration at an idle replica. This time is added to the
 	// cost of a peer.
 	PeerMarginShare float64
-	// PeerLoadLifetime is a share of a peer's residence time. After this time, a load below the mean in the peer's
-	// last report has approached the mean by the factor 1 - 1/e: other regions see the same low load, and send
-	// requests there too.
+	// PeerLoadLifetime is a share of a peer's residence time. If the peer last reported less load than the mean, the
+	// difference counts less the older the report is, and only by the factor 1/e after this time: other regions see
+	// the same low load, and send requests there too.
 	PeerLoadLifetime float64
 	// MaxHoldShare is a share of a request's maximum time in the queue (Facts.MaxWait). A request is overdue
 	// when it has waited for this time plus the time in which the whole queue is served. An overdue request
@@ -260,8 +260,7 @@ type costTerms struct {
 	sharedPrefix bool
 	// evictedPerCopy is the number of evicted tokens that are computed again for each token of a copy.
 	evictedPerCopy float64
-	// meanRequests and meanPrefillTokens are the means over the live replicas here and at peers: requests, and prompt
-	// tokens that are still to be computed.
+	// meanRequests and meanPrefillTokens are the results of meanLoad; 0 if there are no peers.
 	meanRequests, meanPrefillTokens float64
 	// residence is the mean residence time of the live candidates, in seconds at the nominal pace; 0 = unknown.
 	residence float64
@@ -292,7 +291,6 @@ func (p *Cost) requestTerms(f *Facts) costTerms {
 	}
 	t.decodeSeconds = t.answerSteps * p.constants.DecodeBase
 	t.residence = meanResidence(f.Candidates)
-	t.meanRequests, t.meanPrefillTokens = meanLoad(f.Candidates)
 	t.laterUses = laterUses(f.CachedShare)
 	t.supersededWeight = f.SupersededShare.Or(p.constants.SupersededMatchWeight)
 	live := 0
@@ -303,6 +301,9 @@ func (p *Cost) requestTerms(f *Facts) costTerms {
 		}
 	}
 	t.liveHere = live > 0
+	if firstPeer(f.Candidates) < len(f.Candidates) {
+		t.meanRequests, t.meanPrefillTokens = meanLoad(f.Candidates)
+	}
 	t.queuedPerReplica = float64(max(0, f.Queued-1)) / float64(max(1, live))
 	t.addedDecodeSeconds = t.answerSteps * (p.constants.DecodePerRequest + p.constants.DecodePerToken*t.promptTokens)
 	if f.PromptBytes > 0 {
