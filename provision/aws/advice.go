@@ -19,14 +19,14 @@ import (
 const scoredTypes = 3
 
 // maxScore is the best score, minScore the lowest: a request is unlikely to succeed
-// (https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/how-sps-works.html, not read again).
+// (https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/how-sps-works.html, not checked in November 2026).
 const (
 	maxScore = 10
 	minScore = 1
 )
 
 // CapacityAdvice returns EC2's spot placement scores by type and zone; see provision.CapacityAdvisor. EC2
-// scores groups of types: a type has the score of all types of the table with the same GPUs. AWS limits the
+// scores groups of types: a type has the score of all types of the catalogue with the same GPUs. AWS limits the
 // number of different requests per 24 hours.
 func (p *Provider) CapacityAdvice(ctx context.Context, name service.Region, offers provision.Offerings, count int) ([]provision.CapacityAdvice, error) {
 	r, err := p.region(name)
@@ -67,7 +67,7 @@ func adviceOf(name string, scores map[string]int, group int) []provision.Capacit
 	for zone, score := range scores {
 		text := fmt.Sprintf("spot placement score %d of 10", score)
 		if group < scoredTypes {
-			text += fmt.Sprintf(" (always low: AWS scores at least %d types together; types with these GPUs: %d)", scoredTypes, group)
+			text += fmt.Sprintf(" (always low: AWS gives a low score for fewer than %d instance types; types with these GPUs: %d)", scoredTypes, group)
 		}
 		all = append(all, provision.CapacityAdvice{Type: name, Zone: zone, SpotScore: &score, Score: new(float64(score) / maxScore), Unlikely: score == minScore && group >= scoredTypes, Text: text})
 	}

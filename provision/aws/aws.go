@@ -148,8 +148,8 @@ func pricingClient(sdk aws.Config, region string) *pricing.Client {
 	return pricing.NewFromConfig(regional)
 }
 
-// logSDK logs a message of the SDK. It omits the search for a metadata server, which only machines in AWS have:
-// without credentials the error says so.
+// logSDK logs a message of the SDK. It omits the messages about the metadata server, which only machines in AWS
+// have: if no credentials are found, the returned error reports this.
 func logSDK(level logging.Classification, format string, args ...any) {
 	if !strings.Contains(format, "IMDSv1") {
 		log.Printf("%s "+format, append([]any{level}, args...)...)

@@ -20,9 +20,9 @@ import (
 	"skyserve/provision"
 )
 
-// A service has one bucket in AWS, in the first region of the file at its creation. Machines read 75 MB once
-// per launch, so reading from another region costs less than a cent per machine, and a bucket per region
-// would multiply the objects to create, to list and to delete.
+// A service has one bucket in AWS. Its region is the first AWS region that service.yaml had when the bucket was created.
+// Machines read 75 MB once per launch, so reading from another region costs less than a cent per machine, and a bucket
+// per region would multiply the objects to create, to list and to delete.
 
 // uploadTimeout is the maximum duration of the upload of a binary: 75 MB at 0.4 Mbit/s.
 const uploadTimeout = 30 * time.Minute

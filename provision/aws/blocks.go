@@ -16,11 +16,11 @@ import (
 
 var _ provision.BlockMarket = (*Provider)(nil)
 
-// tagOffering is the tag of a bought block: the offering that it was.
+// tagOffering is the tag of a bought block with the id of the offering that was bought.
 const tagOffering = tagPrefix + "offering"
 
-// codesOfGoneOffering are EC2's codes for an offering that it does not sell. EC2 does not document a code of
-// its own for this action; these are those of unknown and of unusable ids.
+// codesOfGoneOffering are EC2's codes for an offering that it does not sell. EC2 documents no code that is
+// specific to this action. These are its codes for unknown and for unusable ids.
 var codesOfGoneOffering = map[string]bool{
 	"InvalidCapacityBlockOfferingId.NotFound": true, "InvalidCapacityBlockOfferingId.Expired": true, "InvalidParameterValue": true,
 }

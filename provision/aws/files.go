@@ -66,7 +66,7 @@ func (p *Provider) checkFilesBucket(ctx context.Context, f provision.BucketFolde
 	case http.StatusNotFound:
 		return &provision.SpecError{Err: fmt.Errorf("%s: bucket %s does not exist; create it: aws s3 mb s3://%s", f.Key, name, name)}
 	case http.StatusForbidden:
-		return &provision.SpecError{Err: fmt.Errorf("%s: bucket %s belongs to another AWS account, and balancers may write only to their own, %s; set %s to a bucket of this account", f.Key, name, b.account, f.Key)}
+		return &provision.SpecError{Err: fmt.Errorf("%s: bucket %s belongs to another AWS account, and balancers may write only to buckets of their own account, %s; set %s to a bucket of this account", f.Key, name, b.account, f.Key)}
 	}
 	return err
 }
@@ -80,8 +80,9 @@ func (p *Provider) Files(bucket, folder string) *Files {
 	return &Files{p: p, bucket: bucket, folder: folder}
 }
 
-// inBucketRegion directs a call to the region of the bucket, which it finds first. The response of HeadBucket names it even when it
-// refuses the call: to another region, or of a machine, which may list only its folder.
+// inBucketRegion directs a call to the region of the bucket, which it finds first. The response of HeadBucket names the
+// region even if S3 refuses the call. S3 does so if the call went to another region, or if it came from a machine, which may
+// list only its folder.
 func (f *Files) inBucketRegion(ctx context.Context) (func(*s3.Options), error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -91,7 +91,7 @@ func TestCheckFiles(t *testing.T) {
 		ok           bool
 	}{
 		{"batches", "s3://batches/all/chat: the bucket is in this AWS account", true},
-		{"theirs", "bucket theirs belongs to another AWS account, and balancers may write only to their own, " + testcloud.AWSAccount, false},
+		{"theirs", "bucket theirs belongs to another AWS account, and balancers may write only to buckets of their own account, " + testcloud.AWSAccount, false},
 		{"none", "bucket none does not exist; create it: aws s3 mb s3://none", false},
 	} {
 		cloud := newCloud(&testcloud.Faults{})

@@ -24,8 +24,8 @@ func imagesOf(w provision.Desired) []string {
 	return imagesGPU
 }
 
-// runWithImages calls run, which sends in, with the first of some images that the region has, and returns
-// that image. EC2 rejects an image that it does not have before it launches anything. Names that the region
+// runWithImages sets the image of the request in to the first of some images that the region has, and returns
+// that image. run sends the request. EC2 rejects an image that it does not have before it launches anything. Names that the region
 // lacks are remembered.
 func (r *region) runWithImages(in *ec2.RunInstancesInput, images []string, run func() error) (image string, err error) {
 	for _, image = range r.withoutMissing(images) {

@@ -100,7 +100,7 @@ func (r *region) launchWithToken(ctx context.Context, w provision.Desired, ended
 		switch codeOf(err) {
 		case codeTokenOfEnded:
 			continue
-		case codeTokenOfAnotherCall: // the price has changed, or the image name resolves to another image, or another name
+		case codeTokenOfAnotherCall: // the price has changed, or the image name resolves to another image, or another image name was used
 			if o, found, err := r.instanceOfToken(ctx, token); found || err != nil {
 				return o, err
 			}
@@ -125,8 +125,9 @@ func (r *region) launchWithToken(ctx context.Context, w provision.Desired, ended
 }
 
 // launchKey returns the part of the request that identifies a launch: all but the price, because `up` and
-// the controller may read it from different sources. Its image is the first name of imagesOf, whichever of
-// them the region has: the names of one launch share its tokens, so no two of them can launch a machine.
+// the controller may read it from different sources. Its image is always the first name of imagesOf, also
+// if the region has only another one. So all image names of a launch have the same tokens, and only one of them can
+// launch a machine.
 func (r *region) launchKey(ctx context.Context, w provision.Desired) ([]byte, error) {
 	w.CostPerHour = 0
 	in, err := r.request(ctx, w)

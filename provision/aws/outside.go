@@ -47,11 +47,11 @@ const (
 
 // headerBucketRegion is the header of responses to HeadBucket with the region of the bucket, also with the status
 // 301 and 403. Source: "HeadBucket" in the Amazon S3 API Reference, and GetBucketRegion of the SDK, which reads the header
-// of responses to requests without credentials (not read again).
+// of responses to requests without credentials (not checked in November 2026).
 const headerBucketRegion = "X-Amz-Bucket-Region"
 
 // principalEC2 is the service that assumes the roles of machines. Source: "IAM roles for Amazon EC2", EC2 user guide
-// (not read again).
+// (not checked in November 2026).
 const principalEC2 = "ec2.amazonaws.com"
 
 // issuerGoogle is the federated principal of Google's identity tokens, for which AWS needs no identity provider in IAM,
@@ -66,15 +66,16 @@ const (
 )
 
 // homeRegion is the default region of calls to global APIs and to STS, whose credentials are valid in all regions of its
-// partition. Source: "AWS STS Regions and endpoints", IAM user guide (not read again).
+// partition. Source: "AWS STS Regions and endpoints", IAM user guide (not checked in November 2026).
 const homeRegion = "us-east-1"
 
 // quotaService is EC2's code in Service Quotas. The codes of its quotas are in internal/catalogue.
-// Source: docs.aws.amazon.com/general/latest/gr/ec2-service.html (not read again).
+// Source: docs.aws.amazon.com/general/latest/gr/ec2-service.html (not checked in November 2026).
 const quotaService = "ec2"
 
-// The regions with the price list API, by the first word of a region near them. That these are all that a region
-// needs is assumed. Source: docs.aws.amazon.com/awsaccountbilling/latest/aboutv2/price-changes.html (not read again).
+// pricesNear are the regions with the price list API, by the first word of the names of the regions near them. Other regions
+// use pricesOther, those of China pricesChina. It is assumed that each price list covers its whole partition. Source:
+// docs.aws.amazon.com/awsaccountbilling/latest/aboutv2/price-changes.html (not checked in November 2026).
 var pricesNear = map[string]string{"eu": "eu-central-1", "il": "eu-central-1", "me": "eu-central-1", "af": "eu-central-1", "ap": "ap-south-1"}
 
 const (

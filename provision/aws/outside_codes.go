@@ -9,7 +9,7 @@ import "skyserve/provision"
 // was read in November 2026; that its list by action still contains the others is assumed. The codes of IAM, S3 and
 // Service Quotas are those of AWS's SDK (service/*/types/errors.go, November 2026), except NoSuchTagSet,
 // NoSuchPublicAccessBlockConfiguration and BucketNotEmpty, of "Error responses" in the Amazon S3 API Reference
-// (not read again).
+// (not checked in November 2026).
 
 // capacityScopes maps EC2's codes for an unavailable offering to the scope of each.
 var capacityScopes = map[string]provision.CapacityScope{
@@ -118,7 +118,8 @@ const (
 	codeNoObject      = "NotFound" // of a response without a body
 )
 
-// EC2's codes for a launch whose image cannot be used, by what the launch named.
+// EC2's codes for a launch whose image cannot be used: the first three if the launch named a parameter, the next three if
+// it named an image id. The last three constants are for dry runs and for instance profiles that EC2 does not know yet.
 //
 // EC2 answers SsmInvalidParameter both for a parameter that does not exist ("The following aliases are
 // invalid: ...") and for one whose data type is not aws:ec2:image (github.com/aws/aws-cdk/issues/26712), and

@@ -18,9 +18,10 @@ type trust struct {
 	Condition condition         `json:"Condition,omitempty"`
 }
 
-// trustPolicyFor returns the trust policy of an identity's role with these grants. It lets EC2 assume the role for machines,
-// if machines have it, and with GrantFederated machines at Google with one service account, by tokens that they requested
-// for AWS. Google's user accounts have no tokens with the id of a service account as azp, which is the condition key aud.
+// trustPolicyFor returns the trust policy of an identity's role with these grants. If machines at AWS have the
+// role, EC2 may assume it for them. With GrantFederated, machines at Google that have one service account may assume it, by
+// tokens that they requested for AWS. Google's user accounts have no tokens with the id of a service account as azp, which
+// is the condition key aud.
 func trustPolicyFor(role string, grants []provision.Grant) (string, error) {
 	var all []trust
 	if hasMachines(role) {

@@ -75,7 +75,7 @@ func (r *region) cacheGroupID(w provision.Desired, role, id string) {
 }
 
 // waitGroupID returns the id of the security group of a role of w's service, which must have the same
-// owner. It waits until the group becomes visible, or until its creation fails, which is concurrent.
+// owner. It waits until the group becomes visible, or until another goroutine fails to create it.
 func (r *region) waitGroupID(ctx context.Context, w provision.Desired, role string) (string, error) {
 	begun := time.Now()
 	r.mu.Lock()
