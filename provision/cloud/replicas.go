@@ -18,7 +18,8 @@ import (
 // If a region has no capacity for some replicas, they are placed in fallback regions until the region has capacity
 // again. Fallback regions are the next regions with capacity in service.yaml; after the last region comes the first.
 //
-// A replica is identified by its model, its region and its ordinal among the replicas of both, as in a StatefulSet.
+// A replica is identified by its model, its region and its ordinal among the replicas of this model in this region. Ordinals
+// are like those of a StatefulSet.
 func (l *layout) addReplicas(model int) error {
 	m := &l.Spec.Models[model]
 	ordinals := map[service.Region][]int{}

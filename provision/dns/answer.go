@@ -193,7 +193,7 @@ func (s *Server) srvRecords(name string, targets []target) []dns.RR {
 	return rrs
 }
 
-// The values of a note's state.
+// The values of state=... in the TXT records of stateRecords.
 const (
 	stateHealthy   = "healthy"
 	stateUnhealthy = "unhealthy"
