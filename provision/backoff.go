@@ -50,8 +50,8 @@ func (p BackoffPolicy) Delay(failures int, seed string) time.Duration {
 	return time.Duration(float64(d) * (1 + p.Jitter*(2*unit-1)))
 }
 
-// BackoffKey identifies the launches that a backoff covers. Empty fields match everything: a model's
-// failures on several offerings cover the model as a whole.
+// BackoffKey identifies the launches that a backoff covers. An empty field matches every value: a key with only
+// a Model covers all launches of the model.
 type BackoffKey struct {
 	Model  string         `json:"model,omitempty"`
 	Region service.Region `json:"region,omitempty"`

@@ -265,7 +265,7 @@ func (r rollingPositions) countRunning(have []Object) {
 	}
 }
 
-// position returns the position of a replica: the lowest one that is at least at and is permitted.
+// position returns the position of a replica: the lowest permitted one that is not below the argument at.
 func (r rollingPositions) position(o Object, at int) int {
 	model := o.Labels["model"]
 	first, follows := r.first[model]

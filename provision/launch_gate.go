@@ -247,5 +247,9 @@ func (b *Backoff) Describe() string {
 	if b.Failures == 1 {
 		times = "once"
 	}
-	return fmt.Sprintf("%s failed %s; next try at %s UTC; last failure: %s", b.BackoffKey, times, b.Next.UTC().Format(time.DateTime), b.Reason)
+	failed := b.BackoffKey.String()
+	if b.Model == "" { // "any model" alone could mean that one model failed
+		failed = "launches of " + failed
+	}
+	return fmt.Sprintf("%s failed %s; next try at %s UTC; last failure: %s", failed, times, b.Next.UTC().Format(time.DateTime), b.Reason)
 }

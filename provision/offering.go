@@ -10,8 +10,8 @@ import (
 	"skyserve/internal/service"
 )
 
-// Offering is one way to rent a machine: an instance type in a zone with a capacity type (a cloud calls
-// it a machine type or a SKU).
+// Offering is one way to rent a machine: an instance type (Google: machine type) in a zone, with a capacity
+// type.
 type Offering struct {
 	// Type is the cloud's name: g6.xlarge, g2-standard-4.
 	Type   string         `json:"type"`

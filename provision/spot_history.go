@@ -75,7 +75,8 @@ const (
 	// seenTTL is how long an interrupted machine is remembered after it was last listed: clouds list a
 	// terminated machine for about an hour.
 	seenTTL = 24 * time.Hour
-	// seenRefreshAge is the age at which the time of a listed machine is updated: an update is a write to the store.
+	// seenRefreshAge is the age at which the time of a listed machine is updated. It is not updated more often, because
+	// each update is a write to the store.
 	seenRefreshAge = time.Hour
 )
 
