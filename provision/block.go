@@ -90,7 +90,7 @@ const (
 	// DrainBeforeEnd is how long before its end a machine receives no more requests, if another one
 	// serves: most responses take less.
 	DrainBeforeEnd = 5 * time.Minute
-	// WarnBeforeEnd is how long before the end of a reservation it is reported: blocks for the next day are
+	// WarnBeforeEnd is how long before its end a reservation causes a warning: blocks for the next day are
 	// often sold out.
 	WarnBeforeEnd = 24 * time.Hour
 )

@@ -111,8 +111,8 @@ func quotasAtGoogle(o provision.Offering, diskGiB int) map[QuotaKey]float64 {
 	return needs
 }
 
-// isInterruptible reports whether a cloud may end machines of a capacity type. At Google, these also count against the quotas
-// of preemptible GPUs, those of flex-start too
+// isInterruptible reports whether a cloud may end machines of a capacity type. At Google, the GPUs of all such machines,
+// spot and flex-start, count against the quotas of preemptible GPUs
 // (https://cloud.google.com/blog/products/compute/introducing-flex-start-vms-for-the-compute-engine-instance-api, read
 // in November 2026).
 func isInterruptible(c service.CapacityType) bool {
