@@ -23,8 +23,8 @@ type BalancerMachine struct {
 	Zone   string // empty = unknown
 	// Alive is true while the machine runs. A lost machine is replaced by one with the same ID.
 	Alive bool
-	// Spot is true for a spot machine, although addBalancer has only on-demand offerings. It is not suitable for a
-	// controller, because the cloud can take several spot machines at once.
+	// Spot is true for a spot machine. Balancers are launched on demand only (addBalancer). A spot machine would not be
+	// suitable for a controller, because the cloud can take several spot machines at once.
 	Spot bool
 }
 
