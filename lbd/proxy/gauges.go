@@ -82,7 +82,7 @@ var (
 	descMemory   = desc("skyserve_request_bytes", "Bytes of balancer.memory.requests that requests and responses use.")
 	descNoMemory = desc("skyserve_memory_refused_total", "Requests rejected, and retry buffers denied, because of a memory limit, by limit: requests (balancer.memory.requests) or tenant (balancer.memory.tenant); the label 'bound' is the former name of 'limit'.", "limit", "bound")
 	descRecord   = desc("skyserve_record_dropped_total", "Events and decisions that could not be written to the --record file.")
-	descEvents   = desc("skyserve_events_dropped_total", "Decisions dropped because a subscriber was too slow.")
+	descEvents   = desc("skyserve_events_dropped_total", "Decisions that were not sent to a client of GET /v1/events of the admin API, because the client was too slow.")
 
 	descModelQueued      = desc("skyserve_model_queued", "Queued requests for a model.", "model")
 	descModelOutstanding = desc("skyserve_model_outstanding", "Outstanding requests at the replicas of a model.", "model")
@@ -97,7 +97,7 @@ var (
 	descAvailable       = desc("skyserve_replica_available", "1 when the push mode allows another request to be sent to the replica.", "replica")
 	descReplicaDraining = desc("skyserve_replica_draining", "1 when the replica is draining: it finishes its requests and receives no new ones.", "replica")
 	descOutstanding     = desc("skyserve_replica_outstanding", "Requests sent to a replica that have not ended.", "replica")
-	descHeld            = desc("skyserve_replica_held", "Queued requests that are held for a replica.", "replica")
+	descHeld            = desc("skyserve_replica_held", "Queued requests that are held for a replica: they wait until it has capacity, and requests behind them may be sent first.", "replica")
 	descPending         = desc("skyserve_replica_pending", "Requests pending in the engine, as it reports; missing if it does not report them.", "replica")
 	descRunning         = desc("skyserve_replica_running", "Requests running in the engine, as it reports; missing if it does not report them.", "replica")
 	descKV              = desc("skyserve_replica_kv_usage_ratio", "KV utilisation, 0 to 1, as the engine reports; missing if it does not report it.", "replica")
@@ -109,7 +109,7 @@ var (
 	descContinues       = desc("skyserve_replica_continues_streams", "1 when the replica's engine is proven to continue the chat of another replica, 0 when it would begin a new response; missing before it was checked.", "replica")
 	descRepPrompt       = desc("skyserve_replica_prompt_tokens_total", "Prompt tokens of those responses of a replica that also report cached tokens.", "replica")
 	descRepCached       = desc("skyserve_replica_cached_tokens_total", "Prompt tokens that a replica read from its cache.", "replica")
-	descRepMismatch     = desc("skyserve_replica_cache_mismatch_tokens_total", "Prompt tokens of those responses of a replica whose state differed from what the balancer expected: not_cached (expected in the cache, but computed) or not_expected (cached, but not known to be).", "replica", "kind")
+	descRepMismatch     = desc("skyserve_replica_cache_mismatch_tokens_total", "Prompt tokens that the balancer judged wrongly: not_cached (expected in the replica's cache, but computed) or not_expected (cached, but not known to be). Only responses that also report cached tokens count.", "replica", "kind")
 
 	descPeer         = desc("skyserve_peer_outstanding", "Requests forwarded to a peer that have not ended.", "peer")
 	descPeerLive     = desc("skyserve_peer_live", "1 when the peer responds.", "peer")
