@@ -25,7 +25,7 @@ const (
 // the lock forever. ev is the event that caused the panic, or nil.
 func (r *Runtime) crash(cause any, ev *core.Event) {
 	time.AfterFunc(crashTimeout, func() { os.Exit(exitCrash) })
-	where := "the runtime's lock"
+	where := "no event; the runtime's lock was held"
 	if ev != nil {
 		where = fmt.Sprintf("event %s of request %q, target %q", ev.Kind, eventRequest(ev), ev.Target)
 	}

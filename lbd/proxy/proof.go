@@ -210,7 +210,7 @@ func (r *Runtime) runCheck(ctx context.Context, rep *replica, key []string, proc
 		p.checkResult = checkResult{state: state, cause: err, retryAt: r.Elapsed() + checkBackoff, keyMissing: errors.Is(err, errKeyMissing), failures: p.failures + 1}
 	}
 	if state == ContinuationUnproven {
-		r.log.Warn("streams are not continued at a replica", "replica", rep.cfg.ID, "model", rep.cfg.Model, "cause", err)
+		r.log.Warn("replica cannot continue chats of other replicas", "replica", rep.cfg.ID, "model", rep.cfg.Model, "cause", err)
 	}
 	if err != nil {
 		return errNoProof{err.Error()}
