@@ -73,8 +73,9 @@ func (x *exchange) finalize(status int, state string) {
 	x.reportEnd(status, state)
 }
 
-// countTokens adds the tokens of a request to points and metrics. Points contain the tokens of the client's
-// request: the engine's counts if it reported any, otherwise the estimate and the tokens in the stream.
+// countTokens adds the tokens of a request to points and metrics. Points (telemetry.Point: the traffic by minute
+// that forecasts use) contain the tokens of the client's request: the engine's counts if it reported any,
+// otherwise the estimate and the tokens in the stream.
 // Metrics contain the tokens of requests that engines served, cached ones included.
 func (x *exchange) countTokens(used telemetry.Usage) {
 	r, u := x.rt, &x.answer.Usage
@@ -102,7 +103,7 @@ func (x *exchange) countTokens(used telemetry.Usage) {
 		c.of.WithLabelValues(x.model, string(x.tier)).Add(float64(c.tokens))
 	}
 	if used.PricedRequests > 0 {
-		cost := used.Cost // a copy, because used would allocate memory for every request
+		cost := used.Cost // a copy, because &used.Cost would allocate memory for every request
 		x.cost = &cost
 		r.metrics.cost.WithLabelValues(x.model, string(x.tier)).Add(used.Cost.USD())
 	}

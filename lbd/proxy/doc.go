@@ -2,8 +2,8 @@
 // actions that core returns, and streams responses back. It makes no placement decisions.
 //
 // Runtime runs one core.Balancer behind one mutex. A request is read, parsed and hashed before the
-// lock is acquired. A step, the delivery of its actions to waiting goroutines and the queueing of its
-// record line happen under the lock.
+// lock is acquired. A step passes one event to core, which returns actions. The step, the delivery of its
+// actions to waiting goroutines and the queueing of its line for the record file happen under the lock.
 //
 // Clients authenticate with API keys if any are configured; such a key is not forwarded. Without keys, a
 // client's Authorization and X-Api-Key headers are for the engine and are forwarded, unless the balancer has
@@ -25,9 +25,9 @@
 //
 // keys.go and identitytokens.go authenticate clients, cors.go admits web pages, upgrade.go and socket.go
 // handle WebSockets, and batch.go serves the requests of batches. models.go and split.go resolve model
-// names. fallback.go retries a rejected request at other models, and provider.go at external APIs.
-// earlystream.go sends the header of a stream early, to keep the connection of a client alive whose request
-// waits for a replica to start.
+// names; a split is a name whose sessions are divided among several models. fallback.go retries a rejected
+// request at other models, and provider.go at external APIs. earlystream.go sends the header of a stream early,
+// to keep the connection of a client alive whose request waits for a replica to start.
 //
 // stored.go, locate.go, storedrequest.go and hasresponse.go handle responses that engines store.
 // targets.go and ranks.go handle replicas and peers, and silent.go replicas that do not respond. record.go

@@ -33,7 +33,7 @@ type exchange struct {
 	model            string
 	split            string      // the split that the client requested; empty = it requested the model itself
 	adapter          string      // core.Request.Adapter
-	body             *sharedBody // without a continuation; nil once the request cannot be retried
+	body             *sharedBody // as sent without a continuation; nil once the request cannot be retried
 	continuationBody *sharedBody // as sent for a continuation; nil before that
 	upgradeModel     string      // name of the model at the engine, for a WebSocket
 	decoded          bool        // the client sent the body with a content encoding

@@ -111,7 +111,7 @@ func (x *exchange) mayFallBack() bool {
 	}
 	f := x.lastFailure
 	if f != nil && (f.unconfirmed || f.refusal != nil && (f.refusal.status == http.StatusUnauthorized || f.refusal.status == http.StatusForbidden)) {
-		return x.fellBack() // it is about the fallback, and the request itself was valid for its model
+		return x.fellBack() // then the failure is the fallback's: the request was valid for its own model
 	}
 	switch x.latestAction.reason {
 	case core.RejectNoReplica, core.RejectQueueFull, core.RejectWaitExceeded, core.RejectFailed,

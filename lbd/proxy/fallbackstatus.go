@@ -18,7 +18,7 @@ type FallbackStatus struct {
 	Last   time.Time
 }
 
-// fallbackMemory is how long after its latest fallback a model is in Fallbacks.
+// fallbackMemory is the time after its latest fallback for which Fallbacks returns a model.
 const fallbackMemory = time.Minute
 
 // fallbackStatuses contains the latest fallback of each model.

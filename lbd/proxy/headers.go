@@ -43,8 +43,8 @@ const (
 	headerCounts = "X-Skyserve-Counts"
 
 	// headerFingerprint is the fingerprint of a forwarded request. headerKills is the number of
-	// engines that crashed while serving it: in a request, engines before the peer; in a response,
-	// engines of the peer.
+	// engines that crashed while serving it: in a request, before it was sent to the peer; in a
+	// response, at the peer.
 	headerFingerprint = "X-Skyserve-Fingerprint"
 	headerKills       = "X-Skyserve-Kills"
 

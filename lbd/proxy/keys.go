@@ -13,8 +13,8 @@ import (
 	"skyserve/lbd/quota"
 )
 
-// SetKeys replaces all API keys that clients must present; none = no authentication. A name that
-// remains keeps its usage and reservations. Admitted requests continue.
+// SetKeys replaces all API keys. Without API keys and identity tokens, clients are not authenticated. A name
+// that remains keeps its usage and reservations. Admitted requests continue.
 func (r *Runtime) SetKeys(keys []service.APIKey) {
 	k := quota.NewKeyring(r.ledger, keys, r.Elapsed())
 	r.keys.Store(&k)

@@ -6,7 +6,9 @@ import (
 	"strconv"
 )
 
-// maxKills limits the count that a peer reports. A request is stopped at two.
+// The kills of a request are the engines that crashed while serving it.
+
+// maxKills limits the number of kills that a peer reports. A request is stopped at two.
 const maxKills = 16
 
 // parseKills parses headerKills. It returns 0 if the header is missing or malformed.

@@ -33,7 +33,7 @@ type Limits struct {
 	// SilenceTimeout is the maximum time without a response to a probe and without a token from a replica.
 	// After that its requests are stopped and retried at other replicas.
 	SilenceTimeout time.Duration
-	// StallTimeout is the maximum time for which a client may not read its response. After that it is
+	// StallTimeout is the maximum time during which a client reads nothing of its response. After that it is
 	// disconnected and its request is stopped at the engine.
 	StallTimeout time.Duration
 	// HeartbeatDelay is the time for which a streamed request waits for a replica to start before its

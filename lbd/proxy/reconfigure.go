@@ -44,13 +44,14 @@ func (r *Runtime) forwards() bool {
 	return r.coreCfg.Forward
 }
 
-// SetAllowedParameters sets the guarded parameters that later requests may use.
+// SetAllowedParameters sets the guarded parameters that later requests may use. Guarded parameters are dangerous
+// for engines and rejected by default: see service.GuardedParameter.
 func (r *Runtime) SetAllowedParameters(names []string) {
 	r.allowedParameters.Store(uint32(openai.ParseParameters(names)))
 }
 
-// refuseGuarded rejects a call with a guarded parameter that is not allowed. Peers check the
-// requests that they forward.
+// refuseGuarded rejects a call with a guarded parameter that is not allowed. For a forwarded
+// request, the balancer that received it from the client has checked this.
 func (x *exchange) refuseGuarded(c *openai.Call) *openai.Error {
 	if x.from != "" {
 		return nil

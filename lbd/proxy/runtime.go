@@ -21,7 +21,7 @@ import (
 )
 
 // tickInterval is the interval of ticks: core's resolution of waiting times, and the time for which
-// progress is accumulated.
+// streamed tokens are summed before they are reported to core.
 const tickInterval = 100 * time.Millisecond
 
 // Options are the options of New.
@@ -31,10 +31,11 @@ type Options struct {
 	Self service.BalancerConfig
 	// Core configures the decisions; Core.Policy must be set.
 	Core core.Config
-	// Keys are the API keys that clients must present; none = no authentication. Only their hashes are
-	// kept. Limits and usage are stored by name.
+	// Keys are the API keys that clients may present. Only their hashes are kept. Limits and usage are
+	// stored by name.
 	Keys []service.APIKey
-	// Tokens verifies the identity tokens that clients may present instead of keys; nil = none.
+	// Tokens verifies the identity tokens that clients may present instead of keys; nil = none. Without
+	// keys and tokens, clients are not authenticated.
 	Tokens *oidc.Verifier
 	// Record receives every event and action as JSON lines; nil = none.
 	Record io.Writer
@@ -64,7 +65,8 @@ type Options struct {
 	// Tracer traces requests; nil = no traces.
 	Tracer Tracer
 	// Suspect is called with the id of a replica whose engine may have crashed (core.Outcome.EngineMayHaveDied),
-	// or that rejected the balancer's API key, so that its next probes check its health; nil = none.
+	// or that rejected the balancer's API key, so that its next probes also request /health and check the
+	// key; nil = none.
 	Suspect func(replica string)
 	// Version is the version of the binary, for /version.
 	Version string

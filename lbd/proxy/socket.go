@@ -166,7 +166,7 @@ func (x *exchange) relaySocket(ctx context.Context, resp *http.Response, watch *
 		return true
 	}
 	x.headerSent = true
-	_ = client.SetDeadline(time.Time{}) // that of the request
+	_ = client.SetDeadline(time.Time{}) // removes the deadlines of the request
 	// The rest is read from the connection itself: the server's reader would cancel ctx at its end.
 	unread, _ := buffered.Reader.Peek(buffered.Reader.Buffered())
 	s := &socket{client: client, unread: io.MultiReader(bytes.NewReader(unread), client), engine: engine, stall: x.rt.limits.StallTimeout, idleFor: x.rt.limits.SocketIdleTimeout}

@@ -38,7 +38,7 @@ type ReplicaTrafficStats struct {
 	OutputTokensPerSecond *float64
 	PrefixHitRate         *float64
 	// Sent counts the attempts since the replica was attached, Failed those that failed. Attachment is another
-	// number after each attachment.
+	// number whenever both begin at 0 again.
 	Sent, Failed int64
 	Attachment   uint64
 }

@@ -145,7 +145,7 @@ func (q *storedRequest) forwardRequest() *openai.Error {
 	if transport == nil {
 		return errNoResponse() // the target was removed meanwhile
 	}
-	silence := time.AfterFunc(storedRequestTimeout, func() { cancel(errSilent) }) // the time of the body is the client's
+	silence := time.AfterFunc(storedRequestTimeout, func() { cancel(errSilent) }) // started after the client's body was read
 	defer silence.Stop()
 	resp, err := transport.RoundTrip(out)
 	if err != nil {

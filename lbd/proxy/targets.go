@@ -150,7 +150,8 @@ func (r *Runtime) storeReplica(rep *replica) (bool, error) {
 }
 
 // newReplicaCount returns a count that begins at 0; the lock must be held. Attachments are numbered from the time of the
-// start, so that the next process of this balancer has other numbers. JSON readers with floats keep its microseconds.
+// start, so that the next process of this balancer has other numbers. A time in microseconds is exact also in JSON
+// readers that use float64.
 func (r *Runtime) newReplicaCount(ranks int) *replicaCount {
 	r.attachments++
 	return &replicaCount{attachment: uint64(r.startedAt.UnixMicro()) + r.attachments, tokens: make([]atomic.Int64, ranks)}
