@@ -32,7 +32,7 @@ func readFormat(dir string) (found int, err error) {
 	}
 	found, err = strconv.Atoi(strings.TrimSpace(string(text)))
 	if err != nil || found < 1 {
-		return 0, fmt.Errorf("%s: must be a format number of 1 or more, got %.20q; write that of the version that used the directory last (of this version: %d)", path, text, format)
+		return 0, fmt.Errorf("%s: must be a format number of 1 or more, got %.20q; write the format of the skyserve version that used the directory last into this file (this version has format %d)", path, text, format)
 	}
 	if found > format {
 		return 0, fmt.Errorf("%s has format %d, this version knows formats up to %d: a later version of skyserve wrote it; install that version again, or move the directory away and restore the backup that was made before the upgrade", dir, found, format)

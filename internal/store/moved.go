@@ -34,7 +34,7 @@ func (m *maintainer) replyMoved(msg *nats.Msg) {
 		return
 	}
 	if err := m.recordDataMoved(true); err != nil {
-		m.s.log.Error("leaving the store's cluster failed", "err", err)
+		m.s.log.Error("another member has taken over all data of the store's cluster, and recording that failed, retrying: free space or repair the disk", "err", err)
 		return
 	}
 	_ = msg.Respond([]byte(own.Node)) // without a response, Detach of the other member fails; it may be called again

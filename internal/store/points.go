@@ -96,7 +96,7 @@ func (s *Store) dropOldPoints(ctx context.Context, stream jetstream.Stream, day 
 func (s *Store) dropOldDays(ctx context.Context, stream jetstream.Stream, subject func(day int64) string) {
 	info, err := stream.Info(ctx, jetstream.WithSubjectFilter(">"))
 	if err != nil {
-		s.log.Debug("listing old days failed", "err", err)
+		s.log.Debug("listing expired days of the history or the events failed", "err", err)
 		return
 	}
 	var days []int64
@@ -106,7 +106,7 @@ func (s *Store) dropOldDays(ctx context.Context, stream jetstream.Stream, subjec
 	limit := min(s.now().Unix(), info.TimeStamp.Unix())/(60*minutesPerDay) - pointsDays
 	for _, old := range Outdated(days, pointsDays+1, limit) {
 		if err := stream.Purge(ctx, jetstream.WithPurgeSubject(subject(old))); err != nil {
-			s.log.Debug("removing an old day failed", "day", old, "stream", info.Config.Name, "err", err)
+			s.log.Debug("removing an expired day of the history or the events failed", "day", old, "stream", info.Config.Name, "err", err)
 		}
 	}
 }

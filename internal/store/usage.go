@@ -94,7 +94,7 @@ func (s *Store) WatchUsage(ctx context.Context) <-chan UsageChange {
 			part, ok := parseUsageKey(c.Key)
 			rows, err := decodeUsage(c.Value)
 			if !ok || err != nil {
-				s.log.Warn("decoding stored usage failed; the key is skipped", "key", c.Key, "err", err)
+				s.log.Warn("decoding stored usage of API keys failed; this part of it is skipped", "key", c.Key, "err", err)
 				continue
 			}
 			select {
