@@ -353,13 +353,14 @@ func noEOF(err error) error {
 
 // RestoreBackup replaces the service's streams with those of a backup, which CheckBackup should have accepted
 // before. It returns a *telemetry.BackupError for a damaged backup, or for that of another service. Without force,
-// it returns a *telemetry.NewerStoreError if the store contains data from before the backup, such as the store that
-// was backed up: the restore would discard everything stored since. While another restore runs, it returns
-// telemetry.ErrRestoreRunning.
+// it returns a *telemetry.NewerStoreError if the store contains messages from before the backup: it may then be the
+// store that was backed up, and the restore would discard everything stored since. While another restore runs, it
+// returns telemetry.ErrRestoreRunning.
 //
 // The store is unchanged after a NewerStoreError, after ErrRestoreRunning, and after an error about the backup's
 // service or first line. After any other error it may be incomplete: repeat the restore. If it then fails with a
-// NewerStoreError, part of the store was replaced before, or the store has newer data: decide, and repeat it with force.
+// NewerStoreError, part of the store was replaced before, or the store has newer data: repeat it with force if that data
+// may be discarded.
 //
 // Revisions of keys continue from those of the backup and may be lower than before; fencing tokens in this store are
 // not. A holder that has renewed its lease since the backup loses it, and must acquire it again. A store that

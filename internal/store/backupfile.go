@@ -143,7 +143,8 @@ func RemoveBackupParts(ctx context.Context, from CloudBucket, name string) error
 	return removeParts(ctx, from, name, func(string) bool { return true })
 }
 
-// removeParts removes all parts except the first of every backup called name whose id (see partsID) matches accepts.
+// removeParts removes all parts except the first of the backups called name. It removes only parts with an id (see
+// partsID) for which matches returns true.
 func removeParts(ctx context.Context, from CloudBucket, name string, matches func(id string) bool) error {
 	ctx, cancel := context.WithTimeout(ctx, sweepTimeout)
 	defer cancel()

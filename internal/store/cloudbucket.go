@@ -26,7 +26,7 @@ const cloudPartSize = 8 << 20
 // FilesIn stores objects (WriteObject), such as the files of batches, in a bucket of a cloud; nil = in NATS.
 func FilesIn(parts CloudBucket) Option { return func(c *config) { c.filesBucket = parts } }
 
-// partBytes returns the size of all parts of an object except the last.
+// partBytes returns the size of each part of an object. Only the last part may be smaller.
 func (s *Store) partBytes() int64 {
 	if s.filesBucket != nil {
 		return cloudPartSize

@@ -35,9 +35,9 @@ const (
 	memberFile = "MEMBER"
 )
 
-// Cluster makes an embedded store a member of a cluster of three. A write is acknowledged once two
-// members have synced it to disk; any one member may be lost with its disk. Every member has the same
-// Name, Routes and Members.
+// Cluster makes an embedded store a member of a cluster of three or more. Three members hold each stream. A write is
+// acknowledged once two of them have synced it to disk; any one member may be lost with its disk. Every member has the
+// same Name, Routes and Members.
 //
 // The disk of a member has an identity of its own: a machine that returns with an empty disk is a new member.
 // Otherwise it would vote as if it still had the acknowledged writes of the lost disk. The cluster removes

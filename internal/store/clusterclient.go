@@ -135,7 +135,7 @@ func lacksServers(err error) bool {
 
 // switchServer connects to another member after a failed operation: the present one may be partitioned from the others.
 // It does so if the last write failed and no write was answered for isolatedAfter, or if all reads have failed for as
-// long. Reads count, because a candidate only reads the lease that it waits for. The caller holds mu.
+// long. Reads count, because a process that waits for a lease only reads it. The caller holds mu.
 func (s *Store) switchServer(err error) {
 	now := s.now()
 	cannotWrite := s.writeOutage != nil && now.Sub(s.lastWrite) >= isolatedAfter

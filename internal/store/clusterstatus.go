@@ -16,7 +16,7 @@ type MemberState string
 // States of a member.
 const (
 	MemberLeader     MemberState = "leader"   // it places streams, and maintains the cluster
-	MemberCurrent    MemberState = "current"  // it responds; in the status of the leader it also knows all streams, but may lack messages (Unreplicated)
+	MemberCurrent    MemberState = "current"  // it responds; if the leader observes it, it also knows all streams, but may lack messages (Unreplicated)
 	MemberCatchingUp MemberState = "catching" // it responds and does not know all streams yet, which only the leader observes
 	MemberOffline    MemberState = "offline"  // it does not respond
 )
@@ -156,8 +156,8 @@ func (s *Server) setCluster(c ClusterStatus) {
 	s.replaceCluster(c)
 }
 
-// setObserved records what observe returned. The fields that maintain sets keep their last values: maintain may take
-// minutes.
+// setObserved records what observe returned. The fields that are set by the method maintain keep their last values: it
+// may take minutes.
 func (s *Server) setObserved(c ClusterStatus) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -177,7 +177,7 @@ func (s *Server) replaceCluster(c ClusterStatus) {
 	}
 }
 
-// observe returns the state of the cluster at now, without the fields that maintain sets.
+// observe returns the state of the cluster at now, without the fields that are set by the method maintain.
 func (m *maintainer) observe(now time.Time) ClusterStatus {
 	c := ClusterStatus{Clustered: true, Name: m.s.member.Cluster}
 	info, err := m.ns.Jsz(&server.JSzOptions{Accounts: true, Streams: true})

@@ -10,9 +10,9 @@
 // The embedded server: server.go (it syncs each write to disk before it acknowledges it), health.go (its restart after
 // a full disk) and format.go (the format of its directory).
 //
-// An embedded server is a single store, or a member of a cluster of three. Read cluster.go (the options of a member and
-// the identity of its disk), members.go (the maintenance of the cluster by its leader), clusterstatus.go (the state
-// that a member observes), memberhealth.go (members report why they cannot write), setmembers.go (a change of the
+// An embedded server is a single store, or a member of a cluster of three or more. Read cluster.go (the options of a
+// member and the identity of its disk), members.go (the maintenance of the cluster by its leader), clusterstatus.go (the
+// state that a member observes), memberhealth.go (members report why they cannot write), setmembers.go (a change of the
 // members), heal.go (streams that lack members), snapshot.go (how a single store becomes a cluster), detach.go and
 // moved.go (how a cluster becomes a single store), election.go (how fast members elect leaders) and clusterclient.go
 // (how clients use a cluster).

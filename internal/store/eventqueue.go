@@ -71,9 +71,10 @@ type queuedEvent struct {
 // can record the event: the store keeps only one event of an ID.
 func (q *EventQueue) Record(e telemetry.Event) { q.enqueue(queuedEvent{Event: e}) }
 
-// RecordState queues an event about the state of its object, which a new leader observes again. The event is not stored
-// if the last event of the object about its state (see keepState) has the same kind. The last events of statesWindow are
-// read from the store for it, at most telemetry.MaxEvents: once, and again after this process became the leader.
+// RecordState queues an event about the state of its object. The event is not stored if the last event of the object
+// about its state (see keepState) has the same kind: a new leader observes states again that are already recorded. To
+// know the last states, the queue reads the events of statesWindow from the store, at most telemetry.MaxEvents: once, and
+// again after this process became the leader.
 func (q *EventQueue) RecordState(e telemetry.Event) { q.enqueue(queuedEvent{e, true}) }
 
 func (q *EventQueue) enqueue(e queuedEvent) {

@@ -50,7 +50,7 @@ type Lease struct {
 	// stepTimeout is the timeout of each step of an acquisition.
 	stepTimeout time.Duration
 
-	// renewing is held during a renewal, and guards revision. mu guards until and lost, and is never
+	// renewing is held during a renewal, and guards revision. mu guards the fields until and lost. It is never
 	// held during a write: Valid returns at once while a write hangs.
 	renewing sync.Mutex
 	revision uint64

@@ -324,7 +324,7 @@ func replacedMember(members []MemberStatus, configured []string, removeAfter tim
 // listStreams returns the streams whose leaders respond, as these see them.
 func listStreams(ctx context.Context, js jetstream.JetStream) ([]*jetstream.StreamInfo, error) {
 	var streams []*jetstream.StreamInfo
-	listed := map[string]bool{} // NATS sends the list in pages by offset: without one stream, another is sent twice
+	listed := map[string]bool{} // a page begins at the number of streams received before: if one was missing, another is sent twice
 	list := js.ListStreams(ctx)
 	for info := range list.Info() {
 		if !listed[info.Config.Name] {

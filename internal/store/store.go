@@ -41,7 +41,7 @@ const (
 // once with ErrUnavailable, with these exceptions: Acquire, watches and FollowEvents wait, WriteBackup and RestoreBackup
 // wait up to opTimeout, and objects in a bucket of a cloud (FilesIn) need no connection. It is safe for concurrent use.
 type Store struct {
-	namespace   string
+	namespace   string // the prefix of all names in the store: see ForService
 	log         *slog.Logger
 	now         func() time.Time
 	filesBucket CloudBucket // where objects are stored; nil = in NATS
