@@ -169,7 +169,7 @@ func (b *hubRepo) get(ctx context.Context, path string, header http.Header) (*ht
 	resp.Body.Close()
 	err = fmt.Errorf("%w: %s", &httpStatusError{req.URL.Path, resp.StatusCode}, http.StatusText(resp.StatusCode))
 	if resp.StatusCode == http.StatusUnauthorized || resp.StatusCode == http.StatusForbidden || resp.StatusCode == http.StatusNotFound {
-		err = fmt.Errorf("%w (the repository does not exist, or requires secrets: {HF_TOKEN: env:HF_TOKEN} with access to it)", err)
+		err = fmt.Errorf("%w (the repository does not exist, or is private: set models[].secrets: {HF_TOKEN: env:HF_TOKEN} with a token that may read it)", err)
 	}
 	return nil, err
 }

@@ -60,8 +60,8 @@ type Evidence struct {
 }
 
 const (
-	// crashLoopRestarts is the number of restarts that make a crash loop. A port that is in use is permanent after
-	// as many: an earlier process may still be ending.
+	// crashLoopRestarts is the number of restarts that make a crash loop. The failure that a port is in use is permanent
+	// after as many restarts: before, an earlier process may still be ending.
 	crashLoopRestarts = 3
 	// minAttempts is the number of attempts after which a failure with a known cause is permanent: one
 	// failure may be chance.
@@ -118,8 +118,8 @@ var hints = map[FailureKind]string{
 	FailureImageNotFound:   "correct models[].engine.image: the registry has no such repository, tag or platform",
 	FailureImageDenied:     "use an image that machines can pull without credentials, or check its name: registries also deny repositories that do not exist",
 	FailureNoSpace:         "use a smaller image or model, or a machine type with a larger disk",
-	FailureWeightsDenied:   "grant the machine's identity access to the bucket; for the Hugging Face hub set secrets: {HF_TOKEN: env:HF_TOKEN} with a token that may read the repository",
-	FailureWeightsNotFound: "correct the model's name or engine.weights; a private repository of the Hugging Face hub also requires secrets: {HF_TOKEN: env:HF_TOKEN}",
+	FailureWeightsDenied:   "grant the machine's identity access to the bucket; for the Hugging Face hub set models[].secrets: {HF_TOKEN: env:HF_TOKEN} with a token that may read the repository",
+	FailureWeightsNotFound: "correct the model's name or engine.weights; a private repository of the Hugging Face hub also requires models[].secrets: {HF_TOKEN: env:HF_TOKEN}",
 	FailureGPUMemory:       "use more or larger GPUs (models[].gpus), or reduce the context in engine.args: --max-model-len of vLLM, --context-length of SGLang",
 	FailurePortInUse:       "stop the process that uses the port; the machine retries",
 	FailureCrashLoop:       "correct the cause that the log shows, often engine.args or engine.image",
