@@ -231,7 +231,7 @@ func (o *Client) readKept(ctx context.Context, m Target) ([]byte, error) {
 	return body, err
 }
 
-// Drain requests that a machine reject new requests.
+// Drain drains a machine: its proxy rejects new requests.
 func (o *Client) Drain(ctx context.Context, m Target) error {
 	_, err := o.do(ctx, m, o.Party.To(m.Name), http.MethodPost, pathDrain, nil)
 	if err != nil {

@@ -92,7 +92,8 @@ type Proxy struct {
 	Listen   string `json:"listen"` // host:port
 	Upstream string `json:"to"`     // http URL on this machine
 	// ConnectTargets are the addresses on this machine, host:port, to which balancers may open connections
-	// with the HTTP method CONNECT: those of the engine's cache events.
+	// with the HTTP method CONNECT: those at which the engine publishes its cache events, the changes of its KV cache,
+	// and sends them again.
 	ConnectTargets []string `json:"connect,omitempty"`
 }
 

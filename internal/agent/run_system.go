@@ -39,7 +39,7 @@ const (
 	unitPrefix   = "skyserve-"
 	labelHash    = "skyserve.fixed"
 	defaultUnits = "/etc/systemd/system"
-	agentUnit    = "node" // the agent's own unit: see templates
+	agentUnit    = "node" // the agent's own unit, skyserve-node: see templates/cloud-init.tmpl
 )
 
 // call runs a program and returns its output.
