@@ -96,7 +96,7 @@ func (s *Store) dropOldPoints(ctx context.Context, stream jetstream.Stream, day 
 func (s *Store) dropOldDays(ctx context.Context, stream jetstream.Stream, subject func(day int64) string) {
 	info, err := stream.Info(ctx, jetstream.WithSubjectFilter(">"))
 	if err != nil {
-		s.log.Debug("listing expired days of the history or the events failed", "err", err)
+		s.log.Debug("listing the days of the history or the events failed", "err", err)
 		return
 	}
 	var days []int64
