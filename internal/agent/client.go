@@ -31,7 +31,8 @@ type Target struct {
 	Fingerprint func(ctx context.Context) (string, error)
 }
 
-// Client calls agents. An operator uses it, or a controller with a delegated CA.
+// Client calls agents. An operator uses it, or a controller with a delegated CA: an intermediate CA that the service's
+// CA has signed (identity.Authority.Delegate).
 type Client struct {
 	// Party presents a certificate with its whole chain. Authority signs certificates of machines;
 	// nil = no machine can be enrolled and no certificate renewed.
