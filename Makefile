@@ -124,9 +124,9 @@ crashes:
 	go test -run '^TestRecoversFromCrashAtAnyCall$$' -count=1 ./provision/aws -crash-every-call
 
 # Updates, loses and replaces machines of emulated services, mostly of whole control planes, with the tests that take
-# minutes and that go test skips (1 to 2 minutes).
+# minutes and that go test skips (2 minutes).
 long:
-	go test -run '^TestLong' -count=1 -parallel 4 ./cmd/skyserve -long # they wait more than they compute
+	go test -run '^TestLong' -count=1 ./cmd/skyserve -long
 
 # Simulates weeks of random faults of balancers, controllers and the store; the same together with interruptions of the
 # replicas' machines and controllers that die during launches; and days of the spot market with crashes of the controller
