@@ -22,7 +22,7 @@ type dialog struct {
 
 func (d *dialog) open() bool { return len(d.actions) > 0 }
 
-// toast is a one-line message: the result of an action, or why it was rejected.
+// toast is a message: the result of an action, or why it was rejected.
 type toast struct {
 	text string
 	bad  bool
@@ -31,7 +31,7 @@ type toast struct {
 	at         time.Time
 }
 
-// toastDuration is how long a message is shown, errorDuration why a key had no effect; esc removes both.
+// toastDuration is how long a message is shown, errorDuration how long an error is shown; esc removes both.
 const (
 	toastDuration = 15 * time.Second
 	errorDuration = time.Minute
@@ -91,7 +91,7 @@ func (m *Model) actionCommand(verb Verb, args []string) (tea.Cmd, string) {
 			args = m.screen.targetReplicas()
 		}
 		for _, id := range args {
-			// A drained replica is no longer shown but can still be undrained.
+			// A drained replica may no longer be shown but can still be undrained.
 			if _, ok := m.screen.regionOfReplica(id); !ok && verb != VerbUndrain {
 				return nil, string(verb) + ": replica " + quoted(id) + " not found"
 			}

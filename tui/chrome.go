@@ -108,7 +108,7 @@ func (s *screen) clockSegment() segment {
 	return segment{s.snapshot.At.Format("15:04:05"), s.theme.muted}
 }
 
-// note returns the second line: errors, results of actions, alerts and notices.
+// note returns the lines below the tabs: an error, the result of an action, or alerts and notices.
 func (s *screen) note() []string {
 	if s.link.err != "" {
 		text := fmt.Sprintf(" connection lost, retrying; data is %s old: %s ", age(s.sinceFetch), s.theme.text(s.link.err))

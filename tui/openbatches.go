@@ -72,7 +72,7 @@ func (s *screen) namedCell(name string) cellValue {
 	return textCell(s.theme.text(name), roleText)
 }
 
-// aboveBatches returns the totals of the open batches, and what the deferred requests of each region wait for.
+// aboveBatches returns the totals of the open batches, and the number of deferred requests in each region.
 func (s *screen) aboveBatches() []string {
 	if len(s.snapshot.Batches) == 0 {
 		return nil

@@ -162,8 +162,8 @@ func (s *screen) missCell(r *telemetry.RegionSnapshot) cellValue {
 	return v
 }
 
-// errorShare returns the share of clients' requests that were answered with 429 or 5xx in the last seconds, or since
-// the balancers started without an earlier snapshot; nil without requests.
+// errorShare returns the share of clients' requests that were answered with 429 or 5xx in the last seconds; without
+// an earlier snapshot, since the balancers started. It is nil without requests.
 func (s *screen) errorShare(r *telemetry.RegionSnapshot) *float64 {
 	o := r.Outcomes
 	if before := findRegion(s.rateBase.snapshot, r.Name); before != nil {

@@ -124,8 +124,8 @@ func (p *Plot) columns(n int) []plotColumn {
 	return columns
 }
 
-// meanOver returns the mean of the known values in a cell's time, which starts from after
-// the first value; if a step is longer than the cell, the value of its step.
+// meanOver returns the mean of the known values in a cell's time; if a step is longer than
+// the cell, the value of its step. from is the start of the cell, relative to the first value.
 func meanOver(values []float64, step, from, cell time.Duration) float64 {
 	if step <= 0 {
 		return math.NaN()

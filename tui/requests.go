@@ -9,7 +9,7 @@ import (
 	"skyserve/internal/printable"
 )
 
-// requestSheet has one row per request that the balancers keep in memory, newest first.
+// requestSheet has one row per request and balancer, newest first: the last requestLimit.
 func (s *screen) requestSheet() sheet {
 	numberColumn := func(title string, rank int, letter, word string) sheetColumn {
 		return sheetColumn{column{title: title, minWidth: 5, right: true, dropRank: rank}, letter, word, true, false}

@@ -108,8 +108,8 @@ func (t *table) fails() bool {
 	return slices.ContainsFunc(t.rows, func(r row) bool { s := t.errorShare(r); return s != nil && *s > 0 })
 }
 
-// errorShare returns the share of a replica's requests that failed in the last seconds, or since it was attached
-// without an earlier snapshot; nil without requests.
+// errorShare returns the share of a replica's requests that failed in the last seconds; without an earlier
+// snapshot, since it was attached. It is nil without requests.
 func (t *table) errorShare(of row) *float64 {
 	sent, failed := of.replica.Sent, of.replica.Failed
 	if was := replicaIn(t.base, of); was != nil && was.Attachment == of.replica.Attachment {

@@ -151,7 +151,7 @@ func (s *screen) modelSheet() sheet {
 	return sh
 }
 
-// tenantSheet has one row per API key with requests in the last minute.
+// tenantSheet has one row per API key or user with requests in the last minute.
 func (s *screen) tenantSheet() sheet {
 	columns := []sheetColumn{
 		{column{title: "TENANT", minWidth: 8, maxWidth: 24}, "N", "tenant", false, false},
