@@ -5,7 +5,7 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// formerFlags are the names that flags had in the previous version, by command and new name. They are accepted
+// formerFlags are the names of flags, by command and name in the previous version. The former names are accepted
 // for one version, and help does not list them.
 var formerFlags = map[string]map[string]string{
 	"skyserve engine":          {"grace": "grace-period", "old-metrics": "legacy-metrics"},
