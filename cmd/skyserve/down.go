@@ -122,7 +122,7 @@ func unnamedError(service string) error {
 type down struct {
 	*downOptions
 	svc         local.Service
-	spec        *service.Spec // nil if its file cannot be read and the service has no VMs
+	spec        *service.Spec // nil if its file is missing, or is invalid and the service has no VMs
 	out, errOut io.Writer
 
 	owner  string
@@ -321,8 +321,8 @@ func (d *down) unpublish(ctx context.Context) error {
 }
 
 // deployedSpec returns the service.yaml of a service: the file that arg names, else the one that the
-// service was deployed from. It returns nil if there is none or it cannot be read, but an error if
-// the service has machines in clouds, which could not be found without the file.
+// service was deployed from. It returns nil if there is none. For an invalid file it returns nil, or an
+// error if the service has machines in clouds, which could not be found without the file.
 func deployedSpec(arg string, svc local.Service) (*service.Spec, error) {
 	file := svc.SpecFile()
 	if ext := filepath.Ext(arg); ext == ".yaml" || ext == ".yml" {
