@@ -149,7 +149,7 @@ func (c *cloudFlags) hostedZone(ctx context.Context, spec *service.Spec, owner s
 const envEndpointAWS = "AWS_ENDPOINT_URL"
 
 // checkName returns an error if the public name of a service cannot be published. It changes
-// nothing. Errors are those of provision.Zone's Check.
+// nothing. Errors are those of provision.DNSZone's Check.
 func checkName(ctx context.Context, zone provision.DNSZone, spec *service.Spec, owner string) error {
 	if zone == nil || spec.DNS == nil {
 		return nil

@@ -177,7 +177,7 @@ func roleText(role string) string {
 	return role
 }
 
-// distributeRevocations sends the revocation list to all machines of the service in clouds.
+// distributeRevocations sends the revocation list to all machines of the service.
 func (o *operators) distributeRevocations(ctx context.Context, clouds *cloudFlags) error {
 	spec, err := deployedSpec("", o.svc)
 	if err != nil {
