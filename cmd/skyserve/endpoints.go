@@ -65,7 +65,7 @@ func findAdmins(name string, urls []string) (service string, admins []*telemetry
 }
 
 // runningAdmins returns the name of a running service and clients for its balancers' admin APIs,
-// starting with the first balancer of the file. For a service that was deployed from another
+// in the order in which these were added. For a service that was deployed from another
 // machine, these are the URLs given to connect. An empty name selects the only service.
 func runningAdmins(name string) (service string, admins []*telemetry.Client, err error) {
 	svc, balancers, err := runningBalancers(name)

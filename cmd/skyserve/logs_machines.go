@@ -22,7 +22,7 @@ import (
 const (
 	// logsTimeout bounds a request to one machine: a container's log is read from its disk.
 	logsTimeout = 10 * time.Second
-	// logsInterval is the polling interval of -f, and logsWindow the number of lines of a request.
+	// logsInterval is the polling interval of -f, and logsWindow the minimum number of lines of a request.
 	logsInterval = time.Second
 	logsWindow   = 500
 )
