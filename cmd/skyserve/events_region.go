@@ -10,8 +10,8 @@ import (
 	"skyserve/internal/telemetry"
 )
 
-// checkEventRegion returns a usage error where --region names neither a region of the service nor a region with a kept
-// event: events are older than the removal of their region. It returns nil where that cannot be determined.
+// checkEventRegion returns a usage error where --region names neither a region of the service nor a removed one with a
+// kept event. It returns nil where that cannot be determined.
 func checkEventRegion(ctx context.Context, admins []*telemetry.Client, region string) error {
 	of, known := keptEvents(ctx, admins, telemetry.EventQuery{Region: region, Limit: 1})
 	if !known || len(of) > 0 {

@@ -71,7 +71,7 @@ func (o *forecastOptions) terminalPlots(w io.Writer, results []forecastedSeries)
 // terminalWidth returns the width of a plot on a terminal in columns.
 func terminalWidth(w io.Writer) int { return max(terminalColumns(w, plotWidth), minWidth) }
 
-// terminalPlot draws a course, at most width columns wide, with a legend below.
+// terminalPlot draws a series, at most width columns wide, with a legend below.
 func terminalPlot(c plotData, width int, theme tui.Theme) string {
 	step := c.end.Sub(c.at) / time.Duration(len(c.mean))
 	p := tui.Plot{

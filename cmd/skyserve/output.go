@@ -111,7 +111,7 @@ func (f *outputFlags) parse() (outputFormat, error) {
 	return outputFormat{kind: outputPath, path: path, expression: expression, noHeaders: f.noHeaders}, nil
 }
 
-// outputFormat is the parsed output format of a command that lists things.
+// outputFormat is the parsed output format of a command.
 type outputFormat struct {
 	kind       string
 	path       *jsonpath.Path // of outputPath
