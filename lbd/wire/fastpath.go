@@ -39,7 +39,7 @@ type FastPathOptions struct {
 // FastPath serves plain HTTP/1.1 requests itself and hands off all other connections. It is the
 // net.Listener of an http.Server that serves those with the same handler. A request is plain when its
 // request line and fields conform exactly to RFC 9112, its body has a Content-Length, and it uses no
-// Transfer-Encoding, Expect, Upgrade, Trailer, TLS or HTTP/2. At the first request that is not plain,
+// Transfer-Encoding, Expect, Upgrade, Trailer, Pragma, TLS or HTTP/2. At the first request that is not plain,
 // its connection is handed off with every byte that has arrived, so net/http handles all invalid and
 // rare requests.
 //

@@ -128,7 +128,7 @@ func parseStatus(line string, resp *http.Response) error {
 	return nil
 }
 
-// parseFields parses fields up to a blank line. n is their maximum number.
+// parseFields parses fields up to a blank line. n is their number, 0 if it is unknown.
 func parseFields(text string, n int) (http.Header, error) {
 	header := make(http.Header, n)
 	single := make([]string, n) // one allocation for all values

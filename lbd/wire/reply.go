@@ -24,7 +24,7 @@ var pollRequest = &http.Request{Method: http.MethodGet}
 
 // reply is a response that is read as a whole. It keeps the head of the previous one.
 type reply struct {
-	lastHead []byte        // the last head that was not interim
+	lastHead []byte        // the text of head
 	head     http.Response // the parsed head
 
 	started       bool  // bytes of the response have arrived

@@ -138,7 +138,7 @@ func withoutZone(host string) string {
 	return host[:zone] + host[end:]
 }
 
-// sendRequest writes a request. When send returns, the body was sent or an upload is sending it.
+// sendRequest writes a request. When it returns, the body was sent or an upload is sending it.
 func (c *conn) sendRequest(out *outgoing) error {
 	bw := writerPool.Get().(*bufio.Writer)
 	bw.Reset(c)

@@ -63,10 +63,10 @@ func (s *session) retire() bool { return s.state.CompareAndSwap(sessionIdle, ses
 
 // serveSession serves requests until the connection ends or is handed off.
 func (s *session) serveSession() {
-	kept := false // the connection was handed off
+	handedOff := false
 	defer func() {
 		s.in.release()
-		if !kept {
+		if !handedOff {
 			s.in.nc.Close()
 			s.fastPath.hangups.forget(s)
 		}
@@ -78,7 +78,7 @@ func (s *session) serveSession() {
 		case !ok:
 			return
 		case head == nil:
-			kept = true
+			handedOff = true
 			s.handOff()
 			return
 		case !s.serveRequest(head):

@@ -135,7 +135,7 @@ func (o Options) control() func(network, address string, _ syscall.RawConn) erro
 }
 
 // Transport is an http.RoundTripper over HTTP/1.1. It is safe for concurrent use and must not be
-// copied. Create it with New.
+// copied. Create it with NewTransport.
 type Transport struct {
 	opts     Options
 	idle     pool
