@@ -178,7 +178,7 @@ const (
 type Rejection struct {
 	Kind RejectKind
 	// Reason contains only printable ASCII characters without double quotes and backslashes, and no part of the
-	// token except claims.
+	// token except claims and its header's fields.
 	Reason string
 }
 
