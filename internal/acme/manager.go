@@ -101,7 +101,7 @@ type Manager struct {
 	lookups  chan struct{}
 	obtained chan struct{} // capacity 1
 	failure  atomic.Pointer[string]
-	unread   atomic.Pointer[string] // why the store could not be read
+	unread   atomic.Pointer[string] // why the shared certificate could not be read or installed
 	stop     func()
 }
 
