@@ -10,7 +10,7 @@ import (
 type DamagedError struct {
 	// Path is the file.
 	Path string
-	// Bytes is the size of the file, Offset where reading failed; 0 if unknown.
+	// Bytes is the size of the file. Offset is where reading failed; 0 if unknown.
 	Bytes, Offset int64
 	err           error
 }

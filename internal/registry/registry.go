@@ -16,7 +16,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/remote/transport"
 )
 
-// Errors of Digest. All others mean that the registry did not answer.
+// Errors of Digest. All others mean that the registry gave no usable answer.
 var (
 	// ErrNotFound means that the registry does not have the image.
 	ErrNotFound = errors.New("the registry does not have it")
