@@ -31,8 +31,8 @@ var sensitiveNames = []string{"token", "key", "auth", "jwt", "sig", "uploadid"}
 // notSensitive are names that contain one of the words and whose values are no secrets.
 var notSensitive = map[string]bool{"creationtoken": true, "credentialscheme": true, "subjectfromwebidentitytoken": true, "subjecttokentype": true}
 
-// sensitive reports whether the value of a field of this name is removed. The names key and token are ordinary
-// names of fields in the APIs' bodies, so they count only where strict is set: in a URL.
+// sensitive reports whether the value of a field of this name is removed. The name key is an ordinary name of a
+// field in the APIs' bodies, so it counts only where strict is set.
 func sensitive(name string, strict bool) bool {
 	plain := plainName(name)
 	if notSensitive[plain] {
@@ -44,8 +44,8 @@ func sensitive(name string, strict bool) bool {
 	return slices.ContainsFunc(sensitiveWords, func(w string) bool { return strings.Contains(plain, w) })
 }
 
-// plainName returns a name in lower case without punctuation. In the query protocol of AWS the last part names
-// the field: LaunchTemplateData.UserData.
+// plainName returns a name in lower case without punctuation. It keeps the names of outer fields, which the query
+// protocol of AWS puts before it: LaunchTemplateData.UserData.
 func plainName(name string) string {
 	return strings.Map(func(c rune) rune {
 		switch {
