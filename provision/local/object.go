@@ -115,8 +115,7 @@ func readObjectOnce(path string) (rec record, alive bool, err error) {
 	return rec, alive, nil
 }
 
-// RunningObjects returns the running objects of one kind, sorted by address. That is the order in which they
-// were added to the service.
+// RunningObjects returns the running objects of one kind, sorted by address, that is, by port.
 func RunningObjects(objects []provision.Object, kind provision.ObjectKind) []provision.Object {
 	var running []provision.Object
 	for _, o := range objects {

@@ -27,7 +27,7 @@ type slotFile struct {
 
 // assignSlots assigns a slot to every id for as long as the service exists. Adding a region or a replica does
 // not change the ports of others. Ids that are neither desired nor present lose their slots. assignSlots does
-// not write slots.json; endpoints does. Running objects with another base port are an error.
+// not write slots.json; Provider.endpoints does. Running objects with another base port are an error.
 func (s Service) assignSlots(base int, balancers, engines []string) (slotFile, error) {
 	old, _ := s.readSlots() // a damaged file counts as empty: slots are assigned anew
 	objects, err := s.Objects()
