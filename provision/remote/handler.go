@@ -68,8 +68,8 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_ = json.NewEncoder(w).Encode(out) // a caller that has disconnected repeats the call
 }
 
-// Call executes a call of a controller in this process, whose machine is in another cloud: it is a CallFunc. It is a machine
-// that does not respond where the cloud rejects the credentials.
+// Call executes a call of a controller in this process, whose machine is in another cloud: it is a CallFunc. If the cloud
+// rejects the credentials, Call returns an error, like a machine that does not respond.
 func (h *Handler) Call(ctx context.Context, call CallKind, body []byte) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
