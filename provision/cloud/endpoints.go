@@ -20,7 +20,7 @@ const (
 	// PortAdmin is where a balancer serves operators and other balancers, authenticated by certificates
 	// of the service.
 	PortAdmin = 8100
-	// PortAgent is where a machine's agent receives its configuration from an operator or a balancer of
+	// PortAgent is where a machine's agent receives its configuration from an operator or a controller of
 	// the service.
 	PortAgent = 8200
 	// PortStore is where the controller's store serves balancers, authenticated by certificates of the

@@ -474,7 +474,7 @@ func (l *layout) readGrants(cloud string) []provision.Grant {
 	return grants
 }
 
-// replicaRules admit balancers to the engine, and to the agent, because balancers deliver its configuration.
+// replicaRules admit balancers to the engine, and to the agent, because balancers relay its configuration.
 var replicaRules = []provision.FirewallRule{{Port: PortAgent, From: provision.FromBalancers}, {Port: PortEngine, From: provision.FromBalancers}}
 
 // balancerRules returns the rules that admit clients, operators and other balancers. Operators and
@@ -546,8 +546,8 @@ func (l *layout) addMachine(n MachineInput, offers provision.Offerings, disk int
 	return l.addObject(w, w.Machine.Role, w.Machine)
 }
 
-// addObject adds an object. A change of config requires a replacement. So does a change of the object's network,
-// because an object cannot be moved between networks.
+// addObject adds an object. After a change of config, a machine is replaced, a prerequisite repaired. The same applies to
+// a change of the object's network: an object cannot be moved between networks.
 func (l *layout) addObject(w provision.Desired, role provision.Role, config any) error {
 	if n, named := NamedNetworks(l.Spec, w.Region.Cloud())[w.Region.ShortName()]; named {
 		config = []any{config, n.Name}
