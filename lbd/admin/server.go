@@ -90,7 +90,7 @@ type HistorySource interface {
 	History(ctx context.Context, sinceMinute int64) (points []telemetry.Point, complete bool, err error)
 }
 
-// Options configure the API. All interfaces and Peers are required.
+// Options configure the API. Workers, Traffic, Decisions, History, Usage and Peers are required.
 type Options struct {
 	// Self names this balancer; Listen and Admin are its listen addresses.
 	Self service.BalancerConfig
@@ -138,8 +138,8 @@ type Options struct {
 	Draining func() bool
 	// Registry holds the metrics; nil = none.
 	Registry *prometheus.Registry
-	// Token is required for every request except /healthz; empty = the listener is reachable only
-	// from this machine, see BeyondLoopback.
+	// Token is required by ServeHTTP for every request except /healthz; empty = it serves only local
+	// requests.
 	Token string
 	// AllowCIDRs are networks of replicas that /add_worker would otherwise reject.
 	AllowCIDRs []netip.Prefix

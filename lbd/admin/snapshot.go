@@ -28,7 +28,7 @@ const lostAfter = time.Second
 // replicas, and the rest as last reported by the other balancers.
 func (a *API) Snapshot() telemetry.Snapshot { return a.snapshot(false) }
 
-// snapshot is Snapshot; with own without the replicas of reachable balancers, which report them themselves.
+// snapshot is Snapshot. If own, it leaves out the replicas of reachable peers, which report them themselves.
 func (a *API) snapshot(own bool) telemetry.Snapshot {
 	parts := []telemetry.RegionSnapshot{a.Region()}
 	for _, p := range a.opts.Peers() {
@@ -158,8 +158,8 @@ func sortedFlows(sums map[service.Region]int64) []telemetry.Flow {
 }
 
 // self describes this balancer. It is ready if it has a required certificate and one of its
-// replicas is ready. A balancer without replicas is ready if it forwards to another region with a
-// ready replica. Models that scale to zero need no replica.
+// replicas is ready. A balancer without replicas is ready if it forwards to a peer with a ready
+// replica. Models that scale to zero need no replica.
 func (a *API) self(replicas []Replica, models []core.ModelView) telemetry.BalancerSnapshot {
 	self := a.opts.Self
 	scheme, adminScheme := "http", "http"
@@ -200,8 +200,7 @@ func (a *API) self(replicas []Replica, models []core.ModelView) telemetry.Balanc
 	return b
 }
 
-// startOnDemand reports whether a balancer has only replicas of models that scale to zero, and such a
-// model has no ready replica.
+// startOnDemand reports whether a model is cold, and a balancer has only replicas of cold models.
 func startOnDemand(replicas []Replica, models []core.ModelView) bool {
 	cold := map[string]bool{}
 	for _, m := range models {
