@@ -49,8 +49,8 @@ func (p problems) first() error {
 }
 
 // CheckConfig reports whether a balancer can run with cfg. Every error is a *ConfigError. A listener that is
-// reachable from other machines must authenticate them: the public listener by API keys (unless
-// opts.InsecureNoAuth is set), the admin listener by a token.
+// reachable from other machines must authenticate them: the public listener by API keys or identity tokens
+// (unless opts.InsecureNoAuth is set), the admin listener by a token or certificates.
 func CheckConfig(cfg service.BalancerConfig, opts Options) error { return checkAll(cfg, opts).first() }
 
 // checkAll returns all problems that CheckConfig checks.
@@ -113,7 +113,7 @@ func checkAdapters(p *problems, models []service.BalancerModel) {
 		for j, adapter := range m.LoRA {
 			if other, used := use[adapter]; used {
 				p.addProblem(fmt.Sprintf("models[%d].lora[%d]", i, j), fmt.Sprintf("adapter %q of model %q: this name is already used by %s", adapter, m.Name, other),
-					"the name of the model comes first, then that of the adapter")
+					"use a unique name; --lora is NAME=ADAPTER, the model first")
 			}
 			use[adapter] = fmt.Sprintf("an adapter of model %q", m.Name)
 		}

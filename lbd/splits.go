@@ -28,7 +28,7 @@ func checkSplits(p *problems, cfg service.BalancerConfig) {
 		total := 0
 		for _, name := range slices.Sorted(maps.Keys(s.Weights)) {
 			if w := s.Weights[name]; !served[name] || w < 0 {
-				p.addProblem(key+".weights."+name, fmt.Sprintf("must be a model or adapter of models with a weight of at least 0, got %d", w), "")
+				p.addProblem(key+".weights."+name, fmt.Sprintf("must be a model or adapter of models; its weight must be at least 0, got %d", w), "")
 			}
 			total += max(s.Weights[name], 0)
 		}

@@ -40,11 +40,11 @@ func TestReloadChangesSplits(t *testing.T) {
 
 func TestInvalidSplitsAreErrors(t *testing.T) {
 	for want, s := range map[string]service.Split{
-		`splits[0].name: must be a name that no model, alias, adapter or other split has, got "small"`:     {Name: "small", Weights: map[string]int{"llama": 1}},
-		`splits[0].name: must be a name that no model, alias, adapter or other split has, got ""`:          {Weights: map[string]int{"llama": 1}},
-		"splits[0].weights.small: must be a model or adapter of models with a weight of at least 0, got 1": {Name: "chat", Weights: map[string]int{"llama": 1, "small": 1}},
-		"splits[0].weights.ft: must be a model or adapter of models with a weight of at least 0, got -1":   {Name: "chat", Weights: map[string]int{"llama": 1, "ft": -1}},
-		"splits[0].weights: must contain a weight above 0":                                                 {Name: "chat", Weights: map[string]int{"llama": 0}},
+		`splits[0].name: must be a name that no model, alias, adapter or other split has, got "small"`:        {Name: "small", Weights: map[string]int{"llama": 1}},
+		`splits[0].name: must be a name that no model, alias, adapter or other split has, got ""`:             {Weights: map[string]int{"llama": 1}},
+		"splits[0].weights.small: must be a model or adapter of models; its weight must be at least 0, got 1": {Name: "chat", Weights: map[string]int{"llama": 1, "small": 1}},
+		"splits[0].weights.ft: must be a model or adapter of models; its weight must be at least 0, got -1":   {Name: "chat", Weights: map[string]int{"llama": 1, "ft": -1}},
+		"splits[0].weights: must contain a weight above 0":                                                    {Name: "chat", Weights: map[string]int{"llama": 0}},
 	} {
 		cfg := config("lb", "local/us")
 		cfg.Listen, cfg.Admin = "127.0.0.1:0", "127.0.0.1:0"
