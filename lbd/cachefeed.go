@@ -51,7 +51,7 @@ type cacheFeed struct {
 type modelCaches struct {
 	*cachemap.Map
 	// learned contains hashes of prompts that were tokenized, by adapter, at every learnStride-th block and
-	// at the end. It is empty after Forgotten of the map has changed from forgotten.
+	// at the end. It is cleared once Forgotten of Map differs from forgotten.
 	learned   map[learnedHash]struct{}
 	forgotten int
 }

@@ -15,8 +15,8 @@ import (
 	"skyserve/lbd/admin"
 )
 
-// maxRecentEvents is the number of events in memory, which a balancer shows while the store is
-// unavailable: about one MB.
+// maxRecentEvents is the number of events, about one MB, to which those in memory are reduced once there
+// are twice as many. A balancer shows them while the store is unavailable.
 const maxRecentEvents = 1000
 
 // serviceEvents are the events of the service: those in the store, the last ones in memory, and those
@@ -31,7 +31,7 @@ type serviceEvents struct {
 
 var _ admin.EventLog = (*serviceEvents)(nil)
 
-// newServiceEvents returns the events in a store. balancer is the balancer's ID.
+// newServiceEvents returns the events in a store, to which b adds its own.
 func newServiceEvents(st store.EventStore, b *balancer, started time.Time) *serviceEvents {
 	self := telemetry.Event{Actor: telemetry.ActorBalancer, Region: b.cfg.Region, Object: b.cfg.ID}
 	return &serviceEvents{store: st, queue: store.NewEventQueue(st, b.cfg.ID+"-"+strconv.FormatInt(started.UnixNano(), 36), self, b.log)}

@@ -33,7 +33,7 @@ type fleet struct {
 	keys     engineKeys
 	attached map[string]service.ReplicaConfig // every replica as it was attached, by id
 	origins  map[string]string                // why each of them is attached
-	// conflicts are the discovered replicas that are attached for another reason, with their origin.
+	// conflicts are the discovered replicas that are attached for another reason, with the origin that lists them.
 	conflicts map[string]string
 	// removing are the replicas to remove once their requests have finished.
 	removing map[string]bool

@@ -18,7 +18,7 @@ const (
 	pushInterval    = 10 * time.Second // a crash loses at most this much history
 	maxPushInterval = time.Minute      // the longest interval while the store is unavailable
 	pushTimeout     = 10 * time.Second // longer appends count as an outage
-	pushBatch       = 5000             // points per append: a day of three models and tiers
+	pushBatch       = 5000             // points per append: a day of one model in three tiers
 	finalTimeout    = 3 * time.Second  // for the last push: a shutdown does not wait for the store
 )
 

@@ -122,7 +122,6 @@ func (b *balancer) applyReload(to validatedConfig, done *telemetry.Reload) {
 		}
 		report("store_url")
 	}
-	// Models are set first, so that an alias never refers to a model that is not served yet.
 	if !reflect.DeepEqual(was.Splits, to.cfg.Splits) {
 		b.runtime.SetSplits(to.cfg.Splits)
 		report("splits")

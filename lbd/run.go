@@ -43,15 +43,15 @@ const (
 	idleTimeout       = 2 * time.Minute  // clients send the next request within a turn of their conversation
 	maxHeaderBytes    = 64 << 10         // enough for long cookies and tokens
 	flushTimeout      = time.Second      // for sending complete responses at shutdown
-	drainTimeout      = 10 * time.Second // half of the time after which most supervisors kill a process
+	drainTimeout      = 10 * time.Second // a third of the 30 s after which Kubernetes kills a pod
 )
 
 // Options are the settings of a balancer in addition to its configuration.
 type Options struct {
 	// Logger receives log messages; nil = none. Secrets are never logged.
 	Logger *slog.Logger
-	// AdminToken must be sent with every request to the admin listener. It may be empty only on
-	// loopback.
+	// AdminToken must be sent with every request to the admin listener, except over mTLS. It may be
+	// empty only on loopback or with an identity.
 	AdminToken string
 	// InsecureNoAuth allows other machines to use the public listener without API keys.
 	InsecureNoAuth bool
@@ -131,7 +131,7 @@ func Run(ctx context.Context, cfg service.BalancerConfig, opts Options) error {
 
 // balancer is one balancer process.
 type balancer struct {
-	cfg     service.BalancerConfig // as started; live includes later changes
+	cfg     service.BalancerConfig // as started; current includes later changes
 	current atomic.Pointer[service.BalancerConfig]
 	opts    Options
 	log     *slog.Logger

@@ -20,7 +20,7 @@ func (f *fleet) applyListed(id string, list probe.ModelList) {
 	f.logUnserved(f.runtime.UnservedAdapters())
 }
 
-// logUnserved logs the adapters that were served, or unknown, the last time.
+// logUnserved logs the adapters that were not in the last call.
 func (f *fleet) logUnserved(adapters []proxy.UnservedAdapter) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -67,8 +67,8 @@ type usage struct {
 	keys        keyAccounts
 	store       UsageStore // nil = none
 	log         *slog.Logger
-	unavailable bool   // the last request to the store failed; used only by run
-	pruned      string // the newest month that was stored when old ones were removed; used only by run
+	unavailable bool   // the last request to the store failed; used only by runUsage
+	pruned      string // the newest month that was stored when old ones were removed; used only by runUsage
 
 	mu       sync.Mutex
 	counted  map[series]telemetry.KeyUsage // the balancer's own counts that are already in ownParts
@@ -418,7 +418,7 @@ func (u *usage) overlay(month string, day int64, stored map[store.UsagePart][]te
 
 // Usage returns the usage of all API keys at all balancers in a month (2026-11), sorted by key, model
 // and region; the balancers of a region are summed. complete is false if the store is unavailable or
-// there is none: then the usage is that of this balancer.
+// there is none: then that of other balancers is as last received.
 func (u *usage) Usage(ctx context.Context, month string) (rows []telemetry.UsageRow, complete bool) {
 	now := time.Now()
 	u.countUsage(now)
