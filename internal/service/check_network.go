@@ -75,7 +75,7 @@ func (c *checker) checkBucket(m *Model, model path, folder string, at path) {
 	}
 	if i := c.firstRegionWith(m, CloudGCP); i >= 0 && bucketCloud == CloudGCP && c.spec.GCP.ReplicaAccount == "" && c.valid("gcp", path("gcp").key("replica_account")) {
 		c.reportAtPath(at, Error{
-			Problem: fmt.Sprintf("requires a service account to download it, but replicas of regions[%d], %s, have none", i, c.spec.Regions[i].Name),
+			Problem: fmt.Sprintf("requires gcp.replica_account, because regions[%d] is %s", i, c.spec.Regions[i].Name),
 			Found:   c.describePath(at), Suggestion: "set gcp.replica_account to a service account that can read the bucket",
 		})
 	}
