@@ -123,11 +123,10 @@ const (
 	maxTokenPrice = 1000
 	// maxBudget is the maximum budget in USD; its billionths fit an int64.
 	maxBudget = 1e9
-	// localPorts is the highest offset from the base port in the local layout: the controller's
-	// port.
+	// localPorts is the offset of the controller's port from the base port. Agents and replicas have higher
+	// ports, which provision/local checks.
 	localPorts = 310
-	// challengePorts is the highest offset if balancers serve ACME challenges on their own ports
-	// (http-01).
+	// challengePorts is the highest offset of the ports where balancers serve ACME challenges (http-01).
 	challengePorts = 499
 	// localSlots is the maximum number of balancers, and of engines: the distance between the base
 	// ports of two kinds.
@@ -260,7 +259,7 @@ var rules = map[string]rule{
 	"BalancerSpec.hold_deferred":           {text: "Whether requests of tier NIW are deferred until the KV utilisation of their model's replicas is low, for at most a part of the time until their deadline."},
 	"BalancerSpec.deferred_memory_percent": {text: "Deferred requests are released while the KV utilisation of a model's replicas is below this: one per load report, two per report when it is 10 percentage points lower. With strategy auto the default is 65.", limit: numberRange(11, 100)},
 	"BalancerSpec.deferred_wait_percent":   {text: "A request of tier NIW is deferred for at most this share of the time until its deadline (slo.NIW.deadline), then queued like others. With strategy auto the default is 83.", limit: numberRange(1, 100)},
-	"BalancerSpec.max_tries":               {text: "Maximum number of attempts for one request, each on another replica.", limit: numberRange(1, 20)},
+	"BalancerSpec.max_tries":               {text: "Maximum number of attempts for one request, the first included.", limit: numberRange(1, 20)},
 	"BalancerSpec.retry_percent":           {text: "Retry budget: retries per hundred arriving requests, plus a burst of 512.", limit: numberRange(1, 1000)},
 	"BalancerSpec.eject_after":             {text: "Number of consecutive failures after which a replica is ejected; at most half of a model's replicas are.", limit: numberRange(1, 1_000_000)},
 	"BalancerSpec.eject_time":              {text: "Duration of an ejection; doubles with each consecutive ejection, up to a minute.", limit: durationRange(100*time.Millisecond, time.Hour)},
@@ -285,7 +284,7 @@ var rules = map[string]rule{
 	"OIDC.audience":     {text: "The audience that a token must have (aud): the service's name at the issuer.", required: true, form: formSomeText},
 	"OIDC.tenant":       {text: "The tenant of all its tokens. Default: each user is a tenant.", form: formKeyName},
 	"OIDC.tenant_claim": {text: "The claim with a token's tenant, such as org or a path such as user.org.", form: formClaim},
-	"OIDC.tier":         {text: "The tier of requests that do not set one. Default: IW-F."},
+	"OIDC.tier":         {text: "The tier of requests that do not set one. Default: IW-F, or max_tier if that is less urgent."},
 	"OIDC.max_tier":     {text: "The most urgent tier that a request may set. Default: any."},
 	"OIDC.limits":       {text: "Limits of each user. Default: those of auth.limits."},
 	"OIDC.role_claim":   {text: "The claim with a token's roles, a string or a list, such as roles or a path such as realm_access.roles.", form: formClaim},
@@ -344,7 +343,7 @@ var rules = map[string]rule{
 	"Autoscale.donate":             {text: "Whether an excess replica of a local region is donated to other work before it is removed. In static regions it always is, in clouds never."},
 	"Autoscale.donate_for":         {text: "How long a donated replica is kept before it is removed, unless it is reclaimed; in a static region it is kept forever.", limit: durationRange(time.Second, 30*24*time.Hour)},
 	"Autoscale.donate_price":       {text: "Revenue of a donated replica in USD per hour. Default: 0.", limit: numberRange(0, 10_000)},
-	"Autoscale.ttft_miss_target":   {text: "auto only: the tolerated share of IW-F requests that miss the tier's TTFT target; auto adds replicas above it and removes replicas below it.", limit: numberRange(0.001, 0.5)},
+	"Autoscale.ttft_miss_target":   {text: "auto only: the tolerated share of IW-F requests that miss the tier's TTFT target; auto aims at 0.6 of it.", limit: numberRange(0.001, 0.5)},
 	"Autoscale.overload_tolerance": {text: "predictive and plan backtest only: how much more of the load may exceed the capacity than with the rule threshold, as a share of the load. Default: 0.", limit: numberRange(0, 0.05)},
 	"Autoscale.max_rtt":            {text: "The longest round trip over which a plan routes load to another region. Default: any.", limit: durationRange(time.Millisecond, 10*time.Second)},
 
@@ -360,7 +359,7 @@ var rules = map[string]rule{
 	"GCPSpec.balancer_account": {text: "The service account of balancer machines. Default: skyserve-NAME-lb of the project; 'skyserve doctor' prints how to create it.", form: formAccount},
 	"GCPSpec.federation":       {text: "Whether machines of one cloud replace the only balancer of the other one, and those at Google change records in Route 53, by workload identity federation; only in services with three balancers or more. Default: true."},
 	"GCPSpec.spare_account":    {text: "The service account of balancer machines that may not launch other balancers, in services with more than three balancers. Default: none; then a lost balancer at Google is replaced by 'skyserve up' only.", form: formAccount},
-	"GCPSpec.replica_account":  {text: "The service account of replica machines. Default: none.", form: formAccount},
+	"GCPSpec.replica_account":  {text: "The service account of replica machines. Default: skyserve-NAME-replica of the project; none with --program URL.", form: formAccount},
 
 	"StoreSpec.files":  {text: "The folder of a bucket for the files of batches, with the identity of the machines in clouds, else the credentials of the balancers' environment. Default: in the store.", form: formFiles},
 	"StoreSpec.url":    {text: "The URL of an existing NATS server. Default: embedded.", form: formStore},
