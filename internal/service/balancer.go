@@ -66,9 +66,9 @@ type BalancerConfig struct {
 
 // Reload returns the configuration of a balancer that runs with c and reloads next. Only these
 // settings change at run time: models, splits, replicas, peers, providers, keys of engines, the
-// service's file, routing, queueing and retries; API keys from files, identity tokens and limits; the
-// certificate files of a balancer that already serves TLS; and the addresses of the controllers' store. All other
-// settings are those of c.
+// service's file, routing, queueing and retries; prefix sharing, cache figures, guarded parameters and CORS; API keys
+// from files, identity tokens and limits; the certificate files of a balancer that already serves TLS; and the
+// addresses of the controllers' store. All other settings are those of c.
 func (c BalancerConfig) Reload(next BalancerConfig) BalancerConfig {
 	c.Models, c.Replicas, c.Peers = next.Models, next.Replicas, next.Peers
 	c.ReplicasFile = next.ReplicasFile
@@ -168,8 +168,8 @@ type BalancerModel struct {
 	// ScaleToZero means that the controller launches a replica when a request for the model arrives
 	// and there is none: see Spec.ScalesToZero. Such a request waits for up to MaxColdWait.
 	ScaleToZero bool `yaml:"scale_to_zero,omitempty" json:"scale_to_zero,omitempty"`
-	// SLO contains the targets for the queue orders edf and dpa; a tier without targets uses the
-	// balancer's default.
+	// SLO contains the targets for the queue orders edf and dpa, deferral and alerts; a tier without targets
+	// uses the balancer's default.
 	SLO map[Tier]SLO `yaml:"slo,omitempty" json:"slo,omitempty"`
 	// Fallback and FallbackAfter are those of Model.
 	Fallback      []string      `yaml:"fallback,omitempty" json:"fallback,omitempty"`

@@ -29,7 +29,7 @@ var foreignFiles = []struct {
 	},
 }
 
-// ownKeys are keys that every file of skyserve has at the top.
+// ownKeys are keys of which every file of skyserve has one at the top.
 var ownKeys = []string{"models", "regions", "balancers", "replicas"}
 
 // foreignFile returns an error if the document is a file of another tool: a list of its unknown keys would

@@ -223,9 +223,9 @@ type BalancerSpec struct {
 	// HoldDeferred queues NIW requests separately until KV memory is available (SageServe 6.2);
 	// default true.
 	HoldDeferred *bool `yaml:"hold_deferred,omitempty" json:"hold_deferred"`
-	// DeferredMemoryPercent is a KV utilisation. Each report of a replica whose utilisation is below it
-	// releases one NIW request, or two if it is more than ten percentage points below. DeferredWaitPercent is the share of
-	// the time until its deadline after which a NIW request is released in any case.
+	// DeferredMemoryPercent is a mean KV utilisation of a model's replicas. While it is below this value, each report
+	// of a replica releases one NIW request, or two if it is more than ten percentage points below. DeferredWaitPercent
+	// is the share of the time until its deadline after which a NIW request is released in any case.
 	DeferredMemoryPercent int `yaml:"deferred_memory_percent,omitempty" json:"deferred_memory_percent,omitempty"`
 	DeferredWaitPercent   int `yaml:"deferred_wait_percent,omitempty" json:"deferred_wait_percent,omitempty"`
 	// MaxTries is the maximum number of attempts for one request. RetryPercent is the retry budget:
@@ -481,7 +481,8 @@ type GCPSpec struct {
 	// SpareAccount is the service account of the balancers that may not launch others, in services with more than three
 	// balancers; empty = that of BalancerAccount, and controllers replace no balancer at Google.
 	SpareAccount string `yaml:"spare_account,omitempty" json:"spare_account,omitempty"`
-	// ReplicaAccount is the service account of replica machines; empty = none.
+	// ReplicaAccount is the service account of replica machines; empty = the service account
+	// skyserve-NAME-replica of the project, or none with --program URL.
 	ReplicaAccount string `yaml:"replica_account,omitempty" json:"replica_account,omitempty"`
 	// Federation lets the controllers in one cloud replace the only balancer of the other one, and those at Google change
 	// records in Route 53, by workload identity federation; nil = true.

@@ -3,7 +3,7 @@ package service
 import "cmp"
 
 // StateUnreachable is the state of a balancer or a name server that does not respond. The other states of a balancer
-// are StateProvisioning, StateStarting, StateReady, StateDraining and StateInterrupted.
+// are StateProvisioning, StateStarting, StateReady, StateDraining, StateInterrupted and, only in `status`, StateFailed.
 const StateUnreachable ReplicaState = "UNREACHABLE"
 
 // StateReason is a state with its reason. The zero value means that the state is unknown.

@@ -8,7 +8,7 @@ import (
 )
 
 // Tier is the latency class of a request (SageServe section 3). It determines the queue order and
-// which capacity may be donated.
+// whether a request may be deferred.
 type Tier string
 
 // The tiers, from the most to the least urgent.
@@ -92,7 +92,7 @@ const (
 	StateDonated      ReplicaState = "DONATED"       // donated to other work; receives no requests
 	StateInterrupted  ReplicaState = "INTERRUPTED"   // its VM has an interruption notice
 	StateShuttingDown ReplicaState = "SHUTTING_DOWN" // being removed
-	StateFailed       ReplicaState = "FAILED"        // could not be started
+	StateFailed       ReplicaState = "FAILED"        // could not be started, or its machine has ended
 )
 
 // The clouds of regions.
