@@ -41,7 +41,7 @@ func (b *BatchState) Remaining() int { return b.Total - b.Completed - b.Failed }
 const maxBatchLines = 5
 
 // BatchLines returns the progress of the batches that have not ended, one line each after a summary, such as
-// "batches: 2 open, 400 of 3000 requests done, next deadline 18:30:00"; none without batches.
+// "batches: 2 open, 400 of 3000 requests done, next deadline 2026-11-29 18:30:00"; none without batches.
 func (s *Snapshot) BatchLines(zone *time.Location) []string {
 	if len(s.Batches) == 0 {
 		return nil

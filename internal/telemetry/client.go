@@ -32,7 +32,7 @@ const (
 var (
 	// ErrNotFound is a response of 404: no such replica, request or document.
 	ErrNotFound = errors.New("not found")
-	// ErrConflict is a response of 409: the balancer has a newer assignment.
+	// ErrConflict is a response of 409, such as for an older assignment than the balancer's.
 	ErrConflict = errors.New("conflict")
 )
 
@@ -181,8 +181,8 @@ func (c *Client) OwnSnapshot(ctx context.Context) (*Snapshot, error) {
 	return s, nil
 }
 
-// Service returns the text of the service.yaml that the balancer was started with;
-// ErrNotFound if it was started without one.
+// Service returns the text of the balancer's current service.yaml; ErrNotFound if it was
+// started without one.
 func (c *Client) Service(ctx context.Context) ([]byte, error) {
 	_, body, err := c.do(ctx, http.MethodGet, "/v1/service", nil)
 	return body, err
@@ -209,8 +209,8 @@ func (c *Client) AddWorker(ctx context.Context, r service.ReplicaConfig) (added 
 }
 
 // DrainWorker drains a replica: it finishes its requests and receives no new ones. by
-// becomes Worker.DrainedBy unless the replica is already draining. ErrNotFound if the replica is
-// not attached to the balancer, or its model is unknown.
+// becomes Worker.DrainedBy, unless it names a program and the replica is already draining. ErrNotFound if
+// the replica is not attached to the balancer, or its model is unknown.
 func (c *Client) DrainWorker(ctx context.Context, id, by string) error {
 	_, _, err := c.do(ctx, http.MethodPost, "/workers/"+url.PathEscape(id)+"/drain?by="+url.QueryEscape(by), nil)
 	return err

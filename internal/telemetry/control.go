@@ -56,7 +56,7 @@ type StoreMember struct {
 	Problem string `json:"problem,omitempty"`
 }
 
-// Line returns the state in one line, such as "not replicated" or "replicated: lb-eu-0 leader, ...";
+// Line returns the state in one line, such as "not replicated" or "replicated (lb-eu-0 leader, ...)";
 // empty for nil.
 func (s *StoreState) Line() string {
 	if s == nil {

@@ -41,7 +41,7 @@ const (
 )
 
 // MaxScalingEvents is the maximum number of stored events: more than a busy service has in an hour,
-// and few enough for every snapshot.
+// and few enough for a value of the store.
 const MaxScalingEvents = 50
 
 // ScalingPrefix is the prefix of the store keys of Scaling.

@@ -89,8 +89,8 @@ type RegionSnapshot struct {
 
 // Outcomes counts requests by the response that their clients received.
 type Outcomes struct {
-	// Served are complete responses, Limited those with status 429, Failed those with 5xx or an error within
-	// the stream.
+	// Served are complete responses, 4xx included, Limited those with status 429, Failed those with 5xx or an
+	// error within the stream.
 	Served  int64 `json:"served"`
 	Limited int64 `json:"limited"`
 	Failed  int64 `json:"failed"`

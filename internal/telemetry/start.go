@@ -86,7 +86,7 @@ func (s *Start) Running() (phases []StartPhase) {
 }
 
 // Summary returns the record in one line: of a start in progress the current phases, such as "image
-// 3m10s, weights 41 % of 16.1 GB"; of a completed one all, such as "ready in 5m0s: boot 1m2s, load 3m58s".
+// 3m10s, weights 3m10s 41 % of 16.1 GB"; of a completed one all, such as "ready in 5m0s: boot 1m2s, load 3m58s".
 func (s *Start) Summary() string {
 	if s == nil {
 		return ""
@@ -129,7 +129,7 @@ type ReplicaStart struct {
 }
 
 // StartReason returns the reason of a replica's state with its start: of a replica that starts, the current
-// phases with their times, such as "image 3m10s, weights 41 % of 16.1 GB"; of a ready one the time that it
+// phases with their times, such as "image 3m10s, weights 3m10s 41 % of 16.1 GB"; of a ready one the time that it
 // needed. It returns the reason alone if the start is unknown.
 func StartReason(s *Start, state service.ReplicaState, reason string) string {
 	switch {

@@ -70,7 +70,7 @@ func (s *Snapshot) addStates(states []MachineState, donations []Donation) {
 
 // addState sets the state of a replica that a balancer reports.
 func (r *ReplicaSnapshot) addState(m MachineState) {
-	r.Donated = m.isDonated() && r.State != service.StateReady // it is draining, or was reclaimed
+	r.Donated = m.isDonated() && r.State != service.StateReady // a ready one is not drained yet, or was reclaimed
 	state := service.ReplicaFacts{
 		Machine: m.Machine, MachineIsOlder: true, Reported: service.StateReason{State: r.State, Reason: r.Reason}, InFlight: r.Outstanding,
 		DrainReason: m.DrainReason, Donation: m.Donation,

@@ -99,7 +99,7 @@ type LimitedName struct {
 	Limits service.KeyLimits
 }
 
-// LimitedKeys returns the names and limits of API keys, without duplicates.
+// LimitedKeys returns the names and limits of API keys.
 func LimitedKeys(keys []service.APIKey) []LimitedName {
 	var list []LimitedName
 	for _, k := range keys {
