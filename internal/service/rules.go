@@ -219,7 +219,7 @@ var rules = map[string]rule{
 	"RegionSpec.balancers":      {text: "The number of balancers in the region.", limit: numberRange(1, 16)},
 	"RegionSpec.replicas":       {text: "The number of replicas of each model in the region."},
 	"RegionSpec.capacity":       {text: "Capacity types in order of preference.", unique: true},
-	"RegionSpec.on_demand_base": {text: "The minimum number of on-demand replicas, regardless of the order of capacity.", limit: numberRange(0, maxReplicas)},
+	"RegionSpec.on_demand_base": {text: "The number of replicas of each model that never run on spot or flex-start machines.", limit: numberRange(0, maxReplicas)},
 	"RegionSpec.spot":           {text: "How interrupted spot replicas are replaced."},
 	"RegionSpec.reserved":       {text: "Reserved capacity that is already paid for."},
 	"RegionSpec.public_urls":    {text: "local and static only: the URLs at which clients reach the region's balancers, one per balancer; used for dns.", unique: true, form: formPublic},
