@@ -10,8 +10,8 @@ import (
 // UsageMonths is the number of months of usage, before the current one, that are kept for billing.
 const UsageMonths = 2
 
-// Usage counts admitted requests and their tokens as reported by the engines. CachedTokens
-// is a part of PromptTokens.
+// Usage counts requests that engines served, and their tokens as reported by the engines or else
+// estimated. CachedTokens is a part of PromptTokens.
 type Usage struct {
 	Requests     int64 `json:"requests"`
 	PromptTokens int64 `json:"prompt_tokens"`
