@@ -379,7 +379,7 @@ func (l *link) watchRegion(ctx context.Context) {
 	}
 }
 
-// get fetches a JSON document of up to limit bytes. Errors contain the path without its query.
+// get fetches a JSON document of up to limit bytes. Errors about the response contain the path without its query.
 func (l *link) get(ctx context.Context, path string, limit int64, into any) error {
 	ctx, cancel := context.WithTimeout(ctx, l.client.opts.Timeout)
 	defer cancel()

@@ -22,7 +22,7 @@ const PathPrefixes = "/skyserve/v1/prefixes"
 // Bounds of the cache updates between balancers, with reasons.
 const (
 	prefixesInterval = time.Second            // updates of at most this time are lost if a balancer dies
-	moreInterval     = 100 * time.Millisecond // ten pages a second: more than 500 prompts of 32 KB
+	moreInterval     = 100 * time.Millisecond // ten pages a second: almost 300 prompts of 32 KB
 	maxPrefixes      = 256 << 10              // a page, as JSON
 	pageBytes        = 128 << 10              // a page, as the core measures it; base64 and names make it larger
 	sinkEntries      = 32                     // in one event: the balancer handles requests between events
