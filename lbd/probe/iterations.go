@@ -3,7 +3,7 @@ package probe
 import "skyserve/lbd/policy"
 
 // parseIterations parses the metrics of TensorRT-LLM in JSON: an array with an object for each of
-// the engine's steps since the last request. isList is false if the page is something else; some is
+// the engine's steps since it was last read. isList is false if the page is something else; some is
 // false if the array contains no step; otherwise the figures are those of the last one.
 func parseIterations(page []byte) (f EngineFigures, some, isList bool) {
 	s := scanner{b: page}

@@ -2,7 +2,7 @@ package probe
 
 import "bytes"
 
-// maxRanks bounds the data-parallel ranks of a page: the largest engines have some hundred.
+// maxRanks bounds the data-parallel ranks of a page: the largest engines have about a hundred.
 const maxRanks = 256
 
 // labels is what matters of a label set.

@@ -327,7 +327,7 @@ func isTimeout(err error) bool {
 }
 
 // isUnreachable reports whether an error means that the network did not reach the host. Unlike a timeout, it is reported,
-// so that the replica is not ready at once.
+// which immediately makes the replica not ready.
 func isUnreachable(err error) bool {
 	return errors.Is(err, syscall.EHOSTUNREACH) || errors.Is(err, syscall.ENETUNREACH) || errors.Is(err, syscall.EHOSTDOWN)
 }
