@@ -92,8 +92,8 @@ func highSurrogate(digits []byte) bool {
 	return digits[0]|0x20 == 'd' && (digits[1] == '8' || digits[1] == '9' || digits[1]|0x20 == 'a' || digits[1]|0x20 == 'b')
 }
 
-// flushEscape writes a complete escape: its character, or the shortest escape of a character that
-// needs one.
+// flushEscape writes the character of a complete escape, with a backslash before a quote or a
+// backslash.
 func (r *Rendering) flushEscape() {
 	j := &r.json
 	var quoted [maxEscape + 2]byte

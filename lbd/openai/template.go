@@ -93,7 +93,7 @@ const (
 )
 
 // Bounds of a usage that the template matches: numbers, and digits per number. maxRequested has
-// fewer digits.
+// as many digits.
 const (
 	maxUsageNumbers = 12
 	maxDigits       = 10
@@ -125,7 +125,7 @@ func (f *usageTemplate) learnUsage(usageJSON []byte) bool {
 	return true
 }
 
-// fieldAt returns the field of the number at an offset of a usage, as assigned by Usage.read.
+// fieldAt returns the field of the number at an offset of a usage, as assigned by Usage.readUsage.
 func fieldAt(usageJSON []byte, at int) (field usageField) {
 	eachUsageField(usageJSON, func(f usageField, value []byte) {
 		if from, inside := offsetOf(usageJSON, value); inside && from == at {
@@ -135,7 +135,7 @@ func fieldAt(usageJSON []byte, at int) (field usageField) {
 	return field
 }
 
-// readUsage is Usage.read for a usage of this format; it returns false for any other format.
+// readUsage is Usage.readUsage for a usage of this format; it returns false for any other format.
 func (f *usageTemplate) readUsage(u *Usage, usageJSON []byte) bool {
 	var numbers [maxUsageNumbers]int
 	for i, before := range f.before {
