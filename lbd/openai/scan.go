@@ -82,7 +82,7 @@ func (c *cursor) open(bracket byte, want string) error {
 		return c.fail(want)
 	}
 	if c.depth++; c.depth > maxDepth {
-		return c.fail("less than " + strconv.Itoa(maxDepth) + " levels of brackets")
+		return c.fail("at most " + strconv.Itoa(maxDepth) + " levels of brackets")
 	}
 	c.at++
 	return nil

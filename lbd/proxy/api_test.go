@@ -150,7 +150,7 @@ func TestMalformedBodies(t *testing.T) {
 		`{"a":[1 2]}`:                 "byte 8 (line 1, column 9): expected ',' or ']', got '2'",
 		`{"a":1} x`:                   "byte 8 (line 1, column 9): expected nothing after the object, got 'x'",
 		"{\"a\":\xff}":                "byte 5 (line 1, column 6): expected UTF-8, got byte 0xff",
-		strings.Repeat(`{"a":`, 1000): "expected less than 256 levels of brackets, got '{'",
+		strings.Repeat(`{"a":`, 1000): "expected at most 256 levels of brackets, got '{'",
 	} {
 		got := expect(t, b.post(chatPath, body), http.StatusBadRequest, "invalid_json")
 		if message, _, _ := apiErrorOf(t, got); !strings.HasSuffix(message, found) {
