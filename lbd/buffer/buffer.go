@@ -68,7 +68,7 @@ func (p *Buffer) Release() {
 	}
 }
 
-// Grow extends the capacity by at least n bytes, and at least a quarter of the current capacity.
+// Grow ensures capacity for n more bytes. If there is less, it extends the capacity by at least a quarter.
 func (p *Buffer) Grow(n int) {
 	if cap(p.B)-len(p.B) < n {
 		p.GrowTo(max(5*cap(p.B)/4, len(p.B)+n))
