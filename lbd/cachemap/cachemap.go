@@ -65,7 +65,7 @@ type block struct {
 const (
 	// maxSizes is the number of block sizes that a map follows; engines of a model have one or two.
 	maxSizes = 4
-	// DefaultMaxBlocks is the number of blocks at which a map stops to record new ones: 8 million tokens
+	// DefaultMaxBlocks is the number of blocks at which a map stops recording new ones: 8 million tokens
 	// at 16 tokens a block, and about 150 MB.
 	DefaultMaxBlocks = 1 << 19
 )
@@ -251,7 +251,7 @@ func (m *Map) Clear(target int) {
 
 // Learn records that a prompt with this key has these tokens, and returns the changes that follow for
 // blocks that engines already have. The key must not change afterwards. bytes is the length of the
-// prompt, of which the key has only the whole blocks.
+// prompt, of which the key has only whole pieces of 64 bytes.
 func (m *Map) Learn(tokens []uint32, adapter string, key prefix.Key, bytes int) (changes []Change) {
 	if bytes < key.Bytes() || len(tokens) == 0 {
 		return nil
