@@ -56,8 +56,8 @@ type Update struct {
 	// because of Reason.
 	Reset  bool
 	Reason string
-	// Connected and Disconnected: the connection was established, or was lost because of Reason. In
-	// between the cache may have changed; a later update says whether that is known.
+	// Connected and Disconnected: the connection was established, or was lost because of Reason. While
+	// it is lost, the cache may change; a later update has Reset if the changes are unknown.
 	Connected    bool
 	Disconnected bool
 	// Batch is the next message of the engine; nil = none.
