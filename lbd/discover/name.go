@@ -70,13 +70,13 @@ func parseName(raw string) (name, error) {
 		return n, errors.New("url: must be a URL such as dns+http://replicas.example.com:8000")
 	}
 	n.scheme, n.host, n.port, n.path = u.Scheme, u.Hostname(), u.Port(), strings.TrimRight(u.Path, "/")
-	_, notName := netip.ParseAddr(n.host)
+	_, notAddress := netip.ParseAddr(n.host)
 	switch {
 	case u.User != nil:
 		return n, errors.New("url: must not contain a user or password")
 	case u.RawQuery != "" || u.Fragment != "":
 		return n, fmt.Errorf("url: must be a base URL without query, got %s", quote(raw))
-	case n.host == "" || notName == nil:
+	case n.host == "" || notAddress == nil:
 		return n, fmt.Errorf("url: must contain a DNS name, got %s", quote(raw))
 	case n.services && (n.scheme == "http" || n.scheme == "https") && n.port == "":
 		return n, nil

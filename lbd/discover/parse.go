@@ -15,7 +15,7 @@ import (
 
 const (
 	maxFile     = 4 << 20 // thousands of replicas
-	maxReplicas = 4096    // of one file: more than one balancer serves
+	maxReplicas = 4096    // of one file: more than any balancer serves
 	maxQuoted   = 100     // bytes of an invalid value in an error
 )
 
