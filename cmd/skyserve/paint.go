@@ -72,7 +72,7 @@ func (p *painter) PaintCell(title, cell string) string {
 // paint returns a text in a colour; unchanged if colours are off or the text has none.
 func (p *painter) paint(colour, text string) string {
 	p.mu.Lock()
-	off := p.off || os.Getenv("NO_COLOR") != "" // the configuration file sets it too
+	off := p.off || os.Getenv("NO_COLOR") != ""
 	p.mu.Unlock()
 	if off || colour == "" {
 		return text

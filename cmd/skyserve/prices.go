@@ -17,7 +17,7 @@ import (
 	"skyserve/provision/cloud"
 )
 
-// offersTimeout bounds the requests for the clouds' offerings for a plan that changes nothing.
+// offersTimeout bounds the requests of `skyserve plan` for the clouds' offerings.
 const offersTimeout = 30 * time.Second
 
 // fetchPrices sets the review's prices to those of the clouds' offerings, as `up` does. If a cloud

@@ -55,8 +55,8 @@ func rehearsalRegions(spec *service.Spec, all bool) []service.RegionSpec {
 // rehearsalSpec derives the service that rehearses another: one balancer and one simulated engine on
 // machines without GPUs in each region, with the region's network, subnets and access. Service
 // accounts of Google are the default ones of the new name, because an account may launch replicas of one
-// service only. The TLS files are those of a throw-away certificate; both empty where the service serves
-// plain HTTP. It returns the service and its file.
+// service only. tls has the files of a throw-away certificate; nil where the service serves plain HTTP. It
+// returns the service and its file.
 func rehearsalSpec(spec *service.Spec, regions []service.RegionSpec, withName bool, tls *service.TLS) (*service.Spec, []byte, error) {
 	r := &service.Spec{
 		Name:     rehearsalName(spec.Name),

@@ -253,7 +253,7 @@ docs/glossary.md explains the words of the commands and of their output.`,
 	root.PersistentFlags().Bool("no-color", false, "disable colour (same as setting NO_COLOR)")
 	root.Flags().Bool("version", false, "print the version, as 'skyserve version' does")
 	root.SetFlagErrorFunc(flagError)
-	// Commands in the order of a service's life cycle. Each is in the file of its name.
+	// Commands in the order of a service's life cycle. Each is in the file of its name, restore in backup.go.
 	root.AddCommand(
 		newInitCmd(),
 		newValidateCmd(),

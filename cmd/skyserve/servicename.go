@@ -41,7 +41,7 @@ func oneArgument(form string) cobra.PositionalArgs {
 	}
 }
 
-// warnServiceArgument warns that an argument names the service in a form that goes.
+// warnServiceArgument warns that an argument names the service in a deprecated form.
 func warnServiceArgument(errOut io.Writer, cmd *cobra.Command, name string) {
 	printMessage(errOut, labelWarning, "the argument NAME of '%s' is deprecated: pass --service %s", cmd.CommandPath(), printable.Line(name))
 }

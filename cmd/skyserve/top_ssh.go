@@ -116,7 +116,7 @@ func (s *sshSource) Close() error {
 	return nil
 }
 
-// Fetch waits for the next snapshot: up to sshTimeout for the first, less for later ones.
+// Fetch waits for the next snapshot: up to sshTimeout for the first, interval + sshSnapshotTimeout for later ones.
 func (s *sshSource) Fetch(ctx context.Context) (*telemetry.Snapshot, string, error) {
 	s.fetching.Lock()
 	defer s.fetching.Unlock()

@@ -20,16 +20,16 @@ import (
 
 // deliver delivers every machine's configuration and waits until all are ready. It calls markReady,
 // unless that is nil, for each machine that becomes ready.
-func (u *upRun) deliver(ctx context.Context, have []provision.Object, isReady func(id string)) error {
+func (u *upRun) deliver(ctx context.Context, have []provision.Object, markReady func(id string)) error {
 	h, deployments, err := u.delivery(have)
 	if err != nil {
 		return err
 	}
-	if progress := h.OnChange; isReady != nil {
+	if progress := h.OnChange; markReady != nil {
 		h.OnChange = func(id string, s agent.Status) {
 			progress(id, s)
 			if s.Phase == agent.PhaseReady {
-				isReady(id)
+				markReady(id)
 			}
 		}
 	}
@@ -71,7 +71,7 @@ func (u *upRun) delivery(have []provision.Object) (*deploy.Delivery, map[string]
 	return h, deployments, err
 }
 
-// informControllers sends the new desired state to the controllers, so that it reverts none of this run's
+// informControllers sends the new desired state to the controllers, so that they revert none of this run's
 // changes. If a controller does not respond, it prints a line: that one still has the old state. It returns an
 // error if the store would lose data.
 func (u *upRun) informControllers(ctx context.Context) error {

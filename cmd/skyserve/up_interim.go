@@ -95,7 +95,7 @@ func (u *upRun) useInterim() {
 }
 
 // launchForInterim launches the replicas of the new models before controllers receive the interim service, in which these
-// models lack aliases: a controller would launch them under other IDs, which contain the alias.
+// models lack aliases: a controller would launch them under other IDs, because an ID contains the alias.
 func (u *upRun) launchForInterim(ctx context.Context) error {
 	if u.interim == nil || !u.interim.active {
 		return nil

@@ -20,7 +20,7 @@ import (
 	"skyserve/tui"
 )
 
-// upRun is one run of `skyserve up`.
+// upRun is a run of `skyserve up`, or of a command that changes replicas only, on a service that it has opened.
 type upRun struct {
 	*up
 	in       io.Reader
@@ -47,7 +47,7 @@ type upRun struct {
 	program   machineProgram
 	// earlierProgram is the binary of machines in clouds before this run.
 	earlierProgram machineProgram
-	// filter selects the changes of the fleet; it is set when only replicas change.
+	// filter is Deployer.Filter; it is set when only replicas change.
 	filter func(*deploy.MachinePlan, provision.Change) bool
 	quotas quotaView
 	// launches are the results of checking the launches.
@@ -492,7 +492,7 @@ func confirmBilled(in io.Reader, errOut io.Writer, p *deploy.MachinePlan, yes bo
 	return confirmAction(in, errOut, "changes the bill")
 }
 
-// confirmAction prompts for confirmation of an action, which does describes. It returns an
+// confirmAction prompts for confirmation of an action; does says what it does. It returns an
 // error if there is no terminal, the user declines, or the service has changed meanwhile.
 func confirmAction(in io.Reader, errOut io.Writer, does string) error {
 	if !canPrompt(in) {

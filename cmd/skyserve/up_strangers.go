@@ -32,7 +32,7 @@ func (u *upRun) admitBalancers(ctx context.Context, have []provision.Object, rep
 	return strangersError(rejected, u.file)
 }
 
-// examine calls Examine. Machines that a controller launched are no strangers: balancers report its record, which it
+// examine calls ClassifyMachines. Machines that a controller launched are no strangers: balancers report its record, which it
 // signed.
 func (o operator) examine(ctx context.Context, name string, e *deploy.Enrolments, have []provision.Object) (strangers, known []provision.Object) {
 	certified := o.isCertified(ctx, name)

@@ -151,12 +151,12 @@ func (o *usageOptions) gatherReport(ctx context.Context, admins []*telemetry.Cli
 	if o.since == "" || o.since == sinceToday {
 		return u, nil
 	}
-	first, last := now.At.UTC().AddDate(0, 0, 1-now.At.UTC().Day()), o.since
-	if oldest := telemetry.MonthOf(first.AddDate(0, -telemetry.UsageMonths, 0)); last < oldest || last > now.Month {
-		return nil, usage(fmt.Errorf("--since: must be a month from %s to %s, got %q", oldest, now.Month, last), "")
+	first, since := now.At.UTC().AddDate(0, 0, 1-now.At.UTC().Day()), o.since
+	if oldest := telemetry.MonthOf(first.AddDate(0, -telemetry.UsageMonths, 0)); since < oldest || since > now.Month {
+		return nil, usage(fmt.Errorf("--since: must be a month from %s to %s, got %q", oldest, now.Month, since), "")
 	}
-	u.Since = last + "-01"
-	for month := first.AddDate(0, -1, 0); telemetry.MonthOf(month) >= last; month = month.AddDate(0, -1, 0) {
+	u.Since = since + "-01"
+	for month := first.AddDate(0, -1, 0); telemetry.MonthOf(month) >= since; month = month.AddDate(0, -1, 0) {
 		r, err := fetchUsage(ctx, admins, telemetry.MonthOf(month))
 		if err != nil {
 			return nil, err
@@ -196,7 +196,7 @@ func fetchReport[R any](what string, admins []*telemetry.Client, fetch func(*tel
 	}
 	if best == nil {
 		hint := "'skyserve status' shows whether the service is running"
-		if !slices.ContainsFunc(failures, isNotAnswered) {
+		if !slices.ContainsFunc(failures, isNot404) {
 			hint = "" // the answers say what to do
 		}
 		return nil, failed(fmt.Errorf("fetching the %s: %w", what, errors.Join(failures...)), hint)
@@ -204,8 +204,8 @@ func fetchReport[R any](what string, admins []*telemetry.Client, fetch func(*tel
 	return best, nil
 }
 
-// isNotAnswered reports whether an error is not the answer of a running balancer that it lacks the path.
-func isNotAnswered(err error) bool {
+// isNot404 reports whether an error is anything but a balancer's answer 404.
+func isNot404(err error) bool {
 	var status *telemetry.StatusError
 	return !errors.As(err, &status) || status.Status != http.StatusNotFound
 }
