@@ -14,7 +14,7 @@ import (
 )
 
 // Commands write to cmd.OutOrStdout and cmd.ErrOrStderr, which are printable.Writers: these remove
-// escape sequences from everything printed, whatever its origin. Only the functions of this file
+// escape sequences from everything printed, whatever its origin. Only functions of this file and paint.go
 // bypass them.
 
 // clearScreen moves the cursor home and clears the screen below it.
