@@ -24,7 +24,7 @@ const defaultReplaceAfter = 3 * time.Minute
 
 // Defaults of --timeout. Local processes start within seconds. VMs take minutes to boot, to fetch
 // an image of 20 GiB, and to fetch the weights of a large model. After an authority rejects
-// a certificate request, the balancer retries after one minute, then two, then five.
+// a certificate request, the balancer retries after 1, 2, 2 and 5 minutes.
 const (
 	processTimeout     = time.Minute
 	certificateTimeout = 10 * time.Minute
