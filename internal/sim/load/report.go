@@ -18,7 +18,8 @@ type ClientFigures struct {
 	Rejected  int `json:"rejected"`
 	Failed    int `json:"failed"`
 	Cancelled int `json:"cancelled"`
-	// DurationSeconds is the time that rates cover: the duration of the load without the drain.
+	// DurationSeconds is the time that rates cover: the duration of the load without the drain or, of a
+	// completed trace, with it.
 	DurationSeconds float64 `json:"duration_s"`
 	// RequestsPerSecond counts requests completed in that time, OutputTokensPerSecond the
 	// tokens received in it.

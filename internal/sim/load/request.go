@@ -26,7 +26,7 @@ const (
 	outcomeCancelled
 )
 
-// Reasons of failed requests, the keys of Figures.Failures.
+// Reasons of failed requests, the keys of ClientFigures.Failures.
 const (
 	reasonConnect = "connect"       // no response
 	reasonTimeout = "timeout"       // Config.Timeout exceeded

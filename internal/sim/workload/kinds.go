@@ -47,8 +47,8 @@ func Kinds() []Kind {
 }
 
 // DefaultMaxContext is the maximum of prompt plus response of a generated request, in tokens. It limits
-// the tail of the log-normal lengths: a context of 16,384 fits every engine profile with its KV cache
-// of 21,000 tokens.
+// the tail of the log-normal lengths: a context of 16,384 fits every built-in engine profile; the
+// smallest KV cache has 21,000 tokens.
 const DefaultMaxContext = 16384
 
 // MinContext is the minimum context of a generator: it fits the longest opening of a conversation and

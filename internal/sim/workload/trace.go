@@ -89,8 +89,8 @@ func (r TraceRow) Lengths(model string) Request {
 type TraceOptions struct {
 	// Seed determines the arrivals drawn from rates, and the regions.
 	Seed uint64
-	// From and To limit the rows, in the trace's own time; From is inclusive, To exclusive, To 0 = to
-	// the end. The replay starts at From.
+	// From and To limit the rows, by the time since the first (in a table of rates, by its own time);
+	// From is inclusive, To exclusive, To 0 = to the end. The replay starts at From.
 	From, To time.Duration
 	// RateScale compresses time: with 2 the rows arrive twice as fast. 0 = 1.
 	RateScale float64
