@@ -66,7 +66,7 @@ type timeline struct {
 // attemptPosition is the position of an attempt on its timeline.
 type attemptPosition struct {
 	first, end sums
-	// applyStep is the prefill step that ended with its first token; alone reports that the replica had no
+	// step is the prefill step that ended with its first token; alone reports that the replica had no
 	// other request from its dispatch until then.
 	step  int
 	alone bool

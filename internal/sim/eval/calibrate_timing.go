@@ -95,8 +95,8 @@ func fitAttempts(all []*attempt, chunk int) (*recordFit, error) {
 	return best, nil
 }
 
-// likelier reports whether a fit explains the fitted requests better than another. If neither deviation is known, a fit is
-// the likelier the lower the product of the errors. Without first tokens to compare, decode times decide.
+// likelier reports whether a fit explains the fitted requests better than another. The standard deviations of both times
+// are unknown, so the lower product of the errors is likelier. Without first tokens to compare, decode times decide.
 func (f *recordFit) likelier(than *recordFit) bool {
 	if math.IsNaN(f.ttftError) || math.IsNaN(than.ttftError) {
 		return f.tpotError < than.tpotError

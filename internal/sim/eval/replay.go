@@ -73,7 +73,7 @@ func (r Replay) MarshalJSON() ([]byte, error) {
 type ReplayDifference struct {
 	Line int           `json:"line"` // of the record, from 1
 	T    time.Duration `json:"t_ns"` // time of the core
-	// Event (or the changed configuration), Recorded and Repeated are JSON, as in the record.
+	// Event (or the changed configuration), Recorded and Replayed are JSON, as in the record.
 	Event    json.RawMessage `json:"event"`
 	Recorded json.RawMessage `json:"recorded"`
 	Replayed json.RawMessage `json:"repeated"`

@@ -76,8 +76,8 @@ func (r *recordReader) readHeader(text []byte) error {
 	return nil
 }
 
-// text reads a line without its end; io.EOF if there is none. A last line without an end sets cut: the
-// balancer was killed, or is still writing.
+// text reads a line without its end; io.EOF if there is none. A last line without an end sets
+// truncated: the balancer was killed, or is still writing.
 func (r *recordReader) text() ([]byte, error) {
 	var long []byte
 	for {

@@ -25,7 +25,7 @@ type SimReport struct {
 	Issued int `json:"-"`
 
 	paper bool // the plan requests the paper's claims
-	// loadSeries holds, for each summary, the load over time with its first seed.
+	// series holds, for each summary, the load over time with its first seed.
 	series [][]sim.LoadSample
 }
 

@@ -18,7 +18,8 @@ import (
 // Comparison configures a comparison on one scenario.
 type Comparison struct {
 	Scenario sim.Scenario
-	// Policies are compared in this order; none = those of the scenario, or all policies.
+	// Policies are compared in this order; none = those of the scenario, or all policies, and with full
+	// engines the oracle.
 	Policies []string
 	// Pushes are the push rules for each policy; none = those of the scenario, or the policy's canonical
 	// one.

@@ -251,7 +251,7 @@ func sageTier(t *sim.TierResult) SageTier {
 	return out
 }
 
-// A burst has ended when utilisation has stayed below recoveredBelow, the strategies' scale-out
+// A fleet has recovered when utilisation has stayed below recoveredBelow, the strategies' scale-out
 // threshold, for recoveredFor.
 const (
 	recoveredBelow = 0.70

@@ -167,8 +167,8 @@ func readTable(name string, in io.Reader, columns []string, take func(row []stri
 	}
 }
 
-// models returns the simulated models that serve the trace's, in its order: the large one first, then
-// the first of the others.
+// models returns the simulated models that serve the trace's, in its order: llama2-70b, llama3.1-8b,
+// bloom-176b, llama3.2-3b.
 func (t *SageTrace) models(all []sim.FleetModel) []sim.FleetModel {
 	order := []int{0, 2, 1, 3}
 	var out []sim.FleetModel
@@ -180,7 +180,7 @@ func (t *SageTrace) models(all []sim.FleetModel) []sim.FleetModel {
 	return out
 }
 
-// demand returns the trace as the demand of a fleet; a missing minute has no load.
+// demand returns the trace as the demand of a fleet; minutes after the end of a series have no load.
 func (t *SageTrace) demand(s *sim.FleetScenario, load, deferred float64) (*sim.Demand, error) {
 	need := int((s.From + s.Duration) / time.Minute)
 	d := sim.NewDemand(len(s.Models), len(s.Regions), need)
