@@ -47,7 +47,7 @@ type BalancerRecords struct {
 	Balancer string         `json:"balancer"`
 	Region   service.Region `json:"region"`
 	// Recorded is the number of recorded requests, Since the arrival time of the oldest of them.
-	// Both are nil if there is none or the balancer did not respond.
+	// Since is nil if there is none; both are nil if the balancer did not respond.
 	Recorded *int       `json:"recorded"`
 	Since    *time.Time `json:"since"`
 	Found    bool       `json:"found"`

@@ -211,7 +211,7 @@ func maybe(known bool, format string, v any) string {
 
 func score(c *core.ConsideredTarget) string { return maybe(c.Score.Known, "%.3f", c.Score.Value) }
 
-// age formats the age of a report in at most five characters.
+// age formats the age of a report in a few characters.
 func age(d time.Duration) string {
 	switch {
 	case d < 10*time.Second:
