@@ -11,8 +11,8 @@ import (
 // RunFigures are the measurements of a run after its warm-up. Times are measured at the
 // clients, over the requests completed in that period; unmeasured figures are nil.
 type RunFigures struct {
-	// Completed counts requests with a complete response, Rejected those that ended without
-	// a response.
+	// Completed counts requests with a complete response, Rejected those that a balancer
+	// rejected.
 	Completed float64 `json:"completed"`
 	Rejected  float64 `json:"rejected"`
 	// OutputTokensPerSecond counts the output tokens of the engines.

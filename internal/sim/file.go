@@ -16,8 +16,8 @@ func Default() Scenario {
 	return s
 }
 
-// ParseFile parses a scenario from YAML; errors refer to it as file. The keys are those of Set and the
-// lists regions, links, surges, faults and engines (profiles of the file's own). Defaults come from
+// ParseFile parses a scenario from YAML; errors refer to it as file. The keys are those of Set for the
+// whole scenario, and regions, links, surges, faults and engines (the file's own profiles). Defaults come from
 // Default, with its links between the file's regions; without a region us, the first region is home. It
 // returns all errors at once, as service.Errors in line order, and then no scenario.
 func ParseFile(file string, data []byte) (*Scenario, error) {

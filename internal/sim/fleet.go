@@ -32,14 +32,14 @@ type FleetScenario struct {
 	// Min and Max are the limits of replicas per endpoint.
 	Min, Max int
 	// Order is the queue order at a replica. With FCFS, the engine's own order, deferred requests come
-	// last; see popQueued.
+	// last unless urgent; see signal.
 	Order core.QueueOrder
 	// Targets are the deadlines of the tiers, which define violations.
 	Targets core.TierDeadlines
 	// ReclaimDraining: a replica that drains can be reclaimed, as if it were donated already; the controller does
 	// that. In the paper a VM drains first.
 	ReclaimDraining bool
-	// TauN and TauP are those of core.Config, for DPA.
+	// TauN and TauP are SevereAfter and UrgentBefore of core.Config, for DPA.
 	TauN, TauP time.Duration
 	Starts     StartTimes
 	// Period is the interval of the Scaler, SignalPeriod the interval at which endpoints report their

@@ -42,7 +42,7 @@ func (d *Demand) Minutes() int {
 	return n
 }
 
-// Scale multiplies the demand in minutes from up to, but not including, to.
+// Scale multiplies the demand of the minutes from <= minute < to by factor.
 func (d *Demand) Scale(from, to int, factor float64) {
 	for _, model := range d.PromptTPS {
 		for _, region := range model {

@@ -103,7 +103,7 @@ type noiseShape struct {
 
 // The noise is fitted to the week of November 2024 that SageServe's authors published by the minute
 // (their model A; Tuesday to Friday; logarithm of a minute over the mean of the two hours around it).
-// Its regions are summed, and are assumed to be independent. Without the factor calmer, the sum of
+// Its regions are summed, and are assumed to be independent. Without noiseScale, the sum of
 // SageWeek's first model has:
 //
 //	                                              published               here

@@ -53,7 +53,7 @@ func (m *mixture) between(low, high float64) float64 {
 }
 
 // Limits of a drawn run. It is long enough that most of it is no start from empty caches and batches: a full service
-// could serve that many times the requests that it runs at once. It is not much longer, because of what a run costs.
+// could serve mixtureResidences times the requests that it runs at once. It is not much longer, because of its cost.
 const (
 	mixtureSeconds      = 90 // of the nominal engine
 	mixtureMinDuration  = 60 * time.Second

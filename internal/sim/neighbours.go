@@ -14,9 +14,9 @@ const (
 	prefixBatch         = 32 // entries applied between two decisions
 )
 
-// prefixProgress is the position of a balancer in a neighbour's log.
+// prefixProgress is the position of a balancer in a peer's log.
 type prefixProgress struct {
-	life int    // life of the neighbour to which next refers
+	life int    // life of the peer to which next refers
 	next uint64 // next entry to request
 	some bool   // received some entries before
 }
@@ -42,7 +42,7 @@ func (w *world) requestPrefixes(n *node) {
 }
 
 // requestPrefixesFrom requests one balancer's entries and reports whether there are more. A balancer without
-// entries also gets those that a neighbour in its region received from others.
+// entries also gets those that a peer in its region received from others.
 func (w *world) requestPrefixesFrom(n, from *node) (more bool) {
 	at := n.prefixes[from.index]
 	if at.life != from.lives {

@@ -23,7 +23,7 @@ type node struct {
 	// cached are the caches of its replicas, as their engines publish them; nil without cache events.
 	cached *cachemap.Map
 
-	// Position in each neighbour's log, by index.
+	// Position in each peer's log, by index.
 	prefixes map[int32]prefixProgress
 
 	dead   bool

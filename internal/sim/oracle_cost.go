@@ -32,7 +32,7 @@ type oracleWeights struct {
 	remotePenalty float64
 	// evicted is the share of evicted cache entries that will be computed again.
 	evicted float64
-	// queue weighs waiting requests against running ones where a prompt is computed needlessly.
+	// queue weighs waiting requests against running ones that a prefill delays.
 	queue float64
 }
 
@@ -66,7 +66,7 @@ type estimate struct {
 	cached int     // prompt tokens that are cached
 }
 
-// estimate returns the cost of a request at a replica for which held others are kept: network delays,
+// estimate returns the cost of a request at a replica that heldRequests others wait for: network delays,
 // the wait, its prefill and its decode steps; the delay of all requests there; and the value of its
 // memory and slot to waiting requests.
 func (o *oracle) estimate(q *waitingRequest, s *replicaState, heldRequests int) estimate {
@@ -123,7 +123,7 @@ func (s *replicaState) memoryScarcity() float64 {
 	return scarcity((float64(s.load.KVActive) + s.reserve*float64(s.promised)) / float64(s.profile.KVTokens))
 }
 
-// slotScarcity returns the scarcity of batch slots, from 0.
+// slotScarcity returns the scarcity of batch slots, from 0 to 1.
 func (s *replicaState) slotScarcity() float64 {
 	return scarcity(float64(s.presentRequests()) / float64(s.profile.MaxRunning))
 }

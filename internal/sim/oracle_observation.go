@@ -10,8 +10,8 @@ import (
 	"skyserve/lbd/prefix"
 )
 
-// remainingWork is a request at an engine, or on its way: it finishes in steps, and then frees so many tokens,
-// including its reserve.
+// remainingWork is a request at an engine, or on its way: it finishes after steps decode steps, and then frees
+// frees tokens, including its reserve.
 type remainingWork struct{ steps, frees int }
 
 // replicaState is the state of one replica at an instant.

@@ -11,7 +11,7 @@ type kind uint8
 
 const (
 	evSession         kind = iota // index (region): a session starts, in an open loop
-	evRow                         // index (trace row): a request of the trace arrives
+	evRow                         // a request of the trace arrives
 	evIssue                       // issue: a client issues requests, first or after a pause
 	evArrive                      // leg: a request reaches a balancer
 	evSubmit                      // leg, try: a request reaches a replica
@@ -21,13 +21,13 @@ const (
 	evAbort                       // leg: a cancellation reaches a replica
 	evTimeout                     // request: a client's timeout expires
 	evWake                        // index (replica), wakeSeq: an engine step ends
-	evCache                       // index (replica): its engine's cache events reach its balancer
+	evCache                       // index (replica), cache: its engine's cache events reach its balancer
 	evProbe                       // index (replica): a probe reads the engine
 	evReport                      // index (replica), probe: a probe's report reaches the balancer
 	evHeartbeat                   // index (balancer): it sends its load to its peers
 	evPeer                        // index (balancer), from, peer: a heartbeat arrives
 	evTick                        // index (balancer)
-	evRequestPrefixes             // index (balancer): it requests its neighbours' prefixes
+	evRequestPrefixes             // index (balancer): it requests its peers' prefixes
 	evPrefixes                    // index (balancer), from, learned: a response reaches it
 	evFault                       // index (fault), from: 0 = it starts, 1 = it ends
 	evAdopt                       // index (balancer): its replicas are adopted if it is still down

@@ -55,8 +55,8 @@ type Scenario struct {
 	MaxNew int
 	// MaxContext limits prompt plus response, in tokens.
 	MaxContext int
-	// Order, Tau, Unconfirmed (UnconfirmedLimit) and MaxWait are those of core.Config. SkyLB's paper has no
-	// limit of unconfirmed requests.
+	// Order, Tau (PeerQueueLimit), Unconfirmed (UnconfirmedLimit) and MaxWait are those of core.Config.
+	// SkyLB's paper has no limit of unconfirmed requests.
 	Order       core.QueueOrder
 	Tau         int
 	Unconfirmed int
@@ -169,7 +169,7 @@ type Layout string
 const (
 	// Single is one balancer, in the scenario's home region, for all replicas.
 	Single Layout = "single"
-	// Regional is one balancer a region, for the replicas there.
+	// Regional is balancers in each region, for the replicas there.
 	Regional Layout = "regional"
 )
 

@@ -81,9 +81,9 @@ var perRegion = map[string]regionSetting{
 	"profiles":  {"several engine profiles, comma-separated, assigned to the replicas in turn", setProfiles},
 }
 
-// Set sets a field of the scenario. Of SettingNames, clients, replicas, profile and profiles set it for
-// all regions, clients.REGION and so on for one. Profiles are comma-separated names, assigned to a
-// region's replicas cyclically. Unknown names and unparsable values are errors; Validate checks the
+// Set sets a field of the scenario. The fields of perRegion are set for all regions by clients and so
+// on, for one by clients.REGION and so on. Profiles are comma-separated names, assigned to a region's
+// replicas cyclically. Unknown names and unparsable values are errors; Validate checks the
 // result.
 func (s *Scenario) Set(name, value string) error {
 	var err error

@@ -19,7 +19,7 @@ import (
 //	die-after=20s          stops after 20 s of wall time; 0 = at once
 //	die-after=100          stops when the 100th generation request arrives
 //	hang-after=20s|100     accepts requests but does not respond from then on,
-//	                       except to POST /fault; running responses stop
+//	                       except to /fault; running responses stop
 //	slow=3                 slows the engine by a factor of three
 //	error-rate=0.1         a tenth of the generation requests, drawn with the
 //	                       seed, fail with status 500
