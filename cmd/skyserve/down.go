@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -195,11 +194,11 @@ func (d *down) confirm(in io.Reader) error {
 
 // runDown deletes the service's objects, then its state on this machine.
 func (d *down) runDown(ctx context.Context) error {
-	var remaining []string
+	var others []string // what remains besides objects
 	if err := d.unpublish(ctx); err != nil && d.hasVMs() {
 		return cloudError(err)
 	} else if err != nil {
-		remaining = append(remaining, err.Error())
+		others = append(others, err.Error())
 	}
 	d.recordDown(ctx)
 	d.stopControllers(ctx)
@@ -208,13 +207,17 @@ func (d *down) runDown(ctx context.Context) error {
 	if err != nil && !errors.As(err, &leftover) {
 		return cloudError(err)
 	}
-	if leftover != nil {
-		remaining = append(remaining, leftover.Remaining...)
+	if leftover == nil && len(others) == 0 || d.purge {
+		others = append(others, d.deleteState(ctx)...)
 	}
-	if len(remaining) == 0 || d.purge {
-		remaining = append(remaining, d.deleteState(ctx)...)
+	if leftover == nil && len(others) > 0 {
+		leftover = &provision.RemainingError{Service: d.svc.Name()}
+		err = leftover
 	}
-	return d.reportResult(stopped, remaining, err)
+	if leftover != nil { // err contains it
+		leftover.Remaining = append(leftover.Remaining, others...)
+	}
+	return d.reportResult(stopped, leftover, err)
 }
 
 // confirmHistory says that the history of a service whose store is on this machine is deleted, and asks a person at
@@ -282,21 +285,17 @@ func (d *down) deleteState(ctx context.Context) (remaining []string) {
 	return remaining
 }
 
-// reportResult prints what was deleted and returns an error for what remains.
-func (d *down) reportResult(stopped int, remaining []string, failure error) error {
+// reportResult prints what was deleted and returns the error that contains leftover; nil if nothing remains.
+func (d *down) reportResult(stopped int, leftover *provision.RemainingError, failure error) error {
 	done := "stopped"
 	if d.hasVMs() {
 		done = "removed"
-	}
-	var leftover *provision.RemainingError
-	if len(remaining) > 0 {
-		leftover = &provision.RemainingError{Service: d.svc.Name(), Remaining: remaining}
 	}
 	if err := printDown(d.out, d.format, d.svc.Name(), done, stopped, leftover); err != nil {
 		return err
 	}
 	if leftover != nil {
-		return &exitError{code: exitPartial, err: cmp.Or(failure, error(leftover)), hint: "retry, or delete the listed resources by hand"}
+		return &exitError{code: exitPartial, err: failure, hint: "retry, or delete the listed resources by hand"}
 	}
 	return nil
 }
