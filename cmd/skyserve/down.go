@@ -338,8 +338,7 @@ func deployedSpec(arg string, svc local.Service) (*service.Spec, error) {
 	if err == nil {
 		return spec, nil
 	}
-	var program machineProgram // which only machines in clouds get
-	if noted := svc.LoadValue(noteProgram, &program); noted != nil || program.isChosen() {
+	if known, unreadable := readDeployment(svc); unreadable != nil || known.inClouds {
 		return nil, usage(err, "correct the file: it contains the cloud regions of the service's running machines")
 	}
 	return nil, nil // a local service can be found by its name alone

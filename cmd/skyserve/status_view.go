@@ -63,7 +63,11 @@ func openView(ctx context.Context, clouds *cloudFlags, svc local.Service, doing 
 		return nil, err
 	}
 	clouds.programs, clouds.downloads = program.HadBucket, program.fromBuckets()
-	places, err := clouds.providersOf(ctx, v.spec, cloud.ManagedRegions(v.spec)...) // a view shows machines only
+	regions, err := v.machineRegions()
+	if err != nil {
+		return nil, err
+	}
+	places, err := clouds.providersOf(ctx, v.spec, regions...)
 	if err != nil {
 		return nil, cloudError(err)
 	}
@@ -99,12 +103,22 @@ func openView(ctx context.Context, clouds *cloudFlags, svc local.Service, doing 
 		}
 		v.inspector.Signers = v.operator.signers()
 	}
-	for _, r := range cloud.ManagedRegions(v.spec) {
+	for _, r := range regions {
 		if v.inspector.Listers[r], err = clouds.providersOf(ctx, v.spec, r); err != nil {
 			return nil, cloudError(err)
 		}
 	}
 	return v, nil
+}
+
+// machineRegions returns the regions in which the service may have machines. Without a valid service.yaml, nothing tells which
+// of them belong there: then it returns none.
+func (v *serviceView) machineRegions() ([]service.Region, error) {
+	if v.problem != "" {
+		return nil, nil
+	}
+	regions, err := possibleRegions(v.svc, v.spec)
+	return slices.DeleteFunc(regions, func(r service.Region) bool { return r.ShortName() == cloud.GlobalRegion }), err
 }
 
 // specProblem returns why the stored service.yaml of a service cannot be used.

@@ -32,8 +32,10 @@ type upRun struct {
 	enrolments *deploy.Enrolments
 	strangers  []provision.Object // machines that claim to be balancers but have no enrolment
 	places     provision.MultiCloud
-	attestor   provision.KeyAttestor // of places, for all deliveries of the run
-	zone       provision.DNSZone
+	// regions are those of places: the regions of the service, and those from which this run removes its objects.
+	regions  []service.Region
+	attestor provision.KeyAttestor // of places, for all deliveries of the run
+	zone     provision.DNSZone
 	// hostedZone is the zone in which machines write records.
 	hostedZone writableZone
 	// federation is how controllers replace the only balancer of a cloud; federationProblem why they cannot, nil = they
@@ -176,7 +178,13 @@ func (u *upRun) openService(ctx context.Context) (err error) {
 		u.earlierProgram = before
 	}
 	u.clouds.programs, u.clouds.downloads = u.program.HadBucket, u.program.fromBuckets()
-	if u.places, err = u.clouds.providersOf(ctx, u.spec, u.regions()...); err != nil {
+	u.regions = cloud.ManagedRegions(u.spec)
+	if u.filter == nil { // a run that changes only some machines needs no access to a cloud without machines
+		if u.regions, err = possibleRegions(u.svc, u.spec); err != nil {
+			return err
+		}
+	}
+	if u.places, err = u.clouds.providersOf(ctx, u.spec, u.regions...); err != nil {
 		return err
 	}
 	u.attestor = deploy.LimitAttestor(u.places)
@@ -245,30 +253,6 @@ func (u *upRun) openService(ctx context.Context) (err error) {
 	return err
 }
 
-// regions returns the regions of the service, and those that this run removes: the regions of the last `up`. A run that
-// changes only some machines needs no access to a cloud without machines.
-func (u *upRun) regions() []service.Region {
-	in := cloud.RegionsWithObjects
-	if u.filter != nil {
-		in = cloud.ManagedRegions
-	}
-	regions := in(u.spec)
-	text, err := os.ReadFile(u.svc.SpecFile())
-	if err != nil {
-		return regions // there is no earlier one
-	}
-	last, err := service.ParseDeployed(u.svc.SpecFile(), text)
-	if err != nil || cloud.UsesClouds(last) != cloud.UsesClouds(u.spec) {
-		return regions
-	}
-	for _, r := range in(last) {
-		if !slices.Contains(regions, r) {
-			regions = append(regions, r)
-		}
-	}
-	return regions
-}
-
 // noteProgram is the note that records which skyserve binary the VMs download.
 const noteProgram = "program.json"
 
@@ -279,6 +263,9 @@ func (u *upRun) applyChanges(ctx context.Context) error {
 		return err
 	}
 	u.useInterim()
+	if err := u.recordRegions(); err != nil { // first: the stored file lacks the regions that this run removes
+		return err
+	}
 	if err := u.svc.StoreSpec(u.text); err != nil {
 		return err
 	}
@@ -320,6 +307,9 @@ func (u *upRun) applyChanges(ctx context.Context) error {
 	}
 	if err == nil {
 		err = u.applyFinal(ctx, have)
+	}
+	if err == nil {
+		err = u.forgetRegions(have)
 	}
 	if err != nil {
 		return u.applyError(ctx, err)

@@ -1,0 +1,60 @@
+package main
+
+import (
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"skyserve/internal/controller/deploy"
+	"skyserve/internal/service"
+	"skyserve/internal/testkit"
+	"skyserve/provision/local"
+)
+
+// twoRegions is the service oneRegion with a balancer in a second region.
+var twoRegions = strings.NewReplacer("    gpus: [{type: L4}]\n", "    gpus: [{type: L4}]\n    regions: {\"aws/eu-west-1\": {min: 0, max: 0}}\n",
+	"  - name: aws/us-east-1\n", "  - name: aws/us-east-1\n  - name: aws/eu-west-1\n").Replace(oneRegion)
+
+// machineRegions returns the regions of AWS that have machines.
+func (e *emulated) machineRegions() (regions []string) {
+	for _, m := range e.aws.Machines() {
+		regions = append(regions, m.Region)
+	}
+	return slices.Compact(regions)
+}
+
+// denyTermination makes AWS reject the termination of machines.
+func (e *emulated) denyTermination(denied bool) {
+	e.aws.Configure(func() {
+		e.aws.DenialCode = func(_, action string) string {
+			if denied && action == "ec2:TerminateInstances" {
+				return "UnauthorizedOperation"
+			}
+			return ""
+		}
+	})
+}
+
+// An up that cannot terminate the machines of a removed region leaves them to the next one; status lists them meanwhile.
+func TestRemovedRegionIsKeptUntilEmpty(t *testing.T) {
+	testkit.Slow(t)
+	t.Parallel()
+	e := emulate(t)
+	e.skyserve(exitOK, append(e.upOf(twoRegions), "--yes")...)
+	up := append(e.upOf(oneRegion), "--yes")
+	e.denyTermination(true)
+	e.skyserve(exitCredentials, up...)
+	s := e.status()
+	if !slices.ContainsFunc(s.Regions, func(r deploy.RegionStatus) bool { return r.Name == "aws/eu-west-1" && len(r.Balancers) == 1 }) || len(s.Drift) == 0 {
+		t.Errorf("status does not list the machine in the removed region: %+v", s)
+	}
+	e.denyTermination(false)
+	if out := e.skyserve(exitOK, up...); !slices.Equal(e.machineRegions(), []string{"us-east-1"}) {
+		t.Errorf("machines remain in %q after\n%s", e.machineRegions(), out)
+	}
+	svc := local.ServiceAt(filepath.Join(e.dir, "home", "services", "chat"))
+	if d, err := readDeployment(svc); err != nil || !slices.Equal(d.regions, []service.Region{"aws/us-east-1"}) {
+		t.Errorf("regions after the removal: %q, %v", d.regions, err)
+	}
+}
