@@ -51,7 +51,7 @@ The history is kept only if store.url is a NATS server. Otherwise, to keep a cop
 Machines in static regions, which are your own, keep running: the service only stops using
 them. In clouds, after confirmation, the command deletes the public DNS name first, then
 VMs, firewalls, identities and the bucket with the skyserve binary. It finds them by their
-tags and waits until each is gone.`,
+tags, also in regions that were removed from service.yaml, and waits until each is gone.`,
 		Example: `  skyserve down chat
   skyserve down service.yaml`,
 		Args: argsBetween(0, 1, "[NAME|SERVICE.yaml]"),
@@ -158,7 +158,11 @@ func (d *down) findObjects(ctx context.Context) (err error) {
 		if d.clouds.programs, err = mayHaveBucket(d.svc); err != nil {
 			return err
 		}
-		if d.places, err = d.clouds.providersOf(ctx, d.spec); err != nil {
+		regions, err := possibleRegions(d.svc, d.spec) // a file that is not deployed yet may lack some
+		if err != nil {
+			return err
+		}
+		if d.places, err = d.clouds.providersOf(ctx, d.spec, regions...); err != nil {
 			return err
 		}
 	}

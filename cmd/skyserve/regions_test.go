@@ -58,3 +58,16 @@ func TestRemovedRegionIsKeptUntilEmpty(t *testing.T) {
 		t.Errorf("regions after the removal: %q, %v", d.regions, err)
 	}
 }
+
+// down deletes the machines of regions that were removed from the file that it is given, which up has not applied yet.
+func TestDownOfFileDeletesDeployedRegions(t *testing.T) {
+	testkit.Slow(t)
+	t.Parallel()
+	e := emulate(t)
+	e.skyserve(exitOK, append(e.upOf(twoRegions), "--yes")...)
+	file := e.upOf(oneRegion)[1]
+	if out := e.skyserve(exitOK, e.at("down", file, "--yes")...); len(e.aws.Machines()) > 0 {
+		t.Errorf("machines remain in %q after\n%s", e.machineRegions(), out)
+	}
+	e.ended()
+}
