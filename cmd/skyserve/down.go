@@ -135,6 +135,9 @@ func (d *down) openService(ctx context.Context) (err error) {
 	if d.spec, err = deployedSpec(d.name, d.svc); err == nil && !d.purge {
 		err = checkObservable(d.svc, d.spec)
 	}
+	if err == nil && d.spec != nil && isServiceFile(d.name) {
+		err = checkSameKind(d.svc, d.name, d.spec)
+	}
 	if err != nil {
 		return err
 	}
@@ -328,7 +331,7 @@ func (d *down) unpublish(ctx context.Context) error {
 // error if the service has machines in clouds, which could not be found without the file.
 func deployedSpec(arg string, svc local.Service) (*service.Spec, error) {
 	file := svc.SpecFile()
-	if ext := filepath.Ext(arg); ext == ".yaml" || ext == ".yml" {
+	if isServiceFile(arg) {
 		file = arg
 	}
 	text, err := os.ReadFile(file)
@@ -348,10 +351,15 @@ func deployedSpec(arg string, svc local.Service) (*service.Spec, error) {
 	return nil, nil // a local service can be found by its name alone
 }
 
+// isServiceFile reports whether an argument is a service file, not the name of a service.
+func isServiceFile(arg string) bool {
+	return slices.Contains([]string{".yaml", ".yml"}, filepath.Ext(arg))
+}
+
 // serviceNameOf returns the name of the service that arg denotes. If arg is a YAML file, its name field is
 // read, and the rest of the file need not be valid. Otherwise arg is the name.
 func serviceNameOf(arg string) (string, error) {
-	if ext := filepath.Ext(arg); ext != ".yaml" && ext != ".yml" {
+	if !isServiceFile(arg) {
 		return arg, nil
 	}
 	text, err := os.ReadFile(arg)

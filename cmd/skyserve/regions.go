@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"slices"
+	"strings"
 
 	"skyserve/internal/service"
 	"skyserve/provision"
@@ -68,6 +69,33 @@ func union(a, b []service.Region) []service.Region {
 
 // isRented reports whether the machines of a region are in a cloud.
 func isRented(r service.Region) bool { return !cloud.RunsOnThisComputer(r) }
+
+// joinRegions returns the names of regions with a separator between them.
+func joinRegions(regions []service.Region, separator string) string {
+	names := make([]string, len(regions))
+	for i, r := range regions {
+		names[i] = string(r)
+	}
+	return strings.Join(names, separator)
+}
+
+// checkSameKind returns an error if a file describes a service on this computer and the service was deployed in clouds, or
+// the reverse: the objects of the deployed service are not found among the other kind.
+func checkSameKind(svc local.Service, file string, spec *service.Spec) error {
+	d, err := readDeployment(svc)
+	if err != nil || len(d.regions) == 0 && !d.inClouds || d.inClouds == cloud.UsesClouds(spec) {
+		return err
+	}
+	runs, describes := "on this computer", "a service in clouds"
+	if d.inClouds {
+		runs, describes = "in clouds", "a service on this computer"
+	}
+	if len(d.regions) > 0 {
+		runs += " (" + joinRegions(d.regions, ", ") + ")"
+	}
+	return usage(fmt.Errorf("%s runs %s, but %s describes %s of the same name (%s)", svc.Name(), runs, file, describes, joinRegions(cloud.ManagedRegions(spec), ", ")),
+		fmt.Sprintf("run 'skyserve down %s' first, or choose another name in %s", svc.Name(), file))
+}
 
 // recordRegions records, before the first change, where the service may have objects from now on.
 func (u *upRun) recordRegions() error { return u.svc.StoreValue(noteRegions, u.regions) }

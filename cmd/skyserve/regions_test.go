@@ -1,10 +1,14 @@
 package main
 
 import (
+	"errors"
+	"io"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"skyserve/internal/controller/deploy"
 	"skyserve/internal/service"
@@ -15,6 +19,9 @@ import (
 // twoRegions is the service oneRegion with a balancer in a second region.
 var twoRegions = strings.NewReplacer("    gpus: [{type: L4}]\n", "    gpus: [{type: L4}]\n    regions: {\"aws/eu-west-1\": {min: 0, max: 0}}\n",
 	"  - name: aws/us-east-1\n", "  - name: aws/us-east-1\n  - name: aws/eu-west-1\n").Replace(oneRegion)
+
+// localChat is a service on this computer with the name of oneRegion.
+const localChat = "name: chat\nmodels: [{name: m, engine: {kind: sim}}]\nregions: [{name: local/us}]\n"
 
 // machineRegions returns the regions of AWS that have machines.
 func (e *emulated) machineRegions() (regions []string) {
@@ -70,4 +77,48 @@ func TestDownOfFileDeletesDeployedRegions(t *testing.T) {
 		t.Errorf("machines remain in %q after\n%s", e.machineRegions(), out)
 	}
 	e.ended()
+}
+
+// deployedInClouds stores a service as up does for machines in clouds.
+func deployedInClouds(t *testing.T, text string) local.Service {
+	t.Helper()
+	svc := storedService(t, text)
+	if err := svc.StoreValue(noteProgram, machineProgram{URL: "http://127.0.0.1:1/skyserve", SHA256: "0"}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := identityOf(svc).Create("chat", time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	return svc
+}
+
+// A file for this computer does not replace a service of the same name in clouds, whose machines no command would find.
+func TestServiceKeepsItsKind(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "service.yaml")
+	deployedInClouds(t, twoRegions)
+	if err := os.WriteFile(file, []byte(localChat), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	want := "chat runs in clouds (aws/us-east-1, aws/eu-west-1), but " + file + " describes a service on this computer of the same name (local/us)"
+	for name, run := range map[string]func() error{
+		"up": func() error {
+			return runUp(t.Context(), &upOptions{file: file, dryRun: true, output: outputFlags{output: "text"}}, strings.NewReader(""), io.Discard, io.Discard)
+		},
+		"down": func() error {
+			return runDown(t.Context(), &downOptions{name: file, yes: true, output: outputFlags{output: "text"}}, strings.NewReader(""), io.Discard, io.Discard)
+		},
+	} {
+		if err := run(); errorText(err) != want || !strings.Contains(hintOf(err), "run 'skyserve down chat' first") {
+			t.Errorf("%s: got %q with hint %q, want %q", name, errorText(err), hintOf(err), want)
+		}
+	}
+}
+
+// hintOf returns the hint of an error; empty if it has none.
+func hintOf(err error) string {
+	var coded *exitError
+	if errors.As(err, &coded) {
+		return coded.hint
+	}
+	return ""
 }

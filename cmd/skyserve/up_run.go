@@ -91,6 +91,9 @@ func deployService(ctx context.Context, u *up, in io.Reader, spec *service.Spec,
 		return err
 	}
 	defer lock.release()
+	if err := checkSameKind(svc, u.file, spec); err != nil {
+		return err
+	}
 	if err := c.openService(ctx); err != nil {
 		lock.removeUnused()
 		return cloudError(specUsage(err))
