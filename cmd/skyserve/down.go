@@ -51,7 +51,9 @@ The history is kept only if store.url is a NATS server. Otherwise, to keep a cop
 Machines in static regions, which are your own, keep running: the service only stops using
 them. In clouds, after confirmation, the command deletes the public DNS name first, then
 VMs, firewalls, identities and the bucket with the skyserve binary. It finds them by their
-tags, also in regions that were removed from service.yaml, and waits until each is gone.`,
+tags, also in regions that were removed from service.yaml, and waits until each is gone.
+Without service.yaml, neither in the state directory nor as argument, it deletes nothing
+(exit 2).`,
 		Example: `  skyserve down chat
   skyserve down service.yaml`,
 		Args: argsBetween(0, 1, "[NAME|SERVICE.yaml]"),
@@ -127,6 +129,7 @@ type down struct {
 	owner  string
 	places provision.MultiCloud
 	have   []provision.Object
+	lost   string              // the machines in clouds that cannot be found; empty = none
 	ports  map[string][]string // ports of processes that no longer have an object
 }
 
@@ -138,10 +141,32 @@ func (d *down) openService(ctx context.Context) (err error) {
 	if err == nil && d.spec != nil && isServiceFile(d.name) {
 		err = checkSameKind(d.svc, d.name, d.spec)
 	}
+	if err == nil && d.spec == nil {
+		err = d.checkLost()
+	}
 	if err != nil {
 		return err
 	}
 	return cloudError(d.findObjects(ctx))
+}
+
+// checkLost returns an error if the service has machines in clouds, which cannot be found without its service.yaml. With
+// --purge it only sets lost.
+func (d *down) checkLost() error {
+	known, err := readDeployment(d.svc)
+	if err != nil || !known.inClouds {
+		return err
+	}
+	search, where := "--region CLOUD/REGION", ""
+	if len(known.regions) > 0 {
+		search, where = "--region "+joinRegions(known.regions, " --region "), " ("+joinRegions(known.regions, ", ")+")"
+	}
+	if d.purge {
+		d.lost = fmt.Sprintf("machines in clouds%s, which 'skyserve gc %s' deletes", where, search)
+		return nil
+	}
+	return usage(fmt.Errorf("%s has machines in clouds%s, and its service.yaml is missing in the state directory", d.svc.Name(), where),
+		fmt.Sprintf("pass the service's file: skyserve down SERVICE.yaml; without one, 'skyserve down %s --purge' deletes the state on this machine, and 'skyserve gc %s' then deletes the machines", d.svc.Name(), search))
 }
 
 // findObjects finds the service's objects.
@@ -216,6 +241,9 @@ func (d *down) runDown(ctx context.Context) error {
 	}
 	if leftover == nil && len(others) == 0 || d.purge {
 		others = append(others, d.deleteState(ctx)...)
+	}
+	if d.lost != "" {
+		others = append(others, d.lost)
 	}
 	if leftover == nil && len(others) > 0 {
 		leftover = &provision.RemainingError{Service: d.svc.Name()}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"errors"
 	"io"
 	"os"
@@ -111,6 +112,24 @@ func TestServiceKeepsItsKind(t *testing.T) {
 		if err := run(); errorText(err) != want || !strings.Contains(hintOf(err), "run 'skyserve down chat' first") {
 			t.Errorf("%s: got %q with hint %q, want %q", name, errorText(err), hintOf(err), want)
 		}
+	}
+}
+
+// Without service.yaml, down does not find the machines in clouds: it keeps the keys, or says what remains.
+func TestDownWithoutFileKeepsKeys(t *testing.T) {
+	svc := deployedInClouds(t, "")
+	o := &downOptions{name: "chat", yes: true, output: outputFlags{output: "text"}}
+	var out bytes.Buffer
+	err := runDown(t.Context(), o, strings.NewReader(""), &out, io.Discard)
+	if !strings.Contains(errorText(err), "chat has machines in clouds, and its service.yaml is missing") || !strings.Contains(hintOf(err), "skyserve gc") || out.Len() > 0 {
+		t.Errorf("got %q with hint %q\n%s", errorText(err), hintOf(err), &out)
+	}
+	if _, err := identityOf(svc).Authority(); err != nil {
+		t.Errorf("the authority: %v", err)
+	}
+	o.purge = true
+	if err := runDown(t.Context(), o, strings.NewReader(""), &out, io.Discard); !strings.Contains(errorText(err), "machines in clouds") || out.Len() > 0 {
+		t.Errorf("down --purge: got %q\n%s", errorText(err), &out)
 	}
 }
 
