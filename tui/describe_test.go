@@ -80,3 +80,14 @@ func TestShell(t *testing.T) {
 		t.Errorf("the end is not shown:\n%s", d.frame())
 	}
 }
+
+// The replica of a donation is selected also if the view of replicas was never open, or shows others.
+func TestEnterOnDonationSelectsItsReplica(t *testing.T) {
+	for _, before := range [][]string{nil, {"2", "j", "/", "eu", "enter"}} {
+		d := deskIn(t, 120, 40, ownMachines(), before...)
+		d.press("6", "j", "enter")
+		if id, _ := d.model.screen.table.selection(); id != "us-10" {
+			t.Errorf("after %v: %q is selected, want us-10", before, id)
+		}
+	}
+}

@@ -269,8 +269,10 @@ func (m *Model) openSelection() tea.Cmd {
 		region, model, _ := strings.Cut(id, " ")
 		return m.openReplicas(service.Region(region), exactFilter(model))
 	case viewDonations:
+		cmd := m.openReplicas("", "")
+		s.reflow() // lists the replicas, among which this one is selected
 		s.table.selectID(id)
-		return m.openReplicas("", "")
+		return cmd
 	default:
 		r, _ := s.lists[s.view].current()
 		s.openText(viewNames[s.view], s.rowText(r))

@@ -60,8 +60,9 @@ func (t *table) selection() (id string, ok bool) {
 	return r.replica.ID, true
 }
 
-// selectID selects the replica of that id.
+// selectID selects the replica of that id; none if it is not listed.
 func (t *table) selectID(id string) {
+	t.unselect()
 	for i, r := range t.rows {
 		if r.replica.ID == id {
 			t.selectRow(i)
