@@ -226,9 +226,10 @@ func (s *screen) lastReady(actions []Action) []string {
 func (m *Model) confirmPlan() {
 	s := &m.screen
 	p := s.snapshot.Plan
+	why := s.noPlan(p)
 	switch {
-	case p == nil:
-		m.showToast("apply: no plan yet", true)
+	case why != "":
+		m.showToast("apply: "+why, true)
 	case len(p.Changes) == 0:
 		m.showToast("apply: the plan has no changes", true)
 	case !s.data.deployment.isHere():

@@ -1,6 +1,7 @@
 package tui
 
 import (
+	"cmp"
 	"fmt"
 	"strconv"
 	"strings"
@@ -58,7 +59,28 @@ func (s *screen) emptyPlan() []string {
 	case p.Status == "infeasible":
 		return []string{"No plan satisfies the bounds: see the lines above"}
 	}
+	if why := s.noPlan(p); why != "" {
+		return []string{strings.ToUpper(why[:1]) + why[1:]}
+	}
 	return []string{"No changes: the running replicas match the plan"}
+}
+
+// noPlan returns why a summary contains no plan; empty if it contains one. Before the first plan, the controller
+// publishes a summary without a status.
+func (s *screen) noPlan(p *telemetry.PlanSummary) string {
+	switch {
+	case p == nil:
+		return "no plan yet"
+	case p.Status == "":
+		return strings.TrimSuffix("no plan yet: "+s.theme.text(cmp.Or(p.Waiting, p.Error)), ": ")
+	case len(p.Changes) > 0:
+		return ""
+	case p.Status == "infeasible":
+		return "no plan satisfies the bounds"
+	case p.Status == "unknown":
+		return "no plan was found in time"
+	}
+	return ""
 }
 
 // abovePlan returns the status, cost and problems of the last plan.
@@ -84,14 +106,17 @@ func (s *screen) abovePlan() []string {
 		segment{t.text(p.Status), t.paint(status)}, segment{s.planCost(p), paint{}},
 		segment{"strategy " + s.theme.text(s.snapshot.Strategy), t.muted}, segment{hint, t.accent},
 	)
-	lines := []string{line}
+	var lines []string
+	if p.Status != "" {
+		lines = append(lines, line)
+	}
 	for _, text := range p.Infeasible {
 		lines = append(lines, t.bad.apply(s.fit(t.text(text))))
 	}
 	if unmet := s.snapshot.UnmetLine(); unmet != "" {
 		lines = append(lines, t.warn.apply(s.fit(t.text(unmet))))
 	}
-	if p.Error != "" {
+	if p.Error != "" && p.Status != "" { // without a plan, the list shows it
 		lines = append(lines, t.bad.apply(s.fit("the last attempt to plan failed: "+t.text(p.Error))))
 	}
 	for _, text := range p.OverBudget {
@@ -99,6 +124,9 @@ func (s *screen) abovePlan() []string {
 	}
 	for _, text := range s.snapshot.Launches.Lines() {
 		lines = append(lines, t.text(s.fit(text)))
+	}
+	if len(lines) == 0 {
+		return nil
 	}
 	return append(lines, "")
 }
