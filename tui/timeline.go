@@ -102,11 +102,12 @@ func (m *Model) stepTime(n int, d time.Duration) {
 	for n != 0 && at > 0 && at < len(frames)-1 && frames[at].at.Sub(from).Abs() < d {
 		at += sign(n)
 	}
+	at = max(at, 0)
 	if at >= len(frames)-1 {
 		m.goLive()
 		return
 	}
-	m.showFrame(max(at, 0))
+	m.showFrame(at)
 }
 
 // sign returns -1, 0 or 1.
