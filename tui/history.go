@@ -39,7 +39,6 @@ func (h *history) addSnapshot(s *telemetry.Snapshot, now time.Time) {
 		h.regions = make(map[service.Region]*series)
 	}
 	h.newest = now.UnixNano() / int64(bucketSpan)
-	h.last = h.newest
 	for i := range s.Regions {
 		r := &s.Regions[i]
 		if r.OutputTokensPerSecond == nil {

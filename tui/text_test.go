@@ -198,6 +198,7 @@ func TestHistory(t *testing.T) {
 	h := new(history)
 	see := func(at time.Duration, v *float64) {
 		h.addSnapshot(&telemetry.Snapshot{Regions: []telemetry.RegionSnapshot{{Name: "a/b", OutputTokensPerSecond: v}}}, noon.Add(at))
+		h.drawUntil(noon.Add(at))
 	}
 	see(0, ptr(0.0))
 	see(5*time.Second, ptr(10.0))
