@@ -32,7 +32,7 @@ func (s *screen) chart(t *Theme, n int) []string {
 	if s.focus != "" {
 		what = t.text(string(s.focus))
 	}
-	title := t.cut("output tok/s, "+what+", "+strings.ToLower(sparkSpan(cells)), s.width)
+	title := t.cut("output tok/s, "+what+", "+strings.ToLower(s.history.sparkSpan(cells)), s.width)
 	lines := []string{"", t.heading.apply(title)}
 	for row := rows - 1; row >= 0; row-- {
 		var bars strings.Builder
@@ -47,7 +47,7 @@ func (s *screen) chart(t *Theme, n int) []string {
 // timeAxis returns the times of a chart of n cells: its begin, its middle and its end.
 func (s *screen) timeAxis(n int) string {
 	at := func(cell int) string {
-		return s.snapshot.At.Add(-time.Duration(n-cell) * bucketSpan).Format("15:04")
+		return s.snapshot.At.Add(-time.Duration(n-cell) * s.history.cell).Format("15:04")
 	}
 	const label = len("15:04")
 	middle := max(n/2-label/2, label+1)

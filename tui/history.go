@@ -11,17 +11,18 @@ import (
 
 // Limits of the history of rates.
 const (
-	bucketSpan = 5 * time.Second // one cell of a sparkline
+	bucketSpan = 5 * time.Second // one cell of a sparkline; longer in a fast replay
 	maxBuckets = 720             // an hour
 	maxRegions = 256             // regions whose rates are kept
 )
 
 // history holds each region's output tokens per second in the snapshots received, as means
-// over buckets aligned to bucketSpan, so that a sparkline shifts but does not flicker.
+// over buckets aligned to their span, so that a sparkline shifts but does not flicker.
 type history struct {
 	regions map[service.Region]*series
-	newest  int64 // the newest bucket
-	last    int64 // the last bucket to draw
+	cell    time.Duration // the span of a bucket
+	newest  int64         // the bucket of the newest snapshot
+	last    int64         // the last bucket to draw
 }
 
 // series is a ring of buckets; bucket b is at index b mod maxBuckets.
@@ -33,12 +34,29 @@ type bucket struct {
 	n      int
 }
 
-// addSnapshot adds the rates of a snapshot that was received at now.
-func (h *history) addSnapshot(s *telemetry.Snapshot, now time.Time) {
+// newHistory returns an empty history. The snapshots of a replay that is faster than the recording are further apart,
+// and so are its buckets: otherwise most of them would be empty.
+func newHistory(replaySpeed float64) *history {
+	return &history{cell: time.Duration(float64(bucketSpan) * max(replaySpeed, 1))}
+}
+
+// number returns the bucket of a time; negative for the zero time.
+func (h *history) number(t time.Time) int64 {
+	if t.Before(time.Unix(0, 0)) {
+		return -1
+	}
+	return t.UnixNano() / int64(h.cell)
+}
+
+// addSnapshot adds the rates of a snapshot.
+func (h *history) addSnapshot(s *telemetry.Snapshot) {
 	if h.regions == nil {
 		h.regions = make(map[service.Region]*series)
 	}
-	h.newest = now.UnixNano() / int64(bucketSpan)
+	h.newest = h.number(s.At)
+	if h.newest < 0 {
+		return
+	}
 	for i := range s.Regions {
 		r := &s.Regions[i]
 		if r.OutputTokensPerSecond == nil {
@@ -68,8 +86,8 @@ func (h *history) bucket(name service.Region) *bucket {
 	return b
 }
 
-// drawUntil makes the bucket of time t the last one to draw.
-func (h *history) drawUntil(t time.Time) { h.last = min(t.UnixNano()/int64(bucketSpan), h.newest) }
+// drawUntil makes the bucket of a snapshot's time t the last one to draw.
+func (h *history) drawUntil(t time.Time) { h.last = h.number(t) }
 
 // mean returns the mean of a region's bucket; known is false if the bucket is empty.
 func (h *history) mean(name service.Region, number int64) (v float64, known bool) {
@@ -129,9 +147,9 @@ func (h *history) total(regions []*telemetry.RegionSnapshot, number int64) (sum 
 }
 
 // sparkSpan returns the time that n cells of a sparkline cover, such as "LAST 5m".
-func sparkSpan(n int) string {
-	d := time.Duration(n) * bucketSpan
-	if d < 2*time.Minute {
+func (h *history) sparkSpan(n int) string {
+	d := time.Duration(n) * h.cell
+	if d < 2*time.Minute || d >= 100*time.Minute {
 		return "LAST " + age(d)
 	}
 	halves := int(d / (30 * time.Second))

@@ -22,6 +22,8 @@ type Config struct {
 	Fetcher  Fetcher
 	Operator Operator      // nil = read-only: only snapshots are fetched
 	Interval time.Duration // between two snapshots
+	// ReplaySpeed is how many seconds of a recording pass in a second; 0 or 1 without a replay.
+	ReplaySpeed float64
 	// Theme is the initial theme; ThemeAuto becomes dark or light once the terminal has
 	// reported its background.
 	Theme Theme
@@ -63,7 +65,7 @@ func New(ctx context.Context, cfg Config) *Model {
 	}
 	m := &Model{ctx: ctx, cfg: cfg, started: cfg.Now()}
 	m.screen = newScreen(cfg.Theme)
-	m.screen.history, m.screen.interactive, m.screen.readOnly = new(history), true, cfg.Operator == nil
+	m.screen.history, m.screen.interactive, m.screen.readOnly = newHistory(cfg.ReplaySpeed), true, cfg.Operator == nil
 	m.screen.link = link{source: cfg.Fetcher.String(), interval: cfg.Interval}
 	return m
 }
@@ -184,7 +186,7 @@ func (m *Model) receiveSnapshot(msg snapshotMsg) tea.Cmd {
 		s.change, m.changedAt = c, msg.at
 	}
 	s.recordChanges(msg.snapshot.At, changes)
-	s.history.addSnapshot(msg.snapshot, msg.at)
+	s.history.addSnapshot(msg.snapshot)
 	m.timeline.addSnapshot(msg.snapshot, msg.at)
 	if s.pastFrame == nil {
 		m.goLive()

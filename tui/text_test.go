@@ -57,10 +57,10 @@ func TestNumberFormats(t *testing.T) {
 		{shortModel("a/"), "a/"},
 		{printable.Count(1, "region"), "1 region"},
 		{printable.Count(0, "region"), "0 regions"},
-		{sparkSpan(9), "LAST 45s"},
-		{sparkSpan(24), "LAST 2m"},
-		{sparkSpan(91), "LAST 7.5m"},
-		{sparkSpan(120), "LAST 10m"},
+		{newHistory(1).sparkSpan(9), "LAST 45s"},
+		{newHistory(1).sparkSpan(24), "LAST 2m"},
+		{newHistory(1).sparkSpan(91), "LAST 7.5m"},
+		{newHistory(1).sparkSpan(120), "LAST 10m"},
 	}
 	for i, tt := range tests {
 		if tt.got != tt.want {
@@ -195,9 +195,9 @@ func TestUnknownValuesSortLast(t *testing.T) {
 }
 
 func TestHistory(t *testing.T) {
-	h := new(history)
+	h := newHistory(1)
 	see := func(at time.Duration, v *float64) {
-		h.addSnapshot(&telemetry.Snapshot{Regions: []telemetry.RegionSnapshot{{Name: "a/b", OutputTokensPerSecond: v}}}, noon.Add(at))
+		h.addSnapshot(&telemetry.Snapshot{At: noon.Add(at), Regions: []telemetry.RegionSnapshot{{Name: "a/b", OutputTokensPerSecond: v}}})
 		h.drawUntil(noon.Add(at))
 	}
 	see(0, ptr(0.0))
@@ -222,8 +222,8 @@ func TestHistory(t *testing.T) {
 }
 
 func TestHistoryIsBounded(t *testing.T) {
-	h := new(history)
-	h.addSnapshot(crowd(2*maxRegions, 0), noon)
+	h := newHistory(1)
+	h.addSnapshot(crowd(2*maxRegions, 0))
 	if len(h.regions) != maxRegions {
 		t.Errorf("got %d regions, want at most %d", len(h.regions), maxRegions)
 	}

@@ -141,7 +141,7 @@ func (m *Model) drawFrame(i int) {
 		s.previous = m.timeline.frames[i-1].snapshot
 	}
 	s.rateBase, _ = m.timeline.frameBefore(f.at, rateWindow)
-	s.history.drawUntil(f.at)
+	s.history.drawUntil(f.snapshot.At)
 	s.prices = pricesOf(s.snapshot)
 	s.table.previous, s.table.base = s.previous, s.rateBase.snapshot
 }

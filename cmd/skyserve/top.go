@@ -115,7 +115,7 @@ func runTop(ctx context.Context, o *topOptions, in *os.File, out, errOut io.Writ
 			return failed(fmt.Errorf("fetching a snapshot: %w", err), o.hint())
 		}
 	}
-	return tui.Run(ctx, tui.Config{Fetcher: v, Operator: v.operator, Interval: o.interval, Theme: theme, Zone: time.Local}, in, rawWriter(out))
+	return tui.Run(ctx, tui.Config{Fetcher: v, Operator: v.operator, Interval: o.interval, ReplaySpeed: o.speed, Theme: theme, Zone: time.Local}, in, rawWriter(out))
 }
 
 // checkOptions validates the flags and chooses the theme.
