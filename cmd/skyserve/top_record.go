@@ -8,12 +8,15 @@ import (
 	"io"
 	"os"
 	"strings"
+	"sync"
 
 	"skyserve/internal/telemetry"
 )
 
-// snapshotRecord is a file with one snapshot per line, in the format of top -o json.
+// snapshotRecord is a file with one snapshot per line, in the format of top -o json. It is safe for
+// concurrent use: several fetches may be in flight.
 type snapshotRecord struct {
+	mu     sync.Mutex
 	file   *os.File
 	packed *gzip.Writer // nil unless the file's name ends in .gz
 }
@@ -37,6 +40,8 @@ func (r *snapshotRecord) addSnapshot(s *telemetry.Snapshot) error {
 	if err != nil {
 		return fmt.Errorf("writing --record: %w", err)
 	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	out := io.Writer(r.file)
 	if r.packed != nil {
 		out = r.packed
@@ -53,6 +58,8 @@ func (r *snapshotRecord) addSnapshot(s *telemetry.Snapshot) error {
 
 // Close flushes and closes the record.
 func (r *snapshotRecord) Close() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	var err error
 	if r.packed != nil {
 		err = r.packed.Close()

@@ -6,12 +6,15 @@ import (
 	"errors"
 	"io"
 	"os"
+	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"skyserve/internal/service"
 	"skyserve/internal/telemetry"
+	"skyserve/tui"
 )
 
 // publishedRecording is the recording of the quickstart that the docs speak of: examples/quickstart/record makes it.
@@ -78,5 +81,41 @@ func TestPublishedRecordingIsReplayed(t *testing.T) {
 	}
 	if err != nil || played.Service != "quickstart" || !played.At.Equal(last.At) {
 		t.Errorf("replayed %s until %s (%v), want %s", played.Service, played.At, err, last.At)
+	}
+}
+
+// Two fetches may be in flight, as after the key r: their snapshots are recorded one after the other.
+func TestConcurrentSnapshotsAreRecorded(t *testing.T) {
+	for _, name := range []string{"r.jsonl", "r.jsonl.gz"} {
+		file := filepath.Join(t.TempDir(), name)
+		record, err := createRecord(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s := telemetry.Snapshot{At: time.Date(2026, 3, 4, 12, 0, 0, 0, time.UTC), Regions: make([]telemetry.RegionSnapshot, 20)}
+		var writers sync.WaitGroup
+		for range 8 {
+			writers.Go(func() {
+				for range 50 {
+					if err := record.addSnapshot(&s); err != nil {
+						t.Error(err)
+					}
+				}
+			})
+		}
+		writers.Wait()
+		if err := record.Close(); err != nil {
+			t.Fatal(err)
+		}
+		replay, err := tui.OpenReplay(file, 1, time.Now)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, _, err := replay.Fetch(t.Context()); err != nil || !replay.Ended() {
+			t.Errorf("%s is damaged: %v", name, err)
+		}
+		if err := replay.Close(); err != nil {
+			t.Error(err)
+		}
 	}
 }
