@@ -114,7 +114,7 @@ func (r *Replay) Ended() bool {
 }
 
 // readNext sets next to the recording's next snapshot. A truncated gzip stream, left behind by
-// a killed writer, ends the recording without an error.
+// a killed writer, ends the recording without an error, also within a line.
 func (r *Replay) readNext() {
 	r.next = nil
 	if !r.lines.Scan() {
@@ -125,6 +125,9 @@ func (r *Replay) readNext() {
 	}
 	r.line++
 	s, err := parseSnapshot(r.lines.Bytes())
+	if err != nil && errors.Is(r.lines.Err(), io.ErrUnexpectedEOF) && !r.lines.Scan() {
+		return
+	}
 	if err != nil {
 		r.readErr = fmt.Errorf("reading %s:%d: %w", r.name, r.line, err)
 		return

@@ -167,6 +167,30 @@ func TestTruncatedRecordingIsReplayed(t *testing.T) {
 	})
 }
 
+// A writer that is killed within a line leaves a part of it, which is not shown.
+func TestLineCutByItsWriterEndsRecording(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var packed bytes.Buffer
+		z := gzip.NewWriter(&packed)
+		if _, err := z.Write([]byte(recordLine(t, 0) + recordLine(t, 1) + recordLine(t, 2)[:40])); err != nil {
+			t.Fatal(err)
+		}
+		if err := z.Flush(); err != nil {
+			t.Fatal(err)
+		}
+		file := filepath.Join(t.TempDir(), "killed.gz")
+		if err := os.WriteFile(file, packed.Bytes(), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		r := opened(t, file, 1)
+		showing(t, r)
+		time.Sleep(time.Minute)
+		if got, source := showing(t, r); got != 1 || !r.Ended() {
+			t.Errorf("shows %g as %q", got, source)
+		}
+	})
+}
+
 func FuzzReplay(f *testing.F) {
 	f.Add(recordLine(f, 0) + recordLine(f, 1))
 	f.Add(recordLine(f, 0) + "\n")
