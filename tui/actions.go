@@ -26,9 +26,14 @@ func (d *dialog) open() bool { return len(d.actions) > 0 }
 type toast struct {
 	text string
 	bad  bool
-	// persistent: it is the failure of a confirmed action, and stays until esc.
-	persistent bool
-	at         time.Time
+	at   time.Time
+	// failures are those of confirmed actions. They stay until esc, also with later messages.
+	failures string
+}
+
+// shown returns the message and the failures, the newer text first.
+func (t *toast) shown() string {
+	return strings.Trim(t.text+"; "+t.failures, "; ")
 }
 
 // toastDuration is how long a message is shown, errorDuration how long an error is shown; esc removes both.
@@ -47,7 +52,7 @@ type actionDoneMsg struct {
 
 // showToast shows a message.
 func (m *Model) showToast(text string, bad bool) {
-	m.screen.toast = toast{text: text, bad: bad, at: m.cfg.Now()}
+	m.screen.toast = toast{text, bad, m.cfg.Now(), m.screen.toast.failures}
 }
 
 // handleActionKey handles the keys of actions.
@@ -317,11 +322,8 @@ func (m *Model) receiveActionResult(msg actionDoneMsg) tea.Cmd {
 func (m *Model) showActionResult(msg actionDoneMsg) {
 	what := strings.TrimSpace(string(msg.action.Verb) + " " + m.screen.theme.text(msg.action.Replica))
 	if msg.err != nil {
-		m.showToast(what+": "+m.screen.theme.text(shortError(msg.err)), true)
-		m.screen.toast.persistent = true
-		return
-	}
-	if m.screen.toast.bad { // must not hide the error of an earlier action
+		failure := what + ": " + m.screen.theme.text(shortError(msg.err))
+		m.screen.toast = toast{failures: strings.TrimSuffix(failure+"; "+m.screen.toast.failures, "; ")}
 		return
 	}
 	text := m.screen.theme.text(msg.text)

@@ -114,9 +114,9 @@ func (s *screen) note() []string {
 		text := fmt.Sprintf(" connection lost, retrying; data is %s old: %s ", age(s.sinceFetch), s.theme.text(s.link.err))
 		return []string{s.theme.alarm.apply(s.fit(text))}
 	}
-	if s.toast.text != "" {
+	if s.toast.shown() != "" {
 		p := s.theme.title
-		if s.toast.bad {
+		if s.toast.bad || s.toast.failures != "" {
 			p = s.theme.alarm
 		}
 		lines := s.toastLines()
@@ -138,7 +138,7 @@ const maxToastLines = 3
 
 // toastLines returns the lines of the message, more than one only if it is shown on a screen that is high enough.
 func (s *screen) toastLines() []string {
-	text := s.theme.text(s.toast.text)
+	text := s.theme.text(s.toast.shown())
 	if s.height < aboveFrom || s.link.err != "" {
 		return []string{text}
 	}

@@ -214,7 +214,7 @@ func (m *Model) goBack() {
 		s.panel = panel{}
 	case s.pastFrame != nil:
 		m.goLive()
-	case s.toast.text != "":
+	case s.toast.shown() != "":
 		s.toast = toast{}
 	case len(s.markedIDs()) > 0:
 		s.clearMarks()

@@ -215,8 +215,8 @@ func (m *Model) updateAges(now time.Time) {
 	if s.toast.bad {
 		shownFor = errorDuration
 	}
-	if !s.toast.persistent && now.Sub(s.toast.at) > shownFor {
-		s.toast = toast{}
+	if now.Sub(s.toast.at) > shownFor {
+		s.toast = toast{failures: s.toast.failures}
 	}
 }
 

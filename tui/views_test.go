@@ -255,6 +255,32 @@ func TestRejectedActionsShowTheReason(t *testing.T) {
 	}
 }
 
+// The failures of confirmed actions stay until esc, with any later message.
+func TestFailuresOfActionsStay(t *testing.T) {
+	d := deskIn(t, 120, 40, ownMachines(), "2", "j", "j", "space", "space", "x")
+	d.op.err = errors.New("timed out")
+	d.run(d.press("y"))
+	d.wants("drain eu-1: timed out", "drain us-0: timed out")
+	d.press("u")
+	d.wants("undrain: ", "drain eu-1: timed out", "drain us-0: timed out")
+	d.now = d.now.Add(time.Hour)
+	d.send(clockMsg(d.now))
+	d.lacks("undrain: ")
+	d.wants("drain eu-1: timed out", "drain us-0: timed out")
+	d.press("esc")
+	d.lacks("timed out")
+}
+
+// A message that is shown while an action runs does not hide its result.
+func TestResultOfActionIsShownAfterMessage(t *testing.T) {
+	d := deskIn(t, 120, 40, ownMachines(), "2", "j", "j", "x")
+	result := d.press("y")
+	d.press("3", "1", "enter")
+	d.wants("open: select a row")
+	d.run(result)
+	d.wants("drain eu-1: done; undo with :undrain eu-1")
+}
+
 func TestSteppingThroughHistory(t *testing.T) {
 	d := newDesk(t, 120, 40, normal())
 	for i := range 100 {
