@@ -1,10 +1,15 @@
 package tui
 
 import (
+	"reflect"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
 	tea "charm.land/bubbletea/v2"
+
+	"skyserve/internal/telemetry"
 )
 
 // The sparklines and the chart end at the shown snapshot, also after newer ones have arrived.
@@ -67,4 +72,65 @@ func TestSnapshotWithoutTimeHasNoTrend(t *testing.T) {
 	d := newDesk(t, 120, 40, s)
 	d.poll(0)
 	d.wants("us-east-1")
+}
+
+// memory returns the bytes that a value refers to, without those of the value itself.
+func memory(v reflect.Value) (n int) {
+	switch v.Kind() {
+	case reflect.String:
+		return v.Len()
+	case reflect.Pointer:
+		if !v.IsNil() {
+			return int(v.Type().Elem().Size()) + memory(v.Elem())
+		}
+	case reflect.Slice:
+		n = v.Len() * int(v.Type().Elem().Size())
+		for i := range v.Len() {
+			n += memory(v.Index(i))
+		}
+	case reflect.Struct:
+		for i := range v.NumField() {
+			n += memory(v.Field(i))
+		}
+	}
+	return n
+}
+
+// The estimated size of a snapshot is about what it occupies, whatever it has most of.
+func TestSnapshotSizeCountsEveryList(t *testing.T) {
+	with := func(change func(*telemetry.Snapshot)) *telemetry.Snapshot {
+		s := normal()
+		s.Regions = slices.Clone(s.Regions)
+		change(s)
+		return s
+	}
+	const n = 1000
+	full := withBatches()
+	snapshots := map[string]*telemetry.Snapshot{
+		"normal": normal(), "replicas": crowd(3, n),
+		"balancers": with(func(s *telemetry.Snapshot) { s.Regions[0].Balancers = slices.Repeat(s.Regions[0].Balancers, n) }),
+		"models":    with(func(s *telemetry.Snapshot) { s.Regions[0].Models = slices.Repeat(s.Regions[0].Models, n) }),
+		"keys":      with(func(s *telemetry.Snapshot) { s.Regions[0].Keys = slices.Repeat(s.Regions[0].Keys, n) }),
+		"GPUs": with(func(s *telemetry.Snapshot) {
+			s.Regions[0].Replicas[0].GPUs = slices.Repeat(s.Regions[0].Replicas[0].GPUs, n)
+		}),
+		"batches":  with(func(s *telemetry.Snapshot) { s.Batches = slices.Repeat(full.Batches, n) }),
+		"events":   with(func(s *telemetry.Snapshot) { s.Events = slices.Repeat(s.Events, n) }),
+		"forecast": with(func(s *telemetry.Snapshot) { s.Forecast = slices.Repeat(s.Forecast, n) }),
+		"targets":  with(func(s *telemetry.Snapshot) { s.Targets = slices.Repeat(s.Targets, n) }),
+		"prices": with(func(s *telemetry.Snapshot) {
+			s.Prices = slices.Repeat([]telemetry.Price{{Region: "aws/us-east-1", GPU: "L4"}}, n)
+		}),
+		"alerts": with(func(s *telemetry.Snapshot) {
+			s.Alerts = slices.Repeat([]telemetry.Alert{{Message: strings.Repeat("m", 80), NextStep: strings.Repeat("n", 80)}}, n)
+		}),
+		"donations": with(func(s *telemetry.Snapshot) { s.Donations = slices.Repeat(ownMachines().Donations, n) }),
+		"changes":   with(func(s *telemetry.Snapshot) { p := *s.Plan; p.Changes = slices.Repeat(p.Changes, n); s.Plan = &p }),
+	}
+	for name, s := range snapshots {
+		got, want := snapshotSize(s), memory(reflect.ValueOf(s))
+		if got < want*2/3 || got > 2*want {
+			t.Errorf("%s: estimated as %d bytes, occupies %d", name, got, want)
+		}
+	}
 }

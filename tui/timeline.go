@@ -75,14 +75,30 @@ func (p *timeline) frameBefore(t time.Time, d time.Duration) (m frame, ok bool) 
 	return m, ok
 }
 
-// snapshotSize estimates the size of a snapshot in bytes.
+// snapshotSize estimates the size of a snapshot in bytes: the usual size of each list's elements with their texts.
 func snapshotSize(s *telemetry.Snapshot) int {
-	const fixed, perRegion, perReplica, perEvent, perForecast = 2 << 10, 1 << 10, 480, 500, 2 << 10
-	cost := fixed + perRegion*len(s.Regions) + perEvent*len(s.Events) + perForecast*len(s.Forecast)
-	for i := range s.Regions {
-		cost += perReplica * len(s.Regions[i].Replicas)
+	const (
+		fixed, perRegion, perBalancer, perReplica, perGPU, perModel, perKey = 2 << 10, 512, 240, 480, 64, 352, 288
+		perEvent, perAlert, perBatch, perTarget, perPrice, perDonation      = 350, 280, 280, 170, 56, 200
+		perForecast, perStep, perChange                                     = 320, 8, 300
+	)
+	size := fixed + perEvent*len(s.Events) + perAlert*len(s.Alerts) + perBatch*len(s.Batches) +
+		perTarget*len(s.Targets) + perPrice*len(s.Prices) + perDonation*len(s.Donations)
+	if s.Plan != nil {
+		size += perChange * len(s.Plan.Changes)
 	}
-	return cost
+	for i := range s.Forecast {
+		f := &s.Forecast[i]
+		size += perForecast + perStep*(len(f.MeanTPS)+len(f.Lo90TPS)+len(f.Hi90TPS)+2*len(f.EarlierTPS))
+	}
+	for i := range s.Regions {
+		r := &s.Regions[i]
+		size += perRegion + perBalancer*len(r.Balancers) + perReplica*len(r.Replicas) + perModel*len(r.Models) + perKey*len(r.Keys)
+		for k := range r.Replicas {
+			size += perGPU * len(r.Replicas[k].GPUs)
+		}
+	}
+	return size
 }
 
 // stepTime steps n snapshots through the history, back if n is negative, and by at least d.
