@@ -154,7 +154,7 @@ func (s *screen) replicaText(r row) []string {
 	}
 	switch {
 	case s.readOnly:
-		lines = append(lines, "  recordings do not contain requests")
+		lines = append(lines, "  snapshots do not contain requests")
 	case s.data.requestsErr != "":
 		lines = append(lines, "  update failed: "+s.theme.text(s.data.requestsErr))
 	case s.data.requestsAt.IsZero():

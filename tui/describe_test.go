@@ -91,3 +91,16 @@ func TestEnterOnDonationSelectsItsReplica(t *testing.T) {
 		}
 	}
 }
+
+// With --replay and --ssh there are only snapshots; the texts are true for both.
+func TestSnapshotsOnlyIsNotCalledRecording(t *testing.T) {
+	d := deskIn(t, 120, 40, normal())
+	d.model.cfg.Operator, d.model.screen.readOnly = nil, true
+	d.press("3")
+	d.wants("Snapshots contain no requests")
+	d.lacks("ecording")
+	d.press("4")
+	d.wants("(snapshots do not contain the load)")
+	d.press("2", "j", "enter")
+	d.wants("snapshots do not contain requests")
+}

@@ -249,7 +249,7 @@ func (s *screen) plotLegend(t *Theme, f *telemetry.LoadForecast, marks []PlotMar
 	case s.data.loadErr != "":
 		parts = append(parts, "(load: "+t.text(s.data.loadErr)+")")
 	case s.loadOf(f) == nil && s.readOnly:
-		parts = append(parts, "(recordings do not contain the load)")
+		parts = append(parts, "(snapshots do not contain the load)")
 	}
 	for _, l := range scalingLegend {
 		if slices.ContainsFunc(marks, func(m PlotMark) bool { return m.Sign == l[:1] }) {

@@ -45,7 +45,7 @@ func (s *screen) requestSheet() sheet {
 func (s *screen) emptyRequests() []string {
 	switch {
 	case s.readOnly:
-		return []string{"A recording contains no requests", "requests are listed for a running service only"}
+		return []string{"Snapshots contain no requests", "--replay and --ssh show only snapshots; 'skyserve top' without them lists requests"}
 	case s.data.requestsErr != "":
 		return []string{"Cannot list requests", s.theme.text(s.data.requestsErr)}
 	case s.data.requestsAt.IsZero():
