@@ -65,8 +65,10 @@ func (g glyphs) balancerMark(state service.ReplicaState) (string, role) {
 	switch state {
 	case service.StateReady:
 		return g.ready, roleGood
-	case service.StateProvisioning, service.StateStarting, service.StateDraining:
+	case service.StateProvisioning, service.StateStarting:
 		return g.starting, roleWarn
+	case service.StateDraining:
+		return g.draining, roleWarn
 	case service.StateUnreachable, service.StateInterrupted:
 		return g.failed, roleBad
 	}
@@ -77,10 +79,7 @@ func (g glyphs) balancerMark(state service.ReplicaState) (string, role) {
 func (g glyphs) balancersMark(balancers []telemetry.BalancerSnapshot) (string, role) {
 	state := service.StateReady
 	for _, b := range balancers {
-		switch {
-		case b.State == service.StateUnreachable:
-			state = b.State
-		case b.State != service.StateReady && state == service.StateReady:
+		if b.State == service.StateUnreachable || stateRank[b.State] < stateRank[state] {
 			state = b.State
 		}
 	}

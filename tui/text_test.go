@@ -241,6 +241,9 @@ func TestBalancersState(t *testing.T) {
 		{"STARTING", "STARTING", "~"},
 		{"READY STARTING", "READY 1/2", "~"},
 		{"ODD", "ODD", "?"},
+		{"STARTING INTERRUPTED", "READY 0/2", "x"},
+		{"DRAINING STARTING READY", "READY 1/3", "~"},
+		{"DRAINING", "DRAINING", "v"},
 	}
 	for _, tt := range tests {
 		var bs []telemetry.BalancerSnapshot
