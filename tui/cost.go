@@ -14,6 +14,8 @@ type modelCost struct {
 	priced, unpriced int     // replicas that cost: all but donated and terminated ones
 	usdPerHour       float64 // of the priced ones
 	traffic          *telemetry.Traffic
+	// trafficUnknown: a region with replicas that cost does not report its traffic, which traffic lacks.
+	trafficUnknown bool
 	// capacity is that of the ready replicas, and load the traffic of the last minute, in uncached prompt tokens
 	// per second, where both are known.
 	capacity, load   float64
@@ -28,6 +30,7 @@ type modelCost struct {
 // add adds the replicas and the traffic of a model in a region.
 func (c *modelCost) add(s *screen, r *telemetry.RegionSnapshot, m telemetry.ModelSnapshot) {
 	c.traffic = addTraffic(c.traffic, m.Traffic)
+	priced := c.priced
 	for i := range r.Replicas {
 		rep := &r.Replicas[i]
 		if rep.Model != m.Model {
@@ -56,6 +59,7 @@ func (c *modelCost) add(s *screen, r *telemetry.RegionSnapshot, m telemetry.Mode
 			c.kvKnown++
 		}
 	}
+	c.trafficUnknown = c.trafficUnknown || m.Traffic == nil && c.priced > priced
 	if tps, known := s.capacityOf(m.Model, r.Name); known {
 		if load := uncachedLoad(m.Traffic); load != nil {
 			c.capacity, c.load, c.capacityKnown = c.capacity+tps, c.load+*load, true
@@ -74,7 +78,7 @@ func uncachedLoad(t *telemetry.Traffic) *float64 {
 // usdPerMillion returns the price of the replicas per million tokens, prompt and output together, at the traffic
 // of the last minute; nil if a price or the traffic is unknown, or without tokens.
 func (c *modelCost) usdPerMillion() *float64 {
-	if c.priced == 0 || c.unpriced > 0 || c.traffic == nil {
+	if c.priced == 0 || c.unpriced > 0 || c.traffic == nil || c.trafficUnknown {
 		return nil
 	}
 	perSecond := c.traffic.PerSecond(c.traffic.Usage.Tokens())

@@ -810,3 +810,13 @@ func TestEnterOnAModelShowsOnlyItsReplicas(t *testing.T) {
 		d.lacks(us.Replicas[1].ID)
 	}
 }
+
+// A region whose traffic is unknown has a known price: without its tokens, the price per token would be too high.
+func TestUnknownTrafficHasNoPricePerToken(t *testing.T) {
+	s := normal()
+	deskIn(t, 160, 40, s, "$").wants("per million tokens, last minute")
+	s.Regions = slices.Clone(s.Regions)
+	s.Regions[1].Models = slices.Clone(s.Regions[1].Models)
+	s.Regions[1].Models[0].Traffic = nil
+	deskIn(t, 160, 40, s, "$").lacks("per million tokens, last minute")
+}
