@@ -147,7 +147,7 @@ func (s *screen) replicaText(r row) []string {
 	lines = append(lines, "", "recent requests:")
 	n := 0
 	for i := range s.data.requests {
-		if q := &s.data.requests[i]; q.Target == rep.ID {
+		if q := &s.data.requests[i]; q.Target == rep.ID && s.pastFrame == nil {
 			lines = append(lines, fmt.Sprintf("  %s  %-9s %s  %s", q.At.In(s.snapshot.At.Location()).Format("15:04:05"), stateText(q), q.Request, q.Why))
 			n++
 		}
@@ -155,6 +155,8 @@ func (s *screen) replicaText(r row) []string {
 	switch {
 	case s.readOnly:
 		lines = append(lines, "  snapshots do not contain requests")
+	case s.pastFrame != nil:
+		lines = append(lines, "  the history contains no requests")
 	case s.data.requestsErr != "":
 		lines = append(lines, "  update failed: "+s.theme.text(s.data.requestsErr))
 	case s.data.requestsAt.IsZero():

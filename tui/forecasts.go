@@ -126,12 +126,19 @@ func (s *screen) capacityOf(model string, region service.Region) (tps float64, k
 	return 0, false
 }
 
-// loadOf returns the recent load of a forecast's model and region; nil if unknown.
+// loadOf returns the recent load of a forecast's model and region, in the history only until its snapshot; nil if
+// unknown.
 func (s *screen) loadOf(f *telemetry.LoadForecast) *LoadSeries {
 	for i := range s.data.load {
-		if l := &s.data.load[i]; l.Model == f.Model && l.Region == f.Region {
-			return l
+		l := s.data.load[i]
+		if l.Model != f.Model || l.Region != f.Region {
+			continue
 		}
+		if s.pastFrame != nil && l.Step > 0 {
+			steps := int(s.snapshot.At.Sub(l.Start) / l.Step)
+			l.TPS = l.TPS[:min(max(steps, 0), len(l.TPS))]
+		}
+		return &l
 	}
 	return nil
 }

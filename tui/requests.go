@@ -31,6 +31,9 @@ func (s *screen) requestSheet() sheet {
 		numberColumn("TOKENS", 9, "O", "output tokens"),
 		textColumn("REASON", 22, 100, 5, "Y", "reason"),
 	}}
+	if s.pastFrame != nil { // the requests are those of now
+		return sh
+	}
 	for i := range s.data.requests {
 		r := &s.data.requests[i]
 		if s.focus != "" && r.Region != s.focus {
@@ -46,6 +49,8 @@ func (s *screen) emptyRequests() []string {
 	switch {
 	case s.readOnly:
 		return []string{"Snapshots contain no requests", "--replay and --ssh show only snapshots; 'skyserve top' without them lists requests"}
+	case s.pastFrame != nil:
+		return []string{"The history contains no requests", "press esc for live"}
 	case s.data.requestsErr != "":
 		return []string{"Cannot list requests", s.theme.text(s.data.requestsErr)}
 	case s.data.requestsAt.IsZero():

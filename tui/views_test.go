@@ -820,3 +820,30 @@ func TestUnknownTrafficHasNoPricePerToken(t *testing.T) {
 	s.Regions[1].Models[0].Traffic = nil
 	deskIn(t, 160, 40, s, "$").lacks("per million tokens, last minute")
 }
+
+// Under HISTORY there is nothing of later times: neither the load nor the requests.
+func TestHistoryShowsNothingOfLaterTimes(t *testing.T) {
+	d := newDesk(t, 160, 40, normal())
+	s := normal()
+	s.At = noon.Add(-time.Hour)
+	d.fetch.snapshot = s
+	d.poll(0)
+	d.fetch.snapshot = normal()
+	d.poll(time.Hour)
+	d.run(d.press("4"))
+	f := &d.model.screen.snapshot.Forecast[0]
+	now, _ := d.model.screen.latestLoad(f)
+	d.press("<")
+	f = &d.model.screen.snapshot.Forecast[0]
+	then, known := d.model.screen.latestLoad(f)
+	if l := loadHistory()[0]; !known || then == now || then != l.TPS[len(l.TPS)-61] || len(d.model.screen.loadOf(f).TPS) != len(l.TPS)-60 {
+		t.Errorf("the load of an hour ago is %g, now %g", then, now)
+	}
+	d.run(d.press("3"))
+	d.wants("HISTORY", "The history contains no requests")
+	d.lacks("req-", "rejected 503")
+	d.press("2", "j", "enter")
+	d.wants("the history contains no requests")
+	d.press("esc", "esc", "3")
+	d.wants("rejected 503")
+}
