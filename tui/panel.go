@@ -44,7 +44,10 @@ func (p *panel) setText(text string, err error) {
 		p.err = shortError(err)
 		return
 	}
-	p.lines = strings.Split(strings.TrimRight(text, "\n"), "\n")
+	p.lines = nil
+	if text = strings.TrimRight(text, "\n"); text != "" {
+		p.lines = strings.Split(text, "\n")
+	}
 }
 
 // matchingLines returns the lines that match the filter.

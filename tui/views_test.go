@@ -847,3 +847,11 @@ func TestHistoryShowsNothingOfLaterTimes(t *testing.T) {
 	d.press("esc", "esc", "3")
 	d.wants("rejected 503")
 }
+
+func TestEmptyLogHasNoLines(t *testing.T) {
+	p := panel{kind: panelLogs, title: "logs of us-0"}
+	p.setText("", nil)
+	if text := strings.Join(p.Render(ptr(mustTheme(NewTheme(ThemePlain, false))), 80, 10), "\n"); !strings.Contains(text, "no lines") {
+		t.Errorf("got %q", text)
+	}
+}
