@@ -102,7 +102,6 @@ func (m *Model) actionCommand(verb Verb, args []string) (tea.Cmd, string) {
 			}
 		}
 	case VerbApply:
-		args = nil
 	default:
 		return nil, "unknown command " + quoted(string(verb)) + "; press tab to complete"
 	}

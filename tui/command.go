@@ -61,6 +61,12 @@ func (m *Model) execute(name string, args []string) (cmd tea.Cmd, problem string
 	s := &m.screen
 	one := strings.Join(args, " ")
 	switch name {
+	case "q", "quit", "help", "yaml", "service", string(VerbApply):
+		if one != "" {
+			return nil, name + ": accepts no arguments, got " + quoted(one)
+		}
+	}
+	switch name {
 	case "q", "quit":
 		return tea.Quit, ""
 	case "help":

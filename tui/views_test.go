@@ -855,3 +855,16 @@ func TestEmptyLogHasNoLines(t *testing.T) {
 		t.Errorf("got %q", text)
 	}
 }
+
+func TestCommandsRejectSuperfluousArguments(t *testing.T) {
+	for _, command := range []string{"apply us", "yaml x", "service x", "help x", "quit x", "q x"} {
+		d := deskIn(t, 120, 40, normal(), ":", command)
+		if quits(d.press("enter")) {
+			t.Errorf("%q quits", command)
+		}
+		d.wants(strings.Fields(command)[0] + ": accepts no arguments")
+		if d.model.screen.dialog.open() {
+			t.Errorf("%q asks for confirmation", command)
+		}
+	}
+}
