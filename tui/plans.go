@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"time"
 
 	"skyserve/internal/printable"
 	"skyserve/internal/telemetry"
@@ -171,9 +172,10 @@ func (s *screen) donationSheet() sheet {
 		}
 		donated := max(s.snapshot.At.Sub(d.Since), 0)
 		earned := d.RevenuePerHour * donated.Hours()
-		until := textCell("no end", roleMuted)
+		until := unknownCell()
+		until.text = "no end"
 		if d.Until != nil {
-			until = textCell(d.Until.In(s.snapshot.At.Location()).Format("15:04"), roleText)
+			until = numberCell(float64(d.Until.Unix()), s.clockTime(*d.Until), roleText)
 		}
 		sh.rows = append(sh.rows, sheetRow{id: d.Replica, cells: []cellValue{
 			textCell(s.theme.text(d.Replica), roleText), textCell(s.regionName(d.Region), roleAccent), textCell(s.theme.text(shortModel(d.Model)), roleText),
@@ -182,6 +184,18 @@ func (s *screen) donationSheet() sheet {
 		}})
 	}
 	return sh
+}
+
+// clockTime returns a time in the zone of the snapshot, with its day unless it is that of the snapshot.
+func (s *screen) clockTime(t time.Time) string {
+	t = t.In(s.snapshot.At.Location())
+	switch {
+	case t.Format(time.DateOnly) == s.snapshot.At.Format(time.DateOnly):
+		return t.Format("15:04")
+	case t.Sub(s.snapshot.At).Abs() < 6*24*time.Hour:
+		return t.Format("Mon 15:04")
+	}
+	return t.Format("2006-01-02 15:04")
 }
 
 // emptyDonations returns why no donations are listed.

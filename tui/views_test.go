@@ -868,3 +868,27 @@ func TestCommandsRejectSuperfluousArguments(t *testing.T) {
 		}
 	}
 }
+
+// The end of a donation sorts by time, and has its day unless it is today.
+func TestDonationsSortByTheirEnd(t *testing.T) {
+	s := ownMachines()
+	d := s.Donations[0]
+	tomorrow, late, open := d, d, d
+	tomorrow.Replica, tomorrow.Until = "us-0", ptr(noon.Add(12*time.Hour+30*time.Minute))
+	late.Replica, late.Until = "us-1", ptr(noon.Add(11*time.Hour+50*time.Minute))
+	open.Replica, open.Until = "us-3", nil
+	s.Donations = []telemetry.Donation{open, tomorrow, late}
+	desk := deskIn(t, 160, 40, s, "6")
+	desk.wants("Thu 00:30", " 23:50", "no end")
+	for _, want := range []string{"us-1 us-0 us-3", "us-0 us-1 us-3"} {
+		desk.press("I")
+		l := &desk.model.screen.lists[viewDonations]
+		var ids []string
+		for _, i := range l.shown {
+			ids = append(ids, l.sheet.rows[i].id)
+		}
+		if got := strings.Join(ids, " "); got != want {
+			t.Errorf("got %s, want %s", got, want)
+		}
+	}
+}
