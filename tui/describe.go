@@ -44,16 +44,19 @@ func (m *Model) openReplica() tea.Cmd {
 	return m.fetchViewData()
 }
 
-// refreshReplica updates the details of a replica if they are open and it still exists.
+// refreshReplica updates the details of a replica if they are open, also if a filter hides it. If it no longer exists,
+// the title says so.
 func (s *screen) refreshReplica() {
 	if s.panel.kind != panelReplica {
 		return
 	}
-	for _, r := range s.table.rows {
-		if r.replica.ID == s.panel.id {
-			s.panel.lines = s.replicaText(r)
-		}
+	s.panel.title = "replica " + s.panel.id
+	region, found := s.regionOfReplica(s.panel.id)
+	if !found {
+		s.panel.title += " no longer exists: last figures"
+		return
 	}
+	s.panel.lines = s.replicaText(row{region: findRegion(s.snapshot, region), replica: s.replica(s.panel.id)})
 }
 
 // regionText returns the details of a region: its balancers, replicas, alerts and events.

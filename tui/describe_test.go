@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"skyserve/internal/service"
 	"skyserve/internal/telemetry"
 )
 
@@ -103,4 +104,23 @@ func TestSnapshotsOnlyIsNotCalledRecording(t *testing.T) {
 	d.wants("(snapshots do not contain the load)")
 	d.press("2", "j", "enter")
 	d.wants("snapshots do not contain requests")
+}
+
+// Open details stay live if a filter hides their replica, and say when it no longer exists.
+func TestOpenDetailsFollowTheirReplica(t *testing.T) {
+	d := deskIn(t, 120, 40, ownMachines(), "2", "/", "us-0 ready", "enter", "j", "enter")
+	d.wants("replica us-0", "READY")
+	s := ownMachines()
+	s.Regions[0].Replicas[0].State = service.StateDraining
+	d.fetch.snapshot = s
+	d.poll(time.Second)
+	d.wants("state           DRAINING")
+	s = ownMachines()
+	s.Regions[0].Replicas = s.Regions[0].Replicas[1:]
+	d.fetch.snapshot = s
+	d.poll(time.Second)
+	d.wants("replica us-0 no longer exists: last figures", "state           DRAINING")
+	d.fetch.snapshot = ownMachines()
+	d.poll(time.Second)
+	d.lacks("no longer exists")
 }
