@@ -58,7 +58,7 @@ type link struct {
 func Render(snapshot, previous *telemetry.Snapshot, width, height int, theme Theme) string {
 	s := newScreen(theme)
 	s.width, s.height, s.snapshot, s.previous = width, height, snapshot, previous
-	s.prices = pricesOf(snapshot)
+	s.prices, s.table.previous = pricesOf(snapshot), previous
 	s.reflow()
 	return s.Render()
 }

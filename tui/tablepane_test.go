@@ -1,8 +1,10 @@
 package tui
 
 import (
+	"strings"
 	"testing"
 
+	"skyserve/internal/service"
 	"skyserve/internal/telemetry"
 )
 
@@ -57,5 +59,18 @@ func TestErrorShareComparesWithinAttachment(t *testing.T) {
 		if got := view.errorShare(row{region: &now, replica: &now.Replicas[0]}); *got != want {
 			t.Errorf("with attachment %d before: got %v, want %v", attachment, *got, want)
 		}
+	}
+}
+
+// The second and later frames of top -n mark what has changed since the frame before.
+func TestPrintedFramesMarkChanges(t *testing.T) {
+	before, after := ownMachines(), ownMachines()
+	after.Regions[0].Replicas[0].State = service.StateNotReady
+	theme := mustTheme(NewTheme(ThemePlain, true))
+	if frame := Render(after, before, 0, 0, theme); !strings.Contains(frame, "NOT_READY*") {
+		t.Errorf("the changed state has no mark:\n%s", frame)
+	}
+	if frame := Render(after, nil, 0, 0, theme); strings.Contains(frame, "NOT_READY*") {
+		t.Errorf("a state without a frame before has a mark:\n%s", frame)
 	}
 }
