@@ -80,7 +80,7 @@ func (m *Model) execute(name string, args []string) (cmd tea.Cmd, problem string
 		if err != nil {
 			return nil, err.Error()
 		}
-		s.theme = t
+		return m.setTheme(t), ""
 	case "interval":
 		d, err := time.ParseDuration(one)
 		if err != nil || d < MinInterval {

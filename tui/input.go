@@ -58,7 +58,7 @@ func (m *Model) handleGlobalKey(msg tea.KeyPressMsg) (cmd tea.Cmd, taken bool) {
 		}
 		return tea.Batch(m.fetch(), m.fetchViewData()), true
 	case key.Matches(msg, k.Theme):
-		s.theme = s.theme.next()
+		return m.setTheme(s.theme.next()), true
 	case key.Matches(msg, k.Mouse):
 		s.mouseOff = !s.mouseOff
 	case key.Matches(msg, k.Filter):

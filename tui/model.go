@@ -72,11 +72,16 @@ func New(ctx context.Context, cfg Config) *Model {
 
 // Init starts the first fetch and the clock.
 func (m *Model) Init() tea.Cmd {
-	cmds := []tea.Cmd{m.fetch(), tick()}
-	if m.cfg.Theme.Name == ThemeAuto {
-		cmds = append(cmds, tea.RequestBackgroundColor)
+	return tea.Batch(m.fetch(), tick(), m.setTheme(m.cfg.Theme))
+}
+
+// setTheme changes the theme. ThemeAuto asks the terminal for its background: see setBackground.
+func (m *Model) setTheme(t Theme) tea.Cmd {
+	m.screen.theme = t
+	if t.Name == ThemeAuto {
+		return tea.RequestBackgroundColor
 	}
-	return tea.Batch(cmds...)
+	return nil
 }
 
 // fetch returns the command that fetches the next snapshot.

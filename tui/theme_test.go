@@ -1,11 +1,13 @@
 package tui
 
 import (
+	"fmt"
 	"image/color"
 	"math"
 	"strings"
 	"testing"
 
+	tea "charm.land/bubbletea/v2"
 	"charm.land/lipgloss/v2"
 )
 
@@ -137,5 +139,20 @@ func TestEveryStateHasASymbol(t *testing.T) {
 		if sign, _ := th.glyphs.replicaMark("NEW_STATE"); sign != "?" {
 			t.Errorf("an unknown state: symbol %q", sign)
 		}
+	}
+}
+
+// Choosing the theme auto detects the background, as it does at the start.
+func TestChoosingAutoDetectsTheBackground(t *testing.T) {
+	d := deskIn(t, 120, 40, normal())
+	for _, keys := range [][]string{{"t"}, {":", "theme auto", "enter"}} {
+		d.model.screen.theme = mustTheme(NewTheme(ThemeMono, false)) // the last one before auto
+		cmd := d.press(keys...)
+		if cmd == nil || fmt.Sprintf("%T", cmd()) != fmt.Sprintf("%T", tea.RequestBackgroundColor()) {
+			t.Errorf("%v does not ask for the background", keys)
+		}
+	}
+	if cmd := d.press("t"); cmd != nil {
+		t.Error("a theme other than auto asks for the background")
 	}
 }
