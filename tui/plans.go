@@ -30,7 +30,8 @@ func (s *screen) planSheet() sheet {
 	if p == nil {
 		return sh
 	}
-	for _, c := range p.Changes {
+	for i := range p.Changes {
+		c := &p.Changes[i]
 		if s.focus != "" && c.Region != s.focus {
 			continue
 		}
@@ -40,7 +41,7 @@ func (s *screen) planSheet() sheet {
 		}
 		why := s.theme.text(c.Reason)
 		sh.rows = append(sh.rows, sheetRow{
-			id: strings.TrimSuffix(strings.Join([]string{string(c.Region), c.Model, c.GPU, string(c.Capacity)}, " "), " "), details: []string{why},
+			id: changeID(c), details: []string{why},
 			cells: []cellValue{
 				textCell(s.regionName(c.Region), roleAccent), textCell(s.theme.text(shortModel(c.Model)), roleText), textCell(s.theme.text(c.GPU), roleMuted), s.namedCell(string(c.Capacity)),
 				numberCell(float64(c.Current), strconv.Itoa(c.Current), roleText), numberCell(float64(c.Delta), fmt.Sprintf("%+d", c.Delta), r),
@@ -49,6 +50,11 @@ func (s *screen) planSheet() sheet {
 		})
 	}
 	return sh
+}
+
+// changeID returns the row id of a change of the plan.
+func changeID(c *telemetry.PlanChange) string {
+	return strings.TrimSuffix(strings.Join([]string{string(c.Region), c.Model, c.GPU, string(c.Capacity)}, " "), " ")
 }
 
 // emptyPlan returns why no changes are listed.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -448,12 +449,26 @@ func TestYAMLOfSelection(t *testing.T) {
 	d.wants("id: us-0", "gpu: L4", "state: READY", "outstanding: 47")
 	d.press("esc", "esc", "5", "j")
 	d.press("y")
-	d.wants("status: optimal", "delta: 1")
+	d.wants("delta: 1", "then: ")
 	for view, wants := range map[string]string{"9": "output_tokens: 329280", "0": "key: ana@example.com", "$": "deferred: 0"} {
 		deskIn(t, 120, 60, normal(), view, "j", "y").wants(wants)
 	}
 	d = deskIn(t, 120, 60, normal(), "y")
 	d.wants("service.yaml", "name: llama")
+}
+
+// A selected row is shown alone; a row without figures in the snapshot is not replaced by service.yaml.
+func TestYAMLOfPlanChangeAndUnknownTraffic(t *testing.T) {
+	s := normal()
+	d := deskIn(t, 120, 40, s, "5", "j", "y")
+	d.wants("delta: "+strconv.Itoa(s.Plan.Changes[0].Delta), "reason:")
+	d.lacks("changes:", "assumed:")
+	for i := range s.Regions {
+		s.Regions[i].Models = nil
+	}
+	d = deskIn(t, 120, 40, s, "9", "j", "y")
+	d.wants("yaml: the snapshot has no figures of this row")
+	d.lacks("service.yaml")
 }
 
 func TestYAMLOfBatchesAndEvents(t *testing.T) {

@@ -19,8 +19,9 @@ func (m *Model) showYAML() tea.Cmd {
 		return m.openSpec()
 	}
 	what := s.selectedValue(id)
-	if what == nil {
-		return m.openSpec()
+	if what == nil { // as for a model whose traffic no balancer reports
+		m.showToast("yaml: the snapshot has no figures of this row", true)
+		return nil
 	}
 	lines, err := yamlLines(what)
 	if err != nil {
@@ -52,7 +53,11 @@ func (s *screen) selectedValue(id string) any {
 			return f
 		}
 	case viewPlan:
-		return s.snapshot.Plan
+		for i := range s.snapshot.Plan.Changes {
+			if c := &s.snapshot.Plan.Changes[i]; changeID(c) == id {
+				return c
+			}
+		}
 	case viewDonations:
 		for i := range s.snapshot.Donations {
 			if s.snapshot.Donations[i].Replica == id {
