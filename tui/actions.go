@@ -128,6 +128,9 @@ func (m *Model) confirmAction(verb Verb, replicas []string) {
 	case s.pastFrame != nil:
 		m.showToast(string(verb)+": viewing history; press esc for live", true)
 		return
+	case s.link.err != "" && s.link.file:
+		m.showToast(string(verb)+": no current data", true)
+		return
 	case s.link.err != "" || s.snapshot == nil:
 		m.showToast(string(verb)+": not connected", true)
 		return

@@ -94,10 +94,12 @@ func (s *screen) alertCount() segment {
 // clockSegment returns the time of the snapshot, or the reason why it is not current.
 func (s *screen) clockSegment() segment {
 	switch {
-	case s.link.err != "":
-		return segment{"DISCONNECTED " + age(s.sinceFetch), s.theme.alarm}
 	case s.pastFrame != nil:
 		return segment{"HISTORY " + s.snapshot.At.Format("15:04:05"), s.theme.alarm}
+	case s.link.err != "" && s.link.file:
+		return segment{"NO UPDATES " + age(s.sinceFetch), s.theme.alarm}
+	case s.link.err != "":
+		return segment{"DISCONNECTED " + age(s.sinceFetch), s.theme.alarm}
 	case s.paused:
 		return segment{"PAUSED " + age(s.sinceFetch), s.theme.alarm}
 	case s.sinceFetch > staleAfter+2*s.link.interval:
@@ -111,7 +113,14 @@ func (s *screen) clockSegment() segment {
 // note returns the lines below the tabs: an error, the result of an action, or alerts and notices.
 func (s *screen) note() []string {
 	if s.link.err != "" {
-		text := fmt.Sprintf(" connection lost, retrying; data is %s old: %s ", age(s.sinceFetch), s.theme.text(s.link.err))
+		problem, data := "connection lost", "data"
+		if s.link.file {
+			problem = "no new data"
+		}
+		if s.pastFrame != nil {
+			data = "the newest data"
+		}
+		text := fmt.Sprintf(" %s, retrying; %s is %s old: %s ", problem, data, age(s.sinceFetch), s.theme.text(s.link.err))
 		return []string{s.theme.alarm.apply(s.fit(text))}
 	}
 	if s.toast.shown() != "" {
@@ -360,8 +369,11 @@ func (s *screen) replicaHints() []string {
 func (s *screen) connecting() []string {
 	lines := []string{s.theme.title.apply(s.fit("connecting to " + s.theme.text(s.link.source) + " " + s.theme.glyphs.ellipsis))}
 	if s.link.err != "" {
-		lines = append(lines, "", s.theme.warn.apply(s.fit(s.theme.text(s.link.err))),
-			s.fit("retrying for "+age(s.link.waited)+"; run 'skyserve status' to check whether the service is up"))
+		retrying := "retrying for " + age(s.link.waited)
+		if !s.link.file {
+			retrying += "; run 'skyserve status' to check whether the service is up"
+		}
+		lines = append(lines, "", s.theme.warn.apply(s.fit(s.theme.text(s.link.err))), s.fit(retrying))
 	}
 	return lines
 }

@@ -2,6 +2,7 @@ package tui
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	tea "charm.land/bubbletea/v2"
@@ -16,6 +17,12 @@ type Fetcher interface {
 	// String lists the addresses that Fetch tries.
 	String() string
 }
+
+// FileError is a Fetcher's error about a recording that it reads or writes: the connection is not lost.
+type FileError struct{ Err error }
+
+func (e FileError) Error() string { return e.Err.Error() }
+func (e FileError) Unwrap() error { return e.Err }
 
 // Config configures a dashboard.
 type Config struct {
@@ -182,7 +189,7 @@ func (m *Model) receiveSnapshot(msg snapshotMsg) tea.Cmd {
 	}
 	s := &m.screen
 	if msg.err != nil {
-		s.link.err = shortError(msg.err)
+		s.link.err, s.link.file = shortError(msg.err), errors.As(msg.err, new(FileError))
 		m.updateAges(msg.at)
 		return m.pollAfter(retryIn(m.cfg.Interval))
 	}

@@ -2,6 +2,7 @@ package tui
 
 import (
 	"context"
+	"errors"
 	"strings"
 	"testing"
 	"time"
@@ -151,6 +152,34 @@ func TestConnectDisconnectReconnect(t *testing.T) {
 	d.fetch.err = nil
 	d.poll(time.Second)
 	d.lacks("DISCONNECTED", "connection lost")
+}
+
+// An error of a recording is no lost connection.
+func TestErrorOfRecordingIsNotDisconnected(t *testing.T) {
+	d := replicasDesk(t, 120, 40, ownMachines())
+	d.poll(0)
+	d.fetch.err = FileError{errors.New("writing --record: no space left on device")}
+	d.poll(12 * time.Second)
+	d.wants("NO UPDATES 12s", "no new data, retrying; data is 12s old: writing --record: no space left on device", "us-0")
+	d.lacks("DISCONNECTED", "connection")
+	d.press("j", "x")
+	if text := d.model.screen.toast.text; text != "drain: no current data" {
+		t.Errorf("an action is rejected with %q", text)
+	}
+	d.fetch.err = nil
+	d.poll(time.Second)
+	d.lacks("NO UPDATES", "no new data")
+}
+
+// The history stays marked when the connection is lost, and the age is that of the newest data.
+func TestHistoryIsMarkedWhileDisconnected(t *testing.T) {
+	d := newDesk(t, 120, 40, normal())
+	d.poll(0)
+	d.poll(time.Minute)
+	d.press("<")
+	d.fetch.err = errRefused
+	d.poll(12 * time.Second)
+	d.wants("HISTORY 12:00:00", "connection lost, retrying; the newest data is 12s old")
 }
 
 func TestDisconnectedFrameIsDimmed(t *testing.T) {

@@ -100,7 +100,7 @@ func (r *Replay) Fetch(context.Context) (*telemetry.Snapshot, string, error) {
 		s := *r.current
 		return &s, r.name, nil
 	case r.readErr != nil:
-		return nil, "", r.readErr
+		return nil, "", FileError{r.readErr}
 	}
 	s := *r.current
 	return &s, r.name + ": end of recording", nil

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"compress/gzip"
 	"encoding/json"
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -134,7 +135,7 @@ func TestDamagedLineIsReported(t *testing.T) {
 		}
 		for range 2 {
 			time.Sleep(time.Second)
-			if s, _, err := r.Fetch(t.Context()); s != nil || err == nil || !strings.Contains(err.Error(), "reading "+file+":3: must be one snapshot per line") || r.Ended() {
+			if s, _, err := r.Fetch(t.Context()); s != nil || !errors.As(err, new(FileError)) || !strings.Contains(err.Error(), "reading "+file+":3: must be one snapshot per line") || r.Ended() {
 				t.Errorf("got %v, %v", s, err)
 			}
 		}

@@ -48,6 +48,7 @@ type screen struct {
 type link struct {
 	source   string        // the admin URL in use, or those being tried
 	err      string        // why the last attempt failed, "" if it succeeded
+	file     bool          // it is a FileError: the connection is not lost
 	interval time.Duration // between two snapshots
 	waited   time.Duration // since the first attempt to connect
 }

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"skyserve/internal/telemetry"
+	"skyserve/tui"
 )
 
 // scripted is a fetcher that succeeds (empty word) or fails according to words; the last word repeats.
@@ -98,7 +99,7 @@ func TestTopFailsWhenRecordIsNotWritable(t *testing.T) {
 		if err := record.file.Close(); err != nil {
 			t.Fatal(err)
 		}
-		if s, _, err := v.Fetch(t.Context()); s != nil || err == nil || !strings.HasPrefix(err.Error(), "writing --record: ") || v.latest.Load() != before {
+		if s, _, err := v.Fetch(t.Context()); s != nil || !errors.As(err, new(tui.FileError)) || !strings.HasPrefix(err.Error(), "writing --record: ") || v.latest.Load() != before {
 			t.Errorf("%s: got %v, %v", name, s, err)
 		}
 		if err := record.Close(); err == nil || !strings.HasPrefix(err.Error(), "closing --record: ") {

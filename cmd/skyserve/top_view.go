@@ -69,11 +69,13 @@ func (o *topOptions) openView(ctx context.Context, v *topView) error {
 // the user notices at once.
 func (v *topView) Fetch(ctx context.Context) (*telemetry.Snapshot, string, error) {
 	s, source, err := v.Fetcher.Fetch(ctx)
-	if err == nil && v.record != nil {
-		err = v.record.addSnapshot(s)
-	}
 	if err != nil {
 		return nil, "", err
+	}
+	if v.record != nil {
+		if err := v.record.addSnapshot(s); err != nil {
+			return nil, "", tui.FileError{Err: err}
+		}
 	}
 	v.latest.Store(s)
 	return s, source, nil
