@@ -44,15 +44,19 @@ func (m *Model) openReplica() tea.Cmd {
 	return m.fetchViewData()
 }
 
-// refreshReplica updates the details of a replica if they are open, also if a filter hides it. If it no longer exists,
-// the title says so.
+// refreshReplica updates the details of a replica if they are open, also if a filter hides it. If the snapshot
+// does not have it, the title says so.
 func (s *screen) refreshReplica() {
 	if s.panel.kind != panelReplica {
 		return
 	}
 	s.panel.title = "replica " + s.panel.id
 	region, found := s.regionOfReplica(s.panel.id)
-	if !found {
+	switch {
+	case !found && s.pastFrame != nil:
+		s.panel.title += " is not in this snapshot: figures of another one"
+		return
+	case !found:
 		s.panel.title += " no longer exists: last figures"
 		return
 	}

@@ -123,4 +123,6 @@ func TestOpenDetailsFollowTheirReplica(t *testing.T) {
 	d.fetch.snapshot = ownMachines()
 	d.poll(time.Second)
 	d.lacks("no longer exists")
+	d.press("<") // it may have been added after this snapshot
+	d.wants("replica us-0 is not in this snapshot: figures of another one")
 }
