@@ -34,7 +34,7 @@ var columnsHelp = []columnHelp{
 	{"version, uptime (up)", "version of the engine; time since the replica became ready", []view{viewReplicas}},
 	{"seen", "time since the last report arrived", []view{viewOverview, viewReplicas}},
 	{"draining", "a replica that receives no new requests; those in flight end (cordoned)", []view{viewReplicas}},
-	{"trend", "tok/s, 5 s per cell (in a replay, times --speed), same scale for all regions", []view{viewOverview}},
+	{"trend", "tok/s, 5 s per cell (fast replay: times --speed), same scale for all regions", []view{viewOverview}},
 	{"target", "the replica; after an arrow, the balancer to which the request is forwarded", []view{viewRequests}},
 	{"match", "share of the prompt expected to be cached at the target", []view{viewRequests}},
 	{"tier", "fast, normal: interactive; deferred: not interactive (IW-F, IW-N, NIW in JSON, metrics and traces)", []view{viewRequests}},
