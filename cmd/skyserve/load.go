@@ -165,6 +165,11 @@ func (o *loadOptions) checkOptions(given *pflag.FlagSet) error {
 	if err := checkTraceFlags(o.trace); err != nil {
 		return usage(err, "")
 	}
+	if !workload.IsKnown(o.workload) { // before flags are rejected: a misspelled name is no file
+		if _, err := os.Stat(o.workload); err != nil {
+			return o.workloadError(err)
+		}
+	}
 	only, other := []string{"clients"}, "applies to generated workloads only; "+o.workload+" is a file"
 	if workload.IsKnown(o.workload) {
 		only, other = []string{"rate-scale", "max-input", "weights", "from", "to"}, "applies to trace files only; "+o.workload+" is generated"
@@ -308,15 +313,7 @@ func (o *loadOptions) prepareTrace(targets []load.Target) (preparedLoad, error) 
 	}
 	file, err := os.Open(o.workload)
 	if err != nil {
-		hint := "a generated workload must be " + workload.KindList()
-		if errors.Is(err, fs.ErrNotExist) {
-			return preparedLoad{}, usage(fmt.Errorf("unknown workload %q: neither a file nor a generated workload", o.workload), hint)
-		}
-		var path *fs.PathError
-		if errors.As(err, &path) {
-			err = path.Err
-		}
-		return preparedLoad{}, usage(fmt.Errorf("opening the workload %s: %w", o.workload, err), hint)
+		return preparedLoad{}, o.workloadError(err)
 	}
 	options := o.trace
 	options.Seed, options.Weights = o.seed, weights
@@ -331,6 +328,19 @@ func (o *loadOptions) prepareTrace(targets []load.Target) (preparedLoad, error) 
 		},
 		close: func() { _ = file.Close() }, // it was only read
 	}, nil
+}
+
+// workloadError returns the error of a workload that is not generated and cannot be opened.
+func (o *loadOptions) workloadError(err error) error {
+	hint := "a generated workload must be " + workload.KindList()
+	if errors.Is(err, fs.ErrNotExist) {
+		return usage(fmt.Errorf("unknown workload %q: neither a file nor a generated workload", o.workload), hint)
+	}
+	var path *fs.PathError
+	if errors.As(err, &path) {
+		err = path.Err
+	}
+	return usage(fmt.Errorf("opening the workload %s: %w", o.workload, err), hint)
 }
 
 func (o *loadOptions) printReport(report *load.Report, out io.Writer) error {
