@@ -210,7 +210,7 @@ func (o *loadOptions) config() (load.Config, error) {
 		return c, err
 	}
 	if o.name != "" {
-		return c, usage(fmt.Errorf("--target: cannot be combined with NAME %s", o.name), "")
+		return c, usage(fmt.Errorf("--target: cannot be combined with the service %s", o.name), "")
 	}
 	if c.Targets, err = load.ParseTargets(o.targets); err != nil {
 		return c, usage(err, "for example: --target us=http://127.0.0.1:8001")
