@@ -212,12 +212,12 @@ func (o *batchOptions) submit(ctx context.Context, file string, out, errOut io.W
 	if err := o.checkParams(params, file); err != nil {
 		return err
 	}
-	info, err := os.Stat(file)
+	size, err := requestsSize(file)
 	if err != nil {
 		return usage(err, "")
 	}
 	progress := progressLine(errOut)
-	f, err := c.upload(ctx, file, transferProgress(progress, "uploading "+file, info.Size()))
+	f, err := c.upload(ctx, file, transferProgress(progress, "uploading "+file, size))
 	progress("")
 	if err != nil {
 		return batchError(ctx, "uploading "+file, err)
@@ -257,6 +257,25 @@ func (o *batchOptions) checkParams(p job.Params, file string) error {
 		source = file + ":1: url"
 	}
 	return usage(fmt.Errorf("%s: %s", source, strings.TrimPrefix(e.Message, e.Param+": ")), "")
+}
+
+// requestsSize returns the size of a file of requests, or why it cannot be read: the upload would report that as a
+// failure of the service. It does not open a pipe, whose writer would end when it is closed again.
+func requestsSize(file string) (int64, error) {
+	info, err := os.Stat(file)
+	switch {
+	case err != nil:
+		return 0, fmt.Errorf("reading requests: %w", err)
+	case info.IsDir():
+		return 0, fmt.Errorf("reading requests: %s: is a directory", file)
+	case !info.Mode().IsRegular():
+		return info.Size(), nil
+	}
+	in, err := os.Open(file)
+	if err != nil {
+		return 0, fmt.Errorf("reading requests: %w", err)
+	}
+	return info.Size(), in.Close()
 }
 
 // firstURL returns the url of the first line of a file.
