@@ -103,6 +103,7 @@ var mistakes = []mistake{
 	{name: "unknown workload with clients", args: "load --workload aren --clients 10 --target us=http://127.0.0.1:1", code: exitUsage, says: []string{"unknown workload \"aren\": neither a file nor a generated workload"}, never: []string{"is a file"}},
 	{name: "load of a service and a target", args: "load --service chat --target us=http://127.0.0.1:1", code: exitUsage, says: []string{"--target: cannot be combined with the service chat"}, never: []string{"NAME"}},
 	{name: "a directory as requests", args: "batch submit / --url /v1/chat/completions --target http://127.0.0.1:1", code: exitUsage, says: []string{"/: is a directory"}, never: []string{"skyserve status"}},
+	{name: "one unknown region of offers", base: rightCloudFile, args: "offers FILE --region aws/us-east-1 --region aws/eu-wset-1", code: exitUsage, says: []string{"service.yaml has no region \"aws/eu-wset-1\"", "hint: the regions are aws/us-east-1"}},
 	{name: "unknown scenario", args: "sim run fig8", code: exitUsage, says: []string{"unknown scenario \"fig8\": must be one of fig8a", "did you mean 'fig8a'?"}},
 	{name: "a service file as a scenario", args: "sim run FILE", code: exitUsage, says: []string{"service.yaml:2:1: models: this is a service file, not a scenario; 'skyserve up ", "hint: 'skyserve sim list -o yaml NAME' prints a scenario file"}, never: []string{"unknown key", "must be one of"}},
 	{name: "a directory as a scenario", args: "sim run /", code: exitUsage, says: []string{"error: /: is a directory, not a scenario file"}, never: []string{"must be one of"}},

@@ -117,6 +117,10 @@ func (o *offersOptions) selectRegions() (*service.Spec, []service.Region, error)
 			}
 		}
 	case len(chosen) > 0:
+		unknown := slices.IndexFunc(chosen, func(r service.Region) bool { return !slices.Contains(regions, r) })
+		if unknown >= 0 && len(regions) > 0 {
+			return nil, nil, usage(fmt.Errorf("--region: %s has no region %q", o.file, chosen[unknown]), "the regions are "+strings.Join(regionNames(spec), ", "))
+		}
 		regions = slices.DeleteFunc(regions, func(r service.Region) bool { return !slices.Contains(chosen, r) })
 	}
 	if len(regions) == 0 {
