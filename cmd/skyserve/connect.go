@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"skyserve/internal/atomicfile"
 	"skyserve/internal/identity"
@@ -60,6 +61,9 @@ whose certificate was revoked.`,
   skyserve connect --revoke bob@laptop`,
 		Args: argsBetween(0, 1, "URL"),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := checkConnectFlags(cmd.Flags(), f); err != nil {
+				return err
+			}
 			if f.list || f.revoke != "" {
 				return runOperators(cmd, f, args)
 			}
@@ -82,14 +86,30 @@ whose certificate was revoked.`,
 	return cmd
 }
 
+// checkConnectFlags rejects flags that have no effect on what the other flags select.
+func checkConnectFlags(given *pflag.FlagSet, f connectFlags) error {
+	switch {
+	case f.as != "" && f.code == "":
+		return usage(errors.New("--as: valid only with --code"), "the new operator passes --as with --code on the other machine")
+	case f.service != "" && f.code != "":
+		return usage(errors.New("--service: cannot be combined with --code, which determines the service"), "")
+	case f.list || f.revoke != "":
+		return nil
+	}
+	for _, name := range []string{"output", "no-headers"} {
+		if given.Changed(name) {
+			return usage(fmt.Errorf("--%s: valid only with --list and --revoke", name), "")
+		}
+	}
+	return nil
+}
+
 func runConnect(cmd *cobra.Command, f connectFlags) error {
 	switch {
 	case !strings.HasPrefix(f.url, "https://"):
 		return usage(fmt.Errorf("URL: must be the https URL of a balancer's admin address, got %q", f.url), "take the admin URL of a balancer from 'skyserve status -o json' on the machine from which the service was deployed; if it starts with http://, write https:// instead")
 	case f.invite == (f.code != ""):
 		return usage(errors.New("requires either --invite or --code"), "run 'skyserve connect URL --invite' on the machine from which the service was deployed, then 'skyserve connect URL --code CODE' here")
-	case f.invite && f.as != "":
-		return usage(errors.New("--as: valid only with --code"), "the new operator passes --as with --code on the other machine")
 	case f.invite:
 		return runInvite(cmd, f)
 	}
