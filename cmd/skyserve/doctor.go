@@ -84,7 +84,7 @@ func runDoctor(ctx context.Context, o *doctorOptions, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	spec, err := service.Parse(o.file, text)
+	spec, err := parseService(o.file, text)
 	if err != nil {
 		return usage(err, "")
 	}
