@@ -163,6 +163,8 @@ func (o *forecastOptions) checkOptions(out io.Writer) ([]forecast.Forecaster, er
 		return nil, usage(fmt.Errorf("--step: must be at least 0, got %s", o.step), "")
 	case o.lookback < 0:
 		return nil, usage(fmt.Errorf("--lookback: must be at least 0, got %s", o.lookback), "")
+	case o.lookback > 0 && !demand.IsURL(o.history):
+		return nil, usage(fmt.Errorf("--lookback: --history must be a URL, got %q; files are read in full", o.history), "")
 	case o.promQL != "" && !demand.IsURL(o.history):
 		return nil, usage(fmt.Errorf("--promql: --history must be the URL of a Prometheus server, got %q", o.history), "")
 	case o.format.kind == "png" && o.file == "" && isTerminal(out):

@@ -110,6 +110,7 @@ var mistakes = []mistake{
 	{name: "name of listed operators", args: "connect --list --as bob", code: exitUsage, says: []string{"--as: valid only with --code"}},
 	{name: "doctor without authentication", base: rightCloudFile, edit: [2]string{", auth: {keys_from: env:KEYS}", ""}, args: "doctor FILE", code: exitUsage, says: []string{"service.yaml:4", "balancer.auth"}, never: []string{"not checked"}},
 	{name: "doctor of a budget below the minimum", base: rightCloudFile + "autoscale: {budget: {per_hour: 0.01}}\n", args: "doctor FILE", code: exitUsage, says: []string{"service.yaml:5", "autoscale.budget.per_hour", "raise it, or lower replicas.min"}},
+	{name: "lookback of a file", args: "forecast --history FILE --lookback 24h", code: exitUsage, says: []string{"--lookback: --history must be a URL, got "}},
 	{name: "unknown scenario", args: "sim run fig8", code: exitUsage, says: []string{"unknown scenario \"fig8\": must be one of fig8a", "did you mean 'fig8a'?"}},
 	{name: "a service file as a scenario", args: "sim run FILE", code: exitUsage, says: []string{"service.yaml:2:1: models: this is a service file, not a scenario; 'skyserve up ", "hint: 'skyserve sim list -o yaml NAME' prints a scenario file"}, never: []string{"unknown key", "must be one of"}},
 	{name: "a directory as a scenario", args: "sim run /", code: exitUsage, says: []string{"error: /: is a directory, not a scenario file"}, never: []string{"must be one of"}},
