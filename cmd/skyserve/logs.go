@@ -34,7 +34,8 @@ one service exists. Logs of cloud VMs are fetched from their agents; -f polls th
 second.
 
 --since prints the retained lines since that time (at most 10,000); --tail limits them if it
-is set. A line without a time belongs to the line before it.
+is set. A line without a time belongs to the line before it. Times without a zone are UTC in
+logs of cloud VMs, and local on this machine.
 
 Lines are printed without colours. Control characters and characters that reorder or hide
 text are escaped (\u202e), also when the output is a pipe.`,

@@ -133,7 +133,7 @@ func machinesOfPart(name string, machines []provision.Object, part string) ([]pr
 func (l *machineLogs) showLogs(ctx context.Context, tail int) error {
 	lines, errs := l.fetch(ctx, tail)
 	for i, o := range l.wanted {
-		l.printLines(o, logSince(lines[i], l.since))
+		l.printLines(o, logSince(lines[i], l.since, logZone(o)))
 	}
 	err := errors.Join(errs...)
 	switch {
@@ -167,12 +167,25 @@ func (l *machineLogs) fetch(ctx context.Context, count int) (lines [][]string, e
 	return lines, errs
 }
 
+// hasLocalLog reports whether the log of a machine is a file on this computer.
+func hasLocalLog(o provision.Object) bool {
+	return cloud.RunsOnThisComputer(o.Region) || deploy.IsEarlierVersion(o)
+}
+
+// logZone returns the zone of times without one in the log of a machine: containers and the images of VMs use UTC.
+func logZone(o provision.Object) *time.Location {
+	if hasLocalLog(o) {
+		return time.Local
+	}
+	return time.UTC
+}
+
 // fetchOne fetches the last lines of a machine.
 func (l *machineLogs) fetchOne(ctx context.Context, o provision.Object, count int) ([]string, error) {
 	switch {
 	case count == 0:
 		return nil, nil
-	case cloud.RunsOnThisComputer(o.Region), deploy.IsEarlierVersion(o):
+	case hasLocalLog(o):
 		return l.view.svc.UnitTail(o.ID, cmp.Or(l.unit, deploy.UnitNameOf(o.Kind)), count)
 	case !deploy.Reachable(o):
 		return nil, fmt.Errorf("reading the log of %s: it has no address", o.ID)
@@ -230,7 +243,7 @@ func (l *machineLogs) printNew(o provision.Object, f *followedLog, lines []strin
 	}
 	fresh, gap := linesSince(f.lines, lines)
 	if !f.fetched {
-		fresh = logSince(fresh, l.since)
+		fresh = logSince(fresh, l.since, logZone(o))
 		fresh = fresh[max(0, len(fresh)-tail):]
 	}
 	if gap {

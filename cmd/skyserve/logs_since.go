@@ -8,7 +8,7 @@ import (
 )
 
 // lineTimes are the times at which lines of logs begin or that they contain: those of skyserve (text and JSON), of
-// Python's logging and of vLLM, whose times have no year. A time without a zone is local.
+// Python's logging and of vLLM, whose times have no year. A time without a zone is in that of the machine that wrote it.
 var lineTimes = []struct {
 	text   *regexp.Regexp
 	layout string
@@ -18,7 +18,8 @@ var lineTimes = []struct {
 	{regexp.MustCompile(`^(?:\([^)]*\) )?[A-Z]+ (\d\d-\d\d \d\d:\d\d:\d\d)`), "01-02 15:04:05"},
 }
 
-// lineTime returns the time of a line of a log; false if it has none. now determines the missing year.
+// lineTime returns the time of a line of a log; false if it has none. now determines a missing year and a
+// missing zone.
 func lineTime(line string, now time.Time) (at time.Time, known bool) {
 	for _, l := range lineTimes {
 		m := l.text.FindStringSubmatch(line)
@@ -44,13 +45,13 @@ func lineTime(line string, now time.Time) (at time.Time, known bool) {
 	return time.Time{}, false
 }
 
-// logSince returns the lines of a log from the first one that is not before a time. A log without times is returned
-// whole.
-func logSince(lines []string, since time.Time) []string {
+// logSince returns the lines of a log from the first one that is not before a time. Times without a zone are in zone. A
+// log without times is returned whole.
+func logSince(lines []string, since time.Time, zone *time.Location) []string {
 	if since.IsZero() {
 		return lines
 	}
-	now, timed := time.Now(), false
+	now, timed := time.Now().In(zone), false
 	first := slices.IndexFunc(lines, func(line string) bool {
 		at, known := lineTime(line, now)
 		timed = timed || known

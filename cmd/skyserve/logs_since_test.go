@@ -4,6 +4,9 @@ import (
 	"slices"
 	"testing"
 	"time"
+
+	"skyserve/internal/service"
+	"skyserve/provision"
 )
 
 // The times of skyserve's, Python's and vLLM's lines are read.
@@ -38,11 +41,28 @@ func TestLogSince(t *testing.T) {
 		{[]string{rest, rest}, []string{rest, rest}},
 		{nil, nil},
 	} {
-		if got := logSince(c.lines, since); !slices.Equal(got, c.want) {
+		if got := logSince(c.lines, since, time.UTC); !slices.Equal(got, c.want) {
 			t.Errorf("%q: got %q", c.lines, got)
 		}
 	}
-	if got := logSince([]string{before}, time.Time{}); len(got) != 1 {
+	if got := logSince([]string{before}, time.Time{}, time.UTC); len(got) != 1 {
 		t.Errorf("without a time: %q", got)
+	}
+}
+
+// Times without a zone are those of the machine that wrote the log: VMs write UTC, wherever the operator is.
+func TestLogSinceReadsTimesOfTheMachine(t *testing.T) {
+	since := time.Date(2026, 11, 26, 12, 0, 0, 0, time.UTC)
+	lines := []string{"2026-11-26 11:59:59,000 INFO a", "2026-11-26 12:00:01,000 INFO b"}
+	for region, want := range map[service.Region]*time.Location{"aws/us-east-1": time.UTC, "gcp/us-central1": time.UTC, "local/us": time.Local} {
+		if got := logZone(provision.Object{ID: "us-0", Region: region}); got != want {
+			t.Errorf("%s: zone %s, want %s", region, got, want)
+		}
+	}
+	if got := logSince(lines, since, time.UTC); !slices.Equal(got, lines[1:]) {
+		t.Errorf("in UTC: %q", got)
+	}
+	if got := logSince(lines, since, time.FixedZone("CET", 3600)); len(got) != 0 {
+		t.Errorf("in CET: %q", got)
 	}
 }
