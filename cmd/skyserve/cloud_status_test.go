@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"errors"
+	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -11,6 +12,7 @@ import (
 	"syscall"
 	"testing"
 
+	"skyserve/internal/agent"
 	"skyserve/internal/controller/deploy"
 	"skyserve/internal/service"
 	"skyserve/provision"
@@ -212,7 +214,8 @@ func TestFollowedLogs(t *testing.T) {
 		{lines: "a b c d", printed: "d\n"},
 		{err: errors.New("asleep"), problem: "problem: asleep\n"},
 		{lines: "b c d e", printed: "e\n"},
-		{lines: "x", printed: "x\n", problem: "problem: lines of us-0 may be missing"},
+		{lines: "x", printed: "x\n", problem: "problem: lines of us-0 may be missing: its log began anew\n"},
+		{lines: strings.Repeat("y ", logsWindow), printed: strings.Repeat("y\n", logsWindow), problem: "problem: lines of us-0 may be missing: more than 500 lines were written since the last poll\n"},
 	} {
 		out.Reset()
 		errOut.Reset()
@@ -220,6 +223,22 @@ func TestFollowedLogs(t *testing.T) {
 		if out.String() != step.printed || !strings.HasPrefix(errOut.String(), step.problem) || (step.problem == "") != (errOut.Len() == 0) {
 			t.Errorf("%+v: printed %q to stdout, %q to stderr", step, out.String(), errOut.String())
 		}
+	}
+}
+
+// The last lines that --tail and --since select are fetched once: later polls fetch the minimum.
+func TestFollowedLogFetchesItsTailOnce(t *testing.T) {
+	var f followedLog
+	if got := f.count(agent.MaxLogLines); got != agent.MaxLogLines {
+		t.Errorf("first %d lines", got)
+	}
+	if got := f.count(20); got != logsWindow {
+		t.Errorf("first %d lines for a short tail", got)
+	}
+	l := &machineLogs{wanted: make([]provision.Object, 1), out: io.Discard, errOut: io.Discard}
+	l.printNew(provision.Object{ID: "us-0"}, &f, []string{"a"}, nil, agent.MaxLogLines)
+	if got := f.count(agent.MaxLogLines); got != logsWindow {
+		t.Errorf("then %d lines", got)
 	}
 }
 

@@ -131,7 +131,7 @@ func machinesOfPart(name string, machines []provision.Object, part string) ([]pr
 // showLogs prints the last lines of each machine, one after the other. If some machines do not
 // respond, it still prints the logs of the others (exit 3).
 func (l *machineLogs) showLogs(ctx context.Context, tail int) error {
-	lines, errs := l.fetch(ctx, tail)
+	lines, errs := l.fetch(ctx, func(int) int { return tail })
 	for i, o := range l.wanted {
 		l.printLines(o, logSince(lines[i], l.since, logZone(o)))
 	}
@@ -156,12 +156,12 @@ func (l *machineLogs) printLines(o provision.Object, lines []string) {
 	}
 }
 
-// fetch fetches the last lines of all machines concurrently.
-func (l *machineLogs) fetch(ctx context.Context, count int) (lines [][]string, errs []error) {
+// fetch fetches the last lines of all machines concurrently: count(i) lines of machine i.
+func (l *machineLogs) fetch(ctx context.Context, count func(i int) int) (lines [][]string, errs []error) {
 	lines, errs = make([][]string, len(l.wanted)), make([]error, len(l.wanted))
 	var wg sync.WaitGroup
 	for i, o := range l.wanted {
-		wg.Go(func() { lines[i], errs[i] = l.fetchOne(ctx, o, count) })
+		wg.Go(func() { lines[i], errs[i] = l.fetchOne(ctx, o, count(i)) })
 	}
 	wg.Wait()
 	return lines, errs
@@ -210,6 +210,14 @@ type followedLog struct {
 	unresponsive bool // the machine did not respond to the last request
 }
 
+// count returns the number of lines of the next request: those that --tail selects, and then the minimum.
+func (f *followedLog) count(tail int) int {
+	if f.fetched {
+		return logsWindow
+	}
+	return max(tail, logsWindow)
+}
+
 // follow prints the last lines of each machine and then new lines until ctx ends. It reports a
 // machine that does not respond once, and keeps polling it.
 func (l *machineLogs) follow(ctx context.Context, tail int) {
@@ -217,7 +225,7 @@ func (l *machineLogs) follow(ctx context.Context, tail int) {
 	ticker := time.NewTicker(logsInterval)
 	defer ticker.Stop()
 	for {
-		lines, errs := l.fetch(ctx, max(tail, logsWindow))
+		lines, errs := l.fetch(ctx, func(i int) int { return seen[i].count(tail) })
 		if ctx.Err() != nil {
 			return // Ctrl-C ends --follow
 		}
@@ -246,8 +254,11 @@ func (l *machineLogs) printNew(o provision.Object, f *followedLog, lines []strin
 		fresh = logSince(fresh, l.since, logZone(o))
 		fresh = fresh[max(0, len(fresh)-tail):]
 	}
-	if gap {
-		printMessage(l.errOut, labelProblem, "lines of %s may be missing: more than %d lines were written since the last poll", o.ID, max(tail, logsWindow))
+	switch {
+	case gap && len(lines) < logsWindow: // the whole log
+		printMessage(l.errOut, labelProblem, "lines of %s may be missing: its log began anew", o.ID)
+	case gap:
+		printMessage(l.errOut, labelProblem, "lines of %s may be missing: more than %d lines were written since the last poll", o.ID, logsWindow)
 	}
 	l.printLines(o, fresh)
 	*f = followedLog{lines: lines, fetched: true}
