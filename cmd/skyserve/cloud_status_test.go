@@ -242,6 +242,25 @@ func TestFollowedLogFetchesItsTailOnce(t *testing.T) {
 	}
 }
 
+// The logs of a region that cannot be listed are missing, as those of a machine that does not respond.
+func TestLogsOfUnlistedRegionsAreMissing(t *testing.T) {
+	for _, c := range []struct {
+		part       string
+		incomplete bool
+	}{{"", true}, {provision.ControllerID, true}, {"us-0", false}, {"lb/us", false}} {
+		l := &machineLogs{incomplete: misses(c.part, []string{"listing aws/eu-west-1: timeout"}), out: io.Discard, errOut: io.Discard}
+		err := l.showLogs(t.Context(), 20)
+		var coded *exitError
+		if got := errors.As(err, &coded) && coded.code == exitPartial; got != c.incomplete || !got && err != nil {
+			t.Errorf("%q: got %v", c.part, err)
+		}
+	}
+	l := &machineLogs{incomplete: misses("", nil), out: io.Discard, errOut: io.Discard}
+	if err := l.showLogs(t.Context(), 20); err != nil {
+		t.Errorf("all regions listed: %v", err)
+	}
+}
+
 // linesSince returns the lines after those printed before.
 func TestLinesSince(t *testing.T) {
 	for _, c := range []struct {

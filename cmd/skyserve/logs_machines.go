@@ -36,6 +36,8 @@ type machineLogs struct {
 	out      io.Writer
 	errOut   io.Writer
 	since    time.Time // of the first line that is shown; zero = all
+	// incomplete is set if logs that part selects are missing, because a region could not be listed.
+	incomplete bool
 }
 
 // showLogs prints the logs of the machines that o.part names.
@@ -57,7 +59,7 @@ func showLogs(ctx context.Context, o *logsOptions, out, errOut io.Writer, svc lo
 	if err != nil {
 		return err
 	}
-	l.out, l.errOut, l.since = out, errOut, since
+	l.out, l.errOut, l.since, l.incomplete = out, errOut, since, misses(o.part, problems)
 	if !o.follow {
 		return l.showLogs(ctx, o.tail)
 	}
@@ -88,6 +90,12 @@ func openLogs(ctx context.Context, clouds *cloudFlags, svc local.Service, part s
 		l.wanted, err = machinesOfPart(svc.Name(), l.machines, part)
 	}
 	return l, listing.Problems(), err
+}
+
+// misses reports whether logs that part names may be missing where problems are the regions that could not be listed. The
+// other parts name machines of one region, which were found or are an error.
+func misses(part string, problems []string) bool {
+	return len(problems) > 0 && (part == "" || part == provision.ControllerID)
 }
 
 // controllerMachines returns the machines that run a controller.
@@ -129,7 +137,7 @@ func machinesOfPart(name string, machines []provision.Object, part string) ([]pr
 }
 
 // showLogs prints the last lines of each machine, one after the other. If some machines do not
-// respond, it still prints the logs of the others (exit 3).
+// respond, or some regions could not be listed, it still prints the logs of the others (exit 3).
 func (l *machineLogs) showLogs(ctx context.Context, tail int) error {
 	lines, errs := l.fetch(ctx, func(int) int { return tail })
 	for i, o := range l.wanted {
@@ -137,9 +145,11 @@ func (l *machineLogs) showLogs(ctx context.Context, tail int) error {
 	}
 	err := errors.Join(errs...)
 	switch {
+	case err == nil && l.incomplete:
+		err = errors.New("the logs are incomplete: some regions could not be listed")
 	case err == nil:
 		return nil
-	case len(l.wanted) == 1:
+	case len(l.wanted) == 1 && !l.incomplete:
 		return failed(err, "'skyserve status' shows its state")
 	}
 	return &exitError{code: exitPartial, err: err, hint: "'skyserve status' shows their state"}
