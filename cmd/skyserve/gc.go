@@ -84,6 +84,11 @@ func runGC(ctx context.Context, o *gcOptions, in io.Reader, out, errOut io.Write
 	}
 	if !o.dryRun && len(g.objects)+len(g.names) > 0 {
 		if !o.yes {
+			if format.isDocument() { // it is printed at the end, but the question is about the list
+				if err := g.printOrphans(errOut, errOut, outputFormat{kind: outputText}); err != nil {
+					return err
+				}
+			}
 			if err := confirmAction(in, errOut, "deletes resources that may be another operator's"); err != nil {
 				return err
 			}

@@ -33,6 +33,9 @@ func TestGCDeletesOrphans(t *testing.T) {
 	if out := e.skyserve(exitUsage, gc...); !strings.Contains(out, "pass --yes to skip confirmation") || e.RunningAgents() != 4 {
 		t.Errorf("without a terminal %d machines remain:\n%s", e.RunningAgents(), out)
 	}
+	if out := e.skyserve(exitUsage, append(gc, "-o", "json")...); !strings.Contains(out, "firewall-eu-west-1-replica") || !strings.Contains(out, "11 orphaned") || strings.Contains(out, "{") {
+		t.Errorf("the question about a document comes without the list:\n%s", out)
+	}
 	var report struct {
 		Orphans []struct{ ID string }
 		Names   []struct{ Name, Service string }
