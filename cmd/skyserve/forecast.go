@@ -1,7 +1,7 @@
 package main
 
 import (
-	"cmp"
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -316,7 +316,7 @@ func loadHistory(ctx context.Context, source string, since time.Time) (h *foreca
 	return h, notes, nil
 }
 
-// writeOutput calls print with the file of --out, or with out.
+// writeOutput calls print with the file of --out, or with out. A print that fails does not change the file.
 func (o *forecastOptions) writeOutput(out io.Writer, print func(io.Writer) error) error {
 	switch {
 	case o.file == "" && o.format.kind == "png":
@@ -324,9 +324,12 @@ func (o *forecastOptions) writeOutput(out io.Writer, print func(io.Writer) error
 	case o.file == "":
 		return print(out)
 	}
-	f, err := os.Create(o.file)
-	if err != nil {
+	var text bytes.Buffer
+	if err := print(&text); err != nil {
+		return err
+	}
+	if err := os.WriteFile(o.file, text.Bytes(), 0o666); err != nil { //nolint:gosec // the umask decides, as for a redirection
 		return usage(fmt.Errorf("writing --out: %w", err), "")
 	}
-	return cmp.Or(print(f), f.Close())
+	return nil
 }

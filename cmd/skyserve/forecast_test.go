@@ -6,8 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"image/png"
+	"io"
 	"math"
 	"math/rand/v2"
+	"os"
+	"path/filepath"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -76,6 +79,26 @@ func TestForecastIsInterrupted(t *testing.T) {
 	o := forecastOptions{history: "http://127.0.0.1:1", horizon: time.Hour, originStep: time.Hour, list: outputFlags{output: "table"}}
 	if code := report(ctx, &errOut, runForecast(ctx, &o, &out, &errOut)); code != exitInterrupted || errOut.String() != "interrupted\n" || out.Len() > 0 {
 		t.Errorf("exit code %d, %q, %q", code, &errOut, &out)
+	}
+}
+
+// A forecast that cannot be drawn keeps the file of --out.
+func TestForecastKeepsItsFileOnFailure(t *testing.T) {
+	o := forecastOptions{file: filepath.Join(t.TempDir(), "old.svg")}
+	write(t, o.file, "old")
+	failure := errors.New("too many series")
+	err := o.writeOutput(io.Discard, func(w io.Writer) error {
+		_, _ = io.WriteString(w, "<svg")
+		return failure
+	})
+	if text, readErr := os.ReadFile(o.file); !errors.Is(err, failure) || readErr != nil || string(text) != "old" {
+		t.Errorf("got %v, the file contains %q (%v)", err, text, readErr)
+	}
+	if err := o.writeOutput(io.Discard, func(w io.Writer) error { _, err := io.WriteString(w, "new"); return err }); err != nil {
+		t.Error(err)
+	}
+	if text, err := os.ReadFile(o.file); err != nil || string(text) != "new" {
+		t.Errorf("then %q (%v)", text, err)
 	}
 }
 
