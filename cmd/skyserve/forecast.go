@@ -261,6 +261,9 @@ func (o *forecastOptions) filter(h *demand.History) error {
 	return usage(fmt.Errorf("no series of the history matches --model, --region, --tier and --series; it has %d series", len(all)), "the first series is "+all[0].SeriesKey.String())
 }
 
+// maxHintValues is the maximum number of values in a hint about an unknown one: they fit into two lines.
+const maxHintValues = 10
+
 // checkValues rejects a value of a flag that no series has, also where the other values match.
 func (o *forecastOptions) checkValues(all []forecast.KeyedSeries) error {
 	for _, f := range []struct {
@@ -282,7 +285,10 @@ func (o *forecastOptions) checkValues(all []forecast.KeyedSeries) error {
 			if slices.ContainsFunc(there, func(v string) bool { return strings.EqualFold(v, value) }) {
 				continue
 			}
-			hint := "available: " + strings.Join(there[:min(len(there), 10)], ", ")
+			hint := "available: " + strings.Join(there[:min(len(there), maxHintValues)], ", ")
+			if omitted := len(there) - maxHintValues; omitted > 0 {
+				hint += fmt.Sprintf(" and %d more", omitted)
+			}
 			if near := service.Nearest(value, there); near != "" {
 				hint = fmt.Sprintf("did you mean %q?", near)
 			}

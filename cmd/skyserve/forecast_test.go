@@ -102,6 +102,20 @@ func TestForecastKeepsItsFileOnFailure(t *testing.T) {
 	}
 }
 
+// The hint about an unknown value says how many values it omits.
+func TestForecastCountsOmittedValues(t *testing.T) {
+	var all []forecast.KeyedSeries
+	for i := range 13 {
+		all = append(all, forecast.KeyedSeries{SeriesKey: forecast.SeriesKey{Model: fmt.Sprintf("m%02d", i)}})
+	}
+	for n, want := range map[int]string{13: "m08, m09 and 3 more", 11: "m08, m09 and 1 more", 10: "m08, m09"} {
+		var coded *exitError
+		if err := (&forecastOptions{models: []string{"something else"}}).checkValues(all[:n]); !errors.As(err, &coded) || !strings.HasSuffix(coded.hint, want) {
+			t.Errorf("%d models: got %#v, want %q", n, err, want)
+		}
+	}
+}
+
 // aSeries returns a series with one forecast; some of its values may be unknown.
 func aSeries(values []float64, horizon int) forecastedSeries {
 	k := forecast.KeyedSeries{SeriesKey: forecast.SeriesKey{Region: "us", Model: "m", Tier: "IW-F"}}
