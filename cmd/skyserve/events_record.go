@@ -54,7 +54,8 @@ func (l *changeLog) addChange(c provision.Change, p provision.ChangePhase) {
 }
 
 // send records the collected events at the first balancer that responds, also after an interruption.
-// The change has been made: a failure is only a warning.
+// The change has been made: a failure is only a warning. The events are then sent with the next ones: an up may begin
+// while no balancer responds.
 func (l *changeLog) send(ctx context.Context, svc local.Service, errOut io.Writer) {
 	if len(l.events) == 0 {
 		return
@@ -70,6 +71,7 @@ func (l *changeLog) send(ctx context.Context, svc local.Service, errOut io.Write
 		}
 	}
 	if err != nil {
+		l.events = events
 		printMessage(errOut, labelWarning, "the change is not in 'skyserve events': %v", err)
 	}
 }

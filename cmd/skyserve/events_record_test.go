@@ -1,6 +1,10 @@
 package main
 
 import (
+	"encoding/json"
+	"io"
+	"net/http"
+	"net/http/httptest"
 	"slices"
 	"testing"
 	"time"
@@ -15,6 +19,33 @@ func TestOperatorIsRecorded(t *testing.T) {
 	e := operatorLog("bob@laptop", "revoked bob@laptop").events
 	if len(e) != 1 || e[0].Actor != telemetry.OperatorActor(operatorName()) || e[0].Kind != telemetry.EventOperator || e[0].Object != "bob@laptop" || e[0].Message != "revoked bob@laptop" || e[0].Reason != "skyserve connect" || e[0].ID == "" {
 		t.Errorf("got %+v", e)
+	}
+}
+
+// Events that no balancer receives are sent with the next ones: the begin of a repair that makes a balancer respond.
+func TestUnsentEventsAreSentLater(t *testing.T) {
+	svc := storedService(t, rightFile)
+	var received []telemetry.Event
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		var body struct{ Events []telemetry.Event }
+		if err := json.NewDecoder(r.Body).Decode(&body); err != nil {
+			t.Error(err)
+		}
+		received = append(received, body.Events...)
+		w.WriteHeader(http.StatusNoContent)
+	}))
+	defer server.Close()
+	var l changeLog
+	l.add(telemetry.Event{Kind: telemetry.EventRolloutBegin, Message: "up began"})
+	l.send(t.Context(), svc, io.Discard)
+	if err := storeAdminURLs(svc, server.URL); err != nil {
+		t.Fatal(err)
+	}
+	l.add(telemetry.Event{Kind: telemetry.EventRolloutEnd, Message: "up ended"})
+	l.send(t.Context(), svc, io.Discard)
+	l.send(t.Context(), svc, io.Discard)
+	if len(received) != 2 || received[0].Message != "up began" || received[1].Message != "up ended" || received[0].ID == received[1].ID {
+		t.Errorf("got %+v", received)
 	}
 }
 
