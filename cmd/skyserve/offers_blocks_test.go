@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"net/http/httptest"
@@ -57,6 +58,19 @@ func TestOffersBlocks(t *testing.T) {
 	out.Reset()
 	if err := runOffersBlocks(t.Context(), &o, &out, &errOut); err == nil || !strings.Contains(out.String(), "16xH100") || !strings.Contains(out.String(), "3840.00 USD") {
 		t.Errorf("got %v\n%s", err, out.String())
+	}
+}
+
+// An interrupted search is no failed search: the exit code is that of an interrupt.
+func TestOffersBuyIsInterrupted(t *testing.T) {
+	_, o := blockMarket(t, nil)
+	o.output = outputFlags{}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	var out, errOut strings.Builder
+	err := runOffersBuy(ctx, &o, "cb-0cheap", strings.NewReader(""), &out, &errOut)
+	if code := report(ctx, &errOut, err); code != exitInterrupted || strings.Contains(errOut.String(), "searching the block") {
+		t.Errorf("exit code %d, %v, %q", code, err, errOut.String())
 	}
 }
 

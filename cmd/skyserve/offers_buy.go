@@ -72,6 +72,9 @@ func runOffersBuy(ctx context.Context, o *blocksOptions, id string, in io.Reader
 		return cloudError(err)
 	}
 	found, rejected := searchBlocks(ctx, market, regions, q)
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
 	if rejected != nil {
 		return cloudError(rejected)
 	}
