@@ -24,13 +24,21 @@ func runningEndpoints(name string) (map[string]string, error) {
 	if err != nil {
 		return nil, err
 	}
+	return endpointsOf(svc, balancers)
+}
+
+// endpointsOf returns the public base URL of one balancer in each region of a service.
+func endpointsOf(svc local.Service, balancers []provision.Object) (map[string]string, error) {
 	spec, err := deployedSpec("", svc)
 	if err != nil {
 		return nil, err
 	}
+	if spec == nil && len(balancers) > 0 {
+		return nil, failed(fmt.Errorf("finding the URLs of %s: %s", svc.Name(), specProblem(svc)), "")
+	}
 	endpoints := map[string]string{}
 	for _, o := range balancers {
-		if _, has := endpoints[o.Region.ShortName()]; !has && spec != nil {
+		if _, has := endpoints[o.Region.ShortName()]; !has {
 			endpoints[o.Region.ShortName()] = deploy.PublicURL(spec, o)
 		}
 	}

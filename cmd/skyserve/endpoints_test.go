@@ -1,0 +1,28 @@
+package main
+
+import (
+	"strings"
+	"testing"
+
+	"skyserve/internal/service"
+	"skyserve/provision"
+)
+
+// Where balancers run but the stored service.yaml is missing or invalid, the error is about the file.
+func TestEndpointsNeedTheServiceFile(t *testing.T) {
+	balancer := provision.Object{ID: "lb-us-0", Kind: provision.KindBalancer, Region: "local/us", Endpoints: provision.MachineEndpoints{}}
+	for text, want := range map[string]string{"": "service.yaml is missing", "name: [\n": "service.yaml:1:7: is not valid YAML"} {
+		_, err := endpointsOf(storedService(t, text), []provision.Object{balancer})
+		if err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "run 'skyserve up' with the service's file") {
+			t.Errorf("%q: got %v, want %q", text, err, want)
+		}
+	}
+	svc := storedService(t, rightFile)
+	if _, err := endpointsOf(svc, nil); err == nil || !strings.Contains(err.Error(), "no balancer of chat is running") {
+		t.Errorf("without balancers: got %v", err)
+	}
+	balancer.Address = "127.0.0.1"
+	if endpoints, err := endpointsOf(svc, []provision.Object{balancer}); err != nil || len(endpoints) != 1 || endpoints[service.Region("local/us").ShortName()] == "" {
+		t.Errorf("got %v, %v", endpoints, err)
+	}
+}
