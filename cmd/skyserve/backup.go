@@ -257,15 +257,25 @@ func runRestore(ctx context.Context, o *restoreOptions, out io.Writer) error {
 		}
 		break // a restore that has begun is not repeated elsewhere
 	}
+	return restoreError(o.name, err)
+}
+
+// restoreError returns the error of a restore, with a hint whether the store was changed.
+func restoreError(name string, err error) error {
 	var status *telemetry.StatusError
-	switch {
-	case errors.Is(err, telemetry.ErrConflict):
-		errors.As(err, &status)
-		return failed(fmt.Errorf("restoring %s: %s", o.name, status.Message), "nothing was changed; --force discards everything stored since the backup, or completes an interrupted restore")
-	case errors.As(err, &status) && status.Status == http.StatusLocked:
-		return failed(fmt.Errorf("restoring %s: %s", o.name, status.Message), "nothing was changed; wait until the other restore has ended")
-	case errors.As(err, &status):
-		return failed(fmt.Errorf("restoring %s: %s", o.name, status.Message), "the store may be incomplete: run the command again")
+	if !errors.As(err, &status) {
+		return failed(fmt.Errorf("restoring %s: %w", name, err), "'skyserve status' shows whether the service is running; if it is, run the command again")
 	}
-	return failed(fmt.Errorf("restoring %s: %w", o.name, err), "'skyserve status' shows whether the service is running; if it is, run the command again")
+	hint := "the store may be incomplete: run the command again"
+	switch status.Status {
+	case http.StatusBadRequest, http.StatusForbidden, http.StatusNotFound, http.StatusMethodNotAllowed: // rejected before the first change
+		hint = "nothing was changed"
+	case http.StatusUnauthorized:
+		hint = "nothing was changed; for an http URL, set " + envAdminToken + " to the token of the admin API; for https, run 'skyserve connect'"
+	case http.StatusConflict:
+		hint = "nothing was changed; --force discards everything stored since the backup, or completes an interrupted restore"
+	case http.StatusLocked:
+		hint = "nothing was changed; wait until the other restore has ended"
+	}
+	return failed(fmt.Errorf("restoring %s: %s", name, status.Message), hint)
 }

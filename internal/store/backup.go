@@ -352,13 +352,12 @@ func noEOF(err error) error {
 }
 
 // RestoreBackup replaces the service's streams with those of a backup, which CheckBackup should have accepted
-// before. It returns a *telemetry.BackupError for a damaged backup, or for that of another service. Without force,
+// before. It returns a *telemetry.BackupError for a backup whose first line is damaged, or for that of another service. Without force,
 // it returns a *telemetry.NewerStoreError if the store contains messages from before the backup: it may then be the
 // store that was backed up, and the restore would discard everything stored since. While another restore runs, it
 // returns telemetry.ErrRestoreRunning.
 //
-// The store is unchanged after a NewerStoreError, after ErrRestoreRunning, and after an error about the backup's
-// service or first line. After any other error it may be incomplete: repeat the restore. If it then fails with a
+// The store is unchanged after a BackupError, after a NewerStoreError and after ErrRestoreRunning. After any other error it may be incomplete: repeat the restore. If it then fails with a
 // NewerStoreError, part of the store was replaced before, or the store has newer data: repeat it with force if that data
 // may be discarded.
 //
@@ -391,6 +390,9 @@ func (s *Store) RestoreBackup(ctx context.Context, r io.Reader, service string, 
 	}
 	defer unlock()
 	err = s.restoreStreams(locked, nc, d, force)
+	if errors.As(err, new(*telemetry.BackupError)) { // streams may have been replaced: it is no rejection
+		err = fmt.Errorf("restoring the store: %v", err) //nolint:errorlint // see above
+	}
 	if lost := context.Cause(locked); err != nil && errors.Is(lost, errRestoreLockLost) {
 		err = fmt.Errorf("restoring the store: %w", lost)
 	}

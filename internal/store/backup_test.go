@@ -174,6 +174,19 @@ func TestRestoreKeepsNewerDataUnlessForced(t *testing.T) {
 	}
 }
 
+// A restore that fails after it began is not that of a rejected backup, which changes nothing.
+func TestDamageDuringRestoreIsNotRejection(t *testing.T) {
+	testkit.Slow(t)
+	t.Parallel()
+	st := chatStore(t, serve(t, t.TempDir()))
+	put(t, st, "desired.x", "1")
+	file := backup(t, st, "chat")
+	_, err := st.RestoreBackup(t.Context(), bytes.NewReader(file[:len(file)-20]), "chat", true)
+	if err == nil || errors.As(err, new(*telemetry.BackupError)) || !strings.Contains(err.Error(), "truncated") {
+		t.Errorf("got %v", err)
+	}
+}
+
 // unzip returns the content of a gzip file; nil if it is damaged.
 func unzip(file []byte) []byte {
 	z, err := gzip.NewReader(bytes.NewReader(file))
