@@ -55,7 +55,7 @@ last remaining disk of a cluster. On a machine without the service's state, --di
 			if err := fileArgument(cmd, &o.name, &o.file, args); err != nil {
 				return err
 			}
-			return runBackup(cmd.Context(), &o, cmd.OutOrStdout())
+			return runBackup(cmd.Context(), &o, cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
 	}
 	registerService(cmd, &o.name)
@@ -67,7 +67,7 @@ last remaining disk of a cluster. On a machine without the service's state, --di
 	return cmd
 }
 
-func runBackup(ctx context.Context, o *backupOptions, out io.Writer) error {
+func runBackup(ctx context.Context, o *backupOptions, out, errOut io.Writer) error {
 	format, err := o.output.parse()
 	if err != nil {
 		return err
@@ -95,22 +95,39 @@ func runBackup(ctx context.Context, o *backupOptions, out io.Writer) error {
 			return err
 		}
 	}
+	sources, hint := []func(io.Writer) error{}, "nothing was written; 'skyserve status' shows the state of the store"
+	for _, admin := range admins {
+		sources = append(sources, func(w io.Writer) error { return admin.Backup(ctx, w) })
+	}
+	if o.dir != "" { // no balancer shows a stopped store
+		sources = append(sources, func(w io.Writer) error { return store.BackupDir(ctx, o.dir, w, o.name, ownVersion().Version) })
+		hint = "nothing was written"
+	}
+	b, size, err := writeBackup(ctx, file, sources, errOut)
+	if err != nil {
+		return failed(fmt.Errorf("backing up %s: %w", o.name, err), hint)
+	}
+	if err := reportBackup(out, format, o.file, b, size, "backed up %s to %s: %s, %s in the store, %s in the file\n"); err != nil || format.isResult() {
+		return err
+	}
+	return printRestoreStep(out, o)
+}
+
+// writeBackup writes the backup of the first source that succeeds, and returns its size in bytes.
+func writeBackup(ctx context.Context, file backupFile, sources []func(io.Writer) error, errOut io.Writer) (b telemetry.Backup, size int64, err error) {
 	var failures []error
-	write := func(w io.Writer) error { return store.BackupDir(ctx, o.dir, w, o.name, ownVersion().Version) }
-	for i := 0; i == 0 || i < len(admins); i++ {
-		if o.dir == "" {
-			write = func(w io.Writer) error { return admins[i].Backup(ctx, w) }
+	for _, source := range sources {
+		b, size, err = file.write(ctx, source)
+		if errors.As(err, new(*store.LeftoverPartsError)) {
+			printMessage(errOut, labelWarning, "%v", err)
+			err = nil
 		}
-		b, size, err := file.write(ctx, write)
 		if err == nil {
-			if err := reportBackup(out, format, o.file, b, size, "backed up %s to %s: %s, %s in the store, %s in the file\n"); err != nil || format.isResult() {
-				return err
-			}
-			return printRestoreStep(out, o)
+			return b, size, nil
 		}
 		failures = append(failures, err)
 	}
-	return failed(fmt.Errorf("backing up %s: %w", o.name, errors.Join(failures...)), "nothing was written; 'skyserve status' shows the state of the store")
+	return b, 0, errors.Join(failures...)
 }
 
 // printRestoreStep prints how the backup is restored.

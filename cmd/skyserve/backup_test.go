@@ -1,12 +1,15 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
+	"path/filepath"
 	"strings"
 	"testing"
 
+	"skyserve/internal/store"
 	"skyserve/internal/telemetry"
 )
 
@@ -33,5 +36,37 @@ func TestRestoreErrorsSayWhatChanged(t *testing.T) {
 	var coded *exitError
 	if err := restoreError("chat", io.ErrUnexpectedEOF); !errors.As(err, &coded) || !strings.HasPrefix(coded.hint, "'skyserve status'") {
 		t.Errorf("without a response: got %#v", err)
+	}
+}
+
+// leakyFile is a backup file in a bucket whose credentials may write but not list.
+type leakyFile struct {
+	backupFile
+	writes int
+}
+
+func (f *leakyFile) write(context.Context, func(io.Writer) error) (telemetry.Backup, int64, error) {
+	f.writes++
+	return telemetry.Backup{Service: "chat"}, 7, &store.LeftoverPartsError{Err: errors.New("access denied")}
+}
+
+// A complete backup is a success, and is not written again from other balancers, where parts of earlier ones remain.
+func TestBackupIsCompleteWithLeftovers(t *testing.T) {
+	var errOut strings.Builder
+	f, source := &leakyFile{}, func(io.Writer) error { return nil }
+	b, size, err := writeBackup(t.Context(), f, []func(io.Writer) error{source, source, source}, &errOut)
+	if err != nil || b.Service != "chat" || size != 7 || f.writes != 1 || !strings.HasPrefix(errOut.String(), "warning: the backup is complete") || !strings.Contains(errOut.String(), "access denied") {
+		t.Errorf("got %+v, %d, %v after %d writes, %q", b, size, err, f.writes, errOut.String())
+	}
+}
+
+// A failed backup of a stopped store does not send to the status of the service.
+func TestBackupOfStoppedStoreHasNoStatus(t *testing.T) {
+	dir := t.TempDir()
+	write(t, filepath.Join(dir, "jetstream", "note"), "not a store")
+	file := filepath.Join(t.TempDir(), "chat.backup")
+	_, stderr, code := runCommand(t.Context(), "backup", file, "--service", "chat", "--dir", dir)
+	if code != exitFailed || !strings.Contains(stderr, "hint: nothing was written\n") {
+		t.Errorf("exit code %d: %s", code, stderr)
 	}
 }

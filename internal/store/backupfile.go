@@ -45,7 +45,7 @@ func writeChecked(w io.Writer, write func(io.Writer) error) (b telemetry.Backup,
 // WriteBackupParts writes the backup that write produces to a bucket, and returns its description and its size in bytes.
 // The first part has the given name. It is written last, once the backup is complete and checked: until then an earlier
 // backup of this name remains valid. A backup of more than 8 MiB has further parts, with the names of backupPartName.
-// Joined in order, the parts are the file that WriteBackupFile writes.
+// Joined in order, the parts are the file that WriteBackupFile writes. After a *LeftoverPartsError the backup is complete.
 func WriteBackupParts(ctx context.Context, to CloudBucket, name string, write func(io.Writer) error) (b telemetry.Backup, size int64, err error) {
 	w := &partsWriter{ctx: ctx, to: to, name: name, part: make([]byte, 0, cloudPartSize)}
 	b, err = writeChecked(w, write)
@@ -60,11 +60,25 @@ func WriteBackupParts(ctx context.Context, to CloudBucket, name string, write fu
 		return b, w.size, err
 	}
 	// After a failure the first part may have been written: the other parts stay, until the next backup of this name.
-	if err = w.put(w.name, w.first); err == nil {
-		err = removeParts(ctx, to, name, func(id string) bool { return id != w.id })
+	if err := w.put(w.name, w.first); err != nil {
+		return b, w.size, err
 	}
-	return b, w.size, err
+	if err := removeParts(ctx, to, name, func(id string) bool { return id != w.id }); err != nil {
+		return b, w.size, &LeftoverPartsError{err}
+	}
+	return b, w.size, nil
 }
+
+// LeftoverPartsError means that a backup is complete, but that parts of earlier ones of its name may remain in the bucket.
+type LeftoverPartsError struct{ Err error }
+
+// Error says what is complete and what is not.
+func (e *LeftoverPartsError) Error() string {
+	return fmt.Sprintf("the backup is complete, but parts of earlier ones of this name may remain: %v", e.Err)
+}
+
+// Unwrap returns why the parts were not removed.
+func (e *LeftoverPartsError) Unwrap() error { return e.Err }
 
 // partsWriter divides what is written to it into parts.
 type partsWriter struct {

@@ -116,6 +116,25 @@ func TestFailedBackupKeepsTheEarlierOne(t *testing.T) {
 	}
 }
 
+// A backup in a bucket that cannot be listed is complete: only the parts of earlier ones may remain.
+func TestBackupWithoutListingIsComplete(t *testing.T) {
+	t.Parallel()
+	denied := errors.New("access denied")
+	bucket := &memoryParts{parts: map[string][]byte{}, listErr: denied}
+	text := bigBackup(t, 512<<10)
+	b, size, err := WriteBackupParts(t.Context(), bucket, "b", func(w io.Writer) error { _, err := w.Write(text); return err })
+	if !errors.As(err, new(*LeftoverPartsError)) || !errors.Is(err, denied) || b.Service != "chat" || size != int64(len(text)) {
+		t.Errorf("got %+v, %d, %v", b, size, err)
+	}
+	if read, err := io.ReadAll(ReadBackupParts(t.Context(), bucket, "b")); err != nil || !bytes.Equal(read, text) {
+		t.Errorf("read %d bytes, %v", len(read), err)
+	}
+	_, _, err = WriteBackupParts(t.Context(), bucket, "b", func(io.Writer) error { return errors.New("no leader") })
+	if err == nil || errors.As(err, new(*LeftoverPartsError)) {
+		t.Errorf("a failed one: %v", err)
+	}
+}
+
 // A bucket that rejects writes is the error of a backup.
 func TestBackupPartsRejected(t *testing.T) {
 	denied := errors.New("access denied")

@@ -21,6 +21,8 @@ type memoryParts struct {
 	// puts is the number of writes after which they fail with putErr; nil = they succeed.
 	puts   *int
 	putErr error
+	// listErr is the error of every listing.
+	listErr error
 }
 
 func (m *memoryParts) PutPart(_ context.Context, name string, part []byte) error {
@@ -62,7 +64,7 @@ func (m *memoryParts) PartNames(_ context.Context, prefix string) (names []strin
 			names = append(names, name)
 		}
 	}
-	return names, nil
+	return names, m.listErr
 }
 
 // Sweeping removes the parts of orphans only; a failed write leaves nothing behind.
