@@ -3,7 +3,6 @@ package sim
 import (
 	"cmp"
 	"slices"
-	"sort"
 	"time"
 
 	"skyserve/internal/sim/engine"
@@ -281,11 +280,5 @@ func (q *waitingRequest) cached(s *replicaState) int {
 
 // commonTokens returns the length in tokens of the common prefix of two prompts, in whole blocks.
 func commonTokens(a, b *clientRequest) int {
-	return commonBlocks(a.key, b.key) * prefix.BlockBytes / wordBytes
-}
-
-// commonBlocks returns the number of common leading blocks of two keys. A hash covers all blocks before it, so
-// binary search works.
-func commonBlocks(a, b prefix.Key) int {
-	return sort.Search(min(len(a), len(b)), func(i int) bool { return a[i] != b[i] })
+	return a.key.CommonBlocks(b.key) * prefix.BlockBytes / wordBytes
 }

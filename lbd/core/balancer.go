@@ -484,7 +484,7 @@ func (b *Balancer) detachRequest(now time.Duration, r *request, out *Outcome) *t
 	t.starts.removeRequest(r)
 	t.streams.removeRequest(r)
 	t.work.removeRequest(r, out, t.outstanding == 0)
-	b.removeFromRank(t, r)
+	t.removeFromRank(r)
 	b.counts.Outstanding--
 	r.target = nil
 	b.queue(r.Model).recordEnded(r)

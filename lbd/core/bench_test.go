@@ -97,6 +97,32 @@ func benchmarkArrive(b *testing.B, name string, size, replicas, known int) {
 	}
 }
 
+// BenchmarkBusy measures one whole request while each of 64 replicas runs as many others, with prompts of 4 KB that share
+// their beginnings.
+func BenchmarkBusy(b *testing.B) {
+	for _, running := range []int{0, 8, 32} {
+		b.Run(fmt.Sprintf("policy=cost/running=%d", running), func(b *testing.B) {
+			bal, keys := fleet(b, "cost", 64), prompts(2048, 4<<10)
+			req, out := Request{Model: "m"}, Outcome{}
+			for i := range keys {
+				req.ID, req.Prompt = "q", keys[i]
+				life(bal, &req, &out)
+			}
+			for i := range 64 * running {
+				req.ID, req.Prompt = fmt.Sprint(i), keys[i%len(keys)]
+				bal.Step(0, Event{Kind: EventArrived, Request: &req})
+				bal.Step(0, Event{Kind: EventFirstToken, ID: req.ID})
+			}
+			req.ID = "q"
+			b.ReportAllocs()
+			for i := 0; b.Loop(); i++ {
+				req.Prompt = keys[i%len(keys)]
+				life(bal, &req, &out)
+			}
+		})
+	}
+}
+
 // BenchmarkQueued measures a report of free capacity by one of 64 full replicas while 128 requests
 // of 4 KB wait: the requests that fit are sent and end, and as many new ones arrive, so that 128
 // wait again.

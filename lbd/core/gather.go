@@ -75,7 +75,14 @@ func (b *Balancer) fillMatches(r *request) (branches bool) {
 		return false
 	}
 	b.fillMatchesFrom(b.caches.peers, r, b.firstPeer, len(b.candidates))
-	return b.fillMatchesFrom(b.caches.replicas, r, 0, b.firstPeer).Branches
+	found := b.fillMatchesFrom(b.caches.replicas, r, 0, b.firstPeer)
+	if found.Branches {
+		for i := range b.candidates[:b.firstPeer] {
+			c := &b.candidates[i]
+			c.InUseBytes = b.targets[i].inUse(r.Prompt, c.MatchBytes/prefix.BlockBytes) * prefix.BlockBytes
+		}
+	}
+	return found.Branches
 }
 
 // fillMatchesFrom is fillMatches for the candidates of a tree. A peer has several engines, so its matches are never
@@ -92,6 +99,7 @@ func (b *Balancer) fillMatchesFrom(tree *prefix.Tree, r *request, from, to int) 
 	for i := from; i < to; i++ {
 		slot, c := b.targets[i].treeSlot, &b.candidates[i]
 		c.MatchBytes, c.CachedBytes, c.Score = matches[slot], tree.CachedBytes(slot), policy.Maybe[float64]{}
+		c.InUseBytes = 0
 		if !c.Peer {
 			c.SupersededBytes = superseded[slot]
 		}

@@ -278,7 +278,7 @@ func (b *Balancer) sendRequest(now time.Duration, r *request, t *target, d *Deci
 	b.queue(r.Model).recordSent(r)
 	t.addOutstanding(r)
 	t.isolate(r)
-	b.addToRank(t, r)
+	t.addToRank(r)
 	b.counts.Outstanding++
 	b.caches.recordSent(now, &t.cacheTarget, r.Tenant, r.Prompt, d.MatchBytes)
 	if t.peer {

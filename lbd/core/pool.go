@@ -32,16 +32,16 @@ const freeSlotsPerRequest = 4
 // queues, counting the free slots at every event costs more time than it saves.
 const maxImmediateQueue = 32
 
-// rankState is the engine of a target and, only for policies that decide for whole pools, its
-// outstanding requests.
+// rankState is the engine of a target and its outstanding requests. The last two fields are only for policies that
+// decide for whole pools.
 type rankState struct {
-	engine          string     // ReplicaInfo.Engine, or the target's own id; set for every policy
+	engine          string     // ReplicaInfo.Engine, or the target's own id
 	requests        []*request // outstanding, unordered
 	streaming       int        // number of them that have a first token
 	tokensPerStream float64    // tokens generated per stream, summed since the target was last idle
 }
 
-// poolState is the state of a request that only policies for whole pools use: see rankState.
+// poolState is the state of a request that, except rankIndex, only policies for whole pools use: see rankState.
 type poolState struct {
 	inPool                 bool
 	inPoolSince            time.Duration // time when it was first added to a pool
@@ -66,19 +66,13 @@ func (b *Balancer) markUnreachable(now time.Duration, t *target) {
 }
 
 // addToRank records that r was sent to t.
-func (b *Balancer) addToRank(t *target, r *request) {
-	if b.pools.policy == nil {
-		return
-	}
+func (t *target) addToRank(r *request) {
 	r.streaming, r.rankIndex = false, len(t.requests)
 	t.requests = append(t.requests, r)
 }
 
 // removeFromRank records that r ended at t.
-func (b *Balancer) removeFromRank(t *target, r *request) {
-	if b.pools.policy == nil {
-		return
-	}
+func (t *target) removeFromRank(r *request) {
 	last := len(t.requests) - 1
 	t.requests[r.rankIndex] = t.requests[last]
 	t.requests[r.rankIndex].rankIndex = r.rankIndex

@@ -30,7 +30,7 @@ func (b *Balancer) Reconfigure(now time.Duration, cfg Config) []Action {
 	return b.actions
 }
 
-// reconfigurePools starts or stops tracking the targets' requests, which only policies that decide
+// reconfigurePools starts or stops tracking the targets' streams, which only policies that decide
 // for whole pools need.
 func (b *Balancer) reconfigurePools() {
 	kept := b.pools.policy != nil
@@ -40,20 +40,16 @@ func (b *Balancer) reconfigurePools() {
 	}
 	unfinished := b.unfinishedRequests()
 	for _, r := range unfinished { // their targets are reset here too, because some were removed
-		r.poolState = poolState{}
+		r.poolState = poolState{rankIndex: r.rankIndex}
 		if r.target != nil {
-			r.target.requests, r.target.streaming, r.target.tokensPerStream = nil, 0, 0
+			r.target.streaming, r.target.tokensPerStream = 0, 0
 		}
 	}
 	if kept {
 		return
 	}
 	for _, r := range unfinished {
-		if r.target == nil {
-			continue
-		}
-		b.addToRank(r.target, r)
-		if r.prefilled {
+		if r.target != nil && r.prefilled {
 			b.markStreaming(r)
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"skyserve/lbd/core/concurrency"
 	"skyserve/lbd/core/pace"
 	"skyserve/lbd/policy"
+	"skyserve/lbd/prefix"
 )
 
 // target is the state of a replica or a peer.
@@ -179,6 +180,18 @@ func (t *target) addOutstanding(r *request) {
 	t.work.addRequest(r)
 	t.unconfirmed, t.unstarted = append(t.unconfirmed, r), append(t.unstarted, r)
 	r.unconfirmedAtSend, r.outstandingAtSend = len(t.unconfirmed), t.outstanding
+}
+
+// inUse returns how many of the first blocks of a prompt, at most limit, are those of an outstanding request.
+func (t *target) inUse(prompt prefix.Key, limit int) int {
+	longest := 0
+	for _, r := range t.requests {
+		// Most requests share less than the longest so far: one comparison shows that.
+		if longest < min(limit, len(r.Prompt)) && r.Prompt[longest] == prompt[longest] {
+			longest += r.Prompt[longest:].CommonBlocks(prompt[longest:limit])
+		}
+	}
+	return longest
 }
 
 // residenceWeight is the weight of each new value in the running mean.

@@ -42,11 +42,11 @@ type CostConstants struct {
 	MemoryPenalty, MemoryThreshold float64
 	// OccupancyWeight is the weight of the memory that a request occupies, as a share of the replica's
 	// KV memory. It counts only while the replica's KV utilisation exceeds MemoryThreshold. This memory
-	// has two parts. The first part is the uncached tokens of the prompt, because they evict cached
-	// prefixes. The second part is the uncached tokens and the answer, multiplied by the number of
+	// has two parts. The first part is the free memory that the prompt takes, because cached prefixes are
+	// evicted for it. The second part is this memory and the answer, multiplied by the number of
 	// requests that wait for the replica, because each of them is delayed by the lack of this memory.
 	// Without waiting requests the answer does not count, because it takes the same memory at every
-	// replica. Cached tokens take no further memory.
+	// replica.
 	OccupancyWeight float64
 	// SupersededMatchWeight is the weight of Candidate.SupersededBytes until engines have shown how much
 	// of such text they still have cached (Facts.SupersededShare).
@@ -356,6 +356,7 @@ func (p *Cost) cost(t *costTerms, c *Candidate) float64 {
 	pace := c.pace()
 	match := t.weightedMatch(c)
 	uncached := t.promptTokens - t.tokensPerByte*match
+	added := t.addedTokens(c, uncached)
 	copied := t.tokensPerByte * max(0, t.localMatch-match)
 	prefill := (uncached + t.evictedPerCopy*copied) / p.constants.PrefillRate
 	n, prefillTokens := float64(requestsAt(c)), float64(c.PrefillTokens)
@@ -363,7 +364,17 @@ func (p *Cost) cost(t *costTerms, c *Candidate) float64 {
 		n, prefillTokens = p.peerLoad(t, c)
 	}
 	ahead := p.constants.PrefillQueueWeight * prefillTokens / p.constants.PrefillRate
-	return p.waitSeconds(t, c, uncached) + p.laterSeconds(t, c) + p.memorySeconds(t, c, uncached, n) + pace*(ahead+prefill+t.decodeSeconds+t.slowdownWeight*n*(prefill+t.addedDecodeSeconds))
+	return p.waitSeconds(t, c, added) + p.laterSeconds(t, c) + p.memorySeconds(t, c, added, n) + pace*(ahead+prefill+t.decodeSeconds+t.slowdownWeight*n*(prefill+t.addedDecodeSeconds))
+}
+
+// addedTokens returns how many tokens of free memory the prompt takes at c. Engines count a cached prefix as free memory
+// while no request uses it, so it takes memory like an uncached one. A conversation takes as much at every replica, so
+// there only the uncached tokens count.
+func (t *costTerms) addedTokens(c *Candidate, uncached float64) float64 {
+	if !t.sharedPrefix || c.Peer {
+		return uncached
+	}
+	return t.promptTokens - t.tokensPerByte*float64(c.InUseBytes)
 }
 
 // requestsPerReplica returns the number of requests at a peer, as last reported, plus those that were sent there since.
@@ -426,9 +437,9 @@ func (t *costTerms) weightedMatch(c *Candidate) float64 {
 // memorySeconds returns the cost, in seconds, of a replica whose memory is nearly full: the request
 // may have to wait for memory, and the memory that it occupies is not available to the requests
 // that wait for the replica. If the request would be held for the replica (holdSeconds), that wait is counted already. So
-// only its uncached tokens count here if other requests share its prefix: at another replica, a copy of the prefix would
-// take memory too. A conversation only moves, and is sent to a replica with free memory.
-func (p *Cost) memorySeconds(t *costTerms, c *Candidate, uncached, n float64) float64 {
+// only the memory of its prompt counts here if other requests share its prefix: at another replica, a copy of the prefix
+// would take memory too. A conversation only moves, and is sent to a replica with free memory.
+func (p *Cost) memorySeconds(t *costTerms, c *Candidate, added, n float64) float64 {
 	over := (c.KV.Or(0) - p.constants.MemoryThreshold) / (1 - p.constants.MemoryThreshold)
 	if over <= 0 {
 		return 0
@@ -441,43 +452,43 @@ func (p *Cost) memorySeconds(t *costTerms, c *Candidate, uncached, n float64) fl
 	}
 	fullSeconds := over * inSeconds(t.residenceAt(c))
 	if t.sharedPrefix && !c.Peer && !hasCapacity(c) {
-		return fullSeconds * p.constants.OccupancyWeight * min(uncached, capacity) / capacity
+		return fullSeconds * p.constants.OccupancyWeight * min(added, capacity) / capacity
 	}
 	// While the request runs, about n others end there, so it delays at most n waiting requests, however long the
 	// queue is.
 	waiting := min(float64(c.Held+c.Pending.Or(0))+t.queuedPerReplica, n)
-	taken := min(uncached, capacity) + waiting*min(uncached+t.answerSteps, capacity)
+	taken := min(added, capacity) + waiting*min(added+t.answerSteps, capacity)
 	return fullSeconds * (p.constants.MemoryPenalty + p.constants.OccupancyWeight*taken/capacity)
 }
 
-// waitSeconds returns how long a request with this many uncached tokens waits at c before its computation starts. For
-// a peer, it is the sum of the round-trip time, the wait there, and the margin (PeerMarginShare). If the free
-// memory of a replica does not suffice, each of the unconfirmed requests, and then this request, waits until another
-// request there has ended.
-func (p *Cost) waitSeconds(t *costTerms, c *Candidate, uncached float64) float64 {
+// waitSeconds returns how long a request that takes this many tokens of free memory (addedTokens) waits at c before its
+// computation starts. For a peer, it is the sum of the round-trip time, the wait there, and the margin
+// (PeerMarginShare). If the free memory of a replica does not suffice, each of the unconfirmed requests, and then this
+// request, waits until another request there has ended.
+func (p *Cost) waitSeconds(t *costTerms, c *Candidate, added float64) float64 {
 	wait := inSeconds(c.RTT)
 	switch {
 	case c.Peer:
 		wait += inSeconds(c.ExpectedWait) + p.constants.PeerMarginShare*c.pace()*(t.promptTokens/p.constants.PrefillRate+t.decodeSeconds)
 	case !hasCapacity(c):
 		wait += p.holdSeconds(t, c)
-	case !fits(c, uncached):
+	case !fits(c, added):
 		wait += inSeconds(HoldTime(c.Unconfirmed, requestsAt(c), t.residenceAt(c), c.pace()))
 	}
 	return wait
 }
 
-// fits reports whether the free memory of a replica suffices for a request with this many uncached tokens, in addition
-// to the requests that were sent there and do not run yet. It returns true if the free memory is unknown. Requests
-// that this balancer did not send are assumed to need as much as the mean request that it sent. A prefix that requests
-// share is counted for each of them, so the free memory is an upper bound.
-func fits(c *Candidate, uncached float64) bool {
+// fits reports whether a replica has free memory for this many tokens, in addition to the requests that were sent
+// there and do not run yet. It returns true if the free memory is unknown. Requests that this balancer did not send are
+// assumed to need as much as the mean request that it sent. A prefix that requests share is counted for each of them,
+// so the free memory is an upper bound.
+func fits(c *Candidate, added float64) bool {
 	running := float64(c.Running.Or(0))
 	if c.KV.Or(0) <= 0 || running <= 0 || c.Outstanding == 0 {
 		return true
 	}
 	perRequest := float64(c.ContextTokens) / float64(c.Outstanding)
-	return uncached <= perRequest*(running/c.KV.Value-float64(requestsAt(c)))
+	return added <= perRequest*(running/c.KV.Value-float64(requestsAt(c)))
 }
 
 // holdSeconds returns how long a request is held for a replica without capacity. If the replica has free

@@ -301,7 +301,7 @@ func TestSharedPrefixWaitsForItsReplica(t *testing.T) {
 				cs[i].Residence, cs[i].Running, cs[i].ContextTokens = 20*time.Second, Known(16), 16*2500
 			}
 			cs[0].Available, cs[0].Pending, cs[0].Held, cs[0].KV = false, Known(1), held, Known(0.95)
-			cs[0].Outstanding, cs[0].MatchBytes = 17, 4*2000
+			cs[0].Outstanding, cs[0].MatchBytes, cs[0].InUseBytes = 17, 4*2000, 4*2000
 			cs[1].Outstanding, cs[1].Running, cs[1].KV = others, Known(others), Known(0.5)
 			f := long(2300, cs)
 			f.MatchBranches = shared

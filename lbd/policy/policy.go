@@ -115,6 +115,9 @@ type Candidate struct {
 	// SupersededBytes is the number of leading bytes of the match that another replica received later. The engine
 	// of this replica is more likely to have evicted them. It is 0 for a peer.
 	SupersededBytes int
+	// InUseBytes is the number of leading bytes of the match that a request outstanding there has too: their memory is in
+	// use already. It is 0 for a peer, and unless Facts.MatchBranches.
+	InUseBytes int
 	// CachedBytes is the total number of bytes of prefixes that the candidate is expected to have
 	// cached. Like MatchBytes, it is 0 for policies that do not use prefixes.
 	CachedBytes int

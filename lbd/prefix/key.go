@@ -2,6 +2,7 @@ package prefix
 
 import (
 	"slices"
+	"sort"
 
 	"github.com/zeebo/xxh3"
 )
@@ -16,6 +17,12 @@ type Key []uint64
 
 // Bytes returns the number of prompt bytes that the key covers.
 func (k Key) Bytes() int { return len(k) * BlockBytes }
+
+// CommonBlocks returns the number of leading blocks that two keys have in common.
+func (k Key) CommonBlocks(other Key) int {
+	// A hash covers all blocks before it, so the equal ones come first.
+	return sort.Search(min(len(k), len(other)), func(i int) bool { return k[i] != other[i] })
+}
 
 // Hasher converts a stream of bytes to a Key. The key is the same whether a prompt is written in
 // one piece or many, so an answer can be appended to its prompt as it streams. The zero Hasher has
