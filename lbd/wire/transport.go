@@ -210,7 +210,7 @@ func (t *Transport) roundTrip(out *outgoing) (*http.Response, error) {
 		if err == nil {
 			return resp, nil
 		}
-		if !c.mayRetry(out, err) || !out.rewind() {
+		if !c.mayRetry(out, err) || !out.rewind(c.upload) {
 			return nil, out.wrapError(err)
 		}
 		if c.sent.Load() > 0 {
@@ -263,13 +263,18 @@ func (o *outgoing) wrapError(err error) error {
 	return fmt.Errorf("sending a request to %s: %w", o.addr, err)
 }
 
-// rewind prepares a request's body for a second attempt. It reports whether it could.
-func (o *outgoing) rewind() bool {
+// rewind prepares a request's body for a second attempt. It reports whether it could. first is the upload
+// of the first attempt, nil if there was none. It uses the same request, so rewind waits for its end, which
+// is near: its connection is closed, and the body is in memory.
+func (o *outgoing) rewind(first *upload) bool {
 	if o.length == 0 {
 		return true
 	}
 	if o.req.GetBody == nil {
 		return false
+	}
+	if first != nil {
+		<-first.done
 	}
 	body, err := o.req.GetBody()
 	if err != nil {
