@@ -47,6 +47,7 @@ type Map struct {
 
 	ignored   int64 // blocks that were not recorded
 	forgotten int   // see Forgotten
+	loose     int   // learned blocks without a target since the last sweep; a block may count several times
 }
 
 // block is a block of tokens with everything before it.
@@ -68,6 +69,9 @@ const (
 	// DefaultMaxBlocks is the number of blocks at which a map stops recording new ones: 8 million tokens
 	// at 16 tokens a block, and about 150 MB.
 	DefaultMaxBlocks = 1 << 19
+	// sweepShare is the share of a full map, 1/sweepShare, that must be loose before it is swept. A sweep
+	// visits all blocks and makes the caller learn all prompts again, so a few blocks are not worth it.
+	sweepShare = 16
 )
 
 // New returns a map of at most maxBlocks blocks; 0 = DefaultMaxBlocks.
@@ -180,10 +184,12 @@ func (m *Map) Remove(target int, hashes []Hash) (changes []Change) {
 		}
 		delete(names, h)
 		b.held.remove(target)
-		if b.reachable.has(target) {
-			unreach(target, b)
-			lost = append(lost, b)
+		if !b.reachable.has(target) {
+			m.prune(b)
+			continue
 		}
+		unreach(target, b)
+		lost = append(lost, b)
 	}
 	for _, b := range lost {
 		// The blocks after the topmost lost one are lost with it.
@@ -281,6 +287,7 @@ func (m *Map) learn(tokens []uint32, adapter string, key prefix.Key, bytes, size
 		} else {
 			part := (end - anchorTokens) * (bytes - anchorBytes) / (len(tokens) - anchorTokens)
 			b.prompt, b.depth = key, min((anchorBytes+part)/prefix.BlockBytes, len(key))
+			m.countLoose(b)
 			if fresh < 0 {
 				fresh = len(ends)
 			}
@@ -337,7 +344,9 @@ func (m *Map) block(parent *block, chain uint64) *block {
 		return b
 	}
 	if len(m.blocks) >= m.max {
-		m.sweep()
+		if m.loose > 0 && m.loose*sweepShare >= m.max {
+			m.sweep()
+		}
 		if len(m.blocks) >= m.max || !parent.isRoot() && m.blocks[parent.chain] != parent {
 			return nil
 		}
@@ -368,6 +377,14 @@ func (m *Map) prune(b *block) {
 		m.removeBlock(b)
 		b = b.parent
 	}
+	m.countLoose(b)
+}
+
+// countLoose counts a learned block that no target has.
+func (m *Map) countLoose(b *block) {
+	if b.prompt != nil && b.held.empty() {
+		m.loose++
+	}
 }
 
 func (m *Map) removeBlock(b *block) {
@@ -380,12 +397,15 @@ func (m *Map) removeBlock(b *block) {
 
 // sweep removes all learned blocks that no target has.
 func (m *Map) sweep() {
-	m.forgotten++
+	before := len(m.blocks)
 	for _, b := range m.blocks {
 		for !b.isRoot() && len(b.kids) == 0 && b.held.empty() && m.blocks[b.chain] == b {
 			m.removeBlock(b)
 			b = b.parent
 		}
+	}
+	if m.loose = 0; len(m.blocks) < before {
+		m.forgotten++
 	}
 }
 
