@@ -153,10 +153,13 @@ func checkTargets(p *problems, cfg service.BalancerConfig) {
 			"set peer_token (the environment variable SKYSERVE_PEER_TOKEN), the same for all balancers of the service")
 	}
 	checkReplicasFile(p, cfg.ReplicasFile)
-	seen := map[string]string{cfg.ID: "id"}
+	seen, names := map[string]string{cfg.ID: "id"}, map[string]string{}
 	for i, r := range cfg.Replicas {
 		key := fmt.Sprintf("replicas[%d]", i)
 		checkReplica(p, key, r)
+		if discover.IsName(r.URL) {
+			claimName(p, names, key, r.URL)
+		}
 		checkCacheEvents(p, key, r)
 		if r.DataParallel < 0 || r.DataParallel > service.MaxDataParallel {
 			p.addProblem(key+".data_parallel", fmt.Sprintf("must be from 0 to %d, got %d", service.MaxDataParallel, r.DataParallel), "")
@@ -206,6 +209,15 @@ func claimID(p *problems, seen map[string]string, key, id string) {
 		return
 	}
 	seen[id] = key
+}
+
+// claimName rejects a DNS name that is listed twice: its replicas would have the settings of one of the two.
+func claimName(p *problems, names map[string]string, key, url string) {
+	if other, taken := names[url]; taken {
+		p.addProblem(key+".url", fmt.Sprintf("%s is already listed by %s", url, other), "list each DNS name once")
+		return
+	}
+	names[url] = key
 }
 
 // replicaID returns a replica's id, or the host of its URL if it has none.

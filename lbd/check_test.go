@@ -71,6 +71,9 @@ func TestCheck(t *testing.T) {
 		{"replica without scheme", replica("us-1", "127.0.0.1"), `replicas[1].url: must be http://HOST:PORT or https://HOST:PORT, got "127.0.0.1"`},
 		{"same id", replica("us-0", "http://127.0.0.1:2"), `replicas[1]: id "us-0" is already used by replicas[0]`},
 		{"same url", replica("", "http://127.0.0.1:2"), ""},
+		{"same DNS name", func(c *service.BalancerConfig, _ *Options) {
+			c.Replicas = []service.ReplicaConfig{{ID: "a", URL: "dns+http://e:1"}, {ID: "b", URL: "dns+http://e:1"}}
+		}, "replicas[1].url: dns+http://e:1 is already listed by replicas[0]"},
 		{"peer without id", peer(service.PeerConfig{URL: "http://127.0.0.1:2"}), "peers[0].id: is required"},
 		{"peer without url", peer(service.PeerConfig{ID: "eu"}), "peers[0].url: is required"},
 		{"peer with the balancer's id", peer(service.PeerConfig{ID: "lb-us-0", URL: "http://127.0.0.1:2"}), `peers[0]: id "lb-us-0" is already used by id`},

@@ -58,6 +58,8 @@ type Discovery struct {
 type source interface {
 	// origin names the source, uniquely.
 	origin() string
+	// settings are those that its replicas inherit.
+	settings() service.ReplicaConfig
 	// list returns the replicas. changed is false if they are the same as in the last call, or not known yet.
 	list(ctx context.Context) (replicas []service.ReplicaConfig, changed bool, err error)
 	// problem describes an error of list; have is the size of the list in effect.
@@ -117,7 +119,8 @@ func (d *Discovery) nameSources(names []service.ReplicaConfig) (sources []source
 	return sources
 }
 
-// replaceWatches stops the watches without a source in the list, and starts those that are missing.
+// replaceWatches stops the watches without a source in the list, and starts those that are missing. A source
+// with other settings is watched anew; until its first list, its replicas stay as they are.
 func (d *Discovery) replaceWatches(watches map[string]*watch, sources []source) {
 	for origin, w := range watches {
 		if !slices.ContainsFunc(sources, func(s source) bool { return s.origin() == origin }) {
@@ -126,15 +129,21 @@ func (d *Discovery) replaceWatches(watches map[string]*watch, sources []source) 
 		}
 	}
 	for _, s := range sources {
-		if watches[s.origin()] == nil {
-			watches[s.origin()] = d.start(s)
+		w, have := watches[s.origin()], 0
+		if w != nil && w.source.settings() == s.settings() {
+			continue
 		}
+		if w != nil {
+			w.stopAndWait()
+			have = w.have
+		}
+		watches[s.origin()] = d.start(s, have)
 	}
 }
 
-// start follows a source.
-func (d *Discovery) start(s source) *watch {
-	w := &watch{discovery: d, source: s, interval: d.opts.NameInterval, done: make(chan struct{}), names: map[string]*watch{}}
+// start follows a source; have is the size of the list in effect.
+func (d *Discovery) start(s source, have int) *watch {
+	w := &watch{discovery: d, source: s, interval: d.opts.NameInterval, done: make(chan struct{}), have: have, names: map[string]*watch{}}
 	if _, isFile := s.(*fileSource); isFile {
 		w.interval = d.opts.FileInterval
 	}
@@ -146,12 +155,17 @@ func (d *Discovery) start(s source) *watch {
 
 // end stops a watch and removes its replicas.
 func (w *watch) end() {
-	w.stop()
-	<-w.done
+	w.stopAndWait()
 	for _, inner := range w.names {
 		inner.end()
 	}
 	w.discovery.opts.Apply(w.source.origin(), nil)
+}
+
+// stopAndWait stops a watch. Its replicas stay.
+func (w *watch) stopAndWait() {
+	w.stop()
+	<-w.done
 }
 
 // run lists the source at each interval until ctx ends.

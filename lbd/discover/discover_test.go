@@ -21,17 +21,32 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // applied collects the current replicas of each origin.
 type applied struct {
-	mu   sync.Mutex
-	urls map[string][]string
+	mu      sync.Mutex
+	urls    map[string][]string
+	models  map[string]string // by URL
+	removed []string          // origins without replicas, in order
 }
 
 func (a *applied) take(origin string, replicas []service.ReplicaConfig) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.urls == nil {
-		a.urls = map[string][]string{}
+		a.urls, a.models = map[string][]string{}, map[string]string{}
 	}
 	a.urls[origin] = urls(replicas)
+	for _, r := range replicas {
+		a.models[r.URL] = r.Model
+	}
+	if replicas == nil {
+		a.removed = append(a.removed, origin)
+	}
+}
+
+// model returns the model of the replica with a URL.
+func (a *applied) model(url string) string {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.models[url]
 }
 
 // all returns the URLs of all origins, sorted.
@@ -86,6 +101,33 @@ func TestDiscovery(t *testing.T) {
 	got.expect(t)
 	if p := d.Problems(); len(p) != 0 {
 		t.Errorf("problems of no source: %+v", p)
+	}
+}
+
+// A DNS name with other settings is resolved again. Its replicas are changed, and not removed meanwhile.
+func TestChangedSettingsOfANameTakeEffect(t *testing.T) {
+	server, resolver := newNameServer(t)
+	server.set("e.example.com", "A 127.0.0.2")
+	server.set("f.example.com", "A 127.0.0.9")
+	path := filepath.Join(t.TempDir(), "replicas")
+	write(t, path, "- {url: dns+http://f.example.com:2, model: a}\n- http://c:1\n")
+	var got applied
+	d := New(Options{CheckURL: checkHTTP, Apply: got.take, Resolver: resolver, FileInterval: time.Millisecond, NameInterval: time.Millisecond})
+	defer d.Close()
+	name := service.ReplicaConfig{URL: "dns+http://e.example.com:1", Model: "a"}
+	d.SetSources(path, []service.ReplicaConfig{name})
+	got.expect(t, "http://127.0.0.2:1", "http://127.0.0.9:2", "http://c:1")
+
+	name.Model = "b"
+	d.SetSources(path, []service.ReplicaConfig{name})
+	replaceFile(t, path, "- {url: dns+http://f.example.com:2, model: b}\n- http://c:1\n")
+	testkit.Eventually(t, "both have the other model", func() bool {
+		return got.model("http://127.0.0.2:1") == "b" && got.model("http://127.0.0.9:2") == "b"
+	})
+	got.mu.Lock()
+	defer got.mu.Unlock()
+	if got.removed != nil {
+		t.Errorf("removed meanwhile: %v", got.removed)
 	}
 }
 

@@ -50,6 +50,9 @@ type fileSource struct {
 
 func (s *fileSource) origin() string { return "file " + s.path }
 
+// settings are empty: each entry of a file has its own.
+func (s *fileSource) settings() service.ReplicaConfig { return service.ReplicaConfig{} }
+
 // list returns the replicas of a changed file; changed is false if it is the same, or still changes.
 func (s *fileSource) list(context.Context) (replicas []service.ReplicaConfig, changed bool, err error) {
 	now, err := os.Stat(s.path)

@@ -107,6 +107,8 @@ func newNameSource(template service.ReplicaConfig, resolver Resolver) (*nameSour
 
 func (s *nameSource) origin() string { return nameOrigin + s.template.URL }
 
+func (s *nameSource) settings() service.ReplicaConfig { return s.template }
+
 // nameOrigin is the start of the origin of a DNS name's replicas.
 const nameOrigin = "dns "
 
