@@ -66,7 +66,7 @@ type Worker struct {
 	// drains it.
 	DrainedBy string `json:"drained_by,omitempty"`
 	// Origin is why it is attached: config (the balancer's configuration), api (POST /add_worker, POST
-	// /workers), controller, or the source that lists it: "file PATH" or "dns URL".
+	// /workers), controller, or the source that lists it: "file PATH", "dns URL" or "file PATH: dns URL".
 	Origin string `json:"origin,omitempty"`
 }
 

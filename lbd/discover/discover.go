@@ -103,17 +103,19 @@ func (d *Discovery) SetSources(file string, names []service.ReplicaConfig) {
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.replaceWatches(d.watches, append(sources, d.nameSources(names)...))
+	d.replaceWatches(d.watches, append(sources, d.nameSources(names, "")...))
 }
 
-// nameSources returns the sources of DNS names. Their URLs are valid.
-func (d *Discovery) nameSources(names []service.ReplicaConfig) (sources []source) {
+// nameSources returns the sources of DNS names. Their URLs are valid. listedBy is the start of their origins:
+// a file and the configuration may list the same name.
+func (d *Discovery) nameSources(names []service.ReplicaConfig, listedBy string) (sources []source) {
 	for _, template := range names {
 		s, err := newNameSource(template, d.opts.Resolver)
 		if err != nil {
 			d.opts.Logger.Error("discovering replicas failed", "url", template.URL, "err", err)
 			continue
 		}
+		s.listedBy = listedBy
 		sources = append(sources, s)
 	}
 	return sources
@@ -197,7 +199,7 @@ func (w *watch) look(ctx context.Context) {
 	w.have = len(replicas)
 	static, names := Split(replicas)
 	w.mu.Lock()
-	w.discovery.replaceWatches(w.names, w.discovery.nameSources(names))
+	w.discovery.replaceWatches(w.names, w.discovery.nameSources(names, w.source.origin()+": "))
 	w.mu.Unlock()
 	w.discovery.opts.Apply(w.source.origin(), static)
 }

@@ -131,6 +131,31 @@ func TestChangedSettingsOfANameTakeEffect(t *testing.T) {
 	}
 }
 
+// The same DNS name in the configuration and in a file has two origins: the end of one does not remove the
+// replicas of the other.
+func TestNameInConfigurationAndFile(t *testing.T) {
+	server, resolver := newNameServer(t)
+	server.set("e.example.com", "A 127.0.0.2")
+	path := filepath.Join(t.TempDir(), "replicas")
+	const url, replica = "dns+http://e.example.com:1", "http://127.0.0.2:1"
+	write(t, path, "http://a:1\n"+url+"\n")
+	var got applied
+	d := New(Options{CheckURL: checkHTTP, Apply: got.take, Resolver: resolver, FileInterval: time.Millisecond, NameInterval: time.Millisecond})
+	defer d.Close()
+	d.SetSources(path, []service.ReplicaConfig{{URL: url}})
+	got.expect(t, replica, replica, "http://a:1")
+	replaceFile(t, path, "http://a:1\n")
+	got.expect(t, replica, "http://a:1")
+	d.SetSources(path, nil)
+	got.expect(t, "http://a:1")
+	d.SetSources("", nil)
+	want := []string{"file " + path + ": dns " + url, "dns " + url, "file " + path}
+	if got.mu.Lock(); !slices.Equal(got.removed, want) {
+		t.Errorf("removed %q, want %q", got.removed, want)
+	}
+	got.mu.Unlock()
+}
+
 func TestSplit(t *testing.T) {
 	static, names := Split([]service.ReplicaConfig{{URL: "http://a:1"}, {URL: "dns+http://b:1"}, {URL: "srv+http://c"}})
 	if !reflect.DeepEqual(urls(static), []string{"http://a:1"}) || !reflect.DeepEqual(urls(names), []string{"dns+http://b:1", "srv+http://c"}) {

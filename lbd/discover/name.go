@@ -94,6 +94,7 @@ func parseName(raw string) (name, error) {
 type nameSource struct {
 	template service.ReplicaConfig
 	name     name
+	listedBy string // start of the origin; empty = the configuration
 	resolver Resolver
 	missing  map[string]int // consecutive answers without a host and port, by host and port
 	last     []string       // the hosts and ports of the last list, sorted
@@ -105,14 +106,14 @@ func newNameSource(template service.ReplicaConfig, resolver Resolver) (*nameSour
 	return &nameSource{template: template, name: n, resolver: resolver, missing: map[string]int{}}, err
 }
 
-func (s *nameSource) origin() string { return nameOrigin + s.template.URL }
+func (s *nameSource) origin() string { return s.listedBy + nameOrigin + s.template.URL }
 
 func (s *nameSource) settings() service.ReplicaConfig { return s.template }
 
-// nameOrigin is the start of the origin of a DNS name's replicas.
+// nameOrigin is the start of the origin of the replicas of a DNS name in the configuration.
 const nameOrigin = "dns "
 
-// NameOf returns the URL of the DNS name that an origin stands for.
+// NameOf returns the URL of the DNS name in the configuration that an origin stands for.
 func NameOf(origin string) (url string, ok bool) { return strings.CutPrefix(origin, nameOrigin) }
 
 // list resolves the name. changed is false if the answer has the same replicas as the last one.
