@@ -7,7 +7,6 @@ import (
 	"io"
 	"maps"
 	"net"
-	"net/url"
 	"os"
 	"slices"
 	"strings"
@@ -221,16 +220,7 @@ func claimName(p *problems, names map[string]string, key, url string) {
 }
 
 // replicaID returns a replica's id, or the host of its URL if it has none.
-func replicaID(r service.ReplicaConfig) string {
-	if r.ID != "" {
-		return r.ID
-	}
-	u, err := url.Parse(r.URL)
-	if err != nil {
-		return r.URL
-	}
-	return u.Host
-}
+func replicaID(r service.ReplicaConfig) string { return discover.ReplicaID(r) }
 
 // deferredStep is the difference in memory use between releasing one and two deferred requests, in
 // percent (SageServe section 6.2: 60 and 50).

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"net/url"
 	"strings"
 
 	"github.com/goccy/go-yaml"
@@ -187,13 +188,26 @@ func checkEntries(entries []entry, check func(string) error) ([]service.ReplicaC
 			return nil, errAt(e.line, "%s is already listed in line %d", quote(e.URL), first)
 		}
 		urls[e.URL] = e.line
-		if first, listed := ids[e.ID]; listed && e.ID != "" {
-			return nil, errAt(e.line, "id %s is already used in line %d", quote(e.ID), first)
+		id := ReplicaID(e.ReplicaConfig)
+		if first, listed := ids[id]; listed {
+			return nil, errAt(e.line, "id %s is already used in line %d", quote(id), first)
 		}
-		ids[e.ID] = e.line
+		ids[id] = e.line
 		replicas = append(replicas, e.ReplicaConfig)
 	}
 	return replicas, nil
+}
+
+// ReplicaID returns a replica's id, or the host of its URL if it has none.
+func ReplicaID(r service.ReplicaConfig) string {
+	if r.ID != "" {
+		return r.ID
+	}
+	u, err := url.Parse(r.URL)
+	if err != nil {
+		return r.URL
+	}
+	return u.Host
 }
 
 // quote quotes a value of a file for an error, clipped.

@@ -12,7 +12,7 @@ import (
 
 // checkHTTP accepts URLs that start with http://.
 func checkHTTP(url string) error {
-	if !strings.HasPrefix(url, "http://") || len(url) < 8 {
+	if !strings.HasPrefix(url, "http://") && !strings.HasPrefix(url, "https://") || len(url) < 8 {
 		return fmt.Errorf("url: must be http://HOST:PORT, got %q", url)
 	}
 	return nil
@@ -39,6 +39,8 @@ func TestParseFile(t *testing.T) {
 		"half written JSON":     {"[\n{\"url\":\"http://a:1\"},\n{\"url\":", nil, "line "},
 		"twice":                 {"http://a:1\nhttp://a:1/\n", nil, `line 2: "http://a:1" is already listed in line 1`},
 		"same id":               {"- {url: http://a:1, id: x}\n- {url: http://b:1, id: x}\n", nil, `line 2: id "x" is already used in line 1`},
+		"same id by two URLs":   {"http://a:1\nhttps://a:1\n", nil, `line 2: id "a:1" is already used in line 1`},
+		"id of another URL":     {"- http://a:1\n- {url: http://b:1, id: \"a:1\"}\n", nil, `line 2: id "a:1" is already used in line 1`},
 		"unknown key":           {"- url: http://a:1\n- url: http://b:1\n  modes: m\n", nil, `line 3: unknown key "modes": must be url, model or id`},
 		"a number as the URL":   {"- url: 7\n", nil, "line 1: url: must be a text"},
 		"without URL":           {"- model: m\n", nil, `line 1: must be http://HOST:PORT, got ""`},
