@@ -87,6 +87,9 @@ func parseName(raw string) (name, error) {
 	case n.scheme != "http" || n.port == "":
 		return n, fmt.Errorf("url: must be dns+http://HOST:PORT, got %s", quote(raw))
 	}
+	if port, err := strconv.ParseUint(n.port, 10, 16); err != nil || port == 0 {
+		return n, fmt.Errorf("url: must have a port from 1 to 65535, got %s", quote(raw))
+	}
 	return n, nil
 }
 

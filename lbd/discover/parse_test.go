@@ -50,6 +50,8 @@ func TestParseFile(t *testing.T) {
 		"dns+https":             {"dns+https://engines:8000\n", nil, "line 1: dns+https is not supported"},
 		"SRV with a port":       {"srv+http://_vllm._tcp.example.com:80\n", nil, "line 1: must be srv+http://NAME"},
 		"a name without a port": {"dns+http://engines\n", nil, "line 1: must be dns+http://HOST:PORT"},
+		"a port beyond 65535":   {"dns+http://engines:99999\n", nil, `line 1: must have a port from 1 to 65535, got "dns+http://engines:99999"`},
+		"port zero":             {"dns+http://engines:0\n", nil, `line 1: must have a port from 1 to 65535, got "dns+http://engines:0"`},
 		"an address as a name":  {"dns+http://10.0.0.1:80\n", nil, "line 1: must contain a DNS name"},
 	} {
 		t.Run(name, func(t *testing.T) {
