@@ -73,7 +73,7 @@ func (s *HandlerSource) prefixes(r *http.Request, boot string) Prefixes {
 		e := &entries[i]
 		p.Learned[i] = SharedPrefix{
 			Replica: e.Replica, Process: e.Process, Tenant: e.Tenant, Hashes: packHashes(e.Key), Answered: e.IncludesResponse, Forgotten: e.CacheLost,
-			Age: e.Age, SessionAge: e.SessionAge,
+			Age: e.Age, SessionAge: min(e.SessionAge, maxSharedAge), // a peer rejects a page with an older session
 		}
 	}
 	return p

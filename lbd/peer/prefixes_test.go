@@ -272,6 +272,18 @@ func TestPrefixesRequireToken(t *testing.T) {
 	}
 }
 
+// A session may be older than peers accept. Its updates, and all after them, are still shared.
+func TestOldSessionsAreShared(t *testing.T) {
+	old := prompt(1)
+	old.SessionAge = 2 * maxSharedAge
+	b := &balancer{answer: through(learned(old, prompt(2)).boot("k"))}
+	following(t, b, near, new(bytes.Buffer), func(_ *Client, received func() []core.CacheUpdate) {
+		if got := received(); len(got) != 2 || got[0].SessionAge != maxSharedAge {
+			t.Errorf("got %+v, want two, the first with a session age of %s", got, maxSharedAge)
+		}
+	})
+}
+
 // A peer accepts the longest page that the core creates.
 func TestLongestPageFits(t *testing.T) {
 	for _, hashes := range []int{1, 64, maxSharedHashes} {
