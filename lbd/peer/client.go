@@ -105,7 +105,7 @@ func (c *Client) Add(cfg service.PeerConfig, transport http.RoundTripper) {
 	h := fnv.New64a()
 	_, _ = h.Write([]byte(cfg.ID))
 	l := &link{
-		client: c, cfg: cfg, stop: stop,
+		client: c, cfg: cfg, stop: stop, added: time.Now(),
 		hc: &http.Client{
 			Transport:     transport,
 			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
@@ -222,9 +222,9 @@ type link struct {
 	due    chan struct{} // receives when a heartbeat is due
 	back   chan struct{} // receives when the peer responds for the first time, or again
 	slots  chan struct{} // one for each heartbeat in flight
+	added  time.Time
 
 	mu         sync.Mutex
-	added      time.Time
 	sent       time.Time // when the newest heartbeat with a response was sent
 	draining   bool      // as reported by that heartbeat
 	receivedAt time.Time
@@ -238,9 +238,6 @@ type link struct {
 // beat sends heartbeats until ctx ends. They overlap, so that a distant peer reports as often as a
 // near one. It skips a heartbeat when too many have no response yet.
 func (l *link) beat(ctx context.Context) {
-	l.mu.Lock()
-	l.added = time.Now()
-	l.mu.Unlock()
 	defer l.hc.CloseIdleConnections()
 	var inFlight sync.WaitGroup
 	defer inFlight.Wait()

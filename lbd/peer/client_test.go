@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"reflect"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -483,4 +484,21 @@ func TestImpossiblePeerFiguresAreDropped(t *testing.T) {
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("got %+v, want %+v", got, want)
 	}
+}
+
+// A peer has been silent since it was added, also before its first heartbeat was sent.
+func TestSilenceBeginsWhenPeerIsAdded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := NewClient(Options{Self: "lb-us-0", Sink: func(core.Event) {}})
+		defer c.Close()
+		b := &balancer{answer: healthy}
+		for i := range 100 {
+			c.Add(service.PeerConfig{ID: strconv.Itoa(i), URL: "http://eu:1"}, b)
+			for _, s := range c.Status() {
+				if s.Silence != 0 {
+					t.Fatalf("peer %s was added now, and silent for %s", s.Peer.ID, s.Silence)
+				}
+			}
+		}
+	})
 }
