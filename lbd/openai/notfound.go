@@ -8,25 +8,24 @@ import (
 // SGLang and OpenAI name the model in the message, the parameter or the code. A parameter or code about
 // something else has precedence over the message.
 func Names404Model(body []byte) bool {
-	model, other := false, false
+	model, other, inMessage := false, false, false
 	var read func(key, value []byte)
 	read = func(key, value []byte) {
+		lower := bytes.ToLower(value)
 		switch string(key) {
 		case `"error"`:
 			members(value, read)
 		case `"code"`, `"param"`:
 			switch {
-			case string(value) == `"model"` || string(value) == `"model_not_found"`:
+			case string(lower) == `"model"` || bytes.HasPrefix(lower, []byte(`"model_not_`)):
 				model = true
-			case kindOf(value) == '"' && !model:
+			case kindOf(value) == '"' && string(lower) != `"not_found"`: // that code fits every 404
 				other = true
 			}
 		case `"message"`, `"detail"`:
-			if !other && bytes.Contains(bytes.ToLower(value), []byte("model")) {
-				model = true
-			}
+			inMessage = inMessage || bytes.Contains(lower, []byte("model"))
 		}
 	}
 	members(body, read)
-	return model
+	return model || inMessage && !other
 }
