@@ -15,6 +15,8 @@ func TestErrorResponseEvent(t *testing.T) {
 		"no JSON":             {502, "<html>\n", chatPath, `data: {"error":{"message":"the engine returned status 502: \"\u003chtml\u003e\\n\"","type":"server_error","param":null,"code":"engine_error"}}` + "\n\n"},
 		"truncated JSON":      {500, `{"error":{"message":"a`, chatPath, `data: {"error":{"message":"the engine returned status 500: \"{\\\"error\\\":{\\\"message\\\":\\\"a\"","type":"server_error","param":null,"code":"engine_error"}}` + "\n\n"},
 		"Anthropic's format":  {503, `{"type":"error","error":{"type":"overloaded_error"}}`, pathMessages, "event: error\n" + `data: {"type":"error","error":{"type":"overloaded_error"}}` + "\n\n"},
+		"another format":      {400, `{"error":{"message":"x"}}`, pathMessages, "event: error\n" + `data: {"type":"error","error":{"type":"invalid_request_error","message":"x"},"request_id":"req-1"}` + "\n\n"},
+		"without a message":   {500, `{"error":{"code":"x"}}`, pathMessages, "event: error\n" + `data: {"type":"error","error":{"type":"api_error","message":"the engine returned status 500: \"{\\\"error\\\":{\\\"code\\\":\\\"x\\\"}}\""},"request_id":"req-1"}` + "\n\n"},
 		"nothing in the body": {500, "", chatPath, `data: {"error":{"message":"the engine returned status 500: \"\"","type":"server_error","param":null,"code":"engine_error"}}` + "\n\n"},
 	} {
 		if got := string(endpoints[c.path].ErrorResponseEvent(c.status, []byte(c.body), "req-1")); got != c.want {

@@ -83,20 +83,25 @@ func (e *Endpoint) errorEvent(body []byte) []byte {
 
 // ErrorResponseEvent returns an engine's or the balancer's error response as the last event of a stream
 // of the endpoint. body is its body; without an error in the endpoint's format, the event contains an
-// error with the status.
+// error with the status, and with the message of the other format, if there is one.
 func (e *Endpoint) ErrorResponseEvent(status int, body []byte, requestID string) []byte {
 	var shape struct {
 		Error json.RawMessage `json:"error"`
 	}
 	var whole bytes.Buffer
-	if json.Unmarshal(body, &shape) == nil && kindOf(shape.Error) == '{' && json.Compact(&whole, body) == nil {
+	hasError := json.Unmarshal(body, &shape) == nil && kindOf(shape.Error) == '{'
+	if hasError && (!e.Messages || IsMessagesError(body)) && json.Compact(&whole, body) == nil {
 		return e.errorEvent(whole.Bytes())
 	}
 	kind := TypeServer
 	if status/100 == 4 {
 		kind = TypeInvalid
 	}
-	return e.ErrorEvent(&Error{Status: status, Kind: kind, Code: "engine_error", Message: fmt.Sprintf("the engine returned status %d: %s", status, Clip(body))}, requestID)
+	var other struct{ Message string }
+	if !hasError || json.Unmarshal(shape.Error, &other) != nil || other.Message == "" {
+		other.Message = fmt.Sprintf("the engine returned status %d: %s", status, Clip(body))
+	}
+	return e.ErrorEvent(&Error{Status: status, Kind: kind, Code: "engine_error", Message: other.Message}, requestID)
 }
 
 // IsMessagesError reports whether a body is an error in the format of Anthropic's API.
