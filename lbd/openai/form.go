@@ -153,29 +153,34 @@ func (f *form) readPart() (p part, err error) {
 func (f *form) readHeader(p *part) error {
 	start, named := f.at, false
 	for {
+		lineStart := f.at
+		fail := func(want string) error {
+			f.at = lineStart
+			return f.fail(want)
+		}
 		line, ok := f.line()
 		switch {
 		case !ok || f.at-start > maxPartHeader:
-			return f.fail(fmt.Sprintf("a header of at most %d bytes that ends in an empty line", maxPartHeader))
+			return fail(fmt.Sprintf("a header of at most %d bytes that ends in an empty line", maxPartHeader))
 		case len(line) == 0 && !named:
-			return f.fail("a header Content-Disposition")
+			return fail("a header Content-Disposition")
 		case len(line) == 0:
 			return nil
 		}
 		name, value, ok := strings.Cut(string(line), ":")
 		if !ok || !isToken(name) {
-			return f.fail("a header such as Content-Disposition: form-data; name=\"model\"")
+			return fail("a header such as Content-Disposition: form-data; name=\"model\"")
 		}
 		value = strings.Trim(value, " \t")
 		switch strings.ToLower(name) {
 		case "content-disposition":
 			if named || !readDisposition(value, p) {
-				return f.fail("one header Content-Disposition: form-data; name=\"...\", without escapes in the name")
+				return fail("one header Content-Disposition: form-data; name=\"...\", without escapes in the name")
 			}
 			named = true
 		case "content-transfer-encoding":
 			if !slices.Contains([]string{"7bit", "8bit", "binary"}, strings.ToLower(value)) {
-				return f.fail("no Content-Transfer-Encoding")
+				return fail("no Content-Transfer-Encoding")
 			}
 		}
 	}
