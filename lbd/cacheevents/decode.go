@@ -228,7 +228,7 @@ func (e *Event) check(parentSeen bool) error {
 	case e.Extra != nil && len(e.Extra) != len(e.Hashes):
 		return fmt.Errorf("extra_keys: must have an element for each of %d blocks, got %d", len(e.Hashes), len(e.Extra))
 	case e.Tokens != nil && len(e.Tokens) < (len(e.Hashes)-1)*e.BlockSize:
-		return fmt.Errorf("token_ids: %d blocks of %d tokens must have more than %d tokens, got %d", len(e.Hashes), e.BlockSize, (len(e.Hashes)-1)*e.BlockSize, len(e.Tokens))
+		return fmt.Errorf("token_ids: %d blocks of %d tokens must have at least %d tokens, got %d", len(e.Hashes), e.BlockSize, (len(e.Hashes)-1)*e.BlockSize, len(e.Tokens))
 	}
 	return nil
 }

@@ -107,6 +107,7 @@ func TestDecodeMessagesOfEngines(t *testing.T) {
 		"pairs of tokens":  {list{1.0, list{list{"BlockStored", list{11, 12}, 10, list{list{1, 2}, list{2, 3}}, 2, null}}}, Batch{Seconds: 1, Rank: -1, Events: []Event{pairs}}},
 		"later fields":     {list{1.0, list{list{"BlockRemoved", list{11}, null, null, "new", list{1}}}, null, "new"}, Batch{Seconds: 1, Rank: -1, Events: []Event{{Kind: BlockRemoved, Hashes: []BlockHash{11}, Root: true}}}},
 		"an unknown event": {list{1.0, list{list{"BlockMoved", list{11}, "somewhere"}}}, Batch{Seconds: 1, Rank: -1, Events: []Event{{Root: true}}}},
+		"a partial block":  {list{1.0, list{list{"BlockStored", list{11, 12}, 10, list{1, 2}, 2, null}}}, Batch{Seconds: 1, Rank: -1, Events: []Event{{Kind: BlockStored, Hashes: []BlockHash{11, 12}, Parent: 10, Tokens: []uint32{1, 2}, BlockSize: 2}}}},
 		"no events":        {list{1.0, list{}}, Batch{Seconds: 1, Rank: -1}},
 	} {
 		got, err := Decode(pack(c.message))
@@ -129,7 +130,7 @@ func TestDecodeRejects(t *testing.T) {
 		"no events":        {pack(list{1.0}), "has no events"},
 		"false length":     {[]byte{0x92, 0x01, 0xdd, 0xff, 0xff, 0xff, 0xff}, "events: the message ends early"},
 		"a block size":     {pack(stored(list{1}, list{1}, 0)), "events[0]: block_size: must be from 1 to 65536, got 0"},
-		"few tokens":       {pack(stored(list{1, 2, 3}, list{1, 2}, 2)), "token_ids: 3 blocks of 2 tokens must have more than 4 tokens, got 2"},
+		"few tokens":       {pack(stored(list{1, 2, 3}, list{1, 2}, 2)), "token_ids: 3 blocks of 2 tokens must have at least 4 tokens, got 2"},
 		"no parent":        {pack(list{1.0, list{list{"BlockStored", list{1}}}}), "parent_block_hash: missing"},
 		"a negative token": {pack(stored(list{1}, list{-1}, 1)), "token -1 does not fit"},
 		"a text":           {pack(stored(list{1}, list{1}, "x")), "block_size"},
