@@ -94,7 +94,7 @@ func New(opts Options) *Prober {
 }
 
 // Start starts to probe a replica. It ignores a replica that is already probed, unless the URL, mTLS,
-// model, key or number of ranks changed; then it starts again.
+// model, kind, key or number of ranks changed; then it starts again.
 func (p *Prober) Start(cfg service.ReplicaConfig) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -102,7 +102,7 @@ func (p *Prober) Start(cfg service.ReplicaConfig) {
 		return
 	}
 	if w := p.watches[cfg.ID]; w != nil {
-		if w.config.URL == cfg.URL && w.config.MTLS == cfg.MTLS && w.config.Model == cfg.Model && w.config.Key == cfg.Key && w.config.Ranks() == cfg.Ranks() {
+		if w.config.URL == cfg.URL && w.config.MTLS == cfg.MTLS && w.config.Model == cfg.Model && w.config.Kind == cfg.Kind && w.config.Key == cfg.Key && w.config.Ranks() == cfg.Ranks() {
 			return
 		}
 		p.stopWatch(w)

@@ -452,6 +452,21 @@ func TestStopAndRestart(t *testing.T) {
 	})
 }
 
+// Without its configured kind, an engine is identified.
+func TestChangedKindIsIdentified(t *testing.T) {
+	probing(t, service.ReplicaConfig{Model: "llama", Kind: service.EngineSGLang}, newEngine(), Options{}, func(t *testing.T, p *Prober, _ *reports) {
+		time.Sleep(time.Second)
+		if kind := p.Status()[0].Replica.Kind; kind != service.EngineSGLang {
+			t.Fatalf("kind %q, want the configured one", kind)
+		}
+		p.Start(service.ReplicaConfig{ID: "us-0", URL: "http://engine:1/", Model: "llama"})
+		time.Sleep(time.Second)
+		if kind := p.Status()[0].Replica.Kind; kind != service.EngineVLLM {
+			t.Errorf("kind %q, want %q", kind, service.EngineVLLM)
+		}
+	})
+}
+
 func TestOverTheWire(t *testing.T) {
 	pages := newEngine().pages
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
