@@ -113,6 +113,10 @@ func (w *watch) readPage(ctx context.Context, i int) error {
 	switch {
 	case err != nil:
 		return w.skipSlowPage(ctx, e, err)
+	case status == http.StatusRequestTimeout || status == http.StatusTooManyRequests:
+		// A proxy decides by its load, so the page exists. Its figures remain, and their age increases.
+		e.nextAt = w.probeAt.Add(aliveInterval)
+		return w.checkAlive(ctx)
 	case status == http.StatusNotImplemented || status/100 == 3 || status/100 == 4: // llama.cpp without --metrics: 501
 		w.signals.found, e.absent = false, true
 		clear(w.ranks)

@@ -292,6 +292,30 @@ func TestPageThatHungIsReadAsOthers(t *testing.T) {
 	})
 }
 
+// A page that was rejected for its rate, or timed out at a proxy, exists: it is read again a second later.
+func TestRejectedPageIsReadAgain(t *testing.T) {
+	for _, status := range []int{408, 429} {
+		e := newEngine()
+		probingEngine(t, e, func(t *testing.T, _ *Prober, r *reports) {
+			time.Sleep(time.Second)
+			e.set(func(e *engine) { e.status["/metrics"] = status })
+			time.Sleep(time.Second)
+			e.set(func(e *engine) { delete(e.status, "/metrics"); clear(e.asked) })
+			time.Sleep(1200 * time.Millisecond)
+			for _, got := range r.drain() {
+				if !got.Ready || got.Pending != known(1) {
+					t.Fatalf("%d: got %+v", status, got)
+				}
+			}
+			e.set(func(e *engine) { e.status["/metrics"], e.status["/health"] = status, 503 })
+			time.Sleep(3 * time.Second)
+			if got := r.drain(); !hasReason(got, "GET /health returned 503 Service Unavailable") {
+				t.Errorf("%d: unhealthy: %+v", status, got)
+			}
+		})
+	}
+}
+
 // An engine that creates its gauges with its first request is read from then on.
 func TestFiguresThatAppearLaterAreRead(t *testing.T) {
 	e := served(map[string]string{"/metrics": "up 1\n"})
