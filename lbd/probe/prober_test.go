@@ -32,6 +32,7 @@ type engine struct {
 	err    error
 	delay  time.Duration
 	slow   map[string]time.Duration // additional delay, by path
+	broken string                   // a path at which connections are closed
 	asked  map[string]int
 }
 
@@ -73,6 +74,9 @@ func (e *engine) RoundTrip(r *http.Request) (*http.Response, error) {
 	}
 	if err != nil {
 		return nil, err
+	}
+	if e.broken == r.URL.Path {
+		return nil, io.ErrUnexpectedEOF
 	}
 	switch {
 	case status != 0:

@@ -99,9 +99,8 @@ func (w *watch) readSignals(ctx context.Context) (core.ProbeReport, error) {
 		err = w.readLoads(ctx)
 	}
 	if err == nil && page < 0 && !paged && !w.signals.live {
-		if err = w.readSlots(ctx); err == nil {
-			err = w.checkAlive(ctx)
-		}
+		w.readSlots(ctx)
+		err = w.checkAlive(ctx)
 	}
 	return core.ProbeReport{Age: w.halfRTT, Ready: true, Slots: w.signals.slots}, err
 }
@@ -256,17 +255,16 @@ func (w *watch) setLoads(body []byte) bool {
 }
 
 // readSlots reads once how many requests an engine without metrics runs at a time, if it reports that
-// (llama.cpp).
-func (w *watch) readSlots(ctx context.Context) error {
+// (llama.cpp). Any error means that it does not: other engines need not have the page, and other requests
+// determine whether they are ready.
+func (w *watch) readSlots(ctx context.Context) {
 	if w.signals.slotsRead || !w.signals.noPages() {
-		return nil
+		return
 	}
 	w.signals.slotsRead = true
-	status, body, err := w.get(ctx, "/props")
-	if err == nil && status == http.StatusOK {
+	if status, body, err := w.get(ctx, "/props"); err == nil && status == http.StatusOK {
 		w.signals.slots = slotsOf(body)
 	}
-	return err
 }
 
 // maxSlots bounds a plausible number of slots.

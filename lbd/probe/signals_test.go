@@ -316,6 +316,24 @@ func TestRejectedPageIsReadAgain(t *testing.T) {
 	}
 }
 
+// An engine without metrics need not have /props either, and a gateway may close the connection for it.
+func TestBrokenPropsAreIgnored(t *testing.T) {
+	e := served(nil)
+	e.broken = "/props"
+	probingEngine(t, e, func(t *testing.T, _ *Prober, r *reports) {
+		time.Sleep(10 * time.Second)
+		all := r.drain()
+		if len(all) < 90 {
+			t.Errorf("%d reports in 10 s", len(all))
+		}
+		for _, got := range all {
+			if !got.Ready || got.Slots.Known {
+				t.Fatalf("got %+v", got)
+			}
+		}
+	})
+}
+
 // An engine that creates its gauges with its first request is read from then on.
 func TestFiguresThatAppearLaterAreRead(t *testing.T) {
 	e := served(map[string]string{"/metrics": "up 1\n"})
