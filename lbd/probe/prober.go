@@ -166,7 +166,9 @@ func (p *Prober) Stop(id string) {
 
 // Close stops all probes and waits for them to end.
 func (p *Prober) Close() {
+	p.mu.Lock() // a Start in progress adds goroutines
 	p.cancel()
+	p.mu.Unlock()
 	p.wg.Wait()
 	if t, ok := p.opts.Transport.(interface{ CloseIdleConnections() }); ok {
 		t.CloseIdleConnections()

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"runtime"
 	"strings"
 	"sync"
 	"syscall"
@@ -469,6 +470,29 @@ func TestChangedKindIsIdentified(t *testing.T) {
 			t.Errorf("kind %q, want %q", kind, service.EngineVLLM)
 		}
 	})
+}
+
+// Close waits for a Start in progress, whose probes it would not wait for.
+func TestCloseWaitsForStart(t *testing.T) {
+	p := New(Options{Sink: func(core.Event) {}})
+	p.mu.Lock() // as Start does
+	started, closed := make(chan struct{}), make(chan struct{})
+	go func() {
+		close(started)
+		p.Close()
+		close(closed)
+	}()
+	<-started
+	for range 1000 {
+		runtime.Gosched()
+	}
+	select {
+	case <-closed:
+		t.Error("closed during a Start")
+	default:
+	}
+	p.mu.Unlock()
+	<-closed
 }
 
 func TestOverTheWire(t *testing.T) {
