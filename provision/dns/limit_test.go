@@ -142,6 +142,32 @@ func TestFloodIsRateLimited(t *testing.T) {
 	}
 }
 
+// A truncated response has neither records nor the addresses of the targets: it is no longer than its query.
+func TestTruncatedResponseIsShort(t *testing.T) {
+	s := newServer(t, nameServer(), &balancers{})
+	from := &net.UDPAddr{IP: net.IPv4(192, 0, 2, 9), Port: 5353}
+	for _, edns := range []bool{false, true} {
+		q := question("_http._tcp.chat.example.com.", "SRV", "")
+		if edns {
+			q.SetEdns0(4096, false)
+		}
+		truncated := 0
+		for range 4 * burstSize {
+			w := &recorder{from: from}
+			if s.ServeDNS(w, q); w.last == nil || !w.last.Truncated {
+				continue
+			}
+			truncated++
+			if w.last.Len() > q.Len() || (w.last.IsEdns0() != nil) != edns {
+				t.Fatalf("EDNS %v: %d bytes for a query of %d:\n%v", edns, w.last.Len(), q.Len(), w.last)
+			}
+		}
+		if truncated == 0 {
+			t.Errorf("EDNS %v: nothing was truncated", edns)
+		}
+	}
+}
+
 // recorder is a response writer that keeps the last response.
 type recorder struct {
 	dns.ResponseWriter

@@ -228,7 +228,11 @@ func (s *Server) limitUDP(response, q *dns.Msg, to netip.Addr) *dns.Msg {
 	case over && s.overLimit.Add(1)%2 == 0:
 		return nil
 	case over || len(q.Question) == 1 && q.Question[0].Qtype == dns.TypeTXT && len(response.Answer) > 0:
-		response.Answer, response.Ns, response.Truncated = nil, nil, true
+		opt := response.IsEdns0()
+		response.Answer, response.Ns, response.Extra, response.Truncated = nil, nil, nil, true
+		if opt != nil {
+			response.Extra = []dns.RR{opt}
+		}
 		return response
 	}
 	response.Truncate(maxUDPSize(q))
