@@ -69,8 +69,12 @@ func Endpoint(base string) (to, source string, err error) {
 	if err != nil || (u.Scheme != "http" && u.Scheme != "https") || u.Host == "" {
 		return "", source, fmt.Errorf("must be a URL such as http://127.0.0.1:4318") // the value may contain a password
 	}
-	if p := cmp.Or(os.Getenv(envTracesProtocol), os.Getenv(envProtocol)); p == "grpc" {
-		return "", envProtocol, fmt.Errorf("must be http/protobuf or http/json, got %q: traces are sent only over HTTP", p)
+	protocol := envTracesProtocol
+	if os.Getenv(protocol) == "" {
+		protocol = envProtocol
+	}
+	if p := os.Getenv(protocol); p == "grpc" {
+		return "", protocol, fmt.Errorf("must be http/protobuf or http/json, got %q: traces are sent only over HTTP", p)
 	}
 	if source == EnvTracesEndpoint {
 		return u.String(), source, nil // the URL already includes the path

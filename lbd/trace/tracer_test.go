@@ -246,6 +246,7 @@ func TestEndpoint(t *testing.T) {
 		{env: map[string]string{envDisabled: "true"}, base: "http://c:4318"},
 		{env: map[string]string{envExporter: "none", EnvEndpoint: "http://e:4318"}},
 		{env: map[string]string{envProtocol: "grpc"}, base: "http://c:4317", by: envProtocol, bad: true},
+		{env: map[string]string{envTracesProtocol: "grpc", envProtocol: "http/json"}, base: "http://c:4317", by: envTracesProtocol, bad: true},
 		{env: map[string]string{envProtocol: "grpc"}},
 		{env: map[string]string{EnvEndpoint: "e:4318"}, by: EnvEndpoint, bad: true},
 		{base: "c:4318", bad: true},
