@@ -9,7 +9,10 @@ import (
 	"io"
 	"net"
 	"strings"
+	"sync"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"skyserve/internal/testkit"
 	"skyserve/internal/zmtp"
@@ -158,6 +161,79 @@ func TestPingIsAnswered(t *testing.T) {
 	_ = there.Close()
 	if err := <-received; !errors.Is(err, io.EOF) {
 		t.Errorf("after the ping: %v, want EOF", err)
+	}
+}
+
+// pipes is a listener whose connections are in memory.
+type pipes struct {
+	accepted chan net.Conn
+	closed   chan struct{}
+	once     sync.Once
+}
+
+func (p *pipes) Accept() (net.Conn, error) {
+	select {
+	case nc := <-p.accepted:
+		return nc, nil
+	case <-p.closed:
+		return nil, net.ErrClosed
+	}
+}
+
+func (p *pipes) Close() error {
+	p.once.Do(func() { close(p.closed) })
+	return nil
+}
+
+func (p *pipes) Addr() net.Addr { return &net.TCPAddr{} }
+
+// A ping is answered also long after the last message, so the connection stays.
+func TestPingAfterSilenceIsAnswered(t *testing.T) {
+	publisher := zmtp.NewPublisher()
+	answers := func(frames [][]byte, send func(...[]byte) error) error { return send(frames...) }
+	for name, c := range map[string]struct {
+		own   zmtp.Socket
+		serve func(context.Context, net.Listener)
+		next  func(*zmtp.Conn) error // causes the next message
+	}{
+		"publisher": {zmtp.Sub, func(ctx context.Context, l net.Listener) { publisher.Serve(ctx, l) }, func(*zmtp.Conn) error { publisher.Publish([]byte("kv")); return nil }},
+		"router":    {zmtp.Dealer, func(ctx context.Context, l net.Listener) { zmtp.ServeRouter(ctx, l, answers) }, func(c *zmtp.Conn) error { return c.Send([]byte("kv")) }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				ctx, stop := context.WithCancel(t.Context())
+				l, done := &pipes{accepted: make(chan net.Conn), closed: make(chan struct{})}, make(chan struct{})
+				go func() { c.serve(ctx, l); close(done) }()
+				defer func() { stop(); <-done }()
+				nc, far := net.Pipe()
+				defer nc.Close()
+				l.accepted <- far
+				conn, err := zmtp.Handshake(nc, c.own, 1<<10)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if c.own == zmtp.Sub {
+					if err := conn.Subscribe(""); err != nil {
+						t.Fatal(err)
+					}
+				}
+				for range 2 {
+					synctest.Wait()
+					sent := make(chan error, 1)
+					go func() { sent <- c.next(conn) }() // the answer to the ping must be received meanwhile
+					if frames, err := conn.Receive(); err != nil || string(frames[0]) != "kv" {
+						t.Fatalf("received %q, %v", frames, err)
+					}
+					if err := <-sent; err != nil {
+						t.Fatal(err)
+					}
+					time.Sleep(time.Minute)
+					if _, err := nc.Write(append([]byte{4, 9, 4}, "PING\x00\x0act"...)); err != nil {
+						t.Fatal(err)
+					}
+				}
+			})
+		})
 	}
 }
 

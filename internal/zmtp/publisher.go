@@ -89,7 +89,6 @@ func (p *Publisher) serveSubscriber(ctx context.Context, nc net.Conn, c *Conn) {
 			case <-ctx.Done():
 				return
 			case frames := <-s.queue:
-				_ = nc.SetWriteDeadline(time.Now().Add(writeTimeout))
 				if c.Send(frames...) != nil {
 					return
 				}
@@ -128,21 +127,25 @@ func (p *Publisher) changeTopics(s *subscriber, add bool, topic []byte) {
 // ServeRouter accepts clients of a ROUTER socket until ctx ends. For each message, answer is called with
 // its frames and a function that sends a message back; an error of either ends the connection.
 func ServeRouter(ctx context.Context, l net.Listener, answer func(frames [][]byte, send func(frames ...[]byte) error) error) {
-	serve(ctx, l, Router, func(_ context.Context, nc net.Conn, c *Conn) {
+	serve(ctx, l, Router, func(_ context.Context, _ net.Conn, c *Conn) {
 		for {
 			frames, err := c.Receive()
 			if err != nil {
 				return
 			}
-			err = answer(frames, func(frames ...[]byte) error {
-				_ = nc.SetWriteDeadline(time.Now().Add(writeTimeout))
-				return c.Send(frames...)
-			})
-			if err != nil {
+			if answer(frames, c.Send) != nil {
 				return
 			}
 		}
 	})
+}
+
+// timedWriter is a connection whose writes have a timeout, messages and answers to pings alike.
+type timedWriter struct{ net.Conn }
+
+func (w timedWriter) Write(p []byte) (int, error) {
+	_ = w.SetWriteDeadline(time.Now().Add(writeTimeout))
+	return w.Conn.Write(p)
 }
 
 // serve accepts connections, performs handshakes and serves each connection with handle.
@@ -173,6 +176,7 @@ func serve(ctx context.Context, l net.Listener, own Socket, handle func(context.
 				return
 			}
 			_ = nc.SetDeadline(time.Time{})
+			c.conn = timedWriter{nc}
 			handle(ctx, nc, c)
 		})
 	}
