@@ -143,7 +143,7 @@ func (c *Conn) readGreeting() error {
 
 // readReady reads the peer's READY and checks its socket type.
 func (c *Conn) readReady(own Socket) error {
-	flags, body, err := c.readFrame(maxCommandBytes)
+	flags, body, err := c.readFrame(maxCommandBytes, 0)
 	if err != nil {
 		return fmt.Errorf("reading the peer's READY: %w", err)
 	}
@@ -191,8 +191,9 @@ func socketTypeOf(properties []byte) (Socket, error) {
 	return "", errors.New("the peer's READY has no socket type")
 }
 
-// readFrame reads one frame with a body of at most limit bytes.
-func (c *Conn) readFrame(limit int) (flags byte, body []byte, err error) {
+// readFrame reads one frame of a message, or a command. limit is that of the message in bytes, used by the
+// frames before this one.
+func (c *Conn) readFrame(limit, used int) (flags byte, body []byte, err error) {
 	if flags, err = c.in.ReadByte(); err != nil {
 		return 0, nil, err
 	}
@@ -214,10 +215,10 @@ func (c *Conn) readFrame(limit int) (flags byte, body []byte, err error) {
 		return 0, nil, fmt.Errorf("invalid frame flags %#x", flags)
 	}
 	if flags&flagCommand != 0 {
-		limit = maxCommandBytes
+		limit, used = maxCommandBytes, 0
 	}
-	if size > uint64(max(0, limit)) {
-		return 0, nil, fmt.Errorf("%w of %d bytes: a frame has %d", ErrTooLarge, limit, size)
+	if size > uint64(max(0, limit-used)) {
+		return 0, nil, fmt.Errorf("%w of %d bytes: a frame has %d, those before it %d", ErrTooLarge, limit, size, used)
 	}
 	body = make([]byte, size)
 	_, err = io.ReadFull(c.in, body)
@@ -235,8 +236,8 @@ func unexpected(err error) error {
 // Receive returns the frames of the next message. It answers pings and ignores other commands. It
 // returns io.EOF when the peer closes the connection between two messages.
 func (c *Conn) Receive() (frames [][]byte, err error) {
-	for remaining := c.max; ; {
-		flags, body, err := c.readFrame(remaining)
+	for used := 0; ; {
+		flags, body, err := c.readFrame(c.max, used)
 		if err != nil {
 			if len(frames) > 0 {
 				err = unexpected(err)
@@ -249,7 +250,7 @@ func (c *Conn) Receive() (frames [][]byte, err error) {
 			}
 			continue
 		}
-		if frames, remaining = append(frames, body), remaining-len(body); len(frames) > maxFrames {
+		if frames, used = append(frames, body), used+len(body); len(frames) > maxFrames {
 			return nil, fmt.Errorf("%w of %d frames", ErrTooLarge, maxFrames)
 		}
 		if flags&flagMore == 0 {
