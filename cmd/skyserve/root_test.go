@@ -17,6 +17,7 @@ func TestUnknownCommands(t *testing.T) {
 		{[]string{"completion", "tcsh"}, "error: unknown command \"tcsh\"\nhint: did you mean 'bash' or 'fish' or 'zsh'?\n"},
 		{[]string{"version", "extra"}, "error: accepts no arguments; received \"extra\"\nhint: run 'skyserve version --help' for an example\n"},
 		{[]string{"engine", "extra"}, "error: accepts no arguments; received \"extra\"\nhint: run 'skyserve engine --help' for an example\n"},
+		{[]string{"sim", "fuzz-policy", "cost"}, "error: accepts no arguments; received \"cost\"\nhint: run 'skyserve sim fuzz-policy --help' for an example\n"},
 	} {
 		var out, errOut bytes.Buffer
 		if code := execute(t.Context(), c.args, &out, &errOut); code != exitUsage || errOut.String() != c.want || out.Len() > 0 {

@@ -46,7 +46,7 @@ as a file for 'skyserve sim run'.`,
   skyserve sim fuzz-policy --scenarios 1 --seed-base 16 --seeds 5
   skyserve sim fuzz-policy --policy skylb --against least-load,cache-aware
   skyserve sim fuzz-policy --scenarios 1 --seed-base 16 -o yaml > scenario-17.yaml`,
-		Args: cobra.NoArgs,
+		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return o.run(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
