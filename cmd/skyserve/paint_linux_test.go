@@ -1,12 +1,19 @@
 package main
 
 import (
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 )
 
-// Commands print colours on a terminal, and none in a pipe, with NO_COLOR, --no-color or a dumb terminal.
+// Commands print colours on a terminal, and none in a pipe, with NO_COLOR, --no-color, no_color in the configuration file or
+// a dumb terminal.
 func TestColourOnlyOnTerminals(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "config.yaml")
+	if err := os.WriteFile(file, []byte("no_color: true\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	for name, c := range map[string]struct {
 		env  []string
 		args []string
@@ -15,6 +22,7 @@ func TestColourOnlyOnTerminals(t *testing.T) {
 		"terminal":   {nil, nil, colourRed + "error:" + colourNone},
 		"NO_COLOR":   {[]string{"NO_COLOR=1"}, nil, "error:"},
 		"--no-color": {nil, []string{"--no-color"}, "error:"},
+		"no_color":   {[]string{"SKYSERVE_CONFIG=" + file}, nil, "error:"},
 		"dumb":       {[]string{"TERM=dumb"}, nil, "error:"},
 	} {
 		cmd := skyserveCommand(t, append([]string{"status", "nowhere"}, c.args...)...)

@@ -235,18 +235,24 @@ docs/glossary.md explains the words of the commands and of their output.`,
 		// A background process takes its local object's lock before it does anything else.
 		// The operating system releases the lock when the process ends.
 		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
+			path := os.Getenv(local.EnvObject)
+			var err error
+			if path == "" {
+				err = applySettings(cmd) // may set --no-color
+			}
 			if plain, _ := cmd.Flags().GetBool("no-color"); plain {
 				disableColour(cmd.OutOrStdout())
 				disableColour(cmd.ErrOrStderr())
 			}
-			if err := record.Start(cmd.CommandPath(), ownVersion().Version); err != nil {
+			if err != nil {
+				return err
+			}
+			if err = record.Start(cmd.CommandPath(), ownVersion().Version); err != nil {
 				return usage(err, "")
 			}
-			path := os.Getenv(local.EnvObject)
-			if path == "" {
-				return applySettings(cmd)
+			if path != "" {
+				_, err = local.HoldObject(path)
 			}
-			_, err := local.HoldObject(path)
 			return err
 		},
 	}
