@@ -71,6 +71,7 @@ func execute(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	out, errOut := printable.NewWriter(newPainter(stdout)), printable.NewWriter(newPainter(stderr))
 	root := newRoot()
 	root.SetArgs(args)
+	root.SetIn(interruptibleInput{ctx, os.Stdin})
 	root.SetOut(out)
 	root.SetErr(errOut)
 	err := checkCommand(root, args)

@@ -502,6 +502,7 @@ func promptPerson(in io.Reader, errOut io.Writer) error {
 	fmt.Fprint(errOut, "Proceed? [y/N] ")
 	reply, err := readLine(in)
 	if err != nil && !errors.Is(err, io.EOF) {
+		fmt.Fprintln(errOut) // ends the line of the prompt
 		return fmt.Errorf("reading the response: %w", err)
 	}
 	if !slices.Contains([]string{"y", "yes"}, strings.ToLower(strings.TrimSpace(reply))) {
