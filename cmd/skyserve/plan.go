@@ -105,9 +105,7 @@ applying failed and 3 if the plan was partly applied.`,
 			if err := setService(&o.target, args, "NAME|SERVICE.yaml"); err != nil {
 				return err
 			}
-			err := cmp.Or(checkPositive(cmd, "horizon", "step", "max-rtt"),
-				checkExclusive(cmd, "problem", "history", "at", "compare-reserved"), checkExclusive(cmd, "apply", "compare-reserved"))
-			if err != nil {
+			if err := checkPlanFlags(cmd); err != nil {
 				return err
 			}
 			o.errOut = cmd.ErrOrStderr()
@@ -185,6 +183,16 @@ func runPlan(ctx context.Context, o *planOptions, in io.Reader, out io.Writer) e
 		return o.applyProposal(ctx, r.Proposal, in)
 	}
 	return o.exitCode(r.Proposal)
+}
+
+// checkPlanFlags rejects flags of `skyserve plan` that would have no effect together with others or without them.
+func checkPlanFlags(cmd *cobra.Command) error {
+	forecasts := []string{"horizon", "step", "forecaster", "peak-quantile", "survive", "max-rtt", "reuse-machines"}
+	return cmp.Or(checkPositive(cmd, "horizon", "step", "max-rtt"),
+		checkExclusive(cmd, "problem", slices.Concat([]string{"history", "at", "compare-reserved", "local-share", "builtin-prices"}, forecasts)...),
+		checkExclusive(cmd, "apply", "compare-reserved"),
+		checkExclusive(cmd, "compare-reserved", slices.Concat([]string{"solver", "detailed-exitcode"}, forecasts)...),
+		checkRequires(cmd, "apply", "yes", "force", "reason"))
 }
 
 // checkPositive rejects durations of 0 or less of flags that are set. Without a flag, 0 stands for its default.

@@ -123,6 +123,16 @@ func checkExclusive(cmd *cobra.Command, name string, others ...string) error {
 	return nil
 }
 
+// checkRequires rejects flags that have no effect without the flag required.
+func checkRequires(cmd *cobra.Command, required string, names ...string) error {
+	for _, name := range names {
+		if cmd.Flags().Changed(name) && !cmd.Flags().Changed(required) {
+			return usage(fmt.Errorf("--%s: requires --%s", name, required), "")
+		}
+	}
+	return nil
+}
+
 // unknownCommand returns the error of a name that is no command of parent, with the most similar ones.
 func unknownCommand(parent *cobra.Command, name string) error {
 	hint := "run '" + parent.CommandPath() + " --help' to list the commands"

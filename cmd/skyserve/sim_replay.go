@@ -50,6 +50,11 @@ cache-aware:skylb is SGLang's router as in SkyLB's evaluation.`,
   skyserve sim replay lb-us-0.jsonl --push blind --speed 10`,
 		Args: argsBetween(1, 1, "FILE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			for _, name := range []string{"profile", "speed", "seeds"} {
+				if cmd.Flags().Changed(name) && len(o.policies) == 0 && o.push == "" {
+					return usage(fmt.Errorf("--%s: requires --policy or --push", name), "")
+				}
+			}
 			return runReplay(cmd.Context(), &o, args[0], cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
 	}
