@@ -13,7 +13,7 @@ import (
 const reserveStep = 5 * time.Minute
 
 // CompareReservations compares reservations for the load of a history between two times; a zero time is the
-// history's first or last. The options provide LocalShare, Gap, Effort, prices and notes. It fails when the history
+// history's first or last. The options provide LocalShare, Gap, Effort, Interrupt, prices and notes. It fails when the history
 // has no data in that period, and with ErrInfeasible or ErrNoCounts.
 func CompareReservations(spec *service.Spec, h *forecast.History, from, to time.Time, o ReviewOptions) (*ReservedComparison, error) {
 	r := review{spec: spec, options: o.WithDefaults(spec), assumptions: append([]string(nil), o.Notes...)}
@@ -34,7 +34,7 @@ func CompareReservations(spec *service.Spec, h *forecast.History, from, to time.
 		return nil, fmt.Errorf("comparing reservations for %s: the history has no data for its models and regions between %s and %s; provide a history of this service", spec.Name, formatMinute(first), formatMinute(end))
 	}
 	p.LoadTPS, p.LocalShare = load, r.options.LocalShare
-	out, err := compareReservations(p, reserved, time.Unix(first*60, 0).UTC(), reserveStep, SolveOptions{Gap: r.options.Gap, Effort: r.options.Effort})
+	out, err := compareReservations(p, reserved, time.Unix(first*60, 0).UTC(), reserveStep, SolveOptions{Gap: r.options.Gap, Effort: r.options.Effort, Interrupt: r.options.Interrupt})
 	if err != nil {
 		return nil, fmt.Errorf("comparing reservations for %s: %w", spec.Name, err)
 	}

@@ -268,11 +268,16 @@ func (o *planOptions) solveBare(ctx context.Context, in io.Reader, out io.Writer
 	return o.exitCode(proposal)
 }
 
+// isInterrupted returns a function that reports whether the command was interrupted, for a solver.
+func isInterrupted(ctx context.Context) func() bool {
+	return func() bool { return ctx.Err() != nil }
+}
+
 // solveProblem runs the solver of --solver, or the built-in one. The notes name an external solver.
 func (o *planOptions) solveProblem(ctx context.Context, p *plan.Problem) (plan.Solution, []string, error) {
 	if o.solver == "" {
-		res, err := plan.Solve(p, plan.SolveOptions{Gap: o.review.Gap})
-		return res, nil, err
+		res, err := plan.Solve(p, plan.SolveOptions{Gap: o.review.Gap, Interrupt: isInterrupted(ctx)})
+		return res, nil, cmp.Or(ctx.Err(), err)
 	}
 	res, err := findSolver(o.solver).solveProblem(ctx, p, o.review.Gap)
 	return res, []string{solverNote(o.solver)}, err
@@ -354,6 +359,7 @@ func (o *planOptions) makeReview(ctx context.Context) (*plan.ReviewResult, error
 		return nil, err
 	}
 	o.fetchPrices(ctx, g.Spec)
+	o.review.Interrupt = isInterrupted(ctx)
 	if o.solver != "" {
 		o.review.Notes = append(o.review.Notes, solverNote(o.solver))
 		o.review.Solve = func(p *plan.Problem, po plan.SolveOptions) (plan.Solution, error) {
@@ -361,6 +367,9 @@ func (o *planOptions) makeReview(ctx context.Context) (*plan.ReviewResult, error
 		}
 	}
 	r, err := plan.Review(g.Spec, g.Counts, g.history, g.at, o.review)
+	if ctx.Err() != nil { // prices may be missing, and the search may have ended early
+		return nil, ctx.Err()
+	}
 	var own *exitError
 	if err != nil && !errors.As(err, &own) {
 		err = usage(err, "")

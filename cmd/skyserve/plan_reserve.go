@@ -23,8 +23,11 @@ func (o *planOptions) printReservation(ctx context.Context, out io.Writer) error
 	if o.at != "" {
 		until = g.at
 	}
+	o.review.Interrupt = isInterrupted(ctx)
 	r, err := plan.CompareReservations(g.Spec, g.history, time.Time{}, until, o.review)
 	switch {
+	case ctx.Err() != nil: // prices may be missing, and the search may have ended early
+		return ctx.Err()
 	case errors.Is(err, plan.ErrNoCounts):
 		return failed(err, "retry with a larger --gap")
 	case errors.Is(err, plan.ErrInfeasible):

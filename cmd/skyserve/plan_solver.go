@@ -78,6 +78,9 @@ func (s *externalSolver) solveProblem(ctx context.Context, p *plan.Problem, gap 
 	}
 	defer func() { _ = os.RemoveAll(dir) }()
 	written, err := s.runSolver(ctx, program, dir, p, gap)
+	if ctx.Err() != nil { // the solver was killed
+		return plan.Solution{}, fmt.Errorf("solving with %s: %w", s.name, ctx.Err())
+	}
 	if err != nil {
 		return plan.Solution{}, failed(fmt.Errorf("solving with %s: %w", s.name, err), "")
 	}

@@ -145,3 +145,33 @@ func TestPlanWithExternalSolver(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 }
+
+// An interrupted plan exits 130, whatever it was doing: reading prices, solving, or running an external solver.
+func TestInterruptedPlanExits130(t *testing.T) {
+	storedService(t, "")
+	t.Setenv("AWS_EC2_METADATA_DISABLED", "true")
+	dir := t.TempDir()
+	file := func(name, text string) string {
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	problem := file("p.json", solverProblem)
+	local := file("local.yaml", "name: chat\nmodels: [{name: m, engine: {kind: sim}, gpus: [{type: L4, tps: 1000}]}]\nregions: [{name: local/us}]\n")
+	clouds := file("clouds.yaml", cloudService)
+	fakeSolver(t, "cbc", "-solution", "", 0)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	for name, o := range map[string]planOptions{
+		"problem": {problem: problem}, "external solver": {problem: problem, solver: "cbc"}, "service": {target: local}, "service with an external solver": {target: local, solver: "cbc"},
+		"prices": {target: clouds}, "list prices": {target: clouds, listPrices: true},
+	} {
+		var out, errOut bytes.Buffer
+		o.list.output, o.errOut, o.review.LocalShare = "text", &errOut, 0.7
+		if code := report(ctx, &errOut, runPlan(ctx, &o, nil, &out)); code != exitInterrupted || out.Len() > 0 {
+			t.Errorf("%s: exit %d\n%s%s", name, code, &out, &errOut)
+		}
+	}
+}
