@@ -76,9 +76,17 @@ func (l *changeLog) send(ctx context.Context, svc local.Service, errOut io.Write
 	}
 }
 
-// noteReplica adds an event about a replica, which is only sent if the service was changed.
-func (s *scaling) noteReplica(kind telemetry.EventKind, id, message string) {
-	s.log.add(telemetry.Event{Kind: kind, Region: regionOf(s.svc, s.spec, id), Object: id, Message: message + " " + id})
+// recordDecision makes a decision about a replica, and adds an event if the decision has changed the service, also if it
+// failed after that.
+func (s *scaling) recordDecision(kind telemetry.EventKind, id, message string, decide func() error) error {
+	before := s.Changed
+	s.Changed = false
+	err := decide()
+	if s.Changed {
+		s.log.add(telemetry.Event{Kind: kind, Region: regionOf(s.svc, s.spec, id), Object: id, Message: message + " " + id})
+	}
+	s.Changed = s.Changed || before
+	return err
 }
 
 // regionOf returns the region of a replica on this computer or of a static region; empty if it is unknown.

@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -46,6 +47,25 @@ func TestUnsentEventsAreSentLater(t *testing.T) {
 	l.send(t.Context(), svc, io.Discard)
 	if len(received) != 2 || received[0].Message != "up began" || received[1].Message != "up ended" || received[0].ID == received[1].ID {
 		t.Errorf("got %+v", received)
+	}
+}
+
+// A decision about a replica that changes nothing has no event, also if the command has changed another replica before.
+func TestUnchangedReplicaHasNoEvent(t *testing.T) {
+	storedService(t, "name: chat\nmodels: [{name: m, engine: {kind: sim}}]\nregions: [{name: local/us}]\n")
+	for name, d := range map[string]decision{
+		"drain": drainDecision("us-9", true), "resume": drainDecision("us-9", false), "donate": donateDecision("us-9"), "reclaim": reclaimDecision("us-9"),
+	} {
+		s, unlock, err := openScaling(t.Context(), "chat", strings.NewReader(""), io.Discard, true, cloudFlags{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.Changed = true
+		err = d(t.Context(), s)
+		unlock()
+		if len(s.log.events) > 0 || !s.Changed {
+			t.Errorf("%s (%v): the events are %+v", name, err, s.log.events)
+		}
 	}
 }
 

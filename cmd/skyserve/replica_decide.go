@@ -15,29 +15,26 @@ type decision func(ctx context.Context, s *scaling) error
 // drainDecision returns the decision to drain a replica, or with false to send it requests again.
 func drainDecision(id string, yes bool) decision {
 	return func(ctx context.Context, s *scaling) error {
-		if yes {
-			s.noteReplica(telemetry.EventDrain, id, "drained")
-		} else {
-			s.noteReplica(telemetry.EventResume, id, "resumed")
+		kind, message := telemetry.EventDrain, "drained"
+		if !yes {
+			kind, message = telemetry.EventResume, "resumed"
 		}
-		return s.Drain(ctx, id, yes)
+		return s.recordDecision(kind, id, message, func() error { return s.Drain(ctx, id, yes) })
 	}
 }
 
 // donateDecision returns the decision to donate a replica.
 func donateDecision(id string) decision {
 	return func(ctx context.Context, s *scaling) error {
-		s.noteReplica(telemetry.EventDonate, id, "donated")
 		s.OnDrained = func(id string) { s.printLine("donated %s", id) }
-		return s.Donate(ctx, id)
+		return s.recordDecision(telemetry.EventDonate, id, "donated", func() error { return s.Donate(ctx, id) })
 	}
 }
 
 // reclaimDecision returns the decision to reclaim a donated replica.
 func reclaimDecision(id string) decision {
 	return func(ctx context.Context, s *scaling) error {
-		s.noteReplica(telemetry.EventReclaim, id, "reclaimed")
-		return s.Reclaim(ctx, id)
+		return s.recordDecision(telemetry.EventReclaim, id, "reclaimed", func() error { return s.Reclaim(ctx, id) })
 	}
 }
 
