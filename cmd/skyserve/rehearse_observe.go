@@ -125,11 +125,12 @@ func (o *upObserver) withStatuses(err error) error {
 	return fmt.Errorf("%w\n%s", err, strings.Join(lines, "\n"))
 }
 
-// isCut reports whether the end of a context ended the run.
+// isCut reports whether the end of a context ended the run: by Ctrl-C, or by the timeout of the rehearsal, which calls
+// return as the cause.
 func (o *upObserver) isCut() bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return errors.Is(o.err, context.Canceled)
+	return errors.Is(o.err, context.Canceled) || errors.Is(o.err, errRehearsalTimeout)
 }
 
 // hasEnded reports whether the run has ended.

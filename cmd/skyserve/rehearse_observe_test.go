@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"os"
 	"path/filepath"
@@ -55,6 +56,20 @@ func TestUpObserverEndsSteps(t *testing.T) {
 				t.Errorf("got %q, want %q", got, tt.want)
 			}
 		})
+	}
+}
+
+// A run is cut off by Ctrl-C and by the end of the rehearsal, whichever of them its error contains.
+func TestRunIsCutByTheEndOfARehearsal(t *testing.T) {
+	for err, want := range map[error]bool{
+		fmt.Errorf("launching: %w", context.Canceled): true, &exitError{code: exitPartial, err: fmt.Errorf("launching: %w (30m)", errRehearsalTimeout)}: true,
+		errors.New("no capacity"): false, nil: false,
+	} {
+		o := newUpObserver(nil)
+		o.recordEnd(err)
+		if got := o.isCut(); got != want {
+			t.Errorf("%v: got %t", err, got)
+		}
 	}
 }
 
