@@ -62,7 +62,7 @@ func (d *startDisplay) print() {
 	d.up.drawBlock(d.view.rows(now))
 }
 
-// run updates the display until stop is called, which removes the rows.
+// run updates the display until stop is called, which prints what is left and removes the rows.
 func (d *startDisplay) run() (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
@@ -83,6 +83,10 @@ func (d *startDisplay) run() (stop func()) {
 	return func() {
 		cancel()
 		running.Wait()
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		d.view.allowLine()
+		d.print()
 		d.up.drawBlock(nil)
 	}
 }

@@ -107,6 +107,9 @@ func (v *startView) dueLines(now time.Time) []string {
 	return lines
 }
 
+// allowLine lets dueLines return a line: at the end of a wait, it contains the phases that were held back.
+func (v *startView) allowLine() { v.lines = max(1, v.lines) }
+
 // start returns the record of a machine's start at a time after its last status; nil if unknown.
 func (m *startedMachine) start(now time.Time) *telemetry.Start {
 	if m.status.Start == nil || m.status.Start.Ready {

@@ -92,6 +92,21 @@ func TestManyMachinesPrintFewLines(t *testing.T) {
 	}
 }
 
+// The end of a wait prints the phases that were held back because too many lines were printed before.
+func TestEndOfWaitPrintsHeldLines(t *testing.T) {
+	var out bytes.Buffer
+	d := newStartDisplay(&up{errOut: &out})
+	d.view.lines = 0
+	stop := d.run()
+	for _, id := range []string{"us-0", "us-1"} {
+		d.observe(launched(id), becameReady(100))
+	}
+	stop()
+	if got := out.String(); !strings.Contains(got, "us-0 ready") || !strings.Contains(got, "us-1 ready") {
+		t.Errorf("got %q", got)
+	}
+}
+
 // A terminal shows the slowest machine first, with a bar for what it downloads.
 func TestStartRows(t *testing.T) {
 	v := newStartView(launchedAt)
