@@ -5,6 +5,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"time"
 
 	"skyserve/internal/controller/deploy"
 	"skyserve/provision"
@@ -72,17 +73,36 @@ func (p *publisher) markReady(id string) {
 	}
 }
 
-// publishChanges publishes the name whenever another balancer is ready, until the channel is closed. It
-// prints errors; the caller publishes once more at the end.
+// publishInterval is the time after which a publication that failed is tried again: a limit of the rate of Route 53's API
+// has passed by then.
+const publishInterval = 10 * time.Second
+
+// publishChanges publishes the name whenever another balancer is ready, until the channel is closed, and again after a
+// failure, the last time when the channel is closed. It prints errors.
 func (p *publisher) publishChanges(ctx context.Context) {
-	published := false
-	for range p.ready {
+	published, failed := false, false
+	for open := true; open; {
+		var retry <-chan time.Time
+		if failed {
+			retry = time.After(publishInterval)
+		}
+		select {
+		case _, open = <-p.ready:
+			if !open && !failed {
+				return
+			}
+		case <-retry:
+		}
 		p.mu.Lock()
 		waits := maps.Clone(p.pending)
 		p.mu.Unlock()
-		switch err := p.publish(ctx, waits); {
-		case err != nil && ctx.Err() == nil:
+		err := p.publish(ctx, waits)
+		failed = err != nil && ctx.Err() == nil
+		switch {
+		case failed && open:
 			p.up.printLine("publishing %s failed, will retry: %v", p.up.spec.DNS.Name, err)
+		case failed:
+			p.up.printLine("publishing %s failed: %v", p.up.spec.DNS.Name, err)
 		case err == nil && !published:
 			published = true
 			p.up.printLine("published %s", p.up.spec.DNS.Name)
