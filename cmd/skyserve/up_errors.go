@@ -22,7 +22,7 @@ func (u *upRun) applyError(ctx context.Context, err error) error {
 		}
 		return fmt.Errorf("starting %s: %w", u.spec.Name, context.Canceled)
 	}
-	if u.format.isDocument() && u.clouds.localService != nil {
+	if u.format.isDocument() {
 		document := map[string]any{"service": u.spec.Name, "dry_run": false, "ready": false, "changes": deploy.ChangesOf(u.shownPlan().Changes), "endpoints": map[string]string{}, "error": err.Error(), "dns": nil}
 		if printing := u.format.writeDocument(u.out, document); printing != nil {
 			return printing

@@ -1,8 +1,11 @@
 package main
 
 import (
+	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -13,6 +16,7 @@ import (
 	"skyserve/internal/identity"
 	"skyserve/internal/service"
 	"skyserve/internal/testkit"
+	"skyserve/provision/local"
 )
 
 // For failures that a retry does not fix, the hint of `up` names another command.
@@ -35,6 +39,23 @@ func TestUpHintsAfterPermanentFailure(t *testing.T) {
 		var coded *exitError
 		if err := u.applyError(t.Context(), tt.err); !errors.As(err, &coded) || coded.code != exitPartial || !strings.Contains(coded.hint, tt.hint) {
 			t.Errorf("%s: got %+v, want exit %d and %q", name, coded, exitPartial, tt.hint)
+		}
+	}
+}
+
+// `up -o json` prints a document for a failure also if the service is in clouds.
+func TestFailedUpPrintsDocument(t *testing.T) {
+	for name, localService := range map[string]*local.Service{"in clouds": nil, "on this computer": {}} {
+		var out bytes.Buffer
+		u := &upRun{up: &up{upOptions: &upOptions{file: "chat.yaml", format: outputFormat{kind: outputJSON}}, out: &out, errOut: io.Discard}, spec: &service.Spec{Name: "chat"}, changes: &deploy.MachinePlan{}}
+		u.clouds.localService = localService
+		err := u.applyError(t.Context(), errors.New("no network"))
+		var document struct {
+			Service, Error string
+			Ready          *bool
+		}
+		if e := json.Unmarshal(out.Bytes(), &document); e != nil || document.Service != "chat" || document.Error != "no network" || document.Ready == nil || *document.Ready || err == nil {
+			t.Errorf("%s: %v, %v\n%s", name, err, e, &out)
 		}
 	}
 }
