@@ -277,16 +277,24 @@ func (c *integerProgram) explainInfeasibleModel(i int) string {
 		reach, ok := b.maxCapacityTPS()
 		switch {
 		case !ok:
-			return fmt.Sprintf("in %s: the minimum of %s is above what the maximum and capacity allow", region, printable.Count(b.min, "replica"))
+			return fmt.Sprintf("in %s: the minimum of %s is above what %s", region, printable.Count(b.min, "replica"), c.p.bounds())
 		case !meetsNeed(reach, b.need):
-			return fmt.Sprintf("in %s: %.6g uncached prompt tokens per second must be served locally, the maximum and capacity allow %.6g", region, b.need, reach)
+			return fmt.Sprintf("in %s: %.6g uncached prompt tokens per second must be served locally, %s %.6g", region, b.need, c.p.bounds(), reach)
 		}
 		all += reach
 	}
 	if need := c.p.GlobalDemand(i); !meetsNeed(all, need) {
-		return fmt.Sprintf("over all regions: %.6g uncached prompt tokens per second must be served, the maximum and capacity allow %.6g", need, all)
+		return fmt.Sprintf("over all regions: %.6g uncached prompt tokens per second must be served, %s %.6g", need, c.p.bounds(), all)
 	}
 	return ""
+}
+
+// bounds names what bounds the counts, with its verb. The problem of a comparison of reservations has no maxima.
+func (p *Problem) bounds() string {
+	if len(p.Max) == 0 {
+		return "the capacity allows"
+	}
+	return "the maximum and capacity allow"
 }
 
 // priceBlock prepares the search of a block with its rows priced.

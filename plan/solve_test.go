@@ -258,7 +258,7 @@ func TestSmallProblemsByHand(t *testing.T) {
 		},
 		"capacity": {
 			base: one(), edit: func(p *Problem) { p.Capacity = [][]*int{{ptr(4)}} }, status: StatusInfeasible,
-			wrong: "m over all regions: 4200 uncached prompt tokens per second must be served, the maximum and capacity allow 4000",
+			wrong: "m over all regions: 4200 uncached prompt tokens per second must be served, the capacity allows 4000",
 		},
 		"crossed": {
 			base: one(), edit: func(p *Problem) { p.Min, p.Max = [][]*int{{ptr(3)}}, [][]*int{{ptr(2)}} }, status: StatusInfeasible,
