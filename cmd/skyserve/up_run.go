@@ -286,7 +286,7 @@ func (u *upRun) applyChanges(ctx context.Context) error {
 		return u.applyError(ctx, err)
 	}
 	plan, have, err := u.deployer.UpAndAwait(ctx, remaining, u.progress, u.awaitAddresses, u.printReplanned)
-	u.changes.Missing = plan.Missing
+	u.usePlan(plan)
 	if err == nil && cloud.UsesClouds(u.spec) { // local balancers are found through their objects
 		err = storeAdminURLs(u.svc, adminURLs(have)...)
 	}
@@ -321,8 +321,21 @@ func (u *upRun) applyChanges(ctx context.Context) error {
 	return u.printResult(have, u.wait == waitReplicas)
 }
 
-// printReplanned prints that a machine has ended during the run, and adds the new plan's changes to those of
-// the run.
+// usePlan makes a plan that was made during the run the plan of the run, with the changes that were applied before it:
+// replicas may run in other regions than planned first.
+func (u *upRun) usePlan(p *deploy.MachinePlan) {
+	use := func() {
+		u.changes.Desired, u.changes.Missing = p.Desired, p.Missing
+		u.changes.Changes = slices.Concat(p.Applied, p.Changes)
+	}
+	if u.observer == nil {
+		use()
+		return
+	}
+	u.observer.update(use) // it reads them meanwhile
+}
+
+// printReplanned prints that a machine has ended during the run, and uses the new plan.
 func (u *upRun) printReplanned(ended *deploy.MachineEndedError, p *deploy.MachinePlan) {
 	u.printEnded(ended)
 	for i := range u.changes.Observed {
@@ -330,7 +343,7 @@ func (u *upRun) printReplanned(ended *deploy.MachineEndedError, p *deploy.Machin
 			o.TerminatedReason = ended.Reason // its cost has ended
 		}
 	}
-	u.changes.Changes = append(u.changes.Changes, p.Changes...)
+	u.usePlan(p)
 }
 
 // printEnded prints that a machine has ended, which is planned again.

@@ -32,41 +32,39 @@ func isUpdate(c provision.Change) bool {
 // become ready, its earlier version is launched again, and the others keep theirs. Other machines are launched before;
 // replicas are replaced after, so that a version whose balancers fail does not reach them. It returns what remains to be done.
 func (u *upRun) updateBalancers(ctx context.Context) (remaining *deploy.MachinePlan, err error) {
-	var updates, first, last provision.Changes
-	for _, c := range u.changes.Changes {
-		switch {
-		case isUpdate(c):
-			updates = append(updates, c)
-		case c.Action == provision.ActionTerminate, c.Kind() == provision.KindReplica && c.Action != provision.ActionLaunch:
-			last = append(last, c)
-		default:
-			first = append(first, c)
-		}
-	}
-	if len(updates) == 0 || len(u.controllers) < cloud.ControlMachineCount {
+	if len(u.controllers) < cloud.ControlMachineCount || !slices.ContainsFunc(u.changes.Changes, isUpdate) {
 		return u.changes, nil
 	}
-	apply := func(changes ...provision.Change) ([]provision.Object, error) {
-		plan := *u.changes
-		plan.Changes = changes
-		if _, err := u.deployer.Up(ctx, &plan, u.progress); err != nil {
-			return nil, err
-		}
-		u.changes.Desired = plan.Desired // replicas are replaced by others
-		have, err := u.awaitAddresses(ctx, &plan)
-		if err == nil {
-			err = u.deployer.AdmitPeers(ctx, have, u.progress)
-		}
-		return have, err
+	first := *u.changes
+	done, others, err := u.deployer.UpSelected(ctx, &first, isBeforeUpdates, u.progress)
+	applied, all := slices.Concat(done.Applied, done.Changes), *done
+	all.Changes = slices.Concat(done.Changes, others)
+	u.usePlan(&all)
+	if err != nil {
+		return nil, err
 	}
-	have, err := apply(first...)
-	if err == nil && slices.ContainsFunc(first, func(c provision.Change) bool { return c.Kind() == provision.KindBalancer }) {
+	have, err := u.awaitAdmitted(ctx, done)
+	if err == nil && slices.ContainsFunc(applied, func(c provision.Change) bool { return c.Kind() == provision.KindBalancer }) {
 		err = u.awaitUpdated(ctx, have, func(o provision.Object) bool { return o.Kind == provision.KindBalancer })
 	}
 	if err != nil {
 		return nil, err
 	}
-	for _, c := range updates {
+	apply := func(c provision.Change) ([]provision.Object, error) {
+		plan := *u.changes
+		plan.Changes = provision.Changes{c}
+		if _, err := u.deployer.Up(ctx, &plan, u.progress); err != nil {
+			return nil, err
+		}
+		return u.awaitAdmitted(ctx, &plan)
+	}
+	rest := *u.changes
+	rest.Changes = nil
+	for _, c := range others {
+		if !isUpdate(c) {
+			rest.Changes = append(rest.Changes, c)
+			continue
+		}
 		have, failure := apply(c)
 		if failure == nil {
 			failure = u.awaitUpdated(ctx, have, hasID(c.ID()))
@@ -81,10 +79,24 @@ func (u *upRun) updateBalancers(ctx context.Context) (remaining *deploy.MachineP
 			return nil, failure
 		}
 		u.printLine("updated %s", c.ID())
+		applied = append(applied, c)
 	}
-	rest := *u.changes
-	rest.Changes = last
+	rest.Applied = applied
 	return &rest, nil
+}
+
+// isBeforeUpdates reports whether updateBalancers applies a change before it replaces balancers: launches and repairs.
+func isBeforeUpdates(c provision.Change) bool {
+	return !isUpdate(c) && c.Action != provision.ActionTerminate && (c.Kind() != provision.KindReplica || c.Action == provision.ActionLaunch)
+}
+
+// awaitAdmitted waits until each machine of a plan that was applied has its addresses, and the firewalls admit them.
+func (u *upRun) awaitAdmitted(ctx context.Context, p *deploy.MachinePlan) ([]provision.Object, error) {
+	have, err := u.awaitAddresses(ctx, p)
+	if err == nil {
+		err = u.deployer.AdmitPeers(ctx, have, u.progress)
+	}
+	return have, err
 }
 
 // replaceNotServingFirst reorders the changes so that replicas that do not serve are replaced before others.
@@ -222,7 +234,7 @@ func (u *upRun) drain(ctx context.Context, o provision.Object) {
 }
 
 // rollBack launches the earlier version of a balancer whose new one failed. It always returns an error.
-func (u *upRun) rollBack(ctx context.Context, c provision.Change, failure error, apply func(...provision.Change) ([]provision.Object, error)) error {
+func (u *upRun) rollBack(ctx context.Context, c provision.Change, failure error, apply func(provision.Change) ([]provision.Object, error)) error {
 	failure = fmt.Errorf("updating %s: the new version did not become ready: %w", c.ID(), failure)
 	if len(deploy.FailedStarts(failure)) > 0 {
 		failure = errors.New(failure.Error()) // the hint is that of the update, not that of a first start

@@ -1,11 +1,14 @@
 package main
 
 import (
+	"context"
 	"crypto/tls"
 	"encoding/json"
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
+	"net/netip"
 	"slices"
 	"strings"
 	"testing"
@@ -15,7 +18,9 @@ import (
 	"skyserve/internal/controller/deploy"
 	"skyserve/internal/identity"
 	"skyserve/internal/service"
+	"skyserve/internal/testcloud"
 	"skyserve/internal/testcloud/conformance"
+	"skyserve/internal/testkit"
 	"skyserve/provision"
 )
 
@@ -133,6 +138,113 @@ regions: [{name: aws/us-east-1, replicas: {min: 0, max: 1}}]
 			}
 		})
 	}
+}
+
+// fallbackService has three balancers, and a replica that runs in the other region if its own has no capacity.
+const fallbackService = `
+name: chat
+balancer: {auth: {keys_from: env:KEYS}, insecure: true}
+models: [{name: m, engine: {kind: sim, speed: 100}, gpus: [{type: L4}]}]
+regions:
+  - {name: aws/us-east-1, balancers: 2, replicas: {min: 1, max: 2}}
+  - {name: aws/eu-west-1, replicas: {min: 0, max: 2}}
+`
+
+// An update of several controllers replaces only one balancer before that one is ready, also if the same run launches a
+// replica whose region has no capacity. The replica runs elsewhere, and belongs to the run.
+func TestUpdateWithFallbackReplacesOneBalancer(t *testing.T) {
+	w := newEarlierWorld(t, fallbackService)
+	ids := []string{"lb-eu-west-1-0", "lb-us-east-1-0", "lb-us-east-1-1"}
+	earlier := newDeployer(w.spec, w.operator.owner, w.places, w.earlierProgram)
+	plan, err := earlier.Plan(t.Context())
+	if err == nil {
+		_, err = earlier.Up(t.Context(), plan, nil)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	handles := func() map[string]string {
+		of := map[string]string{}
+		for _, o := range w.machines.Objects() {
+			of[o.ID] = o.Handle
+		}
+		return of
+	}
+	before := handles()
+	w.machines.ChangeObject("us-east-1-0", nil)
+	w.machines.CapacityError = func(o provision.Offering) *provision.CapacityError {
+		if o.GPUs > 0 && o.Region == "aws/us-east-1" {
+			return &provision.CapacityError{Offering: o, Code: "InsufficientInstanceCapacity"}
+		}
+		return nil
+	}
+	w.svc = storedService(t, fallbackService)
+	if w.enrolments, err = deploy.ReadEnrolments(w.svc); err != nil {
+		t.Fatal(err)
+	}
+	w.errOut, w.upOptions, w.controllers = io.Discard, &upOptions{timeout: time.Second}, ids
+	w.deployer = newDeployer(w.spec, w.operator.owner, w.places, w.program)
+	w.deployer.ListObserved = func(ctx context.Context) ([]provision.Object, error) {
+		have, err := w.machines.List(ctx, "chat")
+		for i := range have {
+			have[i].PrivateIP, have[i].PublicIP = netip.MustParseAddr("127.0.0.1"), netip.MustParseAddr("127.0.0.1")
+		}
+		return have, err
+	}
+	if w.changes, err = w.deployer.Plan(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err = w.updateBalancers(t.Context()); err == nil || !strings.Contains(err.Error(), "does not have the peer token") {
+		t.Errorf("the update of the first balancer: %v", err)
+	}
+	after, replaced := handles(), 0
+	for _, id := range ids {
+		if after[id] != before[id] {
+			replaced++
+		}
+	}
+	if replaced > 1 || after["us-east-1-0"] != "" || after["eu-west-1-0"] == "" {
+		t.Errorf("%d balancers were replaced: %v, before %v", replaced, after, before)
+	}
+	if !w.isChanged("eu-west-1-0") || w.isChanged("us-east-1-0") || !slices.ContainsFunc(w.changes.Desired, func(d provision.Desired) bool { return d.ID == "eu-west-1-0" }) {
+		t.Errorf("the run has the changes %+v", w.changes.Changes)
+	}
+}
+
+// `up` reports a replica that runs in another region than planned first, with its cost, and delivers to it as to a machine
+// that it has launched.
+func TestFallbackReplicaIsReported(t *testing.T) {
+	testkit.Slow(t)
+	testkit.NotUnderRace(t, "starts the machines of a service; other tests cover the same code")
+	t.Parallel()
+	e := emulate(t)
+	e.aws.Configure(func() {
+		e.aws.CapacityErrorCode = func(zone, machine, _ string) string {
+			if strings.HasPrefix(zone, "us-east-1") && strings.HasPrefix(machine, "g6.") {
+				return "InsufficientInstanceCapacity"
+			}
+			return ""
+		}
+	})
+	text := strings.Replace(fallbackService, "balancers: 2, ", "", 1)
+	var document struct {
+		Ready   bool
+		Changes []struct{ ID string }
+		Cost    struct{ Then float64 } `json:"cost_per_hour"`
+	}
+	e.document(&document, append(e.upOf(text), "--yes", "-o", "json")...)
+	var ids []string
+	for _, c := range document.Changes {
+		ids = append(ids, c.ID)
+	}
+	if !document.Ready || !slices.Contains(ids, "eu-west-1-0") || slices.Contains(ids, "us-east-1-0") || !slices.Contains(ids, "lb-us-east-1-0") {
+		t.Errorf("the document: %+v", document)
+	}
+	want := testcloud.FakePrice("eu-west-1", "g6.xlarge") + testcloud.FakePrice("eu-west-1", "c7i.large") + testcloud.FakePrice("us-east-1", "c7i.large")
+	if got := document.Cost.Then; got < want-0.001 || got > want+0.001 {
+		t.Errorf("it costs %g, want %g", got, want)
+	}
+	e.downAndCheckEmpty()
 }
 
 // The replica that does not respond is replaced before the one that is ready, which has the lower ID.

@@ -54,6 +54,7 @@ func (dp *Deployer) UpAndAwait(ctx context.Context, p *MachinePlan, progress pro
 		if err != nil {
 			return errors.Join(ended, err)
 		}
+		next.Applied = slices.Concat(p.Applied, p.Changes)
 		replanned(ended, next)
 		p = next
 		return nil

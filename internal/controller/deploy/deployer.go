@@ -69,6 +69,9 @@ type MachinePlan struct {
 	Observed []provision.Object
 	Desired  []provision.Desired
 	Changes  provision.Changes
+	// Applied are the changes of the same run that earlier plans completed: Up plans again where a region has no capacity,
+	// and UpAndAwait where a machine has ended. Changes does not contain them.
+	Applied provision.Changes
 	// Missing is the number of replicas without capacity in any region, by model and the region of service.yaml
 	// that they belong to.
 	Missing map[cloud.ReplicaGroup]int

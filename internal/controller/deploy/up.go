@@ -18,35 +18,59 @@ import (
 // *NoCapacityError of each, and the other replicas are running. It returns the final plan. It is idempotent and
 // safe to run again after a crash.
 func (dp *Deployer) Up(ctx context.Context, p *MachinePlan, progress provision.ProgressFunc) (*MachinePlan, error) {
+	p, _, err := dp.UpSelected(ctx, p, func(provision.Change) bool { return true }, progress)
+	return p, err
+}
+
+// UpSelected is Up for the selected changes, of the plan and of those that replace it. It also returns the other changes of
+// the final plan.
+func (dp *Deployer) UpSelected(ctx context.Context, p *MachinePlan, selected func(provision.Change) bool, progress provision.ProgressFunc) (final *MachinePlan, others provision.Changes, err error) {
 	short := map[cloud.ReplicaGroup]int{}
 	var capacityFailure error // the last one
+	others = p.removeOthers(selected)
 	for {
-		_, failure := provision.Apply(ctx, p.Changes, dp.launcher(), dp.applyOptions(p, progress))
+		result, failure := provision.Apply(ctx, p.Changes, dp.launcher(), dp.applyOptions(p, progress))
 		p.useReplacements()
 		if failure == nil {
-			return p, errors.Join(dp.missingError(p, capacityFailure), p.heldError())
+			return p, others, errors.Join(dp.missingError(p, capacityFailure), p.heldError())
 		}
 		if ctx.Err() != nil {
-			return p, failure
+			return p, others, failure
 		}
 		noCapacity, only := noCapacityErrors(failure)
 		if !only || len(noCapacity) == 0 { // held launches have no fallback region
-			return p, errors.Join(failure, p.heldError())
+			return p, others, errors.Join(failure, p.heldError())
 		}
 		for _, r := range noCapacity {
 			if !dp.addMissing(short, p, r) {
-				return p, failure // a balancer has no fallback region
+				return p, others, failure // a balancer has no fallback region
 			}
 		}
 		capacityFailure = failure
 		next, err := dp.planWithMissing(ctx, short)
 		if err != nil {
-			return p, errors.Join(failure, err)
+			return p, others, errors.Join(failure, err)
 		}
-		if p = next; len(p.Changes) == 0 {
-			return p, errors.Join(dp.missingError(p, failure), p.heldError())
+		next.Applied = slices.Concat(p.Applied, result.Done)
+		p, others = next, next.removeOthers(selected)
+		if len(p.Changes) == 0 {
+			return p, others, errors.Join(dp.missingError(p, failure), p.heldError())
 		}
 	}
+}
+
+// removeOthers removes the changes that are not selected, and returns them.
+func (p *MachinePlan) removeOthers(selected func(provision.Change) bool) (others provision.Changes) {
+	var chosen provision.Changes
+	for _, c := range p.Changes {
+		if selected(c) {
+			chosen = append(chosen, c)
+		} else {
+			others = append(others, c)
+		}
+	}
+	p.Changes = chosen
+	return others
 }
 
 // launcher returns the provider that launches machines.
