@@ -56,6 +56,24 @@ type sentAction struct {
 	Reason string          `json:"reason"`
 }
 
+// endsRequest reports whether the balancer has no more to do with the request.
+func (a *sentAction) endsRequest() bool {
+	// A duplicate ID ends the new arrival, not the request with that ID.
+	return a.Kind == core.ActionReject && a.Reason != core.RejectDuplicate || a.Kind == core.ActionBounce
+}
+
+// sentActions decodes the balancer's actions in a step.
+func (s *recordedStep) sentActions() ([]sentAction, error) {
+	if len(s.Actions) == 0 {
+		return nil, nil
+	}
+	var actions []sentAction
+	if err := json.Unmarshal(s.Actions, &actions); err != nil {
+		return nil, fmt.Errorf("actions: %w", err)
+	}
+	return actions, nil
+}
+
 // readAttempts reads the rest of a record after its header.
 func readAttempts(ctx context.Context, r *recordReader) (*attemptLog, error) {
 	s := &attemptLog{inFlight: map[string]*attempt{}, requests: map[string]*core.Request{}, outstanding: map[string]int{}}
@@ -114,19 +132,15 @@ func (s *attemptLog) applyEvent(at time.Duration, e *core.Event) {
 
 // applyActions applies the balancer's actions in a step.
 func (s *attemptLog) applyActions(step *recordedStep) error {
-	if len(step.Actions) == 0 {
-		return nil
-	}
-	var actions []sentAction
-	if err := json.Unmarshal(step.Actions, &actions); err != nil {
-		return fmt.Errorf("actions: %w", err)
+	actions, err := step.sentActions()
+	if err != nil {
+		return err
 	}
 	for _, a := range actions {
 		switch {
 		case a.Kind == core.ActionDispatch:
 			s.start(step.T, a)
-		case a.Kind == core.ActionReject && a.Reason == core.RejectDuplicate: // concerns the other request with that ID
-		case a.Kind == core.ActionReject, a.Kind == core.ActionForward, a.Kind == core.ActionBounce:
+		case a.Kind == core.ActionForward, a.endsRequest():
 			s.abandon(a.ID, step.T)
 			delete(s.requests, a.ID)
 		}

@@ -49,13 +49,24 @@ func newRecordedLoad() *recordedLoad {
 
 // applyStep applies one step.
 func (l *recordedLoad) applyStep(s *recordedStep) {
-	e := s.Event
-	if e == nil {
-		return // a configuration change has no request
+	if s.Event != nil { // nil in a configuration change
+		l.applyEvent(s.T, s.Event)
 	}
+	actions, err := s.sentActions()
+	if err != nil {
+		return // never: the replay just compared them
+	}
+	for i := range actions {
+		if actions[i].endsRequest() {
+			delete(l.inFlight, actions[i].ID) // a fallback or a client may send the ID again
+		}
+	}
+}
+
+func (l *recordedLoad) applyEvent(at time.Duration, e *core.Event) {
 	switch e.Kind {
 	case core.EventArrived:
-		l.addRequest(s.T, e.Request)
+		l.addRequest(at, e.Request)
 	case core.EventFinished:
 		l.addOutcome(e)
 	case core.EventCancelled:

@@ -90,6 +90,29 @@ func TestWhatIfSimulatesRecordedRequests(t *testing.T) {
 	}
 }
 
+// The proxy submits a rejected request again, with its ID, for the next model of its fallback: the outcome
+// belongs to that model.
+func TestWhatIfCountsRetriesOfRejectedIDs(t *testing.T) {
+	arrived := func(id, model string) recordedEvent {
+		return recordedEvent{3 * time.Second, core.Event{Kind: core.EventArrived, Request: &core.Request{ID: id, Model: model, PromptTokens: 32}}}
+	}
+	finished := func(id string) recordedEvent {
+		return recordedEvent{4 * time.Second, core.Event{Kind: core.EventFinished, ID: id, Outcome: &core.Outcome{OutputTokens: policy.Known(7)}}}
+	}
+	load := newRecordedLoad()
+	record := recordOf(t, "cost", append(twoReplicas(), arrived("3", "absent"), arrived("3", "m"), arrived("3", "m"), finished("3"))...)
+	if _, err := replayRecord(t.Context(), "r", bytes.NewReader(record), load.applyStep); err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for i := range load.requests {
+		got = append(got, fmt.Sprint(load.requests[i].model, " ", load.requests[i].row.OutputTokens))
+	}
+	if want := []string{"m 3", "m 0", "absent 0", "m 7"}; !slices.Equal(got, want) {
+		t.Errorf("requests with output tokens %q, want %q", got, want)
+	}
+}
+
 // A push rule alone simulates the recorded policy with it, in addition to the recorded rule.
 func TestWhatIfWithPushRule(t *testing.T) {
 	w := whatIf()
