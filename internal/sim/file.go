@@ -64,7 +64,7 @@ func (r *reader) serviceFile(models pair) error {
 
 // keyOrder orders keys before those that refer to them.
 func keyOrder(key string) int {
-	first := []string{"engines", "profile", "regions"}
+	first := []string{"engines", "profile", "regions", "links"}
 	if at := slices.Index(first, key); at >= 0 {
 		return at
 	}

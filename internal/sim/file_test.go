@@ -71,6 +71,22 @@ func TestFirstRegionIsHome(t *testing.T) {
 	}
 }
 
+// The factor applies to the links of the file, in any order of the keys.
+func TestFileScalesItsOwnLinks(t *testing.T) {
+	s, err := ParseFile("x.yaml", []byte(`
+workload: arena
+rtt_scale: 2
+links: [{a: us, b: eu, rtt: 100ms}]
+regions: [{name: us, replicas: 1, clients: 1}, {name: eu, replicas: 1}]
+`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := s.rtt("us", "eu"); got != 200*time.Millisecond {
+		t.Errorf("round-trip time %s, want 200ms", got)
+	}
+}
+
 func TestFileErrorsHavePositions(t *testing.T) {
 	for _, c := range []struct{ name, text, want string }{
 		{"several at once", `
