@@ -37,13 +37,17 @@ func ParseFile(file string, data []byte) (*Scenario, error) {
 		r.top(&s, p)
 	}
 	if r.at["links"] == nil {
-		s.dropUnusedLinks()
+		s.Links = s.usedLinks()
 	}
 	if r.at["home"] == nil && len(s.Regions) > 0 && s.region(s.Home) < 0 {
 		s.Home = s.Regions[0].Name
 	}
 	bad := r.keysWithErrors()
-	for _, p := range s.Problems() {
+	problems := s.Problems()
+	if r.at["links"] != nil && len(s.Regions) > 0 && !bad["regions"] {
+		problems = append(problems, s.linkProblems()...)
+	}
+	for _, p := range problems {
 		if !bad[topKey(p.Path)] {
 			r.failAt(p.Path, p.Text)
 		}
@@ -79,9 +83,9 @@ func topKey(path string) string {
 	return path
 }
 
-// dropUnusedLinks removes the default links of missing regions.
-func (s *Scenario) dropUnusedLinks() {
-	s.Links = slices.DeleteFunc(s.Links, func(l Link) bool { return s.region(l.A) < 0 || s.region(l.B) < 0 })
+// usedLinks returns the links without those of missing regions.
+func (s *Scenario) usedLinks() []Link {
+	return slices.DeleteFunc(slices.Clone(s.Links), func(l Link) bool { return s.region(l.A) < 0 || s.region(l.B) < 0 })
 }
 
 // top parses one top-level key.

@@ -19,7 +19,7 @@ func TestFileRoundTrip(t *testing.T) {
 		if err != nil {
 			t.Fatalf("%s: %v\n%s", s.Name, err, s.YAML())
 		}
-		s.Reference, s.Claims, s.Note = nil, nil, ""
+		s.Reference, s.Claims, s.Note, s.Links = nil, nil, "", s.usedLinks()
 		if !reflect.DeepEqual(read, &s) {
 			t.Errorf("%s: wrote %+v and read %+v", s.Name, s, *read)
 		}
@@ -118,6 +118,10 @@ faults:
     replica: us-07
 `, `bad.yaml:4:28: regions[1].replicas: must be at least 0 and at most 100000, got -1
 bad.yaml:2:1: links: the round-trip time`},
+		{
+			"a link", "workload: arena\nregions: [{name: us, replicas: 1, clients: 1}]\nlinks: [{a: us, b: mars, rtt: 5ms}]\n",
+			"bad.yaml:3:20: links[0].b: unknown region \"mars\": must be one of us",
+		},
 		{
 			"a policy", "regions: [{name: us, replicas: 1, clients: 1}]\npolicies: [best]\npushes: [hard]\nlayout: round\n",
 			"bad.yaml:2:11: policies: unknown policy \"best\"",

@@ -24,7 +24,7 @@ func (s *Scenario) YAML() string {
 	w.line("engine", string(s.Engine)+" # or light: lengths only, no cache")
 	w.line("profile", quote(s.Profile.Name))
 	w.list("regions", s.regionLines())
-	w.list("links", linkLines(s.Links))
+	w.list("links", linkLines(s.usedLinks()))
 	w.line("local_rtt", brief(s.LocalRTT)+" # within a region")
 	w.line("home", quote(s.Home)+" # region of the balancer in the layout single")
 	w.line("duration", brief(s.Duration))

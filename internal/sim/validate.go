@@ -125,6 +125,18 @@ func (c *checker) links() {
 	}
 }
 
+// linkProblems returns the links that do not join regions. They are problems in a file only: a scenario without links
+// of its own may have the default ones of regions that it lacks.
+func (s *Scenario) linkProblems() []SettingProblem {
+	c := checker{s: s}
+	for i, l := range s.Links {
+		path := fmt.Sprintf("links[%d]", i)
+		c.region(l.A, path+".a")
+		c.region(l.B, path+".b")
+	}
+	return c.found
+}
+
 func (c *checker) surges() {
 	for i := range c.s.Surges {
 		u, path := &c.s.Surges[i], fmt.Sprintf("surges[%d]", i)
