@@ -110,10 +110,15 @@ func (r *reader) top(s *Scenario, p pair) {
 		s.Faults = readList(r, p, faultFields, func() Fault { return Fault{} })
 	default:
 		set, known := setting(p.key)
-		if known {
+		field, _, _ := strings.Cut(p.key, ".")
+		_, regional := perRegion[field]
+		switch {
+		case known:
 			r.scalar(p, p.key, func(v string) error { return set(s, v) })
-		} else {
-			r.unknown(p, "", append(SettingNames(), "engines", "regions", "links", "surges", "faults"))
+		case regional: // --set accepts it at the top, a file in each region
+			r.addError(p.at, p.key, "unknown key; set regions[]."+field+" instead")
+		default:
+			r.unknown(p, "", append(sortedKeys(settings), "engines", "regions", "links", "surges", "faults"))
 		}
 	}
 }

@@ -106,7 +106,11 @@ bad.yaml:3:9: warmup: must be at least 0 and below 1, got 2
 bad.yaml:6:15: regions[0].replicas: must be an integer, got "many"
 bad.yaml:7:5: regions[0].clints: unknown key: must be one of balancers, clients, name, profile, profiles, replicas
 bad.yaml:10:25: links[0].rtt: must be a duration such as 100ms or 90s, got "100"
-bad.yaml:11:1: speed: unknown key: must be one of balancers, balancers.REGION, cache_events, client_timeout, clients,`},
+bad.yaml:11:1: speed: unknown key: must be one of cache_events, client_timeout, duration, engine, engines, faults,`},
+		{
+			"a setting of regions", "workload: arena\nclients: 10\nregions: [{name: us, replicas: 1, clients: 1}]\n",
+			"bad.yaml:2:1: clients: unknown key; set regions[].clients instead",
+		},
 		{"missing regions", "workload: arena\n", `bad.yaml:1:1: regions: must have at least one client, got none
 bad.yaml:1:1: regions: must have at least one replica, got none`},
 		{"inside a list", `
