@@ -91,7 +91,6 @@ func (s *Scenario) Set(name, value string) error {
 	if set, known := setting(name); known {
 		err = set(s, value)
 	} else if one, known := perRegion[field]; known {
-		name = field
 		err = s.setRegions(one.set, region, value)
 	} else {
 		return fmt.Errorf("unknown setting %q: must be one of %s", name, strings.Join(SettingNames(), ", "))

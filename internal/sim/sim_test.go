@@ -340,7 +340,8 @@ func TestSettingErrors(t *testing.T) {
 	ok := Setup{Policy: "skylb", Push: push(t, "pending"), Layout: Regional}
 	for _, c := range []struct{ name, value, want string }{
 		{"speed", "3", `unknown setting "speed": must be one of balancers, balancers.REGION, cache_events, client_timeout, clients,`},
-		{"clients.mars", "3", `setting clients: unknown region "mars": must be one of us, eu`},
+		{"clients.mars", "3", `setting clients.mars: unknown region "mars": must be one of us, eu`},
+		{"clients.us", "x", `setting clients.us: must be an integer, got "x"`},
 		{"clients", "many", `setting clients: must be an integer, got "many"`},
 		{"duration", "4", `setting duration: must be a duration such as 100ms or 90s, got "4"`},
 		{"profile", "h100", `setting profile: unknown engine profile "h100": must be one of l4-llama3.1-8b, `},
@@ -355,8 +356,8 @@ func TestSettingErrors(t *testing.T) {
 		{"sigma", "11", `checking scenario fig8a: length_spread: must be greater than 0 and at most 10, got 11`},
 		{"rate", "-1", `checking scenario fig8a: rate: must be at least 0 and at most 100000 sessions per second, got -1`},
 		{"rate", "NaN", `setting rate: must be a number, got "NaN"`},
-		{"profile.us", "h100", `setting profile: unknown engine profile "h100"`},
-		{"profiles.mars", "l4-llama3.1-8b", `setting profiles: unknown region "mars"`},
+		{"profile.us", "h100", `setting profile.us: unknown engine profile "h100"`},
+		{"profiles.mars", "l4-llama3.1-8b", `setting profiles.mars: unknown region "mars"`},
 		{"engine", "steam", `checking scenario fig8a: engine: must be full or light, got "steam"`},
 		{"order", "alphabetic", `setting order: unknown `},
 		{"balancers", "65", `checking scenario fig8a: regions[0].balancers: must be at least 0 and at most 64, got 65`},
