@@ -38,6 +38,17 @@ func FaultKinds() []FaultKind {
 	return []FaultKind{ReplicaDown, ReplicaSlow, LinkCut, ProbeLoss, ReportDelay, NoMetrics, BalancerDown}
 }
 
+// usedFields lists the fields of Fault that a kind uses besides Kind, From and To, by their keys in files.
+var usedFields = map[FaultKind][]string{
+	ReplicaDown:  {"replica"},
+	ReplicaSlow:  {"replica", "factor"},
+	LinkCut:      {"region", "peer"},
+	ProbeLoss:    {"replica", "region", "share"},
+	ReportDelay:  {"replica", "region", "delay"},
+	NoMetrics:    {"replica", "region"},
+	BalancerDown: {"region", "balancer"},
+}
+
 // Fault is a fault from From until To.
 type Fault struct {
 	Kind FaultKind

@@ -191,24 +191,35 @@ func faultLines(faults []Fault) (lines []string) {
 	for i := range faults {
 		f := &faults[i]
 		line := fmt.Sprintf("kind: %s, from: %s, to: %s", quote(string(f.Kind)), brief(f.From), brief(f.To))
-		for _, field := range []struct{ key, value string }{{"replica", f.Replica}, {"region", f.Region}, {"peer", f.Peer}} {
-			if field.value != "" {
-				line += fmt.Sprintf(", %s: %s", field.key, quote(field.value))
-			}
-		}
-		if f.Balancer != 0 {
-			line += fmt.Sprintf(", balancer: %d", f.Balancer)
-		}
-		if f.Factor != 0 {
-			line += ", factor: " + decimal(f.Factor)
-		}
-		if f.Share != 0 {
-			line += ", share: " + decimal(f.Share)
-		}
-		if f.Delay != 0 {
-			line += ", delay: " + brief(f.Delay)
+		for _, field := range f.fields() {
+			line += fmt.Sprintf(", %s: %s", field.key, field.value)
 		}
 		lines = append(lines, line)
 	}
 	return lines
+}
+
+// faultField is a field of a fault in YAML.
+type faultField struct{ key, value string }
+
+// fields returns the fields of the fault besides its kind and its times that have a value.
+func (f *Fault) fields() (set []faultField) {
+	for _, text := range []faultField{{"replica", f.Replica}, {"region", f.Region}, {"peer", f.Peer}} {
+		if text.value != "" {
+			set = append(set, faultField{text.key, quote(text.value)})
+		}
+	}
+	if f.Balancer != 0 {
+		set = append(set, faultField{"balancer", strconv.Itoa(f.Balancer)})
+	}
+	if f.Factor != 0 {
+		set = append(set, faultField{"factor", decimal(f.Factor)})
+	}
+	if f.Share != 0 {
+		set = append(set, faultField{"share", decimal(f.Share)})
+	}
+	if f.Delay != 0 {
+		set = append(set, faultField{"delay", brief(f.Delay)})
+	}
+	return set
 }

@@ -2,6 +2,8 @@ package sim
 
 import (
 	"fmt"
+	"slices"
+	"strings"
 	"time"
 
 	"skyserve/internal/sim/engine"
@@ -186,6 +188,11 @@ func (c *checker) fault(f *Fault, path string) {
 		}
 	default:
 		c.need(false, path+".kind", "must be one of %s, got %q", faultKindList(), f.Kind)
+		return
+	}
+	used := usedFields[f.Kind]
+	for _, field := range f.fields() {
+		c.need(slices.Contains(used, field.key), path+"."+field.key, "is not a key of %s: must be one of kind, from, to, %s", f.Kind, strings.Join(used, ", "))
 	}
 }
 
@@ -193,6 +200,7 @@ func (c *checker) fault(f *Fault, path string) {
 func (c *checker) scope(f *Fault, path string) {
 	if f.Replica != "" {
 		c.replica(f.Replica, path)
+		c.need(f.Region == "", path+".region", "conflicts with replica")
 	} else if f.Region != "" {
 		c.region(f.Region, path+".region")
 	}
