@@ -147,12 +147,18 @@ func (w *world) stopBalancer(n *node) {
 	if err := w.boot(n); err != nil {
 		w.violate("balancer %s: restarting: %v", n.id, err)
 	}
-	w.pushEvent(adoptionDelay, event{kind: evAdopt, index: n.index})
+	w.scheduleAdoption(n)
 }
 
-// adopt transfers the replicas of a balancer that is still down to the nearest running one.
-func (w *world) adopt(dead *node) {
-	if !dead.dead {
+// scheduleAdoption schedules the adoption of a stopped balancer's replicas.
+func (w *world) scheduleAdoption(n *node) {
+	w.pushEvent(adoptionDelay, event{kind: evAdopt, index: n.index, from: int32(n.lives)})
+}
+
+// adopt transfers the replicas of a balancer to the nearest running one, if it is still down and has not restarted
+// since its crash number life.
+func (w *world) adopt(dead *node, life int32) {
+	if !dead.dead || int32(dead.lives) != life {
 		return
 	}
 	to := w.nearest(dead.region)
@@ -176,7 +182,7 @@ func (w *world) restartBalancer(n *node) {
 		case r.home == n:
 			w.assignReplica(r, n)
 		case r.node.dead:
-			w.pushEvent(adoptionDelay, event{kind: evAdopt, index: r.node.index})
+			w.scheduleAdoption(r.node)
 		}
 	}
 }

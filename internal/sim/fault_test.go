@@ -266,6 +266,26 @@ func TestReplicasOfStoppedBalancerAreAdopted(t *testing.T) {
 	}
 }
 
+// A balancer that stops again keeps its replicas for 300 ms, not until those of its first stop have passed.
+func TestAdoptionCountsFromTheLastStop(t *testing.T) {
+	s := short(t, "fig8a", 60*time.Second)
+	ms := time.Millisecond
+	s.Faults = []Fault{{Kind: BalancerDown, Region: "us", From: 10 * time.Second, To: 10_100 * ms}, {Kind: BalancerDown, Region: "us", From: 10_200 * ms, To: 20 * time.Second}}
+	w, err := newWorld(s, Setup{Policy: "skylb", Push: core.PushRule{Mode: core.PushPending}, Layout: Regional, Seed: 2})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, at := range []struct {
+		until time.Duration
+		owner string
+	}{{10_500*ms - 1, "us"}, {10_500*ms + 1, "eu"}} {
+		w.stepUntil(at.until)
+		if got := w.replicas[0].node.id; got != at.owner {
+			t.Errorf("at %v us-01 is %s's, want %s's", at.until, got, at.owner)
+		}
+	}
+}
+
 // at and when of an engine's clock agree after any change of speed.
 func TestClockAtAndWhenAgree(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 1))

@@ -30,7 +30,7 @@ const (
 	evRequestPrefixes             // index (balancer): it requests its peers' prefixes
 	evPrefixes                    // index (balancer), from, learned: a response reaches it
 	evFault                       // index (fault), from: 0 = it starts, 1 = it ends
-	evAdopt                       // index (balancer): its replicas are adopted if it is still down
+	evAdopt                       // index (balancer), from: its crash; its replicas are adopted if it is still down since then
 	evWarmupEnd                   // the warm-up ends
 	evSampleLoad                  // the load is sampled
 )

@@ -255,7 +255,7 @@ func (w *world) stepTimed(e *event) {
 	case evFault:
 		w.fault(&w.scenario.Faults[e.index], e.from == faultEnds)
 	case evAdopt:
-		w.adopt(w.nodes[e.index])
+		w.adopt(w.nodes[e.index], e.from)
 	case evWarmupEnd:
 		w.beginFigures()
 	case evSampleLoad:
