@@ -78,6 +78,33 @@ func TestFleetReclaimsDrainingReplica(t *testing.T) {
 	}
 }
 
+// Every probe reports all tokens that an engine has generated, also the engine of a VM that served another model.
+func TestFleetReportsProgressAfterRedeployment(t *testing.T) {
+	s := balancedFleet(4000)
+	two := smallFleet(4000)
+	s.Models, s.Demand = two.Models, two.Demand
+	for m := range s.Models {
+		s.Demand.PromptTPS[m] = s.Demand.PromptTPS[m][:1]
+	}
+	s.Starts.Redeploy, s.Starts.Fetch = time.Second, time.Second
+	changes := script{5 * time.Minute: {{Donate: 1}}, 7 * time.Minute: {{Endpoint: 1, Redeploy: []DonatedVMs{{0, 1}}}}}
+	f, err := newFleet(&s, FleetSetup{Seed: 1, Scaler: changes, Deferred: freely})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for f.stepEvent() {
+	}
+	if f.failed != nil || f.endpoints[1].redeployed != 1 {
+		t.Fatalf("%d redeployed, %v", f.endpoints[1].redeployed, f.failed)
+	}
+	f.probeReplicas()
+	for _, v := range f.vms {
+		if tokens := v.engine.Load().GeneratedTokens; tokens != v.reported || tokens == 0 {
+			t.Errorf("%s: %d tokens reported, %d generated", v.id, v.reported, tokens)
+		}
+	}
+}
+
 // Requests that are given are those of the demand that they were drawn from.
 func TestFleetRunsGivenRequests(t *testing.T) {
 	s := balancedFleet(2000)

@@ -213,7 +213,7 @@ func (f *fleet) newVM(e *endpoint) (*vm, error) {
 // loadModel creates a VM's engine for a model.
 func (f *fleet) loadModel(v *vm, model int) error {
 	e, err := engine.NewLight(f.s.Models[model].Profile)
-	v.engine = e
+	v.engine, v.reported = e, 0
 	return err
 }
 
