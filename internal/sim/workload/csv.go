@@ -19,7 +19,7 @@ type csvFormat struct {
 	at            string
 	moment        bool // at is a date and time, not seconds
 	input, output string
-	// Columns that may be missing.
+	// Columns that may be missing; empty = not in the format.
 	session, user, region, model, tier, sla string
 }
 
@@ -106,7 +106,9 @@ func newRecords(name string, in *bufio.Reader) (*records, error) {
 	for i, column := range head {
 		column = strings.TrimSpace(column)
 		r.names = append(r.names, column)
-		r.columns[strings.ToLower(column)] = i
+		if column != "" { // formats name a column that they lack ""
+			r.columns[strings.ToLower(column)] = i
+		}
 	}
 	return r, nil
 }

@@ -106,6 +106,7 @@ func TestReaders(t *testing.T) {
 			{Number: 2, Line: 3, At: 4314579 * time.Microsecond, InputTokens: 3180, OutputTokens: 8},
 		}},
 		{"byte-order mark", "\ufeff" + azure2023Text[:45], "azure-2023", []TraceRow{{Number: 1, Line: 2, InputTokens: 374, OutputTokens: 44}}},
+		{"unnamed column", ",TIMESTAMP,ContextTokens,GeneratedTokens\n7,2024-05-12 00:00:00+00:00,1452,3\n", "azure-2024", []TraceRow{{Number: 1, Line: 2, InputTokens: 1452, OutputTokens: 3}}},
 		{"burstgpt", burstText, "burstgpt", []TraceRow{
 			{Number: 1, Line: 2, InputTokens: 472, OutputTokens: 18, Model: "ChatGPT"},
 			{Number: 2, Line: 3, At: 40 * time.Second, InputTokens: 1087, Model: "ChatGPT"},
