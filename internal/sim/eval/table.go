@@ -71,8 +71,8 @@ func (s *Summary) cells(paper bool) []string {
 	return []string{
 		star, s.Policy, s.Push, string(s.Layout),
 		spread(s, m.OutputTokensPerSecond, sp.OutputTokensPerSecond, 1, "%.0f"),
-		timeOf(s, m.TTFT, sp.TTFT, p50, 1000, "%.2f") + " s", timeOf(s, m.TTFT, sp.TTFT, p90, 1000, "%.2f") + " s",
-		timeOf(s, m.TPOT, sp.TPOT, p50, 1, "%.0f") + " ms", timeOf(s, m.E2E, sp.E2E, p90, 1000, "%.1f") + " s",
+		timeOf(s, m.TTFT, sp.TTFT, p50, 1000, "%.2f", " s"), timeOf(s, m.TTFT, sp.TTFT, p90, 1000, "%.2f", " s"),
+		timeOf(s, m.TPOT, sp.TPOT, p50, 1, "%.0f", " ms"), timeOf(s, m.E2E, sp.E2E, p90, 1000, "%.1f", " s"),
 		known(m.PrefixHitRate, 100, "%.1f%%"), fmt.Sprintf("%.0f", m.Forwarded), fmt.Sprintf("%.2f s", m.MaxWaitMillis/1000),
 		known(m.OutstandingMaxOverMin, 1, "%.2f"), fmt.Sprintf("%.0f", m.Completed), fmt.Sprintf("%.0f", m.Rejected), s.reference(paper),
 	}
@@ -103,15 +103,15 @@ func spread(s *Summary, mean, deviation, unit float64, format string) string {
 	return text
 }
 
-// timeOf formats one value of a percentile set, or a dash if it is unknown.
-func timeOf(s *Summary, mean, deviation *sim.Percentiles, get func(*sim.Percentiles) float64, unit float64, format string) string {
+// timeOf formats one value of a percentile set with its unit, or a dash if it is unknown.
+func timeOf(s *Summary, mean, deviation *sim.Percentiles, get func(*sim.Percentiles) float64, millis float64, format, unit string) string {
 	if mean == nil {
 		return "-"
 	}
 	if deviation == nil {
 		deviation = &sim.Percentiles{}
 	}
-	return spread(s, get(mean), get(deviation), unit, format)
+	return spread(s, get(mean), get(deviation), millis, format) + unit
 }
 
 func known(v *float64, factor float64, format string) string {
