@@ -58,7 +58,7 @@ func (s *sample) percentiles() *Percentiles {
 		return nil
 	}
 	if s.buckets == nil {
-		return percentiles(s.values)
+		return PercentilesOf(s.values)
 	}
 	p := &Percentiles{Mean: s.sum / float64(s.count), Max: s.max}
 	seen, i := int64(0), 0
@@ -78,8 +78,8 @@ func (s *sample) percentiles() *Percentiles {
 // nearest returns the rank of a percentile among n values, from 1.
 func nearest(share float64, n int) int { return max(int(math.Ceil(share*float64(n))), 1) }
 
-// percentiles sorts values and returns their percentiles; nil if there are none.
-func percentiles(values []float64) *Percentiles {
+// PercentilesOf sorts values and returns their percentiles, by nearest rank; nil if there are none.
+func PercentilesOf(values []float64) *Percentiles {
 	n := len(values)
 	if n == 0 {
 		return nil

@@ -147,7 +147,7 @@ func TestLargeSamplePrecision(t *testing.T) {
 	if s.values != nil {
 		t.Fatalf("%d values are kept", len(s.values))
 	}
-	got, want := s.percentiles(), percentiles(all)
+	got, want := s.percentiles(), PercentilesOf(all)
 	for name, pair := range map[string][2]float64{
 		"mean": {got.Mean, want.Mean}, "p10": {got.P10, want.P10}, "p25": {got.P25, want.P25}, "p50": {got.P50, want.P50},
 		"p75": {got.P75, want.P75}, "p90": {got.P90, want.P90}, "p95": {got.P95, want.P95}, "p99": {got.P99, want.P99}, "max": {got.Max, want.Max},

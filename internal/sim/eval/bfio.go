@@ -1,10 +1,10 @@
 package eval
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"math"
-	"slices"
 	"strings"
 	"time"
 
@@ -216,8 +216,7 @@ func (s *BFIOScenario) runSeed(c *barrier.Case, r *barrier.PolicyRow, seed uint6
 		for i := range r.Waits {
 			r.Waits[i] *= 1e3
 		}
-		waits := percentilesOf(r.Waits)
-		row.Wait = &waits
+		row.Wait = cmp.Or(sim.PercentilesOf(r.Waits), &sim.Percentiles{})
 	}
 	r.Waits = nil
 	return row
@@ -228,25 +227,12 @@ func bfioRow(r *barrier.PolicyRow, seed uint64, took []float64) BFIORow {
 	row := BFIORow{
 		Policy: r.Policy, H: r.H, WaitBound: r.WaitBound, Seed: seed, Imbalance: f.Imbalance, Idle: f.BarrierIdle,
 		Throughput: f.Throughput, TPOT: 1e3 * f.TPOT, Energy: f.Linear / 1e3, Sublinear: f.Sublinear / 1e3, MaxWait: f.MaxWait,
-		Decision: percentilesOf(took),
+		Decision: *cmp.Or(sim.PercentilesOf(took), &sim.Percentiles{}),
 	}
 	if p := r.Paper; p != nil {
 		row.Paper = &BFIOPaper{Imbalance: p.Imbalance, Throughput: p.Throughput, TPOT: 1e3 * p.TPOT, Energy: p.Linear / 1e3}
 	}
 	return row
-}
-
-// percentilesOf returns the percentiles of values, by nearest rank.
-func percentilesOf(values []float64) sim.Percentiles {
-	if len(values) == 0 {
-		return sim.Percentiles{}
-	}
-	sorted := slices.Sorted(slices.Values(values))
-	at := func(p int) float64 { return sorted[min(len(sorted)-1, len(sorted)*p/100)] }
-	return sim.Percentiles{
-		Mean: mean(values), P10: at(10), P25: at(25), P50: at(50), P75: at(75), P90: at(90), P95: at(95), P99: at(99),
-		Max: sorted[len(sorted)-1],
-	}
 }
 
 // theory returns the growth rate of the gain over FCFS by theorem 2 of the paper: the square root of

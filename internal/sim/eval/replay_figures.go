@@ -207,7 +207,7 @@ func (r *recordedRun) applyAction(now time.Duration, a *core.Action) {
 func (r *recordedRun) figures() sim.RunFigures {
 	f := sim.RunFigures{
 		Completed: float64(r.finished), Rejected: float64(r.rejected), Forwarded: float64(r.forwarded), MaxWaitMillis: inMillis(r.longest),
-		TTFT: percentileSet(r.ttft), TPOT: percentileSet(r.tpot), E2E: percentileSet(r.e2e), OutstandingMaxOverMin: r.imbalance(),
+		TTFT: sim.PercentilesOf(r.ttft), TPOT: sim.PercentilesOf(r.tpot), E2E: sim.PercentilesOf(r.e2e), OutstandingMaxOverMin: r.imbalance(),
 	}
 	if span := r.span().Seconds(); span > 0 {
 		f.OutputTokensPerSecond = float64(r.output) / span
@@ -235,15 +235,6 @@ func (r *recordedRun) imbalance() *float64 {
 	}
 	ratio := highest / lowest
 	return &ratio
-}
-
-// percentileSet is percentilesOf; nil without values.
-func percentileSet(values []float64) *sim.Percentiles {
-	if len(values) == 0 {
-		return nil
-	}
-	set := percentilesOf(values)
-	return &set
 }
 
 func inMillis(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }

@@ -334,6 +334,14 @@ func TestRecordedFigures(t *testing.T) {
 	}
 }
 
+// The 90th percentile of ten values is the ninth.
+func TestRecordedPercentilesAreNearestRank(t *testing.T) {
+	run := recordedRun{ttft: []float64{10, 9, 8, 7, 6, 5, 4, 3, 2, 1}}
+	if p := run.figures().TTFT; p.P10 != 1 || p.P50 != 5 || p.P90 != 9 || p.P95 != 10 || p.Mean != 5.5 {
+		t.Errorf("percentiles %+v", p)
+	}
+}
+
 // A request that reached the maximum wait, and one without any replica.
 func TestRecordedRejectionFigures(t *testing.T) {
 	report, err := ReplayRecord(t.Context(), "r", bytes.NewReader(recordOf(t, "cost",
