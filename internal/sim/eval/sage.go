@@ -306,6 +306,9 @@ func (p *SageComparison) fleet() (*sim.FleetScenario, error) {
 			return nil, fmt.Errorf("--trace: not supported by %s, which defines its own load", c.Name)
 		}
 		s.Models = p.Trace.models(s.Models)
+		if served, found := len(s.Models), len(p.Trace.Models); found > served {
+			return nil, fmt.Errorf("%s: must have at most the %d models of %s, got %d", p.Trace.Name, served, c.Name, found)
+		}
 	}
 	return &s, p.Settings.apply(&s)
 }

@@ -211,6 +211,9 @@ func TestSageRejectsInvalidInput(t *testing.T) {
 			p.Scenario = SageScenarios()[4]
 			p.Trace = &SageTrace{}
 		}},
+		{"week.csv: must have at most the 4 models of sage-day, got 5", func(p *SageComparison) {
+			p.Trace = &SageTrace{Name: "week.csv", Models: []string{"a", "b", "c", "d", "e"}, minutes: make([][2][]float64, 5)}
+		}},
 	} {
 		p := sagePlan(t, "sage-day", "reactive")
 		c.change(&p)
