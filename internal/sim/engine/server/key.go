@@ -6,7 +6,7 @@ import (
 )
 
 // publicPaths need no API key. Faults are for tests.
-var publicPaths = map[string]bool{"/health": true, "/healthz": true, "/metrics": true, "/fault": true}
+var publicPaths = map[string]bool{"/health": true, "/healthz": true, "/ping": true, "/metrics": true, "/fault": true}
 
 // keyed rejects requests without the API key, if there is one.
 func (s *Server) keyed(next http.Handler) http.Handler {

@@ -397,6 +397,16 @@ func TestShutdownRejectsNewRequests(t *testing.T) {
 	})
 }
 
+func TestHealthPathsNeedNoAPIKey(t *testing.T) {
+	bubble(t, Options{APIKey: "sk-1"}, func(t *testing.T, b *bench) {
+		for path, want := range map[string]int{"/health": 200, "/healthz": 200, "/ping": 200, "/metrics": 200, "/v1/models": 401} {
+			if status, _ := b.get(path); status != want {
+				t.Errorf("GET %s without a key: %d, want %d", path, status, want)
+			}
+		}
+	})
+}
+
 func TestRunReportsListenerErrors(t *testing.T) {
 	s, err := New(Options{})
 	if err != nil {
