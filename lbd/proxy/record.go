@@ -99,7 +99,7 @@ func cloneEvent(ev core.Event) *core.Event {
 	if ev.PeerReport = clonePointer(ev.PeerReport); ev.PeerReport != nil {
 		ev.PeerReport.Models, ev.PeerReport.StoppedFingerprints = slices.Clone(ev.PeerReport.Models), slices.Clone(ev.PeerReport.StoppedFingerprints)
 	}
-	ev.CacheUpdates = slices.Clone(ev.CacheUpdates)
+	ev.CacheUpdates, ev.CacheChanges, ev.Names = slices.Clone(ev.CacheUpdates), slices.Clone(ev.CacheChanges), slices.Clone(ev.Names)
 	return &ev
 }
 

@@ -269,3 +269,15 @@ func TestRecordResumesWhenDiskHasSpace(t *testing.T) {
 		}
 	}
 }
+
+// What the caller of a step does with an event's lists afterwards does not change the record.
+func TestRecordedEventIsACopy(t *testing.T) {
+	ev := core.Event{
+		Kind: core.EventCacheChanged, CacheChanges: []core.CacheChange{{Kind: core.CacheStored}}, CacheUpdates: []core.CacheUpdate{{Replica: "a"}}, Names: []string{"m"},
+	}
+	recorded := cloneEvent(ev)
+	ev.CacheChanges[0].Kind, ev.CacheUpdates[0].Replica, ev.Names[0] = core.CacheCleared, "b", "n"
+	if recorded.CacheChanges[0].Kind != core.CacheStored || recorded.CacheUpdates[0].Replica != "a" || recorded.Names[0] != "m" {
+		t.Errorf("recorded %+v", recorded)
+	}
+}
