@@ -246,12 +246,14 @@ func TestIncreases(t *testing.T) {
 	if notes := strings.Join(report.Notes(), "\n"); notes != want {
 		t.Errorf("notes\n%s\nwant\n%s", notes, want)
 	}
-	for name, bad := range map[string][]Sample{
-		"negative": {sample("us", "m", "a", 0, 1), sample("us", "m", "a", 60, -1)},
-		"infinite": {sample("us", "m", "a", 0, 1), sample("us", "m", "a", 60, math.Inf(1))},
+	for want, bad := range map[string][]Sample{
+		"us m fast at 1970-01-01T00:01:00Z: must be 0 to 1e+18, got -1":    {sample("us", "m", "a", 0, 1), sample("us", "m", "a", 60, -1)},
+		"us m fast at 1970-01-01T00:01:00Z: must be 0 to 1e+18, got +Inf":  {sample("us", "m", "a", 0, 1), sample("us", "m", "a", 60, math.Inf(1))},
+		"us m fast at 1970-01-01T00:01:00Z: must be 0 to 1e+18, got 2e+18": {sample("us", "m", "a", 0, 1), sample("us", "m", "a", 60, 2e18)},
+		"us m fast at 1970-01-01T00:00:00Z: must be 0 to 1e+18, got -2":    {sample("us", "m", "a", 0, -2), sample("us", "m", "a", 60, 1)},
 	} {
-		if _, _, err := CounterIncreases(bad, time.Minute); err == nil || !strings.Contains(err.Error(), "us m fast at 1970-01-01T00:01:00Z") {
-			t.Errorf("%s: %v", name, err)
+		if _, _, err := CounterIncreases(bad, time.Minute); err == nil || !strings.HasSuffix(err.Error(), want) {
+			t.Errorf("got %v, want %s", err, want)
 		}
 	}
 	if _, _, err := CounterIncreases(nil, 0); err == nil {

@@ -3,7 +3,6 @@ package forecast
 import (
 	"cmp"
 	"fmt"
-	"math"
 	"slices"
 	"time"
 )
@@ -53,8 +52,10 @@ type counter struct {
 
 // addReadings distributes the counter's increase between two readings.
 func (c *counter) addReadings(a, b Sample) error {
-	if b.Value < 0 || b.Value > maxValue || math.IsNaN(a.Value) || a.Value < 0 {
-		return fmt.Errorf("differencing counters: %s at %s: must be 0 to %g, got %g", b.SeriesKey, formatTime(b.At), float64(maxValue), min(a.Value, b.Value))
+	for _, s := range []Sample{a, b} {
+		if s.Value < 0 || s.Value > maxValue {
+			return fmt.Errorf("differencing counters: %s at %s: must be 0 to %g, got %g", s.SeriesKey, formatTime(s.At), float64(maxValue), s.Value)
+		}
 	}
 	grown := b.Value - a.Value
 	if grown < 0 {
