@@ -85,6 +85,7 @@ func TestEngineVersion(t *testing.T) {
 		"neither":  {"/health", `ok`, ""},
 		"not JSON": {"/version", "0.11.0", ""},
 		"hostile":  {"/version", `{"version":"1\u001b[2J` + strings.Repeat("x", 100) + `"}`, "1[2J" + strings.Repeat("x", 59)},
+		"long":     {"/version", `{"version":"` + strings.Repeat("x", 63) + `éé"}`, strings.Repeat("x", 63)},
 	} {
 		mux := http.NewServeMux()
 		mux.HandleFunc(c.path, func(w http.ResponseWriter, r *http.Request) {

@@ -6,6 +6,7 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"strings"
 
 	"skyserve/internal/printable"
 )
@@ -16,7 +17,7 @@ var versionPaths = []string{"/version", "/server_info"}
 // Bounds of a version.
 const (
 	maxVersionBody = 1 << 20 // SGLang's document has all its arguments
-	maxVersion     = 64      // a version of a development build has 40 characters
+	maxVersion     = 64      // bytes; a version of a development build has 40 characters
 )
 
 // readVersion asks the engine of a replica once after each start for its version.
@@ -71,5 +72,5 @@ func versionAt(ctx context.Context, address, key string) string {
 	if resp.StatusCode != http.StatusOK || json.NewDecoder(io.LimitReader(resp.Body, maxVersionBody)).Decode(&document) != nil {
 		return ""
 	}
-	return printable.Line(document.Version[:min(len(document.Version), maxVersion)])
+	return printable.Line(strings.ToValidUTF8(document.Version[:min(len(document.Version), maxVersion)], ""))
 }
