@@ -129,7 +129,7 @@ func describeStatus(p Proposal) string {
 	case p.Status == StatusInfeasible:
 		return "No plan satisfies every constraint."
 	}
-	return "No plan found: the solver reached its limit of work. Retry with a larger --gap."
+	return "No plan found: the solver reached its limit of work. Retry with another --solver: highs, cbc or glpsol."
 }
 
 // costsLessThanBilled reports whether the plan's cost, with start-up costs, is lower than what is billed per hour: the plan

@@ -137,6 +137,9 @@ func TestPageWithoutPlanOrForecast(t *testing.T) {
 		if name == "infeasible" && !strings.Contains(text, "No plan satisfies every constraint.") {
 			t.Error(name)
 		}
+		if name == "unknown" && !strings.Contains(text, "Retry with another --solver: highs, cbc or glpsol.") {
+			t.Error(name)
+		}
 	}
 }
 

@@ -177,7 +177,7 @@ func runPlan(ctx context.Context, o *planOptions, in io.Reader, out io.Writer) e
 	case r.Proposal.Status == plan.StatusInfeasible:
 		return failed(errors.New("no plan satisfies the bounds: "+r.Proposal.Infeasible[0]), "raise the replicas.max of that region, or lower --local-share")
 	case r.Proposal.Status == plan.StatusUnknown:
-		return failed(errors.New("no plan was found within the solver's limits"), "retry with a larger --gap")
+		return failed(errors.New("no plan was found within the solver's limits"), "retry with another --solver: highs, cbc or glpsol")
 	}
 	if o.apply {
 		return o.applyProposal(ctx, r.Proposal, in)

@@ -29,7 +29,7 @@ func (o *planOptions) printReservation(ctx context.Context, out io.Writer) error
 	case ctx.Err() != nil: // prices may be missing, and the search may have ended early
 		return ctx.Err()
 	case errors.Is(err, plan.ErrNoCounts):
-		return failed(err, "retry with a larger --gap")
+		return failed(err, "list fewer types in models[].gpus: each adds choices to every region")
 	case errors.Is(err, plan.ErrInfeasible):
 		return failed(err, "")
 	case err != nil:

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"math"
 	"os"
 	"path/filepath"
@@ -143,6 +144,13 @@ func TestPlanWithExternalSolver(t *testing.T) {
 	o.solver = "glpsol"
 	if err := runPlan(context.Background(), &o, nil, &out); err == nil || err.Error() != "planning chat-elsewhere: solving with glpsol: exit status 3: last word" {
 		t.Errorf("got %v", err)
+	}
+	// A solver may end without counts: another one may find some, while the gap concerns only what is found.
+	fakeSolver(t, "glpsol", "-w", "s mip 3 4 u 0\n", 0)
+	err := runPlan(context.Background(), &o, nil, &out)
+	var e *exitError
+	if !errors.As(err, &e) || e.hint != "retry with another --solver: highs, cbc or glpsol" {
+		t.Errorf("without counts: %v with the hint of %+v", err, e)
 	}
 }
 

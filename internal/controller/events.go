@@ -99,7 +99,7 @@ func sameCapacity(recorded, r *telemetry.Review) bool {
 // be met.
 func planEvent(p *telemetry.PlanSummary, minutes int) telemetry.Event {
 	current, planned := p.CostPerHour.Current, p.CostPerHour.Planned
-	message := "no plan found: the solver reached its limit of work; retry with 'skyserve plan --gap 0.05'"
+	message := "no plan found: the solver reached its limit of work; retry with 'skyserve plan --solver highs'"
 	switch {
 	case p.Status == string(plan.StatusInfeasible):
 		message = "no plan satisfies all constraints"

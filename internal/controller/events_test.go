@@ -205,7 +205,7 @@ func TestPlanIsRecorded(t *testing.T) {
 		{
 			telemetry.PlanSummary{Status: "unknown", CostPerHour: current},
 			0,
-			"no plan found: the solver reached its limit of work; retry with 'skyserve plan --gap 0.05'; current cost $1.50/h",
+			"no plan found: the solver reached its limit of work; retry with 'skyserve plan --solver highs'; current cost $1.50/h",
 			"forecast from 0 minutes of traffic, status unknown",
 		},
 		{
