@@ -146,6 +146,10 @@ func (r *review) groupTraffic(past *forecast.History, gap int) []*traffic {
 		}
 		uncached := r.uncached[r.problem.Models[i]]
 		for _, j := range regions {
+			if r.onlyDiscovers(i, j) {
+				r.assume("%s in %s: balancers find the replicas: they and their load are not planned", r.problem.Models[i], r.problem.Regions[j])
+				continue
+			}
 			t := grid[[2]int{i, j}]
 			to := t.interactive
 			if s.Tier == service.TierDeferred {
@@ -161,6 +165,12 @@ func (r *review) groupTraffic(past *forecast.History, gap int) []*traffic {
 		}
 	}
 	return out
+}
+
+// onlyDiscovers reports whether all replicas of a model in a region are found by its balancers: their capacity is unknown.
+func (r *review) onlyDiscovers(model, region int) bool {
+	at := &r.spec.Regions[region]
+	return at.DiscoversReplicas() && r.spec.BoundsFor(r.problem.Models[model], at.Name).Max == 0
 }
 
 // regionsOf returns the indexes of the service's regions that a history's region denotes: the region itself; for a name

@@ -365,6 +365,21 @@ func TestReviewReclaims(t *testing.T) {
 	}
 }
 
+// The load of a region whose balancers find all replicas does not make a plan infeasible: nobody knows their capacity.
+func TestReviewOmitsLoadOfDiscoveredReplicas(t *testing.T) {
+	yaml := strings.Replace(reviewYAML, "local/us\n    replicas: {min: 1, max: 8}", "static/us\n    endpoints_file: engines.txt", 1)
+	h := demandtest.Constant(t, 300, 3000, 3000, 0)
+	for i := range h.Series {
+		if h.Series[i].Region == "local/us" {
+			h.Series[i].Region = "static/us"
+		}
+	}
+	p := reviewed(t, yaml, standing(0, 1)[1:], h, ReviewOptions{})
+	if got, want := brief(p), "optimal: local/eu 1+1"; got != want || !strings.Contains(strings.Join(p.Assumed, "\n"), "in static/us: balancers find the replicas") {
+		t.Errorf("%s, want %s; assumed %q", got, want, p.Assumed)
+	}
+}
+
 // The plan says what happens to excess replicas: machines of static regions are donated, rented ones are removed, and
 // local ones follow autoscale.donate.
 func TestReviewSaysWhatHappensToExcessReplicas(t *testing.T) {

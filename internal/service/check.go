@@ -184,7 +184,7 @@ func (c *checker) checkRegionNames() {
 
 func (c *checker) checkRegion(r *RegionSpec, p path) {
 	c.checkBounds(r.Replicas, p.key("replicas"))
-	if maxPath := p.key("replicas").key("max"); r.Replicas.Max < 1 && c.valid(p, p.key("replicas"), maxPath) {
+	if maxPath := p.key("replicas").key("max"); r.Replicas.Max < 1 && !r.DiscoversReplicas() && c.valid(p, p.key("replicas"), maxPath) {
 		c.reportProblem(maxPath, "must be at least 1: a region without replicas serves no requests")
 	}
 	if !c.valid(p, p.key("name")) {

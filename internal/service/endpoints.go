@@ -11,6 +11,11 @@ func IsDiscovered(endpoint string) bool {
 // hasEndpoints reports whether the region lists machines, or where they are listed.
 func (r *RegionSpec) hasEndpoints() bool { return len(r.Endpoints) > 0 || r.EndpointsFile != "" }
 
+// DiscoversReplicas reports whether balancers of a static region find replicas that its bounds do not count.
+func (r *RegionSpec) DiscoversReplicas() bool {
+	return r.Name.Cloud() == CloudStatic && (r.EndpointsFile != "" || len(r.Endpoints) > r.fixedEndpoints())
+}
+
 // fixedEndpoints returns the number of endpoints that are not discovered.
 func (r *RegionSpec) fixedEndpoints() int {
 	n := 0

@@ -126,6 +126,10 @@ func TestBoundsDefaults(t *testing.T) {
 		{`{name: static/a, endpoints: ["http://a", "http://b"]}`, Bounds{2, 2}},
 		{`{name: static/a, endpoints: ["http://a", "http://b"], replicas: {max: 1}}`, Bounds{1, 1}},
 		{`{name: static/a, endpoints: ["http://a", "http://b"], replicas: {min: 0}}`, Bounds{0, 2}},
+		{`{name: static/a, endpoints: ["dns+http://e:8000"]}`, Bounds{0, 0}},
+		{`{name: static/a, endpoints_file: engines.txt}`, Bounds{0, 0}},
+		{`{name: static/a, endpoints_file: engines.txt, replicas: {min: 0, max: 0}}`, Bounds{0, 0}},
+		{`{name: static/a, endpoints_file: engines.txt, endpoints: ["http://a"]}`, Bounds{1, 1}},
 	} {
 		s, err := Parse("service.yaml", []byte("name: chat\nmodels: [{name: m}]\nregions: ["+c.region+"]\n"))
 		if err != nil {
