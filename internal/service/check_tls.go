@@ -65,8 +65,6 @@ func (c *checker) checkChallenge(a *ACME, p path) {
 		c.reportAtPath(p, Error{Problem: fmt.Sprintf("must be %s: dns-01 requires dns.provider route53, but dns.provider is %s", others, c.spec.DNS.Provider), Found: c.describePath(p)})
 	case a.Challenge == ChallengeDNS && rented && !slices.ContainsFunc(regions, cloud(CloudAWS)):
 		c.reportAtPath(p, Error{Problem: fmt.Sprintf("must be %s: dns-01 requires a balancer on AWS, which writes the DNS records, but there is no AWS region", others), Found: c.describePath(p)})
-	case a.Challenge == ChallengeHTTP && !rented && c.valid("local", "local.port") && c.spec.LocalHosts.Port > 65535-challengePorts:
-		c.reportAtPath("local.port", Error{Problem: fmt.Sprintf("must be at most %d: the ports for http-01 challenges are 400 above the balancers' ports", 65535-challengePorts), Found: c.describePath("local.port")})
 	case a.Challenge != ChallengeDNS && !rented:
 		for i, r := range regions {
 			if at := path("regions").index(i); len(r.PublicURLs) == 0 && c.valid(at, at.key("name"), at.key("public_urls")) {

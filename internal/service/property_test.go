@@ -27,7 +27,7 @@ func genSpec(t *rapid.T) *Spec {
 			OverloadTolerance: float64(rapid.IntRange(0, 500).Draw(t, "tolerance")) / 10000,
 			TTFTMissTarget:    float64(rapid.IntRange(1, 500).Draw(t, "late")) / 1000,
 		},
-		LocalHosts: LocalHosts{Port: rapid.IntRange(1, 65535-localPorts).Draw(t, "port")},
+		LocalHosts: LocalHosts{Port: rapid.IntRange(1, 65535-LocalPorts).Draw(t, "port")},
 	}
 	if rapid.Bool().Draw(t, "has dns") {
 		s.DNS = genDNS(t, s.Regions)

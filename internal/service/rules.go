@@ -123,11 +123,9 @@ const (
 	maxTokenPrice = 1000
 	// maxBudget is the maximum budget in USD; its billionths fit an int64.
 	maxBudget = 1e9
-	// localPorts is the offset of the controller's port from the base port. Agents and replicas have higher
-	// ports, which provision/local checks.
-	localPorts = 310
-	// challengePorts is the highest offset of the ports where balancers serve ACME challenges (http-01).
-	challengePorts = 499
+	// LocalPorts is the number of ports above local.port that a service uses. provision/local divides them among
+	// its processes.
+	LocalPorts = 1000
 	// localSlots is the maximum number of balancers, and of engines: the distance between the base
 	// ports of two kinds.
 	localSlots = 100
@@ -371,7 +369,7 @@ var rules = map[string]rule{
 
 	"LocalHosts.port": {
 		text:  "The first balancer's port; further balancers use the following ports. Admin ports are 100 above, engines 200, the store 300.",
-		limit: numberRange(1, 65535-localPorts),
+		limit: numberRange(1, 65535-LocalPorts),
 	},
 	"LocalHosts.rtt": {text: "Emulated round trips between two local regions, each as us-eu: 100ms.", keys: formPair, limit: durationRange(0, 10*time.Second)},
 }

@@ -51,8 +51,11 @@ const (
 	replicaOffset      = 700
 	// Engines publish cache events at eventsOffset, and send earlier ones again 100 ports above.
 	eventsOffset = 800
-	lastOffset   = eventsOffset + 2*maxSlotsPerKind
+	lastOffset   = service.LocalPorts
 )
+
+// The last kind of ports ends at lastOffset.
+var _ = [1]int{}[lastOffset-eventsOffset-2*maxSlotsPerKind]
 
 // MachineDir returns the directory that is the disk of a machine.
 func (s Service) MachineDir(id string) string { return s.machineDir(id) }
