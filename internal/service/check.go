@@ -16,6 +16,7 @@ func check(b *binder, s *Spec) {
 	c := &checker{binder: b, spec: s}
 	c.checkPlainHTTP()
 	c.checkKeyArguments()
+	c.checkTargets()
 }
 
 // checkDeployed is check without the rules that apply only when a service is created or changed:
@@ -152,6 +153,22 @@ func (c *checker) checkGPUs(gpus []GPU, p path) {
 			c.reportAtPath(p.index(i), Error{Problem: fmt.Sprintf("duplicates gpus[%d]: %d x %s", j, g.Count, g.Type)})
 		} else {
 			first[hardware{g.Type, g.Count}] = i
+		}
+	}
+}
+
+// checkTargets rejects targets that have no effect on a tier: interactive tiers have a TTFT, the deferred one a deadline.
+func (c *checker) checkTargets() {
+	for i, m := range c.spec.Models {
+		for _, tier := range sortedKeys(m.SLO) {
+			p := path("models").index(i).key("slo").key(string(tier))
+			key, suggestion := "deadline", "set ttft"
+			if tier == TierDeferred {
+				key, suggestion = "ttft", "set deadline"
+			}
+			if at := p.key(key); c.at[at] != nil && c.valid(p, at) {
+				c.reportAtPath(at, Error{Problem: fmt.Sprintf("has no effect on tier %s", tier), Suggestion: suggestion})
+			}
 		}
 	}
 }

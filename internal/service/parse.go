@@ -9,7 +9,7 @@ func Parse(file string, data []byte) (*Spec, error) {
 }
 
 // ParseDeployed is Parse for the file of an existing service. It allows plain HTTP without
-// insecure, and API keys in engine.args: a service that was created before these checks must still be
+// insecure, API keys in engine.args, and keys that have no effect: a service that was created before these checks must still be
 // displayed and deleted.
 func ParseDeployed(file string, data []byte) (*Spec, error) {
 	return parse(file, data, checkDeployed)

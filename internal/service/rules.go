@@ -191,9 +191,9 @@ var rules = map[string]rule{
 	"Price.cached_input": {text: "The price of a million prompt tokens that the engine had in its cache, in USD. Default: input.", limit: numberRange(0, maxTokenPrice)},
 	"Price.output":       {text: "The price of a million output tokens in USD.", required: true, limit: numberRange(0, maxTokenPrice)},
 
-	"SLO.ttft":     {text: "Target for the time to the first token, at the 95th percentile.", limit: durationRange(time.Millisecond, 24*time.Hour)},
-	"SLO.e2e":      {text: "Target for the time to the last token.", limit: durationRange(time.Millisecond, 24*time.Hour)},
-	"SLO.deadline": {text: "Time until a batch request is completed.", limit: durationRange(time.Second, 30*24*time.Hour)},
+	"SLO.ttft":     {text: "fast and normal only: target for the time to the first token, at the 95th percentile.", limit: durationRange(time.Millisecond, 24*time.Hour)},
+	"SLO.e2e":      {text: "Target for the time to the last token. It is not used yet.", limit: durationRange(time.Millisecond, 24*time.Hour)},
+	"SLO.deadline": {text: "deferred only: time until a batch request is completed.", limit: durationRange(time.Second, 30*24*time.Hour)},
 
 	"Bounds.min": {text: "The minimum number of replicas.", limit: numberRange(0, maxReplicas)},
 	"Bounds.max": {text: "The maximum number of replicas.", limit: numberRange(0, maxReplicas)},

@@ -102,7 +102,7 @@ type GPU struct {
 	LocalSSDs int `yaml:"local_ssds,omitempty" json:"local_ssds,omitempty"`
 }
 
-// SLO holds a tier's latency targets; zero means none.
+// SLO holds a tier's latency targets; zero means none. E2E is not used yet.
 type SLO struct {
 	TTFT     time.Duration `yaml:"ttft,omitempty" json:"ttft,omitempty"`
 	E2E      time.Duration `yaml:"e2e,omitempty" json:"e2e,omitempty"`
