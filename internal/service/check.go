@@ -17,6 +17,7 @@ func check(b *binder, s *Spec) {
 	c.checkPlainHTTP()
 	c.checkKeyArguments()
 	c.checkTargets()
+	c.checkLocalCapacity()
 }
 
 // checkDeployed is check without the rules that apply only when a service is created or changed:
@@ -236,7 +237,20 @@ func (c *checker) checkStaticRegion(r *RegionSpec, p path) {
 	if n := r.fixedEndpoints(); r.hasEndpoints() && r.Replicas.Max > n && c.valid(p.key("endpoints"), maxPath) {
 		c.reportProblem(maxPath, "must be at most %d, the number of endpoints that are URLs (DNS names don't count)", n)
 	}
-	c.rejectUnlessRented(r, p, "capacity", "reserved", "on_demand_base", "spot")
+	c.rejectUnlessRented(r, p, capacityKeys...)
+}
+
+// capacityKeys are the keys of a region that choose among offerings of a cloud.
+var capacityKeys = []string{"capacity", "reserved", "on_demand_base", "spot"}
+
+// checkLocalCapacity rejects keys about capacity in local regions, where they have no effect.
+func (c *checker) checkLocalCapacity() {
+	for i := range c.spec.Regions {
+		r, p := &c.spec.Regions[i], path("regions").index(i)
+		if r.Name.Cloud() == CloudLocal && c.valid(p, p.key("name")) {
+			c.rejectUnlessRented(r, p, capacityKeys...)
+		}
+	}
 }
 
 // rejectUnlessRented rejects keys that only apply to regions of rented machines.

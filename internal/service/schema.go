@@ -177,9 +177,8 @@ func addConditions(defs jsonschema.Definitions) {
 	region := defs["RegionSpec"]
 	region.If = hasText("name", "^static/")
 	region.Then = anyOf("endpoints", "endpoints_file")
-	region.Then.Not = anyOf("capacity", "reserved", "on_demand_base", "spot")
 	region.Else = &jsonschema.Schema{Not: anyOf("endpoints", "endpoints_file")}
-	region.AllOf = networkConditions()
+	region.AllOf = cloudConditions()
 
 	dns := defs["DNS"]
 	dns.If = hasText("provider", "^"+DNSEmbedded+"$")
@@ -209,8 +208,8 @@ func requireTLS(root *jsonschema.Schema) {
 	root.Then = &jsonschema.Schema{Required: []string{"balancer"}, Properties: choice}
 }
 
-// networkConditions restricts network and subnets to cloud regions, in each cloud's notation.
-func networkConditions() []*jsonschema.Schema {
+// cloudConditions restricts keys about networks and capacity to cloud regions, in each cloud's notation.
+func cloudConditions() []*jsonschema.Schema {
 	one := uint64(1)
 	amazon := jsonschema.NewProperties()
 	amazon.Set("network", &jsonschema.Schema{Pattern: awsVPC.String()})
@@ -220,7 +219,7 @@ func networkConditions() []*jsonschema.Schema {
 	google.Set("images", &jsonschema.Schema{AdditionalProperties: &jsonschema.Schema{Pattern: formImageGCP.expr}})
 	google.Set("subnets", &jsonschema.Schema{MaxItems: &one})
 	return []*jsonschema.Schema{
-		{If: hasText("name", "^("+CloudAWS+"|"+CloudGCP+")/"), Else: &jsonschema.Schema{Not: anyOf("network", "subnets", "images")}},
+		{If: hasText("name", "^("+CloudAWS+"|"+CloudGCP+")/"), Else: &jsonschema.Schema{Not: anyOf(append([]string{"network", "subnets", "images"}, capacityKeys...)...)}},
 		{If: hasText("name", "^"+CloudAWS+"/"), Then: &jsonschema.Schema{Properties: amazon, If: has("network"), Then: has("subnets")}, Else: &jsonschema.Schema{Not: has("access")}},
 		{If: hasText("name", "^"+CloudGCP+"/"), Then: &jsonschema.Schema{Properties: google}},
 		{If: has("subnets"), Then: has("network")},
