@@ -1,6 +1,9 @@
 package service
 
-import "fmt"
+import (
+	"fmt"
+	"slices"
+)
 
 // checkGCP validates the settings that all Google Cloud regions share. A VPC network of Google
 // Cloud is global, and balancers reach the replicas of all regions inside their own network.
@@ -23,7 +26,8 @@ func (c *checker) checkGCP() {
 	if p := path("gcp").key("spare_account"); gcp.SpareAccount != "" && (gcp.SpareAccount == gcp.BalancerAccount || gcp.SpareAccount == gcp.ReplicaAccount) && c.valid("gcp", p) {
 		c.reportProblem(p, "must differ from balancer_account and replica_account: spare balancers may launch replicas and no balancers")
 	}
-	if p := path("gcp"); c.at[p] != nil && first < 0 && c.spec.GCP != (GCPSpec{}) {
+	none := c.validRegionNames() && !slices.ContainsFunc(c.spec.Regions, func(r RegionSpec) bool { return r.Name.Cloud() == CloudGCP })
+	if p := path("gcp"); c.at[p] != nil && none && c.spec.GCP != (GCPSpec{}) {
 		c.reportAtPath(p, Error{Problem: "is only valid for services with a Google Cloud region", Suggestion: "remove it"})
 	}
 }
