@@ -102,7 +102,7 @@ func (c *cloudRegions) suggestion(name string) string {
 // is none.
 func completeRegion(name string) string {
 	for _, c := range clouds {
-		if best := Nearest(name, c.regions); best == name || best != "" && len(name) > 6 && !strings.Contains(name, "/") {
+		if best := Nearest(name, c.regions); best != "" && (best == name || len(name) > 6 && !strings.Contains(name, "/")) {
 			return "did you mean " + c.cloud + "/" + best + "?"
 		}
 	}

@@ -62,6 +62,14 @@ func TestParseRejectsUnknownCloudRegions(t *testing.T) {
 	}
 }
 
+// An empty name is similar to no region.
+func TestEmptyRegionNameHasNoSuggestion(t *testing.T) {
+	_, err := Parse("service.yaml", []byte(regionIn(`""`)))
+	if err == nil || !strings.Contains(err.Error(), "regions[0].name: must be CLOUD/REGION") || strings.Contains(err.Error(), "did you mean") {
+		t.Error(err)
+	}
+}
+
 // The tables are sorted, without duplicates, and contain only names in the format of regions.
 func TestCloudRegionTablesAreSorted(t *testing.T) {
 	for _, c := range clouds {
