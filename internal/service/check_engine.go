@@ -43,7 +43,8 @@ func (e *Engine) PublishesCacheEvents() bool {
 		return *e.CacheEvents
 	}
 	return e.Kind == EngineVLLM && e.Image == "" && !slices.ContainsFunc(e.Args, func(a string) bool {
-		return strings.HasPrefix(a, "--kv-events-config") || strings.HasPrefix(a, "--no-enable-prefix-caching")
+		flag := EngineFlag(a)
+		return strings.HasPrefix(flag, "--kv-events-config") || strings.HasPrefix(flag, "--no-enable-prefix-caching")
 	})
 }
 

@@ -100,6 +100,7 @@ func TestEnginesPublishCacheEvents(t *testing.T) {
 		"an image of unknown flags":   {service.Engine{Kind: service.EngineVLLM, Image: "mine/vllm:1"}, false},
 		"own configuration":           {service.Engine{Kind: service.EngineVLLM, Args: []string{"--kv-events-config={}"}}, false},
 		"no prefix cache":             {service.Engine{Kind: service.EngineVLLM, Args: []string{"--no-enable-prefix-caching"}}, false},
+		"own events with underscores": {service.Engine{Kind: service.EngineVLLM, Args: []string{"--kv_events_config={}"}}, false},
 		"an event for each token":     {service.Engine{Kind: service.EngineSGLang}, false},
 		"a server of unknown program": {service.Engine{Kind: service.EngineOpenAI}, false},
 	} {
