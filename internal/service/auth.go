@@ -117,6 +117,9 @@ func (o *OIDC) conflicts(add func(key, problem, suggestion string)) {
 			first[r.Name] = i
 		}
 		checkTiers("OIDCRole", r.Tier, r.MaxTier, func(key, problem, suggestion string) { add(p+key, problem, suggestion) })
+		if r.MaxTier == "" && r.Tier.MoreUrgentThan(o.MaxTier) {
+			add(p+"tier", fmt.Sprintf("must not be more urgent than the issuer's max_tier (%s), got %s", o.MaxTier, r.Tier), "set max_tier of the role")
+		}
 	}
 }
 
