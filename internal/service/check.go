@@ -18,6 +18,7 @@ func check(b *binder, s *Spec) {
 	c.checkKeyArguments()
 	c.checkTargets()
 	c.checkLocalCapacity()
+	c.checkModelSpot()
 }
 
 // checkDeployed is check without the rules that apply only when a service is created or changed:
