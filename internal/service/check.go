@@ -19,6 +19,7 @@ func check(b *binder, s *Spec) {
 	c.checkTargets()
 	c.checkLocalCapacity()
 	c.checkModelSpot()
+	c.checkModelEndpoints()
 }
 
 // checkDeployed is check without the rules that apply only when a service is created or changed:
@@ -235,10 +236,28 @@ func (c *checker) checkStaticRegion(r *RegionSpec, p path) {
 		return
 	}
 	maxPath := p.key("replicas").key("max")
-	if n := r.fixedEndpoints(); r.hasEndpoints() && r.Replicas.Max > n && c.valid(p.key("endpoints"), maxPath) {
-		c.reportProblem(maxPath, "must be at most %d, the number of endpoints that are URLs (DNS names don't count)", n)
+	if r.hasEndpoints() && r.Replicas.Max > r.fixedEndpoints() && c.valid(p.key("endpoints"), maxPath) {
+		c.reportTooManyReplicas(maxPath, r)
 	}
 	c.rejectUnlessRented(r, p, capacityKeys...)
+}
+
+// checkModelEndpoints checks that a model's own bounds in static regions do not exceed the endpoints.
+func (c *checker) checkModelEndpoints() {
+	for i, m := range c.spec.Models {
+		for j := range c.spec.Regions {
+			r, at := &c.spec.Regions[j], path("regions").index(j)
+			p := path("models").index(i).key("regions").key(string(r.Name))
+			if own, ok := m.Regions[r.Name]; ok && r.Name.Cloud() == CloudStatic && own.Max > r.fixedEndpoints() && c.valid(at, at.key("endpoints"), at.key("replicas").key("max"), p, p.key("min"), p.key("max")) {
+				c.reportTooManyReplicas(p.key("max"), r)
+			}
+		}
+	}
+}
+
+// reportTooManyReplicas reports a maximum of replicas above the number of endpoints of a static region.
+func (c *checker) reportTooManyReplicas(p path, r *RegionSpec) {
+	c.reportProblem(p, "must be at most %d, the number of endpoints that are URLs (DNS names don't count)", r.fixedEndpoints())
 }
 
 // capacityKeys are the keys of a region that choose among offerings of a cloud.
