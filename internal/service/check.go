@@ -377,21 +377,27 @@ func (c *checker) checkMemory() {
 	}
 }
 
-// checkLocalPorts checks that there are enough ports for the local regions.
+// checkLocalPorts checks that there are enough ports for what runs on this computer.
 func (c *checker) checkLocalPorts() {
 	balancers, engines := 0, 0
+	rented := slices.ContainsFunc(c.spec.Regions, func(r RegionSpec) bool { return r.Name.Rented() })
 	for i, r := range c.spec.Regions {
 		p := path("regions").index(i)
-		if r.Name.Cloud() != CloudLocal || !c.valid(p, p.key("balancers"), p.key("replicas"), p.key("replicas").key("max")) {
+		if r.Name.Rented() || !c.valid(p, p.key("name"), p.key("balancers"), p.key("replicas"), p.key("replicas").key("max")) {
 			continue
 		}
-		balancers += r.Balancers
+		if r.Name.Cloud() == CloudLocal || !rented { // a static region beside cloud regions has no balancers
+			balancers += r.Balancers
+		}
+		if r.Name.Cloud() != CloudLocal {
+			continue
+		}
 		for j := range c.spec.Models {
 			engines += c.maxReplicasOf(j, r)
 		}
 	}
 	if balancers > localSlots {
-		c.reportAtPath("regions", Error{Problem: fmt.Sprintf("the local regions must have at most %d balancers in total, got %d", localSlots, balancers)})
+		c.reportAtPath("regions", Error{Problem: fmt.Sprintf("the local and static regions must have at most %d balancers in total, got %d", localSlots, balancers)})
 	}
 	if engines > localSlots {
 		c.reportAtPath("regions", Error{
