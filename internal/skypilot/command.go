@@ -30,8 +30,11 @@ func (c *converter) engine(m *model) {
 	}
 	m.Engine.Kind = string(kind)
 	args := words
-	for i := 0; i < len(args); i++ {
-		flag, value, joined := strings.Cut(args[i], "=")
+	var loose []looseWord
+	for i, open := 0, false; i < len(args); i++ {
+		_, value, joined := strings.Cut(args[i], "=")
+		flag, followsFlag := service.EngineFlag(args[i]), open
+		open = false
 		next := func() string {
 			if !joined && i+1 < len(args) {
 				i++
@@ -55,17 +58,50 @@ func (c *converter) engine(m *model) {
 		case own && !alone:
 			next()
 		case own:
-		case !strings.HasPrefix(flag, "-") && m.Name == placeholderModel:
-			m.Name = args[i] // vllm serve MODEL
 		default:
+			if open = strings.HasPrefix(flag, "-") && !joined; !strings.HasPrefix(flag, "-") {
+				loose = append(loose, looseWord{len(m.Engine.Args), followsFlag})
+			}
 			m.Engine.Args = append(m.Engine.Args, args[i])
 		}
+	}
+	if m.Name == placeholderModel {
+		c.positionalModel(m, loose)
 	}
 	if m.Name == "" || m.Name == placeholderModel {
 		m.Name = placeholderModel
 		c.note("models[0].name: the command of run does not name the model; replace %s", placeholderModel)
 	}
 	m.Aliases = slices.DeleteFunc(m.Aliases, func(a string) bool { return a == m.Name || a == "" })
+}
+
+// looseWord is an argument at an index of engine.args that is no flag. After a flag that skyserve does not know, it may
+// be the value of that flag.
+type looseWord struct {
+	at          int
+	followsFlag bool
+}
+
+// positionalModel moves the model of `vllm serve MODEL` from the engine's arguments to its name: the first word that
+// follows no flag, otherwise the last that looks like a repository, otherwise the last.
+func (c *converter) positionalModel(m *model, loose []looseWord) {
+	if len(loose) == 0 {
+		return
+	}
+	args := m.Engine.Args
+	i := slices.IndexFunc(loose, func(w looseWord) bool { return !w.followsFlag })
+	if i < 0 {
+		i = len(loose) - 1
+		for j, w := range loose {
+			if strings.Contains(args[w.at], "/") {
+				i = j
+			}
+		}
+		c.note("models[0].name: check that %s is the model, not the value of %s", args[loose[i].at], args[loose[i].at-1])
+	}
+	at := loose[i].at
+	m.Name = args[at]
+	m.Engine.Args = slices.Delete(args, at, at+1)
 }
 
 // command returns the arguments of the first command in `run` that starts vLLM or SGLang, and the kind of

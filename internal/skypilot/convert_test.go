@@ -136,6 +136,38 @@ func FuzzConvert(f *testing.F) {
 	})
 }
 
+// The value of a flag that is not known is not taken as the model.
+func TestConvertDistinguishesModelAndFlagValues(t *testing.T) {
+	for run, want := range map[string]struct {
+		name, args string
+		note       bool
+	}{
+		"vllm serve org/m --dtype half":                 {"org/m", "--dtype half", false},
+		"vllm serve --dtype half org/m":                 {"org/m", "--dtype half", false},
+		"vllm serve --dtype=half org/m":                 {"org/m", "--dtype=half", false},
+		"vllm serve --enforce-eager org/m --dtype half": {"org/m", "--enforce-eager --dtype half", true},
+		"vllm serve --enforce-eager m":                  {"m", "--enforce-eager", true},
+		"vllm serve --port 80 org/m":                    {"org/m", "", false},
+		"vllm serve org/m --tensor_parallel_size 2":     {"org/m", "", false},
+		"python -m vllm.entrypoints.openai.api_server --gpu-memory-utilization 0.9 --model org/m":      {"org/m", "--gpu-memory-utilization 0.9", false},
+		"python -m sglang.launch_server --context-length 8192 --enable-torch-compile --model-path a/b": {"a/b", "--context-length 8192 --enable-torch-compile", false},
+	} {
+		text, _, err := Convert("sky.yaml", []byte("service: {replicas: 1}\nrun: "+run+"\n"), "")
+		if err != nil {
+			t.Errorf("%s: %v", run, err)
+			continue
+		}
+		spec, err := service.Parse("sky.yaml", text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		m := spec.Models[0]
+		if args := strings.Join(m.Engine.Args, " "); m.Name != want.name || args != want.args || strings.Contains(string(text), "check that "+m.Name) != want.note {
+			t.Errorf("%s: model %s, args %q, want %+v\n%s", run, m.Name, args, want, text)
+		}
+	}
+}
+
 // SkyPilot's variable with the number of GPUs is that of the first accelerator.
 func TestConvertCountsGPUs(t *testing.T) {
 	const file = "service: {replicas: 1}\nresources: {accelerators: \"H100:8\"}\nrun: vllm serve m --data-parallel-size $SKYPILOT_NUM_GPUS_PER_NODE\n"
