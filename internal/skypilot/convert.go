@@ -1,6 +1,7 @@
 package skypilot
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -185,11 +186,9 @@ func (c *converter) name(name string) string {
 		}
 		return '-'
 	}
-	name = strings.Trim(strings.Map(valid, c.task.Name), "-0123456789")
-	if name == "" {
-		return "chat"
-	}
-	return name[:min(len(name), 40)]
+	name = strings.TrimLeft(strings.Map(valid, c.task.Name), "-0123456789")
+	name = strings.TrimRight(name[:min(len(name), 40)], "-")
+	return cmp.Or(name, "chat")
 }
 
 // gpus returns the GPUs of service.yaml for resources.accelerators.

@@ -60,7 +60,10 @@ func TestConvertNamesService(t *testing.T) {
 		"name: My.Model_8B\n" + minimal: "my-model-8b",
 		"name: 8b-chat\n" + minimal:     "b-chat",
 		"name: \"---\"\n" + minimal:     "chat",
-		"name: " + strings.Repeat("ab", 40) + "\n" + minimal: strings.Repeat("ab", 20),
+		"name: " + strings.Repeat("ab", 40) + "\n" + minimal:       strings.Repeat("ab", 20),
+		"name: llama-3\n" + minimal:                                "llama-3",
+		"name: llama-3-\n" + minimal:                               "llama-3",
+		"name: " + strings.Repeat("abc", 13) + "-more\n" + minimal: strings.Repeat("abc", 13),
 	} {
 		text, _, err := Convert("sky.yaml", []byte(in), "")
 		if err != nil || !strings.Contains(string(text), "\nname: "+want+"\n") {
