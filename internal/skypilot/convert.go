@@ -301,7 +301,7 @@ func (c *converter) regions() []region {
 	if len(all) == 0 {
 		c.note("regions: the file names no region of AWS or Google Cloud; %s is assumed", placeholderRegion)
 		all = []region{{Name: placeholderRegion}}
-		if c.task.Resources.Spot {
+		if c.task.Resources.place().spot {
 			all[0].Capacity = []string{"spot", "on_demand"}
 		}
 	}

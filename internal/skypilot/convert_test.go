@@ -4,6 +4,7 @@ import (
 	"flag"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -167,6 +168,38 @@ func TestConvertDistinguishesModelAndFlagValues(t *testing.T) {
 		m := spec.Models[0]
 		if args := strings.Join(m.Engine.Args, " "); m.Name != want.name || args != want.args || strings.Contains(string(text), "check that "+m.Name) != want.note {
 			t.Errorf("%s: model %s, args %q, want %+v\n%s", run, m.Name, args, want, text)
+		}
+	}
+}
+
+// An alternative inherits the cloud, the region and use_spot that it does not set.
+func TestConvertInheritsPlaces(t *testing.T) {
+	for resources, want := range map[string]string{
+		"{infra: aws, any_of: [{region: us-west-2}]}":                                                        "aws/us-west-2",
+		"{infra: aws/us-east-1, any_of: [{region: us-west-2}, {zone: us-east-1b}]}":                          "aws/us-west-2 aws/us-east-1",
+		"{cloud: aws, region: us-east-1, any_of: [{}, {infra: gcp/us-east1}]}":                               "aws/us-east-1 gcp/us-east1",
+		"{use_spot: true, any_of: [{infra: aws/us-east-1, use_spot: false}, {infra: aws/us-west-2}]}":        "aws/us-east-1 aws/us-west-2+spot",
+		"{infra: gcp, use_spot: true, ordered: [{region: us-east1, use_spot: true}, {region: us-central1}]}": "gcp/us-east1+spot gcp/us-central1+spot",
+	} {
+		text, _, err := Convert("sky.yaml", []byte("service: {replicas: 1}\nresources: "+resources+"\nrun: vllm serve m\n"), "")
+		if err != nil {
+			t.Errorf("%s: %v", resources, err)
+			continue
+		}
+		spec, err := service.Parse("sky.yaml", text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got []string
+		for _, r := range spec.Regions {
+			region := string(r.Name)
+			if slices.Contains(r.Capacity, service.CapacitySpot) {
+				region += "+spot"
+			}
+			got = append(got, region)
+		}
+		if strings.Join(got, " ") != want {
+			t.Errorf("%s: %s, want %s", resources, got, want)
 		}
 	}
 }

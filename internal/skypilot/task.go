@@ -1,6 +1,7 @@
 package skypilot
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strconv"
@@ -70,7 +71,7 @@ type resources struct {
 	Region       string      `yaml:"region"`
 	Zone         string      `yaml:"zone"`
 	Accelerators any         `yaml:"accelerators"`
-	Spot         bool        `yaml:"use_spot"`
+	Spot         *bool       `yaml:"use_spot"`
 	AnyOf        []resources `yaml:"any_of"`
 	Ordered      []resources `yaml:"ordered"`
 	ImageID      any         `yaml:"image_id"`
@@ -89,16 +90,17 @@ func (r *resources) alternatives() []resources {
 	}
 	for i := range all {
 		a := &all[i]
-		if a.Infra == "" && a.Cloud == "" && a.Region == "" {
-			a.Infra, a.Cloud, a.Region, a.Zone = r.Infra, r.Cloud, r.Region, r.Zone
-		}
-		if a.Cloud == "" && a.Infra == "" {
-			a.Cloud = r.Cloud
+		if a.Infra == "" && a.Cloud == "" { // in the same cloud, so perhaps in the same region
+			outer := r.place()
+			a.Cloud = outer.cloud
+			if a.Region == "" {
+				a.Region, a.Zone = outer.region, cmp.Or(a.Zone, outer.zone)
+			}
 		}
 		if a.Accelerators == nil {
 			a.Accelerators = r.Accelerators
 		}
-		a.Spot = a.Spot || r.Spot
+		a.Spot = cmp.Or(a.Spot, r.Spot)
 	}
 	return all
 }
@@ -155,23 +157,28 @@ type place struct {
 	spot                bool
 }
 
-// places returns where the alternatives may run: infra is CLOUD, CLOUD/REGION or CLOUD/REGION/ZONE.
+// places returns where the alternatives may run.
 func (r *resources) places() []place {
 	var all []place
 	for _, a := range r.alternatives() {
-		p := place{a.Cloud, a.Region, a.Zone, a.Spot}
-		if a.Infra != "" {
-			parts := append(strings.SplitN(a.Infra, "/", 3), "", "")
-			p.cloud, p.region, p.zone = parts[0], parts[1], parts[2]
-		}
-		for _, s := range []*string{&p.cloud, &p.region, &p.zone} {
-			if *s = strings.ToLower(*s); *s == "*" {
-				*s = ""
-			}
-		}
-		all = append(all, p)
+		all = append(all, a.place())
 	}
 	return all
+}
+
+// place returns where one set of resources may run: infra is CLOUD, CLOUD/REGION or CLOUD/REGION/ZONE.
+func (r *resources) place() place {
+	p := place{r.Cloud, r.Region, r.Zone, r.Spot != nil && *r.Spot}
+	if r.Infra != "" {
+		parts := append(strings.SplitN(r.Infra, "/", 3), "", "")
+		p.cloud, p.region, p.zone = parts[0], parts[1], parts[2]
+	}
+	for _, s := range []*string{&p.cloud, &p.region, &p.zone} {
+		if *s = strings.ToLower(*s); *s == "*" {
+			*s = ""
+		}
+	}
+	return p
 }
 
 // scalar returns a value as text; empty for none and for collections.
