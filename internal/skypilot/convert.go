@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"math"
+	"regexp"
 	"slices"
 	"strings"
 	"unicode"
@@ -229,7 +230,7 @@ func (c *converter) environment(m *model) {
 		switch value := scalar(t.Envs[key]); {
 		case mayBeSecret(key):
 			m.addSecret(key)
-		case value != "" && !strings.Contains(t.Run, "$"+key) && !strings.Contains(t.Run, "${"+key+"}"):
+		case value != "" && !usesVariable(t.Run, key):
 			if m.Engine.Env == nil {
 				m.Engine.Env = map[string]string{}
 			}
@@ -239,6 +240,11 @@ func (c *converter) environment(m *model) {
 	if len(m.Secrets) > 0 {
 		c.note("models[0].secrets: set %s before 'skyserve up'", strings.Join(slices.Sorted(maps.Keys(m.Secrets)), ", "))
 	}
+}
+
+// usesVariable reports whether a script expands a variable, as $NAME or ${NAME...}.
+func usesVariable(script, name string) bool {
+	return regexp.MustCompile(`\$\{?` + regexp.QuoteMeta(name) + `($|[^A-Za-z0-9_])`).MatchString(script)
 }
 
 func (m *model) addSecret(key string) {

@@ -204,6 +204,23 @@ func TestConvertInheritsPlaces(t *testing.T) {
 	}
 }
 
+// A variable that run expands is in the engine's arguments, others are in its environment.
+func TestConvertCopiesUnusedVariables(t *testing.T) {
+	const file = "service: {replicas: 1}\nenvs: {HF_HOME: /a, HF_HOME_DIR: /b, SEED: 7, MODE: x, TAIL: z}\n" +
+		"run: vllm serve m --download-dir $HF_HOME_DIR --seed=${SEED} --mode ${MODE:-y} --tail $TAIL\n"
+	text, _, err := Convert("sky.yaml", []byte(file), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	spec, err := service.Parse("sky.yaml", text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if e := spec.Models[0].Engine; len(e.Env) != 1 || e.Env["HF_HOME"] != "/a" || strings.Join(e.Args, " ") != "--download-dir /b --seed=7 --mode x --tail z" {
+		t.Errorf("environment %v, arguments %q", e.Env, e.Args)
+	}
+}
+
 // SkyPilot's variable with the number of GPUs is that of the first accelerator.
 func TestConvertCountsGPUs(t *testing.T) {
 	const file = "service: {replicas: 1}\nresources: {accelerators: \"H100:8\"}\nrun: vllm serve m --data-parallel-size $SKYPILOT_NUM_GPUS_PER_NODE\n"
