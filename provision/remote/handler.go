@@ -112,11 +112,18 @@ func (h *Handler) checkOwner(in request) error {
 		}
 		return nil
 	}
+	// Every argument that is set is checked: dispatch chooses by the call which of them it uses.
+	if in.Want != nil {
+		if err := check(in.Want.ID, in.Want.Service, in.Want.Owner, in.Want.Kind, provision.KindBalancer, provision.KindFirewall); err != nil {
+			return err
+		}
+	}
+	if in.Object != nil {
+		if err := check(in.Object.ID, in.Object.Service, in.Object.Owner, in.Object.Kind, provision.KindBalancer); err != nil {
+			return err
+		}
+	}
 	switch {
-	case in.Want != nil:
-		return check(in.Want.ID, in.Want.Service, in.Want.Owner, in.Want.Kind, provision.KindBalancer, provision.KindFirewall)
-	case in.Object != nil:
-		return check(in.Object.ID, in.Object.Service, in.Object.Owner, in.Object.Kind, provision.KindBalancer)
 	case in.Name != nil && (in.Name.Service != h.Service || in.Name.Owner != h.Owner || !h.Balancers):
 		return fmt.Errorf("%s: must be the name of service %q of owner %q, whose controllers replace balancers; got service %q of owner %q", in.Name.Name, h.Service, h.Owner, in.Name.Service, in.Name.Owner)
 	case in.Service != "" && in.Service != h.Service:

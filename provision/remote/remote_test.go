@@ -278,6 +278,39 @@ func TestHandlerRejectsForeignCalls(t *testing.T) {
 	}
 }
 
+// A valid argument of another call does not hide one for another service.
+func TestHandlerChecksEveryArgument(t *testing.T) {
+	records, own := &recordsOf{}, want("us-central1-0")
+	h := newHandler(&conformance.Memory{})
+	h.Balancers, h.Records = true, records
+	server := machine(t, h)
+	object := provision.Object{ID: own.ID, Kind: own.Kind, Service: own.Service, Owner: own.Owner, Region: own.Region}
+	foreign := provision.PublicName{Name: "other.example.com", Service: "other", Owner: "o"}
+	for name, tt := range map[string]struct {
+		path string
+		body map[string]any
+	}{
+		"a name beside a machine":           {"/move-records", map[string]any{"want": own, "name": foreign, "zone": "Z1"}},
+		"a service beside a machine":        {"/list", map[string]any{"want": own, "service": "other"}},
+		"a service beside an object":        {"/interruptions", map[string]any{"object": object, "service": "other"}},
+		"a service beside its own name":     {"/list", map[string]any{"name": provision.PublicName{Service: own.Service, Owner: own.Owner}, "service": "other"}},
+		"an object beside a machine to run": {"/terminate", map[string]any{"want": own, "object": provision.Object{Kind: own.Kind, Service: "other", Owner: own.Owner}}},
+	} {
+		body, err := json.Marshal(tt.body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp, err := http.Post(server.URL+tt.path, "application/json", bytes.NewReader(body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp.Body.Close()
+		if resp.StatusCode != http.StatusForbidden || records.zone != "" {
+			t.Errorf("%s: %s, records in zone %q", name, resp.Status, records.zone)
+		}
+	}
+}
+
 // Where controllers replace balancers, a machine also launches and terminates balancers and repairs firewalls of its
 // own service, and nothing else.
 func TestHandlerForBalancers(t *testing.T) {
