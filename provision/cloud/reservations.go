@@ -140,6 +140,8 @@ func reservationProblem(region service.Region, entry service.Reservation, report
 	case !inZone(offers, reported.Zone):
 		return fmt.Sprintf("the service has no subnet in its zone %s", reported.Zone), fmt.Sprintf("add a subnet in %s to regions[].subnets", reported.Zone)
 	case reported.Pending && reported.Total >= entry.Count: // its machines are free when it starts
+	case reported.Pending:
+		return fmt.Sprintf("count is %d, but its size is %d", entry.Count, reported.Total), ""
 	case reported.Free+ours == 0:
 		return fmt.Sprintf("no free capacity: %d of %d machines are in use", reported.Total, reported.Total), "terminate machines that use it, or increase its size"
 	case reported.Free+ours < entry.Count:

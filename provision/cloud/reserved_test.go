@@ -168,6 +168,9 @@ func TestCheckReservations(t *testing.T) {
 		"another type": {func(r *provision.Reservation) { r.Type = "g6.4xlarge" }, nil, false, "reservation cr-0abc: type must be g6.4xlarge, got g6.xlarge"},
 		"another zone": {func(r *provision.Reservation) { r.Zone = "us-east-1f" }, nil, false, "reservation cr-0abc: the service has no subnet in its zone us-east-1f"},
 		"nothing free": {func(r *provision.Reservation) { r.Free = 0 }, nil, false, "reservation cr-0abc: no free capacity: 2 of 2 machines are in use"},
+		"too small": {func(r *provision.Reservation) {
+			r.Active, r.Pending, r.State, r.Total, r.Free = false, true, "scheduled", 1, 0
+		}, nil, false, "reservation cr-0abc: count is 2, but its size is 1"},
 		"too few free": {func(r *provision.Reservation) { r.Free = 1 }, nil, false, "reservation cr-0abc: count is 2, but only 1 of 2 machines are free or used by this service"},
 	} {
 		t.Run(name, func(t *testing.T) {
