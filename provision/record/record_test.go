@@ -176,6 +176,16 @@ func TestFilesArePrivate(t *testing.T) {
 	}
 }
 
+// Text beside the children of an element with a sensitive name is a secret too.
+func TestTextBesideElementsIsHidden(t *testing.T) {
+	r := openTest(t)
+	send(t, r.Transport(answer{status: 200, header: xmlHeader, body: "<R><Secret>hunter2<b/> </Secret><Note>chat<b/></Note></R>"}), "GET", "http://x/", "", nil)
+	got := readTest(t, r)[0].Response.XML
+	if strings.Contains(got, "hunter2") || !strings.Contains(got, "<Secret>REDACTED-") || !strings.Contains(got, "<Note>chat<b></b></Note>") {
+		t.Errorf("recorded %s", got)
+	}
+}
+
 func TestBodiesThatCannotBeCheckedAreOmitted(t *testing.T) {
 	for name, c := range map[string]struct {
 		header http.Header

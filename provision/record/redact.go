@@ -258,7 +258,7 @@ func namesSecret(pair map[string]any) bool {
 type element struct {
 	start    xml.StartElement
 	children []*element
-	text     string // of an element without children
+	text     string // its own, without that of its children
 }
 
 // xml returns an XML document without secrets. Comments and directives are removed.
@@ -316,16 +316,17 @@ func (r *Redactor) writeElement(out *strings.Builder, e *element, hide bool) {
 		out.WriteString(" " + attribute + `="` + escapeXML(value) + `"`)
 	}
 	out.WriteString(">")
-	if len(e.children) == 0 {
-		text := e.text
+	text := e.text
+	if len(e.children) > 0 { // mostly the spaces between them
+		text = strings.TrimSpace(text)
+	}
+	if len(e.children) == 0 || text != "" {
 		if hide {
 			text = r.placeholder(text)
 		} else {
 			text = r.Value(text)
 		}
 		out.WriteString(escapeXML(text))
-	} else if mixed := strings.TrimSpace(e.text); mixed != "" {
-		out.WriteString(escapeXML(r.Value(mixed)))
 	}
 	secretPair := slices.ContainsFunc(e.children, func(c *element) bool {
 		return (plainName(c.start.Name.Local) == "key" || plainName(c.start.Name.Local) == "name") && sensitive(c.text, true)
