@@ -41,7 +41,9 @@ func DecodeJSON(path string, data []byte, v any) error {
 	switch {
 	case errors.As(err, &syntax):
 		damaged.Offset = syntax.Offset
-	case errors.As(err, &kind):
+	case errors.As(err, &kind) && kind.Field == "": // the whole document
+		damaged.err = fmt.Errorf("it must not be a JSON %s", kind.Value)
+	case kind != nil:
 		damaged.err = fmt.Errorf("%q must not be a JSON %s", kind.Field, kind.Value)
 	}
 	return damaged

@@ -12,6 +12,7 @@ func TestDamagedFilesAreDescribed(t *testing.T) {
 		"{":          "f.json is damaged: it is not valid JSON from byte 1 of 1",
 		`{"n": x}`:   "f.json is damaged: it is not valid JSON from byte 7 of 8",
 		`{"n": "a"}`: `f.json is damaged: "n" must not be a JSON string`,
+		`[]`:         "f.json is damaged: it must not be a JSON array",
 		`{"n": 1}`:   "",
 	} {
 		var v struct {
