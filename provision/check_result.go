@@ -1,6 +1,10 @@
 package provision
 
-import "encoding/json"
+import (
+	"encoding/json"
+	"fmt"
+	"time"
+)
 
 // CheckResult is the result of one check, of `skyserve doctor` or before anything is created.
 type CheckResult struct {
@@ -13,6 +17,14 @@ type CheckResult struct {
 	Message string `json:"message"`
 	// Hint is the next step; empty where none is needed.
 	Hint string `json:"hint,omitempty"`
+}
+
+// DescribeClock describes how far this machine's clock is ahead of a cloud's; below 0 = behind.
+func DescribeClock(ahead time.Duration, cloud string) string {
+	if ahead < 0 {
+		return fmt.Sprintf("clock: %s behind %s", -ahead, cloud)
+	}
+	return fmt.Sprintf("clock: %s ahead of %s", ahead, cloud)
 }
 
 // MarshalJSON adds the former key of Message.

@@ -58,7 +58,7 @@ func (p *Provider) checkClock() []provision.CheckResult {
 	if !known {
 		return nil
 	}
-	f := provision.CheckResult{Where: service.CloudAWS, OK: ahead.Abs() < maxSkew, Message: fmt.Sprintf("clock: %s ahead of AWS", ahead)}
+	f := provision.CheckResult{Where: service.CloudAWS, OK: ahead.Abs() < maxSkew, Message: provision.DescribeClock(ahead, "AWS")}
 	if !f.OK {
 		f.Hint = "correct this machine's clock: AWS rejects requests whose time differs by five minutes"
 	}

@@ -106,6 +106,9 @@ func TestDoctor(t *testing.T) {
 		{"wrong clock", func(c *testcloud.AWS) { c.Now = func() time.Time { return noon.Add(-10 * time.Minute) } }, []string{
 			"NO aws: clock: 10m0s ahead of AWS (correct this machine's clock: AWS rejects requests whose time differs by five minutes)",
 		}},
+		{"clock behind", func(c *testcloud.AWS) { c.Now = func() time.Time { return noon.Add(7 * time.Minute) } }, []string{
+			"NO aws: clock: 7m0s behind AWS (correct this machine's clock: AWS rejects requests whose time differs by five minutes)",
+		}},
 		{"no permission to launch in one region", func(c *testcloud.AWS) {
 			c.DenialCode = func(region, action string) string {
 				if region == "us-west-2" && action == "ec2:RunInstances" {

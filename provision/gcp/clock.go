@@ -1,7 +1,6 @@
 package gcp
 
 import (
-	"fmt"
 	"net/http"
 	"sync"
 	"time"
@@ -45,7 +44,7 @@ func (p *Provider) checkClock() []provision.CheckResult {
 	if !s.clock.known {
 		return nil
 	}
-	f := provision.CheckResult{Where: service.CloudGCP, OK: s.clock.skew.Abs() < maxSkew, Message: fmt.Sprintf("clock: %s ahead of Google", s.clock.skew)}
+	f := provision.CheckResult{Where: service.CloudGCP, OK: s.clock.skew.Abs() < maxSkew, Message: provision.DescribeClock(s.clock.skew, "Google")}
 	if !f.OK {
 		f.Hint = clockHint
 	}
