@@ -268,16 +268,18 @@ func (p *Provider) basePort() int {
 	return p.spec.LocalHosts.Port
 }
 
-// portSlots returns the port slots of the service's machines, including w.
-func (p *Provider) portSlots(w provision.Desired) (slotFile, error) {
+// portSlots returns the port slots of the service's machines, including all of launches.
+func (p *Provider) portSlots(launches ...provision.Desired) (slotFile, error) {
 	balancers, engines := []string{}, []string{}
 	if p.spec != nil {
 		balancers, engines = slotIDs(p.spec)
 	}
-	if w.Kind == provision.KindBalancer {
-		balancers = append(balancers, w.ID)
-	} else {
-		engines = append(engines, w.ID)
+	for _, w := range launches {
+		if w.Kind == provision.KindBalancer {
+			balancers = append(balancers, w.ID)
+		} else {
+			engines = append(engines, w.ID)
+		}
 	}
 	slots, err := p.svc.assignSlots(p.basePort(), balancers, engines)
 	if err == nil {
@@ -320,28 +322,34 @@ func (p *Provider) CheckPorts(changes provision.Changes) error {
 	if err != nil {
 		return err
 	}
+	var launches []provision.Desired
+	for _, c := range changes {
+		if c.Action == provision.ActionLaunch {
+			launches = append(launches, c.Desired)
+		}
+	}
+	if len(launches) == 0 {
+		return nil
+	}
+	slots, err := p.portSlots(launches...) // together, because each takes a slot that the next one cannot have
+	if err != nil {
+		return err
+	}
 	var taken []*provision.PortTakenError
 	assigned := p.svc.home.portUsers(func(name string) bool { return name != p.svc.name })
-	for _, c := range changes {
-		if c.Action != provision.ActionLaunch {
-			continue
-		}
-		slots, err := p.portSlots(c.Desired)
-		if err != nil {
-			return err
-		}
-		at := slots.endpoints(c.ID(), c.Kind())
-		of := p.portsInUse(c.Desired, at)
-		for _, used := range allPortsOf(at, c.Kind()) {
+	for _, w := range launches {
+		at := slots.endpoints(w.ID, w.Kind)
+		of := p.portsInUse(w, at)
+		for _, used := range allPortsOf(at, w.Kind) {
 			// The ports of a controller and of a store that is not bound yet, and of a process that starts.
 			if holder := assigned[used.addr]; holder != "" && !slices.ContainsFunc(of, func(e *provision.PortTakenError) bool { return e.Addr == used.addr }) {
-				e := p.portTaken(c.Desired, used, holder)
+				e := p.portTaken(w, used, holder)
 				e.Reserved = !IsPortInUse(used.addr)
 				of = append(of, e)
 			}
 		}
 		if len(of) > 0 {
-			if _, runs := p.runningMachine(c.Desired); !runs { // another command launched it meanwhile; it uses its own ports
+			if _, runs := p.runningMachine(w); !runs { // another command launched it meanwhile; it uses its own ports
 				taken = append(taken, of...)
 			}
 		}

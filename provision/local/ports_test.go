@@ -68,3 +68,23 @@ func TestPortsOfTwoServices(t *testing.T) {
 		t.Errorf("got %v, want %s", err, want)
 	}
 }
+
+// Two replicas that are launched together, beyond the minimum of the service, do not share a slot: the ports of both are
+// checked.
+func TestPortsOfSecondExtraReplicaAreChecked(t *testing.T) {
+	p, _ := provider(t)
+	_, minimum := slotIDs(p.spec)
+	ln, err := net.Listen("tcp", portAt(engineOffset+len(minimum)+1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	err = p.CheckPorts(provision.Changes{
+		{Action: provision.ActionLaunch, Desired: machine("us-50", provision.KindReplica)},
+		{Action: provision.ActionLaunch, Desired: machine("us-51", provision.KindReplica)},
+	})
+	var taken *provision.PortTakenError
+	if !errors.As(err, &taken) || taken.ID != "us-51" || taken.Addr != ln.Addr().String() {
+		t.Errorf("got %v", err)
+	}
+}
