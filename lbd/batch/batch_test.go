@@ -154,6 +154,34 @@ func TestBatchExpires(t *testing.T) {
 	}
 }
 
+// A batch whose input is lost ends at its deadline with the results that it has.
+func TestBatchWithLostInputEnds(t *testing.T) {
+	e := newEngine(func(ctx context.Context, prompt string, _ int) Response {
+		if prompt == "p1" {
+			return echo(prompt)
+		}
+		<-ctx.Done()
+		return Response{Status: 499}
+	})
+	n := startNode(t, serveStore(t), e, Options{})
+	b := n.submit(Caller{}, "1m", lines(3)...)
+	testkit.Eventually(t, "one is recorded", func() bool {
+		left, err := n.results.Keys(t.Context(), b.ID+".")
+		return err == nil && len(left) == 1
+	})
+	if err := n.store.DeleteObject(t.Context(), b.InputFileID); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := n.updateBatch(t.Context(), batchKey("", b.ID), func(r *job.Record) error { r.CreatedMillis -= 61_000; return nil }); err != nil {
+		t.Fatal(err)
+	}
+	b = n.await(Caller{}, b.ID, job.Expired)
+	output, failures := n.outputs(Caller{}, b.OutputFileID), n.outputs(Caller{}, b.ErrorFileID)
+	if len(output) != 1 || output[0].CustomID != "id-1" || len(failures) != 2 || failures[0].CustomID != "" || failures[1].Error.Code != "batch_expired" {
+		t.Errorf("%+v %+v %+v", b, output, failures)
+	}
+}
+
 // A balancer without a replica of the model leaves the batch to others, until it is urgent.
 func TestOnlyReplicasClaim(t *testing.T) {
 	srv := serveStore(t)

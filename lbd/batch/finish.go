@@ -180,7 +180,12 @@ func (w *worker) finishChunk(ctx context.Context, r *job.Record, chunk int, outp
 	var lines []job.Line
 	if len(results) < r.Chunks[chunk].Lines {
 		x := &execution{w: w, key: "", batch: r, chunk: chunk}
-		if lines, err = x.readLines(ctx); err != nil {
+		lines, err = x.readLines(ctx)
+		if errors.Is(err, store.ErrNotFound) { // it will not come back, and the results must not wait for it
+			s.log.Warn("the input file is lost: unfinished requests are written without their custom_id", "batch", r.Batch.ID, "err", err)
+			lines, err = make([]job.Line, r.Chunks[chunk].Lines), nil
+		}
+		if err != nil {
 			return err
 		}
 	}

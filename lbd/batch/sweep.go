@@ -10,15 +10,19 @@ import (
 	"skyserve/lbd/batch/job"
 )
 
-// sweep removes expired files, results of batches that have ended, and heartbeats of dead workers.
+// sweep removes expired files that no open batch reads, results of batches that have ended, and heartbeats of dead workers.
 func (s *Service) sweep(ctx context.Context) error {
 	files, err := s.records.List(ctx, "file.")
 	if err != nil {
 		return err
 	}
+	_, inputs, err := s.openBatchIDs(ctx)
+	if err != nil {
+		return err
+	}
 	for _, e := range files {
 		var f fileRecord
-		if json.Unmarshal(e.Value, &f) == nil && f.expired(s.now()) {
+		if json.Unmarshal(e.Value, &f) == nil && f.expired(s.now()) && !inputs[f.File.ID] {
 			if err := s.removeFile(ctx, &f); err != nil {
 				return err
 			}
@@ -38,7 +42,7 @@ func (s *Service) sweepObjects(ctx context.Context) error {
 		if err != nil {
 			return nil, err
 		}
-		open, err := s.openBatchIDs(ctx)
+		open, _, err := s.openBatchIDs(ctx)
 		if err != nil {
 			return nil, err
 		}
@@ -58,17 +62,18 @@ func (s *Service) sweepObjects(ctx context.Context) error {
 	})
 }
 
-// openBatchIDs returns the ids of the batches that have not ended.
-func (s *Service) openBatchIDs(ctx context.Context) (map[string]bool, error) {
+// openBatchIDs returns the ids of the batches that have not ended, and of their input files.
+func (s *Service) openBatchIDs(ctx context.Context) (open, inputs map[string]bool, err error) {
 	batches, err := s.records.List(ctx, "batch.")
-	open := map[string]bool{}
+	open, inputs = map[string]bool{}, map[string]bool{}
 	for _, e := range batches {
 		var r job.Record
 		if json.Unmarshal(e.Value, &r) != nil || !r.Batch.Status.Final() {
 			open[e.Key[strings.LastIndexByte(e.Key, '.')+1:]] = true
+			inputs[r.Batch.InputFileID] = true
 		}
 	}
-	return open, err
+	return open, inputs, err
 }
 
 // sweepResults removes the results of batches that have ended: those that a worker recorded too late.
@@ -78,7 +83,7 @@ func (s *Service) sweepResults(ctx context.Context) error {
 		return err
 	}
 	// After the keys: a batch with results was created before them.
-	retain, err := s.openBatchIDs(ctx)
+	retain, _, err := s.openBatchIDs(ctx)
 	if err != nil {
 		return err
 	}
