@@ -28,7 +28,7 @@ type mixedListener struct {
 }
 
 func newEitherListener(ln net.Listener, config *tls.Config) *mixedListener {
-	l := &mixedListener{Listener: ln, config: config, conns: make(chan net.Conn), acceptErr: make(chan error, 1), done: make(chan struct{})}
+	l := &mixedListener{Listener: ln, config: config, conns: make(chan net.Conn), acceptErr: make(chan error), done: make(chan struct{})}
 	go l.accept()
 	return l
 }
@@ -37,11 +37,15 @@ func newEitherListener(ln net.Listener, config *tls.Config) *mixedListener {
 func (l *mixedListener) accept() {
 	for {
 		conn, err := l.Listener.Accept()
-		if err != nil {
-			l.acceptErr <- err
+		if err == nil {
+			go l.detectProtocol(conn)
+			continue
+		}
+		select {
+		case l.acceptErr <- err: // the error may be temporary: the server decides, and closes the listener or goes on
+		case <-l.done:
 			return
 		}
-		go l.detectProtocol(conn)
 	}
 }
 
@@ -73,6 +77,8 @@ func (l *mixedListener) Accept() (net.Conn, error) {
 		return c, nil
 	case err := <-l.acceptErr:
 		return nil, err
+	case <-l.done:
+		return nil, net.ErrClosed
 	}
 }
 
