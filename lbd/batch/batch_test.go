@@ -154,6 +154,22 @@ func TestBatchExpires(t *testing.T) {
 	}
 }
 
+// A request that can never be admitted fails with its message instead of waiting until the batch expires.
+func TestBatchFailsRequestBeyondLimit(t *testing.T) {
+	e := newEngine(func(_ context.Context, prompt string, _ int) Response {
+		if prompt == "p1" {
+			return Response{Status: 429, Body: []byte(`{"error":{"message":"larger than the quota"}}`), Final: true}
+		}
+		return echo(prompt)
+	})
+	n := startNode(t, serveStore(t), e, Options{})
+	b := n.await(Caller{}, n.submit(Caller{}, "24h", lines(3)...).ID, job.Completed)
+	failures := n.outputs(Caller{}, b.ErrorFileID)
+	if len(failures) != 1 || failures[0].Response.StatusCode != 429 || !strings.Contains(string(failures[0].Response.Body), "larger than the quota") || e.total() != 3 {
+		t.Errorf("%d requests are sent; errors: %+v", e.total(), failures)
+	}
+}
+
 // A batch whose input is lost ends at its deadline with the results that it has.
 func TestBatchWithLostInputEnds(t *testing.T) {
 	e := newEngine(func(ctx context.Context, prompt string, _ int) Response {

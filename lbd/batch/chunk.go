@@ -217,6 +217,7 @@ func (x *execution) sendUntilResult(ctx context.Context, line *job.Line, index i
 		}
 		retry := false
 		switch {
+		case response.Final: // also a 429
 		case response.Status == http.StatusTooManyRequests, response.Status == http.StatusServiceUnavailable, response.Status == statusClientGone:
 			retry = true
 		case response.Status >= http.StatusInternalServerError:

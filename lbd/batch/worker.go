@@ -31,6 +31,8 @@ type Response struct {
 	Status int
 	Header http.Header
 	Body   []byte
+	// Final means that another attempt would have the same response.
+	Final bool
 }
 
 // Sender sends requests of batches through the balancer, as deferred requests.

@@ -45,6 +45,9 @@ type sender struct {
 	// headers may contain a key or an identity token for this service, so they are not forwarded.
 	keysRequired bool
 	account      *quota.Account // of the key that a client presented; nil if no key is required
+	// neverAdmitted is set to true if the request is larger than a limit of its sender; nil for requests that are not
+	// of a batch.
+	neverAdmitted *bool
 }
 
 // maxPeerDuration limits the session age and the wait that a peer may send. A deferred request

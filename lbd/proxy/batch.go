@@ -71,6 +71,8 @@ type BatchResponse struct {
 	Status int
 	Header http.Header
 	Body   []byte
+	// Final means that the request is larger than a limit of its sender: another attempt would have the same response.
+	Final bool
 }
 
 // maxBatchResponse is the maximum size of a response: an embedding of 1,000 inputs has 60 MB.
@@ -81,7 +83,8 @@ type batchSender struct{}
 
 // ServeBatchRequest serves a request of a batch and returns its response: a 502 if ctx ends before.
 func (r *Runtime) ServeBatchRequest(ctx context.Context, b BatchRequest) BatchResponse {
-	o := &sender{tenant: b.Caller.Tenant, tier: service.TierDeferred, age: b.Age, due: b.Due, keysRequired: r.RequiresKeys()}
+	var neverAdmitted bool
+	o := &sender{neverAdmitted: &neverAdmitted, tenant: b.Caller.Tenant, tier: service.TierDeferred, age: b.Age, due: b.Due, keysRequired: r.RequiresKeys()}
 	if b.Caller.Key != "" {
 		var refused *openai.Error
 		if o.account, refused = r.accountOf(b.Caller, time.Now().Add(-b.Age)); refused != nil {
@@ -106,7 +109,9 @@ func (r *Runtime) ServeBatchRequest(ctx context.Context, b BatchRequest) BatchRe
 		}()
 		r.serveRequest(w, req)
 	}()
-	return w.response()
+	response := w.response()
+	response.Final = neverAdmitted
+	return response
 }
 
 // accountOf returns the account of the API key or user that created a batch at a time.

@@ -205,6 +205,31 @@ func TestBatchHasLimitsOfUserAtOtherBalancer(t *testing.T) {
 	}
 }
 
+// A request of a batch is denied for good only if it is larger than a limit, not if it has to wait for one.
+func TestBatchRequestLargerThanLimitIsFinal(t *testing.T) {
+	for _, c := range []struct {
+		limits service.KeyLimits
+		final  bool
+	}{
+		{service.KeyLimits{TokensPerMinute: 1}, true},
+		{service.KeyLimits{TokensPerDay: 1}, true},
+		{service.KeyLimits{RequestsPerMinute: 1}, false},
+	} {
+		o := testOptions(t)
+		o.Keys = []service.APIKey{{Name: "acme", Secret: "sk-1", Limits: c.limits}}
+		b := start(t, o)
+		b.attach("us-0", engine(t, whole(plainReply)))
+		request := BatchRequest{ID: "b-1", Path: chatPath, Body: []byte(plainBody), Caller: Caller{Key: "acme"}, Due: time.Hour}
+		r := b.ServeBatchRequest(t.Context(), request)
+		if r.Status == http.StatusOK {
+			r = b.ServeBatchRequest(t.Context(), request)
+		}
+		if r.Status != http.StatusTooManyRequests || r.Final != c.final {
+			t.Errorf("%+v: %d %s, final: %t", c.limits, r.Status, r.Body, r.Final)
+		}
+	}
+}
+
 // A batch of a user waits while the balancer has no account for the user. That of a removed key fails.
 func TestBatchWithoutAccount(t *testing.T) {
 	b := start(t, testOptions(t))

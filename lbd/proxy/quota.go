@@ -38,7 +38,11 @@ func (x *exchange) reserveQuota() (refused *openai.Error) {
 	if !x.reservation.SetPrice(x.price) {
 		return errNotPriced(x.model)
 	}
-	return errDenied(x.reservation.Reserve(x.promptTokens, x.maxOutput, x.parallelAnswers, x.rt.Elapsed()))
+	denied := x.reservation.Reserve(x.promptTokens, x.maxOutput, x.parallelAnswers, x.rt.Elapsed())
+	if denied != nil && denied.RetryAfter == 0 && x.neverAdmitted != nil {
+		*x.neverAdmitted = true
+	}
+	return errDenied(denied)
 }
 
 // errNotPriced rejects a request whose cost could not be limited by a budget.
