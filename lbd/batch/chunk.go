@@ -250,7 +250,7 @@ func (x *execution) recordResult(ctx context.Context, index int, o *job.Output) 
 		r.Usage = &usage
 	}
 	for backoff := retryMin / 4; ; backoff = min(2*backoff, retryMax) {
-		err := s.createResult(ctx, x.batch.Batch.ID, key, r)
+		err := s.createResult(ctx, x.batch.Batch.ID, key, &r)
 		if err == nil {
 			s.metrics.requests.WithLabelValues(resultLabel(r.Failed)).Inc()
 			x.countResult(r)
@@ -261,6 +261,7 @@ func (x *execution) recordResult(ctx context.Context, index int, o *job.Output) 
 			var first result
 			if err == nil && json.Unmarshal(value, &first) == nil {
 				x.countResult(first)
+				s.dropUnused(ctx, r.Object, first.Object)
 				return nil
 			}
 		}
@@ -285,19 +286,28 @@ const resultInfix = ".result-"
 // resultName returns the name of the object of a large result.
 func resultName(batch string, now time.Time) string { return newID(batch+resultInfix, now) }
 
-// createResult stores a result of a batch; store.ErrConflict if there is one. A large line is stored as an object.
-func (s *Service) createResult(ctx context.Context, batch, key string, r result) error {
-	if len(r.Line) <= store.MaxBucketValue/2 {
-		_, err := s.results.Create(ctx, key, encode(r))
-		return err
+// createResult stores a result of a batch; store.ErrConflict if there is one. A large line is stored as an object, once:
+// another attempt uses the same object. After any other error the result may be stored, so its object is not deleted.
+// If no result refers to it, sweep removes it once the batch has ended.
+func (s *Service) createResult(ctx context.Context, batch, key string, r *result) error {
+	if r.Object == "" && len(r.Line) > store.MaxBucketValue/2 {
+		name := resultName(batch, s.now())
+		size, err := s.store.WriteObject(ctx, name, bytes.NewReader(append(r.Line, '\n')))
+		if err != nil {
+			return err
+		}
+		r.Object, r.Size, r.Line = name, size, nil
 	}
-	large := result{Failed: r.Failed, Usage: r.Usage, Object: resultName(batch, s.now())}
-	var err error
-	if large.Size, err = s.store.WriteObject(ctx, large.Object, bytes.NewReader(append(r.Line, '\n'))); err != nil {
-		return err
-	}
-	if _, err = s.results.Create(ctx, key, encode(large)); err != nil {
-		err = errors.Join(err, s.store.DeleteObject(context.WithoutCancel(ctx), large.Object))
-	}
+	_, err := s.results.Create(ctx, key, encode(r))
 	return err
+}
+
+// dropUnused deletes the object of a result that was not recorded, because there was one: own, unless that one uses it.
+func (s *Service) dropUnused(ctx context.Context, own, used string) {
+	if own == "" || own == used {
+		return
+	}
+	if err := s.store.DeleteObject(context.WithoutCancel(ctx), own); err != nil {
+		s.log.Warn("deleting an unused result failed", "object", own, "err", err)
+	}
 }

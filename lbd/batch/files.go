@@ -112,20 +112,37 @@ func (s *Service) uploadFile(w http.ResponseWriter, req *http.Request, c Caller)
 	if apiErr == nil {
 		record, apiErr = s.checkUpload(c, &u)
 	}
+	refused := apiErr != nil
 	if apiErr == nil {
-		if _, err := s.records.Create(ctx, fileKey(c.Tenant, u.id), encode(record)); err != nil {
+		if refused, err = s.createFile(ctx, &record); err != nil {
 			apiErr = s.errStore(req, err)
 		}
 	}
 	extendDeadlines(control, s.opts.IdleTimeout)
-	if apiErr != nil {
+	if refused {
 		if err := s.store.DeleteObject(context.WithoutCancel(ctx), u.id); err != nil {
 			s.log.Warn("deleting a refused file failed", "file", u.id, "err", err)
 		}
+	}
+	if apiErr != nil {
 		return apiErr
 	}
 	writeJSON(w, record.File)
 	return nil
+}
+
+// createFile stores the record of an uploaded file. With an error, missing means that there is no record; else there may
+// be one, and sweep removes the content later if there is none.
+func (s *Service) createFile(ctx context.Context, f *fileRecord) (missing bool, err error) {
+	key := fileKey(f.Tenant, f.File.ID)
+	if _, err = s.records.Create(ctx, key, encode(f)); err == nil {
+		return false, nil
+	}
+	_, _, readErr := s.records.Get(context.WithoutCancel(ctx), key)
+	if readErr == nil {
+		return false, nil // only the acknowledgement was lost
+	}
+	return errors.Is(readErr, store.ErrNotFound), err
 }
 
 // receiveForm stores the file of a form and reads its other fields, in any order. stored is the size of the

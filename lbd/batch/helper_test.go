@@ -131,7 +131,13 @@ func (n *node) kill() {
 // call makes a request and returns its status and response.
 func (n *node) call(c Caller, method, path string, body io.Reader, contentType string) (int, []byte) {
 	n.t.Helper()
-	req := httptest.NewRequest(method, path, body)
+	return n.callUntil(n.t.Context(), c, method, path, body, contentType)
+}
+
+// callUntil is call of a client that disconnects when ctx ends.
+func (n *node) callUntil(ctx context.Context, c Caller, method, path string, body io.Reader, contentType string) (int, []byte) {
+	n.t.Helper()
+	req := httptest.NewRequestWithContext(ctx, method, path, body)
 	req.Header.Set("Content-Type", contentType)
 	w := httptest.NewRecorder()
 	n.Serve(w, req, c)
@@ -153,6 +159,12 @@ func (n *node) get(c Caller, method, path string, out any) int {
 // upload uploads a file; its other fields are pairs.
 func (n *node) upload(c Caller, content string, fields ...string) (int, []byte) {
 	n.t.Helper()
+	return n.uploadUntil(n.t.Context(), c, content, fields...)
+}
+
+// uploadUntil is upload by a client that disconnects when ctx ends.
+func (n *node) uploadUntil(ctx context.Context, c Caller, content string, fields ...string) (int, []byte) {
+	n.t.Helper()
 	var form bytes.Buffer
 	w := multipart.NewWriter(&form)
 	part, err := w.CreateFormFile("file", "in.jsonl")
@@ -164,7 +176,7 @@ func (n *node) upload(c Caller, content string, fields ...string) (int, []byte) 
 		_ = w.WriteField(fields[i], fields[i+1])
 	}
 	w.Close()
-	return n.call(c, "POST", PathFiles, &form, w.FormDataContentType())
+	return n.callUntil(ctx, c, "POST", PathFiles, &form, w.FormDataContentType())
 }
 
 // mustUpload uploads the input of a batch and returns its id.
