@@ -191,3 +191,32 @@ func TestReopenedAccountIsCounted(t *testing.T) {
 		t.Errorf("got %+v, want 12 tokens", rows)
 	}
 }
+
+// The usage of a user's dropped account is not subtracted from that of the next one: the user would have more quota.
+func TestReopenedAccountHasNoEarlierUsage(t *testing.T) {
+	keys := newFakeAccounts()
+	u := newUsage(service.BalancerConfig{ID: "us", Region: "local/us"}, keys, nil, nil)
+	count := func() telemetry.Usage {
+		u.countUsage(time.Now())
+		u.reportQuotas(time.Now())
+		return keys.quota("alice~1").Own
+	}
+	keys.use("alice~1", 900)
+	if own := count(); own.PromptTokens != 900 {
+		t.Fatalf("the usage is %+v, want 900 tokens", own)
+	}
+	keys.mu.Lock()
+	keys.serial++
+	delete(keys.used, "alice~1")
+	keys.mu.Unlock()
+	if own := count(); own != (telemetry.Usage{}) {
+		t.Errorf("the new account has the usage %+v of the earlier one", own)
+	}
+	keys.use("alice~1", 5)
+	if own := count(); own.PromptTokens != 5 {
+		t.Errorf("the usage is %+v, want 5 tokens", own)
+	}
+	if rows, _ := u.Usage(t.Context(), telemetry.MonthOf(time.Now())); len(rows) != 1 || rows[0].Month.PromptTokens != 905 {
+		t.Errorf("got %+v, want 905 tokens", rows)
+	}
+}

@@ -207,9 +207,11 @@ func (u *usage) countUsage(now time.Time) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	month, day := telemetry.MonthOf(now), telemetry.DayOf(now)
-	u.tenants = u.keys.TenantUsage() // before that of the keys: what is used meanwhile counts twice until the next count, not never
+	u.tenants = u.keys.TenantUsage()           // before that of the keys: what is used meanwhile counts twice until the next count, not never
+	counted := map[series]telemetry.KeyUsage{} // without the accounts that were dropped: another account of the user begins at 0
 	for _, k := range u.keys.KeyUsage() {
 		id := series{k.Key, k.Model, u.region}
+		counted[id] = k
 		used := k.Usage
 		if before := u.counted[id]; before.Account == k.Account {
 			used = used.Minus(before.Usage)
@@ -217,13 +219,13 @@ func (u *usage) countUsage(now time.Time) {
 		if used == (telemetry.Usage{}) {
 			continue
 		}
-		u.counted[id] = k
 		part := store.UsagePart{Month: month, Balancer: u.balancer, Shard: shardOf(k.Key)}
 		if u.ownParts[part] == nil {
 			u.ownParts[part] = &ownPart{sending: table{}, pending: table{}}
 		}
 		u.ownParts[part].pending.addRows(day, telemetry.UsageRow{Key: k.Key, Model: k.Model, Region: u.region, Tenant: k.Tenant, Month: used, Day: day, Today: used})
 	}
+	u.counted = counted
 }
 
 func shardOf(key string) int {
