@@ -62,8 +62,10 @@ func checkProviders(p *problems, cfg service.BalancerConfig) {
 // fallbackCauses describes the rejections that lead to a fallback.
 var fallbackCauses = map[string]string{
 	core.RejectNoReplica:        "no replica serves it",
+	core.RejectNoAdapter:        "no replica serves the requested adapter",
 	core.RejectQueueFull:        "its queue is full",
 	core.RejectWaitExceeded:     "no replica was available in time",
+	core.RejectStartExceeded:    "no replica became ready in time",
 	core.RejectFailed:           "its replica failed",
 	core.RejectRetriesExhausted: "every attempt failed",
 	core.RejectRetryBudget:      "the retry budget is exhausted",

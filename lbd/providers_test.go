@@ -11,6 +11,8 @@ import (
 
 	"skyserve/internal/service"
 	"skyserve/internal/testkit"
+	"skyserve/lbd/core"
+	"skyserve/lbd/proxy"
 )
 
 // startProvider starts an external API that requires a key.
@@ -66,6 +68,19 @@ func TestProvidersFromConfiguration(t *testing.T) {
 	}
 	if got := ask(t, hc, f.public, "llama"); got.status != http.StatusServiceUnavailable {
 		t.Errorf("without a provider: %d %s", got.status, got.body)
+	}
+}
+
+// The alert names the cause of every rejection that leads to a fallback.
+func TestFallbackAlertsNameTheCause(t *testing.T) {
+	for _, reason := range []string{
+		core.RejectNoReplica, core.RejectNoAdapter, core.RejectQueueFull, core.RejectWaitExceeded, core.RejectStartExceeded,
+		core.RejectFailed, core.RejectRetriesExhausted, core.RejectRetryBudget, core.RejectRefused,
+	} {
+		alerts := fallbackAlerts("local/us", false, []proxy.FallbackStatus{{Model: "llama", To: "ext/gpt", Reason: reason}})
+		if message := alerts[0].Message; strings.HasSuffix(message, ": ") {
+			t.Errorf("%s: %q", reason, message)
+		}
 	}
 }
 
