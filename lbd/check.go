@@ -147,10 +147,7 @@ func checkListeners(p *problems, cfg service.BalancerConfig, opts Options) {
 
 // checkTargets checks that every replica and peer has a URL and a unique id.
 func checkTargets(p *problems, cfg service.BalancerConfig) {
-	if len(cfg.Peers) > 0 && cfg.PeerToken == "" && cfg.Identity == nil && requiresKeys(cfg) {
-		p.addProblem("peer_token", "is required: it distinguishes peers from clients, which must present keys",
-			"set peer_token (the environment variable SKYSERVE_PEER_TOKEN), the same for all balancers of the service")
-	}
+	checkPeerToken(p, cfg)
 	checkReplicasFile(p, cfg.ReplicasFile)
 	seen, names := map[string]string{cfg.ID: "id"}, map[string]string{}
 	for i, r := range cfg.Replicas {
@@ -177,6 +174,27 @@ func checkTargets(p *problems, cfg service.BalancerConfig) {
 		}
 		claimID(p, seen, key, peer.ID)
 	}
+}
+
+// checkPeerToken checks that there is a peer token if peers could not connect without it. A certificate does not
+// replace it.
+func checkPeerToken(p *problems, cfg service.BalancerConfig) {
+	if len(cfg.Peers) == 0 || cfg.PeerToken != "" {
+		return
+	}
+	const next = "set peer_token (the environment variable SKYSERVE_PEER_TOKEN), the same for all balancers of the service"
+	switch {
+	case requiresKeys(cfg):
+		p.addProblem("peer_token", "is required: it distinguishes peers from clients, which must present keys", next)
+	case cfg.Identity != nil && slices.ContainsFunc(cfg.Peers, onOtherMachine):
+		p.addProblem("peer_token", "is required: without it a balancer accepts only peers on its own machine", next)
+	}
+}
+
+// onOtherMachine reports whether connections from a peer do not come from a loopback address.
+func onOtherMachine(peer service.PeerConfig) bool {
+	u, err := url.Parse(peer.URL)
+	return err == nil && admin.BeyondLoopback(u.Host)
 }
 
 // checkReplica checks the URL of a replica, which may be a DNS name.

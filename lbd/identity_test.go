@@ -196,6 +196,11 @@ func TestIdentitiesAreChecked(t *testing.T) {
 	if err := CheckConfig(base, Options{}); err != nil {
 		t.Errorf("an admin listener with an identity is open to other machines: %v", err)
 	}
+	local := base
+	local.Peers = []service.PeerConfig{{ID: "here", URL: "https://127.0.0.1:8001"}}
+	if err := CheckConfig(local, Options{}); err != nil {
+		t.Errorf("a peer on the same machine requires no token: %v", err)
+	}
 	tests := []struct {
 		name, want string
 		change     func(*service.BalancerConfig)
@@ -203,6 +208,13 @@ func TestIdentitiesAreChecked(t *testing.T) {
 		{"incomplete", "identity: requires cert, key and ca", func(c *service.BalancerConfig) { c.Identity = &service.Identity{Cert: "c"} }},
 		{"peer over http", `peers[0].url: must be https://HOST:PORT, got "http://10.0.0.1:8000"`, func(c *service.BalancerConfig) {
 			c.PeerToken, c.Peers = "p", []service.PeerConfig{{ID: "p", URL: "http://10.0.0.1:8000"}}
+		}},
+		{"peer on another machine without token", "peer_token: is required: without it a balancer accepts only peers on its own machine", func(c *service.BalancerConfig) {
+			c.Peers = []service.PeerConfig{{ID: "here", URL: "https://127.0.0.1:8001"}, {ID: "p", URL: "https://10.0.0.1:8001"}}
+		}},
+		{"keys without token", "peer_token: is required: it distinguishes peers from clients, which must present keys", func(c *service.BalancerConfig) {
+			c.Balancer.Auth = &service.Auth{KeysFrom: "env:KEYS"}
+			c.Peers = []service.PeerConfig{{ID: "here", URL: "https://127.0.0.1:8001"}}
 		}},
 		{"replica over http", `replicas[0].mtls: requires a URL that starts with https://, got "http://10.0.0.1:8000"`, func(c *service.BalancerConfig) {
 			c.Replicas = []service.ReplicaConfig{{ID: "a", URL: "http://10.0.0.1:8000", MTLS: true}}

@@ -40,7 +40,8 @@ type BalancerConfig struct {
 	StoreMTLS bool `yaml:"store_mtls,omitempty" json:"store_mtls,omitempty"`
 	// StoreFiles is the folder of a bucket for the files of batches, as store.files of service.yaml; empty = in the store.
 	StoreFiles string `yaml:"store_files,omitempty" json:"store_files,omitempty"`
-	// PeerToken authenticates balancers of one service to each other.
+	// PeerToken authenticates balancers of one service to each other, also those with an identity. Without it a balancer
+	// accepts only peers on its own machine, and none if clients must present keys.
 	PeerToken string `yaml:"peer_token,omitempty" json:"peer_token,omitempty"`
 	// AdminToken is the token that every request to the admin listener must contain. If it is
 	// empty, the listener only accepts connections from this machine.
