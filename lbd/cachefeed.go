@@ -397,6 +397,9 @@ func (f *cacheFeed) Collect(out chan<- prometheus.Metric) {
 	}
 }
 
+// maxPort is the highest TCP port.
+const maxPort = 1<<16 - 1
+
 // checkCacheEvents checks the addresses of a replica's cache events.
 func checkCacheEvents(p *problems, key string, r service.ReplicaConfig) {
 	for _, a := range []struct{ name, address string }{{"cache_events", r.CacheEvents}, {"cache_replays", r.CacheReplays}} {
@@ -404,8 +407,14 @@ func checkCacheEvents(p *problems, key string, r service.ReplicaConfig) {
 			continue
 		}
 		_, text, err := net.SplitHostPort(a.address)
-		if port, bad := strconv.Atoi(text); err != nil || bad != nil || port < 1 || port+r.Ranks() > 1<<16 {
+		port, bad := strconv.Atoi(text)
+		lastRank := r.Ranks() - 1
+		switch {
+		case err != nil || bad != nil || port < 1 || port > maxPort:
 			p.addProblem(key+"."+a.name, fmt.Sprintf("must be HOST:PORT, got %q", a.address), "")
+		case port+lastRank > maxPort:
+			p.addProblem(key+"."+a.name, fmt.Sprintf("the port of rank %d must be at most %d, got %d", lastRank, maxPort, port+lastRank),
+				"rank n uses the port of rank 0 plus n: use a lower port for rank 0")
 		}
 	}
 	if r.CacheReplays != "" && r.CacheEvents == "" {

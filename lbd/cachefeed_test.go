@@ -99,16 +99,21 @@ func TestCacheEventsOfReplicas(t *testing.T) {
 }
 
 func TestCheckCacheEvents(t *testing.T) {
-	for name, c := range map[string]struct{ events, replays, want string }{
-		"none":           {"", "", ""},
-		"both":           {"127.0.0.1:5557", "127.0.0.1:5657", ""},
-		"no port":        {"127.0.0.1", "", "cache_events: must be HOST:PORT"},
-		"a URL":          {"tcp://127.0.0.1:5557", "", "cache_events: must be HOST:PORT"},
-		"only a replay":  {"", "127.0.0.1:5657", "cache_replays: requires cache_events"},
-		"a large port":   {"127.0.0.1:65536", "", "cache_events: must be HOST:PORT"},
-		"a wrong replay": {"127.0.0.1:5557", "x", "cache_replays: must be HOST:PORT"},
+	for name, c := range map[string]struct {
+		events, replays, want string
+		ranks                 int
+	}{
+		"none":           {"", "", "", 0},
+		"both":           {"127.0.0.1:5557", "127.0.0.1:5657", "", 0},
+		"no port":        {"127.0.0.1", "", "cache_events: must be HOST:PORT", 0},
+		"a URL":          {"tcp://127.0.0.1:5557", "", "cache_events: must be HOST:PORT", 0},
+		"only a replay":  {"", "127.0.0.1:5657", "cache_replays: requires cache_events", 0},
+		"a large port":   {"127.0.0.1:65536", "", "cache_events: must be HOST:PORT", 0},
+		"the last ports": {"127.0.0.1:65534", "", "", 2},
+		"too many ranks": {"127.0.0.1:65534", "", "cache_events: the port of rank 2 must be at most 65535, got 65536", 3},
+		"a wrong replay": {"127.0.0.1:5557", "x", "cache_replays: must be HOST:PORT", 0},
 	} {
-		cfg := config("lb", "local/us", service.ReplicaConfig{URL: "http://127.0.0.1:1", CacheEvents: c.events, CacheReplays: c.replays})
+		cfg := config("lb", "local/us", service.ReplicaConfig{URL: "http://127.0.0.1:1", CacheEvents: c.events, CacheReplays: c.replays, DataParallel: c.ranks})
 		cfg.Listen, cfg.Admin = "127.0.0.1:0", "127.0.0.1:0"
 		err := CheckConfig(cfg, Options{})
 		if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
