@@ -43,8 +43,8 @@ type BalancerConfig struct {
 	// PeerToken authenticates balancers of one service to each other, also those with an identity. Without it a balancer
 	// accepts only peers on its own machine, and none if clients must present keys.
 	PeerToken string `yaml:"peer_token,omitempty" json:"peer_token,omitempty"`
-	// AdminToken is the token that every request to the admin listener must contain. If it is
-	// empty, the listener only accepts connections from this machine.
+	// AdminToken is the token that requests to the admin listener must contain, except over mTLS. It may be empty only
+	// if the listener is on loopback or the balancer has an identity.
 	AdminToken string `yaml:"admin_token,omitempty" json:"admin_token,omitempty"`
 	// Identity is the balancer's certificate in its service; nil = none. With an identity the admin
 	// listener requires mTLS: it serves the admin API to operators and the controller, and peer
