@@ -93,30 +93,37 @@ func (f *fleet) attach(cfg service.ReplicaConfig, origin string) (added bool, er
 	if cfg, err = f.keys.readKey(cfg, old, origin); err != nil {
 		return false, err
 	}
-	if err := f.updateRuntime(cfg, held && old.URL == cfg.URL); err != nil {
+	sameURL := held && old.URL == cfg.URL
+	draining := f.remainsDrained(cfg.ID, sameURL && cfg.Epoch > old.Epoch)
+	if err := f.updateRuntime(cfg, sameURL, draining); err != nil {
 		return false, err
 	}
 	f.attached[cfg.ID], f.origins[cfg.ID] = cfg, origin
 	delete(f.removing, cfg.ID)
-	f.restoreDrain(cfg, held && old.URL == cfg.URL && cfg.Epoch > old.Epoch)
+	if !draining {
+		delete(f.drained, cfg.ID)
+	}
 	f.prober.Start(cfg)
 	f.caches.start(f.withReportedModel(cfg))
 	return !held, nil
 }
 
-// restoreDrain decides whether an attached replica remains drained. Attaching it again ends the drain,
-// unless a controller only reassigns it: then an operator's drain remains.
-func (f *fleet) restoreDrain(cfg service.ReplicaConfig, reassigned bool) {
-	by, drains := f.drained[cfg.ID]
-	if drains && by == "" && reassigned && f.runtime.DrainReplica(cfg.ID) {
-		return
-	}
-	delete(f.drained, cfg.ID)
+// remainsDrained decides whether a replica remains drained when it is attached again. Attaching it ends the
+// drain, unless a controller only reassigns it: then an operator's drain remains.
+func (f *fleet) remainsDrained(id string, reassigned bool) bool {
+	by, drains := f.drained[id]
+	return drains && by == "" && reassigned
+}
+
+// isDraining reports whether a replica receives no new requests, because it is drained or being removed.
+func (f *fleet) isDraining(id string) bool {
+	_, drains := f.drained[id]
+	return drains || f.removing[id]
 }
 
 // updateRuntime updates a replica in the runtime. A replica without a configured model or kind keeps the
 // ones that it reported at the same URL. At another URL it must report them first.
-func (f *fleet) updateRuntime(cfg service.ReplicaConfig, sameURL bool) error {
+func (f *fleet) updateRuntime(cfg service.ReplicaConfig, sameURL, draining bool) error {
 	if sameURL {
 		reported := f.runtimeConfig(cfg.ID)
 		cfg.Model, cfg.Kind = cmp.Or(cfg.Model, reported.Model), cmp.Or(cfg.Kind, reported.Kind)
@@ -124,9 +131,19 @@ func (f *fleet) updateRuntime(cfg service.ReplicaConfig, sameURL bool) error {
 	var err error
 	switch {
 	case cfg.Model != "":
-		_, err = f.runtime.AddReplica(cfg)
+		err = f.addToRuntime(cfg, draining)
 	case !sameURL:
 		_, err = f.runtime.RemoveReplica(cfg.ID, 0)
+	}
+	return err
+}
+
+// addToRuntime adds a replica to the runtime, or updates it there. If it drains, it receives no new requests.
+func (f *fleet) addToRuntime(cfg service.ReplicaConfig, draining bool) (err error) {
+	if draining {
+		_, err = f.runtime.AddDrainingReplica(cfg)
+	} else {
+		_, err = f.runtime.AddReplica(cfg)
 	}
 	return err
 }
@@ -141,7 +158,8 @@ func (f *fleet) runtimeConfig(id string) service.ReplicaConfig {
 	return service.ReplicaConfig{}
 }
 
-// applyFound adds a replica that reported its model or its kind.
+// applyFound adds a replica that reported its model or its kind. It remains drained if it is: an engine that
+// restarts is identified again.
 func (f *fleet) applyFound(cfg service.ReplicaConfig) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -150,7 +168,7 @@ func (f *fleet) applyFound(cfg service.ReplicaConfig) {
 		return // detached or changed meanwhile
 	}
 	attached.Model, attached.Kind = cmp.Or(attached.Model, cfg.Model), cmp.Or(attached.Kind, cfg.Kind)
-	if _, err := f.runtime.AddReplica(attached); err != nil {
+	if err := f.addToRuntime(attached, f.isDraining(cfg.ID)); err != nil {
 		f.log.Error("attaching a replica failed", "replica", cfg.ID, "err", err)
 		f.dropReplica(cfg.ID)
 		return

@@ -166,6 +166,8 @@ type ReplicaInfo struct {
 	// Process identifies the process behind the id, equally for all balancers of the service. A new
 	// process has a new cache.
 	Process string `json:"process,omitempty"`
+	// Draining: it receives no requests, as after EventReplicaDraining.
+	Draining bool `json:"draining,omitempty"`
 }
 
 // ProbeReport is the result of probing a replica. Figures that the engine does not export are unknown.

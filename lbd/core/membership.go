@@ -54,7 +54,7 @@ func (b *Balancer) updateNeighbours() {
 	b.caches.distant = b.cfg.ForwardsToCaches() && slices.ContainsFunc(b.peers, func(t *target) bool { return !t.sameRegion })
 }
 
-// addReplica adds a replica. If it exists already, it is updated and no longer draining.
+// addReplica adds a replica. If it exists already, it is updated, and drains only if info says so.
 func (b *Balancer) addReplica(now time.Duration, info *ReplicaInfo) {
 	if t := findTarget(b.replicas, info.ID); t != nil {
 		former := t.model
@@ -68,12 +68,12 @@ func (b *Balancer) addReplica(now time.Duration, info *ReplicaInfo) {
 		}
 		t.process = info.Process
 		b.setEngine(t, info.engine())
-		t.model, t.maxOutstanding, t.draining = info.Model, info.MaxOutstanding, false
+		t.model, t.maxOutstanding, t.draining = info.Model, info.MaxOutstanding, info.Draining
 		b.noteDetached(now, former)
 		b.placeAllWaiting(now)
 		return
 	}
-	t := &target{cacheTarget: cacheTarget{id: info.ID, process: info.Process}, model: info.Model, maxOutstanding: info.MaxOutstanding}
+	t := &target{cacheTarget: cacheTarget{id: info.ID, process: info.Process}, model: info.Model, maxOutstanding: info.MaxOutstanding, draining: info.Draining}
 	b.setEngine(t, info.engine())
 	b.caches.attachReplica(now, &t.cacheTarget)
 	b.replicas = insertTarget(b.replicas, t)

@@ -433,3 +433,20 @@ func BenchmarkQueue(b *testing.B) {
 		}
 	}
 }
+
+// A replica that is updated or added while it drains receives no waiting request.
+func TestUpdatedDrainingReplicaGetsNothing(t *testing.T) {
+	b := start(DefaultConfig(policy.NewCost()), 1)
+	b.Step(0, Event{Kind: EventReplicaDraining, Target: "r0"})
+	b.Step(0, Event{Kind: EventArrived, Request: &Request{ID: "x", Model: "m"}})
+	for _, id := range []string{"r0", "r1"} {
+		sent := b.Step(0, Event{Kind: EventReplicaAdded, Replica: &ReplicaInfo{ID: id, Model: "m", Draining: true}})
+		if sent = append(sent, b.Step(0, idle(id))...); len(sent) > 0 {
+			t.Errorf("%s: got %+v", id, sent)
+		}
+	}
+	b.Step(0, Event{Kind: EventReplicaAdded, Replica: &ReplicaInfo{ID: "r1", Model: "m"}})
+	if v := b.Snapshot(0); v.Counts.Queued != 0 {
+		t.Errorf("%d requests wait although r1 no longer drains", v.Counts.Queued)
+	}
+}

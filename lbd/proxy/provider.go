@@ -115,7 +115,7 @@ func (r *Runtime) storeExternal(rep *replica) {
 			r.removeRanks(old)
 		}
 	}
-	r.addRanks(rep)
+	r.addRanks(rep, false)
 	r.reportExternal(rep)
 }
 

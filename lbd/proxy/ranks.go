@@ -50,12 +50,14 @@ func (k rank) coreInfo() *core.ReplicaInfo {
 	return i
 }
 
-// addRanks adds a replica's targets; the lock must be held.
-func (r *Runtime) addRanks(rep *replica) {
+// addRanks adds a replica's targets; the lock must be held. If the replica drains, they receive no requests.
+func (r *Runtime) addRanks(rep *replica, draining bool) {
 	r.replicas[rep.cfg.ID] = rep
 	for _, k := range rep.ranks() {
 		r.ranks[k.id()] = k
-		r.stepCore(core.Event{Kind: core.EventReplicaAdded, Replica: k.coreInfo()})
+		info := k.coreInfo()
+		info.Draining = draining
+		r.stepCore(core.Event{Kind: core.EventReplicaAdded, Replica: info})
 	}
 }
 

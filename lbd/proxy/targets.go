@@ -83,6 +83,16 @@ func baseURL(raw string) (*url.URL, error) {
 // errors if cfg is invalid, or requires mTLS that this balancer does not have. An empty id is
 // replaced by the URL's host.
 func (r *Runtime) AddReplica(cfg service.ReplicaConfig) (added bool, err error) {
+	return r.addReplica(cfg, false)
+}
+
+// AddDrainingReplica is AddReplica for a replica that receives no requests: see DrainReplica. Not even a waiting
+// request is sent to it.
+func (r *Runtime) AddDrainingReplica(cfg service.ReplicaConfig) (added bool, err error) {
+	return r.addReplica(cfg, true)
+}
+
+func (r *Runtime) addReplica(cfg service.ReplicaConfig, draining bool) (added bool, err error) {
 	base, err := baseURL(cfg.URL)
 	if err != nil {
 		return false, fmt.Errorf("adding replica %q: %w", cfg.ID, err)
@@ -108,7 +118,7 @@ func (r *Runtime) AddReplica(cfg service.ReplicaConfig) (added bool, err error) 
 	default:
 		rep.transport = r.mtlsTransport
 	}
-	return r.changeTargets(func() (bool, error) { return r.storeReplica(rep) })
+	return r.changeTargets(func() (bool, error) { return r.storeReplica(rep, draining) })
 }
 
 // changeTargets runs a change of the targets under the lock, then publishes the decisions.
@@ -122,7 +132,7 @@ func (r *Runtime) changeTargets(change func() (bool, error)) (bool, error) {
 	return changed, err
 }
 
-func (r *Runtime) storeReplica(rep *replica) (bool, error) {
+func (r *Runtime) storeReplica(rep *replica, draining bool) (bool, error) {
 	cfg := rep.cfg
 	old := r.replicas[cfg.ID]
 	held := r.removedEpochs[cfg.ID]
@@ -145,7 +155,7 @@ func (r *Runtime) storeReplica(rep *replica) (bool, error) {
 			r.removeRanks(old)
 		}
 	}
-	r.addRanks(rep)
+	r.addRanks(rep, draining)
 	return old == nil, nil
 }
 

@@ -1,0 +1,67 @@
+package lbd
+
+import (
+	"log/slog"
+	"testing"
+
+	"skyserve/internal/service"
+	"skyserve/lbd/core"
+	"skyserve/lbd/policy"
+	"skyserve/lbd/proxy"
+)
+
+// unreachable is the URL of a replica that never responds: its probes change nothing.
+const unreachable = "http://127.0.0.1:1"
+
+// testFleet returns a fleet without a balancer.
+func testFleet(t *testing.T) *fleet {
+	t.Helper()
+	p, err := policy.New("cost")
+	if err != nil {
+		t.Fatal(err)
+	}
+	self := service.BalancerConfig{ID: "lb", Region: "local/us"}
+	rt, err := proxy.New(proxy.Options{Self: self, Core: core.DefaultConfig(p)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := newFleet(self, rt, slog.New(slog.DiscardHandler), 1, nil, nil)
+	t.Cleanup(f.close)
+	return f
+}
+
+// add attaches a replica as the admin API does.
+func (f *fleet) add(t *testing.T, cfg service.ReplicaConfig) {
+	t.Helper()
+	if _, err := f.Add(cfg); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// stateOfReplica returns the state of an attached replica; empty if there is none.
+func (f *fleet) stateOfReplica(id string) service.ReplicaState {
+	for _, r := range f.List() {
+		if r.ID == id {
+			return r.State
+		}
+	}
+	return ""
+}
+
+// An engine that restarts is identified again. Its replica stays drained, and one that is being removed
+// receives no new requests.
+func TestIdentifiedReplicaStaysDrained(t *testing.T) {
+	f := testFleet(t)
+	for _, id := range []string{"drained", "removed"} {
+		f.add(t, service.ReplicaConfig{ID: id, URL: unreachable, Model: "llama"})
+	}
+	f.Drain("drained", "")
+	f.runtime.DrainReplica("removed")
+	f.removing["removed"] = true // as long as it has requests
+	for _, id := range []string{"drained", "removed"} {
+		f.applyFound(service.ReplicaConfig{ID: id, URL: unreachable, Model: "llama", Kind: "vllm"})
+		if got := f.stateOfReplica(id); got != service.StateDraining || f.runtimeConfig(id).Kind != "vllm" {
+			t.Errorf("the %s replica is %s with the kind %q", id, got, f.runtimeConfig(id).Kind)
+		}
+	}
+}
