@@ -89,7 +89,7 @@ func (f *fleet) setKeys(keys engineKeys) (changed []string) {
 			continue
 		}
 		cfg.Key = key
-		if err := f.updateRuntime(cfg, true, false); err != nil { // it was valid before, and only the key is new
+		if err := f.updateRuntime(cfg, true, f.isDraining(id)); err != nil { // it was valid before, and only the key is new
 			f.log.Error("changing the API key of a replica failed", "replica", id, "err", err)
 			continue
 		}

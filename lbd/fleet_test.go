@@ -65,3 +65,21 @@ func TestIdentifiedReplicaStaysDrained(t *testing.T) {
 		}
 	}
 }
+
+// A new API key does not end the drain of a replica.
+func TestNewKeyKeepsDrain(t *testing.T) {
+	f := testFleet(t)
+	source := service.EngineKey{APIKey: "file:key", URL: unreachable}
+	keys := func(key service.Secret) engineKeys {
+		return engineKeys{map[string]service.Secret{source.APIKey: key}, map[service.EngineKey]bool{source: true}}
+	}
+	f.setKeys(keys("sk-one"))
+	f.add(t, service.ReplicaConfig{ID: "us-0", URL: unreachable, Model: "llama", APIKey: source.APIKey})
+	f.Drain("us-0", "")
+	if changed := f.setKeys(keys("sk-two")); len(changed) != 1 || f.runtimeConfig("us-0").Key != "sk-two" {
+		t.Errorf("changed %v", changed)
+	}
+	if got := f.stateOfReplica("us-0"); got != service.StateDraining {
+		t.Errorf("the replica is %s", got)
+	}
+}
