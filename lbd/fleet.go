@@ -273,15 +273,15 @@ func (f *fleet) outstanding(id string) int {
 	return 0
 }
 
-// Drain drains a replica. A replica without a known model has no requests and receives none. The
+// Drain drains a replica. One without a known model receives no requests once the model is known. The
 // first program that drains it is recorded, unless an operator drains it later.
 func (f *fleet) Drain(id, by string) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	_, held := f.attached[id]
-	if !held || !f.runtime.DrainReplica(id) {
+	if _, held := f.attached[id]; !held {
 		return false
 	}
+	f.runtime.DrainReplica(id) // not known there until its model is known: see applyFound
 	if _, drains := f.drained[id]; !drains || by == "" {
 		f.drained[id] = by
 	}
@@ -312,17 +312,19 @@ func (f *fleet) List() []admin.Replica {
 			r.ReplicaConfig = cfg
 		}
 		r.View = viewOf(r.ReplicaConfig, views)
-		r.State, r.Reason = stateOf(r.View, probes[id])
+		_, drains := drained[id]
+		r.State, r.Reason = stateOf(r.View, probes[id], drains)
 		r.Reason = f.noteAdoption(r.ReplicaConfig, r.Reason)
 		list = append(list, r)
 	}
 	return list
 }
 
-// stateOf returns the state of a replica, and the reason if it is not ready.
-func stateOf(v *core.ReplicaView, p probe.ReplicaStatus) (state service.ReplicaState, reason string) {
+// stateOf returns the state of a replica, and the reason if it is not ready. drained: it is drained, perhaps
+// before its model is known.
+func stateOf(v *core.ReplicaView, p probe.ReplicaStatus, drained bool) (state service.ReplicaState, reason string) {
 	switch {
-	case v != nil && v.Draining:
+	case drained || v != nil && v.Draining:
 		return service.StateDraining, "finishing in-flight requests"
 	case v != nil && v.Ready:
 		return service.StateReady, ""

@@ -83,3 +83,23 @@ func TestNewKeyKeepsDrain(t *testing.T) {
 		t.Errorf("the replica is %s", got)
 	}
 }
+
+// A replica whose model is not known yet can be drained. It does not serve once the model is known.
+func TestDrainBeforeModelIsKnown(t *testing.T) {
+	f := testFleet(t)
+	f.add(t, service.ReplicaConfig{ID: "us-0", URL: unreachable})
+	if !f.Drain("us-0", "up") || f.stateOfReplica("us-0") != service.StateDraining {
+		t.Errorf("the replica without a model is %s", f.stateOfReplica("us-0"))
+	}
+	f.applyFound(service.ReplicaConfig{ID: "us-0", URL: unreachable, Model: "llama"})
+	if got := f.List()[0]; got.Model != "llama" || got.State != service.StateDraining || got.DrainedBy != "up" {
+		t.Errorf("with a model it is %+v", got)
+	}
+	f.add(t, service.ReplicaConfig{ID: "us-0", URL: unreachable})
+	if got := f.stateOfReplica("us-0"); got != service.StateStarting {
+		t.Errorf("attached again it is %s", got)
+	}
+	if f.Drain("us-1", "") {
+		t.Error("an unknown replica was drained")
+	}
+}
