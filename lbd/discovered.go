@@ -80,7 +80,7 @@ func (f *fleet) applyDiscovered(origin string, replicas []service.ReplicaConfig)
 	for _, id := range f.discoveredBy(origin) {
 		if !wanted[id] {
 			f.log.Info("discovered replica is gone", "replica", id, "origin", origin)
-			f.removeWhenIdle(id)
+			f.removeWhenIdle(id, origin)
 		}
 	}
 	f.keepConflicts(origin, wanted)

@@ -272,3 +272,32 @@ func TestMissingReplicasFileIsRefused(t *testing.T) {
 		t.Errorf("at a reload: %s", got)
 	}
 }
+
+// A reload that removes an entry of the configuration keeps a replica that is attached for another reason: it
+// never belonged to the configuration.
+func TestReloadKeepsReplicasOfOtherOrigins(t *testing.T) {
+	t.Parallel()
+	listed, added := newEngine(t, "llama", ""), newEngine(t, "llama", "")
+	path := filepath.Join(t.TempDir(), "replicas")
+	list(t, path, listed.URL)
+	cfg := config("lb-us-0", "local/us")
+	cfg.ReplicasFile = path
+	f := startFiled(t, cfg, Options{})
+	testkit.Eventually(t, "the file's replica is attached", func() bool { return len(f.origins(t)) == 1 })
+	if _, err := f.admin.AddWorker(t.Context(), service.ReplicaConfig{URL: added.URL}); err != nil {
+		t.Fatal(err)
+	}
+	f.change(func(c *service.BalancerConfig) {
+		c.Replicas = []service.ReplicaConfig{{URL: listed.URL, Model: "llama"}, {URL: added.URL}}
+	})
+	if done := f.reload(); !slices.Equal(done.NotApplied, []string{hostOf(t, listed.URL)}) {
+		t.Errorf("the first reload did %+v", done)
+	}
+	f.change(func(c *service.BalancerConfig) { c.Replicas = nil })
+	if done := f.reload(); len(done.Changed) != 0 || len(done.NotApplied) != 2 {
+		t.Errorf("the second reload did %+v", done)
+	}
+	if got := f.origins(t); got[listed.URL] != "file "+path || got[added.URL] != originAPI {
+		t.Errorf("attached %v", got)
+	}
+}

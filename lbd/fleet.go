@@ -214,17 +214,16 @@ func (f *fleet) dropReplica(id string) {
 	f.caches.stop(id)
 }
 
-// removeWhenIdle removes a replica once its requests have finished; no new ones are sent to it. held is false
-// if it is unknown. fromConfig is false if the controller assigned it; then it is not removed.
-func (f *fleet) removeWhenIdle(id string) (held, fromConfig bool) {
+// removeWhenIdle removes a replica of an origin once its requests have finished; no new ones are sent to it. held is
+// false if it is unknown. owned is false if it is attached for another reason; then it is not removed.
+func (f *fleet) removeWhenIdle(id, origin string) (held, owned bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	attached, held := f.attached[id]
-	if !held || attached.Epoch > 0 {
+	if _, held = f.attached[id]; !held || f.origins[id] != origin {
 		return held, false
 	}
-	if origin := f.conflicts[id]; origin != "" && origin != f.origins[id] {
-		f.origins[id] = origin // this source lists it too: retryConflicts then applies its settings
+	if other := f.conflicts[id]; other != "" && other != origin {
+		f.origins[id] = other // this source lists it too: retryConflicts then applies its settings
 		return true, true
 	}
 	if !f.runtime.DrainReplica(id) { // it has no requests, because its model is unknown

@@ -223,7 +223,7 @@ func (b *balancer) addPeer(p service.PeerConfig) {
 }
 
 // applyReplicas adds and updates replicas, and drains those that were removed. A replica that the
-// controller has assigned meanwhile is not changed.
+// controller has assigned meanwhile is not changed, and one that is attached for another reason is not removed.
 func (b *balancer) applyReplicas(was, wanted []service.ReplicaConfig, done *telemetry.Reload, report func(string, ...any)) {
 	old := map[string]service.ReplicaConfig{}
 	for _, r := range was {
@@ -247,8 +247,8 @@ func (b *balancer) applyReplicas(was, wanted []service.ReplicaConfig, done *tele
 		}
 	}
 	for _, id := range slices.Sorted(maps.Keys(old)) {
-		switch held, fromConfig := b.fleet.removeWhenIdle(id); {
-		case held && !fromConfig:
+		switch held, owned := b.fleet.removeWhenIdle(id, originConfig); {
+		case held && !owned:
 			done.NotApplied = append(done.NotApplied, id)
 		case held:
 			report("replicas: %s removed", id)

@@ -19,8 +19,9 @@ type Reload struct {
 	// Restart lists the changed keys that take effect only after a restart of the
 	// balancer.
 	Restart []string `json:"restart"`
-	// NotApplied lists the changed replicas that were not applied because the controller has
-	// assigned them since.
+	// NotApplied lists the changed replicas that were not applied because they are attached for another
+	// reason: the controller has assigned them since, a file or a DNS name lists them, or the admin API
+	// attached them.
 	NotApplied []string `json:"not_applied"`
 }
 
