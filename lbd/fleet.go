@@ -87,13 +87,16 @@ func (f *fleet) attach(cfg service.ReplicaConfig, origin string) (added bool, er
 	if held && cfg.Epoch < old.Epoch {
 		return false, fmt.Errorf("adding replica %q: epoch %d, current %d: %w", cfg.ID, cfg.Epoch, old.Epoch, proxy.ErrOlderEpoch)
 	}
+	sameURL := held && old.URL == cfg.URL
+	if origin == originAPI && sameURL && cfg.Epoch == old.Epoch {
+		cfg = f.withoutReported(cfg, old)
+	}
 	if origin, err = f.checkOrigin(cfg, origin); err != nil {
 		return false, err
 	}
 	if cfg, err = f.keys.readKey(cfg, old, origin); err != nil {
 		return false, err
 	}
-	sameURL := held && old.URL == cfg.URL
 	draining := f.remainsDrained(cfg.ID, sameURL && cfg.Epoch > old.Epoch)
 	if err := f.updateRuntime(cfg, sameURL, draining); err != nil {
 		return false, err
@@ -106,6 +109,20 @@ func (f *fleet) attach(cfg service.ReplicaConfig, origin string) (added bool, er
 	f.prober.Start(cfg)
 	f.caches.start(f.withReportedModel(cfg))
 	return !held, nil
+}
+
+// withoutReported returns a configuration without the model and the kind that are only those which the replica
+// reported: the objects that List returns contain them, and attaching such an object again must not make them
+// settings.
+func (f *fleet) withoutReported(cfg, old service.ReplicaConfig) service.ReplicaConfig {
+	reported := f.runtimeConfig(cfg.ID)
+	if old.Model == "" && cfg.Model == reported.Model {
+		cfg.Model = ""
+	}
+	if old.Kind == "" && cfg.Kind == reported.Kind {
+		cfg.Kind = ""
+	}
+	return cfg
 }
 
 // remainsDrained decides whether a replica remains drained when it is attached again. Attaching it ends the

@@ -103,3 +103,33 @@ func TestDrainBeforeModelIsKnown(t *testing.T) {
 		t.Error("an unknown replica was drained")
 	}
 }
+
+// The listed object of a replica contains the model and the kind that it reported. Attaching it again ends the
+// drain and changes nothing else: the engine may report another model, and the source that lists it sees no change.
+func TestAttachingListedObjectPinsNothing(t *testing.T) {
+	f := testFleet(t)
+	const file = "file engines.txt"
+	byURL, listed := service.ReplicaConfig{ID: "us-0", URL: unreachable}, service.ReplicaConfig{ID: "us-1", URL: unreachable}
+	f.add(t, byURL)
+	f.setDiscovered(file, []service.ReplicaConfig{listed})
+	for _, cfg := range []service.ReplicaConfig{byURL, listed} {
+		cfg.Model, cfg.Kind = "llama", "vllm"
+		f.applyFound(cfg)
+		f.Drain(cfg.ID, "")
+	}
+	for _, r := range f.List() {
+		f.add(t, r.ReplicaConfig)
+		if got := f.attached[r.ID]; got.Model != "" || got.Kind != "" || f.isDraining(r.ID) || f.runtimeConfig(r.ID).Model != "llama" {
+			t.Errorf("attached again: %+v", got)
+		}
+	}
+	f.Drain("us-1", "")
+	f.setDiscovered(file, []service.ReplicaConfig{listed, {ID: "us-2", URL: unreachable}})
+	if got := f.stateOfReplica("us-1"); got != service.StateDraining {
+		t.Errorf("a change of the file made it %s", got)
+	}
+	pinned := service.ReplicaConfig{ID: "us-0", URL: unreachable, Model: "qwen", Kind: "vllm"}
+	if f.add(t, pinned); f.attached["us-0"].Model != "qwen" {
+		t.Errorf("a model that it did not report: %+v", f.attached["us-0"])
+	}
+}
