@@ -141,17 +141,22 @@ func (f *fleet) checkOrigin(cfg service.ReplicaConfig, origin string) (string, e
 func (f *fleet) setConflict(id, origin string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.conflicts[id] != origin {
+	if i, known := slices.BinarySearch(f.conflicts[id], origin); !known {
 		f.log.Warn("a discovered replica is already attached", "replica", id, "origin", origin, "attached_by", f.origins[id])
+		f.conflicts[id] = slices.Insert(f.conflicts[id], i, origin)
 	}
-	f.conflicts[id] = origin
 }
 
 // keepConflicts forgets the conflicts of an origin that no longer exist.
 func (f *fleet) keepConflicts(origin string, wanted map[string]bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	maps.DeleteFunc(f.conflicts, func(id, by string) bool { return by == origin && (!wanted[id] || f.origins[id] == origin) })
+	for id, origins := range f.conflicts {
+		if i, known := slices.BinarySearch(origins, origin); known && (!wanted[id] || f.origins[id] == origin) {
+			f.conflicts[id] = slices.Delete(origins, i, i+1)
+		}
+	}
+	maps.DeleteFunc(f.conflicts, func(_ string, origins []string) bool { return len(origins) == 0 })
 }
 
 // conflictMessages describes the discovered replicas that are attached for another reason, by origin.
@@ -160,7 +165,9 @@ func (f *fleet) conflictMessages() map[string]string {
 	defer f.mu.Unlock()
 	ids := map[string][]string{}
 	for _, id := range slices.Sorted(maps.Keys(f.conflicts)) {
-		ids[f.conflicts[id]] = append(ids[f.conflicts[id]], fmt.Sprintf("%s (attached by %s)", id, cmp.Or(f.origins[id], "nothing any more")))
+		for _, origin := range f.conflicts[id] {
+			ids[origin] = append(ids[origin], fmt.Sprintf("%s (attached by %s)", id, cmp.Or(f.origins[id], "nothing any more")))
+		}
 	}
 	messages := map[string]string{}
 	for origin, list := range ids {

@@ -33,8 +33,8 @@ type fleet struct {
 	keys     engineKeys
 	attached map[string]service.ReplicaConfig // every replica as it was attached, by id
 	origins  map[string]string                // why each of them is attached
-	// conflicts are the discovered replicas that are attached for another reason, with the origin that lists them.
-	conflicts map[string]string
+	// conflicts are the discovered replicas that are attached for another reason, with the origins that list them, sorted.
+	conflicts map[string][]string
 	// removing are the replicas to remove once their requests have finished.
 	removing map[string]bool
 	unserved map[string]bool   // the declared adapters that no replica served, as last logged
@@ -49,7 +49,7 @@ type fleet struct {
 
 func newFleet(self service.BalancerConfig, runtime *proxy.Runtime, log *slog.Logger, seed uint64, allow func(netip.Addr) error, secure *tls.Config) *fleet {
 	f := &fleet{self: self, runtime: runtime, log: log, attached: map[string]service.ReplicaConfig{}, removing: map[string]bool{}, drained: map[string]string{}}
-	f.origins, f.conflicts, f.discovered = map[string]string{}, map[string]string{}, map[string][]service.ReplicaConfig{}
+	f.origins, f.conflicts, f.discovered = map[string]string{}, map[string][]string{}, map[string][]service.ReplicaConfig{}
 	f.ctx, f.cancel = context.WithCancel(context.Background())
 	f.caches = newCacheFeed(runtime, log, allow, secure)
 	f.prober = probe.New(probe.Options{Sink: runtime.Step, Identified: f.applyFound, Listed: f.applyListed, Seed: seed, Logger: log, Allow: allow, TLS: secure})
@@ -239,9 +239,11 @@ func (f *fleet) removeWhenIdle(id, origin string) (held, owned bool) {
 	if _, held = f.attached[id]; !held || f.origins[id] != origin {
 		return held, false
 	}
-	if other := f.conflicts[id]; other != "" && other != origin {
-		f.origins[id] = other // this source lists it too: retryConflicts then applies its settings
-		return true, true
+	for _, other := range f.conflicts[id] {
+		if other != origin {
+			f.origins[id] = other // this source lists it too: retryConflicts then applies its settings
+			return true, true
+		}
 	}
 	if !f.runtime.DrainReplica(id) { // it has no requests, because its model is unknown
 		f.dropReplica(id)

@@ -133,3 +133,26 @@ func TestAttachingListedObjectPinsNothing(t *testing.T) {
 		t.Errorf("a model that it did not report: %+v", f.attached["us-0"])
 	}
 }
+
+// A replica that the configuration and two sources list belongs to the source that is left when the others have
+// dropped it.
+func TestReplicaOfThreeOriginsStaysAttached(t *testing.T) {
+	f := testFleet(t)
+	cfg := service.ReplicaConfig{ID: "us-0", URL: unreachable, Model: "llama"}
+	if _, err := f.attach(cfg, originConfig); err != nil {
+		t.Fatal(err)
+	}
+	for _, origin := range []string{"file engines.txt", "dns engines"} {
+		f.setDiscovered(origin, []service.ReplicaConfig{cfg})
+	}
+	if got := f.conflictMessages(); len(got) != 2 {
+		t.Errorf("conflicts %v", got)
+	}
+	f.removeWhenIdle("us-0", originConfig)
+	f.retryConflicts()
+	f.setDiscovered("dns engines", []service.ReplicaConfig{})
+	f.retryConflicts()
+	if got := f.originOf("us-0"); got != "file engines.txt" || f.isDraining("us-0") || len(f.conflictMessages()) != 0 {
+		t.Errorf("it belongs to %q, conflicts %v", got, f.conflictMessages())
+	}
+}
