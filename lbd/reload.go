@@ -122,13 +122,15 @@ func (b *balancer) applyReload(to validatedConfig, done *telemetry.Reload) {
 		}
 		report("store_url")
 	}
-	if !reflect.DeepEqual(was.Splits, to.cfg.Splits) {
-		b.runtime.SetSplits(to.cfg.Splits)
+	newSplits, newModels := !reflect.DeepEqual(was.Splits, to.cfg.Splits), !reflect.DeepEqual(was.Models, to.cfg.Models)
+	if newSplits {
 		report("splits")
 	}
-	if !reflect.DeepEqual(was.Models, to.cfg.Models) {
-		b.runtime.SetModels(to.cfg.Models)
+	if newModels {
 		report("models")
+	}
+	if newSplits || newModels {
+		b.runtime.SetModels(to.cfg.Models, to.cfg.Splits)
 	}
 	b.runtime.Reconfigure(to.core)
 	b.peers.FollowOtherRegions(to.core.ForwardsToCaches())

@@ -111,7 +111,7 @@ func TestPriceIsReloaded(t *testing.T) {
 	o.Keys = limited(t, "")
 	b := start(t, o)
 	b.attach("us-0", engine(t, whole(pricedReply)))
-	b.SetModels(priced())
+	b.SetModels(priced(), nil)
 	expect(t, b.post(chatPath, plainBody, asAcme), 200, "")
 	b.isIdle("acme")
 	if u := b.usedBy("acme"); u.Cost != pricedCost {
@@ -123,7 +123,7 @@ func TestPriceIsReloaded(t *testing.T) {
 func TestForwardedCostCountsAtOrigin(t *testing.T) {
 	us, eu := pair(t, "token")
 	for _, b := range []*balancer{us, eu} {
-		b.SetModels(priced())
+		b.SetModels(priced(), nil)
 		b.SetKeys(limited(t, ""))
 	}
 	eu.attach("eu-0", engine(t, speak("a", "b")))

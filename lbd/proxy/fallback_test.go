@@ -122,7 +122,7 @@ func TestFallbackByCause(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			b, small := startFallback(t, "small"), &recording{}
 			if c.reason != core.RejectWaitExceeded {
-				b.SetModels([]service.BalancerModel{{Name: "big", Aliases: []string{"chat"}, Fallback: []string{"small"}, FallbackAfter: time.Minute}, {Name: "small"}})
+				b.SetModels([]service.BalancerModel{{Name: "big", Aliases: []string{"chat"}, Fallback: []string{"small"}, FallbackAfter: time.Minute}, {Name: "small"}}, nil)
 			}
 			c.big(b)
 			b.attachModel("small-0", "small", engine(t, small.with(pricedProvider)), 0)
@@ -160,7 +160,7 @@ func TestRequestsForEarlierNameAreServed(t *testing.T) {
 	go func() { done <- b.post(chatPath, bigBody) }()
 	b.until(func() bool { return b.View().Counts.Queued == 1 })
 	b.attachModel("new-0", "new", engine(t, renamed.with(pricedProvider)), 0)
-	b.SetModels([]service.BalancerModel{{Name: "new", Aliases: []string{"big"}}})
+	b.SetModels([]service.BalancerModel{{Name: "new", Aliases: []string{"big"}}}, nil)
 	if _, err := b.RemoveReplica("big-0", 0); err != nil {
 		t.Fatal(err)
 	}

@@ -37,12 +37,13 @@ func (t *modelTable) accepts(name string) bool {
 }
 
 // SetModels declares the models of the service, with their aliases and adapters. The models of
-// replicas and peers, and the adapters that they list, are usable in addition to these.
-func (r *Runtime) SetModels(models []service.BalancerModel) {
+// replicas and peers, and the adapters that they list, are usable in addition to these. It also sets the names
+// whose sessions are divided among models: together, so that no split is without a model that is added with it.
+func (r *Runtime) SetModels(models []service.BalancerModel, splits []service.Split) {
 	r.points.setModels(models)
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.declared = slices.Clone(models)
+	r.declared, r.splits = slices.Clone(models), slices.Clone(splits)
 	r.rebuildModels()
 }
 

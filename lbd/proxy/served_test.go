@@ -266,7 +266,7 @@ func TestUnservedAdapters(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := start(t, testOptions(t))
-			b.SetModels(c.declared)
+			b.SetModels(c.declared, nil)
 			for i, list := range c.lists {
 				id := fmt.Sprint("us-", i)
 				b.attach(id, engine(t, speak("fine")))

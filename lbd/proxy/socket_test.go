@@ -343,7 +343,7 @@ func TestRejectedWebSockets(t *testing.T) {
 	if _, _, code := apiErrorOf(t, body); status != 426 || code != "websocket_required" {
 		t.Errorf("without an upgrade: %d %s", status, body)
 	}
-	b.SetModels([]service.BalancerModel{{Name: testModel}, {Name: "other"}})
+	b.SetModels([]service.BalancerModel{{Name: testModel}, {Name: "other"}}, nil)
 	if _, resp, err := b.dial(realtime, nil); err == nil || resp.StatusCode != 404 {
 		t.Errorf("without a model of two: %v", err)
 	}

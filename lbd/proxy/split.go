@@ -64,14 +64,6 @@ func (s *split) modelOf(model string) (openai.ResolvedModel, bool) {
 	return openai.ResolvedModel{}, false
 }
 
-// SetSplits sets the model names whose sessions are divided among models.
-func (r *Runtime) SetSplits(splits []service.Split) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.splits = slices.Clone(splits)
-	r.rebuildModels()
-}
-
 // resolveSplit chooses the model of a request for a split: that of the response that the request
 // continues, if there is one, else that of its session.
 func (x *exchange) resolveSplit(s *split, continued string) openai.ResolvedModel {

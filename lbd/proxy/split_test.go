@@ -129,7 +129,7 @@ func TestSplitServesChosenModel(t *testing.T) {
 	if len(names) != 3 {
 		t.Errorf("20 sessions are served by %v", names)
 	}
-	b.SetSplits([]service.Split{{Name: "chat", Weights: map[string]int{"a": 0, "b": 5}}})
+	b.SetModels(o.Self.Models, []service.Split{{Name: "chat", Weights: map[string]int{"a": 0, "b": 5}}})
 	for i := range 20 {
 		resp := b.post(chatPath, `{"model":"chat","messages":[]}`, fmt.Sprint("X-Session-ID: ", i))
 		_, _ = io.Copy(io.Discard, resp.Body)
@@ -137,6 +137,35 @@ func TestSplitServesChosenModel(t *testing.T) {
 			t.Errorf("session %d: a drained model serves: %s", i, got)
 		}
 	}
-	b.SetSplits(nil)
+	b.SetModels(o.Self.Models, nil)
 	expect(t, b.post(chatPath, `{"model":"chat","messages":[]}`), http.StatusNotFound, "model_not_found")
+}
+
+// A model that is added together with a split to it never leaves all sessions to the other models.
+func TestModelsAndSplitsChangeTogether(t *testing.T) {
+	b := start(t, roundRobin(t))
+	splits := []service.Split{{Name: "chat", Weights: map[string]int{"a": 1, "b": 1}}}
+	done, partial := make(chan struct{}), make(chan int, 1)
+	go func() {
+		count := 0
+		for {
+			select {
+			case <-done:
+				partial <- count
+				return
+			default:
+				if s := b.models.Load().splits["chat"]; s != nil && len(s.parts) != 2 {
+					count++
+				}
+			}
+		}
+	}()
+	for range 1000 {
+		b.SetModels([]service.BalancerModel{{Name: "a"}, {Name: "b"}}, splits)
+		b.SetModels([]service.BalancerModel{{Name: "a"}}, nil)
+	}
+	close(done)
+	if n := <-partial; n > 0 {
+		t.Errorf("the split had one model %d times", n)
+	}
 }

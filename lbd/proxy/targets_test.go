@@ -110,7 +110,7 @@ func TestModels(t *testing.T) {
 		t.Fatal(err)
 	}
 	want("chat-small", testModel, "other")
-	b.SetModels([]service.BalancerModel{{Name: "m", Aliases: []string{"other", "alias"}}})
+	b.SetModels([]service.BalancerModel{{Name: "m", Aliases: []string{"other", "alias"}}}, nil)
 	want("alias", "m", "other")
 	if resolved, _ := b.models.Load().resolve([]byte("other")); resolved.Model != "other" {
 		t.Errorf("an alias hides the real model: %+v", resolved)
