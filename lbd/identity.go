@@ -9,6 +9,7 @@ import (
 
 	"skyserve/internal/identity"
 	"skyserve/internal/service"
+	"skyserve/internal/store"
 	"skyserve/internal/telemetry"
 	"skyserve/lbd/admin"
 )
@@ -118,6 +119,8 @@ func checkIdentity(p *problems, cfg service.BalancerConfig) {
 		p.addProblem("store_mtls", "requires an identity of the balancer", "set identity.cert, identity.key and identity.ca")
 	case !strings.HasPrefix(cfg.StoreURL, "tls://"):
 		p.addProblem("store_url", fmt.Sprintf("store_mtls requires a URL that starts with tls://, got %q", telemetry.HideCredentials(cfg.StoreURL)), "")
+	case store.CheckURL(cfg.StoreURL) != nil:
+		p.addProblem("store_url", fmt.Sprintf("must be tls://HOST:PORT, several separated by commas, got %q", telemetry.HideCredentials(cfg.StoreURL)), "")
 	}
 	const reach = "balancers with an identity connect to each other's admin address, which uses mTLS"
 	for i, peer := range cfg.Peers {

@@ -226,6 +226,9 @@ func TestIdentitiesAreChecked(t *testing.T) {
 		{"store mTLS without TLS", `store_url: store_mtls requires a URL that starts with tls://, got "nats://***@10.0.0.1:8400"`, func(c *service.BalancerConfig) {
 			c.StoreURL, c.StoreMTLS = "nats://secret@10.0.0.1:8400", true
 		}},
+		{"store with an invalid URL", `store_url: must be tls://HOST:PORT, several separated by commas, got "tls://10.0.0.1 :8400"`, func(c *service.BalancerConfig) {
+			c.StoreURL, c.StoreMTLS = "tls://10.0.0.1 :8400", true
+		}},
 		{"store mTLS without identity", "store_mtls: requires an identity of the balancer", func(c *service.BalancerConfig) {
 			c.Identity, c.Admin = nil, "127.0.0.1:0"
 			c.StoreURL, c.StoreMTLS = "tls://10.0.0.1:8400", true

@@ -116,12 +116,7 @@ func (b *balancer) applyReload(to validatedConfig, done *telemetry.Reload) {
 		b.providers = to.providers
 		report("providers")
 	}
-	if was.StoreURL != to.cfg.StoreURL && b.store != nil {
-		if err := b.store.SetURL(to.cfg.StoreURL); err != nil {
-			b.log.Error("changing the addresses of the store failed", "err", err)
-		}
-		report("store_url")
-	}
+	b.applyStoreURL(was.StoreURL, done)
 	newSplits, newModels := !reflect.DeepEqual(was.Splits, to.cfg.Splits), !reflect.DeepEqual(was.Models, to.cfg.Models)
 	if newSplits {
 		report("splits")
@@ -174,6 +169,20 @@ func (b *balancer) applyReload(to validatedConfig, done *telemetry.Reload) {
 	b.applyPeers(was.Peers, to.cfg.Peers, report)
 	b.applyReplicas(staticOf(was.Replicas), staticOf(to.cfg.Replicas), done, report)
 	b.applySources(was, to.cfg, report)
+}
+
+// applyStoreURL changes the addresses of the store. If that fails, the next reload tries again.
+func (b *balancer) applyStoreURL(was string, done *telemetry.Reload) {
+	if b.configured.StoreURL == was || b.store == nil {
+		return
+	}
+	if err := b.store.SetURL(b.configured.StoreURL); err != nil {
+		b.log.Error("changing the addresses of the store failed", "err", err)
+		b.configured.StoreURL = was
+		done.Restart = append(done.Restart, "store_url")
+		return
+	}
+	done.Changed = append(done.Changed, "store_url")
 }
 
 // applyPeers adds, replaces and removes peers; forwarded requests continue.

@@ -6,11 +6,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"sync"
@@ -21,6 +23,7 @@ import (
 	"github.com/goccy/go-yaml"
 
 	"skyserve/internal/service"
+	"skyserve/internal/store"
 	"skyserve/internal/telemetry"
 	"skyserve/internal/testkit"
 )
@@ -382,6 +385,30 @@ func TestReloadChangesReplicasAndPeers(t *testing.T) {
 	f.change(func(c *service.BalancerConfig) { c.Peers = nil })
 	if done := f.reload(); !slices.Equal(done.Changed, []string{"peers: lb-eu-0 removed"}) || len(f.snapshot(t).Regions) != 1 {
 		t.Errorf("reload did %+v", done)
+	}
+}
+
+// An address of the store that cannot be used is not reported as changed, and the next reload tries again.
+func TestFailedStoreURLIsNotApplied(t *testing.T) {
+	s, err := store.Connect(t.Context(), "nats://127.0.0.1:1", "", store.Lazy())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	const was, bad, good = "tls://127.0.0.1:1", "tls://127.0.0.1 :1", "tls://127.0.0.1:2"
+	for _, c := range []struct {
+		to, configured string
+		want           telemetry.Reload
+	}{
+		{bad, was, telemetry.Reload{Restart: []string{"store_url"}}},
+		{good, good, telemetry.Reload{Changed: []string{"store_url"}}},
+	} {
+		b := &balancer{store: s, log: slog.New(slog.DiscardHandler), configured: service.BalancerConfig{StoreURL: c.to}}
+		var done telemetry.Reload
+		b.applyStoreURL(was, &done)
+		if !reflect.DeepEqual(done, c.want) || b.configured.StoreURL != c.configured {
+			t.Errorf("%s: %+v, configured is %s", c.to, done, b.configured.StoreURL)
+		}
 	}
 }
 

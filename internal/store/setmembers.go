@@ -3,7 +3,6 @@ package store
 import (
 	"context"
 	"fmt"
-	"net/url"
 	"slices"
 	"strings"
 	"time"
@@ -114,8 +113,8 @@ type runningNATS struct {
 // SetURL changes the servers of a client: see Connect. A connection to a server that is no longer among them stays
 // until it is lost.
 func (s *Store) SetURL(natsURL string) error {
-	if _, err := url.Parse(natsURL); err != nil || natsURL == "" {
-		return fmt.Errorf("changing the servers of the store: url must be nats://host:port, got %q", telemetry.HideCredentials(natsURL))
+	if err := CheckURL(natsURL); err != nil {
+		return fmt.Errorf("changing the servers of the store: %w", err)
 	}
 	s.mu.Lock()
 	s.servers, s.url = natsURL, telemetry.HideCredentials(natsURL)

@@ -131,8 +131,8 @@ func Connect(ctx context.Context, natsURL, token string, options ...Option) (*St
 	if !namespaceRE.MatchString(c.namespace) {
 		return nil, fmt.Errorf("connecting to store: namespace must be letters, digits, dashes and underscores, got %q", c.namespace)
 	}
-	if _, err := url.Parse(natsURL); err != nil || natsURL == "" {
-		return nil, fmt.Errorf("connecting to store: url must be nats://host:port, got %q", telemetry.HideCredentials(natsURL))
+	if err := CheckURL(natsURL); err != nil {
+		return nil, fmt.Errorf("connecting to store: %w", err)
 	}
 	s := &Store{
 		servers: natsURL, url: telemetry.HideCredentials(natsURL), namespace: c.namespace, log: c.log, filesBucket: c.filesBucket,
@@ -151,6 +151,14 @@ func Connect(ctx context.Context, natsURL, token string, options ...Option) (*St
 	}
 	s.background.Go(func() { s.checkMember(background) })
 	return s, nil
+}
+
+// CheckURL checks the URL of a store, without a connection to it: see Connect.
+func CheckURL(natsURL string) error {
+	if _, err := url.Parse(natsURL); err != nil || natsURL == "" {
+		return fmt.Errorf("url must be nats://host:port, got %q", telemetry.HideCredentials(natsURL))
+	}
+	return nil
 }
 
 func (s *Store) natsOptions(token string, c config) []nats.Option {
