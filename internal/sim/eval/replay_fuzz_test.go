@@ -69,7 +69,7 @@ func randomEvent(r *rapid.T) core.Event {
 		PromptTokens: maybe("prompt"), CachedTokens: maybe("cached"), OutputTokens: maybe("output"),
 		Key: rapid.SliceOfN(rapid.Uint64Range(0, 3), 0, 7).Draw(r, "key"), Retryable: rapid.Bool().Draw(r, "retryable"), Unreachable: rapid.Bool().Draw(r, "unreachable"),
 	}
-	e.Replica = &core.ReplicaInfo{ID: e.Target, Model: model.Draw(r, "serves"), MaxOutstanding: number.Draw(r, "most")}
+	e.Replica = &core.ReplicaInfo{ID: e.Target, Model: model.Draw(r, "serves"), MaxOutstanding: number.Draw(r, "most"), Draining: rapid.Bool().Draw(r, "drains")}
 	e.Report = &core.ProbeReport{
 		Age: duration.Draw(r, "report age"), Ready: rapid.Bool().Draw(r, "ready"), Pending: maybe("pending"), Running: maybe("running"),
 		KV: policy.Maybe[float64]{Value: share.Draw(r, "kv"), Known: true},
