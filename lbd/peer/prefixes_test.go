@@ -251,8 +251,9 @@ func TestSilentNeighbourIsLoggedOnce(t *testing.T) {
 	b := &balancer{answer: func(*http.Request) (int, string, error) { return 0, "", errors.New("connection refused") }}
 	following(t, b, near, &log, func(_ *Client, received func() []core.CacheUpdate) {
 		time.Sleep(10 * time.Second)
-		if n := strings.Count(log.String(), "\n"); n != 1 || len(received()) != 0 {
-			t.Errorf("%d lines:\n%s", n, log.String())
+		got := received() // and waits until nothing is being logged
+		if n := strings.Count(log.String(), "\n"); n != 1 || len(got) != 0 {
+			t.Errorf("%d lines, %d updates:\n%s", n, len(got), log.String())
 		}
 	})
 }
