@@ -45,7 +45,7 @@ func readDeployment(svc local.Service) (d deployment, err error) {
 	if err := svc.LoadValue(noteProgram, &program); err != nil {
 		return d, err
 	}
-	d.inClouds = slices.ContainsFunc(d.regions, isRented) || len(d.regions) == 0 && program.isChosen()
+	d.inClouds = slices.ContainsFunc(d.regions, service.Region.Rented) || len(d.regions) == 0 && program.isChosen()
 	return d, nil
 }
 
@@ -66,9 +66,6 @@ func union(a, b []service.Region) []service.Region {
 	}
 	return all
 }
-
-// isRented reports whether the machines of a region are in a cloud.
-func isRented(r service.Region) bool { return !cloud.RunsOnThisComputer(r) }
 
 // joinRegions returns the names of regions with a separator between them.
 func joinRegions(regions []service.Region, separator string) string {
