@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"skyserve/internal/sim/workload"
+	"skyserve/lbd/core"
 )
 
 // Drawn scenarios are valid, differ, stay within the documented ranges and survive a file. The same
@@ -44,5 +45,22 @@ func TestMixture(t *testing.T) {
 	}
 	if len(kinds) != len(workload.Kinds()) || len(regions) != 6 || len(loops) != 2 {
 		t.Errorf("150 draws have %d workloads, %d numbers of regions and %d loops", len(kinds), len(regions), len(loops))
+	}
+}
+
+// Engines that respond faster do not serve fewer tokens of the same arrivals. With a warm-up, those of this draw would:
+// they serve more of the first requests before its end.
+func TestOpenMixtureFavoursFaster(t *testing.T) {
+	s := Mixture(1500020) // trees of thoughts, 30 requests each, below the capacity
+	if s.Rate == 0 {
+		t.Fatalf("a closed loop: %s", s.Title)
+	}
+	serve := func(factor float64) float64 {
+		scaled := s
+		scaled.Profile = s.Profile.Scaled(factor)
+		return run(t, &scaled, Setup{Policy: "least-load", Push: core.PushRule{Mode: core.PushBlind}, Layout: Single, Seed: 1}).Figures.OutputTokensPerSecond
+	}
+	if drawn, fast := serve(1), serve(0.5); fast < drawn {
+		t.Errorf("engines of twice the speed serve %.1f instead of %.1f tokens per second", fast, drawn)
 	}
 }
