@@ -295,6 +295,7 @@ func (b *Balancer) handleFinished(now time.Duration, id string, out *Outcome) {
 		t.starts.addUnstreamed(now, r, &b.cfg)
 	}
 	b.learnFromEnd(now, t, r, own)
+	t.removeReported(r)
 	t.streams.addUnstreamed(own)
 	b.queue(r.Model).chargeServed(r, out)
 	if out != nil && out.OutputTokens.Known {

@@ -386,3 +386,37 @@ func TestForwardIncludesSessionAge(t *testing.T) {
 		t.Errorf("sent in the order %s", got)
 	}
 }
+
+// A request that a peer has served no longer counts there, if the peer's last report includes it. Otherwise a client that
+// sends its next request at once would find the peer as busy as before.
+func TestServedForwardFreesPeer(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		sent    time.Duration // the report of 1 s took 100 ms
+		outcome Event
+		want    int
+		kv      float64
+	}{
+		{"served", 800 * time.Millisecond, Event{Kind: EventFinished}, 1, 0.3},
+		{"sent after the report", 950 * time.Millisecond, Event{Kind: EventFinished}, 2, 0.6},
+		{"bounced", 800 * time.Millisecond, Event{Kind: EventBounced}, 2, 0.6},
+	} {
+		seen := &spy{Policy: policy.NewCost()}
+		b := start(DefaultConfig(seen), 0)
+		b.Step(0, Event{Kind: EventPeerAdded, Peer: &PeerInfo{ID: "eu"}})
+		report := func(now time.Duration, outstanding int) {
+			b.Step(now, Event{Kind: EventPeerReport, Target: "eu", PeerReport: &PeerReport{Age: 100 * time.Millisecond, RTT: 200 * time.Millisecond, Models: []ModelLoad{
+				{Model: "m", Replicas: 2, Available: 2, Outstanding: outstanding, ContextTokens: 500 * outstanding, KV: policy.Known(0.3 * float64(outstanding))},
+			}}})
+		}
+		report(700*time.Millisecond, 1)
+		b.Step(c.sent, Event{Kind: EventArrived, Request: &Request{ID: "first", Model: "m", PromptTokens: 100}})
+		report(1100*time.Millisecond, 2)
+		c.outcome.ID = "first"
+		b.Step(1200*time.Millisecond, c.outcome)
+		b.Step(1200*time.Millisecond, Event{Kind: EventArrived, Request: &Request{ID: "next", Model: "m", PromptTokens: 100}})
+		if got := seen.peers[0]; got.PeerOutstanding != c.want || got.ContextTokens != 500*c.want || math.Abs(got.KV.Value-c.kv) > 1e-9 {
+			t.Errorf("%s: the peer has %d requests with %d tokens of context and KV utilisation %g, want %d and %g", c.name, got.PeerOutstanding, got.ContextTokens, got.KV.Value, c.want, c.kv)
+		}
+	}
+}

@@ -140,6 +140,21 @@ func (t *target) modelLoad(model string) *ModelLoad {
 	return nil
 }
 
+// removeReported lowers a peer's last report by r, which the peer has served, if the report includes r. Otherwise the
+// peer would seem to be as loaded as before until its next report, although its client knows better. Its memory is
+// assumed to be evenly divided among the requests there. A report and the end of a response travel equally long, so the next
+// report includes everything that ended before it arrived.
+func (t *target) removeReported(r *request) {
+	l := t.modelLoad(r.Model)
+	if l == nil || l.Outstanding <= 0 || r.sentAt > t.reportedAt-t.reportLatency {
+		return
+	}
+	remaining := float64(l.Outstanding-1) / float64(l.Outstanding)
+	l.Outstanding--
+	l.ContextTokens = int(remaining * float64(l.ContextTokens))
+	l.KV.Value *= remaining
+}
+
 // queuedAt returns the length of the peer's queue for a model, including requests sent since its
 // last report that exceed the capacity of its available replicas.
 func (t *target) queuedAt(l *ModelLoad) int {
