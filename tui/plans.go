@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"skyserve/internal/printable"
+	"skyserve/internal/service"
 	"skyserve/internal/telemetry"
 )
 
@@ -90,6 +91,15 @@ func (s *screen) noPlan(p *telemetry.PlanSummary) string {
 	return ""
 }
 
+// strategy returns autoscale.strategy, and whether it changes the number of replicas without a user.
+func (s *screen) strategy() string {
+	text := "strategy " + s.theme.text(s.snapshot.Strategy)
+	if s.snapshot.Strategy != service.StrategyManual {
+		text += " (automatic)"
+	}
+	return text
+}
+
 // abovePlan returns the status, cost and problems of the last plan.
 func (s *screen) abovePlan() []string {
 	p := s.snapshot.Plan
@@ -111,7 +121,7 @@ func (s *screen) abovePlan() []string {
 	line, _ := t.segments(s.width, "  ",
 		segment{"plan from " + p.At.In(s.snapshot.At.Location()).Format("Mon 15:04"), t.title},
 		segment{t.text(p.Status), t.paint(status)}, segment{s.planCost(p), paint{}},
-		segment{"strategy " + s.theme.text(s.snapshot.Strategy), t.muted}, segment{hint, t.accent},
+		segment{s.strategy(), t.muted}, segment{hint, t.accent},
 	)
 	var lines []string
 	if p.Status != "" {
@@ -229,7 +239,7 @@ func (s *screen) aboveDonations() []string {
 	}
 	line, _ := s.theme.segments(s.width, "  ",
 		segment{printable.Count(len(s.snapshot.Donations), "replica") + " donated", s.theme.title},
-		segment{fmt.Sprintf("revenue $%.2f/h", s.snapshot.RevenuePerHour()), paint{}},
+		segment{fmt.Sprintf("revenue $%.2f/h (autoscale.donate_price)", s.snapshot.RevenuePerHour()), paint{}},
 		segment{fmt.Sprintf("$%.2f so far", earned), s.theme.good},
 		segment{fmt.Sprintf("recent events: %d donated, %d reclaimed", donated, reclaimed), s.theme.muted},
 	)

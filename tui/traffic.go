@@ -29,7 +29,7 @@ func (s *screen) trafficColumns() []sheetColumn {
 		numberColumn(prompt, 6, 7, "Q", "prompt tokens per second"),
 		numberColumn("HIT", 4, 10, "H", "prefix hit rate"),
 		numberColumn(output, 6, 4, "T", "output tokens per second"),
-		numberColumn("USAGE $/H", 5, 4, "C", "cost of the usage per hour, by the models' prices"),
+		numberColumn("CHARGED $/H", 5, 4, "C", "what clients are charged per hour, by the models' prices; not the cost of machines"),
 	}
 }
 

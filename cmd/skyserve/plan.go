@@ -59,7 +59,7 @@ func newPlanCmd() *cobra.Command {
 		Long: `Forecast the load and compute the cheapest replicas that serve it: counts per model,
 region, GPU and capacity type, with the reason for each. Without --apply nothing is
 changed. With --apply, new replicas are added; when they are ready, excess ones are drained,
-then stopped or donated, within replicas.min and replicas.max. Changes are stored with the
+then stopped or donated, within regions[].replicas.min and .max. Changes are stored with the
 service, and 'skyserve up' keeps them. If a zone has no capacity, --apply tries the next zone,
 capacity type, GPU and region, as 'skyserve up' does.
 
@@ -142,7 +142,7 @@ func (o *planOptions) reviewFlags(cmd *cobra.Command) {
 	flags.DurationVar(&o.review.Horizon, "horizon", 0, "length of the planned period (default: autoscale.every, at least 1h)")
 	flags.StringVar(&o.review.Forecaster, "forecaster", "", "forecaster, one of those of 'skyserve forecast' (default: the service's, else auto)")
 	flags.DurationVar(&o.review.Step, "step", plan.DefaultStep, "load is averaged over windows of this length before its peak is taken")
-	flags.StringVar(&o.review.PeakQuantile, "peak-quantile", plan.DefaultPeakQuantile, "quantile of the forecast peak to plan for: "+strings.Join(forecast.PeakQuantiles, ", ")+" (expected = the mean); use p90 or more with autoscale.strategy manual or lt-i, which keep the counts until the next plan")
+	flags.StringVar(&o.review.PeakQuantile, "peak-quantile", plan.DefaultPeakQuantile, "quantile of the forecast peak to plan for: "+strings.Join(forecast.PeakQuantiles, ", ")+" (expected = the mean); use p90 or more with autoscale.strategy manual or lt-i, which keep the counts until the next plan; docs/service-yaml.md explains the strategies")
 	flags.Float64Var(&o.review.Gap, "gap", 0, "relative optimality gap at which the solver stops (0 = proven optimal)")
 	flags.Float64Var(&o.review.LocalShare, "local-share", plan.DefaultLocalShare, "minimum share of a region's own peak that its own replicas must serve")
 	flags.StringSliceVar(&o.review.Survive, "survive", nil, "serve all load even after the loss of any one of these `REGIONS`, comma-separated; any = any one region of the service")

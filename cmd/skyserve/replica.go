@@ -43,7 +43,7 @@ func newReplicaCmd() *cobra.Command {
 		SuggestFor: []string{"scale", "drain", "cordon"},
 		Short:      "List, add, remove, drain, donate and reclaim replicas",
 		Long: `List, add, remove, drain, donate and reclaim replicas of a running service, within
-replicas.min and replicas.max of its service.yaml. Changes are stored with the service:
+regions[].replicas.min and .max of its service.yaml. Changes are stored with the service:
 'skyserve up' keeps them; 'skyserve plan --apply', and an autoscale.strategy other than
 manual, may undo them.
 

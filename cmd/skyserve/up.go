@@ -74,8 +74,8 @@ restarts what has died. Missing processes are started concurrently. Replicas who
 configuration differs are replaced one at a time in each region, balancers one at a time
 in total. Balancers reload policy, models, keys, peers and replicas while they run; only
 settings that cannot be reloaded, such as an address, restart them. Replicas beyond
-replicas.min that 'skyserve plan --apply' or 'skyserve replica' added are kept, up to
-replicas.max.
+regions[].replicas.min that 'skyserve plan --apply' or 'skyserve replica' added are kept,
+up to regions[].replicas.max.
 
 Local regions run simulated engines in the background on this machine. Static regions
 are machines that you already have: their endpoints are attached to a balancer on this

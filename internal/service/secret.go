@@ -6,16 +6,16 @@ import (
 	"strings"
 )
 
-// Secret is a value that is never displayed: every format prints three asterisks instead. Encoders
+// Secret is a value that is never displayed: every format prints "(hidden)" instead. Encoders
 // must not see it at all; fields of this type have the tags json:"-" and yaml:"-".
 type Secret string
 
-// String returns asterisks, or nothing for an empty secret.
+// String returns "(hidden)", or nothing for an empty secret.
 func (s Secret) String() string {
 	if s == "" {
 		return ""
 	}
-	return stars
+	return concealed
 }
 
 // GoString is String, for the format %#v.

@@ -20,8 +20,9 @@ type span struct{ from, until int }
 // endOfLine is a column after the end of every line.
 const endOfLine = 1 << 30
 
-// stars replace hidden text, always the same number, so that they do not reveal its length.
-const stars = "***"
+// concealed replaces hidden text, whatever its length, which may be secret too. Asterisks would look like a value of the
+// file.
+const concealed = "(hidden)"
 
 func newSource(file, text string) *source {
 	return &source{file: file, lines: strings.Split(text, "\n"), hidden: map[int][]span{}}
@@ -88,7 +89,7 @@ func (s *source) render(line, col int) (text []rune, caret int) {
 		hidden := s.isHidden(line, i+1) && (inside || !unicode.IsSpace(r))
 		switch {
 		case hidden && !inside:
-			text = append(text, []rune(stars)...)
+			text = append(text, []rune(concealed)...)
 		case hidden:
 			if i+1 == col {
 				caret = len(text)

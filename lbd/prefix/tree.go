@@ -127,40 +127,42 @@ func (t *Tree) Superseded(key Key, out []int) {
 	clear(out)
 	t.descend(key)
 	d := &t.walked
-	// newest is the target that was the last to receive every visited node that it holds, so that nothing is written
-	// for it yet; -1 = none.
-	newest := -1
+	// pending is the target that was the last to receive every node visited so far that it holds, so that none of it
+	// counts as superseded for that target; -1 = none.
+	pending := -1
 	below, depth := none, d.pathDepth
 	if d.tip != none {
-		newest, below = t.writeSuperseded(d.tip, below, newest, d.depth, out)
+		pending, below = t.writeSuperseded(d.tip, below, pending, d.depth, out)
 	}
 	for i := len(d.path) - 1; i >= 0; i-- { // from the end, so that each target is written once
-		newest, below = t.writeSuperseded(d.path[i], below, newest, depth, out)
+		pending, below = t.writeSuperseded(d.path[i], below, pending, depth, out)
 		depth -= int(t.node(d.path[i]).length)
 	}
 }
 
-// writeSuperseded writes the depth of node id for the targets that hold id but not its descendant below, and for
-// newest. It omits the target that received id last; if nothing is written for that one yet, it is the new newest. It
-// writes nothing if that target is unknown or no longer holds id.
-func (t *Tree) writeSuperseded(id, below int32, newest, depth int, out []int) (int, int32) {
+// writeSuperseded writes the depths that Superseded reports for node id of the path; Superseded calls it for each node,
+// the deepest first. If another target than pending received id last, the superseded part of pending ends at id, and
+// its depth is written. The depth of id is also written for the targets that hold id but not the node below it, except
+// the one that received id last, which becomes pending. It writes nothing if that target is unknown or no longer holds
+// id. It returns pending and below for the next call.
+func (t *Tree) writeSuperseded(id, below int32, pending, depth int, out []int) (nextPending int, nextBelow int32) {
 	latest := t.node(id).latest()
 	if latest < 0 || !t.hasTarget(id, latest) {
-		return newest, below
+		return pending, below
 	}
-	if newest >= 0 && newest != latest {
-		if newest < len(out) {
-			out[newest] = depth * BlockBytes
+	if pending >= 0 && pending != latest {
+		if pending < len(out) {
+			out[pending] = depth * BlockBytes
 		}
-		newest = -1
+		pending = -1
 	}
 	t.writeDepths(id, below, depth, out)
 	if below == none || !t.hasTarget(below, latest) {
-		if newest = latest; latest < len(out) {
+		if pending = latest; latest < len(out) {
 			out[latest] = 0
 		}
 	}
-	return newest, id
+	return pending, id
 }
 
 // writeDepths writes the depth of the targets that have node id but not its descendant next; of all
