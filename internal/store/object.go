@@ -178,7 +178,7 @@ func (r *objectReader) fetchPart() error {
 	octx, cancel := context.WithTimeout(r.ctx, partTimeout)
 	defer cancel()
 	part, err := r.readPart(octx, partName(r.name, number))
-	if errors.Is(err, jetstream.ErrObjectNotFound) || errors.Is(err, fs.ErrNotExist) {
+	if errors.Is(err, jetstream.ErrObjectNotFound) || errors.Is(err, jetstream.ErrMsgNotFound) || errors.Is(err, fs.ErrNotExist) {
 		err = fmt.Errorf("%w: %w", ErrNotFound, err)
 	}
 	if err != nil {

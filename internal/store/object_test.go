@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 	"testing/iotest"
+
+	"github.com/nats-io/nats.go/jetstream"
 )
 
 func TestObjects(t *testing.T) {
@@ -65,6 +67,20 @@ func TestBrokenUploadLeavesNothing(t *testing.T) {
 	}
 	if _, err := io.ReadAll(st.ReadObject(t.Context(), "a", 0, 1)); !errors.Is(err, ErrNotFound) {
 		t.Errorf("a part remains: %v", err)
+	}
+}
+
+// A part whose content is lost, but not its description, is missing.
+func TestObjectWithoutItsContent(t *testing.T) {
+	st := connect(t, serve(t, t.TempDir()))
+	must[int64](t)(st.WriteObject(t.Context(), "a", strings.NewReader("content")))
+	js := must[jetstream.JetStream](t)(jetstream.New(st.nc))
+	stream := must[jetstream.Stream](t)(js.Stream(t.Context(), "OBJ_"+st.namespace+"_files"))
+	if err := stream.Purge(t.Context(), jetstream.WithPurgeSubject(chunkSubject(st.namespace+"_files")+">")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.ReadAll(st.ReadObject(t.Context(), "a", 0, 7)); !errors.Is(err, ErrNotFound) {
+		t.Errorf("%v", err)
 	}
 }
 

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"skyserve/internal/service"
+	"skyserve/internal/store"
 	"skyserve/internal/testkit"
 	"skyserve/lbd/batch/job"
 )
@@ -195,6 +196,54 @@ func TestBatchWithLostInputEnds(t *testing.T) {
 	output, failures := n.outputs(Caller{}, b.OutputFileID), n.outputs(Caller{}, b.ErrorFileID)
 	if len(output) != 1 || output[0].CustomID != "id-1" || len(failures) != 2 || failures[0].CustomID != "" || failures[1].Error.Code != "batch_expired" {
 		t.Errorf("%+v %+v %+v", b, output, failures)
+	}
+}
+
+// A batch of which a large result is lost ends: the error file has the request, and the other results are kept.
+func TestBatchWithLostResultEnds(t *testing.T) {
+	tests := map[string]struct {
+		lostInput bool
+		customID  string
+	}{
+		"a result":               {false, "id-1"},
+		"a result and the input": {true, ""},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			release := make(chan struct{})
+			e := newEngine(func(_ context.Context, prompt string, _ int) Response {
+				if prompt == "p2" {
+					<-release
+					return echo(prompt)
+				}
+				return Response{Status: 200, Body: []byte(`"` + strings.Repeat("x", store.MaxBucketValue) + `"`)}
+			})
+			n := startNode(t, serveStore(t), e, Options{lostAfter: time.Millisecond})
+			b := n.submit(Caller{}, "24h", lines(3)...)
+			testkit.Eventually(t, "two are recorded", func() bool {
+				left, err := n.results.Keys(t.Context(), b.ID+".")
+				return err == nil && len(left) == 2
+			})
+			results, err := n.chunkResults(t.Context(), b.ID, 0)
+			if err == nil {
+				err = n.store.DeleteObject(t.Context(), results[1].Object)
+			}
+			if test.lostInput && err == nil {
+				err = n.store.DeleteObject(t.Context(), b.InputFileID)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			close(release)
+			b = n.await(Caller{}, b.ID, job.Completed)
+			output, failures := n.outputs(Caller{}, b.OutputFileID), n.outputs(Caller{}, b.ErrorFileID)
+			if len(output) != 2 || output[0].CustomID != "id-0" || output[1].CustomID != "id-2" || b.RequestCounts != (job.Counts{Total: 3, Completed: 2, Failed: 1}) {
+				t.Errorf("%+v; output: %d lines", b, len(output))
+			}
+			if len(failures) != 1 || failures[0].CustomID != test.customID || failures[0].Error == nil || failures[0].Error.Code != "result_lost" {
+				t.Errorf("errors: %+v", failures)
+			}
+		})
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"sync"
+	"time"
 
 	"skyserve/internal/store"
 	"skyserve/lbd/batch/job"
@@ -136,7 +137,7 @@ func (w *worker) changeBatch(ctx context.Context, key string, f func(*job.Record
 func (w *worker) writeOutputs(ctx context.Context, key string, r *job.Record, outputID, errorID string) error {
 	s := w.s
 	output, failures := s.newOutputFile(ctx, r, outputID, "_output.jsonl"), s.newOutputFile(ctx, r, errorID, "_error.jsonl")
-	var sum totals
+	sum := totals{lostAt: s.now().Add(s.opts.lostAfter)}
 	var err error
 	for chunk := 0; chunk < len(r.Chunks) && err == nil; chunk++ {
 		err = w.finishChunk(ctx, r, chunk, output, failures, &sum)
@@ -164,7 +165,8 @@ func (w *worker) writeOutputs(ctx context.Context, key string, r *job.Record, ou
 type totals struct {
 	counts  job.Counts
 	usage   job.Usage
-	objects []result // those whose line is an object
+	objects []result  // those whose line is an object
+	lostAt  time.Time // when a missing object is lost
 }
 
 // finishChunk appends the results of a chunk to the files.
@@ -179,26 +181,38 @@ func (w *worker) finishChunk(ctx context.Context, r *job.Record, chunk int, outp
 	}
 	var lines []job.Line
 	if len(results) < r.Chunks[chunk].Lines {
-		x := &execution{w: w, key: "", batch: r, chunk: chunk}
-		lines, err = x.readLines(ctx)
-		if errors.Is(err, store.ErrNotFound) { // it will not come back, and the results must not wait for it
-			s.log.Warn("the input file is lost: unfinished requests are written without their custom_id", "batch", r.Batch.ID, "err", err)
-			lines, err = make([]job.Line, r.Chunks[chunk].Lines), nil
-		}
-		if err != nil {
+		if lines, err = w.inputLines(ctx, r, chunk); err != nil {
 			return err
 		}
 	}
 	for i := range r.Chunks[chunk].Lines {
 		line, done := results[i]
-		var in io.Reader = bytes.NewReader(append(line.Line, '\n'))
+		id := fmt.Sprintf("batch_req_%s-%d-%d", r.Batch.ID, chunk, i)
+		var text []byte
 		switch {
 		case !done:
-			o := job.UnfinishedOutput(fmt.Sprintf("batch_req_%s-%d-%d", r.Batch.ID, chunk, i), lines[i].CustomID, r.FinalStatus)
-			line.Failed, in = true, bytes.NewReader(o.Encode())
-		case line.Object != "":
-			in = s.store.ReadObject(ctx, line.Object, 0, line.Size)
+			o := job.UnfinishedOutput(id, lines[i].CustomID, r.FinalStatus)
+			line.Failed, text = true, o.Encode()
+		case line.Object == "":
+			text = append(line.Line, '\n')
+		default:
 			sum.objects = append(sum.objects, line)
+			text, err = s.readLargeResult(ctx, line, sum.lostAt)
+			if !errors.Is(err, store.ErrNotFound) {
+				break
+			}
+			s.log.Warn("a result is lost: its request is written as failed", "batch", r.Batch.ID, "err", err)
+			err = nil
+			if lines == nil {
+				lines, err = w.inputLines(ctx, r, chunk)
+			}
+			if err == nil {
+				o := job.LostOutput(id, lines[i].CustomID)
+				line.Failed, line.Usage, text = true, nil, o.Encode()
+			}
+		}
+		if err != nil {
+			return err
 		}
 		file := output
 		sum.counts.Total++
@@ -211,9 +225,32 @@ func (w *worker) finishChunk(ctx context.Context, r *job.Record, chunk int, outp
 		if line.Usage != nil {
 			sum.usage.Add(*line.Usage)
 		}
-		if err := file.writeFrom(in); err != nil {
+		if err := file.writeFrom(bytes.NewReader(text)); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// inputLines reads the requests of a chunk. If the input file is lost, they are without their custom_id.
+func (w *worker) inputLines(ctx context.Context, r *job.Record, chunk int) ([]job.Line, error) {
+	x := &execution{w: w, key: "", batch: r, chunk: chunk}
+	lines, err := x.readLines(ctx)
+	if errors.Is(err, store.ErrNotFound) { // it will not come back, and the results must not wait for it
+		w.s.log.Warn("the input file is lost: requests without a result are written without their custom_id", "batch", r.Batch.ID, "err", err)
+		return make([]job.Line, r.Chunks[chunk].Lines), nil
+	}
+	return lines, err
+}
+
+// readLargeResult reads the line of a large result. Until lostAt it waits for a missing one, then it returns
+// store.ErrNotFound.
+func (s *Service) readLargeResult(ctx context.Context, r result, lostAt time.Time) ([]byte, error) {
+	for {
+		text, err := io.ReadAll(s.store.ReadObject(ctx, r.Object, 0, r.Size))
+		if !errors.Is(err, store.ErrNotFound) || !s.now().Before(lostAt) {
+			return text, err
+		}
+		sleep(ctx, retryMin/4)
+	}
 }

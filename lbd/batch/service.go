@@ -57,7 +57,7 @@ type Options struct {
 	// Logger receives failures; nil = none.
 	Logger *slog.Logger
 
-	heartbeat, sweep time.Duration // 0 = heartbeatInterval, sweepInterval
+	heartbeat, sweep, lostAfter time.Duration // 0 = heartbeatInterval, sweepInterval, lostAfter
 }
 
 // Service is the API and the worker of one balancer. It is safe for concurrent use.
@@ -86,6 +86,7 @@ func New(o Options) *Service {
 	}
 	o.IdleTimeout = cmp.Or(o.IdleTimeout, time.Minute)
 	o.heartbeat = cmp.Or(o.heartbeat, heartbeatInterval)
+	o.lostAfter = cmp.Or(o.lostAfter, lostAfter)
 	s := &Service{
 		opts: o, limits: o.Limits, log: o.Logger, store: o.Store, records: o.Store.BatchRecords(), results: o.Store.BatchResults(),
 		now: time.Now, metrics: newMetrics(),

@@ -59,6 +59,9 @@ const (
 	maxInFlight        = 4096 // 4096 requests of 8 KB are 32 MB
 	// sweepInterval is the interval of removing expired files and what crashes left behind.
 	sweepInterval = time.Hour
+	// lostAfter is the time, from the start of writing the output files, after which a large result that the store does
+	// not have is lost. A member of the store that lags may not have it before.
+	lostAfter = 10 * time.Second
 )
 
 // worker executes batches at one balancer.

@@ -53,6 +53,13 @@ func UnfinishedOutput(id, customID string, ending Status) Output {
 	return Output{ID: id, CustomID: customID, Error: e}
 }
 
+// LostOutput returns the line of a request whose response was stored and is lost.
+func LostOutput(id, customID string) Output {
+	return Output{ID: id, CustomID: customID, Error: &OutputError{
+		Code: "result_lost", Message: "This request was executed, but its response was lost from the store. Send the request again.",
+	}}
+}
+
 // InvalidOutput returns the line of an error file for an invalid line of the input.
 func InvalidOutput(id string, e *LineError) Output {
 	return Output{ID: id, CustomID: e.CustomID, Error: &OutputError{Code: e.Code, Message: e.Error()}}
