@@ -187,15 +187,16 @@ func checkPeerToken(p *problems, cfg service.BalancerConfig) {
 	switch {
 	case requiresKeys(cfg):
 		p.addProblem("peer_token", "is required: it distinguishes peers from clients, which must present keys", next)
-	case cfg.Identity != nil && slices.ContainsFunc(cfg.Peers, onOtherMachine):
+	case slices.ContainsFunc(cfg.Peers, onOtherMachine):
 		p.addProblem("peer_token", "is required: without it a balancer accepts only peers on its own machine", next)
 	}
 }
 
-// onOtherMachine reports whether connections from a peer do not come from a loopback address.
+// onOtherMachine reports whether connections from a peer do not come from a loopback address. It is false for an
+// invalid URL, which is a problem of its own.
 func onOtherMachine(peer service.PeerConfig) bool {
 	u, err := url.Parse(peer.URL)
-	return err == nil && admin.BeyondLoopback(u.Host)
+	return err == nil && u.Hostname() != "" && admin.BeyondLoopback(net.JoinHostPort(u.Hostname(), "0")) // the port may be omitted
 }
 
 // checkReplica checks the URL of a replica, which may be a DNS name.
