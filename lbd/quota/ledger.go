@@ -171,12 +171,27 @@ const (
 
 // deny counts a denial; it returns nil if d is nil.
 func (a *Account) deny(limit string, d *Denial) *Denial {
-	if d != nil {
-		a.mu.Lock()
-		a.denied[limit]++
-		a.mu.Unlock()
+	if d != nil && !a.countDenial(limit) {
+		a.ledger.countPastDenial(a, limit)
 	}
 	return d
+}
+
+// countDenial counts a denial; false if the account was dropped since the denial, so that it is no longer summed.
+func (a *Account) countDenial(limit string) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if !a.dropped {
+		a.denied[limit]++
+	}
+	return !a.dropped
+}
+
+// countPastDenial counts a denial by an account that was dropped since. Its sums are in past: it was used.
+func (l *Ledger) countPastDenial(a *Account, limit string) {
+	l.mu.Lock() // not before the account is in past
+	defer l.mu.Unlock()
+	l.past[a.label].Denied[limit]++
 }
 
 // overQuota returns a denial if one request with a number of tokens and their cost would exceed a

@@ -65,6 +65,32 @@ func TestDroppedUserRegainsNothing(t *testing.T) {
 	})
 }
 
+// A denial counts also if its account is dropped before it is counted: a counter never falls.
+func TestDenialByDroppedAccountCounts(t *testing.T) {
+	l := NewLedger()
+	alice, err := l.OpenUser(service.APIKey{Name: "alice", Tenant: "corp", Limits: service.KeyLimits{Concurrent: 1}}, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range 2 {
+		v, _ := alice.Admit(0)
+		_, limit, d := alice.admit(&claim{}, 0)
+		if i == 0 {
+			alice.deny(limit, d)
+		}
+		v.Release(0)
+		if i == 1 {
+			l.mu.Lock()
+			l.dropIdleUsers(0)
+			l.mu.Unlock()
+			alice.deny(limit, d)
+		}
+	}
+	if got := l.Totals()["alice"].Denied[deniedConcurrent]; got != 2 {
+		t.Errorf("%d denials are counted, want 2", got)
+	}
+}
+
 // An account that was dropped after a request had found it admits nothing: its usage would be lost.
 func TestDroppedAccountAdmitsNothing(t *testing.T) {
 	l := NewLedger()
