@@ -124,6 +124,11 @@ func (b *balancer) applyReload(to validatedConfig, done *telemetry.Reload) {
 	if newModels {
 		report("models")
 	}
+	// Replicas are attached before splits choose their models, and removed after.
+	for _, id := range b.fleet.setKeys(to.engineKeys) {
+		report("replicas: %s: the API key", id)
+	}
+	removed := b.attachReplicas(staticOf(was.Replicas), staticOf(to.cfg.Replicas), done, report)
 	if newSplits || newModels {
 		b.runtime.SetModels(to.cfg.Models, to.cfg.Splits)
 	}
@@ -163,11 +168,8 @@ func (b *balancer) applyReload(to validatedConfig, done *telemetry.Reload) {
 	if was.SpecFile != to.cfg.SpecFile {
 		report("spec_file")
 	}
-	for _, id := range b.fleet.setKeys(to.engineKeys) {
-		report("replicas: %s: the API key", id)
-	}
 	b.applyPeers(was.Peers, to.cfg.Peers, report)
-	b.applyReplicas(staticOf(was.Replicas), staticOf(to.cfg.Replicas), done, report)
+	b.removeReplicas(removed, done, report)
 	b.applySources(was, to.cfg, report)
 }
 
@@ -233,9 +235,9 @@ func (b *balancer) addPeer(p service.PeerConfig) {
 	b.peers.Add(p, transport)
 }
 
-// applyReplicas adds and updates replicas, and drains those that were removed. A replica that the
-// controller has assigned meanwhile is not changed, and one that is attached for another reason is not removed.
-func (b *balancer) applyReplicas(was, wanted []service.ReplicaConfig, done *telemetry.Reload, report func(string, ...any)) {
+// attachReplicas adds and updates replicas, and returns the ids of those that were removed, sorted. A replica that the
+// controller has assigned meanwhile is not changed.
+func (b *balancer) attachReplicas(was, wanted []service.ReplicaConfig, done *telemetry.Reload, report func(string, ...any)) (removed []string) {
 	old := map[string]service.ReplicaConfig{}
 	for _, r := range was {
 		old[replicaID(r)] = r
@@ -257,7 +259,12 @@ func (b *balancer) applyReplicas(was, wanted []service.ReplicaConfig, done *tele
 			report("replicas: %s changed", id)
 		}
 	}
-	for _, id := range slices.Sorted(maps.Keys(old)) {
+	return slices.Sorted(maps.Keys(old))
+}
+
+// removeReplicas drains replicas that were removed. One that is attached for another reason is not removed.
+func (b *balancer) removeReplicas(ids []string, done *telemetry.Reload, report func(string, ...any)) {
+	for _, id := range ids {
 		switch held, owned := b.fleet.removeWhenIdle(id, originConfig); {
 		case held && !owned:
 			done.NotApplied = append(done.NotApplied, id)

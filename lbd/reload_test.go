@@ -354,7 +354,7 @@ func TestReloadChangesReplicasAndPeers(t *testing.T) {
 		c.Models = []service.BalancerModel{{Name: "llama", Aliases: []string{"small"}}}
 	})
 	done := f.reload()
-	if want := []string{"models", "peers: lb-eu-0 added", "replicas: us-1 added", "replicas: us-0 removed"}; !slices.Equal(done.Changed, want) || !slices.Equal(done.NotApplied, []string{"us-9"}) {
+	if want := []string{"models", "replicas: us-1 added", "peers: lb-eu-0 added", "replicas: us-0 removed"}; !slices.Equal(done.Changed, want) || !slices.Equal(done.NotApplied, []string{"us-9"}) {
 		t.Errorf("reload did %+v, want %v", done, want)
 	}
 	if w := f.worker(t, "us-0"); w.State != service.StateDraining {

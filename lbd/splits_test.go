@@ -1,8 +1,10 @@
 package lbd
 
 import (
+	"context"
 	"fmt"
 	"net/http"
+	"sync"
 	"testing"
 
 	"skyserve/internal/service"
@@ -36,6 +38,40 @@ func TestReloadChangesSplits(t *testing.T) {
 		t.Errorf("changed %q", done.Changed)
 	}
 	serves("llama-ft")
+}
+
+// A reload that adds a model with its replica and moves a split to it rejects no request: at no moment does the split
+// choose a model without a replica.
+func TestSplitMovesToNewModelWithoutErrors(t *testing.T) {
+	cfg := config("lb", "local/us", service.ReplicaConfig{ID: "us-0", URL: newEngine(t, "llama", "").URL, Model: "llama"})
+	cfg.Models = []service.BalancerModel{{Name: "llama"}}
+	cfg.Splits = []service.Split{{Name: "chat", Weights: map[string]int{"llama": 1}}}
+	f := startFiled(t, cfg, Options{})
+	hc := client(t)
+	ready(t, f.node)
+	ctx, stop := context.WithCancel(t.Context())
+	var clients sync.WaitGroup
+	for range 4 {
+		clients.Go(func() {
+			for ctx.Err() == nil {
+				if got := ask(t, hc, f.public, "chat"); got.status != http.StatusOK {
+					t.Errorf("%d %s", got.status, got.body)
+				}
+			}
+		})
+	}
+	for i := range 30 {
+		model := fmt.Sprint("llama-", i)
+		e := newEngine(t, model, "")
+		f.change(func(c *service.BalancerConfig) {
+			c.Models = append(c.Models, service.BalancerModel{Name: model})
+			c.Replicas = append(c.Replicas, service.ReplicaConfig{ID: model, URL: e.URL, Model: model})
+			c.Splits = []service.Split{{Name: "chat", Weights: map[string]int{model: 1}}}
+		})
+		f.reload()
+	}
+	stop()
+	clients.Wait()
 }
 
 func TestInvalidSplitsAreErrors(t *testing.T) {
