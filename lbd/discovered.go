@@ -50,12 +50,18 @@ func (f *fleet) setDiscovered(origin string, replicas []service.ReplicaConfig) {
 	f.applyDiscovered(origin, replicas)
 }
 
-// retryConflicts attaches discovered replicas that are no longer attached for another reason.
+// retryConflicts attaches listed replicas that are no longer attached for another reason.
 func (f *fleet) retryConflicts() {
 	f.discovering.Lock()
 	defer f.discovering.Unlock()
 	for _, origin := range slices.Sorted(maps.Keys(f.conflictMessages())) {
-		f.applyDiscovered(origin, f.discovered[origin])
+		wanted := map[string]bool{}
+		for _, cfg := range f.discovered[origin] {
+			if wanted[replicaID(cfg)] = true; f.mayTakeOver(replicaID(cfg), origin) {
+				f.attachListed(cfg, origin)
+			}
+		}
+		f.keepConflicts(origin, wanted)
 	}
 }
 
@@ -63,19 +69,8 @@ func (f *fleet) retryConflicts() {
 func (f *fleet) applyDiscovered(origin string, replicas []service.ReplicaConfig) {
 	wanted := map[string]bool{}
 	for _, cfg := range replicas {
-		cfg.ID = replicaID(cfg)
-		wanted[cfg.ID] = true
-		if f.hasReplica(cfg) && f.originOf(cfg.ID) == origin {
-			continue
-		}
-		switch added, err := f.attach(cfg, origin); {
-		case errors.Is(err, errOtherOrigin) || errors.Is(err, admin.ErrDiscovered):
-			f.setConflict(cfg.ID, origin)
-		case err != nil:
-			f.log.Error("attaching a discovered replica failed", "replica", cfg.ID, "origin", origin, "err", err)
-		case added:
-			f.log.Info("replica discovered", "replica", cfg.ID, "url", cfg.URL, "origin", origin)
-		}
+		wanted[replicaID(cfg)] = true
+		f.attachListed(cfg, origin)
 	}
 	for _, id := range f.discoveredBy(origin) {
 		if !wanted[id] {
@@ -84,6 +79,36 @@ func (f *fleet) applyDiscovered(origin string, replicas []service.ReplicaConfig)
 		}
 	}
 	f.keepConflicts(origin, wanted)
+}
+
+// attachListed attaches a replica that an origin lists, if it is not attached as listed.
+func (f *fleet) attachListed(cfg service.ReplicaConfig, origin string) {
+	cfg.ID = replicaID(cfg)
+	if f.hasReplica(cfg) && f.originOf(cfg.ID) == origin {
+		return
+	}
+	switch added, err := f.attach(cfg, origin); {
+	case errors.Is(err, errOtherOrigin) || errors.Is(err, admin.ErrDiscovered):
+		f.setConflict(cfg.ID, origin)
+	case err != nil:
+		f.log.Error("attaching a discovered replica failed", "replica", cfg.ID, "origin", origin, "err", err)
+	case added:
+		f.log.Info("replica discovered", "replica", cfg.ID, "url", cfg.URL, "origin", origin)
+	}
+}
+
+// setConfigured records which replicas the configuration lists: a discovered one of them stays when its source drops
+// it. f.discovering must be held.
+func (f *fleet) setConfigured(replicas []service.ReplicaConfig) {
+	f.discovered[originConfig] = replicas
+	wanted := map[string]bool{}
+	for _, cfg := range replicas {
+		id := replicaID(cfg)
+		if wanted[id] = true; isDiscovered(f.originOf(id)) {
+			f.setConflict(id, originConfig)
+		}
+	}
+	f.keepConflicts(originConfig, wanted)
 }
 
 // errOtherOrigin means that a replica is attached for another reason.
@@ -145,6 +170,14 @@ func (f *fleet) setConflict(id, origin string) {
 		f.log.Warn("a discovered replica is already attached", "replica", id, "origin", origin, "attached_by", f.origins[id])
 		f.conflicts[id] = slices.Insert(f.conflicts[id], i, origin)
 	}
+}
+
+// mayTakeOver reports whether an origin lists a replica that was attached for another reason, and may own it now: what a
+// controller assigned is not changed.
+func (f *fleet) mayTakeOver(id, origin string) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return slices.Contains(f.conflicts[id], origin) && f.origins[id] != originController
 }
 
 // keepConflicts forgets the conflicts of an origin that no longer exist.

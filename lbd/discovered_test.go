@@ -3,6 +3,7 @@ package lbd
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -255,6 +256,39 @@ func TestReplicaListedTwice(t *testing.T) {
 	testkit.Eventually(t, "the file owns it", func() bool { return f.origins(t)[e.URL] == "file "+path && f.discoveryAlert(t) == nil })
 	if a := ask(t, client(t), f.public, "llama"); a.status != http.StatusOK {
 		t.Errorf("a request got %d %s", a.status, a.body)
+	}
+}
+
+// A replica of the file that a reload adds to the configuration too stays when the file drops it, with the settings of
+// the configuration.
+func TestReloadAddsReplicaOfFile(t *testing.T) {
+	t.Parallel()
+	for name, entry := range map[string]service.ReplicaConfig{"same settings": {}, "other settings": {DataParallel: 2}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			e := newEngine(t, "llama", "")
+			path := filepath.Join(t.TempDir(), "replicas")
+			list(t, path, e.URL)
+			cfg := config("lb-us-0", "local/us")
+			cfg.ReplicasFile = path
+			f := startFiled(t, cfg, Options{})
+			testkit.Eventually(t, "the file's replica is attached", func() bool { return len(f.origins(t)) == 1 })
+			entry.URL = e.URL
+			f.change(func(c *service.BalancerConfig) { c.Replicas = []service.ReplicaConfig{entry} })
+			f.reload()
+			if a := f.discoveryAlert(t); a == nil || !strings.Contains(a.Message, fmt.Sprintf("config lists replicas that are attached already: %s (attached by file %s)", hostOf(t, e.URL), path)) {
+				t.Errorf("got %+v", a)
+			}
+			list(t, path, "[]")
+			testkit.Eventually(t, "the configuration owns it", func() bool { return f.origins(t)[e.URL] == "config" && f.discoveryAlert(t) == nil })
+			if w := f.worker(t, hostOf(t, e.URL)); w.DataParallel != entry.DataParallel {
+				t.Errorf("it is %+v", w)
+			}
+			f.change(func(c *service.BalancerConfig) { c.Replicas = nil })
+			if done := f.reload(); len(done.Changed) != 1 || len(done.NotApplied) != 0 {
+				t.Errorf("the last reload did %+v", done)
+			}
+		})
 	}
 }
 

@@ -33,7 +33,8 @@ type fleet struct {
 	keys     engineKeys
 	attached map[string]service.ReplicaConfig // every replica as it was attached, by id
 	origins  map[string]string                // why each of them is attached
-	// conflicts are the discovered replicas that are attached for another reason, with the origins that list them, sorted.
+	// conflicts are the replicas that are attached for another reason than the origins that list them, which are sorted:
+	// sources, and the configuration for replicas of sources.
 	conflicts map[string][]string
 	// removing are the replicas to remove once their requests have finished.
 	removing map[string]bool
@@ -43,8 +44,8 @@ type fleet struct {
 	cancel   context.CancelFunc
 	removals sync.WaitGroup
 
-	discovering sync.Mutex                         // held while discovered replicas are applied
-	discovered  map[string][]service.ReplicaConfig // the last list of each origin
+	discovering sync.Mutex                         // held while discovered or configured replicas are applied
+	discovered  map[string][]service.ReplicaConfig // the last list of each source, and of the last reload
 }
 
 func newFleet(self service.BalancerConfig, runtime *proxy.Runtime, log *slog.Logger, seed uint64, allow func(netip.Addr) error, secure *tls.Config) *fleet {

@@ -238,6 +238,8 @@ func (b *balancer) addPeer(p service.PeerConfig) {
 // attachReplicas adds and updates replicas, and returns the ids of those that were removed, sorted. A replica that the
 // controller has assigned meanwhile is not changed.
 func (b *balancer) attachReplicas(was, wanted []service.ReplicaConfig, done *telemetry.Reload, report func(string, ...any)) (removed []string) {
+	b.fleet.discovering.Lock() // meanwhile no source drops a replica that the configuration adds
+	defer b.fleet.discovering.Unlock()
 	old := map[string]service.ReplicaConfig{}
 	for _, r := range was {
 		old[replicaID(r)] = r
@@ -259,6 +261,7 @@ func (b *balancer) attachReplicas(was, wanted []service.ReplicaConfig, done *tel
 			report("replicas: %s changed", id)
 		}
 	}
+	b.fleet.setConfigured(wanted)
 	return slices.Sorted(maps.Keys(old))
 }
 
