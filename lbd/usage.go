@@ -70,12 +70,13 @@ type usage struct {
 	unavailable bool   // the last request to the store failed; used only by runUsage
 	pruned      string // the newest month that was stored when old ones were removed; used only by runUsage
 
-	mu       sync.Mutex
-	counted  map[series]telemetry.KeyUsage // the balancer's own counts that are already in ownParts
-	tenants  map[string]telemetry.Usage    // those of tenants with limits
-	ownParts map[store.UsagePart]*ownPart
-	stored   map[store.UsagePart][]telemetry.UsageRow // as reported by the store
-	reported map[string]bool                          // keys whose usage was passed to the balancer
+	mu        sync.Mutex
+	counted   map[series]telemetry.KeyUsage // the balancer's own counts that are already in ownParts
+	countedAt time.Time                     // when they were counted
+	tenants   map[string]telemetry.Usage    // those of tenants with limits
+	ownParts  map[store.UsagePart]*ownPart
+	stored    map[store.UsagePart][]telemetry.UsageRow // as reported by the store
+	reported  map[string]bool                          // keys whose usage was passed to the balancer
 }
 
 // series identifies a row.
@@ -130,8 +131,10 @@ func newUsage(cfg service.BalancerConfig, keys keyAccounts, s UsageStore, log *s
 // runUsage counts, stores and reports until ctx ends, and then stores once more.
 func (u *usage) runUsage(ctx context.Context) {
 	changes := u.watchChanges(ctx)
-	ticker := time.NewTicker(usageInterval)
-	defer ticker.Stop()
+	began := time.Now()
+	u.countUsage(began)
+	timer := time.NewTimer(untilCount(began))
+	defer timer.Stop()
 	var settled <-chan time.Time
 	for {
 		select {
@@ -147,8 +150,10 @@ func (u *usage) runUsage(ctx context.Context) {
 			continue
 		case <-settled:
 			settled = nil
-		case <-ticker.C:
-			u.countUsage(time.Now())
+		case <-timer.C:
+			now := time.Now()
+			u.countUsage(now)
+			timer.Reset(untilCount(now))
 			u.pushUsage(ctx)
 			if changes == nil {
 				changes = u.watchChanges(ctx)
@@ -156,6 +161,11 @@ func (u *usage) runUsage(ctx context.Context) {
 		}
 		u.reportQuotas(time.Now())
 	}
+}
+
+// untilCount returns the time until the next count: usageInterval, or less before midnight (UTC).
+func untilCount(now time.Time) time.Duration {
+	return min(usageInterval, time.Unix((telemetry.DayOf(now)+1)*24*60*60, 0).Sub(now))
 }
 
 // watchChanges returns the changes of other balancers' usage; nil without a store or keys.
@@ -202,11 +212,16 @@ func (u *usage) applyChange(c store.UsageChange) {
 	u.stored[c.Part] = c.Rows // of any month, because this clock may be wrong and corrected later
 }
 
-// countUsage adds the usage since the last call to the parts of the current day.
+// countUsage adds the usage since the last call to the parts of the day of that call: runUsage calls it at each
+// midnight.
 func (u *usage) countUsage(now time.Time) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	month, day := telemetry.MonthOf(now), telemetry.DayOf(now)
+	since := u.countedAt
+	if u.countedAt = now.Round(0); since.IsZero() || since.After(now) { // the wall clock was corrected
+		since = now
+	}
+	month, day := telemetry.MonthOf(since), telemetry.DayOf(since)
 	u.tenants = u.keys.TenantUsage()           // before that of the keys: what is used meanwhile counts twice until the next count, not never
 	counted := map[series]telemetry.KeyUsage{} // without the accounts that were dropped: another account of the user begins at 0
 	for _, k := range u.keys.KeyUsage() {

@@ -338,6 +338,30 @@ func TestUsageOfEarlierDaysAndMonths(t *testing.T) {
 	})
 }
 
+// What is used right before midnight counts for the day and the month that end, also if it is counted later.
+func TestUsageBeforeMidnight(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, keys := newFakeUsageStore(), newFakeAccounts()
+		time.Sleep(31*24*time.Hour - usageInterval/2) // before February
+		u, stop := keep("us", keys, c)
+		defer stop()
+		time.Sleep(usageInterval/2 - time.Nanosecond)
+		keys.use("acme", 3)
+		time.Sleep(time.Nanosecond)
+		if rows, _ := u.Usage(t.Context(), january); len(rows) != 1 || rows[0].Month.PromptTokens != 3 {
+			t.Errorf("January: %+v", rows)
+		}
+		keys.use("acme", 4)
+		time.Sleep(2 * usageInterval)
+		if q := keys.quota("acme"); q.Day.PromptTokens != 4 || q.Month.PromptTokens != 4 || q.Own.PromptTokens != 7 {
+			t.Errorf("in February: %+v", q)
+		}
+		if january, february := c.tokens(january, "acme"), c.tokens("2000-02", "acme"); january != 3 || february != 4 {
+			t.Errorf("%d tokens are stored for January, %d for February", january, february)
+		}
+	})
+}
+
 // For any failures, and any number of conflicting processes of a balancer, usage is stored once.
 func TestUsageIsStoredOnce(t *testing.T) {
 	for seed := range uint64(40) {
