@@ -61,6 +61,17 @@ func backup(t *testing.T, st *Store, service string) []byte {
 	return file.Bytes()
 }
 
+// awaitRemovals waits until a server has removed the directories of deleted streams, which NATS renames and then removes
+// in the background. A stream that is deleted twice before that keeps its messages, and its restore fails with the
+// error 10062.
+func awaitRemovals(t *testing.T, dir string) {
+	t.Helper()
+	testkit.Eventually(t, "the directories of deleted streams are removed", func() bool {
+		left, err := filepath.Glob(filepath.Join(dir, "jetstream", "*", "streams", ".*"))
+		return err == nil && len(left) == 0
+	})
+}
+
 // chatStore connects to a server as the service chat.
 func chatStore(t *testing.T, srv *Server) *Store {
 	t.Helper()
@@ -250,7 +261,8 @@ func TestDamagedBackups(t *testing.T) {
 func TestUnreadableBackups(t *testing.T) {
 	testkit.Slow(t)
 	t.Parallel()
-	st := chatStore(t, serve(t, t.TempDir()))
+	dir := t.TempDir()
+	st := chatStore(t, serve(t, dir))
 	put(t, st, "desired.x", "1")
 	file := backup(t, st, "chat")
 	for _, cause := range []error{
@@ -263,6 +275,7 @@ func TestUnreadableBackups(t *testing.T) {
 				return io.MultiReader(bytes.NewReader(file[:n]), iotest.ErrReader(cause))
 			}
 			_, checked := CheckBackup(unreadable())
+			awaitRemovals(t, dir)
 			_, restored := st.RestoreBackup(t.Context(), unreadable(), "chat", true)
 			for operation, err := range map[string]error{"checking": checked, "restoring": restored} {
 				if err == nil || errors.As(err, new(*telemetry.BackupError)) || !errors.As(err, new(*ReadError)) || !strings.Contains(err.Error(), cause.Error()) {

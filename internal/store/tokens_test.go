@@ -19,7 +19,8 @@ import (
 func TestTokensIncreaseAfterForcedRestore(t *testing.T) {
 	testkit.Slow(t)
 	t.Parallel()
-	srv := serve(t, t.TempDir())
+	dir := t.TempDir()
+	srv := serve(t, dir)
 	st := chatStore(t, srv)
 	former := acquire(t, st, "former")
 	file := backup(t, st, "chat")
@@ -29,6 +30,7 @@ func TestTokensIncreaseAfterForcedRestore(t *testing.T) {
 	last := acquire(t, chatStore(t, srv), "successor").Token() // the former holder does not renew its lease
 	revision := put(t, st, "desired.x", "2")
 	for restore := range 3 {
+		awaitRemovals(t, dir)
 		if _, err := st.RestoreBackup(t.Context(), bytes.NewReader(file), "chat", true); err != nil {
 			t.Fatal(err)
 		}
@@ -69,6 +71,7 @@ func TestTokensIncreaseAfterForcedRestore(t *testing.T) {
 		if err := l.Release(t.Context()); err != nil {
 			t.Errorf("%s: releasing: %v", when, err)
 		}
+		awaitRemovals(t, dir)
 		if _, err := st.RestoreBackup(t.Context(), bytes.NewReader(file), "chat", true); err != nil {
 			t.Fatal(err)
 		}
@@ -80,6 +83,7 @@ func TestTokensIncreaseAfterForcedRestore(t *testing.T) {
 	if err := holder.Renew(t.Context()); err != nil {
 		t.Fatal(err)
 	}
+	awaitRemovals(t, dir)
 	if _, err := st.RestoreBackup(t.Context(), bytes.NewReader(file), "chat", true); err != nil {
 		t.Fatal(err)
 	}
