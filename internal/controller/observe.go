@@ -100,21 +100,21 @@ type balancerResponse struct {
 	err      error
 }
 
-// queryBalancers queries all balancers concurrently, so that a slow one delays no other, within
-// observeTimeout. Each reports its own replicas. If one fails, the others are queried again, for the last reports that
-// they have of other balancers' replicas.
+// queryBalancers queries all balancers concurrently. Each reports its own replicas. If one fails, the others are queried
+// again, for the last reports that they have of other balancers' replicas. observeTimeout limits each of the two rounds:
+// a balancer that hangs uses up the first one.
 func queryBalancers(ctx context.Context, admins []*telemetry.Client) []balancerResponse {
-	ctx, cancel := context.WithTimeout(ctx, observeTimeout)
-	defer cancel()
 	responses := make([]balancerResponse, len(admins))
-	forEach := func(f func(admin *telemetry.Client, r *balancerResponse)) {
+	forEach := func(f func(ctx context.Context, admin *telemetry.Client, r *balancerResponse)) {
+		ctx, cancel := context.WithTimeout(ctx, observeTimeout)
+		defer cancel()
 		var wg sync.WaitGroup
 		for i, admin := range admins {
-			wg.Go(func() { f(admin, &responses[i]) })
+			wg.Go(func() { f(ctx, admin, &responses[i]) })
 		}
 		wg.Wait()
 	}
-	forEach(func(admin *telemetry.Client, r *balancerResponse) {
+	forEach(func(ctx context.Context, admin *telemetry.Client, r *balancerResponse) {
 		if r.text, r.err = admin.Service(ctx); r.err == nil {
 			r.snapshot, r.err = admin.OwnSnapshot(ctx)
 		}
@@ -133,7 +133,7 @@ func queryBalancers(ctx context.Context, admins []*telemetry.Client) []balancerR
 		r.spec, parsed[string(r.text)] = spec, spec
 	}
 	if slices.ContainsFunc(responses, func(r balancerResponse) bool { return r.err != nil }) {
-		forEach(func(admin *telemetry.Client, r *balancerResponse) {
+		forEach(func(ctx context.Context, admin *telemetry.Client, r *balancerResponse) {
 			if r.err == nil {
 				r.snapshot, r.err = admin.Snapshot(ctx)
 			}

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"skyserve/internal/service"
@@ -213,6 +214,44 @@ func TestObserveRequestsOwnReplicas(t *testing.T) {
 			t.Errorf("%d whole snapshots, want %d; counts %v, %v", full.Load(), c.full, o.Counts, err)
 		}
 	}
+}
+
+// hungTransport is the connection to a balancer that accepts requests and never responds.
+type hungTransport struct{}
+
+func (hungTransport) RoundTrip(r *http.Request) (*http.Response, error) {
+	<-r.Context().Done()
+	return nil, r.Context().Err()
+}
+
+// handlerTransport is the connection to a balancer that responds at once.
+type handlerTransport struct{ http.Handler }
+
+func (h handlerTransport) RoundTrip(r *http.Request) (*http.Response, error) {
+	if err := r.Context().Err(); err != nil {
+		return nil, err
+	}
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, r)
+	return w.Result(), nil
+}
+
+// The timeout of a balancer that hangs leaves time to query the others again.
+func TestObserveWithHungBalancer(t *testing.T) {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /v1/service", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte(demandtest.Service)) })
+	mux.HandleFunc("GET /v1/snapshot", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte(oneReady)) })
+	synctest.Test(t, func(t *testing.T) {
+		hung := telemetry.NewClient("lb-us", &http.Client{Transport: hungTransport{}})
+		live := telemetry.NewClient("lb-eu", &http.Client{Transport: handlerTransport{mux}})
+		o, err := Observe(t.Context(), []*telemetry.Client{hung, live}, 0, false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if o.Failed != 1 || len(o.Counts) != 1 || o.Counts[0].Replicas != 1 {
+			t.Errorf("%d balancers failed, counts %v", o.Failed, o.Counts)
+		}
+	})
 }
 
 // The history comes from one balancer and the store: in the first seconds of a minute it lacks what the other balancers
