@@ -17,7 +17,7 @@ import (
 	"skyserve/provision/local"
 )
 
-// recordTimeout limits the time for recording events: a change must not wait for it.
+// recordTimeout limits the time for recording events at one balancer: a change must not wait for it.
 const recordTimeout = 3 * time.Second
 
 // changeLog collects the events of one command, which changes a service.
@@ -62,18 +62,27 @@ func (l *changeLog) send(ctx context.Context, svc local.Service, errOut io.Write
 	}
 	events := l.events
 	l.events = nil
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), recordTimeout)
-	defer cancel()
 	_, admins, err := runningAdmins(svc.Name())
-	for _, api := range admins {
-		if err = api.RecordEvents(ctx, events); err == nil || errors.Is(err, telemetry.ErrNotFound) { // an earlier version records none
-			return
-		}
+	if err == nil {
+		err = recordEvents(context.WithoutCancel(ctx), admins, events)
 	}
 	if err != nil {
 		l.events = events
 		printMessage(errOut, labelWarning, "the change is not in 'skyserve events': %v", err)
 	}
+}
+
+// recordEvents records events at the first balancer that responds; one that hangs leaves the next one its own time.
+func recordEvents(ctx context.Context, admins []*telemetry.Client, events []telemetry.Event) (err error) {
+	for _, api := range admins {
+		try, cancel := context.WithTimeout(ctx, recordTimeout)
+		err = api.RecordEvents(try, events)
+		cancel()
+		if err == nil || errors.Is(err, telemetry.ErrNotFound) { // an earlier version records none
+			return nil
+		}
+	}
+	return err
 }
 
 // recordDecision makes a decision about a replica, and adds an event if the decision has changed the service, also if it

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"skyserve/internal/telemetry"
@@ -48,6 +49,36 @@ func TestUnsentEventsAreSentLater(t *testing.T) {
 	if len(received) != 2 || received[0].Message != "up began" || received[1].Message != "up ended" || received[0].ID == received[1].ID {
 		t.Errorf("got %+v", received)
 	}
+}
+
+// balancerFunc is the connection to a balancer's admin API.
+type balancerFunc func(*http.Request) (*http.Response, error)
+
+func (f balancerFunc) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+// A balancer that accepts connections and never responds does not use up the time to record the events at another one.
+func TestEventsPassHungBalancer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		recorded := 0
+		hung := balancerFunc(func(r *http.Request) (*http.Response, error) {
+			<-r.Context().Done()
+			return nil, r.Context().Err()
+		})
+		live := balancerFunc(func(r *http.Request) (*http.Response, error) {
+			if err := r.Context().Err(); err != nil {
+				return nil, err
+			}
+			recorded++
+			return &http.Response{StatusCode: http.StatusNoContent, Body: http.NoBody}, nil
+		})
+		admins := []*telemetry.Client{
+			telemetry.NewClient("lb-us", &http.Client{Transport: hung}),
+			telemetry.NewClient("lb-eu", &http.Client{Transport: live}),
+		}
+		if err := recordEvents(t.Context(), admins, []telemetry.Event{{Message: "drained us-0"}}); err != nil || recorded != 1 {
+			t.Errorf("recorded %d times, want 1: %v", recorded, err)
+		}
+	})
 }
 
 // A decision about a replica that changes nothing has no event, also if the command has changed another replica before.
