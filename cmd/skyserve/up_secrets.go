@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 
@@ -20,18 +21,25 @@ func (u *upRun) checkSecrets() error {
 	return nil
 }
 
-// checkLocalSecrets rejects API keys and a key of an ACME account that balancers on this computer could not read or use,
-// before they stop serving. A balancer has the environment of the command that started it.
+// checkLocalSecrets rejects keys of clients, engines, providers and an ACME account that processes on this computer could
+// not read or use, before they stop serving. A process has the environment of the command that started it.
 func (u *upRun) checkLocalSecrets() error {
-	used := localSecrets(u.spec)
-	starts, reloads := false, false
+	base, err := u.baseDir()
+	if err != nil {
+		return err
+	}
+	used := localSecrets(u.spec, base)
+	starts, startsEngine, reloads := false, false, false
 	for _, c := range slices.Concat(u.changes.Changes, u.reloads) {
-		if c.Kind() == provision.KindBalancer {
-			starts = starts || c.Action == provision.ActionLaunch || c.Action == provision.ActionReplace
-			reloads = reloads || c.Action == provision.ActionReload
+		started := c.Action == provision.ActionLaunch || c.Action == provision.ActionReplace
+		switch c.Kind() {
+		case provision.KindBalancer:
+			starts, reloads = starts || started, reloads || c.Action == provision.ActionReload
+		case provision.KindReplica:
+			startsEngine = startsEngine || started
 		}
 	}
-	if len(used) == 0 || !starts && !reloads {
+	if len(used) == 0 || !starts && !startsEngine && !reloads {
 		return nil
 	}
 	var last []localSecret
@@ -41,17 +49,17 @@ func (u *upRun) checkLocalSecrets() error {
 			return err
 		}
 		if spec, err := service.ParseDeployed(u.svc.SpecFile(), text); err == nil {
-			last = localSecrets(spec)
+			last = localSecrets(spec, base)
 		}
 	}
 	for _, s := range used {
 		variable, fromEnvironment := strings.CutPrefix(s.ref, "env:")
-		if starts || !fromEnvironment {
+		if starts || startsEngine && s.ofEngine || !fromEnvironment {
 			if err := s.check(); err != nil {
 				return usage(fmt.Errorf("%s: %w", s.key, err), "correct the variable or the file; nothing was changed")
 			}
 		}
-		sameRef := func(l localSecret) bool { return l.key == s.key && l.ref == s.ref }
+		sameRef := func(l localSecret) bool { return l.ref == s.ref } // the key contains an index, which changes with the list
 		if reloads && fromEnvironment && !slices.ContainsFunc(last, sameRef) {
 			return usage(fmt.Errorf("%s: running balancers have the environment of the command that started them, perhaps without %s", s.key, variable),
 				"use file:PATH, or first run 'skyserve down "+u.spec.Name+"'; nothing was changed")
@@ -64,28 +72,55 @@ func (u *upRun) checkLocalSecrets() error {
 type localSecret struct {
 	key, ref string       // the key of service.yaml, and its value: env:NAME or file:PATH
 	check    func() error // whether it can be read and used
+	ofEngine bool         // whether engines on this computer read it too
 }
 
-// localSecrets returns the secrets that balancers on this computer read.
-func localSecrets(spec *service.Spec) (used []localSecret) {
+// localSecrets returns the secrets that balancers on this computer read. base is the directory of relative paths.
+func localSecrets(spec *service.Spec, base string) (used []localSecret) {
 	if cloud.UsesClouds(spec) {
 		return nil
 	}
+	read := func(ref string) (string, error) {
+		if path, isFile := strings.CutPrefix(ref, "file:"); isFile && !filepath.IsAbs(path) {
+			ref = "file:" + filepath.Join(base, path)
+		}
+		return deploy.LocalSecrets(ref)
+	}
 	if auth := spec.Balancer.Auth; auth != nil && auth.KeysFrom != "" {
 		used = append(used, localSecret{"balancer.auth.keys_from", auth.KeysFrom, func() error {
-			text, err := deploy.LocalSecrets(auth.KeysFrom)
+			text, err := read(auth.KeysFrom)
 			if err == nil {
 				_, err = auth.ReadKeys(text)
 			}
 			return err
-		}})
+		}, false})
 	}
 	if tls := spec.Balancer.TLS; tls != nil && tls.ACME != nil && tls.ACME.EAB != nil {
 		ref := tls.ACME.EAB.HMAC
 		used = append(used, localSecret{"balancer.tls.acme.eab.hmac", ref, func() error {
-			_, err := deploy.LocalSecrets(ref)
+			_, err := read(ref)
 			return err
-		}})
+		}, false})
+	}
+	addKey := func(key, ref string, ofEngine bool) {
+		used = append(used, localSecret{key, ref, func() error {
+			text, err := read(ref)
+			if err == nil {
+				if _, err = service.ParseBearerKey(text); err != nil {
+					err = fmt.Errorf("reading %s: %w", ref, err)
+				}
+			}
+			return err
+		}, ofEngine})
+	}
+	sources, keys := deploy.EngineKeySources(spec)
+	for i, source := range sources {
+		addKey(keys[i], source, strings.HasPrefix(keys[i], "models"))
+	}
+	for i, p := range spec.Providers {
+		if p.APIKey != "" {
+			addKey(fmt.Sprintf("providers[%d].api_key", i), p.APIKey, false)
+		}
 	}
 	return used
 }

@@ -7,23 +7,30 @@ import (
 	"skyserve/internal/service"
 )
 
-// Balancers on this computer read the keys of clients and of an ACME account; those in clouds receive them.
+// Processes on this computer read the keys of clients, engines, providers and an ACME account; those in clouds receive
+// them.
 func TestSecretsOfLocalBalancers(t *testing.T) {
 	spec := &service.Spec{Regions: []service.RegionSpec{{Name: "local/us"}}}
 	spec.Balancer.Auth = &service.Auth{KeysFrom: "env:NO_CLIENT_KEYS"}
 	spec.Balancer.TLS = &service.TLS{ACME: &service.ACME{EAB: &service.EAB{KeyID: "k", HMAC: "file:no-such-file"}}}
+	spec.Models = []service.Model{{Name: "m", Engine: service.Engine{APIKey: "env:NO_ENGINE_KEY"}}}
+	spec.Providers = []service.Provider{{Name: "other"}, {Name: "p", APIKey: "env:NO_PROVIDER_KEY"}}
 	var got []string
-	for _, s := range localSecrets(spec) {
+	for _, s := range localSecrets(spec, t.TempDir()) {
 		if s.check() == nil {
 			t.Errorf("%s: %s does not exist", s.key, s.ref)
 		}
 		got = append(got, s.key+" "+s.ref)
 	}
-	if want := []string{"balancer.auth.keys_from env:NO_CLIENT_KEYS", "balancer.tls.acme.eab.hmac file:no-such-file"}; !slices.Equal(got, want) {
+	want := []string{
+		"balancer.auth.keys_from env:NO_CLIENT_KEYS", "balancer.tls.acme.eab.hmac file:no-such-file",
+		"models[0].engine.api_key env:NO_ENGINE_KEY", "providers[1].api_key env:NO_PROVIDER_KEY",
+	}
+	if !slices.Equal(got, want) {
 		t.Errorf("got %q, want %q", got, want)
 	}
 	spec.Regions[0].Name = "aws/us-east-1"
-	if got := localSecrets(spec); got != nil {
+	if got := localSecrets(spec, t.TempDir()); got != nil {
 		t.Errorf("in a cloud: got %v", got)
 	}
 }

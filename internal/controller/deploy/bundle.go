@@ -161,7 +161,7 @@ func secretsOf(c DeploymentInput) (map[string]string, error) {
 			fetch(fmt.Sprintf("models[%d].secrets.%s", i, name), m.Secrets[name])
 		}
 	}
-	sources, at := engineKeySources(c.Spec)
+	sources, at := EngineKeySources(c.Spec)
 	for i, source := range sources {
 		fetch(at[i], source)
 	}

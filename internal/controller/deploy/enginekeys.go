@@ -27,9 +27,9 @@ const launchSGLang = `import os, runpy, sys; sys.argv += ["--api-key", os.enviro
 // fileEngineKey is the path of a simulated engine's API key, below the directory of its machine's agent.
 const fileEngineKey = "engine/api-key"
 
-// engineKeySources returns the sources of all keys of engines in service.yaml, with the keys that refer
+// EngineKeySources returns the sources of all keys of engines in service.yaml, with the keys that refer
 // to them; each source once.
-func engineKeySources(spec *service.Spec) (sources, at []string) {
+func EngineKeySources(spec *service.Spec) (sources, at []string) {
 	add := func(key, source string) {
 		if source != "" && !slices.Contains(sources, source) {
 			sources, at = append(sources, source), append(at, key)
@@ -74,7 +74,7 @@ func (d *deploymentBuilder) addEngineKeys(c *service.BalancerConfig, files map[s
 	if cloud.RunsOnThisComputer(c.Region) {
 		return nil
 	}
-	sources, at := engineKeySources(d.spec)
+	sources, at := EngineKeySources(d.spec)
 	for i, source := range sources {
 		key, err := d.Secrets(source)
 		if err != nil {
