@@ -98,7 +98,7 @@ func (o *offersOptions) selectRegions() (*service.Spec, []service.Region, error)
 		if err != nil {
 			return nil, nil, err
 		}
-		if spec, err = service.Parse(o.file, text); err != nil {
+		if spec, err = parseService(o.file, text); err != nil {
 			return nil, nil, usage(err, "")
 		}
 		regions = cloud.Regions(spec)

@@ -17,7 +17,6 @@ import (
 	"skyserve/forecast"
 	"skyserve/internal/controller"
 	"skyserve/internal/printable"
-	"skyserve/internal/service"
 	"skyserve/plan"
 )
 
@@ -466,7 +465,7 @@ func (o *planOptions) observeService(ctx context.Context, since int64) (*control
 	if err != nil {
 		return nil, err
 	}
-	spec, err := service.Parse(o.target, text)
+	spec, err := parseService(o.target, text)
 	if err != nil {
 		return nil, usage(err, "")
 	}

@@ -78,7 +78,7 @@ func runRehearsal(ctx context.Context, o *doctorOptions, in io.Reader, out, errO
 	if err != nil {
 		return err
 	}
-	spec, err := service.Parse(o.file, text)
+	spec, err := parseService(o.file, text)
 	if err != nil {
 		return usage(err, "")
 	}
