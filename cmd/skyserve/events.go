@@ -23,6 +23,11 @@ const (
 	// watchOverlap is the time for which --watch reads events again: clocks of machines differ, and events
 	// of an outage are stored after it.
 	watchOverlap = 10 * time.Minute
+	// watchLongPoll is the interval of the reads that also find events that were stored later than watchOverlap: those
+	// of a process that could not reach the store for longer. They read back to the begin of the watch, at
+	// most watchLongSpan.
+	watchLongPoll = time.Minute
+	watchLongSpan = 24 * time.Hour
 )
 
 // eventsOptions are the flags of `skyserve events`.
@@ -114,8 +119,9 @@ func runEvents(ctx context.Context, o *eventsOptions, out, errOut io.Writer) err
 		return err
 	}
 	var earlier *telemetry.EventReport // events that --watch must not print, although --limit omits them
+	watch := newEventWatch(q, time.Now())
 	if o.watch {
-		if earlier, err = fetchEvents(ctx, admins, watchQuery(q, time.Now())); err != nil {
+		if earlier, err = fetchEvents(ctx, admins, watch.query(watch.begun)); err != nil {
 			return err
 		}
 	}
@@ -135,7 +141,7 @@ func runEvents(ctx context.Context, o *eventsOptions, out, errOut io.Writer) err
 	for _, e := range earlier.Events {
 		p.shown[e.ID] = true
 	}
-	return p.watchEvents(ctx, admins, q, cmp.Or(o.poll, eventsPoll))
+	return p.watchEvents(ctx, admins, watch, cmp.Or(o.poll, eventsPoll))
 }
 
 // query returns the query of the flags.
@@ -272,25 +278,46 @@ func (p *eventPrinter) printTable(events []telemetry.Event) error {
 // eventFitting keeps when, who and what on narrow terminals. Messages name most objects.
 var eventFitting = printable.Fitting{Optional: []string{"REGION", "REASON", "KIND", "OBJECT"}, Whole: []string{"TIME"}, Readable: map[string]int{"MESSAGE": 32}}
 
-// watchQuery returns the query of --watch at a time.
-func watchQuery(q telemetry.EventQuery, now time.Time) telemetry.EventQuery {
-	q.Since, q.Limit = now.Add(-watchOverlap), 0
+// eventWatch selects the events that --watch reads.
+type eventWatch struct {
+	q        telemetry.EventQuery
+	begun    time.Time
+	lastLong time.Time // the last read of watchLongPoll
+}
+
+func newEventWatch(q telemetry.EventQuery, begun time.Time) *eventWatch {
+	q.Limit = 0
+	return &eventWatch{q: q, begun: begun}
+}
+
+// query returns the query of the read at a time. Events that happened more than watchOverlap before the watch began are
+// not new, whenever they are stored.
+func (w *eventWatch) query(now time.Time) telemetry.EventQuery {
+	q := w.q
+	q.Since = now.Add(-watchOverlap)
+	if now.Sub(w.lastLong) >= watchLongPoll {
+		w.lastLong = now
+		q.Since = w.begun.Add(-watchOverlap)
+		if limit := now.Add(-watchLongSpan); q.Since.Before(limit) {
+			q.Since = limit
+		}
+	}
 	return q
 }
 
 // watchEvents prints new events until ctx ends. A failure is printed once until a query succeeds.
-func (p *eventPrinter) watchEvents(ctx context.Context, admins []*telemetry.Client, q telemetry.EventQuery, poll time.Duration) error {
+func (p *eventPrinter) watchEvents(ctx context.Context, admins []*telemetry.Client, w *eventWatch, poll time.Duration) error {
 	tick := time.NewTicker(poll)
 	defer tick.Stop()
 	failing := false
+	var now time.Time
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
-		case now := <-tick.C:
-			q = watchQuery(q, now)
+		case now = <-tick.C:
 		}
-		report, err := fetchEvents(ctx, admins, q)
+		report, err := fetchEvents(ctx, admins, w.query(now))
 		switch {
 		case ctx.Err() != nil:
 			return nil

@@ -192,3 +192,33 @@ func TestEventsWatch(t *testing.T) {
 		t.Errorf("got %s and %s", got, errOut.String())
 	}
 }
+
+// An event of the time since the watch began is read within a minute after it is stored, however late that is. The other
+// reads are short. An event from long before the watch is not new.
+func TestWatchReadsEventsThatAreStoredLate(t *testing.T) {
+	w := newEventWatch(telemetry.EventQuery{Limit: 50, Region: "us"}, eventNoon)
+	late := telemetry.Event{At: eventNoon.Add(time.Minute), Region: "local/us"}
+	old := telemetry.Event{At: eventNoon.Add(-watchOverlap - time.Second), Region: "local/us"}
+	stored, found, long := eventNoon.Add(3*time.Hour), time.Time{}, 0
+	for now := eventNoon; now.Before(eventNoon.Add(4 * time.Hour)); now = now.Add(eventsPoll) {
+		q := w.query(now)
+		if q.Limit != 0 || q.Region != "us" || q.Matches(old) {
+			t.Fatalf("at %s: the query is %+v", now, q)
+		}
+		if q.Since.Before(now.Add(-watchOverlap)) {
+			long++
+		}
+		if found.IsZero() && !now.Before(stored) && q.Matches(late) {
+			found = now
+		}
+	}
+	if d := found.Sub(stored); d < 0 || d > time.Minute {
+		t.Errorf("the event was stored at %s and read at %s", stored, found)
+	}
+	if long > 240 {
+		t.Errorf("%d reads of more than %s in four hours", long, watchOverlap)
+	}
+	if q := newEventWatch(telemetry.EventQuery{}, eventNoon).query(eventNoon.Add(10 * 24 * time.Hour)); !q.Since.Equal(eventNoon.Add(9 * 24 * time.Hour)) {
+		t.Errorf("after ten days the query begins at %s", q.Since)
+	}
+}
