@@ -65,6 +65,25 @@ func TestCellsOfFastReplayAreLonger(t *testing.T) {
 	d.wants("last 47m", "11:16")
 }
 
+// In a replay, a step of a minute is one of the recording, at any speed.
+func TestMinuteStepsOfReplay(t *testing.T) {
+	for speed, oneBack := range map[float64]string{0.5: "12:00:39", 5: "12:15:35", 20: "13:05:20"} {
+		d := newDesk(t, 120, 40, normal())
+		d.model = New(t.Context(), Config{Fetcher: d.fetch, Interval: time.Second, Theme: d.model.screen.theme, Now: func() time.Time { return d.now }, ReplaySpeed: speed})
+		d.send(tea.WindowSizeMsg{Width: 120, Height: 40})
+		for i := range 200 {
+			s := normal()
+			s.At = noon.Add(time.Duration(float64(i) * speed * float64(time.Second)))
+			d.fetch.snapshot = s
+			d.poll(time.Second)
+		}
+		d.press("{")
+		d.wants("HISTORY " + oneBack)
+		d.press("}")
+		d.lacks("HISTORY")
+	}
+}
+
 // Snapshots without a time, as of a partial response, are drawn without a trend.
 func TestSnapshotWithoutTimeHasNoTrend(t *testing.T) {
 	s := normal()

@@ -101,8 +101,8 @@ func snapshotSize(s *telemetry.Snapshot) int {
 	return size
 }
 
-// stepTime steps n snapshots through the history, back if n is negative, and by at least d.
-// Beyond the newest snapshot the screen is live again.
+// stepTime steps n snapshots through the history, back if n is negative, and by at least d of the snapshots' time:
+// that of the recording in a replay, whatever its speed. Beyond the newest snapshot the screen is live again.
 func (m *Model) stepTime(n int, d time.Duration) {
 	s := &m.screen
 	frames := m.timeline.frames
@@ -113,9 +113,9 @@ func (m *Model) stepTime(n int, d time.Duration) {
 	for at > 0 && s.pastFrame != nil && frames[at].at.After(s.pastFrame.at) {
 		at--
 	}
-	from := frames[at].at
+	from := frames[at].snapshot.At
 	at += n
-	for n != 0 && at > 0 && at < len(frames)-1 && frames[at].at.Sub(from).Abs() < d {
+	for n != 0 && at > 0 && at < len(frames)-1 && frames[at].snapshot.At.Sub(from).Abs() < d {
 		at += sign(n)
 	}
 	at = max(at, 0)
