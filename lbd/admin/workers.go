@@ -161,6 +161,9 @@ func ReplicaURL(raw string) (*url.URL, error) {
 	case u.RawQuery != "" || u.Fragment != "":
 		return nil, fmt.Errorf("url: must be a base URL without query, got %s", quoteClipped(raw))
 	}
+	if port, err := strconv.ParseUint(u.Port(), 10, 16); u.Port() != "" && (err != nil || port == 0) {
+		return nil, fmt.Errorf("url: must have a port from 1 to 65535, got %s", quoteClipped(raw))
+	}
 	return u, nil
 }
 
