@@ -211,6 +211,8 @@ func TestRoutes(t *testing.T) {
 		{"POST", "/workers", `{"url":"http://"}`, 400, "must contain a host"},
 		{"POST", "/workers", `{"url":"http://127.0.0.1:1/?a=b"}`, 400, "without query"},
 		{"POST", "/workers", `{"url":"http://127.0.0.1:99999"}`, 400, `url: must have a port from 1 to 65535, got \"http://127.0.0.1:99999\"`},
+		{"POST", "/workers", `{"url":"ftp://` + strings.Repeat("é", 60) + `"}`, 400, "got \\\"ftp://" + strings.Repeat("é", 47) + "\\\""},
+		{"POST", "/workers", `{"url":"ftpx://` + strings.Repeat("é", 60) + `"}`, 400, "got \\\"ftpx://" + strings.Repeat("é", 46) + "\\\""},
 		{"POST", "/workers", `{"url":"http://127.0.0.1:0"}`, 400, "must have a port from 1 to 65535"},
 		{"POST", "/workers", `{"id":"last","url":"http://127.0.0.1:65535"}`, 201, `"id":"last"`},
 		{"POST", "/workers", `{"url":"http://169.254.169.254/latest"}`, 400, "169.254.169.254 is not allowed as a replica address"},

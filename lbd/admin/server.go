@@ -361,6 +361,6 @@ func writeError(w http.ResponseWriter, status int, message string) {
 // quoteClipped quotes client input and truncates it to a readable length.
 func quoteClipped(s string) string {
 	const maxBytes = 100
-	b, _ := json.Marshal(s[:min(len(s), maxBytes)])
+	b, _ := json.Marshal(strings.ToValidUTF8(s[:min(len(s), maxBytes)], ""))
 	return cmp.Or(string(b), `""`)
 }

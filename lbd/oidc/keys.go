@@ -11,6 +11,7 @@ import (
 	"net/netip"
 	"net/url"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -175,7 +176,7 @@ const maxError = 300
 
 func clipError(err error) error {
 	if text := err.Error(); len(text) > maxError {
-		return errors.New(text[:maxError] + "...")
+		return errors.New(strings.ToValidUTF8(text[:maxError], "") + "...")
 	}
 	return err
 }

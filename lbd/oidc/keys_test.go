@@ -198,3 +198,11 @@ func TestConfigureKeepsKeys(t *testing.T) {
 		}
 	})
 }
+
+// The text of an issuer in an error ends at a whole character.
+func TestLongErrorsAreCutAtCharacters(t *testing.T) {
+	want := "x" + strings.Repeat("é", 149) + "..."
+	if got := clipError(errors.New("x" + strings.Repeat("é", 200))).Error(); got != want {
+		t.Errorf("got %q", got)
+	}
+}

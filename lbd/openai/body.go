@@ -221,7 +221,7 @@ func (c *Call) ModelName() ([]byte, error) {
 // Clip returns at most 40 bytes of a value, quoted for an error.
 func Clip(raw []byte) string {
 	if len(raw) > 40 {
-		return strconv.Quote(string(raw[:40])) + "..."
+		return strconv.Quote(strings.ToValidUTF8(string(raw[:40]), "")) + "..."
 	}
 	return strconv.Quote(string(raw))
 }

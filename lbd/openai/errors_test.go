@@ -1,6 +1,9 @@
 package openai
 
-import "testing"
+import (
+	"strings"
+	"testing"
+)
 
 func TestErrorResponseEvent(t *testing.T) {
 	for name, c := range map[string]struct {
@@ -21,6 +24,21 @@ func TestErrorResponseEvent(t *testing.T) {
 	} {
 		if got := string(endpoints[c.path].ErrorResponseEvent(c.status, []byte(c.body), "req-1")); got != c.want {
 			t.Errorf("%s: got\n%s, want\n%s", name, got, c.want)
+		}
+	}
+}
+
+// Clip does not divide a character.
+func TestClipEndsAtWholeCharacters(t *testing.T) {
+	for raw, want := range map[string]string{
+		"llama":                                  `"llama"`,
+		strings.Repeat("é", 20):                  `"` + strings.Repeat("é", 20) + `"`,
+		strings.Repeat("é", 30):                  `"` + strings.Repeat("é", 20) + `"...`,
+		"x" + strings.Repeat("é", 30):            `"x` + strings.Repeat("é", 19) + `"...`,
+		"xxx" + strings.Repeat("\U0001f600", 20): `"xxx` + strings.Repeat("\U0001f600", 9) + `"...`,
+	} {
+		if got := Clip([]byte(raw)); got != want {
+			t.Errorf("Clip(%q) = %s, want %s", raw, got, want)
 		}
 	}
 }

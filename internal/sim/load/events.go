@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"strconv"
+	"strings"
 )
 
 const (
@@ -229,7 +230,7 @@ func errorMessage(body []byte) string {
 func shorten(s string) string {
 	const limit = 200
 	if len(s) > limit {
-		return s[:limit] + "..."
+		return strings.ToValidUTF8(s[:limit], "") + "..."
 	}
 	return s
 }

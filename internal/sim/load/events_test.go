@@ -160,6 +160,7 @@ func TestErrorMessage(t *testing.T) {
 		" <html>bad gateway</html>\n":                 "<html>bad gateway</html>",
 		"":                                            "",
 		strings.Repeat("y", 300):                      strings.Repeat("y", 200) + "...",
+		"y" + strings.Repeat("é", 150):                "y" + strings.Repeat("é", 99) + "...",
 	} {
 		if got := errorMessage([]byte(body)); got != want {
 			t.Errorf("errorMessage(%.40q) = %.60q, want %.60q", body, got, want)

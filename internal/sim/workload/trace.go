@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"skyserve/internal/service"
 )
@@ -276,8 +277,11 @@ func unknownFormat(name, first string, formats []string) error {
 // excerpt quotes a value, shortened.
 func excerpt(s string) string {
 	const limit = 60
-	if len(s) > limit {
-		return fmt.Sprintf("%q...", s[:limit])
+	if n := limit; len(s) > limit {
+		for n > 0 && !utf8.RuneStart(s[n]) { // end before a divided character; other bytes, as of a binary file, are shown
+			n--
+		}
+		return fmt.Sprintf("%q...", s[:n])
 	}
 	return fmt.Sprintf("%q", s)
 }
