@@ -40,6 +40,10 @@ func (o *planOptions) applyProposal(ctx context.Context, p plan.Proposal, in io.
 	if err := o.guardPlan(ctx, guard{o.force, s.in, o.errOut}, s.svc, p); err != nil {
 		return err
 	}
+	changes := slices.ContainsFunc(p.Changes, func(c plan.ReplicaChange) bool { return c.Delta != 0 })
+	if note := strategyNote(s.spec); changes && note != "" { // a strategy follows the controller's plan, or none
+		printMessage(o.errOut, labelWarning, "%s", note)
+	}
 	if err := s.applyPlan(ctx, p, cmp.Or(o.reason, "skyserve plan --apply")); err != nil {
 		return err
 	}

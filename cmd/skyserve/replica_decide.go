@@ -52,12 +52,20 @@ func applyDecision(ctx context.Context, name string, in io.Reader, errOut io.Wri
 	if err := s.result(ctx, err); err != nil {
 		return s.Changed, err
 	}
-	strategy := s.spec.Autoscale.Strategy
-	switch {
-	case !s.Changed:
+	if !s.Changed {
 		fmt.Fprintf(errOut, "%s: no change\n", s.spec.Name)
-	case strategy != "" && strategy != service.StrategyManual:
-		fmt.Fprintf(errOut, "autoscale.strategy is %s: it may change this number of replicas again\n", strategy)
+	} else if note := strategyNote(s.spec); note != "" {
+		fmt.Fprintln(errOut, note)
 	}
 	return s.Changed, nil
+}
+
+// strategyNote returns a note for an operator who changes the number of replicas of a service that also scales
+// itself; empty if it does not.
+func strategyNote(spec *service.Spec) string {
+	strategy := spec.Autoscale.Strategy
+	if strategy == "" || strategy == service.StrategyManual {
+		return ""
+	}
+	return fmt.Sprintf("autoscale.strategy is %s: it may change the number of replicas again; the strategy %s keeps it", strategy, service.StrategyManual)
 }
