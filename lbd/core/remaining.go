@@ -2,7 +2,8 @@ package core
 
 const (
 	// defaultAnswerTokens is the expected length of an answer before the first one of a model has
-	// ended: approximately the mean of chat traffic.
+	// ended: approximately the mean of chat traffic, because the answers of many requests are summed. The cost
+	// policy weighs a single request and assumes the median: policy.CostConstants.DecodeSteps.
 	defaultAnswerTokens = 256
 	// answerWeight is the weight of each new answer in the running mean.
 	answerWeight = 0.05

@@ -18,7 +18,8 @@ type CostConstants struct {
 	DecodePerRequest float64
 	DecodePerToken   float64
 	// DecodeSteps is the assumed number of decode steps of an answer. It is used until the first answer of the
-	// model has ended. The request's own limit of tokens applies if it is lower.
+	// model has ended. The request's own limit of tokens applies if it is lower. It is a median, because it stands for
+	// one request; lbd/core sums many answers and assumes their mean, which a few long answers raise.
 	DecodeSteps float64
 	// AdmitSteps is the number of decode steps after which an engine with free memory starts the next
 	// pending request.

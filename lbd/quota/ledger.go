@@ -134,7 +134,8 @@ type budgets struct{ day, month service.NanoUSD }
 
 // The expected length of an answer without a bound is the moving average of the key's recent
 // answers. The newest answer has a weight of one tenth. The first expectation is a paragraph or
-// two.
+// two. It reserves tokens and money for a key, whatever its model; it is not lbd/core's expected answer of a
+// model, which estimates work and learns from the answers of all keys.
 const (
 	firstAnswer  = 256
 	answerWeight = 0.1
