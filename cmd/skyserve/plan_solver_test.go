@@ -124,7 +124,7 @@ func TestExternalSolverReceivesGap(t *testing.T) {
 // A service can be planned with an external solver, which the plan names.
 func TestPlanWithExternalSolver(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "service.yaml")
-	text := "name: chat-elsewhere\nmodels:\n  - name: m\n    gpus: [{type: L4, tps: 1000}]\nregions:\n  - name: local/us\n    replicas: {min: 1, max: 4}\n"
+	text := "name: chat-elsewhere\nmodels:\n  - name: m\n    engine: {kind: sim}\n    gpus: [{type: L4, tps: 1000}]\nregions:\n  - name: local/us\n    replicas: {min: 1, max: 4}\n"
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
