@@ -42,15 +42,18 @@ func TestSlowClients(t *testing.T) {
 		after        time.Duration
 		status       int // 0: no response
 	}{
-		"says nothing":                {"", "", readHeaderTimeout, 0},
-		"never ends its header":       {head, "", readHeaderTimeout, 0},
-		"sends its header bit by bit": {head, "X-A: 1\r\n", readHeaderTimeout, 0},
-		"never sends its body":        {head + "Content-Length: 9\r\n\r\n", "", proxy.DefaultLimits().BodyTimeout, http.StatusRequestTimeout},
-		"sends its body bit by bit":   {head + "Content-Length: 99999\r\n\r\n", "x", proxy.DefaultLimits().BodyTimeout, http.StatusRequestTimeout},
-		"sends its chunks bit by bit": {head + "Transfer-Encoding: chunked\r\n\r\n", "1\r\nx\r\n", proxy.DefaultLimits().BodyTimeout, http.StatusRequestTimeout},
-		"asks once and then is idle":  {"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n", "", idleTimeout, http.StatusOK},
-		"begins HTTP/2 and no more":   {"PRI * HTTP/2.0\r\n\r\n", "", readHeaderTimeout, 0},
-		"is idle over HTTP/2":         {"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00", "", pingAfter + pingTimeout, 0},
+		"says nothing":                               {"", "", readHeaderTimeout, 0},
+		"never ends its header":                      {head, "", readHeaderTimeout, 0},
+		"sends its header bit by bit":                {head, "X-A: 1\r\n", readHeaderTimeout, 0},
+		"never sends its body":                       {head + "Content-Length: 9\r\n\r\n", "", proxy.DefaultLimits().BodyTimeout, http.StatusRequestTimeout},
+		"sends its body bit by bit":                  {head + "Content-Length: 99999\r\n\r\n", "x", proxy.DefaultLimits().BodyTimeout, http.StatusRequestTimeout},
+		"sends its chunks bit by bit":                {head + "Transfer-Encoding: chunked\r\n\r\n", "1\r\nx\r\n", proxy.DefaultLimits().BodyTimeout, http.StatusRequestTimeout},
+		"never sends the body of a GET":              {"GET /healthz HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n", "", proxy.DefaultLimits().BodyTimeout, http.StatusOK},
+		"sends the body of a GET bit by bit":         {"GET /v1/models HTTP/1.1\r\nHost: x\r\nContent-Length: 99999\r\n\r\n", "x", proxy.DefaultLimits().BodyTimeout, http.StatusOK},
+		"never sends the body of a rejected request": {"POST /none HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n", "", proxy.DefaultLimits().BodyTimeout, http.StatusNotFound},
+		"asks once and then is idle":                 {"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n", "", idleTimeout, http.StatusOK},
+		"begins HTTP/2 and no more":                  {"PRI * HTTP/2.0\r\n\r\n", "", readHeaderTimeout, 0},
+		"is idle over HTTP/2":                        {"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00", "", pingAfter + pingTimeout, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

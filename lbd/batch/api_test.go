@@ -8,9 +8,11 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
+	"os"
 	"strings"
 	"syscall"
 	"testing"
+	"testing/iotest"
 
 	"skyserve/internal/store"
 	"skyserve/lbd/batch/job"
@@ -233,6 +235,18 @@ func TestCutUploadLeavesNothing(t *testing.T) {
 	entries, err := n.records.Keys(t.Context(), "file.")
 	if err != nil || len(entries) != 0 {
 		t.Errorf("%v, %v", entries, err)
+	}
+}
+
+// A body that does not arrive in time has an error that clients retry.
+func TestSlowBodies(t *testing.T) {
+	n := startNode(t, serveStore(t), nil, Options{})
+	head := "--x\r\nContent-Disposition: form-data; name=\"file\"; filename=\"f\"\r\n\r\n"
+	for path, start := range map[string]string{PathBatches: "{", PathFiles: head + "x", PathFiles + "/": "--"} {
+		body := io.MultiReader(strings.NewReader(start), iotest.ErrReader(os.ErrDeadlineExceeded))
+		if status, got := n.call(Caller{}, "POST", path, body, "multipart/form-data; boundary=x"); status != 408 || codeOf(got) != "request_timeout" {
+			t.Errorf("%s: %d %s", path, status, got)
+		}
 	}
 }
 

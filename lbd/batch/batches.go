@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"os"
 	"strings"
 
 	"skyserve/internal/store"
@@ -121,8 +122,11 @@ func (s *Service) createBatch(w http.ResponseWriter, req *http.Request, c Caller
 		}
 	}
 	var p job.Params
-	if err == nil {
+	switch {
+	case err == nil:
 		err = json.Unmarshal(body, &p)
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		return errBodyTimeout("request body")
 	}
 	if err != nil {
 		return openai.Invalid("", "invalid_json", "reading the request body as JSON: "+err.Error())

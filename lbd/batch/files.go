@@ -8,6 +8,7 @@ import (
 	"io"
 	"mime/multipart"
 	"net/http"
+	"os"
 	"strconv"
 	"strings"
 
@@ -245,6 +246,9 @@ func errForm(err error) *openai.Error {
 			Status: http.StatusRequestEntityTooLarge, Kind: openai.TypeInvalid, Param: "file", Code: "file_too_large",
 			Message: fmt.Sprintf("reading the form: must have at most %d bytes", tooLarge.Limit),
 		}
+	}
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		return errBodyTimeout("form")
 	}
 	return openai.Invalid("", "invalid_multipart", "reading the form: "+err.Error())
 }

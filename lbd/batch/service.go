@@ -185,6 +185,14 @@ func errMissing(kind, id string) *openai.Error {
 	}
 }
 
+// errBodyTimeout is the error for a body, of the given kind, that does not arrive in time. Clients retry it.
+func errBodyTimeout(kind string) *openai.Error {
+	return &openai.Error{
+		Status: http.StatusRequestTimeout, Kind: openai.TypeInvalid, Code: "request_timeout",
+		Message: "reading the " + kind + ": not received in time: send it again, or use a faster connection",
+	}
+}
+
 // errStore returns the response to a failure of the store.
 func (s *Service) errStore(req *http.Request, err error) *openai.Error {
 	if req.Context().Err() == nil {

@@ -22,6 +22,9 @@ func (r *Runtime) serveRequest(w http.ResponseWriter, req *http.Request) {
 	if e == nil || req.ProtoMajor == 1 { // an exchange over HTTP/2 sets its own deadline; see guardHTTP2Write
 		r.setWriteDeadline(w)
 	}
+	if (e == nil || req.Method == http.MethodOptions) && req.ContentLength != 0 {
+		r.setBodyDeadlines(w) // also net/http waits for a body, if the handler does not read it
+	}
 	if origins := r.origins.Load(); origins != nil && origins.serve(w, req) {
 		return
 	}
@@ -48,6 +51,14 @@ func (r *Runtime) serveRequest(w http.ResponseWriter, req *http.Request) {
 // setWriteDeadline sets the time within which the client must read what is written next.
 func (r *Runtime) setWriteDeadline(w http.ResponseWriter) {
 	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(r.limits.StallTimeout)) // a writer without deadlines may block
+}
+
+// setBodyDeadlines sets the time within which the client must send the body of a request, and after that read the
+// response: net/http sends the response to a request with a small body only after the body.
+func (r *Runtime) setBodyDeadlines(w http.ResponseWriter) {
+	ctl, due := http.NewResponseController(w), time.Now().Add(r.limits.BodyTimeout)
+	_ = ctl.SetReadDeadline(due) // a connection without deadlines may block
+	_ = ctl.SetWriteDeadline(due.Add(r.limits.StallTimeout))
 }
 
 // route is a path of the public API that is not an inference endpoint. docs/openapi.yaml describes it.
@@ -109,7 +120,6 @@ func (r *Runtime) allowMethod(w http.ResponseWriter, req *http.Request, methods 
 // method.
 func (r *Runtime) refuseRequest(w http.ResponseWriter, req *http.Request, e *openai.Error) {
 	r.finishBody(w, req)
-	r.setWriteDeadline(w) // that of serveRequest may have passed
 	w.Header().Set(headerRegion, string(r.self.Region))
 	writeError(w, req.URL.Path, requestID(req.Header.Get(headerRequestID)), e)
 }
@@ -123,8 +133,8 @@ const maxUnreadBody = 256 << 10
 // the rest of a small body is read first: by net/http, or here if the connection ends with this
 // response, for which net/http does not do it. The time for that is limited.
 func (r *Runtime) finishBody(w http.ResponseWriter, req *http.Request) {
-	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(r.limits.BodyTimeout)) // a reader without deadlines may block
-	if req.Close && req.ProtoMajor == 1 && req.Header.Get("Expect") == "" {                 // a client that expects 100 Continue has sent nothing
+	r.setBodyDeadlines(w)
+	if req.Close && req.ProtoMajor == 1 && req.Header.Get("Expect") == "" { // a client that expects 100 Continue has sent nothing
 		_, _ = io.CopyN(io.Discard, req.Body, maxUnreadBody) // the response is sent in any case
 	}
 }
