@@ -16,6 +16,7 @@ import (
 
 	"skyserve/internal/store"
 	"skyserve/lbd/batch/job"
+	"skyserve/lbd/openai"
 )
 
 // codeOf returns the code of an error in OpenAI's format.
@@ -238,14 +239,17 @@ func TestCutUploadLeavesNothing(t *testing.T) {
 	}
 }
 
-// A body that does not arrive in time has an error that clients retry.
-func TestSlowBodies(t *testing.T) {
+// A body that does not arrive in time has an error that clients retry. A reader may refuse a body with an error of its
+// own.
+func TestUnreadableBodies(t *testing.T) {
 	n := startNode(t, serveStore(t), nil, Options{})
 	head := "--x\r\nContent-Disposition: form-data; name=\"file\"; filename=\"f\"\r\n\r\n"
 	for path, start := range map[string]string{PathBatches: "{", PathFiles: head + "x", PathFiles + "/": "--"} {
-		body := io.MultiReader(strings.NewReader(start), iotest.ErrReader(os.ErrDeadlineExceeded))
-		if status, got := n.call(Caller{}, "POST", path, body, "multipart/form-data; boundary=x"); status != 408 || codeOf(got) != "request_timeout" {
-			t.Errorf("%s: %d %s", path, status, got)
+		for code, err := range map[string]error{"request_timeout": os.ErrDeadlineExceeded, "invalid_encoding": openai.Invalid("", "invalid_encoding", "invalid gzip data")} {
+			body := io.MultiReader(strings.NewReader(start), iotest.ErrReader(err))
+			if status, got := n.call(Caller{}, "POST", path, body, "multipart/form-data; boundary=x"); status != map[string]int{"request_timeout": 408, "invalid_encoding": 400}[code] || codeOf(got) != code {
+				t.Errorf("%s: %d %s, want %s", path, status, got, code)
+			}
 		}
 	}
 }

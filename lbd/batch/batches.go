@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"os"
 	"strings"
 
 	"skyserve/internal/store"
@@ -122,11 +121,11 @@ func (s *Service) createBatch(w http.ResponseWriter, req *http.Request, c Caller
 		}
 	}
 	var p job.Params
-	switch {
-	case err == nil:
+	if refused := errBody(err, "request body"); refused != nil {
+		return refused
+	}
+	if err == nil {
 		err = json.Unmarshal(body, &p)
-	case errors.Is(err, os.ErrDeadlineExceeded):
-		return errBodyTimeout("request body")
 	}
 	if err != nil {
 		return openai.Invalid("", "invalid_json", "reading the request body as JSON: "+err.Error())

@@ -8,7 +8,6 @@ import (
 	"io"
 	"mime/multipart"
 	"net/http"
-	"os"
 	"strconv"
 	"strings"
 
@@ -247,8 +246,8 @@ func errForm(err error) *openai.Error {
 			Message: fmt.Sprintf("reading the form: must have at most %d bytes", tooLarge.Limit),
 		}
 	}
-	if errors.Is(err, os.ErrDeadlineExceeded) {
-		return errBodyTimeout("form")
+	if refused := errBody(err, "form"); refused != nil {
+		return refused
 	}
 	return openai.Invalid("", "invalid_multipart", "reading the form: "+err.Error())
 }

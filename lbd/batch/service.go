@@ -13,6 +13,7 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -185,12 +186,18 @@ func errMissing(kind, id string) *openai.Error {
 	}
 }
 
-// errBodyTimeout is the error for a body, of the given kind, that does not arrive in time. Clients retry it.
-func errBodyTimeout(kind string) *openai.Error {
-	return &openai.Error{
-		Status: http.StatusRequestTimeout, Kind: openai.TypeInvalid, Code: "request_timeout",
-		Message: "reading the " + kind + ": not received in time: send it again, or use a faster connection",
+// errBody returns the error for a body, of the given kind, that does not arrive in time, which clients retry, or that
+// its reader refuses; nil for any other error.
+func errBody(err error, kind string) *openai.Error {
+	var refused *openai.Error
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		return &openai.Error{
+			Status: http.StatusRequestTimeout, Kind: openai.TypeInvalid, Code: "request_timeout",
+			Message: "reading the " + kind + ": not received in time: send it again, or use a faster connection",
+		}
 	}
+	errors.As(err, &refused)
+	return refused
 }
 
 // errStore returns the response to a failure of the store.

@@ -50,6 +50,12 @@ func (r *Runtime) serveBatches(w http.ResponseWriter, req *http.Request) {
 				c.Limits = &limits
 			}
 		}
+		release, refused := r.decodeOwnBody(req, c.Tenant)
+		if refused != nil {
+			r.refuseRequest(w, req, refused)
+			return
+		}
+		defer release()
 		w.Header().Set(headerRegion, string(r.self.Region))
 		w.Header().Set(headerRequestID, requestID(req.Header.Get(headerRequestID)))
 		(*h)(w, req, c)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"net/http"
 	"strings"
 	"sync"
@@ -102,6 +103,38 @@ func (d *decodedBody) Read(p []byte) (n int, err error) {
 		return n, cause // the body was not received
 	}
 	return n, &encodingError{d.encoding, d.encoded.n, err}
+}
+
+// decodeOwnBody makes a request to a path of the balancer itself contain its decoded body. Its handler limits the
+// number of bytes, and receives an *openai.Error for a body that is not valid in its encoding. release frees the memory
+// of the decoder.
+func (r *Runtime) decodeOwnBody(req *http.Request, tenant string) (release func(), refused *openai.Error) {
+	encoding := contentEncoding(req.Header)
+	if encoding == "" || req.ContentLength == 0 {
+		return func() {}, nil
+	}
+	body, size, err := decodeBody(req.Body, encoding, math.MaxInt64)
+	if err != nil {
+		return nil, errEncoding(err)
+	}
+	memory := r.memory.Use(tenant)
+	if err := memory.Set(size); err != nil {
+		return nil, errNoMemory(err)
+	}
+	req.Body, req.ContentLength = io.NopCloser(refusingBody{body}), -1
+	return func() { body.close(); memory.Release() }, nil
+}
+
+// refusingBody is a decodedBody whose errors are those of the API.
+type refusingBody struct{ *decodedBody }
+
+// Read returns the next decoded bytes.
+func (b refusingBody) Read(p []byte) (n int, err error) {
+	n, err = b.decodedBody.Read(p)
+	if refused := errEncoding(err); refused != nil {
+		return n, refused
+	}
+	return n, err
 }
 
 // open creates the decoder, which reads the head of the encoded data.

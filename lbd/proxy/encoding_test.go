@@ -3,6 +3,7 @@ package proxy
 import (
 	"bytes"
 	"compress/gzip"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -11,6 +12,8 @@ import (
 	"testing"
 
 	"github.com/klauspost/compress/zstd"
+
+	"skyserve/lbd/openai"
 )
 
 // compressed returns a text in a content encoding.
@@ -107,6 +110,48 @@ func TestInvalidCompressedBodies(t *testing.T) {
 	}
 	if c := b.settled(); c.Arrived != 1 {
 		t.Errorf("%d requests reached the core", c.Arrived)
+	}
+	if used := b.memory.Used(); used != 0 {
+		t.Errorf("%d bytes of memory are still counted", used)
+	}
+}
+
+// The handler of files and batches receives decoded bodies.
+func TestCompressedBodiesOfBatches(t *testing.T) {
+	b := start(t, testOptions(t))
+	b.SetBatches(func(w http.ResponseWriter, req *http.Request, _ Caller) {
+		body, err := io.ReadAll(http.MaxBytesReader(w, req.Body, 100))
+		var refused *openai.Error
+		var large *http.MaxBytesError
+		switch {
+		case errors.As(err, &refused):
+			w.WriteHeader(refused.Status)
+			_, _ = w.Write(refused.Body())
+		case errors.As(err, &large) || req.ContentLength > 100:
+			w.WriteHeader(http.StatusRequestEntityTooLarge)
+		default:
+			_, _ = w.Write(body)
+		}
+	})
+	for name, c := range map[string]struct {
+		encoding, body string
+		status         int
+		want           string
+	}{
+		"gzip":             {"gzip", compressed(t, "gzip", "{}"), 200, "{}"},
+		"zstd":             {"zstd", compressed(t, "zstd", "{}"), 200, "{}"},
+		"no encoding":      {"identity", "{}", 200, "{}"},
+		"a gzip bomb":      {"gzip", compressed(t, "gzip", strings.Repeat("0", 1<<20)), 413, ""},
+		"no gzip":          {"gzip", "no gzip data", 400, "invalid_encoding"},
+		"another encoding": {"br", "{}", 415, "unsupported_encoding"},
+		"no body":          {"br", "", 200, ""},
+	} {
+		for _, path := range []string{"/v1/batches", "/v1/files"} {
+			resp := b.post(path, c.body, "Content-Encoding: "+c.encoding)
+			if got := expect(t, resp, c.status, ""); !strings.Contains(got, c.want) {
+				t.Errorf("%s to %s: %q, want ... %q", name, path, got, c.want)
+			}
+		}
 	}
 	if used := b.memory.Used(); used != 0 {
 		t.Errorf("%d bytes of memory are still counted", used)
