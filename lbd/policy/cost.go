@@ -437,9 +437,11 @@ func (t *costTerms) weightedMatch(c *Candidate) float64 {
 
 // memorySeconds returns the cost, in seconds, of a replica whose memory is nearly full: the request
 // may have to wait for memory, and the memory that it occupies is not available to the requests
-// that wait for the replica. If the request would be held for the replica (holdSeconds), that wait is counted already. So
-// only the memory of its prompt counts here if other requests share its prefix: at another replica, a copy of the prefix
-// would take memory too. A conversation only moves, and is sent to a replica with free memory.
+// that wait for the replica. If other requests share its prefix, only the memory of its prompt counts in two cases: the
+// request would be held for the replica, so that the wait is counted already (holdSeconds); or nothing waits, and its prompt
+// fits into the free memory. At another replica, a copy of the prefix would take memory too. If full replicas
+// were avoided nevertheless, all of them would get copies, and together they would be fuller than before. A
+// conversation only moves, and is sent to a replica with free memory.
 func (p *Cost) memorySeconds(t *costTerms, c *Candidate, added, n float64) float64 {
 	over := (c.KV.Or(0) - p.constants.MemoryThreshold) / (1 - p.constants.MemoryThreshold)
 	if over <= 0 {
@@ -452,12 +454,12 @@ func (p *Cost) memorySeconds(t *costTerms, c *Candidate, added, n float64) float
 		capacity /= float64(max(c.Replicas, 1))
 	}
 	fullSeconds := over * inSeconds(t.residenceAt(c))
-	if t.sharedPrefix && !c.Peer && !hasCapacity(c) {
-		return fullSeconds * p.constants.OccupancyWeight * min(added, capacity) / capacity
-	}
 	// While the request runs, about n others end there, so it delays at most n waiting requests, however long the
 	// queue is.
 	waiting := min(float64(c.Held+c.Pending.Or(0))+t.queuedPerReplica, n)
+	if t.sharedPrefix && !c.Peer && (!hasCapacity(c) || waiting == 0 && fits(c, added)) {
+		return fullSeconds * p.constants.OccupancyWeight * min(added, capacity) / capacity
+	}
 	taken := min(added, capacity) + waiting*min(added+t.answerSteps, capacity)
 	return fullSeconds * (p.constants.MemoryPenalty + p.constants.OccupancyWeight*taken/capacity)
 }

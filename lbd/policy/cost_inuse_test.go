@@ -52,3 +52,30 @@ func TestPrefixInUseIsPreferredIfMemoryIsFull(t *testing.T) {
 		}
 	}
 }
+
+// Complaint: slow engines, whose requests stay long, hold a few requests each, and their memory is nearly full. Their shared
+// prefixes spread to all replicas, although every question fits where its prefix is in use.
+func TestFittingPrefixIsNotCopied(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		shared bool
+		queued int
+		want   int
+	}{
+		{"a shared prefix", true, 1, 0},
+		{"a shared prefix, while requests wait for memory", true, 9, 1},
+		{"a conversation, which moves", false, 1, 1},
+	} {
+		cs := fleet(2)
+		for i := range cs {
+			cs[i].Residence, cs[i].Pace, cs[i].Outstanding, cs[i].Running, cs[i].Pending = 95*time.Second, 3, 4-2*i, Known(4-2*i), Known(0)
+		}
+		cs[0].ContextTokens, cs[0].KV, cs[0].MatchBytes, cs[0].InUseBytes = 9000, Known(0.8), 4*2000, 4*2000
+		cs[1].ContextTokens, cs[1].KV = 3000, Known(0.4)
+		f := long(2200, cs)
+		f.MatchBranches, f.Queued = c.shared, c.queued
+		if got := NewCost().Choose(f); got.Index != c.want {
+			t.Errorf("%s: %+v by costs of %.2f s and %.2f s", c.name, got, cs[0].Score.Value, cs[1].Score.Value)
+		}
+	}
+}
