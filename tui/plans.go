@@ -91,13 +91,16 @@ func (s *screen) noPlan(p *telemetry.PlanSummary) string {
 	return ""
 }
 
-// strategy returns autoscale.strategy, and whether it changes the number of replicas without a user.
+// strategy returns autoscale.strategy, and whether it follows the plan without a user.
 func (s *screen) strategy() string {
 	text := "strategy " + s.theme.text(s.snapshot.Strategy)
-	if s.snapshot.Strategy != service.StrategyManual {
-		text += " (automatic)"
+	switch s.snapshot.Strategy {
+	case service.StrategyManual:
+		return text
+	case "lt-i", "lt-u", "lt-ua":
+		return text + " follows it"
 	}
-	return text
+	return text + " ignores it"
 }
 
 // abovePlan returns the status, cost and problems of the last plan.

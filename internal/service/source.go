@@ -61,6 +61,8 @@ const maxExcerpt = 100
 //
 //	14 |     min: -3
 //	   |          ^
+//
+// After the caret, it explains hidden text.
 func (s *source) excerpt(line, col int) string {
 	if line < 1 || line > len(s.lines) {
 		return ""
@@ -74,8 +76,11 @@ func (s *source) excerpt(line, col int) string {
 		text = append(text[:maxExcerpt:maxExcerpt], []rune("...")...)
 	}
 	number := fmt.Sprintf("%4d", line)
-	pad := strings.Repeat(" ", len(number))
-	return fmt.Sprintf("%s | %s\n%s | %s^", number, string(text), pad, strings.Repeat(" ", max(caret-1, 0)))
+	pad, note := strings.Repeat(" ", len(number)), ""
+	if strings.Contains(string(text), concealed) {
+		note = "  " + concealed + ": may be a secret"
+	}
+	return fmt.Sprintf("%s | %s\n%s | %s^%s", number, string(text), pad, strings.Repeat(" ", max(caret-1, 0)), note)
 }
 
 // render returns a line with hidden text masked and control characters made visible, and the new

@@ -42,12 +42,10 @@ type CostConstants struct {
 	// time. It grows from zero at MemoryThreshold, a KV utilisation.
 	MemoryPenalty, MemoryThreshold float64
 	// OccupancyWeight is the weight of the memory that a request occupies, as a share of the replica's
-	// KV memory. It counts only while the replica's KV utilisation exceeds MemoryThreshold. This memory
-	// has two parts. The first part is the free memory that the prompt takes, because cached prefixes are
-	// evicted for it. The second part is this memory and the answer, multiplied by the number of
-	// requests that wait for the replica, because each of them is delayed by the lack of this memory.
-	// Without waiting requests the answer does not count, because it takes the same memory at every
-	// replica.
+	// KV memory. It counts only while the replica's KV utilisation exceeds MemoryThreshold. The memory that counts is
+	// P + n (P + A). P is the free memory that the prompt takes: cached prefixes are evicted for it. A is the memory of
+	// the answer, and n the number of requests that wait for the replica: each of them is delayed by the lack of P and A.
+	// Without waiting requests the answer does not count, because it takes the same memory at every replica.
 	OccupancyWeight float64
 	// SupersededMatchWeight is the weight of Candidate.SupersededBytes until engines have shown how much
 	// of such text they still have cached (Facts.SupersededShare).
@@ -441,7 +439,8 @@ func (t *costTerms) weightedMatch(c *Candidate) float64 {
 // request would be held for the replica, so that the wait is counted already (holdSeconds); or nothing waits, and its prompt
 // fits into the free memory. At another replica, a copy of the prefix would take memory too. If full replicas
 // were avoided nevertheless, all of them would get copies, and together they would be fuller than before. A
-// conversation only moves, and is sent to a replica with free memory.
+// conversation has the whole cost, in addition to a wait: it moves without leaving a copy that is still needed, so it is
+// sent to a replica with free memory.
 func (p *Cost) memorySeconds(t *costTerms, c *Candidate, added, n float64) float64 {
 	over := (c.KV.Or(0) - p.constants.MemoryThreshold) / (1 - p.constants.MemoryThreshold)
 	if over <= 0 {
