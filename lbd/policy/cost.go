@@ -435,12 +435,16 @@ func (t *costTerms) weightedMatch(c *Candidate) float64 {
 
 // memorySeconds returns the cost, in seconds, of a replica whose memory is nearly full: the request
 // may have to wait for memory, and the memory that it occupies is not available to the requests
-// that wait for the replica. If other requests share its prefix, only the memory of its prompt counts in two cases: the
-// request would be held for the replica, so that the wait is counted already (holdSeconds); or nothing waits, and its prompt
-// fits into the free memory. At another replica, a copy of the prefix would take memory too. If full replicas
-// were avoided nevertheless, all of them would get copies, and together they would be fuller than before. A
-// conversation has the whole cost, in addition to a wait: it moves without leaving a copy that is still needed, so it is
-// sent to a replica with free memory.
+// that wait for the replica.
+//
+// If other requests share the request's prefix, the cost is lower in two cases. It then consists of the memory of the
+// prompt alone, without MemoryPenalty and without the delay of waiting requests. In the first case the request would be
+// held for the replica, and the wait is counted already (holdSeconds). In the second case nothing waits, and the prompt
+// fits into the free memory. The reason is that a copy of the prefix takes memory at another replica too: if full
+// replicas were avoided, all replicas would get copies, and together they would be fuller than before.
+//
+// A conversation always has the whole cost. It leaves no copy that is still needed, so it is sent to a replica with
+// free memory.
 func (p *Cost) memorySeconds(t *costTerms, c *Candidate, added, n float64) float64 {
 	over := (c.KV.Or(0) - p.constants.MemoryThreshold) / (1 - p.constants.MemoryThreshold)
 	if over <= 0 {

@@ -127,42 +127,43 @@ func (t *Tree) Superseded(key Key, out []int) {
 	clear(out)
 	t.descend(key)
 	d := &t.walked
-	// pending is the target that was the last to receive every node visited so far that it holds, so that none of it
-	// counts as superseded for that target; -1 = none.
-	pending := -1
+	// undecided is the one target for which no superseded node was found yet; -1 = none. Of the nodes visited so far,
+	// the deepest first, each one that it holds was sent to it last. Its result stays 0 unless a node nearer the root
+	// was sent to another target later: then its superseded part ends at that node.
+	undecided := -1
 	below, depth := none, d.pathDepth
 	if d.tip != none {
-		pending, below = t.writeSuperseded(d.tip, below, pending, d.depth, out)
+		undecided, below = t.writeSuperseded(d.tip, below, undecided, d.depth, out)
 	}
 	for i := len(d.path) - 1; i >= 0; i-- { // from the end, so that each target is written once
-		pending, below = t.writeSuperseded(d.path[i], below, pending, depth, out)
+		undecided, below = t.writeSuperseded(d.path[i], below, undecided, depth, out)
 		depth -= int(t.node(d.path[i]).length)
 	}
 }
 
 // writeSuperseded writes the depths that Superseded reports for node id of the path; Superseded calls it for each node,
-// the deepest first. If another target than pending received id last, the superseded part of pending ends at id, and
+// the deepest first. If another target than undecided received id last, the superseded part of undecided ends at id, and
 // its depth is written. The depth of id is also written for the targets that hold id but not the node below it, except
-// the one that received id last, which becomes pending. It writes nothing if that target is unknown or no longer holds
-// id. It returns pending and below for the next call.
-func (t *Tree) writeSuperseded(id, below int32, pending, depth int, out []int) (nextPending int, nextBelow int32) {
+// the one that received id last, which becomes undecided. It writes nothing if that target is unknown or no longer holds
+// id. It returns undecided and below for the next call.
+func (t *Tree) writeSuperseded(id, below int32, undecided, depth int, out []int) (nextUndecided int, nextBelow int32) {
 	latest := t.node(id).latest()
 	if latest < 0 || !t.hasTarget(id, latest) {
-		return pending, below
+		return undecided, below
 	}
-	if pending >= 0 && pending != latest {
-		if pending < len(out) {
-			out[pending] = depth * BlockBytes
+	if undecided >= 0 && undecided != latest {
+		if undecided < len(out) {
+			out[undecided] = depth * BlockBytes
 		}
-		pending = -1
+		undecided = -1
 	}
 	t.writeDepths(id, below, depth, out)
 	if below == none || !t.hasTarget(below, latest) {
-		if pending = latest; latest < len(out) {
+		if undecided = latest; latest < len(out) {
 			out[latest] = 0
 		}
 	}
-	return pending, id
+	return undecided, id
 }
 
 // writeDepths writes the depth of the targets that have node id but not its descendant next; of all
