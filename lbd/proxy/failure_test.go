@@ -270,6 +270,29 @@ func TestClientDisconnectStopsEngine(t *testing.T) {
 	}
 }
 
+// Clients disconnect at the end marker of a stream, which may be before the engine closes its response.
+func TestClientLeavesAfterEndMarker(t *testing.T) {
+	for path, sent := range map[string]string{
+		chatPath:     chunk("a") + doneEvent,
+		messagesPath: messageStop,
+	} {
+		left := make(chan struct{}, 1)
+		b := start(t, testOptions(t))
+		b.attach("us-0", engine(t, hang(sent, left)))
+		resp := b.post(path, streamBody)
+		if _, err := io.ReadFull(resp.Body, make([]byte, len(sent))); err != nil {
+			t.Fatal(err)
+		}
+		_ = resp.Body.Close()
+		<-left
+		c := b.settled()
+		lawful(t, c)
+		if c.Finished != 1 {
+			t.Errorf("%s: counts %+v, want one finished", path, c)
+		}
+	}
+}
+
 func TestQueuedRequestOfDisconnectedClient(t *testing.T) {
 	b := start(t, testOptions(t))
 	if _, err := b.AddReplica(replicaAt("us-0", "http://127.0.0.1:1")); err != nil {

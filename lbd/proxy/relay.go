@@ -374,6 +374,9 @@ func (x *exchange) endStream(ctx context.Context, resp *http.Response, rest []by
 		}
 	case !x.headerSent:
 		return x.handleInterrupted(ctx, unexpectedEOF(err))
+	case x.req.Context().Err() != nil && x.answer.Done && !x.answer.Failed:
+		x.endServed(resp.StatusCode, true) // the client had the whole response before it disconnected
+		return true
 	case x.req.Context().Err() != nil:
 		x.endCancelled()
 		return true
