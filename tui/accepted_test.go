@@ -231,3 +231,15 @@ func TestDonationsSayWhereTheyApply(t *testing.T) {
 	d.press("j")
 	d.wants("c reclaim")
 }
+
+// A replica that a command names twice is drained once, and counts once in what remains.
+func TestCommandNamesAReplicaTwice(t *testing.T) {
+	d := deskIn(t, 140, 40, ownMachines(), "2")
+	d.press(":drain us-0", "enter")
+	want := d.model.screen.dialog
+	d.press("n", ":drain us-0 us-0", "enter")
+	got := d.model.screen.dialog
+	if len(got.actions) != 1 || strings.Join(got.lines, "\n") != strings.Join(want.lines, "\n") {
+		t.Errorf("%d actions, %q; want 1, %q", len(got.actions), got.lines, want.lines)
+	}
+}

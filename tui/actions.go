@@ -147,6 +147,9 @@ func (m *Model) confirmAction(verb Verb, replicas []string) {
 	var ids []string
 	var refusal string
 	for _, id := range replicas {
+		if slices.Contains(ids, id) { // a command may name a replica twice
+			continue
+		}
 		if why := s.refusal(verb, id, ids); why != "" {
 			refusal = why
 			continue
