@@ -36,7 +36,7 @@ func (s *screen) regionSheet() sheet {
 
 // regionColumns returns the columns of the list of regions.
 func (s *screen) regionColumns(regions []*telemetry.RegionSnapshot) []sheetColumn {
-	ready, p50, p90, fwd := "REPL", "TTFT50", "TTFT90", "FORWARD"
+	ready, p50, p90, fwd := "REPL", "TTFT50", "TTFT90", "FWD I/O"
 	if s.width <= 0 || s.width >= fullWidth {
 		ready, p50, p90, fwd = "REPLICAS", "TTFT P50", "TTFT P90", "FWD IN/OUT"
 	}

@@ -98,7 +98,7 @@ func (s *screen) strategy() string {
 	case service.StrategyManual:
 		return text
 	case "lt-i", "lt-u", "lt-ua":
-		return text + " follows it"
+		return text + " applies it"
 	}
 	return text + " ignores it"
 }

@@ -167,14 +167,14 @@ func addPlan(s *telemetry.Snapshot) {
 	}
 	s.Forecast = []telemetry.LoadForecast{
 		forecast(us, "auto", wave(12, 3000, 900), wave(12, 2400, 800), wave(12, 3700, 1000), telemetry.Peak{Mean: 4300, P95: 5100}),
-		forecast(eu, "arima", wave(12, 1900, 200), wave(12, 1600, 200), wave(12, 2200, 200), telemetry.Peak{Mean: 2200, P95: 2500}),
+		forecast(eu, "arima", wave(12, 950, 100), wave(12, 800, 100), wave(12, 1100, 100), telemetry.Peak{Mean: 1100, P95: 1250}),
 		forecast(ap, "auto", wave(12, 700, 150), wave(12, 500, 100), wave(12, 850, 150), telemetry.Peak{Mean: 950, P95: 1100}),
 	}
 	s.Forecast[1].Deviation = "2.1x the forecast, for 12m (burst)"
 	target := func(r service.Region, n int, peak float64) telemetry.PlannedCapacity {
 		return telemetry.PlannedCapacity{Model: llama, Region: r, Count: n, ReplicaTPS: sampleCapacity, PeakTPS: peak}
 	}
-	s.Targets = []telemetry.PlannedCapacity{target(us, 4, 5100), target(eu, 2, 2500), target(ap, 2, 1100)}
+	s.Targets = []telemetry.PlannedCapacity{target(us, 4, 5100), target(eu, 2, 1250), target(ap, 2, 1100)}
 	s.Prices = []telemetry.Price{{Region: us, GPU: "L4", USDPerHour: 0.8048}, {Region: eu, GPU: "L4", USDPerHour: 0.7711}, {Region: ap, GPU: "L4", USDPerHour: 1.1672}}
 	s.Plan = &telemetry.PlanSummary{
 		At: noon, Status: "optimal", CostPerHour: telemetry.PlanCost{Current: ptr(7.4582), Planned: ptr(7.0958)},
