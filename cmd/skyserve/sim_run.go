@@ -285,6 +285,9 @@ func (o *simRunOptions) runPlan(ctx context.Context, plan eval.Comparison, more 
 	began := time.Now()
 	report, err := eval.Run(ctx, plan)
 	shown.clear()
+	if err == nil && o.trace != "" {
+		err = checkMeasured(o.trace, report)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -303,6 +306,16 @@ func (o *simRunOptions) runPlan(ctx context.Context, plan eval.Comparison, more 
 	}
 	_, err = fmt.Fprintln(errOut, simSpeed(report.Issued, report.WallMillis))
 	return report, err
+}
+
+// checkMeasured returns an error if a trace was shorter than the warm-up, so that no figure includes any of its requests.
+func checkMeasured(trace string, r *eval.SimReport) error {
+	if slices.ContainsFunc(r.Rows, func(row eval.RunRow) bool { return row.Completed+row.Rejected > 0 }) {
+		return nil
+	}
+	warmup := time.Duration(r.Constants.Warmup * r.Constants.Duration * float64(time.Second))
+	return usage(fmt.Errorf("--trace %s: no request ended after the warm-up of %s, which the results exclude", trace, warmup),
+		"measure the whole run with --set warmup=0, or set a shorter one with --set duration=TIME")
 }
 
 // simSpeed returns how fast a simulation of a number of requests ran.
