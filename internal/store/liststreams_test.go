@@ -14,7 +14,17 @@ import (
 // A stream whose leader does not respond is missing in a list of NATS, and the last stream of the list is in it twice. No
 // backup is made of such a list.
 func TestListWithoutLeaderOfStream(t *testing.T) {
-	nc := connectAlone(t)
+	ns, err := server.NewServer(&server.Options{DontListen: true, NoSigs: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ns.Start()
+	t.Cleanup(ns.Shutdown)
+	nc, err := nats.Connect("", nats.InProcessServer(ns))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(nc.Close)
 	names := []string{"KV_skyserve_a_state", "KV_skyserve_chat_batches", "KV_skyserve_chat_state", "skyserve_chat_points", "skyserve_other_points"}
 	for _, missing := range append([]string{""}, names[:4]...) { // without the last one, the list itself fails
 		var subs []*nats.Subscription
@@ -69,51 +79,4 @@ func TestListWithoutLeaderOfStream(t *testing.T) {
 			}
 		}
 	}
-}
-
-// A stream that is created between the two lists of NATS is in a backup, and one that is deleted between them is not.
-func TestListWhileStreamsChange(t *testing.T) {
-	nc := fakeStreams(t, map[string]string{
-		"NAMES":                  `"total": 3, "limit": 256, "streams": ["KV_skyserve_chat_state", "skyserve_chat_new", "skyserve_chat_old"]`,
-		"LIST":                   `"total": 1, "limit": 256, "streams": [{"config": {"name": "KV_skyserve_chat_state"}}]`,
-		"INFO.skyserve_chat_new": `"config": {"name": "skyserve_chat_new"}`,
-		"INFO.skyserve_chat_old": `"error": {"code": 404, "err_code": 10059, "description": "stream not found"}`,
-	})
-	infos, err := namespaceStreams(t.Context(), nc, "skyserve_chat")
-	if err != nil || len(infos) != 2 || infos[0].Config.Name != "KV_skyserve_chat_state" || infos[1].Config.Name != "skyserve_chat_new" {
-		t.Errorf("got %d streams, %v", len(infos), err)
-	}
-}
-
-// connectAlone connects to a server without JetStream, in this process.
-func connectAlone(t *testing.T) *nats.Conn {
-	t.Helper()
-	ns, err := server.NewServer(&server.Options{DontListen: true, NoSigs: true})
-	if err != nil {
-		t.Fatal(err)
-	}
-	ns.Start()
-	t.Cleanup(ns.Shutdown)
-	nc, err := nats.Connect("", nats.InProcessServer(ns))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(nc.Close)
-	return nc
-}
-
-// fakeStreams connects to a server that gives these answers to requests about streams.
-func fakeStreams(t *testing.T, answers map[string]string) *nats.Conn {
-	t.Helper()
-	nc := connectAlone(t)
-	for subject, answer := range answers {
-		if _, err := nc.Subscribe("$JS.API.STREAM."+subject, func(m *nats.Msg) {
-			if err := m.Respond([]byte("{" + answer + "}")); err != nil {
-				t.Error(err)
-			}
-		}); err != nil {
-			t.Fatal(err)
-		}
-	}
-	return nc
 }
