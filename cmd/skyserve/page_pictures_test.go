@@ -22,7 +22,7 @@ models:
 regions:
   - {name: aws/us-east-1, replicas: {min: 1, max: 12}}
   - {name: gcp/europe-west4, replicas: {min: 1, max: 8}}
-balancer: {insecure: true}
+balancer: {insecure: true, auth: {keys_from: env:CHAT_KEYS}}
 `
 
 // eightDays is a history of the service until 2025-02-01T00:00:00Z, with a peak each day and noise in each minute.
