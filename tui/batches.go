@@ -24,7 +24,7 @@ func (s *screen) queueSheet() sheet {
 		{column{title: "MODEL", minWidth: 8, maxWidth: 32, dropRank: 5}, "M", "model", false, true},
 		numberColumn("DEFERRED", 0, "D", "deferred requests"),
 		numberColumn("INTERACTIVE", 2, "I", "queued interactive requests"),
-		numberColumn("READY", 3, "Y", "ready replicas"),
+		numberColumn("READY REPL", 3, "Y", "ready replicas"),
 		{column{title: "KV", minWidth: 8, maxWidth: barWidth + 1 + percentWidth, dropRank: 4}, "K", "mean KV utilisation", true, false},
 		{column{title: "DEFERRED WAIT FOR", minWidth: 17, maxWidth: 60, dropRank: 1}, "L", "what deferred requests wait for", false, false},
 	}, empty: []string{"No models are served yet"}}

@@ -91,16 +91,16 @@ func (s *screen) noPlan(p *telemetry.PlanSummary) string {
 	return ""
 }
 
-// strategy returns autoscale.strategy, and whether it follows the plan without a user.
-func (s *screen) strategy() string {
-	text := "strategy " + s.theme.text(s.snapshot.Strategy)
+// strategy returns autoscale.strategy as text, and whether it applies the plan without a user.
+func (s *screen) strategy() (text string, applies bool) {
+	text = "strategy " + s.theme.text(s.snapshot.Strategy)
 	switch s.snapshot.Strategy {
 	case service.StrategyManual:
-		return text
+		return text, false
 	case "lt-i", "lt-u", "lt-ua":
-		return text + " applies it"
+		return text + " applies it", true
 	}
-	return text + " ignores it"
+	return text + " ignores it", false
 }
 
 // abovePlan returns the status, cost and problems of the last plan.
@@ -117,14 +117,18 @@ func (s *screen) abovePlan() []string {
 	case "feasible":
 		status = roleWarn
 	}
-	hint := ""
+	strategy, applies := s.strategy()
+	hint, now := "", ""
+	if applies {
+		now = " all of it now"
+	}
 	if s.accepts(VerbApply) {
-		hint = "press a to apply"
+		hint = "press a to apply" + now
 	}
 	line, _ := t.segments(s.width, "  ",
 		segment{"plan from " + p.At.In(s.snapshot.At.Location()).Format("Mon 15:04"), t.title},
 		segment{t.text(p.Status), t.paint(status)}, segment{s.planCost(p), paint{}},
-		segment{s.strategy(), t.muted}, segment{hint, t.accent},
+		segment{strategy, t.muted}, segment{hint, t.accent},
 	)
 	var lines []string
 	if p.Status != "" {
@@ -242,7 +246,7 @@ func (s *screen) aboveDonations() []string {
 	}
 	line, _ := s.theme.segments(s.width, "  ",
 		segment{printable.Count(len(s.snapshot.Donations), "replica") + " donated", s.theme.title},
-		segment{fmt.Sprintf("revenue $%.2f/h (autoscale.donate_price)", s.snapshot.RevenuePerHour()), paint{}},
+		segment{fmt.Sprintf("assumed revenue $%.2f/h (autoscale.donate_price)", s.snapshot.RevenuePerHour()), paint{}},
 		segment{fmt.Sprintf("$%.2f so far", earned), s.theme.good},
 		segment{fmt.Sprintf("recent events: %d donated, %d reclaimed", donated, reclaimed), s.theme.muted},
 	)

@@ -75,7 +75,7 @@ func (f *engineFlags) registerFlags(cmd *cobra.Command) {
 	flags.Int64Var(&f.server.MaxBodyBytes, "max-body-bytes", server.DefaultMaxBodyBytes, "maximum size of a request body in bytes")
 	flags.DurationVar(&f.server.Grace, "grace-period", server.DefaultGrace, "time for in-flight requests to complete after SIGTERM")
 	flags.StringVar(&f.apiKey, "api-key", "", "source of the API key that clients must send: env:NAME or file:PATH")
-	flags.StringVar(&f.events, "cache-events", "", "publish changes of the prefix cache at `ADDRESS`, in the format of --flavor; data-parallel rank n uses port+n, and its replay socket port+n+100")
+	flags.StringVar(&f.events, "cache-events", "", "publish changes of the prefix cache at `ADDRESS`, in the format of --flavor; data-parallel rank n uses port+n, and port+n+100 for subscribers that ask for missed events")
 	flags.StringArrayVar(&f.faults, "fault", nil, "inject a fault, as `NAME=VALUE` (repeatable)")
 }
 

@@ -11,6 +11,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"syscall"
 	"time"
 	"unicode"
 
@@ -399,6 +400,8 @@ func (f *lbFlags) explainError(err error) error {
 		return usage(fmt.Errorf("%s: %w", f.config, err), ce.Hint)
 	case errors.As(err, &ce):
 		return usage(fmt.Errorf("%s: %s", flagOf(ce.Key), ce.Problem), ce.Hint)
+	case errors.As(err, &le) && !errors.Is(err, syscall.EADDRINUSE):
+		return failed(err, fmt.Sprintf("--%s: use an address of this machine, and a port from 0 to 65535 (0 = any free port)", le.Flag))
 	case errors.As(err, &le):
 		return failed(err, fmt.Sprintf("another process or another flag of this command may use the address; choose another with --%s (port 0 = any free port)", le.Flag))
 	}

@@ -49,6 +49,15 @@ func TestLbTakenPort(t *testing.T) {
 	}
 }
 
+// An address with an invalid port is not said to be in use.
+func TestLbInvalidPort(t *testing.T) {
+	var stderr bytes.Buffer
+	code := runLbCommand(t.Context(), &stderr, "--region", "us", "--listen", "127.0.0.1:1x", "--admin", "127.0.0.1:0")
+	if got := stderr.String(); code != exitFailed || !strings.Contains(got, "hint: --listen: use an address of this machine, and a port from 0 to 65535") || strings.Contains(got, "another process") {
+		t.Errorf("exit %d, stderr %q", code, got)
+	}
+}
+
 // logBuffer is a stderr that can be read while it is written.
 type logBuffer struct {
 	mu   sync.Mutex

@@ -367,8 +367,9 @@ func (p *Cost) cost(t *costTerms, c *Candidate) float64 {
 }
 
 // addedTokens returns how many tokens of free memory the prompt takes at c. Engines count a cached prefix as free memory
-// while no request uses it, so it takes memory like an uncached one. A conversation takes as much at every replica, so
-// there only the uncached tokens count.
+// while no request uses it. So a prompt with a shared prefix takes memory for all its tokens, except those that an
+// outstanding request uses (InUseBytes). The prompt of a conversation would take memory for all its tokens at every
+// replica, which distinguishes none of them: only its uncached tokens count. The same for a peer, whose InUseBytes are unknown.
 func (t *costTerms) addedTokens(c *Candidate, uncached float64) float64 {
 	if !t.sharedPrefix || c.Peer {
 		return uncached

@@ -127,9 +127,10 @@ func (t *Tree) Superseded(key Key, out []int) {
 	clear(out)
 	t.descend(key)
 	d := &t.walked
-	// undecided is the one target for which no superseded node was found yet; -1 = none. Of the nodes visited so far,
-	// the deepest first, each one that it holds was sent to it last. Its result stays 0 unless a node nearer the root
-	// was sent to another target later: then its superseded part ends at that node.
+	// The nodes are visited from the deepest to the root. undecided is the target that was the most recent receiver of
+	// every visited node that it holds; -1 = none. There is at most one, because a node has one most recent receiver. If
+	// a node nearer the root has another one, everything from the root to the end of that node is superseded for
+	// undecided; if there is no such node, its result is 0.
 	undecided := -1
 	below, depth := none, d.pathDepth
 	if d.tip != none {
