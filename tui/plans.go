@@ -93,8 +93,9 @@ func (s *screen) noPlan(p *telemetry.PlanSummary) string {
 
 // strategy returns autoscale.strategy as text, and whether it applies the plan without a user.
 func (s *screen) strategy() (text string, applies bool) {
-	text = "strategy " + s.theme.text(s.snapshot.Strategy)
-	switch s.snapshot.Strategy {
+	strategy := cmp.Or(s.snapshot.Strategy, service.StrategyManual)
+	text = "strategy " + s.theme.text(strategy)
+	switch strategy {
 	case service.StrategyManual:
 		return text, false
 	case "lt-i", "lt-u", "lt-ua":
