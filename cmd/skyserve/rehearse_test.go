@@ -157,11 +157,11 @@ func TestRehearsalReportsFailedStep(t *testing.T) {
 			inject: func(e *emulated) {
 				e.aws.Configure(func() { e.aws.BootMachine = func(testcloud.BootingMachine) func() { return func() {} } })
 			},
-			timeout: "5s",
-			step:    "boot", want: []string{"longer than --timeout (5s)", "lb-us-east-1-0: waiting for its agent", "hint: read the console output"}, code: exitFailed,
+			timeout: "10s",
+			step:    "boot", want: []string{"longer than --timeout (10s)", "lb-us-east-1-0: waiting for its agent", "hint: read the console output"}, code: exitFailed,
 		},
 		"bootstrap fails": {
-			broken: "node", timeout: "5s",
+			broken: "node", timeout: "10s",
 			step: "boot", want: []string{"lb-us-east-1-0: waiting for its agent"}, code: exitFailed,
 		},
 		"console never shows the key": {
@@ -174,11 +174,11 @@ func TestRehearsalReportsFailedStep(t *testing.T) {
 					}
 				})
 			},
-			timeout: "8s",
+			timeout: "15s",
 			step:    "enrolment", want: []string{"lb-us-east-1-0: waiting for its machine to boot", "hint: at AWS the key is read from the console"}, code: exitFailed,
 		},
 		"engine never ready": {
-			broken: "engine", timeout: "12s",
+			broken: "engine", timeout: "2m",
 			step: "replicas", want: []string{"us-east-1-0: crash_loop: exit status 1: engine is broken"}, code: exitFailed,
 		},
 	} {

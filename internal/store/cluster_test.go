@@ -148,11 +148,16 @@ func (c *testCluster) leader() string {
 func put(t *testing.T, s *Store, key, value string) uint64 {
 	t.Helper()
 	var revision uint64
+	logged := ""
 	testkit.Eventually(t, "a write succeeds", func() bool {
 		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 		defer cancel()
 		var err error
 		revision, err = s.Put(ctx, key, []byte(value))
+		if err != nil && err.Error() != logged {
+			logged = err.Error()
+			t.Logf("writing %s: %v", key, err)
+		}
 		return err == nil
 	})
 	return revision

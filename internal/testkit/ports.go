@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strconv"
 	"sync"
-	"sync/atomic"
 
 	"golang.org/x/sys/unix"
 )
@@ -24,57 +23,58 @@ const (
 	portBases  = portBlocks * 100 / portStep
 )
 
-// ports are the blocks of ports of this process. A block of an ended service is used again only after all others,
-// and by no other process: between two services of one test its ports are free.
-var ports struct {
+// portBlocksOf are the numbered blocks of one kind of ports. A process locks the blocks that it uses, so that no other
+// process gets their ports between two listeners of one test.
+type portBlocksOf struct {
+	name  string // of the lock files
+	count int
+	free  func(n int) bool // reports whether the ports of block n are free; nil = not checked
+
 	sync.Mutex
-	last  int        // number of the last block assigned
-	mine  []int      // numbers of the blocks that this process holds, in the order in which they were assigned
-	locks []*os.File // never closed: a lock ends with the process
+	started bool
+	last    int        // number of the last block that was tried
+	mine    []int      // numbers of the blocks that this process has locked, the one used last at the end
+	locks   []*os.File // never closed: a lock ends with the process
 }
 
-func init() { ports.last = os.Getpid() } // test binaries start far apart
-
-// LocalPort returns a local.port for the service of a test. No other test uses it, unless this process calls it more
-// than portBases/2 times, and the first ports of each kind are free. It allows up to 20 machines of a kind.
-func LocalPort() int {
-	ports.Lock()
-	defer ports.Unlock()
-	for range portBases {
-		if len(ports.mine) == portBases/2 {
-			break // the others are for other processes
+// next returns a block that this process has not used yet, or else the one that it has not used for longest. It panics if
+// none is free. A process locks at most half of the blocks: the others are for other processes.
+func (b *portBlocksOf) next() int {
+	if !b.started {
+		b.started, b.last = true, os.Getpid() // test binaries start far apart
+	}
+	for range b.count {
+		if len(b.mine) == b.count/2 {
+			break
 		}
-		ports.last = (ports.last + 1) % portBases
-		if slices.Contains(ports.mine, ports.last) || !portsFree(portBase(ports.last)) {
+		b.last = (b.last + 1) % b.count
+		if slices.Contains(b.mine, b.last) || !b.isFree(b.last) {
 			continue
 		}
-		lock, err := lockPorts(ports.last)
+		lock, err := b.lock(b.last)
 		if errors.Is(err, unix.EWOULDBLOCK) {
 			continue
 		}
 		if err != nil {
 			panic(fmt.Sprintf("testkit: locking ports: %v", err))
 		}
-		ports.mine, ports.locks = append(ports.mine, ports.last), append(ports.locks, lock)
-		return portBase(ports.last)
+		b.mine, b.locks = append(b.mine, b.last), append(b.locks, lock)
+		return b.last
 	}
-	for i, n := range ports.mine {
-		if portsFree(portBase(n)) {
-			ports.mine = append(slices.Delete(ports.mine, i, i+1), n)
-			return portBase(n)
+	for i, n := range b.mine {
+		if b.isFree(n) {
+			b.mine = append(slices.Delete(b.mine, i, i+1), n)
+			return n
 		}
 	}
-	panic("testkit: all ports for local services are in use; stop the processes of earlier tests")
+	panic("testkit: all ports for " + b.name + " are in use; stop the processes of earlier tests")
 }
 
-// portBase returns the first port of a block.
-func portBase(n int) int {
-	return portFirst + n/(100/portStep)*portKinds*100 + n%(100/portStep)*portStep
-}
+func (b *portBlocksOf) isFree(n int) bool { return b.free == nil || b.free(n) }
 
-// lockPorts locks a block of ports until the process ends. It fails with EWOULDBLOCK if another process has locked it.
-func lockPorts(n int) (*os.File, error) {
-	f, err := os.OpenFile(filepath.Join(os.TempDir(), fmt.Sprintf("skyserve-test-ports-%d", n)), os.O_CREATE|os.O_RDWR, 0o600)
+// lock locks a block until the process ends. It fails with EWOULDBLOCK if another process has locked it.
+func (b *portBlocksOf) lock(n int) (*os.File, error) {
+	f, err := os.OpenFile(filepath.Join(os.TempDir(), fmt.Sprintf("skyserve-test-%s-%d", b.name, n)), os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
 		return nil, err
 	}
@@ -83,6 +83,21 @@ func lockPorts(n int) (*os.File, error) {
 		return nil, err
 	}
 	return f, nil
+}
+
+var servicePorts = portBlocksOf{name: "ports", count: portBases, free: func(n int) bool { return portsFree(portBase(n)) }}
+
+// LocalPort returns a local.port for the service of a test. No other test uses it, unless this process calls it more
+// than portBases/2 times, and the first ports of each kind are free. It allows up to 20 machines of a kind.
+func LocalPort() int {
+	servicePorts.Lock()
+	defer servicePorts.Unlock()
+	return portBase(servicePorts.next())
+}
+
+// portBase returns the first port of a block.
+func portBase(n int) int {
+	return portFirst + n/(100/portStep)*portKinds*100 + n%(100/portStep)*portStep
 }
 
 // portsFree reports whether the ports of each kind that tests use most are free: the first two, and the last
@@ -103,19 +118,30 @@ func portsFree(base int) bool {
 // Ports for single listeners lie between those of local services and the ephemeral ones, so that no
 // outgoing connection takes one before it is used.
 const (
-	addrFirst = 30101
-	addrCount = 2600
+	addrFirst    = 30101
+	addrPerBlock = 26
+	addrBlocks   = 100
 )
 
-var lastAddr atomic.Int64
-
-func init() { lastAddr.Store(int64(os.Getpid()) * 37) } // test binaries start far apart
+var (
+	addrPorts = portBlocksOf{name: "addresses", count: addrBlocks}
+	addrsLeft []int // the ports of the last block that were not returned yet; addrPorts guards them
+)
 
 // FreeAddr returns a free address on loopback, for a listener that must have the same address when it
-// starts again. No other test of this process gets it.
+// starts again. No other test gets it, unless this process calls it more than addrPerBlock*addrBlocks/2 times.
 func FreeAddr() string {
-	for range addrCount {
-		addr := net.JoinHostPort("127.0.0.1", strconv.Itoa(addrFirst+int(lastAddr.Add(1)%addrCount)))
+	addrPorts.Lock()
+	defer addrPorts.Unlock()
+	for range addrPerBlock * addrBlocks {
+		if len(addrsLeft) == 0 {
+			first := addrFirst + addrPerBlock*addrPorts.next()
+			for n := range addrPerBlock {
+				addrsLeft = append(addrsLeft, first+n)
+			}
+		}
+		addr := net.JoinHostPort("127.0.0.1", strconv.Itoa(addrsLeft[0]))
+		addrsLeft = addrsLeft[1:]
 		if l, err := net.Listen("tcp", addr); err == nil {
 			l.Close()
 			return addr

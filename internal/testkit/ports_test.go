@@ -31,17 +31,21 @@ func TestLocalPortsDoNotCollide(t *testing.T) {
 
 // Between two services of a test, its ports are free, and must not be those of another process's test.
 func TestProcessesHaveDifferentPorts(t *testing.T) {
-	const services = 5
-	if os.Getenv("SKYSERVE_TEST_PRINT_PORTS") != "" {
+	const services, listeners = 5, 300
+	take := func(use func(port string)) {
 		for range services {
-			fmt.Println(testkit.LocalPort())
+			use(strconv.Itoa(testkit.LocalPort()))
 		}
+		for range listeners {
+			use(testkit.FreeAddr())
+		}
+	}
+	if os.Getenv("SKYSERVE_TEST_PRINT_PORTS") != "" {
+		take(func(port string) { fmt.Println(port) })
 		return
 	}
 	ours := map[string]bool{}
-	for range services {
-		ours[strconv.Itoa(testkit.LocalPort())] = true
-	}
+	take(func(port string) { ours[port] = true })
 	other := exec.Command(os.Args[0], "-test.run", "^TestProcessesHaveDifferentPorts$")
 	other.Env = append(os.Environ(), "SKYSERVE_TEST_PRINT_PORTS=1")
 	out, err := other.Output()
@@ -49,10 +53,10 @@ func TestProcessesHaveDifferentPorts(t *testing.T) {
 		t.Fatalf("%v: %s", err, out)
 	}
 	ports := strings.Fields(string(out))
-	if len(ports) < services {
+	if len(ports) < services+listeners {
 		t.Fatalf("got %q", ports)
 	}
-	for _, port := range ports[:services] {
+	for _, port := range ports[:services+listeners] {
 		if ours[port] {
 			t.Errorf("both processes have %s", port)
 		}
