@@ -60,7 +60,8 @@ type source interface {
 	origin() string
 	// settings are those that its replicas inherit.
 	settings() service.ReplicaConfig
-	// list returns the replicas. changed is false if they are the same as in the last call, or not known yet.
+	// list returns the replicas. changed is false if they are the same as in the last call, or not
+	// known yet; it is true with an error.
 	list(ctx context.Context) (replicas []service.ReplicaConfig, changed bool, err error)
 	// problem describes an error of list; have is the size of the list in effect.
 	problem(err error, have int) (message, nextStep string)
