@@ -31,6 +31,7 @@ func findChanges(before, after *telemetry.Snapshot) []change {
 			old[rowKey{r.Name, r.Replicas[k].ID}] = r.Replicas[k].State
 		}
 	}
+	listedBefore, listedAfter := listings(before), listings(after)
 	var changes, gone []change
 	for i := range after.Regions {
 		r := &after.Regions[i]
@@ -42,7 +43,18 @@ func findChanges(before, after *telemetry.Snapshot) []change {
 				delete(old, key)
 			}
 			if !was || from != rep.State {
-				changes = append(changes, change{region: r.Name, replica: rep.ID, from: from, to: rep.State, reason: reasonOf(rep)})
+				c := change{region: r.Name, replica: rep.ID, from: from, to: rep.State, reason: reasonOf(rep)}
+				if at := listedBefore[home(r, rep)]; !was && len(at) > 0 {
+					c.movedFrom = at[0]
+				}
+				changes = append(changes, c)
+			}
+		}
+	}
+	for i := range before.Regions {
+		for k := range before.Regions[i].Replicas {
+			if r := &before.Regions[i]; len(listedAfter[home(r, &r.Replicas[k])]) > 0 {
+				delete(old, rowKey{r.Name, r.Replicas[k].ID}) // it only moved to another balancer
 			}
 		}
 	}
@@ -57,9 +69,30 @@ func findChanges(before, after *telemetry.Snapshot) []change {
 	return append(changes, gone...)
 }
 
+// home identifies a replica by the region where it runs, and its name.
+func home(r *telemetry.RegionSnapshot, rep *telemetry.ReplicaSnapshot) rowKey {
+	return rowKey{cmp.Or(rep.Region, r.Name), rep.ID}
+}
+
+// listings returns the regions whose balancers list each replica. They are several for a moment while a replica moves to
+// the balancer of another region, or back.
+func listings(s *telemetry.Snapshot) map[rowKey][]service.Region {
+	at := map[rowKey][]service.Region{}
+	for i := range s.Regions {
+		r := &s.Regions[i]
+		for k := range r.Replicas {
+			key := home(r, &r.Replicas[k])
+			at[key] = append(at[key], r.Name)
+		}
+	}
+	return at
+}
+
 // describe describes the change without its reason.
 func (c change) describe(g glyphs) string {
 	switch {
+	case c.movedFrom != "":
+		return c.replica + " moved from " + c.movedFrom.ShortName() + " to " + c.region.ShortName() + ", " + string(c.to)
 	case c.from == "":
 		return c.replica + " added, " + string(c.to)
 	case c.to == "":

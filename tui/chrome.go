@@ -171,6 +171,8 @@ type change struct {
 	region   service.Region
 	replica  string
 	from, to service.ReplicaState // "" = the replica did not exist
+	// movedFrom is another region whose balancer listed the replica before; "" = none
+	movedFrom service.Region
 	reason   string
 	ago      time.Duration
 }

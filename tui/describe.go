@@ -72,8 +72,9 @@ func (s *screen) regionText(r *telemetry.RegionSnapshot) []string {
 	for _, b := range r.Balancers {
 		lines = append(lines,
 			"balancer        "+b.ID, "  state         "+strings.TrimSuffix(string(b.State)+": "+b.Reason, ": "),
-			"  version       "+orUnknown(b.Version), "  endpoint      "+orUnknown(b.Endpoint), "  admin         "+orUnknown(b.Admin),
+			"  version       "+orUnknown(b.Version),
 		)
+		lines = append(lines, balancerURLs(b)...)
 	}
 	lines = append(lines, "")
 	for i := range r.Replicas {
@@ -81,6 +82,15 @@ func (s *screen) regionText(r *telemetry.RegionSnapshot) []string {
 		lines = append(lines, fmt.Sprintf("replica         %s  %s  %s", rep.ID, rep.State, reasonOf(rep)))
 	}
 	return append(lines, s.aboutObject(r.Name, "")...)
+}
+
+// balancerURLs returns the lines with the URLs of a balancer. Snapshots contain the endpoint for clients of the balancer
+// that sent them only; of all others they contain the URL at which balancers and commands reach them, twice.
+func balancerURLs(b telemetry.BalancerSnapshot) []string {
+	if b.Endpoint != "" && b.Endpoint == b.Admin {
+		return []string{"  internal URL  " + b.Admin + "  for balancers and commands, not for clients"}
+	}
+	return []string{"  endpoint      " + orUnknown(b.Endpoint), "  admin         " + orUnknown(b.Admin)}
 }
 
 // aboutObject returns the alerts and the events of a machine, or of a whole region without one.

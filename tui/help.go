@@ -53,7 +53,7 @@ var columnsHelp = []columnHelp{
 	{"deferred, interactive", "queued requests: those of the tier deferred, and all others", []view{viewBatches}},
 	{"deferred wait for", "what releases them; maximum wait: balancer.deferred_wait_percent of the time to their deadline", []view{viewBatches}},
 	{"prompt/s, output/s", "prompt and output tokens per second, last minute", []view{viewModels, viewTenants}},
-	{"usage $/h", "what the usage costs tenants per hour by models[].price, at the rates of the last minute", []view{viewModels, viewTenants}},
+	{"charged $/h", "what the usage costs tenants per hour by models[].price, at the rates of the last minute", []view{viewModels, viewTenants}},
 	{"$/h", "price of the replica's machine", []view{viewReplicas}},
 	{"$/h", "price of the replicas' machines, without those of donated replicas", []view{viewCost}},
 	{"$/1M tok", "price of the replicas per million prompt and output tokens, at the rates of the last minute", []view{viewCost}},

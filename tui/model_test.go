@@ -486,6 +486,30 @@ func TestStateChangesAreShown(t *testing.T) {
 	d.wants("ago: eu-1 removed")
 }
 
+// While a balancer does not respond, another one lists its replica: it is neither added nor removed.
+func TestAdoptedReplicaIsNotRemoved(t *testing.T) {
+	d := newDesk(t, 120, 40, normal())
+	d.poll(0)
+	adopted := func() *telemetry.Snapshot {
+		s := normal()
+		rep := s.Regions[1].Replicas[1]
+		rep.Region = s.Regions[1].Name
+		s.Regions[0].Replicas = append(s.Regions[0].Replicas, rep)
+		return s
+	}
+	d.fetch.snapshot = adopted()
+	d.fetch.snapshot.Regions[1].Replicas = d.fetch.snapshot.Regions[1].Replicas[:1]
+	d.poll(time.Second)
+	d.wants("ago: eu-1 moved from europe-west4 to us-east-1, READY")
+	d.fetch.snapshot = adopted()
+	d.poll(time.Second)
+	d.wants("ago: eu-1 moved from us-east-1 to europe-west4, READY")
+	d.fetch.snapshot = normal()
+	d.poll(time.Second)
+	d.wants("ago: eu-1 moved from us-east-1 to europe-west4, READY")
+	d.lacks("removed", "added")
+}
+
 func TestQueueTrend(t *testing.T) {
 	d := newDesk(t, 120, 40, normal())
 	d.poll(0)

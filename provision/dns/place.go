@@ -177,6 +177,9 @@ var cities = []location{
 // AWS region. A location that is neither a region of a cloud nor a known city is a *provision.SpecError.
 func AWSRegionOf(region service.Region) (string, error) {
 	at, known := locateRegion(region)
+	if !known && region.Rented() {
+		return "", specError("region %s is unknown, so its place for dns is too: correct the name, or install a version of skyserve that knows the region", region)
+	}
 	if !known {
 		return "", specError("finding the AWS region nearest to %s: unknown location %q; name the region after its city (static/paris), or after the nearest AWS region (static/eu-west-3)", region, region.ShortName())
 	}

@@ -217,6 +217,7 @@ func TestInvalidNames(t *testing.T) {
 		{func(n *provision.PublicName) { n.Records[1].ID = "lb-us-0" }, `record ids must be unique, got "lb-us-0" twice`},
 		{func(n *provision.PublicName) { n.Records[0].ID = "" }, "may contain only letters"},
 		{func(n *provision.PublicName) { n.Records[0].Region = "static/basement" }, `record "lb-us-0": finding the AWS region nearest to static/basement`},
+		{func(n *provision.PublicName) { n.Records[0].Region = "aws/us-west-9" }, `record "lb-us-0": region aws/us-west-9 is unknown`},
 		{func(n *provision.PublicName) { n.Records[0].Address = netip.Addr{} }, "address must be a specific IP address"},
 		{func(n *provision.PublicName) { n.Records[0].Check = "ftp://198.51.100.1/" }, "http or https URL"},
 		{func(n *provision.PublicName) { n.Records[0].Check += strings.Repeat("x", 250) }, "limited to 255 characters"},
