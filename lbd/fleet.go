@@ -85,10 +85,14 @@ func (f *fleet) attach(cfg service.ReplicaConfig, origin string) (added bool, er
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	old, held := f.attached[cfg.ID]
+	sameURL := held && old.URL == cfg.URL
+	configured := sameURL && origin == originConfig
+	if configured {
+		cfg.Epoch = old.Epoch // its settings change, and the controller's assignment of it does not
+	}
 	if held && cfg.Epoch < old.Epoch {
 		return false, fmt.Errorf("adding replica %q: epoch %d, current %d: %w", cfg.ID, cfg.Epoch, old.Epoch, proxy.ErrOlderEpoch)
 	}
-	sameURL := held && old.URL == cfg.URL
 	if origin == originAPI && sameURL && cfg.Epoch == old.Epoch {
 		cfg = f.withoutReported(cfg, old)
 	}
@@ -98,7 +102,7 @@ func (f *fleet) attach(cfg service.ReplicaConfig, origin string) (added bool, er
 	if cfg, err = f.keys.readKey(cfg, old, origin); err != nil {
 		return false, err
 	}
-	draining := f.remainsDrained(cfg.ID, sameURL && cfg.Epoch > old.Epoch)
+	draining := f.remainsDrained(cfg.ID, sameURL && (cfg.Epoch > old.Epoch || configured))
 	if err := f.updateRuntime(cfg, sameURL, draining); err != nil {
 		return false, err
 	}
@@ -127,10 +131,10 @@ func (f *fleet) withoutReported(cfg, old service.ReplicaConfig) service.ReplicaC
 }
 
 // remainsDrained decides whether a replica remains drained when it is attached again. Attaching it ends the
-// drain, unless a controller only reassigns it: then an operator's drain remains.
-func (f *fleet) remainsDrained(id string, reassigned bool) bool {
+// drain, unless a controller only reassigns it, or a reload only changes its settings: then an operator's drain remains.
+func (f *fleet) remainsDrained(id string, same bool) bool {
 	by, drains := f.drained[id]
-	return drains && by == "" && reassigned
+	return drains && by == "" && same
 }
 
 // isDraining reports whether a replica receives no new requests, because it is drained or being removed.

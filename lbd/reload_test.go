@@ -388,6 +388,51 @@ func TestReloadChangesReplicasAndPeers(t *testing.T) {
 	}
 }
 
+// A changed setting of a replica takes effect although the controller has assigned the replica to this balancer, and the
+// assignment and an operator's drain remain. If the controller has assigned it at another URL, it is another replica.
+func TestReloadChangesAssignedReplica(t *testing.T) {
+	engine, other := wordByWord(t, "llama", nil), wordByWord(t, "llama", nil)
+	replica := service.ReplicaConfig{ID: "us-0", URL: engine.URL, Model: "lama"}
+	f := startFiled(t, config("lb-us-0", "local/us", replica), Options{})
+	assign := func(url string, epoch uint64) {
+		t.Helper()
+		assigned := replica
+		assigned.URL, assigned.Epoch = url, epoch
+		if _, err := f.admin.AddWorker(t.Context(), assigned); err != nil {
+			t.Fatal(err)
+		}
+	}
+	assign(engine.URL, 7)
+	testkit.Eventually(t, "its model is wrong", func() bool { return strings.Contains(f.worker(t, "us-0").Reason, "lama") })
+	configure := func(change func(*service.ReplicaConfig)) {
+		change(&replica)
+		f.change(func(c *service.BalancerConfig) { c.Replicas = []service.ReplicaConfig{replica} })
+	}
+	configure(func(r *service.ReplicaConfig) { r.Model = "llama" })
+	if done := f.reload(); !slices.Equal(done.Changed, []string{"replicas: us-0 changed"}) || len(done.NotApplied) > 0 {
+		t.Errorf("reload did %+v", done)
+	}
+	testkit.Eventually(t, "ready", func() bool { return f.worker(t, "us-0").State == service.StateReady })
+	if w := f.worker(t, "us-0"); w.Model != "llama" || w.Epoch != 7 {
+		t.Errorf("got %+v", w)
+	}
+
+	if err := f.admin.DrainWorker(t.Context(), "us-0", ""); err != nil {
+		t.Fatal(err)
+	}
+	configure(func(r *service.ReplicaConfig) { r.GPU = "L4" })
+	f.reload()
+	if w := f.worker(t, "us-0"); w.GPU != "L4" || w.State != service.StateDraining {
+		t.Errorf("got %+v", w)
+	}
+
+	assign(other.URL, 8)
+	configure(func(r *service.ReplicaConfig) { r.GPU = "H100" })
+	if done := f.reload(); !slices.Equal(done.NotApplied, []string{"us-0"}) || f.worker(t, "us-0").URL != other.URL {
+		t.Errorf("reload did %+v", done)
+	}
+}
+
 // An address of the store that cannot be used is not reported as changed, and the next reload tries again.
 func TestFailedStoreURLIsNotApplied(t *testing.T) {
 	s, err := store.Connect(t.Context(), "nats://127.0.0.1:1", "", store.Lazy())

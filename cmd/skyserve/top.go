@@ -112,7 +112,7 @@ func runTop(ctx context.Context, o *topOptions, in *os.File, out, errOut io.Writ
 	}
 	if o.ssh != "" { // ssh may prompt for a password while the terminal is still free
 		if _, _, err := v.Fetch(ctx); err != nil {
-			return failed(fmt.Errorf("fetching a snapshot: %w", err), o.hint())
+			return failed(fmt.Errorf("fetching a snapshot: %w", err), o.hint(err))
 		}
 	}
 	return tui.Run(ctx, tui.Config{Fetcher: v, Operator: v.operator, Interval: o.interval, ReplaySpeed: o.speed, Theme: theme, Zone: time.Local}, in, rawWriter(out))

@@ -72,7 +72,7 @@ func (o *topOptions) printFrames(ctx context.Context, v *topView, print snapshot
 		case ctx.Err() != nil:
 			return ctx.Err()
 		case err != nil && i == 0:
-			return failed(fmt.Errorf("fetching a snapshot: %w", err), o.hint())
+			return failed(fmt.Errorf("fetching a snapshot: %w", err), o.hint(err))
 		case err != nil:
 			missing++
 			if text := err.Error(); text != problem {

@@ -97,7 +97,10 @@ func (v *topView) Close() error {
 }
 
 // hint returns the hint for an error fetching the first snapshot.
-func (o *topOptions) hint() string {
+func (o *topOptions) hint(err error) string {
+	if len(o.admins) > 0 && errors.Is(err, telemetry.ErrNotFound) {
+		return "--admin takes the address of a balancer for operators, not the one for clients: \"skyserve status -o jsonpath='{.regions[*].balancers[*].admin}'\" prints it"
+	}
 	if o.ssh != "" {
 		return "'ssh " + o.ssh + " skyserve top --once' checks that it works on that host"
 	}

@@ -123,7 +123,11 @@ func (u *upRun) storeControllers(have []provision.Object) error {
 
 // deploymentContent returns the inputs of the machines' configurations.
 func (u *upRun) deploymentContent() (c deploy.DeploymentInput, err error) {
-	c = deploy.DeploymentInput{Spec: u.spec, SpecYAML: u.text, Secrets: deploy.LocalSecrets, Bundle: &deploy.ControllerBundle{}, Enrolled: u.enrolments.Handles(), Zone: u.hostedZone.HostedZone, Draining: u.draining, Controllers: u.controllers, Images: u.images}
+	base, err := u.baseDir()
+	if err != nil {
+		return c, err
+	}
+	c = deploy.DeploymentInput{Spec: u.spec, SpecYAML: u.text, Secrets: deploy.SecretsBelow(base), Bundle: &deploy.ControllerBundle{}, Enrolled: u.enrolments.Handles(), Zone: u.hostedZone.HostedZone, Draining: u.draining, Controllers: u.controllers, Images: u.images}
 	if c.PeerToken, err = u.peerToken(); err != nil {
 		return c, err
 	}
@@ -131,9 +135,7 @@ func (u *upRun) deploymentContent() (c deploy.DeploymentInput, err error) {
 		u.enrolments.LabelKey = c.PeerToken
 	}
 	if !cloud.UsesClouds(u.spec) {
-		if c.BaseDir, err = u.baseDir(); err != nil {
-			return c, err
-		}
+		c.BaseDir = base
 		if c.AdminToken, err = u.svc.NextAdminToken(); err != nil {
 			return c, err
 		}

@@ -67,10 +67,14 @@ func (u *upRun) resolveImages(ctx context.Context) error {
 
 // storeDesiredState stores the part of the desired state that is not in service.yaml.
 func (u *upRun) storeDesiredState() error {
-	if !cloud.UsesClouds(u.spec) {
-		return cmp.Or(u.storeLocalState(), u.svc.StoreValue(noteZone, u.hostedZone))
+	dir, err := u.baseDir()
+	if err != nil {
+		return err
 	}
-	for name, value := range map[string]any{noteProgram: u.program, noteImages: u.images, noteZone: u.hostedZone, noteFederation: u.federation} {
+	if !cloud.UsesClouds(u.spec) {
+		return cmp.Or(u.svc.StoreValue(noteBase, dir), u.svc.StoreAdminToken(), u.svc.StoreValue(noteZone, u.hostedZone))
+	}
+	for name, value := range map[string]any{noteBase: dir, noteProgram: u.program, noteImages: u.images, noteZone: u.hostedZone, noteFederation: u.federation} {
 		if err := u.svc.StoreValue(name, value); err != nil {
 			return err
 		}

@@ -5,7 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"os"
+	"path/filepath"
 	"slices"
 
 	"skyserve/internal/agent"
@@ -177,24 +177,13 @@ func (u *upRun) plannedEndpoints() (map[string]string, error) {
 // noteBase is the note that stores the base directory of relative paths in service.yaml.
 const noteBase = "base.json"
 
-// baseDir returns that directory: the working directory of the last `up`.
+// baseDir returns that directory: the one of the file of the last `up`.
 func (u *upRun) baseDir() (dir string, err error) {
 	if u.filter == nil {
-		return os.Getwd()
+		return filepath.Abs(filepath.Dir(u.file))
 	}
-	return dir, u.svc.LoadValue(noteBase, &dir)
-}
-
-// storeLocalState stores the base directory and the admin token of a local service for other shells.
-func (u *upRun) storeLocalState() error {
-	dir, err := u.baseDir()
-	if err == nil {
-		err = u.svc.StoreValue(noteBase, dir)
-	}
-	if err == nil {
-		err = u.svc.StoreAdminToken()
-	}
-	return err
+	err = u.svc.LoadValue(noteBase, &dir)
+	return dir, err
 }
 
 // reloadBalancers makes the local balancers reload their files, also those whose content changed under the

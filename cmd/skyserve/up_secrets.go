@@ -3,7 +3,6 @@ package main
 import (
 	"fmt"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 
@@ -15,7 +14,11 @@ import (
 
 // checkSecrets checks that the variables and files that the service refers to exist.
 func (u *upRun) checkSecrets() error {
-	if err := deploy.CheckSecrets(u.spec, deploy.LocalSecrets); err != nil {
+	base, err := u.baseDir()
+	if err != nil {
+		return err
+	}
+	if err := deploy.CheckSecrets(u.spec, deploy.SecretsBelow(base)); err != nil {
 		return usage(fmt.Errorf("reading secrets referenced by %s: %w", u.file, err), "export the variables and create the files that it references")
 	}
 	return nil
@@ -80,12 +83,7 @@ func localSecrets(spec *service.Spec, base string) (used []localSecret) {
 	if cloud.UsesClouds(spec) {
 		return nil
 	}
-	read := func(ref string) (string, error) {
-		if path, isFile := strings.CutPrefix(ref, "file:"); isFile && !filepath.IsAbs(path) {
-			ref = "file:" + filepath.Join(base, path)
-		}
-		return deploy.LocalSecrets(ref)
-	}
+	read := deploy.SecretsBelow(base)
 	if auth := spec.Balancer.Auth; auth != nil && auth.KeysFrom != "" {
 		used = append(used, localSecret{"balancer.auth.keys_from", auth.KeysFrom, func() error {
 			text, err := read(auth.KeysFrom)

@@ -315,6 +315,7 @@ func (c *checker) checkEndpoints() {
 			if e.URL != "" && c.valid(p) && !validURL(e.URL) {
 				c.reportProblem(p, "%s", urlProblem(e.URL, formReplica))
 			}
+			c.checkAboveV1(p, e.URL)
 			if first, duplicate := claimed[e.URL]; duplicate && e.URL != "" {
 				c.reportProblem(p, "duplicates %s", first)
 			}
@@ -346,6 +347,19 @@ func urlProblem(text string, f *form) string {
 		return "the port must be from 1 to 65535"
 	}
 	return "must be " + f.description
+}
+
+// checkAboveV1 rejects the base URL of an API that ends with /v1.
+func (c *checker) checkAboveV1(p path, base string) {
+	if above, below := AboveV1(base); below && c.valid(p) {
+		c.reportAtPath(p, Error{Problem: "must be the URL above /v1, because requests add /v1", Found: c.describePath(p), Suggestion: "write " + above})
+	}
+}
+
+// AboveV1 returns the base URL of an API without the /v1 at its end; below is false if it does not end so. Requests add
+// paths such as /v1/models to a base URL.
+func AboveV1(base string) (above string, below bool) {
+	return strings.CutSuffix(strings.TrimRight(base, "/"), "/v1")
 }
 
 // validURL reports whether text is an absolute URL with a host and, where it has one, a valid port.

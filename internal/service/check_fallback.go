@@ -52,6 +52,7 @@ func (c *checker) checkProviders() {
 			case !SafeProviderURL(pr.URL):
 				c.reportProblem(at, "must start with https://: prompts and the API key leave the machine")
 			}
+			c.checkAboveV1(at, pr.URL)
 		}
 		seen := map[string]bool{}
 		for j, m := range pr.Models {

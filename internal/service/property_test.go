@@ -116,7 +116,7 @@ func genRegions(t *rapid.T) []RegionSpec {
 		{Name: "local/us", Balancers: 1, Replicas: genBounds(t, 1)},
 		{Name: "local/eu-1", Balancers: 16, Replicas: genBounds(t, 1)},
 		{
-			Name: "static/paris", Balancers: 2, Replicas: Bounds{0, 2}, Endpoints: []Endpoint{{URL: "http://10.0.0.7:8000"}, {URL: "https://[::1]/v1", APIKey: "file:/run/key"}},
+			Name: "static/paris", Balancers: 2, Replicas: Bounds{0, 2}, Endpoints: []Endpoint{{URL: "http://10.0.0.7:8000"}, {URL: "https://[::1]/api", APIKey: "file:/run/key"}},
 			PublicURLs: []string{"http://203.0.113.7:8001", "https://[2001:db8::7]"},
 		},
 	}

@@ -226,13 +226,13 @@ var rules = map[string]rule{
 	"RegionSpec.images":         {text: "aws and gcp only: the boot images of machines, by gpu, cpu or a GPU type. Default: the current public images.", form: formMachineImage, keys: formImageKey},
 	"RegionSpec.access":         {text: "aws only: shell access to the machines: ssm = AWS Systems Manager Session Manager. Default: none."},
 	"RegionSpec.egress_per_gb":  {text: "Price of egress from the region in USD per GB; a plan compares it with the cost of local replicas.", limit: numberRange(0, 100)},
-	"RegionSpec.endpoints":      {text: "static only: the existing engines, each as its base URL or a DNS name of several engines, or as url and api_key.", unique: true},
+	"RegionSpec.endpoints":      {text: "static only: the existing engines, each as its base URL (above /v1) or a DNS name of several engines, or as url and api_key.", unique: true},
 	"RegionSpec.endpoints_file": {text: "static only: a file that lists machines and is watched for changes: one URL per line, or a list in YAML or JSON."},
 
 	"SpotSpec.overprovision":    {text: "The number of spot replicas of each model beyond the desired number, within replicas.max.", limit: numberRange(0, maxOverprovision)},
 	"SpotSpec.dynamic_fallback": {text: "Whether an interrupted spot replica is replaced at once by an on-demand replica, which is removed when a spot replica has been ready for 5 minutes."},
 
-	"Endpoint.url":     {text: "The base URL of the engine, or a DNS name of several engines.", required: true, form: formReplica},
+	"Endpoint.url":     {text: "The base URL of the engine, above /v1, or a DNS name of several engines.", required: true, form: formReplica},
 	"Endpoint.api_key": {text: "The source (env:NAME or file:PATH) of the API key that the engine requires. Default: the model's engine.api_key, if the service has one model.", secret: true, form: formRef},
 
 	"Reservation.id":    {text: "aws and gcp only: the capacity reservation that the machines use: cr-... on AWS, on Google Cloud its name, or projects/P/reservations/R of another project. Default: any open reservation.", form: formReservation},

@@ -177,7 +177,7 @@ func TestSchemaAgreesWithValidator(t *testing.T) {
 		{"{name: local/us} => {name: aws/us-east-1, capacity: [spot, cheap]}", false},
 		{"{name: local/us} => {name: aws/us-east-1, reserved: [{type: g6.xlarge}]}", false},
 		{"{name: local/us} => {name: static/a}", false},
-		{"{name: local/us} => {name: static/a, endpoints: ['http://a:80/v1']}", true},
+		{"{name: local/us} => {name: static/a, endpoints: ['http://a:80/api']}", true},
 		{"{name: local/us} => {name: static/a, endpoints: ['ftp://a']}", false},
 		{"{name: local/us} => {name: static/a, endpoints: ['http://u:p@a']}", false},
 		{"{name: local/us} => {name: static/a, endpoints: ['http://a'], capacity: [spot]}", false},

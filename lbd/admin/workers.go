@@ -164,6 +164,9 @@ func ReplicaURL(raw string) (*url.URL, error) {
 	if port, err := strconv.ParseUint(u.Port(), 10, 16); u.Port() != "" && (err != nil || port == 0) {
 		return nil, fmt.Errorf("url: must have a port from 1 to 65535, got %s", quoteClipped(raw))
 	}
+	if above, below := service.AboveV1(raw); below {
+		return nil, fmt.Errorf("url: must be the URL above /v1, because requests add /v1, got %s; write %s", quoteClipped(raw), above)
+	}
 	return u, nil
 }
 

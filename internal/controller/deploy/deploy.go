@@ -66,6 +66,16 @@ func LocalSecrets(ref string) (string, error) {
 	return strings.TrimSuffix(string(text), "\n"), nil
 }
 
+// SecretsBelow returns LocalSecrets with relative paths that start at a directory.
+func SecretsBelow(dir string) Secrets {
+	return func(ref string) (string, error) {
+		if path, isFile := strings.CutPrefix(ref, "file:"); isFile && !filepath.IsAbs(path) {
+			ref = "file:" + filepath.Join(dir, path)
+		}
+		return LocalSecrets(ref)
+	}
+}
+
 // DeploymentInput is the input of Deployments.
 type DeploymentInput struct {
 	Spec *service.Spec

@@ -41,8 +41,8 @@ type ClientFigures struct {
 	PromptTokens int  `json:"prompt_tokens"`
 	CachedTokens *int `json:"cached_tokens"`
 	OutputTokens int  `json:"output_tokens"`
-	// Forwarded counts responses from a region other than the client's.
-	Forwarded int `json:"forwarded"`
+	// Forwarded counts responses from a region other than the client's; nil if the target has no region.
+	Forwarded *int `json:"forwarded"`
 	// ByStatus counts requests by HTTP status; "none" means no response.
 	ByStatus map[string]int `json:"by_status"`
 	// Failures counts failed requests by reason: connect, timeout, status,
@@ -86,6 +86,10 @@ func (r *recorder) report(window time.Duration, interrupted bool) *Report {
 		all.merge(t)
 	}
 	out.ClientFigures = all.figures(window)
+	if f, unknown := out.ByRegion[onlyRegion]; unknown {
+		f.Forwarded, out.Forwarded = nil, nil
+		out.ByRegion[onlyRegion] = f
+	}
 	return out
 }
 
@@ -99,7 +103,7 @@ func (t *tally) figures(window time.Duration) ClientFigures {
 		OutputTokensPerSecond: float64(t.inWindow) * t.tokensPerEvent() / window.Seconds(),
 		TTFT:                  t.ttft.percentiles(), TPOT: t.tpot.percentiles(),
 		ITL: t.itl.percentiles(), E2E: t.e2e.percentiles(),
-		PromptTokens: t.prompt, OutputTokens: t.output, Forwarded: t.forwarded,
+		PromptTokens: t.prompt, OutputTokens: t.output, Forwarded: &t.forwarded,
 		ByStatus: t.byStatus, Failures: t.failures,
 	}
 	if t.cachedKnown {

@@ -132,21 +132,21 @@ func mustJSON(t *testing.T, v any) []byte {
 
 func TestWriteTable(t *testing.T) {
 	hits := 0.8765
-	omitted, delayed := 4, 2
+	omitted, delayed, forwarded := 4, 2, 2
 	set := func(scale float64) *telemetry.Percentiles {
 		return &telemetry.Percentiles{Mean: 1.2345 * scale, P50: scale, P90: 12.345 * scale, P99: 123.45 * scale, Max: 1234.5 * scale}
 	}
 	figures := ClientFigures{
-		Requests: 20, OK: 12, Rejected: 3, Failed: 4, Cancelled: 1, DurationSeconds: 60, RequestsPerSecond: 0.2, OutputTokensPerSecond: 1234.5,
-		TTFT: set(1), TPOT: set(0.1), ITL: set(0.004), E2E: set(10), PrefixHitRate: &hits, PromptTokens: 5000, OutputTokens: 900, Forwarded: 2,
+		Requests: 22, OK: 14, Rejected: 3, Failed: 4, Cancelled: 1, DurationSeconds: 60, RequestsPerSecond: 0.2, OutputTokensPerSecond: 1234.5,
+		TTFT: set(1), TPOT: set(0.1), ITL: set(0.004), E2E: set(10), PrefixHitRate: &hits, PromptTokens: 5000, OutputTokens: 900, Forwarded: &forwarded,
 		Failures: map[string]int{"stream_broken": 1, "connect": 3},
 	}
 	r := Report{
 		ClientFigures: figures, ByRegion: map[string]ClientFigures{"us": figures, "asia": {}}, FirstError: "status 429: slow down",
 		Interrupted: true, RowsSkipped: &omitted, Delayed: &delayed,
 	}
-	want := `requests   12 ok, 3 rejected, 4 failed, 1 cancelled
-rates      0.2 requests/s, 1234 output tokens/s over 60.0 s
+	want := `requests   14 ok, 3 rejected, 4 failed, 1 cancelled
+rates      0.2 requests/s, 1234 output tokens/s over 60.0 s; 2 of the ok ended later and do not count
 tokens     5000 prompt, 900 output; prefix hits 87.6%
 forwarded  2
 
@@ -159,8 +159,8 @@ TTFT: to the first token; TPOT: per output token after it; ITL: between two toke
 ITL p50 is below 0.01 ms: most tokens arrived together with the token before them; TPOT is the mean time of a token
 
 region  ok  rejected  failed  cancelled  req/s  tok/s  TTFT p50  TTFT p90  TPOT p50   hits  forwarded
-asia     0         0       0          0    0.0      0         -         -         -      -          0
-us      12         3       4          1    0.2   1234      1.00      12.3      0.10  87.6%          2
+asia     0         0       0          0    0.0      0         -         -         -      -          -
+us      14         3       4          1    0.2   1234      1.00      12.3      0.10  87.6%          2
 
 failures: 3 requests without a response, 1 request with a broken stream
 first error: status 429: slow down

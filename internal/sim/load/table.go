@@ -5,7 +5,9 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"math"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -27,9 +29,13 @@ func (r *Report) WriteTable(w io.Writer) error {
 func (r *Report) summary(b *strings.Builder) {
 	t := printable.NewTable(b)
 	t.Rowf("requests\t%d ok, %d rejected, %d failed, %d cancelled", r.OK, r.Rejected, r.Failed, r.Cancelled)
-	t.Rowf("rates\t%.1f requests/s, %.0f output tokens/s over %.1f s", r.RequestsPerSecond, r.OutputTokensPerSecond, r.DurationSeconds)
+	later := ""
+	if n := r.OK - int(math.Round(r.RequestsPerSecond*r.DurationSeconds)); n > 0 {
+		later = fmt.Sprintf("; %d of the ok ended later and do not count", n)
+	}
+	t.Rowf("rates\t%.1f requests/s, %.0f output tokens/s over %.1f s%s", r.RequestsPerSecond, r.OutputTokensPerSecond, r.DurationSeconds, later)
 	t.Rowf("tokens\t%d prompt, %d output; prefix hits %s", r.PromptTokens, r.OutputTokens, share(r.PrefixHitRate))
-	t.Rowf("forwarded\t%d", r.Forwarded)
+	t.Rowf("forwarded\t%s", forwardedCount(&r.ClientFigures))
 	_ = t.Flush() // a strings.Builder returns no errors
 }
 
@@ -84,10 +90,18 @@ func (r *Report) regions(b *strings.Builder) {
 	for _, name := range slices.Sorted(maps.Keys(r.ByRegion)) {
 		f := r.ByRegion[name]
 		ttft, tpot := columns(f.TTFT), columns(f.TPOT)
-		t.Rowf("%s\t%d\t%d\t%d\t%d\t%.1f\t%.0f\t%s\t%s\t%s\t%s\t%d", name, f.OK, f.Rejected, f.Failed, f.Cancelled,
-			f.RequestsPerSecond, f.OutputTokensPerSecond, ttft[1], ttft[2], tpot[1], share(f.PrefixHitRate), f.Forwarded)
+		t.Rowf("%s\t%d\t%d\t%d\t%d\t%.1f\t%.0f\t%s\t%s\t%s\t%s\t%s", name, f.OK, f.Rejected, f.Failed, f.Cancelled,
+			f.RequestsPerSecond, f.OutputTokensPerSecond, ttft[1], ttft[2], tpot[1], share(f.PrefixHitRate), forwardedCount(&f))
 	}
 	_ = t.Flush() // a strings.Builder returns no errors
+}
+
+// forwardedCount returns the number of forwarded requests for the table.
+func forwardedCount(f *ClientFigures) string {
+	if f.Forwarded == nil {
+		return "-"
+	}
+	return strconv.Itoa(*f.Forwarded)
 }
 
 // reasonTexts are the reasons of failed requests, to follow a number of requests.
