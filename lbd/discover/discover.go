@@ -19,7 +19,7 @@ const (
 
 // Options configure a Discovery. CheckURL and Apply are required.
 type Options struct {
-	// CheckURL validates the URL of a replica that is no DNS name.
+	// CheckURL validates the URL of a replica, unless IsName reports that it is a DNS name of several replicas.
 	CheckURL func(url string) error
 	// Apply is called with the replicas of an origin when they change: the complete list. After an origin
 	// is removed, it is called with none. It is called from one goroutine at a time per origin.

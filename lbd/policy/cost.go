@@ -377,7 +377,8 @@ func (t *costTerms) addedTokens(c *Candidate, uncached float64) float64 {
 	return t.promptTokens - t.tokensPerByte*float64(c.InUseBytes)
 }
 
-// requestsPerReplica returns the number of requests at a peer, as last reported, plus those that were sent there since.
+// requestsPerReplica returns the mean number of requests per replica of a peer: those that it last reported, plus those
+// that were sent there since.
 func requestsPerReplica(c *Candidate) float64 {
 	return float64(c.PeerOutstanding+c.Unconfirmed) / float64(max(c.Replicas, 1))
 }
