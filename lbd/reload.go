@@ -252,7 +252,10 @@ func (b *balancer) attachReplicas(was, wanted []service.ReplicaConfig, done *tel
 			continue
 		}
 		switch added, err := b.fleet.attach(r, originConfig); {
-		case err != nil: // its URL was checked, so the controller has assigned it, or it was discovered
+		case errors.Is(err, proxy.ErrOlderEpoch):
+			done.NotApplied = append(done.NotApplied, id)
+			b.log.Info("a replica is left to the controller, which assigns it", "replica", id)
+		case err != nil: // its URL was checked, so it was discovered
 			done.NotApplied = append(done.NotApplied, id)
 			b.log.Warn("updating a replica failed, keeping its configuration", "replica", id, "err", err)
 		case added:

@@ -70,6 +70,9 @@ func (s *screen) emptyPlan() []string {
 	if why := s.noPlan(p); why != "" {
 		return []string{strings.ToUpper(why[:1]) + why[1:]}
 	}
+	if s.focus != "" {
+		return []string{"No changes in " + s.theme.text(string(s.focus)) + ": its running replicas match the plan (tab: other regions)"}
+	}
 	return []string{"No changes: the running replicas match the plan"}
 }
 

@@ -151,7 +151,7 @@ func serviceNotFound(none *local.NoServiceError, source string) error {
 	case ext == ".yaml" || ext == ".yml":
 		return notFound(none, "pass the name of the service, which its file contains, instead of the path")
 	}
-	return notFound(none, cmp.Or(similar, "create one: skyserve up SERVICE.yaml; or connect to an existing one: skyserve connect URL --code CODE"))
+	return notFound(none, cmp.Or(similar, "create one: skyserve up SERVICE.yaml; connect to an existing one: skyserve connect URL --code CODE; a balancer of 'skyserve lb' alone belongs to no service: pass its --admin URL (load: --target URL)"))
 }
 
 func noBalancer(svc local.Service) error {

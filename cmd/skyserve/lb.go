@@ -217,7 +217,7 @@ func (f *lbFlags) configuration(cmd *cobra.Command) (cfg service.BalancerConfig,
 	if f.config != "" {
 		for _, name := range lbConfigFlags {
 			if cmd.Flags().Changed(name) {
-				return cfg, usage(fmt.Errorf("--%s: cannot be combined with --config", name), "set it in "+f.config)
+				return cfg, usage(fmt.Errorf("--%s: cannot be combined with --config", name), "set it in "+f.config+": "+hintBalancerFile)
 			}
 		}
 		if cfg, err = f.fromFile(); err != nil {

@@ -42,8 +42,9 @@ func newReplicaCmd() *cobra.Command {
 		Use:        "replica",
 		SuggestFor: []string{"scale", "drain", "cordon"},
 		Short:      "List, add, remove, drain, donate and reclaim replicas",
-		Long: `List, add, remove, drain, donate and reclaim replicas of a running service, within
-regions[].replicas.min and .max of its service.yaml. Changes are stored with the service:
+		Long: `List, add, remove, drain, donate and reclaim replicas of a running service. Adding,
+removing and donating keep their number within regions[].replicas.min and .max of its
+service.yaml; drained replicas count. Changes are stored with the service:
 'skyserve up' keeps them; 'skyserve plan --apply', and an autoscale.strategy other than
 manual, may undo them.
 

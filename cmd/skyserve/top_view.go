@@ -6,11 +6,13 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"net/http"
 	"strings"
 	"sync/atomic"
 	"time"
 
 	"skyserve/internal/telemetry"
+	"skyserve/provision/local"
 	"skyserve/tui"
 )
 
@@ -99,7 +101,11 @@ func (v *topView) Close() error {
 // hint returns the hint for an error fetching the first snapshot.
 func (o *topOptions) hint(err error) string {
 	if len(o.admins) > 0 && errors.Is(err, telemetry.ErrNotFound) {
-		return "--admin takes the address of a balancer for operators, not the one for clients: \"skyserve status -o jsonpath='{.regions[*].balancers[*].admin}'\" prints it"
+		return "--admin takes the address of a balancer for operators, not the one for clients: \"skyserve status -o jsonpath='{.regions[*].balancers[*].admin}'\" prints it; 'skyserve lb' has it as --admin"
+	}
+	var rejected *telemetry.StatusError
+	if errors.As(err, &rejected) && rejected.Status == http.StatusUnauthorized {
+		return "set " + local.EnvAdminToken + " to the token with which the balancer was started"
 	}
 	if o.ssh != "" {
 		return "'ssh " + o.ssh + " skyserve top --once' checks that it works on that host"

@@ -291,7 +291,7 @@ func compareHits(d *record.RequestRecord, t *record.Attempt) string {
 	words := fmt.Sprintf("Expected prefix hit at %s: %.0f%%; reported by the engine: %.0f%%", t.Target, expected, reported)
 	switch {
 	case reported < expected-hitTolerance:
-		words += " (lower: the engine may have evicted some)"
+		words += " (lower: the expectation counts whole blocks of text, or the engine has evicted some)"
 	case reported > expected+hitTolerance:
 		words += " (higher: it has cached prefixes that this balancer does not track)"
 	}

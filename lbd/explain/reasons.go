@@ -13,7 +13,7 @@ var chosenBecause = map[string]string{
 	policy.ReasonRotation:      "next in rotation",
 	policy.ReasonLeastLoad:     "fewest outstanding requests",
 	policy.ReasonPrefixMatch:   "longest cached prefix",
-	policy.ReasonPrefixMiss:    "no sufficient prefix match; least loaded (cache-aware: smallest cache)",
+	policy.ReasonPrefixMiss:    "no sufficient prefix match; least loaded",
 	policy.ReasonForward:       "no local replica available; forwarded to a peer with capacity",
 	policy.ReasonPowerOfTwo:    "better of two candidates",
 	policy.ReasonSession:       "session affinity (hash ring)",
@@ -55,6 +55,9 @@ func because(sentences map[string]string, reason string) string {
 
 // whyChosen describes why a policy chose its target.
 func whyChosen(policyName, reason string) string {
+	if reason == policy.ReasonPrefixMiss && choosesSmallestCache(policyName) {
+		return "no sufficient prefix match; smallest cache"
+	}
 	if reason == policy.ReasonForward && traits(policyName).Peers {
 		return "no local replica available, or this peer is preferred"
 	}
@@ -68,6 +71,13 @@ func traits(policyName string) policy.Traits {
 		return policy.Traits{}
 	}
 	return p.Traits()
+}
+
+// choosesSmallestCache reports whether a policy sends requests without a match to the replica with the smallest cache.
+func choosesSmallestCache(policyName string) bool {
+	p, _ := policy.New(policyName) // nil if the name is unknown
+	_, is := p.(*policy.CacheAware)
+	return is
 }
 
 // whyWaiting describes why a request stays queued under a policy. keptFor is the replica that it
