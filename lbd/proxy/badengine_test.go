@@ -76,6 +76,9 @@ func streamed(events string, ends bool) string {
 	return fmt.Sprintf("HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n%x\r\n%s\r\n%s", len(events), events, end)
 }
 
+// loginPage is what a reverse proxy sends if it expects a session of a browser.
+const loginPage = "\n<!DOCTYPE html><title>Sign in</title>"
+
 // brokenEngines contains responses that are invalid before any part of them reached the client.
 // Another replica serves the request; without one it fails.
 func brokenEngines() map[string]string {
@@ -95,6 +98,10 @@ func brokenEngines() map[string]string {
 		"empty JSON":                     answered("200 OK", json, ""),
 		"truncated JSON":                 answered("200 OK", json, plainReply[:60]),
 		"200 and nothing else":           "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n",
+		"a page":                         answered("200 OK", "text/html; charset=utf-8", loginPage),
+		"a page of 1 MB":                 answered("200 OK", "TEXT/HTML", loginPage+strings.Repeat(" ", 1<<20)),
+		"a compressed page":              answered("200 OK", "text/html", zipped(loginPage), "Content-Encoding: gzip"),
+		"plain text":                     answered("200 OK", "text/plain", "ok"),
 		"204":                            "HTTP/1.1 204 No Content\r\n\r\n",
 		"205":                            "HTTP/1.1 205 Reset Content\r\nContent-Length: 0\r\n\r\n",
 		"101":                            "HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\n",
@@ -159,6 +166,24 @@ func TestOnlyFaultyEngines(t *testing.T) {
 	}
 }
 
+// A page of a reverse proxy is a failure of the replica at every endpoint. Other types than JSON are valid for audio.
+func TestPagesAreFailures(t *testing.T) {
+	b := start(t, roundRobin(t))
+	b.attach("us-0", rawEngine(t, answered("200 OK", "text/html; charset=utf-8", loginPage)))
+	for _, path := range []string{"/v1/embeddings", "/v1/audio/speech"} {
+		body := expect(t, b.post(path, `{"model":"chat-small","input":"hi"}`), http.StatusBadGateway, "")
+		if message, _, _ := apiErrorOf(t, body); !strings.Contains(message, `us-0 returned 200 with the content type "text/html" instead of JSON`) {
+			t.Errorf("%s: %s", path, message)
+		}
+	}
+	b.free()
+	b = start(t, roundRobin(t))
+	b.attach("us-0", rawEngine(t, answered("200 OK", "text/plain", "WEBVTT")))
+	if got := expect(t, b.post("/v1/audio/speech", `{"model":"chat-small","input":"hi"}`), http.StatusOK, ""); got != "WEBVTT" {
+		t.Errorf("got %q", got)
+	}
+}
+
 // Unusual responses of an engine are forwarded unchanged.
 func TestUnusualResponsesAreUnchanged(t *testing.T) {
 	big := chunk(strings.Repeat("x", 1<<20)) + doneEvent
@@ -167,6 +192,9 @@ func TestUnusualResponsesAreUnchanged(t *testing.T) {
 		status       int
 	}{
 		"JSON as text/html":         {answered("200 OK", "text/html", plainReply), plainReply, 200},
+		"JSON as text/plain":        {answered("200 OK", "text/plain; charset=utf-8", "\n"+plainReply), "\n" + plainReply, 200},
+		"a stream as text/plain":    {answered("200 OK", "text/plain", chunk("a")+doneEvent), chunk("a") + doneEvent, 200},
+		"tensors":                   {answered("200 OK", "application/octet-stream", "<\x00\xff"), "<\x00\xff", 200},
 		"JSON for a stream":         {answered("200 OK", "application/json", plainReply), plainReply, 200},
 		"JSON with trailing text":   {answered("200 OK", "application/json", plainReply+" and more"), plainReply + " and more", 200},
 		"JSON with NaN":             {answered("200 OK", "application/json", `{"x":NaN}`), `{"x":NaN}`, 200},

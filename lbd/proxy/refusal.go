@@ -35,7 +35,7 @@ func readRefusal(resp *http.Response) *refusal {
 func (x *exchange) failureOf(resp *http.Response) *failure {
 	status := resp.StatusCode
 	if status == http.StatusOK {
-		return nil
+		return x.foreignResponse(resp)
 	}
 	f := &failure{cause: fmt.Sprintf("%s returned %d", x.current.target, status), kind: failureStatus}
 	f.kills = killsOf(resp.Header, x.current.peer)

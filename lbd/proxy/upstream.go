@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -75,9 +76,12 @@ func isStream(resp *http.Response) bool {
 	return strings.HasPrefix(resp.Header.Get("Content-Type"), "text/event-stream")
 }
 
-func isJSON(resp *http.Response) bool {
+func isJSON(resp *http.Response) bool { return mediaType(resp) == "application/json" }
+
+// mediaType returns the content type of a response without its parameters, in lower case; empty if it has none.
+func mediaType(resp *http.Response) string {
 	kind, _, _ := strings.Cut(resp.Header.Get("Content-Type"), ";")
-	return strings.TrimSpace(kind) == "application/json"
+	return strings.ToLower(strings.TrimSpace(kind))
 }
 
 // requestTarget sends the request to its target and returns the response, or nil if it must not be forwarded.
@@ -256,6 +260,32 @@ func (x *exchange) invalidResponse(resp *http.Response, body []byte) *failure {
 		return &failure{cause: x.current.target + " returned an error", kind: failureErrorResponse, broken: true}
 	}
 	return nil
+}
+
+// bodyStarts are the first bytes of JSON and of server-sent events.
+var bodyStarts = [...]string{"{", "[", "data:", "event:", ":"}
+
+// foreignResponse returns a failure if a response with status 200 is not one of an engine: for example, a reverse
+// proxy in front of it sent a page. Some engines send JSON and streams with another content type, therefore the body
+// counts too.
+func (x *exchange) foreignResponse(resp *http.Response) *failure {
+	kind := mediaType(resp)
+	switch {
+	case kind == "", kind == "application/json", isStream(resp):
+		return nil
+	case kind == "application/octet-stream": // tensors, which requests with encoding_format: bytes receive
+		return nil
+	case x.endpoint.Opaque && kind != "text/html":
+		return nil
+	}
+	head := bytes.TrimLeft(peekBody(resp), " \t\r\n")
+	for _, start := range bodyStarts {
+		if bytes.HasPrefix(head, []byte(start)) {
+			return nil
+		}
+	}
+	cause := fmt.Sprintf("%s returned 200 with the content type %s instead of JSON: a server in front of the engine may have responded", x.current.target, openai.Clip([]byte(kind)))
+	return &failure{cause: cause, kind: failureErrorResponse}
 }
 
 // encoded reports whether a body has a content encoding, such as compression.
