@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -106,8 +107,13 @@ func (f *engineFlags) options(cmd *cobra.Command) (o server.Options, err error) 
 		}
 		o.Profile.MaxRunning = f.maxNumSeqs
 	}
-	if f.server.Model == "" {
-		return o, errors.New("--model: must not be empty")
+	for _, names := range []struct {
+		flag  string
+		given []string
+	}{{"--model", []string{o.Model}}, {"--alias", o.Aliases}, {"--lora", o.LoRA}} {
+		if slices.Contains(names.given, "") {
+			return o, fmt.Errorf("%s: must not be empty", names.flag)
+		}
 	}
 	for _, name := range []string{"speed", "max-body-bytes", "grace-period", "data-parallel", "stream-interval"} {
 		// The server reads zero as the default; on the command line it is an error.
