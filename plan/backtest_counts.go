@@ -26,9 +26,9 @@ func ReadCounts(name string, in io.Reader) ([]ReplicaCountAt, error) {
 	if err != nil {
 		return nil, fmt.Errorf("reading counts %s: %w", name, err)
 	}
-	columns := map[string]int{}
-	for i, c := range header {
-		columns[strings.ToLower(strings.TrimSpace(strings.TrimPrefix(c, "\ufeff")))] = i
+	columns, err := service.Columns(header)
+	if err != nil {
+		return nil, fmt.Errorf("reading counts %s:1: %w", name, err)
 	}
 	_, byMinute := columns["minute"]
 	_, byTime := columns["at"]

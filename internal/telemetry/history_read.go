@@ -226,9 +226,9 @@ func readCSV(name string, data []byte) ([]Point, error) {
 	if err != nil {
 		return nil, fmt.Errorf("reading history %s: %w", name, err)
 	}
-	h := csvHistory{name: name, columns: map[string]int{}, seen: map[string]int{}}
-	for i, column := range header {
-		h.columns[strings.ToLower(strings.TrimSpace(strings.TrimPrefix(column, "\ufeff")))] = i
+	h := csvHistory{name: name, seen: map[string]int{}}
+	if h.columns, err = service.Columns(header); err != nil {
+		return nil, fmt.Errorf("reading history %s:1: %w", name, err)
 	}
 	if err := h.checkHeader(header); err != nil {
 		return nil, err

@@ -67,6 +67,7 @@ func TestReadHistoryErrors(t *testing.T) {
 		"empty":       {"  \n", "h.csv: the file is empty"},
 		"no minute":   {"model,prompt_tokens\nm,1\n", `h.csv:1: header must contain the column "minute" or "at", got "model,prompt_tokens"`},
 		"no tokens":   {"minute,model\n1,m\n", `h.csv:1: header must contain the column "prompt_tokens"`},
+		"two columns": {"minute,model,prompt_tokens,Prompt_Tokens\n1,m,5,900\n", `reading history h.csv:1: duplicate column "prompt_tokens": rename or remove one`},
 		"bad minute":  {head + "1,us,m,IW-F,5,0\nx,us,m,IW-F,5,0\n", `h.csv:3: minute must be a whole number of minutes since 1970, got "x"`},
 		"bad time":    {"at,model,prompt_tokens\nyesterday,m,1\n", `h.csv:2: at must be a time`},
 		"bad count":   {head + "1,us,m,IW-F,many,0\n", `h.csv:2: prompt_tokens must be a count, got "many"`},

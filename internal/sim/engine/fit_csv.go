@@ -10,6 +10,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"skyserve/internal/service"
 )
 
 // The columns read from a table of measurements; others are ignored.
@@ -90,13 +92,9 @@ func ReadMeasurements(name string, r io.Reader) ([]Measurement, error) {
 
 // columnsOf returns the index of each column.
 func columnsOf(header []string) (map[string]int, error) {
-	column := map[string]int{}
-	for i, h := range header {
-		h = strings.ToLower(strings.TrimSpace(strings.TrimPrefix(h, "\ufeff")))
-		if _, twice := column[h]; twice {
-			return nil, fmt.Errorf("duplicate column %q", h)
-		}
-		column[h] = i
+	column, err := service.Columns(header)
+	if err != nil {
+		return nil, err
 	}
 	for _, want := range measurementColumns {
 		if _, there := column[want]; !there {

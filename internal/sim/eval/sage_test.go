@@ -308,6 +308,7 @@ func TestSageTraceErrors(t *testing.T) {
 	for _, c := range []struct{ text, want string }{
 		{"", "reading f.csv:1: header: EOF"},
 		{"minute,model,tier\n", "reading f.csv:1: must have the columns minute, model, tier, prompt_tokens, got minute, model, tier"},
+		{"minute,model,tier,tier,prompt_tokens\n", `reading f.csv:1: duplicate column "tier": rename or remove one`},
 		{head, "reading f.csv: no rows"},
 		{head + "x,a,IW,1\n", `reading f.csv:2: minute: must be an integer from 0 to 527039, got "x"`},
 		{head + "0,a,IW,1\n-1,a,IW,1\n", `reading f.csv:3: minute: must be an integer from 0`},

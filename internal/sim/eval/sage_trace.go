@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"skyserve/internal/service"
 	"skyserve/internal/sim"
 )
 
@@ -140,10 +141,14 @@ func readTable(name string, in io.Reader, columns []string, take func(row []stri
 	if err != nil {
 		return fmt.Errorf("reading %s:1: header: %w", name, err)
 	}
+	index, err := service.Columns(header)
+	if err != nil {
+		return fmt.Errorf("reading %s:1: %w", name, err)
+	}
 	var at []int
 	for _, c := range columns {
-		i := slices.Index(header, c)
-		if i < 0 {
+		i, ok := index[c]
+		if !ok {
 			return fmt.Errorf("reading %s:1: must have the columns %s, got %s", name, strings.Join(columns, ", "), strings.Join(header, ", "))
 		}
 		at = append(at, i)

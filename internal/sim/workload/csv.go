@@ -102,13 +102,13 @@ func newRecords(name string, in *bufio.Reader) (*records, error) {
 	if err != nil {
 		return nil, fmt.Errorf("reading %s:1: header: %w", name, err)
 	}
-	r := &records{file: name, in: c, columns: header{}}
-	for i, column := range head {
-		column = strings.TrimSpace(column)
-		r.names = append(r.names, column)
-		if column != "" { // formats name a column that they lack ""
-			r.columns[strings.ToLower(column)] = i
-		}
+	columns, err := service.Columns(head) // without "", which formats use for a column that they lack
+	if err != nil {
+		return nil, fmt.Errorf("reading %s:1: %w", name, err)
+	}
+	r := &records{file: name, in: c, columns: columns}
+	for _, column := range head {
+		r.names = append(r.names, strings.TrimSpace(column))
 	}
 	return r, nil
 }

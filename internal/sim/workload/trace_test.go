@@ -159,6 +159,7 @@ func TestMalformedTraces(t *testing.T) {
 	for _, c := range []struct{ name, text, want string }{
 		{"empty", "", "reading t:1: the first line is empty: must be a header or a JSON object"},
 		{"unknown header", "a,b\n1,2\n", `reading t:1: the first line must have the columns or JSON keys of a trace format (mooncake, bailian, azure-2023, azure-2024, burstgpt, sageserve, servegen-rates, servegen-total), got "a,b"`},
+		{"two columns", "t_s,input_tokens,output_tokens,Input_Tokens\n0,1,2,3\n", `reading t:1: duplicate column "input_tokens": rename or remove one`},
 		{"long header", "a," + strings.Repeat("é", 40) + "\n1,2\n", `got "a,` + strings.Repeat("é", 29) + `"...`},
 		{"odd header", "a" + strings.Repeat("é", 40) + "\n1,2\n", `got "a` + strings.Repeat("é", 29) + `"...`},
 		{"unknown object", `{"x":1}`, `servegen-total), got "{\"x\":1}"`},

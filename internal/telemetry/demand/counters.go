@@ -5,12 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
 
 	"skyserve/forecast"
+	"skyserve/internal/service"
 )
 
 // counterColumn is the column that distinguishes a CSV file of counter readings.
@@ -35,9 +35,12 @@ func readCounters(name string, in io.Reader) (*found, error) {
 	if err != nil {
 		return nil, fmt.Errorf("reading history %s: %w", name, err)
 	}
-	c := counterFile{columnsOf(strings.Join(head, ","))}
+	var c counterFile
+	if c.columns, err = service.Columns(head); err != nil {
+		return nil, fmt.Errorf("reading history %s:1: %w", name, err)
+	}
 	for _, column := range []string{"at", "model"} {
-		if !slices.Contains(c.columns, column) {
+		if _, ok := c.columns[column]; !ok {
 			return nil, fmt.Errorf("reading history %s:1: header must contain the column %q, got %q", name, column, strings.Join(head, ","))
 		}
 	}
@@ -65,10 +68,10 @@ func readCounters(name string, in io.Reader) (*found, error) {
 }
 
 // counterFile holds the columns of a file of counter readings.
-type counterFile struct{ columns []string }
+type counterFile struct{ columns map[string]int }
 
 func (c counterFile) field(record []string, column string) string {
-	if i := slices.Index(c.columns, column); i >= 0 {
+	if i, ok := c.columns[column]; ok {
 		return strings.TrimSpace(record[i])
 	}
 	return ""

@@ -128,6 +128,8 @@ func TestRead(t *testing.T) {
 				"note: 1 counter reset (first: m fast at 2025-01-31T12:02:00Z): counting continues from zero\n",
 		},
 		"counters without a time":  {"minute,model,prompt_tokens_total\n1,m,1\n", Options{}, `reading history h:1: header must contain the column "at", got "minute,model,prompt_tokens_total"`},
+		"counters of two models":   {"at,model,prompt_tokens_total,model\n", Options{}, `reading history h:1: duplicate column "model": rename or remove one`},
+		"a trace with two columns": {"t_s,input_tokens,output_tokens,t_s\n", Options{}, `reading history h:1: duplicate column "t_s": rename or remove one`},
 		"a counter's bad time":     {"at,model,prompt_tokens_total\nnoon,m,1\n", Options{}, `reading history h:2: at must be a time with its offset`},
 		"a counter that is none":   {"at,model,prompt_tokens_total\n2025-01-31T12:00:00Z,m,-1\n", Options{}, `reading history h:2: prompt_tokens_total must be a count of 0 to 1e18, got "-1"`},
 		"a counter of no model":    {"at,model,prompt_tokens_total\n2025-01-31T12:00:00Z,,1\n", Options{}, `reading history h:2: model must not be empty, got ""`},
