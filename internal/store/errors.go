@@ -20,13 +20,20 @@ var (
 	// ErrUnavailable means that the store does not respond or cannot write. A write that
 	// failed with it may have been applied: read the key before a retry.
 	ErrUnavailable = errors.New("store unavailable")
-	// ErrNotFound means that a key has no value, or that a part of an object is missing.
+	// ErrNotFound means that a key has no value, or that a part of an object is missing or damaged.
 	ErrNotFound = errors.New("key not found")
 	// ErrConflict means that the key was written by another client first.
 	ErrConflict = errors.New("revision conflict")
 	// ErrLeaseLost means that the lease has another holder, or none, or that a backup was restored since.
 	ErrLeaseLost = errors.New("lease lost")
 )
+
+// damagedError is the error of a part of an object whose content is not what was stored. It is ErrNotFound, because the
+// content is lost.
+type damagedError struct{ error }
+
+// Is implements errors.Is.
+func (damagedError) Is(target error) bool { return target == ErrNotFound }
 
 // wrap adds the operation to an error, and the error of this package that corresponds to it. Once ctx has ended, it returns
 // the error of ctx instead of err.

@@ -141,7 +141,7 @@ func (s *Store) DeleteObject(ctx context.Context, name string) error {
 }
 
 // ReadObject returns a reader of length bytes of an object from offset. The range must be inside the object. It reads
-// one part at a time; a missing part is ErrNotFound.
+// one part at a time; a missing or damaged part is ErrNotFound.
 func (s *Store) ReadObject(ctx context.Context, name string, offset, length int64) io.Reader {
 	return &objectReader{ctx: ctx, s: s, name: name, next: offset, end: offset + length}
 }
@@ -186,7 +186,7 @@ func (r *objectReader) fetchPart() error {
 	}
 	from, to := r.next-number*size, min(r.end-number*size, size)
 	if int64(len(part)) < to {
-		return fmt.Errorf("reading object %s: part %d has %d bytes, want at least %d", r.name, number, len(part), to)
+		return damagedError{fmt.Errorf("reading object %s: part %d has %d bytes, want at least %d", r.name, number, len(part), to)}
 	}
 	r.part, r.next = part[from:to], number*size+to
 	return nil
@@ -237,7 +237,7 @@ func (s *Store) getPartFromNATS(ctx context.Context, o jetstream.ObjectStore, na
 	}
 	digest := sha256.Sum256(buf.Bytes())
 	if got := "SHA-256=" + base64.URLEncoding.EncodeToString(digest[:]); got != part.Digest {
-		return fmt.Errorf("part %s is damaged: its digest is %s, want %s", name, got, part.Digest)
+		return damagedError{fmt.Errorf("part %s is damaged: its digest is %s, want %s", name, got, part.Digest)}
 	}
 	return nil
 }

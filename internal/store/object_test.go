@@ -70,18 +70,27 @@ func TestBrokenUploadLeavesNothing(t *testing.T) {
 	}
 }
 
-// A part whose content is lost, but not its description, is missing.
+// A part whose content is lost or damaged, but not its description, is missing.
 func TestObjectWithoutItsContent(t *testing.T) {
 	st := connect(t, serve(t, t.TempDir()))
 	must[int64](t)(st.WriteObject(t.Context(), "a", strings.NewReader("content")))
 	js := must[jetstream.JetStream](t)(jetstream.New(st.nc))
-	stream := must[jetstream.Stream](t)(js.Stream(t.Context(), "OBJ_"+st.namespace+"_files"))
-	if err := stream.Purge(t.Context(), jetstream.WithPurgeSubject(chunkSubject(st.namespace+"_files")+">")); err != nil {
+	part := must[*jetstream.ObjectInfo](t)(must[jetstream.ObjectStore](t)(st.objects(t.Context())).GetInfo(t.Context(), "a.0"))
+	stream := must[jetstream.Stream](t)(js.Stream(t.Context(), "OBJ_"+part.Bucket))
+	check := func(want string) {
+		t.Helper()
+		if _, err := io.ReadAll(st.ReadObject(t.Context(), "a", 0, 7)); !errors.Is(err, ErrNotFound) || !strings.Contains(err.Error(), want) {
+			t.Errorf("got %v, want %s", err, want)
+		}
+	}
+	if err := stream.Purge(t.Context(), jetstream.WithPurgeSubject(chunkSubject(part.Bucket)+">")); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := io.ReadAll(st.ReadObject(t.Context(), "a", 0, 7)); !errors.Is(err, ErrNotFound) {
-		t.Errorf("%v", err)
-	}
+	check("not found")
+	must[*jetstream.PubAck](t)(js.Publish(t.Context(), chunkSubject(part.Bucket)+part.NUID, []byte("CONTENT")))
+	check("reading object a: part a.0 is damaged: its digest is SHA-256=")
+	must[int64](t)(st.WriteObject(t.Context(), "a", strings.NewReader("cont")))
+	check("reading object a: part 0 has 4 bytes, want at least 7")
 }
 
 func TestBucket(t *testing.T) {

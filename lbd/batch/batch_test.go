@@ -199,14 +199,29 @@ func TestBatchWithLostInputEnds(t *testing.T) {
 	}
 }
 
+// loseObject deletes an object, or all but one byte of it.
+func (n *node) loseObject(name string, damaged bool) {
+	n.t.Helper()
+	err := n.store.DeleteObject(n.t.Context(), name)
+	if damaged && err == nil {
+		_, err = n.store.WriteObject(n.t.Context(), name, strings.NewReader("{"))
+	}
+	if err != nil {
+		n.t.Fatal(err)
+	}
+}
+
 // A batch of which a large result is lost ends: the error file has the request, and the other results are kept.
 func TestBatchWithLostResultEnds(t *testing.T) {
 	tests := map[string]struct {
 		lostInput bool
+		damaged   bool
 		customID  string
 	}{
-		"a result":               {false, "id-1"},
-		"a result and the input": {true, ""},
+		"a result":                       {false, false, "id-1"},
+		"a result and the input":         {true, false, ""},
+		"a damaged result":               {false, true, "id-1"},
+		"a damaged result and the input": {true, true, ""},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -225,14 +240,12 @@ func TestBatchWithLostResultEnds(t *testing.T) {
 				return err == nil && len(left) == 2
 			})
 			results, err := n.chunkResults(t.Context(), b.ID, 0)
-			if err == nil {
-				err = n.store.DeleteObject(t.Context(), results[1].Object)
-			}
-			if test.lostInput && err == nil {
-				err = n.store.DeleteObject(t.Context(), b.InputFileID)
-			}
 			if err != nil {
 				t.Fatal(err)
+			}
+			n.loseObject(results[1].Object, test.damaged)
+			if test.lostInput {
+				n.loseObject(b.InputFileID, test.damaged)
 			}
 			close(release)
 			b = n.await(Caller{}, b.ID, job.Completed)
