@@ -3,6 +3,7 @@ package lbd
 import (
 	"context"
 	"fmt"
+	"net/url"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -11,7 +12,9 @@ import (
 	"skyserve/internal/service"
 	"skyserve/internal/store"
 	"skyserve/internal/telemetry"
+	"skyserve/lbd/admin"
 	"skyserve/lbd/health"
+	"skyserve/lbd/peer"
 )
 
 // Conditions for alerts of a balancer, each with its reason.
@@ -86,7 +89,8 @@ func (b *balancer) observeHealth() {
 		At: time.Now(), Service: b.cfg.Service, Balancer: b.cfg.ID, Version: b.opts.Version, Standalone: b.cfg.Identity == nil,
 		Own: b.api.Region(), Review: b.review.newest(), Unmet: snapshot.Unmet(),
 	}
-	for _, p := range b.peers.Status() {
+	peers := b.peers.Status()
+	for _, p := range peers {
 		h := health.Peer{ID: p.Peer.ID, Region: p.Peer.Region, LostFor: p.Silence, Reason: p.Reason, Seen: p.Reported, Lost: !p.Reported || p.Silence >= time.Second}
 		if p.Region != nil && len(p.Region.Balancers) == 1 {
 			h.Version = p.Region.Balancers[0].Version
@@ -94,6 +98,43 @@ func (b *balancer) observeHealth() {
 		o.Peers = append(o.Peers, h)
 	}
 	b.watch.Observe(o)
+	before := b.shared
+	b.shared = sharedReplicas(b.cfg.Region, o.Own.Replicas, peers)
+	for id, urls := range b.shared {
+		if before[id] == nil {
+			b.log.Warn("a peer lists engines of this balancer too: list each engine at one balancer, others reach it through --peer", "peer", id, "engines", len(urls), "first", urls[0])
+		}
+	}
+}
+
+// sharedReplicas returns the URLs of a balancer's replicas that a peer of its region lists too, by peer. Replicas that a
+// controller assigns are at two balancers while they move. A loopback address names another engine on each machine.
+func sharedReplicas(region service.Region, own []telemetry.ReplicaSnapshot, peers []peer.Health) map[string][]string {
+	shared := map[string][]string{}
+	listed := map[string]bool{} // by URL: replicas that no controller has assigned
+	for _, r := range own {
+		if r.Origin != originController {
+			listed[strings.TrimRight(r.URL, "/")] = true
+		}
+	}
+	for _, p := range peers {
+		if p.Region == nil || p.Peer.Region != region {
+			continue
+		}
+		for _, r := range p.Region.Replicas {
+			at := strings.TrimRight(r.URL, "/")
+			if listed[at] && r.Origin != originController && (!namesLoopback(at) || namesLoopback(p.Peer.URL)) {
+				shared[p.Peer.ID] = append(shared[p.Peer.ID], at)
+			}
+		}
+	}
+	return shared
+}
+
+// namesLoopback reports whether a URL is one of this machine.
+func namesLoopback(raw string) bool {
+	u, err := url.Parse(raw)
+	return err == nil && admin.NamesLoopback(u.Host)
 }
 
 // issuerAlerts returns an alert for each issuer of identity tokens that does not respond.

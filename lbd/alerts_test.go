@@ -14,6 +14,7 @@ import (
 	"skyserve/internal/store"
 	"skyserve/internal/telemetry"
 	"skyserve/internal/testkit"
+	"skyserve/lbd/peer"
 )
 
 // awaits watches a lease until the end of the test.
@@ -181,6 +182,48 @@ func TestOutageCause(t *testing.T) {
 	} {
 		if got := outageCause(err); got != want {
 			t.Errorf("%v: got %q, want %q", err, got, want)
+		}
+	}
+}
+
+// An engine that two balancers of a region list counts twice, so the log names it, once.
+func TestEngineListedAtPeer(t *testing.T) {
+	t.Parallel()
+	e, own := newEngine(t, "llama", ""), newEngine(t, "llama", "")
+	there := start(t, config("lb-us-1", "local/us", service.ReplicaConfig{ID: "x", URL: e.URL + "/"}), Options{})
+	cfg := config("lb-us-0", "local/us", service.ReplicaConfig{URL: e.URL}, service.ReplicaConfig{URL: own.URL})
+	cfg.Peers = []service.PeerConfig{{ID: "lb-us-1", Region: "local/us", URL: there.public}}
+	var log lines
+	start(t, cfg, Options{Logger: log.logger()})
+	want := "peer=lb-us-1 engines=1 first=" + e.URL
+	testkit.Eventually(t, "a warning", func() bool { return strings.Contains(log.String(), want) })
+	if got := log.String(); strings.Count(got, "list each engine at one balancer") != 1 {
+		t.Errorf("got %s", got)
+	}
+}
+
+func TestSharedReplicas(t *testing.T) {
+	replica := func(url, origin string) telemetry.ReplicaSnapshot {
+		return telemetry.ReplicaSnapshot{ID: "r", URL: url, Origin: origin}
+	}
+	for name, c := range map[string]struct {
+		own, theirs telemetry.ReplicaSnapshot
+		region      service.Region
+		peer        string
+		shared      bool
+	}{
+		"listed twice":                 {replica("http://10.0.0.7:8000", originConfig), replica("http://10.0.0.7:8000/", "file /r"), "us", "http://10.0.0.2", true},
+		"another engine":               {replica("http://10.0.0.7:8000", originConfig), replica("http://10.0.0.8:8000", originConfig), "us", "http://10.0.0.2", false},
+		"assigned by a controller":     {replica("http://10.0.0.7:8000", originController), replica("http://10.0.0.7:8000", originConfig), "us", "http://10.0.0.2", false},
+		"moves to the peer":            {replica("http://10.0.0.7:8000", originConfig), replica("http://10.0.0.7:8000", originController), "us", "http://10.0.0.2", false},
+		"another region":               {replica("http://10.0.0.7:8000", originConfig), replica("http://10.0.0.7:8000", originConfig), "eu", "http://10.0.0.2", false},
+		"each machine's own engine":    {replica("http://127.0.0.1:8000", originConfig), replica("http://127.0.0.1:8000", originConfig), "us", "http://10.0.0.2", false},
+		"an engine of the one machine": {replica("http://127.0.0.1:8000", originConfig), replica("http://127.0.0.1:8000", originConfig), "us", "http://127.0.0.1:1", true},
+	} {
+		p := peer.Health{Peer: service.PeerConfig{ID: "p", Region: c.region, URL: c.peer}, Region: &telemetry.RegionSnapshot{Replicas: []telemetry.ReplicaSnapshot{c.theirs}}}
+		got := sharedReplicas("us", []telemetry.ReplicaSnapshot{c.own}, []peer.Health{p, {}})
+		if c.shared != (len(got) == 1) {
+			t.Errorf("%s: got %v", name, got)
 		}
 	}
 }

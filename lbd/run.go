@@ -163,7 +163,8 @@ type balancer struct {
 	controllerAlerts latest[telemetry.Alerts]
 	launches         latest[telemetry.BalancerLaunches]
 	lease            leaseWatch
-	watch            health.Watch // of replicas, peers and traffic
+	watch            health.Watch        // of replicas, peers and traffic
+	shared           map[string][]string // sharedReplicas at the last observation; used only by observeHealth
 	api              *admin.API
 	store            *store.Store   // the one at StoreURL; nil = another or none
 	events           *serviceEvents // nil without a store

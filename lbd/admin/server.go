@@ -269,7 +269,7 @@ func (a *API) serveRequest(w http.ResponseWriter, r *http.Request, beyond, autho
 	switch err := a.csrf.Check(r); {
 	case err != nil:
 		writeError(w, http.StatusForbidden, "cross-origin requests are not allowed")
-	case !beyond && !namesLoopback(r.Host):
+	case !beyond && !NamesLoopback(r.Host):
 		// Without this check, an attacker's DNS name for this machine would let a browser read the
 		// API for the attacker.
 		writeError(w, http.StatusForbidden, "without a token, the admin API accepts only local requests: host must be localhost or a loopback address, got "+r.Host)
@@ -293,8 +293,8 @@ func (a *API) authorized(r *http.Request) bool {
 	return strings.EqualFold(scheme, "Bearer") && subtle.ConstantTimeCompare(got[:], want[:]) == 1
 }
 
-// namesLoopback reports whether a host, with or without a port, is this machine.
-func namesLoopback(host string) bool {
+// NamesLoopback reports whether a host, with or without a port, is this machine.
+func NamesLoopback(host string) bool {
 	if h, _, err := net.SplitHostPort(host); err == nil {
 		host = h
 	}
@@ -309,7 +309,7 @@ func namesLoopback(host string) bool {
 // BeyondLoopback reports whether a listen address (host:port) is reachable from other machines.
 func BeyondLoopback(listen string) bool {
 	host, _, err := net.SplitHostPort(listen)
-	return err != nil || !namesLoopback(host)
+	return err != nil || !NamesLoopback(host)
 }
 
 // serveService responds with service.yaml.
