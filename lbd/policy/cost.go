@@ -53,9 +53,10 @@ type CostConstants struct {
 	// MaxEvictedShare is the highest value of Facts.EvictedShare that counts. It limits the cost of a copy of a shared
 	// prefix (one that another replica here has cached already).
 	MaxEvictedShare float64
-	// PeerMarginShare is a share of the request's duration at an idle replica. This time is added to the
-	// cost of a peer.
-	PeerMarginShare float64
+	// PeerMarginShare is a share of the request's duration at an idle replica without a cache, and PeerPrefillMarginShare
+	// one of the time to compute its uncached prompt tokens there. Both times are added to the cost of a peer. The
+	// prompts that a peer computes now are not in its last report, and delay this request, whose prompt delays them.
+	PeerMarginShare, PeerPrefillMarginShare float64
 	// PeerLoadLifetime is a share of a peer's residence time. If the peer last reported less load than the mean, the
 	// difference counts less the older the report is, and only by the factor 1/e after this time: other regions see
 	// the same low load, and send requests there too.
@@ -82,17 +83,18 @@ func DefaultCostConstants() CostConstants {
 
 		// Chosen by simulating the scenarios, and loads that differ much from them. Halving
 		// OccupancyWeight has changed the throughput of one load by 3 %, but not the mean of many loads.
-		SlowdownWeight:        0.45,
-		SharedSlowdownWeight:  0.7,
-		PrefillQueueWeight:    1,
-		MemoryPenalty:         0.2,
-		MemoryThreshold:       0.6,
-		OccupancyWeight:       3,
-		SupersededMatchWeight: 0.3,
-		MaxEvictedShare:       0.9,
-		PeerMarginShare:       0.03, // every later turn of the conversation pays the round trip again
-		PeerLoadLifetime:      1.0 / 3,
-		MaxHoldShare:          0.5,
+		SlowdownWeight:         0.45,
+		SharedSlowdownWeight:   0.7,
+		PrefillQueueWeight:     1,
+		MemoryPenalty:          0.2,
+		MemoryThreshold:        0.6,
+		OccupancyWeight:        3,
+		SupersededMatchWeight:  0.3,
+		MaxEvictedShare:        0.9,
+		PeerMarginShare:        0.03, // every later turn of the conversation pays the round trip again
+		PeerPrefillMarginShare: 0.1,
+		PeerLoadLifetime:       1.0 / 3,
+		MaxHoldShare:           0.5,
 	}
 }
 
@@ -470,14 +472,15 @@ func (p *Cost) memorySeconds(t *costTerms, c *Candidate, added, n float64) float
 }
 
 // waitSeconds returns how long a request that takes this many tokens of free memory (addedTokens) waits at c before its
-// computation starts. For a peer, it is the sum of the round-trip time, the wait there, and the margin
-// (PeerMarginShare). If the free memory of a replica does not suffice, each of the unconfirmed requests, and then this
+// computation starts. For a peer, it is the sum of the round-trip time, the wait there, and the margins
+// (PeerMarginShare, PeerPrefillMarginShare). If the free memory of a replica does not suffice, each of the unconfirmed requests, and then this
 // request, waits until another request there has ended.
 func (p *Cost) waitSeconds(t *costTerms, c *Candidate, added float64) float64 {
 	wait := inSeconds(c.RTT)
 	switch {
 	case c.Peer:
-		wait += inSeconds(c.ExpectedWait) + p.constants.PeerMarginShare*c.pace()*(t.promptTokens/p.constants.PrefillRate+t.decodeSeconds)
+		margin := p.constants.PeerMarginShare*(t.promptTokens/p.constants.PrefillRate+t.decodeSeconds) + p.constants.PeerPrefillMarginShare*added/p.constants.PrefillRate
+		wait += inSeconds(c.ExpectedWait) + c.pace()*margin
 	case !hasCapacity(c):
 		wait += p.holdSeconds(t, c)
 	case !fits(c, added):
