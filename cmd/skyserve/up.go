@@ -87,9 +87,9 @@ In regions of AWS and Google Cloud, skyserve rents one VM per balancer and per r
 and creates firewalls and least-privilege identities, all tagged with the service. It
 shows the changes with their hourly price and prompts for confirmation. If a zone has no
 capacity, it tries the next zone, then the next capacity type and GPU in the order of
-the file, then the other regions of the service. It replaces a VM that is running but
-does not respond: a balancer if another balancer responds, a replica if a balancer of its
-region responds. Each VM generates its own key, is enrolled once, and receives its configuration
+the file, then the other regions of the service. It replaces a VM or local process that
+is running but does not respond: a balancer if another balancer responds, a replica if a
+balancer of its region responds. Each VM generates its own key, is enrolled once, and receives its configuration
 and secrets over mutual TLS; user data and tags contain neither. skyserve uses the
 credentials of the clouds' own command-line tools.
 
@@ -166,7 +166,7 @@ credentials, 130 interrupted (run it again to continue).`,
 	o.output.registerResult(cmd)
 	flags.StringVar(&o.programURL, "program", "", "skyserve binary for VMs (Linux, amd64): `FILE` to upload to a bucket, or URL from which VMs download it; append #sha256=HASH if this machine cannot download it to compute the hash (default: "+envProgram+", then the last URL used, then this binary)")
 	flags.StringArrayVar(&o.replace, "replace", nil, "replace the machine named `ID`, such as lb-us-0, by a new one (repeatable)")
-	flags.DurationVar(&o.replaceAfter, "replace-after", defaultReplaceAfter, "replace a VM that has booted and has not responded for this long (0 = never)")
+	flags.DurationVar(&o.replaceAfter, "replace-after", defaultReplaceAfter, "replace a VM or local process that has started and has not responded for this long (0 = never)")
 	o.clouds.registerFlags(flags)
 	return cmd
 }

@@ -15,6 +15,7 @@ import (
 	"skyserve/internal/agent"
 	"skyserve/internal/identity"
 	"skyserve/provision"
+	"skyserve/provision/cloud"
 )
 
 const (
@@ -22,6 +23,9 @@ const (
 	// in the image, and the binary has about 60 MB. Clocks of clouds and operators differ by
 	// seconds; doctor reports larger differences.
 	bootTimeout = 10 * time.Minute
+	// localBootTimeout is bootTimeout on this computer, where a machine is a process: its agent responds within a second,
+	// and later only on a busy computer.
+	localBootTimeout = 10 * time.Second
 	// unresponsivePollInterval is the polling interval of an unresponsive machine.
 	unresponsivePollInterval = 2 * time.Second
 )
@@ -67,11 +71,19 @@ func (dl *Delivery) unresponsiveAmong(machines []provision.Object, seen map[stri
 	var out []provision.Object
 	for _, o := range machines {
 		s, polled := seen[o.ID]
-		if polled && o.TerminatedReason == "" && isUnreachable(s.Err) && !o.Started.IsZero() && time.Since(o.Started) > bootTimeout {
+		if polled && o.TerminatedReason == "" && isUnreachable(s.Err) && !o.Started.IsZero() && time.Since(o.Started) > bootTimeoutOf(o) {
 			out = append(out, o)
 		}
 	}
 	return out
+}
+
+// bootTimeoutOf returns the maximum time from a machine's launch until its agent responds.
+func bootTimeoutOf(o provision.Object) time.Duration {
+	if cloud.RunsOnThisComputer(o.Region) {
+		return localBootTimeout
+	}
+	return bootTimeout
 }
 
 // provenDead returns the unresponsive machines for which the network is ruled out as the cause.

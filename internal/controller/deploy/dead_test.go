@@ -54,6 +54,10 @@ func TestFindDeadRequiresProof(t *testing.T) {
 	old := time.Hour
 	unresponsive := machine(provision.KindBalancer, "lb-us-0", "us", 0, old) // nothing listens on its port
 	young := machine(provision.KindBalancer, "lb-us-0", "us", 0, time.Minute)
+	process := young
+	process.Region = "local/us"
+	starting := process
+	starting.Started = time.Now().Add(time.Hour) // however slow the test is
 	removed := unresponsive
 	removed.TerminatedReason = "stopped"
 	well := machine(provision.KindBalancer, "lb-us-1", "us", 1, old)
@@ -69,6 +73,8 @@ func TestFindDeadRequiresProof(t *testing.T) {
 		"the only one: the network may be the cause":   {have: []provision.Object{unresponsive}, unsure: []string{"lb-us-0"}},
 		"all of them, likewise":                        {have: []provision.Object{unresponsive, blind}, unsure: []string{"lb-us-0", "lb-eu-0"}},
 		"one that may still boot":                      {have: []provision.Object{young, well}},
+		"a process of that age, which starts at once":  {have: []provision.Object{process, well}, dead: []string{"i-lb-us-0"}},
+		"a process that may still start":               {have: []provision.Object{starting, well}},
 		"one that its cloud has stopped":               {have: []provision.Object{removed, well}},
 		"a replica behind a balancer that responds":    {have: []provision.Object{near, well}, dead: []string{"i-us-0"}},
 		"a replica behind one that does not":           {have: []provision.Object{far, blind, well}, dead: []string{"i-lb-eu-0"}},
