@@ -183,8 +183,10 @@ func sinceTime(text string, now time.Time) (time.Time, error) {
 
 // fetchEvents returns the selected events, else the incomplete report with most events.
 func fetchEvents(ctx context.Context, admins []*telemetry.Client, q telemetry.EventQuery) (*telemetry.EventReport, error) {
-	return fetchReport("events", admins,
-		func(c *telemetry.Client) (*telemetry.EventReport, error) { return c.Events(ctx, q) },
+	return fetchReport(ctx, "events", admins,
+		func(ctx context.Context, c *telemetry.Client) (*telemetry.EventReport, error) {
+			return c.Events(ctx, q)
+		},
 		func(r *telemetry.EventReport) bool { return r.Complete },
 		func(r, best *telemetry.EventReport) bool { return len(r.Events) > len(best.Events) })
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"io"
 	"net/http"
@@ -77,6 +78,32 @@ func TestEventsPassHungBalancer(t *testing.T) {
 		}
 		if err := recordEvents(t.Context(), admins, []telemetry.Event{{Message: "drained us-0"}}); err != nil || recorded != 1 {
 			t.Errorf("recorded %d times, want 1: %v", recorded, err)
+		}
+	})
+}
+
+// Balancers that accept connections and never respond delay a report by a second each.
+func TestReportPassesHungBalancers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		hung := balancerFunc(func(r *http.Request) (*http.Response, error) {
+			<-r.Context().Done()
+			return nil, r.Context().Err()
+		})
+		answer := func(body string) balancerFunc {
+			return func(*http.Request) (*http.Response, error) {
+				return &http.Response{StatusCode: http.StatusOK, Body: io.NopCloser(strings.NewReader(body))}, nil
+			}
+		}
+		var admins []*telemetry.Client
+		for _, b := range []balancerFunc{hung, hung, answer(`{"complete":false}`), answer(`{"complete":true,"events":[{"id":"1"}]}`)} {
+			admins = append(admins, telemetry.NewClient("http://lb", &http.Client{Transport: b}))
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		defer cancel()
+		begun := time.Now()
+		r, err := fetchEvents(ctx, admins, telemetry.EventQuery{})
+		if err != nil || !r.Complete || len(r.Events) != 1 || time.Since(begun) != 2*reportDelay {
+			t.Errorf("got %+v after %s: %v", r, time.Since(begun), err)
 		}
 	})
 }

@@ -171,26 +171,51 @@ func (o *usageOptions) gatherReport(ctx context.Context, admins []*telemetry.Cli
 
 // fetchUsage returns the usage of a month, else the first incomplete report.
 func fetchUsage(ctx context.Context, admins []*telemetry.Client, month string) (*telemetry.UsageReport, error) {
-	return fetchReport("usage", admins,
-		func(c *telemetry.Client) (*telemetry.UsageReport, error) { return c.Usage(ctx, month) },
+	return fetchReport(ctx, "usage", admins,
+		func(ctx context.Context, c *telemetry.Client) (*telemetry.UsageReport, error) {
+			return c.Usage(ctx, month)
+		},
 		func(r *telemetry.UsageReport) bool { return r.Complete },
 		func(_, _ *telemetry.UsageReport) bool { return false })
 }
 
-// fetchReport queries the balancers in order until one returns a complete report. Without one it returns
-// the best incomplete report: the first, unless a later one is better.
-func fetchReport[R any](what string, admins []*telemetry.Client, fetch func(*telemetry.Client) (*R, error), isComplete func(*R) bool, isBetter func(r, best *R) bool) (best *R, err error) {
-	var failures []error
-	for _, c := range admins {
-		r, err := fetch(c)
-		if err != nil {
-			failures = append(failures, err)
-			continue
+// reportDelay is how long a balancer may take to return a report until the next one is queried too: one that responds
+// takes milliseconds, or the round trips to another continent.
+const reportDelay = time.Second
+
+// fetchReport queries the balancers until one returns a complete report: the next one once an earlier one has returned
+// no complete report, or is late. Without one it returns the best incomplete report: the first of the balancers' order,
+// unless a later one is better.
+func fetchReport[R any](ctx context.Context, what string, admins []*telemetry.Client, fetch func(context.Context, *telemetry.Client) (*R, error), isComplete func(*R) bool, isBetter func(r, best *R) bool) (best *R, err error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	reports, failures := make([]*R, len(admins)), make([]error, len(admins))
+	ended, late := make(chan int, len(admins)), time.NewTicker(reportDelay)
+	defer late.Stop()
+	begun := 0
+	begin := func() {
+		if i := begun; i < len(admins) {
+			begun++
+			go func() {
+				reports[i], failures[i] = fetch(ctx, admins[i])
+				ended <- i
+			}()
 		}
-		if isComplete(r) {
-			return r, nil
+	}
+	begin()
+	for pending := len(admins); pending > 0; {
+		select {
+		case <-late.C:
+		case i := <-ended:
+			if pending--; failures[i] == nil && isComplete(reports[i]) {
+				return reports[i], nil
+			}
+			late.Reset(reportDelay)
 		}
-		if best == nil || isBetter(r, best) {
+		begin()
+	}
+	for i, r := range reports {
+		if failures[i] == nil && (best == nil || isBetter(r, best)) {
 			best = r
 		}
 	}
