@@ -198,7 +198,7 @@ func (o *operators) distributeRevocations(ctx context.Context, clouds *cloudFlag
 	h := &deploy.Delivery{Service: spec.Name, Party: o.self.party, Authority: o.self.authority, Revoked: o.self.revoked, Machines: listing.Machines()}
 	updated, err := h.Revoke(ctx)
 	if o.controller {
-		fmt.Fprintf(o.errOut, "the controller's certificate is revoked; 'skyserve up %s' issues a new one\n", o.svc.SpecFile())
+		fmt.Fprintf(o.errOut, "the controller's certificate is revoked; 'skyserve up %s' issues a new one\n", upFile(o.svc))
 	}
 	fmt.Fprintf(o.errOut, "%d of %d machines have revocation list %d\n", updated, len(h.Machines), o.self.revoked.Number())
 	for _, problem := range listing.Problems() {

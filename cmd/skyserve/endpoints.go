@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"io/fs"
+	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -156,7 +158,17 @@ func serviceNotFound(none *local.NoServiceError, source string) error {
 
 func noBalancer(svc local.Service) error {
 	return failed(fmt.Errorf("no balancer of %s is running on this machine", svc.Name()),
-		"repair it: skyserve up "+svc.SpecFile())
+		"repair it: skyserve up "+upFile(svc))
+}
+
+// upFile returns the argument of the `up` that repairs a service: the file that is stored with it. Without one, after an
+// `up` that was killed early, only the operator knows the path.
+func upFile(svc local.Service) string {
+	file := svc.SpecFile()
+	if _, err := os.Stat(file); errors.Is(err, fs.ErrNotExist) {
+		return "SERVICE.yaml"
+	}
+	return file
 }
 
 // argsBetween accepts minimum to maximum arguments; form shows them in the error.

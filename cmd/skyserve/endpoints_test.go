@@ -1,6 +1,8 @@
 package main
 
 import (
+	"bytes"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -24,5 +26,20 @@ func TestEndpointsNeedTheServiceFile(t *testing.T) {
 	balancer.Address = "127.0.0.1"
 	if endpoints, err := endpointsOf(svc, []provision.Object{balancer}); err != nil || len(endpoints) != 1 || endpoints[service.Region("local/us").ShortName()] == "" {
 		t.Errorf("got %v, %v", endpoints, err)
+	}
+}
+
+// Hints name the stored service.yaml only where it exists, which it does not after an `up` that was killed early.
+func TestHintsNameAnExistingFile(t *testing.T) {
+	for text, want := range map[string]string{"": "SERVICE.yaml", "name: chat\nmodels: [{name: m, engine: {kind: sim}}]\nregions: [{name: local/us}]\n": "services/chat/service.yaml"} {
+		svc := storedService(t, text)
+		for _, args := range [][]string{{"status", "chat"}, {"events", "chat"}} {
+			var out, errOut bytes.Buffer
+			execute(t.Context(), args, &out, &errOut)
+			printed := out.String() + errOut.String()
+			if _, file, found := strings.Cut(printed, "skyserve up "); !found || !strings.HasPrefix(strings.TrimPrefix(file, filepath.Dir(filepath.Dir(svc.Dir()))+"/"), want) {
+				t.Errorf("%q with the file %q: printed %q, want a hint with %s", args, text, printed, want)
+			}
+		}
 	}
 }

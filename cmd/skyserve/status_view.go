@@ -88,7 +88,7 @@ func openView(ctx context.Context, clouds *cloudFlags, svc local.Service, doing 
 		f.UserData = nil
 	}
 	v.inspector = &deploy.Inspector{
-		Deployer: f, Listers: map[service.Region]deploy.Lister{}, ReadStatus: v.agentStatus, OperatorExpiry: v.operator.certificateExpiry(), File: svc.SpecFile(),
+		Deployer: f, Listers: map[service.Region]deploy.Lister{}, ReadStatus: v.agentStatus, OperatorExpiry: v.operator.certificateExpiry(), File: upFile(svc),
 		Snapshot: v.delivery(nil).Snapshot, CheckKey: v.checkKey, StateError: v.problem,
 	}
 	if err := svc.LoadValue(noteImages, &v.inspector.Images); err != nil {
@@ -206,7 +206,7 @@ func (v *serviceView) writeStatus(w io.Writer, s *deploy.ServiceStatus, format o
 		fmt.Fprintln(w, s.Leadership.Line())
 	}
 	if s.Controller == nil {
-		fmt.Fprintf(w, "controller: not running; 'skyserve up %s' starts it\n", v.svc.SpecFile())
+		fmt.Fprintf(w, "controller: not running; 'skyserve up %s' starts it\n", upFile(v.svc))
 	}
 	if ends := certificateEnd(s); ends != nil && v.spec.DNS != nil {
 		fmt.Fprintf(w, "certificate: %s, expires %s\n", v.spec.DNS.Name, ends.UTC().Format(time.DateOnly))
@@ -226,7 +226,7 @@ func (v *serviceView) writeStatus(w io.Writer, s *deploy.ServiceStatus, format o
 	}
 	format.addRows(t, machines)
 	if len(s.Drift) > 0 {
-		t.Rowf("\ndrift; repair it with: skyserve up %s", v.svc.SpecFile())
+		t.Rowf("\ndrift; repair it with: skyserve up %s", upFile(v.svc))
 	}
 	t.HideTitles(titleChange)
 	for _, c := range s.Drift {
