@@ -184,6 +184,8 @@ type up struct {
 	log      changeLog
 	// launchesBegun is true once the launch of a machine has begun.
 	launchesBegun atomic.Bool
+	// changed is true once a change of the plan has been made.
+	changed atomic.Bool
 }
 
 func runUp(ctx context.Context, o *upOptions, in io.Reader, out, errOut io.Writer) error {
@@ -233,6 +235,9 @@ func (u *up) progress(c provision.Change, p provision.ChangePhase, err error) {
 		u.launchesBegun.Store(true)
 	}
 	u.log.addChange(c, p)
+	if p == provision.PhaseDone {
+		u.changed.Store(true)
+	}
 	verb := map[provision.ChangeAction]string{
 		provision.ActionLaunch: "started", provision.ActionReplace: "replaced", provision.ActionReload: "reloaded", provision.ActionRepair: "repaired", provision.ActionTerminate: "stopped",
 	}[c.Action]

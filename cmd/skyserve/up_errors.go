@@ -36,7 +36,21 @@ func (u *upRun) applyError(ctx context.Context, err error) error {
 	if known := cloudError(strangersHint(err, u.file)); errors.As(known, &coded) {
 		return known
 	}
-	return &exitError{code: exitPartial, err: err, hint: u.afterFailure(err)}
+	if u.startedNothing() {
+		return failed(withoutRepeats(err), "nothing was started; correct the cause, then: skyserve up "+u.file)
+	}
+	return &exitError{code: exitPartial, err: withoutRepeats(err), hint: u.afterFailure(err)}
+}
+
+// startedNothing reports whether no process of a service on this computer runs after the run failed. In clouds even a
+// run that launches no machine creates other objects.
+func (u *upRun) startedNothing() bool {
+	return u.clouds.localService != nil && u.filter == nil && !u.changed.Load() && !u.hasRunningMachine()
+}
+
+// hasRunningMachine reports whether a machine ran before the run.
+func (u *upRun) hasRunningMachine() bool {
+	return slices.ContainsFunc(u.changes.Observed, func(o provision.Object) bool { return o.Offering != nil && o.TerminatedReason == "" })
 }
 
 // unknownField is the error text of an agent that receives a field of a later version.
@@ -62,7 +76,7 @@ func (u *upRun) afterFailure(err error) string {
 	if u.changes == nil {
 		return hint
 	}
-	if !u.launchesBegun.Load() && !slices.ContainsFunc(u.changes.Observed, func(o provision.Object) bool { return o.Offering != nil && o.TerminatedReason == "" }) {
+	if !u.launchesBegun.Load() && !u.hasRunningMachine() {
 		return fmt.Sprintf("no machine was launched; 'skyserve up %s' retries, 'skyserve down %s' deletes the rest", u.file, u.spec.Name)
 	}
 	if rest := u.delivered.remainder(u.spec, u.file, u.changes.Desired); rest != "" {
@@ -85,7 +99,7 @@ func cloudError(err error) error {
 }
 
 // withoutRepeats returns an error whose text omits the lines that repeat the end of an earlier one: every region
-// of a cloud fails for the same missing credentials.
+// of a cloud fails for the same missing credentials, and every process for the same full disk.
 func withoutRepeats(err error) error {
 	var lines []string
 	for line := range strings.SplitSeq(err.Error(), "\n") {

@@ -90,3 +90,23 @@ func TestUpReportsMissingSecrets(t *testing.T) {
 		t.Errorf("%q remains, %v", remaining, err)
 	}
 }
+
+// An `up` that could start no process has failed, and is not partly done. It reports a cause that all machines share once.
+func TestUpThatStartsNothingFails(t *testing.T) {
+	home := t.TempDir()
+	t.Setenv("SKYSERVE_HOME", home)
+	if err := os.WriteFile(filepath.Join(home, "bin"), nil, 0o600); err != nil { // no binary can be installed
+		t.Fatal(err)
+	}
+	file := filepath.Join(home, "chat.yaml")
+	text := fmt.Sprintf("name: chat\nmodels: [{name: m, engine: {kind: sim}}]\nregions: [{name: local/us, replicas: {min: 3, max: 3}}]\nlocal: {port: %d}\n", testkit.LocalPort())
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var out, errOut bytes.Buffer
+	code := execute(t.Context(), []string{"up", file}, &out, &errOut)
+	hint := "hint: nothing was started; correct the cause, then: skyserve up " + file + "\n"
+	if code != exitFailed || strings.Count(errOut.String(), "installing the skyserve binary") != 1 || !strings.Contains(errOut.String(), hint) {
+		t.Errorf("exit code %d, want %d, printed\n%s", code, exitFailed, &errOut)
+	}
+}

@@ -98,9 +98,19 @@ func (s system) replace(path string, mode fs.FileMode, fill func(io.Writer) erro
 	}
 	if err != nil {
 		_ = os.Remove(f.Name()) // the first error is the one to report
-		return err
+		return withoutTemporary(err, f.Name())
 	}
 	return s.syncDir(filepath.Dir(path))
+}
+
+// withoutTemporary returns the cause of an error of a call on the temporary file: its name says nothing, and makes
+// repeated errors look different.
+func withoutTemporary(err error, name string) error {
+	var at *fs.PathError
+	if errors.As(err, &at) && at.Path == name {
+		return at.Err
+	}
+	return err
 }
 
 func (s system) move(from, to string) error {

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -42,7 +43,7 @@ func (r *recorder) system() system {
 		write: func(f *os.File, data []byte) (int, error) {
 			if err := r.note("write %s", r.name(f.Name())); err != nil {
 				n, _ := f.Write(data[:len(data)/2]) // on a full disk, a part of the data is written
-				return n, err
+				return n, &fs.PathError{Op: "write", Path: f.Name(), Err: err}
 			}
 			return f.Write(data)
 		},
@@ -95,8 +96,8 @@ func TestFailureKeepsOldOrNewFile(t *testing.T) {
 				t.Fatal(err)
 			}
 			err := r.system().replace(path, 0o600, write("new"))
-			if !errors.Is(err, cause) || !strings.Contains(err.Error(), path) {
-				t.Errorf("%v at %q: got %v, want an error with the file and the cause", cause, r.calls, err)
+			if !errors.Is(err, cause) || !strings.Contains(err.Error(), path) || fail == 0 && err.Error() != "writing "+path+": "+cause.Error() {
+				t.Errorf("%v at %q: got %v, want an error with the file and the cause, without a temporary name", cause, r.calls, err)
 			}
 			want := "old"
 			if fail == 3 { // the directory: the rename has happened
