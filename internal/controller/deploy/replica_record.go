@@ -11,6 +11,7 @@ import (
 	"skyserve/internal/service"
 	"skyserve/internal/telemetry"
 	"skyserve/provision"
+	"skyserve/provision/cloud"
 )
 
 // maxFailures is the maximum number of recorded failures; there is one for each model and region.
@@ -37,6 +38,8 @@ type seenReplica struct {
 	WasReady bool `json:"ready"`
 	// AllGPUs is true once its driver has seen all GPUs of its machine type.
 	AllGPUs bool `json:"all_gpus,omitempty"`
+	// UnresponsiveSince is since when its process on this computer does not respond; zero = it responds, or it has a VM.
+	UnresponsiveSince time.Time `json:"unresponsive,omitzero"`
 	// UnhealthyReason is why it is taken out of service and terminated, from UnhealthySince on; empty = healthy.
 	UnhealthyReason string        `json:"retired,omitempty"`
 	UnhealthyKind   unhealthyKind `json:"retired_kind,omitempty"`
@@ -50,6 +53,7 @@ type unhealthyKind string
 const (
 	unhealthyGPU      unhealthyKind = "gpu"       // a GPU of its machine has failed or is missing
 	unhealthyNotReady unhealthyKind = "not_ready" // it was not ready in time
+	unhealthyHung     unhealthyKind = "hung"      // its process does not respond
 )
 
 // unhealthyReplica is a replica that is to be taken out of service and terminated.
@@ -77,7 +81,7 @@ type healthInput struct {
 }
 
 // findUnhealthy updates the record with an observation and returns the replicas to take out now: those with a fatal
-// GPU error, and those that were not ready in time. It returns each replica once.
+// GPU error, those that were not ready in time, and processes that hang. It returns each replica once.
 func (r *replicaRecord) findUnhealthy(in healthInput) (found []unhealthyReplica) {
 	configs := configHashes(in.spec)
 	r.RemoveOutdatedBackoffs(configs)
@@ -116,6 +120,12 @@ func (r *replicaRecord) observeReplica(o provision.Object, report AgentReport, c
 	if report.Err == nil && report.Phase == agent.PhaseReady && !s.WasReady {
 		s.WasReady = true
 		r.AddSuccess(backoffKeyOf(o))
+	}
+	switch {
+	case !cloud.RunsOnThisComputer(o.Region) || !isUnreachable(report.Err):
+		s.UnresponsiveSince = time.Time{}
+	case s.UnresponsiveSince.IsZero():
+		s.UnresponsiveSince = now
 	}
 	return s
 }
@@ -158,6 +168,8 @@ func (in *healthInput) unhealthyReason(o provision.Object, s seenReplica) (unhea
 		return unhealthyGPU, "fatal GPU error: " + report.GPUError
 	case answered && report.GPUs != nil && *report.GPUs < gpuCountOf(o) && in.typesWithAllGPUs[machineTypeOf(o)]:
 		return unhealthyGPU, fmt.Sprintf("GPU missing: its machine has %d GPUs, its driver sees %d", gpuCountOf(o), *report.GPUs)
+	case in.isHung(o, s):
+		return unhealthyHung, fmt.Sprintf("no response for %s", in.now.Sub(s.UnresponsiveSince).Round(time.Second))
 	case s.WasReady || in.exempt[o.ID] || in.now.Sub(s.FirstSeen) < timeout:
 		return "", ""
 	case answered:
@@ -166,6 +178,12 @@ func (in *healthInput) unhealthyReason(o provision.Object, s seenReplica) (unhea
 		return unhealthyNotReady, fmt.Sprintf("not ready within %s: its agent does not respond", timeout)
 	}
 	return "", ""
+}
+
+// isHung reports whether a replica's process on this computer does not respond: another one serves within seconds. A VM
+// that does not respond waits for `up`, because a replacement is billed and downloads the weights again.
+func (in *healthInput) isHung(o provision.Object, s seenReplica) bool {
+	return !in.exempt[o.ID] && !s.UnresponsiveSince.IsZero() && in.now.Sub(s.UnresponsiveSince) >= unresponsiveTimeout && in.dead(o)
 }
 
 // backoffKeyOf returns the key of launches on a replica's offering.

@@ -1,6 +1,7 @@
 package deploy
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -25,6 +26,7 @@ func TestUnhealthyReasons(t *testing.T) {
 		return AgentReport{Status: s}
 	}
 	sees := func(n int) func(*agent.Status) { return func(s *agent.Status) { s.GPUs = &n } }
+	hung := AgentReport{Err: context.DeadlineExceeded}
 	broken := func(s *agent.Status) { s.GPUError = "Xid 79 on 0000:65:00: GPU has fallen off the bus" }
 	for _, tt := range []struct {
 		name   string
@@ -35,6 +37,8 @@ func TestUnhealthyReasons(t *testing.T) {
 		exempt bool
 		// complete states that its driver has seen all GPUs before.
 		complete bool
+		silent   time.Duration // since it does not respond
+		local    bool          // it is a process on this computer
 		want     string
 	}{
 		{name: "starts", report: is(agent.PhaseWeights, nil), after: 29 * time.Minute},
@@ -46,13 +50,26 @@ func TestUnhealthyReasons(t *testing.T) {
 		{name: "interrupted", report: is(agent.PhaseInterrupted, broken), after: time.Hour},
 		{name: "network fails", report: AgentReport{Err: errors.New("timeout")}, after: time.Hour},
 		{name: "machine is dead", report: AgentReport{Err: errors.New("timeout")}, after: time.Hour, dead: true, want: "not ready within 30m0s: its agent does not respond"},
+		{name: "hangs, may recover", report: hung, ready: true, dead: true, silent: 179 * time.Second, local: true},
+		{name: "hangs", report: hung, ready: true, dead: true, silent: 3 * time.Minute, local: true, want: "no response for 3m0s"},
+		{name: "hangs and is drained", report: hung, ready: true, dead: true, silent: time.Hour, local: true, exempt: true},
+		{name: "no proof that it hangs", report: hung, ready: true, silent: time.Hour, local: true},
+		{name: "responds again", report: is(agent.PhaseStarting, nil), ready: true, dead: true, silent: time.Hour, local: true},
+		{name: "VM hangs", report: hung, ready: true, dead: true, silent: time.Hour},
 		{name: "GPU error", report: is(agent.PhaseReady, broken), ready: true, want: "fatal GPU error: Xid 79 on 0000:65:00: GPU has fallen off the bus"},
 		{name: "GPUs of the type unknown", report: is(agent.PhaseReady, sees(7)), ready: true},
 		{name: "GPU missing", report: is(agent.PhaseReady, sees(7)), ready: true, complete: true, want: "GPU missing: its machine has 8 GPUs, its driver sees 7"},
 		{name: "all GPUs", report: is(agent.PhaseReady, sees(8)), ready: true},
 	} {
 		o := provision.Object{ID: "us-0", Kind: provision.KindReplica, Handle: "h", Region: "aws/us", Labels: map[string]string{"model": "m"}, Offering: &provision.Offering{Region: "aws/us", Type: "p5.48xlarge", Capacity: "spot", GPUs: 8}}
-		r := &replicaRecord{Seen: map[string]seenReplica{"h": {FirstSeen: begin, WasReady: tt.ready, AllGPUs: tt.complete, ConfigHash: configHashes(spec)["m"]}}}
+		if tt.local {
+			o.Region = "local/us"
+		}
+		was := seenReplica{FirstSeen: begin, WasReady: tt.ready, AllGPUs: tt.complete, ConfigHash: configHashes(spec)["m"]}
+		if tt.silent > 0 {
+			was.UnresponsiveSince = begin.Add(tt.after - tt.silent)
+		}
+		r := &replicaRecord{Seen: map[string]seenReplica{"h": was}}
 		in := healthInput{spec: spec, have: []provision.Object{o}, known: []provision.Object{o}, seen: map[string]AgentReport{"us-0": tt.report}, exempt: map[string]bool{"us-0": tt.exempt}, now: begin.Add(tt.after), dead: func(provision.Object) bool { return tt.dead }}
 		got := r.findUnhealthy(in)
 		if tt.want == "" && len(got) > 0 || tt.want != "" && (len(got) != 1 || got[0].reason != tt.want || got[0].failed == tt.ready) {
