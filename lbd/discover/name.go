@@ -18,7 +18,9 @@ import (
 )
 
 const (
-	lookupTimeout = 3 * time.Second
+	// lookupTimeout bounds one lookup: the system's resolver tries each of up to three name servers twice, for
+	// 5 s each, and the last one may be the first that responds.
+	lookupTimeout = 30 * time.Second
 	// maxMissing is the number of consecutive answers without an address after which its replica is
 	// removed: some servers return a different part of the addresses with each answer.
 	maxMissing = 3
@@ -121,8 +123,6 @@ func NameOf(origin string) (url string, ok bool) { return strings.CutPrefix(orig
 
 // list resolves the name. changed is false if the answer has the same replicas as the last one.
 func (s *nameSource) list(ctx context.Context) (replicas []service.ReplicaConfig, changed bool, err error) {
-	ctx, cancel := context.WithTimeout(ctx, lookupTimeout)
-	defer cancel()
 	found, err := s.lookUp(ctx)
 	if err != nil {
 		s.failing = true
@@ -165,6 +165,8 @@ func (s *nameSource) lookUp(ctx context.Context) (hosts []string, err error) {
 }
 
 func (s *nameSource) lookUpAddresses(ctx context.Context, host, port string) (hosts []string, err error) {
+	ctx, cancel := context.WithTimeout(ctx, lookupTimeout)
+	defer cancel()
 	addresses, err := s.resolver.LookupNetIP(ctx, "ip", host)
 	for _, a := range addresses {
 		hosts = append(hosts, net.JoinHostPort(a.Unmap().String(), port))
@@ -174,7 +176,9 @@ func (s *nameSource) lookUpAddresses(ctx context.Context, host, port string) (ho
 
 // lookUpServices resolves SRV records. With https the hosts are names, for which certificates are issued.
 func (s *nameSource) lookUpServices(ctx context.Context) (hosts []string, err error) {
-	_, records, err := s.resolver.LookupSRV(ctx, "", "", s.name.host)
+	limited, cancel := context.WithTimeout(ctx, lookupTimeout)
+	defer cancel()
+	_, records, err := s.resolver.LookupSRV(limited, "", "", s.name.host)
 	if err != nil {
 		return nil, err
 	}
@@ -215,10 +219,16 @@ func (s *nameSource) keepMissing(found []string) []string {
 
 func (s *nameSource) problem(err error, have int) (message, nextStep string) {
 	var de *net.DNSError
-	cause := err.Error()
+	cause, effect := err.Error(), "there was no answer yet"
 	if errors.As(err, &de) {
 		cause = cmp.Or(de.Err, cause)
+		if de.Name != s.name.host { // the target of an SRV record
+			cause = de.Name + ": " + cause
+		}
 	}
-	return fmt.Sprintf("resolving %s failed: %s; the last answer with %s stays in effect", s.template.URL, cause, printable.Count(have, "address")),
+	if have > 0 {
+		effect = "the last answer with " + printable.Count(have, "address") + " stays in effect"
+	}
+	return fmt.Sprintf("resolving %s failed: %s; %s", s.template.URL, cause, effect),
 		fmt.Sprintf("check the DNS records of %s and the name servers of this machine", s.name.host)
 }

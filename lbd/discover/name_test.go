@@ -3,10 +3,13 @@ package discover
 import (
 	"context"
 	"net"
+	"net/netip"
 	"reflect"
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/miekg/dns"
 
@@ -206,6 +209,60 @@ func TestMissingAddressIsKeptForAWhile(t *testing.T) {
 		}
 		if !reflect.DeepEqual(now, want) {
 			t.Errorf("answer %d: %v, want %v", i, now, want)
+		}
+	}
+}
+
+// deadServers are two name servers that do not respond and a third that does. The system's resolver waits 5 s
+// for each.
+type deadServers struct{}
+
+func (deadServers) LookupNetIP(ctx context.Context, _, _ string) ([]netip.Addr, error) {
+	return []netip.Addr{netip.MustParseAddr("127.0.0.2")}, waitForThird(ctx)
+}
+
+func (deadServers) LookupSRV(ctx context.Context, _, _, _ string) (string, []*net.SRV, error) {
+	return "", []*net.SRV{{Target: "a.example.com.", Port: 1}, {Target: "b.example.com.", Port: 2}}, waitForThird(ctx)
+}
+
+func waitForThird(ctx context.Context) error {
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(10 * time.Second):
+		return nil
+	}
+}
+
+// A lookup lasts until the last of three name servers has responded.
+func TestDeadNameServersAreSkipped(t *testing.T) {
+	for url, want := range map[string]int{"dns+http://e.example.com:1": 1, "srv+http://e.example.com": 2} {
+		synctest.Test(t, func(t *testing.T) {
+			got, _, err := resolved(t, deadServers{}, service.ReplicaConfig{URL: url}).list(t.Context())
+			if err != nil || len(got) != want {
+				t.Errorf("%s: %+v, %v", url, got, err)
+			}
+		})
+	}
+}
+
+// A problem says which name could not be resolved, and whether there was an earlier answer.
+func TestNameProblems(t *testing.T) {
+	server, resolver := newNameServer(t)
+	server.set("_vllm._tcp.example.com", "SRV 1 1 8001 gone.example.com.")
+	for _, c := range []struct {
+		url  string
+		have int
+		want string
+	}{
+		{"dns+http://gone.example.com:1", 0, "resolving dns+http://gone.example.com:1 failed: no such host; there was no answer yet"},
+		{"dns+http://gone.example.com:1", 1, "resolving dns+http://gone.example.com:1 failed: no such host; the last answer with 1 address stays in effect"},
+		{"srv+http://_vllm._tcp.example.com", 2, "resolving srv+http://_vllm._tcp.example.com failed: gone.example.com: no such host; the last answer with 2 addresses stays in effect"},
+	} {
+		s := resolved(t, resolver, service.ReplicaConfig{URL: c.url})
+		_, _, err := s.list(t.Context())
+		if got, _ := s.problem(err, c.have); got != c.want {
+			t.Errorf("%q, want %q", got, c.want)
 		}
 	}
 }
