@@ -154,12 +154,13 @@ func ReplicaURL(raw string) (*url.URL, error) {
 		return nil, errors.New("url: must be a URL such as http://10.0.0.7:8000")
 	case u.User != nil:
 		return nil, errors.New("url: must not contain a user or password")
+	case u.RawQuery != "" || u.Fragment != "":
+		u.RawQuery, u.Fragment = "", "" // a query may contain a key
+		return nil, fmt.Errorf("url: must be a base URL without query, such as %s", quoteClipped(u.String()))
 	case u.Scheme != "http" && u.Scheme != "https":
 		return nil, fmt.Errorf("url: must be http://HOST:PORT or https://HOST:PORT, got %s", quoteClipped(raw))
 	case u.Hostname() == "":
 		return nil, fmt.Errorf("url: must contain a host, got %s", quoteClipped(raw))
-	case u.RawQuery != "" || u.Fragment != "":
-		return nil, fmt.Errorf("url: must be a base URL without query, got %s", quoteClipped(raw))
 	}
 	if port, err := strconv.ParseUint(u.Port(), 10, 16); u.Port() != "" && (err != nil || port == 0) {
 		return nil, fmt.Errorf("url: must have a port from 1 to 65535, got %s", quoteClipped(raw))

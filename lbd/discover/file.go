@@ -18,6 +18,9 @@ func ReadFile(path string, check func(url string) error) ([]service.ReplicaConfi
 
 // readFile also returns the file that was read.
 func readFile(path string, check func(url string) error) ([]service.ReplicaConfig, os.FileInfo, error) {
+	if info, err := os.Stat(path); err == nil && !info.Mode().IsRegular() {
+		return nil, nil, errAt(0, "must be a regular file") // opening a pipe would wait for its writer
+	}
 	f, err := os.Open(path)
 	if err != nil {
 		return nil, nil, err

@@ -5,6 +5,7 @@ import (
 	"path/filepath"
 	"reflect"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -121,6 +122,19 @@ func TestMissingFileReturns(t *testing.T) {
 	}
 	if got, changed, err := looks(t, s); !changed || err != nil || len(got) != 1 {
 		t.Errorf("it returns: %v, %v, %v", got, changed, err)
+	}
+}
+
+// What is not a file is rejected, and a pipe without a writer does not block.
+func TestOnlyFilesAreRead(t *testing.T) {
+	pipe := filepath.Join(t.TempDir(), "pipe")
+	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range []string{pipe, t.TempDir()} {
+		if _, changed, err := looks(t, &fileSource{path: path, check: checkHTTP}); !changed || err == nil || err.Error() != "must be a regular file" {
+			t.Errorf("%s: %v, %v", path, changed, err)
+		}
 	}
 }
 

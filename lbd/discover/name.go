@@ -77,7 +77,8 @@ func parseName(raw string) (name, error) {
 	case u.User != nil:
 		return n, errors.New("url: must not contain a user or password")
 	case u.RawQuery != "" || u.Fragment != "":
-		return n, fmt.Errorf("url: must be a base URL without query, got %s", quote(raw))
+		u.RawQuery, u.Fragment = "", "" // a query may contain a key
+		return n, fmt.Errorf("url: must be a base URL without query, such as %s", quote(raw[:len(prefixAddresses)]+u.String()))
 	case n.host == "" || notAddress == nil:
 		return n, fmt.Errorf("url: must contain a DNS name, got %s", quote(raw))
 	case n.services && (n.scheme == "http" || n.scheme == "https") && n.port == "":

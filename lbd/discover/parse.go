@@ -42,6 +42,7 @@ func errAt(line int, format string, args ...any) error {
 // objects with the keys url, model and id. check validates a URL. Every error is a *LineError. A file without
 // any entry is an error, because it may be half written; the list [] has no entries on purpose.
 func ParseFile(data []byte, check func(url string) error) ([]service.ReplicaConfig, error) {
+	data = bytes.TrimPrefix(data, []byte("\ufeff"))
 	var entries []entry
 	var err error
 	if isList(data) {
@@ -87,7 +88,7 @@ func parseLines(data []byte) (entries []entry) {
 	number := 0
 	for line := range strings.Lines(string(data)) {
 		number++
-		if url := significant(strings.TrimPrefix(line, "\ufeff")); url != "" {
+		if url := significant(line); url != "" {
 			entries = append(entries, entry{service.ReplicaConfig{URL: url}, number})
 		}
 	}

@@ -28,6 +28,8 @@ func TestParseFile(t *testing.T) {
 		"lines":                 {"# engines\nhttp://a:1/\n\n  http://b:2 # new\r\n", []service.ReplicaConfig{a, {URL: "http://b:2"}}, ""},
 		"no line end":           {"http://a:1", []service.ReplicaConfig{a}, ""},
 		"byte order mark":       {"\ufeffhttp://a:1\n", []service.ReplicaConfig{a}, ""},
+		"mark before a list":    {"\ufeff- http://a:1\r\n", []service.ReplicaConfig{a}, ""},
+		"a query":               {"dns+http://e:1/p?key=hunter2\n", nil, `line 1: must be a base URL without query, such as "dns+http://e:1/p"`},
 		"a DNS name":            {"dns+http://engines:8000\n", []service.ReplicaConfig{{URL: "dns+http://engines:8000"}}, ""},
 		"YAML":                  {"# engines\n- http://a:1\n- url: http://b:1\n  model: m\n  id: b-0\n", []service.ReplicaConfig{a, b}, ""},
 		"JSON":                  {`[{"url":"http://a:1"},{"url":"http://b:1","model":"m","id":"b-0"}]`, []service.ReplicaConfig{a, b}, ""},
