@@ -81,10 +81,14 @@ func fallbackAlerts(region service.Region, standalone bool, statuses []proxy.Fal
 	}
 	var alerts []telemetry.Alert
 	for _, f := range statuses {
+		cause := fallbackCauses[f.Reason]
+		message := fmt.Sprintf("requests for %s are served by its fallback %s: %s", f.Model, f.To, cause)
+		if f.Failure != "" {
+			message = fmt.Sprintf("requests for %s go to its fallback %s: %s; a fallback failed within the last minute: %s", f.Model, f.To, cause, f.Failure)
+		}
 		alerts = append(alerts, telemetry.Alert{
 			Severity: telemetry.SeverityWarning, Kind: telemetry.AlertFallback, Region: region, Object: f.Model, Since: &f.Since,
-			Message:  fmt.Sprintf("requests for %s are served by its fallback %s: %s", f.Model, f.To, fallbackCauses[f.Reason]),
-			NextStep: next + f.Model,
+			Message: message, NextStep: next + f.Model,
 		})
 	}
 	return alerts

@@ -44,6 +44,10 @@ func TestProvidersFromConfiguration(t *testing.T) {
 	if got := ask(t, hc, f.public, "llama"); got.status != http.StatusServiceUnavailable || !strings.Contains(got.body, "no_replica") {
 		t.Errorf("with a wrong key: %d %s", got.status, got.body)
 	}
+	const failed = "requests for llama go to its fallback ext/gpt: no replica serves it; a fallback failed within the last minute: ext/gpt rejects the API key that the balancer has for it (401)"
+	if alerts := f.snapshot(t).Alerts; len(alerts) != 1 || alerts[0].Message != failed {
+		t.Errorf("with a wrong key: alerts %+v", alerts)
+	}
 	write(t, file, "sk-new\n")
 	if done := f.reload(); fmt.Sprint(done.Changed) != "[providers]" {
 		t.Errorf("changed %q", done.Changed)
@@ -56,7 +60,7 @@ func TestProvidersFromConfiguration(t *testing.T) {
 		t.Errorf("the cost is %q", got)
 	}
 	alerts := f.snapshot(t).Alerts
-	if len(alerts) != 1 || alerts[0].Kind != "fallback" || alerts[0].Object != "llama" || alerts[0].Message != "requests for llama are served by its fallback ext/gpt: no replica serves it" {
+	if len(alerts) != 1 || alerts[0].Kind != "fallback" || alerts[0].Object != "llama" || alerts[0].Message != failed { // a served request does not hide the failures of others
 		t.Errorf("alerts %+v", alerts)
 	}
 	if workers := f.worker(t, "ext/gpt"); workers.ID != "" || strings.Contains(log.String(), "sk-new") {
@@ -78,7 +82,7 @@ func TestFallbackAlertsNameTheCause(t *testing.T) {
 		core.RejectFailed, core.RejectRetriesExhausted, core.RejectRetryBudget, core.RejectRefused,
 	} {
 		alerts := fallbackAlerts("local/us", false, []proxy.FallbackStatus{{Model: "llama", To: "ext/gpt", Reason: reason}})
-		if message := alerts[0].Message; strings.HasSuffix(message, ": ") {
+		if message := alerts[0].Message; strings.HasSuffix(message, ": ") || !strings.HasPrefix(message, "requests for llama are served by its fallback ext/gpt: ") {
 			t.Errorf("%s: %q", reason, message)
 		}
 	}

@@ -80,6 +80,9 @@ func (x *exchange) fallBack() bool {
 	if !ok || !x.mayFallBack() {
 		return x.restoreRejection()
 	}
+	if x.fellBack() && x.lastFailure != nil {
+		x.rt.recordFallbackFailure(x.model, x.lastFailure.cause)
+	}
 	if x.fallback == nil {
 		x.fallback = &fallback{reason: x.latestAction.reason, rejected: rejectedState{x.latestAction, x.current, x.lastFailure, x.hadFault}}
 	}

@@ -16,6 +16,9 @@ type FallbackStatus struct {
 	Reason string // of the latest one: a core.Reject constant
 	Since  time.Time
 	Last   time.Time
+	// Failure is the cause of the latest failure of a fallback; empty if none failed in the last minute.
+	Failure  string
+	FailedAt time.Time
 }
 
 // fallbackMemory is the time after its latest fallback for which Fallbacks returns a model.
@@ -36,11 +39,23 @@ func (r *Runtime) countFallback(model, to, reason string) {
 	if s.byModel == nil {
 		s.byModel = map[string]FallbackStatus{}
 	}
-	since := now
-	if was, known := s.byModel[model]; known && now.Sub(was.Last) < fallbackMemory {
-		since = was.Since
+	f, known := s.byModel[model]
+	if !known || now.Sub(f.Last) >= fallbackMemory {
+		f = FallbackStatus{Model: model, Since: now}
 	}
-	s.byModel[model] = FallbackStatus{Model: model, To: to, Reason: reason, Since: since, Last: now}
+	f.To, f.Reason, f.Last = to, reason, now
+	s.byModel[model] = f
+}
+
+// recordFallbackFailure records that a fallback could not serve a request either.
+func (r *Runtime) recordFallbackFailure(model, cause string) {
+	s := &r.fallbackStatuses
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if f, known := s.byModel[model]; known {
+		f.Failure, f.FailedAt = cause, time.Now()
+		s.byModel[model] = f
+	}
 }
 
 // Fallbacks returns the models of which a request went to another model or an external API in the minute before
@@ -50,5 +65,11 @@ func (r *Runtime) Fallbacks(now time.Time) []FallbackStatus {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	maps.DeleteFunc(s.byModel, func(_ string, f FallbackStatus) bool { return now.Sub(f.Last) >= fallbackMemory })
+	for model, f := range s.byModel {
+		if now.Sub(f.FailedAt) >= fallbackMemory {
+			f.Failure = ""
+			s.byModel[model] = f
+		}
+	}
 	return slices.SortedFunc(maps.Values(s.byModel), func(a, b FallbackStatus) int { return cmp.Compare(a.Model, b.Model) })
 }

@@ -43,9 +43,9 @@ func (x *exchange) failureOf(resp *http.Response) *failure {
 	case f.kills > 0:
 		return f
 	case x.rejectsKey(status):
-		f.cause, f.keyRejected = fmt.Sprintf("%s rejects the API key that the balancer has for it (%d): ask the operator to correct it", x.current.target, status), true
+		f.cause, f.keyRejected = fmt.Sprintf("%s rejects the API key that the balancer has for it (%d)", x.current.target, status), true
 		if !x.headerSent {
-			f.refusal = refusalOf(&openai.Error{Status: http.StatusBadGateway, Kind: openai.TypeServer, Code: core.RejectRefused, Message: f.cause})
+			f.refusal = refusalOf(&openai.Error{Status: http.StatusBadGateway, Kind: openai.TypeServer, Code: core.RejectRefused, Message: f.cause + ": ask the operator to correct it"})
 		}
 		return f
 	case x.isRefusal(resp):
