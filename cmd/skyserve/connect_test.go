@@ -159,6 +159,11 @@ func TestConnect(t *testing.T) {
 	if _, errOut, exit := c.runs(second, "connect", url, "--invite"); exit != exitCredentials || !strings.Contains(errOut, "its certificate authority is not on this machine") {
 		t.Errorf("exit %d: %s", exit, errOut)
 	}
+	// It can forget the service, which is not down then.
+	const forgot = "the state of chat on this machine, with its certificate, is deleted; the service is unchanged\n"
+	if out, errOut, exit := c.runs(second, "down", "chat", "--purge"); exit != exitOK || out != forgot {
+		t.Errorf("exit %d: %s%s", exit, out, errOut)
+	}
 }
 
 // A code of another service's authority is rejected, and so is one that no balancer has open.

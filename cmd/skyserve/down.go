@@ -129,14 +129,17 @@ type down struct {
 	owner  string
 	places provision.MultiCloud
 	have   []provision.Object
+	joined bool                // the service runs on another machine, and this one joined it
 	lost   string              // the machines in clouds that cannot be found; empty = none
 	ports  map[string][]string // ports of processes that no longer have an object
 }
 
 // openService reads the service's file and finds its objects.
 func (d *down) openService(ctx context.Context) (err error) {
-	if d.spec, err = deployedSpec(d.name, d.svc); err == nil && !d.purge {
-		err = checkObservable(d.svc, d.spec)
+	if d.spec, err = deployedSpec(d.name, d.svc); err == nil {
+		if err = checkObservable(d.svc, d.spec); d.purge {
+			d.joined, err = err != nil, nil
+		}
 	}
 	if err == nil && d.spec != nil && isServiceFile(d.name) {
 		err = checkSameKind(d.svc, d.name, d.spec)
@@ -326,7 +329,13 @@ func (d *down) reportResult(stopped int, leftover *provision.RemainingError, fai
 	if d.hasVMs() {
 		done = "removed"
 	}
-	if err := printDown(d.out, d.format, d.svc.Name(), done, stopped, leftover); err != nil {
+	var err error
+	if d.joined && leftover == nil && !d.format.isResult() {
+		_, err = fmt.Fprintf(d.out, "the state of %s on this machine, with its certificate, is deleted; the service is unchanged\n", d.svc.Name())
+	} else {
+		err = printDown(d.out, d.format, d.svc.Name(), done, stopped, leftover)
+	}
+	if err != nil {
 		return err
 	}
 	if leftover != nil {

@@ -326,7 +326,8 @@ func errorMessage(data []byte) string {
 }
 
 // withoutURL removes the URL that net/http and net/url put before the cause: do adds it without the
-// password. The cause of an invalid URL may contain the password too, so it is replaced.
+// password. The cause of an invalid URL may contain the password too, so it is replaced. The alert of a
+// server that rejects a certificate says too little.
 func withoutURL(err error) error {
 	var ue *url.Error
 	switch {
@@ -334,6 +335,10 @@ func withoutURL(err error) error {
 		return err
 	case ue.Op == "parse" && strings.Contains(ue.URL, "@"):
 		return errors.New("invalid URL")
+	}
+	var remote *net.OpError
+	if errors.As(ue.Err, &remote) && remote.Op == "remote error" && remote.Err.Error() == "tls: bad certificate" {
+		return fmt.Errorf("the balancer rejects the certificate of this machine (%w): it may have been revoked; 'skyserve connect' with another invitation replaces it", remote.Err)
 	}
 	return ue.Err
 }

@@ -3,10 +3,12 @@ package telemetry_test
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"log"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -261,6 +263,19 @@ func TestUnreachableNamesTheURLOnceAndHidesPasswords(t *testing.T) {
 	srv.Close()
 	err := telemetry.NewClient("http://me:secret@"+host, nil).Healthy(context.Background())
 	if err == nil || strings.Count(err.Error(), "/healthz") != 1 || strings.Contains(err.Error(), "secret") {
+		t.Errorf("got %v", err)
+	}
+}
+
+// The alert of a balancer that rejects a revoked certificate names no cause: the error does.
+func TestRejectedCertificateNamesTheNextStep(t *testing.T) {
+	srv := httptest.NewUnstartedServer(http.NotFoundHandler())
+	srv.Config.ErrorLog = log.New(io.Discard, "", 0)
+	srv.TLS = &tls.Config{VerifyConnection: func(tls.ConnectionState) error { return errors.New("revoked") }}
+	srv.StartTLS()
+	defer srv.Close()
+	err := telemetry.NewClient(srv.URL, telemetry.SecureClient(&tls.Config{InsecureSkipVerify: true})).Healthy(t.Context()) //nolint:gosec // it is the server that rejects
+	if err == nil || !strings.Contains(err.Error(), "/healthz: the balancer rejects the certificate of this machine (tls: bad certificate): it may have been revoked; 'skyserve connect' with another invitation replaces it") {
 		t.Errorf("got %v", err)
 	}
 }
