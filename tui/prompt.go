@@ -129,6 +129,10 @@ func (s *screen) promptEdited() {
 func (s *screen) promptLine() string {
 	left, _ := s.promptView()
 	right, p := s.promptHint()
+	if s.prompt.problem != "" { // an error is shown at any width
+		right = s.theme.cut(right, max(s.width-width(left)-2, s.width/2))
+		left = s.theme.cut(left, s.width-width(right)-2)
+	}
 	if gap := s.width - width(left) - width(right); gap >= 2 {
 		return s.theme.title.apply(left) + strings.Repeat(" ", gap) + p.apply(right)
 	}

@@ -373,6 +373,9 @@ func TestCommands(t *testing.T) {
 		d.run(d.press("enter"))
 		d.wants(tt.shows)
 	}
+	narrow := deskIn(t, 46, 24, normal()) // an error that does not fit is cut, not left out
+	narrow.press(":", "theme pink", "enter")
+	narrow.wants(`:theme pink  unknown theme "pink": must`)
 	d := deskIn(t, 140, 40, normal())
 	d.press(":", "q")
 	if !quits(d.press("enter")) {
