@@ -8,6 +8,8 @@ import (
 
 	"skyserve/internal/controller/deploy"
 	"skyserve/internal/service"
+	"skyserve/lbd/admin"
+	"skyserve/lbd/discover"
 	"skyserve/provision"
 	"skyserve/provision/cloud"
 )
@@ -24,8 +26,8 @@ func (u *upRun) checkSecrets() error {
 	return nil
 }
 
-// checkLocalSecrets rejects keys of clients, engines, providers and an ACME account that processes on this computer could
-// not read or use, before they stop serving. A process has the environment of the command that started it.
+// checkLocalSecrets rejects keys of clients, engines, providers and an ACME account, and files of endpoints, that processes
+// on this computer could not read or use, before they stop serving. A process has the environment of the command that started it.
 func (u *upRun) checkLocalSecrets() error {
 	base, err := u.baseDir()
 	if err != nil {
@@ -71,7 +73,7 @@ func (u *upRun) checkLocalSecrets() error {
 	return nil
 }
 
-// localSecret is a secret that balancers on this computer read.
+// localSecret is a secret, or a file of endpoints, that balancers on this computer read.
 type localSecret struct {
 	key, ref string       // the key of service.yaml, and its value: env:NAME or file:PATH
 	check    func() error // whether it can be read and used
@@ -119,6 +121,25 @@ func localSecrets(spec *service.Spec, base string) (used []localSecret) {
 		if p.APIKey != "" {
 			addKey(fmt.Sprintf("providers[%d].api_key", i), p.APIKey, false)
 		}
+	}
+	for i, region := range spec.Regions {
+		path := region.EndpointsFile
+		if path == "" {
+			continue
+		}
+		if !filepath.IsAbs(path) {
+			path = filepath.Join(base, path)
+		}
+		used = append(used, localSecret{fmt.Sprintf("regions[%d].endpoints_file", i), "file:" + path, func() error {
+			_, err := discover.ReadFile(path, func(url string) error {
+				_, err := admin.ReplicaURL(url)
+				return err
+			})
+			if err != nil {
+				err = fmt.Errorf("reading %s: %w", path, err)
+			}
+			return err
+		}, false})
 	}
 	return used
 }

@@ -7,16 +7,16 @@ import (
 	"skyserve/internal/service"
 )
 
-// Processes on this computer read the keys of clients, engines, providers and an ACME account; those in clouds receive
-// them.
+// Processes on this computer read the keys of clients, engines, providers and an ACME account, and files of endpoints;
+// those in clouds receive the keys.
 func TestSecretsOfLocalBalancers(t *testing.T) {
-	spec := &service.Spec{Regions: []service.RegionSpec{{Name: "local/us"}}}
+	spec := &service.Spec{Regions: []service.RegionSpec{{Name: "local/us"}, {Name: "static/here", EndpointsFile: "no-such-list"}}}
 	spec.Balancer.Auth = &service.Auth{KeysFrom: "env:NO_CLIENT_KEYS"}
 	spec.Balancer.TLS = &service.TLS{ACME: &service.ACME{EAB: &service.EAB{KeyID: "k", HMAC: "file:no-such-file"}}}
 	spec.Models = []service.Model{{Name: "m", Engine: service.Engine{APIKey: "env:NO_ENGINE_KEY"}}}
 	spec.Providers = []service.Provider{{Name: "other"}, {Name: "p", APIKey: "env:NO_PROVIDER_KEY"}}
 	var got []string
-	for _, s := range localSecrets(spec, t.TempDir()) {
+	for _, s := range localSecrets(spec, "/") {
 		if s.check() == nil {
 			t.Errorf("%s: %s does not exist", s.key, s.ref)
 		}
@@ -25,6 +25,7 @@ func TestSecretsOfLocalBalancers(t *testing.T) {
 	want := []string{
 		"balancer.auth.keys_from env:NO_CLIENT_KEYS", "balancer.tls.acme.eab.hmac file:no-such-file",
 		"models[0].engine.api_key env:NO_ENGINE_KEY", "providers[1].api_key env:NO_PROVIDER_KEY",
+		"regions[1].endpoints_file file:/no-such-list",
 	}
 	if !slices.Equal(got, want) {
 		t.Errorf("got %q, want %q", got, want)
