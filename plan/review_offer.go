@@ -117,7 +117,11 @@ func (r *review) maxReplicas(region *service.RegionSpec, o offering) int {
 	case o.cloud != cloud || !catalogue.Rents(cloud, o.gpu):
 		return 0
 	case cloud == service.CloudStatic:
-		return ifOffered(o.capacityType == service.CapacityOnDemand && !o.onDemandBase, len(region.Endpoints)) // one replica each
+		sources := len(region.Endpoints) // one replica each; those of a DNS name or a file are not planned: their replicas.max is 0
+		if region.EndpointsFile != "" {
+			sources++
+		}
+		return ifOffered(o.capacityType == service.CapacityOnDemand && !o.onDemandBase, sources)
 	case o.capacityType == service.CapacityReserved:
 		return r.reservedReplicas(region, o.gpuClass)
 	case o.onDemandBase:

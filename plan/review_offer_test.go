@@ -256,6 +256,7 @@ func TestReviewEdgeCases(t *testing.T) {
 		"no price":      {strings.Replace(fmt.Sprintf(offersYAML, ""), "aws/us-east-1", "local/us", 1), 1000, StatusOptimal, "local regions are not billed"},
 		"no offering":   {fmt.Sprintf(offersYAML, "  - name: aws/eu-west-1\n    replicas: {min: 1, max: 9}\n    capacity: [reserved]\n"), 1000, StatusInfeasible, "m in aws/eu-west-1: the minimum of 1 replica is above what the maximum and capacity allow"},
 		"unmeasured":    {strings.Replace(fmt.Sprintf(offersYAML, ""), ", tps: 1000", "", 1), 1000, StatusOptimal, "m on L4 has no measured throughput (models[].gpus[].prompt_tokens_per_second): assuming 1500 uncached prompt tokens"},
+		"only a file":   {"name: chat\nmodels: [{name: m}]\nregions: [{name: static/paris, endpoints_file: engines.txt}]\n", 1000, StatusOptimal, ""},
 		"survives none": {fmt.Sprintf(offersYAML, ""), 1000, StatusInfeasible, "after the loss of any one region"},
 	} {
 		t.Run(name, func(t *testing.T) {
