@@ -3,6 +3,7 @@ package controller
 import (
 	"cmp"
 	"slices"
+	"strings"
 
 	"skyserve/internal/service"
 	"skyserve/internal/telemetry"
@@ -11,12 +12,16 @@ import (
 
 // CountReplicas counts a snapshot's replicas, sorted by model, region, GPU and capacity type. It
 // excludes replicas that no balancer has, and those that are draining, shutting down, interrupted or failed.
-// Donated replicas are counted apart, with or without a balancer.
+// Donated replicas are counted apart, with or without a balancer. Replicas that balancers find in a file or in DNS do not
+// count: whoever lists them decides how many there are.
 func CountReplicas(s *telemetry.Snapshot) []plan.ReplicaCount {
 	index := map[plan.ReplicaCount]int{}
 	out := []plan.ReplicaCount{}
 	for _, region := range s.Regions {
 		for _, r := range region.Replicas {
+			if strings.HasPrefix(r.Origin, "file ") || strings.HasPrefix(r.Origin, "dns ") {
+				continue
+			}
 			key := plan.ReplicaCount{Model: r.Model, Region: region.Name, GPU: r.GPU, CapacityType: r.Capacity}
 			if _, ok := index[key]; !ok {
 				index[key] = len(out)

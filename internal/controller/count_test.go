@@ -26,6 +26,9 @@ func TestCountReplicas(t *testing.T) {
 		{Name: "us", Replicas: []telemetry.ReplicaSnapshot{
 			replica("m", service.StateReady, false), replica("m", service.StateStarting, false), replica("m", service.StateDraining, false),
 			replica("m", service.StateReady, true), replica("m", service.StateDonated, false), replica("n", service.StateFailed, false),
+			{Model: "m", GPU: "L4", State: service.StateReady, Origin: "file engines.txt"},
+			{Model: "m", State: service.StateReady, Origin: "dns dns+http://engines:8000"},
+			{Model: "d", State: service.StateReady, Origin: "file engines.txt: dns dns+http://engines:8000"},
 		}},
 		{Name: "eu", Replicas: []telemetry.ReplicaSnapshot{replica("m", service.StateNotReady, false)}},
 	}})
