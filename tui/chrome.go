@@ -173,8 +173,8 @@ type change struct {
 	from, to service.ReplicaState // "" = the replica did not exist
 	// movedFrom is another region whose balancer listed the replica before; "" = none
 	movedFrom service.Region
-	reason   string
-	ago      time.Duration
+	reason    string
+	ago       time.Duration
 }
 
 // changeNote returns the most recent change of a replica.
