@@ -107,10 +107,10 @@ type applier struct {
 	provider Provider
 	opt      ApplyOptions
 	slots    chan struct{}
+	result   ApplyResult // result and errs are used only by the goroutine that runs Apply
+	errs     []error
 
-	mu     sync.Mutex // guards the fields below and opt.Exhausted, and serializes calls of Progress
-	result ApplyResult
-	errs   []error
+	mu sync.Mutex // guards opt.Exhausted, and serializes calls of Progress and Surge
 }
 
 // applyStage executes changes concurrently and returns when all have ended.

@@ -45,8 +45,8 @@ var ErrNoBalancerResponds = errors.New("no balancer responds")
 // Observe reads a service's service.yaml, its replicas and, if history is true, its history from
 // sinceMinute on, through its balancers' admin APIs. sinceMinute is in minutes since the Unix
 // epoch. Observe reads the replicas from all balancers, because each has the newest reports of its
-// own region. It reads service.yaml and the history from the first balancer that responds; without
-// the store it collects the history from every balancer's memory. It returns ErrNoBalancerResponds
+// own region, and takes the first valid service.yaml of them. The history is that of the first balancer that can read it
+// from the store; if none can, it is collected from every balancer's memory. Observe returns ErrNoBalancerResponds
 // when no balancer responds, and another error when those that respond return errors or an invalid service.yaml.
 func Observe(ctx context.Context, admins []*telemetry.Client, sinceMinute int64, history bool) (*Observed, error) {
 	if len(admins) == 0 {
