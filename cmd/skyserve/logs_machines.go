@@ -127,7 +127,7 @@ func machinesOfPart(name string, machines []provision.Object, part string) ([]pr
 		}
 	}
 	if len(wanted) == 0 && part != "" {
-		hint := "its machines: " + strings.Join(ids, ", ")
+		hint := "its machines: " + strings.Join(ids, ", ") + "; an engine of a static region logs where you started it"
 		if len(ids) == 0 {
 			hint = "no machine of it is running"
 		}

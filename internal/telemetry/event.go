@@ -70,7 +70,7 @@ var eventKinds = []struct {
 	{EventLaunch, "a machine was launched, or a replica was added"},
 	{EventTermination, "a machine was deleted"},
 	{EventReplace, "a machine was launched to replace another one"},
-	{EventDeath, "a machine, engine or balancer failed"},
+	{EventDeath, "a machine, engine or balancer failed (not the engines of static regions)"},
 	{EventRecovery, "a failed machine, engine or balancer works again"},
 	{EventInterruption, "the cloud announced that it will terminate a VM"},
 	{EventAdoption, "a balancer took over a replica whose own balancer does not respond"},

@@ -17,8 +17,24 @@ func (o *Observation) ifDeployed(deployed, standalone string) string {
 	return deployed
 }
 
+// replacement returns what happens to a replica that is gone, to follow another step.
+func (o *Observation) replacement() string {
+	if o.hasOwnEngines() {
+		return "; it receives requests again as soon as it responds"
+	}
+	return o.ifDeployed("; the controller replaces a VM or local process that is gone", "")
+}
+
+// hasOwnEngines reports whether the operator runs the engines of the region, in a service that `up` deployed.
+func (o *Observation) hasOwnEngines() bool {
+	return !o.Standalone && o.Own.Name.Cloud() == service.CloudStatic
+}
+
 // readLog returns how to read the log of a replica.
 func (o *Observation) readLog(id string) string {
+	if o.hasOwnEngines() {
+		return "read the log of its engine, which you started"
+	}
 	return o.ifDeployed(fmt.Sprintf("read 'skyserve logs %s %s'", o.Service, id), "read the log of its engine")
 }
 
