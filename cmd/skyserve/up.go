@@ -166,7 +166,7 @@ credentials, 130 interrupted (run it again to continue).`,
 	o.output.registerResult(cmd)
 	flags.StringVar(&o.programURL, "program", "", "skyserve binary for VMs (Linux, amd64): `FILE` to upload to a bucket, or URL from which VMs download it; append #sha256=HASH if this machine cannot download it to compute the hash (default: "+envProgram+", then the last URL used, then this binary)")
 	flags.StringArrayVar(&o.replace, "replace", nil, "replace the machine named `ID`, such as lb-us-0, by a new one (repeatable)")
-	flags.DurationVar(&o.replaceAfter, "replace-after", defaultReplaceAfter, "replace a VM or local process that has started and has not responded for this long (0 = never)")
+	flags.DurationVar(&o.replaceAfter, "replace-after", defaultReplaceAfter, "replace a VM or local process that has started and does not respond to this command for this long (0 = never)")
 	o.clouds.registerFlags(flags)
 	return cmd
 }

@@ -13,8 +13,14 @@ import (
 // CountReplicas counts a snapshot's replicas, sorted by model, region, GPU and capacity type. It
 // excludes replicas that no balancer has, and those that are draining, shutting down, interrupted or failed.
 // Donated replicas are counted apart, with or without a balancer. Replicas that balancers find in a file or in DNS do not
-// count: whoever lists them decides how many there are.
+// count: whoever lists them decides how many there are. An adopted replica counts in the region where it runs, and once
+// while it moves between two balancers.
 func CountReplicas(s *telemetry.Snapshot) []plan.ReplicaCount {
+	type identity struct {
+		region service.Region
+		id     string
+	}
+	counted := map[identity]bool{}
 	index := map[plan.ReplicaCount]int{}
 	out := []plan.ReplicaCount{}
 	for _, region := range s.Regions {
@@ -22,7 +28,11 @@ func CountReplicas(s *telemetry.Snapshot) []plan.ReplicaCount {
 			if strings.HasPrefix(r.Origin, "file ") || strings.HasPrefix(r.Origin, "dns ") {
 				continue
 			}
-			key := plan.ReplicaCount{Model: r.Model, Region: region.Name, GPU: r.GPU, CapacityType: r.Capacity}
+			at := identity{cmp.Or(r.Region, region.Name), r.ID}
+			if counted[at] {
+				continue
+			}
+			key := plan.ReplicaCount{Model: r.Model, Region: at.region, GPU: r.GPU, CapacityType: r.Capacity}
 			if _, ok := index[key]; !ok {
 				index[key] = len(out)
 				out = append(out, key)
@@ -33,7 +43,10 @@ func CountReplicas(s *telemetry.Snapshot) []plan.ReplicaCount {
 				c.Donated++
 			case !r.Unattached && isServing(r.State):
 				c.Replicas++
+			default:
+				continue
 			}
+			counted[at] = r.ID != ""
 		}
 	}
 	out = slices.DeleteFunc(out, func(c plan.ReplicaCount) bool { return c.Replicas == 0 && c.Donated == 0 })

@@ -22,17 +22,20 @@ func TestCountReplicas(t *testing.T) {
 	replica := func(model string, s service.ReplicaState, donated bool) telemetry.ReplicaSnapshot {
 		return telemetry.ReplicaSnapshot{Model: model, GPU: "L4", State: s, Donated: donated}
 	}
+	adopted := replica("m", service.StateReady, false) // it returns to its own balancer, and both list it
+	adopted.ID, adopted.Region = "eu-1", "eu"
 	got := CountReplicas(&telemetry.Snapshot{Regions: []telemetry.RegionSnapshot{
 		{Name: "us", Replicas: []telemetry.ReplicaSnapshot{
+			adopted,
 			replica("m", service.StateReady, false), replica("m", service.StateStarting, false), replica("m", service.StateDraining, false),
 			replica("m", service.StateReady, true), replica("m", service.StateDonated, false), replica("n", service.StateFailed, false),
 			{Model: "m", GPU: "L4", State: service.StateReady, Origin: "file engines.txt"},
 			{Model: "m", State: service.StateReady, Origin: "dns dns+http://engines:8000"},
 			{Model: "d", State: service.StateReady, Origin: "file engines.txt: dns dns+http://engines:8000"},
 		}},
-		{Name: "eu", Replicas: []telemetry.ReplicaSnapshot{replica("m", service.StateNotReady, false)}},
+		{Name: "eu", Replicas: []telemetry.ReplicaSnapshot{replica("m", service.StateNotReady, false), adopted}},
 	}})
-	want := []plan.ReplicaCount{{Model: "m", Region: "eu", GPU: "L4", Replicas: 1}, {Model: "m", Region: "us", GPU: "L4", Replicas: 2, Donated: 2}}
+	want := []plan.ReplicaCount{{Model: "m", Region: "eu", GPU: "L4", Replicas: 2}, {Model: "m", Region: "us", GPU: "L4", Replicas: 2, Donated: 2}}
 	if fmt.Sprint(got) != fmt.Sprint(want) {
 		t.Fatalf("%v, want %v", got, want)
 	}

@@ -50,18 +50,22 @@ func (b *binder) bindScalar(n ast.Node, v reflect.Value, p path, ruleKey string)
 }
 
 func (b *binder) bindText(n ast.Node, v reflect.Value, p path, ruleKey string) {
+	list, words := wordsOf(ruleKey)
+	text, r := list.canonical(scalarText(n)), rules[ruleKey]
 	switch n.(type) {
 	case *ast.StringNode, *ast.LiteralNode:
 	default:
+		problem, _ := list.problemOf(text)
+		if text != "" && (words && problem != "" || r.form != nil && !r.form.matches(text)) {
+			break // quotes would not make it valid
+		}
 		e := Error{Problem: "must be a string", Found: b.describeNode(n)}
-		if text := scalarText(n); e.Found != "" && text != "" {
+		if e.Found != "" && text != "" {
 			e.Suggestion = fmt.Sprintf("put it in quotes: %q", shorten(text))
 		}
 		b.reportAt(n, p, e)
 		return
 	}
-	list, words := wordsOf(ruleKey)
-	text, r := list.canonical(scalarText(n)), rules[ruleKey]
 	v.SetString(text)
 	if !printable(text, r.multiline) {
 		b.reportAt(n, p, Error{Problem: "must not contain non-printable characters", Found: b.describeNode(n)})
