@@ -78,7 +78,7 @@ func TestRehearsalOverQuotaShowsTheQuotas(t *testing.T) {
 	limit, used := 0.0, 0.0
 	need := cloud.QuotaNeed{Region: "aws/us-east-1", Name: "G and VT instances as spot", Code: "L-3819A6DF", Unit: "vcpus", Needs: 4, Limit: &limit, Used: &used}
 	var shown bytes.Buffer
-	u := &upRun{up: &up{errOut: &shown}, spec: &service.Spec{}, quotas: quotaView{needs: []cloud.QuotaNeed{need}}}
+	u := &upRun{up: &up{upOptions: &upOptions{file: "service.yaml"}, errOut: &shown}, spec: &service.Spec{}, quotas: quotaView{needs: []cloud.QuotaNeed{need}}}
 	err := newUpObserver(nil).awaitApproval(t.Context(), u)
 	var coded *exitError
 	if !errors.Is(err, errOverQuota) || !errors.As(err, &coded) || coded.hint != "request an increase as shown above" {

@@ -89,9 +89,9 @@ shows the changes with their hourly price and prompts for confirmation. If a zon
 capacity, it tries the next zone, then the next capacity type and GPU in the order of
 the file, then the other regions of the service. It replaces a VM or local process that
 is running but does not respond: a balancer if another balancer responds, a replica if a
-balancer of its region responds. Each VM generates its own key, is enrolled once, and receives its configuration
-and secrets over mutual TLS; user data and tags contain neither. skyserve uses the
-credentials of the clouds' own command-line tools.
+balancer of its region responds. Each VM generates its own key, is enrolled once, and
+receives its configuration and secrets over mutual TLS; user data and tags contain
+neither. skyserve uses the credentials of the clouds' own command-line tools.
 
 In each cloud, up uploads its own binary to a private bucket of the service, from which
 VMs download it with their own identity. If this binary does not run on VMs (Linux on

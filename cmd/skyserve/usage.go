@@ -292,7 +292,7 @@ func (u *usageReport) writeTable(w io.Writer, format outputFormat, lines []usage
 		return err
 	}
 	if !u.Complete {
-		printMessage(w, labelIncomplete, "the store is unreachable, or there is none; showing the usage recorded by one balancer")
+		printMessage(w, labelIncomplete, "no store responds; showing the usage recorded by one balancer")
 	}
 	if len(lines) == 0 {
 		fmt.Fprintln(w, "no usage recorded; requests are counted only with an API key or identity token")
