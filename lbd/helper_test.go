@@ -27,13 +27,11 @@ func TestMain(m *testing.M) {
 	if err := flag.Set("test.parallel", "8"); err != nil {
 		panic(err)
 	}
-	goleak.VerifyTestMain(m, // goroutines that cannot be stopped: a test CA, a rate limit per account, for 5 s a lock file,
-		// and at times the file of a stream that a store of NATS makes while it is stopped (nats-server 2.15)
-		goleak.IgnoreAnyFunction("github.com/nats-io/nats-server/v2/server.(*fileStore).flushStreamStateLoop"),
-		goleak.IgnoreAnyFunction("github.com/nats-io/nats-server/v2/server/ats.Register.func1"),
+	// Further goroutines that cannot be stopped: a test CA, for 5 s a lock file, and a rate limit per account.
+	goleak.VerifyTestMain(m, append(testkit.NATSLeaks(),
 		goleak.IgnoreAnyFunction("github.com/letsencrypt/pebble/v2/va.VAImpl.processTasks"),
 		goleak.IgnoreAnyFunction("github.com/caddyserver/certmagic.keepLockfileFresh"),
-		goleak.IgnoreAnyFunction("github.com/caddyserver/certmagic.(*RingBufferRateLimiter).loop"))
+		goleak.IgnoreAnyFunction("github.com/caddyserver/certmagic.(*RingBufferRateLimiter).loop"))...)
 }
 
 // engine is a fake replica of one model.

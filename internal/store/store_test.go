@@ -34,8 +34,7 @@ func TestMain(m *testing.M) {
 	if err := flag.Set("test.parallel", "12"); err != nil {
 		panic(err)
 	}
-	goleak.VerifyTestMain(m, // a follower answers a request for the state of a stream 0.5 s later, also if it is stopped (nats-server 2.15)
-		goleak.IgnoreAnyFunction("github.com/nats-io/nats-server/v2/server.(*stream).processClusterStreamInfoRequest"))
+	goleak.VerifyTestMain(m, testkit.NATSLeaks()...)
 }
 
 // serve runs a store on a free port in dir.
