@@ -356,7 +356,7 @@ func (c *checker) checkAboveV1(p path, base string) {
 	}
 }
 
-// AboveV1 returns the base URL of an API without the /v1 at its end; below is false if it does not end so. Requests add
+// AboveV1 returns the base URL of an API without slashes and without /v1 at its end; below is false if it has no /v1 there. Requests add
 // paths such as /v1/models to a base URL.
 func AboveV1(base string) (above string, below bool) {
 	return strings.CutSuffix(strings.TrimRight(base, "/"), "/v1")

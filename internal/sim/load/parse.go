@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 
+	"skyserve/internal/service"
 	"skyserve/internal/sim/workload"
 )
 
@@ -29,7 +30,8 @@ func ParseTargets(entries []string) ([]Target, error) {
 		if region == "" || slices.ContainsFunc(targets, func(t Target) bool { return t.Region == region }) {
 			return nil, fmt.Errorf("--target %s: each target requires its own region, such as us=%s", entry, base)
 		}
-		targets = append(targets, Target{Region: region, URL: strings.TrimSuffix(strings.TrimRight(base, "/"), "/v1")})
+		above, _ := service.AboveV1(base)
+		targets = append(targets, Target{Region: region, URL: above})
 	}
 	if len(targets) == 0 {
 		return nil, fmt.Errorf("--target: requires at least one REGION=URL")
