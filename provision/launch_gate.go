@@ -113,14 +113,13 @@ func (g *LaunchGate) Fits(w Desired) bool {
 // holdNow returns why an object may not be launched now, in addition to the launches that RemoveHeld kept; nil if it
 // may.
 func (g *LaunchGate) holdNow(w Desired) *HeldError {
-	n, _ := g.record.LastHour(g.now())
-	spent := g.hourlyCost
+	planned, spent := 0, g.hourlyCost
 	for _, id := range slices.Sorted(maps.Keys(g.reserved)) {
 		if id != w.ID {
-			n, spent = n+1, spent+g.reserved[id]
+			planned, spent = planned+1, spent+g.reserved[id]
 		}
 	}
-	return g.hold(w, n, spent)
+	return g.hold(w, planned, spent)
 }
 
 // Launched records the result of an admitted launch. A launch without capacity is not counted; after any
@@ -150,9 +149,9 @@ func (g *LaunchGate) Launched(w Desired, o Object, err error) {
 	}
 }
 
-// hold returns why an object may not be launched after n launches within the hour and with machines that
-// cost spent; nil if it may.
-func (g *LaunchGate) hold(w Desired, n int, spent float64) *HeldError {
+// hold returns why an object may not be launched in addition to planned launches, which were not admitted yet, and with
+// machines that cost spent, including those of the planned launches; nil if it may.
+func (g *LaunchGate) hold(w Desired, planned int, spent float64) *HeldError {
 	held := func(kind HoldKind, format string, args ...any) *HeldError {
 		return &HeldError{ID: w.ID, Region: w.Region, Kind: kind, Reason: fmt.Sprintf(format, args...)}
 	}
@@ -164,9 +163,13 @@ func (g *LaunchGate) hold(w Desired, n int, spent float64) *HeldError {
 	if b := g.record.Covering(w.Labels[labelModel], offer, now); b != nil {
 		return held(HeldByBackoff, "%s", b.Describe())
 	}
-	if g.bounds.LaunchesPerHour > 0 && n >= g.bounds.LaunchesPerHour {
-		_, next := g.record.LastHour(now)
-		return held(HeldByLaunches, "%s launched in the last hour, the maximum (autoscale.max_launches_per_hour); next launch at %s UTC", printable.Count(n, "machine"), next.UTC().Format(time.TimeOnly))
+	launched := g.record.LastHour(now)
+	if limit := g.bounds.LaunchesPerHour; limit > 0 && len(launched)+planned >= limit {
+		next := now // the planned launches are the last ones of the hour
+		if leaves := len(launched) + planned - limit; leaves < len(launched) {
+			next = launched[leaves]
+		}
+		return held(HeldByLaunches, "%s, the maximum (autoscale.max_launches_per_hour); next launch at %s UTC", describeLaunches(len(launched), planned), next.Add(launchWindow).UTC().Format(time.TimeOnly))
 	}
 	if g.bounds.BudgetPerHour == 0 || g.isFree(w.Region) {
 		return nil
@@ -180,6 +183,17 @@ func (g *LaunchGate) hold(w Desired, n int, spent float64) *HeldError {
 	return nil
 }
 
+// describeLaunches describes the launches that count towards LaunchesPerHour.
+func describeLaunches(launched, planned int) string {
+	switch {
+	case planned == 0:
+		return printable.Count(launched, "machine") + " launched in the last hour"
+	case launched == 0:
+		return printable.Count(planned, "machine") + " about to be launched"
+	}
+	return fmt.Sprintf("%s launched in the last hour and %d about to be launched", printable.Count(launched, "machine"), planned)
+}
+
 // exceeds compares amounts in USD per hour; the tolerance is far below a cent and far above rounding.
 func exceeds(usd, limit float64) bool { return usd > limit+1e-6 }
 
@@ -189,20 +203,19 @@ func exceeds(usd, limit float64) bool { return usd > limit+1e-6 }
 func (g *LaunchGate) RemoveHeld(changes Changes, isUrgent func(Change) bool) (kept Changes, held []*HeldError) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	n, _ := g.record.LastHour(g.now())
-	spent, refused := g.hourlyCost, map[int]bool{}
+	planned, spent, refused := 0, g.hourlyCost, map[int]bool{}
 	g.reserved = map[string]float64{}
 	for _, urgent := range []bool{true, false} {
 		for i, c := range changes {
 			if c.Action != ActionLaunch || !g.IsBounded(c.Desired) || isUrgent(c) != urgent {
 				continue
 			}
-			cost, why := g.firstAdmitted(c.Desired, n, spent)
+			cost, why := g.firstAdmitted(c.Desired, planned, spent)
 			if why != nil {
 				refused[i], held = true, append(held, why)
 				continue
 			}
-			n, spent = n+1, spent+cost
+			planned, spent = planned+1, spent+cost
 			g.reserved[c.ID()] = cost
 		}
 	}
@@ -215,14 +228,14 @@ func (g *LaunchGate) RemoveHeld(changes Changes, isUrgent func(Change) bool) (ke
 }
 
 // firstAdmitted returns the cost of the first offering that is admitted, else why the first one is not.
-func (g *LaunchGate) firstAdmitted(w Desired, n int, spent float64) (cost float64, why *HeldError) {
+func (g *LaunchGate) firstAdmitted(w Desired, planned int, spent float64) (cost float64, why *HeldError) {
 	if len(w.Offerings) == 0 {
-		return w.CostPerHour, g.hold(w, n, spent)
+		return w.CostPerHour, g.hold(w, planned, spent)
 	}
 	for i := range w.Offerings {
 		one := w
 		one.Offerings, one.CostPerHour = w.Offerings[i:i+1], w.Offerings[i].PricePerHour
-		held := g.hold(one, n, spent)
+		held := g.hold(one, planned, spent)
 		if held == nil {
 			return one.CostPerHour, nil
 		}

@@ -95,6 +95,35 @@ func TestGateHoldsInOrder(t *testing.T) {
 	}
 }
 
+// Launches that are only planned are not reported as launched, and leave the hour an hour from now.
+func TestGateReportsPlannedLaunches(t *testing.T) {
+	at := func(minutes int) provision.RecordedLaunch {
+		return provision.RecordedLaunch{At: nightBegins.Add(-time.Duration(minutes) * time.Minute), ID: fmt.Sprint("earlier ", minutes)}
+	}
+	const limit = "the maximum (autoscale.max_launches_per_hour); next launch at "
+	for _, c := range []struct {
+		name     string
+		launched []provision.RecordedLaunch
+		limit    int
+		want     string
+	}{
+		{"none launched", nil, 2, "2 machines about to be launched, " + limit + "23:00:00 UTC"},
+		{"one launched", []provision.RecordedLaunch{at(20)}, 2, "1 machine launched in the last hour and 1 about to be launched, " + limit + "22:40:00 UTC"},
+		{"a lowered limit", []provision.RecordedLaunch{at(10), at(50), at(30)}, 2, "3 machines launched in the last hour, " + limit + "22:30:00 UTC"},
+	} {
+		g := provision.NewLaunchGate(&provision.LaunchRecord{Launches: c.launched}, func() time.Time { return nightBegins }, nothingFree)
+		g.Observe(provision.LaunchBounds{LaunchesPerHour: c.limit}, nil)
+		_, held := g.RemoveHeld(provision.Changes{launchOf(replicaOn("a", 1)), launchOf(replicaOn("b", 1)), launchOf(replicaOn("c", 1))}, func(provision.Change) bool { return false })
+		if len(held) == 0 || held[len(held)-1].ID != "c" || held[len(held)-1].Reason != c.want {
+			t.Errorf("%s: held %v, want c: %s", c.name, held, c.want)
+		}
+		var later *provision.HeldError
+		if err := g.Admit(replicaOn("d", 1)); !errors.As(err, &later) || later.Reason != c.want {
+			t.Errorf("%s: the next launch: %v, want %s", c.name, err, c.want)
+		}
+	}
+}
+
 // A launch that the plan placed on its second offering does not take the budget of a later one, in whatever
 // order they are applied.
 func TestGateCountsCostOfKeptLaunches(t *testing.T) {
@@ -134,8 +163,8 @@ func TestLaunchesAreObserved(t *testing.T) {
 	}
 	r.AddObserved(have, nightBegins)
 	r.AddObserved(have, nightBegins)
-	if n, next := r.LastHour(nightBegins); n != 2 || !next.Equal(at(-30)) {
-		t.Errorf("%d launches, the first leaves the hour at %s, want 2 and 22:30", n, next)
+	if launched := r.LastHour(nightBegins); !slices.EqualFunc(launched, []time.Time{at(30), at(2)}, time.Time.Equal) {
+		t.Errorf("launches at %s, want those of 30 and 2 minutes ago", launched)
 	}
 	if cost := r.CostPerHour(have, nightBegins); cost != 2 {
 		t.Errorf("a cost of $%v, want 2: each machine counts once", cost)

@@ -34,18 +34,15 @@ func (r *LaunchRecord) Prune(now time.Time) {
 	r.Launches = slices.DeleteFunc(r.Launches, func(l RecordedLaunch) bool { return now.Sub(l.At) >= launchWindow })
 }
 
-// LastHour returns the number of launches within the last hour, and the time at which the next of them
-// leaves the hour.
-func (r *LaunchRecord) LastHour(now time.Time) (n int, next time.Time) {
+// LastHour returns the times of the launches within the last hour, the earliest first.
+func (r *LaunchRecord) LastHour(now time.Time) (launched []time.Time) {
 	for _, l := range r.Launches {
-		if now.Sub(l.At) >= launchWindow {
-			continue
-		}
-		if n++; next.IsZero() || l.At.Add(launchWindow).Before(next) {
-			next = l.At.Add(launchWindow)
+		if now.Sub(l.At) < launchWindow {
+			launched = append(launched, l.At)
 		}
 	}
-	return n, next
+	slices.SortFunc(launched, time.Time.Compare)
+	return launched
 }
 
 // AddObserved adds the launches of replicas that another controller made: their objects started within

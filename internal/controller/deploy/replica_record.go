@@ -235,9 +235,8 @@ func (r *replicaRecord) unhealthy(have []provision.Object) map[string]seenReplic
 
 // launchesOf returns the state for people: the bounds, what is held, and what waits.
 func (r *replicaRecord) launchesOf(bounds provision.LaunchBounds, known []provision.Object, held []string, now time.Time) *telemetry.Launches {
-	n, _ := r.LastHour(now)
 	l := &telemetry.Launches{
-		LastHour: n, MaxPerHour: bounds.LaunchesPerHour, CostPerHour: r.CostPerHour(known, now), BudgetPerHour: bounds.BudgetPerHour,
+		LastHour: len(r.LastHour(now)), MaxPerHour: bounds.LaunchesPerHour, CostPerHour: r.CostPerHour(known, now), BudgetPerHour: bounds.BudgetPerHour,
 		Held: append([]string{}, held...), Backoffs: []telemetry.LaunchBackoff{}, Failures: append([]telemetry.ReplicaFailure{}, r.Failures...),
 	}
 	for i := range r.Backoffs {
