@@ -1,6 +1,7 @@
 package controller
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -202,12 +203,13 @@ func (s *fakeState) CompareAndSwap(_ context.Context, key string, value []byte, 
 // fakeLease is valid until it is lost.
 type fakeLease struct {
 	mu       sync.Mutex
+	token    uint64 // 0 = 7
 	lost     bool
 	renewals int
 	released bool
 }
 
-func (l *fakeLease) Token() uint64 { return 7 }
+func (l *fakeLease) Token() uint64 { return cmp.Or(l.token, 7) }
 
 func (l *fakeLease) Valid() bool {
 	l.mu.Lock()
@@ -280,6 +282,22 @@ func (w *world) rounds(t *testing.T, n int) {
 		if err := w.runRound(context.Background(), w.lease); err != nil {
 			t.Fatal(err)
 		}
+	}
+}
+
+// failRound runs a round that fails.
+func (w *world) failRound(t *testing.T) {
+	t.Helper()
+	if err := w.runRound(context.Background(), w.lease); err == nil {
+		t.Fatal("the round succeeds")
+	}
+}
+
+// load loads the assignment.
+func (w *world) load(t *testing.T) {
+	t.Helper()
+	if err := w.loadAssignment(context.Background()); err != nil {
+		t.Fatal(err)
 	}
 }
 

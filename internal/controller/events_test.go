@@ -94,6 +94,75 @@ func TestFailoverIsRecorded(t *testing.T) {
 	})
 }
 
+// lateState is a store whose next writes are applied late: the caller gets an error first.
+type lateState struct {
+	*fakeState
+	late  int // the number of writes to delay
+	apply []func()
+}
+
+func (s *lateState) CompareAndSwap(ctx context.Context, key string, value []byte, revision uint64) (uint64, error) {
+	if s.late == 0 {
+		return s.fakeState.CompareAndSwap(ctx, key, value, revision)
+	}
+	s.late--
+	s.apply = append(s.apply, func() { _, _ = s.fakeState.CompareAndSwap(ctx, key, value, revision) })
+	return 0, store.ErrUnavailable
+}
+
+// An adoption whose write has no answer is recorded once it is found in the store, and only once.
+func TestAdoptionByLateWriteIsRecorded(t *testing.T) {
+	const died, returned = ": its balancer lb-us-0 does not respond", ": lb-us-0 responds again"
+	adopted := []string{"adoption us-0: lb-eu-0 adopts us-0" + died, "adoption us-1: lb-eu-0 adopts us-1" + died}
+	for name, c := range map[string]struct {
+		late  int                          // the number of late writes
+		after func(w *world, write func()) // after the first one failed; write applies the next late write
+	}{
+		"before the next read":            {1, func(w *world, write func()) { write(); w.load(t) }},
+		"after a read":                    {1, func(w *world, write func()) { w.load(t); write(); w.load(t) }},
+		"before a retry":                  {1, func(w *world, write func()) { w.load(t); write(); w.failRound(t) }},
+		"after a retry":                   {1, func(w *world, write func()) { w.load(t); w.rounds(t, 1); write(); w.load(t) }},
+		"after a retry that is late":      {2, func(w *world, write func()) { w.load(t); w.failRound(t); write(); write(); w.load(t) }},
+		"before this process's next term": {1, func(w *world, write func()) { write(); w.lease.token = 8; w.load(t) }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w, list := newWorld(), &eventList{}
+				late := &lateState{fakeState: w.state}
+				w.kv = late
+				w.events = store.NewEventQueue(list, "c", telemetry.Event{Actor: telemetry.ActorController}, slog.New(slog.DiscardHandler))
+				ctx, cancel := context.WithCancel(t.Context())
+				var running sync.WaitGroup
+				running.Go(func() { w.events.Run(ctx) })
+				defer running.Wait()
+				defer cancel()
+				moves := func() []string {
+					synctest.Wait()
+					return slices.DeleteFunc(list.lines(), func(l string) bool { return !strings.Contains(l, " us-") })
+				}
+				w.rounds(t, 1)
+				w.lb["lb-us-0"].set(true)
+				w.rounds(t, deadAfter-1)
+				late.late = c.late
+				w.state.down = true
+				w.failRound(t)
+				w.state.down = false
+				c.after(w, func() { late.apply[0](); late.apply = late.apply[1:] })
+				w.rounds(t, 1)
+				if got := moves(); !slices.Equal(got, adopted) {
+					t.Errorf("got %q, want %q", got, adopted)
+				}
+				w.lb["lb-us-0"].set(false)
+				w.rounds(t, 1)
+				want := append(slices.Clone(adopted), "return us-0: us-0 returns to lb-us-0"+returned, "return us-1: us-1 returns to lb-us-0"+returned)
+				if got := moves(); !slices.Equal(got, want) {
+					t.Errorf("got %q, want %q", got, want)
+				}
+			})
+		})
+	}
+}
+
 // A reload that changes the primary balancer of a replica moves it: no balancer failed, and none recovered. The move may
 // wait for the first response of the new balancer. A replica whose adopter becomes its primary balancer does not move.
 func TestMoveByReloadIsRecorded(t *testing.T) {

@@ -75,6 +75,7 @@ type Controller struct {
 	managed          map[string]bool // replicas that the controller assigns or has assigned
 	reassigned       map[string]bool // replicas that a reload assigns to another primary balancer, to which they have not moved yet
 	current          Assignment
+	published        uint64 // the fencing token of the last attempt to publish an assignment; 0 = none
 	log              *slog.Logger
 	loop             *controlLoop // nil = no capacity management
 	options          options

@@ -175,14 +175,15 @@ func (c *Controller) newestEpoch() uint64 {
 	return newest
 }
 
-// publishAssignment writes the next assignment to the store and makes it the current one. If another
-// controller published meanwhile, its assignment is loaded and the next round decides again.
+// publishAssignment writes the next assignment to the store and makes it the current one. If the write fails, or another
+// controller published meanwhile, the stored assignment is loaded and the next round decides again.
 func (c *Controller) publishAssignment(ctx context.Context, next Assignment) error {
 	data, err := json.Marshal(next)
 	if err != nil {
 		return fmt.Errorf("publishing the assignment: %w", err)
 	}
 	before := c.current
+	c.published = next.Token
 	var revision uint64
 	if before.revision == 0 {
 		revision, err = c.kv.Create(ctx, c.assignmentKey(), data)
@@ -190,11 +191,7 @@ func (c *Controller) publishAssignment(ctx context.Context, next Assignment) err
 		revision, err = c.kv.CompareAndSwap(ctx, c.assignmentKey(), data, before.revision)
 	}
 	if err != nil {
-		loading := c.loadAssignment(ctx)
-		if loading == nil && c.current.Token == next.Token && c.current.equal(next) { // it was written
-			c.recordMoves(before, c.current)
-		}
-		return errors.Join(fmt.Errorf("publishing the assignment: %w", err), loading)
+		return errors.Join(fmt.Errorf("publishing the assignment: %w", err), c.loadAssignment(ctx))
 	}
 	next.revision = revision
 	c.current = next
@@ -203,8 +200,10 @@ func (c *Controller) publishAssignment(ctx context.Context, next Assignment) err
 	return nil
 }
 
-// loadAssignment reads the published assignment.
+// loadAssignment reads the published assignment. It records the moves of one that this controller wrote without an
+// answer: such a write replaced the current assignment, because it required its revision.
 func (c *Controller) loadAssignment(ctx context.Context) error {
+	before := c.current
 	data, revision, err := c.kv.Get(ctx, c.assignmentKey())
 	if isNotFound(err) {
 		c.current = Assignment{}
@@ -215,6 +214,9 @@ func (c *Controller) loadAssignment(ctx context.Context) error {
 	}
 	if c.current, err = decodeAssignment(data, revision); err != nil {
 		c.log.Warn("reading the published assignment failed; computing a new one", "err", err)
+	}
+	if c.current.revision != before.revision && c.published != 0 && c.current.Token == c.published {
+		c.recordMoves(before, c.current)
 	}
 	for id := range c.current.Owners {
 		c.managed[id] = true
