@@ -22,7 +22,7 @@ const (
 	// days to fill it.
 	lowDiskBytes = 256 << 20
 	// slowWrite is the duration from which a write to the store is slow: a durable write usually
-	// lasts about 1 ms, and the lease expires after leaseTTL. Only lease renewals are measured.
+	// lasts about 1 ms, and the limit is maxRenewal. Only lease renewals are measured.
 	slowWrite = time.Second
 	// slowWindow is the number of most recent lease renewals; the alert is active while one of them
 	// is slow.
@@ -72,7 +72,7 @@ func (c *Controller) recordWrite(took time.Duration) {
 	c.writes = append(c.writes, took)
 	c.writes = c.writes[max(0, len(c.writes)-slowWindow):]
 	if took >= slowWrite && before < slowWrite {
-		c.log.Warn("writes to the store are slow", "took", took.Round(time.Millisecond), "limit", leaseTTL)
+		c.log.Warn("writes to the store are slow", "took", took.Round(time.Millisecond), "limit", maxRenewal)
 	}
 }
 
@@ -128,7 +128,7 @@ func (c *Controller) storeAlerts(now time.Time) []telemetry.Alert {
 	c.mu.Unlock()
 	if slowest >= slowWrite {
 		alerts = append(alerts, alert(telemetry.SeverityWarning,
-			fmt.Sprintf("a write to the store took %s; when a write takes longer than %s, the controller's lease expires and another controller may take over", slowest.Round(100*time.Millisecond), leaseTTL), "move the store to a faster disk"))
+			fmt.Sprintf("a write to the store took %s; when a write takes longer than %s, the controller's lease expires and another controller may take over", slowest.Round(100*time.Millisecond), maxRenewal), "move the store to a faster disk"))
 	}
 	return alerts
 }

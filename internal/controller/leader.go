@@ -27,9 +27,13 @@ const (
 	changeTimeout = 2 * time.Second
 	// deadAfter is the number of consecutive failed probes after which a balancer is dead.
 	deadAfter = 3
-	// leaseTTL is the time after the last renewal at which another controller may acquire the lease. The lease is
-	// renewed at a third of it.
+	// leaseTTL is the time after the start of the last renewal at which another controller may acquire the lease.
 	leaseTTL = 3 * time.Second
+	// renewInterval is the time from the start of a renewal to that of the next one. It is short enough for more than one
+	// attempt.
+	renewInterval = leaseTTL / 3
+	// maxRenewal is how long a renewal that begins on time may take before the lease expires.
+	maxRenewal = leaseTTL - renewInterval
 	// renewRetry is the interval of renewals after a failure.
 	renewRetry = 200 * time.Millisecond
 	// leaseMargin is the time between the cancellation of changes and the expiry of the lease. A cancelled
@@ -159,7 +163,7 @@ func (c *Controller) runTerm(ctx context.Context, l lease) error {
 // renewLease renews the lease until ctx ends or another controller may have acquired the lease. A
 // renewal that succeeds late keeps the term: nobody acquired the lease meanwhile.
 func (c *Controller) renewLease(ctx context.Context, l lease) error {
-	wait := leaseTTL / 3
+	wait := renewInterval
 	for {
 		timer := time.NewTimer(wait)
 		select {
@@ -176,7 +180,7 @@ func (c *Controller) renewLease(ctx context.Context, l lease) error {
 		if !l.Valid() {
 			return errLeaseLost
 		}
-		if wait = leaseTTL/3 - time.Since(start); err != nil { // after a slow renewal the next one is due immediately
+		if wait = renewInterval - time.Since(start); err != nil { // after a slow renewal the next one is due immediately
 			wait = min(wait, renewRetry)
 		}
 	}
