@@ -80,16 +80,19 @@ func newPlanner(config service.ControllerConfig, st kvStore, review *currentRevi
 	return &planner{service: config.Service, kv: st, log: log, current: review, record: func(telemetry.Event) {}}
 }
 
-// requestReview requests a review soon, unless a strategy applies the plan in force. Such a plan is
+// requestReview requests a review soon, unless a strategy scales the service. Then the plan in force is
 // valid until its end: the strategy's own changes do not require another plan.
 func (p *planner) requestReview() {
-	if r := p.current.get(); r == nil || !isAutomatic(r.Strategy) {
+	if r := p.current.get(); r == nil || !scalesAutomatically(r.Strategy) {
 		p.replan.Store(true)
 	}
 }
 
-// isAutomatic reports whether a strategy applies plans automatically.
-func isAutomatic(strategy string) bool { return strategy != "" && strategy != service.StrategyManual }
+// scalesAutomatically reports whether a strategy changes the number of replicas, with the plan or, as reactive does,
+// without it: see plan.UsesPlan.
+func scalesAutomatically(strategy string) bool {
+	return strategy != "" && strategy != service.StrategyManual
+}
 
 // startTerm starts a term of leadership; ready is called from another goroutine when a review
 // completes. It logs errors of reading the stored review.
@@ -98,7 +101,7 @@ func (p *planner) startTerm(ctx context.Context, ready func()) {
 	p.next = time.Time{} // due now: meanwhile another controller may have planned from other counts
 	p.termStart, p.graceEnded, p.retry, p.running, p.ready = time.Now(), false, 0, nil, ready
 	p.logError(p.loadStoredReview(ctx))
-	p.replan.Store(false) // a review is due now, or a strategy applies the plan in force: see requestReview
+	p.replan.Store(false) // a review is due now, or a strategy scales the service: see requestReview
 }
 
 // untilNextReview returns the time until the next review; reviewRetry while a review is running.
@@ -153,7 +156,7 @@ func (p *planner) hasNewBacklog(o observation) bool {
 	})
 }
 
-// loadStoredReview loads the stored review if a strategy is applying its plan and its Until has not
+// loadStoredReview loads the stored review if a strategy scales the service and its Until has not
 // passed. Another controller may have made it. Its event is not recorded again, whether it is loaded or not.
 func (p *planner) loadStoredReview(ctx context.Context) error {
 	data, _, err := p.kv.Get(ctx, telemetry.ReviewKey(p.service))
@@ -168,7 +171,7 @@ func (p *planner) loadStoredReview(ctx context.Context) error {
 		return fmt.Errorf("reading the plan in force: %w", err)
 	}
 	p.recorded = recordedReview(r)
-	if !isAutomatic(r.Strategy) || !time.Now().Before(r.Until) {
+	if !scalesAutomatically(r.Strategy) || !time.Now().Before(r.Until) {
 		return nil
 	}
 	p.shown, p.pending, p.newest, p.next = r, false, nil, r.Until

@@ -146,7 +146,7 @@ func (s *scaler) selectStrategy(autoscale service.Autoscale) error {
 		return nil
 	}
 	var next plan.Strategy
-	if isAutomatic(autoscale.Strategy) {
+	if scalesAutomatically(autoscale.Strategy) {
 		var err error
 		if next, err = plan.NewStrategy(autoscale.Strategy, plan.StrategyOptions{NoDonation: !autoscale.Donate, MaxLateShare: autoscale.TTFTMissTarget}); err != nil {
 			return fmt.Errorf("selecting the scaling strategy of %s: %w", s.service, err)

@@ -6,7 +6,8 @@ import (
 )
 
 // storeValue writes a value to a key of the store. It returns errSuperseded if a later leader wrote the current value,
-// and errLeaseLost if the lease is about to expire. The field token of a value contains the fencing token of its writer.
+// errLeaseLost if the lease is about to expire, and store.ErrConflict if the key changed between its read and its write.
+// The field token of a value contains the fencing token of its writer.
 func storeValue(ctx context.Context, l lease, st kvStore, key string, value any) error {
 	if err := leadershipCheck(ctx, l)(); err != nil {
 		return err
@@ -19,7 +20,7 @@ func storeValue(ctx context.Context, l lease, st kvStore, key string, value any)
 }
 
 // swapStoreValue replaces old, the value that a key had at a revision; revision is 0 where it had none. Its errors are
-// those of storeValue, or store.ErrConflict if the key has another revision now.
+// those of storeValue: store.ErrConflict if the key has another revision now.
 func swapStoreValue(ctx context.Context, l lease, st kvStore, key string, value any, old []byte, revision uint64) error {
 	if err := leadershipCheck(ctx, l)(); err != nil {
 		return err

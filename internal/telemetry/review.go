@@ -21,7 +21,7 @@ type Review struct {
 	// PlanEvent is the time of the plan whose event describes the capacity of Plan: Plan itself, or the first of the
 	// plans with the same capacity before it. It is zero where an older controller wrote the review.
 	PlanEvent time.Time `json:"plan_event"`
-	// Strategy is the value of autoscale.strategy that applies the plan; Targets are for the
+	// Strategy is the value of autoscale.strategy at the time of the review; Targets are for the
 	// time from From to Until.
 	Strategy string            `json:"strategy"`
 	From     time.Time         `json:"from"`
