@@ -7,6 +7,7 @@ import (
 	"maps"
 	"path/filepath"
 	"slices"
+	"strings"
 
 	"skyserve/internal/agent"
 	"skyserve/internal/controller/deploy"
@@ -106,7 +107,7 @@ func (u *upRun) isChanged(id string) bool {
 	return slices.ContainsFunc(slices.Concat(u.changes.Changes, u.interimLaunches()), func(c provision.Change) bool { return c.ID() == id })
 }
 
-// findReloads finds the local machines that keep running and reload another configuration.
+// findReloads finds the local machines that keep running and reload another configuration, or files with other secrets.
 func (u *upRun) findReloads(ctx context.Context) error {
 	if cloud.UsesClouds(u.spec) || u.filter != nil || u.operator.authority == nil {
 		return nil
@@ -122,17 +123,28 @@ func (u *upRun) findReloads(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	secrets, err := u.changedSecrets()
+	if err != nil {
+		return err
+	}
 	h.Machines = u.changes.Observed
 	seen := h.ReadStatuses(ctx)
 	for _, id := range slices.Sorted(maps.Keys(deployments)) {
 		s := seen[id]
-		if s.Err != nil || s.Phase != agent.PhaseReady || changed[id] || s.Revision == deployments[id].Revision {
+		if s.Err != nil || s.Phase != agent.PhaseReady || changed[id] {
 			continue
 		}
 		i := slices.IndexFunc(u.changes.Observed, func(o provision.Object) bool { return o.ID == id && o.TerminatedReason == "" })
-		o := u.changes.Observed[i]
+		o, what := u.changes.Observed[i], "configuration"
+		if s.Revision == deployments[id].Revision {
+			if o.Kind != provision.KindBalancer || len(secrets) == 0 {
+				continue
+			}
+			what = strings.Join(secrets, ", ")
+			u.rereads = append(u.rereads, id)
+		}
 		u.reloads = append(u.reloads, provision.Change{
-			Action: provision.ActionReload, Desired: provision.Desired{ID: id, Kind: o.Kind, Region: o.Region}, Observed: o, Reason: "reload: configuration changed",
+			Action: provision.ActionReload, Desired: provision.Desired{ID: id, Kind: o.Kind, Region: o.Region}, Observed: o, Reason: "reload: " + what + " changed",
 		})
 	}
 	return nil
@@ -145,9 +157,9 @@ func (u *upRun) shownPlan() *deploy.MachinePlan {
 	return &p
 }
 
-// isReload reports whether a machine reloads its configuration.
+// isReload reports whether a machine reloads another configuration.
 func (u *upRun) isReload(id string) bool {
-	return slices.ContainsFunc(u.reloads, func(c provision.Change) bool { return c.ID() == id })
+	return !slices.Contains(u.rereads, id) && slices.ContainsFunc(u.reloads, func(c provision.Change) bool { return c.ID() == id })
 }
 
 // plannedEndpoints returns the URLs at which local balancers will serve, by place.
@@ -192,6 +204,16 @@ func (u *upRun) reloadBalancers(ctx context.Context, have []provision.Object) er
 	if u.clouds.localService == nil {
 		return nil
 	}
+	digests, err := u.secretDigests() // before balancers read the files, which may change meanwhile
+	if err != nil {
+		return err
+	}
 	h := deploy.Delivery{Service: u.spec.Name, Party: u.operator.party, Machines: have}
-	return h.Reload(ctx)
+	if err := h.Reload(ctx); err != nil {
+		return err
+	}
+	for _, id := range u.rereads {
+		u.printLine("reloaded %s", id)
+	}
+	return u.svc.StoreValue(noteSecrets, digests)
 }

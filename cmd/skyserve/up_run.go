@@ -68,6 +68,8 @@ type upRun struct {
 	delivered delivered
 	// reloads are the machines that reload their configuration.
 	reloads provision.Changes
+	// rereads are the balancers among them whose configuration has not changed: they read their files again.
+	rereads []string
 	// interim is what the run does for names that belong to other models now; nil without any.
 	interim *interimRun
 }

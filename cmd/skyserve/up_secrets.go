@@ -1,6 +1,8 @@
 package main
 
 import (
+	"crypto/hmac"
+	"crypto/sha256"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -79,6 +81,7 @@ type localSecret struct {
 	key, ref string       // the key of service.yaml, and its value: env:NAME or file:PATH
 	check    func() error // whether it can be read and used
 	ofEngine bool         // whether engines on this computer read it too
+	reloaded string       // what a reload of a balancer reads from it; empty = a reload does not read it
 }
 
 // localSecrets returns the secrets that balancers on this computer read. base is the directory of relative paths.
@@ -94,16 +97,16 @@ func localSecrets(spec *service.Spec, base string) (used []localSecret) {
 				_, err = auth.ReadKeys(text)
 			}
 			return err
-		}, false})
+		}, false, "API keys"})
 	}
 	if tls := spec.Balancer.TLS; tls != nil && tls.ACME != nil && tls.ACME.EAB != nil {
 		ref := tls.ACME.EAB.HMAC
 		used = append(used, localSecret{"balancer.tls.acme.eab.hmac", ref, func() error {
 			_, err := read(ref)
 			return err
-		}, false})
+		}, false, ""})
 	}
-	addKey := func(key, ref string, ofEngine bool) {
+	addKey := func(key, ref string, ofEngine bool, reloaded string) {
 		used = append(used, localSecret{key, ref, func() error {
 			text, err := read(ref)
 			if err == nil {
@@ -112,15 +115,15 @@ func localSecrets(spec *service.Spec, base string) (used []localSecret) {
 				}
 			}
 			return err
-		}, ofEngine})
+		}, ofEngine, reloaded})
 	}
 	sources, keys := deploy.EngineKeySources(spec)
 	for i, source := range sources {
-		addKey(keys[i], source, strings.HasPrefix(keys[i], "models"))
+		addKey(keys[i], source, strings.HasPrefix(keys[i], "models"), "engine keys")
 	}
 	for i, p := range spec.Providers {
 		if p.APIKey != "" {
-			addKey(fmt.Sprintf("providers[%d].api_key", i), p.APIKey, false)
+			addKey(fmt.Sprintf("providers[%d].api_key", i), p.APIKey, false, "provider keys")
 		}
 	}
 	for i, region := range spec.Regions {
@@ -140,7 +143,57 @@ func localSecrets(spec *service.Spec, base string) (used []localSecret) {
 				err = fmt.Errorf("reading %s: %w", path, err)
 			}
 			return err
-		}, false})
+		}, false, ""})
 	}
 	return used
+}
+
+// noteSecrets is the note with the secretDigests of the last reload.
+const noteSecrets = "secrets.json"
+
+// secretDigests returns a digest of each file that balancers on this computer read again when they reload, by reference;
+// none of a file that cannot be read. The peer token is the key of the digests: they do not reveal short secrets.
+func (u *upRun) secretDigests() (map[string][]byte, error) {
+	base, err := u.baseDir()
+	if err != nil {
+		return nil, err
+	}
+	token, err := u.peerToken()
+	if err != nil {
+		return nil, err
+	}
+	read, digests := deploy.SecretsBelow(base), map[string][]byte{}
+	for _, s := range localSecrets(u.spec, base) {
+		if s.reloaded == "" || !strings.HasPrefix(s.ref, "file:") { // a process keeps its environment
+			continue
+		}
+		if text, err := read(s.ref); err == nil {
+			digest := hmac.New(sha256.New, []byte(token))
+			digest.Write([]byte(text))
+			digests[s.ref] = digest.Sum(nil)
+		}
+	}
+	return digests, nil
+}
+
+// changedSecrets returns what balancers on this computer would read from files that have changed since the last reload.
+func (u *upRun) changedSecrets() (changed []string, err error) {
+	base, err := u.baseDir()
+	if err != nil {
+		return nil, err
+	}
+	digests, err := u.secretDigests()
+	if err != nil {
+		return nil, err
+	}
+	var last map[string][]byte
+	if err := u.svc.LoadValue(noteSecrets, &last); err != nil {
+		return nil, err
+	}
+	for _, s := range localSecrets(u.spec, base) {
+		if digest, known := last[s.ref]; known && s.reloaded != "" && !hmac.Equal(digest, digests[s.ref]) && !slices.Contains(changed, s.reloaded) {
+			changed = append(changed, s.reloaded)
+		}
+	}
+	return changed, nil
 }
