@@ -218,7 +218,7 @@ func sortIntoStages(changes Changes, have []Object) {
 		case groupBalancers:
 			balancers++
 			c.Stage = 1 + rolling + balancers
-		case groupController:
+		case groupNameServer:
 			c.Stage = rolling + balancers + 2
 		case groupTerminate:
 			c.Stage = rolling + balancers + 3
@@ -295,7 +295,7 @@ const (
 	groupLaunch
 	groupReplicas
 	groupBalancers
-	groupController // only the name server: the controller is not an object
+	groupNameServer
 	groupTerminate
 	groupTerminatePrerequisites
 )
@@ -315,7 +315,7 @@ func (c Change) group() int {
 	case c.Kind() == KindBalancer:
 		return groupBalancers
 	}
-	return groupController
+	return groupNameServer
 }
 
 // compactStages renumbers the stages so that none is empty.
