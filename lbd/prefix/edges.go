@@ -13,7 +13,7 @@ type edges struct {
 	fill       []int              // words written, by chunk
 	live       []int              // words of pieces in use, by chunk
 	freeChunks []uint32           // indices of released chunks
-	blankChunk *[edgeChunk]uint64 // the memory of a released chunk, for reuse
+	spareChunk *[edgeChunk]uint64 // a released chunk for reuse, with its old words; nil = none
 	head       uint32             // the chunk being written
 	used       int                // sum of live
 	dead       int                // sum of fill minus used
@@ -69,10 +69,10 @@ func (e *edges) openChunk() {
 		e.head = uint32(len(e.chunks))
 		e.chunks, e.fill, e.live = append(e.chunks, nil), append(e.fill, 0), append(e.live, 0)
 	}
-	if e.blankChunk == nil {
-		e.blankChunk = new([edgeChunk]uint64)
+	if e.spareChunk == nil {
+		e.spareChunk = new([edgeChunk]uint64)
 	}
-	e.chunks[e.head], e.blankChunk = e.blankChunk, nil
+	e.chunks[e.head], e.spareChunk = e.spareChunk, nil
 }
 
 // free frees the piece at position at.
@@ -93,7 +93,7 @@ func (e *edges) markDead(chunk uint32, size int) {
 
 func (e *edges) releaseChunk(chunk uint32) {
 	e.dead -= e.fill[chunk]
-	e.blankChunk = e.chunks[chunk]
+	e.spareChunk = e.chunks[chunk]
 	e.chunks[chunk], e.fill[chunk] = nil, 0
 	e.freeChunks = append(e.freeChunks, chunk)
 }
