@@ -8,8 +8,9 @@ const (
 )
 
 // ScorerSum is llm-d's router with its default profile: it selects the candidate with the highest weighted
-// sum of two scores between 0 and 1. One is the matched share of the prompt. The other is 1 for the shortest queue
-// of an engine, 0 for the longest and linear between them (queue-scorer of the Gateway API Inference Extension).
+// sum of two scores between 0 and 1. One is the matched share of the prompt. The other is 1 for the shortest queue,
+// 0 for the longest and linear between them (queue-scorer of the Gateway API Inference Extension). The queue of a
+// replica is that of its engine, and the queue of a peer that of its balancer (Candidate.Queued).
 // Ties go to the least loaded candidate, then in turn; llm-d breaks them at random.
 type ScorerSum struct{ ties, peerTies rotation }
 
@@ -39,7 +40,8 @@ func (p *ScorerSum) Choose(f *Facts) Choice {
 	})
 }
 
-// queueAt returns the number of requests that wait at a candidate.
+// queueAt returns the number of requests that wait at a candidate: in the engine of a replica, or in the queue of a peer's
+// balancer.
 func queueAt(c *Candidate) int {
 	if c.Peer {
 		return c.Queued

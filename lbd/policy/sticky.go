@@ -1,13 +1,14 @@
 package policy
 
 // A replica is saturated with at least this many pending requests, or this KV utilisation: the defaults of the
-// saturation detector of the Gateway API Inference Extension, which llm-d uses.
+// saturation detector of the Gateway API Inference Extension, which llm-d uses. At a peer, the requests in the queue of
+// its balancer (Candidate.Queued) count instead of the pending ones, and the utilisation is the mean over its replicas.
 const (
 	saturatedPending = 5
 	saturatedKV      = 0.8
 )
 
-// Sticky keeps requests with a common prefix at one replica until it is saturated. (It ignores sessions, unlike the
+// Sticky keeps requests with a common prefix at one candidate until it is saturated. (It ignores sessions, unlike the
 // sticky sessions of other load balancers.) Of the candidates that are not saturated, it selects the one with the longest
 // match, or the least loaded one if none has a match. If every candidate is saturated, it selects the least loaded one. A
 // replica without metrics is never saturated.
