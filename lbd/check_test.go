@@ -184,7 +184,7 @@ func TestCoreConfig(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if c.Policy.Name() != "least-load" || c.Push != (core.PushRule{Mode: core.PushOutstanding, N: 9}) || c.Forward || c.PeerQueueLimit != 3 || c.QueueLimit != 5 || c.MaxWait != time.Second {
+	if c.Policy.Name() != "least-load" || c.Push != (core.PushMode{Kind: core.PushOutstanding, N: 9}) || c.Forward || c.PeerQueueLimit != 3 || c.QueueLimit != 5 || c.MaxWait != time.Second {
 		t.Errorf("got %+v", c)
 	}
 	if c.Deferred != (core.DeferredRule{}) {

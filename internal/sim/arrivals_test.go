@@ -70,7 +70,7 @@ func TestMixedReplicas(t *testing.T) {
 	if err := s.Set("profiles.us", "l4-llama3.1-8b,h100-llama3.1-8b"); err != nil {
 		t.Fatal(err)
 	}
-	r := run(t, s, Setup{Policy: "round-robin", Push: core.PushRule{Mode: core.PushBlind}, Layout: Single, Seed: 1})
+	r := run(t, s, Setup{Policy: "round-robin", Push: core.PushMode{Kind: core.PushBlind}, Layout: Single, Seed: 1})
 	l4, h100 := r.Replicas[0], r.Replicas[1]
 	perToken := func(busy time.Duration, tokens int64) float64 { return busy.Seconds() / float64(tokens) }
 	slow, fast := perToken(l4.BusyTime, l4.GeneratedTokens), perToken(h100.BusyTime, h100.GeneratedTokens)

@@ -50,12 +50,12 @@ func lightScenario(requests int) *Scenario {
 	return &s
 }
 
-func benchmarkLight(b *testing.B, policy, rule string, layout Layout) {
+func benchmarkLight(b *testing.B, policy, mode string, layout Layout) {
 	const requests = 50_000
 	s := lightScenario(requests)
 	events := int64(0)
 	for b.Loop() {
-		r := run(b, s, Setup{Policy: policy, Push: push(b, rule), Layout: layout, Seed: 1})
+		r := run(b, s, Setup{Policy: policy, Push: push(b, mode), Layout: layout, Seed: 1})
 		if r.Totals.Answered != requests {
 			b.Fatalf("completed %+v", r.Totals)
 		}

@@ -11,7 +11,7 @@ const (
 	imbalance  Figure = "outstanding_max_over_min"
 )
 
-// Side is a policy with a push rule; an empty Push matches any.
+// Side is a policy with a push mode; an empty Push matches any.
 type Side struct {
 	Policy string `json:"policy"`
 	Push   string `json:"push,omitempty"`

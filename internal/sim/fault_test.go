@@ -127,10 +127,10 @@ func troubled(seed uint64) (*Scenario, Setup) {
 			s.Faults = s.Faults[:len(s.Faults)-1]
 		}
 	}
-	rules := []core.PushRule{{Mode: core.PushPending}, {Mode: core.PushBlind}, {Mode: core.PushOutstanding, N: 3}}
+	modes := []core.PushMode{{Kind: core.PushPending}, {Kind: core.PushBlind}, {Kind: core.PushOutstanding, N: 3}}
 	names := append(policy.Names(), Oracle)
 	setup := Setup{
-		Policy: names[pick(len(names))], Push: rules[pick(3)], Layout: []Layout{Regional, Regional, Single}[pick(3)], Seed: seed,
+		Policy: names[pick(len(names))], Push: modes[pick(3)], Layout: []Layout{Regional, Regional, Single}[pick(3)], Seed: seed,
 	}
 	if setup.Policy == Oracle {
 		setup.Layout, s.Engine = Everywhere, FullEngine
@@ -170,7 +170,7 @@ func newFaultWorld(t *testing.T, clients int, f Fault) *world {
 	s.Warmup, s.Regions = 0, []Region{{Name: "us", Replicas: 2, Clients: clients}, {Name: "eu", Replicas: 2, Clients: 10}}
 	f.From, f.To = 20*time.Second, 30*time.Second
 	s.Faults = []Fault{f}
-	w, err := newWorld(s, Setup{Policy: "skylb", Push: core.PushRule{Mode: core.PushPending}, Layout: Regional, Seed: 2})
+	w, err := newWorld(s, Setup{Policy: "skylb", Push: core.PushMode{Kind: core.PushPending}, Layout: Regional, Seed: 2})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -246,7 +246,7 @@ func TestCutLinkForwardsNothing(t *testing.T) {
 func TestReplicasOfStoppedBalancerAreAdopted(t *testing.T) {
 	s := short(t, "fig8a", 60*time.Second)
 	s.Faults = []Fault{{Kind: BalancerDown, Region: "us", From: 10 * time.Second, To: 20 * time.Second}, {Kind: BalancerDown, Region: "eu", From: 15 * time.Second}}
-	w, err := newWorld(s, Setup{Policy: "skylb", Push: core.PushRule{Mode: core.PushPending}, Layout: Regional, Seed: 2})
+	w, err := newWorld(s, Setup{Policy: "skylb", Push: core.PushMode{Kind: core.PushPending}, Layout: Regional, Seed: 2})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -271,7 +271,7 @@ func TestAdoptionCountsFromTheLastStop(t *testing.T) {
 	s := short(t, "fig8a", 60*time.Second)
 	ms := time.Millisecond
 	s.Faults = []Fault{{Kind: BalancerDown, Region: "us", From: 10 * time.Second, To: 10_100 * ms}, {Kind: BalancerDown, Region: "us", From: 10_200 * ms, To: 20 * time.Second}}
-	w, err := newWorld(s, Setup{Policy: "skylb", Push: core.PushRule{Mode: core.PushPending}, Layout: Regional, Seed: 2})
+	w, err := newWorld(s, Setup{Policy: "skylb", Push: core.PushMode{Kind: core.PushPending}, Layout: Regional, Seed: 2})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -331,7 +331,7 @@ func TestFaultErrors(t *testing.T) {
 	} {
 		s := short(t, "fig8a", time.Minute)
 		s.Faults = c.faults
-		_, err := Run(context.Background(), s, Setup{Policy: "skylb", Push: core.PushRule{Mode: core.PushPending}, Layout: Regional})
+		_, err := Run(context.Background(), s, Setup{Policy: "skylb", Push: core.PushMode{Kind: core.PushPending}, Layout: Regional})
 		if err == nil || !strings.HasPrefix(err.Error(), "checking scenario fig8a: "+c.want) {
 			t.Errorf("got %v, want %s", err, c.want)
 		}

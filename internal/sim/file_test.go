@@ -32,7 +32,7 @@ func TestFileRoundTrip(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	setup := Setup{Policy: "skylb", Push: core.PushRule{Mode: core.PushPending}, Layout: Regional, Seed: 1}
+	setup := Setup{Policy: "skylb", Push: core.PushMode{Kind: core.PushPending}, Layout: Regional, Seed: 1}
 	a, _ := json.Marshal(run(t, custom, setup))
 	b, _ := json.Marshal(run(t, read, setup))
 	if string(a) != string(b) {

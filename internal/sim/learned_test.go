@@ -42,12 +42,12 @@ func TestLearnedLimitReplacesMetrics(t *testing.T) {
 		{"least-load", 4, 24, workload.ToT15, 0.97},
 		{"least-load", 64, 180, workload.ToT15, 1.4},
 	} {
-		tokens := func(rule string, hidden bool) float64 {
+		tokens := func(mode string, hidden bool) float64 {
 			s := slots(c.slots, c.clients, c.kind)
 			if hidden {
 				s.Faults = []Fault{{Kind: NoMetrics}}
 			}
-			return run(t, s, Setup{Policy: c.policy, Push: push(t, rule), Layout: Regional, Seed: 1}).Figures.OutputTokensPerSecond
+			return run(t, s, Setup{Policy: c.policy, Push: push(t, mode), Layout: Regional, Seed: 1}).Figures.OutputTokensPerSecond
 		}
 		shown, fixed, learned := tokens("pending", false), tokens("outstanding:24", true), tokens("pending", true)
 		if learned < 0.93*shown || learned < c.better*fixed {

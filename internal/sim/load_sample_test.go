@@ -11,7 +11,7 @@ import (
 // closed-loop clients, and close to that while they are busy.
 func TestLoadIsSampled(t *testing.T) {
 	s := short(t, "fig8a", 40*time.Second)
-	r := run(t, s, Setup{Policy: "skylb", Push: core.PushRule{Mode: core.PushPending}, Layout: Regional, Seed: 1})
+	r := run(t, s, Setup{Policy: "skylb", Push: core.PushMode{Kind: core.PushPending}, Layout: Regional, Seed: 1})
 	if len(r.LoadSamples) != loadSamples {
 		t.Fatalf("%d moments", len(r.LoadSamples))
 	}

@@ -58,7 +58,7 @@ func TestOpenMixtureFavoursFaster(t *testing.T) {
 	serve := func(factor float64) float64 {
 		scaled := s
 		scaled.Profile = s.Profile.Scaled(factor)
-		return run(t, &scaled, Setup{Policy: "least-load", Push: core.PushRule{Mode: core.PushBlind}, Layout: Single, Seed: 1}).Figures.OutputTokensPerSecond
+		return run(t, &scaled, Setup{Policy: "least-load", Push: core.PushMode{Kind: core.PushBlind}, Layout: Single, Seed: 1}).Figures.OutputTokensPerSecond
 	}
 	if drawn, fast := serve(1), serve(0.5); fast < drawn {
 		t.Errorf("engines of twice the speed serve %.1f instead of %.1f tokens per second", fast, drawn)

@@ -18,7 +18,7 @@ func pairs(t testing.TB, duration time.Duration) *Scenario {
 
 // Two balancers in a region share its clients and replicas equally, and perform like one.
 func TestBalancersShareARegion(t *testing.T) {
-	setup := Setup{Policy: "cost", Push: core.PushRule{Mode: core.PushPending}, Layout: Regional, Seed: 1}
+	setup := Setup{Policy: "cost", Push: core.PushMode{Kind: core.PushPending}, Layout: Regional, Seed: 1}
 	one := run(t, short(t, "fig8a", 100*time.Second), setup)
 	two := run(t, pairs(t, 100*time.Second), setup)
 	if len(two.Balancers) != 6 {
@@ -44,7 +44,7 @@ func TestBalancersShareARegion(t *testing.T) {
 func TestNeighboursExchangePrefixes(t *testing.T) {
 	s := pairs(t, 60*time.Second)
 	s.Faults = []Fault{{Kind: BalancerDown, Region: "us", Balancer: 2, From: 20 * time.Second, To: 30 * time.Second}}
-	w, err := newWorld(s, Setup{Policy: "cost", Push: core.PushRule{Mode: core.PushPending}, Layout: Regional, Seed: 1})
+	w, err := newWorld(s, Setup{Policy: "cost", Push: core.PushMode{Kind: core.PushPending}, Layout: Regional, Seed: 1})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -89,7 +89,7 @@ func TestRegionsDoNotComputeTheSameContexts(t *testing.T) {
 	s.Home, s.Rate = "us", 12
 	prefilled := map[Layout]int64{}
 	for _, layout := range []Layout{Single, Regional} {
-		r := run(t, s, Setup{Policy: "cost", Push: core.PushRule{Mode: core.PushPending}, Layout: layout, Seed: 1})
+		r := run(t, s, Setup{Policy: "cost", Push: core.PushMode{Kind: core.PushPending}, Layout: layout, Seed: 1})
 		for _, l := range r.Replicas {
 			prefilled[layout] += l.PrefilledTokens
 		}

@@ -69,7 +69,7 @@ type Scenario struct {
 	// Faults are the injected faults.
 	Faults []Fault
 	// Policies, Pushes and Layout are compared by default; none = all policies, each with its canonical
-	// push rule and layout.
+	// push mode and layout.
 	Policies []string
 	Pushes   []string
 	Layout   Layout
@@ -185,7 +185,7 @@ func ParseLayout(text string) (Layout, error) {
 // Setup is the configuration under test.
 type Setup struct {
 	Policy string // a name of policy.Names
-	Push   core.PushRule
+	Push   core.PushMode
 	Layout Layout
 	Seed   uint64
 }

@@ -42,7 +42,7 @@ const (
 	boundFull   = "outstanding:24"
 )
 
-// pushing compares the push rules of a policy: blind (BP), by outstanding (SP-O) and by pending
+// pushing compares the push modes of a policy: blind (BP), by outstanding (SP-O) and by pending
 // requests (SP-P), in one region, on trees with two branches.
 func pushing(name, title, policy string, clients int) shape {
 	return shape{
@@ -55,7 +55,7 @@ func pushing(name, title, policy string, clients int) shape {
 	}
 }
 
-// fig9 is SkyLB's figure 9: push rules with SGLang's router. The paper ran 30 clients, with queues at
+// fig9 is SkyLB's figure 9: push modes with SGLang's router. The paper ran 30 clients, with queues at
 // its replicas according to its TTFT. The simulated profile has queues from 40 to 50 clients on, so the
 // sweep includes those, and every scenario has the claims.
 //

@@ -7,7 +7,7 @@ import (
 	"skyserve/lbd/core"
 )
 
-// Claims refer to policies and push rules that their scenario compares.
+// Claims refer to policies and push modes that their scenario compares.
 func TestClaimsMatchComparedPolicies(t *testing.T) {
 	for _, s := range Scenarios() {
 		compared := func(side *Side) bool {
@@ -20,8 +20,8 @@ func TestClaimsMatchComparedPolicies(t *testing.T) {
 				t.Errorf("%s: claim %+v, compared %v at %v", s.Name, c, s.Policies, s.Pushes)
 			}
 		}
-		for _, rule := range s.Pushes {
-			if _, err := core.ParsePush(rule); err != nil {
+		for _, mode := range s.Pushes {
+			if _, err := core.ParsePush(mode); err != nil {
 				t.Errorf("%s: %v", s.Name, err)
 			}
 		}

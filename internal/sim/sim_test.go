@@ -30,9 +30,9 @@ func short(t testing.TB, name string, duration time.Duration) *Scenario {
 	return &found[0]
 }
 
-func push(t testing.TB, rule string) core.PushRule {
+func push(t testing.TB, mode string) core.PushMode {
 	t.Helper()
-	p, err := core.ParsePush(rule)
+	p, err := core.ParsePush(mode)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -71,12 +71,12 @@ func drawScenario(rt *rapid.T) (*Scenario, Setup) {
 	s.Rate = rapid.SampledFrom([]float64{0, 0, 0.5, 5}).Draw(rt, "rate")
 	s.CacheEvents = rapid.Bool().Draw(rt, "cache events")
 	s.Think = time.Duration(rapid.SampledFrom([]int{0, 0, 2}).Draw(rt, "think")) * time.Second
-	rule, err := core.ParsePush(rapid.SampledFrom([]string{"blind", "pending", "outstanding:3"}).Draw(rt, "push"))
+	mode, err := core.ParsePush(rapid.SampledFrom([]string{"blind", "pending", "outstanding:3"}).Draw(rt, "push"))
 	if err != nil {
 		rt.Fatal(err)
 	}
 	setup := Setup{
-		Policy: rapid.SampledFrom(append(policy.Names(), Oracle)).Draw(rt, "policy"), Push: rule,
+		Policy: rapid.SampledFrom(append(policy.Names(), Oracle)).Draw(rt, "policy"), Push: mode,
 		Layout: rapid.SampledFrom([]Layout{Single, Regional}).Draw(rt, "layout"), Seed: rapid.Uint64Range(0, 99).Draw(rt, "seed"),
 	}
 	if setup.Policy == Oracle {
@@ -153,7 +153,7 @@ func TestSingleClientTimes(t *testing.T) {
 	s.Name, s.Workload, s.Warmup, s.Duration = "one", workload.ToT15, 0, 4*time.Second
 	s.Regions = []Region{{Name: "us", Clients: 1}, {Name: "eu", Replicas: 1}}
 	s.Links = []Link{{"us", "eu", 100 * time.Millisecond}}
-	w, err := newWorld(&s, Setup{Policy: "least-load", Push: core.PushRule{Mode: core.PushBlind}, Layout: Single, Seed: 3})
+	w, err := newWorld(&s, Setup{Policy: "least-load", Push: core.PushMode{Kind: core.PushBlind}, Layout: Single, Seed: 3})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -251,8 +251,8 @@ func TestBuiltInScenarios(t *testing.T) {
 // The paper's order on trees: prefix policies outperform load balancing, which outperforms round-robin.
 func TestPrefixPoliciesWinOnTrees(t *testing.T) {
 	s := short(t, "fig8c", 60*time.Second)
-	at := func(name, rule string, l Layout) float64 {
-		return run(t, s, Setup{Policy: name, Push: push(t, rule), Layout: l, Seed: 1}).Figures.OutputTokensPerSecond
+	at := func(name, mode string, l Layout) float64 {
+		return run(t, s, Setup{Policy: name, Push: push(t, mode), Layout: l, Seed: 1}).Figures.OutputTokensPerSecond
 	}
 	rr, ll, sky := at("round-robin", "blind", Single), at("least-load", "blind", Single), at("skylb", "pending", Regional)
 	if !(rr < ll && 1.15*ll < sky) {

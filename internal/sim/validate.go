@@ -234,14 +234,14 @@ func (c *checker) profiles() {
 	}
 }
 
-// compared checks the default policies and push rules.
+// compared checks the default policies and push modes.
 func (c *checker) compared() {
 	for _, name := range c.s.Policies {
 		_, err := policy.New(name)
 		c.need(err == nil, "policies", "%v", err)
 	}
-	for _, rule := range c.s.Pushes {
-		_, err := core.ParsePush(rule)
+	for _, mode := range c.s.Pushes {
+		_, err := core.ParsePush(mode)
 		c.need(err == nil, "pushes", "%v", err)
 	}
 }

@@ -179,7 +179,7 @@ func BenchmarkQueued(b *testing.B) {
 // answers of 50 tenants in progress at 64 replicas.
 func BenchmarkChargeRunning(b *testing.B) {
 	bal := fleet(b, "least-load", 64)
-	bal.cfg.Push = PushRule{Mode: PushBlind}
+	bal.cfg.Push = PushMode{Kind: PushBlind}
 	for i := range 64 * 24 {
 		bal.Step(0, Event{Kind: EventArrived, Request: &Request{ID: fmt.Sprint(i), Model: "m", Tenant: fmt.Sprint(i % 50), PromptTokens: 100}})
 	}

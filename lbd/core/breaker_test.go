@@ -108,7 +108,7 @@ func TestSuccessResetsFailureCount(t *testing.T) {
 // Requests in flight when a connection breaks fail together and count as one failure.
 func TestBrokenConnectionCountsAsOneFailure(t *testing.T) {
 	cfg := DefaultConfig(&policy.RoundRobin{})
-	cfg.Push = PushRule{Mode: PushBlind}
+	cfg.Push = PushMode{Kind: PushBlind}
 	b := start(cfg, 2)
 	for i := range 40 {
 		ask(t, b, 1, Request{ID: fmt.Sprint(i)})

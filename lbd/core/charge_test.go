@@ -45,7 +45,7 @@ func newContest(t fatal, policyName string, replicas, slots int) *contest {
 		t.Fatalf("%v", err)
 	}
 	cfg := DefaultConfig(p)
-	cfg.Push, cfg.ProbeInterval, cfg.MaxWait, cfg.RetryBackoff, cfg.EjectAfter = PushRule{Mode: PushOutstanding, N: slots}, time.Hour, 100*time.Hour, 0, 0
+	cfg.Push, cfg.ProbeInterval, cfg.MaxWait, cfg.RetryBackoff, cfg.EjectAfter = PushMode{Kind: PushOutstanding, N: slots}, time.Hour, 100*time.Hour, 0, 0
 	cfg.RetryBurst = 0
 	return &contest{b: start(cfg, replicas), step: 100 * time.Millisecond, prompt: 10, got: map[string]int{}, turns: map[string]int{}, tells: true}
 }
@@ -166,7 +166,7 @@ func TestAnswerIsChargedWhileGenerated(t *testing.T) {
 			t.Fatal(err)
 		}
 		cfg := DefaultConfig(p)
-		cfg.Push, cfg.ProbeInterval = PushRule{Mode: PushOutstanding, N: 2}, time.Hour
+		cfg.Push, cfg.ProbeInterval = PushMode{Kind: PushOutstanding, N: 2}, time.Hour
 		b := start(cfg, 1)
 		ask(t, b, 0, Request{ID: "long0", Tenant: "long", PromptTokens: 10})
 		ask(t, b, 0, Request{ID: "short0", Tenant: "short", PromptTokens: 100})

@@ -20,7 +20,7 @@ func TestColdRequestsAreServedInOrder(t *testing.T) {
 			rt.Fatal(err)
 		}
 		cfg := DefaultConfig(p)
-		cfg.Push, cfg.ScaleToZero = PushRule{Mode: PushBlind}, map[string]bool{"m": true}
+		cfg.Push, cfg.ScaleToZero = PushMode{Kind: PushBlind}, map[string]bool{"m": true}
 		w := newWorld(cfg)
 		var waiting []string
 		for range rapid.IntRange(1, 30).Draw(rt, "events") {

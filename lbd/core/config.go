@@ -10,56 +10,55 @@ import (
 	"skyserve/lbd/prefix"
 )
 
-// PushRule is the rule that decides whether another request may be sent to a replica (SkyLB section
-// 3.3).
-type PushRule struct {
-	Mode PushMode
+// PushMode decides whether another request may be sent to a replica (SkyLB section 3.3).
+type PushMode struct {
+	Kind PushKind
 	N    int // for PushOutstanding only
 }
 
-// PushMode names a push rule.
-type PushMode string
+// PushKind is the kind of a push mode.
+type PushKind string
 
-// The push rules.
+// The kinds of push modes.
 const (
 	// PushBlind always sends.
-	PushBlind PushMode = "blind"
+	PushBlind PushKind = "blind"
 	// PushOutstanding sends while fewer than N requests are outstanding.
-	PushOutstanding PushMode = "outstanding"
+	PushOutstanding PushKind = "outstanding"
 	// PushPending sends while the replica's engine has no pending requests.
-	PushPending PushMode = "pending"
+	PushPending PushKind = "pending"
 )
 
-// ParsePush parses a push rule in the user's notation: pending, outstanding:N or blind; empty is
+// ParsePush parses a push mode in the user's notation: pending, outstanding:N or blind; empty is
 // pending.
-func ParsePush(s string) (PushRule, error) {
+func ParsePush(s string) (PushMode, error) {
 	switch s {
 	case "", string(PushPending):
-		return PushRule{Mode: PushPending}, nil
+		return PushMode{Kind: PushPending}, nil
 	case string(PushBlind):
-		return PushRule{Mode: PushBlind}, nil
+		return PushMode{Kind: PushBlind}, nil
 	}
 	if rest, ok := strings.CutPrefix(s, string(PushOutstanding)+":"); ok {
 		if n, err := strconv.Atoi(rest); err == nil && n >= 1 {
-			return PushRule{Mode: PushOutstanding, N: n}, nil
+			return PushMode{Kind: PushOutstanding, N: n}, nil
 		}
 	}
-	return PushRule{}, fmt.Errorf("unknown push mode %q: must be pending, outstanding:N (N >= 1) or blind", s)
+	return PushMode{}, fmt.Errorf("unknown push mode %q: must be pending, outstanding:N (N >= 1) or blind", s)
 }
 
-// String returns the rule in the notation of ParsePush.
-func (p PushRule) String() string {
-	if p.Mode == PushOutstanding {
-		return fmt.Sprintf("%s:%d", p.Mode, p.N)
+// String returns the mode in the notation of ParsePush.
+func (p PushMode) String() string {
+	if p.Kind == PushOutstanding {
+		return fmt.Sprintf("%s:%d", p.Kind, p.N)
 	}
-	return string(p.Mode)
+	return string(p.Kind)
 }
 
 // Config is the configuration of a balancer until the next Reconfigure. DefaultConfig returns the
 // default of every field.
 type Config struct {
 	Policy policy.Policy
-	Push   PushRule
+	Push   PushMode
 	// Order is the order of waiting requests. Deadlines contains the deadline of each tier,
 	// ModelDeadlines those of models with their own.
 	Order          QueueOrder
@@ -83,7 +82,7 @@ type Config struct {
 	ScaleToZero map[string]bool
 	MaxColdWait time.Duration
 	// ProbeInterval is the time between two reports of one target. After StaleIntervals without new
-	// figures, the push rule ignores a replica's pending count, and a peer receives no requests. Policies
+	// figures, the push mode ignores a replica's pending count, and a peer receives no requests. Policies
 	// still receive the last figures, with their age. After LostIntervals without new figures they
 	// are unknown. After LostIntervals without any report the target is not live.
 	ProbeInterval  time.Duration
@@ -147,7 +146,7 @@ type Config struct {
 func DefaultConfig(p policy.Policy) Config {
 	return Config{
 		Policy:         p,
-		Push:           PushRule{Mode: PushPending}, // SkyLB 5.2: 1.27x the throughput of blind pushing near saturation
+		Push:           PushMode{Kind: PushPending}, // SkyLB 5.2: 1.27x the throughput of blind pushing near saturation
 		Order:          OrderFCFS,                   // the order that clients expect
 		Deadlines:      DefaultDeadlines(),
 		SevereAfter:    5 * time.Second, // 5 s after the deadline, the client is usually still connected; later it is likely to disconnect

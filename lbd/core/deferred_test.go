@@ -46,7 +46,7 @@ func deferring(t fatal, limit int) *Balancer {
 		t.Fatalf("%v", err)
 	}
 	cfg := DefaultConfig(p)
-	cfg.Push, cfg.QueueLimit, cfg.ProbeInterval = PushRule{Mode: PushBlind}, limit, time.Hour
+	cfg.Push, cfg.QueueLimit, cfg.ProbeInterval = PushMode{Kind: PushBlind}, limit, time.Hour
 	b := New(cfg)
 	b.Step(0, Event{Kind: EventReplicaAdded, Replica: &ReplicaInfo{ID: "r", Model: "m"}})
 	b.Step(0, memory(0.9))

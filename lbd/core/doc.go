@@ -30,12 +30,12 @@
 //  1. event.go: inputs and outputs.
 //  2. balancer.go: Step, the life of a request from its arrival to its end, tick.
 //  3. place.go: placing the requests of a queue, choosing a target, sending. gather.go: the candidates.
-//  4. target.go: the state of a replica or peer, and the push rule.
+//  4. target.go: the state of a replica or peer, and the push mode.
 //  5. membership.go: replicas and peers are added, report and are removed; Snapshot.
 //
 // The other files contain details that the decision path calls through a few methods:
 //
-//   - config.go: the configuration, its defaults, and the push rules.
+//   - config.go: the configuration, its defaults, and the push modes.
 //   - queue.go, order.go, charge.go: the queue of a model, its order, and the tokens that a
 //     request costs its tenant. Fairness between tenants is in core/fair. queueposition.go: the same
 //     order for other queues.

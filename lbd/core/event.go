@@ -157,7 +157,7 @@ type Outcome struct {
 type ReplicaInfo struct {
 	ID    string `json:"id"`
 	Model string `json:"model"`
-	// MaxOutstanding bounds the outstanding requests there, in addition to the push rule; 0 = no
+	// MaxOutstanding bounds the outstanding requests there, in addition to the push mode; 0 = no
 	// bound.
 	MaxOutstanding int `json:"max_outstanding,omitempty"`
 	// Engine is the id shared by the data-parallel ranks of one engine; empty = the replica is an

@@ -9,7 +9,7 @@ import (
 
 // A replica that immediately fails every request appears idle and would attract the traffic of the
 // others. Therefore a request that failed early still counts in every load that a policy or a peer
-// receives, for the time that it would have been at its replica. Push rules use the actual number
+// receives, for the time that it would have been at its replica. Push modes use the actual number
 // of outstanding requests.
 
 // maxFailedRequests bounds the failed requests that count at a replica: 100 KB, and far more

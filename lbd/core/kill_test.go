@@ -23,7 +23,7 @@ func poisoned(after time.Duration) func(request, replica string) (time.Duration,
 
 func roundRobinConfig() Config {
 	cfg := DefaultConfig(mustPolicy("round-robin"))
-	cfg.Push = PushRule{Mode: PushBlind}
+	cfg.Push = PushMode{Kind: PushBlind}
 	return cfg
 }
 

@@ -103,7 +103,7 @@ func leastLoad(t testing.TB) policy.Policy {
 // servedBy queues an IW-F and then an IW-N request for a busy replica of a model and returns the
 // order in which they were sent.
 func servedBy(cfg Config, model string) (sent []string) {
-	cfg.Push = PushRule{Mode: PushOutstanding, N: 1}
+	cfg.Push = PushMode{Kind: PushOutstanding, N: 1}
 	b := New(cfg)
 	b.Step(0, Event{Kind: EventReplicaAdded, Replica: &ReplicaInfo{ID: "r", Model: model}})
 	b.Step(0, Event{Kind: EventReplicaReport, Target: "r", Report: &ProbeReport{Ready: true}})
@@ -137,7 +137,7 @@ func (d day) q3(tier service.Tier) time.Duration {
 // requests per second, one after the other.
 func busyDay(t *testing.T, order QueueOrder, seed uint64) day {
 	cfg := DefaultConfig(leastLoad(t))
-	cfg.Push, cfg.Order, cfg.MaxWait, cfg.LostIntervals = PushRule{Mode: PushOutstanding, N: 1}, order, time.Hour, 1<<30
+	cfg.Push, cfg.Order, cfg.MaxWait, cfg.LostIntervals = PushMode{Kind: PushOutstanding, N: 1}, order, time.Hour, 1<<30
 	// The bursts make the queue some 10 s long, beyond both targets.
 	cfg.Deadlines = TierDeadlines{Fast: time.Second, Normal: 6 * time.Second}
 	cfg.SevereAfter, cfg.UrgentBefore = 15*time.Second, time.Second

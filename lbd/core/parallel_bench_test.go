@@ -189,7 +189,7 @@ func BenchmarkPool(b *testing.B) {
 
 func benchmarkPool(b *testing.B, ranks int) {
 	cfg := DefaultConfig(policy.NewBFIO(policy.DefaultBFIO()))
-	cfg.Push, cfg.LostIntervals, cfg.MaxWait = PushRule{Mode: PushBlind}, 1<<30, 1<<60
+	cfg.Push, cfg.LostIntervals, cfg.MaxWait = PushMode{Kind: PushBlind}, 1<<30, 1<<60
 	bal, rng, now := New(cfg), rand.New(rand.NewPCG(1, 2)), time.Duration(0)
 	for rank := range ranks {
 		id := fmt.Sprintf("e/%03d", rank)

@@ -39,12 +39,12 @@ func TestPinnedRequestGoesOnlyToItsTarget(t *testing.T) {
 
 func TestPinnedRequestDoesNotBlockOthers(t *testing.T) {
 	everyPolicy(t, func(t *testing.T, cfg Config) {
-		if cfg.Push.Mode == PushBlind {
+		if cfg.Push.Kind == PushBlind {
 			return // no request waits for it
 		}
 		b := start(cfg, 2)
 		full := Event{Kind: EventReplicaReport, Target: "r1", Report: &ProbeReport{Ready: true, Pending: policy.Known(9), Running: policy.Known(9), KV: policy.Known(1.0)}}
-		if cfg.Push.Mode == PushOutstanding {
+		if cfg.Push.Kind == PushOutstanding {
 			for b.Snapshot(0).Replicas[1].Outstanding < cfg.Push.N {
 				ask(t, b, 0, Request{ID: string(rune('A' + b.Snapshot(0).Replicas[1].Outstanding)), PromptTokens: 1, PinnedTo: "r1"})
 			}

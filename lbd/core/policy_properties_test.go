@@ -14,7 +14,7 @@ import (
 	"skyserve/lbd/prefix"
 )
 
-// everyPolicy runs a test at each policy's canonical push rule.
+// everyPolicy runs a test at each policy's canonical push mode.
 func everyPolicy(t *testing.T, test func(t *testing.T, cfg Config)) {
 	for _, name := range policy.Names() {
 		t.Run(name, func(t *testing.T) {

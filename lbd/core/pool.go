@@ -182,7 +182,7 @@ func (x *poolPlacement) addRank(r policy.Rank) {
 	x.pool.Ranks = append(x.pool.Ranks, r)
 }
 
-// freeSlots returns the number of further requests that the push rule allows at a replica before
+// freeSlots returns the number of further requests that the push mode allows at a replica before
 // its next report. Without any bound, the number is PoolLimit.
 func (t *target) freeSlots(now time.Duration, c *Config) int {
 	if !t.replicaAvailable(now, c) {
@@ -193,8 +193,8 @@ func (t *target) freeSlots(now time.Duration, c *Config) int {
 		n = min(n, t.maxOutstanding-t.outstanding)
 	}
 	switch {
-	case c.Push.Mode == PushBlind:
-	case c.Push.Mode == PushOutstanding:
+	case c.Push.Kind == PushBlind:
+	case c.Push.Kind == PushOutstanding:
 		n = min(n, c.Push.N-t.outstanding)
 	case t.usesOutstandingLimit(now, c):
 		n = min(n, t.outstandingLimit(c)-t.outstanding)

@@ -14,7 +14,7 @@ import (
 // rankedConfig returns the configuration of a balancer that decides for pools.
 func rankedConfig() Config {
 	cfg := DefaultConfig(policy.NewBFIO(policy.DefaultBFIO()))
-	cfg.Push = PushRule{Mode: PushBlind}
+	cfg.Push = PushMode{Kind: PushBlind}
 	return cfg
 }
 

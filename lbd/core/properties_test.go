@@ -391,7 +391,7 @@ func (w *world) checkModels(t fatal) {
 func TestHeldRequestsAreCounted(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		cfg := drawConfig(rt)
-		cfg.Policy, cfg.Push = policy.NewCost(), PushRule{Mode: PushPending}
+		cfg.Policy, cfg.Push = policy.NewCost(), PushMode{Kind: PushPending}
 		w := newWorld(cfg)
 		for range rapid.IntRange(50, 200).Draw(rt, "events") {
 			w.step(rt, w.draw(rt))
@@ -513,7 +513,7 @@ func outline(actions []Action) []string {
 	return out
 }
 
-func TestPushRuleRoundTrip(t *testing.T) {
+func TestPushModeRoundTrip(t *testing.T) {
 	for in, want := range map[string]string{"": "pending", "pending": "pending", "blind": "blind", "outstanding:24": "outstanding:24"} {
 		p, err := ParsePush(in)
 		if err != nil || p.String() != want {

@@ -207,7 +207,7 @@ func TestReconfigureAppliesBounds(t *testing.T) {
 		t.Fatal(err)
 	}
 	cfg := DefaultConfig(p)
-	cfg.EjectAfter, cfg.EjectShare, cfg.Push = 1, 1, PushRule{Mode: PushOutstanding, N: 1}
+	cfg.EjectAfter, cfg.EjectShare, cfg.Push = 1, 1, PushMode{Kind: PushOutstanding, N: 1}
 	w := newWorld(cfg)
 	w.step(t, Event{Kind: EventReplicaAdded, Replica: &ReplicaInfo{ID: "r0", Model: "m"}})
 	w.step(t, Event{Kind: EventReplicaAdded, Replica: &ReplicaInfo{ID: "r1", Model: "m"}})
@@ -243,7 +243,7 @@ func TestReconfigureKeepsServedTokens(t *testing.T) {
 		t.Fatal(err)
 	}
 	cfg := DefaultConfig(p)
-	cfg.Push = PushRule{Mode: PushOutstanding, N: 1}
+	cfg.Push = PushMode{Kind: PushOutstanding, N: 1}
 	w := newWorld(cfg)
 	w.step(t, Event{Kind: EventReplicaAdded, Replica: &ReplicaInfo{ID: "r0", Model: "m"}})
 	w.step(t, Event{Kind: EventReplicaReport, Target: "r0", Report: &ProbeReport{Ready: true}})

@@ -98,12 +98,12 @@ func (t *target) stale(now time.Duration, c *Config) bool {
 	return t.metricsAge(now)-t.reportLatency >= time.Duration(c.StaleIntervals)*c.ProbeInterval
 }
 
-// replicaAvailable applies the push rule to one replica.
+// replicaAvailable applies the push mode to one replica.
 func (t *target) replicaAvailable(now time.Duration, c *Config) bool {
 	if t.draining || !t.live(now, c) || t.breaker.TrialRunning() || (t.maxOutstanding > 0 && t.outstanding >= t.maxOutstanding) {
 		return false
 	}
-	switch c.Push.Mode {
+	switch c.Push.Kind {
 	case PushBlind:
 		return true
 	case PushOutstanding:
@@ -115,10 +115,10 @@ func (t *target) replicaAvailable(now time.Duration, c *Config) bool {
 	return t.stillPending().Value == 0 && t.unconfirmedSlots(c) > 0
 }
 
-// usesOutstandingLimit reports whether the push rule uses outstandingLimit: PushPending does, if the pending count
+// usesOutstandingLimit reports whether the push mode uses outstandingLimit: PushPending does, if the pending count
 // of the replica is unknown or stale.
 func (t *target) usesOutstandingLimit(now time.Duration, c *Config) bool {
-	return c.Push.Mode == PushPending && (!t.pending.Known || t.stale(now, c))
+	return c.Push.Kind == PushPending && (!t.pending.Known || t.stale(now, c))
 }
 
 // outstandingLimit returns the limit of the outstanding requests at a replica for which

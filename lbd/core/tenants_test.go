@@ -18,7 +18,7 @@ func flooded(t *testing.T, policyName string, limit int) *Balancer {
 		t.Fatal(err)
 	}
 	cfg := DefaultConfig(p)
-	cfg.Push, cfg.QueueLimit = PushRule{Mode: PushOutstanding, N: 1}, limit
+	cfg.Push, cfg.QueueLimit = PushMode{Kind: PushOutstanding, N: 1}, limit
 	b := New(cfg)
 	b.Step(0, Event{Kind: EventReplicaAdded, Replica: &ReplicaInfo{ID: "r", Model: "m"}})
 	b.Step(0, Event{Kind: EventReplicaReport, Target: "r", Report: &ProbeReport{Ready: true, Pending: policy.Known(0)}})

@@ -17,7 +17,7 @@ func TestTenantCannotEvictOthersFromTree(t *testing.T) {
 		t.Fatal(err)
 	}
 	cfg := DefaultConfig(p)
-	cfg.TreeBytes, cfg.Push, cfg.ProbeInterval = 64<<10, PushRule{Mode: PushBlind}, time.Hour
+	cfg.TreeBytes, cfg.Push, cfg.ProbeInterval = 64<<10, PushMode{Kind: PushBlind}, time.Hour
 	b, rng := neighbour(cfg, "b", "r0"), rand.New(rand.NewPCG(3, 4))
 	asked, shared := fresh(rng, 30), fresh(rng, 30)
 	serve := func(now time.Duration, id, tenant string, key []uint64) {
@@ -71,7 +71,7 @@ func TestTreeTenantsAreBounded(t *testing.T) {
 		t.Fatal(err)
 	}
 	cfg := DefaultConfig(p)
-	cfg.TreeBytes, cfg.Push = 32<<10, PushRule{Mode: PushBlind}
+	cfg.TreeBytes, cfg.Push = 32<<10, PushMode{Kind: PushBlind}
 	b, rng := start(cfg, 1), rand.New(rand.NewPCG(3, 4))
 	for i := range 3 * maxTreeTenants {
 		id := fmt.Sprint("q", i)

@@ -174,7 +174,7 @@ func mustPolicy(name string) policy.Policy {
 	return p
 }
 
-// forEachPolicy runs a test with every policy at its own push rule.
+// forEachPolicy runs a test with every policy at its own push mode.
 func forEachPolicy(t *testing.T, test func(*testing.T, Config)) {
 	for _, name := range policy.Names() {
 		t.Run(name, func(t *testing.T) {

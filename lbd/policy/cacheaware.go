@@ -35,7 +35,7 @@ func CacheAwareSGLang() CacheAwarePreset {
 // loaded replica. Otherwise it selects the longest match if that covers enough of the prompt, else
 // the replica with the fewest cached bytes, which has the most free memory. Ties go to the least loaded
 // candidate, then in turn; FirstMatch changes this for matches. SGLang's router considers all
-// candidates that are alive, this one only those that the push rule permits.
+// candidates that are alive, this one only those that the push mode permits.
 type CacheAware struct {
 	preset         CacheAwarePreset
 	ties, peerTies rotation

@@ -224,7 +224,7 @@ func (p *Cost) overdue(f *Facts, t *costTerms) bool {
 	return available && inSeconds(f.Waited-maxHold)*endsPerSecond >= float64(f.Queued-1)
 }
 
-// hasCapacity reports whether a request can be sent to a replica now: the push rule permits it, and no
+// hasCapacity reports whether a request can be sent to a replica now: the push mode permits it, and no
 // earlier request is held for the replica.
 func hasCapacity(c *Candidate) bool { return c.Available && c.Held == 0 }
 

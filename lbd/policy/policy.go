@@ -61,8 +61,8 @@ type Candidate struct {
 	// Live: it reported ready recently, no connection to it has failed since, and it is not draining or
 	// ejected. It may still have no capacity.
 	Live bool
-	// Available: another request may be sent there now. For a live replica, the service's push rule
-	// (core.PushRule), its circuit breaker and core.ReplicaInfo.MaxOutstanding decide. A peer must have
+	// Available: another request may be sent there now. For a live replica, the service's push mode
+	// (core.PushMode), its circuit breaker and core.ReplicaInfo.MaxOutstanding decide. A peer must have
 	// reported an available replica, and its queue (Queued) must exceed neither core.Config.PeerQueueLimit
 	// nor the queue here. A policy with both Traits.Peers and Traits.Holds has another rule for peers, see Traits.
 	Available bool
@@ -272,7 +272,7 @@ var constructors = map[string]func() Policy{
 // pushesSelectively contains the policies whose CanonicalPush is pending.
 var pushesSelectively = map[string]bool{"skylb": true, "skylb-ch": true, "longest-prefix": true, "cost": true}
 
-// CanonicalPush returns the push rule (core.PushRule) with which comparisons run a policy: that of its paper or
+// CanonicalPush returns the push mode (core.PushMode) with which comparisons run a policy: that of its paper or
 // project, if it has one. An exception is bf-io: it is blind, although its paper limits the requests at each rank. For
 // an unknown name it is pending. Services do not use CanonicalPush.
 func CanonicalPush(name string) string {

@@ -65,7 +65,7 @@ func ready(b *testing.B, transport http.RoundTripper, url string) *Runtime {
 		b.Fatal(err)
 	}
 	cfg := core.DefaultConfig(p)
-	cfg.ProbeInterval, cfg.Push = time.Hour, core.PushRule{Mode: core.PushBlind}
+	cfg.ProbeInterval, cfg.Push = time.Hour, core.PushMode{Kind: core.PushBlind}
 	rt, err := New(Options{Self: service.BalancerConfig{ID: "lb", Region: "local/us"}, Core: cfg, Transport: transport})
 	if err != nil {
 		b.Fatal(err)

@@ -13,7 +13,7 @@ import (
 	"skyserve/lbd/record"
 )
 
-// withPolicy returns a configuration with another policy and push rule.
+// withPolicy returns a configuration with another policy and push mode.
 func withPolicy(t *testing.T, cfg core.Config, name, push string) core.Config {
 	t.Helper()
 	var err error
@@ -32,7 +32,7 @@ func TestReconfigureDuringRequests(t *testing.T) {
 	var log bytes.Buffer
 	o := testOptions(t)
 	o.Record = &log
-	o.Core.Push = core.PushRule{Mode: core.PushOutstanding, N: 1}
+	o.Core.Push = core.PushMode{Kind: core.PushOutstanding, N: 1}
 	rt, err := New(o)
 	if err != nil {
 		t.Fatal(err)
@@ -57,7 +57,7 @@ func TestReconfigureDuringRequests(t *testing.T) {
 	b.until(func() bool { return b.View().Counts.Queued == 1 })
 
 	if !b.Reconfigure(withPolicy(t, o.Core, "least-load", "outstanding:2")) {
-		t.Error("a new push rule changed nothing")
+		t.Error("a new push mode changed nothing")
 	}
 	<-begun // the queued request is at the engine
 	if b.Reconfigure(withPolicy(t, o.Core, "least-load", "outstanding:2")) {

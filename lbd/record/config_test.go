@@ -18,7 +18,7 @@ func odd(t *testing.T) core.Config {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := core.Config{Policy: p, Push: core.PushRule{Mode: core.PushOutstanding, N: 7}}
+	c := core.Config{Policy: p, Push: core.PushMode{Kind: core.PushOutstanding, N: 7}}
 	v := reflect.ValueOf(&c).Elem()
 	for i := range v.NumField() {
 		unzero(v.Field(i), int64(i)+3)

@@ -37,7 +37,7 @@ type Self struct {
 	Region  service.Region `json:"region"`
 }
 
-// Config is core.Config in JSON: the policy by its name, the push rule in the format of
+// Config is core.Config in JSON: the policy by its name, the push mode in the format of
 // core.ParsePush. Some keys are former names of the fields.
 type Config struct {
 	Policy    string             `json:"policy"`
@@ -139,7 +139,7 @@ func NewConfig(c *core.Config) Config {
 }
 
 // Core returns the configuration that a record's balancer ran with, with a new policy instance. It
-// returns an error for an unknown policy, push rule or order.
+// returns an error for an unknown policy, push mode or order.
 func (c *Config) Core() (core.Config, error) {
 	p, err := policy.New(c.Policy)
 	if err != nil {

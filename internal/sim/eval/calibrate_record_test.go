@@ -57,7 +57,7 @@ type recordedClient struct {
 func newSimulatedRecord(t *testing.T, p engine.Profile, replicas, clients int) *simulatedRecord {
 	t.Helper()
 	cfg := core.DefaultConfig(newPolicy(t, "least-load"))
-	cfg.Push, cfg.ProbeInterval = core.PushRule{Mode: core.PushBlind}, time.Hour // reports never expire
+	cfg.Push, cfg.ProbeInterval = core.PushMode{Kind: core.PushBlind}, time.Hour // reports never expire
 	w := &simulatedRecord{t: t, rng: rand.New(rand.NewPCG(1, 2)), balancer: core.New(cfg), engines: map[string]*engine.Engine{}, waiting: map[uint64]*recordedClient{}, thinking: 2 * time.Second}
 	w.lengths = func() int { return int(40 + 300*w.rng.ExpFloat64()) }
 	w.out.Write(recordWith(t, cfg))

@@ -18,7 +18,7 @@ import (
 
 // PolicyFuzz configures a search for scenarios in which a policy is behind others.
 type PolicyFuzz struct {
-	// Policy is judged against Others, each with its canonical push rule and layout; no Others = all
+	// Policy is judged against Others, each with its canonical push mode and layout; no Others = all
 	// other policies.
 	Policy string
 	Others []string

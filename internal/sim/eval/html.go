@@ -67,7 +67,7 @@ type lineup struct {
 	oracle   *entry
 }
 
-// entry is a policy with a push rule. Leader and Oracle select how it is drawn.
+// entry is a policy with a push mode. Leader and Oracle select how it is drawn.
 type entry struct {
 	*Summary
 	series         []sim.LoadSample

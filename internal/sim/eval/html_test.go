@@ -293,7 +293,7 @@ func TestClaimCells(t *testing.T) {
 	}
 }
 
-// A plan without policies and push rules uses those of the scenario.
+// A plan without policies and push modes uses those of the scenario.
 func TestPlanDefaultsToScenarioPolicies(t *testing.T) {
 	found, err := sim.FindScenarios("fig9-30")
 	if err != nil {

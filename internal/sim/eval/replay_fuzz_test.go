@@ -108,7 +108,7 @@ func TestRandomHistoriesReplayIdentically(t *testing.T) {
 		}
 		cfg := core.DefaultConfig(newPolicy(t, name))
 		cfg.Order = rapid.SampledFrom([]core.QueueOrder{core.OrderFCFS, core.OrderEDF, core.OrderPF, core.OrderDPA}).Draw(r, "order")
-		cfg.Push = rapid.SampledFrom([]core.PushRule{{Mode: core.PushPending}, {Mode: core.PushBlind}, {Mode: core.PushOutstanding, N: 2}}).Draw(r, "push")
+		cfg.Push = rapid.SampledFrom([]core.PushMode{{Kind: core.PushPending}, {Kind: core.PushBlind}, {Kind: core.PushOutstanding, N: 2}}).Draw(r, "push")
 		cfg.QueueLimit, cfg.PoolLimit = rapid.IntRange(0, 4).Draw(r, "queue limit"), rapid.IntRange(0, 4).Draw(r, "pool limit")
 		report, err := ReplayRecord(context.Background(), "r", bytes.NewReader(recordWith(t, cfg, events...)))
 		if err != nil || !report.Replay.Identical {

@@ -12,12 +12,12 @@ import (
 	"skyserve/lbd/record"
 )
 
-// changedRecord is a record in which the push rule is relaxed while one of two requests is queued, with
+// changedRecord is a record in which the push mode is relaxed while one of two requests is queued, with
 // the resulting actions.
 func changedRecord(t *testing.T) []byte {
 	t.Helper()
 	cfg := core.DefaultConfig(newPolicy(t, "skylb"))
-	cfg.Push = core.PushRule{Mode: core.PushOutstanding, N: 1}
+	cfg.Push = core.PushMode{Kind: core.PushOutstanding, N: 1}
 	ready := &core.ProbeReport{Ready: true, Pending: policy.Known(0)}
 	events := []recordedEvent{
 		{0, core.Event{Kind: core.EventReplicaAdded, Replica: &core.ReplicaInfo{ID: "a", Model: "m"}}},

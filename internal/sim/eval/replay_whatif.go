@@ -17,7 +17,7 @@ import (
 type WhatIf struct {
 	// Policies are compared in this order; none = the recorded one.
 	Policies []string
-	// Push is the push rule for them; empty = the recorded one.
+	// Push is the push mode for them; empty = the recorded one.
 	Push string
 	// Profile is the profile of each replica, Speed its speed-up.
 	Profile engine.Profile

@@ -113,8 +113,8 @@ func TestWhatIfCountsRetriesOfRejectedIDs(t *testing.T) {
 	}
 }
 
-// A push rule alone simulates the recorded policy with it, in addition to the recorded rule.
-func TestWhatIfWithPushRule(t *testing.T) {
+// A push mode alone simulates the recorded policy with it, in addition to the recorded one.
+func TestWhatIfWithPushMode(t *testing.T) {
 	w := whatIf()
 	w.Push, w.Speed = "outstanding:4", 10
 	report, err := ReplayWhatIf(t.Context(), "r", bytes.NewReader(recordOf(t, "skylb", requestHistory(12, 20)...)), w)

@@ -12,9 +12,9 @@ type SimReport struct {
 	Scenario  string        `json:"scenario"`
 	Title     string        `json:"title"`
 	Constants sim.Constants `json:"constants"`
-	// Rows has one element per policy, push rule and seed, in the plan's order.
+	// Rows has one element per policy, push mode and seed, in the plan's order.
 	Rows []RunRow `json:"rows"`
-	// Summary has one element per policy and push rule.
+	// Summary has one element per policy and push mode.
 	Summary []Summary `json:"summary"`
 	// Claims are the claims of the scenario's paper and Note its remark, if the plan requests them.
 	Claims []Claim `json:"claims,omitempty"`
@@ -40,7 +40,7 @@ type RunRow struct {
 	Requests int `json:"requests"`
 }
 
-// Summary is a policy with a push rule over all seeds.
+// Summary is a policy with a push mode over all seeds.
 type Summary struct {
 	Policy string     `json:"policy"`
 	Push   string     `json:"push"`
@@ -92,7 +92,7 @@ func newReport(p *Comparison, setups []sim.Setup, results []*sim.Result) *SimRep
 	return r
 }
 
-// summarise aggregates the seeds of one policy and push rule.
+// summarise aggregates the seeds of one policy and push mode.
 func summarise(s *sim.Scenario, rows []RunRow) Summary {
 	first := &rows[0]
 	sum := Summary{Policy: first.Policy, Push: first.Push, Layout: first.Layout, Mean: fold(rows, mean)}

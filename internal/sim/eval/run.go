@@ -21,7 +21,7 @@ type Comparison struct {
 	// Policies are compared in this order; none = those of the scenario, or all policies, and with full
 	// engines the oracle.
 	Policies []string
-	// Pushes are the push rules for each policy; none = those of the scenario, or the policy's canonical
+	// Pushes are the push modes for each policy; none = those of the scenario, or the policy's canonical
 	// one.
 	Pushes []string
 	// Layout is the placement of balancers; empty = that of the scenario, or of the policy's source.
@@ -84,14 +84,14 @@ func (p *Comparison) setups() ([]sim.Setup, error) {
 			return nil, err
 		}
 		if name == sim.Oracle {
-			pushes = []string{policy.CanonicalPush(name)} // the oracle supports no other push rule
+			pushes = []string{policy.CanonicalPush(name)} // the oracle supports no other push mode
 		} else if requested != "" {
 			if layout, err = sim.ParseLayout(string(requested)); err != nil {
 				return nil, err
 			}
 		}
-		for _, rule := range pushes {
-			push, err := core.ParsePush(rule)
+		for _, mode := range pushes {
+			push, err := core.ParsePush(mode)
 			if err != nil {
 				return nil, err
 			}

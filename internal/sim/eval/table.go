@@ -14,7 +14,7 @@ var tableHeader = []string{
 	"REJECTED", "REFERENCE",
 }
 
-// WriteTable prints the report: one row per policy and push rule with the mean over the seeds, its
+// WriteTable prints the report: one row per policy and push mode with the mean over the seeds, its
 // spread, and the reference. The row with the most output tokens per second has a star. If the plan
 // requests the paper's values, the reference shows its deviation, and the paper's claims follow.
 func (r *SimReport) WriteTable(out io.Writer) error {
