@@ -26,13 +26,14 @@ type binder struct {
 	errs    Errors
 	at      map[path]ast.Node // the node of each path
 	invalid map[path]bool     // paths with an error
+	written map[path]path     // the paths of keys that the document has under another name, with that name
 	visits  int
 	// tooMany is set when visits exceeds maxVisits; then nothing else is reported.
 	tooMany *Error
 }
 
 func newBinder(doc *document) *binder {
-	return &binder{document: doc, at: map[path]ast.Node{}, invalid: map[path]bool{}}
+	return &binder{document: doc, at: map[path]ast.Node{}, invalid: map[path]bool{}, written: map[path]path{}}
 }
 
 // bind stores n in v, using the rule ruleKey.
@@ -229,13 +230,17 @@ func (b *binder) bindMap(n ast.Node, v reflect.Value, p path, ruleKey string) {
 	m := reflect.MakeMap(v.Type())
 	list, _ := wordsOf(ruleKey)
 	for _, e := range entries {
-		e.key = list.canonical(e.key)
+		word := e.key
+		e.key = list.canonical(word)
 		if !b.checkKey(e, p, ruleKey) {
 			continue
 		}
 		if m.MapIndex(reflect.ValueOf(e.key).Convert(v.Type().Key())).IsValid() {
 			b.reportAt(e.at, p.key(e.key), Error{Problem: fmt.Sprintf("is set twice, as %s and as %s", e.key, list.wordFor(e.key)), Suggestion: "keep one of them"})
 			continue
+		}
+		if word != e.key {
+			b.written[p.key(e.key)] = p.key(word)
 		}
 		value := reflect.New(v.Type().Elem()).Elem()
 		b.bind(e.value, value, p.key(e.key), ruleKey)

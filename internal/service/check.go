@@ -165,12 +165,12 @@ func (c *checker) checkTargets() {
 	for i, m := range c.spec.Models {
 		for _, tier := range sortedKeys(m.SLO) {
 			p := path("models").index(i).key("slo").key(string(tier))
-			key, suggestion := "deadline", "set ttft"
+			key, kind, suggestion := "deadline", "an interactive tier", "set ttft"
 			if tier == TierDeferred {
-				key, suggestion = "ttft", "set deadline"
+				key, kind, suggestion = "ttft", "the deferred tier", "set deadline"
 			}
 			if at := p.key(key); c.at[at] != nil && c.valid(p, at) {
-				c.reportAtPath(at, Error{Problem: fmt.Sprintf("has no effect on tier %s", tier), Suggestion: suggestion})
+				c.reportAtPath(at, Error{Problem: "has no effect on " + kind, Suggestion: suggestion})
 			}
 		}
 	}

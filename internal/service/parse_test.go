@@ -403,6 +403,25 @@ autoscale: {%s: 0.1}
 	}
 }
 
+// Errors below a tier have the name under which the file has it.
+func TestErrorsNameTiersAsWritten(t *testing.T) {
+	for slo, want := range map[string]string{
+		"{fast: {ttft: 1}}":                      "models[0].slo.fast.ttft: must be a duration",
+		"{IW-F: {ttft: 1}}":                      "models[0].slo.IW-F.ttft: must be a duration",
+		"{normal: {tftt: 3s}}":                   "models[0].slo.normal.tftt: unknown key",
+		"{fast: {ttft: 3s, e2e: 2s}}":            "models[0].slo.fast.ttft: must be at most e2e",
+		"{deferred: {ttft: 3s}}":                 "models[0].slo.deferred.ttft: has no effect on the deferred tier; set deadline",
+		"{fast: {ttft: 1s}, IW-F: {ttft: 2s}}":   "models[0].slo.fast: is set twice, as IW-F and as fast",
+		"{fast: {ttft: 1s}, quick: {ttft: 2s}}":  `models[0].slo.quick: the key must be one of fast (IW-F), normal (IW-N), deferred (NIW), got "quick"`,
+		"{normal: {ttft: 1s}, iw-f: {ttft: 2s}}": `the key must be one of fast (IW-F), normal (IW-N), deferred (NIW), got "iw-f"; did you mean "IW-F"?`,
+	} {
+		_, err := Parse("service.yaml", []byte(strings.Replace(small, "name: m", "name: m, slo: "+slo, 1)))
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: got %v, want %q", slo, err, want)
+		}
+	}
+}
+
 // A key under two names is an error with the name to remove.
 func TestKeyUnderTwoNamesIsRejected(t *testing.T) {
 	for text, want := range map[string]string{

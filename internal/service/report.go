@@ -14,8 +14,18 @@ func (b *binder) reportAt(n ast.Node, p path, e Error) {
 
 func (b *binder) reportAtLine(line, col int, p path, e Error) {
 	b.invalid[p] = true
-	e.File, e.Line, e.Column, e.Path = b.file, line, col, string(p)
+	e.File, e.Line, e.Column, e.Path = b.file, line, col, string(b.asWritten(p))
 	b.errs = append(b.errs, e)
+}
+
+// asWritten returns a path with the names that its keys have in the document.
+func (b *binder) asWritten(p path) path {
+	for q := p; q != ""; q = q.parent() {
+		if w, ok := b.written[q]; ok {
+			return w + p[len(q):]
+		}
+	}
+	return p
 }
 
 // reportAtPath reports an error at a path, or at its nearest ancestor in the document. It reports only

@@ -123,7 +123,14 @@ func (w ValueList) problemOf(word string) (problem, suggestion string) {
 	if slices.Contains(w.Implemented, word) {
 		return "", ""
 	}
-	values := strings.Join(slices.Concat(w.Implemented, w.Words), ", ")
+	values := strings.Join(w.Implemented, ", ")
+	if len(w.Words) > 0 {
+		named := make([]string, len(w.Words))
+		for i, name := range w.Words {
+			named[i] = name + " (" + w.Implemented[i] + ")"
+		}
+		values = strings.Join(named, ", ")
+	}
 	if slices.Contains(w.Planned, word) {
 		return "is not implemented in this version", "use one of " + values
 	}
