@@ -366,7 +366,7 @@ func queuedRequests(_ *Watch, o *Observation) []condition {
 	}
 	oldest := time.Duration(*o.Own.QueueOldestMillis) * time.Millisecond
 	return []condition{o.raise(severityIf(oldest >= endlessQueue), telemetry.AlertQueue, o.Balancer,
-		queueMessage(o.Own.Models, oldest), o.addReplica(mostQueued(o.Own.Models))+o.ifDeployed("; 'skyserve plan' shows how many are missing", ""))}
+		queueMessage(o.Own.Models, oldest), o.serveQueue(mostQueued(o.Own.Models)))}
 }
 
 // mostQueued returns the model with the most queued requests that are not deferred. Of models with equally many, it

@@ -65,3 +65,17 @@ func (o *Observation) addReplica(model string) string {
 	}
 	return o.ifDeployed(deployed, "add a replica with 'skyserve lb --replica', or POST /workers at the admin address")
 }
+
+// serveQueue returns how the queue of a model becomes shorter. More replicas do not help while those that exist are not
+// ready. A replica whose model is unknown may be one of the model.
+func (o *Observation) serveQueue(model string) string {
+	exist, ready := false, false
+	for _, r := range o.Own.Replicas {
+		exist = exist || r.Model == model || r.Model == ""
+		ready = ready || r.Model == model && r.State == service.StateReady
+	}
+	if exist && !ready {
+		return fmt.Sprintf("no replica of %s is ready here: %s shows why", model, o.ifDeployed("'skyserve replica list'", "'skyserve top'"))
+	}
+	return o.addReplica(model) + o.ifDeployed("; 'skyserve plan' shows how many are missing", "")
+}

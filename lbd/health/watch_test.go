@@ -243,6 +243,31 @@ func TestStepsNameTheModelOfSeveral(t *testing.T) {
 	}
 }
 
+// Another replica does not help while those that exist are not ready, for example because they serve another model.
+func TestQueueStepNamesReplicasThatAreNotReady(t *testing.T) {
+	for _, c := range []struct {
+		model      string // of the replicas
+		state      service.ReplicaState
+		standalone bool
+		want       string
+	}{
+		{"m", service.StateStarting, false, "no replica of m is ready here: 'skyserve replica list' shows why"},
+		{"m", service.StateStarting, true, "no replica of m is ready here: 'skyserve top' shows why"},
+		{"", service.StateNotReady, false, "no replica of m is ready here: 'skyserve replica list' shows why"},
+		{"m", service.StateReady, false, "add a replica with 'skyserve replica add us-east-1'; 'skyserve plan' shows how many are missing"},
+		{"other", service.StateReady, false, "add a replica with 'skyserve replica add us-east-1'; 'skyserve plan' shows how many are missing"},
+	} {
+		o := healthy(0)
+		o.Standalone, o.Own.Models, o.Own.QueueOldestMillis = c.standalone, []telemetry.ModelSnapshot{{Model: "m", Queued: 1}}, number(int64(12_000))
+		for i := range o.Own.Replicas {
+			o.Own.Replicas[i].Model, o.Own.Replicas[i].State = c.model, c.state
+		}
+		if got := queuedRequests(nil, &o); len(got) != 1 || got[0].NextStep != c.want {
+			t.Errorf("replicas of %q, %s: got %+v, want %q", c.model, c.state, got, c.want)
+		}
+	}
+}
+
 // The next steps of a balancer that was started by hand name no command that needs a deployed service.
 func TestStandaloneStepsWork(t *testing.T) {
 	for _, f := range faults {
