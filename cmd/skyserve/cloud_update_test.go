@@ -196,7 +196,7 @@ func (e *emulated) loseFewBalancers(up, ids []string) {
 	}
 }
 
-// In clouds the preview says that requests for a renamed model fail until its new replicas are ready.
+// In clouds the preview says that requests for a renamed model wait, and then fail, until its new replicas are ready.
 func TestPreviewOfRenamedModelInCloud(t *testing.T) {
 	testkit.Slow(t)
 	testkit.NotUnderRace(t, "starts the machines of a service; other tests cover the same code")
@@ -205,7 +205,7 @@ func TestPreviewOfRenamedModelInCloud(t *testing.T) {
 	renamed := strings.Replace(updatedService, "name: m\n", "name: renamed\n    aliases: [m]\n", 1)
 	e.skyserve(exitOK, append(e.upOf(updatedService), "--yes")...)
 	out := e.skyserve(exitOK, append(e.upOf(renamed), "--dry-run")...)
-	if !strings.Contains(out, "requests for m fail until the new replicas are ready: in clouds,") || !strings.Contains(out, reasonModelRemoved) {
+	if !strings.Contains(out, "requests for m wait until their new models have a ready replica, for at most 1m (balancer.max_wait), and then get 503: in clouds,") || !strings.Contains(out, reasonModelRemoved) {
 		t.Errorf("the preview:\n%s", out)
 	}
 	e.downAndCheckEmpty()

@@ -77,10 +77,11 @@ func (u *upRun) isLate(c provision.Change) bool {
 	return c.Action == provision.ActionTerminate && u.isRetained(c.Observed)
 }
 
-// print prints the names whose requests fail until the replicas of new models are ready.
+// print prints the names whose requests wait, and then fail, until the replicas of new models are ready.
 func (i *interimRun) print(w io.Writer) {
 	if i != nil && i.problem != nil {
-		fmt.Fprintf(w, "warning: requests for %s fail until the new replicas are ready: %s\n", strings.Join(i.moved, ", "), oneLine(i.problem))
+		fmt.Fprintf(w, "warning: requests for %s wait until their new models have a ready replica, for at most %s (balancer.max_wait), and then get 503: %s\n",
+			strings.Join(i.moved, ", "), service.FormatDuration(i.final.Balancer.MaxWait), oneLine(i.problem))
 	}
 }
 

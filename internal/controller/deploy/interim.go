@@ -51,7 +51,7 @@ func ownersOf(spec *service.Spec) map[string]string {
 // service is possible.
 func NewInterim(next, last *service.Spec, have []provision.Object) (*Interim, error) {
 	if slices.ContainsFunc(next.Regions, func(r service.RegionSpec) bool { return r.Name.Cloud() == service.CloudStatic }) {
-		return nil, errors.New("service.yaml does not state which models the machines of static regions serve")
+		return nil, errors.New("the engines of static regions serve the models that you start them with")
 	}
 	in, owners, s := &Interim{}, ownersOf(last), *next
 	s.Models, s.Splits = slices.Clone(next.Models), last.Splits
