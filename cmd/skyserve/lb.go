@@ -210,14 +210,14 @@ func newLog(w io.Writer, level slog.Level, format string) (*slog.Logger, error) 
 }
 
 // hintBalancerFile follows an error of the file of --config.
-const hintBalancerFile = "the file configures one balancer (example: systemd/lb.yaml of an archive, internal/packaging/lb.yaml of the repository) and has other keys than a service.yaml, which 'skyserve up' deploys"
+const hintBalancerFile = "the file of --config configures one balancer (example: systemd/lb.yaml of an archive, internal/packaging/lb.yaml of the repository); a service.yaml is for 'skyserve up'"
 
 // configuration returns the configuration of --config, or the one that the flags describe.
 func (f *lbFlags) configuration(cmd *cobra.Command) (cfg service.BalancerConfig, err error) {
 	if f.config != "" {
 		for _, name := range lbConfigFlags {
 			if cmd.Flags().Changed(name) {
-				return cfg, usage(fmt.Errorf("--%s: cannot be combined with --config", name), "set it in "+f.config+": "+hintBalancerFile)
+				return cfg, usage(fmt.Errorf("--%s: cannot be combined with --config", name), "remove --"+name+", which --config replaces; "+hintBalancerFile)
 			}
 		}
 		if cfg, err = f.fromFile(); err != nil {
