@@ -74,13 +74,15 @@ times, independent of responses. The formats Mooncake, Qwen-Bailian, Azure 2023 
 BurstGPT, SageServe and ServeGen (rates) are detected from the first line; gzip is
 decompressed.
 
-The default target is the running service; with cloud regions, --target is required. At the
-end, in-flight requests drain for 5 s and then count as cancelled.
+The default target is the running service; with cloud regions, --target is required. A
+target may also be an engine, for a comparison without the balancer; REGION is then any
+name. At the end, in-flight requests drain for 5 s and then count as cancelled.
 
 Exit codes: 0 at least one request succeeded, 1 failed, 2 usage, 130 interrupted.`,
 		Example: `  skyserve load
   skyserve load --workload arena --clients us=40,eu=20 --duration 30s
   skyserve load --workload tot15 --target us=http://127.0.0.1:8001 --clients 10 -o json
+  skyserve load --target direct=http://10.0.0.7:8000 --clients 20
   skyserve load --workload conversation.jsonl.gz --rate-scale 2 --max-input 8000 --weights us=2,eu=1`,
 		Args: argsBetween(0, 1, "[NAME]"),
 		RunE: func(cmd *cobra.Command, args []string) error {
