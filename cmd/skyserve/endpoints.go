@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -11,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"skyserve/internal/controller/deploy"
 	"skyserve/internal/telemetry"
@@ -153,7 +153,29 @@ func serviceNotFound(none *local.NoServiceError, source string) error {
 	case ext == ".yaml" || ext == ".yml":
 		return notFound(none, "pass the name of the service, which its file contains, instead of the path")
 	}
-	return notFound(none, cmp.Or(similar, "create one: skyserve up SERVICE.yaml; connect to an existing one: skyserve connect URL --code CODE; a balancer of 'skyserve lb' alone belongs to no service: pass its --admin URL (load: --target URL)"))
+	if similar != "" {
+		return notFound(none, similar)
+	}
+	return &exitError{code: exitFailed, err: none, noService: true,
+		hint: "create one: skyserve up SERVICE.yaml; connect to an existing one: skyserve connect URL --code CODE"}
+}
+
+// hintStandalone adds to the hint of a command that found no service how to reach a balancer of `skyserve lb`, which
+// belongs to none: with the command's own flag, if it has one.
+func hintStandalone(cmd *cobra.Command, err error) {
+	var e *exitError
+	if !errors.As(err, &e) || !e.noService {
+		return
+	}
+	way := "use 'skyserve top --admin URL'"
+	for _, name := range []string{"admin", "target"} {
+		if flag := cmd.Flags().Lookup(name); flag != nil {
+			value, _ := pflag.UnquoteUsage(flag)
+			way = "pass --" + name + " " + value
+			break
+		}
+	}
+	e.hint += "; for a balancer of 'skyserve lb' alone, " + way
 }
 
 func noBalancer(svc local.Service) error {

@@ -41,6 +41,8 @@ type exitError struct {
 	code int
 	err  error
 	hint string
+	// noService is set if the command found no service: its hint then also names the way to a balancer without one.
+	noService bool
 }
 
 func (e *exitError) Error() string { return e.err.Error() }
@@ -76,7 +78,9 @@ func execute(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	root.SetErr(errOut)
 	err := checkCommand(root, args)
 	if err == nil {
-		err = root.ExecuteContext(ctx)
+		var cmd *cobra.Command
+		cmd, err = root.ExecuteContextC(ctx)
+		hintStandalone(cmd, err)
 	}
 	code := report(ctx, errOut, cmp.Or(err, out.Flush()))
 	reportRecording(errOut)
