@@ -166,7 +166,7 @@ func (o *deskOperator) Requests(context.Context, int) ([]RequestRow, error) {
 }
 
 func (o *deskOperator) Explain(_ context.Context, request string, _ int) (string, error) {
-	return "all about " + request + "\nPolicy cost chose us-1: lowest estimated latency", o.err
+	return "all about " + request + "\nPolicy cost chose us-1: lowest cost in seconds", o.err
 }
 
 func (o *deskOperator) Load(context.Context) ([]LoadSeries, error) {

@@ -103,7 +103,7 @@ func (f *lbFlags) registerFlags(cmd *cobra.Command) {
 	flags.StringArrayVar(&f.peers, "peer", nil, "`REGION=URL` of another balancer; append ,rtt=100ms to emulate network latency (repeatable)")
 	flags.StringArrayVar(&f.models, "model", nil, "declare a model, as NAME or `NAME=ALIAS`: without a replica its requests get 503, not 404 (repeatable)")
 	flags.StringArrayVar(&f.loras, "lora", nil, "LoRA adapter of the model NAME, as `NAME=ADAPTER`; if no engine serves it, an alert is raised (repeatable)")
-	flags.StringVar(&b.Policy, "policy", "", "balancing policy: "+strings.Join(service.ImplementedPolicies(), ", ")+" (cost = lowest estimated latency); docs/service-yaml.md explains them (default cost)")
+	flags.StringVar(&b.Policy, "policy", "", "balancing policy: "+strings.Join(service.ImplementedPolicies(), ", ")+" (cost = lowest cost in seconds); docs/service-yaml.md explains them (default cost)")
 	flags.StringVar(&b.Push, "push", "", "when a replica may receive another request: pending (no request waits in its engine), outstanding:N (fewer than N requests sent to it are unfinished), blind (always) (default pending)")
 	flags.StringVar(&b.Order, "order", "", "queue order: fcfs (first come, first served), edf (earliest deadline first), pf (interactive fast requests first) or dpa (by deadline and tier) (default fcfs)")
 	flags.DurationVar(&b.MaxWait, "max-wait", 0, "maximum time that a request is queued (default 60s)")

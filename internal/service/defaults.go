@@ -27,7 +27,7 @@ var defaults = map[string]defaultValue{
 
 	"RegionSpec.balancers": {1, "one handles several thousand streams; a second one is for redundancy"},
 
-	"BalancerSpec.policy":            {"cost", "the lowest estimated latency: queueing, prefill of uncached tokens, delay of other requests, network"},
+	"BalancerSpec.policy":            {"cost", "the lowest cost in seconds: the estimated time of the request plus the delay it causes to others"},
 	"BalancerSpec.push":              {"pending", "a replica gets a request only when none is pending there, so requests queue where they can still be rerouted (SkyLB 3.3)"},
 	"BalancerSpec.order":             {"fcfs", "the order that clients expect"},
 	"BalancerSpec.forward":           {true, "using idle replicas in other regions is the point of a multi-region service"},

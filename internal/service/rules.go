@@ -240,7 +240,7 @@ var rules = map[string]rule{
 	"Reservation.count": {text: "The number of reserved machines.", required: true, limit: numberRange(1, maxReplicas)},
 	"Reservation.price": {text: "Price of each in USD per hour.", limit: numberRange(0, 10_000)},
 
-	"BalancerSpec.policy":            {text: "The load balancing policy: cost sends a request where its estimated latency is lowest; docs/service-yaml.md explains them."},
+	"BalancerSpec.policy":            {text: "The load balancing policy: cost sends a request where its cost in seconds is lowest; docs/service-yaml.md explains them."},
 	"BalancerSpec.push":              {text: "When a replica receives another request: pending (the engine has no pending request), outstanding:N (fewer than N are outstanding) or blind (always).", form: formPush},
 	"BalancerSpec.order":             {text: "The queue order: fcfs (first come, first served), edf (earliest deadline first), pf (interactive fast first) or dpa (by deadline and tier). Tenants always share the queue in turns."},
 	"BalancerSpec.forward":           {text: "Whether to forward requests to other regions."},

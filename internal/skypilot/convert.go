@@ -168,7 +168,7 @@ func (c *converter) convert(name string) converted {
 	c.security(&out.Balancer)
 	c.ignored()
 	if t.Service.Policy != "" {
-		c.note("service.load_balancing_policy: %s was replaced by cost, the lowest estimated latency; balancer.policy lists others", t.Service.Policy)
+		c.note("service.load_balancing_policy: %s was replaced by cost, the lowest cost in seconds; balancer.policy lists others", t.Service.Policy)
 	}
 	return out
 }

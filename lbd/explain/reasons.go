@@ -19,7 +19,7 @@ var chosenBecause = map[string]string{
 	policy.ReasonSession:       "session affinity (hash ring)",
 	policy.ReasonImbalance:     "load too imbalanced for prefix routing; least loaded",
 	policy.ReasonRemaining:     "fewest remaining tokens",
-	policy.ReasonLeastCost:     "lowest estimated latency",
+	policy.ReasonLeastCost:     "lowest cost in seconds",
 	policy.ReasonLowestProduct: "lowest product of prompt tokens to compute and requests",
 	policy.ReasonLowestTTFT:    "lowest estimated time to the first token",
 	policy.ReasonScorerSum:     "highest sum of prefix match and shortness of the queue",

@@ -39,7 +39,7 @@ func columns(promptBytes int) []column {
 
 // legend explains the column titles that are not obvious.
 var legend = map[string]string{
-	"SCORE":  "SCORE estimated latency in seconds, lowest first",
+	"SCORE":  "SCORE cost in seconds (estimated time of the request plus the delay it causes to others), lowest first",
 	"MATCH":  "MATCH expected prefix hit",
 	"OUT":    "OUT outstanding",
 	"PEND":   "PEND pending at the engine",
