@@ -70,7 +70,7 @@ lint:
 # Skips tests that call testkit.NotUnderRace; each states its reason. The race detector needs cgo. The slow
 # tests of RACE_SHORT start processes, repeat crashes at every call, or simulate days; the fast ones run the same code. For the
 # store, that is not so for changes of its members: after a change there, run go test -race ./internal/store (3 minutes).
-# -vet=off: `go vet` is a step of its own; go test would analyse all dependencies again, here for the race detector's build.
+# -vet=off: linting runs vet's analyzers; go test would analyse all dependencies again, here for the race detector's build.
 RACE_SHORT := skyserve/cmd/skyserve skyserve/internal/controller/deploy skyserve/internal/sim/eval skyserve/internal/store
 race:
 	CGO_ENABLED=1 go test -race -vet=off -timeout 15m $(filter-out $(RACE_SHORT),$(CONCURRENT))
