@@ -41,3 +41,26 @@ func TestCostIsNotBehindSkyLB(t *testing.T) {
 		}
 	}
 }
+
+// With a single replica there is nothing to choose but the order of requests. In an overload, cost served requests of
+// older sessions first, even when little of their long prompts was still cached, and rejected shorter ones.
+func TestOneReplicaServesAsMuchWithCost(t *testing.T) {
+	const runs = 4
+	s := Mixture(1800139)
+	if s.Workload != workload.Arena || s.Rate == 0 || len(s.Regions) != 2 {
+		t.Fatalf("drew %s", s.Title)
+	}
+	s.Regions, s.Links, s.Rate, s.Duration = s.Regions[:1], nil, s.Rate/2, 10*time.Minute
+	mean := func(policy string) (throughput float64) {
+		for seed := range uint64(runs) {
+			f := run(t, &s, Setup{Policy: policy, Push: push(t, "pending"), Layout: Regional, Seed: seed + 1}).Figures
+			throughput += f.OutputTokensPerSecond / runs
+		}
+		return throughput
+	}
+	cost, skylb := mean("cost"), mean("skylb")
+	t.Logf("cost %.0f tokens/s, skylb %.0f", cost, skylb)
+	if cost < 0.99*skylb {
+		t.Errorf("cost serves %.3f times the tokens of skylb", cost/skylb)
+	}
+}

@@ -113,13 +113,18 @@ func (c *caches) forgetCache(now time.Duration, ct *cacheTarget) {
 	c.tree(ct).RemoveTarget(ct.treeSlot)
 }
 
-// sessionStart returns the start of a prompt's session, if the prompt continues an answered one.
-func (c *caches) sessionStart(prompt prefix.Key) (start time.Duration, known bool) {
-	if found := c.replicas.Match(prompt, nil); found.Answered {
-		return found.SessionStart, true
+// session returns the start of a prompt's session, known if the prompt continues an answered one, and whether other
+// requests continue the same prefix in another way, here or at a peer.
+func (c *caches) session(prompt prefix.Key) (start time.Duration, known, branches bool) {
+	here := c.replicas.Match(prompt, nil)
+	if here.Answered && here.Branches {
+		return here.SessionStart, true, true
 	}
-	found := c.peers.Match(prompt, nil)
-	return found.SessionStart, found.Answered
+	there := c.peers.Match(prompt, nil)
+	if branches = here.Branches || there.Branches; here.Answered {
+		return here.SessionStart, true, branches
+	}
+	return there.SessionStart, there.Answered, branches
 }
 
 // match returns the number of bytes of a prompt that each replica, or peer, has cached, and for replicas how many of them

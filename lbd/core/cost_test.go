@@ -339,24 +339,25 @@ func order(b *Balancer, now time.Duration) (ids []string) {
 }
 
 // A started conversation is finished before new ones begin, without any session id: its start is
-// known from its prefix. If engines have nothing cached, the order is first come, first served.
+// known from its prefix. If engines have nothing cached, or do not report what they have, the order is first come, first
+// served.
 func TestCachedConversationsGoFirst(t *testing.T) {
 	for _, c := range []struct {
-		cached int
+		cached policy.Maybe[int]
 		want   string
-	}{{100, "turn new"}, {0, "new turn"}} {
+	}{{policy.Known(100), "turn new"}, {policy.Known(0), "new turn"}, {policy.Maybe[int]{}, "new turn"}} {
 		b := start(DefaultConfig(policy.NewCost()), 1)
 		b.Step(time.Second, idle("r0"))
 		b.Step(time.Second, idle("r0"))
 		ask(t, b, time.Second, Request{ID: "opening", Prompt: letters("ab"), PromptTokens: 100})
-		b.Step(2*time.Second, Event{Kind: EventFinished, ID: "opening", Outcome: &Outcome{Key: letters("abANSWER"), CachedTokens: policy.Known(c.cached)}})
+		b.Step(2*time.Second, Event{Kind: EventFinished, ID: "opening", Outcome: &Outcome{Key: letters("abANSWER"), CachedTokens: c.cached}})
 		busy := idle("r0")
 		busy.Report.Pending = policy.Known(3)
 		b.Step(3*time.Second, busy)
 		b.Step(3*time.Second, Event{Kind: EventArrived, Request: &Request{ID: "new", Model: "m", Prompt: letters("xyz"), PromptTokens: 100}})
 		b.Step(4*time.Second, Event{Kind: EventArrived, Request: &Request{ID: "turn", Model: "m", Prompt: letters("abANSWERcd"), PromptTokens: 100}})
 		if got := fmt.Sprint(order(b, 5*time.Second)); got != "["+c.want+"]" {
-			t.Errorf("%d of 100 tokens cached: %s, want %s", c.cached, got, c.want)
+			t.Errorf("%+v of 100 tokens cached: %s, want %s", c.cached, got, c.want)
 		}
 	}
 }
@@ -379,6 +380,9 @@ func TestForwardIncludesSessionAge(t *testing.T) {
 	}
 	// There it precedes requests that arrived earlier but whose session began later.
 	there := start(DefaultConfig(policy.NewCost()), 1)
+	there.Step(15*time.Second, idle("r0"))
+	ask(t, there, 15*time.Second, Request{ID: "cached", PromptTokens: 100})
+	there.Step(16*time.Second, Event{Kind: EventFinished, ID: "cached", Outcome: &Outcome{CachedTokens: policy.Known(100)}})
 	there.Step(20*time.Second, full)
 	there.Step(20*time.Second, Event{Kind: EventArrived, Request: &Request{ID: "local", Model: "m", PromptTokens: 100}})
 	there.Step(20100*time.Millisecond, Event{Kind: EventArrived, Request: &Request{ID: "turn", Model: "m", PromptTokens: 100, From: "us", Hop: HopRemote, SessionAge: 9 * time.Second}})
@@ -417,6 +421,45 @@ func TestServedForwardFreesPeer(t *testing.T) {
 		b.Step(1200*time.Millisecond, Event{Kind: EventArrived, Request: &Request{ID: "next", Model: "m", PromptTokens: 100}})
 		if got := seen.peers[0]; got.PeerOutstanding != c.want || got.ContextTokens != 500*c.want || math.Abs(got.KV.Value-c.kv) > 1e-9 {
 			t.Errorf("%s: the peer has %d requests with %d tokens of context and KV utilisation %g, want %d and %g", c.name, got.PeerOutstanding, got.ContextTokens, got.KV.Value, c.want, c.kv)
+		}
+	}
+}
+
+// The next request of a conversation precedes requests that arrived some seconds earlier, those of a tree also ones that
+// arrived much earlier: at a hit rate of one half, 120 s times its sixth power and its square.
+func TestSessionsLeadByHitsAndBranches(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		sibling string // another continuation of the first answer, sent before
+		lead    time.Duration
+	}{
+		{"conversation", "", 1875 * time.Millisecond},
+		{"tree", "abANSWERef", 30 * time.Second},
+	} {
+		for _, later := range []time.Duration{c.lead - time.Millisecond, c.lead + time.Millisecond} {
+			b := start(DefaultConfig(policy.NewCost()), 1)
+			b.Step(time.Second, idle("r0"))
+			half := &Outcome{Key: letters("abANSWER"), CachedTokens: policy.Known(50)}
+			ask(t, b, time.Second, Request{ID: "opening", Prompt: letters("ab"), PromptTokens: 100})
+			b.Step(2*time.Second, Event{Kind: EventFinished, ID: "opening", Outcome: half})
+			if c.sibling != "" {
+				b.Step(3*time.Second, idle("r0"))
+				ask(t, b, 3*time.Second, Request{ID: "sibling", Prompt: letters(c.sibling), PromptTokens: 100})
+				b.Step(4*time.Second, Event{Kind: EventFinished, ID: "sibling", Outcome: &Outcome{CachedTokens: policy.Known(50)}})
+			}
+			full := idle("r0")
+			full.Report.Pending = policy.Known(500)
+			b.Step(60*time.Second, full)
+			now := 60*time.Second + later
+			b.Step(60*time.Second, Event{Kind: EventArrived, Request: &Request{ID: "new", Model: "m", Prompt: letters("xy"), PromptTokens: 100}})
+			b.Step(now, Event{Kind: EventArrived, Request: &Request{ID: "next", Model: "m", Prompt: letters("abANSWERcd"), PromptTokens: 100}})
+			want := "[next new]"
+			if later > c.lead {
+				want = "[new next]"
+			}
+			if got := fmt.Sprint(order(b, now)); got != want {
+				t.Errorf("%s, %s after a new session: sent in the order %s, want %s", c.name, later, got, want)
+			}
 		}
 	}
 }

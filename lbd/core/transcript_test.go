@@ -224,7 +224,7 @@ func event(word, name string, a args) (Event, bool) {
 	case "progress":
 		return Event{Kind: EventProgress, Target: name, Tokens: a.int("tokens", 0)}, true
 	case "finish":
-		return Event{Kind: EventFinished, ID: name, Outcome: &Outcome{Key: letters(a["key"]), OutputTokens: a.maybe("output")}}, true
+		return Event{Kind: EventFinished, ID: name, Outcome: &Outcome{Key: letters(a["key"]), OutputTokens: a.maybe("output"), CachedTokens: a.maybe("cached")}}, true
 	case "fail":
 		return Event{Kind: EventFailed, ID: name, Outcome: &Outcome{Retryable: a["started"] == "", Unreachable: a["unreachable"] != "", Refused: a["lacks"] != "", LacksModel: a["lacks"] != ""}}, true
 	case "cancel":
