@@ -254,8 +254,12 @@ func (c *Controller) runRounds(ctx context.Context, l lease) error {
 	defer c.endProbes()
 	defer contexts.stop()
 	loaded := false
+	var held context.Context
 	for {
-		held := contexts.next()
+		if next := contexts.next(); next != held {
+			c.endProbes()
+			held = next
+		}
 		if held.Err() == nil && !loaded {
 			loaded = c.logFailure(c.loadAssignment(held))
 		}

@@ -4,10 +4,14 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"log/slog"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"skyserve/internal/store"
+	"skyserve/internal/telemetry"
 	"skyserve/provision"
 )
 
@@ -82,6 +86,48 @@ func TestTermSurvivesLateRenewal(t *testing.T) {
 			t.Errorf("the term ended: %v; changes had %d contexts, want 2", err, len(contexts))
 		}
 	})
+}
+
+// hangingBalancer is a balancer whose probes hang from a time on, for as long as deadAfter rounds.
+type hangingBalancer struct {
+	*fakeBalancer
+	from time.Time
+}
+
+func (b hangingBalancer) Healthy(ctx context.Context) error {
+	if since := time.Since(b.from); since >= 0 && since < deadAfter*roundInterval {
+		<-ctx.Done()
+		return context.Cause(ctx)
+	}
+	return b.fakeBalancer.Healthy(ctx)
+}
+
+// A probe that the controller cancels, in a round or between two rounds, is no failure of the balancer.
+func TestCancelledProbeIsDiscarded(t *testing.T) {
+	for name, renewals := range map[string][]time.Duration{
+		"in a round":     {0, 0, 0, leaseTTL - time.Millisecond},
+		"between rounds": {1750 * time.Millisecond, 0, leaseTTL - time.Millisecond},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld()
+				w.balancers[0].admin = hangingBalancer{w.lb[w.balancers[0].ID], time.Now().Add(4500 * time.Millisecond)}
+				l := newHungLease(func(renewal int) time.Duration { return append(renewals, make([]time.Duration, 10)...)[renewal] })
+				list := &eventList{}
+				w.events = store.NewEventQueue(list, "c", telemetry.Event{Actor: telemetry.ActorController}, slog.New(slog.DiscardHandler))
+				ctx, end := context.WithTimeoutCause(t.Context(), 10*time.Second, errDead)
+				defer end()
+				go w.events.Run(ctx)
+				if err := w.runTerm(ctx, l); !errors.Is(err, errDead) {
+					t.Errorf("the term ended: %v", err)
+				}
+				synctest.Wait()
+				if got := list.lines(); len(got) != 0 {
+					t.Errorf("got the events\n%s", strings.Join(got, "\n"))
+				}
+			})
+		})
+	}
 }
 
 // A leader that finds the assignment of a later one ends its term and changes nothing.

@@ -74,7 +74,8 @@ func (c *Controller) runRound(ctx context.Context, l lease) error {
 }
 
 // probeBalancer reads a balancer's health and its replicas. A probe that takes longer than probeWait counts as failed in
-// this round and continues into the next: the first one includes a new connection, which takes several round trips.
+// this round and continues into the next: the first one includes a new connection, which takes several round trips. A
+// round whose context ends meanwhile does not count.
 func (c *Controller) probeBalancer(ctx context.Context, b *trackedBalancer) {
 	if b.probe == nil {
 		b.probe = make(chan probeResult, 1)
@@ -90,6 +91,9 @@ func (c *Controller) probeBalancer(ctx context.Context, b *trackedBalancer) {
 		r.err = errSlowProbe
 	}
 	b.listed, b.workers = false, nil
+	if ctx.Err() != nil {
+		return // see endProbes
+	}
 	before := b.alive()
 	if r.err != nil {
 		b.failures++
@@ -110,8 +114,8 @@ func (c *Controller) probeBalancer(ctx context.Context, b *trackedBalancer) {
 	}
 }
 
-// endProbes waits for the probes in progress, whose context has ended, and discards their results: the next term must not
-// act on them.
+// endProbes waits for the probes in progress, whose context has ended, and discards their results: their errors may be
+// those of the context, and the next term must not act on them.
 func (c *Controller) endProbes() {
 	c.probing.Wait()
 	for _, b := range c.balancers {
