@@ -219,6 +219,9 @@ type ReplicaSnapshot struct {
 	Failed int64 `json:"failed"`
 	// Attachment is another number whenever Sent and Failed begin at 0 again, also after a restart of the balancer.
 	Attachment uint64 `json:"attachment"`
+	// Epoch is the number of the assignment with which the controller attached it; 0 = not attached by the controller, or
+	// not reported.
+	Epoch uint64 `json:"epoch"`
 	// Pace is the time between two tokens relative to the nominal replica; nil until enough were seen.
 	Pace *float64 `json:"pace"`
 	// KV is the KV utilisation, 0..1.

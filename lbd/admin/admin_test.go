@@ -383,7 +383,7 @@ func TestSnapshotOfOwnRegion(t *testing.T) {
 	b := &balancer{
 		replicas: []Replica{
 			{
-				ReplicaConfig: service.ReplicaConfig{ID: "us-0", URL: "http://127.0.0.1:8201", Model: "llama", GPU: "L4", Region: "local/eu"}, State: service.StateReady, Origin: "config",
+				ReplicaConfig: service.ReplicaConfig{ID: "us-0", URL: "http://127.0.0.1:8201", Model: "llama", GPU: "L4", Region: "local/eu", Epoch: 6}, State: service.StateReady, Origin: "config",
 				View: &core.ReplicaView{Reported: true, Outstanding: 5, Pending: policy.Known(0), Running: policy.Known(3), KV: policy.Known(0.5), OutstandingLimit: policy.Known(9), Age: 40 * time.Millisecond},
 			},
 			{
@@ -403,9 +403,9 @@ func TestSnapshotOfOwnRegion(t *testing.T) {
 	want := `{"at":"2023-11-14T22:13:20Z","service":"chat","regions":[{"name":"local/us",` +
 		`"balancers":[{"id":"lb-us-0","endpoint":"http://127.0.0.1:8001","admin":"http://127.0.0.1:8101","version":"","state":"READY","reason":"","unresponsive":false,"rtt_ms":null,"age_ms":0,"certificate":null}],` +
 		`"replicas":[` +
-		`{"id":"us-0","url":"http://127.0.0.1:8201","model":"llama","gpu":"L4","region":"local/eu","capacity":"","state":"READY","reason":"","origin":"config","pending":0,"running":3,"outstanding":5,"outstanding_limit":9,"sent":0,"failed":0,"attachment":7,"pace":null,"kv":0.5,"prefix_hit_rate":0.75,"output_tokens_per_second":20,"age_ms":40,"continuation":"proven","donated":false,"unattached":false,"terminated":false,"start":null,"usd_per_hour":null,"version":"","ready_since":null,"gpus":null},` +
-		`{"id":"us-1","url":"","model":"","gpu":"","region":"","capacity":"","state":"STARTING","reason":"connection refused","origin":"","pending":null,"running":null,"outstanding":0,"outstanding_limit":null,"sent":0,"failed":0,"attachment":0,"pace":null,"kv":null,"prefix_hit_rate":0.25,"output_tokens_per_second":null,"age_ms":null,"continuation":"","donated":false,"unattached":false,"terminated":false,"start":null,"usd_per_hour":null,"version":"","ready_since":null,"gpus":null},` +
-		`{"id":"us-2","url":"","model":"","gpu":"","region":"","capacity":"","state":"STARTING","reason":"no response yet","origin":"","pending":null,"running":null,"outstanding":0,"outstanding_limit":null,"sent":0,"failed":0,"attachment":0,"pace":null,"kv":null,"prefix_hit_rate":null,"output_tokens_per_second":null,"age_ms":null,"continuation":"","donated":false,"unattached":false,"terminated":false,"start":null,"usd_per_hour":null,"version":"","ready_since":null,"gpus":null}],` +
+		`{"id":"us-0","url":"http://127.0.0.1:8201","model":"llama","gpu":"L4","region":"local/eu","capacity":"","state":"READY","reason":"","origin":"config","pending":0,"running":3,"outstanding":5,"outstanding_limit":9,"sent":0,"failed":0,"attachment":7,"epoch":6,"pace":null,"kv":0.5,"prefix_hit_rate":0.75,"output_tokens_per_second":20,"age_ms":40,"continuation":"proven","donated":false,"unattached":false,"terminated":false,"start":null,"usd_per_hour":null,"version":"","ready_since":null,"gpus":null},` +
+		`{"id":"us-1","url":"","model":"","gpu":"","region":"","capacity":"","state":"STARTING","reason":"connection refused","origin":"","pending":null,"running":null,"outstanding":0,"outstanding_limit":null,"sent":0,"failed":0,"attachment":0,"epoch":0,"pace":null,"kv":null,"prefix_hit_rate":0.25,"output_tokens_per_second":null,"age_ms":null,"continuation":"","donated":false,"unattached":false,"terminated":false,"start":null,"usd_per_hour":null,"version":"","ready_since":null,"gpus":null},` +
+		`{"id":"us-2","url":"","model":"","gpu":"","region":"","capacity":"","state":"STARTING","reason":"no response yet","origin":"","pending":null,"running":null,"outstanding":0,"outstanding_limit":null,"sent":0,"failed":0,"attachment":0,"epoch":0,"pace":null,"kv":null,"prefix_hit_rate":null,"output_tokens_per_second":null,"age_ms":null,"continuation":"","donated":false,"unattached":false,"terminated":false,"start":null,"usd_per_hour":null,"version":"","ready_since":null,"gpus":null}],` +
 		`"queued":4,"models":[{"model":"llama","queued":1,"deferred":3,"first_tokens":40,"slo_misses":2,"idle_ms":0,` +
 		`"traffic":{"seconds":30,"outcomes":{"served":7,"limited":0,"failed":1,"retries":0},"usage":{"requests":7,"prompt_tokens":700,"cached_tokens":64,"output_tokens":70,"priced_requests":7,"cost_nano_usd":5000},"ttft_ms":null,"e2e_ms":null},"cold":false,"late":2}],` +
 		`"keys":[],"requests_per_second":1.5,"output_tokens_per_second":null,"prefix_hit_rate":null,"ttft_ms":null,"queue_oldest_ms":null,"outcomes":{"served":0,"limited":0,"failed":0,"retries":0},"forwarded_in":2,"forwarded_out":3,"forwarded_to":[]}],` +
@@ -700,6 +700,34 @@ func TestSnapshotIncludesForwards(t *testing.T) {
 		want := map[service.Region][]telemetry.Flow{"local/us": {{Region: "local/eu", Requests: 11}, {Region: "local/us", Requests: 1}}}[r.Name]
 		if !slices.Equal(r.ForwardedTo, want) || r.ForwardedTo == nil {
 			t.Errorf("%s forwarded to %v, want %v", r.Name, r.ForwardedTo, want)
+		}
+	}
+}
+
+// A balancer that responds again still has the replicas that another one has adopted. Each is listed once, at the newer
+// assignment. Replicas without an assignment are those of standalone balancers.
+func TestReplicaOfTwoBalancersIsListedOnce(t *testing.T) {
+	for name, c := range map[string]struct {
+		own, peer uint64
+		us, eu    int
+	}{
+		"the peer has adopted it":     {3, 4, 0, 1},
+		"the balancer has adopted it": {4, 3, 1, 0},
+		"the balancer has restarted":  {0, 4, 0, 1},
+		"no controller":               {0, 0, 1, 1},
+	} {
+		adopted := reportingPeer("lb-eu-0", "local/eu", "us-0")
+		adopted.Region.Replicas[0].Epoch = c.peer
+		b := &balancer{
+			replicas: []Replica{{ReplicaConfig: service.ReplicaConfig{ID: "us-0", Epoch: c.own}, State: service.StateReady}},
+			peers:    []peer.Health{adopted},
+		}
+		s := api(b, nil).Snapshot()
+		if eu, us := len(s.Regions[0].Replicas), len(s.Regions[1].Replicas); eu != c.eu || us != c.us {
+			t.Errorf("%s: %d in us and %d in eu, want %d and %d", name, us, eu, c.us, c.eu)
+		}
+		if len(adopted.Region.Replicas) != 1 {
+			t.Errorf("%s: the peer's own snapshot was changed", name)
 		}
 	}
 }

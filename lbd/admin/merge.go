@@ -9,23 +9,24 @@ import (
 	"skyserve/internal/telemetry"
 )
 
-// merge joins the parts of all balancers into one entry per region, sorted by name. A replica that
-// a live balancer has adopted is removed from the part of its lost balancer.
+// merge joins the parts of all balancers into one entry per region, sorted by name. A replica that a live balancer has is
+// removed from the parts of lost balancers, and from those of balancers with an older assignment of it.
 func merge(parts []telemetry.RegionSnapshot) []telemetry.RegionSnapshot {
-	attachedToLive := map[string]bool{}
+	newest := map[string]uint64{} // the epoch of each replica at live balancers
 	for _, p := range parts {
 		if isLive(p) {
 			for _, r := range p.Replicas {
-				attachedToLive[r.ID] = true
+				newest[r.ID] = max(newest[r.ID], r.Epoch)
 			}
 		}
 	}
 	byName := map[service.Region][]telemetry.RegionSnapshot{}
 	names := []service.Region{}
 	for _, p := range parts {
-		if !isLive(p) {
-			p.Replicas = slices.DeleteFunc(slices.Clone(p.Replicas), func(r telemetry.ReplicaSnapshot) bool { return attachedToLive[r.ID] })
-		}
+		p.Replicas = slices.DeleteFunc(slices.Clone(p.Replicas), func(r telemetry.ReplicaSnapshot) bool {
+			epoch, attached := newest[r.ID]
+			return attached && (!isLive(p) || r.Epoch < epoch)
+		})
 		if byName[p.Name] == nil {
 			names = append(names, p.Name)
 		}

@@ -234,7 +234,7 @@ func replicaSnapshot(r Replica, stats proxy.ReplicaTrafficStats) telemetry.Repli
 	s := telemetry.ReplicaSnapshot{
 		ID: r.ID, URL: r.URL, Model: r.Model, GPU: r.GPU, Region: r.Region, Capacity: r.Capacity, State: r.State, Reason: r.Reason, Origin: r.Origin,
 		PrefixHitRate: cmp.Or(stats.PrefixHitRate, r.HitRate.Ptr()), OutputTokensPerSecond: stats.OutputTokensPerSecond,
-		Continuation: string(stats.Continuation), Sent: stats.Sent, Failed: stats.Failed, Attachment: stats.Attachment,
+		Continuation: string(stats.Continuation), Sent: stats.Sent, Failed: stats.Failed, Attachment: stats.Attachment, Epoch: r.Epoch,
 	}
 	if r.USDPerHour > 0 {
 		s.USDPerHour = &r.USDPerHour
