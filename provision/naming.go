@@ -22,7 +22,7 @@ func BalancerID(region service.Region, n int) string {
 	return fmt.Sprintf("lb-%s-%d", region.ShortName(), n)
 }
 
-// IsBalancerID reports whether an id is a balancer's.
+// IsBalancerID reports whether an id has the form of a balancer's id: it begins with lb-.
 func IsBalancerID(id string) bool { return strings.HasPrefix(id, "lb-") }
 
 // ReplicaID returns the id of a replica in a region: us-0, us-1, ... for the service's first model. For
@@ -36,7 +36,7 @@ func ReplicaID(spec *service.Spec, model int, region service.Region, ordinal int
 	return id + "-" + strconv.Itoa(ordinal)
 }
 
-// ReplicaOrdinal returns the ordinal in an id of ReplicaID; 0 for other ids.
+// ReplicaOrdinal returns the number after the last hyphen of an id; 0 if there is none.
 func ReplicaOrdinal(id string) int {
 	n, err := strconv.Atoi(id[strings.LastIndex(id, "-")+1:])
 	if err != nil {

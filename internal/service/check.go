@@ -211,6 +211,7 @@ func (c *checker) checkRegion(r *RegionSpec, p path) {
 		return
 	}
 	c.checkCloudRegion(r, p)
+	c.checkReservedPrefix(r, p)
 	if r.Name.Cloud() == CloudStatic {
 		c.checkStaticRegion(r, p)
 	} else {
@@ -224,6 +225,14 @@ func (c *checker) checkRegion(r *RegionSpec, p path) {
 	c.checkNetwork(r, p)
 	c.checkMachineImages(r, p)
 	c.checkPublic(r, p)
+}
+
+// checkReservedPrefix rejects a region whose replicas would have ids in the form of a balancer's id.
+func (c *checker) checkReservedPrefix(r *RegionSpec, p path) {
+	at := p.key("name")
+	if strings.HasPrefix(r.Name.ShortName()+"-", "lb-") && c.valid(at) {
+		c.reportAtPath(at, Error{Problem: "must not be lb or begin with lb- after the slash: the ids of balancers begin with lb-", Found: c.describePath(at), Suggestion: "choose another name"})
+	}
 }
 
 // checkStaticRegion validates a region of existing machines.
