@@ -180,7 +180,11 @@ func changeEach(ctx context.Context, errOut io.Writer, ids []string, change func
 
 // applyDecision applies a decision.
 func (o *replicaOptions) applyDecision(cmd *cobra.Command, d decision) error {
-	_, err := applyDecision(cmd.Context(), o.service, cmd.InOrStdin(), cmd.ErrOrStderr(), o.yes, cmp.Or(o.reason, cmd.CommandPath()), o.clouds, d)
+	command := cmd.CommandPath()
+	if o.undo {
+		command += " --undo"
+	}
+	_, err := applyDecision(cmd.Context(), o.service, cmd.InOrStdin(), cmd.ErrOrStderr(), o.yes, cmp.Or(o.reason, command), o.clouds, d)
 	return err
 }
 
