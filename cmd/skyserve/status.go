@@ -53,7 +53,8 @@ VMs or modified firewalls. Regions and VMs are queried concurrently, so one that
 does not delay the others. Machines of static regions are shown as a balancer reports
 them.
 
-With --exit-code, status exits 1 if the service is not READY or has a critical alert.`,
+With --exit-code, status exits 1 if the service is not READY or has a critical alert.
+Replicas that an operator or a plan drained or donated do not count.`,
 		Example: `  skyserve status
   skyserve status chat --watch
   skyserve status -o json
