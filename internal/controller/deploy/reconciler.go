@@ -233,6 +233,9 @@ func (rc *Reconciler) reconcileOnce(ctx context.Context, checkLeadership func() 
 		return false, err
 	}
 	seen := rc.readStatuses(ctx, dl)
+	if ctx.Err() != nil {
+		return false, context.Cause(ctx) // errors of ctx are not those of machines
+	}
 	if rc.failed == nil {
 		rc.failed = map[string]bool{}
 	}

@@ -19,6 +19,7 @@ import (
 	"skyserve/internal/controller/deploy"
 	"skyserve/internal/identity"
 	"skyserve/internal/service"
+	"skyserve/internal/telemetry"
 	"skyserve/internal/testcloud/conformance"
 	"skyserve/internal/testkit"
 	"skyserve/provision"
@@ -187,6 +188,40 @@ func allServe(have []provision.Object) map[string]deploy.AgentReport {
 		seen[o.ID] = deploy.AgentReport{Status: agent.Status{Phase: agent.PhaseReady, InFlight: 1}}
 	}
 	return seen
+}
+
+// Statuses that the controller stops reading are discarded: a failure before the next observation is recorded.
+func TestCancelledStatusesAreDiscarded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		u := newReconcilerWorld(t)
+		rc := u.reconciler()
+		var deaths []string
+		rc.RecordEventsWith(func(e telemetry.Event) {
+			if e.Kind == telemetry.EventDeath {
+				deaths = append(deaths, e.Object)
+			}
+		})
+		for _, observe := range []func(cancel func(), r *deploy.AgentReport){
+			func(func(), *deploy.AgentReport) {},
+			func(cancel func(), r *deploy.AgentReport) { cancel(); *r = deploy.AgentReport{Err: context.Canceled} },
+			func(_ func(), r *deploy.AgentReport) { r.Phase = agent.PhaseFailed },
+		} {
+			ctx, cancel := context.WithCancel(t.Context())
+			rc.SetProber(func(have []provision.Object) map[string]deploy.AgentReport {
+				seen := allServe(have)
+				r := seen["us-east-1-0"]
+				observe(cancel, &r)
+				seen["us-east-1-0"] = r
+				return seen
+			})
+			rc.Reconcile(ctx, always)
+			cancel()
+			rc.Wait()
+		}
+		if !slices.Equal(deaths, []string{"us-east-1-0"}) {
+			t.Errorf("failures of %q were recorded, want that of us-east-1-0", deaths)
+		}
+	})
 }
 
 // replicas returns the IDs of running replicas, with the regions that they are a fallback for.
