@@ -25,8 +25,9 @@ func BalancerID(region service.Region, n int) string {
 // IsBalancerID reports whether an id has the form of a balancer's id: it begins with lb-.
 func IsBalancerID(id string) bool { return strings.HasPrefix(id, "lb-") }
 
-// ReplicaID returns the id of a replica in a region: us-0, us-1, ... for the service's first model. For
-// further models the id also contains the model's short name. model is the index in spec.Models, and ordinal is the
+// ReplicaID returns the id that a new replica in a region gets: us-0, us-1, ... for the service's first model. For
+// further models the id also contains the model's short name. An existing replica keeps its id, and a new one gets
+// another id if this one is taken: package cloud decides on both. model is the index in spec.Models, and ordinal is the
 // replica's number among those of the model in the region.
 func ReplicaID(spec *service.Spec, model int, region service.Region, ordinal int) string {
 	id := region.ShortName()
