@@ -61,7 +61,7 @@ func (cs Changes) CostPerHour() float64 {
 // Diff returns the changes from the observed to the desired state. The result does not depend on the
 // order of the arguments.
 //
-// Prerequisites of machines (firewalls, identities) are created and repaired first, and terminated
+// Prerequisites of machines (firewalls, identities, stored binaries) are created and repaired first, and terminated
 // last. Then all missing objects are launched at once. Then objects that differ are replaced in a rolling update:
 // first replicas; then balancers, one at a time; then the name server. Of the replicas of a model, the
 // first one is replaced before the others, then one per region at a time; if several regions have only one replica of the

@@ -18,10 +18,10 @@ const (
 	KindReplica    ObjectKind = "replica"
 	KindController ObjectKind = "controller" // of earlier versions only: controllers now run on balancers' machines
 	KindNameServer ObjectKind = "nameserver" // serves DNS for the service's public name
-	// Prerequisites of machines in a cloud: firewall rules, and the permissions of machines in their
-	// own cloud. They are created before the machines and removed after them.
-	KindFirewall ObjectKind = "firewall"
-	KindIdentity ObjectKind = "identity"
+	// The kinds below are prerequisites of machines in a cloud. They are created before the machines and removed after them.
+
+	KindFirewall ObjectKind = "firewall" // firewall rules
+	KindIdentity ObjectKind = "identity" // the permissions of machines in their own cloud
 	// KindBinary is a skyserve binary in the service's own bucket of a cloud, from which its machines
 	// download it. The bucket exists as long as it contains a binary. The value is the word of the flag --program.
 	KindBinary ObjectKind = "program"
@@ -166,7 +166,8 @@ type FirewallRule struct {
 	From RuleSource `json:"from"`
 }
 
-// Grant is a permission of a VM in its own cloud.
+// Grant is a rule of an identity: what VMs with the identity may do in its cloud, who may open a shell on them, or which
+// VMs of another cloud may use it.
 type Grant string
 
 // The grants.
