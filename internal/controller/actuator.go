@@ -65,7 +65,7 @@ type CurrentReplica struct {
 	Model  string // empty where only the replica itself reports it
 	Region service.Region
 	GPU    string
-	// Class is the class of its machine: GPU, number of GPUs and capacity type. It is the zero class where that is unknown.
+	// Class is its replica class: GPU, number of GPUs and capacity type. It is the zero class where that is unknown.
 	Class provision.ReplicaClass
 	URL   string
 	// Drained replicas receive no requests: they were drained by an operator, interrupted or
@@ -99,12 +99,12 @@ type ReplicaLaunch struct {
 	Model  string
 	Region service.Region
 	Count  int
-	// Class is the preferred machine class; where it is unavailable, the next class of service.yaml is
+	// Class is the preferred replica class; where it is unavailable, the next class of service.yaml is
 	// used.
 	Class provision.ReplicaClass
 }
 
-// ReplicaReplacement is a replica whose machine class differs from the plan. A replacement of the planned
+// ReplicaReplacement is a replica whose replica class differs from the plan. A replacement of the planned
 // class is launched; the replica serves until the replacement is ready. If that class is
 // unavailable, the replica stays.
 type ReplicaReplacement struct {

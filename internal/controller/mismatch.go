@@ -6,7 +6,7 @@ import (
 	"skyserve/provision"
 )
 
-// mismatch is the difference between the machine classes of a group's replicas and the plan. It is
+// mismatch is the difference between the replica classes of a group's replicas and the plan. It is
 // zero where the plan has no counts or a replica's class is unknown.
 type mismatch struct {
 	missing []provision.ReplicaClass // the class of each missing replica: one entry per replica

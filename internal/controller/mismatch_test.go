@@ -18,7 +18,7 @@ regions: [{name: aws/us-east-1, replicas: {min: 1, max: 6}}]
 autoscale: {strategy: lt-i}
 `
 
-// kinds returns the sorted machine classes of the replicas.
+// kinds returns the sorted classes of the replicas.
 func (y *fakeActuator) kinds() string {
 	y.mu.Lock()
 	defer y.mu.Unlock()
@@ -51,7 +51,7 @@ func (w *scalerWorld) wants(on ...telemetry.TargetReplicas) {
 	w.scaler.review.set(telemetry.Review{Strategy: "lt-i", From: now, Until: now.Add(time.Hour), Targets: []telemetry.PlannedCapacity{target}})
 }
 
-// Replicas end up on the machine classes of the plan.
+// Replicas end up in the replica classes of the plan.
 func TestReplicasConvergeToPlannedClasses(t *testing.T) {
 	count := func(gpu string, n int) telemetry.TargetReplicas {
 		return telemetry.TargetReplicas{GPU: gpu, GPUs: 1, Capacity: service.CapacityOnDemand, Count: n}

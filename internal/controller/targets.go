@@ -56,7 +56,7 @@ func publishedTargets(v *plan.ReviewResult) []telemetry.PlannedCapacity {
 	return out
 }
 
-// plannedCounts returns the planned number of replicas of a model in a region by machine class; nil where
+// plannedCounts returns the planned number of replicas of a model in a region by replica class; nil where
 // the targets no longer apply (see telemetry.Review.Current) or the plan has no replicas there.
 func plannedCounts(r *telemetry.Review, now time.Time, at modelRegion) provision.ClassCounts {
 	if !r.Current(now) {

@@ -10,7 +10,7 @@ import (
 	"skyserve/provision"
 )
 
-// ReplacementRefusedError is a replica that keeps its machine class: the desired class is unavailable, or the limits of the
+// ReplacementRefusedError is a replica that keeps its replica class: the desired class is unavailable, or the limits of the
 // service (replicas.max, budget, launches) do not allow a replacement now. Reason says which.
 type ReplacementRefusedError struct {
 	ID      string
