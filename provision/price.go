@@ -27,7 +27,7 @@ type Pricer interface {
 	Prices(ctx context.Context, region service.Region) ([]Price, error)
 }
 
-// maxPrice is the maximum plausible price of a machine, in USD per hour: ten times the highest price of
+// maxPrice is the maximum plausible price of a machine, in USD per hour: more than ten times the highest price of
 // the catalogue. A higher number is a parsing error.
 const maxPrice = 1000
 
