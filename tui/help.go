@@ -26,7 +26,7 @@ var columnsHelp = []columnHelp{
 	{"req/s", "requests that ended per second, last minute", []view{viewModels, viewTenants}},
 	{"err%", "share of these requests that failed (429 and 5xx), last minute", []view{viewModels, viewTenants}},
 	{"slo miss", "share of streamed requests of the tier fast with a TTFT later than its target, last 10 s", []view{viewOverview}},
-	{"hit", "share of prompt tokens cached (prefix hit rate)", []view{viewOverview, viewReplicas, viewModels, viewTenants}},
+	{"hit", "share of prompt tokens cached (prefix hit rate), last minute", []view{viewOverview, viewReplicas, viewModels, viewTenants}},
 	{"fwd in/out, forward", "requests forwarded from / to other regions since the balancers started", []view{viewOverview}},
 	{"forwarded", "requests from one region to another: per second, and in total since the sending balancers started", []view{viewOverview}},
 	{"rtt", "round-trip time from the queried balancer", []view{viewOverview}},
