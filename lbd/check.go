@@ -150,18 +150,20 @@ func checkListeners(p *problems, cfg service.BalancerConfig, opts Options) {
 func checkTargets(p *problems, cfg service.BalancerConfig) {
 	checkPeerToken(p, cfg)
 	checkReplicasFile(p, cfg.ReplicasFile)
-	seen, names := map[string]string{cfg.ID: "id"}, map[string]string{}
+	seen, names, seenNames := map[string]string{cfg.ID: "id"}, map[string]string{}, map[string]string{}
 	for i, r := range cfg.Replicas {
 		key := fmt.Sprintf("replicas[%d]", i)
 		checkReplica(p, key, r)
+		ids := seen
 		if discover.IsName(r.URL) {
 			claimName(p, names, key, r.URL)
+			ids = seenNames // the ids of resolved replicas contain their addresses
 		}
 		checkCacheEvents(p, key, r)
 		if r.DataParallel < 0 || r.DataParallel > service.MaxDataParallel {
 			p.addProblem(key+".data_parallel", fmt.Sprintf("must be from 0 to %d, got %d", service.MaxDataParallel, r.DataParallel), "")
 		}
-		claimID(p, seen, key, replicaID(r))
+		claimID(p, ids, key, replicaID(r))
 	}
 	for i, peer := range cfg.Peers {
 		key := fmt.Sprintf("peers[%d]", i)

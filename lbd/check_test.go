@@ -74,6 +74,12 @@ func TestCheck(t *testing.T) {
 		{"same DNS name", func(c *service.BalancerConfig, _ *Options) {
 			c.Replicas = []service.ReplicaConfig{{ID: "a", URL: "dns+http://e:1"}, {ID: "b", URL: "dns+http://e:1"}}
 		}, "replicas[1].url: dns+http://e:1 is already listed by replicas[0]"},
+		{"host beside its DNS name", func(c *service.BalancerConfig, _ *Options) {
+			c.Replicas = []service.ReplicaConfig{{URL: "http://e:1"}, {URL: "dns+http://e:1"}, {ID: "x", URL: "http://f:1"}, {ID: "x", URL: "dns+http://f:1"}}
+		}, ""},
+		{"two paths of a DNS name", func(c *service.BalancerConfig, _ *Options) {
+			c.Replicas = []service.ReplicaConfig{{URL: "dns+http://e:1/a"}, {URL: "dns+http://e:1/b"}}
+		}, `replicas[1]: id "e:1" is already used by replicas[0]`},
 		{"peer without id", peer(service.PeerConfig{URL: "http://127.0.0.1:2"}), "peers[0].id: is required"},
 		{"peer without url", peer(service.PeerConfig{ID: "eu"}), "peers[0].url: is required"},
 		{"peer with the balancer's id", peer(service.PeerConfig{ID: "lb-us-0", URL: "http://127.0.0.1:2"}), `peers[0]: id "lb-us-0" is already used by id`},

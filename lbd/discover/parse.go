@@ -179,7 +179,11 @@ func checkEntries(entries []entry, check func(string) error) ([]service.ReplicaC
 		return nil, errAt(0, "must list at most %d replicas, got %d", maxReplicas, len(entries))
 	}
 	replicas := make([]service.ReplicaConfig, 0, len(entries))
-	urls, ids := map[string]int{}, map[string]int{}
+	type key struct {
+		id     string
+		isName bool // the ids of resolved replicas contain their addresses
+	}
+	urls, ids := map[string]int{}, map[key]int{}
 	for _, e := range entries {
 		e.URL = strings.TrimRight(e.URL, "/")
 		if err := CheckURL(e.URL, check); err != nil {
@@ -189,9 +193,9 @@ func checkEntries(entries []entry, check func(string) error) ([]service.ReplicaC
 			return nil, errAt(e.line, "%s is already listed in line %d", quote(e.URL), first)
 		}
 		urls[e.URL] = e.line
-		id := ReplicaID(e.ReplicaConfig)
+		id := key{ReplicaID(e.ReplicaConfig), IsName(e.URL)}
 		if first, listed := ids[id]; listed {
-			return nil, errAt(e.line, "id %s is already used in line %d", quote(id), first)
+			return nil, errAt(e.line, "id %s is already used in line %d", quote(id.id), first)
 		}
 		ids[id] = e.line
 		replicas = append(replicas, e.ReplicaConfig)
