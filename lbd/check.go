@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"maps"
 	"net"
 	"net/url"
@@ -214,8 +215,22 @@ func checkReplicasFile(p *problems, path string) {
 		return
 	}
 	if _, err := discover.ReadFile(path, checkReplicaURL); err != nil {
-		p.addProblem("replicas_file", fmt.Sprintf("reading %s: %v", path, err), "create the file with one URL per line; without replicas, it contains []")
+		p.addProblem("replicas_file", fmt.Sprintf("reading %s: %v", path, err), hintOfReplicasFile(path, err))
 	}
+}
+
+// hintOfReplicasFile returns the fix of an error of the file of replicas; may be empty.
+func hintOfReplicasFile(path string, err error) string {
+	var le *discover.LineError
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return "create the file with one URL per line; without replicas, it contains []"
+	case !errors.As(err, &le):
+		return ""
+	case le.NextStep != "" || le.Line == 0:
+		return le.NextStep
+	}
+	return fmt.Sprintf("correct line %d of %s", le.Line, path)
 }
 
 func checkURL(p *problems, key, raw string) {

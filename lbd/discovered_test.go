@@ -307,6 +307,32 @@ func TestMissingReplicasFileIsRefused(t *testing.T) {
 	}
 }
 
+func TestHintOfAReplicasFileFitsItsError(t *testing.T) {
+	missing, path := filepath.Join(t.TempDir(), "missing"), filepath.Join(t.TempDir(), "replicas")
+	for _, c := range []struct{ name, path, text, want string }{
+		{"missing", missing, "", "create the file with one URL per line; without replicas, it contains []"},
+		{"empty", path, "# none\n", "write one URL per line; without replicas, write []"},
+		{"invalid URL", path, "http://a:1\nnonsense\n", "correct line 2 of " + path},
+		{"two engines of a host", path, "http://a:1/a\nhttp://a:1/b\n", "write a list that gives each of them an id: - {url: URL, id: ID}"},
+		{"two documents", path, "- http://a:1\n---\n- http://b:1\n", ""},
+		{"a folder", t.TempDir(), "", ""},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			if c.path == path {
+				if err := os.WriteFile(path, []byte(c.text), 0o600); err != nil {
+					t.Fatal(err)
+				}
+			}
+			cfg := config("lb-us-0", "local/us")
+			cfg.Listen, cfg.Admin, cfg.ReplicasFile = "127.0.0.1:0", "127.0.0.1:0", c.path
+			ce := &ConfigError{}
+			if err := CheckConfig(cfg, Options{}); !errors.As(err, &ce) || ce.Hint != c.want {
+				t.Errorf("got %v, hint %q, want %q", err, ce.Hint, c.want)
+			}
+		})
+	}
+}
+
 // A reload that removes an entry of the configuration keeps a replica that is attached for another reason: it
 // never belonged to the configuration.
 func TestReloadKeepsReplicasOfOtherOrigins(t *testing.T) {

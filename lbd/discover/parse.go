@@ -24,6 +24,8 @@ const (
 type LineError struct {
 	Line    int // from 1; 0 = unknown
 	Problem string
+	// NextStep is what an operator should do; may be empty.
+	NextStep string
 }
 
 // Error returns the line and the problem.
@@ -50,7 +52,7 @@ func ParseFile(data []byte, check func(url string) error) ([]service.ReplicaConf
 	} else {
 		entries, err = parseLines(data), nil
 		if len(entries) == 0 {
-			err = errAt(0, "contains no replica")
+			err = &LineError{Problem: "contains no replica", NextStep: "write one URL per line; without replicas, write []"}
 		}
 	}
 	if err != nil {
@@ -195,7 +197,10 @@ func checkEntries(entries []entry, check func(string) error) ([]service.ReplicaC
 		urls[e.URL] = e.line
 		id := key{ReplicaID(e.ReplicaConfig), IsName(e.URL)}
 		if first, listed := ids[id]; listed {
-			return nil, errAt(e.line, "id %s is already used in line %d", quote(id.id), first)
+			return nil, &LineError{
+				Line: e.line, Problem: fmt.Sprintf("id %s is already used in line %d", quote(id.id), first),
+				NextStep: "write a list that gives each of them an id: - {url: URL, id: ID}",
+			}
 		}
 		ids[id] = e.line
 		replicas = append(replicas, e.ReplicaConfig)
