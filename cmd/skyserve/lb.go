@@ -225,6 +225,9 @@ func (f *lbFlags) configuration(cmd *cobra.Command) (cfg service.BalancerConfig,
 		}
 		return cfg, nil
 	}
+	if wait := f.cfg.Balancer.MaxWait; cmd.Flags().Changed("max-wait") && wait < time.Millisecond { // 0 is not the default
+		return cfg, usage(fmt.Errorf("--max-wait: must be at least 1ms, got %s", wait), "")
+	}
 	if cfg, err = f.fromFlags(); err != nil {
 		return cfg, usage(err, "run 'skyserve lb --help' for an example")
 	}

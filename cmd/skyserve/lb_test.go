@@ -184,7 +184,8 @@ func TestConfigFileRejectsFlagsOfItsSettings(t *testing.T) {
 
 func TestLbErrorsNameTheFlagOfTheValue(t *testing.T) {
 	for _, c := range [][]string{
-		{"--max-wait=-1s", "--max-wait: must be at least 0, got -1s"},
+		{"--max-wait=-1s", "--max-wait: must be at least 1ms, got -1s"},
+		{"--max-wait=0s", "--max-wait: must be at least 1ms, got 0s"},
 		{"--allow-parameter=nonsense", "--allow-parameter: "},
 		{"--memory=1MiB", "--memory: must be at least 256MiB"},
 	} {
