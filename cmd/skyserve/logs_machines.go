@@ -87,7 +87,7 @@ func openLogs(ctx context.Context, clouds *cloudFlags, svc local.Service, part s
 		l.unit, l.wanted = deploy.UnitController, l.controllerMachines(ctx)
 	}
 	if len(l.wanted) == 0 {
-		l.wanted, err = machinesOfPart(svc.Name(), l.machines, part)
+		l.wanted, err = machinesOfPart(view.spec, l.machines, part)
 	}
 	return l, listing.Problems(), err
 }
@@ -115,7 +115,7 @@ func (l *machineLogs) controllerMachines(ctx context.Context) (wanted []provisio
 }
 
 // machinesOfPart returns the machines that part names; all machines if part is empty.
-func machinesOfPart(name string, machines []provision.Object, part string) ([]provision.Object, error) {
+func machinesOfPart(spec *service.Spec, machines []provision.Object, part string) ([]provision.Object, error) {
 	place, ofRegion := strings.CutPrefix(part, "lb/")
 	var wanted []provision.Object
 	var ids []string
@@ -126,14 +126,22 @@ func machinesOfPart(name string, machines []provision.Object, part string) ([]pr
 			wanted = append(wanted, o)
 		}
 	}
-	if len(wanted) == 0 && part != "" {
-		hint := "its machines: " + strings.Join(ids, ", ") + "; an engine of a static region logs where you started it"
-		if len(ids) == 0 {
-			hint = "no machine of it is running"
-		}
-		return nil, notFound(fmt.Errorf("%s has no machine %q", name, part), hint)
+	if len(wanted) > 0 || part == "" {
+		return wanted, nil
 	}
-	return wanted, nil
+	if ofRegion {
+		if _, err := regionIndex(spec, place); err != nil {
+			return nil, err
+		}
+	}
+	hint := "its machines: " + strings.Join(ids, ", ")
+	if len(ids) == 0 {
+		hint = "no machine of it is running"
+	}
+	if slices.ContainsFunc(spec.Regions, func(r service.RegionSpec) bool { return r.Name.Cloud() == service.CloudStatic }) {
+		hint += "; an engine of a static region logs where you started it"
+	}
+	return nil, notFound(fmt.Errorf("%s has no machine %q", spec.Name, part), hint)
 }
 
 // showLogs prints the last lines of each machine, one after the other. If some machines do not

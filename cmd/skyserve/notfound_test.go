@@ -38,7 +38,6 @@ func TestUnknownNamesExitAsDocumented(t *testing.T) {
 		{"down none-such --yes", exitFailed},
 		{"logs none-such us-0", exitFailed},
 		{"logs chat none-such", exitFailed},
-		{"logs chat lb/none-such", exitFailed},
 		{"backup DIR/backup --service none-such", exitFailed},
 		{"connect --list --service none-such", exitFailed},
 		{"batch submit DIR/service.yaml --service none-such", exitFailed},
@@ -55,6 +54,7 @@ func TestUnknownNamesExitAsDocumented(t *testing.T) {
 		{"up DIR/service.yaml --replace none-such", exitFailed},
 
 		{"replica add none-such", exitUsage},
+		{"logs chat lb/none-such", exitUsage},
 		{"replica add us --model none-such", exitUsage},
 		{"replica add us --gpu none-such", exitUsage},
 		{"events --kind none-such --admin ADMIN", exitUsage},

@@ -205,9 +205,9 @@ func (o *replicaOptions) addReplica(ctx context.Context, s *scaling, name string
 	if o.count < 1 {
 		return usage(fmt.Errorf("--count: must be at least 1, got %d", o.count), "")
 	}
-	at := slices.IndexFunc(s.spec.Regions, func(s service.RegionSpec) bool { return string(s.Name) == name || s.Name.ShortName() == name })
-	if at < 0 {
-		return usage(fmt.Errorf("the service has no region %q", name), "the regions are "+strings.Join(regionNames(s.spec), ", "))
+	at, err := regionIndex(s.spec, name)
+	if err != nil {
+		return err
 	}
 	m := &s.spec.Models[0]
 	if o.model != "" {
@@ -240,6 +240,15 @@ func (o *replicaOptions) additionError(err error) error {
 	}
 	return usage(fmt.Errorf("--count %d: %s has %s in %s, and replicas.max in service.yaml is %d", o.count, bounds.Model, printable.Count(running, "replica"), bounds.Region, bounds.Max),
 		next+"raise replicas.max in service.yaml, then run 'skyserve up'")
+}
+
+// regionIndex returns the index in spec.Regions of a region; name is the region or its place.
+func regionIndex(spec *service.Spec, name string) (int, error) {
+	at := slices.IndexFunc(spec.Regions, func(r service.RegionSpec) bool { return string(r.Name) == name || r.Name.ShortName() == name })
+	if at < 0 {
+		return at, usage(fmt.Errorf("the service has no region %q", name), "the regions are "+strings.Join(regionNames(spec), ", "))
+	}
+	return at, nil
 }
 
 // regionNames returns the names of a service's regions.
