@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -189,13 +190,25 @@ func (u *upRun) plannedEndpoints() (map[string]string, error) {
 // noteBase is the note that stores the base directory of relative paths in service.yaml.
 const noteBase = "base.json"
 
-// baseDir returns that directory: the one of the file of the last `up`.
+// baseDir returns that directory: the one of the service file. For the copy that is stored with the service, it is the
+// one of the file of the last `up`.
 func (u *upRun) baseDir() (dir string, err error) {
-	if u.filter == nil {
-		return filepath.Abs(filepath.Dir(u.file))
+	if u.isStoredCopy() {
+		if err := u.svc.LoadValue(noteBase, &dir); err != nil || dir != "" {
+			return dir, err
+		}
 	}
-	err = u.svc.LoadValue(noteBase, &dir)
-	return dir, err
+	return filepath.Abs(filepath.Dir(u.file))
+}
+
+// isStoredCopy reports whether the service file is the copy that is stored with the service.
+func (u *upRun) isStoredCopy() bool {
+	file, err := os.Stat(u.file)
+	if err != nil {
+		return false
+	}
+	stored, err := os.Stat(u.svc.SpecFile())
+	return err == nil && os.SameFile(file, stored)
 }
 
 // reloadBalancers makes the local balancers reload their files, also those whose content changed under the
