@@ -213,6 +213,18 @@ func TestControllerStatus(t *testing.T) {
 	}
 }
 
+// A controller on this computer is a process, which ends without its machine.
+func TestEndedLocalControllerIsProcess(t *testing.T) {
+	spec := &service.Spec{Regions: []service.RegionSpec{{Name: "static/paris"}}}
+	ended := provision.Object{ID: "lb-paris-0", Kind: provision.KindBalancer, Region: "static/paris", TerminatedReason: "process exited (pid 7)"}
+	for name, machines := range map[string][]provision.Object{"ended": {ended}, "none": nil} {
+		c := controllerOf(spec, machines, make([]machineReport, len(machines)), "")
+		if c == nil || c.State != service.StateFailed || c.Reason != "its process has ended; run 'skyserve up' to start it again" {
+			t.Errorf("%s: got %+v", name, c)
+		}
+	}
+}
+
 // Serving machines are updated one after the other, others are awaited, and interrupted ones are omitted.
 func TestSplitServing(t *testing.T) {
 	dl := &Delivery{Service: "chat"}

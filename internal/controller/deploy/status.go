@@ -383,7 +383,7 @@ func controllerOf(spec *service.Spec, machines []provision.Object, responses []m
 	}
 	var best *ControllerStatus
 	for _, id := range ids {
-		if c := controllerOn(id, machines, responses); rank(c) < rank(best) {
+		if c := controllerOn(spec, id, machines, responses); rank(c) < rank(best) {
 			best = c
 		}
 	}
@@ -391,8 +391,11 @@ func controllerOf(spec *service.Spec, machines []provision.Object, responses []m
 }
 
 // controllerOn returns the status of the controller on a machine, by ID; nil if the machine runs none.
-func controllerOn(id string, machines []provision.Object, responses []machineReport) *ControllerStatus {
+func controllerOn(spec *service.Spec, id string, machines []provision.Object, responses []machineReport) *ControllerStatus {
 	c := &ControllerStatus{ID: provision.ControllerID, Machine: id, State: service.StateFailed, Reason: "its machine no longer exists; run 'skyserve up' to replace it"}
+	if !cloud.UsesClouds(spec) {
+		c.Reason = "its process has ended; run 'skyserve up' to start it again"
+	}
 	i := slices.IndexFunc(machines, func(o provision.Object) bool { return o.ID == c.Machine && o.TerminatedReason == "" })
 	if i < 0 {
 		return c
