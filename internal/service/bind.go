@@ -260,7 +260,11 @@ func (b *binder) checkKey(e entry, p path, ruleKey string) bool {
 		}
 	}
 	if f := rules[ruleKey].keys; f != nil && !f.matches(e.key) {
-		b.reportAt(e.at, p.key(e.key), Error{Problem: "the key must be " + f.description, Found: fmt.Sprintf("%q", shorten(e.key))})
+		problem, suggestion := "must be "+f.description, ""
+		if f == formRegion {
+			problem, suggestion = regionProblem(e.key)
+		}
+		b.reportAt(e.at, p.key(e.key), Error{Problem: "the key " + problem, Found: fmt.Sprintf("%q", shorten(e.key)), Suggestion: suggestion})
 		return false
 	}
 	return true

@@ -5,6 +5,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"unicode"
 )
 
 // cloudRegions are the known regions of a cloud. The tables contain the public regions. A cloud adds
@@ -109,10 +110,43 @@ func completeRegion(name string) string {
 	return ""
 }
 
+// regionProblem returns what is wrong with the name of a region that does not match formRegion, and a suggestion.
+func regionProblem(text string) (problem, suggestion string) {
+	problem = "must be " + formRegion.description
+	cloud, name, _ := strings.Cut(text, "/")
+	if name != "" && formRegion.matches(cloud+"/x") {
+		problem = fmt.Sprintf("must have at most 40 lower-case letters a-z, digits and dashes after %s/, no dash first or last", cloud)
+	}
+	valid := Region(strings.ToLower(cloud) + "/" + dashedName(name))
+	known := cloudOf(valid.Cloud())
+	switch {
+	case !formRegion.matches(string(valid)):
+		return problem, completeRegion(text)
+	case known != nil && !known.accepts(valid.ShortName()):
+		return problem, known.suggestion(valid.ShortName())
+	}
+	return problem, "write " + string(valid)
+}
+
+// dashedName returns a name in lower case, with dashes in place of the other ASCII characters that a region cannot have.
+func dashedName(name string) string {
+	return strings.Trim(strings.Map(func(r rune) rune {
+		if r <= unicode.MaxASCII && (r < 'a' || r > 'z') && (r < '0' || r > '9') {
+			return '-'
+		}
+		return r
+	}, strings.ToLower(name)), "-")
+}
+
+// accepts reports whether a name is that of a region, or may be.
+func (c *cloudRegions) accepts(name string) bool {
+	return slices.Contains(c.regions, name) || c.mayExist(name)
+}
+
 // checkCloudRegion rejects a region that its cloud does not have.
 func (c *checker) checkCloudRegion(r *RegionSpec, p path) {
 	known := cloudOf(r.Name.Cloud())
-	if known == nil || slices.Contains(known.regions, r.Name.ShortName()) || known.mayExist(r.Name.ShortName()) {
+	if known == nil || known.accepts(r.Name.ShortName()) {
 		return
 	}
 	at := p.key("name")

@@ -78,7 +78,7 @@ func (b *binder) bindText(n ast.Node, v reflect.Value, p path, ruleKey string) {
 	if r.form != nil && !r.form.matches(text) {
 		e := Error{Problem: "must be " + r.form.description, Found: b.describeNode(n)}
 		if r.form == formRegion {
-			e.Suggestion = completeRegion(text)
+			e.Problem, e.Suggestion = regionProblem(text)
 		}
 		b.reportAt(n, p, e)
 	}
