@@ -184,7 +184,7 @@ func (b *binder) bindList(n ast.Node, v reflect.Value, p path, ruleKey string) {
 	if !ok {
 		e := Error{Problem: "must be a list", Found: b.describeNode(n)}
 		if text := scalarText(n); e.Found != "" && text != "" && v.Type().Elem().Kind() != reflect.Struct {
-			e.Suggestion = fmt.Sprintf("write [%s]", shorten(text))
+			e.Suggestion = suggestList(text, v.Type().Elem().Kind(), ruleKey)
 		}
 		b.reportAt(n, p, e)
 		return

@@ -2,7 +2,10 @@ package service
 
 import (
 	"fmt"
+	"reflect"
+	"strconv"
 	"strings"
+	"unicode"
 )
 
 // Nearest returns the word that is most similar to s; "" if none is similar. Of equally similar words
@@ -23,6 +26,31 @@ func didYouMean(s string, words []string, what string) string {
 		return fmt.Sprintf("did you mean %q?", w)
 	}
 	return what + " " + strings.Join(words, ", ")
+}
+
+var (
+	// plainElement matches text that YAML reads as text without quotes in a list, except wordElement.
+	plainElement = LazyPattern(`^-{0,2}[A-Za-z/][A-Za-z0-9._/=+-]*$`)
+	wordElement  = LazyPattern(`^(?i:true|false|yes|no|on|off|y|n|null)$`)
+)
+
+// suggestList suggests the list that was meant by a text in its place. Elements end at spaces; except in arguments, at
+// commas too.
+func suggestList(text string, kind reflect.Kind, ruleKey string) string {
+	isArgs := ruleKey == "Engine.args"
+	if isArgs && strings.ContainsAny(text, `'"`) { // a quoted argument may contain spaces
+		return `write each argument as an element, such as [--max-model-len, "8192"]`
+	}
+	parts := strings.FieldsFunc(shorten(text), func(r rune) bool { return unicode.IsSpace(r) || r == ',' && !isArgs })
+	if len(parts) == 0 {
+		return ""
+	}
+	for i, part := range parts {
+		if kind == reflect.String && (!plainElement().MatchString(part) || wordElement().MatchString(part)) {
+			parts[i] = strconv.Quote(part)
+		}
+	}
+	return "write [" + strings.Join(parts, ", ") + "]"
 }
 
 // distance returns the number of insertions, deletions, replacements and swaps of neighbours that
