@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -393,6 +394,28 @@ func flagOf(key string) string {
 	return cmp.Or(flagOfConfigKey[list], key)
 }
 
+// elementKey matches the key of a replica or peer.
+var elementKey = service.LazyPattern(`^(replicas|peers)\[([0-9]+)\]`)
+
+// valueOf is flagOf, with the position of the value if the flag of a replica or peer is repeated.
+func (f *lbFlags) valueOf(key string) string {
+	m, flag := elementKey().FindStringSubmatch(key), flagOf(key)
+	if m == nil || flag != flagOf(m[1]) || len(map[string][]string{"replicas": f.replicas, "peers": f.peers}[m[1]]) < 2 {
+		return flag
+	}
+	i, _ := strconv.Atoi(m[2]) // digits
+	return fmt.Sprintf("%s number %d", flag, i+1)
+}
+
+// nameElements replaces the key of another replica or peer at the end of a problem by the flag that the user set.
+func (f *lbFlags) nameElements(problem string) string {
+	i := strings.LastIndex(problem, " ") + 1
+	if elementKey().MatchString(problem[i:]) {
+		return problem[:i] + f.valueOf(problem[i:])
+	}
+	return problem
+}
+
 // explainError replaces the configuration key in an error of the balancer by the file or flag that the
 // user set, and adds the exit code.
 func (f *lbFlags) explainError(err error) error {
@@ -402,7 +425,7 @@ func (f *lbFlags) explainError(err error) error {
 	case errors.As(err, &ce) && f.config != "":
 		return usage(fmt.Errorf("%s: %w", f.config, err), ce.Hint)
 	case errors.As(err, &ce):
-		return usage(fmt.Errorf("%s: %s", flagOf(ce.Key), ce.Problem), ce.Hint)
+		return usage(fmt.Errorf("%s: %s", f.valueOf(ce.Key), f.nameElements(ce.Problem)), ce.Hint)
 	case errors.As(err, &le) && !errors.Is(err, syscall.EADDRINUSE):
 		return failed(err, fmt.Sprintf("--%s: use an address of this machine, and a port from 0 to 65535 (0 = any free port)", le.Flag))
 	case errors.As(err, &le):

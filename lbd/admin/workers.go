@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net"
 	"net/http"
 	"net/url"
 	"os"
@@ -151,12 +152,16 @@ func ReplicaURL(raw string) (*url.URL, error) {
 	case raw == "":
 		return nil, errors.New("url: is required")
 	case err != nil:
-		return nil, errors.New("url: must be a URL such as http://10.0.0.7:8000")
+		return nil, errors.New("url: must be a URL such as http://10.0.0.7:8000" + withScheme(raw))
 	case u.User != nil:
 		return nil, errors.New("url: must not contain a user or password")
 	case u.RawQuery != "" || u.Fragment != "":
 		u.RawQuery, u.Fragment = "", "" // a query may contain a key
 		return nil, fmt.Errorf("url: must be a base URL without query, such as %s", quoteClipped(u.String()))
+	case u.Scheme != "http" && u.Scheme != "https" && strings.Contains(raw, "@"): // a password may precede it
+		return nil, errors.New("url: must be http://HOST:PORT or https://HOST:PORT, without a user or password")
+	case u.Scheme != "http" && u.Scheme != "https" && withScheme(raw) != "":
+		return nil, errors.New("url: must be http://HOST:PORT or https://HOST:PORT" + withScheme(raw))
 	case u.Scheme != "http" && u.Scheme != "https":
 		return nil, fmt.Errorf("url: must be http://HOST:PORT or https://HOST:PORT, got %s", quoteClipped(raw))
 	case u.Hostname() == "":
@@ -169,6 +174,16 @@ func ReplicaURL(raw string) (*url.URL, error) {
 		return nil, fmt.Errorf("url: must be the URL above /v1, because requests add /v1, got %s; write %s", quoteClipped(raw), above)
 	}
 	return u, nil
+}
+
+// withScheme names a value that is HOST:PORT, in an error, and suggests its URL; it is empty for other values, which may
+// contain a password.
+func withScheme(raw string) string {
+	host, port, err := net.SplitHostPort(raw)
+	if _, invalid := strconv.ParseUint(port, 10, 16); err != nil || invalid != nil || host == "" || strings.ContainsAny(host, "@/?# ") {
+		return ""
+	}
+	return fmt.Sprintf(", got %s; write http://%s", quoteClipped(raw), raw)
 }
 
 func (a *API) removeWorker(w http.ResponseWriter, r *http.Request) {
