@@ -87,19 +87,7 @@ func (s Series) checkHorizon(horizon int) error {
 
 // formatSteps formats a number of steps as time: "7 minutes", "36 hours".
 func (s Series) formatSteps(steps int) string {
-	d := time.Duration(steps) * s.Step
-	for _, u := range []struct {
-		size time.Duration
-		name string
-	}{{24 * time.Hour, "day"}, {time.Hour, "hour"}, {time.Minute, "minute"}, {time.Second, "second"}} {
-		if n := d / u.size; d >= u.size && d%u.size == 0 {
-			if n == 1 {
-				return "1 " + u.name
-			}
-			return fmt.Sprintf("%d %ss", n, u.name)
-		}
-	}
-	return d.String()
+	return DurationInWords(time.Duration(steps) * s.Step)
 }
 
 // formatSpan returns formatSteps for use after "the last" or "the next": "hour", "7 minutes".

@@ -217,9 +217,11 @@ type review struct {
 	uncached         map[string]float64 // uncached share of each model's prompt tokens, by name
 	// By model and region: how the load is tracked, and the highest value of the mean forecast of the
 	// interactive load, in tokens per second.
-	trackings       [][]Tracking
-	means           [][]float64
-	forecasts       []EndpointForecast
+	trackings [][]Tracking
+	means     [][]float64
+	forecasts []EndpointForecast
+	// unknownPart is the part of the history's last minute that has not passed: the current minute is extrapolated.
+	unknownPart     time.Duration
 	firstMinuteOnly bool // see ReviewResult.FirstMinuteOnly
 	// withoutBacklog is problem.LoadTPS without the backlog of batches; nil if there is none.
 	withoutBacklog [][][]float64

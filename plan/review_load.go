@@ -83,6 +83,7 @@ func (r *review) historyWithFirstMinute(h *forecast.History) (past *forecast.His
 	if past.Minutes >= shortHistory || begun.Minutes == past.Minutes || passed < minCurrentMinute {
 		return past, minute
 	}
+	r.unknownPart = time.Minute - passed
 	r.assume("history is short: the current minute is extrapolated from its first %d seconds", int(passed.Seconds()))
 	return begun, minute + 1
 }
@@ -90,13 +91,17 @@ func (r *review) historyWithFirstMinute(h *forecast.History) (past *forecast.His
 // setUncachedShares sets uncached: 1 minus the expected prefix cache hit rate of each model.
 func (r *review) setUncachedShares(past *forecast.History) {
 	r.uncached = map[string]float64{}
+	period := "in the last day"
+	if past.Minutes < hitRateMinutes {
+		period = fmt.Sprintf("in the %s of history used", forecast.DurationInWords(time.Duration(past.Minutes)*time.Minute-r.unknownPart))
+	}
 	for _, m := range r.problem.Models {
 		rate := r.hitRate(past, m)
 		r.uncached[m] = 1 - rate
 		if rate > 0 {
-			r.assume("%s: prefix hit rate of %.0f %%, as in the last day", m, 100*rate)
+			r.assume("%s: prefix hit rate of %.0f %%, as %s", m, 100*rate, period)
 		} else {
-			r.assume("%s: no prefix hits recorded in the last day, assuming none", m)
+			r.assume("%s: no prefix hits %s, assuming none", m, period)
 		}
 	}
 }

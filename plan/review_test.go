@@ -136,6 +136,28 @@ func TestReviewExtrapolatesTheRunningMinute(t *testing.T) {
 	}
 }
 
+// The assumption about prefix hits names the history that it comes from: less than a day, or the running minute.
+func TestHitRateNamesItsPeriod(t *testing.T) {
+	for want, c := range map[string]struct {
+		minutes int
+		after   time.Duration // the time of the review, after the end of the history
+	}{
+		"50 %, as in the last day":                    {2000, 0},
+		"50 %, as in the 119 minutes of history used": {119, 0},
+		"50 %, as in the 1 minute of history used":    {2, 0},
+		"50 %, as in the 21 seconds of history used":  {2, 21*time.Second - time.Minute},
+		"50 %, as in the 81 seconds of history used":  {3, 21*time.Second - time.Minute},
+	} {
+		r, err := Review(demandtest.Parse(t, reviewYAML), standing(1, 1), demandtest.Constant(t, c.minutes, 100, 100, 0.5), reviewAt.Add(c.after), ReviewOptions{Forecaster: "moving-average"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !slices.ContainsFunc(r.Proposal.Assumed, func(a string) bool { return strings.HasSuffix(a, "prefix hit rate of "+want) }) {
+			t.Errorf("want %s in %q", want, r.Proposal.Assumed)
+		}
+	}
+}
+
 // A service starts within the first minute of its history, so that its balancers count only a part of that minute's
 // load. Such a minute does not lower a plan from the few minutes after it.
 func TestReviewOmitsFirstMinute(t *testing.T) {
@@ -197,7 +219,7 @@ func TestReviewReportsAssumptions(t *testing.T) {
 		"seven minutes": {reviewYAML, nil, demandtest.Constant(t, 7, 100, 100, 0), []string{
 			"local/us, local/eu: only 6 minutes of history: assuming the mean of the last 6 minutes for the next hour",
 			"no replica is running: all are counted as new",
-			"meta-llama/Llama-3.1-8B-Instruct: no prefix hits recorded in the last day, assuming none",
+			"meta-llama/Llama-3.1-8B-Instruct: no prefix hits in the 6 minutes of history used, assuming none",
 		}},
 		"unmeasured": {strings.Replace(reviewYAML, ", tps: 1500", "", 1), standing(1, 1), nil, []string{
 			"meta-llama/Llama-3.1-8B-Instruct on L4 has no measured throughput (models[].gpus[].prompt_tokens_per_second): assuming 15000 uncached prompt tokens per second per replica, at 10x real time",
