@@ -156,8 +156,10 @@ func serviceNotFound(none *local.NoServiceError, source string) error {
 	if similar != "" {
 		return notFound(none, similar)
 	}
-	return &exitError{code: exitFailed, err: none, noService: true,
-		hint: "create one: skyserve up SERVICE.yaml; connect to an existing one: skyserve connect URL --code CODE"}
+	return &exitError{
+		code: exitFailed, err: none, noService: true,
+		hint: "create one: skyserve up SERVICE.yaml; connect to an existing one: skyserve connect URL --code CODE",
+	}
 }
 
 // hintStandalone adds to the hint of a command that found no service how to reach a balancer of `skyserve lb`, which
