@@ -18,7 +18,7 @@ type ChangePhase string
 
 // The phases of a change. A change that has not started has no phase.
 const (
-	PhaseStarted ChangePhase = "begun"
+	PhaseStarted ChangePhase = "started"
 	PhaseDone    ChangePhase = "done"
 	PhaseFailed  ChangePhase = "failed"
 )

@@ -25,7 +25,7 @@ var (
 	CapacityBackoff = BackoffPolicy{First: exhaustedFor, Max: exhaustedFor}
 	// FailureBackoff is the time between two launches of a replica that never becomes ready. Each
 	// attempt costs a machine for the whole of ready_timeout. Five minutes allow for a temporary cause, such as
-	// a registry that does not respond. With four hours, a wrong image costs two launches a night.
+	// a registry that does not respond. Once it has grown to four hours, a wrong image costs two launches a night.
 	FailureBackoff = BackoffPolicy{First: 5 * time.Minute, Max: 4 * time.Hour, Jitter: 0.2}
 	// ThrottleBackoff is the time without launches in a region whose API still throttles calls after the
 	// client's retries: the rate limits of clouds recover within seconds to minutes.

@@ -53,7 +53,7 @@ const maxLaunchChecks = 16
 
 // CheckLaunches checks the launches of machines, and equal launches only once. It checks each on its preferred instance
 // type and capacity type, in every zone that has them. It also checks whether binaries can be stored, and the buckets in which machines
-// store files. Providers that cannot check launches are skipped. The results are sorted by place and message.
+// store files. Providers that cannot check launches are skipped. The results are sorted by Where and Message.
 func CheckLaunches(ctx context.Context, p MultiCloud, machines []Desired) []LaunchCheck {
 	distinct := distinctLaunches(machines)
 	results := make([]*LaunchCheck, len(distinct))

@@ -127,7 +127,7 @@ type Desired struct {
 	Binary *Binary
 }
 
-// MachineConfig is the setup of a VM, the same in every cloud.
+// MachineConfig is the setup of a VM. A field that only one cloud uses says so.
 type MachineConfig struct {
 	// Role is the kind of the machine. It selects the machine's firewall and, unless Spare is set, its identity.
 	Role Role

@@ -80,8 +80,8 @@ func newPlanner(config service.ControllerConfig, st kvStore, review *currentRevi
 	return &planner{service: config.Service, kv: st, log: log, current: review, record: func(telemetry.Event) {}}
 }
 
-// requestReview requests a review soon, unless a strategy scales the service. Then the plan in force is
-// valid until its end: the strategy's own changes do not require another plan.
+// requestReview requests a review soon, unless a strategy scales the service. With
+// such a strategy, the plan in force stays valid until its end: the strategy's own changes do not require another plan.
 func (p *planner) requestReview() {
 	if r := p.current.get(); r == nil || !scalesAutomatically(r.Strategy) {
 		p.replan.Store(true)
@@ -186,12 +186,12 @@ func (p *planner) logError(err error) {
 	}
 }
 
-// startReview starts a review of an observation. If balancers do not respond before startGrace is over, it
+// startReview starts a review of an observation. If balancers do not respond or return errors before startGrace is over, it
 // postpones the review and, while there is no plan, publishes that planning waits for balancers. If the observation
 // failed otherwise, it publishes the failure, and the last review stays in force.
 func (p *planner) startReview(ctx context.Context, l lease, now time.Time, o observation) error {
-	unresponsive := errors.Is(o.err, ErrNoBalancerResponds) || o.err == nil && o.Failed > 0
-	if unresponsive && !p.graceEnded && now.Before(p.termStart.Add(startGrace)) {
+	failed := errors.Is(o.err, ErrNoBalancerResponds) || o.err == nil && o.Failed > 0
+	if failed && !p.graceEnded && now.Before(p.termStart.Add(startGrace)) {
 		p.scheduleObserve(now)
 		return p.publishWaiting(ctx, l, now)
 	}

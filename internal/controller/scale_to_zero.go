@@ -52,7 +52,7 @@ func (s *scaler) scaleToZeroChanges(in *scalingInputs, groups []replicaGroup) (c
 		case m.serving() == 0:
 			own = s.firstReplica(in, m)
 			handled[m.model] = len(own) > 0 || !in.loadPlanned(m)
-		case in.unresponsive == 0: // otherwise an unreported request may be in flight
+		case in.failedBalancers == 0: // otherwise an unreported request may be in flight
 			own = s.lastReplicas(in, m)
 			handled[m.model] = len(own) > 0
 		}

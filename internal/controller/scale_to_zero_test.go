@@ -317,11 +317,11 @@ func TestPlannedLoadKeepsAndStartsReplica(t *testing.T) {
 				t.Fatal(err)
 			}
 			c.target.Until = time.Hour
-			decide := func(unresponsive int) []scalingChange {
+			decide := func(failedBalancers int) []scalingChange {
 				w.report()
 				current, _ := y.Current()
 				seen, _ := y.observe(t.Context(), 0, false)
-				return s.decideChanges(&scalingInputs{now: now, current: current, snapshot: seen.Snapshot, unresponsive: unresponsive, targets: map[modelRegion]*plan.HourlyTarget{
+				return s.decideChanges(&scalingInputs{now: now, current: current, snapshot: seen.Snapshot, failedBalancers: failedBalancers, targets: map[modelRegion]*plan.HourlyTarget{
 					{"m", "local/us"}: &c.target, {"m", "local/eu"}: {Until: time.Hour},
 				}})
 			}

@@ -27,8 +27,8 @@ type scalingInputs struct {
 	targets    map[modelRegion]*plan.HourlyTarget
 	review     *telemetry.Review // in force; nil before the first
 	claimed    map[string]bool   // donated replicas that are claimed in this iteration
-	// unresponsive is the number of balancers without a snapshot: see Observed.Failed.
-	unresponsive int
+	// failedBalancers is the number of balancers without a snapshot: see Observed.Failed.
+	failedBalancers int
 }
 
 // groupReplica is a replica of a group: as recorded, and as a balancer reports it.
@@ -63,7 +63,7 @@ func (r CurrentReplica) isDonated() bool { return r.Donation != nil && !r.Donati
 
 // idle reports whether a donated or drained replica has no outstanding requests: all balancers respond, and none reports
 // it as attached.
-func (in *scalingInputs) idle(r groupReplica) bool { return r.report == nil && in.unresponsive == 0 }
+func (in *scalingInputs) idle(r groupReplica) bool { return r.report == nil && in.failedBalancers == 0 }
 
 // groups returns the groups of replicas in the order of service.yaml.
 func (in *scalingInputs) groups() []replicaGroup {

@@ -85,7 +85,7 @@ type WeekMachines interface {
 	Problem(since time.Duration) string
 }
 
-// machinesInterval is the interval of the reconcile loop.
+// machinesInterval is the interval of the control loop.
 const machinesInterval = 5 * time.Second
 
 // oldLeader is a controller that is partitioned from the store, or was stopped for a while.

@@ -148,7 +148,7 @@ func (e *entry) fill(node ast.Node) error {
 		}
 		text, ok := values.Value().(*ast.StringNode)
 		if !ok {
-			return errAt(lineOf(values.Value()), "%s: must be a text", key)
+			return errAt(lineOf(values.Value()), "%s: must be a string; put it in quotes", key)
 		}
 		*field = text.Value
 	}

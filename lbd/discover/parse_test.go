@@ -46,7 +46,7 @@ func TestParseFile(t *testing.T) {
 		"same id by two URLs":    {"http://a:1\nhttps://a:1\n", nil, `line 2: id "a:1" is already used in line 1`},
 		"id of another URL":      {"- http://a:1\n- {url: http://b:1, id: \"a:1\"}\n", nil, `line 2: id "a:1" is already used in line 1`},
 		"unknown key":            {"- url: http://a:1\n- url: http://b:1\n  modes: m\n", nil, `line 3: unknown key "modes": must be url, model or id`},
-		"a number as the URL":    {"- url: 7\n", nil, "line 1: url: must be a text"},
+		"a number as the URL":    {"- url: 7\n", nil, "line 1: url: must be a string; put it in quotes"},
 		"without URL":            {"- model: m\n", nil, `line 1: must be http://HOST:PORT, got ""`},
 		"an entry of its own":    {"- [http://a:1]\n", nil, "line 1: must be a URL, or an object with the keys url, model and id"},
 		"an object":              {"{url: http://a:1}\n", nil, "line 1: must be a list of replicas"},

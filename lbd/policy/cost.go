@@ -91,7 +91,7 @@ func DefaultCostConstants() CostConstants {
 		OccupancyWeight:        3,
 		SupersededMatchWeight:  0.3,
 		MaxEvictedShare:        0.9,
-		PeerMarginShare:        0.03, // every later turn of the conversation pays the round trip again
+		PeerMarginShare:        0.03,
 		PeerPrefillMarginShare: 0.1,
 		PeerLoadLifetime:       1.0 / 3,
 		MaxHoldShare:           0.5,
@@ -131,7 +131,8 @@ func HoldTime(ahead, n int, residence time.Duration, pace float64) time.Duration
 
 // Cost sends a request to the candidate with the lowest cost, in seconds: the request's own duration
 // (queueing, network, computing uncached tokens, the answer) plus the time by which it delays the
-// requests already there. Load and locality are thus compared in one unit. If a full replica costs less
+// requests already there and, in full memory, those that wait; a peer costs margins and the round trips of later requests in
+// addition. Load and locality are thus compared in one unit. If a full replica costs less
 // than every available one, including the wait for it, the request is held for it, and the requests
 // behind it proceed. Unlike SkyLB, the policy compares replicas with peers directly.
 type Cost struct {

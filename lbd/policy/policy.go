@@ -202,8 +202,8 @@ const (
 	ReasonNoneAvailable = "none_available"   // none: the reason of every Wait
 	ReasonRotation      = "rotation"         // the next in turn
 	ReasonLeastLoad     = "least_load"       // the one with the fewest outstanding requests
-	ReasonPrefixMatch   = "prefix_match"     // the one with the longest match; with DualMap, of its two candidates
-	ReasonPrefixMiss    = "prefix_miss"      // the one with the least load or, with CacheAware, the fewest cached bytes: no match is long enough
+	ReasonPrefixMatch   = "prefix_match"     // the one with the longest match; with DualMap, of its two candidates, with Sticky, of those that are not saturated
+	ReasonPrefixMiss    = "prefix_miss"      // the one with the least load or, with CacheAware, the fewest cached bytes: no match is long enough, with Sticky of those that are not saturated
 	ReasonForward       = "offload"          // a peer; not the KV cache offloading of engines
 	ReasonPowerOfTwo    = "power_of_two"     // the better of two candidates: PowerOfTwo draws them at random, DualMap hashes the prefix
 	ReasonSession       = "session"          // that of the session on the hash ring

@@ -1,4 +1,4 @@
-// Package prefix tracks which targets have cached which prompt prefixes, without storing text: an
+// Package prefix tracks which targets hold which prompt prefixes (probably have cached them), without storing text: an
 // approximate radix tree of each replica's cache (SGLang's cache-aware router, SkyLB section 3.2),
 // and the points at which the answers of a conversation ended.
 //

@@ -167,7 +167,7 @@ func (t *Tree) writeSuperseded(id, below int32, undecided, depth int, out []int)
 	return undecided, id
 }
 
-// writeDepths writes the depth of the targets that have node id but not its descendant next; of all
+// writeDepths writes the depth of the targets that hold node id but not its descendant next; of all
 // that have id if next is none.
 func (t *Tree) writeDepths(id, next int32, depth int, out []int) {
 	for w := 0; w <= t.stride(id) && w*64 < len(out); w++ {
