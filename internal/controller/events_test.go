@@ -55,11 +55,8 @@ func (l *eventList) lines() []string {
 func TestFailoverIsRecorded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld()
-		list := &eventList{}
-		w.events = store.NewEventQueue(list, "c", telemetry.Event{Actor: telemetry.ActorController}, slog.New(slog.DiscardHandler))
-		ctx, cancel := context.WithCancel(t.Context())
-		var running sync.WaitGroup
-		running.Go(func() { w.events.Run(ctx) })
+		list, stop := w.recordEvents(t)
+		defer stop()
 		w.rounds(t, 1)
 		if got := list.lines(); len(got) != 0 {
 			t.Errorf("the first assignment has events: %q", got)
@@ -89,8 +86,6 @@ func TestFailoverIsRecorded(t *testing.T) {
 			}
 			ids[e.ID] = true
 		}
-		cancel()
-		running.Wait()
 	})
 }
 
@@ -127,15 +122,11 @@ func TestAdoptionByLateWriteIsRecorded(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				w, list := newWorld(), &eventList{}
+				w := newWorld()
 				late := &lateState{fakeState: w.state}
 				w.kv = late
-				w.events = store.NewEventQueue(list, "c", telemetry.Event{Actor: telemetry.ActorController}, slog.New(slog.DiscardHandler))
-				ctx, cancel := context.WithCancel(t.Context())
-				var running sync.WaitGroup
-				running.Go(func() { w.events.Run(ctx) })
-				defer running.Wait()
-				defer cancel()
+				list, stop := w.recordEvents(t)
+				defer stop()
 				moves := func() []string {
 					synctest.Wait()
 					return slices.DeleteFunc(list.lines(), func(l string) bool { return !strings.Contains(l, " us-") })
@@ -163,6 +154,19 @@ func TestAdoptionByLateWriteIsRecorded(t *testing.T) {
 	}
 }
 
+// recordEvents writes the events of the controller to a list until stop is called.
+func (w *world) recordEvents(t *testing.T) (list *eventList, stop func()) {
+	list = &eventList{}
+	w.events = store.NewEventQueue(list, "c", telemetry.Event{Actor: telemetry.ActorController}, slog.New(slog.DiscardHandler))
+	ctx, cancel := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	running.Go(func() { w.events.Run(ctx) })
+	return list, func() {
+		cancel()
+		running.Wait()
+	}
+}
+
 // A reload that changes the primary balancer of a replica moves it: no balancer failed, and none recovered. The move may
 // wait for the first response of the new balancer. A replica whose adopter becomes its primary balancer does not move.
 func TestMoveByReloadIsRecorded(t *testing.T) {
@@ -185,13 +189,8 @@ func TestMoveByReloadIsRecorded(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w := newWorld()
-				list := &eventList{}
-				w.events = store.NewEventQueue(list, "c", telemetry.Event{Actor: telemetry.ActorController}, slog.New(slog.DiscardHandler))
-				ctx, cancel := context.WithCancel(t.Context())
-				var running sync.WaitGroup
-				running.Go(func() { w.events.Run(ctx) })
-				defer running.Wait()
-				defer cancel()
+				list, stop := w.recordEvents(t)
+				defer stop()
 				// moves runs rounds and returns the events of replicas that they record.
 				moves := func(rounds int) []string {
 					*list = eventList{}

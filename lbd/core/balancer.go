@@ -237,34 +237,6 @@ func (b *Balancer) handleArrived(now time.Duration, in *Request) {
 	}
 }
 
-// sortTime returns the time by which r is sorted among requests that are equal in the order
-// (Item.SortTime): its arrival or, for a policy that holds requests, the start of its session. An
-// active session is then finished before new ones begin, while its prefix is still cached.
-//
-// The benefit is smaller if the engines' hit rate is low. Therefore a session's lead is at most SessionLead times the
-// square of the hit rate if several requests continue the same prefix, as in a tree of thoughts, and times its sixth power
-// otherwise. The next request of a conversation alone has little to lose, and its long prompt takes memory that several
-// requests of new sessions could use. In an overload, only requests with a lead would start before max_wait.
-func (b *Balancer) sortTime(r *request) time.Duration {
-	if r.sessionStart = r.receivedAt; !b.traits.Holds {
-		return r.receivedAt
-	}
-	start, known, branches := b.caches.session(r.Prompt)
-	switch {
-	case r.SessionAge > 0:
-		r.sessionStart = r.receivedAt - r.SessionAge
-	case known:
-		r.sessionStart = start
-	}
-	hits := b.hitRate.Or(1)
-	lead := hits * hits * float64(b.cfg.SessionLead)
-	if !branches {
-		hits = b.hitRate.Or(0) // engines that report no hits do not show whether a lead pays
-		lead *= hits * hits * hits * hits
-	}
-	return max(r.sessionStart, r.receivedAt-time.Duration(lead))
-}
-
 // maxFreeRequests is the maximum number of request objects kept for reuse.
 const maxFreeRequests = 1024
 
