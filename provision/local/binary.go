@@ -100,9 +100,18 @@ func (s Service) Install(ctx context.Context) (path, build string, err error) {
 	return path, build, nil
 }
 
-// programFor returns the binary of a machine: this one, or the installed one that w.BuildHash names, with which a machine
-// returns to an earlier version.
-func (p *Provider) programFor(w provision.Desired) (program, error) {
+// programFor returns the binary of a machine: this one, which it installs if that has not been done, or the installed one
+// that w.BuildHash names, with which a machine returns to an earlier version.
+func (p *Provider) programFor(ctx context.Context, w provision.Desired) (program, error) {
+	p.installing.Lock()
+	defer p.installing.Unlock()
+	if p.exe == "" {
+		exe, build, err := p.svc.Install(ctx)
+		if err != nil {
+			return program{}, err
+		}
+		*p.program = program{exe, build}
+	}
 	if w.BuildHash == "" || w.BuildHash == p.build {
 		return *p.program, nil
 	}

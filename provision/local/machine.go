@@ -145,12 +145,7 @@ func (p *Provider) startMachine(ctx context.Context, w provision.Desired, dead r
 		return started, fmt.Errorf("starting %s: %w", w.ID, err)
 	}
 	defer lock.Close()
-	if p.exe == "" {
-		if p.exe, p.build, err = p.svc.Install(ctx); err != nil {
-			return started, err
-		}
-	}
-	runs, err := p.programFor(w)
+	runs, err := p.programFor(ctx, w)
 	if err != nil {
 		return started, err
 	}

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"slices"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -42,6 +43,7 @@ type Provider struct {
 	regions []service.Region // see InRegions
 
 	*program
+	installing *sync.Mutex // guards program: launches run at once
 }
 
 // program is the binary that machines run. It is installed at the first launch.
@@ -57,7 +59,7 @@ func NewProvider(svc Service, exe, build string, grace time.Duration) *Provider 
 	if grace <= 0 {
 		grace = DefaultGrace
 	}
-	return &Provider{svc: svc, grace: grace, program: &program{exe, build}}
+	return &Provider{svc: svc, grace: grace, program: &program{exe, build}, installing: &sync.Mutex{}}
 }
 
 // List returns every object of the service.
