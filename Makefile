@@ -78,8 +78,9 @@ race:
 
 # Runs each benchmark once, so that it keeps working; -short leaves out or shortens those that compute for seconds.
 # Figures of all: go test ./lbd/core -run '^$$' -bench .
+BENCHED = $(sort $(dir $(shell grep -rl --include=*_test.go '^func Benchmark' .)))
 bench:
-	go test -short -vet=off -run '^$$' -bench . -benchtime 1x ./...
+	go test -short -vet=off -run '^$$' -bench . -benchtime 1x $(BENCHED)
 
 # Kills, hangs, resets and slows replicas, links and balancers under load, and reports
 # every lost or stopped request (about 12 minutes). ARGS are flags of the test:

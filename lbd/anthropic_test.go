@@ -1,3 +1,8 @@
+//go:build !race
+
+// The packages of the official clients are large: the race detector's build of them takes minutes. The tests of lbd/proxy
+// and lbd/batch cover the same code under the race detector.
+
 package lbd
 
 import (

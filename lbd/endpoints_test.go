@@ -3,8 +3,6 @@ package lbd
 import (
 	"bytes"
 	"compress/gzip"
-	"context"
-	"fmt"
 	"io"
 	"net/http"
 	"strings"
@@ -12,55 +10,7 @@ import (
 	"time"
 
 	"github.com/coder/websocket"
-	"github.com/openai/openai-go/v3"
-	"github.com/openai/openai-go/v3/option"
-	"github.com/openai/openai-go/v3/responses"
-	"github.com/zeebo/xxh3"
-
-	"skyserve/internal/service"
 )
-
-// simulatedNode returns a balancer with a simulated engine.
-func simulatedNode(t *testing.T, opts Options) *node {
-	t.Helper()
-	n := start(t, service.BalancerConfig{
-		ID: "lb-us", Region: "local/us", Models: []service.BalancerModel{{Name: "llama", Aliases: []string{"small"}}},
-		Replicas: []service.ReplicaConfig{{ID: "us-0", URL: simulated(t), Model: "llama"}},
-	}, opts)
-	ready(t, n)
-	return n
-}
-
-// The official client counts tokens, transcribes recordings and receives speech.
-func TestOfficialClientUsesAudio(t *testing.T) {
-	n := simulatedNode(t, Options{})
-	api := openai.NewClient(option.WithBaseURL(n.public+"/v1"), option.WithAPIKey("any"), option.WithHTTPClient(client(t)), option.WithMaxRetries(0))
-	ctx := context.Background()
-
-	counted, err := api.Responses.InputTokens.Count(ctx, responses.InputTokenCountParams{
-		Model: openai.String("small"), Input: responses.InputTokenCountParamsInputUnion{OfString: openai.String("How long is this?")},
-	})
-	if err != nil || counted.InputTokens < 5 {
-		t.Errorf("the count is %+v, %v", counted, err)
-	}
-
-	recording := bytes.Repeat([]byte("\x00\xffRIFF\r\n--"), 100_000)
-	transcript, err := api.Audio.Transcriptions.New(ctx, openai.AudioTranscriptionNewParams{
-		Model: "small", File: openai.File(bytes.NewReader(recording), `a "recording".mp3`, "audio/mpeg"),
-	})
-	if want := fmt.Sprintf("A recording of %d bytes with the hash %016x.", len(recording), xxh3.Hash(recording)); err != nil || transcript.Text != want {
-		t.Errorf("the transcript is %+v, %v; want %s", transcript, err, want)
-	}
-
-	speech, err := api.Audio.Speech.New(ctx, openai.AudioSpeechNewParams{Model: "small", Input: "two words", Voice: openai.AudioSpeechNewParamsVoiceUnion{OfString: openai.String("alloy")}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer speech.Body.Close()
-	if wav, err := io.ReadAll(speech.Body); err != nil || len(wav) != 44+2*800 || !bytes.HasPrefix(wav, []byte("RIFF")) {
-		t.Errorf("%d bytes of speech, %v", len(wav), err)
-	}
-}
 
 // Scores, rendered prompts and compressed bodies pass the whole balancer.
 func TestEndpointsOfEngines(t *testing.T) {

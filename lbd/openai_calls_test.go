@@ -1,3 +1,8 @@
+//go:build !race
+
+// The packages of the official clients are large: the race detector's build of them takes minutes. The tests of lbd/proxy
+// and lbd/batch cover the same code under the race detector.
+
 package lbd
 
 import (
@@ -14,6 +19,7 @@ import (
 	"github.com/openai/openai-go/v3"
 	"github.com/openai/openai-go/v3/option"
 	"github.com/openai/openai-go/v3/responses"
+	"github.com/zeebo/xxh3"
 
 	"skyserve/internal/service"
 	"skyserve/internal/sim/engine/server"
@@ -265,4 +271,35 @@ func TestOfficialClientCancels(t *testing.T) {
 		t.Errorf("it continues: %v", stream.Err())
 	}
 	n.quiet(t)
+}
+
+// The official client counts tokens, transcribes recordings and receives speech.
+func TestOfficialClientUsesAudio(t *testing.T) {
+	n := simulatedNode(t, Options{})
+	api := openai.NewClient(option.WithBaseURL(n.public+"/v1"), option.WithAPIKey("any"), option.WithHTTPClient(client(t)), option.WithMaxRetries(0))
+	ctx := context.Background()
+
+	counted, err := api.Responses.InputTokens.Count(ctx, responses.InputTokenCountParams{
+		Model: openai.String("small"), Input: responses.InputTokenCountParamsInputUnion{OfString: openai.String("How long is this?")},
+	})
+	if err != nil || counted.InputTokens < 5 {
+		t.Errorf("the count is %+v, %v", counted, err)
+	}
+
+	recording := bytes.Repeat([]byte("\x00\xffRIFF\r\n--"), 100_000)
+	transcript, err := api.Audio.Transcriptions.New(ctx, openai.AudioTranscriptionNewParams{
+		Model: "small", File: openai.File(bytes.NewReader(recording), `a "recording".mp3`, "audio/mpeg"),
+	})
+	if want := fmt.Sprintf("A recording of %d bytes with the hash %016x.", len(recording), xxh3.Hash(recording)); err != nil || transcript.Text != want {
+		t.Errorf("the transcript is %+v, %v; want %s", transcript, err, want)
+	}
+
+	speech, err := api.Audio.Speech.New(ctx, openai.AudioSpeechNewParams{Model: "small", Input: "two words", Voice: openai.AudioSpeechNewParamsVoiceUnion{OfString: openai.String("alloy")}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer speech.Body.Close()
+	if wav, err := io.ReadAll(speech.Body); err != nil || len(wav) != 44+2*800 || !bytes.HasPrefix(wav, []byte("RIFF")) {
+		t.Errorf("%d bytes of speech, %v", len(wav), err)
+	}
 }

@@ -57,7 +57,7 @@ func TestCompareTakeover(t *testing.T) {
 		return planTime(s).Sub(started) >= planHistory && time.Since(planTime(s)) < planInterval/2
 	})
 	w.startClients(loaded+"=80", "--model", "org/m")
-	changes := w.awaitChanges("the strategy launches a replica", loaded, 1)
+	w.awaitChanges("the strategy launches a replica", loaded, 1)
 	before := w.snapshot()
 	if before.Controller == nil || before.Controller.Leader != old.Leader || len(before.Donations) != 1 {
 		t.Fatalf("before the fault: leader %+v, donations %+v", before.Controller, before.Donations)
@@ -69,7 +69,7 @@ func TestCompareTakeover(t *testing.T) {
 		return s.Controller != nil && s.Controller.Leader != "" && s.Controller.Term > before.Controller.Term
 	})
 	t.Logf("%s leads %.1f s after %s was killed", led.Controller.Leader, time.Since(killed).Seconds(), old.Leader)
-	changes = w.awaitChanges("the next leader launches a replica", loaded, 2)
+	changes := w.awaitChanges("the next leader launches a replica", loaded, 2)
 	if after := changes[1].At.Sub(changes[0].At); after < strategyCooldown || !changes[1].At.After(killed) {
 		t.Errorf("two changes within %s, the second %s after the kill", after, changes[1].At.Sub(killed))
 	}

@@ -28,7 +28,7 @@ const requestsPerKill = 40
 // store, while batches run. A killed process is started again by `skyserve up`, or by the controller.
 // Batches are submitted one after the other until all kills are done.
 func TestCompareKills(t *testing.T) {
-	s := startLive(t, strings.Replace(quickstart(t), "replicas: {min: 2, max: 8}", "replicas: {min: 1, max: 8}", -1))
+	s := startLive(t, strings.ReplaceAll(quickstart(t), "replicas: {min: 2, max: 8}", "replicas: {min: 1, max: 8}"))
 	rng := rand.New(rand.NewPCG(*killSeed, 2))
 	killed := map[string]int{}
 	var victims []string
