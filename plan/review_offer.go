@@ -117,7 +117,7 @@ func (r *review) maxReplicas(region *service.RegionSpec, o offering) int {
 	case o.cloud != cloud || !catalogue.Rents(cloud, o.gpu):
 		return 0
 	case cloud == service.CloudStatic:
-		sources := len(region.Endpoints) // one replica each; those of a DNS name or a file are not planned: their replicas.max is 0
+		sources := len(region.Endpoints) // addresses, not an endpoint of a plan; one replica each, but none of a DNS name or a file: their replicas.max is 0
 		if region.EndpointsFile != "" {
 			sources++
 		}

@@ -37,7 +37,7 @@ func (e *PortTakenError) Error() string {
 	if e.Reserved {
 		use = "reserved for"
 	}
-	return fmt.Sprintf("%s is %s %s and required by %s (%s port); set %s in service.yaml to another port",
+	return fmt.Sprintf("%s is %s %s and required by %s (%s port); set %s to another port",
 		e.Addr, use, cmp.Or(e.Holder, "another process"), id, e.Purpose, e.Setting)
 }
 

@@ -295,7 +295,7 @@ func (s *screen) footer(n int) []string {
 	}
 	left, used := s.theme.segments(s.width, "  ", pieces...)
 	right := s.theme.text(s.link.source)
-	if s.link.interval > 0 {
+	if s.link.interval > 0 && !s.link.replay {
 		right += " every " + s.link.interval.String()
 	}
 	if gap := s.width - used - width(right); gap >= 2 {

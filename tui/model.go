@@ -29,7 +29,7 @@ type Config struct {
 	Fetcher  Fetcher
 	Operator Operator      // nil = read-only: only snapshots are fetched
 	Interval time.Duration // between two snapshots
-	// ReplaySpeed is how many seconds of a recording pass in a second; 0 or 1 without a replay.
+	// ReplaySpeed is how many seconds of a recording pass in a second; 0 without a replay.
 	ReplaySpeed float64
 	// Theme is the initial theme; ThemeAuto becomes dark or light once the terminal has
 	// reported its background.
@@ -47,7 +47,7 @@ type Model struct {
 	screen    screen
 	started   time.Time
 	fetchedAt time.Time // when the last snapshot was received
-	changedAt time.Time // when screen.change was observed
+	changedAt time.Time // of the snapshot that showed screen.change
 	polls     int       // the number of the current poll; responses to earlier ones are ignored
 	timeline  timeline
 }
@@ -73,7 +73,7 @@ func New(ctx context.Context, cfg Config) *Model {
 	m := &Model{ctx: ctx, cfg: cfg, started: cfg.Now()}
 	m.screen = newScreen(cfg.Theme)
 	m.screen.history, m.screen.interactive, m.screen.readOnly = newHistory(cfg.ReplaySpeed), true, cfg.Operator == nil
-	m.screen.link = link{source: cfg.Fetcher.String(), interval: cfg.Interval}
+	m.screen.link = link{source: cfg.Fetcher.String(), interval: cfg.Interval, replay: cfg.ReplaySpeed > 0}
 	return m
 }
 
@@ -195,7 +195,7 @@ func (m *Model) receiveSnapshot(msg snapshotMsg) tea.Cmd {
 	}
 	changes := findChanges(m.newestSnapshot(), msg.snapshot)
 	if c, ok := mostSevere(changes); ok {
-		s.change, m.changedAt = c, msg.at
+		s.change, m.changedAt = c, msg.snapshot.At
 	}
 	s.recordChanges(msg.snapshot.At, changes)
 	s.history.addSnapshot(msg.snapshot)
@@ -222,7 +222,9 @@ func (m *Model) updateAges(now time.Time) {
 	s := &m.screen
 	s.link.waited = now.Sub(m.started)
 	s.sinceFetch = now.Sub(m.fetchedAt)
-	s.change.ago = now.Sub(m.changedAt)
+	if newest := m.newestSnapshot(); newest != nil { // not by the clock: a recording plays at another speed, and ends
+		s.change.ago = max(0, newest.At.Sub(m.changedAt))
+	}
 	shownFor := toastDuration
 	if s.toast.bad {
 		shownFor = errorDuration

@@ -486,6 +486,25 @@ func TestStateChangesAreShown(t *testing.T) {
 	d.wants("ago: eu-1 removed")
 }
 
+// A recording plays at another speed than the clock, and ends: what it shows happened at the times of its snapshots.
+func TestReplayShowsTimesOfTheRecording(t *testing.T) {
+	d := newDesk(t, 120, 40, normal())
+	d.model.screen.link.replay = true
+	d.poll(0)
+	s := normal()
+	s.At = s.At.Add(30 * time.Second)
+	s.Regions[1].Replicas[1].State, s.Regions[1].Replicas[1].Reason = service.StateNotReady, "timed out"
+	d.fetch.snapshot = s
+	d.poll(time.Second)
+	later := *s
+	later.At = s.At.Add(90 * time.Second)
+	d.fetch.snapshot = &later
+	d.poll(time.Second)
+	d.poll(10 * time.Minute)
+	d.wants("90s ago: eu-1 READY → NOT_READY: timed out")
+	d.lacks(" every 1s")
+}
+
 // While a balancer does not respond, another one lists its replica: it is neither added nor removed.
 func TestAdoptedReplicaIsNotRemoved(t *testing.T) {
 	d := newDesk(t, 120, 40, normal())

@@ -97,8 +97,11 @@ func (r *Replay) Fetch(context.Context) (*telemetry.Snapshot, string, error) {
 	}
 	switch {
 	case r.next != nil:
-		s := *r.current
-		return &s, r.name, nil
+		s, source := *r.current, r.name
+		if r.speed != 1 {
+			source += fmt.Sprintf(" at %gx", r.speed)
+		}
+		return &s, source, nil
 	case r.readErr != nil:
 		return nil, "", FileError{r.readErr}
 	}

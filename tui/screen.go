@@ -50,6 +50,7 @@ type link struct {
 	err      string        // why the last attempt failed, "" if it succeeded
 	file     bool          // it is a FileError: the connection is not lost
 	interval time.Duration // between two snapshots
+	replay   bool          // the source is a recording, which is not polled
 	waited   time.Duration // since the first attempt to connect
 }
 

@@ -16,6 +16,7 @@ import (
 	"skyserve/internal/printable"
 	"skyserve/internal/store"
 	"skyserve/internal/telemetry"
+	"skyserve/provision"
 )
 
 // hintStoreDir follows an error of --dir.
@@ -55,7 +56,7 @@ last remaining disk of a cluster. On a machine without the service's state, --di
 			if err := fileArgument(cmd, &o.name, &o.file, args); err != nil {
 				return err
 			}
-			return runBackup(cmd.Context(), &o, cmd.OutOrStdout(), cmd.ErrOrStderr())
+			return withCredentialsHint(runBackup(cmd.Context(), &o, cmd.OutOrStdout(), cmd.ErrOrStderr()))
 		},
 	}
 	registerService(cmd, &o.name)
@@ -113,7 +114,18 @@ func runBackup(ctx context.Context, o *backupOptions, out, errOut io.Writer) err
 	return printRestoreStep(out, o)
 }
 
-// writeBackup writes the backup of the first source that succeeds, and returns its size in bytes.
+// withCredentialsHint returns err, if the cloud of a bucket rejects the credentials, with the exit code and the next step
+// for that.
+func withCredentialsHint(err error) error {
+	var rejected *provision.CredentialsError
+	if errors.As(err, &rejected) {
+		return &exitError{code: exitCredentials, err: err, hint: rejected.Hint}
+	}
+	return err
+}
+
+// writeBackup writes the backup of the first source that succeeds, and returns its size in bytes. It ends at once if the
+// file's cloud rejects the credentials: that is the same for all sources.
 func writeBackup(ctx context.Context, file backupFile, sources []func(io.Writer) error, errOut io.Writer) (b telemetry.Backup, size int64, err error) {
 	var failures []error
 	for _, source := range sources {
@@ -126,6 +138,9 @@ func writeBackup(ctx context.Context, file backupFile, sources []func(io.Writer)
 			return b, size, nil
 		}
 		failures = append(failures, err)
+		if errors.As(err, new(*provision.CredentialsError)) {
+			break
+		}
 	}
 	return b, 0, errors.Join(failures...)
 }
@@ -212,7 +227,7 @@ FILE may be an object in a bucket, s3://... or gs://..., with the credentials of
 			if err := fileArgument(cmd, &o.name, &o.file, args); err != nil {
 				return err
 			}
-			return runRestore(cmd.Context(), &o, cmd.OutOrStdout())
+			return withCredentialsHint(runRestore(cmd.Context(), &o, cmd.OutOrStdout()))
 		},
 	}
 	registerService(cmd, &o.name)

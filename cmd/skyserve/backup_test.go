@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -11,6 +12,7 @@ import (
 
 	"skyserve/internal/store"
 	"skyserve/internal/telemetry"
+	"skyserve/provision"
 )
 
 // The hint of a failed restore says whether the store was changed.
@@ -68,5 +70,38 @@ func TestBackupOfStoppedStoreHasNoStatus(t *testing.T) {
 	_, stderr, code := runCommand(t.Context(), "backup", file, "--service", "chat", "--dir", dir)
 	if code != exitFailed || !strings.Contains(stderr, "hint: nothing was written\n") {
 		t.Errorf("exit code %d: %s", code, stderr)
+	}
+}
+
+// A bucket whose cloud accepts no credentials is reported with the next step.
+func TestRestoreReportsMissingCredentials(t *testing.T) {
+	for _, name := range []string{"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE", "AWS_WEB_IDENTITY_TOKEN_FILE", "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI", "AWS_CONTAINER_CREDENTIALS_FULL_URI"} {
+		t.Setenv(name, "")
+	}
+	t.Setenv("AWS_EC2_METADATA_DISABLED", "true")
+	t.Setenv("AWS_REGION", "us-east-1")
+	t.Setenv("HOME", t.TempDir())
+	t.Setenv("SKYSERVE_HOME", t.TempDir())
+	var out, errOut bytes.Buffer
+	code := execute(t.Context(), []string{"restore", "s3://bucket/chat.backup", "--service", "chat"}, &out, &errOut)
+	if code != exitCredentials || !strings.Contains(errOut.String(), "no valid credentials") || !strings.Contains(errOut.String(), "hint: set AWS_ACCESS_KEY_ID") {
+		t.Errorf("exit code %d, want %d, printed\n%s", code, exitCredentials, &errOut)
+	}
+}
+
+// rejectingFile is a backup file in a bucket whose cloud rejects the credentials.
+type rejectingFile struct{ backupFile }
+
+func (rejectingFile) write(context.Context, func(io.Writer) error) (b telemetry.Backup, size int64, err error) {
+	return b, 0, &provision.CredentialsError{Cloud: "aws", Err: errors.New("none"), Hint: "log in"}
+}
+
+// Rejected credentials are reported once, however many balancers could be asked for the backup.
+func TestBackupReportsRejectedCredentialsOnce(t *testing.T) {
+	source := func(io.Writer) error { return nil }
+	_, _, err := writeBackup(t.Context(), rejectingFile{}, []func(io.Writer) error{source, source, source}, io.Discard)
+	var coded *exitError
+	if !errors.As(withCredentialsHint(err), &coded) || coded.code != exitCredentials || coded.hint != "log in" || strings.Count(coded.Error(), "no valid credentials") != 1 {
+		t.Errorf("got %v, %+v", err, coded)
 	}
 }

@@ -115,7 +115,11 @@ func runTop(ctx context.Context, o *topOptions, in *os.File, out, errOut io.Writ
 			return failed(fmt.Errorf("fetching a snapshot: %w", err), o.hint(err))
 		}
 	}
-	return tui.Run(ctx, tui.Config{Fetcher: v, Operator: v.operator, Interval: o.interval, ReplaySpeed: o.speed, Theme: theme, Zone: time.Local}, in, rawWriter(out))
+	speed := 0.0
+	if o.replay != "" {
+		speed = o.speed
+	}
+	return tui.Run(ctx, tui.Config{Fetcher: v, Operator: v.operator, Interval: o.interval, ReplaySpeed: speed, Theme: theme, Zone: time.Local}, in, rawWriter(out))
 }
 
 // checkOptions validates the flags and chooses the theme.

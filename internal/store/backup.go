@@ -202,7 +202,7 @@ func (s backupSource) Read(p []byte) (n int, err error) {
 func openBackup(r io.Reader) (*backupReader, error) {
 	z, err := gzip.NewReader(backupSource{r})
 	if err != nil {
-		return nil, damagedBackup("it is not a backup", err)
+		return nil, damagedBackup(notBackup, err)
 	}
 	d := &backupReader{in: bufio.NewReaderSize(z, 64<<10)}
 	line, err := d.readLine()
@@ -211,7 +211,7 @@ func openBackup(r io.Reader) (*backupReader, error) {
 	}
 	switch {
 	case err != nil:
-		return nil, damagedBackup("it is not a backup", err)
+		return nil, damagedBackup(notBackup, err)
 	case d.Format > backupFormat:
 		return nil, &telemetry.BackupError{Problem: fmt.Sprintf("skyserve %s made it in format %d; this version reads formats up to %d: upgrade skyserve", d.Version, d.Format, backupFormat)}
 	case d.Format < 1 || d.Service == "":
@@ -219,6 +219,9 @@ func openBackup(r io.Reader) (*backupReader, error) {
 	}
 	return d, nil
 }
+
+// notBackup is the problem of a file that does not begin as a backup does.
+const notBackup = "it is not a backup"
 
 // damagedBackup returns the *telemetry.BackupError for an error of decoding a backup: err if it already is one. If the
 // file could not be read, it returns the *ReadError.
@@ -228,6 +231,8 @@ func damagedBackup(what string, err error) error {
 		return err
 	case errors.As(err, new(*ReadError)):
 		return fmt.Errorf("reading the backup: %w", err)
+	case what == notBackup && (errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)):
+		return &telemetry.BackupError{Problem: "it is empty, truncated, or not a backup"}
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
 		return &telemetry.BackupError{Problem: what + ": it is empty or truncated"}
 	}

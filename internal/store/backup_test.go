@@ -236,6 +236,7 @@ func TestDamagedBackups(t *testing.T) {
 		}
 	}
 	check("text", []byte("name: chat\n"), "it is not a backup")
+	check("a short text", []byte("hello\n"), "it is empty, truncated, or not a backup")
 	check("more", append(slices.Clone(file), file...), "something follows its end")
 
 	zip := func(text string) []byte {

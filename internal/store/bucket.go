@@ -187,7 +187,7 @@ func (b *Bucket) Delete(ctx context.Context, key string) error {
 // Clear removes all keys below prefix, which must end with a dot. It leaves no tombstones, so watches do not learn of the
 // removal.
 func (b *Bucket) Clear(ctx context.Context, prefix string) error {
-	return b.withBucket(ctx, prefix+"all", "clear", func(ctx context.Context, _ jetstream.KeyValue) error {
+	return b.withBucket(ctx, strings.TrimSuffix(prefix, "."), "clear all below", func(ctx context.Context, _ jetstream.KeyValue) error {
 		nc, err := b.s.conn()
 		if err != nil {
 			return err

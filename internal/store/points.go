@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
 
@@ -123,13 +124,13 @@ func (s *Store) ReadPoints(ctx context.Context, sinceMinute int64, yield func(te
 	days, stream, err := s.pointDays(ctx, sinceMinute/minutesPerDay)
 	s.recordResult(&s.readOutage, err)
 	if err != nil {
-		return wrap(ctx, err, "reading points since minute %d", sinceMinute)
+		return wrap(ctx, err, "reading points since %s", time.Unix(60*sinceMinute, 0).UTC().Format(time.RFC3339))
 	}
 	for _, day := range days {
 		points, err := readDay(ctx, stream, s.pointSubject(day.number), day.messages)
 		if err != nil {
 			s.dropHandles(err)
-			return wrap(ctx, err, "reading points of day %d", day.number)
+			return wrap(ctx, err, "reading points of %s", time.Unix(60*minutesPerDay*int64(day.number), 0).UTC().Format(time.DateOnly))
 		}
 		for _, p := range points {
 			if p.Minute < sinceMinute {

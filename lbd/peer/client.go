@@ -49,9 +49,9 @@ type Options struct {
 	Keys   string
 	// Sink receives the reports; it is called from many goroutines and must not block.
 	Sink func(core.Event)
-	// Interval is the time between two heartbeats to a peer; default 100 ms.
+	// Interval is the time between two heartbeat requests to a peer; default 100 ms.
 	Interval time.Duration
-	// Timeout is the timeout of one heartbeat; default 1 s.
+	// Timeout is the timeout of one heartbeat request; default 1 s.
 	Timeout time.Duration
 	// Seed seeds the jitter.
 	Seed uint64
@@ -71,7 +71,7 @@ type Client struct {
 
 	mu     sync.Mutex
 	links  map[string]*link
-	tick   *time.Timer // triggers a heartbeat on all links; nil before the first
+	tick   *time.Timer // triggers a request on all links; nil before the first
 	jitter *rand.Rand
 }
 
@@ -127,7 +127,7 @@ func (c *Client) Add(cfg service.PeerConfig, transport http.RoundTripper) {
 	}
 }
 
-// schedule schedules the next heartbeats after an interval; c.mu must be held.
+// schedule schedules the next heartbeat requests after an interval; c.mu must be held.
 func (c *Client) schedule() {
 	wait := c.opts.Interval + time.Duration((2*c.jitter.Float64()-1)*jitterShare*float64(c.opts.Interval))
 	if c.tick == nil {
@@ -137,7 +137,7 @@ func (c *Client) schedule() {
 	c.tick.Reset(wait)
 }
 
-// beatAll makes every link send a heartbeat. All peers are queried at the same moment, because a
+// beatAll makes every link request a heartbeat. All peers are queried at the same moment, because a
 // wake-up for each of them costs more than the query.
 func (c *Client) beatAll() {
 	c.mu.Lock()
@@ -225,7 +225,7 @@ type link struct {
 	added  time.Time
 
 	mu         sync.Mutex
-	sent       time.Time // when the newest heartbeat with a response was sent
+	sent       time.Time // when the newest heartbeat request with a response was sent
 	draining   bool      // as reported by that heartbeat
 	receivedAt time.Time
 	rtts       []time.Duration // the last rttWindow, oldest first
@@ -235,7 +235,7 @@ type link struct {
 	regionAt   time.Time // when its figures were measured
 }
 
-// beat sends heartbeats until ctx ends. They overlap, so that a distant peer reports as often as a
+// beat requests heartbeats until ctx ends. They overlap, so that a distant peer reports as often as a
 // near one. It skips a heartbeat when too many have no response yet.
 func (l *link) beat(ctx context.Context) {
 	defer l.hc.CloseIdleConnections()
@@ -259,7 +259,7 @@ func (l *link) beat(ctx context.Context) {
 	}
 }
 
-// heartbeat sends one heartbeat request and reports the response to the core. After a failure it
+// heartbeat sends one request and reports the response to the core. After a failure it
 // reports nothing: the core detects missing reports.
 func (l *link) heartbeat(ctx context.Context) {
 	var hb Heartbeat

@@ -16,7 +16,7 @@ import (
 
 // PathPrefixes is the path of Prefixes, the cache updates of a balancer. Its query parameters:
 // since, the last number that the client has; boot, the process that assigned this number; all=true
-// for a client of the same region that has no updates yet.
+// for a client of the same region until it has received a last page (More is false).
 const PathPrefixes = "/skyserve/v1/prefixes"
 
 // Bounds of the cache updates between balancers, with reasons.

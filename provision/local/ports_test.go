@@ -64,7 +64,7 @@ func TestPortsOfTwoServices(t *testing.T) {
 	}
 	defer ln.Close()
 	err = NewProvider(other, "", "", 0).WithSpec(spec).CheckPorts(provision.Changes{changes[0]})
-	if want := portAt(500) + " is reserved for lb-us-0 of service chat and required by lb-us-0 of service other (admin port); set local.port in service.yaml to another port; another required port is in use too"; err == nil || err.Error() != want {
+	if want := portAt(500) + " is reserved for lb-us-0 of service chat and required by lb-us-0 of service other (admin port); set local.port to another port; another required port is in use too"; err == nil || err.Error() != want {
 		t.Errorf("got %v, want %s", err, want)
 	}
 }
