@@ -230,9 +230,21 @@ func (c *checker) checkRegion(r *RegionSpec, p path) {
 // checkReservedPrefix rejects a region whose replicas would have ids in the form of a balancer's id.
 func (c *checker) checkReservedPrefix(r *RegionSpec, p path) {
 	at := p.key("name")
-	if strings.HasPrefix(r.Name.ShortName()+"-", "lb-") && c.valid(at) {
+	if r.Name.hasReservedName() && c.valid(at) {
 		c.reportAtPath(at, Error{Problem: "must not be lb or begin with lb- after the slash: the ids of balancers begin with lb-", Found: c.describePath(at), Suggestion: "choose another name"})
 	}
+}
+
+// hasReservedName reports whether the ids of the region's replicas would have the form of a balancer's id.
+func (r Region) hasReservedName() bool { return strings.HasPrefix(r.ShortName()+"-", "lb-") }
+
+// reservedAlternative suggests a name that is not reserved in place of one that is.
+func reservedAlternative(reserved Region) string {
+	rest := strings.TrimLeft(strings.TrimPrefix(reserved.ShortName(), "lb"), "-")
+	if rest == "" {
+		return "choose another name: lb is reserved for balancers"
+	}
+	return fmt.Sprintf("write %s/lb%s: names that begin with lb- are reserved for balancers", reserved.Cloud(), rest)
 }
 
 // checkStaticRegion validates a region of existing machines.

@@ -122,8 +122,10 @@ func regionProblem(text string) (problem, suggestion string) {
 	switch {
 	case !formRegion.matches(string(valid)):
 		return problem, completeRegion(text)
-	case known != nil && !known.accepts(valid.ShortName()):
+	case known != nil && (!known.accepts(valid.ShortName()) || valid.hasReservedName()):
 		return problem, known.suggestion(valid.ShortName())
+	case valid.hasReservedName():
+		return problem, reservedAlternative(valid)
 	}
 	return problem, "write " + string(valid)
 }

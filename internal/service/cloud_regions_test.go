@@ -70,6 +70,20 @@ func TestEmptyRegionNameHasNoSuggestion(t *testing.T) {
 	}
 }
 
+// The names of balancers are reserved: no suggestion is one of them.
+func TestSuggestedRegionIsNotReserved(t *testing.T) {
+	for name, want := range map[string]string{
+		"static/lb_x": "write static/lbx: names that begin with lb- are reserved", "local/LB__us": "write local/lbus: names",
+		"static/lb_": "choose another name: lb is reserved", "static/Lb": "choose another name: lb is reserved", "static/lbx_1": "write static/lbx-1",
+		"aws/lb_north-1": "did you mean aws/cn-north-1?",
+	} {
+		_, err := Parse("service.yaml", []byte(regionIn(name)))
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: got %v, want %q", name, err, want)
+		}
+	}
+}
+
 // The tables are sorted, without duplicates, and contain only names in the format of regions.
 func TestCloudRegionTablesAreSorted(t *testing.T) {
 	for _, c := range clouds {
