@@ -15,7 +15,7 @@ func check(b *binder, s *Spec) {
 	checkDeployed(b, s)
 	c := &checker{binder: b, spec: s}
 	c.checkPlainHTTP()
-	c.checkKeyArguments()
+	c.checkArguments()
 	c.checkTargets()
 	c.checkLocalCapacity()
 	c.checkModelSpot()

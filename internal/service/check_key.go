@@ -1,6 +1,9 @@
 package service
 
-import "strings"
+import (
+	"reflect"
+	"strings"
+)
 
 // flagAPIKey is the argument with which vLLM and SGLang receive their API key.
 const flagAPIKey = "--api-key"
@@ -14,19 +17,35 @@ func EngineFlag(arg string) string {
 	return flag
 }
 
-// checkKeyArguments rejects API keys among the arguments of an engine: the process list shows them,
-// and balancers send only the key of engine.api_key.
-func (c *checker) checkKeyArguments() {
+// checkArguments rejects arguments with which an engine does not start, or shows its API key. Those of other kinds than
+// vLLM and SGLang are unknown.
+func (c *checker) checkArguments() {
 	for i, m := range c.spec.Models {
-		if k := m.Engine.Kind; k != EngineVLLM && k != EngineSGLang {
+		if !m.Engine.ownedFlags() {
 			continue
 		}
 		for j, arg := range m.Engine.Args {
-			if EngineFlag(arg) == flagAPIKey {
-				c.reportAtPath(path("models").index(i).key("engine").key("args").index(j), Error{
+			at := path("models").index(i).key("engine").key("args").index(j)
+			flag, _, _ := strings.Cut(EngineFlag(arg), " ")
+			if flag == flagAPIKey {
+				c.reportAtPath(at, Error{
 					Problem: "must not contain " + flagAPIKey, Suggestion: "set engine.api_key to env:NAME or file:PATH: balancers then send the key, and the process list does not show it",
 				})
+			} else if joinedFlag().MatchString(arg) {
+				c.reportJoinedFlag(at, arg)
 			}
 		}
 	}
+}
+
+// joinedFlag matches a flag that a space separates from its value. --flag=a b has no space in its name.
+var joinedFlag = LazyPattern(`^--[A-Za-z0-9][A-Za-z0-9_.-]*\s+\S`)
+
+// reportJoinedFlag reports an element of engine.args that is a flag and its value: the engine receives it as one argument.
+func (c *checker) reportJoinedFlag(at path, arg string) {
+	e := Error{Problem: "must be one argument, but is a flag and its value", Found: c.describePath(at), Suggestion: suggestElements}
+	if e.Found != "" && !strings.ContainsAny(arg, `'"`) {
+		e.Suggestion = "write separate elements: " + joinElements(strings.Fields(shorten(arg)), reflect.String)
+	}
+	c.reportAtPath(at, e)
 }

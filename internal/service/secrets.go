@@ -18,8 +18,8 @@ var (
 	secretFlag = LazyPattern(`(?i)^-.*(key|token|secret|passw)`)
 	// secretName matches a key that may be a misspelled key of a secret.
 	secretName = LazyPattern(`(?i)(secret|env|key|hmac|token|passw|cred)`)
-	// secretInText matches text that contains a secret: --api-key=X, nats://user:X@host.
-	secretInText = LazyPattern(`(?i)((key|token|secret|passw)[a-z_-]*=|://[^/]*@)`)
+	// secretInText matches text that contains a secret: --api-key=X, "--api-key X", nats://user:X@host.
+	secretInText = LazyPattern(`(?i)((key|token|secret|passw)[a-z_-]*=|^-[^\s=]*(key|token|secret|passw)[a-z_-]*\s|://[^/]*@)`)
 )
 
 // harmless matches values that no secret has: short numbers, durations, sizes and words of YAML.

@@ -34,23 +34,31 @@ var (
 	wordElement  = LazyPattern(`^(?i:true|false|yes|no|on|off|y|n|null)$`)
 )
 
+// suggestElements is the suggestion where the elements cannot be told apart.
+const suggestElements = `write each argument as an element, such as [--max-model-len, "8192"]`
+
 // suggestList suggests the list that was meant by a text in its place. Elements end at spaces; except in arguments, at
 // commas too.
 func suggestList(text string, kind reflect.Kind, ruleKey string) string {
 	isArgs := ruleKey == "Engine.args"
 	if isArgs && strings.ContainsAny(text, `'"`) { // a quoted argument may contain spaces
-		return `write each argument as an element, such as [--max-model-len, "8192"]`
+		return suggestElements
 	}
 	parts := strings.FieldsFunc(shorten(text), func(r rune) bool { return unicode.IsSpace(r) || r == ',' && !isArgs })
 	if len(parts) == 0 {
 		return ""
 	}
+	return "write [" + joinElements(parts, kind) + "]"
+}
+
+// joinElements returns elements of a list as YAML, with quotes where it needs them.
+func joinElements(parts []string, kind reflect.Kind) string {
 	for i, part := range parts {
 		if kind == reflect.String && (!plainElement().MatchString(part) || wordElement().MatchString(part)) {
 			parts[i] = strconv.Quote(part)
 		}
 	}
-	return "write [" + strings.Join(parts, ", ") + "]"
+	return strings.Join(parts, ", ")
 }
 
 // distance returns the number of insertions, deletions, replacements and swaps of neighbours that
