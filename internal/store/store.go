@@ -246,8 +246,9 @@ func (s *Store) dialLater(ctx context.Context, opts []nats.Option) {
 func (s *Store) disconnected(err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	err = cmp.Or(err, nats.ErrDisconnected)
 	s.log.Warn("store disconnected", "url", s.url, "err", err)
-	s.connectionOutage = &Outage{Since: s.now(), Err: fmt.Errorf("%w: connection to %s lost: %w", ErrUnavailable, s.url, cmp.Or(err, nats.ErrDisconnected))}
+	s.connectionOutage = &Outage{Since: s.now(), Err: fmt.Errorf("%w: connection to %s lost: %w", ErrUnavailable, s.url, err)}
 }
 
 // connected records a new connection and wakes all goroutines that wait for one. It drops

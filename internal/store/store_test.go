@@ -6,6 +6,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"os"
@@ -17,6 +18,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"go.uber.org/goleak"
 	"pgregory.net/rapid"
@@ -352,6 +354,18 @@ func TestStoreThatStartsLaterIsNoWarning(t *testing.T) {
 				t.Errorf("after %s: %d warnings, outage %v: %s", after, got, s.Outage(), &log)
 			}
 		})
+	}
+}
+
+// A connection that is closed on purpose ends without an error.
+func TestDisconnectedLogsCause(t *testing.T) {
+	for cause, err := range map[string]error{nats.ErrDisconnected.Error(): nil, "EOF": io.EOF} {
+		var log bytes.Buffer
+		s := &Store{url: "nats://127.0.0.1:1", now: time.Now, log: slog.New(slog.NewTextHandler(&log, nil))}
+		s.disconnected(err)
+		if !strings.Contains(log.String(), cause) || strings.Contains(log.String(), "<nil>") {
+			t.Errorf("the log lacks %s: %s", cause, &log)
+		}
 	}
 }
 

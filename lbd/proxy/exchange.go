@@ -432,7 +432,8 @@ func (x *exchange) reportFailure(f *failure) {
 	} else {
 		x.current.countFailure(f.kind)
 	}
-	x.rt.log.Log(x.req.Context(), level, "upstream attempt failed", "request", x.inFlight.id, "target", x.current.target, "cause", f.cause, "err", f.err, "retryable", retryable)
+	args := append([]any{"request", x.inFlight.id, "target", x.current.target, "retryable", retryable}, f.logArgs()...)
+	x.rt.log.Log(x.req.Context(), level, "upstream attempt failed", args...)
 	out := &core.Outcome{}
 	if !f.unreachable && f.refusal == nil && !f.unproven { // otherwise no engine started it
 		out = x.partialOutcome()

@@ -1,9 +1,11 @@
 package proxy
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"strings"
@@ -57,6 +59,21 @@ func refusing(t *testing.T) string {
 	}
 	defer l.Close()
 	return "http://" + l.Addr().String()
+}
+
+// The cause of a response with an error status is complete: no error follows it.
+func TestFailedAttemptLogsNoEmptyError(t *testing.T) {
+	for name, e := range map[string]http.HandlerFunc{"returned 500": status(500), "err=": cut("application/json", "{")} {
+		var log bytes.Buffer
+		o := roundRobin(t)
+		o.Logger = slog.New(slog.NewTextHandler(&log, nil))
+		b := start(t, o)
+		b.attach("us-0", engine(t, e))
+		_ = read(t, b.post(chatPath, plainBody))
+		if got := log.String(); !strings.Contains(got, "upstream attempt failed") || !strings.Contains(got, name) || strings.Contains(got, "<nil>") {
+			t.Errorf("got %s", got)
+		}
+	}
 }
 
 func TestFailureBeforeFirstByteIsRetried(t *testing.T) {

@@ -167,7 +167,7 @@ func (x *exchange) resetAttempt() {
 func (x *exchange) endComplete(f *failure) {
 	x.spans.setFailure(f.cause)
 	x.current.countFailure(f.kind)
-	x.rt.log.Warn("response was complete when its target failed", "request", x.inFlight.id, "target", x.current.target, "cause", f.cause, "err", f.err)
+	x.rt.log.Warn("response was complete when its target failed", append([]any{"request", x.inFlight.id, "target", x.current.target}, f.logArgs()...)...)
 	if !x.writeToClient(nil, x.transcript.Ending(x.endpoint), time.Now()) {
 		x.endCancelled()
 		return

@@ -46,6 +46,14 @@ type failure struct {
 	keyRejected bool        // a replica rejected the API key that this balancer has for it
 }
 
+// logArgs returns the cause for a log line, with the error if there is one.
+func (f *failure) logArgs() []any {
+	if f.err == nil {
+		return []any{"cause", f.cause}
+	}
+	return []any{"cause", f.cause, "err", f.err}
+}
+
 // attempt makes one attempt at a target. It reports whether the request has ended; if not, core has been
 // informed and will decide again.
 func (x *exchange) attempt(ctx context.Context) (ended bool) {
