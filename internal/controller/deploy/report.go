@@ -162,9 +162,9 @@ func (i *Inspector) addReplicaReport(r *MachineStatus, reports map[string]report
 	}
 	if r.Drained {
 		f.DrainReason = drainReason(r.ID)
-		if report.rank == reportOfPeer && report.State == service.StateReady {
-			f.Reported = service.StateReason{} // of before the drain: its own balancer no longer reports it
-		}
+	}
+	if (r.Drained || r.Donated) && report.rank == reportOfPeer && report.State == service.StateReady {
+		f.Reported = service.StateReason{} // of before the decision: its own balancer no longer reports it
 	}
 	state := f.State()
 	r.State, r.Reason = state.State, state.Reason

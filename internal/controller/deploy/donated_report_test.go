@@ -1,0 +1,30 @@
+package deploy
+
+import (
+	"testing"
+	"time"
+
+	"skyserve/internal/service"
+	"skyserve/internal/telemetry"
+	"skyserve/provision"
+)
+
+// A peer's report may be of before a drain or a donation: the replica's own balancer no longer reports it.
+func TestPeersReportHidesNoDecision(t *testing.T) {
+	const id = "us-1"
+	reports := map[string]reported{}
+	addReports(reports, provision.Object{ID: "lb-eu-0", Region: "local/eu"}, &telemetry.Snapshot{Regions: []telemetry.RegionSnapshot{
+		{Name: "local/us", Replicas: []telemetry.ReplicaSnapshot{{ID: id, State: service.StateReady, Origin: "controller"}}},
+	}})
+	for want, decided := range map[service.ReplicaState]ReplicaDecisions{
+		service.StateReady: {}, service.StateDraining: ReplicaDecisions{}.WithDrained(id, true),
+		service.StateDonated: ReplicaDecisions{}.WithDonated(id, service.Donation{Since: time.Now()}),
+	} {
+		i := &Inspector{Deployer: &Deployer{Spec: &service.Spec{}}, Decisions: decided}
+		r := MachineStatus{ID: id, State: service.StateReady}
+		i.addReplicaReport(&r, reports)
+		if r.State != want {
+			t.Errorf("got %s, want %s", r.State, want)
+		}
+	}
+}
