@@ -130,7 +130,7 @@ func (s *Store) ReadPoints(ctx context.Context, sinceMinute int64, yield func(te
 		points, err := readDay(ctx, stream, s.pointSubject(day.number), day.messages)
 		if err != nil {
 			s.dropHandles(err)
-			return wrap(ctx, err, "reading points of %s", time.Unix(60*minutesPerDay*int64(day.number), 0).UTC().Format(time.DateOnly))
+			return wrap(ctx, err, "reading points of %s", time.Unix(60*minutesPerDay*day.number, 0).UTC().Format(time.DateOnly))
 		}
 		for _, p := range points {
 			if p.Minute < sinceMinute {
