@@ -224,6 +224,9 @@ func (m *Model) updateAges(now time.Time) {
 	s.sinceFetch = now.Sub(m.fetchedAt)
 	if newest := m.newestSnapshot(); newest != nil { // not by the clock: a recording plays at another speed, and ends
 		s.change.ago = max(0, newest.At.Sub(m.changedAt))
+		if !s.link.replay {
+			s.change.ago += s.sinceFetch
+		}
 	}
 	shownFor := toastDuration
 	if s.toast.bad {

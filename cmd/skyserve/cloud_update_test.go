@@ -57,7 +57,7 @@ func TestReplicaUpdateInCloudHasHealthGate(t *testing.T) {
 	stop := chatting(base)
 
 	broken.Store(true)
-	out = e.skyserve(exitFailed, append(of("ami-00000000000000002"), "--timeout", "10s")...) // the launch itself takes seconds on a loaded machine
+	out = e.skyserve(exitFailed, append(of("ami-00000000000000002"), "--timeout", "2s")...)
 	if !strings.Contains(out, "us-east-1-0 keeps running") || !strings.Contains(out, "run the earlier version; run 'skyserve up") {
 		t.Errorf("up with an image that does not boot:\n%s", out)
 	}
@@ -121,7 +121,7 @@ func testFewBalancers(t *testing.T, text string, ids []string) {
 	before := e.RunningMachineIDs()
 
 	broken.Store(true)
-	out := e.skyserve(exitFailed, append(of("ami-00000000000000002"), "--timeout", "2s")...)
+	out := e.skyserve(exitFailed, append(of("ami-00000000000000002"), "--timeout", "10s")...) // the launch itself takes seconds on a loaded machine
 	if now := e.RunningMachineIDs(); !maps.Equal(now, before) || !strings.Contains(out, ids[0]+" keeps running") || !strings.Contains(out, "run the earlier version; run 'skyserve up") {
 		t.Errorf("these machines run: %v, want %v\n%s", now, before, out)
 	}
