@@ -10,7 +10,7 @@ import (
 )
 
 // staleAfter is the age from which metrics are marked as stale: ten heartbeat intervals,
-// after which a peer counts as unavailable.
+// after which a peer is lost.
 const staleAfter = time.Second
 
 // regionsOf returns the regions of a snapshot sorted by name, so that they keep their
