@@ -283,11 +283,11 @@ func (b *Balancer) handleFinished(now time.Duration, id string, out *Outcome) {
 	if out != nil && out.OutputTokens.Known {
 		b.queue(r.Model).answerLengths.addLength(max(0, out.OutputTokens.Value))
 	}
-	var answered prefix.Key
+	var withResponse prefix.Key
 	if out != nil && len(out.Key) > len(r.Prompt) {
-		answered = out.Key
+		withResponse = out.Key
 	}
-	b.caches.recordFinished(now, &t.cacheTarget, r.Tenant, r.Prompt, answered, r.sessionStart)
+	b.caches.recordFinished(now, &t.cacheTarget, r.Tenant, r.Prompt, withResponse, r.sessionStart)
 	b.counts.Finished++
 	t.breaker.Served()
 	b.countWrongRefusals(now, r)

@@ -88,17 +88,17 @@ func (c *caches) recordSent(now time.Duration, ct *cacheTarget, tenant string, p
 	}
 }
 
-// recordFinished records that a prompt was served. answered is the key of the prompt with its
-// answer, nil if unknown; sessionStart is the start of its session.
-func (c *caches) recordFinished(now time.Duration, ct *cacheTarget, tenant string, prompt, answered prefix.Key, sessionStart time.Duration) {
+// recordFinished records that a prompt was served. withResponse is the key of the prompt with its
+// response, nil if unknown; sessionStart is the start of its session.
+func (c *caches) recordFinished(now time.Duration, ct *cacheTarget, tenant string, prompt, withResponse prefix.Key, sessionStart time.Duration) {
 	if ct.treeSlot < 0 {
 		return
 	}
-	if answered != nil {
-		c.tree(ct).InsertAnswerFor(c.tenants.numberFor(now, tenant), answered, ct.treeSlot, sessionStart)
+	if withResponse != nil {
+		c.tree(ct).InsertResponseFor(c.tenants.numberFor(now, tenant), withResponse, ct.treeSlot, sessionStart)
 	}
 	if !ct.peer && c.neighbours {
-		c.shareCacheUpdate(now, ct, tenant, prompt, answered, sessionStart)
+		c.shareCacheUpdate(now, ct, tenant, prompt, withResponse, sessionStart)
 	}
 }
 
@@ -113,18 +113,18 @@ func (c *caches) forgetCache(now time.Duration, ct *cacheTarget) {
 	c.tree(ct).RemoveTarget(ct.treeSlot)
 }
 
-// session returns the start of a prompt's session, known if the prompt continues an answered one, and whether other
-// requests continue the same prefix in another way, here or at a peer.
+// session returns the start of a prompt's session, and whether other requests continue the same prefix in another way,
+// here or at a peer. known reports whether the prompt continues an earlier prompt with its response; otherwise start is 0.
 func (c *caches) session(prompt prefix.Key) (start time.Duration, known, branches bool) {
 	here := c.replicas.Match(prompt, nil)
-	if here.Answered && here.Branches {
+	if here.AfterResponse && here.Branches {
 		return here.SessionStart, true, true
 	}
 	there := c.peers.Match(prompt, nil)
-	if branches = here.Branches || there.Branches; here.Answered {
+	if branches = here.Branches || there.Branches; here.AfterResponse {
 		return here.SessionStart, true, branches
 	}
-	return there.SessionStart, there.Answered, branches
+	return there.SessionStart, there.AfterResponse, branches
 }
 
 // match returns the number of bytes of a prompt that each replica, or peer, has cached, and for replicas how many of them

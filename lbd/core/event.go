@@ -117,7 +117,7 @@ type Outcome struct {
 	// stream, or of events with several tokens. They are part of the next progress event, and say nothing about
 	// the pace of streams.
 	UnstreamedTokens int `json:"unstreamed_tokens,omitempty"`
-	// Key is the key of the prompt with its answer: the start of the prompt of the conversation's
+	// Key is the key of the prompt with its response: the start of the prompt of the conversation's
 	// next turn. nil = unknown.
 	Key prefix.Key `json:"key,omitempty"`
 	// EarlierTokens is the part of OutputTokens that an earlier target generated, if the answer was

@@ -168,7 +168,7 @@ func (c *caches) addForeign(f *foreignReplica) *foreignReplica {
 func (c *caches) applyCacheUpdate(now time.Duration, slot int, e *localCacheUpdate) {
 	tenant := c.tenants.numberFor(now, e.Tenant)
 	if e.IncludesResponse {
-		c.replicas.InsertAnswerFor(tenant, e.Key, slot, e.sessionStart)
+		c.replicas.InsertResponseFor(tenant, e.Key, slot, e.sessionStart)
 	} else {
 		c.replicas.InsertFor(tenant, e.Key, slot)
 	}

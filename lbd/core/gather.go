@@ -68,9 +68,9 @@ func (b *Balancer) describeTarget(now time.Duration, q *queue, t *target, c *pol
 }
 
 // fillMatches sets the candidates' prefix matches for r's prompt and their cache sizes, and clears
-// their scores for the previous request. It reports whether the longest match of the replicas branches
-// (policy.Facts.MatchBranches). It does nothing for a policy without Traits.Prefix.
-func (b *Balancer) fillMatches(r *request) (branches bool) {
+// their scores for the previous request. It reports whether several requests share the longest match
+// of the replicas (policy.Facts.SharedPrefix). It does nothing for a policy without Traits.Prefix.
+func (b *Balancer) fillMatches(r *request) (sharedPrefix bool) {
 	if !b.traits.Prefix {
 		return false
 	}

@@ -30,7 +30,7 @@ type CacheUpdate struct {
 	Replica string `json:"replica"`
 	Process string `json:"process,omitempty"` // see ReplicaInfo
 	Tenant  string `json:"tenant,omitempty"`  // the tenant of Key
-	// Key is a prompt that the replica has cached, including its answer if IncludesResponse. It must not be
+	// Key is a prompt that the replica has cached, including its response if IncludesResponse. It must not be
 	// changed.
 	Key              prefix.Key `json:"key,omitempty"`
 	IncludesResponse bool       `json:"answered,omitempty"`
@@ -123,10 +123,10 @@ func (s *sharing) removeReplica(replica string, until time.Duration) {
 
 // shareCacheUpdate logs, for other balancers, the cache contents of a replica after a request was sent or
 // finished.
-func (c *caches) shareCacheUpdate(now time.Duration, ct *cacheTarget, tenant string, prompt, answered prefix.Key, sessionStart time.Duration) {
+func (c *caches) shareCacheUpdate(now time.Duration, ct *cacheTarget, tenant string, prompt, withResponse prefix.Key, sessionStart time.Duration) {
 	key, whole := prompt, false
-	if answered != nil {
-		key, whole = answered, true
+	if withResponse != nil {
+		key, whole = withResponse, true
 	}
 	if len(key) > maxSharedHashes {
 		key, whole = key[:maxSharedHashes], false

@@ -14,16 +14,16 @@ import (
 type candidates struct {
 	policy.Policy
 	replicas []policy.Candidate
-	branches bool
+	shared   bool
 }
 
 func (s *candidates) Choose(f *policy.Facts) policy.Choice {
-	s.replicas, s.branches = append(s.replicas[:0], f.Candidates...), f.MatchBranches
+	s.replicas, s.shared = append(s.replicas[:0], f.Candidates...), f.SharedPrefix
 	return s.Policy.Choose(f)
 }
 
 // The memory in use is the longest beginning of the prompt that a request at the replica has too, within the match. It
-// counts only if the match branches.
+// counts only if the prefix is shared.
 func TestMemoryInUseIsThatOfOutstandingRequests(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	spy := &candidates{Policy: policy.NewCost()}
@@ -51,7 +51,7 @@ func TestMemoryInUseIsThatOfOutstandingRequests(t *testing.T) {
 				longest = max(longest, n*prefix.BlockBytes)
 			}
 			want := min(longest, c.MatchBytes)
-			if !spy.branches {
+			if !spy.shared {
 				want = 0
 			}
 			if c.InUseBytes != want {

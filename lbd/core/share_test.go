@@ -233,7 +233,7 @@ func TestRestartedBalancerLearnsFromNeighbour(t *testing.T) {
 	if own, other := held(a, "r0", atA), held(a, "r1", atB); own != atA.Bytes() || other != atB.Bytes() {
 		t.Errorf("%d bytes are known of its own replica, %d of the other, want %d of both", own, other, atA.Bytes())
 	}
-	if found := a.caches.replicas.Match(append(slices.Clone(atA), 1), nil); !found.Answered || found.SessionStart != 1 {
+	if found := a.caches.replicas.Match(append(slices.Clone(atA), 1), nil); !found.AfterResponse || found.SessionStart != 1 {
 		t.Errorf("its session: %+v, want one that began at 1 ns", found)
 	}
 }

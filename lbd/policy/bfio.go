@@ -12,7 +12,7 @@ const ReasonBalance = "balance"
 // BFIOOptions contains the parameters of BF-IO.
 type BFIOOptions struct {
 	// Window is the number of decode steps to look ahead; 0 = no lookahead. BFIO also does not look ahead
-	// while answers are very short.
+	// while responses are very short.
 	Window int
 	// MaxPoolWait is the time in the pool after which a request is placed before all newer ones that are
 	// assigned to the same engine. Without it, long prompts would starve.
@@ -36,9 +36,9 @@ func DefaultBFIO() BFIOOptions {
 // the weight 0.9^h. Third, an engine passes over a request for newer ones only until MaxPoolWait.
 //
 // The end of a request is predicted only from its own limit of tokens. The mean length of other
-// answers is no better than chance at predicting which request ends soon.
+// responses is no better than chance at predicting which request ends soon.
 //
-// If answers are so short that a rank completes a request in every step, there is no lookahead: the
+// If responses are so short that a rank completes a request in every step, there is no lookahead: the
 // predicted loads lack the requests that replace the completed ones, and the next step can correct
 // an imbalance.
 //
@@ -216,14 +216,14 @@ func (p *BFIO) assignToRanks(pool *Pool, e int) {
 // window returns the number of steps to look ahead for an engine that receives a number of requests: 0 if each of
 // its ranks would complete a request in every step.
 func (p *BFIO) window(pool *Pool, ranks []Rank, received int) int {
-	running, answerTokens := received, 0
+	running, responseTokens := received, 0
 	for i := range ranks {
 		running += ranks[i].Outstanding
 	}
 	for i := range pool.Waiting {
-		answerTokens += pool.Waiting[i].ExpectedTokens
+		responseTokens += pool.Waiting[i].ExpectedTokens
 	}
-	if answerTokens > 0 && running*len(pool.Waiting) >= answerTokens*len(ranks) {
+	if responseTokens > 0 && running*len(pool.Waiting) >= responseTokens*len(ranks) {
 		return 0
 	}
 	return p.options.Window

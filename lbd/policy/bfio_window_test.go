@@ -9,7 +9,7 @@ import (
 )
 
 // imbalance runs an engine of 16 ranks that never lacks requests, and returns how many fewer tokens the others
-// have than the fullest rank, summed over the second half of the steps. Clients bound their answers exactly.
+// have than the fullest rank, summed over the second half of the steps. Clients bound their responses exactly.
 func imbalance(window int, mean float64, steps int) int {
 	const ranks, slots = 16, 72
 	rng := rand.New(rand.NewPCG(7, 7))
@@ -63,18 +63,18 @@ func imbalance(window int, mean float64, steps int) int {
 	return sum
 }
 
-// Complaint: with answers of tens of tokens, looking ahead balances worse than not looking ahead.
-func TestLookaheadIsNoWorseOnShortAnswers(t *testing.T) {
+// Complaint: with responses of tens of tokens, looking ahead balances worse than not looking ahead.
+func TestLookaheadIsNoWorseOnShortResponses(t *testing.T) {
 	for _, mean := range []float64{5, 13, 30, 50} {
 		if none, ahead := imbalance(0, mean, 120), imbalance(DefaultBFIO().Window, mean, 120); ahead > none {
-			t.Errorf("answers of %v tokens: an imbalance of %d with lookahead, %d without", mean, ahead, none)
+			t.Errorf("responses of %v tokens: an imbalance of %d with lookahead, %d without", mean, ahead, none)
 		}
 	}
 }
 
-// BenchmarkAssignShortAnswers measures one decision for code completion: five of the 72 slots of each rank become
+// BenchmarkAssignShortResponses measures one decision for code completion: five of the 72 slots of each rank become
 // free in every step.
-func BenchmarkAssignShortAnswers(b *testing.B) {
+func BenchmarkAssignShortResponses(b *testing.B) {
 	for _, ranks := range []int{16, 64, 256} {
 		b.Run(fmt.Sprintf("G=%d", ranks), func(b *testing.B) {
 			p, pool := NewBFIO(DefaultBFIO()), steadyPool(ranks)

@@ -17,9 +17,9 @@ type CostConstants struct {
 	DecodeBase       float64
 	DecodePerRequest float64
 	DecodePerToken   float64
-	// DecodeSteps is the assumed number of decode steps of an answer. It is used until the first answer of the
+	// DecodeSteps is the assumed number of decode steps of a response. It is used until the first response of the
 	// model has ended. The request's own limit of tokens applies if it is lower. It is a median, because it stands for
-	// one request; lbd/core sums many answers and assumes their mean, which a few long answers raise.
+	// one request; lbd/core sums many responses and assumes their mean, which a few long responses raise.
 	DecodeSteps float64
 	// AdmitSteps is the number of decode steps after which an engine with free memory starts the next
 	// pending request.
@@ -32,7 +32,7 @@ type CostConstants struct {
 
 	// SlowdownWeight is the weight of the time by which a request delays the requests already there,
 	// relative to its own time. SharedSlowdownWeight replaces it for a request whose prefix other requests share
-	// (Facts.MatchBranches). The ratio of queued to outstanding requests is added, up to a sum of 1.
+	// (Facts.SharedPrefix). The ratio of queued to outstanding requests is added, up to a sum of 1.
 	SlowdownWeight, SharedSlowdownWeight float64
 	// PrefillQueueWeight is the weight of the time to compute the uncached prompt tokens of other
 	// requests at a replica (Candidate.PrefillTokens): they are computed before or together with
@@ -44,8 +44,8 @@ type CostConstants struct {
 	// OccupancyWeight is the weight of the memory that a request occupies, as a share of the replica's
 	// KV memory. It counts only while the replica's KV utilisation exceeds MemoryThreshold. The memory that counts is
 	// P + n (P + A). P is the free memory that the prompt takes: cached prefixes are evicted for it. A is the memory of
-	// the answer, and n the number of requests that wait for the replica: each of them is delayed by the lack of P and A.
-	// Without waiting requests the answer does not count, because it takes the same memory at every replica.
+	// the response, and n the number of requests that wait for the replica: each of them is delayed by the lack of P and A.
+	// Without waiting requests the response does not count, because it takes the same memory at every replica.
 	OccupancyWeight float64
 	// SupersededMatchWeight is the weight of Candidate.SupersededBytes until engines have shown how much
 	// of such text they still have cached (Facts.SupersededShare).
@@ -76,7 +76,7 @@ func DefaultCostConstants() CostConstants {
 		DecodeBase:       54e-3,
 		DecodePerRequest: 0.25e-3,
 		DecodePerToken:   0.44e-6,
-		DecodeSteps:      150, // about the median answer of Chatbot Arena
+		DecodeSteps:      150, // about the median response of Chatbot Arena
 		AdmitSteps:       2.8,
 		TransientSteps:   9,
 		Residence:        10 * time.Second,
@@ -130,7 +130,7 @@ func HoldTime(ahead, n int, residence time.Duration, pace float64) time.Duration
 }
 
 // Cost sends a request to the candidate with the lowest cost, in seconds: the request's own duration
-// (queueing, network, computing uncached tokens, the answer) plus the time by which it delays the
+// (queueing, network, computing uncached tokens, the response) plus the time by which it delays the
 // requests already there and, in full memory, those that wait; a peer costs margins and the round trips of later requests in
 // addition. Load and locality are thus compared in one unit. If a full replica costs less
 // than every available one, including the wait for it, the request is held for it, and the requests
@@ -243,7 +243,7 @@ func (p *Cost) slowdownWeight(f *Facts) float64 {
 		}
 	}
 	weight := p.constants.SlowdownWeight
-	if f.MatchBranches {
+	if f.SharedPrefix {
 		weight = p.constants.SharedSlowdownWeight
 	}
 	return min(1, weight+float64(max(0, f.Queued-1))/float64(max(outstanding, 1)))
@@ -253,12 +253,12 @@ func (p *Cost) slowdownWeight(f *Facts) float64 {
 type costTerms struct {
 	promptTokens       float64
 	tokensPerByte      float64 // prompt tokens per matched byte
-	addedDecodeSeconds float64 // the total time that the request adds to the decode steps of its answer
-	answerSteps        float64 // expected number of decode steps of its answer
+	addedDecodeSeconds float64 // the total time that the request adds to the decode steps of its response
+	responseSteps      float64 // expected number of decode steps of its response
 	decodeSeconds      float64 // total base duration of these steps
 	slowdownWeight     float64
 	queuedPerReplica   float64 // queued requests per live replica
-	// sharedPrefix is Facts.MatchBranches.
+	// sharedPrefix is Facts.SharedPrefix.
 	sharedPrefix bool
 	// evictedPerCopy is the number of evicted tokens that are computed again for each token of a copy.
 	evictedPerCopy float64
@@ -278,20 +278,20 @@ type costTerms struct {
 
 // requestTerms returns the parts of a request's cost that are the same for all candidates.
 func (p *Cost) requestTerms(f *Facts) costTerms {
-	t := costTerms{promptTokens: float64(f.PromptTokens), answerSteps: p.constants.DecodeSteps, slowdownWeight: p.slowdownWeight(f), sharedPrefix: f.MatchBranches}
-	if f.AnswerTokens > 0 {
-		t.answerSteps = f.AnswerTokens
+	t := costTerms{promptTokens: float64(f.PromptTokens), responseSteps: p.constants.DecodeSteps, slowdownWeight: p.slowdownWeight(f), sharedPrefix: f.SharedPrefix}
+	if f.ResponseTokens > 0 {
+		t.responseSteps = f.ResponseTokens
 	}
 	if f.MaxTokens > 0 {
-		t.answerSteps = min(t.answerSteps, float64(f.MaxTokens))
+		t.responseSteps = min(t.responseSteps, float64(f.MaxTokens))
 	}
 	// A copy of a prefix that several requests share takes memory in addition. A copy of a conversation does not,
 	// because nobody needs the first one again.
-	if f.MatchBranches {
+	if f.SharedPrefix {
 		evicted := min(f.EvictedShare, p.constants.MaxEvictedShare)
 		t.evictedPerCopy = evicted / (1 - evicted) // including those evicted by tokens that are computed again
 	}
-	t.decodeSeconds = t.answerSteps * p.constants.DecodeBase
+	t.decodeSeconds = t.responseSteps * p.constants.DecodeBase
 	t.residence = meanResidence(f.Candidates)
 	t.laterUses = laterUses(f.CachedShare)
 	t.supersededWeight = f.SupersededShare.Or(p.constants.SupersededMatchWeight)
@@ -307,7 +307,7 @@ func (p *Cost) requestTerms(f *Facts) costTerms {
 		t.meanRequests, t.meanPrefillTokens = meanLoad(f.Candidates)
 	}
 	t.queuedPerReplica = float64(max(0, f.Queued-1)) / float64(max(1, live))
-	t.addedDecodeSeconds = t.answerSteps * (p.constants.DecodePerRequest + p.constants.DecodePerToken*t.promptTokens)
+	t.addedDecodeSeconds = t.responseSteps * (p.constants.DecodePerRequest + p.constants.DecodePerToken*t.promptTokens)
 	if f.PromptBytes > 0 {
 		t.tokensPerByte = t.promptTokens / float64(f.PromptBytes)
 	}
@@ -468,7 +468,7 @@ func (p *Cost) memorySeconds(t *costTerms, c *Candidate, added, n float64) float
 	if t.sharedPrefix && !c.Peer && (!hasCapacity(c) || waiting == 0 && fits(c, added)) {
 		return fullSeconds * p.constants.OccupancyWeight * min(added, capacity) / capacity
 	}
-	taken := min(added, capacity) + waiting*min(added+t.answerSteps, capacity)
+	taken := min(added, capacity) + waiting*min(added+t.responseSteps, capacity)
 	return fullSeconds * (p.constants.MemoryPenalty + p.constants.OccupancyWeight*taken/capacity)
 }
 

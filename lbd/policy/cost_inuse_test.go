@@ -29,7 +29,7 @@ func TestUnusedCachedPrefixTakesMemory(t *testing.T) {
 			cs[i].KV = Known(float64(cs[i].ContextTokens) / capacity)
 		}
 		f := long(prompt, cs)
-		f.MatchBranches = c.shared
+		f.SharedPrefix = c.shared
 		if got := NewCost().Choose(f); got.Index != c.want {
 			t.Errorf("%s: %+v by costs of %.2f s and %.2f s", c.name, got, cs[0].Score.Value, cs[1].Score.Value)
 		}
@@ -46,7 +46,7 @@ func TestPrefixInUseIsPreferredIfMemoryIsFull(t *testing.T) {
 		}
 		cs[inUse].InUseBytes = 4 * 2500
 		f := long(3000, cs)
-		f.MatchBranches = true
+		f.SharedPrefix = true
 		if got := NewCost().Choose(f); got.Index != inUse {
 			t.Errorf("%+v, want %d by costs of %.2f s and %.2f s", got, inUse, cs[0].Score.Value, cs[1].Score.Value)
 		}
@@ -73,7 +73,7 @@ func TestFittingPrefixIsNotCopied(t *testing.T) {
 		cs[0].ContextTokens, cs[0].KV, cs[0].MatchBytes, cs[0].InUseBytes = 9000, Known(0.8), 4*2000, 4*2000
 		cs[1].ContextTokens, cs[1].KV = 3000, Known(0.4)
 		f := long(2200, cs)
-		f.MatchBranches, f.Queued = c.shared, c.queued
+		f.SharedPrefix, f.Queued = c.shared, c.queued
 		if got := NewCost().Choose(f); got.Index != c.want {
 			t.Errorf("%s: %+v by costs of %.2f s and %.2f s", c.name, got, cs[0].Score.Value, cs[1].Score.Value)
 		}

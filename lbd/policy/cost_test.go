@@ -89,7 +89,7 @@ func TestLongContextsThatFillEngineCountMore(t *testing.T) {
 	}
 }
 
-// An H100 and an L4, known only by the speed of their answers: the H100 receives many more requests
+// An H100 and an L4, known only by the speed of their responses: the H100 receives many more requests
 // before the L4 is cheaper.
 func TestCostFollowsMeasuredSpeed(t *testing.T) {
 	cs := fleet(2)
@@ -215,14 +215,14 @@ func TestScalingAllDurationsKeepsTheChoice(t *testing.T) {
 	}
 }
 
-// Complaint: code completion, with long prompts and answers of a few tokens, waits for the prompts of
+// Complaint: code completion, with long prompts and responses of a few tokens, waits for the prompts of
 // busy replicas while those of another region are idle.
-func TestCostSpreadsShortAnswersToLongPrompts(t *testing.T) {
-	choose := func(answer float64, remote int) int {
+func TestCostSpreadsShortResponsesToLongPrompts(t *testing.T) {
+	choose := func(response float64, remote int) int {
 		cs := append(fleet(1), Candidate{ID: "eu", Peer: true, Live: true, Available: true, Replicas: 4, RTT: 100 * time.Millisecond, PrefillTokens: remote})
 		cs[0].Outstanding, cs[0].PrefillTokens = 1, 1000
 		f := long(1000, cs)
-		f.AnswerTokens = answer
+		f.ResponseTokens = response
 		return NewCost().Choose(f).Index
 	}
 	if got := choose(10, 0); got != 1 {
@@ -231,9 +231,9 @@ func TestCostSpreadsShortAnswersToLongPrompts(t *testing.T) {
 	if got := choose(10, 2000); got != 0 {
 		t.Errorf("with more prompts waiting there, chose %d", got)
 	}
-	// A request with a long answer stays: the margin of a peer grows with the duration of the request.
+	// A request with a long response stays: the margin of a peer grows with the duration of the request.
 	if got := choose(1000, 0); got != 0 {
-		t.Errorf("for a long answer, chose %d", got)
+		t.Errorf("for a long response, chose %d", got)
 	}
 }
 
@@ -275,7 +275,7 @@ func TestCostKeepsPrefixesIfCachesAreFull(t *testing.T) {
 			cs := fleet(2)
 			cs[0].Outstanding, cs[0].MatchBytes = load, 4*1800
 			f := long(2000, cs)
-			f.EvictedShare, f.MatchBranches = evicted, shared
+			f.EvictedShare, f.SharedPrefix = evicted, shared
 			if NewCost().Choose(f).Index != 0 {
 				return load
 			}
@@ -304,7 +304,7 @@ func TestSharedPrefixWaitsForItsReplica(t *testing.T) {
 			cs[0].Outstanding, cs[0].MatchBytes, cs[0].InUseBytes = 17, 4*2000, 4*2000
 			cs[1].Outstanding, cs[1].Running, cs[1].KV = others, Known(others), Known(0.5)
 			f := long(2300, cs)
-			f.MatchBranches = shared
+			f.SharedPrefix = shared
 			if NewCost().Choose(f).Index != 0 {
 				return held
 			}
@@ -375,7 +375,7 @@ func TestLongQueuesDoNotKeepReplicasIdle(t *testing.T) {
 		cs[1].KV, cs[1].Available, cs[1].Pending = Known(0.55), false, Known(1)
 		cs[1].PendingFor = time.Second
 		f := long(200, cs)
-		f.Queued, f.AnswerTokens = queued, 15
+		f.Queued, f.ResponseTokens = queued, 15
 		if got := NewCost().Choose(f); got.Index != 0 || got.Hold {
 			t.Errorf("%d requests wait: %+v, want the available replica", queued, got)
 		}
@@ -418,10 +418,10 @@ func TestPromptGoesWhereItFitsIntoMemory(t *testing.T) {
 	}
 }
 
-// Complaint: in a service without a queue, conversations with long answers leave the replicas that have cached them
-// as soon as memory is short, although the answers need as much memory elsewhere.
-func TestLongAnswersStayWithTheirPrefix(t *testing.T) {
-	for _, answer := range []float64{15, 150, 600} {
+// Complaint: in a service without a queue, conversations with long responses leave the replicas that have cached them
+// as soon as memory is short, although the responses need as much memory elsewhere.
+func TestLongResponsesStayWithTheirPrefix(t *testing.T) {
+	for _, response := range []float64{15, 150, 600} {
 		cs := fleet(2)
 		for i := range cs {
 			cs[i].Residence = 6 * time.Second
@@ -430,9 +430,9 @@ func TestLongAnswersStayWithTheirPrefix(t *testing.T) {
 		cs[0].Outstanding, cs[0].KV, cs[0].ContextTokens, cs[0].MatchBytes = 8, Known(0.85), 6300, 4*500
 		cs[1].Outstanding, cs[1].KV, cs[1].ContextTokens = 6, Known(0.7), 5200
 		f := long(600, cs)
-		f.AnswerTokens = answer
+		f.ResponseTokens = response
 		if got := NewCost().Choose(f); got.Index != 0 {
-			t.Errorf("answers of %v tokens: %+v by costs of %.2f s and %.2f s", answer, got, cs[0].Score.Value, cs[1].Score.Value)
+			t.Errorf("responses of %v tokens: %+v by costs of %.2f s and %.2f s", response, got, cs[0].Score.Value, cs[1].Score.Value)
 		}
 	}
 }
@@ -549,7 +549,7 @@ func TestOverdueRequestTakesIdleReplica(t *testing.T) {
 	choose := func(waited time.Duration) Choice {
 		cs := append(fleet(1), Candidate{ID: "eu", Peer: true, Live: true, Available: true, Replicas: 1, Pace: 0.1, ExpectedWait: 65 * time.Second})
 		f := long(1000, cs)
-		f.AnswerTokens, f.Waited, f.MaxWait = 1500, waited, time.Minute
+		f.ResponseTokens, f.Waited, f.MaxWait = 1500, waited, time.Minute
 		return NewCost().Choose(f)
 	}
 	if got := choose(time.Second); got.Index != Wait {

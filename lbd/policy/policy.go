@@ -96,11 +96,11 @@ type Candidate struct {
 	PrefillTokens int
 	// Pace is the time per output token there, divided by the time per output token of the nominal
 	// replica (NominalStep) under the same load. A larger pace is slower: 2 = half as fast. It is
-	// learned from streamed answers. Before the first, it is the pace of the fastest replica of the
+	// learned from streamed responses. Before the first, it is the pace of the fastest replica of the
 	// model, or 1. 0 counts as 1.
 	Pace float64
 	// ContextTokens is the number of tokens in the contexts of the requests sent there: prompts, and
-	// answers so far. A peer reports it for all requests that it sent to its replicas.
+	// responses so far. A peer reports it for all requests that it sent to its replicas.
 	ContextTokens int
 	// Replicas, PeerOutstanding and ExpectedWait are from a peer's last report: the number of its live
 	// replicas, the number of requests outstanding there, and the expected time in its queue for a
@@ -116,13 +116,13 @@ type Candidate struct {
 	// of this replica is more likely to have evicted them. It is 0 for a peer.
 	SupersededBytes int
 	// InUseBytes is the number of leading bytes of the match that a request outstanding there has too: their memory is in
-	// use already. It is 0 for a peer, and unless Facts.MatchBranches.
+	// use already. It is 0 for a peer, and unless Facts.SharedPrefix.
 	InUseBytes int
 	// CachedBytes is the total number of bytes of prefixes that the candidate is expected to have
 	// cached. Like MatchBytes, it is 0 for policies that do not use prefixes.
 	CachedBytes int
 	// RemainingTokens is the estimated number of tokens still to be processed: of the prompts and
-	// answers of the requests sent there.
+	// responses of the requests sent there.
 	RemainingTokens int
 	// Age is the age of a replica's figures, which are older than its last report if the engine updates
 	// its metrics rarely. For a peer, it is the age of the last report.
@@ -148,10 +148,10 @@ type Facts struct {
 	// PrefixHashes[i] is the hash of the first i+1 blocks of the prompt. Two
 	// prompts with equal hashes at i have these blocks in common.
 	PrefixHashes []uint64
-	// MaxTokens is the client's limit on the answer; 0 = no limit.
+	// MaxTokens is the client's limit on the response; 0 = no limit.
 	MaxTokens int
-	// AnswerTokens is the mean length of the model's answers; 0 = unknown.
-	AnswerTokens float64
+	// ResponseTokens is the mean length of the model's responses; 0 = unknown.
+	ResponseTokens float64
 	// Waited is the time since the request arrived, or since its stream broke. It includes failed
 	// attempts.
 	Waited time.Duration
@@ -169,9 +169,9 @@ type Facts struct {
 	// SupersededShare is the share, 0..1, of Candidate.SupersededBytes that the model's engines still
 	// had in their caches, over recent requests; unknown until a request with such a match has ended.
 	SupersededShare Maybe[float64]
-	// MatchBranches: earlier prompts or answers continue the longest match of the replicas in another way. So several
+	// SharedPrefix: earlier prompts or responses continue the longest match of the replicas in another way. So several
 	// requests share it, and more will probably come. The match of the next turn of a conversation does not branch.
-	MatchBranches bool
+	SharedPrefix bool
 	// CachedShare is the mean share, 0..1, of a prompt that engines found in their caches, over the recent
 	// requests of all models; 0 until an engine has reported it.
 	CachedShare float64

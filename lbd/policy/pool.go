@@ -27,9 +27,9 @@ type Pool struct {
 // WaitingRequest is a queued request.
 type WaitingRequest struct {
 	PromptTokens int
-	// MaxTokens is the client's limit on the answer; 0 = no limit.
+	// MaxTokens is the client's limit on the response; 0 = no limit.
 	MaxTokens int
-	// ExpectedTokens is the expected length of the answer: the mean of the model's answers so far, or a
+	// ExpectedTokens is the expected length of the response: the mean of the model's responses so far, or a
 	// default before the first one has ended; at most MaxTokens.
 	ExpectedTokens int
 	// Waited is the time as in Facts.Waited.
@@ -56,7 +56,7 @@ type Rank struct {
 // OutstandingRequest is a request that was sent to a rank and has not ended. It may be running, or
 // pending at the engine.
 type OutstandingRequest struct {
-	// Tokens is the current length of its context: prompt, and answer so far.
+	// Tokens is the current length of its context: prompt, and response so far.
 	Tokens int
 	// Remaining is the maximum number of tokens until it ends, at least 1; 0 = unknown.
 	Remaining int

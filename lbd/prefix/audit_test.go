@@ -6,7 +6,7 @@ type fataler interface{ Fatalf(string, ...any) }
 
 // check verifies the tree's invariants.
 func check(t fataler, tree *Tree) {
-	a := audit{t: t, tree: tree, held: make([]int, len(tree.heldBytes)), counts: make([]int, len(tree.heldBytes))}
+	a := audit{t: t, tree: tree, cachedBytes: make([]int, len(tree.cachedBytes)), counts: make([]int, len(tree.cachedBytes))}
 	a.children(0)
 	a.totals()
 	a.edges()
@@ -14,10 +14,10 @@ func check(t fataler, tree *Tree) {
 }
 
 type audit struct {
-	t            fataler
-	tree         *Tree
-	nodes, words int
-	held, counts []int
+	t                   fataler
+	tree                *Tree
+	nodes, words        int
+	cachedBytes, counts []int
 }
 
 func (a *audit) children(id int32) {
@@ -32,7 +32,7 @@ func (a *audit) children(id int32) {
 			a.t.Fatalf("the index says %d for node %d", got, c)
 		}
 		if n.length < 1 || n.length > maxEdge || tree.hasNoTargets(c) || n.seen() {
-			a.t.Fatalf("node %d has %d hashes, held %v, seen %v", c, n.length, !tree.hasNoTargets(c), n.seen())
+			a.t.Fatalf("node %d has %d hashes, has targets %v, seen %v", c, n.length, !tree.hasNoTargets(c), n.seen())
 		}
 		if hasInner(int(n.length)) {
 			a.piece(c, n)
@@ -53,10 +53,10 @@ func (a *audit) piece(id int32, n *node) {
 
 func (a *audit) targets(parent, id int32) {
 	a.tree.eachTarget(id, func(target int) {
-		a.held[target] += int(a.tree.node(id).length) * BlockBytes
+		a.cachedBytes[target] += int(a.tree.node(id).length) * BlockBytes
 		a.counts[target]++
 		if parent != 0 && !a.tree.hasTarget(parent, target) {
-			a.t.Fatalf("target %d holds node %d but not its parent", target, id)
+			a.t.Fatalf("target %d has node %d but not its parent", target, id)
 		}
 		if !slices.Contains(a.tree.members[target], id) {
 			a.t.Fatalf("node %d is not in the list of target %d", id, target)
@@ -81,8 +81,8 @@ func (a *audit) totals() {
 	if a.nodes != tree.count || a.nodes != tree.index.count || a.nodes != inUse {
 		a.t.Fatalf("walked %d nodes; the tree says %d, %d indexed, %d in use", a.nodes, tree.count, tree.index.count, inUse)
 	}
-	if !slices.Equal(a.held, tree.heldBytes) || !slices.Equal(a.counts, tree.counts) || memberships != tree.memberships {
-		a.t.Fatalf("counted %v bytes and %v nodes by target; the tree says %v and %v", a.held, a.counts, tree.heldBytes, tree.counts)
+	if !slices.Equal(a.cachedBytes, tree.cachedBytes) || !slices.Equal(a.counts, tree.counts) || memberships != tree.memberships {
+		a.t.Fatalf("counted %v bytes and %v nodes by target; the tree says %v and %v", a.cachedBytes, a.counts, tree.cachedBytes, tree.counts)
 	}
 }
 

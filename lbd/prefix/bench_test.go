@@ -193,7 +193,7 @@ func BenchmarkBound(b *testing.B) {
 	}
 }
 
-// BenchmarkRemoveTarget removes a target that holds one in a hundred nodes of a
+// BenchmarkRemoveTarget removes a target that has one in a hundred nodes of a
 // tree whose root has about half of all nodes as children.
 func BenchmarkRemoveTarget(b *testing.B) {
 	for _, nodes := range []int{10_000, 100_000, 1_000_000} {

@@ -1,7 +1,7 @@
 package prefix
 
 // descent is the path of the last key through the tree. A key with the same beginning continues
-// from its end: a request's key is matched, inserted, and inserted again with its answer appended.
+// from its end: a request's key is matched, inserted, and inserted again with its response appended.
 type descent struct {
 	known     bool    // whether the path is current: a change of the tree must update the path or clear known
 	path      []int32 // nodes whose whole edges match, from the root down

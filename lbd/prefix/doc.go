@@ -1,10 +1,11 @@
-// Package prefix tracks which targets hold which prompt prefixes (probably have cached them), without storing text: an
+// Package prefix tracks which prompt prefixes each target has probably cached, without storing text: an
 // approximate radix tree of each replica's cache (SGLang's cache-aware router, SkyLB section 3.2),
-// and the points at which the answers of a conversation ended.
+// and the points at which the responses of a conversation ended. In this package, a target has a prefix
+// or a node if it has probably cached that text.
 //
 // A prompt is converted to a Key: one chain hash per BlockBytes bytes. Equal hashes at a position
 // mean equal text up to that position, and a match is rounded down to a block. One Tree contains
-// the keys of all targets. Every node but the root has the set of targets that hold it. It is a subset
+// the keys of all targets. Every node but the root has the set of targets that have it. It is a subset
 // of its parent's set, if the parent is not the root.
 //
 // Read key.go first, then tree.go and trim.go for the operations, descend.go for the walk and shape.go

@@ -7,8 +7,9 @@ import "math/bits"
 // compares the result with the node itself. The mix includes the parent, so that prefixes whose
 // hashes collide, by chance or by intent, do not cluster.
 //
-// An entry's home is the upper bits of its mix: a growing table copies its entries in order, at
-// memory speed.
+// The upper bits of an entry's mix determine its home, the slot where probing starts. Entries are
+// therefore almost in the order of their mixes in a table of any size. When the table grows, both the
+// old and the new one are accessed sequentially, which is fast.
 type index struct {
 	slots []uint64 // mix in the upper half, node in the lower; 0 is free, because the root is never in the index
 	shift int      // 32 - log2(len(slots))

@@ -25,7 +25,7 @@ func (k Key) CommonBlocks(other Key) int {
 }
 
 // Hasher converts a stream of bytes to a Key. The key is the same whether a prompt is written in
-// one piece or many, so an answer can be appended to its prompt as it streams. The zero Hasher has
+// one piece or many, so a response can be appended to its prompt as it streams. The zero Hasher has
 // the seed 0; see NewHasher.
 type Hasher struct {
 	chain uint64

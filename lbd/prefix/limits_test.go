@@ -12,7 +12,7 @@ import (
 func TestEmptyKeyHasNoEffect(t *testing.T) {
 	tree, out := NewTree(1<<20), []int{7}
 	tree.Insert(nil, 0)
-	tree.InsertAnswer(Key{}, 0, time.Second)
+	tree.InsertResponse(Key{}, 0, time.Second)
 	tree.RemoveTarget(0)
 	if found := tree.Match(nil, out); found != (Found{}) || out[0] != 0 || tree.Nodes() != 0 || tree.Bytes() != 0 {
 		t.Errorf("found %+v for %v in a tree of %d nodes and %d bytes", found, out, tree.Nodes(), tree.Bytes())
@@ -28,14 +28,14 @@ func TestMegabytePrompt(t *testing.T) {
 	w := newTraffic(size*BlockBytes, 1)
 	key := slices.Clone(w.next())
 	tree, out := NewTree(1<<20), make([]int, 1)
-	tree.InsertAnswer(key, 0, time.Second)
+	tree.InsertResponse(key, 0, time.Second)
 	check(t, tree)
-	if found := tree.Match(key, out); found.Bytes != 1<<20 || !found.Answered || tree.Nodes() != size/maxEdge {
+	if found := tree.Match(key, out); found.Bytes != 1<<20 || !found.AfterResponse || tree.Nodes() != size/maxEdge {
 		t.Errorf("found %+v in %d nodes", found, tree.Nodes())
 	}
 	for _, cut := range []int{1, maxEdge - 1, maxEdge, maxEdge + 1, size - 1} {
 		part := append(slices.Clone(key[:cut]), 1)
-		if found := tree.Match(part, out); found.Bytes != cut*BlockBytes || found.Answered {
+		if found := tree.Match(part, out); found.Bytes != cut*BlockBytes || found.AfterResponse {
 			t.Errorf("found %+v of a prompt that diverges after %d blocks", found, cut)
 		}
 		tree.Insert(part, 0)
@@ -46,16 +46,16 @@ func TestMegabytePrompt(t *testing.T) {
 // A key that does not fit completely is stored from its beginning.
 func TestOversizedPromptKeepsBeginning(t *testing.T) {
 	const (
-		bound   = 64 << 10
-		minHeld = bound / 4 / 8 * BlockBytes // a quarter of the memory, with 8 bytes per hash
+		bound     = 64 << 10
+		minCached = bound / 4 / 8 * BlockBytes // a quarter of the memory, with 8 bytes per hash
 	)
 	tree, out := NewTree(bound), make([]int, 1)
 	key := newTraffic(1<<20, 1).next()
 	tree.Insert(key, 0)
 	check(t, tree)
 	tree.Match(key, out)
-	if tree.Bytes() > bound || out[0] < minHeld {
-		t.Errorf("a tree of %d bytes holds %d bytes of the prompt, want at most %d and at least %d", tree.Bytes(), out[0], bound, minHeld)
+	if tree.Bytes() > bound || out[0] < minCached {
+		t.Errorf("a tree of %d bytes has %d bytes of the prompt, want at most %d and at least %d", tree.Bytes(), out[0], bound, minCached)
 	}
 }
 
@@ -86,14 +86,14 @@ func TestMemoryFollowsContents(t *testing.T) {
 			tree.Insert(w.next(), 0)
 		}
 		check(t, tree)
-		held := len(tree.chunks)*chunkSize*64 + 8*len(tree.index.slots) + 4*cap(tree.members[0])
+		used := len(tree.chunks)*chunkSize*64 + 8*len(tree.index.slots) + 4*cap(tree.members[0])
 		for _, c := range tree.edges.chunks {
 			if c != nil {
-				held += 8 * edgeChunk
+				used += 8 * edgeChunk
 			}
 		}
-		if slack := 8*edgeChunk + 8*chunkSize*64; held > tree.Bytes()+slack {
-			t.Errorf("prefixes of %d blocks: %d bytes are held for %d by the tree's measure", size, held, tree.Bytes())
+		if slack := 8*edgeChunk + 8*chunkSize*64; used > tree.Bytes()+slack {
+			t.Errorf("prefixes of %d blocks: %d bytes are used for %d by the tree's measure", size, used, tree.Bytes())
 		}
 	}
 }
@@ -108,7 +108,7 @@ func TestMovedNodesKeepState(t *testing.T) {
 			continue
 		}
 		kept = append(kept, slices.Clone(w.next()))
-		tree.InsertAnswer(w.key, 70, time.Duration(i))
+		tree.InsertResponse(w.key, 70, time.Duration(i))
 	}
 	places := tree.end
 	tree.RemoveTarget(0)
@@ -164,7 +164,7 @@ func TestHashesThatCollide(t *testing.T) {
 			key[i] = rng.Uint64N(3)
 		}
 		small.Match(key, out)
-		if small.InsertAnswer(key, rng.IntN(3), 0); rng.IntN(20) == 0 {
+		if small.InsertResponse(key, rng.IntN(3), 0); rng.IntN(20) == 0 {
 			small.RemoveTarget(rng.IntN(3))
 		}
 		check(t, small)
@@ -181,11 +181,11 @@ func TestTargetsUpTo1023(t *testing.T) {
 	found := tree.Match(blocks("abcd"), out)
 	for target, got := range out {
 		if want := (2 + target%3) * BlockBytes; got != want || tree.CachedBytes(target) != want {
-			t.Errorf("target %d holds %d bytes and %d in all, want %d", target, got, tree.CachedBytes(target), want)
+			t.Errorf("target %d has %d bytes and %d in all, want %d", target, got, tree.CachedBytes(target), want)
 		}
 	}
 	if found.Bytes != 4*BlockBytes || tree.CachedBytes(5000) != 0 {
-		t.Errorf("found %+v, an unknown target holds %d", found, tree.CachedBytes(5000))
+		t.Errorf("found %+v, an unknown target has %d", found, tree.CachedBytes(5000))
 	}
 	for target := range 1024 {
 		tree.RemoveTarget(target)
@@ -196,36 +196,36 @@ func TestTargetsUpTo1023(t *testing.T) {
 	}
 }
 
-func TestAnswersOnMatchedPath(t *testing.T) {
+func TestResponsesOnMatchedPath(t *testing.T) {
 	tree, out := NewTree(1<<20), make([]int, 3)
 	expect := func(when, key string, want Found) {
 		t.Helper()
-		if found := tree.Match(blocks(key), out); found.SessionStart != want.SessionStart || found.Answered != want.Answered {
+		if found := tree.Match(blocks(key), out); found.SessionStart != want.SessionStart || found.AfterResponse != want.AfterResponse {
 			t.Errorf("%s: %s found %+v, want %+v", when, key, found, want)
 		}
 		check(t, tree)
 	}
-	none, first, second, third := Found{}, Found{SessionStart: 9, Answered: true}, Found{SessionStart: -4, Answered: true}, Found{SessionStart: 2, Answered: true}
-	tree.InsertAnswer(blocks("abcd"), 0, 9)
-	tree.InsertAnswer(blocks("abcdefgh"), 0, -4)
-	expect("two answers", "abc", none)
-	expect("two answers", "abcd", first)
-	expect("two answers", "abcdefg", first)
-	expect("two answers", "abcdefgh", second)
-	expect("two answers", "abcdefghi", second)
+	none, first, second, third := Found{}, Found{SessionStart: 9, AfterResponse: true}, Found{SessionStart: -4, AfterResponse: true}, Found{SessionStart: 2, AfterResponse: true}
+	tree.InsertResponse(blocks("abcd"), 0, 9)
+	tree.InsertResponse(blocks("abcdefgh"), 0, -4)
+	expect("two responses", "abc", none)
+	expect("two responses", "abcd", first)
+	expect("two responses", "abcdefg", first)
+	expect("two responses", "abcdefgh", second)
+	expect("two responses", "abcdefghi", second)
 	tree.Insert(blocks("abcdexy"), 1)
 	tree.Insert(blocks("ab"), 2)
 	expect("after splits", "abc", none)
 	expect("after splits", "abcdexyz", first)
 	expect("after splits", "abcdefghi", second)
-	tree.InsertAnswer(blocks("abcd"), 1, 2)
+	tree.InsertResponse(blocks("abcd"), 1, 2)
 	expect("marked again, with an earlier start", "abcde", third)
 	tree.RemoveTarget(1)
 	tree.RemoveTarget(2)
 	expect("without the branches", "abcde", third)
 	expect("without the branches", "abcdefgh", second)
 	if tree.Nodes() != 2 {
-		t.Errorf("%d nodes of two answers in a line", tree.Nodes())
+		t.Errorf("%d nodes of two responses in a line", tree.Nodes())
 	}
 	tree.RemoveTarget(0)
 	tree.Insert(blocks("abcdefgh"), 0)

@@ -3,13 +3,15 @@ package prefix
 import "time"
 
 const (
-	// nodeBytes is the memory of a node without its hashes and targets: the node itself, and its
-	// shares of the index after growth and of the holes between nodes.
+	// nodeBytes is the memory of a node without its hashes and targets: 64 bytes for the node itself, 22
+	// for the index (8/3 slots of 8 bytes per node when it has just grown, see putEntry), and 18 for
+	// holes (a quarter of a hole per node, see compact, and of its number in holes).
 	nodeBytes = 64 + 22 + 18
 	// ownerBytes is the additional memory of a node in a tree with owners.
 	ownerBytes = 3
-	// memberBytes is the memory of one target of a node: its entry in the target's list, if the list
-	// has its maximum length.
+	// memberBytes is the memory of one target of a node: 4 bytes for the node's number in the target's
+	// list, times 3, because the list may have three times as many entries as the target has nodes
+	// (see uncountTarget).
 	memberBytes = 12
 	// maxEdge is the maximum number of hashes of one edge (32 KB of a prompt); longer text is stored
 	// as a chain of nodes. It bounds the cost of moving an edge.
@@ -29,7 +31,7 @@ const (
 // an equal last hash does not need them.
 type node struct {
 	first, last  uint64
-	start        time.Duration // when the marked answer's session began
+	start        time.Duration // when the marked response's session began
 	lowTargets   uint64        // targets 0 to 63; see Tree.word for the others
 	parent       int32
 	child        int32  // first child
@@ -40,7 +42,7 @@ type node struct {
 	tags         uint16 // see below
 }
 
-// The tags of a node, from the lowest bit: whether an answer ends here; scratch of compactMembers;
+// The tags of a node, from the lowest bit: whether a response ends here; scratch of compactMembers;
 // and 1 + the target to which the prefix was sent last, if that fits the bits.
 const (
 	tagMarked   = 1 << 0
@@ -115,9 +117,9 @@ func (t *Tree) dropEdge(id int32) {
 	}
 }
 
-// allocNode returns the number of a free node; the caller sets its fields. It extends the end only
-// when the list of holes is empty. So no number beyond the end is still in that list when it is used
-// again.
+// allocNode returns the number of a free node; the caller sets its fields. It increases end only when
+// holes is empty. Otherwise holes could still contain the number of the new node, which would then be
+// allocated twice.
 func (t *Tree) allocNode() int32 {
 	t.count++
 	if id := t.takeHole(); id != none {
@@ -134,7 +136,7 @@ func (t *Tree) allocNode() int32 {
 	return t.end - 1
 }
 
-// takeHole returns a free place below the end, or none.
+// takeHole returns the number of a free node below end, or none.
 func (t *Tree) takeHole() int32 {
 	for n := len(t.holes); n > 0; n = len(t.holes) {
 		id := t.holes[n-1]

@@ -8,7 +8,7 @@ const (
 	LeastRecent Order = iota
 	// EarliestInserted evicts the leaves that were inserted first, regardless of how often they were
 	// sent since (SkyLB section 3.2). A leaf counts as inserted when its prefix, or another target
-	// that holds the prefix, is added to the tree.
+	// that has the prefix, is added to the tree.
 	EarliestInserted
 )
 

@@ -88,7 +88,7 @@ func TestEvictionMatchesReferenceInBothOrders(t *testing.T) {
 				tree.Match(blocks(name), out)
 				for i, got := range out {
 					if (got > 0) != dumb.has(name, i) {
-						rt.Fatalf("target %d has %d bytes of %s; the reference holds %v", i, got, name, dumb.records)
+						rt.Fatalf("target %d has %d bytes of %s; the reference has %v", i, got, name, dumb.records)
 					}
 				}
 			}

@@ -8,7 +8,7 @@ import (
 // An owner is a party whose prompts are in a tree (in lbd/core: a tenant), as a small integer from 0
 // that the caller assigns. It must be below 1 << 16, which the tree does not check: nodes store their
 // owner in 16 bits. A node belongs to the owner that last inserted a key through it; with
-// EarliestInserted, a key that its target held already does not count. When a parent would be evicted
+// EarliestInserted, a key that its target already has does not count. When a parent would be evicted
 // before its children, the owner of a child gets it (giveToChildOwner). Each owner's nodes have their
 // own age order, and a full tree evicts the oldest leaf of an owner above its share, so that the
 // prompts of one owner cannot evict all others. All shares are equal: the weight of the tree divided
@@ -26,8 +26,8 @@ type ownerState struct {
 // InsertFor is Insert for an owner; Insert is for owner 0.
 func (t *Tree) InsertFor(owner int, key Key, target int) { t.insert(owner, key, target, 0, false) }
 
-// InsertAnswerFor is InsertAnswer for an owner.
-func (t *Tree) InsertAnswerFor(owner int, key Key, target int, start time.Duration) {
+// InsertResponseFor is InsertResponse for an owner.
+func (t *Tree) InsertResponseFor(owner int, key Key, target int, start time.Duration) {
 	t.insert(owner, key, target, start, true)
 }
 

@@ -14,8 +14,8 @@ func own(owner int, text string) Key {
 	return chained(append([]byte{byte(owner), byte(owner >> 8)}, text...))
 }
 
-// holds returns how many bytes of a key a tree contains.
-func (t *Tree) holds(key Key) int { return t.Match(key, nil).Bytes }
+// matchedBytes returns how many bytes of a key a tree contains.
+func (t *Tree) matchedBytes(key Key) int { return t.Match(key, nil).Bytes }
 
 // An owner that constantly inserts keys does not evict those of others.
 func TestFloodLeavesOthersTheirShare(t *testing.T) {
@@ -30,12 +30,12 @@ func TestFloodLeavesOthersTheirShare(t *testing.T) {
 		}
 		for i := range 20 {
 			for owner := 1; owner <= 2; owner++ {
-				if key := own(owner, fmt.Sprint("mine", i)); tree.holds(key) != key.Bytes() {
+				if key := own(owner, fmt.Sprint("mine", i)); tree.matchedBytes(key) != key.Bytes() {
 					t.Fatalf("order %d: owner %d lost what it inserted as number %d", order, owner, i)
 				}
 			}
 		}
-		if newest := own(3, "flood4999"); tree.holds(newest) != newest.Bytes() {
+		if newest := own(3, "flood4999"); tree.matchedBytes(newest) != newest.Bytes() {
 			t.Errorf("order %d: the owner that floods lost its newest", order)
 		}
 		if got := tree.Weight(3); got < tree.maxBytes/3 {
@@ -90,7 +90,7 @@ func TestOwnersKeepTheirShare(t *testing.T) {
 			key := own(owner, text)
 			tree.InsertFor(owner, key, rapid.IntRange(0, 2).Draw(rt, "target"))
 			check(rt, tree)
-			if missing := len(key) - tree.holds(key)/BlockBytes; missing > 0 && tree.order == LeastRecent &&
+			if missing := len(key) - tree.matchedBytes(key)/BlockBytes; missing > 0 && tree.order == LeastRecent &&
 				tree.Weight(owner)+weightOf(missing) <= tree.weight/(tree.active+1) {
 				rt.Fatalf("%d blocks of what was just inserted are gone; its owner has %d of %d bytes of %d owners", missing, tree.Weight(owner), tree.weight, tree.active)
 			}

@@ -70,7 +70,7 @@ func (t *Tree) split(id int32, k int) int32 {
 }
 
 // canGrow reports whether the edge of node id can be extended, so that no new leaf of target is
-// needed: the node is a leaf, only target has it, and no answer ends there. The leaf would be as
+// needed: the node is a leaf, only target has it, and no response ends there. The leaf would be as
 // new as the node, so eviction would not tell them apart.
 func (t *Tree) canGrow(id int32, target int) bool {
 	n := t.node(id)
@@ -86,7 +86,7 @@ func (t *Tree) growEdge(id int32, by []uint64) {
 }
 
 // mergeChild merges a node with its only child if both have the same targets, so that a shrinking
-// tree does not become fragmented. A marked node is not merged; see InsertAnswer. The child keeps
+// tree does not become fragmented. A marked node is not merged; see InsertResponse. The child keeps
 // its number, so that its own children need no update. It also keeps its mark and its latest target,
 // which then applies to the text of the upper node too; it gets the upper node's age and owner.
 func (t *Tree) mergeChild(id int32) {
@@ -117,7 +117,7 @@ func (t *Tree) mergeChild(id int32) {
 func (t *Tree) removeLeaf(id int32) {
 	bytes := int(t.node(id).length) * BlockBytes
 	t.eachTarget(id, func(target int) {
-		t.heldBytes[target] -= bytes
+		t.cachedBytes[target] -= bytes
 		t.uncountTarget(target)
 	})
 	t.addWeight(t.ownerOf(id), -weightOf(int(t.node(id).length)))

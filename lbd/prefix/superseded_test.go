@@ -104,11 +104,11 @@ func TestLatestIsUnknownAfterRemoval(t *testing.T) {
 		t.Errorf("%d bytes are superseded after the removal of the last receiver", n)
 	}
 	// A number that does not fit into the tags is unknown, and other tags are not affected.
-	tree.InsertAnswer(key, maxLatest, 5)
+	tree.InsertResponse(key, maxLatest, 5)
 	if n := superseded(); n != 0 {
 		t.Errorf("%d bytes are superseded by a target beyond the tags", n)
 	}
-	if found := tree.Match(key, nil); !found.Answered || found.SessionStart != 5 {
+	if found := tree.Match(key, nil); !found.AfterResponse || found.SessionStart != 5 {
 		t.Errorf("the mark is lost: %+v", found)
 	}
 }

@@ -48,7 +48,7 @@ func (t *Tree) addTarget(id int32, target int) bool {
 		t.extraWords(id)[w-1] |= bit
 	}
 	t.countTarget(id, target)
-	t.heldBytes[target] += int(t.node(id).length) * BlockBytes
+	t.cachedBytes[target] += int(t.node(id).length) * BlockBytes
 	return true
 }
 
@@ -130,8 +130,8 @@ func (t *Tree) eachTarget(id int32, f func(target int)) {
 
 // ensureTarget extends the tree's counters to include target.
 func (t *Tree) ensureTarget(target int) {
-	for len(t.heldBytes) <= target {
-		t.heldBytes = append(t.heldBytes, 0)
+	for len(t.cachedBytes) <= target {
+		t.cachedBytes = append(t.cachedBytes, 0)
 		t.counts = append(t.counts, 0)
 		t.members = append(t.members, nil)
 	}

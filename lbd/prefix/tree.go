@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// Tree maps prefixes to the targets that hold them. Targets are small integers from 0 that the
+// Tree maps prefixes to the targets that have them. Targets are small integers from 0 that the
 // caller assigns. Memory stays under the bound passed to NewTree: the oldest leaves by the tree's
 // Order are evicted first. Leaves of owners above their share (see owners.go) are evicted before
 // others.
@@ -13,7 +13,7 @@ import (
 // Invariants: the root, which is node 0, has no targets; every other node has at least one, a subset
 // of its parent's if the parent is not the root; a node is at least as new as its children of the same
 // owner; every node but the root is in index by its parent and the first hash of its edge, and no two
-// children of a node have the same first hash; heldBytes[i] is the sum of the edges of target i and
+// children of a node have the same first hash; cachedBytes[i] is the sum of the edges of target i and
 // counts[i] their number; every node of target i is in members[i].
 type Tree struct {
 	chunks       []*[chunkSize]node // the nodes, which refer to each other by number
@@ -29,7 +29,7 @@ type Tree struct {
 	order    Order
 	walked   descent
 
-	heldBytes      []int        // bytes of prefixes, by target
+	cachedBytes    []int        // bytes of prefixes, by target
 	counts         []int        // nodes, by target
 	members        [][]int32    // current and some former nodes, by target
 	memberships    int          // sum of counts
@@ -75,26 +75,26 @@ func (t *Tree) Bytes() int {
 // Nodes returns the number of nodes without the root.
 func (t *Tree) Nodes() int { return t.count }
 
-// CachedBytes returns the number of bytes of prefixes that the target holds. A part that several prefixes
+// CachedBytes returns the number of bytes of prefixes that the target has. A part that several prefixes
 // share counts once.
 func (t *Tree) CachedBytes(target int) int {
-	if target < len(t.heldBytes) {
-		return t.heldBytes[target]
+	if target < len(t.cachedBytes) {
+		return t.cachedBytes[target]
 	}
 	return 0
 }
 
 // Found is the result of matching a key.
 type Found struct {
-	Bytes        int           // longest leading part of the key that any target holds, a multiple of BlockBytes
-	SessionStart time.Duration // start of the session of the deepest answer on the matched path, by the caller's clock
-	Answered     bool          // whether there is such an answer; without one, SessionStart is 0
-	Branches     bool          // whether the tree holds text that follows these bytes; false if Bytes is 0
+	Bytes         int           // longest leading part of the key that any target has, a multiple of BlockBytes
+	SessionStart  time.Duration // start of the session of the deepest response on the matched path, by the caller's clock
+	AfterResponse bool          // whether there is such a response; without one, SessionStart is 0
+	Branches      bool          // whether the tree has text that follows these bytes; false if Bytes is 0
 }
 
-// Match sets out[i] to the number of leading bytes of key that target i holds, a multiple of
-// BlockBytes. Targets beyond len(out) are ignored. An answer counts only if key matches up to the end
-// of that answer. Match does not change the tree's contents, and allocates only if its path is longer
+// Match sets out[i] to the number of leading bytes of key that target i has, a multiple of
+// BlockBytes. Targets beyond len(out) are ignored. A response counts only if key matches up to the end
+// of that response. Match does not change the tree's contents, and allocates only if its path is longer
 // than all before.
 func (t *Tree) Match(key Key, out []int) (found Found) {
 	clear(out)
@@ -105,7 +105,7 @@ func (t *Tree) Match(key Key, out []int) (found Found) {
 		n := t.node(id)
 		depth += int(n.length)
 		if n.marked() {
-			found.SessionStart, found.Answered = n.start, true
+			found.SessionStart, found.AfterResponse = n.start, true
 		}
 		t.writeDepths(id, d.after(i), depth, out)
 	}
@@ -118,35 +118,36 @@ func (t *Tree) Match(key Key, out []int) (found Found) {
 }
 
 // Superseded sets out[i] to the number of leading bytes of target i's match with key that were sent to another
-// target later, a multiple of BlockBytes. Of several targets that hold a text, the engine of the last one that
-// received it is the least likely to have evicted it. Text does not count as superseded if the target that
+// target later, a multiple of BlockBytes. Of several targets that have a text, the engine of the target that
+// received it last is the least likely to have evicted it. Text does not count as superseded if the target that
 // received it last is unknown, as after the removal of that target. After nodes were merged, an earlier receiver
-// may count as the last one, see mergeChild. Targets beyond len(out) are ignored. Superseded does not change the tree's
+// may count as the last one (see mergeChild). Targets beyond len(out) are ignored. Superseded does not change the tree's
 // contents.
 func (t *Tree) Superseded(key Key, out []int) {
 	clear(out)
 	t.descend(key)
 	d := &t.walked
-	// The nodes are visited from the deepest to the root. undecided is the target that was the most recent receiver of
-	// every visited node that it holds; -1 = none. There is at most one, because a node has one most recent receiver. If
-	// a node nearer the root has another one, everything from the root to the end of that node is superseded for
-	// undecided; if there is no such node, its result is 0.
+	// The nodes are visited from the deepest to the root, so that each target is met first at the end of its match.
+	// undecided is the target to which every visited node that it has was sent last; -1 = none. Its result is 0, unless
+	// a node nearer the root was sent to another target later. For example, target 0 received "ab", then target 1
+	// received "ac", and key is "ab". Node "b" was sent last to target 0, which becomes undecided. Node "a" was sent last
+	// to target 1, so "a" is superseded for target 0. Target 1 becomes undecided, and its result remains 0.
 	undecided := -1
 	below, depth := none, d.pathDepth
 	if d.tip != none {
 		undecided, below = t.writeSuperseded(d.tip, below, undecided, d.depth, out)
 	}
-	for i := len(d.path) - 1; i >= 0; i-- { // from the end, so that each target is written once
+	for i := len(d.path) - 1; i >= 0; i-- {
 		undecided, below = t.writeSuperseded(d.path[i], below, undecided, depth, out)
 		depth -= int(t.node(d.path[i]).length)
 	}
 }
 
-// writeSuperseded writes the depths that Superseded reports for node id of the path; Superseded calls it for each node,
-// the deepest first. If another target than undecided received id last, the superseded part of undecided ends at id, and
-// its depth is written. The depth of id is also written for the targets that hold id but not the node below it, except
-// the one that received id last, which becomes undecided. It writes nothing if that target is unknown or no longer holds
-// id. It returns undecided and below for the next call.
+// writeSuperseded is the step of Superseded for node id of the path, whose end is at depth. below is the node of the
+// last step that was not skipped, or none. If id was sent last to another target than undecided, the superseded part of
+// undecided ends at depth. For the targets that have id but not below, everything up to depth is superseded, except for
+// the target to which id was sent last: it becomes undecided. If the target to which id was sent last is unknown or no
+// longer has id, the step is skipped. writeSuperseded returns undecided and below for the next step.
 func (t *Tree) writeSuperseded(id, below int32, undecided, depth int, out []int) (nextUndecided int, nextBelow int32) {
 	latest := t.node(id).latest()
 	if latest < 0 || !t.hasTarget(id, latest) {
@@ -167,8 +168,8 @@ func (t *Tree) writeSuperseded(id, below int32, undecided, depth int, out []int)
 	return undecided, id
 }
 
-// writeDepths writes the depth of the targets that hold node id but not its descendant next; of all
-// that have id if next is none.
+// writeDepths writes depth for the targets that have node id but not its descendant next, or for all
+// targets that have id if next is none.
 func (t *Tree) writeDepths(id, next int32, depth int, out []int) {
 	for w := 0; w <= t.stride(id) && w*64 < len(out); w++ {
 		m := t.word(id, w)
@@ -183,21 +184,21 @@ func (t *Tree) writeDepths(id, next int32, depth int, out []int) {
 	}
 }
 
-// Insert records that target holds key, and evicts the oldest leaves if the tree exceeds its bound.
+// Insert records that target has key, and evicts the oldest leaves if the tree exceeds its bound.
 func (t *Tree) Insert(key Key, target int) { t.insert(0, key, target, 0, false) }
 
-// InsertAnswer is Insert for a prompt together with its answer: the end of key is marked as the end
-// of an answer of a session that began at start, by the caller's clock. A later mark at the same
+// InsertResponse is Insert for a prompt together with its response: the end of key is marked as the end
+// of a response of a session that began at start, by the caller's clock. A later mark at the same
 // point replaces the earlier one, even if its start is earlier.
 //
 // A mark exists as long as its node. That node is not merged with the one below it, even if an
-// answer ends there too: a second continuation of the conversation could branch off at the upper
-// answer. So a mark costs one node, which counts towards the bound.
-func (t *Tree) InsertAnswer(key Key, target int, start time.Duration) {
+// response ends there too: a second continuation of the conversation could branch off at the upper
+// response. So a mark costs one node, which counts towards the bound.
+func (t *Tree) InsertResponse(key Key, target int, start time.Duration) {
 	t.insert(0, key, target, start, true)
 }
 
-func (t *Tree) insert(owner int, key Key, target int, start time.Duration, answer bool) {
+func (t *Tree) insert(owner int, key Key, target int, start time.Duration, response bool) {
 	if len(key) == 0 {
 		return
 	}
@@ -207,7 +208,7 @@ func (t *Tree) insert(owner int, key Key, target int, start time.Duration, answe
 	for _, id := range t.walked.path {
 		t.node(id).setLatest(target)
 	}
-	if answer {
+	if response {
 		n := t.node(t.walked.end())
 		n.start, n.tags = start, n.tags|tagMarked
 	}
@@ -248,7 +249,7 @@ func (t *Tree) extend(rest []uint64, target int) {
 	if at := d.end(); t.canGrow(at, target) {
 		k := min(len(rest), maxEdge-int(t.node(at).length))
 		t.growEdge(at, rest[:k])
-		t.heldBytes[target] += k * BlockBytes
+		t.cachedBytes[target] += k * BlockBytes
 		rest = rest[k:]
 	}
 	for len(rest) > 0 {
@@ -258,7 +259,7 @@ func (t *Tree) extend(rest []uint64, target int) {
 	}
 }
 
-// RemoveTarget removes everything that target holds. It visits only the target's nodes.
+// RemoveTarget removes everything that target has. It visits only the target's nodes.
 func (t *Tree) RemoveTarget(target int) {
 	if target >= len(t.counts) || t.counts[target] == 0 {
 		return
@@ -270,7 +271,7 @@ func (t *Tree) RemoveTarget(target int) {
 		t.unsetTarget(id, target)
 	}
 	t.memberships -= t.counts[target]
-	t.heldBytes[target], t.counts[target], t.members[target] = 0, 0, nil
+	t.cachedBytes[target], t.counts[target], t.members[target] = 0, 0, nil
 	for _, id := range list {
 		t.prune(id)
 	}
@@ -283,7 +284,7 @@ func (t *Tree) RemoveTarget(target int) {
 	t.edges.compact(t.moved)
 }
 
-// prune removes node id if it has no children and no target holds it, and then its ancestors
+// prune removes node id if it has no children and no target has it, and then its ancestors
 // likewise. When the last child of a node is pruned, the node is pruned too, so the order of calls
 // does not matter.
 func (t *Tree) prune(id int32) {

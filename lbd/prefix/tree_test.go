@@ -149,14 +149,14 @@ func TestFullHitDoesNotAllocate(t *testing.T) {
 		tree := NewTreeWithOrder(1<<20, order)
 		known := []Key{blocks("abcdefgh"), blocks("abcdxyz"), blocks("abcd")}
 		for i, key := range known {
-			tree.InsertAnswer(key, 64*i, time.Second)
+			tree.InsertResponse(key, 64*i, time.Second)
 		}
 		out, i := make([]int, 129), 0
 		hit := func() {
 			at := i % len(known)
 			tree.Match(known[at], out)
 			tree.Insert(known[at], 64*at)
-			tree.InsertAnswer(known[at], 64*at, time.Second)
+			tree.InsertResponse(known[at], 64*at, time.Second)
 			i++
 		}
 		if n := testing.AllocsPerRun(100, hit); n != 0 {

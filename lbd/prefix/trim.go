@@ -1,6 +1,6 @@
 package prefix
 
-// RemoveBelow records that target no longer holds more than the first keep blocks of key: it has evicted
+// RemoveBelow records that target no longer has more than the first keep blocks of key: it has evicted
 // the next block, without which no continuation counts. It visits only nodes below that point.
 func (t *Tree) RemoveBelow(key Key, keep, target int) {
 	if keep < 0 || keep >= len(key) || target >= len(t.counts) || t.counts[target] == 0 {
@@ -9,7 +9,7 @@ func (t *Tree) RemoveBelow(key Key, keep, target int) {
 	t.descend(key[:keep+1])
 	d := &t.walked
 	if d.depth <= keep {
-		return // no target holds the block
+		return // no target has the block
 	}
 	id, before := d.tip, d.pathDepth // the node that contains the block, and the blocks before it
 	if id == none {
@@ -27,7 +27,7 @@ func (t *Tree) RemoveBelow(key Key, keep, target int) {
 	list := t.collectBelow(id, target)
 	for _, n := range list {
 		t.unsetTarget(n, target)
-		t.heldBytes[target] -= int(t.node(n).length) * BlockBytes
+		t.cachedBytes[target] -= int(t.node(n).length) * BlockBytes
 	}
 	t.memberships -= len(list)
 	t.counts[target] -= len(list)
@@ -48,7 +48,7 @@ func (t *Tree) RemoveBelow(key Key, keep, target int) {
 	t.edges.compact(t.moved)
 }
 
-// collectBelow returns node id and the nodes below it that target holds, parents first.
+// collectBelow returns node id and the nodes below it that target has, parents first.
 func (t *Tree) collectBelow(id int32, target int) []int32 {
 	list := []int32{id}
 	for i := 0; i < len(list); i++ {

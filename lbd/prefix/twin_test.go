@@ -9,13 +9,13 @@ import (
 	"pgregory.net/rapid"
 )
 
-// twin is the reference tree: a list of keys per target and a list of answers, never full.
+// twin is the reference tree: a list of keys per target and a list of responses, never full.
 type twin struct {
 	keys  map[int][]Key
-	marks []answer
+	marks []response
 }
 
-type answer struct {
+type response struct {
 	key   Key
 	start time.Duration
 }
@@ -28,11 +28,11 @@ func (w *twin) insert(key Key, target int) {
 	}
 }
 
-func (w *twin) insertAnswer(key Key, target int, start time.Duration) {
+func (w *twin) insertResponse(key Key, target int, start time.Duration) {
 	w.insert(key, target)
-	w.marks = slices.DeleteFunc(w.marks, func(a answer) bool { return slices.Equal(a.key, key) })
+	w.marks = slices.DeleteFunc(w.marks, func(a response) bool { return slices.Equal(a.key, key) })
 	if len(key) > 0 {
-		w.marks = append(w.marks, answer{key, start})
+		w.marks = append(w.marks, response{key, start})
 	}
 }
 
@@ -41,9 +41,9 @@ func (w *twin) remove(target int) {
 	w.dropMarks()
 }
 
-// dropMarks removes the marks that no target holds.
+// dropMarks removes the marks that no target has.
 func (w *twin) dropMarks() {
-	w.marks = slices.DeleteFunc(w.marks, func(a answer) bool {
+	w.marks = slices.DeleteFunc(w.marks, func(a response) bool {
 		for t := range w.keys {
 			if w.match(a.key, t) == a.key.Bytes() {
 				return false
@@ -74,14 +74,14 @@ func (w *twin) match(key Key, target int) int {
 	return best * BlockBytes
 }
 
-// answered returns the marks along the first blocks of key, the deepest last.
-func (w *twin) answered(key Key, blocks int) (found []answer) {
+// responsesOn returns the marks along the first blocks of key, the deepest last.
+func (w *twin) responsesOn(key Key, blocks int) (found []response) {
 	for _, a := range w.marks {
 		if len(a.key) <= blocks && alike(a.key, key) == len(a.key) {
 			found = append(found, a)
 		}
 	}
-	slices.SortFunc(found, func(a, b answer) int { return len(a.key) - len(b.key) })
+	slices.SortFunc(found, func(a, b response) int { return len(a.key) - len(b.key) })
 	return found
 }
 
@@ -97,7 +97,7 @@ func alike(a, b Key) int {
 
 // operation is one thing done to a tree.
 type operation struct {
-	kind   byte // i: insert, a: insert an answer, m: match, r: remove the target, l: release the owner, b: remove below half of the key
+	kind   byte // i: insert, a: insert a response, m: match, r: remove the target, l: release the owner, b: remove below half of the key
 	key    Key
 	target int
 	start  time.Duration
@@ -115,7 +115,7 @@ func (o operation) do(t *Tree, out []int) (found Found) {
 	case 'i':
 		t.InsertFor(o.owner, o.key, o.target)
 	case 'a':
-		t.InsertAnswerFor(o.owner, o.key, o.target, o.start)
+		t.InsertResponseFor(o.owner, o.key, o.target, o.start)
 	case 'l':
 		t.Release(o.owner)
 	case 'r':
@@ -133,7 +133,7 @@ func (o operation) doDumb(w *twin) {
 	case 'i':
 		w.insert(o.key, o.target)
 	case 'a':
-		w.insertAnswer(o.key, o.target, o.start)
+		w.insertResponse(o.key, o.target, o.start)
 	case 'r':
 		w.remove(o.target)
 	case 'b':
@@ -168,7 +168,7 @@ func (r *trial) step(o operation) {
 	}
 	o.doDumb(r.dumb)
 	check(r.t, r.tree)
-	if a, b := r.tree, r.forgetful; a.Bytes() != b.Bytes() || a.Nodes() != b.Nodes() || !slices.Equal(a.heldBytes, b.heldBytes) {
+	if a, b := r.tree, r.forgetful; a.Bytes() != b.Bytes() || a.Nodes() != b.Nodes() || !slices.Equal(a.cachedBytes, b.cachedBytes) {
 		r.t.Fatalf("%v: %d bytes in %d nodes, from the root %d in %d", o, a.Bytes(), a.Nodes(), b.Bytes(), b.Nodes())
 	}
 	switch o.kind {
@@ -186,19 +186,19 @@ func (r *trial) compare(o operation, found Found) {
 	for target, got := range r.out {
 		want := r.dumb.match(o.key, target)
 		if got > want || got < want && !r.full {
-			r.t.Fatalf("%v: target %d holds %d bytes, want %d", o, target, got, want)
+			r.t.Fatalf("%v: target %d has %d bytes, want %d", o, target, got, want)
 		}
 		longest = max(longest, got)
 	}
 	if found.Bytes != longest {
 		r.t.Fatalf("%v: %d bytes matched, the longest of the targets is %d", o, found.Bytes, longest)
 	}
-	marks := r.dumb.answered(o.key, longest/BlockBytes)
+	marks := r.dumb.responsesOn(o.key, longest/BlockBytes)
 	if !r.full {
 		marks = marks[max(0, len(marks)-1):]
 	}
-	known := slices.ContainsFunc(marks, func(a answer) bool { return a.start == found.SessionStart })
-	if found.Answered && !known || !found.Answered && (found.SessionStart != 0 || len(marks) > 0 && !r.full) {
+	known := slices.ContainsFunc(marks, func(a response) bool { return a.start == found.SessionStart })
+	if found.AfterResponse && !known || !found.AfterResponse && (found.SessionStart != 0 || len(marks) > 0 && !r.full) {
 		r.t.Fatalf("%v: found %+v, want one of %v", o, found, marks)
 	}
 }
