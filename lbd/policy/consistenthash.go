@@ -44,8 +44,8 @@ func loadBound(cs []Candidate) float64 {
 // affinity is the common part of consistent-hash and skylb-ch: rings, and rotations for requests
 // without a session.
 type affinity struct {
-	rings          rings
-	turn, peerTurn rotation
+	rings                  rings
+	rotation, peerRotation rotation
 }
 
 // choose selects the first eligible candidate, starting at the session's position on the ring.
@@ -55,11 +55,11 @@ func (a *affinity) choose(f *Facts, from, to int, peer bool, eligible func(*Cand
 		return Choice{Index: Wait, Reason: ReasonNoneAvailable}
 	}
 	if f.Session == "" {
-		turn := &a.turn
+		r := &a.rotation
 		if peer {
-			turn = &a.peerTurn
+			r = &a.peerRotation
 		}
-		return Choice{Index: turn.nextTarget(f, from, to, eligible), Reason: reason(ReasonRotation, peer)}
+		return Choice{Index: r.nextTarget(f, from, to, eligible), Reason: reason(ReasonRotation, peer)}
 	}
 	i := a.rings.ringFor(f.Model, peer, cs).nextTarget(mix(hashKey(f.Session)), cs, eligible)
 	return Choice{Index: from + i, Reason: reason(ReasonSession, peer)}

@@ -31,7 +31,7 @@ type CostConstants struct {
 	Residence time.Duration
 
 	// SlowdownWeight is the weight of the time by which a request delays the requests already there,
-	// relative to its own time. SharedSlowdownWeight replaces it for a request whose prefix other requests share
+	// relative to its own time. SharedSlowdownWeight replaces it for a request with a shared prefix
 	// (Facts.SharedPrefix). The ratio of queued to outstanding requests is added, up to a sum of 1.
 	SlowdownWeight, SharedSlowdownWeight float64
 	// PrefillQueueWeight is the weight of the time to compute the uncached prompt tokens of other
@@ -43,19 +43,21 @@ type CostConstants struct {
 	MemoryPenalty, MemoryThreshold float64
 	// OccupancyWeight is the weight of the memory that a request occupies, as a share of the replica's
 	// KV memory. It counts only while the replica's KV utilisation exceeds MemoryThreshold. The memory that counts is
-	// P + n (P + A). P is the free memory that the prompt takes: cached prefixes are evicted for it. A is the memory of
-	// the response, and n the number of requests that wait for the replica: each of them is delayed by the lack of P and A.
-	// Without waiting requests the response does not count, because it takes the same memory at every replica.
+	// P + n (P + R). P is the free memory that the prompt takes. It counts once because cached prefixes are evicted for
+	// it, and once more for each of the n requests that wait for the replica, because it delays them. R is the memory of
+	// the response. It delays the waiting requests too, but does not count for its own sake, because it is the same at
+	// every replica.
 	OccupancyWeight float64
 	// SupersededMatchWeight is the weight of Candidate.SupersededBytes until engines have shown how much
 	// of such text they still have cached (Facts.SupersededShare).
 	SupersededMatchWeight float64
-	// MaxEvictedShare is the highest value of Facts.EvictedShare that counts. It limits the cost of a copy of a shared
-	// prefix (one that another replica here has cached already).
+	// MaxEvictedShare is the highest value of Facts.EvictedShare that counts. It limits the cost of a copy: of computing
+	// a shared prefix that another replica here has cached already.
 	MaxEvictedShare float64
 	// PeerMarginShare is a share of the request's duration at an idle replica without a cache, and PeerPrefillMarginShare
-	// one of the time to compute its uncached prompt tokens there. Both times are added to the cost of a peer. The
-	// prompts that a peer computes now are not in its last report, and delay this request, whose prompt delays them.
+	// one of the time to compute its uncached prompt tokens there. Both times are added to the cost of a peer. The second
+	// one is for the prompts that the peer has begun to compute since its last report: this request and they delay each
+	// other.
 	PeerMarginShare, PeerPrefillMarginShare float64
 	// PeerLoadLifetime is a share of a peer's residence time. If the peer last reported less load than the mean, the
 	// difference counts less the older the report is, and only by the factor 1/e after this time: other regions see
@@ -64,8 +66,9 @@ type CostConstants struct {
 	// MaxHoldShare is a share of a request's maximum time in the queue (Facts.MaxWait). A request is overdue
 	// when it has waited for this time plus the time in which the whole queue is served. An overdue request
 	// is no longer held for a full replica while another replica is available. It is a share because
-	// maximum times differ: with a fixed time, a service with a long maximum would have more overdue requests, and
-	// serve more long prompts but fewer requests in total.
+	// maximum times differ. The requests that are passed over longest have long prompts. With a fixed time, more of them
+	// would become overdue in a service with a long maximum. It would then serve more long prompts in place of a larger
+	// number of short ones.
 	MaxHoldShare float64
 }
 
@@ -131,8 +134,9 @@ func HoldTime(ahead, n int, residence time.Duration, pace float64) time.Duration
 
 // Cost sends a request to the candidate with the lowest cost, in seconds: the request's own duration
 // (queueing, network, computing uncached tokens, the response) plus the time by which it delays the
-// requests already there and, in full memory, those that wait; a peer costs margins and the round trips of later requests in
-// addition. Load and locality are thus compared in one unit. If a full replica costs less
+// requests already there and, in full memory, those that wait. The cost of a peer also includes margins
+// (waitSeconds), and the round trips of later requests that need the same prefix (laterSeconds). Load
+// and locality are thus compared in one unit. If a full replica costs less
 // than every available one, including the wait for it, the request is held for it, and the requests
 // behind it proceed. Unlike SkyLB, the policy compares replicas with peers directly.
 type Cost struct {
@@ -258,8 +262,7 @@ type costTerms struct {
 	decodeSeconds      float64 // total base duration of these steps
 	slowdownWeight     float64
 	queuedPerReplica   float64 // queued requests per live replica
-	// sharedPrefix is Facts.SharedPrefix.
-	sharedPrefix bool
+	sharedPrefix       bool    // Facts.SharedPrefix
 	// evictedPerCopy is the number of evicted tokens that are computed again for each token of a copy.
 	evictedPerCopy float64
 	// meanRequests and meanPrefillTokens are the results of meanLoad; 0 if there are no peers.
@@ -442,11 +445,11 @@ func (t *costTerms) weightedMatch(c *Candidate) float64 {
 // may have to wait for memory, and the memory that it occupies is not available to the requests
 // that wait for the replica.
 //
-// If other requests share the request's prefix, the cost is lower in two cases. It then consists of the memory of the
-// prompt alone, without MemoryPenalty and without the delay of waiting requests. In the first case the request would be
-// held for the replica, and the wait is counted already (holdSeconds). In the second case nothing waits, and the prompt
-// fits into the free memory. The reason is that a copy of the prefix takes memory at another replica too: if full
-// replicas were avoided, all replicas would get copies, and together they would be fuller than before.
+// With a shared prefix, the cost is lower at two kinds of replicas. One kind has no capacity: the request would be held
+// for it, and holdSeconds already counts that wait. The other kind has no waiting requests, and free memory for the
+// prompt. At both, the cost is that of the memory of the prompt alone, without MemoryPenalty and without the delay of
+// waiting requests. The reason is that a copy of the prefix takes memory at another replica too: if full replicas were
+// avoided, all replicas would get copies, and together they would be fuller than before.
 //
 // A conversation always has the whole cost. It leaves no copy that is still needed, so it is sent to a replica with
 // free memory.

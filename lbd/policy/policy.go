@@ -81,11 +81,12 @@ type Candidate struct {
 	KV      Maybe[float64]
 	// PendingFor is the time for which all of its reports have contained pending requests.
 	PendingFor time.Duration
-	// Queued is the length of a peer's queue: as last reported, plus the unconfirmed requests, minus one
-	// for each replica that was available there. It is at least the reported length.
+	// Queued is the length of a peer's queue: the last reported length, plus the unconfirmed requests in
+	// excess of the replicas that were available there.
 	Queued int
-	// Held is the number of other queued requests that wait for this replica (Choice.Hold). While the queue is
-	// evaluated again, it excludes those behind the request that Choose is called for.
+	// Held is the number of other queued requests that wait for this replica (Choice.Hold). While a
+	// replica has capacity, and after a peer's report, the balancer ends all holds of the model and evaluates its
+	// requests again, in the order of the queue. Held then counts only requests ahead of the present one.
 	Held int
 	// Residence is the mean time from the send to the end of requests served there; 0 = unknown. A peer
 	// reports it as the mean over its replicas.
@@ -116,7 +117,7 @@ type Candidate struct {
 	// of this replica is more likely to have evicted them. It is 0 for a peer.
 	SupersededBytes int
 	// InUseBytes is the number of leading bytes of the match that a request outstanding there has too: their memory is in
-	// use already. It is 0 for a peer, and unless Facts.SharedPrefix.
+	// use already. It is known only for replicas, and only if Facts.SharedPrefix; otherwise it is 0.
 	InUseBytes int
 	// CachedBytes is the total number of bytes of prefixes that the candidate is expected to have
 	// cached. Like MatchBytes, it is 0 for policies that do not use prefixes.
@@ -169,8 +170,9 @@ type Facts struct {
 	// SupersededShare is the share, 0..1, of Candidate.SupersededBytes that the model's engines still
 	// had in their caches, over recent requests; unknown until a request with such a match has ended.
 	SupersededShare Maybe[float64]
-	// SharedPrefix: earlier prompts or responses continue the longest match of the replicas in another way. So several
-	// requests share it, and more will probably come. The match of the next turn of a conversation does not branch.
+	// SharedPrefix: several requests share the longest match of the replicas, because earlier prompts or responses
+	// continue it in another way. More such requests will probably come. The next turn of a conversation shares its
+	// match with no other request.
 	SharedPrefix bool
 	// CachedShare is the mean share, 0..1, of a prompt that engines found in their caches, over the recent
 	// requests of all models; 0 until an engine has reported it.
@@ -202,11 +204,11 @@ const (
 	ReasonNoneAvailable = "none_available"   // none: the reason of every Wait
 	ReasonRotation      = "rotation"         // the next in turn
 	ReasonLeastLoad     = "least_load"       // the one with the fewest outstanding requests
-	ReasonPrefixMatch   = "prefix_match"     // the one with the longest match; with DualMap, of its two candidates, with Sticky, of those that are not saturated
-	ReasonPrefixMiss    = "prefix_miss"      // the one with the least load or, with CacheAware, the fewest cached bytes: no match is long enough, with Sticky of those that are not saturated
-	ReasonForward       = "offload"          // a peer; not the KV cache offloading of engines
+	ReasonPrefixMatch   = "prefix_match"     // the one with the longest match; DualMap compares only two candidates, Sticky only unsaturated ones
+	ReasonPrefixMiss    = "prefix_miss"      // no match is long enough: the one with the least load, or with CacheAware the fewest cached bytes
+	ReasonForward       = "offload"          // a peer (unrelated to the KV cache offloading of engines)
 	ReasonPowerOfTwo    = "power_of_two"     // the better of two candidates: PowerOfTwo draws them at random, DualMap hashes the prefix
-	ReasonSession       = "session"          // that of the session on the hash ring
+	ReasonSession       = "session"          // the session's target on the hash ring
 	ReasonImbalance     = "imbalance"        // the least loaded one, whatever the matches: loads differ too much
 	ReasonRemaining     = "fewest_remaining" // the one with the fewest remaining tokens
 	ReasonLeastCost     = "least_cost"       // the one with the lowest cost: see Cost
@@ -232,8 +234,8 @@ type Policy interface {
 
 // Traits are the properties of a policy that change what the balancer does. A policy with both Peers
 // and Holds decides itself whether a peer is too busy. The balancer then marks a peer as available if
-// it reported recently, has a live replica of the model and has not just sent back a request that it
-// could not place.
+// it reported recently, has a live replica of the model and has not bounced a request within
+// core.Config.PeerBackoff.
 type Traits struct {
 	// Prefix: it uses Candidate.MatchBytes, SupersededBytes or CachedBytes, so the balancer must set them.
 	// In a Pool they are never set.
@@ -331,22 +333,22 @@ func reason(replicaReason string, peer bool) string {
 	return replicaReason
 }
 
-// rotation breaks ties in turn: it selects the next candidate after the last choice for the model. With one turn for all
-// models, a model whose requests alternate with those of another would use a part of its replicas only.
-type rotation struct{ last map[string]turn } // the last choice, by model
+// rotation breaks ties in turn: it selects the next candidate after the last choice for the model. With one last choice
+// for all models, a model whose requests alternate with those of another would use only some of its replicas.
+type rotation struct{ last map[string]chosen } // the last choice, by model
 
-// turn is the position of a candidate in the order of Facts.Candidates, also if the candidate is no longer one of them.
-type turn struct {
+// chosen identifies a candidate that was chosen and may have been removed since.
+type chosen struct {
 	peer bool
 	id   string
 }
 
-// isBefore reports whether c follows the candidate of t.
-func (t turn) isBefore(c *Candidate) bool {
-	if c.Peer != t.peer {
+// isBefore reports whether c follows the chosen candidate in the order of Facts.Candidates.
+func (l chosen) isBefore(c *Candidate) bool {
+	if c.Peer != l.peer {
 		return c.Peer
 	}
-	return c.ID > t.id
+	return c.ID > l.id
 }
 
 // nextTarget returns the index of an eligible candidate: the first after the last choice,
@@ -367,9 +369,9 @@ func (r *rotation) nextTarget(f *Facts, from, to int, eligible func(*Candidate) 
 	}
 	if next != none {
 		if r.last == nil {
-			r.last = map[string]turn{}
+			r.last = map[string]chosen{}
 		}
-		r.last[f.Model] = turn{cs[next].Peer, cs[next].ID}
+		r.last[f.Model] = chosen{cs[next].Peer, cs[next].ID}
 	}
 	return next
 }

@@ -19,7 +19,7 @@ type Pool struct {
 	Model string
 	// Waiting is the pool, in order.
 	Waiting []WaitingRequest
-	// Ranks are the live replicas of the model, grouped by engine. Those that may not receive a
+	// Ranks are the live ranks of the model, grouped by engine. Those that may not receive a
 	// request now are included, with FreeSlots 0.
 	Ranks []Rank
 }
@@ -39,11 +39,10 @@ type WaitingRequest struct {
 	InPool time.Duration
 }
 
-// Rank is a replica, or one data-parallel rank of a replica.
+// Rank is one data-parallel rank of an engine. An engine without data-parallel ranks counts as one rank.
 type Rank struct {
 	Candidate
-	// Engine identifies the engine. Its ranks wait for each other at every step. A replica without
-	// data-parallel ranks is an engine with one rank.
+	// Engine identifies the engine. Its ranks wait for each other at every step.
 	Engine string
 	// LoadTokens is the load that Assign balances. The balancer sets it to Candidate.ContextTokens.
 	LoadTokens int

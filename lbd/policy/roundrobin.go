@@ -2,7 +2,7 @@ package policy
 
 // RoundRobin selects the available candidates in turn and ignores load and caches. It is the baseline
 // of comparisons.
-type RoundRobin struct{ turn, peerTurn rotation }
+type RoundRobin struct{ rotation, peerRotation rotation }
 
 // Name returns round-robin.
 func (*RoundRobin) Name() string { return "round-robin" }
@@ -13,11 +13,11 @@ func (*RoundRobin) Traits() Traits { return Traits{} }
 // Choose selects the next available candidate of the layer.
 func (p *RoundRobin) Choose(f *Facts) Choice {
 	from, to, peer := layer(f.Candidates)
-	turn := &p.turn
+	r := &p.rotation
 	if peer {
-		turn = &p.peerTurn
+		r = &p.peerRotation
 	}
-	i := turn.nextTarget(f, from, to, func(c *Candidate) bool { return c.Available })
+	i := r.nextTarget(f, from, to, func(c *Candidate) bool { return c.Available })
 	if i == none {
 		return Choice{Index: Wait, Reason: ReasonNoneAvailable}
 	}
