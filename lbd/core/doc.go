@@ -8,8 +8,8 @@
 // since the balancer's epoch on one monotonic clock. Times of other hosts are never used; messages
 // contain ages.
 //
-// An answer is the text that an engine generates for a request. It is the response in lbd/policy and lbd/prefix; a
-// request with n has several answers in one response (Request.Completions).
+// An answer is a text that an engine generates for a request; lbd/policy and lbd/prefix call it a response. A request
+// with n > 1 gets several answers in one response (Request.Completions).
 //
 // Some JSON keys are former names of their fields: elsewhere_tokens, broke, unsure, killers, answered, forgotten,
 // keep, wait, beside and others. They do not change, because other versions of skyserve read them.

@@ -45,14 +45,14 @@ type CostConstants struct {
 	// KV memory. It counts only while the replica's KV utilisation exceeds MemoryThreshold. The memory that counts is
 	// P + n (P + R). P is the free memory that the prompt takes. It counts once because cached prefixes are evicted for
 	// it, and once more for each of the n requests that wait for the replica, because it delays them. R is the memory of
-	// the response. It delays the waiting requests too, but does not count for its own sake, because it is the same at
-	// every replica.
+	// the response. It delays the waiting requests too, but does not count once more, because it is the same at every
+	// replica.
 	OccupancyWeight float64
 	// SupersededMatchWeight is the weight of Candidate.SupersededBytes until engines have shown how much
 	// of such text they still have cached (Facts.SupersededShare).
 	SupersededMatchWeight float64
-	// MaxEvictedShare is the highest value of Facts.EvictedShare that counts. It limits the cost of a copy: of computing
-	// a shared prefix that another replica here has cached already.
+	// MaxEvictedShare is the highest value of Facts.EvictedShare that counts. It limits the cost of a copy, which
+	// a replica makes when it computes a shared prefix that another replica here has cached already.
 	MaxEvictedShare float64
 	// PeerMarginShare is a share of the request's duration at an idle replica without a cache, and PeerPrefillMarginShare
 	// one of the time to compute its uncached prompt tokens there. Both times are added to the cost of a peer. The second
