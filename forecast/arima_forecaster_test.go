@@ -92,7 +92,7 @@ func TestARIMAOfUnusualHistories(t *testing.T) {
 		if math.Abs(fc.Mean[59]-42) > 1e-6 || fc.Hi90[59]-fc.Lo90[59] > 1e-6 {
 			t.Errorf("%s of a constant: %g, %g to %g", f.Name(), fc.Mean[59], fc.Lo90[59], fc.Hi90[59])
 		}
-		if fc, _ := f.Forecast(late, 60); !strings.Contains(strings.Join(fc.Assumed, ";"), "no data for the last 90 minutes") {
+		if fc, _ := f.Forecast(late, 60); !strings.Contains(strings.Join(fc.Assumed, ";"), "no data yet for the most recent 90 minutes") {
 			t.Errorf("%s does not report that the end is unknown: %q", f.Name(), fc.Assumed)
 		}
 	}

@@ -50,9 +50,9 @@ func (movingAverage) assumed(s Series, horizon int) []string {
 		if have == len(s.Values) {
 			only += s.formatSteps(have) + " of history"
 		} else {
-			only += s.formatSteps(have) + " known of the last " + s.formatSpan(min(window, len(s.Values)))
+			only += s.formatSteps(have) + " of known load in the last " + s.formatSpan(min(window, len(s.Values)))
 		}
-		out = append(out, fmt.Sprintf("%s: assuming the mean of the last %s for the next %s", only, s.formatSpan(have), s.formatSpan(horizon)))
+		out = append(out, fmt.Sprintf("%s: assuming its mean for the next %s", only, s.formatSpan(horizon)))
 	}
 	return out
 }

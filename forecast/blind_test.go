@@ -53,7 +53,7 @@ func TestUnknownDayExtrapolatesNoTrend(t *testing.T) {
 				if top := slices.Max(fc.Mean); top > s.maxKnown() {
 					t.Errorf("%s: %s forecasts %.4g after a day of nothing, the greatest known value is %.4g", name, f.Name(), top, s.maxKnown())
 				}
-				if description := strings.Join(fc.Assumed, "; "); !strings.Contains(description, "no data for the last day") {
+				if description := strings.Join(fc.Assumed, "; "); !strings.Contains(description, "no data yet for the most recent day") {
 					t.Errorf("%s: %s does not report that a day is unknown: %q", name, f.Name(), description)
 				}
 			}

@@ -119,13 +119,17 @@ func TestShortHistoryIsReported(t *testing.T) {
 	}
 	got := strings.Join(f.Assumed, "; ")
 	want := "7 minutes of history is too short to compare forecasters: using moving-average; " +
-		"only 7 minutes of history: assuming the mean of the last 7 minutes for the next hour; " +
-		"insufficient forecast history for a prediction interval: using the spread of the last 7 minutes"
+		"only 7 minutes of history: assuming its mean for the next hour; " +
+		"insufficient history of past forecasts for a prediction interval: using the spread of the last 7 minutes"
 	if got != want || f.Mean[59] != 30 || f.Model != "moving-average" {
 		t.Fatalf("got %q with %v by %s", got, f.Mean[59], f.Model)
 	}
+	one, err := Auto().Forecast(constant(1, 30), 60)
+	if err != nil || !strings.HasSuffix(strings.Join(one.Assumed, "; "), "using 0 to twice the only known value") || one.Lo90[0] != 0 || one.Hi90[0] != 60 {
+		t.Fatalf("%+v, %v", one, err)
+	}
 	late, err := MovingAverage().Forecast(series(4, 4, math.NaN(), math.NaN()), 1)
-	if err != nil || !strings.Contains(strings.Join(late.Assumed, "; "), "no data for the last 2 minutes") || late.Mean[0] != 4 {
+	if err != nil || !strings.Contains(strings.Join(late.Assumed, "; "), "no data yet for the most recent 2 minutes") || late.Mean[0] != 4 {
 		t.Fatalf("%+v, %v", late, err)
 	}
 }

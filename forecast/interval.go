@@ -334,7 +334,7 @@ func (f *Forecast) learnIntervals(t pastTrack, s Series, ends func(h int) (lo, h
 		}
 	}
 	if short {
-		f.Assumed = append(f.Assumed, "insufficient forecast history for a prediction interval: using "+description)
+		f.Assumed = append(f.Assumed, "insufficient history of past forecasts for a prediction interval: using "+description)
 	}
 	f.learnPeak(t, s, levels)
 	f.recordPast(t, s, levels)
@@ -343,8 +343,11 @@ func (f *Forecast) learnIntervals(t pastTrack, s Series, ends func(h int) (lo, h
 // learnIntervalsOrSpread is learnIntervals with the spread of the last values where the interval cannot be learned.
 func (f *Forecast) learnIntervalsOrSpread(t pastTrack, s Series) {
 	past := max(s.steps(averageWindow), t.late+len(f.Mean))
-	b := spread(s, past)
-	f.learnIntervals(t, s, func(h int) (lo, hi float64) { return max(0, f.Mean[h]-b), f.Mean[h] + b }, "the spread of the last "+s.formatSpan(min(past, len(s.Values))))
+	b, description := spread(s, past), "the spread of the last "+s.formatSpan(min(past, len(s.Values)))
+	if len(lastKnown(s.Values, past)) == 1 {
+		description = "0 to twice the only known value"
+	}
+	f.learnIntervals(t, s, func(h int) (lo, hi float64) { return max(0, f.Mean[h]-b), f.Mean[h] + b }, description)
 }
 
 // spread returns half the 90 % range of a normal distribution with the standard deviation of the

@@ -97,7 +97,7 @@ func (s Series) dropLate(means []float64, late int) []float64 {
 // noteLate reports that the end of a series is unknown.
 func (f *Forecast) noteLate(s Series, late int) {
 	if late > 0 {
-		f.Assumed = append(f.Assumed, fmt.Sprintf("no data for the last %s: the forecast covers it", s.formatSpan(late)))
+		f.Assumed = append(f.Assumed, fmt.Sprintf("no data yet for the most recent %s: estimated by the forecast too", s.formatSpan(late)))
 	}
 }
 

@@ -217,7 +217,7 @@ func TestReviewReportsAssumptions(t *testing.T) {
 			"local regions are not billed; L4 is planned at $0.8048 per hour (g6.xlarge in us-east-1, on demand)",
 		}},
 		"seven minutes": {reviewYAML, nil, demandtest.Constant(t, 7, 100, 100, 0), []string{
-			"local/us, local/eu: only 6 minutes of history: assuming the mean of the last 6 minutes for the next hour",
+			"local/us, local/eu: only 6 minutes of history: assuming its mean for the next hour",
 			"no replica is running: all are counted as new",
 			"meta-llama/Llama-3.1-8B-Instruct: no prefix hits in the 6 minutes of history used, assuming none",
 		}},
