@@ -54,7 +54,7 @@ func (s *eventServer) serve(t *testing.T) string {
 var (
 	eventNoon  = time.Date(2026, 11, 24, 12, 0, 0, 0, time.UTC)
 	someEvents = []telemetry.Event{
-		{ID: "1", At: eventNoon, Actor: "controller", Kind: telemetry.EventDeath, Region: "local/us", Object: "us-0", Message: "us-0 ended", Reason: "process exited (pid 7)"},
+		{ID: "1", At: eventNoon, Actor: "controller", Kind: telemetry.EventDeath, Region: "local/us", Object: "us-0", Message: "us-0 ended unexpectedly", Reason: "process exited (pid 7)"},
 		{ID: "2", At: eventNoon.Add(time.Minute), Actor: "autoscaler", Kind: telemetry.EventLaunch, Region: "local/us", Object: "us-3", Message: "launched us-3", Reason: "KV memory 80 % used", Plan: &eventNoon},
 		{ID: "3", At: eventNoon.Add(time.Hour), Actor: "operator:ann", Kind: "teleport", Message: "moved\x1b[2J everything"},
 	}
@@ -67,10 +67,10 @@ func TestEventsTable(t *testing.T) {
 	if err := runEvents(t.Context(), o, &out, &errOut); err != nil {
 		t.Fatal(err)
 	}
-	want := `TIME                 ACTOR         KIND      REGION    OBJECT  MESSAGE              REASON
-2026-11-24 12:00:00  controller    death     local/us  us-0    us-0 ended           process exited (pid 7)
-2026-11-24 12:01:00  autoscaler    launch    local/us  us-3    launched us-3        KV memory 80 % used (plan of 2026-11-24 12:00:00)
-2026-11-24 13:00:00  operator:ann  teleport  -         -       moved[2J everything  -
+	want := `TIME                 ACTOR         KIND      REGION    OBJECT  MESSAGE                  REASON
+2026-11-24 12:00:00  controller    death     local/us  us-0    us-0 ended unexpectedly  process exited (pid 7)
+2026-11-24 12:01:00  autoscaler    launch    local/us  us-3    launched us-3            KV memory 80 % used (plan of 2026-11-24 12:00:00)
+2026-11-24 13:00:00  operator:ann  teleport  -         -       moved[2J everything      -
 `
 	if got := out.String(); got != want {
 		t.Errorf("got\n%swant\n%s", got, want)
@@ -90,7 +90,7 @@ func TestEventsJSON(t *testing.T) {
 		t.Fatal(err)
 	}
 	lines := strings.Split(strings.TrimSpace(out.String()), "\n")
-	if len(lines) != 3 || lines[0] != `{"id":"1","at":"2026-11-24T12:00:00Z","actor":"controller","kind":"death","region":"local/us","object":"us-0","message":"us-0 ended","reason":"process exited (pid 7)"}` {
+	if len(lines) != 3 || lines[0] != `{"id":"1","at":"2026-11-24T12:00:00Z","actor":"controller","kind":"death","region":"local/us","object":"us-0","message":"us-0 ended unexpectedly","reason":"process exited (pid 7)"}` {
 		t.Errorf("got %s", out.String())
 	}
 }

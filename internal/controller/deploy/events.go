@@ -57,10 +57,13 @@ func ChangeEvents(c provision.Change) []telemetry.Event {
 		Actor: telemetry.ActorController, Region: c.Region(), Object: c.ID(), Reason: c.Reason, Model: cmp.Or(c.Desired.Labels["model"], c.Observed.Labels["model"]),
 	}
 	died := e
-	died.Kind, died.Message, died.Reason = telemetry.EventDeath, e.Object+" ended", c.Observed.TerminatedReason
+	died.Kind, died.Message, died.Reason = telemetry.EventDeath, e.Object+" ended unexpectedly", c.Observed.TerminatedReason
 	switch c.Action {
 	case provision.ActionLaunch:
 		e.Kind, e.Message = telemetry.EventLaunch, "launched "+e.Object
+		if died.Reason != "" && e.Reason == died.Reason { // else it reads as if the launched one had ended
+			e.Reason = "replaces one that ended: " + died.Reason
+		}
 	case provision.ActionReplace:
 		e.Kind, e.Message = telemetry.EventReplace, "replaced "+e.Object
 	case provision.ActionTerminate:

@@ -31,6 +31,7 @@ func TestEventsOfChanges(t *testing.T) {
 	}{
 		"new":                   {provision.Change{Action: provision.ActionLaunch, Desired: want, Reason: "new"}, "launch us-0 by controller: new"},
 		"after its death":       {provision.Change{Action: provision.ActionLaunch, Desired: want, Observed: died, Reason: "restarted"}, "death us-0 by controller: process exited (pid 7); launch us-0 by controller: restarted"},
+		"restarted":             {provision.Change{Action: provision.ActionLaunch, Desired: want, Observed: died, Reason: died.TerminatedReason}, "death us-0 by controller: process exited (pid 7); launch us-0 by controller: replaces one that ended: process exited (pid 7)"},
 		"replaced":              {provision.Change{Action: provision.ActionReplace, Desired: want, Observed: runs, Reason: "image changed"}, "replace us-0 by controller: image changed"},
 		"removed":               {provision.Change{Action: provision.ActionTerminate, Observed: runs, Reason: "excess"}, "termination us-0 by controller: excess"},
 		"dead, ID not reused":   {provision.Change{Action: provision.ActionTerminate, Observed: died, Reason: "excess"}, "death us-0 by controller: process exited (pid 7)"},

@@ -15,7 +15,7 @@ const reasonReplaced = "receives no new requests: it is replaced or not needed"
 
 // drainReason is why a replica that an operator or a plan has drained is DRAINING.
 func drainReason(id string) string {
-	return "receives no new requests; undo with 'skyserve replica drain --undo " + id + "'"
+	return "drained; undo with 'skyserve replica drain --undo " + id + "'"
 }
 
 // statesOf returns the state of each balancer and replica that is not ready, drained or donated. Balancers add it to
