@@ -56,7 +56,7 @@ type StoreMember struct {
 	Problem string `json:"problem,omitempty"`
 }
 
-// Line returns the state in one line, such as "not replicated" or "replicated (lb-eu-0 leader, ...)";
+// Line returns the state in one line, such as "not replicated" or "replicated (lb-eu-0 store leader, ...)";
 // empty for nil.
 func (s *StoreState) Line() string {
 	if s == nil {
@@ -90,6 +90,8 @@ func (m StoreMember) text() string {
 		return "catching up"
 	case m.State == "current":
 		return "in sync"
+	case m.State == "leader": // not to be confused with that of the controllers, which is often another machine
+		return "store leader"
 	}
 	return m.State
 }

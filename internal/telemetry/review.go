@@ -290,16 +290,16 @@ func (s *Snapshot) describeChanges() string {
 	return text
 }
 
-// PeakLine returns the expected peaks in one line, such as "forecast for the next 1h: expected
-// peak us 3400, eu 120 uncached prompt tok/s"; empty without a forecast.
+// PeakLine returns the 95th percentiles of the forecast peaks in one line, such as "forecast for the next 1h: peak p95
+// us 3400, eu 120 uncached prompt tok/s"; empty without a forecast.
 func (s *Snapshot) PeakLine() string {
-	peaks := s.byRegion(func(f LoadForecast) string { return fmt.Sprintf("%.0f", f.Peak.Mean) })
+	peaks := s.byRegion(func(f LoadForecast) string { return fmt.Sprintf("%.0f", f.Peak.P95) })
 	if peaks == "" {
 		return ""
 	}
 	f := s.Forecast[0]
 	ahead := time.Duration(f.StepSeconds * float64(len(f.MeanTPS)) * float64(time.Second))
-	return fmt.Sprintf("forecast for the next %s: expected peak %s uncached prompt tok/s", service.FormatDuration(ahead.Round(time.Minute)), peaks)
+	return fmt.Sprintf("forecast for the next %s: peak p95 %s uncached prompt tok/s", service.FormatDuration(ahead.Round(time.Minute)), peaks)
 }
 
 // DeviationLine returns the loads that deviate from their forecasts in one line; empty if none
