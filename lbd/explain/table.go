@@ -41,7 +41,7 @@ func columns(promptBytes int) []column {
 var legend = map[string]string{
 	"SCORE":  "SCORE cost in seconds (estimated time of the request plus the delay it causes to others), lowest first",
 	"MATCH":  "MATCH expected prefix hit",
-	"OUT":    "OUT outstanding",
+	"OUT":    "OUT outstanding, sent there by this balancer",
 	"PEND":   "PEND pending at the engine",
 	"QUEUED": "QUEUED queued at the peer",
 	"KV":     "KV memory used",
