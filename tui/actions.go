@@ -331,11 +331,7 @@ func (m *Model) showActionResult(msg actionDoneMsg) {
 		m.screen.toast = toast{failures: strings.TrimSuffix(failure+"; "+m.screen.toast.failures, "; ")}
 		return
 	}
-	text := m.screen.theme.text(msg.text)
-	if msg.action.Verb == VerbDrain {
-		text += "; undo with :undrain " + m.screen.theme.text(msg.action.Replica)
-	}
-	m.showToast(what+": "+text, false)
+	m.showToast(what+": "+m.screen.theme.text(msg.text), false)
 }
 
 // markedIDs returns the ids of the rows marked in the current list.

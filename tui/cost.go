@@ -36,9 +36,12 @@ func (c *modelCost) add(s *screen, r *telemetry.RegionSnapshot, m telemetry.Mode
 		if rep.Model != m.Model {
 			continue
 		}
+		if rep.State == service.StateDonated {
+			continue // it earns
+		}
 		c.all++
-		if rep.State == service.StateDonated || rep.Terminated {
-			continue // a donated replica earns, and a terminated machine is not billed
+		if rep.Terminated {
+			continue // it is not billed
 		}
 		if usd, known := s.prices.priceOf(row{region: r, replica: rep}); known {
 			c.usdPerHour += usd

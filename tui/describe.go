@@ -65,8 +65,13 @@ func (s *screen) refreshReplica() {
 
 // regionText returns the details of a region: its balancers, replicas, alerts and events.
 func (s *screen) regionText(r *telemetry.RegionSnapshot) []string {
+	donated := donatedCount(r.Replicas)
+	replicas := fmt.Sprintf("replicas        %d of %d ready", readyCount(r.Replicas), len(r.Replicas)-donated)
+	if donated > 0 {
+		replicas += fmt.Sprintf(", %d donated", donated)
+	}
 	lines := []string{
-		fmt.Sprintf("replicas        %d of %d ready", readyCount(r.Replicas), len(r.Replicas)),
+		replicas,
 		"queued          " + printable.Count(r.Queued, "request"), "",
 	}
 	for _, b := range r.Balancers {
@@ -88,9 +93,9 @@ func (s *screen) regionText(r *telemetry.RegionSnapshot) []string {
 // that sent them only; of all others they contain the URL at which balancers and commands reach them, twice.
 func balancerURLs(b telemetry.BalancerSnapshot) []string {
 	if b.Endpoint != "" && b.Endpoint == b.Admin {
-		return []string{"  internal URL  " + b.Admin + "  for balancers and commands, not for clients"}
+		return []string{"  admin API     " + b.Admin + "  and peer API; not for clients"}
 	}
-	return []string{"  endpoint      " + orUnknown(b.Endpoint), "  admin         " + orUnknown(b.Admin)}
+	return []string{"  endpoint      " + orUnknown(b.Endpoint), "  admin API     " + orUnknown(b.Admin)}
 }
 
 // aboutObject returns the alerts and the events of a machine, or of a whole region without one.
@@ -124,7 +129,7 @@ func (s *screen) replicaText(r row) []string {
 	rep := r.replica
 	url := orUnknown(rep.URL)
 	if rep.URL != "" {
-		url += " (for balancers)"
+		url += " (for balancers: the engine or its proxy)"
 	}
 	lines := []string{
 		"region          " + string(r.region.Name),

@@ -96,7 +96,7 @@ func nextStep(f *telemetry.LoadForecast, at time.Time) int {
 // forecastDetails returns the details of a forecast.
 func (s *screen) forecastDetails(f *telemetry.LoadForecast) []string {
 	ahead := time.Duration(f.StepSeconds * float64(len(f.MeanTPS)) * float64(time.Second))
-	line := fmt.Sprintf("%s in %s: uncached prompt tok/s, next %s from %s, forecaster %s", f.Model, f.Region, age(ahead), f.At.In(s.snapshot.At.Location()).Format("15:04"), orUnknown(f.Forecaster))
+	line := fmt.Sprintf("%s in %s: the forecast covers the %s from %s; load and capacity are in uncached prompt tok/s", f.Model, f.Region, age(ahead), f.At.In(s.snapshot.At.Location()).Format("15:04"))
 	return []string{s.theme.text(line)}
 }
 
@@ -180,11 +180,11 @@ func (s *screen) belowForecast(t *Theme, n int) []string {
 		Past: s.loadOf(f), PastWidthShare: pastWidthShare, Earlier: earlierMeans(f), Mean: f.MeanTPS, Lo: f.Lo90TPS, Hi: f.Hi90TPS,
 		From: f.At, Step: time.Duration(f.StepSeconds * float64(time.Second)), Zone: s.snapshot.At.Location(),
 	}
-	begin := p.columns(s.width - axisWidth - 1)[0].at
-	p.Marks = slices.DeleteFunc(s.scalingMarks(f), func(m PlotMark) bool { return m.At.Before(begin) })
+	columns := p.columns(s.width - axisWidth - 1)
+	p.Marks = slices.DeleteFunc(s.scalingMarks(f), func(m PlotMark) bool { return m.At.Before(columns[0].at) })
 	p.capacity, p.capacityKnown = s.capacity(f)
 	title := s.theme.text(f.Region.ShortName() + ", " + shortModel(f.Model) + ", uncached prompt tok/s")
-	legend := joinParts(s.plotLegend(t, f, p.Marks), s.width)
+	legend := joinParts(s.plotLegend(t, f, &p, p.top(columns)), s.width)
 	lines := []string{"", t.heading.apply(t.cut(title, s.width))}
 	lines = append(lines, p.Draw(t, s.width, n-2-len(legend))...)
 	for _, line := range legend {
@@ -246,11 +246,14 @@ func earlierMeans(f *telemetry.LoadForecast) []float64 {
 	return means
 }
 
-// plotLegend returns the parts of the legend of a plot with marks.
-func (s *screen) plotLegend(t *Theme, f *telemetry.LoadForecast, marks []PlotMark) []string {
+// plotLegend returns the parts of the legend of a plot up to a value.
+func (s *screen) plotLegend(t *Theme, f *telemetry.LoadForecast, p *Plot, top float64) []string {
 	parts := []string{t.PlotLegend("actual", "forecast", "90% interval")}
-	if tps, known := s.capacity(f); known {
-		parts = append(parts, t.glyphs.dash+" ready capacity: "+rate(&tps))
+	switch text := " ready capacity: " + rate(&p.capacity); {
+	case p.capacityKnown && p.capacity > top:
+		parts = append(parts, text[1:]+" (above the plot)")
+	case p.capacityKnown:
+		parts = append(parts, t.glyphs.dash+text)
 	}
 	switch {
 	case s.data.loadErr != "":
@@ -259,7 +262,7 @@ func (s *screen) plotLegend(t *Theme, f *telemetry.LoadForecast, marks []PlotMar
 		parts = append(parts, "(snapshots do not contain the load)")
 	}
 	for _, l := range scalingLegend {
-		if slices.ContainsFunc(marks, func(m PlotMark) bool { return m.Sign == l[:1] }) {
+		if slices.ContainsFunc(p.Marks, func(m PlotMark) bool { return m.Sign == l[:1] }) {
 			parts = append(parts, l)
 		}
 	}

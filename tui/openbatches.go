@@ -72,10 +72,12 @@ func (s *screen) namedCell(name string) cellValue {
 	return textCell(s.theme.text(name), roleText)
 }
 
-// aboveBatches returns the totals of the open batches, and the number of deferred requests in each region.
+// aboveBatches returns the totals of the open batches, and the number of deferred requests in each region; without a
+// batch, what the list shows instead.
 func (s *screen) aboveBatches() []string {
 	if len(s.snapshot.Batches) == 0 {
-		return nil
+		line, _ := s.theme.segments(s.width, "  ", segment{"no open batches", s.theme.title}, segment{"queued requests by model and region:", s.theme.muted})
+		return []string{line, ""}
 	}
 	left, late := 0, 0
 	for i := range s.snapshot.Batches {

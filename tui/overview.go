@@ -198,9 +198,9 @@ func (s *screen) errorCell(r *telemetry.RegionSnapshot) cellValue {
 	return v
 }
 
-// readyCell returns how many replicas are ready, of how many.
+// readyCell returns how many replicas are ready, of how many; donated ones do not count.
 func readyCell(r *telemetry.RegionSnapshot) cellValue {
-	ready, n := readyCount(r.Replicas), len(r.Replicas)
+	ready, n := readyCount(r.Replicas), len(r.Replicas)-donatedCount(r.Replicas)
 	v := numberCell(float64(ready), strconv.Itoa(ready)+"/"+strconv.Itoa(n), roleText)
 	switch {
 	case ready == 0 && n > 0:

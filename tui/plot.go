@@ -20,7 +20,7 @@ const (
 // dashboard and `skyserve forecast` use it.
 type Plot struct {
 	Past           *LoadSeries // actual load; nil if unknown
-	PastWidthShare float64     // share of the width for Past, 0 to 1
+	PastWidthShare float64     // share of the width for Past, 0 to 1; less if the load is known for a shorter time
 	Mean, Lo, Hi   []float64
 	Earlier        []float64 // means of earlier forecasts for the steps before From
 	From           time.Time // start of the first forecast step
@@ -98,18 +98,17 @@ func (t *Theme) PlotLegend(past, mean, interval string) string {
 
 // columns divides n columns between the past and the forecast.
 func (p *Plot) columns(n int) []plotColumn {
-	past := p.Past
-	ahead := n
-	if past == nil || len(past.TPS) == 0 {
-		past = &LoadSeries{}
-	} else {
-		ahead = n - int(p.PastWidthShare*float64(n))
-	}
-	columns := make([]plotColumn, n)
+	past, ahead := p.Past, n
 	span := time.Duration(len(p.Mean)) * p.Step
 	if span <= 0 {
 		span = time.Hour
 	}
+	if past == nil || len(past.TPS) == 0 {
+		past = &LoadSeries{}
+	} else {
+		ahead = n - int(p.pastShare(span)*float64(n))
+	}
+	columns := make([]plotColumn, n)
 	cell := span / time.Duration(max(ahead, 1))
 	begin := p.From.Add(-time.Duration(n-ahead) * cell)
 	for i := range columns {
@@ -122,6 +121,16 @@ func (p *Plot) columns(n int) []plotColumn {
 		columns[i] = plotColumn{at, meanOver(past.TPS, past.Step, at.Sub(past.Start), cell), mean, expected(p.Lo), expected(p.Hi)}
 	}
 	return columns
+}
+
+// pastShare returns the share of the width for the past: at most that of the known load, beside a forecast of a span.
+func (p *Plot) pastShare(span time.Duration) float64 {
+	first := slices.IndexFunc(p.Past.TPS, func(v float64) bool { return !math.IsNaN(v) })
+	known := p.From.Sub(p.Past.Start.Add(time.Duration(first) * p.Past.Step))
+	if first < 0 || known <= 0 {
+		return 0
+	}
+	return min(p.PastWidthShare, float64(known)/float64(known+span))
 }
 
 // meanOver returns the mean of the known values in a cell's time; if a step is longer than

@@ -3,6 +3,7 @@ package tui
 import (
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -52,6 +53,36 @@ func TestPlotMarks(t *testing.T) {
 	line := drawn[len(drawn)-2]
 	if want := strings.Repeat(" ", axisWidth+1) + "+" + strings.Repeat(" ", 14) + "o"; line != want {
 		t.Errorf("got %q, want %q", line, want)
+	}
+}
+
+// A history that is shorter than the width for it leaves the rest to the forecast.
+func TestPlotOfShortHistory(t *testing.T) {
+	nan := math.NaN()
+	for _, tt := range []struct {
+		name string
+		past []float64
+		want int // columns of the past
+	}{
+		{"none", nil, 0},
+		{"unknown", slices.Repeat([]float64{nan}, 180), 0},
+		{"3 minutes of 3 hours", append(slices.Repeat([]float64{nan}, 177), 1, 2, 3), 4},
+		{"20 minutes", make([]float64, 20), 25},
+		{"more than fits", make([]float64, 180), 60},
+	} {
+		p := Plot{
+			Past: &LoadSeries{Start: noon.Add(-time.Duration(len(tt.past)) * time.Minute), Step: time.Minute, TPS: tt.past}, PastWidthShare: 0.6,
+			Mean: make([]float64, 60), From: noon, Step: time.Minute, Zone: time.UTC,
+		}
+		past := 0
+		for _, c := range p.columns(100) {
+			if c.at.Before(noon) {
+				past++
+			}
+		}
+		if past != tt.want {
+			t.Errorf("%s: %d columns, want %d", tt.name, past, tt.want)
+		}
 	}
 }
 

@@ -133,6 +133,17 @@ func readyCount(replicas []telemetry.ReplicaSnapshot) int {
 	return n
 }
 
+// donatedCount returns the number of donated replicas, which serve other work.
+func donatedCount(replicas []telemetry.ReplicaSnapshot) int {
+	n := 0
+	for i := range replicas {
+		if replicas[i].State == service.StateDonated {
+			n++
+		}
+	}
+	return n
+}
+
 // totals are the metrics of the whole service in the header. A sum is nil when no region
 // reports the metric.
 type totals struct {
@@ -143,7 +154,7 @@ type totals struct {
 func totalsOf(s *telemetry.Snapshot) totals {
 	var t totals
 	for _, r := range regionsOf(s) {
-		t.replicas += len(r.Replicas)
+		t.replicas += len(r.Replicas) - donatedCount(r.Replicas)
 		t.ready += readyCount(r.Replicas)
 		t.queued += r.Queued
 		t.requests = addOptional(t.requests, r.RequestsPerSecond)

@@ -189,7 +189,7 @@ func addPlan(s *telemetry.Snapshot) {
 // ownMachines is a service of local regions at a low load: one replica is drained, and one is donated.
 func ownMachines() *telemetry.Snapshot {
 	drained := replica("us-3", "L4", 0)
-	drained.State, drained.Reason = service.StateDraining, "receives no new requests; undo with 'skyserve replica drain --undo us-3'"
+	drained.State, drained.Reason = service.StateDraining, "drained; undo with 'skyserve replica drain --undo us-3'"
 	donated := telemetry.ReplicaSnapshot{ID: "us-10", Model: llama, GPU: "L4", State: service.StateDonated, Donated: true}
 	us := region("local/us", replica("us-0", "L4", 0.31), replica("us-1", "L4", 0.22), drained, donated)
 	us.Balancers[0].RTTMillis, us.Balancers[0].AgeMillis = nil, 0

@@ -122,7 +122,7 @@ func (s *screen) models() map[string]*modelTotals {
 		for i := range r.Replicas {
 			if name := r.Replicas[i].Model; name != "" {
 				m := of(name)
-				m.replicas++
+				m.replicas += 1 - donatedCount(r.Replicas[i:i+1])
 				m.ready += readyCount(r.Replicas[i : i+1])
 			}
 		}
