@@ -39,7 +39,7 @@ func NewKeyMap() KeyMap {
 		Mark:           bind("space", "mark / unmark", "space"),
 		YAML:           bind("y", "view as YAML", "y"),
 		Logs:           bind("l", "logs", "l"),
-		Describe:       bind("d", "describe", "d"),
+		Describe:       bind("d", "describe (replicas: as enter)", "d"),
 		Shell:          bind("s", "shell on the machine", "s"),
 		Drain:          bind("x", "drain", "x"),
 		Undrain:        bind("u", "undrain", "u"),

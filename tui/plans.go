@@ -73,7 +73,7 @@ func (s *screen) emptyPlan() []string {
 	if s.focus != "" {
 		return []string{"No changes in " + s.theme.text(string(s.focus)) + ": its running replicas match the plan (tab: other regions)"}
 	}
-	return []string{"No changes: the running replicas match the plan"}
+	return []string{"No changes: the running replicas match the plan", "'skyserve plan' shows the limits that determine each count, such as replicas.max"}
 }
 
 // noPlan returns why a summary contains no plan; empty if it contains one. Before the first plan, the controller
