@@ -121,8 +121,9 @@ func checkAdapters(p *problems, models []service.BalancerModel) {
 	}
 }
 
-// requiresKeys reports whether clients must present an API key or an identity token.
-func requiresKeys(cfg service.BalancerConfig) bool {
+// requiresKeys reports whether clients must present an API key or an identity token. cfg is a pointer because a copy
+// would be in the stack frame of handler, below each stream, whose stack would then take 16 instead of 8 KB.
+func requiresKeys(cfg *service.BalancerConfig) bool {
 	return cfg.Balancer.Auth.Required()
 }
 
@@ -137,7 +138,7 @@ func checkListeners(p *problems, cfg service.BalancerConfig, opts Options) {
 	if bad {
 		return
 	}
-	if !requiresKeys(cfg) && !opts.InsecureNoAuth && admin.BeyondLoopback(cfg.Listen) {
+	if !requiresKeys(&cfg) && !opts.InsecureNoAuth && admin.BeyondLoopback(cfg.Listen) {
 		p.addProblem("listen", fmt.Sprintf("%s is reachable from other machines, and no API keys are set", cfg.Listen),
 			"set balancer.auth.keys_from (--keys-from env:NAME or file:PATH), listen on 127.0.0.1, or disable authentication with --insecure-no-auth")
 	}
@@ -188,7 +189,7 @@ func checkPeerToken(p *problems, cfg service.BalancerConfig) {
 	}
 	const next = "set peer_token (the environment variable SKYSERVE_PEER_TOKEN), the same for all balancers of the service"
 	switch {
-	case requiresKeys(cfg):
+	case requiresKeys(&cfg):
 		p.addProblem("peer_token", "is required: it distinguishes peers from clients, which must present keys", next)
 	case slices.ContainsFunc(cfg.Peers, onOtherMachine):
 		p.addProblem("peer_token", "is required: without it a balancer accepts only peers on its own machine", next)

@@ -312,7 +312,7 @@ func continuesStreams(cfg service.BalancerConfig) bool { return *cfg.Balancer.Wi
 func (b *balancer) setCORS(cfg service.BalancerConfig) {
 	c := cfg.Balancer.CORS
 	b.runtime.SetCORS(c)
-	if c != nil && slices.Contains(c.Origins, service.AnyOrigin) && !requiresKeys(cfg) {
+	if c != nil && slices.Contains(c.Origins, service.AnyOrigin) && !requiresKeys(&cfg) {
 		b.log.Warn("every web page may use this service: balancer.cors permits all origins and no API key is required")
 	}
 }

@@ -551,7 +551,7 @@ func (b *balancer) handler() http.Handler {
 		switch {
 		case !strings.HasPrefix(r.URL.Path, "/skyserve/"):
 			clients.ServeHTTP(w, r)
-		case b.cfg.PeerToken == "" && requiresKeys(*b.current.Load()):
+		case b.cfg.PeerToken == "" && requiresKeys(b.current.Load()):
 			// Without a token, peers are recognised by a connection from this machine. That is not
 			// enough if clients must present keys; see CheckConfig.
 			http.NotFound(w, r)
