@@ -223,6 +223,10 @@ type review struct {
 	// unknownPart is the part of the history's last minute that has not passed: the current minute is extrapolated.
 	unknownPart     time.Duration
 	firstMinuteOnly bool // see ReviewResult.FirstMinuteOnly
+	// historyEnd is the minute after the last complete minute of the history. loaded contains the models and regions with
+	// interactive load in the history.
+	historyEnd int64
+	loaded     map[[2]int]bool
 	// withoutBacklog is problem.LoadTPS without the backlog of batches; nil if there is none.
 	withoutBacklog [][][]float64
 }

@@ -163,10 +163,7 @@ func (r *review) maxThroughput(i, j int) float64 {
 
 // placeBacklog adds batches to the slots and to problem.LoadTPS, and reports them.
 func (r *review) placeBacklog(i int, batches []Backlog, slots []backlogSlot) {
-	total, uncached := 0.0, 1.0
-	if known, ok := r.uncached[r.problem.Models[i]]; ok {
-		uncached = known
-	}
+	total, uncached := 0.0, r.uncachedShare(i)
 	for _, b := range batches {
 		left := b.Deadline.Sub(r.at)
 		tokens := b.Tokens * uncached

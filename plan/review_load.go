@@ -50,6 +50,7 @@ func (r *review) setLoad(h *forecast.History) error {
 	}
 	past, next := r.knownHistory(h)
 	r.firstMinuteOnly = past.Minutes == 1 && past.First == h.First
+	r.historyEnd = min(past.End(), r.at.Unix()/60)
 	if past.Minutes == 0 {
 		r.assume("no history yet at %s: no load, scale to min", r.at.Format(time.RFC3339))
 		return r.addBacklog(f, r.groupTraffic(past, 0))
@@ -106,6 +107,14 @@ func (r *review) setUncachedShares(past *forecast.History) {
 	}
 }
 
+// uncachedShare returns the uncached share of a model's prompt tokens; 1 if it is unknown.
+func (r *review) uncachedShare(model int) float64 {
+	if known, ok := r.uncached[r.problem.Models[model]]; ok {
+		return known
+	}
+	return 1
+}
+
 // hitRate returns the share of a model's prompt tokens that hit the prefix cache, under the first of
 // its name and aliases that the history contains; 0 for none.
 func (r *review) hitRate(past *forecast.History, model string) float64 {
@@ -149,7 +158,7 @@ func (r *review) groupTraffic(past *forecast.History, gap int) []*traffic {
 		if len(regions) == 0 {
 			r.assume("the service has no region %s: its history is ignored", s.Region)
 		}
-		uncached := r.uncached[r.problem.Models[i]]
+		uncached := r.uncachedShare(i)
 		for _, j := range regions {
 			if r.onlyDiscovers(i, j) {
 				r.assume("%s in %s: balancers find the replicas: they and their load are not planned", r.problem.Models[i], r.problem.Regions[j])
@@ -227,7 +236,9 @@ func addKnown(to, values []float64, factor float64) {
 // forecastAll sets problem.LoadTPS and the load curves from the traffic of every model and region.
 func (r *review) forecastAll(f forecast.Forecaster, all []*traffic) error {
 	var notes nameGroups
+	r.loaded = map[[2]int]bool{}
 	for _, t := range all {
+		r.loaded[[2]int{t.model, t.region}] = hasLoad(t.interactive)
 		name := r.problem.Regions[t.region]
 		if len(r.problem.Models) > 1 {
 			name = r.problem.Models[t.model] + " in " + name

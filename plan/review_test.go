@@ -196,6 +196,48 @@ func TestReviewOmitsFirstMinute(t *testing.T) {
 	}
 }
 
+// The first interactive load of a model in a region is new once its minute is over, unless the review knew that minute.
+// Balancers report minutes without load too.
+func TestNewLoadIsFirstLoadOfRegion(t *testing.T) {
+	minute := reviewAt.Unix() / 60
+	point := func(at int64, region service.Region, tier service.Tier, tokens int64) telemetry.Point {
+		return telemetry.Point{Minute: at, Balancer: "lb-0", Region: region, Model: "chat-small", Tier: tier, PromptTokens: tokens}
+	}
+	history := func(points ...telemetry.Point) *forecast.History {
+		h, err := measured.Traffic(points)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return h
+	}
+	us, eu := point(minute-20, "local/us", service.TierFast, 60), point(minute-20, "local/eu", service.TierFast, 60)
+	idle := point(minute-20, "local/eu", service.TierFast, 0)
+	for name, c := range map[string]struct {
+		before *forecast.History // of the review
+		point  telemetry.Point
+		want   bool
+	}{
+		"another region":             {history(us), point(minute, "local/eu", service.TierFast, 60), true},
+		"a region without load":      {history(us, idle), point(minute, "local/eu", service.TierFast, 60), true},
+		"still without load":         {history(us), point(minute, "local/eu", service.TierFast, 0), false},
+		"before the review, unknown": {history(us), point(minute-1, "local/eu", service.TierFast, 60), true},
+		"known to the review":        {history(us, point(minute-1, "local/us", service.TierFast, 60)), point(minute-1, "local/eu", service.TierFast, 60), false},
+		"load of long ago":           {history(us, eu), point(minute, "local/eu", service.TierFast, 60), false},
+		"deferred":                   {history(us), point(minute, "local/eu", service.TierDeferred, 60), false},
+		"the minute is running":      {history(us), point(minute+2, "local/eu", service.TierFast, 60), false},
+		"not of the service":         {history(us), point(minute, "local/asia", service.TierFast, 60), false},
+		"the first load at all":      {nil, point(minute, "local/us", service.TierFast, 60), true},
+	} {
+		r, err := Review(demandtest.Parse(t, reviewYAML), standing(1, 1), c.before, reviewAt, ReviewOptions{Forecaster: "moving-average"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := r.HasNewLoad(history(c.point), reviewAt.Add(2*time.Minute)); got != c.want {
+			t.Errorf("%s: %v", name, got)
+		}
+	}
+}
+
 func TestReviewReportsUnmetConstraints(t *testing.T) {
 	p := reviewed(t, reviewYAML, standing(1, 1), demandtest.Constant(t, 300, 30000, 0, 0), ReviewOptions{})
 	all := strings.Join(p.Infeasible, "\n")

@@ -56,9 +56,8 @@ func (v *ReviewResult) Deviations(h *forecast.History, now time.Time) []forecast
 		return out
 	}
 	arrived := map[[2]string]*traffic{}
-	reviewCopy := *v.review // groupTraffic adds assumptions, which must not appear in v.review
-	for _, t := range reviewCopy.groupTraffic(past, 0) {
-		arrived[[2]string{reviewCopy.problem.Models[t.model], reviewCopy.problem.Regions[t.region]}] = t
+	for _, t := range v.traffic(past) {
+		arrived[[2]string{v.Problem.Models[t.model], v.Problem.Regions[t.region]}] = t
 	}
 	for i, l := range v.Forecasts {
 		t := arrived[[2]string{l.Model, string(l.Region)}]
@@ -71,4 +70,24 @@ func (v *ReviewResult) Deviations(h *forecast.History, now time.Time) []forecast
 		out[i] = forecast.DetectDeviation(l.Forecast, stepsOf(minutes, int(l.step/time.Minute)), l.step)
 	}
 	return out
+}
+
+// HasNewLoad reports whether a model has its first interactive load in a region: in minutes after the review's history,
+// which contains none of it. h must contain these minutes; those from now on are ignored.
+func (v *ReviewResult) HasNewLoad(h *forecast.History, now time.Time) bool {
+	past := h.Before(now.Unix() / 60).Since(v.review.historyEnd)
+	return slices.ContainsFunc(v.traffic(past), func(t *traffic) bool {
+		return hasLoad(t.interactive) && !v.review.loaded[[2]int{t.model, t.region}]
+	})
+}
+
+// hasLoad reports whether one of the values is known and greater than 0.
+func hasLoad(values []float64) bool {
+	return slices.ContainsFunc(values, func(v float64) bool { return v > 0 })
+}
+
+// traffic is groupTraffic of later minutes, whose assumptions do not belong to the review.
+func (v *ReviewResult) traffic(past *forecast.History) []*traffic {
+	r := *v.review
+	return r.groupTraffic(past, 0)
 }

@@ -120,7 +120,7 @@ func (p *planner) historySince(now time.Time, newMinute bool) (minute int64, nee
 		return 0, false
 	case !now.Before(p.next):
 		return now.Add(-reviewLookback).Unix() / 60, true
-	case newMinute && p.newest != nil && len(p.newest.Forecasts) > 0:
+	case newMinute && p.newest != nil:
 		return p.newest.Proposal.At.Add(-time.Minute).Unix() / 60, true
 	}
 	return 0, false
@@ -315,13 +315,17 @@ func (p *planner) computeReview(o observation, now time.Time) {
 	}()
 }
 
-// checkForecasts compares the load since the review with its forecast and publishes deviations.
+// checkForecasts compares the load since the review with its forecast and publishes deviations. The first load of a region
+// requires a new review.
 func (p *planner) checkForecasts(ctx context.Context, l lease, now time.Time, o observation) error {
 	if p.pending {
 		return p.publishReview(ctx, l, p.shown)
 	}
-	if p.newest == nil || len(p.newest.Forecasts) == 0 || o.history == nil || o.from > p.newest.Proposal.At.Unix()/60 {
+	if p.newest == nil || o.history == nil || o.from > p.newest.Proposal.At.Unix()/60 {
 		return o.err
+	}
+	if p.newest.HasNewLoad(o.history, now.Add(-minuteDelay)) {
+		p.next = now
 	}
 	next := p.shown
 	next.Forecast = append([]telemetry.LoadForecast{}, p.shown.Forecast...)

@@ -233,6 +233,59 @@ func TestReviewsBecomeHourly(t *testing.T) {
 	})
 }
 
+// The first load of a region causes a new review at once, whether its balancer reported minutes without load before or
+// not: else status and top would lack its peak, and the plan its load, until the next hour. Later load causes none.
+func TestFirstLoadOfRegionIsReviewedAtOnce(t *testing.T) {
+	for _, idle := range []bool{false, true} {
+		testPlanner(t, func(w *plannerWorld) { checkFirstLoad(w, idle) }, func(w *plannerWorld) {
+			spec, err := service.Parse("service.yaml", []byte(strings.Replace(plannedService, "max: 9}}]", "max: 9}}, {name: local/eu, replicas: {min: 1, max: 9}}]", 1)))
+			if err != nil {
+				t.Fatal(err)
+			}
+			w.observed = spec
+		})
+	}
+}
+
+func checkFirstLoad(w *plannerWorld, idle bool) {
+	addPoint := func(tokens int64) {
+		w.set(func() {
+			w.counted = append(w.counted, telemetry.Point{Minute: time.Now().Unix() / 60, Balancer: "lb-eu-0", Region: "local/eu", Model: "m", Tier: service.TierFast, PromptTokens: tokens})
+		})
+	}
+	euPeak := func() float64 {
+		for _, f := range w.published().Forecast {
+			if f.Region == "local/eu" {
+				return f.Peak.Mean
+			}
+		}
+		return 0
+	}
+	w.set(func() { w.perMin = 60_000 })
+	for range 3 * 60 {
+		if idle {
+			addPoint(0)
+		}
+		w.pass(time.Minute)
+	}
+	if got := euPeak(); got != 0 {
+		w.t.Fatalf("before the load: peak %g", got)
+	}
+	addPoint(60_000)
+	w.pass(2 * time.Minute)
+	first := w.published()
+	if euPeak() == 0 {
+		w.t.Errorf("idle before: %v: the load is not in the forecast", idle)
+	}
+	for range 10 {
+		addPoint(60_000)
+		w.pass(time.Minute)
+	}
+	if r := w.published(); !r.Plan.At.Equal(first.Plan.At) {
+		w.t.Errorf("idle before: %v: reviewed at %s and again at %s", idle, first.Plan.At.Format(time.TimeOnly), r.Plan.At.Format(time.TimeOnly))
+	}
+}
+
 func TestDeviationFromForecastIsPublished(t *testing.T) {
 	testPlanner(t, func(w *plannerWorld) {
 		w.set(func() { w.perMin = 60_000 })
