@@ -9,7 +9,7 @@ import (
 	"skyserve/lbd/peer"
 )
 
-// A balancer without replicas is ready if it can forward to a ready one.
+// A balancer without replicas, or whose replicas all drain, is ready if it can forward to a ready one.
 func TestBalancerThatForwardsAll(t *testing.T) {
 	region := func(state service.ReplicaState) *telemetry.RegionSnapshot {
 		return &telemetry.RegionSnapshot{Replicas: []telemetry.ReplicaSnapshot{{State: state}}}
@@ -28,9 +28,18 @@ func TestBalancerThatForwardsAll(t *testing.T) {
 		{"the peer ends", peer.Health{Reported: true, Draining: true, Region: region(service.StateReady)}, nil, "STARTING"},
 		{"it forwards nothing", peer.Health{Reported: true, Region: region(service.StateReady)}, &no, "STARTING"},
 	} {
-		b := &balancer{peers: []peer.Health{tt.peer}}
-		if got := api(b, func(o *Options) { o.Self.Balancer.Forward = tt.forward }).Region().Balancers[0]; got.State != tt.state {
-			t.Errorf("%s: %+v", tt.name, got)
+		for name, replicas := range map[string][]Replica{"without replicas": nil, "draining": {{State: service.StateDraining}}} {
+			b := &balancer{peers: []peer.Health{tt.peer}, replicas: replicas}
+			got := api(b, func(o *Options) { o.Self.Balancer.Forward = tt.forward }).Region().Balancers[0]
+			if got.State != tt.state || tt.state == service.StateReady && got.Reason != "no ready replica, forwarding all requests" {
+				t.Errorf("%s, %s: %+v", tt.name, name, got)
+			}
+		}
+	}
+	for _, state := range []service.ReplicaState{service.StateStarting, service.StateNotReady} { // it may serve soon
+		b := &balancer{peers: []peer.Health{{Reported: true, Region: region(service.StateReady)}}, replicas: []Replica{{State: service.StateDraining}, {State: state}}}
+		if got := api(b, nil).Region().Balancers[0]; got.State != service.StateStarting || got.Reason != "none of 2 replicas is ready" {
+			t.Errorf("a replica is %s: %+v", state, got)
 		}
 	}
 }

@@ -158,8 +158,8 @@ func sortedFlows(sums map[service.Region]int64) []telemetry.Flow {
 }
 
 // self describes this balancer. It is ready if it has a required certificate and one of its
-// replicas is ready. A balancer without replicas is ready if it forwards to a peer with a ready
-// replica. Models that scale to zero need no replica.
+// replicas is ready. A balancer without replicas, or whose replicas all drain, is ready if it forwards to a
+// peer with a ready replica. Models that scale to zero need no replica.
 func (a *API) self(replicas []Replica, models []core.ModelView) telemetry.BalancerSnapshot {
 	self := a.opts.Self
 	scheme, adminScheme := "http", "http"
@@ -183,13 +183,14 @@ func (a *API) self(replicas []Replica, models []core.ModelView) telemetry.Balanc
 		b.Reason = fmt.Sprintf("certificate cannot be renewed, the current one expires %s: %s", c.ExpiresAt.Format(time.DateOnly), c.Problem)
 	}
 	ready := func(r Replica) bool { return r.State == service.StateReady }
+	serves := func(r Replica) bool { return r.State != service.StateDraining } // now or once it is ready
 	switch {
 	case a.opts.Draining != nil && a.opts.Draining():
 		b.State, b.Reason = service.StateDraining, reasonDraining
 	case b.Certificate != nil && b.Certificate.Waiting != "":
 		b.State, b.Reason = service.StateStarting, "waiting for certificate: "+b.Certificate.Waiting
-	case len(replicas) == 0 && (self.Balancer.Forward == nil || *self.Balancer.Forward) && slices.ContainsFunc(a.opts.Peers(), hasReadyReplica):
-		b.Reason = cmp.Or(b.Reason, "no attached replicas, forwarding all requests")
+	case !slices.ContainsFunc(replicas, serves) && (self.Balancer.Forward == nil || *self.Balancer.Forward) && slices.ContainsFunc(a.opts.Peers(), hasReadyReplica):
+		b.Reason = cmp.Or(b.Reason, "no ready replica, forwarding all requests")
 	case !slices.ContainsFunc(replicas, ready) && startOnDemand(replicas, models):
 		b.Reason = cmp.Or(b.Reason, "no ready replica, models start at their first request")
 	case len(replicas) == 0:
