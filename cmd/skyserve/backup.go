@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -97,8 +98,12 @@ func runBackup(ctx context.Context, o *backupOptions, out, errOut io.Writer) err
 		}
 	}
 	sources, hint := []func(io.Writer) error{}, "nothing was written; 'skyserve status' shows the state of the store"
+	var fetching error // of the last balancer
 	for _, admin := range admins {
-		sources = append(sources, func(w io.Writer) error { return admin.Backup(ctx, w) })
+		sources = append(sources, func(w io.Writer) error {
+			fetching = admin.Backup(ctx, w)
+			return fetching
+		})
 	}
 	if o.dir != "" { // no balancer shows a stopped store
 		sources = append(sources, func(w io.Writer) error { return store.BackupDir(ctx, o.dir, w, o.name, ownVersion().Version) })
@@ -106,6 +111,9 @@ func runBackup(ctx context.Context, o *backupOptions, out, errOut io.Writer) err
 	}
 	b, size, err := writeBackup(ctx, file, sources, errOut)
 	if err != nil {
+		if admin := adminHint(o.admins, fetching); admin != "" {
+			hint = "nothing was written; " + admin
+		}
 		return failed(fmt.Errorf("backing up %s: %w", o.name, err), hint)
 	}
 	if err := reportBackup(out, format, o.file, b, size, "backed up %s to %s: %s, %s in the store, %s in the file\n"); err != nil || format.isResult() {
@@ -289,14 +297,14 @@ func runRestore(ctx context.Context, o *restoreOptions, out io.Writer) error {
 		}
 		break // a restore that has begun is not repeated elsewhere
 	}
-	return restoreError(o.name, err)
+	return restoreError(o.name, o.admins, err)
 }
 
 // restoreError returns the error of a restore, with a hint whether the store was changed.
-func restoreError(name string, err error) error {
+func restoreError(name string, admins []string, err error) error {
 	var status *telemetry.StatusError
 	if !errors.As(err, &status) {
-		return failed(fmt.Errorf("restoring %s: %w", name, err), "'skyserve status' shows whether the service is running; if it is, run the command again")
+		return failed(fmt.Errorf("restoring %s: %w", name, err), cmp.Or(adminHint(admins, err), "'skyserve status' shows whether the service is running; if it is, run the command again"))
 	}
 	hint := "the store may be incomplete: run the command again"
 	switch status.Status {

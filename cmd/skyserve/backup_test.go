@@ -6,6 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -29,14 +32,14 @@ func TestRestoreErrorsSayWhatChanged(t *testing.T) {
 		{500, "the store may be incomplete: run the command again"},
 		{503, "the store may be incomplete: run the command again"},
 	} {
-		err := restoreError("chat", fmt.Errorf("trying: %w", &telemetry.StatusError{Status: c.status, Message: "because"}))
+		err := restoreError("chat", nil, fmt.Errorf("trying: %w", &telemetry.StatusError{Status: c.status, Message: "because"}))
 		var coded *exitError
 		if !errors.As(err, &coded) || coded.code != exitFailed || err.Error() != "restoring chat: because" || !strings.HasPrefix(coded.hint, c.want) {
 			t.Errorf("status %d: got %#v", c.status, err)
 		}
 	}
 	var coded *exitError
-	if err := restoreError("chat", io.ErrUnexpectedEOF); !errors.As(err, &coded) || !strings.HasPrefix(coded.hint, "'skyserve status'") {
+	if err := restoreError("chat", nil, io.ErrUnexpectedEOF); !errors.As(err, &coded) || !strings.HasPrefix(coded.hint, "'skyserve status'") {
 		t.Errorf("without a response: got %#v", err)
 	}
 }
@@ -70,6 +73,29 @@ func TestBackupOfStoppedStoreHasNoStatus(t *testing.T) {
 	_, stderr, code := runCommand(t.Context(), "backup", file, "--service", "chat", "--dir", dir)
 	if code != exitFailed || !strings.Contains(stderr, "hint: nothing was written\n") {
 		t.Errorf("exit code %d: %s", code, stderr)
+	}
+}
+
+// A backup or restore whose --admin does not respond leads to the addresses of balancers: the status of the service
+// does not concern another address.
+func TestBackupWithUnreachableAdmin(t *testing.T) {
+	t.Setenv("SKYSERVE_HOME", t.TempDir())
+	client := httptest.NewServer(http.NotFoundHandler()) // as a balancer's address for clients
+	t.Cleanup(client.Close)
+	for _, admin := range []string{"http://127.0.0.1:1", client.URL} {
+		file := filepath.Join(t.TempDir(), "chat.backup")
+		_, stderr, code := runCommand(t.Context(), "backup", file, "--service", "chat", "--admin", admin)
+		if code != exitFailed || !strings.Contains(stderr, "hint: nothing was written; --admin takes the address of a balancer for operators") {
+			t.Errorf("--admin %s: exit code %d: %s", admin, code, stderr)
+		}
+	}
+	_, stderr, code := runCommand(t.Context(), "backup", filepath.Join(t.TempDir(), "missing", "chat.backup"), "--service", "chat", "--admin", "http://127.0.0.1:1")
+	if code == 0 || strings.Contains(stderr, "--admin takes") {
+		t.Errorf("a folder that does not exist: exit code %d: %s", code, stderr)
+	}
+	var coded *exitError
+	if err := restoreError("chat", []string{"http://127.0.0.1:1"}, &net.OpError{Op: "dial", Err: io.EOF}); !errors.As(err, &coded) || !strings.HasPrefix(coded.hint, "--admin takes") {
+		t.Errorf("restore: got %#v", err)
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -72,6 +73,18 @@ func findAdmins(name string, urls []string) (service string, admins []*telemetry
 		admins = append(admins, telemetry.NewClient(base, hc))
 	}
 	return name, admins, nil
+}
+
+// hintAdmin is the hint for an address of --admin that is not that of a balancer.
+const hintAdmin = "--admin takes the address of a balancer for operators, not the one for clients: \"skyserve status -o jsonpath='{.regions[*].balancers[*].admin}'\" prints it; 'skyserve lb' has it as --admin"
+
+// adminHint returns hintAdmin if nothing responds at the addresses of --admin, or a server without this API does; else "".
+func adminHint(admins []string, err error) string {
+	var network net.Error
+	if len(admins) > 0 && (errors.As(err, &network) || errors.Is(err, telemetry.ErrNotFound)) {
+		return hintAdmin
+	}
+	return ""
 }
 
 // runningAdmins returns the name of a running service and clients for its balancers' admin APIs,

@@ -101,7 +101,7 @@ func (v *topView) Close() error {
 // hint returns the hint for an error fetching the first snapshot.
 func (o *topOptions) hint(err error) string {
 	if len(o.admins) > 0 && errors.Is(err, telemetry.ErrNotFound) {
-		return "--admin takes the address of a balancer for operators, not the one for clients: \"skyserve status -o jsonpath='{.regions[*].balancers[*].admin}'\" prints it; 'skyserve lb' has it as --admin"
+		return hintAdmin
 	}
 	var rejected *telemetry.StatusError
 	if errors.As(err, &rejected) && rejected.Status == http.StatusUnauthorized {
