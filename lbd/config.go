@@ -52,9 +52,12 @@ func parseConfig(file string, data []byte) (cfg service.BalancerConfig, err erro
 	}
 	var ye yaml.Error
 	var duration *durationError
+	var wait *zeroWaitError
 	switch {
 	case err == nil:
 		return cfg, nil
+	case errors.As(err, &wait):
+		return service.BalancerConfig{}, fmt.Errorf("reading %s:%d:%d: %w", file, wait.at.Line, wait.at.Column, wait)
 	case errors.As(err, &duration):
 		return service.BalancerConfig{}, fmt.Errorf("reading %s: %w", duration.position(file, data), duration)
 	case !errors.As(err, &ye):
@@ -76,7 +79,32 @@ func decodeConfig(data []byte, cfg *service.BalancerConfig) error {
 		return yaml.UnmarshalWithOptions(data, cfg, options...)
 	}
 	ast.Walk(keyRenamer(service.FormerKeys(reflect.TypeFor[service.BalancerSpec]())), file.Docs[0].Body)
-	return yaml.NodeToValue(file.Docs[0].Body, cfg, options...)
+	if err := yaml.NodeToValue(file.Docs[0].Body, cfg, options...); err != nil {
+		return err
+	}
+	return checkZeroWait(file.Docs[0].Body, cfg.Balancer.MaxWait)
+}
+
+// zeroWaitError is the error of a maximum wait of 0, which would mean the default.
+type zeroWaitError struct{ at *token.Position }
+
+// Error names the key.
+func (*zeroWaitError) Error() string { return "balancer.max_wait: must be at least 1ms, got 0s" }
+
+// checkZeroWait rejects a maximum wait of 0 that a document contains. Files that skyserve writes for the default have none.
+func checkZeroWait(document ast.Node, wait time.Duration) error {
+	if wait != 0 {
+		return nil
+	}
+	path, err := yaml.PathString("$.balancer.max_wait")
+	if err != nil {
+		return err
+	}
+	n, err := path.FilterNode(document)
+	if err != nil || n == nil || n.Type() == ast.NullType {
+		return nil //nolint:nilerr // the document has no such key
+	}
+	return &zeroWaitError{n.GetToken().Position}
 }
 
 // keyRenamer replaces keys of a document.

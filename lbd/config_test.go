@@ -56,6 +56,27 @@ func TestReadConfig(t *testing.T) {
 	}
 }
 
+// A maximum wait of 0 is an error, as in service.yaml and in --max-wait: it would mean the default. A file without it is
+// valid, as one that skyserve writes for the default.
+func TestReadConfigRejectsWaitOfZero(t *testing.T) {
+	for text, want := range map[string]string{
+		"id: lb\nbalancer:\n  max_wait: 0s\n":       "lb.yaml:3:13: balancer.max_wait: must be at least 1ms, got 0s",
+		`{"id": "lb", "balancer": {"max_wait": 0}}`: "lb.yaml:1:39: balancer.max_wait: must be at least 1ms, got 0s",
+		"balancer: {max_wait: 0s}\n":                "lb.yaml:1:22: balancer.max_wait: must be at least 1ms, got 0s",
+		"id: lb\nbalancer: {max_wait: 1ms}\n":       "",
+		"id: lb\nbalancer: {max_wait: }\n":          "",
+		"id: lb\nbalancer: {max_cold_wait: 1m}\n":   "",
+		"id: lb\n":                 "",
+		"id: lb\nbalancer: null\n": "",
+	} {
+		file := filepath.Join(t.TempDir(), "lb.yaml")
+		write(t, file, text)
+		if _, err := ReadConfig(file); (err == nil) != (want == "") || err != nil && !strings.HasSuffix(err.Error(), want) {
+			t.Errorf("%q: got %v, want %q", text, err, want)
+		}
+	}
+}
+
 // Keys of the section balancer have their names in service.yaml, or their former ones.
 func TestReadConfigAcceptsBothNamesOfKeys(t *testing.T) {
 	for _, text := range []string{
