@@ -1,6 +1,7 @@
 package controller
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -122,7 +123,7 @@ func (s *scaler) stepScaler(ctx context.Context, l lease, now time.Time, o obser
 		return err
 	}
 	if o.err != nil {
-		return errors.Join(o.err, s.publish(ctx, l, current))
+		return errors.Join(o.err, s.publish(ctx, l, current, &telemetry.Snapshot{}))
 	}
 	if o.history != nil {
 		s.loads, s.lastMinute = observedLoads(o.history, o.from, now, plan.ObservedMinutes), observedLoads(o.history, o.from, now, 1)
@@ -136,7 +137,7 @@ func (s *scaler) stepScaler(ctx context.Context, l lease, now time.Time, o obser
 		}
 		current = after
 	}
-	return errors.Join(err, s.publish(ctx, l, current))
+	return errors.Join(err, s.publish(ctx, l, current, o.Snapshot))
 }
 
 // selectStrategy creates the strategy of service.yaml, unless it is already running with the same options.
@@ -239,11 +240,11 @@ func (s *scaler) addEvents(events []telemetry.Event) {
 }
 
 // publish writes the scaling state (telemetry.Scaling) to the store, from which balancers read it.
-func (s *scaler) publish(ctx context.Context, l lease, current CurrentState) error {
+func (s *scaler) publish(ctx context.Context, l lease, current CurrentState, observed *telemetry.Snapshot) error {
 	next := telemetry.Scaling{
 		Token: l.Token(), Strategy: current.Spec.Autoscale.Strategy, Donations: current.donations(),
 		Events: append([]telemetry.Event{}, s.events...), Launches: current.Launches, Starts: current.Starts,
-		Machines: current.Machines, States: current.States,
+		Machines: current.Machines, States: publishedStates(current, observed),
 	}
 	if reflect.DeepEqual(next, s.published) {
 		return nil
@@ -253,4 +254,26 @@ func (s *scaler) publish(ctx context.Context, l lease, current CurrentState) err
 	}
 	s.published = next
 	return nil
+}
+
+// publishedStates returns the states of machines, and those of replicas that serve again but that no balancer has yet,
+// as right after 'replica drain --undo'. Balancers would not list them until one of them has the replica.
+func publishedStates(current CurrentState, observed *telemetry.Snapshot) []telemetry.MachineState {
+	states := slices.Clone(current.States)
+	for _, region := range observed.Regions {
+		for _, r := range region.Replicas {
+			at := slices.IndexFunc(current.Replicas, func(c CurrentReplica) bool { return c.ID == r.ID })
+			isKnown := func(m telemetry.MachineState) bool { return m.ID == r.ID }
+			if r.IsAttached() || at < 0 || current.Replicas[at].Donation != nil || len(states) >= telemetry.MaxStates || slices.ContainsFunc(states, isKnown) {
+				continue
+			}
+			c := current.Replicas[at]
+			states = append(states, telemetry.MachineState{
+				ID: c.ID, Region: c.Region, Model: c.Model, GPU: c.GPU, URL: c.URL,
+				Machine: service.StateReason{State: service.StateStarting, Reason: "no balancer has it yet"},
+			})
+		}
+	}
+	slices.SortStableFunc(states, func(a, b telemetry.MachineState) int { return cmp.Compare(a.ID, b.ID) })
+	return states
 }

@@ -37,6 +37,7 @@ type fakeActuator struct {
 	held         []telemetry.RegionSnapshot
 	stale        bool
 	down         map[string]bool // replicas that are not ready
+	unattached   bool            // no balancer has a replica
 	unresponsive error
 	failed       int                     // the number of balancers without a snapshot
 	refuse       error                   // of Apply
@@ -183,7 +184,7 @@ func (y *fakeActuator) observe(_ context.Context, since int64, history bool) (*O
 		if r.Donation != nil {
 			continue
 		}
-		seen := telemetry.ReplicaSnapshot{ID: r.ID, Model: r.Model, GPU: r.GPU, State: service.StateReady, AgeMillis: &age, KV: new(float64), Pending: y.pending}
+		seen := telemetry.ReplicaSnapshot{ID: r.ID, Model: r.Model, GPU: r.GPU, State: service.StateReady, AgeMillis: &age, KV: new(float64), Pending: y.pending, Unattached: y.unattached}
 		if kv, known := y.kv[r.ID]; known {
 			seen.KV = kv
 		}
@@ -293,6 +294,28 @@ func (w *scalerWorld) published() (s telemetry.Scaling) {
 		w.Fatal(err)
 	}
 	return s
+}
+
+// A replica that serves again, as after 'replica drain --undo', stays listed until its balancer has it.
+func TestReplicaIsListedUntilAttached(t *testing.T) {
+	testScaler(t, plannedService, func(w *scalerWorld) {
+		listed := func() []telemetry.ReplicaSnapshot {
+			s := telemetry.Snapshot{Regions: []telemetry.RegionSnapshot{{Name: "local/us"}}}
+			scaling := w.published()
+			s.AddScaling(&scaling)
+			return s.Regions[0].Replicas
+		}
+		w.actuator.set(func() { w.actuator.unattached = true }) // as it was while it drained
+		w.pass(6*time.Second, 0)
+		if r := listed(); len(r) != 1 || r[0].ID != "us-m-0" || r[0].State != service.StateStarting || !r[0].Unattached || r[0].Model != "m" || r[0].GPU != "L4" {
+			t.Errorf("before: %+v", r)
+		}
+		w.actuator.set(func() { w.actuator.unattached = false })
+		w.pass(6*time.Second, 0)
+		if r := listed(); len(r) != 0 {
+			t.Errorf("after: %+v", r)
+		}
+	})
 }
 
 const reactiveService = `name: chat

@@ -29,8 +29,8 @@ type Scaling struct {
 	Starts []ReplicaStart `json:"starts,omitempty"`
 	// Machines are the machines of replicas whose agents respond, at most MaxMachines, sorted by Replica.
 	Machines []ReplicaMachine `json:"machines,omitempty"`
-	// States are the replicas and balancers that are not ready, and drained and donated replicas: at most MaxStates,
-	// sorted by ID.
+	// States are the replicas and balancers that are not ready, drained and donated replicas, and replicas that no
+	// balancer has yet: at most MaxStates, sorted by ID.
 	States []MachineState `json:"states,omitempty"`
 }
 
