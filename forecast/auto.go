@@ -216,17 +216,20 @@ func (r pastErrors) relativeError(m, past, at int) (ratio float64, ok bool) {
 	return (own + prior) / (yardstick + prior), true
 }
 
-// keepGreatest sets all but the greatest n weights to zero and normalises them to a sum of 1.
+// keepGreatest sets all but the greatest n weights to zero, keeping the first of equal ones, and normalises them to a
+// sum of 1.
 func keepGreatest(weights []float64, n int) {
-	sorted := slices.Clone(weights)
-	slices.Sort(sorted)
-	threshold := sorted[max(0, len(sorted)-n)]
+	descending := make([]int, len(weights))
+	for i := range descending {
+		descending[i] = i
+	}
+	slices.SortStableFunc(descending, func(a, b int) int { return cmp.Compare(weights[b], weights[a]) })
+	for _, i := range descending[min(n, len(descending)):] {
+		weights[i] = 0
+	}
 	var sum float64
-	for i, w := range weights {
-		if w < threshold {
-			weights[i] = 0
-		}
-		sum += weights[i]
+	for _, w := range weights {
+		sum += w
 	}
 	for i := range weights {
 		weights[i] /= sum

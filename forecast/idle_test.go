@@ -2,6 +2,7 @@ package forecast
 
 import (
 	"slices"
+	"strings"
 	"testing"
 )
 
@@ -25,5 +26,14 @@ func TestLoadAfterIdleDay(t *testing.T) {
 				}
 			}
 		}
+	}
+}
+
+// On an idle series no candidate has an error. Auto combines the first maxCombined of these equal ones.
+func TestAutoCombinesAFewOfEqualModels(t *testing.T) {
+	fc, err := Auto().Forecast(constant(2*1440, 0), 60)
+	const want = "combined by past errors: 25 % moving-average, 25 % seasonal-naive, 25 % seasonal-profile, 25 % damped-trend"
+	if got := strings.Join(fc.Assumed, "; "); err != nil || got != want {
+		t.Errorf("%v: %s\nwant: %s", err, got, want)
 	}
 }
