@@ -43,28 +43,28 @@ func (f arimaForecaster) Forecast(s Series, horizon int) (Forecast, error) {
 	if err := s.checkHorizon(horizon); err != nil {
 		return Forecast{}, err
 	}
-	until, late := f.untilKnown(s)
-	m, err := f.fit(until, late+horizon)
+	until, delay := f.untilKnown(s)
+	m, err := f.fit(until, delay+horizon)
 	if err != nil {
 		return Forecast{}, err
 	}
-	out, err := m.forecast(until, late, horizon)
+	out, err := m.forecast(until, delay, horizon)
 	if err != nil {
 		return Forecast{}, err
 	}
-	out.noteLate(s, late)
+	out.noteDelay(s, delay)
 	return out, nil
 }
 
 // untilKnown is Series.untilKnown at the model's steps: a step needs more than one known minute.
-func (f arimaForecaster) untilKnown(s Series) (until Series, late int) {
-	until, late = s.untilKnown()
+func (f arimaForecaster) untilKnown(s Series) (until Series, delay int) {
+	until, delay = s.untilKnown()
 	c := coarsen(until, arimaStep, len(until.Values))
 	_, unknown := c.untilKnown()
 	if unknown == len(c.Values) {
-		return until, late
+		return until, delay
 	}
-	return until.UpTo(len(until.Values) - unknown*c.each), late + unknown*c.each
+	return until.UpTo(len(until.Values) - unknown*c.size), delay + unknown*c.size
 }
 
 // fittedARIMA is a fitted model with its forecaster.
@@ -97,12 +97,12 @@ func (f arimaForecaster) fit(s Series, horizon int) (*fittedARIMA, error) {
 	return &fittedARIMA{f, m}, nil
 }
 
-// forecast forecasts the horizon that begins late steps after s, which may differ from the fitted
+// forecast forecasts the horizon that begins `delay` steps after s, which may differ from the fitted
 // series.
-func (f *fittedARIMA) forecast(s Series, late, horizon int) (Forecast, error) {
+func (f *fittedARIMA) forecast(s Series, delay, horizon int) (Forecast, error) {
 	c := f.coarseRoots(s)
 	n := len(c.Values)
-	ahead := (late + horizon + c.each - 1) / c.each
+	ahead := (delay + horizon + c.size - 1) / c.size
 	z := f.model.unexplained(c.Values, nil)
 	origins := append(f.pastOrigins(c), n)
 	paths := f.model.paths(z, origins, ahead)
@@ -110,15 +110,15 @@ func (f *fittedARIMA) forecast(s Series, late, horizon int) (Forecast, error) {
 		f.toLoads(p, origins[i])
 	}
 	means := func(path []float64) []float64 {
-		return s.dropLate(bounded(c.fine(path, late+horizon), s), late)
+		return s.dropDelay(bounded(unblock(path, c.size, delay+horizon), s), delay)
 	}
-	t := pastTrack{late: late}
+	t := pastTrack{delay: delay}
 	for i, o := range origins[:len(origins)-1] {
-		if at := c.skipped + o*c.each + late; paths[i] != nil && at < len(s.Values) {
+		if at := c.skipped + o*c.size + delay; paths[i] != nil && at < len(s.Values) {
 			t.origins, t.means = append(t.origins, at), append(t.means, means(paths[i]))
 		}
 	}
-	out := Forecast{Model: f.Name(), Mean: means(paths[len(paths)-1])}
+	out := Forecast{Forecaster: f.Name(), Mean: means(paths[len(paths)-1])}
 	f.interval(&out, s, c, t, z)
 	for h, v := range out.Mean {
 		if math.IsNaN(v) || math.IsInf(out.Hi90[h], 0) {
@@ -158,9 +158,9 @@ func (f *fittedARIMA) pastOrigins(c coarse) []int {
 // of them it uses the model's own standard errors and the noise within a coarse step.
 func (f *fittedARIMA) interval(out *Forecast, s Series, c coarse, t pastTrack, z []float64) {
 	noise := rootNoise(s, c)
-	se := f.model.standardErrors(z, (t.late+len(out.Mean)+c.each-1)/c.each)
+	se := f.model.standardErrors(z, (t.delay+len(out.Mean)+c.size-1)/c.size)
 	out.learnIntervals(t, s, func(h int) (lo, hi float64) {
-		e := se[(t.late+h)/c.each]
+		e := se[(t.delay+h)/c.size]
 		half := normal95 * math.Sqrt(e*e+noise)
 		lo, hi = max(0, math.Sqrt(out.Mean[h])-half), math.Sqrt(out.Mean[h])+half
 		return min(out.Mean[h], lo*lo), max(out.Mean[h], hi*hi)
@@ -173,14 +173,14 @@ func rootNoise(s Series, c coarse) float64 {
 	var sum float64
 	n := 0
 	for i, m := range c.Values {
-		for _, v := range s.Values[c.skipped+i*c.each : c.skipped+(i+1)*c.each] {
+		for _, v := range s.Values[c.skipped+i*c.size : c.skipped+(i+1)*c.size] {
 			if d := math.Sqrt(v) - m; !math.IsNaN(d) {
 				sum += d * d
 				n++
 			}
 		}
 	}
-	if c.each == 1 || n <= len(c.Values) {
+	if c.size == 1 || n <= len(c.Values) {
 		return 0
 	}
 	return sum / float64(n-len(c.Values))

@@ -131,16 +131,16 @@ func TestCoarsen(t *testing.T) {
 	nan := math.NaN()
 	s := Series{Name: "x", Start: 100, Step: time.Minute, Values: []float64{9, 1, 3, nan, 4, nan, nan, nan, 6, 7, 8}}
 	c := coarsen(s, 3*time.Minute, 10)
-	if fmt.Sprint(c.Values) != "[3.5 NaN 7]" || c.skipped != 2 || c.each != 3 || c.Step != 3*time.Minute {
-		t.Fatalf("%v, %d skipped, %d each of %s", c.Values, c.skipped, c.each, c.Step)
+	if fmt.Sprint(c.Values) != "[3.5 NaN 7]" || c.skipped != 2 || c.size != 3 || c.Step != 3*time.Minute {
+		t.Fatalf("%v, %d skipped, %d each of %s", c.Values, c.skipped, c.size, c.Step)
 	}
 	if got := coarsen(s, 3*time.Minute, 1); len(got.Values) != 1 || got.Values[0] != 7 {
 		t.Errorf("the newest step alone: %v", got.Values)
 	}
-	if got := c.fine([]float64{3, 6, 12}, 9); fmt.Sprint(got) != "[3 3 4 5 6 8 10 12 12]" {
+	if got := unblock([]float64{3, 6, 12}, c.size, 9); fmt.Sprint(got) != "[3 3 4 5 6 8 10 12 12]" {
 		t.Errorf("spread as %v", got)
 	}
-	if got := coarsen(s, time.Second, 100); len(got.Values) != len(s.Values) || got.each != 1 {
+	if got := coarsen(s, time.Second, 100); len(got.Values) != len(s.Values) || got.size != 1 {
 		t.Errorf("a series that is coarser already is kept: %v", got.Values)
 	}
 }

@@ -30,20 +30,20 @@ func (f arimaForecaster) means(s Series, horizon int) ([]float64, error) {
 	if err := s.checkHorizon(horizon); err != nil {
 		return nil, err
 	}
-	until, late := f.untilKnown(s)
-	fcs, err := f.roll(until, []int{len(until.Values)}, late+horizon)
+	until, delay := f.untilKnown(s)
+	fcs, err := f.roll(until, []int{len(until.Values)}, delay+horizon)
 	if err != nil {
 		return nil, err
 	}
-	return until.dropLate(fcs[0].Mean, late), nil
+	return until.dropDelay(fcs[0].Mean, delay), nil
 }
 
 // rollAlong forecasts from the i-th origin and the later ones that are whole coarse steps away.
 func (f *fittedARIMA) rollAlong(s Series, origins []int, i, horizon int, out []Forecast) {
-	each := s.steps(max(arimaStep, s.Step))
+	size := s.steps(max(arimaStep, s.Step))
 	var along []int
 	for k := i; k < len(origins); k++ {
-		if (origins[k]-origins[i])%each == 0 {
+		if (origins[k]-origins[i])%size == 0 {
 			along = append(along, k)
 		}
 	}
@@ -51,14 +51,14 @@ func (f *fittedARIMA) rollAlong(s Series, origins []int, i, horizon int, out []F
 	wide := f.arimaForecaster
 	wide.memory += s.Step * time.Duration(len(past.Values)-origins[i])
 	c := wide.coarseRoots(past)
-	ahead := (horizon + c.each - 1) / c.each
+	ahead := (horizon + c.size - 1) / c.size
 	at := make([]int, len(along))
 	for k, j := range along {
-		at[k] = (origins[j] - c.skipped) / c.each
+		at[k] = (origins[j] - c.skipped) / c.size
 	}
 	paths := f.model.paths(f.model.unexplained(c.Values, nil), at, ahead)
 	for k, j := range along {
-		out[j] = Forecast{Model: f.Name(), Mean: f.rolled(s.UpTo(origins[j]), c, paths[k], at[k], horizon)}
+		out[j] = Forecast{Forecaster: f.Name(), Mean: f.rolled(s.UpTo(origins[j]), c, paths[k], at[k], horizon)}
 	}
 }
 
@@ -68,5 +68,5 @@ func (f *fittedARIMA) rolled(past Series, c coarse, path []float64, origin, hori
 		return bounded(flat(math.NaN(), horizon), past)
 	}
 	f.toLoads(path, origin)
-	return bounded(c.fine(path, horizon), past)
+	return bounded(unblock(path, c.size, horizon), past)
 }

@@ -20,18 +20,19 @@ const (
 	// maxCombined is the maximum number of combined candidates.
 	maxCombined = 4
 	// priorWindows is the number of additional windows in which each candidate is assumed to have had the
-	// error of the moving average, so that luck on a few windows has little effect.
+	// mean error of the moving average, so that luck on a few windows has little effect. They count as windows of the
+	// age weightFade.
 	priorWindows = 3
 )
 
 type auto struct{ candidates []Forecaster }
 
-// Auto combines the models with the lowest absolute error in the days before the series' end, each
-// past window being forecast from the values before it. It takes the median of up to four models,
-// weighted by a power of their inverse errors, which fade with age. It is a median because the
-// models are compared by absolute error: where some forecast load and others none, it does not
-// average them. Its intervals are learned from the past forecasts of the combination
-// itself. With too little history for a comparison it uses the moving average and reports that.
+// Auto combines the models with the lowest absolute error in the days before the series' end, in windows that
+// each model forecasts from the values before. It takes the median of up to four models,
+// weighted by a power of their inverse errors, whose influence fades with age. It is a median because the
+// models are compared by absolute error, and where some forecast load and others none, it does not forecast a load
+// between them. The intervals are learned from the past forecasts of the combination.
+// With too little history for a comparison it uses the moving average and reports that.
 // Comparing by absolute error favours the median where traffic is skewed; use Forecast.Peaks for
 // planning capacity.
 func Auto() Forecaster { return auto{candidates()} }
@@ -47,46 +48,46 @@ func (a auto) Forecast(s Series, horizon int) (Forecast, error) {
 	if err := s.checkHorizon(horizon); err != nil {
 		return Forecast{}, err
 	}
-	until, late := s.untilKnown()
-	r := a.evaluate(until, late, horizon)
+	until, delay := s.untilKnown()
+	r := a.evaluate(until, delay, horizon)
 	weights := r.weights(len(until.Values))
 	if weights == nil {
 		f, err := a.candidates[0].Forecast(s, horizon)
 		if err != nil {
 			return Forecast{}, err
 		}
-		description := fmt.Sprintf("%s of history is too short to compare forecasters: using %s", s.formatSteps(len(until.Values)), f.Model)
+		description := fmt.Sprintf("%s of history is too short to compare forecasters: using %s", s.formatSteps(len(until.Values)), f.Forecaster)
 		f.Assumed = append([]string{description}, f.Assumed...)
 		return f, nil
 	}
-	f, err := a.combine(until, late, horizon, weights)
+	f, err := a.combine(until, delay, horizon, weights)
 	if err != nil {
 		return Forecast{}, err
 	}
-	f.noteLate(s, late)
+	f.noteDelay(s, delay)
 	f.learnIntervalsOrSpread(r.combinedTrack(), until)
 	return f, nil
 }
 
-// combine combines the candidates' forecasts of the horizon. Between the series and the horizon there are `late`
+// combine combines the candidates' forecasts of the horizon. Between the series and the horizon there are `delay`
 // steps with unknown values: see Series.untilKnown.
-func (a auto) combine(s Series, late, horizon int, weights []float64) (Forecast, error) {
+func (a auto) combine(s Series, delay, horizon int, weights []float64) (Forecast, error) {
 	var parts []string
 	all := make([][]float64, len(weights))
 	for m, w := range weights {
 		if w == 0 {
 			continue
 		}
-		means, err := meansOf(a.candidates[m], s, late+horizon)
+		means, err := meansOf(a.candidates[m], s, delay+horizon)
 		if err != nil {
 			return Forecast{}, err
 		}
-		all[m] = s.dropLate(means, late)
+		all[m] = s.dropDelay(means, delay)
 		if share := math.Round(100 * w); share > 0 {
 			parts = append(parts, fmt.Sprintf("%.0f %% %s", share, a.candidates[m].Name()))
 		}
 	}
-	return Forecast{Model: a.Name(), Mean: combineMeans(all, weights, horizon), Assumed: []string{"combined by past errors: " + strings.Join(parts, ", ")}}, nil
+	return Forecast{Forecaster: a.Name(), Mean: combineMeans(all, weights, horizon), Assumed: []string{"combined by past errors: " + strings.Join(parts, ", ")}}, nil
 }
 
 // combineMeans returns, step by step, the weighted median of the means of the models with a weight;
@@ -143,22 +144,22 @@ func meansOf(f Forecaster, s Series, horizon int) ([]float64, error) {
 	return fc.Mean, err
 }
 
-// pastErrors is the past forecasts of all candidates and their errors. The `late` steps before an origin were hidden
+// pastErrors is the past forecasts of all candidates and their errors. The `delay` steps before an origin were hidden
 // from its forecast.
 type pastErrors struct {
-	s             Series
-	late, horizon int
-	origins       []int
-	means         [][][]float64 // by candidate and origin; nil = no forecast
-	errors        [][]float64   // by candidate and origin: sum of |actual - mean|
+	s              Series
+	delay, horizon int
+	origins        []int
+	means          [][][]float64 // by candidate and origin; nil = no forecast
+	errors         [][]float64   // by candidate and origin: sum of |actual - mean|
 }
 
 // evaluate rolls every candidate through the past.
-func (a auto) evaluate(s Series, late, horizon int) pastErrors {
-	r := pastErrors{s: s, late: late, horizon: horizon, origins: pastOrigins(s, late+minPast)}
+func (a auto) evaluate(s Series, delay, horizon int) pastErrors {
+	r := pastErrors{s: s, delay: delay, horizon: horizon, origins: pastOrigins(s, delay+minPast)}
 	for _, c := range a.candidates {
 		means, errs := make([][]float64, len(r.origins)), make([]float64, len(r.origins))
-		t := rollThrough(c, s, r.origins, late, horizon)
+		t := rollThrough(c, s, r.origins, delay, horizon)
 		i := 0
 		for k, o := range t.origins {
 			for r.origins[i] != o {
@@ -209,7 +210,7 @@ func (r pastErrors) relativeError(m, past, at int) (ratio float64, ok bool) {
 	if weight == 0 {
 		return 0, false
 	}
-	prior := priorWindows * yardstick / weight * math.Exp(-1)
+	prior := priorWindows * yardstick / weight * math.Exp(-1) // 1/e is the weight at the age weightFade
 	if yardstick+prior == 0 {
 		return 1, true
 	}
@@ -239,9 +240,9 @@ func keepGreatest(weights []float64, n int) {
 // combinedTrack returns the combination's past forecasts at every origin with enough history, with the
 // weights known at the time.
 func (r pastErrors) combinedTrack() pastTrack {
-	t := pastTrack{late: r.late}
+	t := pastTrack{delay: r.delay}
 	for i, o := range r.origins {
-		weights := r.weights(o - r.late)
+		weights := r.weights(o - r.delay)
 		if weights == nil {
 			continue
 		}

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// averageWindow is the window of the moving average: the hour that a plan covers.
-const averageWindow = time.Hour
+// averageSpan is the span of the moving average: an hour, like the horizon of a plan.
+const averageSpan = time.Hour
 
 type movingAverage struct{}
 
@@ -31,26 +31,26 @@ func flat(v float64, horizon int) []float64 {
 	return out
 }
 
-// lastKnown returns the known values of the window that ends with the last known value.
-func lastKnown(values []float64, window int) []float64 {
+// lastKnown returns the known values among the n values that end with the last known one.
+func lastKnown(values []float64, n int) []float64 {
 	end := len(values)
 	for end > 0 && math.IsNaN(values[end-1]) {
 		end--
 	}
-	return known(values[max(0, end-window):end])
+	return known(values[max(0, end-n):end])
 }
 
 func (movingAverage) assumed(s Series, horizon int) []string {
-	window := s.steps(averageWindow)
-	recent := lastKnown(s.Values, window)
+	span := s.steps(averageSpan)
+	recent := lastKnown(s.Values, span)
 	have := len(recent)
 	var out []string
-	if have < window {
+	if have < span {
 		only := "only "
 		if have == len(s.Values) {
 			only += s.formatSteps(have) + " of history"
 		} else {
-			only += s.formatSteps(have) + " of known load in the last " + s.formatSpan(min(window, len(s.Values)))
+			only += s.formatSteps(have) + " of known load in the last " + s.formatSpan(min(span, len(s.Values)))
 		}
 		out = append(out, fmt.Sprintf("%s: assuming its mean for the next %s", only, s.formatSpan(horizon)))
 	}

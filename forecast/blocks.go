@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// blocks returns a series at a coarser step, aligned to its end so that the last block is whole:
-// the mean of each block's known values, NaN for a block with less than half of them known.
+// blocks returns the means of blocks of size steps, which are aligned to the end of the series, so that the last block
+// is whole. A mean is that of the block's known values, NaN where less than half of the values are known.
 func blocks(values []float64, size int) []float64 {
 	if size <= 1 {
 		return values

@@ -25,10 +25,10 @@ func (plainARIMA) Forecast(s Series, horizon int) (Forecast, error) {
 		return Forecast{}, err
 	}
 	n := len(c.Values)
-	path := m.paths(m.unexplained(c.Values, nil), []int{n}, (horizon+c.each-1)/c.each)[0]
+	path := m.paths(m.unexplained(c.Values, nil), []int{n}, (horizon+c.size-1)/c.size)[0]
 	means := make([]float64, horizon)
 	for h := range means {
-		means[h] = max(0, path[h/c.each]+m.explained(n+h/c.each, nil))
+		means[h] = max(0, path[h/c.size]+m.explained(n+h/c.size, nil))
 	}
 	return Forecast{Mean: means, Lo90: means, Hi90: means}, nil
 }

@@ -3,11 +3,10 @@ package forecast
 // tailShare is the share of errors at each end whose correlation is learned: those beyond a 90 % interval.
 const tailShare = 0.05
 
-// learnCorrelation sets the correlation of large errors of one period. Many values of a few periods
-// determine an interval less well than as many values of many periods, if a period errs as a whole: six hours
-// ahead, one busy afternoon is in the errors of six forecasts. There are two intraclass
-// correlations: of being among the highest tailShare errors, and of being among the lowest. The correlation is their
-// mean, at least 0.
+// learnCorrelation sets the correlation of large errors of one period. If the errors of a period are large together,
+// they are less evidence than as many errors of different periods: six hours ahead, one busy afternoon is in the errors
+// of six forecasts. The correlation is the mean, at least 0, of two intraclass correlations: of being among the
+// highest tailShare errors, and of being among the lowest.
 func (c *calibration) learnCorrelation() {
 	n := len(c.byError)
 	tail := int(tailShare * float64(n))
@@ -23,8 +22,8 @@ func (c *calibration) learnCorrelation() {
 	}
 }
 
-// tailCorrelation returns the mean correlation, over all pairs of outcomes of one period, of having one of the
-// errors from..to-1 by rank.
+// tailCorrelation returns the correlation, over all pairs of outcomes of one period, of having an error whose rank is
+// from..to-1.
 func (c *calibration) tailCorrelation(from, to int) float64 {
 	count, hits := make([]float64, c.periods), make([]float64, c.periods)
 	for rank, e := range c.byError {

@@ -24,10 +24,10 @@ func TestIntervalsCoverErrorsOfAPeriod(t *testing.T) {
 		for n := range 22 {
 			past = append(past, draw(n)...)
 		}
-		c, _ := calibrate(past, minSimilarSteps)
+		c, _ := calibrate(past)
 		for _, o := range draw(22)[:5] {
 			all++
-			if lo, hi := c.interval(o.mean, o.level); lo <= o.actual && o.actual <= hi {
+			if lo, hi := c.interval(o.mean, o.dayMean); lo <= o.actual && o.actual <= hi {
 				in++
 			}
 		}

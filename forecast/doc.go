@@ -2,7 +2,7 @@
 // backtests forecasters out of sample. It is pure: no clock, no randomness, no I/O; the
 // same series yields the same forecast.
 //
-// Read series.go first (series and forecasts), then model.go (models, which forecast means only),
+// Read series.go first (series and forecasts), then model.go (statistical models, which forecast means only),
 // roll.go (past forecasts of a model), interval.go and peak.go (intervals and peaks learned from
 // their errors) and auto.go (the combination of models by past errors). The models have files of
 // their own, simplest first: average.go, seasonal.go, profile.go, smoothing.go, har.go, tvar.go,
@@ -11,5 +11,7 @@
 // forecast.
 //
 // The origin of a forecast is the first step that it covers; it uses only the values before its origin.
-// Past forecasts are evaluated on windows: the window of an origin is the horizon that begins there.
+// Past forecasts are evaluated on windows: the window of an origin is the horizon that begins there. Only the windows
+// that watch.go compares are shorter: 20 minutes of a horizon. A span is a stretch of history that a model uses. The
+// level of a model is its estimate of the current mean of the series.
 package forecast

@@ -121,8 +121,8 @@ func TestShortHistoryIsReported(t *testing.T) {
 	want := "7 minutes of history is too short to compare forecasters: using moving-average; " +
 		"only 7 minutes of history: assuming its mean for the next hour; " +
 		"insufficient history of past forecasts for a prediction interval: using the spread of the last 7 minutes"
-	if got != want || f.Mean[59] != 30 || f.Model != "moving-average" {
-		t.Fatalf("got %q with %v by %s", got, f.Mean[59], f.Model)
+	if got != want || f.Mean[59] != 30 || f.Forecaster != "moving-average" {
+		t.Fatalf("got %q with %v by %s", got, f.Mean[59], f.Forecaster)
 	}
 	one, err := Auto().Forecast(constant(1, 30), 60)
 	if err != nil || !strings.HasSuffix(strings.Join(one.Assumed, "; "), "using 0 to twice the only known value") || one.Lo90[0] != 0 || one.Hi90[0] != 60 {
@@ -197,8 +197,8 @@ func TestAutoFavoursTheBestModels(t *testing.T) {
 		"a level shift":                  {shift(4), "damped-trend"},
 	} {
 		f, err := Auto().Forecast(c.s, 60)
-		if err != nil || f.Model != "auto" {
-			t.Fatalf("%s: %v, model %q", name, err, f.Model)
+		if err != nil || f.Forecaster != "auto" {
+			t.Fatalf("%s: %v, model %q", name, err, f.Forecaster)
 		}
 		description, highest := f.Assumed[0], 0
 		for _, part := range strings.Split(strings.TrimPrefix(description, "combined by past errors: "), ", ") {
@@ -213,8 +213,8 @@ func TestAutoFavoursTheBestModels(t *testing.T) {
 			t.Errorf("%s: %s, want %s to lead", name, description, c.selected)
 		}
 	}
-	if f, err := Auto().Forecast(constant(30, 5), 60); err != nil || f.Model != "moving-average" {
-		t.Errorf("too short to compare: %s, %v", f.Model, err)
+	if f, err := Auto().Forecast(constant(30, 5), 60); err != nil || f.Forecaster != "moving-average" {
+		t.Errorf("too short to compare: %s, %v", f.Forecaster, err)
 	}
 }
 

@@ -22,28 +22,28 @@ const (
 	harClip = 2
 )
 
-// harWindows are the windows whose means are regressors, in blocks: 10 minutes to 4 hours.
-var harWindows = [...]int{1, 2, 3, 6, 12, 24}
+// harSpans are the spans whose means are regressors, in blocks: 10 minutes to 4 hours.
+var harSpans = [...]int{1, 2, 3, 6, 12, 24}
 
 // harDays are the numbers of previous days over which the daily trend is averaged.
 var harDays = [...]int{1, 7}
 
-// harTerms counts a constant, the windows and the days.
-const harTerms = 1 + len(harWindows) + len(harDays)
+// harTerms counts a constant, the spans and the days.
+const harTerms = 1 + len(harSpans) + len(harDays)
 
 type har struct{}
 
 // HAR is a heterogeneous autoregression (Corsi 2009). The logarithm of each part of the
-// horizon is regressed with a small ridge. The regressors are the logarithms of the means
-// of the last 10 minutes to 4 hours and the trend of previous days at this time. All values
-// are relative to the current level. Because it is fitted on logarithms it forecasts the
+// horizon is regressed with a small ridge penalty. The regressors are the logarithms of the means
+// of the last 10 minutes to 4 hours and the trend of previous days at this time. All means
+// are divided by the level. Because it is fitted on logarithms it forecasts the
 // median. It requires 6 hours of history.
 func HAR() Forecaster { return forecaster{har{}} }
 
 func (har) Name() string { return "har" }
 
 func (har) need(s Series) (steps int, description string) {
-	n := max(s.steps(6*time.Hour), 2*harWindows[len(harWindows)-1]*s.blockSize(harBlock)/2)
+	n := max(s.steps(6*time.Hour), harSpans[len(harSpans)-1]*s.blockSize(harBlock))
 	return n, s.formatSteps(n)
 }
 
@@ -72,7 +72,8 @@ type regressors struct{ days }
 
 func newRegressors(s Series, size int) regressors { return regressors{newDays(s, size)} }
 
-// level returns the reference level at an origin.
+// level returns the level at an origin: the average of the means of the last 6 and the last 18 blocks, an hour and
+// three hours. It is at least 2 % of the mean of all blocks before, because other means are divided by it.
 func (r regressors) level(o int) float64 {
 	l := 0.5*r.mean(o-6, o, o) + 0.5*r.mean(o-18, o, o)
 	if math.IsNaN(l) {
@@ -85,26 +86,26 @@ func logRatio(v, level float64) float64 {
 	return math.Log((v/level + harFloor) / (1 + harFloor))
 }
 
-// row sets the regressors at an origin for the blocks from..to-1 after it; unknown ones count as
-// the current level. ok is false where the level is unknown or zero.
+// row sets the regressors at an origin for the blocks from..to-1 after it; unknown means count as
+// the level. ok is false where the level is unknown or zero.
 func (r regressors) row(o, from, to int, x *[harTerms]float64) (level float64, ok bool) {
 	level = r.level(o)
 	if !(level > 0) {
 		return 0, false
 	}
 	x[0] = 1
-	for i, w := range harWindows {
+	for i, w := range harSpans {
 		x[1+i] = orZero(logRatio(r.mean(o-w, o, o), level))
 	}
 	for k, days := range harDays {
-		x[1+len(harWindows)+k] = r.trend(o, from, to, days)
+		x[1+len(harSpans)+k] = r.trend(o, from, to, days)
 	}
 	return level, true
 }
 
 // trend returns the trend of previous days at this time: the logarithm of the mean of the blocks
-// from..to-1 after the time of the origin over that of the hour before it, each summed over `days`
-// days; 0 where they are unknown.
+// from..to-1 after the time of the origin, divided by the mean of the last 6 blocks, an hour, before it, each summed over
+// `days` days; 0 where they are unknown.
 func (r regressors) trend(o, from, to, days int) float64 {
 	var then, now float64
 	for k := 1; k <= days; k++ {
@@ -135,7 +136,7 @@ func (r regressors) regress(from, to, past int) [harTerms]float64 {
 	var xx [harTerms][harTerms]float64
 	var xy, x [harTerms]float64
 	n := len(r.values)
-	for o := max(harWindows[len(harWindows)-1], n-past); o+to <= n; o++ {
+	for o := max(harSpans[len(harSpans)-1], n-past); o+to <= n; o++ {
 		level, ok := r.row(o, from, to, &x)
 		if !ok {
 			continue

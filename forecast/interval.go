@@ -19,38 +19,34 @@ const (
 	nearZero = 0.1
 	// errorFade is the age at which an error has weight 1/e.
 	errorFade = 3 * day
-	// levelPast is the history whose mean is the level at an origin: a whole day, so that it
-	// changes between days and not within them.
-	levelPast = day
-	// minSimilarSteps is the minimum number of past errors that apply to the forecast of a step, minSimilarPeaks of
-	// those that apply to the forecast of a peak. A horizon has one peak.
-	minSimilarSteps = 100
-	minSimilarPeaks = 100
+	// minSimilar is the minimum number of past errors that apply to a forecast, of a step or of a peak.
+	minSimilar = 100
 )
 
-// outcome is a past forecast of one value and the actual value. level is the mean of the day before
-// the forecast; weight fades with age. Values of one period, which is as long as the horizon and has an
-// index from 0, may err together.
+// outcome is a past forecast of one value and the actual value. dayMean is the mean of the day before
+// the forecast; weight fades with age. Periods are as long as the horizon and numbered from 0; forecasts of
+// one period may err together.
 type outcome struct {
-	mean, actual, level, weight float64
-	period                      int
+	mean, actual, dayMean, weight float64
+	period                        int
 }
 
-// powers are the unit of errors: a power of the forecast (0 = absolute, 1 = relative) times one of
-// the level. A forecast alone cannot distinguish a quiet weekend, whose bursts are small, from a
+// errorScale is what errors are divided by to compare those of large and small loads: the forecast to
+// the power mean (0 = absolute errors, 1 = relative errors) times the mean of the day before to the power
+// dayMean. A forecast alone cannot distinguish a quiet weekend, whose bursts are small, from a
 // quiet hour of a busy day.
-type powers struct{ mean, level float64 }
+type errorScale struct{ mean, dayMean float64 }
 
-// scales are the units to try: no error grows faster than the load.
-var scales = []powers{{0, 0}, {0.5, 0}, {1, 0}, {0, 0.5}, {0.5, 0.5}}
+// errorScales are the scales to try: no error grows faster than the load.
+var errorScales = []errorScale{{0, 0}, {0.5, 0}, {1, 0}, {0, 0.5}, {0.5, 0.5}}
 
 // calibration learns the intervals of new forecasts from past outcomes: split conformal prediction, with
 // scaled errors from forecasts of similar size.
 type calibration struct {
 	outcomes []outcome // by mean
 	byError  []scaledError
-	unit     powers
-	floor    float64 // added to a mean and a level before scaling
+	scale    errorScale
+	floor    float64 // added to means before scaling, so that the scale of an idle load is not zero
 	similar  int     // number of outcomes that apply
 	// correlation is the correlation of large errors of one period, from 0 for independent ones to 1.
 	correlation float64
@@ -58,21 +54,21 @@ type calibration struct {
 }
 
 // calibrate creates a calibration from past outcomes, oldest first; ok is false when there are too
-// few. The scale is the one whose intervals, learned from the older half, have the lowest interval
+// few. Its scale is the one whose intervals, learned from the older half, have the lowest interval
 // score (Gneiting and Raftery 2007, eq. 43) on the newer half.
-func calibrate(past []outcome, minSimilar int) (c calibration, ok bool) {
+func calibrate(past []outcome) (c calibration, ok bool) {
 	if len(past) < minErrors {
 		return calibration{}, false
 	}
 	half := len(past) / 2
 	older := byMean(past[:half])
-	best, lowest := scales[0], math.Inf(1)
-	for _, p := range scales {
-		if score := newCalibration(older, p, minSimilar).score(past[half:]); score < lowest {
-			best, lowest = p, score
+	best, lowest := errorScales[0], math.Inf(1)
+	for _, scale := range errorScales {
+		if score := newCalibration(older, scale).score(past[half:]); score < lowest {
+			best, lowest = scale, score
 		}
 	}
-	c = newCalibration(byMean(past), best, minSimilar)
+	c = newCalibration(byMean(past), best)
 	c.learnCorrelation()
 	return c, true
 }
@@ -94,9 +90,9 @@ func ascending(a, b float64) int {
 	return 0
 }
 
-// newCalibration scales outcomes, which must be sorted by mean, by powers.
-func newCalibration(sorted []outcome, p powers, minSimilar int) calibration {
-	c := calibration{outcomes: sorted, unit: p}
+// newCalibration scales the errors of outcomes, which must be sorted by mean.
+func newCalibration(sorted []outcome, scale errorScale) calibration {
+	c := calibration{outcomes: sorted, scale: scale}
 	var sum float64
 	for _, o := range sorted {
 		sum += o.actual
@@ -105,28 +101,28 @@ func newCalibration(sorted []outcome, p powers, minSimilar int) calibration {
 	c.similar = max(minSimilar, int(similarShare*float64(len(sorted))))
 	c.byError = make([]scaledError, len(sorted))
 	for i, o := range sorted {
-		c.byError[i] = scaledError{(o.actual - o.mean) / c.scale(o.mean, o.level), i}
+		c.byError[i] = scaledError{(o.actual - o.mean) / c.scaleAt(o.mean, o.dayMean), i}
 	}
 	slices.SortFunc(c.byError, func(a, b scaledError) int { return ascending(a.value, b.value) })
 	return c
 }
 
-// scaledError is the scaled error of an outcome. Sorted once by value, scaled errors give the
-// errors of any range of outcomes in order without another sort.
+// scaledError is the error of an outcome, divided by its scale. They are sorted by value once; those of any range of
+// outcomes are then in order without another sort.
 type scaledError struct {
 	value   float64
 	outcome int
 }
 
-// scale returns the unit of an error of a forecast.
-func (c calibration) scale(mean, level float64) float64 {
-	if s := power(mean+c.floor, c.unit.mean) * power(level+c.floor, c.unit.level); s > 0 {
+// scaleAt returns what the error of a forecast is divided by.
+func (c calibration) scaleAt(mean, dayMean float64) float64 {
+	if s := power(mean+c.floor, c.scale.mean) * power(dayMean+c.floor, c.scale.dayMean); s > 0 {
 		return s
 	}
 	return 1
 }
 
-// power is math.Pow, faster for the few exponents of scales.
+// power is math.Pow, faster for the few exponents of errorScales.
 func power(x, exponent float64) float64 {
 	switch exponent {
 	case 0:
@@ -177,8 +173,9 @@ type errorSample struct {
 
 type weighted struct{ value, weight float64 }
 
-// quantile returns the q-quantile of the errors, rounded away from the median: among the past errors (`count`
-// of them) and the next one, every order is equally likely.
+// quantile returns the q-quantile of the error of the next forecast, by the correction of conformal prediction for few
+// errors: the next error is equally likely to have any rank among the past ones (`count` of them). So the result is
+// farther from the median than the q-quantile of the past errors.
 func (e errorSample) quantile(q float64) float64 {
 	if q < 0.5 {
 		return -e.upper(1-q, -1)
@@ -186,7 +183,7 @@ func (e errorSample) quantile(q float64) float64 {
 	return e.upper(q, 1)
 }
 
-// upper returns the q-quantile, q at least 0.5, of the errors times sign.
+// upper returns the quantile for q of at least 0.5, of the errors times sign.
 func (e errorSample) upper(q, sign float64) float64 {
 	beyond := (1-q)*(1+1/e.count) - 1/e.count
 	var sum float64
@@ -203,7 +200,7 @@ func (e errorSample) upper(q, sign float64) float64 {
 	return sign * e.values[n-1].value
 }
 
-// nearest returns the range of n outcomes whose means are nearest to mean by rank: as many below as
+// nearest returns the range of n outcomes whose means are nearest to mean by rank: where possible, as many below as
 // above.
 func nearest(sorted []outcome, mean float64, n int) (from, to int) {
 	at, _ := slices.BinarySearchFunc(sorted, mean, func(o outcome, m float64) int {
@@ -218,9 +215,9 @@ func nearest(sorted []outcome, mean float64, n int) (from, to int) {
 
 // interval returns the range that contains 90 % of the outcomes of similar forecasts: 5 % are below
 // and 5 % above. Where the lower end is at zero, so that none can be below, up to 10 % are above.
-func (c calibration) interval(mean, level float64) (lo, hi float64) {
+func (c calibration) interval(mean, dayMean float64) (lo, hi float64) {
 	errs := c.errors(mean)
-	s := c.scale(mean, level)
+	s := c.scaleAt(mean, dayMean)
 	lo = max(0, mean+s*min(0, errs.quantile(0.05)))
 	below := 0.05
 	if lo < nearZero*mean {
@@ -249,21 +246,21 @@ func (c calibration) score(newer []outcome) float64 {
 		return 0
 	}
 	type ends struct{ lo, hi float64 }
-	const levels = 8
-	var cuts [levels]float64
-	var errs [levels]ends
+	const sizes = 8
+	var cuts [sizes]float64
+	var errs [sizes]ends
 	for i := range cuts {
-		m := c.outcomes[(2*i+1)*len(c.outcomes)/(2*levels)].mean
+		m := c.outcomes[(2*i+1)*len(c.outcomes)/(2*sizes)].mean
 		e := c.errors(m)
 		cuts[i], errs[i] = m, ends{e.quantile(0.05), e.quantile(0.95)}
 	}
 	var sum float64
 	for _, o := range newer {
 		i := 0
-		for i+1 < levels && o.mean-cuts[i] > cuts[i+1]-o.mean {
+		for i+1 < sizes && o.mean-cuts[i] > cuts[i+1]-o.mean {
 			i++
 		}
-		s := c.scale(o.mean, o.level)
+		s := c.scaleAt(o.mean, o.dayMean)
 		lo, hi := o.mean+s*errs[i].lo, o.mean+s*errs[i].hi
 		sum += hi - lo + 20*max(0, lo-o.actual) + 20*max(0, o.actual-hi)
 	}
@@ -271,7 +268,7 @@ func (c calibration) score(newer []outcome) float64 {
 }
 
 // outcomes returns the outcomes of a track's forecasts in one bin of the horizon.
-func (t pastTrack) outcomes(s Series, levels []float64, horizon, bin int) []outcome {
+func (t pastTrack) outcomes(s Series, dayMeans []float64, horizon, bin int) []outcome {
 	from, to := bin*horizon/horizonBins, (bin+1)*horizon/horizonBins
 	var out []outcome
 	for i, o := range t.origins {
@@ -279,7 +276,7 @@ func (t pastTrack) outcomes(s Series, levels []float64, horizon, bin int) []outc
 		weight := t.weight(i, s)
 		for h := from; h < min(to, len(actual)); h++ {
 			if v := actual[h]; !math.IsNaN(v) {
-				out = append(out, outcome{t.means[i][h], v, levels[o-t.late], weight, (o + h - t.origins[0]) / horizon})
+				out = append(out, outcome{t.means[i][h], v, dayMeans[o-t.delay], weight, (o + h - t.origins[0]) / horizon})
 			}
 		}
 	}
@@ -291,12 +288,13 @@ func (t pastTrack) weight(i int, s Series) float64 {
 	return math.Exp(-float64(len(s.Values)-t.origins[i]) / float64(s.steps(errorFade)))
 }
 
-// levelsOf returns the means of the last levelPast before every step and after the last one. Where
-// that period is unknown, the mean is over all values before, and 0 where none is known.
-func levelsOf(s Series) []float64 {
+// dayMeansOf returns the mean of the day before every step, and of the last day of the series. A whole day changes
+// between days and not within them. Where that day is unknown, the mean is over all values before, and 0 where none is
+// known.
+func dayMeansOf(s Series) []float64 {
 	sum, count := prefixSums(s.Values)
 	out := make([]float64, len(sum))
-	past := s.steps(levelPast)
+	past := s.steps(day)
 	for o := range out {
 		from := max(0, o-past)
 		if count[o] == count[from] {
@@ -309,21 +307,21 @@ func levelsOf(s Series) []float64 {
 	return out
 }
 
-// learnIntervals sets a forecast's intervals, its peak and the usual deviations for DetectDeviation from past
-// forecasts of a series that ends with a known value, one part of the horizon at a time. Parts with
-// too few outcomes use ends, and Assumed reports that.
+// learnIntervals sets a forecast's intervals, its peaks and the usual deviations for DetectDeviation from past
+// forecasts of a series that ends with a known value. Intervals are learned for one part of the horizon at a time.
+// Parts with too few outcomes have the intervals that ends returns, and Assumed reports that.
 func (f *Forecast) learnIntervals(t pastTrack, s Series, ends func(h int) (lo, hi float64), description string) {
 	horizon := len(f.Mean)
 	f.Lo90, f.Hi90 = make([]float64, horizon), make([]float64, horizon)
 	short := false
-	levels := levelsOf(s)
-	now := levels[len(s.Values)]
+	dayMeans := dayMeansOf(s)
+	now := dayMeans[len(s.Values)]
 	for bin := range horizonBins {
 		from, to := bin*horizon/horizonBins, (bin+1)*horizon/horizonBins
 		if from == to {
 			continue // a horizon shorter than horizonBins has empty parts
 		}
-		c, ok := calibrate(t.outcomes(s, levels, horizon, bin), minSimilarSteps)
+		c, ok := calibrate(t.outcomes(s, dayMeans, horizon, bin))
 		short = short || !ok
 		for h := from; h < to; h++ {
 			if ok {
@@ -336,13 +334,13 @@ func (f *Forecast) learnIntervals(t pastTrack, s Series, ends func(h int) (lo, h
 	if short {
 		f.Assumed = append(f.Assumed, "insufficient history of past forecasts for a prediction interval: using "+description)
 	}
-	f.learnPeak(t, s, levels)
-	f.recordPast(t, s, levels)
+	f.learnPeak(t, s, dayMeans)
+	f.recordPast(t, s, dayMeans)
 }
 
 // learnIntervalsOrSpread is learnIntervals with the spread of the last values where the interval cannot be learned.
 func (f *Forecast) learnIntervalsOrSpread(t pastTrack, s Series) {
-	past := max(s.steps(averageWindow), t.late+len(f.Mean))
+	past := max(s.steps(averageSpan), t.delay+len(f.Mean))
 	b, description := spread(s, past), "the spread of the last "+s.formatSpan(min(past, len(s.Values)))
 	if len(lastKnown(s.Values, past)) == 1 {
 		description = "0 to twice the only known value"

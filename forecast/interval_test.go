@@ -21,8 +21,8 @@ func outcomesOf(n int, r *rand.Rand, spread func(mean float64) float64) []outcom
 	return out
 }
 
-// Intervals contain 90 % of the actual values, at low and at high levels, whether errors grow with
-// the level or not.
+// Intervals contain 90 % of the actual values, for low and for high loads, whether errors grow with
+// the load or not.
 func TestIntervalsCover(t *testing.T) {
 	for name, spread := range map[string]func(float64) float64{
 		"absolute": func(float64) float64 { return 5 },
@@ -30,7 +30,7 @@ func TestIntervalsCover(t *testing.T) {
 		"roots":    func(m float64) float64 { return 2 * math.Sqrt(m) },
 	} {
 		r := rand.New(rand.NewPCG(1, 5))
-		c, ok := calibrate(outcomesOf(2000, r, spread), minSimilarSteps)
+		c, ok := calibrate(outcomesOf(2000, r, spread))
 		if !ok {
 			t.Fatal("2000 outcomes are too few")
 		}
@@ -41,7 +41,7 @@ func TestIntervalsCover(t *testing.T) {
 				half = 1
 			}
 			all[half]++
-			if lo, hi := c.interval(o.mean, o.level); lo <= o.actual && o.actual <= hi {
+			if lo, hi := c.interval(o.mean, o.dayMean); lo <= o.actual && o.actual <= hi {
 				in[half]++
 			}
 		}
@@ -53,40 +53,40 @@ func TestIntervalsCover(t *testing.T) {
 	}
 }
 
-// When bursts grow with the day's level, intervals contain 90 % of the actual values on quiet and
+// When bursts grow with the mean of the day before, intervals contain 90 % of the actual values on quiet and
 // on busy days, although the forecasts are the same.
 func TestIntervalsNarrowOnQuietDays(t *testing.T) {
 	r := rand.New(rand.NewPCG(3, 5))
 	draws := 0
-	draw := func(level float64) outcome {
+	draw := func(dayMean float64) outcome {
 		draws++
 		m := 400 + 200*r.Float64()
-		return outcome{m, max(0, m+2*math.Sqrt(level)*r.NormFloat64()), level, 1, draws}
+		return outcome{m, max(0, m+2*math.Sqrt(dayMean)*r.NormFloat64()), dayMean, 1, draws}
 	}
 	var past []outcome
 	for i := range 4000 {
 		past = append(past, draw([]float64{100, 2500}[i/100%2]))
 	}
-	c, _ := calibrate(past, minSimilarSteps)
-	for _, level := range []float64{100, 2500} {
+	c, _ := calibrate(past)
+	for _, dayMean := range []float64{100, 2500} {
 		var in float64
 		for range 2000 {
-			o := draw(level)
-			if lo, hi := c.interval(o.mean, level); lo <= o.actual && o.actual <= hi {
+			o := draw(dayMean)
+			if lo, hi := c.interval(o.mean, dayMean); lo <= o.actual && o.actual <= hi {
 				in++
 			}
 		}
 		if math.Abs(in/2000-0.9) > 0.03 {
-			t.Errorf("covers %.3f after days of %g", in/2000, level)
+			t.Errorf("covers %.3f after days of %g", in/2000, dayMean)
 		}
 	}
 }
 
-// The level is the mean of the day before, or of all before where that is unknown.
-func TestLevels(t *testing.T) {
+// The mean is that of the day before, or of all values before where that day is unknown.
+func TestDayMeans(t *testing.T) {
 	s := Series{Step: 12 * time.Hour, Values: []float64{2, 4, 8, math.NaN(), math.NaN(), 6}}
-	if got := fmt.Sprint(levelsOf(s)); got != "[0 2 3 6 8 4.666666666666667 6]" {
-		t.Errorf("levels %s", got)
+	if got := fmt.Sprint(dayMeansOf(s)); got != "[0 2 3 6 8 4.666666666666667 6]" {
+		t.Errorf("means %s", got)
 	}
 }
 
@@ -120,11 +120,11 @@ func TestIntervalsForgetOldErrors(t *testing.T) {
 		}
 		past = append(past, outcome{500 + r.Float64(), 500 + noise*r.NormFloat64(), 500, math.Exp(float64(i-1000) / 100), i})
 	}
-	c, _ := calibrate(past, minSimilarSteps)
+	c, _ := calibrate(past)
 	if lo, hi := c.interval(500, 500); hi-lo > 20 {
 		t.Errorf("the past is over, yet %g to %g", lo, hi)
 	}
-	if _, ok := calibrate(past[:minErrors-1], minSimilarSteps); ok {
+	if _, ok := calibrate(past[:minErrors-1]); ok {
 		t.Error("too few outcomes make an interval")
 	}
 }

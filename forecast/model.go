@@ -5,19 +5,19 @@ import (
 	"math"
 )
 
-// model is the core of a forecaster: it forecasts means, and forecaster learns the interval from
+// model is the statistical model of a forecaster: it forecasts means, and forecaster learns the interval from
 // past errors.
 type model interface {
 	Name() string
 	// need returns the minimum number of steps of history, and the same as text for error messages.
 	need(s Series) (steps int, description string)
-	// fit learns from a series of at least need steps, one of them known. Every model here can use
-	// the fit of a short series for a longer one.
+	// fit learns from a series of at least need steps, at least one of them known. Its predictor also accepts the
+	// series with later values.
 	fit(s Series, horizon int) predictor
 }
 
-// predictor forecasts the steps after a series that begins where the fitted one did; it uses
-// nothing else. Its result may be invalid: bounded corrects it.
+// predictor forecasts the steps after s from the fit and the values of s. s begins where the fitted series
+// did, and may be longer. The result may be invalid: bounded corrects it.
 type predictor func(s Series, horizon int) []float64
 
 // explainer is a model that reports its assumptions.
@@ -32,17 +32,17 @@ func (f forecaster) Forecast(s Series, horizon int) (Forecast, error) {
 	if err := s.checkHorizon(horizon); err != nil {
 		return Forecast{}, err
 	}
-	until, late := s.untilKnown()
-	means, err := f.means(until, late+horizon)
+	until, delay := s.untilKnown()
+	means, err := f.means(until, delay+horizon)
 	if err != nil {
 		return Forecast{}, err
 	}
-	out := Forecast{Model: f.Name(), Mean: until.dropLate(means, late)}
+	out := Forecast{Forecaster: f.Name(), Mean: until.dropDelay(means, delay)}
 	if e, ok := f.model.(explainer); ok {
 		out.Assumed = e.assumed(s, horizon)
 	}
-	out.noteLate(s, late)
-	out.learnIntervalsOrSpread(rollRecent(f, until, late, horizon), until)
+	out.noteDelay(s, delay)
+	out.learnIntervalsOrSpread(rollRecent(f, until, delay, horizon), until)
 	return out, nil
 }
 
@@ -78,7 +78,7 @@ func (f forecaster) roll(s Series, origins []int, horizon int) ([]Forecast, erro
 	out := make([]Forecast, len(origins))
 	for i, o := range origins {
 		past := s.UpTo(o)
-		out[i] = Forecast{Model: f.Name(), Mean: bounded(predict(past, horizon), past)}
+		out[i] = Forecast{Forecaster: f.Name(), Mean: bounded(predict(past, horizon), past)}
 	}
 	return out, nil
 }
@@ -114,7 +114,7 @@ func (s Series) maxKnown() float64 {
 // lastMean returns the mean of the known values in the hour that ends with the last known value; 0 where
 // nothing is known.
 func (s Series) lastMean() float64 {
-	recent := lastKnown(s.Values, s.steps(averageWindow))
+	recent := lastKnown(s.Values, s.steps(averageSpan))
 	if len(recent) == 0 {
 		return 0
 	}

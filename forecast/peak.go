@@ -26,10 +26,10 @@ func (f Forecast) ExpectedPeak() (mean, hi float64) {
 // PeakQuantiles are the names that At accepts.
 var PeakQuantiles = []string{"p50", "p90", "p95", "p99", "expected"}
 
-// At returns the peak at a level: expected for the mean, or a quantile; ok is false for a name that
+// At returns the mean of the peak for the name expected, or a quantile; ok is false for a name that
 // is not in PeakQuantiles.
-func (p Peaks) At(level string) (peak float64, ok bool) {
-	switch level {
+func (p Peaks) At(name string) (peak float64, ok bool) {
+	switch name {
 	case "expected":
 		return p.Mean, true
 	case "p50":
@@ -46,16 +46,16 @@ func (p Peaks) At(level string) (peak float64, ok bool) {
 
 // learnPeak sets the distribution of the peak from the deviations of past peaks from the highest
 // means that were forecast. With too few it is derived from the intervals.
-func (f *Forecast) learnPeak(t pastTrack, s Series, levels []float64) {
+func (f *Forecast) learnPeak(t pastTrack, s Series, dayMeans []float64) {
 	top, _ := maxOf(f.Mean)
-	c, ok := calibrate(t.peaks(s, levels), minSimilarPeaks)
+	c, ok := calibrate(t.peaks(s, dayMeans))
 	if !ok {
 		lo, _ := maxOf(f.Lo90)
 		hi, _ := maxOf(f.Hi90)
 		f.Peaks = Peaks{Mean: top, P05: lo, P50: top, P90: top + (hi-top)*normal90/normal95, P95: hi, P99: top + (hi-top)*normal99/normal95}
 		return
 	}
-	errs, scale := c.errors(top), c.scale(top, levels[len(s.Values)])
+	errs, scale := c.errors(top), c.scaleAt(top, dayMeans[len(s.Values)])
 	at := func(q float64) float64 { return max(0, top+scale*errs.quantile(q)) }
 	for _, e := range errs.values {
 		f.Peaks.Mean += e.weight * max(0, top+scale*e.value)
@@ -72,13 +72,13 @@ const (
 
 // peaks returns the highest means of a track and the highest actual values, of the horizons that
 // are complete and known.
-func (t pastTrack) peaks(s Series, levels []float64) []outcome {
+func (t pastTrack) peaks(s Series, dayMeans []float64) []outcome {
 	var out []outcome
 	for i, o := range t.origins {
 		actual := window(s, o, len(t.means[i]))
 		if top, ok := maxOf(actual); ok && len(actual) == len(t.means[i]) {
 			expected, _ := maxOf(t.means[i])
-			out = append(out, outcome{expected, top, levels[o-t.late], t.weight(i, s), i})
+			out = append(out, outcome{expected, top, dayMeans[o-t.delay], t.weight(i, s), i})
 		}
 	}
 	return out

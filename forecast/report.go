@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// SampleFlaw counts one kind of flaw in a history and records its first occurrence.
+// SampleFlaw counts one kind of flaw in samples and keeps its first occurrence.
 type SampleFlaw struct {
 	Count int
 	// Key and At (seconds since the Unix epoch) are those of the earliest occurrence.
@@ -26,7 +26,7 @@ func (f *SampleFlaw) merge(other SampleFlaw) {
 	f.Count += other.Count
 }
 
-// sentence returns a sentence about the finding, "" when there is none.
+// sentence returns a sentence about the flaw, "" when it did not occur.
 func (f SampleFlaw) sentence(one, many, done string) string {
 	if f.Count == 0 {
 		return ""
@@ -76,7 +76,7 @@ func (r *BuildReport) addGaps(k KeyedSeries) {
 	}
 }
 
-// Merge adds the findings of another report.
+// Merge adds the flaws of another report.
 func (r *BuildReport) Merge(other BuildReport) {
 	r.Samples += other.Samples
 	r.Duplicates.merge(other.Duplicates)
@@ -91,7 +91,7 @@ func (r *BuildReport) Merge(other BuildReport) {
 	}
 }
 
-// Notes returns the findings as sentences; none when there are no findings.
+// Notes returns the flaws as sentences.
 func (r BuildReport) Notes() []string {
 	unknown := Series{Step: r.step}.formatSteps(r.UnknownSteps)
 	var out []string

@@ -39,9 +39,8 @@ const (
 	errorLookback = 7 * 24 * time.Hour
 	// maxOrigins bounds the past forecasts: a week by the hour.
 	maxOrigins = 7 * 24
-	// refitEvery is the maximum time between two fits when rolling through the past, and refitShare
-	// the maximum as a fraction 1/refitShare of the history: a fit on little history is soon
-	// outdated.
+	// refitEvery is the maximum time between two fits when rolling through the past. 1/refitShare of the history before
+	// a fit is another maximum: a fit on little history is soon outdated.
 	refitEvery = 2 * day
 	refitShare = 3
 	// minPast is the minimum history, in steps, before the first past forecast of a model without
@@ -49,31 +48,31 @@ const (
 	minPast = 10
 )
 
-// pastTrack is the past forecasts of a forecaster: at every origin the means of the next horizon steps. The `late`
-// steps before an origin were hidden from its forecast: see Series.untilKnown. Origins and means are parallel, oldest
+// pastTrack is the past forecasts of a forecaster: at every origin the means of the next horizon steps. The `delay`
+// steps before an origin (see Series.untilKnown) were hidden from its forecast. Origins and means are parallel, oldest
 // first.
 type pastTrack struct {
-	late    int
+	delay   int
 	origins []int
 	means   [][]float64
 }
 
 // rollRecent rolls a forecaster through the last week of a series, at most maxOrigins times. For a
-// series that is too short for the model, the track is empty. The forecasts ignore the `late` steps
-// before their origin, see rollThrough.
-func rollRecent(f Forecaster, s Series, late, horizon int) pastTrack {
+// series that is too short for the model, the track is empty. The forecasts ignore the `delay` steps
+// before their origin.
+func rollRecent(f Forecaster, s Series, delay, horizon int) pastTrack {
 	first := minPast
 	if m, ok := f.(forecaster); ok {
 		n, _ := m.need(s)
 		first = max(first, n)
 	}
-	return rollThrough(f, s, pastOrigins(s, late+first), late, horizon)
+	return rollThrough(f, s, pastOrigins(s, delay+first), delay, horizon)
 }
 
-// untilKnown returns the series up to its last known value, and the number of unknown ones after
-// it. A forecast from there covers that many more steps, and past forecasts are made with the same
+// untilKnown returns the series up to its last known value, and the delay of its data: the number of unknown values
+// after that one. A forecast covers the delay and then the horizon. Past forecasts are made with the same
 // delay to be comparable.
-func (s Series) untilKnown() (until Series, late int) {
+func (s Series) untilKnown() (until Series, delay int) {
 	n := len(s.Values)
 	for n > 0 && math.IsNaN(s.Values[n-1]) {
 		n--
@@ -81,11 +80,11 @@ func (s Series) untilKnown() (until Series, late int) {
 	return s.UpTo(n), len(s.Values) - n
 }
 
-// dropLate drops the first late means. When an hour or more is unknown, it bounds the means by the
-// highest known value, so that no trend extrapolates beyond it.
-func (s Series) dropLate(means []float64, late int) []float64 {
-	means = means[late:]
-	if late >= s.steps(averageWindow) {
+// dropDelay drops the means of the delay. After a delay of an hour or more, it bounds the other means by the
+// highest known value, so that no trend extrapolates beyond that value.
+func (s Series) dropDelay(means []float64, delay int) []float64 {
+	means = means[delay:]
+	if delay >= s.steps(averageSpan) {
 		highest := s.maxKnown()
 		for h := range means {
 			means[h] = min(means[h], highest)
@@ -94,10 +93,10 @@ func (s Series) dropLate(means []float64, late int) []float64 {
 	return means
 }
 
-// noteLate reports that the end of a series is unknown.
-func (f *Forecast) noteLate(s Series, late int) {
-	if late > 0 {
-		f.Assumed = append(f.Assumed, fmt.Sprintf("no data yet for the most recent %s: estimated by the forecast too", s.formatSpan(late)))
+// noteDelay adds the delay of a series to Assumed.
+func (f *Forecast) noteDelay(s Series, delay int) {
+	if delay > 0 {
+		f.Assumed = append(f.Assumed, fmt.Sprintf("no data yet for the most recent %s: estimated by the forecast too", s.formatSpan(delay)))
 	}
 }
 
@@ -125,12 +124,12 @@ func pastOrigins(s Series, first int) []int {
 }
 
 // rollThrough rolls a forecaster through origins, refitting it every refitEvery or sooner. It hides the
-// `late` steps before each origin. Origins that it cannot forecast are skipped.
-func rollThrough(f Forecaster, s Series, origins []int, late, horizon int) pastTrack {
-	t := pastTrack{late: late}
-	visible := make([]int, len(origins)) // the length of the visible series at each
+// `delay` steps before each origin. Origins that it cannot forecast are skipped.
+func rollThrough(f Forecaster, s Series, origins []int, delay, horizon int) pastTrack {
+	t := pastTrack{delay: delay}
+	visible := make([]int, len(origins)) // the length of the visible series for each origin
 	for i, o := range origins {
-		visible[i] = o - late
+		visible[i] = o - delay
 	}
 	for len(visible) > 0 {
 		chunk := min(s.steps(refitEvery), visible[0]/refitShare)
@@ -138,13 +137,13 @@ func rollThrough(f Forecaster, s Series, origins []int, late, horizon int) pastT
 		for n < len(visible) && visible[n] < visible[0]+chunk {
 			n++
 		}
-		fcs, err := rollAny(f, s, visible[:n], late+horizon)
+		fcs, err := rollAny(f, s, visible[:n], delay+horizon)
 		if err != nil {
 			n = 1 // the next origin has more history
 		}
 		for i, fc := range fcs {
-			t.origins = append(t.origins, visible[i]+late)
-			t.means = append(t.means, slices.Clone(s.UpTo(visible[i]).dropLate(fc.Mean, late))) // drops the reference to earlier means
+			t.origins = append(t.origins, visible[i]+delay)
+			t.means = append(t.means, slices.Clone(s.UpTo(visible[i]).dropDelay(fc.Mean, delay))) // drops the reference to earlier means
 		}
 		visible = visible[n:]
 	}

@@ -31,18 +31,18 @@ type Series struct {
 // that combines by absolute error, the median) and a 90 % prediction interval. All three have one
 // value per step, Lo90 <= Mean <= Hi90, none below 0 and none NaN.
 type Forecast struct {
-	// Model is the name of the forecaster.
-	Model            string
+	// Forecaster is the name of the forecaster.
+	Forecaster       string
 	Mean, Lo90, Hi90 []float64
 	// Peaks is the distribution of the highest value among the steps.
 	Peaks Peaks
 	// Assumed lists assumptions for missing data.
 	Assumed []string
 
-	// earlier are past forecasts, and level is the mean of the day before this one. They define the usual
+	// earlier are past forecasts, and dayMean is the mean of the day before this one. They define the usual
 	// deviations for DetectDeviation.
 	earlier []pastForecast
-	level   float64
+	dayMean float64
 }
 
 // Forecaster predicts the horizon steps that follow a series. It fails, with the series' name, when
@@ -93,7 +93,7 @@ func (s Series) formatSteps(steps int) string {
 // formatSpan returns formatSteps for use after "the last" or "the next": "hour", "7 minutes".
 func (s Series) formatSpan(steps int) string { return strings.TrimPrefix(s.formatSteps(steps), "1 ") }
 
-// Forecasters returns every model, simplest first.
+// Forecasters returns every forecaster, simplest first.
 func Forecasters() []Forecaster {
 	return append(candidates(), Auto())
 }

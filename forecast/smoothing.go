@@ -26,7 +26,7 @@ func DampedTrend() Forecaster { return forecaster{dampedTrend{}} }
 func (dampedTrend) Name() string { return "damped-trend" }
 
 func (dampedTrend) need(s Series) (steps int, description string) {
-	return s.steps(averageWindow), s.formatSteps(s.steps(averageWindow))
+	return s.steps(averageSpan), s.formatSteps(s.steps(averageSpan))
 }
 
 // damping are the constants of level, trend and damping.

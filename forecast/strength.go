@@ -39,7 +39,7 @@ func variance(values []float64) float64 {
 }
 
 // interpolated fills unknown values linearly between their known neighbours, and with the nearest
-// known one at the ends.
+// known one at the ends. They stay unknown where none is known.
 func interpolated(values []float64) []float64 {
 	out := append([]float64(nil), values...)
 	last := -1

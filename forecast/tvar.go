@@ -5,23 +5,23 @@ import (
 	"time"
 )
 
-// tvarMaxOrder bounds the order of a window's autoregression.
+// tvarMaxOrder bounds the order of the autoregression.
 const tvarMaxOrder = 8
 
-// tvarOrigins is the number of past forecasts that select the window.
+// tvarOrigins is the number of past forecasts that select the span.
 const tvarOrigins = 48
 
-// tvarWindows are the windows of SageServe's Appendix B.
-var tvarWindows = []time.Duration{90 * time.Minute, 60 * time.Minute, 120 * time.Minute, 180 * time.Minute}
+// tvarSpans are the spans to try, the windows of SageServe's Appendix B.
+var tvarSpans = []time.Duration{90 * time.Minute, 60 * time.Minute, 120 * time.Minute, 180 * time.Minute}
 
-// tvarMinSteps is the minimum number of steps of a window, for long steps.
+// tvarMinSteps is the minimum number of steps of a span, for long steps.
 const tvarMinSteps = 24
 
 type tvar struct{}
 
 // TVAR is an autoregression with time-varying coefficients: it is fitted anew at every origin to
 // the last 60 to 180 minutes (SageServe, Appendix B) by Burg's method, which keeps it stationary,
-// with its order selected by AICc. The window is the one with the lowest past absolute error. It
+// with its order selected by AICc. The span is the one with the lowest past absolute error. It
 // requires an hour of history.
 func TVAR() Forecaster { return forecaster{tvar{}} }
 
@@ -34,7 +34,7 @@ func (tvar) need(s Series) (steps int, description string) {
 
 func (tvar) fit(s Series, horizon int) predictor {
 	var sizes []int
-	for _, w := range tvarWindows {
+	for _, w := range tvarSpans {
 		sizes = append(sizes, max(s.steps(w), tvarMinSteps))
 	}
 	best, lowest := 0, math.Inf(1)
@@ -46,7 +46,7 @@ func (tvar) fit(s Series, horizon int) predictor {
 	return func(s Series, horizon int) []float64 { return tvarMeans(s.Values, sizes[best], horizon) }
 }
 
-// tvarError returns the absolute error of a window over past origins that have the longest window
+// tvarError returns the absolute error with a span of size steps, over past origins that have the longest span
 // before them.
 func tvarError(s Series, size, horizon, longest int) float64 {
 	n := len(s.Values)
@@ -61,8 +61,8 @@ func tvarError(s Series, size, horizon, longest int) float64 {
 
 // tvarMeans fits the last size values and extrapolates the autoregression.
 func tvarMeans(values []float64, size, horizon int) []float64 {
-	x := bridged(values[max(0, len(values)-size):])
-	if len(x) == 0 {
+	x := interpolated(values[max(0, len(values)-size):])
+	if len(x) == 0 || math.IsNaN(x[0]) {
 		return flat(math.NaN(), horizon)
 	}
 	level := mean(x)
@@ -78,31 +78,6 @@ func tvarMeans(values []float64, size, horizon int) []float64 {
 		}
 		x = append(x, y)
 		out[h] = level + y
-	}
-	return out
-}
-
-// bridged returns values with unknown ones interpolated linearly between their known neighbours and
-// filled with the nearest at the ends; empty when none is known.
-func bridged(values []float64) []float64 {
-	out := make([]float64, 0, len(values)+64)
-	last := -1
-	for i, v := range values {
-		if math.IsNaN(v) {
-			continue
-		}
-		for k := len(out); k < i; k++ {
-			if last < 0 {
-				out = append(out, v)
-			} else {
-				out = append(out, values[last]+(v-values[last])*float64(k-last)/float64(i-last))
-			}
-		}
-		out = append(out, v)
-		last = i
-	}
-	for last >= 0 && len(out) < len(values) {
-		out = append(out, values[last])
 	}
 	return out
 }

@@ -11,8 +11,8 @@ const (
 	// watchWindow is the compared period: SageServe's LT-UA uses the last 20 minutes (section 6.4).
 	watchWindow = 20 * time.Minute
 	// ltuaBurstRatio and ltuaLullRatio are LT-UA's thresholds on the ratio of the window's load to its
-	// forecast. They apply while there are too few past forecasts for a learned limit. A learned limit
-	// should detect such loads too.
+	// forecast. They apply while there are too few past forecasts for a learned limit, and are two of the loads
+	// that a learned limit is chosen to detect.
 	ltuaBurstRatio = 5
 	ltuaLullRatio  = 0.5
 	// watchMinKnown is the minimum number of known steps in a window.
@@ -54,9 +54,9 @@ type Deviation struct {
 // fewer than three known values (two where a step lasts ten minutes) are not enough to decide.
 //
 // Measured with auto's forecasts of half hours (make compare-forecast): the share in which a
-// deviation is reported for an unchanged load (x1), and when its last 20 minutes are multiplied. A and B are models
-// of the week of requests that SageServe published, m-large and m-mid models of the request rates
-// published with ServeGen.
+// deviation is reported for an unchanged load (x1), and for one whose last 20 minutes are multiplied (x1.5 to x0). A and B are the
+// LLMs in the week of requests that SageServe published, m-large and m-mid LLMs in the request rates published with
+// ServeGen.
 //
 //	           x1    x1.5   x2     x3     x5     x8    x0.5  x0.25    x0
 //	A IW       0 %   42 %   88 %  100 %  100 %  100 %  88 %  100 %  100 %  by the minute, steady
@@ -85,7 +85,7 @@ func DetectDeviation(f Forecast, actual []float64, step time.Duration) Deviation
 	return newDeviation(f, actual, onset(f.Mean, actual[:n], w), n, step)
 }
 
-// minKnownOf returns the minimum number of known steps in a window of w.
+// minKnownOf returns the minimum number of known steps in a window of w steps.
 func minKnownOf(w int) int { return min(watchMinKnown, w) }
 
 // windowErrors compares some steps of a forecast with the actual values: the sum of the excess, and the
@@ -118,7 +118,7 @@ func (s windowErrors) ratio() float64 {
 }
 
 // beyond returns the excess (side 1) or the shortfall (side -1), at least 0, without the most
-// extreme step on that side: one minute is not a burst. In windows of few steps each one counts.
+// extreme step on that side: one minute is not a burst. In windows of at most watchMinKnown known steps all count.
 func (s windowErrors) beyond(side float64) float64 {
 	out := side * s.excess
 	if s.known > watchMinKnown {
@@ -127,8 +127,8 @@ func (s windowErrors) beyond(side float64) float64 {
 	return max(0, out)
 }
 
-// onset returns the step at which the load changed, one of the last w. By least squares, an error that is zero
-// before that step and constant from it on fits best.
+// onset returns the step, one of the last w, at which the load changed: the one for which an error that is zero before
+// it and constant from it on fits best by least squares.
 func onset(means, actual []float64, w int) int {
 	n := len(actual)
 	first := max(0, n-w)

@@ -17,7 +17,7 @@ func (f Forecast) seen(near func(v float64, steps int) []float64) Forecast {
 	for range minPastForecasts {
 		f.earlier = append(f.earlier, pastForecast{f.Mean, near(f.Mean[0], len(f.Mean)), f.Mean[0]})
 	}
-	f.level = f.Mean[0]
+	f.dayMean = f.Mean[0]
 	return f
 }
 

@@ -117,7 +117,7 @@ func longForecast(now time.Time) forecastedSeries {
 			SeriesKey: forecast.SeriesKey{Region: "aws/ap-northeast-1", Model: "meta-llama/Llama-3.1-8B-Instruct", Tier: "IW-F"},
 			Series:    forecast.Series{Unit: forecast.PromptTokens, Start: now.Unix() / 60, Step: 5 * time.Minute, Values: []float64{1e6}},
 		},
-		forecasts: []forecast.Forecast{{Model: "seasonal-naive", Mean: []float64{3e7}, Lo90: []float64{2e7}, Hi90: []float64{4e7}}}, names: []string{"auto"},
+		forecasts: []forecast.Forecast{{Forecaster: "seasonal-naive", Mean: []float64{3e7}, Lo90: []float64{2e7}, Hi90: []float64{4e7}}}, names: []string{"auto"},
 	}
 }
 

@@ -187,7 +187,7 @@ type forecastedSeries struct {
 
 // label returns the forecaster of a forecast, with the model that it selected.
 func (d forecastedSeries) label(i int) string {
-	if chosen := d.forecasts[i].Model; chosen != d.names[i] {
+	if chosen := d.forecasts[i].Forecaster; chosen != d.names[i] {
 		return d.names[i] + ": " + chosen
 	}
 	return d.names[i]
@@ -264,7 +264,7 @@ func (o *forecastOptions) seriesOf(s forecast.KeyedSeries, name string, fc forec
 	}
 	return forecastSeries{
 		Series: s.SeriesKey.ID(), Model: s.Model, Tier: string(s.Tier), Region: string(s.Region), Horizon: forecast.ShortDuration(o.horizon),
-		Forecaster: name, Chosen: fc.Model, At: s.End(), StepS: int(s.Step / time.Second), Unit: string(s.Unit),
+		Forecaster: name, Chosen: fc.Forecaster, At: s.End(), StepS: int(s.Step / time.Second), Unit: string(s.Unit),
 		PeakTPS: s.PerSecond(mean), PeakHi90TPS: s.PerSecond(hi),
 		MeanTPS: perSecond(fc.Mean), Lo90TPS: perSecond(fc.Lo90), Hi90TPS: perSecond(fc.Hi90), Assumed: append([]string{}, fc.Assumed...),
 	}

@@ -120,7 +120,7 @@ func TestForecastCountsOmittedValues(t *testing.T) {
 func aSeries(values []float64, horizon int) forecastedSeries {
 	k := forecast.KeyedSeries{SeriesKey: forecast.SeriesKey{Region: "us", Model: "m", Tier: "IW-F"}}
 	k.Series = forecast.Series{Name: k.SeriesKey.String(), Unit: forecast.PromptTokens, Step: time.Minute, Values: values}
-	fc := forecast.Forecast{Model: "x"}
+	fc := forecast.Forecast{Forecaster: "x"}
 	for h := range horizon {
 		fc.Mean, fc.Lo90, fc.Hi90 = append(fc.Mean, float64(h)), append(fc.Lo90, 0), append(fc.Hi90, float64(2*h))
 	}

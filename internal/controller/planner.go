@@ -394,7 +394,7 @@ func changeSummary(c plan.ReplicaChange) telemetry.PlanChange {
 func forecastOf(l *plan.EndpointForecast) telemetry.LoadForecast {
 	f := l.Forecast
 	return telemetry.LoadForecast{
-		Model: l.Model, Region: l.Region, Forecaster: f.Model, At: l.Start(), StepSeconds: l.TargetStep().Seconds(),
+		Model: l.Model, Region: l.Region, Forecaster: f.Forecaster, At: l.Start(), StepSeconds: l.TargetStep().Seconds(),
 		MeanTPS: l.MeanRates(f.Mean), Lo90TPS: l.MeanRates(f.Lo90), Hi90TPS: l.MeanRates(f.Hi90),
 		Peak: telemetry.Peak{
 			Mean: l.PerSecond(f.Peaks.Mean), P05: l.PerSecond(f.Peaks.P05), P50: l.PerSecond(f.Peaks.P50),
