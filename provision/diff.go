@@ -34,7 +34,7 @@ type Change struct {
 	// stage starts when the previous stage is done.
 	Stage int
 
-	isFirst bool // see ReplaceFirst
+	isDown bool // the replica to replace does not serve: see ReplaceFirst
 }
 
 // ID returns the id of the changed object.
@@ -90,11 +90,11 @@ func Diff(want []Desired, have []Object) Changes {
 	return changes
 }
 
-// ReplaceFirst reorders changes so that replicas for which isDown is true are replaced before other replicas. They do not
-// serve now; their replacements serve while the others are replaced. have are the objects that Diff received.
+// ReplaceFirst reorders changes so that replicas for which isDown is true are replaced before other replicas: they do not
+// serve now, and their replacements serve while the others are replaced. have are the objects that Diff received.
 func (cs Changes) ReplaceFirst(have []Object, isDown func(Object) bool) {
 	for i, c := range cs {
-		cs[i].isFirst = c.group() == groupReplicas && isDown(c.Observed)
+		cs[i].isDown = c.group() == groupReplicas && isDown(c.Observed)
 	}
 	sortIntoStages(cs, have)
 }
@@ -194,7 +194,7 @@ func sortIntoStages(changes Changes, have []Object) {
 	slices.SortFunc(changes, func(a, b Change) int {
 		return cmp.Or(
 			cmp.Compare(a.group(), b.group()),
-			compareFirst(a, b),
+			compareDown(a, b),
 			cmp.Compare(a.Region(), b.Region()),
 			cmp.Compare(a.ID(), b.ID()),
 			cmp.Compare(a.Observed.Handle, b.Observed.Handle),
@@ -230,12 +230,12 @@ func sortIntoStages(changes Changes, have []Object) {
 	slices.SortStableFunc(changes, func(a, b Change) int { return cmp.Compare(a.Stage, b.Stage) })
 }
 
-// compareFirst sorts changes of ReplaceFirst before others.
-func compareFirst(a, b Change) int {
+// compareDown sorts replicas that are down before others.
+func compareDown(a, b Change) int {
 	switch {
-	case a.isFirst == b.isFirst:
+	case a.isDown == b.isDown:
 		return 0
-	case a.isFirst:
+	case a.isDown:
 		return -1
 	}
 	return 1
@@ -247,9 +247,10 @@ type modelInRegion struct {
 	region service.Region
 }
 
-// rollingPositions gives replicas their positions in a rolling update. No other replica of a model has the position of its
-// first one, so that a version that does not become ready affects only that one. Replicas that are the only one of their
-// model in their region have different positions, so that the model's replicas in other regions serve in the meantime.
+// rollingPositions gives replicas their positions in a rolling update. The first replica of a model is alone at its
+// position, so that a version that does not become ready affects only one replica. Replicas that are the only one of
+// their model in their region have different positions, so that the model's replicas in other regions serve in the
+// meantime.
 type rollingPositions struct {
 	running   map[modelInRegion]int
 	positions map[string]map[int]bool // taken by replicas that are the only one of their model in their region, by model
@@ -265,7 +266,7 @@ func (r rollingPositions) countRunning(have []Object) {
 	}
 }
 
-// position returns the position of a replica: the lowest permitted one that is not below the argument at.
+// position returns the position of a replica: the lowest permitted one that is at least `at`.
 func (r rollingPositions) position(o Object, at int) int {
 	model := o.Labels["model"]
 	first, follows := r.first[model]

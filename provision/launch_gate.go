@@ -59,9 +59,9 @@ type LaunchGate struct {
 	now        func() time.Time
 	hourlyCost float64                   // cost of the running machines and of admitted launches, in USD per hour
 	isFree     func(service.Region) bool // reports whether machines of a region cost nothing
-	// reserved is the cost in USD per hour of the launches that RemoveHeld kept and that were not admitted yet, by
-	// ID: concurrent launches are admitted in any order.
-	reserved map[string]float64
+	// planned is the cost in USD per hour of the planned launches, by ID: those that RemoveHeld kept and Admit has not
+	// admitted yet. Admit may be called for them in any order.
+	planned map[string]float64
 }
 
 // NewLaunchGate returns a gate over a record; free reports whether machines of a region cost nothing.
@@ -69,14 +69,13 @@ func NewLaunchGate(record *LaunchRecord, now func() time.Time, free func(service
 	return &LaunchGate{record: record, now: now, isFree: free}
 }
 
-// Observe sets the bounds and the existing objects from which the cost is computed. It forgets the costs
-// of the launches that RemoveHeld kept.
+// Observe sets the bounds and the existing objects from which the cost is computed. It forgets the planned launches.
 func (g *LaunchGate) Observe(bounds LaunchBounds, have []Object) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	now := g.now()
 	g.record.Prune(now)
-	g.bounds, g.hourlyCost, g.reserved = bounds, g.record.CostPerHour(have, now), nil
+	g.bounds, g.hourlyCost, g.planned = bounds, g.record.CostPerHour(have, now), nil
 }
 
 // Update calls f with the record.
@@ -86,8 +85,8 @@ func (g *LaunchGate) Update(f func(*LaunchRecord)) {
 	f(g.record)
 }
 
-// Admit reserves the launch of an object on its first offering; a *HeldError where it may not be launched.
-// The caller then calls Launched.
+// Admit admits the launch of an object on its first offering: it counts the launch and its cost. Where the object may not be
+// launched it returns a *HeldError. After the attempt, the caller calls Launched.
 func (g *LaunchGate) Admit(w Desired) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -97,7 +96,7 @@ func (g *LaunchGate) Admit(w Desired) error {
 	if held := g.holdNow(w); held != nil {
 		return held
 	}
-	delete(g.reserved, w.ID)
+	delete(g.planned, w.ID)
 	g.hourlyCost += w.CostPerHour
 	g.record.Launches = append(g.record.Launches, RecordedLaunch{At: g.now(), ID: w.ID, CostPerHour: w.CostPerHour})
 	return nil
@@ -110,16 +109,15 @@ func (g *LaunchGate) Fits(w Desired) bool {
 	return !g.IsBounded(w) || g.holdNow(w) == nil
 }
 
-// holdNow returns why an object may not be launched now, in addition to the launches that RemoveHeld kept; nil if it
-// may.
+// holdNow returns why an object may not be launched in addition to the planned launches of other objects; nil if it may.
 func (g *LaunchGate) holdNow(w Desired) *HeldError {
-	planned, spent := 0, g.hourlyCost
-	for _, id := range slices.Sorted(maps.Keys(g.reserved)) {
+	planned, cost := 0, g.hourlyCost
+	for _, id := range slices.Sorted(maps.Keys(g.planned)) {
 		if id != w.ID {
-			planned, spent = planned+1, spent+g.reserved[id]
+			planned, cost = planned+1, cost+g.planned[id]
 		}
 	}
-	return g.hold(w, planned, spent)
+	return g.hold(w, planned, cost)
 }
 
 // Launched records the result of an admitted launch. A launch without capacity is not counted; after any
@@ -149,9 +147,9 @@ func (g *LaunchGate) Launched(w Desired, o Object, err error) {
 	}
 }
 
-// hold returns why an object may not be launched in addition to planned launches, which were not admitted yet, and with
-// machines that cost spent, including those of the planned launches; nil if it may.
-func (g *LaunchGate) hold(w Desired, planned int, spent float64) *HeldError {
+// hold returns why an object may not be launched in addition to a number of planned launches; nil if it may. othersCost is
+// the cost of all other machines in USD per hour, including those of the planned launches.
+func (g *LaunchGate) hold(w Desired, planned int, othersCost float64) *HeldError {
 	held := func(kind HoldKind, format string, args ...any) *HeldError {
 		return &HeldError{ID: w.ID, Region: w.Region, Kind: kind, Reason: fmt.Sprintf(format, args...)}
 	}
@@ -177,8 +175,8 @@ func (g *LaunchGate) hold(w Desired, planned int, spent float64) *HeldError {
 	switch {
 	case w.CostPerHour == 0 && offer.Capacity != service.CapacityReserved:
 		return held(HeldByPrice, "the price of %s is unknown, so it cannot be compared with autoscale.budget", offer)
-	case exceeds(spent+w.CostPerHour, g.bounds.BudgetPerHour):
-		return held(HeldByBudget, "its machine costs $%.2f/h, the others $%.2f/h, and the budget is $%.2f/h (autoscale.budget)", w.CostPerHour, spent, g.bounds.BudgetPerHour)
+	case exceeds(othersCost+w.CostPerHour, g.bounds.BudgetPerHour):
+		return held(HeldByBudget, "its machine costs $%.2f/h, the others $%.2f/h, and the budget is $%.2f/h (autoscale.budget)", w.CostPerHour, othersCost, g.bounds.BudgetPerHour)
 	}
 	return nil
 }
@@ -198,25 +196,25 @@ func describeLaunches(launched, planned int) string {
 func exceeds(usd, limit float64) bool { return usd > limit+1e-6 }
 
 // RemoveHeld removes from changes the launches that the bounds do not admit. Launches are admitted in the order of
-// changes, those that isUrgent selects first. A launch is kept if any of its offerings is admitted, and that one's
-// cost is reserved for it until the next observation: Admit decides with the offering that has capacity.
+// changes, those that isUrgent selects first. A launch is kept if any of its offerings is admitted. It is then a planned launch
+// with the cost of that offering, until Admit is called with the offering that has capacity, or until the next Observe.
 func (g *LaunchGate) RemoveHeld(changes Changes, isUrgent func(Change) bool) (kept Changes, held []*HeldError) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	planned, spent, refused := 0, g.hourlyCost, map[int]bool{}
-	g.reserved = map[string]float64{}
+	planned, othersCost, refused := 0, g.hourlyCost, map[int]bool{}
+	g.planned = map[string]float64{}
 	for _, urgent := range []bool{true, false} {
 		for i, c := range changes {
 			if c.Action != ActionLaunch || !g.IsBounded(c.Desired) || isUrgent(c) != urgent {
 				continue
 			}
-			cost, why := g.firstAdmitted(c.Desired, planned, spent)
+			cost, why := g.firstAdmitted(c.Desired, planned, othersCost)
 			if why != nil {
 				refused[i], held = true, append(held, why)
 				continue
 			}
-			planned, spent = planned+1, spent+cost
-			g.reserved[c.ID()] = cost
+			planned, othersCost = planned+1, othersCost+cost
+			g.planned[c.ID()] = cost
 		}
 	}
 	for i, c := range changes {
@@ -228,14 +226,14 @@ func (g *LaunchGate) RemoveHeld(changes Changes, isUrgent func(Change) bool) (ke
 }
 
 // firstAdmitted returns the cost of the first offering that is admitted, else why the first one is not.
-func (g *LaunchGate) firstAdmitted(w Desired, planned int, spent float64) (cost float64, why *HeldError) {
+func (g *LaunchGate) firstAdmitted(w Desired, planned int, othersCost float64) (cost float64, why *HeldError) {
 	if len(w.Offerings) == 0 {
-		return w.CostPerHour, g.hold(w, planned, spent)
+		return w.CostPerHour, g.hold(w, planned, othersCost)
 	}
 	for i := range w.Offerings {
 		one := w
 		one.Offerings, one.CostPerHour = w.Offerings[i:i+1], w.Offerings[i].PricePerHour
-		held := g.hold(one, planned, spent)
+		held := g.hold(one, planned, othersCost)
 		if held == nil {
 			return one.CostPerHour, nil
 		}

@@ -10,7 +10,7 @@ import (
 	"skyserve/internal/service"
 )
 
-// runningWeight is the weight of a spot replica that a zone already has, in recent events: a zone with two
+// runningWeight is the number of recent events that a spot replica in a zone counts as: a zone with two
 // replicas is as bad as one with an event just now.
 const runningWeight = 0.5
 
@@ -24,7 +24,7 @@ type SpotFacts struct {
 	Score *float64
 }
 
-// weight returns the number of recent events, with the replicas of the zone.
+// weight returns the number of recent events, in which the replicas of the zone count too.
 func (f SpotFacts) weight() float64 { return f.Events + runningWeight*float64(f.Running) }
 
 // OrderSpot orders the spot offerings of a region among themselves: those with the fewest recent events first,
@@ -48,9 +48,9 @@ func (os Offerings) OrderSpot(facts func(Offering) SpotFacts) Offerings {
 }
 
 // sortSpot sorts the spot offerings of a region.
-func sortSpot(pool Offerings, facts func(Offering) SpotFacts) {
-	calm := !slices.ContainsFunc(pool, func(o Offering) bool { return facts(o).Events > 0 })
-	slices.SortStableFunc(pool, func(a, b Offering) int {
+func sortSpot(spot Offerings, facts func(Offering) SpotFacts) {
+	calm := !slices.ContainsFunc(spot, func(o Offering) bool { return facts(o).Events > 0 })
+	slices.SortStableFunc(spot, func(a, b Offering) int {
 		fa, fb := facts(a), facts(b)
 		if calm {
 			fa.Running, fb.Running = 0, 0
