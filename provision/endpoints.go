@@ -32,7 +32,8 @@ func (a Addresses) PublicAddress(spec *service.Spec) string {
 }
 
 // MachineEndpoints are the addresses of a machine: those that other machines connect to (Advertised),
-// those that its own processes listen on (Listen), and those that only the machine itself uses.
+// those that its own processes listen on (Listen), and those that only the machine itself uses. Like those of Object,
+// the JSON keys do not change.
 type MachineEndpoints struct {
 	Advertised Addresses `json:"outside"`
 	Listen     Addresses `json:"inside"`

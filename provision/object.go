@@ -27,8 +27,8 @@ const (
 	KindBinary ObjectKind = "program"
 )
 
-// Role selects the firewall and the identity of machines in a cloud. It is the kind of the machines, except RoleSpare and
-// cloud.RoleDNS.
+// Role selects the firewall and the identity of machines in a cloud. The role of a machine is its kind, with two
+// exceptions: RoleSpare and cloud.RoleDNS.
 type Role string
 
 // The roles.
@@ -52,9 +52,10 @@ func (k ObjectKind) isPrerequisite() bool {
 
 // Object is one thing that exists for a service: a local process, or a VM, a firewall, an identity or a
 // stored binary in a cloud. It is read from the actual state (lock files, tags), never from a separate
-// inventory.
+// inventory. The JSON keys are in records of running objects, which other versions read, and so they do not change with
+// the names of the fields.
 type Object struct {
-	// ID is unique in the service (us-0, lb-us-0, nameserver), except when a crash left two objects
+	// ID is unique in the service (us-0, lb-us-0, nameserver), unless a crash left two objects
 	// with the same id; Handle distinguishes those.
 	ID      string     `json:"id"`
 	Kind    ObjectKind `json:"kind"`
@@ -120,16 +121,16 @@ type Desired struct {
 	// of an identity, Binary is the skyserve binary of an object of KindBinary.
 	Machine *MachineConfig
 	Rules   []FirewallRule
-	// Peers are the public IPv4 addresses, sorted, that rules with FromPeers admit in addition to the machines in the
-	// firewall's own network.
-	Peers  []netip.Addr
-	Grants []Grant
-	Binary *Binary
+	// SameRole are the public IPv4 addresses, sorted, of the machines outside the firewall's network that rules with
+	// FromSameRole admit.
+	SameRole []netip.Addr `json:"Peers"` // the key of the calls of package remote
+	Grants   []Grant
+	Binary   *Binary
 }
 
 // MachineConfig is the setup of a VM. A field that only one cloud uses says so.
 type MachineConfig struct {
-	// Role is the kind of the machine. It selects the machine's firewall and, unless Spare is set, its identity.
+	// Role selects the machine's firewall and, unless Spare is set, its identity.
 	Role Role
 	// UserData is its cloud-init document. It must not contain secrets, because everybody who may
 	// describe the VM can read it.
@@ -154,9 +155,9 @@ type RuleSource string
 const (
 	FromWorld     RuleSource = "world"     // any address
 	FromBalancers RuleSource = "balancers" // the balancers of the service, in every region
-	// FromPeers is the machines of the firewall's own role: those of its network at their private addresses,
-	// and those of Desired.Peers.
-	FromPeers RuleSource = "peers"
+	// FromSameRole is the machines of the firewall's own role: those in its network at their private addresses, the others
+	// at the addresses in Desired.SameRole.
+	FromSameRole RuleSource = "peers"
 )
 
 // FirewallRule allows inbound traffic to one TCP port. Other inbound traffic is denied; all outbound traffic is

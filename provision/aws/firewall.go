@@ -22,8 +22,8 @@ import (
 // admits every address, because balancers of other regions and clouds connect from public addresses. Those
 // are unknown before the balancers run, and change when balancers are replaced. The port itself requires a
 // client certificate of a balancer. With one region (Config.OneRegion), FromBalancers admits only the
-// members of the balancers' security group. FromPeers admits the members of the group itself, whose private
-// addresses are in the same VPC, and the addresses of Desired.Peers. All outbound traffic is allowed, which is EC2's
+// members of the balancers' security group. FromSameRole admits the members of the group itself, whose private
+// addresses are in the same VPC, and the addresses of Desired.SameRole. All outbound traffic is allowed, which is EC2's
 // default for a new group.
 
 // ingress is a rule that admits one source to a range of ports.
@@ -45,7 +45,7 @@ func (r *region) launchFirewall(ctx context.Context, w provision.Desired) (provi
 	}
 	tags := tagsOf(w)
 	tags[tagRules] = rulesTag(w.Rules)
-	tags[tagPeers] = peersTag(w.Peers)
+	tags[tagPeers] = peersTag(w.SameRole)
 	balancers, err := r.balancersGroup(ctx, w)
 	if err != nil {
 		return provision.Object{}, err
@@ -65,7 +65,7 @@ func (r *region) launchFirewall(ctx context.Context, w provision.Desired) (provi
 			return false, err
 		}
 		id = aws.ToString(g.GroupId)
-		desired := ingressFromRules(w.Rules, balancers, id, w.Peers)
+		desired := ingressFromRules(w.Rules, balancers, id, w.SameRole)
 		unchanged, err := r.setRules(ctx, id, desired, ingressFromEC2(g.IpPermissions))
 		return unchanged, ignoreCode(codeNoGroup, err) // a new group may not be visible yet
 	})
@@ -153,7 +153,7 @@ func ingressFromRules(rules []provision.FirewallRule, balancers, self string, pe
 		switch {
 		case rule.From == provision.FromBalancers && balancers != "":
 			sources = []string{balancers}
-		case rule.From == provision.FromPeers:
+		case rule.From == provision.FromSameRole:
 			sources = []string{self}
 			for _, ip := range peers {
 				sources = append(sources, netip.PrefixFrom(ip, ip.BitLen()).String())

@@ -295,8 +295,8 @@ func controlSpares(ctx context.Context, p *aws.Provider) error {
 
 // peersFirewall is the firewall of balancers that admits another one by its address.
 func peersFirewall(address string) provision.Desired {
-	w := firewall(east, provision.RoleBalancer, provision.FirewallRule{Port: 8420, From: provision.FromPeers})
-	w.Peers = []netip.Addr{netip.MustParseAddr(address)}
+	w := firewall(east, provision.RoleBalancer, provision.FirewallRule{Port: 8420, From: provision.FromSameRole})
+	w.SameRole = []netip.Addr{netip.MustParseAddr(address)}
 	return w
 }
 

@@ -115,11 +115,11 @@ func TestFirewallRulesAreUpdatedInPlace(t *testing.T) {
 func TestFirewallAdmitsPeers(t *testing.T) {
 	cloud := newCloud(nil)
 	p := open(t, cloud)
-	w := firewall(east, provision.RoleBalancer, provision.FirewallRule{Port: 8420, From: provision.FromPeers})
+	w := firewall(east, provision.RoleBalancer, provision.FirewallRule{Port: 8420, From: provision.FromSameRole})
 	for i, sources := range [][]string{{"198.18.0.1/32", "198.18.0.2/32"}, {"198.18.0.2/32"}, nil} {
-		w.Peers, w.SpecHash = nil, fmt.Sprint("f", i)
+		w.SameRole, w.SpecHash = nil, fmt.Sprint("f", i)
 		for _, s := range sources {
-			w.Peers = append(w.Peers, netip.MustParsePrefix(s).Addr())
+			w.SameRole = append(w.SameRole, netip.MustParsePrefix(s).Addr())
 		}
 		o, err := p.Launch(t.Context(), w)
 		if err != nil {

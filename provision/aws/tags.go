@@ -33,7 +33,7 @@ const (
 	tagEnds        = tagPrefix + "ends"    // when the cloud terminates the machine, in RFC 3339
 	tagPrice       = tagPrefix + "price"   // USD per hour
 	tagRules       = tagPrefix + "rules"   // of a firewall: the desired rules
-	tagPeers       = tagPrefix + "peers"   // of a firewall: provision.Desired.Peers
+	tagPeers       = tagPrefix + "peers"   // of a firewall: provision.Desired.SameRole
 	tagGrants      = tagPrefix + "grants"  // of an identity: the desired grants
 	tagRecords     = tagPrefix + "records" // of an identity: the desired grant of records
 	tagLabel       = tagPrefix + "label:"  // followed by the label's name

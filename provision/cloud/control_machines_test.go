@@ -183,8 +183,8 @@ func TestPeersOfTheStore(t *testing.T) {
 		in, peers := input(spec), map[string]string{}
 		in.Have = have
 		for _, w := range plan(t, in).Desired {
-			if slices.Contains(w.Rules, provision.FirewallRule{Port: cloud.PortRoutes, From: provision.FromPeers}) {
-				peers[w.ID] = fmt.Sprint(w.Peers) + w.SpecHash
+			if slices.Contains(w.Rules, provision.FirewallRule{Port: cloud.PortRoutes, From: provision.FromSameRole}) {
+				peers[w.ID] = fmt.Sprint(w.SameRole) + w.SpecHash
 			}
 		}
 		return peers

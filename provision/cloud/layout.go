@@ -332,7 +332,7 @@ func PeerFirewalls(spec *service.Spec, owner string, have []provision.Object) ([
 		}
 	}
 	return slices.DeleteFunc(l.result.Desired, func(w provision.Desired) bool {
-		return w.Kind != provision.KindFirewall || !slices.ContainsFunc(w.Rules, func(r provision.FirewallRule) bool { return r.From == provision.FromPeers })
+		return w.Kind != provision.KindFirewall || !slices.ContainsFunc(w.Rules, func(r provision.FirewallRule) bool { return r.From == provision.FromSameRole })
 	}), nil
 }
 
@@ -377,9 +377,9 @@ func (l *layout) addPrerequisites(cloud string) error {
 		for role, rules := range map[provision.Role][]provision.FirewallRule{provision.RoleBalancer: l.balancerRules(), provision.RoleReplica: replicaRules} {
 			w := provision.Desired{ID: fmt.Sprintf("firewall-%s-%s", r.Name.ShortName(), role), Kind: provision.KindFirewall, Region: r.Name, Rules: rules}
 			config := any(rules)
-			if slices.ContainsFunc(rules, func(r provision.FirewallRule) bool { return r.From == provision.FromPeers }) {
-				w.Peers = storePeerAddresses(l.Spec, r.Name, l.Have)
-				config = []any{rules, w.Peers}
+			if slices.ContainsFunc(rules, func(r provision.FirewallRule) bool { return r.From == provision.FromSameRole }) {
+				w.SameRole = storePeerAddresses(l.Spec, r.Name, l.Have)
+				config = []any{rules, w.SameRole}
 			}
 			if err := l.addObject(w, role, config); err != nil {
 				return err
@@ -489,7 +489,7 @@ func (l *layout) balancerRules() []provision.FirewallRule {
 		rules = append(rules, provision.FirewallRule{Port: PortStore, From: provision.FromWorld})
 	}
 	if ReplicatesStore(l.Spec) {
-		rules = append(rules, provision.FirewallRule{Port: PortRoutes, From: provision.FromPeers})
+		rules = append(rules, provision.FirewallRule{Port: PortRoutes, From: provision.FromSameRole})
 	}
 	if l.Spec.ObtainsCertificate(service.ChallengeHTTP) {
 		rules = append(rules, provision.FirewallRule{Port: PortChallenge, From: provision.FromWorld})

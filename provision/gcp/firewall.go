@@ -86,7 +86,7 @@ func (p *Provider) rulesFor(n note) (map[string]*computepb.Firewall, error) {
 		allowPorts(rules[ruleBalancers], ports)
 		rules[ruleBalancers].SourceTags = []string{n.tag(provision.RoleBalancer, "")}
 	}
-	if ports := portsFrom(n.Rules, provision.FromPeers); len(ports) > 0 {
+	if ports := portsFrom(n.Rules, provision.FromSameRole); len(ports) > 0 {
 		rules[rulePeers] = rule(rulePeers, priorityAllow)
 		allowPorts(rules[rulePeers], ports)
 		rules[rulePeers].SourceTags = []string{n.tag(n.Role, "")} // matches private addresses of the network

@@ -61,14 +61,14 @@ skyserve-chat-identity-gcp-balancer-#-identity 65000 off: allow [] deny [{all []
 func TestFirewallAdmitsPeers(t *testing.T) {
 	g := newGCE(nil)
 	p := provider(g)
-	w := firewall(provision.KindBalancer, provision.FirewallRule{Port: 8420, From: provision.FromPeers})
-	w.Peers = []netip.Addr{netip.MustParseAddr("198.18.0.1"), netip.MustParseAddr("198.18.0.2")}
+	w := firewall(provision.KindBalancer, provision.FirewallRule{Port: 8420, From: provision.FromSameRole})
+	w.SameRole = []netip.Addr{netip.MustParseAddr("198.18.0.1"), netip.MustParseAddr("198.18.0.2")}
 	launched(t, p, w)
 	const rule = `skyserve-chat-firewall-us-central1-balan-#-peers 1000 on: allow [{tcp [8420]}] deny [] from [%s] [skyserve-chat-balancer-all-#] to [skyserve-chat-balancer-us-central1-#]`
 	if got, want := formatRules(g), fmt.Sprintf(rule, "198.18.0.1/32 198.18.0.2/32"); !strings.Contains(got, want) {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
 	}
-	w.Peers, w.SpecHash = w.Peers[1:], "f2"
+	w.SameRole, w.SpecHash = w.SameRole[1:], "f2"
 	launched(t, p, w)
 	if got, want := formatRules(g), fmt.Sprintf(rule, "198.18.0.2/32"); !strings.Contains(got, want) {
 		t.Errorf("got\n%s\nwant\n%s", got, want)

@@ -31,7 +31,7 @@ func noteOf(w provision.Desired, offer *provision.Offering) note {
 			ID: w.ID, Kind: w.Kind, Service: w.Service, Owner: w.Owner, Region: w.Region, Offering: offer,
 			SpecHash: w.SpecHash, ImmutableHash: w.ImmutableHash, BuildHash: w.BuildHash, Labels: w.Labels, CostPerHour: w.CostPerHour,
 		},
-		Role: roleOf(w), Rules: w.Rules, Peers: w.Peers,
+		Role: roleOf(w), Rules: w.Rules, Peers: w.SameRole,
 	}
 }
 

@@ -238,7 +238,7 @@ func (rc *Reconciler) admitReplaced(ctx context.Context, bs *bundleState, s *obs
 			rc.admitted = map[string]string{}
 		}
 		rc.admitted[desired.ID] = desired.SpecHash
-		rc.log().Info("firewall admits the balancers", "id", desired.ID, "region", string(desired.Region), "peers", desired.Peers)
+		rc.log().Info("firewall admits the balancers", "id", desired.ID, "region", string(desired.Region), "peers", desired.SameRole)
 	}
 	return failure
 }
